@@ -1,0 +1,26 @@
+// Early return on errors.
+#pragma once
+
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+
+// Returns from the enclosing function if `expression` (an absl::Status) is an error.
+#define QUARTET_RETURN_IF_ERROR(expression)                   \
+  do {                                                        \
+    absl::Status quartet_status_ = (expression);              \
+    if (!quartet_status_.ok()) return quartet_status_;        \
+  } while (false)
+
+// Returns from the enclosing function if `expression` (an absl::StatusOr<T>) is an error; else assigns its value to
+// `lhs`, which may be a declaration.
+#define QUARTET_ASSIGN_OR_RETURN(lhs, expression) \
+  QUARTET_ASSIGN_OR_RETURN_IMPL_(QUARTET_CONCAT_(quartet_statusor_, __LINE__), lhs, expression)
+
+#define QUARTET_CONCAT_INNER_(a, b) a##b
+#define QUARTET_CONCAT_(a, b) QUARTET_CONCAT_INNER_(a, b)
+#define QUARTET_ASSIGN_OR_RETURN_IMPL_(statusor, lhs, expression) \
+  auto statusor = (expression);                                   \
+  if (!statusor.ok()) return statusor.status();                   \
+  lhs = std::move(statusor).value()
