@@ -7,10 +7,10 @@
 #include "absl/status/statusor.h"
 
 // Returns from the enclosing function if `expression` (an absl::Status) is an error.
-#define QUARTET_RETURN_IF_ERROR(expression)                   \
-  do {                                                        \
-    absl::Status quartet_status_ = (expression);              \
-    if (!quartet_status_.ok()) return quartet_status_;        \
+#define QUARTET_RETURN_IF_ERROR(expression)            \
+  do {                                                 \
+    absl::Status quartet_status_ = (expression);       \
+    if (!quartet_status_.ok()) return quartet_status_; \
   } while (false)
 
 // Returns from the enclosing function if `expression` (an absl::StatusOr<T>) is an error; else assigns its value to

@@ -1,0 +1,64 @@
+// The decoder as functions over weights: the one forward that training, scoring and rollout share.
+//
+// Shapes: T tokens, D hidden, H heads, K key/value heads, d head dimension, V vocabulary, F feed-forward.
+// Every function is differentiable where its inputs require gradients. Computes in the weights' type (bf16 or fp32);
+// norms, rotary tables and softmax in fp32.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <vector>
+
+#include "core/model/model_config.h"
+#include "core/model/parameter_layout.h"
+
+namespace quartet {
+
+// Views of one block's parameters; undefined tensors for those the architecture does not have.
+struct BlockWeights {
+  at::Tensor input_norm_D;
+  at::Tensor q_proj, k_proj, v_proj, o_proj;  // [H*d, D], [K*d, D], [K*d, D], [D, H*d]
+  at::Tensor q_bias, k_bias, v_bias, o_bias;  // optional
+  at::Tensor q_norm_d, k_norm_d;              // optional (Qwen3)
+  at::Tensor post_attention_norm_D;
+  at::Tensor gate_proj, up_proj, down_proj;  // [F, D], [F, D], [D, F]
+  at::Tensor gate_bias, up_bias, down_bias;  // optional
+};
+
+// `tensors` in the order of the group's parameters.
+BlockWeights MakeBlockWeights(const ParameterGroup& group, const std::vector<at::Tensor>& tensors);
+
+// Cosine and sine of each token's rotary angles, fp32, [T, d].
+struct RotaryTable {
+  at::Tensor cos_Td;
+  at::Tensor sin_Td;
+};
+RotaryTable MakeRotaryTable(const ModelConfig& config, const at::Tensor& positions_T);
+
+// Softmax(q k^T / sqrt(d)) v for one block. q [T, H, d]; k, v [T, K, d], rotated already; returns [T, H, d].
+class Attention {
+ public:
+  virtual ~Attention() = default;
+  virtual at::Tensor Attend(const at::Tensor& q_THd, const at::Tensor& k_TKd, const at::Tensor& v_TKd) const = 0;
+};
+
+// Training and scoring: sequences laid end to end, each token attends to itself and those before it in its sequence.
+class PackedCausalAttention : public Attention {
+ public:
+  // Sequence i is tokens [starts[i], starts[i + 1]); starts.back() == T.
+  explicit PackedCausalAttention(std::vector<int64_t> starts) : starts_(std::move(starts)) {}
+  at::Tensor Attend(const at::Tensor& q_THd, const at::Tensor& k_TKd, const at::Tensor& v_TKd) const override;
+
+ private:
+  std::vector<int64_t> starts_;
+};
+
+at::Tensor Embed(const at::Tensor& embedding_VD, const at::Tensor& ids_T);
+
+at::Tensor DecoderBlock(const ModelConfig& config, const BlockWeights& weights, const RotaryTable& rotary,
+                        const Attention& attention, const at::Tensor& hidden_TD);
+
+at::Tensor RmsNorm(const at::Tensor& hidden_TD, const at::Tensor& weight_D, double eps);
+
+}  // namespace quartet

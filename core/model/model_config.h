@@ -1,0 +1,53 @@
+// The shape of a Llama-family decoder, as config.json of a Hugging Face folder gives it. LibTorch-free.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+
+namespace quartet {
+
+// What follows the last block.
+enum class HeadKind {
+  kVocabulary,  // lm_head: logits over the vocabulary
+  kScalar,      // score: one value (critic, reward model)
+};
+
+// Llama 3's stretching of rotary frequencies ("rope_type": "llama3").
+struct RopeScaling {
+  double factor = 1;
+  double low_freq_factor = 1;
+  double high_freq_factor = 4;
+  int64_t original_max_position_embeddings = 8192;
+};
+
+struct ModelConfig {
+  std::string model_type;  // "llama", "qwen2", "qwen3", "mistral"
+  int64_t vocab_size = 0;
+  int64_t hidden_size = 0;
+  int64_t intermediate_size = 0;
+  int64_t num_hidden_layers = 0;
+  int64_t num_attention_heads = 0;
+  int64_t num_key_value_heads = 0;
+  int64_t head_dim = 0;
+  int64_t max_position_embeddings = 0;
+  double rms_norm_eps = 1e-6;
+  double rope_theta = 10000;
+  std::optional<RopeScaling> rope_scaling;
+  bool tie_word_embeddings = false;
+  bool qkv_bias = false;        // Qwen2
+  bool attention_bias = false;  // q, k, v and o biases (Llama with "attention_bias": true)
+  bool mlp_bias = false;
+  bool qk_norm = false;                // Qwen3
+  std::vector<int64_t> eos_token_ids;  // generation_config.json's, else config.json's
+  std::string json;                    // config.json as read
+};
+
+// Reads `folder`/config.json (and generation_config.json where there is one). INVALID_ARGUMENT names the file, the
+// field, its value and what is allowed; architectures and RoPE variants that are not supported are refused by name.
+absl::StatusOr<ModelConfig> ReadModelConfig(const std::string& folder);
+
+}  // namespace quartet

@@ -1,0 +1,53 @@
+// Reads safetensors files by byte range. LibTorch-free.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+
+namespace quartet {
+
+enum class Dtype { kF32, kF16, kBF16, kF64, kI64, kI32, kI16, kI8, kU8, kBool };
+int64_t DtypeSize(Dtype dtype);
+std::string_view DtypeName(Dtype dtype);  // "F32", "BF16", ...
+
+struct TensorInfo {
+  Dtype dtype;
+  std::vector<int64_t> shape;
+  int file = 0;         // index into CheckpointReader::files
+  uint64_t offset = 0;  // byte in the file
+  uint64_t bytes = 0;
+  int64_t numel() const;
+};
+
+// All tensors of a Hugging Face folder: model.safetensors, or the files of model.safetensors.index.json. Checks
+// everything that a hostile file could say (header size and depth, overlapping or open ranges, overflow, length against
+// shape and type) before any tensor is read; errors name the file and the tensor. Thread safe after Open.
+class CheckpointReader {
+ public:
+  static absl::StatusOr<std::unique_ptr<CheckpointReader>> Open(const std::string& folder);
+  ~CheckpointReader();
+
+  const std::map<std::string, TensorInfo>& tensors() const { return tensors_; }
+  const std::vector<std::string>& files() const { return files_; }
+
+  // Reads elements [begin, begin + count) of a tensor, as stored, into `out` (count * DtypeSize bytes).
+  absl::Status ReadRange(const std::string& tensor, int64_t begin, int64_t count, void* out) const;
+
+  // Bytes that ReadRange has read so far.
+  int64_t bytes_read() const;
+
+ private:
+  CheckpointReader();
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+  std::map<std::string, TensorInfo> tensors_;
+  std::vector<std::string> files_;
+};
+
+}  // namespace quartet

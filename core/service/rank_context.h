@@ -1,0 +1,26 @@
+// Who a process is inside the group of ranks that makes up one service.
+#pragma once
+
+#include <string>
+
+#include "absl/time/time.h"
+#include "core/comm/key_value_store.h"
+
+namespace quartet {
+
+// Filled by RankMain before a service is created. Plain data; `store` outlives the service.
+struct RankContext {
+  std::string service;  // "rollout", "policy_trainer", "critic_trainer", "scorer"
+  int rank = 0;         // 0 is the leader
+  int world_size = 1;
+  int local_rank = 0;  // among the ranks on this host: which GPU
+  int local_world_size = 1;
+  std::string host;      // address this rank's sockets are bound to
+  std::string endpoint;  // host:port of this rank's gRPC server
+  std::string device;    // "cpu" or "cuda"
+  int threads = 1;       // for computing
+  absl::Duration collective_timeout = absl::Seconds(300);
+  KeyValueStore* store = nullptr;
+};
+
+}  // namespace quartet

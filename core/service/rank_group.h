@@ -1,0 +1,102 @@
+// How the leader makes every rank of a service do its part of a call. Knows no service and no LibTorch.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "core/service/rank_context.h"
+#include "google/protobuf/message_lite.h"
+
+namespace grpc {
+class ChannelCredentials;
+class Service;
+}  // namespace grpc
+
+namespace quartet {
+
+// One rank's part of a call: serialised protocol buffers.
+struct RankInput {
+  std::string header;
+  std::vector<std::string> items;
+};
+struct RankOutput {
+  std::string summary;
+  std::vector<std::string> items;
+};
+
+// The ranks of one service.
+//
+// Every rank registers the same methods before Start. The leader then calls Run; the handler of `method` runs once on
+// every rank, on that rank's executor thread: the only thread that may enter LibTorch or a collective. Calls run in
+// the same order on all ranks (proto/rank.proto has the protocol).
+//
+// Thread safe after Start.
+class RankGroup {
+ public:
+  using Handler = std::function<absl::StatusOr<RankOutput>(const RankInput&)>;
+
+  // Whether a handler enters collectives. If one that does fails on any rank after all were told to go, the process
+  // group cannot be trusted any more: `on_broken` is called (RankMain leaves the process then).
+  enum class Kind { kCollective, kLocal };
+
+  static std::unique_ptr<RankGroup> Create(const RankContext& context,
+                                           std::shared_ptr<grpc::ChannelCredentials> credentials,
+                                           std::function<void(const absl::Status&)> on_broken);
+  virtual ~RankGroup() = default;
+
+  virtual void Register(const std::string& method, Kind kind, Handler handler) = 0;
+
+  // The gRPC service that the leader's calls arrive at; to be added to this rank's server.
+  virtual grpc::Service* service() = 0;
+
+  // Exchanges endpoints through context.store and connects. After the server listens.
+  virtual absl::Status Start(absl::Duration timeout) = 0;
+
+  virtual int rank() const = 0;
+  virtual int world_size() const = 0;
+  bool is_leader() const { return rank() == 0; }
+  // host:port of every rank; after Start.
+  virtual const std::vector<std::string>& endpoints() const = 0;
+
+  // Leader only. inputs.size() == world_size(). The outputs in rank order, or the first error, prefixed with the rank
+  // it came from. DEADLINE_EXCEEDED names the ranks that did not answer.
+  virtual absl::StatusOr<std::vector<RankOutput>> Run(const std::string& method, std::vector<RankInput> inputs,
+                                                      absl::Time deadline) = 0;
+
+  // Runs `work` on this rank's executor thread and waits for it. Not to be used for collectives.
+  virtual absl::Status RunHere(const std::function<absl::Status()>& work) = 0;
+
+  // No further call is accepted; waits for the running one. Idempotent.
+  virtual void Stop() = 0;
+};
+
+// Typed front of a handler: Header and Item are parsed, Summary and OutItem serialised.
+template <typename Header, typename Item, typename Summary, typename OutItem>
+void RegisterTyped(
+    RankGroup& group, const std::string& method, RankGroup::Kind kind,
+    std::function<absl::Status(const Header&, const std::vector<Item>&, Summary*, std::vector<OutItem>*)> handler) {
+  group.Register(method, kind,
+                 [handler = std::move(handler), method](const RankInput& in) -> absl::StatusOr<RankOutput> {
+                   Header header;
+                   if (!header.ParseFromString(in.header)) return absl::InternalError("unreadable header of " + method);
+                   std::vector<Item> items(in.items.size());
+                   for (size_t i = 0; i < items.size(); ++i) {
+                     if (!items[i].ParseFromString(in.items[i]))
+                       return absl::InternalError("unreadable item of " + method);
+                   }
+                   Summary summary;
+                   std::vector<OutItem> out;
+                   if (absl::Status s = handler(header, items, &summary, &out); !s.ok()) return s;
+                   RankOutput output;
+                   output.summary = summary.SerializeAsString();
+                   for (const OutItem& o : out) output.items.push_back(o.SerializeAsString());
+                   return output;
+                 });
+}
+
+}  // namespace quartet

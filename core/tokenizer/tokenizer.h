@@ -1,0 +1,42 @@
+// Text to token ids and back, as tokenizer.json of a Hugging Face folder says. LibTorch-free.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/status/statusor.h"
+
+namespace quartet {
+
+// Immutable after Load; thread safe.
+class Tokenizer {
+ public:
+  virtual ~Tokenizer() = default;
+
+  // Reads `folder`/tokenizer.json, tokenizer_config.json and the chat template. INVALID_ARGUMENT names the file and the
+  // part that is not supported or not well-formed.
+  static absl::StatusOr<std::unique_ptr<Tokenizer>> Load(const std::string& folder);
+
+  // Special tokens that stand in the text are recognised. add_special_tokens: what the post-processor adds (BOS).
+  virtual std::vector<int32_t> Encode(std::string_view text, bool add_special_tokens) const = 0;
+  // Invalid UTF-8 becomes U+FFFD, as in transformers.
+  virtual std::string Decode(const std::vector<int32_t>& ids, bool skip_special_tokens) const = 0;
+
+  // Largest token id + 1, added tokens included.
+  virtual int32_t vocab_size() const = 0;
+  virtual std::optional<int32_t> TokenToId(std::string_view token) const = 0;
+
+  struct Message {
+    std::string role;
+    std::string content;
+  };
+  // The prompt text of a conversation, with the opening of the assistant's turn at the end. FAILED_PRECONDITION where
+  // the folder has no chat template.
+  virtual absl::StatusOr<std::string> ApplyChatTemplate(const std::vector<Message>& messages) const = 0;
+};
+
+}  // namespace quartet

@@ -1,0 +1,114 @@
+// A decoder whose parameters are sharded over ranks and gathered one group at a time.
+//
+// Groups (core/model/parameter_layout.h) lie in flat buffers: each tensor aligned to 256 bytes of the compute type, the
+// whole padded to world size x alignment; rank r keeps the r-th equal part. Stage 3 keeps only that part resident (fp32
+// master for a trainable model, the compute type for a frozen one) and gathers into a short-lived buffer; stage 0 and 2
+// keep every group whole.
+//
+// Invariants, tested: gathered bytes are at most two groups at any moment and 0 outside a call; nothing here grows with
+// the number of blocks but the shards and the saved block inputs.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "core/comm/process_group.h"
+#include "core/model/decoder.h"
+#include "core/model/model_config.h"
+#include "core/model/parameter_layout.h"
+#include "core/zero/ledger.h"
+
+namespace quartet {
+
+struct ShardedModelOptions {
+  HeadKind head = HeadKind::kVocabulary;
+  int zero_stage = 3;                            // 0, 2 or 3
+  at::ScalarType compute_dtype = at::kBFloat16;  // or at::kFloat
+  bool trainable = false;                        // fp32 master weights
+  at::Device device = at::kCPU;
+  // A scalar head that the folder does not have: true = drawn from N(0, 1 / (hidden + 1)) with `seed`; false = an
+  // error.
+  bool initialize_missing_head = false;
+  uint64_t seed = 0;
+};
+
+// Elements [begin, begin + count) of one named tensor that are resident on this rank.
+struct ResidentPiece {
+  int group;
+  int parameter;  // index into the group's parameters
+  int64_t begin;  // element of the tensor, row-major
+  int64_t count;
+  int64_t shard_offset;  // element of this rank's resident flat buffer of the group
+};
+
+// Sequences laid end to end.
+struct PackedSequences {
+  at::Tensor ids_T;             // int64
+  std::vector<int64_t> starts;  // sequence i is tokens [starts[i], starts[i + 1])
+};
+
+class ShardedModel;
+
+// The whole of one group's parameters, until destroyed. Move only.
+class GatheredGroup {
+ public:
+  GatheredGroup(GatheredGroup&&) noexcept;
+  GatheredGroup& operator=(GatheredGroup&&) noexcept;
+  ~GatheredGroup();
+  // In the order of the group's parameters; views into one buffer, compute type, no gradient. Dead after destruction.
+  const std::vector<at::Tensor>& tensors() const;
+
+ private:
+  friend class ShardedModel;
+  struct State;
+  explicit GatheredGroup(std::unique_ptr<State> state);
+  std::unique_ptr<State> state_;
+};
+
+// One thread; all ranks in step (Gather is a collective at stage 3).
+class ShardedModel {
+ public:
+  // Each rank reads only the byte ranges of its part of `folder`'s safetensors. Errors name file and tensor: missing,
+  // other shape, unsupported type.
+  static absl::StatusOr<std::unique_ptr<ShardedModel>> Load(const std::string& folder,
+                                                            const ShardedModelOptions& options, ProcessGroup* group,
+                                                            Ledger* ledger);
+  ~ShardedModel();
+
+  const ModelConfig& config() const;
+  const ParameterLayout& layout() const;
+  const ShardedModelOptions& options() const;
+  ProcessGroup& process_group();
+  Ledger& ledger();
+
+  // Waits for (or starts) the gather of `group`, and starts that of `prefetch` (-1: none) behind it.
+  GatheredGroup Gather(int group, int prefetch = -1);
+
+  // Hidden states after the last block and the final norm, [T, D], without gradient; then `use` is called with them and
+  // the head's weight ([V, D] or [1, D]) while the head is gathered.
+  void Forward(const PackedSequences& batch,
+               const std::function<void(const at::Tensor& hidden_TD, const at::Tensor& head_weight)>& use);
+
+  // What this rank holds. Master type (fp32) when trainable, else compute type. Flat, one per group.
+  const std::vector<ResidentPiece>& pieces() const;
+  const at::Tensor& resident(int group) const;
+
+  // A second set of resident buffers beside the present one (compute type, frozen models), to be filled piece by piece
+  // with resident-type elements and then put in use at once. Fill may be called from another thread than the model's.
+  std::vector<at::Tensor> NewResidentBuffers() const;
+  void SwapResident(std::vector<at::Tensor> buffers);
+
+ private:
+  friend class TrainableModel;
+  struct Impl;
+  explicit ShardedModel(std::unique_ptr<Impl> impl);
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace quartet

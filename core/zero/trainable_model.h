@@ -1,0 +1,71 @@
+// A sharded model with gradients and AdamW: what the policy trainer and the critic trainer share.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "core/zero/sharded_model.h"
+
+namespace quartet {
+
+struct AdamWOptions {
+  double beta1 = 0.9;
+  double beta2 = 0.95;
+  double eps = 1e-8;
+  double weight_decay = 0;  // not applied to norms and biases
+};
+
+struct TrainableModelOptions {
+  ShardedModelOptions model;  // trainable is set
+  AdamWOptions adamw;
+  bool gradient_checkpointing = true;
+};
+
+struct StepResult {
+  double grad_norm = 0;  // of the whole gradient over all ranks, before clipping
+  bool skipped = false;  // the norm was not finite; nothing was changed, on any rank
+};
+
+// One thread; all ranks in step. A sequence of micro-batches (the same number on every rank; an empty batch where a
+// rank has none left), then Step.
+class TrainableModel {
+ public:
+  static absl::StatusOr<std::unique_ptr<TrainableModel>> Load(const std::string& folder,
+                                                              const TrainableModelOptions& options, ProcessGroup* group,
+                                                              Ledger* ledger);
+  ~TrainableModel();
+
+  ShardedModel& model();
+
+  // Forward and backward of one micro-batch; adds to the gradient. `loss` is called under autograd with the hidden
+  // states after the final norm, [T, D], and the head's weight, and returns a scalar fp32 tensor. Gradients are summed
+  // over ranks and micro-batches: the loss must carry its normaliser. Returns the loss of this rank's micro-batch. An
+  // empty batch (T = 0) takes part in the collectives only, without calling `loss`.
+  double ForwardBackward(
+      const PackedSequences& batch,
+      const std::function<at::Tensor(const at::Tensor& hidden_TD, const at::Tensor& head_weight)>& loss);
+
+  // Clips to max_norm (0 = off), applies AdamW, clears the gradient.
+  StepResult Step(double learning_rate, double max_norm);
+
+  int64_t steps() const;  // applied, skipped ones not counted
+
+  // Writes a Hugging Face folder: config.json and tokenizer files of the source folder, weights in `dtype` (compute
+  // type by default) as sharded safetensors with an index, streamed: no rank ever holds the whole model. All ranks
+  // write; `folder` must not exist; it appears all at once (temporary name, fsync, rename). Collective. Returns bytes
+  // written by all ranks.
+  absl::StatusOr<int64_t> Save(const std::string& folder);
+
+ private:
+  struct Impl;
+  explicit TrainableModel(std::unique_ptr<Impl> impl);
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace quartet
