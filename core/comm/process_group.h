@@ -9,6 +9,7 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "core/comm/key_value_store.h"
+#include "core/comm/local_store.h"  // IWYU pragma: export
 
 namespace quartet {
 
@@ -53,8 +54,5 @@ struct ProcessGroupOptions {
 // With size 1 no sockets are opened and the collectives are copies. `store` must outlive the group.
 absl::StatusOr<std::unique_ptr<ProcessGroup>> MakeProcessGroup(KeyValueStore* store,
                                                                const ProcessGroupOptions& options);
-
-// A KeyValueStore within this process, for ranks that are threads (tests) and for a group of one.
-std::unique_ptr<KeyValueStore> MakeLocalStore();
 
 }  // namespace quartet

@@ -1,0 +1,232 @@
+#include "core/comm/process_group.h"
+
+#include <ATen/TensorOperators.h>
+#include <ATen/ops/arange.h>
+#include <ATen/ops/equal.h>
+#include <ATen/ops/full.h>
+#include <ATen/ops/zeros.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <fstream>
+#include <functional>
+#include <set>
+#include <sstream>
+#include <thread>
+
+#include "absl/strings/str_cat.h"
+
+namespace quartet {
+namespace {
+
+// Runs `body` as every rank of a group, each on a thread of its own.
+void OnRanks(int size, const std::function<void(ProcessGroup&)>& body, absl::Duration timeout = absl::Seconds(60)) {
+  auto store = MakeLocalStore();
+  std::vector<std::thread> threads;
+  for (int rank = 0; rank < size; ++rank) {
+    threads.emplace_back([&, rank] {
+      ProcessGroupOptions options;
+      options.rank = rank;
+      options.size = size;
+      options.timeout = timeout;
+      auto group = MakeProcessGroup(store.get(), options);
+      ASSERT_TRUE(group.ok()) << group.status();
+      body(**group);
+    });
+  }
+  for (auto& thread : threads) thread.join();
+}
+
+class ProcessGroupOfSize : public testing::TestWithParam<int> {};
+INSTANTIATE_TEST_SUITE_P(Sizes, ProcessGroupOfSize, testing::Values(1, 2, 3, 5));
+
+TEST_P(ProcessGroupOfSize, AllGatherFillsEveryRanksPart) {
+  for (at::ScalarType dtype : {at::kFloat, at::kBFloat16}) {
+    OnRanks(GetParam(), [&](ProcessGroup& group) {
+      const int64_t part = 70'000;
+      at::Tensor buffer = at::full({part * group.size()}, -1, dtype);
+      const at::Tensor own = (at::arange(part) % 100 + group.rank()).to(dtype);
+      buffer.narrow(0, group.rank() * part, part).copy_(own);
+      group.AllGatherInPlace(buffer)->Wait();
+      for (int r = 0; r < group.size(); ++r) {
+        EXPECT_TRUE(at::equal(buffer.narrow(0, r * part, part), (at::arange(part) % 100 + r).to(dtype)));
+      }
+    });
+  }
+}
+
+TEST_P(ProcessGroupOfSize, ReduceScatterGivesEachRankTheSumOfItsPart) {
+  OnRanks(GetParam(), [&](ProcessGroup& group) {
+    const int64_t part = 33'333;
+    const int n = group.size();
+    // Rank r contributes (r + 1) * position.
+    const at::Tensor input = at::arange(part * n, at::kFloat) * (group.rank() + 1);
+    at::Tensor output = at::zeros({part});
+    group.ReduceScatterSum(output, input)->Wait();
+    const at::Tensor expected =
+        at::arange(group.rank() * part, (group.rank() + 1) * part, at::kFloat) * (n * (n + 1) / 2);
+    EXPECT_TRUE(output.allclose(expected, 1e-6, 0));
+  });
+}
+
+TEST_P(ProcessGroupOfSize, AllReduceSumsSmallAndLargeTensors) {
+  for (int64_t numel : {1, 7, 16'384, 100'001}) {
+    OnRanks(GetParam(), [&](ProcessGroup& group) {
+      at::Tensor values = at::arange(numel, at::kFloat) + group.rank();
+      group.AllReduceSum(values)->Wait();
+      const int n = group.size();
+      EXPECT_TRUE(values.allclose(at::arange(numel, at::kFloat) * n + n * (n - 1) / 2, 1e-6, 0)) << numel;
+    });
+  }
+}
+
+TEST_P(ProcessGroupOfSize, AllReduceTakesTheLargest) {
+  for (int64_t numel : {3, 50'000}) {
+    OnRanks(GetParam(), [&](ProcessGroup& group) {
+      // The even positions are largest on the first rank, the odd ones on the last.
+      const at::Tensor sign = at::arange(numel, at::kDouble) % 2 * 2 - 1;
+      at::Tensor values = sign * group.rank();
+      group.AllReduceMax(values)->Wait();
+      const at::Tensor expected = (sign + 1) / 2 * (group.size() - 1);
+      EXPECT_TRUE(at::equal(values, expected)) << numel;
+    });
+  }
+}
+
+TEST_P(ProcessGroupOfSize, CollectivesUnderWayTogetherDoNotMixTheirMessages) {
+  OnRanks(GetParam(), [&](ProcessGroup& group) {
+    const int64_t part = 20'000;
+    at::Tensor first = at::full({part * group.size()}, group.rank() + 1.0);
+    at::Tensor second = at::full({part * group.size()}, group.rank() + 100.0);
+    at::Tensor reduced = at::zeros({part});
+    auto gather_first = group.AllGatherInPlace(first);
+    auto reduce = group.ReduceScatterSum(reduced, at::full({part * group.size()}, 1.0));
+    auto gather_second = group.AllGatherInPlace(second);
+    gather_second->Wait();
+    reduce->Wait();
+    gather_first->Wait();
+    group.Barrier();
+    EXPECT_TRUE(reduced.eq(group.size()).all().item<bool>());
+    for (int r = 0; r < group.size(); ++r) {
+      EXPECT_TRUE(first.narrow(0, r * part, part).eq(r + 1).all().item<bool>());
+      EXPECT_TRUE(second.narrow(0, r * part, part).eq(r + 100).all().item<bool>());
+    }
+  });
+}
+
+TEST(ProcessGroup, EveryRankComputesTheSameBits) {
+  std::vector<float> sums(3);
+  OnRanks(3, [&](ProcessGroup& group) {
+    at::Tensor value = at::full({1}, group.rank() == 0 ? 1e8 : 1.1 * group.rank());
+    group.AllReduceSum(value)->Wait();
+    sums[group.rank()] = value.item<float>();
+  });
+  EXPECT_EQ(sums[0], sums[1]);
+  EXPECT_EQ(sums[0], sums[2]);
+}
+
+std::string MessageOf(const std::function<void()>& body) {
+  try {
+    body();
+  } catch (const std::exception& error) {
+    return error.what();
+  }
+  return "";
+}
+
+TEST(ProcessGroup, ACollectiveThatAPeerDoesNotJoinTimesOutAndSaysWhere) {
+  std::string message;
+  OnRanks(
+      2,
+      [&](ProcessGroup& group) {
+        if (group.rank() == 1) {
+          std::this_thread::sleep_for(std::chrono::milliseconds(1500));
+          return;
+        }
+        at::Tensor buffer = at::zeros({64});
+        message = MessageOf([&] { group.AllGatherInPlace(buffer)->Wait(); });
+      },
+      absl::Milliseconds(400));
+  EXPECT_THAT(message, testing::HasSubstr("all-gather"));
+  EXPECT_THAT(message, testing::HasSubstr("on rank 0 of 2"));
+  EXPECT_THAT(message, testing::HasSubstr("timed out after 400ms"));
+}
+
+TEST(ProcessGroup, APeerThatLeavesIsReportedAtOnce) {
+  std::string message;
+  OnRanks(
+      3,
+      [&](ProcessGroup& group) {
+        if (group.rank() == 2) return;  // its sockets close
+        at::Tensor output = at::zeros({8}), input = at::zeros({24});
+        const std::string error = MessageOf([&] { group.ReduceScatterSum(output, input)->Wait(); });
+        if (group.rank() == 0) message = error;
+      },
+      absl::Seconds(120));  // far beyond the test's own limit: only the closed connection can end it
+  EXPECT_THAT(message, testing::HasSubstr("reduce-scatter"));
+  EXPECT_THAT(message, testing::HasSubstr("on rank 0 of 3"));
+}
+
+TEST(ProcessGroup, ARankThatNeverArrivesIsNamed) {
+  auto store = MakeLocalStore();
+  ProcessGroupOptions options;
+  options.rank = 0;
+  options.size = 3;
+  options.name = "trainers";
+  options.timeout = absl::Milliseconds(100);
+  ASSERT_TRUE(store->Set("trainers/rank/2", "127.0.0.1").ok());
+  auto group = MakeProcessGroup(store.get(), options);
+  EXPECT_EQ(group.status().code(), absl::StatusCode::kDeadlineExceeded);
+  EXPECT_THAT(std::string(group.status().message()), testing::EndsWith("not there: rank 1"));
+}
+
+TEST(ProcessGroup, RefusesRanksAndDevicesThatCannotBe) {
+  auto store = MakeLocalStore();
+  ProcessGroupOptions options;
+  options.rank = 2;
+  options.size = 2;
+  EXPECT_EQ(MakeProcessGroup(store.get(), options).status().code(), absl::StatusCode::kInvalidArgument);
+  options.rank = 0;
+  options.device = "tpu";
+  EXPECT_THAT(std::string(MakeProcessGroup(store.get(), options).status().message()),
+              testing::HasSubstr("allowed: cpu, cuda"));
+}
+
+// Local addresses of this process's listening TCP sockets, as /proc writes them (hexadecimal).
+std::vector<std::string> ListeningAddresses() {
+  std::set<std::string> own;
+  for (const auto& descriptor : std::filesystem::directory_iterator("/proc/self/fd")) {
+    std::error_code gone;
+    own.insert(std::filesystem::read_symlink(descriptor, gone));
+  }
+  std::vector<std::string> addresses;
+  for (const char* path : {"/proc/net/tcp", "/proc/net/tcp6"}) {
+    std::ifstream file(path);
+    std::string line;
+    std::getline(file, line);
+    while (std::getline(file, line)) {
+      std::istringstream fields(line);
+      std::string index, local, remote, state, queues, timer, retransmits, user, timeout, inode;
+      fields >> index >> local >> remote >> state >> queues >> timer >> retransmits >> user >> timeout >> inode;
+      if (state == "0A" && own.count("socket:[" + inode) > 0) addresses.push_back(local);
+    }
+  }
+  return addresses;
+}
+
+TEST(ProcessGroup, ListensOnTheGivenAddressOnly) {
+  OnRanks(2, [&](ProcessGroup& group) {
+    group.Barrier();
+    if (group.rank() == 0) {
+      const std::vector<std::string> addresses = ListeningAddresses();
+      EXPECT_FALSE(addresses.empty());
+      // 127.0.0.1 in the kernel's byte order.
+      EXPECT_THAT(addresses, testing::Each(testing::StartsWith("0100007F:")));
+    }
+    group.Barrier();
+  });
+}
+
+}  // namespace
+}  // namespace quartet
