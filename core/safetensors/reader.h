@@ -5,6 +5,7 @@
 #include <map>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -30,13 +31,16 @@ struct TensorInfo {
 // shape and type) before any tensor is read; errors name the file and the tensor. Thread safe after Open.
 class CheckpointReader {
  public:
+  // NOT_FOUND says which file was looked for and where; INVALID_ARGUMENT what is wrong with one. Where both
+  // model.safetensors and the index are there, the former is read, as transformers does.
   static absl::StatusOr<std::unique_ptr<CheckpointReader>> Open(const std::string& folder);
   ~CheckpointReader();
 
   const std::map<std::string, TensorInfo>& tensors() const { return tensors_; }
   const std::vector<std::string>& files() const { return files_; }
 
-  // Reads elements [begin, begin + count) of a tensor, as stored, into `out` (count * DtypeSize bytes).
+  // Reads elements [begin, begin + count) of a tensor, as stored, into `out` (count * DtypeSize bytes). NOT_FOUND,
+  // OUT_OF_RANGE; DATA_LOSS where the file has become shorter since Open.
   absl::Status ReadRange(const std::string& tensor, int64_t begin, int64_t count, void* out) const;
 
   // Bytes that ReadRange has read so far.

@@ -13,7 +13,9 @@
 namespace quartet {
 
 // Declares all tensors first, then takes their bytes in any order and any pieces; Close checks that every byte was
-// written, and syncs the file. An error (a full disk, say) names the file and what was being written. Not thread safe.
+// written, syncs the file and only then gives it its name: until then it is `path`.partial, which goes if the writer
+// does. No byte may be written twice. An error (a full disk, say, RESOURCE_EXHAUSTED, which Create finds by reserving
+// the whole file where the file system can) names the file and what was being written. Not thread safe.
 class SafetensorsWriter {
  public:
   struct Entry {

@@ -1,0 +1,25 @@
+// JSON from outside: parsed with a bounded depth, duplicate keys refused, errors that say where. LibTorch-free.
+#pragma once
+
+#include <cstdint>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <string_view>
+
+#include "absl/status/statusor.h"
+
+namespace quartet {
+
+inline constexpr int kMaxJsonDepth = 64;
+
+// Parses one JSON value that fills `text` (white space around it is allowed). INVALID_ARGUMENT names `source`, line and
+// column. Objects and arrays may nest `max_depth` deep; an object with the same key twice is refused.
+absl::StatusOr<nlohmann::json> ParseJson(std::string_view text, std::string_view source, int max_depth = kMaxJsonDepth);
+
+// The whole of a regular file. NOT_FOUND names the path; INVALID_ARGUMENT where it is longer than `max_bytes`.
+absl::StatusOr<std::string> ReadTextFile(const std::string& path, int64_t max_bytes);
+
+// ReadTextFile, then ParseJson.
+absl::StatusOr<nlohmann::json> ReadJsonFile(const std::string& path, int64_t max_bytes, int max_depth = kMaxJsonDepth);
+
+}  // namespace quartet

@@ -1,0 +1,65 @@
+#include "core/data/json.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
+
+namespace quartet {
+namespace {
+
+using ::testing::HasSubstr;
+
+std::string Error(std::string_view text, int max_depth = kMaxJsonDepth) {
+  const auto value = ParseJson(text, "the text", max_depth);
+  EXPECT_FALSE(value.ok()) << text;
+  EXPECT_EQ(value.status().code(), absl::StatusCode::kInvalidArgument);
+  return std::string(value.status().message());
+}
+
+TEST(ParseJson, BuildsWhatTheLibraryItselfBuilds) {
+  for (const std::string text : {R"({"a":[1,-2,3.5,true,false,null,{"b":{}},[[],{}]],"c":"\u00e9\ud83d\ude00","":0})",
+                                 "[]", "{}", "7", "\"x\"", " [ 1 , [ 2 , { \"k\" : [ 3 ] } ] , 4 ] \n"}) {
+    const auto value = ParseJson(text, "the text");
+    ASSERT_TRUE(value.ok()) << value.status();
+    EXPECT_EQ(*value, nlohmann::json::parse(text));
+  }
+}
+
+TEST(ParseJson, NamesTheSourceAndThePlaceOfAnError) {
+  EXPECT_THAT(Error("{\n  \"a\": 1,\n  b\n}"), HasSubstr("the text: not well-formed JSON at line 3, column 3"));
+  EXPECT_THAT(Error("[1, 2"), HasSubstr("line 1, column"));
+  EXPECT_THAT(Error(""), HasSubstr("line 1, column 1"));
+  EXPECT_THAT(Error("[1] 2"), HasSubstr("line 1"));
+  EXPECT_THAT(Error("\"\xff\""), HasSubstr("UTF-8"));
+  EXPECT_THAT(Error("[1e999]"), HasSubstr("1e999"));
+  EXPECT_LT(Error("[" + std::string(100'000, 'x')).size(), 500);
+}
+
+TEST(ParseJson, RefusesAKeyThatStandsTwice) {
+  EXPECT_THAT(Error("{\"a\": 1,\n \"a\": 2}"), HasSubstr("line 2"));
+  EXPECT_THAT(Error(R"([{"b":{"a":1,"\u0061":2}}])"), HasSubstr("the key \"a\" stands twice"));
+}
+
+TEST(ParseJson, BoundsTheDepth) {
+  EXPECT_TRUE(ParseJson("[[[]]]", "the text", 3).ok());
+  EXPECT_THAT(Error("[[[[]]]]", 3), HasSubstr("nested deeper than 3"));
+  EXPECT_THAT(Error(R"({"a":{"a":{"a":[]}}})", 3), HasSubstr("nested deeper than 3"));
+  EXPECT_THAT(Error(std::string(10'000'000, '[')), HasSubstr("nested deeper"));
+}
+
+TEST(ReadTextFile, SaysWhatIsWrongWithAFile) {
+  const std::string folder = ::testing::TempDir() + "/json_test_" + std::to_string(getpid());
+  std::filesystem::create_directories(folder);
+  std::ofstream(folder + "/file") << "12345";
+  EXPECT_EQ(*ReadTextFile(folder + "/file", 5), "12345");
+  EXPECT_THAT(std::string(ReadTextFile(folder + "/file", 4).status().message()), HasSubstr("at most 4"));
+  EXPECT_EQ(ReadTextFile(folder + "/none", 4).status().code(), absl::StatusCode::kNotFound);
+  EXPECT_THAT(std::string(ReadTextFile(folder, 4).status().message()), HasSubstr("not a regular file"));
+  std::filesystem::remove_all(folder);
+}
+
+}  // namespace
+}  // namespace quartet

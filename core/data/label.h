@@ -1,0 +1,19 @@
+// How the answer of a data set becomes the label that a rule compares with. LibTorch-free.
+#pragma once
+
+#include <string>
+#include <string_view>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+
+namespace quartet {
+
+// OK for the names that ExtractLabel knows: "" and "after_####".
+absl::Status CheckLabelExtraction(std::string_view extraction);
+
+// "": `answer` as it is. "after_####": what follows the last "####", without white space around it (GSM8K's form).
+// INVALID_ARGUMENT for another name, and where `answer` has no "####" or nothing after it.
+absl::StatusOr<std::string> ExtractLabel(std::string_view answer, std::string_view extraction);
+
+}  // namespace quartet
