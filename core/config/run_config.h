@@ -2,6 +2,7 @@
 #pragma once
 
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -12,15 +13,35 @@ namespace quartet {
 
 // Parses the text format file at `path` ("" = an empty configuration), applies `overrides` ("path.to.field=value";
 // repeated fields append), fills in every default that proto/run_config.proto names and checks every value and
-// combination. Relative paths inside resolve against `base_folder` ("" = the current one). INVALID_ARGUMENT names file
-// and line, or field, value and what is allowed.
+// combination. Relative paths inside resolve against `base_folder` ("" = the one the user is in) and come back
+// absolute. INVALID_ARGUMENT names file and line, or field, value and what is allowed.
 absl::StatusOr<RunConfig> LoadRunConfig(const std::string& path, const std::vector<std::string>& overrides,
                                         const std::string& base_folder);
 
-// Fills in defaults and checks; for configurations made in memory.
+// Sets one field, from "path.to.field=value". A repeated message is reached by index ("reward.source.0.rule=number"),
+// where the index may be one past the end; a repeated scalar appends.
+absl::Status ApplyOverride(std::string_view override_text, RunConfig* config);
+
+// Fills in defaults and checks; for configurations made in memory. Idempotent.
 absl::Status ResolveRunConfig(RunConfig* config, const std::string& base_folder);
+
+// What a configuration is used for, and so which fields must be set.
+enum class Program { kRollout, kPolicyTrainer, kCriticTrainer, kScorer, kPpo, kSft };
+
+// Checks that a resolved configuration has what `program` needs; INVALID_ARGUMENT names the field that is missing.
+absl::Status CheckFor(const RunConfig& config, Program program);
+
+// The program of a service's name ("rollout", "policy_trainer", ...).
+absl::StatusOr<Program> ServiceProgram(std::string_view service);
+
+// Where `service` (a known name) listens and how many ranks it has.
+const ServicePlacement& PlacementOf(const RunConfig& config, std::string_view service);
+ServicePlacement* MutablePlacementOf(RunConfig* config, std::string_view service);
 
 // Text format with every field, readable by LoadRunConfig.
 std::string PrintRunConfig(const RunConfig& config);
+
+// proto/run_config.proto as it was built: every option with its default and its comment.
+std::string_view DescribeRunConfig();
 
 }  // namespace quartet

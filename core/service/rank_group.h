@@ -41,9 +41,14 @@ class RankGroup {
   using Handler = std::function<absl::StatusOr<RankOutput>(const RankInput&)>;
 
   // Whether a handler enters collectives. If one that does fails on any rank after all were told to go, the process
-  // group cannot be trusted any more: `on_broken` is called (RankMain leaves the process then).
+  // group cannot be trusted any more: `on_broken` is called (RankMain leaves the process then). The exception is a call
+  // that every rank refused alike, which no rank can have done from inside a collective: the same code on all ranks,
+  // one of INVALID_ARGUMENT, FAILED_PRECONDITION, NOT_FOUND, ALREADY_EXISTS, OUT_OF_RANGE, DATA_LOSS, UNIMPLEMENTED. A
+  // rank that cannot be reached breaks the group, whatever the kind.
   enum class Kind { kCollective, kLocal };
 
+  // `context` must outlive the group; its `endpoint` and `store` are read by Start. With one rank neither is needed.
+  // `on_broken` is called at most once, from any thread.
   static std::unique_ptr<RankGroup> Create(const RankContext& context,
                                            std::shared_ptr<grpc::ChannelCredentials> credentials,
                                            std::function<void(const absl::Status&)> on_broken);

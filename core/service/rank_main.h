@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "core/service/rank_context.h"
 #include "core/service/rank_group.h"
@@ -26,7 +27,9 @@ class RankService {
 
 struct RankMainOptions {
   std::string service;
-  // `config` is resolved: every default is filled in. The factory registers its methods with `group`.
+  // `config` is resolved: every default is filled in. The factory registers its methods with `group`. It is called
+  // before the server listens and before the ranks know each other: `context.store` answers FAILED_PRECONDITION until
+  // RankService::Load, which is where process groups are made.
   std::function<absl::StatusOr<std::unique_ptr<RankService>>(const RunConfig& config, const RankContext& context,
                                                              RankGroup& group)>
       create;

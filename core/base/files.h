@@ -1,0 +1,29 @@
+// Small whole files, folders and the paths that users give.
+#pragma once
+
+#include <string>
+#include <string_view>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+
+namespace quartet {
+
+// Errors of all functions name the path and the operating system's reason. Thread safe.
+
+absl::StatusOr<std::string> ReadFile(const std::string& path);
+
+// Readers see the old content or the new, never a part: written beside, synced to disk, then renamed over `path`.
+absl::Status AtomicWriteFile(const std::string& path, std::string_view content, int mode = 0644);
+
+// Creates `path` and the folders above it; existing ones are left alone.
+absl::Status MakeDirs(const std::string& path);
+
+// An absolute path for one that a user gave: relative ones are relative to the folder the user is in, which is
+// BUILD_WORKING_DIRECTORY under `bazel run`. "" stays "".
+std::string ResolveUserPath(std::string_view path);
+
+// The folder of the running program's file.
+std::string ExecutableFolder();
+
+}  // namespace quartet

@@ -1,0 +1,206 @@
+#include "core/config/run_config.h"
+
+#include <gtest/gtest.h>
+#include <stdlib.h>
+
+#include "core/base/files.h"
+
+namespace quartet {
+namespace {
+
+using Strings = std::vector<std::string>;
+
+std::string Written(const std::string& text) {
+  std::string path = ::testing::TempDir() + "/config_XXXXXX";
+  close(mkstemp(path.data()));
+  EXPECT_TRUE(AtomicWriteFile(path, text).ok());
+  return path;
+}
+
+// The message of the error that `overrides` give; "" if there is none.
+std::string ErrorOf(const Strings& overrides) {
+  absl::StatusOr<RunConfig> config = LoadRunConfig("", overrides, "");
+  if (config.ok()) return "";
+  EXPECT_EQ(config.status().code(), absl::StatusCode::kInvalidArgument) << config.status();
+  return std::string(config.status().message());
+}
+
+void ExpectError(const Strings& overrides, const Strings& words) {
+  const std::string error = ErrorOf(overrides);
+  EXPECT_NE(error, "") << ::testing::PrintToString(overrides);
+  for (const std::string& word : words) {
+    EXPECT_NE(error.find(word), std::string::npos) << "'" << word << "' is missing in: " << error;
+  }
+}
+
+TEST(RunConfig, FillsInTheDefaultsOfItsComments) {
+  RunConfig c = LoadRunConfig("", {"actor.pretrain=/m"}, "").value();
+  EXPECT_EQ(c.seed(), 42);
+  EXPECT_EQ(c.data().input_key(), "prompt");
+  EXPECT_EQ(c.data().prompt_max_len(), 1024);
+  EXPECT_EQ(c.rollout().rollout_batch_size(), 128);
+  EXPECT_EQ(c.rollout().top_k(), -1);
+  EXPECT_EQ(c.rollout().kv_cache_bytes(), 1073741824);
+  EXPECT_EQ(c.rollout().max_model_len(), 2048);
+  EXPECT_EQ(c.rollout().pretrain(), "/m");
+  EXPECT_EQ(c.reference().pretrain(), "/m");
+  EXPECT_EQ(c.algorithm().eps_clip_low(), 0.2f);
+  EXPECT_EQ(c.algorithm().kl().init_kl_coef(), 0.01f);
+  EXPECT_EQ(c.actor().learning_rate(), 1e-6);
+  EXPECT_EQ(c.critic().learning_rate(), 9e-6);
+  EXPECT_EQ(c.critic().zero_stage(), 3);
+  EXPECT_EQ(c.train().train_batch_size(), 128);
+  EXPECT_EQ(c.services().scorer().listen(), "127.0.0.1:50054");
+  EXPECT_EQ(c.services().rollout().collective_timeout_seconds(), 300);
+  EXPECT_NE(c.run_dir().find("/runs/"), std::string::npos);
+}
+
+TEST(RunConfig, NamesTheLineAndTheFieldOfAMistakeInTheFile) {
+  const std::string path = Written("seed: 1\nrollout {\n  temprature: 1\n}\n");
+  const std::string error(LoadRunConfig(path, {}, "").status().message());
+  EXPECT_NE(error.find(path + ":3:"), std::string::npos) << error;
+  EXPECT_NE(error.find("temprature"), std::string::npos) << error;
+}
+
+TEST(RunConfig, NamesTheMissingFile) {
+  absl::Status status = LoadRunConfig("/nonexistent/run.textproto", {}, "").status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kNotFound);
+  EXPECT_NE(status.message().find("/nonexistent/run.textproto"), std::string::npos) << status;
+}
+
+TEST(RunConfig, OverridesTheFile) {
+  const std::string path = Written("seed: 1 rollout { temperature: 0.5 stop_token_ids: 7 }");
+  RunConfig c = LoadRunConfig(path,
+                              {"seed=9", "rollout.stop_token_ids=8", "actor.gradient_checkpointing=false",
+                               "actor.learning_rate=1e-5", "data.input_key=question=x", "reward.source.0.rule=number",
+                               "reward.source.1.rule=exact_match", "reward.source.1.weight=0.5"},
+                              "")
+                    .value();
+  EXPECT_EQ(c.seed(), 9);
+  EXPECT_EQ(c.rollout().temperature(), 0.5f);
+  ASSERT_EQ(c.rollout().stop_token_ids_size(), 2);
+  EXPECT_EQ(c.rollout().stop_token_ids(1), 8);
+  EXPECT_FALSE(c.actor().gradient_checkpointing());
+  EXPECT_EQ(c.actor().learning_rate(), 1e-5);
+  EXPECT_EQ(c.data().input_key(), "question=x");
+  ASSERT_EQ(c.reward().source_size(), 2);
+  EXPECT_EQ(c.reward().source(0).name(), "number");
+  EXPECT_EQ(c.reward().source(1).weight(), 0.5f);
+}
+
+TEST(RunConfig, ExplainsOverridesThatItCannotApply) {
+  ExpectError({"rollout.temprature=1"}, {"rollout.temprature", "temprature", "temperature"});
+  ExpectError({"rollout"}, {"path.to.field=value"});
+  ExpectError({"rollout=1"}, {"rollout", "group of fields"});
+  ExpectError({"seed.x=1"}, {"seed", "single value"});
+  ExpectError({"seed=-1"}, {"-1", "whole number"});
+  ExpectError({"rollout.top_k=1.5"}, {"1.5", "whole number"});
+  ExpectError({"rollout.top_p=nan"}, {"nan"});
+  ExpectError({"actor.gradient_checkpointing=yes"}, {"yes", "true", "false"});
+  ExpectError({"reward.source.1.rule=number"}, {"reward.source.0"});
+  ExpectError({"reward.source=number"}, {"list"});
+}
+
+TEST(RunConfig, RefusesValuesOutOfRange) {
+  ExpectError({"actor.dtype=fp16"}, {"actor.dtype", "fp16", "bf16", "fp32"});
+  ExpectError({"rollout.dtype=int8"}, {"rollout.dtype", "int8", "bf16", "fp32"});
+  ExpectError({"rollout.rollout_batch_size=-4"}, {"rollout.rollout_batch_size", "-4", "at least 1"});
+  ExpectError({"rollout.temperature=0"}, {"rollout.temperature", "1e-5"});
+  ExpectError({"rollout.top_p=0"}, {"rollout.top_p", "greater than 0"});
+  ExpectError({"rollout.top_p=1.01"}, {"rollout.top_p", "1.01", "at most 1"});
+  ExpectError({"rollout.rollout_batch_size=6", "rollout.n_samples_per_prompt=2", "train.train_batch_size=5"},
+              {"train.train_batch_size", "5", "12"});
+  ExpectError({"algorithm.advantage_estimator=grpo"}, {"grpo", "gae"});
+  ExpectError({"algorithm.dual_clip=0.5"}, {"algorithm.dual_clip", "0.5", "greater than 1"});
+  ExpectError({"actor.zero_stage=1"}, {"actor.zero_stage", "0, 2, 3"});
+  ExpectError({"actor.learning_rate=0"}, {"actor.learning_rate", "allow_zero_learning_rate"});
+  ExpectError({"actor.adam_beta2=1"}, {"actor.adam_beta2"});
+  ExpectError({"algorithm.reward_clip_min=3", "algorithm.reward_clip_max=2"}, {"reward_clip_min", "3", "2"});
+  ExpectError({"data.label_extract=regex"}, {"data.label_extract", "after_####"});
+  ExpectError({"services.scorer.listen=localhost"}, {"services.scorer.listen", "host:port"});
+  ExpectError({"services.scorer.listen=localhost:70000"}, {"services.scorer.listen", "65535"});
+  ExpectError({"services.scorer.device=tpu"}, {"tpu", "cpu", "cuda"});
+  ExpectError({"tls.ca_file=/ca.pem"}, {"tls", "cert_file"});
+  ExpectError({"data.prompt_max_len=2000000000"}, {"data.prompt_max_len"});
+}
+
+TEST(RunConfig, RefusesWhatCannotHaveAnEffect) {
+  ExpectError({"algorithm.kl.init_kl_coef=0", "algorithm.kl.kl_target=6"}, {"kl_target has no effect"});
+  ExpectError({"algorithm.kl.init_kl_coef=0", "reference.pretrain=/m"}, {"reference.pretrain has no effect"});
+  ExpectError({"algorithm.kl.kl_horizon=5"}, {"kl_horizon has no effect"});
+  ExpectError({"algorithm.eps_clip=0.3", "algorithm.eps_clip_low=0.1", "algorithm.eps_clip_high=0.2"},
+              {"eps_clip has no effect"});
+  ExpectError({"reward.source.0.rule=number", "reward.source.0.model=/m"}, {"reward.source[0]", "both"});
+  ExpectError({"reward.source.0.weight=2"}, {"reward.source[0]", "neither"});
+  ExpectError({"reward.source.0.rule=number", "reward.source.0.dtype=bf16"}, {"dtype has no effect"});
+  ExpectError({"reward.source.0.rule=number", "reward.source.1.rule=number"}, {"reward.source[1].name"});
+  ExpectError({"train.max_steps=5", "train.num_episodes=2"}, {"num_episodes has no effect"});
+  ExpectError({"actor.allow_zero_learning_rate=true"}, {"allow_zero_learning_rate has no effect"});
+  ExpectError({"actor.lr_scheduler=constant", "actor.min_lr_ratio=0.5"}, {"min_lr_ratio has no effect"});
+  ExpectError({"eval.eval_steps=5"}, {"eval.eval_steps has no effect"});
+}
+
+TEST(RunConfig, AcceptsTheNeighboursOfWhatItRefuses) {
+  EXPECT_EQ(ErrorOf({"actor.learning_rate=0", "actor.allow_zero_learning_rate=true"}), "");
+  EXPECT_EQ(ErrorOf({"algorithm.dual_clip=3"}), "");
+  EXPECT_EQ(ErrorOf({"algorithm.eps_clip=0.3", "algorithm.eps_clip_low=0.1"}), "");
+  EXPECT_EQ(ErrorOf({"algorithm.kl.init_kl_coef=0"}), "");
+  EXPECT_EQ(ErrorOf({"algorithm.kl.kl_target=6", "algorithm.kl.kl_horizon=5"}), "");
+  EXPECT_EQ(ErrorOf({"rollout.top_p=0.9", "rollout.top_k=50", "rollout.temperature=0.7"}), "");
+}
+
+TEST(RunConfig, PrintsWhatItCanReadAgain) {
+  for (const Strings& overrides :
+       {Strings{}, Strings{"algorithm.kl.init_kl_coef=0"},
+        Strings{"algorithm.eps_clip=0.3", "algorithm.eps_clip_low=0.1"},
+        Strings{"algorithm.eps_clip_low=0.1", "algorithm.eps_clip_high=0.3"},
+        Strings{"data.prompt_prefix=Größe\n\"x\""},
+        Strings{"reward.source.0.rule=number", "reward.source.1.model=rm", "actor.learning_rate=3.3e-7"}}) {
+    RunConfig first = LoadRunConfig("", overrides, "/base").value();
+    const std::string text = PrintRunConfig(first);
+    absl::StatusOr<RunConfig> second = LoadRunConfig(Written(text), {}, "/elsewhere");
+    ASSERT_TRUE(second.ok()) << second.status();
+    EXPECT_EQ(PrintRunConfig(*second), text);
+  }
+}
+
+TEST(RunConfig, MakesPathsAbsolute) {
+  RunConfig c =
+      LoadRunConfig("", {"actor.pretrain=models/a", "run_dir=out", "reward.source.0.model=../rm"}, "/base/x").value();
+  EXPECT_EQ(c.actor().pretrain(), "/base/x/models/a");
+  EXPECT_EQ(c.rollout().pretrain(), "/base/x/models/a");
+  EXPECT_EQ(c.run_dir(), "/base/x/out");
+  EXPECT_EQ(c.reward().source(0).model(), "/base/rm");
+}
+
+TEST(RunConfig, AsksEachProgramOnlyForWhatItNeeds) {
+  const auto missing = [](const Strings& overrides, Program program) {
+    return std::string(CheckFor(LoadRunConfig("", overrides, "").value(), program).message());
+  };
+  EXPECT_NE(missing({}, Program::kRollout).find("rollout.pretrain"), std::string::npos);
+  EXPECT_EQ(missing({"rollout.pretrain=/m"}, Program::kRollout), "");
+  EXPECT_NE(missing({}, Program::kPolicyTrainer).find("actor.pretrain"), std::string::npos);
+  EXPECT_EQ(missing({"actor.pretrain=/m"}, Program::kPolicyTrainer), "");
+  EXPECT_NE(missing({"actor.pretrain=/m"}, Program::kCriticTrainer).find("critic.pretrain"), std::string::npos);
+  EXPECT_EQ(missing({"reference.pretrain=/m"}, Program::kScorer), "");
+  EXPECT_EQ(missing({"algorithm.kl.init_kl_coef=0", "reward.source.0.rule=number"}, Program::kScorer), "");
+  EXPECT_NE(missing({"algorithm.kl.init_kl_coef=0"}, Program::kScorer).find("reward.source"), std::string::npos);
+  EXPECT_NE(missing({"actor.pretrain=/m"}, Program::kSft).find("sft.data"), std::string::npos);
+  const Strings ppo = {"actor.pretrain=/m", "critic.pretrain=/m", "reward.source.0.rule=number"};
+  EXPECT_NE(missing(ppo, Program::kPpo).find("data.prompt_data"), std::string::npos);
+  Strings complete = ppo;
+  complete.push_back("data.prompt_data=/d");
+  EXPECT_EQ(missing(complete, Program::kPpo), "");
+  complete.push_back("actor.max_len=100");
+  EXPECT_NE(missing(complete, Program::kPpo).find("actor.max_len"), std::string::npos);
+}
+
+TEST(RunConfig, DescribesEveryOption) {
+  const std::string_view text = DescribeRunConfig();
+  for (const char* word : {"rollout_batch_size", "Default 128", "message TlsConfig", "gamma"}) {
+    EXPECT_NE(text.find(word), std::string_view::npos) << word;
+  }
+}
+
+}  // namespace
+}  // namespace quartet

@@ -1,0 +1,37 @@
+// The standard gRPC health service (core/service/health.proto). gRPC's own is SERVING from its first moment; this one
+// is NOT_SERVING until it is told.
+#pragma once
+
+#include <condition_variable>
+#include <mutex>
+#include <set>
+#include <string>
+
+#include "core/service/health.grpc.pb.h"
+
+namespace quartet {
+
+// Thread safe. One answer for the whole server: every known name, and "", has the same state.
+class HealthService final : public grpc::health::v1::Health::Service {
+ public:
+  // NOT_FOUND is answered for other names.
+  explicit HealthService(std::set<std::string> names);
+
+  void SetServing(bool serving);
+  // SetServing(false), and ends all watches.
+  void Close();
+
+  grpc::Status Check(grpc::ServerContext* context, const grpc::health::v1::HealthCheckRequest* request,
+                     grpc::health::v1::HealthCheckResponse* response) override;
+  grpc::Status Watch(grpc::ServerContext* context, const grpc::health::v1::HealthCheckRequest* request,
+                     grpc::ServerWriter<grpc::health::v1::HealthCheckResponse>* writer) override;
+
+ private:
+  const std::set<std::string> names_;
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  bool serving_ = false;
+  bool closed_ = false;
+};
+
+}  // namespace quartet

@@ -1,0 +1,11 @@
+// The version of the wire protocol (proto/*.proto), which ServiceInfo.protocol_version tells.
+#pragma once
+
+#include <cstdint>
+
+namespace quartet {
+
+// Counts up with every change that a peer built before it would misunderstand.
+inline constexpr int32_t kProtocolVersion = 1;
+
+}  // namespace quartet

@@ -1,0 +1,49 @@
+// One rank of a service without the process around it: several can be parts of one process.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "core/service/rank_main.h"
+#include "core/service/service_flags.h"
+#include "proto/run_config.pb.h"
+
+namespace quartet {
+
+struct RankServerOptions {
+  RankMainOptions service;
+  // Resolved.
+  RunConfig config;
+  RankEnvironment place;
+  // host:port of the leader's server, for the others. For the leader itself it is the address to listen on.
+  std::string leader;
+  // The leader writes its address there as soon as it listens; the others, where `leader` has port 0, read it there.
+  std::string leader_file;
+  // The leader writes its address there once it serves.
+  std::string address_file;
+  absl::Duration connect_timeout = absl::Seconds(60);
+  // The group of ranks is not usable any more; called at most once, from any thread. The owner shuts down.
+  std::function<void(const absl::Status&)> on_broken;
+};
+
+class RankServer {
+ public:
+  // Creates the service and listens. Errors: an address in use, refused or not of this host; credentials.
+  static absl::StatusOr<std::unique_ptr<RankServer>> Create(RankServerOptions options);
+  virtual ~RankServer() = default;  // shuts down
+
+  // Meets the other ranks, loads on all, then reports SERVING. An error on any rank is an error of all, and names the
+  // rank. Once; may be ended from another thread by Shutdown.
+  virtual absl::Status Serve() = 0;
+
+  // NOT_SERVING, no new calls, running ones cancelled after `grace`; waits for the executor thread. Idempotent.
+  virtual void Shutdown(absl::Duration grace) = 0;
+
+  virtual const RankContext& context() const = 0;
+};
+
+}  // namespace quartet

@@ -1,0 +1,41 @@
+// The command line that a service's launcher and its ranks share.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "proto/run_config.pb.h"
+
+namespace quartet {
+
+struct ServiceFlags {
+  std::string config;
+  std::vector<std::string> overrides;  // --set
+  std::optional<int> ranks;
+  std::string listen;
+  std::string address_file;
+  bool help = false;
+};
+
+// "--name=value" or "--name value". INVALID_ARGUMENT names an unknown flag or a malformed value.
+absl::StatusOr<ServiceFlags> ParseServiceFlags(int argc, const char* const* argv);
+
+// The configuration as these flags say, resolved and checked for `service`; --ranks and --listen are in it.
+absl::StatusOr<RunConfig> LoadServiceConfig(const ServiceFlags& flags, const std::string& service);
+
+// A rank's place in its group, from torchrun's or Slurm's variables (ours are torchrun's). Nothing if there are none;
+// INVALID_ARGUMENT names a variable that is missing or malformed.
+struct RankEnvironment {
+  int rank = 0;
+  int world_size = 1;
+  int local_rank = 0;
+  int local_world_size = 1;
+};
+absl::StatusOr<std::optional<RankEnvironment>> ReadRankEnvironment();
+
+// The text of --help.
+std::string ServiceHelp(const std::string& service, const std::string& summary);
+
+}  // namespace quartet
