@@ -1,0 +1,188 @@
+// One pass over the keys with a running maximum and sum (Milakov, Gimelshein: "Online normalizer calculation for
+// softmax", 2018), for up to eight rows of queries at a time so that each key and value is loaded once for them.
+
+#include "rollout/paged_attention.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <vector>
+
+#include "rollout/simd.h"
+
+namespace quartet {
+namespace {
+
+using simd::F16;
+using simd::kLanes;
+
+QUARTET_SIMD_INLINE float ToFloat(float x) { return x; }
+QUARTET_SIMD_INLINE float ToFloat(uint16_t x) {
+  const uint32_t bits = static_cast<uint32_t>(x) << 16;
+  float value;
+  std::memcpy(&value, &bits, sizeof(value));
+  return value;
+}
+QUARTET_SIMD_INLINE void FromFloat(float x, float* to) { *to = x; }
+// To the nearest, ties to even.
+QUARTET_SIMD_INLINE void FromFloat(float x, uint16_t* to) {
+  uint32_t bits;
+  std::memcpy(&bits, &x, sizeof(bits));
+  *to = x != x ? uint16_t{0x7FC0} : static_cast<uint16_t>((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16);
+}
+
+// Rows of queries that are worked on together, in fp32 and already divided by sqrt(d).
+template <typename Element>
+struct Rows {
+  const float* queries;    // [R, d]
+  float* sums;             // [R, padded d]
+  const int64_t* visible;  // keys that each row sees; at least 1
+  Element* const* outputs;
+};
+
+template <int R, typename Element>
+QUARTET_SIMD_INLINE void AttendRows(const PagedCacheLayout& layout, const PagedAttentionTask<Element>& task,
+                                    const Rows<Element>& rows) {
+  const int64_t d = layout.head_dim;
+  const int64_t padded = layout.padded_head_dim();
+  const int64_t block_size = layout.block_size;
+  int64_t keys = 0;
+  for (int r = 0; r < R; ++r) keys = std::max(keys, rows.visible[r]);
+  for (int64_t i = 0; i < R * padded; ++i) rows.sums[i] = 0;
+
+  float largest[R];
+  F16 weight_sum[R];
+  for (int r = 0; r < R; ++r) {
+    largest[r] = -std::numeric_limits<float>::infinity();
+    weight_sum[r] = F16{};
+  }
+  const F16 lane = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
+
+  for (int64_t first = 0; first < keys; first += kLanes) {
+    const int64_t block = task.blocks[first / block_size];
+    const int64_t offset = first % block_size;
+    const Element* key = task.key_cache + (block * layout.kv_heads + task.kv_head) * d * block_size + offset;
+    const Element* value = task.value_cache + ((block * layout.kv_heads + task.kv_head) * block_size + offset) * padded;
+
+    F16 score[R];
+    for (int r = 0; r < R; ++r) score[r] = F16{};
+    for (int64_t i = 0; i < d; ++i) {
+      const F16 k = simd::Load(key + i * block_size);
+      for (int r = 0; r < R; ++r) score[r] += rows.queries[r * d + i] * k;
+    }
+
+    alignas(64) float weight[R][kLanes];
+    for (int r = 0; r < R; ++r) {
+      const F16 limit = simd::Splat(static_cast<float>(std::min<int64_t>(rows.visible[r] - first, kLanes)));
+      const F16 masked = lane < limit ? score[r] : simd::Splat(-std::numeric_limits<float>::infinity());
+      const float max = simd::Max(masked);
+      if (max > largest[r]) {
+        const float scale = std::exp(largest[r] - max);
+        weight_sum[r] *= scale;
+        for (int64_t i = 0; i < padded; i += kLanes) {
+          simd::Store(rows.sums + r * padded + i, simd::Load(rows.sums + r * padded + i) * scale);
+        }
+        largest[r] = max;
+      }
+      const F16 w = simd::ExpNonPositive(masked - largest[r]);
+      weight_sum[r] += w;
+      simd::Store(weight[r], w);
+    }
+
+    const int64_t used = std::min<int64_t>(keys - first, kLanes);
+    for (int64_t i = 0; i < padded; i += kLanes) {
+      F16 sum[R];
+      for (int r = 0; r < R; ++r) sum[r] = simd::Load(rows.sums + r * padded + i);
+      for (int64_t j = 0; j < used; ++j) {
+        const F16 v = simd::Load(value + j * padded + i);
+        for (int r = 0; r < R; ++r) sum[r] += weight[r][j] * v;
+      }
+      for (int r = 0; r < R; ++r) simd::Store(rows.sums + r * padded + i, sum[r]);
+    }
+  }
+
+  for (int r = 0; r < R; ++r) {
+    const float scale = 1.0f / simd::Sum(weight_sum[r]);
+    for (int64_t i = 0; i < d; ++i) FromFloat(rows.sums[r * padded + i] * scale, rows.outputs[r] + i);
+  }
+}
+
+constexpr int kMostRows = 8;
+
+template <typename Element>
+QUARTET_SIMD_INLINE void AttendSome(const PagedCacheLayout& layout, const PagedAttentionTask<Element>& task,
+                                    const Rows<Element>& rows, int count) {
+  switch (count) {
+    case 1:
+      return AttendRows<1>(layout, task, rows);
+    case 2:
+      return AttendRows<2>(layout, task, rows);
+    case 3:
+      return AttendRows<3>(layout, task, rows);
+    case 4:
+      return AttendRows<4>(layout, task, rows);
+    case 8:
+      return AttendRows<8>(layout, task, rows);
+  }
+}
+
+QUARTET_SIMD_CLONES void AttendFloat(const PagedCacheLayout& layout, const PagedAttentionTask<float>& task,
+                                     const Rows<float>& rows, int count) {
+  AttendSome(layout, task, rows, count);
+}
+QUARTET_SIMD_CLONES void AttendBf16(const PagedCacheLayout& layout, const PagedAttentionTask<uint16_t>& task,
+                                    const Rows<uint16_t>& rows, int count) {
+  AttendSome(layout, task, rows, count);
+}
+void Attend(const PagedCacheLayout& layout, const PagedAttentionTask<float>& task, const Rows<float>& rows, int count) {
+  AttendFloat(layout, task, rows, count);
+}
+void Attend(const PagedCacheLayout& layout, const PagedAttentionTask<uint16_t>& task, const Rows<uint16_t>& rows,
+            int count) {
+  AttendBf16(layout, task, rows, count);
+}
+
+}  // namespace
+
+template <typename Element>
+void WriteToCache(const PagedCacheLayout& layout, const Element* key_Kd, const Element* value_Kd, int64_t offset,
+                  Element* key_block, Element* value_block) {
+  const int64_t d = layout.head_dim;
+  for (int64_t head = 0; head < layout.kv_heads; ++head) {
+    Element* key = key_block + head * d * layout.block_size + offset;
+    for (int64_t i = 0; i < d; ++i) key[i * layout.block_size] = key_Kd[head * d + i];
+    Element* value = value_block + (head * layout.block_size + offset) * layout.padded_head_dim();
+    for (int64_t i = 0; i < d; ++i) value[i] = value_Kd[head * d + i];
+  }
+}
+
+template <typename Element>
+void PagedAttend(const PagedCacheLayout& layout, const PagedAttentionTask<Element>& task) {
+  const int64_t d = layout.head_dim;
+  const float scale = static_cast<float>(1.0 / std::sqrt(static_cast<double>(d)));
+  std::vector<float> scratch(kMostRows * (d + layout.padded_head_dim()));
+  int64_t visible[kMostRows];
+  Element* outputs[kMostRows];
+  const int64_t total = task.tokens * task.group;
+  for (int64_t first = 0; first < total;) {
+    const int64_t left = total - first;
+    const int count = left >= kMostRows ? kMostRows : left > 4 ? 4 : static_cast<int>(left);
+    for (int r = 0; r < count; ++r) {
+      const int64_t token = (first + r) / task.group;
+      const int64_t start = token * task.token_stride + (first + r) % task.group * d;
+      for (int64_t i = 0; i < d; ++i) scratch[r * d + i] = ToFloat(task.queries[start + i]) * scale;
+      visible[r] = task.first_position + token + 1;
+      outputs[r] = task.outputs + start;
+    }
+    Attend(layout, task, Rows<Element>{scratch.data(), scratch.data() + kMostRows * d, visible, outputs}, count);
+    first += count;
+  }
+}
+
+template void WriteToCache<float>(const PagedCacheLayout&, const float*, const float*, int64_t, float*, float*);
+template void WriteToCache<uint16_t>(const PagedCacheLayout&, const uint16_t*, const uint16_t*, int64_t, uint16_t*,
+                                     uint16_t*);
+template void PagedAttend<float>(const PagedCacheLayout&, const PagedAttentionTask<float>&);
+template void PagedAttend<uint16_t>(const PagedCacheLayout&, const PagedAttentionTask<uint16_t>&);
+
+}  // namespace quartet

@@ -1,0 +1,53 @@
+// Attention over a key/value cache that is cut into blocks, on the CPU. LibTorch-free; fp32 accumulation.
+//
+// d head dimension, K key/value heads, H = K * G query heads (head h reads key/value head h / G), S block size.
+// Elements are float, or uint16_t with the bits of bf16.
+#pragma once
+
+#include <cstdint>
+
+namespace quartet {
+
+// Layout of one layer's part of the cache. Keys of a block and head lie [d, S], so that one vector holds one dimension
+// of sixteen keys and scores need no horizontal sums; values lie [S, padded_d], rows padded with zeros.
+struct PagedCacheLayout {
+  int64_t block_size = 16;  // a multiple of kBlockSizeMultiple
+  int64_t kv_heads = 1;
+  int64_t head_dim = 64;
+
+  static constexpr int64_t kBlockSizeMultiple = 16;
+
+  int64_t padded_head_dim() const { return (head_dim + 15) / 16 * 16; }
+  // Elements of one block: all key/value heads of one layer.
+  int64_t key_block_numel() const { return kv_heads * head_dim * block_size; }
+  int64_t value_block_numel() const { return kv_heads * block_size * padded_head_dim(); }
+};
+
+// Writes one token's rotated keys and its values, [K, d] each, to place `offset` (in [0, S)) of the block that starts
+// at `key_block` and `value_block`.
+template <typename Element>
+void WriteToCache(const PagedCacheLayout& layout, const Element* key_Kd, const Element* value_Kd, int64_t offset,
+                  Element* key_block, Element* value_block);
+
+// Some tokens of one sequence, one key/value head.
+template <typename Element>
+struct PagedAttentionTask {
+  // Row of token t and head g of the group: queries + t * token_stride + g * d; likewise outputs.
+  const Element* queries = nullptr;
+  Element* outputs = nullptr;
+  int64_t token_stride = 0;
+  int64_t tokens = 0;
+  int64_t group = 1;                // G
+  int64_t first_position = 0;       // of token 0; token t sees keys [0, first_position + t]
+  const int32_t* blocks = nullptr;  // the sequence's block table
+  const Element* key_cache = nullptr;
+  const Element* value_cache = nullptr;
+  int64_t kv_head = 0;
+};
+
+// outputs = softmax(q k^T / sqrt(d)) v. All keys that are seen must have been written, and no element of the cache may
+// be NaN. Thread safe for disjoint outputs.
+template <typename Element>
+void PagedAttend(const PagedCacheLayout& layout, const PagedAttentionTask<Element>& task);
+
+}  // namespace quartet

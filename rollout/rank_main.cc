@@ -1,0 +1,7 @@
+#include "core/service/rank_main.h"
+
+#include "rollout/rollout_service.h"
+
+int main(int argc, char** argv) {
+  return quartet::RankMain(argc, argv, {.service = "rollout", .create = quartet::CreateRolloutService});
+}

@@ -1,0 +1,169 @@
+#include "rollout/sampler.h"
+
+#include <algorithm>
+#include <cmath>
+#include <functional>
+#include <limits>
+
+#include "absl/strings/str_cat.h"
+#include "rollout/simd.h"
+
+namespace quartet {
+namespace {
+
+constexpr uint64_t kStride = 0x9E3779B97F4A7C15u;
+
+// The finaliser of SplitMix64.
+inline uint64_t Finalise(uint64_t x) {
+  x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9u;
+  x = (x ^ (x >> 27)) * 0x94D049BB133111EBu;
+  return x ^ (x >> 31);
+}
+
+// Token `id`'s uniform variable in (0, 1): the (id + 1)-th output of a SplitMix64 generator that starts at `key`.
+inline double Uniform(uint64_t key, int32_t id) {
+  return (static_cast<double>(Finalise(key + (static_cast<uint64_t>(id) + 1) * kStride) >> 11) + 0.5) * 0x1p-53;
+}
+
+QUARTET_SIMD_CLONES float Largest(const float* values, int64_t count) {
+  simd::F16 max = simd::Splat(-std::numeric_limits<float>::infinity());
+  // A NaN compares false with everything; it is found because its difference with itself is not 0.
+  simd::F16 poison = {};
+  int64_t i = 0;
+  for (; i + simd::kLanes <= count; i += simd::kLanes) {
+    const simd::F16 v = simd::Load(values + i);
+    max = v > max ? v : max;
+    poison = v == v ? poison : v;
+  }
+  float largest = simd::Max(max);
+  bool has_nan = false;
+  for (int lane = 0; lane < simd::kLanes; ++lane) has_nan |= poison[lane] != poison[lane];
+  for (; i < count; ++i) {
+    if (values[i] > largest) largest = values[i];
+    has_nan |= values[i] != values[i];
+  }
+  return has_nan ? std::numeric_limits<float>::quiet_NaN() : largest;
+}
+
+// weights[i] = exp(values[i] - largest); returns their sum. Lanes are added up in double every 64 vectors.
+QUARTET_SIMD_CLONES double Weigh(const float* values, int64_t count, float largest, float* weights) {
+  double total = 0;
+  int64_t i = 0;
+  while (i + simd::kLanes <= count) {
+    simd::F16 sum = {};
+    const int64_t end = std::min(count, i + 64 * simd::kLanes);
+    for (; i + simd::kLanes <= end; i += simd::kLanes) {
+      const simd::F16 w = simd::ExpNonPositive(simd::Load(values + i) - largest);
+      simd::Store(weights + i, w);
+      sum += w;
+    }
+    for (int lane = 0; lane < simd::kLanes; ++lane) total += sum[lane];
+  }
+  for (; i < count; ++i) {
+    weights[i] = std::exp(values[i] - largest);
+    total += weights[i];
+  }
+  return total;
+}
+
+// Running maximum of weight / E over tokens. Since -log(u) >= 1 - u, most tokens are ruled out without a logarithm.
+class Race {
+ public:
+  explicit Race(uint64_t key) : key_(key) {}
+  void Enter(int32_t id, float weight) {
+    const double u = Uniform(key_, id);
+    if (!(weight > best_ * (1 - u))) return;
+    const double score = weight / -std::log(u);
+    if (score > best_) {
+      best_ = score;
+      winner_ = id;
+    }
+  }
+  int32_t winner() const { return winner_; }
+
+ private:
+  uint64_t key_;
+  double best_ = 0;
+  int32_t winner_ = 0;
+};
+
+}  // namespace
+
+uint64_t NoiseKey(uint64_t seed, uint64_t prompt_index, int32_t sample, int64_t position) {
+  uint64_t key = Finalise(seed + kStride);
+  key = Finalise((key ^ prompt_index) + kStride);
+  key = Finalise((key ^ static_cast<uint64_t>(sample)) + kStride);
+  return Finalise((key ^ static_cast<uint64_t>(position)) + kStride);
+}
+
+absl::StatusOr<SampledToken> Sampler::Sample(absl::Span<const float> logits, const SamplingRule& rule,
+                                             uint64_t noise_key) {
+  const int64_t count = static_cast<int64_t>(logits.size());
+  scaled_.resize(count);
+  weights_.resize(count);
+  const float temperature = rule.greedy() ? 1.0f : rule.temperature;
+  for (int64_t i = 0; i < count; ++i) scaled_[i] = logits[i] / temperature;
+  const float largest = Largest(scaled_.data(), count);
+  if (!std::isfinite(largest)) {
+    return absl::InternalError(absl::StrCat("the model's logits are not finite: their maximum is ", largest));
+  }
+  const double mass = Weigh(scaled_.data(), count, largest, weights_.data());
+
+  SampledToken token;
+  if (rule.greedy()) {
+    token.id = static_cast<int32_t>(std::find(scaled_.begin(), scaled_.end(), largest) - scaled_.begin());
+    token.log_prob = static_cast<float>(-std::log(mass));
+    return token;
+  }
+
+  const bool cut_k = rule.top_k > 0 && rule.top_k < count;
+  const bool cut_p = rule.top_p < 1;
+  Race race(noise_key);
+  double kept_mass = mass;
+  if (!cut_k && !cut_p) {
+    for (int64_t i = 0; i < count; ++i) race.Enter(static_cast<int32_t>(i), weights_[i]);
+  } else {
+    kept_.clear();
+    float threshold = -std::numeric_limits<float>::infinity();
+    if (cut_k) {
+      sorted_ = scaled_;
+      std::nth_element(sorted_.begin(), sorted_.begin() + (rule.top_k - 1), sorted_.end(), std::greater<float>());
+      threshold = sorted_[rule.top_k - 1];
+    }
+    kept_mass = 0;
+    for (int64_t i = 0; i < count; ++i) {
+      // Tokens of weight 0 cannot be drawn.
+      if (scaled_[i] < threshold || weights_[i] == 0) continue;
+      kept_.push_back(static_cast<int32_t>(i));
+      kept_mass += weights_[i];
+    }
+    if (cut_p) {
+      // Likeliest first, the lower id among equals; sorts only as many as it takes.
+      const auto likelier = [this](int32_t a, int32_t b) {
+        return weights_[a] != weights_[b] ? weights_[a] > weights_[b] : a < b;
+      };
+      const double wanted = kept_mass * rule.top_p;
+      double sum = 0;
+      size_t taken = 0;
+      size_t ordered = 0;
+      while (taken < kept_.size() && (taken == 0 || sum < wanted)) {
+        if (taken == ordered) {
+          const size_t next = std::min(kept_.size(), std::max<size_t>(64, ordered * 4));
+          std::partial_sort(kept_.begin() + ordered, kept_.begin() + next, kept_.end(), likelier);
+          ordered = next;
+        }
+        sum += weights_[kept_[taken++]];
+      }
+      kept_.resize(taken);
+      kept_mass = sum;
+    }
+    for (const int32_t id : kept_) race.Enter(id, weights_[id]);
+  }
+  token.id = race.winner();
+  const double logit = static_cast<double>(scaled_[token.id]) - largest;
+  token.log_prob = static_cast<float>(logit - std::log(mass));
+  token.sampled_log_prob = static_cast<float>(logit - std::log(kept_mass));
+  return token;
+}
+
+}  // namespace quartet

@@ -1,0 +1,51 @@
+// Chooses the next token from one row of logits. LibTorch-free.
+//
+// temperature -> top-k -> top-p -> exponential race: of the tokens that are left, the one with the largest p / E, where
+// E = -log(u) are independent exponential variables; token t wins with probability p_t. u is a pure function of
+// (seed, prompt index, sample, position, token): a draw does not depend on the batch around it or on the machine.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+
+namespace quartet {
+
+// Below this temperature sampling is greedy.
+inline constexpr float kGreedyTemperature = 1e-5f;
+
+struct SamplingRule {
+  float temperature = 1;  // >= 0
+  int32_t top_k = 0;      // <= 0: off. Ties with the k-th largest logit are kept.
+  float top_p = 1;        // in (0, 1]; the smallest set of likeliest tokens with at least this mass is kept
+  bool greedy() const { return temperature < kGreedyTemperature; }
+};
+
+// What the noise of one drawn token depends on, mixed. `position` is the token's index in its sequence.
+uint64_t NoiseKey(uint64_t seed, uint64_t prompt_index, int32_t sample, int64_t position);
+
+struct SampledToken {
+  int32_t id = 0;
+  // Of `id` under softmax(logits / temperature), before truncation. Greedy: temperature 1.
+  float log_prob = 0;
+  // Of `id` under what was drawn from, after truncation. Greedy: 0, since nothing else could have been chosen.
+  float sampled_log_prob = 0;
+};
+
+// Holds scratch memory; one thread at a time.
+class Sampler {
+ public:
+  // `logits`: fp32, one a token of the vocabulary. Greedy takes the lowest id among equal largest logits. INTERNAL
+  // where a logit is NaN or infinite upwards, or none is finite.
+  absl::StatusOr<SampledToken> Sample(absl::Span<const float> logits, const SamplingRule& rule, uint64_t noise_key);
+
+ private:
+  std::vector<float> scaled_;   // logits / temperature
+  std::vector<float> weights_;  // exp(scaled - largest)
+  std::vector<float> sorted_;
+  std::vector<int32_t> kept_;
+};
+
+}  // namespace quartet

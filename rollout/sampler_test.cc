@@ -1,0 +1,163 @@
+#include "rollout/sampler.h"
+
+#include <cmath>
+#include <fstream>
+#include <limits>
+#include <map>
+#include <random>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "gtest/gtest.h"
+#include "nlohmann/json.hpp"
+
+namespace quartet {
+namespace {
+
+using nlohmann::json;
+
+// tools/golden/make_sampler_golden.py
+json Golden() {
+  std::ifstream file("rollout/testdata/sampler.json");
+  return json::parse(file);
+}
+
+SamplingRule RuleOf(const json& golden) {
+  return {golden["temperature"].get<float>(), golden["top_k"].get<int32_t>(), golden["top_p"].get<float>()};
+}
+
+TEST(Sampler, DrawsOnlyWhatTransformersKeepsAndAgreesOnItsProbabilities) {
+  Sampler sampler;
+  int cases = 0;
+  for (const json& golden : Golden()) {
+    const auto logits = golden["logits"].get<std::vector<float>>();
+    const json& kept = golden["sampled_log_probs"];
+    for (int64_t position = 0; position < 300; ++position) {
+      const auto token = sampler.Sample(logits, RuleOf(golden), NoiseKey(1, cases, 0, position));
+      ASSERT_TRUE(token.ok()) << token.status();
+      ASSERT_TRUE(kept.contains(std::to_string(token->id))) << "case " << cases << ", token " << token->id;
+      EXPECT_NEAR(token->log_prob, golden["log_probs"][token->id].get<float>(), 1e-5);
+      EXPECT_NEAR(token->sampled_log_prob, kept[std::to_string(token->id)].get<float>(), 1e-5);
+    }
+    ++cases;
+  }
+  EXPECT_EQ(cases, 81);
+}
+
+// Pearson's statistic of `draws` draws against the probabilities that transformers gives. Cells of fewer than 5
+// expected draws are merged.
+TEST(Sampler, DrawsEachTokenAsOftenAsItsProbabilitySays) {
+  Sampler sampler;
+  constexpr int kDraws = 20000;
+  uint64_t prompt = 0;
+  for (const json& golden : Golden()) {
+    const auto logits = golden["logits"].get<std::vector<float>>();
+    const json& kept = golden["sampled_log_probs"];
+    if (kept.size() < 2 || logits.size() > 40) continue;
+    std::map<int32_t, int> seen;
+    ++prompt;
+    for (int draw = 0; draw < kDraws; ++draw) {
+      ++seen[sampler.Sample(logits, RuleOf(golden), NoiseKey(5, prompt, draw % 100, draw / 100))->id];
+    }
+    double statistic = 0;
+    int cells = 0;
+    double rest_expected = 0;
+    double rest_seen = 0;
+    for (const auto& [id, log_prob] : kept.items()) {
+      const double expected = kDraws * std::exp(log_prob.get<double>());
+      const double count = seen[std::stoi(id)];
+      if (expected < 5) {
+        rest_expected += expected;
+        rest_seen += count;
+        continue;
+      }
+      statistic += (count - expected) * (count - expected) / expected;
+      ++cells;
+    }
+    if (rest_expected >= 5) {
+      statistic += (rest_seen - rest_expected) * (rest_seen - rest_expected) / rest_expected;
+      ++cells;
+    }
+    if (cells < 2) continue;
+    // Wilson and Hilferty: the cube root of chi-square / freedom is nearly normal. 4.5 standard deviations.
+    const double freedom = cells - 1;
+    const double spread = 2 / (9 * freedom);
+    EXPECT_LT((std::cbrt(statistic / freedom) - (1 - spread)) / std::sqrt(spread), 4.5)
+        << "chi-square " << statistic << " with " << freedom << " degrees of freedom";
+  }
+  EXPECT_GT(prompt, 20u);
+}
+
+TEST(Sampler, DrawsTheSameTokenForTheSameKeyWhateverWasDrawnBefore) {
+  std::vector<float> logits(1000);
+  std::mt19937 random(1);
+  for (float& x : logits) x = std::normal_distribution<float>()(random);
+  Sampler fresh;
+  Sampler used;
+  std::set<int32_t> drawn;
+  for (int64_t position = 0; position < 50; ++position) {
+    const uint64_t key = NoiseKey(9, 3, 1, position);
+    ASSERT_TRUE(used.Sample(std::vector<float>(37, 0.5f), {1, 5, 0.5}, key).ok());
+    const int32_t id = used.Sample(logits, {}, key)->id;
+    EXPECT_EQ(id, fresh.Sample(logits, {}, key)->id);
+    drawn.insert(id);
+  }
+  EXPECT_GT(drawn.size(), 30u);
+}
+
+TEST(Sampler, NoiseDiffersInEveryPartOfItsKey) {
+  const std::set<uint64_t> keys = {NoiseKey(0, 0, 0, 0), NoiseKey(1, 0, 0, 0), NoiseKey(0, 1, 0, 0),
+                                   NoiseKey(0, 0, 1, 0), NoiseKey(0, 0, 0, 1), NoiseKey(1, 1, 0, 0),
+                                   NoiseKey(0, 1, 1, 0), NoiseKey(0, 0, 1, 1)};
+  EXPECT_EQ(keys.size(), 8u);
+}
+
+TEST(Sampler, GreedyTakesTheLowestIdAmongEqualsAndReportsItsProbabilityAtTemperatureOne) {
+  std::vector<float> logits(100, -1.0f);
+  logits[17] = logits[63] = 2.5f;
+  Sampler sampler;
+  for (const float temperature : {0.0f, 9e-6f}) {
+    const auto token = sampler.Sample(logits, {temperature, 3, 0.5}, 1);
+    EXPECT_EQ(token->id, 17);
+    EXPECT_NEAR(token->log_prob, 2.5 - std::log(2 * std::exp(2.5) + 98 * std::exp(-1.0)), 1e-6);
+    EXPECT_EQ(token->sampled_log_prob, 0);
+  }
+}
+
+TEST(Sampler, TopPKeepsTheTokenThatReachesTheMass) {
+  // Probabilities 0.5, 0.3, 0.2.
+  const std::vector<float> logits = {std::log(0.2f), std::log(0.5f), std::log(0.3f)};
+  Sampler sampler;
+  std::set<int32_t> drawn;
+  for (int64_t i = 0; i < 500; ++i) drawn.insert(sampler.Sample(logits, {1, 0, 0.7f}, NoiseKey(1, 1, 1, i))->id);
+  EXPECT_EQ(drawn, (std::set<int32_t>{1, 2}));
+}
+
+TEST(Sampler, NeverDrawsATokenThatIsMaskedOut) {
+  std::vector<float> logits(64, -std::numeric_limits<float>::infinity());
+  logits[3] = 0;
+  logits[40] = 1;
+  Sampler sampler;
+  for (int64_t i = 0; i < 200; ++i) {
+    const auto token = sampler.Sample(logits, {}, NoiseKey(2, 2, 2, i));
+    ASSERT_TRUE(token->id == 3 || token->id == 40);
+    EXPECT_NEAR(token->log_prob, (token->id == 40 ? 1 : 0) - std::log(1 + std::exp(1.0)), 1e-6);
+  }
+}
+
+TEST(Sampler, RefusesLogitsThatAreNotFinite) {
+  const float infinity = std::numeric_limits<float>::infinity();
+  Sampler sampler;
+  for (const float bad : {std::numeric_limits<float>::quiet_NaN(), infinity}) {
+    for (const size_t place : {0u, 20u, 49u}) {
+      std::vector<float> logits(50, 1.0f);
+      logits[place] = bad;
+      EXPECT_EQ(sampler.Sample(logits, {}, 1).status().code(), absl::StatusCode::kInternal) << bad << " at " << place;
+    }
+  }
+  EXPECT_EQ(sampler.Sample(std::vector<float>(50, -infinity), {}, 1).status().code(), absl::StatusCode::kInternal);
+}
+
+}  // namespace
+}  // namespace quartet

@@ -1,0 +1,76 @@
+// Sixteen floats at a time, for the few loops of generation that are not matrix products. LibTorch-free.
+//
+// Written in the compiler's portable vectors: a function marked QUARTET_SIMD_CLONES is compiled once per instruction
+// set (its helpers are inlined into each copy), and the best copy is chosen when the program starts.
+#pragma once
+
+#include <cstdint>
+#include <cstring>
+
+#if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__) && !defined(__SANITIZE_ADDRESS__) && \
+    !defined(__SANITIZE_THREAD__)
+#define QUARTET_SIMD_CLONES __attribute__((target_clones("default", "arch=x86-64-v3", "arch=x86-64-v4")))
+#else
+#define QUARTET_SIMD_CLONES
+#endif
+#define QUARTET_SIMD_INLINE __attribute__((always_inline)) inline
+
+namespace quartet::simd {
+
+inline constexpr int kLanes = 16;
+typedef float F16 __attribute__((vector_size(64)));
+typedef int32_t I16 __attribute__((vector_size(64)));
+typedef uint32_t U16 __attribute__((vector_size(64)));
+typedef uint16_t H16 __attribute__((vector_size(32)));
+
+// No alignment is needed.
+QUARTET_SIMD_INLINE F16 Load(const float* from) {
+  F16 value;
+  std::memcpy(&value, from, sizeof(value));
+  return value;
+}
+// From bf16: the upper halves of floats.
+QUARTET_SIMD_INLINE F16 Load(const uint16_t* from) {
+  H16 halves;
+  std::memcpy(&halves, from, sizeof(halves));
+  const U16 bits = __builtin_convertvector(halves, U16) << 16;
+  F16 value;
+  std::memcpy(&value, &bits, sizeof(value));
+  return value;
+}
+QUARTET_SIMD_INLINE void Store(float* to, const F16& value) { std::memcpy(to, &value, sizeof(value)); }
+QUARTET_SIMD_INLINE F16 Splat(float x) { return x - F16{}; }
+
+QUARTET_SIMD_INLINE float Sum(const F16& v) {
+  float sum = 0;
+  for (int i = 0; i < kLanes; ++i) sum += v[i];
+  return sum;
+}
+QUARTET_SIMD_INLINE float Max(const F16& v) {
+  float max = v[0];
+  for (int i = 1; i < kLanes; ++i) max = v[i] > max ? v[i] : max;
+  return max;
+}
+
+// e^x for x <= 0, within 2 units in the last place; 0 below -87, where the result is no normal number.
+// x = n ln 2 + r with |r| <= ln 2 / 2; e^r by its Taylor polynomial of degree 7 (remainder below 5e-9).
+QUARTET_SIMD_INLINE F16 ExpNonPositive(const F16& x) {
+  const F16 clamped = x < -87.0f ? Splat(-87.0f) : x;
+  // Adding and subtracting 1.5 * 2^23 rounds to the nearest integer.
+  const F16 n = (clamped * 1.44269504088896341f + 12582912.0f) - 12582912.0f;
+  const F16 r = (clamped - n * 0.693359375f) - n * -2.12194440e-4f;
+  F16 p = Splat(1.0f / 5040);
+  p = p * r + 1.0f / 720;
+  p = p * r + 1.0f / 120;
+  p = p * r + 1.0f / 24;
+  p = p * r + 1.0f / 6;
+  p = p * r + 0.5f;
+  p = p * r + 1.0f;
+  p = p * r + 1.0f;
+  const I16 exponent = (__builtin_convertvector(n, I16) + 127) << 23;
+  F16 scale;
+  std::memcpy(&scale, &exponent, sizeof(scale));
+  return x < -87.0f ? F16{} : p * scale;
+}
+
+}  // namespace quartet::simd

@@ -1,0 +1,283 @@
+#include "rollout/weight_receiver.h"
+
+#include <grpcpp/grpcpp.h>
+
+#include <algorithm>
+#include <cstring>
+#include <map>
+#include <mutex>
+#include <thread>
+#include <utility>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
+#include "core/base/status_macros.h"
+#include "core/service/credentials.h"
+#include "core/service/status_conversion.h"
+#include "core/weights/tensor_hash.h"
+#include "proto/policy_trainer.grpc.pb.h"
+
+namespace quartet {
+namespace {
+
+std::string ShapeName(const std::vector<int64_t>& shape) { return absl::StrCat("[", absl::StrJoin(shape, ", "), "]"); }
+
+int64_t Numel(const TensorEntry& entry) {
+  int64_t numel = 1;
+  for (const int64_t size : entry.shape()) numel *= size;
+  return numel;
+}
+
+// Where elements [begin, begin + count) of one of the manifest's tensors go.
+struct Destination {
+  TensorRange range;
+  char* data;
+};
+
+uint32_t WidenBf16(uint16_t bits) { return static_cast<uint32_t>(bits) << 16; }
+
+// To the nearest, ties to even.
+uint16_t NarrowToBf16(uint32_t bits) {
+  if ((bits & 0x7FFFFFFFu) > 0x7F800000u) return 0x7FC0;
+  return static_cast<uint16_t>((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16);
+}
+
+void StoreElements(const char* from, Dtype from_type, int64_t count, char* to, Dtype to_type) {
+  if (from_type == to_type) {
+    std::memcpy(to, from, count * DtypeSize(to_type));
+  } else if (from_type == Dtype::kBF16) {
+    for (int64_t i = 0; i < count; ++i) {
+      uint16_t narrow;
+      std::memcpy(&narrow, from + i * 2, 2);
+      const uint32_t wide = WidenBf16(narrow);
+      std::memcpy(to + i * 4, &wide, 4);
+    }
+  } else {
+    for (int64_t i = 0; i < count; ++i) {
+      uint32_t wide;
+      std::memcpy(&wide, from + i * 4, 4);
+      const uint16_t narrow = NarrowToBf16(wide);
+      std::memcpy(to + i * 2, &narrow, 2);
+    }
+  }
+}
+
+// What one source has been asked for and has sent so far.
+class SourcePull {
+ public:
+  SourcePull(std::string endpoint, size_t num_tensors) : endpoint_(std::move(endpoint)), hashes_(num_tensors) {}
+
+  void Want(Destination destination) { wanted_.push_back(std::move(destination)); }
+  bool wanted() const { return !wanted_.empty(); }
+  const std::string& endpoint() const { return endpoint_; }
+  int64_t bytes() const { return bytes_; }
+  const std::vector<uint64_t>& hashes() const { return hashes_; }
+
+  absl::Status Run(grpc::ClientContext* context, const WeightManifest& manifest, Dtype wire, Dtype resident,
+                   const std::shared_ptr<grpc::ChannelCredentials>& credentials) {
+    const auto stub = PolicyTrainer::NewStub(MakeChannel(endpoint_, credentials));
+    PullWeightsRequest request;
+    request.set_version(manifest.version());
+    for (const Destination& destination : wanted_) *request.add_ranges() = destination.range;
+    const auto reader = stub->PullWeights(context, request);
+    absl::Status status;
+    WeightChunk chunk;
+    while (status.ok() && reader->Read(&chunk)) status = Take(chunk, manifest, wire, resident);
+    if (!status.ok()) context->TryCancel();
+    const absl::Status finished = FromGrpc(reader->Finish());
+    QUARTET_RETURN_IF_ERROR(status);
+    if (!finished.ok()) return absl::Status(finished.code(), absl::StrCat(Where(manifest), ": ", finished.message()));
+    if (current_ != wanted_.size()) {
+      return absl::DataLossError(
+          absl::StrCat(Where(manifest), ": the stream ended after ", current_, " of ", wanted_.size(), " ranges"));
+    }
+    return absl::OkStatus();
+  }
+
+ private:
+  std::string Where(const WeightManifest& manifest) const {
+    return absl::StrCat("source ", endpoint_, " of weight version ", manifest.version());
+  }
+
+  // Chunks come in the order of the ranges that were asked for, each a further part of the present range.
+  absl::Status Take(const WeightChunk& chunk, const WeightManifest& manifest, Dtype wire, Dtype resident) {
+    const TensorRange& range = chunk.range();
+    const Destination* wanted = current_ < wanted_.size() ? &wanted_[current_] : nullptr;
+    if (wanted == nullptr || range.tensor() != wanted->range.tensor() ||
+        range.begin() != wanted->range.begin() + received_ || range.count() < 1 ||
+        range.count() > wanted->range.count() - received_) {
+      return absl::DataLossError(absl::StrCat(Where(manifest), ": sent elements ", range.begin(), " + ", range.count(),
+                                              " of tensor ", range.tensor(), ", which were not asked for next"));
+    }
+    if (static_cast<int64_t>(chunk.data().size()) != range.count() * DtypeSize(wire)) {
+      return absl::DataLossError(absl::StrCat(Where(manifest), ": ", chunk.data().size(), " bytes for ", range.count(),
+                                              " elements of ", manifest.tensors(range.tensor()).name()));
+    }
+    hashes_[range.tensor()] += HashElements(chunk.data().data(), wire, range.begin(), range.count());
+    StoreElements(chunk.data().data(), wire, range.count(), wanted->data + received_ * DtypeSize(resident), resident);
+    bytes_ += static_cast<int64_t>(chunk.data().size());
+    received_ += range.count();
+    if (received_ == wanted->range.count()) {
+      ++current_;
+      received_ = 0;
+    }
+    return absl::OkStatus();
+  }
+
+  const std::string endpoint_;
+  std::vector<Destination> wanted_;
+  std::vector<uint64_t> hashes_;
+  size_t current_ = 0;    // range that is being received
+  int64_t received_ = 0;  // elements of it
+  int64_t bytes_ = 0;
+};
+
+}  // namespace
+
+absl::Status CheckManifest(const WeightManifest& manifest, const std::vector<ParameterSpec>& tensors,
+                           uint64_t version_in_use) {
+  const std::string who = absl::StrCat("weight version ", manifest.version());
+  if (manifest.version() <= version_in_use) {
+    return absl::FailedPreconditionError(
+        absl::StrCat(who, " is not newer than version ", version_in_use, ", which is in use"));
+  }
+  if (manifest.dtype() != "BF16" && manifest.dtype() != "F32") {
+    return absl::FailedPreconditionError(
+        absl::StrCat(who, ": manifest.dtype is \"", manifest.dtype(), "\"; allowed: \"BF16\", \"F32\""));
+  }
+  absl::flat_hash_map<std::string, const TensorEntry*> published;
+  for (const TensorEntry& entry : manifest.tensors()) {
+    if (!published.emplace(entry.name(), &entry).second) {
+      return absl::FailedPreconditionError(absl::StrCat(who, ": tensor ", entry.name(), " is listed twice"));
+    }
+  }
+  for (const ParameterSpec& tensor : tensors) {
+    const auto it = published.find(tensor.name);
+    if (it == published.end()) {
+      return absl::FailedPreconditionError(absl::StrCat(who, ": tensor ", tensor.name, " is missing"));
+    }
+    const std::vector<int64_t> shape(it->second->shape().begin(), it->second->shape().end());
+    if (shape != tensor.shape) {
+      return absl::FailedPreconditionError(absl::StrCat(who, ": tensor ", tensor.name, " has shape ", ShapeName(shape),
+                                                        "; this model's is ", ShapeName(tensor.shape)));
+    }
+    published.erase(it);
+  }
+  if (!published.empty()) {
+    return absl::FailedPreconditionError(
+        absl::StrCat(who, ": tensor ", published.begin()->first, " is not one of this model"));
+  }
+
+  std::vector<std::vector<std::pair<int64_t, int64_t>>> covered(manifest.tensors_size());
+  for (const WeightSource& source : manifest.sources()) {
+    for (const TensorRange& range : source.ranges()) {
+      if (range.tensor() < 0 || range.tensor() >= manifest.tensors_size()) {
+        return absl::FailedPreconditionError(absl::StrCat(who, ": source ", source.endpoint(),
+                                                          " has a range of tensor ", range.tensor(), "; there are ",
+                                                          manifest.tensors_size()));
+      }
+      const TensorEntry& entry = manifest.tensors(range.tensor());
+      if (range.begin() < 0 || range.count() < 1 || range.begin() > Numel(entry) - range.count()) {
+        return absl::FailedPreconditionError(absl::StrCat(who, ": source ", source.endpoint(), " has elements ",
+                                                          range.begin(), " + ", range.count(), " of ", entry.name(),
+                                                          ", which has ", Numel(entry)));
+      }
+      covered[range.tensor()].emplace_back(range.begin(), range.count());
+    }
+  }
+  for (int i = 0; i < manifest.tensors_size(); ++i) {
+    std::sort(covered[i].begin(), covered[i].end());
+    int64_t next = 0;
+    for (const auto& [begin, count] : covered[i]) {
+      if (begin != next) {
+        return absl::FailedPreconditionError(absl::StrCat(who, ": element ", std::min(begin, next), " of ",
+                                                          manifest.tensors(i).name(),
+                                                          begin < next ? " has two sources" : " has no source"));
+      }
+      next = begin + count;
+    }
+    if (next != Numel(manifest.tensors(i))) {
+      return absl::FailedPreconditionError(
+          absl::StrCat(who, ": element ", next, " of ", manifest.tensors(i).name(), " has no source"));
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<PulledWeights> PullWeights(const WeightManifest& manifest, const std::vector<ParameterSpec>& tensors,
+                                          const std::vector<StagedRange>& ranges, Dtype resident_dtype,
+                                          const std::shared_ptr<grpc::ChannelCredentials>& credentials,
+                                          absl::Time deadline) {
+  const Dtype wire = manifest.dtype() == "F32" ? Dtype::kF32 : Dtype::kBF16;
+  absl::flat_hash_map<std::string, int32_t> index;
+  for (int i = 0; i < manifest.tensors_size(); ++i) index[manifest.tensors(i).name()] = i;
+  // By tensor and first element; the sources' ranges are disjoint.
+  std::map<std::pair<int32_t, int64_t>, std::pair<int64_t, size_t>> owners;
+  std::vector<SourcePull> pulls;
+  for (int s = 0; s < manifest.sources_size(); ++s) {
+    pulls.emplace_back(manifest.sources(s).endpoint(), manifest.tensors_size());
+    for (const TensorRange& range : manifest.sources(s).ranges()) {
+      owners[{range.tensor(), range.begin()}] = {range.count(), static_cast<size_t>(s)};
+    }
+  }
+  for (const StagedRange& wanted : ranges) {
+    const int32_t tensor = index.at(tensors[wanted.tensor].name);
+    int64_t next = wanted.begin;
+    while (next < wanted.begin + wanted.count) {
+      const auto owner = std::prev(owners.upper_bound({tensor, next}));
+      const int64_t owned_end = owner->first.second + owner->second.first;
+      const int64_t end = std::min(wanted.begin + wanted.count, owned_end);
+      Destination destination;
+      destination.range.set_tensor(tensor);
+      destination.range.set_begin(next);
+      destination.range.set_count(end - next);
+      destination.data = static_cast<char*>(wanted.data) + (next - wanted.begin) * DtypeSize(resident_dtype);
+      pulls[owner->second.second].Want(std::move(destination));
+      next = end;
+    }
+  }
+
+  // The first failure cancels the others.
+  std::mutex mutex;
+  absl::Status first_error;
+  std::vector<grpc::ClientContext> contexts(pulls.size());
+  std::vector<std::thread> threads;
+  for (size_t i = 0; i < pulls.size(); ++i) {
+    if (!pulls[i].wanted()) continue;
+    contexts[i].set_deadline(absl::ToChronoTime(deadline));
+    threads.emplace_back([&, i] {
+      const absl::Status status = pulls[i].Run(&contexts[i], manifest, wire, resident_dtype, credentials);
+      if (status.ok()) return;
+      const std::lock_guard lock(mutex);
+      if (!first_error.ok()) return;
+      first_error = status;
+      for (size_t other = 0; other < contexts.size(); ++other) {
+        if (other != i) contexts[other].TryCancel();
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  QUARTET_RETURN_IF_ERROR(first_error);
+
+  PulledWeights result;
+  result.hashes.resize(manifest.tensors_size());
+  for (const SourcePull& pull : pulls) {
+    result.bytes += pull.bytes();
+    for (size_t i = 0; i < result.hashes.size(); ++i) result.hashes[i] += pull.hashes()[i];
+  }
+  return result;
+}
+
+absl::Status CheckHashes(const WeightManifest& manifest, const std::vector<uint64_t>& hashes) {
+  for (int i = 0; i < manifest.tensors_size(); ++i) {
+    if (hashes[i] == manifest.tensors(i).hash()) continue;
+    return absl::DataLossError(absl::StrFormat(
+        "weight version %d: tensor %s arrived with hash %016x, was published with %016x; the weights in use stay",
+        manifest.version(), manifest.tensors(i).name(), hashes[i], manifest.tensors(i).hash()));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace quartet

@@ -1,0 +1,49 @@
+// Pulls a published version of the weights into staging memory and hashes what arrives. gRPC; no LibTorch.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "core/model/parameter_layout.h"
+#include "core/safetensors/reader.h"
+#include "proto/weights.pb.h"
+#include "rollout/engine.h"
+
+namespace grpc {
+class ChannelCredentials;
+}  // namespace grpc
+
+namespace quartet {
+
+// FAILED_PRECONDITION, naming what is wrong: a version that is not above `version_in_use`; an element type other than
+// BF16 and F32; tensors that are missing, unknown, twice or of another shape than in `tensors`; ranges outside of their
+// tensor, or that do not cover every element exactly once.
+absl::Status CheckManifest(const WeightManifest& manifest, const std::vector<ParameterSpec>& tensors,
+                           uint64_t version_in_use);
+
+struct PulledWeights {
+  int64_t bytes = 0;  // received
+  // By the manifest's tensors: the hash's sum over the elements that were pulled.
+  std::vector<uint64_t> hashes;
+};
+
+// Pulls everything that `ranges` wants (tensors as indices into `tensors`), one connection a source, all at once, and
+// returns when all are done or one failed. Elements are converted to `resident_dtype` after hashing. The manifest must
+// have passed CheckManifest.
+//
+// UNAVAILABLE or DEADLINE_EXCEEDED names the source's endpoint; DATA_LOSS a source that sends other ranges or fewer
+// bytes than asked for. After an error the memory holds anything.
+absl::StatusOr<PulledWeights> PullWeights(const WeightManifest& manifest, const std::vector<ParameterSpec>& tensors,
+                                          const std::vector<StagedRange>& ranges, Dtype resident_dtype,
+                                          const std::shared_ptr<grpc::ChannelCredentials>& credentials,
+                                          absl::Time deadline);
+
+// DATA_LOSS names the first tensor whose hash is not the manifest's.
+absl::Status CheckHashes(const WeightManifest& manifest, const std::vector<uint64_t>& hashes);
+
+}  // namespace quartet
