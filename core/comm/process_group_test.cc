@@ -15,35 +15,18 @@
 #include <sstream>
 #include <thread>
 
-#include "absl/strings/str_cat.h"
+#include "core/comm/agreement.h"
+#include "core/comm/rank_threads.h"
 
 namespace quartet {
 namespace {
-
-// Runs `body` as every rank of a group, each on a thread of its own.
-void OnRanks(int size, const std::function<void(ProcessGroup&)>& body, absl::Duration timeout = absl::Seconds(60)) {
-  auto store = MakeLocalStore();
-  std::vector<std::thread> threads;
-  for (int rank = 0; rank < size; ++rank) {
-    threads.emplace_back([&, rank] {
-      ProcessGroupOptions options;
-      options.rank = rank;
-      options.size = size;
-      options.timeout = timeout;
-      auto group = MakeProcessGroup(store.get(), options);
-      ASSERT_TRUE(group.ok()) << group.status();
-      body(**group);
-    });
-  }
-  for (auto& thread : threads) thread.join();
-}
 
 class ProcessGroupOfSize : public testing::TestWithParam<int> {};
 INSTANTIATE_TEST_SUITE_P(Sizes, ProcessGroupOfSize, testing::Values(1, 2, 3, 5));
 
 TEST_P(ProcessGroupOfSize, AllGatherFillsEveryRanksPart) {
   for (at::ScalarType dtype : {at::kFloat, at::kBFloat16}) {
-    OnRanks(GetParam(), [&](ProcessGroup& group) {
+    RunRanks(GetParam(), [&](ProcessGroup& group) {
       const int64_t part = 70'000;
       at::Tensor buffer = at::full({part * group.size()}, -1, dtype);
       const at::Tensor own = (at::arange(part) % 100 + group.rank()).to(dtype);
@@ -57,7 +40,7 @@ TEST_P(ProcessGroupOfSize, AllGatherFillsEveryRanksPart) {
 }
 
 TEST_P(ProcessGroupOfSize, ReduceScatterGivesEachRankTheSumOfItsPart) {
-  OnRanks(GetParam(), [&](ProcessGroup& group) {
+  RunRanks(GetParam(), [&](ProcessGroup& group) {
     const int64_t part = 33'333;
     const int n = group.size();
     // Rank r contributes (r + 1) * position.
@@ -72,7 +55,7 @@ TEST_P(ProcessGroupOfSize, ReduceScatterGivesEachRankTheSumOfItsPart) {
 
 TEST_P(ProcessGroupOfSize, AllReduceSumsSmallAndLargeTensors) {
   for (int64_t numel : {1, 7, 16'384, 100'001}) {
-    OnRanks(GetParam(), [&](ProcessGroup& group) {
+    RunRanks(GetParam(), [&](ProcessGroup& group) {
       at::Tensor values = at::arange(numel, at::kFloat) + group.rank();
       group.AllReduceSum(values)->Wait();
       const int n = group.size();
@@ -83,7 +66,7 @@ TEST_P(ProcessGroupOfSize, AllReduceSumsSmallAndLargeTensors) {
 
 TEST_P(ProcessGroupOfSize, AllReduceTakesTheLargest) {
   for (int64_t numel : {3, 50'000}) {
-    OnRanks(GetParam(), [&](ProcessGroup& group) {
+    RunRanks(GetParam(), [&](ProcessGroup& group) {
       // The even positions are largest on the first rank, the odd ones on the last.
       const at::Tensor sign = at::arange(numel, at::kDouble) % 2 * 2 - 1;
       at::Tensor values = sign * group.rank();
@@ -95,7 +78,7 @@ TEST_P(ProcessGroupOfSize, AllReduceTakesTheLargest) {
 }
 
 TEST_P(ProcessGroupOfSize, CollectivesUnderWayTogetherDoNotMixTheirMessages) {
-  OnRanks(GetParam(), [&](ProcessGroup& group) {
+  RunRanks(GetParam(), [&](ProcessGroup& group) {
     const int64_t part = 20'000;
     at::Tensor first = at::full({part * group.size()}, group.rank() + 1.0);
     at::Tensor second = at::full({part * group.size()}, group.rank() + 100.0);
@@ -117,7 +100,7 @@ TEST_P(ProcessGroupOfSize, CollectivesUnderWayTogetherDoNotMixTheirMessages) {
 
 TEST(ProcessGroup, EveryRankComputesTheSameBits) {
   std::vector<float> sums(3);
-  OnRanks(3, [&](ProcessGroup& group) {
+  RunRanks(3, [&](ProcessGroup& group) {
     at::Tensor value = at::full({1}, group.rank() == 0 ? 1e8 : 1.1 * group.rank());
     group.AllReduceSum(value)->Wait();
     sums[group.rank()] = value.item<float>();
@@ -137,7 +120,7 @@ std::string MessageOf(const std::function<void()>& body) {
 
 TEST(ProcessGroup, ACollectiveThatAPeerDoesNotJoinTimesOutAndSaysWhere) {
   std::string message;
-  OnRanks(
+  RunRanks(
       2,
       [&](ProcessGroup& group) {
         if (group.rank() == 1) {
@@ -155,7 +138,7 @@ TEST(ProcessGroup, ACollectiveThatAPeerDoesNotJoinTimesOutAndSaysWhere) {
 
 TEST(ProcessGroup, APeerThatLeavesIsReportedAtOnce) {
   std::string message;
-  OnRanks(
+  RunRanks(
       3,
       [&](ProcessGroup& group) {
         if (group.rank() == 2) return;  // its sockets close
@@ -179,6 +162,19 @@ TEST(ProcessGroup, ARankThatNeverArrivesIsNamed) {
   auto group = MakeProcessGroup(store.get(), options);
   EXPECT_EQ(group.status().code(), absl::StatusCode::kDeadlineExceeded);
   EXPECT_THAT(std::string(group.status().message()), testing::EndsWith("not there: rank 1"));
+}
+
+TEST(ProcessGroup, AnErrorOfOneRankIsTheVerdictOfAll) {
+  std::vector<absl::Status> verdicts(3);
+  RunRanks(3, [&](ProcessGroup& group) {
+    EXPECT_TRUE(AgreeOnStatus(group, absl::OkStatus(), at::kCPU).ok());
+    absl::Status mine = group.rank() == 1 ? absl::NotFoundError("no file 'x'") : absl::OkStatus();
+    if (group.rank() == 2) mine = absl::DataLossError(std::string(5000, 'y'));
+    verdicts[group.rank()] = AgreeOnStatus(group, mine, at::kCPU);
+  });
+  for (const absl::Status& verdict : verdicts) {
+    EXPECT_EQ(verdict, absl::NotFoundError("rank 1 of 3: no file 'x'"));
+  }
 }
 
 TEST(ProcessGroup, RefusesRanksAndDevicesThatCannotBe) {
@@ -216,7 +212,7 @@ std::vector<std::string> ListeningAddresses() {
 }
 
 TEST(ProcessGroup, ListensOnTheGivenAddressOnly) {
-  OnRanks(2, [&](ProcessGroup& group) {
+  RunRanks(2, [&](ProcessGroup& group) {
     group.Barrier();
     if (group.rank() == 0) {
       const std::vector<std::string> addresses = ListeningAddresses();

@@ -1,0 +1,15 @@
+// For tests: the ranks of a group as threads of this process.
+#pragma once
+
+#include <functional>
+
+#include "absl/time/time.h"
+#include "core/comm/process_group.h"
+
+namespace quartet {
+
+// Calls `body` for every rank of a group of `size` over Gloo, each on a thread of its own, and joins them. Fails the
+// test if the group cannot be made or `body` throws.
+void RunRanks(int size, const std::function<void(ProcessGroup&)>& body, absl::Duration timeout = absl::Seconds(60));
+
+}  // namespace quartet

@@ -1,0 +1,37 @@
+#include "core/zero/flat_layout.h"
+
+#include <algorithm>
+
+namespace quartet {
+namespace {
+
+constexpr int64_t kAlignmentBytes = 256;
+
+int64_t RoundUp(int64_t value, int64_t multiple) { return (value + multiple - 1) / multiple * multiple; }
+
+}  // namespace
+
+FlatGroup MakeFlatGroup(const ParameterGroup& group, int64_t element_bytes, int ranks) {
+  const int64_t alignment = kAlignmentBytes / element_bytes;
+  FlatGroup flat;
+  int64_t end = 0;
+  for (const ParameterSpec& parameter : group.parameters) {
+    flat.offsets.push_back(end);
+    end = RoundUp(end + parameter.numel(), alignment);
+  }
+  flat.total = RoundUp(end, alignment * ranks);
+  flat.shard = flat.total / ranks;
+  return flat;
+}
+
+std::vector<FlatPiece> PiecesWithin(const ParameterGroup& group, const FlatGroup& flat, int64_t begin, int64_t count) {
+  std::vector<FlatPiece> pieces;
+  for (int p = 0; p < static_cast<int>(group.parameters.size()); ++p) {
+    const int64_t first = std::max(begin, flat.offsets[p]);
+    const int64_t last = std::min(begin + count, flat.offsets[p] + group.parameters[p].numel());
+    if (first < last) pieces.push_back({p, first - flat.offsets[p], last - first, first - begin});
+  }
+  return pieces;
+}
+
+}  // namespace quartet

@@ -1,0 +1,73 @@
+// Inside of ShardedModel, shared with TrainableModel only.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "core/zero/flat_layout.h"
+#include "core/zero/sharded_model.h"
+
+namespace quartet {
+
+struct GatheredGroup::State {
+  std::vector<at::Tensor> tensors;
+  at::Tensor buffer;  // freed with this; undefined where the group is resident whole
+  ~State();
+};
+
+struct ShardedModel::Impl {
+  std::string folder;
+  ModelConfig config;
+  ParameterLayout layout;
+  ShardedModelOptions options;
+  ProcessGroup* process_group = nullptr;
+  Ledger* ledger = nullptr;
+
+  std::vector<FlatGroup> flat;
+  // Whether `resident` holds whole groups on every rank rather than this rank's part.
+  bool resident_is_whole = false;
+  std::vector<at::Tensor> resident;
+  // Groups that are never gathered: whole and in the compute type; may share memory with `resident`. Empty at stage 3,
+  // but for a group of one whose resident type is the compute type.
+  std::vector<at::Tensor> whole;
+  std::vector<ResidentPiece> pieces;
+  // Where defined, the (freed) buffer into which that group is gathered next: a graph refers to its memory.
+  std::vector<at::Tensor> refill;
+
+  // The gather under way.
+  struct Pending {
+    int group;
+    at::Tensor buffer;
+    std::unique_ptr<CollectiveWork> work;
+  };
+  std::optional<Pending> pending;
+
+  int64_t resident_begin(int group) const { return resident_is_whole ? 0 : process_group->rank() * flat[group].shard; }
+  int64_t resident_count(int group) const { return resident_is_whole ? flat[group].total : flat[group].shard; }
+  at::ScalarType resident_dtype() const { return options.trainable ? at::kFloat : options.compute_dtype; }
+
+  // This rank's part of a whole flat buffer of `group`.
+  at::Tensor OwnPart(int group, const at::Tensor& buffer) const;
+  // The parameters as views of a whole flat buffer.
+  std::vector<at::Tensor> Views(int group, const at::Tensor& buffer) const;
+
+  GatheredGroup Gather(int group, int prefetch);
+  void StartGather(int group);
+  // Waits for the gather under way, if any, and gives its memory back; for error paths.
+  void DropPending() noexcept;
+  // Makes `whole` follow `resident`, after a change of the latter. Collective at stage 2.
+  void RefreshWhole(int group);
+
+  // Position of the parameter `name` in a group's list, -1 if it has none.
+  int FindParameter(int group, const std::string& name) const;
+  // The positions of the final norm and of the head's weight in layout.head_group.
+  int norm_parameter() const { return FindParameter(layout.head_group, "model.norm.weight"); }
+  int head_parameter() const;
+
+  // Positions of the tokens within their sequences. Throws if `batch` contradicts itself.
+  at::Tensor Positions(const PackedSequences& batch) const;
+};
+
+}  // namespace quartet
