@@ -45,7 +45,10 @@ class RankGroup {
   // that every rank refused alike, which no rank can have done from inside a collective: the same code on all ranks,
   // one of INVALID_ARGUMENT, FAILED_PRECONDITION, NOT_FOUND, ALREADY_EXISTS, OUT_OF_RANGE, DATA_LOSS, UNIMPLEMENTED. A
   // rank that cannot be reached breaks the group, whatever the kind.
-  enum class Kind { kCollective, kLocal };
+  //
+  // A concurrent handler runs beside the executor thread, on a thread of its call, in no order with other calls: for
+  // what must not wait behind long computations. It must not enter LibTorch's operators or collectives.
+  enum class Kind { kCollective, kLocal, kConcurrent };
 
   // `context` must outlive the group; its `endpoint` and `store` are read by Start. With one rank neither is needed.
   // `on_broken` is called at most once, from any thread.
