@@ -1,0 +1,39 @@
+// Checks of sequences that come from a client, before any rank works on them. LibTorch-free.
+//
+// All errors are INVALID_ARGUMENT and name the sequence by its `index`, the field, the value and what is allowed.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "proto/experience.pb.h"
+
+namespace quartet {
+
+struct SequenceLimits {
+  int64_t vocab_size = 0;
+  int64_t max_len = 0;  // tokens
+};
+
+int64_t CountActions(const TokenSequence& sequence);
+
+// Indices are unique; lengths are 1 to max_len; ids are in the vocabulary; the mask is as long as the ids; the first
+// token is no action.
+absl::Status CheckSequences(const std::vector<const TokenSequence*>& sequences, const SequenceLimits& limits);
+
+// An array of TrainingSequence that has to have one finite entry per action token.
+struct ActionArray {
+  const char* name;
+  const google::protobuf::RepeatedField<float>& (TrainingSequence::*values)() const;
+  bool required = true;  // else it may be empty
+};
+
+// CheckSequences; besides, there is at least one sequence, each has an action token, and all arrays are in order.
+absl::Status CheckTrainingSequences(const std::vector<TrainingSequence>& sequences,
+                                    const std::vector<ActionArray>& arrays, const SequenceLimits& limits);
+
+absl::Status CheckTemperature(float temperature);      // finite, above 0
+absl::Status CheckLearningRate(double learning_rate);  // finite, not below 0
+
+}  // namespace quartet

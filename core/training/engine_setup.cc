@@ -1,0 +1,47 @@
+#include "core/training/engine_setup.h"
+
+#include "core/base/logging.h"
+
+namespace quartet {
+
+absl::StatusOr<std::unique_ptr<ProcessGroup>> JoinRanks(const RankContext& context, const std::string& name) {
+  ProcessGroupOptions options;
+  options.rank = context.rank;
+  options.size = context.world_size;
+  options.device = context.device;
+  options.host = context.host;
+  options.timeout = context.collective_timeout;
+  options.name = name;
+  return MakeProcessGroup(context.store, options);
+}
+
+at::Device DeviceOf(const RankContext& context) {
+  if (context.device == "cuda") return at::Device(at::kCUDA, static_cast<c10::DeviceIndex>(context.local_rank));
+  return at::Device(at::kCPU);
+}
+
+at::ScalarType ComputeType(const std::string& dtype) {
+  if (dtype == "bf16") return at::kBFloat16;
+  QUARTET_CHECK(dtype == "fp32") << "unresolved dtype \"" << dtype << "\"";
+  return at::kFloat;
+}
+
+TrainableModelOptions TrainerOptions(const TrainerConfig& config, HeadKind head, uint64_t seed,
+                                     const RankContext& context) {
+  TrainableModelOptions options;
+  options.model.head = head;
+  options.model.zero_stage = config.zero_stage();
+  options.model.compute_dtype = ComputeType(config.dtype());
+  options.model.trainable = true;
+  options.model.device = DeviceOf(context);
+  options.model.initialize_missing_head = head == HeadKind::kScalar;
+  options.model.seed = seed;
+  options.adamw.beta1 = config.adam_beta1();
+  options.adamw.beta2 = config.adam_beta2();
+  options.adamw.eps = config.adam_eps();
+  options.adamw.weight_decay = config.l2();
+  options.gradient_checkpointing = config.gradient_checkpointing();
+  return options;
+}
+
+}  // namespace quartet

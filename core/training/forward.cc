@@ -1,0 +1,87 @@
+#include "core/training/forward.h"
+
+#include <ATen/ops/empty.h>
+#include <ATen/ops/linear.h>
+#include <ATen/ops/tensor.h>
+
+#include <functional>
+
+#include "absl/strings/str_cat.h"
+#include "core/base/status_macros.h"
+#include "core/model/vocabulary_head.h"
+#include "core/training/packing.h"
+
+namespace quartet {
+namespace {
+
+// What a micro-batch's hidden states and the head's weight give: fp32 values, `counts[i]` of them for sequence i.
+struct Outputs {
+  at::Tensor values;
+  std::vector<int64_t> counts;
+};
+using Head = std::function<Outputs(const PackedBatch& batch, const at::Tensor& hidden_TD, const at::Tensor& weight)>;
+
+absl::Status Forward(ShardedModel& model, const ForwardCall& call, int micro_batch_size,
+                     const std::vector<TokenSequence>& sequences, const Head& head, std::vector<TokenValues>* replies) {
+  if (sequences.size() > call.micro_batches() * micro_batch_size) {
+    return absl::InternalError(absl::StrCat(sequences.size(), " sequences do not fit in ", call.micro_batches(),
+                                            " micro-batches of ", micro_batch_size));
+  }
+  for (uint64_t m = 0; m < call.micro_batches(); ++m) {
+    const std::vector<const TokenSequence*> part = MicroBatch(sequences, m, micro_batch_size);
+    const PackedBatch batch = Pack(part, model.options().device);
+    Outputs outputs;
+    model.Forward(batch.sequences, [&](const at::Tensor& hidden_TD, const at::Tensor& weight) {
+      if (!part.empty()) outputs = head(batch, hidden_TD, weight);
+    });
+    if (part.empty()) continue;
+    const at::Tensor values = outputs.values.to(at::kCPU, at::kFloat).contiguous();
+    const float* next = values.const_data_ptr<float>();
+    for (size_t i = 0; i < part.size(); ++i) {
+      TokenValues& reply = replies->emplace_back();
+      reply.set_index(part[i]->index());
+      reply.mutable_values()->Assign(next, next + outputs.counts[i]);
+      next += outputs.counts[i];
+    }
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+at::Tensor ScalarHead(const at::Tensor& hidden_TD, const at::Tensor& head_1D, const at::Tensor& rows_A) {
+  return at::linear(hidden_TD.index_select(0, rows_A).to(at::kFloat), head_1D.to(at::kFloat)).squeeze(1);
+}
+
+absl::Status ForwardLogProbs(ShardedModel& model, const ForwardCall& call, int micro_batch_size,
+                             const std::vector<TokenSequence>& sequences, std::vector<TokenValues>* replies) {
+  return Forward(
+      model, call, micro_batch_size, sequences,
+      [&](const PackedBatch& batch, const at::Tensor& hidden_TD, const at::Tensor& weight) {
+        if (batch.num_actions == 0)
+          return Outputs{at::empty({0}, at::TensorOptions().dtype(at::kFloat)), batch.actions};
+        return Outputs{ChunkedLogProbs(hidden_TD.index_select(0, batch.action_rows_A), weight, batch.action_ids_A,
+                                       call.temperature(), /*with_entropy=*/false)
+                           .log_prob_T,
+                       batch.actions};
+      },
+      replies);
+}
+
+absl::Status ForwardScalars(ShardedModel& model, ScalarRows rows, const ForwardCall& call, int micro_batch_size,
+                            const std::vector<TokenSequence>& sequences, std::vector<TokenValues>* replies) {
+  return Forward(
+      model, call, micro_batch_size, sequences,
+      [&](const PackedBatch& batch, const at::Tensor& hidden_TD, const at::Tensor& weight) {
+        if (rows == ScalarRows::kBeforeActions) {
+          return Outputs{ScalarHead(hidden_TD, weight, batch.action_rows_A), batch.actions};
+        }
+        std::vector<int64_t> last;
+        for (size_t i = 1; i < batch.sequences.starts.size(); ++i) last.push_back(batch.sequences.starts[i] - 1);
+        const at::Tensor rows_S = at::tensor(last, at::TensorOptions().dtype(at::kLong)).to(hidden_TD.device());
+        return Outputs{ScalarHead(hidden_TD, weight, rows_S), std::vector<int64_t>(last.size(), 1)};
+      },
+      replies);
+}
+
+}  // namespace quartet

@@ -1,0 +1,51 @@
+#include "core/training/packing.h"
+
+#include <gtest/gtest.h>
+
+namespace quartet {
+namespace {
+
+TokenSequence Sequence(uint64_t index, std::vector<int32_t> ids, std::vector<bool> mask) {
+  TokenSequence sequence;
+  sequence.set_index(index);
+  sequence.mutable_ids()->Assign(ids.begin(), ids.end());
+  for (bool action : mask) sequence.add_action_mask(action);
+  return sequence;
+}
+
+std::vector<int64_t> Values(const at::Tensor& tensor) {
+  const int64_t* data = tensor.const_data_ptr<int64_t>();
+  return std::vector<int64_t>(data, data + tensor.numel());
+}
+
+TEST(Packing, LaysSequencesEndToEndAndReadsEachActionAtTheTokenBeforeIt) {
+  const TokenSequence a = Sequence(0, {10, 11, 12}, {false, true, true});
+  const TokenSequence b = Sequence(1, {20}, {false});
+  const TokenSequence c = Sequence(2, {30, 31, 32, 33}, {false, true, false, true});  // an answer in two turns
+  const PackedBatch batch = Pack({&a, &b, &c}, at::kCPU);
+  EXPECT_EQ(Values(batch.sequences.ids_T), (std::vector<int64_t>{10, 11, 12, 20, 30, 31, 32, 33}));
+  EXPECT_EQ(batch.sequences.starts, (std::vector<int64_t>{0, 3, 4, 8}));
+  EXPECT_EQ(Values(batch.action_rows_A), (std::vector<int64_t>{0, 1, 4, 6}));
+  EXPECT_EQ(Values(batch.action_ids_A), (std::vector<int64_t>{11, 12, 31, 33}));
+  EXPECT_EQ(batch.actions, (std::vector<int64_t>{2, 0, 2}));
+  EXPECT_EQ(batch.num_tokens, 8);
+  EXPECT_EQ(batch.num_actions, 4);
+}
+
+TEST(Packing, MakesAnEmptyBatchOfNoSequences) {
+  const PackedBatch batch = Pack({}, at::kCPU);
+  EXPECT_EQ(batch.sequences.ids_T.numel(), 0);
+  EXPECT_EQ(batch.sequences.starts, (std::vector<int64_t>{0}));
+  EXPECT_EQ(batch.num_actions, 0);
+}
+
+TEST(Packing, CutsMicroBatchesAndLeavesTheLastOnesEmpty) {
+  const std::vector<int> items = {1, 2, 3};
+  EXPECT_EQ(MicroBatch(items, 0, 2).size(), 2);
+  ASSERT_EQ(MicroBatch(items, 1, 2).size(), 1);
+  EXPECT_EQ(*MicroBatch(items, 1, 2)[0], 3);
+  EXPECT_TRUE(MicroBatch(items, 2, 2).empty());
+}
+
+}  // namespace
+}  // namespace quartet

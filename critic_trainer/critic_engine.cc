@@ -1,0 +1,94 @@
+#include "critic_trainer/critic_engine.h"
+
+#include <utility>
+
+#include "core/base/fail_point.h"
+#include "core/base/status_macros.h"
+#include "core/rl/losses.h"
+#include "core/training/engine_setup.h"
+#include "core/training/forward.h"
+#include "core/training/packing.h"
+#include "core/training/rank_info.h"
+#include "core/zero/trainable_model.h"
+
+namespace quartet {
+
+struct CriticEngine::Impl {
+  TrainerConfig config;
+  const RankContext* context;
+  Ledger ledger;
+  std::unique_ptr<ProcessGroup> ranks;
+  std::unique_ptr<TrainableModel> trainable;
+
+  ShardedModel& model() { return trainable->model(); }
+};
+
+CriticEngine::CriticEngine(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+CriticEngine::~CriticEngine() = default;
+
+absl::StatusOr<std::unique_ptr<CriticEngine>> CriticEngine::Load(const RunConfig& config, const RankContext& context) {
+  auto impl = std::make_unique<Impl>();
+  impl->config = config.critic();
+  impl->context = &context;
+  const absl::Status status = CatchExceptions("loading the critic", [&]() -> absl::Status {
+    QUARTET_ASSIGN_OR_RETURN(impl->ranks, JoinRanks(context, "critic"));
+    QUARTET_ASSIGN_OR_RETURN(impl->trainable, TrainableModel::Load(config.critic().pretrain(),
+                                                                   TrainerOptions(config.critic(), HeadKind::kScalar,
+                                                                                  config.seed(), context),
+                                                                   impl->ranks.get(), &impl->ledger));
+    return absl::OkStatus();
+  });
+  QUARTET_RETURN_IF_ERROR(status);
+  return std::unique_ptr<CriticEngine>(new CriticEngine(std::move(impl)));
+}
+
+absl::Status CriticEngine::Values(const ForwardCall& call, const std::vector<TokenSequence>& sequences,
+                                  std::vector<TokenValues>* replies) {
+  return CatchExceptions("values", [&] {
+    return ForwardScalars(impl_->model(), ScalarRows::kBeforeActions, call, impl_->config.micro_rollout_batch_size(),
+                          sequences, replies);
+  });
+}
+
+absl::Status CriticEngine::Update(const CriticUpdateCall& call, const std::vector<TrainingSequence>& sequences,
+                                  CriticUpdateSums* sums) {
+  // Before the first collective: an error here leaves the ranks in step.
+  QUARTET_RETURN_IF_ERROR(FailPoint("critic_trainer.update"));
+  return CatchExceptions("critic update", [&] {
+    for (uint64_t m = 0; m < call.micro_batches(); ++m) {
+      const std::vector<const TrainingSequence*> part =
+          MicroBatch(sequences, m, impl_->config.micro_train_batch_size());
+      std::vector<const TokenSequence*> tokens;
+      for (const TrainingSequence* sequence : part) tokens.push_back(&sequence->tokens());
+      const PackedBatch batch = Pack(tokens, impl_->model().options().device);
+      const double loss = impl_->trainable->ForwardBackward(
+          batch.sequences, [&](const at::Tensor& hidden_TD, const at::Tensor& head_1D) {
+            const auto array = [&](ActionField field) { return Concatenate(part, field, hidden_TD.device()); };
+            const ValueLossResult result = ClippedValueLoss(
+                ScalarHead(hidden_TD, head_1D, batch.action_rows_A), array(&TrainingSequence::old_values),
+                array(&TrainingSequence::returns), array(&TrainingSequence::loss_weights), call.header().value_clip());
+            sums->set_clipped(sums->clipped() + result.clipped);
+            sums->set_values(sums->values() + result.value_sum);
+            return result.loss;
+          });
+      sums->set_loss(sums->loss() + loss);
+      sums->set_action_tokens(sums->action_tokens() + batch.num_actions);
+      sums->set_tokens(sums->tokens() + batch.num_tokens);
+    }
+    const StepResult step = impl_->trainable->Step(call.header().learning_rate(), impl_->config.max_norm());
+    sums->set_grad_norm(step.grad_norm);
+    sums->set_skipped(step.skipped);
+    sums->set_optimizer_steps(impl_->trainable->steps());
+    return absl::OkStatus();
+  });
+}
+
+RankInfo CriticEngine::Info() const {
+  RankInfo info = DescribeRank(*impl_->context, impl_->ledger);
+  ShardedModel& model = impl_->model();
+  info.set_model_parameters(model.layout().numel());
+  info.set_gathered_bytes_per_parameter(static_cast<int32_t>(c10::elementSize(model.options().compute_dtype)));
+  return info;
+}
+
+}  // namespace quartet

@@ -1,0 +1,190 @@
+#include "critic_trainer/critic_trainer_service.h"
+
+#include <atomic>
+#include <cmath>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "core/base/status_macros.h"
+#include "core/model/model_config.h"
+#include "core/service/replay_guard.h"
+#include "core/service/status_conversion.h"
+#include "core/service/stream_io.h"
+#include "core/training/batch_check.h"
+#include "core/training/leader_calls.h"
+#include "core/training/model_folder_check.h"
+#include "core/training/service_calls.h"
+#include "critic_trainer/critic_engine.h"
+#include "proto/critic_trainer.grpc.pb.h"
+
+namespace quartet {
+namespace {
+
+constexpr char kValues[] = "critic_trainer.Values";
+constexpr char kUpdate[] = "critic_trainer.Update";
+constexpr char kInfo[] = "critic_trainer.Info";
+
+// The public calls run on gRPC's threads, the rank's handlers on its executor thread, which alone uses the engine.
+class CriticTrainerService final : public RankService, public CriticTrainer::Service {
+ public:
+  CriticTrainerService(const RunConfig& config, const RankContext& context, RankGroup& group, const ModelConfig& model)
+      : config_(config),
+        context_(context),
+        group_(group),
+        limits_{.vocab_size = model.vocab_size, .max_len = config.critic().max_len()} {
+    RegisterTyped<ForwardCall, TokenSequence, ForwardSummary, TokenValues>(
+        group, kValues, RankGroup::Kind::kCollective,
+        [this](const ForwardCall& call, const std::vector<TokenSequence>& sequences, ForwardSummary*,
+               std::vector<TokenValues>* replies) { return engine_->Values(call, sequences, replies); });
+    RegisterTyped<CriticUpdateCall, TrainingSequence, CriticUpdateSums, TokenValues>(
+        group, kUpdate, RankGroup::Kind::kCollective,
+        [this](const CriticUpdateCall& call, const std::vector<TrainingSequence>& sequences, CriticUpdateSums* sums,
+               std::vector<TokenValues>*) { return engine_->Update(call, sequences, sums); });
+    RegisterTyped<InfoCall, TokenSequence, RankInfo, TokenValues>(
+        group, kInfo, RankGroup::Kind::kLocal,
+        [this](const InfoCall&, const std::vector<TokenSequence>&, RankInfo* info, std::vector<TokenValues>*) {
+          *info = engine_->Info();
+          return absl::OkStatus();
+        });
+  }
+
+  grpc::Service* grpc_service() override { return this; }
+
+  absl::Status Load() override {
+    QUARTET_ASSIGN_OR_RETURN(engine_, CriticEngine::Load(config_, context_));
+    loaded_ = true;
+    return absl::OkStatus();
+  }
+
+  grpc::Status GetInfo(grpc::ServerContext* context, const GetInfoRequest*, ServiceInfo* info) override {
+    return ToGrpc(GetInfo(DeadlineOf(*context), info));
+  }
+  grpc::Status Values(grpc::ServerContext* context,
+                      grpc::ServerReaderWriter<ValuesReply, ValuesRequest>* stream) override {
+    return ToGrpc(Values(DeadlineOf(*context), stream));
+  }
+  grpc::Status Update(grpc::ServerContext* context, grpc::ServerReader<CriticUpdateRequest>* reader,
+                      CriticUpdateReply* reply) override {
+    return ToGrpc(Update(DeadlineOf(*context), reader, reply));
+  }
+
+ private:
+  absl::Status CheckReady(const std::string& call) const {
+    QUARTET_RETURN_IF_ERROR(CheckLeader(group_, call));
+    if (!loaded_) return absl::UnavailableError("the critic trainer is still loading its model");
+    return absl::OkStatus();
+  }
+
+  absl::Status GetInfo(absl::Time deadline, ServiceInfo* info) {
+    QUARTET_RETURN_IF_ERROR(CheckReady("GetInfo"));
+    QUARTET_ASSIGN_OR_RETURN(std::vector<RankInfo> ranks, RunInfo(group_, kInfo, deadline));
+    info->set_service(context_.service);
+    info->set_protocol_version(kProtocolVersion);
+    (*info->mutable_vocab_size())["model"] = static_cast<int32_t>(limits_.vocab_size);
+    info->set_max_model_len(static_cast<int32_t>(limits_.max_len));
+    for (RankInfo& rank : ranks) *info->add_ranks() = std::move(rank);
+    if (const std::optional<CallIdentity> last = guard_.last_applied()) *info->mutable_last_applied() = *last;
+    return absl::OkStatus();
+  }
+
+  absl::Status Values(absl::Time deadline, grpc::ServerReaderWriter<ValuesReply, ValuesRequest>* stream) {
+    QUARTET_RETURN_IF_ERROR(CheckReady("Values"));
+    std::optional<ValuesHeader> header;
+    std::vector<TokenSequence> items;
+    QUARTET_RETURN_IF_ERROR(ReadBatch<ValuesRequest>(stream, &header, &items));
+    std::vector<const TokenSequence*> sequences;
+    for (const TokenSequence& item : items) sequences.push_back(&item);
+    QUARTET_RETURN_IF_ERROR(CheckSequences(sequences, limits_));
+    QUARTET_ASSIGN_OR_RETURN(
+        std::vector<TokenValues> values,
+        RunForward(group_, kValues, ForwardCall(), sequences, config_.critic().micro_rollout_batch_size(), deadline));
+    for (TokenValues& value : values) {
+      ValuesReply reply;
+      *reply.mutable_values() = std::move(value);
+      if (!stream->Write(reply)) return absl::CancelledError("the client stopped reading");
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status CheckUpdate(const CriticUpdateHeader& header, const std::vector<TrainingSequence>& items) const {
+    QUARTET_RETURN_IF_ERROR(CheckLearningRate(header.learning_rate()));
+    if (!(header.value_clip() >= 0) || !std::isfinite(header.value_clip())) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("header.value_clip is ", header.value_clip(), "; it must be finite and not below 0 (0 = off)"));
+    }
+    return CheckTrainingSequences(items,
+                                  {{"loss_weights", &TrainingSequence::loss_weights},
+                                   {"old_values", &TrainingSequence::old_values},
+                                   {"returns", &TrainingSequence::returns}},
+                                  limits_);
+  }
+
+  absl::Status Update(absl::Time deadline, grpc::ServerReader<CriticUpdateRequest>* reader, CriticUpdateReply* reply) {
+    QUARTET_RETURN_IF_ERROR(CheckReady("Update"));
+    std::optional<CriticUpdateHeader> header;
+    std::vector<TrainingSequence> items;
+    QUARTET_RETURN_IF_ERROR(ReadBatch<CriticUpdateRequest>(reader, &header, &items));
+    QUARTET_RETURN_IF_ERROR(CheckUpdate(*header, items));
+    QUARTET_ASSIGN_OR_RETURN(
+        *reply, DoOnce<CriticUpdateReply>(guard_, header->identity(), PayloadHash(*header, items), deadline,
+                                          [&] { return ApplyUpdate(*header, items, deadline); }));
+    return absl::OkStatus();
+  }
+
+  absl::StatusOr<CriticUpdateReply> ApplyUpdate(const CriticUpdateHeader& header,
+                                                const std::vector<TrainingSequence>& items, absl::Time deadline) {
+    std::vector<int64_t> tokens;
+    for (const TrainingSequence& item : items) tokens.push_back(item.tokens().ids_size());
+    const BatchSplit split = SplitBatch(tokens, group_.world_size(), config_.critic().micro_train_batch_size());
+    CriticUpdateCall call;
+    *call.mutable_header() = header;
+    call.set_micro_batches(split.micro_batches);
+    QUARTET_ASSIGN_OR_RETURN(std::vector<RankOutput> outputs,
+                             group_.Run(kUpdate, MakeInputs(call.SerializeAsString(), items, split), deadline));
+    QUARTET_ASSIGN_OR_RETURN(std::vector<CriticUpdateSums> parts, ParseSummaries<CriticUpdateSums>(outputs));
+
+    CriticUpdateReply reply;
+    double clipped = 0, values = 0;
+    for (const CriticUpdateSums& part : parts) {
+      reply.set_loss(reply.loss() + part.loss());
+      reply.set_action_tokens(reply.action_tokens() + part.action_tokens());
+      reply.set_tokens(reply.tokens() + part.tokens());
+      clipped += part.clipped();
+      values += part.values();
+    }
+    const auto actions = static_cast<double>(reply.action_tokens());  // at least 1: CheckTrainingSequences
+    reply.set_clip_fraction(clipped / actions);
+    reply.set_value_mean(values / actions);
+    reply.set_grad_norm(parts[0].grad_norm());
+    reply.set_skipped(parts[0].skipped());
+    reply.set_optimizer_steps(parts[0].optimizer_steps());
+    reply.set_micro_batches(split.micro_batches);
+    return reply;
+  }
+
+  const RunConfig config_;
+  const RankContext& context_;
+  RankGroup& group_;
+  const SequenceLimits limits_;
+  ReplayGuard guard_;
+  std::unique_ptr<CriticEngine> engine_;  // executor thread only
+  std::atomic<bool> loaded_ = false;
+};
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<RankService>> CreateCriticTrainer(const RunConfig& config, const RankContext& context,
+                                                                 RankGroup& group) {
+  const std::string& folder = config.critic().pretrain();
+  QUARTET_ASSIGN_OR_RETURN(ModelConfig model, ReadModelConfig(folder));
+  QUARTET_RETURN_IF_ERROR(CheckTokenizerFits(folder, model));
+  if (const std::string& actor = config.actor().pretrain(); !actor.empty() && actor != folder) {
+    QUARTET_ASSIGN_OR_RETURN(ModelConfig actor_model, ReadModelConfig(actor));
+    QUARTET_RETURN_IF_ERROR(CheckSameVocabulary("critic", folder, model, actor, actor_model));
+  }
+  return std::make_unique<CriticTrainerService>(config, context, group, model);
+}
+
+}  // namespace quartet

@@ -1,0 +1,6 @@
+#include "core/service/launcher.h"
+
+int main(int argc, char** argv) {
+  return quartet::LauncherMain(
+      argc, argv, {.service = "critic_trainer", .summary = "Computes the values of states, and trains the critic."});
+}

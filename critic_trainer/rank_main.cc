@@ -1,0 +1,8 @@
+// One rank of the critic trainer; started by the launcher beside it, torchrun or Slurm.
+#include "core/service/rank_main.h"
+
+#include "critic_trainer/critic_trainer_service.h"
+
+int main(int argc, char** argv) {
+  return quartet::RankMain(argc, argv, {.service = "critic_trainer", .create = quartet::CreateCriticTrainer});
+}

@@ -1,0 +1,20 @@
+// What a policy update may ask for. LibTorch-free.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "core/training/batch_check.h"
+#include "proto/policy_trainer.pb.h"
+
+namespace quartet {
+
+// INVALID_ARGUMENT names the field or the sequence, the value and what is allowed.
+absl::Status CheckPolicyUpdate(const PolicyUpdateHeader& header, const std::vector<TrainingSequence>& sequences,
+                               const SequenceLimits& limits);
+
+// An identifier that is safe in a path: [a-z0-9_-]{1,64}.
+absl::Status CheckCheckpointId(const std::string& id);
+
+}  // namespace quartet

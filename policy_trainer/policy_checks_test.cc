@@ -1,0 +1,69 @@
+#include "policy_trainer/policy_checks.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <limits>
+
+namespace quartet {
+namespace {
+
+using ::testing::HasSubstr;
+
+class PolicyChecksTest : public ::testing::Test {
+ protected:
+  PolicyChecksTest() {
+    header_.set_temperature(1);
+    header_.set_learning_rate(1e-6);
+    header_.mutable_loss()->set_kind(PolicyLossConfig::KIND_PPO);
+    header_.mutable_loss()->set_eps_clip_low(0.2);
+    header_.mutable_loss()->set_eps_clip_high(0.28);
+    TrainingSequence& sequence = sequences_.emplace_back();
+    sequence.mutable_tokens()->set_index(9);
+    for (int id : {1, 2}) sequence.mutable_tokens()->add_ids(id);
+    for (bool action : {false, true}) sequence.mutable_tokens()->add_action_mask(action);
+    sequence.add_loss_weights(1);
+    sequence.add_old_log_probs(-1);
+    sequence.add_advantages(2);
+  }
+  std::string Refusal() const {
+    const absl::Status status = CheckPolicyUpdate(header_, sequences_, {.vocab_size = 3, .max_len = 8});
+    EXPECT_TRUE(status.ok() || absl::IsInvalidArgument(status)) << status;
+    return std::string(status.message());
+  }
+  PolicyUpdateHeader header_;
+  std::vector<TrainingSequence> sequences_;
+};
+
+TEST_F(PolicyChecksTest, AcceptsAnUpdateThatIsInOrder) { EXPECT_EQ(Refusal(), ""); }
+
+TEST_F(PolicyChecksTest, WantsTheArraysThatTheLossNeedsAndNoOthers) {
+  sequences_[0].clear_advantages();
+  EXPECT_THAT(Refusal(), HasSubstr("sequence 9: advantages has 0 entries for 1 action tokens"));
+  header_.mutable_loss()->set_kind(PolicyLossConfig::KIND_SFT);
+  sequences_[0].clear_old_log_probs();
+  EXPECT_EQ(Refusal(), "");
+}
+
+TEST_F(PolicyChecksTest, RefusesALossThatIsNotSetOrHasSenselessBounds) {
+  header_.mutable_loss()->set_dual_clip(0.5);
+  EXPECT_THAT(Refusal(), HasSubstr("header.loss.dual_clip is 0.5"));
+  header_.mutable_loss()->set_dual_clip(3);
+  EXPECT_EQ(Refusal(), "");
+  header_.mutable_loss()->set_eps_clip_high(std::numeric_limits<float>::quiet_NaN());
+  EXPECT_THAT(Refusal(), HasSubstr("eps_clip_high is nan"));
+  header_.clear_loss();
+  EXPECT_THAT(Refusal(), HasSubstr("header.loss.kind is 0"));
+}
+
+TEST(CheckpointId, IsAnIdentifierAndNeverAPath) {
+  EXPECT_TRUE(CheckCheckpointId("step_12-a").ok());
+  EXPECT_TRUE(CheckCheckpointId(std::string(64, 'a')).ok());
+  for (const std::string& id : {std::string(), std::string(65, 'a'), std::string(".."), std::string("a/b"),
+                                std::string("A"), std::string("a\0b", 3)}) {
+    EXPECT_TRUE(absl::IsInvalidArgument(CheckCheckpointId(id))) << id;
+  }
+}
+
+}  // namespace
+}  // namespace quartet

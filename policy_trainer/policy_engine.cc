@@ -1,0 +1,159 @@
+#include "policy_trainer/policy_engine.h"
+
+#include <ATen/ops/from_blob.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "core/base/fail_point.h"
+#include "core/base/logging.h"
+#include "core/base/status_macros.h"
+#include "core/model/vocabulary_head.h"
+#include "core/rl/losses.h"
+#include "core/training/engine_setup.h"
+#include "core/training/forward.h"
+#include "core/training/packing.h"
+#include "core/training/rank_info.h"
+#include "core/zero/trainable_model.h"
+
+namespace quartet {
+
+struct PolicyEngine::Impl {
+  TrainerConfig config;
+  const RankContext* context;
+  std::shared_ptr<Ledger> ledger = std::make_shared<Ledger>();  // shared with snapshots, which may live longer
+  std::unique_ptr<ProcessGroup> ranks;
+  std::unique_ptr<TrainableModel> trainable;
+
+  ShardedModel& model() { return trainable->model(); }
+  at::Tensor Loss(const PolicyUpdateHeader& header, const std::vector<const TrainingSequence*>& part,
+                  const PackedBatch& batch, const at::Tensor& hidden_TD, const at::Tensor& head_VD,
+                  PolicyUpdateSums* sums) const;
+};
+
+PolicyEngine::PolicyEngine(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+PolicyEngine::~PolicyEngine() = default;
+
+absl::StatusOr<std::unique_ptr<PolicyEngine>> PolicyEngine::Load(const RunConfig& config, const RankContext& context) {
+  auto impl = std::make_unique<Impl>();
+  impl->config = config.actor();
+  impl->context = &context;
+  const absl::Status status = CatchExceptions("loading the policy", [&]() -> absl::Status {
+    QUARTET_ASSIGN_OR_RETURN(impl->ranks, JoinRanks(context, "policy"));
+    QUARTET_ASSIGN_OR_RETURN(impl->trainable, TrainableModel::Load(config.actor().pretrain(),
+                                                                   TrainerOptions(config.actor(), HeadKind::kVocabulary,
+                                                                                  config.seed(), context),
+                                                                   impl->ranks.get(), impl->ledger.get()));
+    return absl::OkStatus();
+  });
+  QUARTET_RETURN_IF_ERROR(status);
+  return std::unique_ptr<PolicyEngine>(new PolicyEngine(std::move(impl)));
+}
+
+absl::Status PolicyEngine::LogProbs(const ForwardCall& call, const std::vector<TokenSequence>& sequences,
+                                    std::vector<TokenValues>* replies) {
+  return CatchExceptions("policy log-probabilities", [&] {
+    return ForwardLogProbs(impl_->model(), call, impl_->config.micro_rollout_batch_size(), sequences, replies);
+  });
+}
+
+at::Tensor PolicyEngine::Impl::Loss(const PolicyUpdateHeader& header, const std::vector<const TrainingSequence*>& part,
+                                    const PackedBatch& batch, const at::Tensor& hidden_TD, const at::Tensor& head_VD,
+                                    PolicyUpdateSums* sums) const {
+  const auto array = [&](ActionField field) { return Concatenate(part, field, hidden_TD.device()); };
+  const TokenLogProbs now = ChunkedLogProbs(hidden_TD.index_select(0, batch.action_rows_A), head_VD, batch.action_ids_A,
+                                            header.temperature(), /*with_entropy=*/true);
+  sums->set_entropy(sums->entropy() + now.entropy_T.sum(at::kDouble).item<double>());
+  const at::Tensor weights_A = array(&TrainingSequence::loss_weights);
+  if (header.loss().kind() == PolicyLossConfig::KIND_SFT) return SftLoss(now.log_prob_T, weights_A);
+
+  const PolicyLossResult loss = ClippedPolicyLoss(now.log_prob_T, array(&TrainingSequence::old_log_probs),
+                                                  array(&TrainingSequence::advantages), weights_A,
+                                                  {.eps_clip_low = header.loss().eps_clip_low(),
+                                                   .eps_clip_high = header.loss().eps_clip_high(),
+                                                   .dual_clip = header.loss().dual_clip()});
+  sums->set_clipped(sums->clipped() + loss.clipped);
+  sums->set_approx_kl(sums->approx_kl() + loss.approx_kl_sum);
+  return loss.loss;
+}
+
+absl::Status PolicyEngine::Update(const PolicyUpdateCall& call, const std::vector<TrainingSequence>& sequences,
+                                  PolicyUpdateSums* sums) {
+  // Before the first collective: an error here leaves the ranks in step.
+  QUARTET_RETURN_IF_ERROR(FailPoint("policy_trainer.update"));
+  return CatchExceptions("policy update", [&] {
+    const int size = impl_->config.micro_train_batch_size();
+    for (uint64_t m = 0; m < call.micro_batches(); ++m) {
+      const std::vector<const TrainingSequence*> part = MicroBatch(sequences, m, size);
+      std::vector<const TokenSequence*> tokens;
+      for (const TrainingSequence* sequence : part) tokens.push_back(&sequence->tokens());
+      const PackedBatch batch = Pack(tokens, impl_->model().options().device);
+      const double loss = impl_->trainable->ForwardBackward(
+          batch.sequences, [&](const at::Tensor& hidden_TD, const at::Tensor& head_VD) {
+            return impl_->Loss(call.header(), part, batch, hidden_TD, head_VD, sums);
+          });
+      sums->set_loss(sums->loss() + loss);
+      sums->set_action_tokens(sums->action_tokens() + batch.num_actions);
+      sums->set_tokens(sums->tokens() + batch.num_tokens);
+    }
+    const StepResult step = impl_->trainable->Step(call.header().learning_rate(), impl_->config.max_norm());
+    sums->set_grad_norm(step.grad_norm);
+    sums->set_skipped(step.skipped);
+    sums->set_optimizer_steps(impl_->trainable->steps());
+    return absl::OkStatus();
+  });
+}
+
+absl::StatusOr<std::shared_ptr<const PublishedWeights>> PolicyEngine::Publish(uint64_t version) {
+  std::shared_ptr<PublishedWeights> snapshot;
+  const absl::Status status = CatchExceptions("publishing weights", [&] {
+    ShardedModel& model = impl_->model();
+    const at::ScalarType type = model.options().compute_dtype;
+    snapshot =
+        std::make_shared<PublishedWeights>(version, type == at::kBFloat16 ? Dtype::kBF16 : Dtype::kF32, impl_->ledger);
+    std::vector<int> first_tensor;  // of each group, in the manifest
+    int tensors = 0;
+    for (const ParameterGroup& group : model.layout().groups) {
+      first_tensor.push_back(tensors);
+      tensors += static_cast<int>(group.parameters.size());
+    }
+    for (const ResidentPiece& piece : model.pieces()) {
+      int64_t begin = piece.begin, end = piece.begin + piece.count;
+      if (model.options().zero_stage == 0) {
+        // Every rank has everything: rank r owns the r-th part of each tensor.
+        const int64_t numel = model.layout().groups[piece.group].parameters[piece.parameter].numel();
+        const int64_t rank = impl_->ranks->rank(), ranks = impl_->ranks->size();
+        begin = std::max(begin, numel * rank / ranks);
+        end = std::min(end, numel * (rank + 1) / ranks);
+      }
+      if (begin >= end) continue;
+      void* bytes = snapshot->Add(first_tensor[piece.group] + piece.parameter, begin, end - begin);
+      at::from_blob(bytes, {end - begin}, at::TensorOptions().dtype(type))
+          .copy_(model.resident(piece.group).narrow(0, piece.shard_offset + (begin - piece.begin), end - begin));
+    }
+    return absl::OkStatus();
+  });
+  QUARTET_RETURN_IF_ERROR(status);
+  return snapshot;
+}
+
+absl::StatusOr<int64_t> PolicyEngine::Save(const std::string& folder) {
+  QUARTET_RETURN_IF_ERROR(FailPoint("policy_trainer.save"));
+  int64_t bytes = 0;
+  const absl::Status status = CatchExceptions("saving " + folder, [&]() -> absl::Status {
+    QUARTET_ASSIGN_OR_RETURN(bytes, impl_->trainable->Save(folder));
+    return absl::OkStatus();
+  });
+  QUARTET_RETURN_IF_ERROR(status);
+  return bytes;
+}
+
+RankInfo PolicyEngine::Info() const {
+  RankInfo info = DescribeRank(*impl_->context, *impl_->ledger);
+  ShardedModel& model = impl_->model();
+  info.set_model_parameters(model.layout().numel());
+  info.set_gathered_bytes_per_parameter(static_cast<int32_t>(c10::elementSize(model.options().compute_dtype)));
+  return info;
+}
+
+}  // namespace quartet

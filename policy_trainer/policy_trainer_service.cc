@@ -1,0 +1,324 @@
+#include "policy_trainer/policy_trainer_service.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <mutex>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "core/base/fail_point.h"
+#include "core/base/files.h"
+#include "core/base/logging.h"
+#include "core/base/status_macros.h"
+#include "core/model/model_config.h"
+#include "core/model/parameter_layout.h"
+#include "core/service/replay_guard.h"
+#include "core/service/status_conversion.h"
+#include "core/service/stream_io.h"
+#include "core/training/batch_check.h"
+#include "core/training/leader_calls.h"
+#include "core/training/model_folder_check.h"
+#include "core/training/service_calls.h"
+#include "policy_trainer/policy_checks.h"
+#include "policy_trainer/policy_engine.h"
+#include "policy_trainer/weight_publisher.h"
+#include "proto/policy_trainer.grpc.pb.h"
+
+namespace quartet {
+namespace {
+
+constexpr char kLogProbs[] = "policy_trainer.LogProbs";
+constexpr char kUpdate[] = "policy_trainer.Update";
+constexpr char kPublish[] = "policy_trainer.Publish";
+constexpr char kSave[] = "policy_trainer.Save";
+constexpr char kInfo[] = "policy_trainer.Info";
+
+// The public calls run on gRPC's threads, the rank's handlers on its executor thread, which alone uses the engine.
+class PolicyTrainerService final : public RankService, public PolicyTrainer::Service {
+ public:
+  PolicyTrainerService(const RunConfig& config, const RankContext& context, RankGroup& group, ModelConfig model)
+      : config_(config),
+        context_(context),
+        group_(group),
+        layout_(MakeParameterLayout(model, HeadKind::kVocabulary)),
+        limits_{.vocab_size = model.vocab_size, .max_len = config.actor().max_len()} {
+    RegisterTyped<ForwardCall, TokenSequence, ForwardSummary, TokenValues>(
+        group, kLogProbs, RankGroup::Kind::kCollective,
+        [this](const ForwardCall& call, const std::vector<TokenSequence>& sequences, ForwardSummary*,
+               std::vector<TokenValues>* replies) { return engine_->LogProbs(call, sequences, replies); });
+    RegisterTyped<PolicyUpdateCall, TrainingSequence, PolicyUpdateSums, TokenValues>(
+        group, kUpdate, RankGroup::Kind::kCollective,
+        [this](const PolicyUpdateCall& call, const std::vector<TrainingSequence>& sequences, PolicyUpdateSums* sums,
+               std::vector<TokenValues>*) { return engine_->Update(call, sequences, sums); });
+    RegisterTyped<PublishCall, TokenSequence, PublishedPart, TokenValues>(
+        group, kPublish, RankGroup::Kind::kLocal,
+        [this](const PublishCall& call, const std::vector<TokenSequence>&, PublishedPart* part,
+               std::vector<TokenValues>*) { return Freeze(call.version(), part); });
+    RegisterTyped<SaveCall, TokenSequence, SaveSummary, TokenValues>(
+        group, kSave, RankGroup::Kind::kCollective,
+        [this](const SaveCall& call, const std::vector<TokenSequence>&, SaveSummary* summary,
+               std::vector<TokenValues>*) -> absl::Status {
+          QUARTET_ASSIGN_OR_RETURN(const int64_t bytes, engine_->Save(call.folder()));
+          summary->set_bytes(bytes);
+          return absl::OkStatus();
+        });
+    RegisterTyped<InfoCall, TokenSequence, RankInfo, TokenValues>(
+        group, kInfo, RankGroup::Kind::kLocal,
+        [this](const InfoCall&, const std::vector<TokenSequence>&, RankInfo* info, std::vector<TokenValues>*) {
+          *info = engine_->Info();
+          return absl::OkStatus();
+        });
+  }
+
+  grpc::Service* grpc_service() override { return this; }
+
+  absl::Status Load() override {
+    QUARTET_ASSIGN_OR_RETURN(engine_, PolicyEngine::Load(config_, context_));
+    std::lock_guard lock(mutex_);
+    loaded_ = true;
+    return absl::OkStatus();
+  }
+
+  grpc::Status GetInfo(grpc::ServerContext* context, const GetInfoRequest*, ServiceInfo* info) override {
+    return ToGrpc(GetInfo(DeadlineOf(*context), info));
+  }
+  grpc::Status LogProbs(grpc::ServerContext* context,
+                        grpc::ServerReaderWriter<LogProbsReply, LogProbsRequest>* stream) override {
+    return ToGrpc(LogProbs(DeadlineOf(*context), stream));
+  }
+  grpc::Status Update(grpc::ServerContext* context, grpc::ServerReader<PolicyUpdateRequest>* reader,
+                      PolicyUpdateReply* reply) override {
+    return ToGrpc(Update(DeadlineOf(*context), reader, reply));
+  }
+  grpc::Status Publish(grpc::ServerContext* context, const PublishRequest* request, PublishReply* reply) override {
+    return ToGrpc(Publish(DeadlineOf(*context), *request, reply));
+  }
+  grpc::Status PullWeights(grpc::ServerContext* context, const PullWeightsRequest* request,
+                           grpc::ServerWriter<WeightChunk>* writer) override {
+    return ToGrpc(PullWeights(context, *request, writer));
+  }
+  grpc::Status SaveCheckpoint(grpc::ServerContext* context, const SaveCheckpointRequest* request,
+                              SaveCheckpointReply* reply) override {
+    return ToGrpc(SaveCheckpoint(DeadlineOf(*context), *request, reply));
+  }
+
+ private:
+  absl::Status CheckReady(const std::string& call) const {
+    QUARTET_RETURN_IF_ERROR(CheckLeader(group_, call));
+    std::lock_guard lock(mutex_);
+    if (!loaded_) return absl::UnavailableError("the policy trainer is still loading its model");
+    return absl::OkStatus();
+  }
+
+  // This rank's part of a publication.
+  absl::Status Freeze(uint64_t version, PublishedPart* part) {
+    {
+      // The previous snapshot goes first, unless it is being read: two are not held for longer than that.
+      std::lock_guard lock(mutex_);
+      published_.reset();
+    }
+    QUARTET_ASSIGN_OR_RETURN(std::shared_ptr<const PublishedWeights> snapshot, engine_->Publish(version));
+    *part = snapshot->Describe(static_cast<int>(ManifestTensors(layout_).size()));
+    std::lock_guard lock(mutex_);
+    published_ = std::move(snapshot);
+    return absl::OkStatus();
+  }
+
+  absl::Status GetInfo(absl::Time deadline, ServiceInfo* info) {
+    QUARTET_RETURN_IF_ERROR(CheckReady("GetInfo"));
+    QUARTET_ASSIGN_OR_RETURN(std::vector<RankInfo> ranks, RunInfo(group_, kInfo, deadline));
+    info->set_service(context_.service);
+    info->set_protocol_version(kProtocolVersion);
+    (*info->mutable_vocab_size())["model"] = static_cast<int32_t>(limits_.vocab_size);
+    info->set_max_model_len(static_cast<int32_t>(limits_.max_len));
+    for (RankInfo& rank : ranks) *info->add_ranks() = std::move(rank);
+    if (const std::optional<CallIdentity> last = guard_.last_applied()) *info->mutable_last_applied() = *last;
+    std::lock_guard lock(mutex_);
+    info->set_policy_version(last_version_);
+    return absl::OkStatus();
+  }
+
+  absl::Status LogProbs(absl::Time deadline, grpc::ServerReaderWriter<LogProbsReply, LogProbsRequest>* stream) {
+    QUARTET_RETURN_IF_ERROR(CheckReady("LogProbs"));
+    std::optional<LogProbsHeader> header;
+    std::vector<TokenSequence> items;
+    QUARTET_RETURN_IF_ERROR(ReadBatch<LogProbsRequest>(stream, &header, &items));
+    QUARTET_RETURN_IF_ERROR(CheckTemperature(header->temperature()));
+    std::vector<const TokenSequence*> sequences;
+    for (const TokenSequence& item : items) sequences.push_back(&item);
+    QUARTET_RETURN_IF_ERROR(CheckSequences(sequences, limits_));
+
+    ForwardCall call;
+    call.set_temperature(header->temperature());
+    QUARTET_ASSIGN_OR_RETURN(
+        std::vector<TokenValues> values,
+        RunForward(group_, kLogProbs, call, sequences, config_.actor().micro_rollout_batch_size(), deadline));
+    for (TokenValues& value : values) {
+      LogProbsReply reply;
+      *reply.mutable_log_probs() = std::move(value);
+      if (!stream->Write(reply)) return absl::CancelledError("the client stopped reading");
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status Update(absl::Time deadline, grpc::ServerReader<PolicyUpdateRequest>* reader, PolicyUpdateReply* reply) {
+    QUARTET_RETURN_IF_ERROR(CheckReady("Update"));
+    std::optional<PolicyUpdateHeader> header;
+    std::vector<TrainingSequence> items;
+    QUARTET_RETURN_IF_ERROR(ReadBatch<PolicyUpdateRequest>(reader, &header, &items));
+    QUARTET_RETURN_IF_ERROR(CheckPolicyUpdate(*header, items, limits_));
+    QUARTET_ASSIGN_OR_RETURN(
+        *reply, DoOnce<PolicyUpdateReply>(guard_, header->identity(), PayloadHash(*header, items), deadline,
+                                          [&] { return ApplyUpdate(*header, items, deadline); }));
+    return absl::OkStatus();
+  }
+
+  absl::StatusOr<PolicyUpdateReply> ApplyUpdate(const PolicyUpdateHeader& header,
+                                                const std::vector<TrainingSequence>& items, absl::Time deadline) {
+    std::vector<int64_t> tokens;
+    for (const TrainingSequence& item : items) tokens.push_back(item.tokens().ids_size());
+    const BatchSplit split = SplitBatch(tokens, group_.world_size(), config_.actor().micro_train_batch_size());
+    PolicyUpdateCall call;
+    *call.mutable_header() = header;
+    call.set_micro_batches(split.micro_batches);
+    QUARTET_ASSIGN_OR_RETURN(std::vector<RankOutput> outputs,
+                             group_.Run(kUpdate, MakeInputs(call.SerializeAsString(), items, split), deadline));
+    QUARTET_ASSIGN_OR_RETURN(std::vector<PolicyUpdateSums> parts, ParseSummaries<PolicyUpdateSums>(outputs));
+
+    PolicyUpdateReply reply;
+    double clipped = 0, entropy = 0, approx_kl = 0;
+    for (const PolicyUpdateSums& part : parts) {
+      reply.set_loss(reply.loss() + part.loss());
+      reply.set_action_tokens(reply.action_tokens() + part.action_tokens());
+      reply.set_tokens(reply.tokens() + part.tokens());
+      clipped += part.clipped();
+      entropy += part.entropy();
+      approx_kl += part.approx_kl();
+    }
+    const auto actions = static_cast<double>(reply.action_tokens());  // at least 1: CheckTrainingSequences
+    reply.set_clip_fraction(clipped / actions);
+    reply.set_entropy(entropy / actions);
+    reply.set_approx_kl(approx_kl / actions);
+    reply.set_grad_norm(parts[0].grad_norm());
+    reply.set_skipped(parts[0].skipped());
+    reply.set_optimizer_steps(parts[0].optimizer_steps());
+    reply.set_micro_batches(split.micro_batches);
+    return reply;
+  }
+
+  absl::Status Publish(absl::Time deadline, const PublishRequest& request, PublishReply* reply) {
+    QUARTET_RETURN_IF_ERROR(CheckReady("Publish"));
+    const uint64_t hash = PayloadHash(request, std::vector<PublishRequest>());
+    QUARTET_ASSIGN_OR_RETURN(*reply, DoOnce<PublishReply>(guard_, request.identity(), hash, deadline,
+                                                          [&] { return ApplyPublish(request.version(), deadline); }));
+    return absl::OkStatus();
+  }
+
+  absl::StatusOr<PublishReply> ApplyPublish(uint64_t version, absl::Time deadline) {
+    {
+      std::lock_guard lock(mutex_);
+      if (version <= last_version_) {
+        return absl::InvalidArgumentError(
+            absl::StrCat("version is ", version, "; it must be above ", last_version_, ", the last one published"));
+      }
+    }
+    PublishCall call;
+    call.set_version(version);
+    QUARTET_ASSIGN_OR_RETURN(std::vector<RankOutput> outputs,
+                             group_.Run(kPublish, MakeInputs(call.SerializeAsString(), group_.world_size()), deadline));
+    QUARTET_ASSIGN_OR_RETURN(std::vector<PublishedPart> parts, ParseSummaries<PublishedPart>(outputs));
+    PublishReply reply;
+    const Dtype dtype = config_.actor().dtype() == "bf16" ? Dtype::kBF16 : Dtype::kF32;
+    std::vector<std::string> endpoints = group_.endpoints();
+    if (endpoints.empty()) endpoints = {context_.endpoint};
+    QUARTET_ASSIGN_OR_RETURN(*reply.mutable_manifest(), BuildManifest(version, dtype, layout_, parts, endpoints));
+    std::lock_guard lock(mutex_);
+    last_version_ = version;
+    return reply;
+  }
+
+  absl::Status PullWeights(grpc::ServerContext* context, const PullWeightsRequest& request,
+                           grpc::ServerWriter<WeightChunk>* writer) {
+    std::shared_ptr<const PublishedWeights> weights;
+    {
+      std::lock_guard lock(mutex_);
+      weights = published_;
+    }
+    if (weights == nullptr || weights->version() != request.version()) {
+      return absl::NotFoundError(
+          absl::StrCat("weights of version ", request.version(), " are not published by rank ", context_.rank, "; ",
+                       weights == nullptr ? "nothing is" : absl::StrCat("version ", weights->version(), " is")));
+    }
+    const int64_t size = DtypeSize(weights->dtype());
+    for (const TensorRange& range : request.ranges()) QUARTET_RETURN_IF_ERROR(weights->Read(range).status());
+    for (const TensorRange& range : request.ranges()) {
+      for (int64_t done = 0; done < range.count(); done += kWeightChunkBytes / size) {
+        WeightChunk chunk;
+        chunk.mutable_range()->set_tensor(range.tensor());
+        chunk.mutable_range()->set_begin(range.begin() + done);
+        chunk.mutable_range()->set_count(std::min(range.count() - done, kWeightChunkBytes / size));
+        QUARTET_ASSIGN_OR_RETURN(std::string_view bytes, weights->Read(chunk.range()));
+        chunk.set_data(bytes.data(), bytes.size());
+        if (FailPointArmed("policy_trainer.publish.corrupt")) (*chunk.mutable_data())[bytes.size() / 2] ^= 1;
+        if (!writer->Write(chunk) || context->IsCancelled()) {
+          return absl::CancelledError("the client stopped reading");
+        }
+      }
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status SaveCheckpoint(absl::Time deadline, const SaveCheckpointRequest& request, SaveCheckpointReply* reply) {
+    QUARTET_RETURN_IF_ERROR(CheckReady("SaveCheckpoint"));
+    QUARTET_RETURN_IF_ERROR(CheckCheckpointId(request.checkpoint_id()));
+    const uint64_t hash = PayloadHash(request, std::vector<SaveCheckpointRequest>());
+    QUARTET_ASSIGN_OR_RETURN(*reply, DoOnce<SaveCheckpointReply>(guard_, request.identity(), hash, deadline, [&] {
+      return ApplySave(request.checkpoint_id(), deadline);
+    }));
+    return absl::OkStatus();
+  }
+
+  absl::StatusOr<SaveCheckpointReply> ApplySave(const std::string& id, absl::Time deadline) {
+    SaveCheckpointReply reply;
+    reply.set_folder(absl::StrCat(id, "/policy"));
+    SaveCall call;
+    call.set_folder(absl::StrCat(config_.run_dir(), "/checkpoints/", reply.folder()));
+    std::error_code error;
+    if (std::filesystem::exists(call.folder(), error)) {
+      return absl::AlreadyExistsError(absl::StrCat("checkpoint_id \"", id, "\": ", call.folder(), " is there already"));
+    }
+    QUARTET_RETURN_IF_ERROR(MakeDirs(std::filesystem::path(call.folder()).parent_path()));
+    QUARTET_ASSIGN_OR_RETURN(std::vector<RankOutput> outputs,
+                             group_.Run(kSave, MakeInputs(call.SerializeAsString(), group_.world_size()), deadline));
+    QUARTET_ASSIGN_OR_RETURN(std::vector<SaveSummary> parts, ParseSummaries<SaveSummary>(outputs));
+    reply.set_bytes(parts[0].bytes());
+    return reply;
+  }
+
+  const RunConfig config_;
+  const RankContext& context_;
+  RankGroup& group_;
+  const ParameterLayout layout_;
+  const SequenceLimits limits_;
+  ReplayGuard guard_;
+  std::unique_ptr<PolicyEngine> engine_;  // executor thread only
+
+  mutable std::mutex mutex_;  // guards what follows
+  bool loaded_ = false;
+  uint64_t last_version_ = 0;  // leader only
+  std::shared_ptr<const PublishedWeights> published_;
+};
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<RankService>> CreatePolicyTrainer(const RunConfig& config, const RankContext& context,
+                                                                 RankGroup& group) {
+  const std::string& folder = config.actor().pretrain();
+  QUARTET_ASSIGN_OR_RETURN(ModelConfig model, ReadModelConfig(folder));
+  QUARTET_RETURN_IF_ERROR(CheckTokenizerFits(folder, model));
+  return std::make_unique<PolicyTrainerService>(config, context, group, std::move(model));
+}
+
+}  // namespace quartet

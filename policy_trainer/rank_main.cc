@@ -1,0 +1,8 @@
+// One rank of the policy trainer; started by the launcher beside it, torchrun or Slurm.
+#include "core/service/rank_main.h"
+
+#include "policy_trainer/policy_trainer_service.h"
+
+int main(int argc, char** argv) {
+  return quartet::RankMain(argc, argv, {.service = "policy_trainer", .create = quartet::CreatePolicyTrainer});
+}

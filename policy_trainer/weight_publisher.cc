@@ -1,0 +1,107 @@
+#include "policy_trainer/weight_publisher.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "core/base/logging.h"
+#include "core/weights/tensor_hash.h"
+
+namespace quartet {
+
+std::vector<TensorEntry> ManifestTensors(const ParameterLayout& layout) {
+  std::vector<TensorEntry> tensors;
+  for (const ParameterGroup& group : layout.groups) {
+    for (const ParameterSpec& parameter : group.parameters) {
+      TensorEntry& tensor = tensors.emplace_back();
+      tensor.set_name(parameter.name);
+      tensor.mutable_shape()->Assign(parameter.shape.begin(), parameter.shape.end());
+    }
+  }
+  return tensors;
+}
+
+void* PublishedWeights::Add(int tensor, int64_t begin, int64_t count) {
+  const int64_t bytes = count * DtypeSize(dtype_);
+  pieces_.push_back({tensor, begin, count, std::make_unique_for_overwrite<char[]>(bytes),
+                     LedgerEntry(ledger_.get(), MemoryCategory::kCommunication, bytes)});
+  return pieces_.back().bytes.get();
+}
+
+PublishedPart PublishedWeights::Describe(int num_tensors) const {
+  std::vector<uint64_t> hashes(num_tensors, 0);
+  PublishedPart part;
+  for (const Piece& piece : pieces_) {
+    QUARTET_CHECK(piece.tensor < num_tensors) << piece.tensor << " of " << num_tensors;
+    TensorRange* range = part.add_ranges();
+    range->set_tensor(piece.tensor);
+    range->set_begin(piece.begin);
+    range->set_count(piece.count);
+    hashes[piece.tensor] += HashElements(piece.bytes.get(), dtype_, piece.begin, piece.count);
+  }
+  part.mutable_hashes()->Assign(hashes.begin(), hashes.end());
+  return part;
+}
+
+absl::StatusOr<std::string_view> PublishedWeights::Read(const TensorRange& range) const {
+  const int64_t size = DtypeSize(dtype_);
+  std::string here;
+  for (const Piece& piece : pieces_) {
+    if (piece.tensor != range.tensor()) continue;
+    absl::StrAppend(&here, here.empty() ? "" : ", ", "[", piece.begin, ", ", piece.begin + piece.count, ")");
+    // Written so that no sum of what the client says can overflow.
+    if (range.begin() < piece.begin || range.count() < 0 || range.count() > piece.count) continue;
+    if (range.begin() - piece.begin > piece.count - range.count()) continue;
+    return std::string_view(piece.bytes.get() + (range.begin() - piece.begin) * size, range.count() * size);
+  }
+  return absl::OutOfRangeError(absl::StrCat(range.count(), " elements of tensor ", range.tensor(), " from element ",
+                                            range.begin(), " are not of this rank; it has ",
+                                            here.empty() ? "nothing of that tensor" : here));
+}
+
+absl::StatusOr<WeightManifest> BuildManifest(uint64_t version, Dtype dtype, const ParameterLayout& layout,
+                                             const std::vector<PublishedPart>& parts,
+                                             const std::vector<std::string>& endpoints) {
+  QUARTET_CHECK(parts.size() == endpoints.size()) << parts.size() << " parts, " << endpoints.size() << " endpoints";
+  WeightManifest manifest;
+  manifest.set_version(version);
+  manifest.set_dtype(std::string(DtypeName(dtype)));
+  for (TensorEntry& tensor : ManifestTensors(layout)) *manifest.add_tensors() = std::move(tensor);
+
+  std::vector<std::vector<std::pair<int64_t, int64_t>>> covered(manifest.tensors_size());  // begin, end
+  for (size_t rank = 0; rank < parts.size(); ++rank) {
+    if (parts[rank].hashes_size() != manifest.tensors_size()) {
+      return absl::InternalError(
+          absl::StrCat("rank ", rank, " hashed ", parts[rank].hashes_size(), " tensors of ", manifest.tensors_size()));
+    }
+    for (int i = 0; i < manifest.tensors_size(); ++i) {
+      TensorEntry* tensor = manifest.mutable_tensors(i);
+      tensor->set_hash(tensor->hash() + parts[rank].hashes(i));
+    }
+    for (const TensorRange& range : parts[rank].ranges()) {
+      covered[range.tensor()].emplace_back(range.begin(), range.begin() + range.count());
+    }
+    if (parts[rank].ranges().empty()) continue;
+    WeightSource* source = manifest.add_sources();
+    source->set_endpoint(endpoints[rank]);
+    *source->mutable_ranges() = parts[rank].ranges();
+  }
+
+  for (int i = 0; i < manifest.tensors_size(); ++i) {
+    int64_t numel = 1;
+    for (int64_t size : manifest.tensors(i).shape()) numel *= size;
+    std::sort(covered[i].begin(), covered[i].end());
+    int64_t next = 0;
+    for (const auto& [begin, end] : covered[i]) {
+      if (begin != next) break;
+      next = end;
+    }
+    if (next != numel || covered[i].empty() || covered[i].back().second != numel) {
+      return absl::InternalError(absl::StrCat("element ", next, " of ", manifest.tensors(i).name(), " (", numel,
+                                              " elements) is not published by exactly one rank"));
+    }
+  }
+  return manifest;
+}
+
+}  // namespace quartet

@@ -1,0 +1,68 @@
+// Frozen weights, as other services pull them (proto/weights.proto, docs/weight_sync.md). LibTorch-free.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "core/model/parameter_layout.h"
+#include "core/safetensors/reader.h"
+#include "core/zero/ledger.h"
+#include "policy_trainer/policy_rank.pb.h"
+#include "proto/weights.pb.h"
+
+namespace quartet {
+
+// Longest WeightChunk::data, in bytes.
+inline constexpr int64_t kWeightChunkBytes = int64_t{1} << 20;
+
+// The tensors of a manifest, in the order of the layout: hashes are left 0.
+std::vector<TensorEntry> ManifestTensors(const ParameterLayout& layout);
+
+// What one rank has frozen of one version. Filled by one thread; immutable, and so thread safe, from then on. The bytes
+// live, and count as communication memory in the ledger, until the last reader lets go.
+class PublishedWeights {
+ public:
+  // `dtype` is kBF16 or kF32.
+  PublishedWeights(uint64_t version, Dtype dtype, std::shared_ptr<Ledger> ledger)
+      : version_(version), dtype_(dtype), ledger_(std::move(ledger)) {}
+  PublishedWeights(const PublishedWeights&) = delete;
+  PublishedWeights& operator=(const PublishedWeights&) = delete;
+
+  // Room for elements [begin, begin + count) of tensor `tensor`, to be written before anybody reads.
+  void* Add(int tensor, int64_t begin, int64_t count);
+
+  uint64_t version() const { return version_; }
+  Dtype dtype() const { return dtype_; }
+
+  // Ranges and, for each of `num_tensors` tensors, the hash of what is here of it.
+  PublishedPart Describe(int num_tensors) const;
+
+  // The bytes of `range`, which must lie within one added range. OUT_OF_RANGE names what is asked for and what is here.
+  absl::StatusOr<std::string_view> Read(const TensorRange& range) const;
+
+ private:
+  struct Piece {
+    int tensor;
+    int64_t begin;
+    int64_t count;
+    std::unique_ptr<char[]> bytes;
+    LedgerEntry memory;
+  };
+  const uint64_t version_;
+  const Dtype dtype_;
+  const std::shared_ptr<Ledger> ledger_;  // outlives the pieces' entries
+  std::vector<Piece> pieces_;
+};
+
+// One manifest of what all ranks have frozen: part i is that of the rank at endpoints[i]. INTERNAL where the parts
+// together do not cover each element exactly once, naming tensor and element.
+absl::StatusOr<WeightManifest> BuildManifest(uint64_t version, Dtype dtype, const ParameterLayout& layout,
+                                             const std::vector<PublishedPart>& parts,
+                                             const std::vector<std::string>& endpoints);
+
+}  // namespace quartet

@@ -1,0 +1,95 @@
+#include "policy_trainer/weight_publisher.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <limits>
+
+#include "core/weights/tensor_hash.h"
+
+namespace quartet {
+namespace {
+
+using ::testing::HasSubstr;
+
+ParameterLayout TwoTensors() {
+  ParameterLayout layout;
+  layout.groups.push_back({"embedding", {{"a", {2, 3}}}});
+  layout.groups.push_back({"head", {{"b", {5}}}});
+  return layout;
+}
+
+std::shared_ptr<PublishedWeights> Frozen(std::vector<std::vector<int64_t>> tensor_begin_count,
+                                         std::shared_ptr<Ledger> ledger = std::make_shared<Ledger>()) {
+  auto weights = std::make_shared<PublishedWeights>(3, Dtype::kF32, ledger);
+  for (const auto& piece : tensor_begin_count) {
+    auto* data = static_cast<float*>(weights->Add(piece[0], piece[1], piece[2]));
+    for (int64_t i = 0; i < piece[2]; ++i) data[i] = 100.0f * piece[0] + (piece[1] + i);
+  }
+  return weights;
+}
+
+TensorRange Range(int tensor, int64_t begin, int64_t count) {
+  TensorRange range;
+  range.set_tensor(tensor);
+  range.set_begin(begin);
+  range.set_count(count);
+  return range;
+}
+
+TEST(WeightPublisher, AddsPartialHashesUpToTheHashesOfWholeTensors) {
+  const std::vector<PublishedPart> parts = {Frozen({{0, 0, 4}, {1, 3, 2}})->Describe(2),
+                                            Frozen({{0, 4, 2}, {1, 0, 3}})->Describe(2)};
+  const auto manifest = BuildManifest(3, Dtype::kF32, TwoTensors(), parts, {"h:1", "h:2"});
+  ASSERT_TRUE(manifest.ok()) << manifest.status();
+  const float a[] = {0, 1, 2, 3, 4, 5}, b[] = {100, 101, 102, 103, 104};
+  EXPECT_EQ(manifest->tensors(0).hash(), HashElements(a, Dtype::kF32, 0, 6));
+  EXPECT_EQ(manifest->tensors(1).hash(), HashElements(b, Dtype::kF32, 0, 5));
+  EXPECT_EQ(manifest->dtype(), "F32");
+  EXPECT_EQ(manifest->sources(1).endpoint(), "h:2");
+  EXPECT_EQ(manifest->sources(1).ranges(0).begin(), 4);
+}
+
+TEST(WeightPublisher, RefusesAManifestWithAGapAnOverlapOrAMissingEnd) {
+  const auto built = [](std::vector<std::vector<int64_t>> first, std::vector<std::vector<int64_t>> second) {
+    return BuildManifest(3, Dtype::kF32, TwoTensors(), {Frozen(first)->Describe(2), Frozen(second)->Describe(2)},
+                         {"h:1", "h:2"})
+        .status();
+  };
+  EXPECT_TRUE(built({{0, 0, 6}}, {{1, 0, 5}}).ok());
+  EXPECT_THAT(std::string(built({{0, 0, 2}, {0, 3, 3}}, {{1, 0, 5}}).message()), HasSubstr("element 2 of a"));
+  EXPECT_FALSE(built({{0, 0, 4}, {1, 0, 5}}, {{0, 3, 3}}).ok());
+  EXPECT_FALSE(built({{0, 0, 6}, {1, 0, 5}}, {{0, 0, 6}}).ok());
+  EXPECT_THAT(std::string(built({{0, 0, 6}}, {{1, 0, 4}}).message()), HasSubstr("element 4 of b"));
+}
+
+TEST(WeightPublisher, ReadsOnlyWhatIsThere) {
+  const auto weights = Frozen({{0, 2, 4}});
+  const auto read = weights->Read(Range(0, 3, 2));
+  ASSERT_TRUE(read.ok()) << read.status();
+  float values[2];
+  ASSERT_EQ(read->size(), sizeof(values));
+  std::memcpy(values, read->data(), sizeof(values));
+  EXPECT_EQ(values[0], 3);
+  EXPECT_EQ(values[1], 4);
+  constexpr int64_t kMax = std::numeric_limits<int64_t>::max();
+  for (const TensorRange& range : {Range(0, 1, 1), Range(0, 5, 2), Range(0, 2, -1), Range(1, 0, 1), Range(-1, 0, 1),
+                                   Range(0, kMax, kMax), Range(0, 3, kMax), Range(0, kMax, 1)}) {
+    EXPECT_EQ(weights->Read(range).status().code(), absl::StatusCode::kOutOfRange) << range.ShortDebugString();
+  }
+  EXPECT_THAT(std::string(weights->Read(Range(0, 0, 2)).status().message()), HasSubstr("[2, 6)"));
+}
+
+TEST(WeightPublisher, HoldsItsBytesUntilTheLastReaderLetsGo) {
+  auto ledger = std::make_shared<Ledger>();
+  auto weights = Frozen({{0, 0, 6}, {1, 0, 5}}, ledger);
+  std::shared_ptr<const PublishedWeights> reader = weights;
+  weights.reset();
+  EXPECT_EQ(ledger->current(MemoryCategory::kCommunication), 44);
+  reader.reset();
+  EXPECT_EQ(ledger->current(MemoryCategory::kCommunication), 0);
+}
+
+}  // namespace
+}  // namespace quartet
