@@ -1,0 +1,95 @@
+#include "tests/tiny_run.h"
+
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/substitute.h"
+#include "core/base/logging.h"
+#include "core/model/initialize.h"
+
+namespace quartet {
+
+ModelConfig TinyModelConfig() {
+  ModelConfig config;
+  config.model_type = "llama";
+  config.vocab_size = 64;
+  config.hidden_size = 32;
+  config.intermediate_size = 64;
+  config.num_hidden_layers = 2;
+  config.num_attention_heads = 4;
+  config.num_key_value_heads = 2;
+  config.head_dim = 8;
+  config.max_position_embeddings = 256;
+  config.eos_token_ids = {2};
+  return config;
+}
+
+std::string WriteTinyModel(const ProcessHarness& harness, const std::string& name, int extra_tokens) {
+  const std::string folder = harness.Path(name);
+  const absl::Status written = WriteRandomModel(TinyModelConfig(), HeadKind::kVocabulary, 7, Dtype::kF32, folder);
+  QUARTET_CHECK(written.ok()) << written.ToString();
+
+  nlohmann::json vocab = {{"<pad>", 0}, {"<s>", 1}, {"</s>", 2}};
+  nlohmann::json added = nlohmann::json::array();
+  for (const char* token : {"<pad>", "<s>", "</s>"}) {
+    added.push_back({{"id", vocab[token]},
+                     {"content", token},
+                     {"single_word", false},
+                     {"lstrip", false},
+                     {"rstrip", false},
+                     {"normalized", false},
+                     {"special", true}});
+  }
+  for (const char* c = kTinyAlphabet; *c != '\0'; ++c) vocab[std::string(1, *c)] = vocab.size();
+  for (int i = 0; i < extra_tokens; ++i) vocab[absl::StrCat("<extra", i, ">")] = vocab.size();
+  const nlohmann::json tokenizer = {{"version", "1.0"},
+                                    {"truncation", nullptr},
+                                    {"padding", nullptr},
+                                    {"added_tokens", added},
+                                    {"normalizer", nullptr},
+                                    {"pre_tokenizer", nullptr},
+                                    {"post_processor", nullptr},
+                                    {"decoder", {{"type", "Fuse"}}},
+                                    {"model",
+                                     {{"type", "BPE"},
+                                      {"dropout", nullptr},
+                                      {"unk_token", nullptr},
+                                      {"continuing_subword_prefix", nullptr},
+                                      {"end_of_word_suffix", nullptr},
+                                      {"fuse_unk", false},
+                                      {"byte_fallback", false},
+                                      {"ignore_merges", false},
+                                      {"vocab", vocab},
+                                      {"merges", nlohmann::json::array()}}}};
+  std::ofstream(folder + "/tokenizer.json") << tokenizer.dump(1);
+  return folder;
+}
+
+TinyRun WriteTinyRun(const ProcessHarness& harness, const std::string& model, int ranks, const std::string& more) {
+  std::string prompts;
+  for (int i = 0; i < 40; ++i) absl::StrAppend(&prompts, "{\"prompt\": \"", i, "+1=\", \"label\": \"", i + 1, "\"}\n");
+  TinyRun run;
+  run.run_dir = harness.Path("run");
+  const std::string text = absl::Substitute(R"(
+run_dir: "$0"
+data { prompt_data: "$1" prompt_max_len: 16 }
+actor { pretrain: "$2" dtype: "fp32" learning_rate: 1e-3 micro_train_batch_size: 8 }
+critic { pretrain: "$2" dtype: "fp32" learning_rate: 1e-3 micro_train_batch_size: 8 }
+reference { dtype: "fp32" }
+rollout { rollout_batch_size: 8 n_samples_per_prompt: 2 generate_max_len: 8 dtype: "fp32" kv_cache_bytes: 4194304 }
+reward { source { rule: "exact_match" } }
+train { max_steps: 3 call_timeout_seconds: 60 }
+services {
+  rollout { ranks: $3 threads: 1 listen: "127.0.0.1:0" }
+  policy_trainer { ranks: $3 threads: 1 listen: "127.0.0.1:0" }
+  critic_trainer { ranks: $3 threads: 1 listen: "127.0.0.1:0" }
+  scorer { ranks: $3 threads: 1 listen: "127.0.0.1:0" }
+}
+)",
+                                            run.run_dir, harness.Write("prompts.jsonl", prompts), model, ranks);
+  run.config = harness.Write("run.textproto", text + more);
+  return run;
+}
+
+}  // namespace quartet
