@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -41,7 +42,11 @@ struct ModelConfig {
   bool qkv_bias = false;        // Qwen2
   bool attention_bias = false;  // q, k, v and o biases (Llama with "attention_bias": true)
   bool mlp_bias = false;
-  bool qk_norm = false;                // Qwen3
+  bool qk_norm = false;                   // Qwen3
+  double initializer_range = 0.02;        // standard deviation of fresh weights
+  HeadKind head = HeadKind::kVocabulary;  // of the folder: kScalar for *ForSequenceClassification with one label
+  std::optional<int64_t> bos_token_id;
+  std::optional<int64_t> pad_token_id;
   std::vector<int64_t> eos_token_ids;  // generation_config.json's, else config.json's
   std::string json;                    // config.json as read
 };
@@ -49,5 +54,10 @@ struct ModelConfig {
 // Reads `folder`/config.json (and generation_config.json where there is one). INVALID_ARGUMENT names the file, the
 // field, its value and what is allowed; architectures and RoPE variants that are not supported are refused by name.
 absl::StatusOr<ModelConfig> ReadModelConfig(const std::string& folder);
+
+// The inverse: a config.json that ReadModelConfig and transformers read as `config` with that head. Shape fields must
+// be as ReadModelConfig would accept them; `config.json` and `config.head` are not looked at. `torch_dtype` is
+// "float32" or "bfloat16", the type of the weights beside it.
+std::string ConfigJson(const ModelConfig& config, HeadKind head, std::string_view torch_dtype = "float32");
 
 }  // namespace quartet

@@ -1,0 +1,183 @@
+#include "core/model/decoder.h"
+
+#include <ATen/TensorOperators.h>
+#include <ATen/ops/_scaled_dot_product_flash_attention_for_cpu.h>
+#include <ATen/ops/addcmul.h>
+#include <ATen/ops/arange.h>
+#include <ATen/ops/cat.h>
+#include <ATen/ops/embedding.h>
+#include <ATen/ops/empty_like.h>
+#include <ATen/ops/linear.h>
+#include <ATen/ops/outer.h>
+#include <ATen/ops/pow.h>
+#include <ATen/ops/rsqrt.h>
+#include <ATen/ops/scaled_dot_product_attention.h>
+#include <ATen/ops/silu.h>
+#include <ATen/ops/where.h>
+
+#include <numbers>
+#include <optional>
+#include <string_view>
+#include <utility>
+
+#include "absl/strings/match.h"
+#include "core/base/logging.h"
+
+namespace quartet {
+namespace {
+
+std::optional<at::Tensor> Optional(const at::Tensor& tensor) {
+  return tensor.defined() ? std::optional<at::Tensor>(tensor) : std::nullopt;
+}
+
+at::Tensor Linear(const at::Tensor& input, const at::Tensor& weight, const at::Tensor& bias) {
+  return at::linear(input, weight, Optional(bias));
+}
+
+// The angle per position of each pair of dimensions, fp32, [d/2]. The same operations in the same order as
+// transformers: at long positions one last place of a frequency is 1e-4 of an angle.
+at::Tensor InverseFrequencies(const ModelConfig& config, at::Device device) {
+  const at::Tensor exponents =
+      at::arange(0, config.head_dim, 2, at::TensorOptions().dtype(at::kLong).device(device)).to(at::kFloat) /
+      static_cast<double>(config.head_dim);
+  at::Tensor frequencies = at::pow(config.rope_theta, exponents).reciprocal();
+  if (!config.rope_scaling.has_value()) return frequencies;
+
+  // Llama 3: wave lengths beyond the context of pre-training are stretched by `factor`, short ones stay, those between
+  // are blended.
+  const RopeScaling& scaling = *config.rope_scaling;
+  const double context = static_cast<double>(scaling.original_max_position_embeddings);
+  const at::Tensor wave_lengths = (2 * std::numbers::pi) * frequencies.reciprocal();
+  const at::Tensor stretched = frequencies / scaling.factor;
+  const at::Tensor blend = (wave_lengths.reciprocal() * context - scaling.low_freq_factor) /
+                           (scaling.high_freq_factor - scaling.low_freq_factor);
+  const at::Tensor blended = (1 - blend) * stretched + blend * frequencies;
+  const at::Tensor is_long = wave_lengths > context / scaling.low_freq_factor;
+  const at::Tensor is_short = wave_lengths < context / scaling.high_freq_factor;
+  return at::where(is_long, stretched, at::where(is_short, frequencies, blended));
+}
+
+// Rotates pairs (i, i + d/2) of each head, in fp32; [T, H, d].
+at::Tensor Rotate(const at::Tensor& x_THd, const RotaryTable& rotary) {
+  const int64_t half = x_THd.size(2) / 2;
+  const at::Tensor x = x_THd.to(at::kFloat);
+  const at::Tensor turned = at::cat({x.slice(2, half).neg(), x.slice(2, 0, half)}, 2);
+  return at::addcmul(x * rotary.cos_Td.unsqueeze(1), turned, rotary.sin_Td.unsqueeze(1)).to(x_THd.scalar_type());
+}
+
+// `count` sequences of one length, one behind the other, in one call.
+at::Tensor AttendEqualLengths(const at::Tensor& q_THd, const at::Tensor& k_TKd, const at::Tensor& v_TKd, int64_t count,
+                              int64_t length) {
+  const auto split = [&](const at::Tensor& x) {  // [count, heads, length, d], a view
+    return x.view({count, length, x.size(1), x.size(2)}).transpose(1, 2);
+  };
+  at::Tensor out;
+  if (q_THd.is_cpu()) {
+    // Reads each key/value head for the query heads that share it, without copies.
+    out = std::get<0>(
+        at::_scaled_dot_product_flash_attention_for_cpu(split(q_THd), split(k_TKd), split(v_TKd), 0.0, true));
+  } else {
+    out = at::scaled_dot_product_attention(split(q_THd), split(k_TKd), split(v_TKd), {}, 0.0, /*is_causal=*/true,
+                                           std::nullopt, /*enable_gqa=*/q_THd.size(1) != k_TKd.size(1));
+  }
+  return out.transpose(1, 2).reshape(q_THd.sizes());
+}
+
+}  // namespace
+
+BlockWeights MakeBlockWeights(const ParameterGroup& group, const std::vector<at::Tensor>& tensors) {
+  QUARTET_CHECK(group.parameters.size() == tensors.size())
+      << group.name << ": " << tensors.size() << " tensors for " << group.parameters.size() << " parameters";
+  BlockWeights w;
+  const std::pair<std::string_view, at::Tensor*> places[] = {
+      {".input_layernorm.weight", &w.input_norm_D},
+      {".self_attn.q_proj.weight", &w.q_proj},
+      {".self_attn.k_proj.weight", &w.k_proj},
+      {".self_attn.v_proj.weight", &w.v_proj},
+      {".self_attn.o_proj.weight", &w.o_proj},
+      {".self_attn.q_proj.bias", &w.q_bias},
+      {".self_attn.k_proj.bias", &w.k_bias},
+      {".self_attn.v_proj.bias", &w.v_bias},
+      {".self_attn.o_proj.bias", &w.o_bias},
+      {".self_attn.q_norm.weight", &w.q_norm_d},
+      {".self_attn.k_norm.weight", &w.k_norm_d},
+      {".post_attention_layernorm.weight", &w.post_attention_norm_D},
+      {".mlp.gate_proj.weight", &w.gate_proj},
+      {".mlp.up_proj.weight", &w.up_proj},
+      {".mlp.down_proj.weight", &w.down_proj},
+      {".mlp.gate_proj.bias", &w.gate_bias},
+      {".mlp.up_proj.bias", &w.up_bias},
+      {".mlp.down_proj.bias", &w.down_bias},
+  };
+  for (size_t i = 0; i < tensors.size(); ++i) {
+    const std::string& name = group.parameters[i].name;
+    bool placed = false;
+    for (const auto& [suffix, tensor] : places) {
+      if (name.size() < suffix.size() || name.compare(name.size() - suffix.size(), suffix.size(), suffix) != 0)
+        continue;
+      *tensor = tensors[i];
+      placed = true;
+    }
+    QUARTET_CHECK(placed) << name << " is no parameter of a block";
+  }
+  return w;
+}
+
+RotaryTable MakeRotaryTable(const ModelConfig& config, const at::Tensor& positions_T) {
+  const at::Tensor angles = at::outer(positions_T.to(at::kFloat), InverseFrequencies(config, positions_T.device()));
+  const at::Tensor both = at::cat({angles, angles}, 1);
+  return {.cos_Td = both.cos(), .sin_Td = both.sin()};
+}
+
+at::Tensor PackedCausalAttention::Attend(const at::Tensor& q_THd, const at::Tensor& k_TKd,
+                                         const at::Tensor& v_TKd) const {
+  QUARTET_CHECK(!starts_.empty() && starts_.front() == 0 && starts_.back() == q_THd.size(0))
+      << "sequences must cover the " << q_THd.size(0) << " tokens";
+  std::vector<at::Tensor> parts;
+  const size_t sequences = starts_.size() - 1;
+  for (size_t i = 0; i < sequences;) {
+    const int64_t length = starts_[i + 1] - starts_[i];
+    size_t end = i + 1;  // neighbours of the same length go together
+    while (end < sequences && starts_[end + 1] - starts_[end] == length) ++end;
+    if (length > 0) {
+      const int64_t from = starts_[i], to = starts_[end];
+      parts.push_back(AttendEqualLengths(q_THd.slice(0, from, to), k_TKd.slice(0, from, to), v_TKd.slice(0, from, to),
+                                         static_cast<int64_t>(end - i), length));
+    }
+    i = end;
+  }
+  if (parts.empty()) return q_THd;
+  return parts.size() == 1 ? parts.front() : at::cat(parts, 0);
+}
+
+at::Tensor Embed(const at::Tensor& embedding_VD, const at::Tensor& ids_T) { return at::embedding(embedding_VD, ids_T); }
+
+at::Tensor RmsNorm(const at::Tensor& hidden_TD, const at::Tensor& weight_D, double eps) {
+  const at::Tensor x = hidden_TD.to(at::kFloat);
+  const at::Tensor scale = at::rsqrt(x.square().mean(-1, /*keepdim=*/true) + eps);
+  // The weight comes after the cast, as in transformers.
+  return weight_D * (x * scale).to(hidden_TD.scalar_type());
+}
+
+at::Tensor DecoderBlock(const ModelConfig& config, const BlockWeights& weights, const RotaryTable& rotary,
+                        const Attention& attention, const at::Tensor& hidden_TD) {
+  const int64_t T = hidden_TD.size(0), H = config.num_attention_heads, K = config.num_key_value_heads;
+  const int64_t d = config.head_dim;
+  const at::Tensor input = RmsNorm(hidden_TD, weights.input_norm_D, config.rms_norm_eps);
+  at::Tensor q = Linear(input, weights.q_proj, weights.q_bias).view({T, H, d});
+  at::Tensor k = Linear(input, weights.k_proj, weights.k_bias).view({T, K, d});
+  const at::Tensor v = Linear(input, weights.v_proj, weights.v_bias).view({T, K, d});
+  if (weights.q_norm_d.defined()) {
+    q = RmsNorm(q, weights.q_norm_d, config.rms_norm_eps);
+    k = RmsNorm(k, weights.k_norm_d, config.rms_norm_eps);
+  }
+  const at::Tensor attended = attention.Attend(Rotate(q, rotary), Rotate(k, rotary), v);
+  const at::Tensor hidden = hidden_TD + Linear(attended.reshape({T, H * d}), weights.o_proj, weights.o_bias);
+
+  const at::Tensor middle = RmsNorm(hidden, weights.post_attention_norm_D, config.rms_norm_eps);
+  const at::Tensor gate = at::silu(Linear(middle, weights.gate_proj, weights.gate_bias));
+  const at::Tensor up = Linear(middle, weights.up_proj, weights.up_bias);
+  return hidden + Linear(gate * up, weights.down_proj, weights.down_bias);
+}
+
+}  // namespace quartet

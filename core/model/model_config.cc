@@ -1,0 +1,381 @@
+#include "core/model/model_config.h"
+
+#include <cmath>
+#include <limits>
+#include <nlohmann/json.hpp>
+
+#include "absl/status/status.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/strip.h"
+#include "core/base/status_macros.h"
+#include "core/data/json.h"
+
+namespace quartet {
+namespace {
+
+using nlohmann::json;
+
+// Files of real models are a few KiB.
+constexpr int64_t kMaxConfigBytes = 8 << 20;
+// No dimension is larger; products of two fit 64 bits with room to spare.
+constexpr int64_t kMaxDimension = int64_t{1} << 28;
+constexpr int64_t kMaxLayers = 10000;
+
+struct Family {
+  std::string_view model_type;
+  std::string_view causal_lm;
+  std::string_view classification;
+};
+constexpr Family kFamilies[] = {
+    {"llama", "LlamaForCausalLM", "LlamaForSequenceClassification"},
+    {"qwen2", "Qwen2ForCausalLM", "Qwen2ForSequenceClassification"},
+    {"qwen3", "Qwen3ForCausalLM", "Qwen3ForSequenceClassification"},
+    {"mistral", "MistralForCausalLM", "MistralForSequenceClassification"},
+};
+
+// A value as it stands in the file, cut to a length that fits a message.
+std::string Shown(const json& value) {
+  std::string text = value.dump(-1, ' ', false, json::error_handler_t::replace);
+  if (text.size() > 80) text = absl::StrCat(text.substr(0, 77), "...");
+  return text;
+}
+
+// One JSON object of one file. Fields that are null count as absent, as in transformers.
+class Fields {
+ public:
+  Fields(const json& object, std::string file, std::string prefix = "")
+      : object_(object), file_(std::move(file)), prefix_(std::move(prefix)) {}
+
+  const json* Find(const std::string& name) const {
+    auto it = object_.find(name);
+    return it == object_.end() || it->is_null() ? nullptr : &*it;
+  }
+
+  absl::Status Error(const std::string& name, std::string_view allowed) const {
+    const json* value = Find(name);
+    return absl::InvalidArgumentError(absl::StrCat(
+        file_, ": ", prefix_, name, " is ", value == nullptr ? "missing" : Shown(*value), "; ", std::string(allowed)));
+  }
+
+  absl::StatusOr<int64_t> Integer(const std::string& name, int64_t min, int64_t max,
+                                  std::optional<int64_t> fallback = std::nullopt) const {
+    const json* value = Find(name);
+    if (value == nullptr && fallback.has_value()) return *fallback;
+    const std::string allowed = absl::StrCat("it must be an integer in [", min, ", ", max, "]");
+    if (value == nullptr || !value->is_number_integer()) return Error(name, allowed);
+    if (value->is_number_unsigned() && value->get<uint64_t>() > std::numeric_limits<int64_t>::max()) {
+      return Error(name, allowed);
+    }
+    const int64_t number = value->get<int64_t>();
+    if (number < min || number > max) return Error(name, allowed);
+    return number;
+  }
+
+  absl::StatusOr<int64_t> Dimension(const std::string& name, std::optional<int64_t> fallback = std::nullopt) const {
+    return Integer(name, 1, kMaxDimension, fallback);
+  }
+
+  // Finite and greater than `above`, or equal to it where `or_equal`.
+  absl::StatusOr<double> Number(const std::string& name, double above, std::optional<double> fallback,
+                                bool or_equal = false) const {
+    const json* value = Find(name);
+    if (value == nullptr && fallback.has_value()) return *fallback;
+    const std::string allowed =
+        absl::StrCat("it must be a finite number ", or_equal ? "not less than " : "greater than ", above);
+    if (value == nullptr || !value->is_number()) return Error(name, allowed);
+    const double number = value->get<double>();
+    if (!std::isfinite(number) || number < above || (number == above && !or_equal)) return Error(name, allowed);
+    return number;
+  }
+
+  absl::StatusOr<bool> Boolean(const std::string& name, bool fallback) const {
+    const json* value = Find(name);
+    if (value == nullptr) return fallback;
+    if (!value->is_boolean()) return Error(name, "it must be true or false");
+    return value->get<bool>();
+  }
+
+  absl::StatusOr<std::string> String(const std::string& name, std::string_view fallback) const {
+    const json* value = Find(name);
+    if (value == nullptr) return std::string(fallback);
+    if (!value->is_string()) return Error(name, "it must be a string");
+    return value->get<std::string>();
+  }
+
+  // An integer, or a list of integers; empty where absent.
+  absl::StatusOr<std::vector<int64_t>> Ids(const std::string& name, int64_t vocab_size) const {
+    std::vector<int64_t> ids;
+    const json* value = Find(name);
+    if (value == nullptr) return ids;
+    const json list = value->is_array() ? *value : json::array({*value});
+    for (const json& id : list) {
+      if (!id.is_number_integer() || id.get<int64_t>() < 0 || id.get<int64_t>() >= vocab_size) {
+        return Error(name, absl::StrCat("each id must be an integer in [0, ", vocab_size, "), the vocabulary"));
+      }
+      ids.push_back(id.get<int64_t>());
+    }
+    return ids;
+  }
+
+  const std::string& file() const { return file_; }
+
+ private:
+  const json& object_;
+  const std::string file_;
+  const std::string prefix_;
+};
+
+absl::StatusOr<const Family*> ReadFamily(const Fields& fields, ModelConfig* config) {
+  QUARTET_ASSIGN_OR_RETURN(config->model_type, fields.String("model_type", ""));
+  const Family* family = nullptr;
+  for (const Family& candidate : kFamilies) {
+    if (config->model_type == candidate.model_type) family = &candidate;
+  }
+  if (family == nullptr) {
+    return fields.Error("model_type", "supported are \"llama\", \"qwen2\", \"qwen3\" and \"mistral\"");
+  }
+  const json* architectures = fields.Find("architectures");
+  if (architectures == nullptr) return family;
+  if (!architectures->is_array() || architectures->size() != 1 || !architectures->front().is_string()) {
+    return fields.Error("architectures", "it must be a list of one name");
+  }
+  const std::string architecture = architectures->front().get<std::string>();
+  if (architecture == family->classification) {
+    config->head = HeadKind::kScalar;
+  } else if (architecture != family->causal_lm) {
+    return fields.Error("architectures",
+                        absl::StrCat("supported for model_type \"", std::string(family->model_type), "\" are ",
+                                     std::string(family->causal_lm), " and ", std::string(family->classification)));
+  }
+  return family;
+}
+
+// The labels of a sequence classifier are the entries of id2label; transformers' default is two.
+absl::Status CheckOneLabel(const Fields& fields) {
+  const json* labels = fields.Find("id2label");
+  const json* count = fields.Find("num_labels");
+  if (labels != nullptr ? labels->is_object() && labels->size() == 1 : count != nullptr && *count == 1) {
+    return absl::OkStatus();
+  }
+  return fields.Error("id2label",
+                      "a model with a scalar head has one label ({\"0\": \"LABEL_0\"}; without it transformers "
+                      "takes two)");
+}
+
+absl::Status ReadRope(const Fields& fields, ModelConfig* config) {
+  QUARTET_ASSIGN_OR_RETURN(config->rope_theta, fields.Number("rope_theta", 0, 10000.0));
+  QUARTET_ASSIGN_OR_RETURN(const double rotated, fields.Number("partial_rotary_factor", 0, 1.0));
+  if (rotated != 1)
+    return fields.Error("partial_rotary_factor", "supported is 1: every dimension of a head is rotated");
+
+  // "rope_parameters" is the name of transformers 5, which also moved rope_theta into it.
+  const std::string name = fields.Find("rope_parameters") != nullptr ? "rope_parameters" : "rope_scaling";
+  const json* object = fields.Find(name);
+  if (object == nullptr) return absl::OkStatus();
+  if (!object->is_object()) return fields.Error(name, "it must be an object or null");
+  const Fields rope(*object, fields.file(), absl::StrCat(name, "."));
+  QUARTET_ASSIGN_OR_RETURN(config->rope_theta, rope.Number("rope_theta", 0, config->rope_theta));
+  const std::string type_name = rope.Find("rope_type") != nullptr ? "rope_type" : "type";
+  QUARTET_ASSIGN_OR_RETURN(const std::string type, rope.String(type_name, "default"));
+  if (type == "default") return absl::OkStatus();
+  if (type != "llama3") {
+    return rope.Error(
+        type_name,
+        "supported are \"default\" and \"llama3\" (with \"dynamic\", \"yarn\" or \"longrope\" a cache and "
+        "a full forward, or lengths beyond training, would not agree)");
+  }
+  RopeScaling scaling;
+  QUARTET_ASSIGN_OR_RETURN(scaling.factor, rope.Number("factor", 1, std::nullopt, /*or_equal=*/true));
+  QUARTET_ASSIGN_OR_RETURN(scaling.low_freq_factor, rope.Number("low_freq_factor", 0, std::nullopt));
+  QUARTET_ASSIGN_OR_RETURN(scaling.high_freq_factor, rope.Number("high_freq_factor", 0, std::nullopt));
+  QUARTET_ASSIGN_OR_RETURN(scaling.original_max_position_embeddings,
+                           rope.Dimension("original_max_position_embeddings"));
+  if (scaling.high_freq_factor <= scaling.low_freq_factor) {
+    return rope.Error("high_freq_factor",
+                      absl::StrCat("it must be greater than low_freq_factor, which is ", scaling.low_freq_factor));
+  }
+  config->rope_scaling = scaling;
+  return absl::OkStatus();
+}
+
+// Attention reaches back over the whole sequence here; a window that could cut it is refused.
+absl::Status CheckFullAttention(const Fields& fields, const ModelConfig& config) {
+  bool may_slide = config.model_type == "mistral";
+  if (config.model_type == "qwen2" || config.model_type == "qwen3") {
+    QUARTET_ASSIGN_OR_RETURN(may_slide, fields.Boolean("use_sliding_window", false));
+  }
+  if (const json* types = fields.Find("layer_types"); types != nullptr) {
+    if (!types->is_array()) return fields.Error("layer_types", "it must be a list");
+    for (const json& type : *types) {
+      if (type == "sliding_attention") {
+        may_slide = true;
+      } else if (type != "full_attention") {
+        return fields.Error("layer_types", "supported is \"full_attention\" for every layer");
+      }
+    }
+  }
+  if (!may_slide || fields.Find("sliding_window") == nullptr) return absl::OkStatus();
+  QUARTET_ASSIGN_OR_RETURN(const int64_t window, fields.Integer("sliding_window", 1, kMaxDimension));
+  if (window >= config.max_position_embeddings) return absl::OkStatus();
+  return fields.Error("sliding_window", absl::StrCat("sliding window attention is not supported; null, or at least "
+                                                     "max_position_embeddings (",
+                                                     config.max_position_embeddings, "), is"));
+}
+
+absl::Status ReadShape(const Fields& fields, ModelConfig* config) {
+  QUARTET_ASSIGN_OR_RETURN(config->vocab_size, fields.Dimension("vocab_size"));
+  QUARTET_ASSIGN_OR_RETURN(config->hidden_size, fields.Dimension("hidden_size"));
+  QUARTET_ASSIGN_OR_RETURN(config->intermediate_size, fields.Dimension("intermediate_size"));
+  QUARTET_ASSIGN_OR_RETURN(config->num_hidden_layers, fields.Integer("num_hidden_layers", 1, kMaxLayers));
+  QUARTET_ASSIGN_OR_RETURN(config->num_attention_heads, fields.Dimension("num_attention_heads"));
+  QUARTET_ASSIGN_OR_RETURN(config->max_position_embeddings, fields.Dimension("max_position_embeddings"));
+
+  // Only Llama's class takes the number of heads for an absent number of key/value heads.
+  std::optional<int64_t> default_kv_heads;
+  if (config->model_type == "llama") default_kv_heads = config->num_attention_heads;
+  QUARTET_ASSIGN_OR_RETURN(config->num_key_value_heads, fields.Dimension("num_key_value_heads", default_kv_heads));
+  if (config->num_attention_heads % config->num_key_value_heads != 0) {
+    return fields.Error("num_key_value_heads",
+                        absl::StrCat("it must divide num_attention_heads, which is ", config->num_attention_heads));
+  }
+  if (fields.Find("head_dim") == nullptr) {
+    if (config->model_type == "qwen3") return fields.Error("head_dim", "Qwen3 models must state it");
+    if (config->hidden_size % config->num_attention_heads != 0) {
+      return fields.Error("hidden_size",
+                          absl::StrCat("without head_dim it must be a multiple of num_attention_heads, which is ",
+                                       config->num_attention_heads));
+    }
+    config->head_dim = config->hidden_size / config->num_attention_heads;
+    if (config->head_dim % 2 != 0) {
+      return fields.Error("hidden_size", absl::StrCat("it makes heads of ", config->head_dim,
+                                                      " dimensions; rotary embeddings need an even number"));
+    }
+  } else {
+    QUARTET_ASSIGN_OR_RETURN(config->head_dim, fields.Dimension("head_dim"));
+    if (config->head_dim % 2 != 0) return fields.Error("head_dim", "rotary embeddings need an even number");
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ReadVariant(const Fields& fields, ModelConfig* config) {
+  QUARTET_ASSIGN_OR_RETURN(config->rms_norm_eps, fields.Number("rms_norm_eps", 0, 1e-6));
+  QUARTET_ASSIGN_OR_RETURN(config->tie_word_embeddings, fields.Boolean("tie_word_embeddings", false));
+  QUARTET_ASSIGN_OR_RETURN(config->initializer_range, fields.Number("initializer_range", 0, 0.02, /*or_equal=*/true));
+  config->qkv_bias = config->model_type == "qwen2";
+  config->qk_norm = config->model_type == "qwen3";
+  if (config->model_type == "llama" || config->model_type == "qwen3") {
+    QUARTET_ASSIGN_OR_RETURN(config->attention_bias, fields.Boolean("attention_bias", false));
+  }
+  if (config->model_type == "llama") {
+    QUARTET_ASSIGN_OR_RETURN(config->mlp_bias, fields.Boolean("mlp_bias", false));
+  }
+  QUARTET_ASSIGN_OR_RETURN(const std::string activation, fields.String("hidden_act", "silu"));
+  if (activation != "silu") return fields.Error("hidden_act", "supported is \"silu\"");
+  QUARTET_ASSIGN_OR_RETURN(const double dropout, fields.Number("attention_dropout", 0, 0.0, /*or_equal=*/true));
+  if (dropout != 0)
+    return fields.Error("attention_dropout", "supported is 0: dropout would make log-probabilities random");
+  if (fields.Find("quantization_config") != nullptr) {
+    return fields.Error("quantization_config", "quantised weights are not supported; save the model in bfloat16");
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ReadTokenIds(const Fields& fields, const std::string& folder, ModelConfig* config) {
+  const auto optional_id = [&](const std::string& name) -> absl::StatusOr<std::optional<int64_t>> {
+    if (fields.Find(name) == nullptr) return std::optional<int64_t>();
+    QUARTET_ASSIGN_OR_RETURN(const int64_t id, fields.Integer(name, -1, kMaxDimension));
+    return id < 0 ? std::nullopt : std::optional<int64_t>(id);  // Llama 1 and 2 write -1 for none
+  };
+  QUARTET_ASSIGN_OR_RETURN(config->bos_token_id, optional_id("bos_token_id"));
+  QUARTET_ASSIGN_OR_RETURN(config->pad_token_id, optional_id("pad_token_id"));
+  QUARTET_ASSIGN_OR_RETURN(config->eos_token_ids, fields.Ids("eos_token_id", config->vocab_size));
+
+  const std::string path = absl::StrCat(folder, "/generation_config.json");
+  absl::StatusOr<json> generation = ReadJsonFile(path, kMaxConfigBytes);
+  if (absl::IsNotFound(generation.status())) return absl::OkStatus();
+  QUARTET_RETURN_IF_ERROR(generation.status());
+  if (!generation->is_object()) return absl::InvalidArgumentError(absl::StrCat(path, ": it must be a JSON object"));
+  QUARTET_ASSIGN_OR_RETURN(std::vector<int64_t> ids, Fields(*generation, path).Ids("eos_token_id", config->vocab_size));
+  if (!ids.empty()) config->eos_token_ids = std::move(ids);
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::StatusOr<ModelConfig> ReadModelConfig(const std::string& folder) {
+  const std::string path = absl::StrCat(folder, "/config.json");
+  ModelConfig config;
+  QUARTET_ASSIGN_OR_RETURN(config.json, ReadTextFile(path, kMaxConfigBytes));
+  QUARTET_ASSIGN_OR_RETURN(const json object, ParseJson(config.json, path));
+  if (!object.is_object()) return absl::InvalidArgumentError(absl::StrCat(path, ": it must be a JSON object"));
+  const Fields fields(object, path);
+  QUARTET_RETURN_IF_ERROR(ReadFamily(fields, &config).status());
+  if (config.head == HeadKind::kScalar) QUARTET_RETURN_IF_ERROR(CheckOneLabel(fields));
+  QUARTET_RETURN_IF_ERROR(ReadShape(fields, &config));
+  QUARTET_RETURN_IF_ERROR(ReadVariant(fields, &config));
+  QUARTET_RETURN_IF_ERROR(ReadRope(fields, &config));
+  QUARTET_RETURN_IF_ERROR(CheckFullAttention(fields, config));
+  QUARTET_RETURN_IF_ERROR(ReadTokenIds(fields, folder, &config));
+  return config;
+}
+
+std::string ConfigJson(const ModelConfig& config, HeadKind head, std::string_view torch_dtype) {
+  nlohmann::ordered_json object;
+  for (const Family& family : kFamilies) {
+    if (config.model_type != family.model_type) continue;
+    object["architectures"] = {head == HeadKind::kScalar ? family.classification : family.causal_lm};
+  }
+  object["model_type"] = config.model_type;
+  object["vocab_size"] = config.vocab_size;
+  object["hidden_size"] = config.hidden_size;
+  object["intermediate_size"] = config.intermediate_size;
+  object["num_hidden_layers"] = config.num_hidden_layers;
+  object["num_attention_heads"] = config.num_attention_heads;
+  object["num_key_value_heads"] = config.num_key_value_heads;
+  object["head_dim"] = config.head_dim;
+  object["hidden_act"] = "silu";
+  object["max_position_embeddings"] = config.max_position_embeddings;
+  object["rms_norm_eps"] = config.rms_norm_eps;
+  object["rope_theta"] = config.rope_theta;
+  if (config.rope_scaling.has_value()) {
+    object["rope_scaling"] = {
+        {"rope_type", "llama3"},
+        {"factor", config.rope_scaling->factor},
+        {"low_freq_factor", config.rope_scaling->low_freq_factor},
+        {"high_freq_factor", config.rope_scaling->high_freq_factor},
+        {"original_max_position_embeddings", config.rope_scaling->original_max_position_embeddings},
+    };
+  } else {
+    object["rope_scaling"] = nullptr;
+  }
+  object["tie_word_embeddings"] = config.tie_word_embeddings;
+  if (config.model_type == "llama" || config.model_type == "qwen3") object["attention_bias"] = config.attention_bias;
+  if (config.model_type == "llama") object["mlp_bias"] = config.mlp_bias;
+  if (config.model_type == "mistral") object["sliding_window"] = nullptr;
+  if (config.model_type == "qwen2" || config.model_type == "qwen3") object["use_sliding_window"] = false;
+  object["attention_dropout"] = 0.0;
+  object["initializer_range"] = config.initializer_range;
+  const auto id_or_null = [](const std::optional<int64_t>& id) {
+    return id.has_value() ? nlohmann::ordered_json(*id) : nlohmann::ordered_json(nullptr);
+  };
+  object["bos_token_id"] = id_or_null(config.bos_token_id);
+  object["pad_token_id"] = id_or_null(config.pad_token_id);
+  if (config.eos_token_ids.size() == 1) {
+    object["eos_token_id"] = config.eos_token_ids.front();
+  } else if (config.eos_token_ids.empty()) {
+    object["eos_token_id"] = nullptr;
+  } else {
+    object["eos_token_id"] = config.eos_token_ids;
+  }
+  if (head == HeadKind::kScalar) {
+    object["id2label"] = {{"0", "LABEL_0"}};
+    object["label2id"] = {{"LABEL_0", 0}};
+  }
+  object["torch_dtype"] = torch_dtype;
+  object["use_cache"] = true;
+  return object.dump(2) + "\n";
+}
+
+}  // namespace quartet
