@@ -51,8 +51,9 @@ class Setter {
         int index = 0;
         const int size = reflection->FieldSize(*message, field);
         if (last || !absl::SimpleAtoi(parts[i + 1], &index) || index < 0 || index > size) {
-          return Error(absl::StrCat("'", parts[i], "' is a list: name an element, ", parts[i], ".0 to ", parts[i], ".",
-                                    size, ", and its field"));
+          const std::string list = absl::StrJoin(parts.begin(), parts.begin() + i + 1, ".");
+          return Error(absl::StrCat("'", list, "' is a list: name an element, ", list, ".0 to ", list, ".", size,
+                                    ", and its field"));
         }
         if (index == size) reflection->AddMessage(message, field);
         message = reflection->MutableRepeatedMessage(message, field, index);

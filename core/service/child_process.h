@@ -42,7 +42,7 @@ struct ChildProcessOptions {
 // The child finds in QUARTET_PARENT_FD the descriptor of a pipe that closes when this object or this process is gone;
 // our programs leave then.
 //
-// Not thread safe, but one thread may call Signal while another waits.
+// One thread at a time.
 class ChildProcess {
  public:
   // NOT_FOUND or another error that names the program or the log file; also where the program cannot be executed.

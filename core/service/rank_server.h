@@ -19,9 +19,13 @@ struct RankServerOptions {
   // Resolved.
   RunConfig config;
   RankEnvironment place;
-  // host:port of the leader's server, for the others. For the leader itself it is the address to listen on.
+  // host:port that this rank's server binds; port 0 is a free one.
+  std::string listen;
+  // What others find this rank under, where it is not the host of `listen` (a wildcard). "" = that host.
+  std::string advertised_host;
+  // host:port of the leader's server; not for the leader itself. "": read from `leader_file`.
   std::string leader;
-  // The leader writes its address there as soon as it listens; the others, where `leader` has port 0, read it there.
+  // The leader writes its address there as soon as it listens, and removes it once all ranks have come.
   std::string leader_file;
   // The leader writes its address there once it serves.
   std::string address_file;

@@ -1,0 +1,266 @@
+#include "core/service/rank_server.h"
+
+#include <grpcpp/grpcpp.h>
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "core/config/run_config.h"
+#include "core/service/credentials.h"
+#include "core/service/health.grpc.pb.h"
+#include "proto/rollout.grpc.pb.h"
+
+namespace quartet {
+namespace {
+
+using Inputs = std::vector<RankInput>;
+
+// Records in which order each rank ran its calls.
+struct Journal {
+  std::mutex mutex;
+  std::vector<std::vector<std::string>> by_rank;
+  void Write(int rank, const std::string& entry) {
+    std::lock_guard<std::mutex> lock(mutex);
+    by_rank[rank].push_back(entry);
+  }
+};
+
+class FakeService : public RankService {
+ public:
+  FakeService(const RankContext& context, RankGroup& group, Journal* journal, absl::Status load)
+      : context_(context), load_(std::move(load)) {
+    const int rank = context.rank;
+    for (auto [name, kind] :
+         {std::pair("echo", RankGroup::Kind::kCollective), std::pair("look", RankGroup::Kind::kLocal)}) {
+      group.Register(name, kind, [rank, journal](const RankInput& in) -> absl::StatusOr<RankOutput> {
+        journal->Write(rank, in.header);
+        RankOutput out;
+        out.summary = absl::StrCat(rank, ":", in.header);
+        out.items = in.items;
+        return out;
+      });
+      group.Register(absl::StrCat(name, "_fail"), kind, [rank](const RankInput& in) -> absl::StatusOr<RankOutput> {
+        if (in.header == "all") return absl::FailedPreconditionError("not now");
+        if (in.header == "throw" && rank == 1) throw std::runtime_error("boom");
+        if (in.header == "one" && rank == 1) return absl::FailedPreconditionError("not me");
+        return RankOutput();
+      });
+      group.Register(absl::StrCat(name, "_sleep"), kind, [rank](const RankInput& in) -> absl::StatusOr<RankOutput> {
+        if (rank == 1) absl::SleepFor(absl::Milliseconds(1500));
+        return RankOutput();
+      });
+    }
+  }
+  grpc::Service* grpc_service() override { return &service_; }
+  absl::Status Load() override {
+    loaded_store_ = context_.store->Set(absl::StrCat("seen/", context_.rank), "1").ok();
+    return loaded_store_ ? load_ : absl::InternalError("no store");
+  }
+
+ private:
+  const RankContext& context_;
+  const absl::Status load_;
+  bool loaded_store_ = false;
+  Rollout::Service service_;
+};
+
+// A group of ranks that are parts of this process.
+class Group {
+ public:
+  explicit Group(int world_size, std::vector<absl::Status> loads = {}) : groups(world_size), statuses(world_size) {
+    journal.by_rank.resize(world_size);
+    loads.resize(world_size);
+    RunConfig config;
+    EXPECT_TRUE(ResolveRunConfig(&config, "/").ok());
+    for (int r = 0; r < world_size; ++r) {
+      RankServerOptions options;
+      options.service.service = "rollout";
+      options.service.create = [this, r, load = loads[r]](
+                                   const RunConfig&, const RankContext& context,
+                                   RankGroup& group) -> absl::StatusOr<std::unique_ptr<RankService>> {
+        groups[r] = &group;
+        EXPECT_EQ(context.store->Set("x", "y").code(), absl::StatusCode::kFailedPrecondition);
+        return std::make_unique<FakeService>(context, group, &journal, load);
+      };
+      options.config = config;
+      options.place = {r, world_size, r, world_size};
+      options.listen = "127.0.0.1:0";
+      if (r > 0) options.leader = servers[0]->context().endpoint;
+      options.on_broken = [this](const absl::Status& s) {
+        std::lock_guard<std::mutex> lock(mutex);
+        broken.push_back(std::string(s.message()));
+      };
+      servers.push_back(RankServer::Create(std::move(options)).value());
+    }
+    std::vector<std::thread> threads;
+    for (int r = 0; r < world_size; ++r) threads.emplace_back([this, r] { statuses[r] = servers[r]->Serve(); });
+    for (std::thread& t : threads) t.join();
+  }
+  ~Group() {
+    for (auto& server : servers) server->Shutdown(absl::ZeroDuration());
+  }
+
+  absl::StatusOr<std::vector<RankOutput>> Run(const std::string& method, const std::string& header,
+                                              absl::Duration timeout = absl::Seconds(60)) {
+    Inputs inputs(groups.size());
+    for (size_t r = 0; r < inputs.size(); ++r) {
+      inputs[r].header = header;
+      inputs[r].items.assign(r, absl::StrCat("item of ", r));
+    }
+    return groups[0]->Run(method, std::move(inputs), absl::Now() + timeout);
+  }
+
+  std::vector<std::string> Broken() {
+    std::lock_guard<std::mutex> lock(mutex);
+    return broken;
+  }
+
+  Journal journal;
+  std::vector<RankGroup*> groups;
+  std::vector<absl::Status> statuses;
+  std::mutex mutex;
+  std::vector<std::string> broken;
+  std::vector<std::unique_ptr<RankServer>> servers;
+};
+
+bool Contains(const absl::Status& status, const std::string& word) {
+  return std::string(status.message()).find(word) != std::string::npos;
+}
+
+TEST(RankGroup, GivesEachRankItsPartAndJoinsTheAnswersInOrder) {
+  for (int world_size : {1, 2, 3}) {
+    Group group(world_size);
+    for (const absl::Status& s : group.statuses) ASSERT_TRUE(s.ok()) << s;
+    absl::StatusOr<std::vector<RankOutput>> outputs = group.Run("echo", "h");
+    ASSERT_TRUE(outputs.ok()) << outputs.status();
+    ASSERT_EQ(outputs->size(), world_size);
+    for (int r = 0; r < world_size; ++r) {
+      EXPECT_EQ((*outputs)[r].summary, absl::StrCat(r, ":h"));
+      EXPECT_EQ((*outputs)[r].items, std::vector<std::string>(r, absl::StrCat("item of ", r)));
+    }
+    EXPECT_EQ(group.groups[world_size - 1]->endpoints()[0], group.servers[0]->context().endpoint);
+  }
+}
+
+TEST(RankGroup, RunsOverlappingCallsInOneOrderOnAllRanks) {
+  Group group(3);
+  std::vector<std::thread> threads;
+  std::atomic<int> failures{0};
+  for (int t = 0; t < 4; ++t) {
+    threads.emplace_back([&, t] {
+      for (int i = 0; i < 20; ++i) failures += !group.Run(i % 3 == 0 ? "look" : "echo", absl::StrCat(t, "/", i)).ok();
+    });
+  }
+  for (std::thread& t : threads) t.join();
+  EXPECT_EQ(failures, 0);
+  EXPECT_EQ(group.journal.by_rank[0].size(), 80);
+  EXPECT_EQ(group.journal.by_rank[1], group.journal.by_rank[0]);
+  EXPECT_EQ(group.journal.by_rank[2], group.journal.by_rank[0]);
+}
+
+TEST(RankGroup, NamesTheRankOfAnErrorAndGoesOnAfterALocalOne) {
+  Group group(2);
+  const absl::Status status = group.Run("look_fail", "one").status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_TRUE(Contains(status, absl::StrCat("rank 1 (", group.servers[1]->context().endpoint, "): not me"))) << status;
+  EXPECT_TRUE(Contains(group.Run("look_fail", "throw").status(), "boom"));
+  EXPECT_TRUE(group.Run("echo", "h").ok());
+  EXPECT_TRUE(group.Broken().empty());
+}
+
+TEST(RankGroup, GoesOnAfterARefusalByAllRanks) {
+  Group group(2);
+  EXPECT_EQ(group.Run("echo_fail", "all").status().code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_TRUE(group.Run("echo", "h").ok());
+  EXPECT_TRUE(group.Broken().empty());
+}
+
+TEST(RankGroup, IsBrokenByAnErrorOfOneRankInACollective) {
+  Group group(3);
+  EXPECT_TRUE(Contains(group.Run("echo_fail", "one").status(), "not me"));
+  ASSERT_EQ(group.Broken().size(), 1);
+  EXPECT_NE(group.Broken()[0].find("rank 1"), std::string::npos) << group.Broken()[0];
+  EXPECT_EQ(group.Run("echo", "h").status().code(), absl::StatusCode::kUnavailable);
+}
+
+TEST(RankGroup, NamesTheRanksThatAreLate) {
+  Group group(3);
+  const absl::Status status = group.Run("look_sleep", "", absl::Milliseconds(300)).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kDeadlineExceeded);
+  EXPECT_TRUE(Contains(status, "rank 1")) << status;
+  EXPECT_FALSE(Contains(status, "rank 0")) << status;
+  EXPECT_FALSE(Contains(status, "rank 2")) << status;
+  EXPECT_TRUE(group.Broken().empty());
+  EXPECT_TRUE(group.Run("echo", "h").ok());
+}
+
+TEST(RankGroup, RefusesWhatDoesNotFitIntoAMessage) {
+  Group group(2);
+  Inputs inputs(2);
+  inputs[1].items = {"small", std::string(5 << 20, 'x')};
+  const absl::Status status = group.groups[0]->Run("echo", inputs, absl::InfiniteFuture()).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_TRUE(Contains(status, "item 1 for rank 1")) << status;
+  inputs[1].items = {std::string(3 << 20, 'x'), std::string(3 << 20, 'y')};
+  EXPECT_TRUE(group.groups[0]->Run("echo", inputs, absl::InfiniteFuture()).ok());
+}
+
+TEST(RankGroup, IsLedByRankZeroOnly) {
+  Group group(2);
+  EXPECT_EQ(group.groups[1]->Run("echo", Inputs(2), absl::InfiniteFuture()).status().code(),
+            absl::StatusCode::kFailedPrecondition);
+  EXPECT_FALSE(group.groups[0]->Run("nonsense", Inputs(2), absl::InfiniteFuture()).ok());
+  EXPECT_FALSE(group.groups[0]->Run("echo", Inputs(1), absl::InfiniteFuture()).ok());
+}
+
+TEST(RankGroup, RunsLocalWorkOnTheExecutorThread) {
+  Group group(1);
+  std::thread::id first, second;
+  ASSERT_TRUE(group.groups[0]->RunHere([&] { return first = std::this_thread::get_id(), absl::OkStatus(); }).ok());
+  ASSERT_TRUE(group.groups[0]
+                  ->RunHere([&] {
+                    return group.groups[0]->RunHere(
+                        [&] { return second = std::this_thread::get_id(), absl::OkStatus(); });
+                  })
+                  .ok());
+  EXPECT_EQ(first, second);
+  EXPECT_NE(first, std::this_thread::get_id());
+  EXPECT_EQ(group.groups[0]->RunHere([] { return absl::NotFoundError("x"); }).code(), absl::StatusCode::kNotFound);
+}
+
+TEST(RankServer, FailsOnAllRanksWhereOneCannotLoad) {
+  Group group(3, {absl::OkStatus(), absl::NotFoundError("no such model"), absl::OkStatus()});
+  for (const absl::Status& status : group.statuses) {
+    EXPECT_TRUE(Contains(status, absl::StrCat("rank 1 (", group.servers[1]->context().endpoint, ")"))) << status;
+    EXPECT_TRUE(Contains(status, "no such model")) << status;
+  }
+}
+
+TEST(RankServer, TakesAnOrderlyEndOfTheLeaderForNoFailure) {
+  Group group(2);
+  group.servers[0]->Shutdown(absl::ZeroDuration());
+  EXPECT_TRUE(group.Broken().empty());
+}
+
+TEST(RankServer, RefusesAPortInUse) {
+  Group group(1);
+  RankServerOptions options;
+  options.service.service = "rollout";
+  options.service.create = [](const RunConfig&, const RankContext&,
+                              RankGroup&) -> absl::StatusOr<std::unique_ptr<RankService>> {
+    return absl::InternalError("not reached");
+  };
+  ASSERT_TRUE(ResolveRunConfig(&options.config, "/").ok());
+  options.listen = group.servers[0]->context().endpoint;
+  const absl::Status status = RankServer::Create(std::move(options)).status();
+  EXPECT_TRUE(Contains(status, group.servers[0]->context().endpoint)) << status;
+  EXPECT_TRUE(Contains(status, "in use")) << status;
+}
+
+}  // namespace
+}  // namespace quartet

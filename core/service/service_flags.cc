@@ -1,0 +1,170 @@
+#include "core/service/service_flags.h"
+
+#include <stdlib.h>
+
+#include <algorithm>
+
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
+#include "core/base/files.h"
+#include "core/base/status_macros.h"
+#include "core/config/run_config.h"
+#include "core/service/address.h"
+
+namespace quartet {
+namespace {
+
+constexpr char kFlagNames[] = "--config, --set, --ranks, --listen, --address_file, --help";
+
+// An environment variable's whole number of at least 0; nothing where it is not set.
+absl::StatusOr<std::optional<int>> EnvironmentNumber(const char* name) {
+  const char* value = getenv(name);
+  if (value == nullptr || *value == '\0') return std::nullopt;
+  int number = 0;
+  if (!absl::SimpleAtoi(value, &number) || number < 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("the environment variable ", name, " is '", value, "', not a whole number of at least 0"));
+  }
+  return number;
+}
+
+}  // namespace
+
+absl::StatusOr<ServiceFlags> ParseServiceFlags(int argc, const char* const* argv) {
+  ServiceFlags flags;
+  for (int i = 1; i < argc; ++i) {
+    const absl::string_view argument = argv[i];
+    if (argument == "--help" || argument == "-h" || argument == "--help=true") {
+      flags.help = true;
+      continue;
+    }
+    if (!absl::StartsWith(argument, "--")) {
+      return absl::InvalidArgumentError(absl::StrCat("'", argument, "' is not a flag; there are ", kFlagNames));
+    }
+    const size_t equals = argument.find('=');
+    const absl::string_view name = argument.substr(0, equals);
+    if (name != "--config" && name != "--set" && name != "--ranks" && name != "--listen" && name != "--address_file") {
+      return absl::InvalidArgumentError(
+          absl::StrCat("unknown flag ", name, "; there are ", kFlagNames, " (--help explains them)"));
+    }
+    std::string value;
+    if (equals != absl::string_view::npos) {
+      value = std::string(argument.substr(equals + 1));
+    } else if (i + 1 < argc) {
+      value = argv[++i];
+    } else {
+      return absl::InvalidArgumentError(absl::StrCat(name, " needs a value: ", name, "=VALUE"));
+    }
+    if (value.empty()) return absl::InvalidArgumentError(absl::StrCat(name, " needs a value: ", name, "=VALUE"));
+    if (name == "--config") {
+      flags.config = value;
+    } else if (name == "--set") {
+      flags.overrides.push_back(value);
+    } else if (name == "--listen") {
+      QUARTET_RETURN_IF_ERROR(ParseHostPort(value).status());
+      flags.listen = value;
+    } else if (name == "--address_file") {
+      flags.address_file = ResolveUserPath(value);
+    } else {
+      int ranks = 0;
+      if (!absl::SimpleAtoi(value, &ranks) || ranks < 1) {
+        return absl::InvalidArgumentError(absl::StrCat("--ranks=", value, ": it must be a whole number of at least 1"));
+      }
+      flags.ranks = ranks;
+    }
+  }
+  return flags;
+}
+
+absl::StatusOr<RunConfig> LoadServiceConfig(const ServiceFlags& flags, const std::string& service) {
+  QUARTET_ASSIGN_OR_RETURN(const Program program, ServiceProgram(service));
+  QUARTET_ASSIGN_OR_RETURN(RunConfig config, LoadRunConfig(flags.config, flags.overrides, ""));
+  ServicePlacement* placement = MutablePlacementOf(&config, service);
+  if (flags.ranks.has_value()) placement->set_ranks(*flags.ranks);
+  if (!flags.listen.empty()) placement->set_listen(flags.listen);
+  QUARTET_RETURN_IF_ERROR(CheckFor(config, program));
+  QUARTET_RETURN_IF_ERROR(CheckListenAddress(placement->listen(), config.tls()));
+  return config;
+}
+
+absl::StatusOr<std::optional<RankEnvironment>> ReadRankEnvironment() {
+  struct Names {
+    const char *rank, *world_size, *local_rank, *local_world_size;
+  };
+  for (const Names& names : {Names{"RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"},
+                             Names{"SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID", "SLURM_NTASKS_PER_NODE"}}) {
+    QUARTET_ASSIGN_OR_RETURN(const std::optional<int> rank, EnvironmentNumber(names.rank));
+    if (!rank.has_value()) continue;
+    QUARTET_ASSIGN_OR_RETURN(const std::optional<int> world_size, EnvironmentNumber(names.world_size));
+    if (!world_size.has_value()) {
+      return absl::InvalidArgumentError(absl::StrCat("the environment variable ", names.rank, " is set, but ",
+                                                     names.world_size, " is not; set both or neither"));
+    }
+    if (*rank >= *world_size) {
+      return absl::InvalidArgumentError(absl::StrCat("the environment says ", names.rank, "=", *rank, " and ",
+                                                     names.world_size, "=", *world_size,
+                                                     "; a rank must be below the number of ranks"));
+    }
+    QUARTET_ASSIGN_OR_RETURN(const std::optional<int> local_rank, EnvironmentNumber(names.local_rank));
+    QUARTET_ASSIGN_OR_RETURN(const std::optional<int> local_world_size, EnvironmentNumber(names.local_world_size));
+    RankEnvironment place;
+    place.rank = *rank;
+    place.world_size = *world_size;
+    place.local_rank = local_rank.value_or(*rank);
+    // Slurm does not always say how many tasks share the host; the fewest that fit then.
+    place.local_world_size =
+        std::max(local_world_size.value_or(local_rank.has_value() ? 1 : *world_size), place.local_rank + 1);
+    return place;
+  }
+  return std::nullopt;
+}
+
+std::string ServiceHelp(const std::string& service, const std::string& summary) {
+  return absl::StrCat(
+      service, ": ", summary, "\n\nUsage: ", service,
+      " --config=FILE [flags]\n"
+      "\n"
+      "Flags:\n"
+      "  --config=FILE          The run's configuration, a RunConfig in protobuf text format (below).\n"
+      "  --set=PATH=VALUE       Overrides one field, for example --set=rollout.temperature=0.8. May be repeated. Lists "
+      "of\n"
+      "                         numbers append; an element of a list of groups is named by its index:\n"
+      "                         --set=reward.source.0.rule=exact_match\n"
+      "  --ranks=N              Processes on this host. Default: services.",
+      service,
+      ".ranks\n"
+      "  --listen=HOST:PORT     Where rank 0 listens; port 0 is a free one. Default: services.",
+      service,
+      ".listen.\n"
+      "                         An address that is not loopback needs tls {...} in the configuration.\n"
+      "  --address_file=FILE    Rank 0 writes its host:port there once all ranks serve.\n"
+      "  --help                 This text.\n"
+      "\n"
+      "Environment:\n"
+      "  RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR (torchrun), or\n"
+      "  SLURM_PROCID, SLURM_NTASKS, SLURM_LOCALID, SLURM_NTASKS_PER_NODE (Slurm)\n"
+      "                         This process is that one rank, and starts no others. The ranks meet at the leader's\n"
+      "                         address, services.",
+      service,
+      ".listen, whose port must not be 0. Where that is not loopback\n"
+      "                         MASTER_ADDR, if set, takes the place of its host.\n"
+      "  BUILD_WORKING_DIRECTORY  What relative paths are relative to (set by `bazel run`).\n"
+      "  QUARTET_PARENT_FD      A pipe's descriptor: the process leaves when the pipe closes.\n"
+      "  QUARTET_FAIL_POINTS    For tests: \"name=action[@n],...\" with the actions kill, error, sleep:MS and trip.\n"
+      "\n"
+      "Exit codes: 0 after SIGINT or SIGTERM, 1 after an error, 2 for wrong flags or a wrong configuration.\n"
+      "\n"
+      "Examples:\n"
+      "  ",
+      service, " --config=run.textproto --ranks=2\n  ", service, " --config=run.textproto --set=services.", service,
+      ".device=cuda --listen=127.0.0.1:0 --address_file=/tmp/", service,
+      ".address\n"
+      "  grpcurl -plaintext 127.0.0.1:50051 grpc.health.v1.Health/Check\n"
+      "\n"
+      "The configuration, with every field and its default:\n\n",
+      std::string(DescribeRunConfig()));
+}
+
+}  // namespace quartet

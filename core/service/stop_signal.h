@@ -1,0 +1,32 @@
+// Why a program should stop: a signal, its parent's end, or a reason of its own.
+#pragma once
+
+#include <optional>
+#include <string>
+
+#include "absl/time/time.h"
+
+namespace quartet {
+
+// Blocks SIGINT, SIGTERM and SIGCHLD in the calling thread, and so in the threads that it starts later: to be made in
+// main, before any thread. One per process.
+class StopSignal {
+ public:
+  StopSignal();
+  ~StopSignal();
+  StopSignal(const StopSignal&) = delete;
+  StopSignal& operator=(const StopSignal&) = delete;
+
+  // Thread safe; the first reason stays.
+  void Request(const std::string& reason);
+
+  // The reason to stop ("SIGTERM", "the parent process is gone", or a requested one), as soon as there is one; nothing
+  // after `timeout`, or once a child has ended. One thread.
+  std::optional<std::string> Wait(absl::Duration timeout);
+
+ private:
+  struct Impl;
+  Impl* const impl_;
+};
+
+}  // namespace quartet
