@@ -1,0 +1,35 @@
+// A file that grows record by record and says when it cannot.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <string_view>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+
+namespace quartet {
+
+// One thread. Whole records: after an error nothing of the failed record is left in the file, where that is possible.
+class AppendFile {
+ public:
+  // Creates `path`; ALREADY_EXISTS where there is such a file.
+  static absl::StatusOr<std::unique_ptr<AppendFile>> Create(const std::string& path);
+  ~AppendFile();
+  AppendFile(const AppendFile&) = delete;
+  AppendFile& operator=(const AppendFile&) = delete;
+
+  // Hands `record` to the operating system. RESOURCE_EXHAUSTED where the disk or the quota is full; errors name the
+  // file and the system's reason.
+  absl::Status Append(std::string_view record);
+
+  const std::string& path() const { return path_; }
+
+ private:
+  AppendFile(std::string path, int fd) : path_(std::move(path)), fd_(fd) {}
+  std::string path_;
+  int fd_;
+  int64_t size_ = 0;
+};
+
+}  // namespace quartet

@@ -1,0 +1,57 @@
+// The orchestrator: PPO over the four services.
+#include <cstdio>
+#include <string>
+#include <vector>
+
+#include "core/base/logging.h"
+#include "core/config/run_config.h"
+#include "orchestrator/cancellation.h"
+#include "orchestrator/command_line.h"
+#include "orchestrator/interrupt_watch.h"
+#include "orchestrator/service_launcher.h"
+#include "orchestrator/session.h"
+#include "orchestrator/terminal_view.h"
+
+namespace quartet {
+namespace {
+
+const std::vector<FlagSpec>& Flags() {
+  static const std::vector<FlagSpec> flags = {
+      {"config", "FILE", "The run's configuration, a RunConfig in protobuf text format (below)."},
+      {"set", "PATH=VALUE", "Overrides one field, for example --set=train.max_steps=20. May be repeated.", true},
+      {"launch", "", "Start the four services on this machine. Without it they run already at services.*.listen."},
+  };
+  return flags;
+}
+
+int Main(int argc, char** argv) {
+  InitLogging(argv[0], "orchestrator", -1);
+  absl::StatusOr<CommandLine> flags = CommandLine::Parse(argc, argv, Flags());
+  if (!flags.ok()) return Finish("orchestrator", flags.status());
+  if (flags->help()) {
+    std::printf(
+        "orchestrator: trains a policy with PPO, driving rollout, policy_trainer, critic_trainer and scorer.\n\n"
+        "Usage: orchestrator --config=FILE [flags]\n\nFlags:\n%s\n"
+        "Exit codes: 0; 1 where the run failed; 2 for a wrong configuration or wrong data; 130 after SIGINT or "
+        "SIGTERM.\n\nThe configuration, with every field and its default:\n\n%s\n",
+        CommandLine::Describe(Flags()).c_str(), std::string(DescribeRunConfig()).c_str());
+    return 0;
+  }
+  absl::StatusOr<RunConfig> config = LoadRunConfig(flags->Get("config").value_or(""), flags->GetAll("set"), "");
+  if (!config.ok()) return Finish("orchestrator", config.status());
+
+  Cancellation cancellation;
+  InterruptWatch interrupts(&cancellation);
+  TerminalView view(stdout, TerminalView::IsTerminal(stdout));
+  const absl::StatusOr<PpoResult> result = RunPpoSession(
+      *config, {.launch = flags->Has("launch"), .programs_folder = ServiceLauncher::DefaultProgramsFolder()}, view,
+      cancellation);
+  if (!result.ok()) return Finish("orchestrator", result.status());
+  view.Print("done: " + config->run_dir() + "/" + result->summary.checkpoint);
+  return 0;
+}
+
+}  // namespace
+}  // namespace quartet
+
+int main(int argc, char** argv) { return quartet::Main(argc, argv); }

@@ -1,0 +1,45 @@
+// Random numbers that are the same on every machine, for shuffling and seeds.
+#pragma once
+
+#include <cstdint>
+#include <initializer_list>
+#include <utility>
+#include <vector>
+
+namespace quartet {
+
+// splitmix64 (Steele, Lea and Flood 2014). One thread.
+class Random {
+ public:
+  explicit Random(uint64_t seed) : state_(seed) {}
+
+  // A generator of its own for every combination of `parts`, such as {seed, purpose, epoch}.
+  static Random Of(std::initializer_list<uint64_t> parts) {
+    uint64_t state = 0;
+    for (uint64_t part : parts) state = Random(state ^ part).Next();
+    return Random(state);
+  }
+
+  uint64_t Next() {
+    state_ += 0x9e3779b97f4a7c15;
+    uint64_t x = state_;
+    x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9;
+    x = (x ^ (x >> 27)) * 0x94d049bb133111eb;
+    return x ^ (x >> 31);
+  }
+
+  // Uniform in [0, bound), up to a bias of bound / 2^64. bound > 0.
+  uint64_t Below(uint64_t bound) {
+    return static_cast<uint64_t>((static_cast<unsigned __int128>(Next()) * bound) >> 64);
+  }
+
+  template <typename T>
+  void Shuffle(std::vector<T>& items) {
+    for (size_t i = items.size(); i > 1; --i) std::swap(items[i - 1], items[Below(i)]);
+  }
+
+ private:
+  uint64_t state_;
+};
+
+}  // namespace quartet

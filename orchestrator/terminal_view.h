@@ -1,0 +1,55 @@
+// What a run shows while it runs: a line that lives at the bottom of a terminal, plain lines elsewhere.
+#pragma once
+
+#include <condition_variable>
+#include <cstdint>
+#include <cstdio>
+#include <mutex>
+#include <string>
+#include <thread>
+
+#include "absl/time/time.h"
+
+namespace quartet {
+
+// Thread safe.
+class TerminalView {
+ public:
+  // Writes to `out`, which stays open; the live line only where `live`.
+  TerminalView(std::FILE* out, bool live);
+  // For standard output: live if that is a terminal.
+  static bool IsTerminal(std::FILE* out);
+  ~TerminalView();
+  TerminalView(const TerminalView&) = delete;
+  TerminalView& operator=(const TerminalView&) = delete;
+
+  // A line that stays.
+  void Print(const std::string& line);
+
+  // What is being done from now on: the live line shows it with the time it has taken and, where total > 0, a bar.
+  void Begin(const std::string& phase, int64_t total = 0);
+  // Of `total`. Never goes back.
+  void Progress(int64_t done);
+  // Clears the live line.
+  void End();
+
+  // "  [#####.....]  12/24"; one row of what the live line shows.
+  static std::string Bar(int64_t done, int64_t total, int width);
+
+ private:
+  void Refresh();  // mutex_ held
+  void Tick();
+
+  std::FILE* const out_;
+  const bool live_;
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  bool stopping_ = false;
+  std::string phase_;
+  absl::Time began_;
+  int64_t done_ = 0;
+  int64_t total_ = 0;
+  std::thread ticker_;
+};
+
+}  // namespace quartet
