@@ -78,8 +78,8 @@ struct TrainableModel::Impl {
   // What a block's backward pass needs.
   struct SavedBlock {
     at::Tensor input_TD;
-    // Without gradient checkpointing: the graph from the leaves to the output.
-    std::vector<at::Tensor> leaves;
+    // Without gradient checkpointing: the graph from these leaves and the input, then a leaf too, to the output.
+    std::vector<at::Tensor> weights;
     at::Tensor output_TD;
   };
 
@@ -214,9 +214,9 @@ double TrainableModel::Impl::ForwardBackward(
     block.input_TD = hidden;
     if (keep_graphs) {
       at::AutoGradMode with_grad(true);
-      block.leaves = Leaves(group.tensors());
-      block.leaves.push_back(Leaf(hidden));
-      block.output_TD = run_block(g, block.leaves, block.leaves.back());
+      block.weights = Leaves(group.tensors());
+      block.input_TD = Leaf(hidden);
+      block.output_TD = run_block(g, block.weights, block.input_TD);
       hidden = block.output_TD.variable_data();
       // The graph refers to this memory, which is given back now and filled again for the backward pass.
       sharded->refill[g] = buffer;
@@ -262,11 +262,13 @@ double TrainableModel::Impl::ForwardBackward(
       if (!empty) {
         at::AutoGradMode with_grad(true);
         if (!keep_graphs) {
-          block.leaves = Leaves(group.tensors());
-          block.leaves.push_back(Leaf(block.input_TD));
-          block.output_TD = run_block(g, block.leaves, block.leaves.back());
+          block.weights = Leaves(group.tensors());
+          block.input_TD = Leaf(block.input_TD);
+          block.output_TD = run_block(g, block.weights, block.input_TD);
         }
-        gradients = Gradients(block.output_TD, hidden_gradient, block.leaves);
+        std::vector<at::Tensor> inputs = block.weights;
+        inputs.push_back(block.input_TD);
+        gradients = Gradients(block.output_TD, hidden_gradient, inputs);
         hidden_gradient = gradients.back().defined() ? gradients.back() : at::zeros_like(block.input_TD);
         gradients.pop_back();
       }

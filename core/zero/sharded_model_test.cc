@@ -1,0 +1,358 @@
+#include "core/zero/sharded_model.h"
+
+#include <ATen/TensorOperators.h>
+#include <ATen/ops/arange.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/equal.h>
+#include <ATen/ops/zeros_like.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <fstream>
+#include <map>
+#include <mutex>
+
+#include "core/comm/rank_threads.h"
+#include "core/model/initialize.h"
+#include "core/safetensors/reader.h"
+
+namespace quartet {
+namespace {
+
+namespace fs = std::filesystem;
+
+ModelConfig TinyConfig(int64_t layers = 3, bool tied = false) {
+  ModelConfig config;
+  config.model_type = "llama";
+  config.vocab_size = 97;
+  config.hidden_size = 48;
+  config.intermediate_size = 80;
+  config.num_hidden_layers = layers;
+  config.num_attention_heads = 4;
+  config.num_key_value_heads = 2;
+  config.head_dim = 12;
+  config.max_position_embeddings = 128;
+  config.tie_word_embeddings = tied;
+  return config;
+}
+
+// A fresh folder with a random model.
+std::string WriteModel(const std::string& name, const ModelConfig& config, Dtype dtype = Dtype::kF32,
+                       HeadKind head = HeadKind::kVocabulary) {
+  const fs::path folder = fs::path(testing::TempDir()) / ("sharded_model_test_" + name);
+  fs::remove_all(folder);
+  absl::Status status = WriteRandomModel(config, head, 7, dtype, folder.string());
+  EXPECT_TRUE(status.ok()) << status;
+  return folder.string();
+}
+
+PackedSequences SomeSequences() {
+  PackedSequences batch;
+  batch.ids_T = at::arange(0, 30, at::kLong) * 31 % 97;
+  batch.starts = {0, 11, 12, 30};
+  return batch;
+}
+
+std::unique_ptr<ShardedModel> LoadOrDie(const std::string& folder, const ShardedModelOptions& options,
+                                        ProcessGroup& group, Ledger& ledger) {
+  auto model = ShardedModel::Load(folder, options, &group, &ledger);
+  if (!model.ok()) throw std::runtime_error(model.status().ToString());
+  return *std::move(model);
+}
+
+at::Tensor ReadWhole(const CheckpointReader& reader, const std::string& name) {
+  const TensorInfo& info = reader.tensors().at(name);
+  at::Tensor tensor = at::empty(info.shape, info.dtype == Dtype::kF32 ? at::kFloat : at::kBFloat16);
+  EXPECT_TRUE(reader.ReadRange(name, 0, tensor.numel(), tensor.mutable_data_ptr()).ok());
+  return tensor;
+}
+
+TEST(ShardedModel, GathersWhatTheFileHoldsAtEveryWorldSizeAndStage) {
+  const std::string folder = WriteModel("gathers", TinyConfig());
+  auto reader = *CheckpointReader::Open(folder);
+  for (int size : {1, 2, 3, 4}) {
+    for (int stage : {0, 2, 3}) {
+      for (bool trainable : {false, true}) {
+        for (at::ScalarType dtype : {at::kFloat, at::kBFloat16}) {
+          RunRanks(size, [&](ProcessGroup& group) {
+            Ledger ledger;
+            ShardedModelOptions options;
+            options.zero_stage = stage;
+            options.trainable = trainable;
+            options.compute_dtype = dtype;
+            auto model = LoadOrDie(folder, options, group, ledger);
+            const auto& groups = model->layout().groups;
+            for (int g = 0; g < static_cast<int>(groups.size()); ++g) {
+              GatheredGroup gathered = model->Gather(g, g + 1 < static_cast<int>(groups.size()) ? g + 1 : -1);
+              for (size_t p = 0; p < groups[g].parameters.size(); ++p) {
+                const at::Tensor expected = ReadWhole(*reader, groups[g].parameters[p].name).to(dtype);
+                ASSERT_TRUE(at::equal(gathered.tensors()[p], expected))
+                    << groups[g].parameters[p].name << " on rank " << group.rank() << " of " << size << ", stage "
+                    << stage;
+              }
+            }
+          });
+        }
+      }
+    }
+  }
+}
+
+TEST(ShardedModel, ForwardIsTheSameToTheBitAtEveryWorldSizeAndStage) {
+  for (bool tied : {false, true}) {
+    const std::string folder = WriteModel("forward", TinyConfig(3, tied));
+    at::Tensor expected;
+    for (int size : {1, 2, 3}) {
+      for (int stage : {3, 2, 0}) {
+        RunRanks(size, [&](ProcessGroup& group) {
+          Ledger ledger;
+          ShardedModelOptions options;
+          options.zero_stage = stage;
+          options.compute_dtype = at::kFloat;
+          auto model = LoadOrDie(folder, options, group, ledger);
+          int calls = 0;
+          model->Forward(SomeSequences(), [&](const at::Tensor& hidden_TD, const at::Tensor& head_weight) {
+            ++calls;
+            EXPECT_FALSE(hidden_TD.requires_grad());
+            const at::Tensor logits = hidden_TD.matmul(head_weight.t());
+            if (!expected.defined()) expected = logits.clone();
+            EXPECT_TRUE(at::equal(logits, expected)) << "rank " << group.rank() << " of " << size;
+          });
+          EXPECT_EQ(calls, 1);
+          EXPECT_EQ(ledger.current(MemoryCategory::kGathered), 0);
+        });
+      }
+    }
+    ASSERT_TRUE(expected.defined());
+    EXPECT_GT(expected.std().item<double>(), 0);
+  }
+}
+
+TEST(ShardedModel, ARankWithoutTokensTakesPartInTheGathers) {
+  const std::string folder = WriteModel("empty", TinyConfig());
+  RunRanks(2, [&](ProcessGroup& group) {
+    Ledger ledger;
+    auto model = LoadOrDie(folder, {}, group, ledger);
+    PackedSequences batch = SomeSequences();
+    if (group.rank() == 1) batch = {at::empty({0}, at::kLong), {}};
+    int calls = 0;
+    model->Forward(batch, [&](const at::Tensor&, const at::Tensor&) { ++calls; });
+    EXPECT_EQ(calls, group.rank() == 0 ? 1 : 0);
+  });
+}
+
+TEST(ShardedModel, GathersAtMostTwoGroupsAndAQuarterOfADeepModel) {
+  const std::string folder = WriteModel("deep", TinyConfig(16));
+  RunRanks(2, [&](ProcessGroup& group) {
+    Ledger ledger;
+    ShardedModelOptions options;
+    options.compute_dtype = at::kFloat;
+    auto model = LoadOrDie(folder, options, group, ledger);
+    int64_t largest = 0;
+    for (const auto& parameters : model->layout().groups) largest = std::max(largest, parameters.numel() * 4);
+    model->Forward(SomeSequences(), [](const at::Tensor&, const at::Tensor&) {});
+    // A group's buffer is padded by less than 256 bytes a tensor and a rank.
+    EXPECT_LE(ledger.peak(MemoryCategory::kGathered), 2 * (largest + 256 * 16));
+    EXPECT_GT(ledger.peak(MemoryCategory::kGathered), largest) << "the next group is not gathered ahead";
+    EXPECT_LT(ledger.peak(MemoryCategory::kGathered), model->layout().numel() * 4 / 4);
+    EXPECT_EQ(ledger.current(MemoryCategory::kGathered), 0);
+    // Half of the parameters are resident, and the padding.
+    EXPECT_LT(ledger.current(MemoryCategory::kParameters), model->layout().numel() * 4 * 0.55);
+  });
+}
+
+TEST(ShardedModel, AnExceptionOfTheCallerLeavesNothingGathered) {
+  const std::string folder = WriteModel("throws", TinyConfig());
+  RunRanks(2, [&](ProcessGroup& group) {
+    Ledger ledger;
+    auto model = LoadOrDie(folder, {}, group, ledger);
+    auto refuse = [](const at::Tensor&, const at::Tensor&) { throw std::runtime_error("no"); };
+    EXPECT_THROW(model->Forward(SomeSequences(), refuse), std::runtime_error);
+    EXPECT_EQ(ledger.current(MemoryCategory::kGathered), 0);
+    int calls = 0;
+    model->Forward(SomeSequences(), [&](const at::Tensor&, const at::Tensor&) { ++calls; });
+    EXPECT_EQ(calls, 1);
+  });
+}
+
+TEST(ShardedModel, EveryElementIsResidentOnExactlyOneRankAtStage3) {
+  const std::string folder = WriteModel("pieces", TinyConfig());
+  std::mutex mutex;
+  std::map<std::string, std::vector<int>> owners;
+  RunRanks(3, [&](ProcessGroup& group) {
+    Ledger ledger;
+    auto model = LoadOrDie(folder, {}, group, ledger);
+    GatheredGroup first = model->Gather(0);
+    std::lock_guard<std::mutex> lock(mutex);
+    for (const ResidentPiece& piece : model->pieces()) {
+      const ParameterSpec& parameter = model->layout().groups[piece.group].parameters[piece.parameter];
+      auto& counts = owners[parameter.name];
+      counts.resize(parameter.numel());
+      for (int64_t i = 0; i < piece.count; ++i) ++counts[piece.begin + i];
+      if (piece.group == 0) {
+        EXPECT_TRUE(at::equal(model->resident(0).narrow(0, piece.shard_offset, piece.count),
+                              first.tensors()[piece.parameter].view({-1}).narrow(0, piece.begin, piece.count)));
+      }
+    }
+  });
+  EXPECT_EQ(owners.size(), 2u + 1 + 9 * 3);
+  for (const auto& [name, counts] : owners) EXPECT_THAT(counts, testing::Each(1)) << name;
+}
+
+TEST(ShardedModel, NewWeightsAreUsedOnceSwappedIn) {
+  const std::string old_folder = WriteModel("swap_old", TinyConfig());
+  const fs::path new_folder = fs::path(testing::TempDir()) / "sharded_model_test_swap_new";
+  fs::remove_all(new_folder);
+  ASSERT_TRUE(WriteRandomModel(TinyConfig(), HeadKind::kVocabulary, 8, Dtype::kF32, new_folder.string()).ok());
+  for (int stage : {0, 3}) {
+    RunRanks(2, [&](ProcessGroup& group) {
+      Ledger ledger;
+      ShardedModelOptions options;
+      options.zero_stage = stage;
+      options.compute_dtype = at::kFloat;
+      auto model = LoadOrDie(old_folder, options, group, ledger);
+      auto wanted = LoadOrDie(new_folder.string(), options, group, ledger);
+      auto logits_of = [&](ShardedModel& which) {
+        at::Tensor logits;
+        which.Forward(SomeSequences(), [&](const at::Tensor& hidden_TD, const at::Tensor& head_weight) {
+          logits = hidden_TD.matmul(head_weight.t());
+        });
+        return logits;
+      };
+      const at::Tensor before = logits_of(*model);
+      const int64_t resident_bytes = ledger.current(MemoryCategory::kParameters);
+      std::vector<at::Tensor> buffers = model->NewResidentBuffers();
+      EXPECT_GT(ledger.current(MemoryCategory::kParameters), resident_bytes);
+      for (const ResidentPiece& piece : wanted->pieces()) {
+        buffers[piece.group]
+            .narrow(0, piece.shard_offset, piece.count)
+            .copy_(wanted->resident(piece.group).narrow(0, piece.shard_offset, piece.count));
+      }
+      EXPECT_TRUE(at::equal(logits_of(*model), before));
+      model->SwapResident(std::move(buffers));
+      EXPECT_EQ(ledger.current(MemoryCategory::kParameters), resident_bytes);
+      EXPECT_TRUE(at::equal(logits_of(*model), logits_of(*wanted)));
+      EXPECT_FALSE(at::equal(logits_of(*model), before));
+    });
+  }
+}
+
+// Bytes that this process has read by system calls; -1 where the kernel does not count them.
+int64_t BytesRead() {
+  std::ifstream file("/proc/self/io");
+  std::string name;
+  int64_t value = -1;
+  return file >> name >> value && name == "rchar:" ? value : -1;
+}
+
+TEST(ShardedModel, RanksTogetherReadTheFileOnce) {
+  if (BytesRead() < 0) GTEST_SKIP() << "the kernel does not count reads";
+  ModelConfig config = TinyConfig();
+  config.hidden_size = 384;
+  config.head_dim = 96;
+  config.intermediate_size = 1024;
+  const std::string folder = WriteModel("bytes", config);
+  const int64_t file_bytes = fs::file_size(fs::path(folder) / "model.safetensors");
+  const int64_t before = BytesRead();
+  RunRanks(3, [&](ProcessGroup& group) {
+    Ledger ledger;
+    LoadOrDie(folder, {}, group, ledger);
+  });
+  const int64_t read = BytesRead() - before;
+  EXPECT_GE(read, file_bytes * 0.99);
+  EXPECT_LE(read, file_bytes * 1.02);
+}
+
+absl::Status LoadStatus(const std::string& folder, const ShardedModelOptions& options = {}) {
+  absl::Status status;
+  RunRanks(1, [&](ProcessGroup& group) {
+    Ledger ledger;
+    status = ShardedModel::Load(folder, options, &group, &ledger).status();
+  });
+  return status;
+}
+
+TEST(ShardedModel, ATruncatedFileIsAnErrorOnEveryRank) {
+  const std::string folder = WriteModel("truncated", TinyConfig());
+  const fs::path file = fs::path(folder) / "model.safetensors";
+  fs::resize_file(file, fs::file_size(file) - 1000);
+  std::vector<absl::Status> statuses(2);
+  RunRanks(2, [&](ProcessGroup& group) {
+    Ledger ledger;
+    statuses[group.rank()] = ShardedModel::Load(folder, {}, &group, &ledger).status();
+    EXPECT_EQ(ledger.current(MemoryCategory::kParameters), 0);
+  });
+  for (const absl::Status& status : statuses) {
+    EXPECT_FALSE(status.ok());
+    EXPECT_THAT(std::string(status.message()), testing::HasSubstr("model.safetensors"));
+  }
+}
+
+TEST(ShardedModel, NamesTheTensorThatIsMissing) {
+  const std::string folder = WriteModel("missing", TinyConfig(3));
+  // The folder of a shallower model under the configuration of a deeper one.
+  const std::string shallow = WriteModel("shallow", TinyConfig(2));
+  fs::copy_file(fs::path(shallow) / "model.safetensors", fs::path(folder) / "model.safetensors",
+                fs::copy_options::overwrite_existing);
+  const absl::Status status = LoadStatus(folder);
+  EXPECT_EQ(status.code(), absl::StatusCode::kNotFound);
+  EXPECT_THAT(std::string(status.message()), testing::HasSubstr("model.layers.2."));
+}
+
+TEST(ShardedModel, NamesBothShapesOfATensorThatDoesNotFit) {
+  const std::string folder = WriteModel("shape", TinyConfig());
+  ModelConfig other = TinyConfig();
+  other.vocab_size = 96;
+  const std::string narrow = WriteModel("shape_other", other);
+  fs::copy_file(fs::path(narrow) / "model.safetensors", fs::path(folder) / "model.safetensors",
+                fs::copy_options::overwrite_existing);
+  const absl::Status status = LoadStatus(folder);
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(std::string(status.message()), testing::HasSubstr("[96, 48]"));
+  EXPECT_THAT(std::string(status.message()), testing::HasSubstr("[97, 48]"));
+}
+
+TEST(ShardedModel, RefusesStagesAndTypesThatItDoesNotHave) {
+  const std::string folder = WriteModel("options", TinyConfig());
+  ShardedModelOptions options;
+  options.zero_stage = 1;
+  EXPECT_THAT(std::string(LoadStatus(folder, options).message()), testing::HasSubstr("allowed: 0, 2, 3"));
+  options.zero_stage = 3;
+  options.compute_dtype = at::kHalf;
+  EXPECT_THAT(std::string(LoadStatus(folder, options).message()), testing::HasSubstr("allowed: bf16, fp32"));
+}
+
+TEST(ShardedModel, DrawsAMissingScalarHeadAlikeAtEveryWorldSizeOrRefuses) {
+  ModelConfig config = TinyConfig(1);
+  config.hidden_size = 1024;
+  config.head_dim = 256;
+  config.intermediate_size = 8;
+  const std::string folder = WriteModel("score", config);
+  ShardedModelOptions options;
+  options.head = HeadKind::kScalar;
+  options.compute_dtype = at::kFloat;
+  EXPECT_THAT(std::string(LoadStatus(folder, options).message()), testing::HasSubstr("score.weight is missing"));
+
+  options.initialize_missing_head = true;
+  options.seed = 5;
+  at::Tensor expected;
+  for (int size : {1, 3}) {
+    RunRanks(size, [&](ProcessGroup& group) {
+      Ledger ledger;
+      auto model = LoadOrDie(folder, options, group, ledger);
+      model->Forward(SomeSequences(), [&](const at::Tensor&, const at::Tensor& head_weight) {
+        if (group.rank() != 0) return;
+        if (!expected.defined()) expected = head_weight.clone();
+        EXPECT_TRUE(at::equal(head_weight, expected));
+      });
+    });
+  }
+  ASSERT_EQ(expected.sizes(), (std::vector<int64_t>{1, 1024}));
+  // Mean and deviation of 1024 draws within four standard errors.
+  EXPECT_NEAR(expected.mean().item<double>() * std::sqrt(1025.0), 0, 4 / 32.0);
+  EXPECT_NEAR(expected.std().item<double>() * std::sqrt(1025.0), 1, 4 / 45.0);
+}
+
+}  // namespace
+}  // namespace quartet

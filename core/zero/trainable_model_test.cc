@@ -1,0 +1,420 @@
+#include "core/zero/trainable_model.h"
+
+#include <ATen/TensorOperators.h>
+#include <ATen/ops/arange.h>
+#include <ATen/ops/cat.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/equal.h>
+#include <ATen/ops/log_softmax.h>
+#include <ATen/ops/tensor.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <filesystem>
+#include <fstream>
+#include <limits>
+#include <map>
+#include <mutex>
+#include <nlohmann/json.hpp>
+
+#include "core/comm/rank_threads.h"
+#include "core/model/initialize.h"
+#include "core/safetensors/reader.h"
+
+namespace quartet {
+namespace {
+
+namespace fs = std::filesystem;
+
+const char kTestdata[] = "core/zero/testdata/";
+
+// What tools/golden/make_training_golden.py wrote.
+struct Golden {
+  std::vector<std::vector<int64_t>> sequences;
+  std::vector<double> losses, grad_norms;
+  AdamWOptions adamw;
+  double learning_rate, max_norm;
+};
+
+Golden ReadGolden(const std::string& model) {
+  const auto json = nlohmann::json::parse(std::ifstream(kTestdata + model + ".json"));
+  const auto& options = json["options"];
+  Golden golden;
+  golden.sequences = json["sequences"].get<std::vector<std::vector<int64_t>>>();
+  golden.losses = json["losses"].get<std::vector<double>>();
+  golden.grad_norms = json["grad_norms"].get<std::vector<double>>();
+  golden.adamw.beta1 = options["beta1"];
+  golden.adamw.beta2 = options["beta2"];
+  golden.adamw.eps = options["eps"];
+  golden.adamw.weight_decay = options["weight_decay"];
+  golden.learning_rate = options["learning_rate"];
+  golden.max_norm = options["max_norm"];
+  return golden;
+}
+
+PackedSequences Pack(const std::vector<std::vector<int64_t>>& sequences) {
+  PackedSequences batch;
+  batch.starts = {0};
+  std::vector<int64_t> ids;
+  for (const auto& sequence : sequences) {
+    ids.insert(ids.end(), sequence.begin(), sequence.end());
+    batch.starts.push_back(ids.size());
+  }
+  batch.ids_T = at::tensor(ids, at::TensorOptions(at::kLong));
+  return batch;
+}
+
+// Minus the log-probabilities of all tokens but the first of each sequence, times `weight`.
+at::Tensor NextTokenLoss(const PackedSequences& batch, const at::Tensor& hidden_TD, const at::Tensor& head_VD,
+                         double weight) {
+  const at::Tensor log_probs = at::log_softmax(hidden_TD.to(at::kFloat).matmul(head_VD.to(at::kFloat).t()), -1);
+  std::vector<int64_t> from;
+  for (size_t i = 0; i + 1 < batch.starts.size(); ++i) {
+    for (int64_t t = batch.starts[i]; t + 1 < batch.starts[i + 1]; ++t) from.push_back(t);
+  }
+  const at::Tensor rows = at::tensor(from, at::TensorOptions(at::kLong));
+  const at::Tensor targets = batch.ids_T.index_select(0, rows + 1).unsqueeze(1);
+  return log_probs.index_select(0, rows).gather(1, targets).sum() * -weight;
+}
+
+int64_t PredictedTokens(const std::vector<std::vector<int64_t>>& sequences) {
+  int64_t count = 0;
+  for (const auto& sequence : sequences) count += static_cast<int64_t>(sequence.size()) - 1;
+  return count;
+}
+
+std::unique_ptr<TrainableModel> LoadOrDie(const std::string& folder, const TrainableModelOptions& options,
+                                          ProcessGroup& group, Ledger& ledger) {
+  auto model = TrainableModel::Load(folder, options, &group, &ledger);
+  if (!model.ok()) throw std::runtime_error(model.status().ToString());
+  return *std::move(model);
+}
+
+// Gradients of one batch, of which this rank takes every size-th sequence, `micro` at a time. Returns its loss.
+double Accumulate(TrainableModel& model, const std::vector<std::vector<int64_t>>& sequences, int micro) {
+  ProcessGroup& group = model.model().process_group();
+  std::vector<std::vector<int64_t>> mine;
+  for (size_t i = group.rank(); i < sequences.size(); i += group.size()) mine.push_back(sequences[i]);
+  const int most = (static_cast<int>(sequences.size()) + group.size() - 1) / group.size();
+  double loss = 0;
+  for (int begin = 0; begin < most; begin += micro) {
+    const int end = std::min<int>(begin + micro, mine.size());
+    const PackedSequences batch =
+        begin < end ? Pack({mine.begin() + begin, mine.begin() + end}) : PackedSequences{at::empty({0}, at::kLong), {}};
+    loss += model.ForwardBackward(batch, [&](const at::Tensor& hidden_TD, const at::Tensor& head_weight) {
+      return NextTokenLoss(batch, hidden_TD, head_weight, 1.0 / PredictedTokens(sequences));
+    });
+  }
+  at::Tensor total = at::tensor({loss}, at::TensorOptions(at::kDouble));
+  group.AllReduceSum(total)->Wait();
+  return total.item<double>();
+}
+
+struct Curve {
+  std::vector<double> losses, grad_norms;
+};
+
+struct Arrangement {
+  int ranks;
+  int stage;
+  bool checkpointing;
+  int micro;
+};
+
+std::ostream& operator<<(std::ostream& out, const Arrangement& a) {
+  return out << a.ranks << " ranks, stage " << a.stage << ", checkpointing " << a.checkpointing << ", micro-batch "
+             << a.micro;
+}
+
+TrainableModelOptions Fp32Options(const Golden& golden, int stage, bool checkpointing) {
+  TrainableModelOptions options;
+  options.model.zero_stage = stage;
+  options.model.compute_dtype = at::kFloat;
+  options.adamw = golden.adamw;
+  options.gradient_checkpointing = checkpointing;
+  return options;
+}
+
+Curve Train(const std::string& name, const Arrangement& arrangement) {
+  const Golden golden = ReadGolden(name);
+  Curve curve;
+  RunRanks(arrangement.ranks, [&](ProcessGroup& group) {
+    Ledger ledger;
+    auto model =
+        LoadOrDie(kTestdata + name, Fp32Options(golden, arrangement.stage, arrangement.checkpointing), group, ledger);
+    for (size_t step = 0; step < golden.losses.size(); ++step) {
+      const double loss = Accumulate(*model, golden.sequences, arrangement.micro);
+      EXPECT_EQ(ledger.current(MemoryCategory::kGathered), 0);
+      const StepResult result = model->Step(golden.learning_rate, golden.max_norm);
+      EXPECT_FALSE(result.skipped);
+      if (group.rank() == 0) {
+        curve.losses.push_back(loss);
+        curve.grad_norms.push_back(result.grad_norm);
+      }
+    }
+    EXPECT_EQ(model->steps(), static_cast<int64_t>(golden.losses.size()));
+    EXPECT_EQ(ledger.current(MemoryCategory::kCommunication), 0);
+    EXPECT_EQ(ledger.current(MemoryCategory::kActivations), 0);
+  });
+  return curve;
+}
+
+class Training : public testing::TestWithParam<std::tuple<std::string, Arrangement>> {};
+
+INSTANTIATE_TEST_SUITE_P(Arrangements, Training,
+                         testing::Combine(testing::Values("llama", "qwen2_tied"),
+                                          testing::Values(Arrangement{1, 3, true, 8}, Arrangement{1, 3, true, 3},
+                                                          Arrangement{1, 3, false, 8}, Arrangement{2, 3, true, 4},
+                                                          Arrangement{2, 3, true, 1}, Arrangement{3, 3, true, 2},
+                                                          Arrangement{3, 3, false, 2}, Arrangement{2, 3, false, 2},
+                                                          Arrangement{1, 0, true, 8}, Arrangement{2, 0, true, 4},
+                                                          Arrangement{3, 0, false, 1}, Arrangement{1, 2, true, 8},
+                                                          Arrangement{2, 2, true, 4}, Arrangement{3, 2, true, 1},
+                                                          Arrangement{2, 2, false, 3})));
+
+// Three ranks share eight sequences: one goes without in the last micro-batch.
+TEST_P(Training, FollowsTheLossCurveOfTransformersWithTorchsAdamW) {
+  const auto& [name, arrangement] = GetParam();
+  const Golden golden = ReadGolden(name);
+  const Curve curve = Train(name, arrangement);
+  ASSERT_EQ(curve.losses.size(), 20u);
+  EXPECT_LT(curve.losses.back(), 0.8 * curve.losses.front());
+  for (size_t step = 0; step < curve.losses.size(); ++step) {
+    EXPECT_NEAR(curve.losses[step] / golden.losses[step], 1, 1e-5) << "step " << step;
+    EXPECT_NEAR(curve.grad_norms[step] / golden.grad_norms[step], 1, 1e-4) << "step " << step;
+  }
+}
+
+ModelConfig DeepConfig() {
+  ModelConfig config;
+  config.model_type = "llama";
+  config.vocab_size = 97;
+  config.hidden_size = 48;
+  config.intermediate_size = 80;
+  config.num_hidden_layers = 16;
+  config.num_attention_heads = 4;
+  config.num_key_value_heads = 2;
+  config.head_dim = 12;
+  config.max_position_embeddings = 128;
+  return config;
+}
+
+std::string FreshFolder(const std::string& name) {
+  const fs::path folder = fs::path(testing::TempDir()) / ("trainable_model_test_" + name);
+  fs::remove_all(folder);
+  return folder.string();
+}
+
+const std::vector<std::vector<int64_t>> kSequences = {{1, 2, 3, 4, 5, 6}, {7, 8, 9}, {10, 11, 12, 13}, {14, 15}};
+
+TEST(TrainableModel, GathersAtMostTwoGroupsAndAQuarterOfADeepModel) {
+  const std::string folder = FreshFolder("deep");
+  ASSERT_TRUE(WriteRandomModel(DeepConfig(), HeadKind::kVocabulary, 3, Dtype::kF32, folder).ok());
+  for (bool checkpointing : {true, false}) {
+    RunRanks(2, [&](ProcessGroup& group) {
+      Ledger ledger;
+      TrainableModelOptions options;
+      options.model.compute_dtype = at::kFloat;
+      options.gradient_checkpointing = checkpointing;
+      auto model = LoadOrDie(folder, options, group, ledger);
+      const auto& layout = model->model().layout();
+      int64_t largest = 0;
+      for (const auto& parameters : layout.groups) largest = std::max(largest, parameters.numel() * 4);
+      for (int step = 0; step < 2; ++step) {
+        Accumulate(*model, kSequences, 1);
+        EXPECT_EQ(ledger.current(MemoryCategory::kGathered), 0);
+        model->Step(1e-3, 1);
+      }
+      // A group's buffer is padded by less than 256 bytes a tensor and a rank.
+      EXPECT_LE(ledger.peak(MemoryCategory::kGathered), 2 * (largest + 256 * 16));
+      EXPECT_GT(ledger.peak(MemoryCategory::kGathered), largest) << "the next group is not gathered ahead";
+      EXPECT_LT(ledger.peak(MemoryCategory::kGathered), layout.numel() * 4 / 4);
+      // One reduce-scatter under way (input and output) beside the next flat gradient.
+      EXPECT_LE(ledger.peak(MemoryCategory::kCommunication), 3 * (largest + 256 * 16));
+      // Master, gradient and two moments: 16 bytes a parameter over two ranks, and padding.
+      EXPECT_LT(ledger.current(MemoryCategory::kParameters) + ledger.current(MemoryCategory::kGradients) +
+                    ledger.current(MemoryCategory::kOptimizer),
+                layout.numel() * 16 / 2 * 1.1);
+    });
+  }
+}
+
+TEST(TrainableModel, AnExceptionOfTheLossLeavesAModelThatTrainsOn) {
+  const Golden golden = ReadGolden("llama");
+  for (bool checkpointing : {true, false}) {
+    RunRanks(2, [&](ProcessGroup& group) {
+      Ledger ledger;
+      auto model = LoadOrDie(std::string(kTestdata) + "llama", Fp32Options(golden, 3, checkpointing), group, ledger);
+      Accumulate(*model, {golden.sequences[0], golden.sequences[1]}, 1);
+      const PackedSequences batch = Pack(golden.sequences);
+      EXPECT_THROW(model->ForwardBackward(
+                       batch, [](const at::Tensor&, const at::Tensor&) -> at::Tensor { throw std::logic_error("no"); }),
+                   std::logic_error);
+      EXPECT_EQ(ledger.current(MemoryCategory::kGathered), 0);
+      EXPECT_EQ(ledger.current(MemoryCategory::kCommunication), 0);
+      // What had been accumulated before is gone: the next step is the golden run's first.
+      EXPECT_NEAR(Accumulate(*model, golden.sequences, 2) / golden.losses[0], 1, 1e-5);
+      EXPECT_NEAR(model->Step(golden.learning_rate, golden.max_norm).grad_norm / golden.grad_norms[0], 1, 1e-4);
+      EXPECT_NEAR(Accumulate(*model, golden.sequences, 2) / golden.losses[1], 1, 1e-5);
+    });
+  }
+}
+
+TEST(TrainableModel, AGradientThatIsNotFiniteOnOneRankSkipsTheStepOnAll) {
+  const Golden golden = ReadGolden("llama");
+  for (int stage : {0, 2, 3}) {
+    for (double poison : {std::numeric_limits<double>::quiet_NaN(), std::numeric_limits<double>::infinity()}) {
+      RunRanks(2, [&](ProcessGroup& group) {
+        Ledger ledger;
+        auto model = LoadOrDie(std::string(kTestdata) + "llama", Fp32Options(golden, stage, true), group, ledger);
+        const PackedSequences batch = Pack(golden.sequences);
+        model->ForwardBackward(batch, [&](const at::Tensor& hidden_TD, const at::Tensor& head_weight) {
+          const at::Tensor loss = NextTokenLoss(batch, hidden_TD, head_weight, 0.01);
+          return group.rank() == 1 ? loss * poison : loss;
+        });
+        const StepResult result = model->Step(golden.learning_rate, golden.max_norm);
+        EXPECT_TRUE(result.skipped);
+        EXPECT_FALSE(std::isfinite(result.grad_norm));
+        EXPECT_EQ(model->steps(), 0);
+        // Nothing was changed: the golden run starts from here.
+        for (int step = 0; step < 2; ++step) {
+          EXPECT_NEAR(Accumulate(*model, golden.sequences, 4) / golden.losses[step], 1, 1e-5);
+          EXPECT_FALSE(model->Step(golden.learning_rate, golden.max_norm).skipped);
+        }
+      });
+    }
+  }
+}
+
+TEST(TrainableModel, ALossThatDoesNotDependOnTheModelGivesAZeroGradient) {
+  const Golden golden = ReadGolden("llama");
+  RunRanks(1, [&](ProcessGroup& group) {
+    Ledger ledger;
+    auto model = LoadOrDie(std::string(kTestdata) + "llama", Fp32Options(golden, 3, true), group, ledger);
+    EXPECT_EQ(model->ForwardBackward(Pack(golden.sequences),
+                                     [](const at::Tensor&, const at::Tensor&) { return at::tensor({2.5f}).sum(); }),
+              2.5);
+    EXPECT_EQ(model->Step(1e-3, 1).grad_norm, 0);
+  });
+}
+
+TEST(TrainableModel, TrainsInBf16CloseToFp32) {
+  const Golden golden = ReadGolden("llama");
+  for (int stage : {0, 2, 3}) {
+    RunRanks(2, [&](ProcessGroup& group) {
+      Ledger ledger;
+      TrainableModelOptions options = Fp32Options(golden, stage, true);
+      options.model.compute_dtype = at::kBFloat16;
+      auto model = LoadOrDie(std::string(kTestdata) + "llama", options, group, ledger);
+      double loss = 0;
+      for (int step = 0; step < 20; ++step) {
+        loss = Accumulate(*model, golden.sequences, 4);
+        if (step < 3) {
+          EXPECT_NEAR(loss / golden.losses[step], 1, 0.02) << "step " << step;
+        }
+        model->Step(golden.learning_rate, golden.max_norm);
+      }
+      // bf16 rounds weights of 0.2 in steps of 0.001; were the master weights rounded too, steps of 0.004 would be
+      // lost.
+      EXPECT_NEAR(loss / golden.losses[19], 1, 0.2);
+    });
+  }
+}
+
+// Every tensor of a folder, as stored.
+std::map<std::string, std::pair<Dtype, std::vector<char>>> ReadFolder(const std::string& folder) {
+  auto reader = CheckpointReader::Open(folder);
+  EXPECT_TRUE(reader.ok()) << reader.status();
+  std::map<std::string, std::pair<Dtype, std::vector<char>>> tensors;
+  if (!reader.ok()) return tensors;
+  for (const auto& [name, info] : (*reader)->tensors()) {
+    std::vector<char> bytes(info.bytes);
+    EXPECT_TRUE((*reader)->ReadRange(name, 0, info.numel(), bytes.data()).ok());
+    tensors[name] = {info.dtype, bytes};
+  }
+  return tensors;
+}
+
+TEST(TrainableModel, WhatWasNotTrainedIsSavedAsItWasRead) {
+  for (const char* name : {"llama", "qwen2_tied"}) {
+    for (int stage : {0, 2, 3}) {
+      const std::string folder = FreshFolder("unchanged");
+      RunRanks(2, [&](ProcessGroup& group) {
+        Ledger ledger;
+        auto model =
+            LoadOrDie(kTestdata + std::string(name), Fp32Options(ReadGolden(name), stage, true), group, ledger);
+        auto bytes = model->Save(folder);
+        ASSERT_TRUE(bytes.ok()) << bytes.status();
+        int64_t on_disk = 0;
+        for (const auto& file : fs::directory_iterator(folder)) on_disk += file.file_size();
+        EXPECT_EQ(*bytes, on_disk);
+      });
+      EXPECT_EQ(ReadFolder(folder), ReadFolder(kTestdata + std::string(name)));
+    }
+  }
+}
+
+TEST(TrainableModel, SavedWeightsLoadAtAnotherWorldSizeBitForBit) {
+  const Golden golden = ReadGolden("llama");
+  for (at::ScalarType dtype : {at::kFloat, at::kBFloat16}) {
+    const std::string first = FreshFolder("first"), second = FreshFolder("second");
+    RunRanks(3, [&](ProcessGroup& group) {
+      Ledger ledger;
+      TrainableModelOptions options = Fp32Options(golden, 3, true);
+      options.model.compute_dtype = dtype;
+      auto model = LoadOrDie(std::string(kTestdata) + "llama", options, group, ledger);
+      Accumulate(*model, golden.sequences, 4);
+      model->Step(golden.learning_rate, golden.max_norm);
+      EXPECT_TRUE(model->Save(first).ok());
+      EXPECT_EQ(ledger.current(MemoryCategory::kGathered), 0);
+    });
+    RunRanks(2, [&](ProcessGroup& group) {
+      Ledger ledger;
+      TrainableModelOptions options = Fp32Options(golden, 2, true);
+      options.model.compute_dtype = dtype;
+      auto model = LoadOrDie(first, options, group, ledger);
+      EXPECT_TRUE(model->Save(second).ok());
+    });
+    const auto saved = ReadFolder(first);
+    EXPECT_EQ(saved, ReadFolder(second));
+    EXPECT_EQ(saved.begin()->second.first, dtype == at::kFloat ? Dtype::kF32 : Dtype::kBF16);
+    EXPECT_NE(saved, ReadFolder(std::string(kTestdata) + "llama"));
+    const auto config = nlohmann::json::parse(std::ifstream(first + "/config.json"));
+    EXPECT_EQ(config["torch_dtype"], dtype == at::kFloat ? "float32" : "bfloat16");
+    EXPECT_EQ(config["architectures"][0], "LlamaForCausalLM");
+  }
+}
+
+TEST(TrainableModel, RefusesToSaveOverAFolderOnEveryRank) {
+  const std::string folder = FreshFolder("taken");
+  fs::create_directories(folder);
+  RunRanks(2, [&](ProcessGroup& group) {
+    Ledger ledger;
+    auto model = LoadOrDie(std::string(kTestdata) + "llama", Fp32Options(ReadGolden("llama"), 3, true), group, ledger);
+    const absl::Status status = model->Save(folder).status();
+    EXPECT_EQ(status.code(), absl::StatusCode::kAlreadyExists);
+    EXPECT_THAT(std::string(status.message()), testing::HasSubstr(folder));
+  });
+  EXPECT_TRUE(fs::is_empty(folder));
+}
+
+TEST(TrainableModel, ASaveThatFailsLeavesNothingUnderTheName) {
+  const std::string parent = FreshFolder("parent");
+  std::ofstream(parent) << "a file where a folder should be";
+  RunRanks(2, [&](ProcessGroup& group) {
+    Ledger ledger;
+    auto model = LoadOrDie(std::string(kTestdata) + "llama", Fp32Options(ReadGolden("llama"), 3, true), group, ledger);
+    const absl::Status status = model->Save(parent + "/model").status();
+    EXPECT_FALSE(status.ok());
+    EXPECT_THAT(std::string(status.message()), testing::HasSubstr(parent));
+    EXPECT_EQ(ledger.current(MemoryCategory::kGathered), 0);
+    // The model trains on.
+    Accumulate(*model, kSequences, 2);
+    EXPECT_FALSE(model->Step(1e-3, 1).skipped);
+  });
+  EXPECT_TRUE(fs::is_regular_file(parent));
+}
+
+}  // namespace
+}  // namespace quartet
