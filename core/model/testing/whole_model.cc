@@ -67,8 +67,8 @@ at::Tensor WholeModel::Forward(const at::Tensor& ids_T, const std::vector<int64_
   at::Tensor hidden = Embed(parameters_.front().front(), ids_T);
   for (int block = 0; block < config_.num_hidden_layers; ++block) {
     const int group = layout_.block_group(block);
-    hidden = DecoderBlock(config_, MakeBlockWeights(layout_.groups[group], parameters_[group]), rotary, attention,
-                          hidden);
+    hidden =
+        DecoderBlock(config_, MakeBlockWeights(layout_.groups[group], parameters_[group]), rotary, attention, hidden);
   }
   // With tied embeddings the norm is the embedding group's second, else the head group's first parameter.
   const at::Tensor& norm = parameters_[layout_.head_group][layout_.head_group == 0 ? 1 : 0];

@@ -1,0 +1,231 @@
+#include "core/model/model_config.h"
+
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+namespace quartet {
+namespace {
+
+using nlohmann::json;
+using testing::TempDir;
+
+json Llama() {
+  return {{"architectures", {"LlamaForCausalLM"}},
+          {"model_type", "llama"},
+          {"vocab_size", 1000},
+          {"hidden_size", 64},
+          {"intermediate_size", 96},
+          {"num_hidden_layers", 3},
+          {"num_attention_heads", 8},
+          {"num_key_value_heads", 4},
+          {"max_position_embeddings", 512}};
+}
+
+json Qwen2() {
+  json config = Llama();
+  config["model_type"] = "qwen2";
+  config["architectures"] = {"Qwen2ForCausalLM"};
+  return config;
+}
+
+json Mistral() {
+  json config = Llama();
+  config["model_type"] = "mistral";
+  config["architectures"] = {"MistralForCausalLM"};
+  return config;
+}
+
+// A folder of its own for each test.
+std::string Folder() {
+  const std::string folder = TempDir() + "/" + testing::UnitTest::GetInstance()->current_test_info()->name();
+  std::filesystem::create_directories(folder);
+  return folder;
+}
+
+absl::StatusOr<ModelConfig> Read(const std::string& config, const std::string& generation_config = "") {
+  const std::string folder = Folder();
+  std::ofstream(folder + "/config.json") << config;
+  if (!generation_config.empty()) std::ofstream(folder + "/generation_config.json") << generation_config;
+  return ReadModelConfig(folder);
+}
+
+absl::StatusOr<ModelConfig> Read(const json& config) { return Read(config.dump()); }
+
+// Refused, and the message holds every part.
+void ExpectRefused(const json& config, const std::vector<std::string>& parts) {
+  const auto read = Read(config);
+  ASSERT_FALSE(read.ok()) << config;
+  EXPECT_EQ(read.status().code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_NE(read.status().message().find("config.json"), std::string::npos) << read.status();
+  for (const std::string& part : parts) {
+    EXPECT_NE(read.status().message().find(part), std::string::npos) << read.status() << "\nwithout: " << part;
+  }
+}
+
+json With(json config, const std::string& field, json value) {
+  config[field] = std::move(value);
+  return config;
+}
+
+TEST(ModelConfig, TakesDefaultsOfTransformers) {
+  const auto config = Read(Llama());
+  ASSERT_TRUE(config.ok()) << config.status();
+  EXPECT_EQ(config->head_dim, 8);
+  EXPECT_EQ(config->rms_norm_eps, 1e-6);
+  EXPECT_EQ(config->rope_theta, 10000);
+  EXPECT_FALSE(config->rope_scaling.has_value());
+  EXPECT_FALSE(config->tie_word_embeddings);
+  EXPECT_FALSE(config->qkv_bias || config->attention_bias || config->mlp_bias || config->qk_norm);
+  EXPECT_EQ(config->head, HeadKind::kVocabulary);
+  EXPECT_EQ(json::parse(config->json), Llama());
+}
+
+TEST(ModelConfig, ReadsWhatTransformersWrites) {
+  const std::string root = "core/model/testdata/";
+  const auto qwen2 = ReadModelConfig(root + "qwen2");
+  ASSERT_TRUE(qwen2.ok()) << qwen2.status();
+  EXPECT_TRUE(qwen2->qkv_bias);
+  EXPECT_FALSE(qwen2->attention_bias);
+  const auto qwen3 = ReadModelConfig(root + "qwen3");
+  ASSERT_TRUE(qwen3.ok()) << qwen3.status();
+  EXPECT_TRUE(qwen3->qk_norm);
+  EXPECT_TRUE(qwen3->tie_word_embeddings);
+  EXPECT_EQ(qwen3->head_dim, 16);
+  const auto llama3 = ReadModelConfig(root + "llama_tied_llama3_rope");
+  ASSERT_TRUE(llama3.ok()) << llama3.status();
+  ASSERT_TRUE(llama3->rope_scaling.has_value());
+  EXPECT_EQ(llama3->rope_scaling->factor, 8);
+  EXPECT_EQ(llama3->rope_scaling->original_max_position_embeddings, 16);
+  const auto critic = ReadModelConfig(root + "llama_critic");
+  ASSERT_TRUE(critic.ok()) << critic.status();
+  EXPECT_EQ(critic->head, HeadKind::kScalar);
+  const auto mistral = ReadModelConfig(root + "mistral");
+  ASSERT_TRUE(mistral.ok()) << mistral.status();
+  EXPECT_EQ(mistral->eos_token_ids, std::vector<int64_t>{2});
+}
+
+TEST(ModelConfig, PrefersTheStopTokensOfTheGenerationConfig) {
+  const std::string config = With(Llama(), "eos_token_id", 2).dump();
+  EXPECT_EQ(Read(config)->eos_token_ids, (std::vector<int64_t>{2}));
+  EXPECT_EQ(Read(config, R"({"eos_token_id": [7, 9]})")->eos_token_ids, (std::vector<int64_t>{7, 9}));
+  const auto outside = Read(config, R"({"eos_token_id": 1000})");
+  ASSERT_FALSE(outside.ok());
+  EXPECT_NE(outside.status().message().find("generation_config.json: eos_token_id is 1000"), std::string::npos);
+}
+
+TEST(ModelConfig, ReadsRopeParametersOfTransformers5) {
+  const auto config = Read(With(Llama(), "rope_parameters", {{"rope_type", "default"}, {"rope_theta", 5e5}}));
+  ASSERT_TRUE(config.ok()) << config.status();
+  EXPECT_EQ(config->rope_theta, 5e5);
+}
+
+TEST(ModelConfig, RefusesUnsupportedArchitecturesByName) {
+  ExpectRefused(With(Llama(), "model_type", "gpt2"), {"model_type", "\"gpt2\"", "\"llama\""});
+  ExpectRefused(With(Llama(), "architectures", {"LlamaForQuestionAnswering"}),
+                {"LlamaForQuestionAnswering", "LlamaForCausalLM"});
+  ExpectRefused(With(Llama(), "architectures", {"Qwen2ForCausalLM"}), {"Qwen2ForCausalLM", "LlamaForCausalLM"});
+  ExpectRefused(With(Llama(), "hidden_act", "gelu"), {"hidden_act", "gelu", "silu"});
+  ExpectRefused(With(Llama(), "quantization_config", {{"bits", 4}}), {"quantization_config"});
+  ExpectRefused(With(Llama(), "attention_dropout", 0.1), {"attention_dropout", "0.1"});
+}
+
+TEST(ModelConfig, RefusesRopeVariantsByName) {
+  for (const std::string type : {"dynamic", "yarn", "longrope", "linear"}) {
+    ExpectRefused(With(Llama(), "rope_scaling", {{"rope_type", type}, {"factor", 2.0}}),
+                  {"rope_scaling.rope_type", "\"" + type + "\"", "\"llama3\""});
+    ExpectRefused(With(Llama(), "rope_scaling", {{"type", type}, {"factor", 2.0}}),
+                  {"rope_scaling.type", "\"" + type + "\""});
+  }
+  ExpectRefused(With(Llama(), "partial_rotary_factor", 0.5), {"partial_rotary_factor", "0.5"});
+  ExpectRefused(With(Llama(), "rope_scaling", {{"rope_type", "llama3"}}), {"rope_scaling.factor is missing"});
+  ExpectRefused(With(Llama(), "rope_scaling",
+                     {{"rope_type", "llama3"},
+                      {"factor", 8.0},
+                      {"low_freq_factor", 4.0},
+                      {"high_freq_factor", 4.0},
+                      {"original_max_position_embeddings", 64}}),
+                {"high_freq_factor", "greater than low_freq_factor"});
+}
+
+TEST(ModelConfig, RefusesSlidingWindowsThatWouldMatter) {
+  ExpectRefused(With(Mistral(), "sliding_window", 128), {"sliding_window is 128", "512"});
+  EXPECT_TRUE(Read(With(Mistral(), "sliding_window", 512)).ok());
+  EXPECT_TRUE(Read(With(Mistral(), "sliding_window", nullptr)).ok());
+  json qwen = With(Qwen2(), "sliding_window", 128);
+  EXPECT_TRUE(Read(qwen).ok());  // Qwen2 states a window that it does not use
+  qwen["use_sliding_window"] = true;
+  ExpectRefused(qwen, {"sliding_window is 128"});
+  qwen["use_sliding_window"] = false;
+  qwen["layer_types"] = {"full_attention", "sliding_attention", "full_attention"};
+  ExpectRefused(qwen, {"sliding_window is 128"});
+}
+
+TEST(ModelConfig, RefusesMissingAndNonsensicalFields) {
+  for (const std::string field : {"model_type", "vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers",
+                                  "num_attention_heads", "max_position_embeddings"}) {
+    json config = Llama();
+    config.erase(field);
+    ExpectRefused(config, {field + " is "});
+    if (field == "model_type") continue;
+    for (const json& value : {json(0), json(-1), json(1.5), json("8"), json(uint64_t{1} << 63), json::array({8})}) {
+      ExpectRefused(With(Llama(), field, value), {field + " is " + value.dump(), "integer in [1, "});
+    }
+  }
+  ExpectRefused(With(Llama(), "rms_norm_eps", 0), {"rms_norm_eps"});
+  ExpectRefused(With(Llama(), "rope_theta", -1.0), {"rope_theta"});
+  ExpectRefused(With(Llama(), "tie_word_embeddings", 1), {"tie_word_embeddings", "true or false"});
+  ExpectRefused(With(Llama(), "eos_token_id", 1000), {"eos_token_id", "[0, 1000)"});
+}
+
+TEST(ModelConfig, RefusesShapesThatDoNotFitTogether) {
+  ExpectRefused(With(Llama(), "num_key_value_heads", 3), {"num_key_value_heads is 3", "8"});
+  ExpectRefused(With(Llama(), "hidden_size", 60), {"hidden_size is 60", "num_attention_heads"});
+  ExpectRefused(With(Llama(), "hidden_size", 72), {"hidden_size is 72", "9 dimensions"});
+  ExpectRefused(With(Llama(), "head_dim", 7), {"head_dim is 7"});
+  EXPECT_TRUE(Read(With(With(Llama(), "hidden_size", 60), "head_dim", 16)).ok());
+  json qwen = Qwen2();
+  qwen.erase("num_key_value_heads");
+  ExpectRefused(qwen, {"num_key_value_heads is missing"});
+}
+
+TEST(ModelConfig, RefusesClassifiersOfSeveralLabels) {
+  const json critic = With(Llama(), "architectures", {"LlamaForSequenceClassification"});
+  ExpectRefused(critic, {"id2label is missing", "one label"});
+  ExpectRefused(With(critic, "id2label", {{"0", "bad"}, {"1", "good"}}), {"id2label"});
+  EXPECT_EQ(Read(With(critic, "id2label", {{"0", "LABEL_0"}}))->head, HeadKind::kScalar);
+}
+
+TEST(ModelConfig, NamesTheFileThatIsNoJson) {
+  EXPECT_EQ(ReadModelConfig(Folder() + "/absent").status().code(), absl::StatusCode::kNotFound);
+  EXPECT_FALSE(Read(std::string("{")).ok());
+  EXPECT_FALSE(Read(std::string("[]")).ok());
+}
+
+TEST(ModelConfig, SurvivesARoundTripThroughConfigJson) {
+  for (const std::string name :
+       {"llama", "llama_tied_llama3_rope", "llama_biases", "qwen2", "qwen3", "mistral", "llama_critic"}) {
+    const auto config = ReadModelConfig("core/model/testdata/" + name);
+    ASSERT_TRUE(config.ok()) << config.status();
+    const auto again = Read(ConfigJson(*config, config->head));
+    ASSERT_TRUE(again.ok()) << again.status();
+    EXPECT_EQ(again->head, config->head);
+    EXPECT_EQ(again->head_dim, config->head_dim);
+    EXPECT_EQ(again->eos_token_ids, config->eos_token_ids);
+    EXPECT_EQ(again->bos_token_id, config->bos_token_id);
+    EXPECT_EQ(again->pad_token_id, config->pad_token_id);
+    // Every field that transformers wrote and that matters stands in ours with the same value.
+    const json theirs = json::parse(config->json), ours = json::parse(again->json);
+    for (const auto& [field, value] : ours.items()) {
+      if (theirs.contains(field) && field != "head_dim") {  // null where it follows from the others
+        EXPECT_EQ(value, theirs[field]) << name << " " << field;
+      }
+    }
+    EXPECT_EQ(again->rope_scaling.has_value(), config->rope_scaling.has_value());
+  }
+}
+
+}  // namespace
+}  // namespace quartet

@@ -1,0 +1,94 @@
+// Against the same formulas written out over the whole tokens x vocabulary tensor, in float64, with autograd.
+#include "core/model/vocabulary_head.h"
+
+#include <ATen/TensorOperators.h>
+#include <ATen/ops/log_softmax.h>
+#include <ATen/ops/randint.h>
+#include <ATen/ops/randn.h>
+#include <gtest/gtest.h>
+
+namespace quartet {
+namespace {
+
+constexpr int64_t kTokens = 23, kHidden = 16, kVocabulary = 57;
+
+struct Case {
+  at::Tensor hidden = at::randn({kTokens, kHidden});
+  at::Tensor head = at::randn({kVocabulary, kHidden});
+  at::Tensor targets = at::randint(kVocabulary, {kTokens}, at::kLong);
+  at::Tensor upstream = at::randn({kTokens});  // gradient that arrives at each log-probability
+};
+
+struct Expected {
+  at::Tensor log_prob, entropy, hidden_grad, head_grad;
+};
+
+Expected WrittenOut(const Case& c, double temperature) {
+  const at::Tensor hidden = c.hidden.to(at::kDouble).detach().set_requires_grad(true);
+  const at::Tensor head = c.head.to(at::kDouble).detach().set_requires_grad(true);
+  const at::Tensor logits = hidden.matmul(head.t());
+  const at::Tensor log_prob = at::log_softmax(logits / temperature, -1).gather(1, c.targets.unsqueeze(1)).squeeze(1);
+  const at::Tensor at_1 = at::log_softmax(logits, -1).detach();
+  (log_prob * c.upstream).sum().backward();
+  return {log_prob.detach(), -(at_1.exp() * at_1).sum(-1), hidden.grad(), head.grad()};
+}
+
+double Difference(const at::Tensor& a, const at::Tensor& b) {
+  EXPECT_EQ(a.sizes(), b.sizes());
+  return ((a - b).abs().max() / b.abs().max()).item<double>();
+}
+
+class Temperatures : public testing::TestWithParam<double> {};
+INSTANTIATE_TEST_SUITE_P(Some, Temperatures, testing::Values(1.0, 0.5, 2.0));
+
+TEST_P(Temperatures, GiveWhatTheWrittenOutFormulasGive) {
+  const Case c;
+  const Expected expected = WrittenOut(c, GetParam());
+  for (const int64_t chunk : {1, 7, 23, 100}) {
+    const at::Tensor hidden = c.hidden.clone().set_requires_grad(true);
+    const at::Tensor head = c.head.clone().set_requires_grad(true);
+    const TokenLogProbs result = ChunkedLogProbs(hidden, head, c.targets, GetParam(), true, chunk);
+    EXPECT_EQ(result.log_prob_T.scalar_type(), at::kFloat);
+    EXPECT_LT(Difference(result.log_prob_T, expected.log_prob), 1e-5);
+    EXPECT_LT(Difference(result.entropy_T, expected.entropy), 1e-5);
+    EXPECT_FALSE(result.entropy_T.requires_grad());
+    (result.log_prob_T * c.upstream).sum().backward();
+    EXPECT_LT(Difference(hidden.grad(), expected.hidden_grad), 1e-5);
+    EXPECT_LT(Difference(head.grad(), expected.head_grad), 1e-5);
+  }
+}
+
+TEST(ChunkedLogProbs, KeepsBfloat16GradientsInTheirType) {
+  Case c;
+  c.hidden = c.hidden.to(at::kBFloat16);
+  c.head = c.head.to(at::kBFloat16);
+  const Expected expected = WrittenOut(c, 1);
+  const at::Tensor hidden = c.hidden.clone().set_requires_grad(true);
+  const at::Tensor head = c.head.clone().set_requires_grad(true);
+  const TokenLogProbs result = ChunkedLogProbs(hidden, head, c.targets, 1, true, 8);
+  EXPECT_EQ(result.log_prob_T.scalar_type(), at::kFloat);
+  EXPECT_LT(Difference(result.log_prob_T, expected.log_prob), 1e-2);
+  (result.log_prob_T * c.upstream).sum().backward();
+  EXPECT_EQ(hidden.grad().scalar_type(), at::kBFloat16);
+  EXPECT_EQ(head.grad().scalar_type(), at::kBFloat16);
+  EXPECT_LT(Difference(hidden.grad(), expected.hidden_grad), 2e-2);
+  EXPECT_LT(Difference(head.grad(), expected.head_grad), 2e-2);
+}
+
+TEST(ChunkedLogProbs, LeavesOutWhatIsNotAskedFor) {
+  const Case c;
+  EXPECT_FALSE(ChunkedLogProbs(c.hidden, c.head, c.targets, 1, false).entropy_T.defined());
+  const at::Tensor hidden = c.hidden.clone().set_requires_grad(true);  // a frozen head
+  ChunkedLogProbs(hidden, c.head, c.targets, 1, false).log_prob_T.sum().backward();
+  EXPECT_TRUE(hidden.grad().defined());
+}
+
+TEST(ChunkedLogProbs, TakesNoTokens) {
+  const Case c;
+  const TokenLogProbs result = ChunkedLogProbs(c.hidden.slice(0, 0, 0), c.head, c.targets.slice(0, 0, 0), 1, true);
+  EXPECT_EQ(result.log_prob_T.numel(), 0);
+  EXPECT_EQ(result.entropy_T.numel(), 0);
+}
+
+}  // namespace
+}  // namespace quartet
