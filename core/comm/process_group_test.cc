@@ -189,8 +189,8 @@ TEST(ProcessGroup, RefusesRanksAndDevicesThatCannotBe) {
               testing::HasSubstr("allowed: cpu, cuda"));
 }
 
-// Local addresses of this process's TCP sockets, as /proc writes them (hexadecimal).
-std::vector<std::string> SocketAddresses() {
+// Local addresses of this process's listening TCP sockets, as /proc writes them (hexadecimal).
+std::vector<std::string> ListeningAddresses() {
   std::set<std::string> own;
   for (const auto& descriptor : std::filesystem::directory_iterator("/proc/self/fd")) {
     std::error_code gone;
@@ -205,17 +205,17 @@ std::vector<std::string> SocketAddresses() {
       std::istringstream fields(line);
       std::string index, local, remote, state, queues, timer, retransmits, user, timeout, inode;
       fields >> index >> local >> remote >> state >> queues >> timer >> retransmits >> user >> timeout >> inode;
-      if (own.count("socket:[" + inode) > 0) addresses.push_back(local);
+      if (state == "0A" && own.count("socket:[" + inode + "]") > 0) addresses.push_back(local);
     }
   }
   return addresses;
 }
 
-TEST(ProcessGroup, OpensSocketsOnTheGivenAddressOnly) {
+TEST(ProcessGroup, ListensOnTheGivenAddressOnly) {
   RunRanks(2, [&](ProcessGroup& group) {
     group.Barrier();
     if (group.rank() == 0) {
-      const std::vector<std::string> addresses = SocketAddresses();
+      const std::vector<std::string> addresses = ListeningAddresses();
       EXPECT_FALSE(addresses.empty());
       // 127.0.0.1 in the kernel's byte order.
       EXPECT_THAT(addresses, testing::Each(testing::StartsWith("0100007F:")));
