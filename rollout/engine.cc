@@ -11,7 +11,6 @@
 #include <ATen/ops/from_blob.h>
 #include <ATen/ops/full.h>
 #include <ATen/ops/index_select.h>
-#include <ATen/ops/linear.h>
 
 #include <algorithm>
 #include <atomic>
@@ -28,6 +27,7 @@
 #include "core/base/status_macros.h"
 #include "core/comm/process_group.h"
 #include "core/model/decoder.h"
+#include "core/model/vocabulary_head.h"
 #include "core/zero/sharded_model.h"
 #include "rollout/paged_attention.h"
 #include "rollout/sampler.h"
@@ -157,13 +157,10 @@ class PagedAttention : public Attention {
   int64_t layer_ = 0;
 };
 
+// Accounted by the model, as parameters.
 class Staging : public WeightStaging {
  public:
-  Staging(const ShardedModel& model, const std::vector<int32_t>& first_tensor, Ledger* ledger)
-      : buffers_(model.NewResidentBuffers()) {
-    int64_t bytes = 0;
-    for (const at::Tensor& buffer : buffers_) bytes += static_cast<int64_t>(buffer.nbytes());
-    entry_ = LedgerEntry(ledger, MemoryCategory::kParameters, bytes);
+  Staging(const ShardedModel& model, const std::vector<int32_t>& first_tensor) : buffers_(model.NewResidentBuffers()) {
     for (const ResidentPiece& piece : model.pieces()) {
       const at::Tensor& buffer = buffers_[piece.group];
       char* data = static_cast<char*>(buffer.mutable_data_ptr()) + piece.shard_offset * buffer.element_size();
@@ -176,7 +173,6 @@ class Staging : public WeightStaging {
  private:
   std::vector<at::Tensor> buffers_;
   std::vector<StagedRange> ranges_;
-  LedgerEntry entry_;
 };
 
 class Engine : public RolloutEngine {
@@ -283,9 +279,7 @@ class Engine : public RolloutEngine {
     return model_->options().compute_dtype == at::kFloat ? Dtype::kF32 : Dtype::kBF16;
   }
 
-  std::unique_ptr<WeightStaging> NewStaging() override {
-    return std::make_unique<Staging>(*model_, first_tensor_, ledger_);
-  }
+  std::unique_ptr<WeightStaging> NewStaging() override { return std::make_unique<Staging>(*model_, first_tensor_); }
 
   void Commit(std::unique_ptr<WeightStaging> staging, uint64_t version) override {
     model_->SwapResident(static_cast<Staging&>(*staging).TakeBuffers());
@@ -375,7 +369,7 @@ class Engine : public RolloutEngine {
                                        Find(head, group, "model.norm.weight"), config.rms_norm_eps);
     const at::Tensor head_VD =
         Find(head, group, config.tie_word_embeddings ? "model.embed_tokens.weight" : "lm_head.weight");
-    return at::linear(last_ND, head_VD).to(at::kFloat).contiguous();
+    return VocabularyLogits(last_ND, head_VD).contiguous();
   }
 
   static at::Tensor Find(const ParameterGroup& parameters, const GatheredGroup& gathered, const std::string& name) {

@@ -1,0 +1,433 @@
+// Against transformers' greedy generation (tools/golden/make_rollout_golden.py) and the trainer's own
+// log-probabilities.
+
+#include "rollout/engine.h"
+
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/from_blob.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <fstream>
+#include <functional>
+#include <map>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "core/comm/local_store.h"
+#include "core/comm/process_group.h"
+#include "core/model/vocabulary_head.h"
+#include "core/safetensors/reader.h"
+#include "core/zero/sharded_model.h"
+#include "gtest/gtest.h"
+#include "nlohmann/json.hpp"
+#include "rollout/paged_attention.h"
+
+namespace quartet {
+namespace {
+
+using nlohmann::json;
+using Results = std::map<std::pair<uint64_t, int32_t>, GeneratedSequence>;
+
+json Golden() {
+  std::ifstream file("rollout/testdata/generate.json");
+  return json::parse(file);
+}
+
+json GoldenOf(const std::string& model) {
+  for (const json& golden : Golden()) {
+    if (golden["model"] == model) return golden;
+  }
+  ADD_FAILURE() << "no golden cases of " << model;
+  return {};
+}
+
+std::string Folder(const std::string& model) { return "core/model/testdata/" + model; }
+
+RolloutEngineOptions OptionsFor(const std::string& model) {
+  RolloutEngineOptions options;
+  options.model = Folder(model);
+  options.dtype = "fp32";
+  options.max_model_len = 256;
+  return options;
+}
+
+// The bytes of `blocks` blocks of cache.
+int64_t CacheBytes(const std::string& model, const std::string& dtype, int64_t blocks) {
+  const auto config = ReadModelConfig(Folder(model));
+  const PagedCacheLayout layout{16, config->num_key_value_heads, config->head_dim};
+  return blocks * config->num_hidden_layers * (layout.key_block_numel() + layout.value_block_numel()) *
+         (dtype == "fp32" ? 4 : 2);
+}
+
+RankContext ContextOf(int rank, int ranks, KeyValueStore* store) {
+  RankContext context;
+  context.service = "rollout";
+  context.rank = context.local_rank = rank;
+  context.world_size = context.local_world_size = ranks;
+  context.host = "127.0.0.1";
+  context.device = "cpu";
+  context.collective_timeout = absl::Seconds(60);
+  context.store = store;
+  return context;
+}
+
+// An engine of one rank with what it needs.
+struct LoadedEngine {
+  explicit LoadedEngine(const RolloutEngineOptions& options) : store(MakeLocalStore()) {
+    auto loaded = RolloutEngine::Load(options, ContextOf(0, 1, store.get()), &ledger);
+    if (!loaded.ok()) throw std::runtime_error(loaded.status().ToString());
+    engine = *std::move(loaded);
+  }
+  RolloutEngine* operator->() { return engine.get(); }
+
+  Ledger ledger;
+  std::unique_ptr<KeyValueStore> store;
+  std::unique_ptr<RolloutEngine> engine;
+};
+
+SamplingParams Greedy(int32_t max_new_tokens) {
+  SamplingParams sampling;
+  sampling.set_temperature(0);
+  sampling.set_top_p(1);
+  sampling.set_max_new_tokens(max_new_tokens);
+  sampling.set_n_samples(1);
+  return sampling;
+}
+
+std::vector<GenerationTask> TasksOf(const json& golden, int32_t samples = 1) {
+  std::vector<GenerationTask> tasks;
+  for (const json& c : golden["cases"]) {
+    tasks.push_back({.prompt_index = tasks.size(), .ids = c["prompt"], .first_sample = 0, .samples = samples});
+  }
+  return tasks;
+}
+
+Results Generate(RolloutEngine& engine, const SamplingParams& sampling, const std::vector<GenerationTask>& tasks) {
+  Results results;
+  const absl::Status status = engine.Generate(sampling, tasks, [&](GeneratedSequence sequence) {
+    const auto key = std::pair(sequence.prompt_index(), sequence.sample());
+    EXPECT_TRUE(results.emplace(key, std::move(sequence)).second) << "a sequence came twice";
+  });
+  EXPECT_TRUE(status.ok()) << status;
+  return results;
+}
+
+std::vector<int32_t> AnswerOf(const GeneratedSequence& sequence) {
+  std::vector<int32_t> answer;
+  for (int i = 0; i < sequence.tokens().ids_size(); ++i) {
+    if (sequence.tokens().action_mask(i)) answer.push_back(sequence.tokens().ids(i));
+  }
+  return answer;
+}
+
+void ExpectGolden(const json& golden, const Results& results) {
+  ASSERT_EQ(results.size(), golden["cases"].size());
+  for (size_t i = 0; i < results.size(); ++i) {
+    const json& expected = golden["cases"][i];
+    const GeneratedSequence& sequence = results.at({i, 0});
+    const std::vector<int32_t> prompt = expected["prompt"];
+    ASSERT_TRUE(std::equal(prompt.begin(), prompt.end(), sequence.tokens().ids().begin()));
+    EXPECT_EQ(AnswerOf(sequence), expected["answer"].get<std::vector<int32_t>>()) << "prompt " << i;
+    ASSERT_EQ(sequence.log_probs_size(), static_cast<int>(expected["log_probs"].size()));
+    for (int t = 0; t < sequence.log_probs_size(); ++t) {
+      EXPECT_NEAR(sequence.log_probs(t), expected["log_probs"][t].get<float>(), 2e-5);
+      EXPECT_EQ(sequence.policy_versions(t), 0u);
+    }
+    const bool to_the_end = sequence.log_probs_size() == golden["max_new_tokens"];
+    EXPECT_EQ(sequence.finish_reason(), to_the_end ? GeneratedSequence::LENGTH : GeneratedSequence::STOP);
+  }
+}
+
+// Runs `body` as each of two ranks that share a sharded engine.
+void WithTwoShardedRanks(RolloutEngineOptions options, const std::function<void(int, RolloutEngine&)>& body) {
+  options.zero_stage = 3;
+  const auto store = MakeLocalStore();
+  std::vector<std::thread> threads;
+  for (int rank = 0; rank < 2; ++rank) {
+    threads.emplace_back([&, rank] {
+      Ledger ledger;
+      auto engine = RolloutEngine::Load(options, ContextOf(rank, 2, store.get()), &ledger);
+      ASSERT_TRUE(engine.ok()) << engine.status();
+      body(rank, **engine);
+      EXPECT_EQ(ledger.current(MemoryCategory::kGathered), 0);
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+}
+
+TEST(RolloutEngine, GeneratesGreedilyWhatTransformersGenerates) {
+  for (const json& golden : Golden()) {
+    if (golden["model"] == "llama updated to mistral") continue;
+    SCOPED_TRACE(golden["model"].get<std::string>());
+    LoadedEngine engine(OptionsFor(golden["model"]));
+    ExpectGolden(golden, Generate(*engine.engine, Greedy(golden["max_new_tokens"]), TasksOf(golden)));
+    EXPECT_EQ(engine->stats().preemptions, 0);
+  }
+}
+
+TEST(RolloutEngine, GeneratesTheSameWithAnyBatchSizeAndChunkedPrompts) {
+  const json golden = GoldenOf("llama");
+  for (const auto& [seqs, tokens, block_size] :
+       std::vector<std::array<int64_t, 3>>{{1, 2048, 16}, {3, 2048, 16}, {64, 7, 16}, {64, 1, 32}, {5, 33, 48}}) {
+    RolloutEngineOptions options = OptionsFor("llama");
+    options.max_num_seqs = seqs;
+    options.max_num_batched_tokens = tokens;
+    options.block_size = block_size;
+    LoadedEngine engine(options);
+    ExpectGolden(golden, Generate(*engine.engine, Greedy(golden["max_new_tokens"]), TasksOf(golden)));
+  }
+}
+
+TEST(RolloutEngine, GeneratesTheSameWhenItsCacheIsTooSmallForAll) {
+  for (const std::string model : {"llama", "qwen3"}) {
+    const json golden = GoldenOf(model);
+    RolloutEngineOptions options = OptionsFor(model);
+    options.kv_cache_bytes = CacheBytes(model, "fp32", 13);
+    LoadedEngine engine(options);
+    ExpectGolden(golden, Generate(*engine.engine, Greedy(golden["max_new_tokens"]), TasksOf(golden)));
+    EXPECT_GT(engine->stats().preemptions, 0);
+  }
+}
+
+TEST(RolloutEngine, ShardedOverTwoRanksGeneratesTheSame) {
+  const json golden = GoldenOf("qwen2");
+  std::mutex mutex;
+  Results joined;
+  WithTwoShardedRanks(OptionsFor("qwen2"), [&](int rank, RolloutEngine& engine) {
+    std::vector<GenerationTask> mine;
+    for (GenerationTask& task : TasksOf(golden)) {
+      if (task.prompt_index % 4 == 0 ? rank == 0 : rank == 1) mine.push_back(std::move(task));
+    }
+    Results results = Generate(engine, Greedy(golden["max_new_tokens"]), mine);
+    const std::lock_guard lock(mutex);
+    joined.merge(results);
+  });
+  ExpectGolden(golden, joined);
+}
+
+TEST(RolloutEngine, ARankWithoutPromptsKeepsStepWithTheOthers) {
+  const json golden = GoldenOf("llama");
+  WithTwoShardedRanks(OptionsFor("llama"), [&](int rank, RolloutEngine& engine) {
+    const std::vector<GenerationTask> tasks = rank == 1 ? TasksOf(golden) : std::vector<GenerationTask>();
+    const Results results = Generate(engine, Greedy(golden["max_new_tokens"]), tasks);
+    if (rank == 1) ExpectGolden(golden, results);
+  });
+}
+
+SamplingParams Sampling(float temperature, int32_t top_k, float top_p) {
+  SamplingParams sampling = Greedy(40);
+  sampling.set_temperature(temperature);
+  sampling.set_top_k(top_k);
+  sampling.set_top_p(top_p);
+  sampling.set_seed(17);
+  return sampling;
+}
+
+// What the trainer computes for `sequence`: one log-probability a generated token.
+std::vector<float> TrainersLogProbs(ShardedModel& model, const GeneratedSequence& sequence, double temperature) {
+  std::vector<int64_t> ids(sequence.tokens().ids().begin(), sequence.tokens().ids().end());
+  const auto length = static_cast<int64_t>(ids.size());
+  const int64_t prompt = length - sequence.log_probs_size();
+  PackedSequences batch;
+  batch.ids_T = at::from_blob(ids.data(), {length}, at::kLong).clone();
+  batch.starts = {0, length};
+  std::vector<float> log_probs;
+  model.Forward(batch, [&](const at::Tensor& hidden_TD, const at::Tensor& head_VD) {
+    const TokenLogProbs out =
+        ChunkedLogProbs(hidden_TD.slice(0, prompt - 1, length - 1), head_VD, batch.ids_T.slice(0, prompt, length),
+                        temperature, /*with_entropy=*/false);
+    const at::Tensor values = out.log_prob_T.contiguous();
+    log_probs.assign(values.const_data_ptr<float>(), values.const_data_ptr<float>() + values.numel());
+  });
+  return log_probs;
+}
+
+TEST(RolloutEngine, ItsLogProbsAreTheTrainers) {
+  struct Allowed {
+    std::string dtype;
+    double mean;
+    double most;
+  };
+  // In bf16 the two round differently: a product of one row and of many is summed in another order.
+  for (const auto& [dtype, mean, most] : {Allowed{"fp32", 2e-6, 2e-5}, Allowed{"bf16", 0.02, 0.3}}) {
+    for (const std::string model : {"llama_tied_llama3_rope", "qwen2"}) {
+      RolloutEngineOptions options = OptionsFor(model);
+      options.dtype = dtype;
+      options.max_num_batched_tokens = 50;
+      LoadedEngine engine(options);
+      const SamplingParams sampling = Sampling(0.7f, 20, 0.95f);
+      const Results results = Generate(*engine.engine, sampling, TasksOf(GoldenOf(model), 2));
+
+      ShardedModelOptions model_options;
+      model_options.zero_stage = 0;
+      model_options.compute_dtype = dtype == "fp32" ? at::kFloat : at::kBFloat16;
+      Ledger ledger;
+      const auto store = MakeLocalStore();
+      const auto group = MakeProcessGroup(store.get(), ProcessGroupOptions());
+      ASSERT_TRUE(group.ok());
+      const auto judge = ShardedModel::Load(Folder(model), model_options, group->get(), &ledger);
+      ASSERT_TRUE(judge.ok()) << judge.status();
+      double sum = 0;
+      int64_t count = 0;
+      for (const auto& [key, sequence] : results) {
+        const std::vector<float> expected = TrainersLogProbs(**judge, sequence, sampling.temperature());
+        ASSERT_EQ(static_cast<int>(expected.size()), sequence.log_probs_size());
+        for (size_t t = 0; t < expected.size(); ++t) {
+          const double difference = std::abs(sequence.log_probs(static_cast<int>(t)) - expected[t]);
+          EXPECT_LE(difference, most) << model << " " << dtype;
+          sum += difference;
+          ++count;
+          EXPECT_GE(sequence.sampled_log_probs(static_cast<int>(t)), sequence.log_probs(static_cast<int>(t)) - 1e-6);
+        }
+      }
+      EXPECT_LE(sum / static_cast<double>(count), mean) << model << " " << dtype;
+    }
+  }
+}
+
+TEST(RolloutEngine, ASampleDoesNotDependOnTheBatchAroundIt) {
+  const json golden = GoldenOf("mistral");
+  LoadedEngine engine(OptionsFor("mistral"));
+  const SamplingParams sampling = Sampling(1.3f, 0, 1);
+  const Results together = Generate(*engine.engine, sampling, TasksOf(golden, 3));
+  ASSERT_EQ(together.size(), 24u);
+  EXPECT_NE(AnswerOf(together.at({2, 0})), AnswerOf(together.at({2, 1})));
+  for (GenerationTask task : TasksOf(golden)) {
+    task.first_sample = 2;
+    const Results alone = Generate(*engine.engine, sampling, {task});
+    EXPECT_EQ(AnswerOf(alone.at({task.prompt_index, 2})), AnswerOf(together.at({task.prompt_index, 2})));
+  }
+  SamplingParams other_seed = sampling;
+  other_seed.set_seed(18);
+  EXPECT_NE(AnswerOf(Generate(*engine.engine, other_seed, TasksOf(golden)).at({2, 0})), AnswerOf(together.at({2, 0})));
+}
+
+TEST(RolloutEngine, EndsAtStopTokensAndGoesOnBehindEndTokensWhenTold) {
+  const json golden = GoldenOf("qwen2");
+  LoadedEngine engine(OptionsFor("qwen2"));
+  const std::vector<int32_t> answer = golden["cases"][0]["answer"];
+  ASSERT_GT(answer.size(), 3u);
+  SamplingParams sampling = Greedy(golden["max_new_tokens"]);
+  sampling.add_stop_token_ids(answer[2]);
+  const auto first = static_cast<size_t>(std::find(answer.begin(), answer.end(), answer[2]) - answer.begin());
+  const Results stopped = Generate(*engine.engine, sampling, {TasksOf(golden)[0]});
+  EXPECT_EQ(AnswerOf(stopped.at({0, 0})), std::vector<int32_t>(answer.begin(), answer.begin() + first + 1));
+  EXPECT_EQ(stopped.at({0, 0}).finish_reason(), GeneratedSequence::STOP);
+
+  sampling = Greedy(golden["max_new_tokens"]);
+  sampling.set_ignore_eos(true);
+  int went_on = 0;
+  for (const auto& [key, sequence] : Generate(*engine.engine, sampling, TasksOf(golden))) {
+    EXPECT_EQ(sequence.finish_reason(), GeneratedSequence::LENGTH);
+    const std::vector<int32_t> ended = golden["cases"][key.first]["answer"];
+    const std::vector<int32_t> whole = AnswerOf(sequence);
+    EXPECT_TRUE(std::equal(ended.begin(), ended.end(), whole.begin()));
+    went_on += whole.size() > ended.size();
+  }
+  EXPECT_GT(went_on, 0);
+}
+
+// Fills staged ranges from another folder's file.
+void Fill(const WeightStaging& staging, const RolloutEngine& engine, const std::string& model) {
+  const auto reader = CheckpointReader::Open(Folder(model));
+  ASSERT_TRUE(reader.ok()) << reader.status();
+  for (const StagedRange& range : staging.ranges()) {
+    const absl::Status status =
+        (*reader)->ReadRange(engine.tensors()[range.tensor].name, range.begin, range.count, range.data);
+    ASSERT_TRUE(status.ok()) << status;
+  }
+}
+
+TEST(RolloutEngine, ACommittedVersionGeneratesAndStampsItsTokens) {
+  const json llama = GoldenOf("llama");
+  const json updated = GoldenOf("llama updated to mistral");
+  LoadedEngine engine(OptionsFor("llama"));
+  const int64_t parameters = engine.ledger.current(MemoryCategory::kParameters);
+  auto staging = engine->NewStaging();
+  EXPECT_EQ(engine.ledger.current(MemoryCategory::kParameters), 2 * parameters);
+  Fill(*staging, *engine.engine, "mistral");
+  // What is staged is not in use.
+  ExpectGolden(llama, Generate(*engine.engine, Greedy(llama["max_new_tokens"]), TasksOf(llama)));
+  engine->Commit(std::move(staging), 3);
+  EXPECT_EQ(engine->version(), 3u);
+  EXPECT_EQ(engine.ledger.current(MemoryCategory::kParameters), parameters);
+  const Results results = Generate(*engine.engine, Greedy(updated["max_new_tokens"]), TasksOf(updated));
+  for (size_t i = 0; i < results.size(); ++i) {
+    EXPECT_EQ(AnswerOf(results.at({i, 0})), updated["cases"][i]["answer"].get<std::vector<int32_t>>());
+    for (const uint64_t version : results.at({i, 0}).policy_versions()) EXPECT_EQ(version, 3u);
+  }
+}
+
+TEST(RolloutEngine, ShardedRanksCommitTheirShards) {
+  const json updated = GoldenOf("llama updated to mistral");
+  WithTwoShardedRanks(OptionsFor("llama"), [&](int rank, RolloutEngine& engine) {
+    auto staging = engine.NewStaging();
+    Fill(*staging, engine, "mistral");
+    engine.Commit(std::move(staging), 1);
+    const Results results = Generate(engine, Greedy(updated["max_new_tokens"]),
+                                     rank == 0 ? TasksOf(updated) : std::vector<GenerationTask>());
+    for (const auto& [key, sequence] : results) {
+      EXPECT_EQ(AnswerOf(sequence), updated["cases"][key.first]["answer"].get<std::vector<int32_t>>());
+    }
+  });
+}
+
+TEST(RolloutEngine, RefusesRequestsByFieldValueAndWhatIsAllowed) {
+  RolloutEngineOptions options = OptionsFor("llama");
+  options.kv_cache_bytes = CacheBytes("llama", "fp32", 4);
+  LoadedEngine engine(options);
+  const auto message = [&](const std::function<void(SamplingParams*, GenerationTask*)>& spoil,
+                           absl::StatusCode code = absl::StatusCode::kInvalidArgument) {
+    SamplingParams sampling = Greedy(5);
+    GenerationTask task{.prompt_index = 41, .ids = {5, 6, 7}};
+    spoil(&sampling, &task);
+    const absl::Status status =
+        engine->Generate(sampling, {task}, [](const GeneratedSequence&) { ADD_FAILURE() << "generated"; });
+    EXPECT_EQ(status.code(), code) << status;
+    return std::string(status.message());
+  };
+  EXPECT_EQ(message([](auto*, auto* t) { t->ids[1] = 101; }), "prompt 41: ids[1] is 101; allowed: 0 to 100");
+  EXPECT_EQ(message([](auto*, auto* t) { t->ids[0] = -1; }), "prompt 41: ids[0] is -1; allowed: 0 to 100");
+  EXPECT_EQ(message([](auto*, auto* t) { t->ids.clear(); }), "prompt 41: ids are empty; at least 1 token is needed");
+  EXPECT_EQ(message([](auto* s, auto*) { s->set_max_new_tokens(254); }),
+            "prompt 41: ids (3) and max_new_tokens (254) together exceed max_model_len = 256");
+  EXPECT_NE(message([](auto* s, auto*) { s->set_max_new_tokens(100); }, absl::StatusCode::kResourceExhausted)
+                .find("there are 4 of 16 tokens"),
+            std::string::npos);
+  EXPECT_EQ(message([](auto* s, auto*) { s->set_top_p(0); }),
+            "sampling.top_p is 0; allowed: above 0 and at most 1 (off)");
+  EXPECT_EQ(message([](auto* s, auto*) { s->set_temperature(-1); }),
+            "sampling.temperature is -1; allowed: finite and at least 0");
+  EXPECT_EQ(message([](auto* s, auto*) { s->set_temperature(NAN); }).substr(0, 25), "sampling.temperature is n");
+  EXPECT_EQ(message([](auto* s, auto*) { s->set_top_k(-2); }),
+            "sampling.top_k is -2; allowed: -1 or 0 (off), or at least 1");
+  EXPECT_EQ(message([](auto* s, auto*) { s->set_max_new_tokens(0); }),
+            "sampling.max_new_tokens is 0; allowed: at least 1");
+  EXPECT_EQ(message([](auto* s, auto*) { s->add_stop_token_ids(101); }),
+            "sampling.stop_token_ids holds 101; allowed: 0 to 100");
+}
+
+TEST(RolloutEngine, RefusesOptionsThatCannotWork) {
+  const auto store = MakeLocalStore();
+  const auto message = [&](const std::function<void(RolloutEngineOptions*)>& spoil) {
+    RolloutEngineOptions options = OptionsFor("llama");
+    spoil(&options);
+    Ledger ledger;
+    const auto engine = RolloutEngine::Load(options, ContextOf(0, 1, store.get()), &ledger);
+    EXPECT_EQ(engine.status().code(), absl::StatusCode::kInvalidArgument) << engine.status();
+    return std::string(engine.status().message());
+  };
+  EXPECT_EQ(message([](auto* o) { o->block_size = 20; }), "rollout.block_size is 20; allowed: multiples of 16");
+  EXPECT_EQ(message([](auto* o) { o->zero_stage = 2; }), "rollout.zero_stage is 2; allowed: 0, 3");
+  EXPECT_EQ(message([](auto* o) { o->dtype = "fp16"; }), "rollout.dtype is \"fp16\"; allowed: \"bf16\", \"fp32\"");
+  EXPECT_NE(message([](auto* o) { o->max_model_len = 300; }).find("at most 256"), std::string::npos);
+  EXPECT_NE(message([](auto* o) { o->kv_cache_bytes = 10; }).find("one block of 16 tokens takes"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace quartet
