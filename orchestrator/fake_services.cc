@@ -1,0 +1,393 @@
+#include "orchestrator/fake_services.h"
+
+#include <stdlib.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+#include <optional>
+#include <sstream>
+
+#include "absl/strings/str_cat.h"
+#include "core/base/logging.h"
+#include "core/config/run_config.h"
+#include "core/service/protocol_version.h"
+#include "core/service/status_conversion.h"
+#include "core/service/stream_io.h"
+
+namespace quartet {
+namespace {
+
+constexpr int32_t kVocabulary = 128;
+
+grpc::Status InvalidArgument(const absl::Status& status) { return ToGrpc(status); }
+
+int ActionTokens(const TokenSequence& tokens) {
+  return static_cast<int>(std::count(tokens.action_mask().begin(), tokens.action_mask().end(), true));
+}
+
+// Reads a batch of sequences and answers `value` for each action token.
+template <typename Request, typename Reply, typename Stream>
+grpc::Status AnswerValues(Stream* stream, float value, const std::function<void(TokenValues*)>& spoil,
+                          TokenValues* (Reply::*mutable_values)()) {
+  std::optional<HeaderOf<Request>> header;
+  std::vector<ItemOf<Request>> items;
+  if (absl::Status s = ReadBatch<Request>(stream, &header, &items); !s.ok()) return InvalidArgument(s);
+  // Backwards: replies may come in any order.
+  for (size_t i = items.size(); i-- > 0;) {
+    Reply reply;
+    TokenValues* values = (reply.*mutable_values)();
+    values->set_index(items[i].index());
+    values->mutable_values()->Resize(ActionTokens(items[i]), value);
+    if (spoil) spoil(values);
+    stream->Write(reply);
+  }
+  return grpc::Status::OK;
+}
+
+}  // namespace
+
+std::vector<int32_t> ByteTokenizer::Encode(std::string_view text, bool) const {
+  return std::vector<int32_t>(text.begin(), text.end());
+}
+std::string ByteTokenizer::Decode(const std::vector<int32_t>& ids, bool skip_special_tokens) const {
+  std::string text;
+  for (int32_t id : ids) {
+    if (id != kEnd) {
+      text.push_back(static_cast<char>(id));
+    } else if (!skip_special_tokens) {
+      text += "<end>";
+    }
+  }
+  return text;
+}
+std::optional<int32_t> ByteTokenizer::TokenToId(std::string_view token) const {
+  return token.size() == 1 ? std::optional<int32_t>(token[0]) : std::nullopt;
+}
+absl::StatusOr<std::string> ByteTokenizer::ApplyChatTemplate(const std::vector<Message>& messages) const {
+  std::string text;
+  for (const Message& message : messages) absl::StrAppend(&text, "[", message.role, "]", message.content);
+  return text + "[assistant]";
+}
+
+class FakeServices::RolloutService : public Rollout::Service {
+ public:
+  explicit RolloutService(FakeServices* fake) : fake_(fake) {}
+  grpc::Status GetInfo(grpc::ServerContext*, const GetInfoRequest*, ServiceInfo* info) override {
+    if (grpc::Status s = fake_->Begin("rollout.GetInfo"); !s.ok()) return s;
+    fake_->Info("rollout", info);
+    return grpc::Status::OK;
+  }
+  grpc::Status Generate(grpc::ServerContext*,
+                        grpc::ServerReaderWriter<GeneratedSequence, GenerateRequest>* stream) override {
+    if (grpc::Status s = fake_->Begin("rollout.Generate"); !s.ok()) return s;
+    std::optional<GenerateHeader> header;
+    std::vector<Prompt> prompts;
+    if (absl::Status s = ReadBatch<GenerateRequest>(stream, &header, &prompts); !s.ok()) return InvalidArgument(s);
+    {
+      std::lock_guard<std::mutex> lock(fake_->mutex_);
+      fake_->generations_.push_back(*header);
+      if (header->policy_version() != fake_->rollout_version_) {
+        return grpc::Status(grpc::FAILED_PRECONDITION,
+                            absl::StrCat("policy version ", header->policy_version(), " was asked for, but ",
+                                         fake_->rollout_version_, " is in use"));
+      }
+    }
+    for (size_t i = prompts.size(); i-- > 0;) {
+      for (int sample = 0; sample < header->sampling().n_samples(); ++sample) {
+        GeneratedSequence sequence;
+        sequence.set_prompt_index(prompts[i].index());
+        sequence.set_sample(sample);
+        *sequence.mutable_tokens()->mutable_ids() = prompts[i].ids();
+        sequence.mutable_tokens()->mutable_action_mask()->Resize(prompts[i].ids_size(), false);
+        for (int32_t id : {int32_t{'o'}, int32_t{'k'}, ByteTokenizer::kEnd}) {
+          sequence.mutable_tokens()->add_ids(id);
+          sequence.mutable_tokens()->add_action_mask(true);
+          sequence.add_log_probs(fake_->rollout_log_prob);
+          sequence.add_sampled_log_probs(fake_->rollout_log_prob);
+          sequence.add_policy_versions(header->policy_version());
+        }
+        sequence.set_finish_reason(GeneratedSequence::STOP);
+        if (fake_->spoil_generated) fake_->spoil_generated(&sequence);
+        stream->Write(sequence);
+      }
+    }
+    return grpc::Status::OK;
+  }
+  grpc::Status BeginUpdate(grpc::ServerContext*, const BeginUpdateRequest* request, BeginUpdateReply*) override {
+    if (grpc::Status s = fake_->Begin("rollout.BeginUpdate"); !s.ok()) return s;
+    std::lock_guard<std::mutex> lock(fake_->mutex_);
+    fake_->identities_["rollout"].push_back(request->identity());
+    fake_->staged_version_ = request->manifest().version();
+    return grpc::Status::OK;
+  }
+  grpc::Status CommitUpdate(grpc::ServerContext*, const CommitUpdateRequest* request,
+                            CommitUpdateReply* reply) override {
+    if (grpc::Status s = fake_->Begin("rollout.CommitUpdate"); !s.ok()) return s;
+    std::lock_guard<std::mutex> lock(fake_->mutex_);
+    fake_->identities_["rollout"].push_back(request->identity());
+    if (request->version() != fake_->staged_version_) return grpc::Status(grpc::FAILED_PRECONDITION, "not staged");
+    fake_->rollout_version_ = fake_->staged_version_;
+    reply->set_policy_version(fake_->rollout_version_);
+    return grpc::Status::OK;
+  }
+  grpc::Status AbortUpdate(grpc::ServerContext*, const AbortUpdateRequest* request, AbortUpdateReply*) override {
+    return fake_->Begin("rollout.AbortUpdate");
+  }
+
+ private:
+  FakeServices* const fake_;
+};
+
+class FakeServices::PolicyTrainerService : public PolicyTrainer::Service {
+ public:
+  explicit PolicyTrainerService(FakeServices* fake) : fake_(fake) {}
+  grpc::Status GetInfo(grpc::ServerContext*, const GetInfoRequest*, ServiceInfo* info) override {
+    if (grpc::Status s = fake_->Begin("policy_trainer.GetInfo"); !s.ok()) return s;
+    fake_->Info("policy_trainer", info);
+    return grpc::Status::OK;
+  }
+  grpc::Status LogProbs(grpc::ServerContext*,
+                        grpc::ServerReaderWriter<LogProbsReply, LogProbsRequest>* stream) override {
+    if (grpc::Status s = fake_->Begin("policy_trainer.LogProbs"); !s.ok()) return s;
+    return AnswerValues<LogProbsRequest, LogProbsReply>(stream, fake_->trainer_log_prob, fake_->spoil_values,
+                                                        &LogProbsReply::mutable_log_probs);
+  }
+  grpc::Status Update(grpc::ServerContext*, grpc::ServerReader<PolicyUpdateRequest>* reader,
+                      PolicyUpdateReply* reply) override {
+    if (grpc::Status s = fake_->Begin("policy_trainer.Update"); !s.ok()) return s;
+    std::optional<PolicyUpdateHeader> header;
+    std::vector<TrainingSequence> items;
+    if (absl::Status s = ReadBatch<PolicyUpdateRequest>(reader, &header, &items); !s.ok()) return InvalidArgument(s);
+    std::lock_guard<std::mutex> lock(fake_->mutex_);
+    fake_->identities_["policy_trainer"].push_back(header->identity());
+    fake_->policy_updates_.push_back(*header);
+    fake_->policy_batches_.push_back(std::move(items));
+    reply->set_loss(0.25);
+    reply->set_clip_fraction(0.125);
+    reply->set_entropy(1.5);
+    reply->set_grad_norm(2);
+    return grpc::Status::OK;
+  }
+  grpc::Status Publish(grpc::ServerContext*, const PublishRequest* request, PublishReply* reply) override {
+    if (grpc::Status s = fake_->Begin("policy_trainer.Publish"); !s.ok()) return s;
+    std::lock_guard<std::mutex> lock(fake_->mutex_);
+    fake_->identities_["policy_trainer"].push_back(request->identity());
+    reply->mutable_manifest()->set_version(request->version());
+    return grpc::Status::OK;
+  }
+  grpc::Status SaveCheckpoint(grpc::ServerContext*, const SaveCheckpointRequest* request,
+                              SaveCheckpointReply* reply) override {
+    if (grpc::Status s = fake_->Begin("policy_trainer.SaveCheckpoint"); !s.ok()) return s;
+    std::lock_guard<std::mutex> lock(fake_->mutex_);
+    fake_->identities_["policy_trainer"].push_back(request->identity());
+    reply->set_folder(request->checkpoint_id() + "/policy");
+    std::filesystem::create_directories(fake_->checkpoint_root + "/" + reply->folder());
+    return grpc::Status::OK;
+  }
+
+ private:
+  FakeServices* const fake_;
+};
+
+class FakeServices::CriticTrainerService : public CriticTrainer::Service {
+ public:
+  explicit CriticTrainerService(FakeServices* fake) : fake_(fake) {}
+  grpc::Status GetInfo(grpc::ServerContext*, const GetInfoRequest*, ServiceInfo* info) override {
+    if (grpc::Status s = fake_->Begin("critic_trainer.GetInfo"); !s.ok()) return s;
+    fake_->Info("critic_trainer", info);
+    return grpc::Status::OK;
+  }
+  grpc::Status Values(grpc::ServerContext*, grpc::ServerReaderWriter<ValuesReply, ValuesRequest>* stream) override {
+    if (grpc::Status s = fake_->Begin("critic_trainer.Values"); !s.ok()) return s;
+    return AnswerValues<ValuesRequest, ValuesReply>(stream, fake_->value, nullptr, &ValuesReply::mutable_values);
+  }
+  grpc::Status Update(grpc::ServerContext*, grpc::ServerReader<CriticUpdateRequest>* reader,
+                      CriticUpdateReply* reply) override {
+    if (grpc::Status s = fake_->Begin("critic_trainer.Update"); !s.ok()) return s;
+    std::optional<CriticUpdateHeader> header;
+    std::vector<TrainingSequence> items;
+    if (absl::Status s = ReadBatch<CriticUpdateRequest>(reader, &header, &items); !s.ok()) return InvalidArgument(s);
+    std::lock_guard<std::mutex> lock(fake_->mutex_);
+    fake_->identities_["critic_trainer"].push_back(header->identity());
+    fake_->critic_updates_.push_back(*header);
+    reply->set_loss(0.75);
+    return grpc::Status::OK;
+  }
+
+ private:
+  FakeServices* const fake_;
+};
+
+class FakeServices::ScorerService : public Scorer::Service {
+ public:
+  explicit ScorerService(FakeServices* fake) : fake_(fake) {}
+  grpc::Status GetInfo(grpc::ServerContext*, const GetInfoRequest*, ServiceInfo* info) override {
+    if (grpc::Status s = fake_->Begin("scorer.GetInfo"); !s.ok()) return s;
+    fake_->Info("scorer", info);
+    return grpc::Status::OK;
+  }
+  grpc::Status Score(grpc::ServerContext*, grpc::ServerReaderWriter<ScoreReply, ScoreRequest>* stream) override {
+    if (grpc::Status s = fake_->Begin("scorer.Score"); !s.ok()) return s;
+    std::optional<ScoreHeader> header;
+    std::vector<ScoreItem> items;
+    if (absl::Status s = ReadBatch<ScoreRequest>(stream, &header, &items); !s.ok()) return InvalidArgument(s);
+    for (const ScoreItem& item : items) {
+      if (item.response() != "ok") return grpc::Status(grpc::INVALID_ARGUMENT, "response: " + item.response());
+      ScoreReply reply;
+      reply.set_index(item.tokens().index());
+      reply.set_reward(item.tokens().index() % 2 == 0 ? 1.0f : 0.0f);
+      (*reply.mutable_parts())["exact_match"] = reply.reward();
+      stream->Write(reply);
+    }
+    return grpc::Status::OK;
+  }
+  grpc::Status ReferenceLogProbs(
+      grpc::ServerContext*,
+      grpc::ServerReaderWriter<ReferenceLogProbsReply, ReferenceLogProbsRequest>* stream) override {
+    if (grpc::Status s = fake_->Begin("scorer.ReferenceLogProbs"); !s.ok()) return s;
+    return AnswerValues<ReferenceLogProbsRequest, ReferenceLogProbsReply>(stream, fake_->reference_log_prob, nullptr,
+                                                                          &ReferenceLogProbsReply::mutable_log_probs);
+  }
+
+ private:
+  FakeServices* const fake_;
+};
+
+FakeServices::FakeServices() {
+  const auto start = [this](const std::string& name, std::unique_ptr<grpc::Service> service) {
+    grpc::ServerBuilder builder;
+    int port = 0;
+    builder.AddListeningPort("127.0.0.1:0", grpc::InsecureServerCredentials(), &port);
+    builder.RegisterService(service.get());
+    servers_[name] = builder.BuildAndStart();
+    QUARTET_CHECK(servers_[name] != nullptr);
+    ports_[name] = port;
+    services_.push_back(std::move(service));
+  };
+  start("rollout", std::make_unique<RolloutService>(this));
+  start("policy_trainer", std::make_unique<PolicyTrainerService>(this));
+  start("critic_trainer", std::make_unique<CriticTrainerService>(this));
+  start("scorer", std::make_unique<ScorerService>(this));
+}
+
+FakeServices::~FakeServices() {
+  for (auto& [name, server] : servers_) {
+    if (server) server->Shutdown(std::chrono::system_clock::now());
+  }
+}
+
+void FakeServices::Kill(const std::string& service) {
+  servers_.at(service)->Shutdown(std::chrono::system_clock::now());
+}
+
+std::string FakeServices::address(const std::string& service) const {
+  return absl::StrCat("127.0.0.1:", ports_.at(service));
+}
+
+RunConfig FakeServices::MakeConfig(const std::string& folder, int steps) const {
+  std::ofstream prompts(folder + "/prompts.jsonl");
+  for (int i = 0; i < 6; ++i) prompts << "{\"prompt\": \"say " << i << "\", \"label\": \"ok\"}\n";
+  prompts.close();
+  RunConfig config;
+  config.set_run_dir(folder + "/run");
+  config.mutable_data()->set_prompt_data(folder + "/prompts.jsonl");
+  config.mutable_data()->set_prompt_max_len(8);
+  config.mutable_rollout()->set_rollout_batch_size(4);
+  config.mutable_rollout()->set_n_samples_per_prompt(2);
+  config.mutable_rollout()->set_generate_max_len(5);
+  config.mutable_actor()->set_pretrain(folder);
+  config.mutable_critic()->set_pretrain(folder);
+  config.mutable_reward()->add_source()->set_rule("exact_match");
+  config.mutable_train()->set_max_steps(steps);
+  config.mutable_train()->set_call_timeout_seconds(20);
+  for (const auto& [service, port] : ports_) MutablePlacementOf(&config, service)->set_listen(address(service));
+  const absl::Status status = ResolveRunConfig(&config, "");
+  QUARTET_CHECK(status.ok()) << status.message();
+  return config;
+}
+
+grpc::Status FakeServices::Begin(const std::string& call) {
+  std::function<grpc::Status(const std::string&)> hook;
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    calls_.push_back(call);
+    hook = hook_;
+  }
+  return hook ? hook(call) : grpc::Status::OK;
+}
+
+void FakeServices::Info(const std::string& service, ServiceInfo* info) {
+  info->set_service(service);
+  info->set_protocol_version(kProtocolVersion);
+  (*info->mutable_vocab_size())[service == "scorer" ? "reference" : "model"] = kVocabulary;
+  info->set_max_model_len(64);
+  RankInfo* rank = info->add_ranks();
+  MemoryUse* use = rank->add_memory();
+  use->set_category("parameters");
+  use->set_peak_bytes(1000);
+  rank = info->add_ranks();
+  rank->set_rank(1);
+  use = rank->add_memory();
+  use->set_category("parameters");
+  use->set_peak_bytes(2000);
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    if (service == "rollout") info->set_policy_version(rollout_version_);
+  }
+  if (spoil_info) spoil_info(info);
+}
+
+void FakeServices::SetHook(std::function<grpc::Status(const std::string&)> hook) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  hook_ = std::move(hook);
+}
+std::vector<std::string> FakeServices::calls() {
+  std::lock_guard<std::mutex> lock(mutex_);
+  return calls_;
+}
+std::vector<PolicyUpdateHeader> FakeServices::policy_updates() {
+  std::lock_guard<std::mutex> lock(mutex_);
+  return policy_updates_;
+}
+std::vector<std::vector<TrainingSequence>> FakeServices::policy_batches() {
+  std::lock_guard<std::mutex> lock(mutex_);
+  return policy_batches_;
+}
+std::vector<CriticUpdateHeader> FakeServices::critic_updates() {
+  std::lock_guard<std::mutex> lock(mutex_);
+  return critic_updates_;
+}
+std::vector<GenerateHeader> FakeServices::generations() {
+  std::lock_guard<std::mutex> lock(mutex_);
+  return generations_;
+}
+std::vector<CallIdentity> FakeServices::identities(const std::string& service) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  return identities_[service];
+}
+
+ScratchFolder::ScratchFolder() {
+  const char* root = getenv("TEST_TMPDIR");
+  std::string pattern = absl::StrCat(root != nullptr ? root : "/tmp", "/scratch.XXXXXX");
+  QUARTET_CHECK(mkdtemp(pattern.data()) != nullptr);
+  path_ = pattern;
+}
+ScratchFolder::~ScratchFolder() {
+  std::error_code ignored;
+  std::filesystem::remove_all(path_, ignored);
+}
+std::string ScratchFolder::Write(const std::string& name, const std::string& content) const {
+  const std::string path = path_ + "/" + name;
+  std::filesystem::create_directories(std::filesystem::path(path).parent_path());
+  std::ofstream(path, std::ios::binary) << content;
+  return path;
+}
+std::string ScratchFolder::Read(const std::string& name) const {
+  std::ifstream file(path_ + "/" + name, std::ios::binary);
+  std::ostringstream text;
+  text << file.rdbuf();
+  return text.str();
+}
+
+}  // namespace quartet

@@ -1,0 +1,111 @@
+// The four services with scripted answers, on real sockets, in one process. For tests.
+//
+// The fake policy: ids are characters; the answer to every prompt is "ok" and an end token, whose log-probabilities are
+// those below. No arithmetic that the loop does is repeated here.
+#pragma once
+
+#include <grpcpp/grpcpp.h>
+
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "core/tokenizer/tokenizer.h"
+#include "proto/critic_trainer.grpc.pb.h"
+#include "proto/policy_trainer.grpc.pb.h"
+#include "proto/rollout.grpc.pb.h"
+#include "proto/run_config.pb.h"
+#include "proto/scorer.grpc.pb.h"
+
+namespace quartet {
+
+// One token a byte; id 0 is the end token, a special one.
+class ByteTokenizer : public Tokenizer {
+ public:
+  static constexpr int32_t kEnd = 0;
+  std::vector<int32_t> Encode(std::string_view text, bool add_special_tokens) const override;
+  std::string Decode(const std::vector<int32_t>& ids, bool skip_special_tokens) const override;
+  int32_t vocab_size() const override { return 128; }
+  std::optional<int32_t> TokenToId(std::string_view token) const override;
+  absl::StatusOr<std::string> ApplyChatTemplate(const std::vector<Message>& messages) const override;
+};
+
+class FakeServices {
+ public:
+  // Each service on a free port of 127.0.0.1.
+  FakeServices();
+  ~FakeServices();
+
+  // A configuration for a run of `steps` steps of 4 prompts times 2 samples on these services; resolved. Prompts are in
+  // a file that is written to `folder`; run_dir is `folder`/run.
+  RunConfig MakeConfig(const std::string& folder, int steps) const;
+
+  std::string address(const std::string& service) const;
+  // Ends the server of one service, in the middle of its calls.
+  void Kill(const std::string& service);
+
+  // Called at the beginning of each call with "<service>.<call>"; an error is the call's answer.
+  void SetHook(std::function<grpc::Status(const std::string&)> hook);
+  // Called with every reply before it is sent, to spoil it.
+  std::function<void(GeneratedSequence*)> spoil_generated;
+  std::function<void(TokenValues*)> spoil_values;
+  std::function<void(ServiceInfo*)> spoil_info;
+
+  // "<service>.<call>" in the order in which calls began.
+  std::vector<std::string> calls();
+  std::vector<PolicyUpdateHeader> policy_updates();
+  std::vector<std::vector<TrainingSequence>> policy_batches();
+  std::vector<CriticUpdateHeader> critic_updates();
+  std::vector<GenerateHeader> generations();
+  std::vector<CallIdentity> identities(const std::string& service);
+
+  // Answers: log-probability of every token by rollout, trainer and reference, value of every state.
+  float rollout_log_prob = -1.0f;
+  float trainer_log_prob = -1.0f;
+  float reference_log_prob = -1.25f;
+  float value = 0.5f;
+  // Reward of sample number i of each prompt: 1 for even i, else 0.
+  std::string checkpoint_root;  // where SaveCheckpoint makes its folders
+
+ private:
+  class RolloutService;
+  class PolicyTrainerService;
+  class CriticTrainerService;
+  class ScorerService;
+
+  grpc::Status Begin(const std::string& call);
+  void Info(const std::string& service, ServiceInfo* info);
+
+  mutable std::mutex mutex_;
+  std::function<grpc::Status(const std::string&)> hook_;
+  std::vector<std::string> calls_;
+  std::vector<PolicyUpdateHeader> policy_updates_;
+  std::vector<std::vector<TrainingSequence>> policy_batches_;
+  std::vector<CriticUpdateHeader> critic_updates_;
+  std::vector<GenerateHeader> generations_;
+  std::map<std::string, std::vector<CallIdentity>> identities_;
+  uint64_t rollout_version_ = 0;
+  uint64_t staged_version_ = 0;
+
+  std::vector<std::unique_ptr<grpc::Service>> services_;
+  std::map<std::string, std::unique_ptr<grpc::Server>> servers_;
+  std::map<std::string, int> ports_;
+};
+
+// A folder of its own, removed at the end.
+class ScratchFolder {
+ public:
+  ScratchFolder();
+  ~ScratchFolder();
+  const std::string& path() const { return path_; }
+  std::string Write(const std::string& name, const std::string& content) const;
+  std::string Read(const std::string& name) const;
+
+ private:
+  std::string path_;
+};
+
+}  // namespace quartet

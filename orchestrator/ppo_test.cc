@@ -1,0 +1,392 @@
+// The loop against services with scripted answers, over real sockets.
+#include "orchestrator/ppo.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include <thread>
+
+#include "absl/strings/str_split.h"
+#include "absl/time/clock.h"
+#include "core/base/fail_point.h"
+#include "core/config/run_config.h"
+#include "orchestrator/fake_services.h"
+
+namespace quartet {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::Contains;
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+class PpoTest : public ::testing::Test {
+ protected:
+  PpoTest() {
+    services_.checkpoint_root = scratch_.path() + "/run/checkpoints";
+    sink_ = std::fopen("/dev/null", "w");
+  }
+  ~PpoTest() override {
+    std::fclose(sink_);
+    EXPECT_TRUE(SetFailPoints("").ok());
+  }
+
+  absl::StatusOr<PpoSummary> Run(const RunConfig& config) {
+    absl::StatusOr<std::vector<PromptRecord>> prompts =
+        LoadPrompts(config.data().prompt_data(), config.data(), 0, true, tokenizer_);
+    if (!prompts.ok()) return prompts.status();
+    absl::StatusOr<std::optional<EvaluationSet>> evaluation_set = LoadEvaluationSet(config, tokenizer_);
+    if (!evaluation_set.ok()) return evaluation_set.status();
+    absl::StatusOr<std::unique_ptr<RunFolder>> folder = RunFolder::Create(config);
+    if (!folder.ok()) return folder.status();
+    absl::StatusOr<Services> clients = ConnectServices(config, &cancellation_);
+    if (!clients.ok()) return clients.status();
+    TerminalView view(sink_, false);
+    return RunPpo({.config = config,
+                   .tokenizer = tokenizer_,
+                   .prompts = *prompts,
+                   .evaluation_set = *evaluation_set,
+                   .services = *clients,
+                   .folder = **folder,
+                   .view = view});
+  }
+
+  std::vector<nlohmann::json> Lines(const std::string& name) {
+    std::vector<nlohmann::json> lines;
+    const std::string text = scratch_.Read(name);
+    for (absl::string_view line : absl::StrSplit(text, '\n', absl::SkipEmpty())) {
+      lines.push_back(nlohmann::json::parse(line));
+    }
+    return lines;
+  }
+
+  // Where `call` first stands among the calls, after position `from`.
+  static size_t Find(const std::vector<std::string>& calls, const std::string& call, size_t from) {
+    return std::find(calls.begin() + static_cast<std::ptrdiff_t>(from), calls.end(), call) - calls.begin();
+  }
+
+  ScratchFolder scratch_;
+  FakeServices services_;
+  ByteTokenizer tokenizer_;
+  Cancellation cancellation_;
+  std::FILE* sink_;
+};
+
+TEST_F(PpoTest, CallsTheServicesInTheOrderOfTheAlgorithm) {
+  const absl::StatusOr<PpoSummary> summary = Run(services_.MakeConfig(scratch_.path(), 2));
+  ASSERT_TRUE(summary.ok()) << summary.status();
+  EXPECT_EQ(summary->steps, 2);
+  EXPECT_EQ(summary->mean_rewards, (std::vector<double>{0.5, 0.5}));
+
+  const std::vector<std::string> calls = services_.calls();
+  size_t position = 0;
+  for (int step = 0; step < 2; ++step) {
+    const size_t generate = Find(calls, "rollout.Generate", position);
+    const size_t publish = Find(calls, "policy_trainer.Publish", generate);
+    const size_t begin = Find(calls, "rollout.BeginUpdate", generate);
+    const size_t commit = Find(calls, "rollout.CommitUpdate", generate);
+    ASSERT_LT(commit, calls.size());
+    EXPECT_LT(publish, begin);
+    EXPECT_LT(begin, commit);
+    for (const char* reading :
+         {"scorer.Score", "scorer.ReferenceLogProbs", "critic_trainer.Values", "policy_trainer.LogProbs"}) {
+      const size_t read = Find(calls, reading, generate);
+      EXPECT_LT(read, Find(calls, "policy_trainer.Update", generate)) << reading;
+      EXPECT_LT(read, Find(calls, "critic_trainer.Update", generate)) << reading;
+    }
+    EXPECT_LT(Find(calls, "policy_trainer.Update", generate), publish);
+    EXPECT_LT(Find(calls, "critic_trainer.Update", generate), publish);
+    position = commit;
+  }
+}
+
+TEST_F(PpoTest, DemandsTheVersionThatTheStepBeforeTrained) {
+  ASSERT_TRUE(Run(services_.MakeConfig(scratch_.path(), 3)).ok());
+  std::vector<uint64_t> versions;
+  std::set<uint64_t> seeds;
+  for (const GenerateHeader& header : services_.generations()) {
+    versions.push_back(header.policy_version());
+    seeds.insert(header.sampling().seed());
+  }
+  EXPECT_EQ(versions, (std::vector<uint64_t>{0, 1, 2}));
+  EXPECT_EQ(seeds.size(), 3) << "every step draws other noise";
+}
+
+TEST_F(PpoTest, NumbersTheCallsThatChangeState) {
+  ASSERT_TRUE(Run(services_.MakeConfig(scratch_.path(), 2)).ok());
+  for (const char* service : {"rollout", "policy_trainer", "critic_trainer"}) {
+    uint64_t expected = 0;
+    for (const CallIdentity& identity : services_.identities(service)) {
+      EXPECT_EQ(identity.sequence(), ++expected) << service;
+      EXPECT_FALSE(identity.run_id().empty());
+      EXPECT_GT(identity.epoch(), 0);
+    }
+    EXPECT_GT(expected, 0) << service;
+  }
+}
+
+TEST_F(PpoTest, SendsWhatTheLossNeeds) {
+  RunConfig config = services_.MakeConfig(scratch_.path(), 1);
+  config.mutable_train()->set_train_batch_size(4);
+  config.mutable_algorithm()->set_max_epochs(2);
+  config.mutable_algorithm()->set_advantage_normalization("none");
+  ASSERT_TRUE(Run(config).ok());
+  const auto batches = services_.policy_batches();
+  ASSERT_EQ(batches.size(), 4) << "8 sequences in steps of 4, twice";
+  ASSERT_EQ(services_.critic_updates().size(), 4);
+  for (const auto& batch : batches) {
+    ASSERT_EQ(batch.size(), 4);
+    double weights = 0;
+    for (const TrainingSequence& sequence : batch) {
+      // Three action tokens, KL 0.25 each: rewards -0.0025, -0.0025 and -0.0025 (+ 1); values 0.5.
+      ASSERT_EQ(sequence.advantages_size(), 3);
+      const float scored = sequence.advantages(2) > 0 ? 1.0f : 0.0f;
+      EXPECT_NEAR(sequence.advantages(2), scored - 0.0025f - 0.5f, 1e-6);
+      EXPECT_NEAR(sequence.advantages(0), scored - 3 * 0.0025f - 0.5f, 1e-6);
+      EXPECT_NEAR(sequence.returns(0), scored - 3 * 0.0025f, 1e-6);
+      EXPECT_EQ(sequence.old_log_probs(1), -1.0f);
+      EXPECT_EQ(sequence.old_values(1), 0.5f);
+      for (float weight : sequence.loss_weights()) weights += weight;
+    }
+    EXPECT_NEAR(weights, 1.0, 1e-6);
+  }
+  const PolicyUpdateHeader header = services_.policy_updates().front();
+  EXPECT_EQ(header.loss().kind(), PolicyLossConfig::KIND_PPO);
+  EXPECT_FLOAT_EQ(header.loss().eps_clip_low(), 0.2f);
+  EXPECT_EQ(header.temperature(), 1.0f);
+}
+
+TEST_F(PpoTest, WritesMetricsSamplesAndHeldOutProblems) {
+  RunConfig config = services_.MakeConfig(scratch_.path(), 3);
+  config.mutable_eval()->set_data(config.data().prompt_data());
+  config.mutable_train()->set_save_steps(2);
+  const absl::StatusOr<PpoSummary> summary = Run(config);
+  ASSERT_TRUE(summary.ok()) << summary.status();
+
+  const auto metrics = Lines("run/metrics.jsonl");
+  ASSERT_EQ(metrics.size(), 3) << "one object a step";
+  for (size_t step = 0; step < metrics.size(); ++step) {
+    const nlohmann::json& line = metrics[step];
+    EXPECT_EQ(line["step"], step);
+    EXPECT_EQ(line["policy_version"], step);
+    for (const char* name : {"reward/mean",
+                             "reward/std",
+                             "kl/mean",
+                             "response_length/mean",
+                             "rollout/log_prob_diff_mean",
+                             "rollout/log_prob_diff_p99",
+                             "rollout/log_prob_diff_max",
+                             "policy/loss",
+                             "policy/clip_fraction",
+                             "policy/entropy",
+                             "policy/grad_norm",
+                             "critic/loss",
+                             "critic/explained_variance",
+                             "time/generate",
+                             "time/score",
+                             "time/values",
+                             "time/policy_update",
+                             "time/critic_update",
+                             "time/weight_sync",
+                             "time/step",
+                             "tokens/generated",
+                             "memory/rollout/parameters",
+                             "memory/scorer/parameters"}) {
+      EXPECT_TRUE(line.contains(name) && line[name].is_number()) << name;
+    }
+    EXPECT_EQ(line["reward/mean"], 0.5);
+    EXPECT_EQ(line["reward/std"], 0.5);
+    EXPECT_EQ(line["kl/mean"], 0.25);
+    EXPECT_EQ(line["response_length/mean"], 3);
+    EXPECT_EQ(line["tokens/generated"], 24);
+    EXPECT_EQ(line["memory/policy_trainer/parameters"], 2000) << "the largest over the ranks";
+    EXPECT_EQ(line["policy/loss"], 0.25);
+    EXPECT_EQ(line["critic/loss"], 0.75);
+  }
+  EXPECT_EQ(metrics[0]["eval/prompts/pass@1"], 0.5);
+  EXPECT_FALSE(metrics[1].contains("eval/prompts/pass@1"));
+  EXPECT_EQ(metrics[2]["eval/prompts/pass@1"], 0.5);
+  EXPECT_EQ(*summary->before->pass_at_1, 0.5);
+  EXPECT_EQ(*summary->after->pass_at_1, 0.5);
+
+  const auto samples = Lines("run/samples.jsonl");
+  ASSERT_EQ(samples.size(), 12);
+  EXPECT_THAT(samples[0]["prompt"].get<std::string>(), HasSubstr("say "));
+  EXPECT_EQ(samples[0]["response"], "ok") << "special tokens are not shown";
+  EXPECT_EQ(samples[0]["label"], "ok");
+  EXPECT_EQ(samples[0]["kl"], 0.25);
+  EXPECT_EQ(samples[0]["finish_reason"], "stop");
+  EXPECT_TRUE(samples[0]["parts"].contains("exact_match"));
+
+  const auto heldout = Lines("run/heldout.jsonl");
+  ASSERT_EQ(heldout.size(), 6);
+  EXPECT_EQ(heldout[5], (nlohmann::json{{"prompt", "say 5"}, {"label", "ok"}}));
+
+  EXPECT_TRUE(std::filesystem::exists(scratch_.path() + "/run/checkpoints/step_2/policy"));
+  EXPECT_EQ(std::filesystem::read_symlink(scratch_.path() + "/run/checkpoints/latest"), "step_3");
+  EXPECT_EQ(summary->checkpoint, "checkpoints/step_3/policy");
+}
+
+TEST_F(PpoTest, AsksNoReferenceWithoutAKlPenalty) {
+  RunConfig config = services_.MakeConfig(scratch_.path(), 1);
+  config.mutable_algorithm()->mutable_kl()->set_init_kl_coef(0);
+  ASSERT_TRUE(Run(config).ok());
+  EXPECT_THAT(services_.calls(), Not(Contains("scorer.ReferenceLogProbs")));
+  EXPECT_FALSE(Lines("run/metrics.jsonl")[0].contains("kl/mean"));
+}
+
+TEST_F(PpoTest, EndsInAnErrorWhenAWeightSyncIsSuppressed) {
+  ASSERT_TRUE(SetFailPoints("orchestrator.weight_sync.skip=trip@2").ok());
+  const absl::StatusOr<PpoSummary> summary = Run(services_.MakeConfig(scratch_.path(), 5));
+  EXPECT_EQ(summary.status().code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(std::string(summary.status().message()), HasSubstr("policy version 2 was asked for, but 1 is in use"));
+  EXPECT_EQ(Lines("run/metrics.jsonl").size(), 2) << "no step was made of stale samples";
+}
+
+TEST_F(PpoTest, EndsInAnErrorWhenTheLastWeightSyncIsSuppressed) {
+  ASSERT_TRUE(SetFailPoints("orchestrator.weight_sync.skip=trip@2").ok());
+  const absl::StatusOr<PpoSummary> summary = Run(services_.MakeConfig(scratch_.path(), 2));
+  EXPECT_THAT(std::string(summary.status().message()), HasSubstr("a weight sync was lost"));
+}
+
+TEST_F(PpoTest, GivesUpAStagedVersionThatDoesNotVerify) {
+  services_.SetHook([](const std::string& call) {
+    return call == "rollout.BeginUpdate" ? grpc::Status(grpc::DATA_LOSS, "hash of model.norm.weight differs")
+                                         : grpc::Status::OK;
+  });
+  const absl::StatusOr<PpoSummary> summary = Run(services_.MakeConfig(scratch_.path(), 2));
+  EXPECT_EQ(summary.status().code(), absl::StatusCode::kDataLoss);
+  EXPECT_THAT(std::string(summary.status().message()), HasSubstr("model.norm.weight"));
+  EXPECT_THAT(services_.calls(), Contains("rollout.AbortUpdate"));
+}
+
+TEST_F(PpoTest, StopsWhenTrainerAndRolloutDisagree) {
+  services_.trainer_log_prob = -2;
+  const absl::StatusOr<PpoSummary> summary = Run(services_.MakeConfig(scratch_.path(), 2));
+  EXPECT_THAT(std::string(summary.status().message()),
+              AllOf(HasSubstr("differ by 1 on average"), HasSubstr("train.max_log_prob_diff_mean")));
+  EXPECT_THAT(services_.calls(), Not(Contains("policy_trainer.Update")));
+}
+
+TEST_F(PpoTest, NamesTheServiceThatIsNotThere) {
+  services_.Kill("scorer");
+  const absl::StatusOr<PpoSummary> summary = Run(services_.MakeConfig(scratch_.path(), 1));
+  EXPECT_EQ(summary.status().code(), absl::StatusCode::kUnavailable);
+  EXPECT_THAT(std::string(summary.status().message()),
+              AllOf(HasSubstr("scorer at " + services_.address("scorer")), HasSubstr("GetInfo"),
+                    HasSubstr("bazel run //scorer"), HasSubstr("--launch")));
+}
+
+TEST_F(PpoTest, EndsInAnErrorWhenAServiceDiesInTheMiddleOfAStep) {
+  std::thread killer;
+  services_.SetHook([&](const std::string& call) {
+    if (call == "critic_trainer.Update" && !killer.joinable()) {
+      killer = std::thread([&] { services_.Kill("critic_trainer"); });
+      absl::SleepFor(absl::Milliseconds(300));
+    }
+    return grpc::Status::OK;
+  });
+  const absl::StatusOr<PpoSummary> summary = Run(services_.MakeConfig(scratch_.path(), 3));
+  if (killer.joinable()) killer.join();
+  ASSERT_FALSE(summary.ok());
+  EXPECT_THAT(std::string(summary.status().message()), HasSubstr("critic_trainer at "));
+}
+
+TEST_F(PpoTest, DoesNotWaitLongerThanTheDeadline) {
+  RunConfig config = services_.MakeConfig(scratch_.path(), 1);
+  config.mutable_train()->set_call_timeout_seconds(1);
+  services_.SetHook([](const std::string& call) {
+    if (call == "critic_trainer.Values") absl::SleepFor(absl::Seconds(3));
+    return grpc::Status::OK;
+  });
+  const absl::StatusOr<PpoSummary> summary = Run(config);
+  EXPECT_EQ(summary.status().code(), absl::StatusCode::kDeadlineExceeded);
+  EXPECT_THAT(std::string(summary.status().message()),
+              AllOf(HasSubstr("critic_trainer at "), HasSubstr("Values"), HasSubstr("call_timeout_seconds is 1")));
+}
+
+TEST_F(PpoTest, EndsWithTheReasonWhenItIsCancelled) {
+  services_.SetHook([this](const std::string& call) {
+    if (call == "scorer.Score") cancellation_.Cancel(absl::CancelledError("stopped by SIGINT"));
+    return grpc::Status::OK;
+  });
+  const absl::StatusOr<PpoSummary> summary = Run(services_.MakeConfig(scratch_.path(), 1));
+  EXPECT_EQ(summary.status(), absl::CancelledError("stopped by SIGINT"));
+}
+
+TEST_F(PpoTest, TakesNoRepliesThatAreNotWhole) {
+  const auto message = [this] { return std::string(Run(services_.MakeConfig(scratch_.path(), 1)).status().message()); };
+  const auto again = [this] { std::filesystem::remove_all(scratch_.path() + "/run"); };
+
+  services_.spoil_generated = [](GeneratedSequence* s) { s->mutable_policy_versions()->Set(1, 7); };
+  EXPECT_THAT(message(), HasSubstr("a token of policy version 7 instead of 0"));
+  again();
+  services_.spoil_generated = [](GeneratedSequence* s) { s->set_sample(0); };
+  EXPECT_THAT(message(), HasSubstr("came twice"));
+  again();
+  services_.spoil_generated = [](GeneratedSequence* s) { s->mutable_log_probs()->RemoveLast(); };
+  EXPECT_THAT(message(), HasSubstr("2 log-probabilities"));
+  again();
+  services_.spoil_generated = nullptr;
+  services_.spoil_values = [](TokenValues* v) { v->mutable_values()->Set(0, NAN); };
+  EXPECT_THAT(message(), HasSubstr("not finite"));
+  again();
+  services_.spoil_values = [](TokenValues* v) { v->mutable_values()->RemoveLast(); };
+  EXPECT_THAT(message(), HasSubstr("3 action tokens but 2 values"));
+  again();
+  services_.spoil_values = [](TokenValues* v) { v->set_index(0); };
+  EXPECT_THAT(message(), HasSubstr("answered twice"));
+}
+
+TEST_F(PpoTest, RefusesServicesThatDoNotFitTogether) {
+  const auto message = [this] { return std::string(Run(services_.MakeConfig(scratch_.path(), 1)).status().message()); };
+  const auto again = [this] { std::filesystem::remove_all(scratch_.path() + "/run"); };
+
+  services_.spoil_info = [](ServiceInfo* info) {
+    if (info->service() == "scorer") info->set_protocol_version(99);
+  };
+  EXPECT_THAT(message(), AllOf(HasSubstr("scorer"), HasSubstr("99"), HasSubstr("speaks 1")));
+  again();
+  services_.spoil_info = [](ServiceInfo* info) {
+    if (info->service() == "critic_trainer") (*info->mutable_vocab_size())["model"] = 256;
+  };
+  EXPECT_THAT(message(), AllOf(HasSubstr("critic_trainer's model has 256"), HasSubstr("128")));
+  again();
+  services_.spoil_info = [](ServiceInfo* info) {
+    for (auto& [role, size] : *info->mutable_vocab_size()) size = 100;
+  };
+  EXPECT_THAT(message(), AllOf(HasSubstr("vocabulary of 100"), HasSubstr("the tokenizer has 128")));
+  again();
+  services_.spoil_info = [](ServiceInfo* info) { info->set_max_model_len(12); };
+  EXPECT_THAT(message(), AllOf(HasSubstr("at most 12"), HasSubstr("13")));
+  again();
+  services_.spoil_info = [](ServiceInfo* info) {
+    if (info->service() == "rollout") info->set_service("scorer");
+  };
+  EXPECT_THAT(message(), HasSubstr("is the service \"scorer\", not \"rollout\""));
+}
+
+TEST_F(PpoTest, PassesOnWhatAnUpdateFailedOf) {
+  services_.SetHook([](const std::string& call) {
+    return call == "policy_trainer.Update" ? grpc::Status(grpc::INTERNAL, "rank 1: out of memory") : grpc::Status::OK;
+  });
+  EXPECT_THAT(std::string(Run(services_.MakeConfig(scratch_.path(), 1)).status().message()),
+              AllOf(HasSubstr("policy_trainer at "), HasSubstr("Update: rank 1: out of memory")));
+}
+
+TEST(PpoSteps, FollowFromTheDataWhereTheyAreNotGiven) {
+  RunConfig config;
+  ASSERT_TRUE(ResolveRunConfig(&config, "").ok());
+  config.mutable_rollout()->set_rollout_batch_size(4);
+  config.mutable_train()->set_num_episodes(3);
+  EXPECT_EQ(PpoSteps(config, 10), 8);
+  EXPECT_EQ(PpoSteps(config, 1), 1);
+  config.mutable_train()->set_max_steps(5);
+  EXPECT_EQ(PpoSteps(config, 10), 5);
+}
+
+}  // namespace
+}  // namespace quartet
