@@ -70,7 +70,7 @@ TEST(ChildProcess, IsKilledWhereItDoesNotListen) {
 }
 
 TEST(ChildProcess, RunsOnUntilItEnds) {
-  std::unique_ptr<ChildProcess> child = Shell("sleep 100");
+  std::unique_ptr<ChildProcess> child = Shell("exec sleep 100");
   EXPECT_FALSE(child->Poll().has_value());
   EXPECT_FALSE(child->Wait(absl::Milliseconds(20)).has_value());
   child->Signal(SIGINT);

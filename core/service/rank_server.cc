@@ -209,9 +209,10 @@ class RankServerImpl final : public RankServer {
     }
     QUARTET_RETURN_IF_ERROR(group_->Start(std::max(deadline - absl::Now(), absl::Seconds(1))));
     if (context_.rank == 0 && !options_.leader_file.empty()) {
-      // All have read it.
+      // All have read it. The folder is the launcher's, made for this file; it goes too, should the launcher be killed.
       std::error_code ignored;
       std::filesystem::remove(options_.leader_file, ignored);
+      std::filesystem::remove(std::filesystem::path(options_.leader_file).parent_path(), ignored);
     }
     return absl::OkStatus();
   }
@@ -254,8 +255,8 @@ class RankServerImpl final : public RankServer {
     if (!mine.ok()) {
       const absl::Status named(mine.code(), absl::StrCat(Name(), ": cannot load: ", std::string(mine.message())));
       // Where another rank failed first, this rank's error may be only what followed from it.
-      absl::StatusOr<std::string> first = gate_.CompareSet(kFailedKey, "", named.ToString());
-      if (first.ok() && !first->empty() && *first != named.ToString()) {
+      absl::StatusOr<std::string> first = gate_.CompareSet(kFailedKey, "", std::string(named.message()));
+      if (first.ok() && !first->empty() && *first != named.message()) {
         QUARTET_LOG(kError) << std::string(named.message());
         Announce(absl::AbortedError(*first));
         return absl::AbortedError(*first);

@@ -1,0 +1,374 @@
+// A service as users start it: real processes, real sockets.
+#include <arpa/inet.h>
+#include <grpcpp/generic/generic_stub.h>
+#include <grpcpp/grpcpp.h>
+#include <gtest/gtest.h>
+#include <netinet/in.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <map>
+#include <memory>
+#include <optional>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "core/base/files.h"
+#include "core/service/child_process.h"
+#include "core/service/credentials.h"
+#include "core/service/health.grpc.pb.h"
+#include "core/service/status_conversion.h"
+#include "proto/rollout.grpc.pb.h"
+
+namespace quartet {
+namespace {
+
+using grpc::health::v1::HealthCheckResponse;
+using Strings = std::vector<std::string>;
+using Variables = std::map<std::string, std::string>;
+
+constexpr absl::Duration kLong = absl::Seconds(60);
+
+std::string NewFolder() {
+  std::string folder = ::testing::TempDir() + "/process_XXXXXX";
+  return mkdtemp(folder.data());
+}
+
+// A port that was free a moment ago.
+int FreePort() {
+  const int fd = socket(AF_INET, SOCK_STREAM, 0);
+  sockaddr_in address = {};
+  address.sin_family = AF_INET;
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  socklen_t size = sizeof(address);
+  EXPECT_EQ(bind(fd, reinterpret_cast<sockaddr*>(&address), size), 0);
+  EXPECT_EQ(getsockname(fd, reinterpret_cast<sockaddr*>(&address), &size), 0);
+  close(fd);
+  return ntohs(address.sin_port);
+}
+
+bool IsAlive(pid_t pid) {
+  // A zombie has ended too, and may stay one where nobody collects orphans.
+  absl::StatusOr<std::string> stat = ReadFile(absl::StrCat("/proc/", pid, "/stat"));
+  if (!stat.ok()) return false;
+  const size_t name_end = stat->rfind(')');
+  return name_end != std::string::npos && (*stat)[name_end + 2] != 'Z' && (*stat)[name_end + 2] != 'X';
+}
+
+bool AllEndWithin(const std::set<pid_t>& pids, absl::Duration timeout) {
+  const absl::Time deadline = absl::Now() + timeout;
+  for (pid_t pid : pids) {
+    while (IsAlive(pid)) {
+      if (absl::Now() > deadline) return false;
+      absl::SleepFor(absl::Milliseconds(20));
+    }
+  }
+  return true;
+}
+
+class Toy {
+ public:
+  explicit Toy(const Strings& flags, const Variables& variables = {})
+      : folder_(NewFolder()), address_file_(folder_ + "/address"), log_file_(folder_ + "/log") {
+    ChildProcessOptions options;
+    options.argv = {ExecutableFolder() + "/toy", "--set=rollout.pretrain=/nowhere", "--address_file=" + address_file_};
+    options.argv.insert(options.argv.end(), flags.begin(), flags.end());
+    options.environment = variables;
+    options.log_file = log_file_;
+    process_ = ChildProcess::Start(options).value();
+  }
+
+  ChildProcess& process() { return *process_; }
+  std::string Log() const { return ReadFile(log_file_).value(); }
+
+  // The leader's address, once the service serves.
+  std::string Address() {
+    const absl::Time deadline = absl::Now() + kLong;
+    while (absl::Now() < deadline && !process_->Poll().has_value()) {
+      absl::StatusOr<std::string> address = ReadFile(address_file_);
+      if (address.ok()) return *address;
+      absl::SleepFor(absl::Milliseconds(10));
+    }
+    ADD_FAILURE() << "does not serve: " << Log();
+    return "127.0.0.1:1";
+  }
+
+  absl::StatusOr<ServiceInfo> Info(const TlsConfig& tls = {}) {
+    auto stub = Rollout::NewStub(MakeChannel(Address(), MakeChannelCredentials(tls).value()));
+    grpc::ClientContext context;
+    context.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(20));
+    ServiceInfo info;
+    const grpc::Status status = stub->GetInfo(&context, GetInfoRequest(), &info);
+    if (!status.ok()) return FromGrpc(status);
+    return info;
+  }
+
+  std::set<pid_t> RankPids() {
+    absl::StatusOr<ServiceInfo> info = Info();
+    EXPECT_TRUE(info.ok()) << info.status() << Log();
+    std::set<pid_t> pids;
+    if (info.ok()) {
+      for (const RankInfo& rank : info->ranks()) pids.insert(rank.pid());
+    }
+    return pids;
+  }
+
+  void ExpectEnd(int code, const Strings& words) {
+    const std::optional<ExitState> end = process_->Wait(kLong);
+    ASSERT_TRUE(end.has_value()) << Log();
+    EXPECT_EQ(end->signal, 0) << Log();
+    EXPECT_EQ(end->code, code) << Log();
+    const std::string log = Log();
+    for (const std::string& word : words) EXPECT_NE(log.find(word), std::string::npos) << word << "\n" << log;
+  }
+
+ private:
+  const std::string folder_, address_file_, log_file_;
+  std::unique_ptr<ChildProcess> process_;
+};
+
+// SERVING, NOT_SERVING, or the call's error.
+std::string Health(const std::string& address, const std::string& service) {
+  auto stub = grpc::health::v1::Health::NewStub(MakeChannel(address, grpc::InsecureChannelCredentials()));
+  grpc::ClientContext context;
+  context.set_wait_for_ready(true);
+  context.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(20));
+  grpc::health::v1::HealthCheckRequest request;
+  request.set_service(service);
+  HealthCheckResponse response;
+  const grpc::Status status = stub->Check(&context, request, &response);
+  return status.ok() ? HealthCheckResponse::ServingStatus_Name(response.status()) : absl::StrCat(status.error_code());
+}
+
+const Strings kTwoRanks = {"--ranks=2", "--listen=127.0.0.1:0"};
+
+TEST(Process, ServesOnAllRanksAndLeavesOnSigterm) {
+  Toy toy(kTwoRanks);
+  const std::set<pid_t> pids = toy.RankPids();
+  EXPECT_EQ(pids.size(), 2);
+  EXPECT_EQ(Health(toy.Address(), ""), "SERVING");
+  EXPECT_EQ(Health(toy.Address(), "quartet.Rollout"), "SERVING");
+  EXPECT_EQ(Health(toy.Address(), "quartet.Nonsense"), absl::StrCat(grpc::StatusCode::NOT_FOUND));
+  toy.process().Signal(SIGTERM);
+  toy.ExpectEnd(0, {"stopping: SIGTERM", "[rollout/0]", "[rollout/1]", "[rollout]"});
+  EXPECT_TRUE(AllEndWithin(pids, absl::ZeroDuration()));
+}
+
+TEST(Process, LeavesOnSigint) {
+  Toy toy(kTwoRanks);
+  const std::set<pid_t> pids = toy.RankPids();
+  toy.process().Signal(SIGINT);
+  toy.ExpectEnd(0, {"stopping: SIGINT"});
+  EXPECT_TRUE(AllEndWithin(pids, absl::ZeroDuration()));
+}
+
+TEST(Process, LeavesNoOrphanWhereTheLauncherIsKilled) {
+  Toy toy(kTwoRanks);
+  const std::set<pid_t> pids = toy.RankPids();
+  toy.process().Signal(SIGKILL);
+  EXPECT_EQ(toy.process().Wait(kLong)->signal, SIGKILL);
+  EXPECT_TRUE(AllEndWithin(pids, absl::Seconds(5))) << toy.Log();
+}
+
+TEST(Process, EndsWhereARankIsKilledAndSaysWhich) {
+  Toy toy({"--ranks=3", "--listen=127.0.0.1:0"});
+  std::set<pid_t> pids = toy.RankPids();
+  ASSERT_EQ(pids.size(), 3);
+  const absl::StatusOr<ServiceInfo> info = toy.Info();
+  ASSERT_TRUE(info.ok());
+  kill(info->ranks(1).pid(), SIGKILL);
+  toy.ExpectEnd(1, {"rank 1", "killed by SIGKILL (signal 9): out of memory?"});
+  EXPECT_TRUE(AllEndWithin(pids, absl::ZeroDuration()));
+}
+
+TEST(Process, EndsWithItsParentsPipe) {
+  // The shell between us and the toy holds the only other end of the pipe that the toy watches.
+  ChildProcessOptions options;
+  const std::string folder = NewFolder();
+  options.argv = {
+      "/bin/sh", "-c",
+      absl::StrCat("mkfifo ", folder, "/pipe; (exec 9<", folder, "/pipe; QUARTET_PARENT_FD=9 exec ", ExecutableFolder(),
+                   "/toy --set=rollout.pretrain=/x --listen=127.0.0.1:0 --address_file=", folder, "/address) & exec 8>",
+                   folder, "/pipe; while [ ! -e ", folder,
+                   "/address ]; do sleep 0.05; done; exec 8>&-; wait $!; echo ended with $? > ", folder, "/result")};
+  std::unique_ptr<ChildProcess> shell = ChildProcess::Start(options).value();
+  ASSERT_TRUE(shell->Wait(kLong).has_value());
+  EXPECT_EQ(ReadFile(folder + "/result").value(), "ended with 0\n");
+}
+
+TEST(Process, LeavesEvenWhereACallIsStuck) {
+  Toy toy(kTwoRanks, {{"TOY_CALL", "stuck"}});
+  auto stub = Rollout::NewStub(MakeChannel(toy.Address(), grpc::InsecureChannelCredentials()));
+  grpc::ClientContext context;
+  context.set_deadline(std::chrono::system_clock::now() + std::chrono::milliseconds(500));
+  ServiceInfo info;
+  EXPECT_EQ(stub->GetInfo(&context, GetInfoRequest(), &info).error_code(), grpc::StatusCode::DEADLINE_EXCEEDED);
+  toy.process().Signal(SIGTERM);
+  toy.ExpectEnd(0, {"the running call did not end"});
+}
+
+TEST(Process, EndsWhereACollectiveBreaks) {
+  Toy toy(kTwoRanks, {{"TOY_CALL", "fail"}});
+  const absl::Status status = toy.Info().status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kInternal);
+  EXPECT_NE(std::string(status.message()).find("rank 1 (127.0.0.1:"), std::string::npos) << status;
+  toy.ExpectEnd(1, {"the ranks cannot work together any more", "the toy broke", "rank 1 (127.0.0.1:"});
+}
+
+TEST(Process, ServesOnlyOnceAllRanksHaveLoaded) {
+  const std::string gate = NewFolder() + "/gate";
+  const std::string address = absl::StrCat("127.0.0.1:", FreePort());
+  Toy toy({"--ranks=2", "--listen=" + address}, {{"TOY_LOAD_GATE", gate}});
+  EXPECT_EQ(Health(address, ""), "NOT_SERVING");
+  absl::SleepFor(absl::Milliseconds(300));
+  EXPECT_EQ(Health(address, "quartet.Rollout"), "NOT_SERVING");
+  ASSERT_TRUE(AtomicWriteFile(gate, "").ok());
+  EXPECT_EQ(toy.Address(), address);
+  EXPECT_EQ(Health(address, ""), "SERVING");
+}
+
+TEST(Process, EndsWhereARankCannotLoad) {
+  Toy toy({"--ranks=2", "--listen=127.0.0.1:0"}, {{"TOY_BAD_RANK", "1"}});
+  toy.ExpectEnd(1, {"rank 1 (127.0.0.1:", "cannot load: no toy here", "[rollout/0] rank 1"});
+}
+
+TEST(Process, ListsItsServicesByReflection) {
+  Toy toy({"--listen=127.0.0.1:0"});
+  grpc::GenericStub stub(MakeChannel(toy.Address(), grpc::InsecureChannelCredentials()));
+  grpc::ClientContext context;
+  context.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(20));
+  grpc::CompletionQueue queue;
+  void* tag = nullptr;
+  bool ok = false;
+  auto call = stub.PrepareCall(&context, "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo", &queue);
+  call->StartCall(&tag);
+  ASSERT_TRUE(queue.Next(&tag, &ok) && ok);
+  // ServerReflectionRequest{list_services: ""}
+  const grpc::Slice request(std::string("\x3a\x00", 2));
+  call->WriteLast(grpc::ByteBuffer(&request, 1), grpc::WriteOptions(), nullptr);
+  ASSERT_TRUE(queue.Next(&tag, &ok) && ok);
+  grpc::ByteBuffer reply;
+  call->Read(&reply, nullptr);
+  ASSERT_TRUE(queue.Next(&tag, &ok) && ok);
+  std::vector<grpc::Slice> slices;
+  ASSERT_TRUE(reply.Dump(&slices).ok());
+  std::string text;
+  for (const grpc::Slice& slice : slices) text.append(reinterpret_cast<const char*>(slice.begin()), slice.size());
+  for (const char* name : {"quartet.Rollout", "quartet.Rank", "quartet.Rendezvous", "grpc.health.v1.Health"}) {
+    EXPECT_NE(text.find(name), std::string::npos) << name;
+  }
+  grpc::Status status;
+  call->Finish(&status, nullptr);
+  ASSERT_TRUE(queue.Next(&tag, &ok));
+}
+
+TEST(Process, RefusesAPortInUse) {
+  Toy first({"--listen=127.0.0.1:0"});
+  const std::string address = first.Address();
+  Toy second({"--listen=" + address});
+  second.ExpectEnd(1, {"cannot listen on " + address, "in use", "--listen"});
+}
+
+TEST(Process, RefusesWrongFlagsAndConfigurations) {
+  Toy({"--rank=2"}).ExpectEnd(2, {"unknown flag --rank", "--ranks"});
+  Toy({"run.textproto"}).ExpectEnd(2, {"'run.textproto' is not a flag"});
+  Toy({"--ranks=0"}).ExpectEnd(2, {"--ranks=0", "at least 1"});
+  Toy({"--listen=0.0.0.0:0"}).ExpectEnd(2, {"0.0.0.0:0", "tls"});
+  Toy({"--config=/nonexistent.textproto"}).ExpectEnd(2, {"/nonexistent.textproto"});
+  Toy({"--set=rollout.pretrain="}).ExpectEnd(2, {"rollout.pretrain", "not set"});
+  const std::string config = NewFolder() + "/run.textproto";
+  ASSERT_TRUE(AtomicWriteFile(config, "seed: 1\nrolout { }\n").ok());
+  Toy({"--config=" + config}).ExpectEnd(2, {config + ":2:", "rolout"});
+}
+
+TEST(Process, ExplainsItself) {
+  Toy toy({"--help"});
+  toy.ExpectEnd(0, {"--config", "--set", "--ranks", "--listen", "--address_file", "WORLD_SIZE", "SLURM_PROCID",
+                    "a service without models", "rollout_batch_size", "Exit codes"});
+}
+
+TEST(Process, TalksTlsWithCertificatesFromFiles) {
+  const std::string folder = NewFolder();
+  const std::string script = absl::StrCat(
+      "cd ", folder,
+      " && openssl req -x509 -newkey rsa:2048 -nodes -days 2 -subj /CN=ca -keyout ca.key -out ca.pem"
+      " && openssl req -newkey rsa:2048 -nodes -subj /CN=quartet -keyout key.pem -out csr.pem"
+      " && printf 'subjectAltName=IP:127.0.0.1,DNS:localhost' > ext"
+      " && openssl x509 -req -in csr.pem -CA ca.pem -CAkey ca.key -CAcreateserial -days 2 -extfile ext -out cert.pem"
+      " && chmod 600 key.pem");
+  ChildProcessOptions options;
+  options.argv = {"/bin/sh", "-c", script};
+  options.log_file = folder + "/openssl.log";
+  ASSERT_TRUE(ChildProcess::Start(options).value()->Wait(kLong)->ok()) << ReadFile(options.log_file).value();
+  TlsConfig tls;
+  tls.set_ca_file(folder + "/ca.pem");
+  tls.set_cert_file(folder + "/cert.pem");
+  tls.set_key_file(folder + "/key.pem");
+  Strings flags = kTwoRanks;
+  for (const auto& [name, file] : {std::pair("ca_file", tls.ca_file()), std::pair("cert_file", tls.cert_file()),
+                                   std::pair("key_file", tls.key_file())}) {
+    flags.push_back(absl::StrCat("--set=tls.", name, "=", file));
+  }
+  {
+    Toy toy(flags);
+    absl::StatusOr<ServiceInfo> info = toy.Info(tls);
+    ASSERT_TRUE(info.ok()) << info.status() << toy.Log();
+    EXPECT_EQ(info->ranks_size(), 2);
+    EXPECT_EQ(toy.Info().status().code(), absl::StatusCode::kUnavailable) << "a client without TLS was let in";
+  }
+  ASSERT_EQ(chmod(tls.key_file().c_str(), 0644), 0);
+  Toy(flags).ExpectEnd(1, {tls.key_file(), "chmod 600"});
+}
+
+// As torchrun starts two nodes of one rank each, here on one host.
+Variables Node(int rank) {
+  return {{"RANK", absl::StrCat(rank)}, {"WORLD_SIZE", "2"},          {"LOCAL_RANK", "0"},
+          {"LOCAL_WORLD_SIZE", "1"},    {"MASTER_ADDR", "127.0.0.1"}, {"MASTER_PORT", absl::StrCat(FreePort())}};
+}
+
+TEST(Process, TakesItsPlaceFromTorchrun) {
+  const std::string listen = absl::StrCat("--listen=127.0.0.1:", FreePort());
+  Toy second({listen}, Node(1));
+  Toy first({listen}, Node(0));
+  absl::StatusOr<ServiceInfo> info = first.Info();
+  ASSERT_TRUE(info.ok()) << info.status() << first.Log();
+  ASSERT_EQ(info->ranks_size(), 2);
+  EXPECT_EQ(info->ranks(0).pid(), first.process().pid());
+  EXPECT_EQ(info->ranks(1).pid(), second.process().pid());
+  EXPECT_EQ(Health(info->ranks(1).endpoint(), ""), "SERVING");
+  // The other node leaves when the leader's host is lost.
+  first.process().Signal(SIGKILL);
+  second.ExpectEnd(1, {"rank 0 (127.0.0.1:", "is gone"});
+}
+
+TEST(Process, TakesItsPlaceFromSlurm) {
+  const std::string listen = absl::StrCat("--listen=127.0.0.1:", FreePort());
+  const auto task = [](int rank) {
+    return Variables{{"SLURM_PROCID", absl::StrCat(rank)}, {"SLURM_NTASKS", "2"}, {"SLURM_LOCALID", "0"}};
+  };
+  Toy first({listen}, task(0));
+  Toy second({listen}, task(1));
+  EXPECT_EQ(first.RankPids(), (std::set<pid_t>{first.process().pid(), second.process().pid()}));
+  second.process().Signal(SIGTERM);
+  second.ExpectEnd(0, {});
+  first.process().Signal(SIGTERM);
+  first.ExpectEnd(0, {});
+}
+
+TEST(Process, ExplainsAnEnvironmentThatDoesNotFit) {
+  Toy({"--listen=127.0.0.1:0"}, Node(1)).ExpectEnd(1, {"port", "127.0.0.1:0"});
+  Toy({"--ranks=4"}, Node(1)).ExpectEnd(2, {"--ranks=4", "2 ranks"});
+  Toy({}, {{"RANK", "0"}}).ExpectEnd(2, {"WORLD_SIZE"});
+  Toy({}, {{"RANK", "x"}, {"WORLD_SIZE", "2"}}).ExpectEnd(2, {"RANK", "'x'"});
+  Toy({}, {{"RANK", "2"}, {"WORLD_SIZE", "2"}}).ExpectEnd(2, {"RANK=2", "WORLD_SIZE=2"});
+}
+
+}  // namespace
+}  // namespace quartet

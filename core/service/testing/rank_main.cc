@@ -1,0 +1,81 @@
+// One rank of the test service: Rollout with no call but GetInfo, which asks every rank.
+//
+// TOY_LOAD_GATE=FILE: the last rank loads only once the file exists. TOY_BAD_RANK=R: rank R cannot load.
+// TOY_CALL=stuck: GetInfo does not end; =fail: it fails on the last rank, in a collective.
+#include "core/service/rank_main.h"
+
+#include <stdlib.h>
+#include <unistd.h>
+
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "core/base/files.h"
+#include "core/service/status_conversion.h"
+#include "proto/rollout.grpc.pb.h"
+
+namespace quartet {
+namespace {
+
+std::string Environment(const char* name) {
+  const char* value = getenv(name);
+  return value == nullptr ? "" : value;
+}
+
+class ToyService final : public RankService, public Rollout::Service {
+ public:
+  ToyService(const RankContext& context, RankGroup& group) : context_(context), group_(group) {
+    group.Register("info", RankGroup::Kind::kCollective, [this](const RankInput&) { return OwnInfo(); });
+  }
+
+  grpc::Service* grpc_service() override { return static_cast<Rollout::Service*>(this); }
+
+  absl::Status Load() override {
+    if (Environment("TOY_BAD_RANK") == absl::StrCat(context_.rank)) return absl::NotFoundError("no toy here");
+    const std::string gate = Environment("TOY_LOAD_GATE");
+    while (IsLast() && !gate.empty() && !ReadFile(gate).ok()) absl::SleepFor(absl::Milliseconds(10));
+    return absl::OkStatus();
+  }
+
+  grpc::Status GetInfo(grpc::ServerContext*, const GetInfoRequest*, ServiceInfo* info) override {
+    auto outputs = group_.Run("info", std::vector<RankInput>(context_.world_size), absl::Now() + absl::Seconds(60));
+    if (!outputs.ok()) return ToGrpc(outputs.status());
+    for (const RankOutput& output : *outputs) info->add_ranks()->ParseFromString(output.summary);
+    return grpc::Status::OK;
+  }
+
+ private:
+  bool IsLast() const { return context_.rank == context_.world_size - 1; }
+
+  absl::StatusOr<RankOutput> OwnInfo() const {
+    const std::string what = Environment("TOY_CALL");
+    while (what == "stuck") absl::SleepFor(absl::Seconds(1));
+    if (what == "fail" && IsLast()) return absl::InternalError("the toy broke");
+    RankInfo info;
+    info.set_rank(context_.rank);
+    info.set_endpoint(context_.endpoint);
+    info.set_pid(getpid());
+    RankOutput output;
+    output.summary = info.SerializeAsString();
+    return output;
+  }
+
+  const RankContext& context_;
+  RankGroup& group_;
+};
+
+}  // namespace
+}  // namespace quartet
+
+int main(int argc, char** argv) {
+  using namespace quartet;
+  return RankMain(argc, argv,
+                  {.service = "rollout",
+                   .create = [](const RunConfig&, const RankContext& context,
+                                RankGroup& group) -> absl::StatusOr<std::unique_ptr<RankService>> {
+                     return std::make_unique<ToyService>(context, group);
+                   }});
+}
