@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "core/base/status_macros.h"
 #include "core/model/model_config.h"
+#include "core/service/protocol_version.h"
 #include "core/service/replay_guard.h"
 #include "core/service/status_conversion.h"
 #include "core/service/stream_io.h"

@@ -14,6 +14,7 @@
 #include "core/base/status_macros.h"
 #include "core/model/model_config.h"
 #include "core/model/parameter_layout.h"
+#include "core/service/protocol_version.h"
 #include "core/service/replay_guard.h"
 #include "core/service/status_conversion.h"
 #include "core/service/stream_io.h"

@@ -92,11 +92,13 @@ absl::StatusOr<WeightManifest> BuildManifest(uint64_t version, Dtype dtype, cons
     for (int64_t size : manifest.tensors(i).shape()) numel *= size;
     std::sort(covered[i].begin(), covered[i].end());
     int64_t next = 0;
+    bool once = true;
     for (const auto& [begin, end] : covered[i]) {
-      if (begin != next) break;
+      once = once && begin == next;
+      if (!once) break;
       next = end;
     }
-    if (next != numel || covered[i].empty() || covered[i].back().second != numel) {
+    if (!once || next != numel) {
       return absl::InternalError(absl::StrCat("element ", next, " of ", manifest.tensors(i).name(), " (", numel,
                                               " elements) is not published by exactly one rank"));
     }

@@ -39,7 +39,9 @@ ValueLossResult ClippedValueLoss(const at::Tensor& value_A, const at::Tensor& ol
   if (value_clip > 0) {
     const at::Tensor near = old_value_A + at::clamp(value_A - old_value_A, -value_clip, value_clip);
     const at::Tensor near_squares = (near - return_A).square();
-    clipped = (near_squares > squares).sum().item<double>();
+    // Inside the range `near` differs from the value by rounding, which is no clipping.
+    const at::Tensor outside = (value_A - old_value_A).abs() > value_clip;
+    clipped = (near_squares > squares).logical_and(outside).sum().item<double>();
     squares = at::maximum(squares, near_squares);
   }
   return {.loss = 0.5 * (weight_A * squares).sum(),

@@ -19,9 +19,6 @@
 
 namespace quartet {
 
-// ServiceInfo::protocol_version: of proto/ as it is.
-inline constexpr int kProtocolVersion = 1;
-
 // When the caller stops waiting.
 inline absl::Time DeadlineOf(const grpc::ServerContext& context) {
   const std::chrono::system_clock::time_point deadline = context.deadline();

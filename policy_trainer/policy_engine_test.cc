@@ -1,0 +1,253 @@
+#include "policy_trainer/policy_engine.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <mutex>
+#include <nlohmann/json.hpp>
+#include <ostream>
+
+#include "core/model/parameter_layout.h"
+#include "core/safetensors/reader.h"
+#include "core/training/batch_split.h"
+#include "core/training/testing/engine_ranks.h"
+#include "core/weights/tensor_hash.h"
+
+namespace quartet {
+namespace {
+
+constexpr char kModel[] = "core/model/testdata/llama";
+
+// tools/golden/make_service_golden.py: torch and transformers, one sequence a forward.
+nlohmann::json Golden() { return nlohmann::json::parse(std::ifstream("policy_trainer/testdata/golden.json")); }
+
+std::vector<TrainingSequence> Sequences(const nlohmann::json& golden) {
+  std::vector<TrainingSequence> sequences;
+  for (const auto& from : golden["sequences"]) {
+    TrainingSequence& to = sequences.emplace_back();
+    to.mutable_tokens()->set_index(sequences.size() * 10);
+    for (int id : from["ids"]) to.mutable_tokens()->add_ids(id);
+    for (bool action : from["action_mask"]) to.mutable_tokens()->add_action_mask(action);
+    for (double x : from["loss_weights"]) to.add_loss_weights(static_cast<float>(x));
+    for (double x : from["old_log_probs"]) to.add_old_log_probs(static_cast<float>(x));
+    for (double x : from["advantages"]) to.add_advantages(static_cast<float>(x));
+  }
+  return sequences;
+}
+
+struct Arrangement {
+  int ranks;
+  int stage;
+  int micro_batch;
+};
+std::ostream& operator<<(std::ostream& out, const Arrangement& a) {
+  return out << a.ranks << " ranks, stage " << a.stage << ", micro-batches of " << a.micro_batch;
+}
+
+class PolicyEngineTest : public ::testing::TestWithParam<Arrangement> {
+ protected:
+  PolicyEngineTest()
+      : golden_(Golden()), sequences_(Sequences(golden_)), config_(TestConfig(kModel, GetParam().stage)) {
+    TrainerConfig* actor = config_.mutable_actor();
+    actor->set_micro_train_batch_size(GetParam().micro_batch);
+    actor->set_micro_rollout_batch_size(GetParam().micro_batch);
+    actor->set_adam_beta1(golden_["adamw"]["beta1"]);
+    actor->set_adam_beta2(golden_["adamw"]["beta2"]);
+    actor->set_adam_eps(golden_["adamw"]["eps"]);
+    actor->set_l2(golden_["adamw"]["weight_decay"]);
+    actor->set_max_norm(golden_["max_norm"]);
+    std::vector<int64_t> tokens;
+    for (const TrainingSequence& sequence : sequences_) tokens.push_back(sequence.tokens().ids_size());
+    split_ = SplitBatch(tokens, GetParam().ranks, GetParam().micro_batch);
+  }
+
+  // Calls `body` with a loaded engine, and this rank's sequences, on every rank.
+  void OnEveryRank(
+      const std::function<void(const RankContext&, PolicyEngine&, const std::vector<TrainingSequence>&)>& body) {
+    RunEngineRanks(GetParam().ranks, [&](const RankContext& context) {
+      auto engine = PolicyEngine::Load(config_, context);
+      ASSERT_TRUE(engine.ok()) << engine.status();
+      std::vector<TrainingSequence> mine;
+      for (size_t item : split_.items[context.rank]) mine.push_back(sequences_[item]);
+      body(context, **engine, mine);
+    });
+  }
+
+  // Log-probabilities of this rank's sequences are those of `expected`, one array a sequence of the batch.
+  void ExpectLogProbs(PolicyEngine& engine, int rank, const std::vector<std::vector<float>>& expected) {
+    std::vector<TokenSequence> tokens;
+    for (size_t item : split_.items[rank]) tokens.push_back(sequences_[item].tokens());
+    ForwardCall call;
+    call.set_micro_batches(split_.micro_batches);
+    call.set_temperature(golden_["temperature"]);
+    std::vector<TokenValues> replies;
+    ASSERT_TRUE(engine.LogProbs(call, tokens, &replies).ok());
+    ASSERT_EQ(replies.size(), tokens.size());
+    for (size_t i = 0; i < replies.size(); ++i) {
+      EXPECT_EQ(replies[i].index(), tokens[i].index());
+      const std::vector<float> values(replies[i].values().begin(), replies[i].values().end());
+      EXPECT_THAT(values, ::testing::Pointwise(::testing::FloatNear(2e-4), expected[split_.items[rank][i]]));
+    }
+  }
+
+  PolicyUpdateCall UpdateCall(PolicyLossConfig::Kind kind) const {
+    PolicyUpdateCall call;
+    call.set_micro_batches(split_.micro_batches);
+    PolicyUpdateHeader* header = call.mutable_header();
+    header->set_temperature(golden_["temperature"]);
+    header->set_learning_rate(golden_["learning_rate"]);
+    header->mutable_loss()->set_kind(kind);
+    header->mutable_loss()->set_eps_clip_low(golden_["eps_clip_low"]);
+    header->mutable_loss()->set_eps_clip_high(golden_["eps_clip_high"]);
+    header->mutable_loss()->set_dual_clip(golden_["dual_clip"]);
+    return call;
+  }
+
+  const nlohmann::json golden_;
+  const std::vector<TrainingSequence> sequences_;
+  RunConfig config_;
+  BatchSplit split_;
+};
+
+TEST_P(PolicyEngineTest, UpdatesAsTorchDoesOnTransformersModel) {
+  const auto& steps = golden_["steps"];
+  std::mutex mutex;
+  std::vector<PolicyUpdateSums> sums(steps.size());  // over ranks
+  OnEveryRank([&](const RankContext& context, PolicyEngine& engine, const std::vector<TrainingSequence>& mine) {
+    std::vector<std::vector<float>> before;
+    for (const auto& sequence : golden_["sequences"]) before.push_back(sequence["log_probs"]);
+    ExpectLogProbs(engine, context.rank, before);
+    for (size_t s = 0; s < steps.size(); ++s) {
+      PolicyUpdateSums part;
+      ASSERT_TRUE(engine.Update(UpdateCall(PolicyLossConfig::KIND_PPO), mine, &part).ok());
+      EXPECT_FALSE(part.skipped());
+      EXPECT_EQ(part.optimizer_steps(), s + 1);
+      EXPECT_NEAR(part.grad_norm() / steps[s]["grad_norm"].get<double>(), 1, 1e-3);
+      ExpectLogProbs(engine, context.rank, steps[s]["log_probs"]);
+      std::lock_guard lock(mutex);
+      sums[s].set_loss(sums[s].loss() + part.loss());
+      sums[s].set_clipped(sums[s].clipped() + part.clipped());
+      sums[s].set_entropy(sums[s].entropy() + part.entropy());
+      sums[s].set_approx_kl(sums[s].approx_kl() + part.approx_kl());
+      sums[s].set_action_tokens(sums[s].action_tokens() + part.action_tokens());
+      sums[s].set_tokens(sums[s].tokens() + part.tokens());
+    }
+  });
+  for (size_t s = 0; s < steps.size(); ++s) {
+    const auto actions = static_cast<double>(sums[s].action_tokens());
+    EXPECT_EQ(sums[s].tokens(), 12 + 5 + 17 + 9);
+    EXPECT_NEAR(sums[s].loss(), steps[s]["loss"].get<double>(), 1e-4);
+    EXPECT_NEAR(sums[s].clipped() / actions, steps[s]["clip_fraction"].get<double>(), 1e-6);
+    EXPECT_NEAR(sums[s].entropy() / actions, steps[s]["entropy"].get<double>(), 1e-4);
+    EXPECT_NEAR(sums[s].approx_kl() / actions, steps[s]["approx_kl"].get<double>(), 1e-4);
+  }
+}
+
+TEST_P(PolicyEngineTest, TakesTheNegativeLogProbabilityAsTheSupervisedLoss) {
+  double expected = 0;
+  for (const auto& sequence : golden_["sequences"]) {
+    for (size_t i = 0; i < sequence["log_probs"].size(); ++i) {
+      expected -= sequence["log_probs"][i].get<double>() * sequence["loss_weights"][i].get<double>();
+    }
+  }
+  std::mutex mutex;
+  double loss = 0;
+  OnEveryRank([&](const RankContext&, PolicyEngine& engine, std::vector<TrainingSequence> mine) {
+    for (TrainingSequence& sequence : mine) {
+      sequence.clear_old_log_probs();
+      sequence.clear_advantages();
+    }
+    PolicyUpdateSums part;
+    ASSERT_TRUE(engine.Update(UpdateCall(PolicyLossConfig::KIND_SFT), mine, &part).ok());
+    std::lock_guard lock(mutex);
+    loss += part.loss();
+  });
+  EXPECT_NEAR(loss, expected, 1e-4);
+}
+
+// What is published after an update is, hash by hash, what a checkpoint of the same moment holds.
+TEST_P(PolicyEngineTest, PublishesEachElementOfTheSavedWeightsExactlyOnce) {
+  for (const char* dtype : {"fp32", "bf16"}) {
+    config_.mutable_actor()->set_dtype(dtype);
+    const std::string folder = NewTestFolder("policy");
+    std::vector<PublishedPart> parts(GetParam().ranks);
+    std::vector<std::shared_ptr<const PublishedWeights>> snapshots(GetParam().ranks);
+    const ParameterLayout layout = MakeParameterLayout(*ReadModelConfig(kModel), HeadKind::kVocabulary);
+    const int tensors = static_cast<int>(ManifestTensors(layout).size());
+    OnEveryRank([&](const RankContext& context, PolicyEngine& engine, const std::vector<TrainingSequence>& mine) {
+      PolicyUpdateSums sums;
+      ASSERT_TRUE(engine.Update(UpdateCall(PolicyLossConfig::KIND_PPO), mine, &sums).ok());
+      auto snapshot = engine.Publish(5);
+      ASSERT_TRUE(snapshot.ok()) << snapshot.status();
+      parts[context.rank] = (*snapshot)->Describe(tensors);
+      snapshots[context.rank] = *std::move(snapshot);
+      const auto bytes = engine.Save(folder);
+      ASSERT_TRUE(bytes.ok()) << bytes.status();
+      EXPECT_GT(*bytes, 0);
+    });
+    const Dtype type = std::strcmp(dtype, "bf16") == 0 ? Dtype::kBF16 : Dtype::kF32;
+    const auto manifest =
+        BuildManifest(5, type, layout, parts, std::vector<std::string>(GetParam().ranks, "127.0.0.1:1"));
+    ASSERT_TRUE(manifest.ok()) << manifest.status();
+
+    const auto saved = CheckpointReader::Open(folder);
+    ASSERT_TRUE(saved.ok()) << saved.status();
+    const auto original = CheckpointReader::Open(kModel);
+    ASSERT_EQ(manifest->tensors_size(), (*saved)->tensors().size());
+    int changed = 0;
+    for (const TensorEntry& tensor : manifest->tensors()) {
+      const TensorInfo& info = (*saved)->tensors().at(tensor.name());
+      EXPECT_EQ(info.dtype, type);
+      EXPECT_EQ(info.shape, std::vector<int64_t>(tensor.shape().begin(), tensor.shape().end()));
+      std::vector<char> bytes(info.bytes);
+      ASSERT_TRUE((*saved)->ReadRange(tensor.name(), 0, info.numel(), bytes.data()).ok());
+      EXPECT_EQ(tensor.hash(), HashElements(bytes.data(), type, 0, info.numel())) << tensor.name();
+      if (type == Dtype::kF32) {
+        std::vector<char> old(info.bytes);
+        ASSERT_TRUE((*original)->ReadRange(tensor.name(), 0, info.numel(), old.data()).ok());
+        changed += old != bytes;
+      }
+    }
+    if (type == Dtype::kF32) {
+      EXPECT_EQ(changed, manifest->tensors_size());
+    }
+
+    // The first elements, read as a receiver would.
+    int found = 0;
+    TensorRange range;
+    range.set_count(3);
+    for (const auto& snapshot : snapshots) found += snapshot->Read(range).ok();
+    EXPECT_EQ(found, 1);
+  }
+}
+
+TEST_P(PolicyEngineTest, TellsItsMemoryAndSizeAndHoldsNoGatheredParametersBetweenCalls) {
+  OnEveryRank([&](const RankContext& context, PolicyEngine& engine, const std::vector<TrainingSequence>& mine) {
+    PolicyUpdateSums sums;
+    ASSERT_TRUE(engine.Update(UpdateCall(PolicyLossConfig::KIND_PPO), mine, &sums).ok());
+    const RankInfo info = engine.Info();
+    EXPECT_EQ(info.rank(), context.rank);
+    EXPECT_EQ(info.endpoint(), context.endpoint);
+    EXPECT_GT(info.peak_rss_bytes(), 1 << 20);
+    EXPECT_EQ(info.gathered_bytes_per_parameter(), 4);
+    EXPECT_EQ(info.model_parameters(), MakeParameterLayout(*ReadModelConfig(kModel), HeadKind::kVocabulary).numel());
+    for (const MemoryUse& use : info.memory()) {
+      if (use.category() == "gathered") {
+        EXPECT_EQ(use.current_bytes(), 0);
+      } else if (use.category() == "optimizer") {
+        EXPECT_GT(use.current_bytes(), 0);
+      }
+    }
+  });
+}
+
+INSTANTIATE_TEST_SUITE_P(Arrangements, PolicyEngineTest,
+                         ::testing::Values(Arrangement{1, 3, 2}, Arrangement{2, 3, 1}, Arrangement{3, 3, 2},
+                                           Arrangement{2, 0, 2}, Arrangement{2, 2, 1}, Arrangement{5, 3, 1}));
+
+}  // namespace
+}  // namespace quartet

@@ -1,0 +1,8 @@
+// One rank of the scorer; started by the launcher beside it, torchrun or Slurm.
+#include "core/service/rank_main.h"
+
+#include "scorer/scorer_service.h"
+
+int main(int argc, char** argv) {
+  return quartet::RankMain(argc, argv, {.service = "scorer", .create = quartet::CreateScorer});
+}

@@ -1,0 +1,101 @@
+#include "scorer/scorer_engine.h"
+
+#include <algorithm>
+#include <map>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "core/base/logging.h"
+#include "core/base/status_macros.h"
+#include "core/training/engine_setup.h"
+#include "core/training/forward.h"
+#include "core/training/rank_info.h"
+#include "core/zero/sharded_model.h"
+
+namespace quartet {
+
+struct ScorerEngine::Impl {
+  RunConfig config;
+  const RankContext* context;
+  Ledger ledger;
+  std::unique_ptr<ProcessGroup> ranks;
+  std::unique_ptr<ShardedModel> reference;               // null: not asked for
+  std::map<int, std::unique_ptr<ShardedModel>> rewards;  // by index into reward.source
+
+  absl::StatusOr<std::unique_ptr<ShardedModel>> LoadFrozen(const std::string& folder, HeadKind head,
+                                                           const std::string& dtype, int zero_stage) {
+    ShardedModelOptions options;
+    options.head = head;
+    options.zero_stage = zero_stage;
+    options.compute_dtype = ComputeType(dtype);
+    options.device = DeviceOf(*context);
+    return ShardedModel::Load(folder, options, ranks.get(), &ledger);
+  }
+};
+
+ScorerEngine::ScorerEngine(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+ScorerEngine::~ScorerEngine() = default;
+
+bool ScorerEngine::HasModels(const RunConfig& config) {
+  return config.algorithm().kl().init_kl_coef() > 0 ||
+         std::any_of(config.reward().source().begin(), config.reward().source().end(),
+                     [](const RewardSource& source) { return !source.model().empty(); });
+}
+
+absl::StatusOr<std::unique_ptr<ScorerEngine>> ScorerEngine::Load(const RunConfig& config, const RankContext& context) {
+  auto impl = std::make_unique<Impl>();
+  impl->config = config;
+  impl->context = &context;
+  const absl::Status status = CatchExceptions("loading the scorer's models", [&]() -> absl::Status {
+    QUARTET_ASSIGN_OR_RETURN(impl->ranks, JoinRanks(context, "scorer"));
+    if (config.algorithm().kl().init_kl_coef() > 0) {
+      const ReferenceConfig& reference = config.reference();
+      QUARTET_ASSIGN_OR_RETURN(impl->reference, impl->LoadFrozen(reference.pretrain(), HeadKind::kVocabulary,
+                                                                 reference.dtype(), reference.zero_stage()));
+    }
+    for (int i = 0; i < config.reward().source_size(); ++i) {
+      const RewardSource& source = config.reward().source(i);
+      if (source.model().empty()) continue;
+      QUARTET_ASSIGN_OR_RETURN(
+          impl->rewards[i], impl->LoadFrozen(source.model(), HeadKind::kScalar, source.dtype(), source.zero_stage()));
+    }
+    return absl::OkStatus();
+  });
+  QUARTET_RETURN_IF_ERROR(status);
+  return std::unique_ptr<ScorerEngine>(new ScorerEngine(std::move(impl)));
+}
+
+absl::Status ScorerEngine::ReferenceLogProbs(const ForwardCall& call, const std::vector<TokenSequence>& sequences,
+                                             std::vector<TokenValues>* replies) {
+  QUARTET_CHECK(impl_->reference != nullptr) << "no reference model was loaded";
+  return CatchExceptions("reference log-probabilities", [&] {
+    return ForwardLogProbs(*impl_->reference, call, impl_->config.actor().micro_rollout_batch_size(), sequences,
+                           replies);
+  });
+}
+
+absl::Status ScorerEngine::Rewards(const ForwardCall& call, const std::vector<TokenSequence>& sequences,
+                                   std::vector<TokenValues>* replies) {
+  const auto model = impl_->rewards.find(static_cast<int>(call.model()));
+  QUARTET_CHECK(model != impl_->rewards.end()) << "reward.source[" << call.model() << "] has no model";
+  return CatchExceptions("rewards", [&] {
+    return ForwardScalars(*model->second, ScalarRows::kLastToken, call,
+                          impl_->config.reward().micro_rollout_batch_size(), sequences, replies);
+  });
+}
+
+RankInfo ScorerEngine::Info() const {
+  RankInfo info = DescribeRank(*impl_->context, impl_->ledger);
+  int64_t parameters = 0, bytes = 0;
+  const auto count = [&](const ShardedModel& model) {
+    parameters += model.layout().numel();
+    bytes = std::max<int64_t>(bytes, c10::elementSize(model.options().compute_dtype));
+  };
+  if (impl_->reference != nullptr) count(*impl_->reference);
+  for (const auto& [index, model] : impl_->rewards) count(*model);
+  info.set_model_parameters(parameters);
+  info.set_gathered_bytes_per_parameter(static_cast<int32_t>(bytes));
+  return info;
+}
+
+}  // namespace quartet

@@ -1,0 +1,52 @@
+// One rank's part of the scorer's models: the frozen reference and the reward models. LibTorch behind, not in, this
+// header; knows no gRPC.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "core/service/rank_context.h"
+#include "core/training/rank_calls.pb.h"
+#include "proto/common.pb.h"
+#include "proto/experience.pb.h"
+#include "proto/run_config.pb.h"
+
+namespace quartet {
+
+// One thread. Every rank makes the same calls in the same order, with the same header; sequences are this rank's and
+// have been checked (core/training/batch_check.h).
+//
+// An error that comes from LibTorch or a collective is INTERNAL; the ranks are not in step afterwards.
+class ScorerEngine {
+ public:
+  // Whether a resolved configuration has a model for the scorer at all.
+  static bool HasModels(const RunConfig& config);
+
+  // Loads the reference model where algorithm.kl.init_kl_coef is above 0, and every reward source's model, sharded over
+  // the ranks of `context`, which must outlive the engine. A reward model without score.weight is an error. Collective.
+  static absl::StatusOr<std::unique_ptr<ScorerEngine>> Load(const RunConfig& config, const RankContext& context);
+  ~ScorerEngine();
+
+  // Per action token, under the reference model and call.temperature. Micro-batches of actor.micro_rollout_batch_size
+  // sequences. Collective.
+  absl::Status ReferenceLogProbs(const ForwardCall& call, const std::vector<TokenSequence>& sequences,
+                                 std::vector<TokenValues>* replies);
+
+  // One value a sequence: the scalar head of reward.source[call.model] at its last token. Micro-batches of
+  // reward.micro_rollout_batch_size sequences. Collective.
+  absl::Status Rewards(const ForwardCall& call, const std::vector<TokenSequence>& sequences,
+                       std::vector<TokenValues>* replies);
+
+  // Parameters are those of all models together.
+  RankInfo Info() const;
+
+ private:
+  struct Impl;
+  explicit ScorerEngine(std::unique_ptr<Impl> impl);
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace quartet

@@ -1,0 +1,239 @@
+#include "scorer/scorer_service.h"
+
+#include <atomic>
+#include <limits>
+#include <map>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "core/base/logging.h"
+#include "core/base/status_macros.h"
+#include "core/model/model_config.h"
+#include "core/service/protocol_version.h"
+#include "core/service/status_conversion.h"
+#include "core/service/stream_io.h"
+#include "core/training/batch_check.h"
+#include "core/training/leader_calls.h"
+#include "core/training/model_folder_check.h"
+#include "core/training/rank_info.h"
+#include "core/training/service_calls.h"
+#include "proto/scorer.grpc.pb.h"
+#include "scorer/rewards.h"
+#include "scorer/scorer_engine.h"
+
+namespace quartet {
+namespace {
+
+constexpr char kReferenceLogProbs[] = "scorer.ReferenceLogProbs";
+constexpr char kRewards[] = "scorer.Rewards";
+constexpr char kInfo[] = "scorer.Info";
+
+// The public calls run on gRPC's threads, the rank's handlers on its executor thread, which alone uses the engine.
+// Rules are computed by the leader, on the thread of the call.
+class ScorerService final : public RankService, public Scorer::Service {
+ public:
+  // `vocab_sizes`: of the models, by role.
+  ScorerService(const RunConfig& config, const RankContext& context, RankGroup& group,
+                std::map<std::string, int64_t> vocab_sizes)
+      : config_(config), context_(context), group_(group), vocab_sizes_(std::move(vocab_sizes)) {
+    // All models read the same ids. Without a model any id that the wire can carry will do.
+    limits_.vocab_size = int64_t{std::numeric_limits<int32_t>::max()} + 1;
+    if (!vocab_sizes_.empty()) limits_.vocab_size = vocab_sizes_.begin()->second;
+    limits_.max_len = config.actor().max_len();
+
+    RegisterTyped<ForwardCall, TokenSequence, ForwardSummary, TokenValues>(
+        group, kReferenceLogProbs, RankGroup::Kind::kCollective,
+        [this](const ForwardCall& call, const std::vector<TokenSequence>& sequences, ForwardSummary*,
+               std::vector<TokenValues>* replies) { return engine_->ReferenceLogProbs(call, sequences, replies); });
+    RegisterTyped<ForwardCall, TokenSequence, ForwardSummary, TokenValues>(
+        group, kRewards, RankGroup::Kind::kCollective,
+        [this](const ForwardCall& call, const std::vector<TokenSequence>& sequences, ForwardSummary*,
+               std::vector<TokenValues>* replies) { return engine_->Rewards(call, sequences, replies); });
+    RegisterTyped<InfoCall, TokenSequence, RankInfo, TokenValues>(
+        group, kInfo, RankGroup::Kind::kLocal,
+        [this](const InfoCall&, const std::vector<TokenSequence>&, RankInfo* info, std::vector<TokenValues>*) {
+          *info = engine_ != nullptr ? engine_->Info() : DescribeRank(context_, Ledger());
+          return absl::OkStatus();
+        });
+  }
+
+  grpc::Service* grpc_service() override { return this; }
+
+  absl::Status Load() override {
+    if (ScorerEngine::HasModels(config_)) {
+      QUARTET_ASSIGN_OR_RETURN(engine_, ScorerEngine::Load(config_, context_));
+    }
+    loaded_ = true;
+    return absl::OkStatus();
+  }
+
+  grpc::Status GetInfo(grpc::ServerContext* context, const GetInfoRequest*, ServiceInfo* info) override {
+    return ToGrpc(GetInfo(DeadlineOf(*context), info));
+  }
+  grpc::Status Score(grpc::ServerContext* context,
+                     grpc::ServerReaderWriter<ScoreReply, ScoreRequest>* stream) override {
+    return ToGrpc(Score(DeadlineOf(*context), stream));
+  }
+  grpc::Status ReferenceLogProbs(
+      grpc::ServerContext* context,
+      grpc::ServerReaderWriter<ReferenceLogProbsReply, ReferenceLogProbsRequest>* stream) override {
+    return ToGrpc(ReferenceLogProbs(DeadlineOf(*context), stream));
+  }
+
+ private:
+  absl::Status CheckReady(const std::string& call) const {
+    QUARTET_RETURN_IF_ERROR(CheckLeader(group_, call));
+    if (!loaded_) return absl::UnavailableError("the scorer is still loading its models");
+    return absl::OkStatus();
+  }
+
+  absl::Status GetInfo(absl::Time deadline, ServiceInfo* info) {
+    QUARTET_RETURN_IF_ERROR(CheckReady("GetInfo"));
+    QUARTET_ASSIGN_OR_RETURN(std::vector<RankInfo> ranks, RunInfo(group_, kInfo, deadline));
+    info->set_service(context_.service);
+    info->set_protocol_version(kProtocolVersion);
+    for (const auto& [role, size] : vocab_sizes_) (*info->mutable_vocab_size())[role] = static_cast<int32_t>(size);
+    info->set_max_model_len(static_cast<int32_t>(limits_.max_len));
+    for (RankInfo& rank : ranks) *info->add_ranks() = std::move(rank);
+    return absl::OkStatus();
+  }
+
+  absl::Status Score(absl::Time deadline, grpc::ServerReaderWriter<ScoreReply, ScoreRequest>* stream) {
+    QUARTET_RETURN_IF_ERROR(CheckReady("Score"));
+    if (config_.reward().source().empty()) {
+      return absl::FailedPreconditionError("no reward is configured: reward.source is empty");
+    }
+    std::optional<ScoreHeader> header;
+    std::vector<ScoreItem> items;
+    QUARTET_RETURN_IF_ERROR(ReadBatch<ScoreRequest>(stream, &header, &items));
+    std::vector<const TokenSequence*> sequences;
+    for (const ScoreItem& item : items) sequences.push_back(&item.tokens());
+    QUARTET_RETURN_IF_ERROR(CheckSequences(sequences, limits_));
+
+    // Rules first: a label that is wrong is found before any model works.
+    std::vector<ScoreReply> replies(items.size());
+    for (const bool rules : {true, false}) {
+      for (int s = 0; s < config_.reward().source_size(); ++s) {
+        const RewardSource& source = config_.reward().source(s);
+        if (source.rule().empty() == rules) continue;
+        std::vector<float> values;
+        if (rules) {
+          QUARTET_ASSIGN_OR_RETURN(values, ApplyRule(source.rule(), items));
+        } else {
+          QUARTET_ASSIGN_OR_RETURN(values, ApplyModel(s, sequences, deadline));
+        }
+        for (size_t i = 0; i < items.size(); ++i) {
+          (*replies[i].mutable_parts())[source.name()] = values[i];
+          replies[i].set_reward(replies[i].reward() + source.weight() * values[i]);
+        }
+      }
+    }
+    for (size_t i = 0; i < items.size(); ++i) {
+      replies[i].set_index(items[i].tokens().index());
+      if (!stream->Write(replies[i])) return absl::CancelledError("the client stopped reading");
+    }
+    return absl::OkStatus();
+  }
+
+  static absl::StatusOr<std::vector<float>> ApplyRule(const std::string& rule, const std::vector<ScoreItem>& items) {
+    std::vector<float> values;
+    for (const ScoreItem& item : items) {
+      if (rule == "exact_match") {
+        values.push_back(ExactMatch(item.response(), item.label()));
+        continue;
+      }
+      QUARTET_CHECK(rule == "number") << "unresolved rule " << rule;
+      const absl::StatusOr<float> value = NumberMatch(item.response(), item.label());
+      if (!value.ok()) {
+        return absl::Status(value.status().code(),
+                            absl::StrCat("sequence ", item.tokens().index(), ": ", value.status().message()));
+      }
+      values.push_back(*value);
+    }
+    return values;
+  }
+
+  absl::StatusOr<std::vector<float>> ApplyModel(int source, const std::vector<const TokenSequence*>& sequences,
+                                                absl::Time deadline) {
+    ForwardCall call;
+    call.set_model(source);
+    QUARTET_ASSIGN_OR_RETURN(
+        const std::vector<TokenValues> replies,
+        RunForward(group_, kRewards, call, sequences, config_.reward().micro_rollout_batch_size(), deadline));
+    std::vector<float> values;
+    for (const TokenValues& reply : replies) values.push_back(reply.values(0));
+    return values;
+  }
+
+  absl::Status ReferenceLogProbs(absl::Time deadline,
+                                 grpc::ServerReaderWriter<ReferenceLogProbsReply, ReferenceLogProbsRequest>* stream) {
+    QUARTET_RETURN_IF_ERROR(CheckReady("ReferenceLogProbs"));
+    if (!(config_.algorithm().kl().init_kl_coef() > 0)) {
+      return absl::FailedPreconditionError(
+          "no reference model is loaded, because algorithm.kl.init_kl_coef is 0; set it above 0 to have one");
+    }
+    std::optional<ReferenceLogProbsHeader> header;
+    std::vector<TokenSequence> items;
+    QUARTET_RETURN_IF_ERROR(ReadBatch<ReferenceLogProbsRequest>(stream, &header, &items));
+    QUARTET_RETURN_IF_ERROR(CheckTemperature(header->temperature()));
+    std::vector<const TokenSequence*> sequences;
+    for (const TokenSequence& item : items) sequences.push_back(&item);
+    QUARTET_RETURN_IF_ERROR(CheckSequences(sequences, limits_));
+    ForwardCall call;
+    call.set_temperature(header->temperature());
+    QUARTET_ASSIGN_OR_RETURN(
+        std::vector<TokenValues> values,
+        RunForward(group_, kReferenceLogProbs, call, sequences, config_.actor().micro_rollout_batch_size(), deadline));
+    for (TokenValues& value : values) {
+      ReferenceLogProbsReply reply;
+      *reply.mutable_log_probs() = std::move(value);
+      if (!stream->Write(reply)) return absl::CancelledError("the client stopped reading");
+    }
+    return absl::OkStatus();
+  }
+
+  const RunConfig config_;
+  const RankContext& context_;
+  RankGroup& group_;
+  const std::map<std::string, int64_t> vocab_sizes_;
+  SequenceLimits limits_;
+  std::unique_ptr<ScorerEngine> engine_;  // executor thread only; null: no models
+  std::atomic<bool> loaded_ = false;
+};
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<RankService>> CreateScorer(const RunConfig& config, const RankContext& context,
+                                                          RankGroup& group) {
+  std::map<std::string, int64_t> vocab_sizes;
+  if (ScorerEngine::HasModels(config)) {
+    // All models must read the ids that the actor writes.
+    std::optional<ModelConfig> actor;
+    if (!config.actor().pretrain().empty()) {
+      QUARTET_ASSIGN_OR_RETURN(actor, ReadModelConfig(config.actor().pretrain()));
+    }
+    const auto check = [&](const std::string& role, const std::string& what,
+                           const std::string& folder) -> absl::Status {
+      QUARTET_ASSIGN_OR_RETURN(ModelConfig model, ReadModelConfig(folder));
+      QUARTET_RETURN_IF_ERROR(CheckTokenizerFits(folder, model));
+      if (actor.has_value()) {
+        QUARTET_RETURN_IF_ERROR(CheckSameVocabulary(what, folder, model, config.actor().pretrain(), *actor));
+      }
+      vocab_sizes[role] = model.vocab_size;
+      return absl::OkStatus();
+    };
+    if (config.algorithm().kl().init_kl_coef() > 0) {
+      QUARTET_RETURN_IF_ERROR(check("reference", "reference model", config.reference().pretrain()));
+    }
+    for (const RewardSource& source : config.reward().source()) {
+      if (source.model().empty()) continue;
+      QUARTET_RETURN_IF_ERROR(check("reward", absl::StrCat("reward model \"", source.name(), "\""), source.model()));
+    }
+  }
+  return std::make_unique<ScorerService>(config, context, group, std::move(vocab_sizes));
+}
+
+}  // namespace quartet
