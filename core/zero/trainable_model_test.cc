@@ -166,8 +166,7 @@ INSTANTIATE_TEST_SUITE_P(Arrangements, Training,
                          testing::Combine(testing::Values("llama", "qwen2_tied"),
                                           testing::Values(Arrangement{1, 3, true, 8}, Arrangement{1, 3, true, 3},
                                                           Arrangement{1, 3, false, 8}, Arrangement{2, 3, true, 4},
-                                                          Arrangement{2, 3, true, 1}, Arrangement{3, 3, true, 2},
-                                                          Arrangement{3, 3, false, 2}, Arrangement{2, 3, false, 2},
+                                                          Arrangement{3, 3, true, 1}, Arrangement{3, 3, false, 2},
                                                           Arrangement{1, 0, true, 8}, Arrangement{2, 0, true, 4},
                                                           Arrangement{3, 0, false, 1}, Arrangement{1, 2, true, 8},
                                                           Arrangement{2, 2, true, 4}, Arrangement{3, 2, true, 1},
@@ -319,6 +318,49 @@ TEST(TrainableModel, TrainsInBf16CloseToFp32) {
       // lost.
       EXPECT_NEAR(loss / golden.losses[19], 1, 0.2);
     });
+  }
+}
+
+// A critic: its head drawn at random, trained to say 1, saved and loaded again.
+TEST(TrainableModel, TrainsAScalarHeadAlikeAtEveryWorldSize) {
+  std::vector<double> expected;
+  for (int ranks : {1, 2}) {
+    const std::string folder = FreshFolder("critic");
+    std::vector<double> losses;
+    RunRanks(ranks, [&](ProcessGroup& group) {
+      TrainableModelOptions options = Fp32Options(ReadGolden("qwen2_tied"), 3, true);
+      options.model.head = HeadKind::kScalar;
+      options.model.initialize_missing_head = true;
+      options.model.seed = 11;
+      const PackedSequences batch =
+          ranks == 1 ? Pack({kSequences[0], kSequences[1]}) : Pack({kSequences[group.rank()]});
+      auto loss_of = [&](TrainableModel& model) {
+        at::Tensor loss = at::tensor({model.ForwardBackward(batch,
+                                                            [](const at::Tensor& hidden_TD, const at::Tensor& head_1D) {
+                                                              return (hidden_TD.matmul(head_1D.t()) - 1).square().sum();
+                                                            })},
+                                     at::TensorOptions(at::kDouble));
+        group.AllReduceSum(loss)->Wait();
+        return loss.item<double>();
+      };
+      Ledger ledger;
+      auto model = LoadOrDie(std::string(kTestdata) + "qwen2_tied", options, group, ledger);
+      std::vector<double> mine_losses;
+      for (int step = 0; step < 10; ++step) {
+        mine_losses.push_back(loss_of(*model));
+        model->Step(1e-3, 1);
+      }
+      auto saved = model->Save(folder);
+      ASSERT_TRUE(saved.ok()) << saved.status();
+      const double last = loss_of(*model);
+      options.model.initialize_missing_head = false;
+      auto again = LoadOrDie(folder, options, group, ledger);
+      EXPECT_EQ(loss_of(*again), last);
+      if (group.rank() == 0) losses = mine_losses;
+    });
+    EXPECT_LT(losses.back(), 0.8 * losses.front());
+    if (expected.empty()) expected = losses;
+    for (size_t step = 0; step < losses.size(); ++step) EXPECT_NEAR(losses[step] / expected[step], 1, 1e-4);
   }
 }
 
