@@ -1,0 +1,119 @@
+// Forward passes over SmolLM2-135M's shapes: tokens per second of one block, of the vocabulary head, of all of it.
+//
+//   bazel build -c opt //core/model:decoder_benchmark && OMP_NUM_THREADS=2 bazel-bin/core/model/decoder_benchmark
+#include <ATen/TensorOperators.h>
+#include <ATen/ops/arange.h>
+#include <ATen/ops/randint.h>
+#include <ATen/ops/randn.h>
+#include <benchmark/benchmark.h>
+#include <c10/core/GradMode.h>
+
+#include <vector>
+
+#include "core/model/decoder.h"
+#include "core/model/parameter_layout.h"
+#include "core/model/vocabulary_head.h"
+
+namespace quartet {
+namespace {
+
+ModelConfig SmolLm2() {
+  ModelConfig config;
+  config.model_type = "llama";
+  config.vocab_size = 49152;
+  config.hidden_size = 576;
+  config.intermediate_size = 1536;
+  config.num_hidden_layers = 30;
+  config.num_attention_heads = 9;
+  config.num_key_value_heads = 3;
+  config.head_dim = 64;
+  config.max_position_embeddings = 8192;
+  config.rms_norm_eps = 1e-5;
+  config.rope_theta = 100000;
+  config.tie_word_embeddings = true;
+  return config;
+}
+
+at::ScalarType Type(const benchmark::State& state) { return state.range(0) == 16 ? at::kBFloat16 : at::kFloat; }
+
+BlockWeights RandomBlock(const ModelConfig& config, at::ScalarType type) {
+  const ParameterGroup group = MakeParameterLayout(config, HeadKind::kVocabulary).groups[1];
+  std::vector<at::Tensor> tensors;
+  for (const ParameterSpec& parameter : group.parameters)
+    tensors.push_back((at::randn(parameter.shape) * 0.02).to(type));
+  return MakeBlockWeights(group, tensors);
+}
+
+constexpr int64_t kLength = 256, kSequences = 8, kTokens = kLength * kSequences;
+
+std::vector<int64_t> Starts() {
+  std::vector<int64_t> starts = {0};
+  while (starts.back() < kTokens) starts.push_back(starts.back() + kLength);
+  return starts;
+}
+
+RotaryTable Rotary(const ModelConfig& config) {
+  return MakeRotaryTable(config, at::arange(kTokens, at::kLong).remainder(kLength));
+}
+
+void Finish(benchmark::State& state) { state.SetItemsProcessed(state.iterations() * kTokens); }
+
+void BM_Block(benchmark::State& state) {
+  const c10::NoGradGuard no_grad;
+  const ModelConfig config = SmolLm2();
+  const BlockWeights weights = RandomBlock(config, Type(state));
+  const RotaryTable rotary = Rotary(config);
+  const PackedCausalAttention attention(Starts());
+  const at::Tensor hidden = at::randn({kTokens, config.hidden_size}).to(Type(state));
+  for (auto _ : state) benchmark::DoNotOptimize(DecoderBlock(config, weights, rotary, attention, hidden));
+  Finish(state);
+}
+BENCHMARK(BM_Block)->Arg(16)->Arg(32)->UseRealTime()->Unit(benchmark::kMillisecond);
+
+void BM_BlockForwardBackward(benchmark::State& state) {
+  const ModelConfig config = SmolLm2();
+  BlockWeights weights = RandomBlock(config, Type(state));
+  for (at::Tensor* weight : {&weights.q_proj, &weights.k_proj, &weights.v_proj, &weights.o_proj, &weights.gate_proj,
+                             &weights.up_proj, &weights.down_proj}) {
+    weight->set_requires_grad(true);
+  }
+  const RotaryTable rotary = Rotary(config);
+  const PackedCausalAttention attention(Starts());
+  const at::Tensor hidden = at::randn({kTokens, config.hidden_size}).to(Type(state)).set_requires_grad(true);
+  for (auto _ : state) DecoderBlock(config, weights, rotary, attention, hidden).sum().backward();
+  Finish(state);
+}
+BENCHMARK(BM_BlockForwardBackward)->Arg(16)->Arg(32)->UseRealTime()->Unit(benchmark::kMillisecond);
+
+void BM_Head(benchmark::State& state) {
+  const c10::NoGradGuard no_grad;
+  const ModelConfig config = SmolLm2();
+  const at::Tensor hidden = at::randn({kTokens, config.hidden_size}).to(Type(state));
+  const at::Tensor head = (at::randn({config.vocab_size, config.hidden_size}) * 0.02).to(Type(state));
+  const at::Tensor targets = at::randint(config.vocab_size, {kTokens}, at::kLong);
+  for (auto _ : state) benchmark::DoNotOptimize(ChunkedLogProbs(hidden, head, targets, 1, false));
+  Finish(state);
+}
+BENCHMARK(BM_Head)->Arg(16)->Arg(32)->UseRealTime()->Unit(benchmark::kMillisecond);
+
+// Thirty blocks and the head.
+void BM_WholeModel(benchmark::State& state) {
+  const c10::NoGradGuard no_grad;
+  const ModelConfig config = SmolLm2();
+  std::vector<BlockWeights> blocks;
+  for (int i = 0; i < config.num_hidden_layers; ++i) blocks.push_back(RandomBlock(config, Type(state)));
+  const at::Tensor embedding = (at::randn({config.vocab_size, config.hidden_size}) * 0.02).to(Type(state));
+  const at::Tensor ids = at::randint(config.vocab_size, {kTokens}, at::kLong);
+  const PackedCausalAttention attention(Starts());
+  for (auto _ : state) {
+    const RotaryTable rotary = Rotary(config);
+    at::Tensor hidden = Embed(embedding, ids);
+    for (const BlockWeights& block : blocks) hidden = DecoderBlock(config, block, rotary, attention, hidden);
+    benchmark::DoNotOptimize(ChunkedLogProbs(hidden, embedding, ids, 1, false));
+  }
+  Finish(state);
+}
+BENCHMARK(BM_WholeModel)->Arg(16)->Arg(32)->UseRealTime()->Unit(benchmark::kMillisecond);
+
+}  // namespace
+}  // namespace quartet
