@@ -1,0 +1,363 @@
+#include "core/tokenizer/tokenizer.h"
+
+#include <algorithm>
+#include <limits>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <unordered_map>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "core/base/status_macros.h"
+#include "core/data/json.h"
+#include "core/tokenizer/added_tokens.h"
+#include "core/tokenizer/jinja.h"
+#include "core/tokenizer/model.h"
+#include "core/tokenizer/pipeline.h"
+#include "core/tokenizer/unicode.h"
+
+namespace quartet {
+namespace {
+
+using nlohmann::json;
+
+constexpr int64_t kMaxTokenizerBytes = int64_t{256} << 20;
+constexpr int64_t kMaxConfigBytes = int64_t{16} << 20;
+
+// Special tokens that tokenizer_config.json names by their part.
+constexpr const char* kSpecialNames[] = {"bos_token", "eos_token", "unk_token", "sep_token",
+                                         "pad_token", "cls_token", "mask_token"};
+
+absl::Status At(const std::string& place, const absl::Status& status) {
+  return absl::Status(status.code(), absl::StrCat(place, ": ", std::string(status.message())));
+}
+
+const json& Field(const json& object, const char* name) {
+  static const auto* null = new json;
+  const auto found = object.find(name);
+  return found == object.end() ? *null : *found;
+}
+
+// "content" of an added token written as an object, or the string itself; nothing for null.
+absl::StatusOr<std::optional<std::string>> TokenText(const json& value, const std::string& place) {
+  if (value.is_null()) return std::optional<std::string>();
+  if (value.is_string()) return std::optional<std::string>(value.get<std::string>());
+  if (value.is_object() && Field(value, "content").is_string()) {
+    return std::optional<std::string>(value["content"].get<std::string>());
+  }
+  return absl::InvalidArgumentError(absl::StrCat(place, " is neither a token nor null"));
+}
+
+absl::StatusOr<AddedToken> ReadAddedToken(const json& entry, const std::string& place) {
+  const auto error = [&](const std::string& what) {
+    return absl::InvalidArgumentError(absl::StrCat(place, ": ", what));
+  };
+  if (!entry.is_object()) return error("is not an object");
+  AddedToken token;
+  const json& content = Field(entry, "content");
+  if (!content.is_string() || content == "") return error("\"content\" is not a token");
+  token.content = content.get<std::string>();
+  token.normalized = true;
+  const std::pair<const char*, bool*> kFlags[] = {{"special", &token.special},
+                                                  {"single_word", &token.single_word},
+                                                  {"lstrip", &token.lstrip},
+                                                  {"rstrip", &token.rstrip},
+                                                  {"normalized", &token.normalized}};
+  for (const auto& [name, flag] : kFlags) {
+    const json& value = Field(entry, name);
+    if (value.is_null()) continue;
+    if (!value.is_boolean()) return error(absl::StrCat("\"", name, "\" is not true or false"));
+    *flag = value.get<bool>();
+  }
+  return token;
+}
+
+absl::StatusOr<int32_t> ReadId(const json& value, const std::string& place) {
+  if (!value.is_number_unsigned() || value.get<uint64_t>() > std::numeric_limits<int32_t>::max() / 2) {
+    return absl::InvalidArgumentError(absl::StrCat(place, ": ", value.dump(), " is not a token id"));
+  }
+  return value.get<int32_t>();
+}
+
+class HuggingFaceTokenizer : public Tokenizer {
+ public:
+  absl::Status Read(const std::string& folder) {
+    const std::string path = folder + "/tokenizer.json";
+    const std::string config_path = folder + "/tokenizer_config.json";
+    QUARTET_ASSIGN_OR_RETURN(const json file, ReadJsonFile(path, kMaxTokenizerBytes));
+    if (!file.is_object()) return absl::InvalidArgumentError(absl::StrCat(path, ": is not an object"));
+    json config = json::object();
+    auto config_file = ReadJsonFile(config_path, kMaxConfigBytes);
+    if (config_file.ok()) {
+      config = *std::move(config_file);
+    } else if (!absl::IsNotFound(config_file.status())) {
+      return config_file.status();
+    }
+    if (!config.is_object()) return absl::InvalidArgumentError(absl::StrCat(config_path, ": is not an object"));
+
+    if (const absl::Status status = ReadTokenizer(file, config); !status.ok()) return At(path, status);
+    if (const absl::Status status = ReadConfig(config); !status.ok()) return At(config_path, status);
+    for (const auto& [content, token] : added_) {
+      (token.normalized ? in_normalized_ : in_raw_).Add(token.normalized ? normalizer_(content) : content, token);
+      vocab_size_ = std::max(vocab_size_, token.id + 1);
+      added_by_id_.emplace(token.id, &token);
+    }
+    return ReadChatTemplate(folder, config, config_path);
+  }
+
+  std::vector<int32_t> Encode(std::string_view text, bool add_special_tokens) const override {
+    const std::string valid = ReplaceInvalidUtf8(text);
+    std::vector<int32_t> ids;
+    for (const TextPart& raw : in_raw_.Split(valid)) {
+      if (raw.id) {
+        ids.push_back(*raw.id);
+        continue;
+      }
+      const std::string normalized = normalizer_(std::string(raw.text));
+      for (const TextPart& part : in_normalized_.Split(normalized)) {
+        if (part.id) {
+          ids.push_back(*part.id);
+          continue;
+        }
+        const bool at_start = raw.text.data() == valid.data() && part.text.data() == normalized.data();
+        for (const Piece& piece : pre_tokenizer_({{std::string(part.text), at_start}})) {
+          model_->Tokenize(piece.text, &ids);
+        }
+      }
+    }
+    return add_special_tokens ? post_processor_(std::move(ids)) : ids;
+  }
+
+  std::string Decode(const std::vector<int32_t>& ids, bool skip_special_tokens) const override {
+    std::vector<std::string> tokens;
+    for (const int32_t id : ids) {
+      const auto added = added_by_id_.find(id);
+      if (added != added_by_id_.end()) {
+        if (!skip_special_tokens || !added->second->special) tokens.push_back(added->second->content);
+      } else if (const std::string* token = model_->IdToToken(id)) {
+        tokens.push_back(*token);
+      }
+    }
+    std::string text;
+    for (const std::string& part : decoder_(std::move(tokens))) text += part;
+    return text;
+  }
+
+  int32_t vocab_size() const override { return vocab_size_; }
+
+  std::optional<int32_t> TokenToId(std::string_view token) const override {
+    const auto added = added_.find(token);
+    if (added != added_.end()) return added->second.id;
+    return model_->TokenToId(token);
+  }
+
+  absl::StatusOr<std::string> ApplyChatTemplate(const std::vector<Message>& messages) const override {
+    if (!chat_template_) {
+      return absl::FailedPreconditionError(absl::StrCat("the tokenizer has no chat template: neither ",
+                                                        chat_template_place_,
+                                                        "; give one, or use prompts that need none"));
+    }
+    nlohmann::ordered_json variables = template_variables_;
+    variables["add_generation_prompt"] = true;
+    variables["tools"] = nullptr;
+    variables["documents"] = nullptr;
+    variables["messages"] = nlohmann::ordered_json::array();
+    for (const Message& message : messages) {
+      variables["messages"].push_back(
+          {{"role", ReplaceInvalidUtf8(message.role)}, {"content", ReplaceInvalidUtf8(message.content)}});
+    }
+    auto text = chat_template_->Render(variables);
+    if (!text.ok()) return At(chat_template_place_, text.status());
+    return text;
+  }
+
+ private:
+  absl::Status ReadTokenizer(const json& file, const json& config) {
+    QUARTET_ASSIGN_OR_RETURN(model_, MakeTokenModel(Field(file, "model")));
+    vocab_size_ = model_->max_id() + 1;
+
+    auto normalizer = MakeNormalizer(Field(file, "normalizer"));
+    if (!normalizer.ok()) return At("normalizer", normalizer.status());
+    normalizer_ = *std::move(normalizer);
+    // transformers lets tokenizer_config.json (or its default, false) have the last word on a pre-tokenizer that is not
+    // a sequence.
+    json pre_tokenizer_step = Field(file, "pre_tokenizer");
+    if (pre_tokenizer_step.is_object() && pre_tokenizer_step.contains("add_prefix_space")) {
+      const json& add = Field(config, "add_prefix_space");
+      pre_tokenizer_step["add_prefix_space"] = add.is_boolean() && add.get<bool>();
+    }
+    auto pre_tokenizer = MakePreTokenizer(pre_tokenizer_step);
+    if (!pre_tokenizer.ok()) return At("pre_tokenizer", pre_tokenizer.status());
+    pre_tokenizer_ = *std::move(pre_tokenizer);
+    auto post_processor = MakePostProcessor(Field(file, "post_processor"));
+    if (!post_processor.ok()) return At("post_processor", post_processor.status());
+    post_processor_ = *std::move(post_processor);
+    auto decoder = MakeTokenDecoder(Field(file, "decoder"));
+    if (!decoder.ok()) return At("decoder", decoder.status());
+    decoder_ = *std::move(decoder);
+    // "truncation" and "padding" are the caller's business, in transformers too.
+
+    const json& added = Field(file, "added_tokens");
+    if (!added.is_null() && !added.is_array()) return absl::InvalidArgumentError("added_tokens: is not a list");
+    for (size_t i = 0; i < added.size(); ++i) {
+      const std::string place = absl::StrCat("added_tokens[", i, "]");
+      QUARTET_ASSIGN_OR_RETURN(AddedToken token, ReadAddedToken(added[i], place));
+      QUARTET_ASSIGN_OR_RETURN(token.id, ReadId(Field(added[i], "id"), absl::StrCat(place, ": id")));
+      QUARTET_RETURN_IF_ERROR(Add(token, place));
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status Add(const AddedToken& token, const std::string& place) {
+    const auto error = [&](const std::string& what) {
+      return absl::InvalidArgumentError(absl::StrCat(place, ": \"", token.content, "\" has the id ", token.id, what));
+    };
+    const std::optional<int32_t> in_model = model_->TokenToId(token.content);
+    if (in_model && *in_model != token.id) return error(absl::StrCat(", but ", *in_model, " in the vocabulary"));
+    const std::string* other = model_->IdToToken(token.id);
+    if (other != nullptr && *other != token.content) {
+      return error(absl::StrCat(", which is \"", *other, "\" in the vocabulary"));
+    }
+    if (!added_.emplace(token.content, token).second) return error(", but was added before");
+    if (!ids_taken_.emplace(token.id, token.content).second) {
+      return error(absl::StrCat(", which is \"", ids_taken_[token.id], "\" too"));
+    }
+    return absl::OkStatus();
+  }
+
+  // A token that tokenizer.json does not add: the vocabulary's id, or the next one that is free.
+  absl::Status AddFromConfig(AddedToken token, const std::string& place) {
+    if (added_.contains(token.content)) return absl::OkStatus();
+    int32_t next = model_->max_id() + 1;
+    if (!ids_taken_.empty()) next = std::max(next, ids_taken_.rbegin()->first + 1);
+    token.id = model_->TokenToId(token.content).value_or(next);
+    return Add(token, place);
+  }
+
+  absl::Status ReadConfig(const json& config) {
+    const json& decoder = Field(config, "added_tokens_decoder");
+    if (!decoder.is_null() && !decoder.is_object()) {
+      return absl::InvalidArgumentError("added_tokens_decoder: is not an object");
+    }
+    if (decoder.is_object()) {
+      std::map<int64_t, const json*> by_id;
+      for (const auto& [id, entry] : decoder.items()) {
+        if (id.empty() || id.size() > 9 || id.find_first_not_of("0123456789") != std::string::npos) {
+          return absl::InvalidArgumentError(absl::StrCat("added_tokens_decoder: \"", id, "\" is not a token id"));
+        }
+        by_id[std::stoll(id)] = &entry;
+      }
+      for (const auto& [id, entry] : by_id) {
+        const std::string place = absl::StrCat("added_tokens_decoder ", id);
+        QUARTET_ASSIGN_OR_RETURN(const AddedToken token, ReadAddedToken(*entry, place));
+        QUARTET_RETURN_IF_ERROR(AddFromConfig(token, place));
+      }
+    }
+    std::map<std::string, std::string> special;
+    const auto add_special = [&](const std::string& content, const std::string& place) {
+      AddedToken token{.content = content, .special = true, .normalized = false};
+      return AddFromConfig(token, place);
+    };
+    for (const char* name : kSpecialNames) {
+      QUARTET_ASSIGN_OR_RETURN(const std::optional<std::string> content, TokenText(Field(config, name), name));
+      if (!content || content->empty()) continue;
+      QUARTET_RETURN_IF_ERROR(add_special(*content, name));
+      special[name] = *content;
+      template_variables_[name] = *content;
+    }
+    const json& more = Field(config, "additional_special_tokens");
+    if (!more.is_null() && !more.is_array()) {
+      return absl::InvalidArgumentError("additional_special_tokens: is not a list");
+    }
+    for (const json& entry : more) {
+      QUARTET_ASSIGN_OR_RETURN(const auto content, TokenText(entry, "additional_special_tokens"));
+      if (!content || content->empty()) continue;
+      QUARTET_RETURN_IF_ERROR(add_special(*content, "additional_special_tokens"));
+      template_variables_["additional_special_tokens"].push_back(*content);
+    }
+    return ReadLlamaClass(config, special);
+  }
+
+  // transformers' Llama tokenizer puts its own post-processor in the file's place.
+  absl::Status ReadLlamaClass(const json& config, const std::map<std::string, std::string>& special) {
+    const json& tokenizer_class = Field(config, "tokenizer_class");
+    if (tokenizer_class != "LlamaTokenizer" && tokenizer_class != "LlamaTokenizerFast") return absl::OkStatus();
+    json step = {{"type", "TemplateProcessing"}, {"single", json::array()}, {"special_tokens", json::object()}};
+    const auto add = [&](const char* flag, bool fallback, const char* name, const char* default_token) -> absl::Status {
+      const json& value = Field(config, flag);
+      if (!(value.is_boolean() ? value.get<bool>() : fallback)) return absl::OkStatus();
+      const auto found = special.find(name);
+      const std::string token = found == special.end() ? default_token : found->second;
+      const std::optional<int32_t> id = TokenToId(token);
+      if (!id) return absl::InvalidArgumentError(absl::StrCat(name, ": \"", token, "\" is not a token"));
+      step["single"].push_back({{"SpecialToken", {{"id", token}, {"type_id", 0}}}});
+      step["special_tokens"][token] = {{"id", token}, {"ids", json::array({static_cast<uint32_t>(*id)})}};
+      return absl::OkStatus();
+    };
+    QUARTET_RETURN_IF_ERROR(add("add_bos_token", true, "bos_token", "<s>"));
+    step["single"].push_back({{"Sequence", {{"id", "A"}, {"type_id", 0}}}});
+    QUARTET_RETURN_IF_ERROR(add("add_eos_token", false, "eos_token", "</s>"));
+    QUARTET_ASSIGN_OR_RETURN(post_processor_, MakePostProcessor(step));
+    return absl::OkStatus();
+  }
+
+  // chat_template.jinja, or "chat_template" of the configuration: a string, or a list of named ones.
+  absl::Status ReadChatTemplate(const std::string& folder, const json& config, const std::string& config_path) {
+    const std::string path = folder + "/chat_template.jinja";
+    auto source = ReadTextFile(path, kMaxConfigBytes);
+    if (source.ok()) {
+      chat_template_place_ = path;
+    } else if (!absl::IsNotFound(source.status())) {
+      return source.status();
+    } else {
+      json value = Field(config, "chat_template");
+      if (value.is_array()) {
+        for (const json& named : value) {
+          if (named.is_object() && Field(named, "name") == "default") {
+            value = json(Field(named, "template"));
+            break;
+          }
+        }
+      }
+      if (value.is_null()) {
+        chat_template_place_ = absl::StrCat(path, " nor \"chat_template\" in ", config_path);
+        return absl::OkStatus();
+      }
+      chat_template_place_ = absl::StrCat(config_path, ": chat_template");
+      if (!value.is_string()) {
+        return absl::InvalidArgumentError(
+            absl::StrCat(chat_template_place_, " is neither a template nor a list with one named \"default\""));
+      }
+      source = value.get<std::string>();
+    }
+    auto parsed = JinjaTemplate::Parse(*source);
+    if (!parsed.ok()) return At(chat_template_place_, parsed.status());
+    chat_template_ = std::make_unique<JinjaTemplate>(*std::move(parsed));
+    return absl::OkStatus();
+  }
+
+  std::unique_ptr<TokenModel> model_;
+  Normalizer normalizer_;
+  PreTokenizer pre_tokenizer_;
+  PostProcessor post_processor_;
+  TokenDecoder decoder_;
+  std::map<std::string, AddedToken, std::less<>> added_;  // by content
+  std::map<int32_t, std::string> ids_taken_;              // of added tokens
+  std::unordered_map<int32_t, const AddedToken*> added_by_id_;
+  TokenFinder in_raw_, in_normalized_;
+  int32_t vocab_size_ = 0;
+  std::unique_ptr<JinjaTemplate> chat_template_;  // null: none
+  std::string chat_template_place_;
+  nlohmann::ordered_json template_variables_ = nlohmann::ordered_json::object();
+};
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Tokenizer>> Tokenizer::Load(const std::string& folder) {
+  auto tokenizer = std::make_unique<HuggingFaceTokenizer>();
+  QUARTET_RETURN_IF_ERROR(tokenizer->Read(folder));
+  return tokenizer;
+}
+
+}  // namespace quartet

@@ -1,0 +1,242 @@
+#include "core/tokenizer/tokenizer.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
+#include <functional>
+#include <nlohmann/json.hpp>
+#include <thread>
+
+namespace quartet {
+namespace {
+
+using nlohmann::json;
+using ::testing::HasSubstr;
+
+constexpr char kTestdata[] = "core/tokenizer/testdata/";
+
+json ReadJson(const std::string& path) {
+  std::ifstream file(path);
+  EXPECT_TRUE(file.good()) << path;
+  return json::parse(file);
+}
+
+std::unique_ptr<Tokenizer> LoadGolden(const std::string& name) {
+  auto tokenizer = Tokenizer::Load(kTestdata + name);
+  EXPECT_TRUE(tokenizer.ok()) << tokenizer.status();
+  return *std::move(tokenizer);
+}
+
+// What transformers says, written by tools/golden/make_tokenizer.py.
+class GoldenTest : public ::testing::TestWithParam<const char*> {};
+
+TEST_P(GoldenTest, EncodesAsTransformersDoes) {
+  const auto tokenizer = LoadGolden(GetParam());
+  const json golden = ReadJson(std::string(kTestdata) + GetParam() + "/golden.json");
+  ASSERT_GE(golden["encode"].size(), 20);
+  for (const json& row : golden["encode"]) {
+    const auto text = row[0].get<std::string>();
+    EXPECT_EQ(tokenizer->Encode(text, false), row[1].get<std::vector<int32_t>>()) << row[0];
+    EXPECT_EQ(tokenizer->Encode(text, true), row[2].get<std::vector<int32_t>>()) << row[0];
+    EXPECT_EQ(tokenizer->Encode(text, true), row[2].get<std::vector<int32_t>>()) << row[0] << " for the second time";
+  }
+}
+
+TEST_P(GoldenTest, DecodesAsTransformersDoes) {
+  const auto tokenizer = LoadGolden(GetParam());
+  const json golden = ReadJson(std::string(kTestdata) + GetParam() + "/golden.json");
+  ASSERT_GE(golden["decode"].size(), 60);
+  for (const json& row : golden["decode"]) {
+    const auto ids = row[0].get<std::vector<int32_t>>();
+    EXPECT_EQ(tokenizer->Decode(ids, false), row[1].get<std::string>()) << row[0];
+    EXPECT_EQ(tokenizer->Decode(ids, true), row[2].get<std::string>()) << row[0];
+  }
+}
+
+TEST_P(GoldenTest, AgreesOnVocabularyAndChat) {
+  const auto tokenizer = LoadGolden(GetParam());
+  const json golden = ReadJson(std::string(kTestdata) + GetParam() + "/golden.json");
+  EXPECT_EQ(tokenizer->vocab_size(), golden["vocab_size"].get<int32_t>());
+  for (const json& row : golden["chat"]) {
+    std::vector<Tokenizer::Message> messages;
+    for (const json& message : row[0]) messages.push_back({message["role"], message["content"]});
+    const auto text = tokenizer->ApplyChatTemplate(messages);
+    ASSERT_TRUE(text.ok()) << text.status();
+    EXPECT_EQ(*text, row[1].get<std::string>());
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Tokenizers, GoldenTest,
+                         ::testing::Values("byte_level", "split_regex", "characters", "metaspace", "words"),
+                         [](const auto& info) { return std::string(info.param); });
+
+TEST(Tokenizer, FindsTokensByName) {
+  const auto tokenizer = LoadGolden("byte_level");
+  const auto golden = ReadJson(std::string(kTestdata) + "byte_level/tokenizer.json");
+  EXPECT_EQ(tokenizer->TokenToId("<|end|>"), 2);
+  EXPECT_EQ(tokenizer->TokenToId("a"), golden["model"]["vocab"]["a"].get<int32_t>());
+  EXPECT_EQ(tokenizer->TokenToId("no such token"), std::nullopt);
+}
+
+TEST(Tokenizer, ReadsInvalidUtf8AsReplacementCharacters) {
+  const auto tokenizer = LoadGolden("byte_level");
+  EXPECT_EQ(tokenizer->Encode("a\xff\xc3", false), tokenizer->Encode("a\xef\xbf\xbd\xef\xbf\xbd", false));
+}
+
+TEST(Tokenizer, DropsIdsThatItDoesNotKnow) {
+  const auto tokenizer = LoadGolden("characters");
+  std::vector<int32_t> ids = tokenizer->Encode("12", false);
+  ids.push_back(-1);
+  ids.push_back(1 << 30);
+  EXPECT_EQ(tokenizer->Decode(ids, false), "12");
+}
+
+TEST(Tokenizer, ServesManyThreads) {
+  const auto tokenizer = LoadGolden("split_regex");
+  const std::string text = "The quick brown fox doesn't jump over 12345 lazy dogs.\n\n";
+  const std::vector<int32_t> expected = LoadGolden("split_regex")->Encode(text, true);
+  std::vector<std::thread> threads;
+  for (int t = 0; t < 4; ++t) {
+    threads.emplace_back([&] {
+      for (int i = 0; i < 50; ++i) EXPECT_EQ(tokenizer->Encode(text, true), expected);
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+}
+
+TEST(Tokenizer, SaysThatThereIsNoChatTemplate) {
+  const auto text = LoadGolden("characters")->ApplyChatTemplate({{"user", "1"}});
+  EXPECT_EQ(text.status().code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(std::string(text.status().message()), HasSubstr("characters/chat_template.jinja"));
+}
+
+class LoadTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    folder_ = ::testing::TempDir() + "/tokenizer_" + std::to_string(getpid()) + "_" +
+              ::testing::UnitTest::GetInstance()->current_test_info()->name();
+    std::filesystem::create_directories(folder_);
+  }
+  void TearDown() override { std::filesystem::remove_all(folder_); }
+  void Write(const std::string& name, const std::string& content) {
+    std::ofstream(folder_ + "/" + name, std::ios::binary) << content;
+  }
+  std::string Error() {
+    const absl::Status status = Tokenizer::Load(folder_).status();
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << status;
+    return std::string(status.message());
+  }
+  // The error of the byte-level tokenizer after `change`.
+  std::string ErrorAfter(const std::function<void(json*)>& change) {
+    json file = ReadJson(std::string(kTestdata) + "byte_level/tokenizer.json");
+    change(&file);
+    Write("tokenizer.json", file.dump());
+    const std::string error = Error();
+    EXPECT_THAT(error, HasSubstr(folder_ + "/tokenizer.json"));
+    return error;
+  }
+  std::string folder_;
+};
+
+TEST_F(LoadTest, NamesAFileThatIsMissing) {
+  const absl::Status status = Tokenizer::Load(folder_).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kNotFound);
+  EXPECT_THAT(std::string(status.message()), HasSubstr(folder_ + "/tokenizer.json"));
+}
+
+TEST_F(LoadTest, RefusesByNameWhatIsNotSupported) {
+  EXPECT_THAT(ErrorAfter([](json* file) { (*file)["model"]["type"] = "Unigram"; }), HasSubstr("Unigram"));
+  EXPECT_THAT(ErrorAfter([](json* file) { (*file)["model"]["dropout"] = 0.1; }), HasSubstr("dropout"));
+  EXPECT_THAT(ErrorAfter([](json* file) { (*file)["model"]["end_of_word_suffix"] = "</w>"; }), HasSubstr("</w>"));
+  EXPECT_THAT(ErrorAfter([](json* file) {
+                (*file)["normalizer"] = {{"type", "Nmt"}};
+              }),
+              HasSubstr("normalizer: the type \"Nmt\""));
+  EXPECT_THAT(ErrorAfter([](json* file) {
+                (*file)["pre_tokenizer"] = {{"type", "Sequence"},
+                                            {"pretokenizers", json::array({json{{"type", "UnicodeScripts"}}})}};
+              }),
+              HasSubstr("pre_tokenizer: Sequence: [0]: the type \"UnicodeScripts\""));
+  EXPECT_THAT(ErrorAfter([](json* file) { (*file)["decoder"] = {{"type", "CTC"}}; }), HasSubstr("decoder: "));
+  EXPECT_THAT(ErrorAfter([](json* file) { (*file)["post_processor"] = {{"type", "X"}}; }), HasSubstr("post_processor"));
+  EXPECT_THAT(
+      ErrorAfter([](json* file) {
+        (*file)["pre_tokenizer"] = {{"type", "Split"}, {"behavior", "Isolated"}, {"pattern", {{"Regex", "(unclosed"}}}};
+      }),
+      HasSubstr("(unclosed"));
+}
+
+TEST_F(LoadTest, RefusesAMergeOfUnknownTokens) {
+  EXPECT_THAT(ErrorAfter([](json* file) {
+                (*file)["model"]["merges"][3] = json::array({"zzz", "a"});
+              }),
+              HasSubstr("merges[3]: the token \"zzz\""));
+  EXPECT_THAT(ErrorAfter([](json* file) { (*file)["model"]["merges"][2] = "a b c"; }), HasSubstr("merges[2]"));
+  EXPECT_THAT(ErrorAfter([](json* file) { (*file)["model"]["merges"][2] = 5; }), HasSubstr("merges[2]"));
+}
+
+TEST_F(LoadTest, RefusesIdsThatMakeNoSense) {
+  EXPECT_THAT(ErrorAfter([](json* file) { (*file)["model"]["vocab"]["a"] = -1; }), HasSubstr("\"a\""));
+  EXPECT_THAT(ErrorAfter([](json* file) { (*file)["model"]["vocab"]["a"] = 4000000000u; }), HasSubstr("4000000000"));
+  EXPECT_THAT(ErrorAfter([](json* file) { (*file)["model"]["vocab"]["a"] = 0; }), HasSubstr("share the id 0"));
+  EXPECT_THAT(ErrorAfter([](json* file) { (*file)["model"]["unk_token"] = "<none>"; }), HasSubstr("unk_token"));
+  EXPECT_THAT(ErrorAfter([](json* file) { (*file)["added_tokens"][1]["id"] = 7; }), HasSubstr("added_tokens[1]"));
+  EXPECT_THAT(ErrorAfter([](json* file) { (*file)["added_tokens"][1]["content"] = ""; }), HasSubstr("added_tokens[1]"));
+  EXPECT_THAT(ErrorAfter([](json* file) { (*file)["added_tokens"][1]["lstrip"] = 1; }), HasSubstr("lstrip"));
+}
+
+TEST_F(LoadTest, RefusesAFileCutAnywhere) {
+  const std::string whole = ReadJson(std::string(kTestdata) + "characters/tokenizer.json").dump();
+  for (size_t size = 0; size < whole.size(); ++size) {
+    Write("tokenizer.json", whole.substr(0, size));
+    ASSERT_THAT(Error(), HasSubstr(folder_ + "/tokenizer.json: not well-formed JSON at line 1")) << size;
+  }
+  Write("tokenizer.json", whole);
+  EXPECT_TRUE(Tokenizer::Load(folder_).ok());
+}
+
+// Replaces one value after another by values of other types: an error or a tokenizer, never a crash.
+TEST_F(LoadTest, SurvivesValuesOfOtherTypes) {
+  for (const char* name : {"byte_level", "split_regex", "metaspace", "words"}) {
+    json file = ReadJson(std::string(kTestdata) + name + "/tokenizer.json");
+    file["model"]["vocab"] = {{"a", 0}, {"<unk>", 1}};
+    file["model"]["merges"] = json::array();
+    file["added_tokens"] = json::array({file["added_tokens"][0]});
+    file["added_tokens"][0]["id"] = 2;
+    const json places = file.flatten();
+    for (const auto& [pointer, value] : places.items()) {
+      for (const json& other : {json(nullptr), json(true), json(-1), json(1.5), json("x"), json::array(),
+                                json::object(), json::array({1, "a", nullptr}), json{{"a", 1}}}) {
+        json changed = file;
+        changed[json::json_pointer(pointer)] = other;
+        Write("tokenizer.json", changed.dump());
+        const auto tokenizer = Tokenizer::Load(folder_);
+        if (tokenizer.ok()) (*tokenizer)->Decode((*tokenizer)->Encode("a b\n1", true), true);
+      }
+    }
+  }
+}
+
+TEST_F(LoadTest, NamesTheConfigurationThatIsWrong) {
+  std::filesystem::copy(std::string(kTestdata) + "characters/tokenizer.json", folder_ + "/tokenizer.json");
+  Write("tokenizer_config.json", "{");
+  EXPECT_THAT(Error(), HasSubstr("tokenizer_config.json: not well-formed"));
+  Write("tokenizer_config.json", R"({"bos_token": 5})");
+  EXPECT_THAT(Error(), HasSubstr("tokenizer_config.json: bos_token"));
+  Write("tokenizer_config.json", R"({"chat_template": [{"name": "tool", "template": ""}]})");
+  EXPECT_THAT(Error(), HasSubstr("chat_template"));
+  Write("tokenizer_config.json", R"({"chat_template": "a\n{% frobnicate %}"})");
+  EXPECT_THAT(Error(), HasSubstr("line 2: the statement \"frobnicate\""));
+  Write("chat_template.jinja", "{{ messages[0].content | frobnicate }}");
+  const auto tokenizer = Tokenizer::Load(folder_);
+  ASSERT_TRUE(tokenizer.ok()) << tokenizer.status();
+  const auto text = (*tokenizer)->ApplyChatTemplate({{"user", "1"}});
+  EXPECT_THAT(std::string(text.status().message()),
+              HasSubstr("chat_template.jinja: line 1: the filter \"frobnicate\""));
+}
+
+}  // namespace
+}  // namespace quartet

@@ -1,0 +1,146 @@
+#include "core/tokenizer/unicode.h"
+
+#include <utf8proc.h>
+
+#include <cstdlib>
+
+#include "core/base/logging.h"
+
+namespace quartet {
+namespace {
+
+// Bytes of the well-formed character at `at`, or 0; then `*broken` is the length of the maximal broken part.
+size_t WellFormed(std::string_view text, size_t at, size_t* broken) {
+  const auto byte = [&](size_t i) -> unsigned { return i < text.size() ? static_cast<unsigned char>(text[i]) : 0; };
+  const unsigned lead = byte(at);
+  *broken = 1;
+  if (lead < 0x80) return 1;
+  size_t length;
+  unsigned low = 0x80, high = 0xbf;  // what the second byte may be
+  if (lead >= 0xc2 && lead <= 0xdf) {
+    length = 2;
+  } else if (lead >= 0xe0 && lead <= 0xef) {
+    length = 3;
+    if (lead == 0xe0) low = 0xa0;
+    if (lead == 0xed) high = 0x9f;
+  } else if (lead >= 0xf0 && lead <= 0xf4) {
+    length = 4;
+    if (lead == 0xf0) low = 0x90;
+    if (lead == 0xf4) high = 0x8f;
+  } else {
+    return 0;
+  }
+  for (size_t i = 1; i < length; ++i) {
+    if (byte(at + i) < low || byte(at + i) > high) {
+      *broken = i;
+      return 0;
+    }
+    low = 0x80;
+    high = 0xbf;
+  }
+  return length;
+}
+
+utf8proc_category_t Category(char32_t codepoint) { return utf8proc_category(static_cast<utf8proc_int32_t>(codepoint)); }
+
+}  // namespace
+
+std::string ReplaceInvalidUtf8(std::string_view bytes) {
+  std::string text;
+  text.reserve(bytes.size());
+  for (size_t at = 0; at < bytes.size();) {
+    size_t broken;
+    if (const size_t length = WellFormed(bytes, at, &broken)) {
+      text.append(bytes.substr(at, length));
+      at += length;
+    } else {
+      text.append("\xef\xbf\xbd");
+      at += broken;
+    }
+  }
+  return text;
+}
+
+bool IsValidUtf8(std::string_view bytes) {
+  for (size_t at = 0; at < bytes.size();) {
+    size_t broken;
+    const size_t length = WellFormed(bytes, at, &broken);
+    if (length == 0) return false;
+    at += length;
+  }
+  return true;
+}
+
+char32_t CharAt(std::string_view text, size_t at) {
+  const auto byte = [&](size_t i) -> char32_t { return static_cast<unsigned char>(text[at + i]); };
+  switch (CharBytes(text, at)) {
+    case 1:
+      return byte(0);
+    case 2:
+      return (byte(0) & 0x1f) << 6 | (byte(1) & 0x3f);
+    case 3:
+      return (byte(0) & 0x0f) << 12 | (byte(1) & 0x3f) << 6 | (byte(2) & 0x3f);
+    default:
+      return (byte(0) & 0x07) << 18 | (byte(1) & 0x3f) << 12 | (byte(2) & 0x3f) << 6 | (byte(3) & 0x3f);
+  }
+}
+
+void AppendUtf8(char32_t codepoint, std::string* text) {
+  utf8proc_uint8_t bytes[4];
+  text->append(reinterpret_cast<const char*>(bytes),
+               utf8proc_encode_char(static_cast<utf8proc_int32_t>(codepoint), bytes));
+}
+
+bool IsWhiteSpace(char32_t c) {
+  return (c >= 9 && c <= 13) || c == 0x20 || c == 0x85 || c == 0xa0 || c == 0x1680 || (c >= 0x2000 && c <= 0x200a) ||
+         c == 0x2028 || c == 0x2029 || c == 0x202f || c == 0x205f || c == 0x3000;
+}
+
+bool IsNumeric(char32_t c) {
+  const auto category = Category(c);
+  return category == UTF8PROC_CATEGORY_ND || category == UTF8PROC_CATEGORY_NL || category == UTF8PROC_CATEGORY_NO;
+}
+
+bool IsPunctuation(char32_t c) {
+  if (c < 0x80)
+    return (c >= '!' && c <= '/') || (c >= ':' && c <= '@') || (c >= '[' && c <= '`') || (c >= '{' && c <= '~');
+  const auto category = Category(c);
+  return category >= UTF8PROC_CATEGORY_PC && category <= UTF8PROC_CATEGORY_PO;
+}
+
+bool IsWordChar(char32_t c) {
+  if (c == 0x200c || c == 0x200d) return true;
+  const auto category = Category(c);
+  return (category >= UTF8PROC_CATEGORY_LU && category <= UTF8PROC_CATEGORY_ND) || category == UTF8PROC_CATEGORY_NL ||
+         category == UTF8PROC_CATEGORY_PC || (c >= 0x24b6 && c <= 0x24e9) || (c >= 0x1f130 && c <= 0x1f149) ||
+         (c >= 0x1f150 && c <= 0x1f169) || (c >= 0x1f170 && c <= 0x1f189);
+}
+
+std::string Normalize(std::string_view text, NormalForm form) {
+  int options = UTF8PROC_STABLE;
+  options |= form == NormalForm::kNfc || form == NormalForm::kNfkc ? UTF8PROC_COMPOSE : UTF8PROC_DECOMPOSE;
+  if (form == NormalForm::kNfkc || form == NormalForm::kNfkd) options |= UTF8PROC_COMPAT;
+  utf8proc_uint8_t* mapped = nullptr;
+  const utf8proc_ssize_t size = utf8proc_map(reinterpret_cast<const utf8proc_uint8_t*>(text.data()), text.size(),
+                                             &mapped, static_cast<utf8proc_option_t>(options));
+  QUARTET_CHECK(size >= 0) << "utf8proc_map: " << utf8proc_errmsg(size);
+  std::string normalized(reinterpret_cast<const char*>(mapped), size);
+  std::free(mapped);
+  return normalized;
+}
+
+std::string Lowercase(std::string_view text) {
+  std::string lower;
+  lower.reserve(text.size());
+  for (size_t at = 0; at < text.size(); at += CharBytes(text, at)) {
+    const char32_t c = CharAt(text, at);
+    if (c == 0x130) {  // the one character whose lower case is two
+      lower.append("i\xcc\x87");
+    } else {
+      AppendUtf8(utf8proc_tolower(static_cast<utf8proc_int32_t>(c)), &lower);
+    }
+  }
+  return lower;
+}
+
+}  // namespace quartet

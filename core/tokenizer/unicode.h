@@ -1,0 +1,32 @@
+// UTF-8 and the Unicode facts that tokenizers ask for.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+namespace quartet {
+
+// Replaces each maximal part of a broken sequence by U+FFFD, as Python's errors="replace" and the Unicode standard do.
+std::string ReplaceInvalidUtf8(std::string_view bytes);
+bool IsValidUtf8(std::string_view bytes);
+
+// Bytes of the character that begins at `text[at]`; `text` is valid UTF-8.
+inline size_t CharBytes(std::string_view text, size_t at) {
+  const auto lead = static_cast<unsigned char>(text[at]);
+  return lead < 0x80 ? 1 : lead < 0xe0 ? 2 : lead < 0xf0 ? 3 : 4;
+}
+char32_t CharAt(std::string_view text, size_t at);
+void AppendUtf8(char32_t codepoint, std::string* text);
+
+bool IsWhiteSpace(char32_t codepoint);   // the property White_Space
+bool IsNumeric(char32_t codepoint);      // categories Nd, Nl, No
+bool IsPunctuation(char32_t codepoint);  // categories P*, and ASCII's punctuation and symbols
+bool IsWordChar(char32_t codepoint);     // \w: letters, marks, decimal digits, connectors, joiners
+
+enum class NormalForm { kNfc, kNfd, kNfkc, kNfkd };
+// `text` is valid UTF-8.
+std::string Normalize(std::string_view text, NormalForm form);
+std::string Lowercase(std::string_view text);
+
+}  // namespace quartet

@@ -1,0 +1,49 @@
+#include "core/tokenizer/unicode.h"
+
+#include <gtest/gtest.h>
+
+namespace quartet {
+namespace {
+
+const std::string kBad = "\xef\xbf\xbd";
+
+TEST(ReplaceInvalidUtf8, ReplacesEachMaximalBrokenPartOnce) {
+  EXPECT_EQ(ReplaceInvalidUtf8("h\xc3\xa9 \xf0\x9f\x98\x80"), "h\xc3\xa9 \xf0\x9f\x98\x80");
+  EXPECT_EQ(ReplaceInvalidUtf8("a\x80z"), "a" + kBad + "z");
+  EXPECT_EQ(ReplaceInvalidUtf8("\xf0\x9f\x98"
+                               "z"),
+            kBad + "z");
+  EXPECT_EQ(ReplaceInvalidUtf8("\xc0\xaf"), kBad + kBad);                        // overlong
+  EXPECT_EQ(ReplaceInvalidUtf8("\xed\xa0\x80"), kBad + kBad + kBad);             // a surrogate
+  EXPECT_EQ(ReplaceInvalidUtf8("\xf4\x90\x80\x80"), kBad + kBad + kBad + kBad);  // beyond U+10FFFF
+  EXPECT_EQ(ReplaceInvalidUtf8("\xe2\x82"), kBad);
+  EXPECT_FALSE(IsValidUtf8("a\x80"));
+  EXPECT_TRUE(IsValidUtf8(std::string("\0\x7f\xc2\x80", 4)));
+}
+
+TEST(Normalize, ComposesAndDecomposes) {
+  EXPECT_EQ(Normalize("e\u0301", NormalForm::kNfc), "\u00e9");
+  EXPECT_EQ(Normalize("\u00e9", NormalForm::kNfd), "e\u0301");
+  EXPECT_EQ(Normalize("\ufb01", NormalForm::kNfkc), "fi");
+  EXPECT_EQ(Normalize("\ufb01", NormalForm::kNfc), "\ufb01");
+  EXPECT_EQ(Normalize(std::string("a\0b", 3), NormalForm::kNfc), std::string("a\0b", 3));
+}
+
+TEST(Characters, HaveTheirProperties) {
+  EXPECT_TRUE(IsWhiteSpace(0x3000));
+  EXPECT_FALSE(IsWhiteSpace(0x180e));
+  EXPECT_FALSE(IsWhiteSpace(0x200b));
+  EXPECT_TRUE(IsNumeric(0xbd));
+  EXPECT_TRUE(IsNumeric(0x2167));
+  EXPECT_FALSE(IsNumeric('a'));
+  EXPECT_TRUE(IsPunctuation('$'));
+  EXPECT_TRUE(IsPunctuation(0x3002));
+  EXPECT_FALSE(IsPunctuation(0x20ac));
+  EXPECT_TRUE(IsWordChar('_'));
+  EXPECT_TRUE(IsWordChar(0x301));
+  EXPECT_FALSE(IsWordChar('-'));
+  EXPECT_EQ(Lowercase("ÀİSS"), "ài\u0307ss");
+}
+
+}  // namespace
+}  // namespace quartet

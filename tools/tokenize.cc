@@ -1,0 +1,153 @@
+// tokenize --model=DIR: JSONL of texts on standard input, JSONL of token ids on standard output, and back.
+#include <cstdint>
+#include <cstdlib>
+#include <iostream>
+#include <limits>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
+#include "core/base/status_macros.h"
+#include "core/data/json.h"
+#include "core/tokenizer/tokenizer.h"
+
+namespace quartet {
+namespace {
+
+constexpr char kHelp[] = R"(tokenize: text to token ids and back, as a model's tokenizer does.
+
+  tokenize --model=DIR [--chat] [--no_special_tokens] < texts.jsonl > ids.jsonl
+  tokenize --model=DIR --decode [--skip_special_tokens] < ids.jsonl > texts.jsonl
+
+Each line of standard input is one JSON value: a string, or, with --decode, a list of token ids. The line of standard
+output beside it is the other.
+
+  --model=DIR             folder with tokenizer.json, and tokenizer_config.json where there is one
+  --chat                  puts each text through the chat template, as a user's message, with the opening of the
+                          assistant's turn after it; adds no special tokens beyond the template's
+  --no_special_tokens     leaves out what the tokenizer adds around a text (BOS)
+  --decode                ids to text
+  --skip_special_tokens   leaves special tokens out of decoded text
+  --help                  this text
+
+Exit codes: 0 all lines done, 1 a line or the model is wrong (the message says which), 2 wrong flags.
+)";
+
+constexpr int kExitError = 1;
+constexpr int kExitUsage = 2;
+
+struct Options {
+  std::string model;
+  bool chat = false;
+  bool decode = false;
+  bool special_tokens = true;
+  bool skip_special_tokens = false;
+};
+
+// Under `bazel run` a relative path is the caller's, not the runfiles'.
+std::string FromCallersFolder(const std::string& path) {
+  const char* folder = std::getenv("BUILD_WORKING_DIRECTORY");
+  return folder == nullptr || path.starts_with('/') ? path : absl::StrCat(folder, "/", path);
+}
+
+absl::StatusOr<Options> ReadFlags(const std::vector<std::string>& arguments) {
+  Options options;
+  for (size_t i = 0; i < arguments.size(); ++i) {
+    const std::string& argument = arguments[i];
+    if (argument.starts_with("--model=")) {
+      options.model = argument.substr(8);
+    } else if (argument == "--model" && i + 1 < arguments.size()) {
+      options.model = arguments[++i];
+    } else if (argument == "--chat") {
+      options.chat = true;
+    } else if (argument == "--decode") {
+      options.decode = true;
+    } else if (argument == "--no_special_tokens") {
+      options.special_tokens = false;
+    } else if (argument == "--skip_special_tokens") {
+      options.skip_special_tokens = true;
+    } else {
+      return absl::InvalidArgumentError(absl::StrCat("unknown argument \"", argument, "\""));
+    }
+  }
+  if (options.model.empty()) return absl::InvalidArgumentError("--model=DIR is missing");
+  if (options.decode && (options.chat || !options.special_tokens)) {
+    return absl::InvalidArgumentError("--decode goes with neither --chat nor --no_special_tokens");
+  }
+  if (!options.decode && options.skip_special_tokens) {
+    return absl::InvalidArgumentError("--skip_special_tokens needs --decode");
+  }
+  options.model = FromCallersFolder(options.model);
+  return options;
+}
+
+absl::StatusOr<nlohmann::json> Decode(const Tokenizer& tokenizer, const Options& options, const nlohmann::json& value) {
+  if (!value.is_array()) return absl::InvalidArgumentError("is not a list of token ids");
+  std::vector<int32_t> ids;
+  for (const nlohmann::json& id : value) {
+    if (!id.is_number_unsigned() || id.get<uint64_t>() >= static_cast<uint64_t>(tokenizer.vocab_size())) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(id.dump(), " is not a token id; they go from 0 to ", tokenizer.vocab_size() - 1));
+    }
+    ids.push_back(id.get<int32_t>());
+  }
+  return tokenizer.Decode(ids, options.skip_special_tokens);
+}
+
+absl::StatusOr<nlohmann::json> Encode(const Tokenizer& tokenizer, const Options& options, const nlohmann::json& value) {
+  if (!value.is_string()) return absl::InvalidArgumentError("is not a string");
+  const auto& text = value.get_ref<const std::string&>();
+  if (!options.chat) return tokenizer.Encode(text, options.special_tokens);
+  QUARTET_ASSIGN_OR_RETURN(const std::string prompt, tokenizer.ApplyChatTemplate({{"user", text}}));
+  return tokenizer.Encode(prompt, /*add_special_tokens=*/false);
+}
+
+absl::Status Run(const Options& options) {
+  QUARTET_ASSIGN_OR_RETURN(const std::unique_ptr<Tokenizer> tokenizer, Tokenizer::Load(options.model));
+  std::string text;
+  for (int64_t line = 1; std::getline(std::cin, text); ++line) {
+    const std::string place = absl::StrCat("standard input, line ", line);
+    QUARTET_ASSIGN_OR_RETURN(const nlohmann::json value, ParseJson(text, place));
+    const auto result = options.decode ? Decode(*tokenizer, options, value) : Encode(*tokenizer, options, value);
+    if (!result.ok()) {
+      return absl::Status(result.status().code(), absl::StrCat(place, ": ", std::string(result.status().message())));
+    }
+    std::cout << result->dump() << '\n';
+  }
+  std::cout.flush();
+  if (!std::cout) return absl::ResourceExhaustedError("standard output cannot be written; is the disk full?");
+  return absl::OkStatus();
+}
+
+int Main(const std::vector<std::string>& arguments) {
+  for (const std::string& argument : arguments) {
+    if (argument == "--help" || argument == "-h") {
+      std::cout << kHelp;
+      return 0;
+    }
+  }
+  const absl::StatusOr<Options> options = ReadFlags(arguments);
+  if (!options.ok()) {
+    std::cerr << "tokenize: " << options.status().message() << "\n\n" << kHelp;
+    return kExitUsage;
+  }
+  if (const absl::Status status = Run(*options); !status.ok()) {
+    std::cout.flush();
+    std::cerr << "tokenize: " << status.message() << "\n";
+    return kExitError;
+  }
+  return 0;
+}
+
+}  // namespace
+}  // namespace quartet
+
+int main(int argc, char** argv) {
+  std::ios::sync_with_stdio(false);
+  return quartet::Main(std::vector<std::string>(argv + 1, argv + argc));
+}
