@@ -47,7 +47,7 @@ absl::StatusOr<PortReservation> PortReservation::Make(const HostPort& address) {
   QUARTET_ASSIGN_OR_RETURN(const AddressList list, Resolve(address, SOCK_STREAM, AI_PASSIVE));
   const int fd = socket(list->ai_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
   if (fd < 0) return absl::ErrnoToStatus(errno, "cannot make a socket");
-  absl::Cleanup close_fd = [fd] { close(fd); };
+  PortReservation kept(address, fd);  // closes it on every path but the last
   const int one = 1;
   setsockopt(fd, SOL_SOCKET, address.port == 0 ? SO_REUSEPORT : SO_REUSEADDR, &one, sizeof(one));
   // A socket that only tries the port must listen to meet another that listens; the one that keeps it must not.
@@ -70,10 +70,8 @@ absl::StatusOr<PortReservation> PortReservation::Make(const HostPort& address) {
   socklen_t size = sizeof(bound);
   if (getsockname(fd, reinterpret_cast<sockaddr*>(&bound), &size) != 0)
     return absl::ErrnoToStatus(errno, "getsockname");
-  HostPort chosen = address;
-  chosen.port = PortOf(bound);
-  std::move(close_fd).Cancel();
-  return PortReservation(chosen, fd);  // which closes it
+  kept.address_.port = PortOf(bound);
+  return kept;
 }
 
 absl::StatusOr<std::string> LocalAddressTowards(const HostPort& remote) {
