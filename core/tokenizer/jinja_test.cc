@@ -61,7 +61,7 @@ TEST(Jinja, SaysWhatTheTemplateSays) {
 TEST(Jinja, StopsTemplatesWithoutEnd) {
   EXPECT_THAT(Error("{{ range(1000000000) }}"), HasSubstr("range()"));
   EXPECT_THAT(Error("{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}"), HasSubstr("deep"));
-  EXPECT_THAT(Error(std::string(100'000, '(').insert(0, "{{ ")), HasSubstr("nested deeper"));
+  EXPECT_THAT(Error("{{ " + std::string(100'000, '(') + " }}"), HasSubstr("nested deeper"));
   std::string sum = "{{ 1";
   for (int i = 0; i < 100'000; ++i) sum += "+1";
   EXPECT_THAT(Error(sum + " }}"), HasSubstr("operators in a row"));
