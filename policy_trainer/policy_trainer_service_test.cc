@@ -1,0 +1,269 @@
+#include "policy_trainer/policy_trainer_service.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "core/base/fail_point.h"
+#include "core/safetensors/reader.h"
+#include "core/service/status_conversion.h"
+#include "core/training/testing/engine_ranks.h"
+#include "core/training/testing/service_ranks.h"
+#include "core/weights/tensor_hash.h"
+#include "proto/policy_trainer.grpc.pb.h"
+
+namespace quartet {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+CallIdentity Identity(uint64_t sequence, uint64_t epoch = 1) {
+  CallIdentity identity;
+  identity.set_run_id("run");
+  identity.set_sequence(sequence);
+  identity.set_epoch(epoch);
+  return identity;
+}
+
+TokenSequence Tokens(uint64_t index, std::vector<int32_t> ids) {
+  TokenSequence tokens;
+  tokens.set_index(index);
+  tokens.mutable_ids()->Assign(ids.begin(), ids.end());
+  for (size_t t = 0; t < ids.size(); ++t) tokens.add_action_mask(t > 0);
+  return tokens;
+}
+
+PolicyUpdateHeader SftHeader(uint64_t sequence, uint64_t epoch = 1) {
+  PolicyUpdateHeader header;
+  *header.mutable_identity() = Identity(sequence, epoch);
+  header.set_num_items(3);
+  header.set_temperature(1);
+  header.set_learning_rate(1e-3);
+  header.mutable_loss()->set_kind(PolicyLossConfig::KIND_SFT);
+  return header;
+}
+
+std::vector<TrainingSequence> SftItems() {
+  std::vector<TrainingSequence> items;
+  for (int i = 0; i < 3; ++i) {
+    TrainingSequence& item = items.emplace_back();
+    *item.mutable_tokens() = Tokens(i, std::vector<int32_t>(3 + i, 10 + i));
+    for (int t = 0; t < 2 + i; ++t) item.add_loss_weights(1.0f / 9);
+  }
+  return items;
+}
+
+// Two ranks with their real servers; the leader's is what clients talk to.
+class PolicyTrainerServiceTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    config_ = TestConfig("core/model/testdata/llama", 3);
+    config_.mutable_actor()->set_max_len(16);
+    auto ranks = ServiceRanks::Start({.service = "policy_trainer", .create = CreatePolicyTrainer}, config_, 2);
+    ASSERT_TRUE(ranks.ok()) << ranks.status();
+    ranks_ = *std::move(ranks);
+    stub_ = PolicyTrainer::NewStub(ranks_->channel());
+  }
+
+  absl::StatusOr<std::vector<TokenValues>> LogProbs(const std::vector<TokenSequence>& items, float temperature = 1) {
+    grpc::ClientContext context;
+    auto stream = stub_->LogProbs(&context);
+    LogProbsRequest request;
+    request.mutable_header()->set_num_items(items.size());
+    request.mutable_header()->set_temperature(temperature);
+    stream->Write(request);
+    for (const TokenSequence& item : items) {
+      *request.mutable_item() = item;
+      stream->Write(request);
+    }
+    stream->WritesDone();
+    std::vector<TokenValues> values;
+    LogProbsReply reply;
+    while (stream->Read(&reply)) values.push_back(reply.log_probs());
+    if (absl::Status status = FromGrpc(stream->Finish()); !status.ok()) return status;
+    return values;
+  }
+
+  absl::StatusOr<PolicyUpdateReply> Update(const PolicyUpdateHeader& header,
+                                           const std::vector<TrainingSequence>& items) {
+    grpc::ClientContext context;
+    PolicyUpdateReply reply;
+    auto stream = stub_->Update(&context, &reply);
+    PolicyUpdateRequest request;
+    *request.mutable_header() = header;
+    stream->Write(request);
+    for (const TrainingSequence& item : items) {
+      *request.mutable_item() = item;
+      stream->Write(request);
+    }
+    stream->WritesDone();
+    if (absl::Status status = FromGrpc(stream->Finish()); !status.ok()) return status;
+    return reply;
+  }
+
+  absl::StatusOr<WeightManifest> Publish(uint64_t sequence, uint64_t version) {
+    grpc::ClientContext context;
+    PublishRequest request;
+    *request.mutable_identity() = Identity(sequence);
+    request.set_version(version);
+    PublishReply reply;
+    if (absl::Status status = FromGrpc(stub_->Publish(&context, request, &reply)); !status.ok()) return status;
+    return reply.manifest();
+  }
+
+  // Pulls everything a source has; adds each tensor's hash to `hashes`.
+  absl::Status Pull(const WeightManifest& manifest, int rank, std::vector<uint64_t>* hashes) {
+    auto stub = PolicyTrainer::NewStub(ranks_->channel(rank));
+    grpc::ClientContext context;
+    PullWeightsRequest request;
+    request.set_version(manifest.version());
+    *request.mutable_ranges() = manifest.sources(rank).ranges();
+    auto stream = stub->PullWeights(&context, request);
+    WeightChunk chunk;
+    while (stream->Read(&chunk)) {
+      (*hashes)[chunk.range().tensor()] +=
+          HashElements(chunk.data().data(), Dtype::kF32, chunk.range().begin(), chunk.range().count());
+    }
+    return FromGrpc(stream->Finish());
+  }
+
+  RunConfig config_;
+  std::unique_ptr<ServiceRanks> ranks_;
+  std::unique_ptr<PolicyTrainer::Stub> stub_;
+};
+
+TEST_F(PolicyTrainerServiceTest, AnswersInTheOrderOfTheSequencesWhateverTheRanks) {
+  const std::vector<TokenSequence> items = {Tokens(7, {1, 2}), Tokens(3, {1, 2, 3, 4, 5}), Tokens(9, {4, 5, 6})};
+  const auto together = LogProbs(items);
+  ASSERT_TRUE(together.ok()) << together.status();
+  ASSERT_EQ(together->size(), 3);
+  for (size_t i = 0; i < items.size(); ++i) {
+    EXPECT_EQ((*together)[i].index(), items[i].index());
+    EXPECT_EQ((*together)[i].values_size(), items[i].ids_size() - 1);
+    const auto alone = LogProbs({items[i]});
+    ASSERT_TRUE(alone.ok()) << alone.status();
+    for (int t = 0; t < (*together)[i].values_size(); ++t) {
+      EXPECT_NEAR((*together)[i].values(t), (*alone)[0].values(t), 1e-5);
+    }
+  }
+  const auto none = LogProbs({});
+  EXPECT_TRUE(none.ok() && none->empty()) << none.status();
+}
+
+TEST_F(PolicyTrainerServiceTest, RefusesWhatIsWrongBeforeAnyRankWorksAndServesOn) {
+  EXPECT_THAT(std::string(LogProbs({Tokens(0, {1, 2}), Tokens(5, {1, 101})}).status().message()),
+              AllOf(HasSubstr("sequence 5"), HasSubstr("ids[1] is 101"), HasSubstr("0 to 100")));
+  EXPECT_THAT(std::string(LogProbs({Tokens(5, std::vector<int32_t>(17, 1))}).status().message()),
+              HasSubstr("ids has 17 tokens; allowed are 1 to 16"));
+  EXPECT_TRUE(absl::IsInvalidArgument(LogProbs({Tokens(0, {1, 2})}, 0).status()));
+  std::vector<TrainingSequence> items = SftItems();
+  items[1].clear_loss_weights();
+  const absl::Status status = Update(SftHeader(1), items).status();
+  EXPECT_TRUE(absl::IsInvalidArgument(status)) << status;
+  EXPECT_THAT(std::string(status.message()), HasSubstr("sequence 1: loss_weights has 0 entries for 3 action tokens"));
+  EXPECT_TRUE(LogProbs({Tokens(0, {1, 2})}).ok());
+}
+
+TEST_F(PolicyTrainerServiceTest, AppliesAnUpdateOnceHoweverOftenItIsAskedFor) {
+  const auto first = Update(SftHeader(1), SftItems());
+  ASSERT_TRUE(first.ok()) << first.status();
+  EXPECT_EQ(first->optimizer_steps(), 1);
+  EXPECT_EQ(first->action_tokens(), 9);
+  EXPECT_EQ(first->tokens(), 12);
+  EXPECT_EQ(first->micro_batches(), 2);  // 3 sequences, 2 ranks, 1 a micro-batch
+  const auto again = Update(SftHeader(1, /*epoch=*/2), SftItems());
+  ASSERT_TRUE(again.ok()) << again.status();
+  EXPECT_EQ(again->SerializeAsString(), first->SerializeAsString());
+
+  PolicyUpdateHeader other = SftHeader(1, 2);
+  other.set_learning_rate(1);
+  EXPECT_TRUE(absl::IsAlreadyExists(Update(other, SftItems()).status()));
+  EXPECT_TRUE(absl::IsFailedPrecondition(Update(SftHeader(2, 1), SftItems()).status()));  // an older orchestrator
+  const auto next = Update(SftHeader(2, 2), SftItems());
+  ASSERT_TRUE(next.ok()) << next.status();
+  EXPECT_EQ(next->optimizer_steps(), 2);
+  EXPECT_LT(next->loss(), first->loss());
+}
+
+TEST_F(PolicyTrainerServiceTest, ServesPublishedWeightsFromEveryRank) {
+  const auto manifest = Publish(1, 4);
+  ASSERT_TRUE(manifest.ok()) << manifest.status();
+  ASSERT_EQ(manifest->sources_size(), 2);
+  std::vector<uint64_t> hashes(manifest->tensors_size());
+  for (int rank : {0, 1}) {
+    EXPECT_EQ(manifest->sources(rank).endpoint(), ranks_->endpoint(rank));
+    const absl::Status status = Pull(*manifest, rank, &hashes);
+    ASSERT_TRUE(status.ok()) << status;
+  }
+  for (int i = 0; i < manifest->tensors_size(); ++i) EXPECT_EQ(hashes[i], manifest->tensors(i).hash());
+
+  EXPECT_THAT(std::string(Publish(2, 4).status().message()), HasSubstr("version is 4; it must be above 4"));
+  WeightManifest unknown = *manifest;
+  unknown.set_version(5);
+  const absl::Status missing = Pull(unknown, 1, &hashes);
+  EXPECT_TRUE(absl::IsNotFound(missing)) << missing;
+  EXPECT_THAT(std::string(missing.message()), AllOf(HasSubstr("version 5"), HasSubstr("version 4 is")));
+  WeightManifest crossed = *manifest;
+  crossed.mutable_sources()->SwapElements(0, 1);
+  EXPECT_TRUE(absl::IsOutOfRange(Pull(crossed, 0, &hashes)));
+}
+
+TEST_F(PolicyTrainerServiceTest, FlipsABitOnTheWireWhereATestAsksForIt) {
+  const auto manifest = Publish(1, 1);
+  ASSERT_TRUE(manifest.ok()) << manifest.status();
+  ASSERT_TRUE(SetFailPoints("policy_trainer.publish.corrupt=trip@2").ok());
+  std::vector<uint64_t> hashes(manifest->tensors_size());
+  for (int rank : {0, 1}) ASSERT_TRUE(Pull(*manifest, rank, &hashes).ok());
+  ASSERT_TRUE(SetFailPoints("").ok());
+  int wrong = 0;
+  for (int i = 0; i < manifest->tensors_size(); ++i) wrong += hashes[i] != manifest->tensors(i).hash();
+  EXPECT_EQ(wrong, 1);
+}
+
+TEST_F(PolicyTrainerServiceTest, SavesACheckpointUnderItsIdentifierOnce) {
+  const auto save = [&](uint64_t sequence, const std::string& id) -> absl::StatusOr<SaveCheckpointReply> {
+    grpc::ClientContext context;
+    SaveCheckpointRequest request;
+    *request.mutable_identity() = Identity(sequence);
+    request.set_checkpoint_id(id);
+    SaveCheckpointReply reply;
+    if (absl::Status s = FromGrpc(stub_->SaveCheckpoint(&context, request, &reply)); !s.ok()) return s;
+    return reply;
+  };
+  const auto saved = save(1, "step_1");
+  ASSERT_TRUE(saved.ok()) << saved.status();
+  EXPECT_EQ(saved->folder(), "step_1/policy");
+  EXPECT_TRUE(CheckpointReader::Open(config_.run_dir() + "/checkpoints/step_1/policy").ok());
+  EXPECT_TRUE(save(1, "step_1").ok());  // a repeat
+  EXPECT_TRUE(absl::IsAlreadyExists(save(2, "step_1").status()));
+  EXPECT_TRUE(absl::IsInvalidArgument(save(2, "../step_1").status()));
+  EXPECT_TRUE(save(2, "step_2").ok());
+}
+
+TEST_F(PolicyTrainerServiceTest, DescribesItselfAndItsRanks) {
+  ASSERT_TRUE(Publish(1, 3).ok());
+  grpc::ClientContext context;
+  ServiceInfo info;
+  const absl::Status status = FromGrpc(stub_->GetInfo(&context, GetInfoRequest(), &info));
+  ASSERT_TRUE(status.ok()) << status;
+  EXPECT_EQ(info.service(), "policy_trainer");
+  EXPECT_EQ(info.vocab_size().at("model"), 101);
+  EXPECT_EQ(info.policy_version(), 3);
+  EXPECT_EQ(info.max_model_len(), 16);
+  EXPECT_EQ(info.last_applied().sequence(), 1);
+  ASSERT_EQ(info.ranks_size(), 2);
+  EXPECT_EQ(info.ranks(1).rank(), 1);
+  EXPECT_EQ(info.ranks(1).endpoint(), ranks_->endpoint(1));
+}
+
+TEST_F(PolicyTrainerServiceTest, SendsClientsOfOtherRanksToTheLeader) {
+  auto follower = PolicyTrainer::NewStub(ranks_->channel(1));
+  grpc::ClientContext context;
+  ServiceInfo info;
+  const absl::Status status = FromGrpc(follower->GetInfo(&context, GetInfoRequest(), &info));
+  EXPECT_TRUE(absl::IsFailedPrecondition(status)) << status;
+  EXPECT_THAT(std::string(status.message()), HasSubstr(ranks_->endpoint(0)));
+}
+
+}  // namespace
+}  // namespace quartet

@@ -1,0 +1,157 @@
+#include "scorer/scorer_service.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+
+#include "core/service/status_conversion.h"
+#include "core/training/testing/engine_ranks.h"
+#include "core/training/testing/service_ranks.h"
+#include "proto/scorer.grpc.pb.h"
+
+namespace quartet {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+constexpr char kLlama[] = "core/model/testdata/llama";
+
+RunConfig RulesOnly() {
+  RunConfig config = TestConfig(kLlama, 3);
+  config.mutable_algorithm()->mutable_kl()->set_init_kl_coef(0);
+  config.clear_reference();
+  RewardSource* source = config.mutable_reward()->add_source();
+  source->set_name("number");
+  source->set_rule("number");
+  source->set_weight(1);
+  source = config.mutable_reward()->add_source();
+  source->set_name("exact");
+  source->set_rule("exact_match");
+  source->set_weight(0.5);
+  return config;
+}
+
+std::unique_ptr<ServiceRanks> Serve(const RunConfig& config) {
+  auto ranks = ServiceRanks::Start({.service = "scorer", .create = CreateScorer}, config, 2);
+  EXPECT_TRUE(ranks.ok()) << ranks.status();
+  return ranks.ok() ? *std::move(ranks) : nullptr;
+}
+
+ScoreItem Item(uint64_t index, const std::string& response, const std::string& label) {
+  ScoreItem item;
+  item.mutable_tokens()->set_index(index);
+  for (int id : {1, 2, static_cast<int>(index % 100)}) item.mutable_tokens()->add_ids(id);
+  for (bool action : {false, true, true}) item.mutable_tokens()->add_action_mask(action);
+  item.set_response(response);
+  item.set_label(label);
+  return item;
+}
+
+absl::StatusOr<std::vector<ScoreReply>> Score(ServiceRanks& ranks, const std::vector<ScoreItem>& items) {
+  auto stub = Scorer::NewStub(ranks.channel());
+  grpc::ClientContext context;
+  auto stream = stub->Score(&context);
+  ScoreRequest request;
+  request.mutable_header()->set_num_items(items.size());
+  stream->Write(request);
+  for (const ScoreItem& item : items) {
+    *request.mutable_item() = item;
+    stream->Write(request);
+  }
+  stream->WritesDone();
+  std::vector<ScoreReply> replies(1);
+  while (stream->Read(&replies.back())) replies.emplace_back();
+  replies.pop_back();
+  if (absl::Status status = FromGrpc(stream->Finish()); !status.ok()) return status;
+  return replies;
+}
+
+absl::Status Reference(ServiceRanks& ranks) {
+  auto stub = Scorer::NewStub(ranks.channel());
+  grpc::ClientContext context;
+  auto stream = stub->ReferenceLogProbs(&context);
+  ReferenceLogProbsRequest request;
+  request.mutable_header()->set_num_items(1);
+  request.mutable_header()->set_temperature(1);
+  stream->Write(request);
+  *request.mutable_item() = Item(0, "", "").tokens();
+  stream->Write(request);
+  stream->WritesDone();
+  ReferenceLogProbsReply reply;
+  while (stream->Read(&reply)) {
+  }
+  return FromGrpc(stream->Finish());
+}
+
+TEST(ScorerService, AddsUpWeightedSourcesAndNamesTheirParts) {
+  const auto ranks = Serve(RulesOnly());
+  ASSERT_NE(ranks, nullptr);
+  const auto replies = Score(*ranks, {Item(4, "#### 72.0", "72"), Item(2, "72", "72"), Item(8, "#### 7", "#### 7")});
+  ASSERT_TRUE(replies.ok()) << replies.status();
+  ASSERT_EQ(replies->size(), 3);
+  EXPECT_EQ((*replies)[0].index(), 4);
+  EXPECT_EQ((*replies)[0].reward(), 1);
+  EXPECT_EQ((*replies)[0].parts().at("exact"), 0);
+  EXPECT_EQ((*replies)[1].reward(), 0.5);
+  EXPECT_EQ((*replies)[2].reward(), 1.5);
+  EXPECT_EQ((*replies)[2].parts().at("number"), 1);
+  EXPECT_EQ((*replies)[2].parts().at("exact"), 1);
+}
+
+TEST(ScorerService, RefusesALabelThatIsNoNumberAndNamesItsSequence) {
+  const auto ranks = Serve(RulesOnly());
+  ASSERT_NE(ranks, nullptr);
+  const absl::Status status = Score(*ranks, {Item(4, "#### 72", "72"), Item(6, "#### 72", "many")}).status();
+  EXPECT_TRUE(absl::IsInvalidArgument(status)) << status;
+  EXPECT_THAT(std::string(status.message()), AllOf(HasSubstr("sequence 6"), HasSubstr("\"many\"")));
+}
+
+TEST(ScorerService, LoadsNoReferenceWhereThereIsNoKlPenalty) {
+  const auto ranks = Serve(RulesOnly());
+  ASSERT_NE(ranks, nullptr);
+  const absl::Status status = Reference(*ranks);
+  EXPECT_TRUE(absl::IsFailedPrecondition(status)) << status;
+  EXPECT_THAT(std::string(status.message()), HasSubstr("algorithm.kl.init_kl_coef is 0"));
+}
+
+TEST(ScorerService, ServesAReferenceAndARewardModelBesideRules) {
+  RunConfig config = TestConfig(kLlama, 3);
+  RewardSource* source = config.mutable_reward()->add_source();
+  source->set_name("model");
+  source->set_model("core/model/testdata/llama_critic");
+  source->set_dtype("fp32");
+  source->set_zero_stage(3);
+  source->set_weight(2);
+  const auto ranks = Serve(config);
+  ASSERT_NE(ranks, nullptr);
+  EXPECT_TRUE(Reference(*ranks).ok());
+  const auto replies = Score(*ranks, {Item(4, "", ""), Item(5, "", ""), Item(6, "", "")});
+  ASSERT_TRUE(replies.ok()) << replies.status();
+  for (const ScoreReply& reply : *replies) {
+    EXPECT_NE(reply.reward(), 0);
+    EXPECT_EQ(reply.reward(), 2 * reply.parts().at("model"));
+  }
+  EXPECT_NE((*replies)[0].reward(), (*replies)[1].reward());
+}
+
+TEST(ScorerService, RefusesModelsWithVocabulariesOfOtherSizesThanTheActors) {
+  RunConfig config = TestConfig(kLlama, 3);
+  const std::string actor = NewTestFolder("actor");
+  std::filesystem::create_directories(actor);
+  std::ifstream in(std::string(kLlama) + "/config.json");
+  std::string json(std::istreambuf_iterator<char>(in), {});
+  json.replace(json.find("\"vocab_size\": 101"), 17, "\"vocab_size\": 202");
+  std::ofstream(actor + "/config.json") << json;
+  config.mutable_actor()->set_pretrain(actor);
+  const absl::Status status = ServiceRanks::Start({.service = "scorer", .create = CreateScorer}, config, 1).status();
+  EXPECT_TRUE(absl::IsInvalidArgument(status)) << status;
+  EXPECT_THAT(std::string(status.message()),
+              AllOf(HasSubstr("reference model"), HasSubstr("101"), HasSubstr("202"), HasSubstr(actor)));
+}
+
+}  // namespace
+}  // namespace quartet
