@@ -8,6 +8,7 @@
 #include <cmath>
 #include <exception>
 #include <numbers>
+#include <set>
 #include <utility>
 
 #include "absl/status/status.h"
@@ -91,6 +92,18 @@ void InitializeHead(uint64_t seed, int64_t hidden_size, const FlatPiece& piece, 
     values[i] = static_cast<float>(deviation * NormalAt(seed, piece.begin + i));
   }
   out.copy_(at::from_blob(values.data(), {piece.count}, at::TensorOptions(at::kFloat)));
+}
+
+// Says which tensors of the folder the model has no place for.
+void LogUnread(const CheckpointReader& reader, const ParameterLayout& layout, const std::string& folder) {
+  std::set<std::string> unread;
+  for (const auto& [name, info] : reader.tensors()) unread.insert(name);
+  for (const ParameterGroup& group : layout.groups) {
+    for (const ParameterSpec& parameter : group.parameters) unread.erase(parameter.name);
+  }
+  if (unread.empty()) return;
+  QUARTET_LOG(kInfo) << folder << ": left out " << unread.size() << " tensors that the model has no place for, such as "
+                     << *unread.begin();
 }
 
 absl::Status CheckOptions(const ShardedModelOptions& options) {
@@ -246,6 +259,7 @@ absl::StatusOr<std::unique_ptr<ShardedModel>> ShardedModel::Load(const std::stri
     QUARTET_ASSIGN_OR_RETURN(model.config, ReadModelConfig(folder));
     QUARTET_ASSIGN_OR_RETURN(std::unique_ptr<CheckpointReader> reader, CheckpointReader::Open(folder));
     model.layout = MakeParameterLayout(model.config, options.head);
+    if (group->rank() == 0) LogUnread(*reader, model.layout, folder);
     const auto& groups = model.layout.groups;
     model.resident_is_whole = options.zero_stage == 0 || (options.zero_stage == 2 && !options.trainable);
     const bool types_equal = model.resident_dtype() == options.compute_dtype;

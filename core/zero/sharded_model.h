@@ -91,7 +91,8 @@ class ShardedModel {
   GatheredGroup Gather(int group, int prefetch = -1);
 
   // Hidden states after the last block and the final norm, [T, D], without gradient; then `use` is called with them and
-  // the head's weight ([V, D] or [1, D]) while the head is gathered.
+  // the head's weight ([V, D] or [1, D]) while the head is gathered. With no tokens (T = 0) it takes part in the
+  // collectives only, without calling `use`.
   void Forward(const PackedSequences& batch,
                const std::function<void(const at::Tensor& hidden_TD, const at::Tensor& head_weight)>& use);
 
