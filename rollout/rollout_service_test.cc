@@ -1,0 +1,341 @@
+// The whole service, ranks as threads of this process, over real sockets.
+
+#include "rollout/rollout_service.h"
+
+#include <grpcpp/grpcpp.h>
+
+#include <atomic>
+#include <cmath>
+#include <cstring>
+#include <map>
+#include <set>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "core/config/run_config.h"
+#include "core/safetensors/reader.h"
+#include "core/service/rank_server.h"
+#include "gtest/gtest.h"
+#include "proto/rollout.grpc.pb.h"
+#include "rollout/fake_publisher.h"
+
+namespace quartet {
+namespace {
+
+using Fault = FakePublisher::Fault;
+using Answers = std::map<std::pair<uint64_t, int32_t>, GeneratedSequence>;
+
+constexpr char kModel[] = "core/model/testdata/llama";
+
+class Service {
+ public:
+  Service(int ranks, int zero_stage) {
+    RunConfig config;
+    config.mutable_rollout()->set_pretrain(kModel);
+    config.mutable_rollout()->set_dtype("fp32");
+    config.mutable_rollout()->set_zero_stage(zero_stage);
+    config.mutable_rollout()->set_max_model_len(128);
+    config.mutable_services()->mutable_rollout()->set_ranks(ranks);
+    const absl::Status resolved = ResolveRunConfig(&config, "");
+    EXPECT_TRUE(resolved.ok()) << resolved;
+    for (int rank = 0; rank < ranks; ++rank) {
+      RankServerOptions options;
+      options.service = {.service = "rollout", .create = CreateRolloutService};
+      options.config = config;
+      options.place = {rank, ranks, rank, ranks};
+      options.listen = "127.0.0.1:0";
+      if (rank > 0) options.leader = servers_[0]->context().endpoint;
+      options.on_broken = [this](const absl::Status& status) {
+        if (!ending_) ADD_FAILURE() << "broken: " << status;
+      };
+      auto server = RankServer::Create(std::move(options));
+      if (!server.ok()) throw std::runtime_error(server.status().ToString());
+      servers_.push_back(*std::move(server));
+    }
+    std::vector<std::thread> threads;
+    for (auto& server : servers_) {
+      threads.emplace_back([&server] {
+        const absl::Status status = server->Serve();
+        EXPECT_TRUE(status.ok()) << status;
+      });
+    }
+    for (std::thread& thread : threads) thread.join();
+    stub_ = StubOf(0);
+  }
+  ~Service() {
+    ending_ = true;  // the others notice that rank 0 is gone
+    for (auto& server : servers_) server->Shutdown(absl::ZeroDuration());
+  }
+
+  std::unique_ptr<Rollout::Stub> StubOf(int rank) {
+    return Rollout::NewStub(
+        grpc::CreateChannel(servers_[rank]->context().endpoint, grpc::InsecureChannelCredentials()));
+  }
+
+  grpc::Status Generate(const GenerateHeader& header, const std::vector<Prompt>& prompts, Answers* answers) {
+    grpc::ClientContext context;
+    auto stream = stub_->Generate(&context);
+    GenerateRequest request;
+    *request.mutable_header() = header;
+    stream->Write(request);
+    for (const Prompt& prompt : prompts) {
+      *request.mutable_item() = prompt;
+      stream->Write(request);
+    }
+    stream->WritesDone();
+    GeneratedSequence sequence;
+    while (stream->Read(&sequence)) {
+      const auto key = std::pair(sequence.prompt_index(), sequence.sample());
+      EXPECT_TRUE(answers->emplace(key, sequence).second) << "a sequence came twice";
+    }
+    return stream->Finish();
+  }
+
+  // What version `version` answers to the usual prompts.
+  std::map<std::pair<uint64_t, int32_t>, std::vector<int32_t>> Ids(uint64_t version);
+
+  CallIdentity NextIdentity() {
+    CallIdentity identity;
+    identity.set_run_id("test");
+    identity.set_sequence(++sequence_);
+    identity.set_epoch(1);
+    return identity;
+  }
+  grpc::Status Begin(const WeightManifest& manifest, uint64_t* bytes = nullptr) {
+    grpc::ClientContext context;
+    BeginUpdateRequest request;
+    *request.mutable_identity() = NextIdentity();
+    *request.mutable_manifest() = manifest;
+    BeginUpdateReply reply;
+    const grpc::Status status = stub_->BeginUpdate(&context, request, &reply);
+    if (bytes != nullptr) *bytes = reply.bytes_pulled();
+    return status;
+  }
+  grpc::Status Commit(uint64_t version) {
+    CommitUpdateRequest request;
+    *request.mutable_identity() = NextIdentity();
+    request.set_version(version);
+    return Commit(request);
+  }
+  grpc::Status Commit(const CommitUpdateRequest& request) {
+    grpc::ClientContext context;
+    CommitUpdateReply reply;
+    return stub_->CommitUpdate(&context, request, &reply);
+  }
+  grpc::Status Abort() {
+    grpc::ClientContext context;
+    AbortUpdateRequest request;
+    *request.mutable_identity() = NextIdentity();
+    AbortUpdateReply reply;
+    return stub_->AbortUpdate(&context, request, &reply);
+  }
+  ServiceInfo Info() {
+    grpc::ClientContext context;
+    ServiceInfo info;
+    const grpc::Status status = stub_->GetInfo(&context, GetInfoRequest(), &info);
+    EXPECT_TRUE(status.ok()) << status.error_message();
+    return info;
+  }
+
+ private:
+  std::atomic<bool> ending_ = false;
+  std::vector<std::unique_ptr<RankServer>> servers_;
+  std::unique_ptr<Rollout::Stub> stub_;
+  uint64_t sequence_ = 0;
+};
+
+GenerateHeader HeaderFor(size_t prompts, int32_t samples, float temperature) {
+  GenerateHeader header;
+  header.set_num_items(prompts);
+  SamplingParams& sampling = *header.mutable_sampling();
+  sampling.set_temperature(temperature);
+  sampling.set_top_p(1);
+  sampling.set_max_new_tokens(20);
+  sampling.set_n_samples(samples);
+  sampling.set_seed(3);
+  return header;
+}
+
+std::vector<Prompt> SomePrompts() {
+  std::vector<Prompt> prompts;
+  for (const int length : {3, 20, 1, 40, 17}) {
+    Prompt& prompt = prompts.emplace_back();
+    prompt.set_index(100 + prompts.size());
+    for (int i = 0; i < length; ++i) prompt.add_ids((i * 7 + length) % 98 + 3);
+  }
+  return prompts;
+}
+
+std::map<std::pair<uint64_t, int32_t>, std::vector<int32_t>> Service::Ids(uint64_t version) {
+  GenerateHeader header = HeaderFor(5, 3, 1);
+  header.set_policy_version(version);
+  Answers answers;
+  const grpc::Status status = Generate(header, SomePrompts(), &answers);
+  EXPECT_TRUE(status.ok()) << status.error_message();
+  std::map<std::pair<uint64_t, int32_t>, std::vector<int32_t>> ids;
+  for (const auto& [key, sequence] : answers) {
+    ids[key].assign(sequence.tokens().ids().begin(), sequence.tokens().ids().end());
+    for (const uint64_t stamp : sequence.policy_versions()) EXPECT_EQ(stamp, version);
+    EXPECT_EQ(sequence.policy_versions_size(), sequence.log_probs_size());
+  }
+  EXPECT_EQ(ids.size(), 15u);
+  return ids;
+}
+
+// The model's own weights, negated where `negate`; as a publisher has them.
+std::unique_ptr<FakePublisher> Publish(uint64_t version, bool negate) {
+  const auto reader = CheckpointReader::Open(kModel);
+  EXPECT_TRUE(reader.ok()) << reader.status();
+  std::vector<ParameterSpec> tensors;
+  std::vector<std::vector<char>> values;
+  for (const auto& [name, info] : (*reader)->tensors()) {
+    tensors.push_back({.name = name, .shape = info.shape});
+    std::vector<float> floats(info.numel());
+    EXPECT_TRUE((*reader)->ReadRange(name, 0, info.numel(), floats.data()).ok());
+    if (negate) {
+      for (float& x : floats) x = -x;
+    }
+    std::vector<char>& bytes = values.emplace_back(floats.size() * 4);
+    std::memcpy(bytes.data(), floats.data(), bytes.size());
+  }
+  return std::make_unique<FakePublisher>(version, Dtype::kF32, tensors, values, 2);
+}
+
+class RolloutServiceTest : public testing::TestWithParam<std::pair<int, int>> {
+ protected:
+  Service service_{GetParam().first, GetParam().second};
+};
+// Ranks and ZeRO stage.
+INSTANTIATE_TEST_SUITE_P(Groups, RolloutServiceTest,
+                         testing::Values(std::pair(1, 0), std::pair(2, 0), std::pair(2, 3)));
+
+TEST(RolloutService, AnyGroupOfRanksGeneratesTheSame) {
+  Service one(1, 0);
+  const auto expected = one.Ids(0);
+  EXPECT_EQ(Service(2, 0).Ids(0), expected);
+  EXPECT_EQ(Service(2, 3).Ids(0), expected);
+}
+
+TEST_P(RolloutServiceTest, TakesANewVersionAndServesTheOldOneUntilItIsCommitted) {
+  const auto before = service_.Ids(0);
+  const auto same = Publish(4, /*negate=*/false);
+  const auto other = Publish(5, /*negate=*/true);
+  uint64_t bytes = 0;
+  grpc::Status status = service_.Begin(other->manifest(), &bytes);
+  ASSERT_TRUE(status.ok()) << status.error_message();
+  EXPECT_GT(bytes, 0u);
+  EXPECT_EQ(service_.Ids(0), before);
+  ASSERT_TRUE(service_.Commit(5).ok());
+  EXPECT_EQ(service_.Info().policy_version(), 5u);
+  EXPECT_NE(service_.Ids(5), before);
+
+  Answers answers;
+  status = service_.Generate(HeaderFor(5, 1, 1), SomePrompts(), &answers);
+  EXPECT_EQ(status.error_code(), grpc::StatusCode::FAILED_PRECONDITION);
+  EXPECT_NE(status.error_message().find("header.policy_version is 0, but the weights in use are version 5"),
+            std::string::npos)
+      << status.error_message();
+
+  status = service_.Begin(same->manifest());
+  EXPECT_EQ(status.error_code(), grpc::StatusCode::FAILED_PRECONDITION) << status.error_message();
+  const auto back = Publish(6, /*negate=*/false);
+  ASSERT_TRUE(service_.Begin(back->manifest()).ok());
+  ASSERT_TRUE(service_.Commit(6).ok());
+  EXPECT_EQ(service_.Ids(6), before);
+}
+
+TEST_P(RolloutServiceTest, KeepsTheOldWeightsWhenAnUpdateFailsAndTakesTheNextOne) {
+  const auto before = service_.Ids(0);
+  const auto publisher = Publish(2, /*negate=*/true);
+  publisher->set_fault(Fault::kFlipsABit, 3);
+  grpc::Status status = service_.Begin(publisher->manifest());
+  EXPECT_EQ(status.error_code(), grpc::StatusCode::DATA_LOSS);
+  EXPECT_NE(status.error_message().find(publisher->manifest().tensors(3).name()), std::string::npos)
+      << status.error_message();
+  EXPECT_EQ(service_.Commit(2).error_code(), grpc::StatusCode::FAILED_PRECONDITION);
+  EXPECT_EQ(service_.Ids(0), before);
+
+  publisher->set_fault(Fault::kBreaks, 3);
+  EXPECT_EQ(service_.Begin(publisher->manifest()).error_code(), grpc::StatusCode::UNAVAILABLE);
+  EXPECT_EQ(service_.Ids(0), before);
+
+  WeightManifest wrong = publisher->manifest();
+  wrong.mutable_tensors(0)->add_shape(1);
+  EXPECT_EQ(service_.Begin(wrong).error_code(), grpc::StatusCode::FAILED_PRECONDITION);
+
+  publisher->set_fault(Fault::kNone, 3);
+  ASSERT_TRUE(service_.Begin(publisher->manifest()).ok());
+  ASSERT_TRUE(service_.Abort().ok());
+  EXPECT_EQ(service_.Commit(2).error_code(), grpc::StatusCode::FAILED_PRECONDITION);
+  EXPECT_EQ(service_.Ids(0), before);
+  ASSERT_TRUE(service_.Begin(publisher->manifest()).ok());
+  ASSERT_TRUE(service_.Commit(2).ok());
+  EXPECT_NE(service_.Ids(2), before);
+
+  const auto next = Publish(3, /*negate=*/false);
+  next->Stop(1);
+  EXPECT_EQ(service_.Begin(next->manifest()).error_code(), grpc::StatusCode::UNAVAILABLE);
+  EXPECT_EQ(service_.Info().policy_version(), 2u);
+}
+
+TEST_P(RolloutServiceTest, AnswersARepeatedCommitWithoutDoingItTwice) {
+  const auto publisher = Publish(1, /*negate=*/false);
+  ASSERT_TRUE(service_.Begin(publisher->manifest()).ok());
+  CommitUpdateRequest request;
+  *request.mutable_identity() = service_.NextIdentity();
+  request.set_version(1);
+  ASSERT_TRUE(service_.Commit(request).ok());
+  EXPECT_TRUE(service_.Commit(request).ok());
+  EXPECT_EQ(service_.Info().last_applied().sequence(), request.identity().sequence());
+  request.set_version(2);
+  EXPECT_EQ(service_.Commit(request).error_code(), grpc::StatusCode::ALREADY_EXISTS);
+}
+
+TEST_P(RolloutServiceTest, DescribesItself) {
+  const ServiceInfo info = service_.Info();
+  EXPECT_EQ(info.service(), "rollout");
+  EXPECT_EQ(info.vocab_size().at("model"), 101);
+  EXPECT_EQ(info.max_model_len(), 128);
+  ASSERT_EQ(info.ranks_size(), GetParam().first);
+  std::set<std::string> endpoints;
+  for (const RankInfo& rank : info.ranks()) {
+    endpoints.insert(rank.endpoint());
+    EXPECT_GT(rank.model_parameters(), 0);
+    EXPECT_GT(rank.peak_rss_bytes(), 0);
+    for (const MemoryUse& use : rank.memory()) {
+      if (use.category() != "parameters" && use.category() != "kv_cache") continue;
+      EXPECT_GT(use.current_bytes(), 0) << use.category();
+    }
+  }
+  EXPECT_EQ(static_cast<int>(endpoints.size()), GetParam().first);
+}
+
+TEST(RolloutService, RefusesBadRequestsByPromptFieldAndValue) {
+  Service service(2, 0);
+  const auto refusal = [&](const GenerateHeader& header, const std::vector<Prompt>& prompts) {
+    Answers answers;
+    const grpc::Status status = service.Generate(header, prompts, &answers);
+    EXPECT_EQ(status.error_code(), grpc::StatusCode::INVALID_ARGUMENT) << status.error_message();
+    return status.error_message();
+  };
+  std::vector<Prompt> prompts = SomePrompts();
+  prompts[2].set_ids(0, 101);
+  EXPECT_EQ(refusal(HeaderFor(5, 1, 1), prompts), "prompt 103: ids[0] is 101; allowed: 0 to 100");
+  prompts = SomePrompts();
+  prompts[1].set_index(101);
+  EXPECT_EQ(refusal(HeaderFor(5, 1, 1), prompts), "prompt 101: its index comes twice");
+  EXPECT_EQ(refusal(HeaderFor(5, 0, 1), SomePrompts()), "sampling.n_samples is 0; allowed: at least 1");
+  EXPECT_EQ(refusal(HeaderFor(6, 1, 1), SomePrompts()), "header.num_items is 6 but 5 items came");
+
+  grpc::ClientContext context;
+  ServiceInfo info;
+  const grpc::Status follower = service.StubOf(1)->GetInfo(&context, GetInfoRequest(), &info);
+  EXPECT_EQ(follower.error_code(), grpc::StatusCode::FAILED_PRECONDITION);
+  EXPECT_NE(follower.error_message().find("rank 0 at 127.0.0.1:"), std::string::npos) << follower.error_message();
+}
+
+}  // namespace
+}  // namespace quartet
