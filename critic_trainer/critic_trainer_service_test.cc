@@ -1,0 +1,120 @@
+#include "critic_trainer/critic_trainer_service.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "core/service/status_conversion.h"
+#include "core/training/testing/engine_ranks.h"
+#include "core/training/testing/service_ranks.h"
+#include "proto/critic_trainer.grpc.pb.h"
+
+namespace quartet {
+namespace {
+
+using ::testing::HasSubstr;
+
+TokenSequence Tokens(uint64_t index, int length) {
+  TokenSequence tokens;
+  tokens.set_index(index);
+  for (int t = 0; t < length; ++t) {
+    tokens.add_ids(3 + t);
+    tokens.add_action_mask(t > 1);
+  }
+  return tokens;
+}
+
+// Two ranks with their real servers; the leader's is what clients talk to.
+class CriticTrainerServiceTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    auto ranks = ServiceRanks::Start({.service = "critic_trainer", .create = CreateCriticTrainer},
+                                     TestConfig("core/model/testdata/llama_critic", 3), 2);
+    ASSERT_TRUE(ranks.ok()) << ranks.status();
+    ranks_ = *std::move(ranks);
+    stub_ = CriticTrainer::NewStub(ranks_->channel());
+  }
+
+  absl::StatusOr<std::vector<TokenValues>> Values(const std::vector<TokenSequence>& items) {
+    grpc::ClientContext context;
+    auto stream = stub_->Values(&context);
+    ValuesRequest request;
+    request.mutable_header()->set_num_items(items.size());
+    stream->Write(request);
+    for (const TokenSequence& item : items) {
+      *request.mutable_item() = item;
+      stream->Write(request);
+    }
+    stream->WritesDone();
+    std::vector<TokenValues> values;
+    ValuesReply reply;
+    while (stream->Read(&reply)) values.push_back(reply.values());
+    if (absl::Status status = FromGrpc(stream->Finish()); !status.ok()) return status;
+    return values;
+  }
+
+  absl::StatusOr<CriticUpdateReply> Update(uint64_t sequence, const std::vector<TrainingSequence>& items,
+                                           float value_clip = 0) {
+    grpc::ClientContext context;
+    CriticUpdateReply reply;
+    auto stream = stub_->Update(&context, &reply);
+    CriticUpdateRequest request;
+    CriticUpdateHeader* header = request.mutable_header();
+    header->mutable_identity()->set_run_id("run");
+    header->mutable_identity()->set_sequence(sequence);
+    header->set_num_items(items.size());
+    header->set_learning_rate(1e-3);
+    header->set_value_clip(value_clip);
+    stream->Write(request);
+    for (const TrainingSequence& item : items) {
+      *request.mutable_item() = item;
+      stream->Write(request);
+    }
+    stream->WritesDone();
+    if (absl::Status status = FromGrpc(stream->Finish()); !status.ok()) return status;
+    return reply;
+  }
+
+  std::unique_ptr<ServiceRanks> ranks_;
+  std::unique_ptr<CriticTrainer::Stub> stub_;
+};
+
+TEST_F(CriticTrainerServiceTest, LearnsTheReturnsThatItIsGiven) {
+  const std::vector<TokenSequence> tokens = {Tokens(3, 4), Tokens(1, 9), Tokens(2, 6)};
+  const auto before = Values(tokens);
+  ASSERT_TRUE(before.ok()) << before.status();
+  std::vector<TrainingSequence> items(tokens.size());
+  for (size_t i = 0; i < items.size(); ++i) {
+    EXPECT_EQ((*before)[i].index(), tokens[i].index());
+    *items[i].mutable_tokens() = tokens[i];
+    *items[i].mutable_old_values() = (*before)[i].values();
+    for (int a = 0; a < (*before)[i].values_size(); ++a) {
+      items[i].add_returns(1);
+      items[i].add_loss_weights(1.0f / 13);
+    }
+  }
+  double first = 0, last = 0;
+  for (uint64_t step = 1; step <= 30; ++step) {
+    const auto reply = Update(step, items);
+    ASSERT_TRUE(reply.ok()) << reply.status();
+    EXPECT_EQ(reply->action_tokens(), 13);
+    EXPECT_EQ(reply->optimizer_steps(), step);
+    (step == 1 ? first : last) = reply->loss();
+  }
+  EXPECT_LT(last, 0.5 * first);
+}
+
+TEST_F(CriticTrainerServiceTest, RefusesAnUpdateWithoutReturnsAndNamesTheSequence) {
+  std::vector<TrainingSequence> items(1);
+  *items[0].mutable_tokens() = Tokens(8, 3);
+  items[0].add_loss_weights(1);
+  items[0].add_old_values(0);
+  const absl::Status status = Update(1, items).status();
+  EXPECT_TRUE(absl::IsInvalidArgument(status)) << status;
+  EXPECT_THAT(std::string(status.message()), HasSubstr("sequence 8: returns has 0 entries for 1 action tokens"));
+  items[0].add_returns(1);
+  EXPECT_THAT(std::string(Update(1, items, -1).status().message()), HasSubstr("header.value_clip is -1"));
+  EXPECT_TRUE(Update(1, items, 0.2f).ok());
+}
+
+}  // namespace
+}  // namespace quartet
