@@ -346,12 +346,10 @@ class RolloutService final : public RankService, private Rollout::Service {
     QUARTET_RETURN_IF_ERROR(CheckVersion(header.policy_version()));
     std::vector<GenerationTask> work;
     for (const GenerateTask& task : tasks) work.push_back(ToTask(task));
-    const RolloutEngineStats before = engine_->stats();
+    const int64_t tokens_before = engine_->stats().generated_tokens;
     QUARTET_RETURN_IF_ERROR(engine_->Generate(
         header.sampling(), work, [&](GeneratedSequence sequence) { sequences->push_back(std::move(sequence)); }));
-    const RolloutEngineStats after = engine_->stats();
-    summary->set_steps(after.steps - before.steps);
-    summary->set_generated_tokens(after.generated_tokens - before.generated_tokens);
+    summary->set_generated_tokens(engine_->stats().generated_tokens - tokens_before);
     return absl::OkStatus();
   }
 
