@@ -6,6 +6,8 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <future>
+#include <mutex>
 #include <nlohmann/json.hpp>
 #include <thread>
 
@@ -281,16 +283,22 @@ TEST_F(PpoTest, NamesTheServiceThatIsNotThere) {
 }
 
 TEST_F(PpoTest, EndsInAnErrorWhenAServiceDiesInTheMiddleOfAStep) {
-  std::thread killer;
+  std::promise<void> in_update;
+  std::once_flag once;
+  std::thread killer([&] {
+    in_update.get_future().wait();
+    services_.Kill("critic_trainer");
+  });
   services_.SetHook([&](const std::string& call) {
-    if (call == "critic_trainer.Update" && !killer.joinable()) {
-      killer = std::thread([&] { services_.Kill("critic_trainer"); });
+    if (call == "critic_trainer.Update") {
+      std::call_once(once, [&] { in_update.set_value(); });
       absl::SleepFor(absl::Milliseconds(300));
     }
     return grpc::Status::OK;
   });
   const absl::StatusOr<PpoSummary> summary = Run(services_.MakeConfig(scratch_.path(), 3));
-  if (killer.joinable()) killer.join();
+  std::call_once(once, [&] { in_update.set_value(); });
+  killer.join();
   ASSERT_FALSE(summary.ok());
   EXPECT_THAT(std::string(summary.status().message()), HasSubstr("critic_trainer at "));
 }
