@@ -88,7 +88,19 @@ class LogProbsFunction : public torch::autograd::Function<LogProbsFunction> {
 
 at::Tensor VocabularyLogits(const at::Tensor& hidden_TD, const at::Tensor& head_VD) {
   const c10::NoGradGuard no_grad;
-  return at::mm(hidden_TD, head_VD.t()).to(at::kFloat);
+  if (head_VD.scalar_type() == at::kFloat) return at::mm(hidden_TD, head_VD.t());
+  // A product of bf16 matrices comes out as bf16: logits of usual size would move in steps of 1/8, and log-probabilities
+  // with them. The factors are widened instead, the head some rows at a time.
+  constexpr int64_t kRows = 4096;
+  const at::Tensor hidden = hidden_TD.to(at::kFloat);
+  const int64_t V = head_VD.size(0);
+  const at::Tensor logits_TV = at::empty({hidden.size(0), V}, hidden.options());
+  for (int64_t begin = 0; begin < V; begin += kRows) {
+    const int64_t end = std::min(V, begin + kRows);
+    at::Tensor part = logits_TV.slice(1, begin, end);
+    at::mm_out(part, hidden, head_VD.slice(0, begin, end).to(at::kFloat).t());
+  }
+  return logits_TV;
 }
 
 TokenLogProbs ChunkedLogProbs(const at::Tensor& hidden_TD, const at::Tensor& head_VD, const at::Tensor& targets_T,
