@@ -40,7 +40,8 @@ class Errors : public ::testing::Test {
 
   ProcessHarness::Outcome Launch(const TinyRun& run, const std::map<std::string, std::string>& environment = {},
                                  std::vector<std::string> more = {}) {
-    std::vector<std::string> arguments = {"--launch", "--config=" + run.config};
+    std::vector<std::string> arguments = run.arguments;
+    arguments.push_back("--launch");
     arguments.insert(arguments.end(), more.begin(), more.end());
     return harness_.Run(kOrchestrator, arguments, kLimit, environment);
   }
@@ -76,10 +77,11 @@ class TakenPort {
 };
 
 TEST_F(Errors, AnUnknownFieldIsNamedWithItsLine) {
-  const TinyRun run = WriteTinyRun(harness_, WriteTinyModel(harness_, "model"), 1, "actor { learning_rat: 1 }\n");
+  const TinyRun run = WriteTinyRun(harness_, WriteTinyModel(harness_, "model"), 1);
+  harness_.Write("run.textproto", "seed: 1\nactor {\n  learning_rat: 1\n}\n");
   const auto outcome = Launch(run);
   ExpectFailed(outcome);
-  EXPECT_THAT(outcome.output, HasSubstr("run.textproto:20"));
+  EXPECT_THAT(outcome.output, HasSubstr("run.textproto:3"));
   EXPECT_THAT(outcome.output, HasSubstr("learning_rat"));
   ExpectNothingLeft();
 }
@@ -173,7 +175,7 @@ TEST_F(Errors, AServiceThatIsNotThereIsNamedWithItsAddress) {
   { port = TakenPort().port(); }
   const TinyRun run = WriteTinyRun(harness_, WriteTinyModel(harness_, "model"), 1);
   const std::string address = absl::StrCat("127.0.0.1:", port);
-  std::vector<std::string> arguments = {"--config=" + run.config};
+  std::vector<std::string> arguments = run.arguments;
   for (const char* service : {"rollout", "policy_trainer", "critic_trainer", "scorer"}) {
     arguments.push_back(absl::StrCat("--set=services.", service, ".listen=", address));
   }
@@ -190,10 +192,11 @@ TEST_F(Errors, AServiceKilledInTheMiddleOfTheRunIsNamed) {
   const std::string model = WriteTinyModel(harness_, "model");
   for (const std::string service : {"rollout", "policy_trainer", "critic_trainer", "scorer"}) {
     SCOPED_TRACE(service);
-    const TinyRun run = WriteTinyRun(harness_, model, 2, "train { max_steps: 100000 }\n");
+    const TinyRun run = WriteTinyRun(harness_, model, 2, {"train.max_steps=100000"});
     const std::string run_dir = run.run_dir + "." + service;
-    const pid_t orchestrator =
-        harness_.Start(kOrchestrator, {"--launch", "--config=" + run.config, "--set=run_dir=" + run_dir});
+    std::vector<std::string> arguments = run.arguments;
+    arguments.insert(arguments.end(), {"--launch", "--set=run_dir=" + run_dir});
+    const pid_t orchestrator = harness_.Start(kOrchestrator, arguments);
     const absl::Time deadline = absl::Now() + kLimit;
     std::string metrics;
     while (metrics.find('\n') == std::string::npos && absl::Now() < deadline) {
@@ -230,7 +233,7 @@ TEST_F(Errors, WeightsThatDoNotVerifyAreNeverServed) {
 }
 
 TEST_F(Errors, AFullDiskIsNamed) {
-  const TinyRun run = WriteTinyRun(harness_, WriteTinyModel(harness_, "model"), 1, "train { save_steps: 1 }\n");
+  const TinyRun run = WriteTinyRun(harness_, WriteTinyModel(harness_, "model"), 1, {"train.save_steps=1"});
   const std::string disk = harness_.Path("disk");
   std::filesystem::create_directory(disk);
   // Smaller than one checkpoint of the tiny model.

@@ -30,13 +30,18 @@ std::vector<nlohmann::json> ReadLines(const std::string& path) {
   return records;
 }
 
+std::vector<std::string> With(std::vector<std::string> arguments, const std::vector<std::string>& more) {
+  arguments.insert(arguments.end(), more.begin(), more.end());
+  return arguments;
+}
+
 // Starts a run that would go on for ever and waits for its first step.
 pid_t StartEndlessRun(ProcessHarness& harness, TinyRun* run) {
-  *run = WriteTinyRun(harness, WriteTinyModel(harness, "model"), 2, "train { max_steps: 100000 }\n");
-  const pid_t pid = harness.Start(kOrchestrator, {"--launch", "--config=" + run->config});
+  *run = WriteTinyRun(harness, WriteTinyModel(harness, "model"), 2, {"train.max_steps=100000"});
+  const pid_t pid = harness.Start(kOrchestrator, With(run->arguments, {"--launch"}));
   const absl::Time deadline = absl::Now() + absl::Seconds(60);
-  while (absl::Now() < deadline && ReadLines(run->run_dir + "/metrics.jsonl").empty()) {
-    absl::SleepFor(absl::Milliseconds(100));
+  while (absl::Now() < deadline && !harness.Wait(pid, absl::Milliseconds(100)).ended &&
+         ReadLines(run->run_dir + "/metrics.jsonl").empty()) {
   }
   EXPECT_FALSE(ReadLines(run->run_dir + "/metrics.jsonl").empty()) << harness.Output(pid);
   return pid;
@@ -44,8 +49,8 @@ pid_t StartEndlessRun(ProcessHarness& harness, TinyRun* run) {
 
 TEST(Run, WritesItsFolder) {
   ProcessHarness harness;
-  const TinyRun run = WriteTinyRun(harness, WriteTinyModel(harness, "model"), 2, "train { save_steps: 2 }\n");
-  const auto outcome = harness.Run(kOrchestrator, {"--launch", "--config=" + run.config}, absl::Seconds(120));
+  const TinyRun run = WriteTinyRun(harness, WriteTinyModel(harness, "model"), 2, {"train.save_steps=2"});
+  const auto outcome = harness.Run(kOrchestrator, With(run.arguments, {"--launch"}), absl::Seconds(120));
   ASSERT_TRUE(outcome.ended);
   ASSERT_EQ(outcome.exit_code, 0) << outcome.output;
 
@@ -142,13 +147,13 @@ TEST(Run, LeavesNothingWhenTheOrchestratorIsKilled) {
 // The orchestrator against services that somebody else started, each by itself.
 TEST(Run, UsesServicesThatRunAlready) {
   ProcessHarness harness;
-  const TinyRun run = WriteTinyRun(harness, WriteTinyModel(harness, "model"), 1, "rollout { zero_stage: 3 }\n");
-  std::vector<std::string> arguments = {"--config=" + run.config};
+  const TinyRun run = WriteTinyRun(harness, WriteTinyModel(harness, "model"), 1, {"rollout.zero_stage=3"});
+  std::vector<std::string> arguments = run.arguments;
   std::vector<pid_t> services;
   for (const std::string service : {"rollout", "policy_trainer", "critic_trainer", "scorer"}) {
     const std::string address_file = harness.Path(service + ".address");
     services.push_back(harness.Start(absl::StrCat(service, "/", service),
-                                     {"--config=" + run.config, "--ranks=2", "--address_file=" + address_file}));
+                                     With(run.arguments, {"--ranks=2", "--address_file=" + address_file})));
     const absl::Time deadline = absl::Now() + absl::Seconds(60);
     while (!std::filesystem::exists(address_file) && absl::Now() < deadline) absl::SleepFor(absl::Milliseconds(50));
     std::string address;

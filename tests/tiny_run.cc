@@ -66,7 +66,8 @@ std::string WriteTinyModel(const ProcessHarness& harness, const std::string& nam
   return folder;
 }
 
-TinyRun WriteTinyRun(const ProcessHarness& harness, const std::string& model, int ranks, const std::string& more) {
+TinyRun WriteTinyRun(const ProcessHarness& harness, const std::string& model, int ranks,
+                     const std::vector<std::string>& overrides) {
   std::string prompts;
   for (int i = 0; i < 40; ++i) absl::StrAppend(&prompts, "{\"prompt\": \"", i, "+1=\", \"label\": \"", i + 1, "\"}\n");
   TinyRun run;
@@ -88,7 +89,9 @@ services {
 }
 )",
                                             run.run_dir, harness.Write("prompts.jsonl", prompts), model, ranks);
-  run.config = harness.Write("run.textproto", text + more);
+  run.config = harness.Write("run.textproto", text);
+  run.arguments = {"--config=" + run.config};
+  for (const std::string& field : overrides) run.arguments.push_back("--set=" + field);
   return run;
 }
 

@@ -19,12 +19,16 @@ ModelConfig TinyModelConfig();
 // and returns its path. `extra_tokens` are added to the tokenizer alone.
 std::string WriteTinyModel(const ProcessHarness& harness, const std::string& name, int extra_tokens = 0);
 
-// Writes `prompts` and a configuration for PPO on them, four services with `ranks` ranks each on free ports, and
-// returns the configuration's path. `more` is appended to the text, and so overrides single fields.
+// A configuration for PPO, as a user would give it: a file and overrides.
 struct TinyRun {
-  std::string config;   // path
-  std::string run_dir;  // what the run writes
+  std::string config;                  // path
+  std::string run_dir;                 // what the run writes
+  std::vector<std::string> arguments;  // --config and the overrides as --set
 };
-TinyRun WriteTinyRun(const ProcessHarness& harness, const std::string& model, int ranks, const std::string& more = "");
+
+// Writes 40 prompts (prompts.jsonl) and a configuration of three steps on them, with four services on free ports and
+// `ranks` ranks each.
+TinyRun WriteTinyRun(const ProcessHarness& harness, const std::string& model, int ranks,
+                     const std::vector<std::string>& overrides = {});
 
 }  // namespace quartet
