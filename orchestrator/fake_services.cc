@@ -28,7 +28,7 @@ int ActionTokens(const TokenSequence& tokens) {
 
 // Reads a batch of sequences and answers `value` for each action token.
 template <typename Request, typename Reply, typename Stream>
-grpc::Status AnswerValues(Stream* stream, float value, const std::function<void(TokenValues*)>& spoil,
+grpc::Status AnswerValues(Stream* stream, float value, SpoilReply<TokenValues>* spoil,
                           TokenValues* (Reply::*mutable_values)()) {
   std::optional<HeaderOf<Request>> header;
   std::vector<ItemOf<Request>> items;
@@ -39,7 +39,7 @@ grpc::Status AnswerValues(Stream* stream, float value, const std::function<void(
     TokenValues* values = (reply.*mutable_values)();
     values->set_index(items[i].index());
     values->mutable_values()->Resize(ActionTokens(items[i]), value);
-    if (spoil) spoil(values);
+    if (spoil != nullptr) (*spoil)(values);
     stream->Write(reply);
   }
   return grpc::Status::OK;
@@ -108,7 +108,7 @@ class FakeServices::RolloutService : public Rollout::Service {
           sequence.add_policy_versions(header->policy_version());
         }
         sequence.set_finish_reason(GeneratedSequence::STOP);
-        if (fake_->spoil_generated) fake_->spoil_generated(&sequence);
+        fake_->spoil_generated(&sequence);
         stream->Write(sequence);
       }
     }
@@ -150,7 +150,7 @@ class FakeServices::PolicyTrainerService : public PolicyTrainer::Service {
   grpc::Status LogProbs(grpc::ServerContext*,
                         grpc::ServerReaderWriter<LogProbsReply, LogProbsRequest>* stream) override {
     if (grpc::Status s = fake_->Begin("policy_trainer.LogProbs"); !s.ok()) return s;
-    return AnswerValues<LogProbsRequest, LogProbsReply>(stream, fake_->trainer_log_prob, fake_->spoil_values,
+    return AnswerValues<LogProbsRequest, LogProbsReply>(stream, fake_->trainer_log_prob, &fake_->spoil_values,
                                                         &LogProbsReply::mutable_log_probs);
   }
   grpc::Status Update(grpc::ServerContext*, grpc::ServerReader<PolicyUpdateRequest>* reader,
@@ -335,7 +335,7 @@ void FakeServices::Info(const std::string& service, ServiceInfo* info) {
     std::lock_guard<std::mutex> lock(mutex_);
     if (service == "rollout") info->set_policy_version(rollout_version_);
   }
-  if (spoil_info) spoil_info(info);
+  spoil_info(info);
 }
 
 void FakeServices::SetHook(std::function<grpc::Status(const std::string&)> hook) {

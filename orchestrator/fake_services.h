@@ -11,6 +11,7 @@
 #include <memory>
 #include <mutex>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "core/tokenizer/tokenizer.h"
@@ -33,6 +34,24 @@ class ByteTokenizer : public Tokenizer {
   absl::StatusOr<std::string> ApplyChatTemplate(const std::vector<Message>& messages) const override;
 };
 
+// A function that can be exchanged while servers run it. Thread safe.
+template <typename Reply>
+class SpoilReply {
+ public:
+  void operator=(std::function<void(Reply*)> spoil) {
+    std::lock_guard<std::mutex> lock(mutex_);
+    spoil_ = std::move(spoil);
+  }
+  void operator()(Reply* reply) {
+    std::lock_guard<std::mutex> lock(mutex_);
+    if (spoil_) spoil_(reply);
+  }
+
+ private:
+  std::mutex mutex_;
+  std::function<void(Reply*)> spoil_;
+};
+
 class FakeServices {
  public:
   // Each service on a free port of 127.0.0.1.
@@ -50,9 +69,9 @@ class FakeServices {
   // Called at the beginning of each call with "<service>.<call>"; an error is the call's answer.
   void SetHook(std::function<grpc::Status(const std::string&)> hook);
   // Called with every reply before it is sent, to spoil it.
-  std::function<void(GeneratedSequence*)> spoil_generated;
-  std::function<void(TokenValues*)> spoil_values;
-  std::function<void(ServiceInfo*)> spoil_info;
+  SpoilReply<GeneratedSequence> spoil_generated;
+  SpoilReply<TokenValues> spoil_values;
+  SpoilReply<ServiceInfo> spoil_info;
 
   // "<service>.<call>" in the order in which calls began.
   std::vector<std::string> calls();
