@@ -27,9 +27,9 @@
 #include "core/base/status_macros.h"
 #include "core/comm/process_group.h"
 #include "core/model/decoder.h"
+#include "core/model/paged_attention.h"
 #include "core/model/vocabulary_head.h"
 #include "core/zero/sharded_model.h"
-#include "rollout/paged_attention.h"
 #include "rollout/sampler.h"
 #include "rollout/scheduler.h"
 

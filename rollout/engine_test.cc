@@ -20,12 +20,12 @@
 
 #include "core/comm/local_store.h"
 #include "core/comm/process_group.h"
+#include "core/model/paged_attention.h"
 #include "core/model/vocabulary_head.h"
 #include "core/safetensors/reader.h"
 #include "core/zero/sharded_model.h"
 #include "gtest/gtest.h"
 #include "nlohmann/json.hpp"
-#include "rollout/paged_attention.h"
 
 namespace quartet {
 namespace {

@@ -61,10 +61,11 @@ GenerationTask ToTask(const GenerateTask& message) {
 
 // Spreads the samples of all prompts over the ranks: the longest first, each to the rank with the least to do. Samples
 // of one prompt stay together, to share its cache, unless there are too few prompts to keep all ranks busy.
-std::vector<std::vector<GenerateTask>> Spread(std::vector<Prompt> prompts, const SamplingParams& sampling, int ranks) {
+std::vector<std::vector<GenerateTask>> Spread(const std::vector<Prompt>& prompts, const SamplingParams& sampling,
+                                              int ranks) {
   const int32_t pieces = static_cast<int64_t>(prompts.size()) >= 4 * ranks ? 1 : std::min(sampling.n_samples(), ranks);
   std::vector<GenerateTask> tasks;
-  for (Prompt& prompt : prompts) {
+  for (const Prompt& prompt : prompts) {
     for (int32_t piece = 0; piece < pieces; ++piece) {
       const auto first = static_cast<int32_t>(int64_t{sampling.n_samples()} * piece / pieces);
       const auto end = static_cast<int32_t>(int64_t{sampling.n_samples()} * (piece + 1) / pieces);
@@ -246,7 +247,7 @@ class RolloutService final : public RankService, private Rollout::Service {
     QUARTET_RETURN_IF_ERROR(FailPoint("rollout.generate"));
     if (prompts.empty()) return absl::OkStatus();
 
-    const std::vector<std::vector<GenerateTask>> shares = Spread(std::move(prompts), sampling, context_.world_size);
+    const std::vector<std::vector<GenerateTask>> shares = Spread(prompts, sampling, context_.world_size);
     std::vector<RankInput> inputs = ForAll(*header);
     for (int rank = 0; rank < context_.world_size; ++rank) {
       for (const GenerateTask& task : shares[rank]) inputs[rank].items.push_back(task.SerializeAsString());

@@ -6,7 +6,7 @@
 #include <limits>
 
 #include "absl/strings/str_cat.h"
-#include "rollout/simd.h"
+#include "core/base/simd.h"
 
 namespace quartet {
 namespace {

@@ -1,5 +1,6 @@
 #include "core/model/decoder.h"
 
+#include <ATen/Parallel.h>
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/_scaled_dot_product_flash_attention_for_cpu.h>
 #include <ATen/ops/addcmul.h>
@@ -14,14 +15,20 @@
 #include <ATen/ops/scaled_dot_product_attention.h>
 #include <ATen/ops/silu.h>
 #include <ATen/ops/where.h>
+#include <ATen/ops/zeros.h>
+#include <torch/csrc/autograd/autograd.h>
+#include <torch/csrc/autograd/custom_function.h>
 
+#include <algorithm>
 #include <numbers>
+#include <numeric>
 #include <optional>
 #include <string_view>
 #include <utility>
 
 #include "absl/strings/match.h"
 #include "core/base/logging.h"
+#include "core/model/paged_attention.h"
 
 namespace quartet {
 namespace {
@@ -65,7 +72,7 @@ at::Tensor Rotate(const at::Tensor& x_THd, const RotaryTable& rotary) {
   return at::addcmul(x * rotary.cos_Td.unsqueeze(1), turned, rotary.sin_Td.unsqueeze(1)).to(x_THd.scalar_type());
 }
 
-// `count` sequences of one length, one behind the other, in one call.
+// `count` sequences of one length, one behind the other, by LibTorch's kernel.
 at::Tensor AttendEqualLengths(const at::Tensor& q_THd, const at::Tensor& k_TKd, const at::Tensor& v_TKd, int64_t count,
                               int64_t length) {
   const auto split = [&](const at::Tensor& x) {  // [count, heads, length, d], a view
@@ -82,6 +89,124 @@ at::Tensor AttendEqualLengths(const at::Tensor& q_THd, const at::Tensor& k_TKd, 
   }
   return out.transpose(1, 2).reshape(q_THd.sizes());
 }
+
+at::Tensor AttendByLibTorch(const at::Tensor& q_THd, const at::Tensor& k_TKd, const at::Tensor& v_TKd,
+                            const std::vector<int64_t>& starts) {
+  std::vector<at::Tensor> parts;
+  const size_t sequences = starts.size() - 1;
+  for (size_t i = 0; i < sequences;) {
+    const int64_t length = starts[i + 1] - starts[i];
+    size_t end = i + 1;  // neighbours of the same length go together
+    while (end < sequences && starts[end + 1] - starts[end] == length) ++end;
+    if (length > 0) {
+      const int64_t from = starts[i], to = starts[end];
+      parts.push_back(AttendEqualLengths(q_THd.slice(0, from, to), k_TKd.slice(0, from, to), v_TKd.slice(0, from, to),
+                                         static_cast<int64_t>(end - i), length));
+    }
+    i = end;
+  }
+  if (parts.empty()) return q_THd;
+  return parts.size() == 1 ? parts.front() : at::cat(parts, 0);
+}
+
+// By the kernel that generation uses, over a cache laid out for this call: the same additions in the same order for
+// each token, whatever is around it. Element: float, or uint16_t for bf16.
+template <typename Element>
+at::Tensor AttendByPages(const at::Tensor& q_THd, const at::Tensor& k_TKd, const at::Tensor& v_TKd,
+                         const std::vector<int64_t>& starts) {
+  const at::Tensor q = q_THd.contiguous(), k = k_TKd.contiguous(), v = v_TKd.contiguous();
+  const int64_t H = q.size(1), K = k.size(1), d = q.size(2), G = H / K;
+  PagedCacheLayout layout;
+  layout.kv_heads = K;
+  layout.head_dim = d;
+  const int64_t S = layout.block_size;
+  struct Part {  // some tokens of one sequence, one key/value head
+    int64_t start, first, count, first_block, kv_head;
+  };
+  // Short enough that the parts of one long sequence are spread evenly over threads.
+  constexpr int64_t kTokens = 32;
+  std::vector<Part> parts;
+  std::vector<int64_t> first_blocks;
+  int64_t blocks = 0;
+  for (size_t i = 0; i + 1 < starts.size(); ++i) {
+    const int64_t length = starts[i + 1] - starts[i];
+    first_blocks.push_back(blocks);
+    for (int64_t first = 0; first < length; first += kTokens) {
+      for (int64_t head = 0; head < K; ++head) {
+        parts.push_back({starts[i], first, std::min(kTokens, length - first), blocks, head});
+      }
+    }
+    blocks += (length + S - 1) / S;
+  }
+  const at::TensorOptions options = q.options();
+  const at::Tensor key_cache = at::zeros({blocks * layout.key_block_numel()}, options);
+  const at::Tensor value_cache = at::zeros({blocks * layout.value_block_numel()}, options);
+  const at::Tensor out = at::empty_like(q);
+  std::vector<int32_t> table(blocks);
+  std::iota(table.begin(), table.end(), 0);
+  const auto* queries = static_cast<const Element*>(q.const_data_ptr());
+  const auto* new_keys = static_cast<const Element*>(k.const_data_ptr());
+  const auto* new_values = static_cast<const Element*>(v.const_data_ptr());
+  auto* keys = static_cast<Element*>(key_cache.mutable_data_ptr());
+  auto* values = static_cast<Element*>(value_cache.mutable_data_ptr());
+  auto* outputs = static_cast<Element*>(out.mutable_data_ptr());
+  for (size_t i = 0; i + 1 < starts.size(); ++i) {
+    for (int64_t t = starts[i]; t < starts[i + 1]; ++t) {
+      const int64_t position = t - starts[i], block = first_blocks[i] + position / S;
+      WriteToCache<Element>(layout, new_keys + t * K * d, new_values + t * K * d, position % S,
+                            keys + block * layout.key_block_numel(), values + block * layout.value_block_numel());
+    }
+  }
+  at::parallel_for(0, static_cast<int64_t>(parts.size()), 1, [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) {
+      const Part& part = parts[i];
+      const int64_t offset = ((part.start + part.first) * H + part.kv_head * G) * d;
+      PagedAttentionTask<Element> task;
+      task.queries = queries + offset;
+      task.outputs = outputs + offset;
+      task.token_stride = H * d;
+      task.tokens = part.count;
+      task.group = G;
+      task.first_position = part.first;
+      task.blocks = table.data() + part.first_block;
+      task.key_cache = keys;
+      task.value_cache = values;
+      task.kv_head = part.kv_head;
+      PagedAttend(layout, task);
+    }
+  });
+  return out;
+}
+
+// Forward by the kernel of generation, so that a token's log-probability has the same bits in trainer and rollout;
+// backward by LibTorch's, from the same inputs.
+class PagedFunction : public torch::autograd::Function<PagedFunction> {
+ public:
+  static at::Tensor forward(torch::autograd::AutogradContext* context, const at::Tensor& q_THd, const at::Tensor& k_TKd,
+                            const at::Tensor& v_TKd, const std::vector<int64_t>& starts) {
+    context->save_for_backward({q_THd, k_TKd, v_TKd});
+    context->saved_data["starts"] = starts;
+    return q_THd.scalar_type() == at::kFloat ? AttendByPages<float>(q_THd, k_TKd, v_TKd, starts)
+                                             : AttendByPages<uint16_t>(q_THd, k_TKd, v_TKd, starts);
+  }
+
+  static torch::autograd::variable_list backward(torch::autograd::AutogradContext* context,
+                                                 const torch::autograd::variable_list& gradients) {
+    torch::autograd::variable_list inputs;
+    for (const at::Tensor& saved : context->get_saved_variables()) {
+      inputs.push_back(saved.detach().set_requires_grad(true));
+    }
+    torch::autograd::variable_list found;
+    {
+      const c10::AutoGradMode with_grad(true);
+      const at::Tensor out =
+          AttendByLibTorch(inputs[0], inputs[1], inputs[2], context->saved_data["starts"].toIntVector());
+      found = torch::autograd::grad({out}, inputs, {gradients[0]});
+    }
+    found.emplace_back();  // starts
+    return found;
+  }
+};
 
 }  // namespace
 
@@ -133,21 +258,8 @@ at::Tensor PackedCausalAttention::Attend(const at::Tensor& q_THd, const at::Tens
                                          const at::Tensor& v_TKd) const {
   QUARTET_CHECK(!starts_.empty() && starts_.front() == 0 && starts_.back() == q_THd.size(0))
       << "sequences must cover the " << q_THd.size(0) << " tokens";
-  std::vector<at::Tensor> parts;
-  const size_t sequences = starts_.size() - 1;
-  for (size_t i = 0; i < sequences;) {
-    const int64_t length = starts_[i + 1] - starts_[i];
-    size_t end = i + 1;  // neighbours of the same length go together
-    while (end < sequences && starts_[end + 1] - starts_[end] == length) ++end;
-    if (length > 0) {
-      const int64_t from = starts_[i], to = starts_[end];
-      parts.push_back(AttendEqualLengths(q_THd.slice(0, from, to), k_TKd.slice(0, from, to), v_TKd.slice(0, from, to),
-                                         static_cast<int64_t>(end - i), length));
-    }
-    i = end;
-  }
-  if (parts.empty()) return q_THd;
-  return parts.size() == 1 ? parts.front() : at::cat(parts, 0);
+  if (!q_THd.is_cpu()) return AttendByLibTorch(q_THd, k_TKd, v_TKd, starts_);
+  return PagedFunction::apply(q_THd, k_TKd, v_TKd, starts_);
 }
 
 at::Tensor Embed(const at::Tensor& embedding_VD, const at::Tensor& ids_T) { return at::embedding(embedding_VD, ids_T); }

@@ -43,7 +43,10 @@ class Attention {
   virtual at::Tensor Attend(const at::Tensor& q_THd, const at::Tensor& k_TKd, const at::Tensor& v_TKd) const = 0;
 };
 
-// Training and scoring: sequences laid end to end, each token attends to itself and those before it in its sequence.
+// Training and scoring: sequences laid end to end, each token attends to itself and those before it in its sequence. On
+// the CPU it computes a token's attention with the same bits as generation does (core/model/paged_attention.h). That
+// matters in bf16: one rounding that falls the other way spreads to every activation within a few blocks, and trainer
+// and rollout then differ by as much as two independent computations in bf16 do.
 class PackedCausalAttention : public Attention {
  public:
   // Sequence i is tokens [starts[i], starts[i + 1]); starts.back() == T.

@@ -1,6 +1,6 @@
 // Against LibTorch's scaled_dot_product_attention in fp64, over caches whose blocks are scattered.
 
-#include "rollout/paged_attention.h"
+#include "core/model/paged_attention.h"
 
 #include <ATen/Context.h>
 #include <ATen/TensorOperators.h>

@@ -1,14 +1,14 @@
 // One pass over the keys with a running maximum and sum (Milakov, Gimelshein: "Online normalizer calculation for
 // softmax", 2018), for up to eight rows of queries at a time so that each key and value is loaded once for them.
 
-#include "rollout/paged_attention.h"
+#include "core/model/paged_attention.h"
 
 #include <algorithm>
 #include <cmath>
 #include <limits>
 #include <vector>
 
-#include "rollout/simd.h"
+#include "core/base/simd.h"
 
 namespace quartet {
 namespace {
