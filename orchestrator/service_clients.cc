@@ -195,7 +195,7 @@ absl::StatusOr<ServiceInfo> ServiceClient::GetInfo() {
 
 // --- rollout ---
 
-absl::StatusOr<std::vector<GeneratedSequence>> RolloutClient::Generate(GenerateHeader header,
+absl::StatusOr<std::vector<GeneratedSequence>> RolloutClient::Generate(const GenerateHeader& header,
                                                                        const std::vector<Prompt>& prompts,
                                                                        const ProgressFunction& progress) {
   const int samples = std::max(header.sampling().n_samples(), 1);

@@ -49,7 +49,8 @@ class RolloutClient : public ServiceClient {
   // header.num_items is filled in. The sequences by prompt (in the order of `prompts`), then by sample. Checked: every
   // sequence begins with its prompt, has between 1 and max_new_tokens tokens after it, all of them actions, made by
   // header.policy_version alone.
-  absl::StatusOr<std::vector<GeneratedSequence>> Generate(GenerateHeader header, const std::vector<Prompt>& prompts,
+  absl::StatusOr<std::vector<GeneratedSequence>> Generate(const GenerateHeader& header,
+                                                          const std::vector<Prompt>& prompts,
                                                           const ProgressFunction& progress);
   absl::StatusOr<BeginUpdateReply> BeginUpdate(uint64_t step, const WeightManifest& manifest);
   absl::StatusOr<CommitUpdateReply> CommitUpdate(uint64_t step, uint64_t version);
