@@ -378,7 +378,7 @@ ScratchFolder::~ScratchFolder() {
   std::filesystem::remove_all(path_, ignored);
 }
 std::string ScratchFolder::Write(const std::string& name, const std::string& content) const {
-  const std::string path = path_ + "/" + name;
+  std::string path = path_ + "/" + name;
   std::filesystem::create_directories(std::filesystem::path(path).parent_path());
   std::ofstream(path, std::ios::binary) << content;
   return path;

@@ -39,7 +39,7 @@ constexpr char kInfo[] = "policy_trainer.Info";
 // The public calls run on gRPC's threads, the rank's handlers on its executor thread, which alone uses the engine.
 class PolicyTrainerService final : public RankService, public PolicyTrainer::Service {
  public:
-  PolicyTrainerService(const RunConfig& config, const RankContext& context, RankGroup& group, ModelConfig model)
+  PolicyTrainerService(const RunConfig& config, const RankContext& context, RankGroup& group, const ModelConfig& model)
       : config_(config),
         context_(context),
         group_(group),

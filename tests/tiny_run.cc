@@ -26,7 +26,7 @@ ModelConfig TinyModelConfig() {
 }
 
 std::string WriteTinyModel(const ProcessHarness& harness, const std::string& name, int extra_tokens) {
-  const std::string folder = harness.Path(name);
+  std::string folder = harness.Path(name);
   const absl::Status written = WriteRandomModel(TinyModelConfig(), HeadKind::kVocabulary, 7, Dtype::kF32, folder);
   QUARTET_CHECK(written.ok()) << written.ToString();
 

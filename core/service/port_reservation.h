@@ -2,6 +2,7 @@
 #pragma once
 
 #include <string>
+#include <utility>
 
 #include "absl/status/statusor.h"
 #include "core/service/address.h"
@@ -14,7 +15,9 @@ class PortReservation {
  public:
   // UNAVAILABLE where the address is in use, INVALID_ARGUMENT where it is not one of this host.
   static absl::StatusOr<PortReservation> Make(const HostPort& address);
-  PortReservation(PortReservation&& other) noexcept : address_(other.address_), fd_(other.fd_) { other.fd_ = -1; }
+  PortReservation(PortReservation&& other) noexcept : address_(std::move(other.address_)), fd_(other.fd_) {
+    other.fd_ = -1;
+  }
   PortReservation& operator=(PortReservation&&) = delete;
   ~PortReservation();
 

@@ -120,7 +120,7 @@ class RankServerImpl final : public RankServer {
 
   absl::Status Serve() override {
     QUARTET_RETURN_IF_ERROR(Meet());
-    const absl::Status loaded = LoadAll();
+    absl::Status loaded = LoadAll();
     if (!loaded.ok()) {
       Farewell();
       return loaded;
@@ -253,7 +253,7 @@ class RankServerImpl final : public RankServer {
     loader.join();
     if (!others.ok()) return others;
     if (!mine.ok()) {
-      const absl::Status named(mine.code(), absl::StrCat(Name(), ": cannot load: ", std::string(mine.message())));
+      absl::Status named(mine.code(), absl::StrCat(Name(), ": cannot load: ", std::string(mine.message())));
       // Where another rank failed first, this rank's error may be only what followed from it.
       absl::StatusOr<std::string> first = gate_.CompareSet(kFailedKey, "", std::string(named.message()));
       if (first.ok() && !first->empty() && *first != named.message()) {
@@ -267,7 +267,7 @@ class RankServerImpl final : public RankServer {
     QUARTET_RETURN_IF_ERROR(gate_.Set(absl::StrCat("rank_server/loaded/", context_.rank), "1"));
     const std::vector<std::string> loaded = KeyOfEach("rank_server/loaded/", context_.world_size);
     for (;;) {
-      const absl::Status all = gate_.Wait(loaded, kPoll).status();
+      absl::Status all = gate_.Wait(loaded, kPoll).status();
       if (all.ok()) return all;
       if (all.code() != absl::StatusCode::kDeadlineExceeded) return all;
       others = FailureOfAnother(absl::ZeroDuration());

@@ -273,7 +273,7 @@ class Parser {
  private:
   const Token& Peek(size_t ahead = 0) const { return tokens_[std::min(at_ + ahead, tokens_.size() - 1)]; }
   Token Next() {
-    const Token token = Peek();
+    Token token = Peek();
     if (at_ + 1 < tokens_.size()) ++at_;
     return token;
   }
@@ -1105,7 +1105,7 @@ class Interpreter {
       case NodeKind::kTest:
         return Json(Test(node, node.text, Evaluate(*node.kids[0]), EvaluateArguments(node)) != node.negated);
       case NodeKind::kUnary: {
-        const Value value = Evaluate(*node.kids[0]);
+        Value value = Evaluate(*node.kids[0]);
         if (node.text == "not") return Json(!IsTrue(value));
         if (!value.is_data() || !value.data.is_number()) return Fail(node, "a sign before what is not a number");
         if (node.text == "+") return value;

@@ -394,7 +394,7 @@ absl::StatusOr<int32_t> TokenId(const json& step, const json& value) {
 }
 
 PostProcessor Surround(std::vector<int32_t> before, std::vector<int32_t> after) {
-  return [before, after](std::vector<int32_t> ids) {
+  return [before = std::move(before), after = std::move(after)](std::vector<int32_t> ids) {
     ids.insert(ids.begin(), before.begin(), before.end());
     ids.insert(ids.end(), after.begin(), after.end());
     return ids;
@@ -466,7 +466,7 @@ absl::StatusOr<Normalizer> MakeNormalizer(const json& step) {
   if (type == "Lowercase") return Normalizer([](const std::string& text) { return Lowercase(text); });
   if (type == "Prepend") {
     QUARTET_ASSIGN_OR_RETURN(const std::string prefix, Text(step, "prepend"));
-    return Normalizer([prefix](std::string text) { return text.empty() ? text : prefix + text; });
+    return Normalizer([prefix](const std::string& text) { return text.empty() ? text : prefix + text; });
   }
   if (type == "Replace") {
     QUARTET_ASSIGN_OR_RETURN(const std::shared_ptr<const Regex> pattern, Pattern(step));

@@ -55,7 +55,7 @@ std::string NewTestFolder(const std::string& name) {
   for (char& c : unique) {
     if (c == '/') c = '_';
   }
-  const std::string folder = ::testing::TempDir() + "/" + unique + "/" + name;
+  std::string folder = ::testing::TempDir() + "/" + unique + "/" + name;
   std::filesystem::remove_all(folder);
   std::filesystem::create_directories(std::filesystem::path(folder).parent_path());
   return folder;
