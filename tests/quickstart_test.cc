@@ -1,0 +1,44 @@
+// The quickstart as a newcomer runs it: four services with two ranks each, from nothing to a solved task.
+
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/process_harness.h"
+
+namespace quartet {
+namespace {
+
+double MeanReward(const std::vector<nlohmann::json>& metrics, size_t begin, size_t end) {
+  double sum = 0;
+  for (size_t i = begin; i < end; ++i) sum += metrics[i].at("reward/mean").get<double>();
+  return sum / static_cast<double>(end - begin);
+}
+
+TEST(Quickstart, LearnsItsTask) {
+  ProcessHarness harness;
+  const std::string run_dir = harness.Path("run");
+  const auto outcome =
+      harness.Run("orchestrator/quickstart", {"--run_dir=" + run_dir, "--seed=3"}, absl::Minutes(10));
+  ASSERT_TRUE(outcome.ended) << outcome.output;
+  ASSERT_EQ(outcome.exit_code, 0) << outcome.output;
+  EXPECT_THAT(outcome.output, testing::HasSubstr("checkpoints/latest/policy"));
+
+  std::vector<nlohmann::json> metrics;
+  std::ifstream file(run_dir + "/metrics.jsonl");
+  for (std::string line; std::getline(file, line);) metrics.push_back(nlohmann::json::parse(line));
+  ASSERT_GE(metrics.size(), 6u);
+  EXPECT_LE(MeanReward(metrics, 0, 3), 0.5);
+  EXPECT_GE(MeanReward(metrics, metrics.size() - 3, metrics.size()), 0.9);
+  EXPECT_LT(metrics.front().at("eval/heldout/pass@1").get<double>(), 0.5);
+  EXPECT_GE(metrics.back().at("eval/heldout/pass@1").get<double>(), 0.85);
+  EXPECT_TRUE(std::filesystem::exists(run_dir + "/checkpoints/latest/policy/model.safetensors"));
+  EXPECT_THAT(harness.Survivors(absl::Seconds(5)), testing::IsEmpty());
+}
+
+}  // namespace
+}  // namespace quartet
