@@ -89,8 +89,8 @@ class LogProbsFunction : public torch::autograd::Function<LogProbsFunction> {
 at::Tensor VocabularyLogits(const at::Tensor& hidden_TD, const at::Tensor& head_VD) {
   const c10::NoGradGuard no_grad;
   if (head_VD.scalar_type() == at::kFloat) return at::mm(hidden_TD, head_VD.t());
-  // A product of bf16 matrices comes out as bf16: logits of usual size would move in steps of 1/8, and log-probabilities
-  // with them. The factors are widened instead, the head some rows at a time.
+  // A product of bf16 matrices comes out as bf16: logits of usual size would move in steps of 1/8, and
+  // log-probabilities with them. The factors are widened instead, the head some rows at a time.
   constexpr int64_t kRows = 4096;
   const at::Tensor hidden = hidden_TD.to(at::kFloat);
   const int64_t V = head_VD.size(0);
