@@ -144,9 +144,10 @@ void AddExperienceMetrics(const std::vector<Experience>& batch, Metrics* metrics
   metrics->Set("rollout/log_prob_diff_mean", difference.mean);
   metrics->Set("rollout/log_prob_diff_p99", difference.p99);
   metrics->Set("rollout/log_prob_diff_max", difference.max);
-  // Share of the returns' variance that the values explain; 0 where the returns do not vary.
+  // Share of the returns' variance that the values explain; 0 where the returns hardly vary (no answer was right): a
+  // ratio to a variance that is all rounding and traces of KL says nothing. The bound is the one of whitening.
   const double variance = MomentsOf(returns).variance;
-  metrics->Set("critic/explained_variance", variance > 0 ? 1 - MomentsOf(errors).variance / variance : 0.0);
+  metrics->Set("critic/explained_variance", variance > 1e-8 ? 1 - MomentsOf(errors).variance / variance : 0.0);
   metrics->Set("tokens/generated", static_cast<double>(tokens));
 }
 
