@@ -70,6 +70,9 @@ struct ServiceClient::Connection {
 
 namespace {
 
+// How long GetInfo, the first call to a service, goes on trying to connect.
+constexpr absl::Duration kConnectTimeout = absl::Seconds(5);
+
 // The context of one call: deadline, and the end of the call when the run is cancelled.
 class CallContext {
  public:
@@ -186,6 +189,12 @@ const std::string& ServiceClient::service() const { return connection_->service;
 const std::string& ServiceClient::address() const { return connection_->options.address; }
 
 absl::StatusOr<ServiceInfo> ServiceClient::GetInfo() {
+  // A first connection may fail by itself on a busy machine, or come a moment before the service listens. Where none
+  // comes about, the call below says why.
+  const absl::Time deadline = absl::Now() + kConnectTimeout;
+  while (!connection_->channel->WaitForConnected(absl::ToChronoTime(absl::Now() + absl::Milliseconds(100)))) {
+    if (absl::Now() > deadline || !connection_->options.cancellation->status().ok()) break;
+  }
   CallContext context(connection_->options);
   ServiceInfo info;
   QUARTET_RETURN_IF_ERROR(

@@ -33,6 +33,7 @@ class ServiceClient {
   virtual ~ServiceClient();
   const std::string& service() const;
   const std::string& address() const;
+  // Gives a service that does not answer yet a few seconds to come up.
   absl::StatusOr<ServiceInfo> GetInfo();
 
   // Made by Make*Client below.
