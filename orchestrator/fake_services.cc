@@ -182,7 +182,7 @@ class FakeServices::PolicyTrainerService : public PolicyTrainer::Service {
     std::lock_guard<std::mutex> lock(fake_->mutex_);
     fake_->identities_["policy_trainer"].push_back(request->identity());
     reply->set_folder(request->checkpoint_id() + "/policy");
-    std::filesystem::create_directories(fake_->checkpoint_root + "/" + reply->folder());
+    std::filesystem::create_directories(fake_->checkpoint_root_ + "/" + reply->folder());
     return grpc::Status::OK;
   }
 
@@ -342,6 +342,11 @@ void FakeServices::SetHook(std::function<grpc::Status(const std::string&)> hook)
   std::lock_guard<std::mutex> lock(mutex_);
   hook_ = std::move(hook);
 }
+void FakeServices::SetCheckpointRoot(const std::string& folder) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  checkpoint_root_ = folder;
+}
+
 std::vector<std::string> FakeServices::calls() {
   std::lock_guard<std::mutex> lock(mutex_);
   return calls_;

@@ -68,6 +68,8 @@ class FakeServices {
 
   // Called at the beginning of each call with "<service>.<call>"; an error is the call's answer.
   void SetHook(std::function<grpc::Status(const std::string&)> hook);
+  // Where SaveCheckpoint makes its folders.
+  void SetCheckpointRoot(const std::string& folder);
   // Called with every reply before it is sent, to spoil it.
   SpoilReply<GeneratedSequence> spoil_generated;
   SpoilReply<TokenValues> spoil_values;
@@ -87,7 +89,6 @@ class FakeServices {
   float reference_log_prob = -1.25f;
   float value = 0.5f;
   // Reward of sample number i of each prompt: 1 for even i, else 0.
-  std::string checkpoint_root;  // where SaveCheckpoint makes its folders
 
  private:
   class RolloutService;
@@ -99,6 +100,7 @@ class FakeServices {
   void Info(const std::string& service, ServiceInfo* info);
 
   mutable std::mutex mutex_;
+  std::string checkpoint_root_;
   std::function<grpc::Status(const std::string&)> hook_;
   std::vector<std::string> calls_;
   std::vector<PolicyUpdateHeader> policy_updates_;

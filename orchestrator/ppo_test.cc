@@ -28,7 +28,7 @@ using ::testing::Not;
 class PpoTest : public ::testing::Test {
  protected:
   PpoTest() {
-    services_.checkpoint_root = scratch_.path() + "/run/checkpoints";
+    services_.SetCheckpointRoot(scratch_.path() + "/run/checkpoints");
     sink_ = std::fopen("/dev/null", "w");
   }
   ~PpoTest() override {

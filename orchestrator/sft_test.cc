@@ -14,7 +14,7 @@ using ::testing::HasSubstr;
 class SftTest : public ::testing::Test {
  protected:
   SftTest() : config_(services_.MakeConfig(scratch_.path(), 1)) {
-    services_.checkpoint_root = scratch_.path() + "/run/checkpoints";
+    services_.SetCheckpointRoot(scratch_.path() + "/run/checkpoints");
     config_.mutable_sft()->set_data(
         scratch_.Write("sft.jsonl",
                        "{\"prompt\": \"ab\", \"response\": \"x\"}\n{\"prompt\": \"abc\", \"response\": "
