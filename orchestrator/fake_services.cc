@@ -286,6 +286,8 @@ std::string FakeServices::address(const std::string& service) const {
 }
 
 RunConfig FakeServices::MakeConfig(const std::string& folder, int steps) const {
+  // Orders what a test has set so far before what the servers' threads, which take the lock in Begin, read.
+  std::lock_guard<std::mutex> lock(mutex_);
   std::ofstream prompts(folder + "/prompts.jsonl");
   for (int i = 0; i < 6; ++i) prompts << "{\"prompt\": \"say " << i << "\", \"label\": \"ok\"}\n";
   prompts.close();
