@@ -29,7 +29,7 @@ const std::vector<FlagSpec>& Flags() {
   static const std::vector<FlagSpec> flags = {
       {"seed", "N", "Seed of data, model, sampling and shuffling. Default 42."},
       {"run_dir", "FOLDER", "Where everything is written; new or empty. Default runs/quickstart-<time>."},
-      {"actor_learning_rate", "RATE", "Of PPO's policy updates; 0 gives a baseline that learns nothing. Default 5e-4."},
+      {"actor_learning_rate", "RATE", "Of PPO's policy updates; 0 gives a baseline that learns nothing. Default 4e-4."},
   };
   return flags;
 }
@@ -120,7 +120,7 @@ absl::Status Run(const Options& options, TerminalView& view, Cancellation& cance
   SortingTaskFiles files;
   QUARTET_RETURN_IF_ERROR(WriteSortingTask(preparation, options.seed, &files));
 
-  view.Print("2. Supervised fine-tuning on demonstrations, of which a third are right");
+  view.Print("2. Supervised fine-tuning on demonstrations, of which three in ten are right");
   RunConfig sft = SortingSftConfig(files, preparation + "/sft", options.seed);
   QUARTET_RETURN_IF_ERROR(ResolveRunConfig(&sft, ""));
   QUARTET_ASSIGN_OR_RETURN(const SftSummary fine_tuned,

@@ -53,6 +53,6 @@ RunConfig SortingPpoConfig(const SortingTaskFiles& files, const std::string& pol
                            uint64_t seed, double actor_learning_rate);
 
 // Of the actor's, unless the user gives another.
-inline constexpr double kSortingActorLearningRate = 5e-4;
+inline constexpr double kSortingActorLearningRate = 4e-4;
 
 }  // namespace quartet
