@@ -9,14 +9,13 @@
 #include "absl/strings/str_cat.h"
 #include "core/base/status_macros.h"
 #include "core/model/model_config.h"
-#include "core/service/protocol_version.h"
 #include "core/service/replay_guard.h"
 #include "core/service/status_conversion.h"
-#include "core/service/stream_io.h"
 #include "core/training/batch_check.h"
 #include "core/training/leader_calls.h"
 #include "core/training/model_folder_check.h"
 #include "core/training/service_calls.h"
+#include "core/training/stream_calls.h"
 #include "critic_trainer/critic_engine.h"
 #include "proto/critic_trainer.grpc.pb.h"
 
@@ -80,33 +79,16 @@ class CriticTrainerService final : public RankService, public CriticTrainer::Ser
 
   absl::Status GetInfo(absl::Time deadline, ServiceInfo* info) {
     QUARTET_RETURN_IF_ERROR(CheckReady("GetInfo"));
-    QUARTET_ASSIGN_OR_RETURN(std::vector<RankInfo> ranks, RunInfo(group_, kInfo, deadline));
-    info->set_service(context_.service);
-    info->set_protocol_version(kProtocolVersion);
+    QUARTET_ASSIGN_OR_RETURN(*info, DescribeService(group_, kInfo, context_.service, limits_.max_len, deadline));
     (*info->mutable_vocab_size())["model"] = static_cast<int32_t>(limits_.vocab_size);
-    info->set_max_model_len(static_cast<int32_t>(limits_.max_len));
-    for (RankInfo& rank : ranks) *info->add_ranks() = std::move(rank);
     if (const std::optional<CallIdentity> last = guard_.last_applied()) *info->mutable_last_applied() = *last;
     return absl::OkStatus();
   }
 
   absl::Status Values(absl::Time deadline, grpc::ServerReaderWriter<ValuesReply, ValuesRequest>* stream) {
     QUARTET_RETURN_IF_ERROR(CheckReady("Values"));
-    std::optional<ValuesHeader> header;
-    std::vector<TokenSequence> items;
-    QUARTET_RETURN_IF_ERROR(ReadBatch<ValuesRequest>(stream, &header, &items));
-    std::vector<const TokenSequence*> sequences;
-    for (const TokenSequence& item : items) sequences.push_back(&item);
-    QUARTET_RETURN_IF_ERROR(CheckSequences(sequences, limits_));
-    QUARTET_ASSIGN_OR_RETURN(
-        std::vector<TokenValues> values,
-        RunForward(group_, kValues, ForwardCall(), sequences, config_.critic().micro_rollout_batch_size(), deadline));
-    for (TokenValues& value : values) {
-      ValuesReply reply;
-      *reply.mutable_values() = std::move(value);
-      if (!stream->Write(reply)) return absl::CancelledError("the client stopped reading");
-    }
-    return absl::OkStatus();
+    return AnswerForward<ValuesRequest>(group_, kValues, config_.critic().micro_rollout_batch_size(), limits_, deadline,
+                                        stream, &ValuesReply::mutable_values);
   }
 
   absl::Status CheckUpdate(const CriticUpdateHeader& header, const std::vector<TrainingSequence>& items) const {
@@ -124,45 +106,21 @@ class CriticTrainerService final : public RankService, public CriticTrainer::Ser
 
   absl::Status Update(absl::Time deadline, grpc::ServerReader<CriticUpdateRequest>* reader, CriticUpdateReply* reply) {
     QUARTET_RETURN_IF_ERROR(CheckReady("Update"));
-    std::optional<CriticUpdateHeader> header;
-    std::vector<TrainingSequence> items;
-    QUARTET_RETURN_IF_ERROR(ReadBatch<CriticUpdateRequest>(reader, &header, &items));
-    QUARTET_RETURN_IF_ERROR(CheckUpdate(*header, items));
-    QUARTET_ASSIGN_OR_RETURN(
-        *reply, DoOnce<CriticUpdateReply>(guard_, header->identity(), PayloadHash(*header, items), deadline,
-                                          [&] { return ApplyUpdate(*header, items, deadline); }));
-    return absl::OkStatus();
+    return AnswerUpdate<CriticUpdateRequest>(
+        guard_, deadline, reader, [this](const auto& header, const auto& items) { return CheckUpdate(header, items); },
+        [&](const auto& header, const auto& items) { return ApplyUpdate(header, items, deadline); }, reply);
   }
 
   absl::StatusOr<CriticUpdateReply> ApplyUpdate(const CriticUpdateHeader& header,
                                                 const std::vector<TrainingSequence>& items, absl::Time deadline) {
-    std::vector<int64_t> tokens;
-    for (const TrainingSequence& item : items) tokens.push_back(item.tokens().ids_size());
-    const BatchSplit split = SplitBatch(tokens, group_.world_size(), config_.critic().micro_train_batch_size());
     CriticUpdateCall call;
     *call.mutable_header() = header;
-    call.set_micro_batches(split.micro_batches);
-    QUARTET_ASSIGN_OR_RETURN(std::vector<RankOutput> outputs,
-                             group_.Run(kUpdate, MakeInputs(call.SerializeAsString(), items, split), deadline));
-    QUARTET_ASSIGN_OR_RETURN(std::vector<CriticUpdateSums> parts, ParseSummaries<CriticUpdateSums>(outputs));
-
-    CriticUpdateReply reply;
-    double clipped = 0, values = 0;
-    for (const CriticUpdateSums& part : parts) {
-      reply.set_loss(reply.loss() + part.loss());
-      reply.set_action_tokens(reply.action_tokens() + part.action_tokens());
-      reply.set_tokens(reply.tokens() + part.tokens());
-      clipped += part.clipped();
-      values += part.values();
-    }
-    const auto actions = static_cast<double>(reply.action_tokens());  // at least 1: CheckTrainingSequences
-    reply.set_clip_fraction(clipped / actions);
-    reply.set_value_mean(values / actions);
-    reply.set_grad_norm(parts[0].grad_norm());
-    reply.set_skipped(parts[0].skipped());
-    reply.set_optimizer_steps(parts[0].optimizer_steps());
-    reply.set_micro_batches(split.micro_batches);
-    return reply;
+    QUARTET_ASSIGN_OR_RETURN(auto done,
+                             (RunUpdate<CriticUpdateReply, CriticUpdateSums>(
+                                 group_, kUpdate, call, items, config_.critic().micro_train_batch_size(), deadline)));
+    done.reply.set_clip_fraction(done.Mean(&CriticUpdateSums::clipped));
+    done.reply.set_value_mean(done.Mean(&CriticUpdateSums::values));
+    return done.reply;
   }
 
   const RunConfig config_;

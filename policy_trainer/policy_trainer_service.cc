@@ -14,14 +14,13 @@
 #include "core/base/status_macros.h"
 #include "core/model/model_config.h"
 #include "core/model/parameter_layout.h"
-#include "core/service/protocol_version.h"
 #include "core/service/replay_guard.h"
 #include "core/service/status_conversion.h"
-#include "core/service/stream_io.h"
 #include "core/training/batch_check.h"
 #include "core/training/leader_calls.h"
 #include "core/training/model_folder_check.h"
 #include "core/training/service_calls.h"
+#include "core/training/stream_calls.h"
 #include "policy_trainer/policy_checks.h"
 #include "policy_trainer/policy_engine.h"
 #include "policy_trainer/weight_publisher.h"
@@ -129,12 +128,8 @@ class PolicyTrainerService final : public RankService, public PolicyTrainer::Ser
 
   absl::Status GetInfo(absl::Time deadline, ServiceInfo* info) {
     QUARTET_RETURN_IF_ERROR(CheckReady("GetInfo"));
-    QUARTET_ASSIGN_OR_RETURN(std::vector<RankInfo> ranks, RunInfo(group_, kInfo, deadline));
-    info->set_service(context_.service);
-    info->set_protocol_version(kProtocolVersion);
+    QUARTET_ASSIGN_OR_RETURN(*info, DescribeService(group_, kInfo, context_.service, limits_.max_len, deadline));
     (*info->mutable_vocab_size())["model"] = static_cast<int32_t>(limits_.vocab_size);
-    info->set_max_model_len(static_cast<int32_t>(limits_.max_len));
-    for (RankInfo& rank : ranks) *info->add_ranks() = std::move(rank);
     if (const std::optional<CallIdentity> last = guard_.last_applied()) *info->mutable_last_applied() = *last;
     std::lock_guard lock(mutex_);
     info->set_policy_version(last_version_);
@@ -143,70 +138,29 @@ class PolicyTrainerService final : public RankService, public PolicyTrainer::Ser
 
   absl::Status LogProbs(absl::Time deadline, grpc::ServerReaderWriter<LogProbsReply, LogProbsRequest>* stream) {
     QUARTET_RETURN_IF_ERROR(CheckReady("LogProbs"));
-    std::optional<LogProbsHeader> header;
-    std::vector<TokenSequence> items;
-    QUARTET_RETURN_IF_ERROR(ReadBatch<LogProbsRequest>(stream, &header, &items));
-    QUARTET_RETURN_IF_ERROR(CheckTemperature(header->temperature()));
-    std::vector<const TokenSequence*> sequences;
-    for (const TokenSequence& item : items) sequences.push_back(&item);
-    QUARTET_RETURN_IF_ERROR(CheckSequences(sequences, limits_));
-
-    ForwardCall call;
-    call.set_temperature(header->temperature());
-    QUARTET_ASSIGN_OR_RETURN(
-        std::vector<TokenValues> values,
-        RunForward(group_, kLogProbs, call, sequences, config_.actor().micro_rollout_batch_size(), deadline));
-    for (TokenValues& value : values) {
-      LogProbsReply reply;
-      *reply.mutable_log_probs() = std::move(value);
-      if (!stream->Write(reply)) return absl::CancelledError("the client stopped reading");
-    }
-    return absl::OkStatus();
+    return AnswerForward<LogProbsRequest>(group_, kLogProbs, config_.actor().micro_rollout_batch_size(), limits_,
+                                          deadline, stream, &LogProbsReply::mutable_log_probs);
   }
 
   absl::Status Update(absl::Time deadline, grpc::ServerReader<PolicyUpdateRequest>* reader, PolicyUpdateReply* reply) {
     QUARTET_RETURN_IF_ERROR(CheckReady("Update"));
-    std::optional<PolicyUpdateHeader> header;
-    std::vector<TrainingSequence> items;
-    QUARTET_RETURN_IF_ERROR(ReadBatch<PolicyUpdateRequest>(reader, &header, &items));
-    QUARTET_RETURN_IF_ERROR(CheckPolicyUpdate(*header, items, limits_));
-    QUARTET_ASSIGN_OR_RETURN(
-        *reply, DoOnce<PolicyUpdateReply>(guard_, header->identity(), PayloadHash(*header, items), deadline,
-                                          [&] { return ApplyUpdate(*header, items, deadline); }));
-    return absl::OkStatus();
+    return AnswerUpdate<PolicyUpdateRequest>(
+        guard_, deadline, reader,
+        [this](const auto& header, const auto& items) { return CheckPolicyUpdate(header, items, limits_); },
+        [&](const auto& header, const auto& items) { return ApplyUpdate(header, items, deadline); }, reply);
   }
 
   absl::StatusOr<PolicyUpdateReply> ApplyUpdate(const PolicyUpdateHeader& header,
                                                 const std::vector<TrainingSequence>& items, absl::Time deadline) {
-    std::vector<int64_t> tokens;
-    for (const TrainingSequence& item : items) tokens.push_back(item.tokens().ids_size());
-    const BatchSplit split = SplitBatch(tokens, group_.world_size(), config_.actor().micro_train_batch_size());
     PolicyUpdateCall call;
     *call.mutable_header() = header;
-    call.set_micro_batches(split.micro_batches);
-    QUARTET_ASSIGN_OR_RETURN(std::vector<RankOutput> outputs,
-                             group_.Run(kUpdate, MakeInputs(call.SerializeAsString(), items, split), deadline));
-    QUARTET_ASSIGN_OR_RETURN(std::vector<PolicyUpdateSums> parts, ParseSummaries<PolicyUpdateSums>(outputs));
-
-    PolicyUpdateReply reply;
-    double clipped = 0, entropy = 0, approx_kl = 0;
-    for (const PolicyUpdateSums& part : parts) {
-      reply.set_loss(reply.loss() + part.loss());
-      reply.set_action_tokens(reply.action_tokens() + part.action_tokens());
-      reply.set_tokens(reply.tokens() + part.tokens());
-      clipped += part.clipped();
-      entropy += part.entropy();
-      approx_kl += part.approx_kl();
-    }
-    const auto actions = static_cast<double>(reply.action_tokens());  // at least 1: CheckTrainingSequences
-    reply.set_clip_fraction(clipped / actions);
-    reply.set_entropy(entropy / actions);
-    reply.set_approx_kl(approx_kl / actions);
-    reply.set_grad_norm(parts[0].grad_norm());
-    reply.set_skipped(parts[0].skipped());
-    reply.set_optimizer_steps(parts[0].optimizer_steps());
-    reply.set_micro_batches(split.micro_batches);
-    return reply;
+    QUARTET_ASSIGN_OR_RETURN(auto done,
+                             (RunUpdate<PolicyUpdateReply, PolicyUpdateSums>(
+                                 group_, kUpdate, call, items, config_.actor().micro_train_batch_size(), deadline)));
+    done.reply.set_clip_fraction(done.Mean(&PolicyUpdateSums::clipped));
+    done.reply.set_entropy(done.Mean(&PolicyUpdateSums::entropy));
+    done.reply.set_approx_kl(done.Mean(&PolicyUpdateSums::approx_kl));
+    return done.reply;
   }
 
   absl::Status Publish(absl::Time deadline, const PublishRequest& request, PublishReply* reply) {

@@ -12,7 +12,6 @@
 #include "core/base/logging.h"
 #include "core/base/status_macros.h"
 #include "core/model/model_config.h"
-#include "core/service/protocol_version.h"
 #include "core/service/status_conversion.h"
 #include "core/service/stream_io.h"
 #include "core/training/batch_check.h"
@@ -20,6 +19,7 @@
 #include "core/training/model_folder_check.h"
 #include "core/training/rank_info.h"
 #include "core/training/service_calls.h"
+#include "core/training/stream_calls.h"
 #include "proto/scorer.grpc.pb.h"
 #include "scorer/rewards.h"
 #include "scorer/scorer_engine.h"
@@ -92,12 +92,8 @@ class ScorerService final : public RankService, public Scorer::Service {
 
   absl::Status GetInfo(absl::Time deadline, ServiceInfo* info) {
     QUARTET_RETURN_IF_ERROR(CheckReady("GetInfo"));
-    QUARTET_ASSIGN_OR_RETURN(std::vector<RankInfo> ranks, RunInfo(group_, kInfo, deadline));
-    info->set_service(context_.service);
-    info->set_protocol_version(kProtocolVersion);
+    QUARTET_ASSIGN_OR_RETURN(*info, DescribeService(group_, kInfo, context_.service, limits_.max_len, deadline));
     for (const auto& [role, size] : vocab_sizes_) (*info->mutable_vocab_size())[role] = static_cast<int32_t>(size);
-    info->set_max_model_len(static_cast<int32_t>(limits_.max_len));
-    for (RankInfo& rank : ranks) *info->add_ranks() = std::move(rank);
     return absl::OkStatus();
   }
 
@@ -175,24 +171,9 @@ class ScorerService final : public RankService, public Scorer::Service {
       return absl::FailedPreconditionError(
           "no reference model is loaded, because algorithm.kl.init_kl_coef is 0; set it above 0 to have one");
     }
-    std::optional<ReferenceLogProbsHeader> header;
-    std::vector<TokenSequence> items;
-    QUARTET_RETURN_IF_ERROR(ReadBatch<ReferenceLogProbsRequest>(stream, &header, &items));
-    QUARTET_RETURN_IF_ERROR(CheckTemperature(header->temperature()));
-    std::vector<const TokenSequence*> sequences;
-    for (const TokenSequence& item : items) sequences.push_back(&item);
-    QUARTET_RETURN_IF_ERROR(CheckSequences(sequences, limits_));
-    ForwardCall call;
-    call.set_temperature(header->temperature());
-    QUARTET_ASSIGN_OR_RETURN(
-        std::vector<TokenValues> values,
-        RunForward(group_, kReferenceLogProbs, call, sequences, config_.actor().micro_rollout_batch_size(), deadline));
-    for (TokenValues& value : values) {
-      ReferenceLogProbsReply reply;
-      *reply.mutable_log_probs() = std::move(value);
-      if (!stream->Write(reply)) return absl::CancelledError("the client stopped reading");
-    }
-    return absl::OkStatus();
+    return AnswerForward<ReferenceLogProbsRequest>(group_, kReferenceLogProbs,
+                                                   config_.actor().micro_rollout_batch_size(), limits_, deadline,
+                                                   stream, &ReferenceLogProbsReply::mutable_log_probs);
   }
 
   const RunConfig config_;

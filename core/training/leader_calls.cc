@@ -1,7 +1,9 @@
 #include "core/training/leader_calls.h"
 
+#include <utility>
+
 #include "absl/strings/str_cat.h"
-#include "core/base/status_macros.h"
+#include "core/service/protocol_version.h"
 
 namespace quartet {
 
@@ -44,10 +46,17 @@ absl::StatusOr<std::vector<TokenValues>> RunForward(RankGroup& group, const std:
   return replies;
 }
 
-absl::StatusOr<std::vector<RankInfo>> RunInfo(RankGroup& group, const std::string& method, absl::Time deadline) {
+absl::StatusOr<ServiceInfo> DescribeService(RankGroup& group, const std::string& method, const std::string& service,
+                                            int64_t max_len, absl::Time deadline) {
   QUARTET_ASSIGN_OR_RETURN(std::vector<RankOutput> outputs,
                            group.Run(method, MakeInputs(InfoCall().SerializeAsString(), group.world_size()), deadline));
-  return ParseSummaries<RankInfo>(outputs);
+  QUARTET_ASSIGN_OR_RETURN(std::vector<RankInfo> ranks, ParseSummaries<RankInfo>(outputs));
+  ServiceInfo info;
+  info.set_service(service);
+  info.set_protocol_version(kProtocolVersion);
+  info.set_max_model_len(static_cast<int32_t>(max_len));
+  for (RankInfo& rank : ranks) *info.add_ranks() = std::move(rank);
+  return info;
 }
 
 }  // namespace quartet
