@@ -186,7 +186,7 @@ TEST(ProcessGroup, RefusesRanksAndDevicesThatCannotBe) {
   options.rank = 0;
   options.device = "tpu";
   EXPECT_THAT(std::string(MakeProcessGroup(store.get(), options).status().message()),
-              testing::HasSubstr("allowed: cpu, cuda"));
+              testing::HasSubstr("allowed: cpu, cuda, meta"));
 }
 
 // Local addresses of this process's listening TCP sockets, as /proc writes them (hexadecimal).

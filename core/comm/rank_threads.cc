@@ -9,7 +9,9 @@
 
 namespace quartet {
 
-void RunRanks(int size, const std::function<void(ProcessGroup&)>& body, absl::Duration timeout) {
+void RunRanksOfStore(int size,
+                     const std::function<void(KeyValueStore* store, const ProcessGroupOptions& options)>& body,
+                     absl::Duration timeout) {
   auto store = MakeLocalStore();
   std::vector<std::thread> threads;
   for (int rank = 0; rank < size; ++rank) {
@@ -19,16 +21,25 @@ void RunRanks(int size, const std::function<void(ProcessGroup&)>& body, absl::Du
       options.rank = rank;
       options.size = size;
       options.timeout = timeout;
-      auto group = MakeProcessGroup(store.get(), options);
-      ASSERT_TRUE(group.ok()) << group.status();
       try {
-        body(**group);
+        body(store.get(), options);
       } catch (const std::exception& error) {
         ADD_FAILURE() << "rank " << rank << " of " << size << ": " << error.what();
       }
     });
   }
   for (auto& thread : threads) thread.join();
+}
+
+void RunRanks(int size, const std::function<void(ProcessGroup&)>& body, absl::Duration timeout) {
+  RunRanksOfStore(
+      size,
+      [&](KeyValueStore* store, const ProcessGroupOptions& options) {
+        auto group = MakeProcessGroup(store, options);
+        ASSERT_TRUE(group.ok()) << group.status();
+        body(**group);
+      },
+      timeout);
 }
 
 }  // namespace quartet

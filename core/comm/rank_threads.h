@@ -12,4 +12,9 @@ namespace quartet {
 // test if the group cannot be made or `body` throws.
 void RunRanks(int size, const std::function<void(ProcessGroup&)>& body, absl::Duration timeout = absl::Seconds(60));
 
+// The same for a body that makes its groups itself, of the ranks that `options` describes.
+void RunRanksOfStore(int size,
+                     const std::function<void(KeyValueStore* store, const ProcessGroupOptions& options)>& body,
+                     absl::Duration timeout = absl::Seconds(60));
+
 }  // namespace quartet
