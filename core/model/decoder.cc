@@ -64,10 +64,10 @@ at::Tensor InverseFrequencies(const ModelConfig& config, at::Device device) {
   return at::where(is_long, stretched, at::where(is_short, frequencies, blended));
 }
 
-// Rotates pairs (i, i + d/2) of each head, in fp32; [T, H, d].
+// Rotates pairs (i, i + d/2) of each head, in WideType; [T, H, d].
 at::Tensor Rotate(const at::Tensor& x_THd, const RotaryTable& rotary) {
   const int64_t half = x_THd.size(2) / 2;
-  const at::Tensor x = x_THd.to(at::kFloat);
+  const at::Tensor x = x_THd.to(WideType(x_THd.scalar_type()));
   const at::Tensor turned = at::cat({x.slice(2, half).neg(), x.slice(2, 0, half)}, 2);
   return at::addcmul(x * rotary.cos_Td.unsqueeze(1), turned, rotary.sin_Td.unsqueeze(1)).to(x_THd.scalar_type());
 }
@@ -248,9 +248,9 @@ BlockWeights MakeBlockWeights(const ParameterGroup& group, const std::vector<at:
   return w;
 }
 
-RotaryTable MakeRotaryTable(const ModelConfig& config, const at::Tensor& positions_T) {
+RotaryTable MakeRotaryTable(const ModelConfig& config, const at::Tensor& positions_T, at::ScalarType type) {
   const at::Tensor angles = at::outer(positions_T.to(at::kFloat), InverseFrequencies(config, positions_T.device()));
-  const at::Tensor both = at::cat({angles, angles}, 1);
+  const at::Tensor both = at::cat({angles, angles}, 1).to(type);
   return {.cos_Td = both.cos(), .sin_Td = both.sin()};
 }
 
@@ -258,14 +258,14 @@ at::Tensor PackedCausalAttention::Attend(const at::Tensor& q_THd, const at::Tens
                                          const at::Tensor& v_TKd) const {
   QUARTET_CHECK(!starts_.empty() && starts_.front() == 0 && starts_.back() == q_THd.size(0))
       << "sequences must cover the " << q_THd.size(0) << " tokens";
-  if (!q_THd.is_cpu()) return AttendByLibTorch(q_THd, k_TKd, v_TKd, starts_);
+  if (!q_THd.is_cpu() || q_THd.scalar_type() == at::kDouble) return AttendByLibTorch(q_THd, k_TKd, v_TKd, starts_);
   return PagedFunction::apply(q_THd, k_TKd, v_TKd, starts_);
 }
 
 at::Tensor Embed(const at::Tensor& embedding_VD, const at::Tensor& ids_T) { return at::embedding(embedding_VD, ids_T); }
 
 at::Tensor RmsNorm(const at::Tensor& hidden_TD, const at::Tensor& weight_D, double eps) {
-  const at::Tensor x = hidden_TD.to(at::kFloat);
+  const at::Tensor x = hidden_TD.to(WideType(hidden_TD.scalar_type()));
   const at::Tensor scale = at::rsqrt(x.square().mean(-1, /*keepdim=*/true) + eps);
   // The weight comes after the cast, as in transformers.
   return weight_D * (x * scale).to(hidden_TD.scalar_type());

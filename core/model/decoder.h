@@ -2,7 +2,8 @@
 //
 // Shapes: T tokens, D hidden, H heads, K key/value heads, d head dimension, V vocabulary, F feed-forward.
 // Every function is differentiable where its inputs require gradients. Computes in the weights' type (bf16 or fp32);
-// norms, rotary tables and softmax in fp32.
+// norms, rotary tables and softmax in fp32. fp64 weights too, all of it in fp64: for tests that tell an error of
+// arithmetic from one of rounding.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -14,6 +15,11 @@
 #include "core/model/parameter_layout.h"
 
 namespace quartet {
+
+// What norms, angles, gradients and optimizer state are computed and held in: fp32, or fp64 where the weights are.
+inline at::ScalarType WideType(at::ScalarType compute_type) {
+  return compute_type == at::kDouble ? at::kDouble : at::kFloat;
+}
 
 // Views of one block's parameters; undefined tensors for those the architecture does not have.
 struct BlockWeights {
@@ -29,12 +35,12 @@ struct BlockWeights {
 // `tensors` in the order of the group's parameters.
 BlockWeights MakeBlockWeights(const ParameterGroup& group, const std::vector<at::Tensor>& tensors);
 
-// Cosine and sine of each token's rotary angles, fp32, [T, d].
+// Cosine and sine of each token's rotary angles, [T, d], of `type` (WideType of the weights').
 struct RotaryTable {
   at::Tensor cos_Td;
   at::Tensor sin_Td;
 };
-RotaryTable MakeRotaryTable(const ModelConfig& config, const at::Tensor& positions_T);
+RotaryTable MakeRotaryTable(const ModelConfig& config, const at::Tensor& positions_T, at::ScalarType type = at::kFloat);
 
 // Softmax(q k^T / sqrt(d)) v for one block. q [T, H, d]; k, v [T, K, d], rotated already; returns [T, H, d].
 class Attention {

@@ -111,7 +111,8 @@ absl::Status CheckOptions(const ShardedModelOptions& options) {
     return absl::InvalidArgumentError(
         absl::StrCat("zero_stage ", options.zero_stage, " is not known; allowed: 0, 2, 3"));
   }
-  if (options.compute_dtype != at::kFloat && options.compute_dtype != at::kBFloat16) {
+  if (options.compute_dtype != at::kFloat && options.compute_dtype != at::kBFloat16 &&
+      options.compute_dtype != at::kDouble) {
     return absl::InvalidArgumentError(
         absl::StrCat("compute type ", c10::toString(options.compute_dtype), " is not supported; allowed: bf16, fp32"));
   }
@@ -335,7 +336,7 @@ void ShardedModel::Forward(const PackedSequences& batch,
     const int blocks = static_cast<int>(model.config.num_hidden_layers);
     const PackedCausalAttention attention(batch.starts);
     RotaryTable rotary;
-    if (!empty) rotary = MakeRotaryTable(model.config, positions);
+    if (!empty) rotary = MakeRotaryTable(model.config, positions, model.state_dtype());
     const at::Tensor ids = batch.ids_T.to(model.options.device);
     auto next_of = [&](int block) {
       return block + 1 < blocks ? model.layout.block_group(block + 1) : model.layout.head_group;

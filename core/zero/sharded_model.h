@@ -29,7 +29,7 @@ namespace quartet {
 struct ShardedModelOptions {
   HeadKind head = HeadKind::kVocabulary;
   int zero_stage = 3;                            // 0, 2 or 3
-  at::ScalarType compute_dtype = at::kBFloat16;  // or at::kFloat
+  at::ScalarType compute_dtype = at::kBFloat16;  // or at::kFloat; at::kDouble for tests
   bool trainable = false;                        // fp32 master weights
   at::Device device = at::kCPU;
   // A scalar head that the folder does not have: true = drawn from N(0, 1 / (hidden + 1)) with `seed`; false = an

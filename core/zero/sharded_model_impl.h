@@ -46,7 +46,9 @@ struct ShardedModel::Impl {
 
   int64_t resident_begin(int group) const { return resident_is_whole ? 0 : process_group->rank() * flat[group].shard; }
   int64_t resident_count(int group) const { return resident_is_whole ? flat[group].total : flat[group].shard; }
-  at::ScalarType resident_dtype() const { return options.trainable ? at::kFloat : options.compute_dtype; }
+  // Of master weights, gradients and optimizer state.
+  at::ScalarType state_dtype() const { return WideType(options.compute_dtype); }
+  at::ScalarType resident_dtype() const { return options.trainable ? state_dtype() : options.compute_dtype; }
 
   // This rank's part of a whole flat buffer of `group`.
   at::Tensor OwnPart(int group, const at::Tensor& buffer) const;

@@ -114,11 +114,11 @@ void TrainableModel::Impl::MakeRuns() {
   }
 }
 
-// All gradients of a group end to end in fp32; undefined ones and padding are zero.
+// All gradients of a group end to end in fp32 (state_dtype); undefined ones and padding are zero.
 at::Tensor TrainableModel::Impl::FlatGradient(int group, const std::vector<at::Tensor>& gradients) {
   const FlatGroup& layout = sharded->flat[group];
-  at::Tensor flat = AccountedEmpty(sharded->ledger, MemoryCategory::kCommunication, layout.total, at::kFloat,
-                                   sharded->options.device);
+  at::Tensor flat = AccountedEmpty(sharded->ledger, MemoryCategory::kCommunication, layout.total,
+                                   sharded->state_dtype(), sharded->options.device);
   const auto& parameters = sharded->layout.groups[group].parameters;
   int64_t end = 0;
   for (size_t p = 0; p < parameters.size(); ++p) {
@@ -143,8 +143,8 @@ void TrainableModel::Impl::Reduce(int group, at::Tensor flat) {
   Reduction next;
   next.group = group;
   next.input = std::move(flat);
-  next.output = AccountedEmpty(sharded->ledger, MemoryCategory::kCommunication, sharded->flat[group].shard, at::kFloat,
-                               sharded->options.device);
+  next.output = AccountedEmpty(sharded->ledger, MemoryCategory::kCommunication, sharded->flat[group].shard,
+                               sharded->state_dtype(), sharded->options.device);
   next.work = sharded->process_group->ReduceScatterSum(next.output, next.input);
   reduction = std::move(next);
 }
@@ -186,7 +186,7 @@ double TrainableModel::Impl::ForwardBackward(
   const bool keep_graphs = !options.gradient_checkpointing && !empty;
   const PackedCausalAttention attention(batch.starts);
   RotaryTable rotary;
-  if (!empty) rotary = MakeRotaryTable(config, positions);
+  if (!empty) rotary = MakeRotaryTable(config, positions, sharded->state_dtype());
   const at::Tensor ids = batch.ids_T.to(sharded->options.device);
   const int embedding = sharded->FindParameter(0, "model.embed_tokens.weight");
   auto run_block = [&](int group, const std::vector<at::Tensor>& tensors, const at::Tensor& input_TD) {
@@ -282,18 +282,19 @@ double TrainableModel::Impl::ForwardBackward(
     const ParameterSpec& table = layout.groups[0].parameters[embedding];
     flat.narrow(0, sharded->flat[0].offsets[embedding], table.numel())
         .view(table.shape)
-        .index_add_(0, ids, hidden_gradient.to(at::kFloat));
+        .index_add_(0, ids, hidden_gradient.to(sharded->state_dtype()));
   }
   Reduce(0, std::move(flat));
   FinishReduction();
   return value;
 }
 
-// Of the whole gradient, the same bits on every rank. Squares are added in fp32 over short rows only.
+// Of the whole gradient, the same bits on every rank. Squares are added in fp32 over short rows only, which divide any
+// shard.
 double TrainableModel::Impl::GradientNorm() {
   at::Tensor squares = at::zeros({1}, at::TensorOptions(at::kDouble).device(sharded->options.device));
   for (const at::Tensor& part : gradient) {
-    const at::Tensor rows = at::linalg_vector_norm(part.view({-1, 64}), 2, at::IntArrayRef{1}).to(at::kDouble);
+    const at::Tensor rows = at::linalg_vector_norm(part.view({-1, 32}), 2, at::IntArrayRef{1}).to(at::kDouble);
     squares.add_(rows.square().sum());
   }
   if (!sharded->resident_is_whole) sharded->process_group->AllReduceSum(squares)->Wait();
@@ -314,7 +315,7 @@ absl::StatusOr<std::unique_ptr<TrainableModel>> TrainableModel::Load(const std::
   try {
     for (const at::Tensor& resident : impl->sharded->resident) {
       auto zeros = [&](MemoryCategory category) {
-        return AccountedZeros(ledger, category, resident.numel(), at::kFloat, options.model.device);
+        return AccountedZeros(ledger, category, resident.numel(), impl->sharded->state_dtype(), options.model.device);
       };
       impl->gradient.push_back(zeros(MemoryCategory::kGradients));
       impl->first_moment.push_back(zeros(MemoryCategory::kOptimizer));
@@ -331,6 +332,19 @@ absl::StatusOr<std::unique_ptr<TrainableModel>> TrainableModel::Load(const std::
 ShardedModel& TrainableModel::model() { return *impl_->model; }
 
 int64_t TrainableModel::steps() const { return impl_->steps; }
+
+std::vector<NamedState> TrainableModel::state(int group) const {
+  return {{"master", impl_->sharded->resident[group]},
+          {"exp_avg", impl_->first_moment[group]},
+          {"exp_avg_sq", impl_->second_moment[group]}};
+}
+
+void TrainableModel::Restore(int64_t steps) {
+  impl_->steps = steps;
+  for (int g = 0; g < static_cast<int>(impl_->sharded->flat.size()); ++g) impl_->sharded->RefreshWhole(g);
+}
+
+const at::Tensor& TrainableModel::gradient(int group) const { return impl_->gradient[group]; }
 
 double TrainableModel::ForwardBackward(
     const PackedSequences& batch,
@@ -391,6 +405,7 @@ absl::StatusOr<int64_t> TrainableModel::Save(const std::string& folder) {
   ShardedModel::Impl& sharded = *impl_->sharded;
   ProcessGroup& group = *sharded.process_group;
   const at::Device device = sharded.options.device;
+  const at::ScalarType type = sharded.options.compute_dtype == at::kBFloat16 ? at::kBFloat16 : at::kFloat;
   try {
     // Rank 0 writes what all ranks gather; an error of its own waits until all can hear of it.
     std::unique_ptr<ModelFolderWriter> writer;
@@ -399,7 +414,7 @@ absl::StatusOr<int64_t> TrainableModel::Save(const std::string& folder) {
       ModelFolderOptions options;
       options.source = sharded.folder;
       options.target = folder;
-      options.dtype = sharded.options.compute_dtype == at::kFloat ? Dtype::kF32 : Dtype::kBF16;
+      options.dtype = type == at::kFloat ? Dtype::kF32 : Dtype::kBF16;
       options.head = sharded.options.head;
       auto created = ModelFolderWriter::Create(sharded.config, sharded.layout, options);
       if (created.ok()) {
@@ -415,7 +430,7 @@ absl::StatusOr<int64_t> TrainableModel::Save(const std::string& folder) {
       GatheredGroup gathered = sharded.Gather(g, g + 1 < groups ? g + 1 : -1);
       if (writer == nullptr || !mine.ok()) continue;
       for (int p = 0; p < static_cast<int>(gathered.tensors().size()) && mine.ok(); ++p) {
-        const at::Tensor values = gathered.tensors()[p].cpu();
+        const at::Tensor values = gathered.tensors()[p].to(at::kCPU, type);
         mine = writer->Write(g, p, values.const_data_ptr());
       }
     }

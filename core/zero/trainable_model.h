@@ -7,6 +7,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -32,6 +33,12 @@ struct StepResult {
   bool skipped = false;  // the norm was not finite; nothing was changed, on any rank
 };
 
+// A part of a group's training state.
+struct NamedState {
+  std::string name;   // "master", "exp_avg", "exp_avg_sq"
+  at::Tensor values;  // fp32, flat, laid out as model().resident(group) is: model().pieces() says what lies where
+};
+
 // One thread; all ranks in step. A sequence of micro-batches (the same number on every rank; an empty batch where a
 // rank has none left), then Step.
 class TrainableModel {
@@ -44,9 +51,9 @@ class TrainableModel {
   ShardedModel& model();
 
   // Forward and backward of one micro-batch; adds to the gradient. `loss` is called under autograd with the hidden
-  // states after the final norm, [T, D], and the head's weight, and returns a scalar fp32 tensor. Gradients are summed
-  // over ranks and micro-batches: the loss must carry its normaliser. Returns the loss of this rank's micro-batch. An
-  // empty batch (T = 0) takes part in the collectives only, without calling `loss`.
+  // states after the final norm, [T, D], and the head's weight, and returns a scalar fp32 tensor (fp64 for a model that
+  // computes in it). Gradients are summed over ranks and micro-batches: the loss must carry its normaliser. Returns the
+  // loss of this rank's micro-batch. An empty batch (T = 0) takes part in the collectives only, without calling `loss`.
   double ForwardBackward(
       const PackedSequences& batch,
       const std::function<at::Tensor(const at::Tensor& hidden_TD, const at::Tensor& head_weight)>& loss);
@@ -55,6 +62,17 @@ class TrainableModel {
   StepResult Step(double learning_rate, double max_norm);
 
   int64_t steps() const;  // applied, skipped ones not counted
+
+  // What a restart needs of `group` beside steps(). The tensors themselves, to be read, or to be written and then put
+  // in use by Restore.
+  std::vector<NamedState> state(int group) const;
+  // Takes over what was written into the tensors of state() on every rank, as the state after `steps` steps.
+  // Collective.
+  void Restore(int64_t steps);
+
+  // The gradient so far, laid out as model().resident(group) is. What Step itself still sums over ranks (all of it at
+  // stage 0) is not yet in it.
+  const at::Tensor& gradient(int group) const;
 
   // Writes a Hugging Face folder: config.json and tokenizer files of the source folder, weights in `dtype` (compute
   // type by default) as sharded safetensors with an index, streamed: no rank ever holds the whole model. All ranks

@@ -6,7 +6,9 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/equal.h>
 #include <ATen/ops/log_softmax.h>
+#include <ATen/ops/norm.h>
 #include <ATen/ops/tensor.h>
+#include <ATen/ops/zeros.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -68,7 +70,8 @@ PackedSequences Pack(const std::vector<std::vector<int64_t>>& sequences) {
 // Minus the log-probabilities of all tokens but the first of each sequence, times `weight`.
 at::Tensor NextTokenLoss(const PackedSequences& batch, const at::Tensor& hidden_TD, const at::Tensor& head_VD,
                          double weight) {
-  const at::Tensor log_probs = at::log_softmax(hidden_TD.to(at::kFloat).matmul(head_VD.to(at::kFloat).t()), -1);
+  const at::ScalarType type = WideType(hidden_TD.scalar_type());
+  const at::Tensor log_probs = at::log_softmax(hidden_TD.to(type).matmul(head_VD.to(type).t()), -1);
   std::vector<int64_t> from;
   for (size_t i = 0; i + 1 < batch.starts.size(); ++i) {
     for (int64_t t = batch.starts[i]; t + 1 < batch.starts[i + 1]; ++t) from.push_back(t);
@@ -317,6 +320,65 @@ TEST(TrainableModel, TrainsInBf16CloseToFp32) {
       // bf16 rounds weights of 0.2 in steps of 0.001; were the master weights rounded too, steps of 0.004 would be
       // lost.
       EXPECT_NEAR(loss / golden.losses[19], 1, 0.2);
+    });
+  }
+}
+
+// In double precision what is left of a difference is no rounding: the gradient is the same however the batch is cut.
+TEST(TrainableModel, TheGradientInFp64DoesNotDependOnTheCutOfTheBatch) {
+  const Golden golden = ReadGolden("qwen2_tied");
+  std::vector<at::Tensor> expected;
+  for (const auto& [ranks, micro, checkpointing] :
+       {std::tuple(1, 8, true), {1, 1, false}, {1, 3, true}, {2, 2, true}, {3, 1, false}}) {
+    RunRanks(ranks, [&, ranks = ranks, micro = micro, checkpointing = checkpointing](ProcessGroup& group) {
+      Ledger ledger;
+      TrainableModelOptions options = Fp32Options(golden, 3, checkpointing);
+      options.model.compute_dtype = at::kDouble;
+      auto model = LoadOrDie(std::string(kTestdata) + "qwen2_tied", options, group, ledger);
+      EXPECT_NEAR(Accumulate(*model, golden.sequences, micro) / golden.losses[0], 1, 1e-5);
+      for (int g = 0; g < static_cast<int>(model->model().layout().groups.size()); ++g) {
+        const at::Tensor part = model->gradient(g);
+        EXPECT_EQ(part.scalar_type(), at::kDouble);
+        at::Tensor whole = at::zeros({ranks * part.numel()}, part.options());
+        whole.narrow(0, group.rank() * part.numel(), part.numel()).copy_(part);
+        group.AllGatherInPlace(whole)->Wait();
+        whole = whole.narrow(0, 0, model->model().layout().groups[g].numel());  // without padding of more ranks
+        if (group.rank() != 0) continue;
+        if (ranks == 1 && micro == 8) expected.push_back(whole);
+        const at::Tensor difference = (whole - expected[g]).norm() / expected[g].norm();
+        EXPECT_LT(difference.item<double>(), 1e-12) << "group " << g << ", " << ranks << " ranks";
+      }
+    });
+  }
+}
+
+TEST(TrainableModel, StateThatIsCopiedTrainsOnToTheBit) {
+  const Golden golden = ReadGolden("llama");
+  for (int stage : {0, 2, 3}) {
+    RunRanks(2, [&](ProcessGroup& group) {
+      Ledger ledger;
+      const TrainableModelOptions options = Fp32Options(golden, stage, true);
+      auto first = LoadOrDie(std::string(kTestdata) + "llama", options, group, ledger);
+      for (int step = 0; step < 3; ++step) {
+        Accumulate(*first, golden.sequences, 4);
+        first->Step(golden.learning_rate, golden.max_norm);
+      }
+      auto second = LoadOrDie(std::string(kTestdata) + "llama", options, group, ledger);
+      for (int g = 0; g < static_cast<int>(first->model().layout().groups.size()); ++g) {
+        const std::vector<NamedState> from = first->state(g), to = second->state(g);
+        ASSERT_EQ(from.size(), to.size());
+        for (size_t i = 0; i < from.size(); ++i) {
+          EXPECT_EQ(from[i].name, to[i].name);
+          to[i].values.copy_(from[i].values);
+        }
+      }
+      second->Restore(first->steps());
+      EXPECT_EQ(second->steps(), 3);
+      for (int step = 0; step < 2; ++step) {
+        EXPECT_EQ(Accumulate(*first, golden.sequences, 4), Accumulate(*second, golden.sequences, 4));
+        EXPECT_EQ(first->Step(golden.learning_rate, golden.max_norm).grad_norm,
+                  second->Step(golden.learning_rate, golden.max_norm).grad_norm);
+      }
     });
   }
 }
