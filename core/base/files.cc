@@ -68,11 +68,14 @@ absl::Status AtomicWriteFile(const std::string& path, std::string_view content, 
   std::move(remove).Cancel();
 
   const std::filesystem::path parent = std::filesystem::path(path).parent_path();
-  const std::string folder = parent.empty() ? "." : parent.string();
-  const int folder_fd = open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-  if (folder_fd < 0) return OsError(errno, "open", folder);
-  absl::Cleanup close_folder = [folder_fd] { close(folder_fd); };
-  if (fsync(folder_fd) != 0) return OsError(errno, "sync", folder);
+  return SyncFolder(parent.empty() ? "." : parent.string());
+}
+
+absl::Status SyncFolder(const std::string& path) {
+  const int fd = open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  if (fd < 0) return OsError(errno, "open", path);
+  absl::Cleanup close_folder = [fd] { close(fd); };
+  if (fsync(fd) != 0) return OsError(errno, "sync", path);
   return absl::OkStatus();
 }
 

@@ -16,6 +16,9 @@ absl::StatusOr<std::string> ReadFile(const std::string& path);
 // Readers see the old content or the new, never a part: written beside, synced to disk, then renamed over `path`.
 absl::Status AtomicWriteFile(const std::string& path, std::string_view content, int mode = 0644);
 
+// Makes what was created, renamed or removed in the folder `path` durable.
+absl::Status SyncFolder(const std::string& path);
+
 // Creates `path` and the folders above it; existing ones are left alone.
 absl::Status MakeDirs(const std::string& path);
 

@@ -6,6 +6,7 @@
 #include <string>
 
 #include "absl/strings/str_cat.h"
+#include "core/comm/agreed_error.h"
 
 namespace quartet {
 namespace {
@@ -38,8 +39,10 @@ absl::Status AgreeOnStatus(ProcessGroup& group, const absl::Status& mine, at::De
     std::memcpy(&head, slot, sizeof(head));
     if (head.code == 0) continue;
     const std::string message(reinterpret_cast<const char*>(slot) + sizeof(head), head.length);
-    return absl::Status(static_cast<absl::StatusCode>(head.code),
-                        absl::StrCat("rank ", rank, " of ", group.size(), ": ", message));
+    absl::Status error(static_cast<absl::StatusCode>(head.code),
+                       absl::StrCat("rank ", rank, " of ", group.size(), ": ", message));
+    MarkAgreed(&error);
+    return error;
   }
   return absl::OkStatus();
 }

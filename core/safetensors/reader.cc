@@ -16,6 +16,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "core/base/hash.h"
 #include "core/base/status_macros.h"
 #include "core/data/json.h"
 
@@ -173,8 +174,8 @@ absl::StatusOr<TensorInfo> ParseTensor(const std::string& path, const std::strin
   return info;
 }
 
-// The tensors of one file, with offsets from the file's begin.
-absl::StatusOr<std::map<std::string, TensorInfo>> ParseFile(const File& file) {
+// The tensors of one file, with offsets from the file's begin, and the hash of its header.
+absl::StatusOr<std::map<std::string, TensorInfo>> ParseFile(const File& file, uint64_t* header_hash) {
   const std::string& path = file.path();
   if (file.bytes() < kLengthBytes) {
     return absl::InvalidArgumentError(
@@ -193,6 +194,7 @@ absl::StatusOr<std::map<std::string, TensorInfo>> ParseFile(const File& file) {
   }
   std::string text(header_bytes, '\0');
   QUARTET_RETURN_IF_ERROR(file.Read(kLengthBytes, header_bytes, text.data(), "the header"));
+  *header_hash = HashBytes(text);
   QUARTET_ASSIGN_OR_RETURN(const json header, ParseJson(text, absl::StrCat(path, ": header"), kMaxHeaderDepth));
   if (!header.is_object()) return absl::InvalidArgumentError(absl::StrCat(path, ": the header is not an object"));
 
@@ -275,6 +277,7 @@ int64_t TensorInfo::numel() const { return static_cast<int64_t>(bytes) / DtypeSi
 
 struct CheckpointReader::Impl {
   std::vector<File> files;
+  std::vector<uint64_t> header_hashes;
   mutable std::atomic<int64_t> bytes_read{0};
 };
 
@@ -308,7 +311,7 @@ absl::StatusOr<std::unique_ptr<CheckpointReader>> CheckpointReader::Open(const s
       return absl::Status(file.status().code(),
                           absl::StrCat(std::string(file.status().message()), " (named in ", index, ")"));
     }
-    QUARTET_ASSIGN_OR_RETURN(auto tensors, ParseFile(*file));
+    QUARTET_ASSIGN_OR_RETURN(auto tensors, ParseFile(*file, &reader->impl_->header_hashes.emplace_back()));
     const int file_index = static_cast<int>(reader->files_.size());
     for (auto& [tensor, info] : tensors) {
       if (!file_of_tensor.empty()) {
@@ -334,6 +337,17 @@ absl::StatusOr<std::unique_ptr<CheckpointReader>> CheckpointReader::Open(const s
   }
   return reader;
 }
+
+absl::StatusOr<std::unique_ptr<CheckpointReader>> CheckpointReader::OpenFile(const std::string& path) {
+  std::unique_ptr<CheckpointReader> reader(new CheckpointReader);
+  QUARTET_ASSIGN_OR_RETURN(File file, File::Open(path));
+  QUARTET_ASSIGN_OR_RETURN(reader->tensors_, ParseFile(file, &reader->impl_->header_hashes.emplace_back()));
+  reader->files_.push_back(path);
+  reader->impl_->files.push_back(std::move(file));
+  return reader;
+}
+
+uint64_t CheckpointReader::header_hash(int file) const { return impl_->header_hashes[file]; }
 
 absl::Status CheckpointReader::ReadRange(const std::string& tensor, int64_t begin, int64_t count, void* out) const {
   const auto found = tensors_.find(tensor);

@@ -34,6 +34,8 @@ class CheckpointReader {
   // NOT_FOUND says which file was looked for and where; INVALID_ARGUMENT what is wrong with one. Where both
   // model.safetensors and the index are there, the former is read, as transformers does.
   static absl::StatusOr<std::unique_ptr<CheckpointReader>> Open(const std::string& folder);
+  // The tensors of one safetensors file, checked in the same way.
+  static absl::StatusOr<std::unique_ptr<CheckpointReader>> OpenFile(const std::string& path);
   ~CheckpointReader();
 
   const std::map<std::string, TensorInfo>& tensors() const { return tensors_; }
@@ -42,6 +44,9 @@ class CheckpointReader {
   // Reads elements [begin, begin + count) of a tensor, as stored, into `out` (count * DtypeSize bytes). NOT_FOUND,
   // OUT_OF_RANGE; DATA_LOSS where the file has become shorter since Open.
   absl::Status ReadRange(const std::string& tensor, int64_t begin, int64_t count, void* out) const;
+
+  // HashBytes (core/base/hash.h) of the header of files()[file], without the header's length.
+  uint64_t header_hash(int file) const;
 
   // Bytes that ReadRange has read so far.
   int64_t bytes_read() const;

@@ -14,6 +14,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "core/base/hash.h"
 #include "core/base/status_macros.h"
 
 namespace quartet {
@@ -97,6 +98,7 @@ struct SafetensorsWriter::Impl {
   std::string partial_path;
   int fd = -1;
   uint64_t file_bytes = 0;
+  uint64_t header_hash = 0;
   std::vector<Slot> slots;
 
   ~Impl() {
@@ -161,6 +163,7 @@ absl::StatusOr<std::unique_ptr<SafetensorsWriter>> SafetensorsWriter::Create(con
   const uint64_t data_begin = sizeof(header_bytes) + header_bytes;
   for (Slot& slot : impl->slots) slot.offset += data_begin;
   impl->file_bytes = data_begin + data_bytes;
+  impl->header_hash = HashBytes(text);
 
   impl->fd = open(impl->partial_path.c_str(), O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
   if (impl->fd < 0) return FileError(impl->partial_path, "cannot be created", errno);
@@ -223,5 +226,6 @@ absl::Status SafetensorsWriter::Close() {
 }
 
 uint64_t SafetensorsWriter::file_bytes() const { return impl_->file_bytes; }
+uint64_t SafetensorsWriter::header_hash() const { return impl_->header_hash; }
 
 }  // namespace quartet

@@ -30,6 +30,8 @@ class SafetensorsWriter {
   absl::Status Write(int entry, uint64_t offset, const void* data, uint64_t bytes);
   absl::Status Close();
   uint64_t file_bytes() const;
+  // As CheckpointReader::header_hash.
+  uint64_t header_hash() const;
 
  private:
   struct Impl;

@@ -20,6 +20,7 @@
 #include "absl/time/clock.h"
 #include "core/base/logging.h"
 #include "core/base/status_macros.h"
+#include "core/comm/agreed_error.h"
 #include "core/service/credentials.h"
 #include "core/service/rank_executor.h"
 #include "core/service/status_conversion.h"
@@ -34,6 +35,7 @@ constexpr size_t kMaxItemBytes = (4 << 20) - 4096;
 constexpr absl::Duration kFailureGrace = absl::Seconds(2);
 // Marks a Rank.Execute error that the handler returned: the connection and the rank are well.
 constexpr char kHandlerError[] = "quartet-handler-error";
+constexpr char kAgreedError[] = "agreed";  // its value where the error is so marked
 
 std::chrono::system_clock::time_point ToDeadline(absl::Time time) {
   return absl::ToChronoTime(std::min(time, absl::Now() + absl::Hours(24 * 365)));
@@ -382,12 +384,14 @@ class RankGroupImpl final : public RankGroup, private Rank::Service {
         }
       }
     }
-    const absl::Status status = FromGrpc(stream->Finish());
+    absl::Status status = FromGrpc(stream->Finish());
     if (status.ok() && done) {
       End(call, r, std::move(output), false);
       return;
     }
-    const bool by_handler = context->GetServerTrailingMetadata().count(kHandlerError) > 0;
+    const auto mark = context->GetServerTrailingMetadata().find(kHandlerError);
+    const bool by_handler = mark != context->GetServerTrailingMetadata().end();
+    if (by_handler && mark->second == kAgreedError) MarkAgreed(&status);
     const bool lost = !by_handler && status.code() != absl::StatusCode::kDeadlineExceeded &&
                       status.code() != absl::StatusCode::kCancelled;
     End(call, r, status.ok() ? absl::InternalError("the rank ended its answer early") : status, lost);
@@ -424,13 +428,14 @@ class RankGroupImpl final : public RankGroup, private Rank::Service {
       error = Prefixed(Name(r), call->outputs[r].status());
     }
 
-    bool all_refused = static_cast<int>(call->failures.size()) == world_size();
+    bool in_step = static_cast<int>(call->failures.size()) == world_size();
     for (const absl::StatusOr<RankOutput>& output : call->outputs) {
-      all_refused = all_refused && output.status().code() == call->outputs[0].status().code() &&
-                    IsRefusal(output.status().code());
+      const bool refused =
+          output.status().code() == call->outputs[0].status().code() && IsRefusal(output.status().code());
+      in_step = in_step && (refused || IsAgreed(output.status()));
     }
     const bool collective = call->method.kind == Kind::kCollective;
-    if (call->gone && !stopping_ && (call->lost || (collective && !all_refused && world_size() > 1))) {
+    if (call->gone && !stopping_ && (call->lost || (collective && !in_step && world_size() > 1))) {
       Broken(Prefixed(call->name, error));
     }
     return error;
@@ -488,7 +493,7 @@ class RankGroupImpl final : public RankGroup, private Rank::Service {
       }
     }
     if (!output->ok()) {
-      context->AddTrailingMetadata(kHandlerError, "1");
+      context->AddTrailingMetadata(kHandlerError, IsAgreed(output->status()) ? kAgreedError : "1");
       return ToGrpc(output->status());
     }
     for (size_t i = 0; i < (*output)->items.size(); ++i) {

@@ -43,8 +43,9 @@ class RankGroup {
   // Whether a handler enters collectives. If one that does fails on any rank after all were told to go, the process
   // group cannot be trusted any more: `on_broken` is called (RankMain leaves the process then). The exception is a call
   // that every rank refused alike, which no rank can have done from inside a collective: the same code on all ranks,
-  // one of INVALID_ARGUMENT, FAILED_PRECONDITION, NOT_FOUND, ALREADY_EXISTS, OUT_OF_RANGE, DATA_LOSS, UNIMPLEMENTED. A
-  // rank that cannot be reached breaks the group, whatever the kind.
+  // one of INVALID_ARGUMENT, FAILED_PRECONDITION, NOT_FOUND, ALREADY_EXISTS, OUT_OF_RANGE, DATA_LOSS, UNIMPLEMENTED;
+  // and an error that all ranks have agreed on (core/comm/agreed_error.h), whatever its code. A rank that cannot be
+  // reached breaks the group, whatever the kind.
   //
   // A concurrent handler runs beside the executor thread, on a thread of its call, in no order with other calls: for
   // what must not wait behind long computations. It must not enter LibTorch's operators or collectives.

@@ -10,6 +10,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
+#include "core/comm/agreed_error.h"
 #include "core/config/run_config.h"
 #include "core/service/credentials.h"
 #include "core/service/health.grpc.pb.h"
@@ -51,6 +52,12 @@ class FakeService : public RankService {
       });
       group.Register(absl::StrCat(name, "_fail"), kind, [rank](const RankInput& in) -> absl::StatusOr<RankOutput> {
         if (in.header == "all") return absl::FailedPreconditionError("not now");
+        if (in.header == "all full") return absl::ResourceExhaustedError("no room");
+        if (in.header == "agreed") {
+          absl::Status error = absl::ResourceExhaustedError("no room, as all know");
+          MarkAgreed(&error);
+          return error;
+        }
         if (in.header == "throw" && rank == 1) throw std::runtime_error("boom");
         if (in.header == "one" && rank == 1) return absl::FailedPreconditionError("not me");
         return RankOutput();
@@ -183,6 +190,16 @@ TEST(RankGroup, GoesOnAfterARefusalByAllRanks) {
   EXPECT_EQ(group.Run("echo_fail", "all").status().code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_TRUE(group.Run("echo", "h").ok());
   EXPECT_TRUE(group.Broken().empty());
+}
+
+TEST(RankGroup, GoesOnAfterAnyErrorThatAllRanksAgreedOn) {
+  Group group(3);
+  EXPECT_EQ(group.Run("echo_fail", "agreed").status().code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_TRUE(group.Run("echo", "h").ok());
+  EXPECT_TRUE(group.Broken().empty());
+  // Every rank for itself may have run out of memory between two collectives.
+  EXPECT_EQ(group.Run("echo_fail", "all full").status().code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_EQ(group.Broken().size(), 1);
 }
 
 TEST(RankGroup, IsBrokenByAnErrorOfOneRankInACollective) {

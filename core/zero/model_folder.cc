@@ -1,6 +1,5 @@
 #include "core/zero/model_folder.h"
 
-#include <fcntl.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -39,15 +38,6 @@ constexpr const char* kCompanions[] = {"generation_config.json",
 
 const char* TorchName(Dtype dtype) {
   return dtype == Dtype::kF32 ? "float32" : dtype == Dtype::kF16 ? "float16" : "bfloat16";
-}
-
-absl::Status SyncFolder(const fs::path& path) {
-  const int fd = open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-  const bool synced = fd >= 0 && fsync(fd) == 0;
-  const int error = errno;
-  if (fd >= 0) close(fd);
-  if (synced) return absl::OkStatus();
-  return absl::ErrnoToStatus(error, absl::StrCat("syncing folder ", path.string()));
 }
 
 absl::StatusOr<std::string> ConfigText(const ModelConfig& config, const ModelFolderOptions& options) {
@@ -175,13 +165,13 @@ absl::Status ModelFolderWriter::Write(int group, int parameter, const void* data
 
 absl::StatusOr<int64_t> ModelFolderWriter::Finish() {
   for (auto& writer : impl_->writers) QUARTET_RETURN_IF_ERROR(writer->Close());
-  QUARTET_RETURN_IF_ERROR(SyncFolder(impl_->temporary));
+  QUARTET_RETURN_IF_ERROR(SyncFolder(impl_->temporary.string()));
   const fs::path target = fs::absolute(fs::path(impl_->options.target).lexically_normal());
   if (rename(impl_->temporary.c_str(), target.c_str()) != 0) {
     return absl::ErrnoToStatus(errno, absl::StrCat("renaming ", impl_->temporary.string(), " to ", target.string()));
   }
   impl_->finished = true;
-  QUARTET_RETURN_IF_ERROR(SyncFolder(target.parent_path()));
+  QUARTET_RETURN_IF_ERROR(SyncFolder(target.parent_path().string()));
   return impl_->written;
 }
 

@@ -24,8 +24,8 @@
 namespace quartet {
 namespace {
 
-// Elements read from a file at a time.
-constexpr int64_t kReadElements = 4 << 20;
+// Elements read from a file at a time: what a rank holds beside its shard while it loads.
+constexpr int64_t kReadElements = 1 << 20;
 
 std::string ShapeName(const std::vector<int64_t>& shape) { return absl::StrCat("[", absl::StrJoin(shape, ", "), "]"); }
 

@@ -254,14 +254,69 @@ TEST(ShardedModel, RanksTogetherReadTheFileOnce) {
   config.intermediate_size = 1024;
   const std::string folder = WriteModel("bytes", config);
   const int64_t file_bytes = fs::file_size(fs::path(folder) / "model.safetensors");
-  const int64_t before = BytesRead();
-  RunRanks(3, [&](ProcessGroup& group) {
-    Ledger ledger;
-    LoadOrDie(folder, {}, group, ledger);
-  });
-  const int64_t read = BytesRead() - before;
-  EXPECT_GE(read, file_bytes * 0.99);
-  EXPECT_LE(read, file_bytes * 1.02);
+  for (int size : {1, 2, 3, 5}) {
+    for (int stage : {0, 2, 3}) {
+      int64_t before = 0, read = 0;
+      RunRanks(size, [&](ProcessGroup& group) {
+        Ledger ledger;
+        ShardedModelOptions options;
+        options.zero_stage = stage;
+        options.trainable = true;
+        group.Barrier();
+        if (group.rank() == 0) before = BytesRead();
+        group.Barrier();
+        LoadOrDie(folder, options, group, ledger);
+        group.Barrier();
+        if (group.rank() == 0) read = BytesRead() - before;
+      });
+      EXPECT_GE(read, file_bytes * 0.99) << size << " ranks, stage " << stage;
+      EXPECT_LE(read, file_bytes * 1.02) << size << " ranks, stage " << stage;
+    }
+  }
+}
+
+// A number of KiB in /proc/self/status, in bytes.
+int64_t ProcessBytes(const std::string& field) {
+  std::ifstream file("/proc/self/status");
+  for (std::string line; std::getline(file, line);) {
+    if (line.starts_with(field + ":")) return std::stoll(line.substr(field.size() + 1)) * 1024;
+  }
+  return -1;
+}
+
+// All ranks live in this process: it may grow by all shards and one read buffer a rank. One rank that held the whole
+// model, even only as it is on disk, would be seen.
+TEST(ShardedModel, LoadsInNoMoreMemoryThanShardsAndReadBuffers) {
+  ModelConfig config = TinyConfig(2);
+  config.vocab_size = 8192;
+  config.hidden_size = 1024;
+  config.head_dim = 256;
+  config.intermediate_size = 2048;
+  const std::string folder = WriteModel("memory", config, Dtype::kBF16);
+  const int64_t file_bytes = fs::file_size(fs::path(folder) / "model.safetensors");
+  constexpr int64_t kReadBuffer = 2 << 20, kThreadsAndSockets = 4 << 20;
+  for (int size : {2, 5}) {
+    const int64_t allowed = 2 * file_bytes + size * (kReadBuffer + kThreadsAndSockets);
+    ASSERT_LT(allowed, 3 * file_bytes);
+    int64_t before = 0, peak = 0;
+    RunRanks(size, [&](ProcessGroup& group) {
+      Ledger ledger;
+      ShardedModelOptions options;
+      options.trainable = true;  // fp32 shards of a bf16 file
+      group.Barrier();
+      if (group.rank() == 0) {
+        before = ProcessBytes("VmRSS");
+        if (!(std::ofstream("/proc/self/clear_refs") << 5).flush()) before = -1;  // resets the peak
+      }
+      group.Barrier();
+      auto model = LoadOrDie(folder, options, group, ledger);
+      group.Barrier();
+      if (group.rank() == 0) peak = ProcessBytes("VmHWM");
+      group.Barrier();
+    });
+    if (before < 0) GTEST_SKIP() << "the kernel does not let a process reset its peak";
+    EXPECT_LE(peak - before, allowed) << size << " ranks";
+  }
 }
 
 absl::Status LoadStatus(const std::string& folder, const ShardedModelOptions& options = {}) {

@@ -17,6 +17,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "core/base/fail_point.h"
 #include "core/base/logging.h"
 #include "core/base/status_macros.h"
 #include "core/comm/agreement.h"
@@ -406,39 +407,51 @@ absl::StatusOr<int64_t> TrainableModel::Save(const std::string& folder) {
   ProcessGroup& group = *sharded.process_group;
   const at::Device device = sharded.options.device;
   const at::ScalarType type = sharded.options.compute_dtype == at::kBFloat16 ? at::kBFloat16 : at::kFloat;
+  // Rank 0 writes what all ranks gather. An error of its own waits until all have heard of it, so that they stay in
+  // step; the writer, and with it what it wrote, has gone by then.
+  std::unique_ptr<ModelFolderWriter> writer;
+  absl::Status mine;
+  const auto write = [&](auto&& work) {
+    try {
+      mine = work();
+    } catch (const std::exception& error) {
+      mine = absl::InternalError(absl::StrCat("saving to ", folder, ": ", error.what()));
+    }
+    if (!mine.ok()) writer.reset();
+  };
   try {
-    // Rank 0 writes what all ranks gather; an error of its own waits until all can hear of it.
-    std::unique_ptr<ModelFolderWriter> writer;
-    absl::Status mine;
     if (group.rank() == 0) {
-      ModelFolderOptions options;
-      options.source = sharded.folder;
-      options.target = folder;
-      options.dtype = type == at::kFloat ? Dtype::kF32 : Dtype::kBF16;
-      options.head = sharded.options.head;
-      auto created = ModelFolderWriter::Create(sharded.config, sharded.layout, options);
-      if (created.ok()) {
-        writer = *std::move(created);
-      } else {
-        mine = created.status();
-      }
+      write([&]() -> absl::Status {
+        ModelFolderOptions options;
+        options.source = sharded.folder;
+        options.target = folder;
+        options.dtype = type == at::kFloat ? Dtype::kF32 : Dtype::kBF16;
+        options.head = sharded.options.head;
+        QUARTET_ASSIGN_OR_RETURN(writer, ModelFolderWriter::Create(sharded.config, sharded.layout, options));
+        return absl::OkStatus();
+      });
     }
     QUARTET_RETURN_IF_ERROR(AgreeOnStatus(group, mine, device));
 
     const int groups = static_cast<int>(sharded.flat.size());
     for (int g = 0; g < groups; ++g) {
       GatheredGroup gathered = sharded.Gather(g, g + 1 < groups ? g + 1 : -1);
-      if (writer == nullptr || !mine.ok()) continue;
-      for (int p = 0; p < static_cast<int>(gathered.tensors().size()) && mine.ok(); ++p) {
-        const at::Tensor values = gathered.tensors()[p].to(at::kCPU, type);
-        mine = writer->Write(g, p, values.const_data_ptr());
-      }
+      if (writer == nullptr) continue;
+      write([&]() -> absl::Status {
+        for (int p = 0; p < static_cast<int>(gathered.tensors().size()); ++p) {
+          const at::Tensor values = gathered.tensors()[p].to(at::kCPU, type);
+          QUARTET_RETURN_IF_ERROR(writer->Write(g, p, values.const_data_ptr()));
+        }
+        return absl::OkStatus();
+      });
     }
     int64_t bytes = 0;
-    if (writer != nullptr && mine.ok()) {
-      auto finished = writer->Finish();
-      mine = finished.status();
-      if (finished.ok()) bytes = *finished;
+    if (writer != nullptr) {
+      write([&]() -> absl::Status {
+        QUARTET_RETURN_IF_ERROR(FailPoint("trainable_model.save"));
+        QUARTET_ASSIGN_OR_RETURN(bytes, writer->Finish());
+        return absl::OkStatus();
+      });
     }
     QUARTET_RETURN_IF_ERROR(AgreeOnStatus(group, mine, device));
     const at::Tensor total = at::full({1}, bytes, at::TensorOptions(at::kLong).device(device));
