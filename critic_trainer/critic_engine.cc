@@ -7,9 +7,11 @@
 #include "core/rl/losses.h"
 #include "core/training/engine_setup.h"
 #include "core/training/forward.h"
+#include "core/training/model_save.h"
 #include "core/training/packing.h"
 #include "core/training/rank_info.h"
 #include "core/zero/trainable_model.h"
+#include "core/zero/training_state.h"
 
 namespace quartet {
 
@@ -36,7 +38,8 @@ absl::StatusOr<std::unique_ptr<CriticEngine>> CriticEngine::Load(const RunConfig
                                                                    TrainerOptions(config.critic(), HeadKind::kScalar,
                                                                                   config.seed(), context),
                                                                    impl->ranks.get(), &impl->ledger));
-    return absl::OkStatus();
+    if (config.critic().load_checkpoint().empty()) return absl::OkStatus();
+    return LoadTrainingState(*impl->trainable, config.critic().load_checkpoint());
   });
   QUARTET_RETURN_IF_ERROR(status);
   return std::unique_ptr<CriticEngine>(new CriticEngine(std::move(impl)));
@@ -83,11 +86,16 @@ absl::Status CriticEngine::Update(const CriticUpdateCall& call, const std::vecto
   });
 }
 
+absl::Status CriticEngine::Save(const SaveCall& call, SaveSummary* summary) {
+  return SaveModel(*impl_->trainable, call, "critic_trainer.save", summary);
+}
+
 RankInfo CriticEngine::Info() const {
   RankInfo info = DescribeRank(*impl_->context, impl_->ledger);
   ShardedModel& model = impl_->model();
   info.set_model_parameters(model.layout().numel());
   info.set_gathered_bytes_per_parameter(static_cast<int32_t>(c10::elementSize(model.options().compute_dtype)));
+  info.set_optimizer_steps(impl_->trainable->steps());
   return info;
 }
 

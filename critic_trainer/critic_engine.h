@@ -36,6 +36,9 @@ class CriticEngine {
   absl::Status Update(const CriticUpdateCall& call, const std::vector<TrainingSequence>& sequences,
                       CriticUpdateSums* sums);
 
+  // Writes folders that must not exist. Collective. An error of any rank is every rank's and leaves them in step.
+  absl::Status Save(const SaveCall& call, SaveSummary* summary);
+
   RankInfo Info() const;
 
  private:

@@ -12,6 +12,7 @@
 #include "core/service/replay_guard.h"
 #include "core/service/status_conversion.h"
 #include "core/training/batch_check.h"
+#include "core/training/checkpoint_calls.h"
 #include "core/training/leader_calls.h"
 #include "core/training/model_folder_check.h"
 #include "core/training/service_calls.h"
@@ -24,6 +25,7 @@ namespace {
 
 constexpr char kValues[] = "critic_trainer.Values";
 constexpr char kUpdate[] = "critic_trainer.Update";
+constexpr char kSave[] = "critic_trainer.Save";
 constexpr char kInfo[] = "critic_trainer.Info";
 
 // The public calls run on gRPC's threads, the rank's handlers on its executor thread, which alone uses the engine.
@@ -42,6 +44,10 @@ class CriticTrainerService final : public RankService, public CriticTrainer::Ser
         group, kUpdate, RankGroup::Kind::kCollective,
         [this](const CriticUpdateCall& call, const std::vector<TrainingSequence>& sequences, CriticUpdateSums* sums,
                std::vector<TokenValues>*) { return engine_->Update(call, sequences, sums); });
+    RegisterTyped<SaveCall, TokenSequence, SaveSummary, TokenValues>(
+        group, kSave, RankGroup::Kind::kCollective,
+        [this](const SaveCall& call, const std::vector<TokenSequence>&, SaveSummary* summary,
+               std::vector<TokenValues>*) { return engine_->Save(call, summary); });
     RegisterTyped<InfoCall, TokenSequence, RankInfo, TokenValues>(
         group, kInfo, RankGroup::Kind::kLocal,
         [this](const InfoCall&, const std::vector<TokenSequence>&, RankInfo* info, std::vector<TokenValues>*) {
@@ -68,6 +74,10 @@ class CriticTrainerService final : public RankService, public CriticTrainer::Ser
   grpc::Status Update(grpc::ServerContext* context, grpc::ServerReader<CriticUpdateRequest>* reader,
                       CriticUpdateReply* reply) override {
     return ToGrpc(Update(DeadlineOf(*context), reader, reply));
+  }
+  grpc::Status SaveCheckpoint(grpc::ServerContext* context, const SaveCheckpointRequest* request,
+                              SaveCheckpointReply* reply) override {
+    return ToGrpc(SaveCheckpoint(DeadlineOf(*context), *request, reply));
   }
 
  private:
@@ -121,6 +131,15 @@ class CriticTrainerService final : public RankService, public CriticTrainer::Ser
     done.reply.set_clip_fraction(done.Mean(&CriticUpdateSums::clipped));
     done.reply.set_value_mean(done.Mean(&CriticUpdateSums::values));
     return done.reply;
+  }
+
+  absl::Status SaveCheckpoint(absl::Time deadline, const SaveCheckpointRequest& request, SaveCheckpointReply* reply) {
+    QUARTET_RETURN_IF_ERROR(CheckReady("SaveCheckpoint"));
+    const uint64_t hash = PayloadHash(request, std::vector<SaveCheckpointRequest>());
+    QUARTET_ASSIGN_OR_RETURN(*reply, DoOnce<SaveCheckpointReply>(guard_, request.identity(), hash, deadline, [&] {
+      return RunSave(group_, kSave, request, config_.run_dir(), "critic", deadline);
+    }));
+    return absl::OkStatus();
   }
 
   const RunConfig config_;

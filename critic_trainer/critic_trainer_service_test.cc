@@ -27,11 +27,29 @@ TokenSequence Tokens(uint64_t index, int length) {
 class CriticTrainerServiceTest : public ::testing::Test {
  protected:
   void SetUp() override {
-    auto ranks = ServiceRanks::Start({.service = "critic_trainer", .create = CreateCriticTrainer},
-                                     TestConfig("core/model/testdata/llama_critic", 3), 2);
+    config_ = TestConfig("core/model/testdata/llama_critic", 3);
+    Start(2);
+  }
+
+  // In place of the service that runs.
+  void Start(int number) {
+    ranks_.reset();
+    auto ranks = ServiceRanks::Start({.service = "critic_trainer", .create = CreateCriticTrainer}, config_, number);
     ASSERT_TRUE(ranks.ok()) << ranks.status();
     ranks_ = *std::move(ranks);
     stub_ = CriticTrainer::NewStub(ranks_->channel());
+  }
+
+  absl::StatusOr<SaveCheckpointReply> Save(uint64_t sequence, const std::string& id) {
+    grpc::ClientContext context;
+    SaveCheckpointRequest request;
+    request.mutable_identity()->set_run_id("run");
+    request.mutable_identity()->set_sequence(sequence);
+    request.set_checkpoint_id(id);
+    request.set_save_optimizer(true);
+    SaveCheckpointReply reply;
+    if (absl::Status s = FromGrpc(stub_->SaveCheckpoint(&context, request, &reply)); !s.ok()) return s;
+    return reply;
   }
 
   absl::StatusOr<std::vector<TokenValues>> Values(const std::vector<TokenSequence>& items) {
@@ -74,6 +92,7 @@ class CriticTrainerServiceTest : public ::testing::Test {
     return reply;
   }
 
+  RunConfig config_;
   std::unique_ptr<ServiceRanks> ranks_;
   std::unique_ptr<CriticTrainer::Stub> stub_;
 };
@@ -101,6 +120,45 @@ TEST_F(CriticTrainerServiceTest, LearnsTheReturnsThatItIsGiven) {
     (step == 1 ? first : last) = reply->loss();
   }
   EXPECT_LT(last, 0.5 * first);
+}
+
+TEST_F(CriticTrainerServiceTest, SavesItselfOnceAndStartsFromWhatItSaved) {
+  std::vector<TrainingSequence> items(1);
+  *items[0].mutable_tokens() = Tokens(0, 6);
+  for (int a = 0; a < 4; ++a) {
+    items[0].add_loss_weights(0.25);
+    items[0].add_old_values(0);
+    items[0].add_returns(1);
+  }
+  ASSERT_TRUE(Update(1, items).ok());
+  const auto saved = Save(2, "step_1");
+  ASSERT_TRUE(saved.ok()) << saved.status();
+  EXPECT_EQ(saved->folder(), "step_1/critic");
+  EXPECT_EQ(saved->state_folder(), "step_1/critic_state");
+  EXPECT_GT(saved->bytes(), 0);
+  const auto repeat = Save(2, "step_1");
+  ASSERT_TRUE(repeat.ok()) << repeat.status();
+  EXPECT_EQ(repeat->SerializeAsString(), saved->SerializeAsString());
+  EXPECT_TRUE(absl::IsAlreadyExists(Save(3, "step_1").status()));
+  const auto expected = Values({Tokens(0, 6)});
+  ASSERT_TRUE(expected.ok()) << expected.status();
+
+  // The state over the model that it began with; and the model folder by itself.
+  const std::string root = config_.run_dir() + "/checkpoints/";
+  config_.mutable_critic()->set_load_checkpoint(root + saved->state_folder());
+  for (const bool from_state : {true, false}) {
+    if (!from_state) {
+      config_.mutable_critic()->clear_load_checkpoint();
+      config_.mutable_critic()->set_pretrain(root + saved->folder());
+    }
+    Start(from_state ? 3 : 1);
+    const auto values = Values({Tokens(0, 6)});
+    ASSERT_TRUE(values.ok()) << values.status();
+    for (int a = 0; a < 4; ++a) EXPECT_NEAR((*values)[0].values(a), (*expected)[0].values(a), 1e-6);
+    const auto next = Update(1, items);
+    ASSERT_TRUE(next.ok()) << next.status();
+    EXPECT_EQ(next->optimizer_steps(), from_state ? 2 : 1);
+  }
 }
 
 TEST_F(CriticTrainerServiceTest, RefusesAnUpdateWithoutReturnsAndNamesTheSequence) {

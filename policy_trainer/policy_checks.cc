@@ -1,9 +1,7 @@
 #include "policy_trainer/policy_checks.h"
 
-#include <algorithm>
 #include <cmath>
 
-#include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "core/base/status_macros.h"
 
@@ -46,15 +44,6 @@ absl::Status CheckPolicyUpdate(const PolicyUpdateHeader& header, const std::vect
                                  {"old_log_probs", &TrainingSequence::old_log_probs, ppo},
                                  {"advantages", &TrainingSequence::advantages, ppo}},
                                 limits);
-}
-
-absl::Status CheckCheckpointId(const std::string& id) {
-  const bool allowed = !id.empty() && id.size() <= 64 && std::all_of(id.begin(), id.end(), [](char c) {
-    return (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9') || c == '_' || c == '-';
-  });
-  if (allowed) return absl::OkStatus();
-  return absl::InvalidArgumentError(
-      absl::StrCat("checkpoint_id is \"", absl::CEscape(id), "\"; allowed is [a-z0-9_-]{1,64}"));
 }
 
 }  // namespace quartet

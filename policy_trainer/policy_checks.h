@@ -1,7 +1,6 @@
 // What a policy update may ask for. LibTorch-free.
 #pragma once
 
-#include <string>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -13,8 +12,5 @@ namespace quartet {
 // INVALID_ARGUMENT names the field or the sequence, the value and what is allowed.
 absl::Status CheckPolicyUpdate(const PolicyUpdateHeader& header, const std::vector<TrainingSequence>& sequences,
                                const SequenceLimits& limits);
-
-// An identifier that is safe in a path: [a-z0-9_-]{1,64}.
-absl::Status CheckCheckpointId(const std::string& id);
 
 }  // namespace quartet

@@ -56,14 +56,5 @@ TEST_F(PolicyChecksTest, RefusesALossThatIsNotSetOrHasSenselessBounds) {
   EXPECT_THAT(Refusal(), HasSubstr("header.loss.kind is 0"));
 }
 
-TEST(CheckpointId, IsAnIdentifierAndNeverAPath) {
-  EXPECT_TRUE(CheckCheckpointId("step_12-a").ok());
-  EXPECT_TRUE(CheckCheckpointId(std::string(64, 'a')).ok());
-  for (const std::string& id : {std::string(), std::string(65, 'a'), std::string(".."), std::string("a/b"),
-                                std::string("A"), std::string("a\0b", 3)}) {
-    EXPECT_TRUE(absl::IsInvalidArgument(CheckCheckpointId(id))) << id;
-  }
-}
-
 }  // namespace
 }  // namespace quartet

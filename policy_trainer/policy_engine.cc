@@ -12,9 +12,11 @@
 #include "core/rl/losses.h"
 #include "core/training/engine_setup.h"
 #include "core/training/forward.h"
+#include "core/training/model_save.h"
 #include "core/training/packing.h"
 #include "core/training/rank_info.h"
 #include "core/zero/trainable_model.h"
+#include "core/zero/training_state.h"
 
 namespace quartet {
 
@@ -44,7 +46,8 @@ absl::StatusOr<std::unique_ptr<PolicyEngine>> PolicyEngine::Load(const RunConfig
                                                                    TrainerOptions(config.actor(), HeadKind::kVocabulary,
                                                                                   config.seed(), context),
                                                                    impl->ranks.get(), impl->ledger.get()));
-    return absl::OkStatus();
+    if (config.actor().load_checkpoint().empty()) return absl::OkStatus();
+    return LoadTrainingState(*impl->trainable, config.actor().load_checkpoint());
   });
   QUARTET_RETURN_IF_ERROR(status);
   return std::unique_ptr<PolicyEngine>(new PolicyEngine(std::move(impl)));
@@ -137,15 +140,8 @@ absl::StatusOr<std::shared_ptr<const PublishedWeights>> PolicyEngine::Publish(ui
   return snapshot;
 }
 
-absl::StatusOr<int64_t> PolicyEngine::Save(const std::string& folder) {
-  QUARTET_RETURN_IF_ERROR(FailPoint("policy_trainer.save"));
-  int64_t bytes = 0;
-  const absl::Status status = CatchExceptions("saving " + folder, [&]() -> absl::Status {
-    QUARTET_ASSIGN_OR_RETURN(bytes, impl_->trainable->Save(folder));
-    return absl::OkStatus();
-  });
-  QUARTET_RETURN_IF_ERROR(status);
-  return bytes;
+absl::Status PolicyEngine::Save(const SaveCall& call, SaveSummary* summary) {
+  return SaveModel(*impl_->trainable, call, "policy_trainer.save", summary);
 }
 
 RankInfo PolicyEngine::Info() const {
@@ -153,6 +149,7 @@ RankInfo PolicyEngine::Info() const {
   ShardedModel& model = impl_->model();
   info.set_model_parameters(model.layout().numel());
   info.set_gathered_bytes_per_parameter(static_cast<int32_t>(c10::elementSize(model.options().compute_dtype)));
+  info.set_optimizer_steps(impl_->trainable->steps());
   return info;
 }
 

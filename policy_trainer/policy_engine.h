@@ -25,8 +25,8 @@ namespace quartet {
 // An error that comes from LibTorch or a collective is INTERNAL; the ranks are not in step afterwards.
 class PolicyEngine {
  public:
-  // Loads config.actor.pretrain, sharded over the ranks of `context`, which must outlive the engine. Collective.
-  // `config` is resolved.
+  // Loads config.actor.pretrain and config.actor.load_checkpoint, sharded over the ranks of `context`, which must
+  // outlive the engine. Collective. `config` is resolved.
   static absl::StatusOr<std::unique_ptr<PolicyEngine>> Load(const RunConfig& config, const RankContext& context);
   ~PolicyEngine();
 
@@ -42,8 +42,8 @@ class PolicyEngine {
   // A copy of what this rank owns of the present weights, in the type of actor.dtype. No element is owned by two ranks.
   absl::StatusOr<std::shared_ptr<const PublishedWeights>> Publish(uint64_t version);
 
-  // Writes a Hugging Face folder, which must not exist. Collective.
-  absl::StatusOr<int64_t> Save(const std::string& folder);
+  // Writes folders that must not exist. Collective. An error of any rank is every rank's and leaves them in step.
+  absl::Status Save(const SaveCall& call, SaveSummary* summary);
 
   RankInfo Info() const;
 

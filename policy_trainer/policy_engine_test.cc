@@ -185,9 +185,12 @@ TEST_P(PolicyEngineTest, PublishesEachElementOfTheSavedWeightsExactlyOnce) {
       ASSERT_TRUE(snapshot.ok()) << snapshot.status();
       parts[context.rank] = (*snapshot)->Describe(tensors);
       snapshots[context.rank] = *std::move(snapshot);
-      const auto bytes = engine.Save(folder);
-      ASSERT_TRUE(bytes.ok()) << bytes.status();
-      EXPECT_GT(*bytes, 0);
+      SaveCall call;
+      call.set_folder(folder);
+      SaveSummary saved;
+      const absl::Status status = engine.Save(call, &saved);
+      ASSERT_TRUE(status.ok()) << status;
+      EXPECT_GT(saved.bytes(), 0);
     });
     const Dtype type = std::strcmp(dtype, "bf16") == 0 ? Dtype::kBF16 : Dtype::kF32;
     const auto manifest =
@@ -234,6 +237,7 @@ TEST_P(PolicyEngineTest, TellsItsMemoryAndSizeAndHoldsNoGatheredParametersBetwee
     EXPECT_EQ(info.endpoint(), context.endpoint);
     EXPECT_GT(info.peak_rss_bytes(), 1 << 20);
     EXPECT_EQ(info.gathered_bytes_per_parameter(), 4);
+    EXPECT_EQ(info.optimizer_steps(), 1);
     EXPECT_EQ(info.model_parameters(), MakeParameterLayout(*ReadModelConfig(kModel), HeadKind::kVocabulary).numel());
     for (const MemoryUse& use : info.memory()) {
       if (use.category() == "gathered") {

@@ -1,7 +1,6 @@
 #include "policy_trainer/policy_trainer_service.h"
 
 #include <algorithm>
-#include <filesystem>
 #include <mutex>
 #include <optional>
 #include <utility>
@@ -9,7 +8,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "core/base/fail_point.h"
-#include "core/base/files.h"
 #include "core/base/logging.h"
 #include "core/base/status_macros.h"
 #include "core/model/model_config.h"
@@ -17,6 +15,7 @@
 #include "core/service/replay_guard.h"
 #include "core/service/status_conversion.h"
 #include "core/training/batch_check.h"
+#include "core/training/checkpoint_calls.h"
 #include "core/training/leader_calls.h"
 #include "core/training/model_folder_check.h"
 #include "core/training/service_calls.h"
@@ -59,11 +58,7 @@ class PolicyTrainerService final : public RankService, public PolicyTrainer::Ser
     RegisterTyped<SaveCall, TokenSequence, SaveSummary, TokenValues>(
         group, kSave, RankGroup::Kind::kCollective,
         [this](const SaveCall& call, const std::vector<TokenSequence>&, SaveSummary* summary,
-               std::vector<TokenValues>*) -> absl::Status {
-          QUARTET_ASSIGN_OR_RETURN(const int64_t bytes, engine_->Save(call.folder()));
-          summary->set_bytes(bytes);
-          return absl::OkStatus();
-        });
+               std::vector<TokenValues>*) { return engine_->Save(call, summary); });
     RegisterTyped<InfoCall, TokenSequence, RankInfo, TokenValues>(
         group, kInfo, RankGroup::Kind::kLocal,
         [this](const InfoCall&, const std::vector<TokenSequence>&, RankInfo* info, std::vector<TokenValues>*) {
@@ -227,29 +222,11 @@ class PolicyTrainerService final : public RankService, public PolicyTrainer::Ser
 
   absl::Status SaveCheckpoint(absl::Time deadline, const SaveCheckpointRequest& request, SaveCheckpointReply* reply) {
     QUARTET_RETURN_IF_ERROR(CheckReady("SaveCheckpoint"));
-    QUARTET_RETURN_IF_ERROR(CheckCheckpointId(request.checkpoint_id()));
     const uint64_t hash = PayloadHash(request, std::vector<SaveCheckpointRequest>());
     QUARTET_ASSIGN_OR_RETURN(*reply, DoOnce<SaveCheckpointReply>(guard_, request.identity(), hash, deadline, [&] {
-      return ApplySave(request.checkpoint_id(), deadline);
+      return RunSave(group_, kSave, request, config_.run_dir(), "policy", deadline);
     }));
     return absl::OkStatus();
-  }
-
-  absl::StatusOr<SaveCheckpointReply> ApplySave(const std::string& id, absl::Time deadline) {
-    SaveCheckpointReply reply;
-    reply.set_folder(absl::StrCat(id, "/policy"));
-    SaveCall call;
-    call.set_folder(absl::StrCat(config_.run_dir(), "/checkpoints/", reply.folder()));
-    std::error_code error;
-    if (std::filesystem::exists(call.folder(), error)) {
-      return absl::AlreadyExistsError(absl::StrCat("checkpoint_id \"", id, "\": ", call.folder(), " is there already"));
-    }
-    QUARTET_RETURN_IF_ERROR(MakeDirs(std::filesystem::path(call.folder()).parent_path()));
-    QUARTET_ASSIGN_OR_RETURN(std::vector<RankOutput> outputs,
-                             group_.Run(kSave, MakeInputs(call.SerializeAsString(), group_.world_size()), deadline));
-    QUARTET_ASSIGN_OR_RETURN(std::vector<SaveSummary> parts, ParseSummaries<SaveSummary>(outputs));
-    reply.set_bytes(parts[0].bytes());
-    return reply;
   }
 
   const RunConfig config_;

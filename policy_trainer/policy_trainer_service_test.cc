@@ -2,6 +2,10 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/resource.h>
+
+#include <filesystem>
 
 #include "core/base/fail_point.h"
 #include "core/safetensors/reader.h"
@@ -9,6 +13,7 @@
 #include "core/training/testing/engine_ranks.h"
 #include "core/training/testing/service_ranks.h"
 #include "core/weights/tensor_hash.h"
+#include "core/zero/state_folder.h"
 #include "proto/policy_trainer.grpc.pb.h"
 
 namespace quartet {
@@ -59,10 +64,27 @@ class PolicyTrainerServiceTest : public ::testing::Test {
   void SetUp() override {
     config_ = TestConfig("core/model/testdata/llama", 3);
     config_.mutable_actor()->set_max_len(16);
-    auto ranks = ServiceRanks::Start({.service = "policy_trainer", .create = CreatePolicyTrainer}, config_, 2);
+    Start(2);
+  }
+
+  // In place of the service that runs.
+  void Start(int number) {
+    ranks_.reset();
+    auto ranks = ServiceRanks::Start({.service = "policy_trainer", .create = CreatePolicyTrainer}, config_, number);
     ASSERT_TRUE(ranks.ok()) << ranks.status();
     ranks_ = *std::move(ranks);
     stub_ = PolicyTrainer::NewStub(ranks_->channel());
+  }
+
+  absl::StatusOr<SaveCheckpointReply> Save(uint64_t sequence, const std::string& id, bool save_optimizer = false) {
+    grpc::ClientContext context;
+    SaveCheckpointRequest request;
+    *request.mutable_identity() = Identity(sequence);
+    request.set_checkpoint_id(id);
+    request.set_save_optimizer(save_optimizer);
+    SaveCheckpointReply reply;
+    if (absl::Status s = FromGrpc(stub_->SaveCheckpoint(&context, request, &reply)); !s.ok()) return s;
+    return reply;
   }
 
   absl::StatusOr<std::vector<TokenValues>> LogProbs(const std::vector<TokenSequence>& items, float temperature = 1) {
@@ -221,23 +243,81 @@ TEST_F(PolicyTrainerServiceTest, FlipsABitOnTheWireWhereATestAsksForIt) {
 }
 
 TEST_F(PolicyTrainerServiceTest, SavesACheckpointUnderItsIdentifierOnce) {
-  const auto save = [&](uint64_t sequence, const std::string& id) -> absl::StatusOr<SaveCheckpointReply> {
-    grpc::ClientContext context;
-    SaveCheckpointRequest request;
-    *request.mutable_identity() = Identity(sequence);
-    request.set_checkpoint_id(id);
-    SaveCheckpointReply reply;
-    if (absl::Status s = FromGrpc(stub_->SaveCheckpoint(&context, request, &reply)); !s.ok()) return s;
-    return reply;
-  };
-  const auto saved = save(1, "step_1");
+  const auto saved = Save(1, "step_1");
   ASSERT_TRUE(saved.ok()) << saved.status();
   EXPECT_EQ(saved->folder(), "step_1/policy");
+  EXPECT_EQ(saved->state_folder(), "");
   EXPECT_TRUE(CheckpointReader::Open(config_.run_dir() + "/checkpoints/step_1/policy").ok());
-  EXPECT_TRUE(save(1, "step_1").ok());  // a repeat
-  EXPECT_TRUE(absl::IsAlreadyExists(save(2, "step_1").status()));
-  EXPECT_TRUE(absl::IsInvalidArgument(save(2, "../step_1").status()));
-  EXPECT_TRUE(save(2, "step_2").ok());
+  EXPECT_TRUE(Save(1, "step_1").ok());  // a repeat
+  EXPECT_TRUE(absl::IsAlreadyExists(Save(2, "step_1").status()));
+  EXPECT_TRUE(absl::IsInvalidArgument(Save(2, "../step_1").status()));
+  EXPECT_TRUE(Save(2, "step_2").ok());
+}
+
+TEST_F(PolicyTrainerServiceTest, StartsFromATrainingStateWithAnyNumberOfRanks) {
+  ASSERT_TRUE(Update(SftHeader(1), SftItems()).ok());
+  ASSERT_TRUE(Update(SftHeader(2), SftItems()).ok());
+  const auto saved = Save(3, "step_1", /*save_optimizer=*/true);
+  ASSERT_TRUE(saved.ok()) << saved.status();
+  EXPECT_EQ(saved->state_folder(), "step_1/policy_state");
+  const std::string folder = config_.run_dir() + "/checkpoints/step_1/policy_state";
+  const auto state = StateReader::Open(folder);
+  ASSERT_TRUE(state.ok()) << state.status();
+  EXPECT_EQ((*state)->manifest_hash(), saved->state_hash());
+  const auto expected = LogProbs({Tokens(0, {1, 2, 3, 4})});
+  const auto next = Update(SftHeader(4), SftItems());
+  ASSERT_TRUE(next.ok()) << next.status();
+
+  config_.mutable_actor()->set_load_checkpoint(folder);
+  Start(3);
+  grpc::ClientContext context;
+  ServiceInfo info;
+  ASSERT_TRUE(FromGrpc(stub_->GetInfo(&context, GetInfoRequest(), &info)).ok());
+  EXPECT_EQ(info.ranks(2).optimizer_steps(), 2);
+  const auto loaded = LogProbs({Tokens(0, {1, 2, 3, 4})});
+  ASSERT_TRUE(loaded.ok()) << loaded.status();
+  for (int t = 0; t < 3; ++t) EXPECT_NEAR((*loaded)[0].values(t), (*expected)[0].values(t), 1e-6);
+  const auto again = Update(SftHeader(1), SftItems());
+  ASSERT_TRUE(again.ok()) << again.status();
+  EXPECT_EQ(again->optimizer_steps(), 3);
+  EXPECT_NEAR(again->loss() / next->loss(), 1, 1e-5);
+  EXPECT_NEAR(again->grad_norm() / next->grad_norm(), 1, 1e-5);
+}
+
+TEST_F(PolicyTrainerServiceTest, ServesOnAfterADiskThatWasFull) {
+  const std::string checkpoint =
+      std::filesystem::path(config_.run_dir() + "/checkpoints/step_1").lexically_normal().string();
+  // A limit on the size of files stands for it: the model needs more.
+  signal(SIGXFSZ, SIG_IGN);
+  rlimit before{};
+  ASSERT_EQ(getrlimit(RLIMIT_FSIZE, &before), 0);
+  uint64_t sequence = 0;
+  for (const bool save_optimizer : {false, true}) {
+    rlimit small = before;
+    small.rlim_cur = 32 << 10;
+    ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &small), 0);
+    const absl::Status full = Save(++sequence, "step_1", save_optimizer).status();
+    ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &before), 0);
+    EXPECT_TRUE(absl::IsResourceExhausted(full)) << full;
+    EXPECT_THAT(std::string(full.message()), HasSubstr(checkpoint));
+    EXPECT_TRUE(std::filesystem::is_empty(checkpoint));
+    EXPECT_TRUE(LogProbs({Tokens(0, {1, 2})}).ok());
+  }
+  EXPECT_TRUE(Save(++sequence, "step_1", true).ok());
+}
+
+TEST_F(PolicyTrainerServiceTest, ServesOnAfterASaveThatFailedOnOneRank) {
+  uint64_t sequence = 0;
+  for (const char* point : {"policy_trainer.save", "training_state.write", "trainable_model.save"}) {
+    ASSERT_TRUE(SetFailPoints(std::string(point) + "=error@1").ok());
+    const absl::Status status = Save(++sequence, "step_1", true).status();
+    ASSERT_TRUE(SetFailPoints("").ok());
+    EXPECT_TRUE(absl::IsInternal(status)) << status;
+    EXPECT_THAT(std::string(status.message()), HasSubstr(point));
+    EXPECT_TRUE(std::filesystem::is_empty(config_.run_dir() + "/checkpoints/step_1"));
+    EXPECT_TRUE(LogProbs({Tokens(0, {1, 2})}).ok());
+  }
+  EXPECT_TRUE(Save(++sequence, "step_1", true).ok());
 }
 
 TEST_F(PolicyTrainerServiceTest, DescribesItselfAndItsRanks) {

@@ -213,6 +213,9 @@ void FillDefaults(RunConfig* c) {
   QUARTET_DEFAULT(t, save_steps, 0);
   QUARTET_DEFAULT(t, call_timeout_seconds, 600);
   QUARTET_DEFAULT(t, max_log_prob_diff_mean, 0.5f);
+  QUARTET_DEFAULT(t, save_optimizer, t->save_steps() > 0);
+  QUARTET_DEFAULT(t, load_checkpoint, false);
+  QUARTET_DEFAULT(t, max_ckpt_num, 3);
 
   SftConfig* s = c->mutable_sft();
   QUARTET_DEFAULT_TEXT(s, input_key, "prompt");
@@ -407,6 +410,10 @@ absl::Status CheckTrain(const RunConfig& c) {
                      c.rollout().rollout_batch_size(), " * ", c.rollout().n_samples_per_prompt(), " = ", sequences));
   }
   QUARTET_RETURN_IF_ERROR(Integer("train.save_steps", t.save_steps(), 0));
+  QUARTET_RETURN_IF_ERROR(Integer("train.max_ckpt_num", t.max_ckpt_num(), 0));
+  if (t.save_steps() == 0 && t.max_ckpt_num() != 3) {
+    return NoEffect("train.max_ckpt_num", "train.save_steps is 0, so there is only the checkpoint at the end");
+  }
   QUARTET_RETURN_IF_ERROR(Integer("train.call_timeout_seconds", t.call_timeout_seconds(), 1));
   return Real("train.max_log_prob_diff_mean", t.max_log_prob_diff_mean(), 0, kInfinity, /*open_low=*/true);
 }
@@ -489,9 +496,10 @@ void ResolvePath(const std::string& base_folder, std::string* path) {
 void ResolvePaths(const std::string& base_folder, RunConfig* c) {
   ResolvePath(base_folder, c->mutable_run_dir());
   if (!c->data().prompt_data().empty()) ResolvePath(base_folder, c->mutable_data()->mutable_prompt_data());
-  for (std::string* path :
-       {c->mutable_rollout()->mutable_pretrain(), c->mutable_actor()->mutable_pretrain(),
-        c->mutable_critic()->mutable_pretrain(), c->mutable_sft()->mutable_data(), c->mutable_eval()->mutable_data()}) {
+  for (std::string* path : {c->mutable_rollout()->mutable_pretrain(), c->mutable_actor()->mutable_pretrain(),
+                            c->mutable_critic()->mutable_pretrain(), c->mutable_actor()->mutable_load_checkpoint(),
+                            c->mutable_critic()->mutable_load_checkpoint(), c->mutable_sft()->mutable_data(),
+                            c->mutable_eval()->mutable_data()}) {
     ResolvePath(base_folder, path);
   }
   if (c->has_reference()) ResolvePath(base_folder, c->mutable_reference()->mutable_pretrain());
@@ -536,6 +544,9 @@ absl::StatusOr<RunConfig> LoadRunConfig(const std::string& path, const std::vect
 
 absl::Status ResolveRunConfig(RunConfig* config, const std::string& base_folder) {
   QUARTET_RETURN_IF_ERROR(CheckClipOverlap(config->algorithm()));
+  if (config->train().load_checkpoint() && config->run_dir().empty()) {
+    return Missing("run_dir", "train.load_checkpoint continues the run that is in it");
+  }
   FillDefaults(config);
   QUARTET_RETURN_IF_ERROR(CheckAll(*config));
   ResolvePaths(base_folder, config);
@@ -577,6 +588,10 @@ absl::Status CheckFor(const RunConfig& config, Program program) {
                    absl::StrCat("it must be at least data.prompt_max_len + rollout.generate_max_len = ", longest));
       }
     }
+  }
+  if (program == Program::kSft && config.train().load_checkpoint()) {
+    return NoEffect("train.load_checkpoint",
+                    "fine-tuning does not continue; actor.load_checkpoint starts from a state");
   }
   if (program == Program::kSft && config.sft().data().empty()) {
     return Missing("sft.data", "it names a JSONL file of prompts and responses");

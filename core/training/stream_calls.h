@@ -1,5 +1,5 @@
-// The public calls of trainers and scorer that bring sequences on a client's stream. gRPC-free: a stream is what has the
-// Read and Write of gRPC's.
+// The public calls of trainers and scorer that bring sequences on a client's stream. gRPC-free: a stream is what has
+// the Read and Write of gRPC's.
 #pragma once
 
 #include <optional>
@@ -48,8 +48,8 @@ absl::Status AnswerForward(RankGroup& group, const std::string& method, int micr
   return absl::OkStatus();
 }
 
-// Reads one update, checks it by `check` and does it once by `apply`, which returns absl::StatusOr<Reply>; both are given
-// the header and the sequences.
+// Reads one update, checks it by `check` and does it once by `apply`, which returns absl::StatusOr<Reply>; both are
+// given the header and the sequences.
 template <typename Request, typename Reply, typename Stream, typename Check, typename Apply>
 absl::Status AnswerUpdate(ReplayGuard& guard, absl::Time deadline, Stream* stream, const Check& check,
                           const Apply& apply, Reply* reply) {
