@@ -30,7 +30,19 @@ absl::Status SystemError(int error, const std::string& what) {
 absl::StatusOr<std::unique_ptr<AppendFile>> AppendFile::Create(const std::string& path) {
   const int fd = open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0644);
   if (fd < 0) return SystemError(errno, absl::StrCat("cannot create ", path));
-  return std::unique_ptr<AppendFile>(new AppendFile(path, fd));
+  return std::unique_ptr<AppendFile>(new AppendFile(path, fd, 0));
+}
+
+absl::StatusOr<std::unique_ptr<AppendFile>> AppendFile::Open(const std::string& path) {
+  const int fd = open(path.c_str(), O_WRONLY | O_CLOEXEC);
+  if (fd < 0) return SystemError(errno, absl::StrCat("cannot open ", path));
+  const off_t size = lseek(fd, 0, SEEK_END);
+  if (size < 0) {
+    const int error = errno;
+    close(fd);
+    return SystemError(error, absl::StrCat("cannot find the end of ", path));
+  }
+  return std::unique_ptr<AppendFile>(new AppendFile(path, fd, size));
 }
 
 AppendFile::~AppendFile() { close(fd_); }

@@ -15,6 +15,8 @@ class AppendFile {
  public:
   // Creates `path`; ALREADY_EXISTS where there is such a file.
   static absl::StatusOr<std::unique_ptr<AppendFile>> Create(const std::string& path);
+  // Goes on with a file that is there.
+  static absl::StatusOr<std::unique_ptr<AppendFile>> Open(const std::string& path);
   ~AppendFile();
   AppendFile(const AppendFile&) = delete;
   AppendFile& operator=(const AppendFile&) = delete;
@@ -26,10 +28,10 @@ class AppendFile {
   const std::string& path() const { return path_; }
 
  private:
-  AppendFile(std::string path, int fd) : path_(std::move(path)), fd_(fd) {}
+  AppendFile(std::string path, int fd, int64_t size) : path_(std::move(path)), fd_(fd), size_(size) {}
   std::string path_;
   int fd_;
-  int64_t size_ = 0;
+  int64_t size_;
 };
 
 }  // namespace quartet

@@ -14,6 +14,7 @@
 #include "core/service/protocol_version.h"
 #include "core/service/status_conversion.h"
 #include "core/service/stream_io.h"
+#include "core/zero/state_folder.h"
 
 namespace quartet {
 namespace {
@@ -167,6 +168,7 @@ class FakeServices::PolicyTrainerService : public PolicyTrainer::Service {
     reply->set_clip_fraction(0.125);
     reply->set_entropy(1.5);
     reply->set_grad_norm(2);
+    reply->set_optimizer_steps(++fake_->optimizer_steps_["policy_trainer"]);
     return grpc::Status::OK;
   }
   grpc::Status Publish(grpc::ServerContext*, const PublishRequest* request, PublishReply* reply) override {
@@ -181,8 +183,7 @@ class FakeServices::PolicyTrainerService : public PolicyTrainer::Service {
     if (grpc::Status s = fake_->Begin("policy_trainer.SaveCheckpoint"); !s.ok()) return s;
     std::lock_guard<std::mutex> lock(fake_->mutex_);
     fake_->identities_["policy_trainer"].push_back(request->identity());
-    reply->set_folder(request->checkpoint_id() + "/policy");
-    std::filesystem::create_directories(fake_->checkpoint_root_ + "/" + reply->folder());
+    fake_->MakeCheckpoint(*request, "policy", reply);
     return grpc::Status::OK;
   }
 
@@ -212,6 +213,15 @@ class FakeServices::CriticTrainerService : public CriticTrainer::Service {
     fake_->identities_["critic_trainer"].push_back(header->identity());
     fake_->critic_updates_.push_back(*header);
     reply->set_loss(0.75);
+    reply->set_optimizer_steps(++fake_->optimizer_steps_["critic_trainer"]);
+    return grpc::Status::OK;
+  }
+  grpc::Status SaveCheckpoint(grpc::ServerContext*, const SaveCheckpointRequest* request,
+                              SaveCheckpointReply* reply) override {
+    if (grpc::Status s = fake_->Begin("critic_trainer.SaveCheckpoint"); !s.ok()) return s;
+    std::lock_guard<std::mutex> lock(fake_->mutex_);
+    fake_->identities_["critic_trainer"].push_back(request->identity());
+    fake_->MakeCheckpoint(*request, "critic", reply);
     return grpc::Status::OK;
   }
 
@@ -336,8 +346,27 @@ void FakeServices::Info(const std::string& service, ServiceInfo* info) {
   {
     std::lock_guard<std::mutex> lock(mutex_);
     if (service == "rollout") info->set_policy_version(rollout_version_);
+    for (RankInfo& each : *info->mutable_ranks()) each.set_optimizer_steps(optimizer_steps_[service]);
   }
   spoil_info(info);
+}
+
+void FakeServices::MakeCheckpoint(const SaveCheckpointRequest& request, const std::string& name,
+                                  SaveCheckpointReply* reply) {
+  reply->set_folder(request.checkpoint_id() + "/" + name);
+  std::filesystem::create_directories(checkpoint_root_ + "/" + reply->folder());
+  if (!request.save_optimizer()) return;
+  reply->set_state_folder(reply->folder() + "_state");
+  const std::string folder = checkpoint_root_ + "/" + reply->state_folder();
+  std::filesystem::create_directories(folder);
+  StateManifest manifest;
+  manifest.optimizer_steps = optimizer_steps_[name + "_trainer"];
+  reply->set_state_hash(WriteStateManifest(folder, manifest).value());
+}
+
+void FakeServices::SetOptimizerSteps(int64_t steps) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  for (const char* trainer : {"policy_trainer", "critic_trainer"}) optimizer_steps_[trainer] = steps;
 }
 
 void FakeServices::SetHook(std::function<grpc::Status(const std::string&)> hook) {

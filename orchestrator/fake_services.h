@@ -68,6 +68,8 @@ class FakeServices {
 
   // Called at the beginning of each call with "<service>.<call>"; an error is the call's answer.
   void SetHook(std::function<grpc::Status(const std::string&)> hook);
+  // What the trainers say that they have applied; each update adds one.
+  void SetOptimizerSteps(int64_t steps);
   // Where SaveCheckpoint makes its folders.
   void SetCheckpointRoot(const std::string& folder);
   // Called with every reply before it is sent, to spoil it.
@@ -98,6 +100,8 @@ class FakeServices {
 
   grpc::Status Begin(const std::string& call);
   void Info(const std::string& service, ServiceInfo* info);
+  // Under mutex_.
+  void MakeCheckpoint(const SaveCheckpointRequest& request, const std::string& name, SaveCheckpointReply* reply);
 
   mutable std::mutex mutex_;
   std::string checkpoint_root_;
@@ -108,6 +112,7 @@ class FakeServices {
   std::vector<CriticUpdateHeader> critic_updates_;
   std::vector<GenerateHeader> generations_;
   std::map<std::string, std::vector<CallIdentity>> identities_;
+  std::map<std::string, int64_t> optimizer_steps_;  // of the trainers
   uint64_t rollout_version_ = 0;
   uint64_t staged_version_ = 0;
 

@@ -5,12 +5,14 @@
 #include <filesystem>
 #include <future>
 #include <system_error>
+#include <tuple>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/time/clock.h"
 #include "core/base/fail_point.h"
+#include "core/base/hash.h"
 #include "core/base/logging.h"
 #include "core/base/status_macros.h"
 #include "core/rl/kl.h"
@@ -66,19 +68,40 @@ absl::StatusOr<LearningRateSchedule> MakeSchedule(const TrainerConfig& trainer, 
   return schedule;
 }
 
+int64_t OptimizerSteps(const ServiceInfo& trainer) {
+  return trainer.ranks_size() > 0 ? trainer.ranks(0).optimizer_steps() : 0;
+}
+
+uint64_t HashPrompts(const std::vector<PromptRecord>& prompts) {
+  uint64_t hash = 0;
+  for (const PromptRecord& prompt : prompts) {
+    hash =
+        HashBytes({reinterpret_cast<const char*>(prompt.ids.data()), prompt.ids.size() * sizeof(prompt.ids[0])}, hash);
+  }
+  return hash;
+}
+
 // The state of a run between its steps, and the steps' parts.
 class PpoLoop {
  public:
   explicit PpoLoop(const PpoRun& run)
       : run_(run),
         config_(run.config),
-        kl_controller_(config_.algorithm().kl().init_kl_coef(), config_.algorithm().kl().kl_target(),
+        first_step_(run.resume.has_value() ? run.resume->step : 0),
+        kl_controller_(FirstKlCoefficient(run), config_.algorithm().kl().kl_target(),
                        config_.algorithm().kl().kl_horizon()) {}
 
   absl::StatusOr<PpoSummary> Run();
 
  private:
+  // A coefficient that adapts goes on where the checkpoint left it.
+  static double FirstKlCoefficient(const PpoRun& run) {
+    const KlConfig& kl = run.config.algorithm().kl();
+    return run.resume.has_value() && kl.kl_target() > 0 ? run.resume->kl_coefficient : kl.init_kl_coef();
+  }
+
   absl::Status Prepare();
+  absl::Status CheckResume(const Hello& hello) const;
   absl::Status Step(int64_t step);
 
   absl::StatusOr<std::vector<Experience>> Generate(int64_t step);
@@ -103,23 +126,32 @@ class PpoLoop {
 
   const PpoRun& run_;
   const RunConfig& config_;
+  const int64_t first_step_;
   KlController kl_controller_;
   std::optional<PromptOrder> order_;
   std::optional<LearningRateSchedule> policy_schedule_, critic_schedule_;
   int64_t steps_ = 0;
   // Of the weights that the policy has now; the rollout must generate with exactly these.
   uint64_t policy_version_ = 0;
+  // Where the learning-rate schedules are; skipped steps count.
   int64_t policy_optimizer_steps_ = 0, critic_optimizer_steps_ = 0;
+  // What the trainers have applied.
+  int64_t policy_applied_ = 0, critic_applied_ = 0;
   int64_t policy_skipped_in_a_row_ = 0, critic_skipped_in_a_row_ = 0;
   PpoSummary summary_;
 };
 
 absl::StatusOr<PpoSummary> PpoLoop::Run() {
   QUARTET_RETURN_IF_ERROR(Prepare());
-  QUARTET_ASSIGN_OR_RETURN(summary_.before, EvaluatePolicy("before training"));
+  if (first_step_ > 0) summary_.checkpoint = absl::StrCat("checkpoints/", CheckpointId(first_step_), "/policy");
+  if (first_step_ == 0) {
+    QUARTET_ASSIGN_OR_RETURN(summary_.before, EvaluatePolicy("before training"));
+  } else {
+    run_.view.Print(absl::StrFormat("going on after step %d of %d", first_step_, steps_));
+  }
   run_.view.Print(absl::StrFormat("%5s %8s %9s %7s %8s | %8s %7s %7s %7s %7s %7s", "step", "reward", "kl", "length",
                                   "diff", "generate", "score", "values", "update", "sync", "step s"));
-  for (int64_t step = 0; step < steps_; ++step) QUARTET_RETURN_IF_ERROR(Step(step));
+  for (int64_t step = first_step_; step < steps_; ++step) QUARTET_RETURN_IF_ERROR(Step(step));
   // A weight sync that was lost after the last step would have been noticed by a further step only.
   QUARTET_ASSIGN_OR_RETURN(const ServiceInfo rollout, run_.services.rollout->GetInfo());
   if (rollout.policy_version() != policy_version_) {
@@ -143,17 +175,52 @@ absl::Status PpoLoop::Prepare() {
   const int64_t sequences =
       static_cast<int64_t>(config_.rollout().rollout_batch_size()) * config_.rollout().n_samples_per_prompt();
   const int64_t chunk = config_.train().train_batch_size();
-  const int64_t optimizer_steps = steps_ * config_.algorithm().max_epochs() * ((sequences + chunk - 1) / chunk);
+  const int64_t optimizer_steps_a_step = config_.algorithm().max_epochs() * ((sequences + chunk - 1) / chunk);
+  const int64_t optimizer_steps = steps_ * optimizer_steps_a_step;
+  policy_optimizer_steps_ = critic_optimizer_steps_ = first_step_ * optimizer_steps_a_step;
   QUARTET_ASSIGN_OR_RETURN(policy_schedule_, MakeSchedule(config_.actor(), "actor", optimizer_steps));
   QUARTET_ASSIGN_OR_RETURN(critic_schedule_, MakeSchedule(config_.critic(), "critic", optimizer_steps));
 
   QUARTET_ASSIGN_OR_RETURN(const Hello hello, SayHello(run_.services, config_, run_.tokenizer.vocab_size()));
-  // Fresh services all have the weights from disk, version 0. Services that have worked before may not agree.
+  policy_applied_ = OptimizerSteps(hello.policy_trainer);
+  critic_applied_ = OptimizerSteps(hello.critic_trainer);
+  QUARTET_RETURN_IF_ERROR(CheckResume(hello));
+  // Fresh services all have the weights from disk, version 0. Services that have worked before, and a policy that goes
+  // on from a training state, may not agree.
   policy_version_ = std::max(hello.rollout.policy_version(), hello.policy_trainer.policy_version());
-  if (policy_version_ > 0 || hello.policy_trainer.last_applied().sequence() > 0) {
-    ++policy_version_;
+  if (policy_version_ > 0 || hello.policy_trainer.last_applied().sequence() > 0 || policy_applied_ > 0) {
+    policy_version_ = std::max(policy_version_ + 1, static_cast<uint64_t>(first_step_));
     run_.view.Begin("bringing the rollout to the policy's weights");
     QUARTET_RETURN_IF_ERROR(SyncWeights(run_.services, 0, policy_version_));
+  }
+  return absl::OkStatus();
+}
+
+// The run is the one that the checkpoint is of, and the trainers have loaded it.
+absl::Status PpoLoop::CheckResume(const Hello& hello) const {
+  if (!run_.resume.has_value()) return absl::OkStatus();
+  const CheckpointRecord& record = *run_.resume;
+  const auto refuse = [&](const std::string& what) {
+    return absl::FailedPreconditionError(absl::StrCat("the run cannot go on after ", run_.folder.checkpoints_path(),
+                                                      "/", CheckpointId(record.step), ": ", what));
+  };
+  if (record.seed != config_.seed()) {
+    return refuse(absl::StrCat("it was made with seed ", record.seed, ", not ", config_.seed()));
+  }
+  if (record.rollout_batch_size != config_.rollout().rollout_batch_size()) {
+    return refuse(absl::StrCat("it was made with rollout.rollout_batch_size ", record.rollout_batch_size, ", not ",
+                               config_.rollout().rollout_batch_size()));
+  }
+  if (record.prompts_hash != HashPrompts(run_.prompts)) {
+    return refuse(absl::StrCat("it was made with other prompts than those of ", config_.data().prompt_data()));
+  }
+  for (const auto& [info, expected, field] :
+       {std::tuple(&hello.policy_trainer, record.policy->optimizer_steps, "actor"),
+        std::tuple(&hello.critic_trainer, record.critic->optimizer_steps, "critic")}) {
+    if (OptimizerSteps(*info) == expected) continue;
+    return refuse(absl::StrCat("the ", info->service(), " has made ", OptimizerSteps(*info),
+                               " optimizer steps, the checkpoint ", expected, "; start it with ", field,
+                               ".load_checkpoint set to the checkpoint's state, or all services by --launch"));
   }
   return absl::OkStatus();
 }
@@ -379,6 +446,7 @@ absl::StatusOr<UpdateResult> PpoLoop::UpdatePolicy(int64_t step,
     header.set_learning_rate(policy_schedule_->At(++policy_optimizer_steps_));
     QUARTET_ASSIGN_OR_RETURN(const PolicyUpdateReply reply,
                              run_.services.policy_trainer->Update(step, header, sequences));
+    policy_applied_ = static_cast<int64_t>(reply.optimizer_steps());
     QUARTET_RETURN_IF_ERROR(CountSkipped("policy", reply.skipped(), reply.loss(), &policy_skipped_in_a_row_));
     result.loss += reply.loss() / n;
     result.clip_fraction += reply.clip_fraction() / n;
@@ -401,6 +469,7 @@ absl::StatusOr<UpdateResult> PpoLoop::UpdateCritic(int64_t step,
     header.set_learning_rate(critic_schedule_->At(++critic_optimizer_steps_));
     QUARTET_ASSIGN_OR_RETURN(const CriticUpdateReply reply,
                              run_.services.critic_trainer->Update(step, header, sequences));
+    critic_applied_ = static_cast<int64_t>(reply.optimizer_steps());
     QUARTET_RETURN_IF_ERROR(CountSkipped("critic", reply.skipped(), reply.loss(), &critic_skipped_in_a_row_));
     result.loss += reply.loss() / n;
     result.clip_fraction += reply.clip_fraction() / n;
@@ -420,16 +489,42 @@ absl::Status PpoLoop::Sync(int64_t step) {
 }
 
 absl::Status PpoLoop::Save(int64_t steps_done) {
-  const std::string id = absl::StrCat("step_", steps_done);
-  QUARTET_RETURN_IF_ERROR(run_.services.policy_trainer->SaveCheckpoint(static_cast<uint64_t>(steps_done), id).status());
-  std::error_code ignored;
-  if (!std::filesystem::exists(absl::StrCat(run_.folder.checkpoints_path(), "/", id, "/policy"), ignored)) {
-    QUARTET_LOG(kWarning) << "the policy trainer saved " << id << " in its own run_dir, not in " << run_.folder.path()
-                          << ": give all programs the same run_dir to have them together";
+  const std::string id = CheckpointId(steps_done);
+  const auto step = static_cast<uint64_t>(steps_done);
+  const bool save_optimizer = config_.train().save_optimizer();
+  // The critic is of use only to a run that goes on.
+  double ignored_seconds = 0;
+  auto critic_future = SideBySide(&ignored_seconds, [&]() -> absl::StatusOr<SaveCheckpointReply> {
+    if (!save_optimizer) return SaveCheckpointReply();
+    return run_.services.critic_trainer->SaveCheckpoint(step, id, save_optimizer);
+  });
+  const auto policy_done = run_.services.policy_trainer->SaveCheckpoint(step, id, save_optimizer);
+  const auto critic_done = critic_future.get();
+  QUARTET_ASSIGN_OR_RETURN(const SaveCheckpointReply policy, policy_done);
+  QUARTET_ASSIGN_OR_RETURN(const SaveCheckpointReply critic, critic_done);
+
+  const std::string root = run_.folder.checkpoints_path() + "/";
+  for (const std::string& folder : {policy.folder(), policy.state_folder(), critic.folder(), critic.state_folder()}) {
+    std::error_code error;
+    if (folder.empty() || std::filesystem::exists(root + folder, error)) continue;
+    QUARTET_LOG(kWarning) << "a trainer saved " << folder << " in its own run_dir, not in " << run_.folder.path()
+                          << ": give all programs the same run_dir to have checkpoints together and to continue a run";
     return absl::OkStatus();
   }
-  summary_.checkpoint = absl::StrCat("checkpoints/", id, "/policy");
-  return run_.folder.PointLatestAt(id);
+  CheckpointRecord record;
+  record.step = steps_done;
+  record.kl_coefficient = kl_controller_.coefficient();
+  record.seed = config_.seed();
+  record.rollout_batch_size = config_.rollout().rollout_batch_size();
+  record.prompts_hash = HashPrompts(run_.prompts);
+  if (save_optimizer) {
+    record.policy = CheckpointRecord::State{policy.state_hash(), policy_applied_};
+    record.critic = CheckpointRecord::State{critic.state_hash(), critic_applied_};
+  }
+  QUARTET_RETURN_IF_ERROR(WriteCheckpointRecord(root + id, record));
+  QUARTET_RETURN_IF_ERROR(run_.folder.PointLatestAt(id));
+  summary_.checkpoint = absl::StrCat("checkpoints/", policy.folder());
+  return run_.folder.RemoveOldCheckpoints(config_.train().max_ckpt_num());
 }
 
 absl::StatusOr<std::optional<EvaluationResult>> PpoLoop::EvaluatePolicy(const std::string& when) {

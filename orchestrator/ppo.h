@@ -11,6 +11,7 @@
 
 #include "absl/status/statusor.h"
 #include "core/tokenizer/tokenizer.h"
+#include "orchestrator/checkpoint_record.h"
 #include "orchestrator/evaluation.h"
 #include "orchestrator/prompts.h"
 #include "orchestrator/run_folder.h"
@@ -29,11 +30,13 @@ struct PpoRun {
   Services& services;
   RunFolder& folder;
   TerminalView& view;
+  // Where the run goes on after a checkpoint: the trainers have loaded its states.
+  std::optional<CheckpointRecord> resume = std::nullopt;
 };
 
 struct PpoSummary {
-  int64_t steps = 0;
-  std::vector<double> mean_rewards;  // of each step
+  int64_t steps = 0;                 // those before a restart included
+  std::vector<double> mean_rewards;  // of each step that was made here
   std::optional<EvaluationResult> before, after;
   std::string checkpoint;  // folder of the last one, relative to the run folder
 };

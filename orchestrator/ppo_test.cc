@@ -9,6 +9,8 @@
 #include <future>
 #include <mutex>
 #include <nlohmann/json.hpp>
+#include <optional>
+#include <set>
 #include <thread>
 
 #include "absl/strings/str_split.h"
@@ -36,13 +38,16 @@ class PpoTest : public ::testing::Test {
     EXPECT_TRUE(SetFailPoints("").ok());
   }
 
-  absl::StatusOr<PpoSummary> Run(const RunConfig& config) {
+  // With `resume`, as a run that goes on after it.
+  absl::StatusOr<PpoSummary> Run(const RunConfig& config,
+                                 const std::optional<CheckpointRecord>& resume = std::nullopt) {
     absl::StatusOr<std::vector<PromptRecord>> prompts =
         LoadPrompts(config.data().prompt_data(), config.data(), 0, true, tokenizer_);
     if (!prompts.ok()) return prompts.status();
     absl::StatusOr<std::optional<EvaluationSet>> evaluation_set = LoadEvaluationSet(config, tokenizer_);
     if (!evaluation_set.ok()) return evaluation_set.status();
-    absl::StatusOr<std::unique_ptr<RunFolder>> folder = RunFolder::Create(config);
+    absl::StatusOr<std::unique_ptr<RunFolder>> folder =
+        resume.has_value() ? RunFolder::Resume(config, resume->step) : RunFolder::Create(config);
     if (!folder.ok()) return folder.status();
     absl::StatusOr<Services> clients = ConnectServices(config, &cancellation_);
     if (!clients.ok()) return clients.status();
@@ -53,7 +58,8 @@ class PpoTest : public ::testing::Test {
                    .evaluation_set = *evaluation_set,
                    .services = *clients,
                    .folder = **folder,
-                   .view = view});
+                   .view = view,
+                   .resume = resume});
   }
 
   std::vector<nlohmann::json> Lines(const std::string& name) {
@@ -230,6 +236,108 @@ TEST_F(PpoTest, WritesMetricsSamplesAndHeldOutProblems) {
   EXPECT_TRUE(std::filesystem::exists(scratch_.path() + "/run/checkpoints/step_2/policy"));
   EXPECT_EQ(std::filesystem::read_symlink(scratch_.path() + "/run/checkpoints/latest"), "step_3");
   EXPECT_EQ(summary->checkpoint, "checkpoints/step_3/policy");
+}
+
+TEST_F(PpoTest, SavesPolicyAndCriticTogetherAndKeepsTheNewest) {
+  RunConfig config = services_.MakeConfig(scratch_.path(), 5);
+  config.mutable_train()->set_save_steps(1);
+  config.mutable_train()->set_save_optimizer(true);
+  config.mutable_train()->set_max_ckpt_num(2);
+  ASSERT_TRUE(Run(config).ok());
+  const std::string checkpoints = scratch_.path() + "/run/checkpoints/";
+  std::set<std::string> names;
+  for (const auto& entry : std::filesystem::directory_iterator(checkpoints)) names.insert(entry.path().filename());
+  EXPECT_EQ(names, (std::set<std::string>{"latest", "step_4", "step_5"}));
+  for (const char* name : {"policy", "policy_state", "critic", "critic_state", "checkpoint.json"}) {
+    EXPECT_TRUE(std::filesystem::exists(checkpoints + "step_5/" + name)) << name;
+  }
+  const auto record = FindLatestCheckpoint(scratch_.path() + "/run");
+  ASSERT_TRUE(record.ok() && record->has_value()) << record.status();
+  EXPECT_EQ((*record)->step, 5);
+  EXPECT_EQ((*record)->policy->optimizer_steps, 5);
+}
+
+TEST_F(PpoTest, DoesNotPointAtACheckpointThatIsHalf) {
+  RunConfig config = services_.MakeConfig(scratch_.path(), 2);
+  config.mutable_train()->set_save_steps(1);
+  config.mutable_train()->set_save_optimizer(true);
+  int saves = 0;
+  services_.SetHook([&saves](const std::string& call) {
+    return call == "critic_trainer.SaveCheckpoint" && ++saves == 2
+               ? grpc::Status(grpc::RESOURCE_EXHAUSTED, "No space left on device")
+               : grpc::Status::OK;
+  });
+  const absl::Status status = Run(config).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted) << status;
+  EXPECT_THAT(std::string(status.message()), AllOf(HasSubstr("critic_trainer at "), HasSubstr("No space left")));
+  EXPECT_EQ(std::filesystem::read_symlink(scratch_.path() + "/run/checkpoints/latest"), "step_1");
+}
+
+TEST_F(PpoTest, GoesOnAfterACheckpointAsIfItHadNeverStopped) {
+  RunConfig config = services_.MakeConfig(scratch_.path(), 4);
+  config.mutable_train()->set_save_steps(2);
+  config.mutable_train()->set_save_optimizer(true);
+  ASSERT_TRUE(Run(config).ok());
+  const auto whole_generations = services_.generations();
+  const auto whole_updates = services_.policy_updates();
+  const auto whole_batches = services_.policy_batches();
+
+  const auto record = ReadCheckpointRecord(scratch_.path() + "/run/checkpoints/step_2");
+  ASSERT_TRUE(record.ok()) << record.status();
+  services_.SetOptimizerSteps(2);  // what trainers that loaded step_2 would say
+  const absl::StatusOr<PpoSummary> summary = Run(config, *record);
+  ASSERT_TRUE(summary.ok()) << summary.status();
+  EXPECT_EQ(summary->steps, 4);
+  EXPECT_EQ(summary->mean_rewards.size(), 2);
+
+  const auto generations = services_.generations();
+  ASSERT_EQ(generations.size(), 6);
+  const auto updates = services_.policy_updates();
+  const auto batches = services_.policy_batches();
+  for (size_t step : {2, 3}) {
+    EXPECT_EQ(generations[step + 2].sampling().seed(), whole_generations[step].sampling().seed());
+    EXPECT_EQ(updates[step + 2].learning_rate(), whole_updates[step].learning_rate());
+    ASSERT_EQ(batches[step + 2].size(), whole_batches[step].size());
+    for (size_t i = 0; i < batches[step + 2].size(); ++i) {
+      EXPECT_EQ(batches[step + 2][i].SerializeAsString(), whole_batches[step][i].SerializeAsString());
+    }
+  }
+  EXPECT_EQ(Lines("run/metrics.jsonl").size(), 4) << "one object a step, also of a run in two parts";
+}
+
+TEST_F(PpoTest, BringsTheRolloutToTheWeightsThatTheTrainerHasLoaded) {
+  services_.SetOptimizerSteps(7);  // actor.load_checkpoint
+  ASSERT_TRUE(Run(services_.MakeConfig(scratch_.path(), 1)).ok());
+  const std::vector<std::string> calls = services_.calls();
+  EXPECT_LT(Find(calls, "rollout.CommitUpdate", 0), Find(calls, "rollout.Generate", 0));
+}
+
+TEST_F(PpoTest, RefusesToGoOnWithOtherDataOrTrainersThatDidNotLoadTheCheckpoint) {
+  RunConfig config = services_.MakeConfig(scratch_.path(), 2);
+  config.mutable_train()->set_save_steps(1);
+  config.mutable_train()->set_save_optimizer(true);
+  ASSERT_TRUE(Run(config).ok());
+  const auto found = FindLatestCheckpoint(scratch_.path() + "/run");
+  ASSERT_TRUE(found.ok() && found->has_value()) << found.status();
+  const CheckpointRecord record = **found;
+  config.mutable_train()->set_max_steps(3);
+  const auto message = [&](const CheckpointRecord& resume) {
+    return std::string(Run(config, resume).status().message());
+  };
+  CheckpointRecord other = record;
+  other.seed = 1;
+  EXPECT_THAT(message(other), AllOf(HasSubstr("step_2"), HasSubstr("seed 1, not 42")));
+  other = record;
+  other.rollout_batch_size = 5;
+  EXPECT_THAT(message(other), HasSubstr("rollout_batch_size 5, not 4"));
+  other = record;
+  ++other.prompts_hash;
+  EXPECT_THAT(message(other), HasSubstr("other prompts"));
+  services_.SetOptimizerSteps(0);
+  EXPECT_THAT(message(record), AllOf(HasSubstr("policy_trainer has made 0 optimizer steps, the checkpoint 2"),
+                                     HasSubstr("actor.load_checkpoint")));
+  services_.SetOptimizerSteps(2);
+  EXPECT_EQ(message(record), "");
 }
 
 TEST_F(PpoTest, AsksNoReferenceWithoutAKlPenalty) {

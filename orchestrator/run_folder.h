@@ -5,7 +5,7 @@
 //   events.out.tfevents.*  the same numbers for TensorBoard
 //   samples.jsonl          some prompts and answers of each step
 //   heldout.jsonl          {"prompt", "label"}: what the evaluation asks
-//   checkpoints/           step_N/policy, written by the policy trainer; latest -> the newest
+//   checkpoints/           step_N, written by the trainers; latest -> the newest whole one
 //   logs/                  one file a service
 #pragma once
 
@@ -50,6 +50,9 @@ class RunFolder {
   // Creates config.run_dir() and what is in it. ALREADY_EXISTS where there is a folder with anything in it but an entry
   // named `allowed`: a run never writes over another's results.
   static absl::StatusOr<std::unique_ptr<RunFolder>> Create(const RunConfig& config, const std::string& allowed = "");
+  // Goes on with the folder of a run after its first `steps` steps: what it wrote of later ones (records, samples,
+  // checkpoints) is removed, as those steps are made again.
+  static absl::StatusOr<std::unique_ptr<RunFolder>> Resume(const RunConfig& config, int64_t steps);
 
   const std::string& path() const { return path_; }
   std::string config_path() const { return path_ + "/run.textproto"; }
@@ -66,6 +69,8 @@ class RunFolder {
   absl::Status WriteHeldout(const std::vector<HeldoutRecord>& records);
   // Makes checkpoints/latest a relative link to `checkpoint_id`, atomically.
   absl::Status PointLatestAt(const std::string& checkpoint_id);
+  // Removes all checkpoints but the newest `keep` (0: none is removed).
+  absl::Status RemoveOldCheckpoints(int64_t keep);
 
  private:
   explicit RunFolder(std::string path) : path_(std::move(path)) {}

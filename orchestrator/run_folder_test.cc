@@ -5,6 +5,7 @@
 #include <signal.h>
 #include <sys/resource.h>
 
+#include <algorithm>
 #include <cmath>
 #include <filesystem>
 #include <nlohmann/json.hpp>
@@ -93,6 +94,52 @@ TEST(RunFolder, PointsLatestAtTheNewestCheckpoint) {
   ASSERT_TRUE((*folder)->PointLatestAt("step_1").ok());
   ASSERT_TRUE((*folder)->PointLatestAt("step_2").ok());
   EXPECT_EQ(std::filesystem::read_symlink(scratch.path() + "/run/checkpoints/latest"), "step_2");
+}
+
+TEST(RunFolder, KeepsTheNewestCheckpoints) {
+  const ScratchFolder scratch;
+  const auto folder = RunFolder::Create(ConfigIn(scratch.path() + "/run"));
+  ASSERT_TRUE(folder.ok()) << folder.status();
+  for (const char* id : {"step_2", "step_10", "step_9", "best", "step_x"}) {
+    scratch.Write(std::string("run/checkpoints/") + id + "/policy/config.json", "{}");
+  }
+  const auto there = [&](const std::string& id) {
+    return std::filesystem::exists(scratch.path() + "/run/checkpoints/" + id);
+  };
+  ASSERT_TRUE((*folder)->RemoveOldCheckpoints(0).ok());
+  EXPECT_TRUE(there("step_2"));
+  ASSERT_TRUE((*folder)->RemoveOldCheckpoints(2).ok());
+  EXPECT_FALSE(there("step_2")) << "the oldest by number, not by name";
+  EXPECT_TRUE(there("step_9") && there("step_10") && there("best") && there("step_x"));
+}
+
+TEST(RunFolder, GoesOnAfterAStepAndForgetsWhatCameAfterIt) {
+  const ScratchFolder scratch;
+  const RunConfig config = ConfigIn(scratch.path() + "/run");
+  {
+    const auto folder = RunFolder::Create(config);
+    ASSERT_TRUE(folder.ok()) << folder.status();
+    for (int step = 0; step < 4; ++step) {
+      ASSERT_TRUE((*folder)->WriteMetrics(step, Metrics()).ok());
+      SampleRecord sample;
+      sample.step = step;
+      ASSERT_TRUE((*folder)->WriteSamples({sample, sample}).ok());
+    }
+    ASSERT_TRUE((*folder)->WriteHeldout({{"a", "b"}}).ok());
+  }
+  scratch.Write("run/metrics.jsonl", scratch.Read("run/metrics.jsonl") + "{\"step\":4,\"half a rec");
+  scratch.Write("run/checkpoints/step_2/checkpoint.json", "{}");
+  scratch.Write("run/checkpoints/step_4/policy/config.json", "{}");
+
+  const auto folder = RunFolder::Resume(config, 2);
+  ASSERT_TRUE(folder.ok()) << folder.status();
+  ASSERT_TRUE((*folder)->WriteMetrics(2, Metrics()).ok());
+  ASSERT_TRUE((*folder)->WriteHeldout({{"a", "b"}}).ok());
+  EXPECT_EQ(scratch.Read("run/metrics.jsonl"), "{\"step\":0}\n{\"step\":1}\n{\"step\":2}\n");
+  const std::string samples = scratch.Read("run/samples.jsonl");
+  EXPECT_EQ(std::count(samples.begin(), samples.end(), '\n'), 4);
+  EXPECT_TRUE(std::filesystem::exists(scratch.path() + "/run/checkpoints/step_2"));
+  EXPECT_FALSE(std::filesystem::exists(scratch.path() + "/run/checkpoints/step_4"));
 }
 
 TEST(AppendFile, LeavesNoHalfRecordWhenThereIsNoRoom) {

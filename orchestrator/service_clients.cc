@@ -276,6 +276,26 @@ absl::Status RolloutClient::AbortUpdate(uint64_t step) {
       "AbortUpdate", FromGrpc(Rollout::NewStub(connection_->channel)->AbortUpdate(context.get(), request, &reply)));
 }
 
+// --- trainers ---
+
+namespace {
+
+template <typename Stub>
+absl::StatusOr<SaveCheckpointReply> SaveCheckpointBy(Stub& stub, ServiceClient::Connection& connection, uint64_t step,
+                                                     const std::string& checkpoint_id, bool save_optimizer) {
+  SaveCheckpointRequest request;
+  *request.mutable_identity() = connection.NextIdentity(step);
+  request.set_checkpoint_id(checkpoint_id);
+  request.set_save_optimizer(save_optimizer);
+  CallContext context(connection.options);
+  SaveCheckpointReply reply;
+  QUARTET_RETURN_IF_ERROR(
+      connection.Explain("SaveCheckpoint", FromGrpc(stub.SaveCheckpoint(context.get(), request, &reply))));
+  return reply;
+}
+
+}  // namespace
+
 // --- policy trainer ---
 
 absl::StatusOr<std::vector<std::vector<float>>> PolicyTrainerClient::LogProbs(
@@ -323,17 +343,10 @@ absl::StatusOr<PublishReply> PolicyTrainerClient::Publish(uint64_t step, uint64_
   return reply;
 }
 
-absl::StatusOr<SaveCheckpointReply> PolicyTrainerClient::SaveCheckpoint(uint64_t step,
-                                                                        const std::string& checkpoint_id) {
-  SaveCheckpointRequest request;
-  *request.mutable_identity() = connection_->NextIdentity(step);
-  request.set_checkpoint_id(checkpoint_id);
-  CallContext context(connection_->options);
-  SaveCheckpointReply reply;
-  QUARTET_RETURN_IF_ERROR(connection_->Explain(
-      "SaveCheckpoint",
-      FromGrpc(PolicyTrainer::NewStub(connection_->channel)->SaveCheckpoint(context.get(), request, &reply))));
-  return reply;
+absl::StatusOr<SaveCheckpointReply> PolicyTrainerClient::SaveCheckpoint(uint64_t step, const std::string& checkpoint_id,
+                                                                        bool save_optimizer) {
+  return SaveCheckpointBy(*PolicyTrainer::NewStub(connection_->channel), *connection_, step, checkpoint_id,
+                          save_optimizer);
 }
 
 // --- critic trainer ---
@@ -364,6 +377,12 @@ absl::StatusOr<CriticUpdateReply> CriticTrainerClient::Update(uint64_t step, Cri
   SendBatch<CriticUpdateRequest>(*stream, std::move(header), sequences);
   QUARTET_RETURN_IF_ERROR(connection_->Explain("Update", FromGrpc(stream->Finish())));
   return reply;
+}
+
+absl::StatusOr<SaveCheckpointReply> CriticTrainerClient::SaveCheckpoint(uint64_t step, const std::string& checkpoint_id,
+                                                                        bool save_optimizer) {
+  return SaveCheckpointBy(*CriticTrainer::NewStub(connection_->channel), *connection_, step, checkpoint_id,
+                          save_optimizer);
 }
 
 // --- scorer ---

@@ -68,7 +68,8 @@ class PolicyTrainerClient : public ServiceClient {
   absl::StatusOr<PolicyUpdateReply> Update(uint64_t step, PolicyUpdateHeader header,
                                            const std::vector<TrainingSequence>& sequences);
   absl::StatusOr<PublishReply> Publish(uint64_t step, uint64_t version);
-  absl::StatusOr<SaveCheckpointReply> SaveCheckpoint(uint64_t step, const std::string& checkpoint_id);
+  absl::StatusOr<SaveCheckpointReply> SaveCheckpoint(uint64_t step, const std::string& checkpoint_id,
+                                                     bool save_optimizer);
 };
 
 class CriticTrainerClient : public ServiceClient {
@@ -77,6 +78,8 @@ class CriticTrainerClient : public ServiceClient {
   absl::StatusOr<std::vector<std::vector<float>>> Values(const std::vector<TokenSequence>& sequences);
   absl::StatusOr<CriticUpdateReply> Update(uint64_t step, CriticUpdateHeader header,
                                            const std::vector<TrainingSequence>& sequences);
+  absl::StatusOr<SaveCheckpointReply> SaveCheckpoint(uint64_t step, const std::string& checkpoint_id,
+                                                     bool save_optimizer);
 };
 
 class ScorerClient : public ServiceClient {

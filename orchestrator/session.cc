@@ -1,6 +1,7 @@
 #include "orchestrator/session.h"
 
 #include <cstdio>
+#include <filesystem>
 #include <memory>
 #include <optional>
 #include <utility>
@@ -11,6 +12,7 @@
 #include "core/base/status_macros.h"
 #include "core/config/run_config.h"
 #include "core/model/model_config.h"
+#include "orchestrator/checkpoint_record.h"
 #include "orchestrator/service_launcher.h"
 
 namespace quartet {
@@ -55,6 +57,24 @@ absl::Status Explain(const absl::Status& status, ServiceLauncher* launcher) {
   return death.ok() ? status : death;
 }
 
+// A new run's folder; with train.load_checkpoint, that of a run that goes on after *resume, whose training states
+// `config` then names.
+absl::StatusOr<std::unique_ptr<RunFolder>> OpenRunFolder(const SessionOptions& options, RunConfig* config,
+                                                         std::optional<CheckpointRecord>* resume) {
+  const std::string& run_dir = config->run_dir();
+  std::error_code error;
+  // A folder without run.textproto is no run's: nothing in it is touched.
+  if (!config->train().load_checkpoint() || !std::filesystem::exists(run_dir + "/run.textproto", error)) {
+    return RunFolder::Create(*config, options.allowed_entry);
+  }
+  QUARTET_ASSIGN_OR_RETURN(*resume, FindLatestCheckpoint(run_dir));
+  if (!resume->has_value()) return RunFolder::Resume(*config, 0);
+  const std::string folder = absl::StrCat(run_dir, "/checkpoints/", CheckpointId((*resume)->step), "/");
+  config->mutable_actor()->set_load_checkpoint(folder + "policy_state");
+  config->mutable_critic()->set_load_checkpoint(folder + "critic_state");
+  return RunFolder::Resume(*config, (*resume)->step);
+}
+
 }  // namespace
 
 absl::StatusOr<PpoResult> RunPpoSession(const RunConfig& resolved, const SessionOptions& options, TerminalView& view,
@@ -67,7 +87,8 @@ absl::StatusOr<PpoResult> RunPpoSession(const RunConfig& resolved, const Session
                            LoadPrompts(config.data().prompt_data(), config.data(), config.data().max_samples(),
                                        HasRules(config.reward()), *tokenizer));
   QUARTET_ASSIGN_OR_RETURN(const std::optional<EvaluationSet> evaluation_set, LoadEvaluationSet(config, *tokenizer));
-  QUARTET_ASSIGN_OR_RETURN(const std::unique_ptr<RunFolder> folder, RunFolder::Create(config, options.allowed_entry));
+  std::optional<CheckpointRecord> resume;
+  QUARTET_ASSIGN_OR_RETURN(const std::unique_ptr<RunFolder> folder, OpenRunFolder(options, &config, &resume));
   view.Print(absl::StrCat("run folder: ", folder->path()));
 
   // 2. The services.
@@ -84,7 +105,8 @@ absl::StatusOr<PpoResult> RunPpoSession(const RunConfig& resolved, const Session
                                                .evaluation_set = evaluation_set,
                                                .services = services,
                                                .folder = *folder,
-                                               .view = view});
+                                               .view = view,
+                                               .resume = resume});
   if (!summary.ok()) return Explain(summary.status(), launcher.get());
   result.summary = *std::move(summary);
   const std::vector<ServiceClient*> clients = {services.rollout.get(), services.policy_trainer.get(),

@@ -133,7 +133,8 @@ absl::StatusOr<SftSummary> RunSft(const SftRun& run) {
   // 4. Save.
   const std::string id = absl::StrCat("step_", steps);
   run.view.Begin("checkpoint");
-  QUARTET_RETURN_IF_ERROR(run.policy_trainer.SaveCheckpoint(static_cast<uint64_t>(steps), id).status());
+  QUARTET_RETURN_IF_ERROR(
+      run.policy_trainer.SaveCheckpoint(static_cast<uint64_t>(steps), id, /*save_optimizer=*/false).status());
   run.view.End();
   std::error_code ignored;
   if (!std::filesystem::exists(absl::StrCat(run.folder.checkpoints_path(), "/", id, "/policy"), ignored)) {

@@ -59,9 +59,13 @@ absl::StatusOr<std::unique_ptr<TensorBoardWriter>> TensorBoardWriter::Create(con
   char host[256] = "localhost";
   gethostname(host, sizeof(host) - 1);
   // TensorBoard takes every file whose name contains "tfevents".
-  const std::string path =
-      absl::StrFormat("%s/events.out.tfevents.%010d.%s", folder, absl::ToUnixSeconds(now), std::string(host));
-  QUARTET_ASSIGN_OR_RETURN(std::unique_ptr<AppendFile> file, AppendFile::Create(path));
+  absl::StatusOr<std::unique_ptr<AppendFile>> created;
+  int64_t second = absl::ToUnixSeconds(now);
+  do {  // a run that goes on at once takes the next name that is free
+    created =
+        AppendFile::Create(absl::StrFormat("%s/events.out.tfevents.%010d.%s", folder, second++, std::string(host)));
+  } while (absl::IsAlreadyExists(created.status()));
+  QUARTET_ASSIGN_OR_RETURN(std::unique_ptr<AppendFile> file, std::move(created));
   TensorBoardEvent event;
   event.set_wall_time(Seconds(now));
   event.set_file_version("brain.Event:2");

@@ -2,6 +2,7 @@
 
 #include <signal.h>
 
+#include <cmath>
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
@@ -171,6 +172,72 @@ TEST(Run, UsesServicesThatRunAlready) {
     EXPECT_TRUE(ended.ended);
     EXPECT_EQ(ended.exit_code, 0) << ended.output;
   }
+  EXPECT_THAT(harness.Survivors(absl::Seconds(5)), IsEmpty());
+}
+
+// `run` and `expected` are the same metrics but for rounding. What is near 0 by itself is held by its error alone.
+void ExpectSameMetrics(const nlohmann::json& run, const nlohmann::json& expected, double relative) {
+  SCOPED_TRACE("step " + expected.at("step").dump());
+  for (const char* name :
+       {"step", "policy_version", "reward/mean", "response_length/mean", "tokens/generated", "kl/mean",
+        "kl/coefficient", "policy/loss", "policy/entropy", "policy/grad_norm", "policy/learning_rate", "critic/loss",
+        "critic/grad_norm", "critic/value_mean", "critic/learning_rate"}) {
+    const double want = expected.at(name).get<double>();
+    EXPECT_NEAR(run.at(name).get<double>(), want, relative * std::abs(want) + 1e-6) << name;
+  }
+}
+
+TEST(Run, GoesOnAfterACrashAsIfItHadNeverStopped) {
+  ProcessHarness harness;
+  const TinyRun run = WriteTinyRun(harness, WriteTinyModel(harness, "model"), 2,
+                                   {"train.max_steps=4", "train.save_steps=2", "algorithm.kl.kl_target=0.001"});
+  const auto in = [&](const std::string& name, const std::vector<std::string>& more) {
+    return With(run.arguments, With({"--launch", "--set=run_dir=" + harness.Path(name)}, more));
+  };
+  const auto whole = harness.Run(kOrchestrator, in("whole", {}), absl::Seconds(120));
+  ASSERT_EQ(whole.exit_code, 0) << whole.output;
+  const auto expected = ReadLines(harness.Path("whole") + "/metrics.jsonl");
+  ASSERT_EQ(expected.size(), 4u);
+
+  // A rank of the policy trainer is killed in the third step.
+  const auto crash = harness.Run(kOrchestrator, in("crashed", {}), absl::Seconds(120),
+                                 {{"QUARTET_FAIL_POINTS", "policy_trainer.update=kill@3"}});
+  ASSERT_TRUE(crash.ended);
+  EXPECT_NE(crash.exit_code, 0) << crash.output;
+  EXPECT_EQ(std::filesystem::read_symlink(harness.Path("crashed") + "/checkpoints/latest"), "step_2");
+  std::filesystem::copy(harness.Path("crashed"), harness.Path("resharded"),
+                        std::filesystem::copy_options::recursive | std::filesystem::copy_options::copy_symlinks);
+  std::filesystem::copy(harness.Path("crashed"), harness.Path("damaged"),
+                        std::filesystem::copy_options::recursive | std::filesystem::copy_options::copy_symlinks);
+
+  const auto resumed =
+      harness.Run(kOrchestrator, in("crashed", {"--set=train.load_checkpoint=true"}), absl::Seconds(120));
+  ASSERT_EQ(resumed.exit_code, 0) << resumed.output;
+  const auto metrics = ReadLines(harness.Path("crashed") + "/metrics.jsonl");
+  ASSERT_EQ(metrics.size(), 4u);
+  for (size_t step = 0; step < 4; ++step) ExpectSameMetrics(metrics[step], expected[step], 1e-5);
+  EXPECT_NE(metrics[3].at("kl/coefficient"), metrics[0].at("kl/coefficient"));
+  EXPECT_EQ(std::filesystem::read_symlink(harness.Path("crashed") + "/checkpoints/latest"), "step_4");
+
+  // Other numbers of ranks and another ZeRO stage round differently, and nothing else.
+  const auto resharded =
+      harness.Run(kOrchestrator,
+                  in("resharded", {"--set=train.load_checkpoint=true", "--set=services.policy_trainer.ranks=3",
+                                   "--set=services.critic_trainer.ranks=1", "--set=critic.zero_stage=0"}),
+                  absl::Seconds(120));
+  ASSERT_EQ(resharded.exit_code, 0) << resharded.output;
+  const auto other = ReadLines(harness.Path("resharded") + "/metrics.jsonl");
+  ASSERT_EQ(other.size(), 4u);
+  for (size_t step = 0; step < 4; ++step) ExpectSameMetrics(other[step], expected[step], 1e-3);
+
+  // A checkpoint that was altered is never used.
+  const std::string file = harness.Path("damaged") + "/checkpoints/step_2/critic_state/part-00001-of-00002.safetensors";
+  std::fstream(file, std::ios::in | std::ios::out | std::ios::binary).seekp(5000).put('\x55');
+  const auto refused =
+      harness.Run(kOrchestrator, in("damaged", {"--set=train.load_checkpoint=true"}), absl::Seconds(120));
+  ASSERT_TRUE(refused.ended);
+  EXPECT_NE(refused.exit_code, 0) << refused.output;
+  EXPECT_THAT(refused.output, HasSubstr(file));
   EXPECT_THAT(harness.Survivors(absl::Seconds(5)), IsEmpty());
 }
 

@@ -1,0 +1,45 @@
+// What makes a folder checkpoints/step_N a whole checkpoint: its commit record, checkpoint.json.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+
+namespace quartet {
+
+// Written last, when everything that it names is on disk: policy and critic of one step, and what the loop itself needs
+// to go on after it.
+struct CheckpointRecord {
+  int64_t step = 0;  // steps that were done
+  double kl_coefficient = 0;
+  // What decides which prompts come next.
+  uint64_t seed = 0;
+  int64_t rollout_batch_size = 0;
+  uint64_t prompts_hash = 0;
+
+  struct State {
+    uint64_t manifest_hash = 0;  // of <name>_state/manifest.json
+    int64_t optimizer_steps = 0;
+  };
+  // Absent where the checkpoint has no training states: it cannot be continued then.
+  std::optional<State> policy, critic;
+};
+
+// "step_N"
+std::string CheckpointId(int64_t step);
+
+// `folder`/checkpoint.json, durably.
+absl::Status WriteCheckpointRecord(const std::string& folder, const CheckpointRecord& record);
+
+// NOT_FOUND where there is no record. Errors name the file.
+absl::StatusOr<CheckpointRecord> ReadCheckpointRecord(const std::string& folder);
+
+// The record of the run's newest whole checkpoint (`run_dir`/checkpoints/latest), or nothing where there is none.
+// FAILED_PRECONDITION where it has no training states; DATA_LOSS where policy_state or critic_state is not the one that
+// it was written with.
+absl::StatusOr<std::optional<CheckpointRecord>> FindLatestCheckpoint(const std::string& run_dir);
+
+}  // namespace quartet
