@@ -10,6 +10,7 @@
 #include "core/training/model_save.h"
 #include "core/training/packing.h"
 #include "core/training/rank_info.h"
+#include "core/zero/catch_exceptions.h"
 #include "core/zero/trainable_model.h"
 #include "core/zero/training_state.h"
 
@@ -32,7 +33,8 @@ absl::StatusOr<std::unique_ptr<CriticEngine>> CriticEngine::Load(const RunConfig
   auto impl = std::make_unique<Impl>();
   impl->config = config.critic();
   impl->context = &context;
-  const absl::Status status = CatchExceptions("loading the critic", [&]() -> absl::Status {
+  SetBudgets(context, &impl->ledger);
+  const absl::Status status = CatchExceptions("loading the critic", impl->ledger, [&]() -> absl::Status {
     QUARTET_ASSIGN_OR_RETURN(impl->ranks, JoinRanks(context, "critic"));
     QUARTET_ASSIGN_OR_RETURN(impl->trainable, TrainableModel::Load(config.critic().pretrain(),
                                                                    TrainerOptions(config.critic(), HeadKind::kScalar,
@@ -47,7 +49,7 @@ absl::StatusOr<std::unique_ptr<CriticEngine>> CriticEngine::Load(const RunConfig
 
 absl::Status CriticEngine::Values(const ForwardCall& call, const std::vector<TokenSequence>& sequences,
                                   std::vector<TokenValues>* replies) {
-  return CatchExceptions("values", [&] {
+  return CatchExceptions("values", impl_->ledger, [&] {
     return ForwardScalars(impl_->model(), ScalarRows::kBeforeActions, call, impl_->config.micro_rollout_batch_size(),
                           sequences, replies);
   });
@@ -57,7 +59,7 @@ absl::Status CriticEngine::Update(const CriticUpdateCall& call, const std::vecto
                                   CriticUpdateSums* sums) {
   // Before the first collective: an error here leaves the ranks in step.
   QUARTET_RETURN_IF_ERROR(FailPoint("critic_trainer.update"));
-  return CatchExceptions("critic update", [&] {
+  return CatchExceptions("critic update", impl_->ledger, [&] {
     for (uint64_t m = 0; m < call.micro_batches(); ++m) {
       const std::vector<const TrainingSequence*> part =
           MicroBatch(sequences, m, impl_->config.micro_train_batch_size());

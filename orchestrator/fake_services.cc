@@ -343,6 +343,16 @@ void FakeServices::Info(const std::string& service, ServiceInfo* info) {
   use = rank->add_memory();
   use->set_category("parameters");
   use->set_peak_bytes(2000);
+  use = rank->add_memory();
+  use->set_category("optimizer");
+  use->set_tier("host");
+  use->set_peak_bytes(3000);
+  MemoryTotal* total = rank->add_memory_totals();
+  total->set_tier("device");
+  total->set_peak_bytes(2500);
+  total = rank->add_memory_totals();
+  total->set_tier("host");
+  total->set_peak_bytes(3000);
   {
     std::lock_guard<std::mutex> lock(mutex_);
     if (service == "rollout") info->set_policy_version(rollout_version_);

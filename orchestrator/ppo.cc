@@ -549,7 +549,13 @@ absl::Status PpoLoop::AddMemory(Metrics* metrics) {
     std::map<std::string, int64_t> peaks;
     for (const RankInfo& rank : info.ranks()) {
       for (const MemoryUse& use : rank.memory()) {
-        peaks[use.category()] = std::max(peaks[use.category()], use.peak_bytes());
+        int64_t& peak = peaks[use.tier() == "host" ? "host/" + use.category() : use.category()];
+        peak = std::max(peak, use.peak_bytes());
+      }
+      for (const MemoryTotal& total : rank.memory_totals()) {
+        if (total.tier() == "host" && total.peak_bytes() == 0) continue;
+        int64_t& peak = peaks[total.tier() == "host" ? "host/total" : "total"];
+        peak = std::max(peak, total.peak_bytes());
       }
       peaks["process"] = std::max(peaks["process"], rank.peak_rss_bytes());
     }

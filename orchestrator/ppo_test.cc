@@ -211,6 +211,9 @@ TEST_F(PpoTest, WritesMetricsSamplesAndHeldOutProblems) {
     EXPECT_EQ(line["response_length/mean"], 3);
     EXPECT_EQ(line["tokens/generated"], 24);
     EXPECT_EQ(line["memory/policy_trainer/parameters"], 2000) << "the largest over the ranks";
+    EXPECT_EQ(line["memory/policy_trainer/total"], 2500);
+    EXPECT_EQ(line["memory/policy_trainer/host/optimizer"], 3000);
+    EXPECT_FALSE(line.contains("memory/policy_trainer/optimizer")) << "tiers are kept apart";
     EXPECT_EQ(line["policy/loss"], 0.25);
     EXPECT_EQ(line["critic/loss"], 0.75);
   }

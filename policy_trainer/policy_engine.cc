@@ -15,6 +15,7 @@
 #include "core/training/model_save.h"
 #include "core/training/packing.h"
 #include "core/training/rank_info.h"
+#include "core/zero/catch_exceptions.h"
 #include "core/zero/trainable_model.h"
 #include "core/zero/training_state.h"
 
@@ -23,7 +24,7 @@ namespace quartet {
 struct PolicyEngine::Impl {
   TrainerConfig config;
   const RankContext* context;
-  std::shared_ptr<Ledger> ledger = std::make_shared<Ledger>();  // shared with snapshots, which may live longer
+  Ledger ledger;
   std::unique_ptr<ProcessGroup> ranks;
   std::unique_ptr<TrainableModel> trainable;
 
@@ -40,12 +41,13 @@ absl::StatusOr<std::unique_ptr<PolicyEngine>> PolicyEngine::Load(const RunConfig
   auto impl = std::make_unique<Impl>();
   impl->config = config.actor();
   impl->context = &context;
-  const absl::Status status = CatchExceptions("loading the policy", [&]() -> absl::Status {
+  SetBudgets(context, &impl->ledger);
+  const absl::Status status = CatchExceptions("loading the policy", impl->ledger, [&]() -> absl::Status {
     QUARTET_ASSIGN_OR_RETURN(impl->ranks, JoinRanks(context, "policy"));
     QUARTET_ASSIGN_OR_RETURN(impl->trainable, TrainableModel::Load(config.actor().pretrain(),
                                                                    TrainerOptions(config.actor(), HeadKind::kVocabulary,
                                                                                   config.seed(), context),
-                                                                   impl->ranks.get(), impl->ledger.get()));
+                                                                   impl->ranks.get(), &impl->ledger));
     if (config.actor().load_checkpoint().empty()) return absl::OkStatus();
     return LoadTrainingState(*impl->trainable, config.actor().load_checkpoint());
   });
@@ -55,7 +57,7 @@ absl::StatusOr<std::unique_ptr<PolicyEngine>> PolicyEngine::Load(const RunConfig
 
 absl::Status PolicyEngine::LogProbs(const ForwardCall& call, const std::vector<TokenSequence>& sequences,
                                     std::vector<TokenValues>* replies) {
-  return CatchExceptions("policy log-probabilities", [&] {
+  return CatchExceptions("policy log-probabilities", impl_->ledger, [&] {
     return ForwardLogProbs(impl_->model(), call, impl_->config.micro_rollout_batch_size(), sequences, replies);
   });
 }
@@ -84,7 +86,7 @@ absl::Status PolicyEngine::Update(const PolicyUpdateCall& call, const std::vecto
                                   PolicyUpdateSums* sums) {
   // Before the first collective: an error here leaves the ranks in step.
   QUARTET_RETURN_IF_ERROR(FailPoint("policy_trainer.update"));
-  return CatchExceptions("policy update", [&] {
+  return CatchExceptions("policy update", impl_->ledger, [&] {
     const int size = impl_->config.micro_train_batch_size();
     for (uint64_t m = 0; m < call.micro_batches(); ++m) {
       const std::vector<const TrainingSequence*> part = MicroBatch(sequences, m, size);
@@ -109,11 +111,12 @@ absl::Status PolicyEngine::Update(const PolicyUpdateCall& call, const std::vecto
 
 absl::StatusOr<std::shared_ptr<const PublishedWeights>> PolicyEngine::Publish(uint64_t version) {
   std::shared_ptr<PublishedWeights> snapshot;
-  const absl::Status status = CatchExceptions("publishing weights", [&] {
+  const absl::Status status = CatchExceptions("publishing weights", impl_->ledger, [&] {
     ShardedModel& model = impl_->model();
     const at::ScalarType type = model.options().compute_dtype;
     snapshot =
-        std::make_shared<PublishedWeights>(version, type == at::kBFloat16 ? Dtype::kBF16 : Dtype::kF32, impl_->ledger);
+        std::make_shared<PublishedWeights>(version, type == at::kBFloat16 ? Dtype::kBF16 : Dtype::kF32, &impl_->ledger,
+                                           model.options().device.is_cpu() ? MemoryTier::kDevice : MemoryTier::kHost);
     std::vector<int> first_tensor;  // of each group, in the manifest
     int tensors = 0;
     for (const ParameterGroup& group : model.layout().groups) {
@@ -145,7 +148,7 @@ absl::Status PolicyEngine::Save(const SaveCall& call, SaveSummary* summary) {
 }
 
 RankInfo PolicyEngine::Info() const {
-  RankInfo info = DescribeRank(*impl_->context, *impl_->ledger);
+  RankInfo info = DescribeRank(*impl_->context, impl_->ledger);
   ShardedModel& model = impl_->model();
   info.set_model_parameters(model.layout().numel());
   info.set_gathered_bytes_per_parameter(static_cast<int32_t>(c10::elementSize(model.options().compute_dtype)));

@@ -20,6 +20,8 @@
 namespace quartet {
 namespace {
 
+using ::testing::HasSubstr;
+
 constexpr char kModel[] = "core/model/testdata/llama";
 
 // tools/golden/make_service_golden.py: torch and transformers, one sequence a forward.
@@ -245,6 +247,70 @@ TEST_P(PolicyEngineTest, TellsItsMemoryAndSizeAndHoldsNoGatheredParametersBetwee
       } else if (use.category() == "optimizer") {
         EXPECT_GT(use.current_bytes(), 0);
       }
+    }
+  });
+}
+
+TEST_P(PolicyEngineTest, HoldsAfterAnUpdateWhatItHeldBeforeIt) {
+  OnEveryRank([&](const RankContext&, PolicyEngine& engine, const std::vector<TrainingSequence>& mine) {
+    const RankInfo before = engine.Info();
+    PolicyUpdateSums sums;
+    ASSERT_TRUE(engine.Update(UpdateCall(PolicyLossConfig::KIND_PPO), mine, &sums).ok());
+    const RankInfo after = engine.Info();
+    ASSERT_EQ(after.memory_size(), before.memory_size());
+    int64_t total = 0;
+    for (int i = 0; i < after.memory_size(); ++i) {
+      const MemoryUse& use = after.memory(i);
+      EXPECT_EQ(use.tier(), "device");
+      EXPECT_EQ(use.current_bytes(), before.memory(i).current_bytes()) << use.category();
+      if (!mine.empty() && (use.category() == "logits" || use.category() == "activations")) {
+        EXPECT_GT(use.peak_bytes(), 0) << use.category();
+      }
+      total += use.current_bytes();
+    }
+    ASSERT_EQ(after.memory_totals_size(), 2);
+    EXPECT_EQ(after.memory_totals(0).tier(), "device");
+    EXPECT_EQ(after.memory_totals(0).current_bytes(), total);
+    EXPECT_GT(after.memory_totals(0).peak_bytes(), total);
+  });
+}
+
+TEST_P(PolicyEngineTest, ABudgetThatIsTooSmallIsToldInsteadOfLoading) {
+  int64_t needed = 0;
+  OnEveryRank([&](const RankContext& context, PolicyEngine& engine, const std::vector<TrainingSequence>&) {
+    if (context.rank == 0) needed = engine.Info().memory_totals(0).current_bytes();
+  });
+  RunEngineRanks(GetParam().ranks, [&](RankContext context) {
+    context.device_memory_budget = needed - 1;
+    const absl::Status status = PolicyEngine::Load(config_, context).status();
+    EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted);
+    EXPECT_THAT(std::string(status.message()),
+                ::testing::AllOf(HasSubstr("more of optimizer do not fit"), HasSubstr("device_memory_budget"),
+                                 HasSubstr("Held now: "), HasSubstr("more ranks")));
+  });
+}
+
+// Of one rank: others would wait in their collectives.
+class OnePolicyEngineTest : public PolicyEngineTest {};
+INSTANTIATE_TEST_SUITE_P(Arrangements, OnePolicyEngineTest, ::testing::Values(Arrangement{1, 3, 2}));
+
+TEST_P(OnePolicyEngineTest, ABudgetPassedByAnUpdateIsTold) {
+  RunEngineRanks(1, [&](RankContext context) {
+    int64_t needed = 0, most = 0;
+    PolicyUpdateSums sums;
+    for (const bool bounded : {false, true}) {
+      context.device_memory_budget = bounded ? (needed + most) / 2 : 0;
+      auto engine = PolicyEngine::Load(config_, context);
+      ASSERT_TRUE(engine.ok()) << engine.status();
+      needed = (*engine)->Info().memory_totals(0).current_bytes();
+      const absl::Status status = (*engine)->Update(UpdateCall(PolicyLossConfig::KIND_PPO), sequences_, &sums);
+      most = (*engine)->Info().memory_totals(0).peak_bytes();
+      if (!bounded) continue;
+      EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted);
+      EXPECT_THAT(std::string(status.message()), ::testing::AllOf(HasSubstr("policy update: "), HasSubstr("budget")));
+      EXPECT_LE(most, context.device_memory_budget);
+      EXPECT_EQ((*engine)->Info().memory_totals(0).current_bytes(), needed);
+      EXPECT_EQ((*engine)->Info().memory_totals(0).budget_bytes(), context.device_memory_budget);
     }
   });
 }

@@ -23,8 +23,8 @@ std::vector<TensorEntry> ManifestTensors(const ParameterLayout& layout) {
 
 void* PublishedWeights::Add(int tensor, int64_t begin, int64_t count) {
   const int64_t bytes = count * DtypeSize(dtype_);
-  pieces_.push_back({tensor, begin, count, std::make_unique_for_overwrite<char[]>(bytes),
-                     LedgerEntry(ledger_.get(), MemoryCategory::kCommunication, bytes)});
+  LedgerEntry entry(ledger_, MemoryCategory::kCommunication, bytes, tier_);
+  pieces_.push_back({tensor, begin, count, std::make_unique_for_overwrite<char[]>(bytes), std::move(entry)});
   return pieces_.back().bytes.get();
 }
 

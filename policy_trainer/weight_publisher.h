@@ -24,16 +24,17 @@ inline constexpr int64_t kWeightChunkBytes = int64_t{1} << 20;
 std::vector<TensorEntry> ManifestTensors(const ParameterLayout& layout);
 
 // What one rank has frozen of one version. Filled by one thread; immutable, and so thread safe, from then on. The bytes
-// live, and count as communication memory in the ledger, until the last reader lets go.
+// live in the process's memory, and count as communication memory in the ledger, until the last reader lets go.
 class PublishedWeights {
  public:
-  // `dtype` is kBF16 or kF32.
-  PublishedWeights(uint64_t version, Dtype dtype, std::shared_ptr<Ledger> ledger)
-      : version_(version), dtype_(dtype), ledger_(std::move(ledger)) {}
+  // `dtype` is kBF16 or kF32; `tier` is what the process's memory is to the ledger. `ledger` is used by Add only.
+  PublishedWeights(uint64_t version, Dtype dtype, Ledger* ledger, MemoryTier tier = MemoryTier::kDevice)
+      : version_(version), dtype_(dtype), ledger_(ledger), tier_(tier) {}
   PublishedWeights(const PublishedWeights&) = delete;
   PublishedWeights& operator=(const PublishedWeights&) = delete;
 
-  // Room for elements [begin, begin + count) of tensor `tensor`, to be written before anybody reads.
+  // Room for elements [begin, begin + count) of tensor `tensor`, to be written before anybody reads. Throws
+  // MemoryBudgetError or std::bad_alloc.
   void* Add(int tensor, int64_t begin, int64_t count);
 
   uint64_t version() const { return version_; }
@@ -55,7 +56,8 @@ class PublishedWeights {
   };
   const uint64_t version_;
   const Dtype dtype_;
-  const std::shared_ptr<Ledger> ledger_;  // outlives the pieces' entries
+  Ledger* const ledger_;
+  const MemoryTier tier_;
   std::vector<Piece> pieces_;
 };
 

@@ -21,8 +21,9 @@ ParameterLayout TwoTensors() {
 }
 
 std::shared_ptr<PublishedWeights> Frozen(std::vector<std::vector<int64_t>> tensor_begin_count,
-                                         std::shared_ptr<Ledger> ledger = std::make_shared<Ledger>()) {
-  auto weights = std::make_shared<PublishedWeights>(3, Dtype::kF32, ledger);
+                                         Ledger* ledger = nullptr) {
+  Ledger own;
+  auto weights = std::make_shared<PublishedWeights>(3, Dtype::kF32, ledger != nullptr ? ledger : &own);
   for (const auto& piece : tensor_begin_count) {
     auto* data = static_cast<float*>(weights->Add(piece[0], piece[1], piece[2]));
     for (int64_t i = 0; i < piece[2]; ++i) data[i] = 100.0f * piece[0] + (piece[1] + i);
@@ -82,13 +83,13 @@ TEST(WeightPublisher, ReadsOnlyWhatIsThere) {
 }
 
 TEST(WeightPublisher, HoldsItsBytesUntilTheLastReaderLetsGo) {
-  auto ledger = std::make_shared<Ledger>();
-  auto weights = Frozen({{0, 0, 6}, {1, 0, 5}}, ledger);
+  Ledger ledger;
+  auto weights = Frozen({{0, 0, 6}, {1, 0, 5}}, &ledger);
   std::shared_ptr<const PublishedWeights> reader = weights;
   weights.reset();
-  EXPECT_EQ(ledger->current(MemoryCategory::kCommunication), 44);
+  EXPECT_EQ(ledger.current(MemoryCategory::kCommunication), 44);
   reader.reset();
-  EXPECT_EQ(ledger->current(MemoryCategory::kCommunication), 0);
+  EXPECT_EQ(ledger.current(MemoryCategory::kCommunication), 0);
 }
 
 }  // namespace

@@ -29,6 +29,8 @@
 #include "core/model/decoder.h"
 #include "core/model/paged_attention.h"
 #include "core/model/vocabulary_head.h"
+#include "core/zero/accounted_tensor.h"
+#include "core/zero/catch_exceptions.h"
 #include "core/zero/sharded_model.h"
 #include "rollout/sampler.h"
 #include "rollout/scheduler.h"
@@ -44,9 +46,10 @@ class KvCache {
         blocks_(blocks),
         element_bytes_(element_bytes),
         bytes_(layers * blocks * BlockBytes(layout, element_bytes)),
-        memory_(static_cast<char*>(std::calloc(bytes_, 1)), &std::free),
-        entry_(ledger, MemoryCategory::kKvCache, bytes_) {
-    if (memory_ == nullptr) throw std::bad_alloc();
+        entry_(ledger, MemoryCategory::kKvCache, bytes_),
+        memory_(static_cast<char*>(std::calloc(bytes_, 1)), &std::free) {
+    if (memory_ != nullptr) return;
+    throw OutOfMemoryError(ledger->ExplainFailure(MemoryCategory::kKvCache, bytes_, MemoryTier::kDevice));
   }
 
   // Of one layer.
@@ -69,8 +72,8 @@ class KvCache {
   int64_t blocks_;
   int64_t element_bytes_;
   int64_t bytes_;
-  std::unique_ptr<char, decltype(&std::free)> memory_;
   LedgerEntry entry_;
+  std::unique_ptr<char, decltype(&std::free)> memory_;
 };
 
 // Query tokens that one task of the attention works on; a multiple keeps long chunks parallel.
@@ -268,7 +271,7 @@ class Engine : public RolloutEngine {
     try {
       status = Run(sampling, tasks, done);
     } catch (const std::exception& error) {
-      status = absl::InternalError(absl::StrCat("generation failed: ", error.what()));
+      status = StatusOf(error, "generation", *ledger_);
     }
     scheduler_->Clear();
     return status;
@@ -324,6 +327,7 @@ class Engine : public RolloutEngine {
   // Logits, fp32 [N, V], after the last token of each chunk that ends its sequence; undefined where there is none. At
   // stage 3 a rank without chunks takes part in every gather.
   at::Tensor Forward(const std::vector<ScheduledChunk>& chunks) {
+    const MemoryScope activations(ledger_, MemoryCategory::kActivations);
     const ParameterLayout& layout = model_->layout();
     const ModelConfig& config = model_->config();
     const auto blocks = static_cast<int>(config.num_hidden_layers);
@@ -369,6 +373,7 @@ class Engine : public RolloutEngine {
                                        Find(head, group, "model.norm.weight"), config.rms_norm_eps);
     const at::Tensor head_VD =
         Find(head, group, config.tie_word_embeddings ? "model.embed_tokens.weight" : "lm_head.weight");
+    const MemoryScope logits(ledger_, MemoryCategory::kLogits);
     return VocabularyLogits(last_ND, head_VD).contiguous();
   }
 
@@ -389,7 +394,6 @@ class Engine : public RolloutEngine {
       if (chunk.last) ready.push_back(chunk.sequence);
     }
     if (ready.empty()) return absl::OkStatus();
-    const LedgerEntry entry(ledger_, MemoryCategory::kLogits, static_cast<int64_t>(logits_NV.nbytes()));
     const SamplingRule rule{sampling.temperature(), sampling.top_k(), sampling.top_p()};
     const int64_t vocabulary = logits_NV.size(1);
     const float* logits = logits_NV.const_data_ptr<float>();
@@ -518,7 +522,7 @@ absl::StatusOr<std::unique_ptr<RolloutEngine>> RolloutEngine::Load(const Rollout
   try {
     return LoadEngine(options, context, ledger);
   } catch (const std::exception& error) {
-    return absl::InternalError(absl::StrCat("cannot load the rollout's model: ", error.what()));
+    return StatusOf(error, "loading the rollout's model", *ledger);
   }
 }
 

@@ -5,8 +5,6 @@
 #include "rollout/rollout_service.h"
 
 #include <grpcpp/grpcpp.h>
-#include <sys/resource.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
@@ -31,6 +29,8 @@
 #include "core/service/replay_guard.h"
 #include "core/service/status_conversion.h"
 #include "core/service/stream_io.h"
+#include "core/training/rank_info.h"
+#include "core/zero/catch_exceptions.h"
 #include "proto/rollout.grpc.pb.h"
 #include "rollout/engine.h"
 #include "rollout/rollout_rank.pb.h"
@@ -133,6 +133,7 @@ class RolloutService final : public RankService, private Rollout::Service {
     options.max_num_seqs = rollout.max_num_seqs();
     options.max_num_batched_tokens = rollout.max_num_batched_tokens();
     options.stop_token_ids.assign(rollout.stop_token_ids().begin(), rollout.stop_token_ids().end());
+    SetBudgets(context_, &ledger_);
     QUARTET_ASSIGN_OR_RETURN(engine_, RolloutEngine::Load(options, context_, &ledger_));
     loaded_ = true;
     return absl::OkStatus();
@@ -357,7 +358,11 @@ class RolloutService final : public RankService, private Rollout::Service {
   absl::Status PullHere(const PullHeader& header, PullSummary* summary) {
     const std::lock_guard lock(staging_mutex_);
     staging_.reset();
-    auto staging = engine_->NewStaging();
+    std::unique_ptr<WeightStaging> staging;
+    QUARTET_RETURN_IF_ERROR(CatchExceptions("room for the new weights", ledger_, [&] {
+      staging = engine_->NewStaging();
+      return absl::OkStatus();
+    }));
     const absl::Time deadline =
         header.deadline_unix_ms() == 0 ? absl::InfiniteFuture() : absl::FromUnixMillis(header.deadline_unix_ms());
     QUARTET_ASSIGN_OR_RETURN(const PulledWeights pulled,
@@ -385,20 +390,7 @@ class RolloutService final : public RankService, private Rollout::Service {
   }
 
   RankInfo InfoHere() const {
-    RankInfo info;
-    info.set_rank(context_.rank);
-    info.set_endpoint(context_.endpoint);
-    info.set_pid(getpid());
-    for (int i = 0; i < kNumMemoryCategories; ++i) {
-      const auto category = static_cast<MemoryCategory>(i);
-      MemoryUse& use = *info.add_memory();
-      use.set_category(std::string(MemoryCategoryName(category)));
-      use.set_current_bytes(ledger_.current(category));
-      use.set_peak_bytes(ledger_.peak(category));
-    }
-    rusage usage{};
-    getrusage(RUSAGE_SELF, &usage);
-    info.set_peak_rss_bytes(int64_t{usage.ru_maxrss} * 1024);
+    RankInfo info = DescribeRank(context_, ledger_);
     int64_t parameters = 0;
     for (const ParameterSpec& tensor : engine_->tensors()) parameters += tensor.numel();
     info.set_model_parameters(parameters);

@@ -10,6 +10,7 @@
 #include "core/training/engine_setup.h"
 #include "core/training/forward.h"
 #include "core/training/rank_info.h"
+#include "core/zero/catch_exceptions.h"
 #include "core/zero/sharded_model.h"
 
 namespace quartet {
@@ -46,7 +47,8 @@ absl::StatusOr<std::unique_ptr<ScorerEngine>> ScorerEngine::Load(const RunConfig
   auto impl = std::make_unique<Impl>();
   impl->config = config;
   impl->context = &context;
-  const absl::Status status = CatchExceptions("loading the scorer's models", [&]() -> absl::Status {
+  SetBudgets(context, &impl->ledger);
+  const absl::Status status = CatchExceptions("loading the scorer's models", impl->ledger, [&]() -> absl::Status {
     QUARTET_ASSIGN_OR_RETURN(impl->ranks, JoinRanks(context, "scorer"));
     if (config.algorithm().kl().init_kl_coef() > 0) {
       const ReferenceConfig& reference = config.reference();
@@ -68,7 +70,7 @@ absl::StatusOr<std::unique_ptr<ScorerEngine>> ScorerEngine::Load(const RunConfig
 absl::Status ScorerEngine::ReferenceLogProbs(const ForwardCall& call, const std::vector<TokenSequence>& sequences,
                                              std::vector<TokenValues>* replies) {
   QUARTET_CHECK(impl_->reference != nullptr) << "no reference model was loaded";
-  return CatchExceptions("reference log-probabilities", [&] {
+  return CatchExceptions("reference log-probabilities", impl_->ledger, [&] {
     return ForwardLogProbs(*impl_->reference, call, impl_->config.actor().micro_rollout_batch_size(), sequences,
                            replies);
   });
@@ -78,7 +80,7 @@ absl::Status ScorerEngine::Rewards(const ForwardCall& call, const std::vector<To
                                    std::vector<TokenValues>* replies) {
   const auto model = impl_->rewards.find(static_cast<int>(call.model()));
   QUARTET_CHECK(model != impl_->rewards.end()) << "reward.source[" << call.model() << "] has no model";
-  return CatchExceptions("rewards", [&] {
+  return CatchExceptions("rewards", impl_->ledger, [&] {
     return ForwardScalars(*model->second, ScalarRows::kLastToken, call,
                           impl_->config.reward().micro_rollout_batch_size(), sequences, replies);
   });

@@ -127,6 +127,8 @@ void FillPlacement(ServicePlacement* p, absl::string_view listen) {
   QUARTET_DEFAULT_TEXT(p, device, "cpu");
   QUARTET_DEFAULT(p, threads, 0);
   QUARTET_DEFAULT(p, collective_timeout_seconds, 300);
+  QUARTET_DEFAULT(p, device_memory_budget, 0);
+  QUARTET_DEFAULT(p, host_memory_budget, 0);
 }
 
 // Every default that the comments of proto/run_config.proto give, in its order.
@@ -447,7 +449,25 @@ absl::Status CheckPlacement(const std::string& name, const ServicePlacement& p) 
   QUARTET_RETURN_IF_ERROR(Integer(field("ranks"), p.ranks(), 1, 65536));
   QUARTET_RETURN_IF_ERROR(OneOf(field("device"), p.device(), {"cpu", "cuda"}));
   QUARTET_RETURN_IF_ERROR(Integer(field("threads"), p.threads(), 0, 4096));
+  QUARTET_RETURN_IF_ERROR(Integer(field("device_memory_budget"), p.device_memory_budget(), 0));
+  QUARTET_RETURN_IF_ERROR(Integer(field("host_memory_budget"), p.host_memory_budget(), 0));
   return Integer(field("collective_timeout_seconds"), p.collective_timeout_seconds(), 1);
+}
+
+// Which services hold anything in host memory beside their device: a policy trainer on CUDA, the weights that it
+// publishes.
+absl::Status CheckHostBudgets(const RunConfig& c) {
+  const auto check = [](const std::string& name, const ServicePlacement& p, bool holds) {
+    if (p.host_memory_budget() == 0 || holds) return absl::OkStatus();
+    return NoEffect(absl::StrCat("services.", name, ".host_memory_budget"),
+                    absl::StrCat("this service holds nothing in host memory beside its device (\"", p.device(),
+                                 "\"); use device_memory_budget"));
+  };
+  QUARTET_RETURN_IF_ERROR(check("rollout", c.services().rollout(), false));
+  QUARTET_RETURN_IF_ERROR(
+      check("policy_trainer", c.services().policy_trainer(), c.services().policy_trainer().device() == "cuda"));
+  QUARTET_RETURN_IF_ERROR(check("critic_trainer", c.services().critic_trainer(), false));
+  return check("scorer", c.services().scorer(), false);
 }
 
 absl::Status CheckAll(const RunConfig& c) {
@@ -464,6 +484,7 @@ absl::Status CheckAll(const RunConfig& c) {
   QUARTET_RETURN_IF_ERROR(CheckPlacement("policy_trainer", c.services().policy_trainer()));
   QUARTET_RETURN_IF_ERROR(CheckPlacement("critic_trainer", c.services().critic_trainer()));
   QUARTET_RETURN_IF_ERROR(CheckPlacement("scorer", c.services().scorer()));
+  QUARTET_RETURN_IF_ERROR(CheckHostBudgets(c));
   const TlsConfig& tls = c.tls();
   const int files = !tls.ca_file().empty() + !tls.cert_file().empty() + !tls.key_file().empty();
   if (files != 0 && files != 3) {

@@ -52,6 +52,7 @@ TEST(RunConfig, FillsInTheDefaultsOfItsComments) {
   EXPECT_EQ(c.train().train_batch_size(), 128);
   EXPECT_EQ(c.services().scorer().listen(), "127.0.0.1:50054");
   EXPECT_EQ(c.services().rollout().collective_timeout_seconds(), 300);
+  EXPECT_EQ(c.services().rollout().device_memory_budget(), 0);
   EXPECT_NE(c.run_dir().find("/runs/"), std::string::npos);
 }
 
@@ -120,6 +121,8 @@ TEST(RunConfig, RefusesValuesOutOfRange) {
   ExpectError({"services.scorer.listen=localhost"}, {"services.scorer.listen", "host:port"});
   ExpectError({"services.scorer.listen=localhost:70000"}, {"services.scorer.listen", "65535"});
   ExpectError({"services.scorer.device=tpu"}, {"tpu", "cpu", "cuda"});
+  ExpectError({"services.scorer.device_memory_budget=-1"},
+              {"services.scorer.device_memory_budget", "-1", "at least 0"});
   ExpectError({"tls.ca_file=/ca.pem"}, {"tls", "cert_file"});
   ExpectError({"data.prompt_max_len=2000000000"}, {"data.prompt_max_len"});
 }
@@ -138,6 +141,10 @@ TEST(RunConfig, RefusesWhatCannotHaveAnEffect) {
   ExpectError({"actor.allow_zero_learning_rate=true"}, {"allow_zero_learning_rate has no effect"});
   ExpectError({"actor.lr_scheduler=constant", "actor.min_lr_ratio=0.5"}, {"min_lr_ratio has no effect"});
   ExpectError({"eval.eval_steps=5"}, {"eval.eval_steps has no effect"});
+  ExpectError({"services.rollout.host_memory_budget=5"},
+              {"services.rollout.host_memory_budget has no effect", "device_memory_budget"});
+  ExpectError({"services.critic_trainer.host_memory_budget=5"},
+              {"services.critic_trainer.host_memory_budget has no effect"});
 }
 
 TEST(RunConfig, AcceptsTheNeighboursOfWhatItRefuses) {
@@ -147,6 +154,8 @@ TEST(RunConfig, AcceptsTheNeighboursOfWhatItRefuses) {
   EXPECT_EQ(ErrorOf({"algorithm.kl.init_kl_coef=0"}), "");
   EXPECT_EQ(ErrorOf({"algorithm.kl.kl_target=6", "algorithm.kl.kl_horizon=5"}), "");
   EXPECT_EQ(ErrorOf({"rollout.top_p=0.9", "rollout.top_k=50", "rollout.temperature=0.7"}), "");
+  EXPECT_EQ(ErrorOf({"services.rollout.device_memory_budget=5"}), "");
+  EXPECT_EQ(ErrorOf({"services.policy_trainer.device=cuda", "services.policy_trainer.host_memory_budget=5"}), "");
 }
 
 TEST(RunConfig, PrintsWhatItCanReadAgain) {

@@ -1,6 +1,7 @@
 // Who a process is inside the group of ranks that makes up one service.
 #pragma once
 
+#include <cstdint>
 #include <string>
 
 #include "absl/time/time.h"
@@ -20,6 +21,8 @@ struct RankContext {
   std::string device;    // "cpu" or "cuda"
   int threads = 1;       // for computing
   absl::Duration collective_timeout = absl::Seconds(300);
+  int64_t device_memory_budget = 0;  // bytes; 0: none
+  int64_t host_memory_budget = 0;
   KeyValueStore* store = nullptr;
 };
 

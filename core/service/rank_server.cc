@@ -79,6 +79,8 @@ class RankServerImpl final : public RankServer {
     const int cores = std::max(1u, std::thread::hardware_concurrency());
     context_.threads = placement.threads() > 0 ? placement.threads() : std::max(1, cores / place.local_world_size);
     context_.collective_timeout = absl::Seconds(placement.collective_timeout_seconds());
+    context_.device_memory_budget = placement.device_memory_budget();
+    context_.host_memory_budget = placement.host_memory_budget();
     context_.store = &gate_;
 
     group_ = RankGroup::Create(context_, channel_credentials_, [this](const absl::Status& s) { Broken(s); });

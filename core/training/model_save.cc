@@ -8,14 +8,14 @@
 #include "core/base/status_macros.h"
 #include "core/comm/agreed_error.h"
 #include "core/comm/agreement.h"
-#include "core/training/engine_setup.h"
+#include "core/zero/catch_exceptions.h"
 #include "core/zero/training_state.h"
 
 namespace quartet {
 
 absl::Status SaveModel(TrainableModel& model, const SaveCall& call, const std::string& fail_point,
                        SaveSummary* summary) {
-  return CatchExceptions(absl::StrCat("saving ", call.folder()), [&]() -> absl::Status {
+  return CatchExceptions(absl::StrCat("saving ", call.folder()), model.model().ledger(), [&]() -> absl::Status {
     ProcessGroup& ranks = model.model().process_group();
     QUARTET_RETURN_IF_ERROR(AgreeOnStatus(ranks, FailPoint(fail_point), model.model().options().device));
     SavedState state;

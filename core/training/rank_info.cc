@@ -7,17 +7,32 @@
 
 namespace quartet {
 
+void SetBudgets(const RankContext& context, Ledger* ledger) {
+  ledger->SetBudget(MemoryTier::kDevice, context.device_memory_budget);
+  ledger->SetBudget(MemoryTier::kHost, context.host_memory_budget);
+}
+
 RankInfo DescribeRank(const RankContext& context, const Ledger& ledger) {
   RankInfo info;
   info.set_rank(context.rank);
   info.set_endpoint(context.endpoint);
   info.set_pid(getpid());
-  for (int i = 0; i < kNumMemoryCategories; ++i) {
-    const auto category = static_cast<MemoryCategory>(i);
-    MemoryUse* use = info.add_memory();
-    use->set_category(std::string(MemoryCategoryName(category)));
-    use->set_current_bytes(ledger.current(category));
-    use->set_peak_bytes(ledger.peak(category));
+  for (const MemoryTier tier : {MemoryTier::kDevice, MemoryTier::kHost}) {
+    const std::string name(MemoryTierName(tier));
+    for (int i = 0; i < kNumMemoryCategories; ++i) {
+      const auto category = static_cast<MemoryCategory>(i);
+      if (tier == MemoryTier::kHost && ledger.peak(category, tier) == 0) continue;
+      MemoryUse* use = info.add_memory();
+      use->set_category(std::string(MemoryCategoryName(category)));
+      use->set_tier(name);
+      use->set_current_bytes(ledger.current(category, tier));
+      use->set_peak_bytes(ledger.peak(category, tier));
+    }
+    MemoryTotal* total = info.add_memory_totals();
+    total->set_tier(name);
+    total->set_current_bytes(ledger.total(tier));
+    total->set_peak_bytes(ledger.peak_total(tier));
+    total->set_budget_bytes(ledger.budget(tier));
   }
   rusage usage = {};
   getrusage(RUSAGE_SELF, &usage);

@@ -1,4 +1,4 @@
-// A rank's account of itself for GetInfo. LibTorch-free.
+// A rank's account of its memory: budgets from its place, and what it tells in GetInfo. LibTorch-free.
 #pragma once
 
 #include <cstdint>
@@ -9,7 +9,11 @@
 
 namespace quartet {
 
-// Rank, endpoint, process id, every ledger category and the process's peak resident set.
+// Bounds `ledger` by the budgets of the service's placement.
+void SetBudgets(const RankContext& context, Ledger* ledger);
+
+// Rank, endpoint, process id, every category of the device tier, those of the host tier that ever held something, both
+// tiers' totals, and the process's peak resident set.
 RankInfo DescribeRank(const RankContext& context, const Ledger& ledger);
 
 }  // namespace quartet

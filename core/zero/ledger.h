@@ -1,67 +1,100 @@
-// Bytes by category, now and at peak, of one rank. LibTorch-free.
+// Bytes by category and tier, now and at peak, of one rank, and the budgets that bound them. LibTorch-free.
 #pragma once
 
-#include <array>
-#include <atomic>
 #include <cstdint>
+#include <memory>
+#include <stdexcept>
+#include <string>
 #include <string_view>
 
 namespace quartet {
 
 enum class MemoryCategory {
-  kParameters,
-  kGradients,
-  kOptimizer,
-  kGathered,
-  kActivations,
-  kLogits,
-  kKvCache,
-  kCommunication
+  kParameters,     // resident weights
+  kGradients,      // of the resident weights, fp32
+  kOptimizer,      // moments, and what the optimizer step makes
+  kGathered,       // whole groups of parameters, at most two
+  kActivations,    // what forward and backward passes make: saved inputs, graphs, temporaries, unreduced gradients
+  kLogits,         // what the head and the loss make, forward and backward
+  kKvCache,        // of the rollout
+  kCommunication,  // reduce buffers, what collectives receive into, published weights
 };
 inline constexpr int kNumMemoryCategories = 8;
 
 // "parameters", "gradients", ...
 std::string_view MemoryCategoryName(MemoryCategory category);
 
-// Thread safe.
+// Where bytes are: on the device that computes (with device "cpu" the process's memory), or in host memory beside it.
+enum class MemoryTier { kDevice, kHost };
+inline constexpr int kNumMemoryTiers = 2;
+
+// "device", "host".
+std::string_view MemoryTierName(MemoryTier tier);
+
+// Memory ran out. what() says which allocation (category and bytes), what the tier holds by category, and which options
+// would make the largest holdings smaller.
+class OutOfMemoryError : public std::runtime_error {
+ public:
+  using std::runtime_error::runtime_error;
+};
+
+// The same of a budget; nothing was allocated.
+class MemoryBudgetError : public OutOfMemoryError {
+ public:
+  using OutOfMemoryError::OutOfMemoryError;
+};
+
+// Thread safe. What stands in a ledger (entries, tensors) may outlive it.
 class Ledger {
  public:
-  void Add(MemoryCategory category, int64_t bytes);  // negative: release
-  int64_t current(MemoryCategory category) const;
-  int64_t peak(MemoryCategory category) const;
+  Ledger();
+  Ledger(const Ledger&) = delete;
+  Ledger& operator=(const Ledger&) = delete;
+  ~Ledger();
+
+  // Of all categories of the tier together; 0: none. Holds for what is added from now on.
+  void SetBudget(MemoryTier tier, int64_t bytes);
+  int64_t budget(MemoryTier tier) const;
+
+  // Throws MemoryBudgetError, and adds nothing, where more than the tier's budget would be held. Negative: release,
+  // which never throws.
+  void Add(MemoryCategory category, int64_t bytes, MemoryTier tier = MemoryTier::kDevice);
+
+  int64_t current(MemoryCategory category, MemoryTier tier = MemoryTier::kDevice) const;
+  int64_t peak(MemoryCategory category, MemoryTier tier = MemoryTier::kDevice) const;
+  // Of all categories together. The peak of the sum is at most the sum of the categories' peaks.
+  int64_t total(MemoryTier tier) const;
+  int64_t peak_total(MemoryTier tier) const;
   void ResetPeaks();  // to the current values
 
+  // The message of an OutOfMemoryError about `bytes` of `category` that could not be had for another reason than the
+  // budget.
+  std::string ExplainFailure(MemoryCategory category, int64_t bytes, MemoryTier tier) const;
+  // What both tiers hold now, what they held at most, and what would make it smaller; for failures whose size is not
+  // known.
+  std::string Describe() const;
+
  private:
-  std::array<std::atomic<int64_t>, kNumMemoryCategories> current_{};
-  std::array<std::atomic<int64_t>, kNumMemoryCategories> peak_{};
+  friend class LedgerEntry;
+  class Accounts;
+  const std::shared_ptr<Accounts> accounts_;
 };
 
 // Holds an amount for the duration of a scope. Move only.
 class LedgerEntry {
  public:
   LedgerEntry() = default;
-  LedgerEntry(Ledger* ledger, MemoryCategory category, int64_t bytes)
-      : ledger_(ledger), category_(category), bytes_(bytes) {
-    ledger_->Add(category_, bytes_);
-  }
-  LedgerEntry(LedgerEntry&& other) noexcept { *this = static_cast<LedgerEntry&&>(other); }
-  LedgerEntry& operator=(LedgerEntry&& other) noexcept {
-    Reset();
-    ledger_ = other.ledger_;
-    category_ = other.category_;
-    bytes_ = other.bytes_;
-    other.ledger_ = nullptr;
-    return *this;
-  }
-  ~LedgerEntry() { Reset(); }
-  void Reset() {
-    if (ledger_ != nullptr) ledger_->Add(category_, -bytes_);
-    ledger_ = nullptr;
-  }
+  // Throws MemoryBudgetError.
+  LedgerEntry(Ledger* ledger, MemoryCategory category, int64_t bytes, MemoryTier tier = MemoryTier::kDevice);
+  LedgerEntry(LedgerEntry&& other) noexcept;
+  LedgerEntry& operator=(LedgerEntry&& other) noexcept;
+  ~LedgerEntry();
+  void Reset() noexcept;
 
  private:
-  Ledger* ledger_ = nullptr;
+  std::shared_ptr<Ledger::Accounts> accounts_;
   MemoryCategory category_ = MemoryCategory::kParameters;
+  MemoryTier tier_ = MemoryTier::kDevice;
   int64_t bytes_ = 0;
 };
 

@@ -19,6 +19,7 @@
 #include "core/comm/agreement.h"
 #include "core/safetensors/reader.h"
 #include "core/zero/accounted_tensor.h"
+#include "core/zero/catch_exceptions.h"
 #include "core/zero/sharded_model_impl.h"
 
 namespace quartet {
@@ -158,6 +159,7 @@ void ShardedModel::Impl::StartGather(int group) {
         AccountedEmpty(ledger, MemoryCategory::kGathered, flat[group].total, options.compute_dtype, options.device);
   }
   try {
+    const MemoryScope communication(ledger, MemoryCategory::kCommunication);
     OwnPart(group, gather.buffer).copy_(resident[group]);
     gather.work = process_group->AllGatherInPlace(gather.buffer);
   } catch (...) {
@@ -305,7 +307,7 @@ absl::StatusOr<std::unique_ptr<ShardedModel>> ShardedModel::Load(const std::stri
     try {
       mine = read();
     } catch (const std::exception& error) {
-      mine = absl::InternalError(absl::StrCat("loading ", folder, ": ", error.what()));
+      mine = StatusOf(error, "loading " + folder, *ledger);
     }
     QUARTET_RETURN_IF_ERROR(AgreeOnStatus(*group, mine, options.device));
     for (int g = 0; g < static_cast<int>(model.resident.size()); ++g) {
@@ -330,6 +332,7 @@ void ShardedModel::Forward(const PackedSequences& batch,
                            const std::function<void(const at::Tensor&, const at::Tensor&)>& use) {
   Impl& model = *impl_;
   at::NoGradGuard no_grad;
+  const MemoryScope activations(model.ledger, MemoryCategory::kActivations);
   try {
     const at::Tensor positions = model.Positions(batch);
     const bool empty = positions.numel() == 0;
@@ -357,6 +360,7 @@ void ShardedModel::Forward(const PackedSequences& batch,
     GatheredGroup head = model.Gather(model.layout.head_group, -1);
     if (!empty) {
       hidden = RmsNorm(hidden, head.tensors()[model.norm_parameter()], model.config.rms_norm_eps);
+      const MemoryScope logits(model.ledger, MemoryCategory::kLogits);
       use(hidden, head.tensors()[model.head_parameter()]);
     }
   } catch (...) {

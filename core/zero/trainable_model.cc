@@ -22,6 +22,7 @@
 #include "core/base/status_macros.h"
 #include "core/comm/agreement.h"
 #include "core/zero/accounted_tensor.h"
+#include "core/zero/catch_exceptions.h"
 #include "core/zero/model_folder.h"
 #include "core/zero/sharded_model_impl.h"
 
@@ -141,6 +142,7 @@ void TrainableModel::Impl::Reduce(int group, at::Tensor flat) {
     return;
   }
   FinishReduction();
+  const MemoryScope communication(sharded->ledger, MemoryCategory::kCommunication);
   Reduction next;
   next.group = group;
   next.input = std::move(flat);
@@ -178,6 +180,7 @@ double TrainableModel::Impl::ForwardBackward(
     const PackedSequences& batch,
     const std::function<at::Tensor(const at::Tensor& hidden_TD, const at::Tensor& head_weight)>& loss) {
   at::NoGradGuard no_grad;
+  const MemoryScope activations(sharded->ledger, MemoryCategory::kActivations);
   const ModelConfig& config = sharded->config;
   const ParameterLayout& layout = sharded->layout;
   const at::Tensor positions = sharded->Positions(batch);
@@ -196,15 +199,10 @@ double TrainableModel::Impl::ForwardBackward(
 
   // Forward.
   std::vector<SavedBlock> saved(blocks);
-  LedgerEntry saved_bytes;
   at::Tensor hidden;
   {
     GatheredGroup group = sharded->Gather(0, layout.block_group(0));
-    if (!empty) {
-      hidden = Embed(group.tensors()[embedding], ids);
-      saved_bytes =
-          LedgerEntry(sharded->ledger, MemoryCategory::kActivations, static_cast<int64_t>(hidden.nbytes()) * blocks);
-    }
+    if (!empty) hidden = Embed(group.tensors()[embedding], ids);
   }
   for (int b = 0; b < blocks; ++b) {
     const int g = layout.block_group(b);
@@ -234,6 +232,7 @@ double TrainableModel::Impl::ForwardBackward(
     std::vector<at::Tensor> gradients(layout.groups[g].parameters.size());
     GatheredGroup group = sharded->Gather(g, layout.block_group(blocks - 1));
     if (!empty) {
+      const MemoryScope logits(sharded->ledger, MemoryCategory::kLogits);
       at::AutoGradMode with_grad(true);
       const int norm = sharded->norm_parameter(), head = sharded->head_parameter();
       const at::Tensor input = Leaf(hidden), norm_weight = Leaf(group.tensors()[norm]),
@@ -324,7 +323,7 @@ absl::StatusOr<std::unique_ptr<TrainableModel>> TrainableModel::Load(const std::
     }
     impl->step_count = at::zeros({}, at::TensorOptions(at::kFloat).device(options.model.device));
   } catch (const std::exception& error) {
-    return absl::ResourceExhaustedError(absl::StrCat("optimizer state for ", folder, ": ", error.what()));
+    return StatusOf(error, "optimizer state for " + folder, *ledger);
   }
   impl->MakeRuns();
   return std::unique_ptr<TrainableModel>(new TrainableModel(std::move(impl)));
@@ -361,6 +360,7 @@ double TrainableModel::ForwardBackward(
 StepResult TrainableModel::Step(double learning_rate, double max_norm) {
   Impl& impl = *impl_;
   at::NoGradGuard no_grad;
+  const MemoryScope temporaries(impl.sharded->ledger, MemoryCategory::kOptimizer);
   if (impl.sharded->resident_is_whole) {
     for (const at::Tensor& part : impl.gradient) impl.sharded->process_group->AllReduceSum(part)->Wait();
   }
