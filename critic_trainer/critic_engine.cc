@@ -50,8 +50,7 @@ absl::StatusOr<std::unique_ptr<CriticEngine>> CriticEngine::Load(const RunConfig
 absl::Status CriticEngine::Values(const ForwardCall& call, const std::vector<TokenSequence>& sequences,
                                   std::vector<TokenValues>* replies) {
   return CatchExceptions("values", impl_->ledger, [&] {
-    return ForwardScalars(impl_->model(), ScalarRows::kBeforeActions, call, impl_->config.micro_rollout_batch_size(),
-                          sequences, replies);
+    return ForwardScalars(impl_->model(), ScalarRows::kBeforeActions, call, sequences, replies);
   });
 }
 
@@ -59,10 +58,9 @@ absl::Status CriticEngine::Update(const CriticUpdateCall& call, const std::vecto
                                   CriticUpdateSums* sums) {
   // Before the first collective: an error here leaves the ranks in step.
   QUARTET_RETURN_IF_ERROR(FailPoint("critic_trainer.update"));
+  QUARTET_ASSIGN_OR_RETURN(const auto micro_batches, CutMicroBatches(sequences, call.micro_batch_sizes()));
   return CatchExceptions("critic update", impl_->ledger, [&] {
-    for (uint64_t m = 0; m < call.micro_batches(); ++m) {
-      const std::vector<const TrainingSequence*> part =
-          MicroBatch(sequences, m, impl_->config.micro_train_batch_size());
+    for (const std::vector<const TrainingSequence*>& part : micro_batches) {
       std::vector<const TokenSequence*> tokens;
       for (const TrainingSequence* sequence : part) tokens.push_back(&sequence->tokens());
       const PackedBatch batch = Pack(tokens, impl_->model().options().device);

@@ -15,8 +15,9 @@
 
 namespace quartet {
 
-// One thread. Every rank makes the same calls in the same order, with the same header; sequences are this rank's and
-// have been checked (core/training/batch_check.h).
+// One thread. Every rank makes the same calls in the same order, with the same header but for the sizes of its
+// micro-batches, of which there are equally many; sequences are this rank's and have been checked
+// (core/training/batch_check.h).
 //
 // An error that comes from LibTorch or a collective is INTERNAL; the ranks are not in step afterwards.
 class CriticEngine {
@@ -27,12 +28,11 @@ class CriticEngine {
   static absl::StatusOr<std::unique_ptr<CriticEngine>> Load(const RunConfig& config, const RankContext& context);
   ~CriticEngine();
 
-  // For each action token, the value of the state before it. Micro-batches of critic.micro_rollout_batch_size
-  // sequences. Collective.
+  // For each action token, the value of the state before it. Collective.
   absl::Status Values(const ForwardCall& call, const std::vector<TokenSequence>& sequences,
                       std::vector<TokenValues>* replies);
 
-  // One optimizer step on the clipped value loss. Micro-batches of critic.micro_train_batch_size sequences. Collective.
+  // One optimizer step on the clipped value loss. Collective.
   absl::Status Update(const CriticUpdateCall& call, const std::vector<TrainingSequence>& sequences,
                       CriticUpdateSums* sums);
 

@@ -42,9 +42,12 @@ class CriticEngineTest : public ::testing::TestWithParam<int> {
     critic->set_adam_eps(golden_["adamw"]["eps"]);
     critic->set_l2(golden_["adamw"]["weight_decay"]);
     critic->set_max_norm(golden_["max_norm"]);
-    std::vector<int64_t> tokens;
-    for (const TrainingSequence& sequence : sequences_) tokens.push_back(sequence.tokens().ids_size());
-    split_ = SplitBatch(tokens, GetParam(), 1);
+    std::vector<BatchItem> batch;
+    for (const TrainingSequence& sequence : sequences_) {
+      const int tokens = sequence.tokens().ids_size();
+      batch.push_back({.tokens = tokens, .cost = static_cast<double>(tokens)});
+    }
+    split_ = SplitBatch(batch, GetParam(), {.sequences = 1});
   }
 
   void OnEveryRank(
@@ -58,12 +61,18 @@ class CriticEngineTest : public ::testing::TestWithParam<int> {
     });
   }
 
+  template <typename Call>
+  void SetMicroBatches(int rank, Call* call) const {
+    const std::vector<uint32_t>& sizes = split_.micro_batch_sizes[rank];
+    call->mutable_micro_batch_sizes()->Assign(sizes.begin(), sizes.end());
+  }
+
   // This rank's values, by item of the batch.
   std::map<size_t, std::vector<float>> Values(CriticEngine& engine, int rank) {
     std::vector<TokenSequence> tokens;
     for (size_t item : split_.items[rank]) tokens.push_back(sequences_[item].tokens());
     ForwardCall call;
-    call.set_micro_batches(split_.micro_batches);
+    SetMicroBatches(rank, &call);
     std::vector<TokenValues> replies;
     const absl::Status status = engine.Values(call, tokens, &replies);
     EXPECT_TRUE(status.ok()) << status;
@@ -97,7 +106,7 @@ TEST_P(CriticEngineTest, UpdatesAsTorchDoesOnTransformersModel) {
     ExpectValues(engine, context.rank, before);
     for (size_t s = 0; s < steps.size(); ++s) {
       CriticUpdateCall call;
-      call.set_micro_batches(split_.micro_batches);
+      SetMicroBatches(context.rank, &call);
       call.mutable_header()->set_learning_rate(golden_["learning_rate"]);
       call.mutable_header()->set_value_clip(golden_["value_clip"]);
       CriticUpdateSums part;

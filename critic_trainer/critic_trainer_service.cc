@@ -15,6 +15,7 @@
 #include "core/training/checkpoint_calls.h"
 #include "core/training/leader_calls.h"
 #include "core/training/model_folder_check.h"
+#include "core/training/sequence_cost.h"
 #include "core/training/service_calls.h"
 #include "core/training/stream_calls.h"
 #include "critic_trainer/critic_engine.h"
@@ -35,7 +36,9 @@ class CriticTrainerService final : public RankService, public CriticTrainer::Ser
       : config_(config),
         context_(context),
         group_(group),
-        limits_{.vocab_size = model.vocab_size, .max_len = config.critic().max_len()} {
+        limits_{.vocab_size = model.vocab_size, .max_len = config.critic().max_len()},
+        forward_batching_(ForwardBatching("critic", config.critic(), MakeSequenceCost(model, HeadKind::kScalar))),
+        update_batching_(UpdateBatching("critic", config.critic(), forward_batching_.cost)) {
     RegisterTyped<ForwardCall, TokenSequence, ForwardSummary, TokenValues>(
         group, kValues, RankGroup::Kind::kCollective,
         [this](const ForwardCall& call, const std::vector<TokenSequence>& sequences, ForwardSummary*,
@@ -97,8 +100,8 @@ class CriticTrainerService final : public RankService, public CriticTrainer::Ser
 
   absl::Status Values(absl::Time deadline, grpc::ServerReaderWriter<ValuesReply, ValuesRequest>* stream) {
     QUARTET_RETURN_IF_ERROR(CheckReady("Values"));
-    return AnswerForward<ValuesRequest>(group_, kValues, config_.critic().micro_rollout_batch_size(), limits_, deadline,
-                                        stream, &ValuesReply::mutable_values);
+    return AnswerForward<ValuesRequest>(group_, kValues, forward_batching_, limits_, deadline, stream,
+                                        &ValuesReply::mutable_values);
   }
 
   absl::Status CheckUpdate(const CriticUpdateHeader& header, const std::vector<TrainingSequence>& items) const {
@@ -125,9 +128,8 @@ class CriticTrainerService final : public RankService, public CriticTrainer::Ser
                                                 const std::vector<TrainingSequence>& items, absl::Time deadline) {
     CriticUpdateCall call;
     *call.mutable_header() = header;
-    QUARTET_ASSIGN_OR_RETURN(auto done,
-                             (RunUpdate<CriticUpdateReply, CriticUpdateSums>(
-                                 group_, kUpdate, call, items, config_.critic().micro_train_batch_size(), deadline)));
+    QUARTET_ASSIGN_OR_RETURN(auto done, (RunUpdate<CriticUpdateReply, CriticUpdateSums>(group_, kUpdate, call, items,
+                                                                                        update_batching_, deadline)));
     done.reply.set_clip_fraction(done.Mean(&CriticUpdateSums::clipped));
     done.reply.set_value_mean(done.Mean(&CriticUpdateSums::values));
     return done.reply;
@@ -146,6 +148,7 @@ class CriticTrainerService final : public RankService, public CriticTrainer::Ser
   const RankContext& context_;
   RankGroup& group_;
   const SequenceLimits limits_;
+  const MicroBatching forward_batching_, update_batching_;
   ReplayGuard guard_;
   std::unique_ptr<CriticEngine> engine_;  // executor thread only
   std::atomic<bool> loaded_ = false;

@@ -169,6 +169,9 @@ class FakeServices::PolicyTrainerService : public PolicyTrainer::Service {
     reply->set_entropy(1.5);
     reply->set_grad_norm(2);
     reply->set_optimizer_steps(++fake_->optimizer_steps_["policy_trainer"]);
+    reply->set_tokens(1000);
+    reply->set_micro_batches(3);
+    reply->set_balance(0.5);
     return grpc::Status::OK;
   }
   grpc::Status Publish(grpc::ServerContext*, const PublishRequest* request, PublishReply* reply) override {
@@ -214,6 +217,9 @@ class FakeServices::CriticTrainerService : public CriticTrainer::Service {
     fake_->critic_updates_.push_back(*header);
     reply->set_loss(0.75);
     reply->set_optimizer_steps(++fake_->optimizer_steps_["critic_trainer"]);
+    reply->set_tokens(2000);
+    reply->set_micro_batches(4);
+    reply->set_balance(0.75);
     return grpc::Status::OK;
   }
   grpc::Status SaveCheckpoint(grpc::ServerContext*, const SaveCheckpointRequest* request,

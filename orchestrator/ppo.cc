@@ -50,9 +50,36 @@ auto SideBySide(double* seconds, Work work) {
 // What the updates of one step came to: means over its optimizer steps.
 struct UpdateResult {
   double loss = 0, clip_fraction = 0, entropy = 0, approx_kl = 0, grad_norm = 0, value_mean = 0;
+  double micro_batches = 0, balance = 0;
   double learning_rate = 0;  // of the last one
   int64_t skipped = 0;
+  uint64_t tokens = 0;  // of all of them
 };
+
+// What is said of the policy's and the critic's updates alike. `seconds` of all optimizer steps together.
+void AddUpdateMetrics(const std::string& model, const UpdateResult& result, double seconds, Metrics* metrics) {
+  metrics->Set(model + "/loss", result.loss);
+  metrics->Set(model + "/clip_fraction", result.clip_fraction);
+  metrics->Set(model + "/grad_norm", result.grad_norm);
+  metrics->Set(model + "/learning_rate", result.learning_rate);
+  metrics->Set(model + "/skipped", static_cast<double>(result.skipped));
+  metrics->Set(model + "/tokens_per_second", static_cast<double>(result.tokens) / seconds);
+  metrics->Set(model + "/micro_batches", result.micro_batches);
+  metrics->Set(model + "/balance", result.balance);
+  metrics->Set(absl::StrCat("time/", model, "_update"), seconds);
+}
+
+// What both trainers' replies have, as one of `n` optimizer steps.
+template <typename Reply>
+void AddStep(const Reply& reply, double n, UpdateResult* result) {
+  result->loss += reply.loss() / n;
+  result->clip_fraction += reply.clip_fraction() / n;
+  result->grad_norm += reply.grad_norm() / n;
+  result->micro_batches += static_cast<double>(reply.micro_batches()) / n;
+  result->balance += reply.balance() / n;
+  result->skipped += reply.skipped();
+  result->tokens += reply.tokens();
+}
 
 absl::StatusOr<LearningRateSchedule> MakeSchedule(const TrainerConfig& trainer, const std::string& name,
                                                   int64_t optimizer_steps) {
@@ -399,21 +426,11 @@ absl::Status PpoLoop::Update(int64_t step, const std::vector<Experience>& batch,
   auto critic_done = critic_future.get();
   QUARTET_ASSIGN_OR_RETURN(const UpdateResult policy, policy_done);
   QUARTET_ASSIGN_OR_RETURN(const UpdateResult critic, critic_done);
-  metrics->Set("policy/loss", policy.loss);
-  metrics->Set("policy/clip_fraction", policy.clip_fraction);
+  AddUpdateMetrics("policy", policy, policy_seconds, metrics);
   metrics->Set("policy/entropy", policy.entropy);
   metrics->Set("policy/approx_kl", policy.approx_kl);
-  metrics->Set("policy/grad_norm", policy.grad_norm);
-  metrics->Set("policy/learning_rate", policy.learning_rate);
-  metrics->Set("policy/skipped", static_cast<double>(policy.skipped));
-  metrics->Set("critic/loss", critic.loss);
-  metrics->Set("critic/clip_fraction", critic.clip_fraction);
+  AddUpdateMetrics("critic", critic, critic_seconds, metrics);
   metrics->Set("critic/value_mean", critic.value_mean);
-  metrics->Set("critic/grad_norm", critic.grad_norm);
-  metrics->Set("critic/learning_rate", critic.learning_rate);
-  metrics->Set("critic/skipped", static_cast<double>(critic.skipped));
-  metrics->Set("time/policy_update", policy_seconds);
-  metrics->Set("time/critic_update", critic_seconds);
   return absl::OkStatus();
 }
 
@@ -448,13 +465,10 @@ absl::StatusOr<UpdateResult> PpoLoop::UpdatePolicy(int64_t step,
                              run_.services.policy_trainer->Update(step, header, sequences));
     policy_applied_ = static_cast<int64_t>(reply.optimizer_steps());
     QUARTET_RETURN_IF_ERROR(CountSkipped("policy", reply.skipped(), reply.loss(), &policy_skipped_in_a_row_));
-    result.loss += reply.loss() / n;
-    result.clip_fraction += reply.clip_fraction() / n;
+    AddStep(reply, n, &result);
     result.entropy += reply.entropy() / n;
     result.approx_kl += reply.approx_kl() / n;
-    result.grad_norm += reply.grad_norm() / n;
     result.learning_rate = header.learning_rate();
-    result.skipped += reply.skipped();
   }
   return result;
 }
@@ -471,12 +485,9 @@ absl::StatusOr<UpdateResult> PpoLoop::UpdateCritic(int64_t step,
                              run_.services.critic_trainer->Update(step, header, sequences));
     critic_applied_ = static_cast<int64_t>(reply.optimizer_steps());
     QUARTET_RETURN_IF_ERROR(CountSkipped("critic", reply.skipped(), reply.loss(), &critic_skipped_in_a_row_));
-    result.loss += reply.loss() / n;
-    result.clip_fraction += reply.clip_fraction() / n;
+    AddStep(reply, n, &result);
     result.value_mean += reply.value_mean() / n;
-    result.grad_norm += reply.grad_norm() / n;
     result.learning_rate = header.learning_rate();
-    result.skipped += reply.skipped();
   }
   return result;
 }

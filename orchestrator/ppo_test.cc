@@ -191,6 +191,7 @@ TEST_F(PpoTest, WritesMetricsSamplesAndHeldOutProblems) {
                              "policy/clip_fraction",
                              "policy/entropy",
                              "policy/grad_norm",
+                             "policy/tokens_per_second",
                              "critic/loss",
                              "critic/explained_variance",
                              "time/generate",
@@ -216,6 +217,14 @@ TEST_F(PpoTest, WritesMetricsSamplesAndHeldOutProblems) {
     EXPECT_FALSE(line.contains("memory/policy_trainer/optimizer")) << "tiers are kept apart";
     EXPECT_EQ(line["policy/loss"], 0.25);
     EXPECT_EQ(line["critic/loss"], 0.75);
+    EXPECT_EQ(line["policy/micro_batches"], 3);
+    EXPECT_EQ(line["policy/balance"], 0.5);
+    EXPECT_EQ(line["critic/micro_batches"], 4);
+    EXPECT_EQ(line["critic/balance"], 0.75);
+    const int64_t optimizer_steps = config.algorithm().max_epochs() * config.rollout().rollout_batch_size() *
+                                    config.rollout().n_samples_per_prompt() / config.train().train_batch_size();
+    EXPECT_NEAR(line["critic/tokens_per_second"].get<double>() * line["time/critic_update"].get<double>(),
+                2000.0 * static_cast<double>(optimizer_steps), 1e-3);
   }
   EXPECT_EQ(metrics[0]["eval/prompts/pass@1"], 0.5);
   EXPECT_FALSE(metrics[1].contains("eval/prompts/pass@1"));

@@ -121,8 +121,12 @@ absl::StatusOr<SftSummary> RunSft(const SftRun& run) {
     metrics.Set("sft/loss", reply.loss());
     metrics.Set("sft/learning_rate", header.learning_rate());
     metrics.Set("sft/grad_norm", reply.grad_norm());
+    const double seconds = absl::ToDoubleSeconds(absl::Now() - began);
     metrics.Set("sft/tokens", static_cast<double>(reply.tokens()));
-    metrics.Set("time/step", absl::ToDoubleSeconds(absl::Now() - began));
+    metrics.Set("sft/tokens_per_second", static_cast<double>(reply.tokens()) / seconds);
+    metrics.Set("sft/micro_batches", static_cast<double>(reply.micro_batches()));
+    metrics.Set("sft/balance", reply.balance());
+    metrics.Set("time/step", seconds);
     QUARTET_RETURN_IF_ERROR(run.folder.WriteMetrics(step, metrics));
     run.view.Progress(step + 1);
     if (step == 0 || step + 1 == steps || (step + 1) % std::max<int64_t>(1, steps / kPrintedLines) == 0) {

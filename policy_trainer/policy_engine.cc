@@ -57,9 +57,8 @@ absl::StatusOr<std::unique_ptr<PolicyEngine>> PolicyEngine::Load(const RunConfig
 
 absl::Status PolicyEngine::LogProbs(const ForwardCall& call, const std::vector<TokenSequence>& sequences,
                                     std::vector<TokenValues>* replies) {
-  return CatchExceptions("policy log-probabilities", impl_->ledger, [&] {
-    return ForwardLogProbs(impl_->model(), call, impl_->config.micro_rollout_batch_size(), sequences, replies);
-  });
+  return CatchExceptions("policy log-probabilities", impl_->ledger,
+                         [&] { return ForwardLogProbs(impl_->model(), call, sequences, replies); });
 }
 
 at::Tensor PolicyEngine::Impl::Loss(const PolicyUpdateHeader& header, const std::vector<const TrainingSequence*>& part,
@@ -86,10 +85,9 @@ absl::Status PolicyEngine::Update(const PolicyUpdateCall& call, const std::vecto
                                   PolicyUpdateSums* sums) {
   // Before the first collective: an error here leaves the ranks in step.
   QUARTET_RETURN_IF_ERROR(FailPoint("policy_trainer.update"));
+  QUARTET_ASSIGN_OR_RETURN(const auto micro_batches, CutMicroBatches(sequences, call.micro_batch_sizes()));
   return CatchExceptions("policy update", impl_->ledger, [&] {
-    const int size = impl_->config.micro_train_batch_size();
-    for (uint64_t m = 0; m < call.micro_batches(); ++m) {
-      const std::vector<const TrainingSequence*> part = MicroBatch(sequences, m, size);
+    for (const std::vector<const TrainingSequence*>& part : micro_batches) {
       std::vector<const TokenSequence*> tokens;
       for (const TrainingSequence* sequence : part) tokens.push_back(&sequence->tokens());
       const PackedBatch batch = Pack(tokens, impl_->model().options().device);

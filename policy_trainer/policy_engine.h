@@ -19,8 +19,9 @@
 
 namespace quartet {
 
-// One thread. Every rank makes the same calls in the same order, with the same header; sequences are this rank's. What
-// clients say must have been checked: sequences by core/training/batch_check.h, headers by policy_checks.h.
+// One thread. Every rank makes the same calls in the same order, with the same header but for the sizes of its
+// micro-batches, of which there are equally many; sequences are this rank's. What clients say must have been checked:
+// sequences by core/training/batch_check.h, headers by policy_checks.h.
 //
 // An error that comes from LibTorch or a collective is INTERNAL; the ranks are not in step afterwards.
 class PolicyEngine {
@@ -30,12 +31,11 @@ class PolicyEngine {
   static absl::StatusOr<std::unique_ptr<PolicyEngine>> Load(const RunConfig& config, const RankContext& context);
   ~PolicyEngine();
 
-  // Per action token, under the present weights and call.temperature. Micro-batches of
-  // actor.micro_rollout_batch_size sequences. Collective.
+  // Per action token, under the present weights and call.temperature. Collective.
   absl::Status LogProbs(const ForwardCall& call, const std::vector<TokenSequence>& sequences,
                         std::vector<TokenValues>* replies);
 
-  // One optimizer step. Micro-batches of actor.micro_train_batch_size sequences. Collective.
+  // One optimizer step. Collective.
   absl::Status Update(const PolicyUpdateCall& call, const std::vector<TrainingSequence>& sequences,
                       PolicyUpdateSums* sums);
 

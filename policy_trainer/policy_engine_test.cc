@@ -55,16 +55,17 @@ class PolicyEngineTest : public ::testing::TestWithParam<Arrangement> {
   PolicyEngineTest()
       : golden_(Golden()), sequences_(Sequences(golden_)), config_(TestConfig(kModel, GetParam().stage)) {
     TrainerConfig* actor = config_.mutable_actor();
-    actor->set_micro_train_batch_size(GetParam().micro_batch);
-    actor->set_micro_rollout_batch_size(GetParam().micro_batch);
     actor->set_adam_beta1(golden_["adamw"]["beta1"]);
     actor->set_adam_beta2(golden_["adamw"]["beta2"]);
     actor->set_adam_eps(golden_["adamw"]["eps"]);
     actor->set_l2(golden_["adamw"]["weight_decay"]);
     actor->set_max_norm(golden_["max_norm"]);
-    std::vector<int64_t> tokens;
-    for (const TrainingSequence& sequence : sequences_) tokens.push_back(sequence.tokens().ids_size());
-    split_ = SplitBatch(tokens, GetParam().ranks, GetParam().micro_batch);
+    std::vector<BatchItem> batch;
+    for (const TrainingSequence& sequence : sequences_) {
+      const int tokens = sequence.tokens().ids_size();
+      batch.push_back({.tokens = tokens, .cost = static_cast<double>(tokens)});
+    }
+    split_ = SplitBatch(batch, GetParam().ranks, {.sequences = GetParam().micro_batch});
   }
 
   // Calls `body` with a loaded engine, and this rank's sequences, on every rank.
@@ -79,12 +80,18 @@ class PolicyEngineTest : public ::testing::TestWithParam<Arrangement> {
     });
   }
 
+  template <typename Call>
+  void SetMicroBatches(int rank, Call* call) const {
+    const std::vector<uint32_t>& sizes = split_.micro_batch_sizes[rank];
+    call->mutable_micro_batch_sizes()->Assign(sizes.begin(), sizes.end());
+  }
+
   // Log-probabilities of this rank's sequences are those of `expected`, one array a sequence of the batch.
   void ExpectLogProbs(PolicyEngine& engine, int rank, const std::vector<std::vector<float>>& expected) {
     std::vector<TokenSequence> tokens;
     for (size_t item : split_.items[rank]) tokens.push_back(sequences_[item].tokens());
     ForwardCall call;
-    call.set_micro_batches(split_.micro_batches);
+    SetMicroBatches(rank, &call);
     call.set_temperature(golden_["temperature"]);
     std::vector<TokenValues> replies;
     ASSERT_TRUE(engine.LogProbs(call, tokens, &replies).ok());
@@ -96,9 +103,9 @@ class PolicyEngineTest : public ::testing::TestWithParam<Arrangement> {
     }
   }
 
-  PolicyUpdateCall UpdateCall(PolicyLossConfig::Kind kind) const {
+  PolicyUpdateCall UpdateCall(int rank, PolicyLossConfig::Kind kind) const {
     PolicyUpdateCall call;
-    call.set_micro_batches(split_.micro_batches);
+    SetMicroBatches(rank, &call);
     PolicyUpdateHeader* header = call.mutable_header();
     header->set_temperature(golden_["temperature"]);
     header->set_learning_rate(golden_["learning_rate"]);
@@ -125,7 +132,7 @@ TEST_P(PolicyEngineTest, UpdatesAsTorchDoesOnTransformersModel) {
     ExpectLogProbs(engine, context.rank, before);
     for (size_t s = 0; s < steps.size(); ++s) {
       PolicyUpdateSums part;
-      ASSERT_TRUE(engine.Update(UpdateCall(PolicyLossConfig::KIND_PPO), mine, &part).ok());
+      ASSERT_TRUE(engine.Update(UpdateCall(context.rank, PolicyLossConfig::KIND_PPO), mine, &part).ok());
       EXPECT_FALSE(part.skipped());
       EXPECT_EQ(part.optimizer_steps(), s + 1);
       EXPECT_NEAR(part.grad_norm() / steps[s]["grad_norm"].get<double>(), 1, 1e-3);
@@ -158,13 +165,13 @@ TEST_P(PolicyEngineTest, TakesTheNegativeLogProbabilityAsTheSupervisedLoss) {
   }
   std::mutex mutex;
   double loss = 0;
-  OnEveryRank([&](const RankContext&, PolicyEngine& engine, std::vector<TrainingSequence> mine) {
+  OnEveryRank([&](const RankContext& context, PolicyEngine& engine, std::vector<TrainingSequence> mine) {
     for (TrainingSequence& sequence : mine) {
       sequence.clear_old_log_probs();
       sequence.clear_advantages();
     }
     PolicyUpdateSums part;
-    ASSERT_TRUE(engine.Update(UpdateCall(PolicyLossConfig::KIND_SFT), mine, &part).ok());
+    ASSERT_TRUE(engine.Update(UpdateCall(context.rank, PolicyLossConfig::KIND_SFT), mine, &part).ok());
     std::lock_guard lock(mutex);
     loss += part.loss();
   });
@@ -182,7 +189,7 @@ TEST_P(PolicyEngineTest, PublishesEachElementOfTheSavedWeightsExactlyOnce) {
     const int tensors = static_cast<int>(ManifestTensors(layout).size());
     OnEveryRank([&](const RankContext& context, PolicyEngine& engine, const std::vector<TrainingSequence>& mine) {
       PolicyUpdateSums sums;
-      ASSERT_TRUE(engine.Update(UpdateCall(PolicyLossConfig::KIND_PPO), mine, &sums).ok());
+      ASSERT_TRUE(engine.Update(UpdateCall(context.rank, PolicyLossConfig::KIND_PPO), mine, &sums).ok());
       auto snapshot = engine.Publish(5);
       ASSERT_TRUE(snapshot.ok()) << snapshot.status();
       parts[context.rank] = (*snapshot)->Describe(tensors);
@@ -233,7 +240,7 @@ TEST_P(PolicyEngineTest, PublishesEachElementOfTheSavedWeightsExactlyOnce) {
 TEST_P(PolicyEngineTest, TellsItsMemoryAndSizeAndHoldsNoGatheredParametersBetweenCalls) {
   OnEveryRank([&](const RankContext& context, PolicyEngine& engine, const std::vector<TrainingSequence>& mine) {
     PolicyUpdateSums sums;
-    ASSERT_TRUE(engine.Update(UpdateCall(PolicyLossConfig::KIND_PPO), mine, &sums).ok());
+    ASSERT_TRUE(engine.Update(UpdateCall(context.rank, PolicyLossConfig::KIND_PPO), mine, &sums).ok());
     const RankInfo info = engine.Info();
     EXPECT_EQ(info.rank(), context.rank);
     EXPECT_EQ(info.endpoint(), context.endpoint);

@@ -18,6 +18,7 @@
 #include "core/training/checkpoint_calls.h"
 #include "core/training/leader_calls.h"
 #include "core/training/model_folder_check.h"
+#include "core/training/sequence_cost.h"
 #include "core/training/service_calls.h"
 #include "core/training/stream_calls.h"
 #include "policy_trainer/policy_checks.h"
@@ -42,7 +43,9 @@ class PolicyTrainerService final : public RankService, public PolicyTrainer::Ser
         context_(context),
         group_(group),
         layout_(MakeParameterLayout(model, HeadKind::kVocabulary)),
-        limits_{.vocab_size = model.vocab_size, .max_len = config.actor().max_len()} {
+        limits_{.vocab_size = model.vocab_size, .max_len = config.actor().max_len()},
+        forward_batching_(ForwardBatching("actor", config.actor(), MakeSequenceCost(model, HeadKind::kVocabulary))),
+        update_batching_(UpdateBatching("actor", config.actor(), forward_batching_.cost)) {
     RegisterTyped<ForwardCall, TokenSequence, ForwardSummary, TokenValues>(
         group, kLogProbs, RankGroup::Kind::kCollective,
         [this](const ForwardCall& call, const std::vector<TokenSequence>& sequences, ForwardSummary*,
@@ -133,8 +136,8 @@ class PolicyTrainerService final : public RankService, public PolicyTrainer::Ser
 
   absl::Status LogProbs(absl::Time deadline, grpc::ServerReaderWriter<LogProbsReply, LogProbsRequest>* stream) {
     QUARTET_RETURN_IF_ERROR(CheckReady("LogProbs"));
-    return AnswerForward<LogProbsRequest>(group_, kLogProbs, config_.actor().micro_rollout_batch_size(), limits_,
-                                          deadline, stream, &LogProbsReply::mutable_log_probs);
+    return AnswerForward<LogProbsRequest>(group_, kLogProbs, forward_batching_, limits_, deadline, stream,
+                                          &LogProbsReply::mutable_log_probs);
   }
 
   absl::Status Update(absl::Time deadline, grpc::ServerReader<PolicyUpdateRequest>* reader, PolicyUpdateReply* reply) {
@@ -149,9 +152,8 @@ class PolicyTrainerService final : public RankService, public PolicyTrainer::Ser
                                                 const std::vector<TrainingSequence>& items, absl::Time deadline) {
     PolicyUpdateCall call;
     *call.mutable_header() = header;
-    QUARTET_ASSIGN_OR_RETURN(auto done,
-                             (RunUpdate<PolicyUpdateReply, PolicyUpdateSums>(
-                                 group_, kUpdate, call, items, config_.actor().micro_train_batch_size(), deadline)));
+    QUARTET_ASSIGN_OR_RETURN(auto done, (RunUpdate<PolicyUpdateReply, PolicyUpdateSums>(group_, kUpdate, call, items,
+                                                                                        update_batching_, deadline)));
     done.reply.set_clip_fraction(done.Mean(&PolicyUpdateSums::clipped));
     done.reply.set_entropy(done.Mean(&PolicyUpdateSums::entropy));
     done.reply.set_approx_kl(done.Mean(&PolicyUpdateSums::approx_kl));
@@ -234,6 +236,7 @@ class PolicyTrainerService final : public RankService, public PolicyTrainer::Ser
   RankGroup& group_;
   const ParameterLayout layout_;
   const SequenceLimits limits_;
+  const MicroBatching forward_batching_, update_batching_;
   ReplayGuard guard_;
   std::unique_ptr<PolicyEngine> engine_;  // executor thread only
 

@@ -8,6 +8,7 @@
 #include <filesystem>
 
 #include "core/base/fail_point.h"
+#include "core/config/run_config.h"
 #include "core/safetensors/reader.h"
 #include "core/service/status_conversion.h"
 #include "core/training/testing/engine_ranks.h"
@@ -205,6 +206,28 @@ TEST_F(PolicyTrainerServiceTest, AppliesAnUpdateOnceHoweverOftenItIsAskedFor) {
   ASSERT_TRUE(next.ok()) << next.status();
   EXPECT_EQ(next->optimizer_steps(), 2);
   EXPECT_LT(next->loss(), first->loss());
+}
+
+TEST_F(PolicyTrainerServiceTest, TakesTheSameStepWhetherMicroBatchesAreFilledBySequencesOrByTokens) {
+  const auto by_sequences = Update(SftHeader(1), SftItems());
+  ASSERT_TRUE(by_sequences.ok()) << by_sequences.status();
+  EXPECT_GT(by_sequences->balance(), 0.5);
+
+  config_.mutable_actor()->clear_micro_train_batch_size();
+  config_.mutable_actor()->clear_micro_rollout_batch_size();
+  config_.mutable_reference()->clear_max_tokens_per_micro_batch();
+  config_.mutable_actor()->set_max_tokens_per_micro_batch(16);
+  const absl::Status status = ResolveRunConfig(&config_, "");
+  ASSERT_TRUE(status.ok()) << status;
+  Start(2);
+  const auto by_tokens = Update(SftHeader(1), SftItems());
+  ASSERT_TRUE(by_tokens.ok()) << by_tokens.status();
+  EXPECT_EQ(by_tokens->micro_batches(), 1);  // 12 tokens
+  EXPECT_NEAR(by_tokens->loss(), by_sequences->loss(), 1e-5);
+  EXPECT_NEAR(by_tokens->grad_norm() / by_sequences->grad_norm(), 1, 1e-5);
+  const auto values = LogProbs({Tokens(7, {1, 2}), Tokens(3, {1, 2, 3, 4, 5})});
+  ASSERT_TRUE(values.ok()) << values.status();
+  EXPECT_EQ((*values)[1].values_size(), 4);
 }
 
 TEST_F(PolicyTrainerServiceTest, ServesPublishedWeightsFromEveryRank) {

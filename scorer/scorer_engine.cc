@@ -16,7 +16,6 @@
 namespace quartet {
 
 struct ScorerEngine::Impl {
-  RunConfig config;
   const RankContext* context;
   Ledger ledger;
   std::unique_ptr<ProcessGroup> ranks;
@@ -45,7 +44,6 @@ bool ScorerEngine::HasModels(const RunConfig& config) {
 
 absl::StatusOr<std::unique_ptr<ScorerEngine>> ScorerEngine::Load(const RunConfig& config, const RankContext& context) {
   auto impl = std::make_unique<Impl>();
-  impl->config = config;
   impl->context = &context;
   SetBudgets(context, &impl->ledger);
   const absl::Status status = CatchExceptions("loading the scorer's models", impl->ledger, [&]() -> absl::Status {
@@ -70,10 +68,8 @@ absl::StatusOr<std::unique_ptr<ScorerEngine>> ScorerEngine::Load(const RunConfig
 absl::Status ScorerEngine::ReferenceLogProbs(const ForwardCall& call, const std::vector<TokenSequence>& sequences,
                                              std::vector<TokenValues>* replies) {
   QUARTET_CHECK(impl_->reference != nullptr) << "no reference model was loaded";
-  return CatchExceptions("reference log-probabilities", impl_->ledger, [&] {
-    return ForwardLogProbs(*impl_->reference, call, impl_->config.actor().micro_rollout_batch_size(), sequences,
-                           replies);
-  });
+  return CatchExceptions("reference log-probabilities", impl_->ledger,
+                         [&] { return ForwardLogProbs(*impl_->reference, call, sequences, replies); });
 }
 
 absl::Status ScorerEngine::Rewards(const ForwardCall& call, const std::vector<TokenSequence>& sequences,
@@ -81,8 +77,7 @@ absl::Status ScorerEngine::Rewards(const ForwardCall& call, const std::vector<To
   const auto model = impl_->rewards.find(static_cast<int>(call.model()));
   QUARTET_CHECK(model != impl_->rewards.end()) << "reward.source[" << call.model() << "] has no model";
   return CatchExceptions("rewards", impl_->ledger, [&] {
-    return ForwardScalars(*model->second, ScalarRows::kLastToken, call,
-                          impl_->config.reward().micro_rollout_batch_size(), sequences, replies);
+    return ForwardScalars(*model->second, ScalarRows::kLastToken, call, sequences, replies);
   });
 }
 

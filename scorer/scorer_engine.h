@@ -16,8 +16,9 @@
 
 namespace quartet {
 
-// One thread. Every rank makes the same calls in the same order, with the same header; sequences are this rank's and
-// have been checked (core/training/batch_check.h).
+// One thread. Every rank makes the same calls in the same order, with the same header but for the sizes of its
+// micro-batches, of which there are equally many; sequences are this rank's and have been checked
+// (core/training/batch_check.h).
 //
 // An error that comes from LibTorch or a collective is INTERNAL; the ranks are not in step afterwards.
 class ScorerEngine {
@@ -30,13 +31,11 @@ class ScorerEngine {
   static absl::StatusOr<std::unique_ptr<ScorerEngine>> Load(const RunConfig& config, const RankContext& context);
   ~ScorerEngine();
 
-  // Per action token, under the reference model and call.temperature. Micro-batches of actor.micro_rollout_batch_size
-  // sequences. Collective.
+  // Per action token, under the reference model and call.temperature. Collective.
   absl::Status ReferenceLogProbs(const ForwardCall& call, const std::vector<TokenSequence>& sequences,
                                  std::vector<TokenValues>* replies);
 
-  // One value a sequence: the scalar head of reward.source[call.model] at its last token. Micro-batches of
-  // reward.micro_rollout_batch_size sequences. Collective.
+  // One value a sequence: the scalar head of reward.source[call.model] at its last token. Collective.
   absl::Status Rewards(const ForwardCall& call, const std::vector<TokenSequence>& sequences,
                        std::vector<TokenValues>* replies);
 

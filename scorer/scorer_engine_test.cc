@@ -37,7 +37,6 @@ class ScorerEngineTest : public ::testing::TestWithParam<int> {
     source->set_model(std::string(kTestdata) + "llama_critic");
     source->set_dtype("fp32");
     source->set_zero_stage(3);
-    config_.mutable_reward()->set_micro_rollout_batch_size(1);
   }
 
   // Runs `call` on every rank's part of `sequences`; the replies, by item of the batch.
@@ -45,9 +44,11 @@ class ScorerEngineTest : public ::testing::TestWithParam<int> {
       const std::vector<TokenSequence>& sequences,
       const std::function<absl::Status(ScorerEngine&, ForwardCall, const std::vector<TokenSequence>&,
                                        std::vector<TokenValues>*)>& call) {
-    std::vector<int64_t> tokens;
-    for (const TokenSequence& sequence : sequences) tokens.push_back(sequence.ids_size());
-    const BatchSplit split = SplitBatch(tokens, GetParam(), 1);
+    std::vector<BatchItem> batch;
+    for (const TokenSequence& sequence : sequences) {
+      batch.push_back({.tokens = sequence.ids_size(), .cost = static_cast<double>(sequence.ids_size())});
+    }
+    const BatchSplit split = SplitBatch(batch, GetParam(), {.sequences = 1});
     std::vector<TokenValues> replies(sequences.size());
     RunEngineRanks(GetParam(), [&](const RankContext& context) {
       auto engine = ScorerEngine::Load(config_, context);
@@ -55,7 +56,8 @@ class ScorerEngineTest : public ::testing::TestWithParam<int> {
       std::vector<TokenSequence> mine;
       for (size_t item : split.items[context.rank]) mine.push_back(sequences[item]);
       ForwardCall header;
-      header.set_micro_batches(split.micro_batches);
+      const std::vector<uint32_t>& sizes = split.micro_batch_sizes[context.rank];
+      header.mutable_micro_batch_sizes()->Assign(sizes.begin(), sizes.end());
       std::vector<TokenValues> part;
       const absl::Status status = call(**engine, header, mine, &part);
       ASSERT_TRUE(status.ok()) << status;

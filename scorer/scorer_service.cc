@@ -18,6 +18,7 @@
 #include "core/training/leader_calls.h"
 #include "core/training/model_folder_check.h"
 #include "core/training/rank_info.h"
+#include "core/training/sequence_cost.h"
 #include "core/training/service_calls.h"
 #include "core/training/stream_calls.h"
 #include "proto/scorer.grpc.pb.h"
@@ -31,14 +32,37 @@ constexpr char kReferenceLogProbs[] = "scorer.ReferenceLogProbs";
 constexpr char kRewards[] = "scorer.Rewards";
 constexpr char kInfo[] = "scorer.Info";
 
+// What the leader has to know of the models.
+struct ScorerModels {
+  std::map<std::string, int64_t> vocab_sizes;  // by role
+  SequenceCost reference_cost;
+  std::map<int, SequenceCost> reward_costs;  // by index into reward.source
+};
+
 // The public calls run on gRPC's threads, the rank's handlers on its executor thread, which alone uses the engine.
 // Rules are computed by the leader, on the thread of the call.
 class ScorerService final : public RankService, public Scorer::Service {
  public:
-  // `vocab_sizes`: of the models, by role.
-  ScorerService(const RunConfig& config, const RankContext& context, RankGroup& group,
-                std::map<std::string, int64_t> vocab_sizes)
-      : config_(config), context_(context), group_(group), vocab_sizes_(std::move(vocab_sizes)) {
+  ScorerService(const RunConfig& config, const RankContext& context, RankGroup& group, ScorerModels models)
+      : config_(config),
+        context_(context),
+        group_(group),
+        vocab_sizes_(std::move(models.vocab_sizes)),
+        reference_batching_{
+            .limit = config.reference().max_tokens_per_micro_batch() > 0
+                         ? MicroBatchLimit{.tokens = config.reference().max_tokens_per_micro_batch()}
+                         : MicroBatchLimit{.sequences = config.actor().micro_rollout_batch_size()},
+            .tokens_option = "reference.max_tokens_per_micro_batch",
+            .cost = models.reference_cost,
+        } {
+    for (const auto& [source, cost] : models.reward_costs) {
+      reward_batching_[source] = {
+          .limit = {.sequences = config.reward().micro_rollout_batch_size(),
+                    .tokens = config.reward().max_tokens_per_micro_batch()},
+          .tokens_option = "reward.max_tokens_per_micro_batch",
+          .cost = cost,
+      };
+    }
     // All models read the same ids. Without a model any id that the wire can carry will do.
     limits_.vocab_size = int64_t{std::numeric_limits<int32_t>::max()} + 1;
     if (!vocab_sizes_.empty()) limits_.vocab_size = vocab_sizes_.begin()->second;
@@ -156,9 +180,8 @@ class ScorerService final : public RankService, public Scorer::Service {
                                                 absl::Time deadline) {
     ForwardCall call;
     call.set_model(source);
-    QUARTET_ASSIGN_OR_RETURN(
-        const std::vector<TokenValues> replies,
-        RunForward(group_, kRewards, call, sequences, config_.reward().micro_rollout_batch_size(), deadline));
+    QUARTET_ASSIGN_OR_RETURN(const std::vector<TokenValues> replies,
+                             RunForward(group_, kRewards, call, sequences, reward_batching_.at(source), deadline));
     std::vector<float> values;
     for (const TokenValues& reply : replies) values.push_back(reply.values(0));
     return values;
@@ -171,8 +194,7 @@ class ScorerService final : public RankService, public Scorer::Service {
       return absl::FailedPreconditionError(
           "no reference model is loaded, because algorithm.kl.init_kl_coef is 0; set it above 0 to have one");
     }
-    return AnswerForward<ReferenceLogProbsRequest>(group_, kReferenceLogProbs,
-                                                   config_.actor().micro_rollout_batch_size(), limits_, deadline,
+    return AnswerForward<ReferenceLogProbsRequest>(group_, kReferenceLogProbs, reference_batching_, limits_, deadline,
                                                    stream, &ReferenceLogProbsReply::mutable_log_probs);
   }
 
@@ -180,6 +202,8 @@ class ScorerService final : public RankService, public Scorer::Service {
   const RankContext& context_;
   RankGroup& group_;
   const std::map<std::string, int64_t> vocab_sizes_;
+  const MicroBatching reference_batching_;
+  std::map<int, MicroBatching> reward_batching_;  // by index into reward.source
   SequenceLimits limits_;
   std::unique_ptr<ScorerEngine> engine_;  // executor thread only; null: no models
   std::atomic<bool> loaded_ = false;
@@ -189,32 +213,36 @@ class ScorerService final : public RankService, public Scorer::Service {
 
 absl::StatusOr<std::unique_ptr<RankService>> CreateScorer(const RunConfig& config, const RankContext& context,
                                                           RankGroup& group) {
-  std::map<std::string, int64_t> vocab_sizes;
+  ScorerModels models;
   if (ScorerEngine::HasModels(config)) {
     // All models must read the ids that the actor writes.
     std::optional<ModelConfig> actor;
     if (!config.actor().pretrain().empty()) {
       QUARTET_ASSIGN_OR_RETURN(actor, ReadModelConfig(config.actor().pretrain()));
     }
-    const auto check = [&](const std::string& role, const std::string& what,
-                           const std::string& folder) -> absl::Status {
+    const auto check = [&](const std::string& role, const std::string& what, const std::string& folder, HeadKind head,
+                           SequenceCost* cost) -> absl::Status {
       QUARTET_ASSIGN_OR_RETURN(ModelConfig model, ReadModelConfig(folder));
       QUARTET_RETURN_IF_ERROR(CheckTokenizerFits(folder, model));
       if (actor.has_value()) {
         QUARTET_RETURN_IF_ERROR(CheckSameVocabulary(what, folder, model, config.actor().pretrain(), *actor));
       }
-      vocab_sizes[role] = model.vocab_size;
+      models.vocab_sizes[role] = model.vocab_size;
+      *cost = MakeSequenceCost(model, head);
       return absl::OkStatus();
     };
     if (config.algorithm().kl().init_kl_coef() > 0) {
-      QUARTET_RETURN_IF_ERROR(check("reference", "reference model", config.reference().pretrain()));
+      QUARTET_RETURN_IF_ERROR(check("reference", "reference model", config.reference().pretrain(),
+                                    HeadKind::kVocabulary, &models.reference_cost));
     }
-    for (const RewardSource& source : config.reward().source()) {
+    for (int i = 0; i < config.reward().source_size(); ++i) {
+      const RewardSource& source = config.reward().source(i);
       if (source.model().empty()) continue;
-      QUARTET_RETURN_IF_ERROR(check("reward", absl::StrCat("reward model \"", source.name(), "\""), source.model()));
+      QUARTET_RETURN_IF_ERROR(check("reward", absl::StrCat("reward model \"", source.name(), "\""), source.model(),
+                                    HeadKind::kScalar, &models.reward_costs[i]));
     }
   }
-  return std::make_unique<ScorerService>(config, context, group, std::move(vocab_sizes));
+  return std::make_unique<ScorerService>(config, context, group, std::move(models));
 }
 
 }  // namespace quartet

@@ -114,8 +114,11 @@ void FillTrainer(TrainerConfig* t, double learning_rate, int max_len) {
   QUARTET_DEFAULT(t, adam_eps, 1e-8);
   QUARTET_DEFAULT(t, l2, 0);
   QUARTET_DEFAULT(t, max_norm, 1);
-  QUARTET_DEFAULT(t, micro_train_batch_size, 1);
-  QUARTET_DEFAULT(t, micro_rollout_batch_size, t->micro_train_batch_size());
+  QUARTET_DEFAULT(t, max_tokens_per_micro_batch, 0);
+  if (t->max_tokens_per_micro_batch() == 0) {
+    QUARTET_DEFAULT(t, micro_train_batch_size, 1);
+    QUARTET_DEFAULT(t, micro_rollout_batch_size, t->micro_train_batch_size());
+  }
   QUARTET_DEFAULT(t, gradient_checkpointing, true);
   QUARTET_DEFAULT(t, max_len, max_len);
   QUARTET_DEFAULT(t, allow_zero_learning_rate, false);
@@ -193,6 +196,7 @@ void FillDefaults(RunConfig* c) {
     QUARTET_DEFAULT_TEXT(f, pretrain, c->actor().pretrain());
     QUARTET_DEFAULT_TEXT(f, dtype, c->actor().dtype());
     QUARTET_DEFAULT(f, zero_stage, 3);
+    QUARTET_DEFAULT(f, max_tokens_per_micro_batch, c->actor().max_tokens_per_micro_batch());
   }
 
   RewardConfig* w = c->mutable_reward();
@@ -204,7 +208,8 @@ void FillDefaults(RunConfig* c) {
       QUARTET_DEFAULT(&s, zero_stage, 3);
     }
   }
-  QUARTET_DEFAULT(w, micro_rollout_batch_size, 8);
+  QUARTET_DEFAULT(w, max_tokens_per_micro_batch, 0);
+  if (w->max_tokens_per_micro_batch() == 0) QUARTET_DEFAULT(w, micro_rollout_batch_size, 8);
 
   TrainConfig* t = c->mutable_train();
   QUARTET_DEFAULT(t, max_steps, 0);
@@ -318,6 +323,21 @@ absl::Status CheckAlgorithm(const AlgorithmConfig& a) {
   return Integer("algorithm.max_epochs", a.max_epochs(), 1);
 }
 
+// Micro-batches are filled by tokens or by sequences.
+absl::Status BothLimits(absl::string_view section, absl::string_view sequences) {
+  return absl::InvalidArgumentError(
+      absl::StrCat(section, ".", sequences, " and ", section, ".max_tokens_per_micro_batch are both set; drop ",
+                   section, ".", sequences, " to fill micro-batches up to a number of tokens, or ", section,
+                   ".max_tokens_per_micro_batch to have a number of sequences in each"));
+}
+
+absl::Status TokenBudget(absl::string_view field, int64_t value, absl::string_view longest_field, int64_t longest) {
+  if (value >= longest) return absl::OkStatus();
+  return Bad(field, absl::StrCat(value),
+             absl::StrCat("a sequence of ", longest_field, " (", longest,
+                          ") tokens would fit in no micro-batch: it must be at least that, or 0 to count sequences"));
+}
+
 absl::Status CheckTrainer(const std::string& name, const TrainerConfig& t) {
   const auto field = [&name](absl::string_view leaf) { return absl::StrCat(name, ".", leaf); };
   QUARTET_RETURN_IF_ERROR(Stage(field("zero_stage"), t.zero_stage(), {0, 2, 3}));
@@ -347,9 +367,15 @@ absl::Status CheckTrainer(const std::string& name, const TrainerConfig& t) {
   QUARTET_RETURN_IF_ERROR(Real(field("adam_eps"), t.adam_eps(), 0, kInfinity, /*open_low=*/true));
   QUARTET_RETURN_IF_ERROR(Real(field("l2"), t.l2(), 0, kInfinity));
   QUARTET_RETURN_IF_ERROR(Real(field("max_norm"), t.max_norm(), 0, kInfinity));
-  QUARTET_RETURN_IF_ERROR(Integer(field("micro_train_batch_size"), t.micro_train_batch_size(), 1));
-  QUARTET_RETURN_IF_ERROR(Integer(field("micro_rollout_batch_size"), t.micro_rollout_batch_size(), 1));
-  return Integer(field("max_len"), t.max_len(), 2, 2 * kMaxTokens);
+  QUARTET_RETURN_IF_ERROR(Integer(field("max_len"), t.max_len(), 2, 2 * kMaxTokens));
+  if (t.max_tokens_per_micro_batch() == 0) {
+    QUARTET_RETURN_IF_ERROR(Integer(field("micro_train_batch_size"), t.micro_train_batch_size(), 1));
+    return Integer(field("micro_rollout_batch_size"), t.micro_rollout_batch_size(), 1);
+  }
+  if (t.has_micro_train_batch_size()) return BothLimits(name, "micro_train_batch_size");
+  if (t.has_micro_rollout_batch_size()) return BothLimits(name, "micro_rollout_batch_size");
+  return TokenBudget(field("max_tokens_per_micro_batch"), t.max_tokens_per_micro_batch(), field("max_len"),
+                     t.max_len());
 }
 
 absl::Status CheckReference(const RunConfig& c) {
@@ -361,10 +387,20 @@ absl::Status CheckReference(const RunConfig& c) {
     return absl::OkStatus();
   }
   QUARTET_RETURN_IF_ERROR(Dtype("reference.dtype", c.reference().dtype()));
-  return Stage("reference.zero_stage", c.reference().zero_stage(), {0, 3});
+  QUARTET_RETURN_IF_ERROR(Stage("reference.zero_stage", c.reference().zero_stage(), {0, 3}));
+  const int64_t budget = c.reference().max_tokens_per_micro_batch();
+  if (budget == 0 && c.actor().max_tokens_per_micro_batch() == 0) return absl::OkStatus();
+  if (budget == 0) {
+    return Bad(
+        "reference.max_tokens_per_micro_batch", "0",
+        "actor.max_tokens_per_micro_batch is set, so that there is no number of sequences to go by; leave it out "
+        "to take the actor's");
+  }
+  return TokenBudget("reference.max_tokens_per_micro_batch", budget, "actor.max_len", c.actor().max_len());
 }
 
-absl::Status CheckReward(const RewardConfig& w) {
+absl::Status CheckReward(const RunConfig& c) {
+  const RewardConfig& w = c.reward();
   std::set<std::string> names;
   bool any_model = false;
   for (int i = 0; i < w.source_size(); ++i) {
@@ -391,11 +427,16 @@ absl::Status CheckReward(const RewardConfig& w) {
       return Bad(field("name"), absl::StrCat("\"", s.name(), "\""), "another source has this name already; set name");
     }
   }
-  QUARTET_RETURN_IF_ERROR(Integer("reward.micro_rollout_batch_size", w.micro_rollout_batch_size(), 1));
-  if (!any_model && w.micro_rollout_batch_size() != 8) {
-    return NoEffect("reward.micro_rollout_batch_size", "no reward.source is a model");
+  constexpr char kNoModel[] = "no reward.source is a model";
+  if (w.max_tokens_per_micro_batch() == 0) {
+    QUARTET_RETURN_IF_ERROR(Integer("reward.micro_rollout_batch_size", w.micro_rollout_batch_size(), 1));
+    if (any_model || w.micro_rollout_batch_size() == 8) return absl::OkStatus();
+    return NoEffect("reward.micro_rollout_batch_size", kNoModel);
   }
-  return absl::OkStatus();
+  if (!any_model) return NoEffect("reward.max_tokens_per_micro_batch", kNoModel);
+  if (w.has_micro_rollout_batch_size()) return BothLimits("reward", "micro_rollout_batch_size");
+  return TokenBudget("reward.max_tokens_per_micro_batch", w.max_tokens_per_micro_batch(), "actor.max_len",
+                     c.actor().max_len());
 }
 
 absl::Status CheckTrain(const RunConfig& c) {
@@ -477,7 +518,7 @@ absl::Status CheckAll(const RunConfig& c) {
   QUARTET_RETURN_IF_ERROR(CheckTrainer("actor", c.actor()));
   QUARTET_RETURN_IF_ERROR(CheckTrainer("critic", c.critic()));
   QUARTET_RETURN_IF_ERROR(CheckReference(c));
-  QUARTET_RETURN_IF_ERROR(CheckReward(c.reward()));
+  QUARTET_RETURN_IF_ERROR(CheckReward(c));
   QUARTET_RETURN_IF_ERROR(CheckTrain(c));
   QUARTET_RETURN_IF_ERROR(CheckSftAndEval(c.sft(), c.eval()));
   QUARTET_RETURN_IF_ERROR(CheckPlacement("rollout", c.services().rollout()));

@@ -147,6 +147,38 @@ TEST(RunConfig, RefusesWhatCannotHaveAnEffect) {
               {"services.critic_trainer.host_memory_budget has no effect"});
 }
 
+TEST(RunConfig, FillsMicroBatchesByTokensOrBySequences) {
+  const Strings short_sequences = {"data.prompt_max_len=100", "rollout.generate_max_len=100"};
+  const auto with = [&](Strings overrides) {
+    overrides.insert(overrides.begin(), short_sequences.begin(), short_sequences.end());
+    return overrides;
+  };
+  const RunConfig c = LoadRunConfig("", with({"actor.max_tokens_per_micro_batch=200"}), "").value();
+  EXPECT_FALSE(c.actor().has_micro_train_batch_size());
+  EXPECT_FALSE(c.actor().has_micro_rollout_batch_size());
+  EXPECT_EQ(c.reference().max_tokens_per_micro_batch(), 200) << "as the actor";
+  EXPECT_EQ(c.critic().max_tokens_per_micro_batch(), 0);
+  EXPECT_EQ(c.critic().micro_train_batch_size(), 1);
+  EXPECT_EQ(ErrorOf(with({"reference.max_tokens_per_micro_batch=200", "actor.micro_train_batch_size=4"})), "");
+  EXPECT_EQ(ErrorOf(with({"reward.source.0.model=/m", "reward.max_tokens_per_micro_batch=200"})), "");
+
+  for (const char* field : {"micro_train_batch_size", "micro_rollout_batch_size"}) {
+    ExpectError(with({"critic.max_tokens_per_micro_batch=400", std::string("critic.") + field + "=1"}),
+                {std::string("critic.") + field, "critic.max_tokens_per_micro_batch", "both set", "drop"});
+  }
+  ExpectError(
+      with({"reward.source.0.model=/m", "reward.max_tokens_per_micro_batch=400", "reward.micro_rollout_batch_size=4"}),
+      {"reward.micro_rollout_batch_size", "both set", "drop"});
+  ExpectError(with({"actor.max_tokens_per_micro_batch=199"}),
+              {"actor.max_tokens_per_micro_batch", "199", "actor.max_len (200)"});
+  ExpectError(with({"reference.max_tokens_per_micro_batch=-1"}), {"reference.max_tokens_per_micro_batch", "-1"});
+  ExpectError(with({"actor.max_tokens_per_micro_batch=200", "reference.max_tokens_per_micro_batch=0"}),
+              {"reference.max_tokens_per_micro_batch", "actor.max_tokens_per_micro_batch"});
+  ExpectError(with({"reward.source.0.model=/m", "reward.max_tokens_per_micro_batch=100"}),
+              {"reward.max_tokens_per_micro_batch", "100", "actor.max_len (200)"});
+  ExpectError(with({"reward.max_tokens_per_micro_batch=400"}), {"reward.max_tokens_per_micro_batch has no effect"});
+}
+
 TEST(RunConfig, AcceptsTheNeighboursOfWhatItRefuses) {
   EXPECT_EQ(ErrorOf({"actor.learning_rate=0", "actor.allow_zero_learning_rate=true"}), "");
   EXPECT_EQ(ErrorOf({"algorithm.dual_clip=3"}), "");
@@ -161,6 +193,8 @@ TEST(RunConfig, AcceptsTheNeighboursOfWhatItRefuses) {
 TEST(RunConfig, PrintsWhatItCanReadAgain) {
   for (const Strings& overrides :
        {Strings{}, Strings{"algorithm.kl.init_kl_coef=0"},
+        Strings{"actor.max_tokens_per_micro_batch=4096", "reward.source.0.model=rm",
+                "reward.max_tokens_per_micro_batch=4096"},
         Strings{"algorithm.eps_clip=0.3", "algorithm.eps_clip_low=0.1"},
         Strings{"algorithm.eps_clip_low=0.1", "algorithm.eps_clip_high=0.3"},
         Strings{"data.prompt_prefix=Größe\n\"x\""},

@@ -6,7 +6,6 @@
 
 #include <functional>
 
-#include "absl/strings/str_cat.h"
 #include "core/base/status_macros.h"
 #include "core/model/vocabulary_head.h"
 #include "core/training/packing.h"
@@ -21,14 +20,10 @@ struct Outputs {
 };
 using Head = std::function<Outputs(const PackedBatch& batch, const at::Tensor& hidden_TD, const at::Tensor& weight)>;
 
-absl::Status Forward(ShardedModel& model, const ForwardCall& call, int micro_batch_size,
-                     const std::vector<TokenSequence>& sequences, const Head& head, std::vector<TokenValues>* replies) {
-  if (sequences.size() > call.micro_batches() * micro_batch_size) {
-    return absl::InternalError(absl::StrCat(sequences.size(), " sequences do not fit in ", call.micro_batches(),
-                                            " micro-batches of ", micro_batch_size));
-  }
-  for (uint64_t m = 0; m < call.micro_batches(); ++m) {
-    const std::vector<const TokenSequence*> part = MicroBatch(sequences, m, micro_batch_size);
+absl::Status Forward(ShardedModel& model, const ForwardCall& call, const std::vector<TokenSequence>& sequences,
+                     const Head& head, std::vector<TokenValues>* replies) {
+  QUARTET_ASSIGN_OR_RETURN(const auto micro_batches, CutMicroBatches(sequences, call.micro_batch_sizes()));
+  for (const std::vector<const TokenSequence*>& part : micro_batches) {
     const PackedBatch batch = Pack(part, model.options().device);
     Outputs outputs;
     model.Forward(batch.sequences, [&](const at::Tensor& hidden_TD, const at::Tensor& weight) {
@@ -53,10 +48,10 @@ at::Tensor ScalarHead(const at::Tensor& hidden_TD, const at::Tensor& head_1D, co
   return at::linear(hidden_TD.index_select(0, rows_A).to(at::kFloat), head_1D.to(at::kFloat)).squeeze(1);
 }
 
-absl::Status ForwardLogProbs(ShardedModel& model, const ForwardCall& call, int micro_batch_size,
-                             const std::vector<TokenSequence>& sequences, std::vector<TokenValues>* replies) {
+absl::Status ForwardLogProbs(ShardedModel& model, const ForwardCall& call, const std::vector<TokenSequence>& sequences,
+                             std::vector<TokenValues>* replies) {
   return Forward(
-      model, call, micro_batch_size, sequences,
+      model, call, sequences,
       [&](const PackedBatch& batch, const at::Tensor& hidden_TD, const at::Tensor& weight) {
         if (batch.num_actions == 0)
           return Outputs{at::empty({0}, at::TensorOptions().dtype(at::kFloat)), batch.actions};
@@ -68,10 +63,10 @@ absl::Status ForwardLogProbs(ShardedModel& model, const ForwardCall& call, int m
       replies);
 }
 
-absl::Status ForwardScalars(ShardedModel& model, ScalarRows rows, const ForwardCall& call, int micro_batch_size,
+absl::Status ForwardScalars(ShardedModel& model, ScalarRows rows, const ForwardCall& call,
                             const std::vector<TokenSequence>& sequences, std::vector<TokenValues>* replies) {
   return Forward(
-      model, call, micro_batch_size, sequences,
+      model, call, sequences,
       [&](const PackedBatch& batch, const at::Tensor& hidden_TD, const at::Tensor& weight) {
         if (rows == ScalarRows::kBeforeActions) {
           return Outputs{ScalarHead(hidden_TD, weight, batch.action_rows_A), batch.actions};

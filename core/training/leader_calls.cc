@@ -4,6 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "core/service/protocol_version.h"
+#include "core/training/batch_check.h"
 
 namespace quartet {
 
@@ -11,23 +12,42 @@ std::vector<RankInput> MakeInputs(const std::string& header, int ranks) {
   return std::vector<RankInput>(ranks, RankInput{.header = header, .items = {}});
 }
 
+MicroBatching ForwardBatching(const std::string& name, const TrainerConfig& config, const SequenceCost& cost) {
+  return {.limit = {.sequences = config.micro_rollout_batch_size(), .tokens = config.max_tokens_per_micro_batch()},
+          .tokens_option = absl::StrCat(name, ".max_tokens_per_micro_batch"),
+          .cost = cost};
+}
+
+MicroBatching UpdateBatching(const std::string& name, const TrainerConfig& config, const SequenceCost& cost) {
+  MicroBatching batching = ForwardBatching(name, config, cost);
+  batching.limit.sequences = config.micro_train_batch_size();
+  return batching;
+}
+
+absl::StatusOr<BatchSplit> SplitSequences(const std::vector<const TokenSequence*>& sequences, int ranks,
+                                          const MicroBatching& batching) {
+  std::vector<BatchItem> batch;
+  batch.reserve(sequences.size());
+  for (const TokenSequence* sequence : sequences) {
+    const int64_t tokens = sequence->ids_size();
+    if (batching.limit.tokens > 0 && tokens > batching.limit.tokens) {
+      return absl::InvalidArgumentError(absl::StrCat("sequence ", sequence->index(), ": ids has ", tokens,
+                                                     " tokens, which fit in no micro-batch: ", batching.tokens_option,
+                                                     " is ", batching.limit.tokens));
+    }
+    batch.push_back({.tokens = tokens, .cost = batching.cost.Of(tokens, CountActions(*sequence))});
+  }
+  return SplitBatch(batch, ranks, batching.limit);
+}
+
 absl::StatusOr<std::vector<TokenValues>> RunForward(RankGroup& group, const std::string& method, ForwardCall call,
                                                     const std::vector<const TokenSequence*>& sequences,
-                                                    int micro_batch_size, absl::Time deadline) {
+                                                    const MicroBatching& batching, absl::Time deadline) {
   if (sequences.empty()) return std::vector<TokenValues>();
-  std::vector<int64_t> tokens;
-  tokens.reserve(sequences.size());
-  for (const TokenSequence* sequence : sequences) tokens.push_back(sequence->ids_size());
-  const BatchSplit split = SplitBatch(tokens, group.world_size(), micro_batch_size);
-  call.set_micro_batches(split.micro_batches);
-
-  const std::string header = call.SerializeAsString();
-  std::vector<RankInput> inputs(split.items.size());
-  for (size_t rank = 0; rank < inputs.size(); ++rank) {
-    inputs[rank].header = header;
-    for (size_t item : split.items[rank]) inputs[rank].items.push_back(sequences[item]->SerializeAsString());
-  }
-  QUARTET_ASSIGN_OR_RETURN(std::vector<RankOutput> outputs, group.Run(method, std::move(inputs), deadline));
+  QUARTET_ASSIGN_OR_RETURN(const BatchSplit split, SplitSequences(sequences, group.world_size(), batching));
+  const auto sequence = [&](size_t i) -> const TokenSequence& { return *sequences[i]; };
+  QUARTET_ASSIGN_OR_RETURN(std::vector<RankOutput> outputs,
+                           group.Run(method, MakeInputs(std::move(call), sequence, split), deadline));
 
   std::vector<TokenValues> replies(sequences.size());
   for (size_t rank = 0; rank < outputs.size(); ++rank) {

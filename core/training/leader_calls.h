@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -11,30 +12,49 @@
 #include "core/service/rank_group.h"
 #include "core/training/batch_split.h"
 #include "core/training/rank_calls.pb.h"
+#include "core/training/sequence_cost.h"
 #include "proto/common.pb.h"
 #include "proto/experience.pb.h"
+#include "proto/run_config.pb.h"
 
 namespace quartet {
 
+// How the sequences of a method are cut into micro-batches.
+struct MicroBatching {
+  MicroBatchLimit limit;
+  std::string tokens_option;  // where limit.tokens comes from, such as "actor.max_tokens_per_micro_batch"
+  SequenceCost cost;
+};
+
+// Of the section `name` ("actor" or "critic") of a resolved configuration: for forwards without gradient, for updates.
+MicroBatching ForwardBatching(const std::string& name, const TrainerConfig& config, const SequenceCost& cost);
+MicroBatching UpdateBatching(const std::string& name, const TrainerConfig& config, const SequenceCost& cost);
+
+// Splits `sequences` over `ranks`. INVALID_ARGUMENT names a sequence that is longer than limit.tokens.
+absl::StatusOr<BatchSplit> SplitSequences(const std::vector<const TokenSequence*>& sequences, int ranks,
+                                          const MicroBatching& batching);
+
 // Runs `method`, whose handler takes a ForwardCall and TokenSequences and gives one TokenValues for each, over all
-// ranks. `call.micro_batches` is filled in. Returns the replies in the order of `sequences`. Without sequences nothing
-// is run.
+// ranks. `call.micro_batch_sizes` is filled in. Returns the replies in the order of `sequences`. Without sequences
+// nothing is run.
 absl::StatusOr<std::vector<TokenValues>> RunForward(RankGroup& group, const std::string& method, ForwardCall call,
                                                     const std::vector<const TokenSequence*>& sequences,
-                                                    int micro_batch_size, absl::Time deadline);
+                                                    const MicroBatching& batching, absl::Time deadline);
 
 // What a service says of itself to every client, with every rank's RankInfo by `method`, whose handler takes an
 // InfoCall and answers a RankInfo as summary. `max_len` in tokens.
 absl::StatusOr<ServiceInfo> DescribeService(RankGroup& group, const std::string& method, const std::string& service,
                                             int64_t max_len, absl::Time deadline);
 
-// The same header for every rank, and to each the items that `split` gives it.
-template <typename Item>
-std::vector<RankInput> MakeInputs(const std::string& header, const std::vector<Item>& items, const BatchSplit& split) {
+// To each rank the items that `split` gives it, and `call` with their micro_batch_sizes. `item(i)` is message i.
+template <typename Call, typename Items>
+std::vector<RankInput> MakeInputs(Call call, const Items& item, const BatchSplit& split) {
   std::vector<RankInput> inputs(split.items.size());
   for (size_t rank = 0; rank < inputs.size(); ++rank) {
-    inputs[rank].header = header;
-    for (size_t item : split.items[rank]) inputs[rank].items.push_back(items[item].SerializeAsString());
+    const std::vector<uint32_t>& sizes = split.micro_batch_sizes[rank];
+    call.mutable_micro_batch_sizes()->Assign(sizes.begin(), sizes.end());
+    inputs[rank].header = call.SerializeAsString();
+    for (size_t i : split.items[rank]) inputs[rank].items.push_back(item(i).SerializeAsString());
   }
   return inputs;
 }
@@ -69,18 +89,18 @@ struct UpdateOutcome {
 };
 
 // Runs `method`, whose handler takes a Call and TrainingSequences and answers Sums, over all ranks.
-// `call.micro_batches` is filled in.
+// `call.micro_batch_sizes` is filled in.
 template <typename Reply, typename Sums, typename Call>
 absl::StatusOr<UpdateOutcome<Reply, Sums>> RunUpdate(RankGroup& group, const std::string& method, Call call,
                                                      const std::vector<TrainingSequence>& sequences,
-                                                     int micro_batch_size, absl::Time deadline) {
-  std::vector<int64_t> tokens;
+                                                     const MicroBatching& batching, absl::Time deadline) {
+  std::vector<const TokenSequence*> tokens;
   tokens.reserve(sequences.size());
-  for (const TrainingSequence& sequence : sequences) tokens.push_back(sequence.tokens().ids_size());
-  const BatchSplit split = SplitBatch(tokens, group.world_size(), micro_batch_size);
-  call.set_micro_batches(split.micro_batches);
+  for (const TrainingSequence& sequence : sequences) tokens.push_back(&sequence.tokens());
+  QUARTET_ASSIGN_OR_RETURN(const BatchSplit split, SplitSequences(tokens, group.world_size(), batching));
+  const auto item = [&](size_t i) -> const TrainingSequence& { return sequences[i]; };
   QUARTET_ASSIGN_OR_RETURN(std::vector<RankOutput> outputs,
-                           group.Run(method, MakeInputs(call.SerializeAsString(), sequences, split), deadline));
+                           group.Run(method, MakeInputs(std::move(call), item, split), deadline));
   UpdateOutcome<Reply, Sums> outcome;
   QUARTET_ASSIGN_OR_RETURN(outcome.parts, ParseSummaries<Sums>(outputs));
   Reply& reply = outcome.reply;
@@ -92,7 +112,8 @@ absl::StatusOr<UpdateOutcome<Reply, Sums>> RunUpdate(RankGroup& group, const std
   reply.set_grad_norm(outcome.parts[0].grad_norm());
   reply.set_skipped(outcome.parts[0].skipped());
   reply.set_optimizer_steps(outcome.parts[0].optimizer_steps());
-  reply.set_micro_batches(split.micro_batches);
+  reply.set_micro_batches(split.micro_batches());
+  reply.set_balance(split.balance);
   return outcome;
 }
 

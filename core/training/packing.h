@@ -3,10 +3,13 @@
 
 #include <ATen/core/Tensor.h>
 
-#include <cstddef>
 #include <cstdint>
+#include <numeric>
 #include <vector>
 
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
 #include "core/zero/sharded_model.h"
 #include "google/protobuf/repeated_field.h"
 #include "proto/experience.pb.h"
@@ -35,12 +38,22 @@ using ActionField = const google::protobuf::RepeatedField<float>& (TrainingSeque
 // fp32 [A]: that array of all `sequences`, end to end.
 at::Tensor Concatenate(const std::vector<const TrainingSequence*>& sequences, ActionField field, at::Device device);
 
-// The sequences of micro-batch `m`: items [m * size, (m + 1) * size) of `items`, as far as there are.
+// Cuts `items` into micro-batches as the leader has decided: the first sizes[0] of them, the next sizes[1], ...
+// INTERNAL where the sizes do not add up to the items.
 template <typename Item>
-std::vector<const Item*> MicroBatch(const std::vector<Item>& items, uint64_t m, int size) {
-  std::vector<const Item*> part;
-  for (uint64_t i = m * size; i < (m + 1) * size && i < items.size(); ++i) part.push_back(&items[i]);
-  return part;
+absl::StatusOr<std::vector<std::vector<const Item*>>> CutMicroBatches(
+    const std::vector<Item>& items, const google::protobuf::RepeatedField<uint32_t>& sizes) {
+  const uint64_t sum = std::accumulate(sizes.begin(), sizes.end(), uint64_t{0});
+  if (sum != items.size()) {
+    return absl::InternalError(absl::StrCat("micro-batches of ", sum, " sequences together for ", items.size()));
+  }
+  std::vector<std::vector<const Item*>> micro_batches;
+  const Item* next = items.data();
+  for (const uint32_t size : sizes) {
+    std::vector<const Item*>& part = micro_batches.emplace_back();
+    for (uint32_t i = 0; i < size; ++i) part.push_back(next++);
+  }
+  return micro_batches;
 }
 
 }  // namespace quartet

@@ -39,12 +39,24 @@ TEST(Packing, MakesAnEmptyBatchOfNoSequences) {
   EXPECT_EQ(batch.num_actions, 0);
 }
 
-TEST(Packing, CutsMicroBatchesAndLeavesTheLastOnesEmpty) {
+google::protobuf::RepeatedField<uint32_t> Sizes(const std::vector<uint32_t>& sizes) {
+  return {sizes.begin(), sizes.end()};
+}
+
+TEST(Packing, CutsMicroBatchesAsTheLeaderDecided) {
   const std::vector<int> items = {1, 2, 3};
-  EXPECT_EQ(MicroBatch(items, 0, 2).size(), 2);
-  ASSERT_EQ(MicroBatch(items, 1, 2).size(), 1);
-  EXPECT_EQ(*MicroBatch(items, 1, 2)[0], 3);
-  EXPECT_TRUE(MicroBatch(items, 2, 2).empty());
+  const auto micro_batches = CutMicroBatches(items, Sizes({2, 1, 0}));
+  ASSERT_TRUE(micro_batches.ok()) << micro_batches.status();
+  ASSERT_EQ(micro_batches->size(), 3);
+  EXPECT_EQ((*micro_batches)[0], (std::vector<const int*>{&items[0], &items[1]}));
+  EXPECT_EQ((*micro_batches)[1], (std::vector<const int*>{&items[2]}));
+  EXPECT_TRUE((*micro_batches)[2].empty());
+}
+
+TEST(Packing, RefusesMicroBatchesOfMoreOrFewerSequencesThanThereAre) {
+  const std::vector<int> items = {1, 2, 3};
+  EXPECT_EQ(CutMicroBatches(items, Sizes({2, 2})).status().code(), absl::StatusCode::kInternal);
+  EXPECT_EQ(CutMicroBatches(items, Sizes({2})).status().code(), absl::StatusCode::kInternal);
 }
 
 }  // namespace

@@ -23,7 +23,7 @@ namespace quartet {
 // Answers every sequence of `stream` with what `method` (as RunForward wants it) makes of it. A header that has a
 // temperature is asked for it.
 template <typename Request, typename Reply, typename Stream>
-absl::Status AnswerForward(RankGroup& group, const std::string& method, int micro_batch_size,
+absl::Status AnswerForward(RankGroup& group, const std::string& method, const MicroBatching& batching,
                            const SequenceLimits& limits, absl::Time deadline, Stream* stream,
                            TokenValues* (Reply::*values)()) {
   std::optional<HeaderOf<Request>> header;
@@ -39,7 +39,7 @@ absl::Status AnswerForward(RankGroup& group, const std::string& method, int micr
   for (const TokenSequence& item : items) sequences.push_back(&item);
   QUARTET_RETURN_IF_ERROR(CheckSequences(sequences, limits));
   QUARTET_ASSIGN_OR_RETURN(std::vector<TokenValues> found,
-                           RunForward(group, method, call, sequences, micro_batch_size, deadline));
+                           RunForward(group, method, call, sequences, batching, deadline));
   for (TokenValues& value : found) {
     Reply reply;
     *(reply.*values)() = std::move(value);
