@@ -96,6 +96,22 @@ void BM_Head(benchmark::State& state) {
 }
 BENCHMARK(BM_Head)->Arg(16)->Arg(32)->UseRealTime()->Unit(benchmark::kMillisecond);
 
+// As in an update: log-probabilities and entropy, then the gradients of hidden states and head.
+void BM_HeadForwardBackward(benchmark::State& state) {
+  const ModelConfig config = SmolLm2();
+  const at::Tensor hidden = at::randn({kTokens, config.hidden_size}).to(Type(state)).set_requires_grad(true);
+  const at::Tensor head =
+      (at::randn({config.vocab_size, config.hidden_size}) * 0.02).to(Type(state)).set_requires_grad(true);
+  const at::Tensor targets = at::randint(config.vocab_size, {kTokens}, at::kLong);
+  for (auto _ : state) {
+    ChunkedLogProbs(hidden, head, targets, 1, true).log_prob_T.sum().backward();
+    hidden.mutable_grad() = at::Tensor();
+    head.mutable_grad() = at::Tensor();
+  }
+  Finish(state);
+}
+BENCHMARK(BM_HeadForwardBackward)->Arg(16)->Arg(32)->UseRealTime()->Unit(benchmark::kMillisecond);
+
 // Thirty blocks and the head.
 void BM_WholeModel(benchmark::State& state) {
   const c10::NoGradGuard no_grad;

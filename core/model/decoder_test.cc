@@ -79,20 +79,19 @@ TEST_P(Architectures, HaveTheLogitsOfTransformers) {
 }
 
 // Each position's hidden state and the token that follows it in its sequence.
-TokenLogProbs NextTokenLogProbs(const WholeModel& model, const at::Tensor& ids, double temperature,
-                                int64_t chunk_tokens) {
+TokenLogProbs NextTokenLogProbs(const WholeModel& model, const at::Tensor& ids, double temperature) {
   const at::Tensor hidden = model.Forward(ids.reshape(-1), kStarts).view({2, 13, -1});
   return ChunkedLogProbs(hidden.slice(1, 0, 12).reshape({24, -1}), model.head_weight(), ids.slice(1, 1).reshape(-1),
-                         temperature, /*with_entropy=*/true, chunk_tokens);
+                         temperature, /*with_entropy=*/true, /*chunk_bytes=*/7 * 101 * 4);
 }
 
 TEST_P(Architectures, HaveTheLogProbabilitiesOfTransformers) {
   const Golden golden(GetParam());
   const WholeModel model = Load(GetParam());
-  const TokenLogProbs at_1 = NextTokenLogProbs(model, golden["ids"], 1, 7);
+  const TokenLogProbs at_1 = NextTokenLogProbs(model, golden["ids"], 1);
   EXPECT_LT(RelativeDifference(at_1.log_prob_T, golden["log_probs"].reshape(-1)), 1e-5);
   EXPECT_LT(RelativeDifference(at_1.entropy_T, golden["entropy"].reshape(-1)), 1e-5);
-  const TokenLogProbs at_07 = NextTokenLogProbs(model, golden["ids"], 0.7, 7);
+  const TokenLogProbs at_07 = NextTokenLogProbs(model, golden["ids"], 0.7);
   EXPECT_LT(RelativeDifference(at_07.log_prob_T, golden["log_probs_07"].reshape(-1)), 1e-5);
   EXPECT_LT(RelativeDifference(at_07.entropy_T, golden["entropy"].reshape(-1)), 1e-5);
 }
@@ -115,7 +114,7 @@ TEST_P(ArchitecturesWithGradients, HaveTheGradientsOfTransformers) {
   const std::vector<std::string> names = golden.Gradients();
   WholeModel model = Load(GetParam());
   model.RequireGradients();
-  (-NextTokenLogProbs(model, golden["ids"], 1, 7).log_prob_T.mean()).backward();
+  (-NextTokenLogProbs(model, golden["ids"], 1).log_prob_T.mean()).backward();
   size_t compared = 0;
   for (size_t group = 0; group < model.parameters().size(); ++group) {
     for (size_t i = 0; i < model.parameters()[group].size(); ++i) {

@@ -7,23 +7,28 @@
 
 namespace quartet {
 
-// hidden head^T in fp32, [T, V], without gradient: bf16 inputs are multiplied as bf16 and summed and returned as fp32,
-// so that logits are not rounded to bf16's three digits. Trainer and rollout both take their logits here.
+// hidden head^T in fp32 (fp64 for fp64 inputs), [T, V], without gradient: bf16 inputs are widened, so that logits are
+// not rounded to bf16's three digits. Trainer and rollout both take their logits here.
 at::Tensor VocabularyLogits(const at::Tensor& hidden_TD, const at::Tensor& head_VD);
 
 struct TokenLogProbs {
-  at::Tensor log_prob_T;  // fp32; differentiable with respect to hidden and head weight
-  at::Tensor
-      entropy_T;  // fp32, nats, of softmax(logits) at temperature 1; never differentiable. Undefined if not asked for
+  // fp32 (fp64 for fp64 inputs); differentiable with respect to hidden and head weight.
+  at::Tensor log_prob_T;
+  // Likewise, in nats, of softmax(logits) at temperature 1; never differentiable. Undefined if not asked for.
+  at::Tensor entropy_T;
 };
 
+// Bytes of the logits of one chunk of tokens. A few hundred rows of a matrix product run at full speed, and 256 rows of
+// a vocabulary of 150,000 would be 146 MiB: a bound in bytes keeps the peak the same for all vocabularies.
+inline constexpr int64_t kLogitsChunkBytes = int64_t{64} << 20;
+
 // log_softmax(fp32(hidden head^T) / temperature)[target] for each token. `hidden_TD` after the final norm, `head_VD`
-// the vocabulary head's weight, `targets_T` int64.
+// the vocabulary head's weight, `targets_T` int64. With fp64 inputs everything is fp64.
 //
-// Works on `chunk_tokens` tokens at a time and recomputes logits in the backward pass: the fp32 peak is
-// chunk_tokens x V, whatever T is. (The gradient of the head's weight is summed in fp32 over chunks, then
-// cast to the weight's type.)
+// Works on a chunk of tokens at a time, whose logits in fp32 are at most `chunk_bytes` (one token's at the least), and
+// makes them anew in the backward pass: either pass holds less than two chunks of anything tokens x V, whatever T is.
+// (The gradient of the head's weight is summed in fp32 over chunks, then cast to the weight's type.)
 TokenLogProbs ChunkedLogProbs(const at::Tensor& hidden_TD, const at::Tensor& head_VD, const at::Tensor& targets_T,
-                              double temperature, bool with_entropy, int64_t chunk_tokens = 256);
+                              double temperature, bool with_entropy, int64_t chunk_bytes = kLogitsChunkBytes);
 
 }  // namespace quartet

@@ -12,6 +12,9 @@ namespace {
 
 constexpr int64_t kTokens = 23, kHidden = 16, kVocabulary = 57;
 
+// Bytes of as many tokens' logits.
+constexpr int64_t Logits(int64_t tokens) { return tokens * kVocabulary * 4; }
+
 struct Case {
   at::Tensor hidden = at::randn({kTokens, kHidden});
   at::Tensor head = at::randn({kVocabulary, kHidden});
@@ -47,7 +50,7 @@ TEST_P(Temperatures, GiveWhatTheWrittenOutFormulasGive) {
   for (const int64_t chunk : {1, 7, 23, 100}) {
     const at::Tensor hidden = c.hidden.clone().set_requires_grad(true);
     const at::Tensor head = c.head.clone().set_requires_grad(true);
-    const TokenLogProbs result = ChunkedLogProbs(hidden, head, c.targets, GetParam(), true, chunk);
+    const TokenLogProbs result = ChunkedLogProbs(hidden, head, c.targets, GetParam(), true, Logits(chunk));
     EXPECT_EQ(result.log_prob_T.scalar_type(), at::kFloat);
     EXPECT_LT(Difference(result.log_prob_T, expected.log_prob), 1e-5);
     EXPECT_LT(Difference(result.entropy_T, expected.entropy), 1e-5);
@@ -58,6 +61,22 @@ TEST_P(Temperatures, GiveWhatTheWrittenOutFormulasGive) {
   }
 }
 
+TEST_P(Temperatures, LeaveRoundingAloneInFloat64) {
+  Case c;
+  c.hidden = c.hidden.to(at::kDouble);
+  c.head = c.head.to(at::kDouble);
+  c.upstream = c.upstream.to(at::kDouble);
+  const Expected expected = WrittenOut(c, GetParam());
+  const at::Tensor hidden = c.hidden.clone().set_requires_grad(true);
+  const at::Tensor head = c.head.clone().set_requires_grad(true);
+  const TokenLogProbs result = ChunkedLogProbs(hidden, head, c.targets, GetParam(), true, Logits(16));
+  EXPECT_LT(Difference(result.log_prob_T, expected.log_prob), 1e-13);
+  EXPECT_LT(Difference(result.entropy_T, expected.entropy), 1e-13);
+  (result.log_prob_T * c.upstream).sum().backward();
+  EXPECT_LT(Difference(hidden.grad(), expected.hidden_grad), 1e-13);
+  EXPECT_LT(Difference(head.grad(), expected.head_grad), 1e-13);
+}
+
 TEST(ChunkedLogProbs, KeepsBfloat16GradientsInTheirType) {
   Case c;
   c.hidden = c.hidden.to(at::kBFloat16);
@@ -65,7 +84,7 @@ TEST(ChunkedLogProbs, KeepsBfloat16GradientsInTheirType) {
   const Expected expected = WrittenOut(c, 1);
   const at::Tensor hidden = c.hidden.clone().set_requires_grad(true);
   const at::Tensor head = c.head.clone().set_requires_grad(true);
-  const TokenLogProbs result = ChunkedLogProbs(hidden, head, c.targets, 1, true, 8);
+  const TokenLogProbs result = ChunkedLogProbs(hidden, head, c.targets, 1, true, Logits(8));
   EXPECT_EQ(result.log_prob_T.scalar_type(), at::kFloat);
   EXPECT_LT(Difference(result.log_prob_T, expected.log_prob), 1e-2);
   (result.log_prob_T * c.upstream).sum().backward();
