@@ -4,15 +4,15 @@
 
 #include "core/base/fail_point.h"
 #include "core/base/status_macros.h"
-#include "core/rl/losses.h"
 #include "core/training/engine_setup.h"
 #include "core/training/forward.h"
 #include "core/training/model_save.h"
-#include "core/training/packing.h"
 #include "core/training/rank_info.h"
+#include "core/training/update.h"
 #include "core/zero/catch_exceptions.h"
 #include "core/zero/trainable_model.h"
 #include "core/zero/training_state.h"
+#include "critic_trainer/value_loss.h"
 
 namespace quartet {
 
@@ -58,31 +58,12 @@ absl::Status CriticEngine::Update(const CriticUpdateCall& call, const std::vecto
                                   CriticUpdateSums* sums) {
   // Before the first collective: an error here leaves the ranks in step.
   QUARTET_RETURN_IF_ERROR(FailPoint("critic_trainer.update"));
-  QUARTET_ASSIGN_OR_RETURN(const auto micro_batches, CutMicroBatches(sequences, call.micro_batch_sizes()));
   return CatchExceptions("critic update", impl_->ledger, [&] {
-    for (const std::vector<const TrainingSequence*>& part : micro_batches) {
-      std::vector<const TokenSequence*> tokens;
-      for (const TrainingSequence* sequence : part) tokens.push_back(&sequence->tokens());
-      const PackedBatch batch = Pack(tokens, impl_->model().options().device);
-      const double loss = impl_->trainable->ForwardBackward(
-          batch.sequences, [&](const at::Tensor& hidden_TD, const at::Tensor& head_1D) {
-            const auto array = [&](ActionField field) { return Concatenate(part, field, hidden_TD.device()); };
-            const ValueLossResult result = ClippedValueLoss(
-                ScalarHead(hidden_TD, head_1D, batch.action_rows_A), array(&TrainingSequence::old_values),
-                array(&TrainingSequence::returns), array(&TrainingSequence::loss_weights), call.header().value_clip());
-            sums->set_clipped(sums->clipped() + result.clipped);
-            sums->set_values(sums->values() + result.value_sum);
-            return result.loss;
-          });
-      sums->set_loss(sums->loss() + loss);
-      sums->set_action_tokens(sums->action_tokens() + batch.num_actions);
-      sums->set_tokens(sums->tokens() + batch.num_tokens);
-    }
-    const StepResult step = impl_->trainable->Step(call.header().learning_rate(), impl_->config.max_norm());
-    sums->set_grad_norm(step.grad_norm);
-    sums->set_skipped(step.skipped);
-    sums->set_optimizer_steps(impl_->trainable->steps());
-    return absl::OkStatus();
+    return TakeStep(
+        *impl_->trainable, call, sequences, impl_->config.max_norm(),
+        [&](const std::vector<const TrainingSequence*>& part, const PackedBatch& batch, const at::Tensor& hidden_TD,
+            const at::Tensor& head_1D) { return ValueLoss(call.header(), part, batch, hidden_TD, head_1D, sums); },
+        sums);
   });
 }
 

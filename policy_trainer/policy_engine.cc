@@ -8,16 +8,15 @@
 #include "core/base/fail_point.h"
 #include "core/base/logging.h"
 #include "core/base/status_macros.h"
-#include "core/model/vocabulary_head.h"
-#include "core/rl/losses.h"
 #include "core/training/engine_setup.h"
 #include "core/training/forward.h"
 #include "core/training/model_save.h"
-#include "core/training/packing.h"
 #include "core/training/rank_info.h"
+#include "core/training/update.h"
 #include "core/zero/catch_exceptions.h"
 #include "core/zero/trainable_model.h"
 #include "core/zero/training_state.h"
+#include "policy_trainer/policy_loss.h"
 
 namespace quartet {
 
@@ -29,9 +28,6 @@ struct PolicyEngine::Impl {
   std::unique_ptr<TrainableModel> trainable;
 
   ShardedModel& model() { return trainable->model(); }
-  at::Tensor Loss(const PolicyUpdateHeader& header, const std::vector<const TrainingSequence*>& part,
-                  const PackedBatch& batch, const at::Tensor& hidden_TD, const at::Tensor& head_VD,
-                  PolicyUpdateSums* sums) const;
 };
 
 PolicyEngine::PolicyEngine(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
@@ -61,49 +57,16 @@ absl::Status PolicyEngine::LogProbs(const ForwardCall& call, const std::vector<T
                          [&] { return ForwardLogProbs(impl_->model(), call, sequences, replies); });
 }
 
-at::Tensor PolicyEngine::Impl::Loss(const PolicyUpdateHeader& header, const std::vector<const TrainingSequence*>& part,
-                                    const PackedBatch& batch, const at::Tensor& hidden_TD, const at::Tensor& head_VD,
-                                    PolicyUpdateSums* sums) const {
-  const auto array = [&](ActionField field) { return Concatenate(part, field, hidden_TD.device()); };
-  const TokenLogProbs now = ChunkedLogProbs(hidden_TD.index_select(0, batch.action_rows_A), head_VD, batch.action_ids_A,
-                                            header.temperature(), /*with_entropy=*/true);
-  sums->set_entropy(sums->entropy() + now.entropy_T.sum(at::kDouble).item<double>());
-  const at::Tensor weights_A = array(&TrainingSequence::loss_weights);
-  if (header.loss().kind() == PolicyLossConfig::KIND_SFT) return SftLoss(now.log_prob_T, weights_A);
-
-  const PolicyLossResult loss = ClippedPolicyLoss(now.log_prob_T, array(&TrainingSequence::old_log_probs),
-                                                  array(&TrainingSequence::advantages), weights_A,
-                                                  {.eps_clip_low = header.loss().eps_clip_low(),
-                                                   .eps_clip_high = header.loss().eps_clip_high(),
-                                                   .dual_clip = header.loss().dual_clip()});
-  sums->set_clipped(sums->clipped() + loss.clipped);
-  sums->set_approx_kl(sums->approx_kl() + loss.approx_kl_sum);
-  return loss.loss;
-}
-
 absl::Status PolicyEngine::Update(const PolicyUpdateCall& call, const std::vector<TrainingSequence>& sequences,
                                   PolicyUpdateSums* sums) {
   // Before the first collective: an error here leaves the ranks in step.
   QUARTET_RETURN_IF_ERROR(FailPoint("policy_trainer.update"));
-  QUARTET_ASSIGN_OR_RETURN(const auto micro_batches, CutMicroBatches(sequences, call.micro_batch_sizes()));
   return CatchExceptions("policy update", impl_->ledger, [&] {
-    for (const std::vector<const TrainingSequence*>& part : micro_batches) {
-      std::vector<const TokenSequence*> tokens;
-      for (const TrainingSequence* sequence : part) tokens.push_back(&sequence->tokens());
-      const PackedBatch batch = Pack(tokens, impl_->model().options().device);
-      const double loss = impl_->trainable->ForwardBackward(
-          batch.sequences, [&](const at::Tensor& hidden_TD, const at::Tensor& head_VD) {
-            return impl_->Loss(call.header(), part, batch, hidden_TD, head_VD, sums);
-          });
-      sums->set_loss(sums->loss() + loss);
-      sums->set_action_tokens(sums->action_tokens() + batch.num_actions);
-      sums->set_tokens(sums->tokens() + batch.num_tokens);
-    }
-    const StepResult step = impl_->trainable->Step(call.header().learning_rate(), impl_->config.max_norm());
-    sums->set_grad_norm(step.grad_norm);
-    sums->set_skipped(step.skipped);
-    sums->set_optimizer_steps(impl_->trainable->steps());
-    return absl::OkStatus();
+    return TakeStep(
+        *impl_->trainable, call, sequences, impl_->config.max_norm(),
+        [&](const std::vector<const TrainingSequence*>& part, const PackedBatch& batch, const at::Tensor& hidden_TD,
+            const at::Tensor& head_VD) { return PolicyLoss(call.header(), part, batch, hidden_TD, head_VD, sums); },
+        sums);
   });
 }
 

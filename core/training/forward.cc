@@ -7,6 +7,7 @@
 #include <functional>
 
 #include "core/base/status_macros.h"
+#include "core/model/decoder.h"
 #include "core/model/vocabulary_head.h"
 #include "core/training/packing.h"
 
@@ -45,7 +46,8 @@ absl::Status Forward(ShardedModel& model, const ForwardCall& call, const std::ve
 }  // namespace
 
 at::Tensor ScalarHead(const at::Tensor& hidden_TD, const at::Tensor& head_1D, const at::Tensor& rows_A) {
-  return at::linear(hidden_TD.index_select(0, rows_A).to(at::kFloat), head_1D.to(at::kFloat)).squeeze(1);
+  const at::ScalarType wide = WideType(hidden_TD.scalar_type());
+  return at::linear(hidden_TD.index_select(0, rows_A).to(wide), head_1D.to(wide)).squeeze(1);
 }
 
 absl::Status ForwardLogProbs(ShardedModel& model, const ForwardCall& call, const std::vector<TokenSequence>& sequences,

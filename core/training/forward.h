@@ -26,7 +26,8 @@ enum class ScalarRows {
 absl::Status ForwardScalars(ShardedModel& model, ScalarRows rows, const ForwardCall& call,
                             const std::vector<TokenSequence>& sequences, std::vector<TokenValues>* replies);
 
-// fp32 [A]: the scalar head's output at `rows_A` of the hidden states; head [1, D]. Differentiable.
+// fp32 (fp64 for fp64 inputs), [A]: the scalar head's output at `rows_A` of the hidden states; head [1, D].
+// Differentiable.
 at::Tensor ScalarHead(const at::Tensor& hidden_TD, const at::Tensor& head_1D, const at::Tensor& rows_A);
 
 }  // namespace quartet

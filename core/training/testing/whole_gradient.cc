@@ -1,0 +1,139 @@
+#include "core/training/testing/whole_gradient.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+#include <mutex>
+#include <random>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "core/training/batch_split.h"
+#include "core/training/engine_setup.h"
+#include "core/training/testing/engine_ranks.h"
+
+namespace quartet {
+namespace {
+
+struct Result {
+  double loss = 0;
+  std::map<std::pair<int, int>, std::vector<double>> gradient;  // by group and parameter
+};
+
+Result GradientOf(const std::string& folder, const TrainableModelOptions& options,
+                  const std::vector<TrainingSequence>& sequences, int ranks, const MicroBatchLimit& limit,
+                  const std::function<MicroBatchLoss()>& make_loss) {
+  std::vector<BatchItem> batch;
+  for (const TrainingSequence& sequence : sequences) {
+    const int tokens = sequence.tokens().ids_size();
+    batch.push_back({.tokens = tokens, .cost = static_cast<double>(tokens)});
+  }
+  const BatchSplit split = SplitBatch(batch, ranks, limit);
+  Result result;
+  std::mutex mutex;
+  RunEngineRanks(ranks, [&](const RankContext& context) {
+    Ledger ledger;
+    auto group = JoinRanks(context, "test");
+    ASSERT_TRUE(group.ok()) << group.status();
+    auto model = TrainableModel::Load(folder, options, group->get(), &ledger);
+    ASSERT_TRUE(model.ok()) << model.status();
+    std::vector<TrainingSequence> mine;
+    for (size_t item : split.items[context.rank]) mine.push_back(sequences[item]);
+    const std::vector<uint32_t>& sizes = split.micro_batch_sizes[context.rank];
+    const auto done = AccumulateGradient(**model, mine, {sizes.begin(), sizes.end()}, make_loss());
+    ASSERT_TRUE(done.ok()) << done.status();
+
+    std::lock_guard lock(mutex);
+    result.loss += done->loss;
+    const ShardedModel& sharded = (*model)->model();
+    for (const ResidentPiece& piece : sharded.pieces()) {
+      std::vector<double>& whole = result.gradient[{piece.group, piece.parameter}];
+      whole.resize(sharded.layout().groups[piece.group].parameters[piece.parameter].numel());
+      const at::Tensor part =
+          (*model)->gradient(piece.group).narrow(0, piece.shard_offset, piece.count).to(at::kDouble).contiguous();
+      // Shards do not overlap; where nothing is sharded the sum over ranks is still to come.
+      for (int64_t i = 0; i < piece.count; ++i) whole[piece.begin + i] += part.const_data_ptr<double>()[i];
+    }
+  });
+  return result;
+}
+
+// Norm of the difference over norm of `b`.
+double Difference(const Result& a, const Result& b) {
+  EXPECT_EQ(a.gradient.size(), b.gradient.size());
+  double difference = 0, norm = 0;
+  for (const auto& [parameter, values] : b.gradient) {
+    const std::vector<double>& others = a.gradient.at(parameter);
+    EXPECT_EQ(others.size(), values.size());
+    for (size_t i = 0; i < values.size(); ++i) {
+      difference += (others[i] - values[i]) * (others[i] - values[i]);
+      norm += values[i] * values[i];
+    }
+  }
+  EXPECT_GT(norm, 0);
+  return std::sqrt(difference / norm);
+}
+
+}  // namespace
+
+std::vector<TrainingSequence> RandomTrainingSequences(int count, int vocab_size, uint32_t seed) {
+  std::mt19937 random(seed);
+  std::normal_distribution<float> normal;
+  std::vector<TrainingSequence> sequences(count);
+  int actions = 0;
+  for (int i = 0; i < count; ++i) {
+    TokenSequence* tokens = sequences[i].mutable_tokens();
+    tokens->set_index(i);
+    // One very long among short ones, and some with a single action.
+    const int prompt = 1 + static_cast<int>(random() % 10), answer = i == 1 ? 80 : 1 + static_cast<int>(random() % 30);
+    for (int t = 0; t < prompt + answer; ++t) {
+      tokens->add_ids(static_cast<int32_t>(random() % vocab_size));
+      tokens->add_action_mask(t >= prompt);
+    }
+    actions += answer;
+    const float usual = -std::log(static_cast<float>(vocab_size));
+    for (int t = 0; t < answer; ++t) {
+      sequences[i].add_old_log_probs(usual + 0.3f * normal(random));
+      sequences[i].add_advantages(normal(random));
+      sequences[i].add_old_values(0.3f * normal(random));
+      sequences[i].add_returns(normal(random));
+    }
+  }
+  for (TrainingSequence& sequence : sequences) {
+    sequence.mutable_loss_weights()->Resize(sequence.advantages_size(), 1.0f / static_cast<float>(actions));
+  }
+  return sequences;
+}
+
+void ExpectGradientDoesNotDependOnTheCut(const std::string& folder, const TrainableModelOptions& options,
+                                         const std::vector<TrainingSequence>& sequences, double tolerance,
+                                         const std::function<MicroBatchLoss()>& make_loss) {
+  const auto count = static_cast<int64_t>(sequences.size());
+  int64_t longest = 0;
+  for (const TrainingSequence& sequence : sequences) longest = std::max<int64_t>(longest, sequence.tokens().ids_size());
+  const Result together = GradientOf(folder, options, sequences, 1, {.sequences = count}, make_loss);
+  const MicroBatchLimit one{.sequences = 1}, three{.sequences = 3}, all{.sequences = count}, tight{.tokens = longest},
+      wide{.tokens = 3 * longest};
+  struct Arrangement {
+    int stage, ranks;
+    std::vector<MicroBatchLimit> limits;
+  };
+  for (const auto& [stage, ranks, limits] :
+       {Arrangement{3, 1, {one, three, tight, wide}}, Arrangement{3, 2, {one, three, all, tight, wide}},
+        Arrangement{3, 3, {one, three, all, tight, wide}}, Arrangement{2, 2, {three, wide}},
+        Arrangement{0, 3, {three, wide}}}) {
+    TrainableModelOptions staged = options;
+    staged.model.zero_stage = stage;
+    for (const MicroBatchLimit& limit : limits) {
+      SCOPED_TRACE(absl::StrCat("stage ", stage, ", ", ranks, " ranks, micro-batches of ", limit.sequences,
+                                " sequences or ", limit.tokens, " tokens"));
+      const Result cut = GradientOf(folder, staged, sequences, ranks, limit, make_loss);
+      EXPECT_LE(Difference(cut, together), tolerance);
+      EXPECT_LE(std::abs(cut.loss - together.loss), tolerance);
+    }
+  }
+}
+
+}  // namespace quartet

@@ -1,0 +1,27 @@
+// For tests: the gradient of one batch, cut into micro-batches and ranks in every way.
+#pragma once
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "core/training/update.h"
+#include "core/zero/trainable_model.h"
+#include "proto/experience.pb.h"
+
+namespace quartet {
+
+// Sequences of very different lengths with all arrays that trainers read: loss weights of a mean over tokens,
+// advantages around 0, old log-probabilities and values near and far from what a small random model gives. A function
+// of its arguments.
+std::vector<TrainingSequence> RandomTrainingSequences(int count, int vocab_size, uint32_t seed);
+
+// Takes the gradient of `sequences` on 1, 2 and 3 ranks (threads) in micro-batches of all sizes, counted by sequences
+// and filled by tokens, some of them at every ZeRO stage, and expects gradient and loss to be those of all sequences at
+// once on one rank: norm of the difference over norm of the gradient, and difference of the losses, at most
+// `tolerance`. `make_loss` is called once a rank.
+void ExpectGradientDoesNotDependOnTheCut(const std::string& folder, const TrainableModelOptions& options,
+                                         const std::vector<TrainingSequence>& sequences, double tolerance,
+                                         const std::function<MicroBatchLoss()>& make_loss);
+
+}  // namespace quartet

@@ -1,0 +1,21 @@
+// The policy's loss of a micro-batch.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <vector>
+
+#include "core/training/packing.h"
+#include "policy_trainer/policy_rank.pb.h"
+#include "proto/experience.pb.h"
+#include "proto/policy_trainer.pb.h"
+
+namespace quartet {
+
+// As header.loss says; scalar, differentiable in the hidden states and the head's weight. Adds entropy and, for PPO,
+// clipped tokens and approximate KL to `sums`. `part` packed is `batch`; the header is as CheckPolicyUpdate wants it.
+at::Tensor PolicyLoss(const PolicyUpdateHeader& header, const std::vector<const TrainingSequence*>& part,
+                      const PackedBatch& batch, const at::Tensor& hidden_TD, const at::Tensor& head_VD,
+                      PolicyUpdateSums* sums);
+
+}  // namespace quartet

@@ -1,0 +1,53 @@
+// However a batch is cut into micro-batches and ranks, the policy's gradient is the same: what is left in fp32 is
+// rounding, and in fp64 hardly that.
+#include "policy_trainer/policy_loss.h"
+
+#include <gtest/gtest.h>
+
+#include <memory>
+
+#include "core/training/testing/whole_gradient.h"
+
+namespace quartet {
+namespace {
+
+struct Precision {
+  at::ScalarType type;
+  double tolerance;
+};
+
+class PolicyLossTest : public ::testing::TestWithParam<Precision> {};
+INSTANTIATE_TEST_SUITE_P(Precisions, PolicyLossTest,
+                         ::testing::Values(Precision{at::kFloat, 1e-5}, Precision{at::kDouble, 1e-12}));
+
+void ExpectInvariance(const std::string& folder, const PolicyUpdateHeader& header) {
+  const Precision& precision = PolicyLossTest::GetParam();
+  TrainableModelOptions options;
+  options.model.compute_dtype = precision.type;
+  ExpectGradientDoesNotDependOnTheCut(folder, options, RandomTrainingSequences(14, 101, 7), precision.tolerance, [&] {
+    return [&header, sums = std::make_shared<PolicyUpdateSums>()](
+               const std::vector<const TrainingSequence*>& part, const PackedBatch& batch, const at::Tensor& hidden_TD,
+               const at::Tensor& head_VD) { return PolicyLoss(header, part, batch, hidden_TD, head_VD, sums.get()); };
+  });
+}
+
+TEST_P(PolicyLossTest, HasTheSameGradientHoweverTheBatchIsCut) {
+  PolicyUpdateHeader header;
+  header.set_temperature(0.9f);
+  header.mutable_loss()->set_kind(PolicyLossConfig::KIND_PPO);
+  header.mutable_loss()->set_eps_clip_low(0.2f);
+  header.mutable_loss()->set_eps_clip_high(0.28f);
+  header.mutable_loss()->set_dual_clip(3);
+  ExpectInvariance("core/model/testdata/llama", header);
+}
+
+// The embedding's rows and the head's are one parameter, with two gradients.
+TEST_P(PolicyLossTest, HasTheSameGradientWithTiedEmbeddingsAndASupervisedLoss) {
+  PolicyUpdateHeader header;
+  header.set_temperature(1);
+  header.mutable_loss()->set_kind(PolicyLossConfig::KIND_SFT);
+  ExpectInvariance("core/model/testdata/llama_tied_llama3_rope", header);
+}
+
+}  // namespace
+}  // namespace quartet
