@@ -5,7 +5,11 @@
 #include <ATen/ops/log_softmax.h>
 #include <ATen/ops/randint.h>
 #include <ATen/ops/randn.h>
+#include <c10/core/GradMode.h>
 #include <gtest/gtest.h>
+
+#include "core/rl/losses.h"
+#include "core/zero/accounted_tensor.h"
 
 namespace quartet {
 namespace {
@@ -107,6 +111,64 @@ TEST(ChunkedLogProbs, TakesNoTokens) {
   const TokenLogProbs result = ChunkedLogProbs(c.hidden.slice(0, 0, 0), c.head, c.targets.slice(0, 0, 0), 1, true);
   EXPECT_EQ(result.log_prob_T.numel(), 0);
   EXPECT_EQ(result.entropy_T.numel(), 0);
+}
+
+// What the logits' category holds at most while `work` runs.
+template <typename Work>
+int64_t PeakBytes(const Work& work) {
+  Ledger ledger;
+  {
+    const MemoryScope scope(&ledger, MemoryCategory::kLogits);
+    work();
+  }
+  EXPECT_EQ(ledger.current(MemoryCategory::kLogits), 0);
+  return ledger.peak(MemoryCategory::kLogits);
+}
+
+class Peaks : public testing::TestWithParam<at::ScalarType> {};
+INSTANTIATE_TEST_SUITE_P(Types, Peaks, testing::Values(at::kFloat, at::kBFloat16));
+
+TEST_P(Peaks, DoNotGrowWithTheNumberOfTokens) {
+  constexpr int64_t kWords = 40000, kSmallHidden = 8;
+  constexpr int64_t kChunk = int64_t{100} * kWords * 4;  // 100 tokens: even 256 are more than one chunk
+  const at::Tensor head = at::randn({kWords, kSmallHidden}).to(GetParam()).set_requires_grad(true);
+  // Beside the logits: the head's gradient, in fp32 and its own type, and what a widened part of the head needs.
+  constexpr int64_t kOfHead = 3 * kWords * kSmallHidden * 4;
+  for (const double temperature : {1.0, 0.7}) {
+    int64_t forward_at_256 = 0, backward_at_256 = 0;
+    for (const int64_t tokens : {256, 1024, 4096}) {
+      const at::Tensor hidden = at::randn({tokens, kSmallHidden}).to(GetParam()).set_requires_grad(true);
+      const at::Tensor targets = at::randint(kWords, {tokens}, at::kLong);
+      const at::Tensor weights = at::randn({tokens});
+      // One number a token, and one a token and hidden dimension, that go in or come out.
+      const int64_t of_tokens = tokens * (kSmallHidden * 4 * 2 + 64);
+      const int64_t log_prob = PeakBytes([&] {
+        const at::NoGradGuard no_grad;
+        ChunkedLogProbs(hidden, head, targets, temperature, /*with_entropy=*/false, kChunk);
+      });
+      const int64_t entropy = PeakBytes([&] {
+        const at::NoGradGuard no_grad;
+        ChunkedLogProbs(hidden, head, targets, temperature, /*with_entropy=*/true, kChunk);
+      });
+      const int64_t sft = PeakBytes([&] {
+        const TokenLogProbs out = ChunkedLogProbs(hidden, head, targets, temperature, /*with_entropy=*/true, kChunk);
+        SftLoss(out.log_prob_T, weights).backward();
+        hidden.mutable_grad() = at::Tensor();
+        head.mutable_grad() = at::Tensor();
+      });
+      EXPECT_GE(log_prob, kChunk) << "nothing was counted";
+      EXPECT_LE(log_prob, 2 * kChunk + kOfHead + of_tokens) << tokens;
+      EXPECT_LE(entropy, 2 * kChunk + kOfHead + of_tokens) << tokens;
+      EXPECT_LE(sft, 2 * kChunk + kOfHead + of_tokens) << tokens;
+      if (tokens == 256) {
+        forward_at_256 = entropy;
+        backward_at_256 = sft;
+      } else {
+        EXPECT_LE(entropy, forward_at_256 + of_tokens);
+        EXPECT_LE(sft, backward_at_256 + of_tokens);
+      }
+    }
+  }
 }
 
 }  // namespace

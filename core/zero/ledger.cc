@@ -22,10 +22,10 @@ constexpr std::array<const char*, kNumMemoryCategories> kRemedies = {
     "zero_stage: 2 or 3 with more ranks",
     "zero_stage: 2 or 3 with more ranks",
     "dtype: \"bf16\"",
-    "gradient_checkpointing: true, a smaller micro_train_batch_size or micro_rollout_batch_size, in a rollout a "
-    "smaller "
-    "max_num_batched_tokens",
-    "a smaller micro_train_batch_size or micro_rollout_batch_size, in a rollout a smaller max_num_seqs",
+    "gradient_checkpointing: true, a smaller micro_train_batch_size, micro_rollout_batch_size or "
+    "max_tokens_per_micro_batch, in a rollout a smaller max_num_batched_tokens",
+    "a smaller micro_train_batch_size, micro_rollout_batch_size or max_tokens_per_micro_batch, in a rollout a smaller "
+    "max_num_seqs",
     "a smaller kv_cache_bytes",
     "zero_stage: 2 or 3 with more ranks",
 };
