@@ -3,6 +3,7 @@
 #include <string>
 #include <vector>
 
+#include "core/base/files.h"
 #include "core/base/logging.h"
 #include "core/config/run_config.h"
 #include "orchestrator/cancellation.h"
@@ -20,6 +21,9 @@ const std::vector<FlagSpec>& Flags() {
       {"config", "FILE", "The run's configuration, a RunConfig in protobuf text format (below)."},
       {"set", "PATH=VALUE", "Overrides one field, for example --set=train.max_steps=20. May be repeated.", true},
       {"launch", "", "Start the four services on this machine. Without it they run already at services.*.listen."},
+      {"trace", "FILE",
+       "With --launch: each rank of each service writes what it does when, for chrome://tracing or ui.perfetto.dev, "
+       "beside FILE, with .<service>.rankN before its extension."},
   };
   return flags;
 }
@@ -37,15 +41,22 @@ int Main(int argc, char** argv) {
         CommandLine::Describe(Flags()).c_str(), std::string(DescribeRunConfig()).c_str());
     return 0;
   }
+  if (flags->Has("trace") && !flags->Has("launch")) {
+    return Finish("orchestrator",
+                  absl::InvalidArgumentError("--trace has an effect with --launch only; services that run "
+                                             "already trace with a --trace of their own"));
+  }
   absl::StatusOr<RunConfig> config = LoadRunConfig(flags->Get("config").value_or(""), flags->GetAll("set"), "");
   if (!config.ok()) return Finish("orchestrator", config.status());
 
   Cancellation cancellation;
   InterruptWatch interrupts(&cancellation);
   TerminalView view(stdout, TerminalView::IsTerminal(stdout));
-  const absl::StatusOr<PpoResult> result = RunPpoSession(
-      *config, {.launch = flags->Has("launch"), .programs_folder = ServiceLauncher::DefaultProgramsFolder()}, view,
-      cancellation);
+  const absl::StatusOr<PpoResult> result = RunPpoSession(*config,
+                                                         {.launch = flags->Has("launch"),
+                                                          .programs_folder = ServiceLauncher::DefaultProgramsFolder(),
+                                                          .trace = ResolveUserPath(flags->Get("trace").value_or(""))},
+                                                         view, cancellation);
   if (!result.ok()) return Finish("orchestrator", result.status());
   view.Print("done: " + config->run_dir() + "/" + result->summary.checkpoint);
   return 0;

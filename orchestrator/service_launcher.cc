@@ -14,6 +14,7 @@
 #include "core/base/files.h"
 #include "core/base/logging.h"
 #include "core/base/status_macros.h"
+#include "core/base/trace.h"
 #include "core/service/launcher.h"
 
 namespace quartet {
@@ -70,6 +71,7 @@ absl::Status ServiceLauncher::StartAll() {
     ChildProcessOptions child;
     child.argv = {absl::StrCat(options_.programs_folder, "/", service, "/", service),
                   "--config=" + options_.config_path, "--listen=127.0.0.1:0", "--address_file=" + AddressPath(service)};
+    if (!options_.trace.empty()) child.argv.push_back("--trace=" + TraceFileOf(options_.trace, service));
     child.removed_environment = RankEnvironmentNames();
     // Paths in the resolved configuration are absolute already.
     child.log_file = LogPath(service);

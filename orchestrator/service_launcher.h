@@ -25,6 +25,8 @@ struct ServiceLauncherOptions {
   std::string config_path;
   // Each service writes <logs_folder>/<service>.log.
   std::string logs_folder;
+  // Where not empty, each service is told to trace to this file, with .<service> before its extension.
+  std::string trace;
   // Longest time from start to SERVING.
   absl::Duration start_timeout = absl::Minutes(10);
   // Cancelled, with a message that names the service, when one ends by itself. Ends the waiting in Start when cancelled

@@ -53,6 +53,15 @@ class ServiceLauncherTest : public ::testing::Test {
   Cancellation cancellation_;
 };
 
+TEST_F(ServiceLauncherTest, TellsEachServiceWhereToTrace) {
+  Program("scorer", "echo \"$@\" > " + scratch_.path() + "/arguments\n" + Serve("scorer"));
+  ServiceLauncherOptions options = Options({"scorer"});
+  options.trace = "/runs/trace.json";
+  const auto launcher = ServiceLauncher::Start(options);
+  ASSERT_TRUE(launcher.ok()) << launcher.status();
+  EXPECT_THAT(scratch_.Read("arguments"), HasSubstr("--trace=/runs/trace.scorer.json"));
+}
+
 TEST_F(ServiceLauncherTest, StartsServicesAndLeavesNoneBehind) {
   Program("rollout", Serve("rollout"));
   Program("scorer", Serve("scorer"));

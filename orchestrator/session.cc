@@ -32,6 +32,7 @@ absl::StatusOr<std::unique_ptr<ServiceLauncher>> LaunchServices(const SessionOpt
   launcher_options.programs_folder = options.programs_folder;
   launcher_options.config_path = folder.config_path();
   launcher_options.logs_folder = folder.logs_path();
+  launcher_options.trace = options.trace;
   launcher_options.cancellation = &cancellation;
   int64_t up = 0;
   view.Begin(absl::StrCat("starting ", absl::StrJoin(services, ", ")), static_cast<int64_t>(services.size()));

@@ -20,6 +20,8 @@ struct SessionOptions {
   bool launch = false;
   // Where their programs are (ServiceLauncher::DefaultProgramsFolder()).
   std::string programs_folder;
+  // As ServiceLauncherOptions::trace.
+  std::string trace;
   // An entry of run_dir that may be there before the run.
   std::string allowed_entry;
 };

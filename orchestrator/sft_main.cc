@@ -3,6 +3,7 @@
 #include <string>
 #include <vector>
 
+#include "core/base/files.h"
 #include "core/base/logging.h"
 #include "core/config/run_config.h"
 #include "orchestrator/cancellation.h"
@@ -21,6 +22,9 @@ const std::vector<FlagSpec>& Flags() {
       {"set", "PATH=VALUE", "Overrides one field, for example --set=sft.max_steps=100. May be repeated.", true},
       {"launch", "",
        "Start the policy trainer on this machine. Without it it runs already at services.policy_trainer.listen."},
+      {"trace", "FILE",
+       "With --launch: each rank of each service writes what it does when, for chrome://tracing or ui.perfetto.dev, "
+       "beside FILE, with .<service>.rankN before its extension."},
   };
   return flags;
 }
@@ -38,15 +42,21 @@ int Main(int argc, char** argv) {
         CommandLine::Describe(Flags()).c_str(), std::string(DescribeRunConfig()).c_str());
     return 0;
   }
+  if (flags->Has("trace") && !flags->Has("launch")) {
+    return Finish("sft", absl::InvalidArgumentError("--trace has an effect with --launch only; services that run "
+                                                    "already trace with a --trace of their own"));
+  }
   absl::StatusOr<RunConfig> config = LoadRunConfig(flags->Get("config").value_or(""), flags->GetAll("set"), "");
   if (!config.ok()) return Finish("sft", config.status());
 
   Cancellation cancellation;
   InterruptWatch interrupts(&cancellation);
   TerminalView view(stdout, TerminalView::IsTerminal(stdout));
-  const absl::StatusOr<SftSummary> summary = RunSftSession(
-      *config, {.launch = flags->Has("launch"), .programs_folder = ServiceLauncher::DefaultProgramsFolder()}, view,
-      cancellation);
+  const absl::StatusOr<SftSummary> summary = RunSftSession(*config,
+                                                           {.launch = flags->Has("launch"),
+                                                            .programs_folder = ServiceLauncher::DefaultProgramsFolder(),
+                                                            .trace = ResolveUserPath(flags->Get("trace").value_or(""))},
+                                                           view, cancellation);
   if (!summary.ok()) return Finish("sft", summary.status());
   view.Print("done: " + config->run_dir() + "/" + summary->checkpoint);
   return 0;

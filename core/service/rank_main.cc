@@ -13,6 +13,7 @@
 #include "absl/strings/str_cat.h"
 #include "core/base/logging.h"
 #include "core/base/status_macros.h"
+#include "core/base/trace.h"
 #include "core/config/run_config.h"
 #include "core/service/address.h"
 #include "core/service/port_reservation.h"
@@ -69,6 +70,10 @@ absl::Status Place(RankServerOptions* options) {
   return absl::OkStatus();
 }
 
+void EndTrace() {
+  if (absl::Status s = StopTrace(); !s.ok()) QUARTET_LOG(kError) << std::string(s.message());
+}
+
 int WrongUse(const std::string& service, const absl::Status& status) {
   std::cerr << service << ": " << std::string(status.message()) << std::endl;
   return 2;
@@ -99,6 +104,11 @@ int RankMain(int argc, char** argv, const RankMainOptions& options) {
     QUARTET_LOG(kError) << std::string(s.message());
     return 1;
   }
+  if (!flags->trace.empty()) {
+    const int rank = server_options.place.rank;
+    const std::string file = TraceFileOf(flags->trace, absl::StrCat("rank", rank));
+    if (absl::Status s = StartTrace(file, options.service, rank); !s.ok()) return WrongUse(options.service, s);
+  }
   std::atomic<int> code{0};
   server_options.on_broken = [&stop, &code](const absl::Status& status) {
     code = 1;
@@ -125,11 +135,13 @@ int RankMain(int argc, char** argv, const RankMainOptions& options) {
   std::thread([exit_code = code.load()] {
     std::this_thread::sleep_for(kStuck);
     QUARTET_LOG(kWarning) << "the running call did not end; leaving";
+    EndTrace();
     _exit(exit_code);
   }).detach();
   (*server)->Shutdown(kGrace);
   serve.join();
   server->reset();
+  EndTrace();
   return code;
 }
 

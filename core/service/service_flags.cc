@@ -16,7 +16,7 @@
 namespace quartet {
 namespace {
 
-constexpr char kFlagNames[] = "--config, --set, --ranks, --listen, --address_file, --help";
+constexpr char kFlagNames[] = "--config, --set, --ranks, --listen, --address_file, --trace, --help";
 
 // An environment variable's whole number of at least 0; nothing where it is not set.
 absl::StatusOr<std::optional<int>> EnvironmentNumber(const char* name) {
@@ -45,7 +45,8 @@ absl::StatusOr<ServiceFlags> ParseServiceFlags(int argc, const char* const* argv
     }
     const size_t equals = argument.find('=');
     const absl::string_view name = argument.substr(0, equals);
-    if (name != "--config" && name != "--set" && name != "--ranks" && name != "--listen" && name != "--address_file") {
+    if (name != "--config" && name != "--set" && name != "--ranks" && name != "--listen" && name != "--address_file" &&
+        name != "--trace") {
       return absl::InvalidArgumentError(
           absl::StrCat("unknown flag ", name, "; there are ", kFlagNames, " (--help explains them)"));
     }
@@ -67,6 +68,8 @@ absl::StatusOr<ServiceFlags> ParseServiceFlags(int argc, const char* const* argv
       flags.listen = value;
     } else if (name == "--address_file") {
       flags.address_file = ResolveUserPath(value);
+    } else if (name == "--trace") {
+      flags.trace = ResolveUserPath(value);
     } else {
       int ranks = 0;
       if (!absl::SimpleAtoi(value, &ranks) || ranks < 1) {
@@ -140,6 +143,8 @@ std::string ServiceHelp(const std::string& service, const std::string& summary) 
       ".listen.\n"
       "                         An address that is not loopback needs tls {...} in the configuration.\n"
       "  --address_file=FILE    Rank 0 writes its host:port there once all ranks serve.\n"
+      "  --trace=FILE           Each rank writes what it does when, for chrome://tracing or ui.perfetto.dev: rank N\n"
+      "                         beside FILE, with .rankN before its extension.\n"
       "  --help                 This text.\n"
       "\n"
       "Environment:\n"

@@ -16,6 +16,7 @@ struct ServiceFlags {
   std::optional<int> ranks;
   std::string listen;
   std::string address_file;
+  std::string trace;
   bool help = false;
 };
 

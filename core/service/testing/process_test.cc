@@ -163,6 +163,20 @@ TEST(Process, ServesOnAllRanksAndLeavesOnSigterm) {
   EXPECT_TRUE(AllEndWithin(pids, absl::ZeroDuration()));
 }
 
+TEST(Process, EachRankWritesATraceOfItsOwn) {
+  const std::string folder = NewFolder();
+  Toy toy({"--ranks=2", "--listen=127.0.0.1:0", "--trace=" + folder + "/toy.json"});
+  toy.RankPids();
+  toy.process().Signal(SIGTERM);
+  toy.ExpectEnd(0, {});
+  for (const char* rank : {"rank0", "rank1"}) {
+    const absl::StatusOr<std::string> trace = ReadFile(absl::StrCat(folder, "/toy.", rank, ".json"));
+    ASSERT_TRUE(trace.ok()) << trace.status();
+    EXPECT_EQ(trace->substr(0, 2), "[\n");
+    EXPECT_NE(trace->find("\"rollout\""), std::string::npos) << *trace;
+  }
+}
+
 TEST(Process, LeavesOnSigint) {
   Toy toy(kTwoRanks);
   const std::set<pid_t> pids = toy.RankPids();
@@ -292,8 +306,8 @@ TEST(Process, RefusesWrongFlagsAndConfigurations) {
 
 TEST(Process, ExplainsItself) {
   Toy toy({"--help"});
-  toy.ExpectEnd(0, {"--config", "--set", "--ranks", "--listen", "--address_file", "WORLD_SIZE", "SLURM_PROCID",
-                    "a service without models", "rollout_batch_size", "Exit codes"});
+  toy.ExpectEnd(0, {"--config", "--set", "--ranks", "--listen", "--address_file", "--trace", "WORLD_SIZE",
+                    "SLURM_PROCID", "a service without models", "rollout_batch_size", "Exit codes"});
 }
 
 TEST(Process, TalksTlsWithCertificatesFromFiles) {
