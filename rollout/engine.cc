@@ -490,6 +490,7 @@ absl::StatusOr<std::unique_ptr<RolloutEngine>> LoadEngine(const RolloutEngineOpt
   group_options.device = context.device;
   group_options.host = context.host;
   group_options.timeout = context.collective_timeout;
+  group_options.backend = context.collective_backend;
   group_options.name = "rollout";
   QUARTET_ASSIGN_OR_RETURN(std::unique_ptr<ProcessGroup> group, MakeProcessGroup(context.store, group_options));
   ShardedModelOptions model_options;

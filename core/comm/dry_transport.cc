@@ -6,11 +6,16 @@ namespace {
 class DryTransport : public Transport {
  public:
   at::Device device() const override { return at::kMeta; }
-  std::unique_ptr<CollectiveWork> AllGatherInPlace(const at::Tensor&) override { return std::make_unique<DoneWork>(); }
-  std::unique_ptr<CollectiveWork> ReduceScatterSum(const at::Tensor&, const at::Tensor&) override {
+  std::unique_ptr<TransportWork> AllGatherInPlace(int64_t, const at::Tensor&) override {
     return std::make_unique<DoneWork>();
   }
-  std::unique_ptr<CollectiveWork> AllReduce(const at::Tensor&, bool) override { return std::make_unique<DoneWork>(); }
+  std::unique_ptr<TransportWork> ReduceScatterSum(int64_t, const at::Tensor&, const at::Tensor&) override {
+    return std::make_unique<DoneWork>();
+  }
+  std::unique_ptr<TransportWork> AllReduce(int64_t, const at::Tensor&, bool) override {
+    return std::make_unique<DoneWork>();
+  }
+  void Abort(int64_t) override {}
 };
 
 }  // namespace

@@ -39,6 +39,8 @@ absl::StatusOr<std::unique_ptr<Mesh>> MakeMesh(KeyValueStore* store, const Proce
     ProcessGroupOptions shard = world;
     shard.rank = shard_rank;
     shard.size = shard_size;
+    shard.rank_names.clear();
+    for (int r = 0; r < shard_size; ++r) shard.rank_names.push_back(replica_rank * shard_size + r);
     shard.name = absl::StrCat(world.name, "/shards_of_replica_", replica_rank);
     QUARTET_ASSIGN_OR_RETURN(mesh->shard_, MakeProcessGroup(store, shard));
   }
@@ -46,6 +48,8 @@ absl::StatusOr<std::unique_ptr<Mesh>> MakeMesh(KeyValueStore* store, const Proce
     ProcessGroupOptions replica = world;
     replica.rank = replica_rank;
     replica.size = replicas;
+    replica.rank_names.clear();
+    for (int r = 0; r < replicas; ++r) replica.rank_names.push_back(r * shard_size + shard_rank);
     replica.name = absl::StrCat(world.name, "/replicas_of_shard_", shard_rank);
     QUARTET_ASSIGN_OR_RETURN(mesh->replica_, MakeProcessGroup(store, replica));
   }

@@ -10,7 +10,7 @@
 namespace quartet {
 namespace {
 
-class NcclWork : public CollectiveWork {
+class NcclWork : public TransportWork {
  public:
   explicit NcclWork(c10::intrusive_ptr<c10d::Work> work) : work_(std::move(work)) {}
 
@@ -34,24 +34,27 @@ class NcclTransport : public Transport {
 
   at::Device device() const override { return device_; }
 
-  std::unique_ptr<CollectiveWork> AllGatherInPlace(const at::Tensor& buffer) override {
+  std::unique_ptr<TransportWork> AllGatherInPlace(int64_t, const at::Tensor& buffer) override {
     const int64_t part = buffer.numel() / size_;
     at::Tensor output = buffer;
     at::Tensor input = buffer.narrow(0, rank_ * part, part);
     return std::make_unique<NcclWork>(backend_->_allgather_base(output, input));
   }
 
-  std::unique_ptr<CollectiveWork> ReduceScatterSum(const at::Tensor& output, const at::Tensor& input) override {
+  std::unique_ptr<TransportWork> ReduceScatterSum(int64_t, const at::Tensor& output, const at::Tensor& input) override {
     at::Tensor out = output, in = input;
     return std::make_unique<NcclWork>(backend_->_reduce_scatter_base(out, in));
   }
 
-  std::unique_ptr<CollectiveWork> AllReduce(const at::Tensor& tensor, bool max) override {
+  std::unique_ptr<TransportWork> AllReduce(int64_t, const at::Tensor& tensor, bool max) override {
     std::vector<at::Tensor> tensors = {tensor};
     c10d::AllreduceOptions reduce;
     reduce.reduceOp = max ? c10d::ReduceOp::MAX : c10d::ReduceOp::SUM;
     return std::make_unique<NcclWork>(backend_->allreduce(tensors, reduce));
   }
+
+  // NCCL's own watchdog ends what hangs.
+  void Abort(int64_t) override {}
 
  private:
   const int rank_, size_;

@@ -1,30 +1,28 @@
-// Collectives between the ranks of one service, over LibTorch's c10d backends.
+// Collectives between the ranks of one service: over shared memory, Gloo or NCCL.
 #pragma once
 
 #include <ATen/core/Tensor.h>
 
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "core/comm/collective_kind.h"
 #include "core/comm/key_value_store.h"
 #include "core/comm/local_store.h"  // IWYU pragma: export
 
 namespace quartet {
 
 // A collective under way. Wait throws (c10::Error or std::runtime_error) if it failed or timed out; the tensors given
-// to the collective must live until then. Dropping it without Wait is allowed only after the group failed.
+// to the collective must live until then. Dropping it without Wait is allowed only after the group failed. The group
+// must outlive it.
 class CollectiveWork {
  public:
   virtual ~CollectiveWork() = default;
   virtual void Wait() = 0;
 };
-
-enum class CollectiveKind { kAllGather, kReduceScatter, kAllReduce, kBarrier };
-inline constexpr int kCollectiveKinds = 4;
-// "all-gather", "reduce-scatter", ...
-const char* CollectiveName(CollectiveKind kind);
 
 // What one rank gives to and takes from the others. Counted are the payloads that the collective needs whatever carries
 // it: (n - 1) parts each way for a gather or a reduce-scatter, twice that for an all-reduce, which is one after the
@@ -36,7 +34,10 @@ struct CommVolume {
 };
 
 // One thread at a time. All ranks must make the same calls in the same order. Failures are exceptions, which engines
-// turn into a Status at their boundary; after one the group is not usable.
+// turn into a Status at their boundary; after one the group is not usable. The message names the ranks that are
+// missing: whose process has ended or is stopped, who has not come, who takes part in another collective, or who has
+// left. What one rank finds out it tells the others, whose collectives then fail too. A rank leaves when its group is
+// destroyed; collectives that it has finished by then are not disturbed.
 class ProcessGroup {
  public:
   virtual ~ProcessGroup() = default;
@@ -52,6 +53,10 @@ class ProcessGroup {
   virtual std::unique_ptr<CollectiveWork> AllReduceMax(const at::Tensor& tensor) = 0;
   virtual void Barrier() = 0;
 
+  // Takes no further part: the others' collectives that this rank has not finished fail at once, naming it and `why`.
+  // For a rank that has failed alone and knows it.
+  virtual void Leave(const std::string& why) = 0;
+
   // Of this rank, since the group was made; started collectives count.
   virtual CommVolume volume(CollectiveKind kind) const = 0;
 };
@@ -59,15 +64,21 @@ class ProcessGroup {
 struct ProcessGroupOptions {
   int rank = 0;
   int size = 1;
-  // "cpu": Gloo. "cuda": NCCL (in builds with --config=cuda). "meta": a dry group of any rank and size, which meets no
-  // peers and needs no store: collectives return at once, leave what tensors hold as it is, and are counted.
+  // "cpu": shared memory or Gloo. "cuda": NCCL (in builds with --config=cuda). "meta": a dry group of any rank and
+  // size, which meets no peers and needs no store: collectives return at once, leave what tensors hold as it is, and
+  // are counted.
   std::string device = "cpu";
-  // Address that Gloo's sockets are bound to.
+  // Of device "cpu". "auto": shared memory where all ranks are on one host, else Gloo; "gloo" or "shm": that one. Sums
+  // are the same bits over both.
+  std::string backend = "auto";
+  // Address that sockets are bound to.
   std::string host = "127.0.0.1";
   // Longest time of one collective.
   absl::Duration timeout = absl::Seconds(300);
   // Prefix of this group's keys; a group made anew needs a new one.
   std::string name = "default";
+  // What the ranks of this group are called in messages and traces; empty: their numbers in this group.
+  std::vector<int> rank_names;
 };
 
 // With size 1 no sockets are opened and the collectives are copies. `store` must outlive the group; it may be null for

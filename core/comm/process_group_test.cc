@@ -14,6 +14,7 @@
 #include <set>
 #include <sstream>
 #include <thread>
+#include <tuple>
 
 #include "core/comm/agreement.h"
 #include "core/comm/rank_threads.h"
@@ -21,12 +22,32 @@
 namespace quartet {
 namespace {
 
-class ProcessGroupOfSize : public testing::TestWithParam<int> {};
-INSTANTIATE_TEST_SUITE_P(Sizes, ProcessGroupOfSize, testing::Values(1, 2, 3, 5));
+// Of some size, over each backend.
+class ProcessGroupOfSize : public testing::TestWithParam<std::tuple<int, std::string>> {
+ protected:
+  static void RunRanks(const std::function<void(ProcessGroup&)>& body) {
+    quartet::RunRanks(std::get<0>(GetParam()), body, absl::Seconds(60), std::get<1>(GetParam()));
+  }
+};
+INSTANTIATE_TEST_SUITE_P(Sizes, ProcessGroupOfSize,
+                         testing::Combine(testing::Values(1, 2, 3, 5), testing::Values("gloo", "shm")),
+                         [](const auto& value) {
+                           return std::get<1>(value.param) + std::to_string(std::get<0>(value.param));
+                         });
+
+// What ends a group, over each backend.
+class ProcessGroupOver : public testing::TestWithParam<std::string> {
+ protected:
+  static void RunRanks(int size, const std::function<void(ProcessGroup&)>& body, absl::Duration timeout) {
+    quartet::RunRanks(size, body, timeout, GetParam());
+  }
+};
+INSTANTIATE_TEST_SUITE_P(Backends, ProcessGroupOver, testing::Values("gloo", "shm"),
+                         [](const auto& value) { return value.param; });
 
 TEST_P(ProcessGroupOfSize, AllGatherFillsEveryRanksPart) {
   for (at::ScalarType dtype : {at::kFloat, at::kBFloat16}) {
-    RunRanks(GetParam(), [&](ProcessGroup& group) {
+    RunRanks([&](ProcessGroup& group) {
       const int64_t part = 70'000;
       at::Tensor buffer = at::full({part * group.size()}, -1, dtype);
       const at::Tensor own = (at::arange(part) % 100 + group.rank()).to(dtype);
@@ -40,7 +61,7 @@ TEST_P(ProcessGroupOfSize, AllGatherFillsEveryRanksPart) {
 }
 
 TEST_P(ProcessGroupOfSize, ReduceScatterGivesEachRankTheSumOfItsPart) {
-  RunRanks(GetParam(), [&](ProcessGroup& group) {
+  RunRanks([&](ProcessGroup& group) {
     const int64_t part = 33'333;
     const int n = group.size();
     // Rank r contributes (r + 1) * position.
@@ -54,19 +75,22 @@ TEST_P(ProcessGroupOfSize, ReduceScatterGivesEachRankTheSumOfItsPart) {
 }
 
 TEST_P(ProcessGroupOfSize, AllReduceSumsSmallAndLargeTensors) {
-  for (int64_t numel : {1, 7, 16'384, 100'001}) {
-    RunRanks(GetParam(), [&](ProcessGroup& group) {
+  for (int64_t numel : {1, 7, 16'384, 100'001, 3'000'001}) {
+    RunRanks([&](ProcessGroup& group) {
       at::Tensor values = at::arange(numel, at::kFloat) + group.rank();
       group.AllReduceSum(values)->Wait();
       const int n = group.size();
       EXPECT_TRUE(values.allclose(at::arange(numel, at::kFloat) * n + n * (n - 1) / 2, 1e-6, 0)) << numel;
+      at::Tensor doubles = at::arange(numel, at::kDouble) * (group.rank() + 1);
+      group.AllReduceSum(doubles)->Wait();
+      EXPECT_TRUE(at::equal(doubles, at::arange(numel, at::kDouble) * (n * (n + 1) / 2))) << numel;
     });
   }
 }
 
 TEST_P(ProcessGroupOfSize, AllReduceTakesTheLargest) {
-  for (int64_t numel : {3, 50'000}) {
-    RunRanks(GetParam(), [&](ProcessGroup& group) {
+  for (int64_t numel : {3, 50'000, 700'001}) {
+    RunRanks([&](ProcessGroup& group) {
       // The even positions are largest on the first rank, the odd ones on the last.
       const at::Tensor sign = at::arange(numel, at::kDouble) % 2 * 2 - 1;
       at::Tensor values = sign * group.rank();
@@ -78,7 +102,7 @@ TEST_P(ProcessGroupOfSize, AllReduceTakesTheLargest) {
 }
 
 TEST_P(ProcessGroupOfSize, CollectivesUnderWayTogetherDoNotMixTheirMessages) {
-  RunRanks(GetParam(), [&](ProcessGroup& group) {
+  RunRanks([&](ProcessGroup& group) {
     const int64_t part = 20'000;
     at::Tensor first = at::full({part * group.size()}, group.rank() + 1.0);
     at::Tensor second = at::full({part * group.size()}, group.rank() + 100.0);
@@ -98,15 +122,35 @@ TEST_P(ProcessGroupOfSize, CollectivesUnderWayTogetherDoNotMixTheirMessages) {
   });
 }
 
-TEST(ProcessGroup, EveryRankComputesTheSameBits) {
-  std::vector<float> sums(3);
-  RunRanks(3, [&](ProcessGroup& group) {
-    at::Tensor value = at::full({1}, group.rank() == 0 ? 1e8 : 1.1 * group.rank());
-    group.AllReduceSum(value)->Wait();
-    sums[group.rank()] = value.item<float>();
-  });
-  EXPECT_EQ(sums[0], sums[1]);
-  EXPECT_EQ(sums[0], sums[2]);
+// Values whose sum depends on the order of adding.
+at::Tensor Uneven(int64_t numel, int rank, at::ScalarType dtype) {
+  const at::Tensor position = at::arange(numel, at::kDouble);
+  return ((position * (0.37 + rank)).sin() * (position * 0.11 + 5 * rank).cos().exp()).to(dtype);
+}
+
+TEST(ProcessGroup, SumsAreTheSameBitsOnAllRanksOverAllBackendsAndInTheOrderOfTheRanks) {
+  constexpr int kRanks = 3;
+  for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16, at::kDouble}) {
+    for (const int64_t numel : {4L, 40'000L, 2'500'001L}) {
+      at::Tensor expected = Uneven(numel, 0, dtype);
+      for (int r = 1; r < kRanks; ++r) expected += Uneven(numel, r, dtype);
+      for (const char* backend : {"gloo", "shm"}) {
+        RunRanks(
+            kRanks,
+            [&](ProcessGroup& group) {
+              at::Tensor sum = Uneven(numel, group.rank(), dtype);
+              group.AllReduceSum(sum)->Wait();
+              EXPECT_TRUE(at::equal(sum, expected)) << backend << " " << numel;
+              const int64_t part = numel / kRanks;
+              at::Tensor scattered = at::zeros({part}, dtype);
+              group.ReduceScatterSum(scattered, Uneven(numel, group.rank(), dtype).narrow(0, 0, part * kRanks))->Wait();
+              EXPECT_TRUE(at::equal(scattered, expected.narrow(0, group.rank() * part, part)))
+                  << backend << " " << numel;
+            },
+            absl::Seconds(60), backend);
+      }
+    }
+  }
 }
 
 std::string MessageOf(const std::function<void()>& body) {
@@ -118,7 +162,7 @@ std::string MessageOf(const std::function<void()>& body) {
   return "";
 }
 
-TEST(ProcessGroup, ACollectiveThatAPeerDoesNotJoinTimesOutAndSaysWhere) {
+TEST_P(ProcessGroupOver, ACollectiveThatAPeerDoesNotJoinTimesOutAndSaysWhere) {
   std::string message;
   RunRanks(
       2,
@@ -134,9 +178,10 @@ TEST(ProcessGroup, ACollectiveThatAPeerDoesNotJoinTimesOutAndSaysWhere) {
   EXPECT_THAT(message, testing::HasSubstr("all-gather"));
   EXPECT_THAT(message, testing::HasSubstr("on rank 0 of 2"));
   EXPECT_THAT(message, testing::HasSubstr("timed out after 400ms"));
+  EXPECT_THAT(message, testing::HasSubstr("rank 1 has not come to collective 1"));
 }
 
-TEST(ProcessGroup, APeerThatLeavesIsReportedAtOnce) {
+TEST_P(ProcessGroupOver, APeerThatLeavesIsReportedAtOnce) {
   std::string message;
   RunRanks(
       3,
@@ -149,6 +194,59 @@ TEST(ProcessGroup, APeerThatLeavesIsReportedAtOnce) {
       absl::Seconds(120));  // far beyond the test's own limit: only the closed connection can end it
   EXPECT_THAT(message, testing::HasSubstr("reduce-scatter"));
   EXPECT_THAT(message, testing::HasSubstr("on rank 0 of 3"));
+  EXPECT_THAT(message, testing::HasSubstr("rank 2 has left the group after collective 0"));
+}
+
+TEST_P(ProcessGroupOver, ARankThatFailsAloneIsNamedToAll) {
+  std::vector<std::string> messages(3);
+  RunRanks(
+      3,
+      [&](ProcessGroup& group) {
+        at::Tensor buffer = at::zeros({99});
+        group.AllGatherInPlace(buffer)->Wait();
+        if (group.rank() == 1) group.Leave("the loss is no number");
+        messages[group.rank()] = MessageOf([&] { group.AllReduceSum(buffer)->Wait(); });
+      },
+      absl::Seconds(120));
+  for (const std::string& message : messages) {
+    EXPECT_THAT(message, testing::HasSubstr("rank 1 has left the group after collective 1: the loss is no number"));
+  }
+}
+
+TEST_P(ProcessGroupOver, ARankThatGetsOutOfStepIsNamed) {
+  std::vector<std::string> messages(3);
+  RunRanks(
+      3,
+      [&](ProcessGroup& group) {
+        at::Tensor part = at::zeros({10}), whole = at::zeros({30});
+        messages[group.rank()] = MessageOf([&] {
+          if (group.rank() == 2) {
+            group.AllGatherInPlace(whole)->Wait();
+          } else {
+            group.ReduceScatterSum(part, whole)->Wait();
+          }
+        });
+      },
+      absl::Seconds(1));
+  for (const std::string& message : messages) {
+    EXPECT_THAT(message, testing::HasSubstr("rank 2 takes part in another collective: an all-gather of 120 bytes"));
+  }
+}
+
+TEST_P(ProcessGroupOver, ARankThatLeavesAfterTheLastCollectiveDisturbsNobody) {
+  for (int repeat = 0; repeat < 20; ++repeat) {
+    RunRanks(
+        3,
+        [&](ProcessGroup& group) {
+          at::Tensor buffer = at::full({300'000}, group.rank() + 1.0);
+          auto gather = group.AllGatherInPlace(buffer);
+          // The others have time to finish and to go.
+          if (group.rank() == 0) std::this_thread::sleep_for(std::chrono::milliseconds(20));
+          gather->Wait();
+          EXPECT_EQ(buffer[299'999].item<float>(), 3);
+        },
+        absl::Seconds(60));
+  }
 }
 
 TEST(ProcessGroup, ARankThatNeverArrivesIsNamed) {
@@ -187,6 +285,14 @@ TEST(ProcessGroup, RefusesRanksAndDevicesThatCannotBe) {
   options.device = "tpu";
   EXPECT_THAT(std::string(MakeProcessGroup(store.get(), options).status().message()),
               testing::HasSubstr("allowed: cpu, cuda, meta"));
+  options.device = "cpu";
+  options.backend = "mpi";
+  EXPECT_THAT(std::string(MakeProcessGroup(store.get(), options).status().message()),
+              testing::HasSubstr("allowed: auto, gloo, shm"));
+  options.device = "cuda";
+  options.backend = "gloo";
+  EXPECT_THAT(std::string(MakeProcessGroup(store.get(), options).status().message()),
+              testing::HasSubstr("is for device \"cpu\""));
 }
 
 // Local addresses of this process's listening TCP sockets, as /proc writes them (hexadecimal).
@@ -212,13 +318,26 @@ std::vector<std::string> ListeningAddresses() {
 }
 
 TEST(ProcessGroup, ListensOnTheGivenAddressOnly) {
+  RunRanks(
+      2,
+      [&](ProcessGroup& group) {
+        group.Barrier();
+        if (group.rank() == 0) {
+          const std::vector<std::string> addresses = ListeningAddresses();
+          EXPECT_FALSE(addresses.empty());
+          // 127.0.0.1 in the kernel's byte order.
+          EXPECT_THAT(addresses, testing::Each(testing::StartsWith("0100007F:")));
+        }
+        group.Barrier();
+      },
+      absl::Seconds(60), "gloo");
+}
+
+TEST(ProcessGroup, TakesSharedMemoryByItselfWhereAllRanksAreOnOneHost) {
   RunRanks(2, [&](ProcessGroup& group) {
     group.Barrier();
     if (group.rank() == 0) {
-      const std::vector<std::string> addresses = ListeningAddresses();
-      EXPECT_FALSE(addresses.empty());
-      // 127.0.0.1 in the kernel's byte order.
-      EXPECT_THAT(addresses, testing::Each(testing::StartsWith("0100007F:")));
+      EXPECT_THAT(ListeningAddresses(), testing::IsEmpty());
     }
     group.Barrier();
   });

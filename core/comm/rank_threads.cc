@@ -7,6 +7,8 @@
 #include <thread>
 #include <vector>
 
+#include "core/base/trace.h"
+
 namespace quartet {
 
 void RunRanksOfStore(int size,
@@ -17,6 +19,7 @@ void RunRanksOfStore(int size,
   for (int rank = 0; rank < size; ++rank) {
     threads.emplace_back([&, rank] {
       at::set_num_threads(1);
+      SetTraceRank(rank);
       ProcessGroupOptions options;
       options.rank = rank;
       options.size = size;
@@ -31,10 +34,12 @@ void RunRanksOfStore(int size,
   for (auto& thread : threads) thread.join();
 }
 
-void RunRanks(int size, const std::function<void(ProcessGroup&)>& body, absl::Duration timeout) {
+void RunRanks(int size, const std::function<void(ProcessGroup&)>& body, absl::Duration timeout,
+              const std::string& backend) {
   RunRanksOfStore(
       size,
-      [&](KeyValueStore* store, const ProcessGroupOptions& options) {
+      [&](KeyValueStore* store, ProcessGroupOptions options) {
+        options.backend = backend;
         auto group = MakeProcessGroup(store, options);
         ASSERT_TRUE(group.ok()) << group.status();
         body(**group);

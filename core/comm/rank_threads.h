@@ -2,15 +2,17 @@
 #pragma once
 
 #include <functional>
+#include <string>
 
 #include "absl/time/time.h"
 #include "core/comm/process_group.h"
 
 namespace quartet {
 
-// Calls `body` for every rank of a group of `size` over Gloo, each on a thread of its own, and joins them. Fails the
-// test if the group cannot be made or `body` throws.
-void RunRanks(int size, const std::function<void(ProcessGroup&)>& body, absl::Duration timeout = absl::Seconds(60));
+// Calls `body` for every rank of a group of `size`, each on a thread of its own, and joins them. Fails the test if the
+// group cannot be made or `body` throws.
+void RunRanks(int size, const std::function<void(ProcessGroup&)>& body, absl::Duration timeout = absl::Seconds(60),
+              const std::string& backend = "auto");
 
 // The same for a body that makes its groups itself, of the ranks that `options` describes.
 void RunRanksOfStore(int size,

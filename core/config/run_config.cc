@@ -132,6 +132,7 @@ void FillPlacement(ServicePlacement* p, absl::string_view listen) {
   QUARTET_DEFAULT(p, collective_timeout_seconds, 300);
   QUARTET_DEFAULT(p, device_memory_budget, 0);
   QUARTET_DEFAULT(p, host_memory_budget, 0);
+  QUARTET_DEFAULT_TEXT(p, collective_backend, "auto");
 }
 
 // Every default that the comments of proto/run_config.proto give, in its order.
@@ -492,6 +493,10 @@ absl::Status CheckPlacement(const std::string& name, const ServicePlacement& p) 
   QUARTET_RETURN_IF_ERROR(Integer(field("threads"), p.threads(), 0, 4096));
   QUARTET_RETURN_IF_ERROR(Integer(field("device_memory_budget"), p.device_memory_budget(), 0));
   QUARTET_RETURN_IF_ERROR(Integer(field("host_memory_budget"), p.host_memory_budget(), 0));
+  QUARTET_RETURN_IF_ERROR(OneOf(field("collective_backend"), p.collective_backend(), {"auto", "gloo", "shm"}));
+  if (p.collective_backend() != "auto" && p.device() != "cpu") {
+    return NoEffect(field("collective_backend"), absl::StrCat("ranks on device \"", p.device(), "\" use NCCL"));
+  }
   return Integer(field("collective_timeout_seconds"), p.collective_timeout_seconds(), 1);
 }
 

@@ -53,6 +53,7 @@ TEST(RunConfig, FillsInTheDefaultsOfItsComments) {
   EXPECT_EQ(c.services().scorer().listen(), "127.0.0.1:50054");
   EXPECT_EQ(c.services().rollout().collective_timeout_seconds(), 300);
   EXPECT_EQ(c.services().rollout().device_memory_budget(), 0);
+  EXPECT_EQ(c.services().rollout().collective_backend(), "auto");
   EXPECT_NE(c.run_dir().find("/runs/"), std::string::npos);
 }
 
@@ -123,6 +124,9 @@ TEST(RunConfig, RefusesValuesOutOfRange) {
   ExpectError({"services.scorer.device=tpu"}, {"tpu", "cpu", "cuda"});
   ExpectError({"services.scorer.device_memory_budget=-1"},
               {"services.scorer.device_memory_budget", "-1", "at least 0"});
+  ExpectError({"services.scorer.collective_backend=mpi"}, {"mpi", "auto", "gloo", "shm"});
+  ExpectError({"services.scorer.collective_backend=gloo", "services.scorer.device=cuda"},
+              {"services.scorer.collective_backend has no effect", "NCCL"});
   ExpectError({"tls.ca_file=/ca.pem"}, {"tls", "cert_file"});
   ExpectError({"data.prompt_max_len=2000000000"}, {"data.prompt_max_len"});
 }

@@ -23,6 +23,7 @@ struct RankContext {
   absl::Duration collective_timeout = absl::Seconds(300);
   int64_t device_memory_budget = 0;  // bytes; 0: none
   int64_t host_memory_budget = 0;
+  std::string collective_backend = "auto";  // as ProcessGroupOptions::backend
   KeyValueStore* store = nullptr;
 };
 

@@ -81,6 +81,7 @@ class RankServerImpl final : public RankServer {
     context_.collective_timeout = absl::Seconds(placement.collective_timeout_seconds());
     context_.device_memory_budget = placement.device_memory_budget();
     context_.host_memory_budget = placement.host_memory_budget();
+    context_.collective_backend = placement.collective_backend();
     context_.store = &gate_;
 
     group_ = RankGroup::Create(context_, channel_credentials_, [this](const absl::Status& s) { Broken(s); });

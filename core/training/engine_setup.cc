@@ -11,6 +11,7 @@ absl::StatusOr<std::unique_ptr<ProcessGroup>> JoinRanks(const RankContext& conte
   options.device = context.device;
   options.host = context.host;
   options.timeout = context.collective_timeout;
+  options.backend = context.collective_backend;
   options.name = name;
   return MakeProcessGroup(context.store, options);
 }
