@@ -80,7 +80,7 @@ class FakeServices::RolloutService : public Rollout::Service {
     return grpc::Status::OK;
   }
   grpc::Status Generate(grpc::ServerContext*,
-                        grpc::ServerReaderWriter<GeneratedSequence, GenerateRequest>* stream) override {
+                        grpc::ServerReaderWriter<GenerateReply, GenerateRequest>* stream) override {
     if (grpc::Status s = fake_->Begin("rollout.Generate"); !s.ok()) return s;
     std::optional<GenerateHeader> header;
     std::vector<Prompt> prompts;
@@ -110,7 +110,9 @@ class FakeServices::RolloutService : public Rollout::Service {
         }
         sequence.set_finish_reason(GeneratedSequence::STOP);
         fake_->spoil_generated(&sequence);
-        stream->Write(sequence);
+        GenerateReply reply;
+        *reply.mutable_sequence() = std::move(sequence);
+        stream->Write(reply);
       }
     }
     return grpc::Status::OK;

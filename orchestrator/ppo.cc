@@ -142,7 +142,7 @@ class PpoLoop {
   absl::Status Sync(int64_t step);
   absl::Status Save(int64_t steps_done);
   absl::StatusOr<std::optional<EvaluationResult>> EvaluatePolicy(const std::string& when);
-  absl::Status AddMemory(Metrics* metrics);
+  absl::Status AddServiceMetrics(Metrics* metrics);
   absl::Status Record(int64_t step, const std::vector<Experience>& batch, const Metrics& metrics);
 
   // What the live line says.
@@ -311,7 +311,7 @@ absl::Status PpoLoop::Step(int64_t step) {
 
   // 8. Record.
   metrics.Set("time/step", whole_step.Seconds());
-  QUARTET_RETURN_IF_ERROR(AddMemory(&metrics));
+  QUARTET_RETURN_IF_ERROR(AddServiceMetrics(&metrics));
   return Record(step, batch, metrics);
 }
 
@@ -552,7 +552,7 @@ absl::StatusOr<std::optional<EvaluationResult>> PpoLoop::EvaluatePolicy(const st
   return result;
 }
 
-absl::Status PpoLoop::AddMemory(Metrics* metrics) {
+absl::Status PpoLoop::AddServiceMetrics(Metrics* metrics) {
   const std::vector<ServiceClient*> clients = {run_.services.rollout.get(), run_.services.policy_trainer.get(),
                                                run_.services.critic_trainer.get(), run_.services.scorer.get()};
   for (ServiceClient* client : clients) {
@@ -573,6 +573,7 @@ absl::Status PpoLoop::AddMemory(Metrics* metrics) {
     for (const auto& [category, bytes] : peaks) {
       metrics->Set(absl::StrCat("memory/", client->service(), "/", category), static_cast<double>(bytes));
     }
+    for (const auto& [name, value] : info.metrics()) metrics->Set(name, value);
   }
   return absl::OkStatus();
 }

@@ -178,7 +178,9 @@ std::string CheckGenerated(const GeneratedSequence& sequence, const Prompt& prom
       return absl::StrCat("a token of policy version ", version, " instead of ", header.policy_version());
     }
   }
-  if (sequence.finish_reason() == GeneratedSequence::FINISH_REASON_UNSPECIFIED) return "no finish reason";
+  if (sequence.finish_reason() != GeneratedSequence::STOP && sequence.finish_reason() != GeneratedSequence::LENGTH) {
+    return absl::StrCat("the finish reason ", GeneratedSequence::FinishReason_Name(sequence.finish_reason()));
+  }
   return "";
 }
 
@@ -211,8 +213,8 @@ absl::StatusOr<std::vector<GeneratedSequence>> RolloutClient::Generate(const Gen
   CallContext context(connection_->options);
   auto stub = Rollout::NewStub(connection_->channel);
   auto stream = stub->Generate(context.get());
-  absl::StatusOr<std::vector<GeneratedSequence>> replies =
-      Exchange<GenerateRequest, GeneratedSequence>(*stream, header, prompts, progress);
+  absl::StatusOr<std::vector<GenerateReply>> replies =
+      Exchange<GenerateRequest, GenerateReply>(*stream, header, prompts, progress);
   if (!replies.ok()) return connection_->Explain("Generate", replies.status());
 
   std::unordered_map<uint64_t, size_t> positions;
@@ -224,7 +226,8 @@ absl::StatusOr<std::vector<GeneratedSequence>> RolloutClient::Generate(const Gen
   }
   std::vector<GeneratedSequence> ordered(replies->size());
   std::vector<bool> seen(replies->size());
-  for (GeneratedSequence& reply : *replies) {
+  for (GenerateReply& message : *replies) {
+    GeneratedSequence& reply = *message.mutable_sequence();
     const auto position = positions.find(reply.prompt_index());
     const std::string name = absl::StrCat("prompt ", reply.prompt_index(), ", sample ", reply.sample());
     if (position == positions.end() || reply.sample() < 0 || reply.sample() >= samples) {

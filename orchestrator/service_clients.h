@@ -47,9 +47,9 @@ class ServiceClient {
 class RolloutClient : public ServiceClient {
  public:
   using ServiceClient::ServiceClient;
-  // header.num_items is filled in. The sequences by prompt (in the order of `prompts`), then by sample. Checked: every
-  // sequence begins with its prompt, has between 1 and max_new_tokens tokens after it, all of them actions, made by
-  // header.policy_version alone.
+  // header.num_items is filled in; tokens are not streamed. The sequences by prompt (in the order of `prompts`), then
+  // by sample. Checked: every sequence begins with its prompt, has between 1 and max_new_tokens tokens after it, all of
+  // them actions, made by header.policy_version alone, and that it came to its own end.
   absl::StatusOr<std::vector<GeneratedSequence>> Generate(const GenerateHeader& header,
                                                           const std::vector<Prompt>& prompts,
                                                           const ProgressFunction& progress);

@@ -1,164 +1,40 @@
-// T tokens of one forward, D hidden, H query heads, K key/value heads, d head dimension, V vocabulary, N rows of
-// logits.
+// T tokens of one forward, D hidden, V vocabulary, N rows of logits.
 
 #include "rollout/engine.h"
 
 #include <ATen/Parallel.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/core/grad_mode.h>
-#include <ATen/ops/empty.h>
-#include <ATen/ops/empty_like.h>
 #include <ATen/ops/from_blob.h>
-#include <ATen/ops/full.h>
 #include <ATen/ops/index_select.h>
 
 #include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <cmath>
-#include <cstdlib>
 #include <exception>
-#include <limits>
+#include <mutex>
 #include <optional>
 #include <utility>
 
+#include "absl/container/flat_hash_map.h"
 #include "absl/container/flat_hash_set.h"
 #include "absl/strings/str_cat.h"
 #include "core/base/logging.h"
 #include "core/base/status_macros.h"
 #include "core/comm/process_group.h"
 #include "core/model/decoder.h"
-#include "core/model/paged_attention.h"
 #include "core/model/vocabulary_head.h"
 #include "core/zero/accounted_tensor.h"
 #include "core/zero/catch_exceptions.h"
 #include "core/zero/sharded_model.h"
+#include "rollout/kv_cache.h"
 #include "rollout/sampler.h"
+#include "rollout/sampling_params.h"
 #include "rollout/scheduler.h"
 
 namespace quartet {
 namespace {
-
-// Both halves of the cache of all layers. Zeroed by the operating system, which gives pages as they are first written.
-class KvCache {
- public:
-  KvCache(const PagedCacheLayout& layout, int64_t layers, int64_t blocks, int64_t element_bytes, Ledger* ledger)
-      : layout_(layout),
-        blocks_(blocks),
-        element_bytes_(element_bytes),
-        bytes_(layers * blocks * BlockBytes(layout, element_bytes)),
-        entry_(ledger, MemoryCategory::kKvCache, bytes_),
-        memory_(static_cast<char*>(std::calloc(bytes_, 1)), &std::free) {
-    if (memory_ != nullptr) return;
-    throw OutOfMemoryError(ledger->ExplainFailure(MemoryCategory::kKvCache, bytes_, MemoryTier::kDevice));
-  }
-
-  // Of one layer.
-  static int64_t BlockBytes(const PagedCacheLayout& layout, int64_t element_bytes) {
-    return (layout.key_block_numel() + layout.value_block_numel()) * element_bytes;
-  }
-
-  const PagedCacheLayout& layout() const { return layout_; }
-  template <typename Element>
-  Element* keys(int64_t layer) const {
-    return reinterpret_cast<Element*>(memory_.get() + layer * blocks_ * BlockBytes(layout_, element_bytes_));
-  }
-  template <typename Element>
-  Element* values(int64_t layer) const {
-    return keys<Element>(layer) + blocks_ * layout_.key_block_numel();
-  }
-
- private:
-  PagedCacheLayout layout_;
-  int64_t blocks_;
-  int64_t element_bytes_;
-  int64_t bytes_;
-  LedgerEntry entry_;
-  std::unique_ptr<char, decltype(&std::free)> memory_;
-};
-
-// Query tokens that one task of the attention works on; a multiple keeps long chunks parallel.
-constexpr int64_t kTokensPerTask = 32;
-
-// The attention of one step over the paged cache: writes the step's keys and values to their places first.
-class PagedAttention : public Attention {
- public:
-  PagedAttention(const KvCache* cache, const std::vector<ScheduledChunk>* chunks) : cache_(cache), chunks_(chunks) {}
-
-  void set_layer(int64_t layer) { layer_ = layer; }
-
-  at::Tensor Attend(const at::Tensor& q_THd, const at::Tensor& k_TKd, const at::Tensor& v_TKd) const override {
-    return q_THd.scalar_type() == at::kFloat ? AttendAs<float>(q_THd, k_TKd, v_TKd)
-                                             : AttendAs<uint16_t>(q_THd, k_TKd, v_TKd);
-  }
-
- private:
-  template <typename Element>
-  at::Tensor AttendAs(const at::Tensor& q_any, const at::Tensor& k_any, const at::Tensor& v_any) const {
-    const PagedCacheLayout& layout = cache_->layout();
-    const at::Tensor q = q_any.contiguous();
-    const at::Tensor k = k_any.contiguous();
-    const at::Tensor v = v_any.contiguous();
-    at::Tensor out = at::empty_like(q);
-    const auto* queries = static_cast<const Element*>(q.const_data_ptr());
-    const auto* new_keys = static_cast<const Element*>(k.const_data_ptr());
-    const auto* new_values = static_cast<const Element*>(v.const_data_ptr());
-    auto* outputs = static_cast<Element*>(out.mutable_data_ptr());
-    Element* keys = cache_->keys<Element>(layer_);
-    Element* values = cache_->values<Element>(layer_);
-
-    const int64_t heads = q.size(1);
-    const int64_t d = layout.head_dim;
-    const int64_t group = heads / layout.kv_heads;
-    struct Part {
-      const ScheduledChunk* chunk;
-      int64_t row;    // of the part's first token, in q
-      int64_t first;  // token of the chunk
-      int64_t count;
-      int64_t kv_head;
-    };
-    std::vector<Part> parts;
-    int64_t row = 0;
-    for (const ScheduledChunk& chunk : *chunks_) {
-      for (int64_t i = 0; i < chunk.count; ++i) {
-        const int64_t position = chunk.first + i;
-        const int64_t block = chunk.sequence->blocks[position / layout.block_size];
-        WriteToCache<Element>(layout, new_keys + (row + i) * layout.kv_heads * d,
-                              new_values + (row + i) * layout.kv_heads * d, position % layout.block_size,
-                              keys + block * layout.key_block_numel(), values + block * layout.value_block_numel());
-      }
-      for (int64_t first = 0; first < chunk.count; first += kTokensPerTask) {
-        const int64_t count = std::min(kTokensPerTask, chunk.count - first);
-        for (int64_t head = 0; head < layout.kv_heads; ++head) {
-          parts.push_back({&chunk, row + first, first, count, head});
-        }
-      }
-      row += chunk.count;
-    }
-    at::parallel_for(0, static_cast<int64_t>(parts.size()), 1, [&](int64_t begin, int64_t end) {
-      for (int64_t i = begin; i < end; ++i) {
-        const Part& part = parts[i];
-        PagedAttentionTask<Element> task;
-        const int64_t start = (part.row * heads + part.kv_head * group) * d;
-        task.queries = queries + start;
-        task.outputs = outputs + start;
-        task.token_stride = heads * d;
-        task.tokens = part.count;
-        task.group = group;
-        task.first_position = part.chunk->first + part.first;
-        task.blocks = part.chunk->sequence->blocks.data();
-        task.key_cache = keys;
-        task.value_cache = values;
-        task.kv_head = part.kv_head;
-        PagedAttend(layout, task);
-      }
-    });
-    return out;
-  }
-
-  const KvCache* cache_;
-  const std::vector<ScheduledChunk>* chunks_;
-  int64_t layer_ = 0;
-};
 
 // Accounted by the model, as parameters.
 class Staging : public WeightStaging {
@@ -220,33 +96,7 @@ class Engine : public RolloutEngine {
   }
 
   absl::Status Check(const SamplingParams& sampling) const override {
-    if (!(sampling.temperature() >= 0) || !std::isfinite(sampling.temperature())) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("sampling.temperature is ", sampling.temperature(), "; allowed: finite and at least 0"));
-    }
-    if (sampling.top_k() < -1) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("sampling.top_k is ", sampling.top_k(), "; allowed: -1 or 0 (off), or at least 1"));
-    }
-    if (!(sampling.top_p() > 0 && sampling.top_p() <= 1)) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("sampling.top_p is ", sampling.top_p(), "; allowed: above 0 and at most 1 (off)"));
-    }
-    if (sampling.max_new_tokens() < 1) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("sampling.max_new_tokens is ", sampling.max_new_tokens(), "; allowed: at least 1"));
-    }
-    if (sampling.n_samples() < 1) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("sampling.n_samples is ", sampling.n_samples(), "; allowed: at least 1"));
-    }
-    for (const int32_t id : sampling.stop_token_ids()) {
-      if (id < 0 || id >= vocab_size()) {
-        return absl::InvalidArgumentError(
-            absl::StrCat("sampling.stop_token_ids holds ", id, "; allowed: 0 to ", vocab_size() - 1));
-      }
-    }
-    return absl::OkStatus();
+    return CheckSamplingParams(sampling, vocab_size());
   }
 
   absl::Status Check(const SamplingParams& sampling, const GenerationTask& task) const override {
@@ -263,18 +113,58 @@ class Engine : public RolloutEngine {
     return absl::OkStatus();
   }
 
-  absl::Status Generate(const SamplingParams& sampling, const std::vector<GenerationTask>& tasks,
-                        const std::function<void(GeneratedSequence)>& done) override {
-    QUARTET_RETURN_IF_ERROR(Check(sampling));
-    for (const GenerationTask& task : tasks) QUARTET_RETURN_IF_ERROR(Check(sampling, task));
-    absl::Status status;
-    try {
-      status = Run(sampling, tasks, done);
-    } catch (const std::exception& error) {
-      status = StatusOf(error, "generation", *ledger_);
+  void Add(const GenerationTask& task) override {
+    CallState& call = calls_[task.call];
+    if (call.sampling == nullptr) {
+      call.sampling = task.sampling;
+      call.stream_tokens = task.stream_tokens;
+      call.stops.insert(options_.stop_token_ids.begin(), options_.stop_token_ids.end());
+      call.stops.insert(task.sampling->stop_token_ids().begin(), task.sampling->stop_token_ids().end());
+      if (!task.sampling->ignore_eos()) call.stops.insert(eos_token_ids().begin(), eos_token_ids().end());
     }
-    scheduler_->Clear();
-    return status;
+    call.left += task.samples;
+    scheduler_->Add(task.call, task.prompt_index, task.ids, task.first_sample, task.samples);
+  }
+
+  std::vector<GeneratedSequence> Cancel(uint64_t call) override {
+    std::vector<GeneratedSequence> cancelled;
+    for (const auto& sequence : scheduler_->Cancel(call)) {
+      cancelled.push_back(Describe(*sequence, GeneratedSequence::ABORTED));
+    }
+    calls_.erase(call);
+    UpdateStats();
+    return cancelled;
+  }
+
+  bool idle() const override { return scheduler_->idle(); }
+
+  absl::StatusOr<std::vector<EngineEvent>> Step() override {
+    std::vector<EngineEvent> events;
+    try {
+      const auto start = std::chrono::steady_clock::now();
+      const at::NoGradGuard no_grad;
+      const ScheduledStep step = scheduler_->Schedule();
+      if (step.chunks.empty() && !lockstep_) return events;
+      for (const BlockCopy& copy : step.copies) cache_->Copy(copy);
+      const at::Tensor logits_NV = Forward(step.chunks);
+      std::vector<Draw> draws;
+      int64_t row = 0;
+      for (const ScheduledChunk& chunk : step.chunks) {
+        // What was generated before a preemption is computed again, but not drawn.
+        prefill_tokens_ += chunk.count - (chunk.last && chunk.first >= chunk.sequence->prompt_len ? 1 : 0);
+        for (Sequence* sequence : scheduler_->Computed(chunk)) draws.push_back({sequence, row});
+        if (chunk.last) ++row;
+      }
+      Extend(draws, logits_NV, &events);
+      ++steps_;
+      meter_.Add(std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count(), prefill_tokens_,
+                 generated_tokens_);
+    } catch (const std::exception& error) {
+      while (!calls_.empty()) Cancel(calls_.begin()->first);
+      return StatusOf(error, "generation", *ledger_);
+    }
+    UpdateStats();
+    return events;
   }
 
   const std::vector<ParameterSpec>& tensors() const override { return tensors_; }
@@ -286,6 +176,7 @@ class Engine : public RolloutEngine {
 
   void Commit(std::unique_ptr<WeightStaging> staging, uint64_t version) override {
     model_->SwapResident(static_cast<Staging&>(*staging).TakeBuffers());
+    scheduler_->FlushPrefixes();
     version_ = version;
   }
 
@@ -293,35 +184,61 @@ class Engine : public RolloutEngine {
   int64_t vocab_size() const override { return model_->config().vocab_size; }
   const std::vector<int64_t>& eos_token_ids() const override { return model_->config().eos_token_ids; }
 
-  RolloutEngineStats stats() const override { return {steps_, preemptions_, generated_tokens_}; }
-
- private:
-  absl::Status Run(const SamplingParams& sampling, const std::vector<GenerationTask>& tasks,
-                   const std::function<void(GeneratedSequence)>& done) {
-    const at::NoGradGuard no_grad;
-    absl::flat_hash_set<int32_t> stops(options_.stop_token_ids.begin(), options_.stop_token_ids.end());
-    stops.insert(sampling.stop_token_ids().begin(), sampling.stop_token_ids().end());
-    if (!sampling.ignore_eos()) stops.insert(eos_token_ids().begin(), eos_token_ids().end());
-    for (const GenerationTask& task : tasks) {
-      scheduler_->Add(task.prompt_index, task.ids, task.first_sample, task.samples);
-    }
-    for (;;) {
-      const std::vector<ScheduledChunk> chunks = scheduler_->Schedule();
-      preemptions_ = scheduler_->preemptions();
-      if (!AnyRankHasWork(!chunks.empty())) break;
-      const at::Tensor logits_NV = Forward(chunks);
-      for (const ScheduledChunk& chunk : chunks) scheduler_->Computed(chunk);
-      QUARTET_RETURN_IF_ERROR(Extend(sampling, stops, chunks, logits_NV, done));
-      ++steps_;
-    }
-    return absl::OkStatus();
+  RolloutEngineStats stats() const override {
+    const std::lock_guard lock(stats_mutex_);
+    return stats_;
   }
 
-  bool AnyRankHasWork(bool here) {
-    if (!lockstep_) return here;
-    const at::Tensor work = at::full({1}, here ? 1 : 0, at::kLong);
-    group_->AllReduceMax(work)->Wait();
-    return work.item<int64_t>() != 0;
+ private:
+  struct CallState {
+    std::shared_ptr<const SamplingParams> sampling;
+    absl::flat_hash_set<int32_t> stops;
+    bool stream_tokens = false;
+    int64_t left = 0;  // sequences
+  };
+  // The next token of a sequence, from a row of the logits.
+  struct Draw {
+    Sequence* sequence;
+    int64_t row;
+  };
+
+  // Tokens a second of work, the past fading with a time constant of ten seconds.
+  class Meter {
+   public:
+    // The counters have these values after a step of `seconds`.
+    void Add(double seconds, int64_t prefill, int64_t generated) {
+      const double keep = std::exp(-seconds / 10);
+      seconds_ = seconds_ * keep + seconds;
+      prefill_ = prefill_ * keep + static_cast<double>(prefill - last_prefill_);
+      generated_ = generated_ * keep + static_cast<double>(generated - last_generated_);
+      last_prefill_ = prefill;
+      last_generated_ = generated;
+    }
+    double prefill_rate() const { return seconds_ > 0 ? prefill_ / seconds_ : 0; }
+    double generated_rate() const { return seconds_ > 0 ? generated_ / seconds_ : 0; }
+
+   private:
+    double seconds_ = 0;
+    double prefill_ = 0;
+    double generated_ = 0;
+    int64_t last_prefill_ = 0;
+    int64_t last_generated_ = 0;
+  };
+
+  void UpdateStats() {
+    const std::lock_guard lock(stats_mutex_);
+    stats_.steps = steps_;
+    stats_.running = scheduler_->running();
+    stats_.waiting = scheduler_->waiting();
+    stats_.blocks = scheduler_->num_blocks();
+    stats_.blocks_in_use = scheduler_->blocks_in_use();
+    stats_.preemptions = scheduler_->preemptions();
+    stats_.prefill_tokens = prefill_tokens_;
+    stats_.generated_tokens = generated_tokens_;
+    stats_.admitted_tokens = scheduler_->admitted_tokens();
+    stats_.cached_tokens = scheduler_->cached_tokens();
+    stats_.prefill_tokens_per_second = meter_.prefill_rate();
+    stats_.generated_tokens_per_second = meter_.generated_rate();
   }
 
   // Logits, fp32 [N, V], after the last token of each chunk that ends its sequence; undefined where there is none. At
@@ -385,45 +302,62 @@ class Engine : public RolloutEngine {
     return {};
   }
 
-  // Draws the next token of each sequence that is up to date, and gives away those that end with it.
-  absl::Status Extend(const SamplingParams& sampling, const absl::flat_hash_set<int32_t>& stops,
-                      const std::vector<ScheduledChunk>& chunks, const at::Tensor& logits_NV,
-                      const std::function<void(GeneratedSequence)>& done) {
-    std::vector<Sequence*> ready;
-    for (const ScheduledChunk& chunk : chunks) {
-      if (chunk.last) ready.push_back(chunk.sequence);
-    }
-    if (ready.empty()) return absl::OkStatus();
-    const SamplingRule rule{sampling.temperature(), sampling.top_k(), sampling.top_p()};
+  // Draws the next tokens, and gives away the sequences that end with them.
+  void Extend(const std::vector<Draw>& draws, const at::Tensor& logits_NV, std::vector<EngineEvent>* events) {
+    if (draws.empty()) return;
     const int64_t vocabulary = logits_NV.size(1);
     const float* logits = logits_NV.const_data_ptr<float>();
-    std::vector<absl::StatusOr<SampledToken>> drawn(ready.size(), SampledToken{});
-    at::parallel_for(0, static_cast<int64_t>(ready.size()), 1, [&](int64_t begin, int64_t end) {
+    std::vector<absl::StatusOr<SampledToken>> drawn(draws.size(), SampledToken{});
+    at::parallel_for(0, static_cast<int64_t>(draws.size()), 1, [&](int64_t begin, int64_t end) {
       Sampler& sampler = samplers_[at::get_thread_num()];
       for (int64_t i = begin; i < end; ++i) {
-        const Sequence& sequence = *ready[i];
+        const Sequence& sequence = *draws[i].sequence;
+        const SamplingParams& sampling = *calls_.at(sequence.call).sampling;
+        const SamplingRule rule{sampling.temperature(), sampling.top_k(), sampling.top_p()};
         const uint64_t noise = NoiseKey(sampling.seed(), sequence.prompt_index, sequence.sample,
                                         static_cast<int64_t>(sequence.ids.size()));
-        drawn[i] = sampler.Sample(absl::MakeConstSpan(logits + i * vocabulary, vocabulary), rule, noise);
+        drawn[i] = sampler.Sample(absl::MakeConstSpan(logits + draws[i].row * vocabulary, vocabulary), rule, noise);
       }
     });
-    for (size_t i = 0; i < ready.size(); ++i) {
-      Sequence* sequence = ready[i];
+    absl::flat_hash_map<uint64_t, absl::Status> failed;
+    for (size_t i = 0; i < draws.size(); ++i) {
+      const Sequence& sequence = *draws[i].sequence;
       if (!drawn[i].ok()) {
-        return absl::Status(drawn[i].status().code(),
-                            absl::StrCat("prompt ", sequence->prompt_index, ", sample ", sequence->sample, ", token ",
-                                         sequence->ids.size(), ": ", drawn[i].status().message()));
-      }
-      sequence->ids.push_back(drawn[i]->id);
-      sequence->log_probs.push_back(drawn[i]->log_prob);
-      sequence->sampled_log_probs.push_back(drawn[i]->sampled_log_prob);
-      ++generated_tokens_;
-      const bool stopped = stops.contains(drawn[i]->id);
-      if (stopped || static_cast<int64_t>(sequence->log_probs.size()) >= sampling.max_new_tokens()) {
-        done(Describe(*scheduler_->Finish(sequence), stopped ? GeneratedSequence::STOP : GeneratedSequence::LENGTH));
+        failed.emplace(sequence.call,
+                       absl::Status(drawn[i].status().code(),
+                                    absl::StrCat("prompt ", sequence.prompt_index, ", sample ", sequence.sample,
+                                                 ", token ", sequence.ids.size(), ": ", drawn[i].status().message())));
+      } else {
+        Append(draws[i].sequence, *drawn[i], events);
       }
     }
-    return absl::OkStatus();
+    for (auto& [call, status] : failed) {
+      Cancel(call);
+      events->push_back({call, std::move(status)});
+    }
+  }
+
+  void Append(Sequence* sequence, const SampledToken& token, std::vector<EngineEvent>* events) {
+    const auto state = calls_.find(sequence->call);
+    CallState& call = state->second;
+    sequence->ids.push_back(token.id);
+    sequence->log_probs.push_back(token.log_prob);
+    sequence->sampled_log_probs.push_back(token.sampled_log_prob);
+    sequence->versions.push_back(version_);
+    ++generated_tokens_;
+    if (call.stream_tokens) {
+      GeneratedTokens tokens;
+      tokens.set_prompt_index(sequence->prompt_index);
+      tokens.set_sample(sequence->sample);
+      tokens.add_ids(token.id);
+      tokens.add_log_probs(token.log_prob);
+      events->push_back({sequence->call, std::move(tokens)});
+    }
+    const bool stopped = call.stops.contains(token.id);
+    if (!stopped && static_cast<int64_t>(sequence->log_probs.size()) < call.sampling->max_new_tokens()) return;
+    events->push_back({sequence->call, Describe(*scheduler_->Finish(sequence),
+                                                stopped ? GeneratedSequence::STOP : GeneratedSequence::LENGTH)});
+    if (--call.left == 0) calls_.erase(state);
   }
 
   GeneratedSequence Describe(const Sequence& sequence, GeneratedSequence::FinishReason reason) const {
@@ -437,8 +371,7 @@ class Engine : public RolloutEngine {
     std::fill_n(tokens.mutable_action_mask()->begin(), sequence.prompt_len, false);
     out.mutable_log_probs()->Add(sequence.log_probs.begin(), sequence.log_probs.end());
     out.mutable_sampled_log_probs()->Add(sequence.sampled_log_probs.begin(), sequence.sampled_log_probs.end());
-    // A call of Generate is never interrupted by a Commit, so that one version made them all.
-    out.mutable_policy_versions()->Resize(static_cast<int>(sequence.log_probs.size()), version_);
+    out.mutable_policy_versions()->Add(sequence.versions.begin(), sequence.versions.end());
     return out;
   }
 
@@ -453,9 +386,13 @@ class Engine : public RolloutEngine {
   std::optional<Scheduler> scheduler_;
   std::vector<Sampler> samplers_;  // one a thread
   std::atomic<uint64_t> version_ = 0;
-  std::atomic<int64_t> steps_ = 0;
-  std::atomic<int64_t> preemptions_ = 0;
-  std::atomic<int64_t> generated_tokens_ = 0;
+  absl::flat_hash_map<uint64_t, CallState> calls_;  // that have sequences
+  int64_t steps_ = 0;
+  int64_t prefill_tokens_ = 0;
+  int64_t generated_tokens_ = 0;
+  Meter meter_;
+  mutable std::mutex stats_mutex_;
+  RolloutEngineStats stats_;  // guarded by stats_mutex_
 };
 
 absl::Status CheckOptions(const RolloutEngineOptions& options, const RankContext& context) {

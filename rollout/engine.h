@@ -3,9 +3,9 @@
 #pragma once
 
 #include <cstdint>
-#include <functional>
 #include <memory>
 #include <string>
+#include <variant>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -32,12 +32,22 @@ struct RolloutEngineOptions {
   std::vector<int32_t> stop_token_ids;        // beside the model's end tokens and the request's
 };
 
-// Samples [first_sample, first_sample + samples) of one prompt.
+// Samples [first_sample, first_sample + samples) of one prompt. Tasks of one call have the same `sampling`.
 struct GenerationTask {
+  uint64_t call = 0;
+  std::shared_ptr<const SamplingParams> sampling;
+  bool stream_tokens = false;
   uint64_t prompt_index = 0;
   std::vector<int32_t> ids;
   int32_t first_sample = 0;
   int32_t samples = 1;
+};
+
+// What became of a call's sequences: one has a new token (where the call streams them), one has ended, or the call
+// cannot go on and is given up.
+struct EngineEvent {
+  uint64_t call;
+  std::variant<GeneratedTokens, GeneratedSequence, absl::Status> what;
 };
 
 // `count` elements of tensor `tensor` (an index into RolloutEngine::tensors()), from `begin` on, row-major, that this
@@ -56,13 +66,25 @@ class WeightStaging {
   virtual const std::vector<StagedRange>& ranges() const = 0;
 };
 
+// At the end of the last step; counters since Load.
 struct RolloutEngineStats {
   int64_t steps = 0;  // forwards
+  int64_t running = 0;
+  int64_t waiting = 0;
+  int64_t blocks = 0;  // of the cache
+  int64_t blocks_in_use = 0;
   int64_t preemptions = 0;
+  int64_t prefill_tokens = 0;  // computed; those found in the cache are not
   int64_t generated_tokens = 0;
+  // Tokens of admitted sequences, and those of them that were in the cache.
+  int64_t admitted_tokens = 0;
+  int64_t cached_tokens = 0;
+  // While forwards ran, of late (the last ten seconds of work count most).
+  double prefill_tokens_per_second = 0;
+  double generated_tokens_per_second = 0;
 };
 
-// Load, Generate and Commit: one thread, and with zero_stage 3 on all ranks in the same order. The rest: any thread.
+// Load, Add, Cancel, Step and Commit: one thread. The rest: any thread.
 class RolloutEngine {
  public:
   // `context.store` is where the ranks meet; `ledger` must outlive the engine. INVALID_ARGUMENT names the option, its
@@ -71,15 +93,22 @@ class RolloutEngine {
                                                              const RankContext& context, Ledger* ledger);
   virtual ~RolloutEngine() = default;
 
-  // Whether `task` can be served with `sampling`: INVALID_ARGUMENT names field, value and what is allowed,
+  // Whether a prompt can be served with `sampling`: INVALID_ARGUMENT names field, value and what is allowed,
   // RESOURCE_EXHAUSTED where it could never fit into the cache.
   virtual absl::Status Check(const SamplingParams& sampling) const = 0;
   virtual absl::Status Check(const SamplingParams& sampling, const GenerationTask& task) const = 0;
 
-  // Calls `done` for each sequence as it ends, on this thread. With zero_stage 3 a rank without tasks must call too.
-  // After an error nothing is left running; at stage 3 the process group is not to be trusted then.
-  virtual absl::Status Generate(const SamplingParams& sampling, const std::vector<GenerationTask>& tasks,
-                                const std::function<void(GeneratedSequence)>& done) = 0;
+  // Takes a task for which Check holds. It joins the batch in one of the next steps.
+  virtual void Add(const GenerationTask& task) = 0;
+  // Ends all sequences of a call, wherever they are; returns them as they are, reason ABORTED.
+  virtual std::vector<GeneratedSequence> Cancel(uint64_t call) = 0;
+  // No sequence runs or waits.
+  virtual bool idle() const = 0;
+
+  // One forward for everything that runs, and each sequence's next token. With zero_stage 3 all ranks make the same
+  // steps, also those that are idle. After an error nothing is left running; at stage 3 the process group is not to be
+  // trusted then.
+  virtual absl::StatusOr<std::vector<EngineEvent>> Step() = 0;
 
   // All tensors of the model, in the order of its parameter groups.
   virtual const std::vector<ParameterSpec>& tensors() const = 0;
@@ -88,7 +117,7 @@ class RolloutEngine {
 
   // Memory for a new version beside the present one, uninitialised.
   virtual std::unique_ptr<WeightStaging> NewStaging() = 0;
-  // Puts `staging` in use as `version`.
+  // Puts `staging` in use as `version`. Sequences that run go on with what the cache holds of them.
   virtual void Commit(std::unique_ptr<WeightStaging> staging, uint64_t version) = 0;
   // Of the weights in use; 0 as loaded from disk.
   virtual uint64_t version() const = 0;

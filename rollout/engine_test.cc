@@ -12,10 +12,12 @@
 #include <fstream>
 #include <functional>
 #include <map>
+#include <memory>
 #include <mutex>
 #include <string>
 #include <thread>
 #include <utility>
+#include <variant>
 #include <vector>
 
 #include "core/comm/local_store.h"
@@ -102,19 +104,46 @@ SamplingParams Greedy(int32_t max_new_tokens) {
 std::vector<GenerationTask> TasksOf(const json& golden, int32_t samples = 1) {
   std::vector<GenerationTask> tasks;
   for (const json& c : golden["cases"]) {
-    tasks.push_back({.prompt_index = tasks.size(), .ids = c["prompt"], .first_sample = 0, .samples = samples});
+    GenerationTask& task = tasks.emplace_back();
+    task.prompt_index = tasks.size() - 1;
+    task.ids = c["prompt"].get<std::vector<int32_t>>();
+    task.samples = samples;
   }
   return tasks;
 }
 
+void Add(RolloutEngine& engine, const SamplingParams& sampling, const std::vector<GenerationTask>& tasks,
+         uint64_t call = 1) {
+  const absl::Status params = engine.Check(sampling);
+  EXPECT_TRUE(params.ok()) << params;
+  const auto shared = std::make_shared<const SamplingParams>(sampling);
+  for (GenerationTask task : tasks) {
+    const absl::Status status = engine.Check(sampling, task);
+    EXPECT_TRUE(status.ok()) << status;
+    task.call = call;
+    task.sampling = shared;
+    engine.Add(task);
+  }
+}
+
+// One step; what ended goes to `results`, by call.
+void Step(RolloutEngine& engine, std::map<uint64_t, Results>* results) {
+  const auto events = engine.Step();
+  ASSERT_TRUE(events.ok()) << events.status();
+  for (const EngineEvent& event : *events) {
+    const auto* sequence = std::get_if<GeneratedSequence>(&event.what);
+    ASSERT_NE(sequence, nullptr);
+    const auto key = std::pair(sequence->prompt_index(), sequence->sample());
+    EXPECT_TRUE((*results)[event.call].emplace(key, *sequence).second) << "a sequence came twice";
+  }
+}
+
 Results Generate(RolloutEngine& engine, const SamplingParams& sampling, const std::vector<GenerationTask>& tasks) {
-  Results results;
-  const absl::Status status = engine.Generate(sampling, tasks, [&](GeneratedSequence sequence) {
-    const auto key = std::pair(sequence.prompt_index(), sequence.sample());
-    EXPECT_TRUE(results.emplace(key, std::move(sequence)).second) << "a sequence came twice";
-  });
-  EXPECT_TRUE(status.ok()) << status;
-  return results;
+  std::map<uint64_t, Results> results;
+  Add(engine, sampling, tasks);
+  while (!engine.idle()) Step(engine, &results);
+  EXPECT_EQ(engine.stats().blocks_in_use, 0);
+  return results[1];
 }
 
 std::vector<int32_t> AnswerOf(const GeneratedSequence& sequence) {
@@ -160,6 +189,16 @@ void WithTwoShardedRanks(RolloutEngineOptions options, const std::function<void(
   for (std::thread& thread : threads) thread.join();
 }
 
+// As many steps for a rank whatever it has to do.
+Results GenerateInSteps(RolloutEngine& engine, const SamplingParams& sampling, const std::vector<GenerationTask>& tasks,
+                        int64_t steps) {
+  std::map<uint64_t, Results> results;
+  Add(engine, sampling, tasks);
+  for (int64_t i = 0; i < steps; ++i) Step(engine, &results);
+  EXPECT_TRUE(engine.idle());
+  return results[1];
+}
+
 TEST(RolloutEngine, GeneratesGreedilyWhatTransformersGenerates) {
   for (const json& golden : Golden()) {
     if (golden["model"] == "llama updated to mistral") continue;
@@ -203,7 +242,8 @@ TEST(RolloutEngine, ShardedOverTwoRanksGeneratesTheSame) {
     for (GenerationTask& task : TasksOf(golden)) {
       if (task.prompt_index % 4 == 0 ? rank == 0 : rank == 1) mine.push_back(std::move(task));
     }
-    Results results = Generate(engine, Greedy(golden["max_new_tokens"]), mine);
+    const int64_t most = golden["max_new_tokens"];
+    Results results = GenerateInSteps(engine, Greedy(golden["max_new_tokens"]), mine, most + 2);
     const std::lock_guard lock(mutex);
     joined.merge(results);
   });
@@ -214,7 +254,8 @@ TEST(RolloutEngine, ARankWithoutPromptsKeepsStepWithTheOthers) {
   const json golden = GoldenOf("llama");
   WithTwoShardedRanks(OptionsFor("llama"), [&](int rank, RolloutEngine& engine) {
     const std::vector<GenerationTask> tasks = rank == 1 ? TasksOf(golden) : std::vector<GenerationTask>();
-    const Results results = Generate(engine, Greedy(golden["max_new_tokens"]), tasks);
+    const int64_t most = golden["max_new_tokens"];
+    const Results results = GenerateInSteps(engine, Greedy(golden["max_new_tokens"]), tasks, most + 2);
     if (rank == 1) ExpectGolden(golden, results);
   });
 }
@@ -307,6 +348,99 @@ TEST(RolloutEngine, ASampleDoesNotDependOnTheBatchAroundIt) {
   EXPECT_NE(AnswerOf(Generate(*engine.engine, other_seed, TasksOf(golden)).at({2, 0})), AnswerOf(together.at({2, 0})));
 }
 
+// Fills staged ranges from another folder's file.
+void Fill(const WeightStaging& staging, const RolloutEngine& engine, const std::string& model) {
+  const auto reader = CheckpointReader::Open(Folder(model));
+  ASSERT_TRUE(reader.ok()) << reader.status();
+  for (const StagedRange& range : staging.ranges()) {
+    const absl::Status status =
+        (*reader)->ReadRange(engine.tensors()[range.tensor].name, range.begin, range.count, range.data);
+    ASSERT_TRUE(status.ok()) << status;
+  }
+}
+
+TEST(RolloutEngine, SequencesJoinAndLeaveTheBatchAtAnyTime) {
+  const json golden = GoldenOf("llama");
+  LoadedEngine engine(OptionsFor("llama"));
+  std::map<uint64_t, Results> results;
+  uint64_t call = 0;
+  for (const GenerationTask& task : TasksOf(golden)) {
+    Add(*engine.engine, Greedy(golden["max_new_tokens"]), {task}, ++call);
+    // One that nobody will want.
+    Add(*engine.engine, Sampling(1, 0, 1), {task}, 100 + call);
+    for (int step = 0; step < 3; ++step) Step(*engine.engine, &results);
+    for (const GeneratedSequence& sequence : engine->Cancel(100 + call)) {
+      EXPECT_EQ(sequence.finish_reason(), GeneratedSequence::ABORTED);
+      EXPECT_EQ(sequence.log_probs_size(), sequence.policy_versions_size());
+    }
+  }
+  while (!engine->idle()) Step(*engine.engine, &results);
+  Results joined;
+  for (auto& [id, of_call] : results) {
+    if (id < 100) joined.merge(of_call);
+  }
+  ExpectGolden(golden, joined);
+  EXPECT_EQ(engine->stats().blocks_in_use, 0);
+  EXPECT_EQ(engine->stats().running, 0);
+}
+
+TEST(RolloutEngine, SamplesOfAPromptCostOnePrefill) {
+  const json golden = GoldenOf("llama");
+  const SamplingParams sampling = Sampling(1.1f, 0, 1);
+  const auto prefill_of = [&](int32_t samples, Results* results) {
+    LoadedEngine engine(OptionsFor("llama"));
+    *results = Generate(*engine.engine, sampling, TasksOf(golden, samples));
+    return engine->stats().prefill_tokens;
+  };
+  Results alone;
+  Results eight;
+  const int64_t one_prefill = prefill_of(1, &alone);
+  EXPECT_LE(static_cast<double>(prefill_of(8, &eight)), 1.05 * static_cast<double>(one_prefill));
+  for (const auto& [key, sequence] : alone) EXPECT_EQ(AnswerOf(eight.at(key)), AnswerOf(sequence));
+  // The samples went on from the shared prompt each for itself.
+  EXPECT_NE(AnswerOf(eight.at({2, 0})), AnswerOf(eight.at({2, 7})));
+}
+
+TEST(RolloutEngine, APromptThatTheCacheHoldsIsNotComputedAgain) {
+  const json golden = GoldenOf("llama");
+  LoadedEngine engine(OptionsFor("llama"));
+  ExpectGolden(golden, Generate(*engine.engine, Greedy(golden["max_new_tokens"]), TasksOf(golden)));
+  const int64_t first = engine->stats().prefill_tokens;
+  ExpectGolden(golden, Generate(*engine.engine, Greedy(golden["max_new_tokens"]), TasksOf(golden)));
+  const RolloutEngineStats stats = engine->stats();
+  EXPECT_GT(stats.cached_tokens, 0);
+  EXPECT_EQ(stats.prefill_tokens, stats.admitted_tokens - stats.cached_tokens);
+  EXPECT_LT(stats.prefill_tokens - first, first);
+}
+
+TEST(RolloutEngine, SequencesGoOnAcrossACommitAndSayWhichVersionMadeEachToken) {
+  const json llama = GoldenOf("llama");
+  LoadedEngine engine(OptionsFor("llama"));
+  SamplingParams sampling = Greedy(llama["max_new_tokens"]);
+  sampling.set_ignore_eos(true);
+  std::map<uint64_t, Results> results;
+  Add(*engine.engine, sampling, TasksOf(llama));
+  for (int step = 0; step < 5; ++step) Step(*engine.engine, &results);
+  auto staging = engine->NewStaging();
+  Fill(*staging, *engine.engine, "mistral");
+  engine->Commit(std::move(staging), 3);
+  while (!engine->idle()) Step(*engine.engine, &results);
+  for (const auto& [key, sequence] : results[1]) {
+    const std::vector<int32_t> answer = AnswerOf(sequence);
+    const std::vector<int32_t> old = llama["cases"][key.first]["answer"];
+    for (int t = 0; t < sequence.policy_versions_size(); ++t) {
+      EXPECT_EQ(sequence.policy_versions(t), t < 5 ? 0u : 3u);
+      if (t < std::min<int>(5, static_cast<int>(old.size()))) EXPECT_EQ(answer[t], old[t]);
+    }
+  }
+  // Nothing that the old weights computed is found.
+  const json updated = GoldenOf("llama updated to mistral");
+  const Results fresh = Generate(*engine.engine, Greedy(updated["max_new_tokens"]), TasksOf(updated));
+  for (const auto& [key, sequence] : fresh) {
+    EXPECT_EQ(AnswerOf(sequence), updated["cases"][key.first]["answer"].get<std::vector<int32_t>>());
+  }
+}
+
 TEST(RolloutEngine, EndsAtStopTokensAndGoesOnBehindEndTokensWhenTold) {
   const json golden = GoldenOf("qwen2");
   LoadedEngine engine(OptionsFor("qwen2"));
@@ -330,17 +464,6 @@ TEST(RolloutEngine, EndsAtStopTokensAndGoesOnBehindEndTokensWhenTold) {
     went_on += whole.size() > ended.size();
   }
   EXPECT_GT(went_on, 0);
-}
-
-// Fills staged ranges from another folder's file.
-void Fill(const WeightStaging& staging, const RolloutEngine& engine, const std::string& model) {
-  const auto reader = CheckpointReader::Open(Folder(model));
-  ASSERT_TRUE(reader.ok()) << reader.status();
-  for (const StagedRange& range : staging.ranges()) {
-    const absl::Status status =
-        (*reader)->ReadRange(engine.tensors()[range.tensor].name, range.begin, range.count, range.data);
-    ASSERT_TRUE(status.ok()) << status;
-  }
 }
 
 TEST(RolloutEngine, ACommittedVersionGeneratesAndStampsItsTokens) {
@@ -369,8 +492,9 @@ TEST(RolloutEngine, ShardedRanksCommitTheirShards) {
     auto staging = engine.NewStaging();
     Fill(*staging, engine, "mistral");
     engine.Commit(std::move(staging), 1);
-    const Results results = Generate(engine, Greedy(updated["max_new_tokens"]),
-                                     rank == 0 ? TasksOf(updated) : std::vector<GenerationTask>());
+    const int64_t most = updated["max_new_tokens"];
+    const Results results = GenerateInSteps(engine, Greedy(updated["max_new_tokens"]),
+                                            rank == 0 ? TasksOf(updated) : std::vector<GenerationTask>(), most + 2);
     for (const auto& [key, sequence] : results) {
       EXPECT_EQ(AnswerOf(sequence), updated["cases"][key.first]["answer"].get<std::vector<int32_t>>());
     }
@@ -384,10 +508,12 @@ TEST(RolloutEngine, RefusesRequestsByFieldValueAndWhatIsAllowed) {
   const auto message = [&](const std::function<void(SamplingParams*, GenerationTask*)>& spoil,
                            absl::StatusCode code = absl::StatusCode::kInvalidArgument) {
     SamplingParams sampling = Greedy(5);
-    GenerationTask task{.prompt_index = 41, .ids = {5, 6, 7}};
+    GenerationTask task;
+    task.prompt_index = 41;
+    task.ids = {5, 6, 7};
     spoil(&sampling, &task);
-    const absl::Status status =
-        engine->Generate(sampling, {task}, [](const GeneratedSequence&) { ADD_FAILURE() << "generated"; });
+    absl::Status status = engine->Check(sampling);
+    status.Update(engine->Check(sampling, task));
     EXPECT_EQ(status.code(), code) << status;
     return std::string(status.message());
   };

@@ -9,8 +9,10 @@
 #include <chrono>
 #include <iostream>
 #include <map>
+#include <memory>
 #include <string>
 #include <utility>
+#include <variant>
 #include <vector>
 
 #include "absl/flags/flag.h"
@@ -46,6 +48,7 @@ int Main() {
   sampling.set_n_samples(absl::GetFlag(FLAGS_n_samples));
   sampling.set_ignore_eos(absl::GetFlag(FLAGS_ignore_eos));
 
+  const auto shared_sampling = std::make_shared<const SamplingParams>(sampling);
   std::vector<GenerationTask> tasks;
   size_t longest = 1;
   for (std::string line; std::getline(std::cin, line);) {
@@ -55,6 +58,7 @@ int Main() {
       return 1;
     }
     GenerationTask& task = tasks.emplace_back();
+    task.sampling = shared_sampling;
     task.prompt_index = tasks.size() - 1;
     task.samples = sampling.n_samples();
     for (const nlohmann::json& id : object["ids"]) {
@@ -88,10 +92,26 @@ int Main() {
   }
   std::map<std::pair<uint64_t, int32_t>, GeneratedSequence> results;
   const auto start = std::chrono::steady_clock::now();
-  const absl::Status status = (*engine)->Generate(sampling, tasks, [&](GeneratedSequence sequence) {
-    const auto key = std::pair(sequence.prompt_index(), sequence.sample());
-    results[key] = std::move(sequence);
-  });
+  absl::Status status = (*engine)->Check(sampling);
+  for (const GenerationTask& task : tasks) {
+    if (status.ok()) status = (*engine)->Check(sampling, task);
+  }
+  if (status.ok()) {
+    for (const GenerationTask& task : tasks) (*engine)->Add(task);
+  }
+  while (status.ok() && !(*engine)->idle()) {
+    absl::StatusOr<std::vector<EngineEvent>> events = (*engine)->Step();
+    status = events.status();
+    if (!events.ok()) break;
+    for (EngineEvent& event : *events) {
+      if (const auto* error = std::get_if<absl::Status>(&event.what)) {
+        status.Update(*error);
+      } else if (auto* sequence = std::get_if<GeneratedSequence>(&event.what)) {
+        const auto key = std::pair(sequence->prompt_index(), sequence->sample());
+        results[key] = std::move(*sequence);
+      }
+    }
+  }
   if (!status.ok()) {
     std::cerr << "generate: " << status << "\n";
     return 1;

@@ -1,19 +1,20 @@
-// The leader checks every call, splits it over the ranks and joins the answers. Generation and commits run on the
-// executor threads, in one order on all ranks, so that no forward mixes versions; pulling weights and describing the
-// service run beside them.
+// The leader checks every call and hands it to the dispatcher, whose work goes to each rank's engine: its own, and
+// those of the others through pipes. Forwards and commits run on the executor threads, commits only while no rank makes
+// a forward; pulling weights and describing the service run beside them.
 
 #include "rollout/rollout_service.h"
 
 #include <grpcpp/grpcpp.h>
 
-#include <algorithm>
 #include <atomic>
+#include <deque>
 #include <functional>
+#include <memory>
 #include <mutex>
-#include <numeric>
 #include <optional>
 #include <set>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -32,74 +33,41 @@
 #include "core/training/rank_info.h"
 #include "core/zero/catch_exceptions.h"
 #include "proto/rollout.grpc.pb.h"
+#include "rollout/dispatcher.h"
 #include "rollout/engine.h"
+#include "rollout/rank_worker.h"
 #include "rollout/rollout_rank.pb.h"
 #include "rollout/weight_receiver.h"
 
 namespace quartet {
 namespace {
 
-constexpr char kGenerate[] = "rollout.generate";
 constexpr char kPull[] = "rollout.pull";
 constexpr char kCommit[] = "rollout.commit";
 constexpr char kAbort[] = "rollout.abort";
 constexpr char kInfo[] = "rollout.info";
+
+constexpr char kWork[] = "rollout.work";
 
 absl::Time DeadlineOf(const grpc::ServerContext& context) {
   const auto deadline = context.deadline();
   return deadline == std::chrono::system_clock::time_point::max() ? absl::InfiniteFuture() : absl::FromChrono(deadline);
 }
 
-GenerationTask ToTask(const GenerateTask& message) {
-  GenerationTask task;
-  task.prompt_index = message.prompt().index();
-  task.ids.assign(message.prompt().ids().begin(), message.prompt().ids().end());
-  task.first_sample = message.first_sample();
-  task.samples = message.samples();
-  return task;
-}
-
-// Spreads the samples of all prompts over the ranks: the longest first, each to the rank with the least to do. Samples
-// of one prompt stay together, to share its cache, unless there are too few prompts to keep all ranks busy.
-std::vector<std::vector<GenerateTask>> Spread(const std::vector<Prompt>& prompts, const SamplingParams& sampling,
-                                              int ranks) {
-  const int32_t pieces = static_cast<int64_t>(prompts.size()) >= 4 * ranks ? 1 : std::min(sampling.n_samples(), ranks);
-  std::vector<GenerateTask> tasks;
-  for (const Prompt& prompt : prompts) {
-    for (int32_t piece = 0; piece < pieces; ++piece) {
-      const auto first = static_cast<int32_t>(int64_t{sampling.n_samples()} * piece / pieces);
-      const auto end = static_cast<int32_t>(int64_t{sampling.n_samples()} * (piece + 1) / pieces);
-      GenerateTask& task = tasks.emplace_back();
-      *task.mutable_prompt() = prompt;
-      task.set_first_sample(first);
-      task.set_samples(end - first);
-    }
-  }
-  const auto cost = [&](const GenerateTask& task) {
-    return int64_t{task.prompt().ids_size()} + int64_t{task.samples()} * sampling.max_new_tokens();
-  };
-  std::stable_sort(tasks.begin(), tasks.end(),
-                   [&](const GenerateTask& a, const GenerateTask& b) { return cost(a) > cost(b); });
-  std::vector<std::vector<GenerateTask>> shares(ranks);
-  std::vector<int64_t> load(ranks);
-  for (GenerateTask& task : tasks) {
-    const auto least = std::min_element(load.begin(), load.end()) - load.begin();
-    load[least] += cost(task);
-    shares[least].push_back(std::move(task));
-  }
-  return shares;
-}
-
 class RolloutService final : public RankService, private Rollout::Service {
  public:
   RolloutService(const RunConfig& config, const RankContext& context, RankGroup& group,
                  std::shared_ptr<grpc::ChannelCredentials> credentials)
-      : config_(config), context_(context), group_(group), credentials_(std::move(credentials)) {
-    const RankGroup::Kind generate_kind = sharded() ? RankGroup::Kind::kCollective : RankGroup::Kind::kLocal;
-    RegisterTyped<GenerateHeader, GenerateTask, GenerateSummary, GeneratedSequence>(
-        group, kGenerate, generate_kind, [this](const auto& header, const auto& tasks, auto* summary, auto* sequences) {
-          return GenerateHere(header, tasks, summary, sequences);
-        });
+      : config_(config),
+        context_(context),
+        group_(group),
+        credentials_(std::move(credentials)),
+        dispatcher_({.ranks = context.world_size,
+                     .lockstep = sharded(),
+                     .max_num_seqs = config.rollout().max_num_seqs(),
+                     .max_waiting = config.rollout().max_waiting()}),
+        worker_(sharded()) {
+    group.RegisterPipe(kWork, [this](RankPipe& pipe) { Follow(pipe); });
     RegisterTyped<PullHeader, Nothing, PullSummary, Nothing>(
         group, kPull, RankGroup::Kind::kConcurrent,
         [this](const auto& header, const auto&, auto* summary, auto*) { return PullHere(header, summary); });
@@ -112,11 +80,16 @@ class RolloutService final : public RankService, private Rollout::Service {
                                                         AbortHere();
                                                         return absl::OkStatus();
                                                       });
-    RegisterTyped<Nothing, Nothing, RankInfo, Nothing>(group, kInfo, RankGroup::Kind::kConcurrent,
-                                                       [this](const auto&, const auto&, auto* info, auto*) {
-                                                         *info = InfoHere();
-                                                         return absl::OkStatus();
-                                                       });
+    RegisterTyped<Nothing, Nothing, RolloutRankInfo, Nothing>(group, kInfo, RankGroup::Kind::kConcurrent,
+                                                              [this](const auto&, const auto&, auto* info, auto*) {
+                                                                *info = InfoHere();
+                                                                return absl::OkStatus();
+                                                              });
+  }
+
+  ~RolloutService() override {
+    dispatcher_.Close();
+    for (std::thread& thread : threads_) thread.join();
   }
 
   grpc::Service* grpc_service() override { return this; }
@@ -135,6 +108,7 @@ class RolloutService final : public RankService, private Rollout::Service {
     options.stop_token_ids.assign(rollout.stop_token_ids().begin(), rollout.stop_token_ids().end());
     SetBudgets(context_, &ledger_);
     QUARTET_ASSIGN_OR_RETURN(engine_, RolloutEngine::Load(options, context_, &ledger_));
+    if (group_.is_leader()) QUARTET_RETURN_IF_ERROR(StartLeading());
     loaded_ = true;
     return absl::OkStatus();
   }
@@ -148,8 +122,25 @@ class RolloutService final : public RankService, private Rollout::Service {
     return ToGrpc(DoGetInfo(DeadlineOf(*context), info));
   }
   grpc::Status Generate(grpc::ServerContext* context,
-                        grpc::ServerReaderWriter<GeneratedSequence, GenerateRequest>* stream) override {
-    return ToGrpc(DoGenerate(DeadlineOf(*context), stream));
+                        grpc::ServerReaderWriter<GenerateReply, GenerateRequest>* stream) override {
+    return ToGrpc(DoGenerate(context, stream));
+  }
+  grpc::Status Pause(grpc::ServerContext* context, const PauseRequest* request, PauseReply* reply) override {
+    return ToGrpc(Once("Pause", *request, reply, DeadlineOf(*context), [&]() -> absl::Status {
+      if (request->mode() == PauseRequest::MODE_UNSPECIFIED || !PauseRequest::Mode_IsValid(request->mode())) {
+        return absl::InvalidArgumentError(
+            absl::StrCat("mode is ", static_cast<int>(request->mode()), "; allowed: KEEP (1), ABORT (2), WAIT (3)"));
+      }
+      QUARTET_ASSIGN_OR_RETURN(const int64_t kept, dispatcher_.Pause(request->mode(), GoneOf(context)));
+      reply->set_sequences_in_flight(kept);
+      return absl::OkStatus();
+    }));
+  }
+  grpc::Status Resume(grpc::ServerContext* context, const ResumeRequest* request, ResumeReply* reply) override {
+    return ToGrpc(Once("Resume", *request, reply, DeadlineOf(*context), [&] {
+      dispatcher_.Resume();
+      return absl::OkStatus();
+    }));
   }
   grpc::Status BeginUpdate(grpc::ServerContext* context, const BeginUpdateRequest* request,
                            BeginUpdateReply* reply) override {
@@ -159,7 +150,7 @@ class RolloutService final : public RankService, private Rollout::Service {
   grpc::Status CommitUpdate(grpc::ServerContext* context, const CommitUpdateRequest* request,
                             CommitUpdateReply* reply) override {
     return ToGrpc(Once("CommitUpdate", *request, reply, DeadlineOf(*context),
-                       [&] { return DoCommitUpdate(DeadlineOf(*context), request->version(), reply); }));
+                       [&] { return DoCommitUpdate(context, request->version(), reply); }));
   }
   grpc::Status AbortUpdate(grpc::ServerContext* context, const AbortUpdateRequest* request,
                            AbortUpdateReply* reply) override {
@@ -167,6 +158,11 @@ class RolloutService final : public RankService, private Rollout::Service {
       const std::lock_guard lock(update_mutex_);
       return DropStaged(DeadlineOf(*context));
     }));
+  }
+
+  // Whether whoever made the call has closed it, or its deadline has passed.
+  static std::function<bool()> GoneOf(grpc::ServerContext* context) {
+    return [context] { return context->IsCancelled(); };
   }
 
   absl::Status CheckServing() const {
@@ -210,9 +206,15 @@ class RolloutService final : public RankService, private Rollout::Service {
   absl::Status DoGetInfo(absl::Time deadline, ServiceInfo* info) {
     QUARTET_RETURN_IF_ERROR(CheckServing());
     QUARTET_ASSIGN_OR_RETURN(const std::vector<RankOutput> outputs, group_.Run(kInfo, ForAll(Nothing()), deadline));
+    RolloutRankInfo sum;
     for (const RankOutput& output : outputs) {
-      if (!info->add_ranks()->ParseFromString(output.summary)) return absl::InternalError("unreadable RankInfo");
+      RolloutRankInfo rank;
+      if (!rank.ParseFromString(output.summary)) return absl::InternalError("unreadable RolloutRankInfo");
+      *info->add_ranks() = std::move(*rank.mutable_info());
+      rank.clear_info();
+      Accumulate(rank, &sum);
     }
+    SetMetrics(sum, info);
     info->set_service("rollout");
     info->set_protocol_version(kProtocolVersion);
     (*info->mutable_vocab_size())["model"] = static_cast<int32_t>(engine_->vocab_size());
@@ -222,13 +224,45 @@ class RolloutService final : public RankService, private Rollout::Service {
     return absl::OkStatus();
   }
 
+  static void Accumulate(const RolloutRankInfo& rank, RolloutRankInfo* sum) {
+    sum->set_running(sum->running() + rank.running());
+    sum->set_waiting(sum->waiting() + rank.waiting());
+    sum->set_blocks(sum->blocks() + rank.blocks());
+    sum->set_blocks_in_use(sum->blocks_in_use() + rank.blocks_in_use());
+    sum->set_preemptions(sum->preemptions() + rank.preemptions());
+    sum->set_prefill_tokens(sum->prefill_tokens() + rank.prefill_tokens());
+    sum->set_generated_tokens(sum->generated_tokens() + rank.generated_tokens());
+    sum->set_admitted_tokens(sum->admitted_tokens() + rank.admitted_tokens());
+    sum->set_cached_tokens(sum->cached_tokens() + rank.cached_tokens());
+    sum->set_prefill_tokens_per_second(sum->prefill_tokens_per_second() + rank.prefill_tokens_per_second());
+    sum->set_generated_tokens_per_second(sum->generated_tokens_per_second() + rank.generated_tokens_per_second());
+  }
+
+  void SetMetrics(const RolloutRankInfo& sum, ServiceInfo* info) const {
+    const auto share = [](int64_t part, int64_t whole) {
+      return whole == 0 ? 0.0 : static_cast<double>(part) / static_cast<double>(whole);
+    };
+    auto& metrics = *info->mutable_metrics();
+    metrics["rollout/running"] = static_cast<double>(sum.running());
+    metrics["rollout/waiting"] = static_cast<double>(sum.waiting());
+    metrics["rollout/paused"] = dispatcher_.paused() ? 1 : 0;
+    metrics["rollout/kv_cache_usage"] = share(sum.blocks_in_use(), sum.blocks());
+    metrics["rollout/prefix_cache_hit_rate"] = share(sum.cached_tokens(), sum.admitted_tokens());
+    metrics["rollout/preemptions"] = static_cast<double>(sum.preemptions());
+    metrics["rollout/prefill_tokens"] = static_cast<double>(sum.prefill_tokens());
+    metrics["rollout/generated_tokens"] = static_cast<double>(sum.generated_tokens());
+    metrics["rollout/prefill_tokens_per_second"] = sum.prefill_tokens_per_second();
+    metrics["rollout/generated_tokens_per_second"] = sum.generated_tokens_per_second();
+  }
+
   absl::Status CheckVersion(uint64_t wanted) const {
     if (wanted == engine_->version()) return absl::OkStatus();
     return absl::FailedPreconditionError(
         absl::StrCat("header.policy_version is ", wanted, ", but the weights in use are version ", engine_->version()));
   }
 
-  absl::Status DoGenerate(absl::Time deadline, grpc::ServerReaderWriter<GeneratedSequence, GenerateRequest>* stream) {
+  absl::Status DoGenerate(grpc::ServerContext* context,
+                          grpc::ServerReaderWriter<GenerateReply, GenerateRequest>* stream) {
     QUARTET_RETURN_IF_ERROR(CheckServing());
     std::optional<GenerateHeader> header;
     std::vector<Prompt> prompts;
@@ -237,40 +271,30 @@ class RolloutService final : public RankService, private Rollout::Service {
     QUARTET_RETURN_IF_ERROR(engine_->Check(sampling));
     std::set<uint64_t> seen;
     for (const Prompt& prompt : prompts) {
-      GenerateTask task;
-      *task.mutable_prompt() = prompt;
-      QUARTET_RETURN_IF_ERROR(engine_->Check(sampling, ToTask(task)));
+      GenerationTask task;
+      task.prompt_index = prompt.index();
+      task.ids.assign(prompt.ids().begin(), prompt.ids().end());
+      QUARTET_RETURN_IF_ERROR(engine_->Check(sampling, task));
       if (!seen.insert(prompt.index()).second) {
         return absl::InvalidArgumentError(absl::StrCat("prompt ", prompt.index(), ": its index comes twice"));
       }
     }
-    QUARTET_RETURN_IF_ERROR(CheckVersion(header->policy_version()));
     QUARTET_RETURN_IF_ERROR(FailPoint("rollout.generate"));
-    if (prompts.empty()) return absl::OkStatus();
-
-    const std::vector<std::vector<GenerateTask>> shares = Spread(prompts, sampling, context_.world_size);
-    std::vector<RankInput> inputs = ForAll(*header);
-    for (int rank = 0; rank < context_.world_size; ++rank) {
-      for (const GenerateTask& task : shares[rank]) inputs[rank].items.push_back(task.SerializeAsString());
-    }
+    const auto begin = [&] { return CheckVersion(header->policy_version()); };
     const absl::Time start = absl::Now();
-    QUARTET_ASSIGN_OR_RETURN(const std::vector<RankOutput> outputs, group_.Run(kGenerate, std::move(inputs), deadline));
-    uint64_t tokens = 0;
-    size_t sequences = 0;
-    for (const RankOutput& output : outputs) {
-      GenerateSummary summary;
-      if (!summary.ParseFromString(output.summary)) return absl::InternalError("unreadable GenerateSummary");
-      tokens += summary.generated_tokens();
-      sequences += output.items.size();
-      for (const std::string& item : output.items) {
-        GeneratedSequence sequence;
-        if (!sequence.ParseFromString(item)) return absl::InternalError("unreadable GeneratedSequence");
-        if (!stream->Write(sequence)) return absl::CancelledError("the client is gone");
+    int64_t tokens = 0;
+    int64_t sequences = 0;
+    const auto reply = [&](const GenerateReply& one) {
+      if (one.has_sequence()) {
+        ++sequences;
+        tokens += one.sequence().log_probs_size();
       }
-    }
+      return stream->Write(one);
+    };
+    QUARTET_RETURN_IF_ERROR(dispatcher_.Generate(*header, prompts, begin, GoneOf(context), reply));
     const double seconds = absl::ToDoubleSeconds(absl::Now() - start);
     QUARTET_LOG(kInfo) << "generated " << sequences << " sequences, " << tokens << " tokens in " << seconds << " s ("
-                       << tokens / seconds << " tokens/s)";
+                       << static_cast<double>(tokens) / seconds << " tokens/s)";
     return absl::OkStatus();
   }
 
@@ -317,7 +341,7 @@ class RolloutService final : public RankService, private Rollout::Service {
     return bytes;
   }
 
-  absl::Status DoCommitUpdate(absl::Time deadline, uint64_t version, CommitUpdateReply* reply) {
+  absl::Status DoCommitUpdate(grpc::ServerContext* context, uint64_t version, CommitUpdateReply* reply) {
     const std::lock_guard lock(update_mutex_);
     if (version == 0 || version != verified_version_) {
       return absl::FailedPreconditionError(
@@ -328,7 +352,8 @@ class RolloutService final : public RankService, private Rollout::Service {
     QUARTET_RETURN_IF_ERROR(FailPoint("rollout.commit"));
     VersionHeader header;
     header.set_version(version);
-    QUARTET_RETURN_IF_ERROR(group_.Run(kCommit, ForAll(header), deadline).status());
+    QUARTET_RETURN_IF_ERROR(dispatcher_.Quietly(
+        GoneOf(context), [&] { return group_.Run(kCommit, ForAll(header), DeadlineOf(*context)).status(); }));
     verified_version_ = 0;
     reply->set_policy_version(version);
     QUARTET_LOG(kInfo) << "weights are version " << version << " now";
@@ -342,17 +367,87 @@ class RolloutService final : public RankService, private Rollout::Service {
 
   // ---- One rank's part.
 
-  absl::Status GenerateHere(const GenerateHeader& header, const std::vector<GenerateTask>& tasks,
-                            GenerateSummary* summary, std::vector<GeneratedSequence>* sequences) {
-    // A commit may have come between the leader's check and this.
-    QUARTET_RETURN_IF_ERROR(CheckVersion(header.policy_version()));
-    std::vector<GenerationTask> work;
-    for (const GenerateTask& task : tasks) work.push_back(ToTask(task));
-    const int64_t tokens_before = engine_->stats().generated_tokens;
-    QUARTET_RETURN_IF_ERROR(engine_->Generate(
-        header.sampling(), work, [&](GeneratedSequence sequence) { sequences->push_back(std::move(sequence)); }));
-    summary->set_generated_tokens(engine_->stats().generated_tokens - tokens_before);
+  // Applies work on the executor thread; false where this rank is stopping.
+  bool DoHere(const std::deque<RankWork>& works, const std::function<void(RankEvents)>& answer) {
+    RankWorker::Result result;
+    absl::Status status = group_.RunHere([&] {
+      result = worker_.Do(*engine_, works);
+      return absl::OkStatus();
+    });
+    for (RankEvents& events : result.answers) answer(std::move(events));
+    if (sharded()) status.Update(result.status);
+    if (!status.ok() && !absl::IsCancelled(status)) group_.Break(status);
+    return status.ok();
+  }
+
+  absl::Status StartLeading() {
+    std::vector<std::shared_ptr<RankPipe>> pipes(context_.world_size);
+    for (int rank = 1; rank < context_.world_size; ++rank) {
+      QUARTET_ASSIGN_OR_RETURN(pipes[rank], group_.OpenPipe(rank, kWork));
+    }
+    for (int rank = 1; rank < context_.world_size; ++rank) {
+      threads_.emplace_back([this, rank, pipe = pipes[rank]] { Listen(rank, *pipe); });
+      if (!sharded()) threads_.emplace_back([this, rank, pipe = pipes[rank]] { Supply(rank, *pipe); });
+    }
+    threads_.emplace_back([this, pipes] { sharded() ? LeadInLockstep(pipes) : LeadAlone(); });
     return absl::OkStatus();
+  }
+
+  void LeadAlone() {
+    Dispatcher::Works works;
+    while (dispatcher_.Take(0, /*wait=*/!worker_.busy(), &works)) {
+      if (!DoHere(works, [this](RankEvents events) { dispatcher_.Answer(0, std::move(events)); })) return;
+    }
+  }
+
+  // The followers make the forward that this rank makes: its gathers wait for them.
+  void LeadInLockstep(const std::vector<std::shared_ptr<RankPipe>>& pipes) {
+    std::vector<Dispatcher::Works> works;
+    while (dispatcher_.TakeStep(&works)) {
+      for (int rank = 1; rank < context_.world_size; ++rank) {
+        for (const RankWork& work : works[rank]) pipes[rank]->Write(work.SerializeAsString());
+      }
+      if (!DoHere(works[0], [this](RankEvents events) { dispatcher_.Answer(0, std::move(events)); })) return;
+    }
+  }
+
+  // Takes one follower's work to it.
+  void Supply(int rank, RankPipe& pipe) {
+    Dispatcher::Works works;
+    while (dispatcher_.Take(rank, /*wait=*/true, &works)) {
+      for (const RankWork& work : works) {
+        if (!pipe.Write(work.SerializeAsString())) return;
+      }
+    }
+  }
+
+  // Takes one follower's answers.
+  void Listen(int rank, RankPipe& pipe) {
+    std::string message;
+    while (pipe.Read(&message)) {
+      RankEvents events;
+      if (!events.ParseFromString(message)) {
+        group_.Break(absl::InternalError(absl::StrCat("rank ", rank, ": unreadable RankEvents")));
+        return;
+      }
+      dispatcher_.Answer(rank, std::move(events));
+    }
+    dispatcher_.Fail(absl::UnavailableError(absl::StrCat("rank ", rank, " (", group_.endpoints()[rank], ") is gone")));
+  }
+
+  // The follower's side, for as long as the leader lives.
+  void Follow(RankPipe& pipe) {
+    WorkInbox inbox;
+    std::jthread reader([&] {
+      std::string message;
+      RankWork work;
+      while (pipe.Read(&message) && work.ParseFromString(message)) inbox.Put(std::move(work));
+      inbox.Close();
+    });
+    std::deque<RankWork> works;
+    while (inbox.Take(/*wait=*/!worker_.busy(), &works)) {
+      if (!DoHere(works, [&](const RankEvents& events) { pipe.Write(events.SerializeAsString()); })) return;
+    }
   }
 
   absl::Status PullHere(const PullHeader& header, PullSummary* summary) {
@@ -389,13 +484,27 @@ class RolloutService final : public RankService, private Rollout::Service {
     staging_.reset();
   }
 
-  RankInfo InfoHere() const {
-    RankInfo info = DescribeRank(context_, ledger_);
+  RolloutRankInfo InfoHere() const {
+    RolloutRankInfo described;
+    RankInfo& info = *described.mutable_info();
+    info = DescribeRank(context_, ledger_);
     int64_t parameters = 0;
     for (const ParameterSpec& tensor : engine_->tensors()) parameters += tensor.numel();
     info.set_model_parameters(parameters);
     info.set_gathered_bytes_per_parameter(static_cast<int32_t>(DtypeSize(engine_->resident_dtype())));
-    return info;
+    const RolloutEngineStats stats = engine_->stats();
+    described.set_running(stats.running);
+    described.set_waiting(stats.waiting);
+    described.set_blocks(stats.blocks);
+    described.set_blocks_in_use(stats.blocks_in_use);
+    described.set_preemptions(stats.preemptions);
+    described.set_prefill_tokens(stats.prefill_tokens);
+    described.set_generated_tokens(stats.generated_tokens);
+    described.set_admitted_tokens(stats.admitted_tokens);
+    described.set_cached_tokens(stats.cached_tokens);
+    described.set_prefill_tokens_per_second(stats.prefill_tokens_per_second);
+    described.set_generated_tokens_per_second(stats.generated_tokens_per_second);
+    return described;
   }
 
   const RunConfig config_;
@@ -406,6 +515,9 @@ class RolloutService final : public RankService, private Rollout::Service {
   std::unique_ptr<RolloutEngine> engine_;
   std::atomic<bool> loaded_ = false;  // engine_ may be used
   ReplayGuard guard_;
+  Dispatcher dispatcher_;             // on the leader
+  RankWorker worker_;                 // this rank's
+  std::vector<std::thread> threads_;  // of the leader, between dispatcher_ and the ranks
 
   // The leader: one update call at a time.
   std::mutex update_mutex_;

@@ -5,9 +5,12 @@
 #include <grpcpp/grpcpp.h>
 
 #include <atomic>
+#include <chrono>
 #include <cmath>
 #include <cstring>
+#include <functional>
 #include <map>
+#include <memory>
 #include <set>
 #include <string>
 #include <thread>
@@ -15,11 +18,14 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
 #include "core/config/run_config.h"
 #include "core/safetensors/reader.h"
 #include "core/service/rank_server.h"
 #include "gtest/gtest.h"
 #include "proto/rollout.grpc.pb.h"
+#include "rollout/cut_off_proxy.h"
 #include "rollout/fake_publisher.h"
 
 namespace quartet {
@@ -32,13 +38,14 @@ constexpr char kModel[] = "core/model/testdata/llama";
 
 class Service {
  public:
-  Service(int ranks, int zero_stage) {
+  Service(int ranks, int zero_stage, const std::function<void(RolloutConfig*)>& change = nullptr) {
     RunConfig config;
     config.mutable_rollout()->set_pretrain(kModel);
     config.mutable_rollout()->set_dtype("fp32");
     config.mutable_rollout()->set_zero_stage(zero_stage);
     config.mutable_rollout()->set_max_model_len(128);
     config.mutable_services()->mutable_rollout()->set_ranks(ranks);
+    if (change) change(config.mutable_rollout());
     const absl::Status resolved = ResolveRunConfig(&config, "");
     EXPECT_TRUE(resolved.ok()) << resolved;
     for (int rank = 0; rank < ranks; ++rank) {
@@ -76,22 +83,45 @@ class Service {
   }
 
   grpc::Status Generate(const GenerateHeader& header, const std::vector<Prompt>& prompts, Answers* answers) {
-    grpc::ClientContext context;
-    auto stream = stub_->Generate(&context);
-    GenerateRequest request;
-    *request.mutable_header() = header;
-    stream->Write(request);
-    for (const Prompt& prompt : prompts) {
-      *request.mutable_item() = prompt;
-      stream->Write(request);
+    return Stream(header, prompts).ReadAll(answers);
+  }
+
+  // A call of Generate that is under way.
+  class Call {
+   public:
+    Call(Rollout::Stub& stub, const GenerateHeader& header, const std::vector<Prompt>& prompts,
+         std::chrono::milliseconds timeout) {
+      context_.set_deadline(std::chrono::system_clock::now() + timeout);
+      stream_ = stub.Generate(&context_);
+      GenerateRequest request;
+      *request.mutable_header() = header;
+      stream_->Write(request);
+      for (const Prompt& prompt : prompts) {
+        *request.mutable_item() = prompt;
+        stream_->Write(request);
+      }
+      stream_->WritesDone();
     }
-    stream->WritesDone();
-    GeneratedSequence sequence;
-    while (stream->Read(&sequence)) {
-      const auto key = std::pair(sequence.prompt_index(), sequence.sample());
-      EXPECT_TRUE(answers->emplace(key, sequence).second) << "a sequence came twice";
+    bool Read(GenerateReply* reply) { return stream_->Read(reply); }
+    void Cancel() { context_.TryCancel(); }
+    grpc::Status Finish() { return stream_->Finish(); }
+    grpc::Status ReadAll(Answers* answers) {
+      GenerateReply reply;
+      while (Read(&reply)) {
+        const GeneratedSequence& sequence = reply.sequence();
+        const auto key = std::pair(sequence.prompt_index(), sequence.sample());
+        EXPECT_TRUE(answers->emplace(key, sequence).second) << "a sequence came twice";
+      }
+      return Finish();
     }
-    return stream->Finish();
+
+   private:
+    grpc::ClientContext context_;
+    std::unique_ptr<grpc::ClientReaderWriter<GenerateRequest, GenerateReply>> stream_;
+  };
+  Call Stream(const GenerateHeader& header, const std::vector<Prompt>& prompts,
+              std::chrono::milliseconds timeout = std::chrono::minutes(2)) {
+    return Call(*stub_, header, prompts, timeout);
   }
 
   // What version `version` answers to the usual prompts.
@@ -124,6 +154,29 @@ class Service {
     grpc::ClientContext context;
     CommitUpdateReply reply;
     return stub_->CommitUpdate(&context, request, &reply);
+  }
+  grpc::Status Pause(PauseRequest::Mode mode, uint64_t* in_flight = nullptr) {
+    grpc::ClientContext context;
+    PauseRequest request;
+    *request.mutable_identity() = NextIdentity();
+    request.set_mode(mode);
+    PauseReply reply;
+    const grpc::Status status = stub_->Pause(&context, request, &reply);
+    if (in_flight != nullptr) *in_flight = reply.sequences_in_flight();
+    return status;
+  }
+  grpc::Status Resume() {
+    grpc::ClientContext context;
+    ResumeRequest request;
+    *request.mutable_identity() = NextIdentity();
+    ResumeReply reply;
+    return stub_->Resume(&context, request, &reply);
+  }
+  double Metric(const std::string& name) { return Info().metrics().at("rollout/" + name); }
+  // Until the metric has that value.
+  void Await(const std::string& name, double value) {
+    for (int i = 0; i < 5000 && Metric(name) != value; ++i) absl::SleepFor(absl::Milliseconds(2));
+    EXPECT_EQ(Metric(name), value) << name;
   }
   grpc::Status Abort() {
     grpc::ClientContext context;
@@ -212,6 +265,166 @@ class RolloutServiceTest : public testing::TestWithParam<std::pair<int, int>> {
 INSTANTIATE_TEST_SUITE_P(Groups, RolloutServiceTest,
                          testing::Values(std::pair(1, 0), std::pair(2, 0), std::pair(2, 3)));
 
+// A header for answers that take long: `tokens` each, whatever the model says.
+GenerateHeader LongHeader(size_t prompts, int32_t samples, int32_t tokens) {
+  GenerateHeader header = HeaderFor(prompts, samples, 1);
+  header.mutable_sampling()->set_ignore_eos(true);
+  header.mutable_sampling()->set_max_new_tokens(tokens);
+  return header;
+}
+
+TEST_P(RolloutServiceTest, HandsOutEachSequenceAsItEnds) {
+  const std::vector<Prompt> prompts = SomePrompts();
+  GenerateHeader header = LongHeader(5, 40, 60);
+  header.mutable_sampling()->set_ignore_eos(false);
+  for (int id = 0; id < 50; ++id) header.mutable_sampling()->add_stop_token_ids(id);
+  auto call = service_.Stream(header, prompts);
+  GenerateReply reply;
+  ASSERT_TRUE(call.Read(&reply));
+  EXPECT_TRUE(reply.has_sequence());
+  // Others are still being made.
+  EXPECT_GT(service_.Metric("running"), 0);
+  Answers answers;
+  EXPECT_TRUE(call.ReadAll(&answers).ok());
+  EXPECT_EQ(answers.size(), 5u * 40 - 1);
+  service_.Await("kv_cache_usage", 0);
+}
+
+TEST_P(RolloutServiceTest, StreamsTokensWhereAsked) {
+  GenerateHeader header = HeaderFor(5, 2, 1);
+  header.set_stream_tokens(true);
+  auto call = service_.Stream(header, SomePrompts());
+  std::map<std::pair<uint64_t, int32_t>, GeneratedTokens> streamed;
+  Answers answers;
+  GenerateReply reply;
+  while (call.Read(&reply)) {
+    if (reply.has_sequence()) {
+      answers[{reply.sequence().prompt_index(), reply.sequence().sample()}] = reply.sequence();
+    } else {
+      const std::pair key(reply.tokens().prompt_index(), reply.tokens().sample());
+      EXPECT_EQ(answers.count(key), 0u) << "a token behind its sequence";
+      streamed[key].MergeFrom(reply.tokens());
+    }
+  }
+  ASSERT_TRUE(call.Finish().ok());
+  EXPECT_EQ(answers.size(), 10u);
+  for (const auto& [key, sequence] : answers) {
+    const GeneratedTokens& tokens = streamed[key];
+    ASSERT_EQ(tokens.ids_size(), sequence.log_probs_size());
+    const int prompt = sequence.tokens().ids_size() - tokens.ids_size();
+    for (int t = 0; t < tokens.ids_size(); ++t) {
+      EXPECT_EQ(tokens.ids(t), sequence.tokens().ids(prompt + t));
+      EXPECT_EQ(tokens.log_probs(t), sequence.log_probs(t));
+    }
+  }
+}
+
+TEST_P(RolloutServiceTest, ACallThatIsClosedOrLateGivesItsBlocksBackAndLeavesOthersAlone) {
+  const auto expected = service_.Ids(0);
+  auto closed = service_.Stream(LongHeader(5, 100, 80), SomePrompts());
+  auto late = service_.Stream(LongHeader(5, 100, 80), SomePrompts(), std::chrono::milliseconds(300));
+  GenerateReply reply;
+  ASSERT_TRUE(closed.Read(&reply));
+  std::thread other([&] { EXPECT_EQ(service_.Ids(0), expected); });
+  closed.Cancel();
+  while (closed.Read(&reply)) {
+  }
+  EXPECT_EQ(closed.Finish().error_code(), grpc::StatusCode::CANCELLED);
+  while (late.Read(&reply)) {
+  }
+  EXPECT_EQ(late.Finish().error_code(), grpc::StatusCode::DEADLINE_EXCEEDED);
+  other.join();
+  service_.Await("running", 0);
+  EXPECT_EQ(service_.Metric("kv_cache_usage"), 0);
+  EXPECT_EQ(service_.Metric("waiting"), 0);
+}
+
+TEST_P(RolloutServiceTest, ManyCallsAtOnceGetWhatEachWouldGetAlone) {
+  const auto expected = service_.Ids(0);
+  std::vector<std::thread> callers;
+  for (int i = 0; i < 6; ++i) callers.emplace_back([&] { EXPECT_EQ(service_.Ids(0), expected); });
+  for (std::thread& caller : callers) caller.join();
+  service_.Await("kv_cache_usage", 0);
+}
+
+TEST_P(RolloutServiceTest, SequencesThatAPauseKeepsGoOnUnderNewWeights) {
+  auto call = service_.Stream(LongHeader(5, 4, 80), SomePrompts());
+  while (service_.Metric("generated_tokens") < 40) {
+  }
+  uint64_t in_flight = 0;
+  ASSERT_TRUE(service_.Pause(PauseRequest::KEEP, &in_flight).ok());
+  ASSERT_EQ(in_flight, 20u);
+  EXPECT_EQ(service_.Metric("paused"), 1);
+  const double generated = service_.Metric("generated_tokens");
+  const auto publisher = Publish(4, /*negate=*/true);
+  ASSERT_TRUE(service_.Begin(publisher->manifest()).ok());
+  ASSERT_TRUE(service_.Commit(4).ok());
+  EXPECT_EQ(service_.Metric("generated_tokens"), generated);
+  // What comes during the pause is answered after it, by the version that is in use then.
+  std::thread later([&] { service_.Ids(4); });
+  ASSERT_TRUE(service_.Resume().ok());
+  later.join();
+  Answers answers;
+  ASSERT_TRUE(call.ReadAll(&answers).ok());
+  EXPECT_EQ(answers.size(), 20u);
+  int both = 0;
+  for (const auto& [key, sequence] : answers) {
+    ASSERT_EQ(sequence.policy_versions_size(), 80);
+    for (int t = 1; t < 80; ++t) EXPECT_GE(sequence.policy_versions(t), sequence.policy_versions(t - 1));
+    both += sequence.policy_versions(0) == 0 && sequence.policy_versions(79) == 4;
+  }
+  EXPECT_GT(both, 0);
+  EXPECT_EQ(service_.Metric("paused"), 0);
+}
+
+TEST_P(RolloutServiceTest, APauseCanEndOrAwaitWhatIsInFlight) {
+  auto aborted = service_.Stream(LongHeader(5, 20, 80), SomePrompts());
+  while (service_.Metric("generated_tokens") < 40) {
+  }
+  ASSERT_TRUE(service_.Pause(PauseRequest::ABORT).ok());
+  Answers answers;
+  ASSERT_TRUE(aborted.ReadAll(&answers).ok());
+  EXPECT_EQ(answers.size(), 100u);
+  for (const auto& [key, sequence] : answers) {
+    EXPECT_EQ(sequence.finish_reason(), GeneratedSequence::ABORTED);
+    EXPECT_EQ(sequence.log_probs_size(), sequence.policy_versions_size());
+  }
+  ASSERT_TRUE(service_.Resume().ok());
+
+  auto awaited = service_.Stream(LongHeader(5, 2, 40), SomePrompts());
+  GenerateReply reply;
+  while (service_.Metric("running") == 0) {
+  }
+  uint64_t in_flight = 1;
+  ASSERT_TRUE(service_.Pause(PauseRequest::WAIT, &in_flight).ok());
+  EXPECT_EQ(in_flight, 0u);
+  answers.clear();
+  ASSERT_TRUE(awaited.ReadAll(&answers).ok());
+  for (const auto& [key, sequence] : answers) EXPECT_EQ(sequence.finish_reason(), GeneratedSequence::LENGTH);
+  ASSERT_TRUE(service_.Resume().ok());
+  EXPECT_EQ(service_.Pause(PauseRequest::MODE_UNSPECIFIED).error_code(), grpc::StatusCode::INVALID_ARGUMENT);
+}
+
+TEST(RolloutService, RefusesWhatWouldWaitBehindTooMany) {
+  Service service(2, 0, [](RolloutConfig* rollout) {
+    rollout->set_max_num_seqs(2);
+    rollout->set_max_waiting(10);
+    rollout->set_rollout_batch_size(4);
+  });
+  auto most = service.Stream(LongHeader(5, 2, 80), SomePrompts());
+  while (service.Metric("running") == 0) {
+  }
+  Answers answers;
+  const grpc::Status refused = service.Generate(HeaderFor(5, 2, 1), SomePrompts(), &answers);
+  EXPECT_EQ(refused.error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED) << refused.error_message();
+  EXPECT_NE(refused.error_message().find("rollout.max_waiting"), std::string::npos) << refused.error_message();
+  EXPECT_TRUE(most.ReadAll(&answers).ok());
+  EXPECT_EQ(answers.size(), 10u);
+  EXPECT_GT(service.Metric("generated_tokens_per_second"), 0);
+  EXPECT_GT(service.Metric("prefill_tokens_per_second"), 0);
+  EXPECT_GT(service.Metric("prefix_cache_hit_rate"), 0);
+}
+
 TEST(RolloutService, AnyGroupOfRanksGeneratesTheSame) {
   Service one(1, 0);
   const auto expected = one.Ids(0);
@@ -262,6 +475,13 @@ TEST_P(RolloutServiceTest, KeepsTheOldWeightsWhenAnUpdateFailsAndTakesTheNextOne
   EXPECT_EQ(service_.Begin(publisher->manifest()).error_code(), grpc::StatusCode::UNAVAILABLE);
   EXPECT_EQ(service_.Ids(0), before);
 
+  for (const Fault fault : {Fault::kSkipsAChunk, Fault::kEndsEarly, Fault::kSendsAnotherRange}) {
+    publisher->set_fault(fault, 3);
+    status = service_.Begin(publisher->manifest());
+    EXPECT_EQ(status.error_code(), grpc::StatusCode::DATA_LOSS) << status.error_message();
+    EXPECT_EQ(service_.Ids(0), before);
+  }
+
   WeightManifest wrong = publisher->manifest();
   wrong.mutable_tensors(0)->add_shape(1);
   EXPECT_EQ(service_.Begin(wrong).error_code(), grpc::StatusCode::FAILED_PRECONDITION);
@@ -279,6 +499,48 @@ TEST_P(RolloutServiceTest, KeepsTheOldWeightsWhenAnUpdateFailsAndTakesTheNextOne
   next->Stop(1);
   EXPECT_EQ(service_.Begin(next->manifest()).error_code(), grpc::StatusCode::UNAVAILABLE);
   EXPECT_EQ(service_.Info().policy_version(), 2u);
+}
+
+TEST_P(RolloutServiceTest, ASenderThatDiesAtAnyTenthOfTheTransferChangesNothing) {
+  const auto greedy = [&](uint64_t version) {
+    GenerateHeader header = HeaderFor(5, 1, 0);
+    header.set_policy_version(version);
+    Answers answers;
+    const grpc::Status status = service_.Generate(header, SomePrompts(), &answers);
+    EXPECT_TRUE(status.ok()) << status.error_message();
+    std::vector<std::vector<int32_t>> ids;
+    for (const auto& [key, sequence] : answers) {
+      ids.emplace_back(sequence.tokens().ids().begin(), sequence.tokens().ids().end());
+    }
+    return ids;
+  };
+  const auto before = greedy(0);
+  const auto publisher = Publish(7, /*negate=*/true);
+  // The second source goes through `proxy`.
+  const auto manifest_through = [&](const CutOffProxy& proxy) {
+    WeightManifest manifest = publisher->manifest();
+    manifest.mutable_sources(1)->set_endpoint(proxy.endpoint());
+    return manifest;
+  };
+  int64_t whole = 0;
+  {
+    const CutOffProxy proxy(publisher->manifest().sources(1).endpoint());
+    ASSERT_TRUE(service_.Begin(manifest_through(proxy)).ok());
+    ASSERT_TRUE(service_.Abort().ok());
+    whole = proxy.passed();
+    ASSERT_GT(whole, 10000);
+  }
+  for (int tenth = 0; tenth < 10; ++tenth) {
+    const CutOffProxy proxy(publisher->manifest().sources(1).endpoint(), whole * tenth / 10);
+    const grpc::Status status = service_.Begin(manifest_through(proxy));
+    EXPECT_EQ(status.error_code(), grpc::StatusCode::UNAVAILABLE) << tenth << ": " << status.error_message();
+    EXPECT_NE(status.error_message().find(proxy.endpoint()), std::string::npos) << status.error_message();
+    EXPECT_EQ(service_.Commit(7).error_code(), grpc::StatusCode::FAILED_PRECONDITION);
+    EXPECT_EQ(greedy(0), before) << tenth;
+  }
+  ASSERT_TRUE(service_.Begin(publisher->manifest()).ok());
+  ASSERT_TRUE(service_.Commit(7).ok());
+  EXPECT_NE(greedy(7), before);
 }
 
 TEST_P(RolloutServiceTest, AnswersARepeatedCommitWithoutDoingItTwice) {

@@ -1,20 +1,27 @@
 // Which tokens the next forward computes: continuous batching over a block-paged cache. LibTorch-free.
 //
 // Every step fills one budget of tokens: first the running sequences (one token each when decoding, a chunk of the
-// prompt when not), then waiting ones in the order they came, as long as places and blocks last. Where a running
-// sequence finds no free block, shared prompts that nobody runs with are given up, then the sequence that was admitted
-// last goes back to waiting and will be computed again (preemption by recomputation).
+// prompt when not), then waiting ones as long as places and blocks last. Of the calls that wait, the one with the
+// fewest running sequences is served first, and within a call prompts come in their order: calls share the batch
+// evenly, however many prompts each has. Where a running sequence finds no free block, prompts that are kept for
+// waiting samples are given up, then the sequence that was admitted last goes back to waiting and will be computed
+// again (preemption by recomputation).
 //
-// Samples of one prompt share its full blocks: the first one computes them, the others wait for that and start behind
-// them. Blocks are reference counted; a shared block is full and never written again.
+// Full blocks are published (rollout/block_pool.h), so that a sequence starts behind what the cache still holds of it,
+// whoever computed that. Samples of one prompt are forked: the first one computes the prompt while the others wait; the
+// first token of each is drawn from the one row of logits at the prompt's end; then they share its full blocks and get
+// a copy of the last one where that is not full. A block that has more than one user is never written, but for the
+// places behind the prompt in that last block, which belong to the sample that computed it.
 #pragma once
 
 #include <cstdint>
 #include <deque>
+#include <map>
 #include <memory>
 #include <vector>
 
 #include "absl/status/status.h"
+#include "rollout/block_pool.h"
 
 namespace quartet {
 
@@ -26,18 +33,32 @@ struct SchedulerOptions {
   int64_t max_model_len = 2048;  // tokens
 };
 
+struct PromptGroup;
+
 struct Sequence {
+  uint64_t call = 0;
   uint64_t prompt_index = 0;
   int32_t sample = 0;
   int64_t prompt_len = 0;
   std::vector<int32_t> ids;  // prompt, then what was generated
+  // Of each generated token.
   std::vector<float> log_probs;
   std::vector<float> sampled_log_probs;
+  std::vector<uint64_t> versions;  // of the weights
 
   // The scheduler's.
+  PromptGroup* group = nullptr;
   int64_t computed = 0;         // tokens whose keys and values are in the cache
   std::vector<int32_t> blocks;  // token t lies in blocks[t / block_size]
-  int32_t prompt = 0;           // which Add
+  int64_t named_blocks = 0;     // full blocks whose prefix is `prefix`
+  uint64_t prefix = BlockPool::kEmptyPrefix;
+  bool publishes = true;
+};
+
+// Copies a block of all layers, before anything of the step is written.
+struct BlockCopy {
+  int32_t from;
+  int32_t to;
 };
 
 // Tokens [first, first + count) of a sequence; `last`: the sequence's last token is among them, so that its next one
@@ -49,56 +70,78 @@ struct ScheduledChunk {
   bool last;
 };
 
+struct ScheduledStep {
+  std::vector<BlockCopy> copies;  // in this order: one may read what an earlier one wrote
+  std::vector<ScheduledChunk> chunks;
+};
+
 // One thread.
 class Scheduler {
  public:
   explicit Scheduler(const SchedulerOptions& options);
+  ~Scheduler();
 
   // INVALID_ARGUMENT for a sequence that is empty or longer than max_model_len, RESOURCE_EXHAUSTED for one that could
   // not get enough blocks with the whole cache to itself.
   absl::Status CheckFits(int64_t prompt_len, int64_t max_new_tokens) const;
 
   // Samples [first_sample, first_sample + samples) of a prompt for which CheckFits holds.
-  void Add(uint64_t prompt_index, const std::vector<int32_t>& prompt, int32_t first_sample, int32_t samples);
+  void Add(uint64_t call, uint64_t prompt_index, const std::vector<int32_t>& prompt, int32_t first_sample,
+           int32_t samples);
 
-  bool idle() const { return running_.empty() && waiting_.empty(); }
+  bool idle() const { return calls_.empty(); }
 
-  // What to compute next; empty only when idle. At most one chunk a sequence.
-  std::vector<ScheduledChunk> Schedule();
+  // What to compute next; without chunks only when idle. At most one chunk a sequence.
+  ScheduledStep Schedule();
 
-  // The chunk is in the cache now. Before its sequence's next token is appended.
-  void Computed(const ScheduledChunk& chunk);
+  // The chunk is in the cache now; before any token is appended. Returns the sequences whose next token is to be drawn
+  // from the logits behind the chunk: none where it is not `last`, else its own one, and after it those that wait for
+  // its prompt.
+  std::vector<Sequence*> Computed(const ScheduledChunk& chunk);
 
-  // Takes a running sequence out. Its place and blocks are free for the next Schedule.
+  // Takes a sequence out that runs or has just been returned by Computed. Its place and blocks are free for the next
+  // Schedule.
   std::unique_ptr<Sequence> Finish(Sequence* sequence);
 
-  // Drops everything, after an error.
-  void Clear();
+  // Takes out all sequences of a call, running or waiting.
+  std::vector<std::unique_ptr<Sequence>> Cancel(uint64_t call);
 
-  int64_t free_blocks() const { return static_cast<int64_t>(free_.size()); }
+  // The model's weights are others now. What runs goes on with its keys and values; nobody else finds them.
+  void FlushPrefixes();
+
+  int64_t running() const { return static_cast<int64_t>(running_.size()); }
+  int64_t waiting() const { return waiting_; }
+  int64_t blocks_in_use() const { return pool_.size() - pool_.free(); }
+  int64_t num_blocks() const { return pool_.size(); }
   int64_t preemptions() const { return preemptions_; }
+  // Tokens of the sequences that were admitted, and how many of them were in the cache then.
+  int64_t admitted_tokens() const { return admitted_tokens_; }
+  int64_t cached_tokens() const { return cached_tokens_; }
 
  private:
-  struct SharedPrompt {
-    int64_t blocks_wanted = 0;  // full blocks that samples can share; 0: none
-    int64_t waiting = 0;        // samples in waiting_
-    Sequence* computing = nullptr;
-    std::vector<int32_t> blocks;
-  };
+  struct Call;
 
   bool Grow(Sequence* sequence, int64_t tokens);
   bool MakeRoom(const Sequence* beneficiary);
-  void Release(std::vector<int32_t>* blocks);
-  void DropUnusedPrompt(SharedPrompt* prompt);
+  bool Admit(PromptGroup* group, ScheduledStep* step);
+  Call* NextCall();
+  void Publish(Sequence* sequence);
   void Preempt(size_t running_index);
+  void MakeReady(PromptGroup* group);
+  void KeepPrompt(const Sequence& sequence);
+  void GiveUpPrompt(PromptGroup* group);
+  void ReleaseBlocks(std::vector<int32_t>* blocks);
+  void Forget(Sequence* sequence);
 
-  SchedulerOptions options_;
-  std::deque<std::unique_ptr<Sequence>> waiting_;
+  const SchedulerOptions options_;
+  BlockPool pool_;
+  std::map<uint64_t, std::unique_ptr<Call>> calls_;
   std::vector<std::unique_ptr<Sequence>> running_;  // in the order of admission
-  std::vector<SharedPrompt> prompts_;
-  std::vector<int32_t> free_;  // taken from the back
-  std::vector<int32_t> references_;
+  std::vector<PromptGroup*> kept_prompts_;          // groups that hold blocks for samples that wait
+  int64_t waiting_ = 0;
   int64_t preemptions_ = 0;
+  int64_t admitted_tokens_ = 0;
+  int64_t cached_tokens_ = 0;
 };
 
 }  // namespace quartet

@@ -11,10 +11,17 @@
 namespace quartet {
 namespace {
 
-std::vector<int32_t> PromptOf(int64_t length) { return std::vector<int32_t>(length, 1); }
+constexpr uint64_t kCall = 1;
 
-// Plays the engine: computes every chunk, remembers which token each place of the cache holds, and checks on the way
-// that a sequence finds its own tokens in its blocks. Sequences end after `new_tokens`.
+// Tokens that no other prompt has.
+std::vector<int32_t> PromptOf(int64_t length, int32_t name = 0) {
+  std::vector<int32_t> ids(length);
+  for (int64_t i = 0; i < length; ++i) ids[i] = static_cast<int32_t>(1000 * (name + 1) + i);
+  return ids;
+}
+
+// Plays the engine: computes every chunk, remembers which token of which history each place of the cache holds, and
+// checks that a sequence finds exactly its own there. Sequences end after `new_tokens`.
 class Player {
  public:
   Player(const SchedulerOptions& options, int64_t new_tokens)
@@ -22,39 +29,61 @@ class Player {
 
   Scheduler& scheduler() { return scheduler_; }
   int64_t computed_tokens() const { return computed_tokens_; }
-  int64_t most_running() const { return most_running_; }
+  int64_t copies() const { return copies_; }
   const std::vector<std::pair<uint64_t, int32_t>>& finished() const { return finished_; }
+  // Sequences of each call that the last step computed.
+  const std::map<uint64_t, int>& shares() const { return shares_; }
+
+  void Add(const std::vector<int32_t>& prompt, int32_t samples = 1, uint64_t call = kCall) {
+    scheduler_.Add(call, next_prompt_++, prompt, 0, samples);
+    left_[call] += samples;
+    added_under_.try_emplace(call, weights_);
+  }
 
   void Step() {
-    const std::vector<ScheduledChunk> chunks = scheduler_.Schedule();
-    ASSERT_FALSE(chunks.empty());
-    ASSERT_LE(static_cast<int64_t>(chunks.size()), options_.max_num_seqs);
-    most_running_ = std::max<int64_t>(most_running_, chunks.size());
+    const ScheduledStep step = scheduler_.Schedule();
+    ASSERT_FALSE(step.chunks.empty());
+    ASSERT_LE(static_cast<int64_t>(step.chunks.size()), options_.max_num_seqs);
+    for (const BlockCopy& copy : step.copies) {
+      ASSERT_NE(copy.from, copy.to);
+      for (int64_t i = 0; i < options_.block_size; ++i) cache_[{copy.to, i}] = cache_[{copy.from, i}];
+      ++copies_;
+    }
+    shares_.clear();
     int64_t tokens = 0;
-    for (const ScheduledChunk& chunk : chunks) {
+    for (const ScheduledChunk& chunk : step.chunks) {
       ASSERT_GT(chunk.count, 0);
       ASSERT_EQ(chunk.last, chunk.first + chunk.count == static_cast<int64_t>(chunk.sequence->ids.size()));
       tokens += chunk.count;
+      ++shares_[chunk.sequence->call];
       for (int64_t t = chunk.first; t < chunk.first + chunk.count; ++t)
-        cache_[Place(*chunk.sequence, t)] = Mark(*chunk.sequence, t);
+        cache_[Place(*chunk.sequence, t)] = History(*chunk.sequence, t);
     }
     // All writes of a step come before its reads.
-    for (const ScheduledChunk& chunk : chunks) {
+    for (const ScheduledChunk& chunk : step.chunks) {
       for (int64_t t = 0; t < chunk.first + chunk.count; ++t) {
-        ASSERT_EQ(cache_[Place(*chunk.sequence, t)], Mark(*chunk.sequence, t)) << "token " << t;
+        const auto held = cache_.find(Place(*chunk.sequence, t));
+        ASSERT_TRUE(held != cache_.end() && held->second.ids == History(*chunk.sequence, t).ids) << "token " << t;
+        ASSERT_GE(held->second.weights, added_under_[chunk.sequence->call]) << "token " << t;
       }
     }
     ASSERT_LE(tokens, options_.max_num_batched_tokens);
     computed_tokens_ += tokens;
-    for (const ScheduledChunk& chunk : chunks) scheduler_.Computed(chunk);
-    for (const ScheduledChunk& chunk : chunks) {
-      if (!chunk.last) continue;
-      chunk.sequence->ids.push_back(chunk.sequence->sample + 2);
-      if (static_cast<int64_t>(chunk.sequence->ids.size()) == chunk.sequence->prompt_len + new_tokens_) {
-        const auto sequence = scheduler_.Finish(chunk.sequence);
-        finished_.emplace_back(sequence->prompt_index, sequence->sample);
-      }
+    std::vector<Sequence*> draws;
+    for (const ScheduledChunk& chunk : step.chunks) {
+      const std::vector<Sequence*> drawn = scheduler_.Computed(chunk);
+      ASSERT_EQ(chunk.last, !drawn.empty());
+      draws.insert(draws.end(), drawn.begin(), drawn.end());
     }
+    ASSERT_EQ(std::set(draws.begin(), draws.end()).size(), draws.size()) << "a token is drawn twice";
+    for (Sequence* sequence : draws) {
+      sequence->ids.push_back(sequence->sample + 2);
+      if (static_cast<int64_t>(sequence->ids.size()) < sequence->prompt_len + new_tokens_) continue;
+      --left_[sequence->call];
+      const auto ended = scheduler_.Finish(sequence);
+      finished_.emplace_back(ended->prompt_index, ended->sample);
+    }
+    ASSERT_LE(scheduler_.blocks_in_use(), options_.num_blocks);
   }
 
   void PlayToTheEnd() {
@@ -64,15 +93,27 @@ class Player {
     }
   }
 
+  // How many sequences of the call were left.
+  int64_t Cancel(uint64_t call) {
+    const auto cancelled = scheduler_.Cancel(call);
+    EXPECT_EQ(static_cast<int64_t>(cancelled.size()), left_[call]);
+    return std::exchange(left_[call], 0);
+  }
+
+  void NewWeights() {
+    ++weights_;
+    scheduler_.FlushPrefixes();
+  }
+
  private:
-  // Tokens of the prompt are the same in all its samples; those generated are not.
-  struct Token {
-    uint64_t prompt;
-    int64_t position;
-    int32_t sample;
-    bool operator==(const Token&) const = default;
+  // What keys and values depend on: the tokens up to and with their own, and the weights.
+  struct Held {
+    std::vector<int32_t> ids;
+    int64_t weights = 0;
   };
-  Token Mark(const Sequence& s, int64_t t) const { return {s.prompt_index, t, t < s.prompt_len ? -1 : s.sample}; }
+  Held History(const Sequence& s, int64_t t) const {
+    return {std::vector<int32_t>(s.ids.begin(), s.ids.begin() + t + 1), weights_};
+  }
   std::pair<int32_t, int64_t> Place(const Sequence& s, int64_t t) const {
     return {s.blocks.at(t / options_.block_size), t % options_.block_size};
   }
@@ -80,10 +121,15 @@ class Player {
   SchedulerOptions options_;
   Scheduler scheduler_;
   int64_t new_tokens_;
+  uint64_t next_prompt_ = 0;
+  int64_t weights_ = 0;
   int64_t computed_tokens_ = 0;
-  int64_t most_running_ = 0;
+  int64_t copies_ = 0;
   std::vector<std::pair<uint64_t, int32_t>> finished_;
-  std::map<std::pair<int32_t, int64_t>, Token> cache_;
+  std::map<uint64_t, int64_t> left_;
+  std::map<uint64_t, int64_t> added_under_;  // weights, by call
+  std::map<uint64_t, int> shares_;
+  std::map<std::pair<int32_t, int64_t>, Held> cache_;
 };
 
 SchedulerOptions SmallOptions() {
@@ -98,21 +144,21 @@ SchedulerOptions SmallOptions() {
 
 TEST(Scheduler, MixesChunksOfPromptsWithDecodingInOneBudget) {
   Player player(SmallOptions(), 10);
-  player.scheduler().Add(0, PromptOf(5), 0, 1);
+  player.Add(PromptOf(5));
   player.Step();  // the whole first prompt
-  player.scheduler().Add(1, PromptOf(70), 0, 1);
-  const std::vector<ScheduledChunk> chunks = player.scheduler().Schedule();
-  ASSERT_EQ(chunks.size(), 2u);
-  EXPECT_EQ(chunks[0].count, 1);   // decodes
-  EXPECT_EQ(chunks[1].count, 31);  // what is left of the budget
-  EXPECT_FALSE(chunks[1].last);
+  player.Add(PromptOf(70, 1));
+  const ScheduledStep step = player.scheduler().Schedule();
+  ASSERT_EQ(step.chunks.size(), 2u);
+  EXPECT_EQ(step.chunks[0].count, 1);   // decodes
+  EXPECT_EQ(step.chunks[1].count, 31);  // what is left of the budget
+  EXPECT_FALSE(step.chunks[1].last);
 }
 
 TEST(Scheduler, AFinishedSequencesPlaceIsTakenInTheNextStep) {
   SchedulerOptions options = SmallOptions();
   options.max_num_seqs = 1;
   Player player(options, 1);
-  for (uint64_t i = 0; i < 3; ++i) player.scheduler().Add(i, PromptOf(3), 0, 1);
+  for (int32_t i = 0; i < 3; ++i) player.Add(PromptOf(3, i));
   for (uint64_t i = 0; i < 3; ++i) {
     player.Step();
     ASSERT_EQ(player.finished().size(), i + 1);
@@ -121,50 +167,148 @@ TEST(Scheduler, AFinishedSequencesPlaceIsTakenInTheNextStep) {
   EXPECT_TRUE(player.scheduler().idle());
 }
 
-TEST(Scheduler, SamplesOfAPromptShareItsFullBlocks) {
-  Player player(SmallOptions(), 2);
-  player.scheduler().Add(0, PromptOf(22), 0, 4);
+TEST(Scheduler, APromptIsComputedOnceForAllItsSamples) {
+  for (const int64_t length : {1, 4, 22, 24, 60}) {
+    for (const int64_t places : {1, 3, 8}) {
+      SchedulerOptions options = SmallOptions();
+      options.max_num_seqs = places;
+      Player player(options, 5);
+      player.Add(PromptOf(length), 8);
+      player.PlayToTheEnd();
+      // Each sample computes four of its five tokens: the last one never enters the cache.
+      EXPECT_EQ(player.computed_tokens(), length + 8 * 4) << length << " tokens, " << places << " places";
+      EXPECT_EQ(player.copies(), length % 4 == 0 ? 0 : 7);
+      EXPECT_EQ(player.finished().size(), 8u);
+      EXPECT_EQ(player.scheduler().blocks_in_use(), 0);
+    }
+  }
+}
+
+TEST(Scheduler, APromptStartsBehindWhatEarlierCallsLeftInTheCache) {
+  Player player(SmallOptions(), 3);
+  player.Add(PromptOf(22));
   player.PlayToTheEnd();
-  // The first sample computes 22 tokens and one it generated; three others the 2 behind the 5 full blocks, and theirs.
-  EXPECT_EQ(player.computed_tokens(), 23 + 3 * 3);
-  EXPECT_EQ(player.scheduler().free_blocks(), 64);
+  EXPECT_EQ(player.computed_tokens(), 22 + 2);
+  player.Add(PromptOf(22), 1, /*call=*/2);
+  player.PlayToTheEnd();
+  EXPECT_EQ(player.computed_tokens(), 24 + 2 + 2);  // behind five full blocks
+  std::vector<int32_t> longer = PromptOf(10);
+  longer.resize(30, 7);
+  player.Add(longer, 1, /*call=*/3);
+  player.PlayToTheEnd();
+  EXPECT_EQ(player.computed_tokens(), 28 + 22 + 2);  // behind the two blocks that are the same
+  EXPECT_EQ(player.scheduler().admitted_tokens(), 22 + 22 + 30);
+  EXPECT_EQ(player.scheduler().cached_tokens(), 20 + 8);
+}
+
+TEST(Scheduler, NothingIsFoundThatOtherWeightsComputed) {
+  Player player(SmallOptions(), 6);
+  player.Add(PromptOf(22));
+  player.Step();
+  player.NewWeights();
+  player.Add(PromptOf(22), 2, /*call=*/2);
+  player.PlayToTheEnd();
+  // The first one went on with what it had, and the second call computed the prompt again.
+  EXPECT_EQ(player.computed_tokens(), 22 + 5 + 22 + 2 * 5);
+  // What the first one computed under both weights is not found either.
+  player.NewWeights();
+  player.Add(PromptOf(22), 1, /*call=*/3);
+  player.PlayToTheEnd();
+  EXPECT_EQ(player.computed_tokens(), 59 + 22 + 5);
+}
+
+TEST(Scheduler, CallsShareThePlacesEvenly) {
+  SchedulerOptions options = SmallOptions();
+  options.num_blocks = 200;
+  Player player(options, 12);
+  for (int32_t i = 0; i < 20; ++i) player.Add(PromptOf(3, i), 1, /*call=*/1);
+  player.Step();
+  EXPECT_EQ(player.shares().at(1), 8);
+  for (int32_t i = 0; i < 4; ++i) player.Add(PromptOf(3, 20 + i), 2, /*call=*/2);
+  for (int32_t i = 0; i < 2; ++i) player.Add(PromptOf(3, 24 + i), 1, /*call=*/3);
+  // The places that become free go to the calls that have fewest, until all have the same.
+  for (int step = 0; step < 12; ++step) player.Step();
+  EXPECT_EQ(player.shares().at(1), 3);
+  EXPECT_EQ(player.shares().at(2), 3);
+  EXPECT_EQ(player.shares().at(3), 2);
+  player.PlayToTheEnd();
+  EXPECT_EQ(player.finished().size(), 30u);
+}
+
+TEST(Scheduler, ACancelledCallsBlocksAreFreeAtOnce) {
+  Player player(SmallOptions(), 9);
+  player.Add(PromptOf(21), 3, /*call=*/1);
+  player.Add(PromptOf(13, 1), 2, /*call=*/2);
+  player.Add(PromptOf(60, 2), 4, /*call=*/1);  // waits
+  player.Step();
+  player.Step();
+  EXPECT_EQ(player.Cancel(1), 7);
+  EXPECT_EQ(player.Cancel(1), 0);
+  player.Step();
+  EXPECT_LE(player.scheduler().blocks_in_use(), 2 * 4 + 4);
+  player.PlayToTheEnd();
+  EXPECT_EQ(player.finished(), (std::vector<std::pair<uint64_t, int32_t>>{{1, 0}, {1, 1}}));
+  EXPECT_EQ(player.scheduler().blocks_in_use(), 0);
 }
 
 TEST(Scheduler, PreemptsWhenBlocksRunOutAndStillFinishesEverything) {
   SchedulerOptions options = SmallOptions();
   options.num_blocks = 10;
   Player player(options, 20);
-  for (uint64_t i = 0; i < 6; ++i) player.scheduler().Add(i, PromptOf(7 + i), 0, 2);
+  for (int32_t i = 0; i < 6; ++i) player.Add(PromptOf(7 + i, i), 2);
   player.PlayToTheEnd();
   EXPECT_GT(player.scheduler().preemptions(), 0);
   EXPECT_EQ(player.finished().size(), 12u);
   EXPECT_EQ(std::set(player.finished().begin(), player.finished().end()).size(), 12u);
-  EXPECT_EQ(player.scheduler().free_blocks(), 10);
+  EXPECT_EQ(player.scheduler().blocks_in_use(), 0);
 }
 
-TEST(Scheduler, FinishesAnythingThatFits) {
+// Calls come, go and end while weights change, in caches of any size: nothing is lost, mixed up or kept for ever.
+TEST(Scheduler, KeepsItsPromisesInThousandsOfRandomSteps) {
   std::mt19937 random(11);
-  for (int trial = 0; trial < 300; ++trial) {
+  int64_t preemptions = 0;
+  int64_t cached = 0;
+  for (int trial = 0; trial < 150; ++trial) {
+    SCOPED_TRACE(trial);
     SchedulerOptions options;
     options.block_size = 1 + random() % 5;
-    options.num_blocks = 4 + random() % 30;
+    options.num_blocks = 6 + random() % 30;
     options.max_num_seqs = 1 + random() % 6;
     options.max_num_batched_tokens = 1 + random() % 40;
     options.max_model_len = 60;
     const int64_t new_tokens = 1 + random() % 15;
     Player player(options, new_tokens);
-    size_t samples = 0;
-    for (uint64_t prompt = 0; prompt < 6; ++prompt) {
-      const int64_t length = 1 + random() % 30;
-      if (!player.scheduler().CheckFits(length, new_tokens).ok()) continue;
-      const int32_t n = 1 + random() % 4;
-      player.scheduler().Add(prompt, PromptOf(length), 0, n);
-      samples += n;
+    size_t expected = 0;
+    uint64_t call = 0;
+    for (int step = 0; step < 150; ++step) {
+      const auto dice = random() % 20;
+      if (dice < 3) {
+        ++call;
+        for (uint64_t prompts = 1 + random() % 3; prompts > 0; --prompts) {
+          // Few different prompts of many lengths: prefixes are met again.
+          const std::vector<int32_t> prompt = PromptOf(1 + random() % 30, static_cast<int32_t>(random() % 3));
+          if (!player.scheduler().CheckFits(static_cast<int64_t>(prompt.size()), new_tokens).ok()) continue;
+          const auto samples = static_cast<int32_t>(1 + random() % 4);
+          player.Add(prompt, samples, call);
+          expected += samples;
+        }
+      } else if (dice == 3 && call > 0) {
+        expected -= player.Cancel(1 + random() % call);
+      } else if (dice == 4) {
+        player.NewWeights();
+      } else if (!player.scheduler().idle()) {
+        ASSERT_NO_FATAL_FAILURE(player.Step());
+      }
     }
-    ASSERT_NO_FATAL_FAILURE(player.PlayToTheEnd()) << "trial " << trial;
-    ASSERT_EQ(player.finished().size(), samples);
-    ASSERT_EQ(player.scheduler().free_blocks(), options.num_blocks);
+    ASSERT_NO_FATAL_FAILURE(player.PlayToTheEnd());
+    ASSERT_EQ(player.finished().size(), expected);
+    ASSERT_EQ(player.scheduler().blocks_in_use(), 0);
+    ASSERT_EQ(player.scheduler().waiting(), 0);
+    preemptions += player.scheduler().preemptions();
+    cached += player.scheduler().cached_tokens();
   }
+  EXPECT_GT(preemptions, 100);
+  EXPECT_GT(cached, 1000);
 }
 
 TEST(Scheduler, RefusesWhatCanNeverFit) {
@@ -179,15 +323,6 @@ TEST(Scheduler, RefusesWhatCanNeverFit) {
   EXPECT_EQ(too_long.code(), absl::StatusCode::kInvalidArgument);
   EXPECT_NE(too_long.message().find("max_model_len = 100"), too_long.message().npos) << too_long;
   EXPECT_EQ(scheduler.CheckFits(0, 1).code(), absl::StatusCode::kInvalidArgument);
-}
-
-TEST(Scheduler, ClearGivesEverythingBack) {
-  Player player(SmallOptions(), 5);
-  player.scheduler().Add(0, PromptOf(20), 0, 3);
-  player.Step();
-  player.scheduler().Clear();
-  EXPECT_TRUE(player.scheduler().idle());
-  EXPECT_EQ(player.scheduler().free_blocks(), 64);
 }
 
 }  // namespace

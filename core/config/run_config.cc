@@ -165,6 +165,7 @@ void FillDefaults(RunConfig* c) {
   QUARTET_DEFAULT(r, max_model_len, max_len);
   QUARTET_DEFAULT(r, max_num_seqs, 256);
   QUARTET_DEFAULT(r, max_num_batched_tokens, 2048);
+  QUARTET_DEFAULT(r, max_waiting, 65536);
   QUARTET_DEFAULT_TEXT(r, pretrain, c->actor().pretrain());
 
   AlgorithmConfig* a = c->mutable_algorithm();
@@ -281,6 +282,7 @@ absl::Status CheckRollout(const RolloutConfig& r) {
   QUARTET_RETURN_IF_ERROR(Integer("rollout.max_model_len", r.max_model_len(), 2, 2 * kMaxTokens));
   QUARTET_RETURN_IF_ERROR(Integer("rollout.max_num_seqs", r.max_num_seqs(), 1));
   QUARTET_RETURN_IF_ERROR(Integer("rollout.max_num_batched_tokens", r.max_num_batched_tokens(), 1));
+  QUARTET_RETURN_IF_ERROR(Integer("rollout.max_waiting", r.max_waiting(), 0));
   for (int32_t id : r.stop_token_ids()) QUARTET_RETURN_IF_ERROR(Integer("rollout.stop_token_ids", id, 0));
   return absl::OkStatus();
 }

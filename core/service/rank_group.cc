@@ -121,6 +121,58 @@ struct DropNotice {
   std::shared_ptr<OutputHandover> handover;
 };
 
+// Either side's stream.
+template <typename Stream>
+class StreamPipe : public RankPipe {
+ public:
+  explicit StreamPipe(Stream* stream) : stream_(stream) {}
+  bool Write(std::string message) override {
+    PipeMessage out;
+    out.set_data(std::move(message));
+    return stream_->Write(out);
+  }
+  bool Read(std::string* message) override {
+    PipeMessage in;
+    if (!stream_->Read(&in) || !in.has_data()) return false;
+    *message = std::move(*in.mutable_data());
+    return true;
+  }
+
+ private:
+  Stream* stream_;
+};
+
+// The leader's end.
+class LeaderPipe : public RankPipe {
+ public:
+  using Stream = grpc::ClientReaderWriter<PipeMessage, PipeMessage>;
+  // `on_end` is told once, why the other end does not answer any more.
+  LeaderPipe(Rank::Stub& stub, const std::string& name, std::function<void(const absl::Status&)> on_end)
+      : stream_(stub.Pipe(&context_)), pipe_(stream_.get()), on_end_(std::move(on_end)) {
+    PipeMessage open;
+    open.set_open(name);
+    stream_->Write(open);
+  }
+  bool Write(std::string message) override { return pipe_.Write(std::move(message)); }
+  bool Read(std::string* message) override {
+    if (ended_) return false;
+    if (pipe_.Read(message)) return true;
+    ended_ = true;
+    context_.TryCancel();
+    on_end_(FromGrpc(stream_->Finish()));
+    return false;
+  }
+  // From any thread.
+  void Cancel() { context_.TryCancel(); }
+
+ private:
+  grpc::ClientContext context_;
+  std::unique_ptr<Stream> stream_;
+  StreamPipe<Stream> pipe_;
+  std::function<void(const absl::Status&)> on_end_;
+  bool ended_ = false;
+};
+
 class RankGroupImpl final : public RankGroup, private Rank::Service {
  public:
   RankGroupImpl(const RankContext& context, std::shared_ptr<grpc::ChannelCredentials> credentials,
@@ -134,6 +186,10 @@ class RankGroupImpl final : public RankGroup, private Rank::Service {
 
   void Register(const std::string& method, Kind kind, Handler handler) override {
     QUARTET_CHECK(methods_.emplace(method, Method{kind, std::move(handler)}).second) << method << " is there already";
+  }
+
+  void RegisterPipe(const std::string& name, PipeHandler handler) override {
+    QUARTET_CHECK(pipe_handlers_.emplace(name, std::move(handler)).second) << name << " is there already";
   }
 
   grpc::Service* service() override { return static_cast<Rank::Service*>(this); }
@@ -186,6 +242,24 @@ class RankGroupImpl final : public RankGroup, private Rank::Service {
     return Join(&call);
   }
 
+  absl::StatusOr<std::shared_ptr<RankPipe>> OpenPipe(int rank, const std::string& name) override {
+    if (rank < 1 || rank > static_cast<int>(stubs_.size())) {
+      return absl::FailedPreconditionError(
+          absl::StrCat("no pipe '", name, "' to rank ", rank, ": only rank 0 opens pipes, to ranks that it has met"));
+    }
+    auto pipe = std::make_shared<LeaderPipe>(*stubs_[rank - 1], name, [this, rank, name](const absl::Status& status) {
+      Break(absl::UnavailableError(absl::StrCat(Name(rank), ": the pipe '", name, "' has ended: ", status.message())));
+    });
+    std::lock_guard<std::mutex> lock(pipes_mutex_);
+    if (stopping_) pipe->Cancel();
+    pipes_.push_back(pipe);
+    return pipe;
+  }
+
+  void Break(const absl::Status& status) override {
+    if (!stopping_) Broken(status);
+  }
+
   absl::Status RunHere(const std::function<absl::Status()>& work) override {
     const auto run = [&work]() -> absl::StatusOr<RankOutput> {
       return CallHandler(
@@ -207,6 +281,10 @@ class RankGroupImpl final : public RankGroup, private Rank::Service {
 
   void Stop() override {
     stopping_ = true;
+    {
+      std::lock_guard<std::mutex> lock(pipes_mutex_);
+      for (const auto& pipe : pipes_) pipe->Cancel();
+    }
     executor_.Stop();
   }
 
@@ -510,15 +588,33 @@ class RankGroupImpl final : public RankGroup, private Rank::Service {
     return grpc::Status::OK;
   }
 
+  // A follower's side of a pipe.
+  grpc::Status Pipe(grpc::ServerContext*, grpc::ServerReaderWriter<PipeMessage, PipeMessage>* stream) override {
+    PipeMessage first;
+    if (!stream->Read(&first) || !first.has_open()) {
+      return {grpc::StatusCode::INVALID_ARGUMENT, "the first message is not `open`"};
+    }
+    const auto handler = pipe_handlers_.find(first.open());
+    if (handler == pipe_handlers_.end()) {
+      return {grpc::StatusCode::UNIMPLEMENTED, absl::StrCat("no pipe '", first.open(), "' is registered")};
+    }
+    StreamPipe<grpc::ServerReaderWriter<PipeMessage, PipeMessage>> pipe(stream);
+    handler->second(pipe);
+    return grpc::Status::OK;
+  }
+
   const RankContext& context_;
   const std::shared_ptr<grpc::ChannelCredentials> credentials_;
   const std::function<void(const absl::Status&)> on_broken_;
-  std::map<std::string, Method> methods_;           // constant after Start
-  std::vector<std::string> endpoints_;              // constant after Start
-  std::vector<std::unique_ptr<Rank::Stub>> stubs_;  // of ranks 1 and up; constant after Start
+  std::map<std::string, Method> methods_;             // constant after Start
+  std::map<std::string, PipeHandler> pipe_handlers_;  // constant after Start
+  std::vector<std::string> endpoints_;                // constant after Start
+  std::vector<std::unique_ptr<Rank::Stub>> stubs_;    // of ranks 1 and up; constant after Start
   std::atomic<uint64_t> last_number_{0};
   std::atomic<bool> stopping_{false};
   std::atomic<bool> broken_{false};
+  std::mutex pipes_mutex_;
+  std::vector<std::shared_ptr<LeaderPipe>> pipes_;  // guarded by pipes_mutex_
   RankExecutor executor_;
 };
 

@@ -29,6 +29,16 @@ struct RankOutput {
   std::vector<std::string> items;
 };
 
+// One end of a two-way stream of messages between the leader and one other rank. One thread may read while one other
+// writes.
+class RankPipe {
+ public:
+  virtual ~RankPipe() = default;
+  // False: the pipe has ended. At most 4 MiB less 4 KiB a message.
+  virtual bool Write(std::string message) = 0;
+  virtual bool Read(std::string* message) = 0;
+};
+
 // The ranks of one service.
 //
 // Every rank registers the same methods before Start. The leader then calls Run; the handler of `method` runs once on
@@ -60,6 +70,11 @@ class RankGroup {
 
   virtual void Register(const std::string& method, Kind kind, Handler handler) = 0;
 
+  // `handler` runs on a thread of its own on each rank but the leader when that opens the pipe `name`; the pipe ends
+  // with it. Read and Write fail once the leader is gone or this rank's server shuts down.
+  using PipeHandler = std::function<void(RankPipe&)>;
+  virtual void RegisterPipe(const std::string& name, PipeHandler handler) = 0;
+
   // The gRPC service that the leader's calls arrive at; to be added to this rank's server.
   virtual grpc::Service* service() = 0;
 
@@ -76,6 +91,13 @@ class RankGroup {
   // it came from. DEADLINE_EXCEEDED names the ranks that did not answer.
   virtual absl::StatusOr<std::vector<RankOutput>> Run(const std::string& method, std::vector<RankInput> inputs,
                                                       absl::Time deadline) = 0;
+
+  // Leader only, after Start; `rank` is another one. Where the other end is gone, Read fails and the group is broken.
+  // Read and Write fail after Stop.
+  virtual absl::StatusOr<std::shared_ptr<RankPipe>> OpenPipe(int rank, const std::string& name) = 0;
+
+  // What this rank has found makes the process group unusable: `on_broken` is called.
+  virtual void Break(const absl::Status& status) = 0;
 
   // Runs `work` on this rank's executor thread and waits for it. Not to be used for collectives.
   virtual absl::Status RunHere(const std::function<absl::Status()>& work) = 0;

@@ -41,6 +41,11 @@ class FakeService : public RankService {
       : context_(context), load_(std::move(load)) {
     const int rank = context.rank;
     group.Register("beside", RankGroup::Kind::kConcurrent, [](const RankInput&) { return RankOutput(); });
+    group.RegisterPipe("echo", [rank](RankPipe& pipe) {
+      for (std::string message; pipe.Read(&message) && message != "leave";) {
+        pipe.Write(absl::StrCat(rank, ":", message));
+      }
+    });
     for (auto [name, kind] :
          {std::pair("echo", RankGroup::Kind::kCollective), std::pair("look", RankGroup::Kind::kLocal)}) {
       group.Register(name, kind, [rank, journal](const RankInput& in) -> absl::StatusOr<RankOutput> {
@@ -228,6 +233,43 @@ TEST(RankGroup, RunsConcurrentCallsWhileTheExecutorIsBusy) {
       group.groups[0]->RunHere([&] { return group.Run("beside", "", absl::Seconds(20)).status(); });
   EXPECT_TRUE(status.ok()) << status;
   EXPECT_TRUE(group.Run("echo", "h").ok());
+}
+
+TEST(RankGroup, PipesCarryMessagesBothWaysWhileCallsRun) {
+  Group group(3);
+  std::vector<std::shared_ptr<RankPipe>> pipes(3);
+  for (int r = 1; r < 3; ++r) pipes[r] = group.groups[0]->OpenPipe(r, "echo").value();
+  EXPECT_EQ(group.groups[0]->OpenPipe(0, "echo").status().code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_EQ(group.groups[1]->OpenPipe(2, "echo").status().code(), absl::StatusCode::kFailedPrecondition);
+  for (int i = 0; i < 50; ++i) {
+    for (int r = 1; r < 3; ++r) EXPECT_TRUE(pipes[r]->Write(absl::StrCat(i)));
+    if (i % 10 == 0) EXPECT_TRUE(group.Run("echo", "h").ok());
+    for (int r = 1; r < 3; ++r) {
+      std::string message;
+      EXPECT_TRUE(pipes[r]->Read(&message));
+      EXPECT_EQ(message, absl::StrCat(r, ":", i));
+    }
+  }
+  EXPECT_TRUE(group.Broken().empty());
+  // The end of one breaks the group.
+  pipes[2]->Write("leave");
+  std::string message;
+  EXPECT_FALSE(pipes[2]->Read(&message));
+  ASSERT_EQ(group.Broken().size(), 1);
+  EXPECT_NE(group.Broken()[0].find("rank 2"), std::string::npos) << group.Broken()[0];
+}
+
+TEST(RankGroup, PipesEndWithTheirGroup) {
+  Group group(2);
+  const std::shared_ptr<RankPipe> pipe = group.groups[0]->OpenPipe(1, "echo").value();
+  std::thread reader([&] {
+    std::string message;
+    while (pipe->Read(&message)) {
+    }
+  });
+  group.groups[0]->Stop();
+  reader.join();
+  EXPECT_TRUE(group.Broken().empty());
 }
 
 TEST(RankGroup, RefusesWhatDoesNotFitIntoAMessage) {

@@ -1,0 +1,105 @@
+// The leader's side of generation: admits calls, spreads their samples over the ranks by load, and hands back what the
+// ranks answer. Knows neither gRPC nor LibTorch.
+//
+// Work for a rank lies in a queue here until whoever brings it there takes it: each rank for itself, or, where the ranks
+// move in lockstep, for all ranks together, one forward at a time.
+#pragma once
+
+#include <condition_variable>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "proto/rollout.pb.h"
+#include "rollout/rollout_rank.pb.h"
+
+namespace quartet {
+
+struct DispatcherOptions {
+  int ranks = 1;
+  bool lockstep = false;
+  int64_t max_num_seqs = 256;  // that one rank runs
+  int64_t max_waiting = 0;     // beyond those that all ranks can run
+};
+
+// Thread safe.
+class Dispatcher {
+ public:
+  using Works = std::deque<RankWork>;
+
+  explicit Dispatcher(const DispatcherOptions& options);
+  ~Dispatcher();
+
+  // ---- For calls. `gone` is asked every few milliseconds whether whoever waits has given up.
+
+  // Runs one checked call to its end. Waits while paused; then `begin` is asked whether the call may begin. Each reply
+  // goes to `reply` at once, on this thread; it returns false where nobody takes it. CANCELLED where the caller has
+  // gone, RESOURCE_EXHAUSTED where too many sequences wait.
+  absl::Status Generate(const GenerateHeader& header, const std::vector<Prompt>& prompts,
+                        const std::function<absl::Status()>& begin, const std::function<bool()>& gone,
+                        const std::function<bool(GenerateReply)>& reply);
+
+  // As Rollout.Pause says; returns the number of sequences that are kept.
+  absl::StatusOr<int64_t> Pause(PauseRequest::Mode mode, const std::function<bool()>& gone);
+  void Resume();
+  // Does `work` while no rank makes a forward: paused as it is, or after everything in flight has ended.
+  absl::Status Quietly(const std::function<bool()>& gone, const std::function<absl::Status()>& work);
+
+  bool paused() const;
+
+  // ---- For those who bring work to the ranks and their answers back.
+
+  // The work for `rank`, in order. `wait`: until there is some; else it may be empty. False after Close.
+  bool Take(int rank, bool wait, Works* works);
+  // The work for all ranks, in order, as soon as there is some or a forward to make; the last of each says whether.
+  // False after Close.
+  bool TakeStep(std::vector<Works>* works);
+
+  void Answer(int rank, RankEvents events);
+
+  // All calls, now and later, end with `status`.
+  void Fail(const absl::Status& status);
+  // Takers return; all calls end.
+  void Close();
+
+ private:
+  struct Call;
+
+  absl::StatusOr<int64_t> PauseLocked(std::unique_lock<std::mutex>* lock, PauseRequest::Mode mode,
+                                      const std::function<bool()>& gone);
+  absl::Status Admit(const GenerateHeader& header, const std::vector<Prompt>& prompts, uint64_t* id);
+  void Spread(uint64_t id, const GenerateHeader& header, const std::vector<Prompt>& prompts, Call* call);
+  void Account(Call* call, int rank);
+  void GiveUp(uint64_t id);
+  RankWork& WorkFor(int rank);
+  void Hold();
+  void Release();
+  template <typename Condition>
+  absl::Status Wait(std::unique_lock<std::mutex>* lock, const std::function<bool()>& gone, Condition condition);
+
+  const DispatcherOptions options_;
+  std::mutex pause_mutex_;  // one Pause, Resume or Quietly at a time
+  mutable std::mutex mutex_;
+  std::condition_variable changed_;       // for calls and pauses
+  std::condition_variable work_changed_;  // for takers
+  // Guarded by mutex_.
+  std::map<uint64_t, std::shared_ptr<Call>> calls_;
+  uint64_t last_call_ = 0;
+  std::vector<Works> works_;
+  std::vector<double> load_;  // tokens that each rank has to make, at most
+  int64_t in_flight_ = 0;     // sequences
+  bool paused_ = false;       // calls do not begin
+  bool held_ = false;         // ranks make no forwards
+  uint64_t hold_ = 0;         // number of the last hold
+  std::vector<uint64_t> holds_answered_;
+  bool closed_ = false;
+  absl::Status failure_;
+};
+
+}  // namespace quartet

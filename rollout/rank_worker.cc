@@ -1,0 +1,113 @@
+#include "rollout/rank_worker.h"
+
+#include <memory>
+#include <string>
+#include <utility>
+#include <variant>
+
+namespace quartet {
+namespace {
+
+// Far below what a message of the pipe can hold, so that one further event fits.
+constexpr size_t kMessageBytes = 1 << 20;
+
+class Answers {
+ public:
+  RankEvent& Add(uint64_t call, size_t bytes) {
+    if (messages_.empty() || bytes_ + bytes > kMessageBytes) {
+      messages_.emplace_back();
+      bytes_ = 0;
+    }
+    bytes_ += bytes;
+    RankEvent& event = *messages_.back().add_events();
+    event.set_call(call);
+    return event;
+  }
+  void Add(EngineEvent event) {
+    if (auto* sequence = std::get_if<GeneratedSequence>(&event.what)) {
+      *Add(event.call, sequence->ByteSizeLong()).mutable_sequence() = std::move(*sequence);
+    } else if (auto* tokens = std::get_if<GeneratedTokens>(&event.what)) {
+      *Add(event.call, tokens->ByteSizeLong()).mutable_tokens() = std::move(*tokens);
+    } else {
+      AddError(event.call, std::get<absl::Status>(event.what));
+    }
+  }
+  void AddError(uint64_t call, const absl::Status& status) {
+    RankError& error = *Add(call, status.message().size()).mutable_error();
+    error.set_code(status.raw_code());
+    error.set_message(std::string(status.message()));
+  }
+  std::vector<RankEvents> TakeAll() { return std::move(messages_); }
+
+ private:
+  std::vector<RankEvents> messages_;
+  size_t bytes_ = 0;  // of the last one
+};
+
+void AddTasks(const CallPart& part, RolloutEngine& engine) {
+  const auto sampling = std::make_shared<const SamplingParams>(part.sampling());
+  for (const GenerateTask& message : part.tasks()) {
+    GenerationTask task;
+    task.call = part.call();
+    task.sampling = sampling;
+    task.stream_tokens = part.stream_tokens();
+    task.prompt_index = message.prompt().index();
+    task.ids.assign(message.prompt().ids().begin(), message.prompt().ids().end());
+    task.first_sample = message.first_sample();
+    task.samples = message.samples();
+    engine.Add(task);
+  }
+}
+
+}  // namespace
+
+RankWorker::Result RankWorker::Do(RolloutEngine& engine, const std::deque<RankWork>& works) {
+  Answers answers;
+  absl::Status status;
+  const auto step = [&] {
+    absl::StatusOr<std::vector<EngineEvent>> events = engine.Step();
+    if (!events.ok()) {
+      status.Update(events.status());
+      answers.AddError(0, events.status());
+      return;
+    }
+    for (EngineEvent& event : *events) answers.Add(std::move(event));
+  };
+  for (const RankWork& work : works) {
+    for (const CallPart& part : work.parts()) AddTasks(part, engine);
+    for (const uint64_t call : work.cancel()) engine.Cancel(call);
+    for (const uint64_t call : work.abort()) {
+      for (GeneratedSequence& sequence : engine.Cancel(call)) answers.Add({call, std::move(sequence)});
+    }
+    if (work.hold() > 0) {
+      held_ = true;
+      answers.Add(0, 0).set_held(work.hold());
+    }
+    if (work.release()) held_ = false;
+    if (work.step()) step();
+  }
+  if (!lockstep_ && !held_ && !engine.idle()) step();
+  busy_ = !lockstep_ && !held_ && !engine.idle();
+  return {answers.TakeAll(), std::move(status)};
+}
+
+void WorkInbox::Put(RankWork work) {
+  const std::lock_guard lock(mutex_);
+  works_.push_back(std::move(work));
+  changed_.notify_all();
+}
+
+bool WorkInbox::Take(bool wait, std::deque<RankWork>* works) {
+  std::unique_lock lock(mutex_);
+  if (wait) changed_.wait(lock, [this] { return closed_ || !works_.empty(); });
+  *works = std::exchange(works_, {});
+  return !closed_;
+}
+
+void WorkInbox::Close() {
+  const std::lock_guard lock(mutex_);
+  closed_ = true;
+  changed_.notify_all();
+}
+
+}  // namespace quartet
