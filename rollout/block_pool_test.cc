@@ -78,7 +78,7 @@ TEST(BlockPool, LosesNothingAndGivesNothingTwiceInThousandsOfRandomSteps) {
   std::mt19937 random(3);
   constexpr int kBlocks = 20;
   BlockPool pool(kBlocks, 1);
-  std::map<int32_t, int> users;                                        // of blocks in use
+  std::map<int32_t, int> users;                                                    // of blocks in use
   std::map<std::pair<uint64_t, int32_t>, std::pair<int32_t, uint64_t>> published;  // (before, token) to block and name
   std::set<int32_t> holds_something;
   std::vector<uint64_t> names = {BlockPool::kEmptyPrefix};

@@ -106,7 +106,7 @@ class CutOffProxy {
   std::atomic<int64_t> bytes_left_;
   std::atomic<int64_t> passed_ = 0;
   std::mutex mutex_;
-  bool cut_ = false;              // guarded by mutex_, as the next two are
+  bool cut_ = false;  // guarded by mutex_, as the next two are
   std::vector<int> sockets_;
   std::vector<std::thread> pumps_;
   std::thread accepting_;

@@ -104,9 +104,8 @@ absl::StatusOr<int64_t> Dispatcher::PauseLocked(std::unique_lock<std::mutex>* lo
     QUARTET_RETURN_IF_ERROR(Wait(lock, gone, [this] { return in_flight_ == 0; }));
   }
   if (!held_) Hold();
-  QUARTET_RETURN_IF_ERROR(Wait(lock, gone, [this] {
-    return *std::min_element(holds_answered_.begin(), holds_answered_.end()) >= hold_;
-  }));
+  QUARTET_RETURN_IF_ERROR(
+      Wait(lock, gone, [this] { return *std::min_element(holds_answered_.begin(), holds_answered_.end()) >= hold_; }));
   std::move(undo).Cancel();
   return in_flight_;
 }

@@ -1,8 +1,8 @@
 // The leader's side of generation: admits calls, spreads their samples over the ranks by load, and hands back what the
 // ranks answer. Knows neither gRPC nor LibTorch.
 //
-// Work for a rank lies in a queue here until whoever brings it there takes it: each rank for itself, or, where the ranks
-// move in lockstep, for all ranks together, one forward at a time.
+// Work for a rank lies in a queue here until whoever brings it there takes it: each rank for itself, or, where the
+// ranks move in lockstep, for all ranks together, one forward at a time.
 #pragma once
 
 #include <condition_variable>

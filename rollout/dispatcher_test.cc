@@ -213,9 +213,10 @@ TEST(Dispatcher, RefusesWhatWouldWaitBehindTooMany) {
   Caller too_many(dispatcher, HeaderOf(1), PromptsOf(2));
   const absl::Status refused = too_many.End();
   EXPECT_EQ(refused.code(), absl::StatusCode::kResourceExhausted);
-  EXPECT_EQ(refused.message(),
-            "the call asks for 2 sequences while 8 run and 2 wait; at most 3 may wait (rollout.max_waiting) beside the 8 "
-            "that can run");
+  EXPECT_EQ(
+      refused.message(),
+      "the call asks for 2 sequences while 8 run and 2 wait; at most 3 may wait (rollout.max_waiting) beside the 8 "
+      "that can run");
 }
 
 TEST(Dispatcher, AFailureOfOneRankEndsTheCallsThatItServes) {

@@ -96,7 +96,7 @@ class Engine : public RolloutEngine {
   }
 
   absl::Status Check(const SamplingParams& sampling) const override {
-    return CheckSamplingParams(sampling, vocab_size());
+    return CheckSamplingParams(sampling, vocab_size(), options_.watch_stop_strings != nullptr);
   }
 
   absl::Status Check(const SamplingParams& sampling, const GenerationTask& task) const override {
@@ -117,10 +117,12 @@ class Engine : public RolloutEngine {
     CallState& call = calls_[task.call];
     if (call.sampling == nullptr) {
       call.sampling = task.sampling;
+      call.rule = MakeSamplingRule(*task.sampling);
       call.stream_tokens = task.stream_tokens;
       call.stops.insert(options_.stop_token_ids.begin(), options_.stop_token_ids.end());
       call.stops.insert(task.sampling->stop_token_ids().begin(), task.sampling->stop_token_ids().end());
       if (!task.sampling->ignore_eos()) call.stops.insert(eos_token_ids().begin(), eos_token_ids().end());
+      call.stop_list.assign(call.stops.begin(), call.stops.end());
     }
     call.left += task.samples;
     scheduler_->Add(task.call, task.prompt_index, task.ids, task.first_sample, task.samples);
@@ -192,7 +194,9 @@ class Engine : public RolloutEngine {
  private:
   struct CallState {
     std::shared_ptr<const SamplingParams> sampling;
+    SamplingRule rule;
     absl::flat_hash_set<int32_t> stops;
+    std::vector<int32_t> stop_list;  // the same
     bool stream_tokens = false;
     int64_t left = 0;  // sequences
   };
@@ -312,11 +316,17 @@ class Engine : public RolloutEngine {
       Sampler& sampler = samplers_[at::get_thread_num()];
       for (int64_t i = begin; i < end; ++i) {
         const Sequence& sequence = *draws[i].sequence;
-        const SamplingParams& sampling = *calls_.at(sequence.call).sampling;
-        const SamplingRule rule{sampling.temperature(), sampling.top_k(), sampling.top_p()};
-        const uint64_t noise = NoiseKey(sampling.seed(), sequence.prompt_index, sequence.sample,
+        const CallState& call = calls_.at(sequence.call);
+        const absl::Span<const int32_t> ids = sequence.ids;
+        SamplingHistory history;
+        history.prompt = ids.subspan(0, sequence.prompt_len);
+        history.answer = ids.subspan(sequence.prompt_len);
+        if (static_cast<int64_t>(history.answer.size()) < call.sampling->min_tokens())
+          history.forbidden = call.stop_list;
+        const uint64_t noise = NoiseKey(call.sampling->seed(), sequence.prompt_index, sequence.sample,
                                         static_cast<int64_t>(sequence.ids.size()));
-        drawn[i] = sampler.Sample(absl::MakeConstSpan(logits + draws[i].row * vocabulary, vocabulary), rule, noise);
+        drawn[i] = sampler.Sample(absl::MakeConstSpan(logits + draws[i].row * vocabulary, vocabulary), call.rule,
+                                  history, noise);
       }
     });
     absl::flat_hash_map<uint64_t, absl::Status> failed;
@@ -328,7 +338,7 @@ class Engine : public RolloutEngine {
                                     absl::StrCat("prompt ", sequence.prompt_index, ", sample ", sequence.sample,
                                                  ", token ", sequence.ids.size(), ": ", drawn[i].status().message())));
       } else {
-        Append(draws[i].sequence, *drawn[i], events);
+        Append(draws[i].sequence, *std::move(drawn[i]), events);
       }
     }
     for (auto& [call, status] : failed) {
@@ -337,7 +347,7 @@ class Engine : public RolloutEngine {
     }
   }
 
-  void Append(Sequence* sequence, const SampledToken& token, std::vector<EngineEvent>* events) {
+  void Append(Sequence* sequence, SampledToken token, std::vector<EngineEvent>* events) {
     const auto state = calls_.find(sequence->call);
     CallState& call = state->second;
     sequence->ids.push_back(token.id);
@@ -351,13 +361,36 @@ class Engine : public RolloutEngine {
       tokens.set_sample(sequence->sample);
       tokens.add_ids(token.id);
       tokens.add_log_probs(token.log_prob);
+      if (call.rule.alternatives > 0) Describe(token.alternatives, tokens.add_alternatives());
       events->push_back({sequence->call, std::move(tokens)});
     }
-    const bool stopped = call.stops.contains(token.id);
+    if (call.rule.alternatives > 0) sequence->alternatives.push_back(std::move(token.alternatives));
+    const std::string* stop_string = ReadText(call, token.id, sequence);
+    const bool stopped = call.stops.contains(token.id) || stop_string != nullptr;
     if (!stopped && static_cast<int64_t>(sequence->log_probs.size()) < call.sampling->max_new_tokens()) return;
-    events->push_back({sequence->call, Describe(*scheduler_->Finish(sequence),
-                                                stopped ? GeneratedSequence::STOP : GeneratedSequence::LENGTH)});
+    GeneratedSequence out = Describe(*sequence, stopped ? GeneratedSequence::STOP : GeneratedSequence::LENGTH);
+    if (stop_string != nullptr) out.set_stop_string(*stop_string);
+    events->push_back({sequence->call, std::move(out)});
+    scheduler_->Finish(sequence);
     if (--call.left == 0) calls_.erase(state);
+  }
+
+  // The stop string that ends the sequence with its newest token, or null.
+  const std::string* ReadText(const CallState& call, int32_t token, Sequence* sequence) const {
+    if (call.sampling->stop().empty()) return nullptr;
+    if (sequence->stop_watcher == nullptr) {
+      sequence->stop_watcher =
+          options_.watch_stop_strings({call.sampling->stop().begin(), call.sampling->stop().end()});
+    }
+    const std::string* found = sequence->stop_watcher->Read(token);
+    return static_cast<int64_t>(sequence->log_probs.size()) > call.sampling->min_tokens() ? found : nullptr;
+  }
+
+  static void Describe(const std::vector<std::pair<int32_t, float>>& alternatives, TokenAlternatives* out) {
+    for (const auto& [id, log_prob] : alternatives) {
+      out->add_ids(id);
+      out->add_log_probs(log_prob);
+    }
   }
 
   GeneratedSequence Describe(const Sequence& sequence, GeneratedSequence::FinishReason reason) const {
@@ -372,6 +405,7 @@ class Engine : public RolloutEngine {
     out.mutable_log_probs()->Add(sequence.log_probs.begin(), sequence.log_probs.end());
     out.mutable_sampled_log_probs()->Add(sequence.sampled_log_probs.begin(), sequence.sampled_log_probs.end());
     out.mutable_policy_versions()->Add(sequence.versions.begin(), sequence.versions.end());
+    for (const auto& of_token : sequence.alternatives) Describe(of_token, out.add_alternatives());
     return out;
   }
 

@@ -15,6 +15,7 @@
 #include "core/service/rank_context.h"
 #include "core/zero/ledger.h"
 #include "proto/rollout.pb.h"
+#include "rollout/stop_watcher.h"
 
 namespace quartet {
 
@@ -30,6 +31,7 @@ struct RolloutEngineOptions {
   int64_t max_num_seqs = 256;                 // running at once
   int64_t max_num_batched_tokens = 2048;      // of one forward
   std::vector<int32_t> stop_token_ids;        // beside the model's end tokens and the request's
+  StopWatcherFactory watch_stop_strings;      // none: stop strings are refused
 };
 
 // Samples [first_sample, first_sample + samples) of one prompt. Tasks of one call have the same `sampling`.

@@ -23,8 +23,8 @@ class RankWorker {
     std::vector<RankEvents> answers;  // messages of bounded size
     absl::Status status;              // the engine's error, which is among the answers too
   };
-  // On the engine's thread: applies `works` in their order, and makes each forward that they ask for; where the ranks do
-  // not move in lockstep, makes one if there is something to compute. After an error nothing is left running.
+  // On the engine's thread: applies `works` in their order, and makes each forward that they ask for; where the ranks
+  // do not move in lockstep, makes one if there is something to compute. After an error nothing is left running.
   Result Do(RolloutEngine& engine, const std::deque<RankWork>& works);
 
   // The next Do would make a forward even without work. Any thread.

@@ -8,6 +8,7 @@
 
 #include <atomic>
 #include <deque>
+#include <filesystem>
 #include <functional>
 #include <memory>
 #include <mutex>
@@ -30,6 +31,7 @@
 #include "core/service/replay_guard.h"
 #include "core/service/status_conversion.h"
 #include "core/service/stream_io.h"
+#include "core/tokenizer/tokenizer.h"
 #include "core/training/rank_info.h"
 #include "core/zero/catch_exceptions.h"
 #include "proto/rollout.grpc.pb.h"
@@ -37,6 +39,7 @@
 #include "rollout/engine.h"
 #include "rollout/rank_worker.h"
 #include "rollout/rollout_rank.pb.h"
+#include "rollout/stop_strings.h"
 #include "rollout/weight_receiver.h"
 
 namespace quartet {
@@ -106,6 +109,10 @@ class RolloutService final : public RankService, private Rollout::Service {
     options.max_num_seqs = rollout.max_num_seqs();
     options.max_num_batched_tokens = rollout.max_num_batched_tokens();
     options.stop_token_ids.assign(rollout.stop_token_ids().begin(), rollout.stop_token_ids().end());
+    if (std::filesystem::exists(rollout.pretrain() + "/tokenizer.json")) {
+      QUARTET_ASSIGN_OR_RETURN(tokenizer_, Tokenizer::Load(rollout.pretrain()));
+      options.watch_stop_strings = WatchWith(*tokenizer_);
+    }
     SetBudgets(context_, &ledger_);
     QUARTET_ASSIGN_OR_RETURN(engine_, RolloutEngine::Load(options, context_, &ledger_));
     if (group_.is_leader()) QUARTET_RETURN_IF_ERROR(StartLeading());
@@ -512,6 +519,7 @@ class RolloutService final : public RankService, private Rollout::Service {
   RankGroup& group_;
   const std::shared_ptr<grpc::ChannelCredentials> credentials_;
   Ledger ledger_;
+  std::unique_ptr<Tokenizer> tokenizer_;  // or null; for stop strings
   std::unique_ptr<RolloutEngine> engine_;
   std::atomic<bool> loaded_ = false;  // engine_ may be used
   ReplayGuard guard_;

@@ -259,7 +259,8 @@ std::unique_ptr<FakePublisher> Publish(uint64_t version, bool negate) {
 
 class RolloutServiceTest : public testing::TestWithParam<std::pair<int, int>> {
  protected:
-  Service service_{GetParam().first, GetParam().second};
+  // With few places, so that calls of hundreds of sequences are under way for long.
+  Service service_{GetParam().first, GetParam().second, [](RolloutConfig* rollout) { rollout->set_max_num_seqs(4); }};
 };
 // Ranks and ZeRO stage.
 INSTANTIATE_TEST_SUITE_P(Groups, RolloutServiceTest,
@@ -274,19 +275,15 @@ GenerateHeader LongHeader(size_t prompts, int32_t samples, int32_t tokens) {
 }
 
 TEST_P(RolloutServiceTest, HandsOutEachSequenceAsItEnds) {
-  const std::vector<Prompt> prompts = SomePrompts();
-  GenerateHeader header = LongHeader(5, 40, 60);
-  header.mutable_sampling()->set_ignore_eos(false);
-  for (int id = 0; id < 50; ++id) header.mutable_sampling()->add_stop_token_ids(id);
-  auto call = service_.Stream(header, prompts);
+  auto call = service_.Stream(LongHeader(5, 60, 80), SomePrompts());
   GenerateReply reply;
   ASSERT_TRUE(call.Read(&reply));
-  EXPECT_TRUE(reply.has_sequence());
-  // Others are still being made.
-  EXPECT_GT(service_.Metric("running"), 0);
-  Answers answers;
-  EXPECT_TRUE(call.ReadAll(&answers).ok());
-  EXPECT_EQ(answers.size(), 5u * 40 - 1);
+  EXPECT_EQ(reply.sequence().log_probs_size(), 80);
+  // Most others have not begun.
+  EXPECT_GT(service_.Metric("waiting"), 0);
+  call.Cancel();
+  while (call.Read(&reply)) {
+  }
   service_.Await("kv_cache_usage", 0);
 }
 
@@ -348,12 +345,12 @@ TEST_P(RolloutServiceTest, ManyCallsAtOnceGetWhatEachWouldGetAlone) {
 }
 
 TEST_P(RolloutServiceTest, SequencesThatAPauseKeepsGoOnUnderNewWeights) {
-  auto call = service_.Stream(LongHeader(5, 4, 80), SomePrompts());
+  auto call = service_.Stream(LongHeader(5, 15, 80), SomePrompts());
   while (service_.Metric("generated_tokens") < 40) {
   }
   uint64_t in_flight = 0;
   ASSERT_TRUE(service_.Pause(PauseRequest::KEEP, &in_flight).ok());
-  ASSERT_EQ(in_flight, 20u);
+  ASSERT_GT(in_flight, 0u);
   EXPECT_EQ(service_.Metric("paused"), 1);
   const double generated = service_.Metric("generated_tokens");
   const auto publisher = Publish(4, /*negate=*/true);
@@ -366,7 +363,7 @@ TEST_P(RolloutServiceTest, SequencesThatAPauseKeepsGoOnUnderNewWeights) {
   later.join();
   Answers answers;
   ASSERT_TRUE(call.ReadAll(&answers).ok());
-  EXPECT_EQ(answers.size(), 20u);
+  EXPECT_EQ(answers.size(), 75u);
   int both = 0;
   for (const auto& [key, sequence] : answers) {
     ASSERT_EQ(sequence.policy_versions_size(), 80);
@@ -378,21 +375,24 @@ TEST_P(RolloutServiceTest, SequencesThatAPauseKeepsGoOnUnderNewWeights) {
 }
 
 TEST_P(RolloutServiceTest, APauseCanEndOrAwaitWhatIsInFlight) {
-  auto aborted = service_.Stream(LongHeader(5, 20, 80), SomePrompts());
+  auto aborted = service_.Stream(LongHeader(5, 60, 80), SomePrompts());
   while (service_.Metric("generated_tokens") < 40) {
   }
   ASSERT_TRUE(service_.Pause(PauseRequest::ABORT).ok());
+  EXPECT_EQ(service_.Metric("kv_cache_usage"), 0);
   Answers answers;
   ASSERT_TRUE(aborted.ReadAll(&answers).ok());
-  EXPECT_EQ(answers.size(), 100u);
+  EXPECT_EQ(answers.size(), 300u);
+  int cut = 0;
   for (const auto& [key, sequence] : answers) {
-    EXPECT_EQ(sequence.finish_reason(), GeneratedSequence::ABORTED);
     EXPECT_EQ(sequence.log_probs_size(), sequence.policy_versions_size());
+    EXPECT_EQ(sequence.finish_reason() == GeneratedSequence::ABORTED, sequence.log_probs_size() < 80);
+    cut += sequence.finish_reason() == GeneratedSequence::ABORTED && sequence.log_probs_size() > 0;
   }
+  EXPECT_GT(cut, 0);
   ASSERT_TRUE(service_.Resume().ok());
 
   auto awaited = service_.Stream(LongHeader(5, 2, 40), SomePrompts());
-  GenerateReply reply;
   while (service_.Metric("running") == 0) {
   }
   uint64_t in_flight = 1;
@@ -408,10 +408,9 @@ TEST_P(RolloutServiceTest, APauseCanEndOrAwaitWhatIsInFlight) {
 TEST(RolloutService, RefusesWhatWouldWaitBehindTooMany) {
   Service service(2, 0, [](RolloutConfig* rollout) {
     rollout->set_max_num_seqs(2);
-    rollout->set_max_waiting(10);
-    rollout->set_rollout_batch_size(4);
+    rollout->set_max_waiting(100);
   });
-  auto most = service.Stream(LongHeader(5, 2, 80), SomePrompts());
+  auto most = service.Stream(LongHeader(5, 20, 80), SomePrompts());
   while (service.Metric("running") == 0) {
   }
   Answers answers;
@@ -419,7 +418,7 @@ TEST(RolloutService, RefusesWhatWouldWaitBehindTooMany) {
   EXPECT_EQ(refused.error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED) << refused.error_message();
   EXPECT_NE(refused.error_message().find("rollout.max_waiting"), std::string::npos) << refused.error_message();
   EXPECT_TRUE(most.ReadAll(&answers).ok());
-  EXPECT_EQ(answers.size(), 10u);
+  EXPECT_EQ(answers.size(), 100u);
   EXPECT_GT(service.Metric("generated_tokens_per_second"), 0);
   EXPECT_GT(service.Metric("prefill_tokens_per_second"), 0);
   EXPECT_GT(service.Metric("prefix_cache_hit_rate"), 0);

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <functional>
 #include <limits>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "core/base/simd.h"
@@ -97,22 +98,41 @@ uint64_t NoiseKey(uint64_t seed, uint64_t prompt_index, int32_t sample, int64_t 
 }
 
 absl::StatusOr<SampledToken> Sampler::Sample(absl::Span<const float> logits, const SamplingRule& rule,
-                                             uint64_t noise_key) {
+                                             const SamplingHistory& history, uint64_t noise_key) {
   const int64_t count = static_cast<int64_t>(logits.size());
   scaled_.resize(count);
   weights_.resize(count);
   const float temperature = rule.greedy() ? 1.0f : rule.temperature;
-  for (int64_t i = 0; i < count; ++i) scaled_[i] = logits[i] / temperature;
-  const float largest = Largest(scaled_.data(), count);
+  const auto scale = [&](absl::Span<const float> values) {
+    for (int64_t i = 0; i < count; ++i) scaled_[i] = values[i] / temperature;
+    return Largest(scaled_.data(), count);
+  };
+  float largest = scale(logits);
   if (!std::isfinite(largest)) {
     return absl::InternalError(absl::StrCat("the model's logits are not finite: their maximum is ", largest));
   }
-  const double mass = Weigh(scaled_.data(), count, largest, weights_.data());
+  double mass = Weigh(scaled_.data(), count, largest, weights_.data());
+  const auto log_prob = [&logits, temperature, shift = static_cast<double>(largest) + std::log(mass)](int32_t id) {
+    return static_cast<float>(static_cast<double>(logits[id] / temperature) - shift);
+  };
 
   SampledToken token;
+  FindAlternatives(logits, rule.alternatives, &token.alternatives);
+  for (auto& [id, value] : token.alternatives) value = log_prob(id);
+
+  if (!history.forbidden.empty() || !rule.logit_bias.empty() || rule.repetition_penalty != 1 ||
+      rule.presence_penalty != 0 || rule.frequency_penalty != 0) {
+    edited_.assign(logits.begin(), logits.end());
+    Edit(rule, history);
+    largest = scale(edited_);
+    if (!std::isfinite(largest)) {
+      return absl::FailedPreconditionError("min_tokens, logit_bias and penalties leave no token that can be drawn");
+    }
+    if (!rule.greedy()) mass = Weigh(scaled_.data(), count, largest, weights_.data());
+  }
   if (rule.greedy()) {
     token.id = static_cast<int32_t>(std::find(scaled_.begin(), scaled_.end(), largest) - scaled_.begin());
-    token.log_prob = static_cast<float>(-std::log(mass));
+    token.log_prob = log_prob(token.id);
     return token;
   }
 
@@ -120,7 +140,7 @@ absl::StatusOr<SampledToken> Sampler::Sample(absl::Span<const float> logits, con
   const bool cut_p = rule.top_p < 1;
   Race race(noise_key);
   double kept_mass = mass;
-  if (!cut_k && !cut_p) {
+  if (!cut_k && !cut_p && rule.min_p <= 0) {
     for (int64_t i = 0; i < count; ++i) race.Enter(static_cast<int32_t>(i), weights_[i]);
   } else {
     kept_.clear();
@@ -157,13 +177,63 @@ absl::StatusOr<SampledToken> Sampler::Sample(absl::Span<const float> logits, con
       kept_.resize(taken);
       kept_mass = sum;
     }
+    if (rule.min_p > 0) {
+      // The likeliest token's weight is 1.
+      std::erase_if(kept_, [&](int32_t id) { return weights_[id] < rule.min_p; });
+      kept_mass = 0;
+      for (const int32_t id : kept_) kept_mass += weights_[id];
+    }
     for (const int32_t id : kept_) race.Enter(id, weights_[id]);
   }
   token.id = race.winner();
-  const double logit = static_cast<double>(scaled_[token.id]) - largest;
-  token.log_prob = static_cast<float>(logit - std::log(mass));
-  token.sampled_log_prob = static_cast<float>(logit - std::log(kept_mass));
+  token.log_prob = log_prob(token.id);
+  token.sampled_log_prob = static_cast<float>(static_cast<double>(scaled_[token.id]) - largest - std::log(kept_mass));
   return token;
+}
+
+// Minimum length, bias and penalties, on edited_.
+void Sampler::Edit(const SamplingRule& rule, const SamplingHistory& history) {
+  for (const int32_t id : history.forbidden) edited_[id] = -std::numeric_limits<float>::infinity();
+  for (const auto& [id, bias] : rule.logit_bias) edited_[id] += bias;
+  counts_.resize(edited_.size());
+  if (rule.repetition_penalty != 1) {
+    for (const absl::Span<const int32_t> ids : {history.prompt, history.answer}) {
+      for (const int32_t id : ids) {
+        if (std::exchange(counts_[id], 1) != 0) continue;
+        edited_[id] = edited_[id] > 0 ? edited_[id] / rule.repetition_penalty : edited_[id] * rule.repetition_penalty;
+      }
+    }
+    for (const int32_t id : history.prompt) counts_[id] = 0;
+    for (const int32_t id : history.answer) counts_[id] = 0;
+  }
+  if (rule.presence_penalty != 0 || rule.frequency_penalty != 0) {
+    for (const int32_t id : history.answer) ++counts_[id];
+    for (const int32_t id : history.answer) {
+      const int32_t times = std::exchange(counts_[id], 0);
+      if (times == 0) continue;
+      edited_[id] -= rule.frequency_penalty * static_cast<float>(times) + rule.presence_penalty;
+    }
+  }
+}
+
+void Sampler::FindAlternatives(absl::Span<const float> logits, int32_t count,
+                               std::vector<std::pair<int32_t, float>>* found) {
+  if (count <= 0) return;
+  const auto likelier = [](const auto& a, const auto& b) {
+    return a.second != b.second ? a.second > b.second : a.first < b.first;
+  };
+  // A heap whose top is the least likely of those found so far.
+  for (int32_t id = 0; id < static_cast<int32_t>(logits.size()); ++id) {
+    const std::pair candidate(id, logits[id]);
+    if (static_cast<int32_t>(found->size()) == count) {
+      if (!likelier(candidate, found->front())) continue;
+      std::pop_heap(found->begin(), found->end(), likelier);
+      found->pop_back();
+    }
+    found->push_back(candidate);
+    std::push_heap(found->begin(), found->end(), likelier);
+  }
+  std::sort_heap(found->begin(), found->end(), likelier);
 }
 
 }  // namespace quartet

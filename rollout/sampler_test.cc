@@ -24,7 +24,28 @@ json Golden() {
 }
 
 SamplingRule RuleOf(const json& golden) {
-  return {golden["temperature"].get<float>(), golden["top_k"].get<int32_t>(), golden["top_p"].get<float>()};
+  SamplingRule rule;
+  rule.temperature = golden["temperature"];
+  rule.top_k = golden.value("top_k", 0);
+  rule.top_p = golden.value("top_p", 1.0f);
+  rule.min_p = golden.value("min_p", 0.0f);
+  rule.repetition_penalty = golden.value("repetition_penalty", 1.0f);
+  rule.presence_penalty = golden.value("presence_penalty", 0.0f);
+  rule.frequency_penalty = golden.value("frequency_penalty", 0.0f);
+  if (golden.contains("logit_bias")) {
+    for (const auto& [id, bias] : golden["logit_bias"].items()) {
+      rule.logit_bias.emplace_back(std::stoi(id), bias.get<float>());
+    }
+  }
+  return rule;
+}
+
+SamplingRule RuleOf(float temperature, int32_t top_k = 0, float top_p = 1) {
+  SamplingRule rule;
+  rule.temperature = temperature;
+  rule.top_k = top_k;
+  rule.top_p = top_p;
+  return rule;
 }
 
 TEST(Sampler, DrawsOnlyWhatTransformersKeepsAndAgreesOnItsProbabilities) {
@@ -34,7 +55,7 @@ TEST(Sampler, DrawsOnlyWhatTransformersKeepsAndAgreesOnItsProbabilities) {
     const auto logits = golden["logits"].get<std::vector<float>>();
     const json& kept = golden["sampled_log_probs"];
     for (int64_t position = 0; position < 300; ++position) {
-      const auto token = sampler.Sample(logits, RuleOf(golden), NoiseKey(1, cases, 0, position));
+      const auto token = sampler.Sample(logits, RuleOf(golden), {}, NoiseKey(1, cases, 0, position));
       ASSERT_TRUE(token.ok()) << token.status();
       ASSERT_TRUE(kept.contains(std::to_string(token->id))) << "case " << cases << ", token " << token->id;
       EXPECT_NEAR(token->log_prob, golden["log_probs"][token->id].get<float>(), 1e-5);
@@ -43,6 +64,68 @@ TEST(Sampler, DrawsOnlyWhatTransformersKeepsAndAgreesOnItsProbabilities) {
     ++cases;
   }
   EXPECT_EQ(cases, 81);
+}
+
+TEST(Sampler, EditsLogitsAsTransformersDoesAndTellsTheTrainersProbability) {
+  std::ifstream file("rollout/testdata/logits_processors.json");
+  Sampler sampler;
+  int cases = 0;
+  for (const json& golden : json::parse(file)) {
+    SCOPED_TRACE(cases);
+    const auto logits = golden["logits"].get<std::vector<float>>();
+    const auto prompt = golden["prompt"].get<std::vector<int32_t>>();
+    const auto answer = golden["answer"].get<std::vector<int32_t>>();
+    const auto stops = golden["stop_tokens"].get<std::vector<int32_t>>();
+    SamplingHistory history{.prompt = prompt, .answer = answer, .forbidden = {}};
+    if (answer.size() < golden.value("min_tokens", size_t{0})) history.forbidden = stops;
+    const json& kept = golden["sampled_log_probs"];
+    std::set<int32_t> drawn;
+    for (int64_t position = 0; position < 400; ++position) {
+      const auto token = sampler.Sample(logits, RuleOf(golden), history, NoiseKey(1, cases, 0, position));
+      ASSERT_TRUE(token.ok()) << token.status();
+      ASSERT_TRUE(kept.contains(std::to_string(token->id))) << "token " << token->id;
+      EXPECT_NEAR(token->log_prob, golden["log_probs"][token->id].get<float>(), 1e-5);
+      EXPECT_NEAR(token->sampled_log_prob, kept[std::to_string(token->id)].get<float>(), 2e-5);
+      drawn.insert(token->id);
+    }
+    for (const auto& [id, log_prob] : kept.items()) {
+      EXPECT_TRUE(log_prob.get<double>() < -3 || drawn.contains(std::stoi(id))) << "token " << id << " never came";
+    }
+    SamplingRule greedy = RuleOf(golden);
+    greedy.temperature = 0;
+    EXPECT_EQ(sampler.Sample(logits, greedy, history, 1)->id, golden["greedy"]);
+    ++cases;
+  }
+  EXPECT_EQ(cases, 42);
+}
+
+TEST(Sampler, TellsTheLikeliestTokensOfTheModelWhateverIsDrawn) {
+  const std::vector<float> logits = {0, 3, 1, 3, -1, 2};
+  SamplingRule rule;
+  rule.temperature = 2;
+  rule.alternatives = 4;
+  rule.logit_bias = {{1, -50.0f}};
+  Sampler sampler;
+  const auto token = sampler.Sample(logits, rule, {}, 5);
+  ASSERT_TRUE(token.ok());
+  double mass = 0;
+  for (const float logit : logits) mass += std::exp(logit / 2);
+  ASSERT_EQ(token->alternatives.size(), 4u);
+  const std::vector<int32_t> expected = {1, 3, 5, 2};
+  for (size_t i = 0; i < 4; ++i) {
+    EXPECT_EQ(token->alternatives[i].first, expected[i]);
+    EXPECT_NEAR(token->alternatives[i].second, logits[expected[i]] / 2 - std::log(mass), 1e-6);
+  }
+  rule.alternatives = 20;
+  EXPECT_EQ(sampler.Sample(logits, rule, {}, 5)->alternatives.size(), 6u);
+}
+
+TEST(Sampler, RefusesToDrawWhereEverythingIsForbidden) {
+  const std::vector<float> logits = {0, 3};
+  const std::vector<int32_t> all = {0, 1};
+  Sampler sampler;
+  EXPECT_EQ(sampler.Sample(logits, {}, {.prompt = {}, .answer = {}, .forbidden = all}, 1).status().code(),
+            absl::StatusCode::kFailedPrecondition);
 }
 
 // Pearson's statistic of `draws` draws against the probabilities that transformers gives. Cells of fewer than 5
@@ -58,7 +141,7 @@ TEST(Sampler, DrawsEachTokenAsOftenAsItsProbabilitySays) {
     std::map<int32_t, int> seen;
     ++prompt;
     for (int draw = 0; draw < kDraws; ++draw) {
-      ++seen[sampler.Sample(logits, RuleOf(golden), NoiseKey(5, prompt, draw % 100, draw / 100))->id];
+      ++seen[sampler.Sample(logits, RuleOf(golden), {}, NoiseKey(5, prompt, draw % 100, draw / 100))->id];
     }
     double statistic = 0;
     int cells = 0;
@@ -98,9 +181,9 @@ TEST(Sampler, DrawsTheSameTokenForTheSameKeyWhateverWasDrawnBefore) {
   std::set<int32_t> drawn;
   for (int64_t position = 0; position < 50; ++position) {
     const uint64_t key = NoiseKey(9, 3, 1, position);
-    ASSERT_TRUE(used.Sample(std::vector<float>(37, 0.5f), {1, 5, 0.5}, key).ok());
-    const int32_t id = used.Sample(logits, {}, key)->id;
-    EXPECT_EQ(id, fresh.Sample(logits, {}, key)->id);
+    ASSERT_TRUE(used.Sample(std::vector<float>(37, 0.5f), RuleOf(1, 5, 0.5), {}, key).ok());
+    const int32_t id = used.Sample(logits, {}, {}, key)->id;
+    EXPECT_EQ(id, fresh.Sample(logits, {}, {}, key)->id);
     drawn.insert(id);
   }
   EXPECT_GT(drawn.size(), 30u);
@@ -118,7 +201,7 @@ TEST(Sampler, GreedyTakesTheLowestIdAmongEqualsAndReportsItsProbabilityAtTempera
   logits[17] = logits[63] = 2.5f;
   Sampler sampler;
   for (const float temperature : {0.0f, 9e-6f}) {
-    const auto token = sampler.Sample(logits, {temperature, 3, 0.5}, 1);
+    const auto token = sampler.Sample(logits, RuleOf(temperature, 3, 0.5), {}, 1);
     EXPECT_EQ(token->id, 17);
     EXPECT_NEAR(token->log_prob, 2.5 - std::log(2 * std::exp(2.5) + 98 * std::exp(-1.0)), 1e-6);
     EXPECT_EQ(token->sampled_log_prob, 0);
@@ -130,7 +213,8 @@ TEST(Sampler, TopPKeepsTheTokenThatReachesTheMass) {
   const std::vector<float> logits = {std::log(0.2f), std::log(0.5f), std::log(0.3f)};
   Sampler sampler;
   std::set<int32_t> drawn;
-  for (int64_t i = 0; i < 500; ++i) drawn.insert(sampler.Sample(logits, {1, 0, 0.7f}, NoiseKey(1, 1, 1, i))->id);
+  for (int64_t i = 0; i < 500; ++i)
+    drawn.insert(sampler.Sample(logits, RuleOf(1, 0, 0.7f), {}, NoiseKey(1, 1, 1, i))->id);
   EXPECT_EQ(drawn, (std::set<int32_t>{1, 2}));
 }
 
@@ -140,7 +224,7 @@ TEST(Sampler, NeverDrawsATokenThatIsMaskedOut) {
   logits[40] = 1;
   Sampler sampler;
   for (int64_t i = 0; i < 200; ++i) {
-    const auto token = sampler.Sample(logits, {}, NoiseKey(2, 2, 2, i));
+    const auto token = sampler.Sample(logits, {}, {}, NoiseKey(2, 2, 2, i));
     ASSERT_TRUE(token->id == 3 || token->id == 40);
     EXPECT_NEAR(token->log_prob, (token->id == 40 ? 1 : 0) - std::log(1 + std::exp(1.0)), 1e-6);
   }
@@ -153,10 +237,11 @@ TEST(Sampler, RefusesLogitsThatAreNotFinite) {
     for (const size_t place : {0u, 20u, 49u}) {
       std::vector<float> logits(50, 1.0f);
       logits[place] = bad;
-      EXPECT_EQ(sampler.Sample(logits, {}, 1).status().code(), absl::StatusCode::kInternal) << bad << " at " << place;
+      EXPECT_EQ(sampler.Sample(logits, {}, {}, 1).status().code(), absl::StatusCode::kInternal)
+          << bad << " at " << place;
     }
   }
-  EXPECT_EQ(sampler.Sample(std::vector<float>(50, -infinity), {}, 1).status().code(), absl::StatusCode::kInternal);
+  EXPECT_EQ(sampler.Sample(std::vector<float>(50, -infinity), {}, {}, 1).status().code(), absl::StatusCode::kInternal);
 }
 
 }  // namespace

@@ -1,31 +1,51 @@
 #include "rollout/sampling_params.h"
 
+#include <algorithm>
 #include <cmath>
 
 #include "absl/strings/str_cat.h"
 
 namespace quartet {
+namespace {
 
-absl::Status CheckSamplingParams(const SamplingParams& sampling, int64_t vocab_size) {
+constexpr int32_t kMostAlternatives = 20;
+
+template <typename Value>
+absl::Status Refuse(const std::string& field, const Value& value, const std::string& allowed) {
+  return absl::InvalidArgumentError(absl::StrCat("sampling.", field, " is ", value, "; allowed: ", allowed));
+}
+
+}  // namespace
+
+absl::Status CheckSamplingParams(const SamplingParams& sampling, int64_t vocab_size, bool reads_text) {
   if (!(sampling.temperature() >= 0) || !std::isfinite(sampling.temperature())) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("sampling.temperature is ", sampling.temperature(), "; allowed: finite and at least 0"));
+    return Refuse("temperature", sampling.temperature(), "finite and at least 0");
   }
-  if (sampling.top_k() < -1) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("sampling.top_k is ", sampling.top_k(), "; allowed: -1 or 0 (off), or at least 1"));
-  }
+  if (sampling.top_k() < -1) return Refuse("top_k", sampling.top_k(), "-1 or 0 (off), or at least 1");
   if (!(sampling.top_p() > 0 && sampling.top_p() <= 1)) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("sampling.top_p is ", sampling.top_p(), "; allowed: above 0 and at most 1 (off)"));
+    return Refuse("top_p", sampling.top_p(), "above 0 and at most 1 (off)");
   }
-  if (sampling.max_new_tokens() < 1) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("sampling.max_new_tokens is ", sampling.max_new_tokens(), "; allowed: at least 1"));
+  if (!(sampling.min_p() >= 0 && sampling.min_p() <= 1)) {
+    return Refuse("min_p", sampling.min_p(), "at least 0 (off) and at most 1");
   }
-  if (sampling.n_samples() < 1) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("sampling.n_samples is ", sampling.n_samples(), "; allowed: at least 1"));
+  if (sampling.max_new_tokens() < 1) return Refuse("max_new_tokens", sampling.max_new_tokens(), "at least 1");
+  if (sampling.min_tokens() < 0 || sampling.min_tokens() > sampling.max_new_tokens()) {
+    return Refuse("min_tokens", sampling.min_tokens(),
+                  absl::StrCat("0 to max_new_tokens, which is ", sampling.max_new_tokens()));
+  }
+  if (sampling.n_samples() < 1) return Refuse("n_samples", sampling.n_samples(), "at least 1");
+  if (sampling.has_repetition_penalty() &&
+      (!(sampling.repetition_penalty() > 0) || !std::isfinite(sampling.repetition_penalty()))) {
+    return Refuse("repetition_penalty", sampling.repetition_penalty(), "finite and above 0; 1 is off");
+  }
+  if (!(std::abs(sampling.presence_penalty()) <= 2)) {
+    return Refuse("presence_penalty", sampling.presence_penalty(), "-2 to 2");
+  }
+  if (!(std::abs(sampling.frequency_penalty()) <= 2)) {
+    return Refuse("frequency_penalty", sampling.frequency_penalty(), "-2 to 2");
+  }
+  if (sampling.logprobs() < 0 || sampling.logprobs() > kMostAlternatives) {
+    return Refuse("logprobs", sampling.logprobs(), absl::StrCat("0 to ", kMostAlternatives));
   }
   for (const int32_t id : sampling.stop_token_ids()) {
     if (id < 0 || id >= vocab_size) {
@@ -33,7 +53,35 @@ absl::Status CheckSamplingParams(const SamplingParams& sampling, int64_t vocab_s
           absl::StrCat("sampling.stop_token_ids holds ", id, "; allowed: 0 to ", vocab_size - 1));
     }
   }
+  for (const auto& [id, bias] : sampling.logit_bias()) {
+    if (id < 0 || id >= vocab_size) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("sampling.logit_bias holds token ", id, "; allowed: 0 to ", vocab_size - 1));
+    }
+    if (!(std::abs(bias) <= 100)) return Refuse(absl::StrCat("logit_bias[", id, "]"), bias, "-100 to 100");
+  }
+  for (const std::string& stop : sampling.stop()) {
+    if (stop.empty()) return absl::InvalidArgumentError("sampling.stop holds an empty string; allowed: any other");
+    if (!reads_text) {
+      return absl::InvalidArgumentError(absl::StrCat("sampling.stop holds \"", stop,
+                                                     "\", but the model's folder has no tokenizer to read text with"));
+    }
+  }
   return absl::OkStatus();
+}
+
+SamplingRule MakeSamplingRule(const SamplingParams& sampling) {
+  SamplingRule rule;
+  rule.temperature = sampling.temperature();
+  rule.top_k = sampling.top_k();
+  rule.top_p = sampling.top_p();
+  rule.min_p = sampling.min_p();
+  rule.repetition_penalty = sampling.has_repetition_penalty() ? sampling.repetition_penalty() : 1;
+  rule.presence_penalty = sampling.presence_penalty();
+  rule.frequency_penalty = sampling.frequency_penalty();
+  rule.logit_bias.assign(sampling.logit_bias().begin(), sampling.logit_bias().end());
+  rule.alternatives = sampling.logprobs();
+  return rule;
 }
 
 }  // namespace quartet

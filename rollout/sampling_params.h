@@ -1,14 +1,18 @@
-// What the fields of SamplingParams (proto/rollout.proto) may be. LibTorch-free.
+// What the fields of SamplingParams (proto/rollout.proto) may be, and what they mean to the sampler. LibTorch-free.
 #pragma once
 
 #include <cstdint>
 
 #include "absl/status/status.h"
 #include "proto/rollout.pb.h"
+#include "rollout/sampler.h"
 
 namespace quartet {
 
-// INVALID_ARGUMENT names field, value and what is allowed.
-absl::Status CheckSamplingParams(const SamplingParams& sampling, int64_t vocab_size);
+// INVALID_ARGUMENT names field, value and what is allowed. `reads_text`: stop strings can be found.
+absl::Status CheckSamplingParams(const SamplingParams& sampling, int64_t vocab_size, bool reads_text);
+
+// Of params that were checked.
+SamplingRule MakeSamplingRule(const SamplingParams& sampling);
 
 }  // namespace quartet

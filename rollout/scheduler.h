@@ -18,10 +18,12 @@
 #include <deque>
 #include <map>
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "rollout/block_pool.h"
+#include "rollout/stop_watcher.h"
 
 namespace quartet {
 
@@ -45,6 +47,8 @@ struct Sequence {
   std::vector<float> log_probs;
   std::vector<float> sampled_log_probs;
   std::vector<uint64_t> versions;  // of the weights
+  std::vector<std::vector<std::pair<int32_t, float>>> alternatives;
+  std::unique_ptr<StopWatcher> stop_watcher;  // or null
 
   // The scheduler's.
   PromptGroup* group = nullptr;
