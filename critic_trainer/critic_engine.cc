@@ -20,7 +20,7 @@ struct CriticEngine::Impl {
   TrainerConfig config;
   const RankContext* context;
   Ledger ledger;
-  std::unique_ptr<ProcessGroup> ranks;
+  std::unique_ptr<Mesh> ranks;
   std::unique_ptr<TrainableModel> trainable;
 
   ShardedModel& model() { return trainable->model(); }
@@ -35,7 +35,7 @@ absl::StatusOr<std::unique_ptr<CriticEngine>> CriticEngine::Load(const RunConfig
   impl->context = &context;
   SetBudgets(context, &impl->ledger);
   const absl::Status status = CatchExceptions("loading the critic", impl->ledger, [&]() -> absl::Status {
-    QUARTET_ASSIGN_OR_RETURN(impl->ranks, JoinRanks(context, "critic"));
+    QUARTET_ASSIGN_OR_RETURN(impl->ranks, JoinMesh(context, "critic", config.critic().shard_size()));
     QUARTET_ASSIGN_OR_RETURN(impl->trainable, TrainableModel::Load(config.critic().pretrain(),
                                                                    TrainerOptions(config.critic(), HeadKind::kScalar,
                                                                                   config.seed(), context),

@@ -24,7 +24,7 @@ struct PolicyEngine::Impl {
   TrainerConfig config;
   const RankContext* context;
   Ledger ledger;
-  std::unique_ptr<ProcessGroup> ranks;
+  std::unique_ptr<Mesh> ranks;
   std::unique_ptr<TrainableModel> trainable;
 
   ShardedModel& model() { return trainable->model(); }
@@ -39,7 +39,7 @@ absl::StatusOr<std::unique_ptr<PolicyEngine>> PolicyEngine::Load(const RunConfig
   impl->context = &context;
   SetBudgets(context, &impl->ledger);
   const absl::Status status = CatchExceptions("loading the policy", impl->ledger, [&]() -> absl::Status {
-    QUARTET_ASSIGN_OR_RETURN(impl->ranks, JoinRanks(context, "policy"));
+    QUARTET_ASSIGN_OR_RETURN(impl->ranks, JoinMesh(context, "policy", config.actor().shard_size()));
     QUARTET_ASSIGN_OR_RETURN(impl->trainable, TrainableModel::Load(config.actor().pretrain(),
                                                                    TrainerOptions(config.actor(), HeadKind::kVocabulary,
                                                                                   config.seed(), context),
@@ -85,18 +85,14 @@ absl::StatusOr<std::shared_ptr<const PublishedWeights>> PolicyEngine::Publish(ui
       tensors += static_cast<int>(group.parameters.size());
     }
     for (const ResidentPiece& piece : model.pieces()) {
-      int64_t begin = piece.begin, end = piece.begin + piece.count;
-      if (model.options().zero_stage == 0) {
-        // Every rank has everything: rank r owns the r-th part of each tensor.
-        const int64_t numel = model.layout().groups[piece.group].parameters[piece.parameter].numel();
-        const int64_t rank = impl_->ranks->rank(), ranks = impl_->ranks->size();
-        begin = std::max(begin, numel * rank / ranks);
-        end = std::min(end, numel * (rank + 1) / ranks);
-      }
+      const OwnedRange own = model.owned(piece.group, model.process_group().rank());
+      const int64_t begin = std::max(piece.shard_offset, own.offset);
+      const int64_t end = std::min(piece.shard_offset + piece.count, own.offset + own.count);
       if (begin >= end) continue;
-      void* bytes = snapshot->Add(first_tensor[piece.group] + piece.parameter, begin, end - begin);
+      void* bytes = snapshot->Add(first_tensor[piece.group] + piece.parameter,
+                                  piece.begin + (begin - piece.shard_offset), end - begin);
       at::from_blob(bytes, {end - begin}, at::TensorOptions().dtype(type))
-          .copy_(model.resident(piece.group).narrow(0, piece.shard_offset + (begin - piece.begin), end - begin));
+          .copy_(model.resident(piece.group).narrow(0, begin, end - begin));
     }
     return absl::OkStatus();
   });

@@ -45,9 +45,12 @@ struct Arrangement {
   int ranks;
   int stage;
   int micro_batch;
+  int shard_size = 0;
+  bool offload = false;  // optimizer, parameters, inputs of blocks
 };
 std::ostream& operator<<(std::ostream& out, const Arrangement& a) {
-  return out << a.ranks << " ranks, stage " << a.stage << ", micro-batches of " << a.micro_batch;
+  return out << a.ranks << " ranks, stage " << a.stage << ", micro-batches of " << a.micro_batch << ", shard size "
+             << a.shard_size << (a.offload ? ", offload" : "");
 }
 
 class PolicyEngineTest : public ::testing::TestWithParam<Arrangement> {
@@ -55,6 +58,10 @@ class PolicyEngineTest : public ::testing::TestWithParam<Arrangement> {
   PolicyEngineTest()
       : golden_(Golden()), sequences_(Sequences(golden_)), config_(TestConfig(kModel, GetParam().stage)) {
     TrainerConfig* actor = config_.mutable_actor();
+    actor->set_shard_size(GetParam().shard_size);
+    actor->set_adam_offload(GetParam().offload);
+    actor->set_offload_param(GetParam().offload);
+    actor->set_activation_offload(GetParam().offload);
     actor->set_adam_beta1(golden_["adamw"]["beta1"]);
     actor->set_adam_beta2(golden_["adamw"]["beta2"]);
     actor->set_adam_eps(golden_["adamw"]["eps"]);
@@ -237,6 +244,31 @@ TEST_P(PolicyEngineTest, PublishesEachElementOfTheSavedWeightsExactlyOnce) {
   }
 }
 
+TEST_P(PolicyEngineTest, SavesTheAverageOfTheWeightsBesideThem) {
+  config_.mutable_actor()->set_dtype("fp32");
+  config_.mutable_actor()->set_ema_decay(0.75);
+  const std::string folder = NewTestFolder("policy");
+  OnEveryRank([&](const RankContext&, PolicyEngine& engine, const std::vector<TrainingSequence>& mine) {
+    PolicyUpdateSums sums;
+    ASSERT_TRUE(engine.Update(UpdateCall(PolicyLossConfig::KIND_PPO), mine, &sums).ok());
+    SaveCall call;
+    call.set_folder(folder);
+    SaveSummary summary;
+    const absl::Status saved = engine.Save(call, &summary);
+    ASSERT_TRUE(saved.ok()) << saved;
+  });
+  const auto read = [](const std::string& from) {
+    const auto reader = CheckpointReader::Open(from);
+    EXPECT_TRUE(reader.ok()) << reader.status();
+    std::vector<float> values((*reader)->tensors().at("model.norm.weight").numel());
+    EXPECT_TRUE((*reader)->ReadRange("model.norm.weight", 0, values.size(), values.data()).ok());
+    return values;
+  };
+  const std::vector<float> before = read(kModel), after = read(folder), average = read(folder + "_ema");
+  EXPECT_NE(before, after);
+  for (size_t i = 0; i < average.size(); ++i) EXPECT_NEAR(average[i], 0.75 * before[i] + 0.25 * after[i], 1e-6);
+}
+
 TEST_P(PolicyEngineTest, TellsItsMemoryAndSizeAndHoldsNoGatheredParametersBetweenCalls) {
   OnEveryRank([&](const RankContext& context, PolicyEngine& engine, const std::vector<TrainingSequence>& mine) {
     PolicyUpdateSums sums;
@@ -324,7 +356,11 @@ TEST_P(OnePolicyEngineTest, ABudgetPassedByAnUpdateIsTold) {
 
 INSTANTIATE_TEST_SUITE_P(Arrangements, PolicyEngineTest,
                          ::testing::Values(Arrangement{1, 3, 2}, Arrangement{2, 3, 1}, Arrangement{3, 3, 2},
-                                           Arrangement{2, 0, 2}, Arrangement{2, 2, 1}, Arrangement{5, 3, 1}));
+                                           Arrangement{2, 0, 2}, Arrangement{2, 2, 1}, Arrangement{5, 3, 1},
+                                           Arrangement{4, 3, 1, /*shard_size=*/2},
+                                           Arrangement{3, 2, 1, /*shard_size=*/1},
+                                           Arrangement{2, 3, 2, 0, /*offload=*/true},
+                                           Arrangement{4, 3, 1, /*shard_size=*/2, /*offload=*/true}));
 
 }  // namespace
 }  // namespace quartet

@@ -122,6 +122,12 @@ void FillTrainer(TrainerConfig* t, double learning_rate, int max_len) {
   QUARTET_DEFAULT(t, gradient_checkpointing, true);
   QUARTET_DEFAULT(t, max_len, max_len);
   QUARTET_DEFAULT(t, allow_zero_learning_rate, false);
+  QUARTET_DEFAULT(t, shard_size, 0);
+  QUARTET_DEFAULT(t, adam_offload, false);
+  QUARTET_DEFAULT(t, offload_param, false);
+  QUARTET_DEFAULT(t, activation_offload, false);
+  QUARTET_DEFAULT(t, no_sync, false);
+  QUARTET_DEFAULT(t, ema_decay, 0);
 }
 
 void FillPlacement(ServicePlacement* p, absl::string_view listen) {
@@ -341,6 +347,38 @@ absl::Status TokenBudget(absl::string_view field, int64_t value, absl::string_vi
                           ") tokens would fit in no micro-batch: it must be at least that, or 0 to count sequences"));
 }
 
+// Where a trainer's state is, and when it is exchanged.
+absl::Status CheckSharding(const std::string& name, const TrainerConfig& t) {
+  const auto field = [&name](absl::string_view leaf) { return absl::StrCat(name, ".", leaf); };
+  const std::string stage = absl::StrCat(field("zero_stage"), " is ", t.zero_stage());
+  QUARTET_RETURN_IF_ERROR(Integer(field("shard_size"), t.shard_size(), 0));
+  if (t.zero_stage() == 0) {
+    if (t.shard_size() != 0) return NoEffect(field("shard_size"), absl::StrCat(stage, ", so nothing is sharded"));
+    if (t.no_sync()) return NoEffect(field("no_sync"), absl::StrCat(stage, ", which reduces once a step anyway"));
+    if (t.adam_offload()) {
+      return Bad(field("adam_offload"), "true",
+                 absl::StrCat(stage, ", where every rank would update the whole model on its host; it needs 2 or 3"));
+    }
+  }
+  if (t.offload_param() && t.zero_stage() != 3) {
+    return Bad(field("offload_param"), "true",
+               absl::StrCat(stage, ", where all parameters stay on the device; it needs 3"));
+  }
+  if (t.offload_param() && !t.adam_offload()) {
+    return Bad(field("offload_param"), "true",
+               absl::StrCat("the optimizer, which updates the parameters, would stay on the device: set ",
+                            field("adam_offload"), " too"));
+  }
+  if (t.activation_offload() && !t.gradient_checkpointing()) {
+    return NoEffect(field("activation_offload"),
+                    absl::StrCat(field("gradient_checkpointing"), " is false, so no block's input is kept by itself"));
+  }
+  if (!(t.ema_decay() >= 0 && t.ema_decay() < 1)) {
+    return Bad(field("ema_decay"), absl::StrCat(t.ema_decay()), "it must be at least 0 and below 1");
+  }
+  return absl::OkStatus();
+}
+
 absl::Status CheckTrainer(const std::string& name, const TrainerConfig& t) {
   const auto field = [&name](absl::string_view leaf) { return absl::StrCat(name, ".", leaf); };
   QUARTET_RETURN_IF_ERROR(Stage(field("zero_stage"), t.zero_stage(), {0, 2, 3}));
@@ -370,6 +408,7 @@ absl::Status CheckTrainer(const std::string& name, const TrainerConfig& t) {
   QUARTET_RETURN_IF_ERROR(Real(field("adam_eps"), t.adam_eps(), 0, kInfinity, /*open_low=*/true));
   QUARTET_RETURN_IF_ERROR(Real(field("l2"), t.l2(), 0, kInfinity));
   QUARTET_RETURN_IF_ERROR(Real(field("max_norm"), t.max_norm(), 0, kInfinity));
+  QUARTET_RETURN_IF_ERROR(CheckSharding(name, t));
   QUARTET_RETURN_IF_ERROR(Integer(field("max_len"), t.max_len(), 2, 2 * kMaxTokens));
   if (t.max_tokens_per_micro_batch() == 0) {
     QUARTET_RETURN_IF_ERROR(Integer(field("micro_train_batch_size"), t.micro_train_batch_size(), 1));
@@ -502,8 +541,8 @@ absl::Status CheckPlacement(const std::string& name, const ServicePlacement& p) 
   return Integer(field("collective_timeout_seconds"), p.collective_timeout_seconds(), 1);
 }
 
-// Which services hold anything in host memory beside their device: a policy trainer on CUDA, the weights that it
-// publishes.
+// Which services hold anything in host memory beside their device: trainers what is offloaded and the average of the
+// weights, a policy trainer on CUDA also the weights that it publishes.
 absl::Status CheckHostBudgets(const RunConfig& c) {
   const auto check = [](const std::string& name, const ServicePlacement& p, bool holds) {
     if (p.host_memory_budget() == 0 || holds) return absl::OkStatus();
@@ -511,10 +550,13 @@ absl::Status CheckHostBudgets(const RunConfig& c) {
                     absl::StrCat("this service holds nothing in host memory beside its device (\"", p.device(),
                                  "\"); use device_memory_budget"));
   };
+  const auto offloads = [](const TrainerConfig& t) {
+    return t.adam_offload() || t.activation_offload() || t.ema_decay() != 0;
+  };
   QUARTET_RETURN_IF_ERROR(check("rollout", c.services().rollout(), false));
-  QUARTET_RETURN_IF_ERROR(
-      check("policy_trainer", c.services().policy_trainer(), c.services().policy_trainer().device() == "cuda"));
-  QUARTET_RETURN_IF_ERROR(check("critic_trainer", c.services().critic_trainer(), false));
+  QUARTET_RETURN_IF_ERROR(check("policy_trainer", c.services().policy_trainer(),
+                                c.services().policy_trainer().device() == "cuda" || offloads(c.actor())));
+  QUARTET_RETURN_IF_ERROR(check("critic_trainer", c.services().critic_trainer(), offloads(c.critic())));
   return check("scorer", c.services().scorer(), false);
 }
 

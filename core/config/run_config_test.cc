@@ -129,6 +129,12 @@ TEST(RunConfig, RefusesValuesOutOfRange) {
               {"services.scorer.collective_backend has no effect", "NCCL"});
   ExpectError({"tls.ca_file=/ca.pem"}, {"tls", "cert_file"});
   ExpectError({"data.prompt_max_len=2000000000"}, {"data.prompt_max_len"});
+  ExpectError({"actor.shard_size=-1"}, {"actor.shard_size", "at least 0"});
+  ExpectError({"actor.ema_decay=1"}, {"actor.ema_decay", "below 1"});
+  ExpectError({"actor.zero_stage=0", "actor.adam_offload=true"}, {"actor.adam_offload", "zero_stage is 0", "2 or 3"});
+  ExpectError({"actor.zero_stage=2", "actor.adam_offload=true", "actor.offload_param=true"},
+              {"actor.offload_param", "zero_stage is 2", "needs 3"});
+  ExpectError({"actor.offload_param=true"}, {"actor.offload_param", "set actor.adam_offload too"});
 }
 
 TEST(RunConfig, RefusesWhatCannotHaveAnEffect) {
@@ -149,6 +155,10 @@ TEST(RunConfig, RefusesWhatCannotHaveAnEffect) {
               {"services.rollout.host_memory_budget has no effect", "device_memory_budget"});
   ExpectError({"services.critic_trainer.host_memory_budget=5"},
               {"services.critic_trainer.host_memory_budget has no effect"});
+  ExpectError({"actor.zero_stage=0", "actor.shard_size=8"}, {"actor.shard_size has no effect", "zero_stage is 0"});
+  ExpectError({"critic.zero_stage=0", "critic.no_sync=true"}, {"critic.no_sync has no effect"});
+  ExpectError({"actor.activation_offload=true", "actor.gradient_checkpointing=false"},
+              {"actor.activation_offload has no effect", "gradient_checkpointing"});
 }
 
 TEST(RunConfig, FillsMicroBatchesByTokensOrBySequences) {
@@ -186,6 +196,11 @@ TEST(RunConfig, FillsMicroBatchesByTokensOrBySequences) {
 TEST(RunConfig, AcceptsTheNeighboursOfWhatItRefuses) {
   EXPECT_EQ(ErrorOf({"actor.learning_rate=0", "actor.allow_zero_learning_rate=true"}), "");
   EXPECT_EQ(ErrorOf({"algorithm.dual_clip=3"}), "");
+  EXPECT_EQ(ErrorOf({"actor.zero_stage=2", "actor.adam_offload=true", "actor.no_sync=true", "actor.shard_size=8",
+                     "actor.ema_decay=0.992", "actor.activation_offload=true"}),
+            "");
+  EXPECT_EQ(ErrorOf({"critic.adam_offload=true", "critic.offload_param=true"}), "");
+  EXPECT_EQ(ErrorOf({"critic.adam_offload=true", "services.critic_trainer.host_memory_budget=5"}), "");
   EXPECT_EQ(ErrorOf({"algorithm.eps_clip=0.3", "algorithm.eps_clip_low=0.1"}), "");
   EXPECT_EQ(ErrorOf({"algorithm.kl.init_kl_coef=0"}), "");
   EXPECT_EQ(ErrorOf({"algorithm.kl.kl_target=6", "algorithm.kl.kl_horizon=5"}), "");

@@ -4,7 +4,9 @@
 
 namespace quartet {
 
-absl::StatusOr<std::unique_ptr<ProcessGroup>> JoinRanks(const RankContext& context, const std::string& name) {
+namespace {
+
+ProcessGroupOptions GroupOptions(const RankContext& context, const std::string& name) {
   ProcessGroupOptions options;
   options.rank = context.rank;
   options.size = context.world_size;
@@ -13,7 +15,17 @@ absl::StatusOr<std::unique_ptr<ProcessGroup>> JoinRanks(const RankContext& conte
   options.timeout = context.collective_timeout;
   options.backend = context.collective_backend;
   options.name = name;
-  return MakeProcessGroup(context.store, options);
+  return options;
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<ProcessGroup>> JoinRanks(const RankContext& context, const std::string& name) {
+  return MakeProcessGroup(context.store, GroupOptions(context, name));
+}
+
+absl::StatusOr<std::unique_ptr<Mesh>> JoinMesh(const RankContext& context, const std::string& name, int shard_size) {
+  return MakeMesh(context.store, GroupOptions(context, name), shard_size == 0 ? context.world_size : shard_size);
 }
 
 at::Device DeviceOf(const RankContext& context) {
@@ -42,6 +54,11 @@ TrainableModelOptions TrainerOptions(const TrainerConfig& config, HeadKind head,
   options.adamw.eps = config.adam_eps();
   options.adamw.weight_decay = config.l2();
   options.gradient_checkpointing = config.gradient_checkpointing();
+  options.model.adam_offload = config.adam_offload();
+  options.model.offload_param = config.offload_param();
+  options.activation_offload = config.activation_offload();
+  options.no_sync = config.no_sync();
+  options.ema_decay = config.ema_decay();
   return options;
 }
 

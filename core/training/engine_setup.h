@@ -6,6 +6,7 @@
 #include <string>
 
 #include "absl/status/statusor.h"
+#include "core/comm/mesh.h"
 #include "core/comm/process_group.h"
 #include "core/model/parameter_layout.h"
 #include "core/service/rank_context.h"
@@ -13,6 +14,9 @@
 #include "proto/run_config.pb.h"
 
 namespace quartet {
+
+// As JoinRanks, the ranks cut into groups of `shard_size` (0: all), of which each holds the whole of a model.
+absl::StatusOr<std::unique_ptr<Mesh>> JoinMesh(const RankContext& context, const std::string& name, int shard_size);
 
 // The group of all ranks of a service. Collective; `name` is the group's own within the service.
 absl::StatusOr<std::unique_ptr<ProcessGroup>> JoinRanks(const RankContext& context, const std::string& name);

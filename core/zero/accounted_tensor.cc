@@ -1,5 +1,6 @@
 #include "core/zero/accounted_tensor.h"
 
+#include <ATen/Context.h>
 #include <ATen/ops/empty.h>
 #include <c10/core/Allocator.h>
 #include <c10/core/Storage.h>
@@ -145,7 +146,10 @@ bool InstallAllocators() {
 [[maybe_unused]] const bool installed = InstallAllocators();
 
 c10::DataPtr AllocateOn(at::Device device, int64_t bytes, Ledger* ledger, MemoryCategory category, MemoryTier tier) {
-  c10::Allocator* allocator = c10::GetAllocator(device.type());
+  // Pinned, so that copies reach the device at full speed and beside its computation.
+  c10::Allocator* allocator = device.is_cuda() && tier == MemoryTier::kHost
+                                  ? at::globalContext().getPinnedMemoryAllocator(device.type())
+                                  : c10::GetAllocator(device.type());
   if (device.is_cuda()) {
     LedgerEntry entry;
     c10::DataPtr memory = Allocate(allocator, bytes, ledger, category, tier, &entry);

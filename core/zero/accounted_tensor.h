@@ -32,7 +32,8 @@ class [[nodiscard]] MemoryScope {
   const MemoryScope* const outer_;
 };
 
-// Flat, not initialised. Throws as MemoryScope says, also for CUDA devices.
+// Flat, not initialised. Throws as MemoryScope says, also for CUDA devices; for these the host tier is pinned memory of
+// the host.
 at::Tensor AccountedEmpty(Ledger* ledger, MemoryCategory category, int64_t numel, at::ScalarType dtype,
                           at::Device device, MemoryTier tier = MemoryTier::kDevice);
 at::Tensor AccountedZeros(Ledger* ledger, MemoryCategory category, int64_t numel, at::ScalarType dtype,

@@ -18,11 +18,12 @@ constexpr std::array<const char*, kNumMemoryTiers> kTierNames = {"device", "host
 
 // Which options make a category smaller on the device.
 constexpr std::array<const char*, kNumMemoryCategories> kRemedies = {
-    "zero_stage: 3 with more ranks",
-    "zero_stage: 2 or 3 with more ranks",
-    "zero_stage: 2 or 3 with more ranks",
+    "zero_stage: 3 with more ranks, in a trainer offload_param: true",
+    "zero_stage: 2 or 3 with more ranks, adam_offload: true",
+    "zero_stage: 2 or 3 with more ranks, adam_offload: true",
     "dtype: \"bf16\"",
-    "gradient_checkpointing: true, a smaller micro_train_batch_size, micro_rollout_batch_size or "
+    "gradient_checkpointing: true, activation_offload: true, a smaller micro_train_batch_size, "
+    "micro_rollout_batch_size or "
     "max_tokens_per_micro_batch, in a rollout a smaller max_num_batched_tokens",
     "a smaller micro_train_batch_size, micro_rollout_batch_size or max_tokens_per_micro_batch, in a rollout a smaller "
     "max_num_seqs",

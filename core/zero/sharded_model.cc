@@ -1,99 +1,26 @@
 #include "core/zero/sharded_model.h"
 
 #include <ATen/core/grad_mode.h>
-#include <ATen/ops/from_blob.h>
 #include <ATen/ops/tensor.h>
 
 #include <algorithm>
-#include <cmath>
 #include <exception>
-#include <numbers>
 #include <set>
 #include <utility>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
 #include "core/base/logging.h"
 #include "core/base/status_macros.h"
 #include "core/comm/agreement.h"
 #include "core/safetensors/reader.h"
 #include "core/zero/accounted_tensor.h"
 #include "core/zero/catch_exceptions.h"
+#include "core/zero/parameter_reader.h"
 #include "core/zero/sharded_model_impl.h"
 
 namespace quartet {
 namespace {
-
-// Elements read from a file at a time: what a rank holds beside its shard while it loads.
-constexpr int64_t kReadElements = 1 << 20;
-
-std::string ShapeName(const std::vector<int64_t>& shape) { return absl::StrCat("[", absl::StrJoin(shape, ", "), "]"); }
-
-absl::StatusOr<at::ScalarType> ScalarTypeOf(Dtype dtype) {
-  switch (dtype) {
-    case Dtype::kF32:
-      return at::kFloat;
-    case Dtype::kBF16:
-      return at::kBFloat16;
-    case Dtype::kF16:
-      return at::kHalf;
-    default:
-      return absl::InvalidArgumentError(
-          absl::StrCat("type ", std::string(DtypeName(dtype)), " cannot be a parameter; allowed: F32, BF16, F16"));
-  }
-}
-
-// Reads the elements of `piece` into `out` (flat, of piece.count elements, any type and device).
-absl::Status ReadPiece(const CheckpointReader& reader, const ParameterSpec& parameter, const FlatPiece& piece,
-                       const at::Tensor& out) {
-  auto found = reader.tensors().find(parameter.name);
-  const std::string files = absl::StrJoin(reader.files(), ", ");
-  if (found == reader.tensors().end()) {
-    return absl::NotFoundError(absl::StrCat(files, ": tensor ", parameter.name, " is missing"));
-  }
-  const TensorInfo& info = found->second;
-  const std::string where = absl::StrCat(reader.files()[info.file], ": tensor ", parameter.name);
-  if (info.shape != parameter.shape) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(where, " has shape ", ShapeName(info.shape), ", the model needs ", ShapeName(parameter.shape)));
-  }
-  auto dtype = ScalarTypeOf(info.dtype);
-  if (!dtype.ok()) return absl::InvalidArgumentError(absl::StrCat(where, ": ", dtype.status().message()));
-  std::vector<char> bytes(std::min(piece.count, kReadElements) * DtypeSize(info.dtype));
-  for (int64_t done = 0; done < piece.count; done += kReadElements) {
-    const int64_t count = std::min(piece.count - done, kReadElements);
-    QUARTET_RETURN_IF_ERROR(reader.ReadRange(parameter.name, piece.begin + done, count, bytes.data()));
-    out.narrow(0, done, count).copy_(at::from_blob(bytes.data(), {count}, at::TensorOptions(*dtype)));
-  }
-  return absl::OkStatus();
-}
-
-// SplitMix64's output function: a bijection of 64-bit numbers that passes for random.
-uint64_t Mix(uint64_t x) {
-  x += 0x9e3779b97f4a7c15;
-  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9;
-  x = (x ^ (x >> 27)) * 0x94d049bb133111eb;
-  return x ^ (x >> 31);
-}
-
-// Draws element `position` from N(0, 1) by Box and Muller's transform: a function of its arguments alone, so that every
-// world size draws the same values.
-double NormalAt(uint64_t seed, int64_t position) {
-  const uint64_t key = Mix(seed) ^ (2 * static_cast<uint64_t>(position));
-  const double u = (static_cast<double>(Mix(key) >> 11) + 1) * 0x1p-53;  // (0, 1]
-  const double v = static_cast<double>(Mix(key ^ 1) >> 11) * 0x1p-53;
-  return std::sqrt(-2 * std::log(u)) * std::cos(2 * std::numbers::pi * v);
-}
-
-void InitializeHead(uint64_t seed, int64_t hidden_size, const FlatPiece& piece, const at::Tensor& out) {
-  std::vector<float> values(piece.count);
-  const double deviation = 1 / std::sqrt(static_cast<double>(hidden_size + 1));
-  for (int64_t i = 0; i < piece.count; ++i) {
-    values[i] = static_cast<float>(deviation * NormalAt(seed, piece.begin + i));
-  }
-  out.copy_(at::from_blob(values.data(), {piece.count}, at::TensorOptions(at::kFloat)));
-}
 
 // Says which tensors of the folder the model has no place for.
 void LogUnread(const CheckpointReader& reader, const ParameterLayout& layout, const std::string& folder) {
@@ -117,98 +44,24 @@ absl::Status CheckOptions(const ShardedModelOptions& options) {
     return absl::InvalidArgumentError(
         absl::StrCat("compute type ", c10::toString(options.compute_dtype), " is not supported; allowed: bf16, fp32"));
   }
+  if (options.adam_offload && (!options.trainable || options.zero_stage == 0)) {
+    return absl::InvalidArgumentError(
+        options.trainable ? "adam_offload needs zero_stage 2 or 3: at stage 0 every rank would update the whole model"
+                          : "adam_offload needs a trainable model");
+  }
+  if (options.offload_param && options.zero_stage != 3) {
+    return absl::InvalidArgumentError(absl::StrCat("offload_param needs zero_stage 3: at stage ", options.zero_stage,
+                                                   " parameters stay whole on the device"));
+  }
+  if (options.offload_param && options.trainable && !options.adam_offload) {
+    return absl::InvalidArgumentError(
+        "offload_param needs adam_offload: without it gathers start from the master weights, which are on the device "
+        "with the optimizer");
+  }
   return absl::OkStatus();
 }
 
 }  // namespace
-
-GatheredGroup::State::~State() {
-  tensors.clear();
-  if (buffer.defined()) FreeStorage(buffer);
-}
-
-GatheredGroup::GatheredGroup(std::unique_ptr<State> state) : state_(std::move(state)) {}
-GatheredGroup::GatheredGroup(GatheredGroup&&) noexcept = default;
-GatheredGroup& GatheredGroup::operator=(GatheredGroup&&) noexcept = default;
-GatheredGroup::~GatheredGroup() = default;
-const std::vector<at::Tensor>& GatheredGroup::tensors() const { return state_->tensors; }
-
-at::Tensor ShardedModel::Impl::OwnPart(int group, const at::Tensor& buffer) const {
-  return buffer.narrow(0, process_group->rank() * flat[group].shard, flat[group].shard);
-}
-
-std::vector<at::Tensor> ShardedModel::Impl::Views(int group, const at::Tensor& buffer) const {
-  std::vector<at::Tensor> views;
-  const auto& parameters = layout.groups[group].parameters;
-  for (size_t p = 0; p < parameters.size(); ++p) {
-    views.push_back(buffer.narrow(0, flat[group].offsets[p], parameters[p].numel()).view(parameters[p].shape));
-  }
-  return views;
-}
-
-void ShardedModel::Impl::StartGather(int group) {
-  if (!whole.empty()) return;
-  at::NoGradGuard no_grad;
-  Pending gather;
-  gather.group = group;
-  if (refill[group].defined()) {
-    gather.buffer = std::exchange(refill[group], at::Tensor());
-    RefillStorage(ledger, MemoryCategory::kGathered, gather.buffer);
-  } else {
-    gather.buffer =
-        AccountedEmpty(ledger, MemoryCategory::kGathered, flat[group].total, options.compute_dtype, options.device);
-  }
-  try {
-    const MemoryScope communication(ledger, MemoryCategory::kCommunication);
-    OwnPart(group, gather.buffer).copy_(resident[group]);
-    gather.work = process_group->AllGatherInPlace(gather.buffer);
-  } catch (...) {
-    FreeStorage(gather.buffer);
-    throw;
-  }
-  pending = std::move(gather);
-}
-
-void ShardedModel::Impl::DropPending() noexcept {
-  if (!pending.has_value()) return;
-  try {
-    pending->work->Wait();
-  } catch (const std::exception&) {
-    // The error that brought us here has the same cause and is on its way up already.
-  }
-  FreeStorage(pending->buffer);
-  pending.reset();
-}
-
-GatheredGroup ShardedModel::Impl::Gather(int group, int prefetch) {
-  auto state = std::make_unique<GatheredGroup::State>();
-  if (!whole.empty()) {
-    state->tensors = Views(group, whole[group]);
-    return GatheredGroup(std::move(state));
-  }
-  if (pending.has_value() && pending->group != group) DropPending();
-  if (!pending.has_value()) StartGather(group);
-  state->buffer = pending->buffer;  // from here on freed with `state`
-  std::unique_ptr<CollectiveWork> work = std::move(pending->work);
-  pending.reset();
-  work->Wait();
-  at::NoGradGuard no_grad;
-  state->tensors = Views(group, state->buffer);
-  if (prefetch >= 0) StartGather(prefetch);
-  return GatheredGroup(std::move(state));
-}
-
-void ShardedModel::Impl::RefreshWhole(int group) {
-  if (whole.empty()) return;
-  at::NoGradGuard no_grad;
-  const bool shared = whole[group].dtype() == resident[group].dtype();
-  if (resident_is_whole) {
-    if (!shared) whole[group].copy_(resident[group]);
-    return;
-  }
-  if (!shared) OwnPart(group, whole[group]).copy_(resident[group]);
-  process_group->AllGatherInPlace(whole[group])->Wait();
-}
 
 int ShardedModel::Impl::FindParameter(int group, const std::string& name) const {
   const auto& parameters = layout.groups[group].parameters;
@@ -216,6 +69,32 @@ int ShardedModel::Impl::FindParameter(int group, const std::string& name) const 
     if (parameters[p].name == name) return static_cast<int>(p);
   }
   return -1;
+}
+
+OwnedRange ShardedModel::Impl::Owned(int group, int rank) const {
+  const int64_t part = flat[group].shard;
+  const int64_t share = (part + replicas() - 1) / replicas();
+  // Ranks of a mesh: replica * shards + shard.
+  const int64_t part_begin = rank % shard->size() * part;
+  const int64_t begin = std::min(part, rank / shard->size() * share);
+  return {.begin = part_begin + begin,
+          .offset = (resident_is_whole ? part_begin : 0) + begin,
+          .count = std::min(share, part - begin)};
+}
+
+void ShardedModel::Impl::CompleteFromOwners(int group, const at::Tensor& values) {
+  const at::NoGradGuard no_grad;
+  const at::Tensor part = resident_is_whole ? OwnPart(group, values) : values;
+  if (replica != nullptr) {
+    const OwnedRange own = Owned(group, world->rank());
+    const int64_t share = (flat[group].shard + replicas() - 1) / replicas();
+    const at::Tensor shares = AccountedZeros(ledger, MemoryCategory::kCommunication, share * replicas(),
+                                             values.scalar_type(), options.device);
+    shares.narrow(0, replica->rank() * share, own.count).copy_(values.narrow(0, own.offset, own.count));
+    replica->AllGatherInPlace(shares)->Wait();
+    part.copy_(shares.narrow(0, 0, part.numel()));
+  }
+  if (resident_is_whole) shard->AllGatherInPlace(values)->Wait();
 }
 
 int ShardedModel::Impl::head_parameter() const {
@@ -248,12 +127,33 @@ ShardedModel::~ShardedModel() { impl_->DropPending(); }
 absl::StatusOr<std::unique_ptr<ShardedModel>> ShardedModel::Load(const std::string& folder,
                                                                  const ShardedModelOptions& options,
                                                                  ProcessGroup* group, Ledger* ledger) {
-  QUARTET_RETURN_IF_ERROR(CheckOptions(options));
   auto impl = std::make_unique<Impl>();
+  impl->world = group;
+  impl->shard = group;
+  return Load(folder, options, ledger, std::move(impl));
+}
+
+absl::StatusOr<std::unique_ptr<ShardedModel>> ShardedModel::Load(const std::string& folder,
+                                                                 const ShardedModelOptions& options, Mesh* mesh,
+                                                                 Ledger* ledger) {
+  auto impl = std::make_unique<Impl>();
+  impl->world = &mesh->world();
+  impl->shard = &mesh->shard();
+  if (mesh->replica().size() > 1) impl->replica = &mesh->replica();
+  return Load(folder, options, ledger, std::move(impl));
+}
+
+absl::StatusOr<std::unique_ptr<ShardedModel>> ShardedModel::Load(const std::string& folder,
+                                                                 const ShardedModelOptions& options, Ledger* ledger,
+                                                                 std::unique_ptr<Impl> impl) {
+  QUARTET_RETURN_IF_ERROR(CheckOptions(options));
   Impl& model = *impl;
+  if (model.replica != nullptr && options.zero_stage == 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("zero_stage 0 shards nothing: shard_size must be the number of ranks, ", model.world->size()));
+  }
   model.folder = folder;
   model.options = options;
-  model.process_group = group;
   model.ledger = ledger;
   const int64_t element_bytes = static_cast<int64_t>(c10::elementSize(options.compute_dtype));
 
@@ -262,37 +162,44 @@ absl::StatusOr<std::unique_ptr<ShardedModel>> ShardedModel::Load(const std::stri
     QUARTET_ASSIGN_OR_RETURN(model.config, ReadModelConfig(folder));
     QUARTET_ASSIGN_OR_RETURN(std::unique_ptr<CheckpointReader> reader, CheckpointReader::Open(folder));
     model.layout = MakeParameterLayout(model.config, options.head);
-    if (group->rank() == 0) LogUnread(*reader, model.layout, folder);
+    if (model.world->rank() == 0) LogUnread(*reader, model.layout, folder);
     const auto& groups = model.layout.groups;
     model.resident_is_whole = options.zero_stage == 0 || (options.zero_stage == 2 && !options.trainable);
     const bool types_equal = model.resident_dtype() == options.compute_dtype;
-    const bool keeps_whole = options.zero_stage != 3 || (group->size() == 1 && types_equal);
+    const bool on_device = model.resident_tier() == MemoryTier::kDevice;
+    const bool keeps_whole = options.zero_stage != 3 || (model.shard->size() == 1 && types_equal && on_device);
     model.refill.resize(groups.size());
     for (int g = 0; g < static_cast<int>(groups.size()); ++g) {
-      model.flat.push_back(MakeFlatGroup(groups[g], element_bytes, group->size()));
+      model.flat.push_back(MakeFlatGroup(groups[g], element_bytes, model.shard->size()));
       const FlatGroup& flat = model.flat[g];
-      auto zeros = [&](int64_t numel, at::ScalarType dtype) {
-        return AccountedZeros(ledger, MemoryCategory::kParameters, numel, dtype, options.device);
+      auto zeros = [&](MemoryTier tier, int64_t numel, at::ScalarType dtype) {
+        return model.Zeros(tier, MemoryCategory::kParameters, numel, dtype);
       };
-      if (keeps_whole) model.whole.push_back(zeros(flat.total, options.compute_dtype));
+      if (keeps_whole) model.whole.push_back(zeros(MemoryTier::kDevice, flat.total, options.compute_dtype));
       at::Tensor& resident = model.resident.emplace_back();
-      if (keeps_whole && types_equal) {
+      if (keeps_whole && types_equal && on_device) {
         resident = model.resident_is_whole ? model.whole[g] : model.OwnPart(g, model.whole[g]);
       } else {
-        resident = zeros(model.resident_count(g), model.resident_dtype());
+        resident = zeros(model.resident_tier(), model.resident_count(g), model.resident_dtype());
+      }
+      if (!keeps_whole) {
+        const bool copies = options.adam_offload && !(options.offload_param && types_equal);
+        const MemoryTier tier = options.offload_param ? MemoryTier::kHost : MemoryTier::kDevice;
+        model.source.push_back(copies ? zeros(tier, flat.shard, options.compute_dtype) : resident);
       }
       for (const FlatPiece& piece : PiecesWithin(groups[g], flat, model.resident_begin(g), model.resident_count(g))) {
         model.pieces.push_back({g, piece.parameter, piece.begin, piece.count, piece.offset});
       }
 
-      // Every rank reads its own part, also where all will keep the whole.
-      const at::Tensor own = model.resident_is_whole ? model.OwnPart(g, resident) : resident;
-      for (const FlatPiece& piece : PiecesWithin(groups[g], flat, group->rank() * flat.shard, flat.shard)) {
+      // No two ranks read the same, also where they will keep the same.
+      const OwnedRange range = model.Owned(g, model.world->rank());
+      const at::Tensor own = resident.narrow(0, range.offset, range.count);
+      for (const FlatPiece& piece : PiecesWithin(groups[g], flat, range.begin, range.count)) {
         const ParameterSpec& parameter = groups[g].parameters[piece.parameter];
         const at::Tensor out = own.narrow(0, piece.offset, piece.count);
         if (parameter.name == "score.weight" && options.initialize_missing_head &&
             reader->tensors().count(parameter.name) == 0) {
-          InitializeHead(options.seed, model.config.hidden_size, piece, out);
+          DrawPiece(options.seed, model.config.hidden_size, piece, out);
         } else {
           QUARTET_RETURN_IF_ERROR(ReadPiece(*reader, parameter, piece, out));
         }
@@ -309,10 +216,10 @@ absl::StatusOr<std::unique_ptr<ShardedModel>> ShardedModel::Load(const std::stri
     } catch (const std::exception& error) {
       mine = StatusOf(error, "loading " + folder, *ledger);
     }
-    QUARTET_RETURN_IF_ERROR(AgreeOnStatus(*group, mine, options.device));
+    QUARTET_RETURN_IF_ERROR(AgreeOnStatus(*model.world, mine, options.device));
     for (int g = 0; g < static_cast<int>(model.resident.size()); ++g) {
-      if (model.resident_is_whole) group->AllGatherInPlace(model.resident[g])->Wait();
-      model.RefreshWhole(g);
+      model.CompleteFromOwners(g, model.resident[g]);
+      model.FollowResident(g);
     }
   } catch (const std::exception& error) {
     return absl::UnavailableError(absl::StrCat("loading ", folder, ": ", error.what()));
@@ -323,7 +230,8 @@ absl::StatusOr<std::unique_ptr<ShardedModel>> ShardedModel::Load(const std::stri
 const ModelConfig& ShardedModel::config() const { return impl_->config; }
 const ParameterLayout& ShardedModel::layout() const { return impl_->layout; }
 const ShardedModelOptions& ShardedModel::options() const { return impl_->options; }
-ProcessGroup& ShardedModel::process_group() { return *impl_->process_group; }
+ProcessGroup& ShardedModel::process_group() { return *impl_->world; }
+
 Ledger& ShardedModel::ledger() { return *impl_->ledger; }
 
 GatheredGroup ShardedModel::Gather(int group, int prefetch) { return impl_->Gather(group, prefetch); }
@@ -372,11 +280,14 @@ void ShardedModel::Forward(const PackedSequences& batch,
 const std::vector<ResidentPiece>& ShardedModel::pieces() const { return impl_->pieces; }
 const at::Tensor& ShardedModel::resident(int group) const { return impl_->resident[group]; }
 
+OwnedRange ShardedModel::owned(int group, int rank) const { return impl_->Owned(group, rank); }
+void ShardedModel::CompleteFromOwners(int group, const at::Tensor& values) { impl_->CompleteFromOwners(group, values); }
+
 std::vector<at::Tensor> ShardedModel::NewResidentBuffers() const {
   std::vector<at::Tensor> buffers;
   for (const at::Tensor& resident : impl_->resident) {
-    buffers.push_back(AccountedZeros(impl_->ledger, MemoryCategory::kParameters, resident.numel(),
-                                     resident.scalar_type(), impl_->options.device));
+    buffers.push_back(
+        impl_->Zeros(impl_->resident_tier(), MemoryCategory::kParameters, resident.numel(), resident.scalar_type()));
   }
   return buffers;
 }
@@ -391,8 +302,8 @@ void ShardedModel::SwapResident(std::vector<at::Tensor> buffers) {
   }
   model.DropPending();
   model.resident = std::move(buffers);
-  // A frozen model that is never gathered computes with its resident buffers themselves.
-  if (!model.whole.empty()) model.whole = model.resident;
+  // A frozen model computes with, or gathers from, its resident buffers themselves.
+  (model.whole.empty() ? model.source : model.whole) = model.resident;
 }
 
 }  // namespace quartet

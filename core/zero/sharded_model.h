@@ -3,7 +3,8 @@
 // Groups (core/model/parameter_layout.h) lie in flat buffers: each tensor aligned to 256 bytes of the compute type, the
 // whole padded to world size x alignment; rank r keeps the r-th equal part. Stage 3 keeps only that part resident (fp32
 // master for a trainable model, the compute type for a frozen one) and gathers into a short-lived buffer; stage 0 and 2
-// keep every group whole.
+// keep every group whole. On a mesh the parts are spread over one replica's ranks, and every replica has them all: what
+// MiCS and FSDP's HYBRID_SHARD do.
 //
 // Invariants, tested: gathered bytes are at most two groups at any moment and 0 outside a call; nothing here grows with
 // the number of blocks but the shards and the saved block inputs.
@@ -18,6 +19,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "core/comm/mesh.h"
 #include "core/comm/process_group.h"
 #include "core/model/decoder.h"
 #include "core/model/model_config.h"
@@ -31,6 +33,11 @@ struct ShardedModelOptions {
   int zero_stage = 3;                            // 0, 2 or 3
   at::ScalarType compute_dtype = at::kBFloat16;  // or at::kFloat; at::kDouble for tests
   bool trainable = false;                        // fp32 master weights
+  // Trainable models, at stages 2 and 3: master weights, gradients and optimizer state are in host memory, where the
+  // update runs; the device keeps the parameters in the compute type only.
+  bool adam_offload = false;
+  // At stage 3 (trainable models: with adam_offload): what gathers start from is in host memory too, copied at each.
+  bool offload_param = false;
   at::Device device = at::kCPU;
   // A scalar head that the folder does not have: true = drawn from N(0, 1 / (hidden + 1)) with `seed`; false = an
   // error.
@@ -45,6 +52,13 @@ struct ResidentPiece {
   int64_t begin;  // element of the tensor, row-major
   int64_t count;
   int64_t shard_offset;  // element of this rank's resident flat buffer of the group
+};
+
+// Elements of a group's flat buffer, whose offsets are those of MakeFlatGroup at any world size.
+struct OwnedRange {
+  int64_t begin;   // of the whole buffer
+  int64_t offset;  // of the resident buffer of the rank that owns them
+  int64_t count;
 };
 
 // Sequences laid end to end.
@@ -79,12 +93,16 @@ class ShardedModel {
   static absl::StatusOr<std::unique_ptr<ShardedModel>> Load(const std::string& folder,
                                                             const ShardedModelOptions& options, ProcessGroup* group,
                                                             Ledger* ledger);
+  // Sharded over mesh->shard(), the same on all of mesh->replica(), which at stage 0 must be this rank alone.
+  static absl::StatusOr<std::unique_ptr<ShardedModel>> Load(const std::string& folder,
+                                                            const ShardedModelOptions& options, Mesh* mesh,
+                                                            Ledger* ledger);
   ~ShardedModel();
 
   const ModelConfig& config() const;
   const ParameterLayout& layout() const;
   const ShardedModelOptions& options() const;
-  ProcessGroup& process_group();
+  ProcessGroup& process_group();  // of all ranks
   Ledger& ledger();
 
   // Waits for (or starts) the gather of `group`, and starts that of `prefetch` (-1: none) behind it.
@@ -99,6 +117,10 @@ class ShardedModel {
   // What this rank holds. Master type (fp32) when trainable, else compute type. Flat, one per group.
   const std::vector<ResidentPiece>& pieces() const;
   const at::Tensor& resident(int group) const;
+  // What `rank` owns of a group: no element is owned by two ranks, also where several hold it.
+  OwnedRange owned(int group, int rank) const;
+  // Of `values`, laid out like resident(group), every rank has what it owns; brings the rest here. Collective.
+  void CompleteFromOwners(int group, const at::Tensor& values);
 
   // A second set of resident buffers beside the present one (compute type, frozen models), to be filled piece by piece
   // with resident-type elements and then put in use at once. Fill may be called from another thread than the model's.
@@ -107,8 +129,14 @@ class ShardedModel {
 
  private:
   friend class TrainableModel;
+  friend class ShardedAdamW;
+  friend class ShardedGradient;
   struct Impl;
   explicit ShardedModel(std::unique_ptr<Impl> impl);
+  // `impl` has its process groups.
+  static absl::StatusOr<std::unique_ptr<ShardedModel>> Load(const std::string& folder,
+                                                            const ShardedModelOptions& options, Ledger* ledger,
+                                                            std::unique_ptr<Impl> impl);
   std::unique_ptr<Impl> impl_;
 };
 

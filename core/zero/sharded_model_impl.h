@@ -22,13 +22,18 @@ struct ShardedModel::Impl {
   ModelConfig config;
   ParameterLayout layout;
   ShardedModelOptions options;
-  ProcessGroup* process_group = nullptr;
+  ProcessGroup* world = nullptr;
+  ProcessGroup* shard = nullptr;    // each holds a part
+  ProcessGroup* replica = nullptr;  // all hold the same part; null: this rank alone does
   Ledger* ledger = nullptr;
 
   std::vector<FlatGroup> flat;
   // Whether `resident` holds whole groups on every rank rather than this rank's part.
   bool resident_is_whole = false;
   std::vector<at::Tensor> resident;
+  // What gathers start from: this rank's part on any device and in any type. `resident` itself, but for trainable
+  // models with adam_offload, which keep a copy in the compute type nearer to the device. Empty where `whole` is not.
+  std::vector<at::Tensor> source;
   // Groups that are never gathered: whole and in the compute type; may share memory with `resident`. Empty at stage 3,
   // but for a group of one whose resident type is the compute type.
   std::vector<at::Tensor> whole;
@@ -44,23 +49,37 @@ struct ShardedModel::Impl {
   };
   std::optional<Pending> pending;
 
-  int64_t resident_begin(int group) const { return resident_is_whole ? 0 : process_group->rank() * flat[group].shard; }
+  int64_t resident_begin(int group) const { return resident_is_whole ? 0 : shard->rank() * flat[group].shard; }
   int64_t resident_count(int group) const { return resident_is_whole ? flat[group].total : flat[group].shard; }
   // Of master weights, gradients and optimizer state.
   at::ScalarType state_dtype() const { return WideType(options.compute_dtype); }
   at::ScalarType resident_dtype() const { return options.trainable ? state_dtype() : options.compute_dtype; }
+  MemoryTier resident_tier() const {
+    return (options.trainable ? options.adam_offload : options.offload_param) ? MemoryTier::kHost : MemoryTier::kDevice;
+  }
+
+  // Flat and zero, in either tier: on the model's device, or in host memory that its copies reach at full speed.
+  at::Tensor Zeros(MemoryTier tier, MemoryCategory category, int64_t numel, at::ScalarType dtype) const;
 
   // This rank's part of a whole flat buffer of `group`.
   at::Tensor OwnPart(int group, const at::Tensor& buffer) const;
   // The parameters as views of a whole flat buffer.
   std::vector<at::Tensor> Views(int group, const at::Tensor& buffer) const;
 
+  int replicas() const { return replica == nullptr ? 1 : replica->size(); }
+  // What `rank` owns: of its part all, or, where replicas hold the same part, an equal share.
+  OwnedRange Owned(int group, int rank) const;
+  void CompleteFromOwners(int group, const at::Tensor& values);
+
   GatheredGroup Gather(int group, int prefetch);
   void StartGather(int group);
   // Waits for the gather under way, if any, and gives its memory back; for error paths.
   void DropPending() noexcept;
-  // Makes `whole` follow `resident`, after a change of the latter. Collective at stage 2.
-  void RefreshWhole(int group);
+  // The whole of what has `part`, laid out as resident[group], on this rank, in the compute type; at every stage. A
+  // collective where the parts are not whole.
+  GatheredGroup GatherCopy(int group, const at::Tensor& part);
+  // Makes `source` and `whole` follow `resident`, after a change of the latter. Collective at stage 2.
+  void FollowResident(int group);
 
   // Position of the parameter `name` in a group's list, -1 if it has none.
   int FindParameter(int group, const std::string& name) const;

@@ -26,6 +26,12 @@ struct TrainableModelOptions {
   ShardedModelOptions model;  // trainable is set
   AdamWOptions adamw;
   bool gradient_checkpointing = true;
+  // The blocks' inputs, which checkpointing keeps, wait for the backward pass in host memory.
+  bool activation_offload = false;
+  // Micro-batches are added up whole on each rank, in fp32, and reduced by Step: less traffic for more memory.
+  bool no_sync = false;
+  // Above 0, and below 1: an exponential moving average of the weights over steps is kept, in host memory.
+  double ema_decay = 0;
 };
 
 struct StepResult {
@@ -33,9 +39,13 @@ struct StepResult {
   bool skipped = false;  // the norm was not finite; nothing was changed, on any rank
 };
 
+// Of a micro-batch: under autograd, from the hidden states after the final norm, [T, D], and the head's weight, a
+// scalar, fp32 (fp64 for a model that computes in it).
+using LossFunction = std::function<at::Tensor(const at::Tensor& hidden_TD, const at::Tensor& head_weight)>;
+
 // A part of a group's training state.
 struct NamedState {
-  std::string name;   // "master", "exp_avg", "exp_avg_sq"
+  std::string name;   // "master", "exp_avg", "exp_avg_sq"; with ema_decay also "ema"
   at::Tensor values;  // fp32, flat, laid out as model().resident(group) is: model().pieces() says what lies where
 };
 
@@ -46,22 +56,26 @@ class TrainableModel {
   static absl::StatusOr<std::unique_ptr<TrainableModel>> Load(const std::string& folder,
                                                               const TrainableModelOptions& options, ProcessGroup* group,
                                                               Ledger* ledger);
+  // Parameters, gradients and optimizer state are sharded over mesh->shard() and the same on all of mesh->replica():
+  // gradients are reduced within the shards by micro-batch, between replicas once a step.
+  static absl::StatusOr<std::unique_ptr<TrainableModel>> Load(const std::string& folder,
+                                                              const TrainableModelOptions& options, Mesh* mesh,
+                                                              Ledger* ledger);
   ~TrainableModel();
 
   ShardedModel& model();
 
-  // Forward and backward of one micro-batch; adds to the gradient. `loss` is called under autograd with the hidden
-  // states after the final norm, [T, D], and the head's weight, and returns a scalar fp32 tensor (fp64 for a model that
-  // computes in it). Gradients are summed over ranks and micro-batches: the loss must carry its normaliser. Returns the
-  // loss of this rank's micro-batch. An empty batch (T = 0) takes part in the collectives only, without calling `loss`.
-  double ForwardBackward(
-      const PackedSequences& batch,
-      const std::function<at::Tensor(const at::Tensor& hidden_TD, const at::Tensor& head_weight)>& loss);
+  // Forward and backward of one micro-batch; adds to the gradient. Gradients are summed over ranks and micro-batches:
+  // the loss must carry its normaliser. Returns the loss of this rank's micro-batch. An empty batch (T = 0) takes part
+  // in the collectives only, without calling `loss`. After an exception there is no gradient; if it was thrown on all
+  // ranks alike, the model trains on.
+  double ForwardBackward(const PackedSequences& batch, const LossFunction& loss);
 
   // Clips to max_norm (0 = off), applies AdamW, clears the gradient.
   StepResult Step(double learning_rate, double max_norm);
 
-  int64_t steps() const;  // applied, skipped ones not counted
+  int64_t steps() const;          // applied, skipped ones not counted
+  int64_t skipped_steps() const;  // since Load, because the gradient was not finite
 
   // What a restart needs of `group` beside steps(). The tensors themselves, to be read, or to be written and then put
   // in use by Restore.
@@ -71,7 +85,7 @@ class TrainableModel {
   void Restore(int64_t steps);
 
   // The gradient so far, laid out as model().resident(group) is. What Step itself still sums over ranks (all of it at
-  // stage 0) is not yet in it.
+  // stage 0 and with no_sync; replicas) is not yet in it.
   const at::Tensor& gradient(int group) const;
 
   // Writes a Hugging Face folder: config.json and tokenizer files of the source folder, weights in the compute type as
@@ -80,10 +94,16 @@ class TrainableModel {
   // rename). Collective. Returns the bytes written. An error of rank 0 (RESOURCE_EXHAUSTED: the disk is full) is every
   // rank's, leaves nothing behind and the ranks in step; UNAVAILABLE where a collective failed.
   absl::StatusOr<int64_t> Save(const std::string& folder);
+  // The same of the weights' average. FAILED_PRECONDITION where none is kept: without ema_decay.
+  bool keeps_average() const;
+  absl::StatusOr<int64_t> SaveAverage(const std::string& folder);
 
  private:
   struct Impl;
   explicit TrainableModel(std::unique_ptr<Impl> impl);
+  static absl::StatusOr<std::unique_ptr<TrainableModel>> Load(
+      const TrainableModelOptions& options,
+      const std::function<absl::StatusOr<std::unique_ptr<ShardedModel>>(const ShardedModelOptions&)>& load);
   std::unique_ptr<Impl> impl_;
 };
 

@@ -13,8 +13,10 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <cstring>
 #include <filesystem>
 #include <fstream>
+#include <functional>
 #include <limits>
 #include <map>
 #include <mutex>
@@ -123,11 +125,15 @@ struct Arrangement {
   int stage;
   bool checkpointing;
   int micro;
+  int shard_size = 0;  // 0: all
+  bool adam_offload = false, offload_param = false, activation_offload = false, no_sync = false;
 };
 
 std::ostream& operator<<(std::ostream& out, const Arrangement& a) {
   return out << a.ranks << " ranks, stage " << a.stage << ", checkpointing " << a.checkpointing << ", micro-batch "
-             << a.micro;
+             << a.micro << ", shard size " << a.shard_size << (a.adam_offload ? ", optimizer" : "")
+             << (a.offload_param ? ", parameters" : "") << (a.activation_offload ? ", activations" : "")
+             << (a.adam_offload || a.activation_offload ? " in host memory" : "") << (a.no_sync ? ", no sync" : "");
 }
 
 TrainableModelOptions Fp32Options(const Golden& golden, int stage, bool checkpointing) {
@@ -139,13 +145,29 @@ TrainableModelOptions Fp32Options(const Golden& golden, int stage, bool checkpoi
   return options;
 }
 
+// Ranks of a mesh, each with `shard_size` ranks a replica (0: all).
+void RunMesh(int ranks, int shard_size, const std::function<void(Mesh&)>& body) {
+  RunRanksOfStore(ranks, [&](KeyValueStore* store, const ProcessGroupOptions& options) {
+    auto mesh = MakeMesh(store, options, shard_size == 0 ? ranks : shard_size);
+    ASSERT_TRUE(mesh.ok()) << mesh.status();
+    body(**mesh);
+  });
+}
+
 Curve Train(const std::string& name, const Arrangement& arrangement) {
   const Golden golden = ReadGolden(name);
   Curve curve;
-  RunRanks(arrangement.ranks, [&](ProcessGroup& group) {
+  RunMesh(arrangement.ranks, arrangement.shard_size, [&](Mesh& mesh) {
+    ProcessGroup& group = mesh.world();
     Ledger ledger;
-    auto model =
-        LoadOrDie(kTestdata + name, Fp32Options(golden, arrangement.stage, arrangement.checkpointing), group, ledger);
+    TrainableModelOptions options = Fp32Options(golden, arrangement.stage, arrangement.checkpointing);
+    options.model.adam_offload = arrangement.adam_offload;
+    options.model.offload_param = arrangement.offload_param;
+    options.activation_offload = arrangement.activation_offload;
+    options.no_sync = arrangement.no_sync;
+    auto loaded = TrainableModel::Load(kTestdata + name, options, &mesh, &ledger);
+    ASSERT_TRUE(loaded.ok()) << loaded.status();
+    auto model = *std::move(loaded);
     for (size_t step = 0; step < golden.losses.size(); ++step) {
       const double loss = Accumulate(*model, golden.sequences, arrangement.micro);
       EXPECT_EQ(ledger.current(MemoryCategory::kGathered), 0);
@@ -174,6 +196,43 @@ INSTANTIATE_TEST_SUITE_P(Arrangements, Training,
                                                           Arrangement{3, 0, false, 1}, Arrangement{1, 2, true, 8},
                                                           Arrangement{2, 2, true, 4}, Arrangement{3, 2, true, 1},
                                                           Arrangement{2, 2, false, 3})));
+
+// A mesh of 2 x 2, of 3 replicas of one rank, of 2 replicas of 3; each part of the state in host memory by itself and
+// all of it; micro-batches reduced together.
+INSTANTIATE_TEST_SUITE_P(
+    Modes, Training,
+    testing::Combine(
+        testing::Values("llama", "qwen2_tied"),
+        testing::Values(
+            Arrangement{.ranks = 4, .stage = 3, .checkpointing = true, .micro = 2, .shard_size = 2},
+            Arrangement{.ranks = 4, .stage = 2, .checkpointing = false, .micro = 1, .shard_size = 2},
+            Arrangement{.ranks = 3, .stage = 3, .checkpointing = true, .micro = 2, .shard_size = 1},
+            Arrangement{.ranks = 6, .stage = 3, .checkpointing = true, .micro = 1, .shard_size = 3},
+            Arrangement{.ranks = 1, .stage = 3, .checkpointing = true, .micro = 4, .adam_offload = true},
+            Arrangement{.ranks = 2, .stage = 3, .checkpointing = true, .micro = 2, .adam_offload = true},
+            Arrangement{.ranks = 3, .stage = 2, .checkpointing = false, .micro = 1, .adam_offload = true},
+            Arrangement{.ranks = 2,
+                        .stage = 3,
+                        .checkpointing = false,
+                        .micro = 2,
+                        .adam_offload = true,
+                        .offload_param = true},
+            Arrangement{
+                .ranks = 1, .stage = 3, .checkpointing = true, .micro = 2, .adam_offload = true, .offload_param = true},
+            Arrangement{.ranks = 2, .stage = 3, .checkpointing = true, .micro = 2, .activation_offload = true},
+            Arrangement{.ranks = 1, .stage = 0, .checkpointing = true, .micro = 3, .activation_offload = true},
+            Arrangement{.ranks = 1, .stage = 3, .checkpointing = true, .micro = 2, .no_sync = true},
+            Arrangement{.ranks = 2, .stage = 3, .checkpointing = true, .micro = 1, .no_sync = true},
+            Arrangement{.ranks = 3, .stage = 2, .checkpointing = false, .micro = 1, .no_sync = true},
+            Arrangement{.ranks = 4,
+                        .stage = 3,
+                        .checkpointing = true,
+                        .micro = 1,
+                        .shard_size = 2,
+                        .adam_offload = true,
+                        .offload_param = true,
+                        .activation_offload = true,
+                        .no_sync = true})));
 
 // Three ranks share eight sequences: one goes without in the last micro-batch.
 TEST_P(Training, FollowsTheLossCurveOfTransformersWithTorchsAdamW) {
@@ -279,6 +338,7 @@ TEST(TrainableModel, AGradientThatIsNotFiniteOnOneRankSkipsTheStepOnAll) {
         EXPECT_TRUE(result.skipped);
         EXPECT_FALSE(std::isfinite(result.grad_norm));
         EXPECT_EQ(model->steps(), 0);
+        EXPECT_EQ(model->skipped_steps(), 1);
         // Nothing was changed: the golden run starts from here.
         for (int step = 0; step < 2; ++step) {
           EXPECT_NEAR(Accumulate(*model, golden.sequences, 4) / golden.losses[step], 1, 1e-5);
@@ -488,6 +548,160 @@ TEST(TrainableModel, SavedWeightsLoadAtAnotherWorldSizeBitForBit) {
     EXPECT_EQ(config["torch_dtype"], dtype == at::kFloat ? "float32" : "bfloat16");
     EXPECT_EQ(config["architectures"][0], "LlamaForCausalLM");
   }
+}
+
+std::vector<float> ReadFloats(const std::string& folder, const std::string& name) {
+  const auto tensors = ReadFolder(folder);
+  const auto& [type, bytes] = tensors.at(name);
+  EXPECT_EQ(type, Dtype::kF32);
+  std::vector<float> values(bytes.size() / sizeof(float));
+  std::memcpy(values.data(), bytes.data(), bytes.size());
+  return values;
+}
+
+TEST(TrainableModel, SavesTheMovingAverageOfTheWeights) {
+  const Golden golden = ReadGolden("llama");
+  const std::string tensor = "model.layers.0.mlp.up_proj.weight";
+  for (const auto& [ranks, shard_size, stage] : {std::tuple(1, 1, 3), {2, 2, 3}, {4, 2, 3}, {2, 2, 0}, {2, 2, 2}}) {
+    std::vector<float> expected = ReadFloats(std::string(kTestdata) + "llama", tensor);
+    const std::vector<float> original = expected;
+    std::vector<std::string> folders;
+    for (int i = 0; i < 5; ++i) folders.push_back(FreshFolder("average_" + std::to_string(i)));
+    RunMesh(ranks, shard_size, [&, stage = stage](Mesh& mesh) {
+      ProcessGroup& group = mesh.world();
+      Ledger ledger;
+      TrainableModelOptions options = Fp32Options(golden, stage, true);
+      options.ema_decay = 0.75;
+      auto model = *TrainableModel::Load(std::string(kTestdata) + "llama", options, &mesh, &ledger);
+      EXPECT_GT(ledger.current(MemoryCategory::kOptimizer, MemoryTier::kHost), 0);
+      for (int step = 0; step < 4; ++step) {
+        // A step that is skipped does not count.
+        Accumulate(*model, golden.sequences, 4);
+        if (step == 2) {
+          const PackedSequences batch = Pack(golden.sequences);
+          model->ForwardBackward(batch, [&](const at::Tensor& hidden_TD, const at::Tensor&) {
+            return hidden_TD.sum() * std::numeric_limits<double>::infinity();
+          });
+        }
+        EXPECT_EQ(model->Step(golden.learning_rate, golden.max_norm).skipped, step == 2);
+        ASSERT_TRUE(model->Save(folders[step]).ok());
+        if (group.rank() == 0 && step != 2) {
+          const std::vector<float> weights = ReadFloats(folders[step], tensor);
+          for (size_t i = 0; i < weights.size(); ++i) expected[i] = 0.75f * expected[i] + 0.25f * weights[i];
+        }
+      }
+      const std::string& folder = folders[4];
+      auto bytes = model->SaveAverage(folder);
+      ASSERT_TRUE(bytes.ok()) << bytes.status();
+      EXPECT_GT(*bytes, 0);
+      EXPECT_EQ(ledger.current(MemoryCategory::kGathered), 0);
+      if (group.rank() == 0) {
+        EXPECT_THAT(ReadFloats(folder, tensor), testing::Pointwise(testing::FloatNear(1e-6), expected));
+        EXPECT_NE(ReadFloats(folder, tensor), original);
+        const auto config = nlohmann::json::parse(std::ifstream(folder + "/config.json"));
+        EXPECT_EQ(config["architectures"][0], "LlamaForCausalLM");
+      }
+    });
+  }
+}
+
+TEST(TrainableModel, RefusesModesThatCouldHaveNoEffect) {
+  const auto error_of = [](const std::function<void(TrainableModelOptions&)>& change) {
+    std::string error;
+    RunRanks(1, [&](ProcessGroup& group) {
+      Ledger ledger;
+      TrainableModelOptions options;
+      change(options);
+      const auto model = TrainableModel::Load(std::string(kTestdata) + "llama", options, &group, &ledger);
+      EXPECT_EQ(model.status().code(), absl::StatusCode::kInvalidArgument);
+      error = std::string(model.status().message());
+    });
+    return error;
+  };
+  EXPECT_THAT(error_of([](auto& o) { o.activation_offload = true, o.gradient_checkpointing = false; }),
+              testing::HasSubstr("gradient_checkpointing"));
+  EXPECT_THAT(error_of([](auto& o) { o.no_sync = true, o.model.zero_stage = 0; }), testing::HasSubstr("zero_stage 0"));
+  EXPECT_THAT(error_of([](auto& o) { o.model.adam_offload = true, o.model.zero_stage = 0; }),
+              testing::HasSubstr("zero_stage 2 or 3"));
+  EXPECT_THAT(error_of([](auto& o) { o.model.offload_param = true; }), testing::HasSubstr("adam_offload"));
+  EXPECT_THAT(error_of([](auto& o) {
+                o.model.adam_offload = o.model.offload_param = true;
+                o.model.zero_stage = 2;
+              }),
+              testing::HasSubstr("zero_stage 3"));
+  EXPECT_THAT(error_of([](auto& o) { o.ema_decay = 1; }), testing::HasSubstr("below 1"));
+}
+
+// Two moments and a master of 4 bytes a parameter do not fit; the same training with them in host memory does.
+TEST(TrainableModel, ADeviceWithoutRoomForTheOptimizerTrainsWithOffload) {
+  const std::string folder = FreshFolder("offload");
+  ASSERT_TRUE(WriteRandomModel(DeepConfig(), HeadKind::kVocabulary, 3, Dtype::kF32, folder).ok());
+  for (int stage : {2, 3}) {
+    RunRanks(2, [&](ProcessGroup& group) {
+      TrainableModelOptions options;
+      options.model.zero_stage = stage;
+      std::vector<double> expected;
+      const auto train = [&](Ledger& ledger, TrainableModel& model) {
+        std::vector<double> losses;
+        for (int step = 0; step < 3; ++step) {
+          losses.push_back(Accumulate(model, kSequences, 1));
+          model.Step(1e-3, 1);
+        }
+        EXPECT_EQ(ledger.current(MemoryCategory::kCommunication, MemoryTier::kHost), 0);
+        return losses;
+      };
+      int64_t budget;
+      {
+        Ledger ledger;
+        auto model = LoadOrDie(folder, options, group, ledger);
+        budget = ledger.current(MemoryCategory::kOptimizer) - 1;
+        expected = train(ledger, *model);
+      }
+      {
+        Ledger ledger;
+        ledger.SetBudget(MemoryTier::kDevice, budget);
+        const auto model = TrainableModel::Load(folder, options, &group, &ledger);
+        EXPECT_EQ(model.status().code(), absl::StatusCode::kResourceExhausted);
+        EXPECT_THAT(std::string(model.status().message()), testing::HasSubstr("offload"));
+      }
+      options.model.adam_offload = true;
+      Ledger ledger;
+      ledger.SetBudget(MemoryTier::kDevice, budget);
+      auto model = LoadOrDie(folder, options, group, ledger);
+      EXPECT_EQ(train(ledger, *model), expected);
+      EXPECT_EQ(ledger.current(MemoryCategory::kOptimizer), 0);
+      EXPECT_EQ(ledger.current(MemoryCategory::kGradients), 0);
+      EXPECT_GT(ledger.current(MemoryCategory::kOptimizer, MemoryTier::kHost), budget);
+      // The parameters in bf16: all of them at stage 2, half of them at stage 3.
+      EXPECT_LT(ledger.current(MemoryCategory::kParameters),
+                model->model().layout().numel() * (stage == 2 ? 2.2 : 1.1));
+    });
+  }
+}
+
+TEST(TrainableModel, ParametersAndInputsOfBlocksWaitInHostMemory) {
+  const std::string folder = FreshFolder("offload_param");
+  ASSERT_TRUE(WriteRandomModel(DeepConfig(), HeadKind::kVocabulary, 3, Dtype::kF32, folder).ok());
+  RunRanks(2, [&](ProcessGroup& group) {
+    TrainableModelOptions options;
+    std::vector<double> losses;
+    std::vector<int64_t> activations;
+    for (bool offload : {false, true}) {
+      options.model.adam_offload = options.model.offload_param = options.activation_offload = offload;
+      Ledger ledger;
+      auto model = LoadOrDie(folder, options, group, ledger);
+      losses.push_back(Accumulate(*model, {std::vector<int64_t>(64, 5), std::vector<int64_t>(64, 7)}, 1));
+      model->Step(1e-3, 1);
+      losses.push_back(Accumulate(*model, {std::vector<int64_t>(64, 5), std::vector<int64_t>(64, 7)}, 1));
+      activations.push_back(ledger.peak(MemoryCategory::kActivations));
+      // Sixteen blocks, 64 tokens of 48 numbers in bf16.
+      EXPECT_EQ(ledger.peak(MemoryCategory::kActivations, MemoryTier::kHost), offload ? 16 * 64 * 48 * 2 : 0);
+      EXPECT_EQ(ledger.current(MemoryCategory::kParameters) == 0, offload);
+    }
+    EXPECT_EQ(losses[0], losses[2]);
+    EXPECT_EQ(losses[1], losses[3]);
+    EXPECT_LE(activations[1], activations[0] - 12 * 64 * 48 * 2);
+  });
 }
 
 TEST(TrainableModel, RefusesToSaveOverAFolderOnEveryRank) {

@@ -54,39 +54,33 @@ struct Piece {
   int parameter;  // of the manifest: groups' parameters one after the other
 };
 
-// Of the ranks that share one copy of the model, in equal parts.
+// What each rank writes and reads: what it owns.
 class Partition {
  public:
-  explicit Partition(TrainableModel& model) : model_(model.model()), group_(model_.process_group()) {
+  explicit Partition(TrainableModel& model) : model_(model.model()) {
     const int64_t element_bytes = static_cast<int64_t>(c10::elementSize(model_.options().compute_dtype));
     for (const ParameterGroup& group : model_.layout().groups) {
-      flat_.push_back(MakeFlatGroup(group, element_bytes, group_.size()));
+      flat_.push_back(MakeFlatGroup(group, element_bytes, /*ranks=*/1));
     }
   }
 
-  // What `rank` owns. Where every rank holds the whole it is still only a part.
   std::vector<Piece> PiecesOf(int rank) const {
     std::vector<Piece> pieces;
     int parameters = 0;
     const auto& groups = model_.layout().groups;
     for (int g = 0; g < static_cast<int>(groups.size()); ++g) {
-      const int64_t begin = rank * flat_[g].shard;
-      for (const FlatPiece& piece : PiecesWithin(groups[g], flat_[g], begin, flat_[g].shard)) {
-        pieces.push_back(
-            {g, (IsWhole(g) ? begin : 0) + piece.offset, piece.count, piece.begin, parameters + piece.parameter});
+      const OwnedRange own = model_.owned(g, rank);
+      for (const FlatPiece& piece : PiecesWithin(groups[g], flat_[g], own.begin, own.count)) {
+        pieces.push_back({g, own.offset + piece.offset, piece.count, piece.begin, parameters + piece.parameter});
       }
       parameters += static_cast<int>(groups[g].parameters.size());
     }
     return pieces;
   }
 
-  // Whether the state tensors of `group` are all of it rather than this rank's part.
-  bool IsWhole(int group) const { return model_.resident(group).numel() == flat_[group].total; }
-
  private:
   ShardedModel& model_;
-  ProcessGroup& group_;
-  std::vector<FlatGroup> flat_;
+  std::vector<FlatGroup> flat_;  // for their offsets, which are the same at every world size
 };
 
 // The manifest but for sizes and hashes; the same on every rank.
@@ -357,8 +351,7 @@ absl::Status LoadTrainingState(TrainableModel& model, const std::string& folder)
 
     const int groups = static_cast<int>(model.model().layout().groups.size());
     for (int g = 0; g < groups; ++g) {
-      if (!partition.IsWhole(g)) continue;
-      for (const NamedState& part : model.state(g)) group.AllGatherInPlace(part.values)->Wait();
+      for (const NamedState& part : model.state(g)) model.model().CompleteFromOwners(g, part.values);
     }
     model.Restore(reader->manifest().optimizer_steps);
     return absl::OkStatus();

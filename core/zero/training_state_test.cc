@@ -45,6 +45,8 @@ struct Arrangement {
   int ranks = 1;
   int stage = 3;
   at::ScalarType dtype = at::kFloat;
+  int shard_size = 0;  // 0: all ranks
+  bool offload = false;
 };
 
 class TrainingState : public testing::Test {
@@ -62,15 +64,19 @@ class TrainingState : public testing::Test {
   // Calls `body` on every rank with a model freshly loaded from `folder`.
   void OnRanks(const Arrangement& arrangement, const std::function<void(TrainableModel&, ProcessGroup&)>& body,
                const std::string& folder = "model") {
-    RunRanks(arrangement.ranks, [&](ProcessGroup& group) {
+    RunRanksOfStore(arrangement.ranks, [&](KeyValueStore* store, const ProcessGroupOptions& group_options) {
+      const int shard_size = arrangement.shard_size == 0 ? arrangement.ranks : arrangement.shard_size;
+      auto mesh = MakeMesh(store, group_options, shard_size);
+      if (!mesh.ok()) throw std::runtime_error(mesh.status().ToString());
       Ledger ledger;
       TrainableModelOptions options;
+      options.model.adam_offload = arrangement.offload;
       options.model.zero_stage = arrangement.stage;
       options.model.compute_dtype = arrangement.dtype;
       options.adamw.weight_decay = 0.1;
-      auto model = TrainableModel::Load(Path(folder), options, &group, &ledger);
+      auto model = TrainableModel::Load(Path(folder), options, mesh->get(), &ledger);
       if (!model.ok()) throw std::runtime_error(model.status().ToString());
-      body(**model, group);
+      body(**model, (*mesh)->world());
     });
   }
 
@@ -116,9 +122,21 @@ TEST_F(TrainingState, LoadsAtAnyOtherWorldSizeStageAndComputeTypeBitForBit) {
   const auto expected = Everything("0");
   ASSERT_EQ(expected.size(), 3 * (2 + 3 * 9 + 1));
   EXPECT_NE(expected.at("exp_avg_sq.lm_head.weight")[0], 0);
-  const std::vector<Arrangement> chain = {{2, 3, at::kBFloat16}, {3, 3, at::kFloat}, {3, 0, at::kBFloat16},
-                                          {4, 2, at::kFloat},    {5, 3, at::kFloat}, {2, 0, at::kFloat},
-                                          {2, 2, at::kBFloat16}, {1, 0, at::kFloat}, {1, 3, at::kBFloat16}};
+  const std::vector<Arrangement> chain = {{2, 3, at::kBFloat16},
+                                          {3, 3, at::kFloat},
+                                          {3, 0, at::kBFloat16},
+                                          {4, 2, at::kFloat},
+                                          {5, 3, at::kFloat},
+                                          {2, 0, at::kFloat},
+                                          {2, 2, at::kBFloat16},
+                                          {1, 0, at::kFloat},
+                                          {1, 3, at::kBFloat16},
+                                          {4, 3, at::kBFloat16, /*shard_size=*/2},
+                                          {6, 3, at::kFloat, /*shard_size=*/2},
+                                          {4, 2, at::kFloat, /*shard_size=*/1},
+                                          {3, 3, at::kBFloat16, 0, /*offload=*/true},
+                                          {4, 2, at::kBFloat16, /*shard_size=*/2, /*offload=*/true},
+                                          {1, 3, at::kFloat}};
   int saves = 0;
   for (const Arrangement& arrangement : chain) {
     SCOPED_TRACE(testing::Message() << arrangement.ranks << " ranks, stage " << arrangement.stage);
@@ -169,12 +187,14 @@ int64_t BytesRead() {
 
 TEST_F(TrainingState, IsWrittenOnceAndReadOnceOverAllRanks) {
   int64_t parameters = 0;
-  for (const int ranks : {1, 2, 3, 5}) {
+  for (const auto& [ranks, shard_size] : {std::pair(1, 1), {2, 2}, {3, 3}, {5, 5}, {4, 2}}) {
     for (const int stage : {0, 3}) {
-      const std::string folder = Path("state" + std::to_string(ranks) + std::to_string(stage));
+      if (stage == 0 && shard_size < ranks) continue;
+      const std::string folder =
+          Path("state" + std::to_string(ranks) + std::to_string(shard_size) + std::to_string(stage));
       std::mutex mutex;
       int64_t before = 0, read = 0, written = 0;
-      OnRanks({ranks, stage, at::kFloat}, [&](TrainableModel& model, ProcessGroup& group) {
+      OnRanks({ranks, stage, at::kFloat, shard_size}, [&](TrainableModel& model, ProcessGroup& group) {
         const auto saved = SaveTrainingState(model, folder);
         ASSERT_TRUE(saved.ok()) << saved.status();
         group.Barrier();

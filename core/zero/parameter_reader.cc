@@ -1,0 +1,93 @@
+#include "core/zero/parameter_reader.h"
+
+#include <ATen/ops/from_blob.h>
+
+#include <algorithm>
+#include <cmath>
+#include <numbers>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "core/base/status_macros.h"
+
+namespace quartet {
+namespace {
+
+// Elements read from a file at a time: what a rank holds beside its shard while it loads.
+constexpr int64_t kReadElements = 1 << 20;
+
+std::string ShapeName(const std::vector<int64_t>& shape) { return absl::StrCat("[", absl::StrJoin(shape, ", "), "]"); }
+
+absl::StatusOr<at::ScalarType> ScalarTypeOf(Dtype dtype) {
+  switch (dtype) {
+    case Dtype::kF32:
+      return at::kFloat;
+    case Dtype::kBF16:
+      return at::kBFloat16;
+    case Dtype::kF16:
+      return at::kHalf;
+    default:
+      return absl::InvalidArgumentError(
+          absl::StrCat("type ", std::string(DtypeName(dtype)), " cannot be a parameter; allowed: F32, BF16, F16"));
+  }
+}
+
+}  // namespace
+
+absl::Status ReadPiece(const CheckpointReader& reader, const ParameterSpec& parameter, const FlatPiece& piece,
+                       const at::Tensor& out) {
+  auto found = reader.tensors().find(parameter.name);
+  const std::string files = absl::StrJoin(reader.files(), ", ");
+  if (found == reader.tensors().end()) {
+    return absl::NotFoundError(absl::StrCat(files, ": tensor ", parameter.name, " is missing"));
+  }
+  const TensorInfo& info = found->second;
+  const std::string where = absl::StrCat(reader.files()[info.file], ": tensor ", parameter.name);
+  if (info.shape != parameter.shape) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(where, " has shape ", ShapeName(info.shape), ", the model needs ", ShapeName(parameter.shape)));
+  }
+  auto dtype = ScalarTypeOf(info.dtype);
+  if (!dtype.ok()) return absl::InvalidArgumentError(absl::StrCat(where, ": ", dtype.status().message()));
+  std::vector<char> bytes(std::min(piece.count, kReadElements) * DtypeSize(info.dtype));
+  for (int64_t done = 0; done < piece.count; done += kReadElements) {
+    const int64_t count = std::min(piece.count - done, kReadElements);
+    QUARTET_RETURN_IF_ERROR(reader.ReadRange(parameter.name, piece.begin + done, count, bytes.data()));
+    out.narrow(0, done, count).copy_(at::from_blob(bytes.data(), {count}, at::TensorOptions(*dtype)));
+  }
+  return absl::OkStatus();
+}
+
+namespace {
+
+// SplitMix64's output function: a bijection of 64-bit numbers that passes for random.
+uint64_t Mix(uint64_t x) {
+  x += 0x9e3779b97f4a7c15;
+  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9;
+  x = (x ^ (x >> 27)) * 0x94d049bb133111eb;
+  return x ^ (x >> 31);
+}
+
+// Draws element `position` from N(0, 1) by Box and Muller's transform: a function of its arguments alone, so that every
+// world size draws the same values.
+double NormalAt(uint64_t seed, int64_t position) {
+  const uint64_t key = Mix(seed) ^ (2 * static_cast<uint64_t>(position));
+  const double u = (static_cast<double>(Mix(key) >> 11) + 1) * 0x1p-53;  // (0, 1]
+  const double v = static_cast<double>(Mix(key ^ 1) >> 11) * 0x1p-53;
+  return std::sqrt(-2 * std::log(u)) * std::cos(2 * std::numbers::pi * v);
+}
+
+}  // namespace
+
+void DrawPiece(uint64_t seed, int64_t hidden_size, const FlatPiece& piece, const at::Tensor& out) {
+  std::vector<float> values(piece.count);
+  const double deviation = 1 / std::sqrt(static_cast<double>(hidden_size + 1));
+  for (int64_t i = 0; i < piece.count; ++i) {
+    values[i] = static_cast<float>(deviation * NormalAt(seed, piece.begin + i));
+  }
+  out.copy_(at::from_blob(values.data(), {piece.count}, at::TensorOptions(at::kFloat)));
+}
+
+}  // namespace quartet

@@ -1,0 +1,24 @@
+// Where a parameter's elements come from: a folder's files, or a random generator.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+
+#include "absl/status/status.h"
+#include "core/model/parameter_layout.h"
+#include "core/safetensors/reader.h"
+#include "core/zero/flat_layout.h"
+
+namespace quartet {
+
+// Reads the elements of `piece`, and no others, into `out` (flat, of piece.count elements, any type and device). Errors
+// name file and tensor: missing, other shape, unsupported type.
+absl::Status ReadPiece(const CheckpointReader& reader, const ParameterSpec& parameter, const FlatPiece& piece,
+                       const at::Tensor& out);
+
+// Draws them from N(0, 1 / (hidden_size + 1)): a new scalar head. A function of seed and position in the tensor alone,
+// so that every world size draws the same values.
+void DrawPiece(uint64_t seed, int64_t hidden_size, const FlatPiece& piece, const at::Tensor& out);
+
+}  // namespace quartet

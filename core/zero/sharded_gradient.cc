@@ -1,0 +1,184 @@
+#include "core/zero/sharded_gradient.h"
+
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/linalg_vector_norm.h>
+#include <ATen/ops/zeros.h>
+
+#include <cmath>
+#include <exception>
+#include <utility>
+
+#include "core/zero/accounted_tensor.h"
+
+namespace quartet {
+namespace {
+
+// Of a flat buffer, one parameter's elements in its shape.
+at::Tensor View(const at::Tensor& flat, const FlatGroup& layout, const ParameterGroup& group, size_t parameter) {
+  const ParameterSpec& spec = group.parameters[parameter];
+  return flat.narrow(0, layout.offsets[parameter], spec.numel()).view(spec.shape);
+}
+
+}  // namespace
+
+ShardedGradient::ShardedGradient(ShardedModel::Impl* model, bool no_sync)
+    : model_(model), to_host_(model->options.device) {
+  const int groups = static_cast<int>(model->flat.size());
+  open_.resize(groups);
+  const bool in_host = model->resident_tier() == MemoryTier::kHost;
+  const bool parts_are_whole = (model->resident_is_whole || model->shard->size() == 1) && !in_host;
+  for (int g = 0; g < groups; ++g) {
+    parts_.push_back(model->Zeros(model->resident_tier(), MemoryCategory::kGradients, model->resident_count(g),
+                                  model->state_dtype()));
+    if (parts_are_whole) {
+      whole_.push_back(parts_[g]);
+    } else if (no_sync) {
+      whole_.push_back(
+          model->Zeros(MemoryTier::kDevice, MemoryCategory::kGradients, model->flat[g].total, model->state_dtype()));
+    }
+  }
+}
+
+void ShardedGradient::Add(int group, const std::vector<at::Tensor>& gradients) {
+  const at::NoGradGuard no_grad;
+  const FlatGroup& layout = model_->flat[group];
+  const ParameterGroup& parameters = model_->layout.groups[group];
+  if (adds_up_whole() || open_[group].defined()) {
+    const at::Tensor& sum = adds_up_whole() ? whole_[group] : open_[group];
+    for (size_t p = 0; p < gradients.size(); ++p) {
+      if (gradients[p].defined()) View(sum, layout, parameters, p).add_(gradients[p]);
+    }
+    return;
+  }
+  // Written once: what no gradient covers, padding too, is made zero, the rest copied.
+  const at::Tensor flat = AccountedEmpty(model_->ledger, MemoryCategory::kCommunication, layout.total,
+                                         model_->state_dtype(), model_->options.device);
+  int64_t end = 0;
+  for (size_t p = 0; p < gradients.size(); ++p) {
+    if (!gradients[p].defined()) continue;
+    const int64_t begin = layout.offsets[p];
+    flat.narrow(0, end, begin - end).zero_();
+    View(flat, layout, parameters, p).copy_(gradients[p]);
+    end = begin + parameters.parameters[p].numel();
+  }
+  flat.narrow(0, end, layout.total - end).zero_();
+  open_[group] = flat;
+}
+
+void ShardedGradient::AddRows(int group, int parameter, const at::Tensor& ids_T, const at::Tensor& rows_TD) {
+  const at::NoGradGuard no_grad;
+  if (!adds_up_whole() && !open_[group].defined()) Add(group, {});
+  View(adds_up_whole() ? whole_[group] : open_[group], model_->flat[group], model_->layout.groups[group], parameter)
+      .index_add_(0, ids_T, rows_TD.to(model_->state_dtype()));
+}
+
+void ShardedGradient::Close(int group) {
+  if (adds_up_whole()) return;
+  if (!open_[group].defined()) Add(group, {});
+  Reduce(group, std::exchange(open_[group], at::Tensor()));
+}
+
+void ShardedGradient::Reduce(int group, at::Tensor whole) {
+  Settle();
+  const MemoryScope communication(model_->ledger, MemoryCategory::kCommunication);
+  Reduction next;
+  next.group = group;
+  next.input = std::move(whole);
+  next.output = AccountedEmpty(model_->ledger, MemoryCategory::kCommunication, model_->flat[group].shard,
+                               model_->state_dtype(), model_->options.device);
+  next.work = model_->shard->ReduceScatterSum(next.output, next.input);
+  reduction_ = std::move(next);
+}
+
+void ShardedGradient::Settle() {
+  const at::NoGradGuard no_grad;
+  Land();
+  if (!reduction_.has_value()) return;
+  Reduction done = std::move(*reduction_);
+  reduction_.reset();
+  done.work->Wait();
+  const at::Tensor& part = parts_[done.group];
+  if (part.device().type() == done.output.device().type()) {
+    part.add_(done.output);
+    return;
+  }
+  Landing next;
+  next.group = done.group;
+  next.device = std::move(done.output);
+  next.host = AccountedEmpty(model_->ledger, MemoryCategory::kCommunication, part.numel(), part.scalar_type(),
+                             model_->options.device, MemoryTier::kHost);
+  next.copy = to_host_.Start(next.host, next.device);
+  landing_ = std::move(next);
+}
+
+void ShardedGradient::Land() {
+  if (!landing_.has_value()) return;
+  Landing done = std::move(*landing_);
+  landing_.reset();
+  done.copy.Wait();
+  parts_[done.group].add_(done.host);
+}
+
+void ShardedGradient::Complete() {
+  const at::NoGradGuard no_grad;
+  const int groups = static_cast<int>(parts_.size());
+  const bool reduces = adds_up_whole() && !whole_[0].is_same(parts_[0]);
+  for (int g = 0; reduces && g < groups; ++g) Reduce(g, whole_[g]);
+  Settle();
+  Land();
+  ProcessGroup* same = model_->resident_is_whole ? model_->world : model_->replica;
+  if (same == nullptr || same->size() == 1) return;
+  for (const at::Tensor& part : parts_) AllReduce(*same, part);
+}
+
+void ShardedGradient::AllReduce(ProcessGroup& ranks, const at::Tensor& part) {
+  const MemoryScope communication(model_->ledger, MemoryCategory::kCommunication);
+  if (part.device().type() == model_->options.device.type()) {
+    ranks.AllReduceSum(part)->Wait();
+    return;
+  }
+  const at::Tensor device = AccountedEmpty(model_->ledger, MemoryCategory::kCommunication, part.numel(),
+                                           part.scalar_type(), model_->options.device);
+  device.copy_(part);
+  ranks.AllReduceSum(device)->Wait();
+  part.copy_(device);
+}
+
+// Squares are added in fp32 over short rows only, which divide any shard.
+double ShardedGradient::Norm() {
+  const at::NoGradGuard no_grad;
+  at::Tensor squares = at::zeros({1}, at::TensorOptions(at::kDouble).device(model_->options.device));
+  // Equal parts count once: the first replica's.
+  if (model_->replica == nullptr || model_->replica->rank() == 0) {
+    at::Tensor sum = at::zeros({1}, at::TensorOptions(at::kDouble).device(parts_[0].device()));
+    for (const at::Tensor& part : parts_) {
+      const at::Tensor rows = at::linalg_vector_norm(part.view({-1, 32}), 2, at::IntArrayRef{1}).to(at::kDouble);
+      sum.add_(rows.square().sum());
+    }
+    squares.copy_(sum);
+  }
+  if (!model_->resident_is_whole) model_->world->AllReduceSum(squares)->Wait();
+  return std::sqrt(squares.item<double>());
+}
+
+void ShardedGradient::Clear() {
+  const at::NoGradGuard no_grad;
+  for (at::Tensor& flat : open_) flat = at::Tensor();
+  for (const at::Tensor& part : parts_) part.zero_();
+  if (!adds_up_whole() || whole_[0].is_same(parts_[0])) return;
+  for (const at::Tensor& sum : whole_) sum.zero_();
+}
+
+void ShardedGradient::Abandon() noexcept {
+  try {
+    Settle();
+    Land();
+  } catch (const std::exception&) {
+    // Same cause as the error that is on its way up.
+  }
+  reduction_.reset();
+  landing_.reset();
+  Clear();
+}
+
+}  // namespace quartet

@@ -1,0 +1,73 @@
+// The gradient of a sharded model: of each group this rank's part in fp32, summed over micro-batches and ranks.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "core/zero/host_copy.h"
+#include "core/zero/sharded_model_impl.h"
+
+namespace quartet {
+
+// For each group of a micro-batch: Add (and AddRows) as often as need be, then Close. After the last group of a
+// micro-batch Settle, after the last micro-batch Complete; then `parts` is the gradient. At most one reduce-scatter is
+// under way.
+class ShardedGradient {
+ public:
+  // `model` must outlive this. With `no_sync` micro-batches are added up whole on every rank, and reduced by Complete.
+  ShardedGradient(ShardedModel::Impl* model, bool no_sync);
+
+  // Adds what there is: gradients by parameter of the group, undefined ones are zero.
+  void Add(int group, const std::vector<at::Tensor>& gradients);
+  // Adds rows_TD[t] to row ids_T[t] of one parameter.
+  void AddRows(int group, int parameter, const at::Tensor& ids_T, const at::Tensor& rows_TD);
+  void Close(int group);
+  void Settle();
+  void Complete();
+
+  // Of the whole gradient after Complete, the same bits on every rank. Collective.
+  double Norm();
+
+  // To zero; drops what has not been closed.
+  void Clear();
+  // After an error: waits for what is under way, whatever becomes of it, and clears.
+  void Abandon() noexcept;
+
+  // This rank's parts, laid out as the model's resident buffers are, by group.
+  const std::vector<at::Tensor>& parts() const { return parts_; }
+
+ private:
+  bool adds_up_whole() const { return !whole_.empty(); }
+  void Reduce(int group, at::Tensor whole);
+  void Land();
+  void AllReduce(ProcessGroup& ranks, const at::Tensor& part);
+
+  ShardedModel::Impl* const model_;
+  std::vector<at::Tensor> parts_;
+  // Where groups are added up whole on this rank's device: the sums; `parts_` themselves where those are whole.
+  std::vector<at::Tensor> whole_;
+  // The groups' gradients of this micro-batch that are not closed yet.
+  std::vector<at::Tensor> open_;
+
+  // The reduce-scatter under way.
+  struct Reduction {
+    int group;
+    at::Tensor input, output;
+    std::unique_ptr<CollectiveWork> work;
+  };
+  std::optional<Reduction> reduction_;
+
+  // A reduced part on its way to host memory, where its sum is.
+  struct Landing {
+    int group;
+    at::Tensor device, host;
+    HostCopy copy;
+  };
+  std::optional<Landing> landing_;
+  HostCopyStream to_host_;
+};
+
+}  // namespace quartet

@@ -1,0 +1,124 @@
+// Groups of parameters brought together from the ranks that hold them, and given back.
+#include <ATen/core/grad_mode.h>
+
+#include <exception>
+#include <utility>
+
+#include "core/zero/accounted_tensor.h"
+#include "core/zero/sharded_model_impl.h"
+
+namespace quartet {
+
+GatheredGroup::State::~State() {
+  tensors.clear();
+  if (buffer.defined()) FreeStorage(buffer);
+}
+
+GatheredGroup::GatheredGroup(std::unique_ptr<State> state) : state_(std::move(state)) {}
+GatheredGroup::GatheredGroup(GatheredGroup&&) noexcept = default;
+GatheredGroup& GatheredGroup::operator=(GatheredGroup&&) noexcept = default;
+GatheredGroup::~GatheredGroup() = default;
+const std::vector<at::Tensor>& GatheredGroup::tensors() const { return state_->tensors; }
+
+at::Tensor ShardedModel::Impl::Zeros(MemoryTier tier, MemoryCategory category, int64_t numel,
+                                     at::ScalarType dtype) const {
+  return AccountedZeros(ledger, category, numel, dtype, options.device, tier);
+}
+
+at::Tensor ShardedModel::Impl::OwnPart(int group, const at::Tensor& buffer) const {
+  return buffer.narrow(0, shard->rank() * flat[group].shard, flat[group].shard);
+}
+
+std::vector<at::Tensor> ShardedModel::Impl::Views(int group, const at::Tensor& buffer) const {
+  std::vector<at::Tensor> views;
+  const auto& parameters = layout.groups[group].parameters;
+  for (size_t p = 0; p < parameters.size(); ++p) {
+    views.push_back(buffer.narrow(0, flat[group].offsets[p], parameters[p].numel()).view(parameters[p].shape));
+  }
+  return views;
+}
+
+void ShardedModel::Impl::StartGather(int group) {
+  if (!whole.empty()) return;
+  at::NoGradGuard no_grad;
+  Pending gather;
+  gather.group = group;
+  if (refill[group].defined()) {
+    gather.buffer = std::exchange(refill[group], at::Tensor());
+    RefillStorage(ledger, MemoryCategory::kGathered, gather.buffer);
+  } else {
+    gather.buffer =
+        AccountedEmpty(ledger, MemoryCategory::kGathered, flat[group].total, options.compute_dtype, options.device);
+  }
+  try {
+    const MemoryScope communication(ledger, MemoryCategory::kCommunication);
+    // From host memory without waiting: `source` changes only in an optimizer step, which waits for the device.
+    OwnPart(group, gather.buffer).copy_(source[group], /*non_blocking=*/true);
+    gather.work = shard->AllGatherInPlace(gather.buffer);
+  } catch (...) {
+    FreeStorage(gather.buffer);
+    throw;
+  }
+  pending = std::move(gather);
+}
+
+void ShardedModel::Impl::DropPending() noexcept {
+  if (!pending.has_value()) return;
+  try {
+    pending->work->Wait();
+  } catch (const std::exception&) {
+    // The error that brought us here has the same cause and is on its way up already.
+  }
+  FreeStorage(pending->buffer);
+  pending.reset();
+}
+
+GatheredGroup ShardedModel::Impl::Gather(int group, int prefetch) {
+  auto state = std::make_unique<GatheredGroup::State>();
+  if (!whole.empty()) {
+    state->tensors = Views(group, whole[group]);
+    return GatheredGroup(std::move(state));
+  }
+  if (pending.has_value() && pending->group != group) DropPending();
+  if (!pending.has_value()) StartGather(group);
+  state->buffer = pending->buffer;  // from here on freed with `state`
+  std::unique_ptr<CollectiveWork> work = std::move(pending->work);
+  pending.reset();
+  work->Wait();
+  at::NoGradGuard no_grad;
+  state->tensors = Views(group, state->buffer);
+  if (prefetch >= 0) StartGather(prefetch);
+  return GatheredGroup(std::move(state));
+}
+
+GatheredGroup ShardedModel::Impl::GatherCopy(int group, const at::Tensor& part) {
+  at::NoGradGuard no_grad;
+  auto state = std::make_unique<GatheredGroup::State>();
+  state->buffer =
+      AccountedEmpty(ledger, MemoryCategory::kGathered, flat[group].total, options.compute_dtype, options.device);
+  if (resident_is_whole) {
+    state->buffer.copy_(part);
+  } else {
+    OwnPart(group, state->buffer).copy_(part);
+    shard->AllGatherInPlace(state->buffer)->Wait();
+  }
+  state->tensors = Views(group, state->buffer);
+  return GatheredGroup(std::move(state));
+}
+
+void ShardedModel::Impl::FollowResident(int group) {
+  at::NoGradGuard no_grad;
+  if (whole.empty()) {
+    if (!source[group].is_same(resident[group])) source[group].copy_(resident[group]);
+    return;
+  }
+  const bool shared = whole[group].is_alias_of(resident[group]);
+  if (resident_is_whole) {
+    if (!shared) whole[group].copy_(resident[group]);
+    return;
+  }
+  if (!shared) OwnPart(group, whole[group]).copy_(resident[group]);
+  shard->AllGatherInPlace(whole[group])->Wait();
+}
+
+}  // namespace quartet

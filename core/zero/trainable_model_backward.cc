@@ -1,0 +1,145 @@
+// One micro-batch forward and backward: an explicit loop over groups of parameters, each gathered, used and released.
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/zeros_like.h>
+#include <torch/csrc/autograd/autograd.h>
+
+#include <utility>
+#include <vector>
+
+#include "core/zero/accounted_tensor.h"
+#include "core/zero/saved_inputs.h"
+#include "core/zero/trainable_model_impl.h"
+
+namespace quartet {
+namespace {
+
+// A leaf of a new graph on the same memory. variable_data(), not detach(): refilling the memory of a gathered group
+// must not look like a change in place to the graphs that saved its views.
+at::Tensor Leaf(const at::Tensor& tensor) { return tensor.variable_data().set_requires_grad(true); }
+
+std::vector<at::Tensor> Leaves(const std::vector<at::Tensor>& tensors) {
+  std::vector<at::Tensor> leaves;
+  for (const at::Tensor& tensor : tensors) leaves.push_back(Leaf(tensor));
+  return leaves;
+}
+
+// Gradients of `output` in the direction `output_gradient` with respect to `inputs`; undefined where there is none.
+// Frees the graph.
+std::vector<at::Tensor> Gradients(const at::Tensor& output, const at::Tensor& output_gradient,
+                                  const std::vector<at::Tensor>& inputs) {
+  if (!output.requires_grad()) return std::vector<at::Tensor>(inputs.size());
+  return torch::autograd::grad({output}, inputs, {output_gradient}, /*retain_graph=*/false, /*create_graph=*/false,
+                               /*allow_unused=*/true);
+}
+
+// A block's forward pass: leaves for its weights and its input, and the graph from them to the output.
+struct BlockGraph {
+  std::vector<at::Tensor> weights;
+  at::Tensor input_TD;
+  at::Tensor output_TD;
+};
+
+}  // namespace
+
+double TrainableModel::Impl::ForwardBackward(const PackedSequences& batch, const LossFunction& loss) {
+  at::NoGradGuard no_grad;
+  const MemoryScope activations(sharded->ledger, MemoryCategory::kActivations);
+  const ModelConfig& config = sharded->config;
+  const ParameterLayout& layout = sharded->layout;
+  const at::Tensor positions = sharded->Positions(batch);
+  // An empty micro-batch goes through the same collectives with zero gradients.
+  const bool empty = positions.numel() == 0;
+  const int blocks = static_cast<int>(config.num_hidden_layers);
+  const bool keep_graphs = !options.gradient_checkpointing && !empty;
+  const PackedCausalAttention attention(batch.starts);
+  RotaryTable rotary;
+  if (!empty) rotary = MakeRotaryTable(config, positions, sharded->state_dtype());
+  const at::Tensor ids = batch.ids_T.to(sharded->options.device);
+  const int embedding = sharded->FindParameter(0, "model.embed_tokens.weight");
+  auto run_block = [&](int group, const std::vector<at::Tensor>& tensors, const at::Tensor& input_TD) {
+    return DecoderBlock(config, MakeBlockWeights(layout.groups[group], tensors), rotary, attention, input_TD);
+  };
+  auto make_graph = [&](int group, const std::vector<at::Tensor>& tensors, const at::Tensor& input_TD) {
+    const at::AutoGradMode with_grad(true);
+    BlockGraph graph = {.weights = Leaves(tensors), .input_TD = Leaf(input_TD), .output_TD = {}};
+    graph.output_TD = run_block(group, graph.weights, graph.input_TD);
+    return graph;
+  };
+
+  // Forward. Of each block its input is kept, or its graph.
+  SavedInputs inputs(sharded->ledger, sharded->options.device, options.activation_offload, blocks);
+  std::vector<BlockGraph> graphs(blocks);
+  at::Tensor hidden;
+  {
+    GatheredGroup group = sharded->Gather(0, layout.block_group(0));
+    if (!empty) hidden = Embed(group.tensors()[embedding], ids);
+  }
+  for (int b = 0; b < blocks; ++b) {
+    const int g = layout.block_group(b);
+    const at::Tensor buffer = sharded->pending.has_value() ? sharded->pending->buffer : at::Tensor();
+    GatheredGroup group = sharded->Gather(g, b + 1 < blocks ? g + 1 : layout.head_group);
+    if (empty) continue;
+    if (keep_graphs) {
+      graphs[b] = make_graph(g, group.tensors(), hidden);
+      hidden = graphs[b].output_TD.variable_data();
+      // The graph refers to this memory, which is given back now and filled again for the backward pass.
+      sharded->refill[g] = buffer;
+    } else {
+      inputs.Save(b, hidden);
+      hidden = run_block(g, group.tensors(), hidden);
+    }
+  }
+
+  // The head, and the gradient of what goes into it.
+  double value = 0;
+  at::Tensor hidden_gradient;
+  {
+    const int g = layout.head_group;
+    GatheredGroup group = sharded->Gather(g, layout.block_group(blocks - 1));
+    if (!empty) {
+      const MemoryScope logits(sharded->ledger, MemoryCategory::kLogits);
+      const at::AutoGradMode with_grad(true);
+      const int norm = sharded->norm_parameter(), head = sharded->head_parameter();
+      const at::Tensor input = Leaf(hidden), norm_weight = Leaf(group.tensors()[norm]),
+                       head_weight = Leaf(group.tensors()[head]);
+      const at::Tensor result = loss(RmsNorm(input, norm_weight, config.rms_norm_eps), head_weight);
+      value = result.item<double>();
+      std::vector<at::Tensor> found = Gradients(result, at::Tensor(), {input, norm_weight, head_weight});
+      hidden_gradient = found[0].defined() ? found[0] : at::zeros_like(hidden);
+      std::vector<at::Tensor> gradients(layout.groups[g].parameters.size());
+      gradients[norm] = found[1];
+      gradients[head] = found[2];
+      gradient->Add(g, gradients);
+    }
+    // With tied embeddings it goes out once, when the embedding's part has been added.
+    if (g != 0) gradient->Close(g);
+  }
+  hidden = at::Tensor();
+
+  for (int b = blocks - 1; b >= 0; --b) {
+    const int g = layout.block_group(b);
+    std::vector<at::Tensor> gradients;
+    {
+      GatheredGroup group = sharded->Gather(g, b > 0 ? g - 1 : -1);
+      if (!empty) {
+        const BlockGraph graph =
+            keep_graphs ? std::exchange(graphs[b], {}) : make_graph(g, group.tensors(), inputs.Take(b));
+        std::vector<at::Tensor> leaves = graph.weights;
+        leaves.push_back(graph.input_TD);
+        gradients = Gradients(graph.output_TD, hidden_gradient, leaves);
+        hidden_gradient = gradients.back().defined() ? gradients.back() : at::zeros_like(graph.input_TD);
+        gradients.pop_back();
+      }
+    }
+    gradient->Add(g, gradients);
+    gradient->Close(g);
+  }
+
+  // The embedding's gradient: rows are added in fp32, where a sum in bf16 would lose those of frequent tokens.
+  if (!empty) gradient->AddRows(0, embedding, ids, hidden_gradient);
+  gradient->Close(0);
+  gradient->Settle();
+  return value;
+}
+
+}  // namespace quartet

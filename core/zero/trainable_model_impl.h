@@ -1,0 +1,31 @@
+// Inside of TrainableModel.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "core/zero/sharded_adamw.h"
+#include "core/zero/sharded_gradient.h"
+#include "core/zero/sharded_model_impl.h"
+#include "core/zero/trainable_model.h"
+
+namespace quartet {
+
+struct TrainableModel::Impl {
+  TrainableModelOptions options;
+  std::unique_ptr<ShardedModel> model;
+  ShardedModel::Impl* sharded = nullptr;  // of `model`
+  std::unique_ptr<ShardedGradient> gradient;
+  std::unique_ptr<ShardedAdamW> optimizer;
+  int64_t skipped_steps = 0;
+
+  double ForwardBackward(const PackedSequences& batch, const LossFunction& loss);
+  // What computes follows the master weights. Collective at stage 2.
+  void FollowMaster();
+  absl::StatusOr<int64_t> Save(const std::string& folder,
+                               const std::function<GatheredGroup(int group, int next)>& gather);
+  // After an error: no gathered group, no message under way, no gradient.
+  void Abandon() noexcept;
+};
+
+}  // namespace quartet
