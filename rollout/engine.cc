@@ -277,7 +277,7 @@ class Engine : public RolloutEngine {
         rotary = MakeRotaryTable(config, as_tensor(positions));
       }
     }
-    PagedAttention attention(&*cache_, &chunks);
+    PagedAttention attention(&*cache_, chunks);
     for (int block = 0; block < blocks; ++block) {
       const int index = layout.block_group(block);
       const GatheredGroup group =

@@ -8,6 +8,7 @@
 #include <memory>
 #include <vector>
 
+#include "core/model/batch_attention.h"
 #include "core/model/decoder.h"
 #include "core/model/paged_attention.h"
 #include "core/zero/ledger.h"
@@ -48,18 +49,15 @@ class KvCache {
 class PagedAttention : public Attention {
  public:
   // Both outlive it.
-  PagedAttention(const KvCache* cache, const std::vector<ScheduledChunk>* chunks) : cache_(cache), chunks_(chunks) {}
+  PagedAttention(const KvCache* cache, const std::vector<ScheduledChunk>& scheduled);
 
   void set_layer(int64_t layer) { layer_ = layer; }
 
   at::Tensor Attend(const at::Tensor& q_THd, const at::Tensor& k_TKd, const at::Tensor& v_TKd) const override;
 
  private:
-  template <typename Element>
-  at::Tensor AttendAs(const at::Tensor& q_any, const at::Tensor& k_any, const at::Tensor& v_any) const;
-
   const KvCache* cache_;
-  const std::vector<ScheduledChunk>* chunks_;
+  std::vector<AttentionChunk> chunks_;
   int64_t layer_ = 0;
 };
 

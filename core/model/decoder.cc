@@ -1,13 +1,11 @@
 #include "core/model/decoder.h"
 
-#include <ATen/Parallel.h>
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/_scaled_dot_product_flash_attention_for_cpu.h>
 #include <ATen/ops/addcmul.h>
 #include <ATen/ops/arange.h>
 #include <ATen/ops/cat.h>
 #include <ATen/ops/embedding.h>
-#include <ATen/ops/empty_like.h>
 #include <ATen/ops/linear.h>
 #include <ATen/ops/outer.h>
 #include <ATen/ops/pow.h>
@@ -19,7 +17,6 @@
 #include <torch/csrc/autograd/autograd.h>
 #include <torch/csrc/autograd/custom_function.h>
 
-#include <algorithm>
 #include <numbers>
 #include <numeric>
 #include <optional>
@@ -28,7 +25,7 @@
 
 #include "absl/strings/match.h"
 #include "core/base/logging.h"
-#include "core/model/paged_attention.h"
+#include "core/model/batch_attention.h"
 
 namespace quartet {
 namespace {
@@ -109,73 +106,27 @@ at::Tensor AttendByLibTorch(const at::Tensor& q_THd, const at::Tensor& k_TKd, co
   return parts.size() == 1 ? parts.front() : at::cat(parts, 0);
 }
 
-// By the kernel that generation uses, over a cache laid out for this call: the same additions in the same order for
-// each token, whatever is around it. Element: float, or uint16_t for bf16.
-template <typename Element>
+// By the kernel that generation uses, over a cache laid out for this call.
 at::Tensor AttendByPages(const at::Tensor& q_THd, const at::Tensor& k_TKd, const at::Tensor& v_TKd,
                          const std::vector<int64_t>& starts) {
-  const at::Tensor q = q_THd.contiguous(), k = k_TKd.contiguous(), v = v_TKd.contiguous();
-  const int64_t H = q.size(1), K = k.size(1), d = q.size(2), G = H / K;
   PagedCacheLayout layout;
-  layout.kv_heads = K;
-  layout.head_dim = d;
-  const int64_t S = layout.block_size;
-  struct Part {  // some tokens of one sequence, one key/value head
-    int64_t start, first, count, first_block, kv_head;
-  };
-  // Short enough that the parts of one long sequence are spread evenly over threads.
-  constexpr int64_t kTokens = 32;
-  std::vector<Part> parts;
-  std::vector<int64_t> first_blocks;
-  int64_t blocks = 0;
+  layout.kv_heads = k_TKd.size(1);
+  layout.head_dim = k_TKd.size(2);
+  std::vector<int64_t> first_blocks = {0};
   for (size_t i = 0; i + 1 < starts.size(); ++i) {
     const int64_t length = starts[i + 1] - starts[i];
-    first_blocks.push_back(blocks);
-    for (int64_t first = 0; first < length; first += kTokens) {
-      for (int64_t head = 0; head < K; ++head) {
-        parts.push_back({starts[i], first, std::min(kTokens, length - first), blocks, head});
-      }
-    }
-    blocks += (length + S - 1) / S;
+    first_blocks.push_back(first_blocks.back() + (length + layout.block_size - 1) / layout.block_size);
   }
-  const at::TensorOptions options = q.options();
-  const at::Tensor key_cache = at::zeros({blocks * layout.key_block_numel()}, options);
-  const at::Tensor value_cache = at::zeros({blocks * layout.value_block_numel()}, options);
-  const at::Tensor out = at::empty_like(q);
+  const int64_t blocks = first_blocks.back();
   std::vector<int32_t> table(blocks);
   std::iota(table.begin(), table.end(), 0);
-  const auto* queries = static_cast<const Element*>(q.const_data_ptr());
-  const auto* new_keys = static_cast<const Element*>(k.const_data_ptr());
-  const auto* new_values = static_cast<const Element*>(v.const_data_ptr());
-  auto* keys = static_cast<Element*>(key_cache.mutable_data_ptr());
-  auto* values = static_cast<Element*>(value_cache.mutable_data_ptr());
-  auto* outputs = static_cast<Element*>(out.mutable_data_ptr());
+  std::vector<AttentionChunk> chunks;
   for (size_t i = 0; i + 1 < starts.size(); ++i) {
-    for (int64_t t = starts[i]; t < starts[i + 1]; ++t) {
-      const int64_t position = t - starts[i], block = first_blocks[i] + position / S;
-      WriteToCache<Element>(layout, new_keys + t * K * d, new_values + t * K * d, position % S,
-                            keys + block * layout.key_block_numel(), values + block * layout.value_block_numel());
-    }
+    chunks.push_back({.blocks = table.data() + first_blocks[i], .first = 0, .count = starts[i + 1] - starts[i]});
   }
-  at::parallel_for(0, static_cast<int64_t>(parts.size()), 1, [&](int64_t begin, int64_t end) {
-    for (int64_t i = begin; i < end; ++i) {
-      const Part& part = parts[i];
-      const int64_t offset = ((part.start + part.first) * H + part.kv_head * G) * d;
-      PagedAttentionTask<Element> task;
-      task.queries = queries + offset;
-      task.outputs = outputs + offset;
-      task.token_stride = H * d;
-      task.tokens = part.count;
-      task.group = G;
-      task.first_position = part.first;
-      task.blocks = table.data() + part.first_block;
-      task.key_cache = keys;
-      task.value_cache = values;
-      task.kv_head = part.kv_head;
-      PagedAttend(layout, task);
-    }
-  });
-  return out;
+  const at::Tensor keys = at::zeros({blocks * layout.key_block_numel()}, q_THd.options());
+  const at::Tensor values = at::zeros({blocks * layout.value_block_numel()}, q_THd.options());
+  return AttendInBatch(layout, chunks, keys.mutable_data_ptr(), values.mutable_data_ptr(), q_THd, k_TKd, v_TKd);
 }
 
 // Forward by the kernel of generation, so that a token's log-probability has the same bits in trainer and rollout;
@@ -186,8 +137,7 @@ class PagedFunction : public torch::autograd::Function<PagedFunction> {
                             const at::Tensor& v_TKd, const std::vector<int64_t>& starts) {
     context->save_for_backward({q_THd, k_TKd, v_TKd});
     context->saved_data["starts"] = starts;
-    return q_THd.scalar_type() == at::kFloat ? AttendByPages<float>(q_THd, k_TKd, v_TKd, starts)
-                                             : AttendByPages<uint16_t>(q_THd, k_TKd, v_TKd, starts);
+    return AttendByPages(q_THd, k_TKd, v_TKd, starts);
   }
 
   static torch::autograd::variable_list backward(torch::autograd::AutogradContext* context,

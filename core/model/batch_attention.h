@@ -1,0 +1,27 @@
+// Causal attention of a batch of sequences over a paged cache, spread over threads: training's, scoring's and
+// generation's, so that all three make the same additions in the same order for each token, whatever is around it.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <vector>
+
+#include "core/model/paged_attention.h"
+
+namespace quartet {
+
+// `count` tokens of one sequence, from its position `first` on. Keys and values before `first` are in the cache.
+struct AttentionChunk {
+  const int32_t* blocks;  // the sequence's block table, long enough for first + count tokens
+  int64_t first;
+  int64_t count;
+};
+
+// The chunks' tokens lie end to end in q [T, H, d] (rotated), k and v [T, K, d], of float or bf16. Writes k and v to the
+// cache (elements of q's type, laid out as `layout` says; no NaN in it), then gives what each token sees of its own
+// sequence up to itself, [T, H, d]. CPU; no gradient.
+at::Tensor AttendInBatch(const PagedCacheLayout& layout, const std::vector<AttentionChunk>& chunks, void* key_cache,
+                         void* value_cache, const at::Tensor& q_THd, const at::Tensor& k_TKd, const at::Tensor& v_TKd);
+
+}  // namespace quartet

@@ -1,0 +1,162 @@
+// Trains a model on fixed token blocks and prints one JSON line with what each step came to, for comparison with other
+// programs that are given the same model and blocks:
+//
+//   training_comparison --model=DIR --blocks=FILE [--ranks=2] [--zero_stage=3] [--gradient_checkpointing=false]
+//                       [--dtype=bf16] [--steps=5] [--learning_rate=2e-5] [--micro_batch=4] [--length=256]
+//
+// FILE holds int32 token ids, [steps, ranks, micro-batches, micro_batch, length]; one optimizer step takes
+// [ranks, micro-batches]. The loss is the mean next-token cross entropy over all ranks, before the step's update; AdamW
+// with betas 0.9 and 0.95, eps 1e-8, no decay, no clipping. The ranks are threads of this process with one computing
+// thread each. Seconds are of whole steps, optimizer included.
+#include <ATen/TensorOperators.h>
+#include <ATen/ops/from_blob.h>
+#include <ATen/ops/full.h>
+#include <ATen/ops/index_select.h>
+#include <ATen/ops/tensor.h>
+
+#include <chrono>
+#include <cstdint>
+#include <fstream>
+#include <iostream>
+#include <iterator>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "core/comm/rank_threads.h"
+#include "core/model/vocabulary_head.h"
+#include "core/rl/losses.h"
+#include "core/zero/trainable_model.h"
+
+namespace quartet {
+namespace {
+
+struct Flags {
+  std::map<std::string, std::string> text = {{"model", ""},
+                                             {"blocks", ""},
+                                             {"ranks", "2"},
+                                             {"zero_stage", "3"},
+                                             {"gradient_checkpointing", "false"},
+                                             {"dtype", "bf16"},
+                                             {"steps", "5"},
+                                             {"micro_batches", "4"},
+                                             {"micro_batch", "4"},
+                                             {"length", "256"},
+                                             {"learning_rate", "2e-5"}};
+
+  int64_t Integer(const std::string& name) const {
+    int64_t value = 0;
+    if (!absl::SimpleAtoi(text.at(name), &value) || value < 1) Fail(name, "a whole number above 0");
+    return value;
+  }
+  double Number(const std::string& name) const {
+    double value = 0;
+    if (!absl::SimpleAtod(text.at(name), &value)) Fail(name, "a number");
+    return value;
+  }
+  bool OneOf(const std::string& name, const std::string& yes, const std::string& no) const {
+    if (text.at(name) != yes && text.at(name) != no) Fail(name, yes + " or " + no);
+    return text.at(name) == yes;
+  }
+  [[noreturn]] void Fail(const std::string& name, const std::string& allowed) const {
+    std::cerr << "training_comparison: --" << name << " is \"" << text.at(name) << "\"; allowed: " << allowed << '\n';
+    std::exit(2);
+  }
+};
+
+Flags ReadFlags(int argc, char** argv) {
+  Flags flags;
+  for (int i = 1; i < argc; ++i) {
+    const std::string argument = argv[i];
+    const size_t equals = argument.find('=');
+    if (!argument.starts_with("--") || equals == std::string::npos ||
+        !flags.text.count(argument.substr(2, equals - 2))) {
+      std::cerr << "training_comparison: unknown argument \"" << argument << "\"; the head of the source tells them\n";
+      std::exit(2);
+    }
+    flags.text[argument.substr(2, equals - 2)] = argument.substr(equals + 1);
+  }
+  return flags;
+}
+
+int Main(int argc, char** argv) {
+  const Flags flags = ReadFlags(argc, argv);
+  const int64_t ranks = flags.Integer("ranks"), steps = flags.Integer("steps"),
+                micro_batches = flags.Integer("micro_batches"), sequences = flags.Integer("micro_batch"),
+                length = flags.Integer("length");
+  const int64_t tokens = sequences * length, targets = sequences * (length - 1);
+  const double learning_rate = flags.Number("learning_rate");
+
+  std::ifstream file(flags.text.at("blocks"), std::ios::binary);
+  const std::string bytes((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
+  if (static_cast<int64_t>(bytes.size()) < steps * ranks * micro_batches * tokens * 4) {
+    flags.Fail("blocks", absl::StrCat("a file of at least ", steps * ranks * micro_batches * tokens, " int32 ids"));
+  }
+  const at::Tensor ids =
+      at::from_blob(const_cast<char*>(bytes.data()), {static_cast<int64_t>(bytes.size()) / 4}, at::kInt).to(at::kLong);
+
+  TrainableModelOptions options;
+  options.model.zero_stage = static_cast<int>(flags.Integer("zero_stage"));
+  options.model.compute_dtype = flags.OneOf("dtype", "bf16", "fp32") ? at::kBFloat16 : at::kFloat;
+  options.gradient_checkpointing = flags.OneOf("gradient_checkpointing", "true", "false");
+
+  std::vector<int64_t> rows, next;  // tokens that have a next one in their sequence, and where it is
+  std::vector<int64_t> starts;
+  for (int64_t s = 0; s <= sequences; ++s) starts.push_back(s * length);
+  for (int64_t t = 0; t < tokens; ++t) {
+    if (t % length == length - 1) continue;
+    rows.push_back(t);
+    next.push_back(t + 1);
+  }
+  const at::Tensor rows_A = at::tensor(rows, at::kLong), next_A = at::tensor(next, at::kLong);
+  const at::Tensor weights_A =
+      at::full({targets}, 1.0 / static_cast<double>(targets * micro_batches * ranks), at::kFloat);
+
+  nlohmann::json report = flags.text;
+  RunRanks(static_cast<int>(ranks), [&](ProcessGroup& group) {
+    Ledger ledger;
+    auto model = TrainableModel::Load(flags.text.at("model"), options, &group, &ledger);
+    if (!model.ok()) throw std::runtime_error(std::string(model.status().message()));
+    for (int64_t step = 0; step < steps; ++step) {
+      group.Barrier();
+      const auto begin = std::chrono::steady_clock::now();
+      double loss = 0;
+      for (int64_t m = 0; m < micro_batches; ++m) {
+        PackedSequences batch;
+        batch.ids_T = ids.narrow(0, ((step * ranks + group.rank()) * micro_batches + m) * tokens, tokens);
+        batch.starts = starts;
+        loss += (*model)->ForwardBackward(batch, [&](const at::Tensor& hidden_TD, const at::Tensor& head_VD) {
+          const TokenLogProbs now = ChunkedLogProbs(hidden_TD.index_select(0, rows_A), head_VD,
+                                                    batch.ids_T.index_select(0, next_A), 1.0, /*with_entropy=*/false);
+          return SftLoss(now.log_prob_T, weights_A);
+        });
+      }
+      const StepResult result = (*model)->Step(learning_rate, /*max_norm=*/0);
+      group.Barrier();
+      const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+      const at::Tensor total = at::full({1}, loss, at::kDouble);
+      group.AllReduceSum(total)->Wait();
+      if (group.rank() != 0) continue;
+      report["loss"].push_back(total.item<double>());
+      report["grad_norm"].push_back(result.grad_norm);
+      report["step_s"].push_back(seconds);
+      report["tok_s"].push_back(static_cast<double>(ranks * micro_batches * tokens) / seconds);
+    }
+    if (group.rank() != 0) return;
+    for (int c = 0; c < kNumMemoryCategories; ++c) {
+      const auto category = static_cast<MemoryCategory>(c);
+      report["peak_bytes"][std::string(MemoryCategoryName(category))] = ledger.peak(category);
+    }
+  });
+  if (!report.contains("peak_bytes")) return 1;
+  std::cout << report.dump() << std::endl;
+  return 0;
+}
+
+}  // namespace
+}  // namespace quartet
+
+int main(int argc, char** argv) { return quartet::Main(argc, argv); }
