@@ -39,6 +39,8 @@ Reads JSONL {"ids": [...]} and writes, in order, {"log_probs": [...]}: one per t
   --dtype=bf16|fp32   what is computed in (fp32)
   --temperature=T     logits are divided by T, greater than 0 (1)
   --batch_tokens=N    lines are computed together up to N tokens; changes speed and memory alone (4096)
+
+Exit codes: 0 all lines done, 1 a line or the model is wrong (the message says which), 2 wrong flags.
 )";
 
 struct Flags {
@@ -168,16 +170,16 @@ int Main(int argc, char** argv) {
       return 0;
     }
   }
-  absl::StatusOr<Flags> flags = ParseFlags(argc, argv);
+  const absl::StatusOr<Flags> flags = ParseFlags(argc, argv);
   absl::Status status = flags.status();
   try {
-    if (status.ok()) status = Run(*flags);
+    if (flags.ok()) status = Run(*flags);
   } catch (const std::exception& e) {
     status = absl::InternalError(e.what());
   }
   if (status.ok()) return 0;
   std::cerr << "log_probs: " << status.message() << "\n";
-  return absl::IsInvalidArgument(status) ? 2 : 1;
+  return flags.ok() ? 1 : 2;
 }
 
 }  // namespace
