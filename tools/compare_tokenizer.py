@@ -21,7 +21,7 @@ def run(binary, model, flags, values):
     lines = "".join(json.dumps(value) + "\n" for value in values)
     out = subprocess.run([binary, f"--model={model}", *flags], check=True, text=True, stdout=subprocess.PIPE,
                          input=lines).stdout
-    return [json.loads(line) for line in out.splitlines()]
+    return [json.loads(line) for line in out.split("\n")[:-1]]
 
 
 def compare(name, inputs, ours, theirs):

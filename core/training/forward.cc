@@ -74,7 +74,7 @@ absl::Status ForwardScalars(ShardedModel& model, ScalarRows rows, const ForwardC
           return Outputs{ScalarHead(hidden_TD, weight, batch.action_rows_A), batch.actions};
         }
         std::vector<int64_t> last;
-        for (size_t i = 1; i < batch.sequences.starts.size(); ++i) last.push_back(batch.sequences.starts[i] - 1);
+        for (size_t i = 1; i <= batch.actions.size(); ++i) last.push_back(batch.sequences.starts[i] - 1);
         const at::Tensor rows_S = at::tensor(last, at::TensorOptions().dtype(at::kLong)).to(hidden_TD.device());
         return Outputs{ScalarHead(hidden_TD, weight, rows_S), std::vector<int64_t>(last.size(), 1)};
       },

@@ -4,6 +4,8 @@
 
 #include <algorithm>
 
+#include "core/model/row_padding.h"
+
 namespace quartet {
 namespace {
 
@@ -34,6 +36,10 @@ PackedBatch Pack(const std::vector<const TokenSequence*>& sequences, at::Device 
     batch.actions.push_back(actions);
   }
   batch.num_tokens = static_cast<int64_t>(ids.size());
+  if (const int64_t rows = PaddedRows(batch.num_tokens); rows > batch.num_tokens) {
+    ids.resize(rows, 0);
+    batch.sequences.starts.push_back(rows);
+  }
   batch.num_actions = static_cast<int64_t>(rows.size());
   batch.sequences.ids_T = ToTensor(ids, at::kLong, device);
   batch.action_rows_A = ToTensor(rows, at::kLong, device);

@@ -16,16 +16,18 @@
 
 namespace quartet {
 
-// T tokens, of which A are actions, in the order of the sequences.
+// Tokens of which A are actions, in the order of the sequences.
 struct PackedBatch {
+  // Behind the given ones there may be one more sequence, whose hidden states mean nothing: it brings the tokens to a
+  // number that PaddedRows (core/model/row_padding.h) gives.
   PackedSequences sequences;
   // int64 [A]: the row whose hidden state speaks of the action token: that of the token before it.
   at::Tensor action_rows_A;
   // int64 [A]: the action tokens' ids.
   at::Tensor action_ids_A;
-  // Action tokens of each sequence.
+  // Action tokens of each given sequence.
   std::vector<int64_t> actions;
-  int64_t num_tokens = 0;
+  int64_t num_tokens = 0;  // of the given sequences
   int64_t num_actions = 0;
 };
 

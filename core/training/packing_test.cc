@@ -32,6 +32,18 @@ TEST(Packing, LaysSequencesEndToEndAndReadsEachActionAtTheTokenBeforeIt) {
   EXPECT_EQ(batch.num_actions, 4);
 }
 
+TEST(Packing, PadsTheTokensWithASequenceOfItsOwnThatCountsNowhere) {
+  const TokenSequence sequence =
+      Sequence(0, {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17},
+               {false, true, true, true, true, true, true, true, true, true, true, true, true, true, true, true, true});
+  const PackedBatch batch = Pack({&sequence}, at::kCPU);
+  EXPECT_EQ(batch.sequences.starts, (std::vector<int64_t>{0, 17, 18}));
+  EXPECT_EQ(batch.sequences.ids_T.numel(), 18);
+  EXPECT_EQ(batch.actions, (std::vector<int64_t>{16}));
+  EXPECT_EQ(batch.num_tokens, 17);
+  EXPECT_EQ(batch.num_actions, 16);
+}
+
 TEST(Packing, MakesAnEmptyBatchOfNoSequences) {
   const PackedBatch batch = Pack({}, at::kCPU);
   EXPECT_EQ(batch.sequences.ids_T.numel(), 0);
