@@ -3,6 +3,7 @@
 #include <cstring>
 
 namespace quartet {
+
 KvCache::KvCache(const PagedCacheLayout& layout, int64_t layers, int64_t blocks, int64_t element_bytes, Ledger* ledger)
     : layout_(layout),
       layers_(layers),

@@ -38,9 +38,9 @@ TEST(SamplingParams, AreRefusedByFieldValueAndWhatIsAllowed) {
   EXPECT_EQ(Refusal([](auto* s) { s->set_min_tokens(-1); }),
             "sampling.min_tokens is -1; allowed: 0 to max_new_tokens, which is 10");
   for (const float bad : {0.0f, -1.0f, infinity, NAN}) {
-    EXPECT_NE(Refusal([bad](auto* s) { s->set_repetition_penalty(bad); })
-                  .find("; allowed: finite and above 0; 1 is off"),
-              std::string::npos);
+    EXPECT_NE(
+        Refusal([bad](auto* s) { s->set_repetition_penalty(bad); }).find("; allowed: finite and above 0; 1 is off"),
+        std::string::npos);
   }
   EXPECT_EQ(Refusal([](auto* s) { s->set_presence_penalty(2.5f); }),
             "sampling.presence_penalty is 2.5; allowed: -2 to 2");
