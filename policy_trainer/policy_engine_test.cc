@@ -248,9 +248,9 @@ TEST_P(PolicyEngineTest, SavesTheAverageOfTheWeightsBesideThem) {
   config_.mutable_actor()->set_dtype("fp32");
   config_.mutable_actor()->set_ema_decay(0.75);
   const std::string folder = NewTestFolder("policy");
-  OnEveryRank([&](const RankContext&, PolicyEngine& engine, const std::vector<TrainingSequence>& mine) {
+  OnEveryRank([&](const RankContext& context, PolicyEngine& engine, const std::vector<TrainingSequence>& mine) {
     PolicyUpdateSums sums;
-    ASSERT_TRUE(engine.Update(UpdateCall(PolicyLossConfig::KIND_PPO), mine, &sums).ok());
+    ASSERT_TRUE(engine.Update(UpdateCall(context.rank, PolicyLossConfig::KIND_PPO), mine, &sums).ok());
     SaveCall call;
     call.set_folder(folder);
     SaveSummary summary;
@@ -291,10 +291,10 @@ TEST_P(PolicyEngineTest, TellsItsMemoryAndSizeAndHoldsNoGatheredParametersBetwee
 }
 
 TEST_P(PolicyEngineTest, HoldsAfterAnUpdateWhatItHeldBeforeIt) {
-  OnEveryRank([&](const RankContext&, PolicyEngine& engine, const std::vector<TrainingSequence>& mine) {
+  OnEveryRank([&](const RankContext& context, PolicyEngine& engine, const std::vector<TrainingSequence>& mine) {
     const RankInfo before = engine.Info();
     PolicyUpdateSums sums;
-    ASSERT_TRUE(engine.Update(UpdateCall(PolicyLossConfig::KIND_PPO), mine, &sums).ok());
+    ASSERT_TRUE(engine.Update(UpdateCall(context.rank, PolicyLossConfig::KIND_PPO), mine, &sums).ok());
     const RankInfo after = engine.Info();
     ASSERT_EQ(after.memory_size(), before.memory_size());
     int64_t total = 0;
@@ -342,7 +342,8 @@ TEST_P(OnePolicyEngineTest, ABudgetPassedByAnUpdateIsTold) {
       auto engine = PolicyEngine::Load(config_, context);
       ASSERT_TRUE(engine.ok()) << engine.status();
       needed = (*engine)->Info().memory_totals(0).current_bytes();
-      const absl::Status status = (*engine)->Update(UpdateCall(PolicyLossConfig::KIND_PPO), sequences_, &sums);
+      const absl::Status status =
+          (*engine)->Update(UpdateCall(context.rank, PolicyLossConfig::KIND_PPO), sequences_, &sums);
       most = (*engine)->Info().memory_totals(0).peak_bytes();
       if (!bounded) continue;
       EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted);

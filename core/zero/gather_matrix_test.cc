@@ -85,6 +85,7 @@ class FailingGroup : public ProcessGroup {
     return group_->AllReduceMax(tensor);
   }
   void Barrier() override { group_->Barrier(); }
+  void Leave(const std::string& why) override { group_->Leave(why); }
   CommVolume volume(CollectiveKind kind) const override { return group_->volume(kind); }
 
  private:
