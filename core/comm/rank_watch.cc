@@ -159,8 +159,10 @@ class UdpRankWatch final : public RankWatch {
       }
       changed_.wait_for(lock, kAskAgain, [&] { return !EndedLocked(number).empty() || Silent(number).empty(); });
     }
-    if (std::string known = EndedLocked(number); !known.empty()) return known;
-    verdict_ = Judge(number);
+    if (!verdict_.empty()) return verdict_;
+    // This rank is about to leave because another has left: the others must hear of the first, not of this one.
+    verdict_ = EndedLocked(number);
+    if (verdict_.empty()) verdict_ = Judge(number);
     Message message = NewMessage(Type::kVerdict);
     SetText(absl::StrCat(verdict_, " (found by rank ", names_[rank_], ")"), &message);
     Broadcast(message);

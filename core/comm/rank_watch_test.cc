@@ -121,8 +121,26 @@ TEST(RankWatch, ARankThatIsDestroyedHasLeft) {
   ranks.Destroy(1);
   EXPECT_EQ(ranks.EndOf(0), 2);
   EXPECT_EQ(ranks[0].Diagnose(2), "rank 1 has left the group after collective 1");
-  // Who has left in order is not to blame for what it has finished.
+}
+
+TEST(RankWatch, ARankThatHasLeftIsNotToBlameForWhatItHasFinished) {
+  Ranks ranks(3);
+  ranks.AllBegin(1);
+  ranks[1].Finish(1);
+  ranks.Destroy(1);
+  EXPECT_EQ(ranks.EndOf(0), 2);
   EXPECT_THAT(ranks[0].Diagnose(1), HasSubstr("all ranks answer"));
+}
+
+TEST(RankWatch, ARankThatLeavesBecauseOfAnotherNamesTheOther) {
+  Ranks ranks(3);
+  ranks.AllBegin(1);
+  ranks[1].Leave("out of memory");
+  EXPECT_EQ(ranks.EndOf(0), 1);
+  ranks[0].Diagnose(1);
+  ranks.Destroy(0);
+  while (ranks.EndOf(2) != 0) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  EXPECT_THAT(ranks[2].Ended(1), HasSubstr("rank 1 has left the group after collective 0: out of memory"));
 }
 
 TEST(RankWatch, StrangersAreNotHeard) {

@@ -439,7 +439,7 @@ TEST(GatherMatrix, OutOfMemoryAnywhereInAStepGivesBackWhatWasGathered) {
 TEST(GatherMatrix, AnExceptionOnOneRankEndsTheGroup) {
   for (const auto& [ranks, shard_size] : {std::pair(2, 2), {3, 3}, {4, 2}}) {
     for (int stage : {2, 3}) {
-      RunMesh(ranks, shard_size, [&, stage = stage](Mesh& mesh) {
+      RunMesh(ranks, shard_size, [&, ranks = ranks, shard_size = shard_size](Mesh& mesh) {
         Ledger ledger;
         TrainableModelOptions options;
         options.model.zero_stage = stage;
@@ -456,6 +456,9 @@ TEST(GatherMatrix, AnExceptionOnOneRankEndsTheGroup) {
         }
         EXPECT_NE(error, "");
         EXPECT_EQ(error == "this rank alone", mesh.world().rank() == 1);
+        if (ranks == shard_size && mesh.world().rank() != 1) {
+          EXPECT_THAT(error, testing::HasSubstr("rank 1 has left the group"));
+        }
         EXPECT_EQ(ledger.current(MemoryCategory::kGathered), 0);
         EXPECT_EQ(ledger.current(MemoryCategory::kActivations), 0);
       });

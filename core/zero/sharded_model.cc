@@ -12,6 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "core/base/logging.h"
 #include "core/base/status_macros.h"
+#include "core/base/trace.h"
 #include "core/comm/agreement.h"
 #include "core/safetensors/reader.h"
 #include "core/zero/accounted_tensor.h"
@@ -262,11 +263,13 @@ void ShardedModel::Forward(const PackedSequences& batch,
       const int g = model.layout.block_group(b);
       GatheredGroup group = model.Gather(g, next_of(b));
       if (empty) continue;
+      const TraceScope span("forward block ", b);
       hidden = DecoderBlock(model.config, MakeBlockWeights(model.layout.groups[g], group.tensors()), rotary, attention,
                             hidden);
     }
     GatheredGroup head = model.Gather(model.layout.head_group, -1);
     if (!empty) {
+      const TraceScope span("head");
       hidden = RmsNorm(hidden, head.tensors()[model.norm_parameter()], model.config.rms_norm_eps);
       const MemoryScope logits(model.ledger, MemoryCategory::kLogits);
       use(hidden, head.tensors()[model.head_parameter()]);

@@ -13,6 +13,7 @@
 #include "absl/strings/str_cat.h"
 #include "core/base/fail_point.h"
 #include "core/base/status_macros.h"
+#include "core/base/trace.h"
 #include "core/comm/agreement.h"
 #include "core/zero/accounted_tensor.h"
 #include "core/zero/catch_exceptions.h"
@@ -115,6 +116,7 @@ void TrainableModel::Impl::FollowMaster() {
 }
 
 StepResult TrainableModel::Step(double learning_rate, double max_norm) {
+  const TraceScope span("optimizer");
   Impl& impl = *impl_;
   const at::NoGradGuard no_grad;
   const MemoryScope temporaries(impl.sharded->ledger, MemoryCategory::kOptimizer);

@@ -6,6 +6,7 @@
 #include <utility>
 #include <vector>
 
+#include "core/base/trace.h"
 #include "core/zero/accounted_tensor.h"
 #include "core/zero/saved_inputs.h"
 #include "core/zero/trainable_model_impl.h"
@@ -72,6 +73,7 @@ double TrainableModel::Impl::ForwardBackward(const PackedSequences& batch, const
   at::Tensor hidden;
   {
     GatheredGroup group = sharded->Gather(0, layout.block_group(0));
+    const TraceScope span("embedding");
     if (!empty) hidden = Embed(group.tensors()[embedding], ids);
   }
   for (int b = 0; b < blocks; ++b) {
@@ -79,6 +81,7 @@ double TrainableModel::Impl::ForwardBackward(const PackedSequences& batch, const
     const at::Tensor buffer = sharded->pending.has_value() ? sharded->pending->buffer : at::Tensor();
     GatheredGroup group = sharded->Gather(g, b + 1 < blocks ? g + 1 : layout.head_group);
     if (empty) continue;
+    const TraceScope span("forward block ", b);
     if (keep_graphs) {
       graphs[b] = make_graph(g, group.tensors(), hidden);
       hidden = graphs[b].output_TD.variable_data();
@@ -97,6 +100,7 @@ double TrainableModel::Impl::ForwardBackward(const PackedSequences& batch, const
     const int g = layout.head_group;
     GatheredGroup group = sharded->Gather(g, layout.block_group(blocks - 1));
     if (!empty) {
+      const TraceScope span("head");
       const MemoryScope logits(sharded->ledger, MemoryCategory::kLogits);
       const at::AutoGradMode with_grad(true);
       const int norm = sharded->norm_parameter(), head = sharded->head_parameter();
@@ -122,6 +126,7 @@ double TrainableModel::Impl::ForwardBackward(const PackedSequences& batch, const
     {
       GatheredGroup group = sharded->Gather(g, b > 0 ? g - 1 : -1);
       if (!empty) {
+        const TraceScope span("backward block ", b);
         const BlockGraph graph =
             keep_graphs ? std::exchange(graphs[b], {}) : make_graph(g, group.tensors(), inputs.Take(b));
         std::vector<at::Tensor> leaves = graph.weights;
