@@ -271,7 +271,8 @@ TEST(ProcessGroup, AnErrorOfOneRankIsTheVerdictOfAll) {
     verdicts[group.rank()] = AgreeOnStatus(group, mine, at::kCPU);
   });
   for (const absl::Status& verdict : verdicts) {
-    EXPECT_EQ(verdict, absl::NotFoundError("rank 1 of 3: no file 'x'"));
+    EXPECT_EQ(verdict.code(), absl::StatusCode::kNotFound);
+    EXPECT_EQ(verdict.message(), "rank 1 of 3: no file 'x'");
   }
 }
 

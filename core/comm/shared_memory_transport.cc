@@ -205,6 +205,9 @@ class Engine {
   void Retire(Operation& operation, const std::string& error) {
     std::lock_guard<std::mutex> lock(mutex_);
     queue_.pop_front();
+    // When Wait returns, nobody but the caller holds the tensors.
+    operation.input.reset();
+    operation.output.reset();
     operation.done = true;
     operation.error = error;
     operation.finished = TraceNow();
