@@ -10,6 +10,7 @@
 #include <cstring>
 #include <filesystem>
 #include <fstream>
+#include <nlohmann/json.hpp>
 #include <string>
 
 #include "absl/strings/str_cat.h"
@@ -22,6 +23,7 @@ namespace quartet {
 namespace {
 
 using ::testing::AnyOf;
+using ::testing::ContainsRegex;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::Not;
@@ -229,6 +231,42 @@ TEST_F(Errors, WeightsThatDoNotVerifyAreNeverServed) {
   ExpectFailed(outcome);
   EXPECT_THAT(outcome.output, HasSubstr("hash"));
   EXPECT_THAT(outcome.output, HasSubstr("model."));  // the tensor's name
+  ExpectNothingLeft();
+}
+
+TEST_F(Errors, AMemoryBudgetThatIsTooSmallNamesTheServiceTheRankAndWhatToDo) {
+  // The tiny model's weights fit, its gradients and optimizer do not.
+  const int64_t budget = std::filesystem::file_size(WriteTinyModel(harness_, "model") + "/model.safetensors");
+  for (const int ranks : {1, 2}) {
+    SCOPED_TRACE(ranks);
+    const TinyRun run = WriteTinyRun(harness_, harness_.Path("model"), ranks);
+    const auto outcome = Launch(run, {},
+                                {absl::StrCat("--set=services.policy_trainer.device_memory_budget=", budget),
+                                 absl::StrCat("--set=run_dir=", run.run_dir, ranks)});
+    ExpectFailed(outcome);
+    EXPECT_THAT(outcome.output, HasSubstr("policy_trainer ended by itself"));
+    EXPECT_THAT(outcome.output, ContainsRegex("rank [01] "));
+    EXPECT_THAT(outcome.output, HasSubstr("do not fit into the device memory budget"));
+    EXPECT_THAT(outcome.output, HasSubstr("Held now: "));
+    EXPECT_THAT(outcome.output, HasSubstr("What would help: "));
+    ExpectNothingLeft();
+  }
+}
+
+// One byte less than the first update takes.
+TEST_F(Errors, AMemoryBudgetPassedInTheMiddleOfTheRunNamesTheServiceTheRankAndWhatToDo) {
+  const TinyRun run = WriteTinyRun(harness_, WriteTinyModel(harness_, "model"), 2, {"train.max_steps=1"});
+  const auto unbounded = Launch(run);
+  ASSERT_EQ(unbounded.exit_code, 0) << unbounded.output;
+  std::ifstream metrics(run.run_dir + "/metrics.jsonl");
+  const int64_t most = nlohmann::json::parse(metrics)["memory/policy_trainer/total"];
+  const auto outcome = Launch(run, {},
+                              {absl::StrCat("--set=services.policy_trainer.device_memory_budget=", most - 1),
+                               absl::StrCat("--set=run_dir=", run.run_dir, ".bounded")});
+  ExpectFailed(outcome);
+  EXPECT_THAT(outcome.output, ContainsRegex("policy_trainer at .*, Update: rank [01] .*: policy update: "));
+  EXPECT_THAT(outcome.output, HasSubstr("do not fit into the device memory budget"));
+  EXPECT_THAT(outcome.output, HasSubstr("for activations: gradient_checkpointing"));
   ExpectNothingLeft();
 }
 
