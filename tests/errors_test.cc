@@ -253,7 +253,7 @@ TEST_F(Errors, AMemoryBudgetThatIsTooSmallNamesTheServiceTheRankAndWhatToDo) {
   }
 }
 
-// One byte less than the first update takes.
+// Less than the first update takes, more than anything before it.
 TEST_F(Errors, AMemoryBudgetPassedInTheMiddleOfTheRunNamesTheServiceTheRankAndWhatToDo) {
   const TinyRun run = WriteTinyRun(harness_, WriteTinyModel(harness_, "model"), 2, {"train.max_steps=1"});
   const auto unbounded = Launch(run);
@@ -261,7 +261,7 @@ TEST_F(Errors, AMemoryBudgetPassedInTheMiddleOfTheRunNamesTheServiceTheRankAndWh
   std::ifstream metrics(run.run_dir + "/metrics.jsonl");
   const int64_t most = nlohmann::json::parse(metrics)["memory/policy_trainer/total"];
   const auto outcome = Launch(run, {},
-                              {absl::StrCat("--set=services.policy_trainer.device_memory_budget=", most - 1),
+                              {absl::StrCat("--set=services.policy_trainer.device_memory_budget=", most - most / 10),
                                absl::StrCat("--set=run_dir=", run.run_dir, ".bounded")});
   ExpectFailed(outcome);
   EXPECT_THAT(outcome.output, ContainsRegex("policy_trainer at .*, Update: rank [01] .*: policy update: "));

@@ -16,20 +16,31 @@ constexpr std::array<const char*, kNumMemoryCategories> kCategoryNames = {
     "parameters", "gradients", "optimizer", "gathered", "activations", "logits", "kv_cache", "communication"};
 constexpr std::array<const char*, kNumMemoryTiers> kTierNames = {"device", "host"};
 
-// Which options make a category smaller on the device.
-constexpr std::array<const char*, kNumMemoryCategories> kRemedies = {
-    "zero_stage: 3 with more ranks, in a trainer offload_param: true",
-    "zero_stage: 2 or 3 with more ranks, adam_offload: true",
-    "zero_stage: 2 or 3 with more ranks, adam_offload: true",
-    "dtype: \"bf16\"",
-    "gradient_checkpointing: true, activation_offload: true, a smaller micro_train_batch_size, "
-    "micro_rollout_batch_size or "
-    "max_tokens_per_micro_batch, in a rollout a smaller max_num_batched_tokens",
-    "a smaller micro_train_batch_size, micro_rollout_batch_size or max_tokens_per_micro_batch, in a rollout a smaller "
-    "max_num_seqs",
-    "a smaller kv_cache_bytes",
-    "zero_stage: 2 or 3 with more ranks",
-};
+// Which options make a category smaller in a tier.
+constexpr std::array<std::array<const char*, kNumMemoryCategories>, kNumMemoryTiers> kRemedies = {{
+    {
+        "zero_stage: 3 with more ranks, in a trainer offload_param: true",
+        "zero_stage: 2 or 3 with more ranks, adam_offload: true, no_sync: false",
+        "zero_stage: 2 or 3 with more ranks, adam_offload: true",
+        "dtype: \"bf16\"",
+        "gradient_checkpointing: true, activation_offload: true, a smaller micro_train_batch_size, "
+        "micro_rollout_batch_size or max_tokens_per_micro_batch, in a rollout a smaller max_num_batched_tokens",
+        "a smaller micro_train_batch_size, micro_rollout_batch_size or max_tokens_per_micro_batch, in a rollout a "
+        "smaller max_num_seqs",
+        "a smaller kv_cache_bytes",
+        "zero_stage: 2 or 3 with more ranks",
+    },
+    {
+        "more ranks",
+        "more ranks",
+        "more ranks, ema_decay: 0",
+        "more ranks",
+        "activation_offload: false, a smaller micro_train_batch_size or max_tokens_per_micro_batch",
+        "a smaller micro_train_batch_size or max_tokens_per_micro_batch",
+        "a smaller kv_cache_bytes",
+        "more ranks",
+    },
+}};
 
 struct Account {
   int64_t current = 0;
@@ -70,12 +81,12 @@ std::string List(const std::array<int64_t, kNumMemoryCategories>& held, int64_t 
 }
 
 // For the two largest of what is held and wanted.
-std::string Remedies(const std::array<int64_t, kNumMemoryCategories>& held) {
+std::string Remedies(int tier, const std::array<int64_t, kNumMemoryCategories>& held) {
   std::string text;
   const auto order = Largest(held);
   for (size_t i = 0; i < std::min<size_t>(2, order.size()); ++i) {
     const int category = order[i].second;
-    absl::StrAppend(&text, i == 0 ? "" : "; ", "for ", kCategoryNames[category], ": ", kRemedies[category]);
+    absl::StrAppend(&text, i == 0 ? "" : "; ", "for ", kCategoryNames[category], ": ", kRemedies[tier][category]);
   }
   return text;
 }
@@ -93,11 +104,11 @@ std::array<int64_t, kNumMemoryCategories> Peaks(const Tier& tier) {
 }
 
 // What is held in `tier` while `bytes` more of `category` are wanted, and what would help.
-std::string HeldAndRemedies(const Tier& tier, int category, int64_t bytes) {
-  std::array<int64_t, kNumMemoryCategories> held = Currents(tier);
-  const std::string list = List(held, tier.total.current);
+std::string HeldAndRemedies(const std::array<Tier, kNumMemoryTiers>& tiers, int tier, int category, int64_t bytes) {
+  std::array<int64_t, kNumMemoryCategories> held = Currents(tiers[tier]);
+  const std::string list = List(held, tiers[tier].total.current);
   held[category] += bytes;
-  return absl::StrCat("Held now: ", list, ". What would help: ", Remedies(held), ".");
+  return absl::StrCat("Held now: ", list, ". What would help: ", Remedies(tier, held), ".");
 }
 
 }  // namespace
@@ -116,7 +127,8 @@ class Ledger::Accounts {
       const char* name = kTierNames[static_cast<int>(tier)];
       throw MemoryBudgetError(absl::StrCat(Bytes(bytes), " more of ", kCategoryNames[i], " do not fit into the ", name,
                                            " memory budget of ", Bytes(accounts.budget), " (", name,
-                                           "_memory_budget). ", HeldAndRemedies(accounts, i, bytes)));
+                                           "_memory_budget). ",
+                                           HeldAndRemedies(tiers_, static_cast<int>(tier), i, bytes)));
     }
     accounts.categories[static_cast<int>(category)].Add(bytes);
     accounts.total.Add(bytes);
@@ -177,7 +189,7 @@ std::string Ledger::ExplainFailure(MemoryCategory category, int64_t bytes, Memor
   const int c = static_cast<int>(category), t = static_cast<int>(tier);
   return accounts_->WithTiers([&](auto& tiers) {
     return absl::StrCat("out of ", kTierNames[t], " memory: ", Bytes(bytes), " more of ", kCategoryNames[c],
-                        " could not be allocated. ", HeldAndRemedies(tiers[t], c, bytes));
+                        " could not be allocated. ", HeldAndRemedies(tiers, t, c, bytes));
   });
 }
 
@@ -189,8 +201,8 @@ std::string Ledger::Describe() const {
       if (tier.total.peak == 0) continue;
       absl::StrAppend(&text, text.empty() ? "" : " ", "On the ", kTierNames[t],
                       ": held now: ", List(Currents(tier), tier.total.current),
-                      "; at most: ", List(Peaks(tier), tier.total.peak), ". What would help: ", Remedies(Peaks(tier)),
-                      ".");
+                      "; at most: ", List(Peaks(tier), tier.total.peak),
+                      ". What would help: ", Remedies(t, Peaks(tier)), ".");
     }
     return text.empty() ? "The ledger holds nothing." : text;
   });

@@ -21,6 +21,9 @@ SavedInputs::~SavedInputs() {
 void SavedInputs::Save(int block, const at::Tensor& input_TD) {
   Entry& entry = entries_[block];
   entry.device = input_TD;
+  if (input_TD.is_cuda()) {
+    entry.unseen = LedgerEntry(ledger_, MemoryCategory::kActivations, static_cast<int64_t>(input_TD.nbytes()));
+  }
   if (!offload_) return;
   entry.host = AccountedEmpty(ledger_, MemoryCategory::kActivations, input_TD.numel(), input_TD.scalar_type(), device_,
                               MemoryTier::kHost)
@@ -30,6 +33,7 @@ void SavedInputs::Save(int block, const at::Tensor& input_TD) {
     // The memory is used again by what the device is given from now on.
     entries_[block - 1].copy.Order();
     entries_[block - 1].device = at::Tensor();
+    entries_[block - 1].unseen.Reset();
   }
 }
 

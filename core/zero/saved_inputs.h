@@ -28,6 +28,7 @@ class SavedInputs {
   struct Entry {
     at::Tensor device, host;
     HostCopy copy;
+    LedgerEntry unseen;  // bytes of `device` on CUDA as it was given, which a MemoryScope does not see
   };
   void BringBack(int block);
 
