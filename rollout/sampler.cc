@@ -126,7 +126,7 @@ absl::StatusOr<SampledToken> Sampler::Sample(absl::Span<const float> logits, con
     Edit(rule, history);
     largest = scale(edited_);
     if (!std::isfinite(largest)) {
-      return absl::FailedPreconditionError("min_tokens, logit_bias and penalties leave no token that can be drawn");
+      return absl::InvalidArgumentError("min_tokens, logit_bias and penalties leave no token that can be drawn");
     }
     if (!rule.greedy()) mass = Weigh(scaled_.data(), count, largest, weights_.data());
   }

@@ -55,7 +55,7 @@ struct SampledToken {
 class Sampler {
  public:
   // `logits`: fp32, one a token of the vocabulary. Greedy takes the lowest id among equal largest logits. INTERNAL
-  // where a logit is NaN or infinite upwards, or none is finite; FAILED_PRECONDITION where nothing is left to be drawn.
+  // where a logit is NaN or infinite upwards, or none is finite; INVALID_ARGUMENT where the rule leaves no token.
   absl::StatusOr<SampledToken> Sample(absl::Span<const float> logits, const SamplingRule& rule,
                                       const SamplingHistory& history, uint64_t noise_key);
 

@@ -125,7 +125,7 @@ TEST(Sampler, RefusesToDrawWhereEverythingIsForbidden) {
   const std::vector<int32_t> all = {0, 1};
   Sampler sampler;
   EXPECT_EQ(sampler.Sample(logits, {}, {.prompt = {}, .answer = {}, .forbidden = all}, 1).status().code(),
-            absl::StatusCode::kFailedPrecondition);
+            absl::StatusCode::kInvalidArgument);
 }
 
 // Pearson's statistic of `draws` draws against the probabilities that transformers gives. Cells of fewer than 5
