@@ -14,6 +14,7 @@
 
 #include "core/base/logging.h"
 #include "core/model/decoder.h"
+#include "core/model/row_padding.h"
 
 namespace quartet {
 namespace {
@@ -93,8 +94,15 @@ class LogProbsFunction : public torch::autograd::Function<LogProbsFunction> {
         at::mul_out(logits, LogSoftmax(logits, temperature).exp_(), grad.neg());
         logits.scatter_add_(1, targets_T.slice(0, begin + first, begin + last).unsqueeze(1), grad);
       });
-      logits_cV = logits_cV.to(hidden_TD.scalar_type());
-      AddHeadGradient(logits_cV, hidden, head_VD, begin, end, &hidden_grad_TD, &head_grad_VD);
+      if (hidden_TD.scalar_type() == logits_cV.scalar_type()) {
+        AddHeadGradient(logits_cV, hidden, head_VD, begin, end, &hidden_grad_TD, &head_grad_VD);
+        return;
+      }
+      // Rows of zeros add nothing.
+      const int64_t rows = PaddedRows(end - begin);
+      logits_cV = NarrowPadded(logits_cV, rows, hidden_TD.scalar_type());
+      AddHeadGradient(logits_cV, NarrowPadded(hidden, rows, hidden_TD.scalar_type()), head_VD, begin, end,
+                      &hidden_grad_TD, &head_grad_VD);
     });
     if (head_grad_VD.defined()) head_grad_VD = head_grad_VD.to(head_VD.scalar_type());
     return {hidden_grad_TD, head_grad_VD, at::Tensor(), at::Tensor(), at::Tensor(), at::Tensor()};
@@ -103,12 +111,21 @@ class LogProbsFunction : public torch::autograd::Function<LogProbsFunction> {
  private:
   static int64_t PartTokens(int64_t chunk_tokens) { return (chunk_tokens + kPartsOfChunk - 1) / kPartsOfChunk; }
 
-  // Of tokens [begin, end), from the gradient of their logits. What is not asked for is undefined.
+  // `rows` rows of `type`: those of `values`, then zeros.
+  static at::Tensor NarrowPadded(const at::Tensor& values, int64_t rows, at::ScalarType type) {
+    const int64_t count = values.size(0);
+    const at::Tensor padded = at::empty({rows, values.size(1)}, values.options().dtype(type));
+    padded.slice(0, 0, count).copy_(values);
+    padded.slice(0, count).zero_();
+    return padded;
+  }
+
+  // Of tokens [begin, end), from the gradient of their logits; there may be rows of zeros behind them. What is not
+  // asked for is undefined.
   static void AddHeadGradient(const at::Tensor& logits_grad_cV, const at::Tensor& hidden_cD, const at::Tensor& head_VD,
                               int64_t begin, int64_t end, at::Tensor* hidden_grad_TD, at::Tensor* head_grad_VD) {
     if (hidden_grad_TD->defined()) {
-      at::Tensor part = hidden_grad_TD->slice(0, begin, end);
-      at::mm_out(part, logits_grad_cV, head_VD);
+      hidden_grad_TD->slice(0, begin, end).copy_(at::mm(logits_grad_cV, head_VD).slice(0, 0, end - begin));
     }
     if (!head_grad_VD->defined()) return;
     if (head_VD.scalar_type() == head_grad_VD->scalar_type()) {
