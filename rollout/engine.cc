@@ -24,6 +24,7 @@
 #include "core/base/status_macros.h"
 #include "core/comm/process_group.h"
 #include "core/model/decoder.h"
+#include "core/model/row_padding.h"
 #include "core/model/vocabulary_head.h"
 #include "core/zero/accounted_tensor.h"
 #include "core/zero/catch_exceptions.h"
@@ -264,6 +265,9 @@ class Engine : public RolloutEngine {
       }
       if (chunk.last) rows.push_back(static_cast<int64_t>(ids.size()) - 1);
     }
+    // What is behind the chunks belongs to no sequence.
+    ids.resize(PaddedRows(static_cast<int64_t>(ids.size())), 0);
+    positions.resize(ids.size(), 0);
     const auto as_tensor = [](std::vector<int64_t>& values) {
       return at::from_blob(values.data(), {static_cast<int64_t>(values.size())}, at::kLong);
     };

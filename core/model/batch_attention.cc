@@ -46,6 +46,7 @@ at::Tensor Attend(const PagedCacheLayout& layout, const std::vector<AttentionChu
     }
     row += chunk.count;
   }
+  std::fill_n(outputs + row * H * d, (q.size(0) - row) * H * d, Element{0});
   at::parallel_for(0, static_cast<int64_t>(tasks.size()), 1, [&](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i) PagedAttend(layout, tasks[i]);
   });
