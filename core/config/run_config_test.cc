@@ -159,6 +159,8 @@ TEST(RunConfig, RefusesWhatCannotHaveAnEffect) {
   ExpectError({"critic.zero_stage=0", "critic.no_sync=true"}, {"critic.no_sync has no effect"});
   ExpectError({"actor.activation_offload=true", "actor.gradient_checkpointing=false"},
               {"actor.activation_offload has no effect", "gradient_checkpointing"});
+  ExpectError({"train.max_ckpt_num=5"}, {"max_ckpt_num has no effect", "train.save_steps"});
+  ExpectError({"train.load_checkpoint=true"}, {"run_dir is not set", "train.load_checkpoint"});
 }
 
 TEST(RunConfig, FillsMicroBatchesByTokensOrBySequences) {
@@ -191,6 +193,17 @@ TEST(RunConfig, FillsMicroBatchesByTokensOrBySequences) {
   ExpectError(with({"reward.source.0.model=/m", "reward.max_tokens_per_micro_batch=100"}),
               {"reward.max_tokens_per_micro_batch", "100", "actor.max_len (200)"});
   ExpectError(with({"reward.max_tokens_per_micro_batch=400"}), {"reward.max_tokens_per_micro_batch has no effect"});
+}
+
+TEST(RunConfig, SavesWhatARunNeedsToGoOnWhereItSavesAtAll) {
+  const auto saves = [](const Strings& overrides) {
+    return LoadRunConfig("", overrides, "").value().train().save_optimizer();
+  };
+  EXPECT_FALSE(saves({}));
+  EXPECT_TRUE(saves({"train.save_steps=10"}));
+  EXPECT_FALSE(saves({"train.save_steps=10", "train.save_optimizer=false"}));
+  EXPECT_TRUE(saves({"train.save_optimizer=true"}));
+  EXPECT_EQ(LoadRunConfig("", {}, "").value().train().max_ckpt_num(), 3);
 }
 
 TEST(RunConfig, AcceptsTheNeighboursOfWhatItRefuses) {
@@ -233,6 +246,9 @@ TEST(RunConfig, MakesPathsAbsolute) {
   EXPECT_EQ(c.rollout().pretrain(), "/base/x/models/a");
   EXPECT_EQ(c.run_dir(), "/base/x/out");
   EXPECT_EQ(c.reward().source(0).model(), "/base/rm");
+  c = LoadRunConfig("", {"actor.load_checkpoint=a_state", "critic.load_checkpoint=/c"}, "/base/x").value();
+  EXPECT_EQ(c.actor().load_checkpoint(), "/base/x/a_state");
+  EXPECT_EQ(c.critic().load_checkpoint(), "/c");
 }
 
 TEST(RunConfig, AsksEachProgramOnlyForWhatItNeeds) {
@@ -248,6 +264,9 @@ TEST(RunConfig, AsksEachProgramOnlyForWhatItNeeds) {
   EXPECT_EQ(missing({"algorithm.kl.init_kl_coef=0", "reward.source.0.rule=number"}, Program::kScorer), "");
   EXPECT_NE(missing({"algorithm.kl.init_kl_coef=0"}, Program::kScorer).find("reward.source"), std::string::npos);
   EXPECT_NE(missing({"actor.pretrain=/m"}, Program::kSft).find("sft.data"), std::string::npos);
+  EXPECT_NE(missing({"actor.pretrain=/m", "run_dir=/r", "train.load_checkpoint=true"}, Program::kSft)
+                .find("train.load_checkpoint has no effect"),
+            std::string::npos);
   const Strings ppo = {"actor.pretrain=/m", "critic.pretrain=/m", "reward.source.0.rule=number"};
   EXPECT_NE(missing(ppo, Program::kPpo).find("data.prompt_data"), std::string::npos);
   Strings complete = ppo;
