@@ -13,10 +13,12 @@
 #include <set>
 #include <thread>
 
+#include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "absl/time/clock.h"
 #include "core/base/fail_point.h"
 #include "core/config/run_config.h"
+#include "core/service/protocol_version.h"
 #include "orchestrator/fake_services.h"
 
 namespace quartet {
@@ -476,7 +478,8 @@ TEST_F(PpoTest, RefusesServicesThatDoNotFitTogether) {
   services_.spoil_info = [](ServiceInfo* info) {
     if (info->service() == "scorer") info->set_protocol_version(99);
   };
-  EXPECT_THAT(message(), AllOf(HasSubstr("scorer"), HasSubstr("99"), HasSubstr("speaks 1")));
+  EXPECT_THAT(message(),
+              AllOf(HasSubstr("scorer"), HasSubstr("99"), HasSubstr(absl::StrCat("speaks ", kProtocolVersion))));
   again();
   services_.spoil_info = [](ServiceInfo* info) {
     if (info->service() == "critic_trainer") (*info->mutable_vocab_size())["model"] = 256;

@@ -254,6 +254,7 @@ absl::StatusOr<SavedState> SaveTrainingState(TrainableModel& model, const std::s
   ProcessGroup& group = model.model().process_group();
   const at::Device device = model.model().options().device;
   const std::string folder = fs::path(target).lexically_normal().string();
+  const Ledger& ledger = model.model().ledger();
   const std::string what = absl::StrCat("saving ", folder);
   const std::string temporary = folder + ".partial";
   const bool first = group.rank() == 0;
@@ -272,13 +273,12 @@ absl::StatusOr<SavedState> SaveTrainingState(TrainableModel& model, const std::s
   try {
     QUARTET_RETURN_IF_ERROR(AgreeOnStatus(
         group,
-        first ? CatchExceptions(what, model.model().ledger(), [&] { return MakeTemporary(folder, temporary); })
-              : absl::OkStatus(),
+        first ? CatchExceptions(what, ledger, [&] { return MakeTemporary(folder, temporary); }) : absl::OkStatus(),
         device));
     const Partition partition(model);
     StateManifest manifest = Describe(model, partition);
     StateFile& own = manifest.files[group.rank()];
-    QUARTET_RETURN_IF_ERROR(agree(CatchExceptions(what, model.model().ledger(), [&] {
+    QUARTET_RETURN_IF_ERROR(agree(CatchExceptions(what, ledger, [&] {
       return WritePart(model, partition.PiecesOf(group.rank()), temporary, manifest, group.rank(), &own);
     })));
 
@@ -305,10 +305,9 @@ absl::StatusOr<SavedState> SaveTrainingState(TrainableModel& model, const std::s
       saved.bytes += static_cast<int64_t>(file.bytes);
     }
     std::vector<uint64_t> hash(1);
-    QUARTET_RETURN_IF_ERROR(agree(first
-                                      ? CatchExceptions(what, model.model().ledger(),
-                                                        [&] { return Publish(temporary, folder, manifest, &hash[0]); })
-                                      : absl::OkStatus()));
+    QUARTET_RETURN_IF_ERROR(
+        agree(first ? CatchExceptions(what, ledger, [&] { return Publish(temporary, folder, manifest, &hash[0]); })
+                    : absl::OkStatus()));
     SumOverRanks(group, device, &hash);
     saved.manifest_hash = hash[0];
     return saved;
@@ -322,23 +321,21 @@ absl::Status LoadTrainingState(TrainableModel& model, const std::string& folder)
   at::NoGradGuard no_grad;
   ProcessGroup& group = model.model().process_group();
   const at::Device device = model.model().options().device;
+  const Ledger& ledger = model.model().ledger();
   const std::string what = absl::StrCat("loading ", folder);
   try {
     const Partition partition(model);
     std::unique_ptr<StateReader> reader;
-    QUARTET_RETURN_IF_ERROR(AgreeOnStatus(group,
-                                          CatchExceptions(what, model.model().ledger(),
-                                                          [&]() -> absl::Status {
-                                                            QUARTET_ASSIGN_OR_RETURN(reader, StateReader::Open(folder));
-                                                            return CheckFits(model, folder, *reader);
-                                                          }),
-                                          device));
+    const absl::Status opened = CatchExceptions(what, ledger, [&]() -> absl::Status {
+      QUARTET_ASSIGN_OR_RETURN(reader, StateReader::Open(folder));
+      return CheckFits(model, folder, *reader);
+    });
+    QUARTET_RETURN_IF_ERROR(AgreeOnStatus(group, opened, device));
     QUARTET_RETURN_IF_ERROR(CheckSameManifest(group, device, folder, reader->manifest_hash()));
-    QUARTET_RETURN_IF_ERROR(
-        AgreeOnStatus(group,
-                      CatchExceptions(what, model.model().ledger(),
-                                      [&] { return ReadPieces(model, partition.PiecesOf(group.rank()), *reader); }),
-                      device));
+    QUARTET_RETURN_IF_ERROR(AgreeOnStatus(
+        group,
+        CatchExceptions(what, ledger, [&] { return ReadPieces(model, partition.PiecesOf(group.rank()), *reader); }),
+        device));
     std::vector<uint64_t> sums = reader->sums();
     SumOverRanks(group, device, &sums);
     std::vector<int> kinds;
