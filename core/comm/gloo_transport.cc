@@ -4,6 +4,7 @@
 // bit.
 
 #include <ATen/ops/empty.h>
+#include <signal.h>
 
 #include <algorithm>
 #include <functional>
@@ -102,6 +103,9 @@ class GlooWork : public TransportWork {
 class GlooTransport : public Transport {
  public:
   GlooTransport(KeyValueStore* store, const ProcessGroupOptions& options) : options_(options) {
+    // Gloo writes to its sockets in a way that ends the process where the peer has gone.
+    struct sigaction present = {};
+    if (sigaction(SIGPIPE, nullptr, &present) == 0 && present.sa_handler == SIG_DFL) signal(SIGPIPE, SIG_IGN);
     auto gloo = c10d::ProcessGroupGloo::Options::create(absl::ToChronoMilliseconds(options.timeout));
     gloo->devices.push_back(c10d::ProcessGroupGloo::createDeviceForHostname(options.host));
     gloo->threads = 1;

@@ -92,9 +92,10 @@ class Children {
   // What a rank says when it ends; "" where it has not ended by `deadline`.
   std::string Error(int rank, absl::Time deadline) {
     while (absl::Now() < deadline) {
-      if (waitpid(pids_[rank], nullptr, WNOHANG) == pids_[rank]) {
+      int status = 0;
+      if (waitpid(pids_[rank], &status, WNOHANG) == pids_[rank]) {
         pids_[rank] = -1;
-        return reports_[rank].error;
+        return WIFEXITED(status) ? reports_[rank].error : absl::StrCat("ended by signal ", WTERMSIG(status));
       }
       absl::SleepFor(absl::Milliseconds(5));
     }

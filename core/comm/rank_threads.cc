@@ -2,6 +2,7 @@
 
 #include <ATen/Parallel.h>
 #include <gtest/gtest.h>
+#include <stdlib.h>
 
 #include <exception>
 #include <thread>
@@ -24,6 +25,7 @@ void RunRanksOfStore(int size,
       options.rank = rank;
       options.size = size;
       options.timeout = timeout;
+      if (const char* backend = getenv("QUARTET_TEST_BACKEND"); backend != nullptr) options.backend = backend;
       try {
         body(store.get(), options);
       } catch (const std::exception& error) {
@@ -39,7 +41,7 @@ void RunRanks(int size, const std::function<void(ProcessGroup&)>& body, absl::Du
   RunRanksOfStore(
       size,
       [&](KeyValueStore* store, ProcessGroupOptions options) {
-        options.backend = backend;
+        if (!backend.empty()) options.backend = backend;
         auto group = MakeProcessGroup(store, options);
         ASSERT_TRUE(group.ok()) << group.status();
         body(**group);

@@ -10,9 +10,10 @@
 namespace quartet {
 
 // Calls `body` for every rank of a group of `size`, each on a thread of its own, and joins them. Fails the test if the
-// group cannot be made or `body` throws.
+// group cannot be made or `body` throws. `backend` "" is what the environment variable QUARTET_TEST_BACKEND says, or
+// "auto".
 void RunRanks(int size, const std::function<void(ProcessGroup&)>& body, absl::Duration timeout = absl::Seconds(60),
-              const std::string& backend = "auto");
+              const std::string& backend = "");
 
 // The same for a body that makes its groups itself, of the ranks that `options` describes.
 void RunRanksOfStore(int size,
