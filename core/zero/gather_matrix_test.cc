@@ -136,7 +136,7 @@ std::ostream& operator<<(std::ostream& out, const Arrangement& a) {
 TrainableModelOptions OptionsOf(const Arrangement& a) {
   TrainableModelOptions options;
   options.model.zero_stage = a.stage;
-  options.model.compute_dtype = at::kFloat;
+  options.model.compute_dtype = at::kDouble;  // for results that do not depend on the order of additions
   options.gradient_checkpointing = a.checkpointing;
   options.no_sync = a.accumulation == Accumulation::kWhole;
   options.model.adam_offload = a.place == Place::kHost;
@@ -340,7 +340,7 @@ TEST_P(GatherMatrix, GathersTwoGroupsAtMostAndNoneBetweenStepsWhateverHappens) {
     const std::vector<double> results = Live(a, mesh);
     ASSERT_EQ(results.size(), expected->size());
     for (size_t i = 0; i < results.size(); ++i) {
-      EXPECT_NEAR(results[i], (*expected)[i], 1e-4 * std::abs((*expected)[i])) << "result " << i;
+      EXPECT_NEAR(results[i], (*expected)[i], 1e-6 * std::abs((*expected)[i])) << "result " << i;
     }
   });
 }

@@ -97,9 +97,12 @@ void ShardedGradient::Settle() {
   Reduction done = std::move(*reduction_);
   reduction_.reset();
   done.work->Wait();
+  // Given back now, whoever still refers to it; sums of several micro-batches stay.
+  if (!adds_up_whole()) FreeStorage(done.input);
   const at::Tensor& part = parts_[done.group];
   if (part.device().type() == done.output.device().type()) {
     part.add_(done.output);
+    FreeStorage(done.output);
     return;
   }
   Landing next;

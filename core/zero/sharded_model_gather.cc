@@ -118,7 +118,7 @@ void ShardedModel::Impl::FollowResident(int group) {
     return;
   }
   if (!shared) OwnPart(group, whole[group]).copy_(resident[group]);
-  shard->AllGatherInPlace(whole[group])->Wait();
+  if (shard->size() > 1) shard->AllGatherInPlace(whole[group])->Wait();
 }
 
 }  // namespace quartet
