@@ -159,16 +159,18 @@ class UdpRankWatch final : public RankWatch {
       }
       changed_.wait_for(lock, kAskAgain, [&] { return !EndedLocked(number).empty() || Silent(number).empty(); });
     }
-    if (!verdict_.empty()) return verdict_;
+    if (!verdict_.empty() && number >= verdict_from_) return verdict_;
     // This rank is about to leave because another has left: the others must hear of the first, not of this one.
-    verdict_ = EndedLocked(number);
-    if (verdict_.empty()) verdict_ = Judge(number);
+    std::string verdict = EndedLocked(number);
+    if (verdict.empty()) verdict = Judge(number);
+    verdict_ = verdict;
+    verdict_from_ = number;
     Message message = NewMessage(Type::kVerdict);
-    SetText(absl::StrCat(verdict_, " (found by rank ", names_[rank_], ")"), &message);
+    message.number = number;
+    SetText(absl::StrCat(verdict, " (found by rank ", names_[rank_], ")"), &message);
     Broadcast(message);
-    std::string verdict = verdict_;
     lock.unlock();
-    on_end_(0);
+    on_end_(number);
     return verdict;
   }
 
@@ -216,7 +218,7 @@ class UdpRankWatch final : public RankWatch {
   }
 
   std::string EndedLocked(int64_t number) const {
-    if (!verdict_.empty()) return verdict_;
+    if (!verdict_.empty() && number >= verdict_from_) return verdict_;
     for (size_t rank = 0; rank < left_.size(); ++rank) {
       if (left_[rank].has_value() && left_[rank]->after < number) {
         return absl::StrCat("rank ", names_[rank], " has left the group after collective ", left_[rank]->after,
@@ -331,8 +333,11 @@ class UdpRankWatch final : public RankWatch {
         if (message.round == round_) answers_[message.from] = message;
         break;
       case Type::kVerdict:
-        if (verdict_.empty()) verdict_ = std::string(message.text, message.length);
-        ended_from = 0;
+        if (verdict_.empty() || message.number < verdict_from_) {
+          verdict_ = std::string(message.text, message.length);
+          verdict_from_ = message.number;
+        }
+        ended_from = message.number;
         break;
       case Type::kLeft:
         left_[message.from] = Left{message.number, std::string(message.text, message.length)};
@@ -363,7 +368,9 @@ class UdpRankWatch final : public RankWatch {
   int64_t round_ = 0;
   std::vector<std::optional<Message>> answers_;
   std::vector<std::optional<Left>> left_;  // this rank too
+  // Why collectives from `verdict_from_` on cannot succeed. Ranks that are behind may still finish earlier ones.
   std::string verdict_;
+  int64_t verdict_from_ = 0;
 
   std::thread thread_;
 };
