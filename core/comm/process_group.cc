@@ -162,7 +162,11 @@ class Group : public ProcessGroup {
   }
 
   [[noreturn]] void Fail(const Call& call, const std::string& cause) {
-    const std::string who = watch_ == nullptr ? "" : absl::StrCat(watch_->Diagnose(call.number), "; here it ");
+    std::string who;
+    if (watch_ != nullptr) {
+      who = absl::StrCat(watch_->Diagnose(call.number), "; here it ");
+      transport_->Abort(0);  // what else is under way must not wait for another deadline
+    }
     throw std::runtime_error(absl::StrCat(CollectiveName(call.kind), " (collective ", call.number, " of group ",
                                           options_.name, ") on rank ", options_.rank_names[rank()], " of ",
                                           rank_names_are_numbers_ ? "" : "a group of ", size(), " failed: ", who,

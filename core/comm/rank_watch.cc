@@ -147,6 +147,8 @@ class UdpRankWatch final : public RankWatch {
 
   std::string Diagnose(int64_t number) override {
     std::unique_lock<std::mutex> lock(mutex_);
+    // What else this rank had under way ends for the same reason.
+    if (std::exchange(failed_, true)) return verdict_;
     ++round_;
     std::fill(answers_.begin(), answers_.end(), std::nullopt);
     const auto deadline = Clock::now() + kAnswerTime;
@@ -176,11 +178,14 @@ class UdpRankWatch final : public RankWatch {
 
   void Leave(const std::string& why) override {
     std::lock_guard<std::mutex> lock(mutex_);
-    if (left_[rank_].has_value() || !verdict_.empty()) return;
-    Message message = NewMessage(Type::kLeft);
-    message.number = unfinished_.empty() ? latest_ : *unfinished_.begin() - 1;
-    left_[rank_] = Left{message.number, why};
-    SetText(why, &message);
+    if (left_[rank_].has_value()) return;
+    const int64_t finished = unfinished_.empty() ? latest_ : *unfinished_.begin() - 1;
+    left_[rank_] = Left{finished, why};
+    // It leaves because of the verdict, if there is one: whom that names is to blame for what it leaves unfinished.
+    if (!verdict_.empty() && verdict_from_ <= finished + 1) return;
+    Message message = NewMessage(verdict_.empty() ? Type::kLeft : Type::kVerdict);
+    message.number = verdict_.empty() ? finished : finished + 1;
+    SetText(verdict_.empty() ? why : verdict_, &message);
     Broadcast(message);
   }
 
@@ -371,6 +376,7 @@ class UdpRankWatch final : public RankWatch {
   // Why collectives from `verdict_from_` on cannot succeed. Ranks that are behind may still finish earlier ones.
   std::string verdict_;
   int64_t verdict_from_ = 0;
+  bool failed_ = false;  // a collective of this rank
 
   std::thread thread_;
 };

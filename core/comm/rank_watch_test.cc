@@ -71,10 +71,32 @@ TEST(RankWatch, TellsTheOthersWhatOneHasFoundOut) {
   ranks[0].Begin(2, CollectiveKind::kAllGather, 100);
   ranks[1].Begin(2, CollectiveKind::kAllGather, 100);
   ranks[0].Diagnose(2);
-  EXPECT_EQ(ranks.EndOf(1), 0);
-  EXPECT_EQ(ranks.EndOf(2), 0);
+  EXPECT_EQ(ranks.EndOf(1), 2);
+  EXPECT_EQ(ranks.EndOf(2), 2);
   EXPECT_EQ(ranks[1].Ended(2), "rank 2 has not come to collective 2 (found by rank 0)");
   EXPECT_EQ(ranks[1].Diagnose(2), ranks[1].Ended(2));
+}
+
+TEST(RankWatch, AVerdictLeavesEarlierCollectivesAlone) {
+  Ranks ranks(3);
+  ranks.AllBegin(1);
+  for (const int rank : {0, 2}) ranks[rank].Begin(2, CollectiveKind::kAllGather, 100);
+  EXPECT_EQ(ranks[0].Diagnose(2), "rank 1 has not come to collective 2");
+  EXPECT_EQ(ranks.EndOf(2), 2);
+  EXPECT_EQ(ranks[2].Ended(1), "");
+  EXPECT_THAT(ranks[2].Ended(2), HasSubstr("rank 1 has not come"));
+}
+
+TEST(RankWatch, WhatARankLeavesUnfinishedAfterAVerdictEndsWithTheVerdict) {
+  Ranks ranks(3);
+  ranks.AllBegin(1);
+  for (const int rank : {0, 2}) ranks[rank].Begin(2, CollectiveKind::kAllGather, 100);
+  ranks[0].Diagnose(2);
+  // Its first collective ends with the second, and is not judged anew.
+  EXPECT_EQ(ranks[0].Diagnose(1), "rank 1 has not come to collective 2");
+  ranks.Destroy(0);
+  while (ranks.EndOf(2) != 1) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  EXPECT_THAT(ranks[2].Ended(1), HasSubstr("rank 1 has not come to collective 2"));
 }
 
 TEST(RankWatch, NamesTheRankThatTakesPartInAnotherCollective) {
@@ -139,7 +161,9 @@ TEST(RankWatch, ARankThatLeavesBecauseOfAnotherNamesTheOther) {
   EXPECT_EQ(ranks.EndOf(0), 1);
   ranks[0].Diagnose(1);
   ranks.Destroy(0);
-  while (ranks.EndOf(2) != 0) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  while (ranks[2].Ended(1).find("found by rank 0") == std::string::npos) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
   EXPECT_THAT(ranks[2].Ended(1), HasSubstr("rank 1 has left the group after collective 0: out of memory"));
 }
 
