@@ -73,6 +73,7 @@ absl::Status CriticEngine::Save(const SaveCall& call, SaveSummary* summary) {
 
 RankInfo CriticEngine::Info() const {
   RankInfo info = DescribeRank(*impl_->context, impl_->ledger);
+  DescribeGroups(*impl_->ranks, &info);
   ShardedModel& model = impl_->model();
   info.set_model_parameters(model.layout().numel());
   info.set_gathered_bytes_per_parameter(static_cast<int32_t>(c10::elementSize(model.options().compute_dtype)));

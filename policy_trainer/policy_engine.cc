@@ -7,6 +7,7 @@
 
 #include "core/base/fail_point.h"
 #include "core/base/logging.h"
+#include "core/base/meta_device.h"
 #include "core/base/status_macros.h"
 #include "core/training/engine_setup.h"
 #include "core/training/forward.h"
@@ -75,9 +76,9 @@ absl::StatusOr<std::shared_ptr<const PublishedWeights>> PolicyEngine::Publish(ui
   const absl::Status status = CatchExceptions("publishing weights", impl_->ledger, [&] {
     ShardedModel& model = impl_->model();
     const at::ScalarType type = model.options().compute_dtype;
-    snapshot =
-        std::make_shared<PublishedWeights>(version, type == at::kBFloat16 ? Dtype::kBF16 : Dtype::kF32, &impl_->ledger,
-                                           model.options().device.is_cpu() ? MemoryTier::kDevice : MemoryTier::kHost);
+    snapshot = std::make_shared<PublishedWeights>(
+        version, type == at::kBFloat16 ? Dtype::kBF16 : Dtype::kF32, &impl_->ledger,
+        ComputeDevice(model.resident(0)) == at::kCPU ? MemoryTier::kDevice : MemoryTier::kHost);
     std::vector<int> first_tensor;  // of each group, in the manifest
     int tensors = 0;
     for (const ParameterGroup& group : model.layout().groups) {
@@ -89,6 +90,10 @@ absl::StatusOr<std::shared_ptr<const PublishedWeights>> PolicyEngine::Publish(ui
       const int64_t begin = std::max(piece.shard_offset, own.offset);
       const int64_t end = std::min(piece.shard_offset + piece.count, own.offset + own.count);
       if (begin >= end) continue;
+      if (model.options().device.is_meta()) {
+        snapshot->Count(end - begin);
+        continue;
+      }
       void* bytes = snapshot->Add(first_tensor[piece.group] + piece.parameter,
                                   piece.begin + (begin - piece.shard_offset), end - begin);
       at::from_blob(bytes, {end - begin}, at::TensorOptions().dtype(type))
@@ -106,6 +111,7 @@ absl::Status PolicyEngine::Save(const SaveCall& call, SaveSummary* summary) {
 
 RankInfo PolicyEngine::Info() const {
   RankInfo info = DescribeRank(*impl_->context, impl_->ledger);
+  DescribeGroups(*impl_->ranks, &info);
   ShardedModel& model = impl_->model();
   info.set_model_parameters(model.layout().numel());
   info.set_gathered_bytes_per_parameter(static_cast<int32_t>(c10::elementSize(model.options().compute_dtype)));

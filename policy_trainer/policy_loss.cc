@@ -1,5 +1,6 @@
 #include "policy_trainer/policy_loss.h"
 
+#include "core/base/meta_device.h"
 #include "core/model/vocabulary_head.h"
 #include "core/rl/losses.h"
 
@@ -11,7 +12,7 @@ at::Tensor PolicyLoss(const PolicyUpdateHeader& header, const std::vector<const 
   const auto array = [&](ActionField field) { return Concatenate(part, field, hidden_TD.device()); };
   const TokenLogProbs now = ChunkedLogProbs(hidden_TD.index_select(0, batch.action_rows_A), head_VD, batch.action_ids_A,
                                             header.temperature(), /*with_entropy=*/true);
-  sums->set_entropy(sums->entropy() + now.entropy_T.sum(at::kDouble).item<double>());
+  sums->set_entropy(sums->entropy() + ScalarValue(now.entropy_T.sum(at::kDouble)));
   const at::Tensor weights_A = array(&TrainingSequence::loss_weights);
   if (header.loss().kind() == PolicyLossConfig::KIND_SFT) return SftLoss(now.log_prob_T, weights_A);
 

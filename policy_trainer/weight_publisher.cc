@@ -28,6 +28,10 @@ void* PublishedWeights::Add(int tensor, int64_t begin, int64_t count) {
   return pieces_.back().bytes.get();
 }
 
+void PublishedWeights::Count(int64_t count) {
+  counted_.emplace_back(ledger_, MemoryCategory::kCommunication, count * DtypeSize(dtype_), tier_);
+}
+
 PublishedPart PublishedWeights::Describe(int num_tensors) const {
   std::vector<uint64_t> hashes(num_tensors, 0);
   PublishedPart part;

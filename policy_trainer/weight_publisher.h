@@ -37,6 +37,9 @@ class PublishedWeights {
   // MemoryBudgetError or std::bad_alloc.
   void* Add(int tensor, int64_t begin, int64_t count);
 
+  // Counts `count` elements that there will be no room for: on the meta device.
+  void Count(int64_t count);
+
   uint64_t version() const { return version_; }
   Dtype dtype() const { return dtype_; }
 
@@ -59,6 +62,7 @@ class PublishedWeights {
   Ledger* const ledger_;
   const MemoryTier tier_;
   std::vector<Piece> pieces_;
+  std::vector<LedgerEntry> counted_;
 };
 
 // One manifest of what all ranks have frozen: part i is that of the rank at endpoints[i]. INTERNAL where the parts

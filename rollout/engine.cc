@@ -43,7 +43,10 @@ class Staging : public WeightStaging {
   Staging(const ShardedModel& model, const std::vector<int32_t>& first_tensor) : buffers_(model.NewResidentBuffers()) {
     for (const ResidentPiece& piece : model.pieces()) {
       const at::Tensor& buffer = buffers_[piece.group];
-      char* data = static_cast<char*>(buffer.mutable_data_ptr()) + piece.shard_offset * buffer.element_size();
+      char* data = nullptr;
+      if (!buffer.is_meta()) {
+        data = static_cast<char*>(buffer.mutable_data_ptr()) + piece.shard_offset * buffer.element_size();
+      }
       ranges_.push_back({first_tensor[piece.group] + piece.parameter, piece.begin, piece.count, data});
     }
   }
@@ -83,7 +86,7 @@ class Engine : public RolloutEngine {
                                                      "; one block of ", options_.block_size, " tokens takes ",
                                                      block_bytes, " bytes"));
     }
-    cache_.emplace(layout, config.num_hidden_layers, blocks, element_bytes, ledger_);
+    cache_.emplace(layout, config.num_hidden_layers, blocks, element_bytes, model_->options().device, ledger_);
     SchedulerOptions scheduler;
     scheduler.num_blocks = blocks;
     scheduler.block_size = options_.block_size;
@@ -91,6 +94,7 @@ class Engine : public RolloutEngine {
     scheduler.max_num_batched_tokens = options_.max_num_batched_tokens;
     scheduler.max_model_len = options_.max_model_len;
     scheduler_.emplace(scheduler);
+    if (model_->options().device.is_meta()) return absl::OkStatus();
     QUARTET_LOG(kInfo) << "KV cache: " << blocks << " blocks of " << options_.block_size << " tokens, "
                        << blocks * block_bytes / (1 << 20) << " MiB";
     return absl::OkStatus();
@@ -268,8 +272,9 @@ class Engine : public RolloutEngine {
     // What is behind the chunks belongs to no sequence.
     ids.resize(PaddedRows(static_cast<int64_t>(ids.size())), 0);
     positions.resize(ids.size(), 0);
-    const auto as_tensor = [](std::vector<int64_t>& values) {
-      return at::from_blob(values.data(), {static_cast<int64_t>(values.size())}, at::kLong);
+    const auto as_tensor = [&](std::vector<int64_t>& values) {
+      return at::from_blob(values.data(), {static_cast<int64_t>(values.size())}, at::kLong)
+          .to(model_->options().device);
     };
 
     at::Tensor hidden_TD;
@@ -314,11 +319,11 @@ class Engine : public RolloutEngine {
   void Extend(const std::vector<Draw>& draws, const at::Tensor& logits_NV, std::vector<EngineEvent>* events) {
     if (draws.empty()) return;
     const int64_t vocabulary = logits_NV.size(1);
-    const float* logits = logits_NV.const_data_ptr<float>();
+    const float* logits = logits_NV.is_meta() ? nullptr : logits_NV.const_data_ptr<float>();
     std::vector<absl::StatusOr<SampledToken>> drawn(draws.size(), SampledToken{});
     at::parallel_for(0, static_cast<int64_t>(draws.size()), 1, [&](int64_t begin, int64_t end) {
       Sampler& sampler = samplers_[at::get_thread_num()];
-      for (int64_t i = begin; i < end; ++i) {
+      for (int64_t i = begin; i < end && logits != nullptr; ++i) {
         const Sequence& sequence = *draws[i].sequence;
         const CallState& call = calls_.at(sequence.call);
         const absl::Span<const int32_t> ids = sequence.ids;
@@ -449,7 +454,7 @@ absl::Status CheckOptions(const RolloutEngineOptions& options, const RankContext
   if (options.max_num_batched_tokens < 1) {
     return refuse("max_num_batched_tokens", options.max_num_batched_tokens, "at least 1");
   }
-  if (context.device != "cpu") {
+  if (context.device != "cpu" && context.device != "meta") {
     return absl::InvalidArgumentError(
         absl::StrCat("services.rollout.device is \"", context.device, "\"; allowed: \"cpu\""));
   }
@@ -472,6 +477,7 @@ absl::StatusOr<std::unique_ptr<RolloutEngine>> LoadEngine(const RolloutEngineOpt
   model_options.head = HeadKind::kVocabulary;
   model_options.zero_stage = options.zero_stage;
   model_options.compute_dtype = options.dtype == "fp32" ? at::kFloat : at::kBFloat16;
+  model_options.device = context.device == "meta" ? at::kMeta : at::kCPU;
   QUARTET_ASSIGN_OR_RETURN(std::unique_ptr<ShardedModel> model,
                            ShardedModel::Load(options.model, model_options, group.get(), ledger));
   const ModelConfig& config = model->config();
@@ -492,6 +498,20 @@ absl::StatusOr<std::unique_ptr<RolloutEngine>> LoadEngine(const RolloutEngineOpt
 }
 
 }  // namespace
+
+RolloutEngineOptions RolloutOptions(const RolloutConfig& config) {
+  RolloutEngineOptions options;
+  options.model = config.pretrain();
+  options.dtype = config.dtype();
+  options.zero_stage = config.zero_stage();
+  options.kv_cache_bytes = config.kv_cache_bytes();
+  options.block_size = config.block_size();
+  options.max_model_len = config.max_model_len();
+  options.max_num_seqs = config.max_num_seqs();
+  options.max_num_batched_tokens = config.max_num_batched_tokens();
+  options.stop_token_ids.assign(config.stop_token_ids().begin(), config.stop_token_ids().end());
+  return options;
+}
 
 absl::StatusOr<std::unique_ptr<RolloutEngine>> RolloutEngine::Load(const RolloutEngineOptions& options,
                                                                    const RankContext& context, Ledger* ledger) {

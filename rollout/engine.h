@@ -15,10 +15,12 @@
 #include "core/service/rank_context.h"
 #include "core/zero/ledger.h"
 #include "proto/rollout.pb.h"
+#include "proto/run_config.pb.h"
 #include "rollout/stop_watcher.h"
 
 namespace quartet {
 
+// On the meta device (a plan) an engine takes no memory and counts what it would take; each token it draws is 0.
 struct RolloutEngineOptions {
   std::string model;           // Hugging Face folder
   std::string dtype = "bf16";  // or "fp32"; of weights, activations and cache
@@ -33,6 +35,10 @@ struct RolloutEngineOptions {
   std::vector<int32_t> stop_token_ids;        // beside the model's end tokens and the request's
   StopWatcherFactory watch_stop_strings;      // none: stop strings are refused
 };
+
+// What a resolved configuration says; without rollout.kv_cache_bytes (rollout.gpu_memory_utilization is set in its
+// place) that is 0.
+RolloutEngineOptions RolloutOptions(const RolloutConfig& config);
 
 // Samples [first_sample, first_sample + samples) of one prompt. Tasks of one call have the same `sampling`.
 struct GenerationTask {
@@ -53,7 +59,7 @@ struct EngineEvent {
 };
 
 // `count` elements of tensor `tensor` (an index into RolloutEngine::tensors()), from `begin` on, row-major, that this
-// rank keeps; `data` holds them in the resident type.
+// rank keeps; `data` holds them in the resident type (null on the meta device).
 struct StagedRange {
   int32_t tensor;
   int64_t begin;

@@ -4,19 +4,21 @@
 
 namespace quartet {
 
-KvCache::KvCache(const PagedCacheLayout& layout, int64_t layers, int64_t blocks, int64_t element_bytes, Ledger* ledger)
+KvCache::KvCache(const PagedCacheLayout& layout, int64_t layers, int64_t blocks, int64_t element_bytes,
+                 at::Device device, Ledger* ledger)
     : layout_(layout),
       layers_(layers),
       blocks_(blocks),
       element_bytes_(element_bytes),
       bytes_(layers * blocks * BlockBytes(layout, element_bytes)),
       entry_(ledger, MemoryCategory::kKvCache, bytes_),
-      memory_(static_cast<char*>(std::calloc(bytes_, 1)), &std::free) {
-  if (memory_ != nullptr) return;
+      memory_(static_cast<char*>(device.is_meta() ? nullptr : std::calloc(bytes_, 1)), &std::free) {
+  if (memory_ != nullptr || device.is_meta()) return;
   throw OutOfMemoryError(ledger->ExplainFailure(MemoryCategory::kKvCache, bytes_, MemoryTier::kDevice));
 }
 
 void KvCache::Copy(const BlockCopy& copy) {
+  if (memory_ == nullptr) return;  // of the meta device
   const int64_t key_bytes = layout_.key_block_numel() * element_bytes_;
   const int64_t value_bytes = layout_.value_block_numel() * element_bytes_;
   for (int64_t layer = 0; layer < layers_; ++layer) {

@@ -16,11 +16,12 @@
 
 namespace quartet {
 
-// Zeroed by the operating system, which gives pages as they are first written.
+// Zeroed by the operating system, which gives pages as they are first written. Of the meta device it counts only.
 class KvCache {
  public:
   // Throws OutOfMemoryError.
-  KvCache(const PagedCacheLayout& layout, int64_t layers, int64_t blocks, int64_t element_bytes, Ledger* ledger);
+  KvCache(const PagedCacheLayout& layout, int64_t layers, int64_t blocks, int64_t element_bytes, at::Device device,
+          Ledger* ledger);
 
   // Of one layer.
   static int64_t BlockBytes(const PagedCacheLayout& layout, int64_t element_bytes) {

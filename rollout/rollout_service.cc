@@ -98,19 +98,9 @@ class RolloutService final : public RankService, private Rollout::Service {
   grpc::Service* grpc_service() override { return this; }
 
   absl::Status Load() override {
-    const RolloutConfig& rollout = config_.rollout();
-    RolloutEngineOptions options;
-    options.model = rollout.pretrain();
-    options.dtype = rollout.dtype();
-    options.zero_stage = rollout.zero_stage();
-    options.kv_cache_bytes = rollout.kv_cache_bytes();
-    options.block_size = rollout.block_size();
-    options.max_model_len = rollout.max_model_len();
-    options.max_num_seqs = rollout.max_num_seqs();
-    options.max_num_batched_tokens = rollout.max_num_batched_tokens();
-    options.stop_token_ids.assign(rollout.stop_token_ids().begin(), rollout.stop_token_ids().end());
-    if (std::filesystem::exists(rollout.pretrain() + "/tokenizer.json")) {
-      QUARTET_ASSIGN_OR_RETURN(tokenizer_, Tokenizer::Load(rollout.pretrain()));
+    RolloutEngineOptions options = RolloutOptions(config_.rollout());
+    if (std::filesystem::exists(options.model + "/tokenizer.json")) {
+      QUARTET_ASSIGN_OR_RETURN(tokenizer_, Tokenizer::Load(options.model));
       options.watch_stop_strings = WatchWith(*tokenizer_);
     }
     SetBudgets(context_, &ledger_);

@@ -273,7 +273,7 @@ absl::StatusOr<std::unique_ptr<ProcessGroup>> MakeProcessGroup(KeyValueStore* st
     return absl::InvalidArgumentError(absl::StrCat("process group ", options.name, ": ", options.rank_names.size(),
                                                    " names for ", options.size, " ranks"));
   }
-  if (options.device == "meta") return std::make_unique<Group>(options, MakeDryTransport(), nullptr);
+  if (options.device == "meta") return std::make_unique<Group>(options, MakeDryTransport(options), nullptr);
   if (options.size == 1) return std::make_unique<Group>(options, std::make_unique<LoneTransport>(), nullptr);
   try {
     return Connect(store, options);

@@ -51,7 +51,7 @@ absl::StatusOr<std::unique_ptr<Transport>> MakeSharedMemoryTransport(KeyValueSto
                                                                      const std::vector<ProcessIdentity>& processes);
 // FAILED_PRECONDITION in builds without --config=cuda.
 absl::StatusOr<std::unique_ptr<Transport>> MakeNcclTransport(KeyValueStore* store, const ProcessGroupOptions& options);
-// Moves nothing.
-std::unique_ptr<Transport> MakeDryTransport();
+// Moves nothing. Takes what memory that can be accounted the backend of `options` ("gloo"; the others none) would take.
+std::unique_ptr<Transport> MakeDryTransport(const ProcessGroupOptions& options);
 
 }  // namespace quartet

@@ -16,6 +16,7 @@
 #include "absl/time/time.h"
 #include "core/base/files.h"
 #include "core/base/status_macros.h"
+#include "core/config/gpu_memory.h"
 #include "core/config/text_override.h"
 
 namespace quartet {
@@ -27,6 +28,7 @@ constexpr char kConfigText[] =
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 constexpr int64_t kMaxTokens = 1 << 24;
+constexpr int64_t kMaxRanks = 65536;
 // Below this, sampling is greedy and has no log-probabilities to train on.
 constexpr double kGreedyTemperature = 1e-5;
 
@@ -141,6 +143,13 @@ void FillPlacement(ServicePlacement* p, absl::string_view listen) {
   QUARTET_DEFAULT_TEXT(p, collective_backend, "auto");
 }
 
+// 1 where it cannot be told, which the checks then find.
+int PlacedGpus(const GpuPlacement& p, const ClusterConfig& cluster) {
+  const int64_t nodes = p.nodes().empty() ? cluster.num_nodes() : p.nodes_size();
+  const int64_t gpus = p.gpus().empty() ? cluster.num_gpus_per_node() : p.gpus_size();
+  return nodes > 0 && gpus > 0 && nodes * gpus <= kMaxRanks ? static_cast<int>(nodes * gpus) : 1;
+}
+
 // Every default that the comments of proto/run_config.proto give, in its order.
 void FillDefaults(RunConfig* c) {
   QUARTET_DEFAULT_TEXT(c, run_dir,
@@ -163,7 +172,9 @@ void FillDefaults(RunConfig* c) {
   QUARTET_DEFAULT(r, top_k, -1);
   QUARTET_DEFAULT_TEXT(r, dtype, "bf16");
   QUARTET_DEFAULT(r, zero_stage, 0);
-  QUARTET_DEFAULT(r, kv_cache_bytes, int64_t{1} << 30);
+  if (!r->has_gpu_memory_utilization()) {
+    QUARTET_DEFAULT(r, kv_cache_bytes, int64_t{1} << 30);
+  }
   QUARTET_DEFAULT(r, block_size, 16);
   // Both lengths are checked before their sum is used for anything.
   const int64_t both = int64_t{d->prompt_max_len()} + r->generate_max_len();
@@ -245,7 +256,20 @@ void FillDefaults(RunConfig* c) {
   QUARTET_DEFAULT(e, max_samples, 0);
   QUARTET_DEFAULT(e, temperature, 0);
 
+  if (c->has_cluster()) {
+    ClusterConfig* h = c->mutable_cluster();
+    QUARTET_DEFAULT(h, num_nodes, 1);
+    QUARTET_DEFAULT(h, num_gpus_per_node, 8);
+    QUARTET_DEFAULT(h, host_memory_bytes, 0);
+    QUARTET_DEFAULT(h, intra_node_gbps, 0);
+    QUARTET_DEFAULT(h, inter_node_gbps, 0);
+  }
+
   ServicesConfig* v = c->mutable_services();
+  for (const GpuPlacement& p : c->placement()) {
+    if (!ServiceProgram(p.service()).ok()) continue;
+    QUARTET_DEFAULT(MutablePlacementOf(c, p.service()), ranks, PlacedGpus(p, c->cluster()));
+  }
   FillPlacement(v->mutable_rollout(), "127.0.0.1:50051");
   FillPlacement(v->mutable_policy_trainer(), "127.0.0.1:50052");
   FillPlacement(v->mutable_critic_trainer(), "127.0.0.1:50053");
@@ -283,7 +307,7 @@ absl::Status CheckRollout(const RolloutConfig& r) {
   QUARTET_RETURN_IF_ERROR(Integer("rollout.top_k", r.top_k(), -1));
   QUARTET_RETURN_IF_ERROR(Dtype("rollout.dtype", r.dtype()));
   QUARTET_RETURN_IF_ERROR(Stage("rollout.zero_stage", r.zero_stage(), {0, 3}));
-  QUARTET_RETURN_IF_ERROR(Integer("rollout.kv_cache_bytes", r.kv_cache_bytes(), 1));
+  if (r.has_kv_cache_bytes()) QUARTET_RETURN_IF_ERROR(Integer("rollout.kv_cache_bytes", r.kv_cache_bytes(), 1));
   QUARTET_RETURN_IF_ERROR(Integer("rollout.block_size", r.block_size(), 1));
   QUARTET_RETURN_IF_ERROR(Integer("rollout.max_model_len", r.max_model_len(), 2, 2 * kMaxTokens));
   QUARTET_RETURN_IF_ERROR(Integer("rollout.max_num_seqs", r.max_num_seqs(), 1));
@@ -529,7 +553,7 @@ absl::Status CheckPlacement(const std::string& name, const ServicePlacement& p) 
     return Bad(field("listen"), absl::StrCat("\"", p.listen(), "\""),
                "expected host:port with a port from 0 to 65535, such as \"127.0.0.1:50051\"");
   }
-  QUARTET_RETURN_IF_ERROR(Integer(field("ranks"), p.ranks(), 1, 65536));
+  QUARTET_RETURN_IF_ERROR(Integer(field("ranks"), p.ranks(), 1, kMaxRanks));
   QUARTET_RETURN_IF_ERROR(OneOf(field("device"), p.device(), {"cpu", "cuda"}));
   QUARTET_RETURN_IF_ERROR(Integer(field("threads"), p.threads(), 0, 4096));
   QUARTET_RETURN_IF_ERROR(Integer(field("device_memory_budget"), p.device_memory_budget(), 0));
@@ -560,6 +584,91 @@ absl::Status CheckHostBudgets(const RunConfig& c) {
   return check("scorer", c.services().scorer(), false);
 }
 
+absl::Status CheckCluster(const ClusterConfig& h) {
+  QUARTET_RETURN_IF_ERROR(Integer("cluster.num_nodes", h.num_nodes(), 1, kMaxRanks));
+  QUARTET_RETURN_IF_ERROR(Integer("cluster.num_gpus_per_node", h.num_gpus_per_node(), 1, kMaxRanks / h.num_nodes()));
+  if (!h.gpu().empty()) {
+    if (GpuMemoryBytes(h.gpu()) == 0) {
+      return Bad("cluster.gpu", absl::StrCat("\"", h.gpu(), "\""),
+                 absl::StrCat("allowed: ", absl::StrJoin(KnownGpus(), ", "), "; or set cluster.gpu_memory_bytes"));
+    }
+    if (h.has_gpu_memory_bytes() && h.gpu_memory_bytes() != GpuMemoryBytes(h.gpu())) {
+      return Bad("cluster.gpu_memory_bytes", absl::StrCat(h.gpu_memory_bytes()),
+                 absl::StrCat("cluster.gpu is \"", h.gpu(), "\", which has ", GpuMemoryBytes(h.gpu()),
+                              "; set only one of the two"));
+    }
+  }
+  if (h.has_gpu_memory_bytes()) QUARTET_RETURN_IF_ERROR(Integer("cluster.gpu_memory_bytes", h.gpu_memory_bytes(), 1));
+  QUARTET_RETURN_IF_ERROR(Integer("cluster.host_memory_bytes", h.host_memory_bytes(), 0));
+  QUARTET_RETURN_IF_ERROR(Real("cluster.intra_node_gbps", h.intra_node_gbps(), 0, kInfinity));
+  return Real("cluster.inter_node_gbps", h.inter_node_gbps(), 0, kInfinity);
+}
+
+absl::Status CheckUtilization(const RunConfig& c) {
+  const RolloutConfig& r = c.rollout();
+  if (!r.has_gpu_memory_utilization()) return absl::OkStatus();
+  QUARTET_RETURN_IF_ERROR(Real("rollout.gpu_memory_utilization", r.gpu_memory_utilization(), 0, 1, /*open_low=*/true));
+  if (r.has_kv_cache_bytes()) return NoEffect("rollout.kv_cache_bytes", "rollout.gpu_memory_utilization is set");
+  if (c.services().rollout().device() != "cuda") {
+    return NoEffect("rollout.gpu_memory_utilization",
+                    absl::StrCat("services.rollout.device is \"", c.services().rollout().device(),
+                                 "\"; use rollout.kv_cache_bytes"));
+  }
+  return absl::OkStatus();
+}
+
+// That `service`, with device "cuda", has a GPU for each rank.
+absl::Status CheckGpus(const RunConfig& c, const std::string& service) {
+  const ServicePlacement& s = PlacementOf(c, service);
+  if (s.device() != "cuda") return absl::OkStatus();
+  const int64_t all = int64_t{c.cluster().num_nodes()} * c.cluster().num_gpus_per_node();
+  if (s.ranks() > all) {
+    return Bad(absl::StrCat("services.", service, ".ranks"), absl::StrCat(s.ranks()),
+               absl::StrCat("each rank needs a GPU, and the cluster has ", c.cluster().num_nodes(), " x ",
+                            c.cluster().num_gpus_per_node(), " = ", all));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckPlacements(const RunConfig& c) {
+  if (!c.has_cluster()) {
+    return c.placement().empty() ? absl::OkStatus() : NoEffect("placement", "cluster is not set");
+  }
+  QUARTET_RETURN_IF_ERROR(CheckCluster(c.cluster()));
+  std::set<std::string> services;
+  for (int i = 0; i < c.placement_size(); ++i) {
+    const GpuPlacement& p = c.placement(i);
+    const auto field = [i](absl::string_view leaf) { return absl::StrCat("placement[", i, "].", leaf); };
+    QUARTET_RETURN_IF_ERROR(
+        OneOf(field("service"), p.service(), {"rollout", "policy_trainer", "critic_trainer", "scorer"}));
+    if (!services.insert(p.service()).second) {
+      return Bad(field("service"), absl::StrCat("\"", p.service(), "\""), "it has an entry already");
+    }
+    const ServicePlacement& s = PlacementOf(c, p.service());
+    if (s.device() != "cuda") {
+      return NoEffect(absl::StrCat("placement[", i, "]"),
+                      absl::StrCat("services.", p.service(), ".device is \"", s.device(), "\""));
+    }
+    std::set<int> nodes, gpus;
+    for (const int node : p.nodes()) {
+      QUARTET_RETURN_IF_ERROR(Integer(field("nodes"), node, 0, c.cluster().num_nodes() - 1));
+      if (!nodes.insert(node).second) return Bad(field("nodes"), absl::StrCat(node), "it is named twice");
+    }
+    for (const int gpu : p.gpus()) {
+      QUARTET_RETURN_IF_ERROR(Integer(field("gpus"), gpu, 0, c.cluster().num_gpus_per_node() - 1));
+      if (!gpus.insert(gpu).second) return Bad(field("gpus"), absl::StrCat(gpu), "it is named twice");
+    }
+    if (s.ranks() != PlacedGpus(p, c.cluster())) {
+      return Bad(absl::StrCat("services.", p.service(), ".ranks"), absl::StrCat(s.ranks()),
+                 absl::StrCat("placement[", i, "] gives it ", PlacedGpus(p, c.cluster()), " GPUs, one a rank"));
+    }
+  }
+  for (const char* service : {"rollout", "policy_trainer", "critic_trainer", "scorer"}) {
+    QUARTET_RETURN_IF_ERROR(CheckGpus(c, service));
+  }
+  return absl::OkStatus();
+}
+
 absl::Status CheckAll(const RunConfig& c) {
   QUARTET_RETURN_IF_ERROR(CheckData(c.data()));
   QUARTET_RETURN_IF_ERROR(CheckRollout(c.rollout()));
@@ -575,6 +684,8 @@ absl::Status CheckAll(const RunConfig& c) {
   QUARTET_RETURN_IF_ERROR(CheckPlacement("critic_trainer", c.services().critic_trainer()));
   QUARTET_RETURN_IF_ERROR(CheckPlacement("scorer", c.services().scorer()));
   QUARTET_RETURN_IF_ERROR(CheckHostBudgets(c));
+  QUARTET_RETURN_IF_ERROR(CheckPlacements(c));
+  QUARTET_RETURN_IF_ERROR(CheckUtilization(c));
   const TlsConfig& tls = c.tls();
   const int files = !tls.ca_file().empty() + !tls.cert_file().empty() + !tls.key_file().empty();
   if (files != 0 && files != 3) {

@@ -135,11 +135,44 @@ TEST(RunConfig, RefusesValuesOutOfRange) {
   ExpectError({"actor.zero_stage=2", "actor.adam_offload=true", "actor.offload_param=true"},
               {"actor.offload_param", "zero_stage is 2", "needs 3"});
   ExpectError({"actor.offload_param=true"}, {"actor.offload_param", "set actor.adam_offload too"});
+  ExpectError({"services.rollout.device=cuda", "rollout.gpu_memory_utilization=1.5"},
+              {"rollout.gpu_memory_utilization", "1.5", "at most 1"});
+  ExpectError({"cluster.gpu=A100"}, {"cluster.gpu", "A100-80G", "gpu_memory_bytes"});
+  ExpectError({"cluster.gpu=A100-80G", "cluster.gpu_memory_bytes=1"}, {"cluster.gpu_memory_bytes", "A100-80G"});
+  ExpectError({"cluster.num_nodes=0"}, {"cluster.num_nodes", "0"});
+}
+
+TEST(RunConfig, PlacesOneRankOnEachGpu) {
+  const std::vector<std::string> cluster = {"cluster.num_nodes=2", "cluster.num_gpus_per_node=4",
+                                            "services.scorer.device=cuda", "placement.0.service=scorer"};
+  const auto with = [&](std::vector<std::string> more) {
+    more.insert(more.begin(), cluster.begin(), cluster.end());
+    return more;
+  };
+  EXPECT_EQ(LoadRunConfig("", cluster, "").value().services().scorer().ranks(), 8);
+  EXPECT_EQ(LoadRunConfig("", with({"placement.0.nodes=1", "placement.0.gpus=0", "placement.0.gpus=3"}), "")
+                .value()
+                .services()
+                .scorer()
+                .ranks(),
+            2);
+  ExpectError(with({"services.scorer.ranks=3"}), {"services.scorer.ranks", "3", "placement[0]", "8 GPUs"});
+  ExpectError(with({"placement.0.nodes=2"}), {"placement[0].nodes", "2", "0 to 1"});
+  ExpectError(with({"placement.0.gpus=1", "placement.0.gpus=1"}), {"placement[0].gpus", "twice"});
+  ExpectError(with({"placement.1.service=scorer", "placement.1.nodes=1"}), {"placement[1].service", "already"});
+  ExpectError(with({"services.policy_trainer.device=cuda", "services.policy_trainer.ranks=9"}),
+              {"services.policy_trainer.ranks", "9", "2 x 4"});
 }
 
 TEST(RunConfig, RefusesWhatCannotHaveAnEffect) {
   ExpectError({"algorithm.kl.init_kl_coef=0", "algorithm.kl.kl_target=6"}, {"kl_target has no effect"});
   ExpectError({"algorithm.kl.init_kl_coef=0", "reference.pretrain=/m"}, {"reference.pretrain has no effect"});
+  ExpectError({"services.rollout.device=cpu", "rollout.gpu_memory_utilization=0.5"},
+              {"rollout.gpu_memory_utilization has no effect", "cpu", "kv_cache_bytes"});
+  ExpectError({"services.rollout.device=cuda", "rollout.gpu_memory_utilization=0.5", "rollout.kv_cache_bytes=1"},
+              {"rollout.kv_cache_bytes has no effect"});
+  ExpectError({"placement.0.service=scorer"}, {"placement has no effect", "cluster"});
+  ExpectError({"cluster.num_nodes=2", "placement.0.service=scorer"}, {"placement[0] has no effect", "cpu"});
   ExpectError({"algorithm.kl.kl_horizon=5"}, {"kl_horizon has no effect"});
   ExpectError({"algorithm.eps_clip=0.3", "algorithm.eps_clip_low=0.1", "algorithm.eps_clip_high=0.2"},
               {"eps_clip has no effect"});

@@ -58,6 +58,7 @@ at::Tensor Attend(const PagedCacheLayout& layout, const std::vector<AttentionChu
 at::Tensor AttendInBatch(const PagedCacheLayout& layout, const std::vector<AttentionChunk>& chunks, void* key_cache,
                          void* value_cache, const at::Tensor& q_THd, const at::Tensor& k_TKd, const at::Tensor& v_TKd) {
   const at::Tensor q = q_THd.contiguous(), k = k_TKd.contiguous(), v = v_TKd.contiguous();
+  if (q.is_meta()) return at::empty_like(q);
   if (q.scalar_type() == at::kFloat) {
     return Attend(layout, chunks, static_cast<float*>(key_cache), static_cast<float*>(value_cache), q, k, v);
   }

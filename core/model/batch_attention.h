@@ -20,7 +20,8 @@ struct AttentionChunk {
 
 // The chunks' tokens lie end to end in q [T, H, d] (rotated), k and v [T, K, d], of float or bf16. Writes k and v to
 // the cache (elements of q's type, laid out as `layout` says; no NaN in it), then gives what each token sees of its own
-// sequence up to itself, [T, H, d]. Rows behind the last chunk's are padding: zeros. CPU; no gradient.
+// sequence up to itself, [T, H, d]. Rows behind the last chunk's are padding: zeros. CPU; no gradient. On the meta
+// device the pointers are not followed.
 at::Tensor AttendInBatch(const PagedCacheLayout& layout, const std::vector<AttentionChunk>& chunks, void* key_cache,
                          void* value_cache, const at::Tensor& q_THd, const at::Tensor& k_TKd, const at::Tensor& v_TKd);
 

@@ -25,6 +25,7 @@
 
 #include "absl/strings/match.h"
 #include "core/base/logging.h"
+#include "core/base/meta_device.h"
 #include "core/model/batch_attention.h"
 
 namespace quartet {
@@ -76,7 +77,7 @@ at::Tensor AttendEqualLengths(const at::Tensor& q_THd, const at::Tensor& k_TKd, 
     return x.view({count, length, x.size(1), x.size(2)}).transpose(1, 2);
   };
   at::Tensor out;
-  if (q_THd.is_cpu()) {
+  if (q_THd.is_cpu() || q_THd.is_meta()) {
     // Reads each key/value head for the query heads that share it, without copies.
     out = std::get<0>(
         at::_scaled_dot_product_flash_attention_for_cpu(split(q_THd), split(k_TKd), split(v_TKd), 0.0, true));
@@ -208,7 +209,9 @@ at::Tensor PackedCausalAttention::Attend(const at::Tensor& q_THd, const at::Tens
                                          const at::Tensor& v_TKd) const {
   QUARTET_CHECK(!starts_.empty() && starts_.front() == 0 && starts_.back() == q_THd.size(0))
       << "sequences must cover the " << q_THd.size(0) << " tokens";
-  if (!q_THd.is_cpu() || q_THd.scalar_type() == at::kDouble) return AttendByLibTorch(q_THd, k_TKd, v_TKd, starts_);
+  if (ComputeDevice(q_THd) != at::kCPU || q_THd.scalar_type() == at::kDouble) {
+    return AttendByLibTorch(q_THd, k_TKd, v_TKd, starts_);
+  }
   return PagedFunction::apply(q_THd, k_TKd, v_TKd, starts_);
 }
 

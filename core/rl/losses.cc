@@ -8,6 +8,7 @@
 #include <ATen/ops/where.h>
 
 #include "core/base/logging.h"
+#include "core/base/meta_device.h"
 
 namespace quartet {
 
@@ -27,8 +28,8 @@ PolicyLossResult ClippedPolicyLoss(const at::Tensor& log_prob_A, const at::Tenso
     objective = at::where(advantage_A < 0, at::maximum(objective, options.dual_clip * advantage_A), objective);
   }
   return {.loss = -(weight_A * objective).sum(),
-          .clipped = (clipped < surrogate).sum().item<double>(),
-          .approx_kl_sum = -difference.detach().sum(at::kDouble).item<double>()};
+          .clipped = ScalarValue((clipped < surrogate).sum()),
+          .approx_kl_sum = -ScalarValue(difference.detach().sum(at::kDouble))};
 }
 
 ValueLossResult ClippedValueLoss(const at::Tensor& value_A, const at::Tensor& old_value_A, const at::Tensor& return_A,
@@ -41,12 +42,12 @@ ValueLossResult ClippedValueLoss(const at::Tensor& value_A, const at::Tensor& ol
     const at::Tensor near_squares = (near - return_A).square();
     // Inside the range `near` differs from the value by rounding, which is no clipping.
     const at::Tensor outside = (value_A - old_value_A).abs() > value_clip;
-    clipped = (near_squares > squares).logical_and(outside).sum().item<double>();
+    clipped = ScalarValue((near_squares > squares).logical_and(outside).sum());
     squares = at::maximum(squares, near_squares);
   }
   return {.loss = 0.5 * (weight_A * squares).sum(),
           .clipped = clipped,
-          .value_sum = value_A.detach().sum(at::kDouble).item<double>()};
+          .value_sum = ScalarValue(value_A.detach().sum(at::kDouble))};
 }
 
 }  // namespace quartet

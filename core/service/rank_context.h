@@ -18,7 +18,7 @@ struct RankContext {
   int local_world_size = 1;
   std::string host;      // address this rank's sockets are bound to
   std::string endpoint;  // host:port of this rank's gRPC server
-  std::string device;    // "cpu" or "cuda"
+  std::string device;    // "cpu", "cuda", or "meta" for a plan
   int threads = 1;       // for computing
   absl::Duration collective_timeout = absl::Seconds(300);
   int64_t device_memory_budget = 0;  // bytes; 0: none

@@ -28,9 +28,27 @@ absl::StatusOr<std::unique_ptr<Mesh>> JoinMesh(const RankContext& context, const
   return MakeMesh(context.store, GroupOptions(context, name), shard_size == 0 ? context.world_size : shard_size);
 }
 
+void DescribeGroup(const ProcessGroup& group, int stride, RankInfo* info) {
+  if (group.size() == 1) return;
+  GroupVolume* volume = info->add_groups();
+  volume->set_ranks(group.size());
+  volume->set_stride(stride);
+  for (int kind = 0; kind < kCollectiveKinds; ++kind) {
+    const CommVolume part = group.volume(static_cast<CollectiveKind>(kind));
+    volume->set_sent_bytes(volume->sent_bytes() + part.sent_bytes);
+    volume->set_received_bytes(volume->received_bytes() + part.received_bytes);
+  }
+}
+
+void DescribeGroups(Mesh& mesh, RankInfo* info) {
+  DescribeGroup(mesh.world(), /*stride=*/1, info);
+  if (&mesh.shard() != &mesh.world()) DescribeGroup(mesh.shard(), /*stride=*/1, info);
+  if (&mesh.replica() != &mesh.world()) DescribeGroup(mesh.replica(), mesh.shard().size(), info);
+}
+
 at::Device DeviceOf(const RankContext& context) {
   if (context.device == "cuda") return at::Device(at::kCUDA, static_cast<c10::DeviceIndex>(context.local_rank));
-  return at::Device(at::kCPU);
+  return at::Device(context.device == "meta" ? at::kMeta : at::kCPU);
 }
 
 at::ScalarType ComputeType(const std::string& dtype) {

@@ -11,6 +11,7 @@
 #include "core/model/parameter_layout.h"
 #include "core/service/rank_context.h"
 #include "core/zero/trainable_model.h"
+#include "proto/common.pb.h"
 #include "proto/run_config.pb.h"
 
 namespace quartet {
@@ -20,6 +21,11 @@ absl::StatusOr<std::unique_ptr<Mesh>> JoinMesh(const RankContext& context, const
 
 // The group of all ranks of a service. Collective; `name` is the group's own within the service.
 absl::StatusOr<std::unique_ptr<ProcessGroup>> JoinRanks(const RankContext& context, const std::string& name);
+
+// Adds to `info` what this rank has exchanged in `group`, whose neighbours are `stride` ranks apart; in all groups of
+// `mesh`.
+void DescribeGroup(const ProcessGroup& group, int stride, RankInfo* info);
+void DescribeGroups(Mesh& mesh, RankInfo* info);
 
 // The device a rank computes on.
 at::Device DeviceOf(const RankContext& context);

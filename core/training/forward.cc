@@ -6,6 +6,7 @@
 
 #include <functional>
 
+#include "core/base/meta_device.h"
 #include "core/base/status_macros.h"
 #include "core/model/decoder.h"
 #include "core/model/vocabulary_head.h"
@@ -31,7 +32,7 @@ absl::Status Forward(ShardedModel& model, const ForwardCall& call, const std::ve
       if (!part.empty()) outputs = head(batch, hidden_TD, weight);
     });
     if (part.empty()) continue;
-    const at::Tensor values = outputs.values.to(at::kCPU, at::kFloat).contiguous();
+    const at::Tensor values = HostValues(outputs.values).to(at::kFloat).contiguous();
     const float* next = values.const_data_ptr<float>();
     for (size_t i = 0; i < part.size(); ++i) {
       TokenValues& reply = replies->emplace_back();

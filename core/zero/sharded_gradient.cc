@@ -8,6 +8,7 @@
 #include <exception>
 #include <utility>
 
+#include "core/base/meta_device.h"
 #include "core/zero/accounted_tensor.h"
 
 namespace quartet {
@@ -161,7 +162,7 @@ double ShardedGradient::Norm() {
     squares.copy_(sum);
   }
   if (!model_->resident_is_whole) model_->world->AllReduceSum(squares)->Wait();
-  return std::sqrt(squares.item<double>());
+  return std::sqrt(ScalarValue(squares));
 }
 
 void ShardedGradient::Clear() {

@@ -161,9 +161,12 @@ absl::StatusOr<std::unique_ptr<ShardedModel>> ShardedModel::Load(const std::stri
   // Whatever happens to this rank's part, all ranks meet below before the first other collective.
   auto read = [&]() -> absl::Status {
     QUARTET_ASSIGN_OR_RETURN(model.config, ReadModelConfig(folder));
-    QUARTET_ASSIGN_OR_RETURN(std::unique_ptr<CheckpointReader> reader, CheckpointReader::Open(folder));
+    std::unique_ptr<CheckpointReader> reader;  // null on the meta device
+    if (!options.device.is_meta()) {
+      QUARTET_ASSIGN_OR_RETURN(reader, CheckpointReader::Open(folder));
+    }
     model.layout = MakeParameterLayout(model.config, options.head);
-    if (model.world->rank() == 0) LogUnread(*reader, model.layout, folder);
+    if (model.world->rank() == 0 && reader != nullptr) LogUnread(*reader, model.layout, folder);
     const auto& groups = model.layout.groups;
     model.resident_is_whole = options.zero_stage == 0 || (options.zero_stage == 2 && !options.trainable);
     const bool types_equal = model.resident_dtype() == options.compute_dtype;
@@ -193,6 +196,7 @@ absl::StatusOr<std::unique_ptr<ShardedModel>> ShardedModel::Load(const std::stri
       }
 
       // No two ranks read the same, also where they will keep the same.
+      if (reader == nullptr) continue;
       const OwnedRange range = model.Owned(g, model.world->rank());
       const at::Tensor own = resident.narrow(0, range.offset, range.count);
       for (const FlatPiece& piece : PiecesWithin(groups[g], flat, range.begin, range.count)) {

@@ -89,7 +89,7 @@ class GatheredGroup {
 class ShardedModel {
  public:
   // Each rank reads only the byte ranges of its part of `folder`'s safetensors. Errors name file and tensor: missing,
-  // other shape, unsupported type.
+  // other shape, unsupported type. On the meta device only config.json is read.
   static absl::StatusOr<std::unique_ptr<ShardedModel>> Load(const std::string& folder,
                                                             const ShardedModelOptions& options, ProcessGroup* group,
                                                             Ledger* ledger);

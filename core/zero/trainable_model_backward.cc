@@ -6,6 +6,7 @@
 #include <utility>
 #include <vector>
 
+#include "core/base/meta_device.h"
 #include "core/base/trace.h"
 #include "core/zero/accounted_tensor.h"
 #include "core/zero/saved_inputs.h"
@@ -107,7 +108,7 @@ double TrainableModel::Impl::ForwardBackward(const PackedSequences& batch, const
       const at::Tensor input = Leaf(hidden), norm_weight = Leaf(group.tensors()[norm]),
                        head_weight = Leaf(group.tensors()[head]);
       const at::Tensor result = loss(RmsNorm(input, norm_weight, config.rms_norm_eps), head_weight);
-      value = result.item<double>();
+      value = ScalarValue(result);
       std::vector<at::Tensor> found = Gradients(result, at::Tensor(), {input, norm_weight, head_weight});
       hidden_gradient = found[0].defined() ? found[0] : at::zeros_like(hidden);
       std::vector<at::Tensor> gradients(layout.groups[g].parameters.size());

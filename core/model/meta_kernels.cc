@@ -1,0 +1,117 @@
+// Operators of our engines whose Meta kernels LibTorch registers in Python only. Each allocates what the real kernel of
+// the device that the meta device stands for (core/base/meta_device.h) allocates, results and temporaries alike.
+//
+// B sequences, L their length, H query heads, K key/value heads, d head dimension.
+
+#include <ATen/ExpandUtils.h>
+#include <ATen/Parallel.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/empty_like.h>
+#include <ATen/ops/result_type.h>
+#include <torch/library.h>
+
+#include <optional>
+#include <tuple>
+
+#include "core/base/meta_device.h"
+
+namespace quartet {
+namespace {
+
+void FusedAdamW(at::TensorList, at::TensorList, at::TensorList, at::TensorList, at::TensorList, at::TensorList, double,
+                double, double, double, double, bool, bool, const std::optional<at::Tensor>&,
+                const std::optional<at::Tensor>&) {}
+
+at::Tensor IndexSelect(const at::Tensor& self, int64_t dim, const at::Tensor& index) {
+  std::vector<int64_t> sizes = self.sizes().vec();
+  sizes.at(dim < 0 ? dim + self.dim() : dim) = index.numel();
+  return at::empty(sizes, self.options());
+}
+
+at::Tensor Where(const at::Tensor& condition, const at::Tensor& self, const at::Tensor& other) {
+  return at::empty(at::infer_size(at::infer_size(condition.sizes(), self.sizes()), other.sizes()),
+                   self.options().dtype(at::result_type(self, other)));
+}
+
+// Those whose results are as large as they are, and truth values of one or two of them.
+at::Tensor Abs(const at::Tensor& self) { return at::empty_like(self); }
+
+at::Tensor OfEach(const at::Tensor& self) { return at::empty(self.sizes(), self.options().dtype(at::kBool)); }
+
+at::Tensor OfBoth(const at::Tensor& self, const at::Tensor& other) {
+  return at::empty(at::infer_size(self.sizes(), other.sizes()), self.options().dtype(at::kBool));
+}
+
+// In place.
+at::Tensor& OfBothOut(const at::Tensor& self, const at::Tensor& other, at::Tensor& out) {
+  TORCH_CHECK(out.sizes() == at::infer_size(self.sizes(), other.sizes()), "not in place");
+  return out;
+}
+
+// Rows of queries and of keys that LibTorch's CPU kernel works on at a time.
+int64_t QuerySplit(int64_t length) { return std::min<int64_t>(length, length >= 768 ? 256 : length >= 192 ? 64 : 32); }
+int64_t KeySplit(int64_t length) { return std::min<int64_t>(length, 512); }
+
+std::tuple<at::Tensor, at::Tensor> FlashAttention(const at::Tensor& q_BHLd, const at::Tensor& k_BKLd, const at::Tensor&,
+                                                  double, bool, const std::optional<at::Tensor>&,
+                                                  std::optional<double>) {
+  const int64_t B = q_BHLd.size(0), H = q_BHLd.size(1), L = q_BHLd.size(2), d = q_BHLd.size(3);
+  const at::TensorOptions fp32 = q_BHLd.options().dtype(at::kFloat);
+  at::Tensor out = at::empty({B, L, H, d}, q_BHLd.options()).transpose(1, 2);
+  at::Tensor log_sum = at::empty({B, L, H}, fp32).transpose(1, 2);
+  if (ComputeDevice(q_BHLd) == at::kCPU) {
+    // One thread's scores, running maxima and sums, and output.
+    const int64_t rows = QuerySplit(L), keys = KeySplit(k_BKLd.size(2));
+    const at::Tensor buffer = at::empty({at::get_num_threads(), rows * (keys + 2 + d)}, fp32);
+  }
+  return {out, log_sum};
+}
+
+std::tuple<at::Tensor, at::Tensor, at::Tensor> FlashAttentionBackward(
+    const at::Tensor& gradient_BHLd, const at::Tensor& q_BHLd, const at::Tensor& k_BKLd, const at::Tensor& v_BKLd,
+    const at::Tensor&, const at::Tensor&, double, bool, const std::optional<at::Tensor>&, std::optional<double>) {
+  const int64_t B = q_BHLd.size(0), H = q_BHLd.size(1), L = q_BHLd.size(2), d = q_BHLd.size(3);
+  const int64_t K = k_BKLd.size(1);
+  (void)gradient_BHLd;
+  const auto result = [&](const at::Tensor& like) {  // in the order of memory that the forward kernel wants
+    return at::empty({like.size(0), like.size(2), like.size(1), like.size(3)}, like.options()).transpose(1, 2);
+  };
+  at::Tensor q_gradient = result(q_BHLd), k_gradient = result(k_BKLd), v_gradient = result(v_BKLd);
+  const at::TensorOptions fp32 = q_BHLd.options().dtype(at::kFloat);
+  if (ComputeDevice(q_BHLd) == at::kCPU) {
+    const int64_t rows = QuerySplit(L), keys = KeySplit(k_BKLd.size(2));
+    const at::Tensor buffer = at::empty({at::get_num_threads(), 2 * rows * keys}, fp32);
+  } else {
+    // FlashAttention-2 as LibTorch calls it (mha_bwd): gradients of the keys and values by query head where heads share
+    // them, and of the queries in fp32.
+    const int64_t rows = (L + 127) / 128 * 128, padded = (d + 31) / 32 * 32;
+    const at::Tensor row_sums = at::empty({B, H, rows}, fp32);
+    const at::Tensor q_sums = at::empty({B, rows, H, padded}, fp32);
+    at::Tensor k_expanded, v_expanded;
+    if (H != K) {
+      k_expanded = at::empty({B, L, H, d}, k_BKLd.options());
+      v_expanded = at::empty({B, L, H, d}, v_BKLd.options());
+    }
+  }
+  return {q_gradient, k_gradient, v_gradient};
+}
+
+}  // namespace
+
+TORCH_LIBRARY_IMPL(aten, Meta, m) {
+  m.impl("_fused_adamw_", &FusedAdamW);
+  m.impl("abs", &Abs);
+  m.impl("index_select", &IndexSelect);
+  m.impl("isnan", &OfEach);
+  m.impl("logical_and", &OfBoth);
+  m.impl("logical_and.out", &OfBothOut);
+  m.impl("logical_not", &OfEach);
+  m.impl("logical_or", &OfBoth);
+  m.impl("logical_or.out", &OfBothOut);
+  m.impl("where.self", &Where);
+  m.impl("_scaled_dot_product_flash_attention_for_cpu", &FlashAttention);
+  m.impl("_scaled_dot_product_flash_attention_for_cpu_backward", &FlashAttentionBackward);
+}
+
+}  // namespace quartet

@@ -1,0 +1,122 @@
+// Tells what memory a run will take, before anything starts.
+#include <cstdio>
+#include <string>
+#include <vector>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "core/base/logging.h"
+#include "core/config/run_config.h"
+#include "orchestrator/command_line.h"
+#include "orchestrator/plan/plan.h"
+#include "orchestrator/plan/report.h"
+
+namespace quartet {
+namespace {
+
+constexpr int kDoesNotFit = 3;
+
+const std::vector<FlagSpec>& Flags() {
+  static const std::vector<FlagSpec> flags = {
+      {"config", "FILE", "The run's configuration, a RunConfig in protobuf text format."},
+      {"set", "PATH=VALUE", "Overrides one field, for example --set=actor.zero_stage=3. May be repeated.", true},
+      {"service", "NAME", "Plans this service. May be repeated; default: all four.", true},
+      {"search", "WHAT", "\"gpus\": the fewest GPUs that it fits on; \"batch\": the largest micro_train_batch_size."},
+      {"json", "", "Prints the plan as JSON, without suggestions."},
+      {"process_mib", "N", "What a rank's process takes beside tensors, which is not counted otherwise."},
+      {"cuda_mib", "N", "What CUDA and NCCL take on a GPU for a rank, instead of the published figures."},
+  };
+  return flags;
+}
+
+absl::StatusOr<int64_t> Mebibytes(const CommandLine& flags, const std::string& name, int64_t otherwise) {
+  const auto text = flags.Get(name);
+  if (!text.has_value()) return otherwise;
+  int64_t value = 0;
+  if (!absl::SimpleAtoi(*text, &value) || value < 0 || value > (int64_t{1} << 30)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--", name, " is \"", *text, "\"; allowed: whole mebibytes, at least 0"));
+  }
+  return value << 20;
+}
+
+absl::StatusOr<bool> Run(const CommandLine& flags) {
+  const std::string search = flags.Get("search").value_or("");
+  if (search != "" && search != "gpus" && search != "batch") {
+    return absl::InvalidArgumentError(absl::StrCat("--search is \"", search, "\"; allowed: gpus, batch"));
+  }
+  auto config = LoadRunConfig(flags.Get("config").value_or(""), flags.GetAll("set"), "");
+  if (!config.ok()) return config.status();
+  std::vector<std::string> services = flags.GetAll("service");
+  if (services.empty()) services = {"rollout", "policy_trainer", "critic_trainer", "scorer"};
+  OutsideTensors outside = DefaultOutsideTensors();
+  auto process = Mebibytes(flags, "process_mib", outside.process);
+  if (!process.ok()) return process.status();
+  outside.process = *process;
+  if (flags.Has("cuda_mib")) {
+    auto cuda = Mebibytes(flags, "cuda_mib", 0);
+    if (!cuda.ok()) return cuda.status();
+    outside.cuda_context = *cuda;
+    outside.nccl_of_two = outside.nccl_of_more = 0;
+  }
+
+  Planner planner(services, outside);
+  if (!search.empty()) {
+    auto found = search == "gpus" ? planner.FewestGpus(*config) : planner.LargestMicroBatch(*config);
+    if (absl::IsNotFound(found.status())) {
+      std::printf("%s\n", std::string(found.status().message()).c_str());
+      return false;
+    }
+    if (!found.ok()) return found.status();
+    auto changed = WithOverrides(*config, found->overrides);
+    if (!changed.ok()) return changed.status();
+    std::printf("%s\nFound:\n%s", PrintPlan(*changed, found->plan).c_str(), PrintSuggestions({*found}).c_str());
+    return true;
+  }
+  auto plan = planner.MakePlan(*config);
+  if (!plan.ok()) return plan.status();
+  if (flags.Has("json")) {
+    std::printf("%s", PlanAsJson(*plan).c_str());
+    return plan->fits();
+  }
+  std::printf("%s", PrintPlan(*config, *plan).c_str());
+  std::fflush(stdout);
+  if (plan->fits()) return true;
+  auto suggestions = planner.Suggest(*config, *plan);
+  if (!suggestions.ok()) return suggestions.status();
+  if (suggestions->empty()) {
+    std::printf("\nIt does not fit, and no change that was tried makes it fit.\n");
+  } else {
+    std::printf("\nIt does not fit. Planned again with each of these lines, it does:\n%s",
+                PrintSuggestions(*suggestions).c_str());
+  }
+  return false;
+}
+
+int Fail(const absl::Status& status) {
+  QUARTET_LOG(kError) << status.message();
+  return absl::IsInvalidArgument(status) || absl::IsNotFound(status) ? 2 : 1;
+}
+
+int Main(int argc, char** argv) {
+  InitLogging(argv[0], "plan", -1);
+  absl::StatusOr<CommandLine> flags = CommandLine::Parse(argc, argv, Flags());
+  if (!flags.ok()) return Fail(flags.status());
+  if (flags->help()) {
+    std::printf(
+        "plan: tells what memory a run will take of each GPU and host, and what would make it fit. Runs the engines' "
+        "own "
+        "code on LibTorch's meta device; of a model it reads config.json alone.\n\nUsage: plan --config=FILE "
+        "[flags]\n\nFlags:\n%s\nExit codes: 0 where it fits; %d where it does not; 2 for a wrong configuration.\n",
+        CommandLine::Describe(Flags()).c_str(), kDoesNotFit);
+    return 0;
+  }
+  const absl::StatusOr<bool> fits = Run(*flags);
+  if (!fits.ok()) return Fail(fits.status());
+  return *fits ? 0 : kDoesNotFit;
+}
+
+}  // namespace
+}  // namespace quartet
+
+int main(int argc, char** argv) { return quartet::Main(argc, argv); }

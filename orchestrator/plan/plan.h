@@ -1,0 +1,104 @@
+// What a run will take of each device and each host, before anything starts, and what would make it fit.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "orchestrator/plan/rank_run.h"
+#include "proto/run_config.pb.h"
+
+namespace quartet {
+
+// What a rank takes beside its tensors, in bytes. Not computed: measured, or told by others; docs/memory.md says where
+// and how.
+struct OutsideTensors {
+  // Code, libraries, gRPC, threads' stacks, and what the C library keeps: of the host. Not counted unless it is told.
+  int64_t process = 0;
+  // A CUDA context with the kernels in use, and NCCL's buffers for each group of ranks: of the GPU.
+  int64_t cuda_context = 0;
+  int64_t nccl_of_two = 0;
+  int64_t nccl_of_more = 0;
+};
+OutsideTensors DefaultOutsideTensors();
+
+struct ServicePlan {
+  std::string service;
+  bool on_gpu = false;
+  int ranks = 1;
+  RankUse use;  // of the rank that takes most, category by category
+  int64_t outside_device = 0;
+  int64_t outside_host = 0;
+
+  // With tensors on the CPU everything is of the host.
+  int64_t device_bytes() const { return on_gpu ? use.device().total + outside_device : 0; }
+  int64_t host_bytes() const { return use.host().total + outside_host + (on_gpu ? 0 : use.device().total); }
+};
+
+// GPUs, or hosts, that hold the same ranks.
+struct PlaceUse {
+  std::string name;  // "GPUs 0-3 of nodes 0-1", "nodes 0-1"
+  int count = 0;
+  std::map<std::string, int> ranks;  // by service, of each
+  int64_t bytes = 0;                 // of each
+  int64_t capacity = 0;              // 0: not stated
+  bool fits() const { return capacity == 0 || bytes <= capacity; }
+};
+
+struct Plan {
+  std::vector<ServicePlan> services;
+  std::vector<PlaceUse> devices;
+  std::vector<PlaceUse> hosts;
+
+  bool fits() const;
+  // Bytes that are too much, over all kinds of places; 0 where it fits.
+  int64_t excess() const;
+};
+
+// Some overrides ("actor.zero_stage=3") and what the plan is with them.
+struct Suggestion {
+  std::vector<std::string> overrides;
+  Plan plan;
+};
+
+// Keeps what it has run, so that plans that differ little are quick. One thread.
+class Planner {
+ public:
+  // `services` are names of those that are planned, without repetition.
+  Planner(std::vector<std::string> services, const OutsideTensors& outside)
+      : services_(std::move(services)), outside_(outside) {}
+
+  // `config` is resolved. Services that have no model (a scorer of rules alone) take no part. INVALID_ARGUMENT names
+  // what is missing or not allowed.
+  absl::StatusOr<Plan> MakePlan(const RunConfig& config);
+
+  // For a configuration that does not fit: each single change, as small as it can be, with which it fits; where there
+  // is none, a set of changes, none of which can be left out. Empty: nothing that was tried helps.
+  absl::StatusOr<std::vector<Suggestion>> Suggest(const RunConfig& config, const Plan& plan);
+
+  // The fewest GPUs that the run fits on with every service that has device "cuda" on all of them. NOT_FOUND: not even
+  // on the most that were tried.
+  absl::StatusOr<Suggestion> FewestGpus(const RunConfig& config);
+
+  // The largest micro_train_batch_size, of actor and critic alike, with which the run fits.
+  absl::StatusOr<Suggestion> LargestMicroBatch(const RunConfig& config);
+
+ private:
+  absl::StatusOr<RankUse> Run(const RunConfig& config, const std::string& service, int rank, const GpuRoom& room);
+
+  const std::vector<std::string> services_;
+  const OutsideTensors outside_;
+  std::map<std::string, RankUse> runs_;  // by what they depend on
+};
+
+// A resolved configuration with some fields changed, resolved again.
+absl::StatusOr<RunConfig> WithOverrides(const RunConfig& config, const std::vector<std::string>& overrides);
+
+// Node and GPU of each rank of a service; GPU -1 for one on CPUs. `config` is resolved.
+std::vector<std::pair<int, int>> PlacesOf(const RunConfig& config, const std::string& service);
+
+}  // namespace quartet

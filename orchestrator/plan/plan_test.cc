@@ -1,0 +1,293 @@
+#include "orchestrator/plan/plan.h"
+
+#include <ATen/ops/zeros.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <ostream>
+
+#include "core/comm/process_group.h"
+#include "core/config/run_config.h"
+#include "core/model/initialize.h"
+#include "core/service/rank_context.h"
+#include "core/training/engine_setup.h"
+#include "core/training/rank_info.h"
+#include "core/training/testing/engine_ranks.h"
+#include "core/zero/sharded_model.h"
+#include "orchestrator/plan/rank_run.h"
+#include "orchestrator/plan/report.h"
+
+namespace quartet {
+namespace {
+
+using ::testing::Contains;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+
+// Small enough to run; large enough that padding, and what oneDNN takes for a bf16 product (some hundred KiB), matter
+// little.
+std::string NewModel() {
+  ModelConfig config;
+  config.model_type = "llama";
+  config.vocab_size = 2048;
+  config.hidden_size = 256;
+  config.intermediate_size = 704;
+  config.num_hidden_layers = 4;
+  config.num_attention_heads = 8;
+  config.num_key_value_heads = 4;
+  config.head_dim = 32;
+  config.max_position_embeddings = 512;
+  const std::string folder = NewTestFolder("model");
+  const absl::Status written = WriteRandomModel(config, HeadKind::kVocabulary, 1, Dtype::kBF16, folder);
+  EXPECT_TRUE(written.ok()) << written;
+  return folder;
+}
+
+RunConfig Resolved(RunConfig config, const std::vector<std::string>& overrides) {
+  auto changed = WithOverrides(config, overrides);
+  EXPECT_TRUE(changed.ok()) << changed.status();
+  return *std::move(changed);
+}
+
+// All four services on two ranks each.
+RunConfig Config(const std::string& model, const std::vector<std::string>& overrides) {
+  RunConfig config;
+  config.mutable_actor()->set_pretrain(model);
+  config.mutable_critic()->set_pretrain(model);
+  std::vector<std::string> all = {
+      "data.prompt_max_len=256",         "rollout.generate_max_len=256", "rollout.rollout_batch_size=8",
+      "rollout.kv_cache_bytes=16777216", "rollout.max_num_seqs=8",       "rollout.max_num_batched_tokens=512",
+      "reward.source.0.rule=number",     "services.rollout.ranks=2",     "services.policy_trainer.ranks=2",
+      "services.critic_trainer.ranks=2", "services.scorer.ranks=2"};
+  all.insert(all.end(), overrides.begin(), overrides.end());
+  return Resolved(config, all);
+}
+
+struct Case {
+  std::string service;
+  std::vector<std::string> overrides;
+};
+std::ostream& operator<<(std::ostream& out, const Case& c) {
+  out << c.service;
+  for (const std::string& text : c.overrides) out << " " << text;
+  return out;
+}
+
+class PlanAgainstRun : public ::testing::TestWithParam<Case> {};
+
+TEST_P(PlanAgainstRun, ARankTakesWhatWasPlanned) {
+  const RunConfig config = Config(NewModel(), GetParam().overrides);
+  const int ranks = PlacementOf(config, GetParam().service).ranks();
+  std::mutex mutex;
+  std::vector<RankUse> measured(ranks);
+  RunEngineRanks(ranks, [&](RankContext context) {
+    context.service = GetParam().service;
+    auto use = RunRank(config, context, {});
+    ASSERT_TRUE(use.ok()) << use.status();
+    const std::lock_guard lock(mutex);
+    measured[context.rank] = *use;
+  });
+  for (int rank = 0; rank < ranks; ++rank) {
+    const auto planned = RunRankDry(config, GetParam().service, rank, {});
+    ASSERT_TRUE(planned.ok()) << planned.status();
+    EXPECT_GT(planned->device().total, 0);
+    EXPECT_THAT(DifferencesOf(*planned, measured[rank]), IsEmpty()) << "rank " << rank;
+    ASSERT_EQ(planned->traffic.size(), measured[rank].traffic.size());
+    for (size_t i = 0; i < planned->traffic.size(); ++i) {
+      EXPECT_EQ(planned->traffic[i].sent_bytes, measured[rank].traffic[i].sent_bytes);
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Services, PlanAgainstRun,
+    ::testing::Values(
+        Case{"policy_trainer", {}}, Case{"policy_trainer", {"actor.dtype=fp32", "actor.micro_train_batch_size=2"}},
+        Case{"policy_trainer", {"actor.zero_stage=0"}}, Case{"policy_trainer", {"actor.zero_stage=2"}},
+        Case{"policy_trainer", {"actor.gradient_checkpointing=false"}},
+        Case{"policy_trainer",
+             {"actor.dtype=fp32", "actor.gradient_checkpointing=false", "services.policy_trainer.ranks=1"}},
+        Case{"critic_trainer", {}}, Case{"critic_trainer", {"critic.dtype=fp32", "critic.zero_stage=2"}},
+        Case{"scorer", {}}, Case{"scorer", {"reference.zero_stage=0", "reference.dtype=fp32"}}, Case{"rollout", {}},
+        Case{"rollout", {"rollout.zero_stage=3", "rollout.dtype=fp32"}}));
+
+// Runs one forward of a sharded model in which a gathered group is held or not; what its ledger tells.
+RankUse ForwardWith(const RunConfig& config, const RankContext& context, bool leak) {
+  Ledger ledger;
+  auto group = JoinRanks(context, leak ? "leaking" : "model");
+  EXPECT_TRUE(group.ok()) << group.status();
+  ShardedModelOptions options;
+  options.device = DeviceOf(context);
+  auto model = ShardedModel::Load(config.actor().pretrain(), options, group->get(), &ledger);
+  EXPECT_TRUE(model.ok()) << model.status();
+  std::optional<GatheredGroup> leaked;
+  if (leak) leaked = (*model)->Gather((*model)->layout().block_group(0));
+  PackedSequences batch;
+  batch.ids_T = at::zeros({512}, at::kLong);
+  batch.starts = {0, 512};
+  (*model)->Forward(batch, [](const at::Tensor&, const at::Tensor&) {});
+  RankUse use;
+  use.tiers = TiersOf(DescribeRank(context, ledger));
+  return use;
+}
+
+TEST(Plan, AGatheredGroupThatIsNeverReleasedDiffersFromThePlan) {
+  const RunConfig config = Config(NewModel(), {});
+  RunEngineRanks(2, [&](const RankContext& context) {
+    RankContext dry = context;
+    dry.device = "meta";
+    const RankUse planned = ForwardWith(config, dry, /*leak=*/false);
+    EXPECT_THAT(DifferencesOf(planned, ForwardWith(config, context, /*leak=*/false)), IsEmpty());
+    EXPECT_THAT(DifferencesOf(planned, ForwardWith(config, context, /*leak=*/true)),
+                Contains(HasSubstr("device gathered: planned")));
+  });
+}
+
+const std::vector<std::string> kAllServices = {"rollout", "policy_trainer", "critic_trainer", "scorer"};
+
+// Four GPUs of one node, which all services share.
+RunConfig OnGpus(const std::string& model, int64_t gpu_bytes, const std::vector<std::string>& overrides) {
+  std::vector<std::string> all = {"cluster.num_gpus_per_node=4",
+                                  "cluster.gpu_memory_bytes=" + std::to_string(gpu_bytes)};
+  for (const std::string& service : kAllServices) {
+    all.push_back("services." + service + ".device=cuda");
+    all.push_back("services." + service + ".ranks=4");
+  }
+  all.insert(all.end(), overrides.begin(), overrides.end());
+  return Config(model, all);
+}
+
+TEST(Plan, AddsUpTheServicesOfADevice) {
+  const RunConfig config = OnGpus(NewModel(), int64_t{1} << 40, {});
+  OutsideTensors outside;
+  outside.cuda_context = 1000;
+  outside.nccl_of_more = 100;
+  Planner planner(kAllServices, outside);
+  const auto plan = planner.MakePlan(config);
+  ASSERT_TRUE(plan.ok()) << plan.status();
+  ASSERT_EQ(plan->services.size(), 4);
+  ASSERT_EQ(plan->devices.size(), 1);
+  EXPECT_EQ(plan->devices[0].count, 4);
+  EXPECT_EQ(plan->devices[0].name, "GPUs 0-3 of node 0");
+  int64_t sum = 0;
+  for (const ServicePlan& service : plan->services) {
+    EXPECT_GT(service.use.device().total, 0) << service.service;
+    EXPECT_EQ(service.outside_device, 1100);
+    sum += service.use.device().total + 1100;
+  }
+  EXPECT_EQ(plan->devices[0].bytes, sum);
+  EXPECT_TRUE(plan->fits());
+  EXPECT_THAT(PrintPlan(config, *plan), HasSubstr("fits"));
+}
+
+TEST(Plan, KeepsPlacedServicesApart) {
+  const RunConfig config = Resolved(OnGpus(NewModel(), int64_t{1} << 40, {}),
+                                    {"services.rollout.ranks=2", "services.policy_trainer.ranks=2",
+                                     "placement.0.service=rollout", "placement.0.gpus=0", "placement.0.gpus=1",
+                                     "placement.1.service=policy_trainer", "placement.1.gpus=2", "placement.1.gpus=3"});
+  const auto plan = Planner({"rollout", "policy_trainer"}, {}).MakePlan(config);
+  ASSERT_TRUE(plan.ok()) << plan.status();
+  ASSERT_EQ(plan->devices.size(), 2);
+  for (const PlaceUse& device : plan->devices) {
+    EXPECT_EQ(device.count, 2);
+    EXPECT_EQ(device.ranks.size(), 1);
+  }
+  EXPECT_EQ(PlacesOf(config, "policy_trainer"), (std::vector<std::pair<int, int>>{{0, 2}, {0, 3}}));
+}
+
+TEST(Plan, ShardsShrinkWithTheNumberOfRanks) {
+  const std::string model = NewModel();
+  std::vector<int64_t> optimizer;
+  for (const int nodes : {1, 1024}) {
+    const RunConfig config = OnGpus(
+        model, int64_t{1} << 40,
+        {"cluster.num_nodes=" + std::to_string(nodes), "services.policy_trainer.ranks=" + std::to_string(4 * nodes)});
+    const auto plan = Planner({"policy_trainer"}, {}).MakePlan(config);
+    ASSERT_TRUE(plan.ok()) << plan.status();
+    EXPECT_EQ(plan->devices[0].count, 4 * nodes);
+    optimizer.push_back(plan->services[0].use.device().categories[static_cast<int>(MemoryCategory::kOptimizer)]);
+  }
+  EXPECT_GT(optimizer[0], 50 * optimizer[1]);  // not 1024: shards are padded
+}
+
+TEST(Plan, EachSuggestionFitsWhenItIsPlannedAgain) {
+  const std::string model = NewModel();
+  const std::vector<std::string> large = {"actor.zero_stage=0", "actor.micro_train_batch_size=8",
+                                          "actor.gradient_checkpointing=false", "rollout.rollout_batch_size=32"};
+  Planner planner(kAllServices, {});
+  const auto roomy = planner.MakePlan(OnGpus(model, int64_t{1} << 40, large));
+  ASSERT_TRUE(roomy.ok()) << roomy.status();
+  for (const int64_t percent : {90, 50}) {
+    const RunConfig config = OnGpus(model, roomy->devices[0].bytes * percent / 100, large);
+    const auto plan = planner.MakePlan(config);
+    ASSERT_TRUE(plan.ok()) << plan.status();
+    EXPECT_FALSE(plan->fits());
+    EXPECT_EQ(plan->excess(), roomy->devices[0].bytes - config.cluster().gpu_memory_bytes());
+    EXPECT_THAT(PrintPlan(config, *plan), HasSubstr("does not fit"));
+    const auto suggestions = planner.Suggest(config, *plan);
+    ASSERT_TRUE(suggestions.ok()) << suggestions.status();
+    ASSERT_FALSE(suggestions->empty()) << percent;
+    for (const Suggestion& suggestion : *suggestions) {
+      Planner fresh(kAllServices, {});
+      const auto again = fresh.MakePlan(Resolved(config, suggestion.overrides));
+      ASSERT_TRUE(again.ok()) << again.status();
+      EXPECT_TRUE(again->fits()) << PrintSuggestions({suggestion});
+    }
+  }
+}
+
+TEST(Plan, FindsTheFewestGpusAndTheLargestMicroBatch) {
+  const std::string model = NewModel();
+  Planner planner({"policy_trainer"}, {});
+  const auto bytes_at = [&](const std::vector<std::string>& overrides) {
+    return planner.MakePlan(OnGpus(model, int64_t{1} << 40, overrides))->devices[0].bytes;
+  };
+  const int64_t with_four = bytes_at({});
+  const RunConfig config = OnGpus(model, with_four, {});
+  const auto fewest = planner.FewestGpus(config);
+  ASSERT_TRUE(fewest.ok()) << fewest.status();
+  EXPECT_TRUE(fewest->plan.fits());
+  EXPECT_EQ(fewest->plan.devices[0].count, 4);
+  EXPECT_EQ(planner.FewestGpus(OnGpus(model, 1000, {})).status().code(), absl::StatusCode::kNotFound);
+
+  const int64_t with_three = bytes_at({"rollout.rollout_batch_size=32", "actor.micro_train_batch_size=3"});
+  const auto largest = planner.LargestMicroBatch(OnGpus(model, with_three, {"rollout.rollout_batch_size=32"}));
+  ASSERT_TRUE(largest.ok()) << largest.status();
+  EXPECT_THAT(largest->overrides, Contains("actor.micro_train_batch_size=3"));
+}
+
+TEST(Plan, TheCacheTakesTheShareThatIsGiven) {
+  const std::string model = NewModel();
+  const int64_t gpu = int64_t{128} << 20;
+  const auto kv_at = [&](const std::string& share) {
+    RunConfig config = OnGpus(model, gpu, {"rollout.max_num_seqs=1024"});
+    config.mutable_rollout()->clear_kv_cache_bytes();
+    return Planner({"rollout"}, {}).MakePlan(Resolved(config, {"rollout.gpu_memory_utilization=" + share}));
+  };
+  const auto half = kv_at("0.5"), most = kv_at("0.9");
+  ASSERT_TRUE(half.ok() && most.ok()) << half.status() << most.status();
+  const double more = static_cast<double>(most->services[0].use.kv_cache_bytes - half->services[0].use.kv_cache_bytes);
+  EXPECT_NEAR(more / static_cast<double>(gpu), 0.4, 0.01);
+  const auto none = kv_at("0.01");
+  EXPECT_EQ(none.status().code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(std::string(none.status().message()), HasSubstr("rollout.gpu_memory_utilization: 0.01"));
+}
+
+TEST(Plan, NamesWhatIsMissing) {
+  const std::string model = NewModel();
+  RunConfig config = OnGpus(model, int64_t{1} << 40, {});
+  config.mutable_cluster()->clear_gpu_memory_bytes();
+  EXPECT_THAT(std::string(Planner({"scorer"}, {}).MakePlan(config).status().message()), HasSubstr("cluster.gpu"));
+  config.clear_cluster();
+  EXPECT_THAT(std::string(Planner({"scorer"}, {}).MakePlan(config).status().message()),
+              HasSubstr("cluster is not set"));
+  config.mutable_critic()->clear_pretrain();
+  EXPECT_THAT(std::string(Planner({"critic_trainer"}, {}).MakePlan(config).status().message()),
+              HasSubstr("critic.pretrain"));
+}
+
+}  // namespace
+}  // namespace quartet

@@ -1,0 +1,371 @@
+#include "orchestrator/plan/rank_run.h"
+
+#include <algorithm>
+#include <cmath>
+#include <functional>
+#include <map>
+#include <memory>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "core/base/meta_device.h"
+#include "core/base/status_macros.h"
+#include "core/config/run_config.h"
+#include "core/service/rank_context.h"
+#include "core/training/rank_info.h"
+#include "critic_trainer/critic_engine.h"
+#include "policy_trainer/policy_engine.h"
+#include "rollout/engine.h"
+#include "scorer/scorer_engine.h"
+
+namespace quartet {
+namespace {
+
+int64_t CeilDivide(int64_t a, int64_t b) { return (a + b - 1) / b; }
+
+int64_t LongestSequence(const RunConfig& config) {
+  return int64_t{config.data().prompt_max_len()} + config.rollout().generate_max_len();
+}
+
+// As many of its last tokens are actions as an answer can have.
+TokenSequence SequenceOf(const RunConfig& config, int64_t length) {
+  TokenSequence sequence;
+  const int64_t answer = std::min<int64_t>(config.rollout().generate_max_len(), length - 1);
+  for (int64_t t = 0; t < length; ++t) {
+    sequence.add_ids(0);
+    sequence.add_action_mask(t >= length - answer);
+  }
+  return sequence;
+}
+
+TrainingSequence ExperienceOf(const RunConfig& config, int64_t length) {
+  TrainingSequence sequence;
+  *sequence.mutable_tokens() = SequenceOf(config, length);
+  for (auto* array : {sequence.mutable_loss_weights(), sequence.mutable_old_log_probs(), sequence.mutable_advantages(),
+                      sequence.mutable_old_values(), sequence.mutable_returns()}) {
+    array->Resize(static_cast<int>(std::min<int64_t>(config.rollout().generate_max_len(), length - 1)), 0);
+  }
+  return sequence;
+}
+
+// What one rank's micro-batch may hold: tokens where that is above 0, else sequences.
+struct Limit {
+  int64_t sequences;
+  int64_t tokens;
+};
+Limit TrainLimit(const TrainerConfig& config) {
+  return {config.micro_train_batch_size(), config.max_tokens_per_micro_batch()};
+}
+Limit ForwardLimit(const TrainerConfig& config) {
+  return {config.micro_rollout_batch_size(), config.max_tokens_per_micro_batch()};
+}
+
+// A rank's share of `sequences` sequences: micro-batches as full as they can be, and how many of them there are.
+struct Share {
+  Share(const RunConfig& config, const Limit& limit, int64_t sequences, int ranks) {
+    const int64_t longest = LongestSequence(config), most = CeilDivide(sequences, ranks);
+    const int64_t whole = limit.tokens > 0 ? std::max<int64_t>(1, limit.tokens / longest) : limit.sequences;
+    lengths.assign(std::min(whole, most), longest);
+    const int64_t rest = limit.tokens - longest * whole;  // for one more, which is shorter
+    if (rest >= 2 && whole < most) lengths.push_back(rest);
+    micro_batches = CeilDivide(most, whole);
+  }
+  std::vector<int64_t> lengths;  // of the sequences of one micro-batch
+  int64_t micro_batches;
+};
+
+int64_t SequencesOfStep(const RunConfig& config) {
+  return int64_t{config.rollout().rollout_batch_size()} * config.rollout().n_samples_per_prompt();
+}
+
+// One micro-batch.
+std::vector<TokenSequence> ForwardBatch(const RunConfig& config, const Share& share) {
+  std::vector<TokenSequence> sequences;
+  for (const int64_t length : share.lengths) sequences.push_back(SequenceOf(config, length));
+  return sequences;
+}
+
+// Several, end to end.
+std::vector<TrainingSequence> TrainBatch(const RunConfig& config, const Share& share, int micro_batches) {
+  std::vector<TrainingSequence> sequences;
+  for (int m = 0; m < micro_batches; ++m) {
+    for (const int64_t length : share.lengths) sequences.push_back(ExperienceOf(config, length));
+  }
+  return sequences;
+}
+
+// What has been sent so far, by group.
+using Volumes = std::map<std::pair<int, int>, int64_t>;  // ranks, stride
+
+Volumes VolumesOf(const RankInfo& info) {
+  Volumes volumes;
+  for (const GroupVolume& group : info.groups()) volumes[{group.ranks(), group.stride()}] += group.sent_bytes();
+  return volumes;
+}
+
+// Adds `times` what was sent between two moments.
+void AddTraffic(const Volumes& from, const Volumes& to, int64_t times, Volumes* sum) {
+  for (const auto& [group, bytes] : to) {
+    const auto before = from.find(group);
+    (*sum)[group] += times * (bytes - (before == from.end() ? 0 : before->second));
+  }
+}
+
+RankUse UseOf(const RankInfo& info, const Volumes& sent) {
+  RankUse use;
+  use.tiers = TiersOf(info);
+  for (const auto& [group, bytes] : sent) {
+    if (bytes > 0) use.traffic.push_back({.ranks = group.first, .stride = group.second, .sent_bytes = bytes});
+  }
+  return use;
+}
+
+// What a trainer does in a PPO step: forwards over all sequences, then optimizer steps. `forward` runs one micro-batch,
+// `update` an optimizer step of a number of them: the second of two sends what each further one does.
+template <typename Engine>
+absl::Status Train(const RunConfig& config, Engine& engine, const Share& forwards, const Share& training,
+                   const std::function<absl::Status()>& forward,
+                   const std::function<absl::Status(int micro_batches)>& update, Volumes* sent) {
+  const Volumes before = VolumesOf(engine.Info());
+  QUARTET_RETURN_IF_ERROR(forward());
+  const Volumes after_forward = VolumesOf(engine.Info());
+  QUARTET_RETURN_IF_ERROR(update(1));
+  const Volumes after_one = VolumesOf(engine.Info());
+  QUARTET_RETURN_IF_ERROR(update(training.micro_batches > 1 ? 2 : 1));
+  const Volumes after_two = VolumesOf(engine.Info());
+  AddTraffic(before, after_forward, forwards.micro_batches, sent);
+  const int64_t updates =
+      CeilDivide(SequencesOfStep(config), config.train().train_batch_size()) * config.algorithm().max_epochs();
+  const int64_t further = updates * (training.micro_batches - 1);
+  AddTraffic(after_forward, after_one, updates - further, sent);
+  AddTraffic(after_one, after_two, further, sent);
+  return absl::OkStatus();
+}
+
+absl::StatusOr<RankUse> RunPolicy(const RunConfig& config, const RankContext& context) {
+  const Share forwards(config, ForwardLimit(config.actor()), SequencesOfStep(config), context.world_size);
+  const Share training(config, TrainLimit(config.actor()), config.train().train_batch_size(), context.world_size);
+  QUARTET_ASSIGN_OR_RETURN(const std::unique_ptr<PolicyEngine> engine, PolicyEngine::Load(config, context));
+  const std::vector<TokenSequence> tokens = ForwardBatch(config, forwards);
+  const auto forward = [&]() -> absl::Status {
+    if (config.algorithm().old_log_prob_source() != "trainer") return absl::OkStatus();
+    ForwardCall call;
+    call.add_micro_batch_sizes(static_cast<uint32_t>(tokens.size()));
+    call.set_temperature(config.rollout().temperature());
+    std::vector<TokenValues> replies;
+    return engine->LogProbs(call, tokens, &replies);
+  };
+  const auto update = [&](int micro_batches) {
+    const std::vector<TrainingSequence> sequences = TrainBatch(config, training, micro_batches);
+    PolicyUpdateCall call;
+    for (int m = 0; m < micro_batches; ++m) call.add_micro_batch_sizes(static_cast<uint32_t>(training.lengths.size()));
+    call.mutable_header()->set_temperature(config.rollout().temperature());
+    call.mutable_header()->set_learning_rate(config.actor().learning_rate());
+    PolicyLossConfig* loss = call.mutable_header()->mutable_loss();
+    loss->set_kind(PolicyLossConfig::KIND_PPO);
+    loss->set_eps_clip_low(config.algorithm().eps_clip_low());
+    loss->set_eps_clip_high(config.algorithm().eps_clip_high());
+    loss->set_dual_clip(config.algorithm().dual_clip());
+    PolicyUpdateSums sums;
+    return engine->Update(call, sequences, &sums);
+  };
+  // The service keeps what it has published until the next step's publication.
+  QUARTET_ASSIGN_OR_RETURN(const std::shared_ptr<const PublishedWeights> published, engine->Publish(1));
+  Volumes sent;
+  QUARTET_RETURN_IF_ERROR(Train(config, *engine, forwards, training, forward, update, &sent));
+  return UseOf(engine->Info(), sent);
+}
+
+absl::StatusOr<RankUse> RunCritic(const RunConfig& config, const RankContext& context) {
+  const Share forwards(config, ForwardLimit(config.critic()), SequencesOfStep(config), context.world_size);
+  const Share training(config, TrainLimit(config.critic()), config.train().train_batch_size(), context.world_size);
+  QUARTET_ASSIGN_OR_RETURN(const std::unique_ptr<CriticEngine> engine, CriticEngine::Load(config, context));
+  const std::vector<TokenSequence> tokens = ForwardBatch(config, forwards);
+  const auto forward = [&] {
+    ForwardCall call;
+    call.add_micro_batch_sizes(static_cast<uint32_t>(tokens.size()));
+    std::vector<TokenValues> replies;
+    return engine->Values(call, tokens, &replies);
+  };
+  const auto update = [&](int micro_batches) {
+    const std::vector<TrainingSequence> sequences = TrainBatch(config, training, micro_batches);
+    CriticUpdateCall call;
+    for (int m = 0; m < micro_batches; ++m) call.add_micro_batch_sizes(static_cast<uint32_t>(training.lengths.size()));
+    call.mutable_header()->set_learning_rate(config.critic().learning_rate());
+    call.mutable_header()->set_value_clip(config.algorithm().value_clip());
+    CriticUpdateSums sums;
+    return engine->Update(call, sequences, &sums);
+  };
+  Volumes sent;
+  QUARTET_RETURN_IF_ERROR(Train(config, *engine, forwards, training, forward, update, &sent));
+  return UseOf(engine->Info(), sent);
+}
+
+absl::StatusOr<RankUse> RunScorer(const RunConfig& config, const RankContext& context) {
+  QUARTET_ASSIGN_OR_RETURN(const std::unique_ptr<ScorerEngine> engine, ScorerEngine::Load(config, context));
+  Volumes sent;
+  const auto run = [&](const Limit& limit, int model, const auto& forward) -> absl::Status {
+    const Share share(config, limit, SequencesOfStep(config), context.world_size);
+    ForwardCall call;
+    call.add_micro_batch_sizes(static_cast<uint32_t>(share.lengths.size()));
+    call.set_temperature(config.rollout().temperature());
+    call.set_model(model);
+    std::vector<TokenValues> replies;
+    const Volumes before = VolumesOf(engine->Info());
+    QUARTET_RETURN_IF_ERROR(forward(call, ForwardBatch(config, share), &replies));
+    AddTraffic(before, VolumesOf(engine->Info()), share.micro_batches, &sent);
+    return absl::OkStatus();
+  };
+  if (config.algorithm().kl().init_kl_coef() > 0) {
+    const Limit limit = {config.actor().micro_rollout_batch_size(), config.reference().max_tokens_per_micro_batch()};
+    QUARTET_RETURN_IF_ERROR(run(limit, 0, [&](const auto& call, const auto& tokens, auto* replies) {
+      return engine->ReferenceLogProbs(call, tokens, replies);
+    }));
+  }
+  for (int i = 0; i < config.reward().source_size(); ++i) {
+    if (config.reward().source(i).model().empty()) continue;
+    const Limit limit = {config.reward().micro_rollout_batch_size(), config.reward().max_tokens_per_micro_batch()};
+    QUARTET_RETURN_IF_ERROR(run(limit, i, [&](const auto& call, const auto& tokens, auto* replies) {
+      return engine->Rewards(call, tokens, replies);
+    }));
+  }
+  return UseOf(engine->Info(), sent);
+}
+
+// Loads, generates one token for as many sequences as run at once, in forwards that are as large as they can be, takes
+// new weights, and generates again.
+absl::StatusOr<RankUse> RunRolloutWith(const RunConfig& config, const RolloutEngineOptions& options,
+                                       const RankContext& context) {
+  Ledger ledger;
+  SetBudgets(context, &ledger);
+  QUARTET_ASSIGN_OR_RETURN(const std::unique_ptr<RolloutEngine> engine, RolloutEngine::Load(options, context, &ledger));
+  const int64_t sequences = CeilDivide(SequencesOfStep(config), context.world_size);
+  const int64_t running = std::min({sequences, options.max_num_seqs, options.max_num_batched_tokens});
+  const int64_t length =
+      std::min<int64_t>(config.data().prompt_max_len(), CeilDivide(options.max_num_batched_tokens, running));
+  auto sampling = std::make_shared<SamplingParams>();
+  sampling->set_temperature(config.rollout().temperature());
+  sampling->set_top_p(1);
+  sampling->set_top_k(-1);
+  sampling->set_n_samples(1);
+  sampling->set_ignore_eos(true);
+  sampling->set_max_new_tokens(1);
+  const auto generate = [&]() -> absl::Status {
+    for (int64_t i = 0; i < running; ++i) {
+      GenerationTask task;
+      task.call = 1;
+      task.sampling = sampling;
+      task.prompt_index = i;
+      task.ids.assign(length, 0);
+      task.ids[0] = static_cast<int32_t>(i % engine->vocab_size());  // prompts that have nothing in common
+      QUARTET_RETURN_IF_ERROR(engine->Check(*sampling, task));
+      engine->Add(task);
+    }
+    while (!engine->idle()) QUARTET_RETURN_IF_ERROR(engine->Step().status());
+    return absl::OkStatus();
+  };
+  QUARTET_RETURN_IF_ERROR(generate());
+  engine->Commit(engine->NewStaging(), 1);
+  QUARTET_RETURN_IF_ERROR(generate());
+  RankUse use = UseOf(DescribeRank(context, ledger), {});
+  use.kv_cache_bytes = ledger.current(MemoryCategory::kKvCache);
+  return use;
+}
+
+absl::StatusOr<RankUse> RunRollout(const RunConfig& config, const RankContext& context, const GpuRoom& room) {
+  RolloutEngineOptions options = RolloutOptions(config.rollout());
+  if (!config.rollout().has_gpu_memory_utilization()) return RunRolloutWith(config, options, context);
+  // The room for the cache is what is left beside what the same run takes without it. Weights that are staged are
+  // beside that share: they come and go.
+  options.kv_cache_bytes = int64_t{1} << 60;
+  RolloutEngineOptions unbounded = options;
+  QUARTET_ASSIGN_OR_RETURN(const RankUse most, RunRolloutWith(config, unbounded, context));
+  const auto peak = [&](MemoryCategory category) { return most.device().categories[static_cast<int>(category)]; };
+  const int64_t beside = peak(MemoryCategory::kParameters) / 2 + peak(MemoryCategory::kGathered) +
+                         std::max(peak(MemoryCategory::kActivations), peak(MemoryCategory::kLogits)) +
+                         room.outside_tensors;
+  const auto share =
+      static_cast<int64_t>(config.rollout().gpu_memory_utilization() * static_cast<double>(room.memory_bytes));
+  if (share <= beside) {
+    return absl::InvalidArgumentError(
+        absl::StrFormat("rollout.gpu_memory_utilization: %g is not allowed; it is %.2f GiB of %.2f, and weights, the "
+                        "largest forward and "
+                        "what is no tensor take %.2f GiB already",
+                        config.rollout().gpu_memory_utilization(), static_cast<double>(share) / (1 << 30),
+                        static_cast<double>(room.memory_bytes) / (1 << 30), static_cast<double>(beside) / (1 << 30)));
+  }
+  options.kv_cache_bytes = share - beside;
+  return RunRolloutWith(config, options, context);
+}
+
+}  // namespace
+
+std::array<TierUse, kNumMemoryTiers> TiersOf(const RankInfo& info) {
+  std::array<TierUse, kNumMemoryTiers> tiers;
+  for (int tier = 0; tier < kNumMemoryTiers; ++tier) {
+    const std::string name(MemoryTierName(static_cast<MemoryTier>(tier)));
+    for (const MemoryUse& use : info.memory()) {
+      if (use.tier() != name) continue;
+      for (int i = 0; i < kNumMemoryCategories; ++i) {
+        if (use.category() == MemoryCategoryName(static_cast<MemoryCategory>(i))) {
+          tiers[tier].categories[i] = use.peak_bytes();
+        }
+      }
+    }
+    for (const MemoryTotal& total : info.memory_totals()) {
+      if (total.tier() == name) tiers[tier].total = total.peak_bytes();
+    }
+  }
+  return tiers;
+}
+
+bool HasEngine(const RunConfig& config, const std::string& service) {
+  return service != "scorer" || ScorerEngine::HasModels(config);
+}
+
+absl::StatusOr<RankUse> RunRank(const RunConfig& config, const RankContext& context, const GpuRoom& room) {
+  if (context.service == "policy_trainer") return RunPolicy(config, context);
+  if (context.service == "critic_trainer") return RunCritic(config, context);
+  if (context.service == "scorer") return RunScorer(config, context);
+  return RunRollout(config, context, room);
+}
+
+std::vector<std::string> DifferencesOf(const RankUse& planned, const RankUse& measured) {
+  std::vector<std::string> differences;
+  const auto compare = [&](int tier, const std::string& name, double tolerance, int64_t plan, int64_t real) {
+    if (std::abs(static_cast<double>(plan - real)) <= tolerance * static_cast<double>(real)) return;
+    differences.push_back(absl::StrFormat(
+        "%s %s: planned %d bytes, measured %d (%+.1f %%)", MemoryTierName(static_cast<MemoryTier>(tier)), name, plan,
+        real, real == 0 ? 100.0 : 100.0 * static_cast<double>(plan - real) / static_cast<double>(real)));
+  };
+  for (int tier = 0; tier < kNumMemoryTiers; ++tier) {
+    for (int i = 0; i < kNumMemoryCategories; ++i) {
+      const auto category = static_cast<MemoryCategory>(i);
+      const bool exact = category == MemoryCategory::kParameters || category == MemoryCategory::kGradients ||
+                         category == MemoryCategory::kOptimizer || category == MemoryCategory::kGathered;
+      compare(tier, std::string(MemoryCategoryName(category)), exact ? 0.01 : 0.05, planned.tiers[tier].categories[i],
+              measured.tiers[tier].categories[i]);
+    }
+    compare(tier, "at once", 0.05, planned.tiers[tier].total, measured.tiers[tier].total);
+  }
+  return differences;
+}
+
+absl::StatusOr<RankUse> RunRankDry(const RunConfig& config, const std::string& service, int rank, const GpuRoom& room) {
+  const ServicePlacement& placement = PlacementOf(config, service);
+  RankContext context;
+  context.service = service;
+  context.rank = rank;
+  context.world_size = placement.ranks();
+  context.device = "meta";
+  // Ranks on one host share memory; between hosts they use Gloo.
+  context.collective_backend = placement.collective_backend();
+  if (context.collective_backend == "auto" && config.cluster().num_nodes() > 1) context.collective_backend = "gloo";
+  context.device_memory_budget = placement.device_memory_budget();
+  context.host_memory_budget = placement.host_memory_budget();
+  const MetaStandsFor device(placement.device() == "cuda" ? at::kCUDA : at::kCPU);
+  return RunRank(config, context, room);
+}
+
+}  // namespace quartet

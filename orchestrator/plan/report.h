@@ -1,0 +1,22 @@
+// A plan as text for people; docs/memory.md explains it.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "orchestrator/plan/plan.h"
+#include "proto/run_config.pb.h"
+
+namespace quartet {
+
+// Memory by service and category, by GPU and host, and what goes over the links.
+std::string PrintPlan(const RunConfig& config, const Plan& plan);
+
+// The same for programs: one object, {"fits", "services": {name: {"ranks", "device", "host", "device_outside",
+// "host_outside"}}}, where "device" and "host" are peak bytes of one rank by category and "total".
+std::string PlanAsJson(const Plan& plan);
+
+// One line a suggestion.
+std::string PrintSuggestions(const std::vector<Suggestion>& suggestions);
+
+}  // namespace quartet
