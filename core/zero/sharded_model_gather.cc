@@ -44,6 +44,7 @@ void ShardedModel::Impl::StartGather(int group) {
   Pending gather;
   gather.group = group;
   if (refill[group].defined()) {
+    gather.is_refill = true;
     gather.buffer = std::exchange(refill[group], at::Tensor());
     RefillStorage(ledger, MemoryCategory::kGathered, gather.buffer);
   } else {
@@ -70,6 +71,7 @@ void ShardedModel::Impl::DropPending() noexcept {
     // The error that brought us here has the same cause and is on its way up already.
   }
   FreeStorage(pending->buffer);
+  if (pending->is_refill) refill[pending->group] = pending->buffer;  // a graph refers to it still
   pending.reset();
 }
 

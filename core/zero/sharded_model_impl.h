@@ -45,6 +45,7 @@ struct ShardedModel::Impl {
   struct Pending {
     int group;
     at::Tensor buffer;
+    bool is_refill = false;  // `buffer` was in `refill`
     std::unique_ptr<CollectiveWork> work;
   };
   std::optional<Pending> pending;
