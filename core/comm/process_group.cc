@@ -265,9 +265,9 @@ absl::StatusOr<std::unique_ptr<ProcessGroup>> MakeProcessGroup(KeyValueStore* st
     return absl::InvalidArgumentError(absl::StrCat("process group ", options.name, ": backend \"", options.backend,
                                                    "\" is not known; allowed: auto, gloo, shm"));
   }
-  if (options.backend != "auto" && options.device != "cpu") {
+  if (options.backend != "auto" && options.device == "cuda") {
     return absl::InvalidArgumentError(absl::StrCat("process group ", options.name, ": backend \"", options.backend,
-                                                   "\" is for device \"cpu\", not \"", options.device, "\""));
+                                                   "\" is for device \"cpu\"; ranks on device \"cuda\" use NCCL"));
   }
   if (!options.rank_names.empty() && options.rank_names.size() != static_cast<size_t>(options.size)) {
     return absl::InvalidArgumentError(absl::StrCat("process group ", options.name, ": ", options.rank_names.size(),

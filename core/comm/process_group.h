@@ -68,8 +68,8 @@ struct ProcessGroupOptions {
   // size, which meets no peers and needs no store: collectives return at once, leave what tensors hold as it is, and
   // are counted.
   std::string device = "cpu";
-  // Of device "cpu". "auto": shared memory where all ranks are on one host, else Gloo; "gloo" or "shm": that one. Sums
-  // are the same bits over both.
+  // Of device "cpu", or of the group that a dry one stands for. "auto": shared memory where all ranks are on one host,
+  // else Gloo; "gloo" or "shm": that one. Sums are the same bits over both.
   std::string backend = "auto";
   // Address that sockets are bound to.
   std::string host = "127.0.0.1";

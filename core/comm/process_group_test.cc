@@ -294,6 +294,9 @@ TEST(ProcessGroup, RefusesRanksAndDevicesThatCannotBe) {
   options.backend = "gloo";
   EXPECT_THAT(std::string(MakeProcessGroup(store.get(), options).status().message()),
               testing::HasSubstr("is for device \"cpu\""));
+  options.device = "meta";
+  options.rank = 1;
+  EXPECT_TRUE(MakeProcessGroup(nullptr, options).ok()) << "a dry group stands for one over Gloo";
 }
 
 // Local addresses of this process's listening TCP sockets, as /proc writes them (hexadecimal).

@@ -359,9 +359,11 @@ absl::StatusOr<RankUse> RunRankDry(const RunConfig& config, const std::string& s
   context.rank = rank;
   context.world_size = placement.ranks();
   context.device = "meta";
-  // Ranks on one host share memory; between hosts they use Gloo.
+  // Ranks on CPUs share memory on one host and use Gloo between hosts.
   context.collective_backend = placement.collective_backend();
-  if (context.collective_backend == "auto" && config.cluster().num_nodes() > 1) context.collective_backend = "gloo";
+  if (context.collective_backend == "auto" && placement.device() == "cpu" && config.cluster().num_nodes() > 1) {
+    context.collective_backend = "gloo";
+  }
   context.device_memory_budget = placement.device_memory_budget();
   context.host_memory_budget = placement.host_memory_budget();
   const MetaStandsFor device(placement.device() == "cuda" ? at::kCUDA : at::kCPU);
