@@ -11,8 +11,8 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
-#include <cmath>
 #include <exception>
+#include <functional>
 #include <mutex>
 #include <optional>
 #include <utility>
@@ -30,6 +30,7 @@
 #include "core/zero/catch_exceptions.h"
 #include "core/zero/sharded_model.h"
 #include "rollout/kv_cache.h"
+#include "rollout/rate_meter.h"
 #include "rollout/sampler.h"
 #include "rollout/sampling_params.h"
 #include "rollout/scheduler.h"
@@ -86,7 +87,10 @@ class Engine : public RolloutEngine {
                                                      "; one block of ", options_.block_size, " tokens takes ",
                                                      block_bytes, " bytes"));
     }
-    cache_.emplace(layout, config.num_hidden_layers, blocks, element_bytes, model_->options().device, ledger_);
+    make_cache_ = [=, this] {
+      cache_.emplace(layout, config.num_hidden_layers, blocks, element_bytes, model_->options().device, ledger_);
+    };
+    make_cache_();
     SchedulerOptions scheduler;
     scheduler.num_blocks = blocks;
     scheduler.block_size = options_.block_size;
@@ -147,6 +151,7 @@ class Engine : public RolloutEngine {
 
   absl::StatusOr<std::vector<EngineEvent>> Step() override {
     std::vector<EngineEvent> events;
+    QUARTET_CHECK(cache_.has_value()) << "a step of an engine that sleeps";
     try {
       const auto start = std::chrono::steady_clock::now();
       const at::NoGradGuard no_grad;
@@ -172,6 +177,20 @@ class Engine : public RolloutEngine {
     }
     UpdateStats();
     return events;
+  }
+
+  void Sleep() override {
+    scheduler_->PreemptAll();
+    cache_.reset();
+    UpdateStats();
+  }
+
+  absl::Status Wake() override {
+    if (cache_.has_value()) return absl::OkStatus();
+    return CatchExceptions("taking the KV cache again", *ledger_, [this] {
+      make_cache_();
+      return absl::OkStatus();
+    });
   }
 
   const std::vector<ParameterSpec>& tensors() const override { return tensors_; }
@@ -209,29 +228,6 @@ class Engine : public RolloutEngine {
   struct Draw {
     Sequence* sequence;
     int64_t row;
-  };
-
-  // Tokens a second of work, the past fading with a time constant of ten seconds.
-  class Meter {
-   public:
-    // The counters have these values after a step of `seconds`.
-    void Add(double seconds, int64_t prefill, int64_t generated) {
-      const double keep = std::exp(-seconds / 10);
-      seconds_ = seconds_ * keep + seconds;
-      prefill_ = prefill_ * keep + static_cast<double>(prefill - last_prefill_);
-      generated_ = generated_ * keep + static_cast<double>(generated - last_generated_);
-      last_prefill_ = prefill;
-      last_generated_ = generated;
-    }
-    double prefill_rate() const { return seconds_ > 0 ? prefill_ / seconds_ : 0; }
-    double generated_rate() const { return seconds_ > 0 ? generated_ / seconds_ : 0; }
-
-   private:
-    double seconds_ = 0;
-    double prefill_ = 0;
-    double generated_ = 0;
-    int64_t last_prefill_ = 0;
-    int64_t last_generated_ = 0;
   };
 
   void UpdateStats() {
@@ -425,7 +421,8 @@ class Engine : public RolloutEngine {
   const bool lockstep_;
   std::vector<ParameterSpec> tensors_;
   std::vector<int32_t> first_tensor_;  // of each group
-  std::optional<KvCache> cache_;
+  std::optional<KvCache> cache_;       // none while the engine sleeps
+  std::function<void()> make_cache_;
   std::optional<Scheduler> scheduler_;
   std::vector<Sampler> samplers_;  // one a thread
   std::atomic<uint64_t> version_ = 0;
@@ -433,7 +430,7 @@ class Engine : public RolloutEngine {
   int64_t steps_ = 0;
   int64_t prefill_tokens_ = 0;
   int64_t generated_tokens_ = 0;
-  Meter meter_;
+  RateMeter meter_;
   mutable std::mutex stats_mutex_;
   RolloutEngineStats stats_;  // guarded by stats_mutex_
 };

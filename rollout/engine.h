@@ -92,7 +92,7 @@ struct RolloutEngineStats {
   double generated_tokens_per_second = 0;
 };
 
-// Load, Add, Cancel, Step and Commit: one thread. The rest: any thread.
+// Load, Add, Cancel, Step, Sleep, Wake and Commit: one thread. The rest: any thread.
 class RolloutEngine {
  public:
   // `context.store` is where the ranks meet; `ledger` must outlive the engine. INVALID_ARGUMENT names the option, its
@@ -117,6 +117,12 @@ class RolloutEngine {
   // steps, also those that are idle. After an error nothing is left running; at stage 3 the process group is not to be
   // trusted then.
   virtual absl::StatusOr<std::vector<EngineEvent>> Step() = 0;
+
+  // Gives the cache's memory back. What runs waits, and will be computed again; no Step until Wake. Without effect
+  // where the engine sleeps already.
+  virtual void Sleep() = 0;
+  // Takes the memory again; RESOURCE_EXHAUSTED where it cannot be had, and the engine goes on sleeping.
+  virtual absl::Status Wake() = 0;
 
   // All tensors of the model, in the order of its parameter groups.
   virtual const std::vector<ParameterSpec>& tensors() const = 0;

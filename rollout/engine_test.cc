@@ -518,6 +518,35 @@ TEST(RolloutEngine, SequencesGoOnAcrossACommitAndSayWhichVersionMadeEachToken) {
   }
 }
 
+TEST(RolloutEngine, SleepsWithoutItsCacheAndThenGoesOnWithWhatItHadBegun) {
+  const json golden = GoldenOf("llama");
+  LoadedEngine engine(OptionsFor("llama"));
+  const int64_t cache = engine.ledger.current(MemoryCategory::kKvCache);
+  EXPECT_GT(cache, 0);
+  std::map<uint64_t, Results> results;
+  Add(*engine.engine, Greedy(golden["max_new_tokens"]), TasksOf(golden));
+  for (int step = 0; step < 5; ++step) Step(*engine.engine, &results);
+  engine->Sleep();
+  engine->Sleep();
+  EXPECT_EQ(engine.ledger.current(MemoryCategory::kKvCache), 0);
+  EXPECT_EQ(engine->stats().blocks_in_use, 0);
+  ASSERT_TRUE(engine->Wake().ok());
+  ASSERT_TRUE(engine->Wake().ok());
+  EXPECT_EQ(engine.ledger.current(MemoryCategory::kKvCache), cache);
+  while (!engine->idle()) Step(*engine.engine, &results);
+  ExpectGolden(golden, results[1]);
+}
+
+TEST(RolloutEngine, AnEngineThatCannotHaveItsMemoryAgainGoesOnSleeping) {
+  LoadedEngine engine(OptionsFor("llama"));
+  engine->Sleep();
+  engine.ledger.SetBudget(MemoryTier::kDevice, engine.ledger.total(MemoryTier::kDevice) + 1);
+  EXPECT_EQ(engine->Wake().code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_EQ(engine.ledger.current(MemoryCategory::kKvCache), 0);
+  engine.ledger.SetBudget(MemoryTier::kDevice, 0);
+  EXPECT_TRUE(engine->Wake().ok());
+}
+
 TEST(RolloutEngine, EndsAtStopTokensAndGoesOnBehindEndTokensWhenTold) {
   const json golden = GoldenOf("qwen2");
   LoadedEngine engine(OptionsFor("qwen2"));

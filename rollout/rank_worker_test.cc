@@ -43,6 +43,8 @@ class FakeEngine : public RolloutEngine {
     }
     return events;
   }
+  void Sleep() override {}
+  absl::Status Wake() override { return absl::OkStatus(); }
   const std::vector<ParameterSpec>& tensors() const override { return tensors_; }
   Dtype resident_dtype() const override { return Dtype::kF32; }
   std::unique_ptr<WeightStaging> NewStaging() override { return nullptr; }

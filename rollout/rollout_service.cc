@@ -48,6 +48,8 @@ namespace {
 constexpr char kPull[] = "rollout.pull";
 constexpr char kCommit[] = "rollout.commit";
 constexpr char kAbort[] = "rollout.abort";
+constexpr char kSleep[] = "rollout.sleep";
+constexpr char kWake[] = "rollout.wake";
 constexpr char kInfo[] = "rollout.info";
 
 constexpr char kWork[] = "rollout.work";
@@ -83,6 +85,16 @@ class RolloutService final : public RankService, private Rollout::Service {
                                                         AbortHere();
                                                         return absl::OkStatus();
                                                       });
+    RegisterTyped<Nothing, Nothing, SleepReply, Nothing>(
+        group, kSleep, RankGroup::Kind::kLocal, [this](const auto&, const auto&, auto* reply, auto*) {
+          const int64_t before = ledger_.current(MemoryCategory::kKvCache);
+          engine_->Sleep();
+          reply->set_bytes_released(before - ledger_.current(MemoryCategory::kKvCache));
+          return absl::OkStatus();
+        });
+    RegisterTyped<Nothing, Nothing, Nothing, Nothing>(
+        group, kWake, RankGroup::Kind::kLocal,
+        [this](const auto&, const auto&, auto*, auto*) { return engine_->Wake(); });
     RegisterTyped<Nothing, Nothing, RolloutRankInfo, Nothing>(group, kInfo, RankGroup::Kind::kConcurrent,
                                                               [this](const auto&, const auto&, auto* info, auto*) {
                                                                 *info = InfoHere();
@@ -128,16 +140,27 @@ class RolloutService final : public RankService, private Rollout::Service {
         return absl::InvalidArgumentError(
             absl::StrCat("mode is ", static_cast<int>(request->mode()), "; allowed: KEEP (1), ABORT (2), WAIT (3)"));
       }
+      const std::lock_guard lock(sleep_mutex_);
+      if (request->mode() == PauseRequest::WAIT) QUARTET_RETURN_IF_ERROR(CheckAwake());
       QUARTET_ASSIGN_OR_RETURN(const int64_t kept, dispatcher_.Pause(request->mode(), GoneOf(context)));
       reply->set_sequences_in_flight(kept);
       return absl::OkStatus();
     }));
   }
   grpc::Status Resume(grpc::ServerContext* context, const ResumeRequest* request, ResumeReply* reply) override {
-    return ToGrpc(Once("Resume", *request, reply, DeadlineOf(*context), [&] {
+    return ToGrpc(Once("Resume", *request, reply, DeadlineOf(*context), [&]() -> absl::Status {
+      const std::lock_guard lock(sleep_mutex_);
+      QUARTET_RETURN_IF_ERROR(CheckAwake());
       dispatcher_.Resume();
       return absl::OkStatus();
     }));
+  }
+  grpc::Status Sleep(grpc::ServerContext* context, const SleepRequest* request, SleepReply* reply) override {
+    return ToGrpc(Once("Sleep", *request, reply, DeadlineOf(*context), [&] { return DoSleep(context, reply); }));
+  }
+  grpc::Status WakeUp(grpc::ServerContext* context, const WakeUpRequest* request, WakeUpReply* reply) override {
+    return ToGrpc(
+        Once("WakeUp", *request, reply, DeadlineOf(*context), [&] { return DoWakeUp(DeadlineOf(*context)); }));
   }
   grpc::Status BeginUpdate(grpc::ServerContext* context, const BeginUpdateRequest* request,
                            BeginUpdateReply* reply) override {
@@ -243,6 +266,7 @@ class RolloutService final : public RankService, private Rollout::Service {
     metrics["rollout/running"] = static_cast<double>(sum.running());
     metrics["rollout/waiting"] = static_cast<double>(sum.waiting());
     metrics["rollout/paused"] = dispatcher_.paused() ? 1 : 0;
+    metrics["rollout/asleep"] = asleep_ ? 1 : 0;
     metrics["rollout/kv_cache_usage"] = share(sum.blocks_in_use(), sum.blocks());
     metrics["rollout/prefix_cache_hit_rate"] = share(sum.cached_tokens(), sum.admitted_tokens());
     metrics["rollout/preemptions"] = static_cast<double>(sum.preemptions());
@@ -355,6 +379,43 @@ class RolloutService final : public RankService, private Rollout::Service {
     reply->set_policy_version(version);
     QUARTET_LOG(kInfo) << "weights are version " << version << " now";
     return absl::OkStatus();
+  }
+
+  absl::Status CheckAwake() const {
+    if (!asleep_) return absl::OkStatus();
+    return absl::FailedPreconditionError("the rollout sleeps, without its KV cache; WakeUp comes first");
+  }
+
+  absl::Status DoSleep(grpc::ServerContext* context, SleepReply* reply) {
+    const std::lock_guard lock(sleep_mutex_);
+    QUARTET_RETURN_IF_ERROR(dispatcher_.Pause(PauseRequest::KEEP, GoneOf(context)).status());
+    asleep_ = true;
+    QUARTET_ASSIGN_OR_RETURN(const std::vector<RankOutput> outputs,
+                             group_.Run(kSleep, ForAll(Nothing()), DeadlineOf(*context)));
+    uint64_t released = 0;
+    for (const RankOutput& output : outputs) {
+      SleepReply rank;
+      if (!rank.ParseFromString(output.summary)) return absl::InternalError("unreadable SleepReply");
+      released += rank.bytes_released();
+    }
+    reply->set_bytes_released(released);
+    return absl::OkStatus();
+  }
+
+  absl::Status DoWakeUp(absl::Time deadline) {
+    const std::lock_guard lock(sleep_mutex_);
+    if (!asleep_) return absl::OkStatus();
+    absl::Status woken = group_.Run(kWake, ForAll(Nothing()), deadline).status();
+    if (woken.ok()) {
+      asleep_ = false;
+      return woken;
+    }
+    // Those that have their memory give it back; the call's own deadline may have passed.
+    if (const absl::Status slept = group_.Run(kSleep, ForAll(Nothing()), absl::Now() + absl::Seconds(30)).status();
+        !slept.ok()) {
+      QUARTET_LOG(kWarning) << "cannot go on sleeping: " << slept.ToString();
+    }
+    return woken;
   }
 
   absl::Status DropStaged(absl::Time deadline) {
@@ -520,6 +581,10 @@ class RolloutService final : public RankService, private Rollout::Service {
   // The leader: one update call at a time.
   std::mutex update_mutex_;
   uint64_t verified_version_ = 0;  // staged on all ranks; 0: none
+
+  // The leader: one of Pause, Resume, Sleep and WakeUp at a time.
+  std::mutex sleep_mutex_;
+  std::atomic<bool> asleep_ = false;
 
   // This rank.
   std::mutex staging_mutex_;

@@ -172,6 +172,22 @@ class Service {
     ResumeReply reply;
     return stub_->Resume(&context, request, &reply);
   }
+  grpc::Status Sleep(uint64_t* bytes_released) {
+    grpc::ClientContext context;
+    SleepRequest request;
+    *request.mutable_identity() = NextIdentity();
+    SleepReply reply;
+    const grpc::Status status = stub_->Sleep(&context, request, &reply);
+    *bytes_released = reply.bytes_released();
+    return status;
+  }
+  grpc::Status WakeUp() {
+    grpc::ClientContext context;
+    WakeUpRequest request;
+    *request.mutable_identity() = NextIdentity();
+    WakeUpReply reply;
+    return stub_->WakeUp(&context, request, &reply);
+  }
   double Metric(const std::string& name) { return Info().metrics().at("rollout/" + name); }
   // Until the metric has that value.
   void Await(const std::string& name, double value) {
@@ -372,6 +388,42 @@ TEST_P(RolloutServiceTest, SequencesThatAPauseKeepsGoOnUnderNewWeights) {
   }
   EXPECT_GT(both, 0);
   EXPECT_EQ(service_.Metric("paused"), 0);
+}
+
+TEST_P(RolloutServiceTest, SleepsWithoutItsCacheAndGoesOnAfterwards) {
+  const auto expected = service_.Ids(0);
+  const auto cache_bytes = [&] {
+    int64_t bytes = 0;
+    const ServiceInfo info = service_.Info();
+    for (const RankInfo& rank : info.ranks()) {
+      for (const MemoryUse& use : rank.memory()) bytes += use.category() == "kv_cache" ? use.current_bytes() : 0;
+    }
+    return bytes;
+  };
+  const int64_t whole = cache_bytes();
+  auto call = service_.Stream(LongHeader(5, 15, 80), SomePrompts());
+  while (service_.Metric("running") == 0) {
+  }
+  uint64_t released = 0;
+  ASSERT_TRUE(service_.Sleep(&released).ok());
+  EXPECT_EQ(static_cast<int64_t>(released), whole);
+  EXPECT_EQ(cache_bytes(), 0);
+  EXPECT_EQ(service_.Metric("asleep"), 1);
+  EXPECT_EQ(service_.Resume().error_code(), grpc::StatusCode::FAILED_PRECONDITION);
+  EXPECT_EQ(service_.Pause(PauseRequest::WAIT).error_code(), grpc::StatusCode::FAILED_PRECONDITION);
+  // Weights can be updated meanwhile.
+  const auto publisher = Publish(4, /*negate=*/false);
+  ASSERT_TRUE(service_.Begin(publisher->manifest()).ok());
+  ASSERT_TRUE(service_.Commit(4).ok());
+  ASSERT_TRUE(service_.WakeUp().ok());
+  ASSERT_TRUE(service_.WakeUp().ok());
+  EXPECT_EQ(cache_bytes(), whole);
+  EXPECT_EQ(service_.Metric("paused"), 1);
+  ASSERT_TRUE(service_.Resume().ok());
+  Answers answers;
+  ASSERT_TRUE(call.ReadAll(&answers).ok());
+  EXPECT_EQ(answers.size(), 75u);
+  EXPECT_EQ(service_.Ids(4), expected);
 }
 
 TEST_P(RolloutServiceTest, APauseCanEndOrAwaitWhatIsInFlight) {

@@ -181,6 +181,13 @@ void Scheduler::FlushPrefixes() {
   for (const auto& sequence : running_) sequence->publishes = false;
 }
 
+void Scheduler::PreemptAll() {
+  // From the back, so that they wait in the order in which they ran.
+  while (!running_.empty()) Preempt(running_.size() - 1);
+  FlushPrefixes();
+  QUARTET_CHECK(blocks_in_use() == 0) << blocks_in_use() << " blocks are lost";
+}
+
 // Gives the sequence blocks for its first `tokens` tokens, or none at all.
 bool Scheduler::Grow(Sequence* sequence, int64_t tokens) {
   const int64_t wanted = (tokens + options_.block_size - 1) / options_.block_size;

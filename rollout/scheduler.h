@@ -113,6 +113,9 @@ class Scheduler {
   // The model's weights are others now. What runs goes on with its keys and values; nobody else finds them.
   void FlushPrefixes();
 
+  // Everything that runs waits again and will be computed anew; no block is in use or found any more.
+  void PreemptAll();
+
   int64_t running() const { return static_cast<int64_t>(running_.size()); }
   int64_t waiting() const { return waiting_; }
   int64_t blocks_in_use() const { return pool_.size() - pool_.free(); }

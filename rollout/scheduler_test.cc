@@ -251,6 +251,22 @@ TEST(Scheduler, ACancelledCallsBlocksAreFreeAtOnce) {
   EXPECT_EQ(player.scheduler().blocks_in_use(), 0);
 }
 
+TEST(Scheduler, GivesAllBlocksBackAndComputesEverythingAgain) {
+  Player player(SmallOptions(), 9);
+  player.Add(PromptOf(21), 3);
+  player.Add(PromptOf(13, 1), 2);
+  player.Step();
+  player.Step();
+  player.scheduler().PreemptAll();
+  EXPECT_EQ(player.scheduler().blocks_in_use(), 0);
+  EXPECT_EQ(player.scheduler().running(), 0);
+  const int64_t computed = player.computed_tokens();
+  player.PlayToTheEnd();
+  EXPECT_EQ(player.finished().size(), 5u);
+  // The prompts at least.
+  EXPECT_GE(player.computed_tokens() - computed, 21 + 13);
+}
+
 TEST(Scheduler, PreemptsWhenBlocksRunOutAndStillFinishesEverything) {
   SchedulerOptions options = SmallOptions();
   options.num_blocks = 10;
@@ -296,6 +312,8 @@ TEST(Scheduler, KeepsItsPromisesInThousandsOfRandomSteps) {
         expected -= player.Cancel(1 + random() % call);
       } else if (dice == 4) {
         player.NewWeights();
+      } else if (dice == 5 && random() % 3 == 0) {
+        player.scheduler().PreemptAll();
       } else if (!player.scheduler().idle()) {
         ASSERT_NO_FATAL_FAILURE(player.Step());
       }
