@@ -24,7 +24,7 @@ constexpr int64_t kMaxRecordBytes = 1 << 20;
 
 std::string Hex(uint64_t value) { return absl::StrFormat("%016x", value); }
 
-nlohmann::ordered_json StateJson(const CheckpointRecord::State& state) {
+nlohmann::ordered_json StateJson(const SavedTrainer& state) {
   return {{"manifest_hash", Hex(state.manifest_hash)}, {"optimizer_steps", state.optimizer_steps}};
 }
 
@@ -44,7 +44,7 @@ bool ReadHash(const nlohmann::json& object, const char* name, uint64_t* value) {
          absl::SimpleHexAtoi(found->get_ref<const std::string&>(), value);
 }
 
-bool ReadState(const nlohmann::json& object, const char* name, std::optional<CheckpointRecord::State>* state) {
+bool ReadState(const nlohmann::json& object, const char* name, std::optional<SavedTrainer>* state) {
   const auto found = object.find(name);
   if (found == object.end()) return true;
   state->emplace();
@@ -53,7 +53,7 @@ bool ReadState(const nlohmann::json& object, const char* name, std::optional<Che
 }
 
 // The training state in `folder` is the one that was saved together with the record.
-absl::Status CheckState(const std::string& folder, const CheckpointRecord::State& expected) {
+absl::Status CheckState(const std::string& folder, const SavedTrainer& expected) {
   QUARTET_ASSIGN_OR_RETURN(const std::unique_ptr<StateReader> state, StateReader::Open(folder));
   if (state->manifest_hash() == expected.manifest_hash) return absl::OkStatus();
   return absl::DataLossError(absl::StrCat(folder, "/", kStateManifestName, ": is not the one that ", kRecordName,

@@ -10,6 +10,11 @@
 
 namespace quartet {
 
+struct SavedTrainer {
+  uint64_t manifest_hash = 0;  // of <name>_state/manifest.json
+  int64_t optimizer_steps = 0;
+};
+
 // Written last, when everything that it names is on disk: policy and critic of one step, and what the loop itself needs
 // to go on after it.
 struct CheckpointRecord {
@@ -20,12 +25,8 @@ struct CheckpointRecord {
   int64_t rollout_batch_size = 0;
   uint64_t prompts_hash = 0;
 
-  struct State {
-    uint64_t manifest_hash = 0;  // of <name>_state/manifest.json
-    int64_t optimizer_steps = 0;
-  };
   // Absent where the checkpoint has no training states: it cannot be continued then.
-  std::optional<State> policy, critic;
+  std::optional<SavedTrainer> policy, critic;
 };
 
 // "step_N"

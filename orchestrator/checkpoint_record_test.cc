@@ -30,7 +30,7 @@ class CheckpointRecordTest : public ::testing::Test {
     fs::create_symlink("step_4", scratch_.path() + "/checkpoints/latest");
   }
 
-  CheckpointRecord::State WriteState(const std::string& name, int64_t steps) {
+  SavedTrainer WriteState(const std::string& name, int64_t steps) {
     fs::create_directories(folder_ + "/" + name);
     StateManifest manifest;
     manifest.optimizer_steps = steps;

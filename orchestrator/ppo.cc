@@ -518,8 +518,8 @@ absl::Status PpoLoop::Save(int64_t steps_done) {
   record.rollout_batch_size = config_.rollout().rollout_batch_size();
   record.prompts_hash = HashPrompts(run_.prompts);
   if (save_optimizer) {
-    record.policy = CheckpointRecord::State{policy.state_hash(), policy_applied_};
-    record.critic = CheckpointRecord::State{critic.state_hash(), critic_applied_};
+    record.policy = SavedTrainer{policy.state_hash(), policy_applied_};
+    record.critic = SavedTrainer{critic.state_hash(), critic_applied_};
   }
   QUARTET_RETURN_IF_ERROR(WriteCheckpointRecord(root + id, record));
   QUARTET_RETURN_IF_ERROR(run_.folder.PointLatestAt(id));

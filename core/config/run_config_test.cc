@@ -145,6 +145,19 @@ TEST(RunConfig, RefusesWhatCannotHaveAnEffect) {
               {"services.rollout.host_memory_budget has no effect", "device_memory_budget"});
   ExpectError({"services.critic_trainer.host_memory_budget=5"},
               {"services.critic_trainer.host_memory_budget has no effect"});
+  ExpectError({"train.max_ckpt_num=5"}, {"max_ckpt_num has no effect", "train.save_steps"});
+  ExpectError({"train.load_checkpoint=true"}, {"run_dir is not set", "train.load_checkpoint"});
+}
+
+TEST(RunConfig, SavesWhatARunNeedsToGoOnWhereItSavesAtAll) {
+  const auto saves = [](const Strings& overrides) {
+    return LoadRunConfig("", overrides, "").value().train().save_optimizer();
+  };
+  EXPECT_FALSE(saves({}));
+  EXPECT_TRUE(saves({"train.save_steps=10"}));
+  EXPECT_FALSE(saves({"train.save_steps=10", "train.save_optimizer=false"}));
+  EXPECT_TRUE(saves({"train.save_optimizer=true"}));
+  EXPECT_EQ(LoadRunConfig("", {}, "").value().train().max_ckpt_num(), 3);
 }
 
 TEST(RunConfig, AcceptsTheNeighboursOfWhatItRefuses) {
@@ -180,6 +193,9 @@ TEST(RunConfig, MakesPathsAbsolute) {
   EXPECT_EQ(c.rollout().pretrain(), "/base/x/models/a");
   EXPECT_EQ(c.run_dir(), "/base/x/out");
   EXPECT_EQ(c.reward().source(0).model(), "/base/rm");
+  c = LoadRunConfig("", {"actor.load_checkpoint=a_state", "critic.load_checkpoint=/c"}, "/base/x").value();
+  EXPECT_EQ(c.actor().load_checkpoint(), "/base/x/a_state");
+  EXPECT_EQ(c.critic().load_checkpoint(), "/c");
 }
 
 TEST(RunConfig, AsksEachProgramOnlyForWhatItNeeds) {
@@ -195,6 +211,9 @@ TEST(RunConfig, AsksEachProgramOnlyForWhatItNeeds) {
   EXPECT_EQ(missing({"algorithm.kl.init_kl_coef=0", "reward.source.0.rule=number"}, Program::kScorer), "");
   EXPECT_NE(missing({"algorithm.kl.init_kl_coef=0"}, Program::kScorer).find("reward.source"), std::string::npos);
   EXPECT_NE(missing({"actor.pretrain=/m"}, Program::kSft).find("sft.data"), std::string::npos);
+  EXPECT_NE(missing({"actor.pretrain=/m", "run_dir=/r", "train.load_checkpoint=true"}, Program::kSft)
+                .find("train.load_checkpoint has no effect"),
+            std::string::npos);
   const Strings ppo = {"actor.pretrain=/m", "critic.pretrain=/m", "reward.source.0.rule=number"};
   EXPECT_NE(missing(ppo, Program::kPpo).find("data.prompt_data"), std::string::npos);
   Strings complete = ppo;

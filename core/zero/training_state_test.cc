@@ -200,6 +200,50 @@ TEST_F(TrainingState, IsWrittenOnceAndReadOnceOverAllRanks) {
   }
 }
 
+// A number of KiB in /proc/self/status, in bytes.
+int64_t ProcessBytes(const std::string& field) {
+  std::ifstream file("/proc/self/status");
+  for (std::string line; std::getline(file, line);) {
+    if (line.starts_with(field + ":")) return std::stoll(line.substr(field.size() + 1)) * 1024;
+  }
+  return -1;
+}
+
+// All ranks live in this process; none may hold more than a little beside its shard while it saves or loads.
+TEST_F(TrainingState, StreamsStraightFromTheShardsAndIntoThem) {
+  ModelConfig config = SmallConfig();
+  config.vocab_size = 4096;
+  config.hidden_size = 768;
+  config.head_dim = 192;
+  config.intermediate_size = 768;
+  ASSERT_TRUE(WriteRandomModel(config, HeadKind::kVocabulary, 7, Dtype::kBF16, Path("larger")).ok());
+  constexpr int kRanks = 2;
+  constexpr int64_t kBesideTheShard = 5 << 20;
+  OnRanks(
+      {.ranks = kRanks},
+      [&](TrainableModel& model, ProcessGroup& group) {
+        ASSERT_GT(12 * model.model().layout().numel() / kRanks, 8 * kRanks * kBesideTheShard);
+        Train(model, 1);  // touches all memory
+        const auto growth_of = [&](const std::function<void()>& work) {
+          int64_t before = 0;
+          group.Barrier();
+          if (group.rank() == 0) {
+            before = ProcessBytes("VmRSS");
+            EXPECT_TRUE((std::ofstream("/proc/self/clear_refs") << 5).flush()) << "cannot reset the peak";
+          }
+          group.Barrier();
+          work();
+          group.Barrier();
+          return group.rank() == 0 ? ProcessBytes("VmHWM") - before : 0;
+        };
+        EXPECT_LE(growth_of([&] { ASSERT_TRUE(SaveTrainingState(model, Path("state")).ok()); }),
+                  kRanks * kBesideTheShard);
+        EXPECT_LE(growth_of([&] { ASSERT_TRUE(LoadTrainingState(model, Path("state")).ok()); }),
+                  kRanks * kBesideTheShard);
+      },
+      "larger");
+}
+
 // An error of one rank is all ranks' error; nothing is left, and the next save works.
 void ExpectFailureAndRecovery(TrainableModel& model, ProcessGroup& group, const std::string& folder,
                               absl::StatusCode code, const std::string& message, const std::function<void()>& repair) {
