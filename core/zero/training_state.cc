@@ -10,7 +10,6 @@
 #include <exception>
 #include <filesystem>
 #include <memory>
-#include <new>
 #include <utility>
 #include <vector>
 
@@ -20,6 +19,7 @@
 #include "core/base/files.h"
 #include "core/base/status_macros.h"
 #include "core/comm/agreement.h"
+#include "core/zero/catch_exceptions.h"
 #include "core/zero/flat_layout.h"
 #include "core/zero/state_folder.h"
 
@@ -30,18 +30,6 @@ namespace fs = std::filesystem;
 
 // What is copied at a time between a file and memory that is not the host's.
 constexpr int64_t kBounceElements = 1 << 20;
-
-// Runs `work`; what it throws is its error.
-template <typename Work>
-absl::Status Catch(const std::string& what, Work&& work) {
-  try {
-    return std::forward<Work>(work)();
-  } catch (const std::bad_alloc&) {
-    return absl::ResourceExhaustedError(absl::StrCat(what, ": out of memory"));
-  } catch (const std::exception& error) {
-    return absl::InternalError(absl::StrCat(what, ": ", error.what()));
-  }
-}
 
 Dtype DtypeOf(const at::Tensor& tensor) { return tensor.scalar_type() == at::kDouble ? Dtype::kF64 : Dtype::kF32; }
 
@@ -272,6 +260,7 @@ absl::StatusOr<SavedState> SaveTrainingState(TrainableModel& model, const std::s
   ProcessGroup& group = model.model().process_group();
   const at::Device device = model.model().options().device;
   const std::string folder = fs::path(target).lexically_normal().string();
+  const Ledger& ledger = model.model().ledger();
   const std::string what = absl::StrCat("saving ", folder);
   const std::string temporary = folder + ".partial";
   const bool first = group.rank() == 0;
@@ -289,11 +278,13 @@ absl::StatusOr<SavedState> SaveTrainingState(TrainableModel& model, const std::s
   };
   try {
     QUARTET_RETURN_IF_ERROR(AgreeOnStatus(
-        group, first ? Catch(what, [&] { return MakeTemporary(folder, temporary); }) : absl::OkStatus(), device));
+        group,
+        first ? CatchExceptions(what, ledger, [&] { return MakeTemporary(folder, temporary); }) : absl::OkStatus(),
+        device));
     const Partition partition(model);
     StateManifest manifest = Describe(model, partition);
     StateFile& own = manifest.files[group.rank()];
-    QUARTET_RETURN_IF_ERROR(agree(Catch(what, [&] {
+    QUARTET_RETURN_IF_ERROR(agree(CatchExceptions(what, ledger, [&] {
       return WritePart(model, partition.PiecesOf(group.rank()), temporary, manifest, group.rank(), &own);
     })));
 
@@ -321,7 +312,8 @@ absl::StatusOr<SavedState> SaveTrainingState(TrainableModel& model, const std::s
     }
     std::vector<uint64_t> hash(1);
     QUARTET_RETURN_IF_ERROR(
-        agree(first ? Catch(what, [&] { return Publish(temporary, folder, manifest, &hash[0]); }) : absl::OkStatus()));
+        agree(first ? CatchExceptions(what, ledger, [&] { return Publish(temporary, folder, manifest, &hash[0]); })
+                    : absl::OkStatus()));
     SumOverRanks(group, device, &hash);
     saved.manifest_hash = hash[0];
     return saved;
@@ -335,20 +327,21 @@ absl::Status LoadTrainingState(TrainableModel& model, const std::string& folder)
   at::NoGradGuard no_grad;
   ProcessGroup& group = model.model().process_group();
   const at::Device device = model.model().options().device;
+  const Ledger& ledger = model.model().ledger();
   const std::string what = absl::StrCat("loading ", folder);
   try {
     const Partition partition(model);
     std::unique_ptr<StateReader> reader;
-    QUARTET_RETURN_IF_ERROR(AgreeOnStatus(group,
-                                          Catch(what,
-                                                [&]() -> absl::Status {
-                                                  QUARTET_ASSIGN_OR_RETURN(reader, StateReader::Open(folder));
-                                                  return CheckFits(model, folder, *reader);
-                                                }),
-                                          device));
+    const absl::Status opened = CatchExceptions(what, ledger, [&]() -> absl::Status {
+      QUARTET_ASSIGN_OR_RETURN(reader, StateReader::Open(folder));
+      return CheckFits(model, folder, *reader);
+    });
+    QUARTET_RETURN_IF_ERROR(AgreeOnStatus(group, opened, device));
     QUARTET_RETURN_IF_ERROR(CheckSameManifest(group, device, folder, reader->manifest_hash()));
     QUARTET_RETURN_IF_ERROR(AgreeOnStatus(
-        group, Catch(what, [&] { return ReadPieces(model, partition.PiecesOf(group.rank()), *reader); }), device));
+        group,
+        CatchExceptions(what, ledger, [&] { return ReadPieces(model, partition.PiecesOf(group.rank()), *reader); }),
+        device));
     std::vector<uint64_t> sums = reader->sums();
     SumOverRanks(group, device, &sums);
     std::vector<int> kinds;
