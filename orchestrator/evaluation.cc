@@ -41,6 +41,7 @@ absl::StatusOr<EvaluationResult> Evaluate(const RunConfig& config, const Evaluat
   sampling->set_top_p(1);
   sampling->set_top_k(-1);
   sampling->set_max_new_tokens(config.rollout().generate_max_len());
+  sampling->set_min_tokens(config.rollout().min_tokens());
   *sampling->mutable_stop_token_ids() = config.rollout().stop_token_ids();
   sampling->set_seed(config.seed());
   sampling->set_n_samples(1);

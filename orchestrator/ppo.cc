@@ -332,6 +332,7 @@ absl::StatusOr<std::vector<Experience>> PpoLoop::Generate(int64_t step) {
   sampling->set_top_p(rollout.top_p());
   sampling->set_top_k(rollout.top_k());
   sampling->set_max_new_tokens(rollout.generate_max_len());
+  sampling->set_min_tokens(rollout.min_tokens());
   *sampling->mutable_stop_token_ids() = rollout.stop_token_ids();
   sampling->set_seed(Random::Of({config_.seed(), kGeneratePurpose, static_cast<uint64_t>(step)}).Next());
   sampling->set_n_samples(static_cast<int32_t>(samples));

@@ -125,6 +125,16 @@ TEST_F(PpoTest, DemandsTheVersionThatTheStepBeforeTrained) {
   EXPECT_EQ(seeds.size(), 3) << "every step draws other noise";
 }
 
+TEST_F(PpoTest, AsksForAnswersOfTheLengthsThatAreAllowed) {
+  RunConfig config = services_.MakeConfig(scratch_.path(), 1);
+  config.mutable_rollout()->set_min_tokens(2);
+  ASSERT_TRUE(Run(config).ok());
+  ASSERT_EQ(services_.generations().size(), 1);
+  const SamplingParams& sampling = services_.generations().front().sampling();
+  EXPECT_EQ(sampling.min_tokens(), 2);
+  EXPECT_EQ(sampling.max_new_tokens(), 5);
+}
+
 TEST_F(PpoTest, NumbersTheCallsThatChangeState) {
   ASSERT_TRUE(Run(services_.MakeConfig(scratch_.path(), 2)).ok());
   for (const char* service : {"rollout", "policy_trainer", "critic_trainer"}) {

@@ -297,6 +297,7 @@ absl::Status CheckRollout(const RolloutConfig& r) {
                absl::StrCat("at most ", std::numeric_limits<int32_t>::max()));
   }
   QUARTET_RETURN_IF_ERROR(Integer("rollout.generate_max_len", r.generate_max_len(), 1, kMaxTokens));
+  QUARTET_RETURN_IF_ERROR(Integer("rollout.min_tokens", r.min_tokens(), 0, r.generate_max_len()));
   if (!(r.temperature() >= kGreedyTemperature) || !std::isfinite(r.temperature())) {
     return Bad(
         "rollout.temperature", absl::StrCat(r.temperature()),

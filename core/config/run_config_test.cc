@@ -117,6 +117,7 @@ TEST(RunConfig, RefusesValuesOutOfRange) {
   ExpectError({"actor.zero_stage=1"}, {"actor.zero_stage", "0, 2, 3"});
   ExpectError({"actor.learning_rate=0"}, {"actor.learning_rate", "allow_zero_learning_rate"});
   ExpectError({"actor.adam_beta2=1"}, {"actor.adam_beta2"});
+  ExpectError({"rollout.generate_max_len=8", "rollout.min_tokens=9"}, {"rollout.min_tokens", "9", "0 to 8"});
   ExpectError({"algorithm.reward_clip_min=3", "algorithm.reward_clip_max=2"}, {"reward_clip_min", "3", "2"});
   ExpectError({"data.label_extract=regex"}, {"data.label_extract", "after_####"});
   ExpectError({"services.scorer.listen=localhost"}, {"services.scorer.listen", "host:port"});
