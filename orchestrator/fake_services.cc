@@ -174,6 +174,7 @@ class FakeServices::PolicyTrainerService : public PolicyTrainer::Service {
     reply->set_tokens(1000);
     reply->set_micro_batches(3);
     reply->set_balance(0.5);
+    fake_->spoil_policy_update(reply);
     return grpc::Status::OK;
   }
   grpc::Status Publish(grpc::ServerContext*, const PublishRequest* request, PublishReply* reply) override {
@@ -222,6 +223,7 @@ class FakeServices::CriticTrainerService : public CriticTrainer::Service {
     reply->set_tokens(2000);
     reply->set_micro_batches(4);
     reply->set_balance(0.75);
+    fake_->spoil_critic_update(reply);
     return grpc::Status::OK;
   }
   grpc::Status SaveCheckpoint(grpc::ServerContext*, const SaveCheckpointRequest* request,

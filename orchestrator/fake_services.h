@@ -76,6 +76,8 @@ class FakeServices {
   SpoilReply<GeneratedSequence> spoil_generated;
   SpoilReply<TokenValues> spoil_values;
   SpoilReply<ServiceInfo> spoil_info;
+  SpoilReply<PolicyUpdateReply> spoil_policy_update;
+  SpoilReply<CriticUpdateReply> spoil_critic_update;
 
   // "<service>.<call>" in the order in which calls began.
   std::vector<std::string> calls();

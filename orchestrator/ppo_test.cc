@@ -7,11 +7,14 @@
 #include <algorithm>
 #include <filesystem>
 #include <future>
+#include <map>
 #include <mutex>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <set>
 #include <thread>
+#include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
@@ -20,6 +23,7 @@
 #include "core/config/run_config.h"
 #include "core/service/protocol_version.h"
 #include "orchestrator/fake_services.h"
+#include "orchestrator/tensorboard_reader.h"
 
 namespace quartet {
 namespace {
@@ -260,6 +264,59 @@ TEST_F(PpoTest, WritesMetricsSamplesAndHeldOutProblems) {
   EXPECT_TRUE(std::filesystem::exists(scratch_.path() + "/run/checkpoints/step_2/policy"));
   EXPECT_EQ(std::filesystem::read_symlink(scratch_.path() + "/run/checkpoints/latest"), "step_3");
   EXPECT_EQ(summary->checkpoint, "checkpoints/step_3/policy");
+}
+
+TEST_F(PpoTest, CountsTheOptimizerStepsThatWereSkipped) {
+  RunConfig config = services_.MakeConfig(scratch_.path(), 2);
+  config.mutable_train()->set_train_batch_size(4);
+  config.mutable_algorithm()->set_max_epochs(2);
+  // Of the four optimizer steps of each PPO step, in the first the policy skips two and the critic one.
+  int policy_updates = 0, critic_updates = 0;
+  services_.spoil_policy_update = [&policy_updates](PolicyUpdateReply* reply) {
+    const int update = ++policy_updates;
+    if (update != 2 && update != 3) return;
+    reply->set_skipped(true);
+    reply->set_grad_norm(INFINITY);
+  };
+  services_.spoil_critic_update = [&critic_updates](CriticUpdateReply* reply) {
+    if (++critic_updates != 1) return;
+    reply->set_skipped(true);
+    reply->set_loss(NAN);
+  };
+  const absl::StatusOr<PpoSummary> summary = Run(config);
+  ASSERT_TRUE(summary.ok()) << summary.status();
+
+  const auto metrics = Lines("run/metrics.jsonl");
+  ASSERT_EQ(metrics.size(), 2);
+  EXPECT_EQ(metrics[0]["policy/skipped"], 2);
+  EXPECT_EQ(metrics[0]["critic/skipped"], 1);
+  EXPECT_EQ(metrics[1]["policy/skipped"], 0);
+  EXPECT_EQ(metrics[1]["critic/skipped"], 0);
+
+  std::vector<std::pair<float, float>> shown;  // by TensorBoard, a step: of the policy and of the critic
+  for (const auto& entry : std::filesystem::directory_iterator(scratch_.path() + "/run")) {
+    const std::string name = entry.path().filename();
+    if (name.find("tfevents") == std::string::npos) continue;
+    const auto events = ReadTensorBoardEvents(scratch_.Read("run/" + name));
+    ASSERT_TRUE(events.ok()) << events.status();
+    for (const TensorBoardEvent& event : *events) {
+      std::map<std::string, float> scalars;
+      for (const auto& value : event.summary().value()) scalars[value.tag()] = value.simple_value();
+      if (scalars.empty()) continue;
+      ASSERT_TRUE(scalars.count("policy/skipped") == 1 && scalars.count("critic/skipped") == 1);
+      shown.emplace_back(scalars["policy/skipped"], scalars["critic/skipped"]);
+    }
+  }
+  EXPECT_EQ(shown, (std::vector<std::pair<float, float>>{{2, 1}, {0, 0}}));
+}
+
+TEST_F(PpoTest, EndsAfterThreeSkippedOptimizerStepsInARow) {
+  services_.spoil_critic_update = [](CriticUpdateReply* reply) { reply->set_skipped(true); };
+  const absl::Status status = Run(services_.MakeConfig(scratch_.path(), 5)).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(std::string(status.message()),
+              AllOf(HasSubstr("critic was not finite 3 optimizer steps in a row"), HasSubstr("critic.learning_rate")));
+  EXPECT_EQ(Lines("run/metrics.jsonl").size(), 2);
 }
 
 TEST_F(PpoTest, SavesPolicyAndCriticTogetherAndKeepsTheNewest) {
