@@ -1,0 +1,79 @@
+// docs/memory.md shows plans: below each command that it gives stands what the command prints.
+//
+// `bazel run //orchestrator/plan:docs_test` writes them anew.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <string>
+#include <vector>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
+
+namespace quartet {
+namespace {
+
+constexpr char kDocument[] = "docs/memory.md";
+constexpr char kCommand[] = "`./bazelw run //orchestrator:plan -- --config=examples/";
+
+std::string Read(const std::string& path) {
+  std::ifstream file(path);
+  return std::string((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
+}
+
+struct Printed {
+  std::string text;
+  int exit_code = -1;
+};
+
+Printed RunPlan(const std::string& arguments) {
+  Printed printed;
+  std::FILE* output = popen(absl::StrCat("orchestrator/plan/plan ", arguments).c_str(), "r");
+  if (output == nullptr) return printed;
+  char buffer[4096];
+  for (size_t n; (n = std::fread(buffer, 1, sizeof buffer, output)) > 0;) printed.text.append(buffer, n);
+  const int status = pclose(output);
+  printed.exit_code = WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+  return printed;
+}
+
+TEST(MemoryDocument, ShowsWhatThePlannerPrints) {
+  unsetenv("BUILD_WORKING_DIRECTORY");  // the examples are those beside this test
+  const std::string before = Read(kDocument);
+  const std::vector<std::string> lines = absl::StrSplit(before, '\n');
+  std::vector<std::string> rewritten;
+  std::string commands;
+  for (size_t i = 0; i < lines.size(); ++i) {
+    rewritten.push_back(lines[i]);
+    if (!absl::StartsWith(lines[i], kCommand)) continue;
+    ASSERT_TRUE(absl::EndsWith(lines[i], "`") && i + 2 < lines.size() && lines[i + 1].empty() && lines[i + 2] == "```")
+        << "below \"" << lines[i] << "\" no printed plan begins";
+    absl::StrAppend(&commands, lines[i], "\n");
+    const size_t begin = lines[i].find("--config=");
+    const Printed printed = RunPlan(lines[i].substr(begin, lines[i].size() - 1 - begin));
+    EXPECT_TRUE(printed.exit_code == 0 || printed.exit_code == 3) << lines[i] << " ends with " << printed.exit_code;
+    std::string shown;
+    for (i += 3; i < lines.size() && lines[i] != "```"; ++i) absl::StrAppend(&shown, lines[i], "\n");
+    EXPECT_EQ(shown, printed.text);
+    absl::StrAppend(&rewritten.emplace_back(), "\n```\n", printed.text, "```");
+  }
+  for (const auto& entry : std::filesystem::directory_iterator("examples")) {
+    if (entry.path().extension() != ".textproto") continue;
+    if (!absl::StrContains(Read(entry.path()), "cluster {")) continue;
+    EXPECT_THAT(commands, testing::HasSubstr(entry.path().string())) << "an example that is not shown";
+  }
+  if (const char* workspace = getenv("BUILD_WORKSPACE_DIRECTORY"); workspace != nullptr) {
+    std::ofstream(absl::StrCat(workspace, "/", kDocument)) << absl::StrJoin(rewritten, "\n");
+  }
+}
+
+}  // namespace
+}  // namespace quartet
