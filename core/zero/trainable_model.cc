@@ -109,6 +109,11 @@ void TrainableModel::Impl::Abandon() noexcept {
   sharded->DropPending();
   for (at::Tensor& buffer : sharded->refill) buffer = at::Tensor();
   gradient->Abandon();
+  try {
+    EmptyBackwardQueue();
+  } catch (const std::exception&) {
+    // Whatever keeps one number from being made is on its way up already; the next backward pass gives them back.
+  }
 }
 
 void TrainableModel::Impl::FollowMaster() {

@@ -1,5 +1,7 @@
 // One micro-batch forward and backward: an explicit loop over groups of parameters, each gathered, used and released.
+#include <ATen/TensorOperators.h>
 #include <ATen/core/grad_mode.h>
+#include <ATen/ops/ones.h>
 #include <ATen/ops/zeros_like.h>
 #include <torch/csrc/autograd/autograd.h>
 
@@ -42,6 +44,13 @@ struct BlockGraph {
 };
 
 }  // namespace
+
+void TrainableModel::Impl::EmptyBackwardQueue() {
+  const at::AutoGradMode with_grad(true);
+  const at::Tensor one = at::ones({}, at::TensorOptions(at::kFloat).device(sharded->options.device));
+  const at::Tensor leaf = Leaf(one);
+  Gradients(leaf.mul(leaf), one, {leaf});
+}
 
 double TrainableModel::Impl::ForwardBackward(const PackedSequences& batch, const LossFunction& loss) {
   at::NoGradGuard no_grad;

@@ -26,6 +26,9 @@ struct TrainableModel::Impl {
                                const std::function<GatheredGroup(int group, int next)>& gather);
   // After an error: no gathered group, no message under way, no gradient.
   void Abandon() noexcept;
+  // Gives back the gradients that a backward pass had on their way when it failed: LibTorch keeps them in the thread's
+  // queue until the next backward pass.
+  void EmptyBackwardQueue();
 };
 
 }  // namespace quartet
