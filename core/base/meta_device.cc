@@ -21,8 +21,7 @@ at::Tensor HostValues(const at::Tensor& tensor) {
 MetaStandsFor::MetaStandsFor(at::DeviceType device) : before_(std::exchange(meta_stands_for, device)) {}
 MetaStandsFor::~MetaStandsFor() { meta_stands_for = before_; }
 
-at::DeviceType ComputeDevice(const at::Tensor& tensor) {
-  return tensor.is_meta() ? meta_stands_for : tensor.device().type();
-}
+at::DeviceType ComputeDevice(at::Device device) { return device.is_meta() ? meta_stands_for : device.type(); }
+at::DeviceType ComputeDevice(const at::Tensor& tensor) { return ComputeDevice(tensor.device()); }
 
 }  // namespace quartet

@@ -25,7 +25,8 @@ class MetaStandsFor {
   const at::DeviceType before_;
 };
 
-// The device of `tensor`, or the one that it stands for.
+// `device`, that of `tensor`, or the one that it stands for.
+at::DeviceType ComputeDevice(at::Device device);
 at::DeviceType ComputeDevice(const at::Tensor& tensor);
 
 }  // namespace quartet

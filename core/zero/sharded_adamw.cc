@@ -75,7 +75,7 @@ void ShardedAdamW::Step(const std::vector<at::Tensor>& gradients, double divisor
 void ShardedAdamW::Average() {
   for (size_t g = 0; g < ema_.size(); ++g) {
     at::Tensor weights = model_->resident[g];
-    if (weights.device().type() != ema_[g].device().type()) {
+    if (model_->host_is_apart() && model_->resident_tier() == MemoryTier::kDevice) {
       weights = AccountedEmpty(model_->ledger, MemoryCategory::kOptimizer, weights.numel(), weights.scalar_type(),
                                model_->options.device, MemoryTier::kHost);
       weights.copy_(model_->resident[g]);

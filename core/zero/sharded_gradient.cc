@@ -101,7 +101,7 @@ void ShardedGradient::Settle() {
   // Given back now, whoever still refers to it; sums of several micro-batches stay.
   if (!adds_up_whole()) FreeStorage(done.input);
   const at::Tensor& part = parts_[done.group];
-  if (part.device().type() == done.output.device().type()) {
+  if (!model_->resident_is_apart()) {
     part.add_(done.output);
     FreeStorage(done.output);
     return;
@@ -137,7 +137,7 @@ void ShardedGradient::Complete() {
 
 void ShardedGradient::AllReduce(ProcessGroup& ranks, const at::Tensor& part) {
   const MemoryScope communication(model_->ledger, MemoryCategory::kCommunication);
-  if (part.device().type() == model_->options.device.type()) {
+  if (!model_->resident_is_apart()) {
     ranks.AllReduceSum(part)->Wait();
     return;
   }

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "core/base/meta_device.h"
 #include "core/zero/flat_layout.h"
 #include "core/zero/sharded_model.h"
 
@@ -58,6 +59,10 @@ struct ShardedModel::Impl {
   MemoryTier resident_tier() const {
     return (options.trainable ? options.adam_offload : options.offload_param) ? MemoryTier::kHost : MemoryTier::kDevice;
   }
+
+  // Whether the host tier is other memory than the device's; whether what is resident is there.
+  bool host_is_apart() const { return ComputeDevice(options.device) != at::kCPU; }
+  bool resident_is_apart() const { return host_is_apart() && resident_tier() == MemoryTier::kHost; }
 
   // Flat and zero, in either tier: on the model's device, or in host memory that its copies reach at full speed.
   at::Tensor Zeros(MemoryTier tier, MemoryCategory category, int64_t numel, at::ScalarType dtype) const;

@@ -183,6 +183,25 @@ TEST(Plan, AddsUpTheServicesOfADevice) {
   EXPECT_THAT(PrintPlan(config, *plan), HasSubstr("fits"));
 }
 
+// With the optimizer in host memory a reduced gradient goes there while the next group's is reduced.
+TEST(Plan, CountsTheBuffersThroughWhichGradientsGoToTheHost) {
+  const std::string model = NewModel();
+  const auto use = [&](const std::vector<std::string>& overrides) {
+    const auto plan = Planner({"critic_trainer"}, {}).MakePlan(OnGpus(model, int64_t{1} << 40, overrides));
+    EXPECT_TRUE(plan.ok()) << plan.status();
+    return plan->services[0].use;
+  };
+  const auto communication = [](const TierUse& tier) {
+    return tier.categories[static_cast<int>(MemoryCategory::kCommunication)];
+  };
+  const RankUse without = use({}), with = use({"critic.adam_offload=true"});
+  EXPECT_EQ(communication(without.host()), 0);
+  // A fourth of a block (two of 256 x 256, two of 256 x 128, three of 256 x 704, norms), fp32.
+  const int64_t part = (2 * 256 * 256 + 2 * 256 * 128 + 3 * 256 * 704 + 2 * 256) / 4 * 4;
+  EXPECT_EQ(communication(with.host()), part);
+  EXPECT_EQ(communication(with.device()), communication(without.device()) + part);
+}
+
 TEST(Plan, KeepsPlacedServicesApart) {
   const RunConfig config = Resolved(OnGpus(NewModel(), int64_t{1} << 40, {}),
                                     {"services.rollout.ranks=2", "services.policy_trainer.ranks=2",
