@@ -3,8 +3,8 @@
 
     bazel build -c opt //core/zero:training_comparison
     python tools/compare_training.py --model DIR --blocks FILE [--dtype fp32|bf16] [--head model fp32] [--steps 5]
-        [--micro_batches 4] [--learning_rate 2e-5] [--tolerance 1e-5] [--threads 2] [--binary PATH] [--json FILE]
-        [-- --zero_stage=3 ...]
+        [--micro_batches 4] [--learning_rate 2e-5] [--tolerance 1e-5] [--threads 2] [--binary PATH] [--report FILE]
+        [--keep_padding_idx] [-- --zero_stage=3 ...]
 
 FILE holds int32 token ids, [steps, 2 ranks, micro-batches, 4 sequences, 256 tokens]. Both are given the same blocks; a
 step's loss is the mean next-token cross entropy before its update, its norm that of the whole gradient. In bf16 the
@@ -12,13 +12,18 @@ model computes in bf16 and AdamW updates fp32 master weights with fp32 sums of t
 `--head` is for: transformers' model gives bf16 logits ("model"); "fp32" makes fp32 logits of the same bf16 hidden
 states and the same bf16 head. With both, one comparison after the other.
 
+transformers gives the embedding a padding_idx where config.json has a pad_token_id: torch then leaves that token's row
+out of the embedding's gradient, although in these blocks it is a token like any other (SmolLM2's ends a message). It is
+taken away unless --keep_padding_idx is given.
+
 Prints both, step by step, and the largest relative differences; exit code 1 where one is beyond --tolerance in the last
-comparison. --json adds a line of what was measured to a file. Arguments after "--" go to training_comparison. Versions:
-tools/golden/requirements.txt.
+comparison. --report is a file that training_comparison's line is kept in, and taken from where it exists. Arguments
+after "--" go to training_comparison. Versions: tools/golden/requirements.txt, or newer.
 """
 
 import argparse
 import json
+import os
 import subprocess
 import sys
 import time
@@ -36,8 +41,18 @@ def ours(args, extra):
                f"--steps={args.steps}", f"--micro_batches={args.micro_batches}", f"--ranks={RANKS}",
                f"--micro_batch={SEQUENCES}", f"--length={LENGTH}", f"--learning_rate={args.learning_rate}", *extra]
     print(" ".join(command), flush=True)
-    report = json.loads(subprocess.run(command, check=True, text=True, stdout=subprocess.PIPE).stdout)
-    return report
+    if args.report and os.path.exists(args.report):
+        with open(args.report) as kept:
+            report = json.load(kept)
+        for flag in command[1:]:
+            name, value = flag.removeprefix("--").split("=", 1)
+            assert report[name] == value, f"{args.report} is of --{name}={report[name]}, not {value}"
+        return report
+    line = subprocess.run(command, check=True, text=True, stdout=subprocess.PIPE).stdout
+    if args.report:
+        with open(args.report, "w") as kept:
+            kept.write(line)
+    return json.loads(line)
 
 
 def cross_entropy(model, ids, head):
@@ -52,6 +67,8 @@ def cross_entropy(model, ids, head):
 def theirs(args, head):
     dtype = torch.float32 if args.dtype == "fp32" else torch.bfloat16
     model = transformers.AutoModelForCausalLM.from_pretrained(args.model, dtype=dtype).train()
+    if not args.keep_padding_idx:
+        model.model.embed_tokens.padding_idx = None
     parameters = list(model.parameters())
     masters = [p.detach().float().clone().requires_grad_() for p in parameters]
     optimizer = torch.optim.AdamW(masters, lr=args.learning_rate, betas=(0.9, 0.95), eps=1e-8, weight_decay=0)
@@ -96,10 +113,6 @@ def compare(args, head, report):
           f"relative difference of losses {worst['loss']:.2e}, of gradient norms {worst['gradient norm']:.2e}; "
           f"the loss fell by {100 * (1 - loss[-1] / loss[0]):.1f} %; {seconds:.0f} s and {expected_seconds:.0f} s",
           flush=True)
-    if args.json:
-        with open(args.json, "a") as out:
-            out.write(json.dumps({"head": head, "ours": report, "torch": {"loss": expected_loss,
-                                                                          "grad_norm": expected_norm}}) + "\n")
     return max(worst.values()) <= args.tolerance
 
 
@@ -115,7 +128,8 @@ def main():
     parser.add_argument("--tolerance", type=float, default=1e-5)
     parser.add_argument("--threads", type=int, default=2, help="of torch")
     parser.add_argument("--binary", default="bazel-bin/core/zero/training_comparison")
-    parser.add_argument("--json")
+    parser.add_argument("--report")
+    parser.add_argument("--keep_padding_idx", action="store_true")
     parser.add_argument("extra", nargs="*")
     args = parser.parse_args()
 
