@@ -2,7 +2,6 @@
 
 #include "rollout/engine.h"
 
-#include <ATen/Parallel.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/from_blob.h>
@@ -21,6 +20,7 @@
 #include "absl/container/flat_hash_set.h"
 #include "absl/strings/str_cat.h"
 #include "core/base/logging.h"
+#include "core/base/parallel.h"
 #include "core/base/status_macros.h"
 #include "core/comm/process_group.h"
 #include "core/model/decoder.h"

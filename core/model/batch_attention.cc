@@ -1,9 +1,10 @@
 #include "core/model/batch_attention.h"
 
-#include <ATen/Parallel.h>
 #include <ATen/ops/empty_like.h>
 
 #include <algorithm>
+
+#include "core/base/parallel.h"
 
 namespace quartet {
 namespace {

@@ -14,6 +14,7 @@
 
 #include "core/base/logging.h"
 #include "core/model/decoder.h"
+#include "core/model/linear.h"
 #include "core/model/row_padding.h"
 
 namespace quartet {
@@ -145,7 +146,8 @@ at::Tensor VocabularyLogits(const at::Tensor& hidden_TD, const at::Tensor& head_
   const c10::NoGradGuard no_grad;
   const at::ScalarType wide = WideType(head_VD.scalar_type());
   if (head_VD.scalar_type() == wide) return at::mm(hidden_TD, head_VD.t());
-  // A product of bf16 matrices comes out as bf16: logits of usual size would move in steps of 1/8, and
+  if (UsesBf16Gemm(head_VD)) return WideBf16Product(hidden_TD, head_VD);
+  // LibTorch's product of bf16 matrices comes out as bf16: logits of usual size would move in steps of 1/8, and
   // log-probabilities with them. The factors are widened instead, the head some rows at a time.
   const at::Tensor hidden = hidden_TD.to(wide);
   const int64_t V = head_VD.size(0);

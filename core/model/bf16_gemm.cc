@@ -1,0 +1,258 @@
+#include "core/model/bf16_gemm.h"
+
+#include <algorithm>
+#include <cstdlib>
+#include <cstring>
+#include <memory>
+#include <new>
+
+#if defined(__x86_64__)
+#include <immintrin.h>
+#define QUARTET_BF16 __attribute__((target("avx512f,avx512bw,avx512vl,avx512bf16")))
+#define QUARTET_BF16_INLINE QUARTET_BF16 __attribute__((always_inline)) inline
+#endif
+
+namespace quartet {
+
+#if defined(__x86_64__)
+
+namespace {
+
+// The pairs of neighbours in k, one in each 32-bit lane, that one panel has for one step.
+constexpr int64_t kStepNumel = kPanelRows * 2;
+
+// Panels that are worked on at a time: a part of B that stays in a core's second cache.
+int64_t PanelsInCache(int64_t K) {
+  constexpr int64_t kCacheBytes = int64_t{512} << 10;
+  return std::max<int64_t>(2, kCacheBytes / (PanelNumel(K) * static_cast<int64_t>(sizeof(uint16_t))) / 2 * 2);
+}
+
+// Transposes 16 x 16 elements of 32 bits, in place.
+QUARTET_BF16_INLINE void Transpose(__m512i* v) {
+  __m512i t[16];
+#pragma GCC unroll 8
+  for (int i = 0; i < 8; ++i) {  // within lanes of 128 bits, rows 2 i and 2 i + 1
+    t[2 * i] = _mm512_unpacklo_epi32(v[2 * i], v[2 * i + 1]);
+    t[2 * i + 1] = _mm512_unpackhi_epi32(v[2 * i], v[2 * i + 1]);
+  }
+#pragma GCC unroll 4
+  for (int i = 0; i < 4; ++i) {  // v[4 i + j], lane l: column 4 l + j of rows 4 i to 4 i + 3
+    v[4 * i] = _mm512_unpacklo_epi64(t[4 * i], t[4 * i + 2]);
+    v[4 * i + 1] = _mm512_unpackhi_epi64(t[4 * i], t[4 * i + 2]);
+    v[4 * i + 2] = _mm512_unpacklo_epi64(t[4 * i + 1], t[4 * i + 3]);
+    v[4 * i + 3] = _mm512_unpackhi_epi64(t[4 * i + 1], t[4 * i + 3]);
+  }
+  // Now a transposition of 4 x 4 lanes for each j.
+#pragma GCC unroll 4
+  for (int j = 0; j < 4; ++j) {
+    const __m512i a = _mm512_shuffle_i32x4(v[j], v[4 + j], 0x44), b = _mm512_shuffle_i32x4(v[j], v[4 + j], 0xEE);
+    const __m512i c = _mm512_shuffle_i32x4(v[8 + j], v[12 + j], 0x44);
+    const __m512i d = _mm512_shuffle_i32x4(v[8 + j], v[12 + j], 0xEE);
+    t[j] = _mm512_shuffle_i32x4(a, c, 0x88);
+    t[4 + j] = _mm512_shuffle_i32x4(a, c, 0xDD);
+    t[8 + j] = _mm512_shuffle_i32x4(b, d, 0x88);
+    t[12 + j] = _mm512_shuffle_i32x4(b, d, 0xDD);
+  }
+#pragma GCC unroll 16
+  for (int i = 0; i < 16; ++i) v[i] = t[i];
+}
+
+QUARTET_BF16_INLINE __m512bh LoadPairs(const uint16_t* from) {
+  return (__m512bh)_mm512_loadu_si512(from);
+}
+
+// Sums that have been taken to their end: to columns [n, n + 16) of row m, of which `count` exist.
+QUARTET_BF16_INLINE void StoreSums(const Bf16Gemm& gemm, int64_t m, int64_t n, int64_t count, __m512 sums) {
+  const __mmask16 mask = count >= 16 ? __mmask16{0xFFFF} : static_cast<__mmask16>((1u << count) - 1);
+  if (gemm.bias != nullptr) {
+    const __m256i bias = _mm256_maskz_loadu_epi16(mask, gemm.bias + n);
+    sums = _mm512_add_ps(sums, _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(bias), 16)));
+  }
+  if (gemm.c_fp32 != nullptr) {
+    _mm512_mask_storeu_ps(gemm.c_fp32 + m * gemm.c_stride + n, mask, sums);
+  } else {
+    _mm256_mask_storeu_epi16(gemm.c_bf16 + m * gemm.c_stride + n, mask, (__m256i)_mm512_cvtneps_pbh(sums));
+  }
+}
+
+// Rows [m, m + R) by the P panels from `panels` on, which are columns [n, n + 16 P) of C. `next` is what will be read
+// next of B: it is brought into the cache meanwhile.
+template <int R, int P>
+QUARTET_BF16_INLINE void MultiplyTile(const Bf16Gemm& gemm, int64_t m, const uint16_t* panels, int64_t n,
+                                      const uint16_t* next) {
+  __m512 sums[R][P];
+#pragma GCC unroll 16
+  for (int r = 0; r < R; ++r) {
+#pragma GCC unroll 8
+    for (int p = 0; p < P; ++p) sums[r][p] = _mm512_setzero_ps();
+  }
+  const int64_t panel_numel = PanelNumel(gemm.K);
+  const uint16_t* a = gemm.a + m * gemm.a_stride;
+  const int64_t stride = gemm.a_stride;
+  const int64_t steps = gemm.K / 2;
+  for (int64_t step = 0; step < steps; ++step) {
+    __m512bh b[P];
+#pragma GCC unroll 8
+    for (int p = 0; p < P; ++p) {
+      b[p] = LoadPairs(panels + p * panel_numel + step * kStepNumel);
+      _mm_prefetch(next + p * panel_numel + step * kStepNumel, _MM_HINT_T1);
+    }
+#pragma GCC unroll 16
+    for (int r = 0; r < R; ++r) {
+      int32_t pair;
+      std::memcpy(&pair, a + r * stride + 2 * step, sizeof(pair));
+      const __m512bh both = (__m512bh)_mm512_set1_epi32(pair);
+#pragma GCC unroll 8
+      for (int p = 0; p < P; ++p) sums[r][p] = _mm512_dpbf16_ps(sums[r][p], both, b[p]);
+    }
+  }
+  if (gemm.K % 2 != 0) {
+#pragma GCC unroll 16
+    for (int r = 0; r < R; ++r) {
+      const __m512bh both = (__m512bh)_mm512_set1_epi32(a[r * stride + gemm.K - 1]);
+#pragma GCC unroll 8
+      for (int p = 0; p < P; ++p) {
+        sums[r][p] = _mm512_dpbf16_ps(sums[r][p], both, LoadPairs(panels + p * panel_numel + steps * kStepNumel));
+      }
+    }
+  }
+#pragma GCC unroll 16
+  for (int r = 0; r < R; ++r) {
+#pragma GCC unroll 8
+    for (int p = 0; p < P; ++p) StoreSums(gemm, m + r, n + p * kPanelRows, gemm.N - n - p * kPanelRows, sums[r][p]);
+  }
+}
+
+// One function a shape keeps the compiler's work small.
+template <int R, int P>
+QUARTET_BF16 void Tile(const Bf16Gemm& gemm, int64_t m, const uint16_t* panels, int64_t n, const uint16_t* next) {
+  MultiplyTile<R, P>(gemm, m, panels, n, next);
+}
+
+using TileFunction = void (*)(const Bf16Gemm&, int64_t, const uint16_t*, int64_t, const uint16_t*);
+
+// So many rows and panels that their sums, the panels' pairs and a row's pair fill the 32 registers.
+constexpr int kMostRows = 14;
+constexpr int kMostPanels = 8;
+constexpr int kPanelsForRows[kMostRows + 1] = {0, 8, 8, 8, 6, 4, 4, 3, 3, 3, 2, 2, 2, 2, 2};
+
+template <int R>
+TileFunction TileOfPanels(int64_t panels) {
+  constexpr int kMost = kPanelsForRows[R];
+  constexpr TileFunction kTiles[kMostPanels] = {&Tile<R, std::min(1, kMost)>, &Tile<R, std::min(2, kMost)>,
+                                                &Tile<R, std::min(3, kMost)>, &Tile<R, std::min(4, kMost)>,
+                                                &Tile<R, std::min(5, kMost)>, &Tile<R, std::min(6, kMost)>,
+                                                &Tile<R, std::min(7, kMost)>, &Tile<R, std::min(8, kMost)>};
+  return kTiles[panels - 1];
+}
+
+TileFunction FindTile(int64_t rows, int64_t panels) {
+  switch (rows) {
+    case 1: return TileOfPanels<1>(panels);
+    case 2: return TileOfPanels<2>(panels);
+    case 3: return TileOfPanels<3>(panels);
+    case 4: return TileOfPanels<4>(panels);
+    case 5: return TileOfPanels<5>(panels);
+    case 6: return TileOfPanels<6>(panels);
+    case 7: return TileOfPanels<7>(panels);
+    case 8: return TileOfPanels<8>(panels);
+    case 9: return TileOfPanels<9>(panels);
+    case 10: return TileOfPanels<10>(panels);
+    case 11: return TileOfPanels<11>(panels);
+    case 12: return TileOfPanels<12>(panels);
+    case 13: return TileOfPanels<13>(panels);
+    default: return TileOfPanels<14>(panels);
+  }
+}
+
+// Rows [row_begin, row_end) by `count` panels, which are the columns from `n` on.
+void MultiplyPanels(const Bf16Gemm& gemm, int64_t row_begin, int64_t row_end, const uint16_t* panels, int64_t count,
+                    int64_t n) {
+  const int64_t panel_numel = PanelNumel(gemm.K);
+  const int64_t blocks = (row_end - row_begin + kMostRows - 1) / kMostRows;
+  // Blocks of rows as equal as they can be.
+  for (int64_t block = 0; block < blocks; ++block) {
+    const int64_t first = row_begin + (row_end - row_begin) * block / blocks;
+    const int64_t last = row_begin + (row_end - row_begin) * (block + 1) / blocks;
+    const int64_t most = kPanelsForRows[last - first];
+    for (int64_t p = 0; p < count; p += most) {
+      const int64_t taken = std::min(most, count - p);
+      const uint16_t* next = panels + (p + taken < count ? p + taken : 0) * panel_numel;
+      FindTile(last - first, taken)(gemm, first, panels + p * panel_numel, n + p * kPanelRows, next);
+    }
+  }
+}
+
+struct FreeAligned {
+  void operator()(uint16_t* memory) const { std::free(memory); }
+};
+
+// Of this thread; valid until the next call.
+uint16_t* Scratch(int64_t numel) {
+  thread_local std::unique_ptr<uint16_t, FreeAligned> memory;
+  thread_local int64_t size = 0;
+  if (size < numel) {
+    memory.reset(static_cast<uint16_t*>(std::aligned_alloc(64, (numel * sizeof(uint16_t) + 63) / 64 * 64)));
+    if (memory == nullptr) throw std::bad_alloc();
+    size = numel;
+  }
+  return memory.get();
+}
+
+}  // namespace
+
+bool HasBf16Gemm() {
+  static const bool has = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+                          __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512bf16");
+  return has;
+}
+
+QUARTET_BF16 void PackPanel(const uint16_t* rows, int64_t count, int64_t stride, int64_t K, uint16_t* panel) {
+  for (int64_t k = 0; k < K; k += kStepNumel) {
+    const int64_t numel = std::min(kStepNumel, K - k);
+    const __mmask32 mask = numel >= kStepNumel ? ~__mmask32{0} : (__mmask32{1} << numel) - 1;
+    __m512i v[kPanelRows];
+#pragma GCC unroll 16
+    for (int r = 0; r < kPanelRows; ++r) {
+      v[r] = r < count ? _mm512_maskz_loadu_epi16(mask, rows + r * stride + k) : _mm512_setzero_si512();
+    }
+    Transpose(v);
+    // The rows behind these, if B goes on there, end to end.
+#pragma GCC unroll 16
+    for (int i = 0; i < kPanelRows; ++i) {
+      _mm_prefetch(rows + kPanelRows * (stride + k) + i * kStepNumel, _MM_HINT_T0);
+    }
+    const int64_t steps = (numel + 1) / 2;
+    for (int64_t i = 0; i < steps; ++i) _mm512_storeu_si512(panel + (k / 2 + i) * kStepNumel, v[i]);
+  }
+}
+
+void MultiplyBf16(const Bf16Gemm& gemm, int64_t row_begin, int64_t row_end, int64_t column_begin, int64_t column_end) {
+  if (row_begin >= row_end) return;
+  const int64_t panel_numel = PanelNumel(gemm.K);
+  const int64_t columns = PanelsInCache(gemm.K) * kPanelRows;
+  for (int64_t n = column_begin; n < column_end; n += columns) {
+    const int64_t end = std::min(n + columns, column_end);
+    const int64_t panels = (end - n + kPanelRows - 1) / kPanelRows;
+    if (gemm.b_is_packed) {
+      MultiplyPanels(gemm, row_begin, row_end, gemm.b + n / kPanelRows * panel_numel, panels, n);
+      continue;
+    }
+    uint16_t* packed = Scratch(panels * panel_numel);
+    for (int64_t p = 0; p < panels; ++p) {
+      const int64_t first = n + p * kPanelRows;
+      PackPanel(gemm.b + first * gemm.K, std::min(kPanelRows, end - first), gemm.K, gemm.K, packed + p * panel_numel);
+    }
+    MultiplyPanels(gemm, row_begin, row_end, packed, panels, n);
+  }
+}
+
+#else
+
+bool HasBf16Gemm() { return false; }
+void PackPanel(const uint16_t*, int64_t, int64_t, int64_t, uint16_t*) { std::abort(); }
+void MultiplyBf16(const Bf16Gemm&, int64_t, int64_t, int64_t, int64_t) { std::abort(); }
+
+#endif
+
+}  // namespace quartet

@@ -1,0 +1,45 @@
+// Matrix products of bf16 factors on CPUs with avx512_bf16: C[M, N] = A[M, K] B[N, K]^T. LibTorch-free.
+//
+// Each element of C is one running fp32 sum over k in ascending order, two products a step (the instruction's own
+// order): its bits depend on its row of A and its row of B alone, not on M, N, the threads or how the work is cut. That
+// is what makes a token's log-probability the same in training and in generation. As in the instruction, denormal
+// numbers count as zero.
+//
+// Elements of bf16 are uint16_t with its bits.
+#pragma once
+
+#include <cstdint>
+
+namespace quartet {
+
+// Whether this CPU has what MultiplyBf16 needs; nothing else here may be called otherwise.
+bool HasBf16Gemm();
+
+// B is read in panels of 16 rows of it, [N / 16][K / 2][16][2]: sixteen pairs of neighbours in k fill one register.
+inline constexpr int64_t kPanelRows = 16;
+
+// Of one panel: K is filled up to an even number with zeros, and so is N to a multiple of 16.
+inline int64_t PanelNumel(int64_t K) { return kPanelRows * ((K + 1) / 2 * 2); }
+
+// Writes `count` (1 to 16) rows of K elements, `stride` apart, as one panel.
+void PackPanel(const uint16_t* rows, int64_t count, int64_t stride, int64_t K, uint16_t* panel);
+
+struct Bf16Gemm {
+  int64_t M = 0, N = 0, K = 0;
+  const uint16_t* a = nullptr;  // row m: a + m * a_stride
+  int64_t a_stride = 0;
+  const uint16_t* b = nullptr;
+  bool b_is_packed = false;  // panels one behind the other; otherwise rows of K
+  // One of them; row m: c + m * c_stride. Rounded to the nearest where it is bf16.
+  float* c_fp32 = nullptr;
+  uint16_t* c_bf16 = nullptr;
+  int64_t c_stride = 0;
+  const uint16_t* bias = nullptr;  // optional, [N]; added to the sum before it is rounded
+};
+
+// Computes rows [row_begin, row_end), columns [column_begin, column_end) of C; columns begin and end at multiples of 16,
+// or end at N. Thread safe for disjoint parts. Where B is not packed, each thread keeps scratch memory: half a MiB, for
+// K above 8,192 two panels.
+void MultiplyBf16(const Bf16Gemm& gemm, int64_t row_begin, int64_t row_end, int64_t column_begin, int64_t column_end);
+
+}  // namespace quartet
