@@ -1,10 +1,12 @@
 #include "core/model/bf16_gemm.h"
 
 #include <algorithm>
+#include <array>
 #include <cstdlib>
 #include <cstring>
 #include <memory>
 #include <new>
+#include <utility>
 
 #if defined(__x86_64__)
 #include <immintrin.h>
@@ -57,9 +59,7 @@ QUARTET_BF16_INLINE void Transpose(__m512i* v) {
   for (int i = 0; i < 16; ++i) v[i] = t[i];
 }
 
-QUARTET_BF16_INLINE __m512bh LoadPairs(const uint16_t* from) {
-  return (__m512bh)_mm512_loadu_si512(from);
-}
+QUARTET_BF16_INLINE __m512bh LoadPairs(const uint16_t* from) { return (__m512bh)_mm512_loadu_si512(from); }
 
 // Sums that have been taken to their end: to columns [n, n + 16) of row m, of which `count` exist.
 QUARTET_BF16_INLINE void StoreSums(const Bf16Gemm& gemm, int64_t m, int64_t n, int64_t count, __m512 sums) {
@@ -136,34 +136,16 @@ constexpr int kMostRows = 14;
 constexpr int kMostPanels = 8;
 constexpr int kPanelsForRows[kMostRows + 1] = {0, 8, 8, 8, 6, 4, 4, 3, 3, 3, 2, 2, 2, 2, 2};
 
-template <int R>
-TileFunction TileOfPanels(int64_t panels) {
-  constexpr int kMost = kPanelsForRows[R];
-  constexpr TileFunction kTiles[kMostPanels] = {&Tile<R, std::min(1, kMost)>, &Tile<R, std::min(2, kMost)>,
-                                                &Tile<R, std::min(3, kMost)>, &Tile<R, std::min(4, kMost)>,
-                                                &Tile<R, std::min(5, kMost)>, &Tile<R, std::min(6, kMost)>,
-                                                &Tile<R, std::min(7, kMost)>, &Tile<R, std::min(8, kMost)>};
-  return kTiles[panels - 1];
+// The tile of R rows for each number of panels; above the most that there are for R rows, the most.
+template <int R, int... P>
+constexpr std::array<TileFunction, kMostPanels> TilesOfRows(std::integer_sequence<int, P...>) {
+  return {&Tile<R, std::min(P + 1, kPanelsForRows[R])>...};
 }
-
-TileFunction FindTile(int64_t rows, int64_t panels) {
-  switch (rows) {
-    case 1: return TileOfPanels<1>(panels);
-    case 2: return TileOfPanels<2>(panels);
-    case 3: return TileOfPanels<3>(panels);
-    case 4: return TileOfPanels<4>(panels);
-    case 5: return TileOfPanels<5>(panels);
-    case 6: return TileOfPanels<6>(panels);
-    case 7: return TileOfPanels<7>(panels);
-    case 8: return TileOfPanels<8>(panels);
-    case 9: return TileOfPanels<9>(panels);
-    case 10: return TileOfPanels<10>(panels);
-    case 11: return TileOfPanels<11>(panels);
-    case 12: return TileOfPanels<12>(panels);
-    case 13: return TileOfPanels<13>(panels);
-    default: return TileOfPanels<14>(panels);
-  }
+template <int... R>
+constexpr std::array<std::array<TileFunction, kMostPanels>, kMostRows> AllTiles(std::integer_sequence<int, R...>) {
+  return {TilesOfRows<R + 1>(std::make_integer_sequence<int, kMostPanels>())...};
 }
+constexpr auto kTiles = AllTiles(std::make_integer_sequence<int, kMostRows>());
 
 // Rows [row_begin, row_end) by `count` panels, which are the columns from `n` on.
 void MultiplyPanels(const Bf16Gemm& gemm, int64_t row_begin, int64_t row_end, const uint16_t* panels, int64_t count,
@@ -178,7 +160,7 @@ void MultiplyPanels(const Bf16Gemm& gemm, int64_t row_begin, int64_t row_end, co
     for (int64_t p = 0; p < count; p += most) {
       const int64_t taken = std::min(most, count - p);
       const uint16_t* next = panels + (p + taken < count ? p + taken : 0) * panel_numel;
-      FindTile(last - first, taken)(gemm, first, panels + p * panel_numel, n + p * kPanelRows, next);
+      kTiles[last - first - 1][taken - 1](gemm, first, panels + p * panel_numel, n + p * kPanelRows, next);
     }
   }
 }
@@ -230,9 +212,11 @@ QUARTET_BF16 void PackPanel(const uint16_t* rows, int64_t count, int64_t stride,
 void MultiplyBf16(const Bf16Gemm& gemm, int64_t row_begin, int64_t row_end, int64_t column_begin, int64_t column_end) {
   if (row_begin >= row_end) return;
   const int64_t panel_numel = PanelNumel(gemm.K);
-  const int64_t columns = PanelsInCache(gemm.K) * kPanelRows;
-  for (int64_t n = column_begin; n < column_end; n += columns) {
-    const int64_t end = std::min(n + columns, column_end);
+  // Panels that are read once need not stay in a cache; those that are packed for that, only until they are read.
+  const bool read_once = row_end - row_begin <= kMostRows;
+  const int64_t most = !read_once ? PanelsInCache(gemm.K) : gemm.b_is_packed ? column_end : 2;
+  for (int64_t n = column_begin; n < column_end; n += most * kPanelRows) {
+    const int64_t end = std::min(n + most * kPanelRows, column_end);
     const int64_t panels = (end - n + kPanelRows - 1) / kPanelRows;
     if (gemm.b_is_packed) {
       MultiplyPanels(gemm, row_begin, row_end, gemm.b + n / kPanelRows * panel_numel, panels, n);

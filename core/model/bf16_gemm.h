@@ -37,9 +37,9 @@ struct Bf16Gemm {
   const uint16_t* bias = nullptr;  // optional, [N]; added to the sum before it is rounded
 };
 
-// Computes rows [row_begin, row_end), columns [column_begin, column_end) of C; columns begin and end at multiples of 16,
-// or end at N. Thread safe for disjoint parts. Where B is not packed, each thread keeps scratch memory: half a MiB, for
-// K above 8,192 two panels.
+// Computes rows [row_begin, row_end), columns [column_begin, column_end) of C; columns begin and end at multiples of
+// 16, or end at N. Thread safe for disjoint parts. Where B is not packed, each thread keeps scratch memory: half a MiB,
+// for K above 8,192 two panels.
 void MultiplyBf16(const Bf16Gemm& gemm, int64_t row_begin, int64_t row_end, int64_t column_begin, int64_t column_end);
 
 }  // namespace quartet

@@ -52,7 +52,8 @@ void BM_WideBf16Product(benchmark::State& state) { Run(state, at::kBFloat16, &Wi
 BENCHMARK(BM_WideBf16Product)->Apply(Shapes);
 
 void BM_LibTorchLinear(benchmark::State& state) {
-  Run(state, at::kBFloat16, [](const at::Tensor& input, const at::Tensor& weight) { return at::linear(input, weight); });
+  Run(state, at::kBFloat16,
+      [](const at::Tensor& input, const at::Tensor& weight) { return at::linear(input, weight); });
 }
 BENCHMARK(BM_LibTorchLinear)->Apply(Shapes);
 
@@ -66,14 +67,16 @@ BENCHMARK(BM_LibTorchWidened)->Apply(Shapes);
 
 // The gradients of a layer's input and weight.
 void BM_LibTorchInputGradient(benchmark::State& state) {
-  Run(state, at::kBFloat16, [&, gradient = at::randn({state.range(0), state.range(2)}).to(at::kBFloat16)](
-                                const at::Tensor&, const at::Tensor& weight) { return at::mm(gradient, weight); });
+  Run(state, at::kBFloat16,
+      [&, gradient = at::randn({state.range(0), state.range(2)}).to(at::kBFloat16)](
+          const at::Tensor&, const at::Tensor& weight) { return at::mm(gradient, weight); });
 }
 BENCHMARK(BM_LibTorchInputGradient)->Apply(Shapes);
 
 void BM_LibTorchWeightGradient(benchmark::State& state) {
-  Run(state, at::kBFloat16, [&, gradient = at::randn({state.range(0), state.range(2)}).to(at::kBFloat16)](
-                                const at::Tensor& input, const at::Tensor&) { return at::mm(gradient.t(), input); });
+  Run(state, at::kBFloat16,
+      [&, gradient = at::randn({state.range(0), state.range(2)}).to(at::kBFloat16)](
+          const at::Tensor& input, const at::Tensor&) { return at::mm(gradient.t(), input); });
 }
 BENCHMARK(BM_LibTorchWeightGradient)->Apply(Shapes);
 
