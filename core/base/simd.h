@@ -1,4 +1,4 @@
-// Sixteen floats at a time, for the few loops of generation that are not matrix products. LibTorch-free.
+// Sixteen floats at a time, for the loops of models that are not matrix products of oneDNN's or MKL's. LibTorch-free.
 //
 // Written in the compiler's portable vectors: a function marked QUARTET_SIMD_CLONES is compiled once per instruction
 // set (its helpers are inlined into each copy), and the best copy is chosen when the program starts.
@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <cstring>
+#include <type_traits>
 
 #if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__) && !defined(__SANITIZE_ADDRESS__) && \
     !defined(__SANITIZE_THREAD__)
@@ -38,8 +39,48 @@ QUARTET_SIMD_INLINE F16 Load(const uint16_t* from) {
   std::memcpy(&value, &bits, sizeof(value));
   return value;
 }
-QUARTET_SIMD_INLINE void Store(float* to, const F16& value) { std::memcpy(to, &value, sizeof(value)); }
+// The first `count`, then zeros where there are fewer than sixteen. Element: float, or uint16_t for bf16.
+template <typename Element>
+QUARTET_SIMD_INLINE F16 LoadSome(const Element* from, int64_t count) {
+  if (count >= kLanes) return Load(from);
+  Element all[kLanes] = {};
+  std::memcpy(all, from, count * sizeof(Element));
+  return Load(all);
+}
 QUARTET_SIMD_INLINE F16 Splat(float x) { return x - F16{}; }
+
+// The bits of each number as bf16, rounded to the nearest, ties to even.
+QUARTET_SIMD_INLINE U16 RoundedToBf16(const F16& value) {
+  U16 bits;
+  std::memcpy(&bits, &value, sizeof(bits));
+  const U16 rounded = (bits + 0x7FFF + ((bits >> 16) & 1)) >> 16;
+  return value != value ? U16{} + 0x7FC0 : rounded;
+}
+QUARTET_SIMD_INLINE void Store(float* to, const F16& value) { std::memcpy(to, &value, sizeof(value)); }
+QUARTET_SIMD_INLINE void Store(uint16_t* to, const F16& value) {
+  const H16 halves = __builtin_convertvector(RoundedToBf16(value), H16);
+  std::memcpy(to, &halves, sizeof(halves));
+}
+// The first `count`, at most all sixteen.
+template <typename Element>
+QUARTET_SIMD_INLINE void StoreSome(Element* to, const F16& value, int64_t count) {
+  if (count >= kLanes) return Store(to, value);
+  Element all[kLanes];
+  Store(all, value);
+  std::memcpy(to, all, count * sizeof(Element));
+}
+// As the value reads when it has been stored as Element.
+template <typename Element>
+QUARTET_SIMD_INLINE F16 RoundedTo(const F16& value) {
+  if constexpr (std::is_same_v<Element, float>) {
+    return value;
+  } else {
+    const U16 bits = RoundedToBf16(value) << 16;
+    F16 rounded;
+    std::memcpy(&rounded, &bits, sizeof(rounded));
+    return rounded;
+  }
+}
 
 QUARTET_SIMD_INLINE float Sum(const F16& v) {
   float sum = 0;

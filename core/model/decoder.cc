@@ -1,20 +1,17 @@
 #include "core/model/decoder.h"
 
 #include <ATen/TensorOperators.h>
+#include <ATen/core/grad_mode.h>
 #include <ATen/ops/_scaled_dot_product_flash_attention_for_cpu.h>
-#include <ATen/ops/addcmul.h>
 #include <ATen/ops/arange.h>
 #include <ATen/ops/cat.h>
 #include <ATen/ops/embedding.h>
+#include <ATen/ops/empty.h>
 #include <ATen/ops/linear.h>
 #include <ATen/ops/outer.h>
 #include <ATen/ops/pow.h>
-#include <ATen/ops/rsqrt.h>
 #include <ATen/ops/scaled_dot_product_attention.h>
-#include <ATen/ops/silu.h>
 #include <ATen/ops/where.h>
-#include <ATen/ops/zeros.h>
-#include <torch/csrc/autograd/autograd.h>
 #include <torch/csrc/autograd/custom_function.h>
 
 #include <numbers>
@@ -62,14 +59,6 @@ at::Tensor InverseFrequencies(const ModelConfig& config, at::Device device) {
   return at::where(is_long, stretched, at::where(is_short, frequencies, blended));
 }
 
-// Rotates pairs (i, i + d/2) of each head, in WideType; [T, H, d].
-at::Tensor Rotate(const at::Tensor& x_THd, const RotaryTable& rotary) {
-  const int64_t half = x_THd.size(2) / 2;
-  const at::Tensor x = x_THd.to(WideType(x_THd.scalar_type()));
-  const at::Tensor turned = at::cat({x.slice(2, half).neg(), x.slice(2, 0, half)}, 2);
-  return at::addcmul(x * rotary.cos_Td.unsqueeze(1), turned, rotary.sin_Td.unsqueeze(1)).to(x_THd.scalar_type());
-}
-
 // `count` sequences of one length, one behind the other, by LibTorch's kernel.
 at::Tensor AttendEqualLengths(const at::Tensor& q_THd, const at::Tensor& k_TKd, const at::Tensor& v_TKd, int64_t count,
                               int64_t length) {
@@ -107,9 +96,9 @@ at::Tensor AttendByLibTorch(const at::Tensor& q_THd, const at::Tensor& k_TKd, co
   return parts.size() == 1 ? parts.front() : at::cat(parts, 0);
 }
 
-// By the kernel that generation uses, over a cache laid out for this call.
+// By the kernel that generation uses, over a cache laid out for this call. `log_sums_TH` as in AttendInBatch.
 at::Tensor AttendByPages(const at::Tensor& q_THd, const at::Tensor& k_TKd, const at::Tensor& v_TKd,
-                         const std::vector<int64_t>& starts) {
+                         const std::vector<int64_t>& starts, at::Tensor* log_sums_TH) {
   PagedCacheLayout layout;
   layout.kv_heads = k_TKd.size(1);
   layout.head_dim = k_TKd.size(2);
@@ -125,39 +114,55 @@ at::Tensor AttendByPages(const at::Tensor& q_THd, const at::Tensor& k_TKd, const
   for (size_t i = 0; i + 1 < starts.size(); ++i) {
     chunks.push_back({.blocks = table.data() + first_blocks[i], .first = 0, .count = starts[i + 1] - starts[i]});
   }
-  const at::Tensor keys = at::zeros({blocks * layout.key_block_numel()}, q_THd.options());
-  const at::Tensor values = at::zeros({blocks * layout.value_block_numel()}, q_THd.options());
-  return AttendInBatch(layout, chunks, keys.mutable_data_ptr(), values.mutable_data_ptr(), q_THd, k_TKd, v_TKd);
+  const at::Tensor keys = at::empty({blocks * layout.key_block_numel()}, q_THd.options());
+  const at::Tensor values = at::empty({blocks * layout.value_block_numel()}, q_THd.options());
+  return AttendInBatch(layout, chunks, keys.mutable_data_ptr(), values.mutable_data_ptr(), q_THd, k_TKd, v_TKd,
+                       log_sums_TH);
 }
 
-// Forward by the kernel of generation, so that a token's log-probability has the same bits in trainer and rollout;
-// backward by LibTorch's, from the same inputs.
 class PagedFunction : public torch::autograd::Function<PagedFunction> {
  public:
   static at::Tensor forward(torch::autograd::AutogradContext* context, const at::Tensor& q_THd, const at::Tensor& k_TKd,
                             const at::Tensor& v_TKd, const std::vector<int64_t>& starts) {
-    context->save_for_backward({q_THd, k_TKd, v_TKd});
+    at::Tensor log_sums_TH;
+    at::Tensor out_THd = AttendByPages(q_THd, k_TKd, v_TKd, starts, &log_sums_TH);
+    context->save_for_backward({q_THd, k_TKd, v_TKd, out_THd, log_sums_TH});
     context->saved_data["starts"] = starts;
-    return AttendByPages(q_THd, k_TKd, v_TKd, starts);
+    return out_THd;
   }
 
   static torch::autograd::variable_list backward(torch::autograd::AutogradContext* context,
                                                  const torch::autograd::variable_list& gradients) {
-    torch::autograd::variable_list inputs;
-    for (const at::Tensor& saved : context->get_saved_variables()) {
-      inputs.push_back(saved.detach().set_requires_grad(true));
-    }
-    torch::autograd::variable_list found;
-    {
-      const c10::AutoGradMode with_grad(true);
-      const at::Tensor out =
-          AttendByLibTorch(inputs[0], inputs[1], inputs[2], context->saved_data["starts"].toIntVector());
-      found = torch::autograd::grad({out}, inputs, {gradients[0]});
-    }
-    found.emplace_back();  // starts
-    return found;
+    const torch::autograd::variable_list saved = context->get_saved_variables();
+    AttentionGradients found = AttendInBatchGradient(context->saved_data["starts"].toIntVector(), saved[0], saved[1],
+                                                     saved[2], saved[3], saved[4], gradients[0]);
+    return {std::move(found.q_THd), std::move(found.k_TKd), std::move(found.v_TKd), at::Tensor()};
   }
 };
+
+// What goes into the output projection, [T, H * d].
+at::Tensor SelfAttention(const ModelConfig& config, const BlockWeights& weights, const RotaryTable& rotary,
+                         const Attention& attention, const at::Tensor& hidden_TD) {
+  const int64_t T = hidden_TD.size(0), H = config.num_attention_heads, K = config.num_key_value_heads;
+  const int64_t d = config.head_dim;
+  const at::Tensor input = RmsNorm(hidden_TD, weights.input_norm_D, config.rms_norm_eps);
+  at::Tensor q = Linear(input, weights.q_proj, weights.q_bias).view({T, H, d});
+  at::Tensor k = Linear(input, weights.k_proj, weights.k_bias).view({T, K, d});
+  const at::Tensor v = Linear(input, weights.v_proj, weights.v_bias).view({T, K, d});
+  if (weights.q_norm_d.defined()) {
+    q = RmsNorm(q, weights.q_norm_d, config.rms_norm_eps);
+    k = RmsNorm(k, weights.k_norm_d, config.rms_norm_eps);
+  }
+  q = Rotate(q, rotary);
+  k = Rotate(k, rotary);
+  return attention.Attend(q, k, v).reshape({T, H * d});
+}
+
+// What goes into the down projection, [T, F].
+at::Tensor GatedUp(const BlockWeights& weights, const at::Tensor& input_TD) {
+  const at::Tensor gate = Linear(input_TD, weights.gate_proj, weights.gate_bias);
+  return SwiGlu(gate, Linear(input_TD, weights.up_proj, weights.up_bias));
+}
 
 }  // namespace
 
@@ -212,37 +217,21 @@ at::Tensor PackedCausalAttention::Attend(const at::Tensor& q_THd, const at::Tens
   if (ComputeDevice(q_THd) != at::kCPU || q_THd.scalar_type() == at::kDouble) {
     return AttendByLibTorch(q_THd, k_TKd, v_TKd, starts_);
   }
+  const bool with_gradient =
+      at::GradMode::is_enabled() && (q_THd.requires_grad() || k_TKd.requires_grad() || v_TKd.requires_grad());
+  if (!with_gradient) return AttendByPages(q_THd, k_TKd, v_TKd, starts_, /*log_sums_TH=*/nullptr);
   return PagedFunction::apply(q_THd, k_TKd, v_TKd, starts_);
 }
 
 at::Tensor Embed(const at::Tensor& embedding_VD, const at::Tensor& ids_T) { return at::embedding(embedding_VD, ids_T); }
 
-at::Tensor RmsNorm(const at::Tensor& hidden_TD, const at::Tensor& weight_D, double eps) {
-  const at::Tensor x = hidden_TD.to(WideType(hidden_TD.scalar_type()));
-  const at::Tensor scale = at::rsqrt(x.square().mean(-1, /*keepdim=*/true) + eps);
-  // The weight comes after the cast, as in transformers.
-  return weight_D * (x * scale).to(hidden_TD.scalar_type());
-}
-
 at::Tensor DecoderBlock(const ModelConfig& config, const BlockWeights& weights, const RotaryTable& rotary,
                         const Attention& attention, const at::Tensor& hidden_TD) {
-  const int64_t T = hidden_TD.size(0), H = config.num_attention_heads, K = config.num_key_value_heads;
-  const int64_t d = config.head_dim;
-  const at::Tensor input = RmsNorm(hidden_TD, weights.input_norm_D, config.rms_norm_eps);
-  at::Tensor q = Linear(input, weights.q_proj, weights.q_bias).view({T, H, d});
-  at::Tensor k = Linear(input, weights.k_proj, weights.k_bias).view({T, K, d});
-  const at::Tensor v = Linear(input, weights.v_proj, weights.v_bias).view({T, K, d});
-  if (weights.q_norm_d.defined()) {
-    q = RmsNorm(q, weights.q_norm_d, config.rms_norm_eps);
-    k = RmsNorm(k, weights.k_norm_d, config.rms_norm_eps);
-  }
-  const at::Tensor attended = attention.Attend(Rotate(q, rotary), Rotate(k, rotary), v);
-  const at::Tensor hidden = hidden_TD + Linear(attended.reshape({T, H * d}), weights.o_proj, weights.o_bias);
-
-  const at::Tensor middle = RmsNorm(hidden, weights.post_attention_norm_D, config.rms_norm_eps);
-  const at::Tensor gate = at::silu(Linear(middle, weights.gate_proj, weights.gate_bias));
-  const at::Tensor up = Linear(middle, weights.up_proj, weights.up_bias);
-  return hidden + Linear(gate * up, weights.down_proj, weights.down_bias);
+  const at::Tensor attended = SelfAttention(config, weights, rotary, attention, hidden_TD);
+  // The sums are taken in the place of products, which no gradient needs.
+  const at::Tensor hidden = Linear(attended, weights.o_proj, weights.o_bias).add_(hidden_TD);
+  const at::Tensor gated = GatedUp(weights, RmsNorm(hidden, weights.post_attention_norm_D, config.rms_norm_eps));
+  return Linear(gated, weights.down_proj, weights.down_bias).add_(hidden);
 }
 
 }  // namespace quartet

@@ -13,13 +13,9 @@
 
 #include "core/model/model_config.h"
 #include "core/model/parameter_layout.h"
+#include "core/model/row_functions.h"
 
 namespace quartet {
-
-// What norms, angles, gradients and optimizer state are computed and held in: fp32, or fp64 where the weights are.
-inline at::ScalarType WideType(at::ScalarType compute_type) {
-  return compute_type == at::kDouble ? at::kDouble : at::kFloat;
-}
 
 // Views of one block's parameters; undefined tensors for those the architecture does not have.
 struct BlockWeights {
@@ -35,11 +31,7 @@ struct BlockWeights {
 // `tensors` in the order of the group's parameters.
 BlockWeights MakeBlockWeights(const ParameterGroup& group, const std::vector<at::Tensor>& tensors);
 
-// Cosine and sine of each token's rotary angles, [T, d], of `type` (WideType of the weights').
-struct RotaryTable {
-  at::Tensor cos_Td;
-  at::Tensor sin_Td;
-};
+// `type` is WideType of the weights'.
 RotaryTable MakeRotaryTable(const ModelConfig& config, const at::Tensor& positions_T, at::ScalarType type = at::kFloat);
 
 // Softmax(q k^T / sqrt(d)) v for one block. q [T, H, d]; k, v [T, K, d], rotated already; returns [T, H, d].
@@ -67,7 +59,5 @@ at::Tensor Embed(const at::Tensor& embedding_VD, const at::Tensor& ids_T);
 
 at::Tensor DecoderBlock(const ModelConfig& config, const BlockWeights& weights, const RotaryTable& rotary,
                         const Attention& attention, const at::Tensor& hidden_TD);
-
-at::Tensor RmsNorm(const at::Tensor& hidden_TD, const at::Tensor& weight_D, double eps);
 
 }  // namespace quartet

@@ -1,10 +1,9 @@
-// Operators of our engines whose Meta kernels LibTorch registers in Python only. Each allocates what the real kernel of
-// the device that the meta device stands for (core/base/meta_device.h) allocates, results and temporaries alike.
+// Operators of our engines whose Meta kernels LibTorch registers in Python only. Each allocates what the real kernel
+// allocates, results and temporaries alike.
 //
 // B sequences, L their length, H query heads, K key/value heads, d head dimension.
 
 #include <ATen/ExpandUtils.h>
-#include <ATen/Parallel.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
@@ -13,8 +12,6 @@
 
 #include <optional>
 #include <tuple>
-
-#include "core/base/meta_device.h"
 
 namespace quartet {
 namespace {
@@ -49,22 +46,14 @@ at::Tensor& OfBothOut(const at::Tensor& self, const at::Tensor& other, at::Tenso
   return out;
 }
 
-// Rows of queries and of keys that LibTorch's CPU kernel works on at a time.
-int64_t QuerySplit(int64_t length) { return std::min<int64_t>(length, length >= 768 ? 256 : length >= 192 ? 64 : 32); }
-int64_t KeySplit(int64_t length) { return std::min<int64_t>(length, 512); }
-
-std::tuple<at::Tensor, at::Tensor> FlashAttention(const at::Tensor& q_BHLd, const at::Tensor& k_BKLd, const at::Tensor&,
+// LibTorch's flash attention as CUDA computes it: on the CPU our kernels attend in every type that plans know.
+std::tuple<at::Tensor, at::Tensor> FlashAttention(const at::Tensor& q_BHLd, const at::Tensor&, const at::Tensor&,
                                                   double, bool, const std::optional<at::Tensor>&,
                                                   std::optional<double>) {
   const int64_t B = q_BHLd.size(0), H = q_BHLd.size(1), L = q_BHLd.size(2), d = q_BHLd.size(3);
   const at::TensorOptions fp32 = q_BHLd.options().dtype(at::kFloat);
   at::Tensor out = at::empty({B, L, H, d}, q_BHLd.options()).transpose(1, 2);
   at::Tensor log_sum = at::empty({B, L, H}, fp32).transpose(1, 2);
-  if (ComputeDevice(q_BHLd) == at::kCPU) {
-    // One thread's scores, running maxima and sums, and output.
-    const int64_t rows = QuerySplit(L), keys = KeySplit(k_BKLd.size(2));
-    const at::Tensor buffer = at::empty({at::get_num_threads(), rows * (keys + 2 + d)}, fp32);
-  }
   return {out, log_sum};
 }
 
@@ -79,20 +68,15 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> FlashAttentionBackward(
   };
   at::Tensor q_gradient = result(q_BHLd), k_gradient = result(k_BKLd), v_gradient = result(v_BKLd);
   const at::TensorOptions fp32 = q_BHLd.options().dtype(at::kFloat);
-  if (ComputeDevice(q_BHLd) == at::kCPU) {
-    const int64_t rows = QuerySplit(L), keys = KeySplit(k_BKLd.size(2));
-    const at::Tensor buffer = at::empty({at::get_num_threads(), 2 * rows * keys}, fp32);
-  } else {
-    // FlashAttention-2 as LibTorch calls it (mha_bwd): gradients of the keys and values by query head where heads share
-    // them, and of the queries in fp32.
-    const int64_t rows = (L + 127) / 128 * 128, padded = (d + 31) / 32 * 32;
-    const at::Tensor row_sums = at::empty({B, H, rows}, fp32);
-    const at::Tensor q_sums = at::empty({B, rows, H, padded}, fp32);
-    at::Tensor k_expanded, v_expanded;
-    if (H != K) {
-      k_expanded = at::empty({B, L, H, d}, k_BKLd.options());
-      v_expanded = at::empty({B, L, H, d}, v_BKLd.options());
-    }
+  // FlashAttention-2 as LibTorch calls it (mha_bwd): gradients of the keys and values by query head where heads share
+  // them, and of the queries in fp32.
+  const int64_t rows = (L + 127) / 128 * 128, padded = (d + 31) / 32 * 32;
+  const at::Tensor row_sums = at::empty({B, H, rows}, fp32);
+  const at::Tensor q_sums = at::empty({B, rows, H, padded}, fp32);
+  at::Tensor k_expanded, v_expanded;
+  if (H != K) {
+    k_expanded = at::empty({B, L, H, d}, k_BKLd.options());
+    v_expanded = at::empty({B, L, H, d}, v_BKLd.options());
   }
   return {q_gradient, k_gradient, v_gradient};
 }

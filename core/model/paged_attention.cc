@@ -38,6 +38,7 @@ struct Rows {
   float* sums;             // [R, padded d]
   const int64_t* visible;  // keys that each row sees; at least 1
   Element* const* outputs;
+  float* log_sums;  // [R], or null
 };
 
 template <int R, typename Element>
@@ -102,7 +103,9 @@ QUARTET_SIMD_INLINE void AttendRows(const PagedCacheLayout& layout, const PagedA
   }
 
   for (int r = 0; r < R; ++r) {
-    const float scale = 1.0f / simd::Sum(weight_sum[r]);
+    const float sum = simd::Sum(weight_sum[r]);
+    if (rows.log_sums != nullptr) rows.log_sums[r] = largest[r] + std::log(sum);
+    const float scale = 1.0f / sum;
     for (int64_t i = 0; i < d; ++i) FromFloat(rows.sums[r * padded + i] * scale, rows.outputs[r] + i);
   }
 }
@@ -163,6 +166,7 @@ void PagedAttend(const PagedCacheLayout& layout, const PagedAttentionTask<Elemen
   std::vector<float> scratch(kMostRows * (d + layout.padded_head_dim()));
   int64_t visible[kMostRows];
   Element* outputs[kMostRows];
+  float log_sums[kMostRows];
   const int64_t total = task.tokens * task.group;
   for (int64_t first = 0; first < total;) {
     const int64_t left = total - first;
@@ -174,7 +178,13 @@ void PagedAttend(const PagedCacheLayout& layout, const PagedAttentionTask<Elemen
       visible[r] = task.first_position + token + 1;
       outputs[r] = task.outputs + start;
     }
-    Attend(layout, task, Rows<Element>{scratch.data(), scratch.data() + kMostRows * d, visible, outputs}, count);
+    Attend(layout, task,
+           Rows<Element>{scratch.data(), scratch.data() + kMostRows * d, visible, outputs,
+                         task.log_sums == nullptr ? nullptr : log_sums},
+           count);
+    for (int r = 0; task.log_sums != nullptr && r < count; ++r) {
+      task.log_sums[(first + r) / task.group * task.log_sum_stride + (first + r) % task.group] = log_sums[r];
+    }
     first += count;
   }
 }

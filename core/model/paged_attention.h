@@ -36,6 +36,9 @@ struct PagedAttentionTask {
   const Element* queries = nullptr;
   Element* outputs = nullptr;
   int64_t token_stride = 0;
+  // Where not null, the logarithm of the sum of e^score of token t and head g: log_sums[t * log_sum_stride + g].
+  float* log_sums = nullptr;
+  int64_t log_sum_stride = 0;
   int64_t tokens = 0;
   int64_t group = 1;                // G
   int64_t first_position = 0;       // of token 0; token t sees keys [0, first_position + t]
@@ -45,8 +48,8 @@ struct PagedAttentionTask {
   int64_t kv_head = 0;
 };
 
-// outputs = softmax(q k^T / sqrt(d)) v. All keys that are seen must have been written, and no element of the cache may
-// be NaN. Thread safe for disjoint outputs.
+// outputs = softmax(q k^T / sqrt(d)) v. All keys that are seen must have been written; what else the cache holds has no
+// effect. Thread safe for disjoint outputs.
 template <typename Element>
 void PagedAttend(const PagedCacheLayout& layout, const PagedAttentionTask<Element>& task);
 

@@ -11,6 +11,7 @@
 #include <ATen/ops/scaled_dot_product_attention.h>
 
 #include <algorithm>
+#include <limits>
 #include <numeric>
 #include <random>
 #include <vector>
@@ -42,6 +43,11 @@ at::Tensor Expected(const at::Tensor& q_THd, const at::Tensor& k_NKd, const at::
 }
 
 template <typename Element>
+constexpr Element kNotWritten = std::numeric_limits<Element>::quiet_NaN();
+template <>
+constexpr uint16_t kNotWritten<uint16_t> = 0x7FC0;  // NaN in bf16
+
+template <typename Element>
 double LargestDifference(const Case& c, at::ScalarType type) {
   at::manual_seed(c.head_dim * 100 + c.context);
   const PagedCacheLayout layout{c.block_size, c.kv_heads, c.head_dim};
@@ -55,9 +61,9 @@ double LargestDifference(const Case& c, at::ScalarType type) {
   std::vector<int32_t> blocks(num_blocks + 3);
   std::iota(blocks.begin(), blocks.end(), 0);
   std::shuffle(blocks.begin(), blocks.end(), std::mt19937(5));
-  // What lies beside the written keys must not matter, as long as it is finite.
-  std::vector<Element> keys(blocks.size() * layout.key_block_numel(), Element{77});
-  std::vector<Element> values(blocks.size() * layout.value_block_numel(), Element{77});
+  // What lies beside the written keys must not matter.
+  std::vector<Element> keys(blocks.size() * layout.key_block_numel(), kNotWritten<Element>);
+  std::vector<Element> values(blocks.size() * layout.value_block_numel(), kNotWritten<Element>);
   const auto row = [](const at::Tensor& x, int64_t i) {
     return static_cast<const Element*>(x.const_data_ptr()) + i * x.stride(0);
   };
