@@ -6,15 +6,17 @@
 #include <ATen/ops/empty_like.h>
 #include <ATen/ops/mm.h>
 #include <ATen/ops/mul.h>
-#include <ATen/ops/zeros.h>
 #include <c10/core/GradMode.h>
 #include <torch/csrc/autograd/custom_function.h>
 
 #include <algorithm>
 
 #include "core/base/logging.h"
+#include "core/base/meta_device.h"
+#include "core/base/parallel.h"
 #include "core/model/decoder.h"
 #include "core/model/linear.h"
+#include "core/model/log_softmax_rows.h"
 #include "core/model/row_padding.h"
 
 namespace quartet {
@@ -25,7 +27,8 @@ using torch::autograd::variable_list;
 
 // Bytes of the head's rows that are worked on at a time where a copy of them is made.
 constexpr int64_t kHeadRowsBytes = int64_t{16} << 20;
-// A chunk's softmax is taken in so many parts: its temporaries, three at most, are then a part of the chunk.
+// By LibTorch's operators a chunk's softmax is taken in so many parts: its temporaries, three at most, are then a part
+// of the chunk.
 constexpr int64_t kPartsOfChunk = 8;
 
 // Calls use(begin, end) for all of [0, count), `size` at a time.
@@ -44,7 +47,108 @@ at::Tensor LogSoftmax(const at::Tensor& logits_cV, double temperature) {
   return at::_log_softmax(temperature == 1 ? logits_cV : logits_cV / temperature, -1, /*half_to_float=*/false);
 }
 
-// The logits are made anew in backward: what is saved between the passes is what came in.
+int64_t PartTokens(int64_t chunk_tokens) { return (chunk_tokens + kPartsOfChunk - 1) / kPartsOfChunk; }
+
+// Whether logits of this type are worked on by core/model/log_softmax_rows.h, else by LibTorch's operators.
+bool ByRows(const at::Tensor& tensor, at::ScalarType type) {
+  return ComputeDevice(tensor) == at::kCPU && type == at::kFloat;
+}
+
+void CheckTargets(const at::Tensor& targets, int64_t vocabulary) {
+  const auto* ids = targets.const_data_ptr<int64_t>();
+  for (int64_t i = 0; i < targets.numel(); ++i) {
+    TORCH_CHECK(ids[i] >= 0 && ids[i] < vocabulary, "target ", ids[i], " of token ", i, "; allowed: 0 to ",
+                vocabulary - 1);
+  }
+}
+
+// What a forward pass gives for c tokens.
+struct LogProbParts {
+  at::Tensor log_prob_c;
+  at::Tensor log_sum_c;  // ByRows: for the gradient; else of no elements
+  at::Tensor entropy_c;  // of no elements where it is not asked for
+};
+
+void TakeLogProbs(const at::Tensor& logits_cV, const at::Tensor& targets_c, double temperature,
+                  const LogProbParts& parts) {
+  const int64_t c = logits_cV.size(0), V = logits_cV.size(1);
+  const bool with_entropy = parts.entropy_c.numel() > 0;
+  if (!ByRows(logits_cV, logits_cV.scalar_type())) {
+    InParts(c, PartTokens(c), [&](int64_t first, int64_t last) {
+      const at::Tensor logits = logits_cV.slice(0, first, last);
+      at::Tensor log_probs = LogSoftmax(logits, temperature);
+      parts.log_prob_c.slice(0, first, last)
+          .copy_(log_probs.gather(1, targets_c.slice(0, first, last).unsqueeze(1)).squeeze(1));
+      if (!with_entropy) return;
+      if (temperature != 1) log_probs = LogSoftmax(logits, 1);
+      parts.entropy_c.slice(0, first, last).copy_(log_probs.exp().mul_(log_probs).sum(-1).neg_());
+    });
+    return;
+  }
+  if (logits_cV.is_meta()) return;
+  const at::Tensor all = logits_cV.contiguous();
+  const auto* logits = all.const_data_ptr<float>();
+  const auto* targets = targets_c.const_data_ptr<int64_t>();
+  auto* log_probs = parts.log_prob_c.mutable_data_ptr<float>();
+  auto* log_sums = parts.log_sum_c.mutable_data_ptr<float>();
+  float* entropies = with_entropy ? parts.entropy_c.mutable_data_ptr<float>() : nullptr;
+  at::parallel_for(0, c, 1, [&](int64_t begin, int64_t end) {
+    LogSoftmaxRows(logits + begin * V, targets + begin, static_cast<float>(temperature), end - begin, V,
+                   log_probs + begin, log_sums + begin, entropies == nullptr ? nullptr : entropies + begin);
+  });
+}
+
+// `rows` rows of `type`: those of `values`, then zeros.
+at::Tensor NarrowPadded(const at::Tensor& values, int64_t rows, at::ScalarType type) {
+  const int64_t count = values.size(0);
+  const at::Tensor padded = at::empty({rows, values.size(1)}, values.options().dtype(type));
+  padded.slice(0, 0, count).copy_(values);
+  padded.slice(0, count).zero_();
+  return padded;
+}
+
+template <typename Element>
+void WriteLogitsGradient(const at::Tensor& logits_cV, const at::Tensor& targets_c, const at::Tensor& log_sum_c,
+                         const at::Tensor& grad_c, double temperature, const at::Tensor& out) {
+  const int64_t V = logits_cV.size(1);
+  const auto* logits = logits_cV.const_data_ptr<float>();
+  const auto* targets = targets_c.const_data_ptr<int64_t>();
+  const auto* log_sums = log_sum_c.const_data_ptr<float>();
+  const auto* grads = grad_c.const_data_ptr<float>();
+  auto* gradients = static_cast<Element*>(out.mutable_data_ptr());
+  at::parallel_for(0, logits_cV.size(0), 1, [&](int64_t begin, int64_t end) {
+    LogSoftmaxRowsGradient(logits + begin * V, targets + begin, static_cast<float>(temperature), log_sums + begin,
+                           grads + begin, end - begin, V, gradients + begin * V);
+  });
+}
+
+// d log_prob / d logits = (onehot - softmax) / temperature, times `grad_c`; of `type`, which is the logits' own or
+// bf16. In the logits' place, or else with rows of zeros behind them (row_padding.h), which add nothing to products.
+at::Tensor LogitsGradient(const at::Tensor& logits_cV, const at::Tensor& targets_c, const at::Tensor& log_sum_c,
+                          const at::Tensor& grad_c, double temperature, at::ScalarType type) {
+  const int64_t c = logits_cV.size(0), V = logits_cV.size(1);
+  const bool in_place = type == logits_cV.scalar_type();
+  if (!ByRows(logits_cV, logits_cV.scalar_type())) {
+    InParts(c, PartTokens(c), [&](int64_t first, int64_t last) {
+      const at::Tensor grad = grad_c.slice(0, first, last).unsqueeze(1) / temperature;
+      at::Tensor logits = logits_cV.slice(0, first, last);
+      at::mul_out(logits, LogSoftmax(logits, temperature).exp_(), grad.neg());
+      logits.scatter_add_(1, targets_c.slice(0, first, last).unsqueeze(1), grad);
+    });
+    return in_place ? logits_cV : NarrowPadded(logits_cV, PaddedRows(c), type);
+  }
+  const at::Tensor all = logits_cV.contiguous();
+  if (in_place) {
+    if (!all.is_meta()) WriteLogitsGradient<float>(all, targets_c, log_sum_c, grad_c, temperature, all);
+    return all;
+  }
+  at::Tensor padded = at::empty({PaddedRows(c), V}, all.options().dtype(type));
+  if (!all.is_meta()) WriteLogitsGradient<uint16_t>(all, targets_c, log_sum_c, grad_c, temperature, padded);
+  padded.slice(0, c).zero_();
+  return padded;
+}
+
+// The logits are made anew in backward: what is saved between the passes is what came in, and a number a token.
 class LogProbsFunction : public torch::autograd::Function<LogProbsFunction> {
  public:
   static variable_list forward(AutogradContext* context, const at::Tensor& hidden_TD, const at::Tensor& head_VD,
@@ -52,21 +156,19 @@ class LogProbsFunction : public torch::autograd::Function<LogProbsFunction> {
                                int64_t chunk_tokens) {
     const int64_t T = hidden_TD.size(0);
     const at::TensorOptions wide = hidden_TD.options().dtype(WideType(hidden_TD.scalar_type()));
+    const bool by_rows = ByRows(hidden_TD, WideType(hidden_TD.scalar_type()));
+    const at::Tensor targets = targets_T.contiguous();
+    if (by_rows && !hidden_TD.is_meta()) CheckTargets(targets, head_VD.size(0));
     at::Tensor log_prob_T = at::empty({T}, wide);
+    at::Tensor log_sum_T = at::empty({by_rows ? T : 0}, wide);
     at::Tensor entropy_T = at::empty({with_entropy ? T : 0}, wide);
     InParts(T, chunk_tokens, [&](int64_t begin, int64_t end) {
-      const at::Tensor logits_cV = VocabularyLogits(hidden_TD.slice(0, begin, end), head_VD);
-      InParts(end - begin, PartTokens(chunk_tokens), [&](int64_t first, int64_t last) {
-        const at::Tensor logits = logits_cV.slice(0, first, last);
-        const at::Tensor targets = targets_T.slice(0, begin + first, begin + last).unsqueeze(1);
-        at::Tensor log_probs = LogSoftmax(logits, temperature);
-        log_prob_T.slice(0, begin + first, begin + last).copy_(log_probs.gather(1, targets).squeeze(1));
-        if (!with_entropy) return;
-        if (temperature != 1) log_probs = LogSoftmax(logits, 1);
-        entropy_T.slice(0, begin + first, begin + last).copy_(log_probs.exp().mul_(log_probs).sum(-1).neg_());
-      });
+      TakeLogProbs(VocabularyLogits(hidden_TD.slice(0, begin, end), head_VD), targets.slice(0, begin, end), temperature,
+                   {.log_prob_c = log_prob_T.slice(0, begin, end),
+                    .log_sum_c = log_sum_T.slice(0, begin, end),
+                    .entropy_c = entropy_T.slice(0, begin, end)});
     });
-    context->save_for_backward({hidden_TD, head_VD, targets_T});
+    context->save_for_backward({hidden_TD, head_VD, targets, log_sum_T});
     context->saved_data["temperature"] = temperature;
     context->saved_data["chunk_tokens"] = chunk_tokens;
     context->mark_non_differentiable({entropy_T});
@@ -75,67 +177,59 @@ class LogProbsFunction : public torch::autograd::Function<LogProbsFunction> {
 
   static variable_list backward(AutogradContext* context, const variable_list& grads) {
     const variable_list saved = context->get_saved_variables();
-    const at::Tensor &hidden_TD = saved[0], &head_VD = saved[1], &targets_T = saved[2];
+    const at::Tensor &hidden_TD = saved[0], &head_VD = saved[1], &targets_T = saved[2], &log_sum_T = saved[3];
     const double temperature = context->saved_data["temperature"].toDouble();
     const int64_t chunk_tokens = context->saved_data["chunk_tokens"].toInt();
     const int64_t T = hidden_TD.size(0);
-    const at::Tensor grad_T = grads[0] / temperature;
+    const at::Tensor grad_T = grads[0].contiguous();
     at::Tensor hidden_grad_TD, head_grad_VD;
     if (context->needs_input_grad(0)) hidden_grad_TD = at::empty_like(hidden_TD);
     if (context->needs_input_grad(1)) {
-      head_grad_VD = at::zeros(head_VD.sizes(), head_VD.options().dtype(WideType(head_VD.scalar_type())));
+      // A sum over chunks is taken in fp32.
+      const at::ScalarType type = T <= chunk_tokens ? head_VD.scalar_type() : WideType(head_VD.scalar_type());
+      head_grad_VD = at::empty(head_VD.sizes(), head_VD.options().dtype(type));
+      if (T == 0) head_grad_VD.zero_();
     }
     InParts(T, chunk_tokens, [&](int64_t begin, int64_t end) {
       const at::Tensor hidden = hidden_TD.slice(0, begin, end);
-      at::Tensor logits_cV = VocabularyLogits(hidden, head_VD);
-      InParts(end - begin, PartTokens(chunk_tokens), [&](int64_t first, int64_t last) {
-        // d log_prob / d logits = (onehot - softmax) / temperature, in the logits' place.
-        const at::Tensor grad = grad_T.slice(0, begin + first, begin + last).unsqueeze(1);
-        at::Tensor logits = logits_cV.slice(0, first, last);
-        at::mul_out(logits, LogSoftmax(logits, temperature).exp_(), grad.neg());
-        logits.scatter_add_(1, targets_T.slice(0, begin + first, begin + last).unsqueeze(1), grad);
-      });
-      if (hidden_TD.scalar_type() == logits_cV.scalar_type()) {
-        AddHeadGradient(logits_cV, hidden, head_VD, begin, end, &hidden_grad_TD, &head_grad_VD);
-        return;
-      }
-      // Rows of zeros add nothing.
-      const int64_t rows = PaddedRows(end - begin);
-      logits_cV = NarrowPadded(logits_cV, rows, hidden_TD.scalar_type());
-      AddHeadGradient(logits_cV, NarrowPadded(hidden, rows, hidden_TD.scalar_type()), head_VD, begin, end,
-                      &hidden_grad_TD, &head_grad_VD);
+      const at::Tensor logits_grad = LogitsGradient(VocabularyLogits(hidden, head_VD), targets_T.slice(0, begin, end),
+                                                    log_sum_T.slice(0, begin, end), grad_T.slice(0, begin, end),
+                                                    temperature, hidden_TD.scalar_type());
+      const int64_t rows = logits_grad.size(0);
+      AddHeadGradient(logits_grad, rows == end - begin ? hidden : NarrowPadded(hidden, rows, hidden.scalar_type()),
+                      head_VD, begin, end, &hidden_grad_TD, &head_grad_VD);
     });
     if (head_grad_VD.defined()) head_grad_VD = head_grad_VD.to(head_VD.scalar_type());
     return {hidden_grad_TD, head_grad_VD, at::Tensor(), at::Tensor(), at::Tensor(), at::Tensor()};
   }
 
  private:
-  static int64_t PartTokens(int64_t chunk_tokens) { return (chunk_tokens + kPartsOfChunk - 1) / kPartsOfChunk; }
-
-  // `rows` rows of `type`: those of `values`, then zeros.
-  static at::Tensor NarrowPadded(const at::Tensor& values, int64_t rows, at::ScalarType type) {
-    const int64_t count = values.size(0);
-    const at::Tensor padded = at::empty({rows, values.size(1)}, values.options().dtype(type));
-    padded.slice(0, 0, count).copy_(values);
-    padded.slice(0, count).zero_();
-    return padded;
-  }
-
-  // Of tokens [begin, end), from the gradient of their logits; there may be rows of zeros behind them. What is not
-  // asked for is undefined.
+  // Of tokens [begin, end), from the gradient of their logits; there may be rows of zeros behind them. The first
+  // tokens' are written, the others' added. What is not asked for is undefined.
   static void AddHeadGradient(const at::Tensor& logits_grad_cV, const at::Tensor& hidden_cD, const at::Tensor& head_VD,
                               int64_t begin, int64_t end, at::Tensor* hidden_grad_TD, at::Tensor* head_grad_VD) {
     if (hidden_grad_TD->defined()) {
       hidden_grad_TD->slice(0, begin, end).copy_(at::mm(logits_grad_cV, head_VD).slice(0, 0, end - begin));
     }
     if (!head_grad_VD->defined()) return;
+    const bool first_tokens = begin == 0;
     if (head_VD.scalar_type() == head_grad_VD->scalar_type()) {
-      head_grad_VD->addmm_(logits_grad_cV.t(), hidden_cD);
+      if (first_tokens) {
+        at::mm_out(*head_grad_VD, logits_grad_cV.t(), hidden_cD);
+      } else {
+        head_grad_VD->addmm_(logits_grad_cV.t(), hidden_cD);
+      }
       return;
     }
     InParts(head_VD.size(0), RowsWithin(kHeadRowsBytes, head_VD.size(1), head_VD.scalar_type()),
             [&](int64_t first, int64_t last) {
-              head_grad_VD->slice(0, first, last).add_(at::mm(logits_grad_cV.slice(1, first, last).t(), hidden_cD));
+              at::Tensor sum = head_grad_VD->slice(0, first, last);
+              const at::Tensor part = at::mm(logits_grad_cV.slice(1, first, last).t(), hidden_cD);
+              if (first_tokens) {
+                sum.copy_(part);
+              } else {
+                sum.add_(part);
+              }
             });
   }
 };

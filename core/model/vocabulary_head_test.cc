@@ -113,6 +113,14 @@ TEST(ChunkedLogProbs, TakesNoTokens) {
   EXPECT_EQ(result.entropy_T.numel(), 0);
 }
 
+TEST(ChunkedLogProbs, RefusesTargetsOutsideOfTheVocabulary) {
+  for (const int64_t target : {int64_t{-1}, kVocabulary}) {
+    Case c;
+    c.targets[5] = target;
+    EXPECT_THROW(ChunkedLogProbs(c.hidden, c.head, c.targets, 1, false), c10::Error) << target;
+  }
+}
+
 // What the logits' category holds at most while `work` runs.
 template <typename Work>
 int64_t PeakBytes(const Work& work) {

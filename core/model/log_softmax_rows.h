@@ -1,0 +1,22 @@
+// Log-probabilities of chosen words from rows of logits, and back, on the CPU. LibTorch-free; a row's bits do not
+// depend on the rows around it. Thread safe for disjoint results.
+//
+// Logits are fp32, [rows, vocabulary], contiguous.
+#pragma once
+
+#include <cstdint>
+
+namespace quartet {
+
+// log_probs [rows]: log_softmax(logits / temperature)[targets]. log_sums [rows]: the logarithm of the sum of
+// e^(logits / temperature). entropies [rows], where not null: in nats, of softmax(logits) at temperature 1.
+void LogSoftmaxRows(const float* logits, const int64_t* targets, float temperature, int64_t rows, int64_t vocabulary,
+                    float* log_probs, float* log_sums, float* entropies);
+
+// The logits' gradients from those of the log-probabilities [rows], as Element: float, or uint16_t for the bits of
+// bf16. May be written over the logits where they are of the same type.
+template <typename Element>
+void LogSoftmaxRowsGradient(const float* logits, const int64_t* targets, float temperature, const float* log_sums,
+                            const float* gradients, int64_t rows, int64_t vocabulary, Element* logits_gradients);
+
+}  // namespace quartet
