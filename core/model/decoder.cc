@@ -160,8 +160,8 @@ at::Tensor SelfAttention(const ModelConfig& config, const BlockWeights& weights,
 
 // What goes into the down projection, [T, F].
 at::Tensor GatedUp(const BlockWeights& weights, const at::Tensor& input_TD) {
-  const at::Tensor gate = Linear(input_TD, weights.gate_proj, weights.gate_bias);
-  return SwiGlu(gate, Linear(input_TD, weights.up_proj, weights.up_bias));
+  return SwiGlu(Linear(input_TD, weights.gate_proj, weights.gate_bias),
+                Linear(input_TD, weights.up_proj, weights.up_bias));
 }
 
 }  // namespace

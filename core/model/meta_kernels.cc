@@ -26,6 +26,11 @@ at::Tensor IndexSelect(const at::Tensor& self, int64_t dim, const at::Tensor& in
   return at::empty(sizes, self.options());
 }
 
+// LibTorch's own adds in place on real devices, out of place on this one.
+at::Tensor IndexSelectBackward(const at::Tensor& gradient, c10::SymIntArrayRef sizes, int64_t, const at::Tensor&) {
+  return at::empty_symint(sizes, gradient.options());
+}
+
 at::Tensor Where(const at::Tensor& condition, const at::Tensor& self, const at::Tensor& other) {
   return at::empty(at::infer_size(at::infer_size(condition.sizes(), self.sizes()), other.sizes()),
                    self.options().dtype(at::result_type(self, other)));
@@ -87,6 +92,7 @@ TORCH_LIBRARY_IMPL(aten, Meta, m) {
   m.impl("_fused_adamw_", &FusedAdamW);
   m.impl("abs", &Abs);
   m.impl("index_select", &IndexSelect);
+  m.impl("index_select_backward", &IndexSelectBackward);
   m.impl("isnan", &OfEach);
   m.impl("logical_and", &OfBoth);
   m.impl("logical_and.out", &OfBothOut);

@@ -212,11 +212,15 @@ at::Tensor Rotate(const at::Tensor& x_THd, const RotaryTable& rotary) {
   return Rotated(x_THd.contiguous(), cos_Td, sin_Td, /*back=*/false);
 }
 
-at::Tensor SwiGlu(const at::Tensor& gate_TF, const at::Tensor& up_TF) {
-  if (!ByKernels(gate_TF) || up_TF.scalar_type() != gate_TF.scalar_type()) return at::silu(gate_TF) * up_TF;
-  const at::Tensor gate = gate_TF.contiguous(), up = up_TF.contiguous();
-  if (NeedGradients(gate, up)) return SwiGluFunction::apply(gate, up);
-  return SwiGluForward(gate, up);
+at::Tensor SwiGlu(at::Tensor gate_TF, at::Tensor up_TF) {
+  if (!ByKernels(gate_TF) || up_TF.scalar_type() != gate_TF.scalar_type()) {
+    gate_TF = at::silu(gate_TF);
+    return gate_TF * up_TF;
+  }
+  gate_TF = gate_TF.contiguous();
+  up_TF = up_TF.contiguous();
+  if (NeedGradients(gate_TF, up_TF)) return SwiGluFunction::apply(gate_TF, up_TF);
+  return SwiGluForward(gate_TF, up_TF);
 }
 
 }  // namespace quartet

@@ -28,7 +28,8 @@ struct RotaryTable {
 // Rotates pairs (i, i + d/2) of each head; [T, H, d].
 at::Tensor Rotate(const at::Tensor& x_THd, const RotaryTable& rotary);
 
-// silu(gate) * up, the activation rounded before the product.
-at::Tensor SwiGlu(const at::Tensor& gate_TF, const at::Tensor& up_TF);
+// silu(gate) * up, the activation rounded before the product. By value: where no one else holds them, inputs are given
+// back as soon as they are not needed.
+at::Tensor SwiGlu(at::Tensor gate_TF, at::Tensor up_TF);
 
 }  // namespace quartet
