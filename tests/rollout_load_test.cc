@@ -1,0 +1,65 @@
+// A rollout that is offered more than it admits refuses what is too much, answers all the rest, and has its memory back
+// afterwards.
+
+#include "tests/rollout_load.h"
+
+#include <signal.h>
+
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/process_harness.h"
+#include "tests/tiny_run.h"
+
+namespace quartet {
+namespace {
+
+using ::testing::IsEmpty;
+
+class RolloutLoadTest : public ::testing::TestWithParam<int> {};
+
+TEST_P(RolloutLoadTest, AnswersOrRefusesEachCallAndKeepsNothing) {
+  ProcessHarness harness;
+  const std::string address = absl::StrCat("127.0.0.1:", FreePort());
+  // 8 sequences run and 16 wait; a rank's cache has five blocks for its four, so that some are preempted too.
+  const TinyRun run = WriteTinyRun(
+      harness, WriteTinyModel(harness, "model"), 2,
+      {"services.rollout.listen=" + address, "rollout.max_num_seqs=4", "rollout.max_waiting=16",
+       "rollout.kv_cache_bytes=32768", absl::StrCat("rollout.zero_stage=", GetParam())});
+  std::vector<std::string> arguments = run.arguments;
+  arguments.push_back("--ranks=2");
+  const pid_t rollout = harness.Start("rollout/rollout", arguments);
+  const auto info = WaitForRollout(address, absl::Seconds(30));
+  ASSERT_TRUE(info.ok()) << info.status() << '\n' << harness.Output(rollout);
+
+  RolloutLoad load;
+  load.address = address;
+  load.duration = absl::Seconds(8);
+  load.calls = 16;
+  load.longest_prompt = 16;
+  load.processes = harness.Alive();
+  const auto report = OfferLoad(load);
+  ASSERT_TRUE(report.ok()) << report.status() << '\n' << harness.Output(rollout);
+  EXPECT_THAT(report->mistakes, IsEmpty());
+  EXPECT_GT(report->answered, 0);
+  EXPECT_GT(report->refused, 0);
+  EXPECT_GT(report->cancelled, 0);
+  EXPECT_EQ(report->calls, report->answered + report->refused + report->cancelled);
+  EXPECT_GT(report->after.metrics().at("rollout/preemptions"), 0);
+  EXPECT_LT(report->resident_growth(), 32 << 20);
+  EXPECT_EQ(report->after.metrics().at("rollout/running"), 0);
+  EXPECT_EQ(report->after.metrics().at("rollout/waiting"), 0);
+  EXPECT_EQ(report->after.metrics().at("rollout/kv_cache_usage"), 0);
+
+  kill(rollout, SIGTERM);
+  EXPECT_EQ(harness.Wait(rollout, absl::Seconds(10)).exit_code, 0);
+  EXPECT_THAT(harness.Survivors(absl::Seconds(5)), IsEmpty());
+}
+
+INSTANTIATE_TEST_SUITE_P(, RolloutLoadTest, ::testing::Values(0, 3),
+                         [](const auto& info) { return info.param == 0 ? "Replicated" : "Sharded"; });
+
+}  // namespace
+}  // namespace quartet
