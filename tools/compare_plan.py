@@ -38,8 +38,8 @@ CATEGORIES = ["parameters", "gradients", "optimizer", "gathered", "activations",
 
 
 def config(model, folder, shape):
-    """Prompts of exactly `prompt` tokens: one token a word."""
-    words = " the" * shape["prompt"]
+    """Prompts of `prompt` tokens: one that begins the text, and one a word."""
+    words = " the" * (shape["prompt"] - 1)
     (folder / "prompts.jsonl").write_text("".join(json.dumps({"prompt": words, "label": str(i)}) + "\n" for i in range(16)))
     services = "".join(
         f'  {name} {{ ranks: {shape["ranks"]} threads: 1 listen: "127.0.0.1:0" }}\n'
