@@ -31,30 +31,46 @@ Dispatcher::Dispatcher(const DispatcherOptions& options)
 
 Dispatcher::~Dispatcher() = default;
 
-absl::Status Dispatcher::Generate(const GenerateHeader& header, const std::vector<Prompt>& prompts,
-                                  const std::function<absl::Status()>& begin, const std::function<bool()>& gone,
-                                  const std::function<bool(GenerateReply)>& reply) {
+absl::StatusOr<std::unique_ptr<Dispatcher::Running>> Dispatcher::Begin(const GenerateHeader& header,
+                                                                       const std::vector<Prompt>& prompts,
+                                                                       const std::function<absl::Status()>& begin,
+                                                                       const std::function<bool()>& gone) {
   std::unique_lock lock(mutex_);
   QUARTET_RETURN_IF_ERROR(Wait(&lock, gone, [this] { return !paused_; }));
   QUARTET_RETURN_IF_ERROR(begin());
   uint64_t id = 0;
   QUARTET_RETURN_IF_ERROR(Admit(header, prompts, &id));
-  const std::shared_ptr<Call> call = calls_.at(id);
-  const absl::Cleanup give_up = [&] {
-    if (!lock.owns_lock()) lock.lock();
-    GiveUp(id);
-  };
+  return std::unique_ptr<Running>(new Running(this, id, calls_.at(id)));
+}
+
+absl::Status Dispatcher::Generate(const GenerateHeader& header, const std::vector<Prompt>& prompts,
+                                  const std::function<absl::Status()>& begin, const std::function<bool()>& gone,
+                                  const std::function<bool(GenerateReply)>& reply) {
+  QUARTET_ASSIGN_OR_RETURN(const std::unique_ptr<Running> call, Begin(header, prompts, begin, gone));
   for (;;) {
-    const auto news = [&] { return !call->replies.empty() || !call->status.ok() || call->left == 0; };
-    QUARTET_RETURN_IF_ERROR(Wait(&lock, gone, news));
-    std::deque<GenerateReply> replies = std::exchange(call->replies, {});
-    if (replies.empty()) return call->status;
-    lock.unlock();
+    QUARTET_ASSIGN_OR_RETURN(std::deque<GenerateReply> replies, call->Next(gone));
+    if (replies.empty()) return absl::OkStatus();
     for (GenerateReply& one : replies) {
       if (!reply(std::move(one))) return absl::CancelledError("the client is gone");
     }
-    lock.lock();
   }
+}
+
+Dispatcher::Running::Running(Dispatcher* dispatcher, uint64_t id, std::shared_ptr<Call> call)
+    : dispatcher_(dispatcher), id_(id), call_(std::move(call)) {}
+
+Dispatcher::Running::~Running() {
+  const std::lock_guard lock(dispatcher_->mutex_);
+  dispatcher_->GiveUp(id_);
+}
+
+absl::StatusOr<std::deque<GenerateReply>> Dispatcher::Running::Next(const std::function<bool()>& gone) {
+  std::unique_lock lock(dispatcher_->mutex_);
+  const auto news = [this] { return !call_->replies.empty() || !call_->status.ok() || call_->left == 0; };
+  QUARTET_RETURN_IF_ERROR(dispatcher_->Wait(&lock, gone, news));
+  std::deque<GenerateReply> replies = std::exchange(call_->replies, {});
+  if (replies.empty()) QUARTET_RETURN_IF_ERROR(call_->status);
+  return replies;
 }
 
 absl::StatusOr<int64_t> Dispatcher::Pause(PauseRequest::Mode mode, const std::function<bool()>& gone) {

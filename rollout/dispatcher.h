@@ -38,9 +38,16 @@ class Dispatcher {
 
   // ---- For calls. `gone` is asked every few milliseconds whether whoever waits has given up.
 
-  // Runs one checked call to its end. Waits while paused; then `begin` is asked whether the call may begin. Each reply
-  // goes to `reply` at once, on this thread; it returns false where nobody takes it. CANCELLED where the caller has
-  // gone, RESOURCE_EXHAUSTED where too many sequences wait.
+  class Running;
+
+  // Begins one checked call. Waits while paused; then `begin` is asked whether the call may begin. CANCELLED where the
+  // caller has gone, RESOURCE_EXHAUSTED where too many sequences would wait.
+  absl::StatusOr<std::unique_ptr<Running>> Begin(const GenerateHeader& header, const std::vector<Prompt>& prompts,
+                                                 const std::function<absl::Status()>& begin,
+                                                 const std::function<bool()>& gone);
+
+  // Begin, and the call to its end: each reply goes to `reply` at once, on this thread; it returns false where nobody
+  // takes it.
   absl::Status Generate(const GenerateHeader& header, const std::vector<Prompt>& prompts,
                         const std::function<absl::Status()>& begin, const std::function<bool()>& gone,
                         const std::function<bool(GenerateReply)>& reply);
@@ -100,6 +107,23 @@ class Dispatcher {
   std::vector<uint64_t> holds_answered_;
   bool closed_ = false;
   absl::Status failure_;
+};
+
+// A call that has begun. What is not finished when it is destroyed is given up. One thread; ends before the dispatcher.
+class Dispatcher::Running {
+ public:
+  ~Running();
+  // Waits for replies and returns all that are there; none once every sequence has come. An error ends the call:
+  // CANCELLED where the caller has gone.
+  absl::StatusOr<std::deque<GenerateReply>> Next(const std::function<bool()>& gone);
+
+ private:
+  friend class Dispatcher;
+  Running(Dispatcher* dispatcher, uint64_t id, std::shared_ptr<Call> call);
+
+  Dispatcher* const dispatcher_;
+  const uint64_t id_;
+  const std::shared_ptr<Call> call_;
 };
 
 }  // namespace quartet

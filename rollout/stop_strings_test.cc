@@ -6,38 +6,10 @@
 #include <vector>
 
 #include "gtest/gtest.h"
+#include "rollout/piece_tokenizer.h"
 
 namespace quartet {
 namespace {
-
-// Tokens are pieces of text or bytes; 0 is special. As many tokenizers do, the first word's leading space is dropped.
-class PieceTokenizer : public Tokenizer {
- public:
-  explicit PieceTokenizer(std::vector<std::string> pieces) : pieces_(std::move(pieces)) {}
-  std::vector<int32_t> Encode(std::string_view, bool) const override { return {}; }
-  std::string Decode(const std::vector<int32_t>& ids, bool skip_special_tokens) const override {
-    std::string bytes;
-    for (const int32_t id : ids) {
-      if (id != 0 || !skip_special_tokens) bytes += pieces_[id];
-    }
-    if (bytes.starts_with(' ')) bytes.erase(0, 1);
-    // An incomplete character at the end.
-    size_t tail = bytes.size();
-    while (tail > 0 && (bytes[tail - 1] & 0xC0) == 0x80) --tail;
-    if (tail > 0 && (bytes[tail - 1] & 0x80) != 0) {
-      const auto lead = static_cast<unsigned char>(bytes[tail - 1]);
-      const size_t wanted = lead >= 0xF0 ? 4 : lead >= 0xE0 ? 3 : 2;
-      if (bytes.size() - (tail - 1) < wanted) bytes.replace(tail - 1, std::string::npos, "\xEF\xBF\xBD");
-    }
-    return bytes;
-  }
-  int32_t vocab_size() const override { return static_cast<int32_t>(pieces_.size()); }
-  std::optional<int32_t> TokenToId(std::string_view) const override { return std::nullopt; }
-  absl::StatusOr<std::string> ApplyChatTemplate(const std::vector<Message>&) const override { return ""; }
-
- private:
-  std::vector<std::string> pieces_;
-};
 
 // At which token (from 0) the text ends and by what; -1: not at all.
 std::pair<int, std::string> EndOf(const Tokenizer& tokenizer, const std::vector<std::string>& stop,
