@@ -32,12 +32,12 @@
 #include "core/service/status_conversion.h"
 #include "core/service/stream_io.h"
 #include "core/tokenizer/tokenizer.h"
-#include "core/training/rank_info.h"
-#include "core/zero/catch_exceptions.h"
 #include "proto/rollout.grpc.pb.h"
 #include "rollout/dispatcher.h"
 #include "rollout/engine.h"
-#include "rollout/rank_worker.h"
+#include "rollout/generation.h"
+#include "rollout/http/openai_front.h"
+#include "rollout/rank_part.h"
 #include "rollout/rollout_rank.pb.h"
 #include "rollout/stop_strings.h"
 #include "rollout/weight_receiver.h"
@@ -45,85 +45,57 @@
 namespace quartet {
 namespace {
 
-constexpr char kPull[] = "rollout.pull";
-constexpr char kCommit[] = "rollout.commit";
-constexpr char kAbort[] = "rollout.abort";
-constexpr char kSleep[] = "rollout.sleep";
-constexpr char kWake[] = "rollout.wake";
-constexpr char kInfo[] = "rollout.info";
-
-constexpr char kWork[] = "rollout.work";
-
 absl::Time DeadlineOf(const grpc::ServerContext& context) {
   const auto deadline = context.deadline();
   return deadline == std::chrono::system_clock::time_point::max() ? absl::InfiniteFuture() : absl::FromChrono(deadline);
 }
 
-class RolloutService final : public RankService, private Rollout::Service {
+class RolloutService final : public RankService, private Rollout::Service, private Generation {
  public:
   RolloutService(const RunConfig& config, const RankContext& context, RankGroup& group,
                  std::shared_ptr<grpc::ChannelCredentials> credentials)
       : config_(config),
         context_(context),
         group_(group),
-        credentials_(std::move(credentials)),
+        part_(config_, context, group, std::move(credentials)),
         dispatcher_({.ranks = context.world_size,
-                     .lockstep = sharded(),
+                     .lockstep = part_.sharded(),
                      .max_num_seqs = config.rollout().max_num_seqs(),
-                     .max_waiting = config.rollout().max_waiting()}),
-        worker_(sharded()) {
-    group.RegisterPipe(kWork, [this](RankPipe& pipe) { Follow(pipe); });
-    RegisterTyped<PullHeader, Nothing, PullSummary, Nothing>(
-        group, kPull, RankGroup::Kind::kConcurrent,
-        [this](const auto& header, const auto&, auto* summary, auto*) { return PullHere(header, summary); });
-    // No collective, but ranks that differ in their version must not go on together.
-    RegisterTyped<VersionHeader, Nothing, Nothing, Nothing>(
-        group, kCommit, RankGroup::Kind::kCollective,
-        [this](const auto& header, const auto&, auto*, auto*) { return CommitHere(header.version()); });
-    RegisterTyped<Nothing, Nothing, Nothing, Nothing>(group, kAbort, RankGroup::Kind::kConcurrent,
-                                                      [this](const auto&, const auto&, auto*, auto*) {
-                                                        AbortHere();
-                                                        return absl::OkStatus();
-                                                      });
-    RegisterTyped<Nothing, Nothing, SleepReply, Nothing>(
-        group, kSleep, RankGroup::Kind::kLocal, [this](const auto&, const auto&, auto* reply, auto*) {
-          const int64_t before = ledger_.current(MemoryCategory::kKvCache);
-          engine_->Sleep();
-          reply->set_bytes_released(before - ledger_.current(MemoryCategory::kKvCache));
-          return absl::OkStatus();
-        });
-    RegisterTyped<Nothing, Nothing, Nothing, Nothing>(
-        group, kWake, RankGroup::Kind::kLocal,
-        [this](const auto&, const auto&, auto*, auto*) { return engine_->Wake(); });
-    RegisterTyped<Nothing, Nothing, RolloutRankInfo, Nothing>(group, kInfo, RankGroup::Kind::kConcurrent,
-                                                              [this](const auto&, const auto&, auto* info, auto*) {
-                                                                *info = InfoHere();
-                                                                return absl::OkStatus();
-                                                              });
-  }
+                     .max_waiting = config.rollout().max_waiting()}) {}
 
   ~RolloutService() override {
     dispatcher_.Close();
+    http_.reset();
     for (std::thread& thread : threads_) thread.join();
   }
 
   grpc::Service* grpc_service() override { return this; }
+
+  // On the leader, where the configuration says so; answers UNAVAILABLE until Load.
+  absl::Status StartHttp() {
+    if (context_.rank != 0 || !config_.rollout().has_http()) return absl::OkStatus();
+    QUARTET_ASSIGN_OR_RETURN(http_, HttpFront::Start(config_.rollout().http(), this));
+    return absl::OkStatus();
+  }
 
   absl::Status Load() override {
     RolloutEngineOptions options = RolloutOptions(config_.rollout());
     if (std::filesystem::exists(options.model + "/tokenizer.json")) {
       QUARTET_ASSIGN_OR_RETURN(tokenizer_, Tokenizer::Load(options.model));
       options.watch_stop_strings = WatchWith(*tokenizer_);
+    } else if (config_.rollout().has_http()) {
+      return absl::FailedPreconditionError(absl::StrCat("rollout.http is set, but ", options.model,
+                                                        " has no tokenizer.json to read and write text with"));
     }
-    SetBudgets(context_, &ledger_);
-    QUARTET_ASSIGN_OR_RETURN(engine_, RolloutEngine::Load(options, context_, &ledger_));
+    QUARTET_RETURN_IF_ERROR(part_.Load(options));
     if (group_.is_leader()) QUARTET_RETURN_IF_ERROR(StartLeading());
     loaded_ = true;
+    if (http_ != nullptr) QUARTET_LOG(kInfo) << "HTTP on " << http_->address();
     return absl::OkStatus();
   }
 
  private:
-  bool sharded() const { return config_.rollout().zero_stage() == 3 && context_.world_size > 1; }
+  const RolloutEngine& engine() const { return part_.engine(); }
 
   // ---- The public service, on the leader.
 
@@ -185,7 +157,7 @@ class RolloutService final : public RankService, private Rollout::Service {
     return [context] { return context->IsCancelled(); };
   }
 
-  absl::Status CheckServing() const {
+  absl::Status CheckServing() const override {
     if (!loaded_) return absl::UnavailableError("the rollout is still loading its model");
     if (!group_.is_leader()) {
       return absl::FailedPreconditionError(absl::StrCat("this is rank ", context_.rank,
@@ -223,22 +195,36 @@ class RolloutService final : public RankService, private Rollout::Service {
     return std::vector<RankInput>(context_.world_size, input);
   }
 
+  absl::StatusOr<std::vector<RolloutRankInfo>> AskRanks(absl::Time deadline) {
+    QUARTET_ASSIGN_OR_RETURN(const std::vector<RankOutput> outputs,
+                             group_.Run(kInfoMethod, ForAll(Nothing()), deadline));
+    std::vector<RolloutRankInfo> ranks(outputs.size());
+    for (size_t rank = 0; rank < outputs.size(); ++rank) {
+      if (!ranks[rank].ParseFromString(outputs[rank].summary)) {
+        return absl::InternalError("unreadable RolloutRankInfo");
+      }
+    }
+    return ranks;
+  }
+
+  GenerationState Summarize(const std::vector<RolloutRankInfo>& ranks) const {
+    GenerationState state;
+    for (const RolloutRankInfo& rank : ranks) Accumulate(rank, &state.sum);
+    state.policy_version = engine().version();
+    state.paused = dispatcher_.paused();
+    state.asleep = asleep_;
+    return state;
+  }
+
   absl::Status DoGetInfo(absl::Time deadline, ServiceInfo* info) {
     QUARTET_RETURN_IF_ERROR(CheckServing());
-    QUARTET_ASSIGN_OR_RETURN(const std::vector<RankOutput> outputs, group_.Run(kInfo, ForAll(Nothing()), deadline));
-    RolloutRankInfo sum;
-    for (const RankOutput& output : outputs) {
-      RolloutRankInfo rank;
-      if (!rank.ParseFromString(output.summary)) return absl::InternalError("unreadable RolloutRankInfo");
-      *info->add_ranks() = std::move(*rank.mutable_info());
-      rank.clear_info();
-      Accumulate(rank, &sum);
-    }
-    SetMetrics(sum, info);
+    QUARTET_ASSIGN_OR_RETURN(std::vector<RolloutRankInfo> ranks, AskRanks(deadline));
+    SetMetrics(Summarize(ranks), info);
+    for (RolloutRankInfo& rank : ranks) *info->add_ranks() = std::move(*rank.mutable_info());
     info->set_service("rollout");
     info->set_protocol_version(kProtocolVersion);
-    (*info->mutable_vocab_size())["model"] = static_cast<int32_t>(engine_->vocab_size());
-    info->set_policy_version(engine_->version());
+    (*info->mutable_vocab_size())["model"] = static_cast<int32_t>(engine().vocab_size());
+    info->set_policy_version(engine().version());
     info->set_max_model_len(config_.rollout().max_model_len());
     if (const std::optional<CallIdentity> last = guard_.last_applied()) *info->mutable_last_applied() = *last;
     return absl::OkStatus();
@@ -258,15 +244,16 @@ class RolloutService final : public RankService, private Rollout::Service {
     sum->set_generated_tokens_per_second(sum->generated_tokens_per_second() + rank.generated_tokens_per_second());
   }
 
-  void SetMetrics(const RolloutRankInfo& sum, ServiceInfo* info) const {
+  static void SetMetrics(const GenerationState& state, ServiceInfo* info) {
+    const RolloutRankInfo& sum = state.sum;
     const auto share = [](int64_t part, int64_t whole) {
       return whole == 0 ? 0.0 : static_cast<double>(part) / static_cast<double>(whole);
     };
     auto& metrics = *info->mutable_metrics();
     metrics["rollout/running"] = static_cast<double>(sum.running());
     metrics["rollout/waiting"] = static_cast<double>(sum.waiting());
-    metrics["rollout/paused"] = dispatcher_.paused() ? 1 : 0;
-    metrics["rollout/asleep"] = asleep_ ? 1 : 0;
+    metrics["rollout/paused"] = state.paused ? 1 : 0;
+    metrics["rollout/asleep"] = state.asleep ? 1 : 0;
     metrics["rollout/kv_cache_usage"] = share(sum.blocks_in_use(), sum.blocks());
     metrics["rollout/prefix_cache_hit_rate"] = share(sum.cached_tokens(), sum.admitted_tokens());
     metrics["rollout/preemptions"] = static_cast<double>(sum.preemptions());
@@ -277,9 +264,55 @@ class RolloutService final : public RankService, private Rollout::Service {
   }
 
   absl::Status CheckVersion(uint64_t wanted) const {
-    if (wanted == engine_->version()) return absl::OkStatus();
+    if (wanted == engine().version()) return absl::OkStatus();
     return absl::FailedPreconditionError(
-        absl::StrCat("header.policy_version is ", wanted, ", but the weights in use are version ", engine_->version()));
+        absl::StrCat("header.policy_version is ", wanted, ", but the weights in use are version ", engine().version()));
+  }
+
+  // ---- Generation, which HTTP asks for too.
+
+  const Tokenizer* tokenizer() const override { return tokenizer_.get(); }
+  int64_t vocab_size() const override { return engine().vocab_size(); }
+  int64_t max_model_len() const override { return config_.rollout().max_model_len(); }
+  int64_t max_sequences() const override {
+    return int64_t{context_.world_size} * config_.rollout().max_num_seqs() + config_.rollout().max_waiting();
+  }
+  std::set<int32_t> eos_token_ids() const override {
+    return {engine().eos_token_ids().begin(), engine().eos_token_ids().end()};
+  }
+  std::set<int32_t> stop_token_ids() const override {
+    return {config_.rollout().stop_token_ids().begin(), config_.rollout().stop_token_ids().end()};
+  }
+
+  absl::Status Check(const SamplingParams& sampling, const std::vector<Prompt>& prompts) const override {
+    QUARTET_RETURN_IF_ERROR(engine().Check(sampling));
+    std::set<uint64_t> seen;
+    for (const Prompt& prompt : prompts) {
+      GenerationTask task;
+      task.prompt_index = prompt.index();
+      task.ids.assign(prompt.ids().begin(), prompt.ids().end());
+      QUARTET_RETURN_IF_ERROR(engine().Check(sampling, task));
+      if (!seen.insert(prompt.index()).second) {
+        return absl::InvalidArgumentError(absl::StrCat("prompt ", prompt.index(), ": its index comes twice"));
+      }
+    }
+    return absl::OkStatus();
+  }
+
+  absl::StatusOr<std::unique_ptr<Dispatcher::Running>> Begin(const GenerateHeader& header,
+                                                             const std::vector<Prompt>& prompts,
+                                                             const std::function<bool()>& gone,
+                                                             uint64_t* version) override {
+    const auto begin = [&] {
+      *version = engine().version();
+      return absl::OkStatus();
+    };
+    return dispatcher_.Begin(header, prompts, begin, gone);
+  }
+
+  absl::StatusOr<GenerationState> State(absl::Time deadline) override {
+    QUARTET_ASSIGN_OR_RETURN(const std::vector<RolloutRankInfo> ranks, AskRanks(deadline));
+    return Summarize(ranks);
   }
 
   absl::Status DoGenerate(grpc::ServerContext* context,
@@ -288,18 +321,7 @@ class RolloutService final : public RankService, private Rollout::Service {
     std::optional<GenerateHeader> header;
     std::vector<Prompt> prompts;
     QUARTET_RETURN_IF_ERROR(ReadBatch<GenerateRequest>(stream, &header, &prompts));
-    const SamplingParams& sampling = header->sampling();
-    QUARTET_RETURN_IF_ERROR(engine_->Check(sampling));
-    std::set<uint64_t> seen;
-    for (const Prompt& prompt : prompts) {
-      GenerationTask task;
-      task.prompt_index = prompt.index();
-      task.ids.assign(prompt.ids().begin(), prompt.ids().end());
-      QUARTET_RETURN_IF_ERROR(engine_->Check(sampling, task));
-      if (!seen.insert(prompt.index()).second) {
-        return absl::InvalidArgumentError(absl::StrCat("prompt ", prompt.index(), ": its index comes twice"));
-      }
-    }
+    QUARTET_RETURN_IF_ERROR(Check(header->sampling(), prompts));
     QUARTET_RETURN_IF_ERROR(FailPoint("rollout.generate"));
     const auto begin = [&] { return CheckVersion(header->policy_version()); };
     const absl::Time start = absl::Now();
@@ -321,7 +343,7 @@ class RolloutService final : public RankService, private Rollout::Service {
 
   absl::Status DoBeginUpdate(absl::Time deadline, const WeightManifest& manifest, BeginUpdateReply* reply) {
     const std::lock_guard lock(update_mutex_);
-    QUARTET_RETURN_IF_ERROR(CheckManifest(manifest, engine_->tensors(), engine_->version()));
+    QUARTET_RETURN_IF_ERROR(CheckManifest(manifest, engine().tensors(), engine().version()));
     verified_version_ = 0;
     absl::StatusOr<uint64_t> bytes = PullAndVerify(deadline, manifest);
     if (!bytes.ok()) {
@@ -340,7 +362,7 @@ class RolloutService final : public RankService, private Rollout::Service {
     PullHeader header;
     *header.mutable_manifest() = manifest;
     header.set_deadline_unix_ms(deadline == absl::InfiniteFuture() ? 0 : absl::ToUnixMillis(deadline));
-    QUARTET_ASSIGN_OR_RETURN(const std::vector<RankOutput> outputs, group_.Run(kPull, ForAll(header), deadline));
+    QUARTET_ASSIGN_OR_RETURN(const std::vector<RankOutput> outputs, group_.Run(kPullMethod, ForAll(header), deadline));
     uint64_t bytes = 0;
     std::vector<uint64_t> sums(manifest.tensors_size());
     for (size_t rank = 0; rank < outputs.size(); ++rank) {
@@ -349,7 +371,7 @@ class RolloutService final : public RankService, private Rollout::Service {
         return absl::InternalError(absl::StrCat("rank ", rank, ": unreadable PullSummary"));
       }
       bytes += summary.bytes();
-      if (sharded()) {
+      if (part_.sharded()) {
         for (size_t i = 0; i < sums.size(); ++i) sums[i] += summary.hashes(static_cast<int>(i));
         continue;
       }
@@ -358,7 +380,7 @@ class RolloutService final : public RankService, private Rollout::Service {
         return absl::Status(status.code(), absl::StrCat("rank ", rank, ": ", status.message()));
       }
     }
-    if (sharded()) QUARTET_RETURN_IF_ERROR(CheckHashes(manifest, sums));
+    if (part_.sharded()) QUARTET_RETURN_IF_ERROR(CheckHashes(manifest, sums));
     return bytes;
   }
 
@@ -368,13 +390,13 @@ class RolloutService final : public RankService, private Rollout::Service {
       return absl::FailedPreconditionError(
           absl::StrCat("version ", version, " is not staged and verified; ",
                        verified_version_ == 0 ? "nothing is" : absl::StrCat("version ", verified_version_, " is"),
-                       ", and version ", engine_->version(), " is in use"));
+                       ", and version ", engine().version(), " is in use"));
     }
     QUARTET_RETURN_IF_ERROR(FailPoint("rollout.commit"));
     VersionHeader header;
     header.set_version(version);
     QUARTET_RETURN_IF_ERROR(dispatcher_.Quietly(
-        GoneOf(context), [&] { return group_.Run(kCommit, ForAll(header), DeadlineOf(*context)).status(); }));
+        GoneOf(context), [&] { return group_.Run(kCommitMethod, ForAll(header), DeadlineOf(*context)).status(); }));
     verified_version_ = 0;
     reply->set_policy_version(version);
     QUARTET_LOG(kInfo) << "weights are version " << version << " now";
@@ -391,7 +413,7 @@ class RolloutService final : public RankService, private Rollout::Service {
     QUARTET_RETURN_IF_ERROR(dispatcher_.Pause(PauseRequest::KEEP, GoneOf(context)).status());
     asleep_ = true;
     QUARTET_ASSIGN_OR_RETURN(const std::vector<RankOutput> outputs,
-                             group_.Run(kSleep, ForAll(Nothing()), DeadlineOf(*context)));
+                             group_.Run(kSleepMethod, ForAll(Nothing()), DeadlineOf(*context)));
     uint64_t released = 0;
     for (const RankOutput& output : outputs) {
       SleepReply rank;
@@ -405,13 +427,14 @@ class RolloutService final : public RankService, private Rollout::Service {
   absl::Status DoWakeUp(absl::Time deadline) {
     const std::lock_guard lock(sleep_mutex_);
     if (!asleep_) return absl::OkStatus();
-    absl::Status woken = group_.Run(kWake, ForAll(Nothing()), deadline).status();
+    absl::Status woken = group_.Run(kWakeMethod, ForAll(Nothing()), deadline).status();
     if (woken.ok()) {
       asleep_ = false;
       return woken;
     }
     // Those that have their memory give it back; the call's own deadline may have passed.
-    if (const absl::Status slept = group_.Run(kSleep, ForAll(Nothing()), absl::Now() + absl::Seconds(30)).status();
+    if (const absl::Status slept =
+            group_.Run(kSleepMethod, ForAll(Nothing()), absl::Now() + absl::Seconds(30)).status();
         !slept.ok()) {
       QUARTET_LOG(kWarning) << "cannot go on sleeping: " << slept.ToString();
     }
@@ -420,41 +443,28 @@ class RolloutService final : public RankService, private Rollout::Service {
 
   absl::Status DropStaged(absl::Time deadline) {
     verified_version_ = 0;
-    return group_.Run(kAbort, ForAll(Nothing()), deadline).status();
+    return group_.Run(kAbortMethod, ForAll(Nothing()), deadline).status();
   }
 
-  // ---- One rank's part.
-
-  // Applies work on the executor thread; false where this rank is stopping.
-  bool DoHere(const std::deque<RankWork>& works, const std::function<void(RankEvents)>& answer) {
-    RankWorker::Result result;
-    absl::Status status = group_.RunHere([&] {
-      result = worker_.Do(*engine_, works);
-      return absl::OkStatus();
-    });
-    for (RankEvents& events : result.answers) answer(std::move(events));
-    if (sharded()) status.Update(result.status);
-    if (!status.ok() && !absl::IsCancelled(status)) group_.Break(status);
-    return status.ok();
-  }
+  // ---- Work to the ranks, and their answers back.
 
   absl::Status StartLeading() {
     std::vector<std::shared_ptr<RankPipe>> pipes(context_.world_size);
     for (int rank = 1; rank < context_.world_size; ++rank) {
-      QUARTET_ASSIGN_OR_RETURN(pipes[rank], group_.OpenPipe(rank, kWork));
+      QUARTET_ASSIGN_OR_RETURN(pipes[rank], group_.OpenPipe(rank, kWorkPipe));
     }
     for (int rank = 1; rank < context_.world_size; ++rank) {
       threads_.emplace_back([this, rank, pipe = pipes[rank]] { Listen(rank, *pipe); });
-      if (!sharded()) threads_.emplace_back([this, rank, pipe = pipes[rank]] { Supply(rank, *pipe); });
+      if (!part_.sharded()) threads_.emplace_back([this, rank, pipe = pipes[rank]] { Supply(rank, *pipe); });
     }
-    threads_.emplace_back([this, pipes] { sharded() ? LeadInLockstep(pipes) : LeadAlone(); });
+    threads_.emplace_back([this, pipes] { part_.sharded() ? LeadInLockstep(pipes) : LeadAlone(); });
     return absl::OkStatus();
   }
 
   void LeadAlone() {
     Dispatcher::Works works;
-    while (dispatcher_.Take(0, /*wait=*/!worker_.busy(), &works)) {
-      if (!DoHere(works, [this](RankEvents events) { dispatcher_.Answer(0, std::move(events)); })) return;
+    while (dispatcher_.Take(0, /*wait=*/!part_.busy(), &works)) {
+      if (!part_.Do(works, [this](RankEvents events) { dispatcher_.Answer(0, std::move(events)); })) return;
     }
   }
 
@@ -465,7 +475,7 @@ class RolloutService final : public RankService, private Rollout::Service {
       for (int rank = 1; rank < context_.world_size; ++rank) {
         for (const RankWork& work : works[rank]) pipes[rank]->Write(work.SerializeAsString());
       }
-      if (!DoHere(works[0], [this](RankEvents events) { dispatcher_.Answer(0, std::move(events)); })) return;
+      if (!part_.Do(works[0], [this](RankEvents events) { dispatcher_.Answer(0, std::move(events)); })) return;
     }
   }
 
@@ -493,90 +503,16 @@ class RolloutService final : public RankService, private Rollout::Service {
     dispatcher_.Fail(absl::UnavailableError(absl::StrCat("rank ", rank, " (", group_.endpoints()[rank], ") is gone")));
   }
 
-  // The follower's side, for as long as the leader lives.
-  void Follow(RankPipe& pipe) {
-    WorkInbox inbox;
-    std::jthread reader([&] {
-      std::string message;
-      RankWork work;
-      while (pipe.Read(&message) && work.ParseFromString(message)) inbox.Put(std::move(work));
-      inbox.Close();
-    });
-    std::deque<RankWork> works;
-    while (inbox.Take(/*wait=*/!worker_.busy(), &works)) {
-      if (!DoHere(works, [&](const RankEvents& events) { pipe.Write(events.SerializeAsString()); })) return;
-    }
-  }
-
-  absl::Status PullHere(const PullHeader& header, PullSummary* summary) {
-    const std::lock_guard lock(staging_mutex_);
-    staging_.reset();
-    std::unique_ptr<WeightStaging> staging;
-    QUARTET_RETURN_IF_ERROR(CatchExceptions("room for the new weights", ledger_, [&] {
-      staging = engine_->NewStaging();
-      return absl::OkStatus();
-    }));
-    const absl::Time deadline =
-        header.deadline_unix_ms() == 0 ? absl::InfiniteFuture() : absl::FromUnixMillis(header.deadline_unix_ms());
-    QUARTET_ASSIGN_OR_RETURN(const PulledWeights pulled,
-                             PullWeights(header.manifest(), engine_->tensors(), staging->ranges(),
-                                         engine_->resident_dtype(), credentials_, deadline));
-    summary->set_bytes(pulled.bytes);
-    summary->mutable_hashes()->Add(pulled.hashes.begin(), pulled.hashes.end());
-    staging_ = std::move(staging);
-    staged_version_ = header.manifest().version();
-    return absl::OkStatus();
-  }
-
-  absl::Status CommitHere(uint64_t version) {
-    const std::lock_guard lock(staging_mutex_);
-    if (staging_ == nullptr || staged_version_ != version) {
-      return absl::FailedPreconditionError(absl::StrCat("version ", version, " is not staged on this rank"));
-    }
-    engine_->Commit(std::move(staging_), version);
-    return absl::OkStatus();
-  }
-
-  void AbortHere() {
-    const std::lock_guard lock(staging_mutex_);
-    staging_.reset();
-  }
-
-  RolloutRankInfo InfoHere() const {
-    RolloutRankInfo described;
-    RankInfo& info = *described.mutable_info();
-    info = DescribeRank(context_, ledger_);
-    int64_t parameters = 0;
-    for (const ParameterSpec& tensor : engine_->tensors()) parameters += tensor.numel();
-    info.set_model_parameters(parameters);
-    info.set_gathered_bytes_per_parameter(static_cast<int32_t>(DtypeSize(engine_->resident_dtype())));
-    const RolloutEngineStats stats = engine_->stats();
-    described.set_running(stats.running);
-    described.set_waiting(stats.waiting);
-    described.set_blocks(stats.blocks);
-    described.set_blocks_in_use(stats.blocks_in_use);
-    described.set_preemptions(stats.preemptions);
-    described.set_prefill_tokens(stats.prefill_tokens);
-    described.set_generated_tokens(stats.generated_tokens);
-    described.set_admitted_tokens(stats.admitted_tokens);
-    described.set_cached_tokens(stats.cached_tokens);
-    described.set_prefill_tokens_per_second(stats.prefill_tokens_per_second);
-    described.set_generated_tokens_per_second(stats.generated_tokens_per_second);
-    return described;
-  }
-
   const RunConfig config_;
   const RankContext& context_;
   RankGroup& group_;
-  const std::shared_ptr<grpc::ChannelCredentials> credentials_;
-  Ledger ledger_;
-  std::unique_ptr<Tokenizer> tokenizer_;  // or null; for stop strings
-  std::unique_ptr<RolloutEngine> engine_;
-  std::atomic<bool> loaded_ = false;  // engine_ may be used
+  std::unique_ptr<Tokenizer> tokenizer_;  // or null
+  RankPart part_;
+  std::atomic<bool> loaded_ = false;  // the engine may be used
   ReplayGuard guard_;
   Dispatcher dispatcher_;             // on the leader
-  RankWorker worker_;                 // this rank's
   std::vector<std::thread> threads_;  // of the leader, between dispatcher_ and the ranks
+  std::unique_ptr<HttpFront> http_;   // of the leader, or null
 
   // The leader: one update call at a time.
   std::mutex update_mutex_;
@@ -585,11 +521,6 @@ class RolloutService final : public RankService, private Rollout::Service {
   // The leader: one of Pause, Resume, Sleep and WakeUp at a time.
   std::mutex sleep_mutex_;
   std::atomic<bool> asleep_ = false;
-
-  // This rank.
-  std::mutex staging_mutex_;
-  std::unique_ptr<WeightStaging> staging_;
-  uint64_t staged_version_ = 0;
 };
 
 }  // namespace
@@ -597,7 +528,9 @@ class RolloutService final : public RankService, private Rollout::Service {
 absl::StatusOr<std::unique_ptr<RankService>> CreateRolloutService(const RunConfig& config, const RankContext& context,
                                                                   RankGroup& group) {
   QUARTET_ASSIGN_OR_RETURN(std::shared_ptr<grpc::ChannelCredentials> credentials, MakeChannelCredentials(config.tls()));
-  return std::unique_ptr<RankService>(new RolloutService(config, context, group, std::move(credentials)));
+  auto service = std::make_unique<RolloutService>(config, context, group, std::move(credentials));
+  QUARTET_RETURN_IF_ERROR(service->StartHttp());
+  return service;
 }
 
 }  // namespace quartet

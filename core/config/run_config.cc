@@ -12,12 +12,14 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "absl/strings/strip.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "core/base/files.h"
 #include "core/base/status_macros.h"
 #include "core/config/gpu_memory.h"
 #include "core/config/text_override.h"
+#include "core/service/address.h"
 
 namespace quartet {
 namespace {
@@ -104,6 +106,13 @@ absl::Status Real(absl::string_view field, double value, double low, double high
 #define QUARTET_DEFAULT_TEXT(message, field, value) \
   if ((message)->field().empty()) (message)->set_##field(value)
 
+// Of a path.
+std::string LastPart(absl::string_view path) {
+  while (absl::ConsumeSuffix(&path, "/")) {
+  }
+  return std::string(path.substr(path.rfind('/') + 1));
+}
+
 void FillTrainer(TrainerConfig* t, double learning_rate, int max_len) {
   QUARTET_DEFAULT(t, zero_stage, 3);
   QUARTET_DEFAULT_TEXT(t, dtype, "bf16");
@@ -184,6 +193,9 @@ void FillDefaults(RunConfig* c) {
   QUARTET_DEFAULT(r, max_num_batched_tokens, 2048);
   QUARTET_DEFAULT(r, max_waiting, 65536);
   QUARTET_DEFAULT_TEXT(r, pretrain, c->actor().pretrain());
+  if (r->has_http()) {
+    QUARTET_DEFAULT_TEXT(r->mutable_http(), served_model_name, LastPart(r->pretrain()));
+  }
 
   AlgorithmConfig* a = c->mutable_algorithm();
   QUARTET_DEFAULT_TEXT(a, advantage_estimator, "gae");
@@ -288,6 +300,26 @@ absl::Status CheckData(const DataConfig& d) {
   return OneOf("data.label_extract", d.label_extract(), {"", "after_####"});
 }
 
+absl::Status CheckHttp(const HttpConfig& h) {
+  if (h.listen().empty()) {
+    return absl::InvalidArgumentError("rollout.http.listen is not set; it is host:port, such as 127.0.0.1:8000");
+  }
+  absl::StatusOr<HostPort> listen = ParseHostPort(h.listen());
+  if (!listen.ok()) {
+    return absl::InvalidArgumentError(absl::StrCat("rollout.http.listen: ", listen.status().message()));
+  }
+  if (h.cert_file().empty() != h.key_file().empty()) {
+    return absl::InvalidArgumentError(absl::StrCat("rollout.http.", h.cert_file().empty() ? "cert_file" : "key_file",
+                                                   " is not set; set both cert_file and key_file, or neither"));
+  }
+  if (IsLoopback(listen->host) || !(h.api_key_file().empty() || h.key_file().empty())) return absl::OkStatus();
+  return Bad(
+      "rollout.http.listen", absl::StrCat("\"", h.listen(), "\""),
+      absl::StrCat("an address that other machines can reach needs api_key_file, cert_file and key_file, of which ",
+                   h.api_key_file().empty() ? "api_key_file" : "cert_file and key_file",
+                   h.api_key_file().empty() ? " is" : " are", " not set; or listen on 127.0.0.1"));
+}
+
 absl::Status CheckRollout(const RolloutConfig& r) {
   QUARTET_RETURN_IF_ERROR(Integer("rollout.rollout_batch_size", r.rollout_batch_size(), 1));
   QUARTET_RETURN_IF_ERROR(Integer("rollout.n_samples_per_prompt", r.n_samples_per_prompt(), 1));
@@ -315,7 +347,7 @@ absl::Status CheckRollout(const RolloutConfig& r) {
   QUARTET_RETURN_IF_ERROR(Integer("rollout.max_num_batched_tokens", r.max_num_batched_tokens(), 1));
   QUARTET_RETURN_IF_ERROR(Integer("rollout.max_waiting", r.max_waiting(), 0));
   for (int32_t id : r.stop_token_ids()) QUARTET_RETURN_IF_ERROR(Integer("rollout.stop_token_ids", id, 0));
-  return absl::OkStatus();
+  return r.has_http() ? CheckHttp(r.http()) : absl::OkStatus();
 }
 
 absl::Status CheckAlgorithm(const AlgorithmConfig& a) {
@@ -727,6 +759,12 @@ void ResolvePaths(const std::string& base_folder, RunConfig* c) {
   }
   if (c->has_reference()) ResolvePath(base_folder, c->mutable_reference()->mutable_pretrain());
   for (RewardSource& s : *c->mutable_reward()->mutable_source()) ResolvePath(base_folder, s.mutable_model());
+  if (c->rollout().has_http()) {
+    HttpConfig* http = c->mutable_rollout()->mutable_http();
+    for (std::string* path : {http->mutable_api_key_file(), http->mutable_cert_file(), http->mutable_key_file()}) {
+      ResolvePath(base_folder, path);
+    }
+  }
   if (c->has_tls()) {
     for (std::string* path : {c->mutable_tls()->mutable_ca_file(), c->mutable_tls()->mutable_cert_file(),
                               c->mutable_tls()->mutable_key_file()}) {

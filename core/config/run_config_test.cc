@@ -129,6 +129,9 @@ TEST(RunConfig, RefusesValuesOutOfRange) {
   ExpectError({"services.scorer.collective_backend=gloo", "services.scorer.device=cuda"},
               {"services.scorer.collective_backend has no effect", "NCCL"});
   ExpectError({"tls.ca_file=/ca.pem"}, {"tls", "cert_file"});
+  ExpectError({"rollout.http.served_model_name=m"}, {"rollout.http.listen is not set", "127.0.0.1:8000"});
+  ExpectError({"rollout.http.listen=8000"}, {"rollout.http.listen", "8000", "host:port"});
+  ExpectError({"rollout.http.listen=127.0.0.1:0", "rollout.http.cert_file=/c"}, {"rollout.http.key_file", "both"});
   ExpectError({"data.prompt_max_len=2000000000"}, {"data.prompt_max_len"});
   ExpectError({"actor.shard_size=-1"}, {"actor.shard_size", "at least 0"});
   ExpectError({"actor.ema_decay=1"}, {"actor.ema_decay", "below 1"});
@@ -141,6 +144,31 @@ TEST(RunConfig, RefusesValuesOutOfRange) {
   ExpectError({"cluster.gpu=A100"}, {"cluster.gpu", "A100-80G", "gpu_memory_bytes"});
   ExpectError({"cluster.gpu=A100-80G", "cluster.gpu_memory_bytes=1"}, {"cluster.gpu_memory_bytes", "A100-80G"});
   ExpectError({"cluster.num_nodes=0"}, {"cluster.num_nodes", "0"});
+}
+
+TEST(RunConfig, LetsOtherMachinesInOverHttpWithKeyAndCertificateOnly) {
+  const std::string listen = "rollout.http.listen=0.0.0.0:8000";
+  const std::string key = "rollout.http.api_key_file=/k";
+  const std::string cert_file = "rollout.http.cert_file=/c";
+  const std::string key_file = "rollout.http.key_file=/p";
+  ExpectError({listen}, {"rollout.http.listen", "0.0.0.0:8000", "api_key_file is not set", "127.0.0.1"});
+  ExpectError({listen, key}, {"cert_file and key_file are not set"});
+  ExpectError({listen, cert_file, key_file}, {"api_key_file is not set"});
+  EXPECT_EQ(ErrorOf({listen, key, cert_file, key_file}), "");
+  EXPECT_EQ(ErrorOf({"rollout.http.listen=[::1]:8000"}), "");
+}
+
+TEST(RunConfig, CallsTheServedModelAfterItsFolder) {
+  const auto name = [](const std::string& folder) {
+    return LoadRunConfig("", {"actor.pretrain=" + folder, "rollout.http.listen=127.0.0.1:0"}, "")
+        .value()
+        .rollout()
+        .http()
+        .served_model_name();
+  };
+  EXPECT_EQ(name("models/SmolLM2"), "SmolLM2");
+  EXPECT_EQ(name("/models/a/b/"), "b");
+  EXPECT_FALSE(LoadRunConfig("", {"actor.pretrain=/m"}, "")->rollout().has_http());
 }
 
 TEST(RunConfig, PlacesOneRankOnEachGpu) {

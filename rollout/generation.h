@@ -1,0 +1,60 @@
+// What the rollout's fronts (gRPC, HTTP) ask of the rollout behind them. LibTorch-free and gRPC-free.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <set>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "core/tokenizer/tokenizer.h"
+#include "proto/rollout.pb.h"
+#include "rollout/dispatcher.h"
+#include "rollout/rollout_rank.pb.h"
+
+namespace quartet {
+
+// The rollout at a moment.
+struct GenerationState {
+  RolloutRankInfo sum;  // over all ranks; without `info`
+  uint64_t policy_version = 0;
+  bool paused = false;
+  bool asleep = false;
+};
+
+// Thread safe.
+class Generation {
+ public:
+  virtual ~Generation() = default;
+
+  // UNAVAILABLE while the model is loading; everything else is for afterwards.
+  virtual absl::Status CheckServing() const = 0;
+
+  // Of the model's folder; null where that has none.
+  virtual const Tokenizer* tokenizer() const = 0;
+  virtual int64_t vocab_size() const = 0;
+  // Prompt and answer together, tokens.
+  virtual int64_t max_model_len() const = 0;
+  // That one call can ask for.
+  virtual int64_t max_sequences() const = 0;
+  // That end an answer unless ignore_eos is set, and those that always do.
+  virtual std::set<int32_t> eos_token_ids() const = 0;
+  virtual std::set<int32_t> stop_token_ids() const = 0;
+
+  // Whether all this can be generated: INVALID_ARGUMENT or RESOURCE_EXHAUSTED, as Rollout.Generate says.
+  virtual absl::Status Check(const SamplingParams& sampling, const std::vector<Prompt>& prompts) const = 0;
+
+  // Begins a call that holds to Check, with the weights that are in use then; their version goes to `version`. Else as
+  // Dispatcher::Begin.
+  virtual absl::StatusOr<std::unique_ptr<Dispatcher::Running>> Begin(const GenerateHeader& header,
+                                                                     const std::vector<Prompt>& prompts,
+                                                                     const std::function<bool()>& gone,
+                                                                     uint64_t* version) = 0;
+
+  virtual absl::StatusOr<GenerationState> State(absl::Time deadline) = 0;
+};
+
+}  // namespace quartet

@@ -1,0 +1,27 @@
+// Errors as OpenAI's interface tells them.
+#pragma once
+
+#include <map>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/strings/string_view.h"
+#include "rollout/http/http_server.h"
+
+namespace quartet {
+
+// INVALID_ARGUMENT about the parameter `name` of a request: "NAME WHAT".
+absl::Status ParameterError(absl::string_view name, absl::string_view what);
+
+// An error of CheckSamplingParams with the names that requests have for the fields: `names` has those that differ.
+absl::Status InRequestWords(const absl::Status& status, const std::map<absl::string_view, absl::string_view>& names);
+
+// The HTTP status that `status` is answered with.
+int HttpStatusOf(const absl::Status& status);
+
+// {"error": {"message", "type", "param", "code"}}
+std::string ErrorBody(const absl::Status& status);
+
+HttpReply ErrorReply(const absl::Status& status);
+
+}  // namespace quartet

@@ -1,0 +1,244 @@
+#include "rollout/http/http_server.h"
+
+#include <errno.h>
+#include <microhttpd.h>
+#include <netdb.h>
+#include <netinet/in.h>
+#include <poll.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <exception>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "absl/cleanup/cleanup.h"
+#include "absl/strings/ascii.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "core/base/logging.h"
+#include "core/base/status_macros.h"
+
+namespace quartet {
+namespace {
+
+constexpr unsigned kMostConnections = 1024;
+constexpr int kBacklog = 1024;
+constexpr size_t kBlockBytes = 16 << 10;
+constexpr size_t kHeaderBytes = 64 << 10;
+// A connection on which nothing moves is closed after so long, unless the handler is at work.
+constexpr unsigned kIdleSeconds = 60;
+
+absl::StatusOr<int> Listen(const HostPort& address) {
+  addrinfo hints = {};
+  hints.ai_socktype = SOCK_STREAM;
+  hints.ai_flags = AI_PASSIVE;
+  addrinfo* list = nullptr;
+  if (const int error = getaddrinfo(address.host.c_str(), absl::StrCat(address.port).c_str(), &hints, &list);
+      error != 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("cannot resolve the host '", address.host, "': ", gai_strerror(error)));
+  }
+  const absl::Cleanup free_list = [list] { freeaddrinfo(list); };
+  const int fd = socket(list->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+  if (fd < 0) return absl::ErrnoToStatus(errno, "cannot make a socket");
+  const int one = 1;
+  setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof(one));
+  if (bind(fd, list->ai_addr, list->ai_addrlen) == 0 && listen(fd, kBacklog) == 0) return fd;
+  const int error = errno;
+  close(fd);
+  const std::string what = absl::StrCat("cannot listen on ", address.ToString());
+  if (error == EADDRINUSE) return absl::UnavailableError(absl::StrCat(what, ": the address is in use"));
+  if (error == EADDRNOTAVAIL) {
+    return absl::InvalidArgumentError(absl::StrCat(what, ": it is not an address of this host"));
+  }
+  return absl::ErrnoToStatus(error, what);
+}
+
+int PortOf(int fd) {
+  sockaddr_storage bound = {};
+  socklen_t size = sizeof(bound);
+  getsockname(fd, reinterpret_cast<sockaddr*>(&bound), &size);
+  return ntohs(bound.ss_family == AF_INET6 ? reinterpret_cast<const sockaddr_in6&>(bound).sin6_port
+                                           : reinterpret_cast<const sockaddr_in&>(bound).sin_port);
+}
+
+// A client that only closes its sending half counts as gone: what it does next cannot be told from leaving.
+bool HasLeft(int fd) {
+  pollfd state = {.fd = fd, .events = POLLRDHUP, .revents = 0};
+  return poll(&state, 1, 0) > 0 && (state.revents & (POLLRDHUP | POLLHUP | POLLERR | POLLNVAL)) != 0;
+}
+
+// While it lives the connection is not idle, however long nothing moves on it.
+class AtWork {
+ public:
+  explicit AtWork(MHD_Connection* connection) : connection_(connection) { SetTimeout(0); }
+  ~AtWork() { SetTimeout(kIdleSeconds); }
+  AtWork(const AtWork&) = delete;
+  AtWork& operator=(const AtWork&) = delete;
+
+ private:
+  void SetTimeout(unsigned seconds) { MHD_set_connection_option(connection_, MHD_CONNECTION_OPTION_TIMEOUT, seconds); }
+  MHD_Connection* const connection_;
+};
+
+// A body that comes in pieces.
+struct Pieces {
+  MHD_Connection* connection;
+  std::function<std::optional<std::string>()> next;
+  std::string piece;
+  size_t sent = 0;  // of piece
+
+  static ssize_t Read(void* self, uint64_t /*position*/, char* buffer, size_t size) {
+    auto& pieces = *static_cast<Pieces*>(self);
+    if (pieces.sent == pieces.piece.size()) {
+      const AtWork at_work(pieces.connection);
+      try {
+        std::optional<std::string> piece;
+        do {
+          piece = pieces.next();
+        } while (piece.has_value() && piece->empty());
+        if (!piece.has_value()) return MHD_CONTENT_READER_END_OF_STREAM;
+        pieces.piece = *std::move(piece);
+        pieces.sent = 0;
+      } catch (const std::exception& error) {
+        QUARTET_LOG(kError) << "HTTP: " << error.what();
+        return MHD_CONTENT_READER_END_WITH_ERROR;
+      }
+    }
+    const size_t count = std::min(size, pieces.piece.size() - pieces.sent);
+    pieces.piece.copy(buffer, count, pieces.sent);
+    pieces.sent += count;
+    return static_cast<ssize_t>(count);
+  }
+  static void Free(void* self) { delete static_cast<Pieces*>(self); }
+};
+
+MHD_Result Send(MHD_Connection* connection, HttpReply reply) {
+  MHD_Response* response =
+      reply.next_piece
+          ? MHD_create_response_from_callback(MHD_SIZE_UNKNOWN, kBlockBytes, Pieces::Read,
+                                              new Pieces{connection, std::move(reply.next_piece), {}}, Pieces::Free)
+          : MHD_create_response_from_buffer(reply.body.size(), reply.body.data(), MHD_RESPMEM_MUST_COPY);
+  if (response == nullptr) return MHD_NO;
+  MHD_add_response_header(response, "Content-Type", reply.content_type.c_str());
+  for (const auto& [name, value] : reply.headers) MHD_add_response_header(response, name.c_str(), value.c_str());
+  const MHD_Result queued = MHD_queue_response(connection, static_cast<unsigned>(reply.status), response);
+  MHD_destroy_response(response);
+  return queued;
+}
+
+MHD_Result AddHeader(void* request, MHD_ValueKind /*kind*/, const char* name, const char* value) {
+  static_cast<HttpRequest*>(request)->headers[absl::AsciiStrToLower(name)] = value == nullptr ? "" : value;
+  return MHD_YES;
+}
+
+class HttpServerImpl final : public HttpServer {
+ public:
+  HttpServerImpl(const HttpServerOptions& options, HttpHandler* handler) : options_(options), handler_(handler) {}
+  ~HttpServerImpl() override {
+    if (daemon_ != nullptr) MHD_stop_daemon(daemon_);  // which closes the socket
+  }
+
+  absl::Status Start() {
+    QUARTET_ASSIGN_OR_RETURN(const int fd, Listen(options_.listen));
+    address_ = {options_.listen.host, PortOf(fd)};
+    const bool tls = !options_.private_key.empty();
+    std::vector<MHD_OptionItem> more;
+    if (tls) {
+      more.push_back({MHD_OPTION_HTTPS_MEM_CERT, 0, options_.certificate.data()});
+      more.push_back({MHD_OPTION_HTTPS_MEM_KEY, 0, options_.private_key.data()});
+    }
+    more.push_back({MHD_OPTION_END, 0, nullptr});
+    daemon_ = MHD_start_daemon(
+        MHD_USE_INTERNAL_POLLING_THREAD | MHD_USE_THREAD_PER_CONNECTION | MHD_USE_POLL | (tls ? MHD_USE_TLS : 0), 0,
+        nullptr, nullptr, &HttpServerImpl::Handle, this, MHD_OPTION_LISTEN_SOCKET, fd, MHD_OPTION_CONNECTION_LIMIT,
+        kMostConnections, MHD_OPTION_CONNECTION_TIMEOUT, kIdleSeconds, MHD_OPTION_CONNECTION_MEMORY_LIMIT, kHeaderBytes,
+        MHD_OPTION_NOTIFY_COMPLETED, &HttpServerImpl::Completed, nullptr, MHD_OPTION_ARRAY, more.data(),
+        MHD_OPTION_END);
+    if (daemon_ != nullptr) return absl::OkStatus();
+    close(fd);
+    return absl::InvalidArgumentError(
+        absl::StrCat("cannot start the HTTP server on ", address_.ToString(),
+                     tls ? ": are certificate and key PEM, and do they belong together?" : ""));
+  }
+
+  const HostPort& address() const override { return address_; }
+
+ private:
+  // A request that is being read.
+  struct Incoming {
+    HttpRequest request;
+    bool too_long = false;
+  };
+
+  // Called once when the headers are there, then for each part of the body, then at its end.
+  static MHD_Result Handle(void* self, MHD_Connection* connection, const char* url, const char* method,
+                           const char* /*version*/, const char* data, size_t* data_size, void** state) {
+    try {
+      return static_cast<HttpServerImpl*>(self)->DoHandle(connection, url, method, data, data_size, state);
+    } catch (const std::exception& error) {
+      QUARTET_LOG(kError) << "HTTP: " << error.what();
+      return MHD_NO;  // closes the connection
+    }
+  }
+
+  MHD_Result DoHandle(MHD_Connection* connection, const char* url, const char* method, const char* data,
+                      size_t* data_size, void** state) {
+    auto* incoming = static_cast<Incoming*>(*state);
+    if (incoming == nullptr) {
+      *state = incoming = new Incoming;
+      incoming->request.method = method;
+      incoming->request.path = url;
+      MHD_get_connection_values(connection, MHD_HEADER_KIND, AddHeader, &incoming->request);
+      if (std::optional<HttpReply> refusal = handler_->Refuse(incoming->request)) {
+        return Send(connection, *std::move(refusal));
+      }
+      int64_t length = 0;
+      const auto told = incoming->request.headers.find("content-length");
+      if (told != incoming->request.headers.end() && absl::SimpleAtoi(told->second, &length) &&
+          length > options_.max_body_bytes) {
+        return Send(connection, options_.too_long);
+      }
+      return MHD_YES;
+    }
+    HttpRequest& request = incoming->request;
+    if (*data_size > 0) {
+      incoming->too_long |= static_cast<int64_t>(request.body.size() + *data_size) > options_.max_body_bytes;
+      if (!incoming->too_long) request.body.append(data, *data_size);
+      *data_size = 0;
+      return MHD_YES;
+    }
+    if (incoming->too_long) return Send(connection, options_.too_long);
+    const int fd = MHD_get_connection_info(connection, MHD_CONNECTION_INFO_CONNECTION_FD)->connect_fd;
+    HttpReply reply;
+    {
+      const AtWork at_work(connection);
+      reply = handler_->Answer(request, [fd] { return HasLeft(fd); });
+    }
+    return Send(connection, std::move(reply));
+  }
+
+  static void Completed(void* /*self*/, MHD_Connection* /*connection*/, void** state,
+                        MHD_RequestTerminationCode /*why*/) {
+    delete static_cast<Incoming*>(*state);
+    *state = nullptr;
+  }
+
+  HttpServerOptions options_;
+  HttpHandler* const handler_;
+  HostPort address_;
+  MHD_Daemon* daemon_ = nullptr;
+};
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<HttpServer>> HttpServer::Start(const HttpServerOptions& options, HttpHandler* handler) {
+  auto server = std::make_unique<HttpServerImpl>(options, handler);
+  QUARTET_RETURN_IF_ERROR(server->Start());
+  return server;
+}
+
+}  // namespace quartet

@@ -1,0 +1,64 @@
+// An HTTP/1.1 server for answers that take long: a thread a connection, bodies that are sent as they come about, and a
+// way to notice that the client has gone. Knows nothing of what is served.
+#pragma once
+
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "core/service/address.h"
+
+namespace quartet {
+
+struct HttpRequest {
+  std::string method;                          // "GET", ...
+  std::string path;                            // decoded, without the query
+  std::map<std::string, std::string> headers;  // names in lower case
+  std::string body;
+};
+
+struct HttpReply {
+  int status = 200;
+  std::string content_type = "application/json";
+  std::map<std::string, std::string> headers;  // further ones
+  std::string body;
+  // Where set, the body is what it gives, piece by piece and each sent at once, until nothing comes. It is destroyed as
+  // soon as the client has gone or all is sent.
+  std::function<std::optional<std::string>()> next_piece;
+};
+
+// Its functions are called from many threads at once.
+class HttpHandler {
+ public:
+  virtual ~HttpHandler() = default;
+  // Asked before the body is read, which is empty yet; a reply ends the request.
+  virtual std::optional<HttpReply> Refuse(const HttpRequest& head) = 0;
+  // `gone` tells at once whether the client has closed the connection; it may be called as long as the reply lives.
+  virtual HttpReply Answer(const HttpRequest& request, const std::function<bool()>& gone) = 0;
+};
+
+struct HttpServerOptions {
+  HostPort listen;  // port 0: a free one
+  // PEM; both or neither.
+  std::string certificate;
+  std::string private_key;
+  int64_t max_body_bytes = int64_t{16} << 20;
+  HttpReply too_long = {.status = 413};  // what a longer body is answered with
+};
+
+class HttpServer {
+ public:
+  // Listens. `handler` outlives the server. UNAVAILABLE where the address is in use, INVALID_ARGUMENT where it is not
+  // one of this host or certificate and key are not usable.
+  static absl::StatusOr<std::unique_ptr<HttpServer>> Start(const HttpServerOptions& options, HttpHandler* handler);
+  // Closes idle connections and waits for the handler's running calls, which its owner ends before.
+  virtual ~HttpServer() = default;
+
+  // With the port that was found.
+  virtual const HostPort& address() const = 0;
+};
+
+}  // namespace quartet

@@ -1,0 +1,259 @@
+#include "rollout/http/openai_front.h"
+
+#include <sys/stat.h>
+
+#include <deque>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <random>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/strings/ascii.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
+#include "core/base/files.h"
+#include "core/base/status_macros.h"
+#include "core/service/address.h"
+#include "rollout/http/api_error.h"
+#include "rollout/http/metrics_text.h"
+#include "rollout/http/openai_request.h"
+#include "rollout/http/openai_response.h"
+
+namespace quartet {
+namespace {
+
+using nlohmann::ordered_json;
+
+constexpr absl::Duration kStateTimeout = absl::Seconds(10);
+constexpr char kModels[] = "/v1/models";
+
+uint64_t Random64() {
+  thread_local std::random_device device;
+  return (uint64_t{device()} << 32) | device();
+}
+
+std::string HeaderOf(const HttpRequest& request, const char* name) {
+  const auto found = request.headers.find(name);
+  return found == request.headers.end() ? "" : found->second;
+}
+
+// In a time that does not depend on where they differ.
+bool SameSecret(std::string_view given, std::string_view wanted) {
+  unsigned difference = given.size() != wanted.size();
+  for (size_t i = 0; i < given.size(); ++i) {
+    difference |= static_cast<unsigned char>(given[i]) ^ static_cast<unsigned char>(wanted[i % wanted.size()]);
+  }
+  return difference == 0;
+}
+
+// "host", "host:port", "[v6]:port".
+bool NamesLoopback(const std::string& host) {
+  for (const std::string& address : {host, absl::StrCat(host, ":0")}) {
+    const absl::StatusOr<HostPort> parsed = ParseHostPort(address);
+    if (parsed.ok() && IsLoopback(parsed->host)) return true;
+  }
+  return false;
+}
+
+HttpReply MethodError(const std::string& method, const std::string& allowed) {
+  HttpReply reply =
+      ErrorReply(absl::InvalidArgumentError(absl::StrCat(method, " is not allowed here, only ", allowed)));
+  reply.status = 405;
+  reply.headers["Allow"] = allowed;
+  return reply;
+}
+
+// What `path` may be asked with; "": there is no such path.
+std::string MethodOf(const std::string& path) {
+  if (path == "/v1/completions" || path == "/v1/chat/completions") return "POST";
+  if (path == "/health" || path == "/metrics" || path == kModels || path.starts_with(absl::StrCat(kModels, "/"))) {
+    return "GET";
+  }
+  return "";
+}
+
+ServedModel Describe(const std::string& name, const Generation& generation) {
+  return {.name = name,
+          .tokenizer = generation.tokenizer(),
+          .vocab_size = generation.vocab_size(),
+          .max_model_len = generation.max_model_len(),
+          .max_sequences = generation.max_sequences()};
+}
+
+// One request that the rollout works on.
+struct Work {
+  ServedModel model;
+  std::unique_ptr<OpenAiAnswer> answer;
+  std::unique_ptr<Dispatcher::Running> call;
+  std::function<bool()> gone;
+  bool begun = false;
+};
+
+// The next events of a stream; nothing after the last.
+std::optional<std::string> NextEvents(Work& work) {
+  if (!work.begun) {
+    work.begun = true;
+    return work.answer->Begin();
+  }
+  if (work.call == nullptr) return std::nullopt;
+  const absl::StatusOr<std::deque<GenerateReply>> replies = work.call->Next(work.gone);
+  if (!replies.ok() || replies->empty()) {
+    work.call.reset();
+    return replies.ok() ? work.answer->End() : OpenAiAnswer::Failure(replies.status());
+  }
+  std::string events;
+  for (const GenerateReply& reply : *replies) events += work.answer->Take(reply);
+  return events;
+}
+
+HttpReply WholeAnswer(Work& work) {
+  for (;;) {
+    const absl::StatusOr<std::deque<GenerateReply>> replies = work.call->Next(work.gone);
+    if (!replies.ok()) return ErrorReply(replies.status());
+    if (replies->empty()) break;
+    for (const GenerateReply& reply : *replies) work.answer->Take(reply);
+  }
+  HttpReply reply;
+  reply.body = work.answer->Whole();
+  return reply;
+}
+
+absl::StatusOr<std::string> ReadSecret(const std::string& field, const std::string& path) {
+  if (path.empty()) return std::string();
+  struct stat info;
+  if (stat(path.c_str(), &info) == 0 && (info.st_mode & 077) != 0) {
+    return absl::FailedPreconditionError(
+        absl::StrFormat("%s %s may be read by others than its owner (mode %04o): chmod 600 %s", field, path,
+                        info.st_mode & 07777, path));
+  }
+  return ReadFile(path);
+}
+
+}  // namespace
+
+OpenAiFront::OpenAiFront(OpenAiFrontOptions options, Generation* generation)
+    : options_(std::move(options)), generation_(generation), created_(absl::ToUnixSeconds(absl::Now())) {}
+
+std::optional<HttpReply> OpenAiFront::Refuse(const HttpRequest& head) {
+  if (head.path == "/health" && head.method == "GET") return std::nullopt;
+  if (!options_.api_key.empty()) {
+    constexpr std::string_view kBearer = "bearer ";
+    const std::string given = HeaderOf(head, "authorization");
+    if (!absl::AsciiStrToLower(given).starts_with(kBearer) ||
+        !SameSecret(std::string_view(given).substr(kBearer.size()), options_.api_key)) {
+      HttpReply reply = ErrorReply(absl::UnauthenticatedError(
+          given.empty() ? "the API key is missing: send the header \"Authorization: Bearer KEY\""
+                        : "the API key in the header \"Authorization: Bearer KEY\" is wrong"));
+      reply.headers["WWW-Authenticate"] = "Bearer";
+      return reply;
+    }
+  } else if (const std::string host = HeaderOf(head, "host"); !NamesLoopback(host)) {
+    return ErrorReply(absl::PermissionDeniedError(absl::StrCat(
+        "the header Host is \"", host, "\"; without an API key (rollout.http.api_key_file) only 127.0.0.1, ::1 and ",
+        "localhost are allowed")));
+  }
+  const std::string method = MethodOf(head.path);
+  if (method.empty()) return ErrorReply(absl::UnimplementedError(absl::StrCat("there is no ", head.path)));
+  if (head.method != method) return MethodError(head.method, method);
+  const std::string type = absl::AsciiStrToLower(HeaderOf(head, "content-type"));
+  if (method == "POST" && type.substr(0, type.find_first_of("; ")) != "application/json") {
+    HttpReply reply = ErrorReply(absl::InvalidArgumentError(
+        absl::StrCat("the header Content-Type is \"", type, "\"; allowed: application/json")));
+    reply.status = 415;
+    return reply;
+  }
+  return std::nullopt;
+}
+
+HttpReply OpenAiFront::Answer(const HttpRequest& request, const std::function<bool()>& gone) {
+  if (const absl::Status serving = generation_->CheckServing(); !serving.ok()) return ErrorReply(serving);
+  HttpReply reply;
+  reply.content_type = "text/plain; charset=utf-8";
+  if (request.path == "/health") return reply;
+  if (request.path == "/metrics") {
+    const absl::StatusOr<GenerationState> state = generation_->State(absl::Now() + kStateTimeout);
+    if (!state.ok()) return ErrorReply(state.status());
+    reply.content_type = "text/plain; version=0.0.4; charset=utf-8";
+    reply.body = MetricsText(*state, options_.served_model_name);
+    return reply;
+  }
+  if (request.path.starts_with(kModels)) return Models(request.path);
+  return Complete(request.path == "/v1/chat/completions", request, gone);
+}
+
+HttpReply OpenAiFront::Models(const std::string& path) const {
+  const ordered_json model = {{"id", options_.served_model_name},
+                              {"object", "model"},
+                              {"created", created_},
+                              {"owned_by", "quartet"},
+                              {"max_model_len", generation_->max_model_len()}};
+  HttpReply reply;
+  if (path == kModels) {
+    reply.body = ordered_json{{"object", "list"}, {"data", ordered_json::array({model})}}.dump();
+    return reply;
+  }
+  const std::string asked = path.substr(sizeof(kModels));  // and the slash behind it
+  if (asked != options_.served_model_name) {
+    return ErrorReply(absl::NotFoundError(
+        absl::StrCat("model is \"", asked, "\"; here is only \"", options_.served_model_name, "\"")));
+  }
+  reply.body = model.dump();
+  return reply;
+}
+
+HttpReply OpenAiFront::Complete(bool chat, const HttpRequest& request, const std::function<bool()>& gone) {
+  auto work = std::make_shared<Work>();
+  work->model = Describe(options_.served_model_name, *generation_);
+  work->gone = gone;
+  absl::StatusOr<OpenAiRequest> asked = ReadOpenAiRequest(chat, request.body, work->model, Random64());
+  if (!asked.ok()) return ErrorReply(asked.status());
+  if (const absl::Status fits = generation_->Check(asked->header.sampling(), asked->prompts); !fits.ok()) {
+    // Trying again later does not help.
+    return ErrorReply(absl::IsResourceExhausted(fits) ? absl::InvalidArgumentError(fits.message()) : fits);
+  }
+  OpenAiAnswerOptions options;
+  options.id = absl::StrFormat("%016x", Random64());
+  options.created = absl::ToUnixSeconds(absl::Now());
+  options.end_token_ids = generation_->stop_token_ids();
+  if (!asked->header.sampling().ignore_eos()) options.end_token_ids.merge(generation_->eos_token_ids());
+  absl::StatusOr<std::unique_ptr<Dispatcher::Running>> call =
+      generation_->Begin(asked->header, asked->prompts, gone, &options.policy_version);
+  if (!call.ok()) return ErrorReply(call.status());
+  work->call = *std::move(call);
+  const bool stream = asked->stream;
+  work->answer = std::make_unique<OpenAiAnswer>(*std::move(asked), work->model, options);
+  if (!stream) return WholeAnswer(*work);
+  HttpReply reply;
+  reply.content_type = "text/event-stream; charset=utf-8";
+  reply.headers["Cache-Control"] = "no-cache";
+  reply.next_piece = [work = std::move(work)] { return NextEvents(*work); };
+  return reply;
+}
+
+absl::StatusOr<std::unique_ptr<HttpFront>> HttpFront::Start(const HttpConfig& config, Generation* generation) {
+  HttpServerOptions server;
+  QUARTET_ASSIGN_OR_RETURN(server.listen, ParseHostPort(config.listen()));
+  OpenAiFrontOptions options;
+  options.served_model_name = config.served_model_name();
+  QUARTET_ASSIGN_OR_RETURN(options.api_key, ReadSecret("rollout.http.api_key_file", config.api_key_file()));
+  absl::StripAsciiWhitespace(&options.api_key);
+  if (!config.api_key_file().empty() && options.api_key.empty()) {
+    return absl::InvalidArgumentError(absl::StrCat("rollout.http.api_key_file ", config.api_key_file(), " is empty"));
+  }
+  QUARTET_ASSIGN_OR_RETURN(server.private_key, ReadSecret("rollout.http.key_file", config.key_file()));
+  if (!config.cert_file().empty()) {
+    QUARTET_ASSIGN_OR_RETURN(server.certificate, ReadFile(config.cert_file()));
+  }
+  server.too_long =
+      ErrorReply(absl::InvalidArgumentError(absl::StrCat("the body is longer than ", server.max_body_bytes, " bytes")));
+  server.too_long.status = 413;
+  auto front = std::make_unique<HttpFront>();
+  front->front_ = std::make_unique<OpenAiFront>(std::move(options), generation);
+  QUARTET_ASSIGN_OR_RETURN(front->server_, HttpServer::Start(server, front->front_.get()));
+  return front;
+}
+
+}  // namespace quartet

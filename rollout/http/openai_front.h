@@ -1,0 +1,52 @@
+// OpenAI's HTTP interface to the rollout: /v1/completions, /v1/chat/completions, /v1/models, /health and /metrics.
+#pragma once
+
+#include <functional>
+#include <optional>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "proto/run_config.pb.h"
+#include "rollout/generation.h"
+#include "rollout/http/http_server.h"
+
+namespace quartet {
+
+struct OpenAiFrontOptions {
+  std::string served_model_name;
+  // Every request but /health must bring it; "": none is asked for, and requests must be addressed to a loopback name,
+  // so that no web page can reach the server through a name of its own.
+  std::string api_key;
+};
+
+class OpenAiFront final : public HttpHandler {
+ public:
+  // `generation` outlives the front.
+  OpenAiFront(OpenAiFrontOptions options, Generation* generation);
+
+  std::optional<HttpReply> Refuse(const HttpRequest& head) override;
+  HttpReply Answer(const HttpRequest& request, const std::function<bool()>& gone) override;
+
+ private:
+  HttpReply Models(const std::string& path) const;
+  HttpReply Complete(bool chat, const HttpRequest& request, const std::function<bool()>& gone);
+
+  const OpenAiFrontOptions options_;
+  Generation* const generation_;
+  const int64_t created_;  // seconds since 1970
+};
+
+// The HTTP server that rollout.http, which is set, asks for, in front of `generation`. FAILED_PRECONDITION where a
+// key's file may be read by others than its owner; else as HttpServer::Start.
+class HttpFront {
+ public:
+  static absl::StatusOr<std::unique_ptr<HttpFront>> Start(const HttpConfig& config, Generation* generation);
+  // host:port, with the port that was found.
+  std::string address() const { return server_->address().ToString(); }
+
+ private:
+  std::unique_ptr<OpenAiFront> front_;
+  std::unique_ptr<HttpServer> server_;  // ends before the front
+};
+
+}  // namespace quartet

@@ -1,0 +1,447 @@
+#include "rollout/http/openai_request.h"
+
+#include <algorithm>
+#include <limits>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <set>
+#include <utility>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/string_view.h"
+#include "core/base/status_macros.h"
+#include "core/data/json.h"
+#include "rollout/http/api_error.h"
+#include "rollout/sampling_params.h"
+
+namespace quartet {
+namespace {
+
+using nlohmann::json;
+
+constexpr int64_t kDefaultCompletionTokens = 16;  // OpenAI's; a chat's answer may fill the context
+
+// A value in an error message.
+std::string Short(const json& value) {
+  std::string text = value.dump(-1, ' ', false, json::error_handler_t::replace);
+  constexpr size_t kMostBytes = 60;
+  if (text.size() > kMostBytes) text = text.substr(0, kMostBytes) + "...";
+  return text;
+}
+
+absl::Status Refused(absl::string_view name, const json& value, absl::string_view allowed) {
+  return ParameterError(name, absl::StrCat("is ", Short(value), "; allowed: ", allowed));
+}
+
+// The parameters of a request. A null is a parameter that is not there.
+class Parameters {
+ public:
+  explicit Parameters(const json& object) : object_(object) {}
+
+  // Null where it is absent. From now on it is known.
+  const json* Find(const std::string& name) {
+    known_.insert(name);
+    const auto found = object_.find(name);
+    return found == object_.end() || found->is_null() ? nullptr : &*found;
+  }
+
+  // These leave `value` as it is where the parameter is absent.
+  absl::Status Read(const std::string& name, bool* value) {
+    const json* found = Find(name);
+    if (found == nullptr) return absl::OkStatus();
+    if (!found->is_boolean()) return Refused(name, *found, "true or false");
+    *value = found->get<bool>();
+    return absl::OkStatus();
+  }
+  absl::Status Read(const std::string& name, std::optional<double>* value) {
+    const json* found = Find(name);
+    if (found == nullptr) return absl::OkStatus();
+    if (!found->is_number()) return Refused(name, *found, "a number");
+    *value = found->get<double>();
+    return absl::OkStatus();
+  }
+  absl::Status Read(const std::string& name, std::optional<int32_t>* value) {
+    const json* found = Find(name);
+    if (found == nullptr) return absl::OkStatus();
+    int32_t number = 0;
+    if (!ToInt32(*found, &number)) return Refused(name, *found, "a whole number of 32 bits");
+    *value = number;
+    return absl::OkStatus();
+  }
+
+  // A parameter that is not supported: only values that mean the same as none.
+  absl::Status OnlyNeutral(const std::string& name, const std::vector<json>& neutral) {
+    const json* found = Find(name);
+    if (found == nullptr) return absl::OkStatus();
+    std::vector<std::string> allowed = {"null"};
+    for (const json& value : neutral) {
+      if (*found == value) return absl::OkStatus();
+      allowed.push_back(value.dump());
+    }
+    return Refused(name, *found, absl::StrCat(absl::StrJoin(allowed, ", "), " (others are not supported)"));
+  }
+  // A parameter without influence on the answer.
+  void Ignore(const std::string& name) { known_.insert(name); }
+
+  // That every parameter is known by now.
+  absl::Status CheckAllKnown() const {
+    for (const auto& [name, value] : object_.items()) {
+      if (!known_.contains(name) && !value.is_null()) {
+        return ParameterError(
+            name, absl::StrCat("is not a parameter that is known here; allowed: ", absl::StrJoin(known_, ", ")));
+      }
+    }
+    return absl::OkStatus();
+  }
+
+  static bool ToInt32(const json& value, int32_t* number) {
+    if (!value.is_number_integer()) return false;
+    if (value.is_number_unsigned() && value.get<uint64_t>() > std::numeric_limits<int32_t>::max()) return false;
+    const auto wide = value.get<int64_t>();
+    if (wide < std::numeric_limits<int32_t>::min() || wide > std::numeric_limits<int32_t>::max()) return false;
+    *number = static_cast<int32_t>(wide);
+    return true;
+  }
+
+ private:
+  const json& object_;
+  std::set<std::string> known_;
+};
+
+bool IsIdList(const json& value) { return value.is_array() && !value.empty() && value[0].is_number(); }
+
+class Reader {
+ public:
+  Reader(bool chat, const json& body, const ServedModel& model, uint64_t seed)
+      : parameters_(body), model_(model), seed_(seed) {
+    request_.chat = chat;
+  }
+
+  absl::StatusOr<OpenAiRequest> Read() {
+    QUARTET_RETURN_IF_ERROR(CheckModel());
+    QUARTET_RETURN_IF_ERROR(ReadSampling());
+    QUARTET_RETURN_IF_ERROR(request_.chat ? ReadChatLogprobs() : ReadCompletionLogprobs());
+    QUARTET_RETURN_IF_ERROR(ReadStream());
+    QUARTET_RETURN_IF_ERROR(ReadMaxTokens());
+    QUARTET_RETURN_IF_ERROR(CheckUnsupported());
+    QUARTET_RETURN_IF_ERROR(request_.chat ? ReadMessages() : ReadPrompts());
+    QUARTET_RETURN_IF_ERROR(parameters_.CheckAllKnown());
+    QUARTET_RETURN_IF_ERROR(ReadLengths());
+    request_.header.set_num_items(request_.prompts.size());
+    request_.header.set_stream_tokens(request_.stream);
+    return std::move(request_);
+  }
+
+ private:
+  SamplingParams& sampling() { return *request_.header.mutable_sampling(); }
+
+  absl::Status CheckModel() {
+    const json* model = parameters_.Find("model");
+    if (model == nullptr || *model == model_.name) return absl::OkStatus();
+    if (!model->is_string()) return Refused("model", *model, "a string");
+    return absl::NotFoundError(absl::StrCat("model is ", Short(*model), "; here is only \"", model_.name, "\""));
+  }
+
+  absl::Status ReadSampling() {
+    sampling().set_temperature(1);
+    sampling().set_top_p(1);
+    sampling().set_n_samples(1);
+    const auto real = [this](const char* name, auto set) {
+      std::optional<double> value;
+      QUARTET_RETURN_IF_ERROR(parameters_.Read(name, &value));
+      if (value.has_value()) (sampling().*set)(static_cast<float>(*value));
+      return absl::OkStatus();
+    };
+    const auto integer = [this](const char* name, auto set) {
+      std::optional<int32_t> value;
+      QUARTET_RETURN_IF_ERROR(parameters_.Read(name, &value));
+      if (value.has_value()) (sampling().*set)(*value);
+      return absl::OkStatus();
+    };
+    QUARTET_RETURN_IF_ERROR(real("temperature", &SamplingParams::set_temperature));
+    QUARTET_RETURN_IF_ERROR(real("top_p", &SamplingParams::set_top_p));
+    QUARTET_RETURN_IF_ERROR(real("min_p", &SamplingParams::set_min_p));
+    QUARTET_RETURN_IF_ERROR(real("presence_penalty", &SamplingParams::set_presence_penalty));
+    QUARTET_RETURN_IF_ERROR(real("frequency_penalty", &SamplingParams::set_frequency_penalty));
+    QUARTET_RETURN_IF_ERROR(real("repetition_penalty", &SamplingParams::set_repetition_penalty));
+    QUARTET_RETURN_IF_ERROR(integer("top_k", &SamplingParams::set_top_k));
+    QUARTET_RETURN_IF_ERROR(integer("n", &SamplingParams::set_n_samples));
+    QUARTET_RETURN_IF_ERROR(integer("min_tokens", &SamplingParams::set_min_tokens));
+    bool ignore_eos = false;
+    QUARTET_RETURN_IF_ERROR(parameters_.Read("ignore_eos", &ignore_eos));
+    sampling().set_ignore_eos(ignore_eos);
+    QUARTET_RETURN_IF_ERROR(ReadSeed());
+    QUARTET_RETURN_IF_ERROR(ReadStops());
+    return ReadLogitBias();
+  }
+
+  absl::Status ReadSeed() {
+    sampling().set_seed(seed_);
+    const json* seed = parameters_.Find("seed");
+    if (seed == nullptr) return absl::OkStatus();
+    if (!seed->is_number_integer()) return Refused("seed", *seed, "a whole number of 64 bits");
+    sampling().set_seed(seed->is_number_unsigned() ? seed->get<uint64_t>()
+                                                   : static_cast<uint64_t>(seed->get<int64_t>()));
+    return absl::OkStatus();
+  }
+
+  absl::Status ReadStops() {
+    if (const json* stop = parameters_.Find("stop")) {
+      const char* allowed = "a string that is not empty, or a list of them";
+      const json list = stop->is_string() ? json::array({*stop}) : *stop;
+      if (!list.is_array()) return Refused("stop", *stop, allowed);
+      for (const json& one : list) {
+        if (!one.is_string()) return Refused("stop", *stop, allowed);
+        sampling().add_stop(one.get<std::string>());
+      }
+    }
+    if (const json* ids = parameters_.Find("stop_token_ids")) {
+      if (!ids->is_array()) return Refused("stop_token_ids", *ids, "a list of token ids");
+      for (const json& one : *ids) {
+        int32_t id = 0;
+        if (!Parameters::ToInt32(one, &id)) return Refused("stop_token_ids", *ids, "a list of token ids");
+        sampling().add_stop_token_ids(id);
+      }
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status ReadLogitBias() {
+    const json* biases = parameters_.Find("logit_bias");
+    if (biases == nullptr) return absl::OkStatus();
+    const char* allowed = "an object with token ids as names and numbers from -100 to 100";
+    if (!biases->is_object()) return Refused("logit_bias", *biases, allowed);
+    for (const auto& [name, bias] : biases->items()) {
+      int32_t id = 0;
+      if (!absl::SimpleAtoi(name, &id) || !bias.is_number()) return Refused("logit_bias", *biases, allowed);
+      (*sampling().mutable_logit_bias())[id] = bias.get<float>();
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status ReadCompletionLogprobs() {
+    std::optional<int32_t> alternatives;
+    QUARTET_RETURN_IF_ERROR(parameters_.Read("logprobs", &alternatives));
+    request_.logprobs = alternatives.has_value();
+    sampling().set_logprobs(alternatives.value_or(0));
+    return absl::OkStatus();
+  }
+
+  absl::Status ReadChatLogprobs() {
+    QUARTET_RETURN_IF_ERROR(parameters_.Read("logprobs", &request_.logprobs));
+    std::optional<int32_t> alternatives;
+    QUARTET_RETURN_IF_ERROR(parameters_.Read("top_logprobs", &alternatives));
+    if (alternatives.value_or(0) != 0 && !request_.logprobs) {
+      return ParameterError("top_logprobs", absl::StrCat("is ", *alternatives, ", but logprobs is not true"));
+    }
+    sampling().set_logprobs(alternatives.value_or(0));
+    return absl::OkStatus();
+  }
+
+  absl::Status ReadMaxTokens() {
+    QUARTET_RETURN_IF_ERROR(parameters_.Read("max_tokens", &max_tokens_));
+    if (!request_.chat) return absl::OkStatus();
+    std::optional<int32_t> newer;
+    QUARTET_RETURN_IF_ERROR(parameters_.Read("max_completion_tokens", &newer));
+    if (!newer.has_value()) return absl::OkStatus();
+    if (max_tokens_.value_or(*newer) != *newer) {
+      return ParameterError("max_completion_tokens",
+                            absl::StrCat("is ", *newer, ", but max_tokens is ", *max_tokens_, "; they mean the same"));
+    }
+    max_tokens_ = newer;
+    max_tokens_name_ = "max_completion_tokens";
+    return absl::OkStatus();
+  }
+
+  absl::Status ReadStream() {
+    QUARTET_RETURN_IF_ERROR(parameters_.Read("stream", &request_.stream));
+    const json* options = parameters_.Find("stream_options");
+    if (options == nullptr) return absl::OkStatus();
+    if (!options->is_object()) return Refused("stream_options", *options, R"({"include_usage": true or false})");
+    if (!request_.stream) return ParameterError("stream_options", "is set, but stream is not true");
+    for (const auto& [name, value] : options->items()) {
+      if (name == "include_usage" && value.is_boolean()) {
+        request_.include_usage = value.get<bool>();
+      } else if (!(name == "include_obfuscation" && value == false) && !value.is_null()) {
+        return Refused("stream_options", *options, R"({"include_usage": true or false})");
+      }
+    }
+    return absl::OkStatus();
+  }
+
+  // What the interface has and this server has not, as long as it asks for nothing.
+  absl::Status CheckUnsupported() {
+    const json text_format = {{"type", "text"}};
+    std::vector<std::pair<std::string, std::vector<json>>> only = {
+        {"use_beam_search", {false}},
+        {"length_penalty", {1}},
+        {"early_stopping", {false}},
+        {"skip_special_tokens", {true}},
+        {"spaces_between_special_tokens", {true}},
+        {"include_stop_str_in_output", {false}},
+        {"allowed_token_ids", {}},
+        {"bad_words", {json::array()}},
+        {"prompt_logprobs", {0}},
+        {"truncate_prompt_tokens", {}},
+        {"priority", {0}},
+        {"return_tokens_as_token_ids", {false}},
+        {"return_token_ids", {false}},
+        {"response_format", {text_format}},
+        {"echo", {false}},
+    };
+    if (request_.chat) {
+      only.insert(only.end(), {{"tools", {json::array()}},
+                               {"tool_choice", {"none"}},
+                               {"functions", {json::array()}},
+                               {"function_call", {"none"}},
+                               {"modalities", {json::array({"text"})}},
+                               {"audio", {}},
+                               {"prediction", {}},
+                               {"reasoning_effort", {"none"}},
+                               {"verbosity", {}},
+                               {"web_search_options", {}},
+                               {"add_generation_prompt", {true}},
+                               {"continue_final_message", {false}},
+                               {"chat_template", {}},
+                               {"chat_template_kwargs", {json::object()}},
+                               {"documents", {json::array()}}});
+    } else {
+      only.insert(only.end(), {{"suffix", {}}, {"best_of", {sampling().n_samples()}}});
+    }
+    for (const auto& [name, neutral] : only) QUARTET_RETURN_IF_ERROR(parameters_.OnlyNeutral(name, neutral));
+    for (const char* name : {"user", "metadata", "store", "service_tier", "safety_identifier", "prompt_cache_key",
+                             "prompt_cache_retention", "request_id"}) {
+      parameters_.Ignore(name);
+    }
+    if (request_.chat) parameters_.Ignore("parallel_tool_calls");
+    return absl::OkStatus();
+  }
+
+  void AddPrompt(const std::vector<int32_t>& ids) {
+    Prompt& prompt = request_.prompts.emplace_back();
+    prompt.set_index(request_.prompts.size() - 1);
+    prompt.mutable_ids()->Add(ids.begin(), ids.end());
+  }
+
+  absl::Status ReadPrompts() {
+    bool add_special_tokens = true;
+    QUARTET_RETURN_IF_ERROR(parameters_.Read("add_special_tokens", &add_special_tokens));
+    const char* allowed = "a string, a list of strings, a list of token ids, or a list of such lists; not empty";
+    const json* prompt = parameters_.Find("prompt");
+    if (prompt == nullptr) return ParameterError("prompt", absl::StrCat("is missing; allowed: ", allowed));
+    const json list = prompt->is_string() || IsIdList(*prompt) ? json::array({*prompt}) : *prompt;
+    if (!list.is_array() || list.empty()) return Refused("prompt", *prompt, allowed);
+    for (const json& one : list) {
+      if (one.is_string()) {
+        AddPrompt(model_.tokenizer->Encode(one.get_ref<const std::string&>(), add_special_tokens));
+        continue;
+      }
+      if (!IsIdList(one)) return Refused("prompt", *prompt, allowed);
+      std::vector<int32_t> ids;
+      for (const json& id : one) {
+        if (!Parameters::ToInt32(id, &ids.emplace_back()) || ids.back() < 0 || ids.back() >= model_.vocab_size) {
+          return ParameterError("prompt",
+                                absl::StrCat("holds ", Short(id), " where a token id is expected; allowed: 0 to ",
+                                             model_.vocab_size - 1));
+        }
+      }
+      AddPrompt(ids);
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status ReadMessages() {
+    // What the template writes has the special tokens in it.
+    bool add_special_tokens = false;
+    QUARTET_RETURN_IF_ERROR(parameters_.Read("add_special_tokens", &add_special_tokens));
+    const json* messages = parameters_.Find("messages");
+    const char* allowed = R"(a list of {"role": ..., "content": ...}, not empty)";
+    if (messages == nullptr) return ParameterError("messages", absl::StrCat("is missing; allowed: ", allowed));
+    if (!messages->is_array() || messages->empty()) return Refused("messages", *messages, allowed);
+    std::vector<Tokenizer::Message> conversation;
+    for (size_t i = 0; i < messages->size(); ++i) {
+      QUARTET_RETURN_IF_ERROR(
+          ReadMessage((*messages)[i], absl::StrCat("messages[", i, "]"), &conversation.emplace_back()));
+    }
+    const absl::StatusOr<std::string> text = model_.tokenizer->ApplyChatTemplate(conversation);
+    if (!text.ok()) return ParameterError("messages", absl::StrCat("cannot be written: ", text.status().message()));
+    AddPrompt(model_.tokenizer->Encode(*text, add_special_tokens));
+    return absl::OkStatus();
+  }
+
+  static absl::Status ReadMessage(const json& message, const std::string& place, Tokenizer::Message* out) {
+    if (!message.is_object()) return Refused(place, message, R"({"role": ..., "content": ...})");
+    Parameters fields(message);
+    const json* role = fields.Find("role");
+    if (role == nullptr || !role->is_string()) return Refused(place, message, "a string as \"role\"");
+    out->role = role->get<std::string>();
+    const json* content = fields.Find("content");
+    const char* allowed = R"(a string as "content", or a list of {"type": "text", "text": ...})";
+    if (content == nullptr) return Refused(place, message, allowed);
+    const json parts = content->is_string() ? json::array({{{"type", "text"}, {"text", *content}}}) : *content;
+    if (!parts.is_array()) return Refused(place, message, allowed);
+    for (const json& part : parts) {
+      if (!part.is_object() || part.size() != 2 || part.value("type", json()) != "text" ||
+          !part.value("text", json()).is_string()) {
+        return Refused(place, message, allowed);
+      }
+      if (&part != &parts.front()) out->content += '\n';
+      out->content += part["text"].get<std::string>();
+    }
+    for (const char* name : {"refusal", "annotations", "audio", "function_call"}) {
+      QUARTET_RETURN_IF_ERROR(fields.OnlyNeutral(name, {}));
+    }
+    QUARTET_RETURN_IF_ERROR(fields.OnlyNeutral("tool_calls", {json::array()}));
+    return fields.CheckAllKnown();
+  }
+
+  absl::Status ReadLengths() {
+    const int64_t sequences = static_cast<int64_t>(request_.prompts.size()) * sampling().n_samples();
+    if (sequences > model_.max_sequences) {
+      return ParameterError("n", absl::StrCat("is ", sampling().n_samples(), " for ", request_.prompts.size(),
+                                              " prompts; together at most ", model_.max_sequences, " sequences"));
+    }
+    int64_t longest = 0;
+    for (const Prompt& prompt : request_.prompts) longest = std::max<int64_t>(longest, prompt.ids_size());
+    const char* prompt_name = request_.chat ? "messages" : "prompt";
+    if (longest == 0) return ParameterError(prompt_name, "has no tokens; at least 1 is needed");
+    const int64_t left = model_.max_model_len - longest;
+    if (left < 1) {
+      return ParameterError(prompt_name,
+                            absl::StrCat("has ", longest, " tokens; allowed: at most ", model_.max_model_len - 1,
+                                         ", since max_model_len is ", model_.max_model_len));
+    }
+    const int64_t unasked = request_.chat ? left : std::min(left, kDefaultCompletionTokens);
+    const int64_t wanted = max_tokens_.has_value() ? *max_tokens_ : unasked;
+    if (wanted > left) {
+      return ParameterError(max_tokens_name_,
+                            absl::StrCat("is ", wanted, "; allowed: 1 to ", left, ", since ", prompt_name, " has ",
+                                         longest, " tokens and max_model_len is ", model_.max_model_len));
+    }
+    sampling().set_max_new_tokens(static_cast<int32_t>(wanted));
+    return InRequestWords(CheckSamplingParams(sampling(), model_.vocab_size, /*reads_text=*/true),
+                          {{"max_new_tokens", max_tokens_name_},
+                           {"n_samples", "n"},
+                           {"logprobs", request_.chat ? "top_logprobs" : "logprobs"}});
+  }
+
+  Parameters parameters_;
+  const ServedModel& model_;
+  const uint64_t seed_;
+  OpenAiRequest request_;
+  std::optional<int32_t> max_tokens_;
+  const char* max_tokens_name_ = "max_tokens";
+};
+
+}  // namespace
+
+absl::StatusOr<OpenAiRequest> ReadOpenAiRequest(bool chat, std::string_view body, const ServedModel& model,
+                                                uint64_t seed) {
+  QUARTET_ASSIGN_OR_RETURN(const json parsed, ParseJson(body, "the request's body"));
+  if (!parsed.is_object()) return absl::InvalidArgumentError("the request's body is not a JSON object");
+  return Reader(chat, parsed, model, seed).Read();
+}
+
+}  // namespace quartet

@@ -1,0 +1,250 @@
+#include "rollout/http/openai_response.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
+#include "rollout/http/api_error.h"
+
+namespace quartet {
+namespace {
+
+using nlohmann::ordered_json;
+
+constexpr char kReplacement[] = "\xEF\xBF\xBD";
+constexpr float kLeastLogprob = -9999;  // JSON has no infinity
+
+std::string Dump(const ordered_json& value) {
+  return value.dump(-1, ' ', false, ordered_json::error_handler_t::replace);
+}
+
+std::string DataEvent(absl::string_view data) { return absl::StrCat("data: ", data, "\n\n"); }
+
+int64_t CountCharacters(absl::string_view text) {
+  return std::count_if(text.begin(), text.end(), [](char c) { return (c & 0xC0) != 0x80; });
+}
+
+// The text as bytes; null where they cannot be known from it.
+ordered_json BytesOf(const std::string& text) {
+  if (text.find(kReplacement) != std::string::npos) return nullptr;
+  ordered_json bytes = ordered_json::array();
+  for (const char c : text) bytes.push_back(static_cast<unsigned char>(c));
+  return bytes;
+}
+
+ordered_json ChatLogprob(const std::string& text, float log_prob) {
+  return {{"token", text}, {"logprob", std::max(log_prob, kLeastLogprob)}, {"bytes", BytesOf(text)}};
+}
+
+const char* FinishReason(GeneratedSequence::FinishReason reason) {
+  switch (reason) {
+    case GeneratedSequence::STOP:
+      return "stop";
+    case GeneratedSequence::LENGTH:
+      return "length";
+    default:
+      return "abort";
+  }
+}
+
+}  // namespace
+
+OpenAiAnswer::OpenAiAnswer(OpenAiRequest request, const ServedModel& model, const OpenAiAnswerOptions& options)
+    : request_(std::move(request)), model_(model), options_(options) {
+  const SamplingParams& sampling = request_.header.sampling();
+  std::set<int32_t> silent = options_.end_token_ids;
+  silent.insert(sampling.stop_token_ids().begin(), sampling.stop_token_ids().end());
+  const std::vector<std::string> stop(sampling.stop().begin(), sampling.stop().end());
+  for (const Prompt& prompt : request_.prompts) {
+    const std::vector<int32_t> ids(prompt.ids().begin(), prompt.ids().end());
+    prompt_tokens_ += prompt.ids_size();
+    for (int32_t sample = 0; sample < sampling.n_samples(); ++sample) {
+      choices_.push_back({.text = AnswerText(*model_.tokenizer, ids, stop, silent), .last_token = ids.back()});
+    }
+  }
+}
+
+std::string OpenAiAnswer::Begin() {
+  std::string events;
+  if (!request_.chat) return events;
+  for (int index = 0; index < static_cast<int>(choices_.size()); ++index) {
+    events += Event({{"index", index},
+                     {"delta", {{"role", "assistant"}, {"content", ""}}},
+                     {"logprobs", nullptr},
+                     {"finish_reason", nullptr}});
+  }
+  return events;
+}
+
+std::string OpenAiAnswer::Take(const GenerateReply& reply) {
+  const bool is_end = reply.has_sequence();
+  const auto prompt = static_cast<int64_t>(is_end ? reply.sequence().prompt_index() : reply.tokens().prompt_index());
+  const int32_t sample = is_end ? reply.sequence().sample() : reply.tokens().sample();
+  const auto index = static_cast<int>(prompt * request_.header.sampling().n_samples() + sample);
+  Choice& choice = choices_.at(index);
+  std::string text;
+  if (!is_end) {
+    const GeneratedTokens& tokens = reply.tokens();
+    ReadTokens(&choice, tokens.ids().data(), tokens.log_probs().data(), tokens.ids_size(), tokens.alternatives(),
+               &text);
+    // What is still held back is told later; a token's log-probability at once.
+    return text.empty() && choice.logprobs.is_null() ? "" : Part(index, &choice, text, /*last=*/false);
+  }
+  const GeneratedSequence& sequence = reply.sequence();
+  if (!request_.stream) {
+    const int count = sequence.log_probs_size();
+    const int32_t* ids = sequence.tokens().ids().data() + (sequence.tokens().ids_size() - count);
+    ReadTokens(&choice, ids, sequence.log_probs().data(), count, sequence.alternatives(), &text);
+  }
+  text += Finish(&choice, sequence);
+  if (request_.stream) return Part(index, &choice, text, /*last=*/true);
+  choice.told = std::move(text);
+  return "";
+}
+
+std::string OpenAiAnswer::End() {
+  std::string events;
+  if (request_.include_usage) {
+    ordered_json frame = Frame("text_completion", "chat.completion.chunk");
+    frame["choices"] = ordered_json::array();
+    frame["usage"] = Usage();
+    events += DataEvent(Dump(frame));
+  }
+  return events + DataEvent("[DONE]");
+}
+
+std::string OpenAiAnswer::Failure(const absl::Status& status) {
+  return DataEvent(ErrorBody(status)) + DataEvent("[DONE]");
+}
+
+std::string OpenAiAnswer::Whole() {
+  ordered_json frame = Frame("text_completion", "chat.completion");
+  frame["choices"] = ordered_json::array();
+  for (size_t index = 0; index < choices_.size(); ++index) {
+    Choice& choice = choices_[index];
+    ordered_json out = {{"index", index}};
+    if (request_.chat) {
+      out["message"] = {{"role", "assistant"}, {"content", choice.told}, {"refusal", nullptr}};
+    } else {
+      out["text"] = choice.told;
+    }
+    out["logprobs"] = TakeLogprobs(&choice);
+    out["finish_reason"] = choice.finish_reason;
+    out["stop_reason"] = choice.stop_reason;
+    frame["choices"].push_back(std::move(out));
+  }
+  frame["usage"] = Usage();
+  return Dump(frame);
+}
+
+void OpenAiAnswer::ReadTokens(Choice* choice, const int32_t* ids, const float* log_probs, int count,
+                              const google::protobuf::RepeatedPtrField<TokenAlternatives>& alternatives,
+                              std::string* text) {
+  for (int i = 0; i < count; ++i) {
+    *text += choice->text.Read(ids[i]);
+    if (request_.logprobs) {
+      AddLogprobs(choice, ids[i], log_probs[i], alternatives.empty() ? nullptr : &alternatives.Get(i));
+    }
+    choice->last_token = ids[i];
+  }
+  completion_tokens_ += count;
+}
+
+// As a token reads after the one before it: many decoders drop a space at a text's beginning. Special tokens by their
+// names.
+std::string OpenAiAnswer::TokenText(const Choice& choice, int32_t id) const {
+  const std::string before = model_.tokenizer->Decode({choice.last_token}, /*skip_special_tokens=*/false);
+  const std::string both = model_.tokenizer->Decode({choice.last_token, id}, /*skip_special_tokens=*/false);
+  if (both.starts_with(before)) return both.substr(before.size());
+  return model_.tokenizer->Decode({id}, /*skip_special_tokens=*/false);
+}
+
+void OpenAiAnswer::AddLogprobs(Choice* choice, int32_t id, float log_prob, const TokenAlternatives* alternatives) {
+  const std::string text = TokenText(*choice, id);
+  const int count = alternatives == nullptr ? 0 : alternatives->ids_size();
+  ordered_json& logprobs = choice->logprobs;
+  if (request_.chat) {
+    ordered_json entry = ChatLogprob(text, log_prob);
+    entry["top_logprobs"] = ordered_json::array();
+    for (int i = 0; i < count; ++i) {
+      entry["top_logprobs"].push_back(
+          ChatLogprob(TokenText(*choice, alternatives->ids(i)), alternatives->log_probs(i)));
+    }
+    if (logprobs.is_null()) logprobs = {{"content", ordered_json::array()}, {"refusal", nullptr}};
+    logprobs["content"].push_back(std::move(entry));
+    return;
+  }
+  if (logprobs.is_null()) {
+    for (const char* list : {"text_offset", "token_logprobs", "tokens", "top_logprobs"}) {
+      logprobs[list] = ordered_json::array();
+    }
+  }
+  ordered_json top = ordered_json::object();
+  for (int i = 0; i < count; ++i) {
+    top.emplace(TokenText(*choice, alternatives->ids(i)), std::max(alternatives->log_probs(i), kLeastLogprob));
+  }
+  top.emplace(text, std::max(log_prob, kLeastLogprob));
+  logprobs["text_offset"].push_back(choice->characters);
+  logprobs["token_logprobs"].push_back(std::max(log_prob, kLeastLogprob));
+  logprobs["tokens"].push_back(text);
+  logprobs["top_logprobs"].push_back(std::move(top));
+  choice->characters += CountCharacters(text);
+}
+
+ordered_json OpenAiAnswer::TakeLogprobs(Choice* choice) const { return std::exchange(choice->logprobs, nullptr); }
+
+std::string OpenAiAnswer::Finish(Choice* choice, const GeneratedSequence& sequence) {
+  choice->finish_reason = FinishReason(sequence.finish_reason());
+  if (!sequence.stop_string().empty()) {
+    choice->stop_reason = sequence.stop_string();
+  } else if (sequence.finish_reason() == GeneratedSequence::STOP) {
+    const auto& asked = request_.header.sampling().stop_token_ids();
+    if (std::find(asked.begin(), asked.end(), choice->last_token) != asked.end()) {
+      choice->stop_reason = choice->last_token;
+    }
+  }
+  return choice->text.Finish(sequence.stop_string());
+}
+
+ordered_json OpenAiAnswer::Frame(const char* completion, const char* chat) const {
+  return {{"id", absl::StrCat(request_.chat ? "chatcmpl-" : "cmpl-", options_.id)},
+          {"object", request_.chat ? chat : completion},
+          {"created", options_.created},
+          {"model", model_.name},
+          {"system_fingerprint", absl::StrCat("policy_version_", options_.policy_version)}};
+}
+
+ordered_json OpenAiAnswer::Usage() const {
+  return {{"prompt_tokens", prompt_tokens_},
+          {"completion_tokens", completion_tokens_},
+          {"total_tokens", prompt_tokens_ + completion_tokens_}};
+}
+
+std::string OpenAiAnswer::Event(ordered_json choice) const {
+  ordered_json frame = Frame("text_completion", "chat.completion.chunk");
+  frame["choices"] = ordered_json::array();
+  frame["choices"].push_back(std::move(choice));
+  if (request_.include_usage) frame["usage"] = nullptr;
+  return DataEvent(Dump(frame));
+}
+
+std::string OpenAiAnswer::Part(int index, Choice* choice, const std::string& text, bool last) const {
+  ordered_json out = {{"index", index}};
+  if (!request_.chat) {
+    out["text"] = text;
+  } else if (text.empty() && last) {
+    out["delta"] = ordered_json::object();
+  } else {
+    out["delta"] = {{"content", text}};
+  }
+  out["logprobs"] = TakeLogprobs(choice);
+  out["finish_reason"] = nullptr;
+  if (last) {
+    out["finish_reason"] = choice->finish_reason;
+    out["stop_reason"] = choice->stop_reason;
+  }
+  return Event(std::move(out));
+}
+
+}  // namespace quartet

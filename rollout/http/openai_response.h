@@ -1,0 +1,75 @@
+// Writes what the rollout answers as OpenAI's interface has it, whole or as server-sent events. No sockets.
+#pragma once
+
+#include <cstdint>
+#include <nlohmann/json.hpp>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "core/tokenizer/tokenizer.h"
+#include "proto/rollout.pb.h"
+#include "rollout/http/answer_text.h"
+#include "rollout/http/openai_request.h"
+
+namespace quartet {
+
+struct OpenAiAnswerOptions {
+  std::string id;       // without the prefix that says what it is
+  int64_t created = 0;  // seconds since 1970
+  uint64_t policy_version = 0;
+  // That end an answer, beside the request's own; they have no text.
+  std::set<int32_t> end_token_ids;
+};
+
+// The answer to one request. Prompts x n choices; that of sample s of prompt p has the index p * n + s. One thread.
+class OpenAiAnswer {
+ public:
+  // `model` outlives this.
+  OpenAiAnswer(OpenAiRequest request, const ServedModel& model, const OpenAiAnswerOptions& options);
+
+  // ---- A stream: the events to send, each as "data: {...}\n\n"; maybe none.
+  std::string Begin();
+  std::string Take(const GenerateReply& reply);
+  // After everything has come.
+  std::string End();
+  // In place of what is left.
+  static std::string Failure(const absl::Status& status);
+
+  // ---- Whole: every reply goes through Take, whose result is not used; then this is the body.
+  std::string Whole();
+
+ private:
+  struct Choice {
+    AnswerText text;
+    int32_t last_token;               // of prompt and answer so far
+    std::string told;                 // whole answers only
+    nlohmann::ordered_json logprobs;  // of tokens that are not told yet
+    int64_t characters = 0;           // of the text of all tokens
+    std::string finish_reason;
+    nlohmann::ordered_json stop_reason;
+  };
+
+  // `count` ids; `alternatives` may be empty.
+  void ReadTokens(Choice* choice, const int32_t* ids, const float* log_probs, int count,
+                  const google::protobuf::RepeatedPtrField<TokenAlternatives>& alternatives, std::string* text);
+  void AddLogprobs(Choice* choice, int32_t id, float log_prob, const TokenAlternatives* alternatives);
+  nlohmann::ordered_json TakeLogprobs(Choice* choice) const;
+  std::string Finish(Choice* choice, const GeneratedSequence& sequence);
+  std::string TokenText(const Choice& choice, int32_t id) const;
+  nlohmann::ordered_json Frame(const char* completion, const char* chat) const;
+  nlohmann::ordered_json Usage() const;
+  std::string Event(nlohmann::ordered_json choice) const;
+  // A part of choice `index`'s answer.
+  std::string Part(int index, Choice* choice, const std::string& text, bool last) const;
+
+  const OpenAiRequest request_;
+  const ServedModel& model_;
+  const OpenAiAnswerOptions options_;
+  std::vector<Choice> choices_;
+  int64_t prompt_tokens_ = 0;
+  int64_t completion_tokens_ = 0;
+};
+
+}  // namespace quartet

@@ -1,0 +1,271 @@
+"""Holds the rollout's HTTP interface against the official openai package.
+
+    bazel build //rollout
+    python tools/check_openai.py --model DIR
+
+Starts the rollout with the model on free ports and asks it everything that the package knows and docs/http.md promises;
+prints a line for each check and fails at the first that does not hold. DIR is an instruction model with a chat template.
+Needs openai 3.54.0.
+"""
+
+import argparse
+import asyncio
+import os
+import re
+import subprocess
+import tempfile
+import time
+import urllib.request
+
+import openai
+
+KEY = "sesame"
+QUESTION = [{"role": "user", "content": "What is the capital of France? Answer in one sentence."}]
+
+
+def start(args, folder):
+    key_file = os.path.join(folder, "key")
+    with open(os.open(key_file, os.O_WRONLY | os.O_CREAT, 0o600), "w") as file:
+        file.write(KEY)
+    log = open(os.path.join(folder, "log"), "w+")
+    options = {
+        "run_dir": folder,
+        "rollout.pretrain": os.path.abspath(args.model),
+        "rollout.http.listen": "127.0.0.1:0",
+        "rollout.http.served_model_name": "policy",
+        "rollout.http.api_key_file": key_file,
+        "rollout.max_num_seqs": 16,
+        "rollout.max_waiting": 16,
+    }
+    process = subprocess.Popen(
+        [args.binary, "--listen=127.0.0.1:0"] + [f"--set={name}={value}" for name, value in options.items()],
+        stdout=log, stderr=log)
+    for _ in range(1200):
+        with open(log.name) as file:
+            text = file.read()
+        found = re.search(r"HTTP on (\S+)", text)
+        if found and "serving on" in text:
+            return process, f"http://{found.group(1)}"
+        if process.poll() is not None:
+            raise SystemExit(text)
+        time.sleep(0.1)
+    raise SystemExit("the rollout does not start:\n" + text)
+
+
+def expect(condition, *what):
+    if not condition:
+        raise AssertionError(what)
+
+
+def expect_error(kind, param, call):
+    try:
+        call()
+    except kind as error:
+        expect(error.param == param, error.param, error.message)
+        return f"{kind.__name__} {error.status_code}: {error.body['message']}"
+    raise AssertionError(f"no {kind.__name__}")
+
+
+def models(client):
+    names = [model.id for model in client.models.list()]
+    expect(names == ["policy"], names)
+    expect(client.models.retrieve("policy").id == "policy")
+    return names
+
+
+def completion(client):
+    answer = client.completions.create(model="policy", prompt="The capital of France is", max_tokens=8, temperature=0)
+    choice = answer.choices[0]
+    expect(choice.finish_reason == "length" and answer.usage.completion_tokens == 8, answer)
+    expect(answer.usage.total_tokens == answer.usage.prompt_tokens + 8, answer.usage)
+    expect(choice.text.startswith(" "), choice.text)  # it goes on from the prompt
+    return choice.text
+
+
+def batch(client):
+    prompts = ["1 2 3", "a b c"]
+    both = client.completions.create(model="policy", prompt=prompts, n=2, max_tokens=5, seed=1)
+    expect([choice.index for choice in both.choices] == [0, 1, 2, 3], both)
+    one = client.completions.create(model="policy", prompt=prompts, n=2, max_tokens=5, seed=1)
+    expect([c.text for c in one.choices] == [c.text for c in both.choices], "a seed does not repeat")
+    expect(len({choice.text for choice in both.choices}) > 2, "samples are alike")
+    ids = client.completions.create(model="policy", prompt=[504, 3575, 282, 4649], max_tokens=4)
+    expect(ids.usage.prompt_tokens == 4, ids.usage)
+    return [choice.text for choice in both.choices]
+
+
+def completion_stream(client):
+    ask = dict(model="policy", prompt="Once upon a time", max_tokens=24, temperature=0)
+    whole = client.completions.create(**ask).choices[0].text
+    parts = [part.choices[0].text for part in client.completions.create(**ask, stream=True)]
+    expect("".join(parts) == whole, parts, whole)
+    expect(len(parts) > 10, parts)
+    return f"{len(parts)} parts"
+
+
+def completion_logprobs(client):
+    answer = client.completions.create(model="policy", prompt="The sun rises in the", max_tokens=6, temperature=0, logprobs=3)
+    told = answer.choices[0].logprobs
+    expect("".join(told.tokens) == answer.choices[0].text, told.tokens, answer.choices[0].text)
+    for token, logprob, top, offset in zip(told.tokens, told.token_logprobs, told.top_logprobs, told.text_offset):
+        expect(len(top) == 3 and max(top.values()) == top[token] == logprob <= 0, token, top)
+        expect(answer.choices[0].text[offset:].startswith(token), offset, token)
+    return list(zip(told.tokens, told.token_logprobs))[:2]
+
+
+def chat(client):
+    answer = client.chat.completions.create(model="policy", messages=QUESTION, temperature=0, max_completion_tokens=40)
+    message = answer.choices[0].message
+    expect(message.role == "assistant" and "Paris" in message.content, answer)
+    expect(answer.choices[0].finish_reason == "stop", answer)
+    expect("<|" not in message.content, message.content)
+    return message.content
+
+
+def chat_samples(client):
+    answer = client.chat.completions.create(model="policy", messages=QUESTION, n=2, max_tokens=20, seed=7)
+    texts = [choice.message.content for choice in answer.choices]
+    expect(len(set(texts)) == 2, texts)
+    return texts
+
+
+def chat_stream(client):
+    ask = dict(model="policy", messages=QUESTION + [{"role": "assistant", "content": "Paris, mon ami 😀."},
+                                                    {"role": "user", "content": "Say it in Chinese and with emojis."}],
+               seed=3, max_tokens=60)
+    whole = client.chat.completions.create(**ask)
+    text, usage, reasons, roles = "", None, [], []
+    for part in client.chat.completions.create(**ask, stream=True, stream_options={"include_usage": True}):
+        for choice in part.choices:
+            text += choice.delta.content or ""
+            roles.append(choice.delta.role)
+            reasons.append(choice.finish_reason)
+        usage = part.usage
+    expect(text == whole.choices[0].message.content, text, whole)
+    expect(usage == whole.usage, usage, whole.usage)
+    expect(reasons[-1] == whole.choices[0].finish_reason and not any(reasons[:-1]), reasons)
+    expect(roles[0] == "assistant" and not any(roles[1:]), roles)
+    return text
+
+
+def chat_logprobs(client):
+    ask = dict(model="policy", messages=QUESTION, temperature=0, max_tokens=5, logprobs=True, top_logprobs=2)
+    answer = client.chat.completions.create(**ask)
+    told = answer.choices[0].logprobs.content
+    expect(len(told) == 5, told)
+    for token in told:
+        expect(token.top_logprobs[0].token == token.token and len(token.top_logprobs) == 2, token)
+        expect(bytes(token.bytes).decode() == token.token, token)
+    streamed = []
+    for part in client.chat.completions.create(**ask, stream=True):
+        streamed += part.choices[0].logprobs.content if part.choices[0].logprobs else []
+    expect([token.token for token in streamed] == [token.token for token in told], streamed)
+    return [(token.token, token.logprob) for token in told[:2]]
+
+
+def stop(client):
+    ask = dict(model="policy", prompt="1, 2, 3, 4,", max_tokens=30, temperature=0)
+    full = client.completions.create(**ask).choices[0].text
+    cut = full[8:11]
+    choice = client.completions.create(**ask, stop=["never there", cut]).choices[0]
+    expect(choice.text == full[: full.index(cut)] and choice.finish_reason == "stop", choice, full)
+    streamed = "".join(part.choices[0].text for part in client.completions.create(**ask, stop=cut, stream=True))
+    expect(streamed == choice.text, streamed, choice.text)
+    return f"{full!r} up to {cut!r}: {choice.text!r}"
+
+
+def extras(client):
+    ask = dict(model="policy", prompt="Hello", max_tokens=6)
+    greedy = client.completions.create(**ask, temperature=0).choices[0].text
+    only_best = client.completions.create(**ask, extra_body={"top_k": 1}).choices[0].text
+    expect(only_best == greedy, only_best, greedy)
+    expect(client.completions.create(**ask, extra_body={"min_p": 1.0}).choices[0].text == greedy)
+    forced = client.completions.create(**ask, temperature=0, logit_bias={"504": 100}).choices[0].text
+    expect(forced != greedy and len(set(forced.split())) == 1, forced)
+    ended = client.completions.create(**ask, logit_bias={"504": 100}, extra_body={"stop_token_ids": [504]})
+    expect(ended.choices[0].finish_reason == "stop" and ended.choices[0].text == "", ended)
+    expect(ended.choices[0].stop_reason == 504, ended)
+    later = client.completions.create(**ask, logit_bias={"504": 100}, extra_body={"stop_token_ids": [504], "min_tokens": 3})
+    expect(later.usage.completion_tokens > 3, later.usage)
+    client.completions.create(**ask, presence_penalty=1, frequency_penalty=1,
+                              extra_body={"repetition_penalty": 1.2, "ignore_eos": True})
+    return forced
+
+
+def errors(client, url):
+    told = [
+        expect_error(openai.BadRequestError, "temperature",
+                     lambda: client.completions.create(model="policy", prompt="a", temperature=-1)),
+        expect_error(openai.BadRequestError, "response_format",
+                     lambda: client.chat.completions.create(model="policy", messages=QUESTION,
+                                                            response_format={"type": "json_object"})),
+        expect_error(openai.BadRequestError, "max_tokens",
+                     lambda: client.completions.create(model="policy", prompt="a", max_tokens=10**6, stream=True)),
+        expect_error(openai.NotFoundError, None, lambda: client.completions.create(model="gpt-5", prompt="a")),
+        expect_error(openai.NotFoundError, None, lambda: client.models.retrieve("gpt-5")),
+        expect_error(openai.AuthenticationError, None,
+                     lambda: openai.OpenAI(base_url=url + "/v1", api_key="guess").models.list()),
+    ]
+    full = client.completions.create(model="policy", prompt="a", n=32, max_tokens=500, stream=True,
+                                     extra_body={"ignore_eos": True})
+    next(iter(full))
+    told.append(expect_error(openai.RateLimitError, None,
+                             lambda: client.with_options(max_retries=0).completions.create(model="policy", prompt="a")))
+    full.close()
+    return "\n    " + "\n    ".join(told)
+
+
+def leaving(client, url):
+    """A stream that is closed early frees its place."""
+    stream = client.completions.create(model="policy", prompt="a", n=16, max_tokens=1000, stream=True,
+                                       extra_body={"ignore_eos": True})
+    next(iter(stream))
+    stream.close()
+    request = urllib.request.Request(url + "/metrics", headers={"Authorization": f"Bearer {KEY}"})
+    for _ in range(100):
+        metrics = dict(line.rsplit(" ", 1) for line in urllib.request.urlopen(request).read().decode().splitlines()
+                       if not line.startswith("#"))
+        if float(metrics['quartet_num_requests_running{model_name="policy"}']) == 0:
+            generated = metrics['quartet_generation_tokens_total{model_name="policy"}']
+            expect(float(metrics['quartet_kv_cache_usage_perc{model_name="policy"}']) == 0, metrics)
+            return f"{generated} tokens generated in all"
+        time.sleep(0.1)
+    raise AssertionError("it still runs")
+
+
+def at_once(url):
+    async def ask_all():
+        async with openai.AsyncOpenAI(base_url=url + "/v1", api_key=KEY) as client:
+            return await asyncio.gather(*(
+                client.chat.completions.create(model="policy", messages=[{"role": "user", "content": f"Count to {i}."}],
+                                               max_tokens=16, temperature=0) for i in range(12)))
+
+    answers = asyncio.run(ask_all())
+    expect(len({answer.id for answer in answers}) == 12)
+    return f"{sum(answer.usage.completion_tokens for answer in answers)} tokens"
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--model", required=True)
+    parser.add_argument("--binary", default="bazel-bin/rollout/rollout")
+    args = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        process, url = start(args, folder)
+        try:
+            client = openai.OpenAI(base_url=url + "/v1", api_key=KEY)
+            checks = [models, completion, batch, completion_stream, completion_logprobs, chat, chat_samples, chat_stream,
+                      chat_logprobs, stop, extras]
+            for check in checks:
+                print(f"{check.__name__}: {check(client)}", flush=True)
+            print(f"errors: {errors(client, url)}", flush=True)
+            print(f"leaving: {leaving(client, url)}", flush=True)
+            print(f"at_once: {at_once(url)}", flush=True)
+        finally:
+            process.terminate()
+            process.wait()
+    print(f"all hold (openai {openai.__version__})")
+
+
+if __name__ == "__main__":
+    main()
