@@ -24,6 +24,7 @@
 #include "core/base/status_macros.h"
 #include "core/comm/process_group.h"
 #include "core/model/decoder.h"
+#include "core/model/linear.h"
 #include "core/model/row_padding.h"
 #include "core/model/vocabulary_head.h"
 #include "core/zero/accounted_tensor.h"
@@ -73,6 +74,7 @@ class Engine : public RolloutEngine {
       tensors_.insert(tensors_.end(), parameters.parameters.begin(), parameters.parameters.end());
     }
     samplers_.resize(at::get_num_threads());
+    if (options.zero_stage == 0) KeepWeights();
   }
 
   absl::Status MakeCache() {
@@ -201,7 +203,9 @@ class Engine : public RolloutEngine {
   std::unique_ptr<WeightStaging> NewStaging() override { return std::make_unique<Staging>(*model_, first_tensor_); }
 
   void Commit(std::unique_ptr<WeightStaging> staging, uint64_t version) override {
+    whole_.reset();
     model_->SwapResident(static_cast<Staging&>(*staging).TakeBuffers());
+    if (options_.zero_stage == 0) KeepWeights();
     scheduler_->FlushPrefixes();
     version_ = version;
   }
@@ -224,11 +228,44 @@ class Engine : public RolloutEngine {
     bool stream_tokens = false;
     int64_t left = 0;  // sequences
   };
+  // All of the model, as it is computed with: matrices are packed where they can be.
+  struct WholeWeights {
+    at::Tensor embedding, norm_D, head;
+    std::vector<BlockWeights> blocks;
+  };
   // The next token of a sequence, from a row of the logits.
   struct Draw {
     Sequence* sequence;
     int64_t row;
   };
+
+  // Puts the resident weights in the order of products, where they are: packed weights take the plain ones' memory.
+  void KeepWeights() {
+    const ParameterLayout& layout = model_->layout();
+    const ModelConfig& config = model_->config();
+    WholeWeights weights;
+    for (size_t g = 0; g < layout.groups.size(); ++g) {
+      const ParameterGroup& parameters = layout.groups[g];
+      const GatheredGroup group = model_->Gather(static_cast<int>(g));  // views of resident memory
+      std::vector<at::Tensor> tensors = group.tensors();
+      for (size_t i = 0; i < tensors.size(); ++i) {
+        const std::string& name = parameters.parameters[i].name;
+        const bool only_looked_up = name == "model.embed_tokens.weight" && !config.tie_word_embeddings;
+        if (!only_looked_up && CanPack(tensors[i])) tensors[i] = PackInPlace(tensors[i]);
+        if (name == "model.embed_tokens.weight") weights.embedding = tensors[i];
+        if (name == "model.norm.weight") weights.norm_D = tensors[i];
+        if (name == HeadName()) weights.head = tensors[i];
+      }
+      const bool is_block = static_cast<int>(g) >= layout.block_group(0) &&
+                            static_cast<int>(g) < layout.block_group(static_cast<int>(config.num_hidden_layers));
+      if (is_block) weights.blocks.push_back(MakeBlockWeights(parameters, tensors));
+    }
+    whole_ = std::move(weights);
+  }
+
+  const char* HeadName() const {
+    return model_->config().tie_word_embeddings ? "model.embed_tokens.weight" : "lm_head.weight";
+  }
 
   void UpdateStats() {
     const std::lock_guard lock(stats_mutex_);
@@ -275,14 +312,27 @@ class Engine : public RolloutEngine {
 
     at::Tensor hidden_TD;
     RotaryTable rotary;
+    if (work) rotary = MakeRotaryTable(config, as_tensor(positions));
+    PagedAttention attention(&*cache_, chunks);
+    const auto finish = [&](const at::Tensor& norm_D, const at::Tensor& head_VD) {
+      if (rows.empty()) return at::Tensor();
+      const at::Tensor last_ND = RmsNorm(at::index_select(hidden_TD, 0, as_tensor(rows)), norm_D, config.rms_norm_eps);
+      const MemoryScope logits(ledger_, MemoryCategory::kLogits);
+      return VocabularyLogits(last_ND, head_VD).contiguous();
+    };
+    if (whole_.has_value()) {
+      if (!work) return {};
+      hidden_TD = Embed(whole_->embedding, as_tensor(ids));
+      for (int block = 0; block < blocks; ++block) {
+        attention.set_layer(block);
+        hidden_TD = DecoderBlock(config, whole_->blocks[block], rotary, attention, hidden_TD);
+      }
+      return finish(whole_->norm_D, whole_->head);
+    }
     {
       const GatheredGroup group = model_->Gather(0, layout.block_group(0));
-      if (work) {
-        hidden_TD = Embed(Find(layout.groups[0], group, "model.embed_tokens.weight"), as_tensor(ids));
-        rotary = MakeRotaryTable(config, as_tensor(positions));
-      }
+      if (work) hidden_TD = Embed(Find(layout.groups[0], group, "model.embed_tokens.weight"), as_tensor(ids));
     }
-    PagedAttention attention(&*cache_, chunks);
     for (int block = 0; block < blocks; ++block) {
       const int index = layout.block_group(block);
       const GatheredGroup group =
@@ -293,14 +343,8 @@ class Engine : public RolloutEngine {
           DecoderBlock(config, MakeBlockWeights(layout.groups[index], group.tensors()), rotary, attention, hidden_TD);
     }
     const GatheredGroup group = model_->Gather(layout.head_group);
-    if (rows.empty()) return {};
     const ParameterGroup& head = layout.groups[layout.head_group];
-    const at::Tensor last_ND = RmsNorm(at::index_select(hidden_TD, 0, as_tensor(rows)),
-                                       Find(head, group, "model.norm.weight"), config.rms_norm_eps);
-    const at::Tensor head_VD =
-        Find(head, group, config.tie_word_embeddings ? "model.embed_tokens.weight" : "lm_head.weight");
-    const MemoryScope logits(ledger_, MemoryCategory::kLogits);
-    return VocabularyLogits(last_ND, head_VD).contiguous();
+    return finish(Find(head, group, "model.norm.weight"), Find(head, group, HeadName()));
   }
 
   static at::Tensor Find(const ParameterGroup& parameters, const GatheredGroup& gathered, const std::string& name) {
@@ -419,6 +463,7 @@ class Engine : public RolloutEngine {
   const std::unique_ptr<ProcessGroup> group_;
   const std::unique_ptr<ShardedModel> model_;
   const bool lockstep_;
+  std::optional<WholeWeights> whole_;  // where every rank holds the whole model: views of the model's memory
   std::vector<ParameterSpec> tensors_;
   std::vector<int32_t> first_tensor_;  // of each group
   std::optional<KvCache> cache_;       // none while the engine sleeps

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 #include <functional>
 #include <limits>
 #include <utility>
@@ -46,7 +47,7 @@ QUARTET_SIMD_CLONES float Largest(const float* values, int64_t count) {
   return has_nan ? std::numeric_limits<float>::quiet_NaN() : largest;
 }
 
-// weights[i] = exp(values[i] - largest); returns their sum. Lanes are added up in double every 64 vectors.
+// weights[i] = exp(values[i] - largest), unless null; returns their sum. Lanes are added up in double every 64 vectors.
 QUARTET_SIMD_CLONES double Weigh(const float* values, int64_t count, float largest, float* weights) {
   double total = 0;
   int64_t i = 0;
@@ -55,14 +56,15 @@ QUARTET_SIMD_CLONES double Weigh(const float* values, int64_t count, float large
     const int64_t end = std::min(count, i + 64 * simd::kLanes);
     for (; i + simd::kLanes <= end; i += simd::kLanes) {
       const simd::F16 w = simd::ExpNonPositive(simd::Load(values + i) - largest);
-      simd::Store(weights + i, w);
+      if (weights != nullptr) simd::Store(weights + i, w);
       sum += w;
     }
     for (int lane = 0; lane < simd::kLanes; ++lane) total += sum[lane];
   }
   for (; i < count; ++i) {
-    weights[i] = std::exp(values[i] - largest);
-    total += weights[i];
+    const float weight = std::exp(values[i] - largest);
+    if (weights != nullptr) weights[i] = weight;
+    total += weight;
   }
   return total;
 }
@@ -80,6 +82,7 @@ class Race {
       winner_ = id;
     }
   }
+  double best() const { return best_; }
   int32_t winner() const { return winner_; }
 
  private:
@@ -87,6 +90,38 @@ class Race {
   double best_ = 0;
   int32_t winner_ = 0;
 };
+
+typedef uint64_t U8 __attribute__((vector_size(64)));
+typedef int64_t I8 __attribute__((vector_size(64)));
+typedef double D8 __attribute__((vector_size(64)));
+typedef float F8 __attribute__((vector_size(32)));
+
+// Race::Enter for all of [0, count), eight at a time as long as none of them can win.
+QUARTET_SIMD_CLONES int32_t RaceOfAll(uint64_t key, const float* weights, int64_t count) {
+  constexpr int64_t kBlock = 64;
+  constexpr U8 kLaneStrides = {kStride,     2 * kStride, 3 * kStride, 4 * kStride,
+                               5 * kStride, 6 * kStride, 7 * kStride, 8 * kStride};
+  Race race(key);
+  int64_t i = 0;
+  for (; i + kBlock <= count; i += kBlock) {
+    I8 may_win = {};
+    for (int64_t j = i; j < i + kBlock; j += 8) {
+      U8 x = kLaneStrides + (key + static_cast<uint64_t>(j) * kStride);
+      x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9u;
+      x = (x ^ (x >> 27)) * 0x94D049BB133111EBu;
+      x ^= x >> 31;
+      const D8 u = (__builtin_convertvector(x >> 11, D8) + 0.5) * 0x1p-53;
+      F8 weight;
+      std::memcpy(&weight, weights + j, sizeof(weight));
+      may_win |= __builtin_convertvector(weight, D8) > race.best() * (1 - u);
+    }
+    int64_t any = 0;
+    for (int lane = 0; lane < 8; ++lane) any |= may_win[lane];
+    for (int64_t j = i; any != 0 && j < i + kBlock; ++j) race.Enter(static_cast<int32_t>(j), weights[j]);
+  }
+  for (; i < count; ++i) race.Enter(static_cast<int32_t>(i), weights[i]);
+  return race.winner();
+}
 
 }  // namespace
 
@@ -100,18 +135,24 @@ uint64_t NoiseKey(uint64_t seed, uint64_t prompt_index, int32_t sample, int64_t 
 absl::StatusOr<SampledToken> Sampler::Sample(absl::Span<const float> logits, const SamplingRule& rule,
                                              const SamplingHistory& history, uint64_t noise_key) {
   const int64_t count = static_cast<int64_t>(logits.size());
-  scaled_.resize(count);
   weights_.resize(count);
   const float temperature = rule.greedy() ? 1.0f : rule.temperature;
+  const float* scaled = nullptr;  // logits / temperature
   const auto scale = [&](absl::Span<const float> values) {
-    for (int64_t i = 0; i < count; ++i) scaled_[i] = values[i] / temperature;
-    return Largest(scaled_.data(), count);
+    scaled = values.data();
+    if (temperature != 1) {
+      scaled_.resize(count);
+      for (int64_t i = 0; i < count; ++i) scaled_[i] = values[i] / temperature;
+      scaled = scaled_.data();
+    }
+    return Largest(scaled, count);
   };
   float largest = scale(logits);
   if (!std::isfinite(largest)) {
     return absl::InternalError(absl::StrCat("the model's logits are not finite: their maximum is ", largest));
   }
-  double mass = Weigh(scaled_.data(), count, largest, weights_.data());
+  float* const weights = rule.greedy() ? nullptr : weights_.data();
+  double mass = Weigh(scaled, count, largest, weights);
   const auto log_prob = [&logits, temperature, shift = static_cast<double>(largest) + std::log(mass)](int32_t id) {
     return static_cast<float>(static_cast<double>(logits[id] / temperature) - shift);
   };
@@ -128,32 +169,31 @@ absl::StatusOr<SampledToken> Sampler::Sample(absl::Span<const float> logits, con
     if (!std::isfinite(largest)) {
       return absl::InvalidArgumentError("min_tokens, logit_bias and penalties leave no token that can be drawn");
     }
-    if (!rule.greedy()) mass = Weigh(scaled_.data(), count, largest, weights_.data());
+    if (!rule.greedy()) mass = Weigh(scaled, count, largest, weights);
   }
   if (rule.greedy()) {
-    token.id = static_cast<int32_t>(std::find(scaled_.begin(), scaled_.end(), largest) - scaled_.begin());
+    token.id = static_cast<int32_t>(std::find(scaled, scaled + count, largest) - scaled);
     token.log_prob = log_prob(token.id);
     return token;
   }
 
   const bool cut_k = rule.top_k > 0 && rule.top_k < count;
   const bool cut_p = rule.top_p < 1;
-  Race race(noise_key);
   double kept_mass = mass;
   if (!cut_k && !cut_p && rule.min_p <= 0) {
-    for (int64_t i = 0; i < count; ++i) race.Enter(static_cast<int32_t>(i), weights_[i]);
+    token.id = RaceOfAll(noise_key, weights, count);
   } else {
     kept_.clear();
     float threshold = -std::numeric_limits<float>::infinity();
     if (cut_k) {
-      sorted_ = scaled_;
+      sorted_.assign(scaled, scaled + count);
       std::nth_element(sorted_.begin(), sorted_.begin() + (rule.top_k - 1), sorted_.end(), std::greater<float>());
       threshold = sorted_[rule.top_k - 1];
     }
     kept_mass = 0;
     for (int64_t i = 0; i < count; ++i) {
       // Tokens of weight 0 cannot be drawn.
-      if (scaled_[i] < threshold || weights_[i] == 0) continue;
+      if (scaled[i] < threshold || weights_[i] == 0) continue;
       kept_.push_back(static_cast<int32_t>(i));
       kept_mass += weights_[i];
     }
@@ -183,11 +223,12 @@ absl::StatusOr<SampledToken> Sampler::Sample(absl::Span<const float> logits, con
       kept_mass = 0;
       for (const int32_t id : kept_) kept_mass += weights_[id];
     }
+    Race race(noise_key);
     for (const int32_t id : kept_) race.Enter(id, weights_[id]);
+    token.id = race.winner();
   }
-  token.id = race.winner();
   token.log_prob = log_prob(token.id);
-  token.sampled_log_prob = static_cast<float>(static_cast<double>(scaled_[token.id]) - largest - std::log(kept_mass));
+  token.sampled_log_prob = static_cast<float>(static_cast<double>(scaled[token.id]) - largest - std::log(kept_mass));
   return token;
 }
 

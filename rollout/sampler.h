@@ -65,7 +65,7 @@ class Sampler {
 
   std::vector<float> edited_;    // logits after penalties
   std::vector<int32_t> counts_;  // of each token, all 0 between calls
-  std::vector<float> scaled_;    // logits / temperature
+  std::vector<float> scaled_;    // logits / temperature, where that is not 1
   std::vector<float> weights_;   // exp(scaled - largest)
   std::vector<float> sorted_;
   std::vector<int32_t> kept_;

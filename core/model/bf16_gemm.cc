@@ -75,11 +75,11 @@ QUARTET_BF16_INLINE void StoreSums(const Bf16Gemm& gemm, int64_t m, int64_t n, i
   }
 }
 
-// Rows [m, m + R) by the P panels from `panels` on, which are columns [n, n + 16 P) of C. `next` is what will be read
-// next of B: it is brought into the cache meanwhile.
+// Rows [m, m + R), which are at `a`, `stride` apart, by the P panels from `panels` on, which are columns [n, n + 16 P)
+// of C. `next` is what will be read next of B: it is brought into the cache meanwhile.
 template <int R, int P>
-QUARTET_BF16_INLINE void MultiplyTile(const Bf16Gemm& gemm, int64_t m, const uint16_t* panels, int64_t n,
-                                      const uint16_t* next) {
+QUARTET_BF16_INLINE void MultiplyTile(const Bf16Gemm& gemm, int64_t m, const uint16_t* a, int64_t stride,
+                                      const uint16_t* panels, int64_t n, const uint16_t* next) {
   __m512 sums[R][P];
 #pragma GCC unroll 16
   for (int r = 0; r < R; ++r) {
@@ -87,8 +87,6 @@ QUARTET_BF16_INLINE void MultiplyTile(const Bf16Gemm& gemm, int64_t m, const uin
     for (int p = 0; p < P; ++p) sums[r][p] = _mm512_setzero_ps();
   }
   const int64_t panel_numel = PanelNumel(gemm.K);
-  const uint16_t* a = gemm.a + m * gemm.a_stride;
-  const int64_t stride = gemm.a_stride;
   const int64_t steps = gemm.K / 2;
   for (int64_t step = 0; step < steps; ++step) {
     __m512bh b[P];
@@ -125,11 +123,12 @@ QUARTET_BF16_INLINE void MultiplyTile(const Bf16Gemm& gemm, int64_t m, const uin
 
 // One function a shape keeps the compiler's work small.
 template <int R, int P>
-QUARTET_BF16 void Tile(const Bf16Gemm& gemm, int64_t m, const uint16_t* panels, int64_t n, const uint16_t* next) {
-  MultiplyTile<R, P>(gemm, m, panels, n, next);
+QUARTET_BF16 void Tile(const Bf16Gemm& gemm, int64_t m, const uint16_t* a, int64_t stride, const uint16_t* panels,
+                       int64_t n, const uint16_t* next) {
+  MultiplyTile<R, P>(gemm, m, a, stride, panels, n, next);
 }
 
-using TileFunction = void (*)(const Bf16Gemm&, int64_t, const uint16_t*, int64_t, const uint16_t*);
+using TileFunction = decltype(&Tile<1, 1>);
 
 // So many rows and panels that their sums, the panels' pairs and a row's pair fill the 32 registers.
 constexpr int kMostRows = 14;
@@ -147,6 +146,30 @@ constexpr std::array<std::array<TileFunction, kMostPanels>, kMostRows> AllTiles(
 }
 constexpr auto kTiles = AllTiles(std::make_integer_sequence<int, kMostRows>());
 
+struct FreeAligned {
+  void operator()(uint16_t* memory) const { std::free(memory); }
+};
+
+// Memory of one thread, kept for the next call.
+class Scratch {
+ public:
+  uint16_t* Get(int64_t numel) {
+    if (numel_ < numel) {
+      memory_.reset(static_cast<uint16_t*>(std::aligned_alloc(64, (numel * sizeof(uint16_t) + 63) / 64 * 64)));
+      if (memory_ == nullptr) throw std::bad_alloc();
+      numel_ = numel;
+    }
+    return memory_.get();
+  }
+
+ private:
+  std::unique_ptr<uint16_t, FreeAligned> memory_;
+  int64_t numel_ = 0;
+};
+
+// Rows whose distance is a multiple of this many bytes would share few places of a core's first cache.
+constexpr int64_t kBadStrideBytes = 2048;
+
 // Rows [row_begin, row_end) by `count` panels, which are the columns from `n` on.
 void MultiplyPanels(const Bf16Gemm& gemm, int64_t row_begin, int64_t row_end, const uint16_t* panels, int64_t count,
                     int64_t n) {
@@ -156,29 +179,22 @@ void MultiplyPanels(const Bf16Gemm& gemm, int64_t row_begin, int64_t row_end, co
   for (int64_t block = 0; block < blocks; ++block) {
     const int64_t first = row_begin + (row_end - row_begin) * block / blocks;
     const int64_t last = row_begin + (row_end - row_begin) * (block + 1) / blocks;
+    const uint16_t* a = gemm.a + first * gemm.a_stride;
+    int64_t stride = gemm.a_stride;
+    if (last - first > 4 && stride * static_cast<int64_t>(sizeof(uint16_t)) % kBadStrideBytes == 0) {
+      thread_local Scratch copies;
+      stride = gemm.K + kStepNumel;
+      uint16_t* copy = copies.Get(kMostRows * stride);
+      for (int64_t r = 0; r < last - first; ++r) std::copy_n(a + r * gemm.a_stride, gemm.K, copy + r * stride);
+      a = copy;
+    }
     const int64_t most = kPanelsForRows[last - first];
     for (int64_t p = 0; p < count; p += most) {
       const int64_t taken = std::min(most, count - p);
       const uint16_t* next = panels + (p + taken < count ? p + taken : 0) * panel_numel;
-      kTiles[last - first - 1][taken - 1](gemm, first, panels + p * panel_numel, n + p * kPanelRows, next);
+      kTiles[last - first - 1][taken - 1](gemm, first, a, stride, panels + p * panel_numel, n + p * kPanelRows, next);
     }
   }
-}
-
-struct FreeAligned {
-  void operator()(uint16_t* memory) const { std::free(memory); }
-};
-
-// Of this thread; valid until the next call.
-uint16_t* Scratch(int64_t numel) {
-  thread_local std::unique_ptr<uint16_t, FreeAligned> memory;
-  thread_local int64_t size = 0;
-  if (size < numel) {
-    memory.reset(static_cast<uint16_t*>(std::aligned_alloc(64, (numel * sizeof(uint16_t) + 63) / 64 * 64)));
-    if (memory == nullptr) throw std::bad_alloc();
-    size = numel;
-  }
-  return memory.get();
 }
 
 }  // namespace
@@ -222,7 +238,8 @@ void MultiplyBf16(const Bf16Gemm& gemm, int64_t row_begin, int64_t row_end, int6
       MultiplyPanels(gemm, row_begin, row_end, gemm.b + n / kPanelRows * panel_numel, panels, n);
       continue;
     }
-    uint16_t* packed = Scratch(panels * panel_numel);
+    thread_local Scratch scratch;
+    uint16_t* packed = scratch.Get(panels * panel_numel);
     for (int64_t p = 0; p < panels; ++p) {
       const int64_t first = n + p * kPanelRows;
       PackPanel(gemm.b + first * gemm.K, std::min(kPanelRows, end - first), gemm.K, gemm.K, packed + p * panel_numel);

@@ -7,7 +7,6 @@
 #include <ATen/ops/cat.h>
 #include <ATen/ops/embedding.h>
 #include <ATen/ops/empty.h>
-#include <ATen/ops/linear.h>
 #include <ATen/ops/outer.h>
 #include <ATen/ops/pow.h>
 #include <ATen/ops/scaled_dot_product_attention.h>
@@ -24,17 +23,10 @@
 #include "core/base/logging.h"
 #include "core/base/meta_device.h"
 #include "core/model/batch_attention.h"
+#include "core/model/linear.h"
 
 namespace quartet {
 namespace {
-
-std::optional<at::Tensor> Optional(const at::Tensor& tensor) {
-  return tensor.defined() ? std::optional<at::Tensor>(tensor) : std::nullopt;
-}
-
-at::Tensor Linear(const at::Tensor& input, const at::Tensor& weight, const at::Tensor& bias) {
-  return at::linear(input, weight, Optional(bias));
-}
 
 // The angle per position of each pair of dimensions, fp32, [d/2]. The same operations in the same order as
 // transformers: at long positions one last place of a frequency is 1e-4 of an angle.
@@ -223,7 +215,9 @@ at::Tensor PackedCausalAttention::Attend(const at::Tensor& q_THd, const at::Tens
   return PagedFunction::apply(q_THd, k_TKd, v_TKd, starts_);
 }
 
-at::Tensor Embed(const at::Tensor& embedding_VD, const at::Tensor& ids_T) { return at::embedding(embedding_VD, ids_T); }
+at::Tensor Embed(const at::Tensor& embedding_VD, const at::Tensor& ids_T) {
+  return embedding_VD.dim() == 4 ? PackedRows(embedding_VD, ids_T) : at::embedding(embedding_VD, ids_T);
+}
 
 at::Tensor DecoderBlock(const ModelConfig& config, const BlockWeights& weights, const RotaryTable& rotary,
                         const Attention& attention, const at::Tensor& hidden_TD) {

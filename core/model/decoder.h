@@ -17,7 +17,8 @@
 
 namespace quartet {
 
-// Views of one block's parameters; undefined tensors for those the architecture does not have.
+// Views of one block's parameters; undefined tensors for those the architecture does not have. The projections may be
+// packed (core/model/linear.h), and so may the embedding and the vocabulary head: then nothing is differentiable.
 struct BlockWeights {
   at::Tensor input_norm_D;
   at::Tensor q_proj, k_proj, v_proj, o_proj;  // [H*d, D], [K*d, D], [K*d, D], [D, H*d]

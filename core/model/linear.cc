@@ -1,8 +1,15 @@
 #include "core/model/linear.h"
 
 #include <ATen/ops/empty.h>
+#include <ATen/ops/linear.h>
+#include <ATen/ops/mm.h>
+#include <c10/core/GradMode.h>
+#include <torch/csrc/autograd/custom_function.h>
 
 #include <algorithm>
+#include <cstring>
+#include <optional>
+#include <vector>
 
 #include "core/base/logging.h"
 #include "core/base/meta_device.h"
@@ -37,30 +44,124 @@ void Multiply(const Bf16Gemm& gemm) {
   });
 }
 
+bool IsPacked(const at::Tensor& weight) { return weight.dim() == 4; }
+int64_t Inputs(const at::Tensor& weight) { return IsPacked(weight) ? weight.size(1) * 2 : weight.size(1); }
+int64_t Outputs(const at::Tensor& weight) { return IsPacked(weight) ? weight.size(0) * kPanelRows : weight.size(0); }
+
+const uint16_t* Elements(const at::Tensor& tensor) { return static_cast<const uint16_t*>(tensor.const_data_ptr()); }
+
+// Of bf16 matrices; `type` fp32 or bf16.
+at::Tensor Product(const at::Tensor& input_TK, const at::Tensor& weight, const at::Tensor& bias_N,
+                   at::ScalarType type) {
+  QUARTET_CHECK(input_TK.dim() == 2 && input_TK.scalar_type() == at::kBFloat16 && input_TK.size(1) == Inputs(weight))
+      << input_TK.sizes() << " " << input_TK.toString() << " times " << weight.sizes();
+  const at::Tensor product =
+      at::empty({input_TK.size(0), Outputs(weight)}, input_TK.options().dtype(type).requires_grad(false));
+  if (product.is_meta() || product.numel() == 0) return product;
+  const at::Tensor input = input_TK.contiguous(), matrix = weight.contiguous();
+  at::Tensor bias;
+  Bf16Gemm gemm;
+  gemm.M = product.size(0);
+  gemm.N = product.size(1);
+  gemm.K = input.size(1);
+  gemm.a = Elements(input);
+  gemm.a_stride = gemm.K;
+  gemm.b = Elements(matrix);
+  gemm.b_is_packed = IsPacked(weight);
+  if (type == at::kFloat) {
+    gemm.c_fp32 = product.mutable_data_ptr<float>();
+  } else {
+    gemm.c_bf16 = static_cast<uint16_t*>(product.mutable_data_ptr());
+  }
+  gemm.c_stride = gemm.N;
+  if (bias_N.defined()) {
+    QUARTET_CHECK(bias_N.scalar_type() == at::kBFloat16 && bias_N.numel() == gemm.N) << bias_N.sizes();
+    bias = bias_N.contiguous();
+    gemm.bias = Elements(bias);
+  }
+  Multiply(gemm);
+  return product;
+}
+
+// The forward is ours, the gradients are LibTorch's: they need not have the same bits in trainer and rollout.
+class LinearFunction : public torch::autograd::Function<LinearFunction> {
+ public:
+  static at::Tensor forward(torch::autograd::AutogradContext* context, const at::Tensor& input_TK,
+                            const at::Tensor& weight_NK, const std::optional<at::Tensor>& bias_N) {
+    context->save_for_backward({input_TK, weight_NK});
+    context->saved_data["has_bias"] = bias_N.has_value();
+    return Product(input_TK, weight_NK, bias_N.value_or(at::Tensor()), at::kBFloat16);
+  }
+
+  static torch::autograd::variable_list backward(torch::autograd::AutogradContext* context,
+                                                 const torch::autograd::variable_list& gradients) {
+    const torch::autograd::variable_list saved = context->get_saved_variables();
+    const at::Tensor& gradient_TN = gradients[0];
+    torch::autograd::variable_list found(3);
+    if (context->needs_input_grad(0)) found[0] = at::mm(gradient_TN, saved[1]);
+    if (context->needs_input_grad(1)) found[1] = at::mm(gradient_TN.t(), saved[0]);
+    if (context->saved_data["has_bias"].toBool() && context->needs_input_grad(2)) found[2] = gradient_TN.sum(0);
+    return found;
+  }
+};
+
 }  // namespace
 
 bool UsesBf16Gemm(const at::Tensor& weight) {
   return weight.scalar_type() == at::kBFloat16 && ComputeDevice(weight) == at::kCPU && HasBf16Gemm();
 }
 
-at::Tensor WideBf16Product(const at::Tensor& input_TK, const at::Tensor& weight_NK) {
-  QUARTET_CHECK(UsesBf16Gemm(weight_NK) && input_TK.scalar_type() == at::kBFloat16 &&
-                input_TK.size(1) == weight_NK.size(1))
-      << input_TK.toString() << " times " << weight_NK.toString();
-  const at::Tensor input = input_TK.contiguous(), weight = weight_NK.contiguous();
-  const at::Tensor product = at::empty({input.size(0), weight.size(0)}, input.options().dtype(at::kFloat));
-  if (product.is_meta() || product.numel() == 0) return product;
-  Bf16Gemm gemm;
-  gemm.M = input.size(0);
-  gemm.N = weight.size(0);
-  gemm.K = input.size(1);
-  gemm.a = static_cast<const uint16_t*>(input.const_data_ptr());
-  gemm.a_stride = gemm.K;
-  gemm.b = static_cast<const uint16_t*>(weight.const_data_ptr());
-  gemm.c_fp32 = product.mutable_data_ptr<float>();
-  gemm.c_stride = gemm.N;
-  Multiply(gemm);
-  return product;
+at::Tensor Linear(const at::Tensor& input_TK, const at::Tensor& weight, const at::Tensor& bias_N) {
+  const std::optional<at::Tensor> bias = bias_N.defined() ? std::optional<at::Tensor>(bias_N) : std::nullopt;
+  if (!UsesBf16Gemm(weight)) return at::linear(input_TK, weight, bias);
+  const bool differentiable =
+      input_TK.requires_grad() || weight.requires_grad() || (bias.has_value() && bias->requires_grad());
+  if (!c10::GradMode::is_enabled() || !differentiable) return Product(input_TK, weight, bias_N, at::kBFloat16);
+  QUARTET_CHECK(!IsPacked(weight)) << "a packed weight has no gradient";
+  return LinearFunction::apply(input_TK, weight, bias);
+}
+
+at::Tensor WideBf16Product(const at::Tensor& input_TK, const at::Tensor& weight) {
+  QUARTET_CHECK(UsesBf16Gemm(weight)) << weight.toString();
+  return Product(input_TK, weight, at::Tensor(), at::kFloat);
+}
+
+bool CanPack(const at::Tensor& weight_NK) {
+  return UsesBf16Gemm(weight_NK) && weight_NK.dim() == 2 && weight_NK.size(0) % kPanelRows == 0 &&
+         weight_NK.size(1) % 2 == 0;
+}
+
+at::Tensor PackInPlace(const at::Tensor& weight_NK) {
+  QUARTET_CHECK(CanPack(weight_NK) && weight_NK.is_contiguous()) << weight_NK.sizes();
+  const int64_t K = weight_NK.size(1), panels = weight_NK.size(0) / kPanelRows;
+  if (!weight_NK.is_meta()) {
+    auto* elements = static_cast<uint16_t*>(weight_NK.mutable_data_ptr());
+    at::parallel_for(0, panels, /*grain_size=*/1, [&](int64_t begin, int64_t end) {
+      std::vector<uint16_t> packed(PanelNumel(K));  // a panel takes the place of its sixteen rows
+      for (int64_t panel = begin; panel < end; ++panel) {
+        uint16_t* rows = elements + panel * PanelNumel(K);
+        PackPanel(rows, kPanelRows, K, K, packed.data());
+        std::copy(packed.begin(), packed.end(), rows);
+      }
+    });
+  }
+  return weight_NK.view({panels, K / 2, kPanelRows, 2});
+}
+
+at::Tensor PackedRows(const at::Tensor& packed, const at::Tensor& indices_T) {
+  QUARTET_CHECK(IsPacked(packed) && packed.is_contiguous() && indices_T.scalar_type() == at::kLong) << packed.sizes();
+  const int64_t T = indices_T.numel(), K = Inputs(packed), N = Outputs(packed);
+  const at::Tensor rows = at::empty({T, K}, packed.options());
+  if (rows.is_meta()) return rows;
+  const at::Tensor indices = indices_T.contiguous();
+  const int64_t* index = indices.const_data_ptr<int64_t>();
+  auto* to = static_cast<uint16_t*>(rows.mutable_data_ptr());
+  for (int64_t t = 0; t < T; ++t) {
+    TORCH_CHECK(index[t] >= 0 && index[t] < N, "row ", index[t], " of a weight of ", N);
+    const uint16_t* from = Elements(packed) + index[t] / kPanelRows * PanelNumel(K) + index[t] % kPanelRows * 2;
+    for (int64_t k = 0; k < K; k += 2) std::memcpy(to + t * K + k, from + k * kPanelRows, 2 * sizeof(uint16_t));
+  }
+  return rows;
 }
 
 }  // namespace quartet

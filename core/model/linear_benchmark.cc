@@ -10,6 +10,7 @@
 #include <c10/core/GradMode.h>
 
 #include <algorithm>
+#include <functional>
 #include <vector>
 
 #include "core/model/linear.h"
@@ -19,11 +20,13 @@ namespace {
 
 // Arguments: rows, inputs, outputs.
 template <typename Multiply>
-void Run(benchmark::State& state, at::ScalarType type, const Multiply& multiply) {
+void Run(
+    benchmark::State& state, at::ScalarType type, const Multiply& multiply,
+    const std::function<at::Tensor(const at::Tensor&)>& prepare = [](const at::Tensor& weight) { return weight; }) {
   const c10::NoGradGuard no_grad;
   const int64_t T = state.range(0), K = state.range(1), N = state.range(2);
   const at::Tensor input = at::randn({T, K}).to(type);
-  const at::Tensor weight = at::randn({N, K}).to(type);
+  const at::Tensor weight = prepare(at::randn({N, K}).to(type));
   std::vector<at::Tensor> copies = {weight};
   const int64_t bytes = N * K * static_cast<int64_t>(weight.element_size());
   while (static_cast<int64_t>(copies.size()) < std::max<int64_t>(1, (int64_t{256} << 20) / bytes)) {
@@ -50,6 +53,21 @@ void Shapes(benchmark::internal::Benchmark* benchmark) {
 
 void BM_WideBf16Product(benchmark::State& state) { Run(state, at::kBFloat16, &WideBf16Product); }
 BENCHMARK(BM_WideBf16Product)->Apply(Shapes);
+
+void BM_Linear(benchmark::State& state) {
+  Run(state, at::kBFloat16,
+      [](const at::Tensor& input, const at::Tensor& weight) { return Linear(input, weight, at::Tensor()); });
+}
+BENCHMARK(BM_Linear)->Apply(Shapes);
+
+// As the rollout keeps its weights.
+void BM_PackedLinear(benchmark::State& state) {
+  Run(
+      state, at::kBFloat16,
+      [](const at::Tensor& input, const at::Tensor& weight) { return Linear(input, weight, at::Tensor()); },
+      [](const at::Tensor& weight) { return PackInPlace(weight); });
+}
+BENCHMARK(BM_PackedLinear)->Apply(Shapes);
 
 void BM_LibTorchLinear(benchmark::State& state) {
   Run(state, at::kBFloat16,

@@ -4,11 +4,17 @@
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/equal.h>
+#include <ATen/ops/full.h>
+#include <ATen/ops/index_select.h>
+#include <ATen/ops/linear.h>
 #include <ATen/ops/mm.h>
+#include <ATen/ops/randint.h>
 #include <ATen/ops/randn.h>
+#include <c10/core/GradMode.h>
 #include <gtest/gtest.h>
 
 #include <tuple>
+#include <utility>
 #include <vector>
 
 #include "core/model/bf16_gemm.h"
@@ -51,6 +57,65 @@ TEST_F(Bf16Linear, HasTheSameBitsWithAnyNumberOfThreads) {
   at::set_num_threads(2);
 }
 
+TEST_F(Bf16Linear, AddsTheBiasToTheWideSum) {
+  const at::Tensor input = Random({13, 96}), weight = Random({80, 96}), bias = Random({80});
+  const at::Tensor sums = WideBf16Product(input, weight);
+  EXPECT_TRUE(at::equal(Linear(input, weight, at::Tensor()), sums.to(at::kBFloat16)));
+  EXPECT_TRUE(at::equal(Linear(input, weight, bias), (sums + bias.to(at::kFloat)).to(at::kBFloat16)));
+}
+
+TEST_F(Bf16Linear, HasTheGradientsOfLibTorch) {
+  const at::Tensor upstream = Random({13, 80});
+  std::vector<at::Tensor> ours = {Random({13, 96}), Random({80, 96}), Random({80})}, theirs;
+  for (at::Tensor& tensor : ours) {
+    tensor.set_requires_grad(true);
+    theirs.push_back(tensor.detach().clone().set_requires_grad(true));
+  }
+  Linear(ours[0], ours[1], ours[2]).backward(upstream);
+  at::linear(theirs[0], theirs[1], theirs[2]).backward(upstream);
+  for (size_t i = 0; i < ours.size(); ++i) {
+    EXPECT_EQ(ours[i].grad().scalar_type(), at::kBFloat16);
+    EXPECT_TRUE(at::equal(ours[i].grad(), theirs[i].grad())) << i;
+  }
+}
+
+TEST_F(Bf16Linear, LeavesOutGradientsThatNobodyWants) {
+  const at::Tensor input = Random({4, 32}).set_requires_grad(true), weight = Random({16, 32});
+  Linear(input, weight, at::Tensor()).sum().backward();
+  EXPECT_TRUE(input.grad().defined());
+  const c10::NoGradGuard no_grad;
+  EXPECT_FALSE(Linear(input, weight, at::Tensor()).requires_grad());
+}
+
+TEST_F(Bf16Linear, HasTheSameBitsWithAPackedWeight) {
+  for (const auto& [outputs, inputs] : {std::pair{576, 1536}, {16, 2}, {48, 50}}) {
+    const at::Tensor weight = Random({outputs, inputs}), bias = Random({outputs});
+    ASSERT_TRUE(CanPack(weight));
+    const at::Tensor packed = PackInPlace(weight.clone());
+    for (const int64_t rows : {1, 3, 32, 100}) {
+      const at::Tensor input = Random({rows, inputs});
+      EXPECT_TRUE(at::equal(Linear(input, packed, bias), Linear(input, weight, bias)));
+      EXPECT_TRUE(at::equal(WideBf16Product(input, packed), WideBf16Product(input, weight)));
+    }
+    const at::Tensor indices = at::randint(outputs, {33}, at::kLong);
+    EXPECT_TRUE(at::equal(PackedRows(packed, indices), weight.index_select(0, indices)));
+  }
+}
+
+TEST_F(Bf16Linear, PacksWhatFillsItsPanels) {
+  EXPECT_FALSE(CanPack(Random({17, 8})));
+  EXPECT_FALSE(CanPack(Random({16, 7})));
+  EXPECT_FALSE(CanPack(Random({16})));
+  EXPECT_FALSE(CanPack(at::randn({16, 8})));
+  EXPECT_THROW(PackedRows(PackInPlace(Random({16, 8})), at::full({1}, 16, at::kLong)), c10::Error);
+}
+
+TEST(Linear, IsLibTorchsInFp32) {
+  const at::Tensor input = at::randn({5, 32}), weight = at::randn({16, 32}), bias = at::randn({16});
+  EXPECT_TRUE(at::equal(Linear(input, weight, bias), at::linear(input, weight, bias)));
+  EXPECT_TRUE(at::equal(Linear(input, weight, at::Tensor()), at::linear(input, weight)));
+}
+
 TEST_F(Bf16Linear, TakesNoRows) {
   EXPECT_EQ(WideBf16Product(Random({0, 8}), Random({4, 8})).sizes(), (std::vector<int64_t>{0, 4}));
 }
@@ -60,6 +125,10 @@ TEST_F(Bf16Linear, HasShapesOnTheMetaDevice) {
   const at::Tensor product = WideBf16Product(at::empty({3, 8}, meta), at::empty({4, 8}, meta));
   EXPECT_TRUE(product.is_meta());
   EXPECT_EQ(product.sizes(), (std::vector<int64_t>{3, 4}));
+  const at::Tensor packed = PackInPlace(at::empty({32, 8}, meta));
+  EXPECT_EQ(Linear(at::empty({3, 8}, meta), packed, at::Tensor()).sizes(), (std::vector<int64_t>{3, 32}));
+  EXPECT_EQ(PackedRows(packed, at::empty({5}, at::TensorOptions(at::kLong).device(at::kMeta))).sizes(),
+            (std::vector<int64_t>{5, 8}));
 }
 
 }  // namespace

@@ -8,7 +8,8 @@
 namespace quartet {
 
 // hidden head^T in fp32 (fp64 for fp64 inputs), [T, V], without gradient: of bf16 inputs too, so that logits are not
-// rounded to bf16's three digits. Trainer and rollout both take their logits here.
+// rounded to bf16's three digits. Trainer and rollout both take their logits here. The head may be
+// packed (core/model/linear.h).
 at::Tensor VocabularyLogits(const at::Tensor& hidden_TD, const at::Tensor& head_VD);
 
 struct TokenLogProbs {
