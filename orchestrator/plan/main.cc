@@ -23,7 +23,7 @@ const std::vector<FlagSpec>& Flags() {
       {"service", "NAME", "Plans this service. May be repeated; default: all four.", true},
       {"search", "WHAT", "\"gpus\": the fewest GPUs that it fits on; \"batch\": the largest micro_train_batch_size."},
       {"json", "", "Prints the plan as JSON, without suggestions."},
-      {"process_mib", "N", "What a rank's process takes beside tensors, which is not counted otherwise."},
+      {"process_mib", "N", "What a rank's process takes beside tensors, instead of the measured figure."},
       {"cuda_mib", "N", "What CUDA and NCCL take on a GPU for a rank, instead of the published figures."},
   };
   return flags;

@@ -17,7 +17,7 @@ namespace quartet {
 // What a rank takes beside its tensors, in bytes. Not computed: measured, or told by others; docs/memory.md says where
 // and how.
 struct OutsideTensors {
-  // Code, libraries, gRPC, threads' stacks, and what the C library keeps: of the host. Not counted unless it is told.
+  // Code, libraries, gRPC, threads' stacks, and what the C library keeps: of the host.
   int64_t process = 0;
   // A CUDA context with the kernels in use, and NCCL's buffers for each group of ranks: of the GPU.
   int64_t cuda_context = 0;
