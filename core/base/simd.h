@@ -88,9 +88,16 @@ QUARTET_SIMD_INLINE float Sum(const F16& v) {
   return sum;
 }
 QUARTET_SIMD_INLINE float Max(const F16& v) {
-  float max = v[0];
-  for (int i = 1; i < kLanes; ++i) max = v[i] > max ? v[i] : max;
-  return max;
+  typedef float F8 __attribute__((vector_size(32)));
+  typedef float F4 __attribute__((vector_size(16)));
+  F8 halves[2];
+  std::memcpy(halves, &v, sizeof(v));
+  const F8 eight = halves[1] > halves[0] ? halves[1] : halves[0];
+  F4 quarters[2];
+  std::memcpy(quarters, &eight, sizeof(eight));
+  const F4 four = quarters[1] > quarters[0] ? quarters[1] : quarters[0];
+  const float left = four[2] > four[0] ? four[2] : four[0], right = four[3] > four[1] ? four[3] : four[1];
+  return right > left ? right : left;
 }
 
 // e^x for x <= 0, within 2 units in the last place; 0 below -87, where the result is no normal number.
