@@ -24,10 +24,10 @@ TEST_P(RolloutLoadTest, AnswersOrRefusesEachCallAndKeepsNothing) {
   ProcessHarness harness;
   const std::string address = absl::StrCat("127.0.0.1:", FreePort());
   // 8 sequences run and 16 wait; a rank's cache has five blocks for its four, so that some are preempted too.
-  const TinyRun run = WriteTinyRun(
-      harness, WriteTinyModel(harness, "model"), 2,
-      {"services.rollout.listen=" + address, "rollout.max_num_seqs=4", "rollout.max_waiting=16",
-       "rollout.kv_cache_bytes=32768", absl::StrCat("rollout.zero_stage=", GetParam())});
+  const TinyRun run =
+      WriteTinyRun(harness, WriteTinyModel(harness, "model"), 2,
+                   {"services.rollout.listen=" + address, "rollout.max_num_seqs=4", "rollout.max_waiting=16",
+                    "rollout.kv_cache_bytes=32768", absl::StrCat("rollout.zero_stage=", GetParam())});
   std::vector<std::string> arguments = run.arguments;
   arguments.push_back("--ranks=2");
   const pid_t rollout = harness.Start("rollout/rollout", arguments);

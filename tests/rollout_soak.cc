@@ -1,6 +1,7 @@
 // Offers a running rollout twice what it admits, for minutes, and prints what came of it:
 //
-//   rollout_soak --address=HOST:PORT --pids=1,2,3 [--minutes=10] [--calls=N] [--longest_prompt=800] [--longest_answer=400]
+//   rollout_soak --address=HOST:PORT --pids=1,2,3 [--minutes=10] [--calls=N] [--longest_prompt=800]
+//   [--longest_answer=400]
 //
 // Exit code 0 where every call was answered whole, refused, or closed by this program, and the memory of the processes
 // did not grow by more than --growth_mib from the second quarter of the time to the second half.

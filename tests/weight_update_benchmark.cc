@@ -60,7 +60,8 @@ void Exit(const std::string& call, const grpc::Status& status) {
 
 // Seconds of one call.
 template <typename Request, typename Reply>
-double Timed(const std::string& name, const std::function<grpc::Status(grpc::ClientContext*, const Request&, Reply*)>& call,
+double Timed(const std::string& name,
+             const std::function<grpc::Status(grpc::ClientContext*, const Request&, Reply*)>& call,
              const Request& request, Reply* reply) {
   grpc::ClientContext context;
   const absl::Time begin = absl::Now();
@@ -121,7 +122,8 @@ int Main() {
     identity->set_epoch(1);
     identity->set_sequence(++*calls);
   };
-  std::cout << "publish   pull    pause  commit+resume | publish to resume  pause to resume | tokens/s before, during\n";
+  std::cout
+      << "publish   pull    pause  commit+resume | publish to resume  pause to resume | tokens/s before, during\n";
   for (int version = 1; version <= absl::GetFlag(FLAGS_updates); ++version) {
     const absl::Duration before = absl::Seconds(absl::GetFlag(FLAGS_pause_between));
     absl::SleepFor(before);
@@ -158,11 +160,11 @@ int Main() {
         "Resume", [&](auto* c, const auto& q, auto* r) { return rollout->Resume(c, q, r); }, resume, &resumed);
     const absl::Time end = absl::Now();
     const double whole = absl::ToDoubleSeconds(end - begin);
-    std::cout << absl::StreamFormat("%7.3f %6.3f %8.3f %14.3f | %17.3f %16.3f | %15.1f %7.1f\n", publishing, pulling,
-                                    pausing, committing, whole, pausing + committing,
-                                    static_cast<double>(arrivals.Between(begin - before, begin)) /
-                                        absl::ToDoubleSeconds(before),
-                                    static_cast<double>(arrivals.Between(begin, end)) / whole)
+    std::cout << absl::StreamFormat(
+                     "%7.3f %6.3f %8.3f %14.3f | %17.3f %16.3f | %15.1f %7.1f\n", publishing, pulling, pausing,
+                     committing, whole, pausing + committing,
+                     static_cast<double>(arrivals.Between(begin - before, begin)) / absl::ToDoubleSeconds(before),
+                     static_cast<double>(arrivals.Between(begin, end)) / whole)
               << std::flush;
   }
   generation.TryCancel();
