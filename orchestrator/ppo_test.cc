@@ -133,10 +133,10 @@ TEST_F(PpoTest, AsksForAnswersOfTheLengthsThatAreAllowed) {
   RunConfig config = services_.MakeConfig(scratch_.path(), 1);
   config.mutable_rollout()->set_min_tokens(2);
   ASSERT_TRUE(Run(config).ok());
-  ASSERT_EQ(services_.generations().size(), 1);
-  const SamplingParams& sampling = services_.generations().front().sampling();
-  EXPECT_EQ(sampling.min_tokens(), 2);
-  EXPECT_EQ(sampling.max_new_tokens(), 5);
+  const std::vector<GenerateHeader> generations = services_.generations();
+  ASSERT_EQ(generations.size(), 1);
+  EXPECT_EQ(generations[0].sampling().min_tokens(), 2);
+  EXPECT_EQ(generations[0].sampling().max_new_tokens(), 5);
 }
 
 TEST_F(PpoTest, NumbersTheCallsThatChangeState) {
