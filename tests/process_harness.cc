@@ -120,6 +120,14 @@ bool ProcessHarness::WaitForOutput(pid_t pid, const std::string& text, absl::Dur
   }
 }
 
+std::string ProcessHarness::WaitForAddress(const std::string& file, absl::Duration timeout) {
+  const absl::Time deadline = absl::Now() + timeout;
+  while (!std::filesystem::exists(file) && absl::Now() < deadline) absl::SleepFor(absl::Milliseconds(50));
+  std::string address;
+  std::ifstream(file) >> address;
+  return address;
+}
+
 ProcessHarness::Outcome ProcessHarness::Wait(pid_t pid, absl::Duration timeout) {
   const absl::Time deadline = absl::Now() + timeout;
   Outcome outcome;

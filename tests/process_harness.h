@@ -40,6 +40,10 @@ class ProcessHarness {
   // Waits until `text` stands in the output; false where that does not happen in time or the process ends without it.
   bool WaitForOutput(pid_t pid, const std::string& text, absl::Duration timeout);
 
+  // Waits until a service that was started with --address_file=`file` has written its address there; empty where that
+  // does not happen in time.
+  static std::string WaitForAddress(const std::string& file, absl::Duration timeout);
+
   struct Outcome {
     bool ended = false;  // within the time
     int exit_code = -1;  // 128 + signal where a signal ended it

@@ -1,8 +1,6 @@
 #include "tests/rollout_load.h"
 
-#include <arpa/inet.h>
 #include <grpcpp/grpcpp.h>
-#include <sys/socket.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -183,33 +181,5 @@ int64_t RolloutLoadReport::resident_growth() const {
 }
 
 absl::StatusOr<RolloutLoadReport> OfferLoad(const RolloutLoad& load) { return LoadRun(load).Run(); }
-
-absl::StatusOr<ServiceInfo> WaitForRollout(const std::string& address, absl::Duration timeout) {
-  const auto stub = Rollout::NewStub(grpc::CreateChannel(address, grpc::InsecureChannelCredentials()));
-  for (const absl::Time deadline = absl::Now() + timeout;;) {
-    grpc::ClientContext context;
-    context.set_deadline(absl::ToChronoTime(absl::Now() + absl::Seconds(5)));
-    ServiceInfo info;
-    const grpc::Status told = stub->GetInfo(&context, GetInfoRequest(), &info);
-    if (told.ok()) return info;
-    if (absl::Now() > deadline) return FromGrpc(told);
-    absl::SleepFor(absl::Milliseconds(200));
-  }
-}
-
-int FreePort() {
-  const int fd = socket(AF_INET, SOCK_STREAM, 0);
-  sockaddr_in address = {};
-  address.sin_family = AF_INET;
-  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  socklen_t size = sizeof(address);
-  int port = 0;
-  if (bind(fd, reinterpret_cast<sockaddr*>(&address), size) == 0 &&
-      getsockname(fd, reinterpret_cast<sockaddr*>(&address), &size) == 0) {
-    port = ntohs(address.sin_port);
-  }
-  close(fd);
-  return port;
-}
 
 }  // namespace quartet

@@ -47,10 +47,4 @@ struct RolloutLoadReport {
 // Errors are those of reaching the service at all.
 absl::StatusOr<RolloutLoadReport> OfferLoad(const RolloutLoad& load);
 
-// Waits until the service at `address` answers.
-absl::StatusOr<ServiceInfo> WaitForRollout(const std::string& address, absl::Duration timeout);
-
-// A port of 127.0.0.1 that was free a moment ago.
-int FreePort();
-
 }  // namespace quartet

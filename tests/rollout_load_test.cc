@@ -22,20 +22,18 @@ class RolloutLoadTest : public ::testing::TestWithParam<int> {};
 
 TEST_P(RolloutLoadTest, AnswersOrRefusesEachCallAndKeepsNothing) {
   ProcessHarness harness;
-  const std::string address = absl::StrCat("127.0.0.1:", FreePort());
   // 8 sequences run and 16 wait; a rank's cache has five blocks for its four, so that some are preempted too.
-  const TinyRun run =
-      WriteTinyRun(harness, WriteTinyModel(harness, "model"), 2,
-                   {"services.rollout.listen=" + address, "rollout.max_num_seqs=4", "rollout.max_waiting=16",
-                    "rollout.kv_cache_bytes=32768", absl::StrCat("rollout.zero_stage=", GetParam())});
+  const TinyRun run = WriteTinyRun(harness, WriteTinyModel(harness, "model"), 2,
+                                   {"rollout.max_num_seqs=4", "rollout.max_waiting=16", "rollout.kv_cache_bytes=32768",
+                                    absl::StrCat("rollout.zero_stage=", GetParam())});
+  const std::string address_file = harness.Path("address");
   std::vector<std::string> arguments = run.arguments;
-  arguments.push_back("--ranks=2");
+  arguments.insert(arguments.end(), {"--ranks=2", "--address_file=" + address_file});
   const pid_t rollout = harness.Start("rollout/rollout", arguments);
-  const auto info = WaitForRollout(address, absl::Seconds(30));
-  ASSERT_TRUE(info.ok()) << info.status() << '\n' << harness.Output(rollout);
 
   RolloutLoad load;
-  load.address = address;
+  load.address = ProcessHarness::WaitForAddress(address_file, absl::Seconds(30));
+  ASSERT_FALSE(load.address.empty()) << harness.Output(rollout);
   load.duration = absl::Seconds(8);
   load.calls = 16;
   load.longest_prompt = 16;

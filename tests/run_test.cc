@@ -159,10 +159,7 @@ TEST(Run, UsesServicesThatRunAlready) {
     const std::string address_file = harness.Path(service + ".address");
     services.push_back(harness.Start(absl::StrCat(service, "/", service),
                                      With(run.arguments, {"--ranks=2", "--address_file=" + address_file})));
-    const absl::Time deadline = absl::Now() + absl::Seconds(60);
-    while (!std::filesystem::exists(address_file) && absl::Now() < deadline) absl::SleepFor(absl::Milliseconds(50));
-    std::string address;
-    std::ifstream(address_file) >> address;
+    const std::string address = ProcessHarness::WaitForAddress(address_file, absl::Seconds(60));
     ASSERT_FALSE(address.empty()) << harness.Output(services.back());
     arguments.push_back(absl::StrCat("--set=services.", service, ".listen=", address));
   }

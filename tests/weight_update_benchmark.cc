@@ -59,13 +59,10 @@ void Exit(const std::string& call, const grpc::Status& status) {
 }
 
 // Seconds of one call.
-template <typename Request, typename Reply>
-double Timed(const std::string& name,
-             const std::function<grpc::Status(grpc::ClientContext*, const Request&, Reply*)>& call,
-             const Request& request, Reply* reply) {
+double Timed(const std::string& name, const std::function<grpc::Status(grpc::ClientContext*)>& call) {
   grpc::ClientContext context;
   const absl::Time begin = absl::Now();
-  const grpc::Status status = call(&context, request, reply);
+  const grpc::Status status = call(&context);
   if (!status.ok()) Exit(name, status);
   return absl::ToDoubleSeconds(absl::Now() - begin);
 }
@@ -132,32 +129,26 @@ int Main() {
     publish.set_version(version);
     PublishReply published;
     const absl::Time begin = absl::Now();
-    const double publishing = Timed<PublishRequest, PublishReply>(
-        "Publish", [&](auto* c, const auto& q, auto* r) { return trainer->Publish(c, q, r); }, publish, &published);
+    const double publishing = Timed("Publish", [&](auto* c) { return trainer->Publish(c, publish, &published); });
     BeginUpdateRequest pull;
     identify(pull.mutable_identity(), &rollout_calls);
     *pull.mutable_manifest() = published.manifest();
     BeginUpdateReply pulled;
-    const double pulling = Timed<BeginUpdateRequest, BeginUpdateReply>(
-        "BeginUpdate", [&](auto* c, const auto& q, auto* r) { return rollout->BeginUpdate(c, q, r); }, pull, &pulled);
+    const double pulling = Timed("BeginUpdate", [&](auto* c) { return rollout->BeginUpdate(c, pull, &pulled); });
     PauseRequest pause;
     identify(pause.mutable_identity(), &rollout_calls);
     pause.set_mode(PauseRequest::KEEP);
     PauseReply paused;
-    const double pausing = Timed<PauseRequest, PauseReply>(
-        "Pause", [&](auto* c, const auto& q, auto* r) { return rollout->Pause(c, q, r); }, pause, &paused);
+    const double pausing = Timed("Pause", [&](auto* c) { return rollout->Pause(c, pause, &paused); });
     CommitUpdateRequest commit;
     identify(commit.mutable_identity(), &rollout_calls);
     commit.set_version(version);
     CommitUpdateReply committed;
-    double committing = Timed<CommitUpdateRequest, CommitUpdateReply>(
-        "CommitUpdate", [&](auto* c, const auto& q, auto* r) { return rollout->CommitUpdate(c, q, r); }, commit,
-        &committed);
+    double committing = Timed("CommitUpdate", [&](auto* c) { return rollout->CommitUpdate(c, commit, &committed); });
     ResumeRequest resume;
     identify(resume.mutable_identity(), &rollout_calls);
     ResumeReply resumed;
-    committing += Timed<ResumeRequest, ResumeReply>(
-        "Resume", [&](auto* c, const auto& q, auto* r) { return rollout->Resume(c, q, r); }, resume, &resumed);
+    committing += Timed("Resume", [&](auto* c) { return rollout->Resume(c, resume, &resumed); });
     const absl::Time end = absl::Now();
     const double whole = absl::ToDoubleSeconds(end - begin);
     std::cout << absl::StreamFormat(

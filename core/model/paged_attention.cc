@@ -16,21 +16,6 @@ namespace {
 using simd::F16;
 using simd::kLanes;
 
-QUARTET_SIMD_INLINE float ToFloat(float x) { return x; }
-QUARTET_SIMD_INLINE float ToFloat(uint16_t x) {
-  const uint32_t bits = static_cast<uint32_t>(x) << 16;
-  float value;
-  std::memcpy(&value, &bits, sizeof(value));
-  return value;
-}
-QUARTET_SIMD_INLINE void FromFloat(float x, float* to) { *to = x; }
-// To the nearest, ties to even.
-QUARTET_SIMD_INLINE void FromFloat(float x, uint16_t* to) {
-  uint32_t bits;
-  std::memcpy(&bits, &x, sizeof(bits));
-  *to = x != x ? uint16_t{0x7FC0} : static_cast<uint16_t>((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16);
-}
-
 // Rows of queries that are worked on together, in fp32 and already divided by sqrt(d).
 template <typename Element>
 struct Rows {
@@ -106,7 +91,9 @@ QUARTET_SIMD_INLINE void AttendRows(const PagedCacheLayout& layout, const PagedA
     const float sum = simd::Sum(weight_sum[r]);
     if (rows.log_sums != nullptr) rows.log_sums[r] = largest[r] + std::log(sum);
     const float scale = 1.0f / sum;
-    for (int64_t i = 0; i < d; ++i) FromFloat(rows.sums[r * padded + i] * scale, rows.outputs[r] + i);
+    for (int64_t i = 0; i < d; i += kLanes) {
+      simd::StoreSome(rows.outputs[r] + i, simd::Load(rows.sums + r * padded + i) * scale, d - i);
+    }
   }
 }
 
@@ -174,7 +161,9 @@ void PagedAttend(const PagedCacheLayout& layout, const PagedAttentionTask<Elemen
     for (int r = 0; r < count; ++r) {
       const int64_t token = (first + r) / task.group;
       const int64_t start = token * task.token_stride + (first + r) % task.group * d;
-      for (int64_t i = 0; i < d; ++i) scratch[r * d + i] = ToFloat(task.queries[start + i]) * scale;
+      for (int64_t i = 0; i < d; i += kLanes) {
+        simd::StoreSome(&scratch[r * d + i], simd::LoadSome(task.queries + start + i, d - i) * scale, d - i);
+      }
       visible[r] = task.first_position + token + 1;
       outputs[r] = task.outputs + start;
     }
