@@ -88,6 +88,7 @@ class FakeServices::RolloutService : public Rollout::Service {
     {
       std::lock_guard<std::mutex> lock(fake_->mutex_);
       fake_->generations_.push_back(*header);
+      if (fake_->rollout_paused_) return grpc::Status(grpc::FAILED_PRECONDITION, "the rollout is paused");
       if (header->policy_version() != fake_->rollout_version_) {
         return grpc::Status(grpc::FAILED_PRECONDITION,
                             absl::StrCat("policy version ", header->policy_version(), " was asked for, but ",
@@ -136,6 +137,23 @@ class FakeServices::RolloutService : public Rollout::Service {
   }
   grpc::Status AbortUpdate(grpc::ServerContext*, const AbortUpdateRequest* request, AbortUpdateReply*) override {
     return fake_->Begin("rollout.AbortUpdate");
+  }
+  grpc::Status Pause(grpc::ServerContext*, const PauseRequest* request, PauseReply*) override {
+    {
+      // Before the hook: an error of it is an answer that was lost.
+      std::lock_guard<std::mutex> lock(fake_->mutex_);
+      fake_->identities_["rollout"].push_back(request->identity());
+      if (request->mode() != PauseRequest::KEEP) return grpc::Status(grpc::INVALID_ARGUMENT, "mode");
+      fake_->rollout_paused_ = true;
+    }
+    return fake_->Begin("rollout.Pause");
+  }
+  grpc::Status Resume(grpc::ServerContext*, const ResumeRequest* request, ResumeReply*) override {
+    if (grpc::Status s = fake_->Begin("rollout.Resume"); !s.ok()) return s;
+    std::lock_guard<std::mutex> lock(fake_->mutex_);
+    fake_->identities_["rollout"].push_back(request->identity());
+    fake_->rollout_paused_ = false;
+    return grpc::Status::OK;
   }
 
  private:
@@ -387,6 +405,15 @@ void FakeServices::MakeCheckpoint(const SaveCheckpointRequest& request, const st
 void FakeServices::SetOptimizerSteps(int64_t steps) {
   std::lock_guard<std::mutex> lock(mutex_);
   for (const char* trainer : {"policy_trainer", "critic_trainer"}) optimizer_steps_[trainer] = steps;
+}
+
+void FakeServices::SetPaused(bool paused) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  rollout_paused_ = paused;
+}
+bool FakeServices::paused() {
+  std::lock_guard<std::mutex> lock(mutex_);
+  return rollout_paused_;
 }
 
 void FakeServices::SetHook(std::function<grpc::Status(const std::string&)> hook) {

@@ -70,6 +70,9 @@ class FakeServices {
   void SetHook(std::function<grpc::Status(const std::string&)> hook);
   // What the trainers say that they have applied; each update adds one.
   void SetOptimizerSteps(int64_t steps);
+  // Whether the rollout is paused; it refuses to generate then.
+  void SetPaused(bool paused);
+  bool paused();
   // Where SaveCheckpoint makes its folders.
   void SetCheckpointRoot(const std::string& folder);
   // Called with every reply before it is sent, to spoil it.
@@ -117,6 +120,7 @@ class FakeServices {
   std::map<std::string, int64_t> optimizer_steps_;  // of the trainers
   uint64_t rollout_version_ = 0;
   uint64_t staged_version_ = 0;
+  bool rollout_paused_ = false;
 
   std::vector<std::unique_ptr<grpc::Service>> services_;
   std::map<std::string, std::unique_ptr<grpc::Server>> servers_;

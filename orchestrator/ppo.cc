@@ -139,7 +139,7 @@ class PpoLoop {
                                             const std::vector<std::vector<TrainingSequence>>& optimizer_steps);
   absl::StatusOr<UpdateResult> UpdateCritic(int64_t step,
                                             const std::vector<std::vector<TrainingSequence>>& optimizer_steps);
-  absl::Status Sync(int64_t step);
+  absl::Status Sync(int64_t step, Metrics* metrics);
   absl::Status Save(int64_t steps_done);
   absl::StatusOr<std::optional<EvaluationResult>> EvaluatePolicy(const std::string& when);
   absl::Status AddServiceMetrics(Metrics* metrics);
@@ -212,13 +212,15 @@ absl::Status PpoLoop::Prepare() {
   policy_applied_ = OptimizerSteps(hello.policy_trainer);
   critic_applied_ = OptimizerSteps(hello.critic_trainer);
   QUARTET_RETURN_IF_ERROR(CheckResume(hello));
+  // An orchestrator that was killed during a weight sync has left the rollout paused.
+  QUARTET_RETURN_IF_ERROR(run_.services.rollout->Resume(0));
   // Fresh services all have the weights from disk, version 0. Services that have worked before, and a policy that goes
   // on from a training state, may not agree.
   policy_version_ = std::max(hello.rollout.policy_version(), hello.policy_trainer.policy_version());
   if (policy_version_ > 0 || hello.policy_trainer.last_applied().sequence() > 0 || policy_applied_ > 0) {
     policy_version_ = std::max(policy_version_ + 1, static_cast<uint64_t>(first_step_));
     run_.view.Begin("bringing the rollout to the policy's weights");
-    QUARTET_RETURN_IF_ERROR(SyncWeights(run_.services, 0, policy_version_));
+    QUARTET_RETURN_IF_ERROR(SyncWeights(run_.services, 0, policy_version_).status());
   }
   return absl::OkStatus();
 }
@@ -284,7 +286,7 @@ absl::Status PpoLoop::Step(int64_t step) {
   // 6. The rollout gets the new weights.
   const Stopwatch sync;
   run_.view.Begin(Label(step, "weight sync"));
-  QUARTET_RETURN_IF_ERROR(Sync(step));
+  QUARTET_RETURN_IF_ERROR(Sync(step, &metrics));
   metrics.Set("time/weight_sync", sync.Seconds());
 
   // 7. Checkpoints and evaluation.
@@ -493,11 +495,14 @@ absl::StatusOr<UpdateResult> PpoLoop::UpdateCritic(int64_t step,
   return result;
 }
 
-absl::Status PpoLoop::Sync(int64_t step) {
+absl::Status PpoLoop::Sync(int64_t step, Metrics* metrics) {
   // The policy has changed, so its version has, whatever becomes of the transfer.
   ++policy_version_;
   if (FailPointArmed("orchestrator.weight_sync.skip")) return absl::OkStatus();
-  return SyncWeights(run_.services, static_cast<uint64_t>(step), policy_version_);
+  QUARTET_ASSIGN_OR_RETURN(const double paused_seconds,
+                           SyncWeights(run_.services, static_cast<uint64_t>(step), policy_version_));
+  metrics->Set("time/weight_sync_pause", paused_seconds);
+  return absl::OkStatus();
 }
 
 absl::Status PpoLoop::Save(int64_t steps_done) {
@@ -618,16 +623,32 @@ int64_t PpoSteps(const RunConfig& config, int64_t prompts) {
   return std::max<int64_t>(1, (prompts * config.train().num_episodes() + batch - 1) / batch);
 }
 
-absl::Status SyncWeights(Services& services, uint64_t step, uint64_t version) {
+absl::StatusOr<double> SyncWeights(Services& services, uint64_t step, uint64_t version) {
+  RolloutClient& rollout = *services.rollout;
   QUARTET_ASSIGN_OR_RETURN(const PublishReply published, services.policy_trainer->Publish(step, version));
-  absl::Status status = services.rollout->BeginUpdate(step, published.manifest()).status();
-  if (status.ok()) status = services.rollout->CommitUpdate(step, version).status();
-  if (!status.ok()) {
-    if (absl::Status aborted = services.rollout->AbortUpdate(step); !aborted.ok()) {
-      QUARTET_LOG(kWarning) << "while giving up a weight sync: " << aborted.message();
+  double paused_seconds = 0;
+  absl::Status status = rollout.BeginUpdate(step, published.manifest()).status();
+  if (status.ok()) {
+    const Stopwatch pause;
+    status = rollout.Pause(step, PauseRequest::KEEP).status();
+    if (status.ok()) status = rollout.CommitUpdate(step, version).status();
+    // Also where Pause failed: it may have come into effect before its answer was lost.
+    const absl::Status resumed = rollout.Resume(step);
+    paused_seconds = pause.Seconds();
+    if (!resumed.ok() && !status.ok()) {
+      QUARTET_LOG(kWarning) << "the rollout may still be paused: " << resumed.message();
+    } else if (!resumed.ok()) {
+      status = absl::Status(resumed.code(),
+                            absl::StrCat(resumed.message(), "; it has version ", version, ", and is still paused"));
     }
   }
-  return status;
+  if (!status.ok()) {
+    if (absl::Status aborted = rollout.AbortUpdate(step); !aborted.ok()) {
+      QUARTET_LOG(kWarning) << "while giving up a weight sync: " << aborted.message();
+    }
+    return status;
+  }
+  return paused_seconds;
 }
 
 absl::StatusOr<PpoSummary> RunPpo(const PpoRun& run) {

@@ -49,8 +49,9 @@ absl::StatusOr<PpoSummary> RunPpo(const PpoRun& run);
 // Steps of a run over `prompts` prompts: train.max_steps, or what train.num_episodes comes to.
 int64_t PpoSteps(const RunConfig& config, int64_t prompts);
 
-// Publishes the policy's present weights as `version` and puts them in use in the rollout. After an error the rollout
-// has been told to drop what it staged.
-absl::Status SyncWeights(Services& services, uint64_t step, uint64_t version);
+// Publishes the policy's present weights as `version` and puts them in use in the rollout, in a pause that keeps what
+// is in flight there; returns the seconds of the pause as seen from here. After an error the rollout has been told to
+// go on and to drop what it staged.
+absl::StatusOr<double> SyncWeights(Services& services, uint64_t step, uint64_t version);
 
 }  // namespace quartet

@@ -103,10 +103,14 @@ TEST_F(PpoTest, CallsTheServicesInTheOrderOfTheAlgorithm) {
     const size_t generate = Find(calls, "rollout.Generate", position);
     const size_t publish = Find(calls, "policy_trainer.Publish", generate);
     const size_t begin = Find(calls, "rollout.BeginUpdate", generate);
+    const size_t pause = Find(calls, "rollout.Pause", generate);
     const size_t commit = Find(calls, "rollout.CommitUpdate", generate);
-    ASSERT_LT(commit, calls.size());
+    const size_t resume = Find(calls, "rollout.Resume", generate);
+    ASSERT_LT(resume, calls.size());
     EXPECT_LT(publish, begin);
-    EXPECT_LT(begin, commit);
+    EXPECT_LT(begin, pause);
+    EXPECT_LT(pause, commit);
+    EXPECT_LT(commit, resume);
     for (const char* reading :
          {"scorer.Score", "scorer.ReferenceLogProbs", "critic_trainer.Values", "policy_trainer.LogProbs"}) {
       const size_t read = Find(calls, reading, generate);
@@ -115,7 +119,7 @@ TEST_F(PpoTest, CallsTheServicesInTheOrderOfTheAlgorithm) {
     }
     EXPECT_LT(Find(calls, "policy_trainer.Update", generate), publish);
     EXPECT_LT(Find(calls, "critic_trainer.Update", generate), publish);
-    position = commit;
+    position = resume;
   }
 }
 
@@ -218,6 +222,7 @@ TEST_F(PpoTest, WritesMetricsSamplesAndHeldOutProblems) {
                              "time/policy_update",
                              "time/critic_update",
                              "time/weight_sync",
+                             "time/weight_sync_pause",
                              "time/step",
                              "tokens/generated",
                              "memory/rollout/parameters",
@@ -454,6 +459,48 @@ TEST_F(PpoTest, GivesUpAStagedVersionThatDoesNotVerify) {
   EXPECT_EQ(summary.status().code(), absl::StatusCode::kDataLoss);
   EXPECT_THAT(std::string(summary.status().message()), HasSubstr("model.norm.weight"));
   EXPECT_THAT(services_.calls(), Contains("rollout.AbortUpdate"));
+}
+
+TEST_F(PpoTest, LeavesNoPauseBehindAWeightSyncThatFails) {
+  // An error of Pause: its answer was lost, after it had come into effect.
+  for (const std::string failing : {"rollout.Pause", "rollout.CommitUpdate"}) {
+    SCOPED_TRACE(failing);
+    std::filesystem::remove_all(scratch_.path() + "/run");
+    services_.SetHook([failing](const std::string& call) {
+      return call == failing ? grpc::Status(grpc::INTERNAL, "it broke") : grpc::Status::OK;
+    });
+    const absl::Status status = Run(services_.MakeConfig(scratch_.path(), 2)).status();
+    EXPECT_EQ(status.code(), absl::StatusCode::kInternal);
+    EXPECT_THAT(std::string(status.message()), HasSubstr("it broke"));
+    EXPECT_FALSE(services_.paused());
+    EXPECT_THAT(services_.calls(), Contains("rollout.AbortUpdate"));
+  }
+}
+
+TEST_F(PpoTest, LeavesNoPauseBehindWhenItIsCancelledDuringACommit) {
+  services_.SetHook([this](const std::string& call) {
+    if (call == "rollout.CommitUpdate") cancellation_.Cancel(absl::CancelledError("stopped by SIGINT"));
+    return grpc::Status::OK;
+  });
+  EXPECT_EQ(Run(services_.MakeConfig(scratch_.path(), 2)).status(), absl::CancelledError("stopped by SIGINT"));
+  EXPECT_FALSE(services_.paused());
+}
+
+TEST_F(PpoTest, EndsThePauseThatAnOrchestratorBeforeItLeft) {
+  services_.SetPaused(true);
+  EXPECT_TRUE(Run(services_.MakeConfig(scratch_.path(), 1)).ok());
+}
+
+TEST_F(PpoTest, SaysThatTheRolloutIsStillPausedWhereItCannotBeResumed) {
+  // Not on this stack: of gRPC's own locks ThreadSanitizer sees nothing.
+  services_.SetHook([resumes = std::make_shared<std::atomic<int>>(0)](const std::string& call) {
+    return call == "rollout.Resume" && ++*resumes == 2 ? grpc::Status(grpc::FAILED_PRECONDITION, "the rollout sleeps")
+                                                       : grpc::Status::OK;
+  });
+  const absl::Status status = Run(services_.MakeConfig(scratch_.path(), 2)).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(std::string(status.message()),
+              AllOf(HasSubstr("rollout at "), HasSubstr("Resume: the rollout sleeps"), HasSubstr("still paused")));
 }
 
 TEST_F(PpoTest, StopsWhenTrainerAndRolloutDisagree) {

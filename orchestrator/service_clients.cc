@@ -73,11 +73,18 @@ namespace {
 // How long GetInfo, the first call to a service, goes on trying to connect.
 constexpr absl::Duration kConnectTimeout = absl::Seconds(5);
 
+// How long the call that ends a pause may take, which the end of the run does not cancel.
+constexpr absl::Duration kResumeTimeout = absl::Seconds(10);
+
+void SetTimeout(grpc::ClientContext* context, absl::Duration timeout) {
+  context->set_deadline(std::chrono::system_clock::now() + absl::ToChronoNanoseconds(timeout));
+}
+
 // The context of one call: deadline, and the end of the call when the run is cancelled.
 class CallContext {
  public:
   explicit CallContext(const ClientOptions& options) : scope_(options.cancellation, [this] { context_.TryCancel(); }) {
-    context_.set_deadline(std::chrono::system_clock::now() + absl::ToChronoNanoseconds(options.timeout));
+    SetTimeout(&context_, options.timeout);
   }
   grpc::ClientContext* get() { return &context_; }
 
@@ -277,6 +284,27 @@ absl::Status RolloutClient::AbortUpdate(uint64_t step) {
   AbortUpdateReply reply;
   return connection_->Explain(
       "AbortUpdate", FromGrpc(Rollout::NewStub(connection_->channel)->AbortUpdate(context.get(), request, &reply)));
+}
+
+absl::StatusOr<PauseReply> RolloutClient::Pause(uint64_t step, PauseRequest::Mode mode) {
+  PauseRequest request;
+  *request.mutable_identity() = connection_->NextIdentity(step);
+  request.set_mode(mode);
+  CallContext context(connection_->options);
+  PauseReply reply;
+  QUARTET_RETURN_IF_ERROR(connection_->Explain(
+      "Pause", FromGrpc(Rollout::NewStub(connection_->channel)->Pause(context.get(), request, &reply))));
+  return reply;
+}
+
+absl::Status RolloutClient::Resume(uint64_t step) {
+  ResumeRequest request;
+  *request.mutable_identity() = connection_->NextIdentity(step);
+  grpc::ClientContext context;
+  SetTimeout(&context, std::min(connection_->options.timeout, kResumeTimeout));
+  ResumeReply reply;
+  return connection_->Explain("Resume",
+                              FromGrpc(Rollout::NewStub(connection_->channel)->Resume(&context, request, &reply)));
 }
 
 // --- trainers ---

@@ -3,9 +3,12 @@
 #include <signal.h>
 
 #include <cmath>
+#include <cstdlib>
+#include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
+#include <sstream>
 #include <string>
 #include <vector>
 
@@ -13,6 +16,7 @@
 #include "absl/time/clock.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "rollout/http/http_client.h"
 #include "tests/process_harness.h"
 #include "tests/tiny_run.h"
 
@@ -37,8 +41,8 @@ std::vector<std::string> With(std::vector<std::string> arguments, const std::vec
 }
 
 // Starts a run that would go on for ever and waits for its first step.
-pid_t StartEndlessRun(ProcessHarness& harness, TinyRun* run) {
-  *run = WriteTinyRun(harness, WriteTinyModel(harness, "model"), 2, {"train.max_steps=100000"});
+pid_t StartEndlessRun(ProcessHarness& harness, TinyRun* run, const std::vector<std::string>& overrides = {}) {
+  *run = WriteTinyRun(harness, WriteTinyModel(harness, "model"), 2, With(overrides, {"train.max_steps=100000"}));
   const pid_t pid = harness.Start(kOrchestrator, With(run->arguments, {"--launch"}));
   const absl::Time deadline = absl::Now() + absl::Seconds(60);
   while (absl::Now() < deadline && !harness.Wait(pid, absl::Milliseconds(100)).ended &&
@@ -147,6 +151,39 @@ TEST(Run, LeavesNothingWhenTheOrchestratorIsKilled) {
   kill(pid, SIGKILL);
   EXPECT_TRUE(harness.Wait(pid, absl::Seconds(5)).ended);
   EXPECT_THAT(harness.Survivors(absl::Seconds(5)), IsEmpty());
+}
+
+TEST(Run, DoesNotWaitForAnswersToOthers) {
+  ProcessHarness harness;
+  TinyRun run;
+  StartEndlessRun(harness, &run,
+                  {"rollout.http.listen=127.0.0.1:0", "rollout.max_model_len=256", "rollout.max_num_seqs=8"});
+  std::ostringstream log;
+  log << std::ifstream(run.run_dir + "/logs/rollout.log").rdbuf();
+  const std::string text = log.str();
+  const size_t at = text.find("HTTP on 127.0.0.1:");
+  ASSERT_NE(at, std::string::npos) << text;
+  const int port = std::atoi(text.c_str() + at + strlen("HTTP on 127.0.0.1:"));
+  const auto metric = [&](const std::string& name) {
+    const std::string body = HttpAsk(port, "GET", "/metrics").body;
+    const size_t line = body.find("\nquartet_" + name + "{");
+    return line == std::string::npos ? NAN : std::atof(body.c_str() + body.find(' ', line));
+  };
+
+  // Sixteen answers at a time: all of them would take minutes.
+  HttpClient client(port);
+  client.Ask("POST", "/v1/completions",
+             nlohmann::json{{"prompt", "a"}, {"n", 20000}, {"max_tokens", 250}, {"ignore_eos", true}, {"stream", true}}
+                 .dump());
+  ASSERT_EQ(client.ReadHead().status, 200);
+  ASSERT_TRUE(client.ReadChunk().has_value());
+  const double version = metric("policy_version");
+  const absl::Time deadline = absl::Now() + absl::Seconds(60);
+  while (absl::Now() < deadline && !(metric("policy_version") >= version + 3)) absl::SleepFor(absl::Milliseconds(100));
+  EXPECT_GE(metric("policy_version"), version + 3);
+  // More than the run's own.
+  EXPECT_GT(metric("num_requests_waiting"), 1000);
+  EXPECT_TRUE(client.ReadChunk().has_value());
 }
 
 // The orchestrator against services that somebody else started, each by itself.
