@@ -154,6 +154,7 @@ class Engine : public RolloutEngine {
   absl::StatusOr<std::vector<EngineEvent>> Step() override {
     std::vector<EngineEvent> events;
     QUARTET_CHECK(cache_.has_value()) << "a step of an engine that sleeps";
+    QUARTET_CHECK(has_weights_) << "a step of an engine without weights";
     try {
       const auto start = std::chrono::steady_clock::now();
       const at::NoGradGuard no_grad;
@@ -181,19 +182,34 @@ class Engine : public RolloutEngine {
     return events;
   }
 
-  void Sleep() override {
+  void Sleep(bool release_weights) override {
     scheduler_->PreemptAll();
     cache_.reset();
+    if (release_weights) {
+      whole_.reset();
+      model_->ReleaseResident();
+      has_weights_ = false;
+    }
     UpdateStats();
   }
 
   absl::Status Wake() override {
     if (cache_.has_value()) return absl::OkStatus();
-    return CatchExceptions("taking the KV cache again", *ledger_, [this] {
+    const bool had_weights = has_weights_;
+    absl::Status status = CatchExceptions("taking memory again after sleep", *ledger_, [this] {
+      if (!has_weights_ && version_ == 0) {
+        std::vector<at::Tensor> buffers = model_->NewResidentBuffers();
+        QUARTET_RETURN_IF_ERROR(model_->ReadResident(buffers));
+        Use(std::move(buffers));
+      }
       make_cache_();
       return absl::OkStatus();
     });
+    if (!status.ok()) Sleep(/*release_weights=*/!had_weights);
+    return status;
   }
+
+  bool has_weights() const override { return has_weights_; }
 
   const std::vector<ParameterSpec>& tensors() const override { return tensors_; }
   Dtype resident_dtype() const override {
@@ -203,9 +219,7 @@ class Engine : public RolloutEngine {
   std::unique_ptr<WeightStaging> NewStaging() override { return std::make_unique<Staging>(*model_, first_tensor_); }
 
   void Commit(std::unique_ptr<WeightStaging> staging, uint64_t version) override {
-    whole_.reset();
-    model_->SwapResident(static_cast<Staging&>(*staging).TakeBuffers());
-    if (options_.zero_stage == 0) KeepWeights();
+    Use(static_cast<Staging&>(*staging).TakeBuffers());
     scheduler_->FlushPrefixes();
     version_ = version;
   }
@@ -238,6 +252,14 @@ class Engine : public RolloutEngine {
     Sequence* sequence;
     int64_t row;
   };
+
+  // Puts `buffers` in the place of the weights.
+  void Use(std::vector<at::Tensor> buffers) {
+    whole_.reset();
+    model_->SwapResident(std::move(buffers));
+    if (options_.zero_stage == 0) KeepWeights();
+    has_weights_ = true;
+  }
 
   // Puts the resident weights in the order of products, where they are: packed weights take the plain ones' memory.
   void KeepWeights() {
@@ -471,6 +493,7 @@ class Engine : public RolloutEngine {
   std::optional<Scheduler> scheduler_;
   std::vector<Sampler> samplers_;  // one a thread
   std::atomic<uint64_t> version_ = 0;
+  std::atomic<bool> has_weights_ = true;
   absl::flat_hash_map<uint64_t, CallState> calls_;  // that have sequences
   int64_t steps_ = 0;
   int64_t prefill_tokens_ = 0;

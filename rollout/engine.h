@@ -118,11 +118,15 @@ class RolloutEngine {
   // trusted then.
   virtual absl::StatusOr<std::vector<EngineEvent>> Step() = 0;
 
-  // Gives the cache's memory back. What runs waits, and will be computed again; no Step until Wake. Without effect
-  // where the engine sleeps already.
-  virtual void Sleep() = 0;
-  // Takes the memory again; RESOURCE_EXHAUSTED where it cannot be had, and the engine goes on sleeping.
+  // Gives the cache's memory back, and with `release_weights` that of the weights, which are lost. What runs waits, and
+  // will be computed again; no Step until Wake. What is given back already stays so.
+  virtual void Sleep(bool release_weights) = 0;
+  // Takes the cache's memory again, and reads weights that were given back at version 0 from the model's folder; those
+  // of later versions stay lost, and there is no Step until a Commit. RESOURCE_EXHAUSTED where memory cannot be had,
+  // Load's errors where the folder cannot be read: the engine goes on sleeping then, as it did.
   virtual absl::Status Wake() = 0;
+  // False from a Sleep that released them until they are read again or committed.
+  virtual bool has_weights() const = 0;
 
   // All tensors of the model, in the order of its parameter groups.
   virtual const std::vector<ParameterSpec>& tensors() const = 0;

@@ -46,7 +46,7 @@ double Generate(RolloutEngine* engine, const Prompts& prompts, int sequences, in
   sampling.set_ignore_eos(true);
   const auto shared = std::make_shared<const SamplingParams>(sampling);
   const int used = std::min(sequences, static_cast<int>(prompts.size()));
-  engine->Sleep();  // forgets all prefixes
+  engine->Sleep(/*release_weights=*/false);  // forgets all prefixes
   absl::Status status = engine->Wake();
   const auto start = std::chrono::steady_clock::now();
   for (int i = 0; i < used && status.ok(); ++i) {

@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <filesystem>
 #include <fstream>
 #include <functional>
 #include <map>
@@ -528,8 +529,8 @@ TEST(RolloutEngine, SleepsWithoutItsCacheAndThenGoesOnWithWhatItHadBegun) {
   std::map<uint64_t, Results> results;
   Add(*engine.engine, Greedy(golden["max_new_tokens"]), TasksOf(golden));
   for (int step = 0; step < 5; ++step) Step(*engine.engine, &results);
-  engine->Sleep();
-  engine->Sleep();
+  engine->Sleep(/*release_weights=*/false);
+  engine->Sleep(/*release_weights=*/false);
   EXPECT_EQ(engine.ledger.current(MemoryCategory::kKvCache), 0);
   EXPECT_EQ(engine->stats().blocks_in_use, 0);
   ASSERT_TRUE(engine->Wake().ok());
@@ -541,12 +542,120 @@ TEST(RolloutEngine, SleepsWithoutItsCacheAndThenGoesOnWithWhatItHadBegun) {
 
 TEST(RolloutEngine, AnEngineThatCannotHaveItsMemoryAgainGoesOnSleeping) {
   LoadedEngine engine(OptionsFor("llama"));
-  engine->Sleep();
+  engine->Sleep(/*release_weights=*/false);
   engine.ledger.SetBudget(MemoryTier::kDevice, engine.ledger.total(MemoryTier::kDevice) + 1);
   EXPECT_EQ(engine->Wake().code(), absl::StatusCode::kResourceExhausted);
   EXPECT_EQ(engine.ledger.current(MemoryCategory::kKvCache), 0);
   engine.ledger.SetBudget(MemoryTier::kDevice, 0);
   EXPECT_TRUE(engine->Wake().ok());
+}
+
+TEST(RolloutEngine, ReadsItsWeightsAgainAfterASleepThatReleasedThem) {
+  for (const std::string dtype : {"fp32", "bf16"}) {
+    RolloutEngineOptions options = OptionsFor("llama");
+    options.dtype = dtype;
+    LoadedEngine engine(options);
+    const json golden = GoldenOf("llama");
+    const SamplingParams sampling = Greedy(golden["max_new_tokens"]);
+    const Results before = Generate(*engine.engine, sampling, TasksOf(golden));
+    const int64_t parameters = engine.ledger.current(MemoryCategory::kParameters);
+    EXPECT_GT(parameters, 0);
+    std::map<uint64_t, Results> results;
+    Add(*engine.engine, sampling, TasksOf(golden));
+    for (int step = 0; step < 5; ++step) Step(*engine.engine, &results);
+    for (int twice = 0; twice < 2; ++twice) {
+      engine->Sleep(/*release_weights=*/twice == 0);  // the second is without effect
+      EXPECT_EQ(engine.ledger.current(MemoryCategory::kParameters), 0);
+      EXPECT_EQ(engine.ledger.current(MemoryCategory::kKvCache), 0);
+      EXPECT_FALSE(engine->has_weights());
+    }
+    ASSERT_TRUE(engine->Wake().ok());
+    EXPECT_TRUE(engine->has_weights());
+    EXPECT_EQ(engine.ledger.current(MemoryCategory::kParameters), parameters);
+    while (!engine->idle()) Step(*engine.engine, &results);
+    const Results after = Generate(*engine.engine, sampling, TasksOf(golden));
+    for (const auto& [key, sequence] : before) {
+      EXPECT_EQ(AnswerOf(results[1].at(key)), AnswerOf(sequence));
+      EXPECT_EQ(AnswerOf(after.at(key)), AnswerOf(sequence));
+    }
+    if (dtype == "fp32") ExpectGolden(golden, after);
+  }
+}
+
+TEST(RolloutEngine, WeightsOfALaterVersionThatASleepReleasedComeBackByAnUpdateAlone) {
+  const json updated = GoldenOf("llama updated to mistral");
+  LoadedEngine engine(OptionsFor("llama"));
+  const int64_t parameters = engine.ledger.current(MemoryCategory::kParameters);
+  const auto update = [&] {
+    auto staging = engine->NewStaging();
+    Fill(*staging, *engine.engine, "mistral");
+    engine->Commit(std::move(staging), 3);
+    EXPECT_TRUE(engine->has_weights());
+    EXPECT_EQ(engine.ledger.current(MemoryCategory::kParameters), parameters);
+  };
+  const auto expect_updated = [&] {
+    const Results results = Generate(*engine.engine, Greedy(updated["max_new_tokens"]), TasksOf(updated));
+    for (const auto& [key, sequence] : results) {
+      EXPECT_EQ(AnswerOf(sequence), updated["cases"][key.first]["answer"].get<std::vector<int32_t>>());
+    }
+  };
+  update();
+  // Awake first.
+  engine->Sleep(/*release_weights=*/false);
+  engine->Sleep(/*release_weights=*/true);
+  EXPECT_EQ(engine.ledger.current(MemoryCategory::kParameters), 0);
+  ASSERT_TRUE(engine->Wake().ok());
+  EXPECT_FALSE(engine->has_weights());
+  EXPECT_EQ(engine.ledger.current(MemoryCategory::kParameters), 0);
+  update();
+  expect_updated();
+  // Updated while it sleeps.
+  engine->Sleep(/*release_weights=*/true);
+  update();
+  ASSERT_TRUE(engine->Wake().ok());
+  expect_updated();
+}
+
+TEST(RolloutEngine, ShardedRanksReleaseAndReadTheirShards) {
+  const json golden = GoldenOf("llama");
+  WithTwoShardedRanks(OptionsFor("llama"), [&](int rank, RolloutEngine& engine) {
+    engine.Sleep(/*release_weights=*/true);
+    ASSERT_TRUE(engine.Wake().ok());
+    const int64_t most = golden["max_new_tokens"];
+    const Results results = GenerateInSteps(engine, Greedy(golden["max_new_tokens"]),
+                                            rank == 0 ? TasksOf(golden) : std::vector<GenerationTask>(), most + 2);
+    if (rank == 0) ExpectGolden(golden, results);
+  });
+}
+
+TEST(RolloutEngine, AnEngineThatCannotHaveItsWeightsAgainGoesOnSleepingWithoutThem) {
+  const std::filesystem::path folder = std::filesystem::path(testing::TempDir()) / "engine_test_vanishing";
+  std::filesystem::remove_all(folder);
+  std::filesystem::copy(Folder("llama"), folder, std::filesystem::copy_options::recursive);
+  RolloutEngineOptions options = OptionsFor("llama");
+  options.model = folder.string();
+  LoadedEngine engine(options);
+  const int64_t parameters = engine.ledger.current(MemoryCategory::kParameters);
+  engine->Sleep(/*release_weights=*/true);
+  const auto expect_asleep = [&] {
+    EXPECT_FALSE(engine->has_weights());
+    EXPECT_EQ(engine.ledger.current(MemoryCategory::kParameters), 0);
+    EXPECT_EQ(engine.ledger.current(MemoryCategory::kKvCache), 0);
+  };
+  // Too little for the weights; for the cache beside them.
+  for (const int64_t room : {parameters - 1, parameters + 1}) {
+    engine.ledger.SetBudget(MemoryTier::kDevice, engine.ledger.total(MemoryTier::kDevice) + room);
+    EXPECT_EQ(engine->Wake().code(), absl::StatusCode::kResourceExhausted);
+    expect_asleep();
+  }
+  engine.ledger.SetBudget(MemoryTier::kDevice, 0);
+  std::filesystem::rename(folder / "model.safetensors", folder / "elsewhere");
+  EXPECT_FALSE(engine->Wake().ok());
+  expect_asleep();
+  std::filesystem::rename(folder / "elsewhere", folder / "model.safetensors");
+  EXPECT_TRUE(engine->Wake().ok());
+  const json golden = GoldenOf("llama");
+  ExpectGolden(golden, Generate(*engine.engine, Greedy(golden["max_new_tokens"]), TasksOf(golden)));
 }
 
 TEST(RolloutEngine, EndsAtStopTokensAndGoesOnBehindEndTokensWhenTold) {

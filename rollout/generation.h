@@ -23,6 +23,7 @@ struct GenerationState {
   uint64_t policy_version = 0;
   bool paused = false;
   bool asleep = false;
+  bool weights_released = false;
 };
 
 // Thread safe.
@@ -32,6 +33,9 @@ class Generation {
 
   // UNAVAILABLE while the model is loading; everything else is for afterwards.
   virtual absl::Status CheckServing() const = 0;
+
+  // FAILED_PRECONDITION while there are no weights to generate with, but for those that WakeUp brings back.
+  virtual absl::Status CheckWeights() const = 0;
 
   // Of the model's folder; null where that has none.
   virtual const Tokenizer* tokenizer() const = 0;

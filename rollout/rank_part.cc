@@ -34,11 +34,11 @@ RankPart::RankPart(const RunConfig& config, const RankContext& context, RankGrou
                                                       Abort();
                                                       return absl::OkStatus();
                                                     });
-  RegisterTyped<Nothing, Nothing, SleepReply, Nothing>(group, kSleepMethod, RankGroup::Kind::kLocal,
-                                                       [this](const auto&, const auto&, auto* reply, auto*) {
-                                                         Sleep(reply);
-                                                         return absl::OkStatus();
-                                                       });
+  RegisterTyped<SleepRequest, Nothing, SleepReply, Nothing>(
+      group, kSleepMethod, RankGroup::Kind::kLocal, [this](const auto& request, const auto&, auto* reply, auto*) {
+        Sleep(request, reply);
+        return absl::OkStatus();
+      });
   RegisterTyped<Nothing, Nothing, Nothing, Nothing>(
       group, kWakeMethod, RankGroup::Kind::kLocal,
       [this](const auto&, const auto&, auto*, auto*) { return engine_->Wake(); });
@@ -55,10 +55,13 @@ absl::Status RankPart::Load(const RolloutEngineOptions& options) {
   return absl::OkStatus();
 }
 
-void RankPart::Sleep(SleepReply* reply) {
-  const int64_t before = ledger_.current(MemoryCategory::kKvCache);
-  engine_->Sleep();
-  reply->set_bytes_released(before - ledger_.current(MemoryCategory::kKvCache));
+void RankPart::Sleep(const SleepRequest& request, SleepReply* reply) {
+  const auto held = [this] {
+    return ledger_.current(MemoryCategory::kKvCache) + ledger_.current(MemoryCategory::kParameters);
+  };
+  const int64_t before = held();
+  engine_->Sleep(/*release_weights=*/request.level() == 2);
+  reply->set_bytes_released(before - held());
 }
 
 bool RankPart::Do(const std::deque<RankWork>& works, const std::function<void(RankEvents)>& answer) {

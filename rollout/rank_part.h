@@ -23,7 +23,7 @@ namespace quartet {
 inline constexpr char kPullMethod[] = "rollout.pull";      // PullHeader, PullSummary
 inline constexpr char kCommitMethod[] = "rollout.commit";  // VersionHeader, Nothing
 inline constexpr char kAbortMethod[] = "rollout.abort";    // Nothing, Nothing
-inline constexpr char kSleepMethod[] = "rollout.sleep";    // Nothing, SleepReply
+inline constexpr char kSleepMethod[] = "rollout.sleep";    // SleepRequest without identity, SleepReply
 inline constexpr char kWakeMethod[] = "rollout.wake";      // Nothing, Nothing
 inline constexpr char kInfoMethod[] = "rollout.info";      // Nothing, RolloutRankInfo
 // The pipe of RankWork to a rank and RankEvents back.
@@ -53,7 +53,7 @@ class RankPart {
   absl::Status Pull(const PullHeader& header, PullSummary* summary);
   absl::Status Commit(uint64_t version);
   void Abort();
-  void Sleep(SleepReply* reply);
+  void Sleep(const SleepRequest& request, SleepReply* reply);
   RolloutRankInfo Info() const;
 
   const RunConfig& config_;

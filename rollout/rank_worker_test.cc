@@ -43,7 +43,8 @@ class FakeEngine : public RolloutEngine {
     }
     return events;
   }
-  void Sleep() override {}
+  void Sleep(bool) override {}
+  bool has_weights() const override { return true; }
   absl::Status Wake() override { return absl::OkStatus(); }
   const std::vector<ParameterSpec>& tensors() const override { return tensors_; }
   Dtype resident_dtype() const override { return Dtype::kF32; }

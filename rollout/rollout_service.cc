@@ -113,7 +113,7 @@ class RolloutService final : public RankService, private Rollout::Service, priva
             absl::StrCat("mode is ", static_cast<int>(request->mode()), "; allowed: KEEP (1), ABORT (2), WAIT (3)"));
       }
       const std::lock_guard lock(sleep_mutex_);
-      if (request->mode() == PauseRequest::WAIT) QUARTET_RETURN_IF_ERROR(CheckAwake());
+      if (request->mode() == PauseRequest::WAIT) QUARTET_RETURN_IF_ERROR(CheckCanGoOn());
       QUARTET_ASSIGN_OR_RETURN(const int64_t kept, dispatcher_.Pause(request->mode(), GoneOf(context)));
       reply->set_sequences_in_flight(kept);
       return absl::OkStatus();
@@ -122,13 +122,14 @@ class RolloutService final : public RankService, private Rollout::Service, priva
   grpc::Status Resume(grpc::ServerContext* context, const ResumeRequest* request, ResumeReply* reply) override {
     return ToGrpc(Once("Resume", *request, reply, DeadlineOf(*context), [&]() -> absl::Status {
       const std::lock_guard lock(sleep_mutex_);
-      QUARTET_RETURN_IF_ERROR(CheckAwake());
+      QUARTET_RETURN_IF_ERROR(CheckCanGoOn());
       dispatcher_.Resume();
       return absl::OkStatus();
     }));
   }
   grpc::Status Sleep(grpc::ServerContext* context, const SleepRequest* request, SleepReply* reply) override {
-    return ToGrpc(Once("Sleep", *request, reply, DeadlineOf(*context), [&] { return DoSleep(context, reply); }));
+    return ToGrpc(Once("Sleep", *request, reply, DeadlineOf(*context),
+                       [&] { return DoSleep(context, request->level(), reply); }));
   }
   grpc::Status WakeUp(grpc::ServerContext* context, const WakeUpRequest* request, WakeUpReply* reply) override {
     return ToGrpc(
@@ -213,6 +214,7 @@ class RolloutService final : public RankService, private Rollout::Service, priva
     state.policy_version = engine().version();
     state.paused = dispatcher_.paused();
     state.asleep = asleep_;
+    state.weights_released = !engine().has_weights();
     return state;
   }
 
@@ -254,6 +256,7 @@ class RolloutService final : public RankService, private Rollout::Service, priva
     metrics["rollout/waiting"] = static_cast<double>(sum.waiting());
     metrics["rollout/paused"] = state.paused ? 1 : 0;
     metrics["rollout/asleep"] = state.asleep ? 1 : 0;
+    metrics["rollout/weights_released"] = state.weights_released ? 1 : 0;
     metrics["rollout/kv_cache_usage"] = share(sum.blocks_in_use(), sum.blocks());
     metrics["rollout/prefix_cache_hit_rate"] = share(sum.cached_tokens(), sum.admitted_tokens());
     metrics["rollout/preemptions"] = static_cast<double>(sum.preemptions());
@@ -270,6 +273,13 @@ class RolloutService final : public RankService, private Rollout::Service, priva
   }
 
   // ---- Generation, which HTTP asks for too.
+
+  absl::Status CheckWeights() const override {
+    // Those of version 0 come back when the rollout wakes up.
+    if (engine().has_weights() || engine().version() == 0) return absl::OkStatus();
+    return absl::FailedPreconditionError(absl::StrCat("the rollout has no weights: Sleep released those of version ",
+                                                      engine().version(), ", and no update has been committed since"));
+  }
 
   const Tokenizer* tokenizer() const override { return tokenizer_.get(); }
   int64_t vocab_size() const override { return engine().vocab_size(); }
@@ -318,6 +328,7 @@ class RolloutService final : public RankService, private Rollout::Service, priva
   absl::Status DoGenerate(grpc::ServerContext* context,
                           grpc::ServerReaderWriter<GenerateReply, GenerateRequest>* stream) {
     QUARTET_RETURN_IF_ERROR(CheckServing());
+    QUARTET_RETURN_IF_ERROR(CheckWeights());
     std::optional<GenerateHeader> header;
     std::vector<Prompt> prompts;
     QUARTET_RETURN_IF_ERROR(ReadBatch<GenerateRequest>(stream, &header, &prompts));
@@ -343,7 +354,8 @@ class RolloutService final : public RankService, private Rollout::Service, priva
 
   absl::Status DoBeginUpdate(absl::Time deadline, const WeightManifest& manifest, BeginUpdateReply* reply) {
     const std::lock_guard lock(update_mutex_);
-    QUARTET_RETURN_IF_ERROR(CheckManifest(manifest, engine().tensors(), engine().version()));
+    QUARTET_RETURN_IF_ERROR(
+        CheckManifest(manifest, engine().tensors(), engine().version(), /*released=*/!engine().has_weights()));
     verified_version_ = 0;
     absl::StatusOr<uint64_t> bytes = PullAndVerify(deadline, manifest);
     if (!bytes.ok()) {
@@ -395,25 +407,36 @@ class RolloutService final : public RankService, private Rollout::Service, priva
     QUARTET_RETURN_IF_ERROR(FailPoint("rollout.commit"));
     VersionHeader header;
     header.set_version(version);
-    QUARTET_RETURN_IF_ERROR(dispatcher_.Quietly(
-        GoneOf(context), [&] { return group_.Run(kCommitMethod, ForAll(header), DeadlineOf(*context)).status(); }));
+    QUARTET_RETURN_IF_ERROR(dispatcher_.Quietly(GoneOf(context), [&] {
+      const std::lock_guard weights_lock(weights_mutex_);
+      return group_.Run(kCommitMethod, ForAll(header), DeadlineOf(*context)).status();
+    }));
     verified_version_ = 0;
     reply->set_policy_version(version);
     QUARTET_LOG(kInfo) << "weights are version " << version << " now";
     return absl::OkStatus();
   }
 
-  absl::Status CheckAwake() const {
-    if (!asleep_) return absl::OkStatus();
-    return absl::FailedPreconditionError("the rollout sleeps, without its KV cache; WakeUp comes first");
+  // Whether forwards could be made.
+  absl::Status CheckCanGoOn() const {
+    if (asleep_) {
+      return absl::FailedPreconditionError(
+          engine().has_weights() ? "the rollout sleeps, without its KV cache; WakeUp comes first"
+                                 : "the rollout sleeps, without KV cache and weights; WakeUp comes first");
+    }
+    return CheckWeights();
   }
 
-  absl::Status DoSleep(grpc::ServerContext* context, SleepReply* reply) {
+  absl::Status DoSleep(grpc::ServerContext* context, int32_t level, SleepReply* reply) {
+    if (level < 0 || level > 2) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("level is ", level, "; allowed: 1 (releases the KV cache; so does 0), 2 (the weights, too)"));
+    }
     const std::lock_guard lock(sleep_mutex_);
     QUARTET_RETURN_IF_ERROR(dispatcher_.Pause(PauseRequest::KEEP, GoneOf(context)).status());
     asleep_ = true;
     QUARTET_ASSIGN_OR_RETURN(const std::vector<RankOutput> outputs,
-                             group_.Run(kSleepMethod, ForAll(Nothing()), DeadlineOf(*context)));
+                             group_.Run(kSleepMethod, ForAll(SleepHeader(level)), DeadlineOf(*context)));
     uint64_t released = 0;
     for (const RankOutput& output : outputs) {
       SleepReply rank;
@@ -427,6 +450,8 @@ class RolloutService final : public RankService, private Rollout::Service, priva
   absl::Status DoWakeUp(absl::Time deadline) {
     const std::lock_guard lock(sleep_mutex_);
     if (!asleep_) return absl::OkStatus();
+    const std::lock_guard weights_lock(weights_mutex_);
+    const int32_t level = engine().has_weights() ? 1 : 2;
     absl::Status woken = group_.Run(kWakeMethod, ForAll(Nothing()), deadline).status();
     if (woken.ok()) {
       asleep_ = false;
@@ -434,11 +459,17 @@ class RolloutService final : public RankService, private Rollout::Service, priva
     }
     // Those that have their memory give it back; the call's own deadline may have passed.
     if (const absl::Status slept =
-            group_.Run(kSleepMethod, ForAll(Nothing()), absl::Now() + absl::Seconds(30)).status();
+            group_.Run(kSleepMethod, ForAll(SleepHeader(level)), absl::Now() + absl::Seconds(30)).status();
         !slept.ok()) {
       QUARTET_LOG(kWarning) << "cannot go on sleeping: " << slept.ToString();
     }
     return woken;
+  }
+
+  static SleepRequest SleepHeader(int32_t level) {
+    SleepRequest header;
+    header.set_level(level);
+    return header;
   }
 
   absl::Status DropStaged(absl::Time deadline) {
@@ -521,6 +552,9 @@ class RolloutService final : public RankService, private Rollout::Service, priva
   // The leader: one of Pause, Resume, Sleep and WakeUp at a time.
   std::mutex sleep_mutex_;
   std::atomic<bool> asleep_ = false;
+
+  // The leader: no commit between a WakeUp and its undoing.
+  std::mutex weights_mutex_;
 };
 
 }  // namespace

@@ -172,9 +172,10 @@ class Service {
     ResumeReply reply;
     return stub_->Resume(&context, request, &reply);
   }
-  grpc::Status Sleep(uint64_t* bytes_released) {
+  grpc::Status Sleep(uint64_t* bytes_released, int32_t level = 0) {
     grpc::ClientContext context;
     SleepRequest request;
+    request.set_level(level);
     *request.mutable_identity() = NextIdentity();
     SleepReply reply;
     const grpc::Status status = stub_->Sleep(&context, request, &reply);
@@ -187,6 +188,15 @@ class Service {
     *request.mutable_identity() = NextIdentity();
     WakeUpReply reply;
     return stub_->WakeUp(&context, request, &reply);
+  }
+  // Of all ranks, now.
+  int64_t Bytes(const std::string& category) {
+    int64_t bytes = 0;
+    const ServiceInfo info = Info();
+    for (const RankInfo& rank : info.ranks()) {
+      for (const MemoryUse& use : rank.memory()) bytes += use.category() == category ? use.current_bytes() : 0;
+    }
+    return bytes;
   }
   double Metric(const std::string& name) { return Info().metrics().at("rollout/" + name); }
   // Until the metric has that value.
@@ -392,22 +402,14 @@ TEST_P(RolloutServiceTest, SequencesThatAPauseKeepsGoOnUnderNewWeights) {
 
 TEST_P(RolloutServiceTest, SleepsWithoutItsCacheAndGoesOnAfterwards) {
   const auto expected = service_.Ids(0);
-  const auto cache_bytes = [&] {
-    int64_t bytes = 0;
-    const ServiceInfo info = service_.Info();
-    for (const RankInfo& rank : info.ranks()) {
-      for (const MemoryUse& use : rank.memory()) bytes += use.category() == "kv_cache" ? use.current_bytes() : 0;
-    }
-    return bytes;
-  };
-  const int64_t whole = cache_bytes();
+  const int64_t whole = service_.Bytes("kv_cache");
   auto call = service_.Stream(LongHeader(5, 15, 80), SomePrompts());
   while (service_.Metric("running") == 0) {
   }
   uint64_t released = 0;
   ASSERT_TRUE(service_.Sleep(&released).ok());
   EXPECT_EQ(static_cast<int64_t>(released), whole);
-  EXPECT_EQ(cache_bytes(), 0);
+  EXPECT_EQ(service_.Bytes("kv_cache"), 0);
   EXPECT_EQ(service_.Metric("asleep"), 1);
   EXPECT_EQ(service_.Resume().error_code(), grpc::StatusCode::FAILED_PRECONDITION);
   EXPECT_EQ(service_.Pause(PauseRequest::WAIT).error_code(), grpc::StatusCode::FAILED_PRECONDITION);
@@ -417,13 +419,89 @@ TEST_P(RolloutServiceTest, SleepsWithoutItsCacheAndGoesOnAfterwards) {
   ASSERT_TRUE(service_.Commit(4).ok());
   ASSERT_TRUE(service_.WakeUp().ok());
   ASSERT_TRUE(service_.WakeUp().ok());
-  EXPECT_EQ(cache_bytes(), whole);
+  EXPECT_EQ(service_.Bytes("kv_cache"), whole);
   EXPECT_EQ(service_.Metric("paused"), 1);
   ASSERT_TRUE(service_.Resume().ok());
   Answers answers;
   ASSERT_TRUE(call.ReadAll(&answers).ok());
   EXPECT_EQ(answers.size(), 75u);
   EXPECT_EQ(service_.Ids(4), expected);
+}
+
+TEST_P(RolloutServiceTest, SleepsWithoutItsWeightsAndReadsThemAgainOrTakesThemFromAnUpdate) {
+  const auto expected = service_.Ids(0);
+  const int64_t cache = service_.Bytes("kv_cache");
+  const int64_t weights = service_.Bytes("parameters");
+  ASSERT_GT(weights, 0);
+  uint64_t released = 0;
+  EXPECT_EQ(service_.Sleep(&released, 3).error_code(), grpc::StatusCode::INVALID_ARGUMENT);
+  EXPECT_EQ(service_.Sleep(&released, -1).error_code(), grpc::StatusCode::INVALID_ARGUMENT);
+  EXPECT_EQ(service_.Metric("asleep"), 0);
+
+  // Version 0 comes back from the folder; what was in flight goes on.
+  auto call = service_.Stream(LongHeader(5, 15, 80), SomePrompts());
+  while (service_.Metric("running") == 0) {
+  }
+  ASSERT_TRUE(service_.Sleep(&released, 1).ok());
+  EXPECT_EQ(static_cast<int64_t>(released), cache);
+  ASSERT_TRUE(service_.Sleep(&released, 2).ok());
+  EXPECT_EQ(static_cast<int64_t>(released), weights);
+  ASSERT_TRUE(service_.Sleep(&released, 1).ok());
+  EXPECT_EQ(released, 0u);
+  EXPECT_EQ(service_.Bytes("parameters"), 0);
+  EXPECT_EQ(service_.Bytes("kv_cache"), 0);
+  EXPECT_EQ(service_.Metric("weights_released"), 1);
+  EXPECT_EQ(service_.Resume().error_code(), grpc::StatusCode::FAILED_PRECONDITION);
+  ASSERT_TRUE(service_.WakeUp().ok());
+  EXPECT_EQ(service_.Bytes("parameters"), weights);
+  EXPECT_EQ(service_.Metric("weights_released"), 0);
+  ASSERT_TRUE(service_.Resume().ok());
+  Answers answers;
+  ASSERT_TRUE(call.ReadAll(&answers).ok());
+  EXPECT_EQ(answers.size(), 75u);
+  EXPECT_EQ(service_.Ids(0), expected);
+
+  // A later one does not.
+  const auto publisher = Publish(4, /*negate=*/true);
+  ASSERT_TRUE(service_.Begin(publisher->manifest()).ok());
+  ASSERT_TRUE(service_.Commit(4).ok());
+  const auto updated = service_.Ids(4);
+  ASSERT_TRUE(service_.Sleep(&released, 2).ok());
+  EXPECT_EQ(static_cast<int64_t>(released), cache + weights);
+  ASSERT_TRUE(service_.WakeUp().ok());
+  EXPECT_EQ(service_.Metric("asleep"), 0);
+  EXPECT_EQ(service_.Metric("weights_released"), 1);
+  GenerateHeader header = HeaderFor(5, 1, 1);
+  header.set_policy_version(4);
+  for (const grpc::Status& status :
+       {service_.Generate(header, SomePrompts(), &answers), service_.Resume(), service_.Pause(PauseRequest::WAIT)}) {
+    EXPECT_EQ(status.error_code(), grpc::StatusCode::FAILED_PRECONDITION);
+    EXPECT_NE(status.error_message().find("Sleep released those of version 4"), std::string::npos)
+        << status.error_message();
+  }
+  // But for an update, by the same version too, and not by one that fails or is older.
+  publisher->set_fault(Fault::kFlipsABit, 3);
+  EXPECT_EQ(service_.Begin(publisher->manifest()).error_code(), grpc::StatusCode::DATA_LOSS);
+  publisher->set_fault(Fault::kNone, 3);
+  EXPECT_EQ(service_.Begin(Publish(3, /*negate=*/true)->manifest()).error_code(),
+            grpc::StatusCode::FAILED_PRECONDITION);
+  EXPECT_EQ(service_.Metric("weights_released"), 1);
+  ASSERT_TRUE(service_.Begin(publisher->manifest()).ok());
+  EXPECT_EQ(service_.Bytes("parameters"), weights) << "no old weights lie beside the new ones";
+  ASSERT_TRUE(service_.Commit(4).ok());
+  EXPECT_EQ(service_.Metric("weights_released"), 0);
+  ASSERT_TRUE(service_.Resume().ok());
+  EXPECT_EQ(service_.Ids(4), updated);
+
+  // Also while the rollout sleeps.
+  ASSERT_TRUE(service_.Sleep(&released, 2).ok());
+  const auto next = Publish(5, /*negate=*/false);
+  ASSERT_TRUE(service_.Begin(next->manifest()).ok());
+  ASSERT_TRUE(service_.Commit(5).ok());
+  EXPECT_EQ(service_.Bytes("kv_cache"), 0);
+  ASSERT_TRUE(service_.WakeUp().ok());
+  ASSERT_TRUE(service_.Resume().ok());
+  EXPECT_EQ(service_.Ids(5), expected);
 }
 
 TEST_P(RolloutServiceTest, APauseCanEndOrAwaitWhatIsInFlight) {

@@ -137,9 +137,13 @@ class SourcePull {
 }  // namespace
 
 absl::Status CheckManifest(const WeightManifest& manifest, const std::vector<ParameterSpec>& tensors,
-                           uint64_t version_in_use) {
+                           uint64_t version_in_use, bool released) {
   const std::string who = absl::StrCat("weight version ", manifest.version());
-  if (manifest.version() <= version_in_use) {
+  if (released && manifest.version() < version_in_use) {
+    return absl::FailedPreconditionError(
+        absl::StrCat(who, " is older than version ", version_in_use, ", whose weights were released"));
+  }
+  if (manifest.version() == 0 || (!released && manifest.version() <= version_in_use)) {
     return absl::FailedPreconditionError(
         absl::StrCat(who, " is not newer than version ", version_in_use, ", which is in use"));
   }

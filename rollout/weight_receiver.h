@@ -20,11 +20,12 @@ class ChannelCredentials;
 
 namespace quartet {
 
-// FAILED_PRECONDITION, naming what is wrong: a version that is not above `version_in_use`; an element type other than
-// BF16 and F32; tensors that are missing, unknown, twice or of another shape than in `tensors`; ranges outside of their
-// tensor, or that do not cover every element exactly once.
+// FAILED_PRECONDITION, naming what is wrong: a version that is not above `version_in_use`, or, with `released`, where
+// the weights of that version are gone, below it; an element type other than BF16 and F32; tensors that are missing,
+// unknown, twice or of another shape than in `tensors`; ranges outside of their tensor, or that do not cover every
+// element exactly once.
 absl::Status CheckManifest(const WeightManifest& manifest, const std::vector<ParameterSpec>& tensors,
-                           uint64_t version_in_use);
+                           uint64_t version_in_use, bool released = false);
 
 struct PulledWeights {
   int64_t bytes = 0;  // received

@@ -180,6 +180,17 @@ class ManifestTest : public testing::Test {
 
 TEST_F(ManifestTest, IsAcceptedAsPublished) { EXPECT_TRUE(CheckManifest(manifest_, Tensors(), 4).ok()); }
 
+TEST_F(ManifestTest, MayBeOfTheVersionWhoseWeightsWereReleasedButNotOlder) {
+  EXPECT_FALSE(CheckManifest(manifest_, Tensors(), 5).ok());
+  EXPECT_TRUE(CheckManifest(manifest_, Tensors(), 5, /*released=*/true).ok());
+  const absl::Status older = CheckManifest(manifest_, Tensors(), 6, /*released=*/true);
+  EXPECT_EQ(older.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_NE(older.ToString().find("version 5 is older than version 6, whose weights were released"), std::string::npos)
+      << older;
+  manifest_.set_version(0);
+  EXPECT_FALSE(CheckManifest(manifest_, Tensors(), 0, /*released=*/true).ok());
+}
+
 TEST_F(ManifestTest, IsRefusedWhereItsVersionIsNotNewer) {
   manifest_.set_version(4);
   ExpectRefused("version 4 is not newer than version 4");

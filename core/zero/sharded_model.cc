@@ -292,9 +292,9 @@ void ShardedModel::CompleteFromOwners(int group, const at::Tensor& values) { imp
 
 std::vector<at::Tensor> ShardedModel::NewResidentBuffers() const {
   std::vector<at::Tensor> buffers;
-  for (const at::Tensor& resident : impl_->resident) {
-    buffers.push_back(
-        impl_->Zeros(impl_->resident_tier(), MemoryCategory::kParameters, resident.numel(), resident.scalar_type()));
+  for (int g = 0; g < static_cast<int>(impl_->resident.size()); ++g) {
+    buffers.push_back(impl_->Zeros(impl_->resident_tier(), MemoryCategory::kParameters, impl_->resident_count(g),
+                                   impl_->resident_dtype()));
   }
   return buffers;
 }
@@ -303,14 +303,35 @@ void ShardedModel::SwapResident(std::vector<at::Tensor> buffers) {
   Impl& model = *impl_;
   QUARTET_CHECK(!model.options.trainable) << "a trainable model's weights change by its optimizer only";
   QUARTET_CHECK(buffers.size() == model.resident.size()) << buffers.size() << " buffers";
-  for (size_t g = 0; g < buffers.size(); ++g) {
-    QUARTET_CHECK(buffers[g].numel() == model.resident[g].numel() && buffers[g].dtype() == model.resident[g].dtype())
+  for (int g = 0; g < static_cast<int>(buffers.size()); ++g) {
+    QUARTET_CHECK(buffers[g].numel() == model.resident_count(g) && buffers[g].scalar_type() == model.resident_dtype())
         << "buffer of group " << g;
   }
   model.DropPending();
   model.resident = std::move(buffers);
   // A frozen model computes with, or gathers from, its resident buffers themselves.
   (model.whole.empty() ? model.source : model.whole) = model.resident;
+}
+
+void ShardedModel::ReleaseResident() {
+  Impl& model = *impl_;
+  QUARTET_CHECK(!model.options.trainable) << "a trainable model's weights have no other copy";
+  model.DropPending();
+  for (std::vector<at::Tensor>* buffers : {&model.resident, &model.source, &model.whole}) {
+    for (at::Tensor& buffer : *buffers) buffer.reset();
+  }
+}
+
+absl::Status ShardedModel::ReadResident(const std::vector<at::Tensor>& buffers) const {
+  if (impl_->options.device.is_meta()) return absl::OkStatus();
+  const at::NoGradGuard no_grad;
+  QUARTET_ASSIGN_OR_RETURN(const std::unique_ptr<CheckpointReader> reader, CheckpointReader::Open(impl_->folder));
+  for (const ResidentPiece& piece : impl_->pieces) {
+    QUARTET_RETURN_IF_ERROR(ReadPiece(*reader, impl_->layout.groups[piece.group].parameters[piece.parameter],
+                                      {piece.parameter, piece.begin, piece.count, piece.shard_offset},
+                                      buffers[piece.group].narrow(0, piece.shard_offset, piece.count)));
+  }
+  return absl::OkStatus();
 }
 
 }  // namespace quartet

@@ -126,6 +126,11 @@ class ShardedModel {
   // with resident-type elements and then put in use at once. Fill may be called from another thread than the model's.
   std::vector<at::Tensor> NewResidentBuffers() const;
   void SwapResident(std::vector<at::Tensor> buffers);
+  // Gives the resident buffers of a frozen model back. Until SwapResident there are no weights: nothing may gather
+  // them.
+  void ReleaseResident();
+  // What Load read, into NewResidentBuffers; this rank alone, from the folder as it is now. Errors as Load's.
+  absl::Status ReadResident(const std::vector<at::Tensor>& buffers) const;
 
  private:
   friend class TrainableModel;

@@ -31,6 +31,7 @@ std::string MetricsText(const GenerationState& state, const std::string& model_n
   add("policy_version", "gauge", "Version of the weights in use.", state.policy_version);
   add("paused", "gauge", "1 while no forward is made.", state.paused ? 1 : 0);
   add("asleep", "gauge", "1 while the KV cache is given back.", state.asleep ? 1 : 0);
+  add("weights_released", "gauge", "1 while the weights are given back.", state.weights_released ? 1 : 0);
   return text;
 }
 

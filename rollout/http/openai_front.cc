@@ -170,9 +170,11 @@ std::optional<HttpReply> OpenAiFront::Refuse(const HttpRequest& head) {
 
 HttpReply OpenAiFront::Answer(const HttpRequest& request, const std::function<bool()>& gone) {
   if (const absl::Status serving = generation_->CheckServing(); !serving.ok()) return ErrorReply(serving);
+  absl::Status weights = generation_->CheckWeights();
+  if (!weights.ok()) weights = absl::UnavailableError(weights.message());
   HttpReply reply;
   reply.content_type = "text/plain; charset=utf-8";
-  if (request.path == "/health") return reply;
+  if (request.path == "/health") return weights.ok() ? reply : ErrorReply(weights);
   if (request.path == "/metrics") {
     const absl::StatusOr<GenerationState> state = generation_->State(absl::Now() + kStateTimeout);
     if (!state.ok()) return ErrorReply(state.status());
@@ -181,6 +183,7 @@ HttpReply OpenAiFront::Answer(const HttpRequest& request, const std::function<bo
     return reply;
   }
   if (request.path.starts_with(kModels)) return Models(request.path);
+  if (!weights.ok()) return ErrorReply(weights);
   return Complete(request.path == "/v1/chat/completions", request, gone);
 }
 

@@ -39,6 +39,7 @@ class PlayedRollout final : public Generation {
   void Close() { dispatcher_.Close(); }
 
   std::atomic<bool> serving = true;
+  std::atomic<bool> has_weights = true;
   std::atomic<bool> answers = true;  // else calls stay as they are
   std::atomic<int> cancelled = 0;    // calls
   absl::Status failure;              // of the first answer
@@ -46,6 +47,9 @@ class PlayedRollout final : public Generation {
 
   absl::Status CheckServing() const override {
     return serving ? absl::OkStatus() : absl::UnavailableError("the rollout is still loading its model");
+  }
+  absl::Status CheckWeights() const override {
+    return has_weights ? absl::OkStatus() : absl::FailedPreconditionError("the rollout has no weights");
   }
   const Tokenizer* tokenizer() const override { return &tokenizer_; }
   int64_t vocab_size() const override { return tokenizer_.vocab_size(); }
@@ -294,6 +298,18 @@ TEST_F(Front, IsHealthyOnceTheModelIsLoaded) {
   rollout_.serving = true;
   EXPECT_EQ(HttpAsk(port_, "GET", "/health").status, 200);
   EXPECT_THAT(HttpAsk(port_, "GET", "/metrics").body, HasSubstr("quartet_policy_version{model_name=\"org/tiny\"} 7\n"));
+}
+
+TEST_F(Front, IsNotHealthyWithoutWeightsThatComeBack) {
+  Start();
+  rollout_.has_weights = false;
+  EXPECT_EQ(HttpAsk(port_, "GET", "/health").status, 503);
+  const HttpAnswer refused = Post({{"prompt", "hi"}});
+  EXPECT_EQ(refused.status, 503);
+  EXPECT_THAT(refused.body, HasSubstr("the rollout has no weights"));
+  EXPECT_EQ(HttpAsk(port_, "GET", "/metrics").status, 200);
+  rollout_.has_weights = true;
+  EXPECT_EQ(HttpAsk(port_, "GET", "/health").status, 200);
 }
 
 TEST_F(Front, AsksForTheKey) {
