@@ -47,6 +47,12 @@ int64_t ParameterSpec::numel() const {
   return product;
 }
 
+StridedRange ParameterSpec::stored_range() const {
+  if (!slice.has_value()) return {.begin = 0, .count = numel()};
+  if (slice->dimension == 0) return {.begin = slice->begin * (numel() / shape[0]), .count = numel()};
+  return {.begin = slice->begin, .count = shape[1], .rows = shape[0], .stride = slice->stored_shape[1]};
+}
+
 int64_t ParameterGroup::numel() const {
   int64_t sum = 0;
   for (const ParameterSpec& parameter : parameters) sum += parameter.numel();

@@ -2,18 +2,32 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "core/model/model_config.h"
+#include "core/model/strided_range.h"
 
 namespace quartet {
 
+// Which part of a stored tensor a parameter is: from `begin` on in one dimension, all of it in the others.
+struct TensorSlice {
+  std::vector<int64_t> stored_shape;
+  int dimension = 0;  // 0: rows, 1: columns
+  int64_t begin = 0;
+};
+
 struct ParameterSpec {
-  std::string name;            // Hugging Face name, such as "model.layers.0.mlp.up_proj.weight"
-  std::vector<int64_t> shape;  // row-major
-  bool weight_decay = true;    // false for norms and biases
+  std::string name;                                 // Hugging Face name, such as "model.layers.0.mlp.up_proj.weight"
+  std::vector<int64_t> shape;                       // row-major
+  bool weight_decay = true;                         // false for norms and biases
+  std::optional<TensorSlice> slice = std::nullopt;  // none: all of the tensor of that name
   int64_t numel() const;
+  // Of the tensor that folders and publishers have under this name.
+  const std::vector<int64_t>& stored_shape() const { return slice.has_value() ? slice->stored_shape : shape; }
+  // Which of its elements are the parameter's, in the parameter's order.
+  StridedRange stored_range() const;
 };
 
 // Parameters that are gathered, used and released together.

@@ -15,7 +15,7 @@
 namespace quartet {
 namespace {
 
-// Elements read from a file at a time: what a rank holds beside its shard while it loads.
+// Elements taken from a file at a time: what a rank holds beside its shard while it loads.
 constexpr int64_t kReadElements = 1 << 20;
 
 std::string ShapeName(const std::vector<int64_t>& shape) { return absl::StrCat("[", absl::StrJoin(shape, ", "), "]"); }
@@ -45,17 +45,23 @@ absl::Status ReadPiece(const CheckpointReader& reader, const ParameterSpec& para
   }
   const TensorInfo& info = found->second;
   const std::string where = absl::StrCat(reader.files()[info.file], ": tensor ", parameter.name);
-  if (info.shape != parameter.shape) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(where, " has shape ", ShapeName(info.shape), ", the model needs ", ShapeName(parameter.shape)));
+  if (info.shape != parameter.stored_shape()) {
+    return absl::InvalidArgumentError(absl::StrCat(where, " has shape ", ShapeName(info.shape), ", the model needs ",
+                                                   ShapeName(parameter.stored_shape())));
   }
   auto dtype = ScalarTypeOf(info.dtype);
   if (!dtype.ok()) return absl::InvalidArgumentError(absl::StrCat(where, ": ", dtype.status().message()));
-  std::vector<char> bytes(std::min(piece.count, kReadElements) * DtypeSize(info.dtype));
-  for (int64_t done = 0; done < piece.count; done += kReadElements) {
-    const int64_t count = std::min(piece.count - done, kReadElements);
-    QUARTET_RETURN_IF_ERROR(reader.ReadRange(parameter.name, piece.begin + done, count, bytes.data()));
-    out.narrow(0, done, count).copy_(at::from_blob(bytes.data(), {count}, at::TensorOptions(*dtype)));
+  const StridedRange stored = parameter.stored_range();
+  const int64_t size = DtypeSize(info.dtype);
+  std::vector<char> bytes(std::min(piece.count, kReadElements) * size);
+  for (int64_t done = 0; done < piece.count;) {
+    const StridedRange part = NextPart(stored, piece.begin + done, std::min(piece.count - done, kReadElements));
+    for (int64_t row = 0; row < part.rows; ++row) {
+      QUARTET_RETURN_IF_ERROR(reader.ReadRange(parameter.name, part.begin + row * part.stride, part.count,
+                                               bytes.data() + row * part.count * size));
+    }
+    out.narrow(0, done, part.numel()).copy_(at::from_blob(bytes.data(), {part.numel()}, at::TensorOptions(*dtype)));
+    done += part.numel();
   }
   return absl::OkStatus();
 }

@@ -59,6 +59,11 @@ absl::Status CheckOptions(const ShardedModelOptions& options) {
         "offload_param needs adam_offload: without it gathers start from the master weights, which are on the device "
         "with the optimizer");
   }
+  if (options.tensor_parallel.size > 1 && (options.trainable || options.zero_stage != 0)) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "tensor_parallel needs a frozen model at zero_stage 0; ",
+        options.trainable ? "the model is trainable" : absl::StrCat("zero_stage is ", options.zero_stage)));
+  }
   return absl::OkStatus();
 }
 
@@ -149,6 +154,7 @@ absl::StatusOr<std::unique_ptr<ShardedModel>> ShardedModel::Load(const std::stri
                                                                  std::unique_ptr<Impl> impl) {
   QUARTET_RETURN_IF_ERROR(CheckOptions(options));
   Impl& model = *impl;
+  QUARTET_CHECK(options.tensor_parallel.size == 1 || model.world->size() == 1) << "shares are not sharded";
   if (model.replica != nullptr && options.zero_stage == 0) {
     return absl::InvalidArgumentError(
         absl::StrCat("zero_stage 0 shards nothing: shard_size must be the number of ranks, ", model.world->size()));
@@ -165,8 +171,11 @@ absl::StatusOr<std::unique_ptr<ShardedModel>> ShardedModel::Load(const std::stri
     if (!options.device.is_meta()) {
       QUARTET_ASSIGN_OR_RETURN(reader, CheckpointReader::Open(folder));
     }
-    model.layout = MakeParameterLayout(model.config, options.head);
-    if (model.world->rank() == 0 && reader != nullptr) LogUnread(*reader, model.layout, folder);
+    QUARTET_RETURN_IF_ERROR(CheckTensorParallel(model.config, options.tensor_parallel.size));
+    model.layout = ShareOfLayout(model.config, options.head, options.tensor_parallel);
+    model.config = ShareOfConfig(model.config, options.tensor_parallel.size);
+    const bool logs = model.world->rank() == 0 && options.tensor_parallel.rank == 0;
+    if (logs && reader != nullptr) LogUnread(*reader, model.layout, folder);
     const auto& groups = model.layout.groups;
     model.resident_is_whole = options.zero_stage == 0 || (options.zero_stage == 2 && !options.trainable);
     const bool types_equal = model.resident_dtype() == options.compute_dtype;
@@ -244,6 +253,7 @@ GatheredGroup ShardedModel::Gather(int group, int prefetch) { return impl_->Gath
 void ShardedModel::Forward(const PackedSequences& batch,
                            const std::function<void(const at::Tensor&, const at::Tensor&)>& use) {
   Impl& model = *impl_;
+  QUARTET_CHECK(model.options.tensor_parallel.size == 1) << "a share of a model has no forward of its own";
   at::NoGradGuard no_grad;
   const MemoryScope activations(model.ledger, MemoryCategory::kActivations);
   try {

@@ -24,6 +24,7 @@
 #include "core/model/decoder.h"
 #include "core/model/model_config.h"
 #include "core/model/parameter_layout.h"
+#include "core/model/tensor_parallel.h"
 #include "core/zero/ledger.h"
 
 namespace quartet {
@@ -39,17 +40,20 @@ struct ShardedModelOptions {
   // At stage 3 (trainable models: with adam_offload): what gathers start from is in host memory too, copied at each.
   bool offload_param = false;
   at::Device device = at::kCPU;
+  // Which share of the model this rank has. A share is a model of its own here: frozen, at stage 0, of a group that is
+  // this rank alone; config() describes it, layout() its slices. Forward, which knows no partial sums, is not for it.
+  TensorParallel tensor_parallel;
   // A scalar head that the folder does not have: true = drawn from N(0, 1 / (hidden + 1)) with `seed`; false = an
   // error.
   bool initialize_missing_head = false;
   uint64_t seed = 0;
 };
 
-// Elements [begin, begin + count) of one named tensor that are resident on this rank.
+// Elements [begin, begin + count) of one parameter that are resident on this rank.
 struct ResidentPiece {
   int group;
   int parameter;  // index into the group's parameters
-  int64_t begin;  // element of the tensor, row-major
+  int64_t begin;  // element of the parameter, row-major
   int64_t count;
   int64_t shard_offset;  // element of this rank's resident flat buffer of the group
 };

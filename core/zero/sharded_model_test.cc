@@ -99,6 +99,61 @@ TEST(ShardedModel, GathersWhatTheFileHoldsAtEveryWorldSizeAndStage) {
   }
 }
 
+TEST(ShardedModel, AShareHoldsItsRowsAndColumnsOfWhatTheFileHolds) {
+  for (const bool tied : {false, true}) {
+    ModelConfig config = TinyConfig(1, tied);
+    config.num_key_value_heads = 4;
+    config.attention_bias = config.mlp_bias = true;
+    config.intermediate_size = 1 << 16;  // a matrix comes in several reads
+    const std::string folder = WriteModel("shares", config);
+    auto reader = *CheckpointReader::Open(folder);
+    for (const int size : {1, 2, 4}) {
+      for (int rank = 0; rank < size; ++rank) {
+        Ledger ledger;
+        const auto alone = MakeProcessGroup(nullptr, ProcessGroupOptions());
+        ASSERT_TRUE(alone.ok());
+        ShardedModelOptions options;
+        options.zero_stage = 0;
+        options.compute_dtype = at::kFloat;
+        options.tensor_parallel = {rank, size};
+        auto model = LoadOrDie(folder, options, **alone, ledger);
+        EXPECT_EQ(model->config().num_attention_heads, 4 / size);
+        const auto& groups = model->layout().groups;
+        for (int g = 0; g < static_cast<int>(groups.size()); ++g) {
+          const GatheredGroup gathered = model->Gather(g);
+          for (size_t p = 0; p < groups[g].parameters.size(); ++p) {
+            const ParameterSpec& parameter = groups[g].parameters[p];
+            at::Tensor expected = ReadWhole(*reader, parameter.name);
+            if (parameter.slice.has_value()) {
+              const int dimension = parameter.slice->dimension;
+              expected = expected.narrow(dimension, parameter.slice->begin, parameter.shape[dimension]);
+            }
+            ASSERT_TRUE(at::equal(gathered.tensors()[p], expected)) << parameter.name << " of " << rank << "/" << size;
+          }
+        }
+        // What every rank has whole is small; padding is less than 256 bytes a tensor.
+        EXPECT_LT(ledger.current(MemoryCategory::kParameters),
+                  MakeParameterLayout(config, HeadKind::kVocabulary).numel() * 4 / size * 11 / 10);
+      }
+    }
+  }
+}
+
+TEST(ShardedModel, OnlyAFrozenModelIsDividedInsideItsMatrices) {
+  const std::string folder = WriteModel("share_refused", TinyConfig());
+  const auto alone = MakeProcessGroup(nullptr, ProcessGroupOptions());
+  ASSERT_TRUE(alone.ok());
+  Ledger ledger;
+  ShardedModelOptions options;
+  options.tensor_parallel = {0, 2};
+  EXPECT_EQ(ShardedModel::Load(folder, options, alone->get(), &ledger).status().message(),
+            "tensor_parallel needs a frozen model at zero_stage 0; zero_stage is 3");
+  options.zero_stage = 0;
+  options.trainable = true;
+  EXPECT_EQ(ShardedModel::Load(folder, options, alone->get(), &ledger).status().message(),
+            "tensor_parallel needs a frozen model at zero_stage 0; the model is trainable");
+}
+
 TEST(ShardedModel, ForwardIsTheSameToTheBitAtEveryWorldSizeAndStage) {
   for (bool tied : {false, true}) {
     const std::string folder = WriteModel("forward", TinyConfig(3, tied));
