@@ -12,6 +12,7 @@
 #include "core/base/status_macros.h"
 #include "core/model/model_config.h"
 #include "core/model/parameter_layout.h"
+#include "core/model/strided_range.h"
 #include "core/service/replay_guard.h"
 #include "core/service/status_conversion.h"
 #include "core/training/batch_check.h"
@@ -21,6 +22,7 @@
 #include "core/training/sequence_cost.h"
 #include "core/training/service_calls.h"
 #include "core/training/stream_calls.h"
+#include "core/weights/tensor_range.h"
 #include "policy_trainer/policy_checks.h"
 #include "policy_trainer/policy_engine.h"
 #include "policy_trainer/weight_publisher.h"
@@ -204,16 +206,16 @@ class PolicyTrainerService final : public RankService, public PolicyTrainer::Ser
                        weights == nullptr ? "nothing is" : absl::StrCat("version ", weights->version(), " is")));
     }
     const int64_t size = DtypeSize(weights->dtype());
-    for (const TensorRange& range : request.ranges()) QUARTET_RETURN_IF_ERROR(weights->Read(range).status());
+    for (const TensorRange& range : request.ranges()) QUARTET_RETURN_IF_ERROR(weights->Check(range));
     for (const TensorRange& range : request.ranges()) {
-      for (int64_t done = 0; done < range.count(); done += kWeightChunkBytes / size) {
+      const StridedRange elements = ElementsOf(range);
+      for (int64_t done = 0; done < elements.numel();) {
+        const StridedRange part = NextPart(elements, done, kWeightChunkBytes / size);
         WeightChunk chunk;
-        chunk.mutable_range()->set_tensor(range.tensor());
-        chunk.mutable_range()->set_begin(range.begin() + done);
-        chunk.mutable_range()->set_count(std::min(range.count() - done, kWeightChunkBytes / size));
-        QUARTET_ASSIGN_OR_RETURN(std::string_view bytes, weights->Read(chunk.range()));
-        chunk.set_data(bytes.data(), bytes.size());
-        if (FailPointArmed("policy_trainer.publish.corrupt")) (*chunk.mutable_data())[bytes.size() / 2] ^= 1;
+        *chunk.mutable_range() = MakeTensorRange(range.tensor(), part);
+        QUARTET_ASSIGN_OR_RETURN(*chunk.mutable_data(), weights->Read(chunk.range()));
+        done += part.numel();
+        if (FailPointArmed("policy_trainer.publish.corrupt")) (*chunk.mutable_data())[chunk.data().size() / 2] ^= 1;
         if (!writer->Write(chunk) || context->IsCancelled()) {
           return absl::CancelledError("the client stopped reading");
         }

@@ -5,7 +5,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "core/base/logging.h"
+#include "core/base/status_macros.h"
 #include "core/weights/tensor_hash.h"
+#include "core/weights/tensor_range.h"
 
 namespace quartet {
 
@@ -47,20 +49,38 @@ PublishedPart PublishedWeights::Describe(int num_tensors) const {
   return part;
 }
 
-absl::StatusOr<std::string_view> PublishedWeights::Read(const TensorRange& range) const {
-  const int64_t size = DtypeSize(dtype_);
+absl::StatusOr<const PublishedWeights::Piece*> PublishedWeights::Find(const TensorRange& range) const {
+  const StridedRange wanted = ElementsOf(range);
   std::string here;
   for (const Piece& piece : pieces_) {
     if (piece.tensor != range.tensor()) continue;
     absl::StrAppend(&here, here.empty() ? "" : ", ", "[", piece.begin, ", ", piece.begin + piece.count, ")");
     // Written so that no sum of what the client says can overflow.
-    if (range.begin() < piece.begin || range.count() < 0 || range.count() > piece.count) continue;
-    if (range.begin() - piece.begin > piece.count - range.count()) continue;
-    return std::string_view(piece.bytes.get() + (range.begin() - piece.begin) * size, range.count() * size);
+    if (wanted.begin < piece.begin || wanted.count < 0 || wanted.count > piece.count) continue;
+    const int64_t behind = piece.count - wanted.count - (wanted.begin - piece.begin);  // the first run
+    if (behind < 0) continue;
+    if (wanted.rows > 1 &&
+        (wanted.stride < std::max<int64_t>(1, wanted.count) || wanted.rows - 1 > behind / wanted.stride)) {
+      continue;
+    }
+    return &piece;
   }
-  return absl::OutOfRangeError(absl::StrCat(range.count(), " elements of tensor ", range.tensor(), " from element ",
-                                            range.begin(), " are not of this rank; it has ",
-                                            here.empty() ? "nothing of that tensor" : here));
+  return absl::OutOfRangeError(absl::StrCat(
+      range.count(), " elements of tensor ", range.tensor(), " from element ", range.begin(),
+      wanted.rows == 1 ? ""
+                       : absl::StrCat(", and ", wanted.rows - 1, " times more at a distance of ", wanted.stride, ","),
+      " are not of this rank; it has ", here.empty() ? "nothing of that tensor" : here));
+}
+
+absl::StatusOr<std::string> PublishedWeights::Read(const TensorRange& range) const {
+  QUARTET_ASSIGN_OR_RETURN(const Piece* piece, Find(range));
+  const StridedRange wanted = ElementsOf(range);
+  const int64_t size = DtypeSize(dtype_);
+  const char* from = piece->bytes.get() + (wanted.begin - piece->begin) * size;
+  std::string bytes;
+  bytes.reserve(wanted.numel() * size);
+  for (int64_t row = 0; row < wanted.rows; ++row) bytes.append(from + row * wanted.stride * size, wanted.count * size);
+  return bytes;
 }
 
 absl::StatusOr<WeightManifest> BuildManifest(uint64_t version, Dtype dtype, const ParameterLayout& layout,

@@ -4,7 +4,6 @@
 #include <cstdint>
 #include <memory>
 #include <string>
-#include <string_view>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -46,8 +45,11 @@ class PublishedWeights {
   // Ranges and, for each of `num_tensors` tensors, the hash of what is here of it.
   PublishedPart Describe(int num_tensors) const;
 
-  // The bytes of `range`, which must lie within one added range. OUT_OF_RANGE names what is asked for and what is here.
-  absl::StatusOr<std::string_view> Read(const TensorRange& range) const;
+  // Whether `range` can be read: it must lie within one added range. OUT_OF_RANGE names what is asked for and what is
+  // here.
+  absl::Status Check(const TensorRange& range) const { return Find(range).status(); }
+  // The bytes of such a range.
+  absl::StatusOr<std::string> Read(const TensorRange& range) const;
 
  private:
   struct Piece {
@@ -57,6 +59,8 @@ class PublishedWeights {
     std::unique_ptr<char[]> bytes;
     LedgerEntry memory;
   };
+  absl::StatusOr<const Piece*> Find(const TensorRange& range) const;
+
   const uint64_t version_;
   const Dtype dtype_;
   Ledger* const ledger_;

@@ -7,6 +7,7 @@
 #include <limits>
 
 #include "core/weights/tensor_hash.h"
+#include "core/weights/tensor_range.h"
 
 namespace quartet {
 namespace {
@@ -74,10 +75,25 @@ TEST(WeightPublisher, ReadsOnlyWhatIsThere) {
   std::memcpy(values, read->data(), sizeof(values));
   EXPECT_EQ(values[0], 3);
   EXPECT_EQ(values[1], 4);
+  const auto columns = weights->Read(MakeTensorRange(0, {.begin = 2, .count = 1, .rows = 2, .stride = 3}));
+  ASSERT_TRUE(columns.ok()) << columns.status();
+  ASSERT_EQ(columns->size(), sizeof(values));
+  std::memcpy(values, columns->data(), sizeof(values));
+  EXPECT_EQ(values[0], 2);
+  EXPECT_EQ(values[1], 5);
   constexpr int64_t kMax = std::numeric_limits<int64_t>::max();
   for (const TensorRange& range : {Range(0, 1, 1), Range(0, 5, 2), Range(0, 2, -1), Range(1, 0, 1), Range(-1, 0, 1),
                                    Range(0, kMax, kMax), Range(0, 3, kMax), Range(0, kMax, 1)}) {
     EXPECT_EQ(weights->Read(range).status().code(), absl::StatusCode::kOutOfRange) << range.ShortDebugString();
+  }
+  const StridedRange bad[] = {
+      {.begin = 2, .count = 1, .rows = 2, .stride = 4},  {.begin = 2, .count = 1, .rows = 3, .stride = 2},
+      {.begin = 3, .count = 2, .rows = 2, .stride = 1},  {.begin = 2, .count = 0, .rows = 2, .stride = 0},
+      {.begin = 2, .count = 1, .rows = 2, .stride = -1}, {.begin = 2, .count = 1, .rows = kMax, .stride = kMax},
+      {.begin = 1, .count = 1, .rows = 2, .stride = 3}};
+  for (const StridedRange& range : bad) {
+    const TensorRange asked = MakeTensorRange(0, range);
+    EXPECT_EQ(weights->Check(asked).code(), absl::StatusCode::kOutOfRange) << asked.ShortDebugString();
   }
   EXPECT_THAT(std::string(weights->Read(Range(0, 0, 2)).status().message()), HasSubstr("[2, 6)"));
 }

@@ -20,14 +20,14 @@ constexpr int64_t kWorkTokens = 100'000;
 struct Dispatcher::Call {
   std::deque<GenerateReply> replies;
   int64_t left = 0;  // sequences
-  // By rank.
+  // By engine.
   std::vector<int64_t> left_on;
   std::vector<double> load_on;
   absl::Status status;
 };
 
 Dispatcher::Dispatcher(const DispatcherOptions& options)
-    : options_(options), works_(options.ranks), load_(options.ranks), holds_answered_(options.ranks) {}
+    : options_(options), works_(engines()), load_(engines()), holds_answered_(options.ranks) {}
 
 Dispatcher::~Dispatcher() = default;
 
@@ -111,8 +111,8 @@ absl::StatusOr<int64_t> Dispatcher::PauseLocked(std::unique_lock<std::mutex>* lo
   };
   if (mode == PauseRequest::ABORT) {
     for (const auto& [id, call] : calls_) {
-      for (int rank = 0; rank < options_.ranks; ++rank) {
-        if (call->left_on[rank] > 0) WorkFor(rank).add_abort(id);
+      for (int engine = 0; engine < engines(); ++engine) {
+        if (call->left_on[engine] > 0) WorkFor(engine).add_abort(id);
       }
     }
   }
@@ -131,10 +131,10 @@ bool Dispatcher::paused() const {
   return paused_;
 }
 
-bool Dispatcher::Take(int rank, bool wait, Works* works) {
+bool Dispatcher::Take(int engine, bool wait, Works* works) {
   std::unique_lock lock(mutex_);
-  if (wait) work_changed_.wait(lock, [&] { return closed_ || !works_[rank].empty(); });
-  *works = std::exchange(works_[rank], {});
+  if (wait) work_changed_.wait(lock, [&] { return closed_ || !works_[engine].empty(); });
+  *works = std::exchange(works_[engine], {});
   return !closed_;
 }
 
@@ -145,9 +145,9 @@ bool Dispatcher::TakeStep(std::vector<Works>* works) {
     return closed_ || step() || std::any_of(works_.begin(), works_.end(), [](const Works& w) { return !w.empty(); });
   });
   if (step()) {
-    for (int rank = 0; rank < options_.ranks; ++rank) WorkFor(rank).set_step(true);
+    for (int engine = 0; engine < engines(); ++engine) WorkFor(engine).set_step(true);
   }
-  *works = std::exchange(works_, std::vector<Works>(options_.ranks));
+  *works = std::exchange(works_, std::vector<Works>(engines()));
   return !closed_;
 }
 
@@ -164,7 +164,7 @@ void Dispatcher::Answer(int rank, RankEvents events) {
     };
     if (event.call() == 0) {
       for (const auto& [id, call] : calls_) {
-        if (call->left_on[rank] > 0) call->status.Update(error());
+        if (call->left_on[engine_of(rank)] > 0) call->status.Update(error());
       }
       continue;
     }
@@ -177,7 +177,7 @@ void Dispatcher::Answer(int rank, RankEvents events) {
       *call.replies.emplace_back().mutable_tokens() = std::move(*event.mutable_tokens());
     } else {
       *call.replies.emplace_back().mutable_sequence() = std::move(*event.mutable_sequence());
-      Account(&call, rank);
+      Account(&call, engine_of(rank));
     }
   }
   changed_.notify_all();
@@ -211,18 +211,18 @@ absl::Status Dispatcher::Wait(std::unique_lock<std::mutex>* lock, const std::fun
 absl::Status Dispatcher::Admit(const GenerateHeader& header, const std::vector<Prompt>& prompts, uint64_t* id) {
   QUARTET_RETURN_IF_ERROR(failure_);
   const int64_t samples = static_cast<int64_t>(prompts.size()) * header.sampling().n_samples();
-  const int64_t waiting = std::max<int64_t>(0, in_flight_ - options_.ranks * options_.max_num_seqs);
-  if (in_flight_ + samples - options_.ranks * options_.max_num_seqs > options_.max_waiting) {
+  const int64_t waiting = std::max<int64_t>(0, in_flight_ - engines() * options_.max_num_seqs);
+  if (in_flight_ + samples - engines() * options_.max_num_seqs > options_.max_waiting) {
     return absl::ResourceExhaustedError(
         absl::StrCat("the call asks for ", samples, " sequences while ", in_flight_ - waiting, " run and ", waiting,
                      " wait; at most ", options_.max_waiting, " may wait (rollout.max_waiting) beside the ",
-                     options_.ranks * options_.max_num_seqs, " that can run"));
+                     engines() * options_.max_num_seqs, " that can run"));
   }
   *id = ++last_call_;
   auto call = std::make_shared<Call>();
   call->left = samples;
-  call->left_on.resize(options_.ranks);
-  call->load_on.resize(options_.ranks);
+  call->left_on.resize(engines());
+  call->load_on.resize(engines());
   Spread(*id, header, prompts, call.get());
   in_flight_ += samples;
   calls_.emplace(*id, std::move(call));
@@ -230,12 +230,12 @@ absl::Status Dispatcher::Admit(const GenerateHeader& header, const std::vector<P
   return absl::OkStatus();
 }
 
-// The longest prompts first, each to the rank with the least to do. Samples of one prompt stay together, to share its
-// cache, unless there are too few prompts to keep all ranks busy.
+// The longest prompts first, each to the engine with the least to do. Samples of one prompt stay together, to share its
+// cache, unless there are too few prompts to keep all engines busy.
 void Dispatcher::Spread(uint64_t id, const GenerateHeader& header, const std::vector<Prompt>& prompts, Call* call) {
   const SamplingParams& sampling = header.sampling();
-  const bool few = static_cast<int64_t>(prompts.size()) < int64_t{4} * options_.ranks;
-  const int32_t pieces = few ? std::min(sampling.n_samples(), options_.ranks) : 1;
+  const bool few = static_cast<int64_t>(prompts.size()) < int64_t{4} * engines();
+  const int32_t pieces = few ? std::min(sampling.n_samples(), engines()) : 1;
   struct Piece {
     const Prompt* prompt;
     int32_t first;
@@ -252,33 +252,33 @@ void Dispatcher::Spread(uint64_t id, const GenerateHeader& header, const std::ve
     }
   }
   std::stable_sort(tasks.begin(), tasks.end(), [](const Piece& a, const Piece& b) { return a.cost > b.cost; });
-  std::vector<int64_t> tokens(options_.ranks);  // in the rank's present message
+  std::vector<int64_t> tokens(engines());  // in the engine's present message
   for (const Piece& task : tasks) {
-    const auto rank = static_cast<int>(std::min_element(load_.begin(), load_.end()) - load_.begin());
-    load_[rank] += task.cost;
-    call->load_on[rank] += task.cost;
-    call->left_on[rank] += task.samples;
-    if (tokens[rank] == 0 || tokens[rank] > kWorkTokens) {
-      tokens[rank] = 0;
-      CallPart& part = *works_[rank].emplace_back().add_parts();
+    const auto engine = static_cast<int>(std::min_element(load_.begin(), load_.end()) - load_.begin());
+    load_[engine] += task.cost;
+    call->load_on[engine] += task.cost;
+    call->left_on[engine] += task.samples;
+    if (tokens[engine] == 0 || tokens[engine] > kWorkTokens) {
+      tokens[engine] = 0;
+      CallPart& part = *works_[engine].emplace_back().add_parts();
       part.set_call(id);
       *part.mutable_sampling() = sampling;
       part.set_stream_tokens(header.stream_tokens());
     }
-    tokens[rank] += task.prompt->ids_size() + 1;
-    GenerateTask& message = *works_[rank].back().mutable_parts(0)->add_tasks();
+    tokens[engine] += task.prompt->ids_size() + 1;
+    GenerateTask& message = *works_[engine].back().mutable_parts(0)->add_tasks();
     *message.mutable_prompt() = *task.prompt;
     message.set_first_sample(task.first);
     message.set_samples(task.samples);
   }
 }
 
-// One of the call's sequences on `rank` has ended.
-void Dispatcher::Account(Call* call, int rank) {
-  const double share = call->load_on[rank] / static_cast<double>(call->left_on[rank]);
-  call->load_on[rank] -= share;
-  load_[rank] -= share;
-  --call->left_on[rank];
+// One of the call's sequences on `engine` has ended.
+void Dispatcher::Account(Call* call, int engine) {
+  const double share = call->load_on[engine] / static_cast<double>(call->left_on[engine]);
+  call->load_on[engine] -= share;
+  load_[engine] -= share;
+  --call->left_on[engine];
   --call->left;
   --in_flight_;
 }
@@ -286,17 +286,17 @@ void Dispatcher::Account(Call* call, int rank) {
 // Under the lock.
 void Dispatcher::GiveUp(uint64_t id) {
   const std::shared_ptr<Call> call = calls_.at(id);
-  for (int rank = 0; rank < options_.ranks; ++rank) {
-    if (call->left_on[rank] > 0) WorkFor(rank).add_cancel(id);
-    while (call->left_on[rank] > 0) Account(call.get(), rank);
+  for (int engine = 0; engine < engines(); ++engine) {
+    if (call->left_on[engine] > 0) WorkFor(engine).add_cancel(id);
+    while (call->left_on[engine] > 0) Account(call.get(), engine);
   }
   calls_.erase(id);
   changed_.notify_all();
 }
 
-// A message for `rank` to which further work can be added. Under the lock.
-RankWork& Dispatcher::WorkFor(int rank) {
-  Works& works = works_[rank];
+// A message for `engine` to which further work can be added. Under the lock.
+RankWork& Dispatcher::WorkFor(int engine) {
+  Works& works = works_[engine];
   // What comes after these in time must come after them in a message's order too.
   if (works.empty() || works.back().hold() > 0 || works.back().release() || works.back().cancel_size() > 0 ||
       works.back().abort_size() > 0) {
@@ -309,12 +309,12 @@ RankWork& Dispatcher::WorkFor(int rank) {
 void Dispatcher::Hold() {
   held_ = true;
   ++hold_;
-  for (int rank = 0; rank < options_.ranks; ++rank) WorkFor(rank).set_hold(hold_);
+  for (int engine = 0; engine < engines(); ++engine) WorkFor(engine).set_hold(hold_);
 }
 
 void Dispatcher::Release() {
   if (held_) {
-    for (int rank = 0; rank < options_.ranks; ++rank) WorkFor(rank).set_release(true);
+    for (int engine = 0; engine < engines(); ++engine) WorkFor(engine).set_release(true);
   }
   paused_ = held_ = false;
   changed_.notify_all();

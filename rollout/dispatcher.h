@@ -1,8 +1,9 @@
-// The leader's side of generation: admits calls, spreads their samples over the ranks by load, and hands back what the
-// ranks answer. Knows neither gRPC nor LibTorch.
+// The leader's side of generation: admits calls, spreads their samples over the engines by load, and hands back what
+// they answer. Knows neither gRPC nor LibTorch.
 //
-// Work for a rank lies in a queue here until whoever brings it there takes it: each rank for itself, or, where the
-// ranks move in lockstep, for all ranks together, one forward at a time.
+// An engine is a rank, or several that do the same (tensor-parallel), of which the first answers for all. Work for an
+// engine lies in a queue here until whoever brings it there takes it: each engine for itself, or, where the ranks move
+// in lockstep, for all together, one forward at a time.
 #pragma once
 
 #include <condition_variable>
@@ -23,9 +24,10 @@ namespace quartet {
 
 struct DispatcherOptions {
   int ranks = 1;
+  int ranks_per_engine = 1;  // divides ranks
   bool lockstep = false;
-  int64_t max_num_seqs = 256;  // that one rank runs
-  int64_t max_waiting = 0;     // beyond those that all ranks can run
+  int64_t max_num_seqs = 256;  // that one engine runs
+  int64_t max_waiting = 0;     // beyond those that all engines can run
 };
 
 // Thread safe.
@@ -62,9 +64,12 @@ class Dispatcher {
 
   // ---- For those who bring work to the ranks and their answers back.
 
-  // The work for `rank`, in order. `wait`: until there is some; else it may be empty. False after Close.
-  bool Take(int rank, bool wait, Works* works);
-  // The work for all ranks, in order, as soon as there is some or a forward to make; the last of each says whether.
+  int engines() const { return options_.ranks / options_.ranks_per_engine; }
+  int engine_of(int rank) const { return rank / options_.ranks_per_engine; }
+
+  // The work for `engine`, in order. `wait`: until there is some; else it may be empty. False after Close.
+  bool Take(int engine, bool wait, Works* works);
+  // The work for each engine, in order, as soon as there is some or a forward to make; the last of each says whether.
   // False after Close.
   bool TakeStep(std::vector<Works>* works);
 
@@ -82,9 +87,9 @@ class Dispatcher {
                                       const std::function<bool()>& gone);
   absl::Status Admit(const GenerateHeader& header, const std::vector<Prompt>& prompts, uint64_t* id);
   void Spread(uint64_t id, const GenerateHeader& header, const std::vector<Prompt>& prompts, Call* call);
-  void Account(Call* call, int rank);
+  void Account(Call* call, int engine);
   void GiveUp(uint64_t id);
-  RankWork& WorkFor(int rank);
+  RankWork& WorkFor(int engine);
   void Hold();
   void Release();
   template <typename Condition>
@@ -99,12 +104,12 @@ class Dispatcher {
   std::map<uint64_t, std::shared_ptr<Call>> calls_;
   uint64_t last_call_ = 0;
   std::vector<Works> works_;
-  std::vector<double> load_;  // tokens that each rank has to make, at most
-  int64_t in_flight_ = 0;     // sequences
-  bool paused_ = false;       // calls do not begin
-  bool held_ = false;         // ranks make no forwards
-  uint64_t hold_ = 0;         // number of the last hold
-  std::vector<uint64_t> holds_answered_;
+  std::vector<double> load_;              // tokens that each engine has to make, at most
+  int64_t in_flight_ = 0;                 // sequences
+  bool paused_ = false;                   // calls do not begin
+  bool held_ = false;                     // ranks make no forwards
+  uint64_t hold_ = 0;                     // number of the last hold
+  std::vector<uint64_t> holds_answered_;  // by rank
   bool closed_ = false;
   absl::Status failure_;
 };

@@ -334,5 +334,42 @@ TEST(Dispatcher, InLockstepAllRanksGetTheSameNumberOfForwardsWhileThereIsWork) {
   EXPECT_FALSE(dispatcher.TakeStep(&works));
 }
 
+TEST(Dispatcher, RanksThatAreOneEngineGetTheSameWorkAndTheFirstAnswersForThem) {
+  Dispatcher dispatcher({.ranks = 2, .ranks_per_engine = 2, .lockstep = true, .max_num_seqs = 4, .max_waiting = 2});
+  EXPECT_EQ(dispatcher.engines(), 1);
+  Caller too_many(dispatcher, HeaderOf(1), PromptsOf(7));
+  EXPECT_EQ(too_many.End().code(), absl::StatusCode::kResourceExhausted);
+  Caller caller(dispatcher, HeaderOf(2), PromptsOf(3));
+  std::vector<FakeRank> ranks(2);
+  std::vector<Dispatcher::Works> works;
+  ASSERT_TRUE(dispatcher.TakeStep(&works));
+  ASSERT_EQ(works.size(), 1u);
+  for (FakeRank& rank : ranks) {
+    rank.Apply(works[0]);
+    EXPECT_EQ(rank.left(), 6);
+  }
+  // Nothing is quiet before the last of them holds.
+  std::atomic<bool> paused = false;
+  std::thread pause([&] {
+    EXPECT_EQ(*dispatcher.Pause(PauseRequest::KEEP, kStays), 6);
+    paused = true;
+  });
+  while (!ranks[0].held) {
+    ASSERT_TRUE(dispatcher.TakeStep(&works));
+    dispatcher.Answer(0, ranks[0].Apply(works[0]));
+  }
+  std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  EXPECT_FALSE(paused);
+  dispatcher.Answer(1, ranks[1].Apply(works[0]));
+  pause.join();
+  dispatcher.Resume();
+  RankEvents events;
+  events.add_events()->mutable_error()->set_message("the second of them failed");
+  events.mutable_events(0)->mutable_error()->set_code(static_cast<int>(absl::StatusCode::kInternal));
+  dispatcher.Answer(1, events);
+  EXPECT_EQ(caller.End().message(), "rank 1: the second of them failed");
+  dispatcher.Close();
+}
+
 }  // namespace
 }  // namespace quartet

@@ -12,6 +12,7 @@
 #include <chrono>
 #include <exception>
 #include <functional>
+#include <map>
 #include <mutex>
 #include <optional>
 #include <utility>
@@ -22,6 +23,7 @@
 #include "core/base/logging.h"
 #include "core/base/parallel.h"
 #include "core/base/status_macros.h"
+#include "core/comm/agreement.h"
 #include "core/comm/process_group.h"
 #include "core/model/decoder.h"
 #include "core/model/linear.h"
@@ -35,6 +37,7 @@
 #include "rollout/sampler.h"
 #include "rollout/sampling_params.h"
 #include "rollout/scheduler.h"
+#include "rollout/share_exchange.h"
 
 namespace quartet {
 namespace {
@@ -49,7 +52,13 @@ class Staging : public WeightStaging {
       if (!buffer.is_meta()) {
         data = static_cast<char*>(buffer.mutable_data_ptr()) + piece.shard_offset * buffer.element_size();
       }
-      ranges_.push_back({first_tensor[piece.group] + piece.parameter, piece.begin, piece.count, data});
+      const StridedRange stored = model.layout().groups[piece.group].parameters[piece.parameter].stored_range();
+      for (int64_t done = 0; done < piece.count;) {
+        const StridedRange part = NextPart(stored, piece.begin + done, piece.count - done);
+        char* const part_data = data == nullptr ? nullptr : data + done * buffer.element_size();
+        ranges_.push_back({first_tensor[piece.group] + piece.parameter, part, part_data});
+        done += part.numel();
+      }
     }
   }
   const std::vector<StagedRange>& ranges() const override { return ranges_; }
@@ -60,15 +69,25 @@ class Staging : public WeightStaging {
   std::vector<StagedRange> ranges_;
 };
 
+// The ranks of the service, and those over which the model is sharded: the same, but for a share of it, which is whole.
+struct EngineGroups {
+  std::unique_ptr<ProcessGroup> all;
+  std::unique_ptr<ProcessGroup> alone;  // null: all
+  ProcessGroup* of_model() const { return alone == nullptr ? all.get() : alone.get(); }
+};
+
 class Engine : public RolloutEngine {
  public:
-  Engine(const RolloutEngineOptions& options, Ledger* ledger, std::unique_ptr<ProcessGroup> group,
-         std::unique_ptr<ShardedModel> model)
+  Engine(const RolloutEngineOptions& options, Ledger* ledger, EngineGroups groups, std::unique_ptr<ShardedModel> model)
       : options_(options),
         ledger_(ledger),
-        group_(std::move(group)),
+        groups_(std::move(groups)),
         model_(std::move(model)),
-        lockstep_(options.zero_stage == 3 && group_->size() > 1) {
+        lockstep_(options.zero_stage == 3 && groups_.all->size() > 1) {
+    if (options.tensor_parallel_size > 1) {
+      exchange_.emplace(model_->config(), groups_.all.get());
+      sum_partials_ = [this](const at::Tensor& partial_TD) { exchange_->Sum(partial_TD); };
+    }
     for (const ParameterGroup& parameters : model_->layout().groups) {
       first_tensor_.push_back(static_cast<int32_t>(tensors_.size()));
       tensors_.insert(tensors_.end(), parameters.parameters.begin(), parameters.parameters.end());
@@ -305,8 +324,8 @@ class Engine : public RolloutEngine {
     stats_.generated_tokens_per_second = meter_.generated_rate();
   }
 
-  // Logits, fp32 [N, V], after the last token of each chunk that ends its sequence; undefined where there is none. At
-  // stage 3 a rank without chunks takes part in every gather.
+  // Logits, fp32 [N, V] (of a share, as its exchange has gathered them), after the last token of each chunk that ends
+  // its sequence; undefined where there is none. At stage 3 a rank without chunks takes part in every gather.
   at::Tensor Forward(const std::vector<ScheduledChunk>& chunks) {
     const MemoryScope activations(ledger_, MemoryCategory::kActivations);
     const ParameterLayout& layout = model_->layout();
@@ -340,14 +359,16 @@ class Engine : public RolloutEngine {
       if (rows.empty()) return at::Tensor();
       const at::Tensor last_ND = RmsNorm(at::index_select(hidden_TD, 0, as_tensor(rows)), norm_D, config.rms_norm_eps);
       const MemoryScope logits(ledger_, MemoryCategory::kLogits);
-      return VocabularyLogits(last_ND, head_VD).contiguous();
+      const at::Tensor logits_NV = VocabularyLogits(last_ND, head_VD);
+      return exchange_.has_value() ? exchange_->GatherLogits(logits_NV) : logits_NV.contiguous();
     };
     if (whole_.has_value()) {
       if (!work) return {};
-      hidden_TD = Embed(whole_->embedding, as_tensor(ids));
+      hidden_TD =
+          exchange_.has_value() ? exchange_->Embed(whole_->embedding, ids) : Embed(whole_->embedding, as_tensor(ids));
       for (int block = 0; block < blocks; ++block) {
         attention.set_layer(block);
-        hidden_TD = DecoderBlock(config, whole_->blocks[block], rotary, attention, hidden_TD);
+        hidden_TD = DecoderBlock(config, whole_->blocks[block], rotary, attention, hidden_TD, sum_partials_);
       }
       return finish(whole_->norm_D, whole_->head);
     }
@@ -378,29 +399,27 @@ class Engine : public RolloutEngine {
   }
 
   // Draws the next tokens, and gives away the sequences that end with them.
-  void Extend(const std::vector<Draw>& draws, const at::Tensor& logits_NV, std::vector<EngineEvent>* events) {
+  void Extend(const std::vector<Draw>& draws, const at::Tensor& logits, std::vector<EngineEvent>* events) {
     if (draws.empty()) return;
-    const int64_t vocabulary = logits_NV.size(1);
-    const float* logits = logits_NV.is_meta() ? nullptr : logits_NV.const_data_ptr<float>();
     std::vector<absl::StatusOr<SampledToken>> drawn(draws.size(), SampledToken{});
+    const bool draw = !logits.is_meta();
     at::parallel_for(0, static_cast<int64_t>(draws.size()), 1, [&](int64_t begin, int64_t end) {
-      Sampler& sampler = samplers_[at::get_thread_num()];
-      for (int64_t i = begin; i < end && logits != nullptr; ++i) {
-        const Sequence& sequence = *draws[i].sequence;
-        const CallState& call = calls_.at(sequence.call);
-        const absl::Span<const int32_t> ids = sequence.ids;
-        SamplingHistory history;
-        history.prompt = ids.subspan(0, sequence.prompt_len);
-        history.answer = ids.subspan(sequence.prompt_len);
-        if (static_cast<int64_t>(history.answer.size()) < call.sampling->min_tokens())
-          history.forbidden = call.stop_list;
-        const uint64_t noise = NoiseKey(call.sampling->seed(), sequence.prompt_index, sequence.sample,
-                                        static_cast<int64_t>(sequence.ids.size()));
-        drawn[i] = sampler.Sample(absl::MakeConstSpan(logits + draws[i].row * vocabulary, vocabulary), call.rule,
-                                  history, noise);
+      for (int64_t i = begin; i < end && draw; ++i) {
+        if (!exchange_.has_value() || exchange_->IsMine(i)) drawn[i] = DrawToken(draws[i], logits);
       }
     });
-    absl::flat_hash_map<uint64_t, absl::Status> failed;
+    if (exchange_.has_value()) {
+      int32_t alternatives = 0;
+      for (const Draw& one : draws) {
+        alternatives = std::max(alternatives, calls_.at(one.sequence->call).rule.alternatives);
+      }
+      for (const size_t i : exchange_->ShareDrawn(alternatives, &drawn)) {
+        if (!draw) continue;
+        drawn[i] = DrawToken(draws[i], logits);  // to say the same of it
+        if (drawn[i].ok()) drawn[i] = absl::InternalError("another rank could not draw from the logits");
+      }
+    }
+    std::map<uint64_t, absl::Status> failed;  // in order: all ranks must cancel in the same
     for (size_t i = 0; i < draws.size(); ++i) {
       const Sequence& sequence = *draws[i].sequence;
       if (!drawn[i].ok()) {
@@ -416,6 +435,28 @@ class Engine : public RolloutEngine {
       Cancel(call);
       events->push_back({call, std::move(status)});
     }
+  }
+
+  // On any thread of LibTorch's.
+  absl::StatusOr<SampledToken> DrawToken(const Draw& draw, const at::Tensor& logits) {
+    const Sequence& sequence = *draw.sequence;
+    const CallState& call = calls_.at(sequence.call);
+    const absl::Span<const int32_t> ids = sequence.ids;
+    SamplingHistory history;
+    history.prompt = ids.subspan(0, sequence.prompt_len);
+    history.answer = ids.subspan(sequence.prompt_len);
+    if (static_cast<int64_t>(history.answer.size()) < call.sampling->min_tokens()) history.forbidden = call.stop_list;
+    const uint64_t noise = NoiseKey(call.sampling->seed(), sequence.prompt_index, sequence.sample,
+                                    static_cast<int64_t>(sequence.ids.size()));
+    std::vector<float> joined;
+    absl::Span<const float> row;
+    if (exchange_.has_value()) {
+      exchange_->CopyRow(logits, draw.row, &joined);
+      row = joined;
+    } else {
+      row = absl::MakeConstSpan(logits.const_data_ptr<float>() + draw.row * vocab_size(), vocab_size());
+    }
+    return samplers_[at::get_thread_num()].Sample(row, call.rule, history, noise);
   }
 
   void Append(Sequence* sequence, SampledToken token, std::vector<EngineEvent>* events) {
@@ -482,10 +523,12 @@ class Engine : public RolloutEngine {
 
   const RolloutEngineOptions options_;
   Ledger* const ledger_;
-  const std::unique_ptr<ProcessGroup> group_;
+  const EngineGroups groups_;
   const std::unique_ptr<ShardedModel> model_;
   const bool lockstep_;
-  std::optional<WholeWeights> whole_;  // where every rank holds the whole model: views of the model's memory
+  std::optional<ShareExchange> exchange_;  // tensor-parallel
+  SumPartials sum_partials_;               // likewise, else empty
+  std::optional<WholeWeights> whole_;      // where every rank holds the whole model: views of the model's memory
   std::vector<ParameterSpec> tensors_;
   std::vector<int32_t> first_tensor_;  // of each group
   std::optional<KvCache> cache_;       // none while the engine sleeps
@@ -504,13 +547,20 @@ class Engine : public RolloutEngine {
 };
 
 absl::Status CheckOptions(const RolloutEngineOptions& options, const RankContext& context) {
-  const auto refuse = [](const char* field, const auto& value, const char* allowed) {
+  const auto refuse = [](const char* field, const auto& value, const auto& allowed) {
     return absl::InvalidArgumentError(absl::StrCat("rollout.", field, " is ", value, "; allowed: ", allowed));
   };
   if (options.dtype != "bf16" && options.dtype != "fp32") {
     return refuse("dtype", absl::StrCat("\"", options.dtype, "\""), "\"bf16\", \"fp32\"");
   }
   if (options.zero_stage != 0 && options.zero_stage != 3) return refuse("zero_stage", options.zero_stage, "0, 3");
+  if (options.tensor_parallel_size != 1 && options.tensor_parallel_size != context.world_size) {
+    return refuse("tensor_parallel_size", options.tensor_parallel_size,
+                  absl::StrCat("1, or the number of ranks, ", context.world_size));
+  }
+  if (options.tensor_parallel_size > 1 && options.zero_stage != 0) {
+    return refuse("tensor_parallel_size", options.tensor_parallel_size, "1 with rollout.zero_stage 3");
+  }
   if (options.block_size < 1 || options.block_size % PagedCacheLayout::kBlockSizeMultiple != 0) {
     return refuse("block_size", options.block_size, "multiples of 16");
   }
@@ -537,14 +587,25 @@ absl::StatusOr<std::unique_ptr<RolloutEngine>> LoadEngine(const RolloutEngineOpt
   group_options.timeout = context.collective_timeout;
   group_options.backend = context.collective_backend;
   group_options.name = "rollout";
-  QUARTET_ASSIGN_OR_RETURN(std::unique_ptr<ProcessGroup> group, MakeProcessGroup(context.store, group_options));
+  EngineGroups groups;
+  QUARTET_ASSIGN_OR_RETURN(groups.all, MakeProcessGroup(context.store, group_options));
   ShardedModelOptions model_options;
   model_options.head = HeadKind::kVocabulary;
   model_options.zero_stage = options.zero_stage;
   model_options.compute_dtype = options.dtype == "fp32" ? at::kFloat : at::kBFloat16;
   model_options.device = context.device == "meta" ? at::kMeta : at::kCPU;
-  QUARTET_ASSIGN_OR_RETURN(std::unique_ptr<ShardedModel> model,
-                           ShardedModel::Load(options.model, model_options, group.get(), ledger));
+  if (options.tensor_parallel_size > 1) {
+    ProcessGroupOptions alone;
+    alone.device = context.device;
+    QUARTET_ASSIGN_OR_RETURN(groups.alone, MakeProcessGroup(nullptr, alone));
+    model_options.tensor_parallel = {context.rank, options.tensor_parallel_size};
+  }
+  auto loaded = ShardedModel::Load(options.model, model_options, groups.of_model(), ledger);
+  // A share meets nobody while it is loaded.
+  if (groups.alone != nullptr) {
+    QUARTET_RETURN_IF_ERROR(AgreeOnStatus(*groups.all, loaded.status(), model_options.device));
+  }
+  QUARTET_ASSIGN_OR_RETURN(std::unique_ptr<ShardedModel> model, std::move(loaded));
   const ModelConfig& config = model->config();
   if (options.max_model_len > config.max_position_embeddings) {
     return absl::InvalidArgumentError(absl::StrCat("rollout.max_model_len is ", options.max_model_len,
@@ -557,7 +618,7 @@ absl::StatusOr<std::unique_ptr<RolloutEngine>> LoadEngine(const RolloutEngineOpt
           absl::StrCat("rollout.stop_token_ids holds ", id, "; allowed: 0 to ", config.vocab_size - 1));
     }
   }
-  auto engine = std::make_unique<Engine>(options, ledger, std::move(group), std::move(model));
+  auto engine = std::make_unique<Engine>(options, ledger, std::move(groups), std::move(model));
   QUARTET_RETURN_IF_ERROR(engine->MakeCache());
   return engine;
 }
@@ -569,6 +630,7 @@ RolloutEngineOptions RolloutOptions(const RolloutConfig& config) {
   options.model = config.pretrain();
   options.dtype = config.dtype();
   options.zero_stage = config.zero_stage();
+  options.tensor_parallel_size = config.tensor_parallel_size();
   options.kv_cache_bytes = config.kv_cache_bytes();
   options.block_size = config.block_size();
   options.max_model_len = config.max_model_len();

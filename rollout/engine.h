@@ -11,6 +11,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "core/model/parameter_layout.h"
+#include "core/model/strided_range.h"
 #include "core/safetensors/reader.h"
 #include "core/service/rank_context.h"
 #include "core/zero/ledger.h"
@@ -27,6 +28,10 @@ struct RolloutEngineOptions {
   // 0: every rank holds the whole model and generates alone. 3: parameters are sharded over the ranks, gathered block
   // by block, and all ranks step together.
   int zero_stage = 0;
+  // 1, or the number of ranks: each has a share of every matrix (core/model/tensor_parallel.h), and all of them
+  // together are one engine. They must be given the same calls in the same order, and step together. Every rank
+  // answers.
+  int tensor_parallel_size = 1;
   int64_t kv_cache_bytes = int64_t{1} << 30;  // of this rank; less is taken where less can be used
   int64_t block_size = 16;                    // tokens; a multiple of 16
   int64_t max_model_len = 2048;               // tokens of prompt and answer together
@@ -58,12 +63,11 @@ struct EngineEvent {
   std::variant<GeneratedTokens, GeneratedSequence, absl::Status> what;
 };
 
-// `count` elements of tensor `tensor` (an index into RolloutEngine::tensors()), from `begin` on, row-major, that this
-// rank keeps; `data` holds them in the resident type (null on the meta device).
+// Elements of what is stored as tensor `tensor` (an index into RolloutEngine::tensors()), row-major, that this rank
+// keeps; `data` holds them one behind the other in the resident type (null on the meta device).
 struct StagedRange {
   int32_t tensor;
-  int64_t begin;
-  int64_t count;
+  StridedRange elements;
   void* data;
 };
 
@@ -114,8 +118,8 @@ class RolloutEngine {
   virtual bool idle() const = 0;
 
   // One forward for everything that runs, and each sequence's next token. With zero_stage 3 all ranks make the same
-  // steps, also those that are idle. After an error nothing is left running; at stage 3 the process group is not to be
-  // trusted then.
+  // steps, also those that are idle; so do tensor-parallel ranks, which are idle together. After an error nothing is
+  // left running; where ranks step together the process group is not to be trusted then.
   virtual absl::StatusOr<std::vector<EngineEvent>> Step() = 0;
 
   // Gives the cache's memory back, and with `release_weights` that of the weights, which are lost. What runs waits, and
@@ -128,7 +132,7 @@ class RolloutEngine {
   // False from a Sleep that released them until they are read again or committed.
   virtual bool has_weights() const = 0;
 
-  // All tensors of the model, in the order of its parameter groups.
+  // All tensors of the model, in the order of its parameter groups; a tensor-parallel rank's slices of them.
   virtual const std::vector<ParameterSpec>& tensors() const = 0;
   // Element type of staged ranges: kBF16 or kF32.
   virtual Dtype resident_dtype() const = 0;

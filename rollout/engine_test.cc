@@ -21,9 +21,11 @@
 #include <variant>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "core/comm/local_store.h"
 #include "core/comm/process_group.h"
 #include "core/model/bf16_gemm.h"
+#include "core/model/initialize.h"
 #include "core/model/paged_attention.h"
 #include "core/model/vocabulary_head.h"
 #include "core/safetensors/reader.h"
@@ -174,21 +176,31 @@ void ExpectGolden(const json& golden, const Results& results) {
   }
 }
 
-// Runs `body` as each of two ranks that share a sharded engine.
-void WithTwoShardedRanks(RolloutEngineOptions options, const std::function<void(int, RolloutEngine&)>& body) {
-  options.zero_stage = 3;
+// Runs `body` as each of `ranks` ranks that share an engine.
+void WithRanks(const RolloutEngineOptions& options, int ranks, const std::function<void(int, RolloutEngine&)>& body) {
   const auto store = MakeLocalStore();
   std::vector<std::thread> threads;
-  for (int rank = 0; rank < 2; ++rank) {
+  for (int rank = 0; rank < ranks; ++rank) {
     threads.emplace_back([&, rank] {
       Ledger ledger;
-      auto engine = RolloutEngine::Load(options, ContextOf(rank, 2, store.get()), &ledger);
+      auto engine = RolloutEngine::Load(options, ContextOf(rank, ranks, store.get()), &ledger);
       ASSERT_TRUE(engine.ok()) << engine.status();
       body(rank, **engine);
       EXPECT_EQ(ledger.current(MemoryCategory::kGathered), 0);
     });
   }
   for (std::thread& thread : threads) thread.join();
+}
+
+void WithTwoShardedRanks(RolloutEngineOptions options, const std::function<void(int, RolloutEngine&)>& body) {
+  options.zero_stage = 3;
+  WithRanks(options, 2, body);
+}
+
+void WithTensorParallelRanks(RolloutEngineOptions options, int ranks,
+                             const std::function<void(int, RolloutEngine&)>& body) {
+  options.tensor_parallel_size = ranks;
+  WithRanks(options, ranks, body);
 }
 
 // As many steps for a rank whatever it has to do.
@@ -433,9 +445,12 @@ void Fill(const WeightStaging& staging, const RolloutEngine& engine, const std::
   const auto reader = CheckpointReader::Open(Folder(model));
   ASSERT_TRUE(reader.ok()) << reader.status();
   for (const StagedRange& range : staging.ranges()) {
-    const absl::Status status =
-        (*reader)->ReadRange(engine.tensors()[range.tensor].name, range.begin, range.count, range.data);
-    ASSERT_TRUE(status.ok()) << status;
+    for (int64_t row = 0; row < range.elements.rows; ++row) {
+      const absl::Status status = (*reader)->ReadRange(
+          engine.tensors()[range.tensor].name, range.elements.begin + row * range.elements.stride, range.elements.count,
+          static_cast<char*>(range.data) + row * range.elements.count * DtypeSize(engine.resident_dtype()));
+      ASSERT_TRUE(status.ok()) << status;
+    }
   }
 }
 
@@ -726,7 +741,7 @@ TEST(RolloutEngine, GeneratesTheSameHoweverItsWeightsLie) {
       auto staging = (*engine)->NewStaging();
       for (const StagedRange& range : staging->ranges()) {
         auto* elements = static_cast<uint16_t*>(range.data);
-        for (int64_t i = 0; i < range.count; ++i) {  // magnitudes from 2^-7 to 2^-3, of either sign
+        for (int64_t i = 0; i < range.elements.numel(); ++i) {  // magnitudes from 2^-7 to 2^-3, of either sign
           elements[i] = static_cast<uint16_t>(0x3C00 + (i * 7919 + range.tensor * 31) % 0x200 + i % 3 / 2 * 0x8000);
         }
       }
@@ -749,6 +764,252 @@ TEST(RolloutEngine, ShardedRanksCommitTheirShards) {
       EXPECT_EQ(AnswerOf(sequence), updated["cases"][key.first]["answer"].get<std::vector<int32_t>>());
     }
   });
+}
+
+TEST(TensorParallelEngine, GeneratesGreedilyWhatTransformersGenerates) {
+  for (const json& golden : Golden()) {
+    if (golden["model"] == "llama updated to mistral") continue;
+    SCOPED_TRACE(golden["model"].get<std::string>());
+    RolloutEngineOptions options = OptionsFor(golden["model"]);
+    options.max_num_batched_tokens = 50;
+    WithTensorParallelRanks(options, 2, [&](int, RolloutEngine& engine) {
+      ExpectGolden(golden, Generate(engine, Greedy(golden["max_new_tokens"]), TasksOf(golden)));
+    });
+  }
+}
+
+// A model that four ranks can divide, and prompts for it.
+struct WideModel {
+  explicit WideModel(bool tied) {
+    ModelConfig config;
+    config.model_type = "llama";
+    config.vocab_size = 151;
+    config.hidden_size = 64;
+    config.intermediate_size = 96;
+    config.num_hidden_layers = 3;
+    config.num_attention_heads = 8;
+    config.num_key_value_heads = 4;
+    config.head_dim = 16;
+    config.max_position_embeddings = 512;
+    config.tie_word_embeddings = tied;
+    config.attention_bias = config.mlp_bias = !tied;
+    config.initializer_range = 0.15;
+    folder = testing::TempDir() + "/engine_test_wide_" + (tied ? "tied" : "untied");
+    const absl::Status written = WriteRandomModel(config, HeadKind::kVocabulary, 5, Dtype::kF32, folder);
+    EXPECT_TRUE(written.ok()) << written;
+    options.model = folder;
+    options.dtype = "fp32";
+    options.max_model_len = 256;
+    for (int32_t prompt = 0; prompt < 6; ++prompt) {
+      GenerationTask& task = tasks.emplace_back();
+      task.prompt_index = prompt;
+      for (int32_t i = 0; i < 5 + 17 * prompt; ++i) task.ids.push_back((i * i + 31 * prompt) % 151);
+    }
+  }
+  std::string folder;
+  RolloutEngineOptions options;
+  std::vector<GenerationTask> tasks;
+};
+
+// What an engine answered, event by event.
+void ExpectTheSame(const std::vector<EngineEvent>& events, const std::vector<EngineEvent>& expected, double allowed) {
+  ASSERT_EQ(events.size(), expected.size());
+  const auto expect_near = [&](const auto& values, const auto& others) {
+    ASSERT_EQ(values.size(), others.size());
+    for (int i = 0; i < values.size(); ++i) EXPECT_NEAR(values[i], others[i], allowed);
+  };
+  for (size_t i = 0; i < events.size(); ++i) {
+    EXPECT_EQ(events[i].call, expected[i].call);
+    ASSERT_EQ(events[i].what.index(), expected[i].what.index());
+    if (const auto* status = std::get_if<absl::Status>(&events[i].what)) {
+      EXPECT_EQ(*status, std::get<absl::Status>(expected[i].what));
+    } else if (const auto* tokens = std::get_if<GeneratedTokens>(&events[i].what)) {
+      const auto& others = std::get<GeneratedTokens>(expected[i].what);
+      EXPECT_EQ(tokens->prompt_index(), others.prompt_index());
+      EXPECT_EQ(std::vector<int32_t>(tokens->ids().begin(), tokens->ids().end()),
+                std::vector<int32_t>(others.ids().begin(), others.ids().end()));
+    } else {
+      const auto& sequence = std::get<GeneratedSequence>(events[i].what);
+      const auto& other = std::get<GeneratedSequence>(expected[i].what);
+      EXPECT_EQ(sequence.prompt_index(), other.prompt_index());
+      EXPECT_EQ(sequence.sample(), other.sample());
+      EXPECT_EQ(sequence.finish_reason(), other.finish_reason());
+      ASSERT_EQ(AnswerOf(sequence), AnswerOf(other)) << "prompt " << sequence.prompt_index();
+      expect_near(sequence.log_probs(), other.log_probs());
+      expect_near(sequence.sampled_log_probs(), other.sampled_log_probs());
+      ASSERT_EQ(sequence.alternatives_size(), other.alternatives_size());
+      for (int t = 0; t < sequence.alternatives_size(); ++t) {
+        EXPECT_EQ(std::vector<int32_t>(sequence.alternatives(t).ids().begin(), sequence.alternatives(t).ids().end()),
+                  std::vector<int32_t>(other.alternatives(t).ids().begin(), other.alternatives(t).ids().end()));
+        expect_near(sequence.alternatives(t).log_probs(), other.alternatives(t).log_probs());
+      }
+      EXPECT_TRUE(std::equal(sequence.policy_versions().begin(), sequence.policy_versions().end(),
+                             other.policy_versions().begin(), other.policy_versions().end()));
+    }
+  }
+}
+
+// Everything that can happen to an engine, the same whichever rank it is.
+std::vector<EngineEvent> LiveThrough(RolloutEngine& engine, const WideModel& model) {
+  std::vector<EngineEvent> all;
+  const auto steps = [&](int count) {
+    for (int i = 0; i < count; ++i) {
+      auto events = engine.Step();
+      ASSERT_TRUE(events.ok()) << events.status();
+      for (EngineEvent& event : *events) all.push_back(std::move(event));
+    }
+  };
+  const auto add = [&](uint64_t call, SamplingParams sampling, const std::vector<GenerationTask>& tasks,
+                       bool stream = false) {
+    std::vector<GenerationTask> mine = tasks;
+    for (GenerationTask& task : mine) {
+      task.samples = sampling.n_samples();
+      task.stream_tokens = stream;
+    }
+    Add(engine, sampling, mine, call);
+  };
+  steps(1);  // nothing to do
+  SamplingParams sampling = Sampling(0.9f, 0, 0.9f);
+  sampling.set_n_samples(3);
+  sampling.set_logprobs(2);
+  add(1, sampling, model.tasks);
+  add(2, Greedy(30), model.tasks, /*stream=*/true);
+  steps(9);
+  add(3, Greedy(50), {model.tasks[5]});
+  steps(4);
+  for (GeneratedSequence& sequence : engine.Cancel(2)) all.push_back({2, std::move(sequence)});
+  steps(3);
+  engine.Sleep(/*release_weights=*/true);
+  EXPECT_TRUE(engine.Wake().ok());
+  steps(5);
+  auto staging = engine.NewStaging();
+  for (const StagedRange& range : staging->ranges()) {
+    // A function of the element's place in the whole tensor.
+    for (int64_t i = 0; i < range.elements.numel(); ++i) {
+      const int64_t place = NextPart(range.elements, i, 1).begin;
+      static_cast<float*>(range.data)[i] = static_cast<float>((place * 7919 + range.tensor * 31) % 257 - 128) / 1024;
+    }
+  }
+  engine.Commit(std::move(staging), 7);
+  add(4, Greedy(20), model.tasks);
+  steps(200);
+  EXPECT_TRUE(engine.idle());
+  return all;
+}
+
+TEST(TensorParallelEngine, LivesThroughTheSameAsOneRank) {
+  for (const bool tied : {false, true}) {
+    const WideModel model(tied);
+    RolloutEngineOptions options = model.options;
+    options.max_num_batched_tokens = 60;
+    options.max_num_seqs = 11;
+    options.kv_cache_bytes = int64_t{3} * 30 * 2 * 4 * 16 * 16 * 4;  // 30 blocks
+    LoadedEngine lone(options);
+    const std::vector<EngineEvent> expected = LiveThrough(*lone.engine, model);
+    EXPECT_GT(lone->stats().preemptions, 1);
+    EXPECT_GT(lone->stats().cached_tokens, 0);
+    for (const int ranks : {2, 4}) {
+      SCOPED_TRACE(absl::StrCat(ranks, " ranks, ", tied ? "tied" : "untied"));
+      RolloutEngineOptions share = options;
+      share.kv_cache_bytes /= ranks;
+      WithTensorParallelRanks(share, ranks, [&](int, RolloutEngine& engine) {
+        ExpectTheSame(LiveThrough(engine, model), expected, 1e-5);
+        EXPECT_EQ(engine.stats().blocks, lone->stats().blocks);
+        EXPECT_EQ(engine.stats().preemptions, lone->stats().preemptions);
+        EXPECT_EQ(engine.stats().cached_tokens, lone->stats().cached_tokens);
+        EXPECT_EQ(engine.version(), 7u);
+      });
+    }
+  }
+}
+
+TEST(TensorParallelEngine, SaysTheSameOnAllRanksOfATokenThatCannotBeDrawn) {
+  const WideModel model(true);
+  SamplingParams impossible = Sampling(1, 0, 1);
+  impossible.set_min_tokens(1);
+  for (int32_t id = 0; id < 151; ++id) impossible.add_stop_token_ids(id);
+  const auto live = [&](RolloutEngine& engine) {
+    std::vector<EngineEvent> all;
+    for (uint64_t call = 0; call < 4; ++call) Add(engine, impossible, {model.tasks[call]}, 1 + call);
+    while (!engine.idle()) {
+      auto events = engine.Step();
+      EXPECT_TRUE(events.ok()) << events.status();
+      for (EngineEvent& event : *events) all.push_back(std::move(event));
+    }
+    return all;
+  };
+  LoadedEngine lone(model.options);
+  const std::vector<EngineEvent> expected = live(*lone.engine);
+  ASSERT_EQ(expected.size(), 4);
+  ASSERT_TRUE(std::holds_alternative<absl::Status>(expected[0].what));
+  WithTensorParallelRanks(model.options, 2,
+                          [&](int, RolloutEngine& engine) { ExpectTheSame(live(engine), expected, 0); });
+}
+
+TEST(TensorParallelEngine, InBf16ItsLogProbsAreNearThoseOfOneRank) {
+  const WideModel model(false);
+  RolloutEngineOptions options = model.options;
+  options.dtype = "bf16";
+  // One token each: what follows an answer that differs cannot be compared.
+  const SamplingParams sampling = Greedy(1);
+  LoadedEngine lone(options);
+  const Results expected = Generate(*lone.engine, sampling, model.tasks);
+  WithTensorParallelRanks(options, 2, [&](int, RolloutEngine& engine) {
+    for (const auto& [key, sequence] : Generate(engine, sampling, model.tasks)) {
+      EXPECT_NEAR(sequence.log_probs(0), expected.at(key).log_probs(0), 0.1);
+    }
+  });
+}
+
+TEST(TensorParallelEngine, HoldsItsShareOfWeightsAndCache) {
+  const WideModel model(false);
+  LoadedEngine lone(model.options);
+  const int64_t whole = lone.ledger.current(MemoryCategory::kParameters);
+  const auto store = MakeLocalStore();
+  std::vector<std::thread> threads;
+  for (int rank = 0; rank < 4; ++rank) {
+    threads.emplace_back([&, rank] {
+      Ledger ledger;
+      RolloutEngineOptions options = model.options;
+      options.tensor_parallel_size = 4;
+      const auto engine = RolloutEngine::Load(options, ContextOf(rank, 4, store.get()), &ledger);
+      ASSERT_TRUE(engine.ok()) << engine.status();
+      EXPECT_LT(ledger.current(MemoryCategory::kParameters), whole * 3 / 10);
+      // As many blocks, of a quarter of the heads.
+      EXPECT_EQ(ledger.current(MemoryCategory::kKvCache), lone.ledger.current(MemoryCategory::kKvCache) / 4);
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+}
+
+TEST(TensorParallelEngine, RefusesWhatItCannotDivide) {
+  const auto refusal = [](const RolloutEngineOptions& options, int ranks) {
+    const auto store = MakeLocalStore();
+    std::vector<std::string> messages(ranks);
+    std::vector<std::thread> threads;
+    for (int rank = 0; rank < ranks; ++rank) {
+      threads.emplace_back([&, rank] {
+        Ledger ledger;
+        const auto engine = RolloutEngine::Load(options, ContextOf(rank, ranks, store.get()), &ledger);
+        EXPECT_EQ(engine.status().code(), absl::StatusCode::kInvalidArgument);
+        messages[rank] = std::string(engine.status().message());
+      });
+    }
+    for (std::thread& thread : threads) thread.join();
+    for (const std::string& message : messages) EXPECT_EQ(message, messages[0]);
+    return messages[0];
+  };
+  RolloutEngineOptions options = OptionsFor("llama");
+  options.tensor_parallel_size = 2;
+  EXPECT_EQ(refusal(options, 1), "rollout.tensor_parallel_size is 2; allowed: 1, or the number of ranks, 1");
+  EXPECT_EQ(refusal(options, 4), "rollout.tensor_parallel_size is 2; allowed: 1, or the number of ranks, 4");
+  options.zero_stage = 3;
+  EXPECT_EQ(refusal(options, 2), "rollout.tensor_parallel_size is 2; allowed: 1 with rollout.zero_stage 3");
+  options.zero_stage = 0;
+  options.tensor_parallel_size = 4;
+  EXPECT_EQ(refusal(options, 4),
+            "rank 0 of 4: config.json: num_key_value_heads is 2, which cannot be "
+            "divided over 4 ranks; allowed: multiples of 4");
 }
 
 TEST(RolloutEngine, RefusesRequestsByFieldValueAndWhatIsAllowed) {

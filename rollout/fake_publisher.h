@@ -14,6 +14,7 @@
 #include "absl/strings/str_cat.h"
 #include "core/model/parameter_layout.h"
 #include "core/weights/tensor_hash.h"
+#include "core/weights/tensor_range.h"
 #include "proto/policy_trainer.grpc.pb.h"
 
 namespace quartet {
@@ -96,18 +97,22 @@ class FakePublisher {
     const int64_t size = DtypeSize(dtype_);
     for (const TensorRange& range : request.ranges()) {
       const bool faulty = range.tensor() == faulty_tensor_;
+      const StridedRange elements = ElementsOf(range);
       int sent = 0;
-      for (int64_t begin = range.begin(); begin < range.begin() + range.count(); begin += chunk_elements_, ++sent) {
-        const int64_t count = std::min(chunk_elements_, range.begin() + range.count() - begin);
+      for (int64_t done = 0, part_numel = 0; done < elements.numel(); done += part_numel, ++sent) {
+        const StridedRange part = NextPart(elements, done, chunk_elements_);
+        part_numel = part.numel();
         if (faulty && fault == Fault::kSkipsAChunk && sent == 0) continue;
         if (faulty && fault == Fault::kEndsEarly) return grpc::Status::OK;
         if (faulty && fault == Fault::kBreaks) return {grpc::StatusCode::UNAVAILABLE, "going away"};
         WeightChunk chunk;
-        *chunk.mutable_range() = range;
-        chunk.mutable_range()->set_begin(begin + (faulty && fault == Fault::kSendsAnotherRange ? 1 : 0));
-        chunk.mutable_range()->set_count(count);
-        chunk.set_data(values_[range.tensor()].data() + begin * size, count * size);
-        if (faulty && fault == Fault::kFlipsABit) (*chunk.mutable_data())[count * size / 2] ^= 4;
+        *chunk.mutable_range() = MakeTensorRange(range.tensor(), part);
+        if (faulty && fault == Fault::kSendsAnotherRange) chunk.mutable_range()->set_begin(part.begin + 1);
+        for (int64_t row = 0; row < part.rows; ++row) {
+          chunk.mutable_data()->append(values_[range.tensor()].data() + (part.begin + row * part.stride) * size,
+                                       part.count * size);
+        }
+        if (faulty && fault == Fault::kFlipsABit) (*chunk.mutable_data())[part_numel * size / 2] ^= 4;
         if (!writer->Write(chunk)) return grpc::Status::CANCELLED;
       }
     }

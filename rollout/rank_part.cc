@@ -1,5 +1,7 @@
 #include "rollout/rank_part.h"
 
+#include <functional>
+#include <numeric>
 #include <string>
 #include <thread>
 #include <utility>
@@ -20,7 +22,8 @@ RankPart::RankPart(const RunConfig& config, const RankContext& context, RankGrou
       context_(context),
       group_(group),
       credentials_(std::move(credentials)),
-      worker_(/*lockstep=*/config.rollout().zero_stage() == 3 && context.world_size > 1) {
+      worker_({.lockstep = LockstepOf(config, context),
+               .mirrors_leader = config.rollout().tensor_parallel_size() > 1 && context.rank > 0}) {
   group.RegisterPipe(kWorkPipe, [this](RankPipe& pipe) { Follow(pipe); });
   RegisterTyped<PullHeader, Nothing, PullSummary, Nothing>(
       group, kPullMethod, RankGroup::Kind::kConcurrent,
@@ -71,7 +74,7 @@ bool RankPart::Do(const std::deque<RankWork>& works, const std::function<void(Ra
     return absl::OkStatus();
   });
   for (RankEvents& events : result.answers) answer(std::move(events));
-  if (sharded()) status.Update(result.status);
+  if (lockstep()) status.Update(result.status);
   if (!status.ok() && !absl::IsCancelled(status)) group_.Break(status);
   return status.ok();
 }
@@ -130,7 +133,10 @@ RolloutRankInfo RankPart::Info() const {
   RankInfo& info = *described.mutable_info();
   info = DescribeRank(context_, ledger_);
   int64_t parameters = 0;
-  for (const ParameterSpec& tensor : engine_->tensors()) parameters += tensor.numel();
+  for (const ParameterSpec& tensor : engine_->tensors()) {
+    parameters += std::accumulate(tensor.stored_shape().begin(), tensor.stored_shape().end(), int64_t{1},
+                                  std::multiplies<int64_t>());
+  }
   info.set_model_parameters(parameters);
   info.set_gathered_bytes_per_parameter(static_cast<int32_t>(DtypeSize(engine_->resident_dtype())));
   const RolloutEngineStats stats = engine_->stats();

@@ -2,6 +2,7 @@
 // LibTorch-free.
 #pragma once
 
+#include <algorithm>
 #include <atomic>
 #include <deque>
 #include <functional>
@@ -40,8 +41,14 @@ class RankPart {
   // After Load; what of it any thread may call.
   const RolloutEngine& engine() const { return *engine_; }
 
-  // Ranks move in lockstep.
-  bool sharded() const { return config_.rollout().zero_stage() == 3 && context_.world_size > 1; }
+  // Ranks make their forwards together.
+  bool lockstep() const { return LockstepOf(config_, context_); }
+  // So many ranks have, run and answer the same.
+  int ranks_per_engine() const { return std::max(1, config_.rollout().tensor_parallel_size()); }
+  // Whether each rank has a part of a tensor of engine().tensors().
+  bool divides(const ParameterSpec& tensor) const {
+    return tensor.slice.has_value() || (config_.rollout().zero_stage() == 3 && context_.world_size > 1);
+  }
 
   // Applies work on the executor thread and hands the answers to `answer`; false where this rank is stopping.
   bool Do(const std::deque<RankWork>& works, const std::function<void(RankEvents)>& answer);
@@ -49,6 +56,10 @@ class RankPart {
   bool busy() const { return worker_.busy(); }
 
  private:
+  static bool LockstepOf(const RunConfig& config, const RankContext& context) {
+    const RolloutConfig& rollout = config.rollout();
+    return context.world_size > 1 && (rollout.zero_stage() == 3 || rollout.tensor_parallel_size() > 1);
+  }
   void Follow(RankPipe& pipe);
   absl::Status Pull(const PullHeader& header, PullSummary* summary);
   absl::Status Commit(uint64_t version);

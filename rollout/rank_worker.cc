@@ -71,13 +71,16 @@ RankWorker::Result RankWorker::Do(RolloutEngine& engine, const std::deque<RankWo
       answers.AddError(0, events.status());
       return;
     }
+    if (options_.mirrors_leader) return;
     for (EngineEvent& event : *events) answers.Add(std::move(event));
   };
   for (const RankWork& work : works) {
     for (const CallPart& part : work.parts()) AddTasks(part, engine);
     for (const uint64_t call : work.cancel()) engine.Cancel(call);
     for (const uint64_t call : work.abort()) {
-      for (GeneratedSequence& sequence : engine.Cancel(call)) answers.Add({call, std::move(sequence)});
+      std::vector<GeneratedSequence> sequences = engine.Cancel(call);
+      if (options_.mirrors_leader) continue;
+      for (GeneratedSequence& sequence : sequences) answers.Add({call, std::move(sequence)});
     }
     if (work.hold() > 0) {
       held_ = true;
@@ -86,8 +89,8 @@ RankWorker::Result RankWorker::Do(RolloutEngine& engine, const std::deque<RankWo
     if (work.release()) held_ = false;
     if (work.step()) step();
   }
-  if (!lockstep_ && !held_ && !engine.idle()) step();
-  busy_ = !lockstep_ && !held_ && !engine.idle();
+  if (!options_.lockstep && !held_ && !engine.idle()) step();
+  busy_ = !options_.lockstep && !held_ && !engine.idle();
   return {answers.TakeAll(), std::move(status)};
 }
 

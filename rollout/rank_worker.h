@@ -16,8 +16,13 @@ namespace quartet {
 
 class RankWorker {
  public:
-  // `lockstep`: forwards are made only where the work says so.
-  explicit RankWorker(bool lockstep) : lockstep_(lockstep) {}
+  struct Options {
+    // Forwards are made only where the work says so.
+    bool lockstep = false;
+    // Does what the leader does, which answers for it: only holds and the engine's errors are answered here.
+    bool mirrors_leader = false;
+  };
+  explicit RankWorker(const Options& options) : options_(options) {}
 
   struct Result {
     std::vector<RankEvents> answers;  // messages of bounded size
@@ -31,7 +36,7 @@ class RankWorker {
   bool busy() const { return busy_; }
 
  private:
-  const bool lockstep_;
+  const Options options_;
   bool held_ = false;
   std::atomic<bool> busy_ = false;
 };

@@ -90,7 +90,7 @@ int Sequences(const RankWorker::Result& result) {
 
 TEST(RankWorker, StepsAloneAsLongAsThereIsSomethingToDo) {
   FakeEngine engine;
-  RankWorker worker(/*lockstep=*/false);
+  RankWorker worker({.lockstep = false});
   EXPECT_EQ(Sequences(worker.Do(engine, {WorkOf(1, 2)})), 1);
   ASSERT_EQ(engine.tasks.size(), 1u);
   EXPECT_EQ(engine.tasks[0].prompt_index, 41u);
@@ -107,7 +107,7 @@ TEST(RankWorker, StepsAloneAsLongAsThereIsSomethingToDo) {
 
 TEST(RankWorker, InLockstepMakesTheForwardsThatItIsToldAndNoOther) {
   FakeEngine engine;
-  RankWorker worker(/*lockstep=*/true);
+  RankWorker worker({.lockstep = true});
   EXPECT_EQ(Sequences(worker.Do(engine, {WorkOf(1, 3)})), 0);
   EXPECT_FALSE(worker.busy());
   RankWork step;
@@ -121,7 +121,7 @@ TEST(RankWorker, InLockstepMakesTheForwardsThatItIsToldAndNoOther) {
 
 TEST(RankWorker, AHeldRankMakesNoForwardButTakesWork) {
   FakeEngine engine;
-  RankWorker worker(/*lockstep=*/false);
+  RankWorker worker({.lockstep = false});
   RankWork hold;
   hold.set_hold(9);
   const RankWorker::Result held = worker.Do(engine, {WorkOf(1, 1), hold});
@@ -142,9 +142,30 @@ TEST(RankWorker, AHeldRankMakesNoForwardButTakesWork) {
   EXPECT_EQ(Sequences(worker.Do(engine, {release})), 1);
 }
 
+TEST(RankWorker, DoesWhatTheLeaderDoesAndLeavesItTheAnswers) {
+  FakeEngine engine;
+  RankWorker worker({.lockstep = true, .mirrors_leader = true});
+  RankWork step;
+  step.set_step(true);
+  RankWork abort;
+  abort.add_abort(1);
+  EXPECT_TRUE(worker.Do(engine, {WorkOf(1, 3), step, abort}).answers.empty());
+  EXPECT_EQ(engine.steps, 1);
+  EXPECT_TRUE(engine.idle());
+  RankWork hold;
+  hold.set_hold(4);
+  const RankWorker::Result held = worker.Do(engine, {hold});
+  ASSERT_EQ(held.answers.size(), 1u);
+  EXPECT_EQ(held.answers[0].events(0).held(), 4u);
+  engine.failure = absl::ResourceExhaustedError("no room");
+  const RankWorker::Result failed = worker.Do(engine, {step});
+  EXPECT_EQ(failed.status, engine.failure);
+  EXPECT_EQ(failed.answers[0].events(0).error().message(), "no room");
+}
+
 TEST(RankWorker, TellsAnErrorOfTheEngineAndGoesOn) {
   FakeEngine engine;
-  RankWorker worker(/*lockstep=*/false);
+  RankWorker worker({.lockstep = false});
   engine.failure = absl::ResourceExhaustedError("no room");
   const RankWorker::Result failed = worker.Do(engine, {WorkOf(1, 4)});
   EXPECT_EQ(failed.status, engine.failure);
@@ -159,7 +180,7 @@ TEST(RankWorker, TellsAnErrorOfTheEngineAndGoesOn) {
 TEST(RankWorker, AnswersInMessagesThatAPipeCanCarry) {
   FakeEngine engine;
   engine.answer_tokens = 150'000;  // 450 kB each
-  RankWorker worker(/*lockstep=*/false);
+  RankWorker worker({.lockstep = false});
   std::deque<RankWork> works;
   for (uint64_t call = 1; call <= 9; ++call) works.push_back(WorkOf(call, 1));
   const RankWorker::Result result = worker.Do(engine, works);

@@ -59,7 +59,8 @@ class RolloutService final : public RankService, private Rollout::Service, priva
         group_(group),
         part_(config_, context, group, std::move(credentials)),
         dispatcher_({.ranks = context.world_size,
-                     .lockstep = part_.sharded(),
+                     .ranks_per_engine = part_.ranks_per_engine(),
+                     .lockstep = part_.lockstep(),
                      .max_num_seqs = config.rollout().max_num_seqs(),
                      .max_waiting = config.rollout().max_waiting()}) {}
 
@@ -210,7 +211,7 @@ class RolloutService final : public RankService, private Rollout::Service, priva
 
   GenerationState Summarize(const std::vector<RolloutRankInfo>& ranks) const {
     GenerationState state;
-    for (const RolloutRankInfo& rank : ranks) Accumulate(rank, &state.sum);
+    for (size_t rank = 0; rank < ranks.size(); rank += part_.ranks_per_engine()) Accumulate(ranks[rank], &state.sum);
     state.policy_version = engine().version();
     state.paused = dispatcher_.paused();
     state.asleep = asleep_;
@@ -285,7 +286,7 @@ class RolloutService final : public RankService, private Rollout::Service, priva
   int64_t vocab_size() const override { return engine().vocab_size(); }
   int64_t max_model_len() const override { return config_.rollout().max_model_len(); }
   int64_t max_sequences() const override {
-    return int64_t{context_.world_size} * config_.rollout().max_num_seqs() + config_.rollout().max_waiting();
+    return int64_t{dispatcher_.engines()} * config_.rollout().max_num_seqs() + config_.rollout().max_waiting();
   }
   std::set<int32_t> eos_token_ids() const override {
     return {engine().eos_token_ids().begin(), engine().eos_token_ids().end()};
@@ -375,24 +376,23 @@ class RolloutService final : public RankService, private Rollout::Service, priva
     *header.mutable_manifest() = manifest;
     header.set_deadline_unix_ms(deadline == absl::InfiniteFuture() ? 0 : absl::ToUnixMillis(deadline));
     QUARTET_ASSIGN_OR_RETURN(const std::vector<RankOutput> outputs, group_.Run(kPullMethod, ForAll(header), deadline));
+    std::set<std::string> divided;
+    for (const ParameterSpec& tensor : engine().tensors()) {
+      if (part_.divides(tensor)) divided.insert(tensor.name);
+    }
+    std::vector<bool> is_divided;
+    for (const TensorEntry& tensor : manifest.tensors()) is_divided.push_back(divided.count(tensor.name()) > 0);
     uint64_t bytes = 0;
-    std::vector<uint64_t> sums(manifest.tensors_size());
+    std::vector<std::vector<uint64_t>> hashes;
     for (size_t rank = 0; rank < outputs.size(); ++rank) {
       PullSummary summary;
       if (!summary.ParseFromString(outputs[rank].summary) || summary.hashes_size() != manifest.tensors_size()) {
         return absl::InternalError(absl::StrCat("rank ", rank, ": unreadable PullSummary"));
       }
       bytes += summary.bytes();
-      if (part_.sharded()) {
-        for (size_t i = 0; i < sums.size(); ++i) sums[i] += summary.hashes(static_cast<int>(i));
-        continue;
-      }
-      const std::vector<uint64_t> own(summary.hashes().begin(), summary.hashes().end());
-      if (absl::Status status = CheckHashes(manifest, own); !status.ok()) {
-        return absl::Status(status.code(), absl::StrCat("rank ", rank, ": ", status.message()));
-      }
+      hashes.emplace_back(summary.hashes().begin(), summary.hashes().end());
     }
-    if (part_.sharded()) QUARTET_RETURN_IF_ERROR(CheckHashes(manifest, sums));
+    QUARTET_RETURN_IF_ERROR(CheckHashes(manifest, hashes, is_divided));
     return bytes;
   }
 
@@ -486,9 +486,9 @@ class RolloutService final : public RankService, private Rollout::Service, priva
     }
     for (int rank = 1; rank < context_.world_size; ++rank) {
       threads_.emplace_back([this, rank, pipe = pipes[rank]] { Listen(rank, *pipe); });
-      if (!part_.sharded()) threads_.emplace_back([this, rank, pipe = pipes[rank]] { Supply(rank, *pipe); });
+      if (!part_.lockstep()) threads_.emplace_back([this, rank, pipe = pipes[rank]] { Supply(rank, *pipe); });
     }
-    threads_.emplace_back([this, pipes] { part_.sharded() ? LeadInLockstep(pipes) : LeadAlone(); });
+    threads_.emplace_back([this, pipes] { part_.lockstep() ? LeadInLockstep(pipes) : LeadAlone(); });
     return absl::OkStatus();
   }
 
@@ -499,12 +499,12 @@ class RolloutService final : public RankService, private Rollout::Service, priva
     }
   }
 
-  // The followers make the forward that this rank makes: its gathers wait for them.
+  // The followers make the forward that this rank makes: its collectives wait for them.
   void LeadInLockstep(const std::vector<std::shared_ptr<RankPipe>>& pipes) {
     std::vector<Dispatcher::Works> works;
     while (dispatcher_.TakeStep(&works)) {
       for (int rank = 1; rank < context_.world_size; ++rank) {
-        for (const RankWork& work : works[rank]) pipes[rank]->Write(work.SerializeAsString());
+        for (const RankWork& work : works[dispatcher_.engine_of(rank)]) pipes[rank]->Write(work.SerializeAsString());
       }
       if (!part_.Do(works[0], [this](RankEvents events) { dispatcher_.Answer(0, std::move(events)); })) return;
     }

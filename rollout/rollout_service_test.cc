@@ -36,13 +36,22 @@ using Answers = std::map<std::pair<uint64_t, int32_t>, GeneratedSequence>;
 
 constexpr char kModel[] = "core/model/testdata/llama";
 
+// Ranks of a service and how they hold the model.
+struct Group {
+  int ranks = 1;
+  int zero_stage = 0;
+  int tensor_parallel_size = 1;
+};
+
 class Service {
  public:
-  Service(int ranks, int zero_stage, const std::function<void(RolloutConfig*)>& change = nullptr) {
+  explicit Service(const Group& group, const std::function<void(RolloutConfig*)>& change = nullptr) {
+    const int ranks = group.ranks;
     RunConfig config;
     config.mutable_rollout()->set_pretrain(kModel);
     config.mutable_rollout()->set_dtype("fp32");
-    config.mutable_rollout()->set_zero_stage(zero_stage);
+    config.mutable_rollout()->set_zero_stage(group.zero_stage);
+    config.mutable_rollout()->set_tensor_parallel_size(group.tensor_parallel_size);
     config.mutable_rollout()->set_max_model_len(128);
     config.mutable_services()->mutable_rollout()->set_ranks(ranks);
     if (change) change(config.mutable_rollout());
@@ -283,14 +292,19 @@ std::unique_ptr<FakePublisher> Publish(uint64_t version, bool negate) {
   return std::make_unique<FakePublisher>(version, Dtype::kF32, tensors, values, 2);
 }
 
-class RolloutServiceTest : public testing::TestWithParam<std::pair<int, int>> {
+class RolloutServiceTest : public testing::TestWithParam<Group> {
  protected:
   // With few places, so that calls of hundreds of sequences are under way for long.
-  Service service_{GetParam().first, GetParam().second, [](RolloutConfig* rollout) { rollout->set_max_num_seqs(4); }};
+  Service service_{GetParam(), [](RolloutConfig* rollout) { rollout->set_max_num_seqs(4); }};
 };
-// Ranks and ZeRO stage.
 INSTANTIATE_TEST_SUITE_P(Groups, RolloutServiceTest,
-                         testing::Values(std::pair(1, 0), std::pair(2, 0), std::pair(2, 3)));
+                         testing::Values(Group{.ranks = 1}, Group{.ranks = 2}, Group{.ranks = 2, .zero_stage = 3},
+                                         Group{.ranks = 2, .tensor_parallel_size = 2}),
+                         [](const auto& info) {
+                           const Group& group = info.param;
+                           return absl::StrCat(group.ranks, "Ranks", group.zero_stage == 3 ? "Sharded" : "",
+                                               group.tensor_parallel_size > 1 ? "TensorParallel" : "");
+                         });
 
 // A header for answers that take long: `tokens` each, whatever the model says.
 GenerateHeader LongHeader(size_t prompts, int32_t samples, int32_t tokens) {
@@ -536,7 +550,7 @@ TEST_P(RolloutServiceTest, APauseCanEndOrAwaitWhatIsInFlight) {
 }
 
 TEST(RolloutService, RefusesWhatWouldWaitBehindTooMany) {
-  Service service(2, 0, [](RolloutConfig* rollout) {
+  Service service({.ranks = 2}, [](RolloutConfig* rollout) {
     rollout->set_max_num_seqs(2);
     rollout->set_max_waiting(100);
   });
@@ -555,10 +569,11 @@ TEST(RolloutService, RefusesWhatWouldWaitBehindTooMany) {
 }
 
 TEST(RolloutService, AnyGroupOfRanksGeneratesTheSame) {
-  Service one(1, 0);
+  Service one({.ranks = 1});
   const auto expected = one.Ids(0);
-  EXPECT_EQ(Service(2, 0).Ids(0), expected);
-  EXPECT_EQ(Service(2, 3).Ids(0), expected);
+  EXPECT_EQ(Service({.ranks = 2}).Ids(0), expected);
+  EXPECT_EQ(Service({.ranks = 2, .zero_stage = 3}).Ids(0), expected);
+  EXPECT_EQ(Service({.ranks = 2, .tensor_parallel_size = 2}).Ids(0), expected);
 }
 
 TEST_P(RolloutServiceTest, TakesANewVersionAndServesTheOldOneUntilItIsCommitted) {
@@ -690,22 +705,26 @@ TEST_P(RolloutServiceTest, DescribesItself) {
   EXPECT_EQ(info.service(), "rollout");
   EXPECT_EQ(info.vocab_size().at("model"), 101);
   EXPECT_EQ(info.max_model_len(), 128);
-  ASSERT_EQ(info.ranks_size(), GetParam().first);
+  ASSERT_EQ(info.ranks_size(), GetParam().ranks);
+  const auto reader = CheckpointReader::Open(kModel);
+  ASSERT_TRUE(reader.ok()) << reader.status();
+  int64_t parameters = 0;
+  for (const auto& [name, tensor] : (*reader)->tensors()) parameters += tensor.numel();
   std::set<std::string> endpoints;
   for (const RankInfo& rank : info.ranks()) {
     endpoints.insert(rank.endpoint());
-    EXPECT_GT(rank.model_parameters(), 0);
+    EXPECT_EQ(rank.model_parameters(), parameters);
     EXPECT_GT(rank.peak_rss_bytes(), 0);
     for (const MemoryUse& use : rank.memory()) {
       if (use.category() != "parameters" && use.category() != "kv_cache") continue;
       EXPECT_GT(use.current_bytes(), 0) << use.category();
     }
   }
-  EXPECT_EQ(static_cast<int>(endpoints.size()), GetParam().first);
+  EXPECT_EQ(static_cast<int>(endpoints.size()), GetParam().ranks);
 }
 
 TEST(RolloutService, RefusesBadRequestsByPromptFieldAndValue) {
-  Service service(2, 0);
+  Service service({.ranks = 2});
   const auto refusal = [&](const GenerateHeader& header, const std::vector<Prompt>& prompts) {
     Answers answers;
     const grpc::Status status = service.Generate(header, prompts, &answers);

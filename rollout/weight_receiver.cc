@@ -17,6 +17,7 @@
 #include "core/service/credentials.h"
 #include "core/service/status_conversion.h"
 #include "core/weights/tensor_hash.h"
+#include "core/weights/tensor_range.h"
 #include "proto/policy_trainer.grpc.pb.h"
 
 namespace quartet {
@@ -30,9 +31,10 @@ int64_t Numel(const TensorEntry& entry) {
   return numel;
 }
 
-// Where elements [begin, begin + count) of one of the manifest's tensors go.
+// Where elements of one of the manifest's tensors go.
 struct Destination {
-  TensorRange range;
+  int32_t tensor;
+  StridedRange elements;
   char* data;
 };
 
@@ -69,7 +71,7 @@ class SourcePull {
  public:
   SourcePull(std::string endpoint, size_t num_tensors) : endpoint_(std::move(endpoint)), hashes_(num_tensors) {}
 
-  void Want(Destination destination) { wanted_.push_back(std::move(destination)); }
+  void Want(const Destination& destination) { wanted_.push_back(destination); }
   bool wanted() const { return !wanted_.empty(); }
   const std::string& endpoint() const { return endpoint_; }
   int64_t bytes() const { return bytes_; }
@@ -80,7 +82,9 @@ class SourcePull {
     const auto stub = PolicyTrainer::NewStub(MakeChannel(endpoint_, credentials));
     PullWeightsRequest request;
     request.set_version(manifest.version());
-    for (const Destination& destination : wanted_) *request.add_ranges() = destination.range;
+    for (const Destination& destination : wanted_) {
+      *request.add_ranges() = MakeTensorRange(destination.tensor, destination.elements);
+    }
     const auto reader = stub->PullWeights(context, request);
     absl::Status status;
     WeightChunk chunk;
@@ -103,23 +107,29 @@ class SourcePull {
 
   // Chunks come in the order of the ranges that were asked for, each a further part of the present range.
   absl::Status Take(const WeightChunk& chunk, const WeightManifest& manifest, Dtype wire, Dtype resident) {
-    const TensorRange& range = chunk.range();
+    const int32_t tensor = chunk.range().tensor();
+    const StridedRange sent = ElementsOf(chunk.range());
     const Destination* wanted = current_ < wanted_.size() ? &wanted_[current_] : nullptr;
-    if (wanted == nullptr || range.tensor() != wanted->range.tensor() ||
-        range.begin() != wanted->range.begin() + received_ || range.count() < 1 ||
-        range.count() > wanted->range.count() - received_) {
-      return absl::DataLossError(absl::StrCat(Where(manifest), ": sent elements ", range.begin(), " + ", range.count(),
-                                              " of tensor ", range.tensor(), ", which were not asked for next"));
+    const int64_t left = wanted == nullptr ? 0 : wanted->elements.numel() - received_;
+    if (wanted == nullptr || tensor != wanted->tensor || sent.count < 1 || sent.rows > left / sent.count ||
+        sent != NextPart(wanted->elements, received_, sent.numel())) {
+      return absl::DataLossError(absl::StrCat(Where(manifest), ": sent elements ", sent.begin, " + ", sent.count,
+                                              sent.rows == 1 ? "" : absl::StrCat(" in each of ", sent.rows, " rows"),
+                                              " of tensor ", tensor, ", which were not asked for next"));
     }
-    if (static_cast<int64_t>(chunk.data().size()) != range.count() * DtypeSize(wire)) {
-      return absl::DataLossError(absl::StrCat(Where(manifest), ": ", chunk.data().size(), " bytes for ", range.count(),
-                                              " elements of ", manifest.tensors(range.tensor()).name()));
+    const int64_t row_bytes = sent.count * DtypeSize(wire);
+    if (static_cast<int64_t>(chunk.data().size()) != sent.rows * row_bytes) {
+      return absl::DataLossError(absl::StrCat(Where(manifest), ": ", chunk.data().size(), " bytes for ", sent.numel(),
+                                              " elements of ", manifest.tensors(tensor).name()));
     }
-    hashes_[range.tensor()] += HashElements(chunk.data().data(), wire, range.begin(), range.count());
-    StoreElements(chunk.data().data(), wire, range.count(), wanted->data + received_ * DtypeSize(resident), resident);
+    for (int64_t row = 0; row < sent.rows; ++row) {
+      hashes_[tensor] +=
+          HashElements(chunk.data().data() + row * row_bytes, wire, sent.begin + row * sent.stride, sent.count);
+    }
+    StoreElements(chunk.data().data(), wire, sent.numel(), wanted->data + received_ * DtypeSize(resident), resident);
     bytes_ += static_cast<int64_t>(chunk.data().size());
-    received_ += range.count();
-    if (received_ == wanted->range.count()) {
+    received_ += sent.numel();
+    if (received_ == wanted->elements.numel()) {
       ++current_;
       received_ = 0;
     }
@@ -163,9 +173,9 @@ absl::Status CheckManifest(const WeightManifest& manifest, const std::vector<Par
       return absl::FailedPreconditionError(absl::StrCat(who, ": tensor ", tensor.name, " is missing"));
     }
     const std::vector<int64_t> shape(it->second->shape().begin(), it->second->shape().end());
-    if (shape != tensor.shape) {
+    if (shape != tensor.stored_shape()) {
       return absl::FailedPreconditionError(absl::StrCat(who, ": tensor ", tensor.name, " has shape ", ShapeName(shape),
-                                                        "; this model's is ", ShapeName(tensor.shape)));
+                                                        "; this model's is ", ShapeName(tensor.stored_shape())));
     }
     published.erase(it);
   }
@@ -183,6 +193,11 @@ absl::Status CheckManifest(const WeightManifest& manifest, const std::vector<Par
                                                           manifest.tensors_size()));
       }
       const TensorEntry& entry = manifest.tensors(range.tensor());
+      if (range.rows() > 1) {
+        return absl::FailedPreconditionError(absl::StrCat(who, ": source ", source.endpoint(), " has a range of ",
+                                                          range.rows(), " rows of ", entry.name(),
+                                                          "; allowed: runs of elements"));
+      }
       if (range.begin() < 0 || range.count() < 1 || range.begin() > Numel(entry) - range.count()) {
         return absl::FailedPreconditionError(absl::StrCat(who, ": source ", source.endpoint(), " has elements ",
                                                           range.begin(), " + ", range.count(), " of ", entry.name(),
@@ -228,18 +243,14 @@ absl::StatusOr<PulledWeights> PullWeights(const WeightManifest& manifest, const 
   }
   for (const StagedRange& wanted : ranges) {
     const int32_t tensor = index.at(tensors[wanted.tensor].name);
-    int64_t next = wanted.begin;
-    while (next < wanted.begin + wanted.count) {
-      const auto owner = std::prev(owners.upper_bound({tensor, next}));
-      const int64_t owned_end = owner->first.second + owner->second.first;
-      const int64_t end = std::min(wanted.begin + wanted.count, owned_end);
-      Destination destination;
-      destination.range.set_tensor(tensor);
-      destination.range.set_begin(next);
-      destination.range.set_count(end - next);
-      destination.data = static_cast<char*>(wanted.data) + (next - wanted.begin) * DtypeSize(resident_dtype);
-      pulls[owner->second.second].Want(std::move(destination));
-      next = end;
+    for (int64_t done = 0; done < wanted.elements.numel();) {
+      const int64_t first = NextPart(wanted.elements, done, 1).begin;
+      const auto owner = std::prev(owners.upper_bound({tensor, first}));
+      const int64_t owned = ElementsBefore(wanted.elements, owner->first.second + owner->second.first);
+      const StridedRange part = NextPart(wanted.elements, done, owned - done);
+      pulls[owner->second.second].Want(
+          {tensor, part, static_cast<char*>(wanted.data) + done * DtypeSize(resident_dtype)});
+      done += part.numel();
     }
   }
 
@@ -274,12 +285,21 @@ absl::StatusOr<PulledWeights> PullWeights(const WeightManifest& manifest, const 
   return result;
 }
 
-absl::Status CheckHashes(const WeightManifest& manifest, const std::vector<uint64_t>& hashes) {
+absl::Status CheckHashes(const WeightManifest& manifest, const std::vector<std::vector<uint64_t>>& ranks,
+                         const std::vector<bool>& divided) {
   for (int i = 0; i < manifest.tensors_size(); ++i) {
-    if (hashes[i] == manifest.tensors(i).hash()) continue;
-    return absl::DataLossError(absl::StrFormat(
-        "weight version %d: tensor %s arrived with hash %016x, was published with %016x; the weights in use stay",
-        manifest.version(), manifest.tensors(i).name(), hashes[i], manifest.tensors(i).hash()));
+    const auto check = [&](const std::string& who, uint64_t hash) {
+      if (hash == manifest.tensors(i).hash()) return absl::OkStatus();
+      return absl::DataLossError(absl::StrFormat(
+          "%sweight version %d: tensor %s arrived with hash %016x, was published with %016x; the weights in use stay",
+          who, manifest.version(), manifest.tensors(i).name(), hash, manifest.tensors(i).hash()));
+    };
+    uint64_t sum = 0;
+    for (size_t rank = 0; rank < ranks.size(); ++rank) {
+      sum += ranks[rank][i];
+      if (!divided[i]) QUARTET_RETURN_IF_ERROR(check(absl::StrCat("rank ", rank, ": "), ranks[rank][i]));
+    }
+    if (divided[i]) QUARTET_RETURN_IF_ERROR(check("", sum));
   }
   return absl::OkStatus();
 }

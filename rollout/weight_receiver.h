@@ -44,7 +44,9 @@ absl::StatusOr<PulledWeights> PullWeights(const WeightManifest& manifest, const 
                                           const std::shared_ptr<grpc::ChannelCredentials>& credentials,
                                           absl::Time deadline);
 
-// DATA_LOSS names the first tensor whose hash is not the manifest's.
-absl::Status CheckHashes(const WeightManifest& manifest, const std::vector<uint64_t>& hashes);
+// DATA_LOSS names the first tensor whose hash is not the manifest's. `ranks` has what each rank pulled, by the
+// manifest's tensors: of one that is `divided` over the ranks the sums together are the hash, of others each is.
+absl::Status CheckHashes(const WeightManifest& manifest, const std::vector<std::vector<uint64_t>>& ranks,
+                         const std::vector<bool>& divided);
 
 }  // namespace quartet

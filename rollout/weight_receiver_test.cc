@@ -7,6 +7,7 @@
 #include <random>
 #include <utility>
 
+#include "absl/strings/match.h"
 #include "absl/time/clock.h"
 #include "gtest/gtest.h"
 #include "rollout/fake_publisher.h"
@@ -47,6 +48,8 @@ std::vector<std::vector<char>> Values(Dtype dtype) {
   return all;
 }
 
+const std::vector<bool> kWhole(3, false);
+
 // One rank's memory for elements [numel * rank / ranks, numel * (rank + 1) / ranks) of each tensor.
 struct Memory {
   Memory(Dtype dtype, int rank, int ranks) {
@@ -55,7 +58,7 @@ struct Memory {
       const int64_t begin = numel * rank / ranks;
       const int64_t count = numel * (rank + 1) / ranks - begin;
       buffers.emplace_back(count * DtypeSize(dtype));
-      ranges.push_back({static_cast<int32_t>(i), begin, count, buffers.back().data()});
+      ranges.push_back({static_cast<int32_t>(i), {.begin = begin, .count = count}, buffers.back().data()});
     }
   }
   std::vector<std::vector<char>> buffers;
@@ -82,13 +85,76 @@ TEST(WeightReceiver, PutsEveryElementInItsPlaceAndItsHashesAddUpOverRanks) {
         bytes += pulled->bytes;
         for (size_t i = 0; i < sums.size(); ++i) {
           sums[i] += pulled->hashes[i];
-          const char* expected = values[i].data() + memory.ranges[i].begin * 2;
+          const char* expected = values[i].data() + memory.ranges[i].elements.begin * 2;
           EXPECT_EQ(std::memcmp(memory.buffers[i].data(), expected, memory.buffers[i].size()), 0)
               << "tensor " << i << " on rank " << rank;
         }
       }
-      EXPECT_TRUE(CheckHashes(publisher.manifest(), sums).ok());
+      EXPECT_TRUE(CheckHashes(publisher.manifest(), {sums}, kWhole).ok());
       EXPECT_EQ(bytes, (97 * 33 + 33 + 70 * 33) * 2);
+    }
+  }
+}
+
+// The rows of the first tensor and the columns of the last divided over `ranks`, the norm whole.
+std::vector<ParameterSpec> SharesOf(int rank, int ranks) {
+  std::vector<ParameterSpec> shares = Tensors();
+  const auto slice = [&](ParameterSpec& tensor, int dimension) {
+    const int64_t whole = tensor.shape[dimension], begin = whole * rank / ranks;
+    tensor.slice = TensorSlice{tensor.shape, dimension, begin};
+    tensor.shape[dimension] = whole * (rank + 1) / ranks - begin;
+  };
+  slice(shares[0], 0);
+  slice(shares[2], 1);
+  return shares;
+}
+
+TEST(WeightReceiver, PullsSlicesOfRowsAndColumnsWhereverTheirSourcesCutThem) {
+  for (const Dtype wire : {Dtype::kBF16, Dtype::kF32}) {
+    const std::vector<std::vector<char>> values = Values(wire);
+    const int64_t size = DtypeSize(wire);
+    for (const int sources : {1, 2, 5}) {
+      for (const int64_t chunk : {1000, 7}) {
+        FakePublisher publisher(7, wire, Tensors(), values, sources, chunk);
+        std::vector<std::vector<uint64_t>> hashes;
+        for (int rank = 0; rank < 3; ++rank) {
+          const std::vector<ParameterSpec> shares = SharesOf(rank, 3);
+          ASSERT_TRUE(CheckManifest(publisher.manifest(), shares, 6).ok());
+          std::vector<std::vector<char>> buffers;
+          std::vector<StagedRange> ranges;
+          for (size_t i = 0; i < shares.size(); ++i) {
+            buffers.emplace_back(shares[i].numel() * size);
+            ranges.push_back({static_cast<int32_t>(i), shares[i].stored_range(), buffers.back().data()});
+          }
+          const auto pulled = PullWeights(publisher.manifest(), shares, ranges, wire,
+                                          grpc::InsecureChannelCredentials(), absl::Now() + absl::Seconds(20));
+          ASSERT_TRUE(pulled.ok()) << pulled.status();
+          hashes.push_back(pulled->hashes);
+          for (size_t i = 0; i < shares.size(); ++i) {
+            const StridedRange elements = shares[i].stored_range();
+            for (int64_t row = 0; row < elements.rows; ++row) {
+              ASSERT_EQ(std::memcmp(buffers[i].data() + row * elements.count * size,
+                                    values[i].data() + (elements.begin + row * elements.stride) * size,
+                                    elements.count * size),
+                        0)
+                  << "row " << row << " of tensor " << i << " on rank " << rank;
+            }
+          }
+        }
+        EXPECT_TRUE(CheckHashes(publisher.manifest(), hashes, {true, false, true}).ok());
+        hashes[2][1] ^= 1;
+        const absl::Status norm = CheckHashes(publisher.manifest(), hashes, {true, false, true});
+        EXPECT_EQ(norm.code(), absl::StatusCode::kDataLoss);
+        EXPECT_TRUE(
+            absl::StartsWith(norm.message(), "rank 2: weight version 7: tensor model.layers.0.input_layernorm.weight"))
+            << norm;
+        hashes[2][1] ^= 1;
+        hashes[1][2] += 1;
+        const absl::Status columns = CheckHashes(publisher.manifest(), hashes, {true, false, true});
+        EXPECT_EQ(columns.code(), absl::StatusCode::kDataLoss);
+        EXPECT_TRUE(absl::StartsWith(columns.message(), "weight version 7: tensor model.layers.0.mlp.up_proj.weight"))
+            << columns;
+      }
     }
   }
 }
@@ -100,7 +166,7 @@ TEST(WeightReceiver, ConvertsToTheResidentTypeAfterHashing) {
     Memory memory(Dtype::kF32, 0, 1);
     const auto pulled = Pull(publisher.manifest(), &memory, Dtype::kF32);
     ASSERT_TRUE(pulled.ok()) << pulled.status();
-    EXPECT_TRUE(CheckHashes(publisher.manifest(), pulled->hashes).ok());
+    EXPECT_TRUE(CheckHashes(publisher.manifest(), {pulled->hashes}, kWhole).ok());
     for (int64_t i = 0; i < Tensors()[0].numel(); ++i) {
       uint16_t half;
       uint32_t whole;
@@ -115,7 +181,7 @@ TEST(WeightReceiver, ConvertsToTheResidentTypeAfterHashing) {
     Memory memory(Dtype::kBF16, 0, 1);
     const auto pulled = Pull(publisher.manifest(), &memory, Dtype::kBF16);
     ASSERT_TRUE(pulled.ok()) << pulled.status();
-    EXPECT_TRUE(CheckHashes(publisher.manifest(), pulled->hashes).ok());
+    EXPECT_TRUE(CheckHashes(publisher.manifest(), {pulled->hashes}, kWhole).ok());
     for (int64_t i = 0; i < Tensors()[0].numel(); ++i) {
       float exact;
       uint16_t half;
@@ -136,7 +202,7 @@ TEST(WeightReceiver, NamesTheTensorThatArrivedChanged) {
   Memory memory(Dtype::kBF16, 0, 1);
   const auto pulled = Pull(publisher.manifest(), &memory, Dtype::kBF16);
   ASSERT_TRUE(pulled.ok()) << pulled.status();
-  const absl::Status status = CheckHashes(publisher.manifest(), pulled->hashes);
+  const absl::Status status = CheckHashes(publisher.manifest(), {pulled->hashes}, kWhole);
   EXPECT_EQ(status.code(), absl::StatusCode::kDataLoss);
   EXPECT_NE(status.ToString().find("model.layers.0.mlp.up_proj.weight"), std::string::npos) << status;
 }
@@ -232,6 +298,9 @@ TEST_F(ManifestTest, IsRefusedWhereRangesOverlapLeaveGapsOrLieOutside) {
   ExpectRefused("which has 3201");
   manifest_.mutable_sources(1)->mutable_ranges(0)->set_tensor(9);
   ExpectRefused("a range of tensor 9; there are 3");
+  manifest_ = publisher_.manifest();
+  manifest_.mutable_sources(1)->mutable_ranges(0)->set_rows(2);
+  ExpectRefused("a range of 2 rows of model.embed_tokens.weight");
 }
 
 }  // namespace

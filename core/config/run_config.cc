@@ -192,6 +192,7 @@ void FillDefaults(RunConfig* c) {
   QUARTET_DEFAULT(r, max_num_seqs, 256);
   QUARTET_DEFAULT(r, max_num_batched_tokens, 2048);
   QUARTET_DEFAULT(r, max_waiting, 65536);
+  QUARTET_DEFAULT(r, tensor_parallel_size, 1);
   QUARTET_DEFAULT_TEXT(r, pretrain, c->actor().pretrain());
   if (r->has_http()) {
     QUARTET_DEFAULT_TEXT(r->mutable_http(), served_model_name, LastPart(r->pretrain()));
@@ -346,6 +347,12 @@ absl::Status CheckRollout(const RolloutConfig& r) {
   QUARTET_RETURN_IF_ERROR(Integer("rollout.max_num_seqs", r.max_num_seqs(), 1));
   QUARTET_RETURN_IF_ERROR(Integer("rollout.max_num_batched_tokens", r.max_num_batched_tokens(), 1));
   QUARTET_RETURN_IF_ERROR(Integer("rollout.max_waiting", r.max_waiting(), 0));
+  QUARTET_RETURN_IF_ERROR(Integer("rollout.tensor_parallel_size", r.tensor_parallel_size(), 1, kMaxRanks));
+  if (r.tensor_parallel_size() > 1 && r.zero_stage() != 0) {
+    return Bad("rollout.tensor_parallel_size", absl::StrCat(r.tensor_parallel_size()),
+               absl::StrCat("rollout.zero_stage is ", r.zero_stage(),
+                            ", which gathers whole matrices on every rank; with zero_stage 0 above 1 is allowed"));
+  }
   for (int32_t id : r.stop_token_ids()) QUARTET_RETURN_IF_ERROR(Integer("rollout.stop_token_ids", id, 0));
   return r.has_http() ? CheckHttp(r.http()) : absl::OkStatus();
 }

@@ -115,6 +115,9 @@ TEST(RunConfig, RefusesValuesOutOfRange) {
   ExpectError({"algorithm.advantage_estimator=grpo"}, {"grpo", "gae"});
   ExpectError({"algorithm.dual_clip=0.5"}, {"algorithm.dual_clip", "0.5", "greater than 1"});
   ExpectError({"actor.zero_stage=1"}, {"actor.zero_stage", "0, 2, 3"});
+  ExpectError({"rollout.tensor_parallel_size=0"}, {"rollout.tensor_parallel_size", "0"});
+  ExpectError({"rollout.tensor_parallel_size=2", "rollout.zero_stage=3"},
+              {"rollout.tensor_parallel_size", "rollout.zero_stage is 3"});
   ExpectError({"actor.learning_rate=0"}, {"actor.learning_rate", "allow_zero_learning_rate"});
   ExpectError({"actor.adam_beta2=1"}, {"actor.adam_beta2"});
   ExpectError({"rollout.generate_max_len=8", "rollout.min_tokens=9"}, {"rollout.min_tokens", "9", "0 to 8"});

@@ -150,6 +150,16 @@ at::Tensor SelfAttention(const ModelConfig& config, const BlockWeights& weights,
   return attention.Attend(q, k, v).reshape({T, H * d});
 }
 
+// Output or down projection, [T, D]: a new tensor.
+at::Tensor ProjectBack(const at::Tensor& input, const at::Tensor& weight, const at::Tensor& bias,
+                       const SumPartials& sum) {
+  if (!sum) return Linear(input, weight, bias);
+  at::Tensor partial = WideProduct(input, weight);
+  sum(partial);
+  if (bias.defined()) partial.add_(bias);
+  return partial.to(weight.scalar_type());
+}
+
 // What goes into the down projection, [T, F].
 at::Tensor GatedUp(const BlockWeights& weights, const at::Tensor& input_TD) {
   return SwiGlu(Linear(input_TD, weights.gate_proj, weights.gate_bias),
@@ -220,12 +230,12 @@ at::Tensor Embed(const at::Tensor& embedding_VD, const at::Tensor& ids_T) {
 }
 
 at::Tensor DecoderBlock(const ModelConfig& config, const BlockWeights& weights, const RotaryTable& rotary,
-                        const Attention& attention, const at::Tensor& hidden_TD) {
+                        const Attention& attention, const at::Tensor& hidden_TD, const SumPartials& sum) {
   const at::Tensor attended = SelfAttention(config, weights, rotary, attention, hidden_TD);
   // The sums are taken in the place of products, which no gradient needs.
-  const at::Tensor hidden = Linear(attended, weights.o_proj, weights.o_bias).add_(hidden_TD);
+  const at::Tensor hidden = ProjectBack(attended, weights.o_proj, weights.o_bias, sum).add_(hidden_TD);
   const at::Tensor gated = GatedUp(weights, RmsNorm(hidden, weights.post_attention_norm_D, config.rms_norm_eps));
-  return Linear(gated, weights.down_proj, weights.down_bias).add_(hidden);
+  return ProjectBack(gated, weights.down_proj, weights.down_bias, sum).add_(hidden);
 }
 
 }  // namespace quartet

@@ -9,6 +9,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <functional>
 #include <vector>
 
 #include "core/model/model_config.h"
@@ -58,7 +59,12 @@ class PackedCausalAttention : public Attention {
 
 at::Tensor Embed(const at::Tensor& embedding_VD, const at::Tensor& ids_T);
 
+// Adds the ranks' partial sums, fp32 [T, D], into the tensor that it is given; the same bits on all ranks.
+using SumPartials = std::function<void(const at::Tensor& partial_TD)>;
+
+// With `sum`, `config` and `weights` are a rank's share (core/model/tensor_parallel.h), and nothing is differentiable.
+// What a projection gives is then rounded once as well, after all sums.
 at::Tensor DecoderBlock(const ModelConfig& config, const BlockWeights& weights, const RotaryTable& rotary,
-                        const Attention& attention, const at::Tensor& hidden_TD);
+                        const Attention& attention, const at::Tensor& hidden_TD, const SumPartials& sum = nullptr);
 
 }  // namespace quartet

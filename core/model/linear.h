@@ -20,6 +20,8 @@ at::Tensor Linear(const at::Tensor& input_TK, const at::Tensor& weight, const at
 // input weight^T in fp32, [T, N], without gradient. Of bf16 matrices for which UsesBf16Gemm holds: products of bf16 are
 // exact in fp32, so that only the sums are rounded.
 at::Tensor WideBf16Product(const at::Tensor& input_TK, const at::Tensor& weight);
+// The same of all matrices: fp32, or fp64 for fp64 ones.
+at::Tensor WideProduct(const at::Tensor& input_TK, const at::Tensor& weight);
 
 // Whether a matrix can be packed: UsesBf16Gemm holds, N is a multiple of 16 and K of 2.
 bool CanPack(const at::Tensor& weight_NK);

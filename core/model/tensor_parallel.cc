@@ -35,9 +35,7 @@ absl::Status CheckTensorParallel(const ModelConfig& config, int size) {
 
 VocabularyRows VocabularyRowsOf(const ModelConfig& config, TensorParallel place) {
   const int64_t units = (config.vocab_size + kVocabularyUnit - 1) / kVocabularyUnit;
-  const auto first = [&](int rank) {
-    return std::min(config.vocab_size, units * rank / place.size * kVocabularyUnit);
-  };
+  const auto first = [&](int rank) { return std::min(config.vocab_size, units * rank / place.size * kVocabularyUnit); };
   return {.begin = first(place.rank), .count = first(place.rank + 1) - first(place.rank)};
 }
 

@@ -17,7 +17,8 @@ ModelConfig ConfigOf(const std::string& model) {
 
 class SharesOf : public testing::TestWithParam<std::string> {};
 INSTANTIATE_TEST_SUITE_P(All, SharesOf,
-                         testing::Values("llama", "llama_tied_llama3_rope", "llama_biases", "qwen2", "qwen3", "mistral"),
+                         testing::Values("llama", "llama_tied_llama3_rope", "llama_biases", "qwen2", "qwen3",
+                                         "mistral"),
                          [](const auto& info) { return info.param; });
 
 TEST_P(SharesOf, TogetherAreTheModel) {

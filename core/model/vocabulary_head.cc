@@ -236,21 +236,10 @@ class LogProbsFunction : public torch::autograd::Function<LogProbsFunction> {
 
 }  // namespace
 
+// LibTorch's product of bf16 matrices would come out as bf16: logits of usual size would move in steps of 1/8, and
+// log-probabilities with them.
 at::Tensor VocabularyLogits(const at::Tensor& hidden_TD, const at::Tensor& head_VD) {
-  const c10::NoGradGuard no_grad;
-  const at::ScalarType wide = WideType(head_VD.scalar_type());
-  if (head_VD.scalar_type() == wide) return at::mm(hidden_TD, head_VD.t());
-  if (UsesBf16Gemm(head_VD)) return WideBf16Product(hidden_TD, head_VD);
-  // LibTorch's product of bf16 matrices comes out as bf16: logits of usual size would move in steps of 1/8, and
-  // log-probabilities with them. The factors are widened instead, the head some rows at a time.
-  const at::Tensor hidden = hidden_TD.to(wide);
-  const int64_t V = head_VD.size(0);
-  const at::Tensor logits_TV = at::empty({hidden.size(0), V}, hidden.options());
-  InParts(V, RowsWithin(kHeadRowsBytes, head_VD.size(1), wide), [&](int64_t begin, int64_t end) {
-    at::Tensor part = logits_TV.slice(1, begin, end);
-    at::mm_out(part, hidden, head_VD.slice(0, begin, end).to(wide).t());
-  });
-  return logits_TV;
+  return WideProduct(hidden_TD, head_VD);
 }
 
 TokenLogProbs ChunkedLogProbs(const at::Tensor& hidden_TD, const at::Tensor& head_VD, const at::Tensor& targets_T,
