@@ -20,6 +20,7 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/container/flat_hash_set.h"
 #include "absl/strings/str_cat.h"
+#include "absl/types/span.h"
 #include "core/base/logging.h"
 #include "core/base/parallel.h"
 #include "core/base/status_macros.h"
@@ -41,6 +42,9 @@
 
 namespace quartet {
 namespace {
+
+// Of one prompt, so that its message stays well below what gRPC takes.
+constexpr int64_t kMostPromptLogProbs = int64_t{1} << 18;
 
 // Accounted by the model, as parameters.
 class Staging : public WeightStaging {
@@ -130,6 +134,12 @@ class Engine : public RolloutEngine {
   }
 
   absl::Status Check(const SamplingParams& sampling, const GenerationTask& task) const override {
+    const auto told = static_cast<int64_t>(task.ids.size()) * (1 + int64_t{sampling.prompt_logprobs()});
+    if (sampling.has_prompt_logprobs() && told > kMostPromptLogProbs) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "prompt ", task.prompt_index, ": ", task.ids.size(), " ids with sampling.prompt_logprobs ",
+          sampling.prompt_logprobs(), " make ", told, " log-probabilities; allowed: at most ", kMostPromptLogProbs));
+    }
     const absl::Status fits = scheduler_->CheckFits(static_cast<int64_t>(task.ids.size()), sampling.max_new_tokens());
     if (!fits.ok()) {
       return absl::Status(fits.code(), absl::StrCat("prompt ", task.prompt_index, ": ", fits.message()));
@@ -155,7 +165,8 @@ class Engine : public RolloutEngine {
       call.stop_list.assign(call.stops.begin(), call.stops.end());
     }
     call.left += task.samples;
-    scheduler_->Add(task.call, task.prompt_index, task.ids, task.first_sample, task.samples);
+    scheduler_->Add(task.call, task.prompt_index, task.ids, task.first_sample, task.samples,
+                    /*finds_prefix=*/!task.sampling->has_prompt_logprobs());
   }
 
   std::vector<GeneratedSequence> Cancel(uint64_t call) override {
@@ -180,7 +191,8 @@ class Engine : public RolloutEngine {
       const ScheduledStep step = scheduler_->Schedule();
       if (step.chunks.empty() && !lockstep_) return events;
       for (const BlockCopy& copy : step.copies) cache_->Copy(copy);
-      const at::Tensor logits_NV = Forward(step.chunks);
+      std::map<uint64_t, absl::Status> failed;
+      const at::Tensor logits_NV = Forward(step.chunks, &failed);
       std::vector<Draw> draws;
       int64_t row = 0;
       for (const ScheduledChunk& chunk : step.chunks) {
@@ -189,7 +201,7 @@ class Engine : public RolloutEngine {
         for (Sequence* sequence : scheduler_->Computed(chunk)) draws.push_back({sequence, row});
         if (chunk.last) ++row;
       }
-      Extend(draws, logits_NV, &events);
+      Extend(draws, logits_NV, std::move(failed), &events);
       ++steps_;
       meter_.Add(std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count(), prefill_tokens_,
                  generated_tokens_);
@@ -253,6 +265,11 @@ class Engine : public RolloutEngine {
   }
 
  private:
+  // Of a prompt's tokens from the second one on, as far as it has been computed.
+  struct PromptLogProbs {
+    std::vector<float> log_probs;
+    std::vector<std::vector<std::pair<int32_t, float>>> alternatives;
+  };
   struct CallState {
     std::shared_ptr<const SamplingParams> sampling;
     SamplingRule rule;
@@ -260,11 +277,19 @@ class Engine : public RolloutEngine {
     std::vector<int32_t> stop_list;  // the same
     bool stream_tokens = false;
     int64_t left = 0;  // sequences
+    // By prompt index, where they are asked for.
+    absl::flat_hash_map<uint64_t, PromptLogProbs> prompts;
   };
   // All of the model, as it is computed with: matrices are packed where they can be.
   struct WholeWeights {
     at::Tensor embedding, norm_D, head;
     std::vector<BlockWeights> blocks;
+  };
+  // A token of a sequence's prompt, told from a row of a forward's hidden states: that of the token before it.
+  struct PromptToken {
+    const Sequence* sequence;
+    int64_t position;
+    int64_t row;
   };
   // The next token of a sequence, from a row of the logits.
   struct Draw {
@@ -325,8 +350,9 @@ class Engine : public RolloutEngine {
   }
 
   // Logits, fp32 [N, V] (of a share, as its exchange has gathered them), after the last token of each chunk that ends
-  // its sequence; undefined where there is none. At stage 3 a rank without chunks takes part in every gather.
-  at::Tensor Forward(const std::vector<ScheduledChunk>& chunks) {
+  // its sequence; undefined where there is none. At stage 3 a rank without chunks takes part in every gather. Takes
+  // down what is to be told of prompts; calls for which that fails go to `failed`.
+  at::Tensor Forward(const std::vector<ScheduledChunk>& chunks, std::map<uint64_t, absl::Status>* failed) {
     const MemoryScope activations(ledger_, MemoryCategory::kActivations);
     const ParameterLayout& layout = model_->layout();
     const ModelConfig& config = model_->config();
@@ -336,8 +362,13 @@ class Engine : public RolloutEngine {
     std::vector<int64_t> ids;
     std::vector<int64_t> positions;
     std::vector<int64_t> rows;
+    std::vector<PromptToken> prompt_tokens;
     for (const ScheduledChunk& chunk : chunks) {
+      const int64_t known = KnownPromptTokens(*chunk.sequence);
       for (int64_t i = chunk.first; i < chunk.first + chunk.count; ++i) {
+        if (i + 1 >= known && i + 1 < chunk.sequence->prompt_len) {
+          prompt_tokens.push_back({chunk.sequence, i + 1, static_cast<int64_t>(ids.size())});
+        }
         ids.push_back(chunk.sequence->ids[i]);
         positions.push_back(i);
       }
@@ -356,11 +387,22 @@ class Engine : public RolloutEngine {
     if (work) rotary = MakeRotaryTable(config, as_tensor(positions));
     PagedAttention attention(&*cache_, chunks);
     const auto finish = [&](const at::Tensor& norm_D, const at::Tensor& head_VD) {
-      if (rows.empty()) return at::Tensor();
-      const at::Tensor last_ND = RmsNorm(at::index_select(hidden_TD, 0, as_tensor(rows)), norm_D, config.rms_norm_eps);
-      const MemoryScope logits(ledger_, MemoryCategory::kLogits);
-      const at::Tensor logits_NV = VocabularyLogits(last_ND, head_VD);
-      return exchange_.has_value() ? exchange_->GatherLogits(logits_NV) : logits_NV.contiguous();
+      const auto logits_of = [&](std::vector<int64_t> of_rows) {
+        const at::Tensor of_ND =
+            RmsNorm(at::index_select(hidden_TD, 0, as_tensor(of_rows)), norm_D, config.rms_norm_eps);
+        const MemoryScope logits(ledger_, MemoryCategory::kLogits);
+        const at::Tensor logits_NV = VocabularyLogits(of_ND, head_VD);
+        return exchange_.has_value() ? exchange_->GatherLogits(logits_NV) : logits_NV.contiguous();
+      };
+      // No more rows at once than sequences may draw from: the logits' memory stays what it is.
+      const auto most = static_cast<size_t>(options_.max_num_seqs);
+      for (size_t begin = 0; begin < prompt_tokens.size(); begin += most) {
+        const auto tokens = absl::MakeConstSpan(prompt_tokens).subspan(begin, most);
+        std::vector<int64_t> of_rows;
+        for (const PromptToken& token : tokens) of_rows.push_back(token.row);
+        Tell(tokens, logits_of(std::move(of_rows)), failed);
+      }
+      return rows.empty() ? at::Tensor() : logits_of(rows);
     };
     if (whole_.has_value()) {
       if (!work) return {};
@@ -398,14 +440,55 @@ class Engine : public RolloutEngine {
     return {};
   }
 
-  // Draws the next tokens, and gives away the sequences that end with them.
-  void Extend(const std::vector<Draw>& draws, const at::Tensor& logits, std::vector<EngineEvent>* events) {
-    if (draws.empty()) return;
+  // How many tokens of its prompt nothing is to be told of any more.
+  int64_t KnownPromptTokens(const Sequence& sequence) const {
+    const CallState& call = calls_.at(sequence.call);
+    if (!call.sampling->has_prompt_logprobs()) return sequence.prompt_len;
+    const auto found = call.prompts.find(sequence.prompt_index);
+    return found == call.prompts.end() ? 1 : 1 + static_cast<int64_t>(found->second.log_probs.size());
+  }
+
+  // Takes down the log-probabilities of tokens of prompts, from a row of logits each.
+  void Tell(absl::Span<const PromptToken> tokens, const at::Tensor& logits, std::map<uint64_t, absl::Status>* failed) {
+    const bool tell = !logits.is_meta();
+    std::vector<absl::StatusOr<SampledToken>> told(tokens.size(), SampledToken{});
+    at::parallel_for(0, static_cast<int64_t>(tokens.size()), 1, [&](int64_t begin, int64_t end) {
+      Sampler& sampler = samplers_[at::get_thread_num()];
+      std::vector<float> joined;
+      for (int64_t i = begin; i < end && tell; ++i) {
+        const CallState& call = calls_.at(tokens[i].sequence->call);
+        told[i] = sampler.Tell(Row(logits, i, &joined), call.rule, tokens[i].sequence->ids[tokens[i].position],
+                               call.sampling->prompt_logprobs());
+      }
+    });
+    for (size_t i = 0; i < tokens.size(); ++i) {
+      const Sequence& sequence = *tokens[i].sequence;
+      PromptLogProbs& known = calls_.at(sequence.call).prompts[sequence.prompt_index];
+      // Others may have computed it already: after a preemption, or a sample of the same prompt.
+      if (static_cast<int64_t>(known.log_probs.size()) + 1 != tokens[i].position) continue;
+      if (!told[i].ok()) {
+        failed->emplace(
+            sequence.call,
+            absl::Status(told[i].status().code(), absl::StrCat("prompt ", sequence.prompt_index, ", token ",
+                                                               tokens[i].position, ": ", told[i].status().message())));
+        continue;
+      }
+      known.log_probs.push_back(told[i]->log_prob);
+      if (calls_.at(sequence.call).sampling->prompt_logprobs() > 0) {
+        known.alternatives.push_back(std::move(told[i]->alternatives));
+      }
+    }
+  }
+
+  // One of each of `draws`; for calls that want none, anything.
+  std::vector<absl::StatusOr<SampledToken>> DrawAll(const std::vector<Draw>& draws, const at::Tensor& logits) {
+    if (draws.empty()) return {};
     std::vector<absl::StatusOr<SampledToken>> drawn(draws.size(), SampledToken{});
     const bool draw = !logits.is_meta();
     at::parallel_for(0, static_cast<int64_t>(draws.size()), 1, [&](int64_t begin, int64_t end) {
       for (int64_t i = begin; i < end && draw; ++i) {
-        if (!exchange_.has_value() || exchange_->IsMine(i)) drawn[i] = DrawToken(draws[i], logits);
+        const bool wanted = calls_.at(draws[i].sequence->call).sampling->max_new_tokens() > 0;
+        if (wanted && (!exchange_.has_value() || exchange_->IsMine(i))) drawn[i] = DrawToken(draws[i], logits);
       }
     });
     if (exchange_.has_value()) {
@@ -419,10 +502,20 @@ class Engine : public RolloutEngine {
         if (drawn[i].ok()) drawn[i] = absl::InternalError("another rank could not draw from the logits");
       }
     }
-    std::map<uint64_t, absl::Status> failed;  // in order: all ranks must cancel in the same
+    return drawn;
+  }
+
+  // Draws the next tokens, and gives away the sequences that end with them and the calls that `failed`, in order: all
+  // ranks must cancel in the same.
+  void Extend(const std::vector<Draw>& draws, const at::Tensor& logits, std::map<uint64_t, absl::Status> failed,
+              std::vector<EngineEvent>* events) {
+    std::vector<absl::StatusOr<SampledToken>> drawn = DrawAll(draws, logits);
     for (size_t i = 0; i < draws.size(); ++i) {
       const Sequence& sequence = *draws[i].sequence;
-      if (!drawn[i].ok()) {
+      if (failed.contains(sequence.call)) continue;
+      if (calls_.at(sequence.call).sampling->max_new_tokens() == 0) {
+        End(draws[i].sequence, GeneratedSequence::LENGTH, /*stop_string=*/"", events);
+      } else if (!drawn[i].ok()) {
         failed.emplace(sequence.call,
                        absl::Status(drawn[i].status().code(),
                                     absl::StrCat("prompt ", sequence.prompt_index, ", sample ", sequence.sample,
@@ -449,19 +542,20 @@ class Engine : public RolloutEngine {
     const uint64_t noise = NoiseKey(call.sampling->seed(), sequence.prompt_index, sequence.sample,
                                     static_cast<int64_t>(sequence.ids.size()));
     std::vector<float> joined;
-    absl::Span<const float> row;
+    return samplers_[at::get_thread_num()].Sample(Row(logits, draw.row, &joined), call.rule, history, noise);
+  }
+
+  // A row of logits as Forward gives them, where they are or in `joined`. Any thread.
+  absl::Span<const float> Row(const at::Tensor& logits, int64_t row, std::vector<float>* joined) const {
     if (exchange_.has_value()) {
-      exchange_->CopyRow(logits, draw.row, &joined);
-      row = joined;
-    } else {
-      row = absl::MakeConstSpan(logits.const_data_ptr<float>() + draw.row * vocab_size(), vocab_size());
+      exchange_->CopyRow(logits, row, joined);
+      return *joined;
     }
-    return samplers_[at::get_thread_num()].Sample(row, call.rule, history, noise);
+    return absl::MakeConstSpan(logits.const_data_ptr<float>() + row * vocab_size(), vocab_size());
   }
 
   void Append(Sequence* sequence, SampledToken token, std::vector<EngineEvent>* events) {
-    const auto state = calls_.find(sequence->call);
-    CallState& call = state->second;
+    const CallState& call = calls_.at(sequence->call);
     sequence->ids.push_back(token.id);
     sequence->log_probs.push_back(token.log_prob);
     sequence->sampled_log_probs.push_back(token.sampled_log_prob);
@@ -480,11 +574,18 @@ class Engine : public RolloutEngine {
     const std::string* stop_string = ReadText(call, token.id, sequence);
     const bool stopped = call.stops.contains(token.id) || stop_string != nullptr;
     if (!stopped && static_cast<int64_t>(sequence->log_probs.size()) < call.sampling->max_new_tokens()) return;
-    GeneratedSequence out = Describe(*sequence, stopped ? GeneratedSequence::STOP : GeneratedSequence::LENGTH);
-    if (stop_string != nullptr) out.set_stop_string(*stop_string);
+    End(sequence, stopped ? GeneratedSequence::STOP : GeneratedSequence::LENGTH,
+        stop_string == nullptr ? "" : *stop_string, events);
+  }
+
+  void End(Sequence* sequence, GeneratedSequence::FinishReason reason, const std::string& stop_string,
+           std::vector<EngineEvent>* events) {
+    GeneratedSequence out = Describe(*sequence, reason);
+    out.set_stop_string(stop_string);
     events->push_back({sequence->call, std::move(out)});
+    const auto state = calls_.find(sequence->call);
     scheduler_->Finish(sequence);
-    if (--call.left == 0) calls_.erase(state);
+    if (--state->second.left == 0) calls_.erase(state);
   }
 
   // The stop string that ends the sequence with its newest token, or null.
@@ -518,6 +619,11 @@ class Engine : public RolloutEngine {
     out.mutable_sampled_log_probs()->Add(sequence.sampled_log_probs.begin(), sequence.sampled_log_probs.end());
     out.mutable_policy_versions()->Add(sequence.versions.begin(), sequence.versions.end());
     for (const auto& of_token : sequence.alternatives) Describe(of_token, out.add_alternatives());
+    const auto& prompts = calls_.at(sequence.call).prompts;
+    if (const auto told = prompts.find(sequence.prompt_index); told != prompts.end()) {
+      out.mutable_prompt_log_probs()->Add(told->second.log_probs.begin(), told->second.log_probs.end());
+      for (const auto& of_token : told->second.alternatives) Describe(of_token, out.add_prompt_alternatives());
+    }
     return out;
   }
 

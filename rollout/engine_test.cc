@@ -454,6 +454,103 @@ void Fill(const WeightStaging& staging, const RolloutEngine& engine, const std::
   }
 }
 
+// What the trainer computes for the tokens of the prompt of `sequence`, the first one left out.
+std::vector<float> TrainersPromptLogProbs(ShardedModel& model, const GeneratedSequence& sequence, double temperature) {
+  GeneratedSequence prompt;
+  const int length = sequence.tokens().ids_size() - sequence.log_probs_size();
+  for (int i = 0; i < length; ++i) prompt.mutable_tokens()->add_ids(sequence.tokens().ids(i));
+  for (int i = 1; i < length; ++i) prompt.add_log_probs(0);
+  return TrainersLogProbs(model, prompt, temperature);
+}
+
+TEST(RolloutEngine, TellsOfAPromptsTokensWhatTheTrainerComputes) {
+  const json golden = GoldenOf("llama");
+  const auto store = MakeLocalStore();
+  Ledger ledger;
+  const auto group = MakeProcessGroup(store.get(), ProcessGroupOptions());
+  ASSERT_TRUE(group.ok()) << group.status();
+  ShardedModelOptions model_options;
+  model_options.compute_dtype = at::kFloat;
+  const auto model = ShardedModel::Load(Folder("llama"), model_options, group->get(), &ledger);
+  ASSERT_TRUE(model.ok()) << model.status();
+
+  // Whole prompts; in chunks, logits of few rows at a time; with so little cache that sequences are preempted.
+  for (int way = 0; way < 3; ++way) {
+    RolloutEngineOptions options = OptionsFor("llama");
+    if (way > 0) options.max_num_batched_tokens = 7;
+    if (way > 0) options.max_num_seqs = 3;
+    if (way == 2) options.kv_cache_bytes = CacheBytes("llama", "fp32", 11);
+    LoadedEngine engine(options);
+    for (const float temperature : {0.0f, 0.7f}) {
+      for (const int32_t new_tokens : {0, 1, 40}) {
+        SamplingParams sampling = Sampling(temperature, 0, 0.9f);
+        sampling.set_max_new_tokens(new_tokens);
+        sampling.set_ignore_eos(true);
+        sampling.set_n_samples(3);
+        sampling.set_prompt_logprobs(2);
+        // The same prompts again and again: what the cache holds of them must not be used.
+        const Results results = Generate(*engine.engine, sampling, TasksOf(golden, 3));
+        EXPECT_EQ(results.size(), 3 * golden["cases"].size());
+        for (const auto& [key, sequence] : results) {
+          EXPECT_EQ(sequence.log_probs_size(), new_tokens);
+          EXPECT_EQ(sequence.finish_reason(), GeneratedSequence::LENGTH);
+          const std::vector<int32_t> prompt = golden["cases"][key.first]["prompt"];
+          const std::vector<float> expected =
+              TrainersPromptLogProbs(**model, sequence, temperature == 0 ? 1 : temperature);
+          ASSERT_EQ(expected.size(), prompt.size() - 1);
+          ASSERT_EQ(sequence.prompt_log_probs_size(), static_cast<int>(expected.size()));
+          ASSERT_EQ(sequence.prompt_alternatives_size(), static_cast<int>(expected.size()));
+          for (size_t t = 0; t < expected.size(); ++t) {
+            EXPECT_NEAR(sequence.prompt_log_probs(static_cast<int>(t)), expected[t], 2e-5);
+            const TokenAlternatives& likeliest = sequence.prompt_alternatives(static_cast<int>(t));
+            ASSERT_EQ(likeliest.ids_size(), 2);
+            EXPECT_GE(likeliest.log_probs(0), likeliest.log_probs(1));
+            EXPECT_GE(likeliest.log_probs(0), sequence.prompt_log_probs(static_cast<int>(t)));
+            for (int i = 0; i < 2; ++i) {
+              if (likeliest.ids(i) != prompt[t + 1]) continue;
+              EXPECT_EQ(likeliest.log_probs(i), sequence.prompt_log_probs(static_cast<int>(t)));
+            }
+          }
+        }
+      }
+    }
+    if (way == 2) {
+      EXPECT_GT(engine->stats().preemptions, 0);
+    }
+    EXPECT_GT(engine->stats().cached_tokens, 0) << "samples share their prompt";
+  }
+}
+
+TEST(RolloutEngine, TellsNothingOfPromptsThatNobodyAskedFor) {
+  const json golden = GoldenOf("llama");
+  LoadedEngine engine(OptionsFor("llama"));
+  for (const auto& [key, sequence] : Generate(*engine.engine, Greedy(3), TasksOf(golden))) {
+    EXPECT_EQ(sequence.prompt_log_probs_size(), 0);
+  }
+  SamplingParams sampling = Greedy(0);
+  EXPECT_EQ(engine->Check(sampling).code(), absl::StatusCode::kInvalidArgument);
+  sampling.set_prompt_logprobs(0);
+  EXPECT_TRUE(engine->Check(sampling).ok());
+  // A prompt of one token has nothing to be told of; without alternatives there are none.
+  GenerationTask one;
+  one.ids = {5};
+  GenerationTask two;
+  two.prompt_index = 1;
+  two.ids = {5, 6};
+  const Results results = Generate(*engine.engine, sampling, {one, two});
+  EXPECT_EQ(results.at({0, 0}).prompt_log_probs_size(), 0);
+  EXPECT_EQ(results.at({0, 0}).finish_reason(), GeneratedSequence::LENGTH);
+  EXPECT_EQ(results.at({1, 0}).prompt_log_probs_size(), 1);
+  EXPECT_EQ(results.at({1, 0}).prompt_alternatives_size(), 0);
+  sampling.set_prompt_logprobs(21);
+  EXPECT_EQ(engine->Check(sampling).code(), absl::StatusCode::kInvalidArgument);
+  sampling.set_prompt_logprobs(20);
+  GenerationTask huge;
+  huge.ids.assign(13000, 5);
+  EXPECT_NE(engine->Check(sampling, huge).ToString().find("make 273000 log-probabilities; allowed: at most 262144"),
+            std::string::npos);
+}
+
 TEST(RolloutEngine, SequencesJoinAndLeaveTheBatchAtAnyTime) {
   const json golden = GoldenOf("llama");
   LoadedEngine engine(OptionsFor("llama"));
@@ -1044,7 +1141,7 @@ TEST(RolloutEngine, RefusesRequestsByFieldValueAndWhatIsAllowed) {
   EXPECT_EQ(message([](auto* s, auto*) { s->set_top_k(-2); }),
             "sampling.top_k is -2; allowed: -1 or 0 (off), or at least 1");
   EXPECT_EQ(message([](auto* s, auto*) { s->set_max_new_tokens(0); }),
-            "sampling.max_new_tokens is 0; allowed: at least 1");
+            "sampling.max_new_tokens is 0; allowed: at least 1, or 0 with prompt_logprobs");
   EXPECT_EQ(message([](auto* s, auto*) { s->add_stop_token_ids(101); }),
             "sampling.stop_token_ids holds 101; allowed: 0 to 100");
 }

@@ -568,6 +568,33 @@ TEST(RolloutService, RefusesWhatWouldWaitBehindTooMany) {
   EXPECT_GT(service.Metric("prefix_cache_hit_rate"), 0);
 }
 
+TEST(RolloutService, AnyGroupOfRanksTellsTheSameOfPrompts) {
+  const auto told = [](const Group& group) {
+    Service service(group);
+    GenerateHeader header = HeaderFor(5, 2, 1);
+    header.mutable_sampling()->set_max_new_tokens(0);
+    header.mutable_sampling()->set_prompt_logprobs(1);
+    Answers answers;
+    const grpc::Status status = service.Generate(header, SomePrompts(), &answers);
+    EXPECT_TRUE(status.ok()) << status.error_message();
+    EXPECT_EQ(answers.size(), 10u);
+    std::vector<float> log_probs;
+    for (const auto& [key, sequence] : answers) {
+      EXPECT_EQ(sequence.prompt_log_probs_size(), sequence.tokens().ids_size() - 1);
+      EXPECT_EQ(sequence.prompt_alternatives_size(), sequence.tokens().ids_size() - 1);
+      log_probs.insert(log_probs.end(), sequence.prompt_log_probs().begin(), sequence.prompt_log_probs().end());
+    }
+    return log_probs;
+  };
+  const std::vector<float> one = told({.ranks = 1});
+  for (const Group& group :
+       {Group{.ranks = 2}, Group{.ranks = 2, .zero_stage = 3}, Group{.ranks = 2, .tensor_parallel_size = 2}}) {
+    const std::vector<float> two = told(group);
+    ASSERT_EQ(two.size(), one.size());
+    for (size_t i = 0; i < one.size(); ++i) EXPECT_NEAR(two[i], one[i], 1e-5);
+  }
+}
+
 TEST(RolloutService, AnyGroupOfRanksGeneratesTheSame) {
   Service one({.ranks = 1});
   const auto expected = one.Ids(0);

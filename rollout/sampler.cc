@@ -123,6 +123,20 @@ QUARTET_SIMD_CLONES int32_t RaceOfAll(uint64_t key, const float* weights, int64_
   return race.winner();
 }
 
+// log_softmax(logits / temperature) of a token.
+struct LogProb {
+  absl::Span<const float> logits;
+  float temperature;
+  double shift;  // log of the sum of exp(logits / temperature)
+  float operator()(int32_t id) const {
+    return static_cast<float>(static_cast<double>(logits[id] / temperature) - shift);
+  }
+};
+
+absl::Status NotFinite(float largest) {
+  return absl::InternalError(absl::StrCat("the model's logits are not finite: their maximum is ", largest));
+}
+
 }  // namespace
 
 uint64_t NoiseKey(uint64_t seed, uint64_t prompt_index, int32_t sample, int64_t position) {
@@ -136,26 +150,13 @@ absl::StatusOr<SampledToken> Sampler::Sample(absl::Span<const float> logits, con
                                              const SamplingHistory& history, uint64_t noise_key) {
   const int64_t count = static_cast<int64_t>(logits.size());
   weights_.resize(count);
-  const float temperature = rule.greedy() ? 1.0f : rule.temperature;
-  const float* scaled = nullptr;  // logits / temperature
-  const auto scale = [&](absl::Span<const float> values) {
-    scaled = values.data();
-    if (temperature != 1) {
-      scaled_.resize(count);
-      for (int64_t i = 0; i < count; ++i) scaled_[i] = values[i] / temperature;
-      scaled = scaled_.data();
-    }
-    return Largest(scaled, count);
-  };
-  float largest = scale(logits);
-  if (!std::isfinite(largest)) {
-    return absl::InternalError(absl::StrCat("the model's logits are not finite: their maximum is ", largest));
-  }
+  const float temperature = rule.log_prob_temperature();
+  const float* scaled = nullptr;
+  float largest = Scale(logits, temperature, &scaled);
+  if (!std::isfinite(largest)) return NotFinite(largest);
   float* const weights = rule.greedy() ? nullptr : weights_.data();
   double mass = Weigh(scaled, count, largest, weights);
-  const auto log_prob = [&logits, temperature, shift = static_cast<double>(largest) + std::log(mass)](int32_t id) {
-    return static_cast<float>(static_cast<double>(logits[id] / temperature) - shift);
-  };
+  const LogProb log_prob{logits, temperature, static_cast<double>(largest) + std::log(mass)};
 
   SampledToken token;
   FindAlternatives(logits, rule.alternatives, &token.alternatives);
@@ -165,7 +166,7 @@ absl::StatusOr<SampledToken> Sampler::Sample(absl::Span<const float> logits, con
       rule.presence_penalty != 0 || rule.frequency_penalty != 0) {
     edited_.assign(logits.begin(), logits.end());
     Edit(rule, history);
-    largest = scale(edited_);
+    largest = Scale(edited_, temperature, &scaled);
     if (!std::isfinite(largest)) {
       return absl::InvalidArgumentError("min_tokens, logit_bias and penalties leave no token that can be drawn");
     }
@@ -230,6 +231,33 @@ absl::StatusOr<SampledToken> Sampler::Sample(absl::Span<const float> logits, con
   token.log_prob = log_prob(token.id);
   token.sampled_log_prob = static_cast<float>(static_cast<double>(scaled[token.id]) - largest - std::log(kept_mass));
   return token;
+}
+
+absl::StatusOr<SampledToken> Sampler::Tell(absl::Span<const float> logits, const SamplingRule& rule, int32_t id,
+                                           int32_t alternatives) {
+  const float temperature = rule.log_prob_temperature();
+  const float* scaled = nullptr;
+  const float largest = Scale(logits, temperature, &scaled);
+  if (!std::isfinite(largest)) return NotFinite(largest);
+  const double mass = Weigh(scaled, static_cast<int64_t>(logits.size()), largest, nullptr);
+  const LogProb log_prob{logits, temperature, static_cast<double>(largest) + std::log(mass)};
+  SampledToken token;
+  token.id = id;
+  token.log_prob = log_prob(id);
+  FindAlternatives(logits, alternatives, &token.alternatives);
+  for (auto& [other, value] : token.alternatives) value = log_prob(other);
+  return token;
+}
+
+float Sampler::Scale(absl::Span<const float> values, float temperature, const float** scaled) {
+  const auto count = static_cast<int64_t>(values.size());
+  *scaled = values.data();
+  if (temperature != 1) {
+    scaled_.resize(count);
+    for (int64_t i = 0; i < count; ++i) scaled_[i] = values[i] / temperature;
+    *scaled = scaled_.data();
+  }
+  return Largest(*scaled, count);
 }
 
 // Minimum length, bias and penalties, on edited_.

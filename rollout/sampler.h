@@ -29,6 +29,8 @@ struct SamplingRule {
   std::vector<std::pair<int32_t, float>> logit_bias;
   int32_t alternatives = 0;  // likeliest tokens to be told
   bool greedy() const { return temperature < kGreedyTemperature; }
+  // That log-probabilities are told at.
+  float log_prob_temperature() const { return greedy() ? 1 : temperature; }
 };
 
 // What the logits of one place may be changed for. Ids are those of the vocabulary.
@@ -59,7 +61,14 @@ class Sampler {
   absl::StatusOr<SampledToken> Sample(absl::Span<const float> logits, const SamplingRule& rule,
                                       const SamplingHistory& history, uint64_t noise_key);
 
+  // What Sample would tell of token `id`, had it been drawn, and of `alternatives` likeliest ones; sampled_log_prob is
+  // not set.
+  absl::StatusOr<SampledToken> Tell(absl::Span<const float> logits, const SamplingRule& rule, int32_t id,
+                                    int32_t alternatives);
+
  private:
+  // Points `scaled` at values / temperature; returns the largest.
+  float Scale(absl::Span<const float> values, float temperature, const float** scaled);
   void Edit(const SamplingRule& rule, const SamplingHistory& history);
   void FindAlternatives(absl::Span<const float> logits, int32_t count, std::vector<std::pair<int32_t, float>>* found);
 

@@ -48,6 +48,29 @@ SamplingRule RuleOf(float temperature, int32_t top_k = 0, float top_p = 1) {
   return rule;
 }
 
+TEST(Sampler, TellsOfAnyTokenWhatItTellsOfTheOneThatItDraws) {
+  Sampler sampler;
+  for (const json& golden : Golden()) {
+    const auto logits = golden["logits"].get<std::vector<float>>();
+    SamplingRule rule = RuleOf(golden);
+    rule.alternatives = 3;
+    const auto drawn = sampler.Sample(logits, rule, {}, NoiseKey(1, 2, 3, 4));
+    ASSERT_TRUE(drawn.ok()) << drawn.status();
+    const auto told = sampler.Tell(logits, rule, drawn->id, 3);
+    ASSERT_TRUE(told.ok()) << told.status();
+    EXPECT_EQ(told->id, drawn->id);
+    EXPECT_EQ(told->log_prob, drawn->log_prob);
+    EXPECT_EQ(told->alternatives, drawn->alternatives);
+    // One that no rule lets be drawn: log_softmax by hand.
+    const float temperature = rule.greedy() ? 1 : rule.temperature;
+    double mass = 0;
+    for (const float logit : logits) mass += std::exp(static_cast<double>(logit) / temperature);
+    EXPECT_NEAR(sampler.Tell(logits, rule, 1, 0)->log_prob, logits[1] / temperature - std::log(mass), 1e-5);
+  }
+  std::vector<float> bad = {1, NAN, 2};
+  EXPECT_EQ(sampler.Tell(bad, RuleOf(1), 0, 0).status().code(), absl::StatusCode::kInternal);
+}
+
 TEST(Sampler, DrawsOnlyWhatTransformersKeepsAndAgreesOnItsProbabilities) {
   Sampler sampler;
   int cases = 0;

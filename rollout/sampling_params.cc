@@ -28,7 +28,9 @@ absl::Status CheckSamplingParams(const SamplingParams& sampling, int64_t vocab_s
   if (!(sampling.min_p() >= 0 && sampling.min_p() <= 1)) {
     return Refuse("min_p", sampling.min_p(), "at least 0 (off) and at most 1");
   }
-  if (sampling.max_new_tokens() < 1) return Refuse("max_new_tokens", sampling.max_new_tokens(), "at least 1");
+  if (sampling.max_new_tokens() < (sampling.has_prompt_logprobs() ? 0 : 1)) {
+    return Refuse("max_new_tokens", sampling.max_new_tokens(), "at least 1, or 0 with prompt_logprobs");
+  }
   if (sampling.min_tokens() < 0 || sampling.min_tokens() > sampling.max_new_tokens()) {
     return Refuse("min_tokens", sampling.min_tokens(),
                   absl::StrCat("0 to max_new_tokens, which is ", sampling.max_new_tokens()));
@@ -46,6 +48,9 @@ absl::Status CheckSamplingParams(const SamplingParams& sampling, int64_t vocab_s
   }
   if (sampling.logprobs() < 0 || sampling.logprobs() > kMostAlternatives) {
     return Refuse("logprobs", sampling.logprobs(), absl::StrCat("0 to ", kMostAlternatives));
+  }
+  if (sampling.prompt_logprobs() < 0 || sampling.prompt_logprobs() > kMostAlternatives) {
+    return Refuse("prompt_logprobs", sampling.prompt_logprobs(), absl::StrCat("0 to ", kMostAlternatives));
   }
   for (const int32_t id : sampling.stop_token_ids()) {
     if (id < 0 || id >= vocab_size) {

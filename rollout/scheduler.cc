@@ -12,6 +12,7 @@ namespace quartet {
 struct PromptGroup {
   uint64_t call = 0;
   int64_t prompt_len = 0;
+  bool finds_prefix = true;
   std::deque<std::unique_ptr<Sequence>> waiting;
   const Sequence* computing = nullptr;  // runs and computes the prompt, for which the others wait
   bool ready = false;                   // in its call's queue
@@ -49,12 +50,13 @@ absl::Status Scheduler::CheckFits(int64_t prompt_len, int64_t max_new_tokens) co
 }
 
 void Scheduler::Add(uint64_t call_id, uint64_t prompt_index, const std::vector<int32_t>& prompt, int32_t first_sample,
-                    int32_t samples) {
+                    int32_t samples, bool finds_prefix) {
   std::unique_ptr<Call>& call = calls_[call_id];
   if (call == nullptr) call = std::make_unique<Call>();
   PromptGroup* group = call->groups.emplace_back(std::make_unique<PromptGroup>()).get();
   group->call = call_id;
   group->prompt_len = static_cast<int64_t>(prompt.size());
+  group->finds_prefix = finds_prefix;
   for (int32_t i = 0; i < samples; ++i) {
     auto sequence = std::make_unique<Sequence>();
     sequence->call = call_id;
@@ -216,7 +218,7 @@ bool Scheduler::Admit(PromptGroup* group, ScheduledStep* step) {
   // What the cache holds of it. The last token is always computed: its logits are wanted.
   std::vector<int32_t> found;
   std::vector<uint64_t> prefixes;
-  for (int64_t begin = 0; begin + block_size < length; begin += block_size) {
+  for (int64_t begin = 0; group->finds_prefix && begin + block_size < length; begin += block_size) {
     const uint64_t before = prefixes.empty() ? BlockPool::kEmptyPrefix : prefixes.back();
     const auto hit = pool_.Find(before, absl::MakeConstSpan(sequence->ids).subspan(begin, block_size));
     if (!hit.has_value()) break;

@@ -89,9 +89,10 @@ class Scheduler {
   // not get enough blocks with the whole cache to itself.
   absl::Status CheckFits(int64_t prompt_len, int64_t max_new_tokens) const;
 
-  // Samples [first_sample, first_sample + samples) of a prompt for which CheckFits holds.
+  // Samples [first_sample, first_sample + samples) of a prompt for which CheckFits holds. Without `finds_prefix` they
+  // do not begin behind what the cache holds of other prompts.
   void Add(uint64_t call, uint64_t prompt_index, const std::vector<int32_t>& prompt, int32_t first_sample,
-           int32_t samples);
+           int32_t samples, bool finds_prefix = true);
 
   bool idle() const { return calls_.empty(); }
 

@@ -201,6 +201,25 @@ TEST(Scheduler, APromptStartsBehindWhatEarlierCallsLeftInTheCache) {
   EXPECT_EQ(player.scheduler().cached_tokens(), 20 + 8);
 }
 
+TEST(Scheduler, APromptThatIsToBeComputedWholeFindsNothingButItsOwn) {
+  Scheduler scheduler(SmallOptions());
+  const auto compute = [&](int32_t samples, bool finds_prefix) {
+    int64_t tokens = 0;
+    scheduler.Add(1, 0, PromptOf(22), 0, samples, finds_prefix);
+    while (!scheduler.idle()) {
+      for (const ScheduledChunk& chunk : scheduler.Schedule().chunks) {
+        tokens += chunk.count;
+        for (Sequence* sequence : scheduler.Computed(chunk)) scheduler.Finish(sequence);
+      }
+    }
+    return tokens;
+  };
+  EXPECT_EQ(compute(1, true), 22);
+  EXPECT_EQ(compute(1, false), 22);
+  EXPECT_EQ(compute(4, false), 22);  // its samples share it
+  EXPECT_EQ(compute(1, true), 2);
+}
+
 TEST(Scheduler, NothingIsFoundThatOtherWeightsComputed) {
   Player player(SmallOptions(), 6);
   player.Add(PromptOf(22));

@@ -113,6 +113,28 @@ def completion_logprobs(client):
     return list(zip(told.tokens, told.token_logprobs))[:2]
 
 
+def echo(client):
+    prompt = "The sun rises in the east and sets in the west."
+    ask = dict(model="policy", prompt=prompt, temperature=0, echo=True, extra_body={"add_special_tokens": False})
+    plain = client.completions.create(**ask, max_tokens=4).choices[0]
+    expect(plain.text.startswith(prompt) and len(plain.text) > len(prompt), plain)
+    alone = client.completions.create(**ask, max_tokens=0, logprobs=3).choices[0]
+    told = alone.logprobs
+    expect(alone.text == prompt == "".join(told.tokens), alone)
+    expect(told.token_logprobs[0] is None and told.top_logprobs[0] is None, told)
+    for token, logprob, top, offset in list(zip(told.tokens, told.token_logprobs, told.top_logprobs, told.text_offset))[1:]:
+        expect(3 <= len(top) <= 4 and top[token] == logprob <= max(top.values()) <= 0, token, top)
+        expect(prompt[offset:].startswith(token), offset, token)
+    # What the model would say itself is the likeliest; the same again, though the cache holds the prompt now.
+    more = client.completions.create(**ask, max_tokens=5, logprobs=3).choices[0]
+    again = client.completions.create(**dict(ask, prompt=more.text), max_tokens=1, logprobs=0).choices[0]
+    count = len(told.tokens)
+    expect(more.logprobs.token_logprobs[:count] == told.token_logprobs, more.logprobs)
+    for said, scored in zip(more.logprobs.token_logprobs[count:], again.logprobs.token_logprobs[count:]):
+        expect(abs(said - scored) < 0.02, more.logprobs, again.logprobs)
+    return f"{sum(told.token_logprobs[1:]):.3f} for {prompt!r}"
+
+
 def chat(client):
     answer = client.chat.completions.create(model="policy", messages=QUESTION, temperature=0, max_completion_tokens=40)
     message = answer.choices[0].message
@@ -174,6 +196,20 @@ def stop(client):
     return f"{full!r} up to {cut!r}: {choice.text!r}"
 
 
+def stop_lines(client):
+    """A stop string that is a token of its own, or spread over some."""
+    ask = dict(model="policy", prompt="The capital of France is", temperature=0, max_tokens=24)
+    full = client.completions.create(**ask).choices[0].text
+    expect("\n\n" in full, full)
+    for end in ["\n\n", full[full.index("\n\n") - 2:][:5]]:
+        choice = client.completions.create(**ask, stop=[end]).choices[0]
+        expect(choice.text == full[: full.index(end)] and choice.finish_reason == "stop", choice, full)
+        expect(choice.model_extra["stop_reason"] == end, choice)
+        parts = [part.choices[0].text for part in client.completions.create(**ask, stop=[end], stream=True)]
+        expect("".join(parts) == choice.text, parts)
+    return repr(choice.text)
+
+
 def extras(client):
     ask = dict(model="policy", prompt="Hello", max_tokens=6)
     greedy = client.completions.create(**ask, temperature=0).choices[0].text
@@ -201,6 +237,10 @@ def errors(client, url):
                                                             response_format={"type": "json_object"})),
         expect_error(openai.BadRequestError, "max_tokens",
                      lambda: client.completions.create(model="policy", prompt="a", max_tokens=10**6, stream=True)),
+        expect_error(openai.BadRequestError, "echo",
+                     lambda: client.completions.create(model="policy", prompt="a", echo=True, stream=True)),
+        expect_error(openai.BadRequestError, "best_of",
+                     lambda: client.completions.create(model="policy", prompt="a", n=2, best_of=3)),
         expect_error(openai.NotFoundError, None, lambda: client.completions.create(model="gpt-5", prompt="a")),
         expect_error(openai.NotFoundError, None, lambda: client.models.retrieve("gpt-5")),
         expect_error(openai.AuthenticationError, None,
@@ -254,8 +294,8 @@ def main():
         process, url = start(args, folder)
         try:
             client = openai.OpenAI(base_url=url + "/v1", api_key=KEY)
-            checks = [models, completion, batch, completion_stream, completion_logprobs, chat, chat_samples, chat_stream,
-                      chat_logprobs, stop, extras]
+            checks = [models, completion, batch, completion_stream, completion_logprobs, echo, chat, chat_samples,
+                      chat_stream, chat_logprobs, stop, stop_lines, extras]
             for check in checks:
                 print(f"{check.__name__}: {check(client)}", flush=True)
             print(f"errors: {errors(client, url)}", flush=True)

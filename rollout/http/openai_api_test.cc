@@ -194,7 +194,7 @@ TEST(OpenAiRequest, NamesParameterValueAndWhatIsAllowed) {
     expect(chat, {{"min_p", 2}}, "min_p", "min_p is 2; allowed: at least 0");
     expect(chat, {{"n", 0}}, "n", "n is 0; allowed: at least 1");
     expect(chat, {{"n", 101}}, "n", "n is 101 for 1 prompts; together at most 100");
-    expect(chat, {{"max_tokens", 0}}, "max_tokens", "max_tokens is 0; allowed: at least 1");
+    expect(chat, {{"max_tokens", 0}}, "max_tokens", "max_tokens is 0; allowed: 1 to 6");
     expect(chat, {{"max_tokens", 64}}, "max_tokens", "max_tokens is 64; allowed: 1 to 6");
     expect(chat, {{"min_tokens", 9}, {"max_tokens", 5}}, "min_tokens",
            "min_tokens is 9; allowed: 0 to max_tokens, which is 5");
@@ -230,8 +230,31 @@ TEST(OpenAiRequest, NamesParameterValueAndWhatIsAllowed) {
   expect(false, {{"prompt", std::vector<int>(64, 1)}}, "prompt", "prompt has 64 tokens; allowed: at most 63");
 }
 
+TEST(OpenAiRequest, CanAskForThePromptAgain) {
+  const OpenAiRequest text = Completion({{"echo", true}});
+  EXPECT_THAT(text.echoes, ElementsAre("hi"));
+  EXPECT_FALSE(text.header.sampling().has_prompt_logprobs());
+  const OpenAiRequest ids = Completion({{"prompt", {{0, 2, 3}, {10}}}, {"echo", true}, {"logprobs", 4}});
+  EXPECT_THAT(ids.echoes, ElementsAre("cat sat", "hi"));
+  EXPECT_EQ(ids.header.sampling().prompt_logprobs(), 4);
+  EXPECT_EQ(ids.header.sampling().logprobs(), 4);
+  EXPECT_TRUE(Completion({{"echo", true}, {"logprobs", 0}}).header.sampling().has_prompt_logprobs());
+  EXPECT_THAT(Completion({{"echo", false}, {"logprobs", 4}}).echoes, SizeIs(0));
+  EXPECT_FALSE(Completion({{"echo", false}, {"logprobs", 4}}).header.sampling().has_prompt_logprobs());
+  // And for nothing else: then the prompt may fill the context.
+  const OpenAiRequest nothing = Completion({{"prompt", std::vector<int>(64, 1)}, {"echo", true}, {"max_tokens", 0}});
+  EXPECT_EQ(nothing.header.sampling().max_new_tokens(), 0);
+  EXPECT_EQ(ErrorOf(false, {{"prompt", std::vector<int>(64, 1)}, {"echo", true}}).at("param"), "prompt");
+  EXPECT_EQ(ErrorOf(false, {{"prompt", std::vector<int>(65, 1)}, {"echo", true}, {"max_tokens", 0}}).at("param"),
+            "prompt");
+  EXPECT_THAT(ErrorOf(false, {{"echo", true}, {"max_tokens", -1}}).at("message"),
+              HasSubstr("max_tokens is -1; allowed: 0 to 62"));
+  EXPECT_EQ(ErrorOf(false, {{"echo", 1}}).at("param"), "echo");
+}
+
 TEST(OpenAiRequest, RefusesWhatItWouldOtherwiseIgnore) {
-  const std::vector<std::pair<bool, json>> refused = {{false, {{"echo", true}}},
+  const std::vector<std::pair<bool, json>> refused = {{true, {{"echo", true}}},
+                                                      {false, {{"echo", true}, {"stream", true}}},
                                                       {false, {{"suffix", "x"}}},
                                                       {false, {{"best_of", 2}}},
                                                       {false, {{"use_beam_search", true}}},
@@ -363,6 +386,52 @@ TEST(OpenAiAnswer, SaysWhatEndedIt) {
 
 const std::vector<Token> kWithAlternatives = {{2, -0.5f, {{2, -0.5f}, {1, -2.0f}}},
                                               {11, -INFINITY, {{6, -0.125f}, {0, -3.0f}}}};
+
+TEST(OpenAiAnswer, BeginsWithThePromptWhereAsked) {
+  const json ask = {{"prompt", {{0, 10, 2, 6}, {10, 9}}}, {"echo", true}, {"max_tokens", 1}};
+  json with_logprobs = ask;
+  with_logprobs["logprobs"] = 2;
+  const auto answer_to = [](const json& body) {
+    OpenAiAnswer answer(Completion(body), Model(), Options());
+    GenerateReply first =
+        SequenceReply(0, 0, {0, 10, 2, 6}, {{3, -1.5f, {{1, -0.5f}, {3, -1.5f}}}}, GeneratedSequence::LENGTH);
+    GeneratedSequence& sequence = *first.mutable_sequence();
+    for (const float log_prob : {-4.0f, -0.75f, -INFINITY}) sequence.add_prompt_log_probs(log_prob);
+    Describe({{2, -0.75f}, {1, -2.0f}}, sequence.add_prompt_alternatives());
+    Describe({{2, -0.75f}, {1, -2.0f}}, sequence.add_prompt_alternatives());
+    Describe({{5, -0.125f}, {4, -3.0f}}, sequence.add_prompt_alternatives());
+    answer.Take(first);
+    answer.Take(SequenceReply(1, 0, {10, 9}, {{8, -1, {}}}, GeneratedSequence::LENGTH));
+    return json::parse(answer.Whole()).at("choices");
+  };
+  const json plain = answer_to(ask);
+  EXPECT_EQ(plain.at(0).at("text"), "hi cat\n sat");
+  EXPECT_EQ(plain.at(0).at("logprobs"), nullptr);
+  EXPECT_EQ(plain.at(1).at("text"), "hi;:");
+  // The first token has nothing before it; since it is a special one, it has a name and no text.
+  const json told = answer_to(with_logprobs).at(0);
+  EXPECT_EQ(told.at("text"), "hi cat\n sat");
+  EXPECT_EQ(told.at("logprobs"), json::parse(R"({
+    "text_offset": [0, 0, 2, 6, 7], "token_logprobs": [null, -4.0, -0.75, -9999.0, -1.5],
+    "tokens": ["<end>", "hi", " cat", "\n", " sat"],
+    "top_logprobs": [null, {" cat": -0.75, " the": -2.0, "hi": -4.0}, {" cat": -0.75, " the": -2.0},
+                     {"t!": -0.125, "sa": -3.0, "\n": -9999.0}, {" the": -0.5, " sat": -1.5}]})"));
+}
+
+TEST(OpenAiAnswer, CanBeThePromptAlone) {
+  OpenAiAnswer answer(Completion({{"prompt", {{10, 2}}}, {"echo", true}, {"max_tokens", 0}, {"logprobs", 0}}), Model(),
+                      Options());
+  GenerateReply reply = SequenceReply(0, 0, {10, 2}, {}, GeneratedSequence::LENGTH);
+  reply.mutable_sequence()->add_prompt_log_probs(-0.25f);
+  answer.Take(reply);
+  const json whole = json::parse(answer.Whole());
+  EXPECT_EQ(whole.at("choices").at(0).at("text"), "hi cat");
+  EXPECT_EQ(whole.at("choices").at(0).at("finish_reason"), "length");
+  EXPECT_EQ(whole.at("choices").at(0).at("logprobs"), json::parse(R"({
+    "text_offset": [0, 2], "token_logprobs": [null, -0.25], "tokens": ["hi", " cat"],
+    "top_logprobs": [null, {" cat": -0.25}]})"));
+  EXPECT_EQ(whole.at("usage"), (json{{"prompt_tokens", 2}, {"completion_tokens", 0}, {"total_tokens", 2}}));
+}
 
 TEST(OpenAiAnswer, HasLogprobsOfCompletions) {
   OpenAiAnswer answer(Completion({{"logprobs", 2}}), Model(), Options());

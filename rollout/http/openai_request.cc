@@ -124,6 +124,7 @@ class Reader {
     QUARTET_RETURN_IF_ERROR(ReadSampling());
     QUARTET_RETURN_IF_ERROR(request_.chat ? ReadChatLogprobs() : ReadCompletionLogprobs());
     QUARTET_RETURN_IF_ERROR(ReadStream());
+    if (echo_ && request_.stream) return ParameterError("echo", "is true, but stream is, too; allowed: one of them");
     QUARTET_RETURN_IF_ERROR(ReadMaxTokens());
     QUARTET_RETURN_IF_ERROR(CheckUnsupported());
     QUARTET_RETURN_IF_ERROR(request_.chat ? ReadMessages() : ReadPrompts());
@@ -226,6 +227,8 @@ class Reader {
     QUARTET_RETURN_IF_ERROR(parameters_.Read("logprobs", &alternatives));
     request_.logprobs = alternatives.has_value();
     sampling().set_logprobs(alternatives.value_or(0));
+    QUARTET_RETURN_IF_ERROR(parameters_.Read("echo", &echo_));
+    if (echo_ && request_.logprobs) sampling().set_prompt_logprobs(sampling().logprobs());
     return absl::OkStatus();
   }
 
@@ -289,10 +292,10 @@ class Reader {
         {"return_tokens_as_token_ids", {false}},
         {"return_token_ids", {false}},
         {"response_format", {text_format}},
-        {"echo", {false}},
     };
     if (request_.chat) {
-      only.insert(only.end(), {{"tools", {json::array()}},
+      only.insert(only.end(), {{"echo", {false}},
+                               {"tools", {json::array()}},
                                {"tool_choice", {"none"}},
                                {"functions", {json::array()}},
                                {"function_call", {"none"}},
@@ -336,6 +339,7 @@ class Reader {
     for (const json& one : list) {
       if (one.is_string()) {
         AddPrompt(model_.tokenizer->Encode(one.get_ref<const std::string&>(), add_special_tokens));
+        if (echo_) request_.echoes.push_back(one.get<std::string>());
         continue;
       }
       if (!IsIdList(one)) return Refused("prompt", *prompt, allowed);
@@ -348,6 +352,7 @@ class Reader {
         }
       }
       AddPrompt(ids);
+      if (echo_) request_.echoes.push_back(model_.tokenizer->Decode(ids, /*skip_special_tokens=*/true));
     }
     return absl::OkStatus();
   }
@@ -408,18 +413,22 @@ class Reader {
     const char* prompt_name = request_.chat ? "messages" : "prompt";
     if (longest == 0) return ParameterError(prompt_name, "has no tokens; at least 1 is needed");
     const int64_t left = model_.max_model_len - longest;
-    if (left < 1) {
+    // An echo may be all that is wanted.
+    const int64_t least = echo_ && max_tokens_ == 0 ? 0 : 1;
+    if (left < least) {
       return ParameterError(prompt_name,
-                            absl::StrCat("has ", longest, " tokens; allowed: at most ", model_.max_model_len - 1,
+                            absl::StrCat("has ", longest, " tokens; allowed: at most ", model_.max_model_len - least,
                                          ", since max_model_len is ", model_.max_model_len));
     }
     const int64_t unasked = request_.chat ? left : std::min(left, kDefaultCompletionTokens);
     const int64_t wanted = max_tokens_.has_value() ? *max_tokens_ : unasked;
-    if (wanted > left) {
-      return ParameterError(max_tokens_name_,
-                            absl::StrCat("is ", wanted, "; allowed: 1 to ", left, ", since ", prompt_name, " has ",
-                                         longest, " tokens and max_model_len is ", model_.max_model_len));
+    if (wanted < least || wanted > left) {
+      return ParameterError(max_tokens_name_, absl::StrCat("is ", wanted, "; allowed: ", echo_ ? 0 : 1, " to ", left,
+                                                           ", since ", prompt_name, " has ", longest,
+                                                           " tokens and max_model_len is ", model_.max_model_len));
     }
+    // What generates nothing computes the prompt.
+    if (wanted == 0) sampling().set_prompt_logprobs(sampling().prompt_logprobs());
     sampling().set_max_new_tokens(static_cast<int32_t>(wanted));
     return InRequestWords(CheckSamplingParams(sampling(), model_.vocab_size, /*reads_text=*/true),
                           {{"max_new_tokens", max_tokens_name_},
@@ -431,6 +440,7 @@ class Reader {
   const ServedModel& model_;
   const uint64_t seed_;
   OpenAiRequest request_;
+  bool echo_ = false;
   std::optional<int32_t> max_tokens_;
   const char* max_tokens_name_ = "max_tokens";
 };

@@ -26,6 +26,8 @@ struct OpenAiRequest {
   GenerateHeader header;
   std::vector<Prompt> prompts;  // their index is their place
   bool logprobs = false;        // each token's log-probability is told
+  // Texts that are told before the answers; by prompt, or none.
+  std::vector<std::string> echoes;
   bool stream = false;
   bool include_usage = false;
 };

@@ -94,6 +94,11 @@ std::string OpenAiAnswer::Take(const GenerateReply& reply) {
   const GeneratedSequence& sequence = reply.sequence();
   if (!request_.stream) {
     const int count = sequence.log_probs_size();
+    if (!request_.echoes.empty()) {
+      text = request_.echoes[prompt];
+      choice.characters = CountCharacters(text);
+      if (request_.logprobs) AddPromptLogprobs(&choice, sequence, sequence.tokens().ids_size() - count);
+    }
     const int32_t* ids = sequence.tokens().ids().data() + (sequence.tokens().ids_size() - count);
     ReadTokens(&choice, ids, sequence.log_probs().data(), count, sequence.alternatives(), &text);
   }
@@ -143,8 +148,12 @@ void OpenAiAnswer::ReadTokens(Choice* choice, const int32_t* ids, const float* l
                               std::string* text) {
   for (int i = 0; i < count; ++i) {
     *text += choice->text.Read(ids[i]);
-    if (request_.logprobs) {
-      AddLogprobs(choice, ids[i], log_probs[i], alternatives.empty() ? nullptr : &alternatives.Get(i));
+    const TokenAlternatives* likeliest = alternatives.empty() ? nullptr : &alternatives.Get(i);
+    if (request_.logprobs && request_.chat) {
+      AddChatLogprobs(choice, ids[i], log_probs[i], likeliest);
+    } else if (request_.logprobs) {
+      AddLogprobs(choice, ids[i], &log_probs[i], likeliest, choice->characters);
+      choice->characters += CountCharacters(choice->logprobs["tokens"].back().get_ref<const std::string&>());
     }
     choice->last_token = ids[i];
   }
@@ -154,42 +163,66 @@ void OpenAiAnswer::ReadTokens(Choice* choice, const int32_t* ids, const float* l
 // As a token reads after the one before it: many decoders drop a space at a text's beginning. Special tokens by their
 // names.
 std::string OpenAiAnswer::TokenText(const Choice& choice, int32_t id) const {
-  const std::string before = model_.tokenizer->Decode({choice.last_token}, /*skip_special_tokens=*/false);
-  const std::string both = model_.tokenizer->Decode({choice.last_token, id}, /*skip_special_tokens=*/false);
-  if (both.starts_with(before)) return both.substr(before.size());
+  if (choice.last_token.has_value()) {
+    const std::string before = model_.tokenizer->Decode({*choice.last_token}, /*skip_special_tokens=*/false);
+    const std::string both = model_.tokenizer->Decode({*choice.last_token, id}, /*skip_special_tokens=*/false);
+    if (both.starts_with(before)) return both.substr(before.size());
+  }
   return model_.tokenizer->Decode({id}, /*skip_special_tokens=*/false);
 }
 
-void OpenAiAnswer::AddLogprobs(Choice* choice, int32_t id, float log_prob, const TokenAlternatives* alternatives) {
-  const std::string text = TokenText(*choice, id);
+void OpenAiAnswer::AddChatLogprobs(Choice* choice, int32_t id, float log_prob, const TokenAlternatives* alternatives) {
+  ordered_json entry = ChatLogprob(TokenText(*choice, id), log_prob);
+  entry["top_logprobs"] = ordered_json::array();
   const int count = alternatives == nullptr ? 0 : alternatives->ids_size();
-  ordered_json& logprobs = choice->logprobs;
-  if (request_.chat) {
-    ordered_json entry = ChatLogprob(text, log_prob);
-    entry["top_logprobs"] = ordered_json::array();
-    for (int i = 0; i < count; ++i) {
-      entry["top_logprobs"].push_back(
-          ChatLogprob(TokenText(*choice, alternatives->ids(i)), alternatives->log_probs(i)));
-    }
-    if (logprobs.is_null()) logprobs = {{"content", ordered_json::array()}, {"refusal", nullptr}};
-    logprobs["content"].push_back(std::move(entry));
-    return;
+  for (int i = 0; i < count; ++i) {
+    entry["top_logprobs"].push_back(ChatLogprob(TokenText(*choice, alternatives->ids(i)), alternatives->log_probs(i)));
   }
+  ordered_json& logprobs = choice->logprobs;
+  if (logprobs.is_null()) logprobs = {{"content", ordered_json::array()}, {"refusal", nullptr}};
+  logprobs["content"].push_back(std::move(entry));
+}
+
+void OpenAiAnswer::AddLogprobs(Choice* choice, int32_t id, const float* log_prob, const TokenAlternatives* alternatives,
+                               int64_t offset) {
+  const std::string text = TokenText(*choice, id);
+  ordered_json& logprobs = choice->logprobs;
   if (logprobs.is_null()) {
     for (const char* list : {"text_offset", "token_logprobs", "tokens", "top_logprobs"}) {
       logprobs[list] = ordered_json::array();
     }
   }
+  logprobs["text_offset"].push_back(offset);
+  logprobs["tokens"].push_back(text);
+  if (log_prob == nullptr) {
+    logprobs["token_logprobs"].push_back(nullptr);
+    logprobs["top_logprobs"].push_back(nullptr);
+    return;
+  }
   ordered_json top = ordered_json::object();
+  const int count = alternatives == nullptr ? 0 : alternatives->ids_size();
   for (int i = 0; i < count; ++i) {
     top.emplace(TokenText(*choice, alternatives->ids(i)), std::max(alternatives->log_probs(i), kLeastLogprob));
   }
-  top.emplace(text, std::max(log_prob, kLeastLogprob));
-  logprobs["text_offset"].push_back(choice->characters);
-  logprobs["token_logprobs"].push_back(std::max(log_prob, kLeastLogprob));
-  logprobs["tokens"].push_back(text);
+  top.emplace(text, std::max(*log_prob, kLeastLogprob));
+  logprobs["token_logprobs"].push_back(std::max(*log_prob, kLeastLogprob));
   logprobs["top_logprobs"].push_back(std::move(top));
-  choice->characters += CountCharacters(text);
+}
+
+void OpenAiAnswer::AddPromptLogprobs(Choice* choice, const GeneratedSequence& sequence, int prompt_tokens) {
+  AnswerText text(*model_.tokenizer, {}, {}, {});
+  int64_t offset = 0;
+  choice->last_token.reset();
+  for (int i = 0; i < prompt_tokens; ++i) {
+    const int32_t id = sequence.tokens().ids(i);
+    const int told = i - 1;  // the first one has nothing before it
+    const bool known = told >= 0 && told < sequence.prompt_log_probs_size();
+    AddLogprobs(choice, id, known ? &sequence.prompt_log_probs().Get(told) : nullptr,
+                known && told < sequence.prompt_alternatives_size() ? &sequence.prompt_alternatives(told) : nullptr,
+                offset);
+    offset += CountCharacters(text.Read(id));
+    choice->last_token = id;
+  }
 }
 
 ordered_json OpenAiAnswer::TakeLogprobs(Choice* choice) const { return std::exchange(choice->logprobs, nullptr); }
@@ -200,8 +233,8 @@ std::string OpenAiAnswer::Finish(Choice* choice, const GeneratedSequence& sequen
     choice->stop_reason = sequence.stop_string();
   } else if (sequence.finish_reason() == GeneratedSequence::STOP) {
     const auto& asked = request_.header.sampling().stop_token_ids();
-    if (std::find(asked.begin(), asked.end(), choice->last_token) != asked.end()) {
-      choice->stop_reason = choice->last_token;
+    if (choice->last_token.has_value() && std::find(asked.begin(), asked.end(), *choice->last_token) != asked.end()) {
+      choice->stop_reason = *choice->last_token;
     }
   }
   return choice->text.Finish(sequence.stop_string());

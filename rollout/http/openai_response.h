@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <set>
 #include <string>
 #include <vector>
@@ -43,10 +44,10 @@ class OpenAiAnswer {
  private:
   struct Choice {
     AnswerText text;
-    int32_t last_token;               // of prompt and answer so far
-    std::string told;                 // whole answers only
-    nlohmann::ordered_json logprobs;  // of tokens that are not told yet
-    int64_t characters = 0;           // of the text of all tokens
+    std::optional<int32_t> last_token;  // of prompt and answer so far
+    std::string told;                   // whole answers only
+    nlohmann::ordered_json logprobs;    // of tokens that are not told yet
+    int64_t characters = 0;             // of the text of all tokens
     std::string finish_reason;
     nlohmann::ordered_json stop_reason;
   };
@@ -54,7 +55,12 @@ class OpenAiAnswer {
   // `count` ids; `alternatives` may be empty.
   void ReadTokens(Choice* choice, const int32_t* ids, const float* log_probs, int count,
                   const google::protobuf::RepeatedPtrField<TokenAlternatives>& alternatives, std::string* text);
-  void AddLogprobs(Choice* choice, int32_t id, float log_prob, const TokenAlternatives* alternatives);
+  // A token of a completion at character `offset` of its text; `log_prob` is null where there is none.
+  void AddLogprobs(Choice* choice, int32_t id, const float* log_prob, const TokenAlternatives* alternatives,
+                   int64_t offset);
+  void AddChatLogprobs(Choice* choice, int32_t id, float log_prob, const TokenAlternatives* alternatives);
+  // What an echo tells of the prompt's tokens.
+  void AddPromptLogprobs(Choice* choice, const GeneratedSequence& sequence, int prompt_tokens);
   nlohmann::ordered_json TakeLogprobs(Choice* choice) const;
   std::string Finish(Choice* choice, const GeneratedSequence& sequence);
   std::string TokenText(const Choice& choice, int32_t id) const;
