@@ -167,7 +167,7 @@ std::vector<Ladder> Ladders(const RunConfig& config, const Plan& plan) {
       }
     }
     if (!cache.empty()) ladders.push_back(cache);
-    if (rollout.zero_stage() == 0 && config.services().rollout().ranks() > 1) {
+    if (rollout.zero_stage() == 0 && rollout.tensor_parallel_size() == 1 && config.services().rollout().ranks() > 1) {
       ladders.push_back({{"rollout.zero_stage=3"}});
     }
     Ladder tokens;

@@ -112,7 +112,9 @@ INSTANTIATE_TEST_SUITE_P(
              {"actor.dtype=fp32", "actor.gradient_checkpointing=false", "services.policy_trainer.ranks=1"}},
         Case{"critic_trainer", {}}, Case{"critic_trainer", {"critic.dtype=fp32", "critic.zero_stage=2"}},
         Case{"scorer", {}}, Case{"scorer", {"reference.zero_stage=0", "reference.dtype=fp32"}}, Case{"rollout", {}},
-        Case{"rollout", {"rollout.zero_stage=3", "rollout.dtype=fp32"}}));
+        Case{"rollout", {"rollout.zero_stage=3", "rollout.dtype=fp32"}},
+        Case{"rollout", {"rollout.tensor_parallel_size=2"}},
+        Case{"rollout", {"rollout.tensor_parallel_size=2", "rollout.dtype=fp32"}}));
 
 // Runs one forward of a sharded model in which a gathered group is held or not; what its ledger tells.
 RankUse ForwardWith(const RunConfig& config, const RankContext& context, bool leak) {
@@ -230,6 +232,22 @@ TEST(Plan, ShardsShrinkWithTheNumberOfRanks) {
     optimizer.push_back(plan->services[0].use.device().categories[static_cast<int>(MemoryCategory::kOptimizer)]);
   }
   EXPECT_GT(optimizer[0], 50 * optimizer[1]);  // not 1024: shards are padded
+}
+
+TEST(Plan, ATensorParallelRankHasItsShareOfWeightsAndOfEachTokensCache) {
+  const std::string model = NewModel();
+  const auto use = [&](const std::string& parallel) {
+    const RunConfig config = Config(model, {"rollout.tensor_parallel_size=" + parallel, "services.rollout.ranks=4"});
+    const auto planned = RunRankDry(config, "rollout", 3, {});
+    EXPECT_TRUE(planned.ok()) << planned.status();
+    return planned.ok() ? planned->device().categories : std::array<int64_t, kNumMemoryCategories>{};
+  };
+  const auto whole = use("1"), share = use("4");
+  const auto parameters = static_cast<int>(MemoryCategory::kParameters);
+  EXPECT_GT(whole[parameters], share[parameters] * 38 / 10);
+  EXPECT_LT(whole[parameters], share[parameters] * 4);
+  const RunConfig uneven = Config(model, {"rollout.tensor_parallel_size=3", "services.rollout.ranks=3"});
+  EXPECT_THAT(std::string(RunRankDry(uneven, "rollout", 0, {}).status().message()), HasSubstr("num_attention_heads"));
 }
 
 TEST(Plan, EachSuggestionFitsWhenItIsPlannedAgain) {

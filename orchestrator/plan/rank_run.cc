@@ -240,7 +240,8 @@ absl::StatusOr<RankUse> RunRolloutWith(const RunConfig& config, const RolloutEng
   Ledger ledger;
   SetBudgets(context, &ledger);
   QUARTET_ASSIGN_OR_RETURN(const std::unique_ptr<RolloutEngine> engine, RolloutEngine::Load(options, context, &ledger));
-  const int64_t sequences = CeilDivide(SequencesOfStep(config), context.world_size);
+  const int64_t sequences =
+      CeilDivide(SequencesOfStep(config), int64_t{context.world_size} / options.tensor_parallel_size);
   const int64_t running = std::min({sequences, options.max_num_seqs, options.max_num_batched_tokens});
   const int64_t length =
       std::min<int64_t>(config.data().prompt_max_len(), CeilDivide(options.max_num_batched_tokens, running));
