@@ -934,6 +934,7 @@ void ExpectTheSame(const std::vector<EngineEvent>& events, const std::vector<Eng
       ASSERT_EQ(AnswerOf(sequence), AnswerOf(other)) << "prompt " << sequence.prompt_index();
       expect_near(sequence.log_probs(), other.log_probs());
       expect_near(sequence.sampled_log_probs(), other.sampled_log_probs());
+      expect_near(sequence.prompt_log_probs(), other.prompt_log_probs());
       ASSERT_EQ(sequence.alternatives_size(), other.alternatives_size());
       for (int t = 0; t < sequence.alternatives_size(); ++t) {
         EXPECT_EQ(std::vector<int32_t>(sequence.alternatives(t).ids().begin(), sequence.alternatives(t).ids().end()),
@@ -988,7 +989,9 @@ std::vector<EngineEvent> LiveThrough(RolloutEngine& engine, const WideModel& mod
     }
   }
   engine.Commit(std::move(staging), 7);
-  add(4, Greedy(20), model.tasks);
+  SamplingParams told = Greedy(20);
+  told.set_prompt_logprobs(1);
+  add(4, told, model.tasks);
   steps(200);
   EXPECT_TRUE(engine.idle());
   return all;

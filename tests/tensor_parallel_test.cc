@@ -54,7 +54,8 @@ class TensorParallel : public testing::Test {
     return pid;
   }
 
-  static grpc::Status Generate(const std::string& address, int32_t max_new_tokens, std::map<uint64_t, Answer>* answers) {
+  static grpc::Status Generate(const std::string& address, int32_t max_new_tokens,
+                               std::map<uint64_t, Answer>* answers) {
     const auto stub = Rollout::NewStub(grpc::CreateChannel(address, grpc::InsecureChannelCredentials()));
     grpc::ClientContext context;
     context.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(60));
