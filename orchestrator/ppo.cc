@@ -212,17 +212,17 @@ absl::Status PpoLoop::Prepare() {
   policy_applied_ = OptimizerSteps(hello.policy_trainer);
   critic_applied_ = OptimizerSteps(hello.critic_trainer);
   QUARTET_RETURN_IF_ERROR(CheckResume(hello));
-  // An orchestrator that was killed during a weight sync has left the rollout paused.
-  QUARTET_RETURN_IF_ERROR(run_.services.rollout->Resume(0));
   // Fresh services all have the weights from disk, version 0. Services that have worked before, and a policy that goes
   // on from a training state, may not agree.
   policy_version_ = std::max(hello.rollout.policy_version(), hello.policy_trainer.policy_version());
   if (policy_version_ > 0 || hello.policy_trainer.last_applied().sequence() > 0 || policy_applied_ > 0) {
     policy_version_ = std::max(policy_version_ + 1, static_cast<uint64_t>(first_step_));
     run_.view.Begin("bringing the rollout to the policy's weights");
-    QUARTET_RETURN_IF_ERROR(SyncWeights(run_.services, 0, policy_version_).status());
+    return SyncWeights(run_.services, 0, policy_version_).status();
   }
-  return absl::OkStatus();
+  // An orchestrator that was killed during a weight sync has left the rollout paused. (A sync ends a pause, too; before
+  // it, a rollout that has released its weights could not go on.)
+  return run_.services.rollout->Resume(0);
 }
 
 // The run is the one that the checkpoint is of, and the trainers have loaded it.

@@ -489,6 +489,13 @@ TEST_F(PpoTest, LeavesNoPauseBehindWhenItIsCancelledDuringACommit) {
 TEST_F(PpoTest, EndsThePauseThatAnOrchestratorBeforeItLeft) {
   services_.SetPaused(true);
   EXPECT_TRUE(Run(services_.MakeConfig(scratch_.path(), 1)).ok());
+  // The rollout has version 1 now, and gets the weights of this run's policy before it goes on.
+  std::filesystem::remove_all(scratch_.path() + "/run");
+  services_.SetPaused(true);
+  const size_t before = services_.calls().size();
+  EXPECT_TRUE(Run(services_.MakeConfig(scratch_.path(), 1)).ok());
+  const std::vector<std::string> calls = services_.calls();
+  EXPECT_LT(Find(calls, "rollout.CommitUpdate", before), Find(calls, "rollout.Resume", before));
 }
 
 TEST_F(PpoTest, SaysThatTheRolloutIsStillPausedWhereItCannotBeResumed) {

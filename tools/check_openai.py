@@ -5,7 +5,8 @@
 
 Starts the rollout with the model on free ports and asks it everything that the package knows and docs/http.md promises;
 prints a line for each check and fails at the first that does not hold. DIR is an instruction model with a chat template.
-Needs openai 3.54.0.
+What is said of stop strings and prompts is held against the gRPC service, too. Needs openai 3.54.0 and grpcio-tools
+1.85.1.
 """
 
 import argparse
@@ -13,10 +14,12 @@ import asyncio
 import os
 import re
 import subprocess
+import sys
 import tempfile
 import time
 import urllib.request
 
+import grpc
 import openai
 
 KEY = "sesame"
@@ -44,8 +47,9 @@ def start(args, folder):
         with open(log.name) as file:
             text = file.read()
         found = re.search(r"HTTP on (\S+)", text)
-        if found and "serving on" in text:
-            return process, f"http://{found.group(1)}"
+        serving = re.search(r"serving on ([0-9.]+:[0-9]+)", text)
+        if found and serving:
+            return process, f"http://{found.group(1)}", serving.group(1)
         if process.poll() is not None:
             raise SystemExit(text)
         time.sleep(0.1)
@@ -210,6 +214,30 @@ def stop_lines(client):
     return repr(choice.text)
 
 
+def over_grpc(client, address):
+    """Stop strings, and a prompt's own log-probabilities, through the service that the orchestrator uses."""
+    sys.path.insert(0, os.path.join(os.path.dirname(__file__), ".."))
+    messages, services = grpc.protos_and_services("proto/rollout.proto")
+    prompt, end = [504, 3575, 282, 4649, 314], "\n\n"
+    sampling = messages.SamplingParams(temperature=0, top_p=1, n_samples=1, max_new_tokens=24, stop=[end], prompt_logprobs=0)
+    header = messages.GenerateHeader(num_items=1, sampling=sampling)
+    requests = [messages.GenerateRequest(header=header), messages.GenerateRequest(item=messages.Prompt(ids=prompt))]
+    with grpc.insecure_channel(address) as channel:
+        replies = list(services.RolloutStub(channel).Generate(iter(requests), timeout=60))
+    expect(len(replies) == 1, replies)
+    sequence = replies[0].sequence
+    answer = client.completions.create(model="policy", prompt=prompt, max_tokens=24, temperature=0, stop=end, echo=True,
+                                       logprobs=0)
+    told = answer.choices[0].logprobs.token_logprobs
+    expect(sequence.stop_string == end == answer.choices[0].model_extra["stop_reason"], sequence, answer)
+    expect(sequence.finish_reason == messages.GeneratedSequence.STOP, sequence)
+    expect(len(sequence.log_probs) == answer.usage.completion_tokens < 24, sequence, answer)
+    expect(len(sequence.prompt_log_probs) == len(prompt) - 1, sequence)
+    for one, other in zip(list(sequence.prompt_log_probs) + list(sequence.log_probs), told[1:]):
+        expect(abs(one - other) < 1e-5, sequence, told)
+    return f"{len(sequence.log_probs)} tokens to {end!r}"
+
+
 def extras(client):
     ask = dict(model="policy", prompt="Hello", max_tokens=6)
     greedy = client.completions.create(**ask, temperature=0).choices[0].text
@@ -291,13 +319,14 @@ def main():
     parser.add_argument("--binary", default="bazel-bin/rollout/rollout")
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        process, url = start(args, folder)
+        process, url, address = start(args, folder)
         try:
             client = openai.OpenAI(base_url=url + "/v1", api_key=KEY)
             checks = [models, completion, batch, completion_stream, completion_logprobs, echo, chat, chat_samples,
                       chat_stream, chat_logprobs, stop, stop_lines, extras]
             for check in checks:
                 print(f"{check.__name__}: {check(client)}", flush=True)
+            print(f"over_grpc: {over_grpc(client, address)}", flush=True)
             print(f"errors: {errors(client, url)}", flush=True)
             print(f"leaving: {leaving(client, url)}", flush=True)
             print(f"at_once: {at_once(url)}", flush=True)
