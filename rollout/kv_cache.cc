@@ -2,6 +2,8 @@
 
 #include <cstring>
 
+#include "core/base/huge_pages.h"
+
 namespace quartet {
 
 KvCache::KvCache(const PagedCacheLayout& layout, int64_t layers, int64_t blocks, int64_t element_bytes,
@@ -13,6 +15,7 @@ KvCache::KvCache(const PagedCacheLayout& layout, int64_t layers, int64_t blocks,
       bytes_(layers * blocks * BlockBytes(layout, element_bytes)),
       entry_(ledger, MemoryCategory::kKvCache, bytes_),
       memory_(static_cast<char*>(device.is_meta() ? nullptr : std::calloc(bytes_, 1)), &std::free) {
+  if (memory_ != nullptr) AskForHugePages(memory_.get(), bytes_);
   if (memory_ != nullptr || device.is_meta()) return;
   throw OutOfMemoryError(ledger->ExplainFailure(MemoryCategory::kKvCache, bytes_, MemoryTier::kDevice));
 }

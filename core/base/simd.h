@@ -39,6 +39,14 @@ QUARTET_SIMD_INLINE F16 Load(const uint16_t* from) {
   std::memcpy(&value, &bits, sizeof(value));
   return value;
 }
+// 32 from bf16: the sixteen at even places and those at odd ones. Cheaper than to load them sixteen at a time.
+QUARTET_SIMD_INLINE void LoadPairs(const uint16_t* from, F16* even, F16* odd) {
+  U16 pairs;
+  std::memcpy(&pairs, from, sizeof(pairs));
+  const U16 low = pairs << 16, high = pairs & 0xFFFF0000u;
+  std::memcpy(even, &low, sizeof(low));
+  std::memcpy(odd, &high, sizeof(high));
+}
 // The first `count`, then zeros where there are fewer than sixteen. Element: float, or uint16_t for bf16.
 template <typename Element>
 QUARTET_SIMD_INLINE F16 LoadSome(const Element* from, int64_t count) {
@@ -68,6 +76,11 @@ QUARTET_SIMD_INLINE void StoreSome(Element* to, const F16& value, int64_t count)
   Element all[kLanes];
   Store(all, value);
   std::memcpy(to, all, count * sizeof(Element));
+}
+// What LoadPairs reads; the first `count` of the 32, or all.
+QUARTET_SIMD_INLINE void StorePairs(uint16_t* to, const F16& even, const F16& odd, int64_t count) {
+  const U16 pairs = RoundedToBf16(even) | RoundedToBf16(odd) << 16;
+  std::memcpy(to, &pairs, count >= 2 * kLanes ? sizeof(pairs) : count * sizeof(uint16_t));
 }
 // As the value reads when it has been stored as Element.
 template <typename Element>

@@ -23,9 +23,11 @@ namespace {
 // The pairs of neighbours in k, one in each 32-bit lane, that one panel has for one step.
 constexpr int64_t kStepNumel = kPanelRows * 2;
 
-// Panels that are worked on at a time: a part of B that stays in a core's second cache.
+// What stays in a core's second cache.
+constexpr int64_t kCacheBytes = int64_t{512} << 10;
+
+// Panels that are worked on at a time: a part of B that stays there.
 int64_t PanelsInCache(int64_t K) {
-  constexpr int64_t kCacheBytes = int64_t{512} << 10;
   return std::max<int64_t>(2, kCacheBytes / (PanelNumel(K) * static_cast<int64_t>(sizeof(uint16_t))) / 2 * 2);
 }
 
@@ -75,11 +77,18 @@ QUARTET_BF16_INLINE void StoreSums(const Bf16Gemm& gemm, int64_t m, int64_t n, i
   }
 }
 
+// What will be read next of B, as many panels as are worked on. It is brought into the cache meanwhile: of each of them
+// `step_numel` elements from `from` on with each step.
+struct Next {
+  const uint16_t* from;
+  int64_t step_numel;
+};
+
 // Rows [m, m + R), which are at `a`, `stride` apart, by the P panels from `panels` on, which are columns [n, n + 16 P)
-// of C. `next` is what will be read next of B: it is brought into the cache meanwhile.
+// of C.
 template <int R, int P>
 QUARTET_BF16_INLINE void MultiplyTile(const Bf16Gemm& gemm, int64_t m, const uint16_t* a, int64_t stride,
-                                      const uint16_t* panels, int64_t n, const uint16_t* next) {
+                                      const uint16_t* panels, int64_t n, const Next& next) {
   __m512 sums[R][P];
 #pragma GCC unroll 16
   for (int r = 0; r < R; ++r) {
@@ -93,7 +102,7 @@ QUARTET_BF16_INLINE void MultiplyTile(const Bf16Gemm& gemm, int64_t m, const uin
 #pragma GCC unroll 8
     for (int p = 0; p < P; ++p) {
       b[p] = LoadPairs(panels + p * panel_numel + step * kStepNumel);
-      _mm_prefetch(next + p * panel_numel + step * kStepNumel, _MM_HINT_T1);
+      _mm_prefetch(next.from + p * panel_numel + step * next.step_numel, _MM_HINT_T1);
     }
 #pragma GCC unroll 16
     for (int r = 0; r < R; ++r) {
@@ -124,7 +133,7 @@ QUARTET_BF16_INLINE void MultiplyTile(const Bf16Gemm& gemm, int64_t m, const uin
 // One function a shape keeps the compiler's work small.
 template <int R, int P>
 QUARTET_BF16 void Tile(const Bf16Gemm& gemm, int64_t m, const uint16_t* a, int64_t stride, const uint16_t* panels,
-                       int64_t n, const uint16_t* next) {
+                       int64_t n, const Next& next) {
   MultiplyTile<R, P>(gemm, m, a, stride, panels, n, next);
 }
 
@@ -170,29 +179,62 @@ class Scratch {
 // Rows whose distance is a multiple of this many bytes would share few places of a core's first cache.
 constexpr int64_t kBadStrideBytes = 2048;
 
-// Rows [row_begin, row_end) by `count` panels, which are the columns from `n` on.
-void MultiplyPanels(const Bf16Gemm& gemm, int64_t row_begin, int64_t row_end, const uint16_t* panels, int64_t count,
-                    int64_t n) {
+// Some rows of A.
+struct Rows {
+  int64_t first, count;
+  const uint16_t* a;
+  int64_t stride;
+
+  // They are cut into parts that one tile can take, as equal as they can be.
+  int64_t parts() const { return (count + kMostRows - 1) / kMostRows; }
+  Rows part(int64_t index) const {
+    const int64_t begin = count * index / parts(), end = count * (index + 1) / parts();
+    return {first + begin, end - begin, a + begin * stride, stride};
+  }
+};
+
+// The rows themselves, or a copy, which lives until this thread's next one.
+Rows WellPlaced(const Bf16Gemm& gemm, const Rows& rows) {
+  if (rows.count <= 4 || rows.stride * static_cast<int64_t>(sizeof(uint16_t)) % kBadStrideBytes != 0) return rows;
+  thread_local Scratch copies;
+  const int64_t stride = gemm.K + kStepNumel;
+  uint16_t* copy = copies.Get(rows.count * stride);
+  for (int64_t r = 0; r < rows.count; ++r) std::copy_n(rows.a + r * rows.stride, gemm.K, copy + r * stride);
+  return {rows.first, rows.count, copy, stride};
+}
+
+void MultiplyPart(const Bf16Gemm& gemm, const Rows& part, const uint16_t* panels, int64_t count, int64_t n,
+                  const Next& next) {
+  kTiles[part.count - 1][count - 1](gemm, part.first, part.a, part.stride, panels, n, next);
+}
+
+// `rows` by `count` panels, which are the columns from `n` on and stay in the cache.
+void MultiplyPanels(const Bf16Gemm& gemm, const Rows& rows, const uint16_t* panels, int64_t count, int64_t n) {
   const int64_t panel_numel = PanelNumel(gemm.K);
-  const int64_t blocks = (row_end - row_begin + kMostRows - 1) / kMostRows;
-  // Blocks of rows as equal as they can be.
-  for (int64_t block = 0; block < blocks; ++block) {
-    const int64_t first = row_begin + (row_end - row_begin) * block / blocks;
-    const int64_t last = row_begin + (row_end - row_begin) * (block + 1) / blocks;
-    const uint16_t* a = gemm.a + first * gemm.a_stride;
-    int64_t stride = gemm.a_stride;
-    if (last - first > 4 && stride * static_cast<int64_t>(sizeof(uint16_t)) % kBadStrideBytes == 0) {
-      thread_local Scratch copies;
-      stride = gemm.K + kStepNumel;
-      uint16_t* copy = copies.Get(kMostRows * stride);
-      for (int64_t r = 0; r < last - first; ++r) std::copy_n(a + r * gemm.a_stride, gemm.K, copy + r * stride);
-      a = copy;
-    }
-    const int64_t most = kPanelsForRows[last - first];
+  for (int64_t i = 0; i < rows.parts(); ++i) {
+    const Rows part = WellPlaced(gemm, rows.part(i));
+    const int64_t most = kPanelsForRows[part.count];
     for (int64_t p = 0; p < count; p += most) {
       const int64_t taken = std::min(most, count - p);
-      const uint16_t* next = panels + (p + taken < count ? p + taken : 0) * panel_numel;
-      kTiles[last - first - 1][taken - 1](gemm, first, a, stride, panels + p * panel_numel, n + p * kPanelRows, next);
+      const Next next = {panels + (p + taken < count ? p + taken : 0) * panel_numel, kStepNumel};
+      MultiplyPart(gemm, part, panels + p * panel_numel, taken, n + p * kPanelRows, next);
+    }
+  }
+}
+
+// Likewise for few rows, which stay in the cache while the panels come from memory. Each part of the rows asks for its
+// share of the next panels, so that memory is read all the time.
+void MultiplyFewRows(const Bf16Gemm& gemm, const Rows& all, const uint16_t* panels, int64_t count, int64_t n) {
+  const Rows rows = WellPlaced(gemm, all);
+  const int64_t panel_numel = PanelNumel(gemm.K), parts = rows.parts();
+  const int64_t most = kPanelsForRows[(rows.count + parts - 1) / parts];
+  const int64_t step_numel = (kStepNumel + parts - 1) / parts, share = gemm.K / 2 * step_numel;
+  for (int64_t p = 0; p < count; p += most) {
+    const int64_t taken = std::min(most, count - p);
+    const uint16_t* next = panels + (p + taken < count ? p + taken : 0) * panel_numel;
+    for (int64_t i = 0; i < parts; ++i) {
+      MultiplyPart(gemm, rows.part(i), panels + p * panel_numel, taken, n + p * kPanelRows,
+                   {next + i * share, step_numel});
     }
   }
 }
@@ -228,14 +270,20 @@ QUARTET_BF16 void PackPanel(const uint16_t* rows, int64_t count, int64_t stride,
 void MultiplyBf16(const Bf16Gemm& gemm, int64_t row_begin, int64_t row_end, int64_t column_begin, int64_t column_end) {
   if (row_begin >= row_end) return;
   const int64_t panel_numel = PanelNumel(gemm.K);
-  // Panels that are read once need not stay in a cache; those that are packed for that, only until they are read.
-  const bool read_once = row_end - row_begin <= kMostRows;
-  const int64_t most = !read_once ? PanelsInCache(gemm.K) : gemm.b_is_packed ? column_end : 2;
+  const Rows rows = {row_begin, row_end - row_begin, gemm.a + row_begin * gemm.a_stride, gemm.a_stride};
+  if (gemm.b_is_packed && rows.count * gemm.K * static_cast<int64_t>(sizeof(uint16_t)) <= kCacheBytes) {
+    const int64_t panels = (column_end - column_begin + kPanelRows - 1) / kPanelRows;
+    MultiplyFewRows(gemm, rows, gemm.b + column_begin / kPanelRows * panel_numel, panels, column_begin);
+    return;
+  }
+  // Panels that are packed to be read once, only until they are read.
+  const bool read_once = !gemm.b_is_packed && rows.count <= kMostRows;
+  const int64_t most = read_once ? 2 : PanelsInCache(gemm.K);
   for (int64_t n = column_begin; n < column_end; n += most * kPanelRows) {
     const int64_t end = std::min(n + most * kPanelRows, column_end);
     const int64_t panels = (end - n + kPanelRows - 1) / kPanelRows;
     if (gemm.b_is_packed) {
-      MultiplyPanels(gemm, row_begin, row_end, gemm.b + n / kPanelRows * panel_numel, panels, n);
+      MultiplyPanels(gemm, rows, gemm.b + n / kPanelRows * panel_numel, panels, n);
       continue;
     }
     thread_local Scratch scratch;
@@ -244,7 +292,7 @@ void MultiplyBf16(const Bf16Gemm& gemm, int64_t row_begin, int64_t row_end, int6
       const int64_t first = n + p * kPanelRows;
       PackPanel(gemm.b + first * gemm.K, std::min(kPanelRows, end - first), gemm.K, gemm.K, packed + p * panel_numel);
     }
-    MultiplyPanels(gemm, row_begin, row_end, packed, panels, n);
+    MultiplyPanels(gemm, rows, packed, panels, n);
   }
 }
 

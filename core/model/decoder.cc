@@ -138,9 +138,10 @@ at::Tensor SelfAttention(const ModelConfig& config, const BlockWeights& weights,
   const int64_t T = hidden_TD.size(0), H = config.num_attention_heads, K = config.num_key_value_heads;
   const int64_t d = config.head_dim;
   const at::Tensor input = RmsNorm(hidden_TD, weights.input_norm_D, config.rms_norm_eps);
-  at::Tensor q = Linear(input, weights.q_proj, weights.q_bias).view({T, H, d});
-  at::Tensor k = Linear(input, weights.k_proj, weights.k_bias).view({T, K, d});
-  const at::Tensor v = Linear(input, weights.v_proj, weights.v_bias).view({T, K, d});
+  const std::vector<at::Tensor> projected = Linears(
+      input, {{weights.q_proj, weights.q_bias}, {weights.k_proj, weights.k_bias}, {weights.v_proj, weights.v_bias}});
+  at::Tensor q = projected[0].view({T, H, d}), k = projected[1].view({T, K, d});
+  const at::Tensor v = projected[2].view({T, K, d});
   if (weights.q_norm_d.defined()) {
     q = RmsNorm(q, weights.q_norm_d, config.rms_norm_eps);
     k = RmsNorm(k, weights.k_norm_d, config.rms_norm_eps);
@@ -162,8 +163,9 @@ at::Tensor ProjectBack(const at::Tensor& input, const at::Tensor& weight, const 
 
 // What goes into the down projection, [T, F].
 at::Tensor GatedUp(const BlockWeights& weights, const at::Tensor& input_TD) {
-  return SwiGlu(Linear(input_TD, weights.gate_proj, weights.gate_bias),
-                Linear(input_TD, weights.up_proj, weights.up_bias));
+  std::vector<at::Tensor> both =
+      Linears(input_TD, {{weights.gate_proj, weights.gate_bias}, {weights.up_proj, weights.up_bias}});
+  return SwiGlu(std::move(both[0]), std::move(both[1]));
 }
 
 }  // namespace

@@ -28,17 +28,26 @@ int64_t UnitsAThread(int64_t rows, int64_t K) {
   return std::max<int64_t>(1, std::min(int64_t{200'000} / bytes, int64_t{2'000'000} / operations));
 }
 
-void Multiply(const Bf16Gemm& gemm) {
-  const int64_t units = (gemm.N + kUnitColumns - 1) / kUnitColumns;
+int64_t Units(const Bf16Gemm& gemm) { return (gemm.N + kUnitColumns - 1) / kUnitColumns; }
+
+// Products of one input.
+void Multiply(const std::vector<Bf16Gemm>& gemms) {
+  const int64_t M = gemms.front().M, K = gemms.front().K;
+  int64_t units = 0;  // of all products, one behind the other
+  for (const Bf16Gemm& gemm : gemms) units += Units(gemm);
   // Rows are divided too only where columns are too few: each thread packs the columns that it works on.
   constexpr int64_t kFewestRows = 64;
   const int64_t threads = at::get_num_threads();
-  const int64_t parts = std::clamp<int64_t>(threads / units, 1, std::max<int64_t>(1, gemm.M / kFewestRows));
-  at::parallel_for(0, units * parts, UnitsAThread(gemm.M / parts, gemm.K), [&](int64_t begin, int64_t end) {
+  const int64_t parts = std::clamp<int64_t>(threads / units, 1, std::max<int64_t>(1, M / kFewestRows));
+  at::parallel_for(0, units * parts, UnitsAThread(M / parts, K), [&](int64_t begin, int64_t end) {
     while (begin < end) {
-      const int64_t part = begin / units, first = begin % units, last = std::min(units, first + end - begin);
-      MultiplyBf16(gemm, gemm.M * part / parts, gemm.M * (part + 1) / parts, first * kUnitColumns,
-                   std::min(gemm.N, last * kUnitColumns));
+      const int64_t part = begin / units;
+      int64_t first = begin % units;
+      auto gemm = gemms.begin();
+      for (; first >= Units(*gemm); ++gemm) first -= Units(*gemm);
+      const int64_t last = std::min(Units(*gemm), first + end - begin);
+      MultiplyBf16(*gemm, M * part / parts, M * (part + 1) / parts, first * kUnitColumns,
+                   std::min(gemm->N, last * kUnitColumns));
       begin += last - first;
     }
   });
@@ -51,36 +60,42 @@ int64_t Outputs(const at::Tensor& weight) { return IsPacked(weight) ? weight.siz
 const uint16_t* Elements(const at::Tensor& tensor) { return static_cast<const uint16_t*>(tensor.const_data_ptr()); }
 
 // Of bf16 matrices; `type` fp32 or bf16.
+std::vector<at::Tensor> Products(const at::Tensor& input_TK, const std::vector<LinearWeights>& weights,
+                                 at::ScalarType type) {
+  const at::Tensor input = input_TK.contiguous();
+  std::vector<at::Tensor> products, read = {input};
+  std::vector<Bf16Gemm> gemms;
+  for (const auto& [weight, bias_N] : weights) {
+    QUARTET_CHECK(input.dim() == 2 && input.scalar_type() == at::kBFloat16 && input.size(1) == Inputs(weight))
+        << input.sizes() << " " << input.toString() << " times " << weight.sizes();
+    products.push_back(at::empty({input.size(0), Outputs(weight)}, input.options().dtype(type).requires_grad(false)));
+    const at::Tensor& product = products.back();
+    if (product.is_meta() || product.numel() == 0) continue;
+    Bf16Gemm& gemm = gemms.emplace_back();
+    gemm.M = product.size(0);
+    gemm.N = product.size(1);
+    gemm.K = input.size(1);
+    gemm.a = Elements(input);
+    gemm.a_stride = gemm.K;
+    gemm.b = Elements(read.emplace_back(weight.contiguous()));
+    gemm.b_is_packed = IsPacked(weight);
+    if (type == at::kFloat) {
+      gemm.c_fp32 = product.mutable_data_ptr<float>();
+    } else {
+      gemm.c_bf16 = static_cast<uint16_t*>(product.mutable_data_ptr());
+    }
+    gemm.c_stride = gemm.N;
+    if (!bias_N.defined()) continue;
+    QUARTET_CHECK(bias_N.scalar_type() == at::kBFloat16 && bias_N.numel() == gemm.N) << bias_N.sizes();
+    gemm.bias = Elements(read.emplace_back(bias_N.contiguous()));
+  }
+  if (!gemms.empty()) Multiply(gemms);
+  return products;
+}
+
 at::Tensor Product(const at::Tensor& input_TK, const at::Tensor& weight, const at::Tensor& bias_N,
                    at::ScalarType type) {
-  QUARTET_CHECK(input_TK.dim() == 2 && input_TK.scalar_type() == at::kBFloat16 && input_TK.size(1) == Inputs(weight))
-      << input_TK.sizes() << " " << input_TK.toString() << " times " << weight.sizes();
-  const at::Tensor product =
-      at::empty({input_TK.size(0), Outputs(weight)}, input_TK.options().dtype(type).requires_grad(false));
-  if (product.is_meta() || product.numel() == 0) return product;
-  const at::Tensor input = input_TK.contiguous(), matrix = weight.contiguous();
-  at::Tensor bias;
-  Bf16Gemm gemm;
-  gemm.M = product.size(0);
-  gemm.N = product.size(1);
-  gemm.K = input.size(1);
-  gemm.a = Elements(input);
-  gemm.a_stride = gemm.K;
-  gemm.b = Elements(matrix);
-  gemm.b_is_packed = IsPacked(weight);
-  if (type == at::kFloat) {
-    gemm.c_fp32 = product.mutable_data_ptr<float>();
-  } else {
-    gemm.c_bf16 = static_cast<uint16_t*>(product.mutable_data_ptr());
-  }
-  gemm.c_stride = gemm.N;
-  if (bias_N.defined()) {
-    QUARTET_CHECK(bias_N.scalar_type() == at::kBFloat16 && bias_N.numel() == gemm.N) << bias_N.sizes();
-    bias = bias_N.contiguous();
-    gemm.bias = Elements(bias);
-  }
-  Multiply(gemm);
-  return product;
+  return Products(input_TK, {{weight, bias_N}}, type).front();
 }
 
 // The forward is ours, the gradients are LibTorch's: they need not have the same bits in trainer and rollout.
@@ -119,6 +134,20 @@ at::Tensor Linear(const at::Tensor& input_TK, const at::Tensor& weight, const at
   if (!c10::GradMode::is_enabled() || !differentiable) return Product(input_TK, weight, bias_N, at::kBFloat16);
   QUARTET_CHECK(!IsPacked(weight)) << "a packed weight has no gradient";
   return LinearFunction::apply(input_TK, weight, bias);
+}
+
+std::vector<at::Tensor> Linears(const at::Tensor& input_TK, const std::vector<LinearWeights>& weights) {
+  const bool differentiable =
+      c10::GradMode::is_enabled() &&
+      (input_TK.requires_grad() || std::any_of(weights.begin(), weights.end(), [](const LinearWeights& w) {
+         return w.weight.requires_grad() || (w.bias_N.defined() && w.bias_N.requires_grad());
+       }));
+  const bool ours =
+      std::all_of(weights.begin(), weights.end(), [](const LinearWeights& w) { return UsesBf16Gemm(w.weight); });
+  if (ours && !differentiable) return Products(input_TK, weights, at::kBFloat16);
+  std::vector<at::Tensor> products;
+  for (const auto& [weight, bias_N] : weights) products.push_back(Linear(input_TK, weight, bias_N));
+  return products;
 }
 
 at::Tensor WideBf16Product(const at::Tensor& input_TK, const at::Tensor& weight) {

@@ -6,6 +6,8 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <vector>
+
 namespace quartet {
 
 // Whether products of bf16 with `weight` are made by core/model/bf16_gemm.h: on CPUs that have its instruction. A row
@@ -16,6 +18,14 @@ bool UsesBf16Gemm(const at::Tensor& weight);
 // input weight^T + bias, [T, N], of the weight's type; `bias_N` may be undefined. In bf16 the bias is added to the fp32
 // sum, which is then rounded once. Differentiable, but for packed weights.
 at::Tensor Linear(const at::Tensor& input_TK, const at::Tensor& weight, const at::Tensor& bias_N);
+
+// Linear(input, weight, bias) of each, with the same bits; without gradient they are taken together, which spares
+// threads the wait for each other in between.
+struct LinearWeights {
+  at::Tensor weight;
+  at::Tensor bias_N;  // may be undefined
+};
+std::vector<at::Tensor> Linears(const at::Tensor& input_TK, const std::vector<LinearWeights>& weights);
 
 // input weight^T in fp32, [T, N], without gradient. Of bf16 matrices for which UsesBf16Gemm holds: products of bf16 are
 // exact in fp32, so that only the sums are rounded.

@@ -102,6 +102,41 @@ TEST_F(Bf16Linear, HasTheSameBitsWithAPackedWeight) {
   }
 }
 
+TEST_F(Bf16Linear, HasTheSameBitsTogetherAsOneByOne) {
+  for (const int64_t rows : {0, 1, 32, 200, 700}) {
+    const at::Tensor input = Random({rows, 576}), bias = Random({192});
+    std::vector<LinearWeights> together = {
+        {Random({576, 576}), {}}, {Random({192, 576}), bias}, {Random({200, 576}), {}}, {Random({32, 576}), {}}};
+    std::vector<at::Tensor> expected;
+    for (const auto& [weight, bias_N] : together) expected.push_back(Linear(input, weight, bias_N));
+    for (const bool packed : {false, true}) {
+      if (packed) {
+        for (LinearWeights& one : together) one.weight = CanPack(one.weight) ? PackInPlace(one.weight) : one.weight;
+      }
+      for (const int threads : {1, 2, 3}) {
+        at::set_num_threads(threads);
+        const std::vector<at::Tensor> found = Linears(input, together);
+        ASSERT_EQ(found.size(), expected.size());
+        for (size_t i = 0; i < found.size(); ++i) {
+          EXPECT_TRUE(at::equal(found[i], expected[i])) << rows << " rows, " << threads << " threads, weight " << i;
+        }
+      }
+    }
+  }
+  at::set_num_threads(2);
+}
+
+TEST_F(Bf16Linear, HasGradientsOfEachOfSeveral) {
+  const at::Tensor input = Random({5, 96}).set_requires_grad(true), other = input.detach().clone();
+  other.set_requires_grad(true);
+  const at::Tensor a = Random({32, 96}), b = Random({48, 96}), upstream_a = Random({5, 32}),
+                   upstream_b = Random({5, 48});
+  const std::vector<at::Tensor> both = Linears(input, {{a, {}}, {b, {}}});
+  ((both[0] * upstream_a).sum() + (both[1] * upstream_b).sum()).backward();
+  ((at::linear(other, a) * upstream_a).sum() + (at::linear(other, b) * upstream_b).sum()).backward();
+  EXPECT_TRUE(at::equal(input.grad(), other.grad()));
+}
+
 TEST_F(Bf16Linear, PacksWhatFillsItsPanels) {
   EXPECT_FALSE(CanPack(Random({17, 8})));
   EXPECT_FALSE(CanPack(Random({16, 7})));

@@ -16,6 +16,83 @@ namespace {
 using simd::F16;
 using simd::kLanes;
 
+// Two dimensions of sixteen keys. Of bf16 they lie side by side, so that a shift and a mask widen them.
+QUARTET_SIMD_INLINE void LoadKeyPairs(const float* key, int64_t block_size, F16* even, F16* odd) {
+  *even = simd::Load(key);
+  *odd = simd::Load(key + block_size);
+}
+QUARTET_SIMD_INLINE void LoadKeyPairs(const uint16_t* key, int64_t, F16* even, F16* odd) {
+  simd::LoadPairs(key, even, odd);
+}
+// Of sixteen keys in a row of them; `offset` in its block.
+inline const float* KeysAt(const float* block, int64_t offset) { return block + offset; }
+inline const uint16_t* KeysAt(const uint16_t* block, int64_t offset) { return block + 2 * offset; }
+
+// sums[r] += sum over keys j of weight[r][j] * value row j, R rows of `padded` elements. Where bf16 is read in pairs,
+// 32 sums lie as the sixteen of even dimensions, then those of odd ones.
+template <int R>
+QUARTET_SIMD_INLINE void AddValues(const float* value, int64_t padded, int64_t keys, const float (*weight)[kLanes],
+                                   const float* next, float* sums) {
+  for (int64_t i = 0; i < padded; i += kLanes) {
+    F16 sum[R];
+    for (int r = 0; r < R; ++r) sum[r] = simd::Load(sums + r * padded + i);
+    for (int64_t j = 0; j < keys; ++j) {
+      const F16 v = simd::Load(value + j * padded + i);
+      __builtin_prefetch(next + j * padded + i);
+      for (int r = 0; r < R; ++r) sum[r] += weight[r][j] * v;
+    }
+    for (int r = 0; r < R; ++r) simd::Store(sums + r * padded + i, sum[r]);
+  }
+}
+template <int R>
+QUARTET_SIMD_INLINE void AddValues(const uint16_t* value, int64_t padded, int64_t keys, const float (*weight)[kLanes],
+                                   const uint16_t* next, float* sums) {
+  int64_t i = 0;
+  for (; i + 2 * kLanes <= padded; i += 2 * kLanes) {
+    F16 even[R], odd[R];
+    for (int r = 0; r < R; ++r) {
+      even[r] = simd::Load(sums + r * padded + i);
+      odd[r] = simd::Load(sums + r * padded + i + kLanes);
+    }
+    for (int64_t j = 0; j < keys; ++j) {
+      F16 a, b;
+      simd::LoadPairs(value + j * padded + i, &a, &b);
+      __builtin_prefetch(next + j * padded + i);
+      for (int r = 0; r < R; ++r) {
+        even[r] += weight[r][j] * a;
+        odd[r] += weight[r][j] * b;
+      }
+    }
+    for (int r = 0; r < R; ++r) {
+      simd::Store(sums + r * padded + i, even[r]);
+      simd::Store(sums + r * padded + i + kLanes, odd[r]);
+    }
+  }
+  if (i == padded) return;
+  F16 sum[R];
+  for (int r = 0; r < R; ++r) sum[r] = simd::Load(sums + r * padded + i);
+  for (int64_t j = 0; j < keys; ++j) {
+    const F16 v = simd::Load(value + j * padded + i);
+    for (int r = 0; r < R; ++r) sum[r] += weight[r][j] * v;
+  }
+  for (int r = 0; r < R; ++r) simd::Store(sums + r * padded + i, sum[r]);
+}
+
+// One row of AddValues' sums times `scale`, as d elements.
+QUARTET_SIMD_INLINE void StoreSums(const float* sums, float scale, int64_t d, float* out) {
+  for (int64_t i = 0; i < d; i += kLanes) simd::StoreSome(out + i, simd::Load(sums + i) * scale, d - i);
+}
+QUARTET_SIMD_INLINE void StoreSums(const float* sums, float scale, int64_t d, uint16_t* out) {
+  const int64_t paired = (d + kLanes - 1) / kLanes / 2 * 2 * kLanes;
+  for (int64_t i = 0; i < d; i += i < paired ? 2 * kLanes : kLanes) {
+    if (i < paired) {
+      simd::StorePairs(out + i, simd::Load(sums + i) * scale, simd::Load(sums + i + kLanes) * scale, d - i);
+    } else {
+      simd::StoreSome(out + i, simd::Load(sums + i) * scale, d - i);
+    }
+  }
+}
+
 // Rows of queries that are worked on together, in fp32 and already divided by sqrt(d).
 template <typename Element>
 struct Rows {
@@ -45,17 +122,28 @@ QUARTET_SIMD_INLINE void AttendRows(const PagedCacheLayout& layout, const PagedA
   const F16 lane = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
 
   for (int64_t first = 0; first < keys; first += kLanes) {
-    const int64_t block = task.blocks[first / block_size];
+    const int64_t head = task.blocks[first / block_size] * layout.kv_heads + task.kv_head;
     const int64_t offset = first % block_size;
-    const Element* key = task.key_cache + (block * layout.kv_heads + task.kv_head) * d * block_size + offset;
-    const Element* value = task.value_cache + ((block * layout.kv_heads + task.kv_head) * block_size + offset) * padded;
+    const Element* key = KeysAt(task.key_cache + head * d * block_size, offset);
+    const Element* value = task.value_cache + (head * block_size + offset) * padded;
+    // What is read next comes from memory, and its place is not to be guessed: it is asked for while this is used.
+    const int64_t next = first + kLanes < keys ? first + kLanes : first;
+    const int64_t next_head = task.blocks[next / block_size] * layout.kv_heads + task.kv_head;
+    const Element* next_key = KeysAt(task.key_cache + next_head * d * block_size, next % block_size);
+    const Element* next_value = task.value_cache + (next_head * block_size + next % block_size) * padded;
 
-    F16 score[R];
-    for (int r = 0; r < R; ++r) score[r] = F16{};
-    for (int64_t i = 0; i < d; ++i) {
-      const F16 k = simd::Load(key + i * block_size);
-      for (int r = 0; r < R; ++r) score[r] += rows.queries[r * d + i] * k;
+    F16 score[R], odd_score[R];
+    for (int r = 0; r < R; ++r) score[r] = odd_score[r] = F16{};
+    for (int64_t i = 0; i < d; i += 2) {
+      F16 even, odd;
+      LoadKeyPairs(key + i * block_size, block_size, &even, &odd);
+      __builtin_prefetch(next_key + i * block_size);
+      for (int r = 0; r < R; ++r) {
+        score[r] += rows.queries[r * d + i] * even;
+        odd_score[r] += rows.queries[r * d + i + 1] * odd;
+      }
     }
+    for (int r = 0; r < R; ++r) score[r] += odd_score[r];
 
     alignas(64) float weight[R][kLanes];
     for (int r = 0; r < R; ++r) {
@@ -75,25 +163,13 @@ QUARTET_SIMD_INLINE void AttendRows(const PagedCacheLayout& layout, const PagedA
       simd::Store(weight[r], w);
     }
 
-    const int64_t used = std::min<int64_t>(keys - first, kLanes);
-    for (int64_t i = 0; i < padded; i += kLanes) {
-      F16 sum[R];
-      for (int r = 0; r < R; ++r) sum[r] = simd::Load(rows.sums + r * padded + i);
-      for (int64_t j = 0; j < used; ++j) {
-        const F16 v = simd::Load(value + j * padded + i);
-        for (int r = 0; r < R; ++r) sum[r] += weight[r][j] * v;
-      }
-      for (int r = 0; r < R; ++r) simd::Store(rows.sums + r * padded + i, sum[r]);
-    }
+    AddValues<R>(value, padded, std::min<int64_t>(keys - first, kLanes), weight, next_value, rows.sums);
   }
 
   for (int r = 0; r < R; ++r) {
     const float sum = simd::Sum(weight_sum[r]);
     if (rows.log_sums != nullptr) rows.log_sums[r] = largest[r] + std::log(sum);
-    const float scale = 1.0f / sum;
-    for (int64_t i = 0; i < d; i += kLanes) {
-      simd::StoreSome(rows.outputs[r] + i, simd::Load(rows.sums + r * padded + i) * scale, d - i);
-    }
+    StoreSums(rows.sums + r * padded, 1.0f / sum, d, rows.outputs[r]);
   }
 }
 
@@ -139,8 +215,14 @@ void WriteToCache(const PagedCacheLayout& layout, const Element* key_Kd, const E
                   Element* key_block, Element* value_block) {
   const int64_t d = layout.head_dim;
   for (int64_t head = 0; head < layout.kv_heads; ++head) {
-    Element* key = key_block + head * d * layout.block_size + offset;
-    for (int64_t i = 0; i < d; ++i) key[i * layout.block_size] = key_Kd[head * d + i];
+    Element* key = key_block + head * d * layout.block_size;
+    for (int64_t i = 0; i < d; ++i) {
+      if constexpr (sizeof(Element) == sizeof(uint16_t)) {
+        key[(i / 2 * layout.block_size + offset) * 2 + i % 2] = key_Kd[head * d + i];
+      } else {
+        key[i * layout.block_size + offset] = key_Kd[head * d + i];
+      }
+    }
     Element* value = value_block + (head * layout.block_size + offset) * layout.padded_head_dim();
     for (int64_t i = 0; i < d; ++i) value[i] = value_Kd[head * d + i];
   }

@@ -8,12 +8,13 @@
 
 namespace quartet {
 
-// Layout of one layer's part of the cache. Keys of a block and head lie [d, S], so that one vector holds one dimension
-// of sixteen keys and scores need no horizontal sums; values lie [S, padded_d], rows padded with zeros.
+// Layout of one layer's part of the cache. Keys of a block and head lie [d, S] in fp32 and [d / 2, S, 2] in bf16, so
+// that one vector holds one or two dimensions of sixteen keys and scores need no horizontal sums; values lie
+// [S, padded_d], rows padded with zeros.
 struct PagedCacheLayout {
   int64_t block_size = 16;  // a multiple of kBlockSizeMultiple
   int64_t kv_heads = 1;
-  int64_t head_dim = 64;
+  int64_t head_dim = 64;  // even
 
   static constexpr int64_t kBlockSizeMultiple = 16;
 

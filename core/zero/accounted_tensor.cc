@@ -13,6 +13,8 @@
 #include <unordered_map>
 #include <utility>
 
+#include "core/base/huge_pages.h"
+
 namespace quartet {
 namespace {
 
@@ -172,7 +174,9 @@ at::Tensor AccountedEmpty(Ledger* ledger, MemoryCategory category, int64_t numel
                           at::Device device, MemoryTier tier) {
   if (!device.is_cuda()) {
     const MemoryScope scope(ledger, category, tier);
-    return at::empty({numel}, at::TensorOptions(dtype).device(device));
+    at::Tensor tensor = at::empty({numel}, at::TensorOptions(dtype).device(device));
+    if (device.is_cpu()) AskForHugePages(tensor.mutable_data_ptr(), static_cast<int64_t>(tensor.nbytes()));
+    return tensor;
   }
   const int64_t bytes = numel * static_cast<int64_t>(c10::elementSize(dtype));
   c10::DataPtr data = AllocateOn(device, bytes, ledger, category, tier);
