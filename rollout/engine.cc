@@ -345,6 +345,12 @@ class Engine : public RolloutEngine {
     stats_.generated_tokens = generated_tokens_;
     stats_.admitted_tokens = scheduler_->admitted_tokens();
     stats_.cached_tokens = scheduler_->cached_tokens();
+    stats_.sent_bytes = stats_.received_bytes = 0;
+    for (int kind = 0; kind < kCollectiveKinds; ++kind) {
+      const CommVolume volume = groups_.all->volume(static_cast<CollectiveKind>(kind));
+      stats_.sent_bytes += volume.sent_bytes;
+      stats_.received_bytes += volume.received_bytes;
+    }
     stats_.prefill_tokens_per_second = meter_.prefill_rate();
     stats_.generated_tokens_per_second = meter_.generated_rate();
   }

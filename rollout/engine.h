@@ -91,6 +91,9 @@ struct RolloutEngineStats {
   // Tokens of admitted sequences, and those of them that were in the cache.
   int64_t admitted_tokens = 0;
   int64_t cached_tokens = 0;
+  // In collectives with the other ranks, as GroupVolume counts.
+  int64_t sent_bytes = 0;
+  int64_t received_bytes = 0;
   // While forwards ran, of late (the last ten seconds of work count most).
   double prefill_tokens_per_second = 0;
   double generated_tokens_per_second = 0;

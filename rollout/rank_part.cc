@@ -140,6 +140,13 @@ RolloutRankInfo RankPart::Info() const {
   info.set_model_parameters(parameters);
   info.set_gathered_bytes_per_parameter(static_cast<int32_t>(DtypeSize(engine_->resident_dtype())));
   const RolloutEngineStats stats = engine_->stats();
+  if (context_.world_size > 1) {
+    GroupVolume& volume = *info.add_groups();
+    volume.set_ranks(context_.world_size);
+    volume.set_stride(1);
+    volume.set_sent_bytes(stats.sent_bytes);
+    volume.set_received_bytes(stats.received_bytes);
+  }
   described.set_running(stats.running);
   described.set_waiting(stats.waiting);
   described.set_blocks(stats.blocks);

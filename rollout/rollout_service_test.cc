@@ -741,6 +741,7 @@ TEST_P(RolloutServiceTest, DescribesItself) {
   for (const RankInfo& rank : info.ranks()) {
     endpoints.insert(rank.endpoint());
     EXPECT_EQ(rank.model_parameters(), parameters);
+    EXPECT_EQ(rank.groups_size(), GetParam().ranks == 1 ? 0 : 1);
     EXPECT_GT(rank.peak_rss_bytes(), 0);
     for (const MemoryUse& use : rank.memory()) {
       if (use.category() != "parameters" && use.category() != "kv_cache") continue;

@@ -250,6 +250,21 @@ TEST(Plan, ATensorParallelRankHasItsShareOfWeightsAndOfEachTokensCache) {
   EXPECT_THAT(std::string(RunRankDry(uneven, "rollout", 0, {}).status().message()), HasSubstr("num_attention_heads"));
 }
 
+TEST(Plan, TensorParallelRanksSendTwoSumsABlockAndTheirPartOfTheLogits) {
+  const int64_t batch = 8, samples = 3, prompt = 256, answer = 200;
+  const RunConfig config = Config(
+      NewModel(), {"rollout.tensor_parallel_size=2", "rollout.n_samples_per_prompt=3", "rollout.generate_max_len=200"});
+  const auto planned = RunRankDry(config, "rollout", 0, {});
+  ASSERT_TRUE(planned.ok()) << planned.status();
+  ASSERT_EQ(planned->traffic.size(), 1u);
+  EXPECT_EQ(planned->traffic[0].ranks, 2);
+  // All but the last token of an answer are computed, each prompt once. An all-reduce over two ranks sends as many
+  // bytes as it sums: fp32 for the four blocks, bf16 for the embedding. Of 2,048 logits a rank sends half.
+  const int64_t tokens = batch * prompt + batch * samples * (answer - 1);
+  const int64_t expected = tokens * (2 * 4 * 256 * 4 + 256 * 2) + batch * samples * answer * (1024 * 4);
+  EXPECT_NEAR(static_cast<double>(planned->traffic[0].sent_bytes), static_cast<double>(expected), 0.01 * expected);
+}
+
 TEST(Plan, EachSuggestionFitsWhenItIsPlannedAgain) {
   const std::string model = NewModel();
   const std::vector<std::string> large = {"actor.zero_stage=0", "actor.micro_train_batch_size=8",

@@ -233,6 +233,22 @@ absl::StatusOr<RankUse> RunScorer(const RunConfig& config, const RankContext& co
   return UseOf(engine->Info(), sent);
 }
 
+// What a tensor-parallel rank sends in a PPO step, given what it sent to compute `running` prompts of `length` tokens
+// and draw a token for each, and to decode one more token of each.
+int64_t SentInStep(const RunConfig& config, int64_t running, int64_t length, int64_t prefill, int64_t decode) {
+  const auto all = static_cast<double>(running);
+  const bool apart = length > 1 && decode > 0;
+  const double token = apart ? static_cast<double>(prefill - decode) / (all * static_cast<double>(length - 1))
+                             : static_cast<double>(prefill) / (all * static_cast<double>(length));
+  const double drawn = apart ? static_cast<double>(decode) / all - token : 0;
+  // Samples share their prompt, whose length is the greatest; answers are as long as they may be, and the last token of
+  // each is not computed.
+  const double prompts = config.rollout().rollout_batch_size(), sequences = SequencesOfStep(config);
+  const double answer = config.rollout().generate_max_len();
+  return static_cast<int64_t>((prompts * config.data().prompt_max_len() + sequences * (answer - 1)) * token +
+                              sequences * answer * drawn);
+}
+
 // Loads, generates one token for as many sequences as run at once, in forwards that are as large as they can be, takes
 // new weights, and generates again.
 absl::StatusOr<RankUse> RunRolloutWith(const RunConfig& config, const RolloutEngineOptions& options,
@@ -245,14 +261,16 @@ absl::StatusOr<RankUse> RunRolloutWith(const RunConfig& config, const RolloutEng
   const int64_t running = std::min({sequences, options.max_num_seqs, options.max_num_batched_tokens});
   const int64_t length =
       std::min<int64_t>(config.data().prompt_max_len(), CeilDivide(options.max_num_batched_tokens, running));
-  auto sampling = std::make_shared<SamplingParams>();
-  sampling->set_temperature(config.rollout().temperature());
-  sampling->set_top_p(1);
-  sampling->set_top_k(-1);
-  sampling->set_n_samples(1);
-  sampling->set_ignore_eos(true);
-  sampling->set_max_new_tokens(1);
-  const auto generate = [&]() -> absl::Status {
+  // Returns what that sent.
+  const auto generate = [&](int32_t tokens) -> absl::StatusOr<int64_t> {
+    auto sampling = std::make_shared<SamplingParams>();
+    sampling->set_temperature(config.rollout().temperature());
+    sampling->set_top_p(1);
+    sampling->set_top_k(-1);
+    sampling->set_n_samples(1);
+    sampling->set_ignore_eos(true);
+    sampling->set_max_new_tokens(tokens);
+    const int64_t sent = engine->stats().sent_bytes;
     for (int64_t i = 0; i < running; ++i) {
       GenerationTask task;
       task.call = 1;
@@ -264,12 +282,22 @@ absl::StatusOr<RankUse> RunRolloutWith(const RunConfig& config, const RolloutEng
       engine->Add(task);
     }
     while (!engine->idle()) QUARTET_RETURN_IF_ERROR(engine->Step().status());
-    return absl::OkStatus();
+    return engine->stats().sent_bytes - sent;
   };
-  QUARTET_RETURN_IF_ERROR(generate());
+  QUARTET_RETURN_IF_ERROR(generate(1).status());
   engine->Commit(engine->NewStaging(), 1);
-  QUARTET_RETURN_IF_ERROR(generate());
-  RankUse use = UseOf(DescribeRank(context, ledger), {});
+  QUARTET_ASSIGN_OR_RETURN(const int64_t prefill, generate(1));
+  Volumes sent;
+  if (options.tensor_parallel_size > 1) {
+    int64_t decode = 0;
+    if (config.rollout().generate_max_len() > 1) {
+      engine->Commit(engine->NewStaging(), 2);  // so that the prompts are computed again
+      QUARTET_ASSIGN_OR_RETURN(decode, generate(2));
+      decode -= prefill;
+    }
+    sent[{context.world_size, 1}] = SentInStep(config, running, length, prefill, decode);
+  }
+  RankUse use = UseOf(DescribeRank(context, ledger), sent);
   use.kv_cache_bytes = ledger.current(MemoryCategory::kKvCache);
   return use;
 }
