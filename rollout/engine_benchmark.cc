@@ -5,7 +5,13 @@
 //
 // `prompts.json` is a list of lists of token ids; the first N of them are generated from together (where they are
 // fewer, so many samples of each), each --new_tokens long whatever it says. Nothing is in the prefix cache before.
-// Decoding alone is the whole call less one that ends after the first token. Best and median of --repeats calls.
+// Decoding alone is the whole call less one that ends after the first token. Best and median of --repeats calls. Beside
+// them the best call's share of the roofline: what the model's matrices alone would take at the matrix rate (the best
+// of two large products, ours and LibTorch's) or at the rate at which memory can be read, whichever is longer for each
+// forward; both rates are measured first.
+//
+// With --mixed=N also one call of a mixed load: N sequences, four samples each of prompts of 20 to 800 tokens, answers
+// of 10 to 400. Then what the prefill of eight samples of a prompt takes beside that of one.
 
 #include <algorithm>
 #include <chrono>
@@ -13,13 +19,16 @@
 #include <fstream>
 #include <iostream>
 #include <memory>
+#include <random>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/flags/flag.h"
 #include "absl/flags/parse.h"
 #include "absl/flags/usage.h"
 #include "core/comm/local_store.h"
+#include "core/model/machine_rates.h"
 #include "nlohmann/json.hpp"
 #include "rollout/engine.h"
 
@@ -30,32 +39,38 @@ ABSL_FLAG(std::vector<std::string>, sequences, (std::vector<std::string>{"1", "8
 ABSL_FLAG(std::vector<std::string>, temperatures, (std::vector<std::string>{"0", "1"}), "0: greedy");
 ABSL_FLAG(int32_t, new_tokens, 128, "of each sequence");
 ABSL_FLAG(int32_t, repeats, 3, "calls of each kind");
+ABSL_FLAG(int32_t, mixed, 0, "sequences of the mixed load; 0: none");
 
 namespace quartet {
 namespace {
 
 using Prompts = std::vector<std::vector<int32_t>>;
 
-// Seconds of one call for `sequences` sequences; negative, with a message, if it fails.
-double Generate(RolloutEngine* engine, const Prompts& prompts, int sequences, int32_t new_tokens, float temperature) {
+// Some samples of a prompt, each so many tokens long.
+struct Load {
+  std::vector<int32_t> ids;
+  int32_t samples = 1;
+  int32_t new_tokens = 1;
+};
+
+// Seconds of one run of all loads at once; negative, with a message, if it fails.
+double Generate(RolloutEngine* engine, const std::vector<Load>& loads, float temperature) {
   SamplingParams sampling;
-  sampling.set_max_new_tokens(new_tokens);
   sampling.set_temperature(temperature);
   sampling.set_top_k(-1);
   sampling.set_top_p(1);
   sampling.set_ignore_eos(true);
-  const auto shared = std::make_shared<const SamplingParams>(sampling);
-  const int used = std::min(sequences, static_cast<int>(prompts.size()));
   engine->Sleep(/*release_weights=*/false);  // forgets all prefixes
   absl::Status status = engine->Wake();
   const auto start = std::chrono::steady_clock::now();
-  for (int i = 0; i < used && status.ok(); ++i) {
+  for (size_t i = 0; i < loads.size() && status.ok(); ++i) {
+    sampling.set_max_new_tokens(loads[i].new_tokens);
     GenerationTask task;
-    task.call = 1;
-    task.sampling = shared;
+    task.call = i + 1;
+    task.sampling = std::make_shared<const SamplingParams>(sampling);
     task.prompt_index = i;
-    task.ids = prompts[i];
-    task.samples = sequences / used + (i < sequences % used ? 1 : 0);
+    task.ids = loads[i].ids;
+    task.samples = loads[i].samples;
     status = engine->Check(sampling, task);
     if (status.ok()) engine->Add(task);
   }
@@ -66,16 +81,86 @@ double Generate(RolloutEngine* engine, const Prompts& prompts, int sequences, in
   return -1;
 }
 
+std::vector<Load> SameLength(const Prompts& prompts, int sequences, int32_t new_tokens) {
+  const int used = std::min(sequences, static_cast<int>(prompts.size()));
+  std::vector<Load> loads;
+  for (int i = 0; i < used; ++i) {
+    loads.push_back({prompts[i], sequences / used + (i < sequences % used ? 1 : 0), new_tokens});
+  }
+  return loads;
+}
+
+constexpr int64_t kLongestMixed = 800 + 400;
+
+std::vector<Load> Mixed(const Prompts& prompts, int sequences) {
+  constexpr int kSamples = 4;
+  std::vector<int32_t> text;
+  for (const auto& prompt : prompts) text.insert(text.end(), prompt.begin(), prompt.end());
+  std::mt19937 random(1);
+  std::vector<Load> loads;
+  for (int left = sequences; left > 0; left -= kSamples) {
+    Load& load = loads.emplace_back();
+    const auto length = 20 + random() % 781, start = random() % text.size();
+    for (size_t i = 0; i < length; ++i) load.ids.push_back(text[(start + i) % text.size()]);
+    load.samples = std::min(left, kSamples);
+    load.new_tokens = static_cast<int32_t>(10 + random() % 391);
+  }
+  return loads;
+}
+
+// Elements of the matrices that each token is multiplied with, and of the vocabulary's, which only drawn tokens are.
+struct MatrixSizes {
+  double blocks = 0, head = 0;
+};
+
+MatrixSizes SizesOf(const RolloutEngine& engine) {
+  MatrixSizes sizes;
+  double embedding = 0;
+  for (const ParameterSpec& tensor : engine.tensors()) {
+    if (tensor.shape.size() != 2) continue;
+    const auto numel = static_cast<double>(tensor.numel());
+    if (tensor.name == "model.embed_tokens.weight") {
+      embedding = numel;
+    } else if (tensor.name == "lm_head.weight") {
+      sizes.head = numel;
+    } else {
+      sizes.blocks += numel;
+    }
+  }
+  if (sizes.head == 0) sizes.head = embedding;
+  return sizes;
+}
+
+// Seconds that the matrices of `steps` forwards take together, of so many tokens and draws.
+double Roofline(const MatrixSizes& sizes, const MachineRates& rates, double steps, double tokens, double draws) {
+  const double computing = 2 * (sizes.blocks * tokens + sizes.head * draws) / rates.operations;
+  return std::max(computing, steps * 2 * (sizes.blocks + sizes.head) / rates.bytes);
+}
+
 // In ascending order; empty if a call fails.
-std::vector<double> Repeat(RolloutEngine* engine, const Prompts& prompts, int sequences, int32_t new_tokens,
-                           float temperature) {
+std::vector<double> Repeat(RolloutEngine* engine, const std::vector<Load>& loads, float temperature) {
   std::vector<double> seconds;
   for (int i = 0; i < absl::GetFlag(FLAGS_repeats); ++i) {
-    seconds.push_back(Generate(engine, prompts, sequences, new_tokens, temperature));
+    seconds.push_back(Generate(engine, loads, temperature));
     if (seconds.back() < 0) return {};
   }
   std::sort(seconds.begin(), seconds.end());
   return seconds;
+}
+
+// Of prompts that have nothing to do with each other, prefill only: eight samples of each beside one.
+bool MeasureSharing(RolloutEngine* engine, const Prompts& prompts) {
+  std::vector<Load> one = SameLength(prompts, static_cast<int>(std::min<size_t>(8, prompts.size())), 1), eight = one;
+  for (Load& load : eight) load.samples = 8;
+  const int64_t before = engine->stats().prefill_tokens;
+  const std::vector<double> alone = Repeat(engine, one, 0);
+  const int64_t between = engine->stats().prefill_tokens;
+  const std::vector<double> shared = Repeat(engine, eight, 0);
+  if (alone.empty() || shared.empty()) return false;
+  std::printf("prefill of 8 samples beside 1: %.3f times the tokens, %.3f times the seconds (7 more draws a prompt)\n",
+              static_cast<double>(engine->stats().prefill_tokens - between) / static_cast<double>(between - before),
+              shared.front() / alone.front());
+  return true;
 }
 
 int Main() {
@@ -93,7 +178,9 @@ int Main() {
   RolloutEngineOptions options;
   options.model = absl::GetFlag(FLAGS_model);
   options.dtype = absl::GetFlag(FLAGS_dtype);
-  options.max_model_len = static_cast<int64_t>(longest) + new_tokens;
+  const int mixed = absl::GetFlag(FLAGS_mixed);
+  options.max_model_len = std::max(static_cast<int64_t>(longest) + new_tokens, mixed > 0 ? kLongestMixed : 0);
+  if (mixed > 0) options.kv_cache_bytes = int64_t{6} << 30;  // nothing is preempted
   const auto store = MakeLocalStore();
   RankContext context;
   context.service = "rollout";
@@ -106,24 +193,53 @@ int Main() {
     std::cerr << "engine_benchmark: " << engine.status() << "\n";
     return 1;
   }
-  if (Generate(engine->get(), prompts, 4, 4, 0) < 0) return 1;  // pages, threads, kernels that are built once
+  const MachineRates rates = MeasureMachineRates();
+  std::printf("matrix rate %.1f GFLOP/s (bf16), memory is read at %.1f GiB/s\n", rates.operations * 1e-9,
+              rates.bytes * 0x1p-30);
+  const MatrixSizes sizes = SizesOf(**engine);
+  if (Generate(engine->get(), SameLength(prompts, 4, 4), 0) < 0) return 1;  // pages, threads, kernels built once
 
   std::printf("output tokens/s, best / median of %d calls\n", absl::GetFlag(FLAGS_repeats));
-  std::printf("%9s %11s %20s %20s %10s\n", "sequences", "temperature", "whole call", "decode", "prefill, s");
+  std::printf("%9s %11s %20s %20s %10s   %s\n", "sequences", "temperature", "whole call", "decode", "prefill, s",
+              "of roofline: whole, decode, prefill");
   for (const std::string& temperature : absl::GetFlag(FLAGS_temperatures)) {
     for (const std::string& count : absl::GetFlag(FLAGS_sequences)) {
       const int sequences = std::stoi(count);
-      const std::vector<double> first = Repeat(engine->get(), prompts, sequences, 1, std::stof(temperature));
-      const std::vector<double> whole = Repeat(engine->get(), prompts, sequences, new_tokens, std::stof(temperature));
+      const std::vector<Load> loads = SameLength(prompts, sequences, new_tokens);
+      const std::vector<double> first =
+          Repeat(engine->get(), SameLength(prompts, sequences, 1), std::stof(temperature));
+      const std::vector<double> whole = Repeat(engine->get(), loads, std::stof(temperature));
       if (first.empty() || whole.empty()) return 1;
       const double best = whole.front(), median = whole[whole.size() / 2];
       const double tokens = static_cast<double>(sequences) * new_tokens;
       const double decoded = static_cast<double>(sequences) * (new_tokens - 1);
-      std::printf("%9d %11s %9.1f /%9.1f %9.1f /%9.1f %10.3f\n", sequences, temperature.c_str(), tokens / best,
-                  tokens / median, decoded / (best - first.front()), decoded / (median - first.front()), first.front());
+      double prompt_tokens = 0;
+      for (const Load& load : loads) prompt_tokens += static_cast<double>(load.ids.size());
+      const double prefill = Roofline(sizes, rates, 1, prompt_tokens, sequences);
+      const double decode = Roofline(sizes, rates, new_tokens - 1, decoded, decoded);
+      std::printf("%9d %11s %9.1f /%9.1f %9.1f /%9.1f %10.3f   %.2f, %.2f, %.2f\n", sequences, temperature.c_str(),
+                  tokens / best, tokens / median, decoded / (best - first.front()), decoded / (median - first.front()),
+                  first.front(), (prefill + decode) / best, decode / (best - first.front()), prefill / first.front());
       std::fflush(stdout);
     }
   }
+  if (mixed > 0) {
+    const std::vector<Load> loads = Mixed(prompts, mixed);
+    double prompt_tokens = 0, tokens = 0;
+    for (const Load& load : loads) {
+      prompt_tokens += static_cast<double>(load.ids.size());
+      tokens += static_cast<double>(load.samples) * load.new_tokens;
+    }
+    const double seconds = Generate(engine->get(), loads, 1);
+    if (seconds < 0) return 1;
+    // Where sequences are as many, no forward waits for memory.
+    std::printf(
+        "mixed load: %d sequences, %.0f prompt tokens (each prompt once), %.0f answered: %.1f s, %.1f tokens/s, "
+        "%.2f of roofline\n",
+        mixed, prompt_tokens, tokens, seconds, tokens / seconds,
+        Roofline(sizes, rates, 1, prompt_tokens + tokens, tokens) / seconds);
+  }
+  if (!MeasureSharing(engine->get(), prompts)) return 1;
   return 0;
 }
 

@@ -1,0 +1,14 @@
+// What the machine could do at best: what benchmarks hold their figures against.
+#pragma once
+
+namespace quartet {
+
+struct MachineRates {
+  double operations = 0;  // a second, of products of bf16 matrices
+  double bytes = 0;       // a second, read from memory
+};
+
+// Takes a second or two, with LibTorch's threads.
+MachineRates MeasureMachineRates();
+
+}  // namespace quartet
