@@ -3,11 +3,13 @@
 //
 //   training_comparison --model=DIR --blocks=FILE [--ranks=2] [--zero_stage=3] [--gradient_checkpointing=false]
 //                       [--dtype=bf16] [--steps=5] [--learning_rate=2e-5] [--micro_batch=4] [--length=256]
+//                       [--gradients=FILE]
 //
 // FILE holds int32 token ids, [steps, ranks, micro-batches, micro_batch, length]; one optimizer step takes
 // [ranks, micro-batches]. The loss is the mean next-token cross entropy over all ranks, before the step's update; AdamW
 // with betas 0.9 and 0.95, eps 1e-8, no decay, no clipping. The ranks are threads of this process with one computing
-// thread each. Seconds are of whole steps, optimizer included.
+// thread each. Seconds are of whole steps, optimizer included. --gradients writes the last step's gradient as a
+// safetensors file, fp32, by the parameters' names; for one rank.
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/from_blob.h>
 #include <ATen/ops/full.h>
@@ -20,15 +22,20 @@
 #include <iostream>
 #include <iterator>
 #include <map>
+#include <memory>
 #include <nlohmann/json.hpp>
+#include <stdexcept>
 #include <string>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "core/base/status_macros.h"
 #include "core/comm/rank_threads.h"
 #include "core/model/vocabulary_head.h"
 #include "core/rl/losses.h"
+#include "core/safetensors/writer.h"
 #include "core/zero/trainable_model.h"
 
 namespace quartet {
@@ -45,7 +52,8 @@ struct Flags {
                                              {"micro_batches", "4"},
                                              {"micro_batch", "4"},
                                              {"length", "256"},
-                                             {"learning_rate", "2e-5"}};
+                                             {"learning_rate", "2e-5"},
+                                             {"gradients", ""}};
 
   int64_t Integer(const std::string& name) const {
     int64_t value = 0;
@@ -82,6 +90,22 @@ Flags ReadFlags(int argc, char** argv) {
   return flags;
 }
 
+absl::Status WriteGradients(TrainableModel& model, const std::string& path) {
+  ShardedModel& sharded = model.model();
+  std::vector<SafetensorsWriter::Entry> entries;
+  for (const ResidentPiece& piece : sharded.pieces()) {
+    const ParameterSpec& parameter = sharded.layout().groups[piece.group].parameters[piece.parameter];
+    entries.push_back({parameter.name, Dtype::kF32, parameter.shape});
+  }
+  QUARTET_ASSIGN_OR_RETURN(const std::unique_ptr<SafetensorsWriter> writer, SafetensorsWriter::Create(path, entries));
+  for (size_t i = 0; i < entries.size(); ++i) {
+    const ResidentPiece& piece = sharded.pieces()[i];
+    const float* values = model.gradient(piece.group).const_data_ptr<float>() + piece.shard_offset;
+    QUARTET_RETURN_IF_ERROR(writer->Write(static_cast<int>(i), 0, values, piece.count * sizeof(float)));
+  }
+  return writer->Close();
+}
+
 int Main(int argc, char** argv) {
   const Flags flags = ReadFlags(argc, argv);
   const int64_t ranks = flags.Integer("ranks"), steps = flags.Integer("steps"),
@@ -89,6 +113,8 @@ int Main(int argc, char** argv) {
                 length = flags.Integer("length");
   const int64_t tokens = sequences * length, targets = sequences * (length - 1);
   const double learning_rate = flags.Number("learning_rate");
+  const std::string& gradients = flags.text.at("gradients");
+  if (!gradients.empty() && ranks != 1) flags.Fail("gradients", "nothing where --ranks is not 1");
 
   std::ifstream file(flags.text.at("blocks"), std::ios::binary);
   const std::string bytes((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
@@ -133,6 +159,11 @@ int Main(int argc, char** argv) {
                                                     batch.ids_T.index_select(0, next_A), 1.0, /*with_entropy=*/false);
           return SftLoss(now.log_prob_T, weights_A);
         });
+      }
+      if (step + 1 == steps && !gradients.empty()) {
+        if (const absl::Status s = WriteGradients(**model, gradients); !s.ok()) {
+          throw std::runtime_error(std::string(s.message()));
+        }
       }
       const StepResult result = (*model)->Step(learning_rate, /*max_norm=*/0);
       group.Barrier();
