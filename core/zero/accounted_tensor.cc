@@ -14,6 +14,7 @@
 #include <utility>
 
 #include "core/base/huge_pages.h"
+#include "core/zero/block_cache.h"
 
 namespace quartet {
 namespace {
@@ -76,7 +77,8 @@ class EntryTable {
 // Stands before LibTorch's allocator of a device and adds what is asked for within a scope to the scope's ledger.
 class AccountingAllocator : public c10::Allocator {
  public:
-  explicit AccountingAllocator(c10::DeviceType device) : memory_(c10::GetAllocator(device)) {}
+  // `memory` must live as long as tensors may.
+  explicit AccountingAllocator(c10::Allocator* memory) : memory_(memory) {}
 
   c10::DataPtr allocate(size_t bytes) final {
     const MemoryScope* scope = innermost;
@@ -96,11 +98,42 @@ class AccountingAllocator : public c10::Allocator {
 
 namespace {
 
+// LibTorch's own for small blocks, a cache of blocks for large ones.
+class HostMemory final : public c10::Allocator {
+ public:
+  HostMemory() : small_(c10::GetAllocator(c10::DeviceType::CPU)) {}
+
+  static HostMemory& Instance() {
+    static auto* memory = new HostMemory;  // tensors may be freed while the process ends
+    return *memory;
+  }
+
+  c10::DataPtr allocate(size_t bytes) override {
+    if (bytes < BlockCache::kSmallestBlock) return small_->allocate(bytes);
+    void* data = large_.Allocate(bytes);
+    if (data == nullptr) return small_->allocate(bytes);  // throws what LibTorch would
+    return c10::DataPtr(data, data, &Free, c10::DeviceType::CPU);
+  }
+
+  c10::DeleterFnPtr raw_deleter() const override { return &Free; }
+  BlockCache& large() { return large_; }
+  void copy_data(void* to, const void* from, std::size_t count) const override { small_->copy_data(to, from, count); }
+
+ private:
+  static void Free(void* data) {
+    HostMemory& self = Instance();
+    if (!self.large_.Free(data)) self.small_->raw_deallocate(data);
+  }
+
+  c10::Allocator* const small_;
+  BlockCache large_;
+};
+
 // oneDNN takes and gives back bare pointers (raw_allocate, raw_deallocate): the context must be the memory itself, and
 // one function must free memory of scopes and other memory alike. So the entries are kept beside the memory.
 class CpuAllocator final : public AccountingAllocator {
  public:
-  CpuAllocator() : AccountingAllocator(c10::DeviceType::CPU) {}
+  CpuAllocator() : AccountingAllocator(&HostMemory::Instance()) {}
 
   c10::DeleterFnPtr raw_deleter() const override { return &Free; }
 
@@ -130,7 +163,7 @@ class CpuAllocator final : public AccountingAllocator {
 // Memory of no bytes has no address.
 class MetaAllocator final : public AccountingAllocator {
  public:
-  MetaAllocator() : AccountingAllocator(c10::DeviceType::Meta) {}
+  MetaAllocator() : AccountingAllocator(c10::GetAllocator(c10::DeviceType::Meta)) {}
 
  protected:
   c10::DataPtr Attach(c10::DataPtr memory, LedgerEntry entry) override {
@@ -192,6 +225,8 @@ at::Tensor AccountedZeros(Ledger* ledger, MemoryCategory category, int64_t numel
   tensor.zero_();
   return tensor;
 }
+
+void KeepFreedBlocks(int64_t bytes) { HostMemory::Instance().large().SetBound(static_cast<size_t>(bytes)); }
 
 void FreeStorage(const at::Tensor& tensor) {
   c10::StorageImpl* storage = tensor.storage().unsafeGetStorageImpl();

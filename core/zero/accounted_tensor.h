@@ -16,7 +16,10 @@ namespace quartet {
 // the thread that calls it. Not seen: storages on the meta device that an operator resizes in place (LibTorch only
 // changes their size), memory of CUDA devices, and what libraries take beside LibTorch's allocator.
 //
-// `ledger` must outlive the scope. Outside of all scopes the allocators are LibTorch's own, one thread-local read away.
+// `ledger` must outlive the scope. Outside of all scopes nothing is counted.
+//
+// Large blocks of host memory come from a BlockCache, within scopes and outside of them: what it keeps of freed blocks
+// belongs to no category.
 class [[nodiscard]] MemoryScope {
  public:
   MemoryScope(Ledger* ledger, MemoryCategory category, MemoryTier tier = MemoryTier::kDevice);
@@ -38,6 +41,10 @@ at::Tensor AccountedEmpty(Ledger* ledger, MemoryCategory category, int64_t numel
                           at::Device device, MemoryTier tier = MemoryTier::kDevice);
 at::Tensor AccountedZeros(Ledger* ledger, MemoryCategory category, int64_t numel, at::ScalarType dtype,
                           at::Device device, MemoryTier tier = MemoryTier::kDevice);
+
+// The most that the process keeps of freed blocks, instead of BlockCache::kKeptBytes: for programs whose ranks are
+// threads. Thread safe.
+void KeepFreedBlocks(int64_t bytes);
 
 // Gives back the memory under `tensor` and all its views, which then must not be read until Refill.
 void FreeStorage(const at::Tensor& tensor);

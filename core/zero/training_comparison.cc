@@ -36,6 +36,8 @@
 #include "core/model/vocabulary_head.h"
 #include "core/rl/losses.h"
 #include "core/safetensors/writer.h"
+#include "core/zero/accounted_tensor.h"
+#include "core/zero/block_cache.h"
 #include "core/zero/trainable_model.h"
 
 namespace quartet {
@@ -141,6 +143,7 @@ int Main(int argc, char** argv) {
   const at::Tensor weights_A =
       at::full({targets}, 1.0 / static_cast<double>(targets * micro_batches * ranks), at::kFloat);
 
+  KeepFreedBlocks(ranks * static_cast<int64_t>(BlockCache::kKeptBytes));  // as that many processes would
   nlohmann::json report = flags.text;
   RunRanks(static_cast<int>(ranks), [&](ProcessGroup& group) {
     Ledger ledger;

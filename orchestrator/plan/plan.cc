@@ -10,6 +10,7 @@
 #include "core/base/status_macros.h"
 #include "core/config/gpu_memory.h"
 #include "core/config/run_config.h"
+#include "core/zero/block_cache.h"
 
 namespace quartet {
 namespace {
@@ -203,6 +204,17 @@ std::vector<Ladder> Ladders(const RunConfig& config, const Plan& plan) {
   return ladders;
 }
 
+// What a rank's process may hold of freed temporaries, which lie in host memory where tensors do.
+int64_t KeptBlocks(const ServicePlan& service) {
+  if (service.on_gpu) return 0;
+  int64_t temporaries = 0;
+  for (const MemoryCategory category : {MemoryCategory::kGathered, MemoryCategory::kActivations,
+                                        MemoryCategory::kLogits, MemoryCategory::kCommunication}) {
+    temporaries += service.use.device().categories[static_cast<int>(category)];
+  }
+  return std::min(static_cast<int64_t>(BlockCache::kKeptBytes), temporaries);
+}
+
 }  // namespace
 
 OutsideTensors DefaultOutsideTensors() {
@@ -297,7 +309,6 @@ absl::StatusOr<Plan> Planner::MakePlan(const RunConfig& config) {
                                                      absl::StrJoin(KnownGpus(), ", "),
                                                      "; or set cluster.gpu_memory_bytes"));
     }
-    use.outside_host = outside_.process;
     GpuRoom room;
     if (use.on_gpu) {
       const int64_t nccl = use.ranks == 1 ? 0 : use.ranks == 2 ? outside_.nccl_of_two : outside_.nccl_of_more;
@@ -310,6 +321,7 @@ absl::StatusOr<Plan> Planner::MakePlan(const RunConfig& config) {
       QUARTET_ASSIGN_OR_RETURN(const RankUse last, Run(config, service, use.ranks - 1, room));
       TakeLarger(last, &use.use);
     }
+    use.outside_host = outside_.process + KeptBlocks(use);
     for (const auto& [node, gpu] : PlacesOf(config, service)) {
       Place& host = hosts[node];
       ++host.ranks[service];
