@@ -221,6 +221,7 @@ class Engine : public RolloutEngine {
       model_->ReleaseResident();
       has_weights_ = false;
     }
+    GiveBackFreedBlocks();
     UpdateStats();
   }
 

@@ -228,6 +228,8 @@ at::Tensor AccountedZeros(Ledger* ledger, MemoryCategory category, int64_t numel
 
 void KeepFreedBlocks(int64_t bytes) { HostMemory::Instance().large().SetBound(static_cast<size_t>(bytes)); }
 
+void GiveBackFreedBlocks() { HostMemory::Instance().large().Clear(); }
+
 void FreeStorage(const at::Tensor& tensor) {
   c10::StorageImpl* storage = tensor.storage().unsafeGetStorageImpl();
   storage->set_data_ptr_noswap(c10::DataPtr(nullptr, storage->device()));

@@ -17,9 +17,7 @@ void* Map(size_t bytes) {
 
 }  // namespace
 
-BlockCache::~BlockCache() {
-  while (!kept_.empty()) GiveBackOldest();
-}
+BlockCache::~BlockCache() { Clear(); }
 
 void* BlockCache::Allocate(size_t bytes) {
   bytes = (bytes + kPage - 1) / kPage * kPage;
@@ -56,6 +54,11 @@ void BlockCache::SetBound(size_t bytes) {
   const std::lock_guard lock(mutex_);
   bound_ = bytes;
   while (kept_bytes_ > bound_) GiveBackOldest();
+}
+
+void BlockCache::Clear() {
+  const std::lock_guard lock(mutex_);
+  while (!kept_.empty()) GiveBackOldest();
 }
 
 size_t BlockCache::kept_bytes() const {

@@ -36,6 +36,9 @@ class BlockCache {
 
   void SetBound(size_t bytes);
 
+  // Gives back what is kept.
+  void Clear();
+
   // Of blocks that are freed and kept.
   size_t kept_bytes() const;
 

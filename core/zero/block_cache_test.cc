@@ -77,6 +77,18 @@ TEST(BlockCache, GivesBackWhatALowerBoundLeavesNoRoomFor) {
   EXPECT_EQ(cache.kept_bytes(), 7 * kMiB);
 }
 
+TEST(BlockCache, GivesBackAllThatIsKeptWhenTold) {
+  BlockCache cache;
+  void* kept = cache.Allocate(8 * kMiB);
+  void* used = cache.Allocate(8 * kMiB);
+  cache.Free(kept);
+  cache.Clear();
+  EXPECT_EQ(cache.kept_bytes(), 0);
+  EXPECT_FALSE(IsMapped(kept));
+  std::memset(used, 1, 8 * kMiB);
+  EXPECT_TRUE(cache.Free(used));
+}
+
 TEST(BlockCache, LeavesOthersMemoryAlone) {
   BlockCache cache;
   std::vector<char> others(kMiB);
