@@ -62,7 +62,8 @@ def ours(args, extra):
 
 def cross_entropy(model, ids, variant):
     if variant == "model":
-        logits = model(input_ids=ids, use_cache=False).logits.float()
+        logits = model(input_ids=ids, use_cache=False).logits
+        logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
     else:
         hidden = model.model(input_ids=ids, use_cache=False).last_hidden_state
         logits = F.linear(hidden.float(), model.lm_head.weight.float())
