@@ -150,15 +150,10 @@ std::vector<at::Tensor> Linears(const at::Tensor& input_TK, const std::vector<Li
   return products;
 }
 
-at::Tensor WideBf16Product(const at::Tensor& input_TK, const at::Tensor& weight) {
-  QUARTET_CHECK(UsesBf16Gemm(weight)) << weight.toString();
-  return Product(input_TK, weight, at::Tensor(), at::kFloat);
-}
-
 at::Tensor WideProduct(const at::Tensor& input_TK, const at::Tensor& weight) {
   const c10::NoGradGuard no_grad;
   if (weight.scalar_type() != at::kBFloat16) return at::mm(input_TK, weight.t());
-  if (UsesBf16Gemm(weight)) return WideBf16Product(input_TK, weight);
+  if (UsesBf16Gemm(weight)) return Product(input_TK, weight, at::Tensor(), at::kFloat);
   // LibTorch's product of bf16 matrices comes out as bf16. The factors are widened instead, the weight some rows at a
   // time: more of them would only fill memory.
   constexpr int64_t kWideBytes = int64_t{16} << 20;

@@ -27,10 +27,8 @@ struct LinearWeights {
 };
 std::vector<at::Tensor> Linears(const at::Tensor& input_TK, const std::vector<LinearWeights>& weights);
 
-// input weight^T in fp32, [T, N], without gradient. Of bf16 matrices for which UsesBf16Gemm holds: products of bf16 are
-// exact in fp32, so that only the sums are rounded.
-at::Tensor WideBf16Product(const at::Tensor& input_TK, const at::Tensor& weight);
-// The same of all matrices: fp32, or fp64 for fp64 ones.
+// input weight^T in fp32, [T, N], or fp64 for fp64 matrices, without gradient. Products of bf16 are exact in fp32: only
+// the sums are rounded.
 at::Tensor WideProduct(const at::Tensor& input_TK, const at::Tensor& weight);
 
 // Whether a matrix can be packed: UsesBf16Gemm holds, N is a multiple of 16 and K of 2.

@@ -51,8 +51,8 @@ void Shapes(benchmark::internal::Benchmark* benchmark) {
   benchmark->UseRealTime()->Unit(benchmark::kMicrosecond);
 }
 
-void BM_WideBf16Product(benchmark::State& state) { Run(state, at::kBFloat16, &WideBf16Product); }
-BENCHMARK(BM_WideBf16Product)->Apply(Shapes);
+void BM_WideProduct(benchmark::State& state) { Run(state, at::kBFloat16, &WideProduct); }
+BENCHMARK(BM_WideProduct)->Apply(Shapes);
 
 void BM_Linear(benchmark::State& state) {
   Run(state, at::kBFloat16,

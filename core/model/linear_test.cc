@@ -35,7 +35,7 @@ class Bf16Linear : public testing::Test {
 TEST_F(Bf16Linear, HasWideSumsOfExactProducts) {
   for (const auto& [rows, inputs, outputs] : {std::tuple{1, 576, 192}, {7, 577, 1001}, {300, 64, 48}}) {
     const at::Tensor input = Random({rows, inputs}), weight = Random({outputs, inputs});
-    const at::Tensor product = WideBf16Product(input, weight);
+    const at::Tensor product = WideProduct(input, weight);
     EXPECT_EQ(product.scalar_type(), at::kFloat);
     const at::Tensor exact = at::mm(input.to(at::kDouble), weight.to(at::kDouble).t());
     const at::Tensor magnitude = at::mm(input.to(at::kDouble).abs(), weight.to(at::kDouble).abs().t());
@@ -48,10 +48,10 @@ TEST_F(Bf16Linear, HasTheSameBitsWithAnyNumberOfThreads) {
   for (const int64_t rows : {1, 32, 257}) {
     const at::Tensor input = Random({rows, 576});
     at::set_num_threads(1);
-    const at::Tensor one = WideBf16Product(input, weight);
+    const at::Tensor one = WideProduct(input, weight);
     for (const int threads : {2, 3, 40}) {  // 40: more than there are columns for
       at::set_num_threads(threads);
-      EXPECT_TRUE(at::equal(WideBf16Product(input, weight), one)) << rows << " rows, " << threads << " threads";
+      EXPECT_TRUE(at::equal(WideProduct(input, weight), one)) << rows << " rows, " << threads << " threads";
     }
   }
   at::set_num_threads(2);
@@ -59,7 +59,7 @@ TEST_F(Bf16Linear, HasTheSameBitsWithAnyNumberOfThreads) {
 
 TEST_F(Bf16Linear, AddsTheBiasToTheWideSum) {
   const at::Tensor input = Random({13, 96}), weight = Random({80, 96}), bias = Random({80});
-  const at::Tensor sums = WideBf16Product(input, weight);
+  const at::Tensor sums = WideProduct(input, weight);
   EXPECT_TRUE(at::equal(Linear(input, weight, at::Tensor()), sums.to(at::kBFloat16)));
   EXPECT_TRUE(at::equal(Linear(input, weight, bias), (sums + bias.to(at::kFloat)).to(at::kBFloat16)));
 }
@@ -95,7 +95,7 @@ TEST_F(Bf16Linear, HasTheSameBitsWithAPackedWeight) {
     for (const int64_t rows : {1, 3, 32, 100}) {
       const at::Tensor input = Random({rows, inputs});
       EXPECT_TRUE(at::equal(Linear(input, packed, bias), Linear(input, weight, bias)));
-      EXPECT_TRUE(at::equal(WideBf16Product(input, packed), WideBf16Product(input, weight)));
+      EXPECT_TRUE(at::equal(WideProduct(input, packed), WideProduct(input, weight)));
     }
     const at::Tensor indices = at::randint(outputs, {33}, at::kLong);
     EXPECT_TRUE(at::equal(PackedRows(packed, indices), weight.index_select(0, indices)));
@@ -152,12 +152,12 @@ TEST(Linear, IsLibTorchsInFp32) {
 }
 
 TEST_F(Bf16Linear, TakesNoRows) {
-  EXPECT_EQ(WideBf16Product(Random({0, 8}), Random({4, 8})).sizes(), (std::vector<int64_t>{0, 4}));
+  EXPECT_EQ(WideProduct(Random({0, 8}), Random({4, 8})).sizes(), (std::vector<int64_t>{0, 4}));
 }
 
 TEST_F(Bf16Linear, HasShapesOnTheMetaDevice) {
   const auto meta = at::TensorOptions(at::kBFloat16).device(at::kMeta);
-  const at::Tensor product = WideBf16Product(at::empty({3, 8}, meta), at::empty({4, 8}, meta));
+  const at::Tensor product = WideProduct(at::empty({3, 8}, meta), at::empty({4, 8}, meta));
   EXPECT_TRUE(product.is_meta());
   EXPECT_EQ(product.sizes(), (std::vector<int64_t>{3, 4}));
   const at::Tensor packed = PackInPlace(at::empty({32, 8}, meta));
