@@ -1,7 +1,6 @@
 #include "rollout/rank_part.h"
 
 #include <functional>
-#include <numeric>
 #include <string>
 #include <thread>
 #include <utility>
@@ -133,10 +132,7 @@ RolloutRankInfo RankPart::Info() const {
   RankInfo& info = *described.mutable_info();
   info = DescribeRank(context_, ledger_);
   int64_t parameters = 0;
-  for (const ParameterSpec& tensor : engine_->tensors()) {
-    parameters += std::accumulate(tensor.stored_shape().begin(), tensor.stored_shape().end(), int64_t{1},
-                                  std::multiplies<int64_t>());
-  }
+  for (const ParameterSpec& tensor : engine_->tensors()) parameters += tensor.stored_numel();
   info.set_model_parameters(parameters);
   info.set_gathered_bytes_per_parameter(static_cast<int32_t>(DtypeSize(engine_->resident_dtype())));
   const RolloutEngineStats stats = engine_->stats();

@@ -39,13 +39,16 @@ ParameterGroup MakeBlock(const ModelConfig& config, int64_t block) {
   return group;
 }
 
-}  // namespace
-
-int64_t ParameterSpec::numel() const {
+int64_t Product(const std::vector<int64_t>& shape) {
   int64_t product = 1;
   for (const int64_t size : shape) product *= size;
   return product;
 }
+
+}  // namespace
+
+int64_t ParameterSpec::numel() const { return Product(shape); }
+int64_t ParameterSpec::stored_numel() const { return Product(stored_shape()); }
 
 StridedRange ParameterSpec::stored_range() const {
   if (!slice.has_value()) return {.begin = 0, .count = numel()};

@@ -24,6 +24,7 @@ struct ParameterSpec {
   bool weight_decay = true;                         // false for norms and biases
   std::optional<TensorSlice> slice = std::nullopt;  // none: all of the tensor of that name
   int64_t numel() const;
+  int64_t stored_numel() const;
   // Of the tensor that folders and publishers have under this name.
   const std::vector<int64_t>& stored_shape() const { return slice.has_value() ? slice->stored_shape : shape; }
   // Which of its elements are the parameter's, in the parameter's order.
