@@ -120,12 +120,17 @@ bool ProcessHarness::WaitForOutput(pid_t pid, const std::string& text, absl::Dur
   }
 }
 
-std::string ProcessHarness::WaitForAddress(const std::string& file, absl::Duration timeout) {
-  const absl::Time deadline = absl::Now() + timeout;
-  while (!std::filesystem::exists(file) && absl::Now() < deadline) absl::SleepFor(absl::Milliseconds(50));
-  std::string address;
-  std::ifstream(file) >> address;
-  return address;
+ProcessHarness::Service ProcessHarness::StartService(const std::string& name, std::vector<std::string> arguments) {
+  const std::string file = Path(absl::StrCat(name, "_", started_, ".address"));
+  arguments.push_back("--address_file=" + file);
+  Service service;
+  service.pid = Start(absl::StrCat(name, "/", name), arguments);
+  const absl::Time deadline = absl::Now() + absl::Minutes(1);
+  while (!std::filesystem::exists(file) && !Reap(service.pid) && absl::Now() < deadline) {
+    absl::SleepFor(absl::Milliseconds(50));
+  }
+  std::ifstream(file) >> service.address;
+  return service;
 }
 
 ProcessHarness::Outcome ProcessHarness::Wait(pid_t pid, absl::Duration timeout) {

@@ -40,9 +40,12 @@ class ProcessHarness {
   // Waits until `text` stands in the output; false where that does not happen in time or the process ends without it.
   bool WaitForOutput(pid_t pid, const std::string& text, absl::Duration timeout);
 
-  // Waits until a service that was started with --address_file=`file` has written its address there; empty where that
-  // does not happen in time.
-  static std::string WaitForAddress(const std::string& file, absl::Duration timeout);
+  struct Service {
+    pid_t pid = -1;
+    std::string address;  // host:port; empty where it was not SERVING within a minute
+  };
+  // Start of a service's program ("rollout": rollout/rollout), and waiting until it is SERVING.
+  Service StartService(const std::string& name, std::vector<std::string> arguments);
 
   struct Outcome {
     bool ended = false;  // within the time

@@ -26,14 +26,11 @@ TEST_P(RolloutLoadTest, AnswersOrRefusesEachCallAndKeepsNothing) {
   const TinyRun run = WriteTinyRun(harness, WriteTinyModel(harness, "model"), 2,
                                    {"rollout.max_num_seqs=4", "rollout.max_waiting=16", "rollout.kv_cache_bytes=32768",
                                     absl::StrCat("rollout.zero_stage=", GetParam())});
-  const std::string address_file = harness.Path("address");
-  std::vector<std::string> arguments = run.arguments;
-  arguments.insert(arguments.end(), {"--ranks=2", "--address_file=" + address_file});
-  const pid_t rollout = harness.Start("rollout/rollout", arguments);
+  const auto [rollout, address] = harness.StartService("rollout", run.arguments);
+  ASSERT_FALSE(address.empty()) << harness.Output(rollout);
 
   RolloutLoad load;
-  load.address = ProcessHarness::WaitForAddress(address_file, absl::Seconds(30));
-  ASSERT_FALSE(load.address.empty()) << harness.Output(rollout);
+  load.address = address;
   load.duration = absl::Seconds(8);
   load.calls = 16;
   load.longest_prompt = 16;

@@ -193,11 +193,9 @@ TEST(Run, UsesServicesThatRunAlready) {
   std::vector<std::string> arguments = run.arguments;
   std::vector<pid_t> services;
   for (const std::string service : {"rollout", "policy_trainer", "critic_trainer", "scorer"}) {
-    const std::string address_file = harness.Path(service + ".address");
-    services.push_back(harness.Start(absl::StrCat(service, "/", service),
-                                     With(run.arguments, {"--ranks=2", "--address_file=" + address_file})));
-    const std::string address = ProcessHarness::WaitForAddress(address_file, absl::Seconds(60));
-    ASSERT_FALSE(address.empty()) << harness.Output(services.back());
+    const auto [pid, address] = harness.StartService(service, With(run.arguments, {"--ranks=2"}));
+    ASSERT_FALSE(address.empty()) << harness.Output(pid);
+    services.push_back(pid);
     arguments.push_back(absl::StrCat("--set=services.", service, ".listen=", address));
   }
   const auto outcome = harness.Run(kOrchestrator, arguments, absl::Seconds(120));

@@ -41,15 +41,9 @@ TEST(Sleep, GivesTheMemoryOfItsWeightsBack) {
   const std::string model = harness.Path("model");
   const absl::Status written = WriteRandomModel(config, HeadKind::kVocabulary, 7, Dtype::kF32, model);
   ASSERT_TRUE(written.ok()) << written;
-  const std::string address_file = harness.Path("address");
-  const pid_t pid =
-      harness.Start("rollout/rollout",
-                    {"--set=rollout.pretrain=" + model, "--set=rollout.dtype=fp32", "--set=rollout.max_model_len=256",
-                     "--set=rollout.kv_cache_bytes=4194304", "--set=services.rollout.listen=127.0.0.1:0",
-                     "--set=run_dir=" + harness.Path("run"), "--address_file=" + address_file});
-  const std::string address = ProcessHarness::WaitForAddress(address_file, absl::Seconds(60));
-  ASSERT_FALSE(address.empty()) << harness.Output(pid);
-  const auto stub = Rollout::NewStub(grpc::CreateChannel(address, grpc::InsecureChannelCredentials()));
+  const ProcessHarness::Service rollout = StartRollout(harness, model);
+  ASSERT_FALSE(rollout.address.empty()) << harness.Output(rollout.pid);
+  const auto stub = Rollout::NewStub(grpc::CreateChannel(rollout.address, grpc::InsecureChannelCredentials()));
 
   const int64_t before = ResidentBytes(harness);
   SleepReply slept;

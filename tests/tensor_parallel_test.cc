@@ -41,17 +41,12 @@ class TensorParallel : public testing::Test {
   }
 
   // A rollout of `ranks` processes that are one engine.
-  pid_t Start(int ranks, std::string* address) {
-    const std::string name = absl::StrCat("rollout_", ranks);
-    const pid_t pid = harness_.Start(
-        "rollout/rollout",
-        {"--set=rollout.pretrain=" + model_, "--set=rollout.dtype=fp32", "--set=rollout.max_model_len=256",
-         "--set=rollout.kv_cache_bytes=4194304", "--set=services.rollout.listen=127.0.0.1:0",
-         absl::StrCat("--set=rollout.tensor_parallel_size=", ranks), absl::StrCat("--ranks=", ranks),
-         "--set=run_dir=" + harness_.Path(name), "--address_file=" + harness_.Path(name + "_address")});
-    *address = ProcessHarness::WaitForAddress(harness_.Path(name + "_address"), absl::Seconds(60));
-    EXPECT_FALSE(address->empty()) << harness_.Output(pid);
-    return pid;
+  ProcessHarness::Service Start(int ranks) {
+    ProcessHarness::Service rollout = StartRollout(
+        harness_, model_,
+        {absl::StrCat("services.rollout.ranks=", ranks), absl::StrCat("rollout.tensor_parallel_size=", ranks)});
+    EXPECT_FALSE(rollout.address.empty()) << harness_.Output(rollout.pid);
+    return rollout;
   }
 
   static grpc::Status Generate(const std::string& address, int32_t max_new_tokens,
@@ -93,8 +88,7 @@ class TensorParallel : public testing::Test {
 TEST_F(TensorParallel, RanksAnswerGreedilyAsOneDoes) {
   std::map<uint64_t, Answer> expected;
   for (const int ranks : {1, 2, 4}) {
-    std::string address;
-    const pid_t pid = Start(ranks, &address);
+    const auto [pid, address] = Start(ranks);
     std::map<uint64_t, Answer> answers;
     const grpc::Status status = Generate(address, 40, &answers);
     ASSERT_TRUE(status.ok()) << status.error_message() << harness_.Output(pid);
@@ -114,19 +108,18 @@ TEST_F(TensorParallel, RanksAnswerGreedilyAsOneDoes) {
 }
 
 TEST_F(TensorParallel, ARankThatDiesEndsTheServiceWithAnErrorThatNamesIt) {
-  std::string address;
-  const pid_t pid = Start(2, &address);
+  const ProcessHarness::Service rollout = Start(2);
   grpc::Status status;
   std::thread caller([&] {
     std::map<uint64_t, Answer> answers;
-    while (status.ok()) status = Generate(address, 180, &answers);
+    while (status.ok()) status = Generate(rollout.address, 180, &answers);
   });
   const std::vector<pid_t> ranks = harness_.Find("rollout/rank");
-  EXPECT_EQ(ranks.size(), 2u) << harness_.Output(pid);
+  EXPECT_EQ(ranks.size(), 2u) << harness_.Output(rollout.pid);
   if (ranks.size() == 2) kill(ranks[1], SIGKILL);
   caller.join();
   EXPECT_FALSE(status.error_message().empty());
-  const ProcessHarness::Outcome outcome = harness_.Wait(pid, absl::Seconds(30));
+  const ProcessHarness::Outcome outcome = harness_.Wait(rollout.pid, absl::Seconds(30));
   EXPECT_TRUE(outcome.ended);
   EXPECT_NE(outcome.exit_code, 0);
   EXPECT_NE(outcome.output.find("rank 1"), std::string::npos) << outcome.output;

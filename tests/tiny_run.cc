@@ -66,6 +66,16 @@ std::string WriteTinyModel(const ProcessHarness& harness, const std::string& nam
   return folder;
 }
 
+ProcessHarness::Service StartRollout(ProcessHarness& harness, const std::string& model,
+                                     const std::vector<std::string>& overrides) {
+  std::vector<std::string> arguments = {
+      "--set=rollout.pretrain=" + model,           "--set=rollout.dtype=fp32",
+      "--set=rollout.max_model_len=256",           "--set=rollout.kv_cache_bytes=4194304",
+      "--set=services.rollout.listen=127.0.0.1:0", "--set=run_dir=" + harness.Path("rollout_run")};
+  for (const std::string& field : overrides) arguments.push_back("--set=" + field);
+  return harness.StartService("rollout", arguments);
+}
+
 TinyRun WriteTinyRun(const ProcessHarness& harness, const std::string& model, int ranks,
                      const std::vector<std::string>& overrides) {
   std::string prompts;

@@ -19,6 +19,11 @@ ModelConfig TinyModelConfig();
 // and returns its path. `extra_tokens` are added to the tokenizer alone.
 std::string WriteTinyModel(const ProcessHarness& harness, const std::string& name, int extra_tokens = 0);
 
+// A rollout by itself of the model in the folder `model`, in fp32: sequences of up to 256 tokens, a cache of 4 MiB a
+// rank, a free port. `overrides` are fields.
+ProcessHarness::Service StartRollout(ProcessHarness& harness, const std::string& model,
+                                     const std::vector<std::string>& overrides = {});
+
 // A configuration for PPO, as a user would give it: a file and overrides.
 struct TinyRun {
   std::string config;                  // path
