@@ -46,10 +46,46 @@ namespace {
 // Of one prompt, so that its message stays well below what gRPC takes.
 constexpr int64_t kMostPromptLogProbs = int64_t{1} << 18;
 
+// All of the model, as it is computed with: matrices are packed where they can be.
+struct WholeWeights {
+  at::Tensor embedding, norm_D, head;
+  std::vector<BlockWeights> blocks;
+};
+
+const char* HeadName(const ModelConfig& config) {
+  return config.tie_word_embeddings ? "model.embed_tokens.weight" : "lm_head.weight";
+}
+
+// Puts weights that `buffers` hold, a whole group each, in the order of products, where they are: packed weights take
+// the plain ones' memory.
+WholeWeights Arrange(const ShardedModel& model, const std::vector<at::Tensor>& buffers) {
+  const at::NoGradGuard no_grad;
+  const ParameterLayout& layout = model.layout();
+  const ModelConfig& config = model.config();
+  WholeWeights weights;
+  for (size_t g = 0; g < layout.groups.size(); ++g) {
+    const ParameterGroup& parameters = layout.groups[g];
+    std::vector<at::Tensor> tensors = model.Views(static_cast<int>(g), buffers[g]);
+    for (size_t i = 0; i < tensors.size(); ++i) {
+      const std::string& name = parameters.parameters[i].name;
+      const bool only_looked_up = name == "model.embed_tokens.weight" && !config.tie_word_embeddings;
+      if (!only_looked_up && CanPack(tensors[i])) tensors[i] = PackInPlace(tensors[i]);
+      if (name == "model.embed_tokens.weight") weights.embedding = tensors[i];
+      if (name == "model.norm.weight") weights.norm_D = tensors[i];
+      if (name == HeadName(config)) weights.head = tensors[i];
+    }
+    const bool is_block = static_cast<int>(g) >= layout.block_group(0) &&
+                          static_cast<int>(g) < layout.block_group(static_cast<int>(config.num_hidden_layers));
+    if (is_block) weights.blocks.push_back(MakeBlockWeights(parameters, tensors));
+  }
+  return weights;
+}
+
 // Accounted by the model, as parameters.
 class Staging : public WeightStaging {
  public:
-  Staging(const ShardedModel& model, const std::vector<int32_t>& first_tensor) : buffers_(model.NewResidentBuffers()) {
+  Staging(const ShardedModel& model, const std::vector<int32_t>& first_tensor)
+      : model_(model), buffers_(model.NewResidentBuffers()) {
     for (const ResidentPiece& piece : model.pieces()) {
       const at::Tensor& buffer = buffers_[piece.group];
       char* data = nullptr;
@@ -66,11 +102,19 @@ class Staging : public WeightStaging {
     }
   }
   const std::vector<StagedRange>& ranges() const override { return ranges_; }
-  std::vector<at::Tensor> TakeBuffers() { return std::move(buffers_); }
+  void Prepare() override {
+    if (model_.options().zero_stage == 0 && !whole_.has_value()) whole_ = Arrange(model_, buffers_);
+  }
+
+  std::vector<at::Tensor>& buffers() { return buffers_; }
+  // Views of the buffers, where those are whole and prepared.
+  std::optional<WholeWeights>& whole() { return whole_; }
 
  private:
+  const ShardedModel& model_;
   std::vector<at::Tensor> buffers_;
   std::vector<StagedRange> ranges_;
+  std::optional<WholeWeights> whole_;
 };
 
 // The ranks of the service, and those over which the model is sharded: the same, but for a share of it, which is whole.
@@ -97,7 +141,12 @@ class Engine : public RolloutEngine {
       tensors_.insert(tensors_.end(), parameters.parameters.begin(), parameters.parameters.end());
     }
     samplers_.resize(at::get_num_threads());
-    if (options.zero_stage == 0) KeepWeights();
+    if (options.zero_stage != 0) return;
+    std::vector<at::Tensor> buffers;
+    for (size_t g = 0; g < model_->layout().groups.size(); ++g) {
+      buffers.push_back(model_->resident(static_cast<int>(g)));
+    }
+    whole_ = Arrange(*model_, buffers);
   }
 
   absl::Status MakeCache() {
@@ -230,9 +279,9 @@ class Engine : public RolloutEngine {
     const bool had_weights = has_weights_;
     absl::Status status = CatchExceptions("taking memory again after sleep", *ledger_, [this] {
       if (!has_weights_ && version_ == 0) {
-        std::vector<at::Tensor> buffers = model_->NewResidentBuffers();
-        QUARTET_RETURN_IF_ERROR(model_->ReadResident(buffers));
-        Use(std::move(buffers));
+        Staging staging(*model_, first_tensor_);
+        QUARTET_RETURN_IF_ERROR(model_->ReadResident(staging.buffers()));
+        Use(staging);
       }
       make_cache_();
       return absl::OkStatus();
@@ -251,7 +300,7 @@ class Engine : public RolloutEngine {
   std::unique_ptr<WeightStaging> NewStaging() override { return std::make_unique<Staging>(*model_, first_tensor_); }
 
   void Commit(std::unique_ptr<WeightStaging> staging, uint64_t version) override {
-    Use(static_cast<Staging&>(*staging).TakeBuffers());
+    Use(static_cast<Staging&>(*staging));
     scheduler_->FlushPrefixes();
     version_ = version;
   }
@@ -281,11 +330,6 @@ class Engine : public RolloutEngine {
     // By prompt index, where they are asked for.
     absl::flat_hash_map<uint64_t, PromptLogProbs> prompts;
   };
-  // All of the model, as it is computed with: matrices are packed where they can be.
-  struct WholeWeights {
-    at::Tensor embedding, norm_D, head;
-    std::vector<BlockWeights> blocks;
-  };
   // A token of a sequence's prompt, told from a row of a forward's hidden states: that of the token before it.
   struct PromptToken {
     const Sequence* sequence;
@@ -298,40 +342,12 @@ class Engine : public RolloutEngine {
     int64_t row;
   };
 
-  // Puts `buffers` in the place of the weights.
-  void Use(std::vector<at::Tensor> buffers) {
-    whole_.reset();
-    model_->SwapResident(std::move(buffers));
-    if (options_.zero_stage == 0) KeepWeights();
+  // Puts `staging` in the place of the weights.
+  void Use(Staging& staging) {
+    staging.Prepare();
+    whole_ = std::move(staging.whole());
+    model_->SwapResident(std::move(staging.buffers()));
     has_weights_ = true;
-  }
-
-  // Puts the resident weights in the order of products, where they are: packed weights take the plain ones' memory.
-  void KeepWeights() {
-    const ParameterLayout& layout = model_->layout();
-    const ModelConfig& config = model_->config();
-    WholeWeights weights;
-    for (size_t g = 0; g < layout.groups.size(); ++g) {
-      const ParameterGroup& parameters = layout.groups[g];
-      const GatheredGroup group = model_->Gather(static_cast<int>(g));  // views of resident memory
-      std::vector<at::Tensor> tensors = group.tensors();
-      for (size_t i = 0; i < tensors.size(); ++i) {
-        const std::string& name = parameters.parameters[i].name;
-        const bool only_looked_up = name == "model.embed_tokens.weight" && !config.tie_word_embeddings;
-        if (!only_looked_up && CanPack(tensors[i])) tensors[i] = PackInPlace(tensors[i]);
-        if (name == "model.embed_tokens.weight") weights.embedding = tensors[i];
-        if (name == "model.norm.weight") weights.norm_D = tensors[i];
-        if (name == HeadName()) weights.head = tensors[i];
-      }
-      const bool is_block = static_cast<int>(g) >= layout.block_group(0) &&
-                            static_cast<int>(g) < layout.block_group(static_cast<int>(config.num_hidden_layers));
-      if (is_block) weights.blocks.push_back(MakeBlockWeights(parameters, tensors));
-    }
-    whole_ = std::move(weights);
-  }
-
-  const char* HeadName() const {
-    return model_->config().tie_word_embeddings ? "model.embed_tokens.weight" : "lm_head.weight";
   }
 
   void UpdateStats() {
@@ -436,7 +452,7 @@ class Engine : public RolloutEngine {
     }
     const GatheredGroup group = model_->Gather(layout.head_group);
     const ParameterGroup& head = layout.groups[layout.head_group];
-    return finish(Find(head, group, "model.norm.weight"), Find(head, group, HeadName()));
+    return finish(Find(head, group, "model.norm.weight"), Find(head, group, HeadName(config)));
   }
 
   static at::Tensor Find(const ParameterGroup& parameters, const GatheredGroup& gathered, const std::string& name) {

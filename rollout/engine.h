@@ -76,6 +76,9 @@ class WeightStaging {
  public:
   virtual ~WeightStaging() = default;
   virtual const std::vector<StagedRange>& ranges() const = 0;
+  // To be called once the ranges are filled: puts them in the order in which they are computed with, while the engine
+  // goes on generating. They must not be read or written after it.
+  virtual void Prepare() = 0;
 };
 
 // At the end of the last step; counters since Load.
@@ -142,7 +145,8 @@ class RolloutEngine {
 
   // Memory for a new version beside the present one, uninitialised.
   virtual std::unique_ptr<WeightStaging> NewStaging() = 0;
-  // Puts `staging` in use as `version`. Sequences that run go on with what the cache holds of them.
+  // Puts `staging` in use as `version`; prepares it first, if it is not prepared. Sequences that run go on with what
+  // the cache holds of them.
   virtual void Commit(std::unique_ptr<WeightStaging> staging, uint64_t version) = 0;
   // Of the weights in use; 0 as loaded from disk.
   virtual uint64_t version() const = 0;

@@ -108,6 +108,8 @@ absl::Status RankPart::Pull(const PullHeader& header, PullSummary* summary) {
                                        engine_->resident_dtype(), credentials_, deadline));
   summary->set_bytes(pulled.bytes);
   summary->mutable_hashes()->Add(pulled.hashes.begin(), pulled.hashes.end());
+  // Before the leader has compared the hashes: of an update that fails nothing but this time is lost.
+  staging->Prepare();
   staging_ = std::move(staging);
   staged_version_ = header.manifest().version();
   return absl::OkStatus();

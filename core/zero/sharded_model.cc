@@ -300,6 +300,10 @@ const at::Tensor& ShardedModel::resident(int group) const { return impl_->reside
 OwnedRange ShardedModel::owned(int group, int rank) const { return impl_->Owned(group, rank); }
 void ShardedModel::CompleteFromOwners(int group, const at::Tensor& values) { impl_->CompleteFromOwners(group, values); }
 
+std::vector<at::Tensor> ShardedModel::Views(int group, const at::Tensor& buffer) const {
+  return impl_->Views(group, buffer);
+}
+
 std::vector<at::Tensor> ShardedModel::NewResidentBuffers() const {
   std::vector<at::Tensor> buffers;
   for (int g = 0; g < static_cast<int>(impl_->resident.size()); ++g) {

@@ -126,6 +126,10 @@ class ShardedModel {
   // Of `values`, laid out like resident(group), every rank has what it owns; brings the rest here. Collective.
   void CompleteFromOwners(int group, const at::Tensor& values);
 
+  // The group's parameters, in their order, as views of `buffer`, which holds the group whole: resident(group) at stage
+  // 0. Any thread.
+  std::vector<at::Tensor> Views(int group, const at::Tensor& buffer) const;
+
   // A second set of resident buffers beside the present one (compute type, frozen models), to be filled piece by piece
   // with resident-type elements and then put in use at once. Fill may be called from another thread than the model's.
   std::vector<at::Tensor> NewResidentBuffers() const;
