@@ -49,6 +49,7 @@ class BlockPool {
   int64_t block_size() const { return block_size_; }
   int64_t free() const { return free_; }
   bool is_free(int32_t block) const { return blocks_[block].users == 0; }
+  bool is_shared(int32_t block) const { return blocks_[block].users > 1; }
   int64_t published() const { return static_cast<int64_t>(published_.size()); }
 
  private:

@@ -250,6 +250,8 @@ class Engine : public RolloutEngine {
         for (Sequence* sequence : scheduler_->Computed(chunk)) draws.push_back({sequence, row});
         if (chunk.last) ++row;
       }
+      held_places_ += scheduler_->blocks_in_use() * options_.block_size;
+      empty_places_ += scheduler_->empty_places();
       Extend(draws, logits_NV, std::move(failed), &events);
       ++steps_;
       meter_.Add(std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count(), prefill_tokens_,
@@ -357,6 +359,8 @@ class Engine : public RolloutEngine {
     stats_.waiting = scheduler_->waiting();
     stats_.blocks = scheduler_->num_blocks();
     stats_.blocks_in_use = scheduler_->blocks_in_use();
+    stats_.held_places = held_places_;
+    stats_.empty_places = empty_places_;
     stats_.preemptions = scheduler_->preemptions();
     stats_.prefill_tokens = prefill_tokens_;
     stats_.generated_tokens = generated_tokens_;
@@ -670,6 +674,8 @@ class Engine : public RolloutEngine {
   int64_t steps_ = 0;
   int64_t prefill_tokens_ = 0;
   int64_t generated_tokens_ = 0;
+  int64_t held_places_ = 0;
+  int64_t empty_places_ = 0;
   RateMeter meter_;
   mutable std::mutex stats_mutex_;
   RolloutEngineStats stats_;  // guarded by stats_mutex_

@@ -88,6 +88,9 @@ struct RolloutEngineStats {
   int64_t waiting = 0;
   int64_t blocks = 0;  // of the cache
   int64_t blocks_in_use = 0;
+  // Places for tokens in the blocks in use, and those of them that held none, summed over steps.
+  int64_t held_places = 0;
+  int64_t empty_places = 0;
   int64_t preemptions = 0;
   int64_t prefill_tokens = 0;  // computed; those found in the cache are not
   int64_t generated_tokens = 0;

@@ -11,7 +11,8 @@
 // forward; both rates are measured first.
 //
 // With --mixed=N also one call of a mixed load: N sequences, four samples each of prompts of 20 to 800 tokens, answers
-// of 10 to 400. Then what the prefill of eight samples of a prompt takes beside that of one.
+// of 10 to 400; with it the cache's waste, as rollout/kv_cache_waste. Then what the prefill of eight samples of a
+// prompt takes beside that of one.
 
 #include <algorithm>
 #include <chrono>
@@ -230,14 +231,19 @@ int Main() {
       prompt_tokens += static_cast<double>(load.ids.size());
       tokens += static_cast<double>(load.samples) * load.new_tokens;
     }
+    const RolloutEngineStats before = (*engine)->stats();
     const double seconds = Generate(engine->get(), loads, 1);
     if (seconds < 0) return 1;
+    const RolloutEngineStats after = (*engine)->stats();
     // Where sequences are as many, no forward waits for memory.
     std::printf(
         "mixed load: %d sequences, %.0f prompt tokens (each prompt once), %.0f answered: %.1f s, %.1f tokens/s, "
         "%.2f of roofline\n",
         mixed, prompt_tokens, tokens, seconds, tokens / seconds,
         Roofline(sizes, rates, 1, prompt_tokens + tokens, tokens) / seconds);
+    std::printf("KV-cache waste: %.2f %% of the memory of blocks in use held no token\n",
+                100.0 * static_cast<double>(after.empty_places - before.empty_places) /
+                    static_cast<double>(after.held_places - before.held_places));
   }
   if (!MeasureSharing(engine->get(), prompts)) return 1;
   return 0;

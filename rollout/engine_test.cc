@@ -593,6 +593,19 @@ TEST(RolloutEngine, SamplesOfAPromptCostOnePrefill) {
   EXPECT_NE(AnswerOf(eight.at({2, 0})), AnswerOf(eight.at({2, 7})));
 }
 
+TEST(RolloutEngine, CountsThePlacesInBlocksThatHoldNoToken) {
+  LoadedEngine engine(OptionsFor("llama"));
+  GenerationTask task = TasksOf(GoldenOf("llama"))[0];
+  task.ids.assign(10, 1);
+  SamplingParams sampling = Greedy(9);  // the last token is never in the cache
+  sampling.set_ignore_eos(true);
+  Generate(*engine.engine, sampling, {task});
+  const RolloutEngineStats stats = engine->stats();
+  EXPECT_EQ(stats.steps, 9);
+  EXPECT_EQ(stats.held_places, 7 * 16 + 2 * 32);  // of 10 to 16, then 17 and 18 tokens
+  EXPECT_EQ(stats.empty_places, 6 + 5 + 4 + 3 + 2 + 1 + 0 + 15 + 14);
+}
+
 TEST(RolloutEngine, APromptThatTheCacheHoldsIsNotComputedAgain) {
   const json golden = GoldenOf("llama");
   LoadedEngine engine(OptionsFor("llama"));

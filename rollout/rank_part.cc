@@ -149,6 +149,8 @@ RolloutRankInfo RankPart::Info() const {
   described.set_waiting(stats.waiting);
   described.set_blocks(stats.blocks);
   described.set_blocks_in_use(stats.blocks_in_use);
+  described.set_held_places(stats.held_places);
+  described.set_empty_places(stats.empty_places);
   described.set_preemptions(stats.preemptions);
   described.set_prefill_tokens(stats.prefill_tokens);
   described.set_generated_tokens(stats.generated_tokens);

@@ -238,6 +238,8 @@ class RolloutService final : public RankService, private Rollout::Service, priva
     sum->set_waiting(sum->waiting() + rank.waiting());
     sum->set_blocks(sum->blocks() + rank.blocks());
     sum->set_blocks_in_use(sum->blocks_in_use() + rank.blocks_in_use());
+    sum->set_held_places(sum->held_places() + rank.held_places());
+    sum->set_empty_places(sum->empty_places() + rank.empty_places());
     sum->set_preemptions(sum->preemptions() + rank.preemptions());
     sum->set_prefill_tokens(sum->prefill_tokens() + rank.prefill_tokens());
     sum->set_generated_tokens(sum->generated_tokens() + rank.generated_tokens());
@@ -259,6 +261,7 @@ class RolloutService final : public RankService, private Rollout::Service, priva
     metrics["rollout/asleep"] = state.asleep ? 1 : 0;
     metrics["rollout/weights_released"] = state.weights_released ? 1 : 0;
     metrics["rollout/kv_cache_usage"] = share(sum.blocks_in_use(), sum.blocks());
+    metrics["rollout/kv_cache_waste"] = share(sum.empty_places(), sum.held_places());
     metrics["rollout/prefix_cache_hit_rate"] = share(sum.cached_tokens(), sum.admitted_tokens());
     metrics["rollout/preemptions"] = static_cast<double>(sum.preemptions());
     metrics["rollout/prefill_tokens"] = static_cast<double>(sum.prefill_tokens());

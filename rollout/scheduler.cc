@@ -190,6 +190,21 @@ void Scheduler::PreemptAll() {
   QUARTET_CHECK(blocks_in_use() == 0) << blocks_in_use() << " blocks are lost";
 }
 
+// Blocks that several sequences use are full.
+int64_t Scheduler::empty_places() const {
+  const int64_t block_size = options_.block_size;
+  int64_t empty = 0;
+  for (const auto& sequence : running_) {
+    empty += static_cast<int64_t>(sequence->blocks.size()) * block_size - sequence->computed;
+  }
+  for (const PromptGroup* group : kept_prompts_) {
+    // As long as the sample that computed the prompt runs, its last block is that sample's.
+    if (pool_.is_shared(group->blocks.back())) continue;
+    empty += static_cast<int64_t>(group->blocks.size()) * block_size - group->prompt_len;
+  }
+  return empty;
+}
+
 // Gives the sequence blocks for its first `tokens` tokens, or none at all.
 bool Scheduler::Grow(Sequence* sequence, int64_t tokens) {
   const int64_t wanted = (tokens + options_.block_size - 1) / options_.block_size;

@@ -121,6 +121,8 @@ class Scheduler {
   int64_t waiting() const { return waiting_; }
   int64_t blocks_in_use() const { return pool_.size() - pool_.free(); }
   int64_t num_blocks() const { return pool_.size(); }
+  // Places for tokens in the blocks in use that hold none. Between two steps, or when all of a step is computed.
+  int64_t empty_places() const;
   int64_t preemptions() const { return preemptions_; }
   // Tokens of the sequences that were admitted, and how many of them were in the cache then.
   int64_t admitted_tokens() const { return admitted_tokens_; }

@@ -75,6 +75,7 @@ class Player {
       ASSERT_EQ(chunk.last, !drawn.empty());
       draws.insert(draws.end(), drawn.begin(), drawn.end());
     }
+    CheckEmptyPlaces(step);
     ASSERT_EQ(std::set(draws.begin(), draws.end()).size(), draws.size()) << "a token is drawn twice";
     for (Sequence* sequence : draws) {
       sequence->ids.push_back(sequence->sample + 2);
@@ -106,6 +107,19 @@ class Player {
   }
 
  private:
+  // Place by place, where nobody but the sequences of `step` holds blocks.
+  void CheckEmptyPlaces(const ScheduledStep& step) const {
+    std::set<int32_t> blocks;
+    std::set<std::pair<int32_t, int64_t>> held;
+    for (const ScheduledChunk& chunk : step.chunks) {
+      blocks.insert(chunk.sequence->blocks.begin(), chunk.sequence->blocks.end());
+      for (int64_t t = 0; t < chunk.first + chunk.count; ++t) held.insert(Place(*chunk.sequence, t));
+    }
+    if (static_cast<int64_t>(blocks.size()) != scheduler_.blocks_in_use()) return;
+    EXPECT_EQ(scheduler_.empty_places(),
+              static_cast<int64_t>(blocks.size()) * options_.block_size - static_cast<int64_t>(held.size()));
+  }
+
   // What keys and values depend on: the tokens up to and with their own, and the weights.
   struct Held {
     std::vector<int32_t> ids;
@@ -268,6 +282,31 @@ TEST(Scheduler, ACancelledCallsBlocksAreFreeAtOnce) {
   player.PlayToTheEnd();
   EXPECT_EQ(player.finished(), (std::vector<std::pair<uint64_t, int32_t>>{{1, 0}, {1, 1}}));
   EXPECT_EQ(player.scheduler().blocks_in_use(), 0);
+}
+
+TEST(Scheduler, CountsPlacesThatHoldNoToken) {
+  SchedulerOptions options = SmallOptions();
+  options.block_size = 8;
+  options.num_blocks = 100;
+  options.max_num_batched_tokens = 64;
+  options.max_num_seqs = 2;
+  Player player(options, 4);
+  EXPECT_EQ(player.scheduler().empty_places(), 0);
+  player.Add(PromptOf(21), 3);
+  player.Step();  // 21 tokens in three blocks
+  EXPECT_EQ(player.scheduler().blocks_in_use(), 3);
+  EXPECT_EQ(player.scheduler().empty_places(), 3);
+  player.Step();  // 22 tokens of two samples, which share two blocks; the third one waits
+  EXPECT_EQ(player.scheduler().blocks_in_use(), 4);
+  EXPECT_EQ(player.scheduler().empty_places(), 4);
+  player.Step();
+  EXPECT_EQ(player.scheduler().empty_places(), 2);
+  player.Step();  // both end; the prompt stays for the third one
+  EXPECT_EQ(player.scheduler().running(), 0);
+  EXPECT_EQ(player.scheduler().blocks_in_use(), 3);
+  EXPECT_EQ(player.scheduler().empty_places(), 3);
+  player.PlayToTheEnd();
+  EXPECT_EQ(player.scheduler().empty_places(), 0);
 }
 
 TEST(Scheduler, GivesAllBlocksBackAndComputesEverythingAgain) {

@@ -19,6 +19,9 @@ std::string MetricsText(const GenerationState& state, const std::string& model_n
   add("num_requests_waiting", "gauge", "Sequences that wait for a place in it.", sum.waiting());
   add("kv_cache_usage_perc", "gauge", "Share of the KV cache's blocks that sequences hold; 1 is all.",
       sum.blocks() == 0 ? 0.0 : static_cast<double>(sum.blocks_in_use()) / static_cast<double>(sum.blocks()));
+  add("kv_cache_held_places_total", "counter",
+      "Places for tokens in the blocks that sequences held, summed over steps.", sum.held_places());
+  add("kv_cache_empty_places_total", "counter", "Those of them that held no token.", sum.empty_places());
   add("num_preemptions_total", "counter", "Sequences sent back to waiting.", sum.preemptions());
   add("prefix_cache_queries_total", "counter", "Tokens of admitted sequences.", sum.admitted_tokens());
   add("prefix_cache_hits_total", "counter", "Those of them that the cache held already.", sum.cached_tokens());
