@@ -21,7 +21,9 @@
 #include "absl/container/flat_hash_set.h"
 #include "absl/strings/str_cat.h"
 #include "absl/types/span.h"
+#include "core/base/device.h"
 #include "core/base/logging.h"
+#include "core/base/meta_device.h"
 #include "core/base/parallel.h"
 #include "core/base/status_macros.h"
 #include "core/comm/agreement.h"
@@ -30,9 +32,11 @@
 #include "core/model/linear.h"
 #include "core/model/row_padding.h"
 #include "core/model/vocabulary_head.h"
+#include "core/training/rank_device.h"
 #include "core/zero/accounted_tensor.h"
 #include "core/zero/catch_exceptions.h"
 #include "core/zero/sharded_model.h"
+#include "rollout/cache_budget.h"
 #include "rollout/kv_cache.h"
 #include "rollout/rate_meter.h"
 #include "rollout/sampler.h"
@@ -85,7 +89,7 @@ WholeWeights Arrange(const ShardedModel& model, const std::vector<at::Tensor>& b
 class Staging : public WeightStaging {
  public:
   Staging(const ShardedModel& model, const std::vector<int32_t>& first_tensor)
-      : model_(model), buffers_(model.NewResidentBuffers()) {
+      : model_(model), buffers_(model.NewStagedBuffers()) {
     for (const ResidentPiece& piece : model.pieces()) {
       const at::Tensor& buffer = buffers_[piece.group];
       char* data = nullptr;
@@ -103,11 +107,12 @@ class Staging : public WeightStaging {
   }
   const std::vector<StagedRange>& ranges() const override { return ranges_; }
   void Prepare() override {
-    if (model_.options().zero_stage == 0 && !whole_.has_value()) whole_ = Arrange(model_, buffers_);
+    if (model_.stages_apart() || model_.options().zero_stage != 0 || whole_.has_value()) return;
+    whole_ = Arrange(model_, buffers_);
   }
 
   std::vector<at::Tensor>& buffers() { return buffers_; }
-  // Views of the buffers, where those are whole and prepared.
+  // Views of the buffers, where those are whole, prepared, and will be the resident ones.
   std::optional<WholeWeights>& whole() { return whole_; }
 
  private:
@@ -133,7 +138,7 @@ class Engine : public RolloutEngine {
         model_(std::move(model)),
         lockstep_(options.zero_stage == 3 && groups_.all->size() > 1) {
     if (options.tensor_parallel_size > 1) {
-      exchange_.emplace(model_->config(), groups_.all.get());
+      exchange_.emplace(model_->config(), groups_.all.get(), model_->options().device);
       sum_partials_ = [this](const at::Tensor& partial_TD) { exchange_->Sum(partial_TD); };
     }
     for (const ParameterGroup& parameters : model_->layout().groups) {
@@ -141,29 +146,29 @@ class Engine : public RolloutEngine {
       tensors_.insert(tensors_.end(), parameters.parameters.begin(), parameters.parameters.end());
     }
     samplers_.resize(at::get_num_threads());
-    if (options.zero_stage != 0) return;
-    std::vector<at::Tensor> buffers;
-    for (size_t g = 0; g < model_->layout().groups.size(); ++g) {
-      buffers.push_back(model_->resident(static_cast<int>(g)));
-    }
-    whole_ = Arrange(*model_, buffers);
+    if (options.zero_stage == 0) ArrangeResident();
   }
 
   absl::Status MakeCache() {
     const ModelConfig& config = model_->config();
-    const PagedCacheLayout layout{options_.block_size, config.num_key_value_heads, config.head_dim};
-    const int64_t element_bytes = model_->options().compute_dtype == at::kFloat ? 4 : 2;
-    const int64_t block_bytes = config.num_hidden_layers * KvCache::BlockBytes(layout, element_bytes);
+    const at::Device device = model_->options().device;
+    const KvCacheShape shape{.layout = {options_.block_size, config.num_key_value_heads, config.head_dim},
+                             .layers = config.num_hidden_layers,
+                             .dtype = model_->options().compute_dtype,
+                             .format = CacheFormatFor(device)};
+    const int64_t block_bytes = shape.block_bytes();
+    int64_t cache_bytes = options_.kv_cache_bytes;
+    if (options_.gpu_memory_utilization > 0) {
+      QUARTET_ASSIGN_OR_RETURN(cache_bytes, BudgetedCacheBytes(shape));
+    }
     const int64_t blocks_a_sequence = (options_.max_model_len + options_.block_size - 1) / options_.block_size;
-    const int64_t blocks = std::min(options_.kv_cache_bytes / block_bytes, options_.max_num_seqs * blocks_a_sequence);
+    const int64_t blocks = std::min(cache_bytes / block_bytes, options_.max_num_seqs * blocks_a_sequence);
     if (blocks < 1) {
       return absl::InvalidArgumentError(absl::StrCat("rollout.kv_cache_bytes is ", options_.kv_cache_bytes,
                                                      "; one block of ", options_.block_size, " tokens takes ",
                                                      block_bytes, " bytes"));
     }
-    make_cache_ = [=, this] {
-      cache_.emplace(layout, config.num_hidden_layers, blocks, element_bytes, model_->options().device, ledger_);
-    };
+    make_cache_ = [=, this] { cache_.emplace(shape, blocks, device, ledger_); };
     make_cache_();
     SchedulerOptions scheduler;
     scheduler.num_blocks = blocks;
@@ -172,7 +177,7 @@ class Engine : public RolloutEngine {
     scheduler.max_num_batched_tokens = options_.max_num_batched_tokens;
     scheduler.max_model_len = options_.max_model_len;
     scheduler_.emplace(scheduler);
-    if (model_->options().device.is_meta()) return absl::OkStatus();
+    if (device.is_meta()) return absl::OkStatus();
     QUARTET_LOG(kInfo) << "KV cache: " << blocks << " blocks of " << options_.block_size << " tokens, "
                        << blocks * block_bytes / (1 << 20) << " MiB";
     return absl::OkStatus();
@@ -344,12 +349,88 @@ class Engine : public RolloutEngine {
     int64_t row;
   };
 
+  // What rollout.gpu_memory_utilization leaves for the cache, after a forward of the largest size. Ranks that step
+  // together get the least that any of them found. Collective.
+  absl::StatusOr<int64_t> BudgetedCacheBytes(const KvCacheShape& shape) {
+    const at::Device device = model_->options().device;
+    CacheBudget budget;
+    budget.utilization = options_.gpu_memory_utilization;
+    budget.block_bytes = shape.block_bytes();
+    absl::Status status = CatchExceptions("the largest forward", *ledger_, [&] {
+      if (device.is_meta()) {
+        ledger_->ResetPeaks();
+        const int64_t before = ledger_->total(MemoryTier::kDevice);
+        MakeLargestForward(shape);
+        budget.device_bytes = options_.planned_device_bytes;
+        budget.weights_bytes = before;
+        budget.forward_bytes = ledger_->peak_total(MemoryTier::kDevice) - before - budget.block_bytes;
+        budget.other_bytes = options_.planned_other_bytes;
+        return absl::OkStatus();
+      }
+      ResetPeakTensors(device);
+      const int64_t before = ReadDeviceMemory(device).tensors;
+      MakeLargestForward(shape);
+      GiveBackFreedBlocks();
+      const DeviceMemory memory = ReadDeviceMemory(device);
+      budget.device_bytes = memory.total;
+      budget.weights_bytes = before;
+      budget.forward_bytes = memory.peak_tensors - before - budget.block_bytes;
+      budget.other_bytes = memory.others;
+      return absl::OkStatus();
+    });
+    absl::StatusOr<int64_t> bytes = status.ok() ? CacheBytesWithin(budget) : status;
+    if (groups_.all->size() == 1) return bytes;
+    QUARTET_RETURN_IF_ERROR(AgreeOnStatus(*groups_.all, bytes.status(), device));
+    if (!exchange_.has_value() || device.is_meta()) return bytes;
+    std::vector<int64_t> least = {-*bytes};
+    const at::Tensor of_all = at::from_blob(least.data(), {1}, at::kLong).to(device);
+    groups_.all->AllReduceMax(of_all)->Wait();
+    return -of_all.item<int64_t>();
+  }
+
+  // As many tokens as a forward may have, of as many sequences as may run, each at the end of the longest context. All
+  // lie in one block of a cache of their own: only the memory matters.
+  void MakeLargestForward(const KvCacheShape& shape) {
+    const at::NoGradGuard no_grad;
+    cache_.emplace(shape, 1, model_->options().device, ledger_);
+    constexpr uint64_t kCall = 0;
+    calls_[kCall].sampling = std::make_shared<SamplingParams>();
+    const int64_t length = options_.max_model_len;
+    const int64_t count = std::min(options_.max_num_seqs, options_.max_num_batched_tokens);
+    int64_t tokens = std::min(options_.max_num_batched_tokens, count * length);
+    std::vector<std::unique_ptr<Sequence>> sequences;
+    std::vector<ScheduledChunk> chunks;
+    for (int64_t i = 0; i < count; ++i) {
+      Sequence& sequence = *sequences.emplace_back(std::make_unique<Sequence>());
+      sequence.call = kCall;
+      sequence.prompt_len = length;
+      sequence.ids.assign(length, 0);
+      sequence.blocks.assign((length + options_.block_size - 1) / options_.block_size, 0);
+      const int64_t part = std::min(length, tokens - (count - 1 - i));  // each of the others has one at least
+      chunks.push_back({&sequence, length - part, part, /*last=*/true});
+      tokens -= part;
+    }
+    std::map<uint64_t, absl::Status> failed;
+    Forward(chunks, &failed);
+    calls_.erase(kCall);
+    cache_.reset();
+  }
+
   // Puts `staging` in the place of the weights.
   void Use(Staging& staging) {
     staging.Prepare();
     whole_ = std::move(staging.whole());
-    model_->SwapResident(std::move(staging.buffers()));
+    model_->PutInUse(std::move(staging.buffers()));
+    if (options_.zero_stage == 0 && !whole_.has_value()) ArrangeResident();
     has_weights_ = true;
+  }
+
+  void ArrangeResident() {
+    std::vector<at::Tensor> buffers;
+    for (size_t g = 0; g < model_->layout().groups.size(); ++g) {
+      buffers.push_back(model_->resident(static_cast<int>(g)));
+    }
+    whole_ = Arrange(*model_, buffers);
   }
 
   void UpdateStats() {
@@ -412,14 +493,14 @@ class Engine : public RolloutEngine {
     at::Tensor hidden_TD;
     RotaryTable rotary;
     if (work) rotary = MakeRotaryTable(config, as_tensor(positions));
-    PagedAttention attention(&*cache_, chunks);
+    PagedAttention attention(&*cache_, chunks, config.num_attention_heads);
     const auto finish = [&](const at::Tensor& norm_D, const at::Tensor& head_VD) {
       const auto logits_of = [&](std::vector<int64_t> of_rows) {
         const at::Tensor of_ND =
             RmsNorm(at::index_select(hidden_TD, 0, as_tensor(of_rows)), norm_D, config.rms_norm_eps);
         const MemoryScope logits(ledger_, MemoryCategory::kLogits);
         const at::Tensor logits_NV = VocabularyLogits(of_ND, head_VD);
-        return exchange_.has_value() ? exchange_->GatherLogits(logits_NV) : logits_NV.contiguous();
+        return OnHost(exchange_.has_value() ? exchange_->GatherLogits(logits_NV) : logits_NV.contiguous());
       };
       // No more rows at once than sequences may draw from: the logits' memory stays what it is.
       const auto most = static_cast<size_t>(options_.max_num_seqs);
@@ -457,6 +538,16 @@ class Engine : public RolloutEngine {
     const GatheredGroup group = model_->Gather(layout.head_group);
     const ParameterGroup& head = layout.groups[layout.head_group];
     return finish(Find(head, group, "model.norm.weight"), Find(head, group, HeadName(config)));
+  }
+
+  // Where the CPU can read it, once all that it is computed from is done.
+  at::Tensor OnHost(const at::Tensor& values) const {
+    if (ComputeDevice(values) == at::kCPU) return values;
+    const at::Tensor copy = AccountedEmpty(ledger_, MemoryCategory::kLogits, values.numel(), values.scalar_type(),
+                                           values.device(), MemoryTier::kHost)
+                                .view(values.sizes());
+    copy.copy_(values);
+    return copy;
   }
 
   static at::Tensor Find(const ParameterGroup& parameters, const GatheredGroup& gathered, const std::string& name) {
@@ -704,16 +795,13 @@ absl::Status CheckOptions(const RolloutEngineOptions& options, const RankContext
   if (options.max_num_batched_tokens < 1) {
     return refuse("max_num_batched_tokens", options.max_num_batched_tokens, "at least 1");
   }
-  if (context.device != "cpu" && context.device != "meta") {
-    return absl::InvalidArgumentError(
-        absl::StrCat("services.rollout.device is \"", context.device, "\"; allowed: \"cpu\""));
-  }
   return absl::OkStatus();
 }
 
 absl::StatusOr<std::unique_ptr<RolloutEngine>> LoadEngine(const RolloutEngineOptions& options,
                                                           const RankContext& context, Ledger* ledger) {
   QUARTET_RETURN_IF_ERROR(CheckOptions(options, context));
+  QUARTET_ASSIGN_OR_RETURN(const at::Device device, EnterDeviceOf(context));
   ProcessGroupOptions group_options;
   group_options.rank = context.rank;
   group_options.size = context.world_size;
@@ -728,7 +816,7 @@ absl::StatusOr<std::unique_ptr<RolloutEngine>> LoadEngine(const RolloutEngineOpt
   model_options.head = HeadKind::kVocabulary;
   model_options.zero_stage = options.zero_stage;
   model_options.compute_dtype = options.dtype == "fp32" ? at::kFloat : at::kBFloat16;
-  model_options.device = context.device == "meta" ? at::kMeta : at::kCPU;
+  model_options.device = device;
   if (options.tensor_parallel_size > 1) {
     ProcessGroupOptions alone;
     alone.device = context.device;
@@ -767,6 +855,7 @@ RolloutEngineOptions RolloutOptions(const RolloutConfig& config) {
   options.zero_stage = config.zero_stage();
   options.tensor_parallel_size = config.tensor_parallel_size();
   options.kv_cache_bytes = config.kv_cache_bytes();
+  options.gpu_memory_utilization = config.gpu_memory_utilization();
   options.block_size = config.block_size();
   options.max_model_len = config.max_model_len();
   options.max_num_seqs = config.max_num_seqs();

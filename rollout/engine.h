@@ -33,16 +33,21 @@ struct RolloutEngineOptions {
   // answers.
   int tensor_parallel_size = 1;
   int64_t kv_cache_bytes = int64_t{1} << 30;  // of this rank; less is taken where less can be used
-  int64_t block_size = 16;                    // tokens; a multiple of 16
-  int64_t max_model_len = 2048;               // tokens of prompt and answer together
-  int64_t max_num_seqs = 256;                 // running at once
-  int64_t max_num_batched_tokens = 2048;      // of one forward
-  std::vector<int32_t> stop_token_ids;        // beside the model's end tokens and the request's
-  StopWatcherFactory watch_stop_strings;      // none: stop strings are refused
+  // Above 0, instead of kv_cache_bytes: the share of the device's memory that the process may take, of which the cache
+  // gets what the weights, the largest forward and what is no tensor leave (rollout/cache_budget.h). CUDA, and plans.
+  double gpu_memory_utilization = 0;
+  // Of plans with gpu_memory_utilization: the device's memory, and how much of it is taken by what is no tensor.
+  int64_t planned_device_bytes = 0;
+  int64_t planned_other_bytes = 0;
+  int64_t block_size = 16;                // tokens; a multiple of 16
+  int64_t max_model_len = 2048;           // tokens of prompt and answer together
+  int64_t max_num_seqs = 256;             // running at once
+  int64_t max_num_batched_tokens = 2048;  // of one forward
+  std::vector<int32_t> stop_token_ids;    // beside the model's end tokens and the request's
+  StopWatcherFactory watch_stop_strings;  // none: stop strings are refused
 };
 
-// What a resolved configuration says; without rollout.kv_cache_bytes (rollout.gpu_memory_utilization is set in its
-// place) that is 0.
+// What a resolved configuration says.
 RolloutEngineOptions RolloutOptions(const RolloutConfig& config);
 
 // Samples [first_sample, first_sample + samples) of one prompt. Tasks of one call have the same `sampling`.

@@ -1,43 +1,91 @@
 #include "rollout/kv_cache.h"
 
+#include <ATen/ops/from_blob.h>
+
 #include <cstring>
 
 #include "core/base/huge_pages.h"
+#include "core/base/meta_device.h"
+#include "core/zero/accounted_tensor.h"
 
 namespace quartet {
 
-KvCache::KvCache(const PagedCacheLayout& layout, int64_t layers, int64_t blocks, int64_t element_bytes,
-                 at::Device device, Ledger* ledger)
-    : layout_(layout),
-      layers_(layers),
-      blocks_(blocks),
-      element_bytes_(element_bytes),
-      bytes_(layers * blocks * BlockBytes(layout, element_bytes)),
-      entry_(ledger, MemoryCategory::kKvCache, bytes_),
-      memory_(static_cast<char*>(device.is_meta() ? nullptr : std::calloc(bytes_, 1)), &std::free) {
-  if (memory_ != nullptr) AskForHugePages(memory_.get(), bytes_);
-  if (memory_ != nullptr || device.is_meta()) return;
-  throw OutOfMemoryError(ledger->ExplainFailure(MemoryCategory::kKvCache, bytes_, MemoryTier::kDevice));
+CacheFormat CacheFormatFor(at::Device device) {
+  return ComputeDevice(device) == at::kCPU ? CacheFormat::kVectors : CacheFormat::kSlots;
 }
 
+int64_t KvCacheShape::block_bytes() const {
+  const int64_t numel = format == CacheFormat::kVectors ? layout.key_block_numel() + layout.value_block_numel()
+                                                        : 2 * layout.block_size * layout.kv_heads * layout.head_dim;
+  return layers * numel * static_cast<int64_t>(c10::elementSize(dtype));
+}
+
+KvCache::KvCache(const KvCacheShape& shape, int64_t blocks, at::Device device, Ledger* ledger)
+    : shape_(shape), blocks_(blocks), device_(device) {
+  const PagedCacheLayout& layout = shape.layout;
+  const int64_t bytes = blocks * shape.block_bytes();
+  if (shape.format == CacheFormat::kSlots) {
+    // Zeros: what is not written is read, and counts nothing.
+    slots_ = AccountedZeros(ledger, MemoryCategory::kKvCache,
+                            bytes / static_cast<int64_t>(c10::elementSize(shape.dtype)), shape.dtype, device)
+                 .view({shape.layers, 2, blocks * layout.block_size, layout.kv_heads, layout.head_dim});
+    return;
+  }
+  entry_ = LedgerEntry(ledger, MemoryCategory::kKvCache, bytes);
+  if (device.is_meta()) return;
+  memory_.reset(static_cast<char*>(std::calloc(bytes, 1)));
+  if (memory_ == nullptr) {
+    throw OutOfMemoryError(ledger->ExplainFailure(MemoryCategory::kKvCache, bytes, MemoryTier::kDevice));
+  }
+  AskForHugePages(memory_.get(), bytes);
+}
+
+int64_t KvCache::KeyBytes() const {
+  return shape_.layout.key_block_numel() * static_cast<int64_t>(c10::elementSize(shape_.dtype));
+}
+
+int64_t KvCache::ValueBytes() const {
+  return shape_.layout.value_block_numel() * static_cast<int64_t>(c10::elementSize(shape_.dtype));
+}
+
+char* KvCache::keys(int64_t layer) const { return memory_.get() + layer * blocks_ * (KeyBytes() + ValueBytes()); }
+char* KvCache::values(int64_t layer) const { return keys(layer) + blocks_ * KeyBytes(); }
+
 void KvCache::Copy(const BlockCopy& copy) {
-  if (memory_ == nullptr) return;  // of the meta device
-  const int64_t key_bytes = layout_.key_block_numel() * element_bytes_;
-  const int64_t value_bytes = layout_.value_block_numel() * element_bytes_;
-  for (int64_t layer = 0; layer < layers_; ++layer) {
+  if (device_.is_meta()) return;
+  if (slots_.defined()) {
+    const int64_t S = shape_.layout.block_size;
+    slots_.narrow(2, copy.to * S, S).copy_(slots_.narrow(2, copy.from * S, S));
+    return;
+  }
+  const int64_t key_bytes = KeyBytes(), value_bytes = ValueBytes();
+  for (int64_t layer = 0; layer < shape_.layers; ++layer) {
     std::memcpy(keys(layer) + copy.to * key_bytes, keys(layer) + copy.from * key_bytes, key_bytes);
     std::memcpy(values(layer) + copy.to * value_bytes, values(layer) + copy.from * value_bytes, value_bytes);
   }
 }
 
-PagedAttention::PagedAttention(const KvCache* cache, const std::vector<ScheduledChunk>& scheduled) : cache_(cache) {
+PagedAttention::PagedAttention(const KvCache* cache, const std::vector<ScheduledChunk>& scheduled, int64_t heads)
+    : cache_(cache) {
   for (const ScheduledChunk& chunk : scheduled) {
     chunks_.push_back({.blocks = chunk.sequence->blocks.data(), .first = chunk.first, .count = chunk.count});
   }
+  if (cache->shape().format == CacheFormat::kVectors) return;
+  const int64_t block_size = cache->shape().layout.block_size;
+  std::vector<int64_t> slots = SlotsOf(block_size, chunks_);
+  slots_n_ = at::from_blob(slots.data(), {static_cast<int64_t>(slots.size())}, at::kLong)
+                 .to(cache->device(), at::kLong, /*non_blocking=*/false, /*copy=*/true);
+  by_slots_.emplace(block_size, chunks_, heads, cache->device());
 }
 
 at::Tensor PagedAttention::Attend(const at::Tensor& q_THd, const at::Tensor& k_TKd, const at::Tensor& v_TKd) const {
-  return AttendInBatch(cache_->layout(), chunks_, cache_->keys(layer_), cache_->values(layer_), q_THd, k_TKd, v_TKd);
+  if (cache_->shape().format == CacheFormat::kVectors) {
+    return AttendInBatch(cache_->shape().layout, chunks_, cache_->keys(layer_), cache_->values(layer_), q_THd, k_TKd,
+                         v_TKd);
+  }
+  const at::Tensor keys = cache_->key_slots(layer_), values = cache_->value_slots(layer_);
+  WriteToSlots(slots_n_, k_TKd, v_TKd, keys, values);
+  return by_slots_->Attend(q_THd, keys, values);
 }
 
 }  // namespace quartet

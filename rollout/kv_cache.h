@@ -6,51 +6,76 @@
 #include <cstdint>
 #include <cstdlib>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "core/model/batch_attention.h"
 #include "core/model/decoder.h"
 #include "core/model/paged_attention.h"
+#include "core/model/slot_attention.h"
 #include "core/zero/ledger.h"
 #include "rollout/scheduler.h"
 
 namespace quartet {
 
-// Zeroed by the operating system, which gives pages as they are first written. Of the meta device it counts only.
+// How keys and values lie in a block.
+enum class CacheFormat {
+  kVectors,  // as PagedCacheLayout says, for the CPU's kernel
+  kSlots,    // [block_size, K, d] each, for devices
+};
+// The format for `device`, or for what the meta device stands for.
+CacheFormat CacheFormatFor(at::Device device);
+
+struct KvCacheShape {
+  PagedCacheLayout layout;
+  int64_t layers = 0;
+  at::ScalarType dtype = at::kBFloat16;  // or at::kFloat
+  CacheFormat format = CacheFormat::kVectors;
+
+  // Of one block, in all layers.
+  int64_t block_bytes() const;
+};
+
+// On the CPU zeroed by the operating system, which gives pages as they are first written. Of the meta device it counts
+// only.
 class KvCache {
  public:
   // Throws OutOfMemoryError.
-  KvCache(const PagedCacheLayout& layout, int64_t layers, int64_t blocks, int64_t element_bytes, at::Device device,
-          Ledger* ledger);
+  KvCache(const KvCacheShape& shape, int64_t blocks, at::Device device, Ledger* ledger);
 
-  // Of one layer.
-  static int64_t BlockBytes(const PagedCacheLayout& layout, int64_t element_bytes) {
-    return (layout.key_block_numel() + layout.value_block_numel()) * element_bytes;
-  }
+  const KvCacheShape& shape() const { return shape_; }
+  at::Device device() const { return device_; }
 
-  const PagedCacheLayout& layout() const { return layout_; }
-  // Of one layer, block after block.
-  char* keys(int64_t layer) const { return memory_.get() + layer * blocks_ * BlockBytes(layout_, element_bytes_); }
-  char* values(int64_t layer) const { return keys(layer) + blocks_ * layout_.key_block_numel() * element_bytes_; }
+  // kVectors. Of one layer, block after block.
+  char* keys(int64_t layer) const;
+  char* values(int64_t layer) const;
+
+  // kSlots. Of one layer, [blocks * block_size, K, d].
+  at::Tensor key_slots(int64_t layer) const { return slots_[layer][0]; }
+  at::Tensor value_slots(int64_t layer) const { return slots_[layer][1]; }
 
   // In all layers.
   void Copy(const BlockCopy& copy);
 
  private:
-  PagedCacheLayout layout_;
-  int64_t layers_;
-  int64_t blocks_;
-  int64_t element_bytes_;
-  int64_t bytes_;
+  int64_t KeyBytes() const;  // of a block of one layer, kVectors
+  int64_t ValueBytes() const;
+
+  const KvCacheShape shape_;
+  const int64_t blocks_;
+  const at::Device device_;
+  // kVectors.
   LedgerEntry entry_;
-  std::unique_ptr<char, decltype(&std::free)> memory_;
+  std::unique_ptr<char, decltype(&std::free)> memory_{nullptr, &std::free};
+  // kSlots: [layers, 2, blocks * block_size, K, d].
+  at::Tensor slots_;
 };
 
 // The attention of one step: writes the step's keys and values to their places first.
 class PagedAttention : public Attention {
  public:
-  // Both outlive it.
-  PagedAttention(const KvCache* cache, const std::vector<ScheduledChunk>& scheduled);
+  // `cache` outlives it. `heads` query heads.
+  PagedAttention(const KvCache* cache, const std::vector<ScheduledChunk>& scheduled, int64_t heads);
 
   void set_layer(int64_t layer) { layer_ = layer; }
 
@@ -59,6 +84,8 @@ class PagedAttention : public Attention {
  private:
   const KvCache* cache_;
   std::vector<AttentionChunk> chunks_;
+  at::Tensor slots_n_;  // kSlots: of the step's tokens
+  std::optional<SlotAttention> by_slots_;
   int64_t layer_ = 0;
 };
 

@@ -11,7 +11,8 @@
 
 namespace quartet {
 
-ShareExchange::ShareExchange(const ModelConfig& config, ProcessGroup* group) : group_(group) {
+ShareExchange::ShareExchange(const ModelConfig& config, ProcessGroup* group, at::Device device)
+    : group_(group), device_(device) {
   for (int rank = 0; rank < group->size(); ++rank) {
     rows_.push_back(VocabularyRowsOf(config, {rank, group->size()}));
     widest_ = std::max(widest_, rows_.back().count);
@@ -31,7 +32,7 @@ at::Tensor ShareExchange::Embed(const at::Tensor& embedding, const std::vector<i
   };
   at::Tensor hidden_TD = quartet::Embed(embedding, as_tensor(rows).to(embedding.device()));
   // One rank has a token's embedding, the others zero: the sum is exact in any type.
-  if (!hidden_TD.is_meta()) hidden_TD.index_fill_(0, as_tensor(foreign), 0);
+  if (!hidden_TD.is_meta()) hidden_TD.index_fill_(0, as_tensor(foreign).to(embedding.device()), 0);
   Sum(hidden_TD);
   return hidden_TD;
 }
@@ -77,7 +78,11 @@ std::vector<size_t> ShareExchange::ShareDrawn(int32_t alternatives,
       *to++ = std::bit_cast<int32_t>(log_prob);
     }
   }
-  group_->AllGatherInPlace(at::from_blob(all.data(), {static_cast<int64_t>(all.size())}, at::kInt))->Wait();
+  // On the device that the group's collectives are of, and back.
+  const at::Tensor here = at::from_blob(all.data(), {static_cast<int64_t>(all.size())}, at::kInt);
+  const at::Tensor there = here.to(device_);
+  group_->AllGatherInPlace(there)->Wait();
+  if (!there.is_meta() && !there.is_same(here)) here.copy_(there);
   std::vector<size_t> missing;
   for (size_t i = 0; i < drawn->size(); ++i) {
     const int32_t* from = place(i);

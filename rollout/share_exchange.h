@@ -20,8 +20,8 @@ namespace quartet {
 // Calls throw as collectives do. One thread, but for CopyRow.
 class ShareExchange {
  public:
-  // `group` outlives it.
-  ShareExchange(const ModelConfig& config, ProcessGroup* group);
+  // `group`, of `device`, outlives it.
+  ShareExchange(const ModelConfig& config, ProcessGroup* group, at::Device device);
 
   // The embeddings of `ids`, [T, D], from the ranks' rows of the embedding.
   at::Tensor Embed(const at::Tensor& embedding, const std::vector<int64_t>& ids) const;
@@ -31,7 +31,7 @@ class ShareExchange {
 
   // From the logits that this rank has, fp32 [N, its rows of the vocabulary], those of all: opaque, for CopyRow.
   at::Tensor GatherLogits(const at::Tensor& logits) const;
-  // One row of the logits, all of the vocabulary. Any thread; no collective.
+  // One row of the logits, all of the vocabulary, from `gathered` on the CPU. Any thread; no collective.
   void CopyRow(const at::Tensor& gathered, int64_t row, std::vector<float>* logits_V) const;
 
   // Of several tokens that are to be drawn, each rank draws every R-th: the i-th is this rank's.
@@ -42,6 +42,7 @@ class ShareExchange {
 
  private:
   ProcessGroup* const group_;
+  const at::Device device_;
   std::vector<VocabularyRows> rows_;  // of each rank
   int64_t widest_ = 0;
 };

@@ -606,7 +606,7 @@ absl::Status CheckPlacement(const std::string& name, const ServicePlacement& p) 
 }
 
 // Which services hold anything in host memory beside their device: trainers what is offloaded and the average of the
-// weights, a policy trainer on CUDA also the weights that it publishes.
+// weights, a policy trainer on CUDA also the weights that it publishes, a rollout there those that are staged.
 absl::Status CheckHostBudgets(const RunConfig& c) {
   const auto check = [](const std::string& name, const ServicePlacement& p, bool holds) {
     if (p.host_memory_budget() == 0 || holds) return absl::OkStatus();
@@ -617,7 +617,7 @@ absl::Status CheckHostBudgets(const RunConfig& c) {
   const auto offloads = [](const TrainerConfig& t) {
     return t.adam_offload() || t.activation_offload() || t.ema_decay() != 0;
   };
-  QUARTET_RETURN_IF_ERROR(check("rollout", c.services().rollout(), false));
+  QUARTET_RETURN_IF_ERROR(check("rollout", c.services().rollout(), c.services().rollout().device() == "cuda"));
   QUARTET_RETURN_IF_ERROR(check("policy_trainer", c.services().policy_trainer(),
                                 c.services().policy_trainer().device() == "cuda" || offloads(c.actor())));
   QUARTET_RETURN_IF_ERROR(check("critic_trainer", c.services().critic_trainer(), offloads(c.critic())));

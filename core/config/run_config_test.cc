@@ -285,6 +285,7 @@ TEST(RunConfig, AcceptsTheNeighboursOfWhatItRefuses) {
   EXPECT_EQ(ErrorOf({"rollout.top_p=0.9", "rollout.top_k=50", "rollout.temperature=0.7"}), "");
   EXPECT_EQ(ErrorOf({"services.rollout.device_memory_budget=5"}), "");
   EXPECT_EQ(ErrorOf({"services.policy_trainer.device=cuda", "services.policy_trainer.host_memory_budget=5"}), "");
+  EXPECT_EQ(ErrorOf({"services.rollout.device=cuda", "services.rollout.host_memory_budget=5"}), "");
 }
 
 TEST(RunConfig, PrintsWhatItCanReadAgain) {

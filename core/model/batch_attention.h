@@ -11,13 +11,6 @@
 
 namespace quartet {
 
-// `count` tokens of one sequence, from its position `first` on. Keys and values before `first` are in the cache.
-struct AttentionChunk {
-  const int32_t* blocks;  // the sequence's block table, long enough for first + count tokens
-  int64_t first;
-  int64_t count;
-};
-
 // The chunks' tokens lie end to end in q [T, H, d] (rotated), k and v [T, K, d], of float or bf16. Writes k and v to
 // the cache (elements of q's type, laid out as `layout` says), then gives what each token sees of its own sequence up
 // to itself, [T, H, d]. Rows behind the last chunk's are padding: zeros. CPU; no gradient. On the meta device the

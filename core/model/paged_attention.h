@@ -24,6 +24,13 @@ struct PagedCacheLayout {
   int64_t value_block_numel() const { return kv_heads * block_size * padded_head_dim(); }
 };
 
+// `count` tokens of one sequence, from its position `first` on. Keys and values before `first` are in the cache.
+struct AttentionChunk {
+  const int32_t* blocks;  // the sequence's block table, long enough for first + count tokens
+  int64_t first;
+  int64_t count;
+};
+
 // Writes one token's rotated keys and its values, [K, d] each, to place `offset` (in [0, S)) of the block that starts
 // at `key_block` and `value_block`.
 template <typename Element>

@@ -1,6 +1,7 @@
 #include "core/training/engine_setup.h"
 
 #include "core/base/logging.h"
+#include "core/base/status_macros.h"
 
 namespace quartet {
 
@@ -21,10 +22,12 @@ ProcessGroupOptions GroupOptions(const RankContext& context, const std::string& 
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<ProcessGroup>> JoinRanks(const RankContext& context, const std::string& name) {
+  QUARTET_RETURN_IF_ERROR(EnterDeviceOf(context).status());
   return MakeProcessGroup(context.store, GroupOptions(context, name));
 }
 
 absl::StatusOr<std::unique_ptr<Mesh>> JoinMesh(const RankContext& context, const std::string& name, int shard_size) {
+  QUARTET_RETURN_IF_ERROR(EnterDeviceOf(context).status());
   return MakeMesh(context.store, GroupOptions(context, name), shard_size == 0 ? context.world_size : shard_size);
 }
 
@@ -44,11 +47,6 @@ void DescribeGroups(Mesh& mesh, RankInfo* info) {
   DescribeGroup(mesh.world(), /*stride=*/1, info);
   if (&mesh.shard() != &mesh.world()) DescribeGroup(mesh.shard(), /*stride=*/1, info);
   if (&mesh.replica() != &mesh.world()) DescribeGroup(mesh.replica(), mesh.shard().size(), info);
-}
-
-at::Device DeviceOf(const RankContext& context) {
-  if (context.device == "cuda") return at::Device(at::kCUDA, static_cast<c10::DeviceIndex>(context.local_rank));
-  return at::Device(context.device == "meta" ? at::kMeta : at::kCPU);
 }
 
 at::ScalarType ComputeType(const std::string& dtype) {

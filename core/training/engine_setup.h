@@ -10,6 +10,7 @@
 #include "core/comm/process_group.h"
 #include "core/model/parameter_layout.h"
 #include "core/service/rank_context.h"
+#include "core/training/rank_device.h"
 #include "core/zero/trainable_model.h"
 #include "proto/common.pb.h"
 #include "proto/run_config.pb.h"
@@ -26,9 +27,6 @@ absl::StatusOr<std::unique_ptr<ProcessGroup>> JoinRanks(const RankContext& conte
 // `mesh`.
 void DescribeGroup(const ProcessGroup& group, int stride, RankInfo* info);
 void DescribeGroups(Mesh& mesh, RankInfo* info);
-
-// The device a rank computes on.
-at::Device DeviceOf(const RankContext& context);
 
 // "bf16" or "fp32", as a resolved configuration has it.
 at::ScalarType ComputeType(const std::string& dtype);

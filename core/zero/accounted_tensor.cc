@@ -3,6 +3,7 @@
 #include <ATen/Context.h>
 #include <ATen/ops/empty.h>
 #include <c10/core/Allocator.h>
+#include <c10/core/DeviceGuard.h>
 #include <c10/core/Storage.h>
 
 #include <array>
@@ -13,6 +14,7 @@
 #include <unordered_map>
 #include <utility>
 
+#include "core/base/device.h"
 #include "core/base/huge_pages.h"
 #include "core/zero/block_cache.h"
 
@@ -186,6 +188,7 @@ c10::DataPtr AllocateOn(at::Device device, int64_t bytes, Ledger* ledger, Memory
                                   ? at::globalContext().getPinnedMemoryAllocator(device.type())
                                   : c10::GetAllocator(device.type());
   if (device.is_cuda()) {
+    const c10::DeviceGuard guard(device);
     LedgerEntry entry;
     c10::DataPtr memory = Allocate(allocator, bytes, ledger, category, tier, &entry);
     return WithContext(std::move(memory), std::move(entry));
@@ -228,7 +231,10 @@ at::Tensor AccountedZeros(Ledger* ledger, MemoryCategory category, int64_t numel
 
 void KeepFreedBlocks(int64_t bytes) { HostMemory::Instance().large().SetBound(static_cast<size_t>(bytes)); }
 
-void GiveBackFreedBlocks() { HostMemory::Instance().large().Clear(); }
+void GiveBackFreedBlocks() {
+  HostMemory::Instance().large().Clear();
+  GiveBackDeviceMemory();
+}
 
 void FreeStorage(const at::Tensor& tensor) {
   c10::StorageImpl* storage = tensor.storage().unsafeGetStorageImpl();

@@ -45,7 +45,8 @@ at::Tensor AccountedZeros(Ledger* ledger, MemoryCategory category, int64_t numel
 // The most that the process keeps of freed blocks, instead of BlockCache::kKeptBytes: for programs whose ranks are
 // threads. Thread safe.
 void KeepFreedBlocks(int64_t bytes);
-// Gives what is kept of them back to the operating system. Thread safe.
+// Gives what is kept of them back to the operating system, and what LibTorch keeps of CUDA devices' memory to these.
+// Thread safe.
 void GiveBackFreedBlocks();
 
 // Gives back the memory under `tensor` and all its views, which then must not be read until Refill.

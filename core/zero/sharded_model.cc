@@ -304,13 +304,29 @@ std::vector<at::Tensor> ShardedModel::Views(int group, const at::Tensor& buffer)
   return impl_->Views(group, buffer);
 }
 
-std::vector<at::Tensor> ShardedModel::NewResidentBuffers() const {
+std::vector<at::Tensor> ShardedModel::Impl::NewBuffers(MemoryTier tier) const {
   std::vector<at::Tensor> buffers;
-  for (int g = 0; g < static_cast<int>(impl_->resident.size()); ++g) {
-    buffers.push_back(impl_->Zeros(impl_->resident_tier(), MemoryCategory::kParameters, impl_->resident_count(g),
-                                   impl_->resident_dtype()));
+  for (int g = 0; g < static_cast<int>(resident.size()); ++g) {
+    buffers.push_back(Zeros(tier, MemoryCategory::kParameters, resident_count(g), resident_dtype()));
   }
   return buffers;
+}
+
+std::vector<at::Tensor> ShardedModel::NewResidentBuffers() const { return impl_->NewBuffers(impl_->resident_tier()); }
+
+bool ShardedModel::stages_apart() const { return impl_->host_is_apart() && !impl_->resident_is_apart(); }
+
+std::vector<at::Tensor> ShardedModel::NewStagedBuffers() const {
+  return impl_->NewBuffers(stages_apart() ? MemoryTier::kHost : impl_->resident_tier());
+}
+
+void ShardedModel::PutInUse(std::vector<at::Tensor> staged) {
+  Impl& model = *impl_;
+  if (!stages_apart()) return SwapResident(std::move(staged));
+  const at::NoGradGuard no_grad;
+  model.DropPending();
+  if (!model.resident.front().defined()) SwapResident(NewResidentBuffers());
+  for (size_t g = 0; g < staged.size(); ++g) model.resident[g].copy_(staged[g]);
 }
 
 void ShardedModel::SwapResident(std::vector<at::Tensor> buffers) {

@@ -134,6 +134,12 @@ class ShardedModel {
   // with resident-type elements and then put in use at once. Fill may be called from another thread than the model's.
   std::vector<at::Tensor> NewResidentBuffers() const;
   void SwapResident(std::vector<at::Tensor> buffers);
+  // The same for buffers that threads of the CPU fill: in host memory. Where that is not the resident buffers' memory
+  // (stages_apart), elements are copied from there into these (new ones after ReleaseResident): no second set is on the
+  // device.
+  bool stages_apart() const;
+  std::vector<at::Tensor> NewStagedBuffers() const;
+  void PutInUse(std::vector<at::Tensor> staged);
   // Gives the resident buffers of a frozen model back. Until SwapResident there are no weights: nothing may gather
   // them.
   void ReleaseResident();

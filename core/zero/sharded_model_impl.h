@@ -67,6 +67,9 @@ struct ShardedModel::Impl {
   // Flat and zero, in either tier: on the model's device, or in host memory that its copies reach at full speed.
   at::Tensor Zeros(MemoryTier tier, MemoryCategory category, int64_t numel, at::ScalarType dtype) const;
 
+  // Flat and zero, one a group, as `resident` is.
+  std::vector<at::Tensor> NewBuffers(MemoryTier tier) const;
+
   // This rank's part of a whole flat buffer of `group`.
   at::Tensor OwnPart(int group, const at::Tensor& buffer) const;
   // The parameters as views of a whole flat buffer.

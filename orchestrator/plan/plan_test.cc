@@ -325,7 +325,7 @@ TEST(Plan, TheCacheTakesTheShareThatIsGiven) {
   EXPECT_NEAR(more / static_cast<double>(gpu), 0.4, 0.01);
   const auto none = kv_at("0.01");
   EXPECT_EQ(none.status().code(), absl::StatusCode::kInvalidArgument);
-  EXPECT_THAT(std::string(none.status().message()), HasSubstr("rollout.gpu_memory_utilization: 0.01"));
+  EXPECT_THAT(std::string(none.status().message()), HasSubstr("rollout.gpu_memory_utilization is 0.01"));
 }
 
 TEST(Plan, NamesWhatIsMissing) {

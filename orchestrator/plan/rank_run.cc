@@ -304,27 +304,8 @@ absl::StatusOr<RankUse> RunRolloutWith(const RunConfig& config, const RolloutEng
 
 absl::StatusOr<RankUse> RunRollout(const RunConfig& config, const RankContext& context, const GpuRoom& room) {
   RolloutEngineOptions options = RolloutOptions(config.rollout());
-  if (!config.rollout().has_gpu_memory_utilization()) return RunRolloutWith(config, options, context);
-  // The room for the cache is what is left beside what the same run takes without it. Weights that are staged are
-  // beside that share: they come and go.
-  options.kv_cache_bytes = int64_t{1} << 60;
-  RolloutEngineOptions unbounded = options;
-  QUARTET_ASSIGN_OR_RETURN(const RankUse most, RunRolloutWith(config, unbounded, context));
-  const auto peak = [&](MemoryCategory category) { return most.device().categories[static_cast<int>(category)]; };
-  const int64_t beside = peak(MemoryCategory::kParameters) / 2 + peak(MemoryCategory::kGathered) +
-                         std::max(peak(MemoryCategory::kActivations), peak(MemoryCategory::kLogits)) +
-                         room.outside_tensors;
-  const auto share =
-      static_cast<int64_t>(config.rollout().gpu_memory_utilization() * static_cast<double>(room.memory_bytes));
-  if (share <= beside) {
-    return absl::InvalidArgumentError(
-        absl::StrFormat("rollout.gpu_memory_utilization: %g is not allowed; it is %.2f GiB of %.2f, and weights, the "
-                        "largest forward and "
-                        "what is no tensor take %.2f GiB already",
-                        config.rollout().gpu_memory_utilization(), static_cast<double>(share) / (1 << 30),
-                        static_cast<double>(room.memory_bytes) / (1 << 30), static_cast<double>(beside) / (1 << 30)));
-  }
-  options.kv_cache_bytes = share - beside;
+  options.planned_device_bytes = room.memory_bytes;
+  options.planned_other_bytes = room.outside_tensors;
   return RunRolloutWith(config, options, context);
 }
 

@@ -137,8 +137,11 @@ std::string LinkTable(const RunConfig& config, const Plan& plan) {
   }
   for (const ServicePlan& service : plan.services) {
     if (service.service != "rollout") continue;
-    // While new weights are staged both versions are there.
-    const int64_t weights = service.use.device().categories[static_cast<int>(MemoryCategory::kParameters)] / 2;
+    // While new weights are staged both versions are there: in the same memory, or the new one in the host's.
+    const auto parameters = [](const TierUse& tier) {
+      return tier.categories[static_cast<int>(MemoryCategory::kParameters)];
+    };
+    const int64_t weights = service.on_gpu ? parameters(service.use.host()) : parameters(service.use.device()) / 2;
     absl::StrAppend(&text, "\nWeight sync: each of ", service.ranks, " rollout ranks pulls ", Bytes(weights),
                     " a step, over gRPC\n");
   }
