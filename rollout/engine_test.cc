@@ -66,8 +66,7 @@ RolloutEngineOptions OptionsFor(const std::string& model) {
 int64_t CacheBytes(const std::string& model, const std::string& dtype, int64_t blocks) {
   const auto config = ReadModelConfig(Folder(model));
   const PagedCacheLayout layout{16, config->num_key_value_heads, config->head_dim};
-  return blocks * config->num_hidden_layers * (layout.key_block_numel() + layout.value_block_numel()) *
-         (dtype == "fp32" ? 4 : 2);
+  return blocks * config->num_hidden_layers * layout.block_numel() * (dtype == "fp32" ? 4 : 2);
 }
 
 RankContext ContextOf(int rank, int ranks, KeyValueStore* store) {

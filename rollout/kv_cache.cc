@@ -6,16 +6,22 @@
 
 #include "core/base/huge_pages.h"
 #include "core/base/meta_device.h"
+#include "core/base/parallel.h"
 #include "core/zero/accounted_tensor.h"
 
 namespace quartet {
+namespace {
+
+constexpr int64_t kAlignment = 4096;
+
+}  // namespace
 
 CacheFormat CacheFormatFor(at::Device device) {
   return ComputeDevice(device) == at::kCPU ? CacheFormat::kVectors : CacheFormat::kSlots;
 }
 
 int64_t KvCacheShape::block_bytes() const {
-  const int64_t numel = format == CacheFormat::kVectors ? layout.key_block_numel() + layout.value_block_numel()
+  const int64_t numel = format == CacheFormat::kVectors ? layout.block_numel()
                                                         : 2 * layout.block_size * layout.kv_heads * layout.head_dim;
   return layers * numel * static_cast<int64_t>(c10::elementSize(dtype));
 }
@@ -33,23 +39,22 @@ KvCache::KvCache(const KvCacheShape& shape, int64_t blocks, at::Device device, L
   }
   entry_ = LedgerEntry(ledger, MemoryCategory::kKvCache, bytes);
   if (device.is_meta()) return;
-  memory_.reset(static_cast<char*>(std::calloc(bytes, 1)));
+  // Vectors do not lie across lines of the processor's caches then.
+  const int64_t rounded = (bytes + kAlignment - 1) / kAlignment * kAlignment;
+  memory_.reset(static_cast<char*>(std::aligned_alloc(kAlignment, rounded)));
   if (memory_ == nullptr) {
     throw OutOfMemoryError(ledger->ExplainFailure(MemoryCategory::kKvCache, bytes, MemoryTier::kDevice));
   }
   AskForHugePages(memory_.get(), bytes);
+  at::parallel_for(0, bytes, /*grain_size=*/int64_t{8} << 20,
+                   [&](int64_t begin, int64_t end) { std::memset(memory_.get() + begin, 0, end - begin); });
 }
 
-int64_t KvCache::KeyBytes() const {
-  return shape_.layout.key_block_numel() * static_cast<int64_t>(c10::elementSize(shape_.dtype));
+int64_t KvCache::LayerBlockBytes() const {
+  return shape_.layout.block_numel() * static_cast<int64_t>(c10::elementSize(shape_.dtype));
 }
 
-int64_t KvCache::ValueBytes() const {
-  return shape_.layout.value_block_numel() * static_cast<int64_t>(c10::elementSize(shape_.dtype));
-}
-
-char* KvCache::keys(int64_t layer) const { return memory_.get() + layer * blocks_ * (KeyBytes() + ValueBytes()); }
-char* KvCache::values(int64_t layer) const { return keys(layer) + blocks_ * KeyBytes(); }
+char* KvCache::vectors(int64_t layer) const { return memory_.get() + layer * blocks_ * LayerBlockBytes(); }
 
 void KvCache::Copy(const BlockCopy& copy) {
   if (device_.is_meta()) return;
@@ -58,10 +63,9 @@ void KvCache::Copy(const BlockCopy& copy) {
     slots_.narrow(2, copy.to * S, S).copy_(slots_.narrow(2, copy.from * S, S));
     return;
   }
-  const int64_t key_bytes = KeyBytes(), value_bytes = ValueBytes();
+  const int64_t bytes = LayerBlockBytes();
   for (int64_t layer = 0; layer < shape_.layers; ++layer) {
-    std::memcpy(keys(layer) + copy.to * key_bytes, keys(layer) + copy.from * key_bytes, key_bytes);
-    std::memcpy(values(layer) + copy.to * value_bytes, values(layer) + copy.from * value_bytes, value_bytes);
+    std::memcpy(vectors(layer) + copy.to * bytes, vectors(layer) + copy.from * bytes, bytes);
   }
 }
 
@@ -80,8 +84,7 @@ PagedAttention::PagedAttention(const KvCache* cache, const std::vector<Scheduled
 
 at::Tensor PagedAttention::Attend(const at::Tensor& q_THd, const at::Tensor& k_TKd, const at::Tensor& v_TKd) const {
   if (cache_->shape().format == CacheFormat::kVectors) {
-    return AttendInBatch(cache_->shape().layout, chunks_, cache_->keys(layer_), cache_->values(layer_), q_THd, k_TKd,
-                         v_TKd);
+    return AttendInBatch(cache_->shape().layout, chunks_, cache_->vectors(layer_), q_THd, k_TKd, v_TKd);
   }
   const at::Tensor keys = cache_->key_slots(layer_), values = cache_->value_slots(layer_);
   WriteToSlots(slots_n_, k_TKd, v_TKd, keys, values);

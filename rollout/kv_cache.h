@@ -36,8 +36,8 @@ struct KvCacheShape {
   int64_t block_bytes() const;
 };
 
-// On the CPU zeroed by the operating system, which gives pages as they are first written. Of the meta device it counts
-// only.
+// On the CPU all of it is written when it is made: a rollout that has started does not run out of memory later, and no
+// step waits for the operating system's pages. Of the meta device it counts only.
 class KvCache {
  public:
   // Throws OutOfMemoryError.
@@ -47,8 +47,7 @@ class KvCache {
   at::Device device() const { return device_; }
 
   // kVectors. Of one layer, block after block.
-  char* keys(int64_t layer) const;
-  char* values(int64_t layer) const;
+  char* vectors(int64_t layer) const;
 
   // kSlots. Of one layer, [blocks * block_size, K, d].
   at::Tensor key_slots(int64_t layer) const { return slots_[layer][0]; }
@@ -58,8 +57,7 @@ class KvCache {
   void Copy(const BlockCopy& copy);
 
  private:
-  int64_t KeyBytes() const;  // of a block of one layer, kVectors
-  int64_t ValueBytes() const;
+  int64_t LayerBlockBytes() const;  // of a block of one layer, kVectors
 
   const KvCacheShape shape_;
   const int64_t blocks_;

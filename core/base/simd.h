@@ -57,6 +57,9 @@ QUARTET_SIMD_INLINE F16 LoadSome(const Element* from, int64_t count) {
 }
 QUARTET_SIMD_INLINE F16 Splat(float x) { return x - F16{}; }
 
+// Asks for memory that is read soon. A core can wait for more lines on their way to its second cache than to its first.
+QUARTET_SIMD_INLINE void PrefetchToSecondCache(const void* memory) { __builtin_prefetch(memory, /*rw=*/0, 2); }
+
 // The bits of each number as bf16, rounded to the nearest, ties to even.
 QUARTET_SIMD_INLINE U16 RoundedToBf16(const F16& value) {
   U16 bits;

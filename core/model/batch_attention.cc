@@ -13,11 +13,19 @@ namespace {
 
 // Short enough that the parts of one long sequence are spread evenly over threads.
 constexpr int64_t kTokensPerTask = 32;
+// Worth another thread.
+constexpr int64_t kTokensPerWrite = 64;
+
+// Of some tokens of one chunk, one key/value head.
+template <typename Element>
+struct AttentionTask {
+  PagedAttentionTask<Element> attention;
+  int64_t new_row;  // of the token whose key and value are to be written first; -1: they have been
+};
 
 template <typename Element>
-at::Tensor Attend(const PagedCacheLayout& layout, const std::vector<AttentionChunk>& chunks, Element* keys,
-                  Element* values, const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
-                  const at::Tensor* log_sums_TH) {
+at::Tensor Attend(const PagedCacheLayout& layout, const std::vector<AttentionChunk>& chunks, Element* cache,
+                  const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const at::Tensor* log_sums_TH) {
   const int64_t H = q.size(1), K = layout.kv_heads, d = layout.head_dim, S = layout.block_size, G = H / K;
   const auto* queries = static_cast<const Element*>(q.const_data_ptr());
   const auto* new_keys = static_cast<const Element*>(k.const_data_ptr());
@@ -25,37 +33,50 @@ at::Tensor Attend(const PagedCacheLayout& layout, const std::vector<AttentionChu
   const at::Tensor out = at::empty_like(q);
   auto* outputs = static_cast<Element*>(out.mutable_data_ptr());
   float* log_sums = log_sums_TH == nullptr ? nullptr : log_sums_TH->mutable_data_ptr<float>();
+  const auto write = [&](const int32_t* blocks, int64_t position, int64_t row, int64_t head) {
+    const int64_t offset = (row * K + head) * d;
+    Element* block = cache + blocks[position / S] * layout.block_numel();
+    WriteToCache(layout, new_keys + offset, new_values + offset, position % S, block + head * layout.head_numel());
+  };
 
-  std::vector<PagedAttentionTask<Element>> tasks;  // some tokens of one chunk, one key/value head
-  int64_t row = 0;                                 // of the chunk's first token
+  std::vector<AttentionTask<Element>> tasks;
+  int64_t row = 0;  // of the chunk's first token
   for (const AttentionChunk& chunk : chunks) {
-    for (int64_t i = 0; i < chunk.count; ++i) {
-      const int64_t position = chunk.first + i, block = chunk.blocks[position / S];
-      WriteToCache<Element>(layout, new_keys + (row + i) * K * d, new_values + (row + i) * K * d, position % S,
-                            keys + block * layout.key_block_numel(), values + block * layout.value_block_numel());
+    // One that decodes is written by the task that reads it.
+    const bool alone = chunk.count == 1;
+    if (!alone) {
+      at::parallel_for(0, chunk.count, kTokensPerWrite, [&](int64_t begin, int64_t end) {
+        for (int64_t i = begin; i < end; ++i) {
+          for (int64_t head = 0; head < K; ++head) write(chunk.blocks, chunk.first + i, row + i, head);
+        }
+      });
     }
     for (int64_t first = 0; first < chunk.count; first += kTokensPerTask) {
       for (int64_t head = 0; head < K; ++head) {
         const int64_t offset = ((row + first) * H + head * G) * d;
-        tasks.push_back({.queries = queries + offset,
-                         .outputs = outputs + offset,
-                         .token_stride = H * d,
-                         .log_sums = log_sums == nullptr ? nullptr : log_sums + offset / d,
-                         .log_sum_stride = H,
-                         .tokens = std::min(kTokensPerTask, chunk.count - first),
-                         .group = G,
-                         .first_position = chunk.first + first,
-                         .blocks = chunk.blocks,
-                         .key_cache = keys,
-                         .value_cache = values,
-                         .kv_head = head});
+        tasks.push_back({.attention = {.queries = queries + offset,
+                                       .outputs = outputs + offset,
+                                       .token_stride = H * d,
+                                       .log_sums = log_sums == nullptr ? nullptr : log_sums + offset / d,
+                                       .log_sum_stride = H,
+                                       .tokens = std::min(kTokensPerTask, chunk.count - first),
+                                       .group = G,
+                                       .first_position = chunk.first + first,
+                                       .blocks = chunk.blocks,
+                                       .cache = cache,
+                                       .kv_head = head},
+                         .new_row = alone ? row : -1});
       }
     }
     row += chunk.count;
   }
   std::fill_n(outputs + row * H * d, (q.size(0) - row) * H * d, Element{0});
   at::parallel_for(0, static_cast<int64_t>(tasks.size()), 1, [&](int64_t begin, int64_t end) {
-    for (int64_t i = begin; i < end; ++i) PagedAttend(layout, tasks[i]);
+    for (int64_t i = begin; i < end; ++i) {
+      const PagedAttentionTask<Element>& task = tasks[i].attention;
+      if (tasks[i].new_row >= 0) write(task.blocks, task.first_position, tasks[i].new_row, task.kv_head);
+      PagedAttend(layout, task);
+    }
   });
   return out;
 }
@@ -98,18 +119,16 @@ void Gradients(const std::vector<int64_t>& starts, const at::Tensor& q, const at
 
 }  // namespace
 
-at::Tensor AttendInBatch(const PagedCacheLayout& layout, const std::vector<AttentionChunk>& chunks, void* key_cache,
-                         void* value_cache, const at::Tensor& q_THd, const at::Tensor& k_TKd, const at::Tensor& v_TKd,
+at::Tensor AttendInBatch(const PagedCacheLayout& layout, const std::vector<AttentionChunk>& chunks, void* cache,
+                         const at::Tensor& q_THd, const at::Tensor& k_TKd, const at::Tensor& v_TKd,
                          at::Tensor* log_sums_TH) {
   const at::Tensor q = q_THd.contiguous(), k = k_TKd.contiguous(), v = v_TKd.contiguous();
   if (log_sums_TH != nullptr) *log_sums_TH = at::empty({q.size(0), q.size(1)}, q.options().dtype(at::kFloat));
   if (q.is_meta()) return at::empty_like(q);
   if (q.scalar_type() == at::kFloat) {
-    return Attend(layout, chunks, static_cast<float*>(key_cache), static_cast<float*>(value_cache), q, k, v,
-                  log_sums_TH);
+    return Attend(layout, chunks, static_cast<float*>(cache), q, k, v, log_sums_TH);
   }
-  return Attend(layout, chunks, static_cast<uint16_t*>(key_cache), static_cast<uint16_t*>(value_cache), q, k, v,
-                log_sums_TH);
+  return Attend(layout, chunks, static_cast<uint16_t*>(cache), q, k, v, log_sums_TH);
 }
 
 AttentionGradients AttendInBatchGradient(const std::vector<int64_t>& starts, const at::Tensor& q_THd,

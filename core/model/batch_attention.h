@@ -18,8 +18,8 @@ namespace quartet {
 //
 // With `log_sums_TH` also the logarithm of each row's sum of e^score, fp32 [T, H], which the gradient needs; not
 // written for padding.
-at::Tensor AttendInBatch(const PagedCacheLayout& layout, const std::vector<AttentionChunk>& chunks, void* key_cache,
-                         void* value_cache, const at::Tensor& q_THd, const at::Tensor& k_TKd, const at::Tensor& v_TKd,
+at::Tensor AttendInBatch(const PagedCacheLayout& layout, const std::vector<AttentionChunk>& chunks, void* cache,
+                         const at::Tensor& q_THd, const at::Tensor& k_TKd, const at::Tensor& v_TKd,
                          at::Tensor* log_sums_TH = nullptr);
 
 struct AttentionGradients {

@@ -83,13 +83,12 @@ Results Attended(const Case& c, const Inputs& in) {
   }
   // What lies beside the written keys must not matter.
   const double nan = std::numeric_limits<double>::quiet_NaN();
-  const at::Tensor keys = at::full({blocks * layout.key_block_numel()}, nan, in.q_THd.options());
-  const at::Tensor values = at::full({blocks * layout.value_block_numel()}, nan, in.q_THd.options());
+  const at::Tensor cache = at::full({blocks * layout.block_numel()}, nan, in.q_THd.options());
   Results results;
-  results.out_THd = AttendInBatch(layout, chunks, keys.mutable_data_ptr(), values.mutable_data_ptr(), in.q_THd,
-                                  in.k_TKd, in.v_TKd, &results.log_sums_TH);
-  EXPECT_TRUE(at::equal(results.out_THd, AttendInBatch(layout, chunks, keys.mutable_data_ptr(),
-                                                       values.mutable_data_ptr(), in.q_THd, in.k_TKd, in.v_TKd)))
+  results.out_THd =
+      AttendInBatch(layout, chunks, cache.mutable_data_ptr(), in.q_THd, in.k_TKd, in.v_TKd, &results.log_sums_TH);
+  EXPECT_TRUE(
+      at::equal(results.out_THd, AttendInBatch(layout, chunks, cache.mutable_data_ptr(), in.q_THd, in.k_TKd, in.v_TKd)))
       << c.Name();
   results.gradients = AttendInBatchGradient(c.starts, in.q_THd, in.k_TKd, in.v_TKd, results.out_THd,
                                             results.log_sums_TH, in.out_gradient_THd);

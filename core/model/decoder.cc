@@ -106,10 +106,8 @@ at::Tensor AttendByPages(const at::Tensor& q_THd, const at::Tensor& k_TKd, const
   for (size_t i = 0; i + 1 < starts.size(); ++i) {
     chunks.push_back({.blocks = table.data() + first_blocks[i], .first = 0, .count = starts[i + 1] - starts[i]});
   }
-  const at::Tensor keys = at::empty({blocks * layout.key_block_numel()}, q_THd.options());
-  const at::Tensor values = at::empty({blocks * layout.value_block_numel()}, q_THd.options());
-  return AttendInBatch(layout, chunks, keys.mutable_data_ptr(), values.mutable_data_ptr(), q_THd, k_TKd, v_TKd,
-                       log_sums_TH);
+  const at::Tensor cache = at::empty({blocks * layout.block_numel()}, q_THd.options());
+  return AttendInBatch(layout, chunks, cache.mutable_data_ptr(), q_THd, k_TKd, v_TKd, log_sums_TH);
 }
 
 class PagedFunction : public torch::autograd::Function<PagedFunction> {

@@ -38,7 +38,7 @@ QUARTET_SIMD_INLINE void AddValues(const float* value, int64_t padded, int64_t k
     for (int r = 0; r < R; ++r) sum[r] = simd::Load(sums + r * padded + i);
     for (int64_t j = 0; j < keys; ++j) {
       const F16 v = simd::Load(value + j * padded + i);
-      __builtin_prefetch(next + j * padded + i);
+      simd::PrefetchToSecondCache(next + j * padded + i);
       for (int r = 0; r < R; ++r) sum[r] += weight[r][j] * v;
     }
     for (int r = 0; r < R; ++r) simd::Store(sums + r * padded + i, sum[r]);
@@ -57,7 +57,7 @@ QUARTET_SIMD_INLINE void AddValues(const uint16_t* value, int64_t padded, int64_
     for (int64_t j = 0; j < keys; ++j) {
       F16 a, b;
       simd::LoadPairs(value + j * padded + i, &a, &b);
-      __builtin_prefetch(next + j * padded + i);
+      simd::PrefetchToSecondCache(next + j * padded + i);
       for (int r = 0; r < R; ++r) {
         even[r] += weight[r][j] * a;
         odd[r] += weight[r][j] * b;
@@ -103,6 +103,14 @@ struct Rows {
   float* log_sums;  // [R], or null
 };
 
+// The task's head of the block that holds a position of the sequence.
+template <typename Element>
+QUARTET_SIMD_INLINE const Element* HeadAt(const PagedCacheLayout& layout, const PagedAttentionTask<Element>& task,
+                                          int64_t position) {
+  const int64_t block = task.blocks[position / layout.block_size];
+  return task.cache + (block * layout.kv_heads + task.kv_head) * layout.head_numel();
+}
+
 template <int R, typename Element>
 QUARTET_SIMD_INLINE void AttendRows(const PagedCacheLayout& layout, const PagedAttentionTask<Element>& task,
                                     const Rows<Element>& rows) {
@@ -122,22 +130,22 @@ QUARTET_SIMD_INLINE void AttendRows(const PagedCacheLayout& layout, const PagedA
   const F16 lane = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
 
   for (int64_t first = 0; first < keys; first += kLanes) {
-    const int64_t head = task.blocks[first / block_size] * layout.kv_heads + task.kv_head;
+    const Element* head = HeadAt(layout, task, first);
     const int64_t offset = first % block_size;
-    const Element* key = KeysAt(task.key_cache + head * d * block_size, offset);
-    const Element* value = task.value_cache + (head * block_size + offset) * padded;
+    const Element* key = KeysAt(head, offset);
+    const Element* value = head + layout.key_numel() + offset * padded;
     // What is read next comes from memory, and its place is not to be guessed: it is asked for while this is used.
     const int64_t next = first + kLanes < keys ? first + kLanes : first;
-    const int64_t next_head = task.blocks[next / block_size] * layout.kv_heads + task.kv_head;
-    const Element* next_key = KeysAt(task.key_cache + next_head * d * block_size, next % block_size);
-    const Element* next_value = task.value_cache + (next_head * block_size + next % block_size) * padded;
+    const Element* next_head = HeadAt(layout, task, next);
+    const Element* next_key = KeysAt(next_head, next % block_size);
+    const Element* next_value = next_head + layout.key_numel() + next % block_size * padded;
 
     F16 score[R], odd_score[R];
     for (int r = 0; r < R; ++r) score[r] = odd_score[r] = F16{};
     for (int64_t i = 0; i < d; i += 2) {
       F16 even, odd;
       LoadKeyPairs(key + i * block_size, block_size, &even, &odd);
-      __builtin_prefetch(next_key + i * block_size);
+      simd::PrefetchToSecondCache(next_key + i * block_size);
       for (int r = 0; r < R; ++r) {
         score[r] += rows.queries[r * d + i] * even;
         odd_score[r] += rows.queries[r * d + i + 1] * odd;
@@ -211,21 +219,16 @@ void Attend(const PagedCacheLayout& layout, const PagedAttentionTask<uint16_t>& 
 }  // namespace
 
 template <typename Element>
-void WriteToCache(const PagedCacheLayout& layout, const Element* key_Kd, const Element* value_Kd, int64_t offset,
-                  Element* key_block, Element* value_block) {
-  const int64_t d = layout.head_dim;
-  for (int64_t head = 0; head < layout.kv_heads; ++head) {
-    Element* key = key_block + head * d * layout.block_size;
-    for (int64_t i = 0; i < d; ++i) {
-      if constexpr (sizeof(Element) == sizeof(uint16_t)) {
-        key[(i / 2 * layout.block_size + offset) * 2 + i % 2] = key_Kd[head * d + i];
-      } else {
-        key[i * layout.block_size + offset] = key_Kd[head * d + i];
-      }
+void WriteToCache(const PagedCacheLayout& layout, const Element* key_d, const Element* value_d, int64_t offset,
+                  Element* head) {
+  for (int64_t i = 0; i < layout.head_dim; ++i) {
+    if constexpr (sizeof(Element) == sizeof(uint16_t)) {
+      head[(i / 2 * layout.block_size + offset) * 2 + i % 2] = key_d[i];
+    } else {
+      head[i * layout.block_size + offset] = key_d[i];
     }
-    Element* value = value_block + (head * layout.block_size + offset) * layout.padded_head_dim();
-    for (int64_t i = 0; i < d; ++i) value[i] = value_Kd[head * d + i];
   }
+  std::copy_n(value_d, layout.head_dim, head + layout.key_numel() + offset * layout.padded_head_dim());
 }
 
 template <typename Element>
@@ -260,9 +263,8 @@ void PagedAttend(const PagedCacheLayout& layout, const PagedAttentionTask<Elemen
   }
 }
 
-template void WriteToCache<float>(const PagedCacheLayout&, const float*, const float*, int64_t, float*, float*);
-template void WriteToCache<uint16_t>(const PagedCacheLayout&, const uint16_t*, const uint16_t*, int64_t, uint16_t*,
-                                     uint16_t*);
+template void WriteToCache<float>(const PagedCacheLayout&, const float*, const float*, int64_t, float*);
+template void WriteToCache<uint16_t>(const PagedCacheLayout&, const uint16_t*, const uint16_t*, int64_t, uint16_t*);
 template void PagedAttend<float>(const PagedCacheLayout&, const PagedAttentionTask<float>&);
 template void PagedAttend<uint16_t>(const PagedCacheLayout&, const PagedAttentionTask<uint16_t>&);
 

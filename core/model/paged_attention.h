@@ -8,9 +8,10 @@
 
 namespace quartet {
 
-// Layout of one layer's part of the cache. Keys of a block and head lie [d, S] in fp32 and [d / 2, S, 2] in bf16, so
-// that one vector holds one or two dimensions of sixteen keys and scores need no horizontal sums; values lie
-// [S, padded_d], rows padded with zeros.
+// Layout of one layer's part of the cache: block after block, in each head after head, of which first the keys and then
+// the values lie, so that what is read one after the other lies so. Keys of a block and head lie [d, S] in fp32 and
+// [d / 2, S, 2] in bf16, so that one vector holds one or two dimensions of sixteen keys and scores need no horizontal
+// sums; values lie [S, padded_d], rows padded with zeros.
 struct PagedCacheLayout {
   int64_t block_size = 16;  // a multiple of kBlockSizeMultiple
   int64_t kv_heads = 1;
@@ -19,9 +20,10 @@ struct PagedCacheLayout {
   static constexpr int64_t kBlockSizeMultiple = 16;
 
   int64_t padded_head_dim() const { return (head_dim + 15) / 16 * 16; }
-  // Elements of one block: all key/value heads of one layer.
-  int64_t key_block_numel() const { return kv_heads * head_dim * block_size; }
-  int64_t value_block_numel() const { return kv_heads * block_size * padded_head_dim(); }
+  // Elements of a block's keys of one head, of keys and values of one, and of all of the block.
+  int64_t key_numel() const { return head_dim * block_size; }
+  int64_t head_numel() const { return key_numel() + block_size * padded_head_dim(); }
+  int64_t block_numel() const { return kv_heads * head_numel(); }
 };
 
 // `count` tokens of one sequence, from its position `first` on. Keys and values before `first` are in the cache.
@@ -31,11 +33,11 @@ struct AttentionChunk {
   int64_t count;
 };
 
-// Writes one token's rotated keys and its values, [K, d] each, to place `offset` (in [0, S)) of the block that starts
-// at `key_block` and `value_block`.
+// Writes one token's rotated key and its value of one head, [d] each, to place `offset` (in [0, S)) of the block's part
+// of that head, which starts at `head`.
 template <typename Element>
-void WriteToCache(const PagedCacheLayout& layout, const Element* key_Kd, const Element* value_Kd, int64_t offset,
-                  Element* key_block, Element* value_block);
+void WriteToCache(const PagedCacheLayout& layout, const Element* key_d, const Element* value_d, int64_t offset,
+                  Element* head);
 
 // Some tokens of one sequence, one key/value head.
 template <typename Element>
@@ -51,8 +53,7 @@ struct PagedAttentionTask {
   int64_t group = 1;                // G
   int64_t first_position = 0;       // of token 0; token t sees keys [0, first_position + t]
   const int32_t* blocks = nullptr;  // the sequence's block table
-  const Element* key_cache = nullptr;
-  const Element* value_cache = nullptr;
+  const Element* cache = nullptr;   // the layer's
   int64_t kv_head = 0;
 };
 

@@ -62,16 +62,16 @@ double LargestDifference(const Case& c, at::ScalarType type) {
   std::iota(blocks.begin(), blocks.end(), 0);
   std::shuffle(blocks.begin(), blocks.end(), std::mt19937(5));
   // What lies beside the written keys must not matter.
-  std::vector<Element> keys(blocks.size() * layout.key_block_numel(), kNotWritten<Element>);
-  std::vector<Element> values(blocks.size() * layout.value_block_numel(), kNotWritten<Element>);
+  std::vector<Element> cache(blocks.size() * layout.block_numel(), kNotWritten<Element>);
   const auto row = [](const at::Tensor& x, int64_t i) {
     return static_cast<const Element*>(x.const_data_ptr()) + i * x.stride(0);
   };
   for (int64_t t = 0; t < length; ++t) {
-    const int64_t block = blocks[t / c.block_size];
-    WriteToCache<Element>(layout, row(k, t), row(v, t), t % c.block_size,
-                          keys.data() + block * layout.key_block_numel(),
-                          values.data() + block * layout.value_block_numel());
+    Element* block = cache.data() + blocks[t / c.block_size] * layout.block_numel();
+    for (int64_t head = 0; head < c.kv_heads; ++head) {
+      WriteToCache(layout, row(k, t) + head * c.head_dim, row(v, t) + head * c.head_dim, t % c.block_size,
+                   block + head * layout.head_numel());
+    }
   }
   const at::Tensor out = at::empty_like(q);
   for (int64_t head = 0; head < c.kv_heads; ++head) {
@@ -83,8 +83,7 @@ double LargestDifference(const Case& c, at::ScalarType type) {
     task.group = c.group;
     task.first_position = c.context;
     task.blocks = blocks.data();
-    task.key_cache = keys.data();
-    task.value_cache = values.data();
+    task.cache = cache.data();
     task.kv_head = head;
     PagedAttend(layout, task);
   }
