@@ -131,23 +131,20 @@ bool Dispatcher::paused() const {
   return paused_;
 }
 
-bool Dispatcher::Take(int engine, bool wait, Works* works) {
+bool Dispatcher::Take(int group, std::vector<Works>* works) {
+  const int begin = options_.lockstep ? 0 : group, end = options_.lockstep ? engines() : group + 1;
+  works->assign(engines(), {});
   std::unique_lock lock(mutex_);
-  if (wait) work_changed_.wait(lock, [&] { return closed_ || !works_[engine].empty(); });
-  *works = std::exchange(works_[engine], {});
-  return !closed_;
-}
-
-bool Dispatcher::TakeStep(std::vector<Works>* works) {
-  std::unique_lock lock(mutex_);
-  const auto step = [this] { return in_flight_ > 0 && !held_; };
   work_changed_.wait(lock, [&] {
-    return closed_ || step() || std::any_of(works_.begin(), works_.end(), [](const Works& w) { return !w.empty(); });
+    return closed_ ||
+           std::any_of(works_.begin() + begin, works_.begin() + end, [](const Works& w) { return !w.empty(); });
   });
-  if (step()) {
-    for (int engine = 0; engine < engines(); ++engine) WorkFor(engine).set_step(true);
+  for (int engine = begin; engine < end; ++engine) {
+    Works& batch = (*works)[engine] = std::exchange(works_[engine], {});
+    if (batch.empty()) batch.emplace_back();
+    batch.back().set_complete(true);
+    batch.back().set_in_flight(in_flight_ > 0);
   }
-  *works = std::exchange(works_, std::vector<Works>(engines()));
   return !closed_;
 }
 

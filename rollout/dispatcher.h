@@ -1,9 +1,9 @@
 // The leader's side of generation: admits calls, spreads their samples over the engines by load, and hands back what
 // they answer. Knows neither gRPC nor LibTorch.
 //
-// An engine is a rank, or several that do the same (tensor-parallel), of which the first answers for all. Work for an
-// engine lies in a queue here until whoever brings it there takes it: each engine for itself, or, where the ranks move
-// in lockstep, for all together, one forward at a time.
+// An engine is a rank, or several neighbours that do the same (tensor-parallel), of which the first answers for all.
+// Work for an engine lies in a queue here until whoever brings it there takes it: for each engine by itself, or, where
+// all engines step together, for all at once.
 #pragma once
 
 #include <condition_variable>
@@ -24,8 +24,8 @@ namespace quartet {
 
 struct DispatcherOptions {
   int ranks = 1;
-  int ranks_per_engine = 1;  // divides ranks
-  bool lockstep = false;
+  int ranks_per_engine = 1;    // divides ranks
+  bool lockstep = false;       // all engines step together
   int64_t max_num_seqs = 256;  // that one engine runs
   int64_t max_waiting = 0;     // beyond those that all engines can run
 };
@@ -67,11 +67,11 @@ class Dispatcher {
   int engines() const { return options_.ranks / options_.ranks_per_engine; }
   int engine_of(int rank) const { return rank / options_.ranks_per_engine; }
 
-  // The work for `engine`, in order. `wait`: until there is some; else it may be empty. False after Close.
-  bool Take(int engine, bool wait, Works* works);
-  // The work for each engine, in order, as soon as there is some or a forward to make; the last of each says whether.
-  // False after Close.
-  bool TakeStep(std::vector<Works>* works);
+  // Sets of engines that step together.
+  int groups() const { return options_.lockstep ? 1 : engines(); }
+  // Waits until there is work for an engine of `group`. What there is, by engine and in order: a batch for each of the
+  // group, if only of an empty message, and nothing for the others. False after Close.
+  bool Take(int group, std::vector<Works>* works);
 
   void Answer(int rank, RankEvents events);
 

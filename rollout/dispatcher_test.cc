@@ -6,6 +6,7 @@
 #include <cstdlib>
 #include <functional>
 #include <map>
+#include <mutex>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -119,29 +120,48 @@ struct FakeRank {
   }
 };
 
-// A rank that takes its work and ends one sequence after another, on a thread of its own.
+// A rank that is an engine: takes its work, and ends one sequence after another, on threads of its own until Close.
 class BusyRank {
  public:
   BusyRank(Dispatcher& dispatcher, int rank) {
-    thread_ = std::thread([this, &dispatcher, rank] {
-      Dispatcher::Works works;
-      while (dispatcher.Take(rank, /*wait=*/state.left() == 0 || state.held, &works)) {
-        dispatcher.Answer(rank, state.Apply(works));
-        if (!state.held) {
-          RankEvents events = state.EndOne();
-          ended += events.events_size();
-          dispatcher.Answer(rank, std::move(events));
-        }
+    taker_ = std::thread([this, &dispatcher, rank] {
+      std::vector<Dispatcher::Works> works;
+      while (dispatcher.Take(rank, &works)) {
+        const std::lock_guard lock(mutex_);
+        dispatcher.Answer(rank, state_.Apply(works[rank]));
+      }
+      closed_ = true;
+    });
+    worker_ = std::thread([this, &dispatcher, rank] {
+      for (; !closed_; std::this_thread::yield()) {
+        const std::lock_guard lock(mutex_);
+        if (state_.held) continue;
+        RankEvents events = state_.EndOne();
+        ended += events.events_size();
+        dispatcher.Answer(rank, std::move(events));
       }
     });
   }
-  ~BusyRank() { thread_.join(); }
-  FakeRank state;
+  ~BusyRank() {
+    taker_.join();
+    worker_.join();
+  }
   std::atomic<int> ended = 0;
 
  private:
-  std::thread thread_;
+  std::mutex mutex_;
+  FakeRank state_;  // guarded by mutex_
+  std::atomic<bool> closed_ = false;
+  std::thread taker_, worker_;
 };
+
+// The work for an engine that steps by itself.
+Dispatcher::Works TakeFor(Dispatcher& dispatcher, int engine) {
+  std::vector<Dispatcher::Works> works;
+  EXPECT_TRUE(dispatcher.Take(engine, &works));
+  for (int other = 0; other < dispatcher.engines(); ++other) EXPECT_EQ(works[other].empty(), other != engine);
+  return works[engine];
+}
 
 void Until(const std::function<bool()>& condition) {
   while (!condition()) std::this_thread::yield();
@@ -151,17 +171,12 @@ const std::function<bool()> kStays = [] { return false; };
 
 TEST(Dispatcher, GivesEachRankAShareByLoadAndAllAnswersToTheirCalls) {
   Dispatcher dispatcher({.ranks = 2, .max_num_seqs = 4, .max_waiting = 1000});
-  Caller first(dispatcher, HeaderOf(3), PromptsOf(10));
-  Caller second(dispatcher, HeaderOf(1, 40), PromptsOf(7));
   std::vector<FakeRank> ranks(2);
-  Until([&] {
-    for (int r = 0; r < 2; ++r) {
-      Dispatcher::Works works;
-      EXPECT_TRUE(dispatcher.Take(r, /*wait=*/false, &works));
-      ranks[r].Apply(works);
-    }
-    return ranks[0].left() + ranks[1].left() == 37;
-  });
+  Caller first(dispatcher, HeaderOf(3), PromptsOf(10));
+  for (int r = 0; r < 2; ++r) ranks[r].Apply(TakeFor(dispatcher, r));
+  Caller second(dispatcher, HeaderOf(1, 40), PromptsOf(7));
+  for (int r = 0; r < 2; ++r) ranks[r].Apply(TakeFor(dispatcher, r));
+  EXPECT_EQ(ranks[0].left() + ranks[1].left(), 37);
   // No further apart than the largest piece.
   EXPECT_LE(std::abs(ranks[0].tokens - ranks[1].tokens), 45);
   EXPECT_FALSE(first.ended() || second.ended());
@@ -177,17 +192,14 @@ TEST(Dispatcher, GivesEachRankAShareByLoadAndAllAnswersToTheirCalls) {
 TEST(Dispatcher, ACallerThatLeavesIsCancelledOnItsRanksAndItsLoadIsGone) {
   Dispatcher dispatcher({.ranks = 2, .max_num_seqs = 4, .max_waiting = 0});
   Caller leaver(dispatcher, HeaderOf(1), PromptsOf(8));
-  Dispatcher::Works works;
   std::vector<FakeRank> ranks(2);
-  for (int r = 0; r < 2; ++r) {
-    ASSERT_TRUE(dispatcher.Take(r, /*wait=*/true, &works));
-    ranks[r].Apply(works);
-  }
+  for (int r = 0; r < 2; ++r) ranks[r].Apply(TakeFor(dispatcher, r));
   EXPECT_EQ(ranks[0].left() + ranks[1].left(), 8);
   leaver.Leave();
   EXPECT_EQ(leaver.End().code(), absl::StatusCode::kCancelled);
   for (int r = 0; r < 2; ++r) {
-    ASSERT_TRUE(dispatcher.Take(r, /*wait=*/true, &works));
+    const Dispatcher::Works works = TakeFor(dispatcher, r);
+    EXPECT_FALSE(works.back().in_flight());
     ranks[r].Apply(works);
     EXPECT_EQ(ranks[r].cancelled, 1);
   }
@@ -198,8 +210,7 @@ TEST(Dispatcher, ACallerThatLeavesIsCancelledOnItsRanksAndItsLoadIsGone) {
   dispatcher.Answer(0, late);
   Caller next(dispatcher, HeaderOf(1), PromptsOf(8));
   for (int r = 0; r < 2; ++r) {
-    ASSERT_TRUE(dispatcher.Take(r, /*wait=*/true, &works));
-    ranks[r].Apply(works);
+    ranks[r].Apply(TakeFor(dispatcher, r));
     while (ranks[r].left() > 0) dispatcher.Answer(r, ranks[r].EndOne());
   }
   EXPECT_TRUE(next.End().ok());
@@ -208,8 +219,7 @@ TEST(Dispatcher, ACallerThatLeavesIsCancelledOnItsRanksAndItsLoadIsGone) {
 TEST(Dispatcher, RefusesWhatWouldWaitBehindTooMany) {
   Dispatcher dispatcher({.ranks = 2, .max_num_seqs = 4, .max_waiting = 3});
   Caller most(dispatcher, HeaderOf(2), PromptsOf(5));
-  Dispatcher::Works works;
-  ASSERT_TRUE(dispatcher.Take(0, /*wait=*/true, &works));
+  TakeFor(dispatcher, 0);
   Caller too_many(dispatcher, HeaderOf(1), PromptsOf(2));
   const absl::Status refused = too_many.End();
   EXPECT_EQ(refused.code(), absl::StatusCode::kResourceExhausted);
@@ -222,8 +232,7 @@ TEST(Dispatcher, RefusesWhatWouldWaitBehindTooMany) {
 TEST(Dispatcher, AFailureOfOneRankEndsTheCallsThatItServes) {
   Dispatcher dispatcher({.ranks = 2, .max_num_seqs = 4, .max_waiting = 100});
   Caller wide(dispatcher, HeaderOf(1), PromptsOf(8));
-  Dispatcher::Works works;
-  for (int r = 0; r < 2; ++r) ASSERT_TRUE(dispatcher.Take(r, /*wait=*/true, &works));
+  for (int r = 0; r < 2; ++r) TakeFor(dispatcher, r);
   RankEvents events;
   RankError& error = *events.add_events()->mutable_error();
   error.set_code(static_cast<int>(absl::StatusCode::kInternal));
@@ -282,92 +291,85 @@ TEST(Dispatcher, APauseHoldsAllRanksAndCallsThatComeMeanwhileWait) {
 TEST(Dispatcher, APauseThatIsGivenUpChangesNothing) {
   Dispatcher dispatcher({.ranks = 1, .max_num_seqs = 4, .max_waiting = 10});
   Caller caller(dispatcher, HeaderOf(1), PromptsOf(2));
-  Dispatcher::Works works;
-  ASSERT_TRUE(dispatcher.Take(0, /*wait=*/true, &works));
   FakeRank rank;
-  rank.Apply(works);
+  rank.Apply(TakeFor(dispatcher, 0));
   EXPECT_EQ(dispatcher.Pause(PauseRequest::WAIT, [] { return true; }).status().code(), absl::StatusCode::kCancelled);
   EXPECT_FALSE(dispatcher.paused());
   while (rank.left() > 0) dispatcher.Answer(0, rank.EndOne());
   EXPECT_TRUE(caller.End().ok());
 }
 
-TEST(Dispatcher, InLockstepAllRanksGetTheSameNumberOfForwardsWhileThereIsWork) {
+TEST(Dispatcher, EnginesThatStepTogetherGetEquallyManyBatches) {
   Dispatcher dispatcher({.ranks = 3, .lockstep = true, .max_num_seqs = 4, .max_waiting = 100});
-  Caller caller(dispatcher, HeaderOf(1), PromptsOf(1));
+  EXPECT_EQ(dispatcher.groups(), 1);
   std::vector<FakeRank> ranks(3);
   std::vector<Dispatcher::Works> works;
-  const auto steps_of = [](const Dispatcher::Works& of_rank) {
-    return std::count_if(of_rank.begin(), of_rank.end(), [](const RankWork& work) { return work.step(); });
-  };
-  for (int step = 0; step < 5; ++step) {
-    ASSERT_TRUE(dispatcher.TakeStep(&works));
+  const auto take = [&](bool in_flight) {
+    ASSERT_TRUE(dispatcher.Take(0, &works));
     for (int r = 0; r < 3; ++r) {
-      EXPECT_EQ(steps_of(works[r]), 1);
-      ranks[r].Apply(works[r]);
-    }
-  }
-  EXPECT_EQ(ranks[0].left() + ranks[1].left() + ranks[2].left(), 1);
-
-  // While held there is none; what comes meanwhile is brought all the same.
-  std::thread pause([&] { EXPECT_EQ(*dispatcher.Pause(PauseRequest::KEEP, kStays), 1); });
-  bool held = false;
-  while (!held) {
-    ASSERT_TRUE(dispatcher.TakeStep(&works));
-    for (int r = 0; r < 3; ++r) {
+      ASSERT_FALSE(works[r].empty());
+      for (const RankWork& work : works[r]) EXPECT_EQ(work.complete(), &work == &works[r].back());
+      EXPECT_EQ(works[r].back().in_flight(), in_flight);
       dispatcher.Answer(r, ranks[r].Apply(works[r]));
-      held = ranks[r].held;
-      EXPECT_FALSE(held && works[r].back().step());
     }
-  }
+  };
+  Caller caller(dispatcher, HeaderOf(1), PromptsOf(1));
+  take(/*in_flight=*/true);
+  EXPECT_EQ(ranks[0].left() + ranks[1].left() + ranks[2].left(), 1);
+  std::thread pause([&] { EXPECT_EQ(*dispatcher.Pause(PauseRequest::KEEP, kStays), 1); });
+  take(/*in_flight=*/true);
   pause.join();
+  for (const FakeRank& rank : ranks) EXPECT_TRUE(rank.held);
   dispatcher.Resume();
-  ASSERT_TRUE(dispatcher.TakeStep(&works));
-  for (int r = 0; r < 3; ++r) {
-    EXPECT_EQ(steps_of(works[r]), 1);
-    ranks[r].Apply(works[r]);
-    EXPECT_FALSE(ranks[r].held);
-    dispatcher.Answer(r, ranks[r].EndOne());
-  }
+  take(/*in_flight=*/true);
+  for (const FakeRank& rank : ranks) EXPECT_FALSE(rank.held);
+  for (int r = 0; r < 3; ++r) dispatcher.Answer(r, ranks[r].EndOne());
   EXPECT_TRUE(caller.End().ok());
   dispatcher.Close();
-  EXPECT_FALSE(dispatcher.TakeStep(&works));
+  EXPECT_FALSE(dispatcher.Take(0, &works));
 }
 
-TEST(Dispatcher, RanksThatAreOneEngineGetTheSameWorkAndTheFirstAnswersForThem) {
-  Dispatcher dispatcher({.ranks = 2, .ranks_per_engine = 2, .lockstep = true, .max_num_seqs = 4, .max_waiting = 2});
-  EXPECT_EQ(dispatcher.engines(), 1);
-  Caller too_many(dispatcher, HeaderOf(1), PromptsOf(7));
+TEST(Dispatcher, RanksThatAreOneEngineShareItsWorkAndTheFirstAnswersForThem) {
+  Dispatcher dispatcher({.ranks = 4, .ranks_per_engine = 2, .max_num_seqs = 4, .max_waiting = 2});
+  EXPECT_EQ(dispatcher.engines(), 2);
+  EXPECT_EQ(dispatcher.groups(), 2);
+  Caller too_many(dispatcher, HeaderOf(1), PromptsOf(11));
   EXPECT_EQ(too_many.End().code(), absl::StatusCode::kResourceExhausted);
-  Caller caller(dispatcher, HeaderOf(2), PromptsOf(3));
-  std::vector<FakeRank> ranks(2);
-  std::vector<Dispatcher::Works> works;
-  ASSERT_TRUE(dispatcher.TakeStep(&works));
-  ASSERT_EQ(works.size(), 1u);
-  for (FakeRank& rank : ranks) {
-    rank.Apply(works[0]);
-    EXPECT_EQ(rank.left(), 6);
+  Caller caller(dispatcher, HeaderOf(2), PromptsOf(5));
+  std::vector<FakeRank> ranks(4);
+  for (int engine = 0; engine < 2; ++engine) {
+    const Dispatcher::Works works = TakeFor(dispatcher, engine);
+    for (int r = 0; r < 4; ++r) {
+      if (dispatcher.engine_of(r) == engine) ranks[r].Apply(works);
+    }
   }
+  EXPECT_EQ(ranks[0].left(), ranks[1].left());
+  EXPECT_EQ(ranks[2].left(), ranks[3].left());
+  EXPECT_EQ(ranks[0].left() + ranks[2].left(), 10);
+  EXPECT_LE(std::abs(ranks[0].tokens - ranks[2].tokens), 25);
   // Nothing is quiet before the last of them holds.
   std::atomic<bool> paused = false;
   std::thread pause([&] {
-    EXPECT_EQ(*dispatcher.Pause(PauseRequest::KEEP, kStays), 6);
+    EXPECT_EQ(*dispatcher.Pause(PauseRequest::KEEP, kStays), 10);
     paused = true;
   });
-  while (!ranks[0].held) {
-    ASSERT_TRUE(dispatcher.TakeStep(&works));
-    dispatcher.Answer(0, ranks[0].Apply(works[0]));
-  }
+  const std::vector<Dispatcher::Works> holds = {TakeFor(dispatcher, 0), TakeFor(dispatcher, 1)};
+  for (int r = 0; r < 3; ++r) dispatcher.Answer(r, ranks[r].Apply(holds[dispatcher.engine_of(r)]));
   std::this_thread::sleep_for(std::chrono::milliseconds(20));
   EXPECT_FALSE(paused);
-  dispatcher.Answer(1, ranks[1].Apply(works[0]));
+  dispatcher.Answer(3, ranks[3].Apply(holds[1]));
   pause.join();
   dispatcher.Resume();
+  // An engine that has answered everything is not what a call that goes on waits for.
+  while (ranks[0].left() > 0) dispatcher.Answer(0, ranks[0].EndOne());
   RankEvents events;
   events.add_events()->mutable_error()->set_message("the second of them failed");
   events.mutable_events(0)->mutable_error()->set_code(static_cast<int>(absl::StatusCode::kInternal));
   dispatcher.Answer(1, events);
-  EXPECT_EQ(caller.End().message(), "rank 1: the second of them failed");
+  std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  EXPECT_FALSE(caller.ended());
+  dispatcher.Answer(3, events);
+  EXPECT_EQ(caller.End().message(), "rank 3: the second of them failed");
   dispatcher.Close();
 }
 

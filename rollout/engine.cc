@@ -122,10 +122,13 @@ class Staging : public WeightStaging {
   std::optional<WholeWeights> whole_;
 };
 
-// The ranks of the service, and those over which the model is sharded: the same, but for a share of it, which is whole.
+// The ranks of the service; those that have shares of the model with this one; and those over which the model is
+// sharded: all, but for a share of it, which is whole.
 struct EngineGroups {
   std::unique_ptr<ProcessGroup> all;
-  std::unique_ptr<ProcessGroup> alone;  // null: all
+  std::unique_ptr<ProcessGroup> shares;  // null: all
+  std::unique_ptr<ProcessGroup> alone;   // null: all
+  ProcessGroup* of_shares() const { return shares == nullptr ? all.get() : shares.get(); }
   ProcessGroup* of_model() const { return alone == nullptr ? all.get() : alone.get(); }
 };
 
@@ -138,7 +141,7 @@ class Engine : public RolloutEngine {
         model_(std::move(model)),
         lockstep_(options.zero_stage == 3 && groups_.all->size() > 1) {
     if (options.tensor_parallel_size > 1) {
-      exchange_.emplace(model_->config(), groups_.all.get(), model_->options().device);
+      exchange_.emplace(model_->config(), groups_.of_shares(), model_->options().device);
       sum_partials_ = [this](const at::Tensor& partial_TD) { exchange_->Sum(partial_TD); };
     }
     for (const ParameterGroup& parameters : model_->layout().groups) {
@@ -234,6 +237,28 @@ class Engine : public RolloutEngine {
   }
 
   bool idle() const override { return scheduler_->idle(); }
+
+  absl::StatusOr<StepAgreement> AgreeOnStep(int64_t batches) override {
+    StepAgreement agreed = {batches, idle()};
+    if (!lockstep_ && !exchange_.has_value()) return agreed;
+    ProcessGroup* const group = groups_.of_shares();
+    std::vector<int64_t> told(2 * group->size());
+    told[2 * group->rank()] = agreed.batches;
+    told[2 * group->rank() + 1] = agreed.idle ? 1 : 0;
+    try {
+      const at::Tensor here = at::from_blob(told.data(), {static_cast<int64_t>(told.size())}, at::kLong);
+      const at::Tensor shared = here.to(model_->options().device);
+      group->AllGatherInPlace(shared)->Wait();
+      here.copy_(shared);
+    } catch (const std::exception& error) {
+      return StatusOf(error, "generation", *ledger_);
+    }
+    for (size_t i = 0; i < told.size(); i += 2) {
+      agreed.batches = std::min(agreed.batches, told[i]);
+      agreed.idle = agreed.idle && told[i + 1] != 0;
+    }
+    return agreed;
+  }
 
   absl::StatusOr<std::vector<EngineEvent>> Step() override {
     std::vector<EngineEvent> events;
@@ -384,7 +409,7 @@ class Engine : public RolloutEngine {
     if (!exchange_.has_value() || device.is_meta()) return bytes;
     std::vector<int64_t> least = {-*bytes};
     const at::Tensor of_all = at::from_blob(least.data(), {1}, at::kLong).to(device);
-    groups_.all->AllReduceMax(of_all)->Wait();
+    groups_.of_shares()->AllReduceMax(of_all)->Wait();
     return -of_all.item<int64_t>();
   }
 
@@ -449,7 +474,7 @@ class Engine : public RolloutEngine {
     stats_.cached_tokens = scheduler_->cached_tokens();
     stats_.sent_bytes = stats_.received_bytes = 0;
     for (int kind = 0; kind < kCollectiveKinds; ++kind) {
-      const CommVolume volume = groups_.all->volume(static_cast<CollectiveKind>(kind));
+      const CommVolume volume = groups_.of_shares()->volume(static_cast<CollectiveKind>(kind));
       stats_.sent_bytes += volume.sent_bytes;
       stats_.received_bytes += volume.received_bytes;
     }
@@ -780,9 +805,13 @@ absl::Status CheckOptions(const RolloutEngineOptions& options, const RankContext
     return refuse("dtype", absl::StrCat("\"", options.dtype, "\""), "\"bf16\", \"fp32\"");
   }
   if (options.zero_stage != 0 && options.zero_stage != 3) return refuse("zero_stage", options.zero_stage, "0, 3");
-  if (options.tensor_parallel_size != 1 && options.tensor_parallel_size != context.world_size) {
+  if (options.tensor_parallel_size < 1 || context.world_size % options.tensor_parallel_size != 0) {
+    std::string divisors = "1";
+    for (int size = 2; size <= context.world_size; ++size) {
+      if (context.world_size % size == 0) absl::StrAppend(&divisors, ", ", size);
+    }
     return refuse("tensor_parallel_size", options.tensor_parallel_size,
-                  absl::StrCat("1, or the number of ranks, ", context.world_size));
+                  absl::StrCat(divisors, " (the divisors of services.rollout.ranks, ", context.world_size, ")"));
   }
   if (options.tensor_parallel_size > 1 && options.zero_stage != 0) {
     return refuse("tensor_parallel_size", options.tensor_parallel_size, "1 with rollout.zero_stage 3");
@@ -821,7 +850,16 @@ absl::StatusOr<std::unique_ptr<RolloutEngine>> LoadEngine(const RolloutEngineOpt
     ProcessGroupOptions alone;
     alone.device = context.device;
     QUARTET_ASSIGN_OR_RETURN(groups.alone, MakeProcessGroup(nullptr, alone));
-    model_options.tensor_parallel = {context.rank, options.tensor_parallel_size};
+    const int engine = context.rank / options.tensor_parallel_size;
+    model_options.tensor_parallel = {context.rank % options.tensor_parallel_size, options.tensor_parallel_size};
+    if (options.tensor_parallel_size < context.world_size) {
+      ProcessGroupOptions shares = group_options;
+      shares.rank = model_options.tensor_parallel.rank;
+      shares.size = options.tensor_parallel_size;
+      shares.name = absl::StrCat("rollout/engine_", engine);
+      for (int r = 0; r < shares.size; ++r) shares.rank_names.push_back(engine * shares.size + r);
+      QUARTET_ASSIGN_OR_RETURN(groups.shares, MakeProcessGroup(context.store, shares));
+    }
   }
   auto loaded = ShardedModel::Load(options.model, model_options, groups.of_model(), ledger);
   // A share meets nobody while it is loaded.

@@ -28,9 +28,9 @@ struct RolloutEngineOptions {
   // 0: every rank holds the whole model and generates alone. 3: parameters are sharded over the ranks, gathered block
   // by block, and all ranks step together.
   int zero_stage = 0;
-  // 1, or the number of ranks: each has a share of every matrix (core/model/tensor_parallel.h), and all of them
-  // together are one engine. They must be given the same calls in the same order, and step together. Every rank
-  // answers.
+  // A divisor t of the number of ranks: each t neighbours, [g t, (g + 1) t), are one engine, in which each has a share
+  // of every matrix (core/model/tensor_parallel.h). They must be given the same calls in the same order, and step
+  // together. Every rank answers.
   int tensor_parallel_size = 1;
   int64_t kv_cache_bytes = int64_t{1} << 30;  // of this rank; less is taken where less can be used
   // Above 0, instead of kv_cache_bytes: the share of the device's memory that the process may take, of which the cache
@@ -110,7 +110,13 @@ struct RolloutEngineStats {
   double generated_tokens_per_second = 0;
 };
 
-// Load, Add, Cancel, Step, Sleep, Wake and Commit: one thread. The rest: any thread.
+// Of the ranks that step together: with zero_stage 3 all, tensor-parallel ranks of one engine, else one alone.
+struct StepAgreement {
+  int64_t batches = 0;  // the fewest that one of them has
+  bool idle = false;    // all are
+};
+
+// Load, Add, Cancel, AgreeOnStep, Step, Sleep, Wake and Commit: one thread. The rest: any thread.
 class RolloutEngine {
  public:
   // `context.store` is where the ranks meet; `ledger` must outlive the engine. INVALID_ARGUMENT names the option, its
@@ -130,6 +136,10 @@ class RolloutEngine {
   virtual std::vector<GeneratedSequence> Cancel(uint64_t call) = 0;
   // No sequence runs or waits.
   virtual bool idle() const = 0;
+
+  // What ranks that step together must know of each other to make the same steps; `batches` is what the caller counts
+  // alike on all of them. A collective over them; an error is as of Step.
+  virtual absl::StatusOr<StepAgreement> AgreeOnStep(int64_t batches) = 0;
 
   // One forward for everything that runs, and each sequence's next token. With zero_stage 3 all ranks make the same
   // steps, also those that are idle; so do tensor-parallel ranks, which are idle together. After an error nothing is

@@ -196,10 +196,11 @@ void WithTwoShardedRanks(RolloutEngineOptions options, const std::function<void(
   WithRanks(options, 2, body);
 }
 
+// `engines` engines of `ranks` ranks each.
 void WithTensorParallelRanks(RolloutEngineOptions options, int ranks,
-                             const std::function<void(int, RolloutEngine&)>& body) {
+                             const std::function<void(int, RolloutEngine&)>& body, int engines = 1) {
   options.tensor_parallel_size = ranks;
-  WithRanks(options, ranks, body);
+  WithRanks(options, engines * ranks, body);
 }
 
 // As many steps for a rank whatever it has to do.
@@ -1043,6 +1044,52 @@ TEST(TensorParallelEngine, LivesThroughTheSameAsOneRank) {
   }
 }
 
+TEST(TensorParallelEngine, OneOfSeveralLivesThroughItsOwnInItsOwnTime) {
+  const WideModel model(false);
+  LoadedEngine lone(model.options);
+  const std::vector<EngineEvent> expected = LiveThrough(*lone.engine, model);
+  WithTensorParallelRanks(
+      model.options, 2,
+      [&](int rank, RolloutEngine& engine) {
+        if (rank / 2 == 1) {
+          ExpectTheSame(LiveThrough(engine, model), expected, 1e-5);
+          const auto agreed = engine.AgreeOnStep(/*batches=*/10 + rank);
+          ASSERT_TRUE(agreed.ok()) << agreed.status();
+          EXPECT_EQ(agreed->batches, 12);  // those of ranks 2 and 3
+          EXPECT_TRUE(agreed->idle);
+        } else {
+          const Results results = Generate(engine, Greedy(5), {model.tasks[3]});
+          EXPECT_EQ(results.size(), 1u);
+          EXPECT_EQ(engine.stats().steps, 5);
+        }
+      },
+      /*engines=*/2);
+}
+
+TEST(RolloutEngine, RanksThatStepTogetherAgreeOnTheirNextStep) {
+  const WideModel model(true);
+  const auto agreement = [&](int zero_stage, int tensor_parallel_size) {
+    RolloutEngineOptions options = model.options;
+    options.zero_stage = zero_stage;
+    options.tensor_parallel_size = tensor_parallel_size;
+    std::vector<StepAgreement> agreed(2);
+    WithRanks(options, 2, [&](int rank, RolloutEngine& engine) {
+      if (rank == 1) Add(engine, Greedy(5), {model.tasks[0]});
+      agreed[rank] = *engine.AgreeOnStep(7 - rank);
+    });
+    return agreed;
+  };
+  for (const StepAgreement& agreed : agreement(3, 1)) {
+    EXPECT_EQ(agreed.batches, 6);
+    EXPECT_FALSE(agreed.idle);
+  }
+  for (const StepAgreement& agreed : agreement(0, 2)) EXPECT_EQ(agreed.batches, 6);
+  const std::vector<StepAgreement> alone = agreement(0, 1);
+  EXPECT_EQ(alone[0].batches, 7);
+  EXPECT_TRUE(alone[0].idle);
+  EXPECT_FALSE(alone[1].idle);
+}
+
 TEST(TensorParallelEngine, SaysTheSameOnAllRanksOfATokenThatCannotBeDrawn) {
   const WideModel model(true);
   SamplingParams impossible = Sampling(1, 0, 1);
@@ -1121,8 +1168,12 @@ TEST(TensorParallelEngine, RefusesWhatItCannotDivide) {
   };
   RolloutEngineOptions options = OptionsFor("llama");
   options.tensor_parallel_size = 2;
-  EXPECT_EQ(refusal(options, 1), "rollout.tensor_parallel_size is 2; allowed: 1, or the number of ranks, 1");
-  EXPECT_EQ(refusal(options, 4), "rollout.tensor_parallel_size is 2; allowed: 1, or the number of ranks, 4");
+  EXPECT_EQ(refusal(options, 1),
+            "rollout.tensor_parallel_size is 2; allowed: 1 (the divisors of services.rollout.ranks, 1)");
+  options.tensor_parallel_size = 4;
+  EXPECT_EQ(refusal(options, 6),
+            "rollout.tensor_parallel_size is 4; allowed: 1, 2, 3, 6 (the divisors of services.rollout.ranks, 6)");
+  options.tensor_parallel_size = 2;
   options.zero_stage = 3;
   EXPECT_EQ(refusal(options, 2), "rollout.tensor_parallel_size is 2; allowed: 1 with rollout.zero_stage 3");
   options.zero_stage = 0;

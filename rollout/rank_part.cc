@@ -21,8 +21,7 @@ RankPart::RankPart(const RunConfig& config, const RankContext& context, RankGrou
       context_(context),
       group_(group),
       credentials_(std::move(credentials)),
-      worker_({.lockstep = LockstepOf(config, context),
-               .mirrors_leader = config.rollout().tensor_parallel_size() > 1 && context.rank > 0}) {
+      worker_(/*answers=*/context.rank % config.rollout().tensor_parallel_size() == 0) {
   group.RegisterPipe(kWorkPipe, [this](RankPipe& pipe) { Follow(pipe); });
   RegisterTyped<PullHeader, Nothing, PullSummary, Nothing>(
       group, kPullMethod, RankGroup::Kind::kConcurrent,
@@ -66,31 +65,31 @@ void RankPart::Sleep(const SleepRequest& request, SleepReply* reply) {
   reply->set_bytes_released(before - held());
 }
 
-bool RankPart::Do(const std::deque<RankWork>& works, const std::function<void(RankEvents)>& answer) {
-  RankWorker::Result result;
-  absl::Status status = group_.RunHere([&] {
-    result = worker_.Do(*engine_, works);
-    return absl::OkStatus();
-  });
-  for (RankEvents& events : result.answers) answer(std::move(events));
-  if (lockstep()) status.Update(result.status);
-  if (!status.ok() && !absl::IsCancelled(status)) group_.Break(status);
-  return status.ok();
+void RankPart::Work(const std::function<void(RankEvents)>& answer) {
+  while (worker_.Wait()) {
+    RankWorker::Result result;
+    absl::Status status = group_.RunHere([&] {
+      result = worker_.Do(*engine_);
+      return absl::OkStatus();
+    });
+    for (RankEvents& events : result.answers) answer(std::move(events));
+    // Others wait for this rank's part of the next forward.
+    if (ranks_per_model() > 1) status.Update(result.status);
+    if (status.ok()) continue;
+    if (!absl::IsCancelled(status)) group_.Break(status);
+    return;
+  }
 }
 
 // The follower's side, for as long as the leader lives.
 void RankPart::Follow(RankPipe& pipe) {
-  WorkInbox inbox;
-  std::jthread reader([&] {
+  const std::jthread reader([&] {
     std::string message;
     RankWork work;
-    while (pipe.Read(&message) && work.ParseFromString(message)) inbox.Put(std::move(work));
-    inbox.Close();
+    while (pipe.Read(&message) && work.ParseFromString(message)) Put(std::move(work));
+    Close();
   });
-  std::deque<RankWork> works;
-  while (inbox.Take(/*wait=*/!worker_.busy(), &works)) {
-    if (!Do(works, [&](const RankEvents& events) { pipe.Write(events.SerializeAsString()); })) return;
-  }
+  Work([&](const RankEvents& events) { pipe.Write(events.SerializeAsString()); });
 }
 
 absl::Status RankPart::Pull(const PullHeader& header, PullSummary* summary) {
@@ -140,7 +139,7 @@ RolloutRankInfo RankPart::Info() const {
   const RolloutEngineStats stats = engine_->stats();
   if (context_.world_size > 1) {
     GroupVolume& volume = *info.add_groups();
-    volume.set_ranks(context_.world_size);
+    volume.set_ranks(ranks_per_engine() > 1 ? ranks_per_engine() : context_.world_size);
     volume.set_stride(1);
     volume.set_sent_bytes(stats.sent_bytes);
     volume.set_received_bytes(stats.received_bytes);

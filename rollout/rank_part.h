@@ -2,12 +2,10 @@
 // LibTorch-free.
 #pragma once
 
-#include <algorithm>
-#include <atomic>
-#include <deque>
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <utility>
 
 #include "absl/status/status.h"
 #include "core/service/rank_context.h"
@@ -41,25 +39,23 @@ class RankPart {
   // After Load; what of it any thread may call.
   const RolloutEngine& engine() const { return *engine_; }
 
-  // Ranks make their forwards together.
-  bool lockstep() const { return LockstepOf(config_, context_); }
-  // So many ranks have, run and answer the same.
-  int ranks_per_engine() const { return std::max(1, config_.rollout().tensor_parallel_size()); }
-  // Whether each rank has a part of a tensor of engine().tensors().
-  bool divides(const ParameterSpec& tensor) const {
-    return tensor.slice.has_value() || (config_.rollout().zero_stage() == 3 && context_.world_size > 1);
-  }
+  // So many neighbours are one engine: they run and answer the same.
+  int ranks_per_engine() const { return config_.rollout().tensor_parallel_size(); }
+  // All ranks, each an engine, make their forwards together.
+  bool lockstep() const { return config_.rollout().zero_stage() == 3 && context_.world_size > 1; }
+  // So many neighbours have the model's weights between them.
+  int ranks_per_model() const { return lockstep() ? context_.world_size : ranks_per_engine(); }
+  // Whether each of these has a part of a tensor of engine().tensors().
+  bool divides(const ParameterSpec& tensor) const { return tensor.slice.has_value() || lockstep(); }
 
-  // Applies work on the executor thread and hands the answers to `answer`; false where this rank is stopping.
-  bool Do(const std::deque<RankWork>& works, const std::function<void(RankEvents)>& answer);
-  // The next Do would make a forward even without work.
-  bool busy() const { return worker_.busy(); }
+  // Work for this rank, from the leader. Any thread.
+  void Put(RankWork work) { worker_.Put(std::move(work)); }
+  // No more comes. Any thread.
+  void Close() { worker_.Close(); }
+  // Does what is Put, on the executor thread, and hands the answers to `answer`: until Close, or this rank is stopping.
+  void Work(const std::function<void(RankEvents)>& answer);
 
  private:
-  static bool LockstepOf(const RunConfig& config, const RankContext& context) {
-    const RolloutConfig& rollout = config.rollout();
-    return context.world_size > 1 && (rollout.zero_stage() == 3 || rollout.tensor_parallel_size() > 1);
-  }
   void Follow(RankPipe& pipe);
   absl::Status Pull(const PullHeader& header, PullSummary* summary);
   absl::Status Commit(uint64_t version);

@@ -1,5 +1,6 @@
 #include "rollout/rank_worker.h"
 
+#include <algorithm>
 #include <memory>
 #include <string>
 #include <utility>
@@ -61,25 +62,61 @@ void AddTasks(const CallPart& part, RolloutEngine& engine) {
 
 }  // namespace
 
-RankWorker::Result RankWorker::Do(RolloutEngine& engine, const std::deque<RankWork>& works) {
+void RankWorker::Put(RankWork work) {
+  const std::lock_guard lock(mutex_);
+  batches_ += work.complete();
+  works_.push_back(std::move(work));
+  changed_.notify_all();
+}
+
+void RankWorker::Close() {
+  const std::lock_guard lock(mutex_);
+  closed_ = true;
+  changed_.notify_all();
+}
+
+bool RankWorker::Wait() {
+  std::unique_lock lock(mutex_);
+  changed_.wait(lock, [this] { return closed_ || busy_ || batches_ > 0; });
+  return !closed_;
+}
+
+std::deque<RankWork> RankWorker::TakeBatches(int64_t count) {
+  const std::lock_guard lock(mutex_);
+  std::deque<RankWork> taken;
+  for (batches_ -= count; count > 0; works_.pop_front()) {
+    count -= works_.front().complete();
+    taken.push_back(std::move(works_.front()));
+  }
+  return taken;
+}
+
+RankWorker::Result RankWorker::Do(RolloutEngine& engine) {
   Answers answers;
-  absl::Status status;
-  const auto step = [&] {
-    absl::StatusOr<std::vector<EngineEvent>> events = engine.Step();
-    if (!events.ok()) {
-      status.Update(events.status());
-      answers.AddError(0, events.status());
-      return;
-    }
-    if (options_.mirrors_leader) return;
-    for (EngineEvent& event : *events) answers.Add(std::move(event));
+  const auto failed = [&](const absl::Status& status) -> Result {
+    answers.AddError(0, status);
+    return {answers.TakeAll(), status};
   };
-  for (const RankWork& work : works) {
+  int64_t batches = 0;
+  bool busy = false;
+  {
+    const std::lock_guard lock(mutex_);
+    busy = busy_;
+    // One by one while nothing is agreed: each may be the one that makes all busy.
+    batches = busy ? batches_ : std::min<int64_t>(batches_, 1);
+  }
+  if (busy) {
+    const absl::StatusOr<StepAgreement> agreed = engine.AgreeOnStep(batches);
+    if (!agreed.ok()) return failed(agreed.status());
+    batches = agreed->batches;
+    pending_ = !agreed->idle;
+  }
+  for (const RankWork& work : TakeBatches(batches)) {
     for (const CallPart& part : work.parts()) AddTasks(part, engine);
     for (const uint64_t call : work.cancel()) engine.Cancel(call);
     for (const uint64_t call : work.abort()) {
       std::vector<GeneratedSequence> sequences = engine.Cancel(call);
-      if (options_.mirrors_leader) continue;
+      if (!answers_) continue;
       for (GeneratedSequence& sequence : sequences) answers.Add({call, std::move(sequence)});
     }
     if (work.hold() > 0) {
@@ -87,30 +124,20 @@ RankWorker::Result RankWorker::Do(RolloutEngine& engine, const std::deque<RankWo
       answers.Add(0, 0).set_held(work.hold());
     }
     if (work.release()) held_ = false;
-    if (work.step()) step();
+    if (work.complete()) pending_ = work.in_flight();
   }
-  if (!options_.lockstep && !held_ && !engine.idle()) step();
-  busy_ = !options_.lockstep && !held_ && !engine.idle();
-  return {answers.TakeAll(), std::move(status)};
-}
-
-void WorkInbox::Put(RankWork work) {
-  const std::lock_guard lock(mutex_);
-  works_.push_back(std::move(work));
-  changed_.notify_all();
-}
-
-bool WorkInbox::Take(bool wait, std::deque<RankWork>* works) {
-  std::unique_lock lock(mutex_);
-  if (wait) changed_.wait(lock, [this] { return closed_ || !works_.empty(); });
-  *works = std::exchange(works_, {});
-  return !closed_;
-}
-
-void WorkInbox::Close() {
-  const std::lock_guard lock(mutex_);
-  closed_ = true;
-  changed_.notify_all();
+  const bool steps = pending_ && !held_;
+  {
+    const std::lock_guard lock(mutex_);
+    busy_ = steps;
+  }
+  if (!steps) return {answers.TakeAll(), absl::OkStatus()};
+  absl::StatusOr<std::vector<EngineEvent>> events = engine.Step();
+  if (!events.ok()) return failed(events.status());
+  if (answers_) {
+    for (EngineEvent& event : *events) answers.Add(std::move(event));
+  }
+  return {answers.TakeAll(), absl::OkStatus()};
 }
 
 }  // namespace quartet

@@ -1,6 +1,6 @@
-// The leader checks every call and hands it to the dispatcher, whose work goes to each rank's engine: its own, and
-// those of the others through pipes. Forwards and commits run on the executor threads, commits only while no rank makes
-// a forward; pulling weights and describing the service run beside them.
+// The leader checks every call and hands it to the dispatcher, whose work goes to the ranks of each engine: to itself,
+// and to the others through pipes. Forwards and commits run on the executor threads, commits only while no rank makes a
+// forward; pulling weights and describing the service run beside them.
 
 #include "rollout/rollout_service.h"
 
@@ -66,6 +66,7 @@ class RolloutService final : public RankService, private Rollout::Service, priva
 
   ~RolloutService() override {
     dispatcher_.Close();
+    part_.Close();
     http_.reset();
     for (std::thread& thread : threads_) thread.join();
   }
@@ -395,7 +396,7 @@ class RolloutService final : public RankService, private Rollout::Service, priva
       bytes += summary.bytes();
       hashes.emplace_back(summary.hashes().begin(), summary.hashes().end());
     }
-    QUARTET_RETURN_IF_ERROR(CheckHashes(manifest, hashes, is_divided));
+    QUARTET_RETURN_IF_ERROR(CheckHashes(manifest, hashes, part_.ranks_per_model(), is_divided));
     return bytes;
   }
 
@@ -483,50 +484,37 @@ class RolloutService final : public RankService, private Rollout::Service, priva
   // ---- Work to the ranks, and their answers back.
 
   absl::Status StartLeading() {
-    std::vector<std::shared_ptr<RankPipe>> pipes(context_.world_size);
+    pipes_.resize(context_.world_size);
     for (int rank = 1; rank < context_.world_size; ++rank) {
-      QUARTET_ASSIGN_OR_RETURN(pipes[rank], group_.OpenPipe(rank, kWorkPipe));
+      QUARTET_ASSIGN_OR_RETURN(pipes_[rank], group_.OpenPipe(rank, kWorkPipe));
     }
-    for (int rank = 1; rank < context_.world_size; ++rank) {
-      threads_.emplace_back([this, rank, pipe = pipes[rank]] { Listen(rank, *pipe); });
-      if (!part_.lockstep()) threads_.emplace_back([this, rank, pipe = pipes[rank]] { Supply(rank, *pipe); });
-    }
-    threads_.emplace_back([this, pipes] { part_.lockstep() ? LeadInLockstep(pipes) : LeadAlone(); });
+    for (int rank = 1; rank < context_.world_size; ++rank) threads_.emplace_back([this, rank] { Listen(rank); });
+    for (int group = 0; group < dispatcher_.groups(); ++group) threads_.emplace_back([this, group] { Supply(group); });
+    threads_.emplace_back(
+        [this] { part_.Work([this](RankEvents events) { dispatcher_.Answer(0, std::move(events)); }); });
     return absl::OkStatus();
   }
 
-  void LeadAlone() {
-    Dispatcher::Works works;
-    while (dispatcher_.Take(0, /*wait=*/!part_.busy(), &works)) {
-      if (!part_.Do(works, [this](RankEvents events) { dispatcher_.Answer(0, std::move(events)); })) return;
-    }
-  }
-
-  // The followers make the forward that this rank makes: its collectives wait for them.
-  void LeadInLockstep(const std::vector<std::shared_ptr<RankPipe>>& pipes) {
+  // Takes the work of engines that step together to their ranks.
+  void Supply(int group) {
     std::vector<Dispatcher::Works> works;
-    while (dispatcher_.TakeStep(&works)) {
-      for (int rank = 1; rank < context_.world_size; ++rank) {
-        for (const RankWork& work : works[dispatcher_.engine_of(rank)]) pipes[rank]->Write(work.SerializeAsString());
-      }
-      if (!part_.Do(works[0], [this](RankEvents events) { dispatcher_.Answer(0, std::move(events)); })) return;
-    }
-  }
-
-  // Takes one follower's work to it.
-  void Supply(int rank, RankPipe& pipe) {
-    Dispatcher::Works works;
-    while (dispatcher_.Take(rank, /*wait=*/true, &works)) {
-      for (const RankWork& work : works) {
-        if (!pipe.Write(work.SerializeAsString())) return;
+    while (dispatcher_.Take(group, &works)) {
+      for (int rank = 0; rank < context_.world_size; ++rank) {
+        for (const RankWork& work : works[dispatcher_.engine_of(rank)]) {
+          if (rank == 0) {
+            part_.Put(work);
+          } else if (!pipes_[rank]->Write(work.SerializeAsString())) {
+            return;
+          }
+        }
       }
     }
   }
 
   // Takes one follower's answers.
-  void Listen(int rank, RankPipe& pipe) {
+  void Listen(int rank) {
     std::string message;
-    while (pipe.Read(&message)) {
+    while (pipes_[rank]->Read(&message)) {
       RankEvents events;
       if (!events.ParseFromString(message)) {
         group_.Break(absl::InternalError(absl::StrCat("rank ", rank, ": unreadable RankEvents")));
@@ -544,9 +532,10 @@ class RolloutService final : public RankService, private Rollout::Service, priva
   RankPart part_;
   std::atomic<bool> loaded_ = false;  // the engine may be used
   ReplayGuard guard_;
-  Dispatcher dispatcher_;             // on the leader
-  std::vector<std::thread> threads_;  // of the leader, between dispatcher_ and the ranks
-  std::unique_ptr<HttpFront> http_;   // of the leader, or null
+  Dispatcher dispatcher_;                         // on the leader
+  std::vector<std::shared_ptr<RankPipe>> pipes_;  // of the leader, by rank; none to itself
+  std::vector<std::thread> threads_;              // of the leader, between dispatcher_ and the ranks
+  std::unique_ptr<HttpFront> http_;               // of the leader, or null
 
   // The leader: one update call at a time.
   std::mutex update_mutex_;

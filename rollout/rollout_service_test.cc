@@ -299,7 +299,8 @@ class RolloutServiceTest : public testing::TestWithParam<Group> {
 };
 INSTANTIATE_TEST_SUITE_P(Groups, RolloutServiceTest,
                          testing::Values(Group{.ranks = 1}, Group{.ranks = 2}, Group{.ranks = 2, .zero_stage = 3},
-                                         Group{.ranks = 2, .tensor_parallel_size = 2}),
+                                         Group{.ranks = 2, .tensor_parallel_size = 2},
+                                         Group{.ranks = 4, .tensor_parallel_size = 2}),
                          [](const auto& info) {
                            const Group& group = info.param;
                            return absl::StrCat(group.ranks, "Ranks", group.zero_stage == 3 ? "Sharded" : "",
@@ -588,7 +589,8 @@ TEST(RolloutService, AnyGroupOfRanksTellsTheSameOfPrompts) {
   };
   const std::vector<float> one = told({.ranks = 1});
   for (const Group& group :
-       {Group{.ranks = 2}, Group{.ranks = 2, .zero_stage = 3}, Group{.ranks = 2, .tensor_parallel_size = 2}}) {
+       {Group{.ranks = 2}, Group{.ranks = 2, .zero_stage = 3}, Group{.ranks = 2, .tensor_parallel_size = 2},
+        Group{.ranks = 4, .tensor_parallel_size = 2}}) {
     const std::vector<float> two = told(group);
     ASSERT_EQ(two.size(), one.size());
     for (size_t i = 0; i < one.size(); ++i) EXPECT_NEAR(two[i], one[i], 1e-5);
@@ -601,6 +603,7 @@ TEST(RolloutService, AnyGroupOfRanksGeneratesTheSame) {
   EXPECT_EQ(Service({.ranks = 2}).Ids(0), expected);
   EXPECT_EQ(Service({.ranks = 2, .zero_stage = 3}).Ids(0), expected);
   EXPECT_EQ(Service({.ranks = 2, .tensor_parallel_size = 2}).Ids(0), expected);
+  EXPECT_EQ(Service({.ranks = 4, .tensor_parallel_size = 2}).Ids(0), expected);
 }
 
 TEST_P(RolloutServiceTest, TakesANewVersionAndServesTheOldOneUntilItIsCommitted) {

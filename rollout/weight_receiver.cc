@@ -286,7 +286,8 @@ absl::StatusOr<PulledWeights> PullWeights(const WeightManifest& manifest, const 
 }
 
 absl::Status CheckHashes(const WeightManifest& manifest, const std::vector<std::vector<uint64_t>>& ranks,
-                         const std::vector<bool>& divided) {
+                         int ranks_per_model, const std::vector<bool>& divided) {
+  const auto of_model = static_cast<size_t>(ranks_per_model);
   for (int i = 0; i < manifest.tensors_size(); ++i) {
     const auto check = [&](const std::string& who, uint64_t hash) {
       if (hash == manifest.tensors(i).hash()) return absl::OkStatus();
@@ -297,9 +298,14 @@ absl::Status CheckHashes(const WeightManifest& manifest, const std::vector<std::
     uint64_t sum = 0;
     for (size_t rank = 0; rank < ranks.size(); ++rank) {
       sum += ranks[rank][i];
-      if (!divided[i]) QUARTET_RETURN_IF_ERROR(check(absl::StrCat("rank ", rank, ": "), ranks[rank][i]));
+      if (!divided[i]) {
+        QUARTET_RETURN_IF_ERROR(check(absl::StrCat("rank ", rank, ": "), ranks[rank][i]));
+      } else if ((rank + 1) % of_model == 0) {
+        const bool all = of_model == ranks.size();
+        QUARTET_RETURN_IF_ERROR(
+            check(all ? "" : absl::StrCat("ranks ", rank + 1 - of_model, " to ", rank, ": "), std::exchange(sum, 0)));
+      }
     }
-    if (divided[i]) QUARTET_RETURN_IF_ERROR(check("", sum));
   }
   return absl::OkStatus();
 }

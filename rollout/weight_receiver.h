@@ -45,8 +45,9 @@ absl::StatusOr<PulledWeights> PullWeights(const WeightManifest& manifest, const 
                                           absl::Time deadline);
 
 // DATA_LOSS names the first tensor whose hash is not the manifest's. `ranks` has what each rank pulled, by the
-// manifest's tensors: of one that is `divided` over the ranks the sums together are the hash, of others each is.
+// manifest's tensors; each `ranks_per_model` neighbours have the model between them: of a tensor that is `divided` over
+// them their sums together are the hash, of others each is.
 absl::Status CheckHashes(const WeightManifest& manifest, const std::vector<std::vector<uint64_t>>& ranks,
-                         const std::vector<bool>& divided);
+                         int ranks_per_model, const std::vector<bool>& divided);
 
 }  // namespace quartet

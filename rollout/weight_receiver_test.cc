@@ -2,6 +2,7 @@
 
 #include <grpcpp/grpcpp.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <random>
@@ -90,7 +91,7 @@ TEST(WeightReceiver, PutsEveryElementInItsPlaceAndItsHashesAddUpOverRanks) {
               << "tensor " << i << " on rank " << rank;
         }
       }
-      EXPECT_TRUE(CheckHashes(publisher.manifest(), {sums}, kWhole).ok());
+      EXPECT_TRUE(CheckHashes(publisher.manifest(), {sums}, 1, kWhole).ok());
       EXPECT_EQ(bytes, (97 * 33 + 33 + 70 * 33) * 2);
     }
   }
@@ -141,19 +142,29 @@ TEST(WeightReceiver, PullsSlicesOfRowsAndColumnsWhereverTheirSourcesCutThem) {
             }
           }
         }
-        EXPECT_TRUE(CheckHashes(publisher.manifest(), hashes, {true, false, true}).ok());
+        EXPECT_TRUE(CheckHashes(publisher.manifest(), hashes, 3, {true, false, true}).ok());
         hashes[2][1] ^= 1;
-        const absl::Status norm = CheckHashes(publisher.manifest(), hashes, {true, false, true});
+        const absl::Status norm = CheckHashes(publisher.manifest(), hashes, 3, {true, false, true});
         EXPECT_EQ(norm.code(), absl::StatusCode::kDataLoss);
         EXPECT_TRUE(
             absl::StartsWith(norm.message(), "rank 2: weight version 7: tensor model.layers.0.input_layernorm.weight"))
             << norm;
         hashes[2][1] ^= 1;
         hashes[1][2] += 1;
-        const absl::Status columns = CheckHashes(publisher.manifest(), hashes, {true, false, true});
+        const absl::Status columns = CheckHashes(publisher.manifest(), hashes, 3, {true, false, true});
         EXPECT_EQ(columns.code(), absl::StatusCode::kDataLoss);
         EXPECT_TRUE(absl::StartsWith(columns.message(), "weight version 7: tensor model.layers.0.mlp.up_proj.weight"))
             << columns;
+        hashes[1][2] -= 1;
+        // Two engines that have the model each.
+        hashes.resize(6);
+        std::copy_n(hashes.begin(), 3, hashes.begin() + 3);
+        EXPECT_TRUE(CheckHashes(publisher.manifest(), hashes, 3, {true, false, true}).ok());
+        hashes[2][2] -= 1;
+        hashes[3][2] += 1;  // what all ranks have is the same
+        const absl::Status first = CheckHashes(publisher.manifest(), hashes, 3, {true, false, true});
+        EXPECT_TRUE(absl::StartsWith(first.message(), "ranks 0 to 2: weight version 7: tensor model.layers.0.mlp.up"))
+            << first;
       }
     }
   }
@@ -166,7 +177,7 @@ TEST(WeightReceiver, ConvertsToTheResidentTypeAfterHashing) {
     Memory memory(Dtype::kF32, 0, 1);
     const auto pulled = Pull(publisher.manifest(), &memory, Dtype::kF32);
     ASSERT_TRUE(pulled.ok()) << pulled.status();
-    EXPECT_TRUE(CheckHashes(publisher.manifest(), {pulled->hashes}, kWhole).ok());
+    EXPECT_TRUE(CheckHashes(publisher.manifest(), {pulled->hashes}, 1, kWhole).ok());
     for (int64_t i = 0; i < Tensors()[0].numel(); ++i) {
       uint16_t half;
       uint32_t whole;
@@ -181,7 +192,7 @@ TEST(WeightReceiver, ConvertsToTheResidentTypeAfterHashing) {
     Memory memory(Dtype::kBF16, 0, 1);
     const auto pulled = Pull(publisher.manifest(), &memory, Dtype::kBF16);
     ASSERT_TRUE(pulled.ok()) << pulled.status();
-    EXPECT_TRUE(CheckHashes(publisher.manifest(), {pulled->hashes}, kWhole).ok());
+    EXPECT_TRUE(CheckHashes(publisher.manifest(), {pulled->hashes}, 1, kWhole).ok());
     for (int64_t i = 0; i < Tensors()[0].numel(); ++i) {
       float exact;
       uint16_t half;
@@ -202,7 +213,7 @@ TEST(WeightReceiver, NamesTheTensorThatArrivedChanged) {
   Memory memory(Dtype::kBF16, 0, 1);
   const auto pulled = Pull(publisher.manifest(), &memory, Dtype::kBF16);
   ASSERT_TRUE(pulled.ok()) << pulled.status();
-  const absl::Status status = CheckHashes(publisher.manifest(), {pulled->hashes}, kWhole);
+  const absl::Status status = CheckHashes(publisher.manifest(), {pulled->hashes}, 1, kWhole);
   EXPECT_EQ(status.code(), absl::StatusCode::kDataLoss);
   EXPECT_NE(status.ToString().find("model.layers.0.mlp.up_proj.weight"), std::string::npos) << status;
 }

@@ -1,13 +1,18 @@
-// Real ranks that hold one model between them.
+// Real ranks that hold a model between them.
 
 #include <grpcpp/grpcpp.h>
 #include <signal.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cstdint>
+#include <fstream>
+#include <limits>
 #include <map>
+#include <nlohmann/json.hpp>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -40,11 +45,12 @@ class TensorParallel : public testing::Test {
     EXPECT_TRUE(written.ok()) << written;
   }
 
-  // A rollout of `ranks` processes that are one engine.
-  ProcessHarness::Service Start(int ranks) {
-    ProcessHarness::Service rollout = StartRollout(
-        harness_, model_,
-        {absl::StrCat("services.rollout.ranks=", ranks), absl::StrCat("rollout.tensor_parallel_size=", ranks)});
+  // A rollout of `engines` engines of `ranks` processes each.
+  ProcessHarness::Service Start(int engines, int ranks) {
+    ProcessHarness::Service rollout =
+        StartRollout(harness_, model_,
+                     {absl::StrCat("services.rollout.ranks=", engines * ranks), "services.rollout.threads=1",
+                      absl::StrCat("rollout.tensor_parallel_size=", ranks)});
     EXPECT_FALSE(rollout.address.empty()) << harness_.Output(rollout.pid);
     return rollout;
   }
@@ -81,48 +87,87 @@ class TensorParallel : public testing::Test {
     return stream->Finish();
   }
 
+  // No engine has had less than half of what another had.
+  static void ExpectAllEnginesWorked(const std::string& address, int engines, int ranks) {
+    if (ranks == 1) return;
+    const auto stub = Rollout::NewStub(grpc::CreateChannel(address, grpc::InsecureChannelCredentials()));
+    grpc::ClientContext context;
+    ServiceInfo info;
+    ASSERT_TRUE(stub->GetInfo(&context, GetInfoRequest(), &info).ok());
+    ASSERT_EQ(info.ranks_size(), engines * ranks);
+    int64_t least = std::numeric_limits<int64_t>::max(), most = 0;
+    for (const RankInfo& rank : info.ranks()) {
+      ASSERT_EQ(rank.groups_size(), 1);
+      EXPECT_EQ(rank.groups(0).ranks(), ranks);
+      least = std::min(least, rank.groups(0).sent_bytes());
+      most = std::max(most, rank.groups(0).sent_bytes());
+    }
+    EXPECT_GT(2 * least, most);
+    // Each of the 9 * 40 tokens is of one engine.
+    EXPECT_EQ(info.metrics().at("rollout/generated_tokens"), 360);
+  }
+
   ProcessHarness harness_;
   const std::string model_;
 };
 
 TEST_F(TensorParallel, RanksAnswerGreedilyAsOneDoes) {
   std::map<uint64_t, Answer> expected;
-  for (const int ranks : {1, 2, 4}) {
-    const auto [pid, address] = Start(ranks);
+  for (const auto& [engines, ranks] : {std::pair(1, 1), {1, 2}, {1, 4}, {2, 2}}) {
+    const auto [pid, address] = Start(engines, ranks);
     std::map<uint64_t, Answer> answers;
     const grpc::Status status = Generate(address, 40, &answers);
     ASSERT_TRUE(status.ok()) << status.error_message() << harness_.Output(pid);
     ASSERT_EQ(answers.size(), 9u);
-    if (ranks == 1) expected = answers;
+    if (expected.empty()) expected = answers;
     for (const auto& [prompt, answer] : answers) {
-      EXPECT_EQ(answer.ids, expected[prompt].ids) << "prompt " << prompt << ", " << ranks << " ranks";
+      EXPECT_EQ(answer.ids, expected[prompt].ids) << "prompt " << prompt << ", " << engines << " x " << ranks;
       ASSERT_EQ(answer.log_probs.size(), 40u);
       for (size_t t = 0; t < answer.log_probs.size(); ++t) {
         EXPECT_NEAR(answer.log_probs[t], expected[prompt].log_probs[t], 1e-4);
       }
     }
+    ExpectAllEnginesWorked(address, engines, ranks);
     kill(pid, SIGTERM);
     const ProcessHarness::Outcome outcome = harness_.Wait(pid, absl::Seconds(30));
     EXPECT_TRUE(outcome.ended && outcome.exit_code == 0) << outcome.exit_code << outcome.output;
   }
 }
 
+TEST_F(TensorParallel, ARunBringsItsUpdatesToAllEngines) {
+  const TinyRun run = WriteTinyRun(harness_, WriteTinyModel(harness_, "tiny"), 1,
+                                   {"services.rollout.ranks=4", "rollout.tensor_parallel_size=2"});
+  std::vector<std::string> arguments = run.arguments;
+  arguments.emplace_back("--launch");
+  const auto outcome = harness_.Run("orchestrator/orchestrator", arguments, absl::Seconds(120));
+  ASSERT_EQ(outcome.exit_code, 0) << outcome.output;
+  std::ifstream metrics(run.run_dir + "/metrics.jsonl");
+  int steps = 0;
+  for (std::string line; std::getline(metrics, line); ++steps) {
+    const auto record = nlohmann::json::parse(line);
+    // The rollout's weights are the trainer's.
+    EXPECT_LT(record.at("rollout/log_prob_diff_max").get<double>(), 1e-4) << line;
+    EXPECT_EQ(record.at("policy_version").get<int>(), steps);
+  }
+  EXPECT_EQ(steps, 3);
+}
+
 TEST_F(TensorParallel, ARankThatDiesEndsTheServiceWithAnErrorThatNamesIt) {
-  const ProcessHarness::Service rollout = Start(2);
+  const ProcessHarness::Service rollout = Start(2, 2);
   grpc::Status status;
   std::thread caller([&] {
     std::map<uint64_t, Answer> answers;
     while (status.ok()) status = Generate(rollout.address, 180, &answers);
   });
   const std::vector<pid_t> ranks = harness_.Find("rollout/rank");
-  EXPECT_EQ(ranks.size(), 2u) << harness_.Output(rollout.pid);
-  if (ranks.size() == 2) kill(ranks[1], SIGKILL);
+  EXPECT_EQ(ranks.size(), 4u) << harness_.Output(rollout.pid);
+  if (ranks.size() == 4) kill(ranks[3], SIGKILL);
   caller.join();
   EXPECT_FALSE(status.error_message().empty());
   const ProcessHarness::Outcome outcome = harness_.Wait(rollout.pid, absl::Seconds(30));
   EXPECT_TRUE(outcome.ended);
   EXPECT_NE(outcome.exit_code, 0);
-  EXPECT_NE(outcome.output.find("rank 1"), std::string::npos) << outcome.output;
+  EXPECT_NE(outcome.output.find("rank 3"), std::string::npos) << outcome.output;
   EXPECT_TRUE(harness_.Survivors(absl::Seconds(10)).empty());
 }
 

@@ -114,7 +114,8 @@ INSTANTIATE_TEST_SUITE_P(
         Case{"scorer", {}}, Case{"scorer", {"reference.zero_stage=0", "reference.dtype=fp32"}}, Case{"rollout", {}},
         Case{"rollout", {"rollout.zero_stage=3", "rollout.dtype=fp32"}},
         Case{"rollout", {"rollout.tensor_parallel_size=2"}},
-        Case{"rollout", {"rollout.tensor_parallel_size=2", "rollout.dtype=fp32"}}));
+        Case{"rollout", {"rollout.tensor_parallel_size=2", "rollout.dtype=fp32"}},
+        Case{"rollout", {"rollout.tensor_parallel_size=2", "services.rollout.ranks=4"}}));
 
 // Runs one forward of a sharded model in which a gathered group is held or not; what its ledger tells.
 RankUse ForwardWith(const RunConfig& config, const RankContext& context, bool leak) {
@@ -248,6 +249,27 @@ TEST(Plan, ATensorParallelRankHasItsShareOfWeightsAndOfEachTokensCache) {
   EXPECT_LT(whole[parameters], share[parameters] * 4);
   const RunConfig uneven = Config(model, {"rollout.tensor_parallel_size=3", "services.rollout.ranks=3"});
   EXPECT_THAT(std::string(RunRankDry(uneven, "rollout", 0, {}).status().message()), HasSubstr("num_attention_heads"));
+}
+
+TEST(Plan, OfSeveralEnginesEachHasItsPartOfTheBatch) {
+  const auto plan = [model = NewModel()](const std::vector<std::string>& overrides) {
+    std::vector<std::string> all = {"rollout.tensor_parallel_size=2", "rollout.rollout_batch_size=64",
+                                    "rollout.max_num_seqs=8"};
+    all.insert(all.end(), overrides.begin(), overrides.end());
+    return RunRankDry(Config(model, all), "rollout", 0, {});
+  };
+  const auto one = plan({"services.rollout.ranks=2"}), two = plan({"services.rollout.ranks=4"});
+  ASSERT_TRUE(one.ok()) << one.status();
+  ASSERT_TRUE(two.ok()) << two.status();
+  EXPECT_EQ(two->device().categories, one->device().categories);
+  ASSERT_EQ(two->traffic.size(), 1u);
+  EXPECT_EQ(two->traffic[0].ranks, 2);
+  EXPECT_NEAR(2. * static_cast<double>(two->traffic[0].sent_bytes), static_cast<double>(one->traffic[0].sent_bytes),
+              0.001 * static_cast<double>(one->traffic[0].sent_bytes));
+  const auto uneven = plan({"services.rollout.ranks=3"});
+  EXPECT_THAT(
+      std::string(uneven.status().message()),
+      HasSubstr("rollout.tensor_parallel_size is 2; allowed: 1, 3 (the divisors of services.rollout.ranks, 3)"));
 }
 
 TEST(Plan, TensorParallelRanksSendTwoSumsABlockAndTheirPartOfTheLogits) {

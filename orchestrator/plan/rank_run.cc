@@ -233,17 +233,19 @@ absl::StatusOr<RankUse> RunScorer(const RunConfig& config, const RankContext& co
   return UseOf(engine->Info(), sent);
 }
 
-// What a tensor-parallel rank sends in a PPO step, given what it sent to compute `running` prompts of `length` tokens
-// and draw a token for each, and to decode one more token of each.
-int64_t SentInStep(const RunConfig& config, int64_t running, int64_t length, int64_t prefill, int64_t decode) {
+// What a tensor-parallel rank of one of `engines` engines sends in a PPO step, given what it sent to compute `running`
+// prompts of `length` tokens and draw a token for each, and to decode one more token of each.
+int64_t SentInStep(const RunConfig& config, double engines, int64_t running, int64_t length, int64_t prefill,
+                   int64_t decode) {
   const auto all = static_cast<double>(running);
   const bool apart = length > 1 && decode > 0;
   const double token = apart ? static_cast<double>(prefill - decode) / (all * static_cast<double>(length - 1))
                              : static_cast<double>(prefill) / (all * static_cast<double>(length));
   const double drawn = apart ? static_cast<double>(decode) / all - token : 0;
   // Samples share their prompt, whose length is the greatest; answers are as long as they may be, and the last token of
-  // each is not computed.
-  const double prompts = config.rollout().rollout_batch_size(), sequences = SequencesOfStep(config);
+  // each is not computed. Engines have equal parts of them.
+  const double prompts = config.rollout().rollout_batch_size() / engines;
+  const double sequences = static_cast<double>(SequencesOfStep(config)) / engines;
   const double answer = config.rollout().generate_max_len();
   return static_cast<int64_t>((prompts * config.data().prompt_max_len() + sequences * (answer - 1)) * token +
                               sequences * answer * drawn);
@@ -256,8 +258,8 @@ absl::StatusOr<RankUse> RunRolloutWith(const RunConfig& config, const RolloutEng
   Ledger ledger;
   SetBudgets(context, &ledger);
   QUARTET_ASSIGN_OR_RETURN(const std::unique_ptr<RolloutEngine> engine, RolloutEngine::Load(options, context, &ledger));
-  const int64_t sequences =
-      CeilDivide(SequencesOfStep(config), int64_t{context.world_size} / options.tensor_parallel_size);
+  const int64_t engines = context.world_size / options.tensor_parallel_size;
+  const int64_t sequences = CeilDivide(SequencesOfStep(config), engines);
   const int64_t running = std::min({sequences, options.max_num_seqs, options.max_num_batched_tokens});
   const int64_t length =
       std::min<int64_t>(config.data().prompt_max_len(), CeilDivide(options.max_num_batched_tokens, running));
@@ -295,7 +297,8 @@ absl::StatusOr<RankUse> RunRolloutWith(const RunConfig& config, const RolloutEng
       QUARTET_ASSIGN_OR_RETURN(decode, generate(2));
       decode -= prefill;
     }
-    sent[{context.world_size, 1}] = SentInStep(config, running, length, prefill, decode);
+    sent[{options.tensor_parallel_size, 1}] =
+        SentInStep(config, static_cast<double>(engines), running, length, prefill, decode);
   }
   RankUse use = UseOf(DescribeRank(context, ledger), sent);
   use.kv_cache_bytes = ledger.current(MemoryCategory::kKvCache);
