@@ -37,6 +37,9 @@ class Generation {
   // FAILED_PRECONDITION while there are no weights to generate with, but for those that WakeUp brings back.
   virtual absl::Status CheckWeights() const = 0;
 
+  // UNAVAILABLE while there are none, also where WakeUp brings them back.
+  virtual absl::Status CheckHealth() const = 0;
+
   // Of the model's folder; null where that has none.
   virtual const Tokenizer* tokenizer() const = 0;
   virtual int64_t vocab_size() const = 0;

@@ -72,6 +72,7 @@ class RolloutService final : public RankService, private Rollout::Service, priva
   }
 
   grpc::Service* grpc_service() override { return this; }
+  bool IsReady() const override { return engine().has_weights(); }
 
   // On the leader, where the configuration says so; answers UNAVAILABLE until Load.
   absl::Status StartHttp() {
@@ -284,6 +285,11 @@ class RolloutService final : public RankService, private Rollout::Service, priva
     if (engine().has_weights() || engine().version() == 0) return absl::OkStatus();
     return absl::FailedPreconditionError(absl::StrCat("the rollout has no weights: Sleep released those of version ",
                                                       engine().version(), ", and no update has been committed since"));
+  }
+
+  absl::Status CheckHealth() const override {
+    if (engine().has_weights()) return absl::OkStatus();
+    return absl::UnavailableError(absl::StrCat("the weights of version ", engine().version(), " are released"));
   }
 
   const Tokenizer* tokenizer() const override { return tokenizer_.get(); }

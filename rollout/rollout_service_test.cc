@@ -22,6 +22,7 @@
 #include "absl/time/time.h"
 #include "core/config/run_config.h"
 #include "core/safetensors/reader.h"
+#include "core/service/health.grpc.pb.h"
 #include "core/service/rank_server.h"
 #include "gtest/gtest.h"
 #include "proto/rollout.grpc.pb.h"
@@ -84,6 +85,21 @@ class Service {
   ~Service() {
     ending_ = true;  // the others notice that rank 0 is gone
     for (auto& server : servers_) server->Shutdown(absl::ZeroDuration());
+  }
+
+  // What all ranks' health services say.
+  bool IsServing() {
+    std::set<bool> answers;
+    for (const auto& server : servers_) {
+      const auto stub = grpc::health::v1::Health::NewStub(
+          grpc::CreateChannel(server->context().endpoint, grpc::InsecureChannelCredentials()));
+      grpc::ClientContext context;
+      grpc::health::v1::HealthCheckResponse answer;
+      EXPECT_TRUE(stub->Check(&context, grpc::health::v1::HealthCheckRequest(), &answer).ok());
+      answers.insert(answer.status() == grpc::health::v1::HealthCheckResponse::SERVING);
+    }
+    EXPECT_EQ(answers.size(), 1u) << "the ranks differ";
+    return *answers.begin();
   }
 
   std::unique_ptr<Rollout::Stub> StubOf(int rank) {
@@ -452,6 +468,7 @@ TEST_P(RolloutServiceTest, SleepsWithoutItsWeightsAndReadsThemAgainOrTakesThemFr
   EXPECT_EQ(service_.Sleep(&released, 3).error_code(), grpc::StatusCode::INVALID_ARGUMENT);
   EXPECT_EQ(service_.Sleep(&released, -1).error_code(), grpc::StatusCode::INVALID_ARGUMENT);
   EXPECT_EQ(service_.Metric("asleep"), 0);
+  EXPECT_TRUE(service_.IsServing());
 
   // Version 0 comes back from the folder; what was in flight goes on.
   auto call = service_.Stream(LongHeader(5, 15, 80), SomePrompts());
@@ -459,7 +476,9 @@ TEST_P(RolloutServiceTest, SleepsWithoutItsWeightsAndReadsThemAgainOrTakesThemFr
   }
   ASSERT_TRUE(service_.Sleep(&released, 1).ok());
   EXPECT_EQ(static_cast<int64_t>(released), cache);
+  EXPECT_TRUE(service_.IsServing());
   ASSERT_TRUE(service_.Sleep(&released, 2).ok());
+  EXPECT_FALSE(service_.IsServing());
   EXPECT_EQ(static_cast<int64_t>(released), weights);
   ASSERT_TRUE(service_.Sleep(&released, 1).ok());
   EXPECT_EQ(released, 0u);
@@ -468,6 +487,7 @@ TEST_P(RolloutServiceTest, SleepsWithoutItsWeightsAndReadsThemAgainOrTakesThemFr
   EXPECT_EQ(service_.Metric("weights_released"), 1);
   EXPECT_EQ(service_.Resume().error_code(), grpc::StatusCode::FAILED_PRECONDITION);
   ASSERT_TRUE(service_.WakeUp().ok());
+  EXPECT_TRUE(service_.IsServing());
   EXPECT_EQ(service_.Bytes("parameters"), weights);
   EXPECT_EQ(service_.Metric("weights_released"), 0);
   ASSERT_TRUE(service_.Resume().ok());
@@ -486,6 +506,7 @@ TEST_P(RolloutServiceTest, SleepsWithoutItsWeightsAndReadsThemAgainOrTakesThemFr
   ASSERT_TRUE(service_.WakeUp().ok());
   EXPECT_EQ(service_.Metric("asleep"), 0);
   EXPECT_EQ(service_.Metric("weights_released"), 1);
+  EXPECT_FALSE(service_.IsServing());
   GenerateHeader header = HeaderFor(5, 1, 1);
   header.set_policy_version(4);
   for (const grpc::Status& status :
@@ -503,7 +524,9 @@ TEST_P(RolloutServiceTest, SleepsWithoutItsWeightsAndReadsThemAgainOrTakesThemFr
   EXPECT_EQ(service_.Metric("weights_released"), 1);
   ASSERT_TRUE(service_.Begin(publisher->manifest()).ok());
   EXPECT_EQ(service_.Bytes("parameters"), weights) << "no old weights lie beside the new ones";
+  EXPECT_FALSE(service_.IsServing());
   ASSERT_TRUE(service_.Commit(4).ok());
+  EXPECT_TRUE(service_.IsServing());
   EXPECT_EQ(service_.Metric("weights_released"), 0);
   ASSERT_TRUE(service_.Resume().ok());
   EXPECT_EQ(service_.Ids(4), updated);

@@ -8,11 +8,12 @@ namespace quartet {
 using grpc::health::v1::HealthCheckRequest;
 using grpc::health::v1::HealthCheckResponse;
 
-HealthService::HealthService(std::set<std::string> names)
+HealthService::HealthService(std::set<std::string> names, std::function<bool()> is_ready)
     : names_([&names] {
         names.insert("");
         return std::move(names);
-      }()) {}
+      }()),
+      is_ready_(std::move(is_ready)) {}
 
 void HealthService::SetServing(bool serving) {
   std::lock_guard<std::mutex> lock(mutex_);
@@ -27,13 +28,18 @@ void HealthService::Close() {
   changed_.notify_all();
 }
 
+// Under the lock.
+HealthCheckResponse::ServingStatus HealthService::Status() const {
+  return serving_ && is_ready_() ? HealthCheckResponse::SERVING : HealthCheckResponse::NOT_SERVING;
+}
+
 grpc::Status HealthService::Check(grpc::ServerContext*, const HealthCheckRequest* request,
                                   HealthCheckResponse* response) {
   if (names_.count(request->service()) == 0) {
     return grpc::Status(grpc::StatusCode::NOT_FOUND, "no service of the name '" + request->service() + "'");
   }
   std::lock_guard<std::mutex> lock(mutex_);
-  response->set_status(serving_ ? HealthCheckResponse::SERVING : HealthCheckResponse::NOT_SERVING);
+  response->set_status(Status());
   return grpc::Status::OK;
 }
 
@@ -44,9 +50,7 @@ grpc::Status HealthService::Watch(grpc::ServerContext* context, const HealthChec
   response.set_status(HealthCheckResponse::UNKNOWN);
   std::unique_lock<std::mutex> lock(mutex_);
   for (;;) {
-    const auto now = !known     ? HealthCheckResponse::SERVICE_UNKNOWN
-                     : serving_ ? HealthCheckResponse::SERVING
-                                : HealthCheckResponse::NOT_SERVING;
+    const auto now = known ? Status() : HealthCheckResponse::SERVICE_UNKNOWN;
     const bool last = closed_;
     if (now != response.status()) {
       response.set_status(now);

@@ -100,7 +100,8 @@ class RankServerImpl final : public RankServer {
     quota.Resize(size_t{2} << 30);
     quota.SetMaxThreads(1024);
     builder.SetResourceQuota(quota);
-    health_ = std::make_unique<HealthService>(std::set<std::string>{FullName()});
+    health_ =
+        std::make_unique<HealthService>(std::set<std::string>{FullName()}, [this] { return service_->IsReady(); });
     builder.RegisterService(health_.get());
     builder.RegisterService(service_->grpc_service());
     builder.RegisterService(group_->service());

@@ -37,8 +37,9 @@ struct Journal {
 
 class FakeService : public RankService {
  public:
-  FakeService(const RankContext& context, RankGroup& group, Journal* journal, absl::Status load)
-      : context_(context), load_(std::move(load)) {
+  FakeService(const RankContext& context, RankGroup& group, Journal* journal, absl::Status load,
+              const std::atomic<bool>* is_ready)
+      : context_(context), load_(std::move(load)), is_ready_(is_ready) {
     const int rank = context.rank;
     group.Register("beside", RankGroup::Kind::kConcurrent, [](const RankInput&) { return RankOutput(); });
     group.RegisterPipe("echo", [rank](RankPipe& pipe) {
@@ -78,10 +79,12 @@ class FakeService : public RankService {
     loaded_store_ = context_.store->Set(absl::StrCat("seen/", context_.rank), "1").ok();
     return loaded_store_ ? load_ : absl::InternalError("no store");
   }
+  bool IsReady() const override { return *is_ready_; }
 
  private:
   const RankContext& context_;
   const absl::Status load_;
+  const std::atomic<bool>* const is_ready_;
   bool loaded_store_ = false;
   Rollout::Service service_;
 };
@@ -102,7 +105,7 @@ class Group {
                                    RankGroup& group) -> absl::StatusOr<std::unique_ptr<RankService>> {
         groups[r] = &group;
         EXPECT_EQ(context.store->Set("x", "y").code(), absl::StatusCode::kFailedPrecondition);
-        return std::make_unique<FakeService>(context, group, &journal, load);
+        return std::make_unique<FakeService>(context, group, &journal, load, &is_ready);
       };
       options.config = config;
       options.place = {r, world_size, r, world_size};
@@ -138,6 +141,7 @@ class Group {
   }
 
   Journal journal;
+  std::atomic<bool> is_ready = true;
   std::vector<RankGroup*> groups;
   std::vector<absl::Status> statuses;
   std::mutex mutex;
@@ -311,6 +315,38 @@ TEST(RankServer, FailsOnAllRanksWhereOneCannotLoad) {
   for (const absl::Status& status : group.statuses) {
     EXPECT_TRUE(Contains(status, absl::StrCat("rank 1 (", group.servers[1]->context().endpoint, ")"))) << status;
     EXPECT_TRUE(Contains(status, "no such model")) << status;
+  }
+}
+
+using Health = grpc::health::v1::HealthCheckResponse;
+
+TEST(RankServer, ReportsServingWhileItIsReady) {
+  Group group(2);
+  for (const auto& server : group.servers) {
+    const auto stub = grpc::health::v1::Health::NewStub(
+        grpc::CreateChannel(server->context().endpoint, grpc::InsecureChannelCredentials()));
+    const auto check = [&stub](const std::string& name, Health* answer) {
+      grpc::ClientContext context;
+      grpc::health::v1::HealthCheckRequest request;
+      request.set_service(name);
+      return stub->Check(&context, request, answer);
+    };
+    grpc::ClientContext context;
+    const auto watch = stub->Watch(&context, grpc::health::v1::HealthCheckRequest());
+    Health watched;
+    for (const bool ready : {true, false, true}) {
+      group.is_ready = ready;
+      ASSERT_TRUE(watch->Read(&watched));
+      EXPECT_EQ(watched.status(), ready ? Health::SERVING : Health::NOT_SERVING);
+      for (const std::string name : {"", "quartet.Rollout"}) {
+        Health answer;
+        ASSERT_TRUE(check(name, &answer).ok());
+        EXPECT_EQ(answer.status(), ready ? Health::SERVING : Health::NOT_SERVING);
+      }
+    }
+    Health none;
+    EXPECT_EQ(check("quartet.Scorer", &none).error_code(), grpc::StatusCode::NOT_FOUND);
+    context.TryCancel();
   }
 }
 

@@ -174,7 +174,10 @@ HttpReply OpenAiFront::Answer(const HttpRequest& request, const std::function<bo
   if (!weights.ok()) weights = absl::UnavailableError(weights.message());
   HttpReply reply;
   reply.content_type = "text/plain; charset=utf-8";
-  if (request.path == "/health") return weights.ok() ? reply : ErrorReply(weights);
+  if (request.path == "/health") {
+    const absl::Status health = generation_->CheckHealth();
+    return health.ok() ? reply : ErrorReply(health);
+  }
   if (request.path == "/metrics") {
     const absl::StatusOr<GenerationState> state = generation_->State(absl::Now() + kStateTimeout);
     if (!state.ok()) return ErrorReply(state.status());

@@ -51,6 +51,9 @@ class PlayedRollout final : public Generation {
   absl::Status CheckWeights() const override {
     return has_weights ? absl::OkStatus() : absl::FailedPreconditionError("the rollout has no weights");
   }
+  absl::Status CheckHealth() const override {
+    return has_weights ? absl::OkStatus() : absl::UnavailableError("the rollout's weights are released");
+  }
   const Tokenizer* tokenizer() const override { return &tokenizer_; }
   int64_t vocab_size() const override { return tokenizer_.vocab_size(); }
   int64_t max_model_len() const override { return 32; }
@@ -300,7 +303,7 @@ TEST_F(Front, IsHealthyOnceTheModelIsLoaded) {
   EXPECT_THAT(HttpAsk(port_, "GET", "/metrics").body, HasSubstr("quartet_policy_version{model_name=\"org/tiny\"} 7\n"));
 }
 
-TEST_F(Front, IsNotHealthyWithoutWeightsThatComeBack) {
+TEST_F(Front, IsNotHealthyWithoutWeights) {
   Start();
   rollout_.has_weights = false;
   EXPECT_EQ(HttpAsk(port_, "GET", "/health").status, 503);
