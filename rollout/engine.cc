@@ -711,6 +711,7 @@ class Engine : public RolloutEngine {
       tokens.add_ids(token.id);
       tokens.add_log_probs(token.log_prob);
       if (call.rule.alternatives > 0) Describe(token.alternatives, tokens.add_alternatives());
+      if (sequence->log_probs.size() == 1) DescribePrompt(*sequence, &tokens);
       events->push_back({sequence->call, std::move(tokens)});
     }
     if (call.rule.alternatives > 0) sequence->alternatives.push_back(std::move(token.alternatives));
@@ -762,12 +763,18 @@ class Engine : public RolloutEngine {
     out.mutable_sampled_log_probs()->Add(sequence.sampled_log_probs.begin(), sequence.sampled_log_probs.end());
     out.mutable_policy_versions()->Add(sequence.versions.begin(), sequence.versions.end());
     for (const auto& of_token : sequence.alternatives) Describe(of_token, out.add_alternatives());
-    const auto& prompts = calls_.at(sequence.call).prompts;
-    if (const auto told = prompts.find(sequence.prompt_index); told != prompts.end()) {
-      out.mutable_prompt_log_probs()->Add(told->second.log_probs.begin(), told->second.log_probs.end());
-      for (const auto& of_token : told->second.alternatives) Describe(of_token, out.add_prompt_alternatives());
-    }
+    DescribePrompt(sequence, &out);
     return out;
+  }
+
+  // `out`: GeneratedTokens or GeneratedSequence.
+  template <typename Message>
+  void DescribePrompt(const Sequence& sequence, Message* out) const {
+    const auto& prompts = calls_.at(sequence.call).prompts;
+    const auto told = prompts.find(sequence.prompt_index);
+    if (told == prompts.end()) return;
+    out->mutable_prompt_log_probs()->Add(told->second.log_probs.begin(), told->second.log_probs.end());
+    for (const auto& of_token : told->second.alternatives) Describe(of_token, out->add_prompt_alternatives());
   }
 
   const RolloutEngineOptions options_;

@@ -521,6 +521,40 @@ TEST(RolloutEngine, TellsOfAPromptsTokensWhatTheTrainerComputes) {
   }
 }
 
+TEST(RolloutEngine, TellsOfAPromptWithTheFirstTokenThatItStreams) {
+  LoadedEngine engine(OptionsFor("llama"));
+  SamplingParams sampling = Greedy(3);
+  sampling.set_prompt_logprobs(1);
+  std::vector<GenerationTask> tasks = TasksOf(GoldenOf("llama"), 2);
+  for (GenerationTask& task : tasks) task.stream_tokens = true;
+  Add(*engine.engine, sampling, tasks);
+  std::map<std::pair<uint64_t, int32_t>, std::vector<GeneratedTokens>> streamed;
+  size_t ended = 0;
+  while (!engine->idle()) {
+    const auto events = engine->Step();
+    ASSERT_TRUE(events.ok()) << events.status();
+    for (const EngineEvent& event : *events) {
+      if (const auto* tokens = std::get_if<GeneratedTokens>(&event.what)) {
+        streamed[{tokens->prompt_index(), tokens->sample()}].push_back(*tokens);
+        continue;
+      }
+      const auto& sequence = std::get<GeneratedSequence>(event.what);
+      const std::vector<GeneratedTokens>& tokens = streamed.at({sequence.prompt_index(), sequence.sample()});
+      ++ended;
+      ASSERT_EQ(sequence.prompt_log_probs_size() + 1, static_cast<int>(tasks[sequence.prompt_index()].ids.size()));
+      EXPECT_TRUE(std::equal(sequence.prompt_log_probs().begin(), sequence.prompt_log_probs().end(),
+                             tokens[0].prompt_log_probs().begin(), tokens[0].prompt_log_probs().end()));
+      ASSERT_EQ(tokens[0].prompt_alternatives_size(), sequence.prompt_alternatives_size());
+      for (int t = 0; t < sequence.prompt_alternatives_size(); ++t) {
+        EXPECT_EQ(tokens[0].prompt_alternatives(t).SerializeAsString(),
+                  sequence.prompt_alternatives(t).SerializeAsString());
+      }
+      for (size_t i = 1; i < tokens.size(); ++i) EXPECT_EQ(tokens[i].prompt_log_probs_size(), 0);
+    }
+  }
+  EXPECT_EQ(ended, 2 * tasks.size());
+}
+
 TEST(RolloutEngine, TellsNothingOfPromptsThatNobodyAskedFor) {
   const json golden = GoldenOf("llama");
   LoadedEngine engine(OptionsFor("llama"));

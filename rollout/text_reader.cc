@@ -13,8 +13,10 @@ constexpr size_t kMostBefore = 5;
 }  // namespace
 
 TextReader::TextReader(const Tokenizer& tokenizer, absl::Span<const int32_t> before) : tokenizer_(tokenizer) {
-  before.remove_prefix(before.size() - std::min(before.size(), kMostBefore));
-  window_.assign(before.begin(), before.end());
+  for (auto token = before.rbegin(); token != before.rend() && window_.size() < kMostBefore; ++token) {
+    if (!IsSpecial(*token)) window_.push_back(*token);
+  }
+  std::reverse(window_.begin(), window_.end());
   std::string text = Whole();
   if (text.ends_with(kReplacement)) {
     // Its end would read differently with what follows.
@@ -25,7 +27,15 @@ TextReader::TextReader(const Tokenizer& tokenizer, absl::Span<const int32_t> bef
   known_bytes_ = text.size();
 }
 
+// A text is the same with and without it. It must not become all of the window: what follows would be read as a text's
+// beginning, where many decoders drop a space.
+bool TextReader::IsSpecial(int32_t token) const {
+  return tokenizer_.Decode({token}, /*skip_special_tokens=*/true).empty() &&
+         !tokenizer_.Decode({token}, /*skip_special_tokens=*/false).empty();
+}
+
 std::string TextReader::Read(int32_t token) {
+  if (IsSpecial(token)) return "";
   window_.push_back(token);
   const std::string whole = Whole();
   if (whole.ends_with(kReplacement) || whole.size() < known_bytes_) return "";

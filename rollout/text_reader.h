@@ -24,6 +24,7 @@ class TextReader {
   std::string Finish() const;
 
  private:
+  bool IsSpecial(int32_t token) const;
   std::string Whole() const { return tokenizer_.Decode(window_, /*skip_special_tokens=*/true); }
 
   const Tokenizer& tokenizer_;

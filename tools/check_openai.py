@@ -132,6 +132,12 @@ def echo(client):
     # What the model would say itself is the likeliest; the same again, though the cache holds the prompt now.
     more = client.completions.create(**ask, max_tokens=5, logprobs=3).choices[0]
     again = client.completions.create(**dict(ask, prompt=more.text), max_tokens=1, logprobs=0).choices[0]
+    parts = [part.choices[0] for part in client.completions.create(**ask, max_tokens=5, logprobs=3, stream=True)]
+    expect(parts[0].text.startswith(prompt) and "".join(part.text for part in parts) == more.text, parts)
+    streamed = [value for part in parts if part.logprobs for value in part.logprobs.token_logprobs]
+    expect(streamed[0] is None and len(streamed) == len(more.logprobs.token_logprobs), parts)
+    for one, other in zip(streamed[1:], more.logprobs.token_logprobs[1:]):
+        expect(abs(one - other) < 1e-5, streamed, more.logprobs)
     count = len(told.tokens)
     expect(more.logprobs.token_logprobs[:count] == told.token_logprobs, more.logprobs)
     for said, scored in zip(more.logprobs.token_logprobs[count:], again.logprobs.token_logprobs[count:]):
@@ -265,8 +271,6 @@ def errors(client, url):
                                                             response_format={"type": "json_object"})),
         expect_error(openai.BadRequestError, "max_tokens",
                      lambda: client.completions.create(model="policy", prompt="a", max_tokens=10**6, stream=True)),
-        expect_error(openai.BadRequestError, "echo",
-                     lambda: client.completions.create(model="policy", prompt="a", echo=True, stream=True)),
         expect_error(openai.BadRequestError, "best_of",
                      lambda: client.completions.create(model="policy", prompt="a", n=2, best_of=3)),
         expect_error(openai.NotFoundError, None, lambda: client.completions.create(model="gpt-5", prompt="a")),

@@ -1,14 +1,21 @@
 #include "rollout/http/answer_text.h"
 
 #include <algorithm>
-#include <string_view>
 
 namespace quartet {
+
+int64_t CountCharacters(std::string_view text) {
+  return std::count_if(text.begin(), text.end(), [](char c) { return (c & 0xC0) != 0x80; });
+}
 
 std::string AnswerText::Read(int32_t token) {
   // Stop strings that end in here have not ended the answer (min_tokens), or there would be no further token.
   const size_t passed = held_.size();
-  if (!silent_.contains(token)) held_ += reader_.Read(token);
+  if (!silent_.contains(token)) {
+    const std::string piece = reader_.Read(token);
+    characters_ += CountCharacters(piece);
+    held_ += piece;
+  }
   size_t told = held_.size();
   for (const std::string& stop : stop_) {
     const size_t from = passed + 1 > stop.size() ? passed + 1 - stop.size() : 0;

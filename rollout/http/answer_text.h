@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <set>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "absl/types/span.h"
@@ -11,6 +12,8 @@
 #include "rollout/text_reader.h"
 
 namespace quartet {
+
+int64_t CountCharacters(std::string_view text);
 
 // What Read and Finish give, end to end, is the answer's text, however it is cut. One thread.
 class AnswerText {
@@ -22,6 +25,8 @@ class AnswerText {
 
   // What can be told with `token`: not what may yet turn out to be part of a stop string.
   std::string Read(int32_t token);
+  // Characters of all that has been read, told or not.
+  int64_t characters() const { return characters_; }
   // The rest, up to `stop_string`, which ended the answer ("": none did).
   std::string Finish(const std::string& stop_string);
 
@@ -30,6 +35,7 @@ class AnswerText {
   const std::vector<std::string> stop_;
   const std::set<int32_t> silent_;
   std::string held_;
+  int64_t characters_ = 0;
 };
 
 }  // namespace quartet

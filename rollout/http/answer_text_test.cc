@@ -36,6 +36,22 @@ TEST(AnswerText, GoesOnFromThePromptWithItsSpace) {
   EXPECT_EQ(Told(Words(), {2}, {}, "", {}, {1}), (Strings{" cat", ""}));
 }
 
+TEST(AnswerText, HasTheSpaceOfAWordBehindSpecialTokens) {
+  EXPECT_EQ(Told(Words(), {1, 0, 0, 2, 0, 3}), (Strings{"the", "", "", " cat", "", " sat", ""}));
+  EXPECT_EQ(Told(Words(), {2}, {}, "", {}, {1, 0, 0, 0, 0, 0, 0}), (Strings{" cat", ""}));
+  EXPECT_EQ(Told(Words(), {0, 2}), (Strings{"", "cat", ""}));
+}
+
+TEST(AnswerText, CountsTheCharactersItHasRead) {
+  AnswerText text(Words(), {}, {"t!"}, {8});
+  std::vector<int64_t> characters;
+  for (const int32_t id : {2, 0, 3, 4, 8}) {
+    text.Read(id);
+    characters.push_back(text.characters());
+  }
+  EXPECT_EQ(characters, (std::vector<int64_t>{3, 3, 7, 9, 9}));
+}
+
 TEST(AnswerText, HasNoneOfAStopStringThatEndedIt) {
   EXPECT_EQ(Told(Words(), {2, 6, 7, 8}, {"\nUser:"}, "\nUser:"), (Strings{"cat", "", "", "", ""}));
   // Also where its last token has more behind it, or before it.

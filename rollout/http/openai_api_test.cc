@@ -1,5 +1,6 @@
 // Requests in, what the rollout has to do out; its answers in, what clients read out. No sockets.
 
+#include <map>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
@@ -254,7 +255,6 @@ TEST(OpenAiRequest, CanAskForThePromptAgain) {
 
 TEST(OpenAiRequest, RefusesWhatItWouldOtherwiseIgnore) {
   const std::vector<std::pair<bool, json>> refused = {{true, {{"echo", true}}},
-                                                      {false, {{"echo", true}, {"stream", true}}},
                                                       {false, {{"suffix", "x"}}},
                                                       {false, {{"best_of", 2}}},
                                                       {false, {{"use_beam_search", true}}},
@@ -442,6 +442,18 @@ TEST(OpenAiAnswer, HasLogprobsOfCompletions) {
     "top_logprobs": [{" cat": -0.5, " the": -2.0}, {"\n": -0.125, "<end>": -3.0, "�": -9999.0}]})"));
 }
 
+TEST(OpenAiAnswer, SaysWhereTheTokensOfACompletionAreInItsText) {
+  const json ask = {{"prompt", {{0, 1, 0}}}, {"echo", true}, {"logprobs", 0}, {"ignore_eos", true}, {"stop", "t!"}};
+  OpenAiAnswer answer(Completion(ask), Model(), {});
+  answer.Take(SequenceReply(0, 0, {0, 1, 0}, {{2, -1, {}}, {0, -1, {}}, {0, -1, {}}, {3, -1, {}}, {5, -1, {}}},
+                            GeneratedSequence::STOP, "t!"));
+  const json choice = json::parse(answer.Whole()).at("choices").at(0);
+  EXPECT_EQ(choice.at("text"), "the cat sat");
+  const json& told = choice.at("logprobs");
+  EXPECT_EQ(told.at("tokens"), json({"<end>", " the", "<end>", " cat", "<end>", "<end>", " sat", "t!"}));
+  EXPECT_EQ(told.at("text_offset"), json({0, 0, 3, 3, 7, 7, 7, 11}));
+}
+
 TEST(OpenAiAnswer, HasLogprobsOfChats) {
   OpenAiAnswer answer(Chat({{"logprobs", true}, {"top_logprobs", 2}}), Model(), Options());
   answer.Take(SequenceReply(0, 0, {7, 8, 10, 9}, kWithAlternatives, GeneratedSequence::LENGTH));
@@ -529,6 +541,58 @@ TEST(OpenAiAnswer, ToldInPiecesOrWholeIsTheSameText) {
   std::string told;
   for (const json& event : EventsOf(text)) told += event.at("choices").at(0).at("text").get<std::string>();
   EXPECT_EQ(json::parse(whole.Whole()).at("choices").at(0).at("text"), told);
+}
+
+TEST(OpenAiAnswer, BeginsWithThePromptInAStreamToo) {
+  const std::vector<std::vector<int32_t>> prompts = {{0, 10, 2, 6}, {10}};
+  const std::vector<Token> tokens = {{3, -1.5f, {{1, -0.5f}}}, {2, -2.5f, {{2, -2.5f}}}};
+  for (const int count : {0, 2}) {
+    json ask = {{"prompt", prompts}, {"echo", true}, {"max_tokens", count}, {"logprobs", 1}, {"n", count + 1}};
+    OpenAiAnswer whole(Completion(ask), Model(), Options());
+    ask["stream"] = true;
+    OpenAiAnswer stream(Completion(ask), Model(), Options());
+    std::string text = stream.Begin();
+    const std::vector<Token> answer(tokens.begin(), tokens.begin() + count);
+    const auto tell_prompt = [&](size_t prompt, auto* message) {
+      for (size_t i = 1; i < prompts[prompt].size(); ++i) {
+        message->add_prompt_log_probs(-0.25f * static_cast<float>(i));
+        Describe({{2, -0.125f}}, message->add_prompt_alternatives());
+      }
+    };
+    for (size_t prompt = 0; prompt < prompts.size(); ++prompt) {
+      for (int sample = 0; sample <= count; ++sample) {
+        for (const Token& token : answer) {
+          GenerateReply reply = TokensReply(prompt, sample, token);
+          if (&token == answer.data()) tell_prompt(prompt, reply.mutable_tokens());
+          text += stream.Take(reply);
+        }
+        GenerateReply end = SequenceReply(prompt, sample, prompts[prompt], answer, GeneratedSequence::LENGTH);
+        tell_prompt(prompt, end.mutable_sequence());
+        whole.Take(end);
+        text += stream.Take(end);
+      }
+    }
+    // The parts of a choice, laid end to end.
+    std::map<int, std::string> texts;
+    std::map<int, json> logprobs;
+    for (const json& event : EventsOf(text)) {
+      const json& choice = event.at("choices").at(0);
+      const int index = choice.at("index");
+      if (!texts.contains(index)) {
+        EXPECT_TRUE(absl::StartsWith(choice.at("text").get<std::string>(), index <= count ? "hi cat\n" : "hi"));
+      }
+      texts[index] += choice.at("text");
+      for (const auto& [name, list] : choice.at("logprobs").items()) {
+        for (const json& of_token : list) logprobs[index][name].push_back(of_token);
+      }
+    }
+    const json choices = json::parse(whole.Whole()).at("choices");
+    ASSERT_EQ(texts.size(), choices.size());
+    for (const json& choice : choices) {
+      EXPECT_EQ(texts[choice.at("index")], choice.at("text"));
+      EXPECT_EQ(logprobs[choice.at("index")], choice.at("logprobs"));
+    }
+  }
 }
 
 TEST(OpenAiAnswer, AFailureEndsTheStream) {

@@ -124,7 +124,6 @@ class Reader {
     QUARTET_RETURN_IF_ERROR(ReadSampling());
     QUARTET_RETURN_IF_ERROR(request_.chat ? ReadChatLogprobs() : ReadCompletionLogprobs());
     QUARTET_RETURN_IF_ERROR(ReadStream());
-    if (echo_ && request_.stream) return ParameterError("echo", "is true, but stream is, too; allowed: one of them");
     QUARTET_RETURN_IF_ERROR(ReadMaxTokens());
     QUARTET_RETURN_IF_ERROR(CheckUnsupported());
     QUARTET_RETURN_IF_ERROR(request_.chat ? ReadMessages() : ReadPrompts());

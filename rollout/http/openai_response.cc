@@ -21,10 +21,6 @@ std::string Dump(const ordered_json& value) {
 
 std::string DataEvent(absl::string_view data) { return absl::StrCat("data: ", data, "\n\n"); }
 
-int64_t CountCharacters(absl::string_view text) {
-  return std::count_if(text.begin(), text.end(), [](char c) { return (c & 0xC0) != 0x80; });
-}
-
 // The text as bytes; null where they cannot be known from it.
 ordered_json BytesOf(const std::string& text) {
   if (text.find(kReplacement) != std::string::npos) return nullptr;
@@ -84,6 +80,8 @@ std::string OpenAiAnswer::Take(const GenerateReply& reply) {
   const auto index = static_cast<int>(prompt * request_.header.sampling().n_samples() + sample);
   Choice& choice = choices_.at(index);
   std::string text;
+  if (!choice.begun) text = is_end ? Echo(&choice, reply.sequence()) : Echo(&choice, reply.tokens());
+  choice.begun = true;
   if (!is_end) {
     const GeneratedTokens& tokens = reply.tokens();
     ReadTokens(&choice, tokens.ids().data(), tokens.log_probs().data(), tokens.ids_size(), tokens.alternatives(),
@@ -94,11 +92,6 @@ std::string OpenAiAnswer::Take(const GenerateReply& reply) {
   const GeneratedSequence& sequence = reply.sequence();
   if (!request_.stream) {
     const int count = sequence.log_probs_size();
-    if (!request_.echoes.empty()) {
-      text = request_.echoes[prompt];
-      choice.characters = CountCharacters(text);
-      if (request_.logprobs) AddPromptLogprobs(&choice, sequence, sequence.tokens().ids_size() - count);
-    }
     const int32_t* ids = sequence.tokens().ids().data() + (sequence.tokens().ids_size() - count);
     ReadTokens(&choice, ids, sequence.log_probs().data(), count, sequence.alternatives(), &text);
   }
@@ -147,13 +140,13 @@ void OpenAiAnswer::ReadTokens(Choice* choice, const int32_t* ids, const float* l
                               const google::protobuf::RepeatedPtrField<TokenAlternatives>& alternatives,
                               std::string* text) {
   for (int i = 0; i < count; ++i) {
+    const int64_t offset = choice->echoed + choice->text.characters();
     *text += choice->text.Read(ids[i]);
     const TokenAlternatives* likeliest = alternatives.empty() ? nullptr : &alternatives.Get(i);
     if (request_.logprobs && request_.chat) {
       AddChatLogprobs(choice, ids[i], log_probs[i], likeliest);
     } else if (request_.logprobs) {
-      AddLogprobs(choice, ids[i], &log_probs[i], likeliest, choice->characters);
-      choice->characters += CountCharacters(choice->logprobs["tokens"].back().get_ref<const std::string&>());
+      AddLogprobs(choice, ids[i], &log_probs[i], likeliest, offset);
     }
     choice->last_token = ids[i];
   }
@@ -209,19 +202,30 @@ void OpenAiAnswer::AddLogprobs(Choice* choice, int32_t id, const float* log_prob
   logprobs["top_logprobs"].push_back(std::move(top));
 }
 
-void OpenAiAnswer::AddPromptLogprobs(Choice* choice, const GeneratedSequence& sequence, int prompt_tokens) {
+template <typename Reply>
+std::string OpenAiAnswer::Echo(Choice* choice, const Reply& reply) {
+  if (request_.echoes.empty()) return "";
+  const std::string& text = request_.echoes[reply.prompt_index()];
+  choice->echoed = CountCharacters(text);
+  if (request_.logprobs) {
+    AddPromptLogprobs(choice, request_.prompts[reply.prompt_index()].ids(), reply.prompt_log_probs(),
+                      reply.prompt_alternatives());
+  }
+  return text;
+}
+
+void OpenAiAnswer::AddPromptLogprobs(Choice* choice, const google::protobuf::RepeatedField<int32_t>& ids,
+                                     const google::protobuf::RepeatedField<float>& log_probs,
+                                     const google::protobuf::RepeatedPtrField<TokenAlternatives>& alternatives) {
   AnswerText text(*model_.tokenizer, {}, {}, {});
-  int64_t offset = 0;
   choice->last_token.reset();
-  for (int i = 0; i < prompt_tokens; ++i) {
-    const int32_t id = sequence.tokens().ids(i);
+  for (int i = 0; i < ids.size(); ++i) {
     const int told = i - 1;  // the first one has nothing before it
-    const bool known = told >= 0 && told < sequence.prompt_log_probs_size();
-    AddLogprobs(choice, id, known ? &sequence.prompt_log_probs().Get(told) : nullptr,
-                known && told < sequence.prompt_alternatives_size() ? &sequence.prompt_alternatives(told) : nullptr,
-                offset);
-    offset += CountCharacters(text.Read(id));
-    choice->last_token = id;
+    const bool known = told >= 0 && told < log_probs.size();
+    AddLogprobs(choice, ids[i], known ? &log_probs[told] : nullptr,
+                known && told < alternatives.size() ? &alternatives[told] : nullptr, text.characters());
+    text.Read(ids[i]);
+    choice->last_token = ids[i];
   }
 }
 

@@ -47,7 +47,8 @@ class OpenAiAnswer {
     std::optional<int32_t> last_token;  // of prompt and answer so far
     std::string told;                   // whole answers only
     nlohmann::ordered_json logprobs;    // of tokens that are not told yet
-    int64_t characters = 0;             // of the text of all tokens
+    bool begun = false;                 // a reply has come
+    int64_t echoed = 0;                 // characters of the prompt's text before the answer's
     std::string finish_reason;
     nlohmann::ordered_json stop_reason;
   };
@@ -59,8 +60,13 @@ class OpenAiAnswer {
   void AddLogprobs(Choice* choice, int32_t id, const float* log_prob, const TokenAlternatives* alternatives,
                    int64_t offset);
   void AddChatLogprobs(Choice* choice, int32_t id, float log_prob, const TokenAlternatives* alternatives);
+  // The text that an echo begins with; `reply` is the choice's first, a GeneratedTokens or a GeneratedSequence.
+  template <typename Reply>
+  std::string Echo(Choice* choice, const Reply& reply);
   // What an echo tells of the prompt's tokens.
-  void AddPromptLogprobs(Choice* choice, const GeneratedSequence& sequence, int prompt_tokens);
+  void AddPromptLogprobs(Choice* choice, const google::protobuf::RepeatedField<int32_t>& ids,
+                         const google::protobuf::RepeatedField<float>& log_probs,
+                         const google::protobuf::RepeatedPtrField<TokenAlternatives>& alternatives);
   nlohmann::ordered_json TakeLogprobs(Choice* choice) const;
   std::string Finish(Choice* choice, const GeneratedSequence& sequence);
   std::string TokenText(const Choice& choice, int32_t id) const;
