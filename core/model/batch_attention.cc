@@ -15,13 +15,41 @@ namespace {
 constexpr int64_t kTokensPerTask = 32;
 // Worth another thread.
 constexpr int64_t kTokensPerWrite = 64;
+// What is kept of so many tokens while they share keys stays in a core's second cache.
+constexpr int64_t kMostTogether = 16;
 
-// Of some tokens of one chunk, one key/value head.
-template <typename Element>
-struct AttentionTask {
-  PagedAttentionTask<Element> attention;
-  int64_t new_row;  // of the token whose key and value are to be written first; -1: they have been
+// Blocks that two sequences have in common from their beginning on, as far as tokens `first` of both see all of them.
+int64_t SharedBlocks(const AttentionChunk& a, const AttentionChunk& b, int64_t block_size) {
+  const int64_t most = std::min(a.first, b.first) / block_size;
+  return std::mismatch(a.blocks, a.blocks + most, b.blocks).first - a.blocks;
+}
+
+// Chunks [begin, end) that are worked on together: one, or some of one token each whose sequences begin with the same
+// `shared` blocks.
+struct ChunkGroup {
+  size_t begin, end;
+  int64_t shared;
 };
+
+// Samples of one prompt are neighbours. `most` chunks a group.
+std::vector<ChunkGroup> Groups(const std::vector<AttentionChunk>& chunks, int64_t block_size, size_t most) {
+  std::vector<ChunkGroup> groups;
+  for (size_t i = 0; i < chunks.size(); ++i) {
+    if (!groups.empty() && chunks[i].count == 1 && chunks[groups.back().begin].count == 1 &&
+        i - groups.back().begin < most) {
+      ChunkGroup& last = groups.back();
+      int64_t shared = SharedBlocks(chunks[last.begin], chunks[i], block_size);
+      if (last.end - last.begin > 1) shared = std::min(shared, last.shared);
+      if (shared > 0) {
+        last.end = i + 1;
+        last.shared = shared;
+        continue;
+      }
+    }
+    groups.push_back({.begin = i, .end = i + 1, .shared = 0});
+  }
+  return groups;
+}
 
 template <typename Element>
 at::Tensor Attend(const PagedCacheLayout& layout, const std::vector<AttentionChunk>& chunks, Element* cache,
@@ -33,49 +61,69 @@ at::Tensor Attend(const PagedCacheLayout& layout, const std::vector<AttentionChu
   const at::Tensor out = at::empty_like(q);
   auto* outputs = static_cast<Element*>(out.mutable_data_ptr());
   float* log_sums = log_sums_TH == nullptr ? nullptr : log_sums_TH->mutable_data_ptr<float>();
-  const auto write = [&](const int32_t* blocks, int64_t position, int64_t row, int64_t head) {
-    const int64_t offset = (row * K + head) * d;
-    Element* block = cache + blocks[position / S] * layout.block_numel();
+
+  std::vector<int64_t> rows;  // of each chunk's first token
+  int64_t row = 0;
+  for (const AttentionChunk& chunk : chunks) {
+    rows.push_back(row);
+    row += chunk.count;
+  }
+  std::fill_n(outputs + row * H * d, (q.size(0) - row) * H * d, Element{0});
+
+  const auto write = [&](size_t chunk, int64_t i, int64_t head) {  // the new key and value of its token i
+    const int64_t position = chunks[chunk].first + i, offset = ((rows[chunk] + i) * K + head) * d;
+    Element* block = cache + chunks[chunk].blocks[position / S] * layout.block_numel();
     WriteToCache(layout, new_keys + offset, new_values + offset, position % S, block + head * layout.head_numel());
   };
-
-  std::vector<AttentionTask<Element>> tasks;
-  int64_t row = 0;  // of the chunk's first token
-  for (const AttentionChunk& chunk : chunks) {
-    // One that decodes is written by the task that reads it.
-    const bool alone = chunk.count == 1;
-    if (!alone) {
-      at::parallel_for(0, chunk.count, kTokensPerWrite, [&](int64_t begin, int64_t end) {
-        for (int64_t i = begin; i < end; ++i) {
-          for (int64_t head = 0; head < K; ++head) write(chunk.blocks, chunk.first + i, row + i, head);
-        }
-      });
-    }
-    for (int64_t first = 0; first < chunk.count; first += kTokensPerTask) {
-      for (int64_t head = 0; head < K; ++head) {
-        const int64_t offset = ((row + first) * H + head * G) * d;
-        tasks.push_back({.attention = {.queries = queries + offset,
+  const auto task_of = [&](size_t chunk, int64_t first, int64_t head) {  // tokens from `first` on
+    const int64_t offset = ((rows[chunk] + first) * H + head * G) * d;
+    return PagedAttentionTask<Element>{.queries = queries + offset,
                                        .outputs = outputs + offset,
                                        .token_stride = H * d,
                                        .log_sums = log_sums == nullptr ? nullptr : log_sums + offset / d,
                                        .log_sum_stride = H,
-                                       .tokens = std::min(kTokensPerTask, chunk.count - first),
+                                       .tokens = std::min(kTokensPerTask, chunks[chunk].count - first),
                                        .group = G,
-                                       .first_position = chunk.first + first,
-                                       .blocks = chunk.blocks,
+                                       .first_position = chunks[chunk].first + first,
+                                       .blocks = chunks[chunk].blocks,
                                        .cache = cache,
-                                       .kv_head = head},
-                         .new_row = alone ? row : -1});
-      }
+                                       .kv_head = head};
+  };
+
+  struct Work {  // one key/value head of a group of chunks, or some tokens of a chunk of several
+    ChunkGroup group;
+    int64_t first, head;
+  };
+  std::vector<Work> works;
+  const int64_t threads = at::get_num_threads();
+  const auto most = std::clamp<int64_t>(static_cast<int64_t>(chunks.size()) * K / (4 * threads), 1, kMostTogether);
+  for (const ChunkGroup& group : Groups(chunks, S, static_cast<size_t>(most))) {
+    const int64_t count = chunks[group.begin].count;
+    if (count > 1) {
+      at::parallel_for(0, count, kTokensPerWrite, [&](int64_t begin, int64_t end) {
+        for (int64_t i = begin; i < end; ++i) {
+          for (int64_t head = 0; head < K; ++head) write(group.begin, i, head);
+        }
+      });
     }
-    row += chunk.count;
+    for (int64_t first = 0; first < count; first += kTokensPerTask) {
+      for (int64_t head = 0; head < K; ++head) works.push_back({group, first, head});
+    }
   }
-  std::fill_n(outputs + row * H * d, (q.size(0) - row) * H * d, Element{0});
-  at::parallel_for(0, static_cast<int64_t>(tasks.size()), 1, [&](int64_t begin, int64_t end) {
+  at::parallel_for(0, static_cast<int64_t>(works.size()), 1, [&](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i) {
-      const PagedAttentionTask<Element>& task = tasks[i].attention;
-      if (tasks[i].new_row >= 0) write(task.blocks, task.first_position, tasks[i].new_row, task.kv_head);
-      PagedAttend(layout, task);
+      const auto& [group, first, head] = works[i];
+      // A token that is alone in its chunk is written where it is read.
+      for (size_t c = group.begin; c < group.end; ++c) {
+        if (chunks[c].count == 1) write(c, 0, head);
+      }
+      if (group.end - group.begin == 1) {
+        PagedAttend(layout, task_of(group.begin, first, head));
+        continue;
+      }
+      std::vector<PagedAttentionTask<Element>> tasks;
+      for (size_t c = group.begin; c < group.end; ++c) tasks.push_back(task_of(c, 0, head));
+      PagedAttendTogether(layout, tasks, group.shared);
     }
   });
   return out;

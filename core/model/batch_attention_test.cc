@@ -161,6 +161,54 @@ TEST(AttendInBatch, GivesASequenceTheSameBitsWhateverIsAroundIt) {
   EXPECT_TRUE(at::equal(second(together.gradients.v_TKd), alone.gradients.v_TKd));
 }
 
+// Twelve sequences, the first nine of which begin with the same three blocks.
+void ExpectSharedPrefixesChangeNothing(at::ScalarType type) {
+  const PagedCacheLayout layout{16, 3, 64};
+  constexpr int64_t kGroup = 3, kPrefix = 48;
+  const std::vector<int64_t> lengths = {48, 49, 64, 90, 63, 51, 131, 48, 50, 48, 77, 20};  // before the new token
+  at::manual_seed(3);
+  const auto random = [&](int64_t tokens, int64_t heads) { return at::randn({tokens, heads, 64}).to(type); };
+  const at::Tensor prefix_k = random(kPrefix, 3), prefix_v = random(kPrefix, 3);
+  const at::Tensor cache = at::full({100 * layout.block_numel()}, std::nan(""), at::dtype(type));
+  std::vector<std::vector<int32_t>> tables;
+  std::vector<AttentionChunk> new_tokens;
+  int32_t next_block = 3;
+  for (size_t i = 0; i < lengths.size(); ++i) {
+    std::vector<int32_t>& table = tables.emplace_back();
+    const bool shares = i < 9;
+    if (shares) table = {0, 1, 2};
+    while (static_cast<int64_t>(table.size()) * 16 <= lengths[i]) table.push_back(next_block++);
+    at::Tensor k = random(lengths[i], 3), v = random(lengths[i], 3);
+    if (shares) {
+      k.slice(0, 0, kPrefix).copy_(prefix_k);
+      v.slice(0, 0, kPrefix).copy_(prefix_v);
+    }
+    AttendInBatch(layout, {{.blocks = table.data(), .first = 0, .count = lengths[i]}}, cache.mutable_data_ptr(),
+                  random(lengths[i], 3 * kGroup), k, v);
+  }
+  for (size_t i = 0; i < lengths.size(); ++i) {
+    new_tokens.push_back({.blocks = tables[i].data(), .first = lengths[i], .count = 1});
+  }
+  const auto count = static_cast<int64_t>(lengths.size());
+  const at::Tensor q = random(count, 3 * kGroup), k = random(count, 3), v = random(count, 3);
+  at::Tensor log_sums;
+  const at::Tensor together = AttendInBatch(layout, new_tokens, cache.mutable_data_ptr(), q, k, v, &log_sums);
+  for (int64_t i = 0; i < count; ++i) {
+    at::Tensor own_log_sums;
+    const auto own = [&](const at::Tensor& x) { return x.slice(0, i, i + 1); };
+    const at::Tensor alone =
+        AttendInBatch(layout, {new_tokens[i]}, cache.mutable_data_ptr(), own(q), own(k), own(v), &own_log_sums);
+    EXPECT_FALSE(alone.isnan().any().item<bool>()) << "sequence " << i;
+    EXPECT_TRUE(at::equal(own(together), alone)) << "sequence " << i;
+    EXPECT_TRUE(at::equal(own(log_sums), own_log_sums)) << "sequence " << i;
+  }
+}
+
+TEST(AttendInBatch, GivesSequencesThatShareTheirPrefixTheBitsOfEachAlone) {
+  ExpectSharedPrefixesChangeNothing(at::kFloat);
+  ExpectSharedPrefixesChangeNothing(at::kBFloat16);
+}
+
 TEST(AttendInBatch, PaddingBehindTheSequencesBecomesZero) {
   const Case c = {16, 1, 2, {0, 20}};
   const Inputs in = RandomInputs(c, at::kFloat);

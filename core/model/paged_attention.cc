@@ -93,14 +93,27 @@ QUARTET_SIMD_INLINE void StoreSums(const float* sums, float scale, int64_t d, ui
   }
 }
 
-// Rows of queries that are worked on together, in fp32 and already divided by sqrt(d).
+// Rows of queries that are worked on together, in fp32 and already divided by sqrt(d), and what has been made of the
+// keys up to now.
 template <typename Element>
 struct Rows {
   const float* queries;    // [R, d]
-  float* sums;             // [R, padded d]
   const int64_t* visible;  // keys that each row sees; at least 1
   Element* const* outputs;
-  float* log_sums;  // [R], or null
+  float* log_sums;    // [R]
+  float* largest;     // [R], score
+  float* weight_sum;  // [R, 16]: of every sixteenth key
+  float* sums;        // [R, padded d]
+
+  Rows From(int64_t row, const PagedCacheLayout& layout) const {
+    return {queries + row * layout.head_dim,
+            visible + row,
+            outputs + row,
+            log_sums + row,
+            largest + row,
+            weight_sum + row * kLanes,
+            sums + row * layout.padded_head_dim()};
+  }
 };
 
 // The task's head of the block that holds a position of the sequence.
@@ -111,25 +124,25 @@ QUARTET_SIMD_INLINE const Element* HeadAt(const PagedCacheLayout& layout, const 
   return task.cache + (block * layout.kv_heads + task.kv_head) * layout.head_numel();
 }
 
+// Goes on with keys [begin, end), as far as the rows see them. Both are multiples of sixteen.
 template <int R, typename Element>
 QUARTET_SIMD_INLINE void AttendRows(const PagedCacheLayout& layout, const PagedAttentionTask<Element>& task,
-                                    const Rows<Element>& rows) {
+                                    const Rows<Element>& rows, int64_t begin, int64_t end) {
   const int64_t d = layout.head_dim;
   const int64_t padded = layout.padded_head_dim();
   const int64_t block_size = layout.block_size;
   int64_t keys = 0;
   for (int r = 0; r < R; ++r) keys = std::max(keys, rows.visible[r]);
-  for (int64_t i = 0; i < R * padded; ++i) rows.sums[i] = 0;
 
   float largest[R];
   F16 weight_sum[R];
   for (int r = 0; r < R; ++r) {
-    largest[r] = -std::numeric_limits<float>::infinity();
-    weight_sum[r] = F16{};
+    largest[r] = rows.largest[r];
+    weight_sum[r] = simd::Load(rows.weight_sum + r * kLanes);
   }
   const F16 lane = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
 
-  for (int64_t first = 0; first < keys; first += kLanes) {
+  for (int64_t first = begin; first < std::min(keys, end); first += kLanes) {
     const Element* head = HeadAt(layout, task, first);
     const int64_t offset = first % block_size;
     const Element* key = KeysAt(head, offset);
@@ -175,46 +188,114 @@ QUARTET_SIMD_INLINE void AttendRows(const PagedCacheLayout& layout, const PagedA
   }
 
   for (int r = 0; r < R; ++r) {
-    const float sum = simd::Sum(weight_sum[r]);
-    if (rows.log_sums != nullptr) rows.log_sums[r] = largest[r] + std::log(sum);
-    StoreSums(rows.sums + r * padded, 1.0f / sum, d, rows.outputs[r]);
+    rows.largest[r] = largest[r];
+    simd::Store(rows.weight_sum + r * kLanes, weight_sum[r]);
   }
 }
 
 constexpr int kMostRows = 8;
 
+// `count` rows, in parts for which there is code.
 template <typename Element>
 QUARTET_SIMD_INLINE void AttendSome(const PagedCacheLayout& layout, const PagedAttentionTask<Element>& task,
-                                    const Rows<Element>& rows, int count) {
-  switch (count) {
+                                    const Rows<Element>& rows, int64_t count, int64_t begin, int64_t end) {
+  int64_t row = 0;
+  for (; count - row >= kMostRows; row += kMostRows) {
+    AttendRows<kMostRows>(layout, task, rows.From(row, layout), begin, end);
+  }
+  for (; count - row >= 4; row += 4) AttendRows<4>(layout, task, rows.From(row, layout), begin, end);
+  switch (count - row) {
     case 1:
-      return AttendRows<1>(layout, task, rows);
+      return AttendRows<1>(layout, task, rows.From(row, layout), begin, end);
     case 2:
-      return AttendRows<2>(layout, task, rows);
+      return AttendRows<2>(layout, task, rows.From(row, layout), begin, end);
     case 3:
-      return AttendRows<3>(layout, task, rows);
-    case 4:
-      return AttendRows<4>(layout, task, rows);
-    case 8:
-      return AttendRows<8>(layout, task, rows);
+      return AttendRows<3>(layout, task, rows.From(row, layout), begin, end);
+  }
+}
+
+template <typename Element>
+QUARTET_SIMD_INLINE void StoreRows(const PagedCacheLayout& layout, const Rows<Element>& rows, int64_t count) {
+  for (int64_t r = 0; r < count; ++r) {
+    const float sum = simd::Sum(simd::Load(rows.weight_sum + r * kLanes));
+    rows.log_sums[r] = rows.largest[r] + std::log(sum);
+    StoreSums(rows.sums + r * layout.padded_head_dim(), 1.0f / sum, layout.head_dim, rows.outputs[r]);
   }
 }
 
 QUARTET_SIMD_CLONES void AttendFloat(const PagedCacheLayout& layout, const PagedAttentionTask<float>& task,
-                                     const Rows<float>& rows, int count) {
-  AttendSome(layout, task, rows, count);
+                                     const Rows<float>& rows, int64_t count, int64_t begin, int64_t end) {
+  AttendSome(layout, task, rows, count, begin, end);
 }
 QUARTET_SIMD_CLONES void AttendBf16(const PagedCacheLayout& layout, const PagedAttentionTask<uint16_t>& task,
-                                    const Rows<uint16_t>& rows, int count) {
-  AttendSome(layout, task, rows, count);
+                                    const Rows<uint16_t>& rows, int64_t count, int64_t begin, int64_t end) {
+  AttendSome(layout, task, rows, count, begin, end);
 }
-void Attend(const PagedCacheLayout& layout, const PagedAttentionTask<float>& task, const Rows<float>& rows, int count) {
-  AttendFloat(layout, task, rows, count);
+void Attend(const PagedCacheLayout& layout, const PagedAttentionTask<float>& task, const Rows<float>& rows,
+            int64_t count, int64_t begin, int64_t end) {
+  AttendFloat(layout, task, rows, count, begin, end);
 }
 void Attend(const PagedCacheLayout& layout, const PagedAttentionTask<uint16_t>& task, const Rows<uint16_t>& rows,
-            int count) {
-  AttendBf16(layout, task, rows, count);
+            int64_t count, int64_t begin, int64_t end) {
+  AttendBf16(layout, task, rows, count, begin, end);
 }
+QUARTET_SIMD_CLONES void StoreFloat(const PagedCacheLayout& layout, const Rows<float>& rows, int64_t count) {
+  StoreRows(layout, rows, count);
+}
+QUARTET_SIMD_CLONES void StoreBf16(const PagedCacheLayout& layout, const Rows<uint16_t>& rows, int64_t count) {
+  StoreRows(layout, rows, count);
+}
+void Store(const PagedCacheLayout& layout, const Rows<float>& rows, int64_t count) { StoreFloat(layout, rows, count); }
+void Store(const PagedCacheLayout& layout, const Rows<uint16_t>& rows, int64_t count) {
+  StoreBf16(layout, rows, count);
+}
+
+// Memory for `rows` rows.
+template <typename Element>
+class RowMemory {
+ public:
+  RowMemory(const PagedCacheLayout& layout, int64_t rows)
+      : queries_(rows * layout.head_dim),
+        visible_(rows),
+        outputs_(rows),
+        log_sums_(rows),
+        largest_(rows),
+        weight_sum_(rows * kLanes),
+        sums_(rows * layout.padded_head_dim()) {}
+
+  // Puts row `i` of the task, tokens and in them heads one after the other, into row `row`, before any key.
+  void Start(const PagedCacheLayout& layout, const PagedAttentionTask<Element>& task, int64_t i, int64_t row) {
+    const int64_t d = layout.head_dim, padded = layout.padded_head_dim(), token = i / task.group;
+    const float scale = static_cast<float>(1.0 / std::sqrt(static_cast<double>(d)));
+    const int64_t start = token * task.token_stride + i % task.group * d;
+    for (int64_t k = 0; k < d; k += kLanes) {
+      simd::StoreSome(&queries_[row * d + k], simd::LoadSome(task.queries + start + k, d - k) * scale, d - k);
+    }
+    visible_[row] = task.first_position + token + 1;
+    outputs_[row] = task.outputs + start;
+    largest_[row] = -std::numeric_limits<float>::infinity();
+    std::fill_n(&weight_sum_[row * kLanes], kLanes, 0.0f);
+    std::fill_n(&sums_[row * padded], padded, 0.0f);
+  }
+  // What Store left of `row`.
+  void TellLogSum(const PagedAttentionTask<Element>& task, int64_t i, int64_t row) const {
+    if (task.log_sums == nullptr) return;
+    task.log_sums[i / task.group * task.log_sum_stride + i % task.group] = log_sums_[row];
+  }
+
+  Rows<Element> rows() {
+    return {queries_.data(), visible_.data(),    outputs_.data(), log_sums_.data(),
+            largest_.data(), weight_sum_.data(), sums_.data()};
+  }
+
+ private:
+  std::vector<float> queries_;
+  std::vector<int64_t> visible_;
+  std::vector<Element*> outputs_;
+  std::vector<float> log_sums_, largest_, weight_sum_, sums_;
+};
+
+constexpr int64_t kAllKeys = std::numeric_limits<int64_t>::max();
 
 }  // namespace
 
@@ -233,33 +314,38 @@ void WriteToCache(const PagedCacheLayout& layout, const Element* key_d, const El
 
 template <typename Element>
 void PagedAttend(const PagedCacheLayout& layout, const PagedAttentionTask<Element>& task) {
-  const int64_t d = layout.head_dim;
-  const float scale = static_cast<float>(1.0 / std::sqrt(static_cast<double>(d)));
-  std::vector<float> scratch(kMostRows * (d + layout.padded_head_dim()));
-  int64_t visible[kMostRows];
-  Element* outputs[kMostRows];
-  float log_sums[kMostRows];
   const int64_t total = task.tokens * task.group;
-  for (int64_t first = 0; first < total;) {
-    const int64_t left = total - first;
-    const int count = left >= kMostRows ? kMostRows : left > 4 ? 4 : static_cast<int>(left);
-    for (int r = 0; r < count; ++r) {
-      const int64_t token = (first + r) / task.group;
-      const int64_t start = token * task.token_stride + (first + r) % task.group * d;
-      for (int64_t i = 0; i < d; i += kLanes) {
-        simd::StoreSome(&scratch[r * d + i], simd::LoadSome(task.queries + start + i, d - i) * scale, d - i);
-      }
-      visible[r] = task.first_position + token + 1;
-      outputs[r] = task.outputs + start;
+  RowMemory<Element> memory(layout, std::min<int64_t>(total, kMostRows));
+  for (int64_t first = 0; first < total; first += kMostRows) {
+    const int64_t count = std::min<int64_t>(kMostRows, total - first);
+    for (int64_t r = 0; r < count; ++r) memory.Start(layout, task, first + r, r);
+    Attend(layout, task, memory.rows(), count, 0, kAllKeys);
+    Store(layout, memory.rows(), count);
+    for (int64_t r = 0; r < count; ++r) memory.TellLogSum(task, first + r, r);
+  }
+}
+
+template <typename Element>
+void PagedAttendTogether(const PagedCacheLayout& layout, const std::vector<PagedAttentionTask<Element>>& tasks,
+                         int64_t shared) {
+  // Keys that stay in a core's first cache until all tasks have read them.
+  constexpr int64_t kKeysAtATime = 64;
+  const int64_t group = tasks.front().group, count = static_cast<int64_t>(tasks.size());
+  RowMemory<Element> memory(layout, count * group);
+  for (int64_t t = 0; t < count; ++t) {
+    for (int64_t g = 0; g < group; ++g) memory.Start(layout, tasks[t], g, t * group + g);
+  }
+  const auto rows_of = [&](int64_t t) { return memory.rows().From(t * group, layout); };
+  const int64_t end = shared * layout.block_size;
+  for (int64_t first = 0; first < end; first += kKeysAtATime) {
+    for (int64_t t = 0; t < count; ++t) {
+      Attend(layout, tasks[t], rows_of(t), group, first, std::min(first + kKeysAtATime, end));
     }
-    Attend(layout, task,
-           Rows<Element>{scratch.data(), scratch.data() + kMostRows * d, visible, outputs,
-                         task.log_sums == nullptr ? nullptr : log_sums},
-           count);
-    for (int r = 0; task.log_sums != nullptr && r < count; ++r) {
-      task.log_sums[(first + r) / task.group * task.log_sum_stride + (first + r) % task.group] = log_sums[r];
-    }
-    first += count;
+  }
+  for (int64_t t = 0; t < count; ++t) Attend(layout, tasks[t], rows_of(t), group, end, kAllKeys);
+  Store(layout, memory.rows(), count * group);
+  for (int64_t t = 0; t < count; ++t) {
+    for (int64_t g = 0; g < group; ++g) memory.TellLogSum(tasks[t], g, t * group + g);
   }
 }
 
@@ -267,5 +353,9 @@ template void WriteToCache<float>(const PagedCacheLayout&, const float*, const f
 template void WriteToCache<uint16_t>(const PagedCacheLayout&, const uint16_t*, const uint16_t*, int64_t, uint16_t*);
 template void PagedAttend<float>(const PagedCacheLayout&, const PagedAttentionTask<float>&);
 template void PagedAttend<uint16_t>(const PagedCacheLayout&, const PagedAttentionTask<uint16_t>&);
+template void PagedAttendTogether<float>(const PagedCacheLayout&, const std::vector<PagedAttentionTask<float>>&,
+                                         int64_t);
+template void PagedAttendTogether<uint16_t>(const PagedCacheLayout&, const std::vector<PagedAttentionTask<uint16_t>>&,
+                                            int64_t);
 
 }  // namespace quartet

@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstdint>
+#include <vector>
 
 namespace quartet {
 
@@ -61,5 +62,11 @@ struct PagedAttentionTask {
 // effect. Thread safe for disjoint outputs.
 template <typename Element>
 void PagedAttend(const PagedCacheLayout& layout, const PagedAttentionTask<Element>& task);
+
+// PagedAttend of each, with the same bits: tasks of one token, of one head and group, whose sequences have the same
+// first `shared` blocks and see all of their keys. Those come from memory once.
+template <typename Element>
+void PagedAttendTogether(const PagedCacheLayout& layout, const std::vector<PagedAttentionTask<Element>>& tasks,
+                         int64_t shared);
 
 }  // namespace quartet
