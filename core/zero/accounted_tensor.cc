@@ -15,7 +15,6 @@
 #include <utility>
 
 #include "core/base/device.h"
-#include "core/base/huge_pages.h"
 #include "core/zero/block_cache.h"
 
 namespace quartet {
@@ -210,9 +209,7 @@ at::Tensor AccountedEmpty(Ledger* ledger, MemoryCategory category, int64_t numel
                           at::Device device, MemoryTier tier) {
   if (!device.is_cuda()) {
     const MemoryScope scope(ledger, category, tier);
-    at::Tensor tensor = at::empty({numel}, at::TensorOptions(dtype).device(device));
-    if (device.is_cpu()) AskForHugePages(tensor.mutable_data_ptr(), static_cast<int64_t>(tensor.nbytes()));
-    return tensor;
+    return at::empty({numel}, at::TensorOptions(dtype).device(device));
   }
   const int64_t bytes = numel * static_cast<int64_t>(c10::elementSize(dtype));
   c10::DataPtr data = AllocateOn(device, bytes, ledger, category, tier);

@@ -5,6 +5,8 @@
 #include <cstdint>
 #include <iterator>
 
+#include "core/base/huge_pages.h"
+
 namespace quartet {
 namespace {
 
@@ -12,7 +14,9 @@ constexpr size_t kPage = 4096;
 
 void* Map(size_t bytes) {
   void* data = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  return data == MAP_FAILED ? nullptr : data;
+  if (data == MAP_FAILED) return nullptr;
+  AskForHugePages(data, static_cast<int64_t>(bytes));
+  return data;
 }
 
 }  // namespace

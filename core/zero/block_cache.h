@@ -29,7 +29,7 @@ class BlockCache {
   BlockCache& operator=(const BlockCache&) = delete;
 
   // At least `bytes` (above 0), at the start of a page, with anything in them; null where the system has none. What is
-  // kept is given back before that is said.
+  // kept is given back before that is said. Where they are many they are to be huge pages (core/base/huge_pages.h).
   void* Allocate(size_t bytes);
   // False, and without effect, where `block` does not come from Allocate.
   bool Free(void* block);

@@ -4,8 +4,12 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include <cinttypes>
 #include <cstdint>
+#include <cstdio>
 #include <cstring>
+#include <fstream>
+#include <string>
 #include <thread>
 #include <vector>
 
@@ -18,6 +22,36 @@ constexpr size_t kMiB = size_t{1} << 20;
 bool IsMapped(void* block) {
   unsigned char resident = 0;
   return mincore(block, 1, &resident) == 0;
+}
+
+// Whether the kernel has been asked for huge pages at `block`: "hg" among the flags of its mapping.
+bool AsksForHugePages(const void* block) {
+  std::ifstream maps("/proc/self/smaps");
+  const auto address = reinterpret_cast<uintptr_t>(block);
+  bool within = false;
+  for (std::string line; std::getline(maps, line);) {
+    uintptr_t begin = 0, end = 0;
+    if (std::sscanf(line.c_str(), "%" SCNxPTR "-%" SCNxPTR " ", &begin, &end) == 2) {
+      within = begin <= address && address < end;
+    } else if (within && line.starts_with("VmFlags:")) {
+      return (line + ' ').find(" hg ") != std::string::npos;
+    }
+  }
+  ADD_FAILURE() << "no mapping has " << block;
+  return false;
+}
+
+TEST(BlockCache, AsksForHugePagesWhereABlockIsLargerThanOne) {
+  if (!std::ifstream("/sys/kernel/mm/transparent_hugepage/enabled").is_open()) GTEST_SKIP() << "the kernel has none";
+  BlockCache cache;
+  void* small = cache.Allocate(kMiB);
+  EXPECT_FALSE(AsksForHugePages(small));
+  void* large = cache.Allocate(8 * kMiB);
+  EXPECT_TRUE(AsksForHugePages(large));
+  cache.Free(large);
+  EXPECT_EQ(cache.Allocate(8 * kMiB), large);
+  EXPECT_TRUE(AsksForHugePages(large));
+  for (void* block : {small, large}) cache.Free(block);
 }
 
 TEST(BlockCache, GivesWholePagesThatCanBeWritten) {

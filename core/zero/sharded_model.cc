@@ -103,6 +103,22 @@ void ShardedModel::Impl::CompleteFromOwners(int group, const at::Tensor& values)
   if (resident_is_whole) shard->AllGatherInPlace(values)->Wait();
 }
 
+absl::Status ShardedModel::Impl::Read(const CheckpointReader& reader, int group, int64_t begin,
+                                      const at::Tensor& out) const {
+  const ParameterGroup& parameters = layout.groups[group];
+  for (const FlatPiece& piece : PiecesWithin(parameters, flat[group], begin, out.numel())) {
+    const ParameterSpec& parameter = parameters.parameters[piece.parameter];
+    const at::Tensor elements = out.narrow(0, piece.offset, piece.count);
+    if (parameter.name == "score.weight" && options.initialize_missing_head &&
+        reader.tensors().count(parameter.name) == 0) {
+      DrawPiece(options.seed, config.hidden_size, piece, elements);
+    } else {
+      QUARTET_RETURN_IF_ERROR(ReadPiece(reader, parameter, piece, elements));
+    }
+  }
+  return absl::OkStatus();
+}
+
 int ShardedModel::Impl::head_parameter() const {
   for (const char* name : {"score.weight", "lm_head.weight", "model.embed_tokens.weight"}) {
     const int found = FindParameter(layout.head_group, name);
@@ -207,17 +223,7 @@ absl::StatusOr<std::unique_ptr<ShardedModel>> ShardedModel::Load(const std::stri
       // No two ranks read the same, also where they will keep the same.
       if (reader == nullptr) continue;
       const OwnedRange range = model.Owned(g, model.world->rank());
-      const at::Tensor own = resident.narrow(0, range.offset, range.count);
-      for (const FlatPiece& piece : PiecesWithin(groups[g], flat, range.begin, range.count)) {
-        const ParameterSpec& parameter = groups[g].parameters[piece.parameter];
-        const at::Tensor out = own.narrow(0, piece.offset, piece.count);
-        if (parameter.name == "score.weight" && options.initialize_missing_head &&
-            reader->tensors().count(parameter.name) == 0) {
-          DrawPiece(options.seed, model.config.hidden_size, piece, out);
-        } else {
-          QUARTET_RETURN_IF_ERROR(ReadPiece(*reader, parameter, piece, out));
-        }
-      }
+      QUARTET_RETURN_IF_ERROR(model.Read(*reader, g, range.begin, resident.narrow(0, range.offset, range.count)));
     }
     return absl::OkStatus();
   };
@@ -356,10 +362,8 @@ absl::Status ShardedModel::ReadResident(const std::vector<at::Tensor>& buffers) 
   if (impl_->options.device.is_meta()) return absl::OkStatus();
   const at::NoGradGuard no_grad;
   QUARTET_ASSIGN_OR_RETURN(const std::unique_ptr<CheckpointReader> reader, CheckpointReader::Open(impl_->folder));
-  for (const ResidentPiece& piece : impl_->pieces) {
-    QUARTET_RETURN_IF_ERROR(ReadPiece(*reader, impl_->layout.groups[piece.group].parameters[piece.parameter],
-                                      {piece.parameter, piece.begin, piece.count, piece.shard_offset},
-                                      buffers[piece.group].narrow(0, piece.shard_offset, piece.count)));
+  for (int g = 0; g < static_cast<int>(buffers.size()); ++g) {
+    QUARTET_RETURN_IF_ERROR(impl_->Read(*reader, g, impl_->resident_begin(g), buffers[g]));
   }
   return absl::OkStatus();
 }

@@ -6,7 +6,9 @@
 #include <string>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "core/base/meta_device.h"
+#include "core/safetensors/reader.h"
 #include "core/zero/flat_layout.h"
 #include "core/zero/sharded_model.h"
 
@@ -89,6 +91,10 @@ struct ShardedModel::Impl {
   GatheredGroup GatherCopy(int group, const at::Tensor& part);
   // Makes `source` and `whole` follow `resident`, after a change of the latter. Collective at stage 2.
   void FollowResident(int group);
+
+  // From the folder's files (a head that they do not have: drawn), elements [begin, begin + out.numel()) of a group's
+  // flat buffer; what is padding stays as it is. Errors as ReadPiece's.
+  absl::Status Read(const CheckpointReader& reader, int group, int64_t begin, const at::Tensor& out) const;
 
   // Position of the parameter `name` in a group's list, -1 if it has none.
   int FindParameter(int group, const std::string& name) const;
