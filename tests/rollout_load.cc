@@ -89,7 +89,13 @@ class LoadRun {
     for (int i = 0; i < load_.calls; ++i) threads.emplace_back([this, i] { Repeat(i); });
     while (absl::Now() < end_) {
       int64_t resident = 0;
-      for (const pid_t pid : load_.processes) resident += ResidentBytes(pid);
+      for (const pid_t pid : load_.processes) {
+        const int64_t of_one = ResidentBytes(pid);
+        resident += of_one;
+        if (of_one > 0) continue;
+        const std::lock_guard lock(mutex_);
+        ++report_.mistakes[absl::StrCat("process ", pid, " has no memory")];
+      }
       report_.resident.push_back(resident);
       absl::SleepFor(absl::Milliseconds(500));
     }
@@ -113,6 +119,7 @@ class LoadRun {
   // False where the service refused it.
   bool One(const Call& call) {
     grpc::ClientContext context;
+    context.set_deadline(absl::ToChronoTime(absl::Now() + load_.patience));
     const auto stream = stub_->Generate(&context);
     GenerateRequest request;
     *request.mutable_header() = call.header;

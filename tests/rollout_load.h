@@ -23,8 +23,10 @@ struct RolloutLoad {
   int longest_answer = 8;  // likewise
   // One call of so many is closed by the client before it ends.
   int cancel_one_of = 10;
+  // A call that has not ended after so long is a mistake.
+  absl::Duration patience = absl::Minutes(5);
   uint64_t seed = 0;
-  // Processes whose resident memory is looked at twice a second.
+  // Processes whose resident memory is looked at twice a second; one that has none is a mistake.
   std::vector<pid_t> processes;
 };
 

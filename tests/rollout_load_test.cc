@@ -4,6 +4,8 @@
 #include "tests/rollout_load.h"
 
 #include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <string>
 
@@ -16,7 +18,11 @@
 namespace quartet {
 namespace {
 
+using ::testing::Contains;
+using ::testing::Gt;
 using ::testing::IsEmpty;
+using ::testing::Pair;
+using ::testing::StartsWith;
 
 class RolloutLoadTest : public ::testing::TestWithParam<int> {};
 
@@ -47,6 +53,18 @@ TEST_P(RolloutLoadTest, AnswersOrRefusesEachCallAndKeepsNothing) {
   EXPECT_EQ(report->after.metrics().at("rollout/running"), 0);
   EXPECT_EQ(report->after.metrics().at("rollout/waiting"), 0);
   EXPECT_EQ(report->after.metrics().at("rollout/kv_cache_usage"), 0);
+
+  // A call that does not end in time, and a process that is not there, do not pass for well.
+  const pid_t gone = fork();
+  if (gone == 0) _exit(0);
+  ASSERT_EQ(waitpid(gone, nullptr, 0), gone);
+  load.processes = {gone};
+  load.duration = absl::Seconds(1);
+  load.patience = absl::Milliseconds(1);
+  const auto bad = OfferLoad(load);
+  ASSERT_TRUE(bad.ok()) << bad.status();
+  EXPECT_THAT(bad->mistakes, Contains(Pair(absl::StrCat("process ", gone, " has no memory"), Gt(0))));
+  EXPECT_THAT(bad->mistakes, Contains(Pair(StartsWith("DEADLINE_EXCEEDED"), Gt(0))));
 
   kill(rollout, SIGTERM);
   EXPECT_EQ(harness.Wait(rollout, absl::Seconds(10)).exit_code, 0);

@@ -43,6 +43,10 @@ int Main() {
     }
     load.processes.push_back(pid);
   }
+  if (load.processes.empty()) {
+    std::cerr << "--pids is empty: nobody's memory would be watched\n";
+    return 2;
+  }
   const auto report = OfferLoad(load);
   if (!report.ok()) {
     std::cerr << report.status() << '\n';
