@@ -352,7 +352,7 @@ TEST(RankServer, ReportsServingWhileItIsReady) {
 
 TEST(RankServer, TakesAnOrderlyEndOfTheLeaderForNoFailure) {
   Group group(2);
-  group.servers[0]->Shutdown(absl::ZeroDuration());
+  group.servers[0]->Shutdown(absl::Seconds(20));
   EXPECT_TRUE(group.Broken().empty());
 }
 
