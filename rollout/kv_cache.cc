@@ -75,11 +75,16 @@ PagedAttention::PagedAttention(const KvCache* cache, const std::vector<Scheduled
     chunks_.push_back({.blocks = chunk.sequence->blocks.data(), .first = chunk.first, .count = chunk.count});
   }
   if (cache->shape().format == CacheFormat::kVectors) return;
-  const int64_t block_size = cache->shape().layout.block_size;
+  const auto& [block_size, kv_heads, head_dim] = cache->shape().layout;
   std::vector<int64_t> slots = SlotsOf(block_size, chunks_);
   slots_n_ = at::from_blob(slots.data(), {static_cast<int64_t>(slots.size())}, at::kLong)
                  .to(cache->device(), at::kLong, /*non_blocking=*/false, /*copy=*/true);
-  by_slots_.emplace(block_size, chunks_, heads, cache->device());
+  if (ComputeDevice(cache->device()) == at::kCUDA &&
+      ItemAttention::Fits(cache->shape().dtype, head_dim, heads / kv_heads)) {
+    by_items_.emplace(block_size, chunks_, heads, kv_heads, head_dim, cache->device());
+  } else {
+    by_slots_.emplace(block_size, chunks_, heads, cache->device());
+  }
 }
 
 at::Tensor PagedAttention::Attend(const at::Tensor& q_THd, const at::Tensor& k_TKd, const at::Tensor& v_TKd) const {
@@ -88,7 +93,7 @@ at::Tensor PagedAttention::Attend(const at::Tensor& q_THd, const at::Tensor& k_T
   }
   const at::Tensor keys = cache_->key_slots(layer_), values = cache_->value_slots(layer_);
   WriteToSlots(slots_n_, k_TKd, v_TKd, keys, values);
-  return by_slots_->Attend(q_THd, keys, values);
+  return by_items_.has_value() ? by_items_->Attend(q_THd, keys, values) : by_slots_->Attend(q_THd, keys, values);
 }
 
 }  // namespace quartet

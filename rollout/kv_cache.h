@@ -11,6 +11,7 @@
 
 #include "core/model/batch_attention.h"
 #include "core/model/decoder.h"
+#include "core/model/item_attention.h"
 #include "core/model/paged_attention.h"
 #include "core/model/slot_attention.h"
 #include "core/zero/ledger.h"
@@ -82,8 +83,9 @@ class PagedAttention : public Attention {
  private:
   const KvCache* cache_;
   std::vector<AttentionChunk> chunks_;
-  at::Tensor slots_n_;  // kSlots: of the step's tokens
-  std::optional<SlotAttention> by_slots_;
+  at::Tensor slots_n_;                     // kSlots: of the step's tokens
+  std::optional<ItemAttention> by_items_;  // where there is a kernel
+  std::optional<SlotAttention> by_slots_;  // elsewhere
   int64_t layer_ = 0;
 };
 

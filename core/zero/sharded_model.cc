@@ -318,8 +318,6 @@ std::vector<at::Tensor> ShardedModel::Impl::NewBuffers(MemoryTier tier) const {
   return buffers;
 }
 
-std::vector<at::Tensor> ShardedModel::NewResidentBuffers() const { return impl_->NewBuffers(impl_->resident_tier()); }
-
 bool ShardedModel::stages_apart() const { return impl_->host_is_apart() && !impl_->resident_is_apart(); }
 
 std::vector<at::Tensor> ShardedModel::NewStagedBuffers() const {
@@ -331,7 +329,7 @@ void ShardedModel::PutInUse(std::vector<at::Tensor> staged) {
   if (!stages_apart()) return SwapResident(std::move(staged));
   const at::NoGradGuard no_grad;
   model.DropPending();
-  if (!model.resident.front().defined()) SwapResident(NewResidentBuffers());
+  if (!model.resident.front().defined()) SwapResident(model.NewBuffers(model.resident_tier()));
   for (size_t g = 0; g < staged.size(); ++g) model.resident[g].copy_(staged[g]);
 }
 

@@ -130,20 +130,16 @@ class ShardedModel {
   // 0. Any thread.
   std::vector<at::Tensor> Views(int group, const at::Tensor& buffer) const;
 
-  // A second set of resident buffers beside the present one (compute type, frozen models), to be filled piece by piece
-  // with resident-type elements and then put in use at once. Fill may be called from another thread than the model's.
-  std::vector<at::Tensor> NewResidentBuffers() const;
-  void SwapResident(std::vector<at::Tensor> buffers);
-  // The same for buffers that threads of the CPU fill: in host memory. Where that is not the resident buffers' memory
-  // (stages_apart), elements are copied from there into these (new ones after ReleaseResident): no second set is on the
-  // device.
-  bool stages_apart() const;
+  // A second set of a frozen model's weights, laid out like the resident ones, in memory of the host: to be filled
+  // piece by piece with resident-type elements, by any thread, and then put in use at once. Where host memory is not
+  // the resident buffers' memory (stages_apart), elements are copied from there over these (into new ones after
+  // ReleaseResident), so that no second set is on the device; else the buffers take their place.
   std::vector<at::Tensor> NewStagedBuffers() const;
+  bool stages_apart() const;
   void PutInUse(std::vector<at::Tensor> staged);
-  // Gives the resident buffers of a frozen model back. Until SwapResident there are no weights: nothing may gather
-  // them.
+  // Gives the resident buffers of a frozen model back. Until PutInUse there are no weights: nothing may gather them.
   void ReleaseResident();
-  // What Load read, into NewResidentBuffers; this rank alone, from the folder as it is now. Errors as Load's.
+  // What Load read, into NewStagedBuffers; this rank alone, from the folder as it is now. Errors as Load's.
   absl::Status ReadResident(const std::vector<at::Tensor>& buffers) const;
 
  private:
@@ -151,6 +147,7 @@ class ShardedModel {
   friend class ShardedAdamW;
   friend class ShardedGradient;
   struct Impl;
+  void SwapResident(std::vector<at::Tensor> buffers);
   explicit ShardedModel(std::unique_ptr<Impl> impl);
   // `impl` has its process groups.
   static absl::StatusOr<std::unique_ptr<ShardedModel>> Load(const std::string& folder,

@@ -13,6 +13,7 @@
 #include <map>
 #include <mutex>
 
+#include "core/base/meta_device.h"
 #include "core/comm/rank_threads.h"
 #include "core/model/initialize.h"
 #include "core/safetensors/reader.h"
@@ -277,7 +278,7 @@ TEST(ShardedModel, NewWeightsAreUsedOnceSwappedIn) {
       };
       const at::Tensor before = logits_of(*model);
       const int64_t resident_bytes = ledger.current(MemoryCategory::kParameters);
-      std::vector<at::Tensor> buffers = model->NewResidentBuffers();
+      std::vector<at::Tensor> buffers = model->NewStagedBuffers();
       EXPECT_GT(ledger.current(MemoryCategory::kParameters), resident_bytes);
       for (const ResidentPiece& piece : wanted->pieces()) {
         buffers[piece.group]
@@ -285,12 +286,37 @@ TEST(ShardedModel, NewWeightsAreUsedOnceSwappedIn) {
             .copy_(wanted->resident(piece.group).narrow(0, piece.shard_offset, piece.count));
       }
       EXPECT_TRUE(at::equal(logits_of(*model), before));
-      model->SwapResident(std::move(buffers));
+      model->PutInUse(std::move(buffers));
       EXPECT_EQ(ledger.current(MemoryCategory::kParameters), resident_bytes);
       EXPECT_TRUE(at::equal(logits_of(*model), logits_of(*wanted)));
       EXPECT_FALSE(at::equal(logits_of(*model), before));
     });
   }
+}
+
+TEST(ShardedModel, OfADeviceStagesWeightsInHostMemoryAndKeepsOneSetOnTheDevice) {
+  const MetaStandsFor device(at::kCUDA);
+  ProcessGroupOptions alone;
+  alone.device = "meta";
+  const auto group = MakeProcessGroup(nullptr, alone);
+  ASSERT_TRUE(group.ok()) << group.status();
+  Ledger ledger;
+  ShardedModelOptions options;
+  options.zero_stage = 0;
+  options.device = at::kMeta;
+  const std::unique_ptr<ShardedModel> model = LoadOrDie(WriteModel("staged", TinyConfig()), options, **group, ledger);
+  const auto on = [&](MemoryTier tier) { return ledger.current(MemoryCategory::kParameters, tier); };
+  const int64_t weights = on(MemoryTier::kDevice);
+  for (const bool release : {false, true}) {
+    if (release) model->ReleaseResident();
+    std::vector<at::Tensor> staged = model->NewStagedBuffers();
+    EXPECT_EQ(on(MemoryTier::kHost), weights);
+    EXPECT_EQ(on(MemoryTier::kDevice), release ? 0 : weights);
+    model->PutInUse(std::move(staged));
+    EXPECT_EQ(on(MemoryTier::kHost), 0);
+    EXPECT_EQ(on(MemoryTier::kDevice), weights);
+  }
+  EXPECT_EQ(ledger.peak(MemoryCategory::kParameters), weights);
 }
 
 // Bytes that this process has read by system calls; -1 where the kernel does not count them.

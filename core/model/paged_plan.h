@@ -1,0 +1,28 @@
+// How a forward's attention is cut into the items of core/model/paged_tiles.h. LibTorch-free.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "core/model/paged_attention.h"
+#include "core/model/paged_tiles.h"
+
+namespace quartet {
+
+struct PagedPlan {
+  std::vector<AttentionItem> items;  // narrow ones first
+  int32_t num_narrow = 0;
+  std::vector<AttentionMerge> merges;
+  int32_t parts = 0;
+  std::vector<int32_t> tables;
+};
+
+// Whether items can compute heads of this size, `group` of which share a key/value head.
+bool TilesFit(int64_t head_dim, int64_t group);
+
+// The chunks' tokens lie end to end. Where there are fewer items than `wanted` (of all key/value heads together), keys
+// of narrow ones are cut into parts.
+PagedPlan PlanPagedAttention(int64_t block_size, const std::vector<AttentionChunk>& chunks, int64_t heads,
+                             int64_t kv_heads, int64_t head_dim, int64_t wanted);
+
+}  // namespace quartet
