@@ -38,6 +38,7 @@
 #include "core/zero/sharded_model.h"
 #include "rollout/cache_budget.h"
 #include "rollout/kv_cache.h"
+#include "rollout/prompt_log_probs.h"
 #include "rollout/rate_meter.h"
 #include "rollout/sampler.h"
 #include "rollout/sampling_params.h"
@@ -347,11 +348,6 @@ class Engine : public RolloutEngine {
   }
 
  private:
-  // Of a prompt's tokens from the second one on, as far as it has been computed.
-  struct PromptLogProbs {
-    std::vector<float> log_probs;
-    std::vector<std::vector<std::pair<int32_t, float>>> alternatives;
-  };
   struct CallState {
     std::shared_ptr<const SamplingParams> sampling;
     SamplingRule rule;
@@ -359,8 +355,7 @@ class Engine : public RolloutEngine {
     std::vector<int32_t> stop_list;  // the same
     bool stream_tokens = false;
     int64_t left = 0;  // sequences
-    // By prompt index, where they are asked for.
-    absl::flat_hash_map<uint64_t, PromptLogProbs> prompts;
+    PromptLogProbs prompts;
   };
   // A token of a sequence's prompt, told from a row of a forward's hidden states: that of the token before it.
   struct PromptToken {
@@ -586,9 +581,7 @@ class Engine : public RolloutEngine {
   // How many tokens of its prompt nothing is to be told of any more.
   int64_t KnownPromptTokens(const Sequence& sequence) const {
     const CallState& call = calls_.at(sequence.call);
-    if (!call.sampling->has_prompt_logprobs()) return sequence.prompt_len;
-    const auto found = call.prompts.find(sequence.prompt_index);
-    return found == call.prompts.end() ? 1 : 1 + static_cast<int64_t>(found->second.log_probs.size());
+    return call.sampling->has_prompt_logprobs() ? call.prompts.next(sequence.prompt_index) : sequence.prompt_len;
   }
 
   // Takes down the log-probabilities of tokens of prompts, from a row of logits each.
@@ -606,20 +599,9 @@ class Engine : public RolloutEngine {
     });
     for (size_t i = 0; i < tokens.size(); ++i) {
       const Sequence& sequence = *tokens[i].sequence;
-      PromptLogProbs& known = calls_.at(sequence.call).prompts[sequence.prompt_index];
-      // Others may have computed it already: after a preemption, or a sample of the same prompt.
-      if (static_cast<int64_t>(known.log_probs.size()) + 1 != tokens[i].position) continue;
-      if (!told[i].ok()) {
-        failed->emplace(
-            sequence.call,
-            absl::Status(told[i].status().code(), absl::StrCat("prompt ", sequence.prompt_index, ", token ",
-                                                               tokens[i].position, ": ", told[i].status().message())));
-        continue;
-      }
-      known.log_probs.push_back(told[i]->log_prob);
-      if (calls_.at(sequence.call).sampling->prompt_logprobs() > 0) {
-        known.alternatives.push_back(std::move(told[i]->alternatives));
-      }
+      absl::Status taken =
+          calls_.at(sequence.call).prompts.Take(sequence.prompt_index, tokens[i].position, std::move(told[i]));
+      if (!taken.ok()) failed->emplace(sequence.call, std::move(taken));
     }
   }
 
@@ -710,8 +692,8 @@ class Engine : public RolloutEngine {
       tokens.set_sample(sequence->sample);
       tokens.add_ids(token.id);
       tokens.add_log_probs(token.log_prob);
-      if (call.rule.alternatives > 0) Describe(token.alternatives, tokens.add_alternatives());
-      if (sequence->log_probs.size() == 1) DescribePrompt(*sequence, &tokens);
+      if (call.rule.alternatives > 0) DescribeAlternatives(token.alternatives, tokens.add_alternatives());
+      if (sequence->log_probs.size() == 1) call.prompts.Describe(sequence->prompt_index, &tokens);
       events->push_back({sequence->call, std::move(tokens)});
     }
     if (call.rule.alternatives > 0) sequence->alternatives.push_back(std::move(token.alternatives));
@@ -743,13 +725,6 @@ class Engine : public RolloutEngine {
     return static_cast<int64_t>(sequence->log_probs.size()) > call.sampling->min_tokens() ? found : nullptr;
   }
 
-  static void Describe(const std::vector<std::pair<int32_t, float>>& alternatives, TokenAlternatives* out) {
-    for (const auto& [id, log_prob] : alternatives) {
-      out->add_ids(id);
-      out->add_log_probs(log_prob);
-    }
-  }
-
   GeneratedSequence Describe(const Sequence& sequence, GeneratedSequence::FinishReason reason) const {
     GeneratedSequence out;
     out.set_prompt_index(sequence.prompt_index);
@@ -762,19 +737,9 @@ class Engine : public RolloutEngine {
     out.mutable_log_probs()->Add(sequence.log_probs.begin(), sequence.log_probs.end());
     out.mutable_sampled_log_probs()->Add(sequence.sampled_log_probs.begin(), sequence.sampled_log_probs.end());
     out.mutable_policy_versions()->Add(sequence.versions.begin(), sequence.versions.end());
-    for (const auto& of_token : sequence.alternatives) Describe(of_token, out.add_alternatives());
-    DescribePrompt(sequence, &out);
+    for (const auto& of_token : sequence.alternatives) DescribeAlternatives(of_token, out.add_alternatives());
+    calls_.at(sequence.call).prompts.Describe(sequence.prompt_index, &out);
     return out;
-  }
-
-  // `out`: GeneratedTokens or GeneratedSequence.
-  template <typename Message>
-  void DescribePrompt(const Sequence& sequence, Message* out) const {
-    const auto& prompts = calls_.at(sequence.call).prompts;
-    const auto told = prompts.find(sequence.prompt_index);
-    if (told == prompts.end()) return;
-    out->mutable_prompt_log_probs()->Add(told->second.log_probs.begin(), told->second.log_probs.end());
-    for (const auto& of_token : told->second.alternatives) Describe(of_token, out->add_prompt_alternatives());
   }
 
   const RolloutEngineOptions options_;
