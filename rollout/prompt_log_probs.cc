@@ -19,8 +19,8 @@ int64_t PromptLogProbs::next(uint64_t prompt_index) const {
 absl::Status PromptLogProbs::Take(uint64_t prompt_index, int64_t position, absl::StatusOr<SampledToken> told) {
   if (position != next(prompt_index)) return absl::OkStatus();
   if (!told.ok()) {
-    return absl::Status(told.status().code(), absl::StrCat("prompt ", prompt_index, ", token ", position, ": ",
-                                                           told.status().message()));
+    return absl::Status(told.status().code(),
+                        absl::StrCat("prompt ", prompt_index, ", token ", position, ": ", told.status().message()));
   }
   prompts_[prompt_index].push_back(*std::move(told));
   return absl::OkStatus();
