@@ -29,7 +29,6 @@
 #include "core/comm/agreement.h"
 #include "core/comm/process_group.h"
 #include "core/model/decoder.h"
-#include "core/model/linear.h"
 #include "core/model/row_padding.h"
 #include "core/model/vocabulary_head.h"
 #include "core/training/rank_device.h"
@@ -44,47 +43,13 @@
 #include "rollout/sampling_params.h"
 #include "rollout/scheduler.h"
 #include "rollout/share_exchange.h"
+#include "rollout/weight_order.h"
 
 namespace quartet {
 namespace {
 
 // Of one prompt, so that its message stays well below what gRPC takes.
 constexpr int64_t kMostPromptLogProbs = int64_t{1} << 18;
-
-// All of the model, as it is computed with: matrices are packed where they can be.
-struct WholeWeights {
-  at::Tensor embedding, norm_D, head;
-  std::vector<BlockWeights> blocks;
-};
-
-const char* HeadName(const ModelConfig& config) {
-  return config.tie_word_embeddings ? "model.embed_tokens.weight" : "lm_head.weight";
-}
-
-// Puts weights that `buffers` hold, a whole group each, in the order of products, where they are: packed weights take
-// the plain ones' memory.
-WholeWeights Arrange(const ShardedModel& model, const std::vector<at::Tensor>& buffers) {
-  const at::NoGradGuard no_grad;
-  const ParameterLayout& layout = model.layout();
-  const ModelConfig& config = model.config();
-  WholeWeights weights;
-  for (size_t g = 0; g < layout.groups.size(); ++g) {
-    const ParameterGroup& parameters = layout.groups[g];
-    std::vector<at::Tensor> tensors = model.Views(static_cast<int>(g), buffers[g]);
-    for (size_t i = 0; i < tensors.size(); ++i) {
-      const std::string& name = parameters.parameters[i].name;
-      const bool only_looked_up = name == "model.embed_tokens.weight" && !config.tie_word_embeddings;
-      if (!only_looked_up && CanPack(tensors[i])) tensors[i] = PackInPlace(tensors[i]);
-      if (name == "model.embed_tokens.weight") weights.embedding = tensors[i];
-      if (name == "model.norm.weight") weights.norm_D = tensors[i];
-      if (name == HeadName(config)) weights.head = tensors[i];
-    }
-    const bool is_block = static_cast<int>(g) >= layout.block_group(0) &&
-                          static_cast<int>(g) < layout.block_group(static_cast<int>(config.num_hidden_layers));
-    if (is_block) weights.blocks.push_back(MakeBlockWeights(parameters, tensors));
-  }
-  return weights;
-}
 
 // Accounted by the model, as parameters.
 class Staging : public WeightStaging {
@@ -108,8 +73,13 @@ class Staging : public WeightStaging {
   }
   const std::vector<StagedRange>& ranges() const override { return ranges_; }
   void Prepare() override {
-    if (model_.stages_apart() || model_.options().zero_stage != 0 || whole_.has_value()) return;
-    whole_ = Arrange(model_, buffers_);
+    if (model_.stages_apart() || prepared_) return;
+    prepared_ = true;
+    if (model_.options().zero_stage == 0) {
+      whole_ = ArrangeWhole(model_, buffers_);
+    } else {
+      ArrangePart(model_, buffers_);
+    }
   }
 
   std::vector<at::Tensor>& buffers() { return buffers_; }
@@ -120,6 +90,7 @@ class Staging : public WeightStaging {
   const ShardedModel& model_;
   std::vector<at::Tensor> buffers_;
   std::vector<StagedRange> ranges_;
+  bool prepared_ = false;
   std::optional<WholeWeights> whole_;
 };
 
@@ -150,7 +121,7 @@ class Engine : public RolloutEngine {
       tensors_.insert(tensors_.end(), parameters.parameters.begin(), parameters.parameters.end());
     }
     samplers_.resize(at::get_num_threads());
-    if (options.zero_stage == 0) ArrangeResident();
+    ArrangeResident();
   }
 
   absl::Status MakeCache() {
@@ -450,7 +421,11 @@ class Engine : public RolloutEngine {
     for (size_t g = 0; g < model_->layout().groups.size(); ++g) {
       buffers.push_back(model_->resident(static_cast<int>(g)));
     }
-    whole_ = Arrange(*model_, buffers);
+    if (options_.zero_stage == 0) {
+      whole_ = ArrangeWhole(*model_, buffers);
+    } else {
+      ArrangePart(*model_, buffers);
+    }
   }
 
   void UpdateStats() {
@@ -544,7 +519,10 @@ class Engine : public RolloutEngine {
     }
     {
       const GatheredGroup group = model_->Gather(0, layout.block_group(0));
-      if (work) hidden_TD = Embed(Find(layout.groups[0], group, "model.embed_tokens.weight"), as_tensor(ids));
+      if (work) {
+        const std::vector<at::Tensor> tensors = ArrangeGathered(*model_, 0, group);
+        hidden_TD = Embed(Find(layout.groups[0], tensors, "model.embed_tokens.weight"), as_tensor(ids));
+      }
     }
     for (int block = 0; block < blocks; ++block) {
       const int index = layout.block_group(block);
@@ -552,12 +530,14 @@ class Engine : public RolloutEngine {
           model_->Gather(index, block + 1 < blocks ? layout.block_group(block + 1) : layout.head_group);
       if (!work) continue;
       attention.set_layer(block);
-      hidden_TD =
-          DecoderBlock(config, MakeBlockWeights(layout.groups[index], group.tensors()), rotary, attention, hidden_TD);
+      const BlockWeights weights = MakeBlockWeights(layout.groups[index], ArrangeGathered(*model_, index, group));
+      hidden_TD = DecoderBlock(config, weights, rotary, attention, hidden_TD);
     }
     const GatheredGroup group = model_->Gather(layout.head_group);
+    if (!work) return {};
+    const std::vector<at::Tensor> tensors = ArrangeGathered(*model_, layout.head_group, group);
     const ParameterGroup& head = layout.groups[layout.head_group];
-    return finish(Find(head, group, "model.norm.weight"), Find(head, group, HeadName(config)));
+    return finish(Find(head, tensors, "model.norm.weight"), Find(head, tensors, HeadName(config)));
   }
 
   // Where the CPU can read it, once all that it is computed from is done.
@@ -570,9 +550,10 @@ class Engine : public RolloutEngine {
     return copy;
   }
 
-  static at::Tensor Find(const ParameterGroup& parameters, const GatheredGroup& gathered, const std::string& name) {
+  static at::Tensor Find(const ParameterGroup& parameters, const std::vector<at::Tensor>& tensors,
+                         const std::string& name) {
     for (size_t i = 0; i < parameters.parameters.size(); ++i) {
-      if (parameters.parameters[i].name == name) return gathered.tensors()[i];
+      if (parameters.parameters[i].name == name) return tensors[i];
     }
     QUARTET_CHECK(false) << "group '" << parameters.name << "' has no " << name;
     return {};

@@ -862,8 +862,7 @@ TEST(RolloutEngine, ACommittedVersionGeneratesAndStampsItsTokens) {
   }
 }
 
-// At stage 3 weights are as they were loaded or sent; at stage 0 they are in the order of products where that can be,
-// whether they are put there while the present ones are in use or at the commit.
+// Whether they are put in the order of products while the present ones are in use or at the commit.
 TEST(RolloutEngine, GeneratesTheSameHoweverItsWeightsLie) {
   for (const std::string model : {"llama_tied_llama3_rope", "qwen2"}) {
     RolloutEngineOptions options = OptionsFor(model);
@@ -903,33 +902,6 @@ TEST(RolloutEngine, GeneratesTheSameHoweverItsWeightsLie) {
   }
 }
 
-TEST(RolloutEngine, ShardedRanksCommitTheirShards) {
-  const json updated = GoldenOf("llama updated to mistral");
-  WithTwoShardedRanks(OptionsFor("llama"), [&](int rank, RolloutEngine& engine) {
-    auto staging = engine.NewStaging();
-    Fill(*staging, engine, "mistral");
-    engine.Commit(std::move(staging), 1);
-    const int64_t most = updated["max_new_tokens"];
-    const Results results = GenerateInSteps(engine, Greedy(updated["max_new_tokens"]),
-                                            rank == 0 ? TasksOf(updated) : std::vector<GenerationTask>(), most + 2);
-    for (const auto& [key, sequence] : results) {
-      EXPECT_EQ(AnswerOf(sequence), updated["cases"][key.first]["answer"].get<std::vector<int32_t>>());
-    }
-  });
-}
-
-TEST(TensorParallelEngine, GeneratesGreedilyWhatTransformersGenerates) {
-  for (const json& golden : Golden()) {
-    if (golden["model"] == "llama updated to mistral") continue;
-    SCOPED_TRACE(golden["model"].get<std::string>());
-    RolloutEngineOptions options = OptionsFor(golden["model"]);
-    options.max_num_batched_tokens = 50;
-    WithTensorParallelRanks(options, 2, [&](int, RolloutEngine& engine) {
-      ExpectGolden(golden, Generate(engine, Greedy(golden["max_new_tokens"]), TasksOf(golden)));
-    });
-  }
-}
-
 // A model that four ranks can divide, and prompts for it.
 struct WideModel {
   explicit WideModel(bool tied) {
@@ -962,6 +934,89 @@ struct WideModel {
   RolloutEngineOptions options;
   std::vector<GenerationTask> tasks;
 };
+
+// Magnitudes from 2^-7 to 2^-3, of either sign, that depend on an element's tensor and place alone.
+void FillWithPattern(WeightStaging& staging) {
+  for (const StagedRange& range : staging.ranges()) {
+    auto* elements = static_cast<uint16_t*>(range.data);
+    for (int64_t i = 0; i < range.elements.numel(); ++i) {
+      const int64_t place = range.elements.begin + i;
+      elements[i] = static_cast<uint16_t>(0x3C00 + (place * 7919 + range.tensor * 31) % 0x200 + place % 3 / 2 * 0x8000);
+    }
+  }
+}
+
+// Parts end anywhere in the panels of sixteen rows in which products read matrices.
+TEST(RolloutEngine, ShardedRanksMakeTheBitsOfOneWithAllOfTheWeights) {
+  for (const bool tied : {true, false}) {
+    const WideModel model(tied);
+    RolloutEngineOptions options = model.options;
+    options.dtype = "bf16";
+    const SamplingParams sampling = Greedy(20);
+    LoadedEngine whole(options);
+    const Results loaded = Generate(*whole.engine, sampling, model.tasks);
+    auto of_whole = whole->NewStaging();
+    FillWithPattern(*of_whole);
+    whole->Commit(std::move(of_whole), 1);
+    const Results updated = Generate(*whole.engine, sampling, model.tasks);
+    options.zero_stage = 3;
+    for (const int ranks : {2, 3, 5}) {
+      WithRanks(options, ranks, [&](int rank, RolloutEngine& engine) {
+        const auto expect = [&](const Results& expected) {
+          std::vector<GenerationTask> mine;
+          for (const GenerationTask& task : model.tasks) {
+            if (static_cast<int>(task.prompt_index) % ranks == rank) mine.push_back(task);
+          }
+          for (const auto& [key, sequence] : GenerateInSteps(engine, sampling, mine, 22)) {
+            EXPECT_EQ(AnswerOf(sequence), AnswerOf(expected.at(key))) << ranks << " ranks, prompt " << key.first;
+            EXPECT_TRUE(std::equal(sequence.log_probs().begin(), sequence.log_probs().end(),
+                                   expected.at(key).log_probs().begin()))
+                << ranks << " ranks, prompt " << key.first;
+          }
+        };
+        expect(loaded);
+        auto staging = engine.NewStaging();
+        FillWithPattern(*staging);
+        engine.Commit(std::move(staging), 1);
+        expect(updated);
+        engine.Sleep(/*release_weights=*/true);
+        ASSERT_TRUE(engine.Wake().ok());
+        auto again = engine.NewStaging();
+        FillWithPattern(*again);
+        again->Prepare();
+        engine.Commit(std::move(again), 2);
+        expect(updated);
+      });
+    }
+  }
+}
+
+TEST(RolloutEngine, ShardedRanksCommitTheirShards) {
+  const json updated = GoldenOf("llama updated to mistral");
+  WithTwoShardedRanks(OptionsFor("llama"), [&](int rank, RolloutEngine& engine) {
+    auto staging = engine.NewStaging();
+    Fill(*staging, engine, "mistral");
+    engine.Commit(std::move(staging), 1);
+    const int64_t most = updated["max_new_tokens"];
+    const Results results = GenerateInSteps(engine, Greedy(updated["max_new_tokens"]),
+                                            rank == 0 ? TasksOf(updated) : std::vector<GenerationTask>(), most + 2);
+    for (const auto& [key, sequence] : results) {
+      EXPECT_EQ(AnswerOf(sequence), updated["cases"][key.first]["answer"].get<std::vector<int32_t>>());
+    }
+  });
+}
+
+TEST(TensorParallelEngine, GeneratesGreedilyWhatTransformersGenerates) {
+  for (const json& golden : Golden()) {
+    if (golden["model"] == "llama updated to mistral") continue;
+    SCOPED_TRACE(golden["model"].get<std::string>());
+    RolloutEngineOptions options = OptionsFor(golden["model"]);
+    options.max_num_batched_tokens = 50;
+    WithTensorParallelRanks(options, 2, [&](int, RolloutEngine& engine) {
+      ExpectGolden(golden, Generate(engine, Greedy(golden["max_new_tokens"]), TasksOf(golden)));
+    });
+  }
+}
 
 // What an engine answered, event by event.
 void ExpectTheSame(const std::vector<EngineEvent>& events, const std::vector<EngineEvent>& expected, double allowed) {
