@@ -80,9 +80,9 @@ class PlayedRollout final : public Generation {
 
  private:
   void Work() {
-    Dispatcher::Works works;
-    while (dispatcher_.Take(0, /*wait=*/true, &works)) {
-      for (const RankWork& work : works) {
+    std::vector<Dispatcher::Works> works;
+    while (dispatcher_.Take(0, &works)) {
+      for (const RankWork& work : works.front()) {
         RankEvents events;
         for (const CallPart& part : work.parts()) {
           for (const GenerateTask& task : part.tasks()) {
