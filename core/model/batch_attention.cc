@@ -17,6 +17,8 @@ constexpr int64_t kTokensPerTask = 32;
 constexpr int64_t kTokensPerWrite = 64;
 // What is kept of so many tokens while they share keys stays in a core's second cache.
 constexpr int64_t kMostTogether = 16;
+// Are left, at least, for each thread when tokens are put together.
+constexpr int64_t kTasksPerThread = 16;
 
 // Blocks that two sequences have in common from their beginning on, as far as tokens `first` of both see all of them.
 int64_t SharedBlocks(const AttentionChunk& a, const AttentionChunk& b, int64_t block_size) {
@@ -40,7 +42,8 @@ std::vector<ChunkGroup> Groups(const std::vector<AttentionChunk>& chunks, int64_
       ChunkGroup& last = groups.back();
       int64_t shared = SharedBlocks(chunks[last.begin], chunks[i], block_size);
       if (last.end - last.begin > 1) shared = std::min(shared, last.shared);
-      if (shared > 0) {
+      // A beginning that all prompts have is not worth less evenly divided work.
+      if (shared > 0 && 2 * shared >= chunks[i].first / block_size) {
         last.end = i + 1;
         last.shared = shared;
         continue;
@@ -96,7 +99,8 @@ at::Tensor Attend(const PagedCacheLayout& layout, const std::vector<AttentionChu
   };
   std::vector<Work> works;
   const int64_t threads = at::get_num_threads();
-  const auto most = std::clamp<int64_t>(static_cast<int64_t>(chunks.size()) * K / (4 * threads), 1, kMostTogether);
+  const auto most =
+      std::clamp<int64_t>(static_cast<int64_t>(chunks.size()) * K / (kTasksPerThread * threads), 1, kMostTogether);
   for (const ChunkGroup& group : Groups(chunks, S, static_cast<size_t>(most))) {
     const int64_t count = chunks[group.begin].count;
     if (count > 1) {

@@ -3,6 +3,7 @@
 #include "core/model/batch_attention.h"
 
 #include <ATen/Context.h>
+#include <ATen/Parallel.h>
 #include <ATen/TensorOperators.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/cat.h>
@@ -161,21 +162,24 @@ TEST(AttendInBatch, GivesASequenceTheSameBitsWhateverIsAroundIt) {
   EXPECT_TRUE(at::equal(second(together.gradients.v_TKd), alone.gradients.v_TKd));
 }
 
-// Twelve sequences, the first nine of which begin with the same three blocks.
+// 36 sequences, the first 27 of which begin with the same three blocks, on one thread, which takes several at a time.
 void ExpectSharedPrefixesChangeNothing(at::ScalarType type) {
   const PagedCacheLayout layout{16, 3, 64};
   constexpr int64_t kGroup = 3, kPrefix = 48;
-  const std::vector<int64_t> lengths = {48, 49, 64, 90, 63, 51, 131, 48, 50, 48, 77, 20};  // before the new token
+  std::vector<int64_t> lengths;  // before the new token
+  for (int64_t i = 0; i < 36; ++i) lengths.push_back(i < 27 ? 48 + i * i % 61 : 20 + i);
+  const int threads = at::get_num_threads();
+  at::set_num_threads(1);
   at::manual_seed(3);
   const auto random = [&](int64_t tokens, int64_t heads) { return at::randn({tokens, heads, 64}).to(type); };
   const at::Tensor prefix_k = random(kPrefix, 3), prefix_v = random(kPrefix, 3);
-  const at::Tensor cache = at::full({100 * layout.block_numel()}, std::nan(""), at::dtype(type));
+  const at::Tensor cache = at::full({200 * layout.block_numel()}, std::nan(""), at::dtype(type));
   std::vector<std::vector<int32_t>> tables;
   std::vector<AttentionChunk> new_tokens;
   int32_t next_block = 3;
   for (size_t i = 0; i < lengths.size(); ++i) {
     std::vector<int32_t>& table = tables.emplace_back();
-    const bool shares = i < 9;
+    const bool shares = i < 27;
     if (shares) table = {0, 1, 2};
     while (static_cast<int64_t>(table.size()) * 16 <= lengths[i]) table.push_back(next_block++);
     at::Tensor k = random(lengths[i], 3), v = random(lengths[i], 3);
@@ -202,6 +206,7 @@ void ExpectSharedPrefixesChangeNothing(at::ScalarType type) {
     EXPECT_TRUE(at::equal(own(together), alone)) << "sequence " << i;
     EXPECT_TRUE(at::equal(own(log_sums), own_log_sums)) << "sequence " << i;
   }
+  at::set_num_threads(threads);
 }
 
 TEST(AttendInBatch, GivesSequencesThatShareTheirPrefixTheBitsOfEachAlone) {

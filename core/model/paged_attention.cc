@@ -250,18 +250,15 @@ void Store(const PagedCacheLayout& layout, const Rows<uint16_t>& rows, int64_t c
   StoreBf16(layout, rows, count);
 }
 
-// Memory for `rows` rows.
+// One thread's memory for rows, kept for its next task.
 template <typename Element>
 class RowMemory {
  public:
-  RowMemory(const PagedCacheLayout& layout, int64_t rows)
-      : queries_(rows * layout.head_dim),
-        visible_(rows),
-        outputs_(rows),
-        log_sums_(rows),
-        largest_(rows),
-        weight_sum_(rows * kLanes),
-        sums_(rows * layout.padded_head_dim()) {}
+  static RowMemory& OfThisThread(const PagedCacheLayout& layout, int64_t rows) {
+    thread_local RowMemory memory;
+    memory.Grow(layout, rows);
+    return memory;
+  }
 
   // Puts row `i` of the task, tokens and in them heads one after the other, into row `row`, before any key.
   void Start(const PagedCacheLayout& layout, const PagedAttentionTask<Element>& task, int64_t i, int64_t row) {
@@ -289,6 +286,19 @@ class RowMemory {
   }
 
  private:
+  void Grow(const PagedCacheLayout& layout, int64_t rows) {
+    const auto grow = [](auto& values, int64_t size) {
+      if (static_cast<int64_t>(values.size()) < size) values.resize(size);
+    };
+    grow(queries_, rows * layout.head_dim);
+    grow(visible_, rows);
+    grow(outputs_, rows);
+    grow(log_sums_, rows);
+    grow(largest_, rows);
+    grow(weight_sum_, rows * kLanes);
+    grow(sums_, rows * layout.padded_head_dim());
+  }
+
   std::vector<float> queries_;
   std::vector<int64_t> visible_;
   std::vector<Element*> outputs_;
@@ -315,7 +325,7 @@ void WriteToCache(const PagedCacheLayout& layout, const Element* key_d, const El
 template <typename Element>
 void PagedAttend(const PagedCacheLayout& layout, const PagedAttentionTask<Element>& task) {
   const int64_t total = task.tokens * task.group;
-  RowMemory<Element> memory(layout, std::min<int64_t>(total, kMostRows));
+  auto& memory = RowMemory<Element>::OfThisThread(layout, std::min<int64_t>(total, kMostRows));
   for (int64_t first = 0; first < total; first += kMostRows) {
     const int64_t count = std::min<int64_t>(kMostRows, total - first);
     for (int64_t r = 0; r < count; ++r) memory.Start(layout, task, first + r, r);
@@ -331,7 +341,7 @@ void PagedAttendTogether(const PagedCacheLayout& layout, const std::vector<Paged
   // Keys that stay in a core's first cache until all tasks have read them.
   constexpr int64_t kKeysAtATime = 64;
   const int64_t group = tasks.front().group, count = static_cast<int64_t>(tasks.size());
-  RowMemory<Element> memory(layout, count * group);
+  auto& memory = RowMemory<Element>::OfThisThread(layout, count * group);
   for (int64_t t = 0; t < count; ++t) {
     for (int64_t g = 0; g < group; ++g) memory.Start(layout, tasks[t], g, t * group + g);
   }
