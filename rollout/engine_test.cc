@@ -862,6 +862,19 @@ TEST(RolloutEngine, ACommittedVersionGeneratesAndStampsItsTokens) {
   }
 }
 
+// Magnitudes from 2^-7 to 2^-3, of either sign, that depend on `pattern` and an element's tensor and
+// place alone.
+void FillWithPattern(WeightStaging& staging, int64_t pattern = 7919) {
+  for (const StagedRange& range : staging.ranges()) {
+    auto* elements = static_cast<uint16_t*>(range.data);
+    for (int64_t i = 0; i < range.elements.numel(); ++i) {
+      const int64_t place = range.elements.begin + i;
+      elements[i] =
+          static_cast<uint16_t>(0x3C00 + (place * pattern + range.tensor * 31) % 0x200 + place % 3 / 2 * 0x8000);
+    }
+  }
+}
+
 // Whether they are put in the order of products while the present ones are in use or at the commit.
 TEST(RolloutEngine, GeneratesTheSameHoweverItsWeightsLie) {
   for (const std::string model : {"llama_tied_llama3_rope", "qwen2"}) {
@@ -884,13 +897,7 @@ TEST(RolloutEngine, GeneratesTheSameHoweverItsWeightsLie) {
     for (const bool prepares : {true, false}) {
       for (LoadedEngine* engine : {&whole, &sharded}) {
         auto staging = (*engine)->NewStaging();
-        for (const StagedRange& range : staging->ranges()) {
-          auto* elements = static_cast<uint16_t*>(range.data);
-          for (int64_t i = 0; i < range.elements.numel(); ++i) {  // magnitudes from 2^-7 to 2^-3, of either sign
-            elements[i] = static_cast<uint16_t>(0x3C00 + (i * (prepares ? 7919 : 6007) + range.tensor * 31) % 0x200 +
-                                                i % 3 / 2 * 0x8000);
-          }
-        }
+        FillWithPattern(*staging, prepares ? 7919 : 6007);
         if (prepares) {
           staging->Prepare();
           if (engine == &whole) expect_the_same();  // what is staged is not in use
@@ -934,17 +941,6 @@ struct WideModel {
   RolloutEngineOptions options;
   std::vector<GenerationTask> tasks;
 };
-
-// Magnitudes from 2^-7 to 2^-3, of either sign, that depend on an element's tensor and place alone.
-void FillWithPattern(WeightStaging& staging) {
-  for (const StagedRange& range : staging.ranges()) {
-    auto* elements = static_cast<uint16_t*>(range.data);
-    for (int64_t i = 0; i < range.elements.numel(); ++i) {
-      const int64_t place = range.elements.begin + i;
-      elements[i] = static_cast<uint16_t>(0x3C00 + (place * 7919 + range.tensor * 31) % 0x200 + place % 3 / 2 * 0x8000);
-    }
-  }
-}
 
 // Parts end anywhere in the panels of sixteen rows in which products read matrices.
 TEST(RolloutEngine, ShardedRanksMakeTheBitsOfOneWithAllOfTheWeights) {
