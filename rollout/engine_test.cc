@@ -911,10 +911,10 @@ TEST(RolloutEngine, GeneratesTheSameHoweverItsWeightsLie) {
 
 // A model that four ranks can divide, and prompts for it.
 struct WideModel {
-  explicit WideModel(bool tied) {
+  explicit WideModel(bool tied, int64_t vocab_size = 151) {
     ModelConfig config;
     config.model_type = "llama";
-    config.vocab_size = 151;
+    config.vocab_size = vocab_size;
     config.hidden_size = 64;
     config.intermediate_size = 96;
     config.num_hidden_layers = 3;
@@ -925,7 +925,7 @@ struct WideModel {
     config.tie_word_embeddings = tied;
     config.attention_bias = config.mlp_bias = !tied;
     config.initializer_range = 0.15;
-    folder = testing::TempDir() + "/engine_test_wide_" + (tied ? "tied" : "untied");
+    folder = testing::TempDir() + "/engine_test_wide_" + (tied ? "tied" : "untied") + std::to_string(vocab_size);
     const absl::Status written = WriteRandomModel(config, HeadKind::kVocabulary, 5, Dtype::kF32, folder);
     EXPECT_TRUE(written.ok()) << written;
     options.model = folder;
@@ -945,7 +945,7 @@ struct WideModel {
 // Parts end anywhere in the panels of sixteen rows in which products read matrices.
 TEST(RolloutEngine, ShardedRanksMakeTheBitsOfOneWithAllOfTheWeights) {
   for (const bool tied : {true, false}) {
-    const WideModel model(tied);
+    const WideModel model(tied, /*vocab_size=*/160);  // whole panels: embedding and head have the order, too
     RolloutEngineOptions options = model.options;
     options.dtype = "bf16";
     const SamplingParams sampling = Greedy(20);
