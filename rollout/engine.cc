@@ -1,11 +1,7 @@
-// T tokens of one forward, D hidden, V vocabulary, N rows of logits.
-
 #include "rollout/engine.h"
 
 #include <ATen/core/Tensor.h>
-#include <ATen/core/grad_mode.h>
 #include <ATen/ops/from_blob.h>
-#include <ATen/ops/index_select.h>
 
 #include <algorithm>
 #include <atomic>
@@ -23,19 +19,18 @@
 #include "absl/types/span.h"
 #include "core/base/device.h"
 #include "core/base/logging.h"
-#include "core/base/meta_device.h"
 #include "core/base/parallel.h"
 #include "core/base/status_macros.h"
 #include "core/comm/agreement.h"
 #include "core/comm/process_group.h"
-#include "core/model/decoder.h"
-#include "core/model/row_padding.h"
-#include "core/model/vocabulary_head.h"
 #include "core/training/rank_device.h"
 #include "core/zero/accounted_tensor.h"
 #include "core/zero/catch_exceptions.h"
 #include "core/zero/sharded_model.h"
 #include "rollout/cache_budget.h"
+#include "rollout/engine_options.h"
+#include "rollout/engine_weights.h"
+#include "rollout/forward_pass.h"
 #include "rollout/kv_cache.h"
 #include "rollout/prompt_log_probs.h"
 #include "rollout/rate_meter.h"
@@ -43,7 +38,6 @@
 #include "rollout/sampling_params.h"
 #include "rollout/scheduler.h"
 #include "rollout/share_exchange.h"
-#include "rollout/weight_order.h"
 
 namespace quartet {
 namespace {
@@ -51,86 +45,24 @@ namespace {
 // Of one prompt, so that its message stays well below what gRPC takes.
 constexpr int64_t kMostPromptLogProbs = int64_t{1} << 18;
 
-// Accounted by the model, as parameters.
-class Staging : public WeightStaging {
- public:
-  Staging(const ShardedModel& model, const std::vector<int32_t>& first_tensor)
-      : model_(model), buffers_(model.NewStagedBuffers()) {
-    for (const ResidentPiece& piece : model.pieces()) {
-      const at::Tensor& buffer = buffers_[piece.group];
-      char* data = nullptr;
-      if (!buffer.is_meta()) {
-        data = static_cast<char*>(buffer.mutable_data_ptr()) + piece.shard_offset * buffer.element_size();
-      }
-      const StridedRange stored = model.layout().groups[piece.group].parameters[piece.parameter].stored_range();
-      for (int64_t done = 0; done < piece.count;) {
-        const StridedRange part = NextPart(stored, piece.begin + done, piece.count - done);
-        char* const part_data = data == nullptr ? nullptr : data + done * buffer.element_size();
-        ranges_.push_back({first_tensor[piece.group] + piece.parameter, part, part_data});
-        done += part.numel();
-      }
-    }
-  }
-  const std::vector<StagedRange>& ranges() const override { return ranges_; }
-  void Prepare() override {
-    if (model_.stages_apart() || prepared_) return;
-    prepared_ = true;
-    if (model_.options().zero_stage == 0) {
-      whole_ = ArrangeWhole(model_, buffers_);
-    } else {
-      ArrangePart(model_, buffers_);
-    }
-  }
-
-  std::vector<at::Tensor>& buffers() { return buffers_; }
-  // Views of the buffers, where those are whole, prepared, and will be the resident ones.
-  std::optional<WholeWeights>& whole() { return whole_; }
-
- private:
-  const ShardedModel& model_;
-  std::vector<at::Tensor> buffers_;
-  std::vector<StagedRange> ranges_;
-  bool prepared_ = false;
-  std::optional<WholeWeights> whole_;
-};
-
-// The ranks of the service; those that have shares of the model with this one; and those over which the model is
-// sharded: all, but for a share of it, which is whole.
-struct EngineGroups {
-  std::unique_ptr<ProcessGroup> all;
-  std::unique_ptr<ProcessGroup> shares;  // null: all
-  std::unique_ptr<ProcessGroup> alone;   // null: all
-  ProcessGroup* of_shares() const { return shares == nullptr ? all.get() : shares.get(); }
-  ProcessGroup* of_model() const { return alone == nullptr ? all.get() : alone.get(); }
-};
-
 class Engine : public RolloutEngine {
  public:
   Engine(const RolloutEngineOptions& options, Ledger* ledger, EngineGroups groups, std::unique_ptr<ShardedModel> model)
       : options_(options),
         ledger_(ledger),
         groups_(std::move(groups)),
-        model_(std::move(model)),
+        weights_(std::move(model)),
         lockstep_(options.zero_stage == 3 && groups_.all->size() > 1) {
-    if (options.tensor_parallel_size > 1) {
-      exchange_.emplace(model_->config(), groups_.of_shares(), model_->options().device);
-      sum_partials_ = [this](const at::Tensor& partial_TD) { exchange_->Sum(partial_TD); };
-    }
-    for (const ParameterGroup& parameters : model_->layout().groups) {
-      first_tensor_.push_back(static_cast<int32_t>(tensors_.size()));
-      tensors_.insert(tensors_.end(), parameters.parameters.begin(), parameters.parameters.end());
-    }
+    if (options.tensor_parallel_size > 1) exchange_.emplace(config(), groups_.of_shares(), device());
+    forward_.emplace(&weights_, exchange_.has_value() ? &*exchange_ : nullptr, options.max_num_seqs, ledger);
     samplers_.resize(at::get_num_threads());
-    ArrangeResident();
   }
 
   absl::Status MakeCache() {
-    const ModelConfig& config = model_->config();
-    const at::Device device = model_->options().device;
-    const KvCacheShape shape{.layout = {options_.block_size, config.num_key_value_heads, config.head_dim},
-                             .layers = config.num_hidden_layers,
-                             .dtype = model_->options().compute_dtype,
-                             .format = CacheFormatFor(device)};
+    const KvCacheShape shape{.layout = {options_.block_size, config().num_key_value_heads, config().head_dim},
+                             .layers = config().num_hidden_layers,
+                             .dtype = weights_.model().options().compute_dtype,
+                             .format = CacheFormatFor(device())};
     const int64_t block_bytes = shape.block_bytes();
     int64_t cache_bytes = options_.kv_cache_bytes;
     if (options_.gpu_memory_utilization > 0) {
@@ -143,7 +75,7 @@ class Engine : public RolloutEngine {
                                                      "; one block of ", options_.block_size, " tokens takes ",
                                                      block_bytes, " bytes"));
     }
-    make_cache_ = [=, this] { cache_.emplace(shape, blocks, device, ledger_); };
+    make_cache_ = [=, this] { forward_->TakeCache(shape, blocks); };
     make_cache_();
     SchedulerOptions scheduler;
     scheduler.num_blocks = blocks;
@@ -152,7 +84,7 @@ class Engine : public RolloutEngine {
     scheduler.max_num_batched_tokens = options_.max_num_batched_tokens;
     scheduler.max_model_len = options_.max_model_len;
     scheduler_.emplace(scheduler);
-    if (device.is_meta()) return absl::OkStatus();
+    if (device().is_meta()) return absl::OkStatus();
     QUARTET_LOG(kInfo) << "KV cache: " << blocks << " blocks of " << options_.block_size << " tokens, "
                        << blocks * block_bytes / (1 << 20) << " MiB";
     return absl::OkStatus();
@@ -219,7 +151,7 @@ class Engine : public RolloutEngine {
     told[2 * group->rank() + 1] = agreed.idle ? 1 : 0;
     try {
       const at::Tensor here = at::from_blob(told.data(), {static_cast<int64_t>(told.size())}, at::kLong);
-      const at::Tensor shared = here.to(model_->options().device);
+      const at::Tensor shared = here.to(device());
       group->AllGatherInPlace(shared)->Wait();
       here.copy_(shared);
     } catch (const std::exception& error) {
@@ -234,16 +166,20 @@ class Engine : public RolloutEngine {
 
   absl::StatusOr<std::vector<EngineEvent>> Step() override {
     std::vector<EngineEvent> events;
-    QUARTET_CHECK(cache_.has_value()) << "a step of an engine that sleeps";
-    QUARTET_CHECK(has_weights_) << "a step of an engine without weights";
+    QUARTET_CHECK(forward_->has_cache()) << "a step of an engine that sleeps";
+    QUARTET_CHECK(weights_.held()) << "a step of an engine without weights";
     try {
       const auto start = std::chrono::steady_clock::now();
-      const at::NoGradGuard no_grad;
       const ScheduledStep step = scheduler_->Schedule();
       if (step.chunks.empty() && !lockstep_) return events;
-      for (const BlockCopy& copy : step.copies) cache_->Copy(copy);
+      for (const BlockCopy& copy : step.copies) forward_->Copy(copy);
       std::map<uint64_t, absl::Status> failed;
-      const at::Tensor logits_NV = Forward(step.chunks, &failed);
+      const std::vector<PromptToken> told = PromptTokensIn(step.chunks);
+      std::vector<int64_t> told_rows;
+      for (const PromptToken& token : told) told_rows.push_back(token.row);
+      const at::Tensor logits_NV = forward_->Run(step.chunks, told_rows, [&](size_t first, const at::Tensor& logits) {
+        Tell(absl::MakeConstSpan(told).subspan(first, static_cast<size_t>(options_.max_num_seqs)), logits, &failed);
+      });
       std::vector<Draw> draws;
       int64_t row = 0;
       for (const ScheduledChunk& chunk : step.chunks) {
@@ -268,25 +204,17 @@ class Engine : public RolloutEngine {
 
   void Sleep(bool release_weights) override {
     scheduler_->PreemptAll();
-    cache_.reset();
-    if (release_weights) {
-      whole_.reset();
-      model_->ReleaseResident();
-      has_weights_ = false;
-    }
+    forward_->DropCache();
+    if (release_weights) weights_.Release();
     GiveBackFreedBlocks();
     UpdateStats();
   }
 
   absl::Status Wake() override {
-    if (cache_.has_value()) return absl::OkStatus();
-    const bool had_weights = has_weights_;
+    if (forward_->has_cache()) return absl::OkStatus();
+    const bool had_weights = has_weights();
     absl::Status status = CatchExceptions("taking memory again after sleep", *ledger_, [this] {
-      if (!has_weights_ && version_ == 0) {
-        Staging staging(*model_, first_tensor_);
-        QUARTET_RETURN_IF_ERROR(model_->ReadResident(staging.buffers()));
-        Use(staging);
-      }
+      if (!has_weights() && version_ == 0) QUARTET_RETURN_IF_ERROR(weights_.ReadAgain());
       make_cache_();
       return absl::OkStatus();
     });
@@ -294,24 +222,24 @@ class Engine : public RolloutEngine {
     return status;
   }
 
-  bool has_weights() const override { return has_weights_; }
+  bool has_weights() const override { return weights_.held(); }
 
-  const std::vector<ParameterSpec>& tensors() const override { return tensors_; }
+  const std::vector<ParameterSpec>& tensors() const override { return weights_.tensors(); }
   Dtype resident_dtype() const override {
-    return model_->options().compute_dtype == at::kFloat ? Dtype::kF32 : Dtype::kBF16;
+    return weights_.model().options().compute_dtype == at::kFloat ? Dtype::kF32 : Dtype::kBF16;
   }
 
-  std::unique_ptr<WeightStaging> NewStaging() override { return std::make_unique<Staging>(*model_, first_tensor_); }
+  std::unique_ptr<WeightStaging> NewStaging() override { return weights_.NewStaging(); }
 
   void Commit(std::unique_ptr<WeightStaging> staging, uint64_t version) override {
-    Use(static_cast<Staging&>(*staging));
+    weights_.Use(*staging);
     scheduler_->FlushPrefixes();
     version_ = version;
   }
 
   uint64_t version() const override { return version_; }
-  int64_t vocab_size() const override { return model_->config().vocab_size; }
-  const std::vector<int64_t>& eos_token_ids() const override { return model_->config().eos_token_ids; }
+  int64_t vocab_size() const override { return config().vocab_size; }
+  const std::vector<int64_t>& eos_token_ids() const override { return config().eos_token_ids; }
 
   RolloutEngineStats stats() const override {
     const std::lock_guard lock(stats_mutex_);
@@ -340,15 +268,17 @@ class Engine : public RolloutEngine {
     int64_t row;
   };
 
+  const ModelConfig& config() const { return weights_.model().config(); }
+  at::Device device() const { return weights_.model().options().device; }
+
   // What rollout.gpu_memory_utilization leaves for the cache, after a forward of the largest size. Ranks that step
   // together get the least that any of them found. Collective.
   absl::StatusOr<int64_t> BudgetedCacheBytes(const KvCacheShape& shape) {
-    const at::Device device = model_->options().device;
     CacheBudget budget;
     budget.utilization = options_.gpu_memory_utilization;
     budget.block_bytes = shape.block_bytes();
     absl::Status status = CatchExceptions("the largest forward", *ledger_, [&] {
-      if (device.is_meta()) {
+      if (device().is_meta()) {
         ledger_->ResetPeaks();
         const int64_t before = ledger_->total(MemoryTier::kDevice);
         MakeLargestForward(shape);
@@ -358,11 +288,11 @@ class Engine : public RolloutEngine {
         budget.other_bytes = options_.planned_other_bytes;
         return absl::OkStatus();
       }
-      ResetPeakTensors(device);
-      const int64_t before = ReadDeviceMemory(device).tensors;
+      ResetPeakTensors(device());
+      const int64_t before = ReadDeviceMemory(device()).tensors;
       MakeLargestForward(shape);
       GiveBackFreedBlocks();
-      const DeviceMemory memory = ReadDeviceMemory(device);
+      const DeviceMemory memory = ReadDeviceMemory(device());
       budget.device_bytes = memory.total;
       budget.weights_bytes = before;
       budget.forward_bytes = memory.peak_tensors - before - budget.block_bytes;
@@ -371,10 +301,10 @@ class Engine : public RolloutEngine {
     });
     absl::StatusOr<int64_t> bytes = status.ok() ? CacheBytesWithin(budget) : status;
     if (groups_.all->size() == 1) return bytes;
-    QUARTET_RETURN_IF_ERROR(AgreeOnStatus(*groups_.all, bytes.status(), device));
-    if (!exchange_.has_value() || device.is_meta()) return bytes;
+    QUARTET_RETURN_IF_ERROR(AgreeOnStatus(*groups_.all, bytes.status(), device()));
+    if (!exchange_.has_value() || device().is_meta()) return bytes;
     std::vector<int64_t> least = {-*bytes};
-    const at::Tensor of_all = at::from_blob(least.data(), {1}, at::kLong).to(device);
+    const at::Tensor of_all = at::from_blob(least.data(), {1}, at::kLong).to(device());
     groups_.of_shares()->AllReduceMax(of_all)->Wait();
     return -of_all.item<int64_t>();
   }
@@ -382,10 +312,7 @@ class Engine : public RolloutEngine {
   // As many tokens as a forward may have, of as many sequences as may run, each at the end of the longest context. All
   // lie in one block of a cache of their own: only the memory matters.
   void MakeLargestForward(const KvCacheShape& shape) {
-    const at::NoGradGuard no_grad;
-    cache_.emplace(shape, 1, model_->options().device, ledger_);
-    constexpr uint64_t kCall = 0;
-    calls_[kCall].sampling = std::make_shared<SamplingParams>();
+    forward_->TakeCache(shape, 1);
     const int64_t length = options_.max_model_len;
     const int64_t count = std::min(options_.max_num_seqs, options_.max_num_batched_tokens);
     int64_t tokens = std::min(options_.max_num_batched_tokens, count * length);
@@ -393,39 +320,14 @@ class Engine : public RolloutEngine {
     std::vector<ScheduledChunk> chunks;
     for (int64_t i = 0; i < count; ++i) {
       Sequence& sequence = *sequences.emplace_back(std::make_unique<Sequence>());
-      sequence.call = kCall;
-      sequence.prompt_len = length;
       sequence.ids.assign(length, 0);
       sequence.blocks.assign((length + options_.block_size - 1) / options_.block_size, 0);
       const int64_t part = std::min(length, tokens - (count - 1 - i));  // each of the others has one at least
       chunks.push_back({&sequence, length - part, part, /*last=*/true});
       tokens -= part;
     }
-    std::map<uint64_t, absl::Status> failed;
-    Forward(chunks, &failed);
-    calls_.erase(kCall);
-    cache_.reset();
-  }
-
-  // Puts `staging` in the place of the weights.
-  void Use(Staging& staging) {
-    staging.Prepare();
-    whole_ = std::move(staging.whole());
-    model_->PutInUse(std::move(staging.buffers()));
-    if (options_.zero_stage == 0 && !whole_.has_value()) ArrangeResident();
-    has_weights_ = true;
-  }
-
-  void ArrangeResident() {
-    std::vector<at::Tensor> buffers;
-    for (size_t g = 0; g < model_->layout().groups.size(); ++g) {
-      buffers.push_back(model_->resident(static_cast<int>(g)));
-    }
-    if (options_.zero_stage == 0) {
-      whole_ = ArrangeWhole(*model_, buffers);
-    } else {
-      ArrangePart(*model_, buffers);
-    }
+    forward_->Run(chunks, {}, nullptr);
+    forward_->DropCache();
   }
 
   void UpdateStats() {
@@ -452,117 +354,23 @@ class Engine : public RolloutEngine {
     stats_.generated_tokens_per_second = meter_.generated_rate();
   }
 
-  // Logits, fp32 [N, V] (of a share, as its exchange has gathered them), after the last token of each chunk that ends
-  // its sequence; undefined where there is none. At stage 3 a rank without chunks takes part in every gather. Takes
-  // down what is to be told of prompts; calls for which that fails go to `failed`.
-  at::Tensor Forward(const std::vector<ScheduledChunk>& chunks, std::map<uint64_t, absl::Status>* failed) {
-    const MemoryScope activations(ledger_, MemoryCategory::kActivations);
-    const ParameterLayout& layout = model_->layout();
-    const ModelConfig& config = model_->config();
-    const auto blocks = static_cast<int>(config.num_hidden_layers);
-    const bool work = !chunks.empty();
-
-    std::vector<int64_t> ids;
-    std::vector<int64_t> positions;
-    std::vector<int64_t> rows;
-    std::vector<PromptToken> prompt_tokens;
-    for (const ScheduledChunk& chunk : chunks) {
-      const int64_t known = KnownPromptTokens(*chunk.sequence);
-      for (int64_t i = chunk.first; i < chunk.first + chunk.count; ++i) {
-        if (i + 1 >= known && i + 1 < chunk.sequence->prompt_len) {
-          prompt_tokens.push_back({chunk.sequence, i + 1, static_cast<int64_t>(ids.size())});
-        }
-        ids.push_back(chunk.sequence->ids[i]);
-        positions.push_back(i);
-      }
-      if (chunk.last) rows.push_back(static_cast<int64_t>(ids.size()) - 1);
-    }
-    // What is behind the chunks belongs to no sequence.
-    ids.resize(PaddedRows(static_cast<int64_t>(ids.size())), 0);
-    positions.resize(ids.size(), 0);
-    const auto as_tensor = [&](std::vector<int64_t>& values) {
-      return at::from_blob(values.data(), {static_cast<int64_t>(values.size())}, at::kLong)
-          .to(model_->options().device);
-    };
-
-    at::Tensor hidden_TD;
-    RotaryTable rotary;
-    if (work) rotary = MakeRotaryTable(config, as_tensor(positions));
-    PagedAttention attention(&*cache_, chunks, config.num_attention_heads);
-    const auto finish = [&](const at::Tensor& norm_D, const at::Tensor& head_VD) {
-      const auto logits_of = [&](std::vector<int64_t> of_rows) {
-        const at::Tensor of_ND =
-            RmsNorm(at::index_select(hidden_TD, 0, as_tensor(of_rows)), norm_D, config.rms_norm_eps);
-        const MemoryScope logits(ledger_, MemoryCategory::kLogits);
-        const at::Tensor logits_NV = VocabularyLogits(of_ND, head_VD);
-        return OnHost(exchange_.has_value() ? exchange_->GatherLogits(logits_NV) : logits_NV.contiguous());
-      };
-      // No more rows at once than sequences may draw from: the logits' memory stays what it is.
-      const auto most = static_cast<size_t>(options_.max_num_seqs);
-      for (size_t begin = 0; begin < prompt_tokens.size(); begin += most) {
-        const auto tokens = absl::MakeConstSpan(prompt_tokens).subspan(begin, most);
-        std::vector<int64_t> of_rows;
-        for (const PromptToken& token : tokens) of_rows.push_back(token.row);
-        Tell(tokens, logits_of(std::move(of_rows)), failed);
-      }
-      return rows.empty() ? at::Tensor() : logits_of(rows);
-    };
-    if (whole_.has_value()) {
-      if (!work) return {};
-      hidden_TD =
-          exchange_.has_value() ? exchange_->Embed(whole_->embedding, ids) : Embed(whole_->embedding, as_tensor(ids));
-      for (int block = 0; block < blocks; ++block) {
-        attention.set_layer(block);
-        hidden_TD = DecoderBlock(config, whole_->blocks[block], rotary, attention, hidden_TD, sum_partials_);
-      }
-      return finish(whole_->norm_D, whole_->head);
-    }
-    {
-      const GatheredGroup group = model_->Gather(0, layout.block_group(0));
-      if (work) {
-        const std::vector<at::Tensor> tensors = ArrangeGathered(*model_, 0, group);
-        hidden_TD = Embed(Find(layout.groups[0], tensors, "model.embed_tokens.weight"), as_tensor(ids));
-      }
-    }
-    for (int block = 0; block < blocks; ++block) {
-      const int index = layout.block_group(block);
-      const GatheredGroup group =
-          model_->Gather(index, block + 1 < blocks ? layout.block_group(block + 1) : layout.head_group);
-      if (!work) continue;
-      attention.set_layer(block);
-      const BlockWeights weights = MakeBlockWeights(layout.groups[index], ArrangeGathered(*model_, index, group));
-      hidden_TD = DecoderBlock(config, weights, rotary, attention, hidden_TD);
-    }
-    const GatheredGroup group = model_->Gather(layout.head_group);
-    if (!work) return {};
-    const std::vector<at::Tensor> tensors = ArrangeGathered(*model_, layout.head_group, group);
-    const ParameterGroup& head = layout.groups[layout.head_group];
-    return finish(Find(head, tensors, "model.norm.weight"), Find(head, tensors, HeadName(config)));
-  }
-
-  // Where the CPU can read it, once all that it is computed from is done.
-  at::Tensor OnHost(const at::Tensor& values) const {
-    if (ComputeDevice(values) == at::kCPU) return values;
-    const at::Tensor copy = AccountedEmpty(ledger_, MemoryCategory::kLogits, values.numel(), values.scalar_type(),
-                                           values.device(), MemoryTier::kHost)
-                                .view(values.sizes());
-    copy.copy_(values);
-    return copy;
-  }
-
-  static at::Tensor Find(const ParameterGroup& parameters, const std::vector<at::Tensor>& tensors,
-                         const std::string& name) {
-    for (size_t i = 0; i < parameters.parameters.size(); ++i) {
-      if (parameters.parameters[i].name == name) return tensors[i];
-    }
-    QUARTET_CHECK(false) << "group '" << parameters.name << "' has no " << name;
-    return {};
-  }
-
   // How many tokens of its prompt nothing is to be told of any more.
   int64_t KnownPromptTokens(const Sequence& sequence) const {
     const CallState& call = calls_.at(sequence.call);
     return call.sampling->has_prompt_logprobs() ? call.prompts.next(sequence.prompt_index) : sequence.prompt_len;
+  }
+
+  // The tokens of prompts of which something is to be told, and is not yet.
+  std::vector<PromptToken> PromptTokensIn(const std::vector<ScheduledChunk>& chunks) const {
+    std::vector<PromptToken> tokens;
+    int64_t row = 0;
+    for (const ScheduledChunk& chunk : chunks) {
+      const int64_t known = KnownPromptTokens(*chunk.sequence);
+      for (int64_t i = chunk.first; i < chunk.first + chunk.count; ++i, ++row) {
+        if (i + 1 >= known && i + 1 < chunk.sequence->prompt_len) tokens.push_back({chunk.sequence, i + 1, row});
+      }
+    }
+    return tokens;
   }
 
   // Takes down the log-probabilities of tokens of prompts, from a row of logits each.
@@ -651,7 +459,7 @@ class Engine : public RolloutEngine {
     return samplers_[at::get_thread_num()].Sample(Row(logits, draw.row, &joined), call.rule, history, noise);
   }
 
-  // A row of logits as Forward gives them, where they are or in `joined`. Any thread.
+  // A row of logits as a forward gives them, where they are or in `joined`. Any thread.
   absl::Span<const float> Row(const at::Tensor& logits, int64_t row, std::vector<float>* joined) const {
     if (exchange_.has_value()) {
       exchange_->CopyRow(logits, row, joined);
@@ -726,19 +534,14 @@ class Engine : public RolloutEngine {
   const RolloutEngineOptions options_;
   Ledger* const ledger_;
   const EngineGroups groups_;
-  const std::unique_ptr<ShardedModel> model_;
+  EngineWeights weights_;
   const bool lockstep_;
   std::optional<ShareExchange> exchange_;  // tensor-parallel
-  SumPartials sum_partials_;               // likewise, else empty
-  std::optional<WholeWeights> whole_;      // where every rank holds the whole model: views of the model's memory
-  std::vector<ParameterSpec> tensors_;
-  std::vector<int32_t> first_tensor_;  // of each group
-  std::optional<KvCache> cache_;       // none while the engine sleeps
+  std::optional<ForwardPass> forward_;     // without a cache while the engine sleeps
   std::function<void()> make_cache_;
   std::optional<Scheduler> scheduler_;
   std::vector<Sampler> samplers_;  // one a thread
   std::atomic<uint64_t> version_ = 0;
-  std::atomic<bool> has_weights_ = true;
   absl::flat_hash_map<uint64_t, CallState> calls_;  // that have sequences
   int64_t steps_ = 0;
   int64_t prefill_tokens_ = 0;
@@ -750,69 +553,18 @@ class Engine : public RolloutEngine {
   RolloutEngineStats stats_;  // guarded by stats_mutex_
 };
 
-absl::Status CheckOptions(const RolloutEngineOptions& options, const RankContext& context) {
-  const auto refuse = [](const char* field, const auto& value, const auto& allowed) {
-    return absl::InvalidArgumentError(absl::StrCat("rollout.", field, " is ", value, "; allowed: ", allowed));
-  };
-  if (options.dtype != "bf16" && options.dtype != "fp32") {
-    return refuse("dtype", absl::StrCat("\"", options.dtype, "\""), "\"bf16\", \"fp32\"");
-  }
-  if (options.zero_stage != 0 && options.zero_stage != 3) return refuse("zero_stage", options.zero_stage, "0, 3");
-  if (options.tensor_parallel_size < 1 || context.world_size % options.tensor_parallel_size != 0) {
-    std::string divisors = "1";
-    for (int size = 2; size <= context.world_size; ++size) {
-      if (context.world_size % size == 0) absl::StrAppend(&divisors, ", ", size);
-    }
-    return refuse("tensor_parallel_size", options.tensor_parallel_size,
-                  absl::StrCat(divisors, " (the divisors of services.rollout.ranks, ", context.world_size, ")"));
-  }
-  if (options.tensor_parallel_size > 1 && options.zero_stage != 0) {
-    return refuse("tensor_parallel_size", options.tensor_parallel_size, "1 with rollout.zero_stage 3");
-  }
-  if (options.block_size < 1 || options.block_size % PagedCacheLayout::kBlockSizeMultiple != 0) {
-    return refuse("block_size", options.block_size, "multiples of 16");
-  }
-  if (options.max_model_len < 2) return refuse("max_model_len", options.max_model_len, "at least 2");
-  if (options.max_num_seqs < 1) return refuse("max_num_seqs", options.max_num_seqs, "at least 1");
-  if (options.max_num_batched_tokens < 1) {
-    return refuse("max_num_batched_tokens", options.max_num_batched_tokens, "at least 1");
-  }
-  return absl::OkStatus();
-}
-
 absl::StatusOr<std::unique_ptr<RolloutEngine>> LoadEngine(const RolloutEngineOptions& options,
                                                           const RankContext& context, Ledger* ledger) {
   QUARTET_RETURN_IF_ERROR(CheckOptions(options, context));
   QUARTET_ASSIGN_OR_RETURN(const at::Device device, EnterDeviceOf(context));
-  ProcessGroupOptions group_options;
-  group_options.rank = context.rank;
-  group_options.size = context.world_size;
-  group_options.device = context.device;
-  group_options.host = context.host;
-  group_options.timeout = context.collective_timeout;
-  group_options.backend = context.collective_backend;
-  group_options.name = "rollout";
-  EngineGroups groups;
-  QUARTET_ASSIGN_OR_RETURN(groups.all, MakeProcessGroup(context.store, group_options));
+  QUARTET_ASSIGN_OR_RETURN(EngineGroups groups, MakeEngineGroups(options, context));
   ShardedModelOptions model_options;
   model_options.head = HeadKind::kVocabulary;
   model_options.zero_stage = options.zero_stage;
   model_options.compute_dtype = options.dtype == "fp32" ? at::kFloat : at::kBFloat16;
   model_options.device = device;
   if (options.tensor_parallel_size > 1) {
-    ProcessGroupOptions alone;
-    alone.device = context.device;
-    QUARTET_ASSIGN_OR_RETURN(groups.alone, MakeProcessGroup(nullptr, alone));
-    const int engine = context.rank / options.tensor_parallel_size;
     model_options.tensor_parallel = {context.rank % options.tensor_parallel_size, options.tensor_parallel_size};
-    if (options.tensor_parallel_size < context.world_size) {
-      ProcessGroupOptions shares = group_options;
-      shares.rank = model_options.tensor_parallel.rank;
-      shares.size = options.tensor_parallel_size;
-      shares.name = absl::StrCat("rollout/engine_", engine);
-      for (int r = 0; r < shares.size; ++r) shares.rank_names.push_back(engine * shares.size + r);
-      QUARTET_ASSIGN_OR_RETURN(groups.shares, MakeProcessGroup(context.store, shares));
-    }
   }
   auto loaded = ShardedModel::Load(options.model, model_options, groups.of_model(), ledger);
   // A share meets nobody while it is loaded.
@@ -838,22 +590,6 @@ absl::StatusOr<std::unique_ptr<RolloutEngine>> LoadEngine(const RolloutEngineOpt
 }
 
 }  // namespace
-
-RolloutEngineOptions RolloutOptions(const RolloutConfig& config) {
-  RolloutEngineOptions options;
-  options.model = config.pretrain();
-  options.dtype = config.dtype();
-  options.zero_stage = config.zero_stage();
-  options.tensor_parallel_size = config.tensor_parallel_size();
-  options.kv_cache_bytes = config.kv_cache_bytes();
-  options.gpu_memory_utilization = config.gpu_memory_utilization();
-  options.block_size = config.block_size();
-  options.max_model_len = config.max_model_len();
-  options.max_num_seqs = config.max_num_seqs();
-  options.max_num_batched_tokens = config.max_num_batched_tokens();
-  options.stop_token_ids.assign(config.stop_token_ids().begin(), config.stop_token_ids().end());
-  return options;
-}
 
 absl::StatusOr<std::unique_ptr<RolloutEngine>> RolloutEngine::Load(const RolloutEngineOptions& options,
                                                                    const RankContext& context, Ledger* ledger) {
