@@ -1,12 +1,19 @@
 #include "rollout/scheduler.h"
 
 #include <algorithm>
+#include <tuple>
 
 #include "absl/strings/str_cat.h"
 #include "absl/types/span.h"
 #include "core/base/logging.h"
 
 namespace quartet {
+namespace {
+
+// For each running sequence that was admitted from the oldest call, those from the call that had least.
+constexpr int64_t kOthers = 3;
+
+}  // namespace
 
 // The samples of one prompt.
 struct PromptGroup {
@@ -24,6 +31,7 @@ struct Scheduler::Call {
   std::deque<PromptGroup*> ready;  // have a sample that can be admitted
   int64_t left = 0;                // sequences, running and waiting
   int64_t running = 0;
+  int64_t steps = 0;  // that its sequences have run, counted from steps_ when it came
 };
 
 Scheduler::Scheduler(const SchedulerOptions& options)
@@ -52,7 +60,10 @@ absl::Status Scheduler::CheckFits(int64_t prompt_len, int64_t max_new_tokens) co
 void Scheduler::Add(uint64_t call_id, uint64_t prompt_index, const std::vector<int32_t>& prompt, int32_t first_sample,
                     int32_t samples, bool finds_prefix) {
   std::unique_ptr<Call>& call = calls_[call_id];
-  if (call == nullptr) call = std::make_unique<Call>();
+  if (call == nullptr) {
+    call = std::make_unique<Call>();
+    call->steps = steps_;
+  }
   PromptGroup* group = call->groups.emplace_back(std::make_unique<PromptGroup>()).get();
   group->call = call_id;
   group->prompt_len = static_cast<int64_t>(prompt.size());
@@ -98,13 +109,12 @@ ScheduledStep Scheduler::Schedule() {
     }
     schedule(sequence);
   }
-  if (preemptions_ != preemptions_before) return step;
-
-  while (budget > 0 && running() < options_.max_num_seqs) {
-    Call* call = NextCall();
-    if (call == nullptr || !Admit(call->ready.front(), &step)) break;
+  while (preemptions_ == preemptions_before && budget > 0 && running() < options_.max_num_seqs) {
+    PromptGroup* group = NextGroup();
+    if (group == nullptr || !Admit(group, &step)) break;
     schedule(running_.back().get());
   }
+  CountSteps();
   QUARTET_CHECK(idle() || !step.chunks.empty())
       << "nothing scheduled with " << running() << " running and " << waiting_ << " waiting";
   return step;
@@ -145,6 +155,7 @@ std::unique_ptr<Sequence> Scheduler::Finish(Sequence* sequence) {
     QUARTET_CHECK(waiting != group->waiting.end()) << "finishing a sequence that is not there";
     finished = std::move(*waiting);
     group->waiting.erase(waiting);
+    std::erase(sent_back_, sequence);
     --waiting_;
     if (group->waiting.empty()) {
       GiveUpPrompt(group);
@@ -152,7 +163,7 @@ std::unique_ptr<Sequence> Scheduler::Finish(Sequence* sequence) {
       group->ready = false;
     }
   }
-  if (--calls_.at(finished->call)->left == 0) calls_.erase(finished->call);
+  if (--calls_.at(finished->call)->left == 0) Drop(finished->call);
   finished->group = nullptr;
   return finished;
 }
@@ -173,7 +184,8 @@ std::vector<std::unique_ptr<Sequence>> Scheduler::Cancel(uint64_t call_id) {
     for (std::unique_ptr<Sequence>& sequence : group->waiting) cancelled.push_back(std::move(sequence));
   }
   for (const auto& sequence : cancelled) sequence->group = nullptr;
-  calls_.erase(call);
+  std::erase_if(sent_back_, [call_id](const Sequence* sequence) { return sequence->call == call_id; });
+  Drop(call_id);
   return cancelled;
 }
 
@@ -272,6 +284,10 @@ bool Scheduler::Admit(PromptGroup* group, ScheduledStep* step) {
   admitted_tokens_ += length;
   cached_tokens_ += sequence->computed;
 
+  if (std::erase(sent_back_, sequence) == 0) {
+    sequence->in_turn = next_in_turn_;
+    next_ = nullptr;
+  }
   Call& call = *calls_.at(group->call);
   running_.push_back(std::move(group->waiting.front()));
   group->waiting.pop_front();
@@ -280,20 +296,54 @@ bool Scheduler::Admit(PromptGroup* group, ScheduledStep* step) {
   const bool others_wait = !group->waiting.empty();
   if (others_wait && sequence->computed < group->prompt_len) group->computing = sequence;
   if (!others_wait || group->computing != nullptr) {
-    call.ready.pop_front();
+    call.ready.erase(std::find(call.ready.begin(), call.ready.end(), group));
     group->ready = false;
   }
   if (!others_wait) GiveUpPrompt(group);
   return true;
 }
 
-// The one with the fewest running sequences of those that have one to admit; the oldest of these.
-Scheduler::Call* Scheduler::NextCall() {
-  Call* next = nullptr;
-  for (const auto& [id, call] : calls_) {
-    if (!call->ready.empty() && (next == nullptr || call->running < next->running)) next = call.get();
+// Whose first waiting sample is to be admitted next; null where none can be.
+PromptGroup* Scheduler::NextGroup() {
+  // It is the first of its group, too.
+  for (const Sequence* sequence : sent_back_) {
+    if (sequence->group->ready) return sequence->group;
   }
-  return next;
+  if (next_ == nullptr || next_->ready.empty()) ChooseCall();
+  return next_ == nullptr ? nullptr : next_->ready.front();
+}
+
+void Scheduler::ChooseCall() {
+  Call* oldest = nullptr;
+  Call* least = nullptr;
+  for (const auto& [id, call] : calls_) {
+    if (call->ready.empty()) continue;
+    if (oldest == nullptr) oldest = call.get();
+    if (least == nullptr || std::tie(call->running, call->steps) < std::tie(least->running, least->steps)) {
+      least = call.get();
+    }
+  }
+  const int64_t in_turn = std::count_if(running_.begin(), running_.end(), [](const auto& s) { return s->in_turn; });
+  const int64_t lead = kOthers * in_turn - (running() - in_turn);
+  next_in_turn_ = lead < 0 || (lead == 0 && turns_lead_ < 0);
+  next_ = next_in_turn_ ? oldest : least;
+  if (!next_in_turn_ && least != nullptr) steps_ = least->steps;
+}
+
+// A step of all that run.
+void Scheduler::CountSteps() {
+  for (const auto& sequence : running_) {
+    ++calls_.at(sequence->call)->steps;
+    turns_lead_ += sequence->in_turn ? kOthers : -1;
+  }
+  // What is longer ago than a sequence can run is forgotten.
+  turns_lead_ = std::clamp(turns_lead_, -kOthers * options_.max_model_len, kOthers * options_.max_model_len);
+}
+
+void Scheduler::Drop(uint64_t call_id) {
+  const auto call = calls_.find(call_id);
+  if (next_ == call->second.get()) next_ = nullptr;
+  calls_.erase(call);
 }
 
 void Scheduler::Publish(Sequence* sequence) {
@@ -312,6 +362,8 @@ void Scheduler::Preempt(size_t running_index) {
   PromptGroup* group = sequence->group;
   Forget(sequence.get());
   --calls_.at(group->call)->running;
+  // Whoever runs was admitted before those that have been sent back.
+  sent_back_.insert(sent_back_.begin(), sequence.get());
   group->waiting.push_front(std::move(sequence));
   ++waiting_;
   ++preemptions_;

@@ -1,11 +1,18 @@
 // Which tokens the next forward computes: continuous batching over a block-paged cache. LibTorch-free.
 //
 // Every step fills one budget of tokens: first the running sequences (one token each when decoding, a chunk of the
-// prompt when not), then waiting ones as long as places and blocks last. Of the calls that wait, the one with the
-// fewest running sequences is served first, and within a call prompts come in their order: calls share the batch
-// evenly, however many prompts each has. Where a running sequence finds no free block, prompts that are kept for
-// waiting samples are given up, then the sequence that was admitted last goes back to waiting and will be computed
-// again (preemption by recomputation).
+// prompt when not), then waiting ones as long as places and blocks last. Where a running sequence finds no free block,
+// prompts that are kept for waiting samples are given up, then the sequence that was admitted last goes back to waiting
+// and will be computed again (preemption by recomputation).
+//
+// Who is admitted next: those that were sent back, in the order in which they ran; then
+// - for a quarter of the running sequences, whoever is first of the oldest call that waits. Whatever comes later, a
+//   sequence waits at most as long as a quarter of the batch takes for what was there before it;
+// - for the others, the first of the call with the fewest running sequences: calls share the batch evenly, however many
+//   prompts each has and however long its answers are. Of equals it is the call whose sequences have run the fewest
+//   steps, so that calls take turns where few sequences fit; a new call's count begins where that of the call that was
+//   chosen last stands.
+// Within a call prompts come in their order. Nobody overtakes the one that is next and waits for blocks.
 //
 // Full blocks are published (rollout/block_pool.h), so that a sequence starts behind what the cache still holds of it,
 // whoever computed that. Samples of one prompt are forked: the first one computes the prompt while the others wait; the
@@ -57,6 +64,7 @@ struct Sequence {
   int64_t named_blocks = 0;     // full blocks whose prefix is `prefix`
   uint64_t prefix = BlockPool::kEmptyPrefix;
   bool publishes = true;
+  bool in_turn = false;  // was admitted as the first of the oldest call
 };
 
 // Copies a block of all layers, before anything of the step is written.
@@ -90,7 +98,7 @@ class Scheduler {
   absl::Status CheckFits(int64_t prompt_len, int64_t max_new_tokens) const;
 
   // Samples [first_sample, first_sample + samples) of a prompt for which CheckFits holds. Without `finds_prefix` they
-  // do not begin behind what the cache holds of other prompts.
+  // do not begin behind what the cache holds of other prompts. A call is older than those with larger numbers.
   void Add(uint64_t call, uint64_t prompt_index, const std::vector<int32_t>& prompt, int32_t first_sample,
            int32_t samples, bool finds_prefix = true);
 
@@ -134,7 +142,10 @@ class Scheduler {
   bool Grow(Sequence* sequence, int64_t tokens);
   bool MakeRoom(const Sequence* beneficiary);
   bool Admit(PromptGroup* group, ScheduledStep* step);
-  Call* NextCall();
+  PromptGroup* NextGroup();
+  void ChooseCall();
+  void CountSteps();
+  void Drop(uint64_t call_id);
   void Publish(Sequence* sequence);
   void Preempt(size_t running_index);
   void MakeReady(PromptGroup* group);
@@ -147,7 +158,12 @@ class Scheduler {
   BlockPool pool_;
   std::map<uint64_t, std::unique_ptr<Call>> calls_;
   std::vector<std::unique_ptr<Sequence>> running_;  // in the order of admission
+  std::vector<Sequence*> sent_back_;                // ran and wait again, in the order of admission
   std::vector<PromptGroup*> kept_prompts_;          // groups that hold blocks for samples that wait
+  Call* next_ = nullptr;                            // chosen, and waits for blocks; or null
+  bool next_in_turn_ = false;                       // how it was chosen
+  int64_t steps_ = 0;                               // where a new call's count begins
+  int64_t turns_lead_ = 0;  // steps run by those admitted in turn, kOthers-fold, less the others' steps
   int64_t waiting_ = 0;
   int64_t preemptions_ = 0;
   int64_t admitted_tokens_ = 0;

@@ -21,7 +21,8 @@ std::vector<int32_t> PromptOf(int64_t length, int32_t name = 0) {
 }
 
 // Plays the engine: computes every chunk, remembers which token of which history each place of the cache holds, and
-// checks that a sequence finds exactly its own there. Sequences end after `new_tokens`.
+// checks that a sequence finds exactly its own there. Sequences end after `new_tokens`, where their call has no other
+// number.
 class Player {
  public:
   Player(const SchedulerOptions& options, int64_t new_tokens)
@@ -33,6 +34,14 @@ class Player {
   const std::vector<std::pair<uint64_t, int32_t>>& finished() const { return finished_; }
   // Sequences of each call that the last step computed.
   const std::map<uint64_t, int>& shares() const { return shares_; }
+
+  void SetNewTokens(uint64_t call, int64_t new_tokens) { new_tokens_of_[call] = new_tokens; }
+
+  // Sequences of the call that have not ended.
+  int64_t left(uint64_t call) const {
+    const auto found = left_.find(call);
+    return found == left_.end() ? 0 : found->second;
+  }
 
   void Add(const std::vector<int32_t>& prompt, int32_t samples = 1, uint64_t call = kCall) {
     scheduler_.Add(call, next_prompt_++, prompt, 0, samples);
@@ -79,7 +88,9 @@ class Player {
     ASSERT_EQ(std::set(draws.begin(), draws.end()).size(), draws.size()) << "a token is drawn twice";
     for (Sequence* sequence : draws) {
       sequence->ids.push_back(sequence->sample + 2);
-      if (static_cast<int64_t>(sequence->ids.size()) < sequence->prompt_len + new_tokens_) continue;
+      const auto own = new_tokens_of_.find(sequence->call);
+      const int64_t new_tokens = own == new_tokens_of_.end() ? new_tokens_ : own->second;
+      if (static_cast<int64_t>(sequence->ids.size()) < sequence->prompt_len + new_tokens) continue;
       --left_[sequence->call];
       const auto ended = scheduler_.Finish(sequence);
       finished_.emplace_back(ended->prompt_index, ended->sample);
@@ -135,6 +146,7 @@ class Player {
   SchedulerOptions options_;
   Scheduler scheduler_;
   int64_t new_tokens_;
+  std::map<uint64_t, int64_t> new_tokens_of_;  // by call
   uint64_t next_prompt_ = 0;
   int64_t weights_ = 0;
   int64_t computed_tokens_ = 0;
@@ -266,6 +278,119 @@ TEST(Scheduler, CallsShareThePlacesEvenly) {
   EXPECT_EQ(player.shares().at(3), 2);
   player.PlayToTheEnd();
   EXPECT_EQ(player.finished().size(), 30u);
+}
+
+// However long the answers of each are: what counts is who has the places.
+TEST(Scheduler, CallsOfLongAnswersLeaveThoseOfShortOnesTheirPlaces) {
+  SchedulerOptions options = SmallOptions();
+  options.num_blocks = 400;
+  options.max_model_len = 200;
+  Player player(options, 5);
+  player.SetNewTokens(1, 100);
+  for (int32_t i = 0; i < 40; ++i) player.Add(PromptOf(3, i), 1, /*call=*/1);
+  player.Step();
+  for (int32_t i = 0; i < 300; ++i) player.Add(PromptOf(3, 40 + i), 1, /*call=*/2);
+  std::map<uint64_t, int> held;
+  for (int step = 0; step < 450; ++step) {
+    ASSERT_NO_FATAL_FAILURE(player.Step());
+    if (step < 150) continue;  // the first call's first answers
+    for (const auto& [call, sequences] : player.shares()) held[call] += sequences;
+  }
+  ASSERT_GT(player.left(2), 0);
+  EXPECT_NEAR(held.at(1), held.at(2), 300);  // of 8 * 300
+}
+
+// Newer calls of one prompt come without end, more than there are places for.
+TEST(Scheduler, ACallEndsInBoundedTimeWhateverComesAfterIt) {
+  constexpr int64_t kPrompts = 40, kNewTokens = 12;
+  for (const int64_t places : {1, 2, 3, 8}) {
+    SCOPED_TRACE(places);
+    for (const int64_t new_tokens_of_others : {1, 12, 30}) {
+      SCOPED_TRACE(new_tokens_of_others);
+      SchedulerOptions options = SmallOptions();
+      options.num_blocks = 400;
+      options.max_num_seqs = places;
+      Player player(options, new_tokens_of_others);
+      player.SetNewTokens(1, kNewTokens);
+      for (int32_t i = 0; i < kPrompts; ++i) player.Add(PromptOf(3, i), 1, /*call=*/1);
+      player.Step();
+      // What a quarter of the batch takes, and until the first one's turn comes.
+      const int64_t most = 4 * kPrompts * kNewTokens / places + 2 * 30;
+      uint64_t call = 1;
+      for (int64_t step = 0; player.left(1) > 0; ++step) {
+        ASSERT_LE(step, most);
+        for (int64_t i = 0; i < places; ++i) {
+          ++call;
+          player.Add(PromptOf(3, static_cast<int32_t>(call)), 1, call);
+        }
+        ASSERT_NO_FATAL_FAILURE(player.Step());
+      }
+    }
+  }
+}
+
+TEST(Scheduler, ACallOfOnePromptDoesNotWaitBehindAllPromptsOfAnother) {
+  for (const int64_t places : {1, 2, 8}) {
+    SCOPED_TRACE(places);
+    SchedulerOptions options = SmallOptions();
+    options.max_num_seqs = places;
+    Player player(options, 10);
+    for (int32_t i = 0; i < 512; ++i) player.Add(PromptOf(3, i), 1, /*call=*/1);
+    for (int step = 0; step < 25; ++step) player.Step();
+    player.Add(PromptOf(3, 600), 1, /*call=*/2);
+    // One that runs, at most one that comes in turn, and its own.
+    for (int step = 0; player.left(2) > 0; ++step) {
+      ASSERT_LE(step, 3 * 10);
+      ASSERT_NO_FATAL_FAILURE(player.Step());
+    }
+  }
+}
+
+TEST(Scheduler, NothingOvertakesALongPromptThatWaitsForBlocks) {
+  SchedulerOptions options = SmallOptions();
+  options.num_blocks = 26;
+  options.max_num_batched_tokens = 200;
+  Player player(options, 6);
+  for (const uint64_t call : {1, 2}) {
+    player.SetNewTokens(call, 30);
+    player.Add(PromptOf(3, static_cast<int32_t>(call)), 1, call);
+  }
+  uint64_t call = 2;
+  while (call < 5) {
+    ++call;
+    player.Add(PromptOf(12, static_cast<int32_t>(call)), 1, call);
+  }
+  player.Step();
+  ASSERT_EQ(player.shares().size(), 5u);
+  player.Add(PromptOf(60, 900), 1, /*call=*/1);
+  while (player.shares().at(1) == 1) {
+    ++call;
+    player.Add(PromptOf(3, static_cast<int32_t>(call)), 1, call);
+    ASSERT_NO_FATAL_FAILURE(player.Step());
+    ASSERT_TRUE(player.shares().rbegin()->first <= 5 || player.shares().at(1) == 2) << "a newer call runs";
+  }
+}
+
+TEST(Scheduler, WhatWasSentBackIsTheNextThatRuns) {
+  SchedulerOptions options = SmallOptions();
+  options.num_blocks = 10;
+  options.max_num_seqs = 2;
+  Player player(options, 20);
+  player.Add(PromptOf(7), 1, /*call=*/1);
+  player.Add(PromptOf(7, 1), 1, /*call=*/3);
+  for (int i = 0; player.scheduler().preemptions() == 0; ++i) {
+    ASSERT_LT(i, 20);
+    ASSERT_NO_FATAL_FAILURE(player.Step());
+  }
+  ASSERT_EQ(player.shares(), (std::map<uint64_t, int>{{1, 1}}));
+  player.Add(PromptOf(1, 2), 1, /*call=*/2);  // an older call, which has had nothing
+  for (int i = 0; player.shares().count(3) == 0; ++i) {
+    ASSERT_LT(i, 30);
+    ASSERT_NO_FATAL_FAILURE(player.Step());
+    ASSERT_LE(player.shares().count(2), player.shares().count(3));
+  }
+  player.PlayToTheEnd();
+  EXPECT_EQ(player.finished().size(), 3u);
 }
 
 TEST(Scheduler, ACancelledCallsBlocksAreFreeAtOnce) {
