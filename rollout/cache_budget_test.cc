@@ -17,9 +17,10 @@ CacheBudget Budget(double utilization) {
   return {.utilization = utilization,
           .device_bytes = 80 * kGiB,
           .weights_bytes = 14 * kGiB,
-          .forward_bytes = 3 * kGiB,
+          .forward_bytes = 2 * kGiB,
+          .graphs_bytes = kGiB,
           .other_bytes = kGiB,
-          .block_bytes = kGiB / 16};
+          .least_cache_bytes = kGiB / 16};
 }
 
 TEST(CacheBudget, IsWhatTheShareLeaves) {
@@ -32,8 +33,8 @@ TEST(CacheBudget, OfLessThanOneBlockNamesTheSmallestShareThatIsEnough) {
   EXPECT_EQ(none.status().code(), absl::StatusCode::kInvalidArgument);
   EXPECT_THAT(std::string(none.status().message()),
               AllOf(HasSubstr("rollout.gpu_memory_utilization is 0.22"), HasSubstr("weights take 14.000"),
-                    HasSubstr("largest forward 3.000"), HasSubstr("no tensor of this process 1.000"),
-                    HasSubstr("allowed: at least 0.23")));
+                    HasSubstr("largest forward 2.000"), HasSubstr("recorded forwards 1.000"),
+                    HasSubstr("no tensor of this process 1.000"), HasSubstr("allowed: at least 0.23")));
   EXPECT_GE(*CacheBytesWithin(Budget(0.23)), kGiB / 16);
 }
 

@@ -17,7 +17,6 @@
 #include "absl/container/flat_hash_set.h"
 #include "absl/strings/str_cat.h"
 #include "absl/types/span.h"
-#include "core/base/device.h"
 #include "core/base/logging.h"
 #include "core/base/parallel.h"
 #include "core/base/status_macros.h"
@@ -27,10 +26,12 @@
 #include "core/zero/accounted_tensor.h"
 #include "core/zero/catch_exceptions.h"
 #include "core/zero/sharded_model.h"
+#include "rollout/budget_measurement.h"
 #include "rollout/cache_budget.h"
 #include "rollout/engine_options.h"
 #include "rollout/engine_weights.h"
 #include "rollout/forward_pass.h"
+#include "rollout/graph_recorder.h"
 #include "rollout/kv_cache.h"
 #include "rollout/prompt_log_probs.h"
 #include "rollout/rate_meter.h"
@@ -45,6 +46,10 @@ namespace {
 // Of one prompt, so that its message stays well below what gRPC takes.
 constexpr int64_t kMostPromptLogProbs = int64_t{1} << 18;
 
+double SecondsSince(std::chrono::steady_clock::time_point start) {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+}
+
 class Engine : public RolloutEngine {
  public:
   Engine(const RolloutEngineOptions& options, Ledger* ledger, EngineGroups groups, std::unique_ptr<ShardedModel> model)
@@ -54,7 +59,11 @@ class Engine : public RolloutEngine {
         weights_(std::move(model)),
         lockstep_(options.zero_stage == 3 && groups_.all->size() > 1) {
     if (options.tensor_parallel_size > 1) exchange_.emplace(config(), groups_.of_shares(), device());
-    forward_.emplace(&weights_, exchange_.has_value() ? &*exchange_ : nullptr, options.max_num_seqs, ledger);
+    ForwardOptions forward;
+    forward.max_num_seqs = std::min(options.max_num_seqs, options.max_num_batched_tokens);
+    forward.max_model_len = options.max_model_len;
+    if (!options.enforce_eager) forward.new_recorder = GraphRecordersFor(device());
+    forward_.emplace(std::move(forward), &weights_, exchange_.has_value() ? &*exchange_ : nullptr, ledger);
     samplers_.resize(at::get_num_threads());
   }
 
@@ -69,14 +78,20 @@ class Engine : public RolloutEngine {
       QUARTET_ASSIGN_OR_RETURN(cache_bytes, BudgetedCacheBytes(shape));
     }
     const int64_t blocks_a_sequence = (options_.max_model_len + options_.block_size - 1) / options_.block_size;
-    const int64_t blocks = std::min(cache_bytes / block_bytes, options_.max_num_seqs * blocks_a_sequence);
+    const int64_t spare = forward_->spare_blocks();
+    const int64_t blocks = std::min(cache_bytes / block_bytes - spare, options_.max_num_seqs * blocks_a_sequence);
     if (blocks < 1) {
-      return absl::InvalidArgumentError(absl::StrCat("rollout.kv_cache_bytes is ", options_.kv_cache_bytes,
-                                                     "; one block of ", options_.block_size, " tokens takes ",
-                                                     block_bytes, " bytes"));
+      return absl::InvalidArgumentError(absl::StrCat(
+          "rollout.kv_cache_bytes is ", options_.kv_cache_bytes, "; one block of ", options_.block_size,
+          " tokens takes ", block_bytes, " bytes", spare > 0 ? ", and recorded forwards need one more" : ""));
     }
-    make_cache_ = [=, this] { forward_->TakeCache(shape, blocks); };
+    make_cache_ = [=, this] {
+      forward_->TakeCache(shape, blocks);
+      forward_->Record();
+    };
+    const auto start = std::chrono::steady_clock::now();
     make_cache_();
+    const double seconds = SecondsSince(start);
     SchedulerOptions scheduler;
     scheduler.num_blocks = blocks;
     scheduler.block_size = options_.block_size;
@@ -87,6 +102,11 @@ class Engine : public RolloutEngine {
     if (device().is_meta()) return absl::OkStatus();
     QUARTET_LOG(kInfo) << "KV cache: " << blocks << " blocks of " << options_.block_size << " tokens, "
                        << blocks * block_bytes / (1 << 20) << " MiB";
+    if (const DecodeGraphs* graphs = forward_->graphs(); graphs != nullptr) {
+      QUARTET_LOG(kInfo) << "Decoding by graphs: " << graphs->sizes().size() << " recorded for up to "
+                         << graphs->sizes().back() << " sequences, with the cache in " << seconds << " s, "
+                         << graphs->bytes() / (1 << 20) << " MiB";
+    }
     return absl::OkStatus();
   }
 
@@ -177,9 +197,10 @@ class Engine : public RolloutEngine {
       const std::vector<PromptToken> told = PromptTokensIn(step.chunks);
       std::vector<int64_t> told_rows;
       for (const PromptToken& token : told) told_rows.push_back(token.row);
-      const at::Tensor logits_NV = forward_->Run(step.chunks, told_rows, [&](size_t first, const at::Tensor& logits) {
-        Tell(absl::MakeConstSpan(told).subspan(first, static_cast<size_t>(options_.max_num_seqs)), logits, &failed);
-      });
+      const at::Tensor logits_NV =
+          forward_->Run(step.chunks, told_rows, [&](size_t first, size_t count, const at::Tensor& logits) {
+            Tell(absl::MakeConstSpan(told).subspan(first, count), logits, &failed);
+          });
       std::vector<Draw> draws;
       int64_t row = 0;
       for (const ScheduledChunk& chunk : step.chunks) {
@@ -192,8 +213,7 @@ class Engine : public RolloutEngine {
       empty_places_ += scheduler_->empty_places();
       Extend(draws, logits_NV, std::move(failed), &events);
       ++steps_;
-      meter_.Add(std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count(), prefill_tokens_,
-                 generated_tokens_);
+      meter_.Add(SecondsSince(start), prefill_tokens_, generated_tokens_);
     } catch (const std::exception& error) {
       while (!calls_.empty()) Cancel(calls_.begin()->first);
       return StatusOf(error, "generation", *ledger_);
@@ -233,6 +253,12 @@ class Engine : public RolloutEngine {
 
   void Commit(std::unique_ptr<WeightStaging> staging, uint64_t version) override {
     weights_.Use(*staging);
+    // Only where the weights had been given back: else the new ones lie where the old ones did.
+    const absl::Status recorded = CatchExceptions("recording forwards", *ledger_, [this] {
+      forward_->Record();
+      return absl::OkStatus();
+    });
+    if (!recorded.ok()) QUARTET_LOG(kWarning) << recorded << "; decoding goes on without";
     scheduler_->FlushPrefixes();
     version_ = version;
   }
@@ -271,35 +297,11 @@ class Engine : public RolloutEngine {
   const ModelConfig& config() const { return weights_.model().config(); }
   at::Device device() const { return weights_.model().options().device; }
 
-  // What rollout.gpu_memory_utilization leaves for the cache, after a forward of the largest size. Ranks that step
-  // together get the least that any of them found. Collective.
+  // What rollout.gpu_memory_utilization leaves for the cache. Ranks that step together get the least that any of them
+  // found. Collective.
   absl::StatusOr<int64_t> BudgetedCacheBytes(const KvCacheShape& shape) {
-    CacheBudget budget;
-    budget.utilization = options_.gpu_memory_utilization;
-    budget.block_bytes = shape.block_bytes();
-    absl::Status status = CatchExceptions("the largest forward", *ledger_, [&] {
-      if (device().is_meta()) {
-        ledger_->ResetPeaks();
-        const int64_t before = ledger_->total(MemoryTier::kDevice);
-        MakeLargestForward(shape);
-        budget.device_bytes = options_.planned_device_bytes;
-        budget.weights_bytes = before;
-        budget.forward_bytes = ledger_->peak_total(MemoryTier::kDevice) - before - budget.block_bytes;
-        budget.other_bytes = options_.planned_other_bytes;
-        return absl::OkStatus();
-      }
-      ResetPeakTensors(device());
-      const int64_t before = ReadDeviceMemory(device()).tensors;
-      MakeLargestForward(shape);
-      GiveBackFreedBlocks();
-      const DeviceMemory memory = ReadDeviceMemory(device());
-      budget.device_bytes = memory.total;
-      budget.weights_bytes = before;
-      budget.forward_bytes = memory.peak_tensors - before - budget.block_bytes;
-      budget.other_bytes = memory.others;
-      return absl::OkStatus();
-    });
-    absl::StatusOr<int64_t> bytes = status.ok() ? CacheBytesWithin(budget) : status;
+    const absl::StatusOr<CacheBudget> budget = MeasureCacheBudget(options_, shape, device(), &*forward_, ledger_);
+    absl::StatusOr<int64_t> bytes = budget.ok() ? CacheBytesWithin(*budget) : budget.status();
     if (groups_.all->size() == 1) return bytes;
     QUARTET_RETURN_IF_ERROR(AgreeOnStatus(*groups_.all, bytes.status(), device()));
     if (!exchange_.has_value() || device().is_meta()) return bytes;
@@ -309,30 +311,10 @@ class Engine : public RolloutEngine {
     return -of_all.item<int64_t>();
   }
 
-  // As many tokens as a forward may have, of as many sequences as may run, each at the end of the longest context. All
-  // lie in one block of a cache of their own: only the memory matters.
-  void MakeLargestForward(const KvCacheShape& shape) {
-    forward_->TakeCache(shape, 1);
-    const int64_t length = options_.max_model_len;
-    const int64_t count = std::min(options_.max_num_seqs, options_.max_num_batched_tokens);
-    int64_t tokens = std::min(options_.max_num_batched_tokens, count * length);
-    std::vector<std::unique_ptr<Sequence>> sequences;
-    std::vector<ScheduledChunk> chunks;
-    for (int64_t i = 0; i < count; ++i) {
-      Sequence& sequence = *sequences.emplace_back(std::make_unique<Sequence>());
-      sequence.ids.assign(length, 0);
-      sequence.blocks.assign((length + options_.block_size - 1) / options_.block_size, 0);
-      const int64_t part = std::min(length, tokens - (count - 1 - i));  // each of the others has one at least
-      chunks.push_back({&sequence, length - part, part, /*last=*/true});
-      tokens -= part;
-    }
-    forward_->Run(chunks, {}, nullptr);
-    forward_->DropCache();
-  }
-
   void UpdateStats() {
     const std::lock_guard lock(stats_mutex_);
     stats_.steps = steps_;
+    stats_.replayed = forward_->replays();
     stats_.running = scheduler_->running();
     stats_.waiting = scheduler_->waiting();
     stats_.blocks = scheduler_->num_blocks();

@@ -43,6 +43,7 @@ struct RolloutEngineOptions {
   int64_t max_model_len = 2048;           // tokens of prompt and answer together
   int64_t max_num_seqs = 256;             // running at once
   int64_t max_num_batched_tokens = 2048;  // of one forward
+  bool enforce_eager = false;             // no forwards are recorded and replayed; on CUDA, and in its plans
   std::vector<int32_t> stop_token_ids;    // beside the model's end tokens and the request's
   StopWatcherFactory watch_stop_strings;  // none: stop strings are refused
 };
@@ -88,7 +89,8 @@ class WeightStaging {
 
 // At the end of the last step; counters since Load.
 struct RolloutEngineStats {
-  int64_t steps = 0;  // forwards
+  int64_t steps = 0;     // forwards
+  int64_t replayed = 0;  // of these, those that were recorded
   int64_t running = 0;
   int64_t waiting = 0;
   int64_t blocks = 0;  // of the cache

@@ -21,6 +21,7 @@ RolloutEngineOptions RolloutOptions(const RolloutConfig& config) {
   options.max_model_len = config.max_model_len();
   options.max_num_seqs = config.max_num_seqs();
   options.max_num_batched_tokens = config.max_num_batched_tokens();
+  options.enforce_eager = config.enforce_eager();
   options.stop_token_ids.assign(config.stop_token_ids().begin(), config.stop_token_ids().end());
   return options;
 }

@@ -11,8 +11,8 @@
 
 namespace quartet {
 
-// Whether the options can be served by `context.world_size` ranks: INVALID_ARGUMENT names the option, its value and what
-// is allowed. What depends on the model is not looked at.
+// Whether the options can be served by `context.world_size` ranks: INVALID_ARGUMENT names the option, its value and
+// what is allowed. What depends on the model is not looked at.
 absl::Status CheckOptions(const RolloutEngineOptions& options, const RankContext& context);
 
 // The ranks of the service; those that have shares of the model with this one; and those over which the model is

@@ -70,6 +70,7 @@ std::unique_ptr<WeightStaging> EngineWeights::NewStaging() const {
 void EngineWeights::Use(WeightStaging& staging) {
   auto& staged = static_cast<Staging&>(staging);
   staged.Prepare();
+  if (!model_->stages_apart() || !held_) ++places_;
   whole_ = std::move(staged.whole());
   model_->PutInUse(std::move(staged.buffers()));
   if (model_->options().zero_stage == 0 && !whole_.has_value()) ArrangeResident();

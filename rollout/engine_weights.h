@@ -33,6 +33,9 @@ class EngineWeights {
   // Puts a staging of NewStaging's in the place of the weights; prepares it first, if it is not prepared.
   void Use(WeightStaging& staging);
 
+  // Another one whenever what whole() views has moved.
+  int64_t places() const { return places_; }
+
   // Gives their memory back; they are lost.
   void Release();
   // After Release: reads what the model's folder has. Errors as ShardedModel::Load's; throws OutOfMemoryError.
@@ -46,6 +49,7 @@ class EngineWeights {
   std::vector<ParameterSpec> tensors_;
   std::vector<int32_t> first_tensor_;  // of each group
   std::optional<WholeWeights> whole_;
+  int64_t places_ = 0;
   std::atomic<bool> held_ = true;
 };
 

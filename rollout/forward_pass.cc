@@ -3,14 +3,17 @@
 #include "rollout/forward_pass.h"
 
 #include <ATen/core/grad_mode.h>
+#include <ATen/ops/arange.h>
 #include <ATen/ops/from_blob.h>
 #include <ATen/ops/index_select.h>
 
 #include <algorithm>
 #include <string>
+#include <utility>
 
 #include "core/base/logging.h"
 #include "core/base/meta_device.h"
+#include "core/model/item_attention.h"
 #include "core/model/row_padding.h"
 #include "core/model/vocabulary_head.h"
 #include "core/zero/accounted_tensor.h"
@@ -26,23 +29,82 @@ at::Tensor Find(const ParameterGroup& parameters, const std::vector<at::Tensor>&
   return {};
 }
 
+// Whether forwards of one token a sequence are the same kernels each time.
+bool CanBeRecorded(const ShardedModel& model, const ShareExchange* exchange) {
+  const ModelConfig& config = model.config();
+  return model.options().zero_stage == 0 && exchange == nullptr &&
+         ItemAttention::Fits(model.options().compute_dtype, config.head_dim,
+                             config.num_attention_heads / config.num_key_value_heads);
+}
+
 }  // namespace
 
-ForwardPass::ForwardPass(EngineWeights* weights, const ShareExchange* exchange, int64_t most_rows, Ledger* ledger)
-    : weights_(weights), exchange_(exchange), most_rows_(most_rows), ledger_(ledger) {
+ForwardPass::ForwardPass(ForwardOptions options, EngineWeights* weights, const ShareExchange* exchange, Ledger* ledger)
+    : options_(std::move(options)),
+      weights_(weights),
+      exchange_(exchange),
+      ledger_(ledger),
+      records_(options_.new_recorder != nullptr && CanBeRecorded(weights->model(), exchange)) {
   if (exchange != nullptr) {
     sum_partials_ = [exchange](const at::Tensor& partial_TD) { exchange->Sum(partial_TD); };
   }
 }
 
 void ForwardPass::TakeCache(const KvCacheShape& shape, int64_t blocks) {
-  cache_.emplace(shape, blocks, weights_->model().options().device, ledger_);
+  cache_.emplace(shape, blocks + spare_blocks(), weights_->model().options().device, ledger_);
+}
+
+void ForwardPass::DropCache() {
+  graphs_.reset();
+  cache_.reset();
+}
+
+void ForwardPass::Record() {
+  const WholeWeights* whole = weights_->whole();
+  if (!records_ || !cache_.has_value() || whole == nullptr) return;
+  if (graphs_.has_value() && recorded_places_ == weights_->places()) return;
+  graphs_.reset();
+  const at::NoGradGuard no_grad;
+  const MemoryScope activations(ledger_, MemoryCategory::kActivations);
+  const ShardedModel& model = weights_->model();
+  const ModelConfig& config = model.config();
+  // Of every position, so that no replay computes angles.
+  const RotaryTable all_positions = MakeRotaryTable(
+      config, at::arange(options_.max_model_len, at::TensorOptions(at::kLong).device(model.options().device)));
+  DecodeGraphOptions options;
+  options.heads = config.num_attention_heads;
+  options.max_model_len = options_.max_model_len;
+  options.max_num_seqs = options_.max_num_seqs;
+  // The weights' tensors by value: what a recording reads is where they are now.
+  auto forward = [this, weights = *whole, all_positions, &config](
+                     const at::Tensor& ids_B, const at::Tensor& positions_B, PagedAttention& attention) {
+    const RotaryTable rotary{.cos_Td = at::index_select(all_positions.cos_Td, 0, positions_B),
+                             .sin_Td = at::index_select(all_positions.sin_Td, 0, positions_B)};
+    const at::Tensor hidden_BD = ThroughBlocks(weights, rotary, attention, Embed(weights.embedding, ids_B));
+    return VocabularyLogits(RmsNorm(hidden_BD, weights.norm_D, config.rms_norm_eps), weights.head);
+  };
+  graphs_.emplace(options_.new_recorder(), &*cache_, options, std::move(forward), ledger_);
+  recorded_places_ = weights_->places();
+}
+
+at::Tensor ForwardPass::ThroughBlocks(const WholeWeights& weights, const RotaryTable& rotary, PagedAttention& attention,
+                                      at::Tensor hidden_TD) const {
+  const ModelConfig& config = weights_->model().config();
+  for (size_t block = 0; block < weights.blocks.size(); ++block) {
+    attention.set_layer(static_cast<int64_t>(block));
+    hidden_TD = DecoderBlock(config, weights.blocks[block], rotary, attention, hidden_TD, sum_partials_);
+  }
+  return hidden_TD;
 }
 
 at::Tensor ForwardPass::Run(const std::vector<ScheduledChunk>& chunks, const std::vector<int64_t>& rows,
                             const UseLogits& use) {
   const at::NoGradGuard no_grad;
   const MemoryScope activations(ledger_, MemoryCategory::kActivations);
+  if (rows.empty() && graphs_.has_value() && recorded_places_ == weights_->places() && graphs_->Fit(chunks)) {
+    ++replays_;
+    return OnHost(graphs_->Run(chunks));
+  }
   ShardedModel& model = weights_->model();
   const ParameterLayout& layout = model.layout();
   const ModelConfig& config = model.config();
@@ -70,16 +132,16 @@ at::Tensor ForwardPass::Run(const std::vector<ScheduledChunk>& chunks, const std
   PagedAttention attention(&*cache_, chunks, config.num_attention_heads);
   const auto finish = [&](const at::Tensor& norm_D, const at::Tensor& head_VD) {
     const auto logits_of = [&](std::vector<int64_t> of_rows) {
-      const at::Tensor of_ND =
-          RmsNorm(at::index_select(hidden_TD, 0, as_tensor(of_rows)), norm_D, config.rms_norm_eps);
+      const at::Tensor of_ND = RmsNorm(at::index_select(hidden_TD, 0, as_tensor(of_rows)), norm_D, config.rms_norm_eps);
       const MemoryScope logits(ledger_, MemoryCategory::kLogits);
       const at::Tensor logits_NV = VocabularyLogits(of_ND, head_VD);
       return OnHost(exchange_ != nullptr ? exchange_->GatherLogits(logits_NV) : logits_NV.contiguous());
     };
     const auto count = static_cast<int64_t>(rows.size());
-    for (int64_t begin = 0; begin < count; begin += most_rows_) {
-      const int64_t end = std::min(count, begin + most_rows_);
-      use(static_cast<size_t>(begin), logits_of({rows.begin() + begin, rows.begin() + end}));
+    for (int64_t begin = 0; begin < count; begin += options_.max_num_seqs) {
+      const int64_t end = std::min(count, begin + options_.max_num_seqs);
+      use(static_cast<size_t>(begin), static_cast<size_t>(end - begin),
+          logits_of({rows.begin() + begin, rows.begin() + end}));
     }
     return last_rows.empty() ? at::Tensor() : logits_of(last_rows);
   };
@@ -87,10 +149,7 @@ at::Tensor ForwardPass::Run(const std::vector<ScheduledChunk>& chunks, const std
     if (!work) return {};
     hidden_TD =
         exchange_ != nullptr ? exchange_->Embed(whole->embedding, ids) : Embed(whole->embedding, as_tensor(ids));
-    for (int block = 0; block < blocks; ++block) {
-      attention.set_layer(block);
-      hidden_TD = DecoderBlock(config, whole->blocks[block], rotary, attention, hidden_TD, sum_partials_);
-    }
+    hidden_TD = ThroughBlocks(*whole, rotary, attention, hidden_TD);
     return finish(whole->norm_D, whole->head);
   }
   {

@@ -79,8 +79,7 @@ PagedAttention::PagedAttention(const KvCache* cache, const std::vector<Scheduled
   std::vector<int64_t> slots = SlotsOf(block_size, chunks_);
   slots_n_ = at::from_blob(slots.data(), {static_cast<int64_t>(slots.size())}, at::kLong)
                  .to(cache->device(), at::kLong, /*non_blocking=*/false, /*copy=*/true);
-  if (ComputeDevice(cache->device()) == at::kCUDA &&
-      ItemAttention::Fits(cache->shape().dtype, head_dim, heads / kv_heads)) {
+  if (ItemAttention::Fits(cache->shape().dtype, head_dim, heads / kv_heads)) {
     by_items_.emplace(block_size, chunks_, heads, kv_heads, head_dim, cache->device());
   } else {
     by_slots_.emplace(block_size, chunks_, heads, cache->device());

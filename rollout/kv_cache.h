@@ -7,6 +7,7 @@
 #include <cstdlib>
 #include <memory>
 #include <optional>
+#include <utility>
 #include <vector>
 
 #include "core/model/batch_attention.h"
@@ -46,6 +47,7 @@ class KvCache {
 
   const KvCacheShape& shape() const { return shape_; }
   at::Device device() const { return device_; }
+  int64_t blocks() const { return blocks_; }
 
   // kVectors. Of one layer, block after block.
   char* vectors(int64_t layer) const;
@@ -75,6 +77,9 @@ class PagedAttention : public Attention {
  public:
   // `cache` outlives it. `heads` query heads.
   PagedAttention(const KvCache* cache, const std::vector<ScheduledChunk>& scheduled, int64_t heads);
+  // kSlots: writes to the slots that lie in `slots_n` then, and computes `by_items`.
+  PagedAttention(const KvCache* cache, at::Tensor slots_n, ItemAttention by_items)
+      : cache_(cache), slots_n_(std::move(slots_n)), by_items_(std::move(by_items)) {}
 
   void set_layer(int64_t layer) { layer_ = layer; }
 
@@ -84,7 +89,7 @@ class PagedAttention : public Attention {
   const KvCache* cache_;
   std::vector<AttentionChunk> chunks_;
   at::Tensor slots_n_;                     // kSlots: of the step's tokens
-  std::optional<ItemAttention> by_items_;  // where there is a kernel
+  std::optional<ItemAttention> by_items_;  // where they fit
   std::optional<SlotAttention> by_slots_;  // elsewhere
   int64_t layer_ = 0;
 };

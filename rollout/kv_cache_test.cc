@@ -90,7 +90,8 @@ class Both {
 class Slots : public ::testing::TestWithParam<Case> {};
 INSTANTIATE_TEST_SUITE_P(Shapes, Slots,
                          ::testing::Values(Case{16, 3, 3, 64, at::kFloat}, Case{16, 2, 1, 8, at::kFloat},
-                                           Case{32, 1, 7, 80, at::kFloat}, Case{16, 2, 4, 128, at::kBFloat16}),
+                                           Case{32, 1, 7, 80, at::kFloat}, Case{16, 2, 4, 128, at::kBFloat16},
+                                           Case{16, 1, 17, 64, at::kBFloat16}),
                          [](const auto& info) { return "Case" + std::to_string(info.index); });
 
 TEST_P(Slots, GiveWhatTheCpusKernelGives) {

@@ -41,7 +41,8 @@ DeviceMemory ReadDeviceMemory(at::Device device) {
   memory.total = static_cast<int64_t>(total);
   memory.tensors = Sum(stats.allocated_bytes, &c10::CachingAllocator::Stat::current);
   memory.peak_tensors = Sum(stats.allocated_bytes, &c10::CachingAllocator::Stat::peak);
-  memory.others = static_cast<int64_t>(total - free) - Sum(stats.reserved_bytes, &c10::CachingAllocator::Stat::current);
+  memory.reserved = Sum(stats.reserved_bytes, &c10::CachingAllocator::Stat::current);
+  memory.others = static_cast<int64_t>(total - free) - memory.reserved;
   return memory;
 }
 

@@ -193,6 +193,7 @@ void FillDefaults(RunConfig* c) {
   QUARTET_DEFAULT(r, max_num_batched_tokens, 2048);
   QUARTET_DEFAULT(r, max_waiting, 65536);
   QUARTET_DEFAULT(r, tensor_parallel_size, 1);
+  QUARTET_DEFAULT(r, enforce_eager, false);
   QUARTET_DEFAULT_TEXT(r, pretrain, c->actor().pretrain());
   if (r->has_http()) {
     QUARTET_DEFAULT_TEXT(r->mutable_http(), served_model_name, LastPart(r->pretrain()));
@@ -657,6 +658,23 @@ absl::Status CheckUtilization(const RunConfig& c) {
   return absl::OkStatus();
 }
 
+// Where no forward is recorded.
+absl::Status CheckEager(const RunConfig& c) {
+  const RolloutConfig& r = c.rollout();
+  if (!r.enforce_eager()) return absl::OkStatus();
+  const std::string& device = c.services().rollout().device();
+  const auto no_effect = [](const std::string& why) {
+    return NoEffect("rollout.enforce_eager", absl::StrCat(why, ", where no CUDA graphs are recorded"));
+  };
+  if (device != "cuda") return no_effect(absl::StrCat("services.rollout.device is \"", device, "\""));
+  if (r.dtype() != "bf16") return no_effect(absl::StrCat("rollout.dtype is \"", r.dtype(), "\""));
+  if (r.zero_stage() != 0) return no_effect(absl::StrCat("rollout.zero_stage is ", r.zero_stage()));
+  if (r.tensor_parallel_size() > 1) {
+    return no_effect(absl::StrCat("rollout.tensor_parallel_size is ", r.tensor_parallel_size()));
+  }
+  return absl::OkStatus();
+}
+
 // That `service`, with device "cuda", has a GPU for each rank.
 absl::Status CheckGpus(const RunConfig& c, const std::string& service) {
   const ServicePlacement& s = PlacementOf(c, service);
@@ -726,6 +744,7 @@ absl::Status CheckAll(const RunConfig& c) {
   QUARTET_RETURN_IF_ERROR(CheckHostBudgets(c));
   QUARTET_RETURN_IF_ERROR(CheckPlacements(c));
   QUARTET_RETURN_IF_ERROR(CheckUtilization(c));
+  QUARTET_RETURN_IF_ERROR(CheckEager(c));
   const TlsConfig& tls = c.tls();
   const int files = !tls.ca_file().empty() + !tls.cert_file().empty() + !tls.key_file().empty();
   if (files != 0 && files != 3) {

@@ -203,6 +203,16 @@ TEST(RunConfig, RefusesWhatCannotHaveAnEffect) {
               {"rollout.gpu_memory_utilization has no effect", "cpu", "kv_cache_bytes"});
   ExpectError({"services.rollout.device=cuda", "rollout.gpu_memory_utilization=0.5", "rollout.kv_cache_bytes=1"},
               {"rollout.kv_cache_bytes has no effect"});
+  ExpectError({"rollout.enforce_eager=true"},
+              {"rollout.enforce_eager has no effect", "services.rollout.device", "cpu"});
+  ExpectError({"services.rollout.device=cuda", "rollout.enforce_eager=true", "rollout.dtype=fp32"},
+              {"rollout.enforce_eager has no effect", "rollout.dtype", "fp32"});
+  ExpectError({"services.rollout.device=cuda", "rollout.enforce_eager=true", "rollout.zero_stage=3"},
+              {"rollout.enforce_eager has no effect", "rollout.zero_stage", "3"});
+  ExpectError({"services.rollout.device=cuda", "services.rollout.ranks=2", "rollout.enforce_eager=true",
+               "rollout.tensor_parallel_size=2"},
+              {"rollout.enforce_eager has no effect", "rollout.tensor_parallel_size", "2"});
+  EXPECT_EQ(ErrorOf({"services.rollout.device=cuda", "rollout.enforce_eager=true"}), "");
   ExpectError({"placement.0.service=scorer"}, {"placement has no effect", "cluster"});
   ExpectError({"cluster.num_nodes=2", "placement.0.service=scorer"}, {"placement[0] has no effect", "cpu"});
   ExpectError({"algorithm.kl.kl_horizon=5"}, {"kl_horizon has no effect"});

@@ -2,6 +2,9 @@
 #include <cuda_runtime.h>
 #include <mma.h>
 
+#include <map>
+#include <mutex>
+
 #include "core/model/paged_kernel.h"
 
 namespace quartet {
@@ -84,11 +87,26 @@ __global__ void __launch_bounds__(kThreads) MergeKernel(PagedKernelArgs args) {
   MergeParts(block, args, args.merges[blockIdx.x], static_cast<int>(blockIdx.y));
 }
 
+// Lets the kernel share so many bytes on the present device. Asked for once: what has run before starts nothing but
+// kernels, as recording it into a graph wants it.
+cudaError_t AllowSharedMemory(int bytes) {
+  static std::mutex mutex;
+  static std::map<int, int> allowed;  // of each device
+  int device = 0;
+  const cudaError_t found = cudaGetDevice(&device);
+  if (found != cudaSuccess) return found;
+  const std::lock_guard lock(mutex);
+  if (allowed[device] >= bytes) return cudaSuccess;
+  const cudaError_t set = cudaFuncSetAttribute(AttendKernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
+  if (set == cudaSuccess) allowed[device] = bytes;
+  return set;
+}
+
 cudaError_t Attend(const PagedKernelArgs& args, int first_item, int items, int rows, cudaStream_t stream) {
   if (items == 0) return cudaSuccess;
   const int bytes = TileMemory(rows, args.head_dim).bytes;
-  const cudaError_t set = cudaFuncSetAttribute(AttendKernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
-  if (set != cudaSuccess) return set;
+  const cudaError_t allowed = AllowSharedMemory(bytes);
+  if (allowed != cudaSuccess) return allowed;
   AttendKernel<<<dim3(items, args.kv_heads), kThreads, bytes, stream>>>(args, first_item);
   return cudaGetLastError();
 }

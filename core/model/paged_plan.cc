@@ -68,4 +68,24 @@ PagedPlan PlanPagedAttention(int64_t block_size, const std::vector<AttentionChun
   return plan;
 }
 
+DecodePlanSize LargestDecodePlan(int64_t block_size, int64_t chunks, int64_t kv_heads, int64_t longest,
+                                 int64_t wanted) {
+  const int64_t parts = std::min(CeilDivide(wanted, chunks * kv_heads), longest / kLeastPartKeys);
+  DecodePlanSize most;
+  most.items = chunks * std::max<int64_t>(1, parts);
+  most.merges = parts > 1 ? chunks : 0;
+  most.parts = parts > 1 ? most.items : 0;
+  most.tables = chunks * CeilDivide(longest, block_size);
+  return most;
+}
+
+void FillUp(const DecodePlanSize& size, PagedPlan* plan) {
+  AttentionItem nothing = {};
+  nothing.part = -1;
+  plan->items.resize(static_cast<size_t>(size.items), nothing);
+  plan->num_narrow = static_cast<int32_t>(size.items);
+  plan->merges.resize(static_cast<size_t>(size.merges), AttentionMerge{});
+  plan->parts = static_cast<int32_t>(size.parts);
+}
+
 }  // namespace quartet

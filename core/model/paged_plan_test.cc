@@ -4,41 +4,16 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstdlib>
-#include <memory>
 #include <numeric>
 #include <random>
 #include <string>
 #include <vector>
 
+#include "core/model/paged_on_cpu.h"
 #include "gtest/gtest.h"
 
 namespace quartet {
 namespace {
-
-// One thread that does what a group of them would.
-struct OneThread {
-  template <typename F>
-  void ForEach(int n, F f) {
-    for (int i = n - 1; i >= 0; --i) f(i);
-  }
-  void Scores(const uint16_t* a, int lda, const uint16_t* b, int ldb, float* c, int ldc, int M, int N, int K) {
-    for (int m = 0; m < M; ++m) {
-      for (int n = 0; n < N; ++n) {
-        float sum = 0;
-        for (int k = 0; k < K; ++k) sum += FloatOfBf16(a[m * lda + k]) * FloatOfBf16(b[n * ldb + k]);
-        c[m * ldc + n] = sum;
-      }
-    }
-  }
-  void AddProduct(const uint16_t* a, int lda, const uint16_t* b, int ldb, float* c, int ldc, int M, int N, int K) {
-    for (int m = 0; m < M; ++m) {
-      for (int n = 0; n < N; ++n) {
-        for (int k = 0; k < K; ++k) c[m * ldc + n] += FloatOfBf16(a[m * lda + k]) * FloatOfBf16(b[k * ldb + n]);
-      }
-    }
-  }
-};
 
 struct Chunk {
   int64_t first, count;
@@ -113,20 +88,18 @@ TEST_P(PagedItems, GiveTheAttentionOfTheirSequences) {
   args.kv_heads = static_cast<int32_t>(K);
   args.head_dim = static_cast<int32_t>(d);
   args.block_size = static_cast<int32_t>(S);
-  OneThread thread;
+  args.items = plan.items.data();
+  args.num_items = static_cast<int32_t>(plan.items.size());
+  args.num_narrow = plan.num_narrow;
+  args.merges = plan.merges.data();
+  args.num_merges = static_cast<int32_t>(plan.merges.size());
   for (size_t i = 0; i < plan.items.size(); ++i) {
     const int64_t rows = plan.items[i].tokens * G;
     EXPECT_LE(rows, static_cast<int>(i) < plan.num_narrow ? kNarrowRows : MostRows(static_cast<int>(d)));
-    const int whole = static_cast<int>((rows + kNarrowRows - 1) / kNarrowRows * kNarrowRows);
-    const int bytes = TileMemory(whole, static_cast<int>(d)).bytes;
-    EXPECT_LE(bytes, 160 << 10);  // what a group of threads of an A100 can share
-    const std::unique_ptr<char, decltype(&std::free)> memory(static_cast<char*>(std::aligned_alloc(128, bytes)),
-                                                             &std::free);
-    for (int kv_head = 0; kv_head < K; ++kv_head) AttendItem(thread, args, plan.items[i], kv_head, memory.get());
   }
-  for (const AttentionMerge& merge : plan.merges) {
-    for (int kv_head = 0; kv_head < K; ++kv_head) MergeParts(thread, args, merge, kv_head);
-  }
+  EXPECT_LE(TileMemory(MostRows(static_cast<int>(d)), static_cast<int>(d)).bytes,
+            160 << 10);  // what a group of threads of an A100 can share
+  ComputePagedItems(args);
 
   int64_t row = 0;
   for (const AttentionChunk& chunk : chunks) {
@@ -168,6 +141,40 @@ TEST(PagedPlan, CutsNothingWhereThereIsEnoughToDo) {
   const PagedPlan plan = PlanPagedAttention(16, chunks, 32, 8, 128, 300);
   EXPECT_EQ(plan.items.size(), 40);
   EXPECT_TRUE(plan.merges.empty());
+}
+
+// Of any lengths up to the longest: what is recorded for the largest plan has room for all.
+TEST(PagedPlan, OfTokensThatDecodeIsAtMostAsLargeAsFilledUp) {
+  std::vector<int32_t> blocks(2000 / 16, 0);
+  std::mt19937 random(5);
+  for (const int64_t kv_heads : {1, 2, 8}) {
+    for (const int64_t count : {1, 2, 3, 8, 40, 300}) {
+      for (const int64_t longest : {100, 511, 512, 700, 2000}) {
+        const DecodePlanSize most = LargestDecodePlan(16, count, kv_heads, longest, kWantedItems);
+        bool cut = false;
+        for (int i = 0; i < 30; ++i) {
+          std::vector<AttentionChunk> chunks;
+          for (int64_t c = 0; c < count; ++c) {
+            chunks.push_back({blocks.data(), i == 0 ? longest - 1 : static_cast<int64_t>(random() % longest), 1});
+          }
+          PagedPlan plan = PlanPagedAttention(16, chunks, 4 * kv_heads, kv_heads, 64, kWantedItems);
+          ASSERT_LE(plan.items.size(), most.items);
+          ASSERT_LE(plan.merges.size(), most.merges);
+          ASSERT_LE(plan.parts, most.parts);
+          ASSERT_LE(plan.tables.size(), most.tables);
+          cut = cut || !plan.merges.empty();
+          const PagedPlan before = plan;
+          FillUp(most, &plan);
+          EXPECT_EQ(plan.items.size(), most.items);
+          EXPECT_EQ(plan.num_narrow, most.items);
+          EXPECT_EQ(plan.merges.size(), most.merges);
+          for (size_t k = before.items.size(); k < plan.items.size(); ++k) EXPECT_EQ(plan.items[k].tokens, 0);
+          for (size_t k = before.merges.size(); k < plan.merges.size(); ++k) EXPECT_EQ(plan.merges[k].tokens, 0);
+        }
+        EXPECT_EQ(cut, most.merges > 0) << count << " of " << longest << ", " << kv_heads << " heads";
+      }
+    }
+  }
 }
 
 TEST(PagedPlan, KnowsWhatItCannotCut) {
