@@ -57,6 +57,8 @@ struct ServiceClient::Connection {
     if (status.code() == absl::StatusCode::kUnavailable) {
       absl::StrAppend(&message, ". Does it run? Start it with `bazel run //", service,
                       " -- --config=FILE`, or all services with the orchestrator's --launch");
+    } else if (status.code() == absl::StatusCode::kCancelled) {
+      absl::StrAppend(&message, " (the service has cut off the call)");
     } else if (status.code() == absl::StatusCode::kDeadlineExceeded) {
       absl::StrAppend(&message, " (train.call_timeout_seconds is ", absl::ToInt64Seconds(options.timeout), ")");
     }

@@ -50,10 +50,10 @@ absl::StatusOr<std::unique_ptr<ServiceLauncher>> LaunchServices(const SessionOpt
 }
 
 // The reason behind `status`: a service that ended by itself, if there is one.
-absl::Status Explain(const absl::Status& status, ServiceLauncher* launcher) {
-  const bool lost_connection =
-      status.code() == absl::StatusCode::kUnavailable || status.code() == absl::StatusCode::kInternal;
-  if (launcher == nullptr || status.ok() || status.code() == absl::StatusCode::kCancelled) return status;
+absl::Status Explain(const absl::Status& status, ServiceLauncher* launcher, const Cancellation& cancellation) {
+  const bool lost_connection = absl::IsUnavailable(status) || absl::IsInternal(status) || absl::IsCancelled(status);
+  const bool interrupted = absl::IsCancelled(cancellation.status());
+  if (launcher == nullptr || status.ok() || interrupted) return status;
   absl::Status death = launcher->FindDeadService(lost_connection ? kDeathPatience : absl::ZeroDuration());
   return death.ok() ? status : death;
 }
@@ -108,13 +108,13 @@ absl::StatusOr<PpoResult> RunPpoSession(const RunConfig& resolved, const Session
                                                .folder = *folder,
                                                .view = view,
                                                .resume = resume});
-  if (!summary.ok()) return Explain(summary.status(), launcher.get());
+  if (!summary.ok()) return Explain(summary.status(), launcher.get(), cancellation);
   result.summary = *std::move(summary);
   const std::vector<ServiceClient*> clients = {services.rollout.get(), services.policy_trainer.get(),
                                                services.critic_trainer.get(), services.scorer.get()};
   for (ServiceClient* client : clients) {
     absl::StatusOr<ServiceInfo> info = client->GetInfo();
-    if (!info.ok()) return Explain(info.status(), launcher.get());
+    if (!info.ok()) return Explain(info.status(), launcher.get(), cancellation);
     result.services[client->service()] = *std::move(info);
   }
   return result;
@@ -145,7 +145,7 @@ absl::StatusOr<SftSummary> RunSftSession(const RunConfig& resolved, const Sessio
                                                .policy_trainer = *policy_trainer,
                                                .folder = *folder,
                                                .view = view});
-  if (!summary.ok()) return Explain(summary.status(), launcher.get());
+  if (!summary.ok()) return Explain(summary.status(), launcher.get(), cancellation);
   return summary;
 }
 

@@ -73,6 +73,7 @@ class RolloutService final : public RankService, private Rollout::Service, priva
 
   grpc::Service* grpc_service() override { return this; }
   bool IsReady() const override { return engine().has_weights(); }
+  void EndCalls(const absl::Status& status) override { dispatcher_.Fail(status); }
 
   // On the leader, where the configuration says so; answers UNAVAILABLE until Load.
   absl::Status StartHttp() {

@@ -84,7 +84,7 @@ class Service {
   }
   ~Service() {
     ending_ = true;  // the others notice that rank 0 is gone
-    for (auto& server : servers_) server->Shutdown(absl::ZeroDuration());
+    for (auto& server : servers_) server->Shutdown(absl::ZeroDuration(), "the test ends");
   }
 
   // What all ranks' health services say.

@@ -5,6 +5,7 @@
 #include <signal.h>
 #include <string.h>
 #include <sys/prctl.h>
+#include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -67,18 +68,20 @@ std::string ExitState::Describe() const {
 absl::StatusOr<std::unique_ptr<ChildProcess>> ChildProcess::Start(const ChildProcessOptions& options) {
   if (options.argv.empty()) return absl::InvalidArgumentError("no program to start");
   const std::string& program = options.argv[0];
-  int parent_pipe[2];  // the child reads, we keep the other end and never write
-  int error_pipe[2];   // closes when the child has become the program; else holds errno
-  if (pipe2(parent_pipe, O_CLOEXEC) != 0) return absl::ErrnoToStatus(errno, "cannot make a pipe");
+  int parent_stream[2];  // the child reads, we keep the other end
+  int error_pipe[2];     // closes when the child has become the program; else holds errno
+  if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, parent_stream) != 0) {
+    return absl::ErrnoToStatus(errno, "cannot make a socket");
+  }
   if (pipe2(error_pipe, O_CLOEXEC) != 0) {
     const int error = errno;
-    close(parent_pipe[0]);
-    close(parent_pipe[1]);
+    close(parent_stream[0]);
+    close(parent_stream[1]);
     return absl::ErrnoToStatus(error, "cannot make a pipe");
   }
   int log_fd = -1;
   const auto give_up = [&](int error, const std::string& message) {
-    for (int fd : {parent_pipe[0], parent_pipe[1], error_pipe[0], error_pipe[1], log_fd}) CloseIfOpen(fd);
+    for (int fd : {parent_stream[0], parent_stream[1], error_pipe[0], error_pipe[1], log_fd}) CloseIfOpen(fd);
     return absl::ErrnoToStatus(error, message);
   };
   if (!options.log_file.empty()) {
@@ -88,7 +91,7 @@ absl::StatusOr<std::unique_ptr<ChildProcess>> ChildProcess::Start(const ChildPro
 
   // Between fork and exec only async-signal-safe calls are allowed: everything is made ready before.
   std::vector<std::string> arguments = options.argv;
-  std::vector<std::string> environment = MakeEnvironment(options, parent_pipe[0]);
+  std::vector<std::string> environment = MakeEnvironment(options, parent_stream[0]);
   const std::vector<char*> argv = Pointers(arguments);
   const std::vector<char*> envp = Pointers(environment);
   const pid_t us = getpid();
@@ -105,7 +108,7 @@ absl::StatusOr<std::unique_ptr<ChildProcess>> ChildProcess::Start(const ChildPro
     sigemptyset(&none);
     sigprocmask(SIG_SETMASK, &none, nullptr);
     for (int s : {SIGINT, SIGTERM, SIGHUP, SIGPIPE, SIGCHLD}) signal(s, SIG_DFL);
-    fcntl(parent_pipe[0], F_SETFD, 0);
+    fcntl(parent_stream[0], F_SETFD, 0);
     if (log_fd >= 0) {
       dup2(log_fd, STDOUT_FILENO);
       dup2(log_fd, STDERR_FILENO);
@@ -116,7 +119,7 @@ absl::StatusOr<std::unique_ptr<ChildProcess>> ChildProcess::Start(const ChildPro
     _exit(127);
   }
 
-  close(parent_pipe[0]);
+  close(parent_stream[0]);
   close(error_pipe[1]);
   CloseIfOpen(log_fd);
   int error = 0;
@@ -126,16 +129,16 @@ absl::StatusOr<std::unique_ptr<ChildProcess>> ChildProcess::Start(const ChildPro
   } while (n < 0 && errno == EINTR);
   close(error_pipe[0]);
   if (n == sizeof(error)) {
-    close(parent_pipe[1]);
+    close(parent_stream[1]);
     waitpid(pid, nullptr, 0);
     return absl::ErrnoToStatus(error, absl::StrCat("cannot run ", program));
   }
-  return std::unique_ptr<ChildProcess>(new ChildProcess(pid, parent_pipe[1]));
+  return std::unique_ptr<ChildProcess>(new ChildProcess(pid, parent_stream[1]));
 }
 
 ChildProcess::~ChildProcess() {
   Terminate(absl::Seconds(3));
-  close(parent_pipe_);
+  close(parent_stream_);
 }
 
 std::optional<ExitState> ChildProcess::Wait(absl::Duration timeout) {
@@ -159,6 +162,11 @@ std::optional<ExitState> ChildProcess::Wait(absl::Duration timeout) {
 void ChildProcess::Signal(int signal) {
   // Until its end is collected by Wait its number is not given to another process.
   if (!exit_.has_value()) kill(pid_, signal);
+}
+
+void ChildProcess::Tell(const std::string& reason) {
+  // A child that has ended, or reads nothing, is told nothing.
+  (void)!send(parent_stream_, reason.data(), reason.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
 }
 
 ExitState ChildProcess::Terminate(absl::Duration grace) {

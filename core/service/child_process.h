@@ -39,8 +39,8 @@ struct ChildProcessOptions {
   bool ends_with_thread = false;
 };
 
-// The child finds in QUARTET_PARENT_FD the descriptor of a pipe that closes when this object or this process is gone;
-// our programs leave then.
+// The child finds in QUARTET_PARENT_FD the descriptor of a stream that closes when this object or this process is gone;
+// our programs leave then, or when they are told why they should.
 //
 // One thread at a time.
 class ChildProcess {
@@ -61,13 +61,16 @@ class ChildProcess {
   // No effect once it has ended.
   void Signal(int signal);
 
+  // Why it should leave, a sentence, for what it still has to say; to be followed by a signal. Once.
+  void Tell(const std::string& reason);
+
   // SIGTERM, then SIGKILL after `grace`. Returns its end.
   ExitState Terminate(absl::Duration grace);
 
  private:
-  ChildProcess(pid_t pid, int pipe) : pid_(pid), parent_pipe_(pipe) {}
+  ChildProcess(pid_t pid, int stream) : pid_(pid), parent_stream_(stream) {}
   pid_t pid_;
-  int parent_pipe_;
+  int parent_stream_;
   std::optional<ExitState> exit_;
 };
 

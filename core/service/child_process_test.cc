@@ -50,13 +50,23 @@ TEST(ChildProcess, NamesAProgramThatCannotRun) {
   EXPECT_NE(status.message().find("/nonexistent/program"), std::string::npos) << status;
 }
 
-TEST(ChildProcess, HasItsParentsPipeAndEndsOnSigterm) {
+TEST(ChildProcess, HasItsParentsStreamAndEndsOnSigterm) {
   const std::string log = LogFile();
   ChildProcessOptions options;
   options.log_file = log;
   std::unique_ptr<ChildProcess> child = Shell("exec <&$QUARTET_PARENT_FD; echo up; read x; echo gone", options);
   while (ReadFile(log).value() != "up\n") ASSERT_FALSE(child->Wait(absl::Milliseconds(10)).has_value());
   EXPECT_EQ(child->Terminate(absl::Seconds(20)).signal, SIGTERM);
+}
+
+TEST(ChildProcess, TellsTheChildWhyItShouldLeave) {
+  ChildProcessOptions options;
+  options.log_file = LogFile();
+  std::unique_ptr<ChildProcess> child = Shell("exec <&$QUARTET_PARENT_FD; read x; echo told: $x", options);
+  child->Tell("rank 1 is gone\n");
+  EXPECT_TRUE(child->Wait(absl::Seconds(20))->ok());
+  EXPECT_EQ(ReadFile(options.log_file).value(), "told: rank 1 is gone\n");
+  child->Tell("nobody is there");
 }
 
 TEST(ChildProcess, IsKilledWhereItDoesNotListen) {

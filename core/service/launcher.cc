@@ -78,25 +78,28 @@ class Ranks {
     return absl::OkStatus();
   }
 
-  // Logs the ranks that have ended since the last time; whether there are any.
-  bool LogEnded() {
-    bool any = false;
+  // Logs the ranks that have ended since the last time; what is known of their ends, or "".
+  std::string LogEnded() {
+    std::string ends;
     for (size_t r = 0; r < children_.size(); ++r) {
       if (children_[r] == nullptr) continue;
       const std::optional<ExitState> end = children_[r]->Poll();
       if (!end.has_value()) continue;
-      QUARTET_LOG(kError) << service_ << " rank " << r << " (pid " << children_[r]->pid()
-                          << ") ended: " << end->Describe();
+      const std::string what = absl::StrCat("rank ", r, " (pid ", children_[r]->pid(), ") ended: ", end->Describe());
+      QUARTET_LOG(kError) << service_ << " " << what;
+      absl::StrAppend(&ends, ends.empty() ? "" : "; ", what);
       children_[r] = nullptr;
-      any = true;
     }
-    return any;
+    return ends;
   }
 
-  // SIGTERM to all at once, SIGKILL to those that are still there after the grace.
-  void End() {
+  // SIGTERM to all at once, SIGKILL to those that are still there after the grace. Where they are not told `why`, which
+  // is what they say to their callers, the signal is the reason.
+  void End(const std::string& why) {
     for (auto& child : children_) {
-      if (child != nullptr) child->Signal(SIGTERM);
+      if (child == nullptr) continue;
+      if (!why.empty()) child->Tell(why);
+      child->Signal(SIGTERM);
     }
     const absl::Time deadline = absl::Now() + kGrace + absl::Seconds(1);
     for (size_t r = 0; r < children_.size(); ++r) {
@@ -162,6 +165,7 @@ int LauncherMain(int argc, char** argv, const LauncherOptions& options) {
   const ServicePlacement& placement = PlacementOf(*config, service);
   Ranks ranks(service, placement.ranks());
   int code = 0;
+  std::string ends;
   if (absl::Status s = ranks.Start(program, arguments, Threads(placement, placement.ranks()), folder + "/leader");
       !s.ok()) {
     QUARTET_LOG(kError) << std::string(s.message());
@@ -173,14 +177,15 @@ int LauncherMain(int argc, char** argv, const LauncherOptions& options) {
         QUARTET_LOG(kInfo) << "stopping: " << *reason;
         break;
       }
-      if (ranks.LogEnded()) {
+      ends = ranks.LogEnded();
+      if (!ends.empty()) {
         QUARTET_LOG(kError) << "a rank is missing; ending the others";
         code = 1;
         break;
       }
     }
   }
-  ranks.End();
+  ranks.End(ends);
   std::error_code ignored;
   std::filesystem::remove_all(folder, ignored);
   return code;

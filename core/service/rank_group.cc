@@ -15,6 +15,7 @@
 #include <thread>
 #include <utility>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/time/clock.h"
@@ -232,6 +233,7 @@ class RankGroupImpl final : public RankGroup, private Rank::Service {
       return absl::FailedPreconditionError(absl::StrCat(method, ": the ranks are not connected yet"));
     }
     for (int r = 0; r < world_size(); ++r) QUARTET_RETURN_IF_ERROR(CheckSizes(method, r, inputs[r]));
+    QUARTET_RETURN_IF_ERROR(end());
     if (stopping_) return absl::UnavailableError(absl::StrCat(method, ": the service is stopping"));
 
     Call call(method, found->second, std::move(inputs), deadline);
@@ -254,6 +256,11 @@ class RankGroupImpl final : public RankGroup, private Rank::Service {
     if (stopping_) pipe->Cancel();
     pipes_.push_back(pipe);
     return pipe;
+  }
+
+  void EndCalls(const absl::Status& status) override {
+    const std::lock_guard<std::mutex> lock(end_mutex_);
+    end_.Update(status);
   }
 
   void Break(const absl::Status& status) override {
@@ -316,6 +323,7 @@ class RankGroupImpl final : public RankGroup, private Rank::Service {
     bool failed = false;
     bool gone = false;  // all were ready: the call has its number
     bool lost = false;  // a rank could not be reached any more
+    bool cut = false;   // by EndCalls
     uint64_t number = 0;
     std::vector<int> failures;  // ranks, in the order in which they failed
     absl::Time grace_end = absl::InfiniteFuture();
@@ -335,9 +343,10 @@ class RankGroupImpl final : public RankGroup, private Rank::Service {
       if (call->method.kind != Kind::kConcurrent) call->number = ++last_number_;
     }
     call->changed.notify_all();
-    const auto until = ToDeadline(call->deadline);
-    if (!call->changed.wait_until(lock, until, [call] { return call->gone || call->failed; })) {
-      Fail(call, -1);
+    const auto told = [call] { return call->gone || call->failed; };
+    while (!call->changed.wait_for(lock, std::chrono::milliseconds(50), told)) {
+      call->cut = !end().ok();
+      if (call->cut || absl::Now() > call->deadline) Fail(call, -1);
     }
     return call->gone;
   }
@@ -405,7 +414,12 @@ class RankGroupImpl final : public RankGroup, private Rank::Service {
           ended = true;
         }
       }
+      const bool cut = !end().ok();
       std::unique_lock<std::mutex> lock(call->mutex);
+      if (cut && !call->cut) {
+        call->cut = true;
+        call->grace_end = absl::InfinitePast();
+      }
       if (ended) {
         call->changed.wait_for(lock, std::chrono::milliseconds(50),
                                [this, call] { return call->ended == world_size(); });
@@ -417,7 +431,7 @@ class RankGroupImpl final : public RankGroup, private Rank::Service {
         }
         if (!ended) {
           lock.unlock();
-          End(call, 0, absl::AbortedError("still running after another rank failed"), false);
+          End(call, 0, absl::AbortedError(cut ? "still running" : "still running after another rank failed"), false);
           ended = true;
         }
       }
@@ -494,6 +508,12 @@ class RankGroupImpl final : public RankGroup, private Rank::Service {
         error = Prefixed(Name(r), status);
       }
     }
+    if (call->cut) {
+      const absl::Status why = end();
+      if (error.ok()) return why;
+      if (absl::StrContains(error.message(), why.message())) return error;
+      return absl::Status(error.code(), absl::StrCat(error.message(), "; ", why.message()));
+    }
     if (error.ok() && !late.empty()) {
       error =
           absl::DeadlineExceededError(absl::StrCat(call->name, ": no answer in time from ", absl::StrJoin(late, ", ")));
@@ -517,6 +537,12 @@ class RankGroupImpl final : public RankGroup, private Rank::Service {
       Broken(Prefixed(call->name, error));
     }
     return error;
+  }
+
+  // What EndCalls has said.
+  absl::Status end() const {
+    const std::lock_guard<std::mutex> lock(end_mutex_);
+    return end_;
   }
 
   void Broken(const absl::Status& status) {
@@ -563,6 +589,7 @@ class RankGroupImpl final : public RankGroup, private Rank::Service {
     notice = nullptr;
     std::optional<absl::StatusOr<RankOutput>> output;
     while (!(output = handover->Take(absl::Milliseconds(100))).has_value()) {
+      if (const absl::Status why = end(); !why.ok()) return ToGrpc(why);
       if (context->IsCancelled() && !stopping_) {
         // Nobody waits for the answer, but what was begun together must end together.
         const absl::Status status = absl::AbortedError(absl::StrCat(name, ": rank 0 gave up the call or is gone"));
@@ -613,6 +640,8 @@ class RankGroupImpl final : public RankGroup, private Rank::Service {
   std::atomic<uint64_t> last_number_{0};
   std::atomic<bool> stopping_{false};
   std::atomic<bool> broken_{false};
+  mutable std::mutex end_mutex_;
+  absl::Status end_;  // guarded by end_mutex_
   std::mutex pipes_mutex_;
   std::vector<std::shared_ptr<LeaderPipe>> pipes_;  // guarded by pipes_mutex_
   RankExecutor executor_;

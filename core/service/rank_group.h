@@ -96,6 +96,9 @@ class RankGroup {
   // Read and Write fail after Stop.
   virtual absl::StatusOr<std::shared_ptr<RankPipe>> OpenPipe(int rank, const std::string& name) = 0;
 
+  // Calls, now and later, end with `status` at once, the leader's as its followers', whatever their handlers do.
+  virtual void EndCalls(const absl::Status& status) = 0;
+
   // What this rank has found makes the process group unusable: `on_broken` is called.
   virtual void Break(const absl::Status& status) = 0;
 

@@ -138,7 +138,7 @@ int RankMain(int argc, char** argv, const RankMainOptions& options) {
     EndTrace();
     _exit(exit_code);
   }).detach();
-  (*server)->Shutdown(kGrace);
+  (*server)->Shutdown(kGrace, *reason);
   serve.join();
   server->reset();
   EndTrace();

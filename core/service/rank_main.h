@@ -23,6 +23,9 @@ class RankService {
   // Loads models and enters the first collectives. Runs on the executor thread of every rank after all are connected.
   // The rank reports SERVING only after this.
   virtual absl::Status Load() = 0;
+  // The server shuts down: calls that are still there, and do not wait for the group, are to end with `status` soon.
+  // From any thread.
+  virtual void EndCalls(const absl::Status& /*status*/) {}
   // After Load, from any thread: whether the rank can do its work. While it cannot, it reports NOT_SERVING.
   virtual bool IsReady() const { return true; }
 };

@@ -10,6 +10,7 @@
 #include <atomic>
 #include <chrono>
 #include <filesystem>
+#include <future>
 #include <mutex>
 #include <set>
 #include <thread>
@@ -35,6 +36,8 @@ namespace quartet {
 namespace {
 
 constexpr absl::Duration kPoll = absl::Milliseconds(50);
+// How long calls that have been told to end may take to say so to their clients.
+constexpr absl::Duration kLastWords = absl::Milliseconds(500);
 // How long a rank that could not load stays, so that the others learn why.
 constexpr absl::Duration kFarewell = absl::Seconds(2);
 constexpr char kFailedKey[] = "rank_server/failed";
@@ -54,7 +57,7 @@ class RankServerImpl final : public RankServer {
  public:
   explicit RankServerImpl(RankServerOptions options) : options_(std::move(options)) {}
 
-  ~RankServerImpl() override { Shutdown(absl::ZeroDuration()); }
+  ~RankServerImpl() override { Shutdown(absl::ZeroDuration(), "it is not used any more"); }
 
   absl::Status Listen() {
     const RankEnvironment& place = options_.place;
@@ -137,7 +140,7 @@ class RankServerImpl final : public RankServer {
     return absl::OkStatus();
   }
 
-  void Shutdown(absl::Duration grace) override {
+  void Shutdown(absl::Duration grace, const std::string& why) override {
     stopping_ = true;
     if (health_ != nullptr) health_->Close();
     if (local_store_ != nullptr) (void)local_store_->Set(kStoppedKey, "1");
@@ -146,7 +149,18 @@ class RankServerImpl final : public RankServer {
       std::lock_guard<std::mutex> lock(watch_mutex_);
       if (watch_context_ != nullptr) watch_context_->TryCancel();
     }
-    if (server_ != nullptr) server_->Shutdown(In(grace));
+    if (server_ != nullptr) {
+      std::promise<void> ended;
+      std::thread last_words([&] {
+        if (ended.get_future().wait_for(absl::ToChronoMilliseconds(grace)) == std::future_status::ready) return;
+        const absl::Status status = absl::UnavailableError(absl::StrCat("the ", context_.service, " stops: ", why));
+        group_->EndCalls(status);
+        service_->EndCalls(status);
+      });
+      server_->Shutdown(In(grace + kLastWords));  // returns as soon as no call is left
+      ended.set_value();
+      last_words.join();
+    }
     if (group_ != nullptr) group_->Stop();
     std::lock_guard<std::mutex> lock(shutdown_mutex_);
     if (watch_.joinable()) watch_.join();

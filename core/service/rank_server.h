@@ -44,8 +44,9 @@ class RankServer {
   // rank. Once; may be ended from another thread by Shutdown.
   virtual absl::Status Serve() = 0;
 
-  // NOT_SERVING, no new calls, running ones cancelled after `grace`; waits for the executor thread. Idempotent.
-  virtual void Shutdown(absl::Duration grace) = 0;
+  // NOT_SERVING, no new calls; running ones end after `grace`, with UNAVAILABLE, which says `why`, or cut off where
+  // they do not end soon even then. Waits for the executor thread. Idempotent.
+  virtual void Shutdown(absl::Duration grace, const std::string& why) = 0;
 
   virtual const RankContext& context() const = 0;
 };

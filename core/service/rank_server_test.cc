@@ -122,7 +122,7 @@ class Group {
     for (std::thread& t : threads) t.join();
   }
   ~Group() {
-    for (auto& server : servers) server->Shutdown(absl::ZeroDuration());
+    for (auto& server : servers) server->Shutdown(absl::ZeroDuration(), "the test ends");
   }
 
   absl::StatusOr<std::vector<RankOutput>> Run(const std::string& method, const std::string& header,
@@ -352,7 +352,7 @@ TEST(RankServer, ReportsServingWhileItIsReady) {
 
 TEST(RankServer, TakesAnOrderlyEndOfTheLeaderForNoFailure) {
   Group group(2);
-  group.servers[0]->Shutdown(absl::Seconds(20));
+  group.servers[0]->Shutdown(absl::Seconds(20), "the test ends");
   EXPECT_TRUE(group.Broken().empty());
 }
 

@@ -156,7 +156,7 @@ std::string ServiceHelp(const std::string& service, const std::string& summary) 
       ".listen, whose port must not be 0. Where that is not loopback\n"
       "                         MASTER_ADDR, if set, takes the place of its host.\n"
       "  BUILD_WORKING_DIRECTORY  What relative paths are relative to (set by `bazel run`).\n"
-      "  QUARTET_PARENT_FD      A pipe's descriptor: the process leaves when the pipe closes.\n"
+      "  QUARTET_PARENT_FD      A stream's descriptor: the process leaves when it closes, or says why.\n"
       "  QUARTET_FAIL_POINTS    For tests: \"name=action[@n],...\" with the actions kill, error, sleep:MS and trip.\n"
       "\n"
       "Exit codes: 0 after SIGINT or SIGTERM, 1 after an error, 2 for wrong flags or a wrong configuration.\n"

@@ -17,7 +17,7 @@ namespace quartet {
 struct StopSignal::Impl {
   int signal_fd = -1;
   int request_fd = -1;
-  int parent_fd = -1;  // readable (at its end) once the parent is gone
+  int parent_fd = -1;  // readable once the parent says why to stop, or (at its end) is gone
   std::mutex mutex;
   std::optional<std::string> reason;  // guarded by mutex
 };
@@ -61,8 +61,9 @@ std::optional<std::string> StopSignal::Wait(absl::Duration timeout) {
     if (impl_->reason.has_value()) return impl_->reason;
   }
   if (fds[2].revents != 0) {
-    // The pipe carries no data: readable means that its other end has closed.
-    return "the parent process is gone";
+    char told[1024];
+    const ssize_t size = read(impl_->parent_fd, told, sizeof(told));
+    return size > 0 ? std::string(told, size) : "the parent process is gone";
   }
   signalfd_siginfo info;
   while (read(impl_->signal_fd, &info, sizeof(info)) == sizeof(info)) {

@@ -1,4 +1,4 @@
-// Why a program should stop: a signal, its parent's end, or a reason of its own.
+// Why a program should stop: a signal, its parent's end or word, or a reason of its own.
 #pragma once
 
 #include <optional>
@@ -20,8 +20,8 @@ class StopSignal {
   // Thread safe; the first reason stays.
   void Request(const std::string& reason);
 
-  // The reason to stop ("SIGTERM", "the parent process is gone", or a requested one), as soon as there is one; nothing
-  // after `timeout`, or once a child has ended. One thread.
+  // The reason to stop ("SIGTERM", "the parent process is gone", what the parent says, or a requested one), as soon as
+  // there is one; nothing after `timeout`, or once a child has ended. One thread.
   std::optional<std::string> Wait(absl::Duration timeout);
 
  private:

@@ -15,7 +15,9 @@
 #include <memory>
 #include <optional>
 #include <set>
+#include <sstream>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -87,6 +89,26 @@ class Toy {
 
   ChildProcess& process() { return *process_; }
   std::string Log() const { return ReadFile(log_file_).value(); }
+
+  // Until the log has `words`, or the service has ended.
+  void WaitForLog(const std::string& words) const {
+    const absl::Time deadline = absl::Now() + kLong;
+    while (Log().find(words) == std::string::npos && absl::Now() < deadline) absl::SleepFor(absl::Milliseconds(10));
+  }
+
+  // Of a launcher's child; -1: there is no such rank.
+  pid_t PidOfRank(int rank) const {
+    const pid_t launcher = process_->pid();
+    const std::string end(1, '\0');
+    const std::string variable = absl::StrCat(end, "RANK=", rank, end);
+    std::istringstream children(
+        ReadFile(absl::StrCat("/proc/", launcher, "/task/", launcher, "/children")).value_or(""));
+    for (pid_t pid; children >> pid;) {
+      const std::string environment = ReadFile(absl::StrCat("/proc/", pid, "/environ")).value_or("");
+      if (environment.find(variable) != std::string::npos) return pid;
+    }
+    return -1;
+  }
 
   // The leader's address, once the service serves.
   std::string Address() {
@@ -227,6 +249,42 @@ TEST(Process, LeavesEvenWhereACallIsStuck) {
   ServiceInfo info;
   EXPECT_EQ(stub->GetInfo(&context, GetInfoRequest(), &info).error_code(), grpc::StatusCode::DEADLINE_EXCEEDED);
   toy.process().Signal(SIGTERM);
+  toy.ExpectEnd(0, {"the running call did not end"});
+}
+
+// Whatever the leader is at, and whoever notices first.
+TEST(Process, ACallUnderWayIsToldWhichRankDied) {
+  for (const std::string what : {"stuck", "alone"}) {
+    SCOPED_TRACE(what);
+    Toy toy({"--ranks=3", "--listen=127.0.0.1:0"}, {{"TOY_CALL", what}});
+    toy.Address();
+    const pid_t doomed = toy.PidOfRank(1);
+    ASSERT_GT(doomed, 0);
+    std::thread killer([&] {
+      toy.WaitForLog("at work");
+      kill(doomed, SIGKILL);
+    });
+    const absl::Status status = toy.Info().status();
+    killer.join();
+    EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable) << status;
+    EXPECT_NE(status.message().find("rank 1 (pid "), std::string::npos) << status;
+    EXPECT_NE(status.message().find("killed by SIGKILL"), std::string::npos) << status;
+    toy.ExpectEnd(1, {"killed by SIGKILL"});
+  }
+}
+
+TEST(Process, ACallUnderWayIsToldThatTheServiceStops) {
+  Toy toy(kTwoRanks, {{"TOY_CALL", "stuck"}});
+  toy.Address();
+  std::thread stopper([&] {
+    toy.WaitForLog("at work");
+    toy.process().Signal(SIGTERM);
+  });
+  const absl::Status status = toy.Info().status();
+  stopper.join();
+  // The leader's own word, or that of the other rank, which stops too.
+  EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable);
+  EXPECT_NE(status.message().find("the rollout stops: SIGTERM"), std::string::npos) << status;
   toy.ExpectEnd(0, {"the running call did not end"});
 }
 

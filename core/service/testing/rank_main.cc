@@ -1,19 +1,23 @@
 // One rank of the test service: Rollout with no call but GetInfo, which asks every rank.
 //
 // TOY_LOAD_GATE=FILE: the last rank loads only once the file exists. TOY_BAD_RANK=R: rank R cannot load.
-// TOY_CALL=stuck: GetInfo does not end; =fail: it fails on the last rank, in a collective.
+// TOY_CALL=stuck: GetInfo does not end; =fail: it fails on the last rank, in a collective; =alone: it asks no rank and
+// ends when the server shuts down. Where it does not end, rank 0 logs "at work".
 #include "core/service/rank_main.h"
 
 #include <stdlib.h>
 #include <unistd.h>
 
+#include <condition_variable>
 #include <memory>
+#include <mutex>
 #include <string>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "core/base/files.h"
+#include "core/base/logging.h"
 #include "core/service/status_conversion.h"
 #include "proto/rollout.grpc.pb.h"
 
@@ -40,7 +44,19 @@ class ToyService final : public RankService, public Rollout::Service {
     return absl::OkStatus();
   }
 
+  void EndCalls(const absl::Status& status) override {
+    const std::lock_guard lock(mutex_);
+    end_ = status;
+    changed_.notify_all();
+  }
+
   grpc::Status GetInfo(grpc::ServerContext*, const GetInfoRequest*, ServiceInfo* info) override {
+    if (Environment("TOY_CALL") == "alone") {
+      QUARTET_LOG(kInfo) << "at work";
+      std::unique_lock lock(mutex_);
+      changed_.wait(lock, [this] { return !end_.ok(); });
+      return ToGrpc(end_);
+    }
     auto outputs = group_.Run("info", std::vector<RankInput>(context_.world_size), absl::Now() + absl::Seconds(60));
     if (!outputs.ok()) return ToGrpc(outputs.status());
     for (const RankOutput& output : *outputs) info->add_ranks()->ParseFromString(output.summary);
@@ -52,6 +68,7 @@ class ToyService final : public RankService, public Rollout::Service {
 
   absl::StatusOr<RankOutput> OwnInfo() const {
     const std::string what = Environment("TOY_CALL");
+    if (what == "stuck" && context_.rank == 0) QUARTET_LOG(kInfo) << "at work";
     while (what == "stuck") absl::SleepFor(absl::Seconds(1));
     if (what == "fail" && IsLast()) return absl::InternalError("the toy broke");
     RankInfo info;
@@ -65,6 +82,9 @@ class ToyService final : public RankService, public Rollout::Service {
 
   const RankContext& context_;
   RankGroup& group_;
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  absl::Status end_;  // guarded by mutex_
 };
 
 }  // namespace

@@ -36,7 +36,7 @@ absl::StatusOr<std::unique_ptr<ServiceRanks>> ServiceRanks::Start(const RankMain
 ServiceRanks::~ServiceRanks() {
   std::vector<std::thread> threads;
   for (const auto& server : servers_) {
-    threads.emplace_back([&server] { server->Shutdown(absl::Seconds(1)); });
+    threads.emplace_back([&server] { server->Shutdown(absl::Seconds(1), "the test ends"); });
   }
   for (std::thread& thread : threads) thread.join();
 }
