@@ -106,6 +106,10 @@ class Engine : public RolloutEngine {
       QUARTET_LOG(kInfo) << "Decoding by graphs: " << graphs->sizes().size() << " recorded for up to "
                          << graphs->sizes().back() << " sequences, with the cache in " << seconds << " s, "
                          << graphs->bytes() / (1 << 20) << " MiB";
+    } else if (device().is_cuda() && !options_.enforce_eager) {
+      QUARTET_LOG(kInfo)
+          << "Decoding by graphs: none; they need the whole model on each rank, bf16, and heads that the "
+             "attention's kernel takes";
     }
     return absl::OkStatus();
   }

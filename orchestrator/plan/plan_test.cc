@@ -350,6 +350,26 @@ TEST(Plan, TheCacheTakesTheShareThatIsGiven) {
   EXPECT_THAT(std::string(none.status().message()), HasSubstr("rollout.gpu_memory_utilization is 0.01"));
 }
 
+TEST(Plan, RecordedForwardsTakeFromTheCacheWhatTheyKeep) {
+  const std::string model = NewModel();
+  const auto plan_with = [&](const std::vector<std::string>& overrides) {
+    RunConfig config = OnGpus(model, int64_t{128} << 20, {"rollout.max_num_seqs=1024"});
+    config.mutable_rollout()->clear_kv_cache_bytes();
+    std::vector<std::string> all = {"rollout.gpu_memory_utilization=0.5"};
+    all.insert(all.end(), overrides.begin(), overrides.end());
+    return Planner({"rollout"}, {}).MakePlan(Resolved(config, all));
+  };
+  const auto recorded = plan_with({}), eager = plan_with({"rollout.enforce_eager=true"});
+  ASSERT_TRUE(recorded.ok() && eager.ok()) << recorded.status() << eager.status();
+  const auto of = [](const auto& plan, MemoryCategory category) {
+    return plan->services[0].use.device().categories[static_cast<int>(category)];
+  };
+  const int64_t kept = of(recorded, MemoryCategory::kActivations) - of(eager, MemoryCategory::kActivations);
+  EXPECT_GT(kept, 0);
+  EXPECT_NEAR(static_cast<double>(of(eager, MemoryCategory::kKvCache) - of(recorded, MemoryCategory::kKvCache)),
+              static_cast<double>(kept), 0.1 * static_cast<double>(kept) + 65536);
+}
+
 TEST(Plan, NamesWhatIsMissing) {
   const std::string model = NewModel();
   RunConfig config = OnGpus(model, int64_t{1} << 40, {});
