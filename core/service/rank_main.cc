@@ -6,7 +6,9 @@
 
 #include <atomic>
 #include <chrono>
+#include <future>
 #include <iostream>
+#include <memory>
 #include <thread>
 #include <utility>
 
@@ -26,6 +28,8 @@ namespace {
 
 constexpr absl::Duration kGrace = absl::Seconds(1);
 constexpr std::chrono::seconds kStuck{3};
+// How long the executor thread may go on with what nobody waits for any more.
+constexpr std::chrono::milliseconds kUnwanted{250};
 
 bool IsWildcard(const std::string& host) { return host == "0.0.0.0" || host == "::"; }
 
@@ -115,6 +119,10 @@ int RankMain(int argc, char** argv, const RankMainOptions& options) {
     stop.Request(absl::StrCat("the ranks cannot work together any more: ", std::string(status.message())));
   };
 
+  const auto calls_ended = std::make_shared<std::promise<void>>();
+  server_options.on_calls_ended = [calls_ended] { calls_ended->set_value(); };
+  const auto ended = std::make_shared<std::atomic<bool>>(false);
+
   absl::StatusOr<std::unique_ptr<RankServer>> server = RankServer::Create(std::move(server_options));
   if (!server.ok()) {
     QUARTET_LOG(kError) << std::string(server.status().message());
@@ -132,15 +140,19 @@ int RankMain(int argc, char** argv, const RankMainOptions& options) {
   (code == 0 ? QUARTET_LOG(kInfo) : QUARTET_LOG(kError)) << "stopping: " << *reason;
 
   // Model code and collectives cannot be interrupted: a rank that is still in one is left as it is.
-  std::thread([exit_code = code.load()] {
-    std::this_thread::sleep_for(kStuck);
-    QUARTET_LOG(kWarning) << "the running call did not end; leaving";
+  std::thread([exit_code = code.load(), calls_ended, ended] {
+    const bool unwanted = calls_ended->get_future().wait_for(kStuck) == std::future_status::ready;
+    if (unwanted) std::this_thread::sleep_for(kUnwanted);
+    if (unwanted && *ended) return;
+    QUARTET_LOG(kWarning) << (unwanted ? "leaving a computation that nobody waits for"
+                                       : "the running call did not end; leaving");
     EndTrace();
     _exit(exit_code);
   }).detach();
   (*server)->Shutdown(kGrace, *reason);
   serve.join();
   server->reset();
+  *ended = true;
   EndTrace();
   return code;
 }

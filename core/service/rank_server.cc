@@ -160,6 +160,7 @@ class RankServerImpl final : public RankServer {
       server_->Shutdown(In(grace + kLastWords));  // returns as soon as no call is left
       ended.set_value();
       last_words.join();
+      if (!calls_ended_.exchange(true) && options_.on_calls_ended) options_.on_calls_ended();
     }
     if (group_ != nullptr) group_->Stop();
     std::lock_guard<std::mutex> lock(shutdown_mutex_);
@@ -318,6 +319,7 @@ class RankServerImpl final : public RankServer {
   const RankServerOptions options_;
   std::atomic<bool> stopping_{false};
   std::atomic<bool> broken_{false};
+  std::atomic<bool> calls_ended_{false};
   std::shared_ptr<grpc::ChannelCredentials> channel_credentials_;
   // In the order in which each needs those before it.
   std::unique_ptr<KeyValueStore> local_store_;   // on rank 0

@@ -32,6 +32,8 @@ struct RankServerOptions {
   absl::Duration connect_timeout = absl::Seconds(60);
   // The group of ranks is not usable any more; called at most once, from any thread. The owner shuts down.
   std::function<void(const absl::Status&)> on_broken;
+  // Shutdown calls it once no call is left, before it waits for the executor thread; at most once. May be empty.
+  std::function<void()> on_calls_ended;
 };
 
 class RankServer {

@@ -249,7 +249,7 @@ TEST(Process, LeavesEvenWhereACallIsStuck) {
   ServiceInfo info;
   EXPECT_EQ(stub->GetInfo(&context, GetInfoRequest(), &info).error_code(), grpc::StatusCode::DEADLINE_EXCEEDED);
   toy.process().Signal(SIGTERM);
-  toy.ExpectEnd(0, {"the running call did not end"});
+  toy.ExpectEnd(0, {"leaving a computation that nobody waits for"});
 }
 
 // Whatever the leader is at, and whoever notices first.
@@ -285,7 +285,7 @@ TEST(Process, ACallUnderWayIsToldThatTheServiceStops) {
   // The leader's own word, or that of the other rank, which stops too.
   EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable);
   EXPECT_NE(status.message().find("the rollout stops: SIGTERM"), std::string::npos) << status;
-  toy.ExpectEnd(0, {"the running call did not end"});
+  toy.ExpectEnd(0, {"leaving a computation that nobody waits for"});
 }
 
 TEST(Process, EndsWhereACollectiveBreaks) {
