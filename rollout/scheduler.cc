@@ -8,12 +8,6 @@
 #include "core/base/logging.h"
 
 namespace quartet {
-namespace {
-
-// For each running sequence that was admitted from the oldest call, those from the call that had least.
-constexpr int64_t kOthers = 3;
-
-}  // namespace
 
 // The samples of one prompt.
 struct PromptGroup {
@@ -324,7 +318,7 @@ void Scheduler::ChooseCall() {
     }
   }
   const int64_t in_turn = std::count_if(running_.begin(), running_.end(), [](const auto& s) { return s->in_turn; });
-  const int64_t lead = kOthers * in_turn - (running() - in_turn);
+  const int64_t lead = in_turn - (running() - in_turn);
   next_in_turn_ = lead < 0 || (lead == 0 && turns_lead_ < 0);
   next_ = next_in_turn_ ? oldest : least;
   if (!next_in_turn_ && least != nullptr) steps_ = least->steps;
@@ -334,10 +328,10 @@ void Scheduler::ChooseCall() {
 void Scheduler::CountSteps() {
   for (const auto& sequence : running_) {
     ++calls_.at(sequence->call)->steps;
-    turns_lead_ += sequence->in_turn ? kOthers : -1;
+    turns_lead_ += sequence->in_turn ? 1 : -1;
   }
   // What is longer ago than a sequence can run is forgotten.
-  turns_lead_ = std::clamp(turns_lead_, -kOthers * options_.max_model_len, kOthers * options_.max_model_len);
+  turns_lead_ = std::clamp(turns_lead_, -options_.max_model_len, options_.max_model_len);
 }
 
 void Scheduler::Drop(uint64_t call_id) {

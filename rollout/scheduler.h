@@ -6,9 +6,9 @@
 // and will be computed again (preemption by recomputation).
 //
 // Who is admitted next: those that were sent back, in the order in which they ran; then
-// - for a quarter of the running sequences, whoever is first of the oldest call that waits. Whatever comes later, a
-//   sequence waits at most as long as a quarter of the batch takes for what was there before it;
-// - for the others, the first of the call with the fewest running sequences: calls share the batch evenly, however many
+// - for half of the running sequences, whoever is first of the oldest call that waits. Whatever comes later, a
+//   sequence waits at most as long as half of the batch takes for what was there before it;
+// - for the others, the first of the call with the fewest running sequences: calls share this half evenly, however many
 //   prompts each has and however long its answers are. Of equals it is the call whose sequences have run the fewest
 //   steps, so that calls take turns where few sequences fit; a new call's count begins where that of the call that was
 //   chosen last stands.
@@ -163,7 +163,7 @@ class Scheduler {
   Call* next_ = nullptr;                            // chosen, and waits for blocks; or null
   bool next_in_turn_ = false;                       // how it was chosen
   int64_t steps_ = 0;                               // where a new call's count begins
-  int64_t turns_lead_ = 0;  // steps run by those admitted in turn, kOthers-fold, less the others' steps
+  int64_t turns_lead_ = 0;                          // steps run by those admitted in turn, less the others' steps
   int64_t waiting_ = 0;
   int64_t preemptions_ = 0;
   int64_t admitted_tokens_ = 0;

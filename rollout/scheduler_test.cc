@@ -262,7 +262,7 @@ TEST(Scheduler, NothingIsFoundThatOtherWeightsComputed) {
   EXPECT_EQ(player.computed_tokens(), 59 + 22 + 5);
 }
 
-TEST(Scheduler, CallsShareThePlacesEvenly) {
+TEST(Scheduler, HalfOfThePlacesAreTheOldestCallsAndTheOthersSharedEvenly) {
   SchedulerOptions options = SmallOptions();
   options.num_blocks = 200;
   Player player(options, 12);
@@ -271,10 +271,10 @@ TEST(Scheduler, CallsShareThePlacesEvenly) {
   EXPECT_EQ(player.shares().at(1), 8);
   for (int32_t i = 0; i < 4; ++i) player.Add(PromptOf(3, 20 + i), 2, /*call=*/2);
   for (int32_t i = 0; i < 2; ++i) player.Add(PromptOf(3, 24 + i), 1, /*call=*/3);
-  // The places that become free go to the calls that have fewest, until all have the same.
+  // Of the places that become free half go to the oldest call, the others to those that have fewest.
   for (int step = 0; step < 12; ++step) player.Step();
-  EXPECT_EQ(player.shares().at(1), 3);
-  EXPECT_EQ(player.shares().at(2), 3);
+  EXPECT_EQ(player.shares().at(1), 4);
+  EXPECT_EQ(player.shares().at(2), 2);
   EXPECT_EQ(player.shares().at(3), 2);
   player.PlayToTheEnd();
   EXPECT_EQ(player.finished().size(), 30u);
@@ -314,8 +314,8 @@ TEST(Scheduler, ACallEndsInBoundedTimeWhateverComesAfterIt) {
       player.SetNewTokens(1, kNewTokens);
       for (int32_t i = 0; i < kPrompts; ++i) player.Add(PromptOf(3, i), 1, /*call=*/1);
       player.Step();
-      // What a quarter of the batch takes, and until the first one's turn comes.
-      const int64_t most = 4 * kPrompts * kNewTokens / places + 2 * 30;
+      // What half of the batch takes, and until the first one's turn comes.
+      const int64_t most = 2 * kPrompts * kNewTokens / places + 2 * 30;
       uint64_t call = 1;
       for (int64_t step = 0; player.left(1) > 0; ++step) {
         ASSERT_LE(step, most);
