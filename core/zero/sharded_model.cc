@@ -198,17 +198,26 @@ absl::StatusOr<std::unique_ptr<ShardedModel>> ShardedModel::Load(const std::stri
     const bool on_device = model.resident_tier() == MemoryTier::kDevice;
     const bool keeps_whole = options.zero_stage != 3 || (model.shard->size() == 1 && types_equal && on_device);
     model.refill.resize(groups.size());
+    for (const ParameterGroup& group : groups) {
+      model.flat.push_back(MakeFlatGroup(group, element_bytes, model.shard->size()));
+    }
+    if (!options.trainable) model.resident = model.NewBuffers(model.resident_tier());
+    model.resident.resize(groups.size());
     for (int g = 0; g < static_cast<int>(groups.size()); ++g) {
-      model.flat.push_back(MakeFlatGroup(groups[g], element_bytes, model.shard->size()));
       const FlatGroup& flat = model.flat[g];
       auto zeros = [&](MemoryTier tier, int64_t numel, at::ScalarType dtype) {
         return model.Zeros(tier, MemoryCategory::kParameters, numel, dtype);
       };
-      if (keeps_whole) model.whole.push_back(zeros(MemoryTier::kDevice, flat.total, options.compute_dtype));
-      at::Tensor& resident = model.resident.emplace_back();
-      if (keeps_whole && types_equal && on_device) {
+      at::Tensor& resident = model.resident[g];
+      const bool one_memory = keeps_whole && types_equal && on_device;
+      if (keeps_whole) {
+        model.whole.push_back(one_memory && resident.defined()
+                                  ? resident
+                                  : zeros(MemoryTier::kDevice, flat.total, options.compute_dtype));
+      }
+      if (!resident.defined() && one_memory) {
         resident = model.resident_is_whole ? model.whole[g] : model.OwnPart(g, model.whole[g]);
-      } else {
+      } else if (!resident.defined()) {
         resident = zeros(model.resident_tier(), model.resident_count(g), model.resident_dtype());
       }
       if (!keeps_whole) {
@@ -311,9 +320,19 @@ std::vector<at::Tensor> ShardedModel::Views(int group, const at::Tensor& buffer)
 }
 
 std::vector<at::Tensor> ShardedModel::Impl::NewBuffers(MemoryTier tier) const {
+  // One block of memory: few of its pages are too near to an end to be huge.
+  constexpr int64_t kAlignment = 256;
+  const int64_t step = kAlignment / static_cast<int64_t>(c10::elementSize(resident_dtype()));
+  std::vector<int64_t> begins;
+  int64_t numel = 0;
+  for (int g = 0; g < static_cast<int>(flat.size()); ++g) {
+    begins.push_back(numel);
+    numel += (resident_count(g) + step - 1) / step * step;
+  }
+  const at::Tensor block = Zeros(tier, MemoryCategory::kParameters, numel, resident_dtype());
   std::vector<at::Tensor> buffers;
-  for (int g = 0; g < static_cast<int>(resident.size()); ++g) {
-    buffers.push_back(Zeros(tier, MemoryCategory::kParameters, resident_count(g), resident_dtype()));
+  for (int g = 0; g < static_cast<int>(flat.size()); ++g) {
+    buffers.push_back(block.narrow(0, begins[g], resident_count(g)));
   }
   return buffers;
 }

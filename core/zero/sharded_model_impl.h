@@ -69,7 +69,7 @@ struct ShardedModel::Impl {
   // Flat and zero, in either tier: on the model's device, or in host memory that its copies reach at full speed.
   at::Tensor Zeros(MemoryTier tier, MemoryCategory category, int64_t numel, at::ScalarType dtype) const;
 
-  // Flat and zero, one a group, as `resident` is.
+  // Flat and zero, one a group, as `resident` of a model that is not trained. They share one block of memory.
   std::vector<at::Tensor> NewBuffers(MemoryTier tier) const;
 
   // This rank's part of a whole flat buffer of `group`.
