@@ -3,6 +3,7 @@
 #include <ATen/ops/from_blob.h>
 
 #include <cstring>
+#include <utility>
 
 #include "core/base/huge_pages.h"
 #include "core/base/meta_device.h"
@@ -71,25 +72,27 @@ void KvCache::Copy(const BlockCopy& copy) {
 
 PagedAttention::PagedAttention(const KvCache* cache, const std::vector<ScheduledChunk>& scheduled, int64_t heads)
     : cache_(cache) {
+  std::vector<AttentionChunk> chunks;
   for (const ScheduledChunk& chunk : scheduled) {
-    chunks_.push_back({.blocks = chunk.sequence->blocks.data(), .first = chunk.first, .count = chunk.count});
+    chunks.push_back({.blocks = chunk.sequence->blocks.data(), .first = chunk.first, .count = chunk.count});
   }
-  if (cache->shape().format == CacheFormat::kVectors) return;
+  if (cache->shape().format == CacheFormat::kVectors) {
+    by_vectors_.emplace(cache->shape().layout, std::move(chunks));
+    return;
+  }
   const auto& [block_size, kv_heads, head_dim] = cache->shape().layout;
-  std::vector<int64_t> slots = SlotsOf(block_size, chunks_);
+  std::vector<int64_t> slots = SlotsOf(block_size, chunks);
   slots_n_ = at::from_blob(slots.data(), {static_cast<int64_t>(slots.size())}, at::kLong)
                  .to(cache->device(), at::kLong, /*non_blocking=*/false, /*copy=*/true);
   if (ItemAttention::Fits(cache->shape().dtype, head_dim, heads / kv_heads)) {
-    by_items_.emplace(block_size, chunks_, heads, kv_heads, head_dim, cache->device());
+    by_items_.emplace(block_size, chunks, heads, kv_heads, head_dim, cache->device());
   } else {
-    by_slots_.emplace(block_size, chunks_, heads, cache->device());
+    by_slots_.emplace(block_size, chunks, heads, cache->device());
   }
 }
 
 at::Tensor PagedAttention::Attend(const at::Tensor& q_THd, const at::Tensor& k_TKd, const at::Tensor& v_TKd) const {
-  if (cache_->shape().format == CacheFormat::kVectors) {
-    return AttendInBatch(cache_->shape().layout, chunks_, cache_->vectors(layer_), q_THd, k_TKd, v_TKd);
-  }
+  if (by_vectors_.has_value()) return by_vectors_->Attend(cache_->vectors(layer_), q_THd, k_TKd, v_TKd);
   const at::Tensor keys = cache_->key_slots(layer_), values = cache_->value_slots(layer_);
   WriteToSlots(slots_n_, k_TKd, v_TKd, keys, values);
   return by_items_.has_value() ? by_items_->Attend(q_THd, keys, values) : by_slots_->Attend(q_THd, keys, values);

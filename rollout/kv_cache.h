@@ -87,10 +87,10 @@ class PagedAttention : public Attention {
 
  private:
   const KvCache* cache_;
-  std::vector<AttentionChunk> chunks_;
-  at::Tensor slots_n_;                     // kSlots: of the step's tokens
-  std::optional<ItemAttention> by_items_;  // where they fit
-  std::optional<SlotAttention> by_slots_;  // elsewhere
+  std::optional<BatchAttention> by_vectors_;  // kVectors
+  at::Tensor slots_n_;                        // kSlots: of the step's tokens
+  std::optional<ItemAttention> by_items_;     // kSlots, where they fit
+  std::optional<SlotAttention> by_slots_;     // kSlots, elsewhere
   int64_t layer_ = 0;
 };
 

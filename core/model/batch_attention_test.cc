@@ -86,13 +86,13 @@ Results Attended(const Case& c, const Inputs& in) {
   const double nan = std::numeric_limits<double>::quiet_NaN();
   const at::Tensor cache = at::full({blocks * layout.block_numel()}, nan, in.q_THd.options());
   Results results;
-  results.out_THd =
-      AttendInBatch(layout, chunks, cache.mutable_data_ptr(), in.q_THd, in.k_TKd, in.v_TKd, &results.log_sums_TH);
-  EXPECT_TRUE(
-      at::equal(results.out_THd, AttendInBatch(layout, chunks, cache.mutable_data_ptr(), in.q_THd, in.k_TKd, in.v_TKd)))
+  results.out_THd = BatchAttention(layout, chunks)
+                        .Attend(cache.mutable_data_ptr(), in.q_THd, in.k_TKd, in.v_TKd, &results.log_sums_TH);
+  EXPECT_TRUE(at::equal(results.out_THd,
+                        BatchAttention(layout, chunks).Attend(cache.mutable_data_ptr(), in.q_THd, in.k_TKd, in.v_TKd)))
       << c.Name();
-  results.gradients = AttendInBatchGradient(c.starts, in.q_THd, in.k_TKd, in.v_TKd, results.out_THd,
-                                            results.log_sums_TH, in.out_gradient_THd);
+  results.gradients = BatchAttentionGradient(c.starts, in.q_THd, in.k_TKd, in.v_TKd, results.out_THd,
+                                             results.log_sums_TH, in.out_gradient_THd);
   return results;
 }
 
@@ -144,12 +144,12 @@ void ExpectClose(at::ScalarType type, double tolerance) {
   }
 }
 
-TEST(AttendInBatch, HasTheGradientsOfFullAttentionInFp32) { ExpectClose(at::kFloat, 1e-5); }
+TEST(BatchAttention, HasTheGradientsOfFullAttentionInFp32) { ExpectClose(at::kFloat, 1e-5); }
 
 // One rounding of the output, whose error enters each score's gradient, and one of the gradient.
-TEST(AttendInBatch, InBf16ItsGradientsAreAsExactAsTheirType) { ExpectClose(at::kBFloat16, 0.006); }
+TEST(BatchAttention, InBf16ItsGradientsAreAsExactAsTheirType) { ExpectClose(at::kBFloat16, 0.006); }
 
-TEST(AttendInBatch, GivesASequenceTheSameBitsWhateverIsAroundIt) {
+TEST(BatchAttention, GivesASequenceTheSameBitsWhateverIsAroundIt) {
   const Case both = {64, 3, 3, {0, 37, 337}};
   const Inputs in = RandomInputs(both, at::kBFloat16);
   const Results together = Attended(both, in);
@@ -187,8 +187,8 @@ void ExpectSharedPrefixesChangeNothing(at::ScalarType type) {
       k.slice(0, 0, kPrefix).copy_(prefix_k);
       v.slice(0, 0, kPrefix).copy_(prefix_v);
     }
-    AttendInBatch(layout, {{.blocks = table.data(), .first = 0, .count = lengths[i]}}, cache.mutable_data_ptr(),
-                  random(lengths[i], 3 * kGroup), k, v);
+    BatchAttention(layout, {{.blocks = table.data(), .first = 0, .count = lengths[i]}})
+        .Attend(cache.mutable_data_ptr(), random(lengths[i], 3 * kGroup), k, v);
   }
   for (size_t i = 0; i < lengths.size(); ++i) {
     new_tokens.push_back({.blocks = tables[i].data(), .first = lengths[i], .count = 1});
@@ -196,12 +196,12 @@ void ExpectSharedPrefixesChangeNothing(at::ScalarType type) {
   const auto count = static_cast<int64_t>(lengths.size());
   const at::Tensor q = random(count, 3 * kGroup), k = random(count, 3), v = random(count, 3);
   at::Tensor log_sums;
-  const at::Tensor together = AttendInBatch(layout, new_tokens, cache.mutable_data_ptr(), q, k, v, &log_sums);
+  const at::Tensor together = BatchAttention(layout, new_tokens).Attend(cache.mutable_data_ptr(), q, k, v, &log_sums);
   for (int64_t i = 0; i < count; ++i) {
     at::Tensor own_log_sums;
     const auto own = [&](const at::Tensor& x) { return x.slice(0, i, i + 1); };
     const at::Tensor alone =
-        AttendInBatch(layout, {new_tokens[i]}, cache.mutable_data_ptr(), own(q), own(k), own(v), &own_log_sums);
+        BatchAttention(layout, {new_tokens[i]}).Attend(cache.mutable_data_ptr(), own(q), own(k), own(v), &own_log_sums);
     EXPECT_FALSE(alone.isnan().any().item<bool>()) << "sequence " << i;
     EXPECT_TRUE(at::equal(own(together), alone)) << "sequence " << i;
     EXPECT_TRUE(at::equal(own(log_sums), own_log_sums)) << "sequence " << i;
@@ -209,12 +209,12 @@ void ExpectSharedPrefixesChangeNothing(at::ScalarType type) {
   at::set_num_threads(threads);
 }
 
-TEST(AttendInBatch, GivesSequencesThatShareTheirPrefixTheBitsOfEachAlone) {
+TEST(BatchAttention, GivesSequencesThatShareTheirPrefixTheBitsOfEachAlone) {
   ExpectSharedPrefixesChangeNothing(at::kFloat);
   ExpectSharedPrefixesChangeNothing(at::kBFloat16);
 }
 
-TEST(AttendInBatch, PaddingBehindTheSequencesBecomesZero) {
+TEST(BatchAttention, PaddingBehindTheSequencesBecomesZero) {
   const Case c = {16, 1, 2, {0, 20}};
   const Inputs in = RandomInputs(c, at::kFloat);
   const auto padded = [](const at::Tensor& x) {

@@ -63,18 +63,27 @@ QUARTET_BF16_INLINE void Transpose(__m512i* v) {
 
 QUARTET_BF16_INLINE __m512bh LoadPairs(const uint16_t* from) { return (__m512bh)_mm512_loadu_si512(from); }
 
+QUARTET_BF16_INLINE __m512 Widened(__m256i elements) {
+  return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(elements), 16));
+}
+
 // Sums that have been taken to their end: to columns [n, n + 16) of row m, of which `count` exist.
 QUARTET_BF16_INLINE void StoreSums(const Bf16Gemm& gemm, int64_t m, int64_t n, int64_t count, __m512 sums) {
   const __mmask16 mask = count >= 16 ? __mmask16{0xFFFF} : static_cast<__mmask16>((1u << count) - 1);
   if (gemm.bias != nullptr) {
-    const __m256i bias = _mm256_maskz_loadu_epi16(mask, gemm.bias + n);
-    sums = _mm512_add_ps(sums, _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(bias), 16)));
+    sums = _mm512_add_ps(sums, Widened(_mm256_maskz_loadu_epi16(mask, gemm.bias + n)));
   }
+  const int64_t place = m * gemm.c_stride + n;
   if (gemm.c_fp32 != nullptr) {
-    _mm512_mask_storeu_ps(gemm.c_fp32 + m * gemm.c_stride + n, mask, sums);
-  } else {
-    _mm256_mask_storeu_epi16(gemm.c_bf16 + m * gemm.c_stride + n, mask, (__m256i)_mm512_cvtneps_pbh(sums));
+    _mm512_mask_storeu_ps(gemm.c_fp32 + place, mask, sums);
+    return;
   }
+  auto rounded = (__m256i)_mm512_cvtneps_pbh(sums);
+  if (gemm.residual != nullptr) {
+    const __m512 residual = Widened(_mm256_maskz_loadu_epi16(mask, gemm.residual + place));
+    rounded = (__m256i)_mm512_cvtneps_pbh(_mm512_add_ps(Widened(rounded), residual));
+  }
+  _mm256_mask_storeu_epi16(gemm.c_bf16 + place, mask, rounded);
 }
 
 // What will be read next of B, as many panels as are worked on. It is brought into the cache meanwhile: of each of them
@@ -179,6 +188,12 @@ class Scratch {
 // Rows whose distance is a multiple of this many bytes would share few places of a core's first cache.
 constexpr int64_t kBadStrideBytes = 2048;
 
+int64_t PartsOfRows(int64_t rows) { return (rows + kMostRows - 1) / kMostRows; }
+int64_t PanelsOfFewRows(int64_t rows) {
+  const int64_t parts = PartsOfRows(rows);
+  return kPanelsForRows[(rows + parts - 1) / parts];
+}
+
 // Some rows of A.
 struct Rows {
   int64_t first, count;
@@ -186,7 +201,7 @@ struct Rows {
   int64_t stride;
 
   // They are cut into parts that one tile can take, as equal as they can be.
-  int64_t parts() const { return (count + kMostRows - 1) / kMostRows; }
+  int64_t parts() const { return PartsOfRows(count); }
   Rows part(int64_t index) const {
     const int64_t begin = count * index / parts(), end = count * (index + 1) / parts();
     return {first + begin, end - begin, a + begin * stride, stride};
@@ -223,15 +238,15 @@ void MultiplyPanels(const Bf16Gemm& gemm, const Rows& rows, const uint16_t* pane
 }
 
 // Likewise for few rows, which stay in the cache while the panels come from memory. Each part of the rows asks for its
-// share of the next panels, so that memory is read all the time.
-void MultiplyFewRows(const Bf16Gemm& gemm, const Rows& all, const uint16_t* panels, int64_t count, int64_t n) {
+// share of the next panels, so that memory is read all the time; `following` are those behind the last.
+void MultiplyFewRows(const Bf16Gemm& gemm, const Rows& all, const uint16_t* panels, int64_t count, int64_t n,
+                     const uint16_t* following) {
   const Rows rows = WellPlaced(gemm, all);
-  const int64_t panel_numel = PanelNumel(gemm.K), parts = rows.parts();
-  const int64_t most = kPanelsForRows[(rows.count + parts - 1) / parts];
+  const int64_t panel_numel = PanelNumel(gemm.K), parts = rows.parts(), most = PanelsOfFewRows(rows.count);
   const int64_t step_numel = (kStepNumel + parts - 1) / parts, share = gemm.K / 2 * step_numel;
   for (int64_t p = 0; p < count; p += most) {
     const int64_t taken = std::min(most, count - p);
-    const uint16_t* next = panels + (p + taken < count ? p + taken : 0) * panel_numel;
+    const uint16_t* next = p + taken < count ? panels + (p + taken) * panel_numel : following;
     for (int64_t i = 0; i < parts; ++i) {
       MultiplyPart(gemm, rows.part(i), panels + p * panel_numel, taken, n + p * kPanelRows,
                    {next + i * share, step_numel});
@@ -267,13 +282,19 @@ QUARTET_BF16 void PackPanel(const uint16_t* rows, int64_t count, int64_t stride,
   }
 }
 
-void MultiplyBf16(const Bf16Gemm& gemm, int64_t row_begin, int64_t row_end, int64_t column_begin, int64_t column_end) {
+bool AreFewRows(int64_t rows, int64_t K) { return rows * K * static_cast<int64_t>(sizeof(uint16_t)) <= kCacheBytes; }
+
+int64_t ColumnsOfFewRows(int64_t rows) { return PanelsOfFewRows(rows) * kPanelRows; }
+
+void MultiplyBf16(const Bf16Gemm& gemm, int64_t row_begin, int64_t row_end, int64_t column_begin, int64_t column_end,
+                  int64_t next_column) {
   if (row_begin >= row_end) return;
   const int64_t panel_numel = PanelNumel(gemm.K);
   const Rows rows = {row_begin, row_end - row_begin, gemm.a + row_begin * gemm.a_stride, gemm.a_stride};
-  if (gemm.b_is_packed && rows.count * gemm.K * static_cast<int64_t>(sizeof(uint16_t)) <= kCacheBytes) {
+  if (gemm.b_is_packed && AreFewRows(rows.count, gemm.K)) {
+    const auto panel_at = [&](int64_t column) { return gemm.b + column / kPanelRows * panel_numel; };
     const int64_t panels = (column_end - column_begin + kPanelRows - 1) / kPanelRows;
-    MultiplyFewRows(gemm, rows, gemm.b + column_begin / kPanelRows * panel_numel, panels, column_begin);
+    MultiplyFewRows(gemm, rows, panel_at(column_begin), panels, column_begin, panel_at(next_column));
     return;
   }
   // Panels that are packed to be read once, only until they are read.
@@ -300,7 +321,9 @@ void MultiplyBf16(const Bf16Gemm& gemm, int64_t row_begin, int64_t row_end, int6
 
 bool HasBf16Gemm() { return false; }
 void PackPanel(const uint16_t*, int64_t, int64_t, int64_t, uint16_t*) { std::abort(); }
-void MultiplyBf16(const Bf16Gemm&, int64_t, int64_t, int64_t, int64_t) { std::abort(); }
+void MultiplyBf16(const Bf16Gemm&, int64_t, int64_t, int64_t, int64_t, int64_t) { std::abort(); }
+bool AreFewRows(int64_t, int64_t) { std::abort(); }
+int64_t ColumnsOfFewRows(int64_t) { std::abort(); }
 
 #endif
 

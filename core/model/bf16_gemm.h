@@ -35,11 +35,20 @@ struct Bf16Gemm {
   uint16_t* c_bf16 = nullptr;
   int64_t c_stride = 0;
   const uint16_t* bias = nullptr;  // optional, [N]; added to the sum before it is rounded
+  // Optional, [M, N], row m: residual + m * c_stride, with c_bf16; added to the rounded sum, and rounded again.
+  const uint16_t* residual = nullptr;
 };
 
 // Computes rows [row_begin, row_end), columns [column_begin, column_end) of C; columns begin and end at multiples of
-// 16, or end at N. Thread safe for disjoint parts. Where B is not packed, each thread keeps scratch memory: half a MiB,
-// for K above 8,192 two panels.
-void MultiplyBf16(const Bf16Gemm& gemm, int64_t row_begin, int64_t row_end, int64_t column_begin, int64_t column_end);
+// 16, or end at N. `next_column` is where the same thread will probably go on with these rows, so that B is read ahead.
+// Thread safe for disjoint parts. Where B is not packed, each thread keeps scratch memory: half a MiB, for K above
+// 8,192 two panels.
+void MultiplyBf16(const Bf16Gemm& gemm, int64_t row_begin, int64_t row_end, int64_t column_begin, int64_t column_end,
+                  int64_t next_column = 0);
+
+// Whether so many rows stay in a core's cache, while a packed B of K inputs is read once.
+bool AreFewRows(int64_t rows, int64_t K);
+// The columns that few rows are computed by at a time; a multiple of 16.
+int64_t ColumnsOfFewRows(int64_t rows);
 
 }  // namespace quartet

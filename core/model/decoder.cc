@@ -88,7 +88,7 @@ at::Tensor AttendByLibTorch(const at::Tensor& q_THd, const at::Tensor& k_TKd, co
   return parts.size() == 1 ? parts.front() : at::cat(parts, 0);
 }
 
-// By the kernel that generation uses, over a cache laid out for this call. `log_sums_TH` as in AttendInBatch.
+// By the kernel that generation uses, over a cache laid out for this call. `log_sums_TH` as in BatchAttention.
 at::Tensor AttendByPages(const at::Tensor& q_THd, const at::Tensor& k_TKd, const at::Tensor& v_TKd,
                          const std::vector<int64_t>& starts, at::Tensor* log_sums_TH) {
   PagedCacheLayout layout;
@@ -107,7 +107,7 @@ at::Tensor AttendByPages(const at::Tensor& q_THd, const at::Tensor& k_TKd, const
     chunks.push_back({.blocks = table.data() + first_blocks[i], .first = 0, .count = starts[i + 1] - starts[i]});
   }
   const at::Tensor cache = at::empty({blocks * layout.block_numel()}, q_THd.options());
-  return AttendInBatch(layout, chunks, cache.mutable_data_ptr(), q_THd, k_TKd, v_TKd, log_sums_TH);
+  return BatchAttention(layout, std::move(chunks)).Attend(cache.mutable_data_ptr(), q_THd, k_TKd, v_TKd, log_sums_TH);
 }
 
 class PagedFunction : public torch::autograd::Function<PagedFunction> {
@@ -124,8 +124,8 @@ class PagedFunction : public torch::autograd::Function<PagedFunction> {
   static torch::autograd::variable_list backward(torch::autograd::AutogradContext* context,
                                                  const torch::autograd::variable_list& gradients) {
     const torch::autograd::variable_list saved = context->get_saved_variables();
-    AttentionGradients found = AttendInBatchGradient(context->saved_data["starts"].toIntVector(), saved[0], saved[1],
-                                                     saved[2], saved[3], saved[4], gradients[0]);
+    AttentionGradients found = BatchAttentionGradient(context->saved_data["starts"].toIntVector(), saved[0], saved[1],
+                                                      saved[2], saved[3], saved[4], gradients[0]);
     return {std::move(found.q_THd), std::move(found.k_TKd), std::move(found.v_TKd), at::Tensor()};
   }
 };
@@ -149,14 +149,14 @@ at::Tensor SelfAttention(const ModelConfig& config, const BlockWeights& weights,
   return attention.Attend(q, k, v).reshape({T, H * d});
 }
 
-// Output or down projection, [T, D]: a new tensor.
+// Output or down projection and `residual_TD`, [T, D]: a new tensor.
 at::Tensor ProjectBack(const at::Tensor& input, const at::Tensor& weight, const at::Tensor& bias,
-                       const SumPartials& sum) {
-  if (!sum) return Linear(input, weight, bias);
+                       const at::Tensor& residual_TD, const SumPartials& sum) {
+  if (!sum) return LinearPlus(input, weight, bias, residual_TD);
   at::Tensor partial = WideProduct(input, weight);
   sum(partial);
   if (bias.defined()) partial.add_(bias);
-  return partial.to(weight.scalar_type());
+  return partial.to(weight.scalar_type()).add_(residual_TD);
 }
 
 // What goes into the down projection, [T, F].
@@ -232,10 +232,9 @@ at::Tensor Embed(const at::Tensor& embedding_VD, const at::Tensor& ids_T) {
 at::Tensor DecoderBlock(const ModelConfig& config, const BlockWeights& weights, const RotaryTable& rotary,
                         const Attention& attention, const at::Tensor& hidden_TD, const SumPartials& sum) {
   const at::Tensor attended = SelfAttention(config, weights, rotary, attention, hidden_TD);
-  // The sums are taken in the place of products, which no gradient needs.
-  const at::Tensor hidden = ProjectBack(attended, weights.o_proj, weights.o_bias, sum).add_(hidden_TD);
+  const at::Tensor hidden = ProjectBack(attended, weights.o_proj, weights.o_bias, hidden_TD, sum);
   const at::Tensor gated = GatedUp(weights, RmsNorm(hidden, weights.post_attention_norm_D, config.rms_norm_eps));
-  return ProjectBack(gated, weights.down_proj, weights.down_bias, sum).add_(hidden);
+  return ProjectBack(gated, weights.down_proj, weights.down_bias, hidden, sum);
 }
 
 }  // namespace quartet

@@ -14,41 +14,74 @@
 #include "core/base/logging.h"
 #include "core/base/meta_device.h"
 #include "core/base/parallel.h"
+#include "core/base/stealing_for.h"
 #include "core/model/bf16_gemm.h"
 
 namespace quartet {
 namespace {
 
-// Columns of C that go to one thread together: two panels share each load of a row.
-constexpr int64_t kUnitColumns = 2 * kPanelRows;
-
-// Units of one call, for a thread that is worth waking: about 10 microseconds at 20 GiB/s or 200 GFLOP/s.
-int64_t UnitsAThread(int64_t rows, int64_t K) {
-  const int64_t bytes = kUnitColumns * K * 2, operations = 2 * rows * kUnitColumns * K;
+// Units of `columns` columns in one call, for a thread that is worth waking: about 10 microseconds at 20 GiB/s or 200
+// GFLOP/s.
+int64_t UnitsAThread(int64_t rows, int64_t K, int64_t columns) {
+  const int64_t bytes = columns * K * 2, operations = 2 * rows * columns * K;
   return std::max<int64_t>(1, std::min(int64_t{200'000} / bytes, int64_t{2'000'000} / operations));
 }
 
-int64_t Units(const Bf16Gemm& gemm) { return (gemm.N + kUnitColumns - 1) / kUnitColumns; }
+// The columns of several products, one product behind the other, in units.
+class ColumnUnits {
+ public:
+  ColumnUnits(const std::vector<Bf16Gemm>& gemms, int64_t columns) : gemms_(gemms), columns_(columns) {
+    for (const Bf16Gemm& gemm : gemms) count_ += Units(gemm);
+  }
+  int64_t count() const { return count_; }
 
-// Products of one input.
+  // Computes units [begin, end) of rows [first_row, last_row). `goes_on`: with the units behind them, probably.
+  void Compute(int64_t begin, int64_t end, int64_t first_row, int64_t last_row, bool goes_on) const {
+    auto gemm = gemms_.begin();
+    for (; begin >= Units(*gemm); ++gemm) {
+      begin -= Units(*gemm);
+      end -= Units(*gemm);
+    }
+    while (begin < end) {
+      const int64_t last = std::min(Units(*gemm), end), behind = last * columns_;
+      MultiplyBf16(*gemm, first_row, last_row, begin * columns_, std::min(gemm->N, behind),
+                   goes_on && behind < gemm->N ? behind : begin * columns_);
+      begin = 0;
+      end -= Units(*gemm++);
+    }
+  }
+
+ private:
+  int64_t Units(const Bf16Gemm& gemm) const { return (gemm.N + columns_ - 1) / columns_; }
+
+  const std::vector<Bf16Gemm>& gemms_;
+  const int64_t columns_;
+  int64_t count_ = 0;
+};
+
+// Products of one input by weights that are all packed, or all not.
 void Multiply(const std::vector<Bf16Gemm>& gemms) {
   const int64_t M = gemms.front().M, K = gemms.front().K;
-  int64_t units = 0;  // of all products, one behind the other
-  for (const Bf16Gemm& gemm : gemms) units += Units(gemm);
+  // Of very few rows, the wider a unit the better: threads are given as equal shares as can be.
+  constexpr int64_t kWidestTaken = 3 * kPanelRows;
+  if (gemms.front().b_is_packed && AreFewRows(M, K) && ColumnsOfFewRows(M) <= kWidestTaken) {
+    const ColumnUnits units(gemms, ColumnsOfFewRows(M));
+    StealingFor(units.count(), UnitsAThread(M, K, ColumnsOfFewRows(M)),
+                [&](int64_t unit) { units.Compute(unit, unit + 1, 0, M, /*goes_on=*/true); });
+    return;
+  }
+  constexpr int64_t kColumns = 2 * kPanelRows;  // two panels share each load of a row
+  const ColumnUnits units(gemms, kColumns);
   // Rows are divided too only where columns are too few: each thread packs the columns that it works on.
   constexpr int64_t kFewestRows = 64;
-  const int64_t threads = at::get_num_threads();
-  const int64_t parts = std::clamp<int64_t>(threads / units, 1, std::max<int64_t>(1, M / kFewestRows));
-  at::parallel_for(0, units * parts, UnitsAThread(M / parts, K), [&](int64_t begin, int64_t end) {
+  const int64_t count = units.count();
+  const int64_t parts = std::clamp<int64_t>(at::get_num_threads() / count, 1, std::max<int64_t>(1, M / kFewestRows));
+  at::parallel_for(0, count * parts, UnitsAThread(M / parts, K, kColumns), [&](int64_t begin, int64_t end) {
     while (begin < end) {
-      const int64_t part = begin / units;
-      int64_t first = begin % units;
-      auto gemm = gemms.begin();
-      for (; first >= Units(*gemm); ++gemm) first -= Units(*gemm);
-      const int64_t last = std::min(Units(*gemm), first + end - begin);
-      MultiplyBf16(*gemm, M * part / parts, M * (part + 1) / parts, first * kUnitColumns,
-                   std::min(gemm->N, last * kUnitColumns));
-      begin += last - first;
+      const int64_t part = begin / count, stop = std::min(end, (part + 1) * count);
+      units.Compute(begin - part * count, stop - part * count, M * part / parts, M * (part + 1) / parts,
+                    /*goes_on=*/false);
+      begin = stop;
     }
   });
 }
@@ -59,10 +92,11 @@ int64_t Outputs(const at::Tensor& weight) { return IsPacked(weight) ? weight.siz
 
 const uint16_t* Elements(const at::Tensor& tensor) { return static_cast<const uint16_t*>(tensor.const_data_ptr()); }
 
-// Of bf16 matrices; `type` fp32 or bf16.
+// Of bf16 matrices; `type` fp32 or bf16. `residual_TN` is undefined, or added to bf16 products.
 std::vector<at::Tensor> Products(const at::Tensor& input_TK, const std::vector<LinearWeights>& weights,
-                                 at::ScalarType type) {
+                                 at::ScalarType type, const at::Tensor& residual_TN = {}) {
   const at::Tensor input = input_TK.contiguous();
+  const at::Tensor residual = residual_TN.defined() ? residual_TN.contiguous() : at::Tensor();
   std::vector<at::Tensor> products, read = {input};
   std::vector<Bf16Gemm> gemms;
   for (const auto& [weight, bias_N] : weights) {
@@ -85,6 +119,11 @@ std::vector<at::Tensor> Products(const at::Tensor& input_TK, const std::vector<L
       gemm.c_bf16 = static_cast<uint16_t*>(product.mutable_data_ptr());
     }
     gemm.c_stride = gemm.N;
+    if (residual.defined()) {
+      QUARTET_CHECK(residual.sizes() == product.sizes() && residual.scalar_type() == type)
+          << residual.toString() << " " << residual.sizes() << " added to " << product.sizes();
+      gemm.residual = Elements(residual);
+    }
     if (!bias_N.defined()) continue;
     QUARTET_CHECK(bias_N.scalar_type() == at::kBFloat16 && bias_N.numel() == gemm.N) << bias_N.sizes();
     gemm.bias = Elements(read.emplace_back(bias_N.contiguous()));
@@ -134,6 +173,16 @@ at::Tensor Linear(const at::Tensor& input_TK, const at::Tensor& weight, const at
   if (!c10::GradMode::is_enabled() || !differentiable) return Product(input_TK, weight, bias_N, at::kBFloat16);
   QUARTET_CHECK(!IsPacked(weight)) << "a packed weight has no gradient";
   return LinearFunction::apply(input_TK, weight, bias);
+}
+
+at::Tensor LinearPlus(const at::Tensor& input_TK, const at::Tensor& weight, const at::Tensor& bias_N,
+                      const at::Tensor& residual_TN) {
+  const bool differentiable =
+      c10::GradMode::is_enabled() && (input_TK.requires_grad() || weight.requires_grad() ||
+                                      (bias_N.defined() && bias_N.requires_grad()) || residual_TN.requires_grad());
+  // No gradient needs the product itself.
+  if (!UsesBf16Gemm(weight) || differentiable) return Linear(input_TK, weight, bias_N).add_(residual_TN);
+  return Products(input_TK, {{weight, bias_N}}, at::kBFloat16, residual_TN).front();
 }
 
 std::vector<at::Tensor> Linears(const at::Tensor& input_TK, const std::vector<LinearWeights>& weights) {

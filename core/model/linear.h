@@ -19,6 +19,10 @@ bool UsesBf16Gemm(const at::Tensor& weight);
 // sum, which is then rounded once. Differentiable, but for packed weights.
 at::Tensor Linear(const at::Tensor& input_TK, const at::Tensor& weight, const at::Tensor& bias_N);
 
+// Linear(input, weight, bias) + residual, a new tensor: as if the two were made one after the other, each rounded.
+at::Tensor LinearPlus(const at::Tensor& input_TK, const at::Tensor& weight, const at::Tensor& bias_N,
+                      const at::Tensor& residual_TN);
+
 // Linear(input, weight, bias) of each, with the same bits; without gradient they are taken together, which spares
 // threads the wait for each other in between.
 struct LinearWeights {

@@ -64,6 +64,25 @@ TEST_F(Bf16Linear, AddsTheBiasToTheWideSum) {
   EXPECT_TRUE(at::equal(Linear(input, weight, bias), (sums + bias.to(at::kFloat)).to(at::kBFloat16)));
 }
 
+TEST_F(Bf16Linear, AddsAResidualToTheRoundedProduct) {
+  const at::Tensor weight = Random({80, 96}), packed = PackInPlace(weight.clone()), bias = Random({80});
+  for (const int64_t rows : {0, 1, 13, 32, 300}) {
+    const at::Tensor input = Random({rows, 96}), residual = Random({rows, 80}), across = Random({80, rows}).t();
+    const at::Tensor product = Linear(input, weight, bias);
+    EXPECT_TRUE(at::equal(LinearPlus(input, weight, bias, residual), product + residual));
+    EXPECT_TRUE(at::equal(LinearPlus(input, packed, bias, residual), product + residual));
+    EXPECT_TRUE(at::equal(LinearPlus(input, weight, bias, across), product + across));
+    EXPECT_TRUE(at::equal(Linear(input, weight, bias), product));
+  }
+  at::Tensor ours = Random({13, 80}), theirs = ours.clone();
+  const at::Tensor input = Random({13, 96}), upstream = Random({13, 80});
+  ours.set_requires_grad(true);
+  theirs.set_requires_grad(true);
+  (LinearPlus(input, weight, bias, ours * 2) * upstream).sum().backward();
+  ((at::linear(input, weight, bias) + theirs * 2) * upstream).sum().backward();
+  EXPECT_TRUE(at::equal(ours.grad(), theirs.grad()));
+}
+
 TEST_F(Bf16Linear, HasTheGradientsOfLibTorch) {
   const at::Tensor upstream = Random({13, 80});
   std::vector<at::Tensor> ours = {Random({13, 96}), Random({80, 96}), Random({80})}, theirs;

@@ -24,7 +24,7 @@ using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
 // Elements that are worth another thread.
-constexpr int64_t kElementsPerTask = 1 << 15;
+constexpr int64_t kElementsPerTask = 1 << 12;
 // Gradients of a norm's weight are summed over so many rows, then over these sums: in the same order for any number of
 // threads.
 constexpr int64_t kRowsPerSum = 64;
