@@ -27,6 +27,7 @@ struct PolicyEngine::Impl {
   Ledger ledger;
   std::unique_ptr<Mesh> ranks;
   std::unique_ptr<TrainableModel> trainable;
+  std::shared_ptr<SnapshotMemory> snapshots;
 
   ShardedModel& model() { return trainable->model(); }
 };
@@ -45,6 +46,8 @@ absl::StatusOr<std::unique_ptr<PolicyEngine>> PolicyEngine::Load(const RunConfig
                                                                    TrainerOptions(config.actor(), HeadKind::kVocabulary,
                                                                                   config.seed(), context),
                                                                    impl->ranks.get(), &impl->ledger));
+    impl->snapshots = std::make_shared<SnapshotMemory>(
+        &impl->ledger, ComputeDevice(impl->model().resident(0)) == at::kCPU ? MemoryTier::kDevice : MemoryTier::kHost);
     if (config.actor().load_checkpoint().empty()) return absl::OkStatus();
     return LoadTrainingState(*impl->trainable, config.actor().load_checkpoint());
   });
@@ -76,9 +79,8 @@ absl::StatusOr<std::shared_ptr<const PublishedWeights>> PolicyEngine::Publish(ui
   const absl::Status status = CatchExceptions("publishing weights", impl_->ledger, [&] {
     ShardedModel& model = impl_->model();
     const at::ScalarType type = model.options().compute_dtype;
-    snapshot = std::make_shared<PublishedWeights>(
-        version, type == at::kBFloat16 ? Dtype::kBF16 : Dtype::kF32, &impl_->ledger,
-        ComputeDevice(model.resident(0)) == at::kCPU ? MemoryTier::kDevice : MemoryTier::kHost);
+    snapshot = std::make_shared<PublishedWeights>(version, type == at::kBFloat16 ? Dtype::kBF16 : Dtype::kF32,
+                                                  impl_->snapshots);
     std::vector<int> first_tensor;  // of each group, in the manifest
     int tensors = 0;
     for (const ParameterGroup& group : model.layout().groups) {

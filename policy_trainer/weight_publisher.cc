@@ -23,16 +23,51 @@ std::vector<TensorEntry> ManifestTensors(const ParameterLayout& layout) {
   return tensors;
 }
 
-void* PublishedWeights::Add(int tensor, int64_t begin, int64_t count) {
-  const int64_t bytes = count * DtypeSize(dtype_);
-  LedgerEntry entry(ledger_, MemoryCategory::kCommunication, bytes, tier_);
-  pieces_.push_back({tensor, begin, count, std::make_unique_for_overwrite<char[]>(bytes), std::move(entry)});
-  return pieces_.back().bytes.get();
+SnapshotMemory::Block SnapshotMemory::Take(int64_t size) {
+  {
+    const std::lock_guard lock(mutex_);
+    const auto fits = std::find_if(free_.begin(), free_.end(), [&](const Block& block) { return block.size == size; });
+    if (fits != free_.end()) {
+      Block block = std::move(*fits);
+      free_.erase(fits);
+      return block;
+    }
+  }
+  LedgerEntry memory = Count(size);
+  return {std::make_unique_for_overwrite<char[]>(size), size, std::move(memory)};
 }
 
-void PublishedWeights::Count(int64_t count) {
-  counted_.emplace_back(ledger_, MemoryCategory::kCommunication, count * DtypeSize(dtype_), tier_);
+LedgerEntry SnapshotMemory::Count(int64_t size) const {
+  return LedgerEntry(ledger_, MemoryCategory::kCommunication, size, tier_);
 }
+
+void SnapshotMemory::AddVersion() {
+  const std::lock_guard lock(mutex_);
+  ++versions_;
+}
+
+void SnapshotMemory::EndVersion(std::vector<Block> blocks) {
+  const std::lock_guard lock(mutex_);
+  if (--versions_ == 0) free_ = std::move(blocks);
+}
+
+PublishedWeights::PublishedWeights(uint64_t version, Dtype dtype, std::shared_ptr<SnapshotMemory> memory)
+    : version_(version), dtype_(dtype), memory_(std::move(memory)) {
+  memory_->AddVersion();
+}
+
+PublishedWeights::~PublishedWeights() {
+  std::vector<SnapshotMemory::Block> blocks;
+  for (Piece& piece : pieces_) blocks.push_back(std::move(piece.block));
+  memory_->EndVersion(std::move(blocks));
+}
+
+void* PublishedWeights::Add(int tensor, int64_t begin, int64_t count) {
+  pieces_.push_back({tensor, begin, count, memory_->Take(count * DtypeSize(dtype_))});
+  return pieces_.back().block.bytes.get();
+}
+
+void PublishedWeights::Count(int64_t count) { counted_.push_back(memory_->Count(count * DtypeSize(dtype_))); }
 
 PublishedPart PublishedWeights::Describe(int num_tensors) const {
   std::vector<uint64_t> hashes(num_tensors, 0);
@@ -43,7 +78,7 @@ PublishedPart PublishedWeights::Describe(int num_tensors) const {
     range->set_tensor(piece.tensor);
     range->set_begin(piece.begin);
     range->set_count(piece.count);
-    hashes[piece.tensor] += HashElements(piece.bytes.get(), dtype_, piece.begin, piece.count);
+    hashes[piece.tensor] += HashElements(piece.block.bytes.get(), dtype_, piece.begin, piece.count);
   }
   part.mutable_hashes()->Assign(hashes.begin(), hashes.end());
   return part;
@@ -76,7 +111,7 @@ absl::StatusOr<std::string> PublishedWeights::Read(const TensorRange& range) con
   QUARTET_ASSIGN_OR_RETURN(const Piece* piece, Find(range));
   const StridedRange wanted = ElementsOf(range);
   const int64_t size = DtypeSize(dtype_);
-  const char* from = piece->bytes.get() + (wanted.begin - piece->begin) * size;
+  const char* from = piece->block.bytes.get() + (wanted.begin - piece->begin) * size;
   std::string bytes;
   bytes.reserve(wanted.numel() * size);
   for (int64_t row = 0; row < wanted.rows; ++row) bytes.append(from + row * wanted.stride * size, wanted.count * size);

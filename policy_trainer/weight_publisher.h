@@ -3,7 +3,9 @@
 
 #include <cstdint>
 #include <memory>
+#include <mutex>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -22,15 +24,43 @@ inline constexpr int64_t kWeightChunkBytes = int64_t{1} << 20;
 // The tensors of a manifest, in the order of the layout: hashes are left 0.
 std::vector<TensorEntry> ManifestTensors(const ParameterLayout& layout);
 
+// Memory of published weights that nobody reads any more, for the next version: pages that are touched already cost far
+// less to write than new ones. It counts as communication memory in the ledger. Thread safe.
+class SnapshotMemory {
+ public:
+  // `tier` is what the process's memory is to the ledger, which must outlive the filling of snapshots.
+  explicit SnapshotMemory(Ledger* ledger, MemoryTier tier = MemoryTier::kDevice) : ledger_(ledger), tier_(tier) {}
+
+ private:
+  friend class PublishedWeights;
+  struct Block {
+    std::unique_ptr<char[]> bytes;
+    int64_t size = 0;
+    LedgerEntry memory;
+  };
+  // Throws MemoryBudgetError or std::bad_alloc.
+  Block Take(int64_t size);
+  LedgerEntry Count(int64_t size) const;
+  void AddVersion();
+  // Keeps what the version had, unless there is another: then that one's memory is enough for the next.
+  void EndVersion(std::vector<Block> blocks);
+
+  Ledger* const ledger_;
+  const MemoryTier tier_;
+  std::mutex mutex_;
+  int versions_ = 0;  // that somebody may read
+  std::vector<Block> free_;
+};
+
 // What one rank has frozen of one version. Filled by one thread; immutable, and so thread safe, from then on. The bytes
-// live in the process's memory, and count as communication memory in the ledger, until the last reader lets go.
+// live in the process's memory; when the last reader lets go, `memory` has them again.
 class PublishedWeights {
  public:
-  // `dtype` is kBF16 or kF32; `tier` is what the process's memory is to the ledger. `ledger` is used by Add only.
-  PublishedWeights(uint64_t version, Dtype dtype, Ledger* ledger, MemoryTier tier = MemoryTier::kDevice)
-      : version_(version), dtype_(dtype), ledger_(ledger), tier_(tier) {}
+  // `dtype` is kBF16 or kF32.
+  PublishedWeights(uint64_t version, Dtype dtype, std::shared_ptr<SnapshotMemory> memory);
   PublishedWeights(const PublishedWeights&) = delete;
   PublishedWeights& operator=(const PublishedWeights&) = delete;
+  ~PublishedWeights();
 
   // Room for elements [begin, begin + count) of tensor `tensor`, to be written before anybody reads. Throws
   // MemoryBudgetError or std::bad_alloc.
@@ -56,15 +86,13 @@ class PublishedWeights {
     int tensor;
     int64_t begin;
     int64_t count;
-    std::unique_ptr<char[]> bytes;
-    LedgerEntry memory;
+    SnapshotMemory::Block block;
   };
   absl::StatusOr<const Piece*> Find(const TensorRange& range) const;
 
   const uint64_t version_;
   const Dtype dtype_;
-  Ledger* const ledger_;
-  const MemoryTier tier_;
+  const std::shared_ptr<SnapshotMemory> memory_;
   std::vector<Piece> pieces_;
   std::vector<LedgerEntry> counted_;
 };

@@ -22,9 +22,10 @@ ParameterLayout TwoTensors() {
 }
 
 std::shared_ptr<PublishedWeights> Frozen(std::vector<std::vector<int64_t>> tensor_begin_count,
-                                         Ledger* ledger = nullptr) {
+                                         std::shared_ptr<SnapshotMemory> memory = nullptr) {
   Ledger own;
-  auto weights = std::make_shared<PublishedWeights>(3, Dtype::kF32, ledger != nullptr ? ledger : &own);
+  if (memory == nullptr) memory = std::make_shared<SnapshotMemory>(&own);
+  auto weights = std::make_shared<PublishedWeights>(3, Dtype::kF32, memory);
   for (const auto& piece : tensor_begin_count) {
     auto* data = static_cast<float*>(weights->Add(piece[0], piece[1], piece[2]));
     for (int64_t i = 0; i < piece[2]; ++i) data[i] = 100.0f * piece[0] + (piece[1] + i);
@@ -98,14 +99,25 @@ TEST(WeightPublisher, ReadsOnlyWhatIsThere) {
   EXPECT_THAT(std::string(weights->Read(Range(0, 0, 2)).status().message()), HasSubstr("[2, 6)"));
 }
 
-TEST(WeightPublisher, HoldsItsBytesUntilTheLastReaderLetsGo) {
+TEST(WeightPublisher, FreezesAVersionWhereTheLastOneWasOnceNobodyReadsThat) {
   Ledger ledger;
-  auto weights = Frozen({{0, 0, 6}, {1, 0, 5}}, &ledger);
-  std::shared_ptr<const PublishedWeights> reader = weights;
-  weights.reset();
-  EXPECT_EQ(ledger.current(MemoryCategory::kCommunication), 44);
-  reader.reset();
-  EXPECT_EQ(ledger.current(MemoryCategory::kCommunication), 0);
+  const auto memory = std::make_shared<SnapshotMemory>(&ledger);
+  const auto freeze = [&] { return Frozen({{0, 0, 6}, {1, 0, 5}}, memory); };
+  const auto held = [&] { return ledger.current(MemoryCategory::kCommunication); };
+  std::shared_ptr<const PublishedWeights> first = freeze();
+  EXPECT_EQ(held(), 44);
+  first.reset();
+  EXPECT_EQ(held(), 44);
+  first = freeze();
+  EXPECT_EQ(held(), 44);
+
+  std::shared_ptr<const PublishedWeights> second = freeze();  // while the first is read
+  EXPECT_EQ(held(), 88);
+  EXPECT_EQ(*first->Read(Range(1, 0, 5)), *second->Read(Range(1, 0, 5)));
+  first.reset();
+  EXPECT_EQ(held(), 44);
+  second.reset();
+  EXPECT_EQ(held(), 44);
 }
 
 }  // namespace

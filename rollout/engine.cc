@@ -229,6 +229,7 @@ class Engine : public RolloutEngine {
   void Sleep(bool release_weights) override {
     scheduler_->PreemptAll();
     forward_->DropCache();
+    weights_.ReleaseSpare();
     if (release_weights) weights_.Release();
     GiveBackFreedBlocks();
     UpdateStats();

@@ -148,7 +148,8 @@ class RolloutEngine {
   // left running; where ranks step together the process group is not to be trusted then.
   virtual absl::StatusOr<std::vector<EngineEvent>> Step() = 0;
 
-  // Gives the cache's memory back, and with `release_weights` that of the weights, which are lost. What runs waits, and
+  // Gives the cache's memory back and that which is kept for the next version, and with `release_weights` that of the
+  // weights, which are lost. What runs waits, and
   // will be computed again; no Step until Wake. What is given back already stays so.
   virtual void Sleep(bool release_weights) = 0;
   // Takes the cache's memory again, and reads weights that were given back at version 0 from the model's folder; those
@@ -163,7 +164,8 @@ class RolloutEngine {
   // Element type of staged ranges: kBF16 or kF32.
   virtual Dtype resident_dtype() const = 0;
 
-  // Memory for a new version beside the present one, uninitialised.
+  // Memory for a new version beside the present one, which holds anything: what the version before the present one had,
+  // where that is there still.
   virtual std::unique_ptr<WeightStaging> NewStaging() = 0;
   // Puts `staging` in use as `version`; prepares it first, if it is not prepared. Sequences that run go on with what
   // the cache holds of them.

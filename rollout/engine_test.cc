@@ -750,7 +750,6 @@ TEST(RolloutEngine, WeightsOfALaterVersionThatASleepReleasedComeBackByAnUpdateAl
     Fill(*staging, *engine.engine, "mistral");
     engine->Commit(std::move(staging), 3);
     EXPECT_TRUE(engine->has_weights());
-    EXPECT_EQ(engine.ledger.current(MemoryCategory::kParameters), parameters);
   };
   const auto expect_updated = [&] {
     const Results results = Generate(*engine.engine, Greedy(updated["max_new_tokens"]), TasksOf(updated));
@@ -767,6 +766,7 @@ TEST(RolloutEngine, WeightsOfALaterVersionThatASleepReleasedComeBackByAnUpdateAl
   EXPECT_FALSE(engine->has_weights());
   EXPECT_EQ(engine.ledger.current(MemoryCategory::kParameters), 0);
   update();
+  EXPECT_EQ(engine.ledger.current(MemoryCategory::kParameters), parameters);
   expect_updated();
   // Updated while it sleeps.
   engine->Sleep(/*release_weights=*/true);
@@ -854,12 +854,39 @@ TEST(RolloutEngine, ACommittedVersionGeneratesAndStampsItsTokens) {
   ExpectGolden(llama, Generate(*engine.engine, Greedy(llama["max_new_tokens"]), TasksOf(llama)));
   engine->Commit(std::move(staging), 3);
   EXPECT_EQ(engine->version(), 3u);
-  EXPECT_EQ(engine.ledger.current(MemoryCategory::kParameters), parameters);
   const Results results = Generate(*engine.engine, Greedy(updated["max_new_tokens"]), TasksOf(updated));
   for (size_t i = 0; i < results.size(); ++i) {
     EXPECT_EQ(AnswerOf(results.at({i, 0})), updated["cases"][i]["answer"].get<std::vector<int32_t>>());
     for (const uint64_t version : results.at({i, 0}).policy_versions()) EXPECT_EQ(version, 3u);
   }
+}
+
+TEST(RolloutEngine, AnUpdateIsStagedWhereTheVersionBeforeTheLastWasUntilASleepGivesThatBack) {
+  const json updated = GoldenOf("llama updated to mistral");
+  LoadedEngine engine(OptionsFor("llama"));
+  const int64_t parameters = engine.ledger.current(MemoryCategory::kParameters);
+  std::vector<const void*> places;
+  const auto update = [&](uint64_t version) {
+    auto staging = engine->NewStaging();
+    places.push_back(staging->ranges().front().data);
+    EXPECT_EQ(engine.ledger.current(MemoryCategory::kParameters), 2 * parameters);
+    Fill(*staging, *engine.engine, "mistral");
+    engine->Commit(std::move(staging), version);
+    EXPECT_EQ(engine.ledger.current(MemoryCategory::kParameters), 2 * parameters);
+    for (const auto& [key, sequence] : Generate(*engine.engine, Greedy(updated["max_new_tokens"]), TasksOf(updated))) {
+      EXPECT_EQ(AnswerOf(sequence), updated["cases"][key.first]["answer"].get<std::vector<int32_t>>());
+    }
+  };
+  for (uint64_t version = 1; version <= 4; ++version) update(version);
+  EXPECT_EQ(places[2], places[0]);
+  EXPECT_EQ(places[3], places[1]);
+  EXPECT_NE(places[1], places[0]);
+  EXPECT_EQ(engine.ledger.peak(MemoryCategory::kParameters), 2 * parameters);
+
+  engine->Sleep(/*release_weights=*/false);
+  EXPECT_EQ(engine.ledger.current(MemoryCategory::kParameters), parameters);
+  ASSERT_TRUE(engine->Wake().ok());
+  update(5);
 }
 
 // Magnitudes from 2^-7 to 2^-3, of either sign, that depend on `pattern` and an element's tensor and

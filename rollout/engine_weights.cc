@@ -13,8 +13,8 @@ namespace {
 // Accounted by the model, as parameters.
 class Staging : public WeightStaging {
  public:
-  Staging(const ShardedModel& model, const std::vector<int32_t>& first_tensor)
-      : model_(model), buffers_(model.NewStagedBuffers()) {
+  Staging(const ShardedModel& model, const std::vector<int32_t>& first_tensor, std::vector<at::Tensor> buffers)
+      : model_(model), buffers_(std::move(buffers)) {
     for (const ResidentPiece& piece : model.pieces()) {
       const at::Tensor& buffer = buffers_[piece.group];
       char* data = nullptr;
@@ -63,8 +63,14 @@ EngineWeights::EngineWeights(std::unique_ptr<ShardedModel> model) : model_(std::
   ArrangeResident();
 }
 
-std::unique_ptr<WeightStaging> EngineWeights::NewStaging() const {
-  return std::make_unique<Staging>(*model_, first_tensor_);
+std::unique_ptr<WeightStaging> EngineWeights::NewStaging() {
+  std::vector<at::Tensor> buffers;
+  {
+    const std::lock_guard lock(spare_mutex_);
+    buffers.swap(spare_);
+  }
+  if (buffers.empty()) buffers = model_->NewStagedBuffers();
+  return std::make_unique<Staging>(*model_, first_tensor_, std::move(buffers));
 }
 
 void EngineWeights::Use(WeightStaging& staging) {
@@ -72,9 +78,11 @@ void EngineWeights::Use(WeightStaging& staging) {
   staged.Prepare();
   if (!model_->stages_apart() || !held_) ++places_;
   whole_ = std::move(staged.whole());
-  model_->PutInUse(std::move(staged.buffers()));
+  std::vector<at::Tensor> left_over = model_->PutInUse(std::move(staged.buffers()));
   if (model_->options().zero_stage == 0 && !whole_.has_value()) ArrangeResident();
   held_ = true;
+  const std::lock_guard lock(spare_mutex_);
+  spare_ = std::move(left_over);
 }
 
 void EngineWeights::Release() {
@@ -83,8 +91,13 @@ void EngineWeights::Release() {
   held_ = false;
 }
 
+void EngineWeights::ReleaseSpare() {
+  const std::lock_guard lock(spare_mutex_);
+  spare_.clear();
+}
+
 absl::Status EngineWeights::ReadAgain() {
-  Staging staging(*model_, first_tensor_);
+  Staging staging(*model_, first_tensor_, model_->NewStagedBuffers());
   QUARTET_RETURN_IF_ERROR(model_->ReadResident(staging.buffers()));
   Use(staging);
   return absl::OkStatus();

@@ -4,6 +4,7 @@
 #include <atomic>
 #include <cstdint>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <vector>
 
@@ -29,7 +30,8 @@ class EngineWeights {
   // Of all groups, in their order.
   const std::vector<ParameterSpec>& tensors() const { return tensors_; }
 
-  std::unique_ptr<WeightStaging> NewStaging() const;
+  // In the memory that the last Use left over, where nothing else has taken it or given it back.
+  std::unique_ptr<WeightStaging> NewStaging();
   // Puts a staging of NewStaging's in the place of the weights; prepares it first, if it is not prepared.
   void Use(WeightStaging& staging);
 
@@ -38,6 +40,8 @@ class EngineWeights {
 
   // Gives their memory back; they are lost.
   void Release();
+  // Gives back the memory that the next staging would have.
+  void ReleaseSpare();
   // After Release: reads what the model's folder has. Errors as ShardedModel::Load's; throws OutOfMemoryError.
   absl::Status ReadAgain();
   bool held() const { return held_; }
@@ -49,6 +53,8 @@ class EngineWeights {
   std::vector<ParameterSpec> tensors_;
   std::vector<int32_t> first_tensor_;  // of each group
   std::optional<WholeWeights> whole_;
+  std::mutex spare_mutex_;
+  std::vector<at::Tensor> spare_;  // a set of buffers, or none
   int64_t places_ = 0;
   std::atomic<bool> held_ = true;
 };

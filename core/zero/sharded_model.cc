@@ -343,16 +343,17 @@ std::vector<at::Tensor> ShardedModel::NewStagedBuffers() const {
   return impl_->NewBuffers(stages_apart() ? MemoryTier::kHost : impl_->resident_tier());
 }
 
-void ShardedModel::PutInUse(std::vector<at::Tensor> staged) {
+std::vector<at::Tensor> ShardedModel::PutInUse(std::vector<at::Tensor> staged) {
   Impl& model = *impl_;
   if (!stages_apart()) return SwapResident(std::move(staged));
   const at::NoGradGuard no_grad;
   model.DropPending();
   if (!model.resident.front().defined()) SwapResident(model.NewBuffers(model.resident_tier()));
   for (size_t g = 0; g < staged.size(); ++g) model.resident[g].copy_(staged[g]);
+  return staged;
 }
 
-void ShardedModel::SwapResident(std::vector<at::Tensor> buffers) {
+std::vector<at::Tensor> ShardedModel::SwapResident(std::vector<at::Tensor> buffers) {
   Impl& model = *impl_;
   QUARTET_CHECK(!model.options.trainable) << "a trainable model's weights change by its optimizer only";
   QUARTET_CHECK(buffers.size() == model.resident.size()) << buffers.size() << " buffers";
@@ -361,9 +362,11 @@ void ShardedModel::SwapResident(std::vector<at::Tensor> buffers) {
         << "buffer of group " << g;
   }
   model.DropPending();
-  model.resident = std::move(buffers);
+  std::swap(model.resident, buffers);
   // A frozen model computes with, or gathers from, its resident buffers themselves.
   (model.whole.empty() ? model.source : model.whole) = model.resident;
+  if (!buffers.front().defined()) buffers.clear();
+  return buffers;
 }
 
 void ShardedModel::ReleaseResident() {

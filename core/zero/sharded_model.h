@@ -133,10 +133,12 @@ class ShardedModel {
   // A second set of a frozen model's weights, laid out like the resident ones, in memory of the host: to be filled
   // piece by piece with resident-type elements, by any thread, and then put in use at once. Where host memory is not
   // the resident buffers' memory (stages_apart), elements are copied from there over these (into new ones after
-  // ReleaseResident), so that no second set is on the device; else the buffers take their place.
+  // ReleaseResident), so that no second set is on the device; else the buffers take their place. PutInUse returns the
+  // set that is not in use then, to be filled anew, empty where ReleaseResident has given it back: memory that a
+  // process has touched before costs far less to write than new pages.
   std::vector<at::Tensor> NewStagedBuffers() const;
   bool stages_apart() const;
-  void PutInUse(std::vector<at::Tensor> staged);
+  std::vector<at::Tensor> PutInUse(std::vector<at::Tensor> staged);
   // Gives the resident buffers of a frozen model back. Until PutInUse there are no weights: nothing may gather them.
   void ReleaseResident();
   // What Load read, into NewStagedBuffers; this rank alone, from the folder as it is now. Errors as Load's.
@@ -147,7 +149,8 @@ class ShardedModel {
   friend class ShardedAdamW;
   friend class ShardedGradient;
   struct Impl;
-  void SwapResident(std::vector<at::Tensor> buffers);
+  // Returns those that were resident, or none.
+  std::vector<at::Tensor> SwapResident(std::vector<at::Tensor> buffers);
   explicit ShardedModel(std::unique_ptr<Impl> impl);
   // `impl` has its process groups.
   static absl::StatusOr<std::unique_ptr<ShardedModel>> Load(const std::string& folder,
