@@ -329,6 +329,91 @@ TEST(Scheduler, ACallEndsInBoundedTimeWhateverComesAfterIt) {
   }
 }
 
+// Small calls fill the line whenever there is room in it, and again and again one or two calls of many sequences come
+// between them. What is promised of half of the batch holds of every call: until the last of its sequences runs, it
+// waits no longer than that half takes for what waited when it came, and for the call itself.
+TEST(Scheduler, NoCallWaitsLongerThanHalfOfTheBatchTakesForWhatWasThereBefore) {
+  constexpr int64_t kSteps = 20'000, kLine = 60, kLongest = 16, kPromptLen = 3;
+  // Beyond that: what has the half when the call comes; what gets places in it while the samples of a call's last
+  // prompt wait for that (the call's own, and an older one's); and what an odd number of places has it behind.
+  constexpr int64_t kSlack = 4 * kLongest;
+  for (const int64_t places : {1, 2, 3, 8, 16}) {
+    SCOPED_TRACE(places);
+    SchedulerOptions options = SmallOptions();
+    options.num_blocks = 400;
+    options.max_num_seqs = places;
+    options.max_num_batched_tokens = places * kPromptLen;
+    Scheduler scheduler(options);
+    std::mt19937 random(5);
+    struct Call {
+      bool large = false;
+      int64_t came = 0;  // step
+      int64_t most = 0;  // steps that a sequence of it may wait
+      int64_t left = 0;
+      int64_t new_tokens = 0;  // of each sequence, and the steps that it runs
+    };
+    std::map<uint64_t, Call> calls;
+    std::set<std::pair<uint64_t, int32_t>> started;
+    int64_t waiting_steps = 0;  // that the sequences that wait will run
+    uint64_t last_call = 0;
+    uint64_t last_prompt = 0;
+    int64_t small_waiting = 0, large_left = 0, large_calls = 0, longest_wait = 0;
+
+    const auto add = [&](bool large, int64_t step, int64_t prompts, int32_t samples) {
+      Call& call = calls[++last_call];
+      call = {.large = large,
+              .came = step,
+              .left = prompts * samples,
+              .new_tokens = 1 + static_cast<int64_t>(random() % kLongest)};
+      waiting_steps += call.left * call.new_tokens;
+      call.most = 2 * waiting_steps / places + kSlack;
+      (large ? large_left : small_waiting) += call.left;
+      for (int64_t i = 0; i < prompts; ++i) {
+        ++last_prompt;
+        scheduler.Add(last_call, last_prompt, PromptOf(kPromptLen, static_cast<int32_t>(last_prompt)), 0, samples);
+      }
+    };
+    for (int64_t step = 0; step < kSteps; ++step) {
+      if (large_left == 0 && random() % 32 == 0) {
+        for (uint64_t i = 0; i <= random() % 2; ++i) {
+          const int32_t samples = random() % 2 == 0 ? 1 : 4;
+          add(/*large=*/true, step, 20 * places / samples, samples);
+          ++large_calls;
+        }
+      }
+      while (small_waiting < kLine) add(/*large=*/false, step, 1 + static_cast<int64_t>(random() % 3), 1);
+
+      const ScheduledStep scheduled = scheduler.Schedule();
+      ASSERT_EQ(static_cast<int64_t>(scheduled.chunks.size()), places);
+      for (const ScheduledChunk& chunk : scheduled.chunks) {
+        const Call& call = calls.at(chunk.sequence->call);
+        if (!started.insert({chunk.sequence->prompt_index, chunk.sequence->sample}).second) continue;
+        waiting_steps -= call.new_tokens;
+        if (!call.large) --small_waiting;
+        ASSERT_LE(step - call.came, call.most) << (call.large ? "large" : "small") << " call, step " << step;
+        longest_wait = std::max(longest_wait, step - call.came);
+      }
+      for (const ScheduledChunk& chunk : scheduled.chunks) {
+        for (Sequence* sequence : scheduler.Computed(chunk)) {
+          sequence->ids.push_back(1);
+          const auto call = calls.find(sequence->call);
+          if (static_cast<int64_t>(sequence->ids.size()) < kPromptLen + call->second.new_tokens) continue;
+          // A sample of which its prompt's logits give the only token ends without having run.
+          if (started.insert({sequence->prompt_index, sequence->sample}).second) {
+            waiting_steps -= call->second.new_tokens;
+          }
+          if (call->second.large) --large_left;
+          if (--call->second.left == 0) calls.erase(call);
+          scheduler.Finish(sequence);
+        }
+      }
+    }
+    EXPECT_EQ(scheduler.preemptions(), 0);
+    EXPECT_GT(large_calls, 10);
+    EXPECT_GT(longest_wait, 10 * kLongest);
+  }
+}
+
 TEST(Scheduler, ACallOfOnePromptDoesNotWaitBehindAllPromptsOfAnother) {
   for (const int64_t places : {1, 2, 8}) {
     SCOPED_TRACE(places);
