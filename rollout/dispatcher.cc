@@ -208,12 +208,16 @@ absl::Status Dispatcher::Wait(std::unique_lock<std::mutex>* lock, const std::fun
 absl::Status Dispatcher::Admit(const GenerateHeader& header, const std::vector<Prompt>& prompts, uint64_t* id) {
   QUARTET_RETURN_IF_ERROR(failure_);
   const int64_t samples = static_cast<int64_t>(prompts.size()) * header.sampling().n_samples();
-  const int64_t waiting = std::max<int64_t>(0, in_flight_ - engines() * options_.max_num_seqs);
-  if (in_flight_ + samples - engines() * options_.max_num_seqs > options_.max_waiting) {
+  if (samples > max_sequences()) {
+    return absl::ResourceExhaustedError(absl::StrCat("the call asks for ", samples, " sequences; at most ",
+                                                     max_sequences(), " are allowed: the ", capacity(),
+                                                     " that can run and rollout.max_waiting = ", options_.max_waiting));
+  }
+  const int64_t waiting = std::max<int64_t>(0, in_flight_ - capacity());
+  if (waiting >= options_.max_waiting && in_flight_ + samples > capacity()) {
     return absl::ResourceExhaustedError(
-        absl::StrCat("the call asks for ", samples, " sequences while ", in_flight_ - waiting, " run and ", waiting,
-                     " wait; at most ", options_.max_waiting, " may wait (rollout.max_waiting) beside the ",
-                     engines() * options_.max_num_seqs, " that can run"));
+        absl::StrCat("the call asks for ", samples, " sequences while ", in_flight_ - waiting, " of ", capacity(),
+                     " run and ", waiting, " wait; none may wait behind rollout.max_waiting = ", options_.max_waiting));
   }
   *id = ++last_call_;
   auto call = std::make_shared<Call>();

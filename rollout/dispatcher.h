@@ -27,7 +27,7 @@ struct DispatcherOptions {
   int ranks_per_engine = 1;    // divides ranks
   bool lockstep = false;       // all engines step together
   int64_t max_num_seqs = 256;  // that one engine runs
-  int64_t max_waiting = 0;     // beyond those that all engines can run
+  int64_t max_waiting = 0;     // beyond those that all engines can run; a call that comes before may make it more
 };
 
 // Thread safe.
@@ -42,8 +42,13 @@ class Dispatcher {
 
   class Running;
 
+  // Most sequences of one call: those that all engines can run, and max_waiting.
+  int64_t max_sequences() const { return capacity() + options_.max_waiting; }
+
   // Begins one checked call. Waits while paused; then `begin` is asked whether the call may begin. CANCELLED where the
-  // caller has gone, RESOURCE_EXHAUSTED where too many sequences would wait.
+  // caller has gone. RESOURCE_EXHAUSTED where the call asks for more than max_sequences; or, whatever its size, where
+  // max_waiting wait and not all of its sequences can run at once. So a call of many is admitted whenever one of few
+  // is, and fewer than 2 max_sequences are in flight.
   absl::StatusOr<std::unique_ptr<Running>> Begin(const GenerateHeader& header, const std::vector<Prompt>& prompts,
                                                  const std::function<absl::Status()>& begin,
                                                  const std::function<bool()>& gone);
@@ -83,6 +88,8 @@ class Dispatcher {
  private:
   struct Call;
 
+  // Sequences that all engines can run.
+  int64_t capacity() const { return engines() * options_.max_num_seqs; }
   absl::StatusOr<int64_t> PauseLocked(std::unique_lock<std::mutex>* lock, PauseRequest::Mode mode,
                                       const std::function<bool()>& gone);
   absl::Status Admit(const GenerateHeader& header, const std::vector<Prompt>& prompts, uint64_t* id);

@@ -4,13 +4,16 @@
 #include <atomic>
 #include <chrono>
 #include <cstdlib>
+#include <deque>
 #include <functional>
 #include <map>
+#include <memory>
 #include <mutex>
 #include <thread>
 #include <utility>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "gtest/gtest.h"
 
 namespace quartet {
@@ -216,17 +219,69 @@ TEST(Dispatcher, ACallerThatLeavesIsCancelledOnItsRanksAndItsLoadIsGone) {
   EXPECT_TRUE(next.End().ok());
 }
 
+absl::StatusOr<std::unique_ptr<Dispatcher::Running>> BeginOne(Dispatcher& dispatcher, int prompts, int samples = 1) {
+  return dispatcher.Begin(
+      HeaderOf(samples), PromptsOf(prompts), [] { return absl::OkStatus(); }, kStays);
+}
+
 TEST(Dispatcher, RefusesWhatWouldWaitBehindTooMany) {
   Dispatcher dispatcher({.ranks = 2, .max_num_seqs = 4, .max_waiting = 3});
-  Caller most(dispatcher, HeaderOf(2), PromptsOf(5));
-  TakeFor(dispatcher, 0);
-  Caller too_many(dispatcher, HeaderOf(1), PromptsOf(2));
-  const absl::Status refused = too_many.End();
+  const auto most = BeginOne(dispatcher, 11);
+  ASSERT_TRUE(most.ok()) << most.status();
+  for (const int prompts : {1, 11}) {
+    const absl::Status refused = BeginOne(dispatcher, prompts).status();
+    EXPECT_EQ(refused.code(), absl::StatusCode::kResourceExhausted);
+    EXPECT_EQ(refused.message(), absl::StrCat("the call asks for ", prompts,
+                                              " sequences while 8 of 8 run and 3 wait; none may wait behind "
+                                              "rollout.max_waiting = 3"));
+  }
+}
+
+TEST(Dispatcher, NothingWaitsWhereNothingMay) {
+  Dispatcher dispatcher({.ranks = 2, .max_num_seqs = 4, .max_waiting = 0});
+  const auto most = BeginOne(dispatcher, 7);
+  ASSERT_TRUE(most.ok()) << most.status();
+  EXPECT_EQ(BeginOne(dispatcher, 2).status().message(),
+            "the call asks for 2 sequences while 7 of 8 run and 0 wait; none may wait behind rollout.max_waiting = 0");
+  EXPECT_TRUE(BeginOne(dispatcher, 1).ok());
+}
+
+// Small calls take each place that becomes free, so that there is never room for a large one's last sequence.
+TEST(Dispatcher, ACallOfManySequencesIsAdmittedWheneverOneOfFewIs) {
+  Dispatcher dispatcher({.ranks = 2, .max_num_seqs = 4, .max_waiting = 3});
+  EXPECT_EQ(dispatcher.max_sequences(), 11);
+  std::deque<std::unique_ptr<Dispatcher::Running>> small;
+  const auto fill = [&] {
+    for (;;) {
+      auto call = BeginOne(dispatcher, 1);
+      if (!call.ok()) return;
+      small.push_back(*std::move(call));
+    }
+  };
+  fill();
+  EXPECT_EQ(small.size(), 11u);
+  EXPECT_FALSE(BeginOne(dispatcher, 2, 5).ok());
+  small.pop_front();
+  auto large = BeginOne(dispatcher, 2, 5);
+  ASSERT_TRUE(large.ok()) << large.status();
+  // What it has beyond the line must run before anything else is admitted.
+  for (int i = 0; i < 10; ++i) {
+    fill();
+    EXPECT_EQ(small.size(), 10u - i);
+    if (i < 9) small.pop_front();
+  }
+  // Its end makes room for as many as if it had not been.
+  large->reset();
+  fill();
+  EXPECT_EQ(small.size(), 11u);
+}
+
+TEST(Dispatcher, RefusesACallThatCouldNotEvenWaitAlone) {
+  Dispatcher dispatcher({.ranks = 2, .max_num_seqs = 4, .max_waiting = 3});
+  const absl::Status refused = BeginOne(dispatcher, 4, 3).status();
   EXPECT_EQ(refused.code(), absl::StatusCode::kResourceExhausted);
-  EXPECT_EQ(
-      refused.message(),
-      "the call asks for 2 sequences while 8 run and 2 wait; at most 3 may wait (rollout.max_waiting) beside the 8 "
-      "that can run");
+  EXPECT_EQ(refused.message(),
+            "the call asks for 12 sequences; at most 11 are allowed: the 8 that can run and rollout.max_waiting = 3");
 }
 
 TEST(Dispatcher, AFailureOfOneRankEndsTheCallsThatItServes) {

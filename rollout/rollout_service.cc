@@ -296,9 +296,7 @@ class RolloutService final : public RankService, private Rollout::Service, priva
   const Tokenizer* tokenizer() const override { return tokenizer_.get(); }
   int64_t vocab_size() const override { return engine().vocab_size(); }
   int64_t max_model_len() const override { return config_.rollout().max_model_len(); }
-  int64_t max_sequences() const override {
-    return int64_t{dispatcher_.engines()} * config_.rollout().max_num_seqs() + config_.rollout().max_waiting();
-  }
+  int64_t max_sequences() const override { return dispatcher_.max_sequences(); }
   std::set<int32_t> eos_token_ids() const override {
     return {engine().eos_token_ids().begin(), engine().eos_token_ids().end()};
   }
