@@ -1,7 +1,6 @@
 #include "core/model/decoder.h"
 
 #include <ATen/TensorOperators.h>
-#include <ATen/core/grad_mode.h>
 #include <ATen/ops/_scaled_dot_product_flash_attention_for_cpu.h>
 #include <ATen/ops/arange.h>
 #include <ATen/ops/cat.h>
@@ -24,6 +23,7 @@
 #include "core/base/meta_device.h"
 #include "core/model/batch_attention.h"
 #include "core/model/linear.h"
+#include "core/model/need_gradients.h"
 
 namespace quartet {
 namespace {
@@ -219,9 +219,7 @@ at::Tensor PackedCausalAttention::Attend(const at::Tensor& q_THd, const at::Tens
   if (ComputeDevice(q_THd) != at::kCPU || q_THd.scalar_type() == at::kDouble) {
     return AttendByLibTorch(q_THd, k_TKd, v_TKd, starts_);
   }
-  const bool with_gradient =
-      at::GradMode::is_enabled() && (q_THd.requires_grad() || k_TKd.requires_grad() || v_TKd.requires_grad());
-  if (!with_gradient) return AttendByPages(q_THd, k_TKd, v_TKd, starts_, /*log_sums_TH=*/nullptr);
+  if (!NeedGradients(q_THd, k_TKd, v_TKd)) return AttendByPages(q_THd, k_TKd, v_TKd, starts_, /*log_sums_TH=*/nullptr);
   return PagedFunction::apply(q_THd, k_TKd, v_TKd, starts_);
 }
 

@@ -16,6 +16,7 @@
 #include "core/base/parallel.h"
 #include "core/base/stealing_for.h"
 #include "core/model/bf16_gemm.h"
+#include "core/model/need_gradients.h"
 
 namespace quartet {
 namespace {
@@ -168,32 +169,25 @@ bool UsesBf16Gemm(const at::Tensor& weight) {
 at::Tensor Linear(const at::Tensor& input_TK, const at::Tensor& weight, const at::Tensor& bias_N) {
   const std::optional<at::Tensor> bias = bias_N.defined() ? std::optional<at::Tensor>(bias_N) : std::nullopt;
   if (!UsesBf16Gemm(weight)) return at::linear(input_TK, weight, bias);
-  const bool differentiable =
-      input_TK.requires_grad() || weight.requires_grad() || (bias.has_value() && bias->requires_grad());
-  if (!c10::GradMode::is_enabled() || !differentiable) return Product(input_TK, weight, bias_N, at::kBFloat16);
+  if (!NeedGradients(input_TK, weight, bias_N)) return Product(input_TK, weight, bias_N, at::kBFloat16);
   QUARTET_CHECK(!IsPacked(weight)) << "a packed weight has no gradient";
   return LinearFunction::apply(input_TK, weight, bias);
 }
 
 at::Tensor LinearPlus(const at::Tensor& input_TK, const at::Tensor& weight, const at::Tensor& bias_N,
                       const at::Tensor& residual_TN) {
-  const bool differentiable =
-      c10::GradMode::is_enabled() && (input_TK.requires_grad() || weight.requires_grad() ||
-                                      (bias_N.defined() && bias_N.requires_grad()) || residual_TN.requires_grad());
   // No gradient needs the product itself.
-  if (!UsesBf16Gemm(weight) || differentiable) return Linear(input_TK, weight, bias_N).add_(residual_TN);
+  if (!UsesBf16Gemm(weight) || NeedGradients(input_TK, weight, bias_N, residual_TN)) {
+    return Linear(input_TK, weight, bias_N).add_(residual_TN);
+  }
   return Products(input_TK, {{weight, bias_N}}, at::kBFloat16, residual_TN).front();
 }
 
 std::vector<at::Tensor> Linears(const at::Tensor& input_TK, const std::vector<LinearWeights>& weights) {
-  const bool differentiable =
-      c10::GradMode::is_enabled() &&
-      (input_TK.requires_grad() || std::any_of(weights.begin(), weights.end(), [](const LinearWeights& w) {
-         return w.weight.requires_grad() || (w.bias_N.defined() && w.bias_N.requires_grad());
-       }));
-  const bool ours =
-      std::all_of(weights.begin(), weights.end(), [](const LinearWeights& w) { return UsesBf16Gemm(w.weight); });
-  if (ours && !differentiable) return Products(input_TK, weights, at::kBFloat16);
+  const bool ours = std::all_of(weights.begin(), weights.end(), [&](const LinearWeights& w) {
+    return UsesBf16Gemm(w.weight) && !NeedGradients(input_TK, w.weight, w.bias_N);
+  });
+  if (ours) return Products(input_TK, weights, at::kBFloat16);
   std::vector<at::Tensor> products;
   for (const auto& [weight, bias_N] : weights) products.push_back(Linear(input_TK, weight, bias_N));
   return products;

@@ -1,7 +1,6 @@
 #include "core/model/row_functions.h"
 
 #include <ATen/TensorOperators.h>
-#include <ATen/core/grad_mode.h>
 #include <ATen/ops/addcmul.h>
 #include <ATen/ops/cat.h>
 #include <ATen/ops/empty.h>
@@ -15,6 +14,7 @@
 
 #include "core/base/meta_device.h"
 #include "core/base/parallel.h"
+#include "core/model/need_gradients.h"
 #include "core/model/row_kernels.h"
 
 namespace quartet {
@@ -31,11 +31,6 @@ constexpr int64_t kRowsPerSum = 64;
 
 bool ByKernels(const at::Tensor& x) {
   return ComputeDevice(x) == at::kCPU && (x.scalar_type() == at::kFloat || x.scalar_type() == at::kBFloat16);
-}
-
-template <typename... Tensors>
-bool NeedGradients(const Tensors&... inputs) {
-  return at::GradMode::is_enabled() && (inputs.requires_grad() || ...);
 }
 
 // Calls run(Element{}) with the type of elements as kernels know it.
