@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "core/base/status_macros.h"
 #include "core/model/paged_attention.h"
+#include "core/training/group_options.h"
 
 namespace quartet {
 
@@ -57,14 +58,7 @@ absl::Status CheckOptions(const RolloutEngineOptions& options, const RankContext
 }
 
 absl::StatusOr<EngineGroups> MakeEngineGroups(const RolloutEngineOptions& options, const RankContext& context) {
-  ProcessGroupOptions of_all;
-  of_all.rank = context.rank;
-  of_all.size = context.world_size;
-  of_all.device = context.device;
-  of_all.host = context.host;
-  of_all.timeout = context.collective_timeout;
-  of_all.backend = context.collective_backend;
-  of_all.name = "rollout";
+  const ProcessGroupOptions of_all = GroupOptions(context, "rollout");
   EngineGroups groups;
   QUARTET_ASSIGN_OR_RETURN(groups.all, MakeProcessGroup(context.store, of_all));
   if (options.tensor_parallel_size == 1) return groups;

@@ -2,24 +2,9 @@
 
 #include "core/base/logging.h"
 #include "core/base/status_macros.h"
+#include "core/training/group_options.h"
 
 namespace quartet {
-
-namespace {
-
-ProcessGroupOptions GroupOptions(const RankContext& context, const std::string& name) {
-  ProcessGroupOptions options;
-  options.rank = context.rank;
-  options.size = context.world_size;
-  options.device = context.device;
-  options.host = context.host;
-  options.timeout = context.collective_timeout;
-  options.backend = context.collective_backend;
-  options.name = name;
-  return options;
-}
-
-}  // namespace
 
 absl::StatusOr<std::unique_ptr<ProcessGroup>> JoinRanks(const RankContext& context, const std::string& name) {
   QUARTET_RETURN_IF_ERROR(EnterDeviceOf(context).status());
