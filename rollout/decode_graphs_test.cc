@@ -11,44 +11,21 @@
 #include <ATen/ops/randn.h>
 
 #include <algorithm>
-#include <functional>
 #include <memory>
 #include <random>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "core/base/meta_device.h"
 #include "core/model/slot_attention.h"
 #include "gtest/gtest.h"
+#include "rollout/graph_recorder.h"
+#include "rollout/run_again_recorder.h"
 
 namespace quartet {
 namespace {
 
 constexpr int64_t kTokens = 97, kLayers = 2, kBlocks = 700;
-
-class RunAgain : public RecordedForward {
- public:
-  explicit RunAgain(std::function<at::Tensor()> forward) : forward_(std::move(forward)) {}
-  at::Tensor Replay() override { return forward_(); }
-
- private:
-  const std::function<at::Tensor()> forward_;
-};
-
-// Remembers how many rows recordings had, in their order.
-class CpuRecorder : public GraphRecorder {
- public:
-  explicit CpuRecorder(std::vector<int64_t>* rows) : rows_(rows) {}
-  std::unique_ptr<RecordedForward> Record(const std::function<at::Tensor()>& forward) override {
-    rows_->push_back(forward().size(0));
-    return std::make_unique<RunAgain>(forward);
-  }
-  int64_t pool_bytes() const override { return 1000; }
-
- private:
-  std::vector<int64_t>* const rows_;
-};
 
 struct Case {
   int64_t kv_heads, group, head_dim, max_num_seqs, longest;
@@ -84,8 +61,8 @@ class Decoding {
       }
       return at::cat(layers, 1).flatten(1);
     };
-    graphs_ =
-        std::make_unique<DecodeGraphs>(std::make_unique<CpuRecorder>(&recorded_), &cache_, options, forward, &ledger_);
+    graphs_ = std::make_unique<DecodeGraphs>(std::make_unique<RunAgainRecorder>(&recorded_), &cache_, options, forward,
+                                             &ledger_);
   }
 
   // With `length` tokens, whose keys and values the cache has but for the last one's.
@@ -233,7 +210,7 @@ TEST(Recordings, StandInTheLedgerWithTheirBuffer) {
   Decoding decoding({2, 2, 8, 4, 100});
   EXPECT_EQ(decoding.ledger().current(MemoryCategory::kActivations), decoding.graphs().bytes());
   EXPECT_EQ(decoding.ledger().current(MemoryCategory::kActivations, MemoryTier::kHost),
-            decoding.graphs().bytes() - 1000);  // the buffer that is copied from
+            decoding.graphs().bytes() - RunAgainRecorder::kPoolBytes);  // the buffer that is copied from
 }
 
 TEST(RecordingsOfAPlan, CountTheLargestForwardOnce) {

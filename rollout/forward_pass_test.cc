@@ -7,7 +7,6 @@
 #include <ATen/core/Tensor.h>
 
 #include <algorithm>
-#include <functional>
 #include <memory>
 #include <random>
 #include <string>
@@ -19,29 +18,12 @@
 #include "core/safetensors/reader.h"
 #include "core/zero/ledger.h"
 #include "gtest/gtest.h"
+#include "rollout/run_again_recorder.h"
 
 namespace quartet {
 namespace {
 
 constexpr int64_t kBlocks = 120;
-
-class RunAgain : public RecordedForward {
- public:
-  explicit RunAgain(std::function<at::Tensor()> forward) : forward_(std::move(forward)) {}
-  at::Tensor Replay() override { return forward_(); }
-
- private:
-  const std::function<at::Tensor()> forward_;
-};
-
-class CpuRecorder : public GraphRecorder {
- public:
-  std::unique_ptr<RecordedForward> Record(const std::function<at::Tensor()>& forward) override {
-    forward();
-    return std::make_unique<RunAgain>(forward);
-  }
-  int64_t pool_bytes() const override { return 0; }
-};
 
 std::string Folder(const std::string& model) { return "core/model/testdata/" + model; }
 
@@ -63,7 +45,7 @@ class Computing {
     if (records) {
       forward.new_recorder = [this] {
         ++recorders_;
-        return std::make_unique<CpuRecorder>();
+        return std::make_unique<RunAgainRecorder>();
       };
     }
     forward_ = std::make_unique<ForwardPass>(forward, weights_.get(), nullptr, &ledger_);
