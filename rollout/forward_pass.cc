@@ -152,25 +152,30 @@ at::Tensor ForwardPass::Run(const std::vector<ScheduledChunk>& chunks, const std
     hidden_TD = ThroughBlocks(*whole, rotary, attention, hidden_TD);
     return finish(whole->norm_D, whole->head);
   }
-  {
-    const GatheredGroup group = model.Gather(0, layout.block_group(0));
-    if (work) {
-      const std::vector<at::Tensor> tensors = ArrangeGathered(model, 0, group);
-      hidden_TD = Embed(Find(layout.groups[0], tensors, "model.embed_tokens.weight"), as_tensor(ids));
-    }
+  // The first group, or the head's: of tied embeddings the same, which stays gathered meanwhile.
+  const bool tied = layout.head_group == 0;
+  std::optional<GatheredGroup> ends = model.Gather(0, layout.block_group(0));
+  std::vector<at::Tensor> tensors;
+  if (work) {
+    tensors = ArrangeGathered(model, 0, *ends);
+    hidden_TD = Embed(Find(layout.groups[0], tensors, "model.embed_tokens.weight"), as_tensor(ids));
+  }
+  if (!tied) {
+    tensors.clear();
+    ends.reset();
   }
   for (int block = 0; block < blocks; ++block) {
     const int index = layout.block_group(block);
-    const GatheredGroup group =
-        model.Gather(index, block + 1 < blocks ? layout.block_group(block + 1) : layout.head_group);
+    const int next = block + 1 < blocks ? layout.block_group(block + 1) : tied ? -1 : layout.head_group;
+    const GatheredGroup group = model.Gather(index, next);
     if (!work) continue;
     attention.set_layer(block);
     const BlockWeights weights = MakeBlockWeights(layout.groups[index], ArrangeGathered(model, index, group));
     hidden_TD = DecoderBlock(config, weights, rotary, attention, hidden_TD);
   }
-  const GatheredGroup group = model.Gather(layout.head_group);
+  if (!tied) ends = model.Gather(layout.head_group);
   if (!work) return {};
-  const std::vector<at::Tensor> tensors = ArrangeGathered(model, layout.head_group, group);
+  if (!tied) tensors = ArrangeGathered(model, layout.head_group, *ends);
   const ParameterGroup& head = layout.groups[layout.head_group];
   return finish(Find(head, tensors, "model.norm.weight"), Find(head, tensors, HeadName(config)));
 }
