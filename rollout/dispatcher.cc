@@ -217,7 +217,7 @@ absl::Status Dispatcher::Admit(const GenerateHeader& header, const std::vector<P
   if (waiting >= options_.max_waiting && in_flight_ + samples > capacity()) {
     return absl::ResourceExhaustedError(
         absl::StrCat("the call asks for ", samples, " sequences while ", in_flight_ - waiting, " of ", capacity(),
-                     " run and ", waiting, " wait; none may wait behind rollout.max_waiting = ", options_.max_waiting));
+                     " run and ", waiting, " wait: rollout.max_waiting = ", options_.max_waiting, " is reached"));
   }
   *id = ++last_call_;
   auto call = std::make_shared<Call>();

@@ -232,8 +232,8 @@ TEST(Dispatcher, RefusesWhatWouldWaitBehindTooMany) {
     const absl::Status refused = BeginOne(dispatcher, prompts).status();
     EXPECT_EQ(refused.code(), absl::StatusCode::kResourceExhausted);
     EXPECT_EQ(refused.message(), absl::StrCat("the call asks for ", prompts,
-                                              " sequences while 8 of 8 run and 3 wait; none may wait behind "
-                                              "rollout.max_waiting = 3"));
+                                              " sequences while 8 of 8 run and 3 wait: rollout.max_waiting = 3 "
+                                              "is reached"));
   }
 }
 
@@ -242,7 +242,7 @@ TEST(Dispatcher, NothingWaitsWhereNothingMay) {
   const auto most = BeginOne(dispatcher, 7);
   ASSERT_TRUE(most.ok()) << most.status();
   EXPECT_EQ(BeginOne(dispatcher, 2).status().message(),
-            "the call asks for 2 sequences while 7 of 8 run and 0 wait; none may wait behind rollout.max_waiting = 0");
+            "the call asks for 2 sequences while 7 of 8 run and 0 wait: rollout.max_waiting = 0 is reached");
   EXPECT_TRUE(BeginOne(dispatcher, 1).ok());
 }
 
