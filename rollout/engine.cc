@@ -255,6 +255,7 @@ class Engine : public RolloutEngine {
   }
 
   std::unique_ptr<WeightStaging> NewStaging() override { return weights_.NewStaging(); }
+  void ReserveStaging() override { weights_.ReserveStaging(); }
 
   void Commit(std::unique_ptr<WeightStaging> staging, uint64_t version) override {
     weights_.Use(*staging);

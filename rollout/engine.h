@@ -167,6 +167,8 @@ class RolloutEngine {
   // Memory for a new version beside the present one, which holds anything: what the version before the present one had,
   // where that is there still.
   virtual std::unique_ptr<WeightStaging> NewStaging() = 0;
+  // Takes that memory beforehand, so that no update finds too little of it, or waits for new pages.
+  virtual void ReserveStaging() = 0;
   // Puts `staging` in use as `version`; prepares it first, if it is not prepared. Sequences that run go on with what
   // the cache holds of them.
   virtual void Commit(std::unique_ptr<WeightStaging> staging, uint64_t version) = 0;

@@ -861,10 +861,12 @@ TEST(RolloutEngine, ACommittedVersionGeneratesAndStampsItsTokens) {
   }
 }
 
-TEST(RolloutEngine, AnUpdateIsStagedWhereTheVersionBeforeTheLastWasUntilASleepGivesThatBack) {
+TEST(RolloutEngine, UpdatesAreStagedInReservedMemoryAndWhereTheVersionBeforeWasUntilASleepGivesThatBack) {
   const json updated = GoldenOf("llama updated to mistral");
   LoadedEngine engine(OptionsFor("llama"));
   const int64_t parameters = engine.ledger.current(MemoryCategory::kParameters);
+  engine->ReserveStaging();
+  EXPECT_EQ(engine.ledger.current(MemoryCategory::kParameters), 2 * parameters);
   std::vector<const void*> places;
   const auto update = [&](uint64_t version) {
     auto staging = engine->NewStaging();

@@ -73,6 +73,12 @@ std::unique_ptr<WeightStaging> EngineWeights::NewStaging() {
   return std::make_unique<Staging>(*model_, first_tensor_, std::move(buffers));
 }
 
+void EngineWeights::ReserveStaging() {
+  std::vector<at::Tensor> buffers = model_->NewStagedBuffers();
+  const std::lock_guard lock(spare_mutex_);
+  spare_ = std::move(buffers);
+}
+
 void EngineWeights::Use(WeightStaging& staging) {
   auto& staged = static_cast<Staging&>(staging);
   staged.Prepare();

@@ -30,8 +30,10 @@ class EngineWeights {
   // Of all groups, in their order.
   const std::vector<ParameterSpec>& tensors() const { return tensors_; }
 
-  // In the memory that the last Use left over, where nothing else has taken it or given it back.
+  // In the memory that the last Use left over, or ReserveStaging took, where no other staging has it and it has not
+  // been given back.
   std::unique_ptr<WeightStaging> NewStaging();
+  void ReserveStaging();
   // Puts a staging of NewStaging's in the place of the weights; prepares it first, if it is not prepared.
   void Use(WeightStaging& staging);
 

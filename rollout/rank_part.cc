@@ -53,7 +53,12 @@ RankPart::RankPart(const RunConfig& config, const RankContext& context, RankGrou
 absl::Status RankPart::Load(const RolloutEngineOptions& options) {
   SetBudgets(context_, &ledger_);
   QUARTET_ASSIGN_OR_RETURN(engine_, RolloutEngine::Load(options, context_, &ledger_));
-  return absl::OkStatus();
+  // A run that trains no policy has no updates.
+  if (config_.actor().pretrain().empty()) return absl::OkStatus();
+  return CatchExceptions("room for the next version of the weights", ledger_, [&] {
+    engine_->ReserveStaging();
+    return absl::OkStatus();
+  });
 }
 
 void RankPart::Sleep(const SleepRequest& request, SleepReply* reply) {

@@ -61,6 +61,7 @@ class FakeEngine : public RolloutEngine {
   const std::vector<ParameterSpec>& tensors() const override { return tensors_; }
   Dtype resident_dtype() const override { return Dtype::kF32; }
   std::unique_ptr<WeightStaging> NewStaging() override { return nullptr; }
+  void ReserveStaging() override {}
   void Commit(std::unique_ptr<WeightStaging>, uint64_t) override {}
   uint64_t version() const override { return 0; }
   int64_t vocab_size() const override { return 100; }

@@ -286,6 +286,7 @@ absl::StatusOr<RankUse> RunRolloutWith(const RunConfig& config, const RolloutEng
     while (!engine->idle()) QUARTET_RETURN_IF_ERROR(engine->Step().status());
     return engine->stats().sent_bytes - sent;
   };
+  engine->ReserveStaging();
   QUARTET_RETURN_IF_ERROR(generate(1).status());
   engine->Commit(engine->NewStaging(), 1);
   QUARTET_ASSIGN_OR_RETURN(const int64_t prefill, generate(1));
