@@ -149,8 +149,8 @@ class RolloutEngine {
   virtual absl::StatusOr<std::vector<EngineEvent>> Step() = 0;
 
   // Gives the cache's memory back and that which is kept for the next version, and with `release_weights` that of the
-  // weights, which are lost. What runs waits, and
-  // will be computed again; no Step until Wake. What is given back already stays so.
+  // weights, which are lost. What runs waits, and will be computed again; no Step until Wake. What is given back
+  // already stays so.
   virtual void Sleep(bool release_weights) = 0;
   // Takes the cache's memory again, and reads weights that were given back at version 0 from the model's folder; those
   // of later versions stay lost, and there is no Step until a Commit. RESOURCE_EXHAUSTED where memory cannot be had,

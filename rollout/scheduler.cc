@@ -318,7 +318,7 @@ void Scheduler::ChooseCall() {
     }
   }
   const int64_t in_turn = std::count_if(running_.begin(), running_.end(), [](const auto& s) { return s->in_turn; });
-  const int64_t lead = in_turn - (running() - in_turn);
+  const int64_t lead = 2 * in_turn - running();
   next_in_turn_ = lead < 0 || (lead == 0 && turns_lead_ < 0);
   next_ = next_in_turn_ ? oldest : least;
   if (!next_in_turn_ && least != nullptr) steps_ = least->steps;
