@@ -9,8 +9,10 @@
 #include <mutex>
 #include <nlohmann/json.hpp>
 
-#include "core/training/batch_split.h"
+#include "core/training/batch/batch_split.h"
+#include "core/training/calls/update_call.h"
 #include "core/training/testing/engine_ranks.h"
+#include "proto/critic_trainer.pb.h"
 
 namespace quartet {
 namespace {
@@ -74,7 +76,7 @@ class CriticEngineTest : public ::testing::TestWithParam<int> {
     ForwardCall call;
     SetMicroBatches(rank, &call);
     std::vector<TokenValues> replies;
-    const absl::Status status = engine.Values(call, tokens, &replies);
+    const absl::Status status = engine.Forward(call, tokens, &replies);
     EXPECT_TRUE(status.ok()) << status;
     std::map<size_t, std::vector<float>> values;
     for (size_t i = 0; i < replies.size(); ++i) {
@@ -99,17 +101,18 @@ class CriticEngineTest : public ::testing::TestWithParam<int> {
 TEST_P(CriticEngineTest, UpdatesAsTorchDoesOnTransformersModel) {
   const auto& steps = golden_["steps"];
   std::mutex mutex;
-  std::vector<CriticUpdateSums> sums(steps.size());  // over ranks
+  std::vector<UpdateSums> sums(steps.size());  // over ranks
   OnEveryRank([&](const RankContext& context, CriticEngine& engine, const std::vector<TrainingSequence>& mine) {
     std::vector<std::vector<float>> before;
     for (const auto& sequence : golden_["sequences"]) before.push_back(sequence["values"]);
     ExpectValues(engine, context.rank, before);
     for (size_t s = 0; s < steps.size(); ++s) {
-      CriticUpdateCall call;
+      CriticUpdateHeader header;
+      header.set_learning_rate(golden_["learning_rate"]);
+      header.set_value_clip(golden_["value_clip"]);
+      UpdateCall call = MakeUpdateCall(header);
       SetMicroBatches(context.rank, &call);
-      call.mutable_header()->set_learning_rate(golden_["learning_rate"]);
-      call.mutable_header()->set_value_clip(golden_["value_clip"]);
-      CriticUpdateSums part;
+      UpdateSums part;
       ASSERT_TRUE(engine.Update(call, mine, &part).ok());
       EXPECT_FALSE(part.skipped());
       EXPECT_NEAR(part.grad_norm() / steps[s]["grad_norm"].get<double>(), 1, 1e-3);

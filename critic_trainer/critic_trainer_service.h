@@ -4,7 +4,7 @@
 #include <memory>
 
 #include "absl/status/statusor.h"
-#include "core/service/rank_main.h"
+#include "core/service/ranks/rank_main.h"
 
 namespace quartet {
 

@@ -3,7 +3,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "core/service/status_conversion.h"
+#include "core/model/testing/edited_folder.h"
+#include "core/service/wire/status_conversion.h"
 #include "core/training/testing/engine_ranks.h"
 #include "core/training/testing/service_ranks.h"
 #include "proto/critic_trainer.grpc.pb.h"
@@ -172,6 +173,15 @@ TEST_F(CriticTrainerServiceTest, RefusesAnUpdateWithoutReturnsAndNamesTheSequenc
   items[0].add_returns(1);
   EXPECT_THAT(std::string(Update(1, items, -1).status().message()), HasSubstr("header.value_clip is -1"));
   EXPECT_TRUE(Update(1, items, 0.2f).ok());
+}
+
+TEST_F(CriticTrainerServiceTest, RefusesSequencesBeyondTheModelsSlidingWindow) {
+  config_.mutable_critic()->set_pretrain(EditedFolder("core/model/testdata/mistral", {{"sliding_window", 15}}));
+  config_.mutable_critic()->set_max_len(16);
+  const auto ranks = ServiceRanks::Start({.service = "critic_trainer", .create = CreateCriticTrainer}, config_, 1);
+  EXPECT_EQ(ranks.status().code(), absl::StatusCode::kInvalidArgument) << ranks.status();
+  EXPECT_NE(ranks.status().message().find("critic.max_len is 16; at most 15 is allowed"), std::string::npos)
+      << ranks.status();
 }
 
 }  // namespace

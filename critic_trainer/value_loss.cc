@@ -1,13 +1,13 @@
 #include "critic_trainer/value_loss.h"
 
 #include "core/rl/losses.h"
-#include "core/training/forward.h"
+#include "core/training/engine/forward.h"
 
 namespace quartet {
 
 at::Tensor ValueLoss(const CriticUpdateHeader& header, const std::vector<const TrainingSequence*>& part,
                      const PackedBatch& batch, const at::Tensor& hidden_TD, const at::Tensor& head_1D,
-                     CriticUpdateSums* sums) {
+                     UpdateSums* sums) {
   const auto array = [&](ActionField field) { return Concatenate(part, field, hidden_TD.device()); };
   const ValueLossResult result =
       ClippedValueLoss(ScalarHead(hidden_TD, head_1D, batch.action_rows_A), array(&TrainingSequence::old_values),

@@ -5,8 +5,8 @@
 
 #include <vector>
 
-#include "core/training/packing.h"
-#include "critic_trainer/critic_rank.pb.h"
+#include "core/training/batch/packing.h"
+#include "core/training/calls/rank_calls.pb.h"
 #include "proto/critic_trainer.pb.h"
 #include "proto/experience.pb.h"
 
@@ -16,6 +16,6 @@ namespace quartet {
 // values to `sums`. `part` packed is `batch`.
 at::Tensor ValueLoss(const CriticUpdateHeader& header, const std::vector<const TrainingSequence*>& part,
                      const PackedBatch& batch, const at::Tensor& hidden_TD, const at::Tensor& head_1D,
-                     CriticUpdateSums* sums);
+                     UpdateSums* sums);
 
 }  // namespace quartet

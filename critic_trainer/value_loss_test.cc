@@ -29,7 +29,7 @@ TEST_P(ValueLossTest, HasTheSameGradientHoweverTheBatchIsCut) {
   ExpectGradientDoesNotDependOnTheCut(
       "core/model/testdata/llama_critic", options, RandomTrainingSequences(14, 101, 8), GetParam().tolerance, [&] {
         return
-            [&header, sums = std::make_shared<CriticUpdateSums>()](
+            [&header, sums = std::make_shared<UpdateSums>()](
                 const std::vector<const TrainingSequence*>& part, const PackedBatch& batch, const at::Tensor& hidden_TD,
                 const at::Tensor& head_1D) { return ValueLoss(header, part, batch, hidden_TD, head_1D, sums.get()); };
       });

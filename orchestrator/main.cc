@@ -6,12 +6,12 @@
 #include "core/base/files.h"
 #include "core/base/logging.h"
 #include "core/config/run_config.h"
-#include "orchestrator/cancellation.h"
-#include "orchestrator/command_line.h"
-#include "orchestrator/interrupt_watch.h"
-#include "orchestrator/service_launcher.h"
-#include "orchestrator/session.h"
-#include "orchestrator/terminal_view.h"
+#include "orchestrator/clients/cancellation.h"
+#include "orchestrator/launch/service_launcher.h"
+#include "orchestrator/loop/session.h"
+#include "orchestrator/terminal/command_line.h"
+#include "orchestrator/terminal/interrupt_watch.h"
+#include "orchestrator/terminal/terminal_view.h"
 
 namespace quartet {
 namespace {

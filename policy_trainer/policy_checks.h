@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "core/training/batch_check.h"
+#include "core/training/batch/batch_check.h"
 #include "proto/policy_trainer.pb.h"
 
 namespace quartet {

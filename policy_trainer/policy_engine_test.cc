@@ -16,9 +16,11 @@
 
 #include "core/model/parameter_layout.h"
 #include "core/safetensors/reader.h"
-#include "core/training/batch_split.h"
+#include "core/training/batch/batch_split.h"
+#include "core/training/calls/update_call.h"
 #include "core/training/testing/engine_ranks.h"
 #include "core/weights/tensor_hash.h"
+#include "proto/policy_trainer.pb.h"
 
 namespace quartet {
 namespace {
@@ -111,7 +113,7 @@ class PolicyEngineTest : public ::testing::TestWithParam<Arrangement> {
     SetMicroBatches(rank, &call);
     call.set_temperature(golden_["temperature"]);
     std::vector<TokenValues> replies;
-    ASSERT_TRUE(engine.LogProbs(call, tokens, &replies).ok());
+    ASSERT_TRUE(engine.Forward(call, tokens, &replies).ok());
     ASSERT_EQ(replies.size(), tokens.size());
     for (size_t i = 0; i < replies.size(); ++i) {
       EXPECT_EQ(replies[i].index(), tokens[i].index());
@@ -120,16 +122,16 @@ class PolicyEngineTest : public ::testing::TestWithParam<Arrangement> {
     }
   }
 
-  PolicyUpdateCall UpdateCall(int rank, PolicyLossConfig::Kind kind) const {
-    PolicyUpdateCall call;
+  UpdateCall Call(int rank, PolicyLossConfig::Kind kind) const {
+    PolicyUpdateHeader header;
+    header.set_temperature(golden_["temperature"]);
+    header.set_learning_rate(golden_["learning_rate"]);
+    header.mutable_loss()->set_kind(kind);
+    header.mutable_loss()->set_eps_clip_low(golden_["eps_clip_low"]);
+    header.mutable_loss()->set_eps_clip_high(golden_["eps_clip_high"]);
+    header.mutable_loss()->set_dual_clip(golden_["dual_clip"]);
+    UpdateCall call = MakeUpdateCall(header);
     SetMicroBatches(rank, &call);
-    PolicyUpdateHeader* header = call.mutable_header();
-    header->set_temperature(golden_["temperature"]);
-    header->set_learning_rate(golden_["learning_rate"]);
-    header->mutable_loss()->set_kind(kind);
-    header->mutable_loss()->set_eps_clip_low(golden_["eps_clip_low"]);
-    header->mutable_loss()->set_eps_clip_high(golden_["eps_clip_high"]);
-    header->mutable_loss()->set_dual_clip(golden_["dual_clip"]);
     return call;
   }
 
@@ -142,14 +144,14 @@ class PolicyEngineTest : public ::testing::TestWithParam<Arrangement> {
 TEST_P(PolicyEngineTest, UpdatesAsTorchDoesOnTransformersModel) {
   const auto& steps = golden_["steps"];
   std::mutex mutex;
-  std::vector<PolicyUpdateSums> sums(steps.size());  // over ranks
+  std::vector<UpdateSums> sums(steps.size());  // over ranks
   OnEveryRank([&](const RankContext& context, PolicyEngine& engine, const std::vector<TrainingSequence>& mine) {
     std::vector<std::vector<float>> before;
     for (const auto& sequence : golden_["sequences"]) before.push_back(sequence["log_probs"]);
     ExpectLogProbs(engine, context.rank, before);
     for (size_t s = 0; s < steps.size(); ++s) {
-      PolicyUpdateSums part;
-      ASSERT_TRUE(engine.Update(UpdateCall(context.rank, PolicyLossConfig::KIND_PPO), mine, &part).ok());
+      UpdateSums part;
+      ASSERT_TRUE(engine.Update(Call(context.rank, PolicyLossConfig::KIND_PPO), mine, &part).ok());
       EXPECT_FALSE(part.skipped());
       EXPECT_EQ(part.optimizer_steps(), s + 1);
       EXPECT_NEAR(part.grad_norm() / steps[s]["grad_norm"].get<double>(), 1, 1e-3);
@@ -187,8 +189,8 @@ TEST_P(PolicyEngineTest, TakesTheNegativeLogProbabilityAsTheSupervisedLoss) {
       sequence.clear_old_log_probs();
       sequence.clear_advantages();
     }
-    PolicyUpdateSums part;
-    ASSERT_TRUE(engine.Update(UpdateCall(context.rank, PolicyLossConfig::KIND_SFT), mine, &part).ok());
+    UpdateSums part;
+    ASSERT_TRUE(engine.Update(Call(context.rank, PolicyLossConfig::KIND_SFT), mine, &part).ok());
     std::lock_guard lock(mutex);
     loss += part.loss();
   });
@@ -205,8 +207,8 @@ TEST_P(PolicyEngineTest, PublishesEachElementOfTheSavedWeightsExactlyOnce) {
     const ParameterLayout layout = MakeParameterLayout(*ReadModelConfig(kModel), HeadKind::kVocabulary);
     const int tensors = static_cast<int>(ManifestTensors(layout).size());
     OnEveryRank([&](const RankContext& context, PolicyEngine& engine, const std::vector<TrainingSequence>& mine) {
-      PolicyUpdateSums sums;
-      ASSERT_TRUE(engine.Update(UpdateCall(context.rank, PolicyLossConfig::KIND_PPO), mine, &sums).ok());
+      UpdateSums sums;
+      ASSERT_TRUE(engine.Update(Call(context.rank, PolicyLossConfig::KIND_PPO), mine, &sums).ok());
       auto snapshot = engine.Publish(5);
       ASSERT_TRUE(snapshot.ok()) << snapshot.status();
       parts[context.rank] = (*snapshot)->Describe(tensors);
@@ -259,8 +261,8 @@ TEST_P(PolicyEngineTest, SavesTheAverageOfTheWeightsBesideThem) {
   config_.mutable_actor()->set_ema_decay(0.75);
   const std::string folder = NewTestFolder("policy");
   OnEveryRank([&](const RankContext& context, PolicyEngine& engine, const std::vector<TrainingSequence>& mine) {
-    PolicyUpdateSums sums;
-    ASSERT_TRUE(engine.Update(UpdateCall(context.rank, PolicyLossConfig::KIND_PPO), mine, &sums).ok());
+    UpdateSums sums;
+    ASSERT_TRUE(engine.Update(Call(context.rank, PolicyLossConfig::KIND_PPO), mine, &sums).ok());
     SaveCall call;
     call.set_folder(folder);
     SaveSummary summary;
@@ -281,8 +283,8 @@ TEST_P(PolicyEngineTest, SavesTheAverageOfTheWeightsBesideThem) {
 
 TEST_P(PolicyEngineTest, TellsItsMemoryAndSizeAndHoldsNoGatheredParametersBetweenCalls) {
   OnEveryRank([&](const RankContext& context, PolicyEngine& engine, const std::vector<TrainingSequence>& mine) {
-    PolicyUpdateSums sums;
-    ASSERT_TRUE(engine.Update(UpdateCall(context.rank, PolicyLossConfig::KIND_PPO), mine, &sums).ok());
+    UpdateSums sums;
+    ASSERT_TRUE(engine.Update(Call(context.rank, PolicyLossConfig::KIND_PPO), mine, &sums).ok());
     const RankInfo info = engine.Info();
     EXPECT_EQ(info.rank(), context.rank);
     EXPECT_EQ(info.endpoint(), context.endpoint);
@@ -303,8 +305,8 @@ TEST_P(PolicyEngineTest, TellsItsMemoryAndSizeAndHoldsNoGatheredParametersBetwee
 TEST_P(PolicyEngineTest, HoldsAfterAnUpdateWhatItHeldBeforeIt) {
   OnEveryRank([&](const RankContext& context, PolicyEngine& engine, const std::vector<TrainingSequence>& mine) {
     auto before = CurrentBytes(engine.Info());
-    PolicyUpdateSums sums;
-    ASSERT_TRUE(engine.Update(UpdateCall(context.rank, PolicyLossConfig::KIND_PPO), mine, &sums).ok());
+    UpdateSums sums;
+    ASSERT_TRUE(engine.Update(Call(context.rank, PolicyLossConfig::KIND_PPO), mine, &sums).ok());
     const RankInfo info = engine.Info();
     std::map<std::string, int64_t> totals;  // by tier
     for (const auto& [key, bytes] : CurrentBytes(info)) {
@@ -350,14 +352,13 @@ INSTANTIATE_TEST_SUITE_P(Arrangements, OnePolicyEngineTest, ::testing::Values(Ar
 TEST_P(OnePolicyEngineTest, ABudgetPassedByAnUpdateIsTold) {
   RunEngineRanks(1, [&](RankContext context) {
     int64_t needed = 0, most = 0;
-    PolicyUpdateSums sums;
+    UpdateSums sums;
     for (const bool bounded : {false, true}) {
       context.device_memory_budget = bounded ? (needed + most) / 2 : 0;
       auto engine = PolicyEngine::Load(config_, context);
       ASSERT_TRUE(engine.ok()) << engine.status();
       needed = (*engine)->Info().memory_totals(0).current_bytes();
-      const absl::Status status =
-          (*engine)->Update(UpdateCall(context.rank, PolicyLossConfig::KIND_PPO), sequences_, &sums);
+      const absl::Status status = (*engine)->Update(Call(context.rank, PolicyLossConfig::KIND_PPO), sequences_, &sums);
       most = (*engine)->Info().memory_totals(0).peak_bytes();
       if (!bounded) continue;
       EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted);

@@ -1,6 +1,6 @@
 #include "policy_trainer/policy_loss.h"
 
-#include "core/base/meta_device.h"
+#include "core/hardware/meta_device.h"
 #include "core/model/vocabulary_head.h"
 #include "core/rl/losses.h"
 
@@ -8,7 +8,7 @@ namespace quartet {
 
 at::Tensor PolicyLoss(const PolicyUpdateHeader& header, const std::vector<const TrainingSequence*>& part,
                       const PackedBatch& batch, const at::Tensor& hidden_TD, const at::Tensor& head_VD,
-                      PolicyUpdateSums* sums) {
+                      UpdateSums* sums) {
   const auto array = [&](ActionField field) { return Concatenate(part, field, hidden_TD.device()); };
   const TokenLogProbs now = ChunkedLogProbs(hidden_TD.index_select(0, batch.action_rows_A), head_VD, batch.action_ids_A,
                                             header.temperature(), /*with_entropy=*/true);

@@ -5,8 +5,8 @@
 
 #include <vector>
 
-#include "core/training/packing.h"
-#include "policy_trainer/policy_rank.pb.h"
+#include "core/training/batch/packing.h"
+#include "core/training/calls/rank_calls.pb.h"
 #include "proto/experience.pb.h"
 #include "proto/policy_trainer.pb.h"
 
@@ -16,6 +16,6 @@ namespace quartet {
 // clipped tokens and approximate KL to `sums`. `part` packed is `batch`; the header is as CheckPolicyUpdate wants it.
 at::Tensor PolicyLoss(const PolicyUpdateHeader& header, const std::vector<const TrainingSequence*>& part,
                       const PackedBatch& batch, const at::Tensor& hidden_TD, const at::Tensor& head_VD,
-                      PolicyUpdateSums* sums);
+                      UpdateSums* sums);
 
 }  // namespace quartet

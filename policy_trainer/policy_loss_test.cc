@@ -25,7 +25,7 @@ void ExpectInvariance(const std::string& folder, const PolicyUpdateHeader& heade
   TrainableModelOptions options;
   options.model.compute_dtype = precision.type;
   ExpectGradientDoesNotDependOnTheCut(folder, options, RandomTrainingSequences(14, 101, 7), precision.tolerance, [&] {
-    return [&header, sums = std::make_shared<PolicyUpdateSums>()](
+    return [&header, sums = std::make_shared<UpdateSums>()](
                const std::vector<const TrainingSequence*>& part, const PackedBatch& batch, const at::Tensor& hidden_TD,
                const at::Tensor& head_VD) { return PolicyLoss(header, part, batch, hidden_TD, head_VD, sums.get()); };
   });

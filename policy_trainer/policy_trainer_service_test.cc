@@ -5,16 +5,19 @@
 #include <signal.h>
 #include <sys/resource.h>
 
+#include <chrono>
 #include <filesystem>
 
+#include "absl/strings/str_cat.h"
 #include "core/base/fail_point.h"
+#include "core/checkpoint/state_folder.h"
 #include "core/config/run_config.h"
+#include "core/model/testing/edited_folder.h"
 #include "core/safetensors/reader.h"
-#include "core/service/status_conversion.h"
+#include "core/service/wire/status_conversion.h"
 #include "core/training/testing/engine_ranks.h"
 #include "core/training/testing/service_ranks.h"
 #include "core/weights/tensor_hash.h"
-#include "core/zero/state_folder.h"
 #include "proto/policy_trainer.grpc.pb.h"
 
 namespace quartet {
@@ -107,9 +110,10 @@ class PolicyTrainerServiceTest : public ::testing::Test {
     return values;
   }
 
-  absl::StatusOr<PolicyUpdateReply> Update(const PolicyUpdateHeader& header,
-                                           const std::vector<TrainingSequence>& items) {
+  absl::StatusOr<PolicyUpdateReply> Update(const PolicyUpdateHeader& header, const std::vector<TrainingSequence>& items,
+                                           std::chrono::milliseconds timeout = std::chrono::minutes(2)) {
     grpc::ClientContext context;
+    context.set_deadline(std::chrono::system_clock::now() + timeout);
     PolicyUpdateReply reply;
     auto stream = stub_->Update(&context, &reply);
     PolicyUpdateRequest request;
@@ -132,6 +136,16 @@ class PolicyTrainerServiceTest : public ::testing::Test {
     PublishReply reply;
     if (absl::Status status = FromGrpc(stub_->Publish(&context, request, &reply)); !status.ok()) return status;
     return reply.manifest();
+  }
+
+  // A step, and what the weights are after it; "" where it fails.
+  std::string UpdateAndPublish(uint64_t sequence) {
+    const auto reply = Update(SftHeader(sequence), SftItems());
+    const auto manifest = Publish(sequence + 100, sequence);
+    if (!reply.ok() || !manifest.ok()) return "";
+    std::string outcome = reply->SerializeAsString();
+    for (const TensorEntry& tensor : manifest->tensors()) absl::StrAppend(&outcome, " ", tensor.hash());
+    return outcome;
   }
 
   // Pulls everything a source has; adds each tensor's hash to `hashes`.
@@ -187,6 +201,46 @@ TEST_F(PolicyTrainerServiceTest, RefusesWhatIsWrongBeforeAnyRankWorksAndServesOn
   EXPECT_TRUE(LogProbs({Tokens(0, {1, 2})}).ok());
 }
 
+// Each place where an update can fail; with one rank at each of its passes, with two on both.
+TEST_F(PolicyTrainerServiceTest, AfterAFailedUpdateTheNextIsWhatItWouldHaveBeenOrTheServiceEnds) {
+  struct Place {
+    const char* name;
+    bool is_of_one_rank;  // whether one rank alone comes by
+    bool ends_one_rank;   // weights have moved
+  };
+  for (const int ranks : {1, 2}) {
+    Start(ranks);
+    ASSERT_NE(UpdateAndPublish(1), "");
+    const std::string expected = UpdateAndPublish(2);
+    ASSERT_NE(expected, "");
+    for (const Place& place :
+         {Place{"policy_trainer.update", true, false}, Place{"update.pack", true, false},
+          Place{"trainable_model.backward", true, false}, Place{"trainable_model.reduce", false, false},
+          Place{"trainable_model.step", true, false}, Place{"trainable_model.adamw", true, true},
+          Place{"trainable_model.refresh", true, true}}) {
+      if (ranks == 1 && !place.is_of_one_rank) continue;
+      bool updated = false;
+      for (int pass = 1; !updated; ++pass) {
+        SCOPED_TRACE(absl::StrCat(ranks, " ranks, ", place.name, ", pass ", pass));
+        Start(ranks);
+        ASSERT_NE(UpdateAndPublish(1), "");
+        ASSERT_TRUE(SetFailPoints(absl::StrCat(place.name, "=error", ranks == 1 ? absl::StrCat("@", pass) : "")).ok());
+        const absl::Status failed = Update(SftHeader(2), SftItems()).status();
+        ASSERT_TRUE(SetFailPoints("").ok());
+        updated = failed.ok() || ranks > 1;
+        if (failed.ok()) {
+          EXPECT_GT(pass, 1) << "no update comes by";
+        } else if (ranks > 1 || place.ends_one_rank) {
+          EXPECT_FALSE(ranks_->end().ok());
+        } else {
+          EXPECT_TRUE(ranks_->end().ok()) << ranks_->end();
+          EXPECT_EQ(UpdateAndPublish(2), expected);
+        }
+      }
+    }
+  }
+}
+
 TEST_F(PolicyTrainerServiceTest, AppliesAnUpdateOnceHoweverOftenItIsAskedFor) {
   const auto first = Update(SftHeader(1), SftItems());
   ASSERT_TRUE(first.ok()) << first.status();
@@ -206,6 +260,23 @@ TEST_F(PolicyTrainerServiceTest, AppliesAnUpdateOnceHoweverOftenItIsAskedFor) {
   ASSERT_TRUE(next.ok()) << next.status();
   EXPECT_EQ(next->optimizer_steps(), 2);
   EXPECT_LT(next->loss(), first->loss());
+}
+
+// With several ranks the deadline of a step ends the service.
+TEST_F(PolicyTrainerServiceTest, AppliesAnUpdateThatOutlivesItsDeadlineOnce) {
+  Start(1);
+  ASSERT_TRUE(SetFailPoints("policy_trainer.update=sleep:1500@1").ok());
+  const absl::Status late = Update(SftHeader(1), SftItems(), std::chrono::milliseconds(300)).status();
+  EXPECT_TRUE(absl::IsDeadlineExceeded(late)) << late;
+  const absl::Status impatient = Update(SftHeader(1), SftItems(), std::chrono::milliseconds(100)).status();
+  EXPECT_TRUE(absl::IsDeadlineExceeded(impatient)) << impatient;
+  const auto again = Update(SftHeader(1), SftItems());
+  ASSERT_TRUE(SetFailPoints("").ok());
+  ASSERT_TRUE(again.ok()) << again.status();
+  EXPECT_EQ(again->optimizer_steps(), 1);
+  const auto next = Update(SftHeader(2), SftItems());
+  ASSERT_TRUE(next.ok()) << next.status();
+  EXPECT_EQ(next->optimizer_steps(), 2);
 }
 
 TEST_F(PolicyTrainerServiceTest, TakesTheSameStepWhetherMicroBatchesAreFilledBySequencesOrByTokens) {
@@ -366,6 +437,14 @@ TEST_F(PolicyTrainerServiceTest, SendsClientsOfOtherRanksToTheLeader) {
   const absl::Status status = FromGrpc(follower->GetInfo(&context, GetInfoRequest(), &info));
   EXPECT_TRUE(absl::IsFailedPrecondition(status)) << status;
   EXPECT_THAT(std::string(status.message()), HasSubstr(ranks_->endpoint(0)));
+}
+
+TEST_F(PolicyTrainerServiceTest, RefusesSequencesBeyondTheModelsSlidingWindow) {
+  config_.mutable_actor()->set_pretrain(EditedFolder("core/model/testdata/mistral", {{"sliding_window", 15}}));
+  const auto ranks = ServiceRanks::Start({.service = "policy_trainer", .create = CreatePolicyTrainer}, config_, 1);
+  EXPECT_EQ(ranks.status().code(), absl::StatusCode::kInvalidArgument) << ranks.status();
+  EXPECT_NE(ranks.status().message().find("actor.max_len is 16; at most 15 is allowed"), std::string::npos)
+      << ranks.status();
 }
 
 }  // namespace

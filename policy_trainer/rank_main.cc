@@ -1,5 +1,5 @@
 // One rank of the policy trainer; started by the launcher beside it, torchrun or Slurm.
-#include "core/service/rank_main.h"
+#include "core/service/ranks/rank_main.h"
 
 #include "policy_trainer/policy_trainer_service.h"
 

@@ -10,9 +10,9 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "core/memory/ledger.h"
 #include "core/model/parameter_layout.h"
 #include "core/safetensors/reader.h"
-#include "core/zero/ledger.h"
 #include "policy_trainer/policy_rank.pb.h"
 #include "proto/weights.pb.h"
 

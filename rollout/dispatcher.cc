@@ -11,19 +11,25 @@
 namespace quartet {
 namespace {
 
-constexpr std::chrono::milliseconds kPoll{5};
+// How often control looks whether whoever asked has gone.
+constexpr std::chrono::milliseconds kPoll{50};
 // Work is cut into messages of about this many prompt tokens.
 constexpr int64_t kWorkTokens = 100'000;
 
 }  // namespace
 
 struct Dispatcher::Call {
-  std::deque<GenerateReply> replies;
-  int64_t left = 0;  // sequences
-  // By engine.
+  CallSink* sink;
+  GenerateHeader header;
+  int64_t left;  // sequences
+  bool begun = false;
+  bool ended = false;
+  // Until it has begun.
+  std::vector<Prompt> prompts;
+  std::function<absl::Status()> begin;
+  // From then on, by engine.
   std::vector<int64_t> left_on;
   std::vector<double> load_on;
-  absl::Status status;
 };
 
 Dispatcher::Dispatcher(const DispatcherOptions& options)
@@ -31,46 +37,36 @@ Dispatcher::Dispatcher(const DispatcherOptions& options)
 
 Dispatcher::~Dispatcher() = default;
 
-absl::StatusOr<std::unique_ptr<Dispatcher::Running>> Dispatcher::Begin(const GenerateHeader& header,
-                                                                       const std::vector<Prompt>& prompts,
-                                                                       const std::function<absl::Status()>& begin,
-                                                                       const std::function<bool()>& gone) {
-  std::unique_lock lock(mutex_);
-  QUARTET_RETURN_IF_ERROR(Wait(&lock, gone, [this] { return !paused_; }));
-  QUARTET_RETURN_IF_ERROR(begin());
-  uint64_t id = 0;
-  QUARTET_RETURN_IF_ERROR(Admit(header, prompts, &id));
-  return std::unique_ptr<Running>(new Running(this, id, calls_.at(id)));
-}
-
-absl::Status Dispatcher::Generate(const GenerateHeader& header, const std::vector<Prompt>& prompts,
-                                  const std::function<absl::Status()>& begin, const std::function<bool()>& gone,
-                                  const std::function<bool(GenerateReply)>& reply) {
-  QUARTET_ASSIGN_OR_RETURN(const std::unique_ptr<Running> call, Begin(header, prompts, begin, gone));
-  for (;;) {
-    QUARTET_ASSIGN_OR_RETURN(std::deque<GenerateReply> replies, call->Next(gone));
-    if (replies.empty()) return absl::OkStatus();
-    for (GenerateReply& one : replies) {
-      if (!reply(std::move(one))) return absl::CancelledError("the client is gone");
+absl::StatusOr<std::unique_ptr<Dispatcher::Admission>> Dispatcher::Begin(const GenerateHeader& header,
+                                                                         std::vector<Prompt> prompts,
+                                                                         std::function<absl::Status()> begin,
+                                                                         CallSink* sink) {
+  const std::lock_guard lock(mutex_);
+  QUARTET_RETURN_IF_ERROR(failure_);
+  const int64_t samples = static_cast<int64_t>(prompts.size()) * header.sampling().n_samples();
+  QUARTET_RETURN_IF_ERROR(CheckRoom(samples));
+  auto call = std::make_unique<Call>(Call{.sink = sink,
+                                          .header = header,
+                                          .left = samples,
+                                          .prompts = std::move(prompts),
+                                          .begin = std::move(begin),
+                                          .left_on = {},
+                                          .load_on = {}});
+  const uint64_t id = ++last_call_;
+  not_begun_ += samples;
+  if (!paused_) {
+    if (absl::Status status = Start(id, call.get()); !status.ok()) {
+      not_begun_ -= samples;
+      return status;
     }
   }
+  calls_.emplace(id, std::move(call));
+  return std::unique_ptr<Admission>(new Admission(this, id));
 }
 
-Dispatcher::Running::Running(Dispatcher* dispatcher, uint64_t id, std::shared_ptr<Call> call)
-    : dispatcher_(dispatcher), id_(id), call_(std::move(call)) {}
-
-Dispatcher::Running::~Running() {
+Dispatcher::Admission::~Admission() {
   const std::lock_guard lock(dispatcher_->mutex_);
   dispatcher_->GiveUp(id_);
-}
-
-absl::StatusOr<std::deque<GenerateReply>> Dispatcher::Running::Next(const std::function<bool()>& gone) {
-  std::unique_lock lock(dispatcher_->mutex_);
-  const auto news = [this] { return !call_->replies.empty() || !call_->status.ok() || call_->left == 0; };
-  QUARTET_RETURN_IF_ERROR(dispatcher_->Wait(&lock, gone, news));
-  std::deque<GenerateReply> replies = std::exchange(call_->replies, {});
-  if (replies.empty()) QUARTET_RETURN_IF_ERROR(call_->status);
-  return replies;
 }
 
 absl::StatusOr<int64_t> Dispatcher::Pause(PauseRequest::Mode mode, const std::function<bool()>& gone) {
@@ -100,7 +96,7 @@ absl::Status Dispatcher::Quietly(const std::function<bool()>& gone, const std::f
 absl::StatusOr<int64_t> Dispatcher::PauseLocked(std::unique_lock<std::mutex>* lock, PauseRequest::Mode mode,
                                                 const std::function<bool()>& gone) {
   const bool was_paused = paused_;
-  if (mode == PauseRequest::WAIT && in_flight_ > 0) Release();
+  if (mode == PauseRequest::WAIT && in_flight_ > 0) ReleaseRanks();
   paused_ = true;
   absl::Cleanup undo = [&] {
     if (!was_paused) {
@@ -111,7 +107,7 @@ absl::StatusOr<int64_t> Dispatcher::PauseLocked(std::unique_lock<std::mutex>* lo
   };
   if (mode == PauseRequest::ABORT) {
     for (const auto& [id, call] : calls_) {
-      for (int engine = 0; engine < engines(); ++engine) {
+      for (int engine = 0; call->begun && engine < engines(); ++engine) {
         if (call->left_on[engine] > 0) WorkFor(engine).add_abort(id);
       }
     }
@@ -129,6 +125,11 @@ absl::StatusOr<int64_t> Dispatcher::PauseLocked(std::unique_lock<std::mutex>* lo
 bool Dispatcher::paused() const {
   const std::lock_guard lock(mutex_);
   return paused_;
+}
+
+int64_t Dispatcher::calls() const {
+  const std::lock_guard lock(mutex_);
+  return static_cast<int64_t>(calls_.size());
 }
 
 bool Dispatcher::Take(int group, std::vector<Works>* works) {
@@ -161,7 +162,7 @@ void Dispatcher::Answer(int rank, RankEvents events) {
     };
     if (event.call() == 0) {
       for (const auto& [id, call] : calls_) {
-        if (call->left_on[engine_of(rank)] > 0) call->status.Update(error());
+        if (call->begun && call->left_on[engine_of(rank)] > 0) End(call.get(), error());
       }
       continue;
     }
@@ -169,13 +170,19 @@ void Dispatcher::Answer(int rank, RankEvents events) {
     if (found == calls_.end()) continue;  // given up
     Call& call = *found->second;
     if (event.has_error()) {
-      call.status.Update(error());
-    } else if (event.has_tokens()) {
-      *call.replies.emplace_back().mutable_tokens() = std::move(*event.mutable_tokens());
-    } else {
-      *call.replies.emplace_back().mutable_sequence() = std::move(*event.mutable_sequence());
-      Account(&call, engine_of(rank));
+      End(&call, error());
+      continue;
     }
+    if (event.has_sequence()) Account(&call, engine_of(rank));
+    if (call.ended) continue;
+    GenerateReply reply;
+    if (event.has_tokens()) {
+      *reply.mutable_tokens() = std::move(*event.mutable_tokens());
+    } else {
+      *reply.mutable_sequence() = std::move(*event.mutable_sequence());
+    }
+    call.sink->Reply(std::move(reply));
+    if (call.left == 0) End(&call, absl::OkStatus());
   }
   changed_.notify_all();
 }
@@ -183,6 +190,8 @@ void Dispatcher::Answer(int rank, RankEvents events) {
 void Dispatcher::Fail(const absl::Status& status) {
   const std::lock_guard lock(mutex_);
   failure_.Update(status);
+  if (failure_.ok()) return;
+  for (const auto& [id, call] : calls_) End(call.get(), failure_);
   changed_.notify_all();
 }
 
@@ -205,46 +214,64 @@ absl::Status Dispatcher::Wait(std::unique_lock<std::mutex>* lock, const std::fun
   return absl::OkStatus();
 }
 
-absl::Status Dispatcher::Admit(const GenerateHeader& header, const std::vector<Prompt>& prompts, uint64_t* id) {
-  QUARTET_RETURN_IF_ERROR(failure_);
-  const int64_t samples = static_cast<int64_t>(prompts.size()) * header.sampling().n_samples();
+absl::Status Dispatcher::CheckRoom(int64_t samples) const {
+  if (static_cast<int64_t>(calls_.size()) >= options_.max_calls) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat(calls_.size(), " calls wait or run: rollout.max_calls = ", options_.max_calls, " is reached"));
+  }
   if (samples > max_sequences()) {
     return absl::ResourceExhaustedError(absl::StrCat("the call asks for ", samples, " sequences; at most ",
                                                      max_sequences(), " are allowed: the ", capacity(),
                                                      " that can run and rollout.max_waiting = ", options_.max_waiting));
   }
-  const int64_t waiting = std::max<int64_t>(0, in_flight_ - capacity());
-  if (waiting >= options_.max_waiting && in_flight_ + samples > capacity()) {
+  const int64_t all = in_flight_ + not_begun_;
+  const int64_t waiting = std::max<int64_t>(0, all - capacity());
+  if (waiting >= options_.max_waiting && all + samples > capacity()) {
     return absl::ResourceExhaustedError(
-        absl::StrCat("the call asks for ", samples, " sequences while ", in_flight_ - waiting, " of ", capacity(),
-                     " run and ", waiting, " wait: rollout.max_waiting = ", options_.max_waiting, " is reached"));
+        absl::StrCat("the call asks for ", samples, " sequences while ", all - waiting, " of ", capacity(), " run and ",
+                     waiting, " wait: rollout.max_waiting = ", options_.max_waiting, " is reached"));
   }
-  *id = ++last_call_;
-  auto call = std::make_shared<Call>();
-  call->left = samples;
+  return absl::OkStatus();
+}
+
+// Its sequences count as in flight from now on, unless it may not begin.
+absl::Status Dispatcher::Start(uint64_t id, Call* call) {
+  QUARTET_RETURN_IF_ERROR(call->begin());
+  call->begun = true;
   call->left_on.resize(engines());
   call->load_on.resize(engines());
-  Spread(*id, header, prompts, call.get());
-  in_flight_ += samples;
-  calls_.emplace(*id, std::move(call));
+  Spread(id, call);
+  call->prompts = {};
+  call->begin = nullptr;
+  not_begun_ -= call->left;
+  in_flight_ += call->left;
   work_changed_.notify_all();
+  call->sink->Begun();
+  if (call->left == 0) End(call, absl::OkStatus());
   return absl::OkStatus();
+}
+
+void Dispatcher::End(Call* call, const absl::Status& status) {
+  if (call->ended) return;
+  call->ended = true;
+  call->sink->End(status);
 }
 
 // The longest prompts first, each to the engine with the least to do. Samples of one prompt stay together, to share its
 // cache, unless there are too few prompts to keep all engines busy.
-void Dispatcher::Spread(uint64_t id, const GenerateHeader& header, const std::vector<Prompt>& prompts, Call* call) {
-  const SamplingParams& sampling = header.sampling();
+void Dispatcher::Spread(uint64_t id, Call* call) {
+  const SamplingParams& sampling = call->header.sampling();
+  std::vector<Prompt>& prompts = call->prompts;
   const bool few = static_cast<int64_t>(prompts.size()) < int64_t{4} * engines();
   const int32_t pieces = few ? std::min(sampling.n_samples(), engines()) : 1;
   struct Piece {
-    const Prompt* prompt;
+    Prompt* prompt;
     int32_t first;
     int32_t samples;
     double cost;
   };
   std::vector<Piece> tasks;
-  for (const Prompt& prompt : prompts) {
+  for (Prompt& prompt : prompts) {
     for (int32_t piece = 0; piece < pieces; ++piece) {
       const auto first = static_cast<int32_t>(int64_t{sampling.n_samples()} * piece / pieces);
       const auto end = static_cast<int32_t>(int64_t{sampling.n_samples()} * (piece + 1) / pieces);
@@ -264,11 +291,15 @@ void Dispatcher::Spread(uint64_t id, const GenerateHeader& header, const std::ve
       CallPart& part = *works_[engine].emplace_back().add_parts();
       part.set_call(id);
       *part.mutable_sampling() = sampling;
-      part.set_stream_tokens(header.stream_tokens());
+      part.set_stream_tokens(call->header.stream_tokens());
     }
     tokens[engine] += task.prompt->ids_size() + 1;
     GenerateTask& message = *works_[engine].back().mutable_parts(0)->add_tasks();
-    *message.mutable_prompt() = *task.prompt;
+    if (pieces == 1) {
+      *message.mutable_prompt() = std::move(*task.prompt);
+    } else {
+      *message.mutable_prompt() = *task.prompt;
+    }
     message.set_first_sample(task.first);
     message.set_samples(task.samples);
   }
@@ -286,10 +317,14 @@ void Dispatcher::Account(Call* call, int engine) {
 
 // Under the lock.
 void Dispatcher::GiveUp(uint64_t id) {
-  const std::shared_ptr<Call> call = calls_.at(id);
-  for (int engine = 0; engine < engines(); ++engine) {
-    if (call->left_on[engine] > 0) WorkFor(engine).add_cancel(id);
-    while (call->left_on[engine] > 0) Account(call.get(), engine);
+  Call* const call = calls_.at(id).get();
+  if (!call->begun) {
+    not_begun_ -= call->left;
+  } else {
+    for (int engine = 0; engine < engines(); ++engine) {
+      if (call->left_on[engine] > 0) WorkFor(engine).add_cancel(id);
+      while (call->left_on[engine] > 0) Account(call, engine);
+    }
   }
   calls_.erase(id);
   changed_.notify_all();
@@ -313,12 +348,21 @@ void Dispatcher::Hold() {
   for (int engine = 0; engine < engines(); ++engine) WorkFor(engine).set_hold(hold_);
 }
 
-void Dispatcher::Release() {
+void Dispatcher::ReleaseRanks() {
   if (held_) {
     for (int engine = 0; engine < engines(); ++engine) WorkFor(engine).set_release(true);
   }
-  paused_ = held_ = false;
-  changed_.notify_all();
+  held_ = false;
+}
+
+// Calls that came during the pause begin, in their order.
+void Dispatcher::Release() {
+  ReleaseRanks();
+  paused_ = false;
+  for (const auto& [id, call] : calls_) {
+    if (call->begun || call->ended) continue;
+    if (const absl::Status status = Start(id, call.get()); !status.ok()) End(call.get(), status);
+  }
 }
 
 }  // namespace quartet

@@ -28,6 +28,19 @@ struct DispatcherOptions {
   bool lockstep = false;       // all engines step together
   int64_t max_num_seqs = 256;  // that one engine runs
   int64_t max_waiting = 0;     // beyond those that all engines can run; a call that comes before may make it more
+  int64_t max_calls = 1024;    // at once, whether they wait or run
+};
+
+// Takes what one call is answered, in its order. Called under the dispatcher's lock, from any thread: it must not wait,
+// and not ask the dispatcher for anything.
+class CallSink {
+ public:
+  virtual ~CallSink() = default;
+  // The call has begun: nothing is paused, and it may. Before any reply.
+  virtual void Begun() {}
+  virtual void Reply(GenerateReply reply) = 0;
+  // Once, and last: OK behind the last sequence, else why there will be no more.
+  virtual void End(const absl::Status& status) = 0;
 };
 
 // Thread safe.
@@ -38,26 +51,23 @@ class Dispatcher {
   explicit Dispatcher(const DispatcherOptions& options);
   ~Dispatcher();
 
-  // ---- For calls. `gone` is asked every few milliseconds whether whoever waits has given up.
+  // ---- For calls: no thread waits here for one.
 
-  class Running;
+  class Admission;
 
   // Most sequences of one call: those that all engines can run, and max_waiting.
   int64_t max_sequences() const { return capacity() + options_.max_waiting; }
 
-  // Begins one checked call. Waits while paused; then `begin` is asked whether the call may begin. CANCELLED where the
-  // caller has gone. RESOURCE_EXHAUSTED where the call asks for more than max_sequences; or, whatever its size, where
-  // max_waiting wait and not all of its sequences can run at once. So a call of many is admitted whenever one of few
-  // is, and fewer than 2 max_sequences are in flight.
-  absl::StatusOr<std::unique_ptr<Running>> Begin(const GenerateHeader& header, const std::vector<Prompt>& prompts,
-                                                 const std::function<absl::Status()>& begin,
-                                                 const std::function<bool()>& gone);
+  // Takes one checked call, or refuses it. It begins at once, or as soon as nothing is paused: `begin` is asked then,
+  // under the lock, whether it may. RESOURCE_EXHAUSTED where max_calls are there, where the call asks for more than
+  // max_sequences, or, whatever its size, where max_waiting wait and not all of its sequences can run at once; those
+  // of calls that have not begun count alike. So a call of many is taken whenever one of few is, and fewer than
+  // 2 max_sequences are there. An error of `begin` is returned, or ends the call where it comes later. `sink` outlives
+  // what is returned.
+  absl::StatusOr<std::unique_ptr<Admission>> Begin(const GenerateHeader& header, std::vector<Prompt> prompts,
+                                                   std::function<absl::Status()> begin, CallSink* sink);
 
-  // Begin, and the call to its end: each reply goes to `reply` at once, on this thread; it returns false where nobody
-  // takes it.
-  absl::Status Generate(const GenerateHeader& header, const std::vector<Prompt>& prompts,
-                        const std::function<absl::Status()>& begin, const std::function<bool()>& gone,
-                        const std::function<bool(GenerateReply)>& reply);
+  // ---- For control. `gone` is asked every now and then whether whoever waits has given up: CANCELLED then.
 
   // As Rollout.Pause says; returns the number of sequences that are kept.
   absl::StatusOr<int64_t> Pause(PauseRequest::Mode mode, const std::function<bool()>& gone);
@@ -66,6 +76,8 @@ class Dispatcher {
   absl::Status Quietly(const std::function<bool()>& gone, const std::function<absl::Status()>& work);
 
   bool paused() const;
+  // Calls that wait or run.
+  int64_t calls() const;
 
   // ---- For those who bring work to the ranks and their answers back.
 
@@ -92,12 +104,15 @@ class Dispatcher {
   int64_t capacity() const { return engines() * options_.max_num_seqs; }
   absl::StatusOr<int64_t> PauseLocked(std::unique_lock<std::mutex>* lock, PauseRequest::Mode mode,
                                       const std::function<bool()>& gone);
-  absl::Status Admit(const GenerateHeader& header, const std::vector<Prompt>& prompts, uint64_t* id);
-  void Spread(uint64_t id, const GenerateHeader& header, const std::vector<Prompt>& prompts, Call* call);
+  absl::Status CheckRoom(int64_t samples) const;
+  absl::Status Start(uint64_t id, Call* call);
+  void Spread(uint64_t id, Call* call);
+  void End(Call* call, const absl::Status& status);
   void Account(Call* call, int engine);
   void GiveUp(uint64_t id);
   RankWork& WorkFor(int engine);
   void Hold();
+  void ReleaseRanks();
   void Release();
   template <typename Condition>
   absl::Status Wait(std::unique_lock<std::mutex>* lock, const std::function<bool()>& gone, Condition condition);
@@ -105,14 +120,15 @@ class Dispatcher {
   const DispatcherOptions options_;
   std::mutex pause_mutex_;  // one Pause, Resume or Quietly at a time
   mutable std::mutex mutex_;
-  std::condition_variable changed_;       // for calls and pauses
+  std::condition_variable changed_;       // for control
   std::condition_variable work_changed_;  // for takers
   // Guarded by mutex_.
-  std::map<uint64_t, std::shared_ptr<Call>> calls_;
+  std::map<uint64_t, std::unique_ptr<Call>> calls_;
   uint64_t last_call_ = 0;
   std::vector<Works> works_;
   std::vector<double> load_;              // tokens that each engine has to make, at most
-  int64_t in_flight_ = 0;                 // sequences
+  int64_t in_flight_ = 0;                 // sequences of calls that have begun
+  int64_t not_begun_ = 0;                 // sequences of the others
   bool paused_ = false;                   // calls do not begin
   bool held_ = false;                     // ranks make no forwards
   uint64_t hold_ = 0;                     // number of the last hold
@@ -121,21 +137,18 @@ class Dispatcher {
   absl::Status failure_;
 };
 
-// A call that has begun. What is not finished when it is destroyed is given up. One thread; ends before the dispatcher.
-class Dispatcher::Running {
+// The place of a call. Its end gives up what is not finished: the sink is not called any more. It ends before the
+// dispatcher, and on no thread that the sink is called on.
+class Dispatcher::Admission {
  public:
-  ~Running();
-  // Waits for replies and returns all that are there; none once every sequence has come. An error ends the call:
-  // CANCELLED where the caller has gone.
-  absl::StatusOr<std::deque<GenerateReply>> Next(const std::function<bool()>& gone);
+  ~Admission();
 
  private:
   friend class Dispatcher;
-  Running(Dispatcher* dispatcher, uint64_t id, std::shared_ptr<Call> call);
+  Admission(Dispatcher* dispatcher, uint64_t id) : dispatcher_(dispatcher), id_(id) {}
 
   Dispatcher* const dispatcher_;
   const uint64_t id_;
-  const std::shared_ptr<Call> call_;
 };
 
 }  // namespace quartet

@@ -9,12 +9,15 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
+#include <stop_token>
 #include <thread>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "gtest/gtest.h"
+#include "rollout/blocking_call.h"
 
 namespace quartet {
 namespace {
@@ -35,26 +38,22 @@ std::vector<Prompt> PromptsOf(int count, int length = 5) {
   return prompts;
 }
 
+const std::function<absl::Status()> kMay = [] { return absl::OkStatus(); };
+
 // A call on a thread of its own.
 class Caller {
  public:
   Caller(Dispatcher& dispatcher, GenerateHeader header, std::vector<Prompt> prompts) {
     thread_ = std::thread([this, &dispatcher, header = std::move(header), prompts = std::move(prompts)] {
-      status_ = dispatcher.Generate(
-          header, prompts, [] { return absl::OkStatus(); }, [this] { return gone_.load(); },
-          [this](GenerateReply reply) {
-            ++replies_;
-            aborted_ += reply.sequence().finish_reason() == GeneratedSequence::ABORTED;
-            return true;
-          });
+      status_ = Call(dispatcher, header, prompts);
       ended_ = true;
     });
   }
   ~Caller() {
-    gone_ = true;
+    Leave();
     if (thread_.joinable()) thread_.join();
   }
-  void Leave() { gone_ = true; }
+  void Leave() { gone_.request_stop(); }
   absl::Status End() {
     thread_.join();
     return status_;
@@ -64,7 +63,20 @@ class Caller {
   bool ended() const { return ended_; }
 
  private:
-  std::atomic<bool> gone_ = false;
+  absl::Status Call(Dispatcher& dispatcher, const GenerateHeader& header, const std::vector<Prompt>& prompts) {
+    const auto call = BlockingCall::Begin(dispatcher, header, prompts, kMay, gone_.get_token());
+    if (!call.ok()) return call.status();
+    for (;;) {
+      const auto replies = (*call)->Next();
+      if (!replies.ok() || replies->empty()) return replies.status();
+      for (const GenerateReply& reply : *replies) {
+        ++replies_;
+        aborted_ += reply.sequence().finish_reason() == GeneratedSequence::ABORTED;
+      }
+    }
+  }
+
+  std::stop_source gone_;
   std::atomic<bool> ended_ = false;
   std::atomic<int> replies_ = 0;
   std::atomic<int> aborted_ = 0;
@@ -219,9 +231,30 @@ TEST(Dispatcher, ACallerThatLeavesIsCancelledOnItsRanksAndItsLoadIsGone) {
   EXPECT_TRUE(next.End().ok());
 }
 
-absl::StatusOr<std::unique_ptr<Dispatcher::Running>> BeginOne(Dispatcher& dispatcher, int prompts, int samples = 1) {
-  return dispatcher.Begin(
-      HeaderOf(samples), PromptsOf(prompts), [] { return absl::OkStatus(); }, kStays);
+// A call that nobody waits for.
+struct Sunk : CallSink {
+  void Begun() override { begun = true; }
+  void Reply(GenerateReply) override {
+    EXPECT_TRUE(begun && !end.has_value());
+    ++replies;
+  }
+  void End(const absl::Status& status) override {
+    EXPECT_FALSE(end.has_value());
+    end = status;
+  }
+  bool begun = false;
+  int replies = 0;
+  std::optional<absl::Status> end;
+  std::unique_ptr<Dispatcher::Admission> admission;  // ends first
+};
+
+absl::StatusOr<std::unique_ptr<Sunk>> BeginOne(Dispatcher& dispatcher, int prompts, int samples = 1,
+                                               const std::function<absl::Status()>& may = kMay) {
+  auto call = std::make_unique<Sunk>();
+  auto admission = dispatcher.Begin(HeaderOf(samples), PromptsOf(prompts), may, call.get());
+  if (!admission.ok()) return admission.status();
+  call->admission = *std::move(admission);
+  return call;
 }
 
 TEST(Dispatcher, RefusesWhatWouldWaitBehindTooMany) {
@@ -250,7 +283,7 @@ TEST(Dispatcher, NothingWaitsWhereNothingMay) {
 TEST(Dispatcher, ACallOfManySequencesIsAdmittedWheneverOneOfFewIs) {
   Dispatcher dispatcher({.ranks = 2, .max_num_seqs = 4, .max_waiting = 3});
   EXPECT_EQ(dispatcher.max_sequences(), 11);
-  std::deque<std::unique_ptr<Dispatcher::Running>> small;
+  std::deque<std::unique_ptr<Sunk>> small;
   const auto fill = [&] {
     for (;;) {
       auto call = BeginOne(dispatcher, 1);
@@ -282,6 +315,94 @@ TEST(Dispatcher, RefusesACallThatCouldNotEvenWaitAlone) {
   EXPECT_EQ(refused.code(), absl::StatusCode::kResourceExhausted);
   EXPECT_EQ(refused.message(),
             "the call asks for 12 sequences; at most 11 are allowed: the 8 that can run and rollout.max_waiting = 3");
+}
+
+// Pauses one that has nothing in flight, and plays its only rank.
+void PauseNow(Dispatcher& dispatcher) {
+  std::thread rank([&] {
+    FakeRank state;
+    dispatcher.Answer(0, state.Apply(TakeFor(dispatcher, 0)));
+  });
+  EXPECT_TRUE(dispatcher.Pause(PauseRequest::KEEP, kStays).ok());
+  rank.join();
+}
+
+TEST(Dispatcher, CallsThatWaitForAPausesEndCountAsIfTheyHadBegun) {
+  Dispatcher dispatcher({.ranks = 1, .max_num_seqs = 4, .max_waiting = 3, .max_calls = 5});
+  PauseNow(dispatcher);
+  const auto most = BeginOne(dispatcher, 7);
+  ASSERT_TRUE(most.ok()) << most.status();
+  EXPECT_EQ(BeginOne(dispatcher, 1).status().message(),
+            "the call asks for 1 sequences while 4 of 4 run and 3 wait: rollout.max_waiting = 3 is reached");
+  (*most)->admission.reset();  // who gives up makes room
+  std::vector<std::unique_ptr<Sunk>> calls;
+  for (int i = 0; i < 5; ++i) calls.push_back(*BeginOne(dispatcher, 1));
+  const absl::Status refused = BeginOne(dispatcher, 1).status();
+  EXPECT_EQ(refused.code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_EQ(refused.message(), "5 calls wait or run: rollout.max_calls = 5 is reached");
+  EXPECT_FALSE(calls[0]->begun);
+  dispatcher.Resume();
+  FakeRank rank;
+  rank.Apply(TakeFor(dispatcher, 0));
+  EXPECT_EQ(rank.left(), 5);
+  while (rank.left() > 0) dispatcher.Answer(0, rank.EndOne());
+  for (const auto& call : calls) {
+    EXPECT_TRUE(call->begun);
+    EXPECT_EQ(call->replies, 1);
+    EXPECT_EQ(call->end, absl::OkStatus());
+  }
+}
+
+TEST(Dispatcher, WhetherACallMayBeginIsAskedWhenItBegins) {
+  Dispatcher dispatcher({.ranks = 1, .max_num_seqs = 4, .max_waiting = 3});
+  bool may = false;
+  const auto ask = [&] { return may ? absl::OkStatus() : absl::FailedPreconditionError("another version"); };
+  EXPECT_EQ(BeginOne(dispatcher, 1, 1, ask).status().message(), "another version");
+  PauseNow(dispatcher);
+  auto refused = BeginOne(dispatcher, 1, 1, ask);
+  ASSERT_TRUE(refused.ok()) << refused.status();
+  dispatcher.Resume();
+  EXPECT_FALSE((*refused)->begun);
+  EXPECT_EQ((*refused)->end, absl::FailedPreconditionError("another version"));
+  refused->reset();
+  TakeFor(dispatcher, 0);  // the release
+  PauseNow(dispatcher);
+  const auto admitted = BeginOne(dispatcher, 1, 1, ask);
+  may = true;
+  dispatcher.Resume();
+  EXPECT_TRUE((*admitted)->begun);
+  EXPECT_FALSE((*admitted)->end.has_value());
+  // Those that were refused, and left, take no room.
+  EXPECT_TRUE(BeginOne(dispatcher, 6).ok());
+}
+
+TEST(Dispatcher, AWaitForWhatIsInFlightBeginsNothingElse) {
+  Dispatcher dispatcher({.ranks = 1, .max_num_seqs = 4, .max_waiting = 8});
+  FakeRank rank;
+  const auto first = BeginOne(dispatcher, 2);
+  rank.Apply(TakeFor(dispatcher, 0));
+  std::thread keep([&] { EXPECT_EQ(*dispatcher.Pause(PauseRequest::KEEP, kStays), 2); });
+  dispatcher.Answer(0, rank.Apply(TakeFor(dispatcher, 0)));
+  keep.join();
+  const auto later = BeginOne(dispatcher, 3);
+  std::thread wait([&] { EXPECT_EQ(*dispatcher.Pause(PauseRequest::WAIT, kStays), 0); });
+  rank.Apply(TakeFor(dispatcher, 0));
+  EXPECT_FALSE(rank.held);
+  EXPECT_EQ(rank.left(), 2);
+  for (int i = 0; i < 2; ++i) dispatcher.Answer(0, rank.EndOne());
+  dispatcher.Answer(0, rank.Apply(TakeFor(dispatcher, 0)));
+  wait.join();
+  EXPECT_EQ((*first)->end, absl::OkStatus());
+  EXPECT_FALSE((*later)->begun);
+  dispatcher.Fail(absl::UnavailableError("the service is stopping"));
+  EXPECT_EQ((*later)->end, absl::UnavailableError("the service is stopping"));
+}
+
+TEST(Dispatcher, ACallOfNothingEndsAtOnce) {
+  Dispatcher dispatcher({.ranks = 1, .max_num_seqs = 4});
+  const auto call = BeginOne(dispatcher, 0);
+  ASSERT_TRUE(call.ok()) << call.status();
+  EXPECT_EQ((*call)->end, absl::OkStatus());
 }
 
 TEST(Dispatcher, AFailureOfOneRankEndsTheCallsThatItServes) {

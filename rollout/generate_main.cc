@@ -18,9 +18,9 @@
 #include "absl/flags/flag.h"
 #include "absl/flags/parse.h"
 #include "absl/flags/usage.h"
-#include "core/comm/local_store.h"
+#include "core/comm/store/local_store.h"
 #include "nlohmann/json.hpp"
-#include "rollout/engine.h"
+#include "rollout/engine/engine.h"
 
 ABSL_FLAG(std::string, model, "", "Hugging Face folder");
 ABSL_FLAG(std::string, dtype, "bf16", "bf16 or fp32");
@@ -126,10 +126,10 @@ int Main() {
     out["finish_reason"] = GeneratedSequence::FinishReason_Name(sequence.finish_reason());
     std::cout << out << "\n";
   }
-  const RolloutEngineStats stats = (*engine)->stats();
-  std::cerr << stats.generated_tokens << " tokens in " << seconds
-            << " s: " << static_cast<double>(stats.generated_tokens) / seconds << " tokens/s, " << stats.steps
-            << " steps, " << stats.preemptions << " preemptions\n";
+  const EngineStats stats = (*engine)->stats();
+  std::cerr << stats.generated_tokens() << " tokens in " << seconds
+            << " s: " << static_cast<double>(stats.generated_tokens()) / seconds << " tokens/s, " << stats.steps()
+            << " steps, " << stats.preemptions() << " preemptions\n";
   return 0;
 }
 

@@ -2,29 +2,20 @@
 #pragma once
 
 #include <cstdint>
-#include <functional>
 #include <memory>
 #include <set>
+#include <stop_token>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "absl/time/time.h"
+#include "core/base/deadline.h"
 #include "core/tokenizer/tokenizer.h"
 #include "proto/rollout.pb.h"
-#include "rollout/dispatcher.h"
-#include "rollout/rollout_rank.pb.h"
+#include "rollout/blocking_call.h"
+#include "rollout/rollout_metrics.h"
 
 namespace quartet {
-
-// The rollout at a moment.
-struct GenerationState {
-  RolloutRankInfo sum;  // over all ranks; without `info`
-  uint64_t policy_version = 0;
-  bool paused = false;
-  bool asleep = false;
-  bool weights_released = false;
-};
 
 // Thread safe.
 class Generation {
@@ -47,6 +38,8 @@ class Generation {
   virtual int64_t max_model_len() const = 0;
   // That one call can ask for.
   virtual int64_t max_sequences() const = 0;
+  // At the same time.
+  virtual int64_t max_calls() const = 0;
   // That end an answer unless ignore_eos is set, and those that always do.
   virtual std::set<int32_t> eos_token_ids() const = 0;
   virtual std::set<int32_t> stop_token_ids() const = 0;
@@ -54,14 +47,15 @@ class Generation {
   // Whether all this can be generated: INVALID_ARGUMENT or RESOURCE_EXHAUSTED, as Rollout.Generate says.
   virtual absl::Status Check(const SamplingParams& sampling, const std::vector<Prompt>& prompts) const = 0;
 
-  // Begins a call that holds to Check, with the weights that are in use then; their version goes to `version`. Else as
-  // Dispatcher::Begin.
-  virtual absl::StatusOr<std::unique_ptr<Dispatcher::Running>> Begin(const GenerateHeader& header,
-                                                                     const std::vector<Prompt>& prompts,
-                                                                     const std::function<bool()>& gone,
-                                                                     uint64_t* version) = 0;
+  // FAILED_PRECONDITION where the weights in use are not those of `version`.
+  virtual absl::Status CheckVersion(uint64_t version) const = 0;
 
-  virtual absl::StatusOr<GenerationState> State(absl::Time deadline) = 0;
+  // Begins a call that holds to Check, with the weights that are in use then; their version goes to `version`. Else as
+  // BlockingCall::Begin.
+  virtual absl::StatusOr<std::unique_ptr<BlockingCall>> Begin(const GenerateHeader& header, std::vector<Prompt> prompts,
+                                                              std::stop_token gone, uint64_t* version) = 0;
+
+  virtual absl::StatusOr<GenerationState> State(const Deadline& deadline) = 0;
 };
 
 }  // namespace quartet

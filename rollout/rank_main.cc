@@ -1,4 +1,4 @@
-#include "core/service/rank_main.h"
+#include "core/service/ranks/rank_main.h"
 
 #include "rollout/rollout_service.h"
 

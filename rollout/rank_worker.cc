@@ -3,8 +3,17 @@
 #include <algorithm>
 #include <memory>
 #include <string>
+#include <thread>
 #include <utility>
 #include <variant>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/time.h"
+#include "core/base/deadline.h"
+#include "core/base/status_macros.h"
+#include "core/memory/catch_exceptions.h"
+#include "core/training/calls/rank_info.h"
+#include "rollout/weight_receiver.h"
 
 namespace quartet {
 namespace {
@@ -62,6 +71,46 @@ void AddTasks(const CallPart& part, RolloutEngine& engine) {
 
 }  // namespace
 
+RankWorker::RankWorker(const RunConfig& config, const RankContext& context, RankGroup& group,
+                       std::shared_ptr<grpc::ChannelCredentials> credentials)
+    : config_(config), context_(context), group_(group), credentials_(std::move(credentials)) {
+  SetBudgets(context_, &ledger_);
+  group.RegisterPipe(kWorkPipe, [this](RankPipe& pipe) { Follow(pipe); });
+  RegisterTyped<PullHeader, Nothing, PullSummary, Nothing>(
+      group, kPullMethod, RankGroup::Kind::kConcurrent,
+      [this](const auto& header, const auto&, auto* summary, auto*) { return Pull(header, summary); });
+  // No collective, but ranks that differ in their version must not go on together.
+  RegisterTyped<VersionHeader, Nothing, Nothing, Nothing>(
+      group, kCommitMethod, RankGroup::Kind::kCollective,
+      [this](const auto& header, const auto&, auto*, auto*) { return Commit(header.version()); });
+  RegisterTyped<Nothing, Nothing, Nothing, Nothing>(group, kAbortMethod, RankGroup::Kind::kConcurrent,
+                                                    [this](const auto&, const auto&, auto*, auto*) {
+                                                      Abort();
+                                                      return absl::OkStatus();
+                                                    });
+  RegisterTyped<SleepRequest, Nothing, SleepReply, Nothing>(
+      group, kSleepMethod, RankGroup::Kind::kLocal,
+      [this](const auto& request, const auto&, auto* reply, auto*) { return Sleep(request, reply); });
+  RegisterTyped<Nothing, Nothing, Nothing, Nothing>(
+      group, kWakeMethod, RankGroup::Kind::kLocal,
+      [this](const auto&, const auto&, auto*, auto*) { return engine_->Wake(); });
+  RegisterTyped<Nothing, Nothing, RolloutRankInfo, Nothing>(group, kInfoMethod, RankGroup::Kind::kConcurrent,
+                                                            [this](const auto&, const auto&, auto* info, auto*) {
+                                                              *info = Info();
+                                                              return absl::OkStatus();
+                                                            });
+}
+
+absl::Status RankWorker::Use(std::unique_ptr<RolloutEngine> engine) {
+  engine_ = std::move(engine);
+  // A run that trains no policy has no updates.
+  if (config_.actor().pretrain().empty()) return absl::OkStatus();
+  return CatchExceptions("room for the next version of the weights", ledger_, [&] {
+    engine_->ReserveStaging();
+    return absl::OkStatus();
+  });
+}
+
 void RankWorker::Put(RankWork work) {
   const std::lock_guard lock(mutex_);
   batches_ += work.complete();
@@ -91,11 +140,11 @@ std::deque<RankWork> RankWorker::TakeBatches(int64_t count) {
   return taken;
 }
 
-RankWorker::Result RankWorker::Do(RolloutEngine& engine) {
-  Answers answers;
+RankWorker::Result RankWorker::Do() {
+  Answers said;
   const auto failed = [&](const absl::Status& status) -> Result {
-    answers.AddError(0, status);
-    return {answers.TakeAll(), status};
+    said.AddError(0, status);
+    return {said.TakeAll(), Judge(status)};
   };
   int64_t batches = 0;
   bool busy = false;
@@ -106,22 +155,22 @@ RankWorker::Result RankWorker::Do(RolloutEngine& engine) {
     batches = busy ? batches_ : std::min<int64_t>(batches_, 1);
   }
   if (busy) {
-    const absl::StatusOr<StepAgreement> agreed = engine.AgreeOnStep(batches);
+    const absl::StatusOr<StepAgreement> agreed = engine_->AgreeOnStep(batches);
     if (!agreed.ok()) return failed(agreed.status());
     batches = agreed->batches;
     pending_ = !agreed->idle;
   }
   for (const RankWork& work : TakeBatches(batches)) {
-    for (const CallPart& part : work.parts()) AddTasks(part, engine);
-    for (const uint64_t call : work.cancel()) engine.Cancel(call);
+    for (const CallPart& part : work.parts()) AddTasks(part, *engine_);
+    for (const uint64_t call : work.cancel()) engine_->Cancel(call);
     for (const uint64_t call : work.abort()) {
-      std::vector<GeneratedSequence> sequences = engine.Cancel(call);
-      if (!answers_) continue;
-      for (GeneratedSequence& sequence : sequences) answers.Add({call, std::move(sequence)});
+      std::vector<GeneratedSequence> sequences = engine_->Cancel(call);
+      if (!answers()) continue;
+      for (GeneratedSequence& sequence : sequences) said.Add({call, std::move(sequence)});
     }
     if (work.hold() > 0) {
       held_ = true;
-      answers.Add(0, 0).set_held(work.hold());
+      said.Add(0, 0).set_held(work.hold());
     }
     if (work.release()) held_ = false;
     if (work.complete()) pending_ = work.in_flight();
@@ -131,13 +180,126 @@ RankWorker::Result RankWorker::Do(RolloutEngine& engine) {
     const std::lock_guard lock(mutex_);
     busy_ = steps;
   }
-  if (!steps) return {answers.TakeAll(), absl::OkStatus()};
-  absl::StatusOr<std::vector<EngineEvent>> events = engine.Step();
+  if (!steps) return {said.TakeAll(), absl::OkStatus()};
+  const bool idle = engine_->idle();
+  absl::StatusOr<std::vector<EngineEvent>> events = engine_->Step();
   if (!events.ok()) return failed(events.status());
-  if (answers_) {
-    for (EngineEvent& event : *events) answers.Add(std::move(event));
+  if (!idle) failures_ = 0;
+  if (answers()) {
+    for (EngineEvent& event : *events) said.Add(std::move(event));
   }
-  return {answers.TakeAll(), absl::OkStatus()};
+  return {said.TakeAll(), absl::OkStatus()};
+}
+
+// Whether the engine can go on after `failure`.
+absl::Status RankWorker::Judge(const absl::Status& failure) {
+  ++failures_;
+  const bool may_go_on = absl::IsResourceExhausted(failure) && ranks_per_model() == 1;
+  if (may_go_on && failures_ < kMostFailures) return absl::OkStatus();
+  return absl::Status(failure.code(),
+                      absl::StrCat("the engine has failed", may_go_on ? " in every forward of late" : "", ": ",
+                                   std::string(failure.message())));
+}
+
+void RankWorker::Work(const std::function<void(RankEvents)>& answer) {
+  while (Wait()) {
+    Result result;
+    absl::Status status = group_.RunHere([&] {
+      result = Do();
+      return absl::OkStatus();
+    });
+    for (RankEvents& events : result.answers) answer(std::move(events));
+    status.Update(result.broken);
+    if (status.ok()) continue;
+    if (!absl::IsCancelled(status)) group_.Break(status);
+    return;
+  }
+}
+
+// The follower's side, for as long as the leader lives.
+void RankWorker::Follow(RankPipe& pipe) {
+  const std::jthread reader([&] {
+    std::string message;
+    RankWork work;
+    while (pipe.Read(&message) && work.ParseFromString(message)) Put(std::move(work));
+    Close();
+  });
+  Work([&](const RankEvents& events) { pipe.Write(events.SerializeAsString()); });
+}
+
+absl::Status RankWorker::Pull(const PullHeader& header, PullSummary* summary) {
+  const Deadline deadline =
+      header.has_timeout_ms() ? Deadline::In(absl::Milliseconds(header.timeout_ms())) : Deadline::Never();
+  const std::lock_guard lock(staging_mutex_);
+  staging_.reset();
+  std::unique_ptr<WeightStaging> staging;
+  QUARTET_RETURN_IF_ERROR(CatchExceptions("room for the new weights", ledger_, [&] {
+    staging = engine_->NewStaging();
+    return absl::OkStatus();
+  }));
+  QUARTET_ASSIGN_OR_RETURN(const PulledWeights pulled,
+                           PullWeights(header.manifest(), engine_->tensors(), staging->ranges(),
+                                       engine_->resident_dtype(), credentials_, deadline));
+  summary->set_bytes(pulled.bytes);
+  summary->mutable_hashes()->Add(pulled.hashes.begin(), pulled.hashes.end());
+  // Before the leader has compared the hashes: of an update that fails nothing but this time is lost.
+  staging->Prepare();
+  staging_ = std::move(staging);
+  staged_version_ = header.manifest().version();
+  return absl::OkStatus();
+}
+
+absl::Status RankWorker::Commit(uint64_t version) {
+  const std::lock_guard lock(staging_mutex_);
+  if (staging_ == nullptr || staged_version_ != version) {
+    return absl::FailedPreconditionError(absl::StrCat("version ", version, " is not staged on this rank"));
+  }
+  return BreakUnless("putting new weights in use", [&] { engine_->Commit(std::move(staging_), version); });
+}
+
+void RankWorker::Abort() {
+  const std::lock_guard lock(staging_mutex_);
+  staging_.reset();
+}
+
+absl::Status RankWorker::Sleep(const SleepRequest& request, SleepReply* reply) {
+  const auto held = [this] {
+    return ledger_.current(MemoryCategory::kKvCache) + ledger_.current(MemoryCategory::kParameters);
+  };
+  const int64_t before = held();
+  QUARTET_RETURN_IF_ERROR(
+      BreakUnless("going to sleep", [&] { engine_->Sleep(/*release_weights=*/request.level() == 2); }));
+  reply->set_bytes_released(before - held());
+  return absl::OkStatus();
+}
+
+// A change of the engine that is not done, or half, leaves an engine that nobody should ask.
+absl::Status RankWorker::BreakUnless(const std::string& what, absl::FunctionRef<void()> change) {
+  absl::Status status = CatchExceptions(what, ledger_, [&] {
+    change();
+    return absl::OkStatus();
+  });
+  if (!status.ok()) group_.Break(status);
+  return status;
+}
+
+RolloutRankInfo RankWorker::Info() const {
+  RolloutRankInfo described;
+  RankInfo& info = *described.mutable_info();
+  info = DescribeRank(context_, ledger_);
+  int64_t parameters = 0;
+  for (const ParameterSpec& tensor : engine_->tensors()) parameters += tensor.stored_numel();
+  info.set_model_parameters(parameters);
+  info.set_gathered_bytes_per_parameter(static_cast<int32_t>(DtypeSize(engine_->resident_dtype())));
+  const EngineStats& stats = *described.mutable_stats() = engine_->stats();
+  if (context_.world_size > 1) {
+    GroupVolume& volume = *info.add_groups();
+    volume.set_ranks(ranks_per_engine() > 1 ? ranks_per_engine() : context_.world_size);
+    volume.set_stride(1);
+    volume.set_sent_bytes(stats.sent_bytes());
+    volume.set_received_bytes(stats.received_bytes());
+  }
+  return described;
 }
 
 }  // namespace quartet

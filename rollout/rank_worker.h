@@ -1,5 +1,5 @@
-// One rank's part of generation: applies the leader's work to the engine and makes its forwards. Knows neither gRPC nor
-// LibTorch.
+// One rank's part of the rollout service: it applies the leader's work to its engine and makes the engine's forwards,
+// and stages the weights of the next version meanwhile. LibTorch-free.
 //
 // Ranks that step together have no one who leads them from forward to forward. While there is something to compute,
 // they agree before each forward on the batches of work that have come to all of them; else each applies the next batch
@@ -9,42 +9,111 @@
 #include <condition_variable>
 #include <cstdint>
 #include <deque>
+#include <functional>
+#include <memory>
 #include <mutex>
+#include <string>
+#include <utility>
 #include <vector>
 
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
-#include "rollout/engine.h"
+#include "core/memory/ledger.h"
+#include "core/service/ranks/rank_context.h"
+#include "core/service/ranks/rank_group.h"
+#include "proto/run_config.pb.h"
+#include "rollout/engine/engine.h"
 #include "rollout/rollout_rank.pb.h"
+
+namespace grpc {
+class ChannelCredentials;
+}  // namespace grpc
 
 namespace quartet {
 
+// What the leader makes every rank do (RankGroup::Run), with the types of its input and summary.
+inline constexpr char kPullMethod[] = "rollout.pull";      // PullHeader, PullSummary
+inline constexpr char kCommitMethod[] = "rollout.commit";  // VersionHeader, Nothing
+inline constexpr char kAbortMethod[] = "rollout.abort";    // Nothing, Nothing
+inline constexpr char kSleepMethod[] = "rollout.sleep";    // SleepRequest without identity, SleepReply
+inline constexpr char kWakeMethod[] = "rollout.wake";      // Nothing, Nothing
+inline constexpr char kInfoMethod[] = "rollout.info";      // Nothing, RolloutRankInfo
+// The pipe of RankWork to a rank and RankEvents back.
+inline constexpr char kWorkPipe[] = "rollout.work";
+
 class RankWorker {
  public:
-  // Of ranks that do the same (tensor-parallel) one answers; of the others only holds and the engine's errors are.
-  explicit RankWorker(bool answers) : answers_(answers) {}
+  // Registers with `group`, which outlives it, as do `config` and `context`.
+  RankWorker(const RunConfig& config, const RankContext& context, RankGroup& group,
+             std::shared_ptr<grpc::ChannelCredentials> credentials);
 
-  // ---- Any thread.
+  // What its engine is to be made with.
+  Ledger* ledger() { return &ledger_; }
+  // The engine that it works with from now on. On the executor thread, before the service serves.
+  absl::Status Use(std::unique_ptr<RolloutEngine> engine);
+  // After Use; what of it any thread may call.
+  const RolloutEngine& engine() const { return *engine_; }
+
+  // So many neighbours are one engine: they run and answer the same.
+  int ranks_per_engine() const { return config_.rollout().tensor_parallel_size(); }
+  // All ranks, each an engine, make their forwards together.
+  bool lockstep() const { return config_.rollout().zero_stage() == 3 && context_.world_size > 1; }
+  // So many neighbours have the model's weights between them.
+  int ranks_per_model() const { return lockstep() ? context_.world_size : ranks_per_engine(); }
+  // Whether each of these has a part of a tensor of engine().tensors().
+  bool divides(const ParameterSpec& tensor) const { return tensor.slice.has_value() || lockstep(); }
+
+  // ---- Work from the leader. Any thread.
 
   void Put(RankWork work);
-  // No more work comes.
+  // No more comes.
   void Close();
+
+  // Does what is Put, on the executor thread, and hands the answers to `answer`: until Close, or this rank is stopping,
+  // or its engine cannot go on, which breaks the group.
+  void Work(const std::function<void(RankEvents)>& answer);
+
+  // ---- The parts of Work.
+
   // Waits until there is something to Do; false after Close.
   bool Wait();
 
   struct Result {
-    std::vector<RankEvents> answers;  // messages of bounded size
-    absl::Status status;              // the engine's error, which is among the answers too
+    std::vector<RankEvents> answers;  // messages of bounded size; an error of the engine is among them
+    absl::Status broken;              // why the engine cannot go on
   };
   // On the engine's thread: applies what has come, and makes a forward if there is something to compute. After an error
-  // nothing is left running.
-  Result Do(RolloutEngine& engine);
+  // nothing is left running. An engine that has run out of memory may go on, with less to do; but not where other ranks
+  // wait for its part of a forward, nor after kMostFailures forwards in a row. After another error it never may: nobody
+  // knows what it would answer.
+  Result Do();
+  static constexpr int kMostFailures = 3;
 
  private:
+  // Of ranks that do the same (tensor-parallel) one answers; of the others only holds and the engine's errors are.
+  bool answers() const { return context_.rank % ranks_per_engine() == 0; }
   std::deque<RankWork> TakeBatches(int64_t count);
+  absl::Status Judge(const absl::Status& failure);
+  void Follow(RankPipe& pipe);
 
-  const bool answers_;
+  absl::Status Pull(const PullHeader& header, PullSummary* summary);
+  absl::Status Commit(uint64_t version);
+  void Abort();
+  absl::Status Sleep(const SleepRequest& request, SleepReply* reply);
+  absl::Status BreakUnless(const std::string& what, absl::FunctionRef<void()> change);
+  RolloutRankInfo Info() const;
+
+  const RunConfig& config_;
+  const RankContext& context_;
+  RankGroup& group_;
+  const std::shared_ptr<grpc::ChannelCredentials> credentials_;
+  Ledger ledger_;
+  std::unique_ptr<RolloutEngine> engine_;
+
+  // Of the engine's thread.
   bool held_ = false;
   bool pending_ = false;  // this rank, or one that steps together with it, has sequences, as far as is known
+  int failures_ = 0;      // of the engine, in a row
 
   std::mutex mutex_;
   std::condition_variable changed_;
@@ -53,6 +122,11 @@ class RankWorker {
   int64_t batches_ = 0;  // that have come whole
   bool busy_ = false;    // Do has something to compute even without work
   bool closed_ = false;
+
+  std::mutex staging_mutex_;
+  // Guarded by it.
+  std::unique_ptr<WeightStaging> staging_;
+  uint64_t staged_version_ = 0;
 };
 
 }  // namespace quartet

@@ -8,6 +8,7 @@
 #include <map>
 #include <memory>
 #include <random>
+#include <stdexcept>
 #include <string>
 #include <thread>
 #include <utility>
@@ -42,7 +43,7 @@ class FakeEngine : public RolloutEngine {
     ++steps;
     tasks_at_step.push_back(tasks.size());
     if (agree != nullptr) agree({});  // as a forward has collectives
-    if (!failure.ok()) {
+    if (!failure.ok() && steps % fails_every == 0) {
       left.clear();
       return failure;
     }
@@ -55,7 +56,9 @@ class FakeEngine : public RolloutEngine {
     }
     return events;
   }
-  void Sleep(bool) override {}
+  void Sleep(bool) override {
+    if (throws) throw std::runtime_error("half of it is done");
+  }
   bool has_weights() const override { return true; }
   absl::Status Wake() override { return absl::OkStatus(); }
   const std::vector<ParameterSpec>& tensors() const override { return tensors_; }
@@ -66,7 +69,7 @@ class FakeEngine : public RolloutEngine {
   uint64_t version() const override { return 0; }
   int64_t vocab_size() const override { return 100; }
   const std::vector<int64_t>& eos_token_ids() const override { return ends_; }
-  RolloutEngineStats stats() const override { return {}; }
+  EngineStats stats() const override { return {}; }
 
   std::map<uint64_t, int64_t> left;
   std::vector<GenerationTask> tasks;
@@ -75,6 +78,8 @@ class FakeEngine : public RolloutEngine {
   std::vector<size_t> tasks_at_step;  // that had been added by then
   int answer_tokens = 3;
   absl::Status failure;
+  int fails_every = 1;  // steps
+  bool throws = false;
 
  private:
   std::vector<ParameterSpec> tensors_;
@@ -101,12 +106,33 @@ RankWork Complete(RankWork work, bool in_flight = true) {
   return work;
 }
 
-// Do with one batch.
-RankWorker::Result Do(RankWorker& worker, RolloutEngine& engine, const RankWork& work) {
-  worker.Put(Complete(work));
-  EXPECT_TRUE(worker.Wait());
-  return worker.Do(engine);
-}
+// A rank of a service, with its engine. What it breaks the group for is in `broken`.
+struct TestRank {
+  explicit TestRank(int rank = 0, int ranks_per_engine = 1) {
+    config.mutable_rollout()->set_tensor_parallel_size(ranks_per_engine);
+    context.rank = rank;
+    context.world_size = std::max(rank + 1, ranks_per_engine);
+    group = RankGroup::Create(context, nullptr, [this](const absl::Status& status) { broken = status; });
+    worker = std::make_unique<RankWorker>(config, context, *group, nullptr);
+    auto fake = std::make_unique<FakeEngine>();
+    engine = fake.get();
+    EXPECT_TRUE(worker->Use(std::move(fake)).ok());
+  }
+
+  // Do with one batch.
+  RankWorker::Result Do(const RankWork& work) {
+    worker->Put(Complete(work));
+    EXPECT_TRUE(worker->Wait());
+    return worker->Do();
+  }
+
+  RunConfig config;
+  RankContext context;
+  std::unique_ptr<RankGroup> group;
+  std::unique_ptr<RankWorker> worker;
+  FakeEngine* engine;
+  absl::Status broken;
+};
 
 int Sequences(const RankWorker::Result& result) {
   int count = 0;
@@ -117,103 +143,138 @@ int Sequences(const RankWorker::Result& result) {
 }
 
 TEST(RankWorker, StepsAloneAsLongAsThereIsSomethingToDo) {
-  FakeEngine engine;
-  RankWorker worker(/*answers=*/true);
-  EXPECT_EQ(Sequences(Do(worker, engine, WorkOf(1, 2))), 1);
-  ASSERT_EQ(engine.tasks.size(), 1u);
-  EXPECT_EQ(engine.tasks[0].prompt_index, 41u);
-  EXPECT_EQ(engine.tasks[0].ids, (std::vector<int32_t>{5, 6}));
-  EXPECT_EQ(engine.tasks[0].first_sample, 2);
-  EXPECT_EQ(engine.tasks[0].sampling->seed(), 7u);
-  EXPECT_TRUE(engine.tasks[0].stream_tokens);
-  EXPECT_TRUE(worker.Wait());
-  EXPECT_EQ(Sequences(worker.Do(engine)), 1);
-  EXPECT_TRUE(worker.Wait());
-  EXPECT_TRUE(worker.Do(engine).answers.empty());  // finds out that all have ended
-  EXPECT_EQ(engine.steps, 2);
+  TestRank rank;
+  EXPECT_EQ(Sequences(rank.Do(WorkOf(1, 2))), 1);
+  ASSERT_EQ(rank.engine->tasks.size(), 1u);
+  EXPECT_EQ(rank.engine->tasks[0].prompt_index, 41u);
+  EXPECT_EQ(rank.engine->tasks[0].ids, (std::vector<int32_t>{5, 6}));
+  EXPECT_EQ(rank.engine->tasks[0].first_sample, 2);
+  EXPECT_EQ(rank.engine->tasks[0].sampling->seed(), 7u);
+  EXPECT_TRUE(rank.engine->tasks[0].stream_tokens);
+  EXPECT_TRUE(rank.worker->Wait());
+  EXPECT_EQ(Sequences(rank.worker->Do()), 1);
+  EXPECT_TRUE(rank.worker->Wait());
+  EXPECT_TRUE(rank.worker->Do().answers.empty());  // finds out that all have ended
+  EXPECT_EQ(rank.engine->steps, 2);
   // Then it waits.
   std::thread closer([&] {
     std::this_thread::sleep_for(std::chrono::milliseconds(10));
-    worker.Close();
+    rank.worker->Close();
   });
-  EXPECT_FALSE(worker.Wait());
+  EXPECT_FALSE(rank.worker->Wait());
   closer.join();
 }
 
 TEST(RankWorker, AppliesABatchOnlyWhole) {
-  FakeEngine engine;
-  RankWorker worker(/*answers=*/true);
-  worker.Put(WorkOf(1, 1));
-  worker.Do(engine);
-  EXPECT_TRUE(engine.tasks.empty());
-  worker.Put(Complete(WorkOf(2, 1)));
-  EXPECT_EQ(Sequences(worker.Do(engine)), 2);
+  TestRank rank;
+  rank.worker->Put(WorkOf(1, 1));
+  rank.worker->Do();
+  EXPECT_TRUE(rank.engine->tasks.empty());
+  rank.worker->Put(Complete(WorkOf(2, 1)));
+  EXPECT_EQ(Sequences(rank.worker->Do()), 2);
 }
 
 TEST(RankWorker, AHeldRankMakesNoForwardButTakesWork) {
-  FakeEngine engine;
-  RankWorker worker(/*answers=*/true);
+  TestRank rank;
   RankWork hold = WorkOf(1, 1);
   hold.set_hold(9);
-  const RankWorker::Result held = Do(worker, engine, hold);
+  const RankWorker::Result held = rank.Do(hold);
   ASSERT_EQ(held.answers.size(), 1u);
   EXPECT_EQ(held.answers[0].events(0).held(), 9u);
-  Do(worker, engine, WorkOf(2, 2));
-  EXPECT_EQ(engine.steps, 0);
+  rank.Do(WorkOf(2, 2));
+  EXPECT_EQ(rank.engine->steps, 0);
   RankWork end_both;
   end_both.add_cancel(1);
   end_both.add_abort(2);
-  const RankWorker::Result ended = Do(worker, engine, end_both);
+  const RankWorker::Result ended = rank.Do(end_both);
   EXPECT_EQ(Sequences(ended), 2);  // of the second call alone
   EXPECT_EQ(ended.answers[0].events(0).call(), 2u);
   EXPECT_EQ(ended.answers[0].events(0).sequence().finish_reason(), GeneratedSequence::ABORTED);
   RankWork release = WorkOf(3, 1);
   release.set_release(true);
-  EXPECT_EQ(Sequences(Do(worker, engine, release)), 1);
+  EXPECT_EQ(Sequences(rank.Do(release)), 1);
 }
 
 TEST(RankWorker, DoesWhatAnotherDoesAndLeavesItTheAnswers) {
-  FakeEngine engine;
-  RankWorker worker(/*answers=*/false);
-  EXPECT_TRUE(Do(worker, engine, WorkOf(1, 3)).answers.empty());
-  EXPECT_EQ(engine.steps, 1);
+  TestRank rank(/*rank=*/1, /*ranks_per_engine=*/2);
+  EXPECT_TRUE(rank.Do(WorkOf(1, 3)).answers.empty());
+  EXPECT_EQ(rank.engine->steps, 1);
   RankWork abort;
   abort.add_abort(1);
-  EXPECT_TRUE(Do(worker, engine, abort).answers.empty());
-  EXPECT_TRUE(engine.idle());
+  EXPECT_TRUE(rank.Do(abort).answers.empty());
+  EXPECT_TRUE(rank.engine->idle());
   RankWork hold;
   hold.set_hold(4);
-  const RankWorker::Result held = Do(worker, engine, hold);
+  const RankWorker::Result held = rank.Do(hold);
   ASSERT_EQ(held.answers.size(), 1u);
   EXPECT_EQ(held.answers[0].events(0).held(), 4u);
-  engine.failure = absl::ResourceExhaustedError("no room");
+  rank.engine->failure = absl::ResourceExhaustedError("no room");
   RankWork release = WorkOf(2, 1);
   release.set_release(true);
-  const RankWorker::Result failed = Do(worker, engine, release);
-  EXPECT_EQ(failed.status, engine.failure);
+  const RankWorker::Result failed = rank.Do(release);
+  EXPECT_FALSE(failed.broken.ok());
   EXPECT_EQ(failed.answers[0].events(0).error().message(), "no room");
 }
 
-TEST(RankWorker, TellsAnErrorOfTheEngineAndGoesOn) {
-  FakeEngine engine;
-  RankWorker worker(/*answers=*/true);
-  engine.failure = absl::ResourceExhaustedError("no room");
-  const RankWorker::Result failed = Do(worker, engine, WorkOf(1, 4));
-  EXPECT_EQ(failed.status, engine.failure);
+TEST(RankWorker, GoesOnWithLessWhereTheEngineRanOutOfMemory) {
+  TestRank rank;
+  rank.engine->failure = absl::ResourceExhaustedError("no room");
+  const RankWorker::Result failed = rank.Do(WorkOf(1, 4));
+  EXPECT_TRUE(failed.broken.ok()) << failed.broken;
   ASSERT_EQ(failed.answers.size(), 1u);
   EXPECT_EQ(failed.answers[0].events(0).call(), 0u);
   EXPECT_EQ(failed.answers[0].events(0).error().code(), static_cast<int>(absl::StatusCode::kResourceExhausted));
   EXPECT_EQ(failed.answers[0].events(0).error().message(), "no room");
-  engine.failure = absl::OkStatus();
-  EXPECT_EQ(Sequences(Do(worker, engine, WorkOf(2, 1))), 1);
+  rank.engine->failure = absl::OkStatus();
+  EXPECT_EQ(Sequences(rank.Do(WorkOf(2, 1))), 1);
+}
+
+// Through the group: who asks for its health must not be told that it is well.
+TEST(RankWorker, AnEngineThatNobodyCanTrustBreaksTheGroup) {
+  const auto work = [](TestRank& rank, int forwards) {
+    std::thread thread([&] { rank.worker->Work([](const RankEvents&) {}); });
+    for (int call = 1; call <= forwards; ++call) {
+      const int before = rank.engine->steps;
+      rank.worker->Put(Complete(WorkOf(call, 1)));
+      while (rank.engine->steps == before) std::this_thread::yield();
+    }
+    rank.worker->Close();
+    thread.join();
+    return rank.broken;
+  };
+  TestRank wrong;
+  wrong.engine->failure = absl::InternalError("CUDA error: an illegal memory access was encountered");
+  EXPECT_EQ(work(wrong, 1), absl::InternalError("the engine has failed: CUDA error: an illegal memory access was "
+                                                "encountered"));
+  TestRank full;
+  full.engine->failure = absl::ResourceExhaustedError("no room");
+  EXPECT_EQ(work(full, RankWorker::kMostFailures),
+            absl::ResourceExhaustedError("the engine has failed in every forward of late: no room"));
+  TestRank now_and_then;
+  now_and_then.engine->failure = absl::ResourceExhaustedError("no room");
+  now_and_then.engine->fails_every = 2;
+  EXPECT_TRUE(work(now_and_then, 4 * RankWorker::kMostFailures).ok());
+  // Others wait for its part of the next forward.
+  TestRank part(/*rank=*/0, /*ranks_per_engine=*/2);
+  part.engine->failure = absl::ResourceExhaustedError("no room");
+  EXPECT_TRUE(absl::IsResourceExhausted(work(part, 1)));
+}
+
+TEST(RankWorker, AnEngineThatWentToSleepByHalvesBreaksTheGroup) {
+  TestRank rank;
+  rank.engine->throws = true;
+  SleepRequest request;
+  RankInput input;
+  input.header = request.SerializeAsString();
+  EXPECT_FALSE(rank.group->Run(kSleepMethod, {input}, Deadline::Never()).ok());
+  EXPECT_TRUE(absl::IsInternal(rank.broken)) << rank.broken;
 }
 
 TEST(RankWorker, AnswersInMessagesThatAPipeCanCarry) {
-  FakeEngine engine;
-  engine.answer_tokens = 150'000;  // 450 kB each
-  RankWorker worker(/*answers=*/true);
-  for (uint64_t call = 1; call < 9; ++call) worker.Put(WorkOf(call, 1));
-  const RankWorker::Result result = Do(worker, engine, WorkOf(9, 1));
+  TestRank rank;
+  rank.engine->answer_tokens = 150'000;  // 450 kB each
+  for (uint64_t call = 1; call < 9; ++call) rank.worker->Put(WorkOf(call, 1));
+  const RankWorker::Result result = rank.Do(WorkOf(9, 1));
   EXPECT_EQ(Sequences(result), 9);
   for (const RankEvents& events : result.answers) EXPECT_LT(events.ByteSizeLong(), size_t{2} << 20);
 }
@@ -225,14 +286,14 @@ struct Timed {
 
 // Ranks that step together, each on a thread of its own: what `works(rank)` has comes to each in its own time. End is
 // the last of it.
-std::vector<std::unique_ptr<FakeEngine>> StepTogether(int ranks, const std::function<std::vector<Timed>(int)>& works) {
-  std::vector<std::unique_ptr<FakeEngine>> engines(ranks);
-  for (auto& engine : engines) engine = std::make_unique<FakeEngine>();
-  std::vector<StepAgreement> told(ranks);
-  std::barrier together(ranks);
+std::vector<std::unique_ptr<TestRank>> StepTogether(int count, const std::function<std::vector<Timed>(int)>& works) {
+  std::vector<std::unique_ptr<TestRank>> ranks(count);
+  for (auto& rank : ranks) rank = std::make_unique<TestRank>();
+  std::vector<StepAgreement> told(count);
+  std::barrier together(count);
   std::vector<std::thread> threads;
-  for (int rank = 0; rank < ranks; ++rank) {
-    engines[rank]->agree = [&, rank](StepAgreement mine) {
+  for (int rank = 0; rank < count; ++rank) {
+    ranks[rank]->engine->agree = [&, rank](StepAgreement mine) {
       told[rank] = mine;
       together.arrive_and_wait();
       for (const StepAgreement& other : told) {
@@ -243,17 +304,17 @@ std::vector<std::unique_ptr<FakeEngine>> StepTogether(int ranks, const std::func
       return mine;
     };
     threads.emplace_back([&, rank] {
-      RankWorker worker(/*answers=*/true);
+      RankWorker& worker = *ranks[rank]->worker;
       std::thread feeder([&, rank] {
         std::minstd_rand random(rank);
         for (const Timed& timed : works(rank)) {
-          while (engines[rank]->steps < timed.after_steps) std::this_thread::yield();
+          while (ranks[rank]->engine->steps < timed.after_steps) std::this_thread::yield();
           if (random() % 3 == 0) std::this_thread::sleep_for(std::chrono::microseconds(random() % 300));
           worker.Put(timed.work);
         }
       });
       for (bool held = false; !held && worker.Wait();) {
-        for (const RankEvents& events : worker.Do(*engines[rank]).answers) {
+        for (const RankEvents& events : worker.Do().answers) {
           for (const RankEvent& event : events.events()) held = held || event.held() == 1000;
         }
       }
@@ -261,7 +322,7 @@ std::vector<std::unique_ptr<FakeEngine>> StepTogether(int ranks, const std::func
     });
   }
   for (std::thread& thread : threads) thread.join();
-  return engines;
+  return ranks;
 }
 
 RankWork End() {
@@ -271,7 +332,7 @@ RankWork End() {
 }
 
 TEST(RankWorker, RanksThatDoTheSameMakeTheSameForwardsWheneverTheirWorkComes) {
-  const auto engines = StepTogether(3, [](int) {
+  const auto ranks = StepTogether(3, [](int) {
     std::minstd_rand random(5);
     std::vector<Timed> works;
     bool held = false;
@@ -292,15 +353,15 @@ TEST(RankWorker, RanksThatDoTheSameMakeTheSameForwardsWheneverTheirWorkComes) {
     works.push_back({End()});
     return works;
   });
-  EXPECT_GT(engines[0]->steps, 10);
-  for (const auto& engine : engines) {
-    EXPECT_EQ(engine->tasks_at_step, engines[0]->tasks_at_step);
-    EXPECT_EQ(engine->left, engines[0]->left);
+  EXPECT_GT(ranks[0]->engine->steps, 10);
+  for (const auto& rank : ranks) {
+    EXPECT_EQ(rank->engine->tasks_at_step, ranks[0]->engine->tasks_at_step);
+    EXPECT_EQ(rank->engine->left, ranks[0]->engine->left);
   }
 }
 
 TEST(RankWorker, RanksWithoutSequencesMakeTheForwardsOfThoseThatTheyStepTogetherWith) {
-  const auto engines = StepTogether(3, [](int rank) -> std::vector<Timed> {
+  const auto ranks = StepTogether(3, [](int rank) -> std::vector<Timed> {
     // What nobody waits for any more is no reason for a forward.
     RankWork gone;
     gone.add_cancel(1);
@@ -309,9 +370,9 @@ TEST(RankWorker, RanksWithoutSequencesMakeTheForwardsOfThoseThatTheyStepTogether
             {Complete(rank == 2 ? WorkOf(2, 3) : RankWork())},
             {.work = End(), .after_steps = 9}};
   });
-  for (const auto& engine : engines) {
-    EXPECT_EQ(engine->steps, 9);
-    EXPECT_TRUE(engine->idle());
+  for (const auto& rank : ranks) {
+    EXPECT_EQ(rank->engine->steps, 9);
+    EXPECT_TRUE(rank->engine->idle());
   }
 }
 

@@ -7,68 +7,69 @@
 #include <grpcpp/grpcpp.h>
 
 #include <atomic>
-#include <deque>
 #include <filesystem>
 #include <functional>
 #include <memory>
 #include <mutex>
 #include <optional>
 #include <set>
+#include <stop_token>
 #include <string>
-#include <thread>
 #include <utility>
 #include <vector>
 
+#include "absl/functional/function_ref.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
+#include "core/base/deadline.h"
 #include "core/base/fail_point.h"
-#include "core/base/hash.h"
 #include "core/base/logging.h"
 #include "core/base/status_macros.h"
-#include "core/service/credentials.h"
-#include "core/service/protocol_version.h"
-#include "core/service/replay_guard.h"
-#include "core/service/status_conversion.h"
-#include "core/service/stream_io.h"
+#include "core/service/wire/call_deadline.h"
+#include "core/service/wire/credentials.h"
+#include "core/service/wire/protocol_version.h"
+#include "core/service/wire/replay_guard.h"
+#include "core/service/wire/status_conversion.h"
 #include "core/tokenizer/tokenizer.h"
 #include "proto/rollout.grpc.pb.h"
 #include "rollout/dispatcher.h"
-#include "rollout/engine.h"
+#include "rollout/engine/engine.h"
+#include "rollout/engine/sampling/stop_strings.h"
+#include "rollout/generate_calls.h"
 #include "rollout/generation.h"
 #include "rollout/http/openai_front.h"
-#include "rollout/rank_part.h"
+#include "rollout/rank_links.h"
+#include "rollout/rank_worker.h"
+#include "rollout/rollout_metrics.h"
 #include "rollout/rollout_rank.pb.h"
-#include "rollout/stop_strings.h"
 #include "rollout/weight_receiver.h"
 
 namespace quartet {
 namespace {
 
-absl::Time DeadlineOf(const grpc::ServerContext& context) {
-  const auto deadline = context.deadline();
-  return deadline == std::chrono::system_clock::time_point::max() ? absl::InfiniteFuture() : absl::FromChrono(deadline);
-}
-
-class RolloutService final : public RankService, private Rollout::Service, private Generation {
+class RolloutService final : public RankService,
+                             private Rollout::WithCallbackMethod_Generate<Rollout::Service>,
+                             private Generation {
  public:
   RolloutService(const RunConfig& config, const RankContext& context, RankGroup& group,
                  std::shared_ptr<grpc::ChannelCredentials> credentials)
       : config_(config),
         context_(context),
         group_(group),
-        part_(config_, context, group, std::move(credentials)),
+        worker_(config_, context, group, std::move(credentials)),
         dispatcher_({.ranks = context.world_size,
-                     .ranks_per_engine = part_.ranks_per_engine(),
-                     .lockstep = part_.lockstep(),
+                     .ranks_per_engine = worker_.ranks_per_engine(),
+                     .lockstep = worker_.lockstep(),
                      .max_num_seqs = config.rollout().max_num_seqs(),
-                     .max_waiting = config.rollout().max_waiting()}) {}
+                     .max_waiting = config.rollout().max_waiting(),
+                     .max_calls = config.rollout().max_calls()}),
+        links_(context, group, worker_, dispatcher_),
+        generate_calls_(this, &dispatcher_, context.batch_limits, config.rollout().max_calls()) {}
 
   ~RolloutService() override {
     dispatcher_.Close();
-    part_.Close();
-    http_.reset();
-    for (std::thread& thread : threads_) thread.join();
+    worker_.Close();
   }
 
   grpc::Service* grpc_service() override { return this; }
@@ -86,32 +87,33 @@ class RolloutService final : public RankService, private Rollout::Service, priva
     RolloutEngineOptions options = RolloutOptions(config_.rollout());
     if (std::filesystem::exists(options.model + "/tokenizer.json")) {
       QUARTET_ASSIGN_OR_RETURN(tokenizer_, Tokenizer::Load(options.model));
-      options.watch_stop_strings = WatchWith(*tokenizer_);
+      options.tokenizer = tokenizer_.get();
     } else if (config_.rollout().has_http()) {
       return absl::FailedPreconditionError(absl::StrCat("rollout.http is set, but ", options.model,
                                                         " has no tokenizer.json to read and write text with"));
     }
-    QUARTET_RETURN_IF_ERROR(part_.Load(options));
-    if (group_.is_leader()) QUARTET_RETURN_IF_ERROR(StartLeading());
+    QUARTET_ASSIGN_OR_RETURN(std::unique_ptr<RolloutEngine> engine,
+                             RolloutEngine::Load(options, context_, worker_.ledger()));
+    QUARTET_RETURN_IF_ERROR(worker_.Use(std::move(engine)));
+    if (group_.is_leader()) QUARTET_RETURN_IF_ERROR(links_.Start());
     loaded_ = true;
     if (http_ != nullptr) QUARTET_LOG(kInfo) << "HTTP on " << http_->address();
     return absl::OkStatus();
   }
 
  private:
-  const RolloutEngine& engine() const { return part_.engine(); }
+  const RolloutEngine& engine() const { return worker_.engine(); }
 
   // ---- The public service, on the leader.
 
   grpc::Status GetInfo(grpc::ServerContext* context, const GetInfoRequest*, ServiceInfo* info) override {
     return ToGrpc(DoGetInfo(DeadlineOf(*context), info));
   }
-  grpc::Status Generate(grpc::ServerContext* context,
-                        grpc::ServerReaderWriter<GenerateReply, GenerateRequest>* stream) override {
-    return ToGrpc(DoGenerate(context, stream));
+  GenerateCalls::Reactor* Generate(grpc::CallbackServerContext* context) override {
+    return generate_calls_.Begin(context);
   }
   grpc::Status Pause(grpc::ServerContext* context, const PauseRequest* request, PauseReply* reply) override {
-    return ToGrpc(Once("Pause", *request, reply, DeadlineOf(*context), [&]() -> absl::Status {
+    return Once(*context, *request, reply, [&]() -> absl::Status {
       if (request->mode() == PauseRequest::MODE_UNSPECIFIED || !PauseRequest::Mode_IsValid(request->mode())) {
         return absl::InvalidArgumentError(
             absl::StrCat("mode is ", static_cast<int>(request->mode()), "; allowed: KEEP (1), ABORT (2), WAIT (3)"));
@@ -121,40 +123,37 @@ class RolloutService final : public RankService, private Rollout::Service, priva
       QUARTET_ASSIGN_OR_RETURN(const int64_t kept, dispatcher_.Pause(request->mode(), GoneOf(context)));
       reply->set_sequences_in_flight(kept);
       return absl::OkStatus();
-    }));
+    });
   }
   grpc::Status Resume(grpc::ServerContext* context, const ResumeRequest* request, ResumeReply* reply) override {
-    return ToGrpc(Once("Resume", *request, reply, DeadlineOf(*context), [&]() -> absl::Status {
+    return Once(*context, *request, reply, [&]() -> absl::Status {
       const std::lock_guard lock(sleep_mutex_);
       QUARTET_RETURN_IF_ERROR(CheckCanGoOn());
       dispatcher_.Resume();
       return absl::OkStatus();
-    }));
+    });
   }
   grpc::Status Sleep(grpc::ServerContext* context, const SleepRequest* request, SleepReply* reply) override {
-    return ToGrpc(Once("Sleep", *request, reply, DeadlineOf(*context),
-                       [&] { return DoSleep(context, request->level(), reply); }));
+    return Once(*context, *request, reply, [&] { return DoSleep(context, request->level(), reply); });
   }
   grpc::Status WakeUp(grpc::ServerContext* context, const WakeUpRequest* request, WakeUpReply* reply) override {
-    return ToGrpc(
-        Once("WakeUp", *request, reply, DeadlineOf(*context), [&] { return DoWakeUp(DeadlineOf(*context)); }));
+    return Once(*context, *request, reply, [&] { return DoWakeUp(DeadlineOf(*context)); });
   }
   grpc::Status BeginUpdate(grpc::ServerContext* context, const BeginUpdateRequest* request,
                            BeginUpdateReply* reply) override {
-    return ToGrpc(Once("BeginUpdate", *request, reply, DeadlineOf(*context),
-                       [&] { return DoBeginUpdate(DeadlineOf(*context), request->manifest(), reply); }));
+    return Once(*context, *request, reply,
+                [&] { return DoBeginUpdate(DeadlineOf(*context), request->manifest(), reply); });
   }
   grpc::Status CommitUpdate(grpc::ServerContext* context, const CommitUpdateRequest* request,
                             CommitUpdateReply* reply) override {
-    return ToGrpc(Once("CommitUpdate", *request, reply, DeadlineOf(*context),
-                       [&] { return DoCommitUpdate(context, request->version(), reply); }));
+    return Once(*context, *request, reply, [&] { return DoCommitUpdate(context, request->version(), reply); });
   }
   grpc::Status AbortUpdate(grpc::ServerContext* context, const AbortUpdateRequest* request,
                            AbortUpdateReply* reply) override {
-    return ToGrpc(Once("AbortUpdate", *request, reply, DeadlineOf(*context), [&] {
+    return Once(*context, *request, reply, [&] {
       const std::lock_guard lock(update_mutex_);
       return DropStaged(DeadlineOf(*context));
-    }));
+    });
   }
 
   // Whether whoever made the call has closed it, or its deadline has passed.
@@ -174,23 +173,10 @@ class RolloutService final : public RankService, private Rollout::Service, priva
 
   // Does `work` under the rules of CallIdentity, so that a repeat gets the stored reply.
   template <typename Request, typename Reply>
-  absl::Status Once(const char* method, const Request& request, Reply* reply, absl::Time deadline,
-                    const std::function<absl::Status()>& work) {
-    QUARTET_RETURN_IF_ERROR(CheckServing());
-    Request payload = request;
-    payload.clear_identity();
-    const uint64_t hash = HashBytes(payload.SerializeAsString(), HashBytes(method));
-    QUARTET_ASSIGN_OR_RETURN(const ReplayGuard::Admission admission, guard_.Begin(request.identity(), hash, deadline));
-    if (!admission.is_new) {
-      if (!reply->ParseFromString(admission.reply)) return absl::InternalError("a stored reply is unreadable");
-      return absl::OkStatus();
-    }
-    if (absl::Status status = work(); !status.ok()) {
-      guard_.Abandon(request.identity());
-      return status;
-    }
-    guard_.Finish(request.identity(), reply->SerializeAsString());
-    return absl::OkStatus();
+  grpc::Status Once(const grpc::ServerContext& context, const Request& request, Reply* reply,
+                    absl::FunctionRef<absl::Status()> work) {
+    if (const absl::Status status = CheckServing(); !status.ok()) return ToGrpc(status);
+    return ToGrpc(DoOnce(guard_, request.identity(), PayloadHash(request), DeadlineOf(context), reply, work));
   }
 
   // The same input for every rank.
@@ -200,7 +186,7 @@ class RolloutService final : public RankService, private Rollout::Service, priva
     return std::vector<RankInput>(context_.world_size, input);
   }
 
-  absl::StatusOr<std::vector<RolloutRankInfo>> AskRanks(absl::Time deadline) {
+  absl::StatusOr<std::vector<RolloutRankInfo>> AskRanks(const Deadline& deadline) {
     QUARTET_ASSIGN_OR_RETURN(const std::vector<RankOutput> outputs,
                              group_.Run(kInfoMethod, ForAll(Nothing()), deadline));
     std::vector<RolloutRankInfo> ranks(outputs.size());
@@ -214,7 +200,10 @@ class RolloutService final : public RankService, private Rollout::Service, priva
 
   GenerationState Summarize(const std::vector<RolloutRankInfo>& ranks) const {
     GenerationState state;
-    for (size_t rank = 0; rank < ranks.size(); rank += part_.ranks_per_engine()) Accumulate(ranks[rank], &state.sum);
+    for (size_t rank = 0; rank < ranks.size(); rank += worker_.ranks_per_engine()) {
+      AddUp(ranks[rank].stats(), &state.sum);
+    }
+    state.calls = dispatcher_.calls();
     state.policy_version = engine().version();
     state.paused = dispatcher_.paused();
     state.asleep = asleep_;
@@ -222,10 +211,12 @@ class RolloutService final : public RankService, private Rollout::Service, priva
     return state;
   }
 
-  absl::Status DoGetInfo(absl::Time deadline, ServiceInfo* info) {
+  absl::Status DoGetInfo(const Deadline& deadline, ServiceInfo* info) {
     QUARTET_RETURN_IF_ERROR(CheckServing());
     QUARTET_ASSIGN_OR_RETURN(std::vector<RolloutRankInfo> ranks, AskRanks(deadline));
-    SetMetrics(Summarize(ranks), info);
+    for (const RolloutMetric& metric : MetricsOf(Summarize(ranks))) {
+      if (!metric.name.empty()) (*info->mutable_metrics())["rollout/" + metric.name] = metric.value;
+    }
     for (RolloutRankInfo& rank : ranks) *info->add_ranks() = std::move(*rank.mutable_info());
     info->set_service("rollout");
     info->set_protocol_version(kProtocolVersion);
@@ -236,44 +227,7 @@ class RolloutService final : public RankService, private Rollout::Service, priva
     return absl::OkStatus();
   }
 
-  static void Accumulate(const RolloutRankInfo& rank, RolloutRankInfo* sum) {
-    sum->set_running(sum->running() + rank.running());
-    sum->set_waiting(sum->waiting() + rank.waiting());
-    sum->set_blocks(sum->blocks() + rank.blocks());
-    sum->set_blocks_in_use(sum->blocks_in_use() + rank.blocks_in_use());
-    sum->set_held_places(sum->held_places() + rank.held_places());
-    sum->set_empty_places(sum->empty_places() + rank.empty_places());
-    sum->set_preemptions(sum->preemptions() + rank.preemptions());
-    sum->set_prefill_tokens(sum->prefill_tokens() + rank.prefill_tokens());
-    sum->set_generated_tokens(sum->generated_tokens() + rank.generated_tokens());
-    sum->set_admitted_tokens(sum->admitted_tokens() + rank.admitted_tokens());
-    sum->set_cached_tokens(sum->cached_tokens() + rank.cached_tokens());
-    sum->set_prefill_tokens_per_second(sum->prefill_tokens_per_second() + rank.prefill_tokens_per_second());
-    sum->set_generated_tokens_per_second(sum->generated_tokens_per_second() + rank.generated_tokens_per_second());
-  }
-
-  static void SetMetrics(const GenerationState& state, ServiceInfo* info) {
-    const RolloutRankInfo& sum = state.sum;
-    const auto share = [](int64_t part, int64_t whole) {
-      return whole == 0 ? 0.0 : static_cast<double>(part) / static_cast<double>(whole);
-    };
-    auto& metrics = *info->mutable_metrics();
-    metrics["rollout/running"] = static_cast<double>(sum.running());
-    metrics["rollout/waiting"] = static_cast<double>(sum.waiting());
-    metrics["rollout/paused"] = state.paused ? 1 : 0;
-    metrics["rollout/asleep"] = state.asleep ? 1 : 0;
-    metrics["rollout/weights_released"] = state.weights_released ? 1 : 0;
-    metrics["rollout/kv_cache_usage"] = share(sum.blocks_in_use(), sum.blocks());
-    metrics["rollout/kv_cache_waste"] = share(sum.empty_places(), sum.held_places());
-    metrics["rollout/prefix_cache_hit_rate"] = share(sum.cached_tokens(), sum.admitted_tokens());
-    metrics["rollout/preemptions"] = static_cast<double>(sum.preemptions());
-    metrics["rollout/prefill_tokens"] = static_cast<double>(sum.prefill_tokens());
-    metrics["rollout/generated_tokens"] = static_cast<double>(sum.generated_tokens());
-    metrics["rollout/prefill_tokens_per_second"] = sum.prefill_tokens_per_second();
-    metrics["rollout/generated_tokens_per_second"] = sum.generated_tokens_per_second();
-  }
-
-  absl::Status CheckVersion(uint64_t wanted) const {
+  absl::Status CheckVersion(uint64_t wanted) const override {
     if (wanted == engine().version()) return absl::OkStatus();
     return absl::FailedPreconditionError(
         absl::StrCat("header.policy_version is ", wanted, ", but the weights in use are version ", engine().version()));
@@ -297,6 +251,7 @@ class RolloutService final : public RankService, private Rollout::Service, priva
   int64_t vocab_size() const override { return engine().vocab_size(); }
   int64_t max_model_len() const override { return config_.rollout().max_model_len(); }
   int64_t max_sequences() const override { return dispatcher_.max_sequences(); }
+  int64_t max_calls() const override { return config_.rollout().max_calls(); }
   std::set<int32_t> eos_token_ids() const override {
     return {engine().eos_token_ids().begin(), engine().eos_token_ids().end()};
   }
@@ -319,50 +274,21 @@ class RolloutService final : public RankService, private Rollout::Service, priva
     return absl::OkStatus();
   }
 
-  absl::StatusOr<std::unique_ptr<Dispatcher::Running>> Begin(const GenerateHeader& header,
-                                                             const std::vector<Prompt>& prompts,
-                                                             const std::function<bool()>& gone,
-                                                             uint64_t* version) override {
-    const auto begin = [&] {
+  absl::StatusOr<std::unique_ptr<BlockingCall>> Begin(const GenerateHeader& header, std::vector<Prompt> prompts,
+                                                      std::stop_token gone, uint64_t* version) override {
+    const auto begin = [this, version] {
       *version = engine().version();
       return absl::OkStatus();
     };
-    return dispatcher_.Begin(header, prompts, begin, gone);
+    return BlockingCall::Begin(dispatcher_, header, std::move(prompts), begin, std::move(gone));
   }
 
-  absl::StatusOr<GenerationState> State(absl::Time deadline) override {
+  absl::StatusOr<GenerationState> State(const Deadline& deadline) override {
     QUARTET_ASSIGN_OR_RETURN(const std::vector<RolloutRankInfo> ranks, AskRanks(deadline));
     return Summarize(ranks);
   }
 
-  absl::Status DoGenerate(grpc::ServerContext* context,
-                          grpc::ServerReaderWriter<GenerateReply, GenerateRequest>* stream) {
-    QUARTET_RETURN_IF_ERROR(CheckServing());
-    QUARTET_RETURN_IF_ERROR(CheckWeights());
-    std::optional<GenerateHeader> header;
-    std::vector<Prompt> prompts;
-    QUARTET_RETURN_IF_ERROR(ReadBatch<GenerateRequest>(stream, &header, &prompts));
-    QUARTET_RETURN_IF_ERROR(Check(header->sampling(), prompts));
-    QUARTET_RETURN_IF_ERROR(FailPoint("rollout.generate"));
-    const auto begin = [&] { return CheckVersion(header->policy_version()); };
-    const absl::Time start = absl::Now();
-    int64_t tokens = 0;
-    int64_t sequences = 0;
-    const auto reply = [&](const GenerateReply& one) {
-      if (one.has_sequence()) {
-        ++sequences;
-        tokens += one.sequence().log_probs_size();
-      }
-      return stream->Write(one);
-    };
-    QUARTET_RETURN_IF_ERROR(dispatcher_.Generate(*header, prompts, begin, GoneOf(context), reply));
-    const double seconds = absl::ToDoubleSeconds(absl::Now() - start);
-    QUARTET_LOG(kInfo) << "generated " << sequences << " sequences, " << tokens << " tokens in " << seconds << " s ("
-                       << static_cast<double>(tokens) / seconds << " tokens/s)";
-    return absl::OkStatus();
-  }
-
-  absl::Status DoBeginUpdate(absl::Time deadline, const WeightManifest& manifest, BeginUpdateReply* reply) {
+  absl::Status DoBeginUpdate(const Deadline& deadline, const WeightManifest& manifest, BeginUpdateReply* reply) {
     const std::lock_guard lock(update_mutex_);
     QUARTET_RETURN_IF_ERROR(
         CheckManifest(manifest, engine().tensors(), engine().version(), /*released=*/!engine().has_weights()));
@@ -370,7 +296,7 @@ class RolloutService final : public RankService, private Rollout::Service, priva
     absl::StatusOr<uint64_t> bytes = PullAndVerify(deadline, manifest);
     if (!bytes.ok()) {
       // The call's own deadline may have passed.
-      if (const absl::Status dropped = DropStaged(absl::Now() + absl::Seconds(30)); !dropped.ok()) {
+      if (const absl::Status dropped = DropStaged(Deadline::In(absl::Seconds(30))); !dropped.ok()) {
         QUARTET_LOG(kWarning) << "cannot drop the staged weights: " << dropped.ToString();
       }
       return bytes.status();
@@ -380,14 +306,14 @@ class RolloutService final : public RankService, private Rollout::Service, priva
     return absl::OkStatus();
   }
 
-  absl::StatusOr<uint64_t> PullAndVerify(absl::Time deadline, const WeightManifest& manifest) {
+  absl::StatusOr<uint64_t> PullAndVerify(const Deadline& deadline, const WeightManifest& manifest) {
     PullHeader header;
     *header.mutable_manifest() = manifest;
-    header.set_deadline_unix_ms(deadline == absl::InfiniteFuture() ? 0 : absl::ToUnixMillis(deadline));
+    if (!deadline.never()) header.set_timeout_ms(absl::ToInt64Milliseconds(deadline.left()));
     QUARTET_ASSIGN_OR_RETURN(const std::vector<RankOutput> outputs, group_.Run(kPullMethod, ForAll(header), deadline));
     std::set<std::string> divided;
     for (const ParameterSpec& tensor : engine().tensors()) {
-      if (part_.divides(tensor)) divided.insert(tensor.name);
+      if (worker_.divides(tensor)) divided.insert(tensor.name);
     }
     std::vector<bool> is_divided;
     for (const TensorEntry& tensor : manifest.tensors()) is_divided.push_back(divided.count(tensor.name()) > 0);
@@ -401,7 +327,7 @@ class RolloutService final : public RankService, private Rollout::Service, priva
       bytes += summary.bytes();
       hashes.emplace_back(summary.hashes().begin(), summary.hashes().end());
     }
-    QUARTET_RETURN_IF_ERROR(CheckHashes(manifest, hashes, part_.ranks_per_model(), is_divided));
+    QUARTET_RETURN_IF_ERROR(CheckHashes(manifest, hashes, worker_.ranks_per_model(), is_divided));
     return bytes;
   }
 
@@ -456,7 +382,7 @@ class RolloutService final : public RankService, private Rollout::Service, priva
     return absl::OkStatus();
   }
 
-  absl::Status DoWakeUp(absl::Time deadline) {
+  absl::Status DoWakeUp(const Deadline& deadline) {
     const std::lock_guard lock(sleep_mutex_);
     if (!asleep_) return absl::OkStatus();
     const std::lock_guard weights_lock(weights_mutex_);
@@ -468,7 +394,7 @@ class RolloutService final : public RankService, private Rollout::Service, priva
     }
     // Those that have their memory give it back; the call's own deadline may have passed.
     if (const absl::Status slept =
-            group_.Run(kSleepMethod, ForAll(SleepHeader(level)), absl::Now() + absl::Seconds(30)).status();
+            group_.Run(kSleepMethod, ForAll(SleepHeader(level)), Deadline::In(absl::Seconds(30))).status();
         !slept.ok()) {
       QUARTET_LOG(kWarning) << "cannot go on sleeping: " << slept.ToString();
     }
@@ -481,66 +407,22 @@ class RolloutService final : public RankService, private Rollout::Service, priva
     return header;
   }
 
-  absl::Status DropStaged(absl::Time deadline) {
+  absl::Status DropStaged(const Deadline& deadline) {
     verified_version_ = 0;
     return group_.Run(kAbortMethod, ForAll(Nothing()), deadline).status();
-  }
-
-  // ---- Work to the ranks, and their answers back.
-
-  absl::Status StartLeading() {
-    pipes_.resize(context_.world_size);
-    for (int rank = 1; rank < context_.world_size; ++rank) {
-      QUARTET_ASSIGN_OR_RETURN(pipes_[rank], group_.OpenPipe(rank, kWorkPipe));
-    }
-    for (int rank = 1; rank < context_.world_size; ++rank) threads_.emplace_back([this, rank] { Listen(rank); });
-    for (int group = 0; group < dispatcher_.groups(); ++group) threads_.emplace_back([this, group] { Supply(group); });
-    threads_.emplace_back(
-        [this] { part_.Work([this](RankEvents events) { dispatcher_.Answer(0, std::move(events)); }); });
-    return absl::OkStatus();
-  }
-
-  // Takes the work of engines that step together to their ranks.
-  void Supply(int group) {
-    std::vector<Dispatcher::Works> works;
-    while (dispatcher_.Take(group, &works)) {
-      for (int rank = 0; rank < context_.world_size; ++rank) {
-        for (const RankWork& work : works[dispatcher_.engine_of(rank)]) {
-          if (rank == 0) {
-            part_.Put(work);
-          } else if (!pipes_[rank]->Write(work.SerializeAsString())) {
-            return;
-          }
-        }
-      }
-    }
-  }
-
-  // Takes one follower's answers.
-  void Listen(int rank) {
-    std::string message;
-    while (pipes_[rank]->Read(&message)) {
-      RankEvents events;
-      if (!events.ParseFromString(message)) {
-        group_.Break(absl::InternalError(absl::StrCat("rank ", rank, ": unreadable RankEvents")));
-        return;
-      }
-      dispatcher_.Answer(rank, std::move(events));
-    }
-    dispatcher_.Fail(absl::UnavailableError(absl::StrCat("rank ", rank, " (", group_.endpoints()[rank], ") is gone")));
   }
 
   const RunConfig config_;
   const RankContext& context_;
   RankGroup& group_;
   std::unique_ptr<Tokenizer> tokenizer_;  // or null
-  RankPart part_;
+  RankWorker worker_;
   std::atomic<bool> loaded_ = false;  // the engine may be used
   ReplayGuard guard_;
-  Dispatcher dispatcher_;                         // on the leader
-  std::vector<std::shared_ptr<RankPipe>> pipes_;  // of the leader, by rank; none to itself
-  std::vector<std::thread> threads_;              // of the leader, between dispatcher_ and the ranks
-  std::unique_ptr<HttpFront> http_;               // of the leader, or null
+  Dispatcher dispatcher_;            // on the leader
+  RankLinks links_;                  // likewise
+  GenerateCalls generate_calls_;     // likewise
+  std::unique_ptr<HttpFront> http_;  // of the leader, or null
 
   // The leader: one update call at a time.
   std::mutex update_mutex_;

@@ -4,9 +4,9 @@
 #include <memory>
 
 #include "absl/status/statusor.h"
-#include "core/service/rank_context.h"
-#include "core/service/rank_group.h"
-#include "core/service/rank_main.h"
+#include "core/service/ranks/rank_context.h"
+#include "core/service/ranks/rank_group.h"
+#include "core/service/ranks/rank_main.h"
 #include "proto/run_config.pb.h"
 
 namespace quartet {

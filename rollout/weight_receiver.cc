@@ -14,8 +14,9 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "core/base/status_macros.h"
-#include "core/service/credentials.h"
-#include "core/service/status_conversion.h"
+#include "core/service/wire/call_deadline.h"
+#include "core/service/wire/credentials.h"
+#include "core/service/wire/status_conversion.h"
 #include "core/weights/tensor_hash.h"
 #include "core/weights/tensor_range.h"
 #include "proto/policy_trainer.grpc.pb.h"
@@ -228,7 +229,7 @@ absl::Status CheckManifest(const WeightManifest& manifest, const std::vector<Par
 absl::StatusOr<PulledWeights> PullWeights(const WeightManifest& manifest, const std::vector<ParameterSpec>& tensors,
                                           const std::vector<StagedRange>& ranges, Dtype resident_dtype,
                                           const std::shared_ptr<grpc::ChannelCredentials>& credentials,
-                                          absl::Time deadline) {
+                                          const Deadline& deadline) {
   const Dtype wire = manifest.dtype() == "F32" ? Dtype::kF32 : Dtype::kBF16;
   absl::flat_hash_map<std::string, int32_t> index;
   for (int i = 0; i < manifest.tensors_size(); ++i) index[manifest.tensors(i).name()] = i;
@@ -261,7 +262,7 @@ absl::StatusOr<PulledWeights> PullWeights(const WeightManifest& manifest, const 
   std::vector<std::thread> threads;
   for (size_t i = 0; i < pulls.size(); ++i) {
     if (!pulls[i].wanted()) continue;
-    contexts[i].set_deadline(absl::ToChronoTime(deadline));
+    SetDeadline(&contexts[i], deadline);
     threads.emplace_back([&, i] {
       const absl::Status status = pulls[i].Run(&contexts[i], manifest, wire, resident_dtype, credentials);
       if (status.ok()) return;

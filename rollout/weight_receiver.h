@@ -8,11 +8,11 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "absl/time/time.h"
+#include "core/base/deadline.h"
 #include "core/model/parameter_layout.h"
 #include "core/safetensors/reader.h"
 #include "proto/weights.pb.h"
-#include "rollout/engine.h"
+#include "rollout/engine/engine.h"
 
 namespace grpc {
 class ChannelCredentials;
@@ -42,7 +42,7 @@ struct PulledWeights {
 absl::StatusOr<PulledWeights> PullWeights(const WeightManifest& manifest, const std::vector<ParameterSpec>& tensors,
                                           const std::vector<StagedRange>& ranges, Dtype resident_dtype,
                                           const std::shared_ptr<grpc::ChannelCredentials>& credentials,
-                                          absl::Time deadline);
+                                          const Deadline& deadline);
 
 // DATA_LOSS names the first tensor whose hash is not the manifest's. `ranks` has what each rank pulled, by the
 // manifest's tensors; each `ranks_per_model` neighbours have the model between them: of a tensor that is `divided` over

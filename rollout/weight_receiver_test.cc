@@ -11,7 +11,7 @@
 #include "absl/strings/match.h"
 #include "absl/time/clock.h"
 #include "gtest/gtest.h"
-#include "rollout/fake_publisher.h"
+#include "rollout/testing/fake_publisher.h"
 
 namespace quartet {
 namespace {
@@ -68,7 +68,7 @@ struct Memory {
 
 absl::StatusOr<PulledWeights> Pull(const WeightManifest& manifest, Memory* memory, Dtype resident) {
   return PullWeights(manifest, Tensors(), memory->ranges, resident, grpc::InsecureChannelCredentials(),
-                     absl::Now() + absl::Seconds(20));
+                     Deadline::In(absl::Seconds(20)));
 }
 
 TEST(WeightReceiver, PutsEveryElementInItsPlaceAndItsHashesAddUpOverRanks) {
@@ -128,7 +128,7 @@ TEST(WeightReceiver, PullsSlicesOfRowsAndColumnsWhereverTheirSourcesCutThem) {
             ranges.push_back({static_cast<int32_t>(i), shares[i].stored_range(), buffers.back().data()});
           }
           const auto pulled = PullWeights(publisher.manifest(), shares, ranges, wire,
-                                          grpc::InsecureChannelCredentials(), absl::Now() + absl::Seconds(20));
+                                          grpc::InsecureChannelCredentials(), Deadline::In(absl::Seconds(20)));
           ASSERT_TRUE(pulled.ok()) << pulled.status();
           hashes.push_back(pulled->hashes);
           for (size_t i = 0; i < shares.size(); ++i) {

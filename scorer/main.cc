@@ -1,4 +1,4 @@
-#include "core/service/launcher.h"
+#include "core/service/process/launcher.h"
 
 int main(int argc, char** argv) {
   return quartet::LauncherMain(

@@ -7,10 +7,10 @@
 #include "absl/strings/str_cat.h"
 #include "core/base/logging.h"
 #include "core/base/status_macros.h"
-#include "core/training/engine_setup.h"
-#include "core/training/forward.h"
-#include "core/training/rank_info.h"
-#include "core/zero/catch_exceptions.h"
+#include "core/memory/catch_exceptions.h"
+#include "core/training/calls/rank_info.h"
+#include "core/training/engine/engine_setup.h"
+#include "core/training/engine/forward.h"
 #include "core/zero/sharded_model.h"
 
 namespace quartet {

@@ -8,8 +8,8 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "core/service/rank_context.h"
-#include "core/training/rank_calls.pb.h"
+#include "core/service/ranks/rank_context.h"
+#include "core/training/calls/rank_calls.pb.h"
 #include "proto/common.pb.h"
 #include "proto/experience.pb.h"
 #include "proto/run_config.pb.h"
@@ -18,7 +18,7 @@ namespace quartet {
 
 // One thread. Every rank makes the same calls in the same order, with the same header but for the sizes of its
 // micro-batches, of which there are equally many; sequences are this rank's and have been checked
-// (core/training/batch_check.h).
+// (core/training/batch/batch_check.h).
 //
 // An error that comes from LibTorch or a collective is INTERNAL; the ranks are not in step afterwards.
 class ScorerEngine {

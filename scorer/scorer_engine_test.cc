@@ -6,7 +6,7 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
-#include "core/training/batch_split.h"
+#include "core/training/batch/batch_split.h"
 #include "core/training/testing/engine_ranks.h"
 
 namespace quartet {

@@ -12,15 +12,15 @@
 #include "core/base/logging.h"
 #include "core/base/status_macros.h"
 #include "core/model/model_config.h"
-#include "core/service/status_conversion.h"
-#include "core/service/stream_io.h"
-#include "core/training/batch_check.h"
-#include "core/training/leader_calls.h"
-#include "core/training/model_folder_check.h"
-#include "core/training/rank_info.h"
-#include "core/training/sequence_cost.h"
-#include "core/training/service_calls.h"
-#include "core/training/stream_calls.h"
+#include "core/service/wire/status_conversion.h"
+#include "core/service/wire/stream_io.h"
+#include "core/training/batch/batch_check.h"
+#include "core/training/batch/sequence_cost.h"
+#include "core/training/calls/leader_calls.h"
+#include "core/training/calls/rank_info.h"
+#include "core/training/calls/service_calls.h"
+#include "core/training/calls/stream_calls.h"
+#include "core/training/engine/model_folder_check.h"
 #include "proto/scorer.grpc.pb.h"
 #include "scorer/rewards.h"
 #include "scorer/scorer_engine.h"
@@ -114,21 +114,20 @@ class ScorerService final : public RankService, public Scorer::Service {
     return absl::OkStatus();
   }
 
-  absl::Status GetInfo(absl::Time deadline, ServiceInfo* info) {
+  absl::Status GetInfo(const Deadline& deadline, ServiceInfo* info) {
     QUARTET_RETURN_IF_ERROR(CheckReady("GetInfo"));
     QUARTET_ASSIGN_OR_RETURN(*info, DescribeService(group_, kInfo, context_.service, limits_.max_len, deadline));
     for (const auto& [role, size] : vocab_sizes_) (*info->mutable_vocab_size())[role] = static_cast<int32_t>(size);
     return absl::OkStatus();
   }
 
-  absl::Status Score(absl::Time deadline, grpc::ServerReaderWriter<ScoreReply, ScoreRequest>* stream) {
+  absl::Status Score(const Deadline& deadline, grpc::ServerReaderWriter<ScoreReply, ScoreRequest>* stream) {
     QUARTET_RETURN_IF_ERROR(CheckReady("Score"));
     if (config_.reward().source().empty()) {
       return absl::FailedPreconditionError("no reward is configured: reward.source is empty");
     }
-    std::optional<ScoreHeader> header;
-    std::vector<ScoreItem> items;
-    QUARTET_RETURN_IF_ERROR(ReadBatch<ScoreRequest>(stream, &header, &items));
+    QUARTET_ASSIGN_OR_RETURN(const Batch<ScoreRequest> batch, ReadBatch<ScoreRequest>(stream, context_.batch_limits));
+    const std::vector<ScoreItem>& items = batch.items;
     std::vector<const TokenSequence*> sequences;
     for (const ScoreItem& item : items) sequences.push_back(&item.tokens());
     QUARTET_RETURN_IF_ERROR(CheckSequences(sequences, limits_));
@@ -177,7 +176,7 @@ class ScorerService final : public RankService, public Scorer::Service {
   }
 
   absl::StatusOr<std::vector<float>> ApplyModel(int source, const std::vector<const TokenSequence*>& sequences,
-                                                absl::Time deadline) {
+                                                const Deadline& deadline) {
     ForwardCall call;
     call.set_model(source);
     QUARTET_ASSIGN_OR_RETURN(const std::vector<TokenValues> replies,
@@ -187,15 +186,16 @@ class ScorerService final : public RankService, public Scorer::Service {
     return values;
   }
 
-  absl::Status ReferenceLogProbs(absl::Time deadline,
+  absl::Status ReferenceLogProbs(const Deadline& deadline,
                                  grpc::ServerReaderWriter<ReferenceLogProbsReply, ReferenceLogProbsRequest>* stream) {
     QUARTET_RETURN_IF_ERROR(CheckReady("ReferenceLogProbs"));
     if (!(config_.algorithm().kl().init_kl_coef() > 0)) {
       return absl::FailedPreconditionError(
           "no reference model is loaded, because algorithm.kl.init_kl_coef is 0; set it above 0 to have one");
     }
-    return AnswerForward<ReferenceLogProbsRequest>(group_, kReferenceLogProbs, reference_batching_, limits_, deadline,
-                                                   stream, &ReferenceLogProbsReply::mutable_log_probs);
+    return AnswerForward<ReferenceLogProbsRequest>(group_, kReferenceLogProbs, reference_batching_, limits_,
+                                                   context_.batch_limits, deadline, stream,
+                                                   &ReferenceLogProbsReply::mutable_log_probs);
   }
 
   const RunConfig config_;
@@ -223,6 +223,7 @@ absl::StatusOr<std::unique_ptr<RankService>> CreateScorer(const RunConfig& confi
     const auto check = [&](const std::string& role, const std::string& what, const std::string& folder, HeadKind head,
                            SequenceCost* cost) -> absl::Status {
       QUARTET_ASSIGN_OR_RETURN(ModelConfig model, ReadModelConfig(folder));
+      QUARTET_RETURN_IF_ERROR(CheckLengthInWindow(model, folder, "actor.max_len", config.actor().max_len()));
       QUARTET_RETURN_IF_ERROR(CheckTokenizerFits(folder, model));
       if (actor.has_value()) {
         QUARTET_RETURN_IF_ERROR(CheckSameVocabulary(what, folder, model, config.actor().pretrain(), *actor));

@@ -7,7 +7,8 @@
 #include <fstream>
 #include <iterator>
 
-#include "core/service/status_conversion.h"
+#include "core/model/testing/edited_folder.h"
+#include "core/service/wire/status_conversion.h"
 #include "core/training/testing/engine_ranks.h"
 #include "core/training/testing/service_ranks.h"
 #include "proto/scorer.grpc.pb.h"
@@ -151,6 +152,14 @@ TEST(ScorerService, RefusesModelsWithVocabulariesOfOtherSizesThanTheActors) {
   EXPECT_TRUE(absl::IsInvalidArgument(status)) << status;
   EXPECT_THAT(std::string(status.message()),
               AllOf(HasSubstr("reference model"), HasSubstr("101"), HasSubstr("202"), HasSubstr(actor)));
+}
+
+TEST(ScorerService, RefusesSequencesBeyondAModelsSlidingWindow) {
+  RunConfig config = TestConfig(EditedFolder("core/model/testdata/mistral", {{"sliding_window", 8}}), 3);
+  config.mutable_actor()->set_max_len(9);
+  const absl::Status status = ServiceRanks::Start({.service = "scorer", .create = CreateScorer}, config, 1).status();
+  EXPECT_TRUE(absl::IsInvalidArgument(status)) << status;
+  EXPECT_THAT(std::string(status.message()), HasSubstr("actor.max_len is 9; at most 8 is allowed"));
 }
 
 }  // namespace

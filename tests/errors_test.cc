@@ -199,13 +199,8 @@ TEST_F(Errors, AServiceKilledInTheMiddleOfTheRunIsNamed) {
     std::vector<std::string> arguments = run.arguments;
     arguments.insert(arguments.end(), {"--launch", "--set=run_dir=" + run_dir});
     const pid_t orchestrator = harness_.Start(kOrchestrator, arguments);
-    const absl::Time deadline = absl::Now() + kLimit;
-    std::string metrics;
-    while (metrics.find('\n') == std::string::npos && absl::Now() < deadline) {
-      absl::SleepFor(absl::Milliseconds(50));
-      std::ifstream file(run_dir + "/metrics.jsonl");
-      metrics.assign(std::istreambuf_iterator<char>(file), {});
-    }
+    ASSERT_FALSE(WaitForRecords(harness_, orchestrator, run_dir + "/metrics.jsonl", 1, kLimit).empty())
+        << harness_.Output(orchestrator);
     const std::vector<pid_t> ranks = harness_.Find(service + "/rank");
     ASSERT_EQ(ranks.size(), 2u) << harness_.Output(orchestrator);
     ASSERT_EQ(kill(ranks[1], SIGKILL), 0);
@@ -258,8 +253,7 @@ TEST_F(Errors, AMemoryBudgetPassedInTheMiddleOfTheRunNamesTheServiceTheRankAndWh
   const TinyRun run = WriteTinyRun(harness_, WriteTinyModel(harness_, "model"), 2, {"train.max_steps=1"});
   const auto unbounded = Launch(run);
   ASSERT_EQ(unbounded.exit_code, 0) << unbounded.output;
-  std::ifstream metrics(run.run_dir + "/metrics.jsonl");
-  const int64_t most = nlohmann::json::parse(metrics)["memory/policy_trainer/total"];
+  const int64_t most = ReadRecords(run.run_dir + "/metrics.jsonl").at(0)["memory/policy_trainer/total"];
   const auto outcome = Launch(run, {},
                               {absl::StrCat("--set=services.policy_trainer.device_memory_budget=", most - most / 10),
                                absl::StrCat("--set=run_dir=", run.run_dir, ".bounded")});
@@ -289,7 +283,7 @@ TEST_F(Errors, AFullDiskIsNamed) {
 TEST_F(Errors, AnUnknownFlagIsNamed) {
   for (const char* program :
        {"orchestrator/orchestrator", "rollout/rollout", "policy_trainer/policy_trainer",
-        "critic_trainer/critic_trainer", "scorer/scorer", "orchestrator/quickstart", "orchestrator/sft"}) {
+        "critic_trainer/critic_trainer", "scorer/scorer", "orchestrator/quickstart/quickstart", "orchestrator/sft"}) {
     const auto outcome = harness_.Run(program, {"--rnaks=2"}, kLimit);
     ExpectFailed(outcome);
     EXPECT_THAT(outcome.output, HasSubstr("rnaks")) << program;

@@ -36,6 +36,7 @@ class Http : public ::testing::Test {
   void SetUp() override {
     const std::string model = WriteTinyModel(harness_, "tiny");
     std::ofstream(model + "/tokenizer_config.json") << json{
+        {"tokenizer_class", "PreTrainedTokenizerFast"},
         {"chat_template", "{% for m in messages %}{{ m['role'] + '=' + m['content'] + ' ' }}{% endfor %}assistant="}};
     const std::string text = absl::Substitute(R"(
 run_dir: "$0"

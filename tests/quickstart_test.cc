@@ -1,7 +1,6 @@
 // The quickstart as a newcomer runs it: four services with two ranks each, from nothing to a solved task.
 
 #include <filesystem>
-#include <fstream>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
@@ -9,6 +8,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/process_harness.h"
+#include "tests/tiny_run.h"
 
 namespace quartet {
 namespace {
@@ -22,14 +22,13 @@ double MeanReward(const std::vector<nlohmann::json>& metrics, size_t begin, size
 TEST(Quickstart, LearnsItsTask) {
   ProcessHarness harness;
   const std::string run_dir = harness.Path("run");
-  const auto outcome = harness.Run("orchestrator/quickstart", {"--run_dir=" + run_dir, "--seed=1"}, absl::Minutes(10));
+  const auto outcome =
+      harness.Run("orchestrator/quickstart/quickstart", {"--run_dir=" + run_dir, "--seed=1"}, absl::Minutes(10));
   ASSERT_TRUE(outcome.ended) << outcome.output;
   ASSERT_EQ(outcome.exit_code, 0) << outcome.output;
   EXPECT_THAT(outcome.output, testing::HasSubstr("checkpoints/latest/policy"));
 
-  std::vector<nlohmann::json> metrics;
-  std::ifstream file(run_dir + "/metrics.jsonl");
-  for (std::string line; std::getline(file, line);) metrics.push_back(nlohmann::json::parse(line));
+  const std::vector<nlohmann::json> metrics = ReadRecords(run_dir + "/metrics.jsonl");
   ASSERT_GE(metrics.size(), 6u);
   EXPECT_LE(MeanReward(metrics, 0, 3), 0.5);
   EXPECT_GE(MeanReward(metrics, metrics.size() - 3, metrics.size()), 0.9);

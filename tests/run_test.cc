@@ -23,17 +23,12 @@
 namespace quartet {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
+using ::testing::UnorderedElementsAre;
 
 constexpr char kOrchestrator[] = "orchestrator/orchestrator";
-
-std::vector<nlohmann::json> ReadLines(const std::string& path) {
-  std::vector<nlohmann::json> records;
-  std::ifstream file(path);
-  for (std::string line; std::getline(file, line);) records.push_back(nlohmann::json::parse(line));
-  return records;
-}
 
 std::vector<std::string> With(std::vector<std::string> arguments, const std::vector<std::string>& more) {
   arguments.insert(arguments.end(), more.begin(), more.end());
@@ -44,11 +39,8 @@ std::vector<std::string> With(std::vector<std::string> arguments, const std::vec
 pid_t StartEndlessRun(ProcessHarness& harness, TinyRun* run, const std::vector<std::string>& overrides = {}) {
   *run = WriteTinyRun(harness, WriteTinyModel(harness, "model"), 2, With(overrides, {"train.max_steps=100000"}));
   const pid_t pid = harness.Start(kOrchestrator, With(run->arguments, {"--launch"}));
-  const absl::Time deadline = absl::Now() + absl::Seconds(60);
-  while (absl::Now() < deadline && !harness.Wait(pid, absl::Milliseconds(100)).ended &&
-         ReadLines(run->run_dir + "/metrics.jsonl").empty()) {
-  }
-  EXPECT_FALSE(ReadLines(run->run_dir + "/metrics.jsonl").empty()) << harness.Output(pid);
+  EXPECT_FALSE(WaitForRecords(harness, pid, run->run_dir + "/metrics.jsonl", 1, absl::Seconds(60)).empty())
+      << harness.Output(pid);
   return pid;
 }
 
@@ -59,7 +51,7 @@ TEST(Run, WritesItsFolder) {
   ASSERT_TRUE(outcome.ended);
   ASSERT_EQ(outcome.exit_code, 0) << outcome.output;
 
-  const auto metrics = ReadLines(run.run_dir + "/metrics.jsonl");
+  const auto metrics = ReadRecords(run.run_dir + "/metrics.jsonl");
   ASSERT_EQ(metrics.size(), 3u);
   for (const auto& record : metrics) {
     for (const char* name : {"step",
@@ -99,7 +91,7 @@ TEST(Run, WritesItsFolder) {
   EXPECT_NEAR(metrics[0].at("kl/mean").get<double>(), 0, 1e-5);
   EXPECT_NE(metrics[2].at("kl/mean").get<double>(), 0);
 
-  EXPECT_FALSE(ReadLines(run.run_dir + "/samples.jsonl").empty());
+  EXPECT_FALSE(ReadRecords(run.run_dir + "/samples.jsonl").empty());
   EXPECT_TRUE(std::filesystem::exists(run.run_dir + "/run.textproto"));
   EXPECT_TRUE(std::filesystem::exists(run.run_dir + "/checkpoints/step_2/policy/model.safetensors"));
   for (const char* file : {"config.json", "model.safetensors", "tokenizer.json"}) {
@@ -117,7 +109,7 @@ TEST(Run, WritesItsFolder) {
                   absl::Seconds(120));
   ASSERT_EQ(again.exit_code, 0) << again.output;
   // Two ranks, synchronous, fp32: the first step does not depend on when things happened.
-  EXPECT_EQ(ReadLines(harness.Path("again") + "/metrics.jsonl")[0].at("reward/mean"), metrics[0].at("reward/mean"));
+  EXPECT_EQ(ReadRecords(harness.Path("again") + "/metrics.jsonl")[0].at("reward/mean"), metrics[0].at("reward/mean"));
 }
 
 TEST(Run, ListensOnLoopbackAlone) {
@@ -200,7 +192,7 @@ TEST(Run, UsesServicesThatRunAlready) {
   }
   const auto outcome = harness.Run(kOrchestrator, arguments, absl::Seconds(120));
   EXPECT_EQ(outcome.exit_code, 0) << outcome.output;
-  EXPECT_EQ(ReadLines(run.run_dir + "/metrics.jsonl").size(), 3u);
+  EXPECT_EQ(ReadRecords(run.run_dir + "/metrics.jsonl").size(), 3u);
   // They outlive the run, and end cleanly when told to.
   for (pid_t service : services) {
     EXPECT_EQ(kill(service, SIGTERM), 0);
@@ -232,7 +224,7 @@ TEST(Run, GoesOnAfterACrashAsIfItHadNeverStopped) {
   };
   const auto whole = harness.Run(kOrchestrator, in("whole", {}), absl::Seconds(120));
   ASSERT_EQ(whole.exit_code, 0) << whole.output;
-  const auto expected = ReadLines(harness.Path("whole") + "/metrics.jsonl");
+  const auto expected = ReadRecords(harness.Path("whole") + "/metrics.jsonl");
   ASSERT_EQ(expected.size(), 4u);
 
   // A rank of the policy trainer is killed in the third step.
@@ -249,7 +241,7 @@ TEST(Run, GoesOnAfterACrashAsIfItHadNeverStopped) {
   const auto resumed =
       harness.Run(kOrchestrator, in("crashed", {"--set=train.load_checkpoint=true"}), absl::Seconds(120));
   ASSERT_EQ(resumed.exit_code, 0) << resumed.output;
-  const auto metrics = ReadLines(harness.Path("crashed") + "/metrics.jsonl");
+  const auto metrics = ReadRecords(harness.Path("crashed") + "/metrics.jsonl");
   ASSERT_EQ(metrics.size(), 4u);
   for (size_t step = 0; step < 4; ++step) ExpectSameMetrics(metrics[step], expected[step], 1e-5);
   EXPECT_NE(metrics[3].at("kl/coefficient"), metrics[0].at("kl/coefficient"));
@@ -262,7 +254,7 @@ TEST(Run, GoesOnAfterACrashAsIfItHadNeverStopped) {
                                    "--set=services.critic_trainer.ranks=1", "--set=critic.zero_stage=0"}),
                   absl::Seconds(120));
   ASSERT_EQ(resharded.exit_code, 0) << resharded.output;
-  const auto other = ReadLines(harness.Path("resharded") + "/metrics.jsonl");
+  const auto other = ReadRecords(harness.Path("resharded") + "/metrics.jsonl");
   ASSERT_EQ(other.size(), 4u);
   for (size_t step = 0; step < 4; ++step) ExpectSameMetrics(other[step], expected[step], 1e-3);
 
@@ -275,6 +267,90 @@ TEST(Run, GoesOnAfterACrashAsIfItHadNeverStopped) {
   EXPECT_NE(refused.exit_code, 0) << refused.output;
   EXPECT_THAT(refused.output, HasSubstr(file));
   EXPECT_THAT(harness.Survivors(absl::Seconds(5)), IsEmpty());
+}
+
+TEST(Run, GoesOnFromACopyOfItsFolder) {
+  ProcessHarness harness;
+  const TinyRun run = WriteTinyRun(harness, WriteTinyModel(harness, "model"), 1, {"train.save_steps=1"});
+  const auto first = harness.Run(kOrchestrator, With(run.arguments, {"--launch"}), absl::Seconds(120));
+  ASSERT_EQ(first.exit_code, 0) << first.output;
+  // As cp -rL makes it: links are followed, and checkpoints/latest is a folder like the others.
+  const std::string copy = harness.Path("copy");
+  std::filesystem::copy(run.run_dir, copy, std::filesystem::copy_options::recursive);
+  ASSERT_FALSE(std::filesystem::is_symlink(copy + "/checkpoints/latest"));
+  const auto checkpoints = [&] {
+    std::vector<std::string> names;
+    for (const auto& entry : std::filesystem::directory_iterator(copy + "/checkpoints")) {
+      names.push_back(entry.path().filename());
+    }
+    return names;
+  };
+  const auto go_on = [&](int steps) {
+    return harness.Run(kOrchestrator,
+                       With(run.arguments, {"--launch", "--set=run_dir=" + copy, "--set=train.load_checkpoint=true",
+                                            absl::StrCat("--set=train.max_steps=", steps)}),
+                       absl::Seconds(120));
+  };
+  const auto second = go_on(4);
+  ASSERT_EQ(second.exit_code, 0) << second.output;
+  EXPECT_THAT(second.output, HasSubstr("going on after 3 of 4 steps"));
+  EXPECT_EQ(ReadRecords(copy + "/metrics.jsonl").size(), 4u);
+  EXPECT_THAT(checkpoints(), UnorderedElementsAre("step_2", "step_3", "step_4", "latest"));
+  EXPECT_EQ(std::filesystem::read_symlink(copy + "/checkpoints/latest"), "step_4");
+
+  // The newest has been damaged since.
+  const std::string file = copy + "/checkpoints/step_4/policy_state/part-00000-of-00001.safetensors";
+  std::fstream(file, std::ios::in | std::ios::out | std::ios::binary).seekp(5000).put('\x55');
+  const auto third = go_on(5);
+  ASSERT_EQ(third.exit_code, 0) << third.output;
+  EXPECT_THAT(third.output, AllOf(HasSubstr("passed over a checkpoint: " + file), HasSubstr("going on after 3 of 5")));
+  const auto metrics = ReadRecords(copy + "/metrics.jsonl");
+  ASSERT_EQ(metrics.size(), 5u);
+  for (size_t step = 0; step < 5; ++step) EXPECT_EQ(metrics[step].at("step"), step);
+  EXPECT_THAT(checkpoints(), UnorderedElementsAre("step_3", "step_4", "step_5", "latest"));
+  EXPECT_TRUE(std::filesystem::exists(copy + "/superseded/2/checkpoints/step_4/policy_state"));
+  EXPECT_EQ(ReadRecords(copy + "/superseded/2/metrics.jsonl").size(), 1u);
+}
+
+TEST(Run, KeepsTheRecordAndTheEvaluationOfALastStepThatWasSavedWhenItWasKilled) {
+  ProcessHarness harness;
+  const TinyRun run = WriteTinyRun(harness, WriteTinyModel(harness, "model"), 1, {"train.save_steps=3"});
+  const std::vector<std::string> arguments =
+      With(run.arguments, {"--launch", "--set=eval.data=" + harness.Path("prompts.jsonl")});
+  const auto killed = harness.Run(kOrchestrator, arguments, absl::Seconds(120),
+                                  {{"QUARTET_FAIL_POINTS", "orchestrator.checkpoint.committed=kill"}});
+  ASSERT_EQ(killed.exit_code, 128 + SIGKILL) << killed.output;
+  EXPECT_THAT(harness.Survivors(absl::Seconds(5)), IsEmpty());
+  EXPECT_EQ(ReadRecords(run.run_dir + "/metrics.jsonl").size(), 2u);
+
+  const auto resumed =
+      harness.Run(kOrchestrator, With(arguments, {"--set=train.load_checkpoint=true"}), absl::Seconds(120));
+  ASSERT_EQ(resumed.exit_code, 0) << resumed.output;
+  const auto metrics = ReadRecords(run.run_dir + "/metrics.jsonl");
+  ASSERT_EQ(metrics.size(), 3u);
+  EXPECT_EQ(metrics[2].at("step"), 2);
+  EXPECT_TRUE(metrics[2].contains("policy/loss") && metrics[2].contains("eval/prompts/pass@1")) << metrics[2];
+  EXPECT_FALSE(std::filesystem::exists(run.run_dir + "/superseded/1/metrics.jsonl"));
+}
+
+TEST(Run, IsAloneInItsFolder) {
+  ProcessHarness harness;
+  TinyRun run;
+  const pid_t first = StartEndlessRun(harness, &run);
+  const auto second = harness.Run(kOrchestrator, With(run.arguments, {"--launch", "--set=train.load_checkpoint=true"}),
+                                  absl::Seconds(30));
+  ASSERT_TRUE(second.ended);
+  EXPECT_EQ(second.exit_code, 1) << second.output;
+  EXPECT_THAT(second.output, HasSubstr(absl::StrCat("in use by another orchestrator (process ", first, " on ")));
+  const size_t steps = ReadRecords(run.run_dir + "/metrics.jsonl").size();
+  EXPECT_GT(WaitForRecords(harness, first, run.run_dir + "/metrics.jsonl", steps + 1, absl::Seconds(60)).size(), steps);
+}
+
+TEST(ReadRecords, LeavesALineThatIsStillBeingWritten) {
+  ProcessHarness harness;
+  const std::string path = harness.Write("metrics.jsonl", "{\"step\":0}\n{\"step\":1}\n{\"step\":2,\"rew");
+  EXPECT_EQ(ReadRecords(path).size(), 2u);
+  EXPECT_THAT(ReadRecords(harness.Path("none")), IsEmpty());
 }
 
 }  // namespace

@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdint>
-#include <fstream>
 #include <limits>
 #include <map>
 #include <nlohmann/json.hpp>
@@ -141,15 +140,13 @@ TEST_F(TensorParallel, ARunBringsItsUpdatesToAllEngines) {
   arguments.emplace_back("--launch");
   const auto outcome = harness_.Run("orchestrator/orchestrator", arguments, absl::Seconds(120));
   ASSERT_EQ(outcome.exit_code, 0) << outcome.output;
-  std::ifstream metrics(run.run_dir + "/metrics.jsonl");
-  int steps = 0;
-  for (std::string line; std::getline(metrics, line); ++steps) {
-    const auto record = nlohmann::json::parse(line);
+  const std::vector<nlohmann::json> metrics = ReadRecords(run.run_dir + "/metrics.jsonl");
+  ASSERT_EQ(metrics.size(), 3u);
+  for (int step = 0; step < 3; ++step) {
     // The rollout's weights are the trainer's.
-    EXPECT_LT(record.at("rollout/log_prob_diff_max").get<double>(), 1e-4) << line;
-    EXPECT_EQ(record.at("policy_version").get<int>(), steps);
+    EXPECT_LT(metrics[step].at("rollout/log_prob_diff_max").get<double>(), 1e-4) << step;
+    EXPECT_EQ(metrics[step].at("policy_version").get<int>(), step);
   }
-  EXPECT_EQ(steps, 3);
 }
 
 TEST_F(TensorParallel, ARankThatDiesEndsTheServiceWithAnErrorThatNamesIt) {

@@ -1,10 +1,10 @@
 #include "tests/tiny_run.h"
 
 #include <fstream>
-#include <nlohmann/json.hpp>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/substitute.h"
+#include "absl/time/clock.h"
 #include "core/base/logging.h"
 #include "core/model/initialize.h"
 
@@ -63,6 +63,8 @@ std::string WriteTinyModel(const ProcessHarness& harness, const std::string& nam
                                       {"vocab", vocab},
                                       {"merges", nlohmann::json::array()}}}};
   std::ofstream(folder + "/tokenizer.json") << tokenizer.dump(1);
+  // Llama's own class, which the model's type would stand for, adds a beginning of its own.
+  std::ofstream(folder + "/tokenizer_config.json") << R"({"tokenizer_class": "PreTrainedTokenizerFast"})";
   return folder;
 }
 
@@ -103,6 +105,23 @@ services {
   run.arguments = {"--config=" + run.config};
   for (const std::string& field : overrides) run.arguments.push_back("--set=" + field);
   return run;
+}
+
+std::vector<nlohmann::json> ReadRecords(const std::string& path) {
+  std::vector<nlohmann::json> records;
+  std::ifstream file(path);
+  for (std::string line; std::getline(file, line) && !file.eof();) records.push_back(nlohmann::json::parse(line));
+  return records;
+}
+
+std::vector<nlohmann::json> WaitForRecords(ProcessHarness& harness, pid_t pid, const std::string& path, size_t count,
+                                           absl::Duration timeout) {
+  const absl::Time deadline = absl::Now() + timeout;
+  while (true) {
+    const bool last_look = harness.Wait(pid, absl::Milliseconds(50)).ended || absl::Now() > deadline;
+    std::vector<nlohmann::json> records = ReadRecords(path);
+    if (records.size() >= count || last_look) return records;
+  }
 }
 
 }  // namespace quartet

@@ -2,9 +2,11 @@
 // prompts, a configuration.
 #pragma once
 
+#include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
+#include "absl/time/time.h"
 #include "core/model/model_config.h"
 #include "tests/process_harness.h"
 
@@ -35,5 +37,14 @@ struct TinyRun {
 // `ranks` ranks each.
 TinyRun WriteTinyRun(const ProcessHarness& harness, const std::string& model, int ranks,
                      const std::vector<std::string>& overrides = {});
+
+// The whole lines of a JSONL file, which may be growing: what comes after the last newline is still being written. None
+// where there is no file.
+std::vector<nlohmann::json> ReadRecords(const std::string& path);
+
+// Waits until `path` has `count` whole lines, and returns them; fewer where the process `pid` ends or `timeout` passes
+// before that.
+std::vector<nlohmann::json> WaitForRecords(ProcessHarness& harness, pid_t pid, const std::string& path, size_t count,
+                                           absl::Duration timeout);
 
 }  // namespace quartet

@@ -21,11 +21,11 @@
 #include "absl/strings/str_cat.h"
 #include "core/base/files.h"
 #include "core/base/status_macros.h"
-#include "core/comm/local_store.h"
 #include "core/comm/process_group.h"
+#include "core/comm/store/local_store.h"
 #include "core/data/json.h"
+#include "core/memory/ledger.h"
 #include "core/model/vocabulary_head.h"
-#include "core/zero/ledger.h"
 #include "core/zero/sharded_model.h"
 
 namespace quartet {
@@ -151,6 +151,9 @@ absl::Status Run(const Flags& flags) {
   for (std::string text; std::getline(std::cin, text);) {
     ++line;
     QUARTET_ASSIGN_OR_RETURN(Ids ids, ParseLine(text, line, model->config().vocab_size));
+    QUARTET_RETURN_IF_ERROR(CheckLengthInWindow(model->config(), flags.model,
+                                                absl::StrCat("standard input, line ", line, ": the number of ids"),
+                                                static_cast<int64_t>(ids.size())));
     if (tokens > 0 && tokens + static_cast<int64_t>(ids.size()) > flags.batch_tokens) {
       QUARTET_RETURN_IF_ERROR(WriteLogProbs(sequences, flags.temperature, model.get()));
       sequences.clear();

@@ -102,9 +102,11 @@ absl::StatusOr<nlohmann::json> Decode(const Tokenizer& tokenizer, const Options&
 absl::StatusOr<nlohmann::json> Encode(const Tokenizer& tokenizer, const Options& options, const nlohmann::json& value) {
   if (!value.is_string()) return absl::InvalidArgumentError("is not a string");
   const auto& text = value.get_ref<const std::string&>();
-  if (!options.chat) return tokenizer.Encode(text, options.special_tokens);
-  QUARTET_ASSIGN_OR_RETURN(const std::string prompt, tokenizer.ApplyChatTemplate({{"user", text}}));
-  return tokenizer.Encode(prompt, /*add_special_tokens=*/false);
+  std::string prompt = text;
+  if (options.chat) {
+    QUARTET_ASSIGN_OR_RETURN(prompt, tokenizer.ApplyChatTemplate({{"user", text}}));
+  }
+  return tokenizer.Encode(prompt, !options.chat && options.special_tokens);
 }
 
 absl::Status Run(const Options& options) {

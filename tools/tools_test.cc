@@ -13,6 +13,7 @@
 #include <string>
 #include <vector>
 
+#include "core/model/testing/edited_folder.h"
 #include "core/safetensors/reader.h"
 
 namespace quartet {
@@ -134,6 +135,14 @@ TEST(LogProbsTest, AreThoseOfTransformersLogits) {
       EXPECT_NEAR(log_probs[t].get<double>(), row[ids[s * kLength + t + 1]] - std::log(sum), 1e-4);
     }
   }
+}
+
+TEST(LogProbsTest, AreRefusedBeyondASlidingWindow) {
+  const std::string model = EditedFolder("core/model/testdata/mistral", {{"sliding_window", 3}});
+  const Outcome outcome = RunTool("log_probs --dtype=fp32 --model=" + model,
+                                  {json{{"ids", json::array({1, 2, 3})}}, json{{"ids", json::array({1, 2, 3, 4})}}});
+  EXPECT_EQ(outcome.exit_code, 1);
+  EXPECT_THAT(outcome.errors, HasSubstr("standard input, line 2: the number of ids is 4; at most 3 is allowed"));
 }
 
 TEST(LogProbsTest, NameTheLineAndTheIdThatIsNotInTheVocabulary) {

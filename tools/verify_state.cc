@@ -1,11 +1,11 @@
-// Checks a training state (core/zero/state_folder.h): every file is there, whole, and what was saved.
+// Checks a training state (core/checkpoint/state_folder.h): every file is there, whole, and what was saved.
 #include <cstdio>
 #include <string>
 #include <string_view>
 
 #include "absl/status/status.h"
 #include "core/base/files.h"
-#include "core/zero/state_folder.h"
+#include "core/checkpoint/state_folder.h"
 
 int main(int argc, char** argv) {
   if (argc != 2 || argv[1][0] == '-') {

@@ -21,7 +21,7 @@ SAMPLES = 4
 
 
 def mixed(prompts, sequences):
-    """As Mixed in rollout/engine_benchmark.cc: (ids, samples, new tokens) of each prompt."""
+    """As Mixed in rollout/engine/engine_benchmark.cc: (ids, samples, new tokens) of each prompt."""
     text = [token for prompt in prompts for token in prompt]
     generator = numpy.random.MT19937()
     generator._legacy_seeding(1)  # std::mt19937(1)

@@ -8,6 +8,8 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <stdexcept>
+#include <string>
 #include <thread>
 #include <utility>
 
@@ -113,6 +115,11 @@ absl::Status FailPoint(std::string_view name) {
       break;
   }
   return absl::OkStatus();
+}
+
+void ThrowAtFailPoint(std::string_view name) {
+  if (const absl::Status status = FailPoint(name); !status.ok())
+    throw std::runtime_error(std::string(status.message()));
 }
 
 bool FailPointArmed(std::string_view name) {

@@ -16,9 +16,11 @@
 
 namespace quartet {
 
-// Both count as one pass of the point `name` ("<service>.<place>"). Thread safe; costs one load when the variable is
+// Each counts as one pass of the point `name` ("<service>.<place>"). Thread safe; costs one load when the variable is
 // not set.
 absl::Status FailPoint(std::string_view name);
+// Where errors are exceptions: throws a std::runtime_error where FailPoint returns an error.
+void ThrowAtFailPoint(std::string_view name);
 bool FailPointArmed(std::string_view name);
 
 // Replaces what the environment says and restarts all counts. INVALID_ARGUMENT names the malformed item.

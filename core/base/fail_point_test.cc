@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <stdexcept>
+
 namespace quartet {
 namespace {
 
@@ -20,6 +22,12 @@ TEST(FailPoint, FiresOnEveryPassOrOnTheOneThatIsAskedFor) {
     EXPECT_TRUE(FailPoint("a.nap").ok());
     EXPECT_TRUE(FailPoint("a.other").ok());
   }
+}
+
+TEST(FailPoint, ThrowsWhereErrorsAreExceptions) {
+  ASSERT_TRUE(SetFailPoints("a.second=error@2").ok());
+  EXPECT_NO_THROW(ThrowAtFailPoint("a.second"));
+  EXPECT_THROW(ThrowAtFailPoint("a.second"), std::runtime_error);
 }
 
 TEST(FailPoint, RefusesWhatItDoesNotUnderstand) {

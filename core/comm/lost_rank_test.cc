@@ -22,8 +22,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
-#include "core/comm/folder_store.h"
 #include "core/comm/process_group.h"
+#include "core/comm/store/folder_store.h"
 
 namespace quartet {
 namespace {

@@ -10,7 +10,7 @@
 #include <gtest/gtest.h>
 
 #include "core/comm/agreement.h"
-#include "core/comm/rank_threads.h"
+#include "core/comm/testing/rank_threads.h"
 
 namespace quartet {
 namespace {

@@ -18,7 +18,7 @@
 #include "core/base/trace.h"
 #include "core/comm/process_identity.h"
 #include "core/comm/rank_watch.h"
-#include "core/comm/transport.h"
+#include "core/comm/transport/transport.h"
 
 namespace quartet {
 namespace {

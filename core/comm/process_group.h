@@ -10,8 +10,8 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "core/comm/collective_kind.h"
-#include "core/comm/key_value_store.h"
-#include "core/comm/local_store.h"  // IWYU pragma: export
+#include "core/comm/store/key_value_store.h"
+#include "core/comm/store/local_store.h"  // IWYU pragma: export
 
 namespace quartet {
 

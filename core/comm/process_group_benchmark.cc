@@ -10,7 +10,7 @@
 #include <cstring>
 #include <string>
 
-#include "core/comm/rank_threads.h"
+#include "core/comm/testing/rank_threads.h"
 
 namespace quartet {
 namespace {

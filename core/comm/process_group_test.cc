@@ -17,7 +17,7 @@
 #include <tuple>
 
 #include "core/comm/agreement.h"
-#include "core/comm/rank_threads.h"
+#include "core/comm/testing/rank_threads.h"
 
 namespace quartet {
 namespace {

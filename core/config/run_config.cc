@@ -19,7 +19,7 @@
 #include "core/base/status_macros.h"
 #include "core/config/gpu_memory.h"
 #include "core/config/text_override.h"
-#include "core/service/address.h"
+#include "core/service/wire/address.h"
 
 namespace quartet {
 namespace {
@@ -150,6 +150,9 @@ void FillPlacement(ServicePlacement* p, absl::string_view listen) {
   QUARTET_DEFAULT(p, device_memory_budget, 0);
   QUARTET_DEFAULT(p, host_memory_budget, 0);
   QUARTET_DEFAULT_TEXT(p, collective_backend, "auto");
+  QUARTET_DEFAULT(p, max_call_items, int64_t{1} << 20);
+  QUARTET_DEFAULT(p, max_call_bytes, int64_t{1} << 30);
+  QUARTET_DEFAULT(p, max_calls_bytes, int64_t{4} << 30);
 }
 
 // 1 where it cannot be told, which the checks then find.
@@ -192,11 +195,13 @@ void FillDefaults(RunConfig* c) {
   QUARTET_DEFAULT(r, max_num_seqs, 256);
   QUARTET_DEFAULT(r, max_num_batched_tokens, 2048);
   QUARTET_DEFAULT(r, max_waiting, 65536);
+  QUARTET_DEFAULT(r, max_calls, 1024);
   QUARTET_DEFAULT(r, tensor_parallel_size, 1);
   QUARTET_DEFAULT(r, enforce_eager, false);
   QUARTET_DEFAULT_TEXT(r, pretrain, c->actor().pretrain());
   if (r->has_http()) {
     QUARTET_DEFAULT_TEXT(r->mutable_http(), served_model_name, LastPart(r->pretrain()));
+    QUARTET_DEFAULT(r->mutable_http(), max_bodies_bytes, int64_t{256} << 20);
   }
 
   AlgorithmConfig* a = c->mutable_algorithm();
@@ -310,6 +315,7 @@ absl::Status CheckHttp(const HttpConfig& h) {
   if (!listen.ok()) {
     return absl::InvalidArgumentError(absl::StrCat("rollout.http.listen: ", listen.status().message()));
   }
+  QUARTET_RETURN_IF_ERROR(Integer("rollout.http.max_bodies_bytes", h.max_bodies_bytes(), int64_t{16} << 20));
   if (h.cert_file().empty() != h.key_file().empty()) {
     return absl::InvalidArgumentError(absl::StrCat("rollout.http.", h.cert_file().empty() ? "cert_file" : "key_file",
                                                    " is not set; set both cert_file and key_file, or neither"));
@@ -348,6 +354,7 @@ absl::Status CheckRollout(const RolloutConfig& r) {
   QUARTET_RETURN_IF_ERROR(Integer("rollout.max_num_seqs", r.max_num_seqs(), 1));
   QUARTET_RETURN_IF_ERROR(Integer("rollout.max_num_batched_tokens", r.max_num_batched_tokens(), 1));
   QUARTET_RETURN_IF_ERROR(Integer("rollout.max_waiting", r.max_waiting(), 0));
+  QUARTET_RETURN_IF_ERROR(Integer("rollout.max_calls", r.max_calls(), 1, 1 << 14));
   QUARTET_RETURN_IF_ERROR(Integer("rollout.tensor_parallel_size", r.tensor_parallel_size(), 1, kMaxRanks));
   if (r.tensor_parallel_size() > 1 && r.zero_stage() != 0) {
     return Bad("rollout.tensor_parallel_size", absl::StrCat(r.tensor_parallel_size()),
@@ -599,6 +606,8 @@ absl::Status CheckPlacement(const std::string& name, const ServicePlacement& p) 
   QUARTET_RETURN_IF_ERROR(Integer(field("threads"), p.threads(), 0, 4096));
   QUARTET_RETURN_IF_ERROR(Integer(field("device_memory_budget"), p.device_memory_budget(), 0));
   QUARTET_RETURN_IF_ERROR(Integer(field("host_memory_budget"), p.host_memory_budget(), 0));
+  QUARTET_RETURN_IF_ERROR(Integer(field("max_call_items"), p.max_call_items(), 1));
+  QUARTET_RETURN_IF_ERROR(Integer(field("max_call_bytes"), p.max_call_bytes(), 1, p.max_calls_bytes()));
   QUARTET_RETURN_IF_ERROR(OneOf(field("collective_backend"), p.collective_backend(), {"auto", "gloo", "shm"}));
   if (p.collective_backend() != "auto" && p.device() != "cpu") {
     return NoEffect(field("collective_backend"), absl::StrCat("ranks on device \"", p.device(), "\" use NCCL"));

@@ -54,6 +54,10 @@ TEST(RunConfig, FillsInTheDefaultsOfItsComments) {
   EXPECT_EQ(c.services().rollout().collective_timeout_seconds(), 300);
   EXPECT_EQ(c.services().rollout().device_memory_budget(), 0);
   EXPECT_EQ(c.services().rollout().collective_backend(), "auto");
+  EXPECT_EQ(c.rollout().max_calls(), 1024);
+  EXPECT_EQ(c.services().scorer().max_call_items(), 1 << 20);
+  EXPECT_EQ(c.services().scorer().max_call_bytes(), int64_t{1} << 30);
+  EXPECT_EQ(c.services().scorer().max_calls_bytes(), int64_t{4} << 30);
   EXPECT_NE(c.run_dir().find("/runs/"), std::string::npos);
 }
 
@@ -105,6 +109,10 @@ TEST(RunConfig, ExplainsOverridesThatItCannotApply) {
 
 TEST(RunConfig, RefusesValuesOutOfRange) {
   ExpectError({"actor.dtype=fp16"}, {"actor.dtype", "fp16", "bf16", "fp32"});
+  ExpectError({"rollout.max_calls=0"}, {"rollout.max_calls: 0", "1 to 16384"});
+  ExpectError({"services.scorer.max_call_items=0"}, {"services.scorer.max_call_items: 0", "at least 1"});
+  ExpectError({"services.scorer.max_call_bytes=11", "services.scorer.max_calls_bytes=10"},
+              {"services.scorer.max_call_bytes: 11", "1 to 10"});
   ExpectError({"rollout.dtype=int8"}, {"rollout.dtype", "int8", "bf16", "fp32"});
   ExpectError({"rollout.rollout_batch_size=-4"}, {"rollout.rollout_batch_size", "-4", "at least 1"});
   ExpectError({"rollout.temperature=0"}, {"rollout.temperature", "1e-5"});
@@ -134,6 +142,8 @@ TEST(RunConfig, RefusesValuesOutOfRange) {
   ExpectError({"tls.ca_file=/ca.pem"}, {"tls", "cert_file"});
   ExpectError({"rollout.http.served_model_name=m"}, {"rollout.http.listen is not set", "127.0.0.1:8000"});
   ExpectError({"rollout.http.listen=8000"}, {"rollout.http.listen", "8000", "host:port"});
+  ExpectError({"rollout.http.listen=127.0.0.1:0", "rollout.http.max_bodies_bytes=5"},
+              {"rollout.http.max_bodies_bytes: 5", "at least 16777216"});
   ExpectError({"rollout.http.listen=127.0.0.1:0", "rollout.http.cert_file=/c"}, {"rollout.http.key_file", "both"});
   ExpectError({"data.prompt_max_len=2000000000"}, {"data.prompt_max_len"});
   ExpectError({"actor.shard_size=-1"}, {"actor.shard_size", "at least 0"});

@@ -20,10 +20,10 @@
 
 #include "absl/strings/match.h"
 #include "core/base/logging.h"
-#include "core/base/meta_device.h"
-#include "core/model/batch_attention.h"
-#include "core/model/linear.h"
-#include "core/model/need_gradients.h"
+#include "core/hardware/meta_device.h"
+#include "core/kernels/cpu/cpu_paged_attention.h"
+#include "core/kernels/linear.h"
+#include "core/kernels/need_gradients.h"
 
 namespace quartet {
 namespace {
@@ -88,7 +88,7 @@ at::Tensor AttendByLibTorch(const at::Tensor& q_THd, const at::Tensor& k_TKd, co
   return parts.size() == 1 ? parts.front() : at::cat(parts, 0);
 }
 
-// By the kernel that generation uses, over a cache laid out for this call. `log_sums_TH` as in BatchAttention.
+// By the kernel that generation uses, over a cache laid out for this call. `log_sums_TH` as in CpuPagedAttention.
 at::Tensor AttendByPages(const at::Tensor& q_THd, const at::Tensor& k_TKd, const at::Tensor& v_TKd,
                          const std::vector<int64_t>& starts, at::Tensor* log_sums_TH) {
   PagedCacheLayout layout;
@@ -107,7 +107,8 @@ at::Tensor AttendByPages(const at::Tensor& q_THd, const at::Tensor& k_TKd, const
     chunks.push_back({.blocks = table.data() + first_blocks[i], .first = 0, .count = starts[i + 1] - starts[i]});
   }
   const at::Tensor cache = at::empty({blocks * layout.block_numel()}, q_THd.options());
-  return BatchAttention(layout, std::move(chunks)).Attend(cache.mutable_data_ptr(), q_THd, k_TKd, v_TKd, log_sums_TH);
+  return CpuPagedAttention(layout, std::move(chunks))
+      .Attend(cache.mutable_data_ptr(), q_THd, k_TKd, v_TKd, log_sums_TH);
 }
 
 class PagedFunction : public torch::autograd::Function<PagedFunction> {
@@ -124,8 +125,8 @@ class PagedFunction : public torch::autograd::Function<PagedFunction> {
   static torch::autograd::variable_list backward(torch::autograd::AutogradContext* context,
                                                  const torch::autograd::variable_list& gradients) {
     const torch::autograd::variable_list saved = context->get_saved_variables();
-    AttentionGradients found = BatchAttentionGradient(context->saved_data["starts"].toIntVector(), saved[0], saved[1],
-                                                      saved[2], saved[3], saved[4], gradients[0]);
+    AttentionGradients found = CpuAttentionGradient(context->saved_data["starts"].toIntVector(), saved[0], saved[1],
+                                                    saved[2], saved[3], saved[4], gradients[0]);
     return {std::move(found.q_THd), std::move(found.k_TKd), std::move(found.v_TKd), at::Tensor()};
   }
 };

@@ -12,14 +12,14 @@
 #include <functional>
 #include <vector>
 
+#include "core/kernels/row_functions.h"
 #include "core/model/model_config.h"
 #include "core/model/parameter_layout.h"
-#include "core/model/row_functions.h"
 
 namespace quartet {
 
 // Views of one block's parameters; undefined tensors for those the architecture does not have. The projections may be
-// packed (core/model/linear.h), and so may the embedding and the vocabulary head: then nothing is differentiable.
+// packed (core/kernels/linear.h), and so may the embedding and the vocabulary head: then nothing is differentiable.
 struct BlockWeights {
   at::Tensor input_norm_D;
   at::Tensor q_proj, k_proj, v_proj, o_proj;  // [H*d, D], [K*d, D], [K*d, D], [D, H*d]
@@ -44,9 +44,10 @@ class Attention {
 };
 
 // Training and scoring: sequences laid end to end, each token attends to itself and those before it in its sequence. On
-// the CPU it computes a token's attention with the same bits as generation does (core/model/paged_attention.h). That
-// matters in bf16: one rounding that falls the other way spreads to every activation within a few blocks, and trainer
-// and rollout then differ by as much as two independent computations in bf16 do.
+// the CPU it computes a token's attention with the same bits as generation does
+// (core/kernels/cpu/paged_attention_kernel.h). That matters in bf16: one rounding that falls the other way spreads to
+// every activation within a few blocks, and trainer and rollout then differ by as much as two independent computations
+// in bf16 do.
 class PackedCausalAttention : public Attention {
  public:
   // Sequence i is tokens [starts[i], starts[i + 1]); starts.back() == T.

@@ -1,5 +1,6 @@
 #include "core/model/model_config.h"
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 #include <nlohmann/json.hpp>
@@ -23,17 +24,59 @@ constexpr int64_t kMaxConfigBytes = 8 << 20;
 constexpr int64_t kMaxDimension = int64_t{1} << 28;
 constexpr int64_t kMaxLayers = 10000;
 
+// What transformers calls a family, and what its configuration class fills in for a key that config.json lacks;
+// testdata/config_defaults.json holds all of it against those classes.
 struct Family {
   std::string_view model_type;
   std::string_view causal_lm;
   std::string_view classification;
+  int64_t vocab_size;
+  int64_t intermediate_size;
+  int64_t max_position_embeddings;
+  std::optional<int64_t> num_key_value_heads = std::nullopt;  // none: as many as heads
+  std::optional<int64_t> head_dim = std::nullopt;             // none: hidden_size / num_attention_heads
+  std::optional<int64_t> bos_token_id = std::nullopt;
+  std::optional<int64_t> eos_token_id = std::nullopt;
 };
 constexpr Family kFamilies[] = {
-    {"llama", "LlamaForCausalLM", "LlamaForSequenceClassification"},
-    {"qwen2", "Qwen2ForCausalLM", "Qwen2ForSequenceClassification"},
-    {"qwen3", "Qwen3ForCausalLM", "Qwen3ForSequenceClassification"},
-    {"mistral", "MistralForCausalLM", "MistralForSequenceClassification"},
+    {.model_type = "llama",
+     .causal_lm = "LlamaForCausalLM",
+     .classification = "LlamaForSequenceClassification",
+     .vocab_size = 32000,
+     .intermediate_size = 11008,
+     .max_position_embeddings = 2048,
+     .bos_token_id = 1,
+     .eos_token_id = 2},
+    {.model_type = "qwen2",
+     .causal_lm = "Qwen2ForCausalLM",
+     .classification = "Qwen2ForSequenceClassification",
+     .vocab_size = 151936,
+     .intermediate_size = 22016,
+     .max_position_embeddings = 32768,
+     .num_key_value_heads = 32},
+    {.model_type = "qwen3",
+     .causal_lm = "Qwen3ForCausalLM",
+     .classification = "Qwen3ForSequenceClassification",
+     .vocab_size = 151936,
+     .intermediate_size = 22016,
+     .max_position_embeddings = 32768,
+     .num_key_value_heads = 32,
+     .head_dim = 128},
+    {.model_type = "mistral",
+     .causal_lm = "MistralForCausalLM",
+     .classification = "MistralForSequenceClassification",
+     .vocab_size = 32000,
+     .intermediate_size = 14336,
+     .max_position_embeddings = 131072,
+     .num_key_value_heads = 8,
+     .bos_token_id = 1,
+     .eos_token_id = 2},
 };
+constexpr int64_t kDefaultHiddenSize = 4096;
+constexpr int64_t kDefaultLayers = 32;
+constexpr int64_t kDefaultHeads = 32;
+constexpr int64_t kDefaultSlidingWindow = 4096;
+constexpr int64_t kDefaultMaxWindowLayers = 28;
 
 // A value as it stands in the file, cut to a length that fits a message.
 std::string Shown(const json& value) {
@@ -42,27 +85,30 @@ std::string Shown(const json& value) {
   return text;
 }
 
-// One JSON object of one file. Fields that are null count as absent, as in transformers.
+// One JSON object of one file. A null is not an absent key: transformers fills its default in for the latter alone.
 class Fields {
  public:
   Fields(const json& object, std::string file, std::string prefix = "")
       : object_(object), file_(std::move(file)), prefix_(std::move(prefix)) {}
 
+  bool Has(const std::string& name) const { return object_.contains(name); }  // null or not
+
+  // Null for an absent key and for a JSON null.
   const json* Find(const std::string& name) const {
     auto it = object_.find(name);
     return it == object_.end() || it->is_null() ? nullptr : &*it;
   }
 
   absl::Status Error(const std::string& name, std::string_view allowed) const {
-    const json* value = Find(name);
+    auto it = object_.find(name);
     return absl::InvalidArgumentError(absl::StrCat(
-        file_, ": ", prefix_, name, " is ", value == nullptr ? "missing" : Shown(*value), "; ", std::string(allowed)));
+        file_, ": ", prefix_, name, " is ", it == object_.end() ? "missing" : Shown(*it), "; ", std::string(allowed)));
   }
 
   absl::StatusOr<int64_t> Integer(const std::string& name, int64_t min, int64_t max,
                                   std::optional<int64_t> fallback = std::nullopt) const {
+    if (!Has(name) && fallback.has_value()) return *fallback;
     const json* value = Find(name);
-    if (value == nullptr && fallback.has_value()) return *fallback;
     const std::string allowed = absl::StrCat("it must be an integer in [", min, ", ", max, "]");
     if (value == nullptr || !value->is_number_integer()) return Error(name, allowed);
     if (value->is_number_unsigned() && value->get<uint64_t>() > std::numeric_limits<int64_t>::max()) {
@@ -80,8 +126,8 @@ class Fields {
   // Finite and greater than `above`, or equal to it where `or_equal`.
   absl::StatusOr<double> Number(const std::string& name, double above, std::optional<double> fallback,
                                 bool or_equal = false) const {
+    if (!Has(name) && fallback.has_value()) return *fallback;
     const json* value = Find(name);
-    if (value == nullptr && fallback.has_value()) return *fallback;
     const std::string allowed =
         absl::StrCat("it must be a finite number ", or_equal ? "not less than " : "greater than ", above);
     if (value == nullptr || !value->is_number()) return Error(name, allowed);
@@ -90,17 +136,18 @@ class Fields {
     return number;
   }
 
-  absl::StatusOr<bool> Boolean(const std::string& name, bool fallback) const {
+  // False where absent, the default of all of them, and where null.
+  absl::StatusOr<bool> Boolean(const std::string& name) const {
     const json* value = Find(name);
-    if (value == nullptr) return fallback;
+    if (value == nullptr) return false;
     if (!value->is_boolean()) return Error(name, "it must be true or false");
     return value->get<bool>();
   }
 
   absl::StatusOr<std::string> String(const std::string& name, std::string_view fallback) const {
+    if (!Has(name)) return std::string(fallback);
     const json* value = Find(name);
-    if (value == nullptr) return std::string(fallback);
-    if (!value->is_string()) return Error(name, "it must be a string");
+    if (value == nullptr || !value->is_string()) return Error(name, "it must be a string");
     return value->get<std::string>();
   }
 
@@ -176,8 +223,14 @@ absl::Status ReadRope(const Fields& fields, ModelConfig* config) {
   if (object == nullptr) return absl::OkStatus();
   if (!object->is_object()) return fields.Error(name, "it must be an object or null");
   const Fields rope(*object, fields.file(), absl::StrCat(name, "."));
-  QUARTET_ASSIGN_OR_RETURN(config->rope_theta, rope.Number("rope_theta", 0, config->rope_theta));
-  const std::string type_name = rope.Find("rope_type") != nullptr ? "rope_type" : "type";
+  if (name == "rope_parameters") {
+    QUARTET_ASSIGN_OR_RETURN(config->rope_theta, rope.Number("rope_theta", 0, config->rope_theta));
+  }
+  const json *new_type = rope.Find("rope_type"), *old_type = rope.Find("type");
+  if (new_type != nullptr && old_type != nullptr && *new_type != *old_type) {
+    return rope.Error("type", absl::StrCat("rope_type, another name of it, is ", Shown(*new_type)));
+  }
+  const std::string type_name = new_type != nullptr ? "rope_type" : "type";
   QUARTET_ASSIGN_OR_RETURN(const std::string type, rope.String(type_name, "default"));
   if (type == "default") return absl::OkStatus();
   if (type != "llama3") {
@@ -200,48 +253,68 @@ absl::Status ReadRope(const Fields& fields, ModelConfig* config) {
   return absl::OkStatus();
 }
 
-// Attention reaches back over the whole sequence here; a window that could cut it is refused.
-absl::Status CheckFullAttention(const Fields& fields, const ModelConfig& config) {
-  bool may_slide = config.model_type == "mistral";
-  if (config.model_type == "qwen2" || config.model_type == "qwen3") {
-    QUARTET_ASSIGN_OR_RETURN(may_slide, fields.Boolean("use_sliding_window", false));
+// Reads the window through which a layer attends; none where no layer does, whatever sliding_window says. All layers of
+// Mistral's class slide. Of Qwen's those that layer_types says, by default those from max_window_layers on.
+absl::Status ReadSlidingWindow(const Fields& fields, ModelConfig* config) {
+  const bool is_llama = config->model_type == "llama", is_mistral = config->model_type == "mistral";
+  const int64_t layers = config->num_hidden_layers;
+  bool uses_window = is_mistral;
+  if (!is_llama && !is_mistral) {
+    QUARTET_ASSIGN_OR_RETURN(uses_window, fields.Boolean("use_sliding_window"));
   }
+  std::optional<int64_t> window;
+  if (uses_window && (!fields.Has("sliding_window") || fields.Find("sliding_window") != nullptr)) {
+    QUARTET_ASSIGN_OR_RETURN(window, fields.Integer("sliding_window", 1, kMaxDimension, kDefaultSlidingWindow));
+  }
+  int64_t sliding = is_mistral ? layers : 0;
   if (const json* types = fields.Find("layer_types"); types != nullptr) {
-    if (!types->is_array()) return fields.Error("layer_types", "it must be a list");
-    for (const json& type : *types) {
-      if (type == "sliding_attention") {
-        may_slide = true;
-      } else if (type != "full_attention") {
-        return fields.Error("layer_types", "supported is \"full_attention\" for every layer");
-      }
+    const int64_t named = std::count(types->begin(), types->end(), "sliding_attention");
+    const int64_t full = std::count(types->begin(), types->end(), "full_attention");
+    if (!types->is_array() || full + named != layers) {
+      return fields.Error(
+          "layer_types",
+          absl::StrCat("it must be a list of \"full_attention\" or \"sliding_attention\" for each of the ", layers,
+                       " layers"));
     }
+    if (named > 0 && is_llama) return fields.Error("layer_types", "\"llama\" has \"full_attention\" alone");
+    if (named > 0 && !is_mistral && !window.has_value()) {
+      return fields.Error(uses_window ? "sliding_window" : "use_sliding_window",
+                          "layer_types names layers with \"sliding_attention\", which need a window");
+    }
+    if (!is_mistral) sliding = named;
+  } else if (window.has_value() && !is_mistral) {
+    QUARTET_ASSIGN_OR_RETURN(const int64_t first,
+                             fields.Integer("max_window_layers", 0, kMaxDimension, kDefaultMaxWindowLayers));
+    sliding = std::max<int64_t>(0, layers - first);
   }
-  if (!may_slide || fields.Find("sliding_window") == nullptr) return absl::OkStatus();
-  QUARTET_ASSIGN_OR_RETURN(const int64_t window, fields.Integer("sliding_window", 1, kMaxDimension));
-  if (window >= config.max_position_embeddings) return absl::OkStatus();
-  return fields.Error("sliding_window", absl::StrCat("sliding window attention is not supported; null, or at least "
-                                                     "max_position_embeddings (",
-                                                     config.max_position_embeddings, "), is"));
+  if (sliding > 0) config->sliding_window = window;
+  return absl::OkStatus();
 }
 
-absl::Status ReadShape(const Fields& fields, ModelConfig* config) {
-  QUARTET_ASSIGN_OR_RETURN(config->vocab_size, fields.Dimension("vocab_size"));
-  QUARTET_ASSIGN_OR_RETURN(config->hidden_size, fields.Dimension("hidden_size"));
-  QUARTET_ASSIGN_OR_RETURN(config->intermediate_size, fields.Dimension("intermediate_size"));
-  QUARTET_ASSIGN_OR_RETURN(config->num_hidden_layers, fields.Integer("num_hidden_layers", 1, kMaxLayers));
-  QUARTET_ASSIGN_OR_RETURN(config->num_attention_heads, fields.Dimension("num_attention_heads"));
-  QUARTET_ASSIGN_OR_RETURN(config->max_position_embeddings, fields.Dimension("max_position_embeddings"));
+absl::Status ReadShape(const Fields& fields, const Family& family, ModelConfig* config) {
+  QUARTET_ASSIGN_OR_RETURN(config->vocab_size, fields.Dimension("vocab_size", family.vocab_size));
+  QUARTET_ASSIGN_OR_RETURN(config->hidden_size, fields.Dimension("hidden_size", kDefaultHiddenSize));
+  QUARTET_ASSIGN_OR_RETURN(config->intermediate_size, fields.Dimension("intermediate_size", family.intermediate_size));
+  QUARTET_ASSIGN_OR_RETURN(config->num_hidden_layers,
+                           fields.Integer("num_hidden_layers", 1, kMaxLayers, kDefaultLayers));
+  QUARTET_ASSIGN_OR_RETURN(config->num_attention_heads, fields.Dimension("num_attention_heads", kDefaultHeads));
+  QUARTET_ASSIGN_OR_RETURN(config->max_position_embeddings,
+                           fields.Dimension("max_position_embeddings", family.max_position_embeddings));
 
-  // Only Llama's class takes the number of heads for an absent number of key/value heads.
-  std::optional<int64_t> default_kv_heads;
-  if (config->model_type == "llama") default_kv_heads = config->num_attention_heads;
-  QUARTET_ASSIGN_OR_RETURN(config->num_key_value_heads, fields.Dimension("num_key_value_heads", default_kv_heads));
+  // Null means as many as heads in every family.
+  config->num_key_value_heads = config->num_attention_heads;
+  if (!fields.Has("num_key_value_heads") || fields.Find("num_key_value_heads") != nullptr) {
+    QUARTET_ASSIGN_OR_RETURN(
+        config->num_key_value_heads,
+        fields.Dimension("num_key_value_heads", family.num_key_value_heads.value_or(config->num_attention_heads)));
+  }
   if (config->num_attention_heads % config->num_key_value_heads != 0) {
     return fields.Error("num_key_value_heads",
-                        absl::StrCat("it must divide num_attention_heads, which is ", config->num_attention_heads));
+                        absl::StrCat("it must divide num_attention_heads, which is ", config->num_attention_heads,
+                                     "; where the key is absent it is ",
+                                     family.num_key_value_heads.value_or(config->num_attention_heads)));
   }
-  if (fields.Find("head_dim") == nullptr) {
-    if (config->model_type == "qwen3") return fields.Error("head_dim", "Qwen3 models must state it");
+  if (fields.Find("head_dim") == nullptr && !family.head_dim.has_value()) {
     if (config->hidden_size % config->num_attention_heads != 0) {
       return fields.Error("hidden_size",
                           absl::StrCat("without head_dim it must be a multiple of num_attention_heads, which is ",
@@ -253,7 +326,7 @@ absl::Status ReadShape(const Fields& fields, ModelConfig* config) {
                                                       " dimensions; rotary embeddings need an even number"));
     }
   } else {
-    QUARTET_ASSIGN_OR_RETURN(config->head_dim, fields.Dimension("head_dim"));
+    QUARTET_ASSIGN_OR_RETURN(config->head_dim, fields.Dimension("head_dim", family.head_dim));
     if (config->head_dim % 2 != 0) return fields.Error("head_dim", "rotary embeddings need an even number");
   }
   return absl::OkStatus();
@@ -261,15 +334,15 @@ absl::Status ReadShape(const Fields& fields, ModelConfig* config) {
 
 absl::Status ReadVariant(const Fields& fields, ModelConfig* config) {
   QUARTET_ASSIGN_OR_RETURN(config->rms_norm_eps, fields.Number("rms_norm_eps", 0, 1e-6));
-  QUARTET_ASSIGN_OR_RETURN(config->tie_word_embeddings, fields.Boolean("tie_word_embeddings", false));
+  QUARTET_ASSIGN_OR_RETURN(config->tie_word_embeddings, fields.Boolean("tie_word_embeddings"));
   QUARTET_ASSIGN_OR_RETURN(config->initializer_range, fields.Number("initializer_range", 0, 0.02, /*or_equal=*/true));
   config->qkv_bias = config->model_type == "qwen2";
   config->qk_norm = config->model_type == "qwen3";
   if (config->model_type == "llama" || config->model_type == "qwen3") {
-    QUARTET_ASSIGN_OR_RETURN(config->attention_bias, fields.Boolean("attention_bias", false));
+    QUARTET_ASSIGN_OR_RETURN(config->attention_bias, fields.Boolean("attention_bias"));
   }
   if (config->model_type == "llama") {
-    QUARTET_ASSIGN_OR_RETURN(config->mlp_bias, fields.Boolean("mlp_bias", false));
+    QUARTET_ASSIGN_OR_RETURN(config->mlp_bias, fields.Boolean("mlp_bias"));
   }
   QUARTET_ASSIGN_OR_RETURN(const std::string activation, fields.String("hidden_act", "silu"));
   if (activation != "silu") return fields.Error("hidden_act", "supported is \"silu\"");
@@ -282,15 +355,18 @@ absl::Status ReadVariant(const Fields& fields, ModelConfig* config) {
   return absl::OkStatus();
 }
 
-absl::Status ReadTokenIds(const Fields& fields, const std::string& folder, ModelConfig* config) {
-  const auto optional_id = [&](const std::string& name) -> absl::StatusOr<std::optional<int64_t>> {
-    if (fields.Find(name) == nullptr) return std::optional<int64_t>();
+absl::Status ReadTokenIds(const Fields& fields, const std::string& folder, const Family& family, ModelConfig* config) {
+  using Id = std::optional<int64_t>;
+  const auto optional_id = [&](const std::string& name, Id fallback) -> absl::StatusOr<Id> {
+    if (!fields.Has(name)) return fallback;
+    if (fields.Find(name) == nullptr) return Id();
     QUARTET_ASSIGN_OR_RETURN(const int64_t id, fields.Integer(name, -1, kMaxDimension));
-    return id < 0 ? std::nullopt : std::optional<int64_t>(id);  // Llama 1 and 2 write -1 for none
+    return id < 0 ? std::nullopt : Id(id);  // Llama 1 and 2 write -1 for none
   };
-  QUARTET_ASSIGN_OR_RETURN(config->bos_token_id, optional_id("bos_token_id"));
-  QUARTET_ASSIGN_OR_RETURN(config->pad_token_id, optional_id("pad_token_id"));
+  QUARTET_ASSIGN_OR_RETURN(config->bos_token_id, optional_id("bos_token_id", family.bos_token_id));
+  QUARTET_ASSIGN_OR_RETURN(config->pad_token_id, optional_id("pad_token_id", std::nullopt));
   QUARTET_ASSIGN_OR_RETURN(config->eos_token_ids, fields.Ids("eos_token_id", config->vocab_size));
+  if (!fields.Has("eos_token_id") && family.eos_token_id.has_value()) config->eos_token_ids = {*family.eos_token_id};
 
   const std::string path = absl::StrCat(folder, "/generation_config.json");
   absl::StatusOr<json> generation = ReadJsonFile(path, kMaxConfigBytes);
@@ -311,14 +387,23 @@ absl::StatusOr<ModelConfig> ReadModelConfig(const std::string& folder) {
   QUARTET_ASSIGN_OR_RETURN(const json object, ParseJson(config.json, path));
   if (!object.is_object()) return absl::InvalidArgumentError(absl::StrCat(path, ": it must be a JSON object"));
   const Fields fields(object, path);
-  QUARTET_RETURN_IF_ERROR(ReadFamily(fields, &config).status());
+  QUARTET_ASSIGN_OR_RETURN(const Family* family, ReadFamily(fields, &config));
   if (config.head == HeadKind::kScalar) QUARTET_RETURN_IF_ERROR(CheckOneLabel(fields));
-  QUARTET_RETURN_IF_ERROR(ReadShape(fields, &config));
+  QUARTET_RETURN_IF_ERROR(ReadShape(fields, *family, &config));
   QUARTET_RETURN_IF_ERROR(ReadVariant(fields, &config));
   QUARTET_RETURN_IF_ERROR(ReadRope(fields, &config));
-  QUARTET_RETURN_IF_ERROR(CheckFullAttention(fields, config));
-  QUARTET_RETURN_IF_ERROR(ReadTokenIds(fields, folder, &config));
+  QUARTET_RETURN_IF_ERROR(ReadSlidingWindow(fields, &config));
+  QUARTET_RETURN_IF_ERROR(ReadTokenIds(fields, folder, *family, &config));
   return config;
+}
+
+absl::Status CheckLengthInWindow(const ModelConfig& config, const std::string& folder, std::string_view field,
+                                 int64_t length) {
+  if (!config.sliding_window.has_value() || length <= *config.sliding_window) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(
+      std::string(field), " is ", length, "; at most ", *config.sliding_window, " is allowed, since ", folder,
+      "/config.json has layers that attend through a sliding_window of that length (", kDefaultSlidingWindow,
+      " where the key is absent), which is supported for sequences within it alone"));
 }
 
 std::string ConfigJson(const ModelConfig& config, HeadKind head, std::string_view torch_dtype) {
@@ -353,8 +438,16 @@ std::string ConfigJson(const ModelConfig& config, HeadKind head, std::string_vie
   object["tie_word_embeddings"] = config.tie_word_embeddings;
   if (config.model_type == "llama" || config.model_type == "qwen3") object["attention_bias"] = config.attention_bias;
   if (config.model_type == "llama") object["mlp_bias"] = config.mlp_bias;
-  if (config.model_type == "mistral") object["sliding_window"] = nullptr;
-  if (config.model_type == "qwen2" || config.model_type == "qwen3") object["use_sliding_window"] = false;
+  const bool slides = config.sliding_window.has_value();
+  if (config.model_type == "qwen2" || config.model_type == "qwen3") {
+    object["use_sliding_window"] = slides;
+    if (slides) object["max_window_layers"] = 0;
+  }
+  if (slides) {
+    object["sliding_window"] = *config.sliding_window;
+  } else if (config.model_type == "mistral") {
+    object["sliding_window"] = nullptr;
+  }
   object["attention_dropout"] = 0.0;
   object["initializer_range"] = config.initializer_range;
   const auto id_or_null = [](const std::optional<int64_t>& id) {

@@ -38,6 +38,9 @@ struct ModelConfig {
   double rms_norm_eps = 1e-6;
   double rope_theta = 10000;
   std::optional<RopeScaling> rope_scaling;
+  // Set where a layer attends through a window of so many tokens. Attention reaches over the whole sequence here, which
+  // is the same for sequences up to the window; see CheckLengthInWindow.
+  std::optional<int64_t> sliding_window;
   bool tie_word_embeddings = false;
   bool qkv_bias = false;        // Qwen2
   bool attention_bias = false;  // q, k, v and o biases (Llama with "attention_bias": true)
@@ -51,9 +54,15 @@ struct ModelConfig {
   std::string json;                    // config.json as read
 };
 
-// Reads `folder`/config.json (and generation_config.json where there is one). INVALID_ARGUMENT names the file, the
-// field, its value and what is allowed; architectures and RoPE variants that are not supported are refused by name.
+// Reads `folder`/config.json (and generation_config.json where there is one). For an absent key it takes the default of
+// transformers' configuration class. INVALID_ARGUMENT names the file, the field, its value and what is allowed;
+// architectures and RoPE variants that are not supported are refused by name.
 absl::StatusOr<ModelConfig> ReadModelConfig(const std::string& folder);
+
+// INVALID_ARGUMENT where the model of `folder`, read as `config`, would attend through a window within `length` tokens.
+// `field` is the option that allows sequences of that length. Whoever runs a model checks its longest sequence.
+absl::Status CheckLengthInWindow(const ModelConfig& config, const std::string& folder, std::string_view field,
+                                 int64_t length);
 
 // The inverse: a config.json that ReadModelConfig and transformers read as `config` with that head. Shape fields must
 // be as ReadModelConfig would accept them; `config.json` and `config.head` are not looked at. `torch_dtype` is

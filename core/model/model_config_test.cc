@@ -70,15 +70,80 @@ json With(json config, const std::string& field, json value) {
   return config;
 }
 
-TEST(ModelConfig, TakesDefaultsOfTransformers) {
+// `before` with the changes of a golden row: "(absent)" takes a key out.
+json Changed(json before, const json& changes) {
+  for (const auto& [key, value] : changes.items()) {
+    if (value == "(absent)") {
+      before.erase(key);
+    } else {
+      before[key] = value;
+    }
+  }
+  return before;
+}
+
+// A reading as tools/golden/make_config_defaults.py writes them.
+json Reading(const ModelConfig& config) {
+  const auto or_null = [](const auto& value) { return value.has_value() ? json(*value) : json(nullptr); };
+  json scaling = nullptr;
+  if (config.rope_scaling.has_value()) {
+    scaling = {{"factor", config.rope_scaling->factor},
+               {"low_freq_factor", config.rope_scaling->low_freq_factor},
+               {"high_freq_factor", config.rope_scaling->high_freq_factor},
+               {"original_max_position_embeddings", config.rope_scaling->original_max_position_embeddings}};
+  }
+  return {{"vocab_size", config.vocab_size},
+          {"hidden_size", config.hidden_size},
+          {"intermediate_size", config.intermediate_size},
+          {"num_hidden_layers", config.num_hidden_layers},
+          {"num_attention_heads", config.num_attention_heads},
+          {"num_key_value_heads", config.num_key_value_heads},
+          {"head_dim", config.head_dim},
+          {"max_position_embeddings", config.max_position_embeddings},
+          {"rms_norm_eps", config.rms_norm_eps},
+          {"rope_theta", config.rope_theta},
+          {"rope_scaling", scaling},
+          {"sliding_window", or_null(config.sliding_window)},
+          {"tie_word_embeddings", config.tie_word_embeddings},
+          {"qkv_bias", config.qkv_bias || config.attention_bias},
+          {"o_bias", config.attention_bias},
+          {"mlp_bias", config.mlp_bias},
+          {"qk_norm", config.qk_norm},
+          {"initializer_range", config.initializer_range},
+          {"attention_dropout", 0.0},  // no other is taken
+          {"bos_token_id", or_null(config.bos_token_id)},
+          {"pad_token_id", or_null(config.pad_token_id)},
+          {"eos_token_ids", config.eos_token_ids}};
+}
+
+// What transformers' classes make of a file that states every key, of one that states none, and of those that lack one
+// key or have a null in its place.
+TEST(ModelConfig, FillsInWhatTransformersFillsIn) {
+  std::ifstream file("core/model/testdata/config_defaults.json");
+  const json golden = json::parse(file);
+  ASSERT_EQ(golden.size(), 4);
+  for (const auto& [family, golden_family] : golden.items()) {
+    const json &full = golden_family["config"], &full_reading = golden_family["reading"];
+    ASSERT_GE(golden_family["rows"].size(), full.size() * 2);
+    const auto whole = Read(full);
+    ASSERT_TRUE(whole.ok()) << whole.status();
+    EXPECT_EQ(Reading(*whole), full_reading);
+    for (const json& row : golden_family["rows"]) {
+      const auto config = Read(Changed(full, row[0]));
+      if (row[1].is_null()) {
+        EXPECT_FALSE(config.ok()) << family << " " << row[0];
+        EXPECT_NE(config.status().message().find(row[0].begin().key()), std::string::npos) << config.status();
+      } else {
+        ASSERT_TRUE(config.ok()) << family << " " << row[0] << ": " << config.status();
+        EXPECT_EQ(Reading(*config), Changed(full_reading, row[1])) << family << " " << row[0];
+      }
+    }
+  }
+}
+
+TEST(ModelConfig, KeepsTheFileAsItIs) {
   const auto config = Read(Llama());
   ASSERT_TRUE(config.ok()) << config.status();
-  EXPECT_EQ(config->head_dim, 8);
-  EXPECT_EQ(config->rms_norm_eps, 1e-6);
-  EXPECT_EQ(config->rope_theta, 10000);
-  EXPECT_FALSE(config->rope_scaling.has_value());
-  EXPECT_FALSE(config->tie_word_embeddings);
-  EXPECT_FALSE(config->qkv_bias || config->attention_bias || config->mlp_bias || config->qk_norm);
   EXPECT_EQ(config->head, HeadKind::kVocabulary);
   EXPECT_EQ(json::parse(config->json), Llama());
 }
@@ -150,26 +215,43 @@ TEST(ModelConfig, RefusesRopeVariantsByName) {
                 {"high_freq_factor", "greater than low_freq_factor"});
 }
 
-TEST(ModelConfig, RefusesSlidingWindowsThatWouldMatter) {
-  ExpectRefused(With(Mistral(), "sliding_window", 128), {"sliding_window is 128", "512"});
-  EXPECT_TRUE(Read(With(Mistral(), "sliding_window", 512)).ok());
-  EXPECT_TRUE(Read(With(Mistral(), "sliding_window", nullptr)).ok());
-  json qwen = With(Qwen2(), "sliding_window", 128);
-  EXPECT_TRUE(Read(qwen).ok());  // Qwen2 states a window that it does not use
-  qwen["use_sliding_window"] = true;
-  ExpectRefused(qwen, {"sliding_window is 128"});
-  qwen["use_sliding_window"] = false;
-  qwen["layer_types"] = {"full_attention", "sliding_attention", "full_attention"};
-  ExpectRefused(qwen, {"sliding_window is 128"});
+TEST(ModelConfig, AllowsSequencesWithinTheWindowAlone) {
+  const auto check = [](const json& config, int64_t length) {
+    const auto read = Read(config);
+    EXPECT_TRUE(read.ok()) << read.status();
+    return CheckLengthInWindow(*read, "models/m", "actor.max_len", length);
+  };
+  EXPECT_TRUE(check(With(Mistral(), "sliding_window", 128), 128).ok());
+  const absl::Status beyond = check(With(Mistral(), "sliding_window", 128), 129);
+  EXPECT_EQ(beyond.code(), absl::StatusCode::kInvalidArgument);
+  for (const std::string part : {"actor.max_len is 129", "at most 128", "models/m/config.json", "sliding_window"}) {
+    EXPECT_NE(beyond.message().find(part), std::string::npos) << beyond;
+  }
+  EXPECT_TRUE(check(Mistral(), 4096).ok());  // the default
+  EXPECT_FALSE(check(Mistral(), 4097).ok());
+  EXPECT_FALSE(check(With(Mistral(), "sliding_window", 512), 513).ok()) << "as long as max_position_embeddings";
+  EXPECT_TRUE(check(With(Mistral(), "sliding_window", nullptr), 1 << 20).ok());
+  EXPECT_TRUE(check(With(Qwen2(), "sliding_window", 128), 1 << 20).ok())
+      << "Qwen2 states a window that it does not use";
+  EXPECT_TRUE(check(Llama(), 1 << 20).ok());
+}
+
+TEST(ModelConfig, RefusesLayerTypesThatItCannotFollow) {
+  const json mixed = {"full_attention", "sliding_attention", "full_attention"};
+  ExpectRefused(With(Llama(), "layer_types", mixed), {"layer_types", "sliding_attention", "llama"});
+  ExpectRefused(With(Qwen2(), "layer_types", mixed), {"use_sliding_window is missing", "layer_types"});
+  ExpectRefused(With(Qwen2(), "layer_types", {"full_attention", "chunked_attention", "full_attention"}),
+                {"layer_types", "chunked_attention", "full_attention"});
+  ExpectRefused(With(Qwen2(), "layer_types", "full_attention"), {"layer_types is \"full_attention\"", "list"});
+  ExpectRefused(With(Mistral(), "sliding_window", 0), {"sliding_window is 0"});
 }
 
 TEST(ModelConfig, RefusesMissingAndNonsensicalFields) {
-  for (const std::string field : {"model_type", "vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers",
+  json nameless = Llama();
+  nameless.erase("model_type");
+  ExpectRefused(nameless, {"model_type is missing"});
+  for (const std::string field : {"vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers",
                                   "num_attention_heads", "max_position_embeddings"}) {
-    json config = Llama();
-    config.erase(field);
-    ExpectRefused(config, {field + " is "});
-    if (field == "model_type") continue;
     for (const json& value : {json(0), json(-1), json(1.5), json("8"), json(uint64_t{1} << 63), json::array({8})}) {
       ExpectRefused(With(Llama(), field, value), {field + " is " + value.dump(), "integer in [1, "});
     }
@@ -188,7 +270,7 @@ TEST(ModelConfig, RefusesShapesThatDoNotFitTogether) {
   EXPECT_TRUE(Read(With(With(Llama(), "hidden_size", 60), "head_dim", 16)).ok());
   json qwen = Qwen2();
   qwen.erase("num_key_value_heads");
-  ExpectRefused(qwen, {"num_key_value_heads is missing"});
+  ExpectRefused(qwen, {"num_key_value_heads is missing", "8"});  // transformers takes 32
 }
 
 TEST(ModelConfig, RefusesClassifiersOfSeveralLabels) {
@@ -223,7 +305,7 @@ TEST(ModelConfig, SurvivesARoundTripThroughConfigJson) {
         EXPECT_EQ(value, theirs[field]) << name << " " << field;
       }
     }
-    EXPECT_EQ(again->rope_scaling.has_value(), config->rope_scaling.has_value());
+    EXPECT_EQ(Reading(*again), Reading(*config));
   }
 }
 

@@ -12,12 +12,12 @@
 #include <algorithm>
 
 #include "core/base/logging.h"
-#include "core/base/meta_device.h"
-#include "core/base/parallel.h"
+#include "core/hardware/meta_device.h"
+#include "core/hardware/parallel.h"
+#include "core/kernels/cpu/log_softmax_rows.h"
+#include "core/kernels/linear.h"
+#include "core/kernels/row_padding.h"
 #include "core/model/decoder.h"
-#include "core/model/linear.h"
-#include "core/model/log_softmax_rows.h"
-#include "core/model/row_padding.h"
 
 namespace quartet {
 namespace {
@@ -49,7 +49,7 @@ at::Tensor LogSoftmax(const at::Tensor& logits_cV, double temperature) {
 
 int64_t PartTokens(int64_t chunk_tokens) { return (chunk_tokens + kPartsOfChunk - 1) / kPartsOfChunk; }
 
-// Whether logits of this type are worked on by core/model/log_softmax_rows.h, else by LibTorch's operators.
+// Whether logits of this type are worked on by core/kernels/cpu/log_softmax_rows.h, else by LibTorch's operators.
 bool ByRows(const at::Tensor& tensor, at::ScalarType type) {
   return ComputeDevice(tensor) == at::kCPU && type == at::kFloat;
 }

@@ -9,7 +9,7 @@ namespace quartet {
 
 // hidden head^T in fp32 (fp64 for fp64 inputs), [T, V], without gradient: of bf16 inputs too, so that logits are not
 // rounded to bf16's three digits. Trainer and rollout both take their logits here. The head may be
-// packed (core/model/linear.h).
+// packed (core/kernels/linear.h).
 at::Tensor VocabularyLogits(const at::Tensor& hidden_TD, const at::Tensor& head_VD);
 
 struct TokenLogProbs {
@@ -21,7 +21,7 @@ struct TokenLogProbs {
 
 // Bytes of the logits of one chunk of tokens: a bound in bytes keeps the peak the same for all vocabularies. Fewer
 // would be slower, since each chunk reads all of the head's weight anew, and widens it where bf16 products are
-// LibTorch's (core/model/linear.h): then a forward with 152,000 words takes a quarter longer at half of it.
+// LibTorch's (core/kernels/linear.h): then a forward with 152,000 words takes a quarter longer at half of it.
 inline constexpr int64_t kLogitsChunkBytes = int64_t{128} << 20;
 
 // log_softmax(fp32(hidden head^T) / temperature)[target] for each token. `hidden_TD` after the final norm, `head_VD`

@@ -8,8 +8,8 @@
 #include <c10/core/GradMode.h>
 #include <gtest/gtest.h>
 
+#include "core/memory/accounted_tensor.h"
 #include "core/rl/losses.h"
-#include "core/zero/accounted_tensor.h"
 
 namespace quartet {
 namespace {

@@ -8,7 +8,7 @@
 #include <ATen/ops/where.h>
 
 #include "core/base/logging.h"
-#include "core/base/meta_device.h"
+#include "core/hardware/meta_device.h"
 
 namespace quartet {
 

@@ -11,7 +11,7 @@
 #include "core/base/files.h"
 #include "core/base/status_macros.h"
 #include "core/config/run_config.h"
-#include "core/service/address.h"
+#include "core/service/wire/address.h"
 
 namespace quartet {
 namespace {

@@ -7,7 +7,9 @@
 #include <limits>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <string_view>
+#include <type_traits>
 #include <unordered_map>
 #include <utility>
 
@@ -64,19 +66,70 @@ absl::StatusOr<std::string> OneChar(const json& step, const char* name) {
   return text;
 }
 
-// {"String": ...} or {"Regex": ...}
-absl::StatusOr<std::shared_ptr<const Regex>> Pattern(const json& step) {
+// Finds a pattern's matches in a text: ascending, not empty. `budget` is for all texts of one step.
+using Find = std::function<absl::StatusOr<std::vector<Range>>(const std::string& text, RegexBudget* budget)>;
+
+Find FindAll(Regex regex) {
+  return [regex = std::make_shared<const Regex>(std::move(regex))](const std::string& text, RegexBudget* budget) {
+    return regex->FindAll(text, budget);
+  };
+}
+
+// {"String": ...} or {"Regex": ...}, of which one is set.
+struct Pattern {
+  std::optional<std::string> literal;
+  std::optional<std::string> regex;
+};
+
+absl::StatusOr<Pattern> ReadPattern(const json& step) {
   const auto pattern = step.find("pattern");
   if (pattern != step.end() && pattern->is_object() && pattern->size() == 1 && pattern->begin()->is_string()) {
     const auto& text = pattern->begin()->get_ref<const std::string&>();
-    if (pattern->begin().key() == "String") return std::make_shared<const Regex>(Regex::Literal(text));
-    if (pattern->begin().key() == "Regex") {
-      auto regex = Regex::Compile(text);
-      if (!regex.ok()) return StepError(step, std::string(regex.status().message()));
-      return std::make_shared<const Regex>(*std::move(regex));
-    }
+    if (pattern->begin().key() == "String") return Pattern{.literal = text, .regex = {}};
+    if (pattern->begin().key() == "Regex") return Pattern{.literal = {}, .regex = text};
   }
   return StepError(step, "\"pattern\" is neither {\"String\": ...} nor {\"Regex\": ...}");
+}
+
+absl::StatusOr<Find> FindPattern(const json& step) {
+  QUARTET_ASSIGN_OR_RETURN(const Pattern pattern, ReadPattern(step));
+  if (pattern.literal.has_value()) {
+    return Find(
+        [literal = *pattern.literal](const std::string& text, RegexBudget*) { return FindLiteral(text, literal); });
+  }
+  auto regex = Regex::Compile(*pattern.regex);
+  if (!regex.ok()) return StepError(step, std::string(regex.status().message()));
+  return FindAll(*std::move(regex));
+}
+
+std::string PlaceInSequence(size_t i) { return absl::StrCat("Sequence: [", i, "]: "); }
+
+// Steps that can fail give an absl::StatusOr of what they are given, the others what they are given.
+template <class Step>
+constexpr bool kCanFail = requires(typename Step::result_type result) {
+  result.status();
+};
+
+template <class Step>
+Step InOrder(std::vector<Step> steps) {
+  return Step([steps = std::move(steps)](auto value) {
+    for (const Step& step : steps) value = step(std::move(value));
+    return value;
+  });
+}
+
+template <class Step>
+Step InOrder(std::vector<Step> steps) requires kCanFail<Step> {
+  return Step([steps = std::move(steps)](auto value) -> typename Step::result_type {
+    for (size_t i = 0; i < steps.size(); ++i) {
+      auto next = steps[i](std::move(value));
+      if (!next.ok()) {
+        return absl::InvalidArgumentError(absl::StrCat(PlaceInSequence(i), std::string(next.status().message())));
+      }
+      value = *std::move(next);
+    }
+    return value;
+  });
 }
 
 // A "Sequence" of steps: `make` for each of `step[name]`, in order.
@@ -87,13 +140,12 @@ absl::StatusOr<Step> Chain(const json& step, const char* name, absl::StatusOr<St
   std::vector<Step> steps;
   for (size_t i = 0; i < list->size(); ++i) {
     auto made = make((*list)[i]);
-    if (!made.ok()) return StepError(step, absl::StrCat("[", i, "]: ", std::string(made.status().message())));
+    if (!made.ok()) {
+      return absl::InvalidArgumentError(absl::StrCat(PlaceInSequence(i), std::string(made.status().message())));
+    }
     steps.push_back(*std::move(made));
   }
-  return Step([steps](auto value) {
-    for (const Step& next : steps) value = next(std::move(value));
-    return value;
-  });
+  return InOrder(std::move(steps));
 }
 
 // ---- Cutting text ----
@@ -154,14 +206,21 @@ std::vector<Cut> MergeCuts(const std::vector<Cut>& cuts, Behavior behavior) {
   return merged;
 }
 
-// Cuts each piece at the matches that `find` gives (ascending, not empty).
-template <class Find>
-std::vector<Piece> Split(const std::vector<Piece>& pieces, const Find& find, Behavior behavior, bool invert) {
+// Cuts each piece at the matches that `find` gives; `type` is the step's.
+absl::StatusOr<std::vector<Piece>> Split(const std::vector<Piece>& pieces, std::string_view type, const Find& find,
+                                         Behavior behavior, bool invert) {
+  size_t bytes = 0;
+  for (const Piece& piece : pieces) bytes += piece.text.size();
+  RegexBudget budget(bytes);
   std::vector<Piece> parts;
   for (const Piece& piece : pieces) {
+    const absl::StatusOr<std::vector<Range>> matches = find(piece.text, &budget);
+    if (!matches.ok()) {
+      return absl::InvalidArgumentError(absl::StrCat(std::string(type), ": ", std::string(matches.status().message())));
+    }
     std::vector<Cut> cuts;
     size_t at = 0;
-    for (const Range& match : find(piece.text)) {
+    for (const Range& match : *matches) {
       if (match.first > at) cuts.push_back({{at, match.first}, invert});
       cuts.push_back({match, !invert});
       at = match.second;
@@ -177,8 +236,8 @@ std::vector<Piece> Split(const std::vector<Piece>& pieces, const Find& find, Beh
 
 // Each character for which `is` holds, as a match of its own.
 template <class Predicate>
-auto EachChar(Predicate is) {
-  return [is](const std::string& text) {
+Find EachChar(Predicate is) {
+  return [is](const std::string& text, RegexBudget*) {
     std::vector<Range> matches;
     for (size_t at = 0, size; at < text.size(); at += size) {
       size = CharBytes(text, at);
@@ -188,14 +247,18 @@ auto EachChar(Predicate is) {
   };
 }
 
-std::string ReplaceAll(const std::string& text, const Regex& pattern, const std::string& content) {
+std::string Replace(const std::string& text, const std::vector<Range>& matches, const std::string& content) {
   std::string replaced;
   size_t at = 0;
-  for (const auto& [begin, end] : pattern.FindAll(text)) {
+  for (const auto& [begin, end] : matches) {
     replaced.append(text, at, begin - at).append(content);
     at = end;
   }
   return replaced.append(text, at);
+}
+
+std::string ReplaceLiteral(const std::string& text, const std::string& literal, const std::string& content) {
+  return Replace(text, FindLiteral(text, literal), content);
 }
 
 // ---- GPT-2's bytes as characters ----
@@ -250,20 +313,19 @@ absl::StatusOr<PreTokenizer> MakeByteLevel(const json& step) {
   QUARTET_ASSIGN_OR_RETURN(const bool add_prefix_space, Flag(step, "add_prefix_space", true));
   QUARTET_ASSIGN_OR_RETURN(const bool use_regex, Flag(step, "use_regex", true));
   QUARTET_ASSIGN_OR_RETURN(Regex compiled, Regex::Compile(kGpt2Pattern));
-  const auto regex = std::make_shared<const Regex>(std::move(compiled));
-  return PreTokenizer([=](std::vector<Piece> pieces) {
-    if (add_prefix_space) {
-      for (Piece& piece : pieces) {
-        if (piece.text[0] != ' ') piece.text.insert(0, " ");
-      }
-    }
-    if (use_regex) {
-      pieces = Split(
-          pieces, [&](const std::string& text) { return regex->FindAll(text); }, Behavior::kIsolated, false);
-    }
-    for (Piece& piece : pieces) piece.text = ToByteChars(piece.text);
-    return pieces;
-  });
+  return PreTokenizer(
+      [=, find = FindAll(std::move(compiled))](std::vector<Piece> pieces) -> absl::StatusOr<std::vector<Piece>> {
+        if (add_prefix_space) {
+          for (Piece& piece : pieces) {
+            if (piece.text[0] != ' ') piece.text.insert(0, " ");
+          }
+        }
+        if (use_regex) {
+          QUARTET_ASSIGN_OR_RETURN(pieces, Split(pieces, "ByteLevel", find, Behavior::kIsolated, false));
+        }
+        for (Piece& piece : pieces) piece.text = ToByteChars(piece.text);
+        return pieces;
+      });
 }
 
 enum class Prepend { kAlways, kFirst, kNever };
@@ -285,28 +347,23 @@ absl::StatusOr<PreTokenizer> MakeMetaspace(const json& step) {
   QUARTET_ASSIGN_OR_RETURN(const std::string replacement, OneChar(step, "replacement"));
   QUARTET_ASSIGN_OR_RETURN(const Prepend prepend, ReadPrepend(step));
   QUARTET_ASSIGN_OR_RETURN(const bool split, Flag(step, "split", true));
-  const auto space = std::make_shared<const Regex>(Regex::Literal(" "));
-  const auto mark = std::make_shared<const Regex>(Regex::Literal(replacement));
-  return PreTokenizer([=](std::vector<Piece> pieces) {
+  const Find mark = [replacement](const std::string& text, RegexBudget*) { return FindLiteral(text, replacement); };
+  return PreTokenizer([=](std::vector<Piece> pieces) -> absl::StatusOr<std::vector<Piece>> {
     for (Piece& piece : pieces) {
-      piece.text = ReplaceAll(piece.text, *space, replacement);
+      piece.text = ReplaceLiteral(piece.text, " ", replacement);
       const bool wants = prepend == Prepend::kAlways || (prepend == Prepend::kFirst && piece.at_start);
       if (wants && piece.text.compare(0, replacement.size(), replacement) != 0) piece.text.insert(0, replacement);
     }
     if (!split) return pieces;
-    return Split(
-        pieces, [&](const std::string& text) { return mark->FindAll(text); }, Behavior::kMergedWithNext, false);
+    return Split(pieces, "Metaspace", mark, Behavior::kMergedWithNext, false);
   });
 }
 
 absl::StatusOr<PreTokenizer> MakeSplit(const json& step) {
-  QUARTET_ASSIGN_OR_RETURN(const std::shared_ptr<const Regex> regex, Pattern(step));
+  QUARTET_ASSIGN_OR_RETURN(const Find find, FindPattern(step));
   QUARTET_ASSIGN_OR_RETURN(const Behavior behavior, ReadBehavior(step));
   QUARTET_ASSIGN_OR_RETURN(const bool invert, Flag(step, "invert", false));
-  return PreTokenizer([=](const std::vector<Piece>& pieces) {
-    return Split(
-        pieces, [&](const std::string& text) { return regex->FindAll(text); }, behavior, invert);
-  });
+  return PreTokenizer([=](const std::vector<Piece>& pieces) { return Split(pieces, "Split", find, behavior, invert); });
 }
 
 // ---- Decoders ----
@@ -365,10 +422,9 @@ absl::StatusOr<TokenDecoder> MakeStrip(const json& step) {
 absl::StatusOr<TokenDecoder> MakeMetaspaceDecoder(const json& step) {
   QUARTET_ASSIGN_OR_RETURN(const std::string replacement, OneChar(step, "replacement"));
   QUARTET_ASSIGN_OR_RETURN(const Prepend prepend, ReadPrepend(step));
-  const auto mark = std::make_shared<const Regex>(Regex::Literal(replacement));
   return TokenDecoder([=](std::vector<std::string> tokens) {
     for (size_t i = 0; i < tokens.size(); ++i) {
-      tokens[i] = ReplaceAll(tokens[i], *mark, i == 0 && prepend != Prepend::kNever ? "" : " ");
+      tokens[i] = ReplaceLiteral(tokens[i], replacement, i == 0 && prepend != Prepend::kNever ? "" : " ");
     }
     return tokens;
   });
@@ -376,10 +432,9 @@ absl::StatusOr<TokenDecoder> MakeMetaspaceDecoder(const json& step) {
 
 absl::StatusOr<TokenDecoder> MakeBpeDecoder(const json& step) {
   QUARTET_ASSIGN_OR_RETURN(const std::string suffix, Text(step, "suffix"));
-  const auto mark = std::make_shared<const Regex>(Regex::Literal(suffix));
   return TokenDecoder([=](std::vector<std::string> tokens) {
     for (size_t i = 0; i < tokens.size(); ++i)
-      tokens[i] = ReplaceAll(tokens[i], *mark, i + 1 < tokens.size() ? " " : "");
+      tokens[i] = ReplaceLiteral(tokens[i], suffix, i + 1 < tokens.size() ? " " : "");
     return tokens;
   });
 }
@@ -469,9 +524,16 @@ absl::StatusOr<Normalizer> MakeNormalizer(const json& step) {
     return Normalizer([prefix](const std::string& text) { return text.empty() ? text : prefix + text; });
   }
   if (type == "Replace") {
-    QUARTET_ASSIGN_OR_RETURN(const std::shared_ptr<const Regex> pattern, Pattern(step));
+    QUARTET_ASSIGN_OR_RETURN(const Find find, FindPattern(step));
     QUARTET_ASSIGN_OR_RETURN(const std::string content, Text(step, "content"));
-    return Normalizer([=](const std::string& text) { return ReplaceAll(text, *pattern, content); });
+    return Normalizer([=](const std::string& text) -> absl::StatusOr<std::string> {
+      RegexBudget budget(text.size());
+      const absl::StatusOr<std::vector<Range>> matches = find(text, &budget);
+      if (!matches.ok()) {
+        return absl::InvalidArgumentError(absl::StrCat("Replace: ", std::string(matches.status().message())));
+      }
+      return Replace(text, *matches, content);
+    });
   }
   return NotSupported(type);
 }
@@ -486,7 +548,8 @@ absl::StatusOr<PreTokenizer> MakePreTokenizer(const json& step) {
   if (type == "Digits") {
     QUARTET_ASSIGN_OR_RETURN(const bool individual, Flag(step, "individual_digits", false));
     return PreTokenizer([individual](const std::vector<Piece>& pieces) {
-      return Split(pieces, EachChar(IsNumeric), individual ? Behavior::kIsolated : Behavior::kContiguous, false);
+      return Split(pieces, "Digits", EachChar(IsNumeric), individual ? Behavior::kIsolated : Behavior::kContiguous,
+                   false);
     });
   }
   if (type == "Punctuation") {
@@ -495,20 +558,18 @@ absl::StatusOr<PreTokenizer> MakePreTokenizer(const json& step) {
       QUARTET_ASSIGN_OR_RETURN(behavior, ReadBehavior(step));
     }
     return PreTokenizer([behavior](const std::vector<Piece>& pieces) {
-      return Split(pieces, EachChar(IsPunctuation), behavior, false);
+      return Split(pieces, "Punctuation", EachChar(IsPunctuation), behavior, false);
     });
   }
   if (type == "WhitespaceSplit") {
     return PreTokenizer([](const std::vector<Piece>& pieces) {
-      return Split(pieces, EachChar(IsWhiteSpace), Behavior::kRemoved, false);
+      return Split(pieces, "WhitespaceSplit", EachChar(IsWhiteSpace), Behavior::kRemoved, false);
     });
   }
   if (type == "Whitespace") {
     QUARTET_ASSIGN_OR_RETURN(Regex compiled, Regex::Compile(kWordPattern));
-    const auto regex = std::make_shared<const Regex>(std::move(compiled));
-    return PreTokenizer([regex](const std::vector<Piece>& pieces) {
-      return Split(
-          pieces, [&](const std::string& text) { return regex->FindAll(text); }, Behavior::kRemoved, true);
+    return PreTokenizer([find = FindAll(std::move(compiled))](const std::vector<Piece>& pieces) {
+      return Split(pieces, "Whitespace", find, Behavior::kRemoved, true);
     });
   }
   return NotSupported(type);
@@ -549,10 +610,11 @@ absl::StatusOr<TokenDecoder> MakeTokenDecoder(const json& step) {
     });
   }
   if (type == "Replace") {
-    QUARTET_ASSIGN_OR_RETURN(const std::shared_ptr<const Regex> pattern, Pattern(step));
+    QUARTET_ASSIGN_OR_RETURN(const Pattern pattern, ReadPattern(step));
+    if (!pattern.literal.has_value()) return StepError(step, "a \"Regex\" is not supported in a decoder");
     QUARTET_ASSIGN_OR_RETURN(const std::string content, Text(step, "content"));
-    return TokenDecoder([=](std::vector<std::string> tokens) {
-      for (std::string& token : tokens) token = ReplaceAll(token, *pattern, content);
+    return TokenDecoder([literal = *pattern.literal, content](std::vector<std::string> tokens) {
+      for (std::string& token : tokens) token = ReplaceLiteral(token, literal, content);
       return tokens;
     });
   }

@@ -12,9 +12,10 @@
 #include "core/base/status_macros.h"
 #include "core/data/json.h"
 #include "core/tokenizer/added_tokens.h"
-#include "core/tokenizer/jinja.h"
+#include "core/tokenizer/jinja/jinja_template.h"
 #include "core/tokenizer/model.h"
 #include "core/tokenizer/pipeline.h"
+#include "core/tokenizer/space_cleaner.h"
 #include "core/tokenizer/unicode.h"
 
 namespace quartet {
@@ -37,6 +38,15 @@ const json& Field(const json& object, const char* name) {
   static const auto* null = new json;
   const auto found = object.find(name);
   return found == object.end() ? *null : *found;
+}
+
+absl::StatusOr<bool> Flag(const json& object, const char* name, bool fallback) {
+  const json& value = Field(object, name);
+  if (value.is_null()) return object.contains(name) ? false : fallback;
+  if (!value.is_boolean()) {
+    return absl::InvalidArgumentError(absl::StrCat(name, " is ", value.dump(), "; it must be true or false"));
+  }
+  return value.get<bool>();
 }
 
 // "content" of an added token written as an object, or the string itself; nothing for null.
@@ -80,10 +90,60 @@ absl::StatusOr<int32_t> ReadId(const json& value, const std::string& place) {
   return value.get<int32_t>();
 }
 
+// What a class of transformers takes for a special token that tokenizer_config.json does not name; null for none.
+struct TokenizerClass {
+  std::string_view name;  // "Fast" may follow
+  const char* bos;
+  const char* eos;
+  const char* unk;
+  const char* pad;
+  // Set: the class puts a post-processor of its own, by add_bos_token (this is its default) and add_eos_token, in the
+  // place of the file's. The other classes pass over these.
+  std::optional<bool> add_bos_token;
+};
+constexpr TokenizerClass kTokenizerClasses[] = {
+    {"LlamaTokenizer", "<s>", "</s>", "<unk>", nullptr, true},
+    {"CodeLlamaTokenizer", "<s>", "</s>", "<unk>", nullptr, true},
+    {"GemmaTokenizer", "<bos>", "<eos>", "<unk>", "<pad>", true},
+    {"CohereTokenizer", "<BOS_TOKEN>", "<|END_OF_TURN_TOKEN|>", "<UNK>", nullptr, true},
+    {"GPTNeoXTokenizer", "<|endoftext|>", "<|endoftext|>", "<|endoftext|>", nullptr, false},
+    {"GPT2Tokenizer", "<|endoftext|>", "<|endoftext|>", "<|endoftext|>", nullptr, std::nullopt},
+    {"Qwen2Tokenizer", nullptr, "<|endoftext|>", "<|endoftext|>", "<|endoftext|>", std::nullopt},
+};
+// What AutoTokenizer takes by the model's type where no class is named.
+constexpr std::pair<std::string_view, std::string_view> kClassOfModel[] = {{"llama", "LlamaTokenizer"},
+                                                                           {"mistral", "LlamaTokenizer"},
+                                                                           {"qwen2", "Qwen2Tokenizer"},
+                                                                           {"qwen3", "Qwen2Tokenizer"}};
+
+// The class by which transformers reads the folder, of those that matter.
+absl::StatusOr<TokenizerClass> FindTokenizerClass(const std::string& folder, const json& tokenizer_config) {
+  std::string name;
+  const auto take = [&](const json& value) {
+    if (name.empty() && value.is_string()) name = value.get<std::string>();
+  };
+  take(Field(tokenizer_config, "tokenizer_class"));
+  if (name.empty()) {
+    const auto model = ReadJsonFile(folder + "/config.json", kMaxConfigBytes);
+    if (!model.ok() && !absl::IsNotFound(model.status())) return model.status();
+    if (model.ok() && model->is_object()) {
+      take(Field(*model, "tokenizer_class"));
+      for (const auto& [type, its_class] : kClassOfModel) {
+        if (Field(*model, "model_type") == type) take(std::string(its_class));
+      }
+    }
+  }
+  if (name.ends_with("Fast")) name.erase(name.size() - 4);
+  for (const TokenizerClass& known : kTokenizerClasses) {
+    if (known.name == name) return known;
+  }
+  return TokenizerClass();
+}
+
 class HuggingFaceTokenizer : public Tokenizer {
  public:
   absl::Status Read(const std::string& folder) {
-    const std::string path = folder + "/tokenizer.json";
+    const std::string path = path_ = folder + "/tokenizer.json";
     const std::string config_path = folder + "/tokenizer_config.json";
     QUARTET_ASSIGN_OR_RETURN(const json file, ReadJsonFile(path, kMaxTokenizerBytes));
     if (!file.is_object()) return absl::InvalidArgumentError(absl::StrCat(path, ": is not an object"));
@@ -97,16 +157,21 @@ class HuggingFaceTokenizer : public Tokenizer {
     if (!config.is_object()) return absl::InvalidArgumentError(absl::StrCat(config_path, ": is not an object"));
 
     if (const absl::Status status = ReadTokenizer(file, config); !status.ok()) return At(path, status);
-    if (const absl::Status status = ReadConfig(config); !status.ok()) return At(config_path, status);
+    QUARTET_ASSIGN_OR_RETURN(const TokenizerClass its_class, FindTokenizerClass(folder, config));
+    if (const absl::Status status = ReadConfig(config, its_class); !status.ok()) return At(config_path, status);
     for (const auto& [content, token] : added_) {
-      (token.normalized ? in_normalized_ : in_raw_).Add(token.normalized ? normalizer_(content) : content, token);
+      std::string pattern = content;
+      if (token.normalized) {
+        QUARTET_ASSIGN_OR_RETURN(pattern, Normalized(content));
+      }
+      (token.normalized ? in_normalized_ : in_raw_).Add(pattern, token);
       vocab_size_ = std::max(vocab_size_, token.id + 1);
       added_by_id_.emplace(token.id, &token);
     }
     return ReadChatTemplate(folder, config, config_path);
   }
 
-  std::vector<int32_t> Encode(std::string_view text, bool add_special_tokens) const override {
+  absl::StatusOr<std::vector<int32_t>> Encode(std::string_view text, bool add_special_tokens) const override {
     const std::string valid = ReplaceInvalidUtf8(text);
     std::vector<int32_t> ids;
     for (const TextPart& raw : in_raw_.Split(valid)) {
@@ -114,22 +179,22 @@ class HuggingFaceTokenizer : public Tokenizer {
         ids.push_back(*raw.id);
         continue;
       }
-      const std::string normalized = normalizer_(std::string(raw.text));
+      QUARTET_ASSIGN_OR_RETURN(const std::string normalized, Normalized(std::string(raw.text)));
       for (const TextPart& part : in_normalized_.Split(normalized)) {
         if (part.id) {
           ids.push_back(*part.id);
           continue;
         }
         const bool at_start = raw.text.data() == valid.data() && part.text.data() == normalized.data();
-        for (const Piece& piece : pre_tokenizer_({{std::string(part.text), at_start}})) {
-          model_->Tokenize(piece.text, &ids);
-        }
+        const absl::StatusOr<std::vector<Piece>> pieces = pre_tokenizer_({{std::string(part.text), at_start}});
+        if (!pieces.ok()) return At(absl::StrCat(path_, ": pre_tokenizer"), pieces.status());
+        for (const Piece& piece : *pieces) model_->Tokenize(piece.text, &ids);
       }
     }
     return add_special_tokens ? post_processor_(std::move(ids)) : ids;
   }
 
-  std::string Decode(const std::vector<int32_t>& ids, bool skip_special_tokens) const override {
+  std::string DecodeUncleaned(const std::vector<int32_t>& ids, bool skip_special_tokens) const override {
     std::vector<std::string> tokens;
     for (const int32_t id : ids) {
       const auto added = added_by_id_.find(id);
@@ -143,6 +208,13 @@ class HuggingFaceTokenizer : public Tokenizer {
     for (const std::string& part : decoder_(std::move(tokens))) text += part;
     return text;
   }
+
+  std::string Decode(const std::vector<int32_t>& ids, bool skip_special_tokens) const override {
+    std::string text = DecodeUncleaned(ids, skip_special_tokens);
+    return cleans_up_spaces_ ? CleanUpSpaces(std::move(text)) : text;
+  }
+
+  bool cleans_up_spaces() const override { return cleans_up_spaces_; }
 
   int32_t vocab_size() const override { return vocab_size_; }
 
@@ -173,6 +245,12 @@ class HuggingFaceTokenizer : public Tokenizer {
   }
 
  private:
+  absl::StatusOr<std::string> Normalized(std::string text) const {
+    absl::StatusOr<std::string> normalized = normalizer_(std::move(text));
+    if (!normalized.ok()) return At(absl::StrCat(path_, ": normalizer"), normalized.status());
+    return normalized;
+  }
+
   absl::Status ReadTokenizer(const json& file, const json& config) {
     QUARTET_ASSIGN_OR_RETURN(model_, MakeTokenModel(Field(file, "model")));
     vocab_size_ = model_->max_id() + 1;
@@ -235,7 +313,8 @@ class HuggingFaceTokenizer : public Tokenizer {
     return Add(token, place);
   }
 
-  absl::Status ReadConfig(const json& config) {
+  absl::Status ReadConfig(const json& config, const TokenizerClass& its_class) {
+    QUARTET_ASSIGN_OR_RETURN(cleans_up_spaces_, Flag(config, "clean_up_tokenization_spaces", false));
     const json& decoder = Field(config, "added_tokens_decoder");
     if (!decoder.is_null() && !decoder.is_object()) {
       return absl::InvalidArgumentError("added_tokens_decoder: is not an object");
@@ -259,8 +338,15 @@ class HuggingFaceTokenizer : public Tokenizer {
       AddedToken token{.content = content, .special = true, .normalized = false};
       return AddFromConfig(token, place);
     };
+    const std::map<std::string_view, const char*> defaults = {{"bos_token", its_class.bos},
+                                                              {"eos_token", its_class.eos},
+                                                              {"unk_token", its_class.unk},
+                                                              {"pad_token", its_class.pad}};
     for (const char* name : kSpecialNames) {
-      QUARTET_ASSIGN_OR_RETURN(const std::optional<std::string> content, TokenText(Field(config, name), name));
+      QUARTET_ASSIGN_OR_RETURN(std::optional<std::string> content, TokenText(Field(config, name), name));
+      const auto fallback = defaults.find(name);
+      if (!config.contains(name) && fallback != defaults.end() && fallback->second != nullptr)
+        content = fallback->second;
       if (!content || content->empty()) continue;
       QUARTET_RETURN_IF_ERROR(add_special(*content, name));
       special[name] = *content;
@@ -276,28 +362,27 @@ class HuggingFaceTokenizer : public Tokenizer {
       QUARTET_RETURN_IF_ERROR(add_special(*content, "additional_special_tokens"));
       template_variables_["additional_special_tokens"].push_back(*content);
     }
-    return ReadLlamaClass(config, special);
+    return its_class.add_bos_token ? ReplacePostProcessor(config, *its_class.add_bos_token, special) : absl::OkStatus();
   }
 
-  // transformers' Llama tokenizer puts its own post-processor in the file's place.
-  absl::Status ReadLlamaClass(const json& config, const std::map<std::string, std::string>& special) {
-    const json& tokenizer_class = Field(config, "tokenizer_class");
-    if (tokenizer_class != "LlamaTokenizer" && tokenizer_class != "LlamaTokenizerFast") return absl::OkStatus();
+  absl::Status ReplacePostProcessor(const json& config, bool adds_bos,
+                                    const std::map<std::string, std::string>& special) {
     json step = {{"type", "TemplateProcessing"}, {"single", json::array()}, {"special_tokens", json::object()}};
-    const auto add = [&](const char* flag, bool fallback, const char* name, const char* default_token) -> absl::Status {
-      const json& value = Field(config, flag);
-      if (!(value.is_boolean() ? value.get<bool>() : fallback)) return absl::OkStatus();
+    const auto add = [&](const char* flag, bool fallback, const char* name) -> absl::Status {
+      QUARTET_ASSIGN_OR_RETURN(const bool adds, Flag(config, flag, fallback));
+      if (!adds) return absl::OkStatus();
       const auto found = special.find(name);
-      const std::string token = found == special.end() ? default_token : found->second;
-      const std::optional<int32_t> id = TokenToId(token);
-      if (!id) return absl::InvalidArgumentError(absl::StrCat(name, ": \"", token, "\" is not a token"));
+      if (found == special.end()) {
+        return absl::InvalidArgumentError(absl::StrCat(flag, " is true, but there is no ", name));
+      }
+      const std::string& token = found->second;
       step["single"].push_back({{"SpecialToken", {{"id", token}, {"type_id", 0}}}});
-      step["special_tokens"][token] = {{"id", token}, {"ids", json::array({static_cast<uint32_t>(*id)})}};
+      step["special_tokens"][token] = {{"id", token}, {"ids", json::array({static_cast<uint32_t>(*TokenToId(token))})}};
       return absl::OkStatus();
     };
-    QUARTET_RETURN_IF_ERROR(add("add_bos_token", true, "bos_token", "<s>"));
+    QUARTET_RETURN_IF_ERROR(add("add_bos_token", adds_bos, "bos_token"));
     step["single"].push_back({{"Sequence", {{"id", "A"}, {"type_id", 0}}}});
-    QUARTET_RETURN_IF_ERROR(add("add_eos_token", false, "eos_token", "</s>"));
+    QUARTET_RETURN_IF_ERROR(add("add_eos_token", false, "eos_token"));
     QUARTET_ASSIGN_OR_RETURN(post_processor_, MakePostProcessor(step));
     return absl::OkStatus();
   }
@@ -337,6 +422,7 @@ class HuggingFaceTokenizer : public Tokenizer {
     return absl::OkStatus();
   }
 
+  std::string path_;  // of tokenizer.json
   std::unique_ptr<TokenModel> model_;
   Normalizer normalizer_;
   PreTokenizer pre_tokenizer_;
@@ -347,6 +433,7 @@ class HuggingFaceTokenizer : public Tokenizer {
   std::unordered_map<int32_t, const AddedToken*> added_by_id_;
   TokenFinder in_raw_, in_normalized_;
   int32_t vocab_size_ = 0;
+  bool cleans_up_spaces_ = false;
   std::unique_ptr<JinjaTemplate> chat_template_;  // null: none
   std::string chat_template_place_;
   nlohmann::ordered_json template_variables_ = nlohmann::ordered_json::object();

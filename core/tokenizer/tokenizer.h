@@ -22,9 +22,18 @@ class Tokenizer {
   static absl::StatusOr<std::unique_ptr<Tokenizer>> Load(const std::string& folder);
 
   // Special tokens that stand in the text are recognised. add_special_tokens: what the post-processor adds (BOS).
-  virtual std::vector<int32_t> Encode(std::string_view text, bool add_special_tokens) const = 0;
-  // Invalid UTF-8 becomes U+FFFD, as in transformers.
+  // INVALID_ARGUMENT names the part of tokenizer.json whose pattern takes more time or memory on this text than is
+  // allowed.
+  virtual absl::StatusOr<std::vector<int32_t>> Encode(std::string_view text, bool add_special_tokens) const = 0;
+  // As in transformers: invalid UTF-8 becomes U+FFFD, and where the folder says clean_up_tokenization_spaces the spaces
+  // are cleaned up.
   virtual std::string Decode(const std::vector<int32_t>& ids, bool skip_special_tokens) const = 0;
+  // The same before spaces are cleaned up, for whoever decodes a text as it grows: its pieces go through a SpaceCleaner
+  // where cleans_up_spaces().
+  virtual std::string DecodeUncleaned(const std::vector<int32_t>& ids, bool skip_special_tokens) const {
+    return Decode(ids, skip_special_tokens);
+  }
+  virtual bool cleans_up_spaces() const { return false; }
 
   // Largest token id + 1, added tokens included.
   virtual int32_t vocab_size() const = 0;

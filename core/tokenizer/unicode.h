@@ -1,4 +1,5 @@
-// UTF-8 and the Unicode facts that tokenizers ask for.
+// UTF-8 and the Unicode facts that tokenizers ask for, as Hugging Face's tokenizers 0.22 know them, which is Unicode 9
+// for normal forms and Unicode 16 for most else; tools/golden/make_unicode_tables.py.
 #pragma once
 
 #include <cstdint>
@@ -22,7 +23,9 @@ void AppendUtf8(char32_t codepoint, std::string* text);
 bool IsWhiteSpace(char32_t codepoint);   // the property White_Space
 bool IsNumeric(char32_t codepoint);      // categories Nd, Nl, No
 bool IsPunctuation(char32_t codepoint);  // categories P*, and ASCII's punctuation and symbols
-bool IsWordChar(char32_t codepoint);     // \w: letters, marks, decimal digits, connectors, joiners
+bool IsPrintable(
+    char32_t codepoint);              // as Python's str.isprintable: assigned, and no control, separator or private use
+bool IsWordChar(char32_t codepoint);  // \w: letters, marks, decimal digits, connectors, joiners
 
 enum class NormalForm { kNfc, kNfd, kNfkc, kNfkd };
 // `text` is valid UTF-8.

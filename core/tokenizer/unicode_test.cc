@@ -2,6 +2,9 @@
 
 #include <gtest/gtest.h>
 
+#include <fstream>
+#include <nlohmann/json.hpp>
+
 namespace quartet {
 namespace {
 
@@ -27,6 +30,39 @@ TEST(Normalize, ComposesAndDecomposes) {
   EXPECT_EQ(Normalize("\ufb01", NormalForm::kNfkc), "fi");
   EXPECT_EQ(Normalize("\ufb01", NormalForm::kNfc), "\ufb01");
   EXPECT_EQ(Normalize(std::string("a\0b", 3), NormalForm::kNfc), std::string("a\0b", 3));
+}
+
+// What tokenizers of Hugging Face makes of characters that utf8proc knows otherwise;
+// tools/golden/make_unicode_tables.py.
+nlohmann::json Golden(const char* name) {
+  std::ifstream file("core/tokenizer/testdata/unicode.json");
+  return nlohmann::json::parse(file)[name];
+}
+
+TEST(Normalize, KnowsTheCharactersThatTheReferenceKnows) {
+  constexpr NormalForm kForms[] = {NormalForm::kNfc, NormalForm::kNfd, NormalForm::kNfkc, NormalForm::kNfkd};
+  const auto golden = Golden("normalize");
+  ASSERT_GE(golden.size(), 200);
+  for (const auto& row : golden) {
+    for (int form = 0; form < 4; ++form) {
+      EXPECT_EQ(Normalize(row[0].get<std::string>(), kForms[form]), row[1 + form]) << row[0].dump(-1, ' ', true);
+    }
+  }
+}
+
+TEST(Characters, HaveThePropertiesThatTheReferenceGivesThem) {
+  for (const auto& row : Golden("numeric_punctuation_word")) {
+    const auto c = row[0].get<uint32_t>();
+    EXPECT_EQ(IsNumeric(c), row[1]) << c;
+    EXPECT_EQ(IsPunctuation(c), row[2]) << c;
+    EXPECT_EQ(IsWordChar(c), row[3]) << c;
+  }
+  for (const auto& row : Golden("lowercase")) {
+    std::string upper, lower;
+    AppendUtf8(row[0].get<uint32_t>(), &upper);
+    AppendUtf8(row[1].get<uint32_t>(), &lower);
+    EXPECT_EQ(Lowercase(upper), lower);
+  }
 }
 
 TEST(Characters, HaveTheirProperties) {

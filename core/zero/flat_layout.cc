@@ -11,7 +11,7 @@ int64_t RoundUp(int64_t value, int64_t multiple) { return (value + multiple - 1)
 
 }  // namespace
 
-FlatGroup MakeFlatGroup(const ParameterGroup& group, int64_t element_bytes, int ranks) {
+FlatGroup MakeFlatGroup(const ParameterGroup& group, int64_t element_bytes, int shards, int replicas) {
   const int64_t alignment = kAlignmentBytes / element_bytes;
   FlatGroup flat;
   int64_t end = 0;
@@ -19,8 +19,8 @@ FlatGroup MakeFlatGroup(const ParameterGroup& group, int64_t element_bytes, int 
     flat.offsets.push_back(end);
     end = RoundUp(end + parameter.numel(), alignment);
   }
-  flat.total = RoundUp(end, alignment * ranks);
-  flat.shard = flat.total / ranks;
+  flat.total = RoundUp(end, alignment * shards * replicas);
+  flat.shard = flat.total / shards;
   return flat;
 }
 

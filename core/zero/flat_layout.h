@@ -11,13 +11,14 @@ namespace quartet {
 // Counts and offsets are in elements.
 struct FlatGroup {
   std::vector<int64_t> offsets;  // of each parameter, aligned to 256 bytes
-  int64_t total = 0;             // with padding; ranks * shard
-  int64_t shard = 0;             // what one rank keeps: rank r the part from r * shard; a multiple of the alignment
+  int64_t total = 0;             // with padding; shards * shard
+  int64_t shard = 0;             // what one rank keeps: rank r the part from r * shard
 };
 
-// `element_bytes` of the compute type. Offsets are the same at every world size; only the padding behind the last
-// parameter differs.
-FlatGroup MakeFlatGroup(const ParameterGroup& group, int64_t element_bytes, int ranks);
+// `element_bytes` of the compute type. A shard is a multiple of the alignment, and so is the equal share that each of
+// `replicas` ranks owns of it. Offsets are the same at every world size; only the padding behind the last parameter
+// differs.
+FlatGroup MakeFlatGroup(const ParameterGroup& group, int64_t element_bytes, int shards, int replicas = 1);
 
 // `count` elements of a parameter from its element `begin` lie at `offset` from the beginning of a window.
 struct FlatPiece {

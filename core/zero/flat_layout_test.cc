@@ -42,5 +42,17 @@ TEST(FlatLayout, EveryElementBelongsToExactlyOneRankAtEveryWorldSize) {
   }
 }
 
+TEST(FlatLayout, ReplicasOwnEqualSharesOfAShard) {
+  const ParameterGroup group = Group({{7}, {33, 31}, {500}});
+  for (int shards = 1; shards <= 5; ++shards) {
+    for (int replicas = 1; replicas <= 5; ++replicas) {
+      const FlatGroup flat = MakeFlatGroup(group, 2, shards, replicas);
+      EXPECT_EQ(flat.shard * shards, flat.total);
+      EXPECT_EQ(flat.shard % (128 * replicas), 0);
+      EXPECT_EQ(flat.offsets, MakeFlatGroup(group, 2, 1).offsets);
+    }
+  }
+}
+
 }  // namespace
 }  // namespace quartet

@@ -19,7 +19,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "core/comm/rank_threads.h"
+#include "core/comm/testing/rank_threads.h"
 #include "core/model/initialize.h"
 #include "core/zero/flat_layout.h"
 #include "core/zero/trainable_model.h"
@@ -161,11 +161,11 @@ std::unique_ptr<TrainableModel> LoadOrDie(int64_t blocks, const TrainableModelOp
 }
 
 // Bytes of the two largest groups, gathered.
-int64_t TwoLargestGroups(ShardedModel& model, int shards) {
+int64_t TwoLargestGroups(ShardedModel& model, Mesh& mesh) {
   std::vector<int64_t> bytes;
   const auto element = static_cast<int64_t>(c10::elementSize(model.options().compute_dtype));
   for (const ParameterGroup& group : model.layout().groups) {
-    bytes.push_back(MakeFlatGroup(group, element, shards).total * element);
+    bytes.push_back(MakeFlatGroup(group, element, mesh.shard().size(), mesh.replica().size()).total * element);
   }
   std::sort(bytes.rbegin(), bytes.rend());
   return bytes[0] + bytes[1];
@@ -231,7 +231,7 @@ std::vector<double> Live(const Arrangement& a, Mesh& real) {
   FailingMesh mesh(&real);
   Ledger ledger;
   auto model = LoadOrDie(5, OptionsOf(a), mesh, ledger);
-  const int64_t limit = TwoLargestGroups(model->model(), real.shard().size());
+  const int64_t limit = TwoLargestGroups(model->model(), real);
   std::vector<double> results;
   const auto check = [&](const std::string& after) {
     EXPECT_EQ(Violation(ledger, limit), "") << "after " << after;
@@ -352,7 +352,7 @@ TEST(GatherMatrix, SeesAGroupThatLeaks) {
       Ledger ledger;
       auto model =
           LoadOrDie(5, OptionsOf({2, 2, 3, checkpointing, Accumulation::kReduced, Place::kDevice}), mesh, ledger);
-      const int64_t limit = TwoLargestGroups(model->model(), 2);
+      const int64_t limit = TwoLargestGroups(model->model(), mesh);
       std::vector<GatheredGroup> leaked;
       const auto step = [&](int group) {
         model->ForwardBackward(Pack(kSequences[0]), [&](const at::Tensor& hidden_TD, const at::Tensor& head_VD) {
@@ -405,7 +405,7 @@ TEST(GatherMatrix, OutOfMemoryAnywhereInAStepGivesBackWhatWasGathered) {
       TrainableModelOptions options;  // bf16, so that one rank gathers too
       options.gradient_checkpointing = checkpointing;
       auto model = LoadOrDie(5, options, mesh, ledger);
-      const int64_t limit = TwoLargestGroups(model->model(), 1);
+      const int64_t limit = TwoLargestGroups(model->model(), mesh);
       const PackedSequences batch = Pack(kSequences[0]);
       const auto step = [&] {
         const double loss = model->ForwardBackward(batch, [](const at::Tensor& hidden_TD, const at::Tensor& head_VD) {

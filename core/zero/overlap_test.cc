@@ -15,7 +15,7 @@
 
 #include "core/base/files.h"
 #include "core/base/trace.h"
-#include "core/comm/rank_threads.h"
+#include "core/comm/testing/rank_threads.h"
 #include "core/model/initialize.h"
 #include "core/zero/trainable_model.h"
 

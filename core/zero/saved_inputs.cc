@@ -3,7 +3,7 @@
 #include <exception>
 #include <utility>
 
-#include "core/zero/accounted_tensor.h"
+#include "core/memory/accounted_tensor.h"
 
 namespace quartet {
 

@@ -5,8 +5,8 @@
 
 #include <vector>
 
-#include "core/zero/host_copy.h"
-#include "core/zero/ledger.h"
+#include "core/memory/host_copy.h"
+#include "core/memory/ledger.h"
 
 namespace quartet {
 

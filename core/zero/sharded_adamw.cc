@@ -8,7 +8,8 @@
 #include <algorithm>
 #include <optional>
 
-#include "core/zero/accounted_tensor.h"
+#include "core/base/fail_point.h"
+#include "core/memory/accounted_tensor.h"
 
 namespace quartet {
 
@@ -16,7 +17,7 @@ ShardedAdamW::ShardedAdamW(ShardedModel::Impl* model, const AdamWOptions& option
     : model_(model), options_(options), ema_decay_(ema_decay) {
   const at::NoGradGuard no_grad;
   for (int g = 0; g < static_cast<int>(model->flat.size()); ++g) {
-    const at::Tensor& weights = model->resident[g];
+    const at::Tensor& weights = model->held[g].resident;
     auto zeros = [&](MemoryTier tier) {
       return model->Zeros(tier, MemoryCategory::kOptimizer, weights.numel(), model->state_dtype());
     };
@@ -29,7 +30,7 @@ ShardedAdamW::ShardedAdamW(ShardedModel::Impl* model, const AdamWOptions& option
 
     const auto& parameters = model->layout.groups[g].parameters;
     const FlatGroup& flat = model->flat[g];
-    const int64_t begin = model->resident_begin(g), end = begin + model->resident_count(g);
+    const int64_t begin = model->part_begin(g), end = begin + flat.shard;
     for (size_t p = 0; p < parameters.size(); ++p) {
       const int64_t first = std::max(begin, flat.offsets[p]);
       const int64_t last = std::min(end, p + 1 < parameters.size() ? flat.offsets[p + 1] : flat.total);
@@ -55,38 +56,38 @@ void ShardedAdamW::Step(const std::vector<at::Tensor>& gradients, double divisor
     std::vector<at::Tensor> weights, gradient, first, second, counts;
     for (const Run& run : runs_) {
       if (run.decay != decay) continue;
-      auto part = [&](const std::vector<at::Tensor>& buffers) {
-        return buffers[run.group].narrow(0, run.begin, run.count);
-      };
-      weights.push_back(part(model_->resident));
-      gradient.push_back(part(gradients));
-      first.push_back(part(first_moments_));
-      second.push_back(part(second_moments_));
+      const auto part = [&](const at::Tensor& buffer) { return buffer.narrow(0, run.begin, run.count); };
+      weights.push_back(part(model_->held[run.group].resident));
+      gradient.push_back(part(gradients[run.group]));
+      first.push_back(part(first_moments_[run.group]));
+      second.push_back(part(second_moments_[run.group]));
       counts.push_back(step_count_);
     }
     if (weights.empty()) continue;
     at::_fused_adamw_(weights, gradient, first, second, /*max_exp_avg_sqs=*/{}, counts, learning_rate, options_.beta1,
                       options_.beta2, decay ? options_.weight_decay : 0, options_.eps, /*amsgrad=*/false,
                       /*maximize=*/false, scale);
+    ThrowAtFailPoint("trainable_model.adamw");
   }
   Average();
 }
 
 void ShardedAdamW::Average() {
   for (size_t g = 0; g < ema_.size(); ++g) {
-    at::Tensor weights = model_->resident[g];
+    at::Tensor weights = model_->held[g].resident;
     if (model_->host_is_apart() && model_->resident_tier() == MemoryTier::kDevice) {
       weights = AccountedEmpty(model_->ledger, MemoryCategory::kOptimizer, weights.numel(), weights.scalar_type(),
                                model_->options.device, MemoryTier::kHost);
-      weights.copy_(model_->resident[g]);
+      weights.copy_(model_->held[g].resident);
     }
     ema_[g].lerp_(weights, 1 - ema_decay_);
   }
 }
 
 std::vector<NamedState> ShardedAdamW::state(int group) const {
-  std::vector<NamedState> state = {
-      {"master", model_->resident[group]}, {"exp_avg", first_moments_[group]}, {"exp_avg_sq", second_moments_[group]}};
+  std::vector<NamedState> state = {{"master", model_->held[group].resident},
+                                   {"exp_avg", first_moments_[group]},
+                                   {"exp_avg_sq", second_moments_[group]}};
   if (!ema_.empty()) state.push_back({"ema", ema_[group]});
   return state;
 }

@@ -8,8 +8,9 @@
 #include <exception>
 #include <utility>
 
-#include "core/base/meta_device.h"
-#include "core/zero/accounted_tensor.h"
+#include "core/base/fail_point.h"
+#include "core/hardware/meta_device.h"
+#include "core/memory/accounted_tensor.h"
 
 namespace quartet {
 namespace {
@@ -27,10 +28,10 @@ ShardedGradient::ShardedGradient(ShardedModel::Impl* model, bool no_sync)
   const int groups = static_cast<int>(model->flat.size());
   open_.resize(groups);
   const bool in_host = model->resident_tier() == MemoryTier::kHost;
-  const bool parts_are_whole = (model->resident_is_whole || model->shard->size() == 1) && !in_host;
+  const bool parts_are_whole = model->shard->size() == 1 && !in_host;
   for (int g = 0; g < groups; ++g) {
-    parts_.push_back(model->Zeros(model->resident_tier(), MemoryCategory::kGradients, model->resident_count(g),
-                                  model->state_dtype()));
+    parts_.push_back(
+        model->Zeros(model->resident_tier(), MemoryCategory::kGradients, model->flat[g].shard, model->state_dtype()));
     if (parts_are_whole) {
       whole_.push_back(parts_[g]);
     } else if (no_sync) {
@@ -73,27 +74,28 @@ void ShardedGradient::AddRows(int group, int parameter, const at::Tensor& ids_T,
       .index_add_(0, ids_T, rows_TD.to(model_->state_dtype()));
 }
 
-void ShardedGradient::Close(int group) {
+void ShardedGradient::StartReduceScatter(int group) {
   if (adds_up_whole()) return;
   if (!open_[group].defined()) Add(group, {});
   Reduce(group, std::exchange(open_[group], at::Tensor()));
 }
 
 void ShardedGradient::Reduce(int group, at::Tensor whole) {
-  Settle();
+  WaitReduceScatter();
   const MemoryScope communication(model_->ledger, MemoryCategory::kCommunication);
   Reduction next;
   next.group = group;
   next.input = std::move(whole);
   next.output = AccountedEmpty(model_->ledger, MemoryCategory::kCommunication, model_->flat[group].shard,
                                model_->state_dtype(), model_->options.device);
+  ThrowAtFailPoint("trainable_model.reduce");
   next.work = model_->shard->ReduceScatterSum(next.output, next.input);
   reduction_ = std::move(next);
 }
 
-void ShardedGradient::Settle() {
+void ShardedGradient::WaitReduceScatter() {
   const at::NoGradGuard no_grad;
-  Land();
+  WaitHostCopy();
   if (!reduction_.has_value()) return;
   Reduction done = std::move(*reduction_);
   reduction_.reset();
@@ -106,33 +108,32 @@ void ShardedGradient::Settle() {
     FreeStorage(done.output);
     return;
   }
-  Landing next;
+  HostSum next;
   next.group = done.group;
   next.device = std::move(done.output);
   next.host = AccountedEmpty(model_->ledger, MemoryCategory::kCommunication, part.numel(), part.scalar_type(),
                              model_->options.device, MemoryTier::kHost);
   next.copy = to_host_.Start(next.host, next.device);
-  landing_ = std::move(next);
+  host_sum_ = std::move(next);
 }
 
-void ShardedGradient::Land() {
-  if (!landing_.has_value()) return;
-  Landing done = std::move(*landing_);
-  landing_.reset();
+void ShardedGradient::WaitHostCopy() {
+  if (!host_sum_.has_value()) return;
+  HostSum done = std::move(*host_sum_);
+  host_sum_.reset();
   done.copy.Wait();
   parts_[done.group].add_(done.host);
 }
 
-void ShardedGradient::Complete() {
+void ShardedGradient::FinishSync() {
   const at::NoGradGuard no_grad;
   const int groups = static_cast<int>(parts_.size());
   const bool reduces = adds_up_whole() && !whole_[0].is_same(parts_[0]);
   for (int g = 0; reduces && g < groups; ++g) Reduce(g, whole_[g]);
-  Settle();
-  Land();
-  ProcessGroup* same = model_->resident_is_whole ? model_->world : model_->replica;
-  if (same == nullptr || same->size() == 1) return;
-  for (const at::Tensor& part : parts_) AllReduce(*same, part);
+  WaitReduceScatter();
+  WaitHostCopy();
+  if (model_->replica == nullptr) return;
+  for (const at::Tensor& part : parts_) AllReduce(*model_->replica, part);
 }
 
 void ShardedGradient::AllReduce(ProcessGroup& ranks, const at::Tensor& part) {
@@ -161,7 +162,7 @@ double ShardedGradient::Norm() {
     }
     squares.copy_(sum);
   }
-  if (!model_->resident_is_whole) model_->world->AllReduceSum(squares)->Wait();
+  model_->world->AllReduceSum(squares)->Wait();
   return std::sqrt(ScalarValue(squares));
 }
 
@@ -175,13 +176,13 @@ void ShardedGradient::Clear() {
 
 void ShardedGradient::Abandon() noexcept {
   try {
-    Settle();
-    Land();
+    WaitReduceScatter();
+    WaitHostCopy();
   } catch (const std::exception&) {
     // Same cause as the error that is on its way up.
   }
   reduction_.reset();
-  landing_.reset();
+  host_sum_.reset();
   Clear();
 }
 

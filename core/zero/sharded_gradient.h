@@ -7,31 +7,32 @@
 #include <optional>
 #include <vector>
 
-#include "core/zero/host_copy.h"
+#include "core/memory/host_copy.h"
 #include "core/zero/sharded_model_impl.h"
 
 namespace quartet {
 
-// For each group of a micro-batch: Add (and AddRows) as often as need be, then Close. After the last group of a
-// micro-batch Settle, after the last micro-batch Complete; then `parts` is the gradient. At most one reduce-scatter is
-// under way.
+// For each group of a micro-batch: Add (and AddRows) as often as need be, then StartReduceScatter. After the last group
+// of a micro-batch WaitReduceScatter, after the last micro-batch FinishSync; then `parts` is the gradient. At most one
+// reduce-scatter is under way.
 class ShardedGradient {
  public:
-  // `model` must outlive this. With `no_sync` micro-batches are added up whole on every rank, and reduced by Complete.
+  // `model` must outlive this. With `no_sync` micro-batches are added up whole on every rank, and reduced by
+  // FinishSync.
   ShardedGradient(ShardedModel::Impl* model, bool no_sync);
 
   // Adds what there is: gradients by parameter of the group, undefined ones are zero.
   void Add(int group, const std::vector<at::Tensor>& gradients);
   // Adds rows_TD[t] to row ids_T[t] of one parameter.
   void AddRows(int group, int parameter, const at::Tensor& ids_T, const at::Tensor& rows_TD);
-  void Close(int group);
-  void Settle();
-  void Complete();
+  void StartReduceScatter(int group);
+  void WaitReduceScatter();
+  void FinishSync();
 
-  // Of the whole gradient after Complete, the same bits on every rank. Collective.
+  // Of the whole gradient after FinishSync, the same bits on every rank. Collective.
   double Norm();
 
-  // To zero; drops what has not been closed.
+  // To zero; drops what has been added and not reduced.
   void Clear();
   // After an error: waits for what is under way, whatever becomes of it, and clears.
   void Abandon() noexcept;
@@ -42,14 +43,14 @@ class ShardedGradient {
  private:
   bool adds_up_whole() const { return !whole_.empty(); }
   void Reduce(int group, at::Tensor whole);
-  void Land();
+  void WaitHostCopy();
   void AllReduce(ProcessGroup& ranks, const at::Tensor& part);
 
   ShardedModel::Impl* const model_;
   std::vector<at::Tensor> parts_;
   // Where groups are added up whole on this rank's device: the sums; `parts_` themselves where those are whole.
   std::vector<at::Tensor> whole_;
-  // The groups' gradients of this micro-batch that are not closed yet.
+  // The groups' gradients of this micro-batch that are still added to.
   std::vector<at::Tensor> open_;
 
   // The reduce-scatter under way.
@@ -61,12 +62,12 @@ class ShardedGradient {
   std::optional<Reduction> reduction_;
 
   // A reduced part on its way to host memory, where its sum is.
-  struct Landing {
+  struct HostSum {
     int group;
     at::Tensor device, host;
     HostCopy copy;
   };
-  std::optional<Landing> landing_;
+  std::optional<HostSum> host_sum_;
   HostCopyStream to_host_;
 };
 

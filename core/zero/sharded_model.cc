@@ -14,9 +14,9 @@
 #include "core/base/status_macros.h"
 #include "core/base/trace.h"
 #include "core/comm/agreement.h"
+#include "core/memory/accounted_tensor.h"
+#include "core/memory/catch_exceptions.h"
 #include "core/safetensors/reader.h"
-#include "core/zero/accounted_tensor.h"
-#include "core/zero/catch_exceptions.h"
 #include "core/zero/parameter_reader.h"
 #include "core/zero/sharded_model_impl.h"
 
@@ -67,6 +67,13 @@ absl::Status CheckOptions(const ShardedModelOptions& options) {
   return absl::OkStatus();
 }
 
+// A group of this rank alone on `device`.
+absl::StatusOr<std::unique_ptr<ProcessGroup>> MakeLoneGroup(at::Device device) {
+  ProcessGroupOptions options;
+  options.device = c10::DeviceTypeName(device.type(), /*lower_case=*/true);
+  return MakeProcessGroup(/*store=*/nullptr, options);
+}
+
 }  // namespace
 
 int ShardedModel::Impl::FindParameter(int group, const std::string& name) const {
@@ -78,29 +85,25 @@ int ShardedModel::Impl::FindParameter(int group, const std::string& name) const 
 }
 
 OwnedRange ShardedModel::Impl::Owned(int group, int rank) const {
-  const int64_t part = flat[group].shard;
-  const int64_t share = (part + replicas() - 1) / replicas();
+  const int64_t part = flat[group].shard, share = part / replicas();
   // Ranks of a mesh: replica * shards + shard.
-  const int64_t part_begin = rank % shard->size() * part;
-  const int64_t begin = std::min(part, rank / shard->size() * share);
-  return {.begin = part_begin + begin,
-          .offset = (resident_is_whole ? part_begin : 0) + begin,
-          .count = std::min(share, part - begin)};
+  const int64_t offset = rank / shard->size() * share;
+  return {.begin = rank % shard->size() * part + offset, .offset = offset, .count = share};
 }
 
 void ShardedModel::Impl::CompleteFromOwners(int group, const at::Tensor& values) {
+  if (replica == nullptr) return;
   const at::NoGradGuard no_grad;
-  const at::Tensor part = resident_is_whole ? OwnPart(group, values) : values;
-  if (replica != nullptr) {
-    const OwnedRange own = Owned(group, world->rank());
-    const int64_t share = (flat[group].shard + replicas() - 1) / replicas();
-    const at::Tensor shares = AccountedZeros(ledger, MemoryCategory::kCommunication, share * replicas(),
-                                             values.scalar_type(), options.device);
-    shares.narrow(0, replica->rank() * share, own.count).copy_(values.narrow(0, own.offset, own.count));
-    replica->AllGatherInPlace(shares)->Wait();
-    part.copy_(shares.narrow(0, 0, part.numel()));
+  if (values.device() == options.device) {
+    replica->AllGatherInPlace(values)->Wait();
+    return;
   }
-  if (resident_is_whole) shard->AllGatherInPlace(values)->Wait();
+  const OwnedRange own = Owned(group, world->rank());
+  const at::Tensor shares =
+      AccountedEmpty(ledger, MemoryCategory::kCommunication, values.numel(), values.scalar_type(), options.device);
+  shares.narrow(0, own.offset, own.count).copy_(values.narrow(0, own.offset, own.count));
+  replica->AllGatherInPlace(shares)->Wait();
+  values.copy_(shares);
 }
 
 absl::Status ShardedModel::Impl::Read(const CheckpointReader& reader, int group, int64_t begin,
@@ -175,6 +178,11 @@ absl::StatusOr<std::unique_ptr<ShardedModel>> ShardedModel::Load(const std::stri
     return absl::InvalidArgumentError(
         absl::StrCat("zero_stage 0 shards nothing: shard_size must be the number of ranks, ", model.world->size()));
   }
+  if (options.zero_stage == 0 || (options.zero_stage == 2 && !options.trainable)) {
+    QUARTET_ASSIGN_OR_RETURN(model.alone, MakeLoneGroup(options.device));
+    model.shard = model.alone.get();
+    if (model.world->size() > 1) model.replica = model.world;
+  }
   model.folder = folder;
   model.options = options;
   model.ledger = ledger;
@@ -193,46 +201,24 @@ absl::StatusOr<std::unique_ptr<ShardedModel>> ShardedModel::Load(const std::stri
     const bool logs = model.world->rank() == 0 && options.tensor_parallel.rank == 0;
     if (logs && reader != nullptr) LogUnread(*reader, model.layout, folder);
     const auto& groups = model.layout.groups;
-    model.resident_is_whole = options.zero_stage == 0 || (options.zero_stage == 2 && !options.trainable);
-    const bool types_equal = model.resident_dtype() == options.compute_dtype;
-    const bool on_device = model.resident_tier() == MemoryTier::kDevice;
-    const bool keeps_whole = options.zero_stage != 3 || (model.shard->size() == 1 && types_equal && on_device);
-    model.refill.resize(groups.size());
     for (const ParameterGroup& group : groups) {
-      model.flat.push_back(MakeFlatGroup(group, element_bytes, model.shard->size()));
+      model.flat.push_back(MakeFlatGroup(group, element_bytes, model.shard->size(), model.replicas()));
     }
-    if (!options.trainable) model.resident = model.NewBuffers(model.resident_tier());
-    model.resident.resize(groups.size());
+    model.compute_weights = model.ChooseComputeWeights();
+    std::vector<at::Tensor> frozen;
+    if (!options.trainable) frozen = model.NewBuffers(model.resident_tier());
     for (int g = 0; g < static_cast<int>(groups.size()); ++g) {
       const FlatGroup& flat = model.flat[g];
-      auto zeros = [&](MemoryTier tier, int64_t numel, at::ScalarType dtype) {
-        return model.Zeros(tier, MemoryCategory::kParameters, numel, dtype);
-      };
-      at::Tensor& resident = model.resident[g];
-      const bool one_memory = keeps_whole && types_equal && on_device;
-      if (keeps_whole) {
-        model.whole.push_back(one_memory && resident.defined()
-                                  ? resident
-                                  : zeros(MemoryTier::kDevice, flat.total, options.compute_dtype));
-      }
-      if (!resident.defined() && one_memory) {
-        resident = model.resident_is_whole ? model.whole[g] : model.OwnPart(g, model.whole[g]);
-      } else if (!resident.defined()) {
-        resident = zeros(model.resident_tier(), model.resident_count(g), model.resident_dtype());
-      }
-      if (!keeps_whole) {
-        const bool copies = options.adam_offload && !(options.offload_param && types_equal);
-        const MemoryTier tier = options.offload_param ? MemoryTier::kHost : MemoryTier::kDevice;
-        model.source.push_back(copies ? zeros(tier, flat.shard, options.compute_dtype) : resident);
-      }
-      for (const FlatPiece& piece : PiecesWithin(groups[g], flat, model.resident_begin(g), model.resident_count(g))) {
+      model.held.push_back(options.trainable ? model.NewTrainedGroup(g) : HeldGroup{frozen[g], frozen[g], {}});
+      for (const FlatPiece& piece : PiecesWithin(groups[g], flat, model.part_begin(g), flat.shard)) {
         model.pieces.push_back({g, piece.parameter, piece.begin, piece.count, piece.offset});
       }
 
       // No two ranks read the same, also where they will keep the same.
       if (reader == nullptr) continue;
       const OwnedRange range = model.Owned(g, model.world->rank());
-      QUARTET_RETURN_IF_ERROR(model.Read(*reader, g, range.begin, resident.narrow(0, range.offset, range.count)));
+      QUARTET_RETURN_IF_ERROR(
+          model.Read(*reader, g, range.begin, model.held[g].resident.narrow(0, range.offset, range.count)));
     }
     return absl::OkStatus();
   };
@@ -246,9 +232,9 @@ absl::StatusOr<std::unique_ptr<ShardedModel>> ShardedModel::Load(const std::stri
       mine = StatusOf(error, "loading " + folder, *ledger);
     }
     QUARTET_RETURN_IF_ERROR(AgreeOnStatus(*model.world, mine, options.device));
-    for (int g = 0; g < static_cast<int>(model.resident.size()); ++g) {
-      model.CompleteFromOwners(g, model.resident[g]);
-      model.FollowResident(g);
+    for (int g = 0; g < static_cast<int>(model.held.size()); ++g) {
+      model.CompleteFromOwners(g, model.held[g].resident);
+      model.RefreshComputeWeights(g);
     }
   } catch (const std::exception& error) {
     return absl::UnavailableError(absl::StrCat("loading ", folder, ": ", error.what()));
@@ -310,13 +296,42 @@ void ShardedModel::Forward(const PackedSequences& batch,
 }
 
 const std::vector<ResidentPiece>& ShardedModel::pieces() const { return impl_->pieces; }
-const at::Tensor& ShardedModel::resident(int group) const { return impl_->resident[group]; }
+const at::Tensor& ShardedModel::resident(int group) const { return impl_->held[group].resident; }
 
 OwnedRange ShardedModel::owned(int group, int rank) const { return impl_->Owned(group, rank); }
 void ShardedModel::CompleteFromOwners(int group, const at::Tensor& values) { impl_->CompleteFromOwners(group, values); }
 
 std::vector<at::Tensor> ShardedModel::Views(int group, const at::Tensor& buffer) const {
   return impl_->Views(group, buffer);
+}
+
+ComputeWeights ShardedModel::Impl::ChooseComputeWeights() const {
+  const bool types_equal = resident_dtype() == options.compute_dtype;
+  const bool on_device = resident_tier() == MemoryTier::kDevice;
+  if (options.zero_stage != 3 || (shard->size() == 1 && types_equal && on_device)) {
+    return types_equal && on_device ? ComputeWeights::kWholeResident : ComputeWeights::kWholeCopy;
+  }
+  const bool copies = options.adam_offload && !(options.offload_param && types_equal);
+  return copies ? ComputeWeights::kGatheredFromCopy : ComputeWeights::kGatheredFromResident;
+}
+
+HeldGroup ShardedModel::Impl::NewTrainedGroup(int group) const {
+  const auto zeros = [&](MemoryTier tier, int64_t numel, at::ScalarType dtype) {
+    return Zeros(tier, MemoryCategory::kParameters, numel, dtype);
+  };
+  HeldGroup weights;
+  if (!gathers()) weights.compute = zeros(MemoryTier::kDevice, flat[group].total, options.compute_dtype);
+  if (compute_weights == ComputeWeights::kWholeResident) {
+    weights.resident = OwnPart(group, weights.compute);
+    return weights;
+  }
+  weights.resident = zeros(resident_tier(), flat[group].shard, resident_dtype());
+  if (compute_weights == ComputeWeights::kGatheredFromResident) weights.compute = weights.resident;
+  if (compute_weights == ComputeWeights::kGatheredFromCopy) {
+    const MemoryTier tier = options.offload_param ? MemoryTier::kHost : MemoryTier::kDevice;
+    weights.compute = zeros(tier, flat[group].shard, options.compute_dtype);
+  }
+  return weights;
 }
 
 std::vector<at::Tensor> ShardedModel::Impl::NewBuffers(MemoryTier tier) const {
@@ -327,12 +342,12 @@ std::vector<at::Tensor> ShardedModel::Impl::NewBuffers(MemoryTier tier) const {
   int64_t numel = 0;
   for (int g = 0; g < static_cast<int>(flat.size()); ++g) {
     begins.push_back(numel);
-    numel += (resident_count(g) + step - 1) / step * step;
+    numel += (flat[g].shard + step - 1) / step * step;
   }
   const at::Tensor block = Zeros(tier, MemoryCategory::kParameters, numel, resident_dtype());
   std::vector<at::Tensor> buffers;
   for (int g = 0; g < static_cast<int>(flat.size()); ++g) {
-    buffers.push_back(block.narrow(0, begins[g], resident_count(g)));
+    buffers.push_back(block.narrow(0, begins[g], flat[g].shard));
   }
   return buffers;
 }
@@ -343,28 +358,28 @@ std::vector<at::Tensor> ShardedModel::NewStagedBuffers() const {
   return impl_->NewBuffers(stages_apart() ? MemoryTier::kHost : impl_->resident_tier());
 }
 
-std::vector<at::Tensor> ShardedModel::PutInUse(std::vector<at::Tensor> staged) {
+std::vector<at::Tensor> ShardedModel::SwapWeights(std::vector<at::Tensor> staged) {
   Impl& model = *impl_;
   if (!stages_apart()) return SwapResident(std::move(staged));
   const at::NoGradGuard no_grad;
   model.DropPending();
-  if (!model.resident.front().defined()) SwapResident(model.NewBuffers(model.resident_tier()));
-  for (size_t g = 0; g < staged.size(); ++g) model.resident[g].copy_(staged[g]);
+  if (!model.held.front().resident.defined()) SwapResident(model.NewBuffers(model.resident_tier()));
+  for (size_t g = 0; g < staged.size(); ++g) model.held[g].resident.copy_(staged[g]);
   return staged;
 }
 
 std::vector<at::Tensor> ShardedModel::SwapResident(std::vector<at::Tensor> buffers) {
   Impl& model = *impl_;
   QUARTET_CHECK(!model.options.trainable) << "a trainable model's weights change by its optimizer only";
-  QUARTET_CHECK(buffers.size() == model.resident.size()) << buffers.size() << " buffers";
-  for (int g = 0; g < static_cast<int>(buffers.size()); ++g) {
-    QUARTET_CHECK(buffers[g].numel() == model.resident_count(g) && buffers[g].scalar_type() == model.resident_dtype())
-        << "buffer of group " << g;
-  }
+  QUARTET_CHECK(buffers.size() == model.held.size()) << buffers.size() << " buffers";
   model.DropPending();
-  std::swap(model.resident, buffers);
-  // A frozen model computes with, or gathers from, its resident buffers themselves.
-  (model.whole.empty() ? model.source : model.whole) = model.resident;
+  for (int g = 0; g < static_cast<int>(buffers.size()); ++g) {
+    QUARTET_CHECK(buffers[g].numel() == model.flat[g].shard && buffers[g].scalar_type() == model.resident_dtype())
+        << "buffer of group " << g;
+    // A frozen model computes with, or gathers from, what is resident itself.
+    model.held[g].compute = buffers[g];
+    std::swap(model.held[g].resident, buffers[g]);
+  }
   if (!buffers.front().defined()) buffers.clear();
   return buffers;
 }
@@ -373,9 +388,7 @@ void ShardedModel::ReleaseResident() {
   Impl& model = *impl_;
   QUARTET_CHECK(!model.options.trainable) << "a trainable model's weights have no other copy";
   model.DropPending();
-  for (std::vector<at::Tensor>* buffers : {&model.resident, &model.source, &model.whole}) {
-    for (at::Tensor& buffer : *buffers) buffer.reset();
-  }
+  for (HeldGroup& weights : model.held) weights = {};
 }
 
 absl::Status ShardedModel::ReadResident(const std::vector<at::Tensor>& buffers) const {
@@ -383,7 +396,7 @@ absl::Status ShardedModel::ReadResident(const std::vector<at::Tensor>& buffers) 
   const at::NoGradGuard no_grad;
   QUARTET_ASSIGN_OR_RETURN(const std::unique_ptr<CheckpointReader> reader, CheckpointReader::Open(impl_->folder));
   for (int g = 0; g < static_cast<int>(buffers.size()); ++g) {
-    QUARTET_RETURN_IF_ERROR(impl_->Read(*reader, g, impl_->resident_begin(g), buffers[g]));
+    QUARTET_RETURN_IF_ERROR(impl_->Read(*reader, g, impl_->part_begin(g), buffers[g]));
   }
   return absl::OkStatus();
 }

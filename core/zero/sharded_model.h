@@ -1,10 +1,10 @@
 // A decoder whose parameters are sharded over ranks and gathered one group at a time.
 //
 // Groups (core/model/parameter_layout.h) lie in flat buffers: each tensor aligned to 256 bytes of the compute type, the
-// whole padded to world size x alignment; rank r keeps the r-th equal part. Stage 3 keeps only that part resident (fp32
-// master for a trainable model, the compute type for a frozen one) and gathers into a short-lived buffer; stage 0 and 2
-// keep every group whole. On a mesh the parts are spread over one replica's ranks, and every replica has them all: what
-// MiCS and FSDP's HYBRID_SHARD do.
+// whole padded to world size x alignment; rank r keeps the r-th equal part (fp32 master for a trainable model, the
+// compute type for a frozen one). Stage 3 keeps nothing else and gathers into a short-lived buffer; stage 2 also keeps
+// every group whole in the compute type. On a mesh the parts are spread over one replica's ranks, and every replica has
+// them all: what MiCS and FSDP's HYBRID_SHARD do. Stage 0 is the mesh whose replicas are single ranks.
 //
 // Invariants, tested: gathered bytes are at most two groups at any moment and 0 outside a call; nothing here grows with
 // the number of blocks but the shards and the saved block inputs.
@@ -21,11 +21,11 @@
 #include "absl/status/statusor.h"
 #include "core/comm/mesh.h"
 #include "core/comm/process_group.h"
+#include "core/memory/ledger.h"
 #include "core/model/decoder.h"
 #include "core/model/model_config.h"
 #include "core/model/parameter_layout.h"
 #include "core/model/tensor_parallel.h"
-#include "core/zero/ledger.h"
 
 namespace quartet {
 
@@ -131,15 +131,15 @@ class ShardedModel {
   std::vector<at::Tensor> Views(int group, const at::Tensor& buffer) const;
 
   // A second set of a frozen model's weights, laid out like the resident ones, in memory of the host: to be filled
-  // piece by piece with resident-type elements, by any thread, and then put in use at once. Where host memory is not
-  // the resident buffers' memory (stages_apart), elements are copied from there over these (into new ones after
-  // ReleaseResident), so that no second set is on the device; else the buffers take their place. PutInUse returns the
-  // set that is not in use then, to be filled anew, empty where ReleaseResident has given it back: memory that a
-  // process has touched before costs far less to write than new pages.
+  // piece by piece with resident-type elements, by any thread, and then computed with from one forward to the next.
+  // Where host memory is not the resident buffers' memory (stages_apart), elements are copied from there over these
+  // (into new ones after ReleaseResident), so that no second set is on the device; else the buffers take their place.
+  // SwapWeights returns the set that is not in use then, to be filled anew, empty where ReleaseResident has given it
+  // back: memory that a process has touched before costs far less to write than new pages.
   std::vector<at::Tensor> NewStagedBuffers() const;
   bool stages_apart() const;
-  std::vector<at::Tensor> PutInUse(std::vector<at::Tensor> staged);
-  // Gives the resident buffers of a frozen model back. Until PutInUse there are no weights: nothing may gather them.
+  std::vector<at::Tensor> SwapWeights(std::vector<at::Tensor> staged);
+  // Gives the resident buffers of a frozen model back. Until SwapWeights there are no weights: nothing may gather them.
   void ReleaseResident();
   // What Load read, into NewStagedBuffers; this rank alone, from the folder as it is now. Errors as Load's.
   absl::Status ReadResident(const std::vector<at::Tensor>& buffers) const;

@@ -4,7 +4,7 @@
 #include <exception>
 #include <utility>
 
-#include "core/zero/accounted_tensor.h"
+#include "core/memory/accounted_tensor.h"
 #include "core/zero/sharded_model_impl.h"
 
 namespace quartet {
@@ -39,13 +39,13 @@ std::vector<at::Tensor> ShardedModel::Impl::Views(int group, const at::Tensor& b
 }
 
 void ShardedModel::Impl::StartGather(int group) {
-  if (!whole.empty()) return;
+  if (!gathers()) return;
   at::NoGradGuard no_grad;
   Pending gather;
   gather.group = group;
-  if (refill[group].defined()) {
+  if (held[group].refill.defined()) {
     gather.is_refill = true;
-    gather.buffer = std::exchange(refill[group], at::Tensor());
+    gather.buffer = std::exchange(held[group].refill, at::Tensor());
     RefillStorage(ledger, MemoryCategory::kGathered, gather.buffer);
   } else {
     gather.buffer =
@@ -53,8 +53,8 @@ void ShardedModel::Impl::StartGather(int group) {
   }
   try {
     const MemoryScope communication(ledger, MemoryCategory::kCommunication);
-    // From host memory without waiting: `source` changes only in an optimizer step, which waits for the device.
-    OwnPart(group, gather.buffer).copy_(source[group], /*non_blocking=*/true);
+    // From host memory without waiting: it changes only in an optimizer step, which waits for the device.
+    OwnPart(group, gather.buffer).copy_(held[group].compute, /*non_blocking=*/true);
     gather.work = shard->AllGatherInPlace(gather.buffer);
   } catch (...) {
     FreeStorage(gather.buffer);
@@ -71,14 +71,14 @@ void ShardedModel::Impl::DropPending() noexcept {
     // The error that brought us here has the same cause and is on its way up already.
   }
   FreeStorage(pending->buffer);
-  if (pending->is_refill) refill[pending->group] = pending->buffer;  // a graph refers to it still
+  if (pending->is_refill) held[pending->group].refill = pending->buffer;  // a graph refers to it still
   pending.reset();
 }
 
 GatheredGroup ShardedModel::Impl::Gather(int group, int prefetch) {
   auto state = std::make_unique<GatheredGroup::State>();
-  if (!whole.empty()) {
-    state->tensors = Views(group, whole[group]);
+  if (!gathers()) {
+    state->tensors = Views(group, held[group].compute);
     return GatheredGroup(std::move(state));
   }
   if (pending.has_value() && pending->group != group) DropPending();
@@ -98,29 +98,27 @@ GatheredGroup ShardedModel::Impl::GatherCopy(int group, const at::Tensor& part) 
   auto state = std::make_unique<GatheredGroup::State>();
   state->buffer =
       AccountedEmpty(ledger, MemoryCategory::kGathered, flat[group].total, options.compute_dtype, options.device);
-  if (resident_is_whole) {
-    state->buffer.copy_(part);
-  } else {
-    OwnPart(group, state->buffer).copy_(part);
-    shard->AllGatherInPlace(state->buffer)->Wait();
-  }
+  OwnPart(group, state->buffer).copy_(part);
+  shard->AllGatherInPlace(state->buffer)->Wait();
   state->tensors = Views(group, state->buffer);
   return GatheredGroup(std::move(state));
 }
 
-void ShardedModel::Impl::FollowResident(int group) {
+void ShardedModel::Impl::RefreshComputeWeights(int group) {
   at::NoGradGuard no_grad;
-  if (whole.empty()) {
-    if (!source[group].is_same(resident[group])) source[group].copy_(resident[group]);
-    return;
+  const HeldGroup& weights = held[group];
+  switch (compute_weights) {
+    case ComputeWeights::kGatheredFromResident:
+      return;
+    case ComputeWeights::kGatheredFromCopy:
+      weights.compute.copy_(weights.resident);
+      return;
+    case ComputeWeights::kWholeCopy:
+      OwnPart(group, weights.compute).copy_(weights.resident);
+      [[fallthrough]];
+    case ComputeWeights::kWholeResident:
+      if (shard->size() > 1) shard->AllGatherInPlace(weights.compute)->Wait();
   }
-  const bool shared = whole[group].is_alias_of(resident[group]);
-  if (resident_is_whole) {
-    if (!shared) whole[group].copy_(resident[group]);
-    return;
-  }
-  if (!shared) OwnPart(group, whole[group]).copy_(resident[group]);
-  if (shard->size() > 1) shard->AllGatherInPlace(whole[group])->Wait();
 }
 
 }  // namespace quartet

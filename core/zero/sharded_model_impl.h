@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "core/base/meta_device.h"
+#include "core/hardware/meta_device.h"
 #include "core/safetensors/reader.h"
 #include "core/zero/flat_layout.h"
 #include "core/zero/sharded_model.h"
@@ -20,41 +20,58 @@ struct GatheredGroup::State {
   ~State();
 };
 
+// How forwards come by a group's parameters, whole and in the compute type; the same for all groups of a model.
+enum class ComputeWeights {
+  kGatheredFromResident,  // gathered when needed, from what is resident on every rank
+  kGatheredFromCopy,      // gathered when needed, from a copy of it in the compute type (adam_offload)
+  kWholeResident,         // always there; what is resident is this rank's part of that very memory
+  kWholeCopy,             // always there, beside what is resident, which has another type or place
+};
+
+// What this rank holds of a group from step to step.
+struct HeldGroup {
+  // This rank's part: master weights, which the optimizer changes, or all there is of a frozen model.
+  at::Tensor resident;
+  // The whole group in the compute type, or what gathers start from, this rank's part in any type and place; may be
+  // `resident` itself. Follows it by RefreshComputeWeights.
+  at::Tensor compute;
+  // Where defined, the (freed) buffer into which the group is gathered next: a graph refers to its memory.
+  at::Tensor refill;
+};
+
 struct ShardedModel::Impl {
   std::string folder;
   ModelConfig config;
   ParameterLayout layout;
   ShardedModelOptions options;
+  // A model is cut into parts over `shard`, and each part is the same on all of `replica` (null: this rank alone has
+  // it). At stage 0 the shard is this rank, the replicas are all.
   ProcessGroup* world = nullptr;
-  ProcessGroup* shard = nullptr;    // each holds a part
-  ProcessGroup* replica = nullptr;  // all hold the same part; null: this rank alone does
+  ProcessGroup* shard = nullptr;
+  ProcessGroup* replica = nullptr;
+  std::unique_ptr<ProcessGroup> alone;  // the shard at stage 0
   Ledger* ledger = nullptr;
 
   std::vector<FlatGroup> flat;
-  // Whether `resident` holds whole groups on every rank rather than this rank's part.
-  bool resident_is_whole = false;
-  std::vector<at::Tensor> resident;
-  // What gathers start from: this rank's part on any device and in any type. `resident` itself, but for trainable
-  // models with adam_offload, which keep a copy in the compute type nearer to the device. Empty where `whole` is not.
-  std::vector<at::Tensor> source;
-  // Groups that are never gathered: whole and in the compute type; may share memory with `resident`. Empty at stage 3,
-  // but for a group of one whose resident type is the compute type.
-  std::vector<at::Tensor> whole;
+  ComputeWeights compute_weights = ComputeWeights::kGatheredFromResident;
+  std::vector<HeldGroup> held;  // by group
   std::vector<ResidentPiece> pieces;
-  // Where defined, the (freed) buffer into which that group is gathered next: a graph refers to its memory.
-  std::vector<at::Tensor> refill;
 
   // The gather under way.
   struct Pending {
     int group;
     at::Tensor buffer;
-    bool is_refill = false;  // `buffer` was in `refill`
+    bool is_refill = false;  // `buffer` was the group's `refill`
     std::unique_ptr<CollectiveWork> work;
   };
   std::optional<Pending> pending;
 
-  int64_t resident_begin(int group) const { return resident_is_whole ? 0 : shard->rank() * flat[group].shard; }
-  int64_t resident_count(int group) const { return resident_is_whole ? flat[group].total : flat[group].shard; }
+  // Elements [part_begin, part_begin + flat.shard) of a group's flat buffer are resident here.
+  int64_t part_begin(int group) const { return shard->rank() * flat[group].shard; }
+  bool gathers() const {
+    return compute_weights == ComputeWeights::kGatheredFromResident ||
+           compute_weights == ComputeWeights::kGatheredFromCopy;
+  }
   // Of master weights, gradients and optimizer state.
   at::ScalarType state_dtype() const { return WideType(options.compute_dtype); }
   at::ScalarType resident_dtype() const { return options.trainable ? state_dtype() : options.compute_dtype; }
@@ -69,8 +86,12 @@ struct ShardedModel::Impl {
   // Flat and zero, in either tier: on the model's device, or in host memory that its copies reach at full speed.
   at::Tensor Zeros(MemoryTier tier, MemoryCategory category, int64_t numel, at::ScalarType dtype) const;
 
-  // Flat and zero, one a group, as `resident` of a model that is not trained. They share one block of memory.
+  // Flat and zero, one a group, as what is resident of a model that is not trained. They share one block of memory.
   std::vector<at::Tensor> NewBuffers(MemoryTier tier) const;
+
+  ComputeWeights ChooseComputeWeights() const;
+  // Zero, of a model that is trained.
+  HeldGroup NewTrainedGroup(int group) const;
 
   // This rank's part of a whole flat buffer of `group`.
   at::Tensor OwnPart(int group, const at::Tensor& buffer) const;
@@ -78,7 +99,7 @@ struct ShardedModel::Impl {
   std::vector<at::Tensor> Views(int group, const at::Tensor& buffer) const;
 
   int replicas() const { return replica == nullptr ? 1 : replica->size(); }
-  // What `rank` owns: of its part all, or, where replicas hold the same part, an equal share.
+  // What `rank` owns: an equal share of its part for each replica that has it.
   OwnedRange Owned(int group, int rank) const;
   void CompleteFromOwners(int group, const at::Tensor& values);
 
@@ -86,11 +107,12 @@ struct ShardedModel::Impl {
   void StartGather(int group);
   // Waits for the gather under way, if any, and gives its memory back; for error paths.
   void DropPending() noexcept;
-  // The whole of what has `part`, laid out as resident[group], on this rank, in the compute type; at every stage. A
-  // collective where the parts are not whole.
+  // The whole of what has `part`, laid out as what is resident of the group, on this rank, in the compute type. A
+  // collective over the shard.
   GatheredGroup GatherCopy(int group, const at::Tensor& part);
-  // Makes `source` and `whole` follow `resident`, after a change of the latter. Collective at stage 2.
-  void FollowResident(int group);
+  // Makes `compute` follow `resident`, after a change of the latter. Where groups stay whole a collective over the
+  // shard.
+  void RefreshComputeWeights(int group);
 
   // From the folder's files (a head that they do not have: drawn), elements [begin, begin + out.numel()) of a group's
   // flat buffer; what is padding stays as it is. Errors as ReadPiece's.

@@ -13,8 +13,8 @@
 #include <map>
 #include <mutex>
 
-#include "core/base/meta_device.h"
-#include "core/comm/rank_threads.h"
+#include "core/comm/testing/rank_threads.h"
+#include "core/hardware/meta_device.h"
 #include "core/model/initialize.h"
 #include "core/safetensors/reader.h"
 
@@ -286,7 +286,7 @@ TEST(ShardedModel, NewWeightsAreUsedOnceSwappedIn) {
             .copy_(wanted->resident(piece.group).narrow(0, piece.shard_offset, piece.count));
       }
       EXPECT_TRUE(at::equal(logits_of(*model), before));
-      model->PutInUse(std::move(buffers));
+      model->SwapWeights(std::move(buffers));
       EXPECT_EQ(ledger.current(MemoryCategory::kParameters), resident_bytes);
       EXPECT_TRUE(at::equal(logits_of(*model), logits_of(*wanted)));
       EXPECT_FALSE(at::equal(logits_of(*model), before));
@@ -312,7 +312,7 @@ TEST(ShardedModel, OfADeviceStagesWeightsInHostMemoryAndKeepsOneSetOnTheDevice) 
     std::vector<at::Tensor> staged = model->NewStagedBuffers();
     EXPECT_EQ(on(MemoryTier::kHost), weights);
     EXPECT_EQ(on(MemoryTier::kDevice), release ? 0 : weights);
-    model->PutInUse(std::move(staged));
+    model->SwapWeights(std::move(staged));
     EXPECT_EQ(on(MemoryTier::kHost), 0);
     EXPECT_EQ(on(MemoryTier::kDevice), weights);
   }

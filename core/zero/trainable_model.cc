@@ -14,10 +14,10 @@
 #include "core/base/fail_point.h"
 #include "core/base/status_macros.h"
 #include "core/base/trace.h"
+#include "core/checkpoint/model_folder.h"
 #include "core/comm/agreement.h"
-#include "core/zero/accounted_tensor.h"
-#include "core/zero/catch_exceptions.h"
-#include "core/zero/model_folder.h"
+#include "core/memory/accounted_tensor.h"
+#include "core/memory/catch_exceptions.h"
 #include "core/zero/trainable_model_impl.h"
 
 namespace quartet {
@@ -91,7 +91,7 @@ std::vector<NamedState> TrainableModel::state(int group) const { return impl_->o
 
 void TrainableModel::Restore(int64_t steps) {
   impl_->optimizer->set_steps(steps);
-  impl_->FollowMaster();
+  impl_->RefreshComputeWeights();
 }
 
 const at::Tensor& TrainableModel::gradient(int group) const { return impl_->gradient->parts()[group]; }
@@ -107,7 +107,7 @@ double TrainableModel::ForwardBackward(const PackedSequences& batch, const LossF
 
 void TrainableModel::Impl::Abandon() noexcept {
   sharded->DropPending();
-  for (at::Tensor& buffer : sharded->refill) buffer = at::Tensor();
+  for (HeldGroup& weights : sharded->held) weights.refill = at::Tensor();
   gradient->Abandon();
   try {
     EmptyBackwardQueue();
@@ -116,8 +116,11 @@ void TrainableModel::Impl::Abandon() noexcept {
   }
 }
 
-void TrainableModel::Impl::FollowMaster() {
-  for (int g = 0; g < static_cast<int>(sharded->flat.size()); ++g) sharded->FollowResident(g);
+void TrainableModel::Impl::RefreshComputeWeights() {
+  for (int g = 0; g < static_cast<int>(sharded->flat.size()); ++g) {
+    ThrowAtFailPoint("trainable_model.refresh");
+    sharded->RefreshComputeWeights(g);
+  }
 }
 
 StepResult TrainableModel::Step(double learning_rate, double max_norm) {
@@ -127,25 +130,31 @@ StepResult TrainableModel::Step(double learning_rate, double max_norm) {
   const MemoryScope temporaries(impl.sharded->ledger, MemoryCategory::kOptimizer);
   StepResult result;
   try {
-    impl.gradient->Complete();
+    impl.gradient->FinishSync();
     result.grad_norm = impl.gradient->Norm();
+    ThrowAtFailPoint("trainable_model.step");
     if (std::isfinite(result.grad_norm)) {
       // As torch.nn.utils.clip_grad_norm_ does it.
       const double clip = max_norm > 0 ? std::min(1.0, max_norm / (result.grad_norm + 1e-6)) : 1.0;
+      impl.torn = true;
       impl.optimizer->Step(impl.gradient->parts(), 1 / clip, learning_rate);
-      impl.gradient->Clear();
-      impl.FollowMaster();
-      return result;
+      impl.RefreshComputeWeights();
+      impl.torn = false;
+    } else {
+      result.skipped = true;
+      ++impl.skipped_steps;
     }
+    impl.gradient->Clear();
   } catch (...) {
     impl.Abandon();
     throw;
   }
-  result.skipped = true;
-  ++impl.skipped_steps;
-  impl.gradient->Clear();
   return result;
 }
+
+void TrainableModel::DropGradient() noexcept { impl_->Abandon(); }
+
+bool TrainableModel::torn() const { return impl_->torn; }
 
 absl::StatusOr<int64_t> TrainableModel::Save(const std::string& folder) {
   return impl_->Save(folder, [this](int group, int next) { return impl_->sharded->Gather(group, next); });

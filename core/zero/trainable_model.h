@@ -71,8 +71,16 @@ class TrainableModel {
   // ranks alike, the model trains on.
   double ForwardBackward(const PackedSequences& batch, const LossFunction& loss);
 
-  // Clips to max_norm (0 = off), applies AdamW, clears the gradient.
+  // Clips to max_norm (0 = off), applies AdamW, clears the gradient. After an exception there is no gradient, and the
+  // weights are as they were before, unless the model is torn.
   StepResult Step(double learning_rate, double max_norm);
+
+  // Makes the gradient zero: after an error between two micro-batches.
+  void DropGradient() noexcept;
+
+  // Whether a Step has failed when some weights had moved already: what is here then is no state that training has ever
+  // passed through, on this rank or between the ranks. It must not be used, published or saved: the process has to end.
+  bool torn() const;
 
   int64_t steps() const;          // applied, skipped ones not counted
   int64_t skipped_steps() const;  // since Load, because the gradient was not finite

@@ -8,9 +8,10 @@
 #include <utility>
 #include <vector>
 
-#include "core/base/meta_device.h"
+#include "core/base/fail_point.h"
 #include "core/base/trace.h"
-#include "core/zero/accounted_tensor.h"
+#include "core/hardware/meta_device.h"
+#include "core/memory/accounted_tensor.h"
 #include "core/zero/saved_inputs.h"
 #include "core/zero/trainable_model_impl.h"
 
@@ -96,7 +97,7 @@ double TrainableModel::Impl::ForwardBackward(const PackedSequences& batch, const
       graphs[b] = make_graph(g, group.tensors(), hidden);
       hidden = graphs[b].output_TD.variable_data();
       // The graph refers to this memory, which is given back now and filled again for the backward pass.
-      sharded->refill[g] = buffer;
+      sharded->held[g].refill = buffer;
     } else {
       inputs.Save(b, hidden);
       hidden = run_block(g, group.tensors(), hidden);
@@ -126,11 +127,12 @@ double TrainableModel::Impl::ForwardBackward(const PackedSequences& batch, const
       gradient->Add(g, gradients);
     }
     // With tied embeddings it goes out once, when the embedding's part has been added.
-    if (g != 0) gradient->Close(g);
+    if (g != 0) gradient->StartReduceScatter(g);
   }
   hidden = at::Tensor();
 
   for (int b = blocks - 1; b >= 0; --b) {
+    ThrowAtFailPoint("trainable_model.backward");
     const int g = layout.block_group(b);
     std::vector<at::Tensor> gradients;
     {
@@ -147,13 +149,13 @@ double TrainableModel::Impl::ForwardBackward(const PackedSequences& batch, const
       }
     }
     gradient->Add(g, gradients);
-    gradient->Close(g);
+    gradient->StartReduceScatter(g);
   }
 
   // The embedding's gradient: rows are added in fp32, where a sum in bf16 would lose those of frequent tokens.
   if (!empty) gradient->AddRows(0, embedding, ids, hidden_gradient);
-  gradient->Close(0);
-  gradient->Settle();
+  gradient->StartReduceScatter(0);
+  gradient->WaitReduceScatter();
   return value;
 }
 

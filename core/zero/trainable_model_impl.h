@@ -18,10 +18,11 @@ struct TrainableModel::Impl {
   std::unique_ptr<ShardedGradient> gradient;
   std::unique_ptr<ShardedAdamW> optimizer;
   int64_t skipped_steps = 0;
+  bool torn = false;
 
   double ForwardBackward(const PackedSequences& batch, const LossFunction& loss);
-  // What computes follows the master weights. Collective at stage 2.
-  void FollowMaster();
+  // What forwards compute with follows the master weights. Collective.
+  void RefreshComputeWeights();
   absl::StatusOr<int64_t> Save(const std::string& folder,
                                const std::function<GatheredGroup(int group, int next)>& gather);
   // After an error: no gathered group, no message under way, no gradient.

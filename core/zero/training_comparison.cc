@@ -6,16 +6,19 @@
 //                       [--gradients=FILE]
 //
 // FILE holds int32 token ids, [steps, ranks, micro-batches, micro_batch, length]; one optimizer step takes
-// [ranks, micro-batches]. The loss is the mean next-token cross entropy over all ranks, before the step's update; AdamW
-// with betas 0.9 and 0.95, eps 1e-8, no decay, no clipping. The ranks are threads of this process with one computing
-// thread each. Seconds are of whole steps, optimizer included. --gradients writes the last step's gradient as a
-// safetensors file, fp32, by the parameters' names; for one rank.
+// [ranks, micro-batches], and is a call in which freed memory is used again (core/memory/block_cache.h). The loss is
+// the mean next-token cross entropy over all ranks, before the step's update; AdamW with betas 0.9 and 0.95, eps 1e-8,
+// no decay, no clipping. The ranks are threads of this process with one computing thread each. Seconds are of whole
+// steps, optimizer included. --gradients writes the last step's gradient as a safetensors file, fp32, by the
+// parameters' names; for one rank.
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/from_blob.h>
 #include <ATen/ops/full.h>
 #include <ATen/ops/index_select.h>
 #include <ATen/ops/tensor.h>
+#include <sys/resource.h>
 
+#include <atomic>
 #include <chrono>
 #include <cstdint>
 #include <fstream>
@@ -24,20 +27,22 @@
 #include <map>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <stdexcept>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "core/base/status_macros.h"
-#include "core/comm/rank_threads.h"
+#include "core/comm/testing/rank_threads.h"
+#include "core/memory/block_cache.h"
+#include "core/memory/ledger.h"
 #include "core/model/vocabulary_head.h"
 #include "core/rl/losses.h"
 #include "core/safetensors/writer.h"
-#include "core/zero/accounted_tensor.h"
-#include "core/zero/block_cache.h"
 #include "core/zero/trainable_model.h"
 
 namespace quartet {
@@ -143,8 +148,8 @@ int Main(int argc, char** argv) {
   const at::Tensor weights_A =
       at::full({targets}, 1.0 / static_cast<double>(targets * micro_batches * ranks), at::kFloat);
 
-  KeepFreedBlocks(ranks * static_cast<int64_t>(BlockCache::kKeptBytes));  // as that many processes would
   nlohmann::json report = flags.text;
+  std::atomic<int64_t> peak_total = 0;  // of the ranks, added up
   RunRanks(static_cast<int>(ranks), [&](ProcessGroup& group) {
     Ledger ledger;
     auto model = TrainableModel::Load(flags.text.at("model"), options, &group, &ledger);
@@ -152,6 +157,7 @@ int Main(int argc, char** argv) {
     for (int64_t step = 0; step < steps; ++step) {
       group.Barrier();
       const auto begin = std::chrono::steady_clock::now();
+      std::optional<ReuseScope> reuse(std::in_place);
       double loss = 0;
       for (int64_t m = 0; m < micro_batches; ++m) {
         PackedSequences batch;
@@ -169,6 +175,7 @@ int Main(int argc, char** argv) {
         }
       }
       const StepResult result = (*model)->Step(learning_rate, /*max_norm=*/0);
+      reuse.reset();
       group.Barrier();
       const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
       const at::Tensor total = at::full({1}, loss, at::kDouble);
@@ -179,6 +186,8 @@ int Main(int argc, char** argv) {
       report["step_s"].push_back(seconds);
       report["tok_s"].push_back(static_cast<double>(ranks * micro_batches * tokens) / seconds);
     }
+    peak_total += ledger.peak_total(MemoryTier::kDevice);
+    group.Barrier();
     if (group.rank() != 0) return;
     for (int c = 0; c < kNumMemoryCategories; ++c) {
       const auto category = static_cast<MemoryCategory>(c);
@@ -186,6 +195,18 @@ int Main(int argc, char** argv) {
     }
   });
   if (!report.contains("peak_bytes")) return 1;
+  report["peak_bytes"]["total_of_ranks"] = peak_total.load();
+  const BlockCache::Stats blocks = HostBlocks().stats();
+  report["blocks"] = {{"peak_in_use", blocks.peak_in_use},
+                      {"peak_held", blocks.peak_held},
+                      {"mapped", blocks.mapped},
+                      {"moved", blocks.moved}};
+  rusage usage = {};
+  getrusage(RUSAGE_SELF, &usage);
+  report["process"] = {{"peak_rss_bytes", int64_t{usage.ru_maxrss} * 1024},  // Linux counts KiB
+                       {"minor_faults", usage.ru_minflt},
+                       {"user_s", static_cast<double>(usage.ru_utime.tv_sec) + 1e-6 * usage.ru_utime.tv_usec},
+                       {"system_s", static_cast<double>(usage.ru_stime.tv_sec) + 1e-6 * usage.ru_stime.tv_usec}};
   std::cout << report.dump() << std::endl;
   return 0;
 }

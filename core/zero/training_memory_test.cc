@@ -2,15 +2,20 @@
 
 #include <ATen/ops/empty.h>
 #include <ATen/ops/tensor.h>
+#include <unistd.h>
 
 #include <array>
+#include <fstream>
+#include <optional>
 #include <stdexcept>
 #include <string>
 #include <tuple>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "core/comm/rank_threads.h"
+#include "core/comm/testing/rank_threads.h"
+#include "core/memory/block_cache.h"
 #include "core/model/vocabulary_head.h"
 #include "core/zero/trainable_model.h"
 #include "gmock/gmock.h"
@@ -32,10 +37,12 @@ TrainableModelOptions Options(int stage, bool checkpointing, at::ScalarType dtyp
   return options;
 }
 
-PackedSequences Batch() {
-  std::vector<int64_t> ids(kTokens);
-  for (int64_t t = 0; t < kTokens; ++t) ids[t] = 3 + t * 7 % (kVocabulary - 3);
-  return {at::tensor(ids, at::TensorOptions(at::kLong)), {0, kTokens / 2, kTokens}};
+// Of sequences of `length` tokens.
+PackedSequences Batch(int64_t tokens = kTokens, int64_t length = kTokens / 2) {
+  std::vector<int64_t> ids(tokens), starts;
+  for (int64_t t = 0; t < tokens; ++t) ids[t] = 3 + t * 7 % (kVocabulary - 3);
+  for (int64_t start = 0; start <= tokens; start += length) starts.push_back(start);
+  return {at::tensor(ids, at::TensorOptions(at::kLong)), starts};
 }
 
 at::Tensor Loss(const PackedSequences& batch, const at::Tensor& hidden_TD, const at::Tensor& head_VD) {
@@ -142,6 +149,43 @@ TEST(TrainingMemoryOfOneRank, ABudgetPassedInTheMiddleLeavesTheModelAsItWas) {
     ledger.SetBudget(MemoryTier::kDevice, peak);
     (*loaded)->ForwardBackward(batch, loss);
     EXPECT_FALSE((*loaded)->Step(1e-3, 0).skipped);
+  });
+}
+
+// The resident set of this process, in bytes.
+int64_t ResidentBytes() {
+  std::ifstream file("/proc/self/statm");
+  int64_t all = 0, resident = 0;
+  file >> all >> resident;
+  return resident * sysconf(_SC_PAGESIZE);
+}
+
+// Micro-batches of many tokens, so that most tensors are blocks of the cache.
+TEST(TrainingMemoryOfOneRank, WhatAMicroBatchFreesServesTheNextAndGoesBackAfterTheCall) {
+  constexpr int64_t kLength = 64;
+  RunRanks(1, [](ProcessGroup& group) {
+    Ledger ledger;
+    auto model = TrainableModel::Load(kModel, Options(3, /*checkpointing=*/false), &group, &ledger);
+    ASSERT_TRUE(model.ok()) << model.status();
+    const auto pass = [&](int64_t tokens) {
+      const PackedSequences batch = Batch(tokens, kLength);
+      (*model)->ForwardBackward(batch, [&](const at::Tensor& hidden_TD, const at::Tensor& head_VD) {
+        return Loss(batch, hidden_TD, head_VD);
+      });
+    };
+    std::optional<ReuseScope> reuse(std::in_place);
+    pass(512 * kLength);
+    const BlockCache::Stats first = HostBlocks().stats();
+    ASSERT_GT(first.peak_in_use, size_t{50} << 20);
+    for (const int64_t sequences : {512, 400, 512, 311, 505}) pass(sequences * kLength);
+    const BlockCache::Stats last = HostBlocks().stats();
+    EXPECT_EQ(last.peak_in_use, first.peak_in_use);
+    EXPECT_LE(last.peak_held, BlockCache::HeldAtMost(last.peak_in_use));
+    EXPECT_LE(last.mapped - first.mapped, first.peak_in_use / 10) << "of five micro-batches together";
+    const int64_t resident = ResidentBytes();
+    reuse.reset();
+    EXPECT_EQ(HostBlocks().stats().free, 0);
+    EXPECT_LE(ResidentBytes(), resident - static_cast<int64_t>(last.free) * 9 / 10);
   });
 }
 

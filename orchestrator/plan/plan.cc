@@ -10,7 +10,7 @@
 #include "core/base/status_macros.h"
 #include "core/config/gpu_memory.h"
 #include "core/config/run_config.h"
-#include "core/zero/block_cache.h"
+#include "core/memory/block_cache.h"
 
 namespace quartet {
 namespace {
@@ -204,15 +204,16 @@ std::vector<Ladder> Ladders(const RunConfig& config, const Plan& plan) {
   return ladders;
 }
 
-// What a rank's process may hold of freed temporaries, which lie in host memory where tensors do.
-int64_t KeptBlocks(const ServicePlan& service) {
+// What a rank's process may hold of freed temporaries beside its tensors, where these lie in host memory.
+int64_t FreedBlocks(const ServicePlan& service) {
   if (service.on_gpu) return 0;
   int64_t temporaries = 0;
   for (const MemoryCategory category : {MemoryCategory::kGathered, MemoryCategory::kActivations,
                                         MemoryCategory::kLogits, MemoryCategory::kCommunication}) {
     temporaries += service.use.device().categories[static_cast<int>(category)];
   }
-  return std::min(static_cast<int64_t>(BlockCache::kKeptBytes), temporaries);
+  const auto tensors = static_cast<size_t>(service.use.device().total);
+  return std::min(static_cast<int64_t>(BlockCache::HeldAtMost(tensors) - tensors), temporaries);
 }
 
 }  // namespace
@@ -321,7 +322,7 @@ absl::StatusOr<Plan> Planner::MakePlan(const RunConfig& config) {
       QUARTET_ASSIGN_OR_RETURN(const RankUse last, Run(config, service, use.ranks - 1, room));
       TakeLarger(last, &use.use);
     }
-    use.outside_host = outside_.process + KeptBlocks(use);
+    use.outside_host = outside_.process + FreedBlocks(use);
     for (const auto& [node, gpu] : PlacesOf(config, service)) {
       Place& host = hosts[node];
       ++host.ranks[service];

@@ -12,9 +12,9 @@
 #include "core/comm/process_group.h"
 #include "core/config/run_config.h"
 #include "core/model/initialize.h"
-#include "core/service/rank_context.h"
-#include "core/training/engine_setup.h"
-#include "core/training/rank_info.h"
+#include "core/service/ranks/rank_context.h"
+#include "core/training/calls/rank_info.h"
+#include "core/training/engine/engine_setup.h"
 #include "core/training/testing/engine_ranks.h"
 #include "core/zero/sharded_model.h"
 #include "orchestrator/plan/rank_run.h"
@@ -184,6 +184,21 @@ TEST(Plan, AddsUpTheServicesOfADevice) {
   EXPECT_EQ(plan->devices[0].bytes, sum);
   EXPECT_TRUE(plan->fits());
   EXPECT_THAT(PrintPlan(config, *plan), HasSubstr("fits"));
+}
+
+TEST(Plan, OnCpusAProcessHoldsFreedMemoryBesideItsTensors) {
+  const RunConfig config = Config(NewModel(), {});
+  OutsideTensors outside;
+  outside.process = 5000;
+  const auto plan = Planner(kAllServices, outside).MakePlan(config);
+  ASSERT_TRUE(plan.ok()) << plan.status();
+  for (const ServicePlan& service : plan->services) {
+    const int64_t freed = service.outside_host - 5000, bound = service.use.device().total / 64 + (2 << 20);
+    EXPECT_GT(freed, 0) << service.service;
+    EXPECT_LE(freed, bound) << service.service;
+    if (service.service != "policy_trainer") continue;
+    EXPECT_EQ(freed, bound) << "its temporaries are more";
+  }
 }
 
 // With the optimizer in host memory a reduced gradient goes there while the next group's is reduced.

@@ -9,14 +9,17 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "core/base/meta_device.h"
 #include "core/base/status_macros.h"
 #include "core/config/run_config.h"
-#include "core/service/rank_context.h"
-#include "core/training/rank_info.h"
+#include "core/hardware/meta_device.h"
+#include "core/service/ranks/rank_context.h"
+#include "core/training/calls/rank_info.h"
+#include "core/training/calls/update_call.h"
 #include "critic_trainer/critic_engine.h"
 #include "policy_trainer/policy_engine.h"
-#include "rollout/engine.h"
+#include "proto/critic_trainer.pb.h"
+#include "proto/policy_trainer.pb.h"
+#include "rollout/engine/engine.h"
 #include "scorer/scorer_engine.h"
 
 namespace quartet {
@@ -121,12 +124,28 @@ RankUse UseOf(const RankInfo& info, const Volumes& sent) {
   return use;
 }
 
-// What a trainer does in a PPO step: forwards over all sequences, then optimizer steps. `forward` runs one micro-batch,
-// `update` an optimizer step of a number of them: the second of two sends what each further one does.
-template <typename Engine>
-absl::Status Train(const RunConfig& config, Engine& engine, const Share& forwards, const Share& training,
-                   const std::function<absl::Status()>& forward,
-                   const std::function<absl::Status(int micro_batches)>& update, Volumes* sent) {
+// What a trainer does in a PPO step: forwards over all sequences, where it is asked for any, then optimizer steps as
+// `step` says. One micro-batch of forwards is run, and optimizer steps of one and of two: the second of two sends what
+// each further one does.
+absl::Status Train(const RunConfig& config, const TrainerConfig& trainer, int ranks, TrainerEngine& engine,
+                   bool with_forwards, const UpdateCall& step, Volumes* sent) {
+  const Share forwards(config, ForwardLimit(trainer), SequencesOfStep(config), ranks);
+  const Share training(config, TrainLimit(trainer), config.train().train_batch_size(), ranks);
+  const auto forward = [&]() -> absl::Status {
+    if (!with_forwards) return absl::OkStatus();
+    const std::vector<TokenSequence> tokens = ForwardBatch(config, forwards);
+    ForwardCall call;
+    call.add_micro_batch_sizes(static_cast<uint32_t>(tokens.size()));
+    call.set_temperature(config.rollout().temperature());
+    std::vector<TokenValues> replies;
+    return engine.Forward(call, tokens, &replies);
+  };
+  const auto update = [&](int micro_batches) {
+    UpdateCall call = step;
+    for (int m = 0; m < micro_batches; ++m) call.add_micro_batch_sizes(static_cast<uint32_t>(training.lengths.size()));
+    UpdateSums sums;
+    return engine.Update(call, TrainBatch(config, training, micro_batches), &sums);
+  };
   const Volumes before = VolumesOf(engine.Info());
   QUARTET_RETURN_IF_ERROR(forward());
   const Volumes after_forward = VolumesOf(engine.Info());
@@ -144,61 +163,31 @@ absl::Status Train(const RunConfig& config, Engine& engine, const Share& forward
 }
 
 absl::StatusOr<RankUse> RunPolicy(const RunConfig& config, const RankContext& context) {
-  const Share forwards(config, ForwardLimit(config.actor()), SequencesOfStep(config), context.world_size);
-  const Share training(config, TrainLimit(config.actor()), config.train().train_batch_size(), context.world_size);
   QUARTET_ASSIGN_OR_RETURN(const std::unique_ptr<PolicyEngine> engine, PolicyEngine::Load(config, context));
-  const std::vector<TokenSequence> tokens = ForwardBatch(config, forwards);
-  const auto forward = [&]() -> absl::Status {
-    if (config.algorithm().old_log_prob_source() != "trainer") return absl::OkStatus();
-    ForwardCall call;
-    call.add_micro_batch_sizes(static_cast<uint32_t>(tokens.size()));
-    call.set_temperature(config.rollout().temperature());
-    std::vector<TokenValues> replies;
-    return engine->LogProbs(call, tokens, &replies);
-  };
-  const auto update = [&](int micro_batches) {
-    const std::vector<TrainingSequence> sequences = TrainBatch(config, training, micro_batches);
-    PolicyUpdateCall call;
-    for (int m = 0; m < micro_batches; ++m) call.add_micro_batch_sizes(static_cast<uint32_t>(training.lengths.size()));
-    call.mutable_header()->set_temperature(config.rollout().temperature());
-    call.mutable_header()->set_learning_rate(config.actor().learning_rate());
-    PolicyLossConfig* loss = call.mutable_header()->mutable_loss();
-    loss->set_kind(PolicyLossConfig::KIND_PPO);
-    loss->set_eps_clip_low(config.algorithm().eps_clip_low());
-    loss->set_eps_clip_high(config.algorithm().eps_clip_high());
-    loss->set_dual_clip(config.algorithm().dual_clip());
-    PolicyUpdateSums sums;
-    return engine->Update(call, sequences, &sums);
-  };
+  PolicyUpdateHeader step;
+  step.set_temperature(config.rollout().temperature());
+  step.set_learning_rate(config.actor().learning_rate());
+  PolicyLossConfig* loss = step.mutable_loss();
+  loss->set_kind(PolicyLossConfig::KIND_PPO);
+  loss->set_eps_clip_low(config.algorithm().eps_clip_low());
+  loss->set_eps_clip_high(config.algorithm().eps_clip_high());
+  loss->set_dual_clip(config.algorithm().dual_clip());
   // The service keeps what it has published until the next step's publication.
   QUARTET_ASSIGN_OR_RETURN(const std::shared_ptr<const PublishedWeights> published, engine->Publish(1));
   Volumes sent;
-  QUARTET_RETURN_IF_ERROR(Train(config, *engine, forwards, training, forward, update, &sent));
+  QUARTET_RETURN_IF_ERROR(Train(config, config.actor(), context.world_size, *engine,
+                                config.algorithm().old_log_prob_source() == "trainer", MakeUpdateCall(step), &sent));
   return UseOf(engine->Info(), sent);
 }
 
 absl::StatusOr<RankUse> RunCritic(const RunConfig& config, const RankContext& context) {
-  const Share forwards(config, ForwardLimit(config.critic()), SequencesOfStep(config), context.world_size);
-  const Share training(config, TrainLimit(config.critic()), config.train().train_batch_size(), context.world_size);
   QUARTET_ASSIGN_OR_RETURN(const std::unique_ptr<CriticEngine> engine, CriticEngine::Load(config, context));
-  const std::vector<TokenSequence> tokens = ForwardBatch(config, forwards);
-  const auto forward = [&] {
-    ForwardCall call;
-    call.add_micro_batch_sizes(static_cast<uint32_t>(tokens.size()));
-    std::vector<TokenValues> replies;
-    return engine->Values(call, tokens, &replies);
-  };
-  const auto update = [&](int micro_batches) {
-    const std::vector<TrainingSequence> sequences = TrainBatch(config, training, micro_batches);
-    CriticUpdateCall call;
-    for (int m = 0; m < micro_batches; ++m) call.add_micro_batch_sizes(static_cast<uint32_t>(training.lengths.size()));
-    call.mutable_header()->set_learning_rate(config.critic().learning_rate());
-    call.mutable_header()->set_value_clip(config.algorithm().value_clip());
-    CriticUpdateSums sums;
-    return engine->Update(call, sequences, &sums);
-  };
+  CriticUpdateHeader step;
+  step.set_learning_rate(config.critic().learning_rate());
+  step.set_value_clip(config.algorithm().value_clip());
   Volumes sent;
-  QUARTET_RETURN_IF_ERROR(Train(config, *engine, forwards, training, forward, update, &sent));
+  QUARTET_RETURN_IF_ERROR(
+      Train(config, config.critic(), context.world_size, *engine, /*with_forwards=*/true, MakeUpdateCall(step), &sent));
   return UseOf(engine->Info(), sent);
 }
 
@@ -272,7 +261,7 @@ absl::StatusOr<RankUse> RunRolloutWith(const RunConfig& config, const RolloutEng
     sampling->set_n_samples(1);
     sampling->set_ignore_eos(true);
     sampling->set_max_new_tokens(tokens);
-    const int64_t sent = engine->stats().sent_bytes;
+    const int64_t sent = engine->stats().sent_bytes();
     for (int64_t i = 0; i < running; ++i) {
       GenerationTask task;
       task.call = 1;
@@ -284,7 +273,7 @@ absl::StatusOr<RankUse> RunRolloutWith(const RunConfig& config, const RolloutEng
       engine->Add(task);
     }
     while (!engine->idle()) QUARTET_RETURN_IF_ERROR(engine->Step().status());
-    return engine->stats().sent_bytes - sent;
+    return engine->stats().sent_bytes() - sent;
   };
   engine->ReserveStaging();
   QUARTET_RETURN_IF_ERROR(generate(1).status());

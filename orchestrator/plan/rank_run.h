@@ -8,8 +8,8 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "core/service/rank_context.h"
-#include "core/zero/ledger.h"
+#include "core/memory/ledger.h"
+#include "core/service/ranks/rank_context.h"
 #include "proto/common.pb.h"
 #include "proto/run_config.pb.h"
 

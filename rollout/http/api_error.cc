@@ -13,6 +13,8 @@ namespace {
 
 // The status payload that names the parameter.
 constexpr char kParameter[] = "quartet/parameter";
+// When clients may try again what was refused for the moment.
+constexpr char kRetrySeconds[] = "1";
 
 struct Kind {
   int http_status;
@@ -83,6 +85,7 @@ std::string ErrorBody(const absl::Status& status) {
 HttpReply ErrorReply(const absl::Status& status) {
   HttpReply reply;
   reply.status = HttpStatusOf(status);
+  if (reply.status == 429 || reply.status == 503) reply.headers["Retry-After"] = kRetrySeconds;
   reply.body = ErrorBody(status);
   return reply;
 }

@@ -22,6 +22,7 @@ int HttpStatusOf(const absl::Status& status);
 // {"error": {"message", "type", "param", "code"}}
 std::string ErrorBody(const absl::Status& status);
 
+// With Retry-After where it may be tried again.
 HttpReply ErrorReply(const absl::Status& status);
 
 }  // namespace quartet

@@ -4,11 +4,12 @@
 #include <microhttpd.h>
 #include <netdb.h>
 #include <netinet/in.h>
-#include <poll.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <exception>
 #include <string_view>
 #include <utility>
@@ -18,13 +19,19 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "core/base/byte_budget.h"
 #include "core/base/logging.h"
 #include "core/base/status_macros.h"
+#include "rollout/http/connections.h"
+#include "rollout/http/departures.h"
 
 namespace quartet {
 namespace {
 
-constexpr unsigned kMostConnections = 1024;
+// Beyond one for each request that may be answered at the same time: for control, and requests that are being read.
+constexpr int kOtherConnections = 128;
+// Places for those that have been told to close.
+constexpr int kClosingConnections = 64;
 constexpr int kBacklog = 1024;
 constexpr size_t kBlockBytes = 16 << 10;
 constexpr size_t kHeaderBytes = 64 << 10;
@@ -63,12 +70,6 @@ int PortOf(int fd) {
   getsockname(fd, reinterpret_cast<sockaddr*>(&bound), &size);
   return ntohs(bound.ss_family == AF_INET6 ? reinterpret_cast<const sockaddr_in6&>(bound).sin6_port
                                            : reinterpret_cast<const sockaddr_in&>(bound).sin_port);
-}
-
-// A client that only closes its sending half counts as gone: what it does next cannot be told from leaving.
-bool HasLeft(int fd) {
-  pollfd state = {.fd = fd, .events = POLLRDHUP, .revents = 0};
-  return poll(&state, 1, 0) > 0 && (state.revents & (POLLRDHUP | POLLHUP | POLLERR | POLLNVAL)) != 0;
 }
 
 // While it lives the connection is not idle, however long nothing moves on it.
@@ -135,9 +136,24 @@ MHD_Result AddHeader(void* request, MHD_ValueKind /*kind*/, const char* name, co
   return MHD_YES;
 }
 
+// So many files may be open at the same time as far as the system allows it.
+void RaiseFileLimit(rlim_t files) {
+  rlimit limit = {};
+  if (getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur >= files) return;
+  limit.rlim_cur = std::min(files, limit.rlim_max);
+  if (setrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur < files) {
+    QUARTET_LOG(kWarning) << "HTTP: only " << limit.rlim_cur << " files can be open (ulimit -n); " << files
+                          << " would be needed for all connections";
+  }
+}
+
 class HttpServerImpl final : public HttpServer {
  public:
-  HttpServerImpl(const HttpServerOptions& options, HttpHandler* handler) : options_(options), handler_(handler) {}
+  HttpServerImpl(const HttpServerOptions& options, HttpHandler* handler)
+      : options_(options),
+        handler_(handler),
+        bodies_(options.max_bodies_bytes),
+        connections_(options.max_requests + kOtherConnections) {}
   ~HttpServerImpl() override {
     if (daemon_ != nullptr) MHD_stop_daemon(daemon_);  // which closes the socket
   }
@@ -152,11 +168,14 @@ class HttpServerImpl final : public HttpServer {
       more.push_back({MHD_OPTION_HTTPS_MEM_KEY, 0, options_.private_key.data()});
     }
     more.push_back({MHD_OPTION_END, 0, nullptr});
+    const int connections = options_.max_requests + kOtherConnections + kClosingConnections;
+    RaiseFileLimit(connections + 1024);
     daemon_ = MHD_start_daemon(
         MHD_USE_INTERNAL_POLLING_THREAD | MHD_USE_THREAD_PER_CONNECTION | MHD_USE_POLL | (tls ? MHD_USE_TLS : 0), 0,
         nullptr, nullptr, &HttpServerImpl::Handle, this, MHD_OPTION_LISTEN_SOCKET, fd, MHD_OPTION_CONNECTION_LIMIT,
-        kMostConnections, MHD_OPTION_CONNECTION_TIMEOUT, kIdleSeconds, MHD_OPTION_CONNECTION_MEMORY_LIMIT, kHeaderBytes,
-        MHD_OPTION_NOTIFY_COMPLETED, &HttpServerImpl::Completed, nullptr, MHD_OPTION_ARRAY, more.data(),
+        static_cast<unsigned>(connections), MHD_OPTION_CONNECTION_TIMEOUT, kIdleSeconds,
+        MHD_OPTION_CONNECTION_MEMORY_LIMIT, kHeaderBytes, MHD_OPTION_NOTIFY_COMPLETED, &HttpServerImpl::Completed, this,
+        MHD_OPTION_NOTIFY_CONNECTION, &HttpServerImpl::OpenedOrClosed, this, MHD_OPTION_ARRAY, more.data(),
         MHD_OPTION_END);
     if (daemon_ != nullptr) return absl::OkStatus();
     close(fd);
@@ -168,10 +187,13 @@ class HttpServerImpl final : public HttpServer {
   const HostPort& address() const override { return address_; }
 
  private:
-  // A request that is being read.
+  // A request, until its answer is sent.
   struct Incoming {
+    explicit Incoming(ByteBudget* bodies) { request.share = ByteBudget::Share(bodies); }
     HttpRequest request;
-    bool too_long = false;
+    const HttpReply* refusal = nullptr;  // what it is answered with once it has come
+    bool has_place = false;              // among max_requests
+    std::optional<Departures::Watch> client;
   };
 
   // Called once when the headers are there, then for each part of the body, then at its end.
@@ -188,48 +210,91 @@ class HttpServerImpl final : public HttpServer {
   MHD_Result DoHandle(MHD_Connection* connection, const char* url, const char* method, const char* data,
                       size_t* data_size, void** state) {
     auto* incoming = static_cast<Incoming*>(*state);
+    connections_.Moved(connection);
     if (incoming == nullptr) {
-      *state = incoming = new Incoming;
-      incoming->request.method = method;
-      incoming->request.path = url;
-      MHD_get_connection_values(connection, MHD_HEADER_KIND, AddHeader, &incoming->request);
-      if (std::optional<HttpReply> refusal = handler_->Refuse(incoming->request)) {
-        return Send(connection, *std::move(refusal));
-      }
+      *state = incoming = new Incoming(&bodies_);
+      HttpRequest& request = incoming->request;
+      request.method = method;
+      request.path = url;
+      MHD_get_connection_values(connection, MHD_HEADER_KIND, AddHeader, &request);
+      if (std::optional<HttpReply> refusal = handler_->Refuse(request)) return Send(connection, *std::move(refusal));
       int64_t length = 0;
-      const auto told = incoming->request.headers.find("content-length");
-      if (told != incoming->request.headers.end() && absl::SimpleAtoi(told->second, &length) &&
-          length > options_.max_body_bytes) {
-        return Send(connection, options_.too_long);
-      }
+      const auto said = request.headers.find("content-length");
+      if (said == request.headers.end() || !absl::SimpleAtoi(said->second, &length)) return MHD_YES;
+      if (length > options_.max_body_bytes) return Send(connection, options_.too_long);
+      // One that may come is read to its end, so that a client that writes it all first gets to read the answer.
+      if (length > bodies_.limit() - bodies_.held()) incoming->refusal = &options_.bodies_full;
       return MHD_YES;
     }
     HttpRequest& request = incoming->request;
     if (*data_size > 0) {
-      incoming->too_long |= static_cast<int64_t>(request.body.size() + *data_size) > options_.max_body_bytes;
-      if (!incoming->too_long) request.body.append(data, *data_size);
+      const auto size = static_cast<int64_t>(*data_size);
+      if (incoming->refusal == nullptr) {
+        if (request.share.bytes() + size > options_.max_body_bytes) {
+          incoming->refusal = &options_.too_long;
+        } else if (!request.share.Grow(size)) {
+          incoming->refusal = &options_.bodies_full;
+        } else {
+          request.body.append(data, *data_size);
+        }
+        if (incoming->refusal != nullptr) request.DropBody();
+      }
       *data_size = 0;
       return MHD_YES;
     }
-    if (incoming->too_long) return Send(connection, options_.too_long);
-    const int fd = MHD_get_connection_info(connection, MHD_CONNECTION_INFO_CONNECTION_FD)->connect_fd;
+    if (incoming->refusal == nullptr && !handler_->IsControl(request)) {
+      incoming->has_place = TakePlace();
+      if (!incoming->has_place) incoming->refusal = &options_.too_many;
+    }
+    if (incoming->refusal != nullptr) return Send(connection, *incoming->refusal);
+    connections_.SetBusy(connection, true);
+    incoming->client.emplace(&departures_,
+                             MHD_get_connection_info(connection, MHD_CONNECTION_INFO_CONNECTION_FD)->connect_fd);
     HttpReply reply;
     {
       const AtWork at_work(connection);
-      reply = handler_->Answer(request, [fd] { return HasLeft(fd); });
+      reply = handler_->Answer(request, incoming->client->token());
     }
+    request.DropBody();
     return Send(connection, std::move(reply));
   }
 
-  static void Completed(void* /*self*/, MHD_Connection* /*connection*/, void** state,
-                        MHD_RequestTerminationCode /*why*/) {
-    delete static_cast<Incoming*>(*state);
-    *state = nullptr;
+  bool TakePlace() {
+    for (int taken = requests_; taken < options_.max_requests;) {
+      if (requests_.compare_exchange_weak(taken, taken + 1)) return true;
+    }
+    return false;
+  }
+
+  static void Completed(void* self, MHD_Connection* connection, void** state, MHD_RequestTerminationCode /*why*/) {
+    auto& server = *static_cast<HttpServerImpl*>(self);
+    auto* incoming = static_cast<Incoming*>(std::exchange(*state, nullptr));
+    if (incoming == nullptr) return;
+    if (incoming->has_place) --server.requests_;
+    delete incoming;
+    server.connections_.SetBusy(connection, false);
+    server.connections_.Moved(connection);
+  }
+
+  static void OpenedOrClosed(void* self, MHD_Connection* connection, void** /*state*/,
+                             MHD_ConnectionNotificationCode what) {
+    Connections& connections = static_cast<HttpServerImpl*>(self)->connections_;
+    if (what == MHD_CONNECTION_NOTIFY_CLOSED) {
+      connections.Closed(connection);
+      return;
+    }
+    // Its thread closes the socket after this has been told.
+    const int fd = MHD_get_connection_info(connection, MHD_CONNECTION_INFO_CONNECTION_FD)->connect_fd;
+    connections.Opened(connection, [fd] { shutdown(fd, SHUT_RDWR); });
   }
 
   HttpServerOptions options_;
   HttpHandler* const handler_;
   HostPort address_;
+  ByteBudget bodies_;
+  std::atomic<int> requests_{0};  // that have a place
+  Connections connections_;
+  Departures departures_;
   MHD_Daemon* daemon_ = nullptr;
 };
 

@@ -1,15 +1,18 @@
 // An HTTP/1.1 server for answers that take long: a thread a connection, bodies that are sent as they come about, and a
-// way to notice that the client has gone. Knows nothing of what is served.
+// way to notice that the client has gone. Requests, bodies and connections are bounded; a new connection always finds a
+// place (connections.h). Knows nothing of what is served.
 #pragma once
 
 #include <functional>
 #include <map>
 #include <memory>
 #include <optional>
+#include <stop_token>
 #include <string>
 
 #include "absl/status/statusor.h"
-#include "core/service/address.h"
+#include "core/base/byte_budget.h"
+#include "core/service/wire/address.h"
 
 namespace quartet {
 
@@ -18,6 +21,13 @@ struct HttpRequest {
   std::string path;                            // decoded, without the query
   std::map<std::string, std::string> headers;  // names in lower case
   std::string body;
+  ByteBudget::Share share;  // of the body
+
+  // To be called as soon as the body is not needed any more, so that others have its room.
+  void DropBody() {
+    body = {};
+    share.Release();
+  }
 };
 
 struct HttpReply {
@@ -36,8 +46,11 @@ class HttpHandler {
   virtual ~HttpHandler() = default;
   // Asked before the body is read, which is empty yet; a reply ends the request.
   virtual std::optional<HttpReply> Refuse(const HttpRequest& head) = 0;
-  // `gone` tells at once whether the client has closed the connection; it may be called as long as the reply lives.
-  virtual HttpReply Answer(const HttpRequest& request, const std::function<bool()>& gone) = 0;
+  // Whether the request is answered at once, without waiting for anything. Such requests are answered however many
+  // others are.
+  virtual bool IsControl(const HttpRequest& head) = 0;
+  // `gone` is requested to stop when the client closes the connection, until the reply is sent.
+  virtual HttpReply Answer(HttpRequest& request, const std::stop_token& gone) = 0;
 };
 
 struct HttpServerOptions {
@@ -45,8 +58,15 @@ struct HttpServerOptions {
   // PEM; both or neither.
   std::string certificate;
   std::string private_key;
+  // What a longer body is answered with.
   int64_t max_body_bytes = int64_t{16} << 20;
-  HttpReply too_long = {.status = 413};  // what a longer body is answered with
+  HttpReply too_long = {.status = 413};
+  // Bodies of all requests, until DropBody; and what those beyond are answered with.
+  int64_t max_bodies_bytes = int64_t{256} << 20;
+  HttpReply bodies_full = {.status = 503};
+  // Requests that are answered at the same time, beside those of control; and what those beyond are answered with.
+  int max_requests = 1024;
+  HttpReply too_many = {.status = 503};
 };
 
 class HttpServer {

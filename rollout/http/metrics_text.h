@@ -3,7 +3,7 @@
 
 #include <string>
 
-#include "rollout/generation.h"
+#include "rollout/rollout_metrics.h"
 
 namespace quartet {
 

@@ -16,7 +16,7 @@
 #include "absl/time/time.h"
 #include "core/base/files.h"
 #include "core/base/status_macros.h"
-#include "core/service/address.h"
+#include "core/service/wire/address.h"
 #include "rollout/http/api_error.h"
 #include "rollout/http/metrics_text.h"
 #include "rollout/http/openai_request.h"
@@ -87,8 +87,7 @@ ServedModel Describe(const std::string& name, const Generation& generation) {
 struct Work {
   ServedModel model;
   std::unique_ptr<OpenAiAnswer> answer;
-  std::unique_ptr<Dispatcher::Running> call;
-  std::function<bool()> gone;
+  std::unique_ptr<BlockingCall> call;
   bool begun = false;
 };
 
@@ -99,7 +98,7 @@ std::optional<std::string> NextEvents(Work& work) {
     return work.answer->Begin();
   }
   if (work.call == nullptr) return std::nullopt;
-  const absl::StatusOr<std::deque<GenerateReply>> replies = work.call->Next(work.gone);
+  const absl::StatusOr<std::deque<GenerateReply>> replies = work.call->Next();
   if (!replies.ok() || replies->empty()) {
     work.call.reset();
     return replies.ok() ? work.answer->End() : OpenAiAnswer::Failure(replies.status());
@@ -111,7 +110,7 @@ std::optional<std::string> NextEvents(Work& work) {
 
 HttpReply WholeAnswer(Work& work) {
   for (;;) {
-    const absl::StatusOr<std::deque<GenerateReply>> replies = work.call->Next(work.gone);
+    const absl::StatusOr<std::deque<GenerateReply>> replies = work.call->Next();
     if (!replies.ok()) return ErrorReply(replies.status());
     if (replies->empty()) break;
     for (const GenerateReply& reply : *replies) work.answer->Take(reply);
@@ -168,7 +167,9 @@ std::optional<HttpReply> OpenAiFront::Refuse(const HttpRequest& head) {
   return std::nullopt;
 }
 
-HttpReply OpenAiFront::Answer(const HttpRequest& request, const std::function<bool()>& gone) {
+bool OpenAiFront::IsControl(const HttpRequest& head) { return MethodOf(head.path) != "POST"; }
+
+HttpReply OpenAiFront::Answer(HttpRequest& request, const std::stop_token& gone) {
   if (const absl::Status serving = generation_->CheckServing(); !serving.ok()) return ErrorReply(serving);
   absl::Status weights = generation_->CheckWeights();
   if (!weights.ok()) weights = absl::UnavailableError(weights.message());
@@ -179,7 +180,7 @@ HttpReply OpenAiFront::Answer(const HttpRequest& request, const std::function<bo
     return health.ok() ? reply : ErrorReply(health);
   }
   if (request.path == "/metrics") {
-    const absl::StatusOr<GenerationState> state = generation_->State(absl::Now() + kStateTimeout);
+    const absl::StatusOr<GenerationState> state = generation_->State(Deadline::In(kStateTimeout));
     if (!state.ok()) return ErrorReply(state.status());
     reply.content_type = "text/plain; version=0.0.4; charset=utf-8";
     reply.body = MetricsText(*state, options_.served_model_name);
@@ -210,10 +211,9 @@ HttpReply OpenAiFront::Models(const std::string& path) const {
   return reply;
 }
 
-HttpReply OpenAiFront::Complete(bool chat, const HttpRequest& request, const std::function<bool()>& gone) {
+HttpReply OpenAiFront::Complete(bool chat, HttpRequest& request, const std::stop_token& gone) {
   auto work = std::make_shared<Work>();
   work->model = Describe(options_.served_model_name, *generation_);
-  work->gone = gone;
   absl::StatusOr<OpenAiRequest> asked = ReadOpenAiRequest(chat, request.body, work->model, Random64());
   if (!asked.ok()) return ErrorReply(asked.status());
   if (const absl::Status fits = generation_->Check(asked->header.sampling(), asked->prompts); !fits.ok()) {
@@ -225,9 +225,10 @@ HttpReply OpenAiFront::Complete(bool chat, const HttpRequest& request, const std
   options.created = absl::ToUnixSeconds(absl::Now());
   options.end_token_ids = generation_->stop_token_ids();
   if (!asked->header.sampling().ignore_eos()) options.end_token_ids.merge(generation_->eos_token_ids());
-  absl::StatusOr<std::unique_ptr<Dispatcher::Running>> call =
+  absl::StatusOr<std::unique_ptr<BlockingCall>> call =
       generation_->Begin(asked->header, asked->prompts, gone, &options.policy_version);
   if (!call.ok()) return ErrorReply(call.status());
+  request.DropBody();  // its prompts do not wait here any more
   work->call = *std::move(call);
   const bool stream = asked->stream;
   work->answer = std::make_unique<OpenAiAnswer>(*std::move(asked), work->model, options);
@@ -256,6 +257,13 @@ absl::StatusOr<std::unique_ptr<HttpFront>> HttpFront::Start(const HttpConfig& co
   server.too_long =
       ErrorReply(absl::InvalidArgumentError(absl::StrCat("the body is longer than ", server.max_body_bytes, " bytes")));
   server.too_long.status = 413;
+  server.max_bodies_bytes = config.max_bodies_bytes();
+  server.bodies_full =
+      ErrorReply(absl::UnavailableError(absl::StrCat("the bodies of all requests take rollout.http.max_bodies_bytes = ",
+                                                     server.max_bodies_bytes, " bytes; try again later")));
+  server.max_requests = static_cast<int>(generation->max_calls());
+  server.too_many = ErrorReply(absl::UnavailableError(absl::StrCat(
+      server.max_requests, " requests wait or run: rollout.max_calls = ", server.max_requests, " is reached")));
   auto front = std::make_unique<HttpFront>();
   front->front_ = std::make_unique<OpenAiFront>(std::move(options), generation);
   QUARTET_ASSIGN_OR_RETURN(front->server_, HttpServer::Start(server, front->front_.get()));

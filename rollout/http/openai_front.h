@@ -1,8 +1,9 @@
 // OpenAI's HTTP interface to the rollout: /v1/completions, /v1/chat/completions, /v1/models, /health and /metrics.
 #pragma once
 
-#include <functional>
+#include <memory>
 #include <optional>
+#include <stop_token>
 #include <string>
 
 #include "absl/status/statusor.h"
@@ -25,11 +26,12 @@ class OpenAiFront final : public HttpHandler {
   OpenAiFront(OpenAiFrontOptions options, Generation* generation);
 
   std::optional<HttpReply> Refuse(const HttpRequest& head) override;
-  HttpReply Answer(const HttpRequest& request, const std::function<bool()>& gone) override;
+  bool IsControl(const HttpRequest& head) override;
+  HttpReply Answer(HttpRequest& request, const std::stop_token& gone) override;
 
  private:
   HttpReply Models(const std::string& path) const;
-  HttpReply Complete(bool chat, const HttpRequest& request, const std::function<bool()>& gone);
+  HttpReply Complete(bool chat, HttpRequest& request, const std::stop_token& gone);
 
   const OpenAiFrontOptions options_;
   Generation* const generation_;

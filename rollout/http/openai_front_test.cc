@@ -1,4 +1,4 @@
-// The front over real sockets, before a rollout that is played: a dispatcher, and a thread in place of its rank.
+// The front over real sockets, before a rollout that is played.
 
 #include "rollout/http/openai_front.h"
 
@@ -19,113 +19,13 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "rollout/http/http_client.h"
-#include "rollout/piece_tokenizer.h"
+#include "rollout/http/testing/played_rollout.h"
 
 namespace quartet {
 namespace {
 
 using nlohmann::json;
 using ::testing::HasSubstr;
-
-// Answers " a b c d e f g h" to everything, until told otherwise.
-class PlayedRollout final : public Generation {
- public:
-  PlayedRollout() : dispatcher_({.ranks = 1, .max_num_seqs = 4, .max_waiting = 4}), rank_([this] { Work(); }) {}
-  ~PlayedRollout() override {
-    Close();
-    rank_.join();
-  }
-  // As a service that stops.
-  void Close() { dispatcher_.Close(); }
-
-  std::atomic<bool> serving = true;
-  std::atomic<bool> has_weights = true;
-  std::atomic<bool> answers = true;  // else calls stay as they are
-  std::atomic<int> cancelled = 0;    // calls
-  absl::Status failure;              // of the first answer
-  Dispatcher& dispatcher() { return dispatcher_; }
-
-  absl::Status CheckServing() const override {
-    return serving ? absl::OkStatus() : absl::UnavailableError("the rollout is still loading its model");
-  }
-  absl::Status CheckWeights() const override {
-    return has_weights ? absl::OkStatus() : absl::FailedPreconditionError("the rollout has no weights");
-  }
-  absl::Status CheckHealth() const override {
-    return has_weights ? absl::OkStatus() : absl::UnavailableError("the rollout's weights are released");
-  }
-  const Tokenizer* tokenizer() const override { return &tokenizer_; }
-  int64_t vocab_size() const override { return tokenizer_.vocab_size(); }
-  int64_t max_model_len() const override { return 32; }
-  int64_t max_sequences() const override { return 8; }
-  std::set<int32_t> eos_token_ids() const override { return {0}; }
-  std::set<int32_t> stop_token_ids() const override { return {}; }
-  absl::Status Check(const SamplingParams&, const std::vector<Prompt>& prompts) const override {
-    if (prompts[0].ids_size() > 20) return absl::ResourceExhaustedError("prompt 0: ids need 3 blocks of KV cache");
-    return absl::OkStatus();
-  }
-  absl::StatusOr<std::unique_ptr<Dispatcher::Running>> Begin(const GenerateHeader& header,
-                                                             const std::vector<Prompt>& prompts,
-                                                             const std::function<bool()>& gone,
-                                                             uint64_t* version) override {
-    *version = 7;
-    return dispatcher_.Begin(
-        header, prompts, [] { return absl::OkStatus(); }, gone);
-  }
-  absl::StatusOr<GenerationState> State(absl::Time) override {
-    GenerationState state;
-    state.policy_version = 7;
-    return state;
-  }
-
- private:
-  void Work() {
-    std::vector<Dispatcher::Works> works;
-    while (dispatcher_.Take(0, &works)) {
-      for (const RankWork& work : works.front()) {
-        RankEvents events;
-        for (const CallPart& part : work.parts()) {
-          for (const GenerateTask& task : part.tasks()) {
-            for (int s = 0; answers && s < task.samples(); ++s) Answer(part, task, task.first_sample() + s, &events);
-          }
-        }
-        cancelled += work.cancel_size();
-        if (work.hold() > 0) events.add_events()->set_held(work.hold());
-        dispatcher_.Answer(0, std::move(events));
-      }
-    }
-  }
-  void Answer(const CallPart& part, const GenerateTask& task, int sample, RankEvents* events) {
-    GeneratedSequence sequence;
-    sequence.set_prompt_index(task.prompt().index());
-    sequence.set_sample(sample);
-    *sequence.mutable_tokens()->mutable_ids() = task.prompt().ids();
-    for (int32_t id = 1; id <= std::min(8, part.sampling().max_new_tokens()); ++id) {
-      sequence.mutable_tokens()->add_ids(id);
-      sequence.add_log_probs(-0.5f);
-      if (!part.stream_tokens()) continue;
-      RankEvent& event = *events->add_events();
-      event.set_call(part.call());
-      event.mutable_tokens()->set_prompt_index(task.prompt().index());
-      event.mutable_tokens()->set_sample(sample);
-      event.mutable_tokens()->add_ids(id);
-      event.mutable_tokens()->add_log_probs(-0.5f);
-    }
-    sequence.set_finish_reason(GeneratedSequence::LENGTH);
-    RankEvent& event = *events->add_events();
-    event.set_call(part.call());
-    if (!failure.ok()) {
-      event.mutable_error()->set_code(failure.raw_code());
-      event.mutable_error()->set_message(std::string(failure.message()));
-    } else {
-      *event.mutable_sequence() = std::move(sequence);
-    }
-  }
-
-  const PieceTokenizer tokenizer_{{"<end>", " a", " b", " c", " d", " e", " f", " g", " h", "hi", "user", ":", ";"}};
-  Dispatcher dispatcher_;
-  std::thread rank_;
-};
 
 class Front : public ::testing::Test {
  protected:
@@ -134,6 +34,7 @@ class Front : public ::testing::Test {
     config.set_listen("127.0.0.1:0");
     config.set_served_model_name("org/tiny");
     config.set_api_key_file(api_key_file);
+    config.set_max_bodies_bytes(20 << 20);
     auto started = HttpFront::Start(config, &rollout_);
     ASSERT_TRUE(started.ok()) << started.status();
     front_ = *std::move(started);
@@ -211,8 +112,7 @@ TEST_F(Front, GivesUpWhenTheClientLeaves) {
 
 TEST_F(Front, GivesUpARequestThatWaitsForThePausesEnd) {
   Start();
-  const auto never = [] { return false; };
-  ASSERT_TRUE(rollout_.dispatcher().Pause(PauseRequest::KEEP, never).ok());
+  ASSERT_TRUE(rollout_.dispatcher().Pause(PauseRequest::KEEP, [] { return false; }).ok());
   HttpClient left(port_);
   left.Ask("POST", "/v1/completions", json{{"prompt", "hi"}}.dump());
   left.Close();
@@ -231,6 +131,7 @@ TEST_F(Front, RefusesMoreThanMayWait) {
   for (const bool stream : {false, true}) {
     const HttpAnswer answer = Post({{"prompt", "hi"}, {"stream", stream}});
     EXPECT_EQ(answer.status, 429);
+    EXPECT_EQ(answer.headers.at("retry-after"), "1");
     EXPECT_EQ(ErrorOf(answer).at("code"), "rate_limit_exceeded");
     EXPECT_THAT(ErrorOf(answer).at("message"), HasSubstr("rollout.max_waiting"));
   }

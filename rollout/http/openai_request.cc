@@ -13,8 +13,8 @@
 #include "absl/strings/string_view.h"
 #include "core/base/status_macros.h"
 #include "core/data/json.h"
+#include "rollout/engine/sampling/sampling_params.h"
 #include "rollout/http/api_error.h"
-#include "rollout/sampling_params.h"
 
 namespace quartet {
 namespace {
@@ -129,6 +129,7 @@ class Reader {
     QUARTET_RETURN_IF_ERROR(request_.chat ? ReadMessages() : ReadPrompts());
     QUARTET_RETURN_IF_ERROR(parameters_.CheckAllKnown());
     QUARTET_RETURN_IF_ERROR(ReadLengths());
+    sampling().set_raw_logprobs(request_.logprobs);
     request_.header.set_num_items(request_.prompts.size());
     request_.header.set_stream_tokens(request_.stream);
     return std::move(request_);
@@ -174,6 +175,7 @@ class Reader {
     sampling().set_ignore_eos(ignore_eos);
     QUARTET_RETURN_IF_ERROR(ReadSeed());
     QUARTET_RETURN_IF_ERROR(ReadStops());
+    QUARTET_RETURN_IF_ERROR(parameters_.Read("include_stop_str_in_output", &request_.includes_stop));
     return ReadLogitBias();
   }
 
@@ -282,7 +284,6 @@ class Reader {
         {"early_stopping", {false}},
         {"skip_special_tokens", {true}},
         {"spaces_between_special_tokens", {true}},
-        {"include_stop_str_in_output", {false}},
         {"allowed_token_ids", {}},
         {"bad_words", {json::array()}},
         {"prompt_logprobs", {0}},
@@ -327,6 +328,13 @@ class Reader {
     prompt.mutable_ids()->Add(ids.begin(), ids.end());
   }
 
+  absl::Status AddText(const char* parameter, const std::string& text, bool add_special_tokens) {
+    const absl::StatusOr<std::vector<int32_t>> ids = model_.tokenizer->Encode(text, add_special_tokens);
+    if (!ids.ok()) return ParameterError(parameter, absl::StrCat("cannot be read: ", ids.status().message()));
+    AddPrompt(*ids);
+    return absl::OkStatus();
+  }
+
   absl::Status ReadPrompts() {
     bool add_special_tokens = true;
     QUARTET_RETURN_IF_ERROR(parameters_.Read("add_special_tokens", &add_special_tokens));
@@ -337,7 +345,7 @@ class Reader {
     if (!list.is_array() || list.empty()) return Refused("prompt", *prompt, allowed);
     for (const json& one : list) {
       if (one.is_string()) {
-        AddPrompt(model_.tokenizer->Encode(one.get_ref<const std::string&>(), add_special_tokens));
+        QUARTET_RETURN_IF_ERROR(AddText("prompt", one.get_ref<const std::string&>(), add_special_tokens));
         if (echo_) request_.echoes.push_back(one.get<std::string>());
         continue;
       }
@@ -371,8 +379,7 @@ class Reader {
     }
     const absl::StatusOr<std::string> text = model_.tokenizer->ApplyChatTemplate(conversation);
     if (!text.ok()) return ParameterError("messages", absl::StrCat("cannot be written: ", text.status().message()));
-    AddPrompt(model_.tokenizer->Encode(*text, add_special_tokens));
-    return absl::OkStatus();
+    return AddText("messages", *text, add_special_tokens);
   }
 
   static absl::Status ReadMessage(const json& message, const std::string& place, Tokenizer::Message* out) {

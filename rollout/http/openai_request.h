@@ -26,6 +26,7 @@ struct OpenAiRequest {
   GenerateHeader header;
   std::vector<Prompt> prompts;  // their index is their place
   bool logprobs = false;        // each token's log-probability is told
+  bool includes_stop = false;   // the text has the stop string or token that ends it
   // Texts that are told before the answers; by prompt, or none.
   std::vector<std::string> echoes;
   bool stream = false;

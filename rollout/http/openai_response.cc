@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
+#include "rollout/engine/sampling/stop_strings.h"
 #include "rollout/http/api_error.h"
 
 namespace quartet {
@@ -49,14 +50,21 @@ const char* FinishReason(GeneratedSequence::FinishReason reason) {
 OpenAiAnswer::OpenAiAnswer(OpenAiRequest request, const ServedModel& model, const OpenAiAnswerOptions& options)
     : request_(std::move(request)), model_(model), options_(options) {
   const SamplingParams& sampling = request_.header.sampling();
-  std::set<int32_t> silent = options_.end_token_ids;
-  silent.insert(sampling.stop_token_ids().begin(), sampling.stop_token_ids().end());
-  const std::vector<std::string> stop(sampling.stop().begin(), sampling.stop().end());
+  AnswerTextOptions text;
+  if (!sampling.stop().empty()) {
+    text.stop = std::make_shared<const StopStrings>(std::vector(sampling.stop().begin(), sampling.stop().end()));
+  }
+  text.min_tokens = sampling.min_tokens();
+  text.includes_stop = request_.includes_stop;
+  if (!text.includes_stop) {
+    text.silent = options_.end_token_ids;
+    text.silent.insert(sampling.stop_token_ids().begin(), sampling.stop_token_ids().end());
+  }
   for (const Prompt& prompt : request_.prompts) {
     const std::vector<int32_t> ids(prompt.ids().begin(), prompt.ids().end());
     prompt_tokens_ += prompt.ids_size();
     for (int32_t sample = 0; sample < sampling.n_samples(); ++sample) {
-      choices_.push_back({.text = AnswerText(*model_.tokenizer, ids, stop, silent), .last_token = ids.back()});
+      choices_.push_back({.text = AnswerText(*model_.tokenizer, ids, text), .last_token = ids.back()});
     }
   }
 }
@@ -217,7 +225,7 @@ std::string OpenAiAnswer::Echo(Choice* choice, const Reply& reply) {
 void OpenAiAnswer::AddPromptLogprobs(Choice* choice, const google::protobuf::RepeatedField<int32_t>& ids,
                                      const google::protobuf::RepeatedField<float>& log_probs,
                                      const google::protobuf::RepeatedPtrField<TokenAlternatives>& alternatives) {
-  AnswerText text(*model_.tokenizer, {}, {}, {});
+  AnswerText text(*model_.tokenizer, {}, {});
   choice->last_token.reset();
   for (int i = 0; i < ids.size(); ++i) {
     const int told = i - 1;  // the first one has nothing before it
@@ -241,7 +249,7 @@ std::string OpenAiAnswer::Finish(Choice* choice, const GeneratedSequence& sequen
       choice->stop_reason = *choice->last_token;
     }
   }
-  return choice->text.Finish(sequence.stop_string());
+  return choice->text.Finish();
 }
 
 ordered_json OpenAiAnswer::Frame(const char* completion, const char* chat) const {

@@ -11,7 +11,7 @@
 #include "absl/status/status.h"
 #include "core/tokenizer/tokenizer.h"
 #include "proto/rollout.pb.h"
-#include "rollout/http/answer_text.h"
+#include "rollout/engine/sampling/answer_text.h"
 #include "rollout/http/openai_request.h"
 
 namespace quartet {

@@ -50,6 +50,49 @@ TEMPLATES = [
     "{{ not n is odd }}{{ n is odd and tools is none }}{{ 'x' if tools is none else 'y' }}{{ messages[0]['role'] is defined and messages[0].role == 'system' }}",
     "{%- if messages[0].role == 'system' %}\n{{- messages[0].content + '\\n\\n' }}\n{%- endif %}\n{%- for message in messages %}\n  {%- if (message.role == \"user\") or (message.role == \"system\" and not loop.first) %}\n    {{- '<|im_start|>' + message.role + '\\n' + message.content + '<|im_end|>' + '\\n' }}\n  {%- endif %}\n{%- endfor %}\n{%- if add_generation_prompt %}\n{{- '<|im_start|>assistant\\n' }}\n{%- endif %}\n",
     "{% if messages[0]['role'] == 'system' %}{% set loop_messages = messages[1:] %}{% set system = messages[0]['content'] %}{% else %}{% set loop_messages = messages %}{% endif %}{% for message in loop_messages %}{% if loop.index0 == 0 and system is defined %}{{ '<<SYS>>' + system.strip() }}{% endif %}{{ message['content'].strip() }}{% endfor %}",
+    # Numbers, as Python's repr writes them.
+    "{{ 100000.0 }} {{ 1e16 }} {{ 1e15 }} {{ 0.0001 }} {{ 0.00001 }} {{ 1.5e-7 }} {{ 123456789.125 }} {{ 0.1 + 0.2 }} {{ 1e22 * 10 }} {{ 2.0 }} {{ -0.5 }}",
+    "{{ {'max': 100000.0, 'min': 0.0001, 'x': 1e-5} | tojson }} {{ [1e16, 3.0] | tojson }} {{ [100000.0, 1e16] }}",
+    "{{ 7 // 2.0 }} {{ 7.5 % 2 }} {{ -7.5 % 2 }} {{ 2 ** 10 }} {{ 2 ** -1 }} {{ 2 ** 0.5 }} {{ -2 ** 2 }} {{ 2 ** 3 ** 2 }} {{ true + 1 }} {{ 10 / 4 }} {{ 1 // 0.3 }}",
+    "{{ '3' | int }} {{ ' 12 ' | int }} {{ 'x' | int }} {{ 'x' | int(7) }} {{ 3.9 | int }} {{ '4.7' | int }} {{ '1.5' | float }} {{ none | int(2) }} {{ true | int }} {{ 'x' | float(0.5) }}",
+    "{{ 2.5 | round }} {{ 3.5 | round }} {{ 2.675 | round(2) }} {{ 7 | round }} {{ 2.1 | round(0, 'ceil') }} {{ 2.9 | round(method='floor') }} {{ -3 | abs }} {{ (-3) | abs }} {{ -2.5 | abs }}",
+    # tojson
+    "{{ messages[3].extra | tojson(ensure_ascii=true) }} {{ 'é😀\"\\\\\\n\\u0001\\u007f' | tojson }} {{ 'é😀\\u007f' | tojson(ensure_ascii=True) }} {{ 'é' | tojson(4) }}",
+    "{{ messages[3] | tojson(separators=(',', ':')) }} {{ [1, {'a': [], 'b': {}}] | tojson(separators=[' ; ', ' = '], indent=2) }} {{ {'b': 1, 'a': {'d': 1, 'c': 2}} | tojson(sort_keys=true) }}",
+    "{{ messages[1] | tojson(indent='--') }} {{ [1, [2]] | tojson(indent=0) }} {{ (1, 2) | tojson }} {{ {1: 'a', none: 2, true: 3, 1.5: 4} | tojson }} {{ [] | tojson(indent=2) }}",
+    # Safe texts
+    "{{ ('<b>' | safe) + '<i>' }} {{ '<i>' + ('<b>' | safe) }} {{ ('<b>' | safe) ~ '<i>' }} {{ '<&>\"' | e }} {{ '<b>' | safe | e }} {{ '<b>' | safe | forceescape }}",
+    "{{ ('<b>' | safe).replace('b', '<') }} {{ '<b>' | safe | replace('b', '<') }} {{ ('<b>' | safe | trim) + '<' }} {{ ['<b>' | safe, '<i>'] | join('<') }} {{ ['<b>' | safe] }} {{ (('<' | safe) * 2) + '>' }}",
+    "{{ ('-' | safe).join(['<b>', '<i>' | safe]) }} {{ ('{}<' | safe).format('<') }} {{ '<b>' | safe is escaped }} {{ ('<b>' | safe)[0] + '<' }} {{ '<b>' | safe == '<b>' }}",
+    # What is undefined
+    "{{ 'a' in missing }} {{ 'a' not in missing }} {{ missing in [1] }} {{ missing in messages[0] }} {{ missing == missing }} {{ missing == none }} {{ missing | length }} {{ missing | list }} {{ [missing] }}",
+    "{{ strftime_now is defined }} {{ namespace is defined }} {{ range is defined }} {{ strftime_now is callable }} {{ cycler is defined }} {{ (strftime_now('%Y-%m-%d') | length) }} {{ raise_exception is defined }} {{ dict is defined }}",
+    "{{ missing is iterable }} {{ missing is sequence }} {{ missing is mapping }} {{ missing is string }} {{ messages[0].missing is defined }} {{ messages[0]['missing'] | default('d') }} {{ messages[9] is defined }}",
+    # Dicts
+    "{{ {1: 'a', 'k': 'b', none: 'c', (1, 2): 'd', 1.5: 'e'}[1] }} {{ {1: 'a'}[1.0] }} {{ {1: 'a'}[true] }} {{ {0: 'z', 512: 'x'} }} {{ {(1, 2): 'd'}[(1, 2)] }} {{ 1 in {1: 2} }}",
+    "{% for k, v in {0: 0, 512: 128, 1024: 256}.items() %}{{ k }}:{{ v }} {% endfor %}{% for k in {3: 1} %}{{ k + 1 }}{% endfor %}",
+    "{{ {'b': 1, 'A': 3, 'c': 2} | dictsort }} {{ {'b': 1, 'A': 3} | dictsort(true) }} {{ {'b': 1, 'a': 3} | dictsort(by='value', reverse=true) }} {% for k, v in {'y': 1, 'x': 2} | dictsort %}{{ k }}{{ v }}{% endfor %}",
+    "{{ {'a': 1}.items() }} {{ {'a': 1}.keys() }} {{ {'a': 1}.values() }} {{ dict(a=1, b='x') }} {{ dict({'a': 1}, b=2) }} {{ {'a': 1}.get('b') }} {{ {'items': 1}['items'] }} {{ {'a': 1} == {'a': 1.0} }}",
+    "{{ (1,) }} {{ (1, 'a') }} {{ () }} {{ 1, 2 }} {{ [(1, 2)] }} {{ (1, 2) == [1, 2] }} {{ (1, 2) + (3,) }} {{ (1, 2)[0] }} {{ 'a\\x01\\u200b\\u00e9\\ue000' | list }} {{ ['\\\\', \"'\", '\"\\''] }}",
+    # Methods and filters
+    "{{ 'a-b c'.title() }} {{ 'a-b (c' | title }} {{ 'abc'.find('c') }} {{ 'éabc'.find('c') }} {{ 'abc'.find('z') }} {{ 'abcb'.rfind('b') }} {{ 'abab'.count('ab') }} {{ 'ab'.index('b') }}",
+    "{{ '{} and {}'.format('a', 1) }} {{ '{0}{1}{0} {{x}}'.format('a', none) }} {{ '{name}'.format(name=[1]) }} {{ 'a\\nb\\r\\nc'.splitlines() }} {{ 'a\\nb\\n'.splitlines(true) }}",
+    "{{ 'a b  c d'.split(None, 1) }} {{ ' a b  c '.rsplit(None, 1) }} {{ 'a,b,c'.rsplit(',', 1) }} {{ ' a  b '.split() }} {{ 'a'.split(maxsplit=1) }} {{ 'aXbX'.split('X') }}",
+    "{{ 'abc'.startswith(('x', 'ab')) }} {{ 'abc'.removeprefix('a') }} {{ 'abc'.removesuffix('c') }} {{ '12'.isdigit() }} {{ 'a1'.isalnum() }} {{ 'ab'.isalpha() }} {{ ' \\t'.isspace() }} {{ 'AB'.isupper() }} {{ 'aaa'.replace('a', 'b', 2) }}",
+    "{{ [3, 1, 2] | sort }} {{ ['b', 'A', 'c'] | sort }} {{ ['b', 'A'] | sort(case_sensitive=true) }} {{ [3, 1, 2] | sort(reverse=true) }} {{ messages | sort(attribute='role') | map(attribute='role') | list }}",
+    "{{ [1, 2, 1, 'a', 'A'] | unique | list }} {{ [1, 2.5] | sum }} {{ [{'n': 1}, {'n': 2}] | sum(attribute='n') }} {{ [2, 1] | min }} {{ ['a', 'B'] | max }} {{ [] | max }} {{ [] | sum }}",
+    "{{ ['a', 'b'] | map('upper') | list }} {{ [1, 2, 3] | select('odd') | list }} {{ [1, 2, 3] | reject('gt', 1) | list }} {{ [0, 1, ''] | select | list }} {{ [{'a': 1}, {}] | map(attribute='a', default='-') | join(',') }}",
+    "{{ messages | map(attribute='extra.n.0', default='-') | list | last }} {{ messages | selectattr('extra') | list | length }} {{ messages | selectattr('role', 'in', ['user', 'system']) | list | length }} {{ messages | rejectattr('tags', 'defined') | list | length }}",
+    "{{ 'a\\nb\\n\\nc' | indent }}|{{ 'a\\nb' | indent(2, true) }}|{{ 'a\\n\\nb' | indent('--', blank=true) }}|{{ 'abc' | reverse }}|{{ [1, 2] | join }}|{{ 'x' * 3 }}|{{ 2 * [1] }}",
+    "{{ 5 is divisibleby 5 }} {{ 5 is gt 4 }} {{ 'a' is lower }} {{ 'A' is upper }} {{ true is number }} {{ true is integer }} {{ 'abc' is in 'abcd' }} {{ 3 is not in [1] }} {{ 'upper' is filter }} {{ (1, 2) is sequence }} {{ range(3) is iterable }}",
+    "{% if messages | selectattr('role', 'equalto', 'nobody') %}a generator is true{% endif %}{{ messages[0].content.strip().split()[0] | lower | first }}",
+    "{{ none | selectattr('a') | list }} {{ none | map('upper') | list }} {{ tools | reject | list | length }} {{ 0 | map('abs') | list }}",
+    # Statements
+    "{% set a, b = 1, 2 %}{{ a }}{{ b }}{% set c = 1, 2 %}{{ c }}{% with x = 1, y = 2 %}{{ x + y }}{% endwith %}{{ x is defined }}{% for a, (b, c) in [(1, (2, 3))] %}{{ a }}{{ b }}{{ c }}{% endfor %}",
+    "{% filter upper | trim %} abc {{ 'd' }} {% endfilter %}{% set t | trim | upper %} x {% endset %}[{{ t }}]{% for x in 1, 2 %}{{ x }}{% endfor %}{% for x in [1, 2, 3] %}{{ loop.cycle('a', 'b') }}{% endfor %}",
+    "{% macro outer(x) %}<{{ caller(x) }}|{{ x }}>{% endmacro %}{% set y = 'y' %}{% call(v) outer('a') %}{{ v }}{{ y }}{% endcall %}{% call(w) outer(x='b') %}-{{ w }}{% endcall %}",
+    "{% macro f(a, b='x', c=a) %}{{ a }}{{ b }}{{ c }};{% endmacro %}{{ f(1) }}{{ f(1, c=3) }}{{ f(*[1, 2]) }}{{ f(**{'a': 5}) }}{% for i in [1] %}{% set z = i %}{% macro g() %}{{ z }}{% endmacro %}{{ g() }}{% endfor %}",
+    "{{ 'a' if missing }}{{ ('b' if missing else 'c') }}{% if 1, %}t{% endif %}{{ messages[0].content[1:3] + 'x' }}{{ [1, 2, 3][1:] }}{{ (1, 2, 3)[::-1] }}{{ 'é' in 'né' }}{{ messages[0].items() | list | length }}",
 ]
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Writes rollout/testdata/generate.json: what transformers generates greedily, fp32, with the models of
+"""Writes rollout/engine/testdata/generate.json: what transformers generates greedily, fp32, with the models of
 core/model/testdata.
 
 Needs torch 2.11 and transformers 4.57.6. Run from the repository root, after make_model_golden.py.
@@ -60,7 +60,7 @@ def main():
     updated = load("llama")
     updated.load_state_dict(load("mistral").state_dict())
     result.append(make_cases("llama updated to mistral", updated))
-    with open("rollout/testdata/generate.json", "w") as out:
+    with open("rollout/engine/testdata/generate.json", "w") as out:
         json.dump(result, out, separators=(",", ":"))
         out.write("\n")
 

@@ -1,4 +1,4 @@
-"""Writes rollout/testdata/sampler.json: what truncation keeps, by transformers' own warpers.
+"""Writes rollout/engine/sampling/testdata/sampler.json: what truncation keeps, by transformers' own warpers.
 
 Needs torch 2.11 and transformers 4.57.6. Run from the repository root.
 """
@@ -39,7 +39,7 @@ def main():
                             },
                         }
                     )
-    with open("rollout/testdata/sampler.json", "w") as out:
+    with open("rollout/engine/sampling/testdata/sampler.json", "w") as out:
         json.dump(cases, out, separators=(",", ":"))
         out.write("\n")
 

@@ -9,7 +9,7 @@ import random
 import sys
 
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
-from transformers import AutoTokenizer
+from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
 CORPUS = [
     "The quick brown fox jumps over the lazy dog; the dog doesn't mind, and the fox won't tell.",
@@ -154,13 +154,82 @@ def words():
     return tokenizer, {"unk_token": "<unk>", "eos_token": "<|end|>", "pad_token": "<added by the configuration>"}
 
 
+PUNCTUATED = " .?!,'ntmsver"
+
+
+def punctuated(file_post_processor=None):
+    """One token a character, those of contractions among them."""
+    vocab = {"<unk>": 0, "<s>": 1, "</s>": 2} | {c: i + 3 for i, c in enumerate(PUNCTUATED)}
+    tokenizer = Tokenizer(models.BPE(vocab=vocab, merges=[], unk_token="<unk>"))
+    tokenizer.decoder = decoders.Fuse()
+    tokenizer.add_special_tokens([AddedToken("<s>", special=True), AddedToken("</s>", special=True)])
+    if file_post_processor:
+        tokenizer.post_processor = processors.TemplateProcessing(single=file_post_processor, special_tokens=[("</s>", 2)])
+    return tokenizer
+
+
+def cleaned():
+    """Spaces are cleaned up after decoding; a class that passes over add_bos_token."""
+    return punctuated("$A </s>"), {"bos_token": "<s>", "clean_up_tokenization_spaces": True, "add_bos_token": True}
+
+
+def llama_class():
+    """Special tokens and BOS by the defaults of the class; one of them is new to the vocabulary."""
+    return punctuated("$A </s>"), {"tokenizer_class": "LlamaTokenizer", "eos_token": "<end>", "clean_up_tokenization_spaces": None}
+
+
+def llama_model():
+    """The class by the type of the model."""
+    return punctuated(), {"tokenizer_class": None, "config.json": {"model_type": "llama"}, "add_eos_token": True}
+
+
+def qwen2_model():
+    """The class by the type of the model."""
+    return punctuated("$A </s>"), {"tokenizer_class": None, "config.json": {"model_type": "qwen2"}, "add_bos_token": True, "pad_token": None}
+
+
+def gemma_class():
+    return punctuated("$A </s>"), {"tokenizer_class": "GemmaTokenizerFast", "bos_token": "<s>"}
+
+
+def gpt_neox_class():
+    return punctuated("$A </s>"), {"tokenizer_class": "GPTNeoXTokenizerFast", "add_bos_token": True, "add_eos_token": True}
+
+
+def gpt_neox_without_bos():
+    return punctuated("$A </s>"), {"tokenizer_class": "GPTNeoXTokenizerFast"}
+
+
+def cohere_class():
+    return punctuated(), {"tokenizer_class": "CohereTokenizerFast", "add_bos_token": False, "add_eos_token": True}
+
+
+def gpt2_class():
+    return punctuated("$A </s>"), {"tokenizer_class": "GPT2TokenizerFast", "add_bos_token": True, "bos_token": "<s>"}
+
+
+KINDS = [byte_level, split_regex, characters, metaspace, words, cleaned, llama_class, llama_model, qwen2_model, gemma_class,
+         gpt_neox_class, gpt_neox_without_bos, cohere_class, gpt2_class]
+
+
+def clean_up_spaces():
+    draw = random.Random(4)
+    texts = ["do n't , they 've said ' no ' ; it 's I 'm we 're .", "x  ' m", "a n ' t", "' ' ' '", "x ' 've  .  ? !"]
+    texts += ["".join(draw.choice(PUNCTUATED + "   '") for _ in range(draw.randrange(2, 25))) for _ in range(300)]
+    return [[text, PreTrainedTokenizerBase.clean_up_tokenization(text)] for text in texts]
+
+
 def main(folder):
-    for make in (byte_level, split_regex, characters, metaspace, words):
+    rows = ",\n".join(json.dumps(row) for row in clean_up_spaces())
+    (folder / "clean_up_spaces.json").write_text(f"[\n{rows}\n]\n")
+    for make in KINDS:
         target = folder / make.__name__
         target.mkdir(parents=True, exist_ok=True)
         tokenizer, config = make()
         tokenizer.save(str(target / "tokenizer.json"), pretty=False)
         config = {"tokenizer_class": "PreTrainedTokenizerFast", "clean_up_tokenization_spaces": False} | config
+        if "config.json" in config:
+            (target / "config.json").write_text(json.dumps(config.pop("config.json")) + "\n")
         (target / "tokenizer_config.json").write_text(json.dumps(config, indent=1, ensure_ascii=False) + "\n")
 
         judge = AutoTokenizer.from_pretrained(target)

@@ -3,10 +3,8 @@
 #include <grpcpp/generic/generic_stub.h>
 #include <grpcpp/grpcpp.h>
 #include <gtest/gtest.h>
-#include <netinet/in.h>
 #include <signal.h>
 #include <stdlib.h>
-#include <sys/socket.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -23,10 +21,12 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "core/base/files.h"
-#include "core/service/child_process.h"
-#include "core/service/credentials.h"
-#include "core/service/health.grpc.pb.h"
-#include "core/service/status_conversion.h"
+#include "core/service/process/child_process.h"
+#include "core/service/ranks/host_address.h"
+#include "core/service/ranks/port_reservation.h"
+#include "core/service/wire/credentials.h"
+#include "core/service/wire/health.grpc.pb.h"
+#include "core/service/wire/status_conversion.h"
 #include "proto/rollout.grpc.pb.h"
 
 namespace quartet {
@@ -44,17 +44,7 @@ std::string NewFolder() {
 }
 
 // A port that was free a moment ago.
-int FreePort() {
-  const int fd = socket(AF_INET, SOCK_STREAM, 0);
-  sockaddr_in address = {};
-  address.sin_family = AF_INET;
-  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  socklen_t size = sizeof(address);
-  EXPECT_EQ(bind(fd, reinterpret_cast<sockaddr*>(&address), size), 0);
-  EXPECT_EQ(getsockname(fd, reinterpret_cast<sockaddr*>(&address), &size), 0);
-  close(fd);
-  return ntohs(address.sin_port);
-}
+int FreePort() { return PortReservation::Make({.host = "127.0.0.1", .port = 0}).value().address().port; }
 
 bool IsAlive(pid_t pid) {
   // A zombie has ended too, and may stay one where nobody collects orphans.
@@ -310,7 +300,8 @@ TEST(Process, ServesOnlyOnceAllRanksHaveLoaded) {
 
 TEST(Process, EndsWhereARankCannotLoad) {
   Toy toy({"--ranks=2", "--listen=127.0.0.1:0"}, {{"TOY_BAD_RANK", "1"}});
-  toy.ExpectEnd(1, {"rank 1 (127.0.0.1:", "cannot load: no toy here", "[rollout/0] rank 1"});
+  toy.ExpectEnd(1, {"[rollout/1] stopping: cannot serve: rank 1 (127.0.0.1:", "cannot load: no toy here",
+                    "[rollout/0] stopping: "});
 }
 
 TEST(Process, ListsItsServicesByReflection) {
@@ -368,28 +359,37 @@ TEST(Process, ExplainsItself) {
                     "SLURM_PROCID", "a service without models", "rollout_batch_size", "Exit codes"});
 }
 
-TEST(Process, TalksTlsWithCertificatesFromFiles) {
-  const std::string folder = NewFolder();
+// Certificates in `folder`, for `names` in openssl's form.
+TlsConfig MakeTls(const std::string& folder, const std::string& names) {
   const std::string script = absl::StrCat(
       "cd ", folder,
       " && openssl req -x509 -newkey rsa:2048 -nodes -days 2 -subj /CN=ca -keyout ca.key -out ca.pem"
       " && openssl req -newkey rsa:2048 -nodes -subj /CN=quartet -keyout key.pem -out csr.pem"
-      " && printf 'subjectAltName=IP:127.0.0.1,DNS:localhost' > ext"
+      " && printf 'subjectAltName=",
+      names,
+      "' > ext"
       " && openssl x509 -req -in csr.pem -CA ca.pem -CAkey ca.key -CAcreateserial -days 2 -extfile ext -out cert.pem"
       " && chmod 600 key.pem");
   ChildProcessOptions options;
   options.argv = {"/bin/sh", "-c", script};
   options.log_file = folder + "/openssl.log";
-  ASSERT_TRUE(ChildProcess::Start(options).value()->Wait(kLong)->ok()) << ReadFile(options.log_file).value();
+  EXPECT_TRUE(ChildProcess::Start(options).value()->Wait(kLong)->ok()) << ReadFile(options.log_file).value();
   TlsConfig tls;
   tls.set_ca_file(folder + "/ca.pem");
   tls.set_cert_file(folder + "/cert.pem");
   tls.set_key_file(folder + "/key.pem");
+  return tls;
+}
+
+Strings TlsFlags(const TlsConfig& tls) {
+  return {"--set=tls.ca_file=" + tls.ca_file(), "--set=tls.cert_file=" + tls.cert_file(),
+          "--set=tls.key_file=" + tls.key_file()};
+}
+
+TEST(Process, TalksTlsWithCertificatesFromFiles) {
+  const TlsConfig tls = MakeTls(NewFolder(), "IP:127.0.0.1,DNS:localhost");
   Strings flags = kTwoRanks;
-  for (const auto& [name, file] : {std::pair("ca_file", tls.ca_file()), std::pair("cert_file", tls.cert_file()),
-                                   std::pair("key_file", tls.key_file())}) {
-    flags.push_back(absl::StrCat("--set=tls.", name, "=", file));
-  }
+  for (const std::string& flag : TlsFlags(tls)) flags.push_back(flag);
   {
     Toy toy(flags);
     absl::StatusOr<ServiceInfo> info = toy.Info(tls);
@@ -400,6 +400,21 @@ TEST(Process, TalksTlsWithCertificatesFromFiles) {
   }
   ASSERT_EQ(chmod(tls.key_file().c_str(), 0644), 0);
   Toy(flags).ExpectEnd(1, {tls.key_file(), "chmod 600"});
+}
+
+TEST(Process, RanksThatListenOnAllAddressesAreFoundUnderOne) {
+  const absl::StatusOr<std::string> host = OwnReachableHost("0.0.0.0");
+  if (!host.ok()) GTEST_SKIP() << host.status();
+  in_addr numeric;
+  const bool is_numeric = inet_pton(AF_INET, host->c_str(), &numeric) == 1;
+  const TlsConfig tls = MakeTls(NewFolder(), absl::StrCat(is_numeric ? "IP:" : "DNS:", *host));
+  Strings flags = TlsFlags(tls);
+  flags.insert(flags.end(), {"--ranks=2", "--listen=0.0.0.0:0"});
+  Toy toy(flags);
+  const absl::StatusOr<ServiceInfo> info = toy.Info(tls);
+  ASSERT_TRUE(info.ok()) << info.status() << toy.Log();
+  ASSERT_EQ(info->ranks_size(), 2);
+  for (const RankInfo& rank : info->ranks()) EXPECT_EQ(rank.endpoint().rfind(*host + ":", 0), 0u) << rank.endpoint();
 }
 
 // As torchrun starts two nodes of one rank each, here on one host.
@@ -423,6 +438,16 @@ TEST(Process, TakesItsPlaceFromTorchrun) {
   second.ExpectEnd(1, {"rank 0 (127.0.0.1:", "is gone"});
 }
 
+// Nobody calls, and no launcher watches.
+TEST(Process, ARankThatDiesBetweenCallsEndsTheOthers) {
+  const std::string listen = absl::StrCat("--listen=127.0.0.1:", FreePort());
+  Toy leader({listen}, Node(0));
+  Toy follower({listen}, Node(1));
+  ASSERT_EQ(leader.RankPids().size(), 2u);
+  follower.process().Signal(SIGKILL);
+  leader.ExpectEnd(1, {"the ranks cannot work together any more: rank 1 (127.0.0.1:", "is gone"});
+}
+
 TEST(Process, TakesItsPlaceFromSlurm) {
   const std::string listen = absl::StrCat("--listen=127.0.0.1:", FreePort());
   const auto task = [](int rank) {
@@ -431,10 +456,10 @@ TEST(Process, TakesItsPlaceFromSlurm) {
   Toy first({listen}, task(0));
   Toy second({listen}, task(1));
   EXPECT_EQ(first.RankPids(), (std::set<pid_t>{first.process().pid(), second.process().pid()}));
+  // The others end with one that is told to.
   second.process().Signal(SIGTERM);
-  second.ExpectEnd(0, {});
-  first.process().Signal(SIGTERM);
-  first.ExpectEnd(0, {});
+  second.ExpectEnd(0, {"stopping: SIGTERM"});
+  first.ExpectEnd(0, {"stopping: SIGTERM (of rank 1)"});
 }
 
 TEST(Process, ExplainsAnEnvironmentThatDoesNotFit) {

@@ -3,7 +3,7 @@
 // TOY_LOAD_GATE=FILE: the last rank loads only once the file exists. TOY_BAD_RANK=R: rank R cannot load.
 // TOY_CALL=stuck: GetInfo does not end; =fail: it fails on the last rank, in a collective; =alone: it asks no rank and
 // ends when the server shuts down. Where it does not end, rank 0 logs "at work".
-#include "core/service/rank_main.h"
+#include "core/service/ranks/rank_main.h"
 
 #include <stdlib.h>
 #include <unistd.h>
@@ -18,7 +18,7 @@
 #include "absl/time/clock.h"
 #include "core/base/files.h"
 #include "core/base/logging.h"
-#include "core/service/status_conversion.h"
+#include "core/service/wire/status_conversion.h"
 #include "proto/rollout.grpc.pb.h"
 
 namespace quartet {
@@ -57,7 +57,7 @@ class ToyService final : public RankService, public Rollout::Service {
       changed_.wait(lock, [this] { return !end_.ok(); });
       return ToGrpc(end_);
     }
-    auto outputs = group_.Run("info", std::vector<RankInput>(context_.world_size), absl::Now() + absl::Seconds(60));
+    auto outputs = group_.Run("info", std::vector<RankInput>(context_.world_size), Deadline::In(absl::Seconds(60)));
     if (!outputs.ok()) return ToGrpc(outputs.status());
     for (const RankOutput& output : *outputs) info->add_ranks()->ParseFromString(output.summary);
     return grpc::Status::OK;

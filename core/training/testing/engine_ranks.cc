@@ -6,7 +6,7 @@
 #include <thread>
 #include <vector>
 
-#include "core/comm/local_store.h"
+#include "core/comm/store/local_store.h"
 #include "core/config/run_config.h"
 
 namespace quartet {

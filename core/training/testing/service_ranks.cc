@@ -19,7 +19,10 @@ absl::StatusOr<std::unique_ptr<ServiceRanks>> ServiceRanks::Start(const RankMain
     options.place = {.rank = rank, .world_size = ranks, .local_rank = rank, .local_world_size = ranks};
     options.listen = "127.0.0.1:0";
     if (rank > 0) options.leader = result->endpoint(0);
-    options.on_broken = [](const absl::Status&) {};
+    options.on_broken = [ranks = result.get()](const absl::Status& status) {
+      const std::lock_guard lock(ranks->mutex_);
+      ranks->end_.Update(status);
+    };
     QUARTET_ASSIGN_OR_RETURN(std::unique_ptr<RankServer> server, RankServer::Create(std::move(options)));
     result->servers_.push_back(std::move(server));
   }
@@ -39,6 +42,11 @@ ServiceRanks::~ServiceRanks() {
     threads.emplace_back([&server] { server->Shutdown(absl::Seconds(1), "the test ends"); });
   }
   for (std::thread& thread : threads) thread.join();
+}
+
+absl::Status ServiceRanks::end() const {
+  const std::lock_guard lock(mutex_);
+  return end_;
 }
 
 std::shared_ptr<grpc::Channel> ServiceRanks::channel(int rank) const {

@@ -10,8 +10,8 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "core/training/batch_split.h"
-#include "core/training/engine_setup.h"
+#include "core/training/batch/batch_split.h"
+#include "core/training/engine/engine_setup.h"
 #include "core/training/testing/engine_ranks.h"
 
 namespace quartet {

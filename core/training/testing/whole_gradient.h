@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "core/training/update.h"
+#include "core/training/engine/update.h"
 #include "core/zero/trainable_model.h"
 #include "proto/experience.pb.h"
 

@@ -1,0 +1,178 @@
+#include "core/checkpoint/model_folder.h"
+
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/strip.h"
+#include "core/base/files.h"
+#include "core/base/status_macros.h"
+#include "core/safetensors/writer.h"
+
+namespace quartet {
+namespace {
+
+namespace fs = std::filesystem;
+using Json = nlohmann::ordered_json;
+
+// What a tokenizer and generation need beside the weights, where the source has it.
+constexpr const char* kCompanions[] = {"generation_config.json",
+                                       "tokenizer.json",
+                                       "tokenizer_config.json",
+                                       "tokenizer.model",
+                                       "special_tokens_map.json",
+                                       "added_tokens.json",
+                                       "vocab.json",
+                                       "merges.txt",
+                                       "chat_template.jinja",
+                                       "chat_template.json"};
+
+const char* TorchName(Dtype dtype) {
+  return dtype == Dtype::kF32 ? "float32" : dtype == Dtype::kF16 ? "float16" : "bfloat16";
+}
+
+absl::StatusOr<std::string> ConfigText(const ModelConfig& config, const ModelFolderOptions& options) {
+  Json json = Json::parse(config.json, nullptr, /*allow_exceptions=*/false);
+  if (!json.is_object()) {
+    return absl::InvalidArgumentError(absl::StrCat(options.source, "/config.json: not a JSON object"));
+  }
+  json["torch_dtype"] = TorchName(options.dtype);
+  if (json.contains("dtype")) json["dtype"] = TorchName(options.dtype);
+  if (options.head == HeadKind::kScalar) {
+    if (json.contains("architectures") && json["architectures"].is_array()) {
+      for (Json& name : json["architectures"]) {
+        if (!name.is_string()) continue;
+        std::string architecture = name.get<std::string>();
+        if (absl::EndsWith(architecture, "ForCausalLM")) {
+          name = absl::StrCat(absl::StripSuffix(architecture, "ForCausalLM"), "ForSequenceClassification");
+        }
+      }
+    }
+    // transformers takes the number of outputs from here, two by default.
+    json["id2label"] = {{"0", "LABEL_0"}};
+    json["label2id"] = {{"LABEL_0", 0}};
+  }
+  return json.dump(2) + "\n";
+}
+
+}  // namespace
+
+struct ModelFolderWriter::Impl {
+  ModelFolderOptions options;
+  fs::path temporary;
+  // Which file and which of its tensors each parameter is.
+  struct Place {
+    int file;
+    int entry;
+  };
+  std::vector<std::vector<Place>> places;
+  std::vector<std::vector<int64_t>> bytes;
+  std::vector<std::unique_ptr<SafetensorsWriter>> writers;
+  int64_t written = 0;
+  bool finished = false;
+
+  ~Impl() {
+    writers.clear();
+    std::error_code ignored;  // nothing more can be done about what cannot be removed
+    if (!finished && !temporary.empty()) fs::remove_all(temporary, ignored);
+  }
+
+  absl::Status WriteText(const std::string& name, const std::string& text) {
+    QUARTET_RETURN_IF_ERROR(AtomicWriteFile((temporary / name).string(), text));
+    written += static_cast<int64_t>(text.size());
+    return absl::OkStatus();
+  }
+};
+
+ModelFolderWriter::ModelFolderWriter(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+ModelFolderWriter::~ModelFolderWriter() = default;
+
+absl::StatusOr<std::unique_ptr<ModelFolderWriter>> ModelFolderWriter::Create(const ModelConfig& config,
+                                                                             const ParameterLayout& layout,
+                                                                             const ModelFolderOptions& options) {
+  auto impl = std::make_unique<Impl>();
+  impl->options = options;
+  const fs::path target = fs::path(options.target).lexically_normal();
+  std::error_code error;
+  if (fs::exists(target, error)) {
+    return absl::AlreadyExistsError(absl::StrCat("cannot save a model to ", options.target, ": it exists already"));
+  }
+  QUARTET_ASSIGN_OR_RETURN(const std::string config_text, ConfigText(config, options));
+
+  std::string temporary = absl::StrCat(options.target, ".XXXXXX");
+  const fs::path parent = fs::absolute(target).parent_path();
+  QUARTET_RETURN_IF_ERROR(MakeDirs(parent.string()));
+  if (mkdtemp(temporary.data()) == nullptr) {
+    return absl::ErrnoToStatus(errno, absl::StrCat("making folder ", temporary));
+  }
+  impl->temporary = temporary;
+  fs::permissions(temporary, fs::perms(0755), error);
+
+  QUARTET_RETURN_IF_ERROR(impl->WriteText("config.json", config_text));
+  for (const char* name : kCompanions) {
+    const fs::path source = fs::path(options.source) / name;
+    if (!fs::exists(source, error)) continue;
+    QUARTET_ASSIGN_OR_RETURN(const std::string text, ReadFile(source.string()));
+    QUARTET_RETURN_IF_ERROR(impl->WriteText(name, text));
+  }
+
+  // Parameters in their order, a new file where the next would not fit.
+  std::vector<std::vector<SafetensorsWriter::Entry>> files(1);
+  int64_t file_bytes = 0, total_bytes = 0;
+  for (const ParameterGroup& group : layout.groups) {
+    auto& places = impl->places.emplace_back();
+    auto& bytes = impl->bytes.emplace_back();
+    for (const ParameterSpec& parameter : group.parameters) {
+      const int64_t size = parameter.numel() * DtypeSize(options.dtype);
+      if (file_bytes > 0 && file_bytes + size > options.max_file_bytes) {
+        files.emplace_back();
+        file_bytes = 0;
+      }
+      places.push_back({static_cast<int>(files.size()) - 1, static_cast<int>(files.back().size())});
+      bytes.push_back(size);
+      files.back().push_back({parameter.name, options.dtype, parameter.shape});
+      file_bytes += size;
+      total_bytes += size;
+    }
+  }
+  Json index = {{"metadata", {{"total_size", total_bytes}}}, {"weight_map", Json::object()}};
+  for (size_t i = 0; i < files.size(); ++i) {
+    const std::string name = files.size() == 1 ? std::string("model.safetensors")
+                                               : absl::StrFormat("model-%05d-of-%05d.safetensors", i + 1, files.size());
+    for (const auto& entry : files[i]) index["weight_map"][entry.name] = name;
+    QUARTET_ASSIGN_OR_RETURN(auto writer,
+                             SafetensorsWriter::Create((impl->temporary / name).string(), std::move(files[i])));
+    impl->written += static_cast<int64_t>(writer->file_bytes());
+    impl->writers.push_back(std::move(writer));
+  }
+  if (files.size() > 1) QUARTET_RETURN_IF_ERROR(impl->WriteText("model.safetensors.index.json", index.dump(2) + "\n"));
+  return std::unique_ptr<ModelFolderWriter>(new ModelFolderWriter(std::move(impl)));
+}
+
+absl::Status ModelFolderWriter::Write(int group, int parameter, const void* data) {
+  const Impl::Place place = impl_->places[group][parameter];
+  return impl_->writers[place.file]->Write(place.entry, 0, data, impl_->bytes[group][parameter]);
+}
+
+absl::StatusOr<int64_t> ModelFolderWriter::Finish() {
+  for (auto& writer : impl_->writers) QUARTET_RETURN_IF_ERROR(writer->Close());
+  QUARTET_RETURN_IF_ERROR(SyncFolder(impl_->temporary.string()));
+  const fs::path target = fs::absolute(fs::path(impl_->options.target).lexically_normal());
+  if (rename(impl_->temporary.c_str(), target.c_str()) != 0) {
+    return absl::ErrnoToStatus(errno, absl::StrCat("renaming ", impl_->temporary.string(), " to ", target.string()));
+  }
+  impl_->finished = true;
+  QUARTET_RETURN_IF_ERROR(SyncFolder(target.parent_path().string()));
+  return impl_->written;
+}
+
+}  // namespace quartet

@@ -1,0 +1,145 @@
+#include "core/checkpoint/model_folder.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <set>
+
+namespace quartet {
+namespace {
+
+namespace fs = std::filesystem;
+using testing::HasSubstr;
+
+class ModelFolder : public testing::Test {
+ protected:
+  ModelFolder() {
+    root_ = fs::path(testing::TempDir()) / "model_folder_test";
+    fs::remove_all(root_);
+    fs::create_directories(root_ / "source");
+    options_.source = (root_ / "source").string();
+    options_.target = (root_ / "target").string();
+    options_.dtype = Dtype::kF32;
+    config_.json = R"({"architectures": ["LlamaForCausalLM"], "hidden_size": 4, "torch_dtype": "bfloat16"})";
+    for (int g = 0; g < 3; ++g) {
+      ParameterGroup group;
+      group.parameters.push_back({"g" + std::to_string(g) + ".a", {4, 4}, true});
+      group.parameters.push_back({"g" + std::to_string(g) + ".b", {2}, false});
+      layout_.groups.push_back(group);
+    }
+  }
+
+  absl::StatusOr<int64_t> WriteAll() {
+    auto writer = ModelFolderWriter::Create(config_, layout_, options_);
+    if (!writer.ok()) return writer.status();
+    for (int g = 0; g < 3; ++g) {
+      for (int p = 0; p < 2; ++p) {
+        const std::vector<float> values(16, g * 10 + p);
+        absl::Status status = (*writer)->Write(g, p, values.data());
+        if (!status.ok()) return status;
+      }
+    }
+    return (*writer)->Finish();
+  }
+
+  std::set<std::string> Names(const fs::path& folder) {
+    std::set<std::string> names;
+    for (const auto& entry : fs::directory_iterator(folder)) names.insert(entry.path().filename().string());
+    return names;
+  }
+
+  void ExpectValues() {
+    auto reader = CheckpointReader::Open(options_.target);
+    ASSERT_TRUE(reader.ok()) << reader.status();
+    EXPECT_EQ((*reader)->tensors().size(), 6u);
+    for (int g = 0; g < 3; ++g) {
+      for (int p = 0; p < 2; ++p) {
+        std::vector<float> values(p == 0 ? 16 : 2);
+        const std::string name = "g" + std::to_string(g) + (p == 0 ? ".a" : ".b");
+        ASSERT_TRUE((*reader)->ReadRange(name, 0, values.size(), values.data()).ok());
+        EXPECT_THAT(values, testing::Each(g * 10 + p));
+      }
+    }
+  }
+
+  fs::path root_;
+  ModelConfig config_;
+  ParameterLayout layout_;
+  ModelFolderOptions options_;
+};
+
+TEST_F(ModelFolder, IsOneFileWhereAllFits) {
+  std::ofstream(root_ / "source" / "tokenizer.json") << "{}";
+  std::ofstream(root_ / "source" / "chat_template.jinja") << "hi";
+  std::ofstream(root_ / "source" / "unrelated.bin") << "x";
+  auto bytes = WriteAll();
+  ASSERT_TRUE(bytes.ok()) << bytes.status();
+  EXPECT_EQ(Names(root_ / "target"),
+            (std::set<std::string>{"chat_template.jinja", "config.json", "model.safetensors", "tokenizer.json"}));
+  EXPECT_EQ(Names(root_), (std::set<std::string>{"source", "target"}));
+  const auto config = nlohmann::json::parse(std::ifstream(root_ / "target" / "config.json"));
+  EXPECT_EQ(config["torch_dtype"], "float32");
+  EXPECT_EQ(config["hidden_size"], 4);
+  EXPECT_EQ(config["architectures"][0], "LlamaForCausalLM");
+  ExpectValues();
+}
+
+TEST_F(ModelFolder, IsAnIndexOverFilesThatKeepTheLimit) {
+  options_.max_file_bytes = 150;  // two groups of 72 bytes
+  ASSERT_TRUE(WriteAll().ok());
+  EXPECT_EQ(Names(root_ / "target"),
+            (std::set<std::string>{"config.json", "model-00001-of-00002.safetensors",
+                                   "model-00002-of-00002.safetensors", "model.safetensors.index.json"}));
+  const auto index = nlohmann::json::parse(std::ifstream(root_ / "target" / "model.safetensors.index.json"));
+  EXPECT_EQ(index["metadata"]["total_size"], 3 * 72);
+  EXPECT_EQ(index["weight_map"]["g2.b"], "model-00002-of-00002.safetensors");
+  ExpectValues();
+}
+
+TEST_F(ModelFolder, TellsTransformersThatAScalarHeadHasOneLabel) {
+  options_.head = HeadKind::kScalar;
+  ASSERT_TRUE(WriteAll().ok());
+  const auto config = nlohmann::json::parse(std::ifstream(root_ / "target" / "config.json"));
+  EXPECT_EQ(config["architectures"][0], "LlamaForSequenceClassification");
+  EXPECT_EQ(config["id2label"].size(), 1u);
+}
+
+TEST_F(ModelFolder, IsNotThereUntilFinished) {
+  {
+    auto writer = ModelFolderWriter::Create(config_, layout_, options_);
+    ASSERT_TRUE(writer.ok()) << writer.status();
+    EXPECT_FALSE(fs::exists(root_ / "target"));
+    EXPECT_EQ(Names(root_).size(), 2u);
+  }
+  EXPECT_EQ(Names(root_), std::set<std::string>{"source"});
+}
+
+TEST_F(ModelFolder, IsNotShownWithATensorMissing) {
+  {
+    auto writer = ModelFolderWriter::Create(config_, layout_, options_);
+    ASSERT_TRUE(writer.ok()) << writer.status();
+    EXPECT_FALSE((*writer)->Finish().ok());
+  }
+  EXPECT_EQ(Names(root_), std::set<std::string>{"source"});
+}
+
+TEST_F(ModelFolder, DoesNotReplaceWhatIsThere) {
+  fs::create_directories(root_ / "target");
+  const absl::Status status = WriteAll().status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kAlreadyExists);
+  EXPECT_THAT(std::string(status.message()), HasSubstr("target"));
+}
+
+TEST_F(ModelFolder, NamesThePathThatCannotBeMade) {
+  std::ofstream(root_ / "file") << "x";
+  options_.target = (root_ / "file" / "target").string();
+  const absl::Status status = WriteAll().status();
+  EXPECT_FALSE(status.ok());
+  EXPECT_THAT(std::string(status.message()), HasSubstr("model_folder_test/file"));
+}
+
+}  // namespace
+}  // namespace quartet

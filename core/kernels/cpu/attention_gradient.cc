@@ -1,0 +1,228 @@
+// By tiles of keys, each against all tiles of queries that see it; scores are computed again instead of kept (Dao:
+// "FlashAttention-2", 2023, algorithm 2). All products are of tiles in fp32, whose columns lie in vectors.
+
+#include "core/kernels/cpu/attention_gradient.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "core/hardware/simd.h"
+
+namespace quartet {
+namespace {
+
+using simd::F16;
+using simd::kLanes;
+
+constexpr int64_t kQueryRows = 32;
+constexpr int64_t kKeyRows = 64;
+static_assert(kKeyRows % kQueryRows == 0, "the first tile of queries that sees a tile of keys starts with it");
+
+int64_t RoundUp(int64_t count, int64_t multiple) { return (count + multiple - 1) / multiple * multiple; }
+
+// A part of scratch memory after the other.
+class Scratch {
+ public:
+  explicit Scratch(float* begin) : next_(begin) {}
+  float* Take(int64_t count) {
+    float* taken = next_;
+    next_ += count;
+    return taken;
+  }
+
+ private:
+  float* next_;
+};
+
+// [rows, columns] (+)= a b of depth k, where element (m, k) of a is a[m * row_step + k * depth_step], and b's rows are
+// contiguous.
+struct Product {
+  const float* a;
+  int64_t row_step, depth_step;
+  const float* b;
+  int64_t b_stride;
+  int64_t depth;
+  float* out;
+  int64_t out_stride;
+  bool add;
+};
+
+constexpr int kRowsAtATime = 4;
+
+// Of kRowsAtATime rows from `row` and of V vectors from `column`.
+template <int V>
+QUARTET_SIMD_INLINE void MultiplyPart(const Product& p, int64_t row, int64_t column) {
+  const float* a = p.a + row * p.row_step;
+  const float* b = p.b + column;
+  float* out = p.out + row * p.out_stride + column;
+  F16 sum[kRowsAtATime][V];
+  for (int m = 0; m < kRowsAtATime; ++m) {
+    for (int v = 0; v < V; ++v) {
+      sum[m][v] = p.add ? simd::Load(out + m * p.out_stride + v * kLanes) : F16{};
+    }
+  }
+  for (int64_t k = 0; k < p.depth; ++k) {
+    F16 part[V];
+    for (int v = 0; v < V; ++v) part[v] = simd::Load(b + k * p.b_stride + v * kLanes);
+    for (int m = 0; m < kRowsAtATime; ++m) {
+      const float factor = a[m * p.row_step + k * p.depth_step];
+      for (int v = 0; v < V; ++v) sum[m][v] += factor * part[v];
+    }
+  }
+  for (int m = 0; m < kRowsAtATime; ++m) {
+    for (int v = 0; v < V; ++v) simd::Store(out + m * p.out_stride + v * kLanes, sum[m][v]);
+  }
+}
+
+// `rows` is a multiple of kRowsAtATime, `columns` of kLanes.
+QUARTET_SIMD_CLONES void Multiply(const Product& p, int64_t rows, int64_t columns) {
+  for (int64_t row = 0; row < rows; row += kRowsAtATime) {
+    int64_t column = 0;
+    for (; column + 4 * kLanes <= columns; column += 4 * kLanes) MultiplyPart<4>(p, row, column);
+    for (; column + 2 * kLanes <= columns; column += 2 * kLanes) MultiplyPart<2>(p, row, column);
+    for (; column < columns; column += kLanes) MultiplyPart<1>(p, row, column);
+  }
+}
+
+// From scores and gradients of weights [rows, kKeyRows] in place: the weights, and the gradients of the scores. Row r
+// sees its first `visible` + r columns; what it does not see becomes 0, as do the rows behind `rows` up to `all_rows`.
+QUARTET_SIMD_CLONES void Weigh(float* scores, float* gradients, int64_t visible, const float* log_sums,
+                               const float* deltas, int64_t rows, int64_t all_rows, int64_t columns) {
+  const F16 lane = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
+  for (int64_t r = 0; r < rows; ++r) {
+    float* score = scores + r * kKeyRows;
+    float* gradient = gradients + r * kKeyRows;
+    for (int64_t c = 0; c < columns; c += kLanes) {
+      const F16 seen = simd::Splat(static_cast<float>(visible + r - c));
+      const F16 exponential = simd::ExpNonPositive(simd::Load(score + c) - log_sums[r]);
+      const F16 weight = lane < seen ? exponential : F16{};
+      const F16 of_score = weight * (simd::Load(gradient + c) - deltas[r]);
+      simd::Store(score + c, weight);
+      simd::Store(gradient + c, of_score);
+    }
+  }
+  for (int64_t r = rows; r < all_rows; ++r) {
+    std::fill_n(scores + r * kKeyRows, columns, 0.0f);
+    std::fill_n(gradients + r * kKeyRows, columns, 0.0f);
+  }
+}
+
+template <typename Element>
+QUARTET_SIMD_CLONES void Widen(const Element* from, int64_t stride, int64_t rows, int64_t d, float scale, float* to,
+                               int64_t to_stride) {
+  for (int64_t r = 0; r < rows; ++r) {
+    for (int64_t i = 0; i < d; i += kLanes) {
+      simd::Store(to + r * to_stride + i, simd::LoadSome(from + r * stride + i, d - i) * scale);
+    }
+  }
+}
+
+template <typename Element>
+QUARTET_SIMD_CLONES void Narrow(const float* from, int64_t from_stride, int64_t rows, int64_t d, float scale,
+                                Element* to, int64_t stride) {
+  for (int64_t r = 0; r < rows; ++r) {
+    for (int64_t i = 0; i < d; i += kLanes) {
+      simd::StoreSome(to + r * stride + i, simd::Load(from + r * from_stride + i) * scale, d - i);
+    }
+  }
+}
+
+// sums[r]: the dot product of row r of a and b.
+template <typename Element>
+QUARTET_SIMD_CLONES void Dot(const Element* a, const Element* b, int64_t stride, int64_t rows, int64_t d, float* sums) {
+  for (int64_t r = 0; r < rows; ++r) {
+    F16 sum = {};
+    for (int64_t i = 0; i < d; i += kLanes) {
+      sum += simd::LoadSome(a + r * stride + i, d - i) * simd::LoadSome(b + r * stride + i, d - i);
+    }
+    sums[r] = simd::Sum(sum);
+  }
+}
+
+// [d, kKeyRows] from [rows, stride]; columns behind `rows` are 0.
+void Transpose(const float* from, int64_t stride, int64_t rows, int64_t d, float* to) {
+  for (int64_t i = 0; i < d; ++i) {
+    for (int64_t r = 0; r < rows; ++r) to[i * kKeyRows + r] = from[r * stride + i];
+    std::fill_n(to + i * kKeyRows + rows, kKeyRows - rows, 0.0f);
+  }
+}
+
+}  // namespace
+
+int64_t AttentionGradientScratch(int64_t tokens, int64_t group, int64_t head_dim) {
+  const int64_t padded = RoundUp(head_dim, kLanes), rows = RoundUp(tokens, kQueryRows);
+  return group * rows * (padded + 2) + kKeyRows * (3 * padded + 2 * head_dim) + kQueryRows * 2 * (padded + kKeyRows);
+}
+
+template <typename Element>
+void AttendGradient(const AttentionGradientTask<Element>& task, float* scratch) {
+  const int64_t d = task.head_dim, padded = RoundUp(d, kLanes), N = task.tokens, rows = RoundUp(N, kQueryRows);
+  const float scale = static_cast<float>(1.0 / std::sqrt(static_cast<double>(d)));
+  Scratch memory(scratch);
+  float* query_sums = memory.Take(task.group * rows * padded);  // of each head its rows
+  float* deltas = memory.Take(task.group * rows);
+  float* log_sums = memory.Take(task.group * rows);
+  float* keys = memory.Take(kKeyRows * padded);
+  float* keys_dk = memory.Take(d * kKeyRows);
+  float* values_dk = memory.Take(d * kKeyRows);
+  float* key_sums = memory.Take(kKeyRows * padded);
+  float* value_sums = memory.Take(kKeyRows * padded);
+  float* queries = memory.Take(kQueryRows * padded);
+  float* gradients = memory.Take(kQueryRows * padded);
+  float* weights = memory.Take(kQueryRows * kKeyRows);
+  float* score_gradients = memory.Take(kQueryRows * kKeyRows);
+
+  std::fill_n(query_sums, task.group * rows * padded, 0.0f);
+  for (int64_t g = 0; g < task.group; ++g) {
+    Dot(task.outputs + g * d, task.output_gradients + g * d, task.query_stride, N, d, deltas + g * rows);
+    for (int64_t t = 0; t < N; ++t) log_sums[g * rows + t] = task.log_sums[t * task.log_sum_stride + g];
+  }
+
+  for (int64_t first_key = 0; first_key < N; first_key += kKeyRows) {
+    const int64_t used = std::min(kKeyRows, N - first_key), used_columns = RoundUp(used, kLanes);
+    // Values first: their rows are not needed once they are transposed.
+    Widen(task.values + first_key * task.key_stride, task.key_stride, used, d, 1, keys, padded);
+    Transpose(keys, padded, used, d, values_dk);
+    Widen(task.keys + first_key * task.key_stride, task.key_stride, used, d, 1, keys, padded);
+    std::fill_n(keys + used * padded, (kKeyRows - used) * padded, 0.0f);
+    Transpose(keys, padded, used, d, keys_dk);
+    std::fill_n(key_sums, kKeyRows * padded, 0.0f);
+    std::fill_n(value_sums, kKeyRows * padded, 0.0f);
+
+    for (int64_t g = 0; g < task.group; ++g) {
+      for (int64_t first = first_key; first < N; first += kQueryRows) {
+        const int64_t count = std::min(kQueryRows, N - first), all = RoundUp(count, kRowsAtATime);
+        const int64_t columns = std::min(used_columns, RoundUp(first + count - first_key, kLanes));
+        const int64_t start = first * task.query_stride + g * d;
+        Widen(task.queries + start, task.query_stride, count, d, scale, queries, padded);
+        Widen(task.output_gradients + start, task.query_stride, count, d, 1, gradients, padded);
+        std::fill_n(queries + count * padded, (all - count) * padded, 0.0f);
+        std::fill_n(gradients + count * padded, (all - count) * padded, 0.0f);
+
+        const auto rows_times = [&](const float* a, int64_t a_stride, const float* b, int64_t b_stride, int64_t depth,
+                                    float* out, int64_t out_stride, bool add, int64_t out_columns) {
+          Multiply({a, a_stride, 1, b, b_stride, depth, out, out_stride, add}, all, out_columns);
+        };
+        rows_times(queries, padded, keys_dk, kKeyRows, d, weights, kKeyRows, false, columns);
+        rows_times(gradients, padded, values_dk, kKeyRows, d, score_gradients, kKeyRows, false, columns);
+        Weigh(weights, score_gradients, first - first_key + 1, log_sums + g * rows + first, deltas + g * rows + first,
+              count, all, columns);
+        rows_times(score_gradients, kKeyRows, keys, padded, columns, query_sums + (g * rows + first) * padded, padded,
+                   true, padded);
+        Multiply({weights, 1, kKeyRows, gradients, padded, all, value_sums, padded, true}, columns, padded);
+        Multiply({score_gradients, 1, kKeyRows, queries, padded, all, key_sums, padded, true}, columns, padded);
+      }
+    }
+    const int64_t start = first_key * task.key_stride;
+    Narrow(key_sums, padded, used, d, 1, task.key_gradients + start, task.key_stride);
+    Narrow(value_sums, padded, used, d, 1, task.value_gradients + start, task.key_stride);
+  }
+  for (int64_t g = 0; g < task.group; ++g) {
+    Narrow(query_sums + g * rows * padded, padded, N, d, scale, task.query_gradients + g * d, task.query_stride);
+  }
+}
+
+template void AttendGradient<float>(const AttentionGradientTask<float>&, float*);
+template void AttendGradient<uint16_t>(const AttentionGradientTask<uint16_t>&, float*);
+
+}  // namespace quartet

@@ -1,0 +1,371 @@
+// One pass over the keys with a running maximum and sum (Milakov, Gimelshein: "Online normalizer calculation for
+// softmax", 2018), for up to eight rows of queries at a time so that each key and value is loaded once for them.
+
+#include "core/kernels/cpu/paged_attention_kernel.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <vector>
+
+#include "core/hardware/simd.h"
+
+namespace quartet {
+namespace {
+
+using simd::F16;
+using simd::kLanes;
+
+// Two dimensions of sixteen keys. Of bf16 they lie side by side, so that a shift and a mask widen them.
+QUARTET_SIMD_INLINE void LoadKeyPairs(const float* key, int64_t block_size, F16* even, F16* odd) {
+  *even = simd::Load(key);
+  *odd = simd::Load(key + block_size);
+}
+QUARTET_SIMD_INLINE void LoadKeyPairs(const uint16_t* key, int64_t, F16* even, F16* odd) {
+  simd::LoadPairs(key, even, odd);
+}
+// Of sixteen keys in a row of them; `offset` in its block.
+inline const float* KeysAt(const float* block, int64_t offset) { return block + offset; }
+inline const uint16_t* KeysAt(const uint16_t* block, int64_t offset) { return block + 2 * offset; }
+
+// sums[r] += sum over keys j of weight[r][j] * value row j, R rows of `padded` elements. Where bf16 is read in pairs,
+// 32 sums lie as the sixteen of even dimensions, then those of odd ones.
+template <int R>
+QUARTET_SIMD_INLINE void AddValues(const float* value, int64_t padded, int64_t keys, const float (*weight)[kLanes],
+                                   const float* next, float* sums) {
+  for (int64_t i = 0; i < padded; i += kLanes) {
+    F16 sum[R];
+    for (int r = 0; r < R; ++r) sum[r] = simd::Load(sums + r * padded + i);
+    for (int64_t j = 0; j < keys; ++j) {
+      const F16 v = simd::Load(value + j * padded + i);
+      simd::PrefetchToSecondCache(next + j * padded + i);
+      for (int r = 0; r < R; ++r) sum[r] += weight[r][j] * v;
+    }
+    for (int r = 0; r < R; ++r) simd::Store(sums + r * padded + i, sum[r]);
+  }
+}
+template <int R>
+QUARTET_SIMD_INLINE void AddValues(const uint16_t* value, int64_t padded, int64_t keys, const float (*weight)[kLanes],
+                                   const uint16_t* next, float* sums) {
+  int64_t i = 0;
+  for (; i + 2 * kLanes <= padded; i += 2 * kLanes) {
+    F16 even[R], odd[R];
+    for (int r = 0; r < R; ++r) {
+      even[r] = simd::Load(sums + r * padded + i);
+      odd[r] = simd::Load(sums + r * padded + i + kLanes);
+    }
+    for (int64_t j = 0; j < keys; ++j) {
+      F16 a, b;
+      simd::LoadPairs(value + j * padded + i, &a, &b);
+      simd::PrefetchToSecondCache(next + j * padded + i);
+      for (int r = 0; r < R; ++r) {
+        even[r] += weight[r][j] * a;
+        odd[r] += weight[r][j] * b;
+      }
+    }
+    for (int r = 0; r < R; ++r) {
+      simd::Store(sums + r * padded + i, even[r]);
+      simd::Store(sums + r * padded + i + kLanes, odd[r]);
+    }
+  }
+  if (i == padded) return;
+  F16 sum[R];
+  for (int r = 0; r < R; ++r) sum[r] = simd::Load(sums + r * padded + i);
+  for (int64_t j = 0; j < keys; ++j) {
+    const F16 v = simd::Load(value + j * padded + i);
+    for (int r = 0; r < R; ++r) sum[r] += weight[r][j] * v;
+  }
+  for (int r = 0; r < R; ++r) simd::Store(sums + r * padded + i, sum[r]);
+}
+
+// One row of AddValues' sums times `scale`, as d elements.
+QUARTET_SIMD_INLINE void StoreSums(const float* sums, float scale, int64_t d, float* out) {
+  for (int64_t i = 0; i < d; i += kLanes) simd::StoreSome(out + i, simd::Load(sums + i) * scale, d - i);
+}
+QUARTET_SIMD_INLINE void StoreSums(const float* sums, float scale, int64_t d, uint16_t* out) {
+  const int64_t paired = (d + kLanes - 1) / kLanes / 2 * 2 * kLanes;
+  for (int64_t i = 0; i < d; i += i < paired ? 2 * kLanes : kLanes) {
+    if (i < paired) {
+      simd::StorePairs(out + i, simd::Load(sums + i) * scale, simd::Load(sums + i + kLanes) * scale, d - i);
+    } else {
+      simd::StoreSome(out + i, simd::Load(sums + i) * scale, d - i);
+    }
+  }
+}
+
+// Rows of queries that are worked on together, in fp32 and already divided by sqrt(d), and what has been made of the
+// keys up to now.
+template <typename Element>
+struct Rows {
+  const float* queries;    // [R, d]
+  const int64_t* visible;  // keys that each row sees; at least 1
+  Element* const* outputs;
+  float* log_sums;    // [R]
+  float* largest;     // [R], score
+  float* weight_sum;  // [R, 16]: of every sixteenth key
+  float* sums;        // [R, padded d]
+
+  Rows From(int64_t row, const PagedCacheLayout& layout) const {
+    return {queries + row * layout.head_dim,
+            visible + row,
+            outputs + row,
+            log_sums + row,
+            largest + row,
+            weight_sum + row * kLanes,
+            sums + row * layout.padded_head_dim()};
+  }
+};
+
+// The task's head of the block that holds a position of the sequence.
+template <typename Element>
+QUARTET_SIMD_INLINE const Element* HeadAt(const PagedCacheLayout& layout, const PagedAttentionTask<Element>& task,
+                                          int64_t position) {
+  const int64_t block = task.blocks[position / layout.block_size];
+  return task.cache + (block * layout.kv_heads + task.kv_head) * layout.head_numel();
+}
+
+// Goes on with keys [begin, end), as far as the rows see them. Both are multiples of sixteen.
+template <int R, typename Element>
+QUARTET_SIMD_INLINE void AttendRows(const PagedCacheLayout& layout, const PagedAttentionTask<Element>& task,
+                                    const Rows<Element>& rows, int64_t begin, int64_t end) {
+  const int64_t d = layout.head_dim;
+  const int64_t padded = layout.padded_head_dim();
+  const int64_t block_size = layout.block_size;
+  int64_t keys = 0;
+  for (int r = 0; r < R; ++r) keys = std::max(keys, rows.visible[r]);
+
+  float largest[R];
+  F16 weight_sum[R];
+  for (int r = 0; r < R; ++r) {
+    largest[r] = rows.largest[r];
+    weight_sum[r] = simd::Load(rows.weight_sum + r * kLanes);
+  }
+  const F16 lane = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
+
+  for (int64_t first = begin; first < std::min(keys, end); first += kLanes) {
+    const Element* head = HeadAt(layout, task, first);
+    const int64_t offset = first % block_size;
+    const Element* key = KeysAt(head, offset);
+    const Element* value = head + layout.key_numel() + offset * padded;
+    // What is read next comes from memory, and its place is not to be guessed: it is asked for while this is used.
+    const int64_t next = first + kLanes < keys ? first + kLanes : first;
+    const Element* next_head = HeadAt(layout, task, next);
+    const Element* next_key = KeysAt(next_head, next % block_size);
+    const Element* next_value = next_head + layout.key_numel() + next % block_size * padded;
+
+    F16 score[R], odd_score[R];
+    for (int r = 0; r < R; ++r) score[r] = odd_score[r] = F16{};
+    for (int64_t i = 0; i < d; i += 2) {
+      F16 even, odd;
+      LoadKeyPairs(key + i * block_size, block_size, &even, &odd);
+      simd::PrefetchToSecondCache(next_key + i * block_size);
+      for (int r = 0; r < R; ++r) {
+        score[r] += rows.queries[r * d + i] * even;
+        odd_score[r] += rows.queries[r * d + i + 1] * odd;
+      }
+    }
+    for (int r = 0; r < R; ++r) score[r] += odd_score[r];
+
+    alignas(64) float weight[R][kLanes];
+    for (int r = 0; r < R; ++r) {
+      const F16 limit = simd::Splat(static_cast<float>(std::min<int64_t>(rows.visible[r] - first, kLanes)));
+      const F16 masked = lane < limit ? score[r] : simd::Splat(-std::numeric_limits<float>::infinity());
+      const float max = simd::Max(masked);
+      if (max > largest[r]) {
+        const float scale = std::exp(largest[r] - max);
+        weight_sum[r] *= scale;
+        for (int64_t i = 0; i < padded; i += kLanes) {
+          simd::Store(rows.sums + r * padded + i, simd::Load(rows.sums + r * padded + i) * scale);
+        }
+        largest[r] = max;
+      }
+      const F16 w = simd::ExpNonPositive(masked - largest[r]);
+      weight_sum[r] += w;
+      simd::Store(weight[r], w);
+    }
+
+    AddValues<R>(value, padded, std::min<int64_t>(keys - first, kLanes), weight, next_value, rows.sums);
+  }
+
+  for (int r = 0; r < R; ++r) {
+    rows.largest[r] = largest[r];
+    simd::Store(rows.weight_sum + r * kLanes, weight_sum[r]);
+  }
+}
+
+constexpr int kMostRows = 8;
+
+// `count` rows, in parts for which there is code.
+template <typename Element>
+QUARTET_SIMD_INLINE void AttendSome(const PagedCacheLayout& layout, const PagedAttentionTask<Element>& task,
+                                    const Rows<Element>& rows, int64_t count, int64_t begin, int64_t end) {
+  int64_t row = 0;
+  for (; count - row >= kMostRows; row += kMostRows) {
+    AttendRows<kMostRows>(layout, task, rows.From(row, layout), begin, end);
+  }
+  for (; count - row >= 4; row += 4) AttendRows<4>(layout, task, rows.From(row, layout), begin, end);
+  switch (count - row) {
+    case 1:
+      return AttendRows<1>(layout, task, rows.From(row, layout), begin, end);
+    case 2:
+      return AttendRows<2>(layout, task, rows.From(row, layout), begin, end);
+    case 3:
+      return AttendRows<3>(layout, task, rows.From(row, layout), begin, end);
+  }
+}
+
+template <typename Element>
+QUARTET_SIMD_INLINE void StoreRows(const PagedCacheLayout& layout, const Rows<Element>& rows, int64_t count) {
+  for (int64_t r = 0; r < count; ++r) {
+    const float sum = simd::Sum(simd::Load(rows.weight_sum + r * kLanes));
+    rows.log_sums[r] = rows.largest[r] + std::log(sum);
+    StoreSums(rows.sums + r * layout.padded_head_dim(), 1.0f / sum, layout.head_dim, rows.outputs[r]);
+  }
+}
+
+QUARTET_SIMD_CLONES void AttendFloat(const PagedCacheLayout& layout, const PagedAttentionTask<float>& task,
+                                     const Rows<float>& rows, int64_t count, int64_t begin, int64_t end) {
+  AttendSome(layout, task, rows, count, begin, end);
+}
+QUARTET_SIMD_CLONES void AttendBf16(const PagedCacheLayout& layout, const PagedAttentionTask<uint16_t>& task,
+                                    const Rows<uint16_t>& rows, int64_t count, int64_t begin, int64_t end) {
+  AttendSome(layout, task, rows, count, begin, end);
+}
+void Attend(const PagedCacheLayout& layout, const PagedAttentionTask<float>& task, const Rows<float>& rows,
+            int64_t count, int64_t begin, int64_t end) {
+  AttendFloat(layout, task, rows, count, begin, end);
+}
+void Attend(const PagedCacheLayout& layout, const PagedAttentionTask<uint16_t>& task, const Rows<uint16_t>& rows,
+            int64_t count, int64_t begin, int64_t end) {
+  AttendBf16(layout, task, rows, count, begin, end);
+}
+QUARTET_SIMD_CLONES void StoreFloat(const PagedCacheLayout& layout, const Rows<float>& rows, int64_t count) {
+  StoreRows(layout, rows, count);
+}
+QUARTET_SIMD_CLONES void StoreBf16(const PagedCacheLayout& layout, const Rows<uint16_t>& rows, int64_t count) {
+  StoreRows(layout, rows, count);
+}
+void Store(const PagedCacheLayout& layout, const Rows<float>& rows, int64_t count) { StoreFloat(layout, rows, count); }
+void Store(const PagedCacheLayout& layout, const Rows<uint16_t>& rows, int64_t count) {
+  StoreBf16(layout, rows, count);
+}
+
+// One thread's memory for rows, kept for its next task.
+template <typename Element>
+class RowMemory {
+ public:
+  static RowMemory& OfThisThread(const PagedCacheLayout& layout, int64_t rows) {
+    thread_local RowMemory memory;
+    memory.Grow(layout, rows);
+    return memory;
+  }
+
+  // Puts row `i` of the task, tokens and in them heads one after the other, into row `row`, before any key.
+  void Start(const PagedCacheLayout& layout, const PagedAttentionTask<Element>& task, int64_t i, int64_t row) {
+    const int64_t d = layout.head_dim, padded = layout.padded_head_dim(), token = i / task.group;
+    const float scale = static_cast<float>(1.0 / std::sqrt(static_cast<double>(d)));
+    const int64_t start = token * task.token_stride + i % task.group * d;
+    for (int64_t k = 0; k < d; k += kLanes) {
+      simd::StoreSome(&queries_[row * d + k], simd::LoadSome(task.queries + start + k, d - k) * scale, d - k);
+    }
+    visible_[row] = task.first_position + token + 1;
+    outputs_[row] = task.outputs + start;
+    largest_[row] = -std::numeric_limits<float>::infinity();
+    std::fill_n(&weight_sum_[row * kLanes], kLanes, 0.0f);
+    std::fill_n(&sums_[row * padded], padded, 0.0f);
+  }
+  // What Store left of `row`.
+  void TellLogSum(const PagedAttentionTask<Element>& task, int64_t i, int64_t row) const {
+    if (task.log_sums == nullptr) return;
+    task.log_sums[i / task.group * task.log_sum_stride + i % task.group] = log_sums_[row];
+  }
+
+  Rows<Element> rows() {
+    return {queries_.data(), visible_.data(),    outputs_.data(), log_sums_.data(),
+            largest_.data(), weight_sum_.data(), sums_.data()};
+  }
+
+ private:
+  void Grow(const PagedCacheLayout& layout, int64_t rows) {
+    const auto grow = [](auto& values, int64_t size) {
+      if (static_cast<int64_t>(values.size()) < size) values.resize(size);
+    };
+    grow(queries_, rows * layout.head_dim);
+    grow(visible_, rows);
+    grow(outputs_, rows);
+    grow(log_sums_, rows);
+    grow(largest_, rows);
+    grow(weight_sum_, rows * kLanes);
+    grow(sums_, rows * layout.padded_head_dim());
+  }
+
+  std::vector<float> queries_;
+  std::vector<int64_t> visible_;
+  std::vector<Element*> outputs_;
+  std::vector<float> log_sums_, largest_, weight_sum_, sums_;
+};
+
+constexpr int64_t kAllKeys = std::numeric_limits<int64_t>::max();
+
+}  // namespace
+
+template <typename Element>
+void WriteToCache(const PagedCacheLayout& layout, const Element* key_d, const Element* value_d, int64_t offset,
+                  Element* head) {
+  for (int64_t i = 0; i < layout.head_dim; ++i) {
+    if constexpr (sizeof(Element) == sizeof(uint16_t)) {
+      head[(i / 2 * layout.block_size + offset) * 2 + i % 2] = key_d[i];
+    } else {
+      head[i * layout.block_size + offset] = key_d[i];
+    }
+  }
+  std::copy_n(value_d, layout.head_dim, head + layout.key_numel() + offset * layout.padded_head_dim());
+}
+
+template <typename Element>
+void PagedAttend(const PagedCacheLayout& layout, const PagedAttentionTask<Element>& task) {
+  const int64_t total = task.tokens * task.group;
+  auto& memory = RowMemory<Element>::OfThisThread(layout, std::min<int64_t>(total, kMostRows));
+  for (int64_t first = 0; first < total; first += kMostRows) {
+    const int64_t count = std::min<int64_t>(kMostRows, total - first);
+    for (int64_t r = 0; r < count; ++r) memory.Start(layout, task, first + r, r);
+    Attend(layout, task, memory.rows(), count, 0, kAllKeys);
+    Store(layout, memory.rows(), count);
+    for (int64_t r = 0; r < count; ++r) memory.TellLogSum(task, first + r, r);
+  }
+}
+
+template <typename Element>
+void PagedAttendTogether(const PagedCacheLayout& layout, const std::vector<PagedAttentionTask<Element>>& tasks,
+                         int64_t shared) {
+  // Keys that stay in a core's first cache until all tasks have read them.
+  constexpr int64_t kKeysAtATime = 64;
+  const int64_t group = tasks.front().group, count = static_cast<int64_t>(tasks.size());
+  auto& memory = RowMemory<Element>::OfThisThread(layout, count * group);
+  for (int64_t t = 0; t < count; ++t) {
+    for (int64_t g = 0; g < group; ++g) memory.Start(layout, tasks[t], g, t * group + g);
+  }
+  const auto rows_of = [&](int64_t t) { return memory.rows().From(t * group, layout); };
+  const int64_t end = shared * layout.block_size;
+  for (int64_t first = 0; first < end; first += kKeysAtATime) {
+    for (int64_t t = 0; t < count; ++t) {
+      Attend(layout, tasks[t], rows_of(t), group, first, std::min(first + kKeysAtATime, end));
+    }
+  }
+  for (int64_t t = 0; t < count; ++t) Attend(layout, tasks[t], rows_of(t), group, end, kAllKeys);
+  Store(layout, memory.rows(), count * group);
+  for (int64_t t = 0; t < count; ++t) {
+    for (int64_t g = 0; g < group; ++g) memory.TellLogSum(tasks[t], g, t * group + g);
+  }
+}
+
+template void WriteToCache<float>(const PagedCacheLayout&, const float*, const float*, int64_t, float*);
+template void WriteToCache<uint16_t>(const PagedCacheLayout&, const uint16_t*, const uint16_t*, int64_t, uint16_t*);
+template void PagedAttend<float>(const PagedCacheLayout&, const PagedAttentionTask<float>&);
+template void PagedAttend<uint16_t>(const PagedCacheLayout&, const PagedAttentionTask<uint16_t>&);
+template void PagedAttendTogether<float>(const PagedCacheLayout&, const std::vector<PagedAttentionTask<float>>&,
+                                         int64_t);
+template void PagedAttendTogether<uint16_t>(const PagedCacheLayout&, const std::vector<PagedAttentionTask<uint16_t>>&,
+                                            int64_t);
+
+}  // namespace quartet

@@ -1,0 +1,12 @@
+// The items of core/kernels/cuda/paged_tiles.h on one thread of the CPU: for tests of what a GPU's threads do together.
+// LibTorch- free.
+#pragma once
+
+#include "core/kernels/cuda/paged_tiles.h"
+
+namespace quartet {
+
+// Computes what `args` describes, whose pointers are of the host's memory.
+void ComputePagedItems(const PagedKernelArgs& args);
+
+}  // namespace quartet

@@ -1,0 +1,91 @@
+#include "core/kernels/cuda/paged_plan.h"
+
+#include <algorithm>
+
+namespace quartet {
+namespace {
+
+// No part has fewer keys, unless all together are fewer: below this the merge costs more than it gains.
+constexpr int64_t kLeastPartKeys = 256;
+
+int64_t CeilDivide(int64_t a, int64_t b) { return (a + b - 1) / b; }
+
+}  // namespace
+
+bool TilesFit(int64_t head_dim, int64_t group) {
+  return head_dim % 8 == 0 && head_dim <= kMostHeadDim && group <= kNarrowRows;
+}
+
+PagedPlan PlanPagedAttention(int64_t block_size, const std::vector<AttentionChunk>& chunks, int64_t heads,
+                             int64_t kv_heads, int64_t head_dim, int64_t wanted) {
+  const int64_t group = heads / kv_heads;
+  PagedPlan plan;
+  std::vector<AttentionItem> narrow, wide;
+  int64_t row = 0;
+  for (const AttentionChunk& chunk : chunks) {
+    const auto table = static_cast<int32_t>(plan.tables.size());
+    plan.tables.insert(plan.tables.end(), chunk.blocks,
+                       chunk.blocks + CeilDivide(chunk.first + chunk.count, block_size));
+    const int64_t most =
+        (chunk.count * group <= kNarrowRows ? kNarrowRows : MostRows(static_cast<int>(head_dim))) / group;
+    for (int64_t done = 0; done < chunk.count; done += most) {
+      const int64_t tokens = std::min(most, chunk.count - done), position = chunk.first + done;
+      AttentionItem item;
+      item.row = static_cast<int32_t>(row + done);
+      item.tokens = static_cast<int32_t>(tokens);
+      item.position = static_cast<int32_t>(position);
+      item.table = table;
+      item.begin = 0;
+      item.end = static_cast<int32_t>(position + tokens);
+      item.part = -1;
+      (tokens * group <= kNarrowRows ? narrow : wide).push_back(item);
+    }
+    row += chunk.count;
+  }
+  const int64_t items = static_cast<int64_t>(narrow.size() + wide.size()) * kv_heads;
+  const int64_t cuts = items == 0 ? 1 : CeilDivide(wanted, items);
+  for (const AttentionItem& item : narrow) {
+    const int64_t parts = std::min<int64_t>(cuts, item.end / kLeastPartKeys);
+    if (parts <= 1) {
+      plan.items.push_back(item);
+      continue;
+    }
+    // Of whole tiles, so that only the last one is not full.
+    const int64_t keys = CeilDivide(CeilDivide(item.end, parts), kTileKeys) * kTileKeys;
+    AttentionMerge merge{item.row, item.tokens, plan.parts, 0};
+    for (int64_t begin = 0; begin < item.end; begin += keys) {
+      AttentionItem part = item;
+      part.begin = static_cast<int32_t>(begin);
+      part.end = static_cast<int32_t>(std::min<int64_t>(item.end, begin + keys));
+      part.part = plan.parts++;
+      plan.items.push_back(part);
+      ++merge.parts;
+    }
+    plan.merges.push_back(merge);
+  }
+  plan.num_narrow = static_cast<int32_t>(plan.items.size());
+  plan.items.insert(plan.items.end(), wide.begin(), wide.end());
+  return plan;
+}
+
+DecodePlanSize LargestDecodePlan(int64_t block_size, int64_t chunks, int64_t kv_heads, int64_t longest,
+                                 int64_t wanted) {
+  const int64_t parts = std::min(CeilDivide(wanted, chunks * kv_heads), longest / kLeastPartKeys);
+  DecodePlanSize most;
+  most.items = chunks * std::max<int64_t>(1, parts);
+  most.merges = parts > 1 ? chunks : 0;
+  most.parts = parts > 1 ? most.items : 0;
+  most.tables = chunks * CeilDivide(longest, block_size);
+  return most;
+}
+
+void FillUp(const DecodePlanSize& size, PagedPlan* plan) {
+  AttentionItem nothing = {};
+  nothing.part = -1;
+  plan->items.resize(static_cast<size_t>(size.items), nothing);
+  plan->num_narrow = static_cast<int32_t>(size.items);
+  plan->merges.resize(static_cast<size_t>(size.merges), AttentionMerge{});
+  plan->parts = static_cast<int32_t>(size.parts);
+}
+
+}  // namespace quartet

@@ -1,0 +1,221 @@
+#include "core/kernels/row_functions.h"
+
+#include <ATen/TensorOperators.h>
+#include <ATen/ops/addcmul.h>
+#include <ATen/ops/cat.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/empty_like.h>
+#include <ATen/ops/rsqrt.h>
+#include <ATen/ops/silu.h>
+#include <torch/csrc/autograd/custom_function.h>
+
+#include <algorithm>
+#include <cstdint>
+
+#include "core/hardware/meta_device.h"
+#include "core/hardware/parallel.h"
+#include "core/kernels/cpu/row_kernels.h"
+#include "core/kernels/need_gradients.h"
+
+namespace quartet {
+namespace {
+
+using torch::autograd::AutogradContext;
+using torch::autograd::variable_list;
+
+// Elements that are worth another thread.
+constexpr int64_t kElementsPerTask = 1 << 12;
+// Gradients of a norm's weight are summed over so many rows, then over these sums: in the same order for any number of
+// threads.
+constexpr int64_t kRowsPerSum = 64;
+
+bool ByKernels(const at::Tensor& x) {
+  return ComputeDevice(x) == at::kCPU && (x.scalar_type() == at::kFloat || x.scalar_type() == at::kBFloat16);
+}
+
+// Calls run(Element{}) with the type of elements as kernels know it.
+template <typename Run>
+void ForType(const at::Tensor& x, const Run& run) {
+  if (x.scalar_type() == at::kFloat) {
+    run(float{});
+  } else {
+    run(uint16_t{});
+  }
+}
+
+template <typename Element>
+const Element* Read(const at::Tensor& x) {
+  return static_cast<const Element*>(x.const_data_ptr());
+}
+template <typename Element>
+Element* Write(const at::Tensor& x) {
+  return static_cast<Element*>(x.mutable_data_ptr());
+}
+
+// run(begin, end) for parts of `count` things of `size` elements each.
+template <typename Run>
+void InParallel(int64_t count, int64_t size, const Run& run) {
+  at::parallel_for(0, count, std::max<int64_t>(1, kElementsPerTask / std::max<int64_t>(1, size)), run);
+}
+
+// `inverse_rms` [rows], or undefined where it is not wanted.
+at::Tensor RmsNormForward(const at::Tensor& x, const at::Tensor& weight, double eps, const at::Tensor& inverse_rms) {
+  at::Tensor out = at::empty_like(x);
+  if (x.is_meta()) return out;
+  const int64_t size = x.size(-1), rows = x.numel() / size;
+  float* inverses = inverse_rms.defined() ? Write<float>(inverse_rms) : nullptr;
+  ForType(x, [&](auto element) {
+    using Element = decltype(element);
+    InParallel(rows, size, [&](int64_t begin, int64_t end) {
+      RmsNormRows(Read<Element>(x) + begin * size, Read<Element>(weight), eps, end - begin, size,
+                  Write<Element>(out) + begin * size, inverses == nullptr ? nullptr : inverses + begin);
+    });
+  });
+  return out;
+}
+
+class RmsNormFunction : public torch::autograd::Function<RmsNormFunction> {
+ public:
+  static at::Tensor forward(AutogradContext* context, const at::Tensor& hidden, const at::Tensor& weight, double eps) {
+    const at::Tensor x = hidden.contiguous();
+    const at::Tensor inverse_rms = at::empty({x.numel() / x.size(-1)}, x.options().dtype(at::kFloat));
+    context->save_for_backward({x, weight, inverse_rms});
+    return RmsNormForward(x, weight, eps, inverse_rms);
+  }
+
+  static variable_list backward(AutogradContext* context, const variable_list& gradients) {
+    const variable_list saved = context->get_saved_variables();
+    const at::Tensor &x = saved[0], &weight = saved[1], &inverse_rms = saved[2];
+    const at::Tensor gradient = gradients[0].contiguous();
+    const int64_t size = x.size(-1), rows = x.numel() / size;
+    const int64_t parts = std::max<int64_t>(1, (rows + kRowsPerSum - 1) / kRowsPerSum);
+    at::Tensor x_gradient = at::empty_like(x), sums, weight_gradient;
+    if (context->needs_input_grad(1)) sums = at::empty({parts, size}, inverse_rms.options());
+    if (!x.is_meta()) {
+      ForType(x, [&](auto element) {
+        using Element = decltype(element);
+        InParallel(parts, kRowsPerSum * size, [&](int64_t begin, int64_t end) {
+          for (int64_t part = begin; part < end; ++part) {
+            const int64_t first = part * kRowsPerSum, count = std::min(kRowsPerSum, rows - first);
+            RmsNormRowsGradient(Read<Element>(x) + first * size, Read<Element>(weight),
+                                Read<float>(inverse_rms) + first, Read<Element>(gradient) + first * size, count, size,
+                                Write<Element>(x_gradient) + first * size,
+                                sums.defined() ? Write<float>(sums) + part * size : nullptr);
+          }
+        });
+      });
+    }
+    if (sums.defined()) {
+      if (!x.is_meta()) AddRowsToFirst(parts, size, Write<float>(sums));
+      weight_gradient = sums.select(0, 0).to(weight.scalar_type());
+    }
+    return {x_gradient, weight_gradient, at::Tensor()};
+  }
+
+ private:
+  static void AddRowsToFirst(int64_t rows, int64_t size, float* sums) {
+    for (int64_t r = 1; r < rows; ++r) {
+      for (int64_t i = 0; i < size; ++i) sums[i] += sums[r * size + i];
+    }
+  }
+};
+
+at::Tensor Rotated(const at::Tensor& x, const at::Tensor& cos_Td, const at::Tensor& sin_Td, bool back) {
+  at::Tensor out = at::empty_like(x);
+  if (x.is_meta()) return out;
+  const int64_t T = x.size(0), H = x.size(1), d = x.size(2);
+  ForType(x, [&](auto element) {
+    using Element = decltype(element);
+    InParallel(T, H * d, [&](int64_t begin, int64_t end) {
+      RotateRows(Read<Element>(x) + begin * H * d, Read<float>(cos_Td) + begin * d, Read<float>(sin_Td) + begin * d, d,
+                 back, end - begin, H, d, Write<Element>(out) + begin * H * d);
+    });
+  });
+  return out;
+}
+
+class RotateFunction : public torch::autograd::Function<RotateFunction> {
+ public:
+  static at::Tensor forward(AutogradContext* context, const at::Tensor& x_THd, const at::Tensor& cos_Td,
+                            const at::Tensor& sin_Td) {
+    context->save_for_backward({cos_Td, sin_Td});
+    return Rotated(x_THd.contiguous(), cos_Td, sin_Td, /*back=*/false);
+  }
+  static variable_list backward(AutogradContext* context, const variable_list& gradients) {
+    const variable_list saved = context->get_saved_variables();
+    return {Rotated(gradients[0].contiguous(), saved[0], saved[1], /*back=*/true), at::Tensor(), at::Tensor()};
+  }
+};
+
+at::Tensor SwiGluForward(const at::Tensor& gate, const at::Tensor& up) {
+  at::Tensor out = at::empty_like(gate);
+  if (gate.is_meta()) return out;
+  ForType(gate, [&](auto element) {
+    using Element = decltype(element);
+    InParallel(gate.numel(), 1, [&](int64_t begin, int64_t end) {
+      SwiGluRow(Read<Element>(gate) + begin, Read<Element>(up) + begin, end - begin, Write<Element>(out) + begin);
+    });
+  });
+  return out;
+}
+
+class SwiGluFunction : public torch::autograd::Function<SwiGluFunction> {
+ public:
+  static at::Tensor forward(AutogradContext* context, const at::Tensor& gate, const at::Tensor& up) {
+    context->save_for_backward({gate, up});
+    return SwiGluForward(gate, up);
+  }
+  static variable_list backward(AutogradContext* context, const variable_list& gradients) {
+    const variable_list saved = context->get_saved_variables();
+    const at::Tensor &gate = saved[0], &up = saved[1];
+    const at::Tensor gradient = gradients[0].contiguous();
+    at::Tensor gate_gradient = at::empty_like(gate), up_gradient = at::empty_like(up);
+    if (!gate.is_meta()) {
+      ForType(gate, [&](auto element) {
+        using Element = decltype(element);
+        InParallel(gate.numel(), 1, [&](int64_t begin, int64_t end) {
+          SwiGluRowGradient(Read<Element>(gate) + begin, Read<Element>(up) + begin, Read<Element>(gradient) + begin,
+                            end - begin, Write<Element>(gate_gradient) + begin, Write<Element>(up_gradient) + begin);
+        });
+      });
+    }
+    return {gate_gradient, up_gradient};
+  }
+};
+
+}  // namespace
+
+at::Tensor RmsNorm(const at::Tensor& hidden_TD, const at::Tensor& weight_D, double eps) {
+  if (!ByKernels(hidden_TD) || weight_D.scalar_type() != hidden_TD.scalar_type()) {
+    const at::Tensor x = hidden_TD.to(WideType(hidden_TD.scalar_type()));
+    const at::Tensor scale = at::rsqrt(x.square().mean(-1, /*keepdim=*/true) + eps);
+    return weight_D * (x * scale).to(hidden_TD.scalar_type());
+  }
+  if (NeedGradients(hidden_TD, weight_D)) return RmsNormFunction::apply(hidden_TD, weight_D.contiguous(), eps);
+  return RmsNormForward(hidden_TD.contiguous(), weight_D.contiguous(), eps, /*inverse_rms=*/{});
+}
+
+at::Tensor Rotate(const at::Tensor& x_THd, const RotaryTable& rotary) {
+  if (!ByKernels(x_THd)) {
+    const int64_t half = x_THd.size(2) / 2;
+    const at::Tensor x = x_THd.to(WideType(x_THd.scalar_type()));
+    const at::Tensor turned = at::cat({x.slice(2, half).neg(), x.slice(2, 0, half)}, 2);
+    return at::addcmul(x * rotary.cos_Td.unsqueeze(1), turned, rotary.sin_Td.unsqueeze(1)).to(x_THd.scalar_type());
+  }
+  const at::Tensor cos_Td = rotary.cos_Td.contiguous(), sin_Td = rotary.sin_Td.contiguous();
+  if (NeedGradients(x_THd)) return RotateFunction::apply(x_THd, cos_Td, sin_Td);
+  return Rotated(x_THd.contiguous(), cos_Td, sin_Td, /*back=*/false);
+}
+
+at::Tensor SwiGlu(at::Tensor gate_TF, at::Tensor up_TF) {
+  if (!ByKernels(gate_TF) || up_TF.scalar_type() != gate_TF.scalar_type()) {
+    gate_TF = at::silu(gate_TF);
+    return gate_TF * up_TF;
+  }
+  gate_TF = gate_TF.contiguous();
+  up_TF = up_TF.contiguous();
+  if (NeedGradients(gate_TF, up_TF)) return SwiGluFunction::apply(gate_TF, up_TF);
+  return SwiGluForward(gate_TF, up_TF);
+}
+
+}  // namespace quartet

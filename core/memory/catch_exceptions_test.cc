@@ -1,0 +1,80 @@
+#include "core/memory/catch_exceptions.h"
+
+#include <sys/mman.h>
+
+#include <cstddef>
+#include <new>
+#include <stdexcept>
+#include <string>
+
+#include "core/memory/block_cache.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace quartet {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::Not;
+using ::testing::StartsWith;
+
+class CaughtExceptions : public ::testing::Test {
+ protected:
+  CaughtExceptions() { ledger_.Add(MemoryCategory::kOptimizer, 1000); }
+
+  template <typename Error>
+  absl::Status Caught(const Error& error) {
+    return CatchExceptions("policy update", ledger_, [&error]() -> absl::Status { throw error; });
+  }
+
+  Ledger ledger_;
+};
+
+TEST_F(CaughtExceptions, WhatTheWorkReturnsPassesThrough) {
+  EXPECT_EQ(CatchExceptions("a", ledger_, [] { return absl::OkStatus(); }), absl::OkStatus());
+  EXPECT_EQ(CatchExceptions("a", ledger_, [] { return absl::NotFoundError("b"); }), absl::NotFoundError("b"));
+}
+
+TEST_F(CaughtExceptions, AnOrdinaryErrorIsInternal) {
+  EXPECT_EQ(Caught(std::runtime_error("shapes differ")), absl::InternalError("policy update: shapes differ"));
+}
+
+TEST_F(CaughtExceptions, ABudgetErrorKeepsItsMessage) {
+  EXPECT_EQ(Caught(MemoryBudgetError("too much")), absl::ResourceExhaustedError("policy update: too much"));
+}
+
+TEST_F(CaughtExceptions, MemoryThatRanOutUnseenIsToldWithWhatTheLedgerHolds) {
+  const absl::Status plain = Caught(std::bad_alloc());
+  EXPECT_EQ(plain.code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_THAT(std::string(plain.message()), AllOf(StartsWith("policy update: out of memory. "),
+                                                  HasSubstr("optimizer 1000 bytes"), HasSubstr("for optimizer: ")));
+  const absl::Status torch = Caught(std::runtime_error(
+      "DefaultCPUAllocator: can't allocate memory: you tried to allocate 8 bytes. Error code 12\nat frame 1"));
+  EXPECT_EQ(torch.code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_THAT(std::string(torch.message()), AllOf(HasSubstr("you tried to allocate 8 bytes"),
+                                                  HasSubstr("optimizer 1000 bytes"), Not(HasSubstr("frame"))));
+}
+
+TEST_F(CaughtExceptions, WhatTheWorkFreesIsKeptWhileItRunsAndGoesBackHoweverItEnds) {
+  constexpr size_t kBytes = size_t{8} << 20;
+  for (const bool throws : {false, true}) {
+    void* block = nullptr;
+    const absl::Status status = CatchExceptions("a", ledger_, [&]() -> absl::Status {
+      block = HostBlocks().Allocate(kBytes);
+      HostBlocks().Free(block);
+      EXPECT_EQ(HostBlocks().stats().free, kBytes);
+      EXPECT_EQ(HostBlocks().Allocate(kBytes), block);
+      HostBlocks().Free(block);
+      if (throws) throw std::runtime_error("b");
+      return absl::OkStatus();
+    });
+    EXPECT_EQ(status.ok(), !throws);
+    EXPECT_EQ(HostBlocks().stats().free, 0);
+    unsigned char resident = 0;
+    EXPECT_EQ(mincore(block, 1, &resident), -1) << "it is mapped still";
+  }
+}
+
+}  // namespace
+}  // namespace quartet

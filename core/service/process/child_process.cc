@@ -1,0 +1,177 @@
+#include "core/service/process/child_process.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "core/base/deadline.h"
+
+extern char** environ;
+
+namespace quartet {
+namespace {
+
+constexpr char kParentFdName[] = "QUARTET_PARENT_FD";
+
+std::vector<char*> Pointers(std::vector<std::string>& strings) {
+  std::vector<char*> pointers;
+  for (std::string& s : strings) pointers.push_back(s.data());
+  pointers.push_back(nullptr);
+  return pointers;
+}
+
+std::vector<std::string> MakeEnvironment(const ChildProcessOptions& options, int parent_fd) {
+  std::map<std::string, std::string> variables;
+  for (char** e = environ; *e != nullptr; ++e) {
+    const char* equals = strchr(*e, '=');
+    if (equals != nullptr) variables[std::string(*e, equals - *e)] = equals + 1;
+  }
+  for (const std::string& name : options.removed_environment) variables.erase(name);
+  for (const auto& [name, value] : options.environment) variables[name] = value;
+  variables[kParentFdName] = absl::StrCat(parent_fd);
+  std::vector<std::string> lines;
+  for (const auto& [name, value] : variables) lines.push_back(absl::StrCat(name, "=", value));
+  return lines;
+}
+
+ExitState Decode(int wait_status) {
+  ExitState state;
+  if (WIFSIGNALED(wait_status)) {
+    state.signal = WTERMSIG(wait_status);
+  } else {
+    state.code = WEXITSTATUS(wait_status);
+  }
+  return state;
+}
+
+void CloseIfOpen(int fd) {
+  if (fd >= 0) close(fd);
+}
+
+}  // namespace
+
+std::string ExitState::Describe() const {
+  if (signal == 0) return absl::StrCat("exit code ", code);
+  const char* name = sigabbrev_np(signal);
+  return absl::StrCat("killed by ", name == nullptr ? "" : absl::StrCat("SIG", name, " "), "(signal ", signal, ")",
+                      signal == SIGKILL ? ": out of memory?" : "");
+}
+
+absl::StatusOr<std::unique_ptr<ChildProcess>> ChildProcess::Start(const ChildProcessOptions& options) {
+  if (options.argv.empty()) return absl::InvalidArgumentError("no program to start");
+  const std::string& program = options.argv[0];
+  int parent_stream[2];  // the child reads, we keep the other end
+  int error_pipe[2];     // closes when the child has become the program; else holds errno
+  if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, parent_stream) != 0) {
+    return absl::ErrnoToStatus(errno, "cannot make a socket");
+  }
+  if (pipe2(error_pipe, O_CLOEXEC) != 0) {
+    const int error = errno;
+    close(parent_stream[0]);
+    close(parent_stream[1]);
+    return absl::ErrnoToStatus(error, "cannot make a pipe");
+  }
+  int log_fd = -1;
+  const auto give_up = [&](int error, const std::string& message) {
+    for (int fd : {parent_stream[0], parent_stream[1], error_pipe[0], error_pipe[1], log_fd}) CloseIfOpen(fd);
+    return absl::ErrnoToStatus(error, message);
+  };
+  if (!options.log_file.empty()) {
+    log_fd = open(options.log_file.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
+    if (log_fd < 0) return give_up(errno, absl::StrCat("cannot open the log ", options.log_file));
+  }
+
+  // Between fork and exec only async-signal-safe calls are allowed: everything is made ready before.
+  std::vector<std::string> arguments = options.argv;
+  std::vector<std::string> environment = MakeEnvironment(options, parent_stream[0]);
+  const std::vector<char*> argv = Pointers(arguments);
+  const std::vector<char*> envp = Pointers(environment);
+
+  const pid_t pid = fork();
+  if (pid < 0) return give_up(errno, absl::StrCat("cannot start ", program));
+  if (pid == 0) {
+    if (options.own_process_group) setpgid(0, 0);
+    sigset_t none;
+    sigemptyset(&none);
+    sigprocmask(SIG_SETMASK, &none, nullptr);
+    for (int s : {SIGINT, SIGTERM, SIGHUP, SIGPIPE, SIGCHLD}) signal(s, SIG_DFL);
+    fcntl(parent_stream[0], F_SETFD, 0);
+    if (log_fd >= 0) {
+      dup2(log_fd, STDOUT_FILENO);
+      dup2(log_fd, STDERR_FILENO);
+    }
+    execve(program.c_str(), argv.data(), envp.data());
+    const int error = errno;
+    (void)!write(error_pipe[1], &error, sizeof(error));
+    _exit(127);
+  }
+
+  close(parent_stream[0]);
+  close(error_pipe[1]);
+  CloseIfOpen(log_fd);
+  int error = 0;
+  ssize_t n;
+  do {
+    n = read(error_pipe[0], &error, sizeof(error));
+  } while (n < 0 && errno == EINTR);
+  close(error_pipe[0]);
+  if (n == sizeof(error)) {
+    close(parent_stream[1]);
+    waitpid(pid, nullptr, 0);
+    return absl::ErrnoToStatus(error, absl::StrCat("cannot run ", program));
+  }
+  return std::unique_ptr<ChildProcess>(new ChildProcess(pid, parent_stream[1]));
+}
+
+ChildProcess::~ChildProcess() {
+  Terminate(absl::Seconds(3));
+  close(parent_stream_);
+}
+
+std::optional<ExitState> ChildProcess::Wait(absl::Duration timeout) {
+  const Deadline deadline = Deadline::In(timeout);
+  absl::Duration pause = absl::Milliseconds(1);
+  while (!exit_.has_value()) {
+    int wait_status = 0;
+    const pid_t ended = waitpid(pid_, &wait_status, WNOHANG);
+    if (ended == pid_) {
+      exit_ = Decode(wait_status);
+      break;
+    }
+    if (deadline.passed()) return std::nullopt;
+    absl::SleepFor(std::min(pause, deadline.left()));
+    pause = std::min(2 * pause, absl::Milliseconds(20));
+  }
+  return exit_;
+}
+
+void ChildProcess::Signal(int signal) {
+  // Until its end is collected by Wait its number is not given to another process.
+  if (!exit_.has_value()) kill(pid_, signal);
+}
+
+void ChildProcess::SendReason(const std::string& reason) {
+  // A child that has ended, or reads nothing, is told nothing.
+  (void)!send(parent_stream_, reason.data(), reason.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
+}
+
+ExitState ChildProcess::Terminate(absl::Duration grace) {
+  if (!Poll().has_value()) {
+    Signal(SIGTERM);
+    if (!Wait(grace).has_value()) {
+      Signal(SIGKILL);
+      Wait(absl::InfiniteDuration());
+    }
+  }
+  return *exit_;
+}
+
+}  // namespace quartet

@@ -1,0 +1,74 @@
+// A process that this one started and that does not outlive it.
+#pragma once
+
+#include <sys/types.h>
+
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+
+namespace quartet {
+
+// How a process ended.
+struct ExitState {
+  int code = 0;    // when signal is 0
+  int signal = 0;  // 0: it exited by itself
+  bool ok() const { return code == 0 && signal == 0; }
+  // "exit code 1", "killed by SIGTERM (signal 15)", "killed by SIGKILL (signal 9): out of memory?".
+  std::string Describe() const;
+};
+
+struct ChildProcessOptions {
+  // The program's path, then its arguments.
+  std::vector<std::string> argv;
+  // Added to this process's environment.
+  std::map<std::string, std::string> environment;
+  // Taken from it.
+  std::vector<std::string> removed_environment;
+  // Where standard output and error are appended to. Empty: this process's own.
+  std::string log_file;
+  // Its own process group, so that Ctrl-C in a terminal reaches only us.
+  bool own_process_group = false;
+};
+
+// The child finds in QUARTET_PARENT_FD the descriptor of a stream that closes when this object or this process is gone;
+// our programs leave then, or when they are told why they should.
+//
+// One thread at a time.
+class ChildProcess {
+ public:
+  // NOT_FOUND or another error that names the program or the log file; also where the program cannot be executed.
+  static absl::StatusOr<std::unique_ptr<ChildProcess>> Start(const ChildProcessOptions& options);
+  // Terminates it, with a grace of 3 s.
+  ~ChildProcess();
+  ChildProcess(const ChildProcess&) = delete;
+  ChildProcess& operator=(const ChildProcess&) = delete;
+
+  pid_t pid() const { return pid_; }
+
+  // Its end, as soon as it has ended; nothing if it runs.
+  std::optional<ExitState> Poll() { return Wait(absl::ZeroDuration()); }
+  std::optional<ExitState> Wait(absl::Duration timeout);
+
+  // No effect once it has ended.
+  void Signal(int signal);
+
+  // Why it should leave, a sentence, for what it still has to say; to be followed by a signal. Once.
+  void SendReason(const std::string& reason);
+
+  // SIGTERM, then SIGKILL after `grace`. Returns its end.
+  ExitState Terminate(absl::Duration grace);
+
+ private:
+  ChildProcess(pid_t pid, int stream) : pid_(pid), parent_stream_(stream) {}
+  pid_t pid_;
+  int parent_stream_;
+  std::optional<ExitState> exit_;
+};
+
+}  // namespace quartet

@@ -1,0 +1,91 @@
+#include "core/service/process/child_process.h"
+
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <stdlib.h>
+
+#include "core/base/files.h"
+
+namespace quartet {
+namespace {
+
+std::string LogFile() {
+  std::string path = ::testing::TempDir() + "/log_XXXXXX";
+  close(mkstemp(path.data()));
+  return path;
+}
+
+std::unique_ptr<ChildProcess> Shell(const std::string& script, ChildProcessOptions options = {}) {
+  options.argv = {"/bin/sh", "-c", script};
+  return ChildProcess::Start(options).value();
+}
+
+TEST(ChildProcess, TellsHowItEnded) {
+  EXPECT_TRUE(Shell("exit 0")->Wait(absl::Seconds(20))->ok());
+  const ExitState code = *Shell("exit 3")->Wait(absl::Seconds(20));
+  EXPECT_EQ(code.code, 3);
+  EXPECT_EQ(code.Describe(), "exit code 3");
+  const ExitState killed = *Shell("kill -9 $$")->Wait(absl::Seconds(20));
+  EXPECT_EQ(killed.signal, SIGKILL);
+  EXPECT_EQ(killed.Describe(), "killed by SIGKILL (signal 9): out of memory?");
+}
+
+TEST(ChildProcess, AppendsItsOutputToTheLogAndHasItsEnvironment) {
+  setenv("REMOVED", "yes", 1);
+  ChildProcessOptions options;
+  options.log_file = LogFile();
+  options.environment = {{"ADDED", "1"}};
+  options.removed_environment = {"REMOVED"};
+  for (int i = 0; i < 2; ++i) {
+    EXPECT_TRUE(Shell("echo \"$ADDED-$REMOVED-\"; echo err >&2", options)->Wait(absl::Seconds(20))->ok());
+  }
+  EXPECT_EQ(ReadFile(options.log_file).value(), "1--\nerr\n1--\nerr\n");
+}
+
+TEST(ChildProcess, NamesAProgramThatCannotRun) {
+  ChildProcessOptions options;
+  options.argv = {"/nonexistent/program"};
+  const absl::Status status = ChildProcess::Start(options).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kNotFound);
+  EXPECT_NE(status.message().find("/nonexistent/program"), std::string::npos) << status;
+}
+
+TEST(ChildProcess, HasItsParentsStreamAndEndsOnSigterm) {
+  const std::string log = LogFile();
+  ChildProcessOptions options;
+  options.log_file = log;
+  std::unique_ptr<ChildProcess> child = Shell("exec <&$QUARTET_PARENT_FD; echo up; read x; echo gone", options);
+  while (ReadFile(log).value() != "up\n") ASSERT_FALSE(child->Wait(absl::Milliseconds(10)).has_value());
+  EXPECT_EQ(child->Terminate(absl::Seconds(20)).signal, SIGTERM);
+}
+
+TEST(ChildProcess, TellsTheChildWhyItShouldLeave) {
+  ChildProcessOptions options;
+  options.log_file = LogFile();
+  std::unique_ptr<ChildProcess> child = Shell("exec <&$QUARTET_PARENT_FD; read x; echo told: $x", options);
+  child->SendReason("rank 1 is gone\n");
+  EXPECT_TRUE(child->Wait(absl::Seconds(20))->ok());
+  EXPECT_EQ(ReadFile(options.log_file).value(), "told: rank 1 is gone\n");
+  child->SendReason("nobody is there");
+}
+
+TEST(ChildProcess, IsKilledWhereItDoesNotListen) {
+  const std::string log = LogFile();
+  ChildProcessOptions options;
+  options.log_file = log;
+  std::unique_ptr<ChildProcess> child = Shell("trap '' TERM; echo up; while :; do sleep 0.05; done", options);
+  while (ReadFile(log).value() != "up\n") ASSERT_FALSE(child->Wait(absl::Milliseconds(10)).has_value());
+  EXPECT_EQ(child->Terminate(absl::Milliseconds(200)).signal, SIGKILL);
+  EXPECT_EQ(kill(child->pid(), 0), -1);
+}
+
+TEST(ChildProcess, RunsOnUntilItEnds) {
+  std::unique_ptr<ChildProcess> child = Shell("exec sleep 100");
+  EXPECT_FALSE(child->Poll().has_value());
+  EXPECT_FALSE(child->Wait(absl::Milliseconds(20)).has_value());
+  child->Signal(SIGINT);
+  EXPECT_EQ(child->Wait(absl::Seconds(20))->signal, SIGINT);
+}
+
+}  // namespace
+}  // namespace quartet

@@ -1,0 +1,193 @@
+#include "core/service/process/launcher.h"
+
+#include <errno.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <iostream>
+#include <memory>
+#include <optional>
+#include <thread>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/time.h"
+#include "core/base/deadline.h"
+#include "core/base/files.h"
+#include "core/base/logging.h"
+#include "core/config/run_config.h"
+#include "core/service/process/child_process.h"
+#include "core/service/process/stop_signal.h"
+#include "core/service/service_flags.h"
+
+namespace quartet {
+namespace {
+
+// Ranks share the machine's cores: a thread that waits spins for some tens of microseconds, in which the next part of a
+// step comes (one that sleeps takes as long to wake, hundreds of times a step), and not for longer.
+const std::pair<const char*, const char*> kThreadEnvironment[] = {{"OMP_WAIT_POLICY", "passive"},
+                                                                  {"GOMP_SPINCOUNT", "3000"}};
+constexpr absl::Duration kGrace = absl::Seconds(3);
+
+int Fail(const std::string& service, const absl::Status& status, int code) {
+  std::cerr << service << ": " << std::string(status.message()) << std::endl;
+  return code;
+}
+
+int Threads(const ServicePlacement& placement, int ranks_here) {
+  if (placement.threads() > 0) return placement.threads();
+  return std::max(1, static_cast<int>(std::max(1u, std::thread::hardware_concurrency())) / ranks_here);
+}
+
+// Becomes the rank that the environment names. Returns only on an error.
+absl::Status BecomeRank(const std::string& program, const RunConfig& config, const std::string& service,
+                        const RankEnvironment& place, char** argv) {
+  for (const auto& [name, value] : kThreadEnvironment) setenv(name, value, /*overwrite=*/0);
+  setenv("OMP_NUM_THREADS", absl::StrCat(Threads(PlacementOf(config, service), place.local_world_size)).c_str(), 0);
+  argv[0] = const_cast<char*>(program.c_str());
+  execv(program.c_str(), argv);
+  return absl::ErrnoToStatus(errno, absl::StrCat("cannot run ", program));
+}
+
+class Ranks {
+ public:
+  Ranks(std::string service, int count) : service_(std::move(service)), children_(count) {}
+
+  absl::Status Start(const std::string& program, const std::vector<std::string>& arguments, int threads,
+                     const std::string& leader_file) {
+    const int count = static_cast<int>(children_.size());
+    for (int r = 0; r < count; ++r) {
+      ChildProcessOptions options;
+      options.argv = arguments;
+      options.argv.insert(options.argv.begin(), program);
+      options.removed_environment = RankEnvironmentNames();
+      for (const auto& [name, value] : kThreadEnvironment) options.environment[name] = value;
+      options.environment["RANK"] = options.environment["LOCAL_RANK"] = absl::StrCat(r);
+      options.environment["WORLD_SIZE"] = options.environment["LOCAL_WORLD_SIZE"] = absl::StrCat(count);
+      options.environment["OMP_NUM_THREADS"] = absl::StrCat(threads);
+      options.environment["QUARTET_LEADER_FILE"] = leader_file;
+      absl::StatusOr<std::unique_ptr<ChildProcess>> child = ChildProcess::Start(options);
+      if (!child.ok()) return child.status();
+      children_[r] = *std::move(child);
+    }
+    return absl::OkStatus();
+  }
+
+  // Logs the ranks that have ended since the last time; what is known of their ends, or "".
+  std::string LogEnded() {
+    std::string ends;
+    for (size_t r = 0; r < children_.size(); ++r) {
+      if (children_[r] == nullptr) continue;
+      const std::optional<ExitState> end = children_[r]->Poll();
+      if (!end.has_value()) continue;
+      const std::string what = absl::StrCat("rank ", r, " (pid ", children_[r]->pid(), ") ended: ", end->Describe());
+      QUARTET_LOG(kError) << service_ << " " << what;
+      absl::StrAppend(&ends, ends.empty() ? "" : "; ", what);
+      children_[r] = nullptr;
+    }
+    return ends;
+  }
+
+  // SIGTERM to all at once, SIGKILL to those that are still there after the grace. Where they are not told `why`, which
+  // is what they say to their callers, the signal is the reason.
+  void End(const std::string& why) {
+    for (auto& child : children_) {
+      if (child == nullptr) continue;
+      if (!why.empty()) child->SendReason(why);
+      child->Signal(SIGTERM);
+    }
+    const Deadline deadline = Deadline::In(kGrace + absl::Seconds(1));
+    for (size_t r = 0; r < children_.size(); ++r) {
+      if (children_[r] == nullptr) continue;
+      if (!children_[r]->Wait(deadline.left()).has_value()) {
+        QUARTET_LOG(kWarning) << service_ << " rank " << r << " does not stop; killing it";
+        children_[r]->Signal(SIGKILL);
+        children_[r]->Wait(absl::InfiniteDuration());
+      }
+      children_[r] = nullptr;
+    }
+  }
+
+ private:
+  const std::string service_;
+  std::vector<std::unique_ptr<ChildProcess>> children_;  // by rank; null once its end is known
+};
+
+}  // namespace
+
+const std::vector<std::string>& RankEnvironmentNames() {
+  static const auto* names = new std::vector<std::string>{
+      "RANK",         "WORLD_SIZE",   "LOCAL_RANK",    "LOCAL_WORLD_SIZE",      "MASTER_ADDR",
+      "SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID", "SLURM_NTASKS_PER_NODE", "QUARTET_LEADER_FILE"};
+  return *names;
+}
+
+int LauncherMain(int argc, char** argv, const LauncherOptions& options) {
+  const std::string& service = options.service;
+  absl::StatusOr<ServiceFlags> flags = ParseServiceFlags(argc, argv);
+  if (!flags.ok()) return Fail(service, flags.status(), 2);
+  if (flags->help) {
+    std::cout << ServiceHelp(service, options.summary);
+    return 0;
+  }
+  absl::StatusOr<std::optional<RankEnvironment>> place = ReadRankEnvironment();
+  if (!place.ok()) return Fail(service, place.status(), 2);
+  absl::StatusOr<RunConfig> config = LoadServiceConfig(*flags, service);
+  if (!config.ok()) return Fail(service, config.status(), 2);
+
+  const std::string program = ExecutableFolder() + "/rank";
+  if (place->has_value()) {
+    if (flags->ranks.has_value() && *flags->ranks != (*place)->world_size) {
+      return Fail(service,
+                  absl::InvalidArgumentError(absl::StrCat(
+                      "--ranks=", *flags->ranks, ", but the environment (RANK and WORLD_SIZE, or SLURM_PROCID and ",
+                      "SLURM_NTASKS) says that this process is one of ", (*place)->world_size,
+                      " ranks; leave out --ranks, or remove these variables")),
+                  2);
+    }
+    return Fail(service, BecomeRank(program, *config, service, **place, argv), 1);
+  }
+
+  StopSignal stop;
+  InitLogging(argv[0], service, -1);
+  std::string folder = (std::filesystem::temp_directory_path() / "quartet_XXXXXX").string();
+  if (mkdtemp(folder.data()) == nullptr) {
+    return Fail(service, absl::ErrnoToStatus(errno, absl::StrCat("cannot make a folder like ", folder)), 1);
+  }
+  std::vector<std::string> arguments(argv + 1, argv + argc);
+  // The default has the time in it, which must not differ between ranks.
+  arguments.push_back(absl::StrCat("--set=run_dir=", config->run_dir()));
+  const ServicePlacement& placement = PlacementOf(*config, service);
+  Ranks ranks(service, placement.ranks());
+  int code = 0;
+  std::string ends;
+  if (absl::Status s = ranks.Start(program, arguments, Threads(placement, placement.ranks()), folder + "/leader");
+      !s.ok()) {
+    QUARTET_LOG(kError) << std::string(s.message());
+    code = 1;
+  } else {
+    for (;;) {
+      const std::optional<std::string> reason = stop.Wait(absl::Seconds(1));
+      if (reason.has_value()) {
+        QUARTET_LOG(kInfo) << "stopping: " << *reason;
+        break;
+      }
+      ends = ranks.LogEnded();
+      if (!ends.empty()) {
+        QUARTET_LOG(kError) << "a rank is missing; ending the others";
+        code = 1;
+        break;
+      }
+    }
+  }
+  ranks.End(ends);
+  std::error_code ignored;
+  std::filesystem::remove_all(folder, ignored);
+  return code;
+}
+
+}  // namespace quartet

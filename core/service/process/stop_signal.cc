@@ -1,0 +1,76 @@
+#include "core/service/process/stop_signal.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <sys/eventfd.h>
+#include <sys/signalfd.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <mutex>
+
+namespace quartet {
+
+struct StopSignal::Impl {
+  int signal_fd = -1;
+  int request_fd = -1;
+  int parent_fd = -1;  // readable once the parent says why to stop, or (at its end) is gone
+  std::mutex mutex;
+  std::optional<std::string> reason;  // guarded by mutex
+};
+
+StopSignal::StopSignal() : impl_(new Impl) {
+  sigset_t signals;
+  sigemptyset(&signals);
+  for (int s : {SIGINT, SIGTERM, SIGCHLD}) sigaddset(&signals, s);
+  pthread_sigmask(SIG_BLOCK, &signals, nullptr);
+  impl_->signal_fd = signalfd(-1, &signals, SFD_CLOEXEC | SFD_NONBLOCK);
+  impl_->request_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+  if (const char* fd = getenv("QUARTET_PARENT_FD"); fd != nullptr) {
+    char* end = nullptr;
+    const long number = strtol(fd, &end, 10);
+    // Ours alone: a child of this process must not take it for its own parent's.
+    if (end != fd && *end == '\0' && number > 2 && fcntl(number, F_SETFD, FD_CLOEXEC) == 0) impl_->parent_fd = number;
+  }
+}
+
+StopSignal::~StopSignal() {
+  close(impl_->signal_fd);
+  close(impl_->request_fd);
+  delete impl_;
+}
+
+void StopSignal::Request(const std::string& reason) {
+  std::lock_guard<std::mutex> lock(impl_->mutex);
+  if (impl_->reason.has_value()) return;
+  impl_->reason = reason;
+  const uint64_t one = 1;
+  (void)!write(impl_->request_fd, &one, sizeof(one));
+}
+
+std::optional<std::string> StopSignal::Wait(absl::Duration timeout) {
+  pollfd fds[] = {{impl_->signal_fd, POLLIN, 0}, {impl_->request_fd, POLLIN, 0}, {impl_->parent_fd, POLLIN, 0}};
+  // poll ignores descriptors below 0: without a parent's pipe the third is never ready.
+  const int64_t ms = std::clamp<int64_t>(absl::ToInt64Milliseconds(timeout), 0, 1 << 30);
+  if (poll(fds, 3, static_cast<int>(ms)) < 0 && errno != EINTR) return "poll failed";
+  {
+    std::lock_guard<std::mutex> lock(impl_->mutex);
+    if (impl_->reason.has_value()) return impl_->reason;
+  }
+  if (fds[2].revents != 0) {
+    char told[1024];
+    const ssize_t size = read(impl_->parent_fd, told, sizeof(told));
+    return size > 0 ? std::string(told, size) : "the parent process is gone";
+  }
+  signalfd_siginfo info;
+  while (read(impl_->signal_fd, &info, sizeof(info)) == sizeof(info)) {
+    if (info.ssi_signo == SIGINT) return "SIGINT";
+    if (info.ssi_signo == SIGTERM) return "SIGTERM";
+  }
+  return std::nullopt;
+}
+
+}  // namespace quartet

@@ -1,0 +1,31 @@
+// Under which of its addresses this host is reached.
+#pragma once
+
+#include <netdb.h>
+
+#include <memory>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "core/service/wire/address.h"
+
+namespace quartet {
+
+using AddressList = std::unique_ptr<addrinfo, decltype(&freeaddrinfo)>;
+
+// As getaddrinfo with socket type `type`. INVALID_ARGUMENT names the host.
+absl::StatusOr<AddressList> ResolveHost(const HostPort& address, int type, int flags);
+
+// "0.0.0.0" and "::": all of a host's addresses to listen on, none that anybody reaches it under.
+bool IsWildcard(absl::string_view host);
+
+// The address of this host from which `remote` is reached.
+absl::StatusOr<std::string> LocalAddressTowards(const HostPort& remote);
+
+// What others reach this host under where it listens on `wildcard`, and what sockets that they connect to can be bound
+// to: its name where that stands for an address of one of its interfaces other than loopback (Debian gives a name to
+// 127.0.1.1), else such an address, of IPv4 before IPv6. NOT_FOUND: it has none.
+absl::StatusOr<std::string> OwnReachableHost(absl::string_view wildcard);
+
+}  // namespace quartet

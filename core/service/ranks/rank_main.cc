@@ -1,0 +1,129 @@
+#include "core/service/ranks/rank_main.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <chrono>
+#include <future>
+#include <iostream>
+#include <memory>
+#include <thread>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "core/base/logging.h"
+#include "core/base/trace.h"
+#include "core/config/run_config.h"
+#include "core/service/process/stop_signal.h"
+#include "core/service/ranks/rank_addresses.h"
+#include "core/service/ranks/rank_server.h"
+#include "core/service/service_flags.h"
+
+namespace quartet {
+namespace {
+
+constexpr absl::Duration kGrace = absl::Seconds(1);
+constexpr std::chrono::seconds kStuck{3};
+// How long the executor thread may go on with what nobody waits for any more.
+constexpr std::chrono::milliseconds kUnwanted{250};
+
+std::string Environment(const char* name) {
+  const char* value = getenv(name);
+  return value == nullptr ? "" : value;
+}
+
+void EndTrace() {
+  if (absl::Status s = StopTrace(); !s.ok()) QUARTET_LOG(kError) << std::string(s.message());
+}
+
+int WrongUse(const std::string& service, const absl::Status& status) {
+  std::cerr << service << ": " << std::string(status.message()) << std::endl;
+  return 2;
+}
+
+}  // namespace
+
+int RankMain(int argc, char** argv, const RankMainOptions& options) {
+  StopSignal stop;  // before any thread
+  absl::StatusOr<ServiceFlags> flags = ParseServiceFlags(argc, argv);
+  if (!flags.ok()) return WrongUse(options.service, flags.status());
+  if (flags->help) {
+    std::cout << ServiceHelp(options.service, "one rank of the service; users start its launcher.");
+    return 0;
+  }
+  absl::StatusOr<std::optional<RankEnvironment>> place = ReadRankEnvironment();
+  if (!place.ok()) return WrongUse(options.service, place.status());
+  absl::StatusOr<RunConfig> config = LoadServiceConfig(*flags, options.service);
+  if (!config.ok()) return WrongUse(options.service, config.status());
+
+  RankServerOptions server_options;
+  server_options.service = options;
+  server_options.config = *std::move(config);
+  if (place->has_value()) server_options.place = **place;
+  server_options.address_file = flags->address_file;
+  InitLogging(argv[0], options.service, server_options.place.rank);
+  const std::string listen = PlacementOf(server_options.config, options.service).listen();
+  server_options.leader_file = Environment("QUARTET_LEADER_FILE");
+  const absl::StatusOr<RankAddresses> addresses = FindRankAddresses(
+      options.service, listen, server_options.place, !server_options.leader_file.empty(), Environment("MASTER_ADDR"));
+  if (!addresses.ok()) {
+    QUARTET_LOG(kError) << std::string(addresses.status().message());
+    return 1;
+  }
+  server_options.listen = addresses->listen;
+  server_options.advertised_host = addresses->advertised_host;
+  server_options.leader = addresses->leader;
+  if (!flags->trace.empty()) {
+    const int rank = server_options.place.rank;
+    const std::string file = TraceFileOf(flags->trace, absl::StrCat("rank", rank));
+    if (absl::Status s = StartTrace(file, options.service, rank); !s.ok()) return WrongUse(options.service, s);
+  }
+  std::atomic<int> code{0};
+  server_options.on_broken = [&stop, &code](const absl::Status& status) {
+    code = 1;
+    stop.Request(absl::StrCat("the ranks cannot work together any more: ", std::string(status.message())));
+  };
+
+  server_options.on_leave = [&stop](const std::string& why) { stop.Request(why); };
+
+  const auto calls_ended = std::make_shared<std::promise<void>>();
+  server_options.on_calls_ended = [calls_ended] { calls_ended->set_value(); };
+  const auto ended = std::make_shared<std::atomic<bool>>(false);
+
+  absl::StatusOr<std::unique_ptr<RankServer>> server = RankServer::Create(std::move(server_options));
+  if (!server.ok()) {
+    QUARTET_LOG(kError) << std::string(server.status().message());
+    return 1;
+  }
+  std::thread serve([&] {
+    const absl::Status status = (*server)->Serve();
+    if (!status.ok() && status.code() != absl::StatusCode::kCancelled) {
+      code = 1;
+      stop.Request(absl::StrCat("cannot serve: ", std::string(status.message())));
+    }
+  });
+  std::optional<std::string> reason;
+  while (!reason.has_value()) reason = stop.Wait(absl::Hours(1));
+  (code == 0 ? QUARTET_LOG(kInfo) : QUARTET_LOG(kError)) << "stopping: " << *reason;
+
+  // Model code and collectives cannot be interrupted: a rank that is still in one is left as it is.
+  std::thread([exit_code = code.load(), calls_ended, ended] {
+    const bool unwanted = calls_ended->get_future().wait_for(kStuck) == std::future_status::ready;
+    if (unwanted) std::this_thread::sleep_for(kUnwanted);
+    if (unwanted && *ended) return;
+    QUARTET_LOG(kWarning) << (unwanted ? "leaving a computation that nobody waits for"
+                                       : "the running call did not end; leaving");
+    EndTrace();
+    _exit(exit_code);
+  }).detach();
+  (*server)->Shutdown(kGrace, *reason);
+  serve.join();
+  server->reset();
+  *ended = true;
+  EndTrace();
+  return code;
+}
+
+}  // namespace quartet

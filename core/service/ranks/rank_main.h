@@ -1,0 +1,46 @@
+// The process scaffolding of a rank: flags, rendezvous, gRPC server, health, shutdown.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "core/service/ranks/rank_context.h"
+#include "core/service/ranks/rank_group.h"
+#include "proto/run_config.pb.h"
+
+namespace quartet {
+
+// What a service gives RankMain.
+class RankService {
+ public:
+  virtual ~RankService() = default;
+  // The public gRPC service; on ranks that are not the leader most of its calls answer FAILED_PRECONDITION.
+  virtual grpc::Service* grpc_service() = 0;
+  // Loads models and enters the first collectives. Runs on the executor thread of every rank after all are connected.
+  // The rank reports SERVING only after this.
+  virtual absl::Status Load() = 0;
+  // The server shuts down: calls that are still there, and do not wait for the group, are to end with `status` soon.
+  // From any thread.
+  virtual void EndCalls(const absl::Status& /*status*/) {}
+  // After Load, from any thread: whether the rank can do its work. While it cannot, it reports NOT_SERVING.
+  virtual bool IsReady() const { return true; }
+};
+
+struct RankMainOptions {
+  std::string service;
+  // `config` is resolved: every default is filled in. The factory registers its methods with `group`. It is called
+  // before the server listens and before the ranks know each other: `context.store` answers FAILED_PRECONDITION until
+  // RankService::Load, which is where process groups are made.
+  std::function<absl::StatusOr<std::unique_ptr<RankService>>(const RunConfig& config, const RankContext& context,
+                                                             RankGroup& group)>
+      create;
+};
+
+// Runs one rank until SIGINT, SIGTERM, the parent's end or a broken group. Returns the exit code.
+int RankMain(int argc, char** argv, const RankMainOptions& options);
+
+}  // namespace quartet

@@ -1,0 +1,305 @@
+#include "core/service/ranks/rank_server.h"
+
+#include <grpcpp/ext/proto_server_reflection_plugin.h>
+#include <grpcpp/resource_quota.h>
+#include <grpcpp/server.h>
+#include <grpcpp/server_builder.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <filesystem>
+#include <future>
+#include <mutex>
+#include <set>
+#include <thread>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "core/base/deadline.h"
+#include "core/base/files.h"
+#include "core/base/logging.h"
+#include "core/base/status_macros.h"
+#include "core/comm/store/local_store.h"
+#include "core/config/run_config.h"
+#include "core/service/ranks/lifeline.h"
+#include "core/service/ranks/port_reservation.h"
+#include "core/service/ranks/rank_group.h"
+#include "core/service/ranks/rendezvous.h"
+#include "core/service/wire/address.h"
+#include "core/service/wire/batch_limits.h"
+#include "core/service/wire/credentials.h"
+#include "core/service/wire/health_service.h"
+
+namespace quartet {
+namespace {
+
+constexpr absl::Duration kPoll = absl::Milliseconds(50);
+// How long calls that have been told to end may take to say so to their clients.
+constexpr absl::Duration kLastWords = absl::Milliseconds(500);
+// How long the launcher, which knows how a rank ended, gets to say so before others say only that it is gone.
+constexpr std::chrono::seconds kPrecedence{2};
+
+std::chrono::system_clock::time_point In(absl::Duration duration) {
+  return std::chrono::system_clock::now() + absl::ToChronoMilliseconds(duration);
+}
+
+class RankServerImpl final : public RankServer {
+ public:
+  explicit RankServerImpl(RankServerOptions options) : options_(std::move(options)) {}
+
+  ~RankServerImpl() override { Shutdown(absl::ZeroDuration(), "it is not used any more"); }
+
+  absl::Status Listen() {
+    const RankEnvironment& place = options_.place;
+    const ServicePlacement& placement = PlacementOf(options_.config, options_.service.service);
+    QUARTET_RETURN_IF_ERROR(CheckListenAddress(options_.listen, options_.config.tls()));
+    QUARTET_ASSIGN_OR_RETURN(const HostPort listen, ParseHostPort(options_.listen));
+    QUARTET_ASSIGN_OR_RETURN(const PortReservation reservation, PortReservation::Make(listen));
+    QUARTET_ASSIGN_OR_RETURN(const std::shared_ptr<grpc::ServerCredentials> server_credentials,
+                             MakeServerCredentials(options_.config.tls()));
+    QUARTET_ASSIGN_OR_RETURN(channel_credentials_, MakeChannelCredentials(options_.config.tls()));
+
+    HostPort advertised = reservation.address();
+    if (!options_.advertised_host.empty()) advertised.host = options_.advertised_host;
+    context_.service = options_.service.service;
+    context_.rank = place.rank;
+    context_.world_size = place.world_size;
+    context_.local_rank = place.local_rank;
+    context_.local_world_size = place.local_world_size;
+    context_.host = advertised.host;
+    context_.endpoint = advertised.ToString();
+    context_.device = placement.device();
+    const int cores = std::max(1u, std::thread::hardware_concurrency());
+    context_.threads = placement.threads() > 0 ? placement.threads() : std::max(1, cores / place.local_world_size);
+    context_.collective_timeout = absl::Seconds(placement.collective_timeout_seconds());
+    context_.device_memory_budget = placement.device_memory_budget();
+    context_.host_memory_budget = placement.host_memory_budget();
+    context_.collective_backend = placement.collective_backend();
+    context_.store = &gate_;
+    batch_limits_ =
+        std::make_unique<BatchLimits>(absl::StrCat("services.", context_.service), placement.max_call_items(),
+                                      placement.max_call_bytes(), placement.max_calls_bytes());
+    context_.batch_limits = batch_limits_.get();
+
+    group_ = RankGroup::Create(context_, channel_credentials_, [this](const absl::Status& s) { Broken(s); });
+    lifeline_ = std::make_unique<Lifeline>(
+        *group_, Lifeline::Callbacks{.on_broken = [this](const absl::Status& s) { OnLost(s); },
+                                     .on_leave = [this](const std::string& why) { OnLeave(why); }});
+    QUARTET_ASSIGN_OR_RETURN(service_, options_.service.create(options_.config, context_, *group_));
+
+    static std::once_flag reflection;
+    std::call_once(reflection, [] { grpc::reflection::InitProtoReflectionServerBuilderPlugin(); });
+    grpc::ServerBuilder builder;
+    builder.AddListeningPort(reservation.address().ToString(), server_credentials);
+    builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, reservation.needs_reuse_port() ? 1 : 0);
+    builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIME_MS, 20'000);
+    builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, 10'000);
+    builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1);
+    builder.AddChannelArgument(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS, 5'000);
+    grpc::ResourceQuota quota(context_.service);
+    quota.Resize(size_t{2} << 30);
+    quota.SetMaxThreads(1024);
+    builder.SetResourceQuota(quota);
+    health_ = std::make_unique<HealthService>(std::set<std::string>{FullName()},
+                                              [this] { return !unfit_ && service_->IsReady(); });
+    builder.RegisterService(health_.get());
+    builder.RegisterService(service_->grpc_service());
+    builder.RegisterService(group_->service());
+    if (place.rank == 0) {
+      local_store_ = MakeLocalStore();
+      rendezvous_ = std::make_unique<RendezvousService>(local_store_.get());
+      builder.RegisterService(rendezvous_.get());
+    }
+    server_ = builder.BuildAndStart();
+    if (server_ == nullptr) {
+      return absl::UnavailableError(
+          absl::StrCat("cannot listen on ", reservation.address().ToString(),
+                       ": the address is in use, or the TLS files do not fit together (the line above says which)"));
+    }
+    if (place.rank == 0 && !options_.leader_file.empty()) {
+      QUARTET_RETURN_IF_ERROR(AtomicWriteFile(options_.leader_file, context_.endpoint));
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status Serve() override {
+    absl::Status status = MeetAndLoad();
+    if (!status.ok() && !absl::IsCancelled(status)) broken_ = true;
+    return status;
+  }
+
+  void Shutdown(absl::Duration grace, const std::string& why) override {
+    {
+      const std::lock_guard lock(stop_mutex_);
+      stopping_ = true;
+      stop_changed_.notify_all();
+    }
+    if (health_ != nullptr) health_->Close();
+    gate_.Close();
+    if (lifeline_ != nullptr) lifeline_->Leave(why, broken_);
+    if (server_ != nullptr) {
+      std::promise<void> ended;
+      std::thread last_words([&] {
+        if (ended.get_future().wait_for(absl::ToChronoMilliseconds(grace)) == std::future_status::ready) return;
+        const absl::Status status = absl::UnavailableError(absl::StrCat("the ", context_.service, " stops: ", why));
+        group_->EndCalls(status);
+        service_->EndCalls(status);
+      });
+      server_->Shutdown(In(grace + kLastWords));  // returns as soon as no call is left
+      ended.set_value();
+      last_words.join();
+      if (!calls_ended_.exchange(true) && options_.on_calls_ended) options_.on_calls_ended();
+    }
+    if (group_ != nullptr) group_->Stop();
+  }
+
+  const RankContext& context() const override { return context_; }
+
+ private:
+  std::string Name() const { return absl::StrCat("rank ", context_.rank, " (", context_.endpoint, ")"); }
+
+  // The service's full protobuf name, such as "quartet.Rollout": health clients may ask for it.
+  std::string FullName() const {
+    std::string name;
+    bool upper = true;
+    for (char c : context_.service) {
+      if (c == '_') {
+        upper = true;
+      } else {
+        name += upper ? static_cast<char>(c - 'a' + 'A') : c;
+        upper = false;
+      }
+    }
+    return "quartet." + name;
+  }
+
+  void Broken(const absl::Status& status) {
+    if (stopping_ || broken_.exchange(true)) return;
+    unfit_ = true;
+    lifeline_->Announce(absl::StrCat(context_.rank == 0 ? "" : Name() + ": ", status.message()), /*broken=*/true);
+    if (options_.on_broken) options_.on_broken(status);
+  }
+
+  void OnLost(const absl::Status& status) {
+    unfit_ = true;
+    if (!options_.leader_file.empty()) {
+      std::unique_lock lock(stop_mutex_);
+      stop_changed_.wait_for(lock, kPrecedence, [this] { return stopping_.load(); });
+    }
+    Broken(status);
+  }
+
+  void OnLeave(const std::string& why) {
+    if (!stopping_ && options_.on_leave) options_.on_leave(why);
+  }
+
+  absl::StatusOr<std::string> FindLeader(const Deadline& deadline) {
+    if (!options_.leader.empty()) return options_.leader;
+    while (!stopping_) {
+      absl::StatusOr<std::string> address = ReadFile(options_.leader_file);
+      if (address.ok()) return address;
+      if (deadline.passed()) {
+        return absl::DeadlineExceededError("rank 0 did not start listening: its own messages say why");
+      }
+      absl::SleepFor(absl::Milliseconds(20));
+    }
+    return absl::CancelledError("stopped before rank 0 was found");
+  }
+
+  absl::Status MeetAndLoad() {
+    QUARTET_RETURN_IF_ERROR(Meet());
+    QUARTET_RETURN_IF_ERROR(LoadAll());
+    health_->SetServing(true);
+    QUARTET_LOG(kInfo) << "serving on " << context_.endpoint;
+    if (context_.rank == 0 && !options_.address_file.empty()) {
+      QUARTET_RETURN_IF_ERROR(AtomicWriteFile(options_.address_file, context_.endpoint));
+    }
+    return absl::OkStatus();
+  }
+
+  // All ranks know each other afterwards.
+  absl::Status Meet() {
+    const Deadline deadline = Deadline::In(options_.connect_timeout);
+    if (context_.rank == 0) {
+      gate_.Open(local_store_.get());
+    } else {
+      QUARTET_ASSIGN_OR_RETURN(const std::string leader, FindLeader(deadline));
+      std::shared_ptr<grpc::Channel> channel = MakeChannel(leader, channel_credentials_);
+      while (!channel->WaitForConnected(In(kPoll))) {
+        if (stopping_) return absl::CancelledError("stopped before rank 0 was reached");
+        if (deadline.passed()) {
+          return absl::UnavailableError(absl::StrCat("cannot reach rank 0 at ", leader, " within ",
+                                                     absl::FormatDuration(options_.connect_timeout),
+                                                     ": is it running, and do all ranks have the same services.",
+                                                     context_.service, ".listen and tls settings?"));
+        }
+      }
+      remote_store_ = MakeRemoteStore(channel);
+      gate_.Open(remote_store_.get());
+    }
+    QUARTET_RETURN_IF_ERROR(group_->Start(std::max(deadline.left(), absl::Seconds(1))));
+    QUARTET_RETURN_IF_ERROR(lifeline_->Start());
+    if (context_.rank == 0 && !options_.leader_file.empty()) {
+      // All have read it. The folder is the launcher's, made for this file; it goes too, should the launcher be killed.
+      std::error_code ignored;
+      std::filesystem::remove(options_.leader_file, ignored);
+      std::filesystem::remove(std::filesystem::path(options_.leader_file).parent_path(), ignored);
+    }
+    return absl::OkStatus();
+  }
+
+  // Loads on this rank's executor thread; the error of whichever rank fails first is the error of all.
+  absl::Status LoadAll() {
+    std::atomic<bool> done{false};
+    absl::Status mine;
+    std::thread loader([&] {
+      mine = group_->RunHere([this] { return service_->Load(); });
+      if (!mine.ok()) mine = absl::Status(mine.code(), absl::StrCat(Name(), ": cannot load: ", mine.message()));
+      done = true;
+      lifeline_->ReportLoad(mine);
+    });
+    absl::Status all = lifeline_->WaitUntilAllLoaded();
+    // The load cannot be broken off. Another rank's error is reported at once: this rank may be in a collective that
+    // will not end.
+    if (!all.ok() && !done) Broken(all);
+    loader.join();
+    // Where another rank failed first, this rank's error may be only what followed from it.
+    if (!mine.ok() && mine.message() != all.message()) QUARTET_LOG(kError) << std::string(mine.message());
+    return all;
+  }
+
+  const RankServerOptions options_;
+  std::mutex stop_mutex_;
+  std::condition_variable stop_changed_;  // with stopping_
+  std::atomic<bool> stopping_{false};
+  std::atomic<bool> broken_{false};
+  std::atomic<bool> unfit_{false};  // NOT_SERVING for good
+  std::atomic<bool> calls_ended_{false};
+  std::shared_ptr<grpc::ChannelCredentials> channel_credentials_;
+  // In the order in which each needs those before it.
+  std::unique_ptr<KeyValueStore> local_store_;   // on rank 0
+  std::unique_ptr<KeyValueStore> remote_store_;  // on others
+  GatedStore gate_;
+  std::unique_ptr<BatchLimits> batch_limits_;
+  RankContext context_;
+  std::unique_ptr<HealthService> health_;
+  std::unique_ptr<RendezvousService> rendezvous_;
+  std::unique_ptr<RankGroup> group_;
+  std::unique_ptr<Lifeline> lifeline_;
+  std::unique_ptr<RankService> service_;
+  std::unique_ptr<grpc::Server> server_;
+};
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<RankServer>> RankServer::Create(RankServerOptions options) {
+  auto server = std::make_unique<RankServerImpl>(std::move(options));
+  QUARTET_RETURN_IF_ERROR(server->Listen());
+  return server;
+}
+
+}  // namespace quartet

@@ -1,0 +1,80 @@
+#include "core/service/wire/credentials.h"
+
+#include <grpc/grpc_security_constants.h>
+#include <grpcpp/create_channel.h>
+#include <grpcpp/support/channel_arguments.h>
+#include <sys/stat.h>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "core/base/files.h"
+#include "core/base/status_macros.h"
+
+namespace quartet {
+namespace {
+
+bool IsEmpty(const TlsConfig& tls) {
+  return tls.ca_file().empty() && tls.cert_file().empty() && tls.key_file().empty();
+}
+
+struct Pem {
+  std::string ca, cert, key;
+};
+
+absl::StatusOr<Pem> ReadPem(const TlsConfig& tls) {
+  for (const auto& [field, path] :
+       {std::pair("tls.ca_file", &tls.ca_file()), std::pair("tls.cert_file", &tls.cert_file()),
+        std::pair("tls.key_file", &tls.key_file())}) {
+    if (path->empty()) return absl::InvalidArgumentError(absl::StrCat(field, " is not set, but others of tls are"));
+  }
+  struct stat info;
+  if (stat(tls.key_file().c_str(), &info) == 0 && (info.st_mode & 077) != 0) {
+    return absl::FailedPreconditionError(
+        absl::StrFormat("tls.key_file %s may be read by others than its owner (mode %04o): chmod 600 %s",
+                        tls.key_file(), info.st_mode & 07777, tls.key_file()));
+  }
+  Pem pem;
+  QUARTET_ASSIGN_OR_RETURN(pem.ca, ReadFile(tls.ca_file()));
+  QUARTET_ASSIGN_OR_RETURN(pem.cert, ReadFile(tls.cert_file()));
+  QUARTET_ASSIGN_OR_RETURN(pem.key, ReadFile(tls.key_file()));
+  return pem;
+}
+
+}  // namespace
+
+absl::StatusOr<std::shared_ptr<grpc::ServerCredentials>> MakeServerCredentials(const TlsConfig& tls) {
+  if (IsEmpty(tls)) return grpc::InsecureServerCredentials();
+  QUARTET_ASSIGN_OR_RETURN(const Pem pem, ReadPem(tls));
+  grpc::SslServerCredentialsOptions options(GRPC_SSL_REQUEST_AND_REQUIRE_CLIENT_CERTIFICATE_AND_VERIFY);
+  options.pem_root_certs = pem.ca;
+  options.pem_key_cert_pairs.push_back({pem.key, pem.cert});
+  return grpc::SslServerCredentials(options);
+}
+
+absl::StatusOr<std::shared_ptr<grpc::ChannelCredentials>> MakeChannelCredentials(const TlsConfig& tls) {
+  if (IsEmpty(tls)) return grpc::InsecureChannelCredentials();
+  QUARTET_ASSIGN_OR_RETURN(const Pem pem, ReadPem(tls));
+  grpc::SslCredentialsOptions options;
+  options.pem_root_certs = pem.ca;
+  options.pem_private_key = pem.key;
+  options.pem_cert_chain = pem.cert;
+  return grpc::SslCredentials(options);
+}
+
+std::shared_ptr<grpc::Channel> MakeChannel(const std::string& address,
+                                           const std::shared_ptr<grpc::ChannelCredentials>& credentials) {
+  grpc::ChannelArguments arguments;
+  arguments.SetInt(GRPC_ARG_KEEPALIVE_TIME_MS, 20'000);
+  arguments.SetInt(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, 10'000);
+  arguments.SetInt(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1);
+  arguments.SetInt(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0);
+  arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 100);
+  // Whatever its name says, this is how long one attempt to connect may take; on a busy machine 100 ms are not enough.
+  arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, 10'000);
+  arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 1'000);
+  arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
+  arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
+  return grpc::CreateCustomChannel(address, credentials, arguments);
+}
+
+}  // namespace quartet

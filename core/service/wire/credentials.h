@@ -1,0 +1,27 @@
+// Channels and credentials of all processes of a run: mutual TLS from files, or none on loopback.
+#pragma once
+
+#include <grpcpp/channel.h>
+#include <grpcpp/security/credentials.h>
+#include <grpcpp/security/server_credentials.h>
+
+#include <memory>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "core/service/wire/address.h"
+#include "proto/run_config.pb.h"
+
+namespace quartet {
+
+// Insecure where `tls` is empty. INVALID_ARGUMENT names a missing setting, FAILED_PRECONDITION a key file that others
+// than its owner may read, NOT_FOUND a missing file.
+absl::StatusOr<std::shared_ptr<grpc::ServerCredentials>> MakeServerCredentials(const TlsConfig& tls);
+absl::StatusOr<std::shared_ptr<grpc::ChannelCredentials>> MakeChannelCredentials(const TlsConfig& tls);
+
+// A channel with the settings that all our clients use: keepalive, quick reconnection, no HTTP proxy, default message
+// limits, a connection of its own.
+std::shared_ptr<grpc::Channel> MakeChannel(const std::string& address,
+                                           const std::shared_ptr<grpc::ChannelCredentials>& credentials);
+
+}  // namespace quartet

@@ -1,0 +1,88 @@
+#include "core/training/batch/batch_check.h"
+
+#include <algorithm>
+#include <cmath>
+#include <unordered_set>
+
+#include "absl/strings/str_cat.h"
+#include "core/base/status_macros.h"
+
+namespace quartet {
+
+int64_t CountActions(const TokenSequence& sequence) {
+  return std::count(sequence.action_mask().begin(), sequence.action_mask().end(), true);
+}
+
+absl::Status CheckSequences(const std::vector<const TokenSequence*>& sequences, const SequenceLimits& limits) {
+  std::unordered_set<uint64_t> indices;
+  for (const TokenSequence* sequence : sequences) {
+    const auto refuse = [&](auto&&... what) {
+      return absl::InvalidArgumentError(absl::StrCat("sequence ", sequence->index(), ": ", what...));
+    };
+    if (!indices.insert(sequence->index()).second) {
+      return refuse("index is not unique: two sequences of this call have it");
+    }
+    const int length = sequence->ids_size();
+    if (length < 1 || length > limits.max_len) {
+      return refuse("ids has ", length, " tokens; allowed are 1 to ", limits.max_len);
+    }
+    if (sequence->action_mask_size() != length) {
+      return refuse("action_mask has ", sequence->action_mask_size(), " entries for ", length,
+                    " ids; they must be equally many");
+    }
+    if (sequence->action_mask(0)) {
+      return refuse("action_mask[0] is true; the first token cannot be an action, as nothing precedes it");
+    }
+    for (int t = 0; t < length; ++t) {
+      if (sequence->ids(t) < 0 || sequence->ids(t) >= limits.vocab_size) {
+        return refuse("ids[", t, "] is ", sequence->ids(t), "; allowed are 0 to ", limits.vocab_size - 1);
+      }
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckTrainingSequences(const std::vector<TrainingSequence>& sequences,
+                                    const std::vector<ActionArray>& arrays, const SequenceLimits& limits) {
+  if (sequences.empty()) {
+    return absl::InvalidArgumentError("header.num_items is 0; an update needs at least one sequence");
+  }
+  std::vector<const TokenSequence*> tokens;
+  tokens.reserve(sequences.size());
+  for (const TrainingSequence& sequence : sequences) tokens.push_back(&sequence.tokens());
+  QUARTET_RETURN_IF_ERROR(CheckSequences(tokens, limits));
+
+  for (const TrainingSequence& sequence : sequences) {
+    const auto refuse = [&](auto&&... what) {
+      return absl::InvalidArgumentError(absl::StrCat("sequence ", sequence.tokens().index(), ": ", what...));
+    };
+    const int64_t actions = CountActions(sequence.tokens());
+    if (actions == 0) return refuse("action_mask has no true entry; a training sequence needs an action token");
+    for (const ActionArray& array : arrays) {
+      const auto& values = (sequence.*array.values)();
+      if (values.empty() && !array.required) continue;
+      if (values.size() != actions) {
+        return refuse(array.name, " has ", values.size(), " entries for ", actions,
+                      " action tokens; this loss needs one for each");
+      }
+      for (int i = 0; i < values.size(); ++i) {
+        if (!std::isfinite(values[i])) return refuse(array.name, "[", i, "] is ", values[i], "; it must be finite");
+      }
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckTemperature(float temperature) {
+  if (std::isfinite(temperature) && temperature > 0) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("header.temperature is ", temperature, "; it must be finite and above 0"));
+}
+
+absl::Status CheckLearningRate(double learning_rate) {
+  if (std::isfinite(learning_rate) && learning_rate >= 0) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("header.learning_rate is ", learning_rate, "; it must be finite and not below 0"));
+}
+
+}  // namespace quartet

@@ -1,0 +1,86 @@
+#include "core/training/batch/batch_check.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <limits>
+
+namespace quartet {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+constexpr SequenceLimits kLimits = {.vocab_size = 10, .max_len = 4};
+
+TokenSequence Sequence(uint64_t index, std::vector<int32_t> ids, std::vector<bool> mask) {
+  TokenSequence sequence;
+  sequence.set_index(index);
+  sequence.mutable_ids()->Assign(ids.begin(), ids.end());
+  for (bool action : mask) sequence.add_action_mask(action);
+  return sequence;
+}
+
+std::string Refusal(const TokenSequence& sequence) {
+  const absl::Status status = CheckSequences({&sequence}, kLimits);
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << status;
+  return std::string(status.message());
+}
+
+TEST(BatchCheck, AcceptsWhatIsInOrder) {
+  const TokenSequence a = Sequence(3, {0, 9, 5, 5}, {false, true, false, true});
+  const TokenSequence b = Sequence(4, {1}, {false});
+  EXPECT_TRUE(CheckSequences({&a, &b}, kLimits).ok());
+  EXPECT_EQ(CountActions(a), 2);
+}
+
+TEST(BatchCheck, NamesSequenceFieldValueAndWhatIsAllowed) {
+  EXPECT_THAT(Refusal(Sequence(7, {1, 10}, {false, true})),
+              AllOf(HasSubstr("sequence 7"), HasSubstr("ids[1] is 10"), HasSubstr("0 to 9")));
+  EXPECT_THAT(Refusal(Sequence(7, {-1, 1}, {false, true})), HasSubstr("ids[0] is -1"));
+  EXPECT_THAT(Refusal(Sequence(7, {}, {})), HasSubstr("ids has 0 tokens; allowed are 1 to 4"));
+  EXPECT_THAT(Refusal(Sequence(7, {1, 1, 1, 1, 1}, {false, true, true, true, true})), HasSubstr("ids has 5 tokens"));
+  EXPECT_THAT(Refusal(Sequence(7, {1, 2}, {false})), HasSubstr("action_mask has 1 entries for 2 ids"));
+  EXPECT_THAT(Refusal(Sequence(7, {1, 2}, {true, true})), HasSubstr("action_mask[0]"));
+}
+
+TEST(BatchCheck, RefusesTheSameIndexTwice) {
+  const TokenSequence a = Sequence(3, {1, 2}, {false, true});
+  EXPECT_THAT(std::string(CheckSequences({&a, &a}, kLimits).message()), HasSubstr("sequence 3: index is not unique"));
+}
+
+TEST(BatchCheck, WantsOneFiniteEntryPerActionTokenOfEachArrayThatTheLossNeeds) {
+  TrainingSequence sequence;
+  *sequence.mutable_tokens() = Sequence(5, {1, 2, 3}, {false, true, true});
+  const std::vector<ActionArray> arrays = {{"loss_weights", &TrainingSequence::loss_weights},
+                                           {"old_log_probs", &TrainingSequence::old_log_probs, /*required=*/false}};
+  const auto refusal = [&] { return std::string(CheckTrainingSequences({sequence}, arrays, kLimits).message()); };
+
+  EXPECT_THAT(refusal(), AllOf(HasSubstr("sequence 5"), HasSubstr("loss_weights has 0 entries for 2 action tokens")));
+  sequence.add_loss_weights(0.5);
+  sequence.add_loss_weights(std::numeric_limits<float>::quiet_NaN());
+  EXPECT_THAT(refusal(), HasSubstr("loss_weights[1] is nan"));
+  sequence.set_loss_weights(1, 0.5);
+  EXPECT_EQ(refusal(), "");
+  sequence.add_old_log_probs(-1);  // not needed, but wrong where given
+  EXPECT_THAT(refusal(), HasSubstr("old_log_probs has 1 entries"));
+}
+
+TEST(BatchCheck, RefusesAnUpdateWithoutSequencesOrActions) {
+  EXPECT_FALSE(CheckTrainingSequences({}, {}, kLimits).ok());
+  TrainingSequence sequence;
+  *sequence.mutable_tokens() = Sequence(5, {1, 2}, {false, false});
+  EXPECT_THAT(std::string(CheckTrainingSequences({sequence}, {}, kLimits).message()), HasSubstr("no true entry"));
+}
+
+TEST(BatchCheck, RefusesTemperaturesAndLearningRatesThatMakeNoSense) {
+  EXPECT_TRUE(CheckTemperature(0.5f).ok());
+  EXPECT_FALSE(CheckTemperature(0).ok());
+  EXPECT_FALSE(CheckTemperature(std::numeric_limits<float>::infinity()).ok());
+  EXPECT_TRUE(CheckLearningRate(0).ok());
+  EXPECT_FALSE(CheckLearningRate(-1e-9).ok());
+  EXPECT_FALSE(CheckLearningRate(std::numeric_limits<double>::quiet_NaN()).ok());
+}
+
+}  // namespace
+}  // namespace quartet

@@ -1,0 +1,61 @@
+// From sequences on the wire to the tensors of one micro-batch.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <numeric>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
+#include "core/zero/sharded_model.h"
+#include "google/protobuf/repeated_field.h"
+#include "proto/experience.pb.h"
+
+namespace quartet {
+
+// Tokens of which A are actions, in the order of the sequences.
+struct PackedBatch {
+  // Behind the given ones there may be one more sequence, whose hidden states mean nothing: it brings the tokens to a
+  // number that PaddedRows (core/kernels/row_padding.h) gives.
+  PackedSequences sequences;
+  // int64 [A]: the row whose hidden state speaks of the action token: that of the token before it.
+  at::Tensor action_rows_A;
+  // int64 [A]: the action tokens' ids.
+  at::Tensor action_ids_A;
+  // Action tokens of each given sequence.
+  std::vector<int64_t> actions;
+  int64_t num_tokens = 0;  // of the given sequences
+  int64_t num_actions = 0;
+};
+
+// Sequences are as CheckSequences (batch_check.h) wants them. None: an empty batch.
+PackedBatch Pack(const std::vector<const TokenSequence*>& sequences, at::Device device);
+
+// One of the per-action arrays: &TrainingSequence::advantages.
+using ActionField = const google::protobuf::RepeatedField<float>& (TrainingSequence::*)() const;
+
+// fp32 [A]: that array of all `sequences`, end to end.
+at::Tensor Concatenate(const std::vector<const TrainingSequence*>& sequences, ActionField field, at::Device device);
+
+// Cuts `items` into micro-batches as the leader has decided: the first sizes[0] of them, the next sizes[1], ...
+// INTERNAL where the sizes do not add up to the items.
+template <typename Item>
+absl::StatusOr<std::vector<std::vector<const Item*>>> CutMicroBatches(
+    const std::vector<Item>& items, const google::protobuf::RepeatedField<uint32_t>& sizes) {
+  const uint64_t sum = std::accumulate(sizes.begin(), sizes.end(), uint64_t{0});
+  if (sum != items.size()) {
+    return absl::InternalError(absl::StrCat("micro-batches of ", sum, " sequences together for ", items.size()));
+  }
+  std::vector<std::vector<const Item*>> micro_batches;
+  const Item* next = items.data();
+  for (const uint32_t size : sizes) {
+    std::vector<const Item*>& part = micro_batches.emplace_back();
+    for (uint32_t i = 0; i < size; ++i) part.push_back(next++);
+  }
+  return micro_batches;
+}
+
+}  // namespace quartet

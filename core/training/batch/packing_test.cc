@@ -1,0 +1,75 @@
+#include "core/training/batch/packing.h"
+
+#include <gtest/gtest.h>
+
+namespace quartet {
+namespace {
+
+TokenSequence Sequence(uint64_t index, std::vector<int32_t> ids, std::vector<bool> mask) {
+  TokenSequence sequence;
+  sequence.set_index(index);
+  sequence.mutable_ids()->Assign(ids.begin(), ids.end());
+  for (bool action : mask) sequence.add_action_mask(action);
+  return sequence;
+}
+
+std::vector<int64_t> Values(const at::Tensor& tensor) {
+  const int64_t* data = tensor.const_data_ptr<int64_t>();
+  return std::vector<int64_t>(data, data + tensor.numel());
+}
+
+TEST(Packing, LaysSequencesEndToEndAndReadsEachActionAtTheTokenBeforeIt) {
+  const TokenSequence a = Sequence(0, {10, 11, 12}, {false, true, true});
+  const TokenSequence b = Sequence(1, {20}, {false});
+  const TokenSequence c = Sequence(2, {30, 31, 32, 33}, {false, true, false, true});  // an answer in two turns
+  const PackedBatch batch = Pack({&a, &b, &c}, at::kCPU);
+  EXPECT_EQ(Values(batch.sequences.ids_T), (std::vector<int64_t>{10, 11, 12, 20, 30, 31, 32, 33}));
+  EXPECT_EQ(batch.sequences.starts, (std::vector<int64_t>{0, 3, 4, 8}));
+  EXPECT_EQ(Values(batch.action_rows_A), (std::vector<int64_t>{0, 1, 4, 6}));
+  EXPECT_EQ(Values(batch.action_ids_A), (std::vector<int64_t>{11, 12, 31, 33}));
+  EXPECT_EQ(batch.actions, (std::vector<int64_t>{2, 0, 2}));
+  EXPECT_EQ(batch.num_tokens, 8);
+  EXPECT_EQ(batch.num_actions, 4);
+}
+
+TEST(Packing, PadsTheTokensWithASequenceOfItsOwnThatCountsNowhere) {
+  const TokenSequence sequence =
+      Sequence(0, {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17},
+               {false, true, true, true, true, true, true, true, true, true, true, true, true, true, true, true, true});
+  const PackedBatch batch = Pack({&sequence}, at::kCPU);
+  EXPECT_EQ(batch.sequences.starts, (std::vector<int64_t>{0, 17, 18}));
+  EXPECT_EQ(batch.sequences.ids_T.numel(), 18);
+  EXPECT_EQ(batch.actions, (std::vector<int64_t>{16}));
+  EXPECT_EQ(batch.num_tokens, 17);
+  EXPECT_EQ(batch.num_actions, 16);
+}
+
+TEST(Packing, MakesAnEmptyBatchOfNoSequences) {
+  const PackedBatch batch = Pack({}, at::kCPU);
+  EXPECT_EQ(batch.sequences.ids_T.numel(), 0);
+  EXPECT_EQ(batch.sequences.starts, (std::vector<int64_t>{0}));
+  EXPECT_EQ(batch.num_actions, 0);
+}
+
+google::protobuf::RepeatedField<uint32_t> Sizes(const std::vector<uint32_t>& sizes) {
+  return {sizes.begin(), sizes.end()};
+}
+
+TEST(Packing, CutsMicroBatchesAsTheLeaderDecided) {
+  const std::vector<int> items = {1, 2, 3};
+  const auto micro_batches = CutMicroBatches(items, Sizes({2, 1, 0}));
+  ASSERT_TRUE(micro_batches.ok()) << micro_batches.status();
+  ASSERT_EQ(micro_batches->size(), 3);
+  EXPECT_EQ((*micro_batches)[0], (std::vector<const int*>{&items[0], &items[1]}));
+  EXPECT_EQ((*micro_batches)[1], (std::vector<const int*>{&items[2]}));
+  EXPECT_TRUE((*micro_batches)[2].empty());
+}
+
+TEST(Packing, RefusesMicroBatchesOfMoreOrFewerSequencesThanThereAre) {
+  const std::vector<int> items = {1, 2, 3};
+  EXPECT_EQ(CutMicroBatches(items, Sizes({2, 2})).status().code(), absl::StatusCode::kInternal);
+  EXPECT_EQ(CutMicroBatches(items, Sizes({2})).status().code(), absl::StatusCode::kInternal);
+}
+
+}  // namespace
+}  // namespace quartet

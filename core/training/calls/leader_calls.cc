@@ -1,0 +1,82 @@
+#include "core/training/calls/leader_calls.h"
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "core/service/wire/protocol_version.h"
+#include "core/training/batch/batch_check.h"
+
+namespace quartet {
+
+std::vector<RankInput> MakeInputs(const std::string& header, int ranks) {
+  return std::vector<RankInput>(ranks, RankInput{.header = header, .items = {}});
+}
+
+MicroBatching ForwardBatching(const std::string& name, const TrainerConfig& config, const SequenceCost& cost) {
+  return {.limit = {.sequences = config.micro_rollout_batch_size(), .tokens = config.max_tokens_per_micro_batch()},
+          .tokens_option = absl::StrCat(name, ".max_tokens_per_micro_batch"),
+          .cost = cost};
+}
+
+MicroBatching UpdateBatching(const std::string& name, const TrainerConfig& config, const SequenceCost& cost) {
+  MicroBatching batching = ForwardBatching(name, config, cost);
+  batching.limit.sequences = config.micro_train_batch_size();
+  return batching;
+}
+
+absl::StatusOr<BatchSplit> SplitSequences(const std::vector<const TokenSequence*>& sequences, int ranks,
+                                          const MicroBatching& batching) {
+  std::vector<BatchItem> batch;
+  batch.reserve(sequences.size());
+  for (const TokenSequence* sequence : sequences) {
+    const int64_t tokens = sequence->ids_size();
+    if (batching.limit.tokens > 0 && tokens > batching.limit.tokens) {
+      return absl::InvalidArgumentError(absl::StrCat("sequence ", sequence->index(), ": ids has ", tokens,
+                                                     " tokens, which fit in no micro-batch: ", batching.tokens_option,
+                                                     " is ", batching.limit.tokens));
+    }
+    batch.push_back({.tokens = tokens, .cost = batching.cost.Of(tokens, CountActions(*sequence))});
+  }
+  return SplitBatch(batch, ranks, batching.limit);
+}
+
+absl::StatusOr<std::vector<TokenValues>> RunForward(RankGroup& group, const std::string& method, ForwardCall call,
+                                                    const std::vector<const TokenSequence*>& sequences,
+                                                    const MicroBatching& batching, const Deadline& deadline) {
+  if (sequences.empty()) return std::vector<TokenValues>();
+  QUARTET_ASSIGN_OR_RETURN(const BatchSplit split, SplitSequences(sequences, group.world_size(), batching));
+  const auto sequence = [&](size_t i) -> const TokenSequence& { return *sequences[i]; };
+  QUARTET_ASSIGN_OR_RETURN(std::vector<RankOutput> outputs,
+                           group.Run(method, MakeInputs(std::move(call), sequence, split), deadline));
+
+  std::vector<TokenValues> replies(sequences.size());
+  for (size_t rank = 0; rank < outputs.size(); ++rank) {
+    if (outputs[rank].items.size() != split.items[rank].size()) {
+      return absl::InternalError(absl::StrCat("rank ", rank, " answered ", outputs[rank].items.size(), " of ",
+                                              split.items[rank].size(), " sequences of ", method));
+    }
+    for (size_t i = 0; i < split.items[rank].size(); ++i) {
+      const size_t item = split.items[rank][i];
+      if (!replies[item].ParseFromString(outputs[rank].items[i]) || replies[item].index() != sequences[item]->index()) {
+        return absl::InternalError(
+            absl::StrCat("rank ", rank, " answered another sequence than ", sequences[item]->index(), " in ", method));
+      }
+    }
+  }
+  return replies;
+}
+
+absl::StatusOr<ServiceInfo> DescribeService(RankGroup& group, const std::string& method, const std::string& service,
+                                            int64_t max_len, const Deadline& deadline) {
+  QUARTET_ASSIGN_OR_RETURN(std::vector<RankOutput> outputs,
+                           group.Run(method, MakeInputs(InfoCall().SerializeAsString(), group.world_size()), deadline));
+  QUARTET_ASSIGN_OR_RETURN(std::vector<RankInfo> ranks, ParseSummaries<RankInfo>(outputs));
+  ServiceInfo info;
+  info.set_service(service);
+  info.set_protocol_version(kProtocolVersion);
+  info.set_max_model_len(static_cast<int32_t>(max_len));
+  for (RankInfo& rank : ranks) *info.add_ranks() = std::move(rank);
+  return info;
+}
+
+}  // namespace quartet

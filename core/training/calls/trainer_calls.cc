@@ -1,0 +1,81 @@
+#include "core/training/calls/trainer_calls.h"
+
+#include <optional>
+
+#include "absl/strings/str_cat.h"
+#include "core/training/batch/sequence_cost.h"
+#include "core/training/calls/checkpoint_calls.h"
+#include "core/training/calls/service_calls.h"
+
+namespace quartet {
+
+TrainerCalls::TrainerCalls(const std::string& name, const std::string& section, const TrainerConfig& config,
+                           HeadKind head, const std::string& run_dir, const ModelConfig& model,
+                           const RankContext& context, RankGroup& group)
+    : name_(name),
+      service_(context.service),
+      run_dir_(run_dir),
+      forward_method_(absl::StrCat(name, "_trainer.Forward")),
+      update_method_(absl::StrCat(name, "_trainer.Update")),
+      save_method_(absl::StrCat(name, "_trainer.Save")),
+      info_method_(absl::StrCat(name, "_trainer.Info")),
+      group_(group),
+      limits_{.vocab_size = model.vocab_size, .max_len = config.max_len()},
+      batch_limits_(context.batch_limits),
+      forward_batching_(ForwardBatching(section, config, MakeSequenceCost(model, head))),
+      update_batching_(UpdateBatching(section, config, forward_batching_.cost)) {
+  RegisterTyped<ForwardCall, TokenSequence, ForwardSummary, TokenValues>(
+      group, forward_method_, RankGroup::Kind::kCollective,
+      [this](const ForwardCall& call, const std::vector<TokenSequence>& sequences, ForwardSummary*,
+             std::vector<TokenValues>* replies) { return engine_->Forward(call, sequences, replies); });
+  RegisterTyped<UpdateCall, TrainingSequence, UpdateSums, TokenValues>(
+      group, update_method_, RankGroup::Kind::kCollective,
+      [this](const UpdateCall& call, const std::vector<TrainingSequence>& sequences, UpdateSums* sums,
+             std::vector<TokenValues>*) {
+        absl::Status status = engine_->Update(call, sequences, sums);
+        // Weights of which only some have moved are neither served nor saved any more.
+        if (engine_->torn()) group_.Break(status);
+        return status;
+      });
+  RegisterTyped<SaveCall, TokenSequence, SaveSummary, TokenValues>(
+      group, save_method_, RankGroup::Kind::kCollective,
+      [this](const SaveCall& call, const std::vector<TokenSequence>&, SaveSummary* summary, std::vector<TokenValues>*) {
+        return engine_->Save(call, summary);
+      });
+  RegisterTyped<InfoCall, TokenSequence, RankInfo, TokenValues>(
+      group, info_method_, RankGroup::Kind::kLocal,
+      [this](const InfoCall&, const std::vector<TokenSequence>&, RankInfo* info, std::vector<TokenValues>*) {
+        *info = engine_->Info();
+        return absl::OkStatus();
+      });
+}
+
+void TrainerCalls::SetEngine(std::unique_ptr<TrainerEngine> engine) {
+  engine_ = std::move(engine);
+  loaded_ = true;
+}
+
+absl::Status TrainerCalls::CheckReady(const std::string& call) const {
+  QUARTET_RETURN_IF_ERROR(CheckLeader(group_, call));
+  if (!loaded_) return absl::UnavailableError(absl::StrCat("the ", name_, " trainer is still loading its model"));
+  return absl::OkStatus();
+}
+
+absl::Status TrainerCalls::GetInfo(const Deadline& deadline, ServiceInfo* info) {
+  QUARTET_RETURN_IF_ERROR(CheckReady("GetInfo"));
+  QUARTET_ASSIGN_OR_RETURN(*info, DescribeService(group_, info_method_, service_, limits_.max_len, deadline));
+  (*info->mutable_vocab_size())["model"] = static_cast<int32_t>(limits_.vocab_size);
+  if (const std::optional<CallIdentity> last = guard_.last_applied()) *info->mutable_last_applied() = *last;
+  return absl::OkStatus();
+}
+
+absl::Status TrainerCalls::SaveCheckpoint(const Deadline& deadline, const SaveCheckpointRequest& request,
+                                          SaveCheckpointReply* reply) {
+  QUARTET_RETURN_IF_ERROR(CheckReady("SaveCheckpoint"));
+  return DoOnce(guard_, request.identity(), PayloadHash(request), deadline, reply, [&]() -> absl::Status {
+    QUARTET_ASSIGN_OR_RETURN(*reply, RunSave(group_, save_method_, request, run_dir_, name_, deadline));
+    return absl::OkStatus();
+  });
+}
+
+}  // namespace quartet

@@ -1,0 +1,66 @@
+#include "core/training/engine/engine_setup.h"
+
+#include "core/base/logging.h"
+#include "core/base/status_macros.h"
+#include "core/training/engine/group_options.h"
+
+namespace quartet {
+
+absl::StatusOr<std::unique_ptr<ProcessGroup>> JoinRanks(const RankContext& context, const std::string& name) {
+  QUARTET_RETURN_IF_ERROR(EnterDeviceOf(context).status());
+  return MakeProcessGroup(context.store, GroupOptions(context, name));
+}
+
+absl::StatusOr<std::unique_ptr<Mesh>> JoinMesh(const RankContext& context, const std::string& name, int shard_size) {
+  QUARTET_RETURN_IF_ERROR(EnterDeviceOf(context).status());
+  return MakeMesh(context.store, GroupOptions(context, name), shard_size == 0 ? context.world_size : shard_size);
+}
+
+void DescribeGroup(const ProcessGroup& group, int stride, RankInfo* info) {
+  if (group.size() == 1) return;
+  GroupVolume* volume = info->add_groups();
+  volume->set_ranks(group.size());
+  volume->set_stride(stride);
+  for (int kind = 0; kind < kCollectiveKinds; ++kind) {
+    const CommVolume part = group.volume(static_cast<CollectiveKind>(kind));
+    volume->set_sent_bytes(volume->sent_bytes() + part.sent_bytes);
+    volume->set_received_bytes(volume->received_bytes() + part.received_bytes);
+  }
+}
+
+void DescribeGroups(Mesh& mesh, RankInfo* info) {
+  DescribeGroup(mesh.world(), /*stride=*/1, info);
+  if (&mesh.shard() != &mesh.world()) DescribeGroup(mesh.shard(), /*stride=*/1, info);
+  if (&mesh.replica() != &mesh.world()) DescribeGroup(mesh.replica(), mesh.shard().size(), info);
+}
+
+at::ScalarType ComputeType(const std::string& dtype) {
+  if (dtype == "bf16") return at::kBFloat16;
+  QUARTET_CHECK(dtype == "fp32") << "unresolved dtype \"" << dtype << "\"";
+  return at::kFloat;
+}
+
+TrainableModelOptions TrainerOptions(const TrainerConfig& config, HeadKind head, uint64_t seed,
+                                     const RankContext& context) {
+  TrainableModelOptions options;
+  options.model.head = head;
+  options.model.zero_stage = config.zero_stage();
+  options.model.compute_dtype = ComputeType(config.dtype());
+  options.model.trainable = true;
+  options.model.device = DeviceOf(context);
+  options.model.initialize_missing_head = head == HeadKind::kScalar;
+  options.model.seed = seed;
+  options.adamw.beta1 = config.adam_beta1();
+  options.adamw.beta2 = config.adam_beta2();
+  options.adamw.eps = config.adam_eps();
+  options.adamw.weight_decay = config.l2();
+  options.gradient_checkpointing = config.gradient_checkpointing();
+  options.model.adam_offload = config.adam_offload();
+  options.model.offload_param = config.offload_param();
+  options.activation_offload = config.activation_offload();
+  options.no_sync = config.no_sync();
+  options.ema_decay = config.ema_decay();
+  return options;
+}
+
+}  // namespace quartet

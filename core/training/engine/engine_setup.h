@@ -1,0 +1,37 @@
+// How an engine joins its ranks and reads its model's options from the configuration.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "core/comm/mesh.h"
+#include "core/comm/process_group.h"
+#include "core/model/parameter_layout.h"
+#include "core/service/ranks/rank_context.h"
+#include "core/training/engine/rank_device.h"
+#include "core/zero/trainable_model.h"
+#include "proto/common.pb.h"
+#include "proto/run_config.pb.h"
+
+namespace quartet {
+
+// As JoinRanks, the ranks cut into groups of `shard_size` (0: all), of which each holds the whole of a model.
+absl::StatusOr<std::unique_ptr<Mesh>> JoinMesh(const RankContext& context, const std::string& name, int shard_size);
+
+// The group of all ranks of a service. Collective; `name` is the group's own within the service.
+absl::StatusOr<std::unique_ptr<ProcessGroup>> JoinRanks(const RankContext& context, const std::string& name);
+
+// Adds to `info` what this rank has exchanged in `group`, whose neighbours are `stride` ranks apart; in all groups of
+// `mesh`.
+void DescribeGroup(const ProcessGroup& group, int stride, RankInfo* info);
+void DescribeGroups(Mesh& mesh, RankInfo* info);
+
+// "bf16" or "fp32", as a resolved configuration has it.
+at::ScalarType ComputeType(const std::string& dtype);
+
+TrainableModelOptions TrainerOptions(const TrainerConfig& config, HeadKind head, uint64_t seed,
+                                     const RankContext& context);
+
+}  // namespace quartet

@@ -1,0 +1,85 @@
+#include "core/training/engine/forward.h"
+
+#include <ATen/ops/empty.h>
+#include <ATen/ops/linear.h>
+#include <ATen/ops/tensor.h>
+
+#include <functional>
+
+#include "core/base/status_macros.h"
+#include "core/hardware/meta_device.h"
+#include "core/model/decoder.h"
+#include "core/model/vocabulary_head.h"
+#include "core/training/batch/packing.h"
+
+namespace quartet {
+namespace {
+
+// What a micro-batch's hidden states and the head's weight give: fp32 values, `counts[i]` of them for sequence i.
+struct Outputs {
+  at::Tensor values;
+  std::vector<int64_t> counts;
+};
+using Head = std::function<Outputs(const PackedBatch& batch, const at::Tensor& hidden_TD, const at::Tensor& weight)>;
+
+absl::Status Forward(ShardedModel& model, const ForwardCall& call, const std::vector<TokenSequence>& sequences,
+                     const Head& head, std::vector<TokenValues>* replies) {
+  QUARTET_ASSIGN_OR_RETURN(const auto micro_batches, CutMicroBatches(sequences, call.micro_batch_sizes()));
+  for (const std::vector<const TokenSequence*>& part : micro_batches) {
+    const PackedBatch batch = Pack(part, model.options().device);
+    Outputs outputs;
+    model.Forward(batch.sequences, [&](const at::Tensor& hidden_TD, const at::Tensor& weight) {
+      if (!part.empty()) outputs = head(batch, hidden_TD, weight);
+    });
+    if (part.empty()) continue;
+    const at::Tensor values = HostValues(outputs.values).to(at::kFloat).contiguous();
+    const float* next = values.const_data_ptr<float>();
+    for (size_t i = 0; i < part.size(); ++i) {
+      TokenValues& reply = replies->emplace_back();
+      reply.set_index(part[i]->index());
+      reply.mutable_values()->Assign(next, next + outputs.counts[i]);
+      next += outputs.counts[i];
+    }
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+at::Tensor ScalarHead(const at::Tensor& hidden_TD, const at::Tensor& head_1D, const at::Tensor& rows_A) {
+  const at::ScalarType wide = WideType(hidden_TD.scalar_type());
+  return at::linear(hidden_TD.index_select(0, rows_A).to(wide), head_1D.to(wide)).squeeze(1);
+}
+
+absl::Status ForwardLogProbs(ShardedModel& model, const ForwardCall& call, const std::vector<TokenSequence>& sequences,
+                             std::vector<TokenValues>* replies) {
+  return Forward(
+      model, call, sequences,
+      [&](const PackedBatch& batch, const at::Tensor& hidden_TD, const at::Tensor& weight) {
+        if (batch.num_actions == 0)
+          return Outputs{at::empty({0}, at::TensorOptions().dtype(at::kFloat)), batch.actions};
+        return Outputs{ChunkedLogProbs(hidden_TD.index_select(0, batch.action_rows_A), weight, batch.action_ids_A,
+                                       call.temperature(), /*with_entropy=*/false)
+                           .log_prob_T,
+                       batch.actions};
+      },
+      replies);
+}
+
+absl::Status ForwardScalars(ShardedModel& model, ScalarRows rows, const ForwardCall& call,
+                            const std::vector<TokenSequence>& sequences, std::vector<TokenValues>* replies) {
+  return Forward(
+      model, call, sequences,
+      [&](const PackedBatch& batch, const at::Tensor& hidden_TD, const at::Tensor& weight) {
+        if (rows == ScalarRows::kBeforeActions) {
+          return Outputs{ScalarHead(hidden_TD, weight, batch.action_rows_A), batch.actions};
+        }
+        std::vector<int64_t> last;
+        for (size_t i = 1; i <= batch.actions.size(); ++i) last.push_back(batch.sequences.starts[i] - 1);
+        const at::Tensor rows_S = at::tensor(last, at::TensorOptions().dtype(at::kLong)).to(hidden_TD.device());
+        return Outputs{ScalarHead(hidden_TD, weight, rows_S), std::vector<int64_t>(last.size(), 1)};
+      },
+      replies);
+}
+
+}  // namespace quartet

@@ -1,0 +1,33 @@
+#include "core/training/engine/model_folder_check.h"
+
+#include <filesystem>
+
+#include "absl/strings/str_cat.h"
+#include "core/base/status_macros.h"
+#include "core/tokenizer/tokenizer.h"
+
+namespace quartet {
+
+absl::Status CheckTokenizerFits(const std::string& folder, const ModelConfig& config) {
+  const std::string path = folder + "/tokenizer.json";
+  std::error_code error;
+  if (!std::filesystem::exists(path, error)) return absl::OkStatus();
+  QUARTET_ASSIGN_OR_RETURN(std::unique_ptr<Tokenizer> tokenizer, Tokenizer::Load(folder));
+  if (tokenizer->vocab_size() > config.vocab_size) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "tokenizer of another vocabulary size than the model: ", path, " has ", tokenizer->vocab_size(),
+        " token ids, but vocab_size in ", folder, "/config.json is ", config.vocab_size,
+        "; the model needs at least as many as the tokenizer. Use the tokenizer that the model was trained with."));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckSameVocabulary(const std::string& role, const std::string& folder, const ModelConfig& config,
+                                 const std::string& actor_folder, const ModelConfig& actor_config) {
+  if (config.vocab_size == actor_config.vocab_size) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(
+      "the ", role, " ", folder, " has a vocabulary of ", config.vocab_size, " tokens, but the actor ", actor_folder,
+      " one of ", actor_config.vocab_size, "; both read the same token ids, so they must be equal."));
+}
+
+}  // namespace quartet

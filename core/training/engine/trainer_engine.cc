@@ -1,0 +1,78 @@
+#include "core/training/engine/trainer_engine.h"
+
+#include "absl/strings/str_cat.h"
+#include "core/base/fail_point.h"
+#include "core/base/status_macros.h"
+#include "core/checkpoint/training_state.h"
+#include "core/memory/catch_exceptions.h"
+#include "core/memory/ledger.h"
+#include "core/training/calls/rank_info.h"
+#include "core/training/engine/engine_setup.h"
+#include "core/training/engine/model_save.h"
+#include "core/training/engine/update.h"
+#include "core/zero/trainable_model.h"
+
+namespace quartet {
+
+struct TrainerEngine::Impl {
+  std::string name;
+  TrainerConfig config;
+  const RankContext* context = nullptr;
+  Ledger ledger;
+  std::unique_ptr<Mesh> ranks;
+  std::unique_ptr<TrainableModel> trainable;
+};
+
+TrainerEngine::TrainerEngine() : impl_(std::make_unique<Impl>()) {}
+TrainerEngine::~TrainerEngine() = default;
+
+absl::Status TrainerEngine::Load(const std::string& name, HeadKind head, const TrainerConfig& config, uint64_t seed,
+                                 const RankContext& context) {
+  Impl& impl = *impl_;
+  impl.name = name;
+  impl.config = config;
+  impl.context = &context;
+  SetBudgets(context, &impl.ledger);
+  return CatchExceptions(absl::StrCat("loading the ", name), impl.ledger, [&]() -> absl::Status {
+    QUARTET_ASSIGN_OR_RETURN(impl.ranks, JoinMesh(context, name, config.shard_size()));
+    QUARTET_ASSIGN_OR_RETURN(impl.trainable,
+                             TrainableModel::Load(config.pretrain(), TrainerOptions(config, head, seed, context),
+                                                  impl.ranks.get(), &impl.ledger));
+    if (config.load_checkpoint().empty()) return absl::OkStatus();
+    return LoadTrainingState(*impl.trainable, config.load_checkpoint());
+  });
+}
+
+ShardedModel& TrainerEngine::model() const { return impl_->trainable->model(); }
+Ledger& TrainerEngine::ledger() const { return impl_->ledger; }
+bool TrainerEngine::torn() const { return impl_->trainable->torn(); }
+
+absl::Status TrainerEngine::Compute(const std::string& what, const std::function<absl::Status()>& work) const {
+  if (torn()) return absl::InternalError(absl::StrCat(what, ": an update has failed with part of the weights moved"));
+  return CatchExceptions(what, impl_->ledger, work);
+}
+
+absl::Status TrainerEngine::TakeStep(const UpdateCall& call, const std::vector<TrainingSequence>& sequences,
+                                     const Loss& loss, UpdateSums* sums) {
+  // Before the first collective: an error here leaves the ranks in step.
+  QUARTET_RETURN_IF_ERROR(FailPoint(absl::StrCat(impl_->name, "_trainer.update")));
+  return Compute(absl::StrCat(impl_->name, " update"),
+                 [&] { return UpdateModel(*impl_->trainable, call, sequences, impl_->config.max_norm(), loss, sums); });
+}
+
+absl::Status TrainerEngine::Save(const SaveCall& call, SaveSummary* summary) {
+  return Compute(absl::StrCat("saving ", call.folder()), [&] {
+    return SaveModel(*impl_->trainable, call, absl::StrCat(impl_->name, "_trainer.save"), summary);
+  });
+}
+
+RankInfo TrainerEngine::Info() const {
+  RankInfo info = DescribeRank(*impl_->context, impl_->ledger);
+  DescribeGroups(*impl_->ranks, &info);
+  info.set_model_parameters(model().layout().numel());
+  info.set_gathered_bytes_per_parameter(static_cast<int32_t>(c10::elementSize(model().options().compute_dtype)));
+  info.set_optimizer_steps(impl_->trainable->steps());
+  return info;
+}
+
+}  // namespace quartet

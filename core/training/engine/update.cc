@@ -1,0 +1,49 @@
+#include "core/training/engine/update.h"
+
+#include <utility>
+
+#include "absl/cleanup/cleanup.h"
+#include "core/base/fail_point.h"
+#include "core/base/status_macros.h"
+
+namespace quartet {
+
+absl::StatusOr<Accumulated> AccumulateGradient(TrainableModel& model, const std::vector<TrainingSequence>& sequences,
+                                               const google::protobuf::RepeatedField<uint32_t>& micro_batch_sizes,
+                                               const MicroBatchLoss& loss) {
+  QUARTET_ASSIGN_OR_RETURN(const auto micro_batches, CutMicroBatches(sequences, micro_batch_sizes));
+  // What earlier micro-batches have added must not outlive a failure of a later one, be it only of packing it.
+  absl::Cleanup drop = [&model] { model.DropGradient(); };
+  Accumulated done;
+  for (const std::vector<const TrainingSequence*>& part : micro_batches) {
+    ThrowAtFailPoint("update.pack");
+    std::vector<const TokenSequence*> tokens;
+    tokens.reserve(part.size());
+    for (const TrainingSequence* sequence : part) tokens.push_back(&sequence->tokens());
+    const PackedBatch batch = Pack(tokens, model.model().options().device);
+    done.loss +=
+        model.ForwardBackward(batch.sequences, [&](const at::Tensor& hidden_TD, const at::Tensor& head_weight) {
+          return loss(part, batch, hidden_TD, head_weight);
+        });
+    done.action_tokens += batch.num_actions;
+    done.tokens += batch.num_tokens;
+  }
+  std::move(drop).Cancel();
+  return done;
+}
+
+absl::Status UpdateModel(TrainableModel& model, const UpdateCall& call, const std::vector<TrainingSequence>& sequences,
+                         double max_norm, const MicroBatchLoss& loss, UpdateSums* sums) {
+  QUARTET_ASSIGN_OR_RETURN(const Accumulated done,
+                           AccumulateGradient(model, sequences, call.micro_batch_sizes(), loss));
+  const StepResult step = model.Step(call.learning_rate(), max_norm);
+  sums->set_loss(done.loss);
+  sums->set_action_tokens(done.action_tokens);
+  sums->set_tokens(done.tokens);
+  sums->set_grad_norm(step.grad_norm);
+  sums->set_skipped(step.skipped);
+  sums->set_optimizer_steps(model.steps());
+  return absl::OkStatus();
+}
+
+}  // namespace quartet

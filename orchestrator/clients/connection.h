@@ -1,0 +1,141 @@
+// What the typed clients share: the connection, and the three forms of a call. With gRPC; for the clients alone.
+#pragma once
+
+#include <grpcpp/grpcpp.h>
+
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "core/base/status_macros.h"
+#include "core/service/wire/status_conversion.h"
+#include "orchestrator/clients/cancellation.h"
+#include "orchestrator/clients/replies.h"
+#include "orchestrator/clients/service_clients.h"
+
+namespace quartet {
+
+struct ServiceClient::Connection {
+  std::string service;
+  ClientOptions options;
+  std::shared_ptr<grpc::Channel> channel;
+  // GetInfo is the same call in each service, on its own stub.
+  std::function<grpc::Status(grpc::ClientContext*, const GetInfoRequest&, ServiceInfo*)> get_info;
+
+  std::mutex mutex;
+  uint64_t last_sequence = 0;
+
+  // Of the next call that changes state.
+  CallIdentity NextIdentity(uint64_t step);
+  // The error of a call, with the service, its address and what to do.
+  absl::Status Explain(const std::string& call, const absl::Status& status) const;
+  // INTERNAL: the call was answered, but not as it was asked.
+  absl::Status BadReply(const std::string& call, const std::string& what) const;
+  // What orchestrator/clients/replies.h says of the replies.
+  template <typename Answer>
+  absl::StatusOr<Answer> Answered(const std::string& call, absl::StatusOr<Answer> answer) const {
+    if (!answer.ok()) return BadReply(call, std::string(answer.status().message()));
+    return answer;
+  }
+};
+
+// The context of one call: deadline, and the end of the call when the run is cancelled.
+class CallContext {
+ public:
+  explicit CallContext(const ClientOptions& options) : scope_(options.cancellation, [this] { context_.TryCancel(); }) {
+    SetTimeout(&context_, options.timeout);
+  }
+  grpc::ClientContext* get() { return &context_; }
+
+  static void SetTimeout(grpc::ClientContext* context, absl::Duration timeout) {
+    context->set_deadline(std::chrono::system_clock::now() + absl::ToChronoNanoseconds(timeout));
+  }
+
+ private:
+  grpc::ClientContext context_;
+  Cancellation::Scope scope_;  // after context_: ends first
+};
+
+// One message each way.
+template <typename Stub, typename Request, typename Reply>
+absl::StatusOr<Reply> Ask(const ServiceClient::Connection& connection, const std::string& call,
+                          grpc::Status (Stub::*method)(grpc::ClientContext*, const Request&, Reply*),
+                          const Request& request) {
+  CallContext context(connection.options);
+  Stub stub(connection.channel);
+  Reply reply;
+  QUARTET_RETURN_IF_ERROR(connection.Explain(call, FromGrpc((stub.*method)(context.get(), request, &reply))));
+  return reply;
+}
+
+// Sends header and items. False where the other side has ended the call; its status says why.
+template <typename Request, typename Header, typename Item, typename Stream>
+bool SendBatch(Stream& stream, Header header, const std::vector<Item>& items) {
+  header.set_num_items(items.size());
+  Request request;
+  *request.mutable_header() = std::move(header);
+  if (!stream.Write(request)) return false;
+  for (const Item& item : items) {
+    *request.mutable_item() = item;
+    if (!stream.Write(request)) return false;
+  }
+  return stream.WritesDone();
+}
+
+// A batch one way, one message the other.
+template <typename Stub, typename Request, typename Reply, typename Header, typename Item>
+absl::StatusOr<Reply> SendAll(const ServiceClient::Connection& connection, const std::string& call,
+                              std::unique_ptr<grpc::ClientWriter<Request>> (Stub::*method)(grpc::ClientContext*,
+                                                                                           Reply*),
+                              Header header, const std::vector<Item>& items) {
+  CallContext context(connection.options);
+  Stub stub(connection.channel);
+  Reply reply;
+  const auto stream = (stub.*method)(context.get(), &reply);
+  SendBatch<Request>(*stream, std::move(header), items);
+  QUARTET_RETURN_IF_ERROR(connection.Explain(call, FromGrpc(stream->Finish())));
+  return reply;
+}
+
+// A batch one way, replies the other. Servers read the whole batch before they answer.
+template <typename Stub, typename Request, typename Reply, typename Header, typename Item>
+absl::StatusOr<std::vector<Reply>> Exchange(
+    const ServiceClient::Connection& connection, const std::string& call,
+    std::unique_ptr<grpc::ClientReaderWriter<Request, Reply>> (Stub::*method)(grpc::ClientContext*), Header header,
+    const std::vector<Item>& items, const ProgressFunction& progress = nullptr) {
+  CallContext context(connection.options);
+  Stub stub(connection.channel);
+  const auto stream = (stub.*method)(context.get());
+  SendBatch<Request>(*stream, std::move(header), items);
+  std::vector<Reply> replies;
+  Reply reply;
+  while (stream->Read(&reply)) {
+    replies.push_back(std::move(reply));
+    if (progress) progress(static_cast<int64_t>(replies.size()));
+  }
+  QUARTET_RETURN_IF_ERROR(connection.Explain(call, FromGrpc(stream->Finish())));
+  return replies;
+}
+
+// An Exchange whose replies are the values of one sequence each: in the order of `sequences`.
+template <typename Stub, typename Request, typename Reply, typename Header>
+absl::StatusOr<std::vector<std::vector<float>>> ExchangeValues(
+    const ServiceClient::Connection& connection, const std::string& call,
+    std::unique_ptr<grpc::ClientReaderWriter<Request, Reply>> (Stub::*method)(grpc::ClientContext*), Header header,
+    const std::vector<TokenSequence>& sequences, const TokenValues& (Reply::*values_of)() const) {
+  QUARTET_ASSIGN_OR_RETURN(const std::vector<Reply> replies,
+                           Exchange(connection, call, method, std::move(header), sequences));
+  std::vector<const TokenValues*> values;
+  for (const Reply& reply : replies) values.push_back(&(reply.*values_of)());
+  return connection.Answered(call, OrderTokenValues(sequences, values));
+}
+
+}  // namespace quartet

@@ -1,0 +1,26 @@
+// The first call to each service: who is there, and whether they fit together.
+#pragma once
+
+#include <cstdint>
+
+#include "absl/status/statusor.h"
+#include "orchestrator/clients/service_clients.h"
+#include "proto/common.pb.h"
+#include "proto/run_config.pb.h"
+
+namespace quartet {
+
+// What the services said of themselves.
+struct Hello {
+  ServiceInfo rollout, policy_trainer, critic_trainer, scorer;
+};
+
+// Asks every service who it is and refuses, with both values in the message: another service at the address, another
+// protocol version, vocabularies that differ between models, a tokenizer with ids that the models do not have, a
+// longest sequence shorter than prompt and answer.
+absl::StatusOr<Hello> SayHello(Services& services, const RunConfig& config, int32_t tokenizer_vocab_size);
+
+// The same of one service; of several models the vocabularies are compared by SayHello.
+absl::StatusOr<ServiceInfo> CheckService(ServiceClient& client, int32_t tokenizer_vocab_size, int64_t longest_sequence);
+
+}  // namespace quartet

@@ -1,0 +1,129 @@
+// One thin typed client per service.
+//
+// Every call has a deadline and ends when the run is cancelled. Errors read "<service> at <address>, <call>: ...";
+// where nobody answers they say how to start the service. Calls that change state are numbered (proto/common.proto).
+// Replies are checked for shape: each item of the request is answered exactly once, with the right number of finite
+// values; anything else is INTERNAL. A client is thread safe.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "orchestrator/clients/cancellation.h"
+#include "proto/common.pb.h"
+#include "proto/critic_trainer.pb.h"
+#include "proto/policy_trainer.pb.h"
+#include "proto/rollout.pb.h"
+#include "proto/run_config.pb.h"
+#include "proto/scorer.pb.h"
+
+namespace quartet {
+
+// Told how many items of the running call have been answered.
+using ProgressFunction = std::function<void(int64_t)>;
+
+class ServiceClient {
+ public:
+  virtual ~ServiceClient();
+  const std::string& service() const;
+  const std::string& address() const;
+  // Gives a service that does not answer yet a few seconds to come up.
+  absl::StatusOr<ServiceInfo> GetInfo();
+
+  // Made by Make*Client below.
+  struct Connection;
+  explicit ServiceClient(std::shared_ptr<Connection> connection) : connection_(std::move(connection)) {}
+
+ protected:
+  std::shared_ptr<Connection> connection_;
+};
+
+class RolloutClient : public ServiceClient {
+ public:
+  using ServiceClient::ServiceClient;
+  // header.num_items is filled in; tokens are not streamed. The sequences by prompt (in the order of `prompts`), then
+  // by sample. Checked: every sequence begins with its prompt, has between 1 and max_new_tokens tokens after it, all of
+  // them actions, made by header.policy_version alone, and that it came to its own end.
+  absl::StatusOr<std::vector<GeneratedSequence>> Generate(const GenerateHeader& header,
+                                                          const std::vector<Prompt>& prompts,
+                                                          const ProgressFunction& progress);
+  absl::StatusOr<BeginUpdateReply> BeginUpdate(uint64_t step, const WeightManifest& manifest);
+  absl::StatusOr<CommitUpdateReply> CommitUpdate(uint64_t step, uint64_t version);
+  absl::Status AbortUpdate(uint64_t step);
+  absl::StatusOr<PauseReply> Pause(uint64_t step, PauseRequest::Mode mode);
+  // Made also after the run was cancelled, so that the rollout does not stay paused; takes 10 s at most.
+  absl::Status Resume(uint64_t step);
+};
+
+class PolicyTrainerClient : public ServiceClient {
+ public:
+  using ServiceClient::ServiceClient;
+  // One array a sequence, in the order of `sequences`; one value an action token.
+  absl::StatusOr<std::vector<std::vector<float>>> LogProbs(float temperature,
+                                                           const std::vector<TokenSequence>& sequences);
+  // header.identity and num_items are filled in.
+  absl::StatusOr<PolicyUpdateReply> Update(uint64_t step, PolicyUpdateHeader header,
+                                           const std::vector<TrainingSequence>& sequences);
+  absl::StatusOr<PublishReply> Publish(uint64_t step, uint64_t version);
+  absl::StatusOr<SaveCheckpointReply> SaveCheckpoint(uint64_t step, const std::string& checkpoint_id,
+                                                     bool save_optimizer);
+};
+
+class CriticTrainerClient : public ServiceClient {
+ public:
+  using ServiceClient::ServiceClient;
+  absl::StatusOr<std::vector<std::vector<float>>> Values(const std::vector<TokenSequence>& sequences);
+  absl::StatusOr<CriticUpdateReply> Update(uint64_t step, CriticUpdateHeader header,
+                                           const std::vector<TrainingSequence>& sequences);
+  absl::StatusOr<SaveCheckpointReply> SaveCheckpoint(uint64_t step, const std::string& checkpoint_id,
+                                                     bool save_optimizer);
+};
+
+class ScorerClient : public ServiceClient {
+ public:
+  using ServiceClient::ServiceClient;
+  // In the order of `items`.
+  absl::StatusOr<std::vector<ScoreReply>> Score(const std::vector<ScoreItem>& items);
+  absl::StatusOr<std::vector<std::vector<float>>> ReferenceLogProbs(float temperature,
+                                                                    const std::vector<TokenSequence>& sequences);
+};
+
+// Where a service is, and who is calling.
+struct ClientOptions {
+  std::string address;  // host:port of the leader
+  TlsConfig tls;
+  absl::Duration timeout = absl::Seconds(600);  // of each call
+  // Names the run in the identity of each call; `epoch` must be higher than that of every earlier orchestrator.
+  std::string run_id;
+  uint64_t epoch = 1;
+  // Outlives the client.
+  Cancellation* cancellation = nullptr;
+};
+
+// Nothing is connected yet; the first call does.
+absl::StatusOr<std::unique_ptr<RolloutClient>> MakeRolloutClient(const ClientOptions& options);
+absl::StatusOr<std::unique_ptr<PolicyTrainerClient>> MakePolicyTrainerClient(const ClientOptions& options);
+absl::StatusOr<std::unique_ptr<CriticTrainerClient>> MakeCriticTrainerClient(const ClientOptions& options);
+absl::StatusOr<std::unique_ptr<ScorerClient>> MakeScorerClient(const ClientOptions& options);
+
+// The services of a PPO run.
+struct Services {
+  std::unique_ptr<RolloutClient> rollout;
+  std::unique_ptr<PolicyTrainerClient> policy_trainer;
+  std::unique_ptr<CriticTrainerClient> critic_trainer;
+  std::unique_ptr<ScorerClient> scorer;
+};
+
+// Clients for the four services at config.services.*.listen.
+absl::StatusOr<Services> ConnectServices(const RunConfig& config, Cancellation* cancellation);
+
+// Options for one of them, with a fresh run_id and epoch.
+ClientOptions MakeClientOptions(const RunConfig& config, const std::string& address, Cancellation* cancellation);
+
+}  // namespace quartet

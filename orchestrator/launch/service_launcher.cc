@@ -1,0 +1,170 @@
+#include "orchestrator/launch/service_launcher.h"
+
+#include <signal.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+#include <system_error>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "core/base/files.h"
+#include "core/base/logging.h"
+#include "core/base/status_macros.h"
+#include "core/base/trace.h"
+#include "core/service/process/launcher.h"
+
+namespace quartet {
+namespace {
+
+constexpr absl::Duration kPollInterval = absl::Milliseconds(50);
+// A launcher waits 3 s for its ranks; it needs a little longer itself.
+constexpr absl::Duration kStopGrace = absl::Seconds(4);
+constexpr int kLogLines = 20;
+
+}  // namespace
+
+std::string LastLines(const std::string& path, int lines) {
+  constexpr std::streamoff kMaxBytes = 8 << 10;
+  std::ifstream file(path, std::ios::binary | std::ios::ate);
+  if (!file) return "";
+  const std::streamoff size = file.tellg();
+  const std::streamoff begin = std::max<std::streamoff>(0, size - kMaxBytes);
+  std::string text(static_cast<size_t>(size - begin), '\0');
+  file.seekg(begin);
+  file.read(text.data(), static_cast<std::streamsize>(text.size()));
+  text.resize(static_cast<size_t>(file.gcount()));
+  while (!text.empty() && text.back() == '\n') text.pop_back();
+  size_t start = text.size();
+  for (int i = 0; i < lines && start != std::string::npos && start > 0; ++i) start = text.rfind('\n', start - 1);
+  if (start != std::string::npos && start > 0) text.erase(0, start + 1);
+  return text;
+}
+
+std::string ServiceLauncher::DefaultProgramsFolder() {
+  const std::filesystem::path executable = ExecutableFolder();
+  for (std::filesystem::path folder = executable; folder.has_relative_path(); folder = folder.parent_path()) {
+    if (std::filesystem::exists(folder / "policy_trainer" / "policy_trainer")) return folder.string();
+  }
+  return executable.parent_path().string();
+}
+
+std::string ServiceLauncher::LogPath(const std::string& service) const {
+  return absl::StrCat(options_.logs_folder, "/", service, ".log");
+}
+
+std::string ServiceLauncher::AddressPath(const std::string& service) const {
+  return absl::StrCat(options_.logs_folder, "/", service, ".address");
+}
+
+absl::StatusOr<std::unique_ptr<ServiceLauncher>> ServiceLauncher::Start(const ServiceLauncherOptions& options) {
+  QUARTET_CHECK(options.cancellation != nullptr);
+  std::unique_ptr<ServiceLauncher> launcher(new ServiceLauncher(options));
+  QUARTET_RETURN_IF_ERROR(launcher->StartAll());
+  launcher->watcher_ = std::thread([raw = launcher.get()] { raw->Watch(); });
+  return launcher;
+}
+
+absl::Status ServiceLauncher::StartAll() {
+  for (const std::string& service : options_.services) {
+    std::error_code ignored;
+    std::filesystem::remove(AddressPath(service), ignored);
+    ChildProcessOptions child;
+    child.argv = {absl::StrCat(options_.programs_folder, "/", service, "/", service),
+                  "--config=" + options_.config_path, "--listen=127.0.0.1:0", "--address_file=" + AddressPath(service)};
+    if (!options_.trace.empty()) child.argv.push_back("--trace=" + TraceFileOf(options_.trace, service));
+    child.removed_environment = RankEnvironmentNames();
+    // Paths in the resolved configuration are absolute already.
+    child.log_file = LogPath(service);
+    child.own_process_group = true;
+    absl::StatusOr<std::unique_ptr<ChildProcess>> started = ChildProcess::Start(child);
+    if (!started.ok()) {
+      return absl::Status(started.status().code(),
+                          absl::StrCat("cannot start ", service, ": ", started.status().message()));
+    }
+    children_[service] = *std::move(started);
+  }
+  const absl::Time deadline = absl::Now() + options_.start_timeout;
+  while (addresses_.size() < options_.services.size()) {
+    QUARTET_RETURN_IF_ERROR(options_.cancellation->status());
+    QUARTET_RETURN_IF_ERROR(Poll());
+    for (const std::string& service : options_.services) {
+      if (addresses_.count(service) > 0) continue;
+      // The file appears whole, once the service is SERVING.
+      absl::StatusOr<std::string> address = ReadFile(AddressPath(service));
+      if (!address.ok()) continue;
+      addresses_[service] = std::string(absl::StripAsciiWhitespace(*address));
+      if (options_.on_serving) options_.on_serving(service);
+    }
+    if (absl::Now() > deadline) {
+      std::string missing;
+      for (const std::string& service : options_.services) {
+        if (addresses_.count(service) == 0) absl::StrAppend(&missing, missing.empty() ? "" : ", ", service);
+      }
+      return absl::DeadlineExceededError(absl::StrCat(missing, " did not come up within ",
+                                                      absl::FormatDuration(options_.start_timeout), "; see ",
+                                                      options_.logs_folder));
+    }
+    absl::SleepFor(kPollInterval);
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ServiceLauncher::Poll() {
+  std::lock_guard<std::mutex> lock(mutex_);
+  if (stopping_ || !death_.ok()) return death_;
+  for (auto& [service, child] : children_) {
+    const std::optional<ExitState> exit = child->Poll();
+    if (!exit.has_value()) continue;
+    const std::string log = LastLines(LogPath(service), kLogLines);
+    death_ = absl::UnavailableError(absl::StrCat(service, " ended by itself: ", exit->Describe(), ". The end of ",
+                                                 LogPath(service), log.empty() ? " is empty" : ":\n", log));
+    return death_;
+  }
+  return absl::OkStatus();
+}
+
+void ServiceLauncher::Watch() {
+  while (true) {
+    {
+      std::lock_guard<std::mutex> lock(mutex_);
+      if (stopping_) return;
+    }
+    if (absl::Status death = Poll(); !death.ok()) {
+      options_.cancellation->Cancel(death);
+      return;
+    }
+    absl::SleepFor(kPollInterval);
+  }
+}
+
+absl::Status ServiceLauncher::FindDeadService(absl::Duration patience) {
+  const absl::Time deadline = absl::Now() + patience;
+  while (true) {
+    absl::Status death = Poll();
+    if (!death.ok() || absl::Now() > deadline) return death;
+    absl::SleepFor(kPollInterval);
+  }
+}
+
+void ServiceLauncher::Stop() {
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    stopping_ = true;
+  }
+  if (watcher_.joinable()) watcher_.join();
+  // All at once, so that the graces do not add up.
+  for (auto& [service, child] : children_) child->Signal(SIGTERM);
+  const absl::Time deadline = absl::Now() + kStopGrace;
+  for (auto& [service, child] : children_) {
+    child->Terminate(std::max(deadline - absl::Now(), absl::ZeroDuration()));
+  }
+  children_.clear();
+}
+
+ServiceLauncher::~ServiceLauncher() { Stop(); }
+
+}  // namespace quartet

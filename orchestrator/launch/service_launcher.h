@@ -1,0 +1,82 @@
+// Starts the services of a run on this machine and watches them.
+#pragma once
+
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "core/service/process/child_process.h"
+#include "orchestrator/clients/cancellation.h"
+
+namespace quartet {
+
+struct ServiceLauncherOptions {
+  // "rollout", "policy_trainer", ...; the program of each is <programs_folder>/<service>/<service>.
+  std::vector<std::string> services;
+  std::string programs_folder;
+  // Handed to each service with --config.
+  std::string config_path;
+  // Each service writes <logs_folder>/<service>.log.
+  std::string logs_folder;
+  // Where not empty, each service is told to trace to this file, with .<service> before its extension.
+  std::string trace;
+  // Longest time from start to SERVING.
+  absl::Duration start_timeout = absl::Minutes(10);
+  // Cancelled, with a message that names the service, when one ends by itself. Ends the waiting in Start when cancelled
+  // by someone else. Outlives the launcher.
+  Cancellation* cancellation = nullptr;
+  // Told the name of each service that has come up; may be empty.
+  std::function<void(const std::string&)> on_serving;
+};
+
+// While it lives, the services run; none outlives it. Thread safe.
+class ServiceLauncher {
+ public:
+  // Returns when all services are SERVING. An error names the service that did not come up, how it ended and the last
+  // lines of its log; all others are stopped then.
+  static absl::StatusOr<std::unique_ptr<ServiceLauncher>> Start(const ServiceLauncherOptions& options);
+  ~ServiceLauncher();
+  ServiceLauncher(const ServiceLauncher&) = delete;
+  ServiceLauncher& operator=(const ServiceLauncher&) = delete;
+
+  // host:port of each service's leader.
+  const std::map<std::string, std::string>& addresses() const { return addresses_; }
+
+  // A broken connection is often seen before the end of the process behind it. Waits up to `patience` for a service to
+  // end and returns what is known of its end; OK if all run.
+  absl::Status FindDeadService(absl::Duration patience);
+
+  // Asks all services to end and waits for it; those that do not end in time are killed. Idempotent.
+  void Stop();
+
+  // The nearest folder above this program that holds the services, each in a folder of its own (Bazel's output tree).
+  static std::string DefaultProgramsFolder();
+
+ private:
+  explicit ServiceLauncher(ServiceLauncherOptions options) : options_(std::move(options)) {}
+  absl::Status StartAll();
+  absl::Status Poll();  // OK if all run
+  void Watch();
+  std::string LogPath(const std::string& service) const;
+  std::string AddressPath(const std::string& service) const;
+
+  const ServiceLauncherOptions options_;
+  std::map<std::string, std::string> addresses_;
+  std::mutex mutex_;
+  std::map<std::string, std::unique_ptr<ChildProcess>> children_;
+  absl::Status death_;
+  bool stopping_ = false;
+  std::thread watcher_;
+};
+
+// The last `lines` lines of the file, at most 8 KiB of them; "" where it cannot be read.
+std::string LastLines(const std::string& path, int lines);
+
+}  // namespace quartet

@@ -1,0 +1,134 @@
+// Starts small programs that behave, or misbehave, like services.
+#include "orchestrator/launch/service_launcher.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+
+#include <filesystem>
+
+#include "absl/strings/numbers.h"
+#include "absl/time/clock.h"
+#include "orchestrator/testing/scratch_folder.h"
+
+namespace quartet {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+class ServiceLauncherTest : public ::testing::Test {
+ protected:
+  void Program(const std::string& service, const std::string& script) {
+    const std::string path = scratch_.Write("bin/" + service + "/" + service, "#!/bin/bash\n" + script);
+    std::filesystem::permissions(path, std::filesystem::perms::owner_all);
+  }
+  // Serves at once and until it is told to stop; its process id is in <service>.pid.
+  std::string Serve(const std::string& service) {
+    return "echo $$ > " + scratch_.path() + "/" + service +
+           ".pid\n"
+           "for a in \"$@\"; do case $a in --address_file=*) f=${a#--address_file=};; esac; done\n"
+           "echo 127.0.0.1:1234 > $f.new; mv $f.new $f\n"
+           "while true; do sleep 0.05; done\n";
+  }
+  ServiceLauncherOptions Options(const std::vector<std::string>& services) {
+    std::filesystem::create_directories(scratch_.path() + "/logs");
+    ServiceLauncherOptions options;
+    options.services = services;
+    options.programs_folder = scratch_.path() + "/bin";
+    options.config_path = "/run.textproto";
+    options.logs_folder = scratch_.path() + "/logs";
+    options.start_timeout = absl::Seconds(20);
+    options.cancellation = &cancellation_;
+    return options;
+  }
+  pid_t Pid(const std::string& service) {
+    int pid = 0;
+    EXPECT_TRUE(absl::SimpleAtoi(scratch_.Read(service + ".pid"), &pid));
+    return pid;
+  }
+
+  ScratchFolder scratch_;
+  Cancellation cancellation_;
+};
+
+TEST_F(ServiceLauncherTest, TellsEachServiceWhereToTrace) {
+  Program("scorer", "echo \"$@\" > " + scratch_.path() + "/arguments\n" + Serve("scorer"));
+  ServiceLauncherOptions options = Options({"scorer"});
+  options.trace = "/runs/trace.json";
+  const auto launcher = ServiceLauncher::Start(options);
+  ASSERT_TRUE(launcher.ok()) << launcher.status();
+  EXPECT_THAT(scratch_.Read("arguments"), HasSubstr("--trace=/runs/trace.scorer.json"));
+}
+
+TEST_F(ServiceLauncherTest, StartsServicesAndLeavesNoneBehind) {
+  Program("rollout", Serve("rollout"));
+  Program("scorer", Serve("scorer"));
+  pid_t rollout = 0;
+  {
+    const auto launcher = ServiceLauncher::Start(Options({"rollout", "scorer"}));
+    ASSERT_TRUE(launcher.ok()) << launcher.status();
+    EXPECT_EQ((*launcher)->addresses().at("scorer"), "127.0.0.1:1234");
+    EXPECT_TRUE((*launcher)->FindDeadService(absl::ZeroDuration()).ok());
+    rollout = Pid("rollout");
+    EXPECT_EQ(kill(rollout, 0), 0);
+  }
+  EXPECT_NE(kill(rollout, 0), 0);
+  EXPECT_NE(kill(Pid("scorer"), 0), 0);
+  EXPECT_TRUE(cancellation_.status().ok()) << "an ordered end is no failure";
+}
+
+TEST_F(ServiceLauncherTest, NamesAServiceThatDiesWithTheEndOfItsLog) {
+  Program("rollout", Serve("rollout"));
+  Program("scorer", "echo 'what went wrong' >&2\n" + Serve("scorer"));
+  const auto launcher = ServiceLauncher::Start(Options({"rollout", "scorer"}));
+  ASSERT_TRUE(launcher.ok()) << launcher.status();
+  kill(Pid("scorer"), SIGKILL);
+  const absl::Status death = (*launcher)->FindDeadService(absl::Seconds(10));
+  EXPECT_THAT(std::string(death.message()),
+              AllOf(HasSubstr("scorer ended by itself"), HasSubstr("SIGKILL"), HasSubstr("what went wrong")));
+  while (cancellation_.status().ok()) absl::SleepFor(absl::Milliseconds(10));
+  EXPECT_EQ(cancellation_.status(), death) << "the run is told";
+}
+
+TEST_F(ServiceLauncherTest, ReportsAServiceThatDoesNotComeUpAndStopsTheOthers) {
+  Program("rollout", Serve("rollout"));
+  Program("scorer", "sleep 0.5; echo 'no such model: /nowhere' >&2; exit 3\n");
+  const auto launcher = ServiceLauncher::Start(Options({"rollout", "scorer"}));
+  EXPECT_THAT(std::string(launcher.status().message()),
+              AllOf(HasSubstr("scorer"), HasSubstr("exit code 3"), HasSubstr("no such model: /nowhere")));
+  EXPECT_NE(kill(Pid("rollout"), 0), 0);
+}
+
+TEST_F(ServiceLauncherTest, GivesUpAServiceThatNeverServes) {
+  Program("scorer", "sleep 60\n");
+  ServiceLauncherOptions options = Options({"scorer"});
+  options.start_timeout = absl::Milliseconds(300);
+  const auto launcher = ServiceLauncher::Start(options);
+  EXPECT_EQ(launcher.status().code(), absl::StatusCode::kDeadlineExceeded);
+  EXPECT_THAT(std::string(launcher.status().message()), HasSubstr("scorer did not come up"));
+}
+
+TEST_F(ServiceLauncherTest, NamesAProgramThatIsNotThere) {
+  const auto launcher = ServiceLauncher::Start(Options({"scorer"}));
+  EXPECT_THAT(std::string(launcher.status().message()),
+              AllOf(HasSubstr("cannot start scorer"), HasSubstr("/bin/scorer")));
+}
+
+TEST_F(ServiceLauncherTest, StopsStartingWhenTheRunIsCancelled) {
+  Program("scorer", "sleep 60\n");
+  cancellation_.Cancel(absl::CancelledError("stopped by SIGINT"));
+  EXPECT_EQ(ServiceLauncher::Start(Options({"scorer"})).status(), absl::CancelledError("stopped by SIGINT"));
+}
+
+TEST(LastLines, AreTheLastLines) {
+  const ScratchFolder scratch;
+  EXPECT_EQ(LastLines(scratch.Write("a", "1\n2\n3\n"), 2), "2\n3");
+  EXPECT_EQ(LastLines(scratch.Write("b", "1\n2"), 5), "1\n2");
+  EXPECT_EQ(LastLines(scratch.Write("c", ""), 5), "");
+  EXPECT_EQ(LastLines(scratch.path() + "/none", 5), "");
+}
+
+}  // namespace
+}  // namespace quartet

@@ -1,0 +1,111 @@
+#include "orchestrator/loop/experience.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <set>
+
+#include "core/config/run_config.h"
+
+namespace quartet {
+namespace {
+
+Experience MakeExperience(uint64_t index, int prompt_tokens, int action_tokens) {
+  Experience e;
+  e.tokens.set_index(index);
+  for (int i = 0; i < prompt_tokens + action_tokens; ++i) {
+    e.tokens.add_ids(static_cast<int32_t>(10 * index + i));
+    e.tokens.add_action_mask(i >= prompt_tokens);
+  }
+  e.rollout_log_probs.assign(action_tokens, -1.0f);
+  e.log_probs.assign(action_tokens, -1.0f);
+  e.values.assign(action_tokens, 0.0f);
+  e.advantages.assign(action_tokens, static_cast<float>(index));
+  e.returns.assign(action_tokens, 0.0f);
+  return e;
+}
+
+RunConfig Resolved(int train_batch_size) {
+  RunConfig config;
+  EXPECT_TRUE(ResolveRunConfig(&config, "").ok());
+  config.mutable_train()->set_train_batch_size(train_batch_size);
+  return config;
+}
+
+TEST(OptimizerSteps, HoldEverySequenceOnceAndWeighTokensAlike) {
+  std::vector<Experience> batch;
+  for (int i = 0; i < 7; ++i) batch.push_back(MakeExperience(i, 2, 1 + i % 3));
+  const auto steps = MakeOptimizerSteps(Resolved(3), batch, 0, 0);
+  ASSERT_TRUE(steps.ok()) << steps.status();
+  ASSERT_EQ(steps->size(), 3);
+  std::multiset<float> seen;
+  for (const auto& step : *steps) {
+    std::set<float> weights;
+    double sum = 0;
+    std::set<uint64_t> indices;
+    for (const TrainingSequence& sequence : step) {
+      seen.insert(sequence.advantages(0));
+      indices.insert(sequence.tokens().index());
+      EXPECT_EQ(sequence.loss_weights_size(), sequence.advantages_size());
+      for (float weight : sequence.loss_weights()) {
+        weights.insert(weight);
+        sum += weight;
+      }
+    }
+    EXPECT_EQ(indices.size(), step.size()) << "indices are unique within a call";
+    EXPECT_EQ(weights.size(), 1) << "token mean";
+    EXPECT_NEAR(sum, 1.0, 1e-6);
+  }
+  EXPECT_EQ(seen, (std::multiset<float>{0, 1, 2, 3, 4, 5, 6}));
+}
+
+TEST(OptimizerSteps, AreShuffledByStepAndEpochAndRepeatable) {
+  std::vector<Experience> batch;
+  for (int i = 0; i < 16; ++i) batch.push_back(MakeExperience(i, 1, 1));
+  const auto order = [&batch](int64_t step, int64_t epoch) {
+    std::vector<float> order;
+    const auto steps = MakeOptimizerSteps(Resolved(16), batch, step, epoch);
+    for (const TrainingSequence& sequence : (*steps)[0]) order.push_back(sequence.advantages(0));
+    return order;
+  };
+  EXPECT_EQ(order(1, 0), order(1, 0));
+  EXPECT_NE(order(1, 0), order(1, 1));
+  EXPECT_NE(order(1, 0), order(2, 0));
+}
+
+TEST(OptimizerSteps, TakeOldLogProbsFromWhereTheyAreToldTo) {
+  std::vector<Experience> batch = {MakeExperience(0, 1, 2)};
+  batch[0].log_probs = {-0.5f, -0.25f};
+  RunConfig config = Resolved(1);
+  EXPECT_EQ((*MakeOptimizerSteps(config, batch, 0, 0))[0][0].old_log_probs(1), -0.25f);
+  config.mutable_algorithm()->set_old_log_prob_source("rollout");
+  EXPECT_EQ((*MakeOptimizerSteps(config, batch, 0, 0))[0][0].old_log_probs(1), -1.0f);
+}
+
+TEST(LogProbDifference, IsTakenOverAllTokens) {
+  std::vector<Experience> batch = {MakeExperience(0, 1, 150), MakeExperience(1, 1, 50)};
+  // 200 tokens: 197 equal, one apart by 0.5, one by 1 and one by 3.
+  batch[0].log_probs[3] += 0.5f;
+  batch[0].log_probs[149] -= 1.0f;
+  batch[1].log_probs[7] += 3.0f;
+  const LogProbDifference difference = CompareLogProbs(batch);
+  EXPECT_NEAR(difference.mean, 4.5 / 200, 1e-7);
+  EXPECT_NEAR(difference.p99, 0.5, 1e-6) << "198 of 200 are at most 0.5";
+  EXPECT_NEAR(difference.max, 3.0, 1e-6);
+}
+
+TEST(ExperienceMetrics, ExplainTheVarianceOfReturns) {
+  std::vector<Experience> batch = {MakeExperience(0, 1, 2), MakeExperience(1, 1, 2)};
+  batch[0].returns = {1, 1};
+  batch[1].returns = {0, 0};
+  batch[0].values = {0.5f, 1.0f};
+  batch[1].values = {0.5f, 0.0f};
+  Metrics metrics;
+  AddExperienceMetrics(batch, &metrics);
+  // Returns: variance 0.25. Errors 0.5, 0, -0.5, 0: variance 0.125.
+  EXPECT_NEAR(*metrics.Get("critic/explained_variance"), 0.5, 1e-6);
+  EXPECT_FALSE(metrics.Get("kl/mean").has_value());
+}
+
+}  // namespace
+}  // namespace quartet

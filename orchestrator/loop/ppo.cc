@@ -1,0 +1,406 @@
+#include "orchestrator/loop/ppo.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <system_error>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "core/base/fail_point.h"
+#include "core/base/status_macros.h"
+#include "core/rl/kl.h"
+#include "orchestrator/clients/hello.h"
+#include "orchestrator/loop/experience.h"
+#include "orchestrator/loop/random.h"
+#include "orchestrator/loop/side_by_side.h"
+#include "orchestrator/loop/start_check.h"
+#include "orchestrator/loop/step_report.h"
+#include "orchestrator/loop/updates.h"
+#include "orchestrator/loop/weight_sync.h"
+
+namespace quartet {
+namespace {
+
+constexpr uint64_t kGeneratePurpose = 3;
+
+// What the trainers have written for a checkpoint.
+struct SavedStates {
+  SaveCheckpointReply policy, critic;
+};
+
+// The state of a run between its steps, and the steps' parts.
+class PpoLoop {
+ public:
+  explicit PpoLoop(const PpoRun& run)
+      : run_(run),
+        config_(run.config),
+        first_step_(run.resume.has_value() ? run.resume->step : 0),
+        kl_controller_(FirstKlCoefficient(run), config_.algorithm().kl().kl_target(),
+                       config_.algorithm().kl().kl_horizon()) {}
+
+  absl::StatusOr<PpoSummary> Run();
+
+ private:
+  // A coefficient that adapts goes on where the checkpoint left it.
+  static double FirstKlCoefficient(const PpoRun& run) {
+    const KlConfig& kl = run.config.algorithm().kl();
+    return run.resume.has_value() && kl.kl_target() > 0 ? run.resume->kl_coefficient : kl.init_kl_coef();
+  }
+
+  absl::Status Prepare();
+  absl::Status Step(int64_t step);
+
+  absl::StatusOr<std::vector<Experience>> Generate(int64_t step);
+  absl::Status Annotate(std::vector<Experience>* batch, Metrics* metrics);
+  absl::Status CheckLogProbs(int64_t step, const std::vector<Experience>& batch) const;
+  absl::Status Sync(int64_t step, Metrics* metrics);
+  absl::StatusOr<SavedStates> SaveStates(int64_t steps_done);
+  // Makes a checkpoint of what SaveStates has written.
+  absl::Status Commit(int64_t steps_done, const SavedStates& saved, const Metrics& metrics, bool has_evaluation);
+  // What remains of a step whose policy is in use in the rollout: its evaluation, and the record of it.
+  absl::Status EndStep(int64_t step, bool evaluate, Metrics* metrics);
+  absl::StatusOr<EvaluationResult> EvaluatePolicy(const std::string& when);
+  void AddEvaluation(const EvaluationResult& result, Metrics* metrics) const;
+
+  // What the live line says.
+  std::string Label(int64_t step, const std::string& phase) const {
+    return absl::StrCat("step ", step, "/", steps_, "  ", phase);
+  }
+  bool UsesReference() const { return config_.algorithm().kl().init_kl_coef() > 0; }
+
+  const PpoRun& run_;
+  const RunConfig& config_;
+  const int64_t first_step_;
+  KlController kl_controller_;
+  std::optional<PromptOrder> order_;
+  std::optional<Updates> updates_;
+  int64_t steps_ = 0;
+  // Of the weights that the policy has now; the rollout must generate with exactly these.
+  uint64_t policy_version_ = 0;
+  PpoSummary summary_;
+};
+
+absl::StatusOr<PpoSummary> PpoLoop::Run() {
+  QUARTET_RETURN_IF_ERROR(Prepare());
+  if (first_step_ > 0) summary_.checkpoint = absl::StrCat("checkpoints/", CheckpointId(first_step_), "/policy");
+  if (first_step_ == 0) {
+    if (run_.evaluation_set.has_value()) {
+      QUARTET_ASSIGN_OR_RETURN(summary_.before, EvaluatePolicy("before training"));
+    }
+  } else {
+    run_.view.Print(absl::StrFormat("going on after %d of %d steps", first_step_, steps_));
+  }
+  run_.view.Print(StepTableHead());
+  if (first_step_ > 0 && run_.folder.last_recorded_step() < first_step_ - 1) {
+    // The run ended between the checkpoint of its last step and the record of it.
+    Metrics metrics = run_.resume->metrics;
+    QUARTET_RETURN_IF_ERROR(EndStep(first_step_ - 1, run_.resume->has_evaluation, &metrics));
+  }
+  for (int64_t step = first_step_; step < steps_; ++step) QUARTET_RETURN_IF_ERROR(Step(step));
+  // A weight sync that was lost after the last step would have been noticed by a further step only.
+  QUARTET_ASSIGN_OR_RETURN(const ServiceInfo rollout, run_.services.rollout->GetInfo());
+  if (rollout.policy_version() != policy_version_) {
+    return absl::FailedPreconditionError(absl::StrCat("the rollout ended with policy version ",
+                                                      rollout.policy_version(), " instead of ", policy_version_,
+                                                      ": a weight sync was lost"));
+  }
+  summary_.steps = steps_;
+  return summary_;
+}
+
+absl::Status PpoLoop::Prepare() {
+  order_.emplace(config_.seed(), static_cast<int64_t>(run_.prompts.size()));
+  steps_ = PpoSteps(config_, static_cast<int64_t>(run_.prompts.size()));
+  QUARTET_ASSIGN_OR_RETURN(updates_, Updates::Create(config_, run_.services, steps_, first_step_));
+  QUARTET_ASSIGN_OR_RETURN(const Hello hello, SayHello(run_.services, config_, run_.tokenizer.vocab_size()));
+  QUARTET_RETURN_IF_ERROR(CheckStart(config_, run_.prompts, run_.resume, run_.folder.checkpoints_path(), hello));
+  // The services have accepted the run: now the folder may change.
+  QUARTET_RETURN_IF_ERROR(run_.folder.BeginAfter(first_step_));
+  if (run_.evaluation_set.has_value()) {
+    std::vector<HeldoutRecord> records;
+    for (const PromptRecord& prompt : run_.evaluation_set->prompts) records.push_back({prompt.text, prompt.label});
+    QUARTET_RETURN_IF_ERROR(run_.folder.WriteHeldout(records));
+  }
+  // Fresh services all have the weights from disk, version 0. Services that have worked before, and a policy that goes
+  // on from a training state, may not agree.
+  policy_version_ = std::max(hello.rollout.policy_version(), hello.policy_trainer.policy_version());
+  if (policy_version_ > 0 || hello.policy_trainer.last_applied().sequence() > 0 ||
+      OptimizerSteps(hello.policy_trainer) > 0) {
+    policy_version_ = std::max(policy_version_ + 1, static_cast<uint64_t>(first_step_));
+    run_.view.Begin("bringing the rollout to the policy's weights");
+    return SyncWeights(run_.services, 0, policy_version_).status();
+  }
+  // An orchestrator that was killed during a weight sync has left the rollout paused. (A sync ends a pause, too; before
+  // it, a rollout that has released its weights could not go on.)
+  return run_.services.rollout->Resume(0);
+}
+
+absl::Status PpoLoop::Step(int64_t step) {
+  const Stopwatch whole_step;
+  Metrics metrics;
+  metrics.Set("policy_version", static_cast<double>(policy_version_));
+
+  // 1. Prompts, and n answers to each.
+  const Stopwatch generation;
+  QUARTET_ASSIGN_OR_RETURN(std::vector<Experience> batch, Generate(step));
+  metrics.Set("time/generate", generation.Seconds());
+
+  // 2. Side by side: rewards and reference log-probabilities, values, the policy's own log-probabilities.
+  run_.view.Begin(Label(step, "score, values, log-probabilities"));
+  QUARTET_RETURN_IF_ERROR(Annotate(&batch, &metrics));
+
+  // 3. The policy that trains and the one that generated must be the same.
+  QUARTET_RETURN_IF_ERROR(CheckLogProbs(step, batch));
+
+  // 4. KL, rewards, advantages.
+  metrics.Set("kl/coefficient", kl_controller_.coefficient());
+  QUARTET_RETURN_IF_ERROR(ComputeAdvantages(config_.algorithm(), kl_controller_.coefficient(), &batch));
+  AddExperienceMetrics(batch, &metrics);
+  if (const std::optional<double> kl = MeanKl(batch); kl.has_value()) {
+    kl_controller_.Update(*kl, static_cast<int64_t>(batch.size()));
+  }
+
+  // 5. Policy and critic learn, side by side.
+  run_.view.Begin(Label(step, "policy and critic update"));
+  QUARTET_RETURN_IF_ERROR(updates_->Run(step, batch, &metrics));
+
+  // 6. The rollout gets the new weights.
+  const Stopwatch sync;
+  run_.view.Begin(Label(step, "weight sync"));
+  QUARTET_RETURN_IF_ERROR(Sync(step, &metrics));
+  metrics.Set("time/weight_sync", sync.Seconds());
+
+  // 7. Samples, checkpoint, metrics: in this order, so that a run which ends anywhere in between loses none of them.
+  // Before the commit record of a checkpoint the whole step is made again, after it the rest of the step is.
+  summary_.mean_rewards.push_back(metrics.Get("reward/mean").value_or(0));
+  if (step == 0 && summary_.before.has_value()) AddEvaluation(*summary_.before, &metrics);
+  QUARTET_RETURN_IF_ERROR(run_.folder.WriteSamples(PickSamples(step, run_.prompts, batch)));
+  const bool last = step + 1 == steps_;
+  const auto is_due = [&](int64_t every) { return last || (every > 0 && (step + 1) % every == 0); };
+  const bool evaluate = run_.evaluation_set.has_value() && is_due(config_.eval().eval_steps());
+  std::optional<SavedStates> saved;
+  if (is_due(config_.train().save_steps())) {
+    const Stopwatch saving;
+    run_.view.Begin(Label(step, "checkpoint"));
+    QUARTET_ASSIGN_OR_RETURN(saved, SaveStates(step + 1));
+    metrics.Set("time/checkpoint", saving.Seconds());
+  }
+  QUARTET_RETURN_IF_ERROR(AddServiceMetrics(run_.services, &metrics));
+  metrics.Set("time/step", whole_step.Seconds());
+  if (saved.has_value()) QUARTET_RETURN_IF_ERROR(Commit(step + 1, *saved, metrics, evaluate));
+  return EndStep(step, evaluate, &metrics);
+}
+
+absl::Status PpoLoop::EndStep(int64_t step, bool evaluate, Metrics* metrics) {
+  if (evaluate && run_.evaluation_set.has_value()) {
+    const Stopwatch stopwatch;
+    QUARTET_ASSIGN_OR_RETURN(const EvaluationResult result, EvaluatePolicy(absl::StrCat("after step ", step)));
+    AddEvaluation(result, metrics);
+    metrics->Set("time/evaluation", stopwatch.Seconds());
+    metrics->Set("time/step", metrics->Get("time/step").value_or(0) + stopwatch.Seconds());
+    if (step + 1 == steps_) summary_.after = result;
+  }
+  QUARTET_RETURN_IF_ERROR(run_.folder.WriteMetrics(step, *metrics));
+  run_.view.Print(StepTableLine(step, *metrics));
+  return absl::OkStatus();
+}
+
+void PpoLoop::AddEvaluation(const EvaluationResult& result, Metrics* metrics) const {
+  const std::string prefix = absl::StrCat("eval/", run_.evaluation_set->name, "/");
+  if (result.pass_at_1.has_value()) metrics->Set(prefix + "pass@1", *result.pass_at_1);
+  metrics->Set(prefix + "reward", result.mean_reward);
+}
+
+absl::StatusOr<std::vector<Experience>> PpoLoop::Generate(int64_t step) {
+  const RolloutConfig& rollout = config_.rollout();
+  const int64_t samples = rollout.n_samples_per_prompt();
+  const std::vector<int64_t> indices = order_->Take(step * rollout.rollout_batch_size(), rollout.rollout_batch_size());
+  std::vector<Prompt> prompts(indices.size());
+  for (size_t i = 0; i < indices.size(); ++i) {
+    const std::vector<int32_t>& ids = run_.prompts[indices[i]].ids;
+    prompts[i].set_index(i);
+    prompts[i].mutable_ids()->Assign(ids.begin(), ids.end());
+  }
+  GenerateHeader header;
+  header.set_policy_version(policy_version_);
+  SamplingParams* sampling = header.mutable_sampling();
+  sampling->set_temperature(rollout.temperature());
+  sampling->set_top_p(rollout.top_p());
+  sampling->set_top_k(rollout.top_k());
+  sampling->set_max_new_tokens(rollout.generate_max_len());
+  sampling->set_min_tokens(rollout.min_tokens());
+  *sampling->mutable_stop_token_ids() = rollout.stop_token_ids();
+  sampling->set_seed(Random::Of({config_.seed(), kGeneratePurpose, static_cast<uint64_t>(step)}).Next());
+  sampling->set_n_samples(static_cast<int32_t>(samples));
+
+  run_.view.Begin(Label(step, "generate"), static_cast<int64_t>(prompts.size()) * samples);
+  QUARTET_ASSIGN_OR_RETURN(
+      std::vector<GeneratedSequence> generated,
+      run_.services.rollout->Generate(header, prompts, [this](int64_t done) { run_.view.Progress(done); }));
+
+  std::vector<Experience> batch(generated.size());
+  for (size_t i = 0; i < generated.size(); ++i) {
+    Experience& e = batch[i];
+    e.prompt = indices[i / samples];
+    e.tokens = std::move(*generated[i].mutable_tokens());
+    e.tokens.set_index(i);
+    e.response = DecodeResponse(e.tokens, run_.tokenizer);
+    e.truncated = generated[i].finish_reason() == GeneratedSequence::LENGTH;
+    e.rollout_log_probs.assign(generated[i].log_probs().begin(), generated[i].log_probs().end());
+  }
+  return batch;
+}
+
+absl::Status PpoLoop::Annotate(std::vector<Experience>* batch, Metrics* metrics) {
+  Services& services = run_.services;
+  const float temperature = config_.rollout().temperature();
+  std::vector<TokenSequence> sequences;
+  std::vector<ScoreItem> items;
+  for (const Experience& e : *batch) {
+    sequences.push_back(e.tokens);
+    ScoreItem& item = items.emplace_back();
+    *item.mutable_tokens() = e.tokens;
+    item.set_response(e.response);
+    item.set_label(run_.prompts[e.prompt].label);
+    item.set_truncated(e.truncated);
+  }
+
+  double score_seconds = 0, reference_seconds = 0, values_seconds = 0, log_probs_seconds = 0;
+  auto scores = SideBySide(&score_seconds, [&] { return services.scorer->Score(items); });
+  auto reference = SideBySide(&reference_seconds, [&]() -> absl::StatusOr<std::vector<std::vector<float>>> {
+    // Without a KL penalty there is no reference model to ask.
+    if (!UsesReference()) return std::vector<std::vector<float>>(sequences.size());
+    return services.scorer->ReferenceLogProbs(temperature, sequences);
+  });
+  auto values = SideBySide(&values_seconds, [&] { return services.critic_trainer->Values(sequences); });
+  auto log_probs =
+      SideBySide(&log_probs_seconds, [&] { return services.policy_trainer->LogProbs(temperature, sequences); });
+  // All are waited for before any error is returned: they use what lies on this stack.
+  auto scored = scores.get();
+  auto reference_done = reference.get();
+  auto values_done = values.get();
+  auto log_probs_done = log_probs.get();
+  QUARTET_RETURN_IF_ERROR(scored.status());
+  QUARTET_RETURN_IF_ERROR(reference_done.status());
+  QUARTET_RETURN_IF_ERROR(values_done.status());
+  QUARTET_RETURN_IF_ERROR(log_probs_done.status());
+
+  for (size_t i = 0; i < batch->size(); ++i) {
+    Experience& e = (*batch)[i];
+    e.reward = (*scored)[i].reward();
+    e.reward_parts.insert((*scored)[i].parts().begin(), (*scored)[i].parts().end());
+    e.reference_log_probs = std::move((*reference_done)[i]);
+    e.values = std::move((*values_done)[i]);
+    e.log_probs = std::move((*log_probs_done)[i]);
+  }
+  metrics->Set("time/score", std::max(score_seconds, reference_seconds));
+  metrics->Set("time/values", values_seconds);
+  metrics->Set("time/log_probs", log_probs_seconds);
+  return absl::OkStatus();
+}
+
+absl::Status PpoLoop::CheckLogProbs(int64_t step, const std::vector<Experience>& batch) const {
+  const LogProbDifference difference = CompareLogProbs(batch);
+  const double limit = config_.train().max_log_prob_diff_mean();
+  if (difference.mean <= limit) return absl::OkStatus();
+  return absl::FailedPreconditionError(absl::StrFormat(
+      "step %d: log-probabilities of the policy trainer and the rollout differ by %.4g on average (99th percentile "
+      "%.4g, largest %.4g), more than train.max_log_prob_diff_mean (%g): they do not have the same weights, or not the "
+      "same model",
+      step, difference.mean, difference.p99, difference.max, limit));
+}
+
+absl::Status PpoLoop::Sync(int64_t step, Metrics* metrics) {
+  // The policy has changed, so its version has, whatever becomes of the transfer.
+  ++policy_version_;
+  if (FailPointArmed("orchestrator.weight_sync.skip")) return absl::OkStatus();
+  QUARTET_ASSIGN_OR_RETURN(const double paused_seconds,
+                           SyncWeights(run_.services, static_cast<uint64_t>(step), policy_version_));
+  metrics->Set("time/weight_sync_pause", paused_seconds);
+  return absl::OkStatus();
+}
+
+absl::StatusOr<SavedStates> PpoLoop::SaveStates(int64_t steps_done) {
+  const std::string id = CheckpointId(steps_done);
+  const auto step = static_cast<uint64_t>(steps_done);
+  const bool save_optimizer = config_.train().save_optimizer();
+  // The critic is of use only to a run that goes on.
+  double ignored_seconds = 0;
+  auto critic_future = SideBySide(&ignored_seconds, [&]() -> absl::StatusOr<SaveCheckpointReply> {
+    if (!save_optimizer) return SaveCheckpointReply();
+    return run_.services.critic_trainer->SaveCheckpoint(step, id, save_optimizer);
+  });
+  const auto policy_done = run_.services.policy_trainer->SaveCheckpoint(step, id, save_optimizer);
+  const auto critic_done = critic_future.get();
+  SavedStates saved;
+  QUARTET_ASSIGN_OR_RETURN(saved.policy, policy_done);
+  QUARTET_ASSIGN_OR_RETURN(saved.critic, critic_done);
+
+  for (const auto& [trainer, reply] :
+       {std::pair("policy_trainer", &saved.policy), std::pair("critic_trainer", &saved.critic)}) {
+    for (const std::string& folder : {reply->folder(), reply->state_folder()}) {
+      std::error_code error;
+      const std::string path = absl::StrCat(run_.folder.checkpoints_path(), "/", folder);
+      if (folder.empty() || std::filesystem::exists(path, error)) continue;
+      return absl::FailedPreconditionError(absl::StrCat(
+          "the ", trainer, " has saved checkpoints/", folder, " in its own run_dir; it is not in the orchestrator's, ",
+          run_.folder.path(), ". Give all programs the same run_dir, on a file system that all of them see"));
+    }
+  }
+  return saved;
+}
+
+absl::Status PpoLoop::Commit(int64_t steps_done, const SavedStates& saved, const Metrics& metrics,
+                             bool has_evaluation) {
+  QUARTET_RETURN_IF_ERROR(FailPoint("orchestrator.checkpoint.saved"));
+  // The records of the steps before this one last as long as the checkpoint behind them.
+  QUARTET_RETURN_IF_ERROR(run_.folder.SyncRecords());
+  CheckpointRecord record;
+  record.step = steps_done;
+  record.kl_coefficient = kl_controller_.coefficient();
+  record.seed = config_.seed();
+  record.rollout_batch_size = config_.rollout().rollout_batch_size();
+  record.prompts_hash = HashPrompts(run_.prompts);
+  if (config_.train().save_optimizer()) {
+    record.policy = SavedTrainer{saved.policy.state_hash(), updates_->policy_applied()};
+    record.critic = SavedTrainer{saved.critic.state_hash(), updates_->critic_applied()};
+  }
+  record.metrics = metrics;
+  record.has_evaluation = has_evaluation;
+  const std::string id = CheckpointId(steps_done);
+  QUARTET_RETURN_IF_ERROR(WriteCheckpointRecord(absl::StrCat(run_.folder.checkpoints_path(), "/", id), record));
+  QUARTET_RETURN_IF_ERROR(FailPoint("orchestrator.checkpoint.committed"));
+  QUARTET_RETURN_IF_ERROR(run_.folder.PointLatestAt(id));
+  summary_.checkpoint = absl::StrCat("checkpoints/", saved.policy.folder());
+  return run_.folder.RemoveOldCheckpoints(config_.train().max_ckpt_num());
+}
+
+absl::StatusOr<EvaluationResult> PpoLoop::EvaluatePolicy(const std::string& when) {
+  run_.view.Begin(absl::StrCat("evaluation ", when), static_cast<int64_t>(run_.evaluation_set->prompts.size()));
+  QUARTET_ASSIGN_OR_RETURN(const EvaluationResult result,
+                           Evaluate(config_, *run_.evaluation_set, policy_version_, run_.tokenizer, run_.services,
+                                    [this](int64_t done) { run_.view.Progress(done); }));
+  run_.view.Print(result.pass_at_1.has_value()
+                      ? absl::StrFormat("evaluation %s: %.1f %% of %d answers are right", when, 100 * *result.pass_at_1,
+                                        run_.evaluation_set->prompts.size())
+                      : absl::StrFormat("evaluation %s: mean reward %.4f of %d answers", when, result.mean_reward,
+                                        run_.evaluation_set->prompts.size()));
+  return result;
+}
+
+}  // namespace
+
+int64_t PpoSteps(const RunConfig& config, int64_t prompts) {
+  if (config.train().max_steps() > 0) return config.train().max_steps();
+  const int64_t batch = config.rollout().rollout_batch_size();
+  return std::max<int64_t>(1, (prompts * config.train().num_episodes() + batch - 1) / batch);
+}
+
+absl::StatusOr<PpoSummary> RunPpo(const PpoRun& run) {
+  absl::StatusOr<PpoSummary> summary = PpoLoop(run).Run();
+  run.view.End();
+  return summary;
+}
+
+}  // namespace quartet

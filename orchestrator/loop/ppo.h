@@ -1,0 +1,52 @@
+// The PPO loop.
+//
+// One step: prompts -> generate -> score, reference log-probabilities, values and policy log-probabilities side by side
+// -> KL, rewards, advantages -> policy and critic updates side by side -> weight sync -> record. Formulas:
+// docs/algorithms.md.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "core/tokenizer/tokenizer.h"
+#include "orchestrator/clients/service_clients.h"
+#include "orchestrator/loop/evaluation.h"
+#include "orchestrator/loop/prompts.h"
+#include "orchestrator/run_folder/checkpoint_record.h"
+#include "orchestrator/run_folder/run_folder.h"
+#include "orchestrator/terminal/terminal_view.h"
+#include "proto/run_config.pb.h"
+
+namespace quartet {
+
+// What the loop works with. Nothing is owned.
+struct PpoRun {
+  const RunConfig& config;  // resolved
+  const Tokenizer& tokenizer;
+  const std::vector<PromptRecord>& prompts;  // at least one
+  const std::optional<EvaluationSet>& evaluation_set;
+  Services& services;
+  RunFolder& folder;
+  TerminalView& view;
+  // Where the run goes on after a checkpoint: the trainers have loaded its states.
+  std::optional<CheckpointRecord> resume = std::nullopt;
+};
+
+struct PpoSummary {
+  int64_t steps = 0;                 // those before a restart included
+  std::vector<double> mean_rewards;  // of each step that was made here
+  std::optional<EvaluationResult> before, after;
+  std::string checkpoint;  // folder of the last one, relative to the run folder
+};
+
+// Runs all steps. The first failure of a call, a reply that is not whole, or a difference of the trainer's and the
+// rollout's log-probabilities above train.max_log_prob_diff_mean ends the run with an error. Samples are demanded of
+// exactly the policy version that the step before trained: weights that did not arrive are an error, too.
+absl::StatusOr<PpoSummary> RunPpo(const PpoRun& run);
+
+// Steps of a run over `prompts` prompts: train.max_steps, or what train.num_episodes comes to.
+int64_t PpoSteps(const RunConfig& config, int64_t prompts);
+
+}  // namespace quartet

@@ -1,0 +1,228 @@
+// What the loop does where a service, a weight sync or a reply fails.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <cmath>
+#include <filesystem>
+#include <future>
+#include <memory>
+#include <mutex>
+#include <thread>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "core/base/fail_point.h"
+#include "core/service/wire/protocol_version.h"
+#include "orchestrator/loop/ppo.h"
+#include "orchestrator/testing/ppo_test_base.h"
+
+namespace quartet {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::Contains;
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+using PpoFailureTest = PpoTest;
+
+TEST_F(PpoFailureTest, EndsInAnErrorWhenAWeightSyncIsSuppressed) {
+  ASSERT_TRUE(SetFailPoints("orchestrator.weight_sync.skip=trip@2").ok());
+  const absl::StatusOr<PpoSummary> summary = Run(services_.MakeConfig(scratch_.path(), 5));
+  EXPECT_EQ(summary.status().code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(std::string(summary.status().message()), HasSubstr("policy version 2 was asked for, but 1 is in use"));
+  EXPECT_EQ(Lines("run/metrics.jsonl").size(), 2) << "no step was made of stale samples";
+}
+
+TEST_F(PpoFailureTest, EndsInAnErrorWhenTheLastWeightSyncIsSuppressed) {
+  ASSERT_TRUE(SetFailPoints("orchestrator.weight_sync.skip=trip@2").ok());
+  const absl::StatusOr<PpoSummary> summary = Run(services_.MakeConfig(scratch_.path(), 2));
+  EXPECT_THAT(std::string(summary.status().message()), HasSubstr("a weight sync was lost"));
+}
+
+TEST_F(PpoFailureTest, GivesUpAStagedVersionThatDoesNotVerify) {
+  services_.SetHook([](const std::string& call) {
+    return call == "rollout.BeginUpdate" ? grpc::Status(grpc::DATA_LOSS, "hash of model.norm.weight differs")
+                                         : grpc::Status::OK;
+  });
+  const absl::StatusOr<PpoSummary> summary = Run(services_.MakeConfig(scratch_.path(), 2));
+  EXPECT_EQ(summary.status().code(), absl::StatusCode::kDataLoss);
+  EXPECT_THAT(std::string(summary.status().message()), HasSubstr("model.norm.weight"));
+  EXPECT_THAT(services_.calls(), Contains("rollout.AbortUpdate"));
+}
+
+TEST_F(PpoFailureTest, LeavesNoPauseBehindAWeightSyncThatFails) {
+  // An error of Pause: its answer was lost, after it had come into effect.
+  for (const std::string failing : {"rollout.Pause", "rollout.CommitUpdate"}) {
+    SCOPED_TRACE(failing);
+    std::filesystem::remove_all(scratch_.path() + "/run");
+    services_.SetOptimizerSteps(0);
+    services_.SetHook([failing](const std::string& call) {
+      return call == failing ? grpc::Status(grpc::INTERNAL, "it broke") : grpc::Status::OK;
+    });
+    const absl::Status status = Run(services_.MakeConfig(scratch_.path(), 2)).status();
+    EXPECT_EQ(status.code(), absl::StatusCode::kInternal);
+    EXPECT_THAT(std::string(status.message()), HasSubstr("it broke"));
+    EXPECT_FALSE(services_.paused());
+    EXPECT_THAT(services_.calls(), Contains("rollout.AbortUpdate"));
+  }
+}
+
+TEST_F(PpoFailureTest, LeavesNoPauseBehindWhenItIsCancelledDuringACommit) {
+  services_.SetHook([this](const std::string& call) {
+    if (call == "rollout.CommitUpdate") cancellation_.Cancel(absl::CancelledError("stopped by SIGINT"));
+    return grpc::Status::OK;
+  });
+  EXPECT_EQ(Run(services_.MakeConfig(scratch_.path(), 2)).status(), absl::CancelledError("stopped by SIGINT"));
+  EXPECT_FALSE(services_.paused());
+}
+
+TEST_F(PpoFailureTest, EndsThePauseThatAnOrchestratorBeforeItLeft) {
+  services_.SetPaused(true);
+  EXPECT_TRUE(Run(services_.MakeConfig(scratch_.path(), 1)).ok());
+  // The rollout has version 1 now, and gets the weights of this run's policy before it goes on.
+  std::filesystem::remove_all(scratch_.path() + "/run");
+  services_.SetOptimizerSteps(0);
+  services_.SetPaused(true);
+  const size_t before = services_.calls().size();
+  EXPECT_TRUE(Run(services_.MakeConfig(scratch_.path(), 1)).ok());
+  const std::vector<std::string> calls = services_.calls();
+  EXPECT_LT(Find(calls, "rollout.CommitUpdate", before), Find(calls, "rollout.Resume", before));
+}
+
+TEST_F(PpoFailureTest, SaysThatTheRolloutIsStillPausedWhereItCannotBeResumed) {
+  // Not on this stack: of gRPC's own locks ThreadSanitizer sees nothing.
+  services_.SetHook([resumes = std::make_shared<std::atomic<int>>(0)](const std::string& call) {
+    return call == "rollout.Resume" && ++*resumes == 2 ? grpc::Status(grpc::FAILED_PRECONDITION, "the rollout sleeps")
+                                                       : grpc::Status::OK;
+  });
+  const absl::Status status = Run(services_.MakeConfig(scratch_.path(), 2)).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(std::string(status.message()),
+              AllOf(HasSubstr("rollout at "), HasSubstr("Resume: the rollout sleeps"), HasSubstr("still paused")));
+}
+
+TEST_F(PpoFailureTest, StopsWhenTrainerAndRolloutDisagree) {
+  services_.trainer_log_prob = -2;
+  const absl::StatusOr<PpoSummary> summary = Run(services_.MakeConfig(scratch_.path(), 2));
+  EXPECT_THAT(std::string(summary.status().message()),
+              AllOf(HasSubstr("differ by 1 on average"), HasSubstr("train.max_log_prob_diff_mean")));
+  EXPECT_THAT(services_.calls(), Not(Contains("policy_trainer.Update")));
+}
+
+TEST_F(PpoFailureTest, NamesTheServiceThatIsNotThere) {
+  services_.Kill("scorer");
+  const absl::StatusOr<PpoSummary> summary = Run(services_.MakeConfig(scratch_.path(), 1));
+  EXPECT_EQ(summary.status().code(), absl::StatusCode::kUnavailable);
+  EXPECT_THAT(std::string(summary.status().message()),
+              AllOf(HasSubstr("scorer at " + services_.address("scorer")), HasSubstr("GetInfo"),
+                    HasSubstr("bazel run //scorer"), HasSubstr("--launch")));
+}
+
+TEST_F(PpoFailureTest, EndsInAnErrorWhenAServiceDiesInTheMiddleOfAStep) {
+  std::promise<void> in_update;
+  std::once_flag once;
+  std::thread killer([&] {
+    in_update.get_future().wait();
+    services_.Kill("critic_trainer");
+  });
+  services_.SetHook([&](const std::string& call) {
+    if (call == "critic_trainer.Update") {
+      std::call_once(once, [&] { in_update.set_value(); });
+      absl::SleepFor(absl::Milliseconds(300));
+    }
+    return grpc::Status::OK;
+  });
+  const absl::StatusOr<PpoSummary> summary = Run(services_.MakeConfig(scratch_.path(), 3));
+  std::call_once(once, [&] { in_update.set_value(); });
+  killer.join();
+  ASSERT_FALSE(summary.ok());
+  EXPECT_THAT(std::string(summary.status().message()), HasSubstr("critic_trainer at "));
+}
+
+TEST_F(PpoFailureTest, DoesNotWaitLongerThanTheDeadline) {
+  RunConfig config = services_.MakeConfig(scratch_.path(), 1);
+  config.mutable_train()->set_call_timeout_seconds(1);
+  services_.SetHook([](const std::string& call) {
+    if (call == "critic_trainer.Values") absl::SleepFor(absl::Seconds(3));
+    return grpc::Status::OK;
+  });
+  const absl::StatusOr<PpoSummary> summary = Run(config);
+  EXPECT_EQ(summary.status().code(), absl::StatusCode::kDeadlineExceeded);
+  EXPECT_THAT(std::string(summary.status().message()),
+              AllOf(HasSubstr("critic_trainer at "), HasSubstr("Values"), HasSubstr("call_timeout_seconds is 1")));
+}
+
+TEST_F(PpoFailureTest, EndsWithTheReasonWhenItIsCancelled) {
+  services_.SetHook([this](const std::string& call) {
+    if (call == "scorer.Score") cancellation_.Cancel(absl::CancelledError("stopped by SIGINT"));
+    return grpc::Status::OK;
+  });
+  const absl::StatusOr<PpoSummary> summary = Run(services_.MakeConfig(scratch_.path(), 1));
+  EXPECT_EQ(summary.status(), absl::CancelledError("stopped by SIGINT"));
+}
+
+TEST_F(PpoFailureTest, TakesNoRepliesThatAreNotWhole) {
+  const auto message = [this] { return std::string(Run(services_.MakeConfig(scratch_.path(), 1)).status().message()); };
+  const auto again = [this] { std::filesystem::remove_all(scratch_.path() + "/run"); };
+
+  services_.spoil_generated = [](GeneratedSequence* s) { s->mutable_policy_versions()->Set(1, 7); };
+  EXPECT_THAT(message(), HasSubstr("a token of policy version 7 instead of 0"));
+  again();
+  services_.spoil_generated = [](GeneratedSequence* s) { s->set_sample(0); };
+  EXPECT_THAT(message(), HasSubstr("came twice"));
+  again();
+  services_.spoil_generated = [](GeneratedSequence* s) { s->mutable_log_probs()->RemoveLast(); };
+  EXPECT_THAT(message(), HasSubstr("2 log-probabilities"));
+  again();
+  services_.spoil_generated = nullptr;
+  services_.spoil_values = [](TokenValues* v) { v->mutable_values()->Set(0, NAN); };
+  EXPECT_THAT(message(), HasSubstr("not finite"));
+  again();
+  services_.spoil_values = [](TokenValues* v) { v->mutable_values()->RemoveLast(); };
+  EXPECT_THAT(message(), HasSubstr("3 action tokens but 2 values"));
+  again();
+  services_.spoil_values = [](TokenValues* v) { v->set_index(0); };
+  EXPECT_THAT(message(), HasSubstr("answered twice"));
+}
+
+TEST_F(PpoFailureTest, RefusesServicesThatDoNotFitTogether) {
+  const auto message = [this] { return std::string(Run(services_.MakeConfig(scratch_.path(), 1)).status().message()); };
+  const auto again = [this] { std::filesystem::remove_all(scratch_.path() + "/run"); };
+
+  services_.spoil_info = [](ServiceInfo* info) {
+    if (info->service() == "scorer") info->set_protocol_version(99);
+  };
+  EXPECT_THAT(message(),
+              AllOf(HasSubstr("scorer"), HasSubstr("99"), HasSubstr(absl::StrCat("speaks ", kProtocolVersion))));
+  again();
+  services_.spoil_info = [](ServiceInfo* info) {
+    if (info->service() == "critic_trainer") (*info->mutable_vocab_size())["model"] = 256;
+  };
+  EXPECT_THAT(message(), AllOf(HasSubstr("critic_trainer's model has 256"), HasSubstr("128")));
+  again();
+  services_.spoil_info = [](ServiceInfo* info) {
+    for (auto& [role, size] : *info->mutable_vocab_size()) size = 100;
+  };
+  EXPECT_THAT(message(), AllOf(HasSubstr("vocabulary of 100"), HasSubstr("the tokenizer has 128")));
+  again();
+  services_.spoil_info = [](ServiceInfo* info) { info->set_max_model_len(12); };
+  EXPECT_THAT(message(), AllOf(HasSubstr("at most 12"), HasSubstr("13")));
+  again();
+  services_.spoil_info = [](ServiceInfo* info) {
+    if (info->service() == "rollout") info->set_service("scorer");
+  };
+  EXPECT_THAT(message(), HasSubstr("is the service \"scorer\", not \"rollout\""));
+}
+
+TEST_F(PpoFailureTest, PassesOnWhatAnUpdateFailedOf) {
+  services_.SetHook([](const std::string& call) {
+    return call == "policy_trainer.Update" ? grpc::Status(grpc::INTERNAL, "rank 1: out of memory") : grpc::Status::OK;
+  });
+  EXPECT_THAT(std::string(Run(services_.MakeConfig(scratch_.path(), 1)).status().message()),
+              AllOf(HasSubstr("policy_trainer at "), HasSubstr("Update: rank 1: out of memory")));
+}
+
+}  // namespace
+}  // namespace quartet

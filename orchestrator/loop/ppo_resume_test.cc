@@ -1,0 +1,245 @@
+// Checkpoints of the loop, and runs that go on after one.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <filesystem>
+#include <memory>
+#include <set>
+
+#include "absl/strings/str_cat.h"
+#include "core/base/fail_point.h"
+#include "orchestrator/loop/ppo.h"
+#include "orchestrator/testing/ppo_test_base.h"
+
+namespace quartet {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::Contains;
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+using PpoResumeTest = PpoTest;
+
+TEST_F(PpoResumeTest, SavesPolicyAndCriticTogetherAndKeepsTheNewest) {
+  RunConfig config = services_.MakeConfig(scratch_.path(), 5);
+  config.mutable_train()->set_save_steps(1);
+  config.mutable_train()->set_save_optimizer(true);
+  config.mutable_train()->set_max_ckpt_num(2);
+  ASSERT_TRUE(Run(config).ok());
+  const std::string checkpoints = scratch_.path() + "/run/checkpoints/";
+  std::set<std::string> names;
+  for (const auto& entry : std::filesystem::directory_iterator(checkpoints)) names.insert(entry.path().filename());
+  EXPECT_EQ(names, (std::set<std::string>{"latest", "step_4", "step_5"}));
+  for (const char* name : {"policy", "policy_state", "critic", "critic_state", "checkpoint.json"}) {
+    EXPECT_TRUE(std::filesystem::exists(checkpoints + "step_5/" + name)) << name;
+  }
+  EXPECT_EQ(std::filesystem::read_symlink(checkpoints + "latest"), "step_5");
+  const auto record = ReadCheckpointRecord(checkpoints + "step_5");
+  ASSERT_TRUE(record.ok()) << record.status();
+  EXPECT_EQ(record->step, 5);
+  EXPECT_EQ(record->policy->optimizer_steps, 5);
+}
+
+TEST_F(PpoResumeTest, DoesNotPointAtACheckpointThatIsHalf) {
+  RunConfig config = services_.MakeConfig(scratch_.path(), 2);
+  config.mutable_train()->set_save_steps(1);
+  config.mutable_train()->set_save_optimizer(true);
+  // Not on this stack: of gRPC's own locks ThreadSanitizer sees nothing.
+  const auto saves = std::make_shared<std::atomic<int>>(0);
+  services_.SetHook([saves](const std::string& call) {
+    return call == "critic_trainer.SaveCheckpoint" && ++*saves == 2
+               ? grpc::Status(grpc::RESOURCE_EXHAUSTED, "No space left on device")
+               : grpc::Status::OK;
+  });
+  const absl::Status status = Run(config).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted) << status;
+  EXPECT_THAT(std::string(status.message()), AllOf(HasSubstr("critic_trainer at "), HasSubstr("No space left")));
+  EXPECT_EQ(std::filesystem::read_symlink(scratch_.path() + "/run/checkpoints/latest"), "step_1");
+}
+
+TEST_F(PpoResumeTest, GoesOnAfterACheckpointAsIfItHadNeverStopped) {
+  RunConfig config = MakeSavingConfig(4);
+  ASSERT_TRUE(Run(config).ok());
+  config.mutable_train()->set_load_checkpoint(true);
+  const auto whole_generations = services_.generations();
+  const auto whole_updates = services_.policy_updates();
+  const auto whole_batches = services_.policy_batches();
+
+  const auto record = ReadCheckpointRecord(scratch_.path() + "/run/checkpoints/step_2");
+  ASSERT_TRUE(record.ok()) << record.status();
+  services_.SetOptimizerSteps(2);  // what trainers that loaded step_2 would say
+  const absl::StatusOr<PpoSummary> summary = Run(config, *record);
+  ASSERT_TRUE(summary.ok()) << summary.status();
+  EXPECT_EQ(summary->steps, 4);
+  EXPECT_EQ(summary->mean_rewards.size(), 2);
+
+  const auto generations = services_.generations();
+  ASSERT_EQ(generations.size(), 6);
+  const auto updates = services_.policy_updates();
+  const auto batches = services_.policy_batches();
+  for (size_t step : {2, 3}) {
+    EXPECT_EQ(generations[step + 2].sampling().seed(), whole_generations[step].sampling().seed());
+    EXPECT_EQ(updates[step + 2].learning_rate(), whole_updates[step].learning_rate());
+    ASSERT_EQ(batches[step + 2].size(), whole_batches[step].size());
+    for (size_t i = 0; i < batches[step + 2].size(); ++i) {
+      EXPECT_EQ(batches[step + 2][i].SerializeAsString(), whole_batches[step][i].SerializeAsString());
+    }
+  }
+  EXPECT_EQ(Lines("run/metrics.jsonl").size(), 4) << "one object a step, also of a run in two parts";
+  EXPECT_EQ(Lines("run/superseded/1/metrics.jsonl").size(), 2);
+}
+
+TEST_F(PpoResumeTest, ChangesNothingBeforeTheServicesHaveAcceptedTheRun) {
+  RunConfig config = MakeSavingConfig(4);
+  ASSERT_TRUE(Run(config).ok());
+  config.mutable_train()->set_load_checkpoint(true);
+  config.mutable_train()->set_max_steps(6);
+  const auto before = RunFolderContents();
+  services_.SetOptimizerSteps(1);  // not those of the checkpoint
+  EXPECT_EQ(Run(config).status().code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_EQ(RunFolderContents(), before);
+  services_.SetOptimizerSteps(4);
+  services_.SetHook([](const std::string& call) {
+    return call == "scorer.GetInfo" ? grpc::Status(grpc::INTERNAL, "it broke") : grpc::Status::OK;
+  });
+  EXPECT_EQ(Run(config).status().code(), absl::StatusCode::kInternal);
+  EXPECT_EQ(RunFolderContents(), before);
+  // Without a checkpoint that verifies neither.
+  services_.SetHook(nullptr);
+  for (const char* step : {"step_2", "step_4"}) {
+    scratch_.Write(absl::StrCat("run/checkpoints/", step, "/critic_state/manifest.json"), "{}");
+  }
+  const auto damaged = RunFolderContents();
+  EXPECT_THAT(std::string(Run(config).status().message()), AllOf(HasSubstr("step_2"), HasSubstr("step_4")));
+  EXPECT_EQ(RunFolderContents(), damaged);
+}
+
+TEST_F(PpoResumeTest, GoesOnAfterTheNewestCheckpointThatVerifies) {
+  RunConfig config = MakeSavingConfig(4);
+  ASSERT_TRUE(Run(config).ok());
+  std::filesystem::remove(scratch_.path() + "/run/checkpoints/latest");  // nothing but a hint
+  scratch_.Write("run/checkpoints/step_4/checkpoint.json", "");
+  config.mutable_train()->set_load_checkpoint(true);
+  services_.SetOptimizerSteps(2);
+  const absl::StatusOr<PpoSummary> summary = Run(config);
+  ASSERT_TRUE(summary.ok()) << summary.status();
+  EXPECT_EQ(summary->mean_rewards.size(), 2);
+  EXPECT_EQ(Lines("run/metrics.jsonl").size(), 4);
+  EXPECT_TRUE(std::filesystem::exists(scratch_.path() + "/run/superseded/1/checkpoints/step_4/policy_state"));
+}
+
+// Both ends are as a kill there leaves the folder.
+TEST_F(PpoResumeTest, LosesNoRecordWhenItEndsBetweenSavingAndRecording) {
+  for (const std::string point : {"orchestrator.checkpoint.saved", "orchestrator.checkpoint.committed"}) {
+    for (const int save : {1, 2}) {
+      SCOPED_TRACE(absl::StrCat(point, ", save ", save));
+      std::filesystem::remove_all(scratch_.path() + "/run");
+      services_.SetOptimizerSteps(0);
+      RunConfig config = MakeSavingConfig(4);
+      config.mutable_eval()->set_data(config.data().prompt_data());
+      ASSERT_TRUE(SetFailPoints(absl::StrCat(point, "=error@", save)).ok());
+      EXPECT_EQ(Run(config).status().code(), absl::StatusCode::kInternal);
+      ASSERT_TRUE(SetFailPoints("").ok());
+
+      const int64_t done = point == "orchestrator.checkpoint.committed" ? 2 * save : 2 * (save - 1);
+      config.mutable_train()->set_load_checkpoint(true);
+      services_.SetOptimizerSteps(done);
+      const absl::StatusOr<PpoSummary> summary = Run(config);
+      ASSERT_TRUE(summary.ok()) << summary.status();
+      EXPECT_EQ(summary->mean_rewards.size(), static_cast<size_t>(4 - done));
+      ASSERT_TRUE(summary->after.has_value());
+      EXPECT_EQ(summary->after->pass_at_1, 0.5);
+      EXPECT_EQ(Lines("run/samples.jsonl").size(), 16);
+      const auto metrics = Lines("run/metrics.jsonl");
+      ASSERT_EQ(metrics.size(), 4);
+      for (size_t step = 0; step < 4; ++step) {
+        EXPECT_EQ(metrics[step]["step"], step);
+        EXPECT_EQ(metrics[step]["policy/loss"], 0.25);
+        EXPECT_EQ(metrics[step]["memory/rollout/parameters"], 2000);
+        EXPECT_EQ(metrics[step].contains("time/checkpoint"), step % 2 == 1);
+        EXPECT_EQ(metrics[step].contains("eval/prompts/pass@1"), step == 0 || step == 3) << metrics[step];
+      }
+    }
+  }
+}
+
+TEST_F(PpoResumeTest, FailsAtTheFirstSaveWhereTheTrainersHaveAnotherRunFolder) {
+  services_.SetCheckpointRoot(scratch_.path() + "/elsewhere");
+  const absl::Status status = Run(MakeSavingConfig(6)).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(std::string(status.message()),
+              AllOf(HasSubstr("policy_trainer has saved checkpoints/step_2/policy in its own run_dir"),
+                    HasSubstr(scratch_.path() + "/run"), HasSubstr("the same run_dir")));
+  EXPECT_EQ(services_.generations().size(), 2);
+}
+
+TEST_F(PpoResumeTest, RefusesTrainersThatHaveAlreadyTrained) {
+  const auto expect_refused = [this](RunConfig config, const std::string& trainer, const std::string& begins) {
+    const absl::Status status = Run(config).status();
+    EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
+    EXPECT_THAT(std::string(status.message()),
+                AllOf(HasSubstr(absl::StrCat("the ", trainer, " has made 7 optimizer steps")), HasSubstr(begins),
+                      HasSubstr("Start the service again"), HasSubstr("train.load_checkpoint")));
+    EXPECT_THAT(services_.calls(), Not(Contains("rollout.Generate")));
+    std::filesystem::remove_all(scratch_.path() + "/run");
+  };
+  RunConfig config = services_.MakeConfig(scratch_.path(), 2);
+  services_.SetOptimizerSteps(7);
+  expect_refused(config, "policy_trainer", "actor.load_checkpoint not set begins after 0");
+  // A run that is to be continued, but has no checkpoint yet.
+  config.mutable_train()->set_load_checkpoint(true);
+  ASSERT_TRUE(RunFolder::Create(config).ok());
+  expect_refused(config, "policy_trainer", "actor.load_checkpoint not set begins after 0");
+  // States of another number of steps.
+  const std::string five = WriteState("five", 5), seven = WriteState("seven", 7);
+  config.mutable_actor()->set_load_checkpoint(five);
+  expect_refused(config, "policy_trainer", five + " begins after 5");
+  config.mutable_actor()->set_load_checkpoint(seven);
+  expect_refused(config, "critic_trainer", "critic.load_checkpoint not set begins after 0");
+  config.mutable_critic()->set_load_checkpoint(seven);
+  EXPECT_TRUE(Run(config).ok());
+}
+
+TEST_F(PpoResumeTest, BringsTheRolloutToTheWeightsThatTheTrainerHasLoaded) {
+  services_.SetOptimizerSteps(7);
+  RunConfig config = services_.MakeConfig(scratch_.path(), 1);
+  config.mutable_actor()->set_load_checkpoint(WriteState("state", 7));
+  config.mutable_critic()->set_load_checkpoint(WriteState("state", 7));
+  ASSERT_TRUE(Run(config).ok());
+  const std::vector<std::string> calls = services_.calls();
+  EXPECT_LT(Find(calls, "rollout.CommitUpdate", 0), Find(calls, "rollout.Generate", 0));
+}
+
+TEST_F(PpoResumeTest, RefusesToGoOnWithOtherDataOrTrainersThatDidNotLoadTheCheckpoint) {
+  RunConfig config = services_.MakeConfig(scratch_.path(), 2);
+  config.mutable_train()->set_save_steps(1);
+  config.mutable_train()->set_save_optimizer(true);
+  ASSERT_TRUE(Run(config).ok());
+  const auto found = ReadCheckpointRecord(scratch_.path() + "/run/checkpoints/step_2");
+  ASSERT_TRUE(found.ok()) << found.status();
+  const CheckpointRecord record = *found;
+  config.mutable_train()->set_load_checkpoint(true);
+  config.mutable_train()->set_max_steps(3);
+  const auto message = [&](const CheckpointRecord& resume) {
+    return std::string(Run(config, resume).status().message());
+  };
+  CheckpointRecord other = record;
+  other.seed = 1;
+  EXPECT_THAT(message(other), AllOf(HasSubstr("step_2"), HasSubstr("seed 1, not 42")));
+  other = record;
+  other.rollout_batch_size = 5;
+  EXPECT_THAT(message(other), HasSubstr("rollout_batch_size 5, not 4"));
+  other = record;
+  ++other.prompts_hash;
+  EXPECT_THAT(message(other), HasSubstr("other prompts"));
+  services_.SetOptimizerSteps(0);
+  EXPECT_THAT(message(record), AllOf(HasSubstr("policy_trainer has made 0 optimizer steps, the checkpoint 2"),
+                                     HasSubstr("actor.load_checkpoint")));
+  services_.SetOptimizerSteps(2);
+  EXPECT_EQ(message(record), "");
+}
+
+}  // namespace
+}  // namespace quartet

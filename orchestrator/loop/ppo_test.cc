@@ -1,0 +1,281 @@
+// What the loop asks of the services, and what it writes.
+#include "orchestrator/loop/ppo.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <filesystem>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <set>
+#include <utility>
+#include <vector>
+
+#include "core/config/run_config.h"
+#include "orchestrator/testing/ppo_test_base.h"
+#include "orchestrator/testing/tensorboard_reader.h"
+
+namespace quartet {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::Contains;
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+TEST_F(PpoTest, CallsTheServicesInTheOrderOfTheAlgorithm) {
+  const absl::StatusOr<PpoSummary> summary = Run(services_.MakeConfig(scratch_.path(), 2));
+  ASSERT_TRUE(summary.ok()) << summary.status();
+  EXPECT_EQ(summary->steps, 2);
+  EXPECT_EQ(summary->mean_rewards, (std::vector<double>{0.5, 0.5}));
+
+  const std::vector<std::string> calls = services_.calls();
+  size_t position = 0;
+  for (int step = 0; step < 2; ++step) {
+    const size_t generate = Find(calls, "rollout.Generate", position);
+    const size_t publish = Find(calls, "policy_trainer.Publish", generate);
+    const size_t begin = Find(calls, "rollout.BeginUpdate", generate);
+    const size_t pause = Find(calls, "rollout.Pause", generate);
+    const size_t commit = Find(calls, "rollout.CommitUpdate", generate);
+    const size_t resume = Find(calls, "rollout.Resume", generate);
+    ASSERT_LT(resume, calls.size());
+    EXPECT_LT(publish, begin);
+    EXPECT_LT(begin, pause);
+    EXPECT_LT(pause, commit);
+    EXPECT_LT(commit, resume);
+    for (const char* reading :
+         {"scorer.Score", "scorer.ReferenceLogProbs", "critic_trainer.Values", "policy_trainer.LogProbs"}) {
+      const size_t read = Find(calls, reading, generate);
+      EXPECT_LT(read, Find(calls, "policy_trainer.Update", generate)) << reading;
+      EXPECT_LT(read, Find(calls, "critic_trainer.Update", generate)) << reading;
+    }
+    EXPECT_LT(Find(calls, "policy_trainer.Update", generate), publish);
+    EXPECT_LT(Find(calls, "critic_trainer.Update", generate), publish);
+    position = resume;
+  }
+}
+
+TEST_F(PpoTest, DemandsTheVersionThatTheStepBeforeTrained) {
+  ASSERT_TRUE(Run(services_.MakeConfig(scratch_.path(), 3)).ok());
+  std::vector<uint64_t> versions;
+  std::set<uint64_t> seeds;
+  for (const GenerateHeader& header : services_.generations()) {
+    versions.push_back(header.policy_version());
+    seeds.insert(header.sampling().seed());
+  }
+  EXPECT_EQ(versions, (std::vector<uint64_t>{0, 1, 2}));
+  EXPECT_EQ(seeds.size(), 3) << "every step draws other noise";
+}
+
+TEST_F(PpoTest, AsksForAnswersOfTheLengthsThatAreAllowed) {
+  RunConfig config = services_.MakeConfig(scratch_.path(), 1);
+  config.mutable_rollout()->set_min_tokens(2);
+  ASSERT_TRUE(Run(config).ok());
+  const std::vector<GenerateHeader> generations = services_.generations();
+  ASSERT_EQ(generations.size(), 1);
+  EXPECT_EQ(generations[0].sampling().min_tokens(), 2);
+  EXPECT_EQ(generations[0].sampling().max_new_tokens(), 5);
+}
+
+TEST_F(PpoTest, NumbersTheCallsThatChangeState) {
+  ASSERT_TRUE(Run(services_.MakeConfig(scratch_.path(), 2)).ok());
+  for (const char* service : {"rollout", "policy_trainer", "critic_trainer"}) {
+    uint64_t expected = 0;
+    for (const CallIdentity& identity : services_.identities(service)) {
+      EXPECT_EQ(identity.sequence(), ++expected) << service;
+      EXPECT_FALSE(identity.run_id().empty());
+      EXPECT_GT(identity.epoch(), 0);
+    }
+    EXPECT_GT(expected, 0) << service;
+  }
+}
+
+TEST_F(PpoTest, SendsWhatTheLossNeeds) {
+  RunConfig config = services_.MakeConfig(scratch_.path(), 1);
+  config.mutable_train()->set_train_batch_size(4);
+  config.mutable_algorithm()->set_max_epochs(2);
+  config.mutable_algorithm()->set_advantage_normalization("none");
+  ASSERT_TRUE(Run(config).ok());
+  const auto batches = services_.policy_batches();
+  ASSERT_EQ(batches.size(), 4) << "8 sequences in steps of 4, twice";
+  ASSERT_EQ(services_.critic_updates().size(), 4);
+  for (const auto& batch : batches) {
+    ASSERT_EQ(batch.size(), 4);
+    double weights = 0;
+    for (const TrainingSequence& sequence : batch) {
+      // Three action tokens, KL 0.25 each: rewards -0.0025, -0.0025 and -0.0025 (+ 1); values 0.5.
+      ASSERT_EQ(sequence.advantages_size(), 3);
+      const float scored = sequence.advantages(2) > 0 ? 1.0f : 0.0f;
+      EXPECT_NEAR(sequence.advantages(2), scored - 0.0025f - 0.5f, 1e-6);
+      EXPECT_NEAR(sequence.advantages(0), scored - 3 * 0.0025f - 0.5f, 1e-6);
+      EXPECT_NEAR(sequence.returns(0), scored - 3 * 0.0025f, 1e-6);
+      EXPECT_EQ(sequence.old_log_probs(1), -1.0f);
+      EXPECT_EQ(sequence.old_values(1), 0.5f);
+      for (float weight : sequence.loss_weights()) weights += weight;
+    }
+    EXPECT_NEAR(weights, 1.0, 1e-6);
+  }
+  const PolicyUpdateHeader header = services_.policy_updates().front();
+  EXPECT_EQ(header.loss().kind(), PolicyLossConfig::KIND_PPO);
+  EXPECT_FLOAT_EQ(header.loss().eps_clip_low(), 0.2f);
+  EXPECT_EQ(header.temperature(), 1.0f);
+}
+
+TEST_F(PpoTest, WritesMetricsSamplesAndHeldOutProblems) {
+  RunConfig config = services_.MakeConfig(scratch_.path(), 3);
+  config.mutable_eval()->set_data(config.data().prompt_data());
+  config.mutable_train()->set_save_steps(2);
+  const absl::StatusOr<PpoSummary> summary = Run(config);
+  ASSERT_TRUE(summary.ok()) << summary.status();
+
+  const auto metrics = Lines("run/metrics.jsonl");
+  ASSERT_EQ(metrics.size(), 3) << "one object a step";
+  for (size_t step = 0; step < metrics.size(); ++step) {
+    const nlohmann::json& line = metrics[step];
+    EXPECT_EQ(line["step"], step);
+    EXPECT_EQ(line["policy_version"], step);
+    for (const char* name : {"reward/mean",
+                             "reward/std",
+                             "kl/mean",
+                             "response_length/mean",
+                             "rollout/log_prob_diff_mean",
+                             "rollout/log_prob_diff_p99",
+                             "rollout/log_prob_diff_max",
+                             "policy/loss",
+                             "policy/clip_fraction",
+                             "policy/entropy",
+                             "policy/grad_norm",
+                             "policy/tokens_per_second",
+                             "critic/loss",
+                             "critic/explained_variance",
+                             "time/generate",
+                             "time/score",
+                             "time/values",
+                             "time/policy_update",
+                             "time/critic_update",
+                             "time/weight_sync",
+                             "time/weight_sync_pause",
+                             "time/step",
+                             "tokens/generated",
+                             "memory/rollout/parameters",
+                             "memory/scorer/parameters"}) {
+      EXPECT_TRUE(line.contains(name) && line[name].is_number()) << name;
+    }
+    EXPECT_EQ(line["reward/mean"], 0.5);
+    EXPECT_EQ(line["reward/std"], 0.5);
+    EXPECT_EQ(line["kl/mean"], 0.25);
+    EXPECT_EQ(line["response_length/mean"], 3);
+    EXPECT_EQ(line["tokens/generated"], 24);
+    EXPECT_EQ(line["memory/policy_trainer/parameters"], 2000) << "the largest over the ranks";
+    EXPECT_EQ(line["memory/policy_trainer/total"], 2500);
+    EXPECT_EQ(line["memory/policy_trainer/host/optimizer"], 3000);
+    EXPECT_FALSE(line.contains("memory/policy_trainer/optimizer")) << "tiers are kept apart";
+    EXPECT_EQ(line["policy/loss"], 0.25);
+    EXPECT_EQ(line["critic/loss"], 0.75);
+    EXPECT_EQ(line["policy/micro_batches"], 3);
+    EXPECT_EQ(line["policy/balance"], 0.5);
+    EXPECT_EQ(line["critic/micro_batches"], 4);
+    EXPECT_EQ(line["critic/balance"], 0.75);
+    const int64_t optimizer_steps = config.algorithm().max_epochs() * config.rollout().rollout_batch_size() *
+                                    config.rollout().n_samples_per_prompt() / config.train().train_batch_size();
+    EXPECT_NEAR(line["critic/tokens_per_second"].get<double>() * line["time/critic_update"].get<double>(),
+                2000.0 * static_cast<double>(optimizer_steps), 1e-3);
+  }
+  EXPECT_EQ(metrics[0]["eval/prompts/pass@1"], 0.5);
+  EXPECT_FALSE(metrics[1].contains("eval/prompts/pass@1"));
+  EXPECT_EQ(metrics[2]["eval/prompts/pass@1"], 0.5);
+  EXPECT_EQ(*summary->before->pass_at_1, 0.5);
+  EXPECT_EQ(*summary->after->pass_at_1, 0.5);
+
+  const auto samples = Lines("run/samples.jsonl");
+  ASSERT_EQ(samples.size(), 12);
+  EXPECT_THAT(samples[0]["prompt"].get<std::string>(), HasSubstr("say "));
+  EXPECT_EQ(samples[0]["response"], "ok") << "special tokens are not shown";
+  EXPECT_EQ(samples[0]["label"], "ok");
+  EXPECT_EQ(samples[0]["kl"], 0.25);
+  EXPECT_EQ(samples[0]["finish_reason"], "stop");
+  EXPECT_TRUE(samples[0]["parts"].contains("exact_match"));
+
+  const auto heldout = Lines("run/heldout.jsonl");
+  ASSERT_EQ(heldout.size(), 6);
+  EXPECT_EQ(heldout[5], (nlohmann::json{{"prompt", "say 5"}, {"label", "ok"}}));
+
+  EXPECT_TRUE(std::filesystem::exists(scratch_.path() + "/run/checkpoints/step_2/policy"));
+  EXPECT_EQ(std::filesystem::read_symlink(scratch_.path() + "/run/checkpoints/latest"), "step_3");
+  EXPECT_EQ(summary->checkpoint, "checkpoints/step_3/policy");
+}
+
+TEST_F(PpoTest, CountsTheOptimizerStepsThatWereSkipped) {
+  RunConfig config = services_.MakeConfig(scratch_.path(), 2);
+  config.mutable_train()->set_train_batch_size(4);
+  config.mutable_algorithm()->set_max_epochs(2);
+  // Of the four optimizer steps of each PPO step, in the first the policy skips two and the critic one.
+  // The counters are not on this stack: of gRPC's own locks ThreadSanitizer sees nothing.
+  services_.spoil_policy_update = [update = 0](PolicyUpdateReply* reply) mutable {
+    if (++update != 2 && update != 3) return;
+    reply->set_skipped(true);
+    reply->set_grad_norm(INFINITY);
+  };
+  services_.spoil_critic_update = [update = 0](CriticUpdateReply* reply) mutable {
+    if (++update != 1) return;
+    reply->set_skipped(true);
+    reply->set_loss(NAN);
+  };
+  const absl::StatusOr<PpoSummary> summary = Run(config);
+  ASSERT_TRUE(summary.ok()) << summary.status();
+
+  const auto metrics = Lines("run/metrics.jsonl");
+  ASSERT_EQ(metrics.size(), 2);
+  EXPECT_EQ(metrics[0]["policy/skipped"], 2);
+  EXPECT_EQ(metrics[0]["critic/skipped"], 1);
+  EXPECT_EQ(metrics[1]["policy/skipped"], 0);
+  EXPECT_EQ(metrics[1]["critic/skipped"], 0);
+
+  std::vector<std::pair<float, float>> shown;  // by TensorBoard, a step: of the policy and of the critic
+  for (const auto& entry : std::filesystem::directory_iterator(scratch_.path() + "/run")) {
+    const std::string name = entry.path().filename();
+    if (name.find("tfevents") == std::string::npos) continue;
+    const auto events = ReadTensorBoardEvents(scratch_.Read("run/" + name));
+    ASSERT_TRUE(events.ok()) << events.status();
+    for (const TensorBoardEvent& event : *events) {
+      std::map<std::string, float> scalars;
+      for (const auto& value : event.summary().value()) scalars[value.tag()] = value.simple_value();
+      if (scalars.empty()) continue;
+      ASSERT_TRUE(scalars.count("policy/skipped") == 1 && scalars.count("critic/skipped") == 1);
+      shown.emplace_back(scalars["policy/skipped"], scalars["critic/skipped"]);
+    }
+  }
+  EXPECT_EQ(shown, (std::vector<std::pair<float, float>>{{2, 1}, {0, 0}}));
+}
+
+TEST_F(PpoTest, EndsAfterThreeSkippedOptimizerStepsInARow) {
+  services_.spoil_critic_update = [](CriticUpdateReply* reply) { reply->set_skipped(true); };
+  const absl::Status status = Run(services_.MakeConfig(scratch_.path(), 5)).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(std::string(status.message()),
+              AllOf(HasSubstr("critic was not finite 3 optimizer steps in a row"), HasSubstr("critic.learning_rate")));
+  EXPECT_EQ(Lines("run/metrics.jsonl").size(), 2);
+}
+
+TEST_F(PpoTest, AsksNoReferenceWithoutAKlPenalty) {
+  RunConfig config = services_.MakeConfig(scratch_.path(), 1);
+  config.mutable_algorithm()->mutable_kl()->set_init_kl_coef(0);
+  ASSERT_TRUE(Run(config).ok());
+  EXPECT_THAT(services_.calls(), Not(Contains("scorer.ReferenceLogProbs")));
+  EXPECT_FALSE(Lines("run/metrics.jsonl")[0].contains("kl/mean"));
+}
+
+TEST(PpoSteps, FollowFromTheDataWhereTheyAreNotGiven) {
+  RunConfig config;
+  ASSERT_TRUE(ResolveRunConfig(&config, "").ok());
+  config.mutable_rollout()->set_rollout_batch_size(4);
+  config.mutable_train()->set_num_episodes(3);
+  EXPECT_EQ(PpoSteps(config, 10), 8);
+  EXPECT_EQ(PpoSteps(config, 1), 1);
+  config.mutable_train()->set_max_steps(5);
+  EXPECT_EQ(PpoSteps(config, 10), 5);
+}
+
+}  // namespace
+}  // namespace quartet

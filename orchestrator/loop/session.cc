@@ -1,0 +1,159 @@
+#include "orchestrator/loop/session.h"
+
+#include <cstdio>
+#include <memory>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "core/base/files.h"
+#include "core/base/status_macros.h"
+#include "core/config/run_config.h"
+#include "core/model/model_config.h"
+#include "orchestrator/launch/service_launcher.h"
+#include "orchestrator/run_folder/checkpoint_record.h"
+#include "orchestrator/run_folder/run_start.h"
+
+namespace quartet {
+namespace {
+
+// How long after a failed call a service's end is waited for: a broken connection comes before the exit status.
+constexpr absl::Duration kDeathPatience = absl::Seconds(3);
+
+// Starts `services` if asked to and puts their addresses into `config`.
+absl::StatusOr<std::unique_ptr<ServiceLauncher>> LaunchServices(const SessionOptions& options,
+                                                                const std::vector<std::string>& services,
+                                                                const RunFolder& folder, TerminalView& view,
+                                                                Cancellation& cancellation, RunConfig* config) {
+  if (!options.launch) return nullptr;
+  QUARTET_RETURN_IF_ERROR(AtomicWriteFile(folder.launch_config_path(), PrintRunConfig(*config)));
+  ServiceLauncherOptions launcher_options;
+  launcher_options.services = services;
+  launcher_options.programs_folder = options.programs_folder;
+  launcher_options.config_path = folder.launch_config_path();
+  launcher_options.logs_folder = folder.logs_path();
+  launcher_options.trace = options.trace;
+  launcher_options.cancellation = &cancellation;
+  int64_t up = 0;
+  view.Begin(absl::StrCat("starting ", absl::StrJoin(services, ", ")), static_cast<int64_t>(services.size()));
+  launcher_options.on_serving = [&](const std::string&) { view.Progress(++up); };
+  absl::StatusOr<std::unique_ptr<ServiceLauncher>> launcher = ServiceLauncher::Start(launcher_options);
+  view.End();
+  if (!launcher.ok()) return launcher.status();
+  std::vector<std::string> places;
+  for (const auto& [service, address] : (*launcher)->addresses()) {
+    MutablePlacementOf(config, service)->set_listen(address);
+    places.push_back(absl::StrCat(service, " ", address));
+  }
+  view.Print(absl::StrCat("services run: ", absl::StrJoin(places, ", ")));
+  return launcher;
+}
+
+// The reason behind `status`: a service that ended by itself, if there is one.
+absl::Status Explain(const absl::Status& status, ServiceLauncher* launcher, const Cancellation& cancellation) {
+  const bool lost_connection = absl::IsUnavailable(status) || absl::IsInternal(status) || absl::IsCancelled(status);
+  const bool interrupted = absl::IsCancelled(cancellation.status());
+  if (launcher == nullptr || status.ok() || interrupted) return status;
+  absl::Status death = launcher->FindDeadService(lost_connection ? kDeathPatience : absl::ZeroDuration());
+  return death.ok() ? status : death;
+}
+
+}  // namespace
+
+absl::StatusOr<PpoResult> RunPpoSession(const RunConfig& resolved, const SessionOptions& options, TerminalView& view,
+                                        Cancellation& cancellation) {
+  // 1. Everything that can be wrong before a service is started.
+  RunConfig config = resolved;
+  QUARTET_RETURN_IF_ERROR(CheckFor(config, Program::kPpo));
+  QUARTET_ASSIGN_OR_RETURN(const std::unique_ptr<Tokenizer> tokenizer, Tokenizer::Load(config.actor().pretrain()));
+  QUARTET_ASSIGN_OR_RETURN(const std::vector<PromptRecord> prompts,
+                           LoadPrompts(config.data().prompt_data(), config.data(), config.data().max_samples(),
+                                       HasRules(config.reward()), *tokenizer));
+  QUARTET_ASSIGN_OR_RETURN(const std::optional<EvaluationSet> evaluation_set, LoadEvaluationSet(config, *tokenizer));
+  view.Print(absl::StrCat("run folder: ", config.run_dir()));
+  QUARTET_ASSIGN_OR_RETURN(const RunStart start,
+                           OpenRun(config, options.allowed_entry, [&cancellation] { return cancellation.status(); }));
+  for (const std::string& note : start.notes) view.Print(note);
+  if (start.resume.has_value()) {
+    const std::string checkpoint =
+        absl::StrCat(start.folder->checkpoints_path(), "/", CheckpointId(start.resume->step));
+    config.mutable_actor()->set_load_checkpoint(checkpoint + "/policy_state");
+    config.mutable_critic()->set_load_checkpoint(checkpoint + "/critic_state");
+  }
+
+  // 2. The services.
+  QUARTET_ASSIGN_OR_RETURN(const std::unique_ptr<ServiceLauncher> launcher,
+                           LaunchServices(options, {"rollout", "policy_trainer", "critic_trainer", "scorer"},
+                                          *start.folder, view, cancellation, &config));
+  QUARTET_ASSIGN_OR_RETURN(Services services, ConnectServices(config, &cancellation));
+
+  // 3. The loop.
+  PpoResult result;
+  absl::StatusOr<PpoSummary> summary = RunPpo({.config = config,
+                                               .tokenizer = *tokenizer,
+                                               .prompts = prompts,
+                                               .evaluation_set = evaluation_set,
+                                               .services = services,
+                                               .folder = *start.folder,
+                                               .view = view,
+                                               .resume = start.resume});
+  if (!summary.ok()) return Explain(summary.status(), launcher.get(), cancellation);
+  result.summary = *std::move(summary);
+  const std::vector<ServiceClient*> clients = {services.rollout.get(), services.policy_trainer.get(),
+                                               services.critic_trainer.get(), services.scorer.get()};
+  for (ServiceClient* client : clients) {
+    absl::StatusOr<ServiceInfo> info = client->GetInfo();
+    if (!info.ok()) return Explain(info.status(), launcher.get(), cancellation);
+    result.services[client->service()] = *std::move(info);
+  }
+  return result;
+}
+
+absl::StatusOr<SftSummary> RunSftSession(const RunConfig& resolved, const SessionOptions& options, TerminalView& view,
+                                         Cancellation& cancellation) {
+  RunConfig config = resolved;
+  QUARTET_RETURN_IF_ERROR(CheckFor(config, Program::kSft));
+  QUARTET_ASSIGN_OR_RETURN(const std::unique_ptr<Tokenizer> tokenizer, Tokenizer::Load(config.actor().pretrain()));
+  QUARTET_ASSIGN_OR_RETURN(const ModelConfig model, ReadModelConfig(config.actor().pretrain()));
+  if (model.eos_token_ids.empty()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(config.actor().pretrain(), "/config.json: eos_token_id is missing; answers could not be ended"));
+  }
+  QUARTET_ASSIGN_OR_RETURN(const std::vector<TokenSequence> examples,
+                           LoadSftExamples(config, *tokenizer, static_cast<int32_t>(model.eos_token_ids.front())));
+  QUARTET_ASSIGN_OR_RETURN(const std::unique_ptr<RunFolder> folder, RunFolder::Create(config, options.allowed_entry));
+  view.Print(absl::StrCat("run folder: ", folder->path()));
+  QUARTET_ASSIGN_OR_RETURN(const std::unique_ptr<ServiceLauncher> launcher,
+                           LaunchServices(options, {"policy_trainer"}, *folder, view, cancellation, &config));
+  QUARTET_ASSIGN_OR_RETURN(
+      const std::unique_ptr<PolicyTrainerClient> policy_trainer,
+      MakePolicyTrainerClient(MakeClientOptions(config, config.services().policy_trainer().listen(), &cancellation)));
+  absl::StatusOr<SftSummary> summary = RunSft({.config = config,
+                                               .tokenizer = *tokenizer,
+                                               .examples = examples,
+                                               .policy_trainer = *policy_trainer,
+                                               .folder = *folder,
+                                               .view = view});
+  if (!summary.ok()) return Explain(summary.status(), launcher.get(), cancellation);
+  return summary;
+}
+
+int Finish(const std::string& program, const absl::Status& status) {
+  if (status.ok()) return 0;
+  std::fflush(stdout);
+  std::fprintf(stderr, "%s: %s\n", program.c_str(), std::string(status.message()).c_str());
+  switch (status.code()) {
+    case absl::StatusCode::kCancelled:
+      return 130;
+    case absl::StatusCode::kInvalidArgument:
+    case absl::StatusCode::kAlreadyExists:
+    case absl::StatusCode::kNotFound:
+      return 2;
+    default:
+      return 1;
+  }
+}
+
+}  // namespace quartet

@@ -1,0 +1,47 @@
+// A whole run, from a resolved configuration to its result: folder, services, loop. What the programs share.
+#pragma once
+
+#include <map>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "orchestrator/clients/cancellation.h"
+#include "orchestrator/loop/ppo.h"
+#include "orchestrator/loop/sft.h"
+#include "orchestrator/terminal/terminal_view.h"
+#include "proto/common.pb.h"
+#include "proto/run_config.pb.h"
+
+namespace quartet {
+
+struct SessionOptions {
+  // Start the services here; else they run already at config.services.*.listen.
+  bool launch = false;
+  // Where their programs are (ServiceLauncher::DefaultProgramsFolder()).
+  std::string programs_folder;
+  // As ServiceLauncherOptions::trace.
+  std::string trace;
+  // An entry of run_dir that may be there before the run.
+  std::string allowed_entry;
+};
+
+struct PpoResult {
+  PpoSummary summary;
+  // What each service said of itself at the end, by its name.
+  std::map<std::string, ServiceInfo> services;
+};
+
+// Data and tokenizer are read and checked before any service is started or run_dir made. Where a service ended by
+// itself the error says so, with the end of its log, whatever call failed because of it. No service that was started
+// here is left when these return.
+absl::StatusOr<PpoResult> RunPpoSession(const RunConfig& config, const SessionOptions& options, TerminalView& view,
+                                        Cancellation& cancellation);
+absl::StatusOr<SftSummary> RunSftSession(const RunConfig& config, const SessionOptions& options, TerminalView& view,
+                                         Cancellation& cancellation);
+
+// Reports the error, if it is one, and returns the program's exit code: 0; 130 where the run was stopped by a signal;
+// 2 for a wrong configuration or wrong data; 1 for everything else.
+int Finish(const std::string& program, const absl::Status& status);
+
+}  // namespace quartet

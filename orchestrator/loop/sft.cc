@@ -1,0 +1,159 @@
+#include "orchestrator/loop/sft.h"
+
+#include <algorithm>
+#include <cmath>
+#include <filesystem>
+#include <numeric>
+#include <system_error>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/time/clock.h"
+#include "core/base/status_macros.h"
+#include "core/data/jsonl.h"
+#include "core/rl/aggregation.h"
+#include "core/rl/learning_rate.h"
+#include "orchestrator/clients/hello.h"
+#include "orchestrator/loop/random.h"
+#include "orchestrator/loop/start_check.h"
+
+namespace quartet {
+namespace {
+
+constexpr uint64_t kShufflePurpose = 4;
+// Lines that a run prints, however many steps it has.
+constexpr int64_t kPrintedLines = 10;
+
+}  // namespace
+
+absl::StatusOr<std::vector<TokenSequence>> LoadSftExamples(const RunConfig& config, const Tokenizer& tokenizer,
+                                                           int32_t end_token) {
+  const SftConfig& sft = config.sft();
+  const DataConfig& data = config.data();
+  QUARTET_ASSIGN_OR_RETURN(const std::vector<Record> records,
+                           ReadJsonl(sft.data(), {sft.input_key(), sft.output_key()}));
+  std::vector<TokenSequence> examples;
+  examples.reserve(records.size());
+  for (const Record& record : records) {
+    std::string prompt = absl::StrCat(data.prompt_prefix(), record.fields.at(sft.input_key()), data.prompt_suffix());
+    if (data.apply_chat_template()) {
+      QUARTET_ASSIGN_OR_RETURN(prompt, tokenizer.ApplyChatTemplate({{"user", prompt}}));
+    }
+    QUARTET_ASSIGN_OR_RETURN(const std::vector<int32_t> prompt_ids,
+                             tokenizer.Encode(prompt, !data.apply_chat_template()));
+    QUARTET_ASSIGN_OR_RETURN(std::vector<int32_t> response_ids,
+                             tokenizer.Encode(record.fields.at(sft.output_key()), false));
+    response_ids.push_back(end_token);
+    const size_t length = prompt_ids.size() + response_ids.size();
+    if (prompt_ids.empty()) {
+      return absl::InvalidArgumentError(absl::StrCat(sft.data(), ":", record.line, ": the prompt has no token"));
+    }
+    if (length > static_cast<size_t>(config.actor().max_len())) {
+      return absl::InvalidArgumentError(absl::StrCat(sft.data(), ":", record.line, ": prompt and response have ",
+                                                     length, " tokens, more than actor.max_len (",
+                                                     config.actor().max_len(), ")"));
+    }
+    TokenSequence& example = examples.emplace_back();
+    example.mutable_ids()->Add(prompt_ids.begin(), prompt_ids.end());
+    example.mutable_ids()->Add(response_ids.begin(), response_ids.end());
+    example.mutable_action_mask()->Resize(static_cast<int>(prompt_ids.size()), false);
+    example.mutable_action_mask()->Resize(static_cast<int>(length), true);
+  }
+  return examples;
+}
+
+absl::StatusOr<SftSummary> RunSft(const SftRun& run) {
+  const RunConfig& config = run.config;
+  const int64_t count = static_cast<int64_t>(run.examples.size());
+  const int64_t batch_size = config.sft().batch_size();
+  const int64_t steps = config.sft().max_steps() > 0
+                            ? config.sft().max_steps()
+                            : (count * config.sft().max_epochs() + batch_size - 1) / batch_size;
+  QUARTET_ASSIGN_OR_RETURN(const LearningRateSchedule schedule,
+                           LearningRateSchedule::Create({.peak = config.sft().learning_rate(),
+                                                         .scheduler = config.actor().lr_scheduler(),
+                                                         .warmup_ratio = config.actor().lr_warmup_ratio(),
+                                                         .min_ratio = config.actor().min_lr_ratio(),
+                                                         .total_steps = steps}));
+  QUARTET_ASSIGN_OR_RETURN(const ServiceInfo trainer,
+                           CheckService(run.policy_trainer, run.tokenizer.vocab_size(), config.actor().max_len()));
+  QUARTET_RETURN_IF_ERROR(CheckFreshTrainer(trainer, "actor", config.actor().load_checkpoint()));
+  QUARTET_RETURN_IF_ERROR(run.folder.BeginAfter(0));
+
+  SftSummary summary;
+  summary.steps = steps;
+  std::vector<int64_t> order(count);
+  int64_t epoch = -1;
+  run.view.Begin("fine-tuning", steps);
+  for (int64_t step = 0; step < steps; ++step) {
+    const absl::Time began = absl::Now();
+    // 1. The next examples; each epoch has an order of its own.
+    std::vector<TrainingSequence> batch;
+    std::vector<int64_t> lengths;
+    for (int64_t i = step * batch_size; i < (step + 1) * batch_size; ++i) {
+      if (i / count != epoch) {
+        epoch = i / count;
+        std::iota(order.begin(), order.end(), 0);
+        Random::Of({config.seed(), kShufflePurpose, static_cast<uint64_t>(epoch)}).Shuffle(order);
+      }
+      // The last batch does not reach into an epoch beyond the last.
+      if (config.sft().max_steps() == 0 && epoch >= config.sft().max_epochs()) break;
+      TokenSequence& tokens = *batch.emplace_back().mutable_tokens();
+      tokens = run.examples[order[i % count]];
+      tokens.set_index(batch.size() - 1);
+      lengths.push_back(std::count(tokens.action_mask().begin(), tokens.action_mask().end(), true));
+    }
+    const std::vector<float> weights = LossWeights(lengths, LossAggregation::kTokenMean);
+    for (size_t i = 0; i < batch.size(); ++i) {
+      batch[i].mutable_loss_weights()->Resize(static_cast<int>(lengths[i]), weights[i]);
+    }
+
+    // 2. One optimizer step.
+    PolicyUpdateHeader header;
+    header.set_temperature(1);
+    header.mutable_loss()->set_kind(PolicyLossConfig::KIND_SFT);
+    header.set_learning_rate(schedule.At(step + 1));
+    QUARTET_ASSIGN_OR_RETURN(const PolicyUpdateReply reply,
+                             run.policy_trainer.Update(static_cast<uint64_t>(step), header, batch));
+    if (reply.skipped() || !std::isfinite(reply.loss())) {
+      return absl::FailedPreconditionError(
+          absl::StrCat("step ", step, ": the gradient is not finite; lower sft.learning_rate"));
+    }
+
+    // 3. Record.
+    if (step == 0) summary.first_loss = reply.loss();
+    summary.last_loss = reply.loss();
+    Metrics metrics;
+    metrics.Set("sft/loss", reply.loss());
+    metrics.Set("sft/learning_rate", header.learning_rate());
+    metrics.Set("sft/grad_norm", reply.grad_norm());
+    const double seconds = absl::ToDoubleSeconds(absl::Now() - began);
+    metrics.Set("sft/tokens", static_cast<double>(reply.tokens()));
+    metrics.Set("sft/tokens_per_second", static_cast<double>(reply.tokens()) / seconds);
+    metrics.Set("sft/micro_batches", static_cast<double>(reply.micro_batches()));
+    metrics.Set("sft/balance", reply.balance());
+    metrics.Set("time/step", seconds);
+    QUARTET_RETURN_IF_ERROR(run.folder.WriteMetrics(step, metrics));
+    run.view.Progress(step + 1);
+    if (step == 0 || step + 1 == steps || (step + 1) % std::max<int64_t>(1, steps / kPrintedLines) == 0) {
+      run.view.Print(absl::StrFormat("fine-tuning step %d/%d: loss %.4f", step + 1, steps, reply.loss()));
+    }
+  }
+
+  // 4. Save.
+  const std::string id = absl::StrCat("step_", steps);
+  run.view.Begin("checkpoint");
+  QUARTET_RETURN_IF_ERROR(
+      run.policy_trainer.SaveCheckpoint(static_cast<uint64_t>(steps), id, /*save_optimizer=*/false).status());
+  run.view.End();
+  std::error_code ignored;
+  if (!std::filesystem::exists(absl::StrCat(run.folder.checkpoints_path(), "/", id, "/policy"), ignored)) {
+    return absl::FailedPreconditionError(absl::StrCat("the policy trainer saved ", id, " in its own run_dir, not in ",
+                                                      run.folder.path(), "; give both programs the same run_dir"));
+  }
+  summary.checkpoint = absl::StrCat("checkpoints/", id, "/policy");
+  QUARTET_RETURN_IF_ERROR(run.folder.PointLatestAt(id));
+  return summary;
+}
+
+}  // namespace quartet

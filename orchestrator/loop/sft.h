@@ -1,0 +1,44 @@
+// Supervised fine-tuning on prompts and responses, as a loss of the policy trainer.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "core/tokenizer/tokenizer.h"
+#include "orchestrator/clients/service_clients.h"
+#include "orchestrator/run_folder/run_folder.h"
+#include "orchestrator/terminal/terminal_view.h"
+#include "proto/experience.pb.h"
+#include "proto/run_config.pb.h"
+
+namespace quartet {
+
+// The examples of config.sft().data(): prompt tokens (prefix, suffix and chat template as for PPO), then the response's
+// tokens and `end_token` as actions. INVALID_ARGUMENT names file and line of an example longer than actor.max_len.
+absl::StatusOr<std::vector<TokenSequence>> LoadSftExamples(const RunConfig& config, const Tokenizer& tokenizer,
+                                                           int32_t end_token);
+
+// What fine-tuning works with. Nothing is owned.
+struct SftRun {
+  const RunConfig& config;  // resolved
+  const Tokenizer& tokenizer;
+  const std::vector<TokenSequence>& examples;  // at least one
+  PolicyTrainerClient& policy_trainer;
+  RunFolder& folder;
+  TerminalView& view;
+};
+
+struct SftSummary {
+  int64_t steps = 0;
+  double first_loss = 0;
+  double last_loss = 0;
+  std::string checkpoint;  // folder, relative to the run folder
+};
+
+// All optimizer steps, then a checkpoint. The loss is the mean over the tokens of each batch; the schedule is that of
+// the actor with sft.learning_rate as its peak.
+absl::StatusOr<SftSummary> RunSft(const SftRun& run);
+
+}  // namespace quartet

@@ -1,0 +1,101 @@
+#include "orchestrator/loop/sft.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "orchestrator/testing/byte_tokenizer.h"
+#include "orchestrator/testing/fake_services.h"
+#include "orchestrator/testing/scratch_folder.h"
+
+namespace quartet {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+class SftTest : public ::testing::Test {
+ protected:
+  SftTest() : config_(services_.MakeConfig(scratch_.path(), 1)) {
+    services_.SetCheckpointRoot(scratch_.path() + "/run/checkpoints");
+    config_.mutable_sft()->set_data(
+        scratch_.Write("sft.jsonl",
+                       "{\"prompt\": \"ab\", \"response\": \"x\"}\n{\"prompt\": \"abc\", \"response\": "
+                       "\"xyz\"}\n{\"prompt\": \"a\", \"response\": \"xy\"}\n"));
+    config_.mutable_sft()->set_batch_size(2);
+  }
+  absl::StatusOr<SftSummary> Run() {
+    const auto examples = LoadSftExamples(config_, tokenizer_, ByteTokenizer::kEnd);
+    if (!examples.ok()) return examples.status();
+    Cancellation cancellation;
+    const auto client = MakePolicyTrainerClient(
+        MakeClientOptions(config_, config_.services().policy_trainer().listen(), &cancellation));
+    if (!client.ok()) return client.status();
+    const auto folder = RunFolder::Create(config_);
+    if (!folder.ok()) return folder.status();
+    std::FILE* sink = std::fopen("/dev/null", "w");
+    TerminalView view(sink, false);
+    auto summary = RunSft({.config = config_,
+                           .tokenizer = tokenizer_,
+                           .examples = *examples,
+                           .policy_trainer = **client,
+                           .folder = **folder,
+                           .view = view});
+    std::fclose(sink);
+    return summary;
+  }
+
+  ScratchFolder scratch_;
+  FakeServices services_;
+  ByteTokenizer tokenizer_;
+  RunConfig config_;
+};
+
+TEST_F(SftTest, TrainsOnResponsesAndTheirEndAlone) {
+  const auto examples = LoadSftExamples(config_, tokenizer_, ByteTokenizer::kEnd);
+  ASSERT_TRUE(examples.ok()) << examples.status();
+  ASSERT_EQ(examples->size(), 3);
+  const TokenSequence& second = (*examples)[1];
+  EXPECT_EQ(std::vector<int32_t>(second.ids().begin(), second.ids().end()),
+            (std::vector<int32_t>{'a', 'b', 'c', 'x', 'y', 'z', ByteTokenizer::kEnd}));
+  EXPECT_EQ(std::vector<bool>(second.action_mask().begin(), second.action_mask().end()),
+            (std::vector<bool>{false, false, false, true, true, true, true}));
+}
+
+TEST_F(SftTest, NamesTheLineOfAnExampleThatIsTooLong) {
+  config_.mutable_actor()->set_max_len(6);
+  EXPECT_THAT(std::string(LoadSftExamples(config_, tokenizer_, 0).status().message()),
+              AllOf(HasSubstr("sft.jsonl:2:"), HasSubstr("7 tokens"), HasSubstr("actor.max_len (6)")));
+}
+
+TEST_F(SftTest, TakesEachExampleOnceAnEpochAndSavesTheResult) {
+  config_.mutable_sft()->set_max_epochs(2);
+  const auto summary = Run();
+  ASSERT_TRUE(summary.ok()) << summary.status();
+  EXPECT_EQ(summary->steps, 3);
+  EXPECT_EQ(summary->checkpoint, "checkpoints/step_3/policy");
+  int examples_of_second_length = 0;
+  for (const auto& batch : services_.policy_batches()) {
+    EXPECT_EQ(batch.size(), 2);
+    double sum = 0;
+    for (const TrainingSequence& sequence : batch) {
+      examples_of_second_length += sequence.tokens().ids_size() == 7;
+      for (float weight : sequence.loss_weights()) sum += weight;
+    }
+    EXPECT_NEAR(sum, 1, 1e-6);
+  }
+  EXPECT_EQ(examples_of_second_length, 2);
+  EXPECT_EQ(services_.policy_updates()[0].loss().kind(), PolicyLossConfig::KIND_SFT);
+  EXPECT_THAT(scratch_.Read("run/metrics.jsonl"), HasSubstr("\"sft/loss\":0.25"));
+}
+
+TEST_F(SftTest, RefusesATrainerThatHasAlreadyTrained) {
+  services_.SetOptimizerSteps(7);
+  const absl::Status status = Run().status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(std::string(status.message()),
+              AllOf(HasSubstr("policy_trainer has made 7 optimizer steps"), HasSubstr("begins after 0")));
+  EXPECT_TRUE(services_.policy_updates().empty());
+}
+
+}  // namespace
+}  // namespace quartet

@@ -1,0 +1,79 @@
+#include "orchestrator/loop/step_report.h"
+
+#include <algorithm>
+#include <map>
+#include <optional>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "core/base/status_macros.h"
+
+namespace quartet {
+namespace {
+
+constexpr int64_t kSamplesPerStep = 4;
+
+}  // namespace
+
+absl::Status AddServiceMetrics(Services& services, Metrics* metrics) {
+  const std::vector<ServiceClient*> clients = {services.rollout.get(), services.policy_trainer.get(),
+                                               services.critic_trainer.get(), services.scorer.get()};
+  for (ServiceClient* client : clients) {
+    QUARTET_ASSIGN_OR_RETURN(const ServiceInfo info, client->GetInfo());
+    std::map<std::string, int64_t> peaks;
+    for (const RankInfo& rank : info.ranks()) {
+      for (const MemoryUse& use : rank.memory()) {
+        int64_t& peak = peaks[use.tier() == "host" ? "host/" + use.category() : use.category()];
+        peak = std::max(peak, use.peak_bytes());
+      }
+      for (const MemoryTotal& total : rank.memory_totals()) {
+        if (total.tier() == "host" && total.peak_bytes() == 0) continue;
+        int64_t& peak = peaks[total.tier() == "host" ? "host/total" : "total"];
+        peak = std::max(peak, total.peak_bytes());
+      }
+      peaks["process"] = std::max(peaks["process"], rank.peak_rss_bytes());
+    }
+    for (const auto& [category, bytes] : peaks) {
+      metrics->Set(absl::StrCat("memory/", client->service(), "/", category), static_cast<double>(bytes));
+    }
+    for (const auto& [name, value] : info.metrics()) metrics->Set(name, value);
+  }
+  return absl::OkStatus();
+}
+
+std::vector<SampleRecord> PickSamples(int64_t step, const std::vector<PromptRecord>& prompts,
+                                      const std::vector<Experience>& batch) {
+  std::vector<SampleRecord> samples;
+  const int64_t count = std::min<int64_t>(kSamplesPerStep, static_cast<int64_t>(batch.size()));
+  for (int64_t i = 0; i < count; ++i) {
+    const Experience& e = batch[i * batch.size() / count];
+    SampleRecord& sample = samples.emplace_back();
+    sample.step = step;
+    sample.prompt = prompts[e.prompt].text;
+    sample.response = e.response;
+    sample.label = prompts[e.prompt].label;
+    sample.reward = e.reward;
+    sample.parts = e.reward_parts;
+    sample.kl = MeanKl({e});
+    sample.finish_reason = e.truncated ? "length" : "stop";
+  }
+  return samples;
+}
+
+std::string StepTableHead() {
+  return absl::StrFormat("%5s %8s %9s %7s %8s | %8s %7s %7s %7s %7s %7s", "step", "reward", "kl", "length", "diff",
+                         "generate", "score", "values", "update", "sync", "step s");
+}
+
+std::string StepTableLine(int64_t step, const Metrics& metrics) {
+  const auto value = [&metrics](const char* name) { return metrics.Get(name).value_or(0); };
+  const std::optional<double> kl = metrics.Get("kl/mean");
+  return absl::StrFormat("%5d %8.4f %9s %7.1f %8.1e | %8.2f %7.2f %7.2f %7.2f %7.2f %7.2f", step, value("reward/mean"),
+                         kl.has_value() ? absl::StrFormat("%9.5f", *kl) : "-", value("response_length/mean"),
+                         value("rollout/log_prob_diff_mean"), value("time/generate"), value("time/score"),
+                         value("time/values"), std::max(value("time/policy_update"), value("time/critic_update")),
+                         value("time/weight_sync"), value("time/step"));
+}
+
+}  // namespace quartet

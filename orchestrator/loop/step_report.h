@@ -1,0 +1,28 @@
+// What is recorded and shown of a PPO step.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "orchestrator/clients/service_clients.h"
+#include "orchestrator/loop/experience.h"
+#include "orchestrator/loop/prompts.h"
+#include "orchestrator/run_folder/metrics.h"
+#include "orchestrator/run_folder/run_folder.h"
+
+namespace quartet {
+
+// Peak memory by service and category, the largest over its ranks, and the figures that services give of themselves.
+absl::Status AddServiceMetrics(Services& services, Metrics* metrics);
+
+// A few answers to different prompts, from the whole batch.
+std::vector<SampleRecord> PickSamples(int64_t step, const std::vector<PromptRecord>& prompts,
+                                      const std::vector<Experience>& batch);
+
+// The table in the terminal: its head, and a step's line.
+std::string StepTableHead();
+std::string StepTableLine(int64_t step, const Metrics& metrics);
+
+}  // namespace quartet

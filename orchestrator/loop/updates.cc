@@ -1,0 +1,153 @@
+#include "orchestrator/loop/updates.h"
+
+#include <algorithm>
+#include <cmath>
+#include <iterator>
+#include <string>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "core/base/logging.h"
+#include "core/base/status_macros.h"
+#include "orchestrator/loop/side_by_side.h"
+
+namespace quartet {
+namespace {
+
+// Optimizer steps in a row whose gradient was not finite before the run gives up.
+constexpr int64_t kMaxSkippedInARow = 3;
+
+using OptimizerSteps = std::vector<std::vector<TrainingSequence>>;
+
+// What the updates of one PPO step came to: means over its optimizer steps.
+struct Result {
+  double loss = 0, clip_fraction = 0, grad_norm = 0;
+  double entropy = 0, approx_kl = 0;  // of the policy
+  double value_mean = 0;              // of the critic
+  double micro_batches = 0, balance = 0;
+  double learning_rate = 0;  // of the last one
+  int64_t skipped = 0;
+  uint64_t tokens = 0;  // of all of them
+};
+
+// What is said of the policy's and the critic's updates alike. `seconds` of all optimizer steps together.
+void AddMetrics(const std::string& model, const Result& result, double seconds, Metrics* metrics) {
+  metrics->Set(model + "/loss", result.loss);
+  metrics->Set(model + "/clip_fraction", result.clip_fraction);
+  metrics->Set(model + "/grad_norm", result.grad_norm);
+  metrics->Set(model + "/learning_rate", result.learning_rate);
+  metrics->Set(model + "/skipped", static_cast<double>(result.skipped));
+  metrics->Set(model + "/tokens_per_second", static_cast<double>(result.tokens) / seconds);
+  metrics->Set(model + "/micro_batches", result.micro_batches);
+  metrics->Set(model + "/balance", result.balance);
+  metrics->Set(absl::StrCat("time/", model, "_update"), seconds);
+}
+
+void AddOwn(const PolicyUpdateReply& reply, double n, Result* result) {
+  result->entropy += reply.entropy() / n;
+  result->approx_kl += reply.approx_kl() / n;
+}
+void AddOwn(const CriticUpdateReply& reply, double n, Result* result) { result->value_mean += reply.value_mean() / n; }
+
+// Counts an optimizer step whose gradient was not finite; several in a row end the run.
+absl::Status CountSkipped(const std::string& model, bool skipped, double loss, int64_t* in_a_row) {
+  if (!skipped) {
+    *in_a_row = 0;
+    if (std::isfinite(loss)) return absl::OkStatus();
+    return absl::InternalError(absl::StrCat("the ", model, "'s loss is not finite, but its step was not skipped"));
+  }
+  QUARTET_LOG(kWarning) << "the gradient of the " << model << " was not finite; all ranks skipped the optimizer step";
+  if (++*in_a_row < kMaxSkippedInARow) return absl::OkStatus();
+  return absl::FailedPreconditionError(absl::StrCat("the gradient of the ", model, " was not finite ", *in_a_row,
+                                                    " optimizer steps in a row; lower ",
+                                                    model == "policy" ? "actor" : model, ".learning_rate"));
+}
+
+// One trainer's optimizer steps. `header` is theirs, but for the learning rate.
+template <typename Client, typename Header>
+absl::StatusOr<Result> Update(const std::string& model, Client& client, int64_t step, Header header,
+                              const OptimizerSteps& optimizer_steps, Updates::Trainer* trainer) {
+  Result result;
+  const double n = static_cast<double>(optimizer_steps.size());
+  for (const std::vector<TrainingSequence>& sequences : optimizer_steps) {
+    header.set_learning_rate(trainer->schedule.At(++trainer->sent));
+    QUARTET_ASSIGN_OR_RETURN(const auto reply, client.Update(static_cast<uint64_t>(step), header, sequences));
+    trainer->applied = static_cast<int64_t>(reply.optimizer_steps());
+    QUARTET_RETURN_IF_ERROR(CountSkipped(model, reply.skipped(), reply.loss(), &trainer->skipped_in_a_row));
+    result.loss += reply.loss() / n;
+    result.clip_fraction += reply.clip_fraction() / n;
+    result.grad_norm += reply.grad_norm() / n;
+    result.micro_batches += static_cast<double>(reply.micro_batches()) / n;
+    result.balance += reply.balance() / n;
+    result.skipped += reply.skipped();
+    result.tokens += reply.tokens();
+    result.learning_rate = header.learning_rate();
+    AddOwn(reply, n, &result);
+  }
+  return result;
+}
+
+absl::StatusOr<LearningRateSchedule> MakeSchedule(const TrainerConfig& trainer, const std::string& name,
+                                                  int64_t optimizer_steps) {
+  absl::StatusOr<LearningRateSchedule> schedule =
+      LearningRateSchedule::Create({.peak = trainer.learning_rate(),
+                                    .scheduler = trainer.lr_scheduler(),
+                                    .warmup_ratio = trainer.lr_warmup_ratio(),
+                                    .min_ratio = trainer.min_lr_ratio(),
+                                    .total_steps = optimizer_steps});
+  if (!schedule.ok()) {
+    return absl::Status(schedule.status().code(), absl::StrCat(name, ": ", schedule.status().message()));
+  }
+  return schedule;
+}
+
+}  // namespace
+
+absl::StatusOr<Updates> Updates::Create(const RunConfig& config, Services& services, int64_t steps,
+                                        int64_t steps_done) {
+  const int64_t sequences =
+      static_cast<int64_t>(config.rollout().rollout_batch_size()) * config.rollout().n_samples_per_prompt();
+  const int64_t chunk = config.train().train_batch_size();
+  const int64_t a_step = config.algorithm().max_epochs() * ((sequences + chunk - 1) / chunk);
+  QUARTET_ASSIGN_OR_RETURN(const LearningRateSchedule policy, MakeSchedule(config.actor(), "actor", steps * a_step));
+  QUARTET_ASSIGN_OR_RETURN(const LearningRateSchedule critic, MakeSchedule(config.critic(), "critic", steps * a_step));
+  return Updates(config, services, {.schedule = policy, .sent = steps_done * a_step},
+                 {.schedule = critic, .sent = steps_done * a_step});
+}
+
+absl::Status Updates::Run(int64_t step, const std::vector<Experience>& batch, Metrics* metrics) {
+  const AlgorithmConfig& algorithm = config_->algorithm();
+  OptimizerSteps optimizer_steps;
+  for (int64_t epoch = 0; epoch < algorithm.max_epochs(); ++epoch) {
+    QUARTET_ASSIGN_OR_RETURN(auto chunks, MakeOptimizerSteps(*config_, batch, step, epoch));
+    std::move(chunks.begin(), chunks.end(), std::back_inserter(optimizer_steps));
+  }
+  PolicyUpdateHeader policy_header;
+  policy_header.set_temperature(config_->rollout().temperature());
+  policy_header.mutable_loss()->set_kind(PolicyLossConfig::KIND_PPO);
+  policy_header.mutable_loss()->set_eps_clip_low(algorithm.eps_clip_low());
+  policy_header.mutable_loss()->set_eps_clip_high(algorithm.eps_clip_high());
+  policy_header.mutable_loss()->set_dual_clip(algorithm.dual_clip());
+  CriticUpdateHeader critic_header;
+  critic_header.set_value_clip(algorithm.value_clip());
+
+  double policy_seconds = 0, critic_seconds = 0;
+  auto policy_future = SideBySide(&policy_seconds, [&] {
+    return Update("policy", *services_->policy_trainer, step, policy_header, optimizer_steps, &policy_);
+  });
+  auto critic_future = SideBySide(&critic_seconds, [&] {
+    return Update("critic", *services_->critic_trainer, step, critic_header, optimizer_steps, &critic_);
+  });
+  const auto policy_done = policy_future.get();
+  const auto critic_done = critic_future.get();
+  QUARTET_ASSIGN_OR_RETURN(const Result policy, policy_done);
+  QUARTET_ASSIGN_OR_RETURN(const Result critic, critic_done);
+  AddMetrics("policy", policy, policy_seconds, metrics);
+  metrics->Set("policy/entropy", policy.entropy);
+  metrics->Set("policy/approx_kl", policy.approx_kl);
+  AddMetrics("critic", critic, critic_seconds, metrics);
+  metrics->Set("critic/value_mean", critic.value_mean);
+  return absl::OkStatus();
+}
+
+}  // namespace quartet

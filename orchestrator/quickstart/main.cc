@@ -1,0 +1,188 @@
+// From nothing to a model that has learned its task by PPO: data, tokenizer, model, fine-tuning, the four services.
+#include <cstdio>
+#include <numeric>
+#include <string>
+#include <vector>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
+#include "core/base/files.h"
+#include "core/base/logging.h"
+#include "core/base/status_macros.h"
+#include "core/config/run_config.h"
+#include "core/model/parameter_layout.h"
+#include "orchestrator/clients/cancellation.h"
+#include "orchestrator/launch/service_launcher.h"
+#include "orchestrator/loop/session.h"
+#include "orchestrator/quickstart/sorting_task.h"
+#include "orchestrator/terminal/command_line.h"
+#include "orchestrator/terminal/interrupt_watch.h"
+#include "orchestrator/terminal/terminal_view.h"
+
+namespace quartet {
+namespace {
+
+const std::vector<FlagSpec>& Flags() {
+  static const std::vector<FlagSpec> flags = {
+      {"seed", "N", "Seed of data, model, sampling and shuffling. Default 42."},
+      {"run_dir", "FOLDER", "Where everything is written; new or empty. Default runs/quickstart-<time>."},
+      {"actor_learning_rate", "RATE", "Of PPO's policy updates; 0 gives a baseline that learns nothing. Default 4e-4."},
+  };
+  return flags;
+}
+
+struct Options {
+  uint64_t seed = 42;
+  std::string run_dir;
+  double actor_learning_rate = kSortingActorLearningRate;
+};
+
+absl::StatusOr<Options> ReadOptions(const CommandLine& flags) {
+  Options options;
+  if (const auto text = flags.Get("seed"); text.has_value() && !absl::SimpleAtoi(*text, &options.seed)) {
+    return absl::InvalidArgumentError(absl::StrCat("--seed=", *text, ": it must be a whole number of at least 0"));
+  }
+  if (const auto text = flags.Get("actor_learning_rate");
+      text.has_value() &&
+      (!absl::SimpleAtod(*text, &options.actor_learning_rate) || !(options.actor_learning_rate >= 0))) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--actor_learning_rate=", *text, ": it must be a number of at least 0"));
+  }
+  options.run_dir = ResolveUserPath(flags.Get("run_dir").value_or(
+      absl::StrCat("runs/quickstart-", absl::FormatTime("%Y%m%d-%H%M%S", absl::Now(), absl::LocalTimeZone()))));
+  return options;
+}
+
+// Bytes of the largest group of parameters as it lies in a gathered buffer: each tensor begins at a multiple of 256
+// bytes, and the whole is padded so that all ranks have equal parts.
+int64_t LargestGroupBytes(int64_t bytes_per_parameter, int64_t ranks) {
+  constexpr int64_t kAlignment = 256;
+  int64_t largest = 0;
+  const ModelConfig config = SortingModelConfig();
+  for (HeadKind head : {HeadKind::kVocabulary, HeadKind::kScalar}) {
+    for (const ParameterGroup& group : MakeParameterLayout(config, head).groups) {
+      int64_t bytes = ranks * kAlignment;
+      for (const ParameterSpec& parameter : group.parameters) {
+        bytes += (parameter.numel() * bytes_per_parameter + kAlignment - 1) / kAlignment * kAlignment;
+      }
+      largest = std::max(largest, bytes);
+    }
+  }
+  return largest;
+}
+
+// ZeRO-3's promise, held against what each rank of the trainers and the scorer has measured: never more than two groups
+// of parameters are gathered.
+absl::Status CheckGatheredMemory(const PpoResult& result, TerminalView& view) {
+  for (const char* service : {"policy_trainer", "critic_trainer", "scorer"}) {
+    int64_t peak = -1;
+    int64_t bound = 0;
+    int64_t whole = 0;
+    const ServiceInfo& info = result.services.at(service);
+    for (const RankInfo& rank : info.ranks()) {
+      bound = 2 * LargestGroupBytes(rank.gathered_bytes_per_parameter(), info.ranks_size());
+      whole = rank.model_parameters() * rank.gathered_bytes_per_parameter();
+      for (const MemoryUse& use : rank.memory()) {
+        if (use.category() == "gathered") peak = std::max(peak, use.peak_bytes());
+      }
+    }
+    if (peak <= 0) {
+      return absl::InternalError(absl::StrCat(service, " reports no gathered memory, but its parameters are sharded"));
+    }
+    if (peak > bound) {
+      return absl::InternalError(absl::StrCat(service, " gathered ", peak,
+                                              " bytes of parameters at once; two groups "
+                                              "are at most ",
+                                              bound));
+    }
+    view.Print(absl::StrFormat("%s: at most %d of %d bytes of parameters were gathered at once (bound %d)", service,
+                               peak, whole, bound));
+  }
+  return absl::OkStatus();
+}
+
+double Mean(const std::vector<double>& values, size_t begin, size_t end) {
+  return std::accumulate(values.begin() + begin, values.begin() + end, 0.0) / static_cast<double>(end - begin);
+}
+
+absl::Status Run(const Options& options, TerminalView& view, Cancellation& cancellation) {
+  const absl::Time start = absl::Now();
+  const std::string programs = ServiceLauncher::DefaultProgramsFolder();
+  const std::string preparation = options.run_dir + "/start";
+  if (ReadFile(options.run_dir + "/run.textproto").ok() || ReadFile(preparation + "/train.jsonl").ok()) {
+    return absl::AlreadyExistsError(absl::StrCat(options.run_dir, " holds a run already; give another --run_dir"));
+  }
+
+  view.Print("1. Data, tokenizer and a random model");
+  SortingTaskFiles files;
+  QUARTET_RETURN_IF_ERROR(WriteSortingTask(preparation, options.seed, &files));
+
+  view.Print("2. Supervised fine-tuning on demonstrations, of which three in ten are right");
+  RunConfig sft = SortingSftConfig(files, preparation + "/sft", options.seed);
+  QUARTET_RETURN_IF_ERROR(ResolveRunConfig(&sft, ""));
+  QUARTET_ASSIGN_OR_RETURN(const SftSummary fine_tuned,
+                           RunSftSession(sft, {.launch = true, .programs_folder = programs}, view, cancellation));
+  const absl::Time fine_tuning_end = absl::Now();
+
+  view.Print("3. PPO with rollout, policy trainer, critic trainer and scorer, two ranks each");
+  RunConfig ppo = SortingPpoConfig(files, absl::StrCat(sft.run_dir(), "/", fine_tuned.checkpoint), options.run_dir,
+                                   options.seed, options.actor_learning_rate);
+  QUARTET_RETURN_IF_ERROR(ResolveRunConfig(&ppo, ""));
+  QUARTET_ASSIGN_OR_RETURN(
+      const PpoResult result,
+      RunPpoSession(ppo, {.launch = true, .programs_folder = programs, .allowed_entry = "start"}, view, cancellation));
+
+  view.Print("4. What came of it");
+  QUARTET_RETURN_IF_ERROR(CheckGatheredMemory(result, view));
+  const std::vector<double>& rewards = result.summary.mean_rewards;
+  const size_t window = std::min<size_t>(3, rewards.size());
+  view.Print(absl::StrFormat("mean reward: %.3f in the first %d steps, %.3f in the last %d", Mean(rewards, 0, window),
+                             window, Mean(rewards, rewards.size() - window, rewards.size()), window));
+  view.Print(absl::StrFormat("held-out problems solved: %.1f %% before PPO, %.1f %% after",
+                             100 * result.summary.before->pass_at_1.value_or(0),
+                             100 * result.summary.after->pass_at_1.value_or(0)));
+  view.Print(absl::StrFormat("time: %.0f s (fine-tuning %.0f s, PPO %.0f s)",
+                             absl::ToDoubleSeconds(absl::Now() - start), absl::ToDoubleSeconds(fine_tuning_end - start),
+                             absl::ToDoubleSeconds(absl::Now() - fine_tuning_end)));
+  view.Print(absl::StrCat("\nEverything is in ", options.run_dir, ":\n",
+                          "  checkpoints/latest/policy   the trained model, a Hugging Face folder\n",
+                          "  metrics.jsonl               the numbers of each step; tensorboard --logdir ",
+                          options.run_dir, " shows them\n", "  samples.jsonl               what the model answered\n",
+                          "  heldout.jsonl               what it was asked in the evaluation\n",
+                          "  run.textproto               the configuration, all options with their values\n",
+                          "  logs/                       one file a service\n",
+                          "  start/                      data, the random model and the fine-tuned one\n", "\nNext:\n",
+                          "  change an option   bazel run //orchestrator -- --launch --config=", options.run_dir,
+                          "/run.textproto --set=run_dir=runs/second --set=train.max_steps=20\n",
+                          "  your own model     README.md, \"Your own model, data and reward\"\n",
+                          "  a real model       bazel run //orchestrator:smollm2_gsm8k -- --data=train.jsonl"));
+  return absl::OkStatus();
+}
+
+int Main(int argc, char** argv) {
+  InitLogging(argv[0], "quickstart", -1);
+  absl::StatusOr<CommandLine> flags = CommandLine::Parse(argc, argv, Flags());
+  if (!flags.ok()) return Finish("quickstart", flags.status());
+  if (flags->help()) {
+    std::printf(
+        "quickstart: makes a task, a tokenizer and a tiny model, fine-tunes it, and trains it with PPO until it solves "
+        "problems that it has never seen.\n\nUsage: quickstart [flags]\n\nFlags:\n%s\n"
+        "Exit codes: 0; 1 where the run failed; 2 for wrong flags; 130 after SIGINT or SIGTERM.\n",
+        CommandLine::Describe(Flags()).c_str());
+    return 0;
+  }
+  const absl::StatusOr<Options> options = ReadOptions(*flags);
+  if (!options.ok()) return Finish("quickstart", options.status());
+  Cancellation cancellation;
+  InterruptWatch interrupts(&cancellation);
+  TerminalView view(stdout, TerminalView::IsTerminal(stdout));
+  return Finish("quickstart", Run(*options, view, cancellation));
+}
+
+}  // namespace
+}  // namespace quartet
+
+int main(int argc, char** argv) { return quartet::Main(argc, argv); }

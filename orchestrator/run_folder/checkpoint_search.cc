@@ -1,0 +1,99 @@
+#include "orchestrator/run_folder/checkpoint_search.h"
+
+#include <filesystem>
+#include <future>
+#include <memory>
+#include <system_error>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "core/base/status_macros.h"
+#include "core/checkpoint/state_folder.h"
+
+namespace quartet {
+namespace {
+
+namespace fs = std::filesystem;
+
+// The training state in `folder` is the one that was saved together with the record, to the last byte.
+absl::Status CheckState(const std::string& folder, const SavedTrainer& expected,
+                        const std::function<absl::Status()>& proceed) {
+  QUARTET_ASSIGN_OR_RETURN(const std::unique_ptr<StateReader> state, StateReader::Open(folder));
+  if (state->manifest_hash() != expected.manifest_hash) {
+    return absl::DataLossError(absl::StrCat(folder, "/", kStateManifestName,
+                                            ": is not the one that checkpoint.json beside it was written with; the "
+                                            "folder belongs to another checkpoint"));
+  }
+  return VerifyStateFolder(folder, proceed);
+}
+
+absl::Status CheckCheckpoint(const std::string& folder, int64_t step, const CheckpointRecord& record,
+                             const std::function<absl::Status()>& proceed) {
+  if (record.step != step) {
+    return absl::DataLossError(absl::StrCat(folder, "/checkpoint.json: is of step ", record.step));
+  }
+  if (!record.policy.has_value() || !record.critic.has_value()) {
+    return absl::FailedPreconditionError(absl::StrCat(folder,
+                                                      " has no training states, so the run cannot be continued from "
+                                                      "it; the run that wrote it had train.save_optimizer: false"));
+  }
+  std::future<absl::Status> critic =
+      std::async(std::launch::async, [&] { return CheckState(folder + "/critic_state", *record.critic, proceed); });
+  const absl::Status policy = CheckState(folder + "/policy_state", *record.policy, proceed);
+  const absl::Status critic_done = critic.get();
+  return policy.ok() ? critic_done : policy;
+}
+
+}  // namespace
+
+absl::StatusOr<std::map<int64_t, std::string>> ListCheckpoints(const std::string& checkpoints) {
+  std::map<int64_t, std::string> found;
+  std::error_code error;
+  fs::directory_iterator entry(checkpoints, error);
+  if (error == std::errc::no_such_file_or_directory) return found;
+  while (!error && entry != fs::directory_iterator()) {
+    const std::optional<int64_t> step = CheckpointStep(entry->path().filename().string());
+    if (step.has_value()) found[*step] = entry->path().string();
+    entry.increment(error);
+  }
+  if (error) return absl::ErrnoToStatus(error.value(), absl::StrCat("cannot read the folder ", checkpoints));
+  return found;
+}
+
+absl::StatusOr<CheckpointSearch> FindNewestCheckpoint(const std::string& checkpoints,
+                                                      const std::function<absl::Status()>& proceed) {
+  QUARTET_ASSIGN_OR_RETURN(const auto folders, ListCheckpoints(checkpoints));
+  CheckpointSearch search;
+  std::vector<absl::Status> errors;
+  for (auto newest = folders.rbegin(); newest != folders.rend(); ++newest) {
+    const auto& [step, folder] = *newest;
+    absl::StatusOr<CheckpointRecord> record = ReadCheckpointRecord(folder);
+    if (absl::IsNotFound(record.status())) {
+      search.passed_over.push_back(absl::StrCat(folder, " has no checkpoint.json: it was never finished"));
+      continue;
+    }
+    const absl::Status status = record.ok() ? CheckCheckpoint(folder, step, *record, proceed) : record.status();
+    QUARTET_RETURN_IF_ERROR(proceed());
+    if (status.ok()) {
+      search.found = *std::move(record);
+      return search;
+    }
+    errors.push_back(status);
+    search.passed_over.push_back(std::string(status.message()));
+  }
+  std::error_code error;
+  const std::string latest = checkpoints + "/latest";
+  if (errors.empty() && fs::symlink_status(latest, error).type() == fs::file_type::directory) {
+    errors.push_back(absl::FailedPreconditionError(
+        absl::StrCat(latest, " is a folder and no link; rename it to the step_N that its checkpoint.json names")));
+    search.passed_over.push_back(std::string(errors.back().message()));
+  }
+  if (errors.empty()) return search;
+  return absl::Status(errors.front().code(),
+                      absl::StrCat("the run has checkpoints, but none that it can be continued from; nothing was "
+                                   "changed. ",
+                                   absl::StrJoin(search.passed_over, ". "),
+                                   ". Bring back one that is whole, or give another run_dir to begin anew"));
+}
+
+}  // namespace quartet

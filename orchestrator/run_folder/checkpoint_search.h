@@ -1,0 +1,33 @@
+// Which of a run's checkpoints it goes on after.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "orchestrator/run_folder/checkpoint_record.h"
+
+namespace quartet {
+
+// The folders step_N in `checkpoints` by N, finished or not; none where there is no such folder.
+absl::StatusOr<std::map<int64_t, std::string>> ListCheckpoints(const std::string& checkpoints);
+
+struct CheckpointSearch {
+  std::optional<CheckpointRecord> found;
+  // One sentence for each folder newer than it that was passed over.
+  std::vector<std::string> passed_over;
+};
+
+// The newest checkpoint of the folder `checkpoints` that verifies: its commit record is there and names both training
+// states, which are read whole. What `latest` points at does not matter. Nothing where no save has come to its commit
+// record. Where there are records but none verifies, the error of the newest, with those of all others in its message.
+// `proceed` is asked again and again; its error ends the search.
+absl::StatusOr<CheckpointSearch> FindNewestCheckpoint(const std::string& checkpoints,
+                                                      const std::function<absl::Status()>& proceed);
+
+}  // namespace quartet

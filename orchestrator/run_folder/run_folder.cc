@@ -1,0 +1,250 @@
+#include "orchestrator/run_folder/run_folder.h"
+
+#include <errno.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cmath>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include <system_error>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "absl/time/clock.h"
+#include "core/base/files.h"
+#include "core/base/status_macros.h"
+#include "core/config/run_config.h"
+#include "orchestrator/run_folder/checkpoint_search.h"
+
+namespace quartet {
+namespace {
+
+namespace fs = std::filesystem;
+using Json = nlohmann::ordered_json;
+
+// One line. Bytes that are not UTF-8 (a model can generate those) become U+FFFD.
+std::string Line(const Json& object) { return object.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n"; }
+
+Json Number(double value) {
+  if (!std::isfinite(value)) return nullptr;
+  // Counts and versions read better without ".0".
+  if (std::abs(value) < 9e15 && value == std::floor(value)) return static_cast<int64_t>(value);
+  return value;
+}
+
+absl::Status RemoveCheckpoint(const fs::path& folder) {
+  std::error_code error;
+  // From here on it is no whole checkpoint, however far the rest comes.
+  fs::remove(folder / "checkpoint.json", error);
+  if (!error) fs::remove_all(folder, error);
+  if (!error) return absl::OkStatus();
+  return absl::UnavailableError(absl::StrCat("cannot remove the checkpoint ", folder.string(), ": ", error.message()));
+}
+
+absl::Status CheckEmpty(const std::string& path, const std::string& allowed) {
+  std::error_code error;
+  for (fs::directory_iterator entry(path, error); !error && entry != fs::directory_iterator(); entry.increment(error)) {
+    const std::string name = entry->path().filename().string();
+    if (name == allowed || name == kRunLockName) continue;
+    return absl::AlreadyExistsError(absl::StrCat("run_dir ", path, " is not empty (it has ", name,
+                                                 "); give a new folder, or remove this one if its results are not "
+                                                 "needed any more"));
+  }
+  if (!error) return absl::OkStatus();
+  return absl::ErrnoToStatus(error.value(), absl::StrCat("cannot read run_dir ", path));
+}
+
+// The text of a file; "" where there is none.
+absl::StatusOr<std::string> ReadIfThere(const std::string& path) {
+  absl::StatusOr<std::string> text = ReadFile(path);
+  return absl::IsNotFound(text.status()) ? "" : std::move(text);
+}
+
+}  // namespace
+
+bool RunFolder::HasRun(const std::string& run_dir) {
+  std::error_code error;
+  return fs::exists(run_dir + "/run.textproto", error);
+}
+
+absl::StatusOr<std::unique_ptr<RunFolder>> RunFolder::Create(const RunConfig& config, const std::string& allowed) {
+  if (config.run_dir().empty()) return absl::InvalidArgumentError("run_dir is empty; it names the run's folder");
+  std::unique_ptr<RunFolder> folder(new RunFolder(config.run_dir(), PrintRunConfig(config)));
+  std::error_code error;
+  if (fs::exists(folder->path_, error) && !fs::is_directory(folder->path_, error)) {
+    return absl::AlreadyExistsError(absl::StrCat("run_dir ", folder->path_, " is a file, not a folder"));
+  }
+  QUARTET_RETURN_IF_ERROR(MakeDirs(folder->path_));
+  // In a folder that is something else not even a lock is left behind.
+  if (!fs::exists(absl::StrCat(folder->path_, "/", kRunLockName), error)) {
+    QUARTET_RETURN_IF_ERROR(CheckEmpty(folder->path_, allowed));
+  }
+  QUARTET_ASSIGN_OR_RETURN(folder->lock_, RunLock::Take(folder->path_));
+  QUARTET_RETURN_IF_ERROR(CheckEmpty(folder->path_, allowed));
+  // First: with it the folder is a run's, which can be opened.
+  QUARTET_RETURN_IF_ERROR(AtomicWriteFile(folder->config_path(), folder->config_));
+  QUARTET_RETURN_IF_ERROR(MakeDirs(folder->logs_path()));
+  return folder;
+}
+
+absl::StatusOr<std::unique_ptr<RunFolder>> RunFolder::Open(const RunConfig& config) {
+  std::unique_ptr<RunFolder> folder(new RunFolder(config.run_dir(), PrintRunConfig(config)));
+  QUARTET_ASSIGN_OR_RETURN(folder->lock_, RunLock::Take(folder->path_));
+  QUARTET_RETURN_IF_ERROR(MakeDirs(folder->logs_path()));
+  return folder;
+}
+
+absl::Status RunFolder::BeginAfter(int64_t steps) {
+  QUARTET_RETURN_IF_ERROR(MakeDirs(checkpoints_path()));
+  QUARTET_ASSIGN_OR_RETURN(const auto checkpoints, ListCheckpoints(checkpoints_path()));
+  for (const auto& [step, path] : checkpoints) {
+    if (step > steps) QUARTET_RETURN_IF_ERROR(SupersedeCheckpoint(CheckpointId(step)));
+  }
+  if (steps > 0) {
+    QUARTET_RETURN_IF_ERROR(PointLatestAt(CheckpointId(steps)));
+  } else {
+    unlink((checkpoints_path() + "/latest").c_str());  // points at nothing now
+  }
+  QUARTET_ASSIGN_OR_RETURN(last_recorded_step_, KeepSteps("metrics.jsonl", steps));
+  QUARTET_RETURN_IF_ERROR(KeepSteps("samples.jsonl", steps).status());
+  QUARTET_RETURN_IF_ERROR(ReplaceText("run.textproto", config_));
+  QUARTET_ASSIGN_OR_RETURN(metrics_, AppendFile::Open(metrics_path()));
+  QUARTET_ASSIGN_OR_RETURN(samples_, AppendFile::Open(samples_path()));
+  QUARTET_ASSIGN_OR_RETURN(tensorboard_, TensorBoardWriter::Create(path_, absl::Now()));
+  QUARTET_RETURN_IF_ERROR(SyncFolder(checkpoints_path()));
+  return SyncFolder(path_);
+}
+
+absl::StatusOr<std::string> RunFolder::SupersededFolder() {
+  if (!superseded_.empty()) return superseded_;
+  const std::string parent = path_ + "/superseded";
+  QUARTET_RETURN_IF_ERROR(MakeDirs(parent));
+  std::string folder;
+  int n = 0;
+  do {
+    folder = absl::StrCat(parent, "/", ++n);
+    if (mkdir(folder.c_str(), 0755) == 0) {
+      QUARTET_RETURN_IF_ERROR(SyncFolder(parent));
+      QUARTET_RETURN_IF_ERROR(SyncFolder(path_));
+      superseded_ = folder;
+    } else if (errno != EEXIST) {
+      return absl::ErrnoToStatus(errno, absl::StrCat("cannot create the folder ", folder));
+    }
+  } while (superseded_.empty());
+  return superseded_;
+}
+
+absl::Status RunFolder::SupersedeCheckpoint(const std::string& id) {
+  QUARTET_ASSIGN_OR_RETURN(const std::string folder, SupersededFolder());
+  QUARTET_RETURN_IF_ERROR(MakeDirs(folder + "/checkpoints"));
+  const std::string from = absl::StrCat(checkpoints_path(), "/", id), to = absl::StrCat(folder, "/checkpoints/", id);
+  if (rename(from.c_str(), to.c_str()) != 0) {
+    return absl::ErrnoToStatus(errno, absl::StrCat("cannot move ", from, " to ", to));
+  }
+  QUARTET_RETURN_IF_ERROR(SyncFolder(folder));
+  QUARTET_RETURN_IF_ERROR(SyncFolder(folder + "/checkpoints"));
+  return SyncFolder(checkpoints_path());
+}
+
+absl::Status RunFolder::Rewrite(const std::string& name, const std::string& aside, const std::string& content) {
+  if (!aside.empty()) {
+    QUARTET_ASSIGN_OR_RETURN(const std::string folder, SupersededFolder());
+    QUARTET_RETURN_IF_ERROR(AtomicWriteFile(absl::StrCat(folder, "/", name), aside));
+  }
+  return AtomicWriteFile(absl::StrCat(path_, "/", name), content);
+}
+
+absl::Status RunFolder::ReplaceText(const std::string& name, const std::string& content) {
+  QUARTET_ASSIGN_OR_RETURN(const std::string old, ReadIfThere(absl::StrCat(path_, "/", name)));
+  if (old == content && !old.empty()) return absl::OkStatus();
+  return Rewrite(name, old, content);
+}
+
+absl::StatusOr<int64_t> RunFolder::KeepSteps(const std::string& name, int64_t steps) {
+  QUARTET_ASSIGN_OR_RETURN(const std::string text, ReadIfThere(absl::StrCat(path_, "/", name)));
+  std::string kept, aside;
+  int64_t last = -1;
+  for (absl::string_view line : absl::StrSplit(text, '\n', absl::SkipEmpty())) {
+    const nlohmann::json record = nlohmann::json::parse(line, nullptr, /*allow_exceptions=*/false);
+    // The last line of a run that was killed may be half a record.
+    const bool whole = record.is_object() && record.contains("step") && record["step"].is_number_integer();
+    const int64_t step = whole ? record["step"].get<int64_t>() : steps;
+    if (step < steps) last = std::max(last, step);
+    absl::StrAppend(step < steps ? &kept : &aside, line, "\n");
+  }
+  if (kept != text || text.empty()) QUARTET_RETURN_IF_ERROR(Rewrite(name, aside, kept));
+  return last;
+}
+
+absl::Status RunFolder::WriteMetrics(int64_t step, const Metrics& metrics) {
+  Json object;
+  object["step"] = step;
+  for (const auto& [name, value] : metrics.values()) object[name] = Number(value);
+  QUARTET_RETURN_IF_ERROR(metrics_->Append(Line(object)));
+  return tensorboard_->Write(step, absl::Now(), metrics);
+}
+
+absl::Status RunFolder::WriteSamples(const std::vector<SampleRecord>& samples) {
+  std::string lines;
+  for (const SampleRecord& sample : samples) {
+    Json object;
+    object["step"] = sample.step;
+    object["prompt"] = sample.prompt;
+    object["response"] = sample.response;
+    object["label"] = sample.label;
+    object["reward"] = Number(sample.reward);
+    Json parts = Json::object();
+    for (const auto& [name, value] : sample.parts) parts[name] = Number(value);
+    object["parts"] = parts;
+    object["kl"] = sample.kl.has_value() ? Number(*sample.kl) : Json(nullptr);
+    object["finish_reason"] = sample.finish_reason;
+    lines += Line(object);
+  }
+  return samples_->Append(lines);
+}
+
+absl::Status RunFolder::SyncRecords() {
+  QUARTET_RETURN_IF_ERROR(metrics_->Sync());
+  return samples_->Sync();
+}
+
+absl::Status RunFolder::WriteHeldout(const std::vector<HeldoutRecord>& records) {
+  std::string lines;
+  for (const HeldoutRecord& record : records) {
+    Json object;
+    object["prompt"] = record.prompt;
+    object["label"] = record.label;
+    lines += Line(object);
+  }
+  return ReplaceText("heldout.jsonl", lines);
+}
+
+absl::Status RunFolder::PointLatestAt(const std::string& checkpoint_id) {
+  const std::string link = checkpoints_path() + "/latest";
+  const std::string temporary = checkpoints_path() + "/.latest.new";
+  std::error_code error;
+  const fs::file_type type = fs::symlink_status(link, error).type();
+  // A copy that followed links has a folder here.
+  if (type != fs::file_type::symlink && type != fs::file_type::not_found) {
+    QUARTET_RETURN_IF_ERROR(SupersedeCheckpoint("latest"));
+  }
+  unlink(temporary.c_str());
+  if (symlink(checkpoint_id.c_str(), temporary.c_str()) != 0 || rename(temporary.c_str(), link.c_str()) != 0) {
+    return absl::ErrnoToStatus(errno, absl::StrCat("cannot link ", link, " to ", checkpoint_id));
+  }
+  return SyncFolder(checkpoints_path());
+}
+
+absl::Status RunFolder::RemoveOldCheckpoints(int64_t keep) {
+  if (keep == 0) return absl::OkStatus();
+  QUARTET_ASSIGN_OR_RETURN(const auto checkpoints, ListCheckpoints(checkpoints_path()));
+  int64_t surplus = static_cast<int64_t>(checkpoints.size()) - keep;
+  for (auto oldest = checkpoints.begin(); surplus > 0; ++oldest, --surplus) {
+    QUARTET_RETURN_IF_ERROR(RemoveCheckpoint(oldest->second));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace quartet

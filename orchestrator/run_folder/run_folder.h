@@ -1,0 +1,114 @@
+// The folder that a run leaves behind.
+//
+//   run.textproto          the configuration as resolved
+//   metrics.jsonl          one object a step
+//   events.out.tfevents.*  the same numbers for TensorBoard
+//   samples.jsonl          some prompts and answers of each step
+//   heldout.jsonl          {"prompt", "label"}: what the evaluation asks
+//   checkpoints/           step_N, written by the trainers; latest -> the newest whole one, for people
+//   logs/                  one file a service; launch.textproto, what those were started with that the run started
+//   superseded/            1, 2, ...: each time the run was continued, what of the above it put aside
+//   run.lock               names the orchestrator that uses the folder
+//
+// An orchestrator deletes nothing here but the checkpoints that train.max_ckpt_num does not keep.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "orchestrator/run_folder/append_file.h"
+#include "orchestrator/run_folder/metrics.h"
+#include "orchestrator/run_folder/run_lock.h"
+#include "orchestrator/run_folder/tensorboard_writer.h"
+#include "proto/run_config.pb.h"
+
+namespace quartet {
+
+// One line of samples.jsonl.
+struct SampleRecord {
+  int64_t step = 0;
+  std::string prompt;
+  std::string response;
+  std::string label;
+  double reward = 0;
+  std::map<std::string, float> parts;
+  // Mean over the answer's tokens; absent without a reference model.
+  std::optional<double> kl;
+  std::string finish_reason;  // "stop" or "length"
+};
+
+// One line of heldout.jsonl.
+struct HeldoutRecord {
+  std::string prompt;
+  std::string label;
+};
+
+// The folder of a run, for this orchestrator alone while it lives. First Create or Open; then, once the services have
+// accepted the run, BeginAfter; then the rest. One thread. Errors name the file; RESOURCE_EXHAUSTED where the disk is
+// full; FAILED_PRECONDITION where another orchestrator uses the folder.
+class RunFolder {
+ public:
+  // Creates config.run_dir(). ALREADY_EXISTS where there is a folder with anything in it but an entry named `allowed`:
+  // a run never writes over another's results.
+  static absl::StatusOr<std::unique_ptr<RunFolder>> Create(const RunConfig& config, const std::string& allowed = "");
+  // The folder of a run that is there. Nothing of it changes before BeginAfter.
+  static absl::StatusOr<std::unique_ptr<RunFolder>> Open(const RunConfig& config);
+  // Whether the folder is one to Open: a run has begun in it.
+  static bool HasRun(const std::string& run_dir);
+
+  // Goes on after the run's first `steps` steps: what the folder has of later ones (records, samples, checkpoints)
+  // moves to superseded/, as those steps are made again.
+  absl::Status BeginAfter(int64_t steps);
+  // The last step that metrics.jsonl had at BeginAfter; -1 if none.
+  int64_t last_recorded_step() const { return last_recorded_step_; }
+
+  const std::string& path() const { return path_; }
+  std::string config_path() const { return path_ + "/run.textproto"; }
+  std::string metrics_path() const { return path_ + "/metrics.jsonl"; }
+  std::string samples_path() const { return path_ + "/samples.jsonl"; }
+  std::string heldout_path() const { return path_ + "/heldout.jsonl"; }
+  std::string checkpoints_path() const { return path_ + "/checkpoints"; }
+  std::string logs_path() const { return path_ + "/logs"; }
+  std::string launch_config_path() const { return logs_path() + "/launch.textproto"; }
+
+  // To metrics.jsonl and TensorBoard. A value that is not finite is null in metrics.jsonl (JSON has no other way).
+  absl::Status WriteMetrics(int64_t step, const Metrics& metrics);
+  absl::Status WriteSamples(const std::vector<SampleRecord>& samples);
+  // Returns when metrics and samples so far are on disk.
+  absl::Status SyncRecords();
+  absl::Status WriteHeldout(const std::vector<HeldoutRecord>& records);
+  // Makes checkpoints/latest a relative link to `checkpoint_id`, atomically and durably.
+  absl::Status PointLatestAt(const std::string& checkpoint_id);
+  // Removes all checkpoints but the newest `keep` (0: none is removed).
+  absl::Status RemoveOldCheckpoints(int64_t keep);
+
+ private:
+  RunFolder(std::string path, std::string config) : path_(std::move(path)), config_(std::move(config)) {}
+  // superseded/N, made at the first call.
+  absl::StatusOr<std::string> SupersededFolder();
+  // Moves the checkpoint or copy of one named `id` there.
+  absl::Status SupersedeCheckpoint(const std::string& id);
+  // Writes the file `name`; `aside`, what its old content has that the new one has not, goes there first.
+  absl::Status Rewrite(const std::string& name, const std::string& aside, const std::string& content);
+  absl::Status ReplaceText(const std::string& name, const std::string& content);
+  // Leaves the lines of `name`, one JSON object each, whose "step" is below `steps`, and returns the last of these
+  // steps.
+  absl::StatusOr<int64_t> KeepSteps(const std::string& name, int64_t steps);
+
+  const std::string path_;
+  const std::string config_;  // the text of run.textproto
+  std::unique_ptr<RunLock> lock_;
+  std::string superseded_;  // empty until it is needed
+  int64_t last_recorded_step_ = -1;
+  std::unique_ptr<AppendFile> metrics_;
+  std::unique_ptr<AppendFile> samples_;
+  std::unique_ptr<TensorBoardWriter> tensorboard_;
+};
+
+}  // namespace quartet

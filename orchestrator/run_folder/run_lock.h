@@ -1,0 +1,29 @@
+// One orchestrator a run folder.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "absl/status/statusor.h"
+
+namespace quartet {
+
+// The name of the lock's file in a run folder.
+inline constexpr char kRunLockName[] = "run.lock";
+
+// Held while it lives, and no longer than its process: the file stays behind, its lock does not.
+class RunLock {
+ public:
+  // FAILED_PRECONDITION names who holds it: process, host and since when. UNIMPLEMENTED where the file system has no
+  // locks.
+  static absl::StatusOr<std::unique_ptr<RunLock>> Take(const std::string& run_dir);
+  ~RunLock();
+  RunLock(const RunLock&) = delete;
+  RunLock& operator=(const RunLock&) = delete;
+
+ private:
+  explicit RunLock(int fd) : fd_(fd) {}
+  const int fd_;
+};
+
+}  // namespace quartet

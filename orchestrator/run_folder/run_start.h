@@ -1,0 +1,30 @@
+// Where a run begins: in a new folder, or in one that is there, after its newest checkpoint.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "orchestrator/run_folder/checkpoint_record.h"
+#include "orchestrator/run_folder/run_folder.h"
+#include "proto/run_config.pb.h"
+
+namespace quartet {
+
+struct RunStart {
+  std::unique_ptr<RunFolder> folder;
+  std::optional<CheckpointRecord> resume;
+  // What a person should know: checkpoints that were passed over, and why.
+  std::vector<std::string> notes;
+};
+
+// With train.load_checkpoint, of a run_dir in which a run has begun, FindNewestCheckpoint (`proceed` as there) in
+// RunFolder::Open; else RunFolder::Create.
+absl::StatusOr<RunStart> OpenRun(const RunConfig& config, const std::string& allowed_entry,
+                                 const std::function<absl::Status()>& proceed);
+
+}  // namespace quartet

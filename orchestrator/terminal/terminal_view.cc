@@ -1,0 +1,98 @@
+#include "orchestrator/terminal/terminal_view.h"
+
+#include <sys/ioctl.h>
+#include <unistd.h>
+
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/time/clock.h"
+
+namespace quartet {
+namespace {
+
+constexpr auto kRefreshInterval = std::chrono::milliseconds(150);
+constexpr const char* kClearLine = "\r\033[K";
+
+int Columns(std::FILE* out) {
+  winsize size{};
+  if (ioctl(fileno(out), TIOCGWINSZ, &size) == 0 && size.ws_col > 0) return size.ws_col;
+  return 80;
+}
+
+}  // namespace
+
+bool TerminalView::IsTerminal(std::FILE* out) { return isatty(fileno(out)) == 1; }
+
+TerminalView::TerminalView(std::FILE* out, bool live) : out_(out), live_(live) {
+  if (live_) ticker_ = std::thread([this] { Tick(); });
+}
+
+TerminalView::~TerminalView() {
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    stopping_ = true;
+    phase_.clear();
+    Refresh();
+  }
+  changed_.notify_all();
+  if (ticker_.joinable()) ticker_.join();
+}
+
+void TerminalView::Print(const std::string& line) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  if (live_) std::fputs(kClearLine, out_);
+  std::fputs(line.c_str(), out_);
+  std::fputc('\n', out_);
+  std::fflush(out_);
+  Refresh();
+}
+
+void TerminalView::Begin(const std::string& phase, int64_t total) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  phase_ = phase;
+  began_ = absl::Now();
+  done_ = 0;
+  total_ = total;
+  Refresh();
+}
+
+void TerminalView::Progress(int64_t done) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  done_ = std::max(done_, done);
+}
+
+void TerminalView::End() {
+  std::lock_guard<std::mutex> lock(mutex_);
+  phase_.clear();
+  Refresh();
+}
+
+std::string TerminalView::Bar(int64_t done, int64_t total, int width) {
+  const int filled = static_cast<int>(std::clamp<int64_t>(done, 0, total) * width / std::max<int64_t>(total, 1));
+  return absl::StrCat("[", std::string(filled, '#'), std::string(width - filled, '.'), "] ", done, "/", total);
+}
+
+void TerminalView::Refresh() {
+  if (!live_) return;
+  std::string line;
+  if (!phase_.empty()) {
+    line = absl::StrFormat("%s  %.1f s", phase_, absl::ToDoubleSeconds(absl::Now() - began_));
+    if (total_ > 0) absl::StrAppend(&line, "  ", Bar(done_, total_, 24));
+    line.resize(std::min<size_t>(line.size(), static_cast<size_t>(Columns(out_) - 1)));
+  }
+  std::fputs(kClearLine, out_);
+  std::fputs(line.c_str(), out_);
+  std::fflush(out_);
+}
+
+void TerminalView::Tick() {
+  std::unique_lock<std::mutex> lock(mutex_);
+  while (!stopping_) {
+    if (!phase_.empty()) Refresh();
+    changed_.wait_for(lock, kRefreshInterval);
+  }
+}
+
+}  // namespace quartet

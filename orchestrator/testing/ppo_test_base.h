@@ -1,0 +1,109 @@
+// What tests of the PPO loop share: a run on services with scripted answers, over real sockets.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <filesystem>
+#include <map>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/str_split.h"
+#include "core/base/fail_point.h"
+#include "core/checkpoint/state_folder.h"
+#include "orchestrator/loop/ppo.h"
+#include "orchestrator/run_folder/run_start.h"
+#include "orchestrator/testing/byte_tokenizer.h"
+#include "orchestrator/testing/fake_services.h"
+#include "orchestrator/testing/scratch_folder.h"
+
+namespace quartet {
+
+class PpoTest : public ::testing::Test {
+ protected:
+  PpoTest() {
+    services_.SetCheckpointRoot(scratch_.path() + "/run/checkpoints");
+    sink_ = std::fopen("/dev/null", "w");
+  }
+  ~PpoTest() override {
+    std::fclose(sink_);
+    EXPECT_TRUE(SetFailPoints("").ok());
+  }
+
+  // As RunPpoSession does; with `resume`, after that checkpoint.
+  absl::StatusOr<PpoSummary> Run(const RunConfig& config,
+                                 const std::optional<CheckpointRecord>& resume = std::nullopt) {
+    absl::StatusOr<std::vector<PromptRecord>> prompts =
+        LoadPrompts(config.data().prompt_data(), config.data(), 0, true, tokenizer_);
+    if (!prompts.ok()) return prompts.status();
+    absl::StatusOr<std::optional<EvaluationSet>> evaluation_set = LoadEvaluationSet(config, tokenizer_);
+    if (!evaluation_set.ok()) return evaluation_set.status();
+    absl::StatusOr<RunStart> start = OpenRun(config, "", [] { return absl::OkStatus(); });
+    if (!start.ok()) return start.status();
+    absl::StatusOr<Services> clients = ConnectServices(config, &cancellation_);
+    if (!clients.ok()) return clients.status();
+    TerminalView view(sink_, false);
+    return RunPpo({.config = config,
+                   .tokenizer = tokenizer_,
+                   .prompts = *prompts,
+                   .evaluation_set = *evaluation_set,
+                   .services = *clients,
+                   .folder = *start->folder,
+                   .view = view,
+                   .resume = resume.has_value() ? resume : start->resume});
+  }
+
+  std::vector<nlohmann::json> Lines(const std::string& name) {
+    std::vector<nlohmann::json> lines;
+    const std::string text = scratch_.Read(name);
+    for (absl::string_view line : absl::StrSplit(text, '\n', absl::SkipEmpty())) {
+      lines.push_back(nlohmann::json::parse(line));
+    }
+    return lines;
+  }
+
+  // What is in the run folder but for its lock, which each orchestrator writes.
+  std::map<std::string, std::string> RunFolderContents() {
+    std::map<std::string, std::string> contents = scratch_.Contents();
+    contents.erase(std::string("run/") + kRunLockName);
+    return contents;
+  }
+
+  // A run of `steps` steps that can be continued, with a checkpoint every other step.
+  RunConfig MakeSavingConfig(int steps) {
+    RunConfig config = services_.MakeConfig(scratch_.path(), steps);
+    config.mutable_train()->set_save_steps(2);
+    config.mutable_train()->set_save_optimizer(true);
+    return config;
+  }
+
+  // A training state of `steps` optimizer steps, in a folder of its own.
+  std::string WriteState(const std::string& name, int64_t steps) {
+    std::string folder = scratch_.path() + "/" + name;
+    std::filesystem::create_directories(folder);
+    StateManifest manifest;
+    manifest.optimizer_steps = steps;
+    EXPECT_TRUE(WriteStateManifest(folder, manifest).ok());
+    return folder;
+  }
+
+  // Where `call` first stands among the calls, after position `from`.
+  static size_t Find(const std::vector<std::string>& calls, const std::string& call, size_t from) {
+    return std::find(calls.begin() + static_cast<std::ptrdiff_t>(from), calls.end(), call) - calls.begin();
+  }
+
+  ScratchFolder scratch_;
+  FakeServices services_;
+  ByteTokenizer tokenizer_;
+  Cancellation cancellation_;
+  std::FILE* sink_;
+};
+
+}  // namespace quartet

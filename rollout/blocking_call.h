@@ -1,0 +1,51 @@
+// A call for a thread that waits for its answers.
+#pragma once
+
+#include <condition_variable>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <stop_token>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "proto/rollout.pb.h"
+#include "rollout/dispatcher.h"
+
+namespace quartet {
+
+// A waiting thread wakes when its own call has news, or when `gone` is requested to stop: whoever asked has given up.
+// One thread.
+class BlockingCall final : private CallSink {
+ public:
+  // Dispatcher::Begin, and waits until the call has begun. CANCELLED where the caller has gone.
+  static absl::StatusOr<std::unique_ptr<BlockingCall>> Begin(Dispatcher& dispatcher, const GenerateHeader& header,
+                                                             std::vector<Prompt> prompts,
+                                                             std::function<absl::Status()> begin, std::stop_token gone);
+
+  // Waits for replies and returns all that are there; none once every sequence has come. An error ends the call.
+  absl::StatusOr<std::deque<GenerateReply>> Next();
+
+ private:
+  explicit BlockingCall(std::stop_token gone) : gone_(std::move(gone)) {}
+  void Begun() override;
+  void Reply(GenerateReply reply) override;
+  void End(const absl::Status& status) override;
+  template <typename Condition>
+  absl::Status Wait(std::unique_lock<std::mutex>* lock, Condition condition);
+
+  const std::stop_token gone_;
+  std::mutex mutex_;
+  std::condition_variable_any changed_;
+  // Guarded by mutex_.
+  bool begun_ = false;
+  bool ended_ = false;
+  absl::Status end_;
+  std::deque<GenerateReply> replies_;
+
+  std::unique_ptr<Dispatcher::Admission> admission_;  // ends first
+};
+
+}  // namespace quartet

@@ -1,0 +1,513 @@
+#include "rollout/engine/engine.h"
+
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/from_blob.h>
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <exception>
+#include <functional>
+#include <map>
+#include <mutex>
+#include <optional>
+#include <utility>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/strings/str_cat.h"
+#include "absl/types/span.h"
+#include "core/base/fail_point.h"
+#include "core/base/logging.h"
+#include "core/base/status_macros.h"
+#include "core/comm/agreement.h"
+#include "core/comm/process_group.h"
+#include "core/hardware/parallel.h"
+#include "core/memory/accounted_tensor.h"
+#include "core/memory/block_cache.h"
+#include "core/memory/catch_exceptions.h"
+#include "core/training/engine/rank_device.h"
+#include "core/zero/sharded_model.h"
+#include "rollout/engine/budget_measurement.h"
+#include "rollout/engine/cache/cache_budget.h"
+#include "rollout/engine/cache/kv_cache.h"
+#include "rollout/engine/engine_options.h"
+#include "rollout/engine/forward_pass.h"
+#include "rollout/engine/graphs/graph_recorder.h"
+#include "rollout/engine/rate_meter.h"
+#include "rollout/engine/running_call.h"
+#include "rollout/engine/sampling/sampler.h"
+#include "rollout/engine/sampling/sampling_params.h"
+#include "rollout/engine/scheduling/scheduler.h"
+#include "rollout/engine/share_exchange.h"
+#include "rollout/engine/weights/engine_weights.h"
+
+namespace quartet {
+namespace {
+
+double SecondsSince(std::chrono::steady_clock::time_point start) {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+}
+
+class Engine : public RolloutEngine {
+ public:
+  Engine(const RolloutEngineOptions& options, Ledger* ledger, EngineGroups groups, std::unique_ptr<ShardedModel> model)
+      : options_(options),
+        ledger_(ledger),
+        groups_(std::move(groups)),
+        weights_(std::move(model)),
+        lockstep_(options.zero_stage == 3 && groups_.all->size() > 1) {
+    if (options.tensor_parallel_size > 1) exchange_.emplace(config(), groups_.of_shares(), device());
+    ForwardOptions forward;
+    forward.max_num_seqs = std::min(options.max_num_seqs, options.max_num_batched_tokens);
+    forward.max_model_len = options.max_model_len;
+    if (!options.enforce_eager) forward.new_recorder = GraphRecordersFor(device());
+    forward_.emplace(std::move(forward), &weights_, exchange_.has_value() ? &*exchange_ : nullptr, ledger);
+    samplers_.resize(at::get_num_threads());
+  }
+
+  absl::Status MakeCache() {
+    const KvCacheShape shape{.layout = {options_.block_size, config().num_key_value_heads, config().head_dim},
+                             .layers = config().num_hidden_layers,
+                             .dtype = weights_.model().options().compute_dtype,
+                             .format = CacheFormatFor(device())};
+    const int64_t block_bytes = shape.block_bytes();
+    int64_t cache_bytes = options_.kv_cache_bytes;
+    if (options_.gpu_memory_utilization > 0) {
+      QUARTET_ASSIGN_OR_RETURN(cache_bytes, BudgetedCacheBytes(shape));
+    }
+    const int64_t blocks_a_sequence = (options_.max_model_len + options_.block_size - 1) / options_.block_size;
+    const int64_t spare = forward_->spare_blocks();
+    const int64_t blocks = std::min(cache_bytes / block_bytes - spare, options_.max_num_seqs * blocks_a_sequence);
+    if (blocks < 1) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "rollout.kv_cache_bytes is ", options_.kv_cache_bytes, "; one block of ", options_.block_size,
+          " tokens takes ", block_bytes, " bytes", spare > 0 ? ", and recorded forwards need one more" : ""));
+    }
+    make_cache_ = [=, this] {
+      forward_->TakeCache(shape, blocks);
+      forward_->Record();
+    };
+    const auto start = std::chrono::steady_clock::now();
+    make_cache_();
+    const double seconds = SecondsSince(start);
+    SchedulerOptions scheduler;
+    scheduler.num_blocks = blocks;
+    scheduler.block_size = options_.block_size;
+    scheduler.max_num_seqs = options_.max_num_seqs;
+    scheduler.max_num_batched_tokens = options_.max_num_batched_tokens;
+    scheduler.max_model_len = options_.max_model_len;
+    scheduler_.emplace(scheduler);
+    if (device().is_meta()) return absl::OkStatus();
+    QUARTET_LOG(kInfo) << "KV cache: " << blocks << " blocks of " << options_.block_size << " tokens, "
+                       << blocks * block_bytes / (1 << 20) << " MiB";
+    if (const DecodeGraphs* graphs = forward_->graphs(); graphs != nullptr) {
+      QUARTET_LOG(kInfo) << "Decoding by graphs: " << graphs->sizes().size() << " recorded for up to "
+                         << graphs->sizes().back() << " sequences, with the cache in " << seconds << " s, "
+                         << graphs->bytes() / (1 << 20) << " MiB";
+    } else if (device().is_cuda() && !options_.enforce_eager) {
+      QUARTET_LOG(kInfo)
+          << "Decoding by graphs: none; they need the whole model on each rank, bf16, and heads that the "
+             "attention's kernel takes";
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status Check(const SamplingParams& sampling) const override {
+    return CheckSamplingParams(sampling, vocab_size(), options_.tokenizer != nullptr);
+  }
+
+  absl::Status Check(const SamplingParams& sampling, const GenerationTask& task) const override {
+    QUARTET_RETURN_IF_ERROR(CheckPrompt(sampling, task.prompt_index, task.ids, vocab_size()));
+    const absl::Status fits = scheduler_->CheckFits(static_cast<int64_t>(task.ids.size()), sampling.max_new_tokens());
+    if (fits.ok()) return fits;
+    return absl::Status(fits.code(), absl::StrCat("prompt ", task.prompt_index, ": ", fits.message()));
+  }
+
+  void Add(const GenerationTask& task) override {
+    auto call = calls_.find(task.call);
+    if (call == calls_.end()) {
+      std::vector<int32_t> stops = options_.stop_token_ids;
+      if (!task.sampling->ignore_eos()) stops.insert(stops.end(), eos_token_ids().begin(), eos_token_ids().end());
+      call = calls_.emplace(task.call, RunningCall(task, stops, options_.tokenizer)).first;
+    }
+    call->second.sequences += task.samples;
+    scheduler_->Add(task.call, task.prompt_index, task.ids, task.first_sample, task.samples,
+                    /*finds_prefix=*/!task.sampling->has_prompt_logprobs());
+  }
+
+  std::vector<GeneratedSequence> Cancel(uint64_t call) override {
+    std::vector<GeneratedSequence> cancelled;
+    for (const auto& sequence : scheduler_->Cancel(call)) {
+      cancelled.push_back(calls_.at(call).Describe(*sequence, GeneratedSequence::ABORTED));
+    }
+    calls_.erase(call);
+    UpdateStats();
+    EndReuse();
+    return cancelled;
+  }
+
+  bool idle() const override { return scheduler_->idle(); }
+
+  absl::StatusOr<StepAgreement> AgreeOnStep(int64_t batches) override {
+    StepAgreement agreed = {batches, idle()};
+    if (!lockstep_ && !exchange_.has_value()) return agreed;
+    try {
+      agreed = AgreeOn(agreed, groups_.of_shares(), device());
+      if (agreed.idle) reuse_.reset();
+      return agreed;
+    } catch (const std::exception& error) {
+      return StatusOf(error, "generation", *ledger_);
+    }
+  }
+
+  absl::StatusOr<std::vector<EngineEvent>> Step() override {
+    std::vector<EngineEvent> events;
+    QUARTET_CHECK(forward_->has_cache()) << "a step of an engine that sleeps";
+    QUARTET_CHECK(weights_.held()) << "a step of an engine without weights";
+    try {
+      if (const absl::Status failed = FailPoint("rollout.step"); !failed.ok())
+        throw std::runtime_error(failed.ToString());
+      const auto start = std::chrono::steady_clock::now();
+      const ScheduledStep step = scheduler_->Schedule();
+      if (step.chunks.empty() && !lockstep_) return events;
+      if (!reuse_.has_value()) reuse_.emplace();
+      for (const BlockCopy& copy : step.copies) forward_->Copy(copy);
+      std::map<uint64_t, absl::Status> failed;
+      const std::vector<PromptToken> prompt_tokens = PromptTokensIn(step.chunks);
+      std::vector<int64_t> prompt_rows;
+      for (const PromptToken& token : prompt_tokens) prompt_rows.push_back(token.row);
+      const at::Tensor logits_NV =
+          forward_->Run(step.chunks, prompt_rows, [&](size_t first, size_t count, const at::Tensor& logits) {
+            Score(absl::MakeConstSpan(prompt_tokens).subspan(first, count), logits, &failed);
+          });
+      std::vector<Draw> draws;
+      int64_t row = 0;
+      for (const ScheduledChunk& chunk : step.chunks) {
+        // What was generated before a preemption is computed again, but not drawn.
+        prefill_tokens_ += chunk.count - (chunk.last && chunk.first >= chunk.sequence->prompt_len ? 1 : 0);
+        for (Sequence* sequence : scheduler_->Computed(chunk)) draws.push_back({sequence, row});
+        if (chunk.last) ++row;
+      }
+      held_places_ += scheduler_->blocks_in_use() * options_.block_size;
+      empty_places_ += scheduler_->empty_places();
+      Extend(draws, logits_NV, std::move(failed), &events);
+      ++steps_;
+      meter_.Add(SecondsSince(start), prefill_tokens_, generated_tokens_);
+    } catch (const std::exception& error) {
+      while (!calls_.empty()) Cancel(calls_.begin()->first);
+      return StatusOf(error, "generation", *ledger_);
+    }
+    UpdateStats();
+    EndReuse();
+    return events;
+  }
+
+  void Sleep(bool release_weights) override {
+    scheduler_->PreemptAll();
+    forward_->DropCache();
+    weights_.ReleaseSpare();
+    if (release_weights) weights_.Release();
+    reuse_.reset();
+    GiveBackFreedBlocks();
+    UpdateStats();
+  }
+
+  absl::Status Wake() override {
+    if (forward_->has_cache()) return absl::OkStatus();
+    const bool had_weights = has_weights();
+    absl::Status status = CatchExceptions("taking memory again after sleep", *ledger_, [this] {
+      if (!has_weights() && version_ == 0) QUARTET_RETURN_IF_ERROR(weights_.ReadAgain());
+      make_cache_();
+      return absl::OkStatus();
+    });
+    if (!status.ok()) Sleep(/*release_weights=*/!had_weights);
+    return status;
+  }
+
+  bool has_weights() const override { return weights_.held(); }
+
+  const std::vector<ParameterSpec>& tensors() const override { return weights_.tensors(); }
+  Dtype resident_dtype() const override {
+    return weights_.model().options().compute_dtype == at::kFloat ? Dtype::kF32 : Dtype::kBF16;
+  }
+
+  std::unique_ptr<WeightStaging> NewStaging() override { return weights_.NewStaging(); }
+  void ReserveStaging() override { weights_.ReserveStaging(); }
+
+  void Commit(std::unique_ptr<WeightStaging> staging, uint64_t version) override {
+    weights_.Use(*staging);
+    // Only where the weights had been given back: else the new ones lie where the old ones did.
+    const absl::Status recorded = CatchExceptions("recording forwards", *ledger_, [this] {
+      forward_->Record();
+      return absl::OkStatus();
+    });
+    if (!recorded.ok()) QUARTET_LOG(kWarning) << recorded << "; decoding goes on without";
+    scheduler_->FlushPrefixes();
+    version_ = version;
+  }
+
+  uint64_t version() const override { return version_; }
+  int64_t vocab_size() const override { return config().vocab_size; }
+  const std::vector<int64_t>& eos_token_ids() const override { return config().eos_token_ids; }
+
+  EngineStats stats() const override {
+    const std::lock_guard lock(stats_mutex_);
+    return stats_;
+  }
+
+ private:
+  // A token of a sequence's prompt, scored from a row of a forward's hidden states: that of the token before it.
+  struct PromptToken {
+    const Sequence* sequence;
+    int64_t position;
+    int64_t row;
+  };
+  // The next token of a sequence, from a row of the logits.
+  struct Draw {
+    Sequence* sequence;
+    int64_t row;
+  };
+
+  const ModelConfig& config() const { return weights_.model().config(); }
+  at::Device device() const { return weights_.model().options().device; }
+
+  // Once nothing is left to generate. Ranks in lockstep go on for the others, and agree when that is (AgreeOnStep).
+  void EndReuse() {
+    if (!lockstep_ && idle()) reuse_.reset();
+  }
+
+  // What rollout.gpu_memory_utilization leaves for the cache. Ranks that step together get the least that any of them
+  // found. Collective.
+  absl::StatusOr<int64_t> BudgetedCacheBytes(const KvCacheShape& shape) {
+    const absl::StatusOr<CacheBudget> budget = MeasureCacheBudget(options_, shape, device(), &*forward_, ledger_);
+    absl::StatusOr<int64_t> bytes = budget.ok() ? CacheBytesWithin(*budget) : budget.status();
+    if (groups_.all->size() == 1) return bytes;
+    QUARTET_RETURN_IF_ERROR(AgreeOnStatus(*groups_.all, bytes.status(), device()));
+    if (!exchange_.has_value() || device().is_meta()) return bytes;
+    std::vector<int64_t> least = {-*bytes};
+    const at::Tensor of_all = at::from_blob(least.data(), {1}, at::kLong).to(device());
+    groups_.of_shares()->AllReduceMax(of_all)->Wait();
+    return -of_all.item<int64_t>();
+  }
+
+  void UpdateStats() {
+    const std::lock_guard lock(stats_mutex_);
+    stats_.set_steps(steps_);
+    stats_.set_replayed(forward_->replays());
+    stats_.set_running(scheduler_->running());
+    stats_.set_waiting(scheduler_->waiting());
+    stats_.set_blocks(scheduler_->num_blocks());
+    stats_.set_blocks_in_use(scheduler_->blocks_in_use());
+    stats_.set_held_places(held_places_);
+    stats_.set_empty_places(empty_places_);
+    stats_.set_preemptions(scheduler_->preemptions());
+    stats_.set_prefill_tokens(prefill_tokens_);
+    stats_.set_generated_tokens(generated_tokens_);
+    stats_.set_admitted_tokens(scheduler_->admitted_tokens());
+    stats_.set_cached_tokens(scheduler_->cached_tokens());
+    int64_t sent = 0, received = 0;
+    for (int kind = 0; kind < kCollectiveKinds; ++kind) {
+      const CommVolume volume = groups_.of_shares()->volume(static_cast<CollectiveKind>(kind));
+      sent += volume.sent_bytes;
+      received += volume.received_bytes;
+    }
+    stats_.set_sent_bytes(sent);
+    stats_.set_received_bytes(received);
+    stats_.set_prefill_tokens_per_second(meter_.prefill_rate());
+    stats_.set_generated_tokens_per_second(meter_.generated_rate());
+  }
+
+  // How many tokens of its prompt need no score (any more).
+  int64_t KnownPromptTokens(const Sequence& sequence) const {
+    const RunningCall& call = calls_.at(sequence.call);
+    return call.sampling().has_prompt_logprobs() ? call.prompts.next(sequence.prompt_index) : sequence.prompt_len;
+  }
+
+  // The tokens of prompts that need one.
+  std::vector<PromptToken> PromptTokensIn(const std::vector<ScheduledChunk>& chunks) const {
+    std::vector<PromptToken> tokens;
+    int64_t row = 0;
+    for (const ScheduledChunk& chunk : chunks) {
+      const int64_t known = KnownPromptTokens(*chunk.sequence);
+      for (int64_t i = chunk.first; i < chunk.first + chunk.count; ++i, ++row) {
+        if (i + 1 >= known && i + 1 < chunk.sequence->prompt_len) tokens.push_back({chunk.sequence, i + 1, row});
+      }
+    }
+    return tokens;
+  }
+
+  // Takes down the log-probabilities of tokens of prompts, from a row of logits each.
+  void Score(absl::Span<const PromptToken> tokens, const at::Tensor& logits, std::map<uint64_t, absl::Status>* failed) {
+    std::vector<absl::StatusOr<SampledToken>> scored(tokens.size(), SampledToken{});
+    const auto count = logits.is_meta() ? 0 : static_cast<int64_t>(tokens.size());
+    at::parallel_for(0, count, 1, [&](int64_t begin, int64_t end) {
+      Sampler& sampler = samplers_[at::get_thread_num()];
+      std::vector<float> joined;
+      for (int64_t i = begin; i < end; ++i) {
+        const RunningCall& call = calls_.at(tokens[i].sequence->call);
+        scored[i] = sampler.Score(Row(logits, i, &joined), call.rule(), tokens[i].sequence->ids[tokens[i].position],
+                                  call.sampling().prompt_logprobs());
+      }
+    });
+    for (size_t i = 0; i < tokens.size(); ++i) {
+      const Sequence& sequence = *tokens[i].sequence;
+      absl::Status taken =
+          calls_.at(sequence.call).prompts.Take(sequence.prompt_index, tokens[i].position, std::move(scored[i]));
+      if (!taken.ok()) failed->emplace(sequence.call, std::move(taken));
+    }
+  }
+
+  // One of each of `draws`; for calls that want none, anything.
+  std::vector<absl::StatusOr<SampledToken>> DrawAll(const std::vector<Draw>& draws, const at::Tensor& logits) {
+    if (draws.empty()) return {};
+    std::vector<absl::StatusOr<SampledToken>> drawn(draws.size(), SampledToken{});
+    const bool draw = !logits.is_meta();
+    at::parallel_for(0, static_cast<int64_t>(draws.size()), 1, [&](int64_t begin, int64_t end) {
+      for (int64_t i = begin; i < end && draw; ++i) {
+        const bool wanted = calls_.at(draws[i].sequence->call).sampling().max_new_tokens() > 0;
+        if (wanted && (!exchange_.has_value() || exchange_->IsMine(i))) drawn[i] = DrawToken(draws[i], logits);
+      }
+    });
+    if (exchange_.has_value()) {
+      int32_t alternatives = 0;
+      for (const Draw& one : draws) {
+        alternatives = std::max(alternatives, calls_.at(one.sequence->call).rule().alternatives);
+      }
+      for (const size_t i : exchange_->ShareDrawn(alternatives, &drawn)) {
+        if (!draw) continue;
+        drawn[i] = DrawToken(draws[i], logits);  // to say the same of it
+        if (drawn[i].ok()) drawn[i] = absl::InternalError("another rank could not draw from the logits");
+      }
+    }
+    return drawn;
+  }
+
+  // Draws the next tokens, and gives away the sequences that end with them and the calls that `failed`, in order: all
+  // ranks must cancel in the same.
+  void Extend(const std::vector<Draw>& draws, const at::Tensor& logits, std::map<uint64_t, absl::Status> failed,
+              std::vector<EngineEvent>* events) {
+    std::vector<absl::StatusOr<SampledToken>> drawn = DrawAll(draws, logits);
+    for (size_t i = 0; i < draws.size(); ++i) {
+      const Sequence& sequence = *draws[i].sequence;
+      if (failed.contains(sequence.call)) continue;
+      if (calls_.at(sequence.call).sampling().max_new_tokens() == 0) {
+        End(draws[i].sequence, GeneratedSequence::LENGTH, events);
+      } else if (!drawn[i].ok()) {
+        failed.emplace(sequence.call,
+                       absl::Status(drawn[i].status().code(),
+                                    absl::StrCat("prompt ", sequence.prompt_index, ", sample ", sequence.sample,
+                                                 ", token ", sequence.ids.size(), ": ", drawn[i].status().message())));
+      } else {
+        Append(draws[i].sequence, *std::move(drawn[i]), events);
+      }
+    }
+    for (auto& [call, status] : failed) {
+      Cancel(call);
+      events->push_back({call, std::move(status)});
+    }
+  }
+
+  // On any thread of LibTorch's.
+  absl::StatusOr<SampledToken> DrawToken(const Draw& draw, const at::Tensor& logits) {
+    const RunningCall& call = calls_.at(draw.sequence->call);
+    std::vector<float> joined;
+    return samplers_[at::get_thread_num()].Sample(Row(logits, draw.row, &joined), call.rule(),
+                                                  call.HistoryOf(*draw.sequence), call.NoiseKeyOf(*draw.sequence));
+  }
+
+  // A row of logits as a forward gives them, where they are or in `joined`. Any thread.
+  absl::Span<const float> Row(const at::Tensor& logits, int64_t row, std::vector<float>* joined) const {
+    if (exchange_.has_value()) {
+      exchange_->CopyRow(logits, row, joined);
+      return *joined;
+    }
+    return absl::MakeConstSpan(logits.const_data_ptr<float>() + row * vocab_size(), vocab_size());
+  }
+
+  void Append(Sequence* sequence, SampledToken token, std::vector<EngineEvent>* events) {
+    const RunningCall& call = calls_.at(sequence->call);
+    const auto ended = call.Append(std::move(token), version_, sequence);
+    ++generated_tokens_;
+    if (auto tokens = call.Streamed(*sequence)) events->push_back({sequence->call, *std::move(tokens)});
+    if (ended.has_value()) End(sequence, *ended, events);
+  }
+
+  void End(Sequence* sequence, GeneratedSequence::FinishReason reason, std::vector<EngineEvent>* events) {
+    const auto call = calls_.find(sequence->call);
+    events->push_back({call->first, call->second.Describe(*sequence, reason)});
+    scheduler_->Finish(sequence);
+    if (--call->second.sequences == 0) calls_.erase(call);
+  }
+
+  const RolloutEngineOptions options_;
+  Ledger* const ledger_;
+  const EngineGroups groups_;
+  EngineWeights weights_;
+  const bool lockstep_;
+  std::optional<ShareExchange> exchange_;  // tensor-parallel
+  std::optional<ReuseScope> reuse_;        // from the first forward to the last, and not in sleep
+  std::optional<ForwardPass> forward_;     // without a cache while the engine sleeps
+  std::function<void()> make_cache_;
+  std::optional<Scheduler> scheduler_;
+  std::vector<Sampler> samplers_;  // one a thread
+  std::atomic<uint64_t> version_ = 0;
+  absl::flat_hash_map<uint64_t, RunningCall> calls_;  // that have sequences
+  int64_t steps_ = 0;
+  int64_t prefill_tokens_ = 0;
+  int64_t generated_tokens_ = 0;
+  int64_t held_places_ = 0;
+  int64_t empty_places_ = 0;
+  RateMeter meter_;
+  mutable std::mutex stats_mutex_;
+  EngineStats stats_;  // guarded by stats_mutex_
+};
+
+absl::StatusOr<std::unique_ptr<RolloutEngine>> LoadEngine(const RolloutEngineOptions& options,
+                                                          const RankContext& context, Ledger* ledger) {
+  QUARTET_RETURN_IF_ERROR(CheckOptions(options, context));
+  QUARTET_ASSIGN_OR_RETURN(const at::Device device, EnterDeviceOf(context));
+  QUARTET_ASSIGN_OR_RETURN(EngineGroups groups, MakeEngineGroups(options, context));
+  ShardedModelOptions model_options;
+  model_options.head = HeadKind::kVocabulary;
+  model_options.zero_stage = options.zero_stage;
+  model_options.compute_dtype = options.dtype == "fp32" ? at::kFloat : at::kBFloat16;
+  model_options.device = device;
+  if (options.tensor_parallel_size > 1) {
+    model_options.tensor_parallel = {context.rank % options.tensor_parallel_size, options.tensor_parallel_size};
+  }
+  auto loaded = ShardedModel::Load(options.model, model_options, groups.of_model(), ledger);
+  // A share meets nobody while it is loaded.
+  if (groups.alone != nullptr) {
+    QUARTET_RETURN_IF_ERROR(AgreeOnStatus(*groups.all, loaded.status(), model_options.device));
+  }
+  QUARTET_ASSIGN_OR_RETURN(std::unique_ptr<ShardedModel> model, std::move(loaded));
+  const ModelConfig& config = model->config();
+  if (options.max_model_len > config.max_position_embeddings) {
+    return absl::InvalidArgumentError(absl::StrCat("rollout.max_model_len is ", options.max_model_len,
+                                                   "; the model's max_position_embeddings allow at most ",
+                                                   config.max_position_embeddings));
+  }
+  QUARTET_RETURN_IF_ERROR(CheckLengthInWindow(config, options.model, "rollout.max_model_len", options.max_model_len));
+  for (const int32_t id : options.stop_token_ids) {
+    if (id < 0 || id >= config.vocab_size) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("rollout.stop_token_ids holds ", id, "; allowed: 0 to ", config.vocab_size - 1));
+    }
+  }
+  auto engine = std::make_unique<Engine>(options, ledger, std::move(groups), std::move(model));
+  QUARTET_RETURN_IF_ERROR(engine->MakeCache());
+  return engine;
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<RolloutEngine>> RolloutEngine::Load(const RolloutEngineOptions& options,
+                                                                   const RankContext& context, Ledger* ledger) {
+  try {
+    return LoadEngine(options, context, ledger);
+  } catch (const std::exception& error) {
+    return StatusOf(error, "loading the rollout's model", *ledger);
+  }
+}
+
+}  // namespace quartet

@@ -1,0 +1,161 @@
+// Generation on one rank: a decoder, a paged KV cache, a scheduler and a sampler. Knows no gRPC; its header no
+// LibTorch.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "core/memory/ledger.h"
+#include "core/model/parameter_layout.h"
+#include "core/model/strided_range.h"
+#include "core/safetensors/reader.h"
+#include "core/service/ranks/rank_context.h"
+#include "core/tokenizer/tokenizer.h"
+#include "proto/rollout.pb.h"
+#include "proto/run_config.pb.h"
+#include "rollout/engine/engine_stats.pb.h"
+
+namespace quartet {
+
+// On the meta device (a plan) an engine takes no memory and counts what it would take; each token it draws is 0.
+struct RolloutEngineOptions {
+  std::string model;           // Hugging Face folder
+  std::string dtype = "bf16";  // or "fp32"; of weights, activations and cache
+  // 0: every rank holds the whole model and generates alone. 3: parameters are sharded over the ranks, gathered block
+  // by block, and all ranks step together.
+  int zero_stage = 0;
+  // A divisor t of the number of ranks: each t neighbours, [g t, (g + 1) t), are one engine, in which each has a share
+  // of every matrix (core/model/tensor_parallel.h). They must be given the same calls in the same order, and step
+  // together. Every rank answers.
+  int tensor_parallel_size = 1;
+  int64_t kv_cache_bytes = int64_t{1} << 30;  // of this rank; less is taken where less can be used
+  // Above 0, instead of kv_cache_bytes: the share of the device's memory that the process may take, of which the cache
+  // gets what the weights, the largest forward and what is no tensor leave (rollout/engine/cache/cache_budget.h). CUDA,
+  // and plans.
+  double gpu_memory_utilization = 0;
+  // Of plans with gpu_memory_utilization: the device's memory, and how much of it is taken by what is no tensor.
+  int64_t planned_device_bytes = 0;
+  int64_t planned_other_bytes = 0;
+  int64_t block_size = 16;                // tokens; a multiple of 16
+  int64_t max_model_len = 2048;           // tokens of prompt and answer together
+  int64_t max_num_seqs = 256;             // running at once
+  int64_t max_num_batched_tokens = 2048;  // of one forward
+  bool enforce_eager = false;             // no forwards are recorded and replayed; on CUDA, and in its plans
+  std::vector<int32_t> stop_token_ids;    // beside the model's end tokens and the request's
+  const Tokenizer* tokenizer = nullptr;   // to find stop strings with; outlives the engine. Null: they are refused
+};
+
+// What a resolved configuration says.
+RolloutEngineOptions RolloutOptions(const RolloutConfig& config);
+
+// Samples [first_sample, first_sample + samples) of one prompt. Tasks of one call have the same `sampling`.
+struct GenerationTask {
+  uint64_t call = 0;
+  std::shared_ptr<const SamplingParams> sampling;
+  bool stream_tokens = false;
+  uint64_t prompt_index = 0;
+  std::vector<int32_t> ids;
+  int32_t first_sample = 0;
+  int32_t samples = 1;
+};
+
+// What became of a call's sequences: one has a new token (where the call streams them), one has ended, or the call
+// cannot go on and is given up.
+struct EngineEvent {
+  uint64_t call;
+  std::variant<GeneratedTokens, GeneratedSequence, absl::Status> what;
+};
+
+// Elements of what is stored as tensor `tensor` (an index into RolloutEngine::tensors()), row-major, that this rank
+// keeps; `data` holds them one behind the other in the resident type (null on the meta device).
+struct StagedRange {
+  int32_t tensor;
+  StridedRange elements;
+  void* data;
+};
+
+// A second set of this rank's weights, to be filled from any thread and then committed.
+class WeightStaging {
+ public:
+  virtual ~WeightStaging() = default;
+  virtual const std::vector<StagedRange>& ranges() const = 0;
+  // To be called once the ranges are filled: puts them in the order in which they are computed with, while the engine
+  // goes on generating. They must not be read or written after it.
+  virtual void Prepare() = 0;
+};
+
+// Of the ranks that step together: with zero_stage 3 all, tensor-parallel ranks of one engine, else one alone.
+struct StepAgreement {
+  int64_t batches = 0;  // the fewest that one of them has
+  bool idle = false;    // all are
+};
+
+// Load, Add, Cancel, AgreeOnStep, Step, Sleep, Wake and Commit: one thread. The rest: any thread.
+class RolloutEngine {
+ public:
+  // `context.store` is where the ranks meet; `ledger` must outlive the engine. INVALID_ARGUMENT names the option, its
+  // value and what is allowed; the model's own errors name file and tensor.
+  static absl::StatusOr<std::unique_ptr<RolloutEngine>> Load(const RolloutEngineOptions& options,
+                                                             const RankContext& context, Ledger* ledger);
+  virtual ~RolloutEngine() = default;
+
+  // Whether a prompt can be served with `sampling`: INVALID_ARGUMENT names field, value and what is allowed,
+  // RESOURCE_EXHAUSTED where it could never fit into the cache.
+  virtual absl::Status Check(const SamplingParams& sampling) const = 0;
+  virtual absl::Status Check(const SamplingParams& sampling, const GenerationTask& task) const = 0;
+
+  // Takes a task for which Check holds. It joins the batch in one of the next steps.
+  virtual void Add(const GenerationTask& task) = 0;
+  // Ends all sequences of a call, wherever they are; returns them as they are, reason ABORTED.
+  virtual std::vector<GeneratedSequence> Cancel(uint64_t call) = 0;
+  // No sequence runs or waits.
+  virtual bool idle() const = 0;
+
+  // What ranks that step together must know of each other to make the same steps; `batches` is what the caller counts
+  // alike on all of them. A collective over them; an error is as of Step.
+  virtual absl::StatusOr<StepAgreement> AgreeOnStep(int64_t batches) = 0;
+
+  // One forward for everything that runs, and each sequence's next token. With zero_stage 3 all ranks make the same
+  // steps, also those that are idle; so do tensor-parallel ranks, which are idle together. After an error nothing is
+  // left running; where ranks step together the process group is not to be trusted then.
+  virtual absl::StatusOr<std::vector<EngineEvent>> Step() = 0;
+
+  // Gives the cache's memory back and that which is kept for the next version, and with `release_weights` that of the
+  // weights, which are lost. What runs waits, and will be computed again; no Step until Wake. What is given back
+  // already stays so.
+  virtual void Sleep(bool release_weights) = 0;
+  // Takes the cache's memory again, and reads weights that were given back at version 0 from the model's folder; those
+  // of later versions stay lost, and there is no Step until a Commit. RESOURCE_EXHAUSTED where memory cannot be had,
+  // Load's errors where the folder cannot be read: the engine goes on sleeping then, as it did.
+  virtual absl::Status Wake() = 0;
+  // False from a Sleep that released them until they are read again or committed.
+  virtual bool has_weights() const = 0;
+
+  // All tensors of the model, in the order of its parameter groups; a tensor-parallel rank's slices of them.
+  virtual const std::vector<ParameterSpec>& tensors() const = 0;
+  // Element type of staged ranges: kBF16 or kF32.
+  virtual Dtype resident_dtype() const = 0;
+
+  // Memory for a new version beside the present one, which holds anything: what the version before the present one had,
+  // where that is there still.
+  virtual std::unique_ptr<WeightStaging> NewStaging() = 0;
+  // Takes that memory beforehand, so that no update finds too little of it, or waits for new pages.
+  virtual void ReserveStaging() = 0;
+  // Puts `staging` in use as `version`; prepares it first, if it is not prepared. Sequences that run go on with what
+  // the cache holds of them.
+  virtual void Commit(std::unique_ptr<WeightStaging> staging, uint64_t version) = 0;
+  // Of the weights in use; 0 as loaded from disk.
+  virtual uint64_t version() const = 0;
+
+  virtual int64_t vocab_size() const = 0;
+  // Ends a sequence, unless ignore_eos.
+  virtual const std::vector<int64_t>& eos_token_ids() const = 0;
+  virtual EngineStats stats() const = 0;
+};
+
+}  // namespace quartet

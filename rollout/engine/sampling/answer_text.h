@@ -1,0 +1,55 @@
+// The text of one answer as it grows, and the stop string that ends it. The engine ends sequences by it and HTTP writes
+// answers with it, so that both find the same end. LibTorch-free.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <set>
+#include <string>
+#include <string_view>
+
+#include "absl/types/span.h"
+#include "core/tokenizer/tokenizer.h"
+#include "rollout/engine/sampling/stop_strings.h"
+#include "rollout/engine/sampling/text_reader.h"
+
+namespace quartet {
+
+int64_t CountCharacters(std::string_view text);
+
+struct AnswerTextOptions {
+  std::shared_ptr<const StopStrings> stop;  // or null
+  // A stop string that is complete with one of the first `min_tokens` tokens does not end the text.
+  int64_t min_tokens = 0;
+  bool includes_stop = false;  // the text has the stop string that ends it
+  std::set<int32_t> silent;    // tokens that have no text
+};
+
+// What Read and Finish give, end to end, is the answer's text. It ends with the stop string that is complete first (of
+// those that are complete with the same byte, the first of the list), as in vLLM. One thread.
+class AnswerText {
+ public:
+  // `prompt` stands before the answer. `tokenizer` outlives this.
+  AnswerText(const Tokenizer& tokenizer, absl::Span<const int32_t> prompt, AnswerTextOptions options)
+      : reader_(tokenizer, prompt), options_(std::move(options)) {}
+
+  // What can be given with `token`: whole characters, but not what may yet turn out to be part of a stop string.
+  std::string Read(int32_t token);
+  // That has ended the text; or null.
+  const std::string* stop_string() const { return stop_string_; }
+  // Characters of all that has been read, given or not.
+  int64_t characters() const { return characters_; }
+  // The rest.
+  std::string Finish();
+
+ private:
+  TextReader reader_;
+  const AnswerTextOptions options_;
+  int64_t tokens_ = 0;
+  int64_t characters_ = 0;
+  std::string held_;  // not given yet
+  StopStrings::State state_ = StopStrings::kStart;
+  const std::string* stop_string_ = nullptr;
+};
+
+}  // namespace quartet

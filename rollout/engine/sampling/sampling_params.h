@@ -1,0 +1,23 @@
+// What the fields of SamplingParams (proto/rollout.proto) may be, and what they mean to the sampler. LibTorch-free.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "proto/rollout.pb.h"
+#include "rollout/engine/sampling/sampler.h"
+
+namespace quartet {
+
+// INVALID_ARGUMENT names field, value and what is allowed. `reads_text`: stop strings can be found.
+absl::Status CheckSamplingParams(const SamplingParams& sampling, int64_t vocab_size, bool reads_text);
+
+// The same for a prompt that is to be served with `sampling`.
+absl::Status CheckPrompt(const SamplingParams& sampling, uint64_t prompt_index, const std::vector<int32_t>& ids,
+                         int64_t vocab_size);
+
+// Of params that were checked.
+SamplingRule MakeSamplingRule(const SamplingParams& sampling);
+
+}  // namespace quartet

@@ -1,0 +1,32 @@
+// Weights in the order in which products read them (core/kernels/linear.h), where they can be: in the memory where they
+// lie otherwise, so that no forward has to put them there.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <vector>
+
+#include "core/model/decoder.h"
+#include "core/zero/sharded_model.h"
+
+namespace quartet {
+
+// All of a model.
+struct WholeWeights {
+  at::Tensor embedding, norm_D, head;
+  std::vector<BlockWeights> blocks;
+};
+
+// "model.embed_tokens.weight", or "lm_head.weight".
+const char* HeadName(const ModelConfig& config);
+
+// Of `buffers`, which hold a whole group each, laid out like the resident ones; views of them.
+WholeWeights ArrangeWhole(const ShardedModel& model, const std::vector<at::Tensor>& buffers);
+
+// Of a sharded model's part, laid out like the resident one: all panels that lie in it whole.
+void ArrangePart(const ShardedModel& model, const std::vector<at::Tensor>& buffers);
+// The parameters of a group that has been gathered from such parts, in their order. To be called once for a gather:
+// panels that are cut between ranks, fewer than there are ranks, are put in order here.
+std::vector<at::Tensor> ArrangeGathered(const ShardedModel& model, int group, const GatheredGroup& gathered);
+
+}  // namespace quartet

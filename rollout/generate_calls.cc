@@ -1,0 +1,228 @@
+#include "rollout/generate_calls.h"
+
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
+#include "core/base/fail_point.h"
+#include "core/base/logging.h"
+#include "core/base/status_macros.h"
+#include "core/service/wire/status_conversion.h"
+#include "core/service/wire/stream_io.h"
+
+namespace quartet {
+
+// One call: reads its batch, is admitted, writes its replies one at a time, finishes. Each of gRPC's operations is
+// begun by the end of the one before, by the writer thread where there was nothing to write, or by the client's
+// leaving.
+class GenerateCall final : public GenerateCalls::Reactor, private CallSink {
+ public:
+  static GenerateCall* Begin(GenerateCalls* calls) {
+    const std::shared_ptr<GenerateCall> call(new GenerateCall(calls));
+    call->self_ = call;
+    if (absl::Status status = call->CheckRoom(); !status.ok()) {
+      call->End(status);
+    } else {
+      call->StartRead(&call->request_);
+    }
+    return call.get();
+  }
+
+  // Begins the next operation, unless one runs. Any thread that does not hold the dispatcher's lock.
+  void Advance() {
+    std::unique_lock lock(mutex_);
+    if (writing_ || finished_) return;
+    if (!replies_.empty()) {
+      writing_ = true;
+      reply_ = std::move(replies_.front());
+      replies_.pop_front();
+      lock.unlock();
+      StartWrite(&reply_);
+      return;
+    }
+    if (!end_.has_value()) return;
+    finished_ = true;
+    std::unique_ptr<Dispatcher::Admission> admission = std::move(admission_);
+    lock.unlock();
+    admission.reset();
+    if (end_->ok()) LogRate();
+    Finish(ToGrpc(*end_));
+  }
+
+ private:
+  explicit GenerateCall(GenerateCalls* calls) : calls_(*calls), reader_(calls->limits_) {}
+
+  absl::Status CheckRoom() {
+    QUARTET_RETURN_IF_ERROR(calls_.generation_->CheckServing());
+    QUARTET_RETURN_IF_ERROR(calls_.generation_->CheckWeights());
+    for (int64_t calls = calls_.calls_; calls < calls_.max_calls_;) {
+      if (!calls_.calls_.compare_exchange_weak(calls, calls + 1)) continue;
+      has_place_ = true;
+      return absl::OkStatus();
+    }
+    return absl::ResourceExhaustedError(
+        absl::StrCat(calls_.max_calls_, " calls wait or run: rollout.max_calls = ", calls_.max_calls_, " is reached"));
+  }
+
+  // ---- From gRPC.
+
+  void OnReadDone(bool ok) override {
+    absl::Status status;
+    if (ok) {
+      status = reader_.Take(&request_);
+      if (status.ok()) {
+        StartRead(&request_);
+        return;
+      }
+    } else {
+      status = Admit();
+    }
+    if (!status.ok()) EndNow(status);
+  }
+
+  void OnWriteDone(bool ok) override {
+    {
+      const std::lock_guard lock(mutex_);
+      writing_ = false;
+    }
+    if (ok) {
+      Advance();
+    } else {
+      OnCancel();
+    }
+  }
+
+  // The client has closed the call, or its deadline has passed.
+  void OnCancel() override {
+    EndNow(absl::CancelledError("the client has closed the call, or its deadline has passed"));
+  }
+
+  void OnDone() override {
+    if (has_place_) --calls_.calls_;
+    self_.reset();
+  }
+
+  absl::Status Admit() {
+    QUARTET_ASSIGN_OR_RETURN(Batch<GenerateRequest> batch, reader_.End());
+    QUARTET_RETURN_IF_ERROR(calls_.generation_->Check(batch.header.sampling(), batch.items));
+    QUARTET_RETURN_IF_ERROR(FailPoint("rollout.generate"));
+    start_ = absl::Now();
+    share_ = std::move(batch.share);
+    const auto begin = [this, version = batch.header.policy_version()] {
+      return calls_.generation_->CheckVersion(version);
+    };
+    QUARTET_ASSIGN_OR_RETURN(
+        std::unique_ptr<Dispatcher::Admission> admission,
+        calls_.dispatcher_->Begin(batch.header, std::move(batch.items), begin, static_cast<CallSink*>(this)));
+    std::unique_lock lock(mutex_);
+    if (!finished_) {
+      admission_ = std::move(admission);
+    } else {
+      lock.unlock();  // the client left meanwhile
+      admission.reset();
+    }
+    return absl::OkStatus();
+  }
+
+  // What there is to be written is not.
+  void EndNow(const absl::Status& status) {
+    {
+      const std::lock_guard lock(mutex_);
+      if (!end_.has_value() || end_->ok()) {
+        if (!finished_) end_ = status;
+      }
+      replies_.clear();
+    }
+    Advance();
+  }
+
+  void LogRate() const {
+    const double seconds = absl::ToDoubleSeconds(absl::Now() - start_);
+    QUARTET_LOG(kInfo) << "generated " << sequences_ << " sequences, " << tokens_ << " tokens in " << seconds << " s ("
+                       << static_cast<double>(tokens_) / seconds << " tokens/s)";
+  }
+
+  // ---- From the dispatcher, under its lock.
+
+  void Begun() override { share_.Release(); }  // the prompts are the ranks' now
+
+  void Reply(GenerateReply reply) override {
+    const std::lock_guard lock(mutex_);
+    if (end_.has_value()) return;
+    if (reply.has_sequence()) {
+      ++sequences_;
+      tokens_ += reply.sequence().log_probs_size();
+    }
+    replies_.push_back(std::move(reply));
+    if (!writing_ && replies_.size() == 1) calls_.Wake(self_);
+  }
+
+  void End(const absl::Status& status) override {
+    const std::lock_guard lock(mutex_);
+    if (end_.has_value()) return;
+    end_ = status;
+    if (!writing_) calls_.Wake(self_);
+  }
+
+  GenerateCalls& calls_;
+  std::shared_ptr<GenerateCall> self_;  // until OnDone
+  bool has_place_ = false;              // among max_calls
+  GenerateRequest request_;
+  BatchReader<GenerateRequest> reader_;
+  GenerateReply reply_;  // that is being written
+  absl::Time start_;
+  ByteBudget::Share share_;  // of the prompts, until the call has begun
+
+  std::mutex mutex_;
+  // Guarded by mutex_; end_ does not change after finished_.
+  std::unique_ptr<Dispatcher::Admission> admission_;
+  std::deque<GenerateReply> replies_;
+  std::optional<absl::Status> end_;
+  bool writing_ = false;
+  bool finished_ = false;
+  int64_t sequences_ = 0;
+  int64_t tokens_ = 0;
+};
+
+GenerateCalls::GenerateCalls(Generation* generation, Dispatcher* dispatcher, BatchLimits* limits, int64_t max_calls)
+    : generation_(generation), dispatcher_(dispatcher), limits_(limits), max_calls_(max_calls), writer_([this] {
+        WriteNews();
+      }) {}
+
+GenerateCalls::~GenerateCalls() {
+  {
+    const std::lock_guard lock(mutex_);
+    closed_ = true;
+    changed_.notify_one();
+  }
+  writer_.join();
+}
+
+GenerateCalls::Reactor* GenerateCalls::Begin(grpc::CallbackServerContext* /*context*/) {
+  return GenerateCall::Begin(this);
+}
+
+void GenerateCalls::Wake(std::shared_ptr<GenerateCall> call) {
+  const std::lock_guard lock(mutex_);
+  with_news_.push_back(std::move(call));
+  changed_.notify_one();
+}
+
+void GenerateCalls::WriteNews() {
+  std::unique_lock lock(mutex_);
+  for (;;) {
+    changed_.wait(lock, [this] { return closed_ || !with_news_.empty(); });
+    if (closed_) return;
+    std::deque<std::shared_ptr<GenerateCall>> calls = std::exchange(with_news_, {});
+    lock.unlock();
+    for (const std::shared_ptr<GenerateCall>& call : calls) call->Advance();
+    calls.clear();
+    lock.lock();
+  }
+}
+
+}  // namespace quartet

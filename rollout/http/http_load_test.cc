@@ -1,0 +1,142 @@
+// The front under more than it takes: requests, connections, bodies.
+
+#include <atomic>
+#include <chrono>
+#include <cstdlib>
+#include <deque>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <stdexcept>
+#include <string>
+#include <thread>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "rollout/http/http_client.h"
+#include "rollout/http/openai_front.h"
+#include "rollout/http/testing/played_rollout.h"
+
+namespace quartet {
+namespace {
+
+using nlohmann::json;
+using ::testing::HasSubstr;
+
+constexpr int64_t kMiB = 1 << 20;
+
+// Until `condition`, which comes about by itself.
+template <typename Condition>
+void WaitUntil(Condition condition) {
+  while (!condition()) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+}
+
+class Load {
+ public:
+  explicit Load(int64_t max_calls) : rollout(/*max_waiting=*/int64_t{4} * max_calls, max_calls) {
+    HttpConfig config;
+    config.set_listen("127.0.0.1:0");
+    config.set_served_model_name("tiny");
+    config.set_max_bodies_bytes(20 * kMiB);
+    auto started = HttpFront::Start(config, &rollout);
+    if (!started.ok()) throw std::runtime_error(started.status().ToString());
+    front_ = *std::move(started);
+    port = std::atoi(front_->address().substr(front_->address().rfind(':') + 1).c_str());
+  }
+  void Pause() {
+    EXPECT_TRUE(rollout.dispatcher().Pause(PauseRequest::KEEP, [] { return false; }).ok());
+  }
+  int StatusOf(const std::string& path) const { return HttpAsk(port, "GET", path).status; }
+  void ExpectControl() const {
+    for (const char* path : {"/health", "/metrics", "/v1/models"}) EXPECT_EQ(StatusOf(path), 200) << path;
+  }
+
+  PlayedRollout rollout;
+  int port = 0;
+
+ private:
+  std::unique_ptr<HttpFront> front_;
+};
+
+TEST(HttpLoad, AnswersHealthAndRefusesTheRestWhileAsManyRequestsWaitAsMay) {
+  constexpr int kMost = 1024;
+  Load load(kMost);
+  load.Pause();
+  std::deque<HttpClient> clients;
+  for (int i = 0; i < kMost; ++i) {
+    clients.emplace_back(load.port).Ask("POST", "/v1/completions", json{{"prompt", "hi"}, {"max_tokens", 2}}.dump());
+  }
+  load.ExpectControl();
+  WaitUntil([&] { return load.rollout.asked == kMost; });
+  for (int i = 0; i < 100; ++i) {
+    const HttpAnswer refused = HttpAsk(load.port, "POST", "/v1/completions", json{{"prompt", "hi"}}.dump());
+    ASSERT_EQ(refused.status, 503);
+    EXPECT_EQ(refused.headers.at("retry-after"), "1");
+    EXPECT_THAT(refused.body, HasSubstr("1024 requests wait or run: rollout.max_calls = 1024 is reached"));
+  }
+  load.ExpectControl();
+  load.rollout.dispatcher().Resume();
+  for (HttpClient& client : clients) {
+    const HttpAnswer answer = client.Read();
+    ASSERT_EQ(answer.status, 200) << answer.body;
+    EXPECT_EQ(json::parse(answer.body)["choices"][0]["text"], " a b");
+  }
+  load.ExpectControl();
+}
+
+TEST(HttpLoad, ClosesIdleConnectionsWhereANewOneHasNoPlace) {
+  Load load(8);
+  load.Pause();
+  std::deque<HttpClient> waiting;
+  for (int i = 0; i < 8; ++i) {
+    waiting.emplace_back(load.port).Ask("POST", "/v1/completions", json{{"prompt", "hi"}, {"max_tokens", 2}}.dump());
+  }
+  WaitUntil([&] { return load.rollout.asked == 8; });
+  std::deque<HttpClient> idle;
+  for (int i = 0; i < 400; ++i) {
+    idle.emplace_back(load.port);
+    if (i % 2 == 0) idle.back().Send("POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Le");
+    if (i % 50 == 0) load.ExpectControl();
+  }
+  load.ExpectControl();
+  load.rollout.dispatcher().Resume();
+  for (HttpClient& client : waiting) EXPECT_EQ(client.Read().status, 200);
+}
+
+TEST(HttpLoad, BoundsTheBodiesOfAllRequestsTogether) {
+  Load load(8);
+  const std::string body = json{{"prompt", "hi"}, {"max_tokens", 2}}.dump() + std::string(12 * kMiB, ' ');
+  const auto ask = [&] { return HttpAsk(load.port, "POST", "/v1/completions", body); };
+  EXPECT_EQ(ask().status, 200);
+  {
+    HttpClient slow(load.port);
+    slow.Send("POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: " +
+              std::to_string(body.size()) + "\r\n\r\n" + body.substr(0, 11 * kMiB));
+    HttpAnswer refused;
+    WaitUntil([&] { return (refused = ask()).status != 200; });  // so much has come
+    EXPECT_EQ(refused.status, 503);
+    EXPECT_EQ(refused.headers.at("retry-after"), "1");
+    EXPECT_THAT(refused.body, HasSubstr("rollout.http.max_bodies_bytes = 20971520 bytes"));
+    // One whose length is not said is refused as it comes.
+    HttpClient chunked(load.port);
+    chunked.Send(
+        "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+        "Transfer-Encoding: chunked\r\n\r\nC00000\r\n" +
+        std::string(12 * kMiB, ' ') + "\r\n0\r\n\r\n");
+    EXPECT_EQ(chunked.Read().status, 503);
+    load.ExpectControl();
+    slow.Send(body.substr(11 * kMiB));
+    EXPECT_EQ(slow.Read().status, 200);
+  }
+  EXPECT_EQ(ask().status, 200);
+  // What only waits for a pause's end counts, too; what has begun does not.
+  load.Pause();
+  HttpClient waits(load.port);
+  waits.Ask("POST", "/v1/completions", body);
+  WaitUntil([&] { return HttpAsk(load.port, "POST", "/v1/completions", std::string(12 * kMiB, ' ')).status == 503; });
+  load.rollout.answers = false;
+  load.rollout.dispatcher().Resume();
+  WaitUntil([&] { return HttpAsk(load.port, "POST", "/v1/completions", std::string(12 * kMiB, ' ')).status == 400; });
+}
+
+}  // namespace
+}  // namespace quartet

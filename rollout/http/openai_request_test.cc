@@ -1,0 +1,268 @@
+// Requests in, what the rollout has to do out.
+
+#include "rollout/http/openai_request.h"
+
+#include <nlohmann/json.hpp>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "rollout/http/api_error.h"
+#include "rollout/http/testing/openai_requests.h"
+
+namespace quartet {
+namespace {
+
+using nlohmann::json;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::SizeIs;
+
+constexpr char kNotNumbers[] = R"(["1", true, [], {}])";
+
+// The error object of a request with these parameters beside the prompt.
+json ErrorOf(bool chat, json more) {
+  if (chat) {
+    more.emplace("messages", json::array({{{"role", "user"}, {"content", "hi"}}}));
+  } else {
+    more.emplace("prompt", "hi");
+  }
+  const absl::StatusOr<OpenAiRequest> request = Read(chat, more);
+  if (request.ok()) return nullptr;
+  return json::parse(ErrorBody(request.status())).at("error");
+}
+std::vector<int32_t> Ids(const Prompt& prompt) { return {prompt.ids().begin(), prompt.ids().end()}; }
+
+TEST(OpenAiRequest, HasOpenAisDefaults) {
+  const OpenAiRequest request = Completion(json::object());
+  const SamplingParams& sampling = request.header.sampling();
+  EXPECT_EQ(sampling.temperature(), 1);
+  EXPECT_EQ(sampling.top_p(), 1);
+  EXPECT_EQ(sampling.n_samples(), 1);
+  EXPECT_EQ(sampling.max_new_tokens(), 16);
+  EXPECT_EQ(sampling.seed(), kSeed);
+  EXPECT_EQ(sampling.logprobs(), 0);
+  EXPECT_FALSE(sampling.raw_logprobs());
+  EXPECT_FALSE(sampling.has_repetition_penalty());
+  EXPECT_FALSE(request.stream);
+  EXPECT_FALSE(request.logprobs);
+  EXPECT_FALSE(request.header.stream_tokens());
+  EXPECT_EQ(request.header.num_items(), 1);
+  // A chat's answer may fill the context: "user:hi;" has four tokens.
+  EXPECT_EQ(Chat(json::object()).header.sampling().max_new_tokens(), 60);
+}
+
+TEST(OpenAiRequest, NullIsAsGoodAsNothing) {
+  const OpenAiRequest request = Completion({{"temperature", nullptr},
+                                            {"max_tokens", nullptr},
+                                            {"stop", nullptr},
+                                            {"suffix", nullptr},
+                                            {"whatever", nullptr}});
+  EXPECT_EQ(request.header.sampling().temperature(), 1);
+  EXPECT_EQ(request.header.sampling().max_new_tokens(), 16);
+}
+
+TEST(OpenAiRequest, TakesEverySamplingParameter) {
+  for (const bool chat : {false, true}) {
+    json body = {{"model", "tiny"},
+                 {"temperature", 0.5},
+                 {"top_p", 0.9},
+                 {"top_k", 7},
+                 {"min_p", 0.1},
+                 {"n", 3},
+                 {"max_tokens", 5},
+                 {"min_tokens", 2},
+                 {"seed", -1},
+                 {"presence_penalty", 0.25},
+                 {"frequency_penalty", -0.25},
+                 {"repetition_penalty", 1.5},
+                 {"logit_bias", {{"3", 2.5}, {"4", -100}}},
+                 {"stop", {"a", "b"}},
+                 {"stop_token_ids", {5}},
+                 {"ignore_eos", true},
+                 {"user", "someone"}};
+    const OpenAiRequest request = chat ? Chat(body) : Completion(body);
+    const SamplingParams& sampling = request.header.sampling();
+    EXPECT_EQ(sampling.temperature(), 0.5f);
+    EXPECT_EQ(sampling.top_p(), 0.9f);
+    EXPECT_EQ(sampling.top_k(), 7);
+    EXPECT_EQ(sampling.min_p(), 0.1f);
+    EXPECT_EQ(sampling.n_samples(), 3);
+    EXPECT_EQ(sampling.max_new_tokens(), 5);
+    EXPECT_EQ(sampling.min_tokens(), 2);
+    EXPECT_EQ(sampling.seed(), UINT64_MAX);
+    EXPECT_EQ(sampling.presence_penalty(), 0.25f);
+    EXPECT_EQ(sampling.frequency_penalty(), -0.25f);
+    EXPECT_EQ(sampling.repetition_penalty(), 1.5f);
+    EXPECT_EQ(sampling.logit_bias().at(3), 2.5f);
+    EXPECT_EQ(sampling.logit_bias().at(4), -100);
+    EXPECT_THAT(sampling.stop(), ElementsAre("a", "b"));
+    EXPECT_THAT(sampling.stop_token_ids(), ElementsAre(5));
+    EXPECT_TRUE(sampling.ignore_eos());
+  }
+  EXPECT_THAT(Completion({{"stop", "x"}}).header.sampling().stop(), ElementsAre("x"));
+  EXPECT_EQ(Completion({{"seed", UINT64_MAX - 1}}).header.sampling().seed(), UINT64_MAX - 1);
+  EXPECT_EQ(Chat({{"max_completion_tokens", 9}}).header.sampling().max_new_tokens(), 9);
+}
+
+TEST(OpenAiRequest, TakesPromptsAsTextAndAsIds) {
+  const auto prompts = [](const json& prompt) {
+    std::vector<std::vector<int32_t>> ids;
+    const OpenAiRequest request = Read(false, {{"prompt", prompt}}).value();
+    for (size_t i = 0; i < request.prompts.size(); ++i) {
+      EXPECT_EQ(request.prompts[i].index(), i);
+      ids.push_back(Ids(request.prompts[i]));
+    }
+    return ids;
+  };
+  using Prompts = std::vector<std::vector<int32_t>>;
+  EXPECT_EQ(prompts("hi cat"), (Prompts{{0, 10, 2}}));
+  EXPECT_EQ(prompts({"hi", " cat"}), (Prompts{{0, 10}, {0, 2}}));
+  EXPECT_EQ(prompts({7, 8}), (Prompts{{7, 8}}));
+  EXPECT_EQ(prompts(json::array({{7, 8}, {9}})), (Prompts{{7, 8}, {9}}));
+  EXPECT_EQ(Ids(Completion({{"add_special_tokens", false}}).prompts[0]), (std::vector<int32_t>{10}));
+  for (const json& bad : {json(5), json(""), json::array(), json::object(), json::array({1, "a"}), json::array({1.5}),
+                          json::array({json::array()}), json::array({13}), json::array({-1})}) {
+    const json error = ErrorOf(false, {{"prompt", bad}, {"add_special_tokens", false}});
+    ASSERT_FALSE(error.is_null()) << bad;
+    EXPECT_EQ(error.at("param"), "prompt") << bad;
+  }
+  EXPECT_THAT(ErrorOf(false, {{"prompt", {1, 13}}}).at("message"),
+              HasSubstr("13 where a token id is expected; allowed: 0 to 12"));
+}
+
+TEST(OpenAiRequest, PutsMessagesThroughTheTemplate) {
+  EXPECT_EQ(Ids(Chat(json::object()).prompts[0]), (std::vector<int32_t>{7, 8, 10, 9}));
+  const json parts = {{{"type", "text"}, {"text", "hi"}}, {{"type", "text"}, {"text", "hi"}}};
+  const json messages = {{{"role", "user"}, {"content", parts}}, {{"role", "user"}, {"content", " cat"}}};
+  EXPECT_EQ(Ids(Read(true, {{"messages", messages}})->prompts[0]),
+            (std::vector<int32_t>{7, 8, 10, 6, 10, 9, 7, 8, 2, 9}));
+  const auto error_of = [](const json& message) {
+    return ErrorOf(true, {{"messages", json::array({message})}}).at("message").get<std::string>();
+  };
+  EXPECT_THAT(error_of("hi"), HasSubstr("messages[0] is \"hi\""));
+  EXPECT_THAT(error_of({{"content", "hi"}}), HasSubstr("a string as \"role\""));
+  EXPECT_THAT(error_of({{"role", "user"}}), HasSubstr("a string as \"content\""));
+  EXPECT_THAT(error_of({{"role", "user"}, {"content", {{{"type", "image_url"}, {"image_url", "x"}}}}}),
+              HasSubstr("\"text\""));
+  EXPECT_THAT(error_of({{"role", "user"}, {"content", "hi"}, {"name", "x"}}), HasSubstr("name is not a parameter"));
+  EXPECT_THAT(error_of({{"role", "assistant"}, {"content", "hi"}, {"tool_calls", {1}}}),
+              HasSubstr("tool_calls is [1]"));
+}
+
+TEST(OpenAiRequest, NamesParameterValueAndWhatIsAllowed) {
+  const auto expect = [](bool chat, const json& body, const std::string& param, const std::string& message) {
+    const json error = ErrorOf(chat, body);
+    ASSERT_FALSE(error.is_null()) << body;
+    EXPECT_EQ(error.at("type"), "invalid_request_error");
+    EXPECT_EQ(error.at("param"), param) << error;
+    EXPECT_EQ(error.at("code"), nullptr);
+    EXPECT_THAT(error.at("message"), HasSubstr(message));
+  };
+  for (const bool chat : {false, true}) {
+    expect(chat, {{"temperature", -1}}, "temperature", "temperature is -1; allowed: finite and at least 0");
+    expect(chat, {{"top_p", 0}}, "top_p", "top_p is 0; allowed: above 0");
+    expect(chat, {{"top_k", -2}}, "top_k", "top_k is -2; allowed: -1 or 0 (off)");
+    expect(chat, {{"min_p", 2}}, "min_p", "min_p is 2; allowed: at least 0");
+    expect(chat, {{"n", 0}}, "n", "n is 0; allowed: at least 1");
+    expect(chat, {{"n", 101}}, "n", "n is 101 for 1 prompts; together at most 100");
+    expect(chat, {{"max_tokens", 0}}, "max_tokens", "max_tokens is 0; allowed: 1 to 6");
+    expect(chat, {{"max_tokens", 64}}, "max_tokens", "max_tokens is 64; allowed: 1 to 6");
+    expect(chat, {{"min_tokens", 9}, {"max_tokens", 5}}, "min_tokens",
+           "min_tokens is 9; allowed: 0 to max_tokens, which is 5");
+    expect(chat, {{"presence_penalty", 3}}, "presence_penalty", "presence_penalty is 3; allowed: -2 to 2");
+    expect(chat, {{"frequency_penalty", 3}}, "frequency_penalty", "frequency_penalty is 3; allowed: -2 to 2");
+    expect(chat, {{"repetition_penalty", 0}}, "repetition_penalty",
+           "repetition_penalty is 0; allowed: finite and above 0");
+    expect(chat, {{"stop", ""}}, "stop", "stop holds an empty string");
+    expect(chat, {{"stop", {"a", 1}}}, "stop", "stop is [\"a\",1]; allowed: a string");
+    expect(chat, {{"stop_token_ids", {13}}}, "stop_token_ids", "stop_token_ids holds 13; allowed: 0 to 12");
+    expect(chat, {{"logit_bias", {{"x", 1}}}}, "logit_bias", "logit_bias is {\"x\":1}; allowed: an object");
+    expect(chat, {{"logit_bias", {{"13", 1}}}}, "logit_bias", "logit_bias holds token 13; allowed: 0 to 12");
+    expect(chat, {{"logit_bias", {{"1", 101}}}}, "logit_bias", "logit_bias[1] is 101; allowed: -100 to 100");
+    expect(chat, {{"stream", 1}}, "stream", "stream is 1; allowed: true or false");
+    expect(chat, {{"stream_options", {{"include_usage", true}}}}, "stream_options", "stream is not true");
+    expect(chat, {{"stream", true}, {"stream_options", {{"x", 1}}}}, "stream_options", "include_usage");
+    for (const char* name : {"temperature", "top_p", "min_p", "presence_penalty", "frequency_penalty",
+                             "repetition_penalty", "top_k", "n", "max_tokens", "min_tokens", "seed"}) {
+      for (const json& bad : json::parse(kNotNumbers))
+        expect(chat, {{name, bad}}, name, absl::StrCat(name, " is ", bad.dump()));
+    }
+    for (const char* name : {"top_k", "n", "max_tokens", "min_tokens", "seed"})
+      expect(chat, {{name, 1.5}}, name, "1.5");
+    for (const char* name : {"top_k", "n", "max_tokens", "min_tokens"}) {
+      expect(chat, {{name, int64_t{1} << 31}}, name, "2147483648; allowed: a whole number of 32 bits");
+    }
+  }
+  expect(false, {{"logprobs", 21}}, "logprobs", "logprobs is 21; allowed: 0 to 20");
+  expect(true, {{"logprobs", true}, {"top_logprobs", 21}}, "top_logprobs", "top_logprobs is 21; allowed: 0 to 20");
+  expect(true, {{"top_logprobs", 2}}, "top_logprobs", "logprobs is not true");
+  expect(true, {{"max_tokens", 3}, {"max_completion_tokens", 4}}, "max_completion_tokens", "is 4, but max_tokens is 3");
+  expect(true, {{"max_completion_tokens", 0}}, "max_completion_tokens", "max_completion_tokens is 0");
+  expect(false, {{"prompt", std::vector<int>(64, 1)}}, "prompt", "prompt has 64 tokens; allowed: at most 63");
+}
+
+TEST(OpenAiRequest, CanAskForThePromptAgain) {
+  const OpenAiRequest text = Completion({{"echo", true}});
+  EXPECT_THAT(text.echoes, ElementsAre("hi"));
+  EXPECT_FALSE(text.header.sampling().has_prompt_logprobs());
+  const OpenAiRequest ids = Completion({{"prompt", {{0, 2, 3}, {10}}}, {"echo", true}, {"logprobs", 4}});
+  EXPECT_THAT(ids.echoes, ElementsAre("cat sat", "hi"));
+  EXPECT_EQ(ids.header.sampling().prompt_logprobs(), 4);
+  EXPECT_EQ(ids.header.sampling().logprobs(), 4);
+  EXPECT_TRUE(Completion({{"echo", true}, {"logprobs", 0}}).header.sampling().has_prompt_logprobs());
+  EXPECT_THAT(Completion({{"echo", false}, {"logprobs", 4}}).echoes, SizeIs(0));
+  EXPECT_FALSE(Completion({{"echo", false}, {"logprobs", 4}}).header.sampling().has_prompt_logprobs());
+  // And for nothing else: then the prompt may fill the context.
+  const OpenAiRequest nothing = Completion({{"prompt", std::vector<int>(64, 1)}, {"echo", true}, {"max_tokens", 0}});
+  EXPECT_EQ(nothing.header.sampling().max_new_tokens(), 0);
+  EXPECT_EQ(ErrorOf(false, {{"prompt", std::vector<int>(64, 1)}, {"echo", true}}).at("param"), "prompt");
+  EXPECT_EQ(ErrorOf(false, {{"prompt", std::vector<int>(65, 1)}, {"echo", true}, {"max_tokens", 0}}).at("param"),
+            "prompt");
+  EXPECT_THAT(ErrorOf(false, {{"echo", true}, {"max_tokens", -1}}).at("message"),
+              HasSubstr("max_tokens is -1; allowed: 0 to 62"));
+  EXPECT_EQ(ErrorOf(false, {{"echo", 1}}).at("param"), "echo");
+}
+
+TEST(OpenAiRequest, RefusesWhatItWouldOtherwiseIgnore) {
+  const std::vector<std::pair<bool, json>> refused = {{true, {{"echo", true}}},
+                                                      {false, {{"suffix", "x"}}},
+                                                      {false, {{"best_of", 2}}},
+                                                      {false, {{"use_beam_search", true}}},
+                                                      {true, {{"tools", {1}}}},
+                                                      {true, {{"tool_choice", "auto"}}},
+                                                      {true, {{"response_format", {{"type", "json_object"}}}}},
+                                                      {true, {{"reasoning_effort", "high"}}},
+                                                      {false, {{"temprature", 1}}},
+                                                      {true, {{"prompt", "hi"}}},
+                                                      {false, {{"max_completion_tokens", 1}}}};
+  for (const auto& [chat, body] : refused) {
+    const json error = ErrorOf(chat, body);
+    ASSERT_FALSE(error.is_null()) << body;
+    EXPECT_EQ(error.at("param"), body.begin().key());
+    EXPECT_THAT(error.at("message"), HasSubstr("allowed"));
+  }
+  // What means the same as nothing is taken.
+  Completion({{"echo", false}, {"best_of", 2}, {"n", 2}, {"length_penalty", 1.0}, {"skip_special_tokens", true}});
+  Chat({{"tools", json::array()}, {"tool_choice", "none"}, {"response_format", {{"type", "text"}}}, {"store", false}});
+}
+
+TEST(OpenAiRequest, IsForTheModelThatIsServed) {
+  const absl::Status status = Read(false, {{"prompt", "hi"}, {"model", "gpt"}}).status();
+  EXPECT_EQ(HttpStatusOf(status), 404);
+  const json error = json::parse(ErrorBody(status)).at("error");
+  EXPECT_EQ(error.at("code"), "model_not_found");
+  EXPECT_THAT(error.at("message"), HasSubstr("model is \"gpt\"; here is only \"tiny\""));
+}
+
+TEST(OpenAiRequest, IsAJsonObject) {
+  for (const char* body : {"", "{", "[]", "7", "{\"prompt\": \"\xFF\"}", "{\"n\": 1, \"n\": 2, \"prompt\": \"hi\"}"}) {
+    EXPECT_EQ(HttpStatusOf(ReadOpenAiRequest(false, body, Model(), kSeed).status()), 400) << body;
+  }
+}
+
+}  // namespace
+}  // namespace quartet

@@ -1,0 +1,418 @@
+// The rollout's answers in, what clients read out.
+
+#include "rollout/http/openai_response.h"
+
+#include <algorithm>
+#include <cmath>
+#include <fstream>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "rollout/engine/sampling/sampler.h"
+#include "rollout/engine/sampling/sampling_params.h"
+#include "rollout/http/testing/openai_requests.h"
+
+namespace quartet {
+namespace {
+
+using nlohmann::json;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::SizeIs;
+
+const OpenAiAnswerOptions& Options() {
+  static const auto* options =
+      new OpenAiAnswerOptions{.id = "abc", .created = 1700000000, .policy_version = 3, .end_token_ids = {0}};
+  return *options;
+}
+
+struct Token {
+  int32_t id;
+  float log_prob;
+  std::vector<std::pair<int32_t, float>> alternatives;
+};
+
+void Describe(const std::vector<std::pair<int32_t, float>>& alternatives, TokenAlternatives* out) {
+  for (const auto& [id, log_prob] : alternatives) {
+    out->add_ids(id);
+    out->add_log_probs(log_prob);
+  }
+}
+
+GenerateReply TokensReply(uint64_t prompt, int32_t sample, const Token& token) {
+  GenerateReply reply;
+  GeneratedTokens& tokens = *reply.mutable_tokens();
+  tokens.set_prompt_index(prompt);
+  tokens.set_sample(sample);
+  tokens.add_ids(token.id);
+  tokens.add_log_probs(token.log_prob);
+  if (!token.alternatives.empty()) Describe(token.alternatives, tokens.add_alternatives());
+  return reply;
+}
+
+GenerateReply SequenceReply(uint64_t prompt, int32_t sample, const std::vector<int32_t>& prompt_ids,
+                            const std::vector<Token>& answer, GeneratedSequence::FinishReason reason,
+                            const std::string& stop_string = "") {
+  GenerateReply reply;
+  GeneratedSequence& sequence = *reply.mutable_sequence();
+  sequence.set_prompt_index(prompt);
+  sequence.set_sample(sample);
+  sequence.mutable_tokens()->mutable_ids()->Add(prompt_ids.begin(), prompt_ids.end());
+  for (const Token& token : answer) {
+    sequence.mutable_tokens()->add_ids(token.id);
+    sequence.add_log_probs(token.log_prob);
+    if (!token.alternatives.empty()) Describe(token.alternatives, sequence.add_alternatives());
+  }
+  sequence.set_finish_reason(reason);
+  sequence.set_stop_string(stop_string);
+  return reply;
+}
+
+// The data of server-sent events; "[DONE]" as a string.
+std::vector<json> EventsOf(const std::string& text) {
+  std::vector<json> events;
+  for (const absl::string_view part : absl::StrSplit(text, "\n\n", absl::SkipEmpty())) {
+    EXPECT_TRUE(absl::StartsWith(part, "data: ")) << part;
+    const std::string data(part.substr(6));
+    events.push_back(data == "[DONE]" ? json(data) : json::parse(data));
+  }
+  return events;
+}
+
+const std::vector<Token> kCatSat = {{2, -0.5f, {}}, {3, -1.5f, {}}, {0, -0.25f, {}}};
+
+TEST(OpenAiAnswer, IsWhole) {
+  OpenAiAnswer answer(Completion({{"n", 2}}), Model(), Options());
+  // They come in the order in which they end.
+  answer.Take(SequenceReply(0, 1, {0, 10}, {{4, -1, {}}, {5, -1, {}}}, GeneratedSequence::LENGTH));
+  answer.Take(SequenceReply(0, 0, {0, 10}, kCatSat, GeneratedSequence::STOP));
+  EXPECT_EQ(json::parse(answer.Whole()), json::parse(R"({
+    "id": "cmpl-abc", "object": "text_completion", "created": 1700000000, "model": "tiny",
+    "system_fingerprint": "policy_version_3",
+    "choices": [
+      {"index": 0, "text": " cat sat", "logprobs": null, "finish_reason": "stop", "stop_reason": null},
+      {"index": 1, "text": "sat!", "logprobs": null, "finish_reason": "length", "stop_reason": null}],
+    "usage": {"prompt_tokens": 2, "completion_tokens": 5, "total_tokens": 7}})"));
+}
+
+TEST(OpenAiAnswer, IsWholeAsAChatMessage) {
+  OpenAiAnswer answer(Chat({{"stop", "sat"}}), Model(), Options());
+  answer.Take(SequenceReply(0, 0, {7, 8, 10, 9}, {{2, -1, {}}, {3, -1, {}}}, GeneratedSequence::STOP, "sat"));
+  EXPECT_EQ(json::parse(answer.Whole()), json::parse(R"({
+    "id": "chatcmpl-abc", "object": "chat.completion", "created": 1700000000, "model": "tiny",
+    "system_fingerprint": "policy_version_3",
+    "choices": [{"index": 0, "message": {"role": "assistant", "content": " cat ", "refusal": null},
+                 "logprobs": null, "finish_reason": "stop", "stop_reason": "sat"}],
+    "usage": {"prompt_tokens": 4, "completion_tokens": 2, "total_tokens": 6}})"));
+}
+
+TEST(OpenAiAnswer, HasWhatEndedItWhereThatIsAskedFor) {
+  const json ask = {{"stop", "sat"}, {"stop_token_ids", {8}}, {"include_stop_str_in_output", true}};
+  for (const bool stream : {false, true}) {
+    const auto text_of = [&](const std::vector<Token>& tokens, const std::string& stop_string) {
+      json body = ask;
+      body["stream"] = stream;
+      OpenAiAnswer answer(Completion(body), Model(), Options());
+      std::string events;
+      for (const Token& token : tokens) {
+        if (stream) events += answer.Take(TokensReply(0, 0, token));
+      }
+      events += answer.Take(SequenceReply(0, 0, {10}, tokens, GeneratedSequence::STOP, stop_string));
+      if (!stream) return json::parse(answer.Whole()).at("choices").at(0).at("text").get<std::string>();
+      std::string text;
+      for (const json& event : EventsOf(events)) text += event.at("choices").at(0).at("text").get<std::string>();
+      return text;
+    };
+    EXPECT_EQ(text_of({{2, -1, {}}, {4, -1, {}}, {5, -1, {}}}, "sat"), " catsat");
+    EXPECT_EQ(text_of({{2, -1, {}}, {8, -1, {}}}, ""), " cat:");
+  }
+}
+
+// tools/golden/make_vllm_golden.py
+TEST(OpenAiAnswer, HasTheLogprobsThatVllmReturnsForTheSameRequest) {
+  std::vector<std::string> pieces;
+  for (int id = 0; id < 60; ++id) pieces.push_back(absl::StrCat("<", id, ">"));
+  const PieceTokenizer tokenizer(pieces);
+  const ServedModel model = {
+      .name = "tiny", .tokenizer = &tokenizer, .vocab_size = 60, .max_model_len = 64, .max_sequences = 100};
+  std::ifstream file("rollout/engine/sampling/testdata/vllm_sampler.json");
+  Sampler sampler;
+  int cases = 0;
+  for (const json& golden : json::parse(file)) {
+    SCOPED_TRACE(cases);
+    // The request has vLLM's names; all of its parameters but those of the log-probabilities are the case's.
+    json body = {{"prompt", golden["prompt"]}, {"max_tokens", 20}, {"logprobs", 3}};
+    for (const auto& [name, value] : golden.items()) {
+      if (name == "temperature" || name.starts_with("top_") || name.starts_with("min_") || name.ends_with("penalty") ||
+          name == "logit_bias") {
+        body[name] = value;
+      }
+    }
+    const absl::StatusOr<OpenAiRequest> request = ReadOpenAiRequest(false, body.dump(), model, kSeed);
+    ASSERT_TRUE(request.ok()) << request.status();
+    const SamplingRule rule = MakeSamplingRule(request->header.sampling());
+    const auto logits = golden["logits"].get<std::vector<float>>();
+    const auto prompt = golden["prompt"].get<std::vector<int32_t>>();
+    const auto before = golden["answer"].get<std::vector<int32_t>>();
+    const auto stops = golden["stop_tokens"].get<std::vector<int32_t>>();
+    SamplingHistory history{.prompt = prompt, .answer = before, .forbidden = {}};
+    if (static_cast<int32_t>(before.size()) < request->header.sampling().min_tokens()) history.forbidden = stops;
+    const auto token = sampler.Sample(logits, rule, history, NoiseKey(1, cases, 0, 0));
+    ASSERT_TRUE(token.ok()) << token.status();
+    ASSERT_TRUE(golden["sampled_log_probs"].contains(std::to_string(token->id)));
+
+    OpenAiAnswer answer(*request, model, {});
+    answer.Take(
+        SequenceReply(0, 0, prompt, {{token->id, token->log_prob, token->alternatives}}, GeneratedSequence::LENGTH));
+    const json whole = json::parse(answer.Whole());
+    const json& told = whole.at("choices").at(0).at("logprobs");
+    const auto expected = golden["raw_log_probs"].get<std::vector<double>>();
+    EXPECT_NEAR(told.at("token_logprobs").at(0).get<double>(), expected[token->id], 1e-5);
+    const json& top = told.at("top_logprobs").at(0);
+    ASSERT_GE(top.size(), 3u);
+    double least = 0;
+    for (const auto& [text, log_prob] : top.items()) {
+      const auto id = std::find(pieces.begin(), pieces.end(), text) - pieces.begin();
+      EXPECT_NEAR(log_prob.get<double>(), expected.at(id), 1e-5);
+      if (id != token->id) least = std::min(least, log_prob.get<double>());
+    }
+    EXPECT_LE(std::count_if(expected.begin(), expected.end(), [&](double p) { return p > least + 1e-5; }), 3);
+    ++cases;
+  }
+  EXPECT_EQ(cases, 60);
+}
+
+TEST(OpenAiAnswer, SaysWhatEndedIt) {
+  const auto choice = [](const json& body, const std::vector<Token>& tokens, GeneratedSequence::FinishReason reason) {
+    OpenAiAnswer answer(Completion(body), Model(), Options());
+    answer.Take(SequenceReply(0, 0, {10}, tokens, reason));
+    return json::parse(answer.Whole()).at("choices").at(0);
+  };
+  const json by_token = choice({{"stop_token_ids", {8}}}, {{2, -1, {}}, {8, -1, {}}}, GeneratedSequence::STOP);
+  EXPECT_EQ(by_token.at("text"), " cat");
+  EXPECT_EQ(by_token.at("finish_reason"), "stop");
+  EXPECT_EQ(by_token.at("stop_reason"), 8);
+  EXPECT_EQ(choice(json::object(), {{2, -1, {}}, {0, -1, {}}}, GeneratedSequence::STOP).at("stop_reason"), nullptr);
+  const json aborted = choice(json::object(), {}, GeneratedSequence::ABORTED);
+  EXPECT_EQ(aborted.at("finish_reason"), "abort");
+  EXPECT_EQ(aborted.at("text"), "");
+}
+
+const std::vector<Token> kWithAlternatives = {{2, -0.5f, {{2, -0.5f}, {1, -2.0f}}},
+                                              {11, -INFINITY, {{6, -0.125f}, {0, -3.0f}}}};
+
+TEST(OpenAiAnswer, BeginsWithThePromptWhereAsked) {
+  const json ask = {{"prompt", {{0, 10, 2, 6}, {10, 9}}}, {"echo", true}, {"max_tokens", 1}};
+  json with_logprobs = ask;
+  with_logprobs["logprobs"] = 2;
+  const auto answer_to = [](const json& body) {
+    OpenAiAnswer answer(Completion(body), Model(), Options());
+    GenerateReply first =
+        SequenceReply(0, 0, {0, 10, 2, 6}, {{3, -1.5f, {{1, -0.5f}, {3, -1.5f}}}}, GeneratedSequence::LENGTH);
+    GeneratedSequence& sequence = *first.mutable_sequence();
+    for (const float log_prob : {-4.0f, -0.75f, -INFINITY}) sequence.add_prompt_log_probs(log_prob);
+    Describe({{2, -0.75f}, {1, -2.0f}}, sequence.add_prompt_alternatives());
+    Describe({{2, -0.75f}, {1, -2.0f}}, sequence.add_prompt_alternatives());
+    Describe({{5, -0.125f}, {4, -3.0f}}, sequence.add_prompt_alternatives());
+    answer.Take(first);
+    answer.Take(SequenceReply(1, 0, {10, 9}, {{8, -1, {}}}, GeneratedSequence::LENGTH));
+    return json::parse(answer.Whole()).at("choices");
+  };
+  const json plain = answer_to(ask);
+  EXPECT_EQ(plain.at(0).at("text"), "hi cat\n sat");
+  EXPECT_EQ(plain.at(0).at("logprobs"), nullptr);
+  EXPECT_EQ(plain.at(1).at("text"), "hi;:");
+  // The first token has nothing before it; since it is a special one, it has a name and no text.
+  const json told = answer_to(with_logprobs).at(0);
+  EXPECT_EQ(told.at("text"), "hi cat\n sat");
+  EXPECT_EQ(told.at("logprobs"), json::parse(R"({
+    "text_offset": [0, 0, 2, 6, 7], "token_logprobs": [null, -4.0, -0.75, -9999.0, -1.5],
+    "tokens": ["<end>", "hi", " cat", "\n", " sat"],
+    "top_logprobs": [null, {" cat": -0.75, " the": -2.0, "hi": -4.0}, {" cat": -0.75, " the": -2.0},
+                     {"t!": -0.125, "sa": -3.0, "\n": -9999.0}, {" the": -0.5, " sat": -1.5}]})"));
+}
+
+TEST(OpenAiAnswer, CanBeThePromptAlone) {
+  OpenAiAnswer answer(Completion({{"prompt", {{10, 2}}}, {"echo", true}, {"max_tokens", 0}, {"logprobs", 0}}), Model(),
+                      Options());
+  GenerateReply reply = SequenceReply(0, 0, {10, 2}, {}, GeneratedSequence::LENGTH);
+  reply.mutable_sequence()->add_prompt_log_probs(-0.25f);
+  answer.Take(reply);
+  const json whole = json::parse(answer.Whole());
+  EXPECT_EQ(whole.at("choices").at(0).at("text"), "hi cat");
+  EXPECT_EQ(whole.at("choices").at(0).at("finish_reason"), "length");
+  EXPECT_EQ(whole.at("choices").at(0).at("logprobs"), json::parse(R"({
+    "text_offset": [0, 2], "token_logprobs": [null, -0.25], "tokens": ["hi", " cat"],
+    "top_logprobs": [null, {" cat": -0.25}]})"));
+  EXPECT_EQ(whole.at("usage"), (json{{"prompt_tokens", 2}, {"completion_tokens", 0}, {"total_tokens", 2}}));
+}
+
+TEST(OpenAiAnswer, HasLogprobsOfCompletions) {
+  OpenAiAnswer answer(Completion({{"logprobs", 2}}), Model(), Options());
+  answer.Take(SequenceReply(0, 0, {0, 10}, kWithAlternatives, GeneratedSequence::LENGTH));
+  // A character's first byte is no text yet, and the chosen token is always among those told.
+  EXPECT_EQ(json::parse(answer.Whole()).at("choices").at(0).at("logprobs"), json::parse(R"({
+    "text_offset": [0, 4], "token_logprobs": [-0.5, -9999.0], "tokens": [" cat", "�"],
+    "top_logprobs": [{" cat": -0.5, " the": -2.0}, {"\n": -0.125, "<end>": -3.0, "�": -9999.0}]})"));
+}
+
+TEST(OpenAiAnswer, SaysWhereTheTokensOfACompletionAreInItsText) {
+  const json ask = {{"prompt", {{0, 1, 0}}}, {"echo", true}, {"logprobs", 0}, {"ignore_eos", true}, {"stop", "t!"}};
+  OpenAiAnswer answer(Completion(ask), Model(), {});
+  answer.Take(SequenceReply(0, 0, {0, 1, 0}, {{2, -1, {}}, {0, -1, {}}, {0, -1, {}}, {3, -1, {}}, {5, -1, {}}},
+                            GeneratedSequence::STOP, "t!"));
+  const json choice = json::parse(answer.Whole()).at("choices").at(0);
+  EXPECT_EQ(choice.at("text"), "the cat sat");
+  const json& told = choice.at("logprobs");
+  EXPECT_EQ(told.at("tokens"), json({"<end>", " the", "<end>", " cat", "<end>", "<end>", " sat", "t!"}));
+  EXPECT_EQ(told.at("text_offset"), json({0, 0, 3, 3, 7, 7, 7, 11}));
+}
+
+TEST(OpenAiAnswer, HasLogprobsOfChats) {
+  OpenAiAnswer answer(Chat({{"logprobs", true}, {"top_logprobs", 2}}), Model(), Options());
+  answer.Take(SequenceReply(0, 0, {7, 8, 10, 9}, kWithAlternatives, GeneratedSequence::LENGTH));
+  EXPECT_EQ(json::parse(answer.Whole()).at("choices").at(0).at("logprobs"), json::parse(R"({
+    "refusal": null,
+    "content": [
+      {"token": " cat", "logprob": -0.5, "bytes": [32, 99, 97, 116], "top_logprobs": [
+        {"token": " cat", "logprob": -0.5, "bytes": [32, 99, 97, 116]},
+        {"token": " the", "logprob": -2.0, "bytes": [32, 116, 104, 101]}]},
+      {"token": "�", "logprob": -9999.0, "bytes": null, "top_logprobs": [
+        {"token": "\n", "logprob": -0.125, "bytes": [10]},
+        {"token": "<end>", "logprob": -3.0, "bytes": [60, 101, 110, 100, 62]}]}]})"));
+}
+
+TEST(OpenAiAnswer, IsStreamed) {
+  OpenAiAnswer answer(Completion({{"n", 2}, {"stream", true}, {"stop", "t!"}}), Model(), Options());
+  std::string text = answer.Begin();
+  EXPECT_EQ(text, "");
+  text += answer.Take(TokensReply(0, 0, kCatSat[0]));
+  text += answer.Take(TokensReply(0, 1, {4, -1, {}}));
+  text += answer.Take(TokensReply(0, 1, {5, -1, {}}));  // held back
+  text += answer.Take(SequenceReply(0, 1, {0, 10}, {{4, -1, {}}, {5, -1, {}}}, GeneratedSequence::STOP, "t!"));
+  text += answer.Take(TokensReply(0, 0, kCatSat[1]));  // a "t" at the end may begin "t!"
+  text += answer.Take(TokensReply(0, 0, kCatSat[2]));
+  text += answer.Take(SequenceReply(0, 0, {0, 10}, kCatSat, GeneratedSequence::LENGTH));
+  text += answer.End();
+  const std::vector<json> events = EventsOf(text);
+  std::vector<std::string> told;
+  for (size_t i = 0; i + 1 < events.size(); ++i) {
+    EXPECT_EQ(events[i].at("object"), "text_completion");
+    EXPECT_EQ(events[i].at("id"), "cmpl-abc");
+    EXPECT_FALSE(events[i].contains("usage"));
+    const json& choice = events[i].at("choices").at(0);
+    told.push_back(absl::StrCat(choice.at("index").get<int>(), choice.at("text").get<std::string>(), "|",
+                                choice.at("finish_reason").dump()));
+  }
+  EXPECT_THAT(told, ElementsAre("0 ca|null", "1sa|null", "1|\"stop\"", "0t sa|null", "0t|\"length\""));
+  EXPECT_EQ(events.back(), "[DONE]");
+}
+
+TEST(OpenAiAnswer, IsStreamedAsAChatWithUsage) {
+  OpenAiAnswer answer(Chat({{"stream", true}, {"stream_options", {{"include_usage", true}}}, {"logprobs", true}}),
+                      Model(), Options());
+  std::string text = answer.Begin();
+  for (const Token& token : kCatSat) text += answer.Take(TokensReply(0, 0, token));
+  text += answer.Take(SequenceReply(0, 0, {7, 8, 10, 9}, kCatSat, GeneratedSequence::STOP));
+  text += answer.End();
+  const std::vector<json> events = EventsOf(text);
+  ASSERT_THAT(events, SizeIs(7));
+  EXPECT_EQ(events[0].at("object"), "chat.completion.chunk");
+  EXPECT_EQ(events[0].at("choices").at(0).at("delta"), json::parse(R"({"role": "assistant", "content": ""})"));
+  EXPECT_EQ(events[1].at("choices").at(0).at("delta"), json::parse(R"({"content": " cat"})"));
+  EXPECT_EQ(events[1].at("choices").at(0).at("logprobs").at("content").at(0).at("logprob"), -0.5);
+  EXPECT_EQ(events[2].at("choices").at(0).at("delta").at("content"), " sat");
+  // The token that ended it: no text, but a log-probability.
+  EXPECT_EQ(events[3].at("choices").at(0).at("logprobs").at("content").at(0).at("token"), "<end>");
+  EXPECT_EQ(events[4].at("choices").at(0).at("delta"), json::object());
+  EXPECT_EQ(events[4].at("choices").at(0).at("finish_reason"), "stop");
+  EXPECT_EQ(events[4].at("usage"), nullptr);
+  EXPECT_EQ(events[5].at("choices"), json::array());
+  EXPECT_EQ(events[5].at("usage"), json::parse(R"({"prompt_tokens": 4, "completion_tokens": 3, "total_tokens": 7})"));
+}
+
+TEST(OpenAiAnswer, ToldInPiecesOrWholeIsTheSameText) {
+  const std::vector<Token> tokens = {{11, -1, {}}, {12, -1, {}}, {2, -1, {}}, {6, -1, {}},
+                                     {3, -1, {}},  {5, -1, {}},  {4, -1, {}}};
+  const json stop = {"sat!!", "\n the"};
+  OpenAiAnswer whole(Completion({{"stop", stop}}), Model(), Options());
+  whole.Take(SequenceReply(0, 0, {10}, tokens, GeneratedSequence::LENGTH));
+  OpenAiAnswer stream(Completion({{"stop", stop}, {"stream", true}}), Model(), Options());
+  std::string text;
+  for (const Token& token : tokens) text += stream.Take(TokensReply(0, 0, token));
+  text += stream.Take(SequenceReply(0, 0, {10}, tokens, GeneratedSequence::LENGTH));
+  std::string told;
+  for (const json& event : EventsOf(text)) told += event.at("choices").at(0).at("text").get<std::string>();
+  EXPECT_EQ(json::parse(whole.Whole()).at("choices").at(0).at("text"), told);
+}
+
+TEST(OpenAiAnswer, BeginsWithThePromptInAStreamToo) {
+  const std::vector<std::vector<int32_t>> prompts = {{0, 10, 2, 6}, {10}};
+  const std::vector<Token> tokens = {{3, -1.5f, {{1, -0.5f}}}, {2, -2.5f, {{2, -2.5f}}}};
+  for (const int count : {0, 2}) {
+    json ask = {{"prompt", prompts}, {"echo", true}, {"max_tokens", count}, {"logprobs", 1}, {"n", count + 1}};
+    OpenAiAnswer whole(Completion(ask), Model(), Options());
+    ask["stream"] = true;
+    OpenAiAnswer stream(Completion(ask), Model(), Options());
+    std::string text = stream.Begin();
+    const std::vector<Token> answer(tokens.begin(), tokens.begin() + count);
+    const auto tell_prompt = [&](size_t prompt, auto* message) {
+      for (size_t i = 1; i < prompts[prompt].size(); ++i) {
+        message->add_prompt_log_probs(-0.25f * static_cast<float>(i));
+        Describe({{2, -0.125f}}, message->add_prompt_alternatives());
+      }
+    };
+    for (size_t prompt = 0; prompt < prompts.size(); ++prompt) {
+      for (int sample = 0; sample <= count; ++sample) {
+        for (const Token& token : answer) {
+          GenerateReply reply = TokensReply(prompt, sample, token);
+          if (&token == answer.data()) tell_prompt(prompt, reply.mutable_tokens());
+          text += stream.Take(reply);
+        }
+        GenerateReply end = SequenceReply(prompt, sample, prompts[prompt], answer, GeneratedSequence::LENGTH);
+        tell_prompt(prompt, end.mutable_sequence());
+        whole.Take(end);
+        text += stream.Take(end);
+      }
+    }
+    // The parts of a choice, laid end to end.
+    std::map<int, std::string> texts;
+    std::map<int, json> logprobs;
+    for (const json& event : EventsOf(text)) {
+      const json& choice = event.at("choices").at(0);
+      const int index = choice.at("index");
+      if (!texts.contains(index)) {
+        EXPECT_TRUE(absl::StartsWith(choice.at("text").get<std::string>(), index <= count ? "hi cat\n" : "hi"));
+      }
+      texts[index] += choice.at("text");
+      for (const auto& [name, list] : choice.at("logprobs").items()) {
+        for (const json& of_token : list) logprobs[index][name].push_back(of_token);
+      }
+    }
+    const json choices = json::parse(whole.Whole()).at("choices");
+    ASSERT_EQ(texts.size(), choices.size());
+    for (const json& choice : choices) {
+      EXPECT_EQ(texts[choice.at("index")], choice.at("text"));
+      EXPECT_EQ(logprobs[choice.at("index")], choice.at("logprobs"));
+    }
+  }
+}
+
+TEST(OpenAiAnswer, AFailureEndsTheStream) {
+  const std::vector<json> events = EventsOf(OpenAiAnswer::Failure(absl::UnavailableError("rank 1 is gone")));
+  ASSERT_THAT(events, SizeIs(2));
+  EXPECT_EQ(events[0], json::parse(R"({"error": {"message": "rank 1 is gone", "type": "service_unavailable_error",
+                                                 "param": null, "code": null}})"));
+  EXPECT_EQ(events[1], "[DONE]");
+}
+
+}  // namespace
+}  // namespace quartet

@@ -1,0 +1,68 @@
+#include "rollout/rollout_metrics.h"
+
+#include <map>
+#include <set>
+#include <string>
+
+#include "google/protobuf/message.h"
+#include "gtest/gtest.h"
+
+namespace quartet {
+namespace {
+
+// Each field with a value of its own.
+EngineStats Numbered(int64_t first) {
+  EngineStats stats;
+  const auto* fields = EngineStats::descriptor();
+  for (int i = 0; i < fields->field_count(); ++i) {
+    const auto* field = fields->field(i);
+    if (field->cpp_type() == google::protobuf::FieldDescriptor::CPPTYPE_DOUBLE) {
+      EngineStats::GetReflection()->SetDouble(&stats, field, static_cast<double>(first + i) + 0.5);
+    } else {
+      EngineStats::GetReflection()->SetInt64(&stats, field, first + i);
+    }
+  }
+  return stats;
+}
+
+TEST(RolloutMetrics, AddUpFieldByField) {
+  EngineStats sum = Numbered(1);
+  AddUp(Numbered(100), &sum);
+  EXPECT_EQ(sum.steps(), 1 + 100);
+  EXPECT_EQ(sum.running(), 3 + 102);
+  EXPECT_EQ(sum.received_bytes(), 15 + 114);
+  EXPECT_EQ(sum.prefill_tokens_per_second(), 16.5 + 115.5);
+  EXPECT_EQ(sum.generated_tokens_per_second(), 17.5 + 116.5);
+}
+
+TEST(RolloutMetrics, HaveEachNameOnce) {
+  GenerationState state;
+  state.sum.set_blocks(8);
+  state.sum.set_blocks_in_use(2);
+  state.sum.set_held_places(200);
+  state.sum.set_empty_places(10);
+  state.sum.set_admitted_tokens(40);
+  state.sum.set_cached_tokens(30);
+  state.paused = true;
+  std::map<std::string, double> metrics;
+  std::set<std::string> prometheus;
+  for (const RolloutMetric& metric : MetricsOf(state)) {
+    if (!metric.name.empty()) {
+      EXPECT_TRUE(metrics.emplace(metric.name, metric.value).second) << metric.name;
+    }
+    if (!metric.prometheus_name.empty()) {
+      EXPECT_TRUE(prometheus.insert(metric.prometheus_name).second) << metric.prometheus_name;
+      EXPECT_FALSE(metric.help.empty()) << metric.prometheus_name;
+    }
+  }
+  EXPECT_EQ(metrics.at("kv_cache_usage"), 0.25);
+  EXPECT_EQ(metrics.at("kv_cache_waste"), 0.05);
+  EXPECT_EQ(metrics.at("prefix_cache_hit_rate"), 0.75);
+  EXPECT_EQ(metrics.at("paused"), 1);
+  EXPECT_EQ(metrics.at("asleep"), 0);
+  // Of an engine that has done nothing.
+  for (const RolloutMetric& metric : MetricsOf(GenerationState())) EXPECT_EQ(metric.value, 0) << metric.name;
+}
+
+}  // namespace
+}  // namespace quartet

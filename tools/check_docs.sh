@@ -1,0 +1,23 @@
+#!/usr/bin/env bash
+# Fails where a document names a file or a folder of the project that is not there, or links to nothing.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+git ls-files '*.md' ':!:third_party' | python3 -c '
+import os, re, sys
+top = {entry for entry in os.listdir(".") if os.path.isdir(entry) and not entry.startswith((".", "bazel-"))}
+bad = 0
+for document in sys.stdin.read().split():
+    folder = os.path.dirname(document)
+    text = open(document).read()
+    named = set()
+    for path in re.findall(r"`([\w./-]+)`", text):
+        # A path from the root begins with a folder of the root, and names a folder or a file with an ending.
+        if path.split("/")[0] in top and "/" in path and (path.endswith("/") or re.search(r"\.\w+$", path)):
+            named.add(path)
+    for link in re.findall(r"\]\(([^)#:\s]+)(?:#[^)]*)?\)", text):
+        named.add(os.path.normpath(os.path.join(folder, link)))
+    for path in sorted(named):
+        if not os.path.exists(path):
+            print(f"{document}: names {path}, which is not there")
+            bad = 1
+sys.exit(bad)'
