@@ -165,7 +165,9 @@ TEST(AnswerText, EndsWhereItEndsInVllm) {
     EXPECT_EQ(given, golden["text"].get<std::string>());
     EXPECT_EQ(tokens, golden["tokens"].get<int>());
     ASSERT_EQ(text.stop_string() != nullptr, !golden["stop_string"].is_null());
-    if (text.stop_string() != nullptr) EXPECT_EQ(*text.stop_string(), golden["stop_string"].get<std::string>());
+    if (text.stop_string() != nullptr) {
+      EXPECT_EQ(*text.stop_string(), golden["stop_string"].get<std::string>());
+    }
     ended += text.stop_string() != nullptr;
     ++cases;
   }
