@@ -14,7 +14,7 @@
 #include "core/tokenizer/added_tokens.h"
 #include "core/tokenizer/jinja/jinja_template.h"
 #include "core/tokenizer/model.h"
-#include "core/tokenizer/pipeline.h"
+#include "core/tokenizer/pipeline/pipeline.h"
 #include "core/tokenizer/space_cleaner.h"
 #include "core/tokenizer/unicode.h"
 

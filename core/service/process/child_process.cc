@@ -159,7 +159,7 @@ void ChildProcess::Signal(int signal) {
 }
 
 void ChildProcess::SendReason(const std::string& reason) {
-  // A child that has ended, or reads nothing, is told nothing.
+  // A child that has ended, or reads nothing, receives nothing.
   (void)!send(parent_stream_, reason.data(), reason.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
 }
 

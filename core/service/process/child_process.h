@@ -37,7 +37,7 @@ struct ChildProcessOptions {
 };
 
 // The child finds in QUARTET_PARENT_FD the descriptor of a stream that closes when this object or this process is gone;
-// our programs leave then, or when they are told why they should.
+// our programs leave then, or when a reason to leave comes on it.
 //
 // One thread at a time.
 class ChildProcess {

@@ -20,7 +20,7 @@ std::unique_ptr<ChildProcess> Shell(const std::string& script, ChildProcessOptio
   return ChildProcess::Start(options).value();
 }
 
-TEST(ChildProcess, TellsHowItEnded) {
+TEST(ChildProcess, ReportsHowItEnded) {
   EXPECT_TRUE(Shell("exit 0")->Wait(absl::Seconds(20))->ok());
   const ExitState code = *Shell("exit 3")->Wait(absl::Seconds(20));
   EXPECT_EQ(code.code, 3);
@@ -59,13 +59,13 @@ TEST(ChildProcess, HasItsParentsStreamAndEndsOnSigterm) {
   EXPECT_EQ(child->Terminate(absl::Seconds(20)).signal, SIGTERM);
 }
 
-TEST(ChildProcess, TellsTheChildWhyItShouldLeave) {
+TEST(ChildProcess, SendsTheChildTheReasonToLeave) {
   ChildProcessOptions options;
   options.log_file = LogFile();
-  std::unique_ptr<ChildProcess> child = Shell("exec <&$QUARTET_PARENT_FD; read x; echo told: $x", options);
+  std::unique_ptr<ChildProcess> child = Shell("exec <&$QUARTET_PARENT_FD; read x; echo reason: $x", options);
   child->SendReason("rank 1 is gone\n");
   EXPECT_TRUE(child->Wait(absl::Seconds(20))->ok());
-  EXPECT_EQ(ReadFile(options.log_file).value(), "told: rank 1 is gone\n");
+  EXPECT_EQ(ReadFile(options.log_file).value(), "reason: rank 1 is gone\n");
   child->SendReason("nobody is there");
 }
 

@@ -92,8 +92,8 @@ class Ranks {
     return ends;
   }
 
-  // SIGTERM to all at once, SIGKILL to those that are still there after the grace. Where they are not told `why`, which
-  // is what they say to their callers, the signal is the reason.
+  // SIGTERM to all at once, SIGKILL to those that are still there after the grace. `why` is the reason that they
+  // give their callers; where it is empty, the signal is.
   void End(const std::string& why) {
     for (auto& child : children_) {
       if (child == nullptr) continue;

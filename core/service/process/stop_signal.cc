@@ -61,9 +61,9 @@ std::optional<std::string> StopSignal::Wait(absl::Duration timeout) {
     if (impl_->reason.has_value()) return impl_->reason;
   }
   if (fds[2].revents != 0) {
-    char told[1024];
-    const ssize_t size = read(impl_->parent_fd, told, sizeof(told));
-    return size > 0 ? std::string(told, size) : "the parent process is gone";
+    char reason[1024];
+    const ssize_t size = read(impl_->parent_fd, reason, sizeof(reason));
+    return size > 0 ? std::string(reason, size) : "the parent process is gone";
   }
   signalfd_siginfo info;
   while (read(impl_->signal_fd, &info, sizeof(info)) == sizeof(info)) {

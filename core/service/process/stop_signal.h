@@ -1,4 +1,4 @@
-// Why a program should stop: a signal, its parent's end or word, or a reason of its own.
+// Why a program should stop: a signal, its parent's end or message, or a reason of its own.
 #pragma once
 
 #include <optional>
@@ -20,7 +20,7 @@ class StopSignal {
   // Thread safe; the first reason stays.
   void Request(const std::string& reason);
 
-  // The reason to stop ("SIGTERM", "the parent process is gone", what the parent says, or a requested one), as soon as
+  // The reason to stop ("SIGTERM", "the parent process is gone", what the parent sends, or a requested one), as soon as
   // there is one; nothing after `timeout`, or once a child has ended. One thread.
   std::optional<std::string> Wait(absl::Duration timeout);
 
