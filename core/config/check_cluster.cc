@@ -1,0 +1,92 @@
+#include <cstdint>
+#include <set>
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/string_view.h"
+#include "core/base/status_macros.h"
+#include "core/config/checks.h"
+#include "core/config/conditions.h"
+#include "core/config/defaults.h"
+#include "core/config/gpu_memory.h"
+#include "core/config/run_config.h"
+
+namespace quartet {
+namespace {
+
+absl::Status CheckCluster(const ClusterConfig& h) {
+  QUARTET_RETURN_IF_ERROR(Integer("cluster.num_nodes", h.num_nodes(), 1, kMaxRanks));
+  QUARTET_RETURN_IF_ERROR(Integer("cluster.num_gpus_per_node", h.num_gpus_per_node(), 1, kMaxRanks / h.num_nodes()));
+  if (!h.gpu().empty()) {
+    if (GpuMemoryBytes(h.gpu()) == 0) {
+      return Bad("cluster.gpu", absl::StrCat("\"", h.gpu(), "\""),
+                 absl::StrCat("allowed: ", absl::StrJoin(KnownGpus(), ", "), "; or set cluster.gpu_memory_bytes"));
+    }
+    if (h.has_gpu_memory_bytes() && h.gpu_memory_bytes() != GpuMemoryBytes(h.gpu())) {
+      return Bad("cluster.gpu_memory_bytes", absl::StrCat(h.gpu_memory_bytes()),
+                 absl::StrCat("cluster.gpu is \"", h.gpu(), "\", which has ", GpuMemoryBytes(h.gpu()),
+                              "; set only one of the two"));
+    }
+  }
+  if (h.has_gpu_memory_bytes()) QUARTET_RETURN_IF_ERROR(Integer("cluster.gpu_memory_bytes", h.gpu_memory_bytes(), 1));
+  QUARTET_RETURN_IF_ERROR(Integer("cluster.host_memory_bytes", h.host_memory_bytes(), 0));
+  QUARTET_RETURN_IF_ERROR(Real("cluster.intra_node_gbps", h.intra_node_gbps(), 0, kInfinity));
+  return Real("cluster.inter_node_gbps", h.inter_node_gbps(), 0, kInfinity);
+}
+
+// That `service`, with device "cuda", has a GPU for each rank.
+absl::Status CheckGpus(const RunConfig& c, const std::string& service) {
+  const ServicePlacement& s = PlacementOf(c, service);
+  if (s.device() != "cuda") return absl::OkStatus();
+  const int64_t all = int64_t{c.cluster().num_nodes()} * c.cluster().num_gpus_per_node();
+  if (s.ranks() > all) {
+    return Bad(absl::StrCat("services.", service, ".ranks"), absl::StrCat(s.ranks()),
+               absl::StrCat("each rank needs a GPU, and the cluster has ", c.cluster().num_nodes(), " x ",
+                            c.cluster().num_gpus_per_node(), " = ", all));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::Status CheckPlacements(const RunConfig& c) {
+  if (!c.has_cluster()) {
+    return c.placement().empty() ? absl::OkStatus() : NoEffect("placement", "cluster is not set");
+  }
+  QUARTET_RETURN_IF_ERROR(CheckCluster(c.cluster()));
+  std::set<std::string> services;
+  for (int i = 0; i < c.placement_size(); ++i) {
+    const GpuPlacement& p = c.placement(i);
+    const auto field = [i](absl::string_view leaf) { return absl::StrCat("placement[", i, "].", leaf); };
+    QUARTET_RETURN_IF_ERROR(
+        OneOf(field("service"), p.service(), {"rollout", "policy_trainer", "critic_trainer", "scorer"}));
+    if (!services.insert(p.service()).second) {
+      return Bad(field("service"), absl::StrCat("\"", p.service(), "\""), "it has an entry already");
+    }
+    const ServicePlacement& s = PlacementOf(c, p.service());
+    if (s.device() != "cuda") {
+      return NoEffect(absl::StrCat("placement[", i, "]"),
+                      absl::StrCat("services.", p.service(), ".device is \"", s.device(), "\""));
+    }
+    std::set<int> nodes, gpus;
+    for (const int node : p.nodes()) {
+      QUARTET_RETURN_IF_ERROR(Integer(field("nodes"), node, 0, c.cluster().num_nodes() - 1));
+      if (!nodes.insert(node).second) return Bad(field("nodes"), absl::StrCat(node), "it is named twice");
+    }
+    for (const int gpu : p.gpus()) {
+      QUARTET_RETURN_IF_ERROR(Integer(field("gpus"), gpu, 0, c.cluster().num_gpus_per_node() - 1));
+      if (!gpus.insert(gpu).second) return Bad(field("gpus"), absl::StrCat(gpu), "it is named twice");
+    }
+    if (s.ranks() != PlacedGpus(p, c.cluster())) {
+      return Bad(absl::StrCat("services.", p.service(), ".ranks"), absl::StrCat(s.ranks()),
+                 absl::StrCat("placement[", i, "] gives it ", PlacedGpus(p, c.cluster()), " GPUs, one a rank"));
+    }
+  }
+  for (const char* service : {"rollout", "policy_trainer", "critic_trainer", "scorer"}) {
+    QUARTET_RETURN_IF_ERROR(CheckGpus(c, service));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace quartet

@@ -1,0 +1,114 @@
+#include <cstdint>
+#include <string>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
+#include "core/base/status_macros.h"
+#include "core/config/checks.h"
+#include "core/config/conditions.h"
+
+namespace quartet {
+namespace {
+
+absl::Status CheckPlacement(const std::string& name, const ServicePlacement& p) {
+  const auto field = [&name](absl::string_view leaf) { return absl::StrCat("services.", name, ".", leaf); };
+  const size_t colon = p.listen().rfind(':');
+  int port = -1;
+  if (colon == std::string::npos || colon == 0 || !absl::SimpleAtoi(p.listen().substr(colon + 1), &port) || port < 0 ||
+      port > 65535) {
+    return Bad(field("listen"), absl::StrCat("\"", p.listen(), "\""),
+               "expected host:port with a port from 0 to 65535, such as \"127.0.0.1:50051\"");
+  }
+  QUARTET_RETURN_IF_ERROR(Integer(field("ranks"), p.ranks(), 1, kMaxRanks));
+  QUARTET_RETURN_IF_ERROR(OneOf(field("device"), p.device(), {"cpu", "cuda"}));
+  QUARTET_RETURN_IF_ERROR(Integer(field("threads"), p.threads(), 0, 4096));
+  QUARTET_RETURN_IF_ERROR(Integer(field("device_memory_budget"), p.device_memory_budget(), 0));
+  QUARTET_RETURN_IF_ERROR(Integer(field("host_memory_budget"), p.host_memory_budget(), 0));
+  QUARTET_RETURN_IF_ERROR(Integer(field("max_call_items"), p.max_call_items(), 1));
+  QUARTET_RETURN_IF_ERROR(Integer(field("max_call_bytes"), p.max_call_bytes(), 1, p.max_calls_bytes()));
+  QUARTET_RETURN_IF_ERROR(OneOf(field("collective_backend"), p.collective_backend(), {"auto", "gloo", "shm"}));
+  if (p.collective_backend() != "auto" && p.device() != "cpu") {
+    return NoEffect(field("collective_backend"), absl::StrCat("ranks on device \"", p.device(), "\" use NCCL"));
+  }
+  return Integer(field("collective_timeout_seconds"), p.collective_timeout_seconds(), 1);
+}
+
+// Which services hold anything in host memory beside their device: trainers what is offloaded and the average of the
+// weights, a policy trainer on CUDA also the weights that it publishes, a rollout there those that are staged.
+absl::Status CheckHostBudgets(const RunConfig& c) {
+  const auto check = [](const std::string& name, const ServicePlacement& p, bool holds) {
+    if (p.host_memory_budget() == 0 || holds) return absl::OkStatus();
+    return NoEffect(absl::StrCat("services.", name, ".host_memory_budget"),
+                    absl::StrCat("this service holds nothing in host memory beside its device (\"", p.device(),
+                                 "\"); use device_memory_budget"));
+  };
+  const auto offloads = [](const TrainerConfig& t) {
+    return t.adam_offload() || t.activation_offload() || t.ema_decay() != 0;
+  };
+  QUARTET_RETURN_IF_ERROR(check("rollout", c.services().rollout(), c.services().rollout().device() == "cuda"));
+  QUARTET_RETURN_IF_ERROR(check("policy_trainer", c.services().policy_trainer(),
+                                c.services().policy_trainer().device() == "cuda" || offloads(c.actor())));
+  QUARTET_RETURN_IF_ERROR(check("critic_trainer", c.services().critic_trainer(), offloads(c.critic())));
+  return check("scorer", c.services().scorer(), false);
+}
+
+absl::Status CheckUtilization(const RunConfig& c) {
+  const RolloutConfig& r = c.rollout();
+  if (!r.has_gpu_memory_utilization()) return absl::OkStatus();
+  QUARTET_RETURN_IF_ERROR(Real("rollout.gpu_memory_utilization", r.gpu_memory_utilization(), 0, 1, /*open_low=*/true));
+  if (r.has_kv_cache_bytes()) return NoEffect("rollout.kv_cache_bytes", "rollout.gpu_memory_utilization is set");
+  if (c.services().rollout().device() != "cuda") {
+    return NoEffect("rollout.gpu_memory_utilization",
+                    absl::StrCat("services.rollout.device is \"", c.services().rollout().device(),
+                                 "\"; use rollout.kv_cache_bytes"));
+  }
+  return absl::OkStatus();
+}
+
+// Where no forward is recorded.
+absl::Status CheckEager(const RunConfig& c) {
+  const RolloutConfig& r = c.rollout();
+  if (!r.enforce_eager()) return absl::OkStatus();
+  const std::string& device = c.services().rollout().device();
+  const auto no_effect = [](const std::string& why) {
+    return NoEffect("rollout.enforce_eager", absl::StrCat(why, ", where no CUDA graphs are recorded"));
+  };
+  if (device != "cuda") return no_effect(absl::StrCat("services.rollout.device is \"", device, "\""));
+  if (r.dtype() != "bf16") return no_effect(absl::StrCat("rollout.dtype is \"", r.dtype(), "\""));
+  if (r.zero_stage() != 0) return no_effect(absl::StrCat("rollout.zero_stage is ", r.zero_stage()));
+  if (r.tensor_parallel_size() > 1) {
+    return no_effect(absl::StrCat("rollout.tensor_parallel_size is ", r.tensor_parallel_size()));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::Status CheckServices(const RunConfig& c) {
+  QUARTET_RETURN_IF_ERROR(CheckPlacement("rollout", c.services().rollout()));
+  QUARTET_RETURN_IF_ERROR(CheckPlacement("policy_trainer", c.services().policy_trainer()));
+  QUARTET_RETURN_IF_ERROR(CheckPlacement("critic_trainer", c.services().critic_trainer()));
+  QUARTET_RETURN_IF_ERROR(CheckPlacement("scorer", c.services().scorer()));
+  QUARTET_RETURN_IF_ERROR(CheckHostBudgets(c));
+  return CheckHostBudgets(c);
+}
+
+absl::Status CheckDevices(const RunConfig& c) {
+  QUARTET_RETURN_IF_ERROR(CheckUtilization(c));
+  return CheckEager(c);
+}
+
+absl::Status CheckTls(const TlsConfig& tls) {
+  const int files = !tls.ca_file().empty() + !tls.cert_file().empty() + !tls.key_file().empty();
+  if (files != 0 && files != 3) {
+    return absl::InvalidArgumentError(absl::StrCat("tls: ",
+                                                   tls.ca_file().empty()     ? "ca_file"
+                                                   : tls.cert_file().empty() ? "cert_file"
+                                                                             : "key_file",
+                                                   " is not set; set all of ca_file, cert_file and key_file, or none"));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace quartet

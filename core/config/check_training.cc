@@ -1,0 +1,133 @@
+#include <cstdint>
+#include <string>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
+#include "core/base/status_macros.h"
+#include "core/config/checks.h"
+#include "core/config/conditions.h"
+
+namespace quartet {
+namespace {
+
+// Where a trainer's state is, and when it is exchanged.
+absl::Status CheckSharding(const std::string& name, const TrainerConfig& t) {
+  const auto field = [&name](absl::string_view leaf) { return absl::StrCat(name, ".", leaf); };
+  const std::string stage = absl::StrCat(field("zero_stage"), " is ", t.zero_stage());
+  QUARTET_RETURN_IF_ERROR(Integer(field("shard_size"), t.shard_size(), 0));
+  if (t.zero_stage() == 0) {
+    if (t.shard_size() != 0) return NoEffect(field("shard_size"), absl::StrCat(stage, ", so nothing is sharded"));
+    if (t.no_sync()) return NoEffect(field("no_sync"), absl::StrCat(stage, ", which reduces once a step anyway"));
+    if (t.adam_offload()) {
+      return Bad(field("adam_offload"), "true",
+                 absl::StrCat(stage, ", where every rank would update the whole model on its host; it needs 2 or 3"));
+    }
+  }
+  if (t.offload_param() && t.zero_stage() != 3) {
+    return Bad(field("offload_param"), "true",
+               absl::StrCat(stage, ", where all parameters stay on the device; it needs 3"));
+  }
+  if (t.offload_param() && !t.adam_offload()) {
+    return Bad(field("offload_param"), "true",
+               absl::StrCat("the optimizer, which updates the parameters, would stay on the device: set ",
+                            field("adam_offload"), " too"));
+  }
+  if (t.activation_offload() && !t.gradient_checkpointing()) {
+    return NoEffect(field("activation_offload"),
+                    absl::StrCat(field("gradient_checkpointing"), " is false, so no block's input is kept by itself"));
+  }
+  if (!(t.ema_decay() >= 0 && t.ema_decay() < 1)) {
+    return Bad(field("ema_decay"), absl::StrCat(t.ema_decay()), "it must be at least 0 and below 1");
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckTrainer(const std::string& name, const TrainerConfig& t) {
+  const auto field = [&name](absl::string_view leaf) { return absl::StrCat(name, ".", leaf); };
+  QUARTET_RETURN_IF_ERROR(Stage(field("zero_stage"), t.zero_stage(), {0, 2, 3}));
+  QUARTET_RETURN_IF_ERROR(Dtype(field("dtype"), t.dtype()));
+  QUARTET_RETURN_IF_ERROR(Real(field("learning_rate"), t.learning_rate(), 0, kInfinity));
+  if (t.learning_rate() == 0 && !t.allow_zero_learning_rate()) {
+    return Bad(field("learning_rate"), "0",
+               absl::StrCat("nothing would be learned; if that is meant (a baseline), set ",
+                            field("allow_zero_learning_rate"), ": true"));
+  }
+  if (t.learning_rate() != 0 && t.allow_zero_learning_rate()) {
+    return NoEffect(field("allow_zero_learning_rate"), absl::StrCat(field("learning_rate"), " is not 0"));
+  }
+  QUARTET_RETURN_IF_ERROR(OneOf(field("lr_scheduler"), t.lr_scheduler(), {"constant", "cosine"}));
+  if (!(t.lr_warmup_ratio() >= 0 && t.lr_warmup_ratio() < 1)) {
+    return Bad(field("lr_warmup_ratio"), absl::StrCat(t.lr_warmup_ratio()), "it must be at least 0 and below 1");
+  }
+  QUARTET_RETURN_IF_ERROR(Real(field("min_lr_ratio"), t.min_lr_ratio(), 0, 1));
+  if (t.lr_scheduler() == "constant" && t.min_lr_ratio() != 0.1) {
+    return NoEffect(field("min_lr_ratio"), absl::StrCat(field("lr_scheduler"), " is \"constant\""));
+  }
+  for (const auto& [leaf, beta] : {std::pair("adam_beta1", t.adam_beta1()), std::pair("adam_beta2", t.adam_beta2())}) {
+    if (!(beta >= 0 && beta < 1)) {
+      return Bad(field(leaf), absl::StrCat(beta), "it must be at least 0 and below 1");
+    }
+  }
+  QUARTET_RETURN_IF_ERROR(Real(field("adam_eps"), t.adam_eps(), 0, kInfinity, /*open_low=*/true));
+  QUARTET_RETURN_IF_ERROR(Real(field("l2"), t.l2(), 0, kInfinity));
+  QUARTET_RETURN_IF_ERROR(Real(field("max_norm"), t.max_norm(), 0, kInfinity));
+  QUARTET_RETURN_IF_ERROR(CheckSharding(name, t));
+  QUARTET_RETURN_IF_ERROR(Integer(field("max_len"), t.max_len(), 2, 2 * kMaxTokens));
+  if (t.max_tokens_per_micro_batch() == 0) {
+    QUARTET_RETURN_IF_ERROR(Integer(field("micro_train_batch_size"), t.micro_train_batch_size(), 1));
+    return Integer(field("micro_rollout_batch_size"), t.micro_rollout_batch_size(), 1);
+  }
+  if (t.has_micro_train_batch_size()) return BothLimits(name, "micro_train_batch_size");
+  if (t.has_micro_rollout_batch_size()) return BothLimits(name, "micro_rollout_batch_size");
+  return TokenBudget(field("max_tokens_per_micro_batch"), t.max_tokens_per_micro_batch(), field("max_len"),
+                     t.max_len());
+}
+
+}  // namespace
+
+absl::Status CheckTrainers(const RunConfig& c) {
+  QUARTET_RETURN_IF_ERROR(CheckTrainer("actor", c.actor()));
+  return CheckTrainer("critic", c.critic());
+}
+
+absl::Status CheckTrain(const RunConfig& c) {
+  const TrainConfig& t = c.train();
+  QUARTET_RETURN_IF_ERROR(Integer("train.max_steps", t.max_steps(), 0));
+  QUARTET_RETURN_IF_ERROR(Integer("train.num_episodes", t.num_episodes(), 1));
+  if (t.max_steps() > 0 && t.num_episodes() != 1) return NoEffect("train.num_episodes", "train.max_steps is set");
+  QUARTET_RETURN_IF_ERROR(Integer("train.train_batch_size", t.train_batch_size(), 1));
+  const int64_t sequences = int64_t{c.rollout().rollout_batch_size()} * c.rollout().n_samples_per_prompt();
+  if (sequences % t.train_batch_size() != 0) {
+    return Bad(
+        "train.train_batch_size", absl::StrCat(t.train_batch_size()),
+        absl::StrCat("it must divide rollout.rollout_batch_size * rollout.n_samples_per_prompt = ",
+                     c.rollout().rollout_batch_size(), " * ", c.rollout().n_samples_per_prompt(), " = ", sequences));
+  }
+  QUARTET_RETURN_IF_ERROR(Integer("train.save_steps", t.save_steps(), 0));
+  QUARTET_RETURN_IF_ERROR(Integer("train.max_ckpt_num", t.max_ckpt_num(), 0));
+  if (t.save_steps() == 0 && t.max_ckpt_num() != 3) {
+    return NoEffect("train.max_ckpt_num", "train.save_steps is 0, so there is only the checkpoint at the end");
+  }
+  QUARTET_RETURN_IF_ERROR(Integer("train.call_timeout_seconds", t.call_timeout_seconds(), 1));
+  return Real("train.max_log_prob_diff_mean", t.max_log_prob_diff_mean(), 0, kInfinity, /*open_low=*/true);
+}
+
+absl::Status CheckSftAndEval(const SftConfig& s, const EvalConfig& e) {
+  QUARTET_RETURN_IF_ERROR(Integer("sft.batch_size", s.batch_size(), 1));
+  QUARTET_RETURN_IF_ERROR(Integer("sft.max_steps", s.max_steps(), 0));
+  QUARTET_RETURN_IF_ERROR(Integer("sft.max_epochs", s.max_epochs(), 1));
+  if (s.max_steps() > 0 && s.max_epochs() != 1) return NoEffect("sft.max_epochs", "sft.max_steps is set");
+  QUARTET_RETURN_IF_ERROR(Real("sft.learning_rate", s.learning_rate(), 0, kInfinity, /*open_low=*/true));
+  QUARTET_RETURN_IF_ERROR(Integer("eval.eval_steps", e.eval_steps(), 0));
+  QUARTET_RETURN_IF_ERROR(Integer("eval.max_samples", e.max_samples(), 0));
+  QUARTET_RETURN_IF_ERROR(Real("eval.temperature", e.temperature(), 0, kInfinity));
+  if (e.data().empty()) {
+    if (e.eval_steps() != 0) return NoEffect("eval.eval_steps", "eval.data is empty");
+    if (e.max_samples() != 0) return NoEffect("eval.max_samples", "eval.data is empty");
+    if (e.temperature() != 0) return NoEffect("eval.temperature", "eval.data is empty");
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace quartet

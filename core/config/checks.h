@@ -1,0 +1,33 @@
+// The checks of a configuration that has its defaults, by subject: what each field allows by itself and beside others.
+//
+// What does nothing in a combination is refused where it was set to something else than its default: the resolved
+// configuration, which names every default, must stay readable.
+#pragma once
+
+#include "absl/status/status.h"
+#include "proto/run_config.pb.h"
+
+namespace quartet {
+
+absl::Status CheckData(const DataConfig& data);
+absl::Status CheckRollout(const RolloutConfig& rollout);
+
+// `algorithm`, `reference` and `reward`.
+absl::Status CheckAlgorithm(const AlgorithmConfig& algorithm);
+// Before defaults are filled in: what `eps_clip` decides cannot be told afterwards.
+absl::Status CheckClipOverlap(const AlgorithmConfig& algorithm);
+absl::Status CheckReference(const RunConfig& config);
+absl::Status CheckReward(const RunConfig& config);
+
+// `actor`, `critic`, `train`, `sft` and `eval`.
+absl::Status CheckTrainers(const RunConfig& config);
+absl::Status CheckTrain(const RunConfig& config);
+absl::Status CheckSftAndEval(const SftConfig& sft, const EvalConfig& eval);
+
+// `services` and what depends on their devices, `cluster`, `placement`, `tls`.
+absl::Status CheckServices(const RunConfig& config);
+absl::Status CheckPlacements(const RunConfig& config);
+absl::Status CheckDevices(const RunConfig& config);
+absl::Status CheckTls(const TlsConfig& tls);
+
+}  // namespace quartet

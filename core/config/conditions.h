@@ -1,0 +1,38 @@
+// What the checks of a configuration have in common: conditions on one field, and how a refusal reads. `field` is the
+// field's path ("rollout.top_p").
+#pragma once
+
+#include <cstdint>
+#include <initializer_list>
+#include <limits>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/strings/string_view.h"
+
+namespace quartet {
+
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
+constexpr int64_t kMaxTokens = 1 << 24;
+constexpr int64_t kMaxRanks = 65536;
+
+// INVALID_ARGUMENT: the field has a value that it cannot have; has no effect, where it was set; has to be set.
+absl::Status Bad(absl::string_view field, absl::string_view value, absl::string_view allowed);
+absl::Status NoEffect(absl::string_view field, absl::string_view why);
+absl::Status Missing(absl::string_view field, absl::string_view what);
+
+absl::Status OneOf(absl::string_view field, const std::string& value, std::initializer_list<absl::string_view> allowed);
+absl::Status Dtype(absl::string_view field, const std::string& value);
+// Of ZeRO.
+absl::Status Stage(absl::string_view field, int value, std::initializer_list<int> allowed);
+absl::Status Integer(absl::string_view field, int64_t value, int64_t low,
+                     int64_t high = std::numeric_limits<int64_t>::max());
+// low <= value <= high; with `open_low`, low < value. NaN is in no range.
+absl::Status Real(absl::string_view field, double value, double low, double high, bool open_low = false);
+
+// Micro-batches are filled by sequences or by tokens: the refusal of both, where `sequences` is a leaf of `section`
+// that counts the former; and that the longest sequence fits into a micro-batch of `value` tokens.
+absl::Status BothLimits(absl::string_view section, absl::string_view sequences);
+absl::Status TokenBudget(absl::string_view field, int64_t value, absl::string_view longest_field, int64_t longest);
+
+}  // namespace quartet

@@ -1,0 +1,216 @@
+#include "core/config/defaults.h"
+
+#include <cstdint>
+#include <limits>
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
+#include "absl/strings/strip.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
+#include "core/config/conditions.h"
+#include "core/config/run_config.h"
+
+namespace quartet {
+namespace {
+
+#define QUARTET_DEFAULT(message, field, value) \
+  if (!(message)->has_##field()) (message)->set_##field(value)
+#define QUARTET_DEFAULT_TEXT(message, field, value) \
+  if ((message)->field().empty()) (message)->set_##field(value)
+
+// Of a path.
+std::string LastPart(absl::string_view path) {
+  while (absl::ConsumeSuffix(&path, "/")) {
+  }
+  return std::string(path.substr(path.rfind('/') + 1));
+}
+
+void FillTrainer(TrainerConfig* t, double learning_rate, int max_len) {
+  QUARTET_DEFAULT(t, zero_stage, 3);
+  QUARTET_DEFAULT_TEXT(t, dtype, "bf16");
+  QUARTET_DEFAULT(t, learning_rate, learning_rate);
+  QUARTET_DEFAULT_TEXT(t, lr_scheduler, "cosine");
+  QUARTET_DEFAULT(t, lr_warmup_ratio, 0.03);
+  QUARTET_DEFAULT(t, min_lr_ratio, 0.1);
+  QUARTET_DEFAULT(t, adam_beta1, 0.9);
+  QUARTET_DEFAULT(t, adam_beta2, 0.95);
+  QUARTET_DEFAULT(t, adam_eps, 1e-8);
+  QUARTET_DEFAULT(t, l2, 0);
+  QUARTET_DEFAULT(t, max_norm, 1);
+  QUARTET_DEFAULT(t, max_tokens_per_micro_batch, 0);
+  if (t->max_tokens_per_micro_batch() == 0) {
+    QUARTET_DEFAULT(t, micro_train_batch_size, 1);
+    QUARTET_DEFAULT(t, micro_rollout_batch_size, t->micro_train_batch_size());
+  }
+  QUARTET_DEFAULT(t, gradient_checkpointing, true);
+  QUARTET_DEFAULT(t, max_len, max_len);
+  QUARTET_DEFAULT(t, allow_zero_learning_rate, false);
+  QUARTET_DEFAULT(t, shard_size, 0);
+  QUARTET_DEFAULT(t, adam_offload, false);
+  QUARTET_DEFAULT(t, offload_param, false);
+  QUARTET_DEFAULT(t, activation_offload, false);
+  QUARTET_DEFAULT(t, no_sync, false);
+  QUARTET_DEFAULT(t, ema_decay, 0);
+}
+
+void FillPlacement(ServicePlacement* p, absl::string_view listen) {
+  QUARTET_DEFAULT_TEXT(p, listen, std::string(listen));
+  QUARTET_DEFAULT(p, ranks, 1);
+  QUARTET_DEFAULT_TEXT(p, device, "cpu");
+  QUARTET_DEFAULT(p, threads, 0);
+  QUARTET_DEFAULT(p, collective_timeout_seconds, 300);
+  QUARTET_DEFAULT(p, device_memory_budget, 0);
+  QUARTET_DEFAULT(p, host_memory_budget, 0);
+  QUARTET_DEFAULT_TEXT(p, collective_backend, "auto");
+  QUARTET_DEFAULT(p, max_call_items, int64_t{1} << 20);
+  QUARTET_DEFAULT(p, max_call_bytes, int64_t{1} << 30);
+  QUARTET_DEFAULT(p, max_calls_bytes, int64_t{4} << 30);
+}
+
+}  // namespace
+
+int PlacedGpus(const GpuPlacement& p, const ClusterConfig& cluster) {
+  const int64_t nodes = p.nodes().empty() ? cluster.num_nodes() : p.nodes_size();
+  const int64_t gpus = p.gpus().empty() ? cluster.num_gpus_per_node() : p.gpus_size();
+  return nodes > 0 && gpus > 0 && nodes * gpus <= kMaxRanks ? static_cast<int>(nodes * gpus) : 1;
+}
+
+// In the order of proto/run_config.proto.
+void FillDefaults(RunConfig* c) {
+  QUARTET_DEFAULT_TEXT(c, run_dir,
+                       absl::StrCat("runs/", absl::FormatTime("%Y%m%d-%H%M%S", absl::Now(), absl::LocalTimeZone())));
+  QUARTET_DEFAULT(c, seed, 42);
+
+  DataConfig* d = c->mutable_data();
+  QUARTET_DEFAULT_TEXT(d, input_key, "prompt");
+  QUARTET_DEFAULT_TEXT(d, label_key, "label");
+  QUARTET_DEFAULT(d, apply_chat_template, false);
+  QUARTET_DEFAULT(d, prompt_max_len, 1024);
+  QUARTET_DEFAULT(d, max_samples, 0);
+
+  RolloutConfig* r = c->mutable_rollout();
+  QUARTET_DEFAULT(r, rollout_batch_size, 128);
+  QUARTET_DEFAULT(r, n_samples_per_prompt, 1);
+  QUARTET_DEFAULT(r, generate_max_len, 1024);
+  QUARTET_DEFAULT(r, temperature, 1);
+  QUARTET_DEFAULT(r, top_p, 1);
+  QUARTET_DEFAULT(r, top_k, -1);
+  QUARTET_DEFAULT_TEXT(r, dtype, "bf16");
+  QUARTET_DEFAULT(r, zero_stage, 0);
+  if (!r->has_gpu_memory_utilization()) {
+    QUARTET_DEFAULT(r, kv_cache_bytes, int64_t{1} << 30);
+  }
+  QUARTET_DEFAULT(r, block_size, 16);
+  // Both lengths are checked before their sum is used for anything.
+  const int64_t both = int64_t{d->prompt_max_len()} + r->generate_max_len();
+  const int max_len = both > 0 && both <= 2 * kMaxTokens ? static_cast<int>(both) : 1;
+  QUARTET_DEFAULT(r, max_model_len, max_len);
+  QUARTET_DEFAULT(r, max_num_seqs, 256);
+  QUARTET_DEFAULT(r, max_num_batched_tokens, 2048);
+  QUARTET_DEFAULT(r, max_waiting, 65536);
+  QUARTET_DEFAULT(r, max_calls, 1024);
+  QUARTET_DEFAULT(r, tensor_parallel_size, 1);
+  QUARTET_DEFAULT(r, enforce_eager, false);
+  QUARTET_DEFAULT_TEXT(r, pretrain, c->actor().pretrain());
+  if (r->has_http()) {
+    QUARTET_DEFAULT_TEXT(r->mutable_http(), served_model_name, LastPart(r->pretrain()));
+    QUARTET_DEFAULT(r->mutable_http(), max_bodies_bytes, int64_t{256} << 20);
+  }
+
+  AlgorithmConfig* a = c->mutable_algorithm();
+  QUARTET_DEFAULT_TEXT(a, advantage_estimator, "gae");
+  QUARTET_DEFAULT(a, gamma, 1);
+  QUARTET_DEFAULT(a, lambd, 1);
+  QUARTET_DEFAULT(a, eps_clip, 0.2f);
+  QUARTET_DEFAULT(a, eps_clip_low, a->eps_clip());
+  QUARTET_DEFAULT(a, eps_clip_high, a->eps_clip());
+  QUARTET_DEFAULT(a, dual_clip, 0);
+  QUARTET_DEFAULT(a, value_clip, 0.2f);
+  KlConfig* k = a->mutable_kl();
+  QUARTET_DEFAULT(k, init_kl_coef, 0.01f);
+  QUARTET_DEFAULT_TEXT(k, kl_estimator, "k1");
+  QUARTET_DEFAULT(k, kl_target, 0);
+  QUARTET_DEFAULT(k, kl_horizon, 10000);
+  QUARTET_DEFAULT(a, reward_clip_min, -10);
+  QUARTET_DEFAULT(a, reward_clip_max, 10);
+  QUARTET_DEFAULT_TEXT(a, advantage_normalization, "whiten");
+  QUARTET_DEFAULT_TEXT(a, loss_aggregation, "token_mean");
+  QUARTET_DEFAULT_TEXT(a, old_log_prob_source, "trainer");
+  QUARTET_DEFAULT(a, max_epochs, 1);
+
+  FillTrainer(c->mutable_actor(), 1e-6, max_len);
+  FillTrainer(c->mutable_critic(), 9e-6, max_len);
+
+  // Without a KL penalty there is no reference model, and nothing of it is filled in.
+  if (k->init_kl_coef() > 0) {
+    ReferenceConfig* f = c->mutable_reference();
+    QUARTET_DEFAULT_TEXT(f, pretrain, c->actor().pretrain());
+    QUARTET_DEFAULT_TEXT(f, dtype, c->actor().dtype());
+    QUARTET_DEFAULT(f, zero_stage, 3);
+    QUARTET_DEFAULT(f, max_tokens_per_micro_batch, c->actor().max_tokens_per_micro_batch());
+  }
+
+  RewardConfig* w = c->mutable_reward();
+  for (RewardSource& s : *w->mutable_source()) {
+    QUARTET_DEFAULT_TEXT(&s, name, s.rule().empty() ? "model" : s.rule());
+    QUARTET_DEFAULT(&s, weight, 1);
+    if (!s.model().empty()) {
+      QUARTET_DEFAULT_TEXT(&s, dtype, "bf16");
+      QUARTET_DEFAULT(&s, zero_stage, 3);
+    }
+  }
+  QUARTET_DEFAULT(w, max_tokens_per_micro_batch, 0);
+  if (w->max_tokens_per_micro_batch() == 0) QUARTET_DEFAULT(w, micro_rollout_batch_size, 8);
+
+  TrainConfig* t = c->mutable_train();
+  QUARTET_DEFAULT(t, max_steps, 0);
+  QUARTET_DEFAULT(t, num_episodes, 1);
+  const int64_t sequences = int64_t{r->rollout_batch_size()} * r->n_samples_per_prompt();
+  const bool countable = sequences > 0 && sequences <= std::numeric_limits<int32_t>::max();
+  QUARTET_DEFAULT(t, train_batch_size, countable ? static_cast<int32_t>(sequences) : 1);
+  QUARTET_DEFAULT(t, save_steps, 0);
+  QUARTET_DEFAULT(t, call_timeout_seconds, 600);
+  QUARTET_DEFAULT(t, max_log_prob_diff_mean, 0.5f);
+  QUARTET_DEFAULT(t, save_optimizer, t->save_steps() > 0);
+  QUARTET_DEFAULT(t, load_checkpoint, false);
+  QUARTET_DEFAULT(t, max_ckpt_num, 3);
+
+  SftConfig* s = c->mutable_sft();
+  QUARTET_DEFAULT_TEXT(s, input_key, "prompt");
+  QUARTET_DEFAULT_TEXT(s, output_key, "response");
+  QUARTET_DEFAULT(s, batch_size, 32);
+  QUARTET_DEFAULT(s, max_steps, 0);
+  QUARTET_DEFAULT(s, max_epochs, 1);
+  QUARTET_DEFAULT(s, learning_rate, 1e-4);
+
+  EvalConfig* e = c->mutable_eval();
+  QUARTET_DEFAULT(e, eval_steps, 0);
+  QUARTET_DEFAULT(e, max_samples, 0);
+  QUARTET_DEFAULT(e, temperature, 0);
+
+  if (c->has_cluster()) {
+    ClusterConfig* h = c->mutable_cluster();
+    QUARTET_DEFAULT(h, num_nodes, 1);
+    QUARTET_DEFAULT(h, num_gpus_per_node, 8);
+    QUARTET_DEFAULT(h, host_memory_bytes, 0);
+    QUARTET_DEFAULT(h, intra_node_gbps, 0);
+    QUARTET_DEFAULT(h, inter_node_gbps, 0);
+  }
+
+  ServicesConfig* v = c->mutable_services();
+  for (const GpuPlacement& p : c->placement()) {
+    if (!ServiceProgram(p.service()).ok()) continue;
+    QUARTET_DEFAULT(MutablePlacementOf(c, p.service()), ranks, PlacedGpus(p, c->cluster()));
+  }
+  FillPlacement(v->mutable_rollout(), "127.0.0.1:50051");
+  FillPlacement(v->mutable_policy_trainer(), "127.0.0.1:50052");
+  FillPlacement(v->mutable_critic_trainer(), "127.0.0.1:50053");
+  FillPlacement(v->mutable_scorer(), "127.0.0.1:50054");
+}
+
+#undef QUARTET_DEFAULT
+#undef QUARTET_DEFAULT_TEXT
+
+}  // namespace quartet
