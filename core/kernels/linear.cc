@@ -113,6 +113,7 @@ std::vector<at::Tensor> Products(const at::Tensor& input_TK, const std::vector<L
     gemm.a = Elements(input);
     gemm.a_stride = gemm.K;
     gemm.b = Elements(read.emplace_back(weight.contiguous()));
+    gemm.b_stride = gemm.K;
     gemm.b_is_packed = IsPacked(weight);
     if (type == at::kFloat) {
       gemm.c_fp32 = product.mutable_data_ptr<float>();
@@ -138,7 +139,19 @@ at::Tensor Product(const at::Tensor& input_TK, const at::Tensor& weight, const a
   return Products(input_TK, {{weight, bias_N}}, type).front();
 }
 
-// The forward is ours, the gradients are LibTorch's: they need not have the same bits in trainer and rollout.
+// Whether LibTorch's products of bf16 on the CPU are oneDNN's. Its own loops, which take them otherwise, are slower by
+// two orders of magnitude.
+bool LibTorchHasBf16Products() {
+#if defined(__x86_64__)
+  static const bool has =
+      __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq");
+  return has;
+#else
+  return true;
+#endif
+}
+
+// Gradients are LibTorch's where it can make them: they need not have the same bits in trainer and rollout.
 class LinearFunction : public torch::autograd::Function<LinearFunction> {
  public:
   static at::Tensor forward(torch::autograd::AutogradContext* context, const at::Tensor& input_TK,
@@ -153,8 +166,8 @@ class LinearFunction : public torch::autograd::Function<LinearFunction> {
     const torch::autograd::variable_list saved = context->get_saved_variables();
     const at::Tensor& gradient_TN = gradients[0];
     torch::autograd::variable_list found(3);
-    if (context->needs_input_grad(0)) found[0] = at::mm(gradient_TN, saved[1]);
-    if (context->needs_input_grad(1)) found[1] = at::mm(gradient_TN.t(), saved[0]);
+    if (context->needs_input_grad(0)) found[0] = GradientProduct(gradient_TN, saved[1]);
+    if (context->needs_input_grad(1)) found[1] = GradientProduct(gradient_TN.t(), saved[0]);
     if (context->saved_data["has_bias"].toBool() && context->needs_input_grad(2)) found[2] = gradient_TN.sum(0);
     return found;
   }
@@ -163,7 +176,7 @@ class LinearFunction : public torch::autograd::Function<LinearFunction> {
 }  // namespace
 
 bool UsesBf16Gemm(const at::Tensor& weight) {
-  return weight.scalar_type() == at::kBFloat16 && ComputeDevice(weight) == at::kCPU && HasBf16Gemm();
+  return weight.scalar_type() == at::kBFloat16 && ComputeDevice(weight) == at::kCPU;
 }
 
 at::Tensor Linear(const at::Tensor& input_TK, const at::Tensor& weight, const at::Tensor& bias_N) {
@@ -209,6 +222,32 @@ at::Tensor WideProduct(const at::Tensor& input_TK, const at::Tensor& weight) {
     at::Tensor part = product.slice(1, begin, end);
     at::mm_out(part, input, weight.slice(0, begin, end).to(at::kFloat).t());
   }
+  return product;
+}
+
+at::Tensor GradientProduct(const at::Tensor& a_MK, const at::Tensor& b_KN) {
+  const c10::NoGradGuard no_grad;
+  if (!UsesBf16Gemm(a_MK) || LibTorchHasBf16Products() || a_MK.numel() == 0) return at::mm(a_MK, b_KN);
+  QUARTET_CHECK(a_MK.dim() == 2 && b_KN.dim() == 2 && a_MK.size(1) == b_KN.size(0) &&
+                b_KN.scalar_type() == at::kBFloat16)
+      << a_MK.sizes() << " times " << b_KN.toString() << " " << b_KN.sizes();
+  const at::Tensor a = a_MK.stride(1) == 1 || a_MK.stride(0) == 1 ? a_MK : a_MK.contiguous();
+  const at::Tensor b = b_KN.stride(1) == 1 || b_KN.stride(0) == 1 ? b_KN : b_KN.contiguous();
+  const at::Tensor product = at::empty({a.size(0), b.size(1)}, a.options());
+  if (product.is_meta() || product.numel() == 0) return product;
+  Bf16Gemm gemm;
+  gemm.M = a.size(0);
+  gemm.N = b.size(1);
+  gemm.K = a.size(1);
+  gemm.a = Elements(a);
+  gemm.a_is_transposed = a.stride(1) != 1;
+  gemm.a_stride = gemm.a_is_transposed ? a.stride(1) : a.stride(0);
+  gemm.b = Elements(b);
+  gemm.b_is_transposed = b.stride(1) == 1;
+  gemm.b_stride = gemm.b_is_transposed ? b.stride(0) : b.stride(1);
+  gemm.c_bf16 = static_cast<uint16_t*>(product.mutable_data_ptr());
+  gemm.c_stride = gemm.N;
+  Multiply({gemm});
   return product;
 }
 

@@ -10,9 +10,9 @@
 
 namespace quartet {
 
-// Whether products of bf16 with `weight` are made by core/kernels/cpu/bf16_gemm.h: on CPUs that have its instruction. A
-// row of the product then has the same bits whatever the other rows are, however many, and however the weight lies.
-// Everywhere else (fp32, other devices and CPUs) products are LibTorch's, and no weight is packed.
+// Whether products with `weight` are made by core/kernels/cpu/bf16_gemm.h: those of bf16 on CPUs. A row of the product
+// then has the same bits whatever the other rows are, however many, and however the weight lies. Everywhere else (fp32,
+// other devices) products are LibTorch's, and no weight is packed.
 bool UsesBf16Gemm(const at::Tensor& weight);
 
 // input weight^T + bias, [T, N], of the weight's type; `bias_N` may be undefined. In bf16 the bias is added to the fp32
@@ -34,6 +34,10 @@ std::vector<at::Tensor> Linears(const at::Tensor& input_TK, const std::vector<Li
 // input weight^T in fp32, [T, N], or fp64 for fp64 matrices, without gradient. Products of bf16 are exact in fp32: only
 // the sums are rounded.
 at::Tensor WideProduct(const at::Tensor& input_TK, const at::Tensor& weight);
+
+// a b, [M, N], of their type, without gradient, for gradients: their bits may depend on M and N. Rows or columns of each
+// lie end to end, or it is copied.
+at::Tensor GradientProduct(const at::Tensor& a_MK, const at::Tensor& b_KN);
 
 // Whether a matrix can be packed: UsesBf16Gemm holds, N is a multiple of 16 and K of 2.
 bool CanPack(const at::Tensor& weight_NK);

@@ -10,6 +10,7 @@
 #include <ATen/ops/mm.h>
 #include <ATen/ops/randint.h>
 #include <ATen/ops/randn.h>
+#include <ATen/ops/zeros.h>
 #include <c10/core/GradMode.h>
 #include <gtest/gtest.h>
 
@@ -17,22 +18,12 @@
 #include <utility>
 #include <vector>
 
-#include "core/kernels/cpu/bf16_gemm.h"
-
 namespace quartet {
 namespace {
 
 at::Tensor Random(at::IntArrayRef sizes) { return at::randn(sizes).to(at::kBFloat16); }
 
-// Runs on the CPU's own products; elsewhere there is nothing of ours to be tested.
-class Bf16Linear : public testing::Test {
- protected:
-  void SetUp() override {
-    if (!HasBf16Gemm()) GTEST_SKIP() << "this CPU has no avx512_bf16";
-  }
-};
-
-TEST_F(Bf16Linear, HasWideSumsOfExactProducts) {
+TEST(Bf16Linear, HasWideSumsOfExactProducts) {
   for (const auto& [rows, inputs, outputs] : {std::tuple{1, 576, 192}, {7, 577, 1001}, {300, 64, 48}}) {
     const at::Tensor input = Random({rows, inputs}), weight = Random({outputs, inputs});
     const at::Tensor product = WideProduct(input, weight);
@@ -43,7 +34,7 @@ TEST_F(Bf16Linear, HasWideSumsOfExactProducts) {
   }
 }
 
-TEST_F(Bf16Linear, HasTheSameBitsWithAnyNumberOfThreads) {
+TEST(Bf16Linear, HasTheSameBitsWithAnyNumberOfThreads) {
   const at::Tensor weight = Random({1000, 576});
   for (const int64_t rows : {1, 32, 257}) {
     const at::Tensor input = Random({rows, 576});
@@ -57,14 +48,14 @@ TEST_F(Bf16Linear, HasTheSameBitsWithAnyNumberOfThreads) {
   at::set_num_threads(2);
 }
 
-TEST_F(Bf16Linear, AddsTheBiasToTheWideSum) {
+TEST(Bf16Linear, AddsTheBiasToTheWideSum) {
   const at::Tensor input = Random({13, 96}), weight = Random({80, 96}), bias = Random({80});
   const at::Tensor sums = WideProduct(input, weight);
   EXPECT_TRUE(at::equal(Linear(input, weight, at::Tensor()), sums.to(at::kBFloat16)));
   EXPECT_TRUE(at::equal(Linear(input, weight, bias), (sums + bias.to(at::kFloat)).to(at::kBFloat16)));
 }
 
-TEST_F(Bf16Linear, AddsAResidualToTheRoundedProduct) {
+TEST(Bf16Linear, AddsAResidualToTheRoundedProduct) {
   const at::Tensor weight = Random({80, 96}), packed = PackInPlace(weight.clone()), bias = Random({80});
   for (const int64_t rows : {0, 1, 13, 32, 300}) {
     const at::Tensor input = Random({rows, 96}), residual = Random({rows, 80}), across = Random({80, rows}).t();
@@ -83,22 +74,47 @@ TEST_F(Bf16Linear, AddsAResidualToTheRoundedProduct) {
   EXPECT_TRUE(at::equal(ours.grad(), theirs.grad()));
 }
 
-TEST_F(Bf16Linear, HasTheGradientsOfLibTorch) {
-  const at::Tensor upstream = Random({13, 80});
-  std::vector<at::Tensor> ours = {Random({13, 96}), Random({80, 96}), Random({80})}, theirs;
-  for (at::Tensor& tensor : ours) {
-    tensor.set_requires_grad(true);
-    theirs.push_back(tensor.detach().clone().set_requires_grad(true));
-  }
-  Linear(ours[0], ours[1], ours[2]).backward(upstream);
-  at::linear(theirs[0], theirs[1], theirs[2]).backward(upstream);
-  for (size_t i = 0; i < ours.size(); ++i) {
-    EXPECT_EQ(ours[i].grad().scalar_type(), at::kBFloat16);
-    EXPECT_TRUE(at::equal(ours[i].grad(), theirs[i].grad())) << i;
-  }
+// Whether `found` is `exact` (double), summed up in fp32 and rounded to bf16; `magnitude`: the sum of the magnitudes.
+void ExpectRounded(const at::Tensor& found, const at::Tensor& exact, const at::Tensor& magnitude) {
+  EXPECT_EQ(found.scalar_type(), at::kBFloat16);
+  ASSERT_EQ(found.sizes(), exact.sizes());
+  const at::Tensor allowed = exact.abs() * 0x1p-8 + magnitude * 0x1p-16;
+  EXPECT_LE(((found.to(at::kDouble) - exact).abs() / allowed).max().item<double>(), 1);
 }
 
-TEST_F(Bf16Linear, LeavesOutGradientsThatNobodyWants) {
+TEST(Bf16Linear, HasTheGradientsOfItsSums) {
+  const at::Tensor upstream = Random({13, 80});
+  std::vector<at::Tensor> ours = {Random({13, 96}), Random({80, 96}), Random({80})}, exact, magnitude;
+  for (at::Tensor& tensor : ours) {
+    tensor.set_requires_grad(true);
+    exact.push_back(tensor.detach().to(at::kDouble).set_requires_grad(true));
+    magnitude.push_back(tensor.detach().to(at::kDouble).abs().set_requires_grad(true));
+  }
+  Linear(ours[0], ours[1], ours[2]).backward(upstream);
+  at::linear(exact[0], exact[1], exact[2]).backward(upstream.to(at::kDouble));
+  at::linear(magnitude[0], magnitude[1], magnitude[2]).backward(upstream.to(at::kDouble).abs());
+  for (size_t i = 0; i < ours.size(); ++i) ExpectRounded(ours[i].grad(), exact[i].grad(), magnitude[i].grad());
+}
+
+TEST(Bf16Linear, MultipliesGradientsHoweverTheyLie) {
+  const at::Tensor wide = Random({70, 90}), other = Random({50, 33});
+  const std::pair<at::Tensor, at::Tensor> pairs[] = {
+      {Random({13, 50}), other},                           // rows
+      {Random({50, 13}).t(), other},                       // columns
+      {wide.slice(0, 0, 50).slice(1, 10, 40).t(), other},  // some columns, as rows
+      {Random({13, 50}), Random({33, 50}).t()},            // as weights lie
+      {Random({13, 100}).slice(1, 0, 100, 2), other},      // neither rows nor columns end to end
+      {Random({13, 50}), Random({50, 66}).slice(1, 0, 66, 2)},
+  };
+  for (const auto& [a, b] : pairs) {
+    const at::Tensor exact = at::mm(a.to(at::kDouble), b.to(at::kDouble));
+    ExpectRounded(GradientProduct(a, b), exact, at::mm(a.to(at::kDouble).abs(), b.to(at::kDouble).abs()));
+  }
+  EXPECT_TRUE(at::equal(GradientProduct(Random({4, 0}), Random({0, 5})), at::zeros({4, 5}, at::kBFloat16)));
+  EXPECT_EQ(GradientProduct(Random({0, 4}), Random({4, 5})).sizes(), (std::vector<int64_t>{0, 5}));
+}
+
+TEST(Bf16Linear, LeavesOutGradientsThatNobodyWants) {
   const at::Tensor input = Random({4, 32}).set_requires_grad(true), weight = Random({16, 32});
   Linear(input, weight, at::Tensor()).sum().backward();
   EXPECT_TRUE(input.grad().defined());
@@ -106,7 +122,7 @@ TEST_F(Bf16Linear, LeavesOutGradientsThatNobodyWants) {
   EXPECT_FALSE(Linear(input, weight, at::Tensor()).requires_grad());
 }
 
-TEST_F(Bf16Linear, HasTheSameBitsWithAPackedWeight) {
+TEST(Bf16Linear, HasTheSameBitsWithAPackedWeight) {
   for (const auto& [outputs, inputs] : {std::pair{576, 1536}, {16, 2}, {48, 50}}) {
     const at::Tensor weight = Random({outputs, inputs}), bias = Random({outputs});
     ASSERT_TRUE(CanPack(weight));
@@ -121,7 +137,7 @@ TEST_F(Bf16Linear, HasTheSameBitsWithAPackedWeight) {
   }
 }
 
-TEST_F(Bf16Linear, HasTheSameBitsTogetherAsOneByOne) {
+TEST(Bf16Linear, HasTheSameBitsTogetherAsOneByOne) {
   for (const int64_t rows : {0, 1, 32, 200, 700}) {
     const at::Tensor input = Random({rows, 576}), bias = Random({192});
     std::vector<LinearWeights> together = {
@@ -145,18 +161,18 @@ TEST_F(Bf16Linear, HasTheSameBitsTogetherAsOneByOne) {
   at::set_num_threads(2);
 }
 
-TEST_F(Bf16Linear, HasGradientsOfEachOfSeveral) {
+TEST(Bf16Linear, HasGradientsOfEachOfSeveral) {
   const at::Tensor input = Random({5, 96}).set_requires_grad(true), other = input.detach().clone();
   other.set_requires_grad(true);
   const at::Tensor a = Random({32, 96}), b = Random({48, 96}), upstream_a = Random({5, 32}),
                    upstream_b = Random({5, 48});
   const std::vector<at::Tensor> both = Linears(input, {{a, {}}, {b, {}}});
   ((both[0] * upstream_a).sum() + (both[1] * upstream_b).sum()).backward();
-  ((at::linear(other, a) * upstream_a).sum() + (at::linear(other, b) * upstream_b).sum()).backward();
+  ((Linear(other, a, {}) * upstream_a).sum() + (Linear(other, b, {}) * upstream_b).sum()).backward();
   EXPECT_TRUE(at::equal(input.grad(), other.grad()));
 }
 
-TEST_F(Bf16Linear, PacksWhatFillsItsPanels) {
+TEST(Bf16Linear, PacksWhatFillsItsPanels) {
   EXPECT_FALSE(CanPack(Random({17, 8})));
   EXPECT_FALSE(CanPack(Random({16, 7})));
   EXPECT_FALSE(CanPack(Random({16})));
@@ -170,11 +186,11 @@ TEST(Linear, IsLibTorchsInFp32) {
   EXPECT_TRUE(at::equal(Linear(input, weight, at::Tensor()), at::linear(input, weight)));
 }
 
-TEST_F(Bf16Linear, TakesNoRows) {
+TEST(Bf16Linear, TakesNoRows) {
   EXPECT_EQ(WideProduct(Random({0, 8}), Random({4, 8})).sizes(), (std::vector<int64_t>{0, 4}));
 }
 
-TEST_F(Bf16Linear, HasShapesOnTheMetaDevice) {
+TEST(Bf16Linear, HasShapesOnTheMetaDevice) {
   const auto meta = at::TensorOptions(at::kBFloat16).device(at::kMeta);
   const at::Tensor product = WideProduct(at::empty({3, 8}, meta), at::empty({4, 8}, meta));
   EXPECT_TRUE(product.is_meta());

@@ -209,7 +209,7 @@ class LogProbsFunction : public torch::autograd::Function<LogProbsFunction> {
   static void AddHeadGradient(const at::Tensor& logits_grad_cV, const at::Tensor& hidden_cD, const at::Tensor& head_VD,
                               int64_t begin, int64_t end, at::Tensor* hidden_grad_TD, at::Tensor* head_grad_VD) {
     if (hidden_grad_TD->defined()) {
-      hidden_grad_TD->slice(0, begin, end).copy_(at::mm(logits_grad_cV, head_VD).slice(0, 0, end - begin));
+      hidden_grad_TD->slice(0, begin, end).copy_(GradientProduct(logits_grad_cV, head_VD).slice(0, 0, end - begin));
     }
     if (!head_grad_VD->defined()) return;
     const bool first_tokens = begin == 0;
@@ -224,7 +224,7 @@ class LogProbsFunction : public torch::autograd::Function<LogProbsFunction> {
     InParts(head_VD.size(0), RowsWithin(kHeadRowsBytes, head_VD.size(1), head_VD.scalar_type()),
             [&](int64_t first, int64_t last) {
               at::Tensor sum = head_grad_VD->slice(0, first, last);
-              const at::Tensor part = at::mm(logits_grad_cV.slice(1, first, last).t(), hidden_cD);
+              const at::Tensor part = GradientProduct(logits_grad_cV.slice(1, first, last).t(), hidden_cD);
               if (first_tokens) {
                 sum.copy_(part);
               } else {

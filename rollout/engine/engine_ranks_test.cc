@@ -11,7 +11,6 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "core/kernels/cpu/bf16_gemm.h"
 #include "gtest/gtest.h"
 #include "nlohmann/json.hpp"
 #include "rollout/engine/engine.h"
@@ -85,7 +84,7 @@ TEST(RolloutEngine, ShardedRanksMakeTheBitsOfOneWithAllOfTheWeights) {
           for (const auto& [key, sequence] : GenerateInSteps(engine, sampling, mine, 22)) {
             EXPECT_EQ(AnswerOf(sequence), AnswerOf(expected.at(key))) << ranks << " ranks, prompt " << key.first;
             for (int t = 0; t < sequence.log_probs_size(); ++t) {
-              EXPECT_NEAR(sequence.log_probs(t), expected.at(key).log_probs(t), HasBf16Gemm() ? 0 : 0.15)
+              EXPECT_EQ(sequence.log_probs(t), expected.at(key).log_probs(t))
                   << ranks << " ranks, prompt " << key.first;
             }
           }

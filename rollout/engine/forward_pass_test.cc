@@ -14,7 +14,6 @@
 #include <vector>
 
 #include "core/comm/process_group.h"
-#include "core/kernels/cpu/bf16_gemm.h"
 #include "core/memory/ledger.h"
 #include "core/safetensors/reader.h"
 #include "gtest/gtest.h"
@@ -169,9 +168,6 @@ class Steps {
   std::vector<double> differences_;
 };
 
-// With products and norms that give a row the same bits whatever is beside it, recordings give an engine's own.
-double Tolerance() { return HasBf16Gemm() ? 0 : 0.15; }
-
 class Recorded : public ::testing::TestWithParam<std::string> {};
 INSTANTIATE_TEST_SUITE_P(Models, Recorded,
                          ::testing::Values("llama", "llama_biases", "qwen3", "llama_tied_llama3_rope"),
@@ -189,7 +185,7 @@ TEST_P(Recorded, StepsGiveTheLogitsOfForwardsThatAreNot) {
     steps.Decode(count);
     EXPECT_EQ(recorded->replays(), prompts + ++replays);
   }
-  EXPECT_LE(steps.largest_difference(), Tolerance());
+  EXPECT_EQ(steps.largest_difference(), 0);
   EXPECT_EQ(eager->replays(), 0);
   EXPECT_EQ(recorded.recorders(), 1);
 }
@@ -221,7 +217,7 @@ TEST(RecordedForwards, AreMadeAgainAfterASleep) {
   const int64_t before = recorded->replays();
   for (const int64_t count : {9, 3, 8}) steps.Decode(count);
   EXPECT_EQ(recorded->replays(), before + 3);
-  EXPECT_LE(steps.largest_difference(), Tolerance());
+  EXPECT_EQ(steps.largest_difference(), 0);
 }
 
 TEST(RecordedForwards, ReadNewWeights) {
@@ -241,7 +237,7 @@ TEST(RecordedForwards, ReadNewWeights) {
   EXPECT_EQ(recorded.recorders(), 2);
   recorded->Record();
   EXPECT_EQ(recorded.recorders(), 2) << "nothing has moved";
-  EXPECT_LE(steps.largest_difference(), Tolerance());
+  EXPECT_EQ(steps.largest_difference(), 0);
 }
 
 TEST(RecordedForwards, WaitForWeightsThatAreReleased) {
@@ -258,7 +254,7 @@ TEST(RecordedForwards, WaitForWeightsThatAreReleased) {
   const int64_t before = recorded->replays();
   steps.Decode(5);
   EXPECT_EQ(recorded->replays(), before + 1);
-  EXPECT_LE(steps.largest_difference(), Tolerance());
+  EXPECT_EQ(steps.largest_difference(), 0);
 }
 
 TEST(RecordedForwards, AreNotUsedWherePromptsAreTold) {

@@ -1,9 +1,9 @@
-// Matrix products of bf16 factors on CPUs with avx512_bf16: C[M, N] = A[M, K] B[N, K]^T. LibTorch-free.
+// Matrix products of bf16 factors on CPUs: C[M, N] = A[M, K] B[N, K]^T. LibTorch-free.
 //
-// Each element of C is one running fp32 sum over k in ascending order, two products a step (the instruction's own
-// order): its bits depend on its row of A and its row of B alone, not on M, N, the threads or how the work is cut. That
-// is what makes a token's log-probability the same in training and in generation. As in the instruction, denormal
-// numbers count as zero.
+// Each element of C is one running fp32 sum over k in ascending order: its bits depend on its row of A, its row of B
+// and the CPU's instructions alone, not on M, N, the threads or how the work is cut. That is what makes a token's
+// log-probability the same in training and in generation. With avx512_bf16 a step adds two products, in the
+// instruction's own order, and denormal numbers count as zero; elsewhere products are of floats.
 //
 // Elements of bf16 are uint16_t with its bits.
 #pragma once
@@ -11,9 +11,6 @@
 #include <cstdint>
 
 namespace quartet {
-
-// Whether this CPU has what MultiplyBf16 needs; nothing else here may be called otherwise.
-bool HasBf16Gemm();
 
 // B is read in panels of 16 rows of it, [N / 16][K / 2][16][2]: sixteen pairs of neighbours in k fill one register.
 inline constexpr int64_t kPanelRows = 16;
@@ -28,8 +25,11 @@ struct Bf16Gemm {
   int64_t M = 0, N = 0, K = 0;
   const uint16_t* a = nullptr;  // row m: a + m * a_stride
   int64_t a_stride = 0;
-  const uint16_t* b = nullptr;
-  bool b_is_packed = false;  // panels one behind the other; otherwise rows of K
+  bool a_is_transposed = false;  // then element m, k is at a + k * a_stride + m
+  const uint16_t* b = nullptr;   // row n: b + n * b_stride
+  int64_t b_stride = 0;
+  bool b_is_transposed = false;  // then element n, k is at b + k * b_stride + n
+  bool b_is_packed = false;      // then panels, one behind the other
   // One of them; row m: c + m * c_stride. Rounded to the nearest where it is bf16.
   float* c_fp32 = nullptr;
   uint16_t* c_bf16 = nullptr;

@@ -9,6 +9,7 @@
 #include <random>
 #include <string>
 #include <thread>
+#include <tuple>
 #include <vector>
 
 namespace quartet {
@@ -30,10 +31,6 @@ uint16_t Narrow(float value) {
 
 class Bf16GemmTest : public testing::Test {
  protected:
-  void SetUp() override {
-    if (!HasBf16Gemm()) GTEST_SKIP() << "this CPU has no avx512_bf16";
-  }
-
   std::vector<uint16_t> Random(int64_t count) {
     std::normal_distribution<float> normal;
     std::vector<uint16_t> values(count);
@@ -65,6 +62,7 @@ Bf16Gemm Describe(const std::vector<uint16_t>& a, const std::vector<uint16_t>& b
   gemm.a = a.data();
   gemm.a_stride = K;
   gemm.b = b.data();
+  gemm.b_stride = K;
   c->assign(gemm.M * N, -1);
   gemm.c_fp32 = c->data();
   gemm.c_stride = N;
@@ -117,6 +115,37 @@ TEST_F(Bf16GemmTest, GivesARowTheSameBitsWhateverIsAroundIt) {
       gemm.b_is_packed = true;
       MultiplyBf16(gemm, 0, M, 0, N);
       EXPECT_EQ(c, expected) << M << " rows, packed";
+    }
+  }
+}
+
+std::vector<uint16_t> Transposed(const std::vector<uint16_t>& matrix, int64_t rows) {
+  const int64_t columns = static_cast<int64_t>(matrix.size()) / rows;
+  std::vector<uint16_t> transposed(matrix.size());
+  for (int64_t i = 0; i < rows; ++i) {
+    for (int64_t j = 0; j < columns; ++j) transposed[j * rows + i] = matrix[i * columns + j];
+  }
+  return transposed;
+}
+
+TEST_F(Bf16GemmTest, GivesTheSameBitsOfTransposedFactors) {
+  for (const auto& [M, N, K] :
+       {std::tuple<int64_t, int64_t, int64_t>{1, 1, 1}, {3, 50, 33}, {31, 160, 64}, {40, 17, 97}}) {
+    const std::vector<uint16_t> a = Random(M * K), b = Random(N * K);
+    const std::vector<uint16_t> a_transposed = Transposed(a, M), b_transposed = Transposed(b, N);
+    std::vector<float> expected, c;
+    MultiplyBf16(Describe(a, b, N, K, &expected), 0, M, 0, N);
+    for (const bool of_a : {false, true}) {
+      for (const bool of_b : {false, true}) {
+        Bf16Gemm gemm = Describe(of_a ? a_transposed : a, of_b ? b_transposed : b, N, K, &c);
+        if (of_a) gemm.a_stride = M;
+        if (of_b) gemm.b_stride = N;
+        gemm.a_is_transposed = of_a;
+        gemm.b_is_transposed = of_b;
+        MultiplyBf16(gemm, 0, M / 2, 0, N);
+        MultiplyBf16(gemm, M / 2, M, 0, N);
+        EXPECT_EQ(c, expected) << M << " x " << N << " x " << K << (of_a ? ", A" : "") << (of_b ? ", B" : "");
+      }
     }
   }
 }

@@ -1,0 +1,180 @@
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "core/kernels/cpu/bf16_tiles.h"
+
+#if defined(__x86_64__)
+#include <immintrin.h>
+#define QUARTET_BF16 __attribute__((target("avx512f,avx512bw,avx512vl,avx512bf16")))
+#define QUARTET_BF16_INLINE QUARTET_BF16 __attribute__((always_inline)) inline
+#endif
+
+namespace quartet {
+
+#if defined(__x86_64__)
+
+namespace {
+
+// Transposes 16 x 16 elements of 32 bits, in place.
+QUARTET_BF16_INLINE void Transpose(__m512i* v) {
+  __m512i t[16];
+#pragma GCC unroll 8
+  for (int i = 0; i < 8; ++i) {  // within lanes of 128 bits, rows 2 i and 2 i + 1
+    t[2 * i] = _mm512_unpacklo_epi32(v[2 * i], v[2 * i + 1]);
+    t[2 * i + 1] = _mm512_unpackhi_epi32(v[2 * i], v[2 * i + 1]);
+  }
+#pragma GCC unroll 4
+  for (int i = 0; i < 4; ++i) {  // v[4 i + j], lane l: column 4 l + j of rows 4 i to 4 i + 3
+    v[4 * i] = _mm512_unpacklo_epi64(t[4 * i], t[4 * i + 2]);
+    v[4 * i + 1] = _mm512_unpackhi_epi64(t[4 * i], t[4 * i + 2]);
+    v[4 * i + 2] = _mm512_unpacklo_epi64(t[4 * i + 1], t[4 * i + 3]);
+    v[4 * i + 3] = _mm512_unpackhi_epi64(t[4 * i + 1], t[4 * i + 3]);
+  }
+  // Now a transposition of 4 x 4 lanes for each j.
+#pragma GCC unroll 4
+  for (int j = 0; j < 4; ++j) {
+    const __m512i a = _mm512_shuffle_i32x4(v[j], v[4 + j], 0x44), b = _mm512_shuffle_i32x4(v[j], v[4 + j], 0xEE);
+    const __m512i c = _mm512_shuffle_i32x4(v[8 + j], v[12 + j], 0x44);
+    const __m512i d = _mm512_shuffle_i32x4(v[8 + j], v[12 + j], 0xEE);
+    t[j] = _mm512_shuffle_i32x4(a, c, 0x88);
+    t[4 + j] = _mm512_shuffle_i32x4(a, c, 0xDD);
+    t[8 + j] = _mm512_shuffle_i32x4(b, d, 0x88);
+    t[12 + j] = _mm512_shuffle_i32x4(b, d, 0xDD);
+  }
+#pragma GCC unroll 16
+  for (int i = 0; i < 16; ++i) v[i] = t[i];
+}
+
+QUARTET_BF16_INLINE __m512bh LoadPairs(const uint16_t* from) { return (__m512bh)_mm512_loadu_si512(from); }
+
+QUARTET_BF16_INLINE __m512 Widened(__m256i elements) {
+  return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(elements), 16));
+}
+
+// Sums that have been taken to their end: to columns [n, n + 16) of row m, of which `count` exist.
+QUARTET_BF16_INLINE void StoreSums(const Bf16Gemm& gemm, int64_t m, int64_t n, int64_t count, __m512 sums) {
+  const __mmask16 mask = count >= 16 ? __mmask16{0xFFFF} : static_cast<__mmask16>((1u << count) - 1);
+  if (gemm.bias != nullptr) {
+    sums = _mm512_add_ps(sums, Widened(_mm256_maskz_loadu_epi16(mask, gemm.bias + n)));
+  }
+  const int64_t place = m * gemm.c_stride + n;
+  if (gemm.c_fp32 != nullptr) {
+    _mm512_mask_storeu_ps(gemm.c_fp32 + place, mask, sums);
+    return;
+  }
+  auto rounded = (__m256i)_mm512_cvtneps_pbh(sums);
+  if (gemm.residual != nullptr) {
+    const __m512 residual = Widened(_mm256_maskz_loadu_epi16(mask, gemm.residual + place));
+    rounded = (__m256i)_mm512_cvtneps_pbh(_mm512_add_ps(Widened(rounded), residual));
+  }
+  _mm256_mask_storeu_epi16(gemm.c_bf16 + place, mask, rounded);
+}
+
+// Rows [m, m + R), which are at `a`, `stride` apart, by the P panels from `panels` on, which are columns [n, n + 16 P)
+// of C.
+template <int R, int P>
+QUARTET_BF16_INLINE void MultiplyTile(const Bf16Gemm& gemm, int64_t m, const uint16_t* a, int64_t stride,
+                                      const uint16_t* panels, int64_t n, const NextPanels& next) {
+  __m512 sums[R][P];
+#pragma GCC unroll 16
+  for (int r = 0; r < R; ++r) {
+#pragma GCC unroll 8
+    for (int p = 0; p < P; ++p) sums[r][p] = _mm512_setzero_ps();
+  }
+  const int64_t panel_numel = PanelNumel(gemm.K);
+  const int64_t steps = gemm.K / 2;
+  for (int64_t step = 0; step < steps; ++step) {
+    __m512bh b[P];
+#pragma GCC unroll 8
+    for (int p = 0; p < P; ++p) {
+      b[p] = LoadPairs(panels + p * panel_numel + step * kStepNumel);
+      _mm_prefetch(next.from + p * panel_numel + step * next.step_numel, _MM_HINT_T1);
+    }
+#pragma GCC unroll 16
+    for (int r = 0; r < R; ++r) {
+      int32_t pair;
+      std::memcpy(&pair, a + r * stride + 2 * step, sizeof(pair));
+      const __m512bh both = (__m512bh)_mm512_set1_epi32(pair);
+#pragma GCC unroll 8
+      for (int p = 0; p < P; ++p) sums[r][p] = _mm512_dpbf16_ps(sums[r][p], both, b[p]);
+    }
+  }
+  if (gemm.K % 2 != 0) {
+#pragma GCC unroll 16
+    for (int r = 0; r < R; ++r) {
+      const __m512bh both = (__m512bh)_mm512_set1_epi32(a[r * stride + gemm.K - 1]);
+#pragma GCC unroll 8
+      for (int p = 0; p < P; ++p) {
+        sums[r][p] = _mm512_dpbf16_ps(sums[r][p], both, LoadPairs(panels + p * panel_numel + steps * kStepNumel));
+      }
+    }
+  }
+#pragma GCC unroll 16
+  for (int r = 0; r < R; ++r) {
+#pragma GCC unroll 8
+    for (int p = 0; p < P; ++p) StoreSums(gemm, m + r, n + p * kPanelRows, gemm.N - n - p * kPanelRows, sums[r][p]);
+  }
+}
+
+// One function a shape keeps the compiler's work small.
+template <int R, int P>
+QUARTET_BF16 void Tile(const Bf16Gemm& gemm, int64_t m, const void* a, int64_t stride, const uint16_t* panels,
+                       int64_t n, const NextPanels& next) {
+  MultiplyTile<R, P>(gemm, m, static_cast<const uint16_t*>(a), stride, panels, n, next);
+}
+
+// So many that their sums, the panels' pairs and a row's pair fill the 32 registers.
+constexpr int kPanelsForRows[kMostTileRows + 1] = {0, 8, 8, 8, 6, 4, 4, 3, 3, 3, 2, 2, 2, 2, 2};
+
+template <int R, int... P>
+void SetTilesOfRows(Bf16Tiles* tiles, std::integer_sequence<int, P...>) {
+  ((tiles->tile[R - 1][P] = &Tile<R, std::min(P + 1, kPanelsForRows[R])>), ...);
+}
+template <int... R>
+void SetTiles(Bf16Tiles* tiles, std::integer_sequence<int, R...>) {
+  (SetTilesOfRows<R + 1>(tiles, std::make_integer_sequence<int, kMostTilePanels>()), ...);
+}
+
+QUARTET_BF16 void PackPanelPairs(const uint16_t* rows, int64_t count, int64_t stride, int64_t K, uint16_t* panel) {
+  for (int64_t k = 0; k < K; k += kStepNumel) {
+    const int64_t numel = std::min(kStepNumel, K - k);
+    const __mmask32 mask = numel >= kStepNumel ? ~__mmask32{0} : (__mmask32{1} << numel) - 1;
+    __m512i v[kPanelRows];
+#pragma GCC unroll 16
+    for (int r = 0; r < kPanelRows; ++r) {
+      v[r] = r < count ? _mm512_maskz_loadu_epi16(mask, rows + r * stride + k) : _mm512_setzero_si512();
+    }
+    Transpose(v);
+    // The rows behind these, if B goes on there, end to end.
+#pragma GCC unroll 16
+    for (int i = 0; i < kPanelRows; ++i) {
+      _mm_prefetch(rows + kPanelRows * (stride + k) + i * kStepNumel, _MM_HINT_T0);
+    }
+    const int64_t steps = (numel + 1) / 2;
+    for (int64_t i = 0; i < steps; ++i) _mm512_storeu_si512(panel + (k / 2 + i) * kStepNumel, v[i]);
+  }
+}
+
+}  // namespace
+
+const Bf16Tiles* Avx512Bf16Tiles() {
+  if (!__builtin_cpu_supports("avx512f") || !__builtin_cpu_supports("avx512bw") ||
+      !__builtin_cpu_supports("avx512vl") || !__builtin_cpu_supports("avx512bf16")) {
+    return nullptr;
+  }
+  static const Bf16Tiles tiles = [] {
+    Bf16Tiles all = {.most_rows = kMostTileRows, .panels_for_rows = kPanelsForRows, .pack_panel = &PackPanelPairs};
+    SetTiles(&all, std::make_integer_sequence<int, kMostTileRows>());
+    return all;
+  }();
+  return &tiles;
+}
+
+#else
+
+const Bf16Tiles* Avx512Bf16Tiles() { return nullptr; }
+
+#endif
+
+}  // namespace quartet
