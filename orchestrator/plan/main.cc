@@ -9,6 +9,7 @@
 #include "core/config/run_config.h"
 #include "orchestrator/plan/plan.h"
 #include "orchestrator/plan/report.h"
+#include "orchestrator/plan/search.h"
 #include "orchestrator/terminal/command_line.h"
 
 namespace quartet {
@@ -62,7 +63,7 @@ absl::StatusOr<bool> Run(const CommandLine& flags) {
 
   Planner planner(services, outside);
   if (!search.empty()) {
-    auto found = search == "gpus" ? planner.FewestGpus(*config) : planner.LargestMicroBatch(*config);
+    auto found = search == "gpus" ? FewestGpus(planner, *config) : LargestMicroBatch(planner, *config);
     if (absl::IsNotFound(found.status())) {
       std::printf("%s\n", std::string(found.status().message()).c_str());
       return false;
@@ -82,7 +83,7 @@ absl::StatusOr<bool> Run(const CommandLine& flags) {
   std::printf("%s", PrintPlan(*config, *plan).c_str());
   std::fflush(stdout);
   if (plan->fits()) return true;
-  auto suggestions = planner.Suggest(*config, *plan);
+  auto suggestions = Suggest(planner, *config, *plan);
   if (!suggestions.ok()) return suggestions.status();
   if (suggestions->empty()) {
     std::printf("\nIt does not fit, and no change that was tried makes it fit.\n");

@@ -1,4 +1,4 @@
-// What a run will take of each device and each host, before anything starts, and what would make it fit.
+// What a run will take of each device and each host, before anything starts.
 #pragma once
 
 #include <cstdint>
@@ -59,12 +59,6 @@ struct Plan {
   int64_t excess() const;
 };
 
-// Some overrides ("actor.zero_stage=3") and what the plan is with them.
-struct Suggestion {
-  std::vector<std::string> overrides;
-  Plan plan;
-};
-
 // Keeps what it has run, so that plans that differ little are quick. One thread.
 class Planner {
  public:
@@ -76,16 +70,7 @@ class Planner {
   // what is missing or not allowed.
   absl::StatusOr<Plan> MakePlan(const RunConfig& config);
 
-  // For a configuration that does not fit: each single change, as small as it can be, with which it fits; where there
-  // is none, a set of changes, none of which can be left out. Empty: nothing that was tried helps.
-  absl::StatusOr<std::vector<Suggestion>> Suggest(const RunConfig& config, const Plan& plan);
-
-  // The fewest GPUs that the run fits on with every service that has device "cuda" on all of them. NOT_FOUND: not even
-  // on the most that were tried.
-  absl::StatusOr<Suggestion> FewestGpus(const RunConfig& config);
-
-  // The largest micro_train_batch_size, of actor and critic alike, with which the run fits.
-  absl::StatusOr<Suggestion> LargestMicroBatch(const RunConfig& config);
+  const std::vector<std::string>& services() const { return services_; }
 
  private:
   absl::StatusOr<RankUse> Run(const RunConfig& config, const std::string& service, int rank, const GpuRoom& room);
@@ -95,8 +80,11 @@ class Planner {
   std::map<std::string, RankUse> runs_;  // by what they depend on
 };
 
-// A resolved configuration with some fields changed, resolved again.
-absl::StatusOr<RunConfig> WithOverrides(const RunConfig& config, const std::vector<std::string>& overrides);
+// Whether a service has device "cuda".
+bool OnGpu(const RunConfig& config, const std::string& service);
+
+// Bytes of one GPU of the cluster; 0: not stated.
+int64_t GpuCapacity(const RunConfig& config);
 
 // Node and GPU of each rank of a service; GPU -1 for one on CPUs. `config` is resolved.
 std::vector<std::pair<int, int>> PlacesOf(const RunConfig& config, const std::string& service);

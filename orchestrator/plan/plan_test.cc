@@ -19,6 +19,7 @@
 #include "core/zero/sharded_model.h"
 #include "orchestrator/plan/rank_run.h"
 #include "orchestrator/plan/report.h"
+#include "orchestrator/plan/search.h"
 
 namespace quartet {
 namespace {
@@ -316,7 +317,7 @@ TEST(Plan, EachSuggestionFitsWhenItIsPlannedAgain) {
     EXPECT_FALSE(plan->fits());
     EXPECT_EQ(plan->excess(), roomy->devices[0].bytes - config.cluster().gpu_memory_bytes());
     EXPECT_THAT(PrintPlan(config, *plan), HasSubstr("does not fit"));
-    const auto suggestions = planner.Suggest(config, *plan);
+    const auto suggestions = Suggest(planner, config, *plan);
     ASSERT_TRUE(suggestions.ok()) << suggestions.status();
     ASSERT_FALSE(suggestions->empty()) << percent;
     for (const Suggestion& suggestion : *suggestions) {
@@ -336,14 +337,14 @@ TEST(Plan, FindsTheFewestGpusAndTheLargestMicroBatch) {
   };
   const int64_t with_four = bytes_at({});
   const RunConfig config = OnGpus(model, with_four, {});
-  const auto fewest = planner.FewestGpus(config);
+  const auto fewest = FewestGpus(planner, config);
   ASSERT_TRUE(fewest.ok()) << fewest.status();
   EXPECT_TRUE(fewest->plan.fits());
   EXPECT_EQ(fewest->plan.devices[0].count, 4);
-  EXPECT_EQ(planner.FewestGpus(OnGpus(model, 1000, {})).status().code(), absl::StatusCode::kNotFound);
+  EXPECT_EQ(FewestGpus(planner, OnGpus(model, 1000, {})).status().code(), absl::StatusCode::kNotFound);
 
   const int64_t with_three = bytes_at({"rollout.rollout_batch_size=32", "actor.micro_train_batch_size=3"});
-  const auto largest = planner.LargestMicroBatch(OnGpus(model, with_three, {"rollout.rollout_batch_size=32"}));
+  const auto largest = LargestMicroBatch(planner, OnGpus(model, with_three, {"rollout.rollout_batch_size=32"}));
   ASSERT_TRUE(largest.ok()) << largest.status();
   EXPECT_THAT(largest->overrides, Contains("actor.micro_train_batch_size=3"));
 }

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "orchestrator/plan/plan.h"
+#include "orchestrator/plan/search.h"
 #include "proto/run_config.pb.h"
 
 namespace quartet {

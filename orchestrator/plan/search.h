@@ -1,0 +1,33 @@
+// What would make a run fit, and what it fits on: configurations that differ from a given one, planned again.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "orchestrator/plan/plan.h"
+#include "proto/run_config.pb.h"
+
+namespace quartet {
+
+// Some overrides ("actor.zero_stage=3") and what the plan is with them.
+struct Suggestion {
+  std::vector<std::string> overrides;
+  Plan plan;
+};
+
+// A resolved configuration with some fields changed, resolved again.
+absl::StatusOr<RunConfig> WithOverrides(const RunConfig& config, const std::vector<std::string>& overrides);
+
+// For a configuration that does not fit: each single change, as small as it can be, with which it fits; where there
+// is none, a set of changes, none of which can be left out. Empty: nothing that was tried helps.
+absl::StatusOr<std::vector<Suggestion>> Suggest(Planner& planner, const RunConfig& config, const Plan& plan);
+
+// The fewest GPUs that the run fits on with every service that has device "cuda" on all of them. NOT_FOUND: not even
+// on the most that were tried.
+absl::StatusOr<Suggestion> FewestGpus(Planner& planner, const RunConfig& config);
+
+// The largest micro_train_batch_size, of actor and critic alike, with which the run fits.
+absl::StatusOr<Suggestion> LargestMicroBatch(Planner& planner, const RunConfig& config);
+
+}  // namespace quartet
