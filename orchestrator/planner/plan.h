@@ -9,7 +9,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "orchestrator/plan/rank_run.h"
+#include "orchestrator/planner/rank_run.h"
 #include "proto/run_config.pb.h"
 
 namespace quartet {

@@ -4,8 +4,8 @@
 #include <string>
 #include <vector>
 
-#include "orchestrator/plan/plan.h"
-#include "orchestrator/plan/search.h"
+#include "orchestrator/planner/plan.h"
+#include "orchestrator/planner/search.h"
 #include "proto/run_config.pb.h"
 
 namespace quartet {

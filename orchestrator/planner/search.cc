@@ -1,4 +1,4 @@
-#include "orchestrator/plan/search.h"
+#include "orchestrator/planner/search.h"
 
 #include <algorithm>
 #include <cstddef>

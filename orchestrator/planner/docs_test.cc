@@ -1,6 +1,6 @@
 // docs/memory.md shows plans: below each command that it gives stands what the command prints.
 //
-// `bazel run //orchestrator/plan:docs_test` writes them anew.
+// `bazel run //orchestrator/planner:docs_test` writes them anew.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/wait.h>
@@ -36,7 +36,7 @@ struct Printed {
 
 Printed RunPlan(const std::string& arguments) {
   Printed printed;
-  std::FILE* output = popen(absl::StrCat("orchestrator/plan/plan ", arguments).c_str(), "r");
+  std::FILE* output = popen(absl::StrCat("orchestrator/plan ", arguments).c_str(), "r");
   if (output == nullptr) return printed;
   char buffer[4096];
   for (size_t n; (n = std::fread(buffer, 1, sizeof buffer, output)) > 0;) printed.text.append(buffer, n);

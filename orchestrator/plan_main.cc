@@ -7,9 +7,9 @@
 #include "absl/strings/str_cat.h"
 #include "core/base/logging.h"
 #include "core/config/run_config.h"
-#include "orchestrator/plan/plan.h"
-#include "orchestrator/plan/report.h"
-#include "orchestrator/plan/search.h"
+#include "orchestrator/planner/plan.h"
+#include "orchestrator/planner/report.h"
+#include "orchestrator/planner/search.h"
 #include "orchestrator/terminal/command_line.h"
 
 namespace quartet {

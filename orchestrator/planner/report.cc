@@ -1,4 +1,4 @@
-#include "orchestrator/plan/report.h"
+#include "orchestrator/planner/report.h"
 
 #include <algorithm>
 #include <cstdint>

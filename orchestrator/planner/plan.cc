@@ -1,4 +1,4 @@
-#include "orchestrator/plan/plan.h"
+#include "orchestrator/planner/plan.h"
 
 #include <algorithm>
 #include <set>

@@ -1,4 +1,4 @@
-#include "orchestrator/plan/plan.h"
+#include "orchestrator/planner/plan.h"
 
 #include <ATen/ops/zeros.h>
 #include <gmock/gmock.h>
@@ -17,9 +17,9 @@
 #include "core/training/engine/engine_setup.h"
 #include "core/training/testing/engine_ranks.h"
 #include "core/zero/sharded_model.h"
-#include "orchestrator/plan/rank_run.h"
-#include "orchestrator/plan/report.h"
-#include "orchestrator/plan/search.h"
+#include "orchestrator/planner/rank_run.h"
+#include "orchestrator/planner/report.h"
+#include "orchestrator/planner/search.h"
 
 namespace quartet {
 namespace {

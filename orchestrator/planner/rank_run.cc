@@ -1,4 +1,4 @@
-#include "orchestrator/plan/rank_run.h"
+#include "orchestrator/planner/rank_run.h"
 
 #include <algorithm>
 #include <cmath>

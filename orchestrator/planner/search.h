@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "orchestrator/plan/plan.h"
+#include "orchestrator/planner/plan.h"
 #include "proto/run_config.pb.h"
 
 namespace quartet {
