@@ -61,19 +61,6 @@ TEST(RunConfig, FillsInTheDefaultsOfItsComments) {
   EXPECT_NE(c.run_dir().find("/runs/"), std::string::npos);
 }
 
-TEST(RunConfig, NamesTheLineAndTheFieldOfAMistakeInTheFile) {
-  const std::string path = Written("seed: 1\nrollout {\n  temprature: 1\n}\n");
-  const std::string error(LoadRunConfig(path, {}, "").status().message());
-  EXPECT_NE(error.find(path + ":3:"), std::string::npos) << error;
-  EXPECT_NE(error.find("temprature"), std::string::npos) << error;
-}
-
-TEST(RunConfig, NamesTheMissingFile) {
-  absl::Status status = LoadRunConfig("/nonexistent/run.textproto", {}, "").status();
-  EXPECT_EQ(status.code(), absl::StatusCode::kNotFound);
-  EXPECT_NE(status.message().find("/nonexistent/run.textproto"), std::string::npos) << status;
-}
-
 TEST(RunConfig, OverridesTheFile) {
   const std::string path = Written("seed: 1 rollout { temperature: 0.5 stop_token_ids: 7 }");
   RunConfig c = LoadRunConfig(path,

@@ -12,6 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
+#include "core/config/field_names.h"
 
 namespace quartet {
 namespace {
@@ -33,13 +34,15 @@ class Setter {
 
   absl::Status Set(Message* message) {
     const std::vector<std::string> parts = absl::StrSplit(path_, '.');
+    const Descriptor& root = *message->GetDescriptor();
     for (size_t i = 0;; ++i) {
       const FieldDescriptor* field = message->GetDescriptor()->FindFieldByName(parts[i]);
       if (field == nullptr) {
         return Error(
             absl::StrCat("there is no field '", parts[i], "'",
                          i == 0 ? "" : absl::StrCat(" in ", absl::StrJoin(parts.begin(), parts.begin() + i, ".")),
-                         "; there are: ", FieldNames(*message->GetDescriptor())));
+                         MeantField(parts[i], *message->GetDescriptor(), root),
+                         " (there are: ", FieldNames(*message->GetDescriptor()), ")"));
       }
       const bool last = i + 1 == parts.size();
       if (field->cpp_type() != FieldDescriptor::CPPTYPE_MESSAGE) {

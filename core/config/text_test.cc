@@ -1,0 +1,71 @@
+// What a user is told whose text is wrong.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <string>
+#include <vector>
+
+#include "core/base/files.h"
+#include "core/config/run_config.h"
+
+namespace quartet {
+namespace {
+
+using ::testing::EndsWith;
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+// The error that a file of `text` gives, without the path.
+std::string ErrorIn(const std::string& text, const std::string& ending = "") {
+  std::string path = ::testing::TempDir() + "/text_XXXXXX" + ending;
+  close(mkstemps(path.data(), static_cast<int>(ending.size())));
+  EXPECT_TRUE(AtomicWriteFile(path, text).ok());
+  const absl::Status status = LoadRunConfig(path, {}, "").status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << status;
+  const std::string message(status.message());
+  EXPECT_EQ(message.find(path + ":"), 0) << message;
+  return message.substr(path.size() + 1);
+}
+
+std::string ErrorOf(const std::string& override_text) {
+  return std::string(LoadRunConfig("", {override_text}, "").status().message());
+}
+
+TEST(ConfigText, AMisspeltFieldIsShownTheNearestName) {
+  EXPECT_EQ(ErrorIn("seed: 1\nrollout {\n  temprature: 1\n}\n").substr(0, 2), "3:");
+  EXPECT_THAT(ErrorIn("rollout {\n  temprature: 1\n}\n"),
+              EndsWith("rollout has no field named \"temprature\"; did you mean 'temperature'?"));
+  EXPECT_THAT(ErrorIn("algorithm { kl { ini_kl_coeff: 1 } }"),
+              EndsWith("algorithm.kl has no field named \"ini_kl_coeff\"; did you mean 'init_kl_coef'?"));
+  EXPECT_THAT(ErrorIn("rolout { }"), HasSubstr("RunConfig has no field named \"rolout\"; did you mean 'rollout'?"));
+  EXPECT_THAT(ErrorOf("rollout.temprature=1"),
+              HasSubstr("no field 'temprature' in rollout; did you mean 'temperature'? (there are: "));
+  EXPECT_THAT(ErrorOf("tarin.max_steps=1"), HasSubstr("no field 'tarin'; did you mean 'train'?"));
+}
+
+TEST(ConfigText, ANameThatIsNearToNoneIsNotGuessed) {
+  EXPECT_THAT(ErrorIn("rollout { cheese: 1 }"), EndsWith("rollout has no field named \"cheese\""));
+  EXPECT_THAT(ErrorOf("actor.lr=1"), Not(HasSubstr("did you mean")));
+}
+
+TEST(ConfigText, AFieldInTheWrongPlaceIsShownItsPlace) {
+  EXPECT_THAT(ErrorIn("temperature: 1"), EndsWith("it is a field of rollout, eval"));
+  EXPECT_THAT(ErrorIn("rollout { kl_target: 1 }"), EndsWith("it is a field of algorithm.kl"));
+  EXPECT_THAT(ErrorOf("zero_stage=2"), HasSubstr("it is a field of rollout, actor, critic, reference, reward.source"));
+}
+
+TEST(ConfigText, AMissingBraceIsNamedByWhatItWouldClose) {
+  EXPECT_THAT(ErrorIn("rollout {\n\ttemperature: 1\n\ntrain { max_steps: 3 }\n"),
+              HasSubstr("is a } missing before it? It is inside rollout {, opened at line 1"));
+}
+
+TEST(ConfigText, NamesTheMissingFile) {
+  const absl::Status status = LoadRunConfig("/nonexistent/run.textproto", {}, "").status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kNotFound);
+  EXPECT_THAT(std::string(status.message()), HasSubstr("/nonexistent/run.textproto"));
+}
+
+}  // namespace
+}  // namespace quartet
