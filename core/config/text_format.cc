@@ -4,15 +4,19 @@
 #include <google/protobuf/io/tokenizer.h>
 #include <google/protobuf/text_format.h>
 
+#include <algorithm>
 #include <cctype>
 #include <cstddef>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
 #include "absl/strings/string_view.h"
+#include "absl/strings/strip.h"
 #include "core/base/files.h"
 #include "core/base/status_macros.h"
 #include "core/config/field_names.h"
@@ -49,14 +53,34 @@ struct OpenMessage {
   int line;  // counted from 1
 };
 
-// `line` and `column` as protobuf counts them: from 0, tabs reaching to the next multiple of 8.
-std::vector<OpenMessage> OpenAt(absl::string_view text, int line, int column) {
+// What lies around a place in a text.
+struct Surroundings {
   std::vector<OpenMessage> open;  // from the outermost in
+  absl::string_view rest;         // what follows, without white space and comments
+};
+
+absl::string_view SkipBlanks(absl::string_view text) {
+  while (!text.empty()) {
+    if (text[0] == '#') {
+      text.remove_prefix(std::min(text.find('\n'), text.size()));
+    } else if (std::isspace(static_cast<unsigned char>(text[0])) != 0) {
+      text.remove_prefix(1);
+    } else {
+      break;
+    }
+  }
+  return text;
+}
+
+// `line` and `column` as protobuf counts them: from 0, tabs reaching to the next multiple of 8.
+Surroundings SurroundingsOf(absl::string_view text, int line, int column) {
+  Surroundings around;
   std::string name, last_name;
   char quote = 0;
   bool comment = false;
   int at_line = 0, at_column = 0;
-  for (size_t i = 0; i < text.size() && (at_line < line || (at_line == line && at_column < column)); ++i) {
+  size_t i = 0;
+  for (; i < text.size() && (at_line < line || (at_line == line && at_column < column)); ++i) {
     const char c = text[i];
     if (c == '\n') {
       comment = false;
@@ -68,9 +92,9 @@ std::vector<OpenMessage> OpenAt(absl::string_view text, int line, int column) {
     } else if (!comment && (c == '"' || c == '\'')) {
       quote = c;
     } else if (!comment && (c == '{' || c == '<')) {
-      open.push_back({name.empty() ? last_name : name, at_line + 1});
-    } else if (!comment && (c == '}' || c == '>') && !open.empty()) {
-      open.pop_back();
+      around.open.push_back({name.empty() ? last_name : name, at_line + 1});
+    } else if (!comment && (c == '}' || c == '>') && !around.open.empty()) {
+      around.open.pop_back();
     }
     if (quote == 0 && !comment && (std::isalnum(static_cast<unsigned char>(c)) != 0 || c == '_')) {
       name += c;
@@ -85,7 +109,28 @@ std::vector<OpenMessage> OpenAt(absl::string_view text, int line, int column) {
       at_column += c == '\t' ? 8 - at_column % 8 : 1;
     }
   }
-  return open;
+  around.rest = SkipBlanks(text.substr(std::min(i, text.size())));
+  return around;
+}
+
+// "YAML", "JSON", or "" where a text that is not in protobuf text format looks like neither.
+std::string LooksLike(absl::string_view path, absl::string_view text) {
+  if (absl::EndsWith(path, ".yaml") || absl::EndsWith(path, ".yml")) return "YAML";
+  if (absl::EndsWith(path, ".json") || absl::StartsWith(SkipBlanks(text), "{")) return "JSON";
+  const std::vector<absl::string_view> lines = absl::StrSplit(text, '\n');
+  for (size_t i = 0; i < lines.size(); ++i) {
+    const absl::string_view line = absl::StripAsciiWhitespace(lines[i]);
+    if (line == "---" || absl::StartsWith(line, "- ")) return "YAML";
+    // "key:", with a key of its own on the next line.
+    if (line.size() < 2 || line[0] == '#' || !absl::EndsWith(line, ":")) continue;
+    for (size_t next = i + 1; next < lines.size(); ++next) {
+      const absl::string_view below = SkipBlanks(lines[next]);
+      if (below.empty()) continue;
+      if (std::isalpha(static_cast<unsigned char>(below[0])) != 0 && absl::StrContains(below, ':')) return "YAML";
+      break;
+    }
+  }
+  return "";
 }
 
 std::string Quoted(absl::string_view message, absl::string_view before) {
@@ -100,17 +145,26 @@ std::string OpenedAt(const OpenMessage& message) {
 }
 
 // Protobuf's message, or a better one.
-std::string Explain(absl::string_view text, const FirstError& error, const Descriptor& root) {
-  const std::vector<OpenMessage> open = OpenAt(text, error.line(), error.column());
+std::string Explain(absl::string_view path, absl::string_view text, const FirstError& error, const Descriptor& root) {
+  if (const std::string other = LooksLike(path, text); !other.empty()) {
+    return absl::StrCat("this looks like ", other, "; a configuration is in protobuf text format, not ", other,
+                        ", such as: rollout { temperature: 0.8 dtype: \"bf16\" }  (", error.message(), ")");
+  }
+  const Surroundings around = SurroundingsOf(text, error.line(), error.column());
+  if (around.rest.empty() && !around.open.empty()) {
+    return absl::StrCat("the file ends inside ", OpenedAt(around.open.back()));
+  }
+  if (around.rest.substr(0, 1) == "}" && around.open.empty()) return "this } closes nothing";
   const std::string name = Quoted(error.message(), "has no field named \"");
   const Descriptor* message = root.file()->pool()->FindMessageTypeByName(Quoted(error.message(), "Message type \""));
   if (name.empty() || message == nullptr) return error.message();
   const std::string where =
-      open.empty() ? root.name()
-                   : absl::StrJoin(open, ".", [](std::string* out, const OpenMessage& m) { out->append(m.field); });
+      around.open.empty()
+          ? root.name()
+          : absl::StrJoin(around.open, ".", [](std::string* out, const OpenMessage& m) { out->append(m.field); });
   std::string explained = absl::StrCat(where, " has no field named \"", name, "\"", MeantField(name, *message, root));
-  if (!open.empty() && root.FindFieldByName(name) != nullptr) {
-    absl::StrAppend(&explained, "; is a } missing before it? It is inside ", OpenedAt(open.back()));
+  if (!around.open.empty() && root.FindFieldByName(name) != nullptr) {
+    absl::StrAppend(&explained, "; is a } missing before it? It is inside ", OpenedAt(around.open.back()));
   }
   return explained;
 }
@@ -128,7 +182,7 @@ absl::Status ReadTextFormat(const std::string& path, google::protobuf::Message* 
     return absl::InvalidArgumentError(absl::StrCat(path, ": not a ", descriptor.name(), " in text format"));
   }
   return absl::InvalidArgumentError(
-      absl::StrCat(path, ":", error.line() + 1, ":", error.column() + 1, ": ", Explain(text, error, descriptor)));
+      absl::StrCat(path, ":", error.line() + 1, ":", error.column() + 1, ": ", Explain(path, text, error, descriptor)));
 }
 
 }  // namespace quartet

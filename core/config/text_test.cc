@@ -57,8 +57,29 @@ TEST(ConfigText, AFieldInTheWrongPlaceIsShownItsPlace) {
 }
 
 TEST(ConfigText, AMissingBraceIsNamedByWhatItWouldClose) {
+  EXPECT_EQ(ErrorIn("# a run\nseed: 1\nrollout {\n  temperature: 1\n}\n\ntrain {\n  max_steps: 3\n"),
+            "9:1: the file ends inside train {, opened at line 7");
+  EXPECT_THAT(ErrorIn("reward {\n  source {  # } \"{\n    rule: \"num}ber\"\n  }\n  # no more"),
+              EndsWith("the file ends inside reward {, opened at line 1"));
+  EXPECT_THAT(ErrorIn("reward {\n source: { rule: 'a\\'}' }\n source:\n {\n"),
+              EndsWith("the file ends inside source {, opened at line 4"));
   EXPECT_THAT(ErrorIn("rollout {\n\ttemperature: 1\n\ntrain { max_steps: 3 }\n"),
               HasSubstr("is a } missing before it? It is inside rollout {, opened at line 1"));
+}
+
+TEST(ConfigText, ABraceTooManyClosesNothing) {
+  EXPECT_EQ(ErrorIn("train { max_steps: 3 }\n}\nseed: 1\n"), "2:1: this } closes nothing");
+}
+
+TEST(ConfigText, OtherFormatsAreToldApart) {
+  const std::string yaml = "rollout:\n  temperature: 0.8\n";
+  EXPECT_THAT(ErrorIn(yaml), HasSubstr("protobuf text format, not YAML, such as: rollout { temperature: 0.8"));
+  EXPECT_THAT(ErrorIn("---\nseed: 1\n"), HasSubstr("not YAML"));
+  EXPECT_THAT(ErrorIn("reward:\n  # rules\n  - rule: number\n"), HasSubstr("not YAML"));
+  EXPECT_THAT(ErrorIn("seed=1\n", ".yaml"), HasSubstr("not YAML"));
+  EXPECT_THAT(ErrorIn("{ \"seed\": 1 }"), HasSubstr("protobuf text format, not JSON"));
+  EXPECT_THAT(ErrorIn("rollout: {\n  dtype:\n  \"bf16\n }"), Not(HasSubstr("YAML")));
+  EXPECT_THAT(ErrorIn("seed: \"one\"\n"), EndsWith("1:7: Expected integer, got: \"one\""));
 }
 
 TEST(ConfigText, NamesTheMissingFile) {
