@@ -15,6 +15,24 @@
 namespace quartet {
 namespace {
 
+// What says nothing of a cluster whose GPUs no service uses, or of one node.
+absl::Status CheckClusterEffects(const RunConfig& c) {
+  const ClusterConfig& h = c.cluster();
+  bool any_gpu = false;
+  for (const char* service : kServiceNames) any_gpu = any_gpu || PlacementOf(c, service).device() == "cuda";
+  if (!any_gpu) {
+    constexpr char kNoGpu[] =
+        "no service has device \"cuda\"; set services.rollout.device, and those of the other services that run on GPUs";
+    if (!h.gpu().empty()) return NoEffect("cluster.gpu", kNoGpu);
+    if (h.has_gpu_memory_bytes()) return NoEffect("cluster.gpu_memory_bytes", kNoGpu);
+    if (h.num_gpus_per_node() != 8) return NoEffect("cluster.num_gpus_per_node", kNoGpu);
+  }
+  if (h.num_nodes() == 1 && h.inter_node_gbps() != 0) {
+    return NoEffect("cluster.inter_node_gbps", "cluster.num_nodes is 1");
+  }
+  return absl::OkStatus();
+}
+
 absl::Status CheckCluster(const ClusterConfig& h) {
   QUARTET_RETURN_IF_ERROR(Integer("cluster.num_nodes", h.num_nodes(), 1, kMaxRanks));
   QUARTET_RETURN_IF_ERROR(Integer("cluster.num_gpus_per_node", h.num_gpus_per_node(), 1, kMaxRanks / h.num_nodes()));
@@ -83,10 +101,8 @@ absl::Status CheckPlacements(const RunConfig& c) {
                  absl::StrCat("placement[", i, "] gives it ", PlacedGpus(p, c.cluster()), " GPUs, one a rank"));
     }
   }
-  for (const char* service : {"rollout", "policy_trainer", "critic_trainer", "scorer"}) {
-    QUARTET_RETURN_IF_ERROR(CheckGpus(c, service));
-  }
-  return absl::OkStatus();
+  for (const char* service : kServiceNames) QUARTET_RETURN_IF_ERROR(CheckGpus(c, service));
+  return CheckClusterEffects(c);
 }
 
 }  // namespace quartet

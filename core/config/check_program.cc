@@ -1,8 +1,13 @@
 #include <string>
 #include <utility>
+#include <vector>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "core/base/status_macros.h"
 #include "core/config/conditions.h"
+#include "core/config/defaults.h"
+#include "core/config/field_difference.h"
 #include "core/config/run_config.h"
 
 namespace quartet {
@@ -10,9 +15,70 @@ namespace {
 
 constexpr char kModelFolder[] = "it names a Hugging Face folder (config.json, model.safetensors, tokenizer.json)";
 
+// What a program does not read, a field or all below it, and why. Services are given the configuration of a whole run,
+// and read their part of it.
+struct Unread {
+  const char* path;
+  const char* why;
+};
+
+std::vector<Unread> UnreadBy(Program program) {
+  if (program == Program::kPpo) return {{"sft", "a PPO run makes no fine-tuning; //orchestrator:sft does"}};
+  if (program != Program::kSft) return {};
+  constexpr char kData[] = "fine-tuning learns from sft.data";
+  constexpr char kLoop[] = "fine-tuning is no PPO; sft has its fields";
+  constexpr char kServices[] = "of the services fine-tuning drives the policy trainer alone";
+  return {{"train.load_checkpoint", "fine-tuning does not continue; actor.load_checkpoint starts from a state"},
+          {"data.prompt_data", kData},
+          {"data.input_key", "fine-tuning reads sft.input_key"},
+          {"data.label_key", "fine-tuning reads sft.output_key"},
+          {"data.label_extract", kData},
+          {"data.max_samples", kData},
+          // These two make up actor.max_len, unless that is set.
+          {"data.prompt_max_len", "fine-tuning goes by actor.max_len, which is set"},
+          {"rollout.generate_max_len", "fine-tuning goes by actor.max_len, which is set"},
+          {"rollout", "fine-tuning generates nothing"},
+          {"algorithm", kLoop},
+          {"actor.learning_rate", "fine-tuning has sft.learning_rate"},
+          {"actor.micro_rollout_batch_size", "fine-tuning makes no forward without gradient"},
+          {"critic", kServices},
+          {"reference", kServices},
+          {"reward", kServices},
+          {"train.max_steps", kLoop},
+          {"train.num_episodes", kLoop},
+          {"train.train_batch_size", kLoop},
+          {"train.save_steps", "fine-tuning saves at its end"},
+          {"train.max_log_prob_diff_mean", kLoop},
+          {"train.save_optimizer", "fine-tuning saves the policy alone"},
+          {"train.max_ckpt_num", "fine-tuning saves at its end"},
+          {"eval", "fine-tuning does not evaluate"},
+          {"services.rollout", kServices},
+          {"services.critic_trainer", kServices},
+          {"services.scorer", kServices}};
+}
+
+// That what the program does not read is at its default.
+absl::Status CheckUnread(const RunConfig& config, Program program) {
+  const std::vector<Unread> unread = UnreadBy(program);
+  if (unread.empty()) return absl::OkStatus();
+  RunConfig without = config;
+  for (const Unread& u : unread) ClearPath(u.path, &without);
+  if (config.actor().max_len() == config.data().prompt_max_len() + config.rollout().generate_max_len()) {
+    without.mutable_data()->set_prompt_max_len(config.data().prompt_max_len());
+    without.mutable_rollout()->set_generate_max_len(config.rollout().generate_max_len());
+  }
+  FillDefaults(&without);
+  const std::string field = FirstDifference(config, without);
+  for (const Unread& u : unread) {
+    if (field == u.path || absl::StartsWith(field, absl::StrCat(u.path, "."))) return NoEffect(field, u.why);
+  }
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 absl::Status CheckFor(const RunConfig& config, Program program) {
+  QUARTET_RETURN_IF_ERROR(CheckUnread(config, program));
   const bool ppo = program == Program::kPpo;
   if ((ppo || program == Program::kPolicyTrainer || program == Program::kSft) && config.actor().pretrain().empty()) {
     return Missing("actor.pretrain", kModelFolder);
@@ -47,10 +113,6 @@ absl::Status CheckFor(const RunConfig& config, Program program) {
                    absl::StrCat("it must be at least data.prompt_max_len + rollout.generate_max_len = ", longest));
       }
     }
-  }
-  if (program == Program::kSft && config.train().load_checkpoint()) {
-    return NoEffect("train.load_checkpoint",
-                    "fine-tuning does not continue; actor.load_checkpoint starts from a state");
   }
   if (program == Program::kSft && config.sft().data().empty()) {
     return Missing("sft.data", "it names a JSONL file of prompts and responses");

@@ -31,6 +31,10 @@ absl::Status CheckPlacement(const std::string& name, const ServicePlacement& p) 
   if (p.collective_backend() != "auto" && p.device() != "cpu") {
     return NoEffect(field("collective_backend"), absl::StrCat("ranks on device \"", p.device(), "\" use NCCL"));
   }
+  if (p.collective_backend() != "auto" && p.ranks() == 1) {
+    return NoEffect(field("collective_backend"),
+                    absl::StrCat(field("ranks"), " is 1, and one rank has no collectives"));
+  }
   return Integer(field("collective_timeout_seconds"), p.collective_timeout_seconds(), 1);
 }
 
@@ -83,6 +87,20 @@ absl::Status CheckEager(const RunConfig& c) {
   return absl::OkStatus();
 }
 
+// A scorer of rules alone holds no tensor.
+absl::Status CheckScorer(const RunConfig& c) {
+  if (c.algorithm().kl().init_kl_coef() > 0) return absl::OkStatus();
+  for (const RewardSource& source : c.reward().source()) {
+    if (!source.model().empty()) return absl::OkStatus();
+  }
+  constexpr char kNoModel[] =
+      "the scorer has no model: algorithm.kl.init_kl_coef is 0, and no reward.source is a model";
+  const ServicePlacement& s = c.services().scorer();
+  if (s.device() != "cpu") return NoEffect("services.scorer.device", kNoModel);
+  if (s.device_memory_budget() != 0) return NoEffect("services.scorer.device_memory_budget", kNoModel);
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 absl::Status CheckServices(const RunConfig& c) {
@@ -96,7 +114,8 @@ absl::Status CheckServices(const RunConfig& c) {
 
 absl::Status CheckDevices(const RunConfig& c) {
   QUARTET_RETURN_IF_ERROR(CheckUtilization(c));
-  return CheckEager(c);
+  QUARTET_RETURN_IF_ERROR(CheckEager(c));
+  return CheckScorer(c);
 }
 
 absl::Status CheckTls(const TlsConfig& tls) {

@@ -28,8 +28,11 @@ absl::Status ResolveRunConfig(RunConfig* config, const std::string& base_folder)
 // What a configuration is used for, and so which fields must be set.
 enum class Program { kRollout, kPolicyTrainer, kCriticTrainer, kScorer, kPpo, kSft };
 
-// Checks that a resolved configuration has what `program` needs; INVALID_ARGUMENT names the field that is missing.
+// Checks that a resolved configuration has what `program` needs, and, for the programs that drive services, nothing
+// that they do not read; INVALID_ARGUMENT names the field.
 absl::Status CheckFor(const RunConfig& config, Program program);
+
+constexpr const char* kServiceNames[] = {"rollout", "policy_trainer", "critic_trainer", "scorer"};
 
 // The program of a service's name ("rollout", "policy_trainer", ...).
 absl::StatusOr<Program> ServiceProgram(std::string_view service);

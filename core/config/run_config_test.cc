@@ -235,6 +235,27 @@ TEST(RunConfig, RefusesWhatCannotHaveAnEffect) {
   ExpectError({"train.load_checkpoint=true"}, {"run_dir is not set", "train.load_checkpoint"});
 }
 
+TEST(RunConfig, RefusesWhatSaysNothingOfTheCluster) {
+  ExpectError({"cluster.gpu=A100-80G"}, {"cluster.gpu has no effect", "\"cuda\"", "services.rollout.device"});
+  ExpectError({"cluster.gpu_memory_bytes=5"}, {"cluster.gpu_memory_bytes has no effect"});
+  ExpectError({"cluster.num_gpus_per_node=4"}, {"cluster.num_gpus_per_node has no effect"});
+  ExpectError({"cluster.inter_node_gbps=4"}, {"cluster.inter_node_gbps has no effect", "num_nodes is 1"});
+  EXPECT_EQ(ErrorOf({"cluster.gpu=A100-80G", "services.critic_trainer.device=cuda"}), "");
+  EXPECT_EQ(ErrorOf({"cluster.num_nodes=2", "cluster.inter_node_gbps=4", "cluster.host_memory_bytes=5"}), "")
+      << "hosts of ranks on CPUs";
+}
+
+TEST(RunConfig, RefusesWhatNeedsMoreThanOneRankOrAModel) {
+  ExpectError({"services.scorer.collective_backend=gloo"},
+              {"services.scorer.collective_backend has no effect", "services.scorer.ranks is 1"});
+  EXPECT_EQ(ErrorOf({"services.scorer.collective_backend=gloo", "services.scorer.ranks=2"}), "");
+  const Strings rules = {"algorithm.kl.init_kl_coef=0", "reward.source.0.rule=number"};
+  const auto with = [&](const std::string& text) { return Strings{rules[0], rules[1], text}; };
+  ExpectError(with("services.scorer.device=cuda"), {"services.scorer.device has no effect", "no model"});
+  ExpectError(with("services.scorer.device_memory_budget=5"), {"services.scorer.device_memory_budget has no effect"});
+  EXPECT_EQ(ErrorOf({rules[0], "reward.source.0.model=/m", "services.scorer.device=cuda"}), "");
+}
+
 TEST(RunConfig, FillsMicroBatchesByTokensOrBySequences) {
   const Strings short_sequences = {"data.prompt_max_len=100", "rollout.generate_max_len=100"};
   const auto with = [&](Strings overrides) {
@@ -347,6 +368,73 @@ TEST(RunConfig, AsksEachProgramOnlyForWhatItNeeds) {
   EXPECT_EQ(missing(complete, Program::kPpo), "");
   complete.push_back("actor.max_len=100");
   EXPECT_NE(missing(complete, Program::kPpo).find("actor.max_len"), std::string::npos);
+}
+
+// Of each field that a program does not read: a configuration in which it is set is refused, whatever else it says.
+TEST(RunConfig, RefusesWhatAProgramDoesNotRead) {
+  const auto refused = [](Strings overrides, Program program, const std::string& field) {
+    overrides.insert(overrides.begin(), "actor.pretrain=/m");
+    const auto config = LoadRunConfig("", overrides, "");
+    ASSERT_TRUE(config.ok()) << config.status();
+    const absl::Status status = CheckFor(*config, program);
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << field;
+    EXPECT_EQ(status.message().find(field + " has no effect: "), 0) << field << ": " << status.message();
+  };
+  for (const char* set : {"sft.data=/d", "sft.input_key=q", "sft.output_key=a", "sft.batch_size=1", "sft.max_steps=1",
+                          "sft.max_epochs=2", "sft.learning_rate=1"}) {
+    refused({set}, Program::kPpo, std::string(set).substr(0, std::string(set).find('=')));
+  }
+  for (const char* set : {"data.prompt_data=/d",
+                          "data.input_key=q",
+                          "data.label_key=a",
+                          "data.label_extract=after_####",
+                          "data.max_samples=1",
+                          "rollout.temperature=0.5",
+                          "rollout.stop_token_ids=7",
+                          "rollout.pretrain=/other",
+                          "algorithm.gamma=0.5",
+                          "algorithm.kl.init_kl_coef=0.5",
+                          "actor.learning_rate=1",
+                          "actor.micro_rollout_batch_size=4",
+                          "critic.pretrain=/m",
+                          "critic.zero_stage=2",
+                          "reference.zero_stage=0",
+                          "train.max_steps=1",
+                          "train.num_episodes=2",
+                          "train.save_steps=1",
+                          "train.save_optimizer=true",
+                          "train.max_log_prob_diff_mean=1",
+                          "eval.data=/d",
+                          "services.rollout.ranks=2",
+                          "services.critic_trainer.device=cuda",
+                          "services.scorer.threads=1"}) {
+    refused({set, "sft.data=/d"}, Program::kSft, std::string(set).substr(0, std::string(set).find('=')));
+  }
+  refused({"reward.source.0.rule=number"}, Program::kSft, "reward.source");
+  refused({"rollout.http.listen=127.0.0.1:0"}, Program::kSft, "rollout.http.listen");
+  refused({"data.prompt_max_len=7", "actor.max_len=9"}, Program::kSft, "data.prompt_max_len");
+}
+
+TEST(RunConfig, AcceptsWhatAProgramReadsAndDefaultsOfWhatItDoesNot) {
+  const auto checked = [](const Strings& overrides, Program program) {
+    const RunConfig config = LoadRunConfig("", overrides, "").value();
+    // As its run folder keeps it, too.
+    const RunConfig again = LoadRunConfig(Written(PrintRunConfig(config)), {}, "").value();
+    return std::string(CheckFor(config, program).message()) + std::string(CheckFor(again, program).message());
+  };
+  const Strings sft = {"actor.pretrain=m", "sft.data=d"};
+  EXPECT_EQ(checked(sft, Program::kSft), "");
+  for (const char* set :
+       {"data.prompt_max_len=7", "rollout.generate_max_len=9", "actor.max_len=9", "data.apply_chat_template=true",
+        "data.prompt_prefix=p", "actor.lr_scheduler=constant", "actor.max_tokens_per_micro_batch=4096",
+        "train.call_timeout_seconds=5", "services.policy_trainer.ranks=2", "seed=5", "algorithm.gamma=1"}) {
+    EXPECT_EQ(checked({sft[0], sft[1], set}, Program::kSft), "") << set;
+  }
+  EXPECT_EQ(checked({"actor.pretrain=m", "critic.pretrain=m", "reward.source.0.rule=number", "data.prompt_data=d",
+                     "algorithm.kl.init_kl_coef=0", "rollout.http.listen=127.0.0.1:0"},
+                    Program::kPpo),
+            "");
+  EXPECT_EQ(checked({"sft.data=d", "actor.pretrain=m"}, Program::kPolicyTrainer), "") << "one file for all services";
 }
 
 TEST(RunConfig, DescribesEveryOption) {

@@ -13,7 +13,6 @@
 namespace quartet {
 namespace {
 
-constexpr const char* kServices[] = {"rollout", "policy_trainer", "critic_trainer", "scorer"};
 constexpr int64_t kMiB = int64_t{1} << 20;
 
 void TakeLarger(const RankUse& other, RankUse* use) {
@@ -48,7 +47,7 @@ std::string KeyOf(const RunConfig& config, const std::string& service, int rank,
   relevant.clear_cluster();
   relevant.clear_placement();
   relevant.clear_run_dir();
-  for (const char* other : kServices) {
+  for (const char* other : kServiceNames) {
     if (other != service) MutablePlacementOf(&relevant, other)->Clear();
   }
   if (service != "critic_trainer") relevant.clear_critic();

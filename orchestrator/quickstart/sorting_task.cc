@@ -59,14 +59,10 @@ absl::Status WriteProblems(const std::string& path, const std::vector<SortingPro
   return AtomicWriteFile(path, lines);
 }
 
-void ConfigureServices(RunConfig* config) {
-  for (ServicePlacement* placement :
-       {config->mutable_services()->mutable_rollout(), config->mutable_services()->mutable_policy_trainer(),
-        config->mutable_services()->mutable_critic_trainer(), config->mutable_services()->mutable_scorer()}) {
-    placement->set_listen("127.0.0.1:0");
-    placement->set_ranks(2);
-    placement->set_threads(1);
-  }
+void ConfigureService(ServicePlacement* placement) {
+  placement->set_listen("127.0.0.1:0");
+  placement->set_ranks(2);
+  placement->set_threads(1);
 }
 
 // What actor and critic have in common, in both phases.
@@ -77,7 +73,6 @@ void ConfigureTrainer(TrainerConfig* trainer, const std::string& model) {
   trainer->set_lr_warmup_ratio(0.1);
   trainer->set_min_lr_ratio(0.1);
   trainer->set_micro_train_batch_size(64);
-  trainer->set_micro_rollout_batch_size(128);
   trainer->set_gradient_checkpointing(false);
 }
 
@@ -203,7 +198,7 @@ RunConfig SortingSftConfig(const SortingTaskFiles& files, const std::string& run
   config.mutable_sft()->set_learning_rate(3e-3);
   ConfigureTrainer(config.mutable_actor(), files.model);
   config.mutable_actor()->set_lr_warmup_ratio(0.03);
-  ConfigureServices(&config);
+  ConfigureService(config.mutable_services()->mutable_policy_trainer());
   return config;
 }
 
@@ -237,12 +232,19 @@ RunConfig SortingPpoConfig(const SortingTaskFiles& files, const std::string& pol
   config.mutable_actor()->set_learning_rate(actor_learning_rate);
   if (actor_learning_rate == 0) config.mutable_actor()->set_allow_zero_learning_rate(true);
   ConfigureTrainer(config.mutable_critic(), policy);
+  for (TrainerConfig* trainer : {config.mutable_actor(), config.mutable_critic()}) {
+    trainer->set_micro_rollout_batch_size(128);
+  }
   config.mutable_critic()->set_learning_rate(1e-3);
 
   config.mutable_reward()->add_source()->set_rule("exact_match");
   config.mutable_train()->set_max_steps(50);
   config.mutable_train()->set_train_batch_size(128);
-  ConfigureServices(&config);
+  for (ServicePlacement* placement :
+       {config.mutable_services()->mutable_rollout(), config.mutable_services()->mutable_policy_trainer(),
+        config.mutable_services()->mutable_critic_trainer(), config.mutable_services()->mutable_scorer()}) {
+    ConfigureService(placement);
+  }
   return config;
 }
 

@@ -1,0 +1,58 @@
+#include "core/config/field_difference.h"
+
+#include <google/protobuf/descriptor.h>
+#include <google/protobuf/text_format.h>
+
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "core/base/logging.h"
+
+namespace quartet {
+namespace {
+
+using google::protobuf::FieldDescriptor;
+using google::protobuf::Message;
+
+std::string Printed(const Message& message, const FieldDescriptor* field) {
+  const int size = field->is_repeated() ? message.GetReflection()->FieldSize(message, field) : 1;
+  std::string text, element;
+  for (int i = 0; i < size; ++i) {
+    google::protobuf::TextFormat::PrintFieldValueToString(message, field, field->is_repeated() ? i : -1, &element);
+    absl::StrAppend(&text, element, "\n");
+  }
+  return text;
+}
+
+}  // namespace
+
+std::string FirstDifference(const Message& message, const Message& other) {
+  std::vector<const FieldDescriptor*> fields;
+  message.GetReflection()->ListFields(message, &fields);
+  for (const FieldDescriptor* field : fields) {
+    if (!field->is_repeated() && field->cpp_type() == FieldDescriptor::CPPTYPE_MESSAGE) {
+      const std::string below = FirstDifference(message.GetReflection()->GetMessage(message, field),
+                                                other.GetReflection()->GetMessage(other, field));
+      if (!below.empty()) return absl::StrCat(field->name(), ".", below);
+    } else if (Printed(message, field) != Printed(other, field)) {
+      return field->name();
+    }
+  }
+  return "";
+}
+
+void ClearPath(absl::string_view path, Message* message) {
+  const std::vector<std::string> parts = absl::StrSplit(path, '.');
+  for (size_t i = 0; i < parts.size(); ++i) {
+    const FieldDescriptor* field = message->GetDescriptor()->FindFieldByName(parts[i]);
+    QUARTET_CHECK(field != nullptr) << path;
+    if (i + 1 == parts.size()) {
+      message->GetReflection()->ClearField(message, field);
+    } else {
+      message = message->GetReflection()->MutableMessage(message, field);
+    }
+  }
+}
+
+}  // namespace quartet
