@@ -1,5 +1,6 @@
 #include "core/config/defaults.h"
 
+#include <algorithm>
 #include <cstdint>
 #include <limits>
 #include <string>
@@ -200,9 +201,13 @@ void FillDefaults(RunConfig* c) {
   }
 
   ServicesConfig* v = c->mutable_services();
-  for (const GpuPlacement& p : c->placement()) {
-    if (!ServiceProgram(p.service()).ok()) continue;
-    QUARTET_DEFAULT(MutablePlacementOf(c, p.service()), ranks, PlacedGpus(p, c->cluster()));
+  // On a cluster's GPUs a service has one rank on each that it is placed on: all of them, where nothing else is said.
+  for (const char* service : kServiceNames) {
+    if (!c->has_cluster() || PlacementOf(*c, service).device() != "cuda") continue;
+    const auto placed = std::find_if(c->placement().begin(), c->placement().end(),
+                                     [&](const GpuPlacement& p) { return p.service() == service; });
+    const int gpus = PlacedGpus(placed == c->placement().end() ? GpuPlacement() : *placed, c->cluster());
+    QUARTET_DEFAULT(MutablePlacementOf(c, service), ranks, gpus);
   }
   FillPlacement(v->mutable_rollout(), "127.0.0.1:50051");
   FillPlacement(v->mutable_policy_trainer(), "127.0.0.1:50052");

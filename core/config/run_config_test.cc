@@ -193,6 +193,21 @@ TEST(RunConfig, PlacesOneRankOnEachGpu) {
               {"services.policy_trainer.ranks", "9", "2 x 4"});
 }
 
+TEST(RunConfig, PutsAServiceWithoutAPlacementOnEveryGpu) {
+  const auto ranks = [](const Strings& more) {
+    Strings all = {"cluster.num_nodes=2", "services.rollout.device=cuda", "services.scorer.device=cuda"};
+    all.insert(all.end(), more.begin(), more.end());
+    const RunConfig c = LoadRunConfig("", all, "").value();
+    return std::vector<int>{c.services().rollout().ranks(), c.services().scorer().ranks(),
+                            c.services().critic_trainer().ranks()};
+  };
+  EXPECT_EQ(ranks({}), (std::vector<int>{16, 16, 1}));
+  EXPECT_EQ(ranks({"services.rollout.ranks=4"}), (std::vector<int>{4, 16, 1}));
+  EXPECT_EQ(ranks({"placement.0.service=scorer", "placement.0.gpus=7"}), (std::vector<int>{16, 2, 1}));
+  EXPECT_EQ(LoadRunConfig("", {"services.rollout.device=cuda"}, "").value().services().rollout().ranks(), 1)
+      << "of no cluster nothing is known";
+}
+
 TEST(RunConfig, RefusesWhatCannotHaveAnEffect) {
   ExpectError({"algorithm.kl.init_kl_coef=0", "algorithm.kl.kl_target=6"}, {"kl_target has no effect"});
   ExpectError({"algorithm.kl.init_kl_coef=0", "reference.pretrain=/m"}, {"reference.pretrain has no effect"});

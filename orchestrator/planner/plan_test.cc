@@ -24,9 +24,11 @@
 namespace quartet {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::Contains;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
+using ::testing::Not;
 
 // Small enough to run; large enough that padding, and what oneDNN takes for a bf16 product (some hundred KiB), matter
 // little.
@@ -234,6 +236,20 @@ TEST(Plan, KeepsPlacedServicesApart) {
     EXPECT_EQ(device.ranks.size(), 1);
   }
   EXPECT_EQ(PlacesOf(config, "policy_trainer"), (std::vector<std::pair<int, int>>{{0, 2}, {0, 3}}));
+}
+
+TEST(Plan, SaysWhatOfTheClusterItLeavesUnused) {
+  const std::string model = NewModel();
+  const auto printed = [&](const std::vector<std::string>& overrides) {
+    const RunConfig config = OnGpus(model, int64_t{1} << 40, overrides);
+    const auto plan = Planner({"rollout", "scorer"}, {}).MakePlan(config);
+    EXPECT_TRUE(plan.ok()) << plan.status();
+    return PrintPlan(config, *plan);
+  };
+  EXPECT_THAT(printed({}), AllOf(Not(HasSubstr("On CPUs")), Not(HasSubstr("have none"))));
+  EXPECT_THAT(printed({"services.rollout.ranks=1", "services.scorer.ranks=3"}),
+              HasSubstr("1 of 4 GPUs have none of these ranks"));
+  EXPECT_THAT(printed({"services.scorer.device=cpu"}), HasSubstr("On CPUs, as services.*.device says: scorer\n"));
 }
 
 TEST(Plan, ShardsShrinkWithTheNumberOfRanks) {

@@ -91,6 +91,26 @@ std::string PlaceTable(const std::string& title, const std::vector<PlaceUse>& pl
   return Table(rows, 2);
 }
 
+// What of the cluster has no part in the plan.
+std::string UnusedOf(const RunConfig& config, const Plan& plan) {
+  if (!config.has_cluster()) return "";
+  std::vector<std::string> on_cpus;
+  for (const ServicePlan& service : plan.services) {
+    if (!service.on_gpu) on_cpus.push_back(service.service);
+  }
+  std::string text;
+  if (!on_cpus.empty()) {
+    absl::StrAppend(&text, "\nOn CPUs, as services.*.device says: ", absl::StrJoin(on_cpus, ", "), "\n");
+  }
+  int unused = config.cluster().num_nodes() * config.cluster().num_gpus_per_node();
+  const int all = unused;
+  for (const PlaceUse& device : plan.devices) unused -= device.count;
+  if (!plan.devices.empty() && unused > 0) {
+    absl::StrAppend(&text, "\n", unused, " of ", all, " GPUs have none of these ranks\n");
+  }
+  return text;
+}
+
 std::string LinkTable(const RunConfig& config, const Plan& plan) {
   const ClusterConfig& cluster = config.cluster();
   std::vector<std::vector<std::string>> rows = {
@@ -154,7 +174,7 @@ std::string PrintPlan(const RunConfig& config, const Plan& plan) {
   std::string text = MemoryTable(plan);
   if (!plan.devices.empty()) absl::StrAppend(&text, "\n", PlaceTable("GPUs", plan.devices, ""));
   absl::StrAppend(&text, "\n", PlaceTable("hosts", plan.hosts, "cluster.host_memory_bytes is not set"),
-                  LinkTable(config, plan));
+                  UnusedOf(config, plan), LinkTable(config, plan));
   return text;
 }
 
