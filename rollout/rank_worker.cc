@@ -94,21 +94,26 @@ RankWorker::RankWorker(const RunConfig& config, const RankContext& context, Rank
   RegisterTyped<Nothing, Nothing, Nothing, Nothing>(
       group, kWakeMethod, RankGroup::Kind::kLocal,
       [this](const auto&, const auto&, auto*, auto*) { return engine_->Wake(); });
-  RegisterTyped<Nothing, Nothing, RolloutRankInfo, Nothing>(group, kInfoMethod, RankGroup::Kind::kConcurrent,
-                                                            [this](const auto&, const auto&, auto* info, auto*) {
-                                                              *info = Info();
-                                                              return absl::OkStatus();
-                                                            });
+  RegisterTyped<Nothing, Nothing, RolloutRankInfo, Nothing>(
+      group, kInfoMethod, RankGroup::Kind::kConcurrent,
+      [this](const auto&, const auto&, auto* info, auto*) { return Info(info); });
 }
 
 absl::Status RankWorker::Use(std::unique_ptr<RolloutEngine> engine) {
   engine_ = std::move(engine);
   // A run that trains no policy has no updates.
-  if (config_.actor().pretrain().empty()) return absl::OkStatus();
-  return CatchExceptions("room for the next version of the weights", ledger_, [&] {
-    engine_->ReserveStaging();
-    return absl::OkStatus();
-  });
+  if (!config_.actor().pretrain().empty()) {
+    QUARTET_RETURN_IF_ERROR(CatchExceptions("room for the next version of the weights", ledger_, [&] {
+      engine_->ReserveStaging();
+      return absl::OkStatus();
+    }));
+  }
+  loaded_ = true;
+  return absl::OkStatus();
+}
+
+absl::Status RankWorker::CheckLoaded() const {
+  return loaded_ ? absl::OkStatus() : absl::UnavailableError("the rollout is still loading its model");
 }
 
 void RankWorker::Put(RankWork work) {
@@ -228,6 +233,7 @@ void RankWorker::Follow(RankPipe& pipe) {
 }
 
 absl::Status RankWorker::Pull(const PullHeader& header, PullSummary* summary) {
+  QUARTET_RETURN_IF_ERROR(CheckLoaded());
   const Deadline deadline =
       header.has_timeout_ms() ? Deadline::In(absl::Milliseconds(header.timeout_ms())) : Deadline::Never();
   const std::lock_guard lock(staging_mutex_);
@@ -243,7 +249,10 @@ absl::Status RankWorker::Pull(const PullHeader& header, PullSummary* summary) {
   summary->set_bytes(pulled.bytes);
   summary->mutable_hashes()->Add(pulled.hashes.begin(), pulled.hashes.end());
   // Before the leader has compared the hashes: of an update that fails nothing but this time is lost.
-  staging->Prepare();
+  QUARTET_RETURN_IF_ERROR(CatchExceptions("putting the new weights in order", ledger_, [&] {
+    staging->Prepare();
+    return absl::OkStatus();
+  }));
   staging_ = std::move(staging);
   staged_version_ = header.manifest().version();
   return absl::OkStatus();
@@ -283,15 +292,15 @@ absl::Status RankWorker::BreakUnless(const std::string& what, absl::FunctionRef<
   return status;
 }
 
-RolloutRankInfo RankWorker::Info() const {
-  RolloutRankInfo described;
-  RankInfo& info = *described.mutable_info();
+absl::Status RankWorker::Info(RolloutRankInfo* described) const {
+  QUARTET_RETURN_IF_ERROR(CheckLoaded());
+  RankInfo& info = *described->mutable_info();
   info = DescribeRank(context_, ledger_);
   int64_t parameters = 0;
   for (const ParameterSpec& tensor : engine_->tensors()) parameters += tensor.stored_numel();
   info.set_model_parameters(parameters);
   info.set_gathered_bytes_per_parameter(static_cast<int32_t>(DtypeSize(engine_->resident_dtype())));
-  const EngineStats& stats = *described.mutable_stats() = engine_->stats();
+  const EngineStats& stats = *described->mutable_stats() = engine_->stats();
   if (context_.world_size > 1) {
     GroupVolume& volume = *info.add_groups();
     volume.set_ranks(ranks_per_engine() > 1 ? ranks_per_engine() : context_.world_size);
@@ -299,7 +308,7 @@ RolloutRankInfo RankWorker::Info() const {
     volume.set_sent_bytes(stats.sent_bytes());
     volume.set_received_bytes(stats.received_bytes());
   }
-  return described;
+  return absl::OkStatus();
 }
 
 }  // namespace quartet

@@ -6,6 +6,7 @@
 // by itself, and nobody waits in a collective. Since they get the same batches, they make the same forwards.
 #pragma once
 
+#include <atomic>
 #include <condition_variable>
 #include <cstdint>
 #include <deque>
@@ -49,7 +50,8 @@ class RankWorker {
 
   // What its engine is to be made with.
   Ledger* ledger() { return &ledger_; }
-  // The engine that it works with from now on. On the executor thread, before the service serves.
+  // The engine that it works with from now on. On the executor thread, before the service serves. Until then whoever
+  // asks for what it does is told UNAVAILABLE: the leader may have loaded before this rank has.
   absl::Status Use(std::unique_ptr<RolloutEngine> engine);
   // After Use; what of it any thread may call.
   const RolloutEngine& engine() const { return *engine_; }
@@ -94,6 +96,7 @@ class RankWorker {
   bool answers() const { return context_.rank % ranks_per_engine() == 0; }
   std::deque<RankWork> TakeBatches(int64_t count);
   absl::Status Judge(const absl::Status& failure);
+  absl::Status CheckLoaded() const;
   void Follow(RankPipe& pipe);
 
   absl::Status Pull(const PullHeader& header, PullSummary* summary);
@@ -101,7 +104,7 @@ class RankWorker {
   void Abort();
   absl::Status Sleep(const SleepRequest& request, SleepReply* reply);
   absl::Status BreakUnless(const std::string& what, absl::FunctionRef<void()> change);
-  RolloutRankInfo Info() const;
+  absl::Status Info(RolloutRankInfo* described) const;
 
   const RunConfig& config_;
   const RankContext& context_;
@@ -109,6 +112,7 @@ class RankWorker {
   const std::shared_ptr<grpc::ChannelCredentials> credentials_;
   Ledger ledger_;
   std::unique_ptr<RolloutEngine> engine_;
+  std::atomic<bool> loaded_ = false;  // engine_ stays as it is
 
   // Of the engine's thread.
   bool held_ = false;

@@ -143,6 +143,18 @@ int Sequences(const RankWorker::Result& result) {
 }
 
 TEST(RankWorker, StepsAloneAsLongAsThereIsSomethingToDo) {
+TEST(RankWorker, SaysThatItIsLoadingUntilItHasAnEngine) {
+  RunConfig config;
+  RankContext context;
+  context.world_size = 1;
+  const auto group = RankGroup::Create(context, nullptr, [](const absl::Status& why) { FAIL() << why; });
+  RankWorker worker(config, context, *group, nullptr);
+  const auto ask = [&](const char* method) { return group->Run(method, {RankInput()}, Deadline::Never()).status(); };
+  for (const char* method : {kInfoMethod, kPullMethod}) EXPECT_TRUE(absl::IsUnavailable(ask(method))) << method;
+  ASSERT_TRUE(worker.Use(std::make_unique<FakeEngine>()).ok());
+  EXPECT_TRUE(ask(kInfoMethod).ok());
+}
+
   TestRank rank;
   EXPECT_EQ(Sequences(rank.Do(WorkOf(1, 2))), 1);
   ASSERT_EQ(rank.engine->tasks.size(), 1u);
