@@ -13,7 +13,7 @@ namespace {
 
 // How often control looks whether whoever asked has gone.
 constexpr std::chrono::milliseconds kPoll{50};
-// Work is cut into messages of about this many prompt tokens.
+// Work is cut into messages of at most this many prompt tokens, or one prompt.
 constexpr int64_t kWorkTokens = 100'000;
 
 }  // namespace
@@ -286,7 +286,7 @@ void Dispatcher::Spread(uint64_t id, Call* call) {
     load_[engine] += task.cost;
     call->load_on[engine] += task.cost;
     call->left_on[engine] += task.samples;
-    if (tokens[engine] == 0 || tokens[engine] > kWorkTokens) {
+    if (tokens[engine] == 0 || tokens[engine] + task.prompt->ids_size() >= kWorkTokens) {
       tokens[engine] = 0;
       CallPart& part = *works_[engine].emplace_back().add_parts();
       part.set_call(id);

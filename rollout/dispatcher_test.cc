@@ -398,6 +398,15 @@ TEST(Dispatcher, AWaitForWhatIsInFlightBeginsNothingElse) {
   EXPECT_EQ((*later)->end, absl::UnavailableError("the service is stopping"));
 }
 
+// What goes to a rank must fit into a message of its pipe.
+TEST(Dispatcher, CutsTheWorkOfACallIntoMessagesOfBoundedSize) {
+  Dispatcher dispatcher({.ranks = 1, .max_num_seqs = 8});
+  const Caller caller(dispatcher, HeaderOf(1), PromptsOf(5, 60'000));
+  const Dispatcher::Works works = TakeFor(dispatcher, 0);
+  EXPECT_EQ(works.size(), 5u);
+  for (const RankWork& work : works) EXPECT_EQ(work.parts(0).tasks_size(), 1);
+}
+
 TEST(Dispatcher, ACallOfNothingEndsAtOnce) {
   Dispatcher dispatcher({.ranks = 1, .max_num_seqs = 4});
   const auto call = BeginOne(dispatcher, 0);

@@ -229,11 +229,6 @@ TEST(RolloutEngine, TellsNothingOfPromptsThatNobodyAskedFor) {
   EXPECT_EQ(results.at({1, 0}).prompt_alternatives_size(), 0);
   sampling.set_prompt_logprobs(21);
   EXPECT_EQ(engine->Check(sampling).code(), absl::StatusCode::kInvalidArgument);
-  sampling.set_prompt_logprobs(20);
-  GenerationTask huge;
-  huge.ids.assign(13000, 5);
-  EXPECT_NE(engine->Check(sampling, huge).ToString().find("make 273000 log-probabilities; allowed: at most 262144"),
-            std::string::npos);
 }
 
 }  // namespace

@@ -40,11 +40,10 @@ class Parameters {
  public:
   explicit Parameters(const json& object) : object_(object) {}
 
-  // Null where it is absent. From now on it is known.
+  // Null where it is absent.
   const json* Find(const std::string& name) {
-    known_.insert(name);
-    const auto found = object_.find(name);
-    return found == object_.end() || found->is_null() ? nullptr : &*found;
+    offered_.insert(name);
+    return Look(name);
   }
 
   // These leave `value` as it is where the parameter is absent.
@@ -73,7 +72,8 @@ class Parameters {
 
   // A parameter that is not supported: only values that mean the same as none.
   absl::Status OnlyNeutral(const std::string& name, const std::vector<json>& neutral) {
-    const json* found = Find(name);
+    tolerated_.insert(name);
+    const json* found = Look(name);
     if (found == nullptr) return absl::OkStatus();
     std::vector<std::string> allowed = {"null"};
     for (const json& value : neutral) {
@@ -83,14 +83,14 @@ class Parameters {
     return Refused(name, *found, absl::StrCat(absl::StrJoin(allowed, ", "), " (others are not supported)"));
   }
   // A parameter without influence on the answer.
-  void Ignore(const std::string& name) { known_.insert(name); }
+  void Ignore(const std::string& name) { tolerated_.insert(name); }
 
-  // That every parameter is known by now.
+  // That every parameter has been named in one of these ways. The error tells those that have an effect.
   absl::Status CheckAllKnown() const {
     for (const auto& [name, value] : object_.items()) {
-      if (!known_.contains(name) && !value.is_null()) {
+      if (!offered_.contains(name) && !tolerated_.contains(name) && !value.is_null()) {
         return ParameterError(
-            name, absl::StrCat("is not a parameter that is known here; allowed: ", absl::StrJoin(known_, ", ")));
+            name, absl::StrCat("is not a parameter that is known here; allowed: ", absl::StrJoin(offered_, ", ")));
       }
     }
     return absl::OkStatus();
@@ -106,8 +106,13 @@ class Parameters {
   }
 
  private:
+  const json* Look(const std::string& name) const {
+    const auto found = object_.find(name);
+    return found == object_.end() || found->is_null() ? nullptr : &*found;
+  }
+
   const json& object_;
-  std::set<std::string> known_;
+  std::set<std::string> offered_, tolerated_;
 };
 
 bool IsIdList(const json& value) { return value.is_array() && !value.empty() && value[0].is_number(); }
@@ -418,20 +423,24 @@ class Reader {
     for (const Prompt& prompt : request_.prompts) longest = std::max<int64_t>(longest, prompt.ids_size());
     const char* prompt_name = request_.chat ? "messages" : "prompt";
     if (longest == 0) return ParameterError(prompt_name, "has no tokens; at least 1 is needed");
-    const int64_t left = model_.max_model_len - longest;
+    const int64_t most = MostNewTokens(sampling(), longest, model_.vocab_size);
+    const int64_t left = std::min(model_.max_model_len - longest, most);
     // An echo may be all that is wanted.
     const int64_t least = echo_ && max_tokens_ == 0 ? 0 : 1;
     if (left < least) {
-      return ParameterError(prompt_name,
-                            absl::StrCat("has ", longest, " tokens; allowed: at most ", model_.max_model_len - least,
-                                         ", since max_model_len is ", model_.max_model_len));
+      return ParameterError(
+          prompt_name,
+          absl::StrCat("has ", longest, " tokens; allowed: at most ", model_.max_model_len - least,
+                       ", since max_model_len is ", model_.max_model_len,
+                       most < least ? ", and fewer with log-probabilities, for which there is no room" : ""));
     }
     const int64_t unasked = request_.chat ? left : std::min(left, kDefaultCompletionTokens);
     const int64_t wanted = max_tokens_.has_value() ? *max_tokens_ : unasked;
     if (wanted < least || wanted > left) {
       return ParameterError(max_tokens_name_, absl::StrCat("is ", wanted, "; allowed: ", echo_ ? 0 : 1, " to ", left,
                                                            ", since ", prompt_name, " has ", longest,
-                                                           " tokens and max_model_len is ", model_.max_model_len));
+                                                           " tokens and max_model_len is ", model_.max_model_len,
+                                                           left == most ? ", and log-probabilities take room" : ""));
     }
     // What generates nothing computes the prompt.
     if (wanted == 0) sampling().set_prompt_logprobs(sampling().prompt_logprobs());

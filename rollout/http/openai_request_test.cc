@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "rollout/http/api_error.h"
@@ -20,6 +21,7 @@ using nlohmann::json;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::SizeIs;
+using ::testing::UnorderedElementsAreArray;
 
 constexpr char kNotNumbers[] = R"(["1", true, [], {}])";
 
@@ -248,6 +250,57 @@ TEST(OpenAiRequest, RefusesWhatItWouldOtherwiseIgnore) {
   // What means the same as nothing is taken.
   Completion({{"echo", false}, {"best_of", 2}, {"n", 2}, {"length_penalty", 1.0}, {"skip_special_tokens", true}});
   Chat({{"tools", json::array()}, {"tool_choice", "none"}, {"response_format", {{"type", "text"}}}, {"store", false}});
+}
+
+TEST(OpenAiRequest, TellsTheParametersThatWorkWhereOneIsUnknown) {
+  const auto told = [](bool chat) {
+    const std::string message = ErrorOf(chat, {{"temprature", 1}}).at("message");
+    const std::string mark = "temprature is not a parameter that is known here; allowed: ";
+    EXPECT_TRUE(message.starts_with(mark)) << message;
+    return std::vector<std::string>(absl::StrSplit(message.substr(mark.size()), ", "));
+  };
+  const std::vector<std::string> common = {"add_special_tokens",
+                                           "frequency_penalty",
+                                           "ignore_eos",
+                                           "include_stop_str_in_output",
+                                           "logit_bias",
+                                           "logprobs",
+                                           "max_tokens",
+                                           "min_p",
+                                           "min_tokens",
+                                           "model",
+                                           "n",
+                                           "presence_penalty",
+                                           "repetition_penalty",
+                                           "seed",
+                                           "stop",
+                                           "stop_token_ids",
+                                           "stream",
+                                           "stream_options",
+                                           "temperature",
+                                           "top_k",
+                                           "top_p"};
+  std::vector<std::string> completion = common, chat = common;
+  completion.insert(completion.end(), {"echo", "prompt"});
+  chat.insert(chat.end(), {"max_completion_tokens", "messages", "top_logprobs"});
+  EXPECT_THAT(told(false), UnorderedElementsAreArray(completion));
+  EXPECT_THAT(told(true), UnorderedElementsAreArray(chat));
+}
+
+// 20 log-probabilities a token of a vocabulary of 150,000.
+TEST(OpenAiRequest, LeavesAnAnswerThatIsToldWithLogProbabilitiesRoomInItsMessage) {
+  ServedModel model = Model();
+  model.vocab_size = 150'000;
+  model.max_model_len = 100'000;
+  const auto longest = [&](const json& more) {
+    json body = {{"messages", json::array({{{"role", "user"}, {"content", "hi"}}})}};
+    body.update(more);
+    return ReadOpenAiRequest(true, body.dump(), model, kSeed)->header.sampling().max_new_tokens();
+  };
+  EXPECT_EQ(longest(json::object()), 99'996);
+  const int32_t told = longest({{"logprobs", true}, {"top_logprobs", 20}});
+  EXPECT_LT(told, 30'000);
+  EXPECT_GT(told, 20'000);
 }
 
 TEST(OpenAiRequest, IsForTheModelThatIsServed) {

@@ -10,15 +10,37 @@ namespace quartet {
 namespace {
 
 constexpr int32_t kMostAlternatives = 20;
-// Of one prompt, so that its message stays well below what gRPC takes.
-constexpr int64_t kMostPromptLogProbs = int64_t{1} << 18;
+// Of one call, so that its messages to the ranks stay well below what gRPC takes.
+constexpr int kMostStopTokens = 4096;
+constexpr int kMostBiases = 32768;
+// Of one answer: gRPC's limit is 4 MiB a message.
+constexpr int64_t kMostAnswerBytes = (int64_t{4} << 20) - (64 << 10);
 
 template <typename Value>
 absl::Status Refuse(const std::string& field, const Value& value, const std::string& allowed) {
   return absl::InvalidArgumentError(absl::StrCat("sampling.", field, " is ", value, "; allowed: ", allowed));
 }
 
+int64_t VarintBytes(int64_t value) {
+  int64_t bytes = 1;
+  for (; value >= 128; value /= 128) ++bytes;
+  return bytes;
+}
+
 }  // namespace
+
+int64_t MostNewTokens(const SamplingParams& sampling, int64_t prompt_len, int64_t vocab_size) {
+  const int64_t id = VarintBytes(vocab_size - 1);
+  // Tags and lengths of a TokenAlternatives and of its two lists; and these.
+  const auto alternatives = [&](int64_t count) { return count == 0 ? 0 : 9 + count * (id + 4); };
+  // An id, its place in the mask, and log-probabilities of 4 bytes each.
+  int64_t of_prompt = id + 1;
+  if (sampling.has_prompt_logprobs()) of_prompt += 4 + alternatives(sampling.prompt_logprobs());
+  constexpr int64_t kVersionBytes = 4;
+  const int64_t of_answer = id + 1 + 4 + 4 + kVersionBytes + alternatives(sampling.logprobs());
+  const int64_t left = kMostAnswerBytes - prompt_len * of_prompt;
+  return left < 0 ? -1 : left / of_answer;
+}
 
 absl::Status CheckSamplingParams(const SamplingParams& sampling, int64_t vocab_size, bool reads_text) {
   if (!(sampling.temperature() >= 0) || !std::isfinite(sampling.temperature())) {
@@ -55,6 +77,14 @@ absl::Status CheckSamplingParams(const SamplingParams& sampling, int64_t vocab_s
   if (sampling.prompt_logprobs() < 0 || sampling.prompt_logprobs() > kMostAlternatives) {
     return Refuse("prompt_logprobs", sampling.prompt_logprobs(), absl::StrCat("0 to ", kMostAlternatives));
   }
+  if (sampling.stop_token_ids_size() > kMostStopTokens) {
+    return Refuse("stop_token_ids", absl::StrCat("a list of ", sampling.stop_token_ids_size(), " ids"),
+                  absl::StrCat("at most ", kMostStopTokens));
+  }
+  if (sampling.logit_bias_size() > static_cast<size_t>(kMostBiases)) {
+    return Refuse("logit_bias", absl::StrCat("for ", sampling.logit_bias_size(), " tokens"),
+                  absl::StrCat("at most ", kMostBiases));
+  }
   for (const int32_t id : sampling.stop_token_ids()) {
     if (id < 0 || id >= vocab_size) {
       return absl::InvalidArgumentError(
@@ -90,11 +120,13 @@ absl::Status CheckSamplingParams(const SamplingParams& sampling, int64_t vocab_s
 
 absl::Status CheckPrompt(const SamplingParams& sampling, uint64_t prompt_index, const std::vector<int32_t>& ids,
                          int64_t vocab_size) {
-  const auto log_probs = static_cast<int64_t>(ids.size()) * (1 + int64_t{sampling.prompt_logprobs()});
-  if (sampling.has_prompt_logprobs() && log_probs > kMostPromptLogProbs) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "prompt ", prompt_index, ": ", ids.size(), " ids with sampling.prompt_logprobs ", sampling.prompt_logprobs(),
-        " make ", log_probs, " log-probabilities; allowed: at most ", kMostPromptLogProbs));
+  const int64_t most = MostNewTokens(sampling, static_cast<int64_t>(ids.size()), vocab_size);
+  if (sampling.max_new_tokens() > most) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("prompt ", prompt_index, ": ", ids.size(), " ids with sampling.prompt_logprobs ",
+                     sampling.prompt_logprobs(), ", max_new_tokens ", sampling.max_new_tokens(), " and logprobs ",
+                     sampling.logprobs(), " do not fit into an answer of ", kMostAnswerBytes, " bytes",
+                     most < 0 ? "" : absl::StrCat("; allowed: max_new_tokens at most ", most)));
   }
   for (size_t i = 0; i < ids.size(); ++i) {
     if (ids[i] < 0 || ids[i] >= vocab_size) {

@@ -13,7 +13,11 @@ namespace quartet {
 // INVALID_ARGUMENT names field, value and what is allowed. `reads_text`: stop strings can be found.
 absl::Status CheckSamplingParams(const SamplingParams& sampling, int64_t vocab_size, bool reads_text);
 
-// The same for a prompt that is to be served with `sampling`.
+// The longest answer to a prompt of `prompt_len` tokens that fits into one message with all that is told of both; -1
+// where not even the prompt does.
+int64_t MostNewTokens(const SamplingParams& sampling, int64_t prompt_len, int64_t vocab_size);
+
+// The same as CheckSamplingParams for a prompt that is to be served with `sampling`.
 absl::Status CheckPrompt(const SamplingParams& sampling, uint64_t prompt_index, const std::vector<int32_t>& ids,
                          int64_t vocab_size);
 

@@ -2,8 +2,10 @@
 
 #include <cmath>
 #include <functional>
+#include <iterator>
 #include <limits>
 #include <string>
+#include <vector>
 
 #include "gtest/gtest.h"
 
@@ -52,6 +54,14 @@ TEST(SamplingParams, AreRefusedByFieldValueAndWhatIsAllowed) {
             "sampling.logit_bias holds token 50; allowed: 0 to 49");
   EXPECT_EQ(Refusal([](auto* s) { (*s->mutable_logit_bias())[4] = -101; }),
             "sampling.logit_bias[4] is -101; allowed: -100 to 100");
+  EXPECT_EQ(Refusal([](auto* s) {
+              for (int i = 0; i < 4097; ++i) s->add_stop_token_ids(7);
+            }),
+            "sampling.stop_token_ids is a list of 4097 ids; allowed: at most 4096");
+  EXPECT_EQ(Refusal([](auto* s) {
+              for (int i = 0; i < 32769; ++i) (*s->mutable_logit_bias())[i] = 1;
+            }),
+            "sampling.logit_bias is for 32769 tokens; allowed: at most 32768");
   EXPECT_EQ(Refusal([](auto* s) { s->add_stop(""); }), "sampling.stop holds an empty string; allowed: any other");
   EXPECT_EQ(Refusal([](auto* s) {
               for (int i = 0; i < 129; ++i) s->add_stop("x");
@@ -64,6 +74,58 @@ TEST(SamplingParams, AreRefusedByFieldValueAndWhatIsAllowed) {
             "sampling.stop is 8193 bytes of strings; allowed: at most 8192");
   EXPECT_EQ(Refusal([](auto* s) { s->add_stop("END"); }, /*reads_text=*/false),
             "sampling.stop holds \"END\", but the model's folder has no tokenizer to read text with");
+}
+
+// What the engine answers of the longest answer that is allowed.
+GeneratedSequence LargestAnswer(const SamplingParams& sampling, int64_t prompt_len, int32_t id) {
+  const auto tell = [id](int32_t count, TokenAlternatives* out) {
+    for (int32_t i = 0; i < count; ++i) {
+      out->add_ids(id);
+      out->add_log_probs(-1);
+    }
+  };
+  GeneratedSequence answer;
+  answer.set_prompt_index(~uint64_t{0});
+  answer.set_stop_string(std::string(8192, 'x'));
+  for (int64_t i = 0; i < prompt_len; ++i) {
+    answer.mutable_tokens()->add_ids(id);
+    answer.mutable_tokens()->add_action_mask(false);
+    if (!sampling.has_prompt_logprobs()) continue;
+    answer.add_prompt_log_probs(-1);
+    if (sampling.prompt_logprobs() > 0) tell(sampling.prompt_logprobs(), answer.add_prompt_alternatives());
+  }
+  for (int32_t i = 0; i < sampling.max_new_tokens(); ++i) {
+    answer.mutable_tokens()->add_ids(id);
+    answer.mutable_tokens()->add_action_mask(true);
+    answer.add_log_probs(-1);
+    answer.add_sampled_log_probs(-1);
+    answer.add_policy_versions((1 << 28) - 1);
+    if (sampling.logprobs() > 0) tell(sampling.logprobs(), answer.add_alternatives());
+  }
+  return answer;
+}
+
+TEST(SamplingParams, AllowNoAnswerThatNoMessageHasRoomFor) {
+  constexpr int64_t kVocabulary = 150'000, kMessage = int64_t{4} << 20;
+  for (const int32_t logprobs : {0, 1, 20}) {
+    for (const int32_t prompt_logprobs : {-1, 0, 20}) {
+      const std::vector<int32_t> ids(10'000, kVocabulary - 1);
+      SamplingParams sampling = Plain();
+      sampling.set_logprobs(logprobs);
+      if (prompt_logprobs >= 0) sampling.set_prompt_logprobs(prompt_logprobs);
+      const int64_t most = MostNewTokens(sampling, std::ssize(ids), kVocabulary);
+      sampling.set_max_new_tokens(static_cast<int32_t>(most));
+      EXPECT_TRUE(CheckPrompt(sampling, 0, ids, kVocabulary).ok());
+      const int64_t bytes = LargestAnswer(sampling, std::ssize(ids), kVocabulary - 1).ByteSizeLong();
+      EXPECT_LT(bytes, kMessage - 32 * 1024);
+      EXPECT_GT(bytes, kMessage * 85 / 100) << "more is refused than needs to be";
+      sampling.set_max_new_tokens(static_cast<int32_t>(most) + 1);
+      EXPECT_TRUE(absl::IsInvalidArgument(CheckPrompt(sampling, 0, ids, kVocabulary)));
+    }
+  }
+  SamplingParams sampling = Plain();
+  sampling.set_prompt_logprobs(20);
+  EXPECT_EQ(MostNewTokens(sampling, 100'000, kVocabulary), -1);
 }
 
 TEST(SamplingParams, WithoutARepetitionPenaltyThereIsNone) {
