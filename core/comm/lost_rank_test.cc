@@ -22,6 +22,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
+#include "core/base/deadline.h"
 #include "core/comm/process_group.h"
 #include "core/comm/store/folder_store.h"
 
@@ -33,7 +34,7 @@ using testing::HasSubstr;
 constexpr int kRanks = 3;
 constexpr absl::Duration kCollectiveTimeout = absl::Seconds(4);
 // Within which a survivor must have given up.
-constexpr absl::Duration kDeadline = absl::Seconds(10);
+constexpr absl::Duration kPatience = absl::Seconds(10);
 
 void AllGather(ProcessGroup& group) { group.AllGatherInPlace(at::zeros({group.size() * 100'000L}))->Wait(); }
 void ReduceScatter(ProcessGroup& group) {
@@ -90,8 +91,8 @@ class Children {
   void Signal(int rank, int signal) { kill(pids_[rank], signal); }
 
   // What a rank says when it ends; "" where it has not ended by `deadline`.
-  std::string Error(int rank, absl::Time deadline) {
-    while (absl::Now() < deadline) {
+  std::string Error(int rank, const Deadline& deadline) {
+    while (!deadline.passed()) {
       int status = 0;
       if (waitpid(pids_[rank], &status, WNOHANG) == pids_[rank]) {
         pids_[rank] = -1;
@@ -152,7 +153,7 @@ class LostRank : public testing::TestWithParam<std::tuple<Collective, std::strin
     for (int lost = 0; lost < kRanks; ++lost) groups.push_back(std::make_unique<Children>(collective.run, backend));
     for (auto& group : groups) group->AwaitRounds(5);
     for (int lost = 0; lost < kRanks; ++lost) groups[lost]->Signal(lost, signal);
-    const absl::Time deadline = absl::Now() + kDeadline;
+    const Deadline deadline = Deadline::In(kPatience);
     for (int lost = 0; lost < kRanks; ++lost) {
       for (int rank = 0; rank < kRanks; ++rank) {
         if (rank == lost) continue;

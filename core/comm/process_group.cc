@@ -13,6 +13,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
+#include "core/base/deadline.h"
 #include "core/base/logging.h"
 #include "core/base/status_macros.h"
 #include "core/base/trace.h"
@@ -189,11 +190,11 @@ absl::StatusOr<std::vector<std::string>> AwaitRanks(KeyValueStore* store, const 
                                                     const std::string& mine) {
   auto key = [&](int rank) { return absl::StrCat(options.name, "/rank/", rank); };
   QUARTET_RETURN_IF_ERROR(store->Set(key(options.rank), mine));
-  const absl::Time deadline = absl::Now() + options.timeout;
+  const Deadline deadline = Deadline::In(options.timeout);
   std::vector<std::string> all;
   std::vector<int> missing;
   for (int rank = 0; rank < options.size; ++rank) {
-    auto value = store->Wait({key(rank)}, std::max(deadline - absl::Now(), absl::ZeroDuration()));
+    auto value = store->Wait({key(rank)}, deadline.left());
     if (absl::IsDeadlineExceeded(value.status())) {
       missing.push_back(rank);
     } else if (!value.ok()) {

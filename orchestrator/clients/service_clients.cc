@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/time/clock.h"
+#include "core/base/deadline.h"
 #include "core/base/logging.h"
 #include "core/base/status_macros.h"
 #include "core/service/wire/credentials.h"
@@ -48,9 +49,9 @@ const std::string& ServiceClient::address() const { return connection_->options.
 absl::StatusOr<ServiceInfo> ServiceClient::GetInfo() {
   // A first connection may fail by itself on a busy machine, or come a moment before the service listens. Where none
   // comes about, the call below says why.
-  const absl::Time deadline = absl::Now() + kConnectTimeout;
+  const Deadline deadline = Deadline::In(kConnectTimeout);
   while (!connection_->channel->WaitForConnected(absl::ToChronoTime(absl::Now() + absl::Milliseconds(100)))) {
-    if (absl::Now() > deadline || !connection_->options.cancellation->status().ok()) break;
+    if (deadline.passed() || !connection_->options.cancellation->status().ok()) break;
   }
   CallContext context(connection_->options);
   ServiceInfo info;

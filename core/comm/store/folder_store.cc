@@ -10,6 +10,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
+#include "core/base/deadline.h"
 #include "core/base/files.h"
 #include "core/base/status_macros.h"
 
@@ -51,7 +52,7 @@ class FolderStore : public KeyValueStore {
   }
 
   absl::StatusOr<std::vector<std::string>> Wait(const std::vector<std::string>& keys, absl::Duration timeout) override {
-    const absl::Time deadline = absl::Now() + timeout;
+    const Deadline deadline = Deadline::In(timeout);
     std::vector<std::string> values;
     for (const std::string& key : keys) {
       while (true) {
@@ -60,7 +61,7 @@ class FolderStore : public KeyValueStore {
           values.push_back(*std::move(value));
           break;
         }
-        if (absl::Now() > deadline) return absl::DeadlineExceededError(absl::StrCat("no value for ", key));
+        if (deadline.passed()) return absl::DeadlineExceededError(absl::StrCat("no value for ", key));
         absl::SleepFor(absl::Milliseconds(5));
       }
     }
