@@ -32,10 +32,24 @@ std::function<void()> HandlerRun::WorkOf(std::shared_ptr<HandlerRun> run) {
 
 void HandlerRun::Run() {
   {
-    const std::lock_guard lock(mutex_);
+    std::unique_lock lock(mutex_);
+    turn_ = true;
+    changed_.notify_all();
+    changed_.wait(lock, [this] { return permitted_ || begun_; });
     if (std::exchange(begun_, true)) return;
   }
   Put(Call(handler_, input_));
+}
+
+bool HandlerRun::AwaitTurn(absl::Duration timeout) {
+  std::unique_lock lock(mutex_);
+  return changed_.wait_for(lock, absl::ToChronoNanoseconds(timeout), [this] { return turn_ || begun_; });
+}
+
+void HandlerRun::Permit() {
+  const std::lock_guard lock(mutex_);
+  permitted_ = true;
+  changed_.notify_all();
 }
 
 void HandlerRun::Withdraw(const absl::Status& status) {
@@ -43,7 +57,7 @@ void HandlerRun::Withdraw(const absl::Status& status) {
     const std::lock_guard lock(mutex_);
     if (std::exchange(begun_, true)) return;
   }
-  Put(status);
+  Put(status);  // wakes whoever waits to be permitted, too
 }
 
 void HandlerRun::Put(absl::StatusOr<RankOutput> output) {

@@ -17,11 +17,16 @@ namespace quartet {
 // Thread safe.
 class HandlerRun {
  public:
-  // `handler` outlives it.
-  HandlerRun(const RankGroup::Handler& handler, RankInput input) : handler_(handler), input_(std::move(input)) {}
+  // `handler` outlives it. With `asks` it waits, when its turn has come, until it is permitted or withdrawn.
+  HandlerRun(const RankGroup::Handler& handler, RankInput input, bool asks = false)
+      : handler_(handler), input_(std::move(input)), permitted_(!asks) {}
 
   // To be called once, by whoever runs it. Where it is destroyed instead, the output is CANCELLED.
   static std::function<void()> WorkOf(std::shared_ptr<HandlerRun> run);
+
+  // Whether its turn has come, or it will not begin any more; false after `timeout`.
+  bool AwaitTurn(absl::Duration timeout);
+  void Permit();
 
   // If it has not begun, it never will, and `status` is its output.
   void Withdraw(const absl::Status& status);
@@ -40,7 +45,9 @@ class HandlerRun {
   std::mutex mutex_;
   std::condition_variable changed_;
   // Guarded by mutex_.
-  bool begun_ = false;
+  bool turn_ = false;
+  bool permitted_;
+  bool begun_ = false;  // or never will
   std::optional<absl::StatusOr<RankOutput>> output_;
 };
 

@@ -1,5 +1,6 @@
 #include "core/service/ranks/leader_call.h"
 
+#include <algorithm>
 #include <chrono>
 #include <optional>
 #include <thread>
@@ -18,6 +19,8 @@ namespace {
 constexpr std::chrono::milliseconds kPoll{50};
 // After a rank of a collective call has failed, how long the others may take to say whether they refused too.
 constexpr absl::Duration kFailureGrace = absl::Seconds(2);
+// After a call has come too late for a rank, how long the others, who find that out by themselves, may take to say so.
+constexpr absl::Duration kWithdrawalGrace = absl::Seconds(10);
 // How long after the deadline it is worth a line in the log that a call is still waited for.
 constexpr absl::Duration kWorthALine = absl::Seconds(1);
 
@@ -44,20 +47,24 @@ bool IsRefusal(absl::StatusCode code) {
 }  // namespace
 
 LeaderCall::LeaderCall(const std::string& name, const RankMethod& method, std::vector<RankInput> inputs,
-                       const Deadline& deadline, const Stubs& stubs, const std::vector<std::string>& names,
-                       OwnRank& own, std::atomic<uint64_t>& last_number)
+                       const Deadline& deadline, absl::Duration collective_timeout, const Stubs& stubs,
+                       const std::vector<std::string>& names, OwnRank& own, std::atomic<uint64_t>& last_number)
     : name_(name),
       method_(method),
       together_(method.kind == RankGroup::Kind::kCollective && names.size() > 1),
       deadline_(deadline),
+      collective_timeout_(collective_timeout),
       stubs_(stubs),
       names_(names),
       own_(own),
       last_number_(last_number),
       inputs_(std::move(inputs)),
       contexts_(names.size()),
+      knows_number_(names.size()),
       has_answered_(names.size()),
-      outputs_(names.size(), absl::UnknownError("no answer")) {}
+      outputs_(names.size(), absl::UnknownError("no answer")) {
+  knows_number_[0] = true;
+}
 
 absl::StatusOr<std::vector<RankOutput>> LeaderCall::Run() {
   std::vector<std::thread> threads;
@@ -83,11 +90,54 @@ bool LeaderCall::WaitUntilAllReady() {
   }
   changed_.notify_all();
   while (!changed_.wait_for(lock, kPoll, [this] { return gone_ || failed_; })) {
-    cut_ = !own_.end().ok();
     given_up_ = deadline_.passed();
-    if (cut_ || given_up_) Fail(-1);
+    if (CutOff() || given_up_) Fail(-1);
   }
   return gone_;
+}
+
+// It is the call's turn on `rank`; true once it is on every rank, and all begin. A rank on which it is not by the
+// deadline leaves the call undone, and that is the end of it here.
+bool LeaderCall::WaitUntilAllsTurn(int rank) {
+  std::unique_lock lock(mutex_);
+  knows_number_[rank] = true;
+  if (++turns_ == ranks() && !failed_) {
+    if (deadline_.passed()) {
+      given_up_ = true;
+      Fail(-1);
+    } else {
+      begun_ = true;
+      hangs_after_ = std::max(deadline_, Deadline::In(collective_timeout_));
+    }
+  }
+  changed_.notify_all();
+  while (!changed_.wait_for(lock, kPoll, [this] { return begun_ || failed_; })) {
+    if (CutOff()) Fail(-1);
+  }
+  return begun_;
+}
+
+// False: the call does not begin, and this rank's part has ended.
+bool LeaderCall::AwaitOwnTurn(HandlerRun& run) {
+  absl::Status error;
+  while (error.ok() && !run.AwaitTurn(absl::FromChrono(kPoll))) {
+    const std::lock_guard lock(mutex_);
+    if (CutOff() || failed_) error = absl::AbortedError("another rank does not begin");
+    if (deadline_.passed()) error = absl::DeadlineExceededError("it has not begun in time");
+  }
+  if (error.ok() && WaitUntilAllsTurn(0)) return true;
+  run.Withdraw(absl::AbortedError("another rank does not begin"));
+  End(0, error.ok() ? absl::AbortedError("another rank does not begin") : error, false);
+  return false;
+}
+
+// Under the lock: whether EndCalls has come.
+bool LeaderCall::CutOff() {
+  if (!cut_ && !own_.end().ok()) {
+    cut_ = true;
+    grace_end_ = Deadline::In(absl::ZeroDuration());
+  }
+  return cut_;
 }
 
 void LeaderCall::CancelOthers() {
@@ -103,7 +153,7 @@ void LeaderCall::Fail(int rank) {
   if (!gone_) {
     CancelOthers();
   } else if (first && together_) {
-    grace_end_ = Deadline::In(kFailureGrace);
+    grace_end_ = std::min(grace_end_, Deadline::In(begun_ || lost_ ? kFailureGrace : kWithdrawalGrace));
   }
   changed_.notify_all();
 }
@@ -121,17 +171,19 @@ void LeaderCall::End(int rank, absl::StatusOr<RankOutput> output, bool lost) {
 }
 
 // The leader's part, and the watch over the others': one that hangs is waited for neither after another has failed nor
-// after the deadline, where that cannot be helped.
+// once their collectives have been given up.
 void LeaderCall::RunOnSelf() {
   if (!WaitUntilAllReady()) {
     End(0, absl::AbortedError("another rank was not ready"), false);
     return;
   }
   std::jthread beside;  // joined when this returns
-  const std::shared_ptr<HandlerRun> run = own_.Start(method_, number_, std::move(inputs_[0]), &beside);
+  const std::shared_ptr<HandlerRun> run = own_.Start(method_, number_, std::move(inputs_[0]), together_, &beside);
   const Deadline worth_a_line = deadline_.never() ? deadline_ : Deadline::In(deadline_.left() + kWorthALine);
   bool withdrawn = false, logged = false;
-  for (bool ended = false;;) {
+  bool ended = together_ && !AwaitOwnTurn(*run);
+  if (together_ && !ended) run->Permit();
+  for (;;) {
     if (!ended) {
       std::optional<absl::StatusOr<RankOutput>> output = run->Take(absl::Milliseconds(ranks() == 1 ? 50 : 5));
       if (output.has_value()) {
@@ -147,11 +199,8 @@ void LeaderCall::RunOnSelf() {
       changed_.wait_for(lock, kPoll, [this] { return ended_ == ranks(); });
       if (ended_ == ranks()) return;
     }
-    if (!cut_ && !own_.end().ok()) {
-      cut_ = true;
-      grace_end_ = Deadline::In(absl::ZeroDuration());
-    }
-    if (together_ && !given_up_ && deadline_.passed()) {
+    CutOff();
+    if (!given_up_ && hangs_after_.passed()) {
       given_up_ = true;
       grace_end_ = std::min(grace_end_, Deadline::In(absl::ZeroDuration()));
     }
@@ -195,17 +244,19 @@ void LeaderCall::RunOn(int rank) {
   if (ok && stream->Read(&reply) && reply.has_ready() && WaitUntilAllReady()) {
     RankGo& go = *request.mutable_go();
     go.set_call_number(number_);
-    // Of what they do together none may leave its part undone by itself.
-    if (!together_ && !deadline_.never()) go.set_begin_within_ms(absl::ToInt64Milliseconds(deadline_.left()));
-    if (stream->Write(request)) {
-      stream->WritesDone();
-      while (stream->Read(&reply)) {
-        if (reply.has_done()) {
-          output.summary = std::move(*reply.mutable_done()->mutable_summary());
-          done = true;
-        } else {
-          output.items.push_back(std::move(*reply.mutable_item()));
-        }
+    if (!deadline_.never()) go.set_begin_within_ms(absl::ToInt64Milliseconds(deadline_.left()));
+    ok = stream->Write(request);
+    if (ok && together_) {
+      request.mutable_begin_now();
+      ok = stream->Read(&reply) && reply.has_next() && WaitUntilAllsTurn(rank) && stream->Write(request);
+    }
+    stream->WritesDone();
+    while (ok && stream->Read(&reply)) {
+      if (reply.has_done()) {
+        output.summary = std::move(*reply.mutable_done()->mutable_summary());
+        done = true;
+      } else {
+        output.items.push_back(std::move(*reply.mutable_item()));
       }
     }
   }
@@ -216,6 +267,10 @@ void LeaderCall::RunOn(int rank) {
   }
   const auto mark = context->GetServerTrailingMetadata().find(kHandlerError);
   const bool by_handler = mark != context->GetServerTrailingMetadata().end();
+  if (by_handler) {
+    const std::lock_guard lock(mutex_);
+    knows_number_[rank] = true;
+  }
   if (by_handler && mark->second == kAgreedError) MarkAgreed(&status);
   const bool lost = !by_handler && status.code() != absl::StatusCode::kCancelled;
   End(rank, status.ok() ? absl::InternalError("the rank ended its answer early") : status, lost);
@@ -253,6 +308,10 @@ absl::Status LeaderCall::FindError() const {
   if (!gone_ && given_up_) {
     return absl::DeadlineExceededError(absl::StrCat(name_, ": not all ranks were ready in time"));
   }
+  if (together_ && !begun_ && (given_up_ || !late.empty())) {
+    return absl::DeadlineExceededError(absl::StrCat(
+        name_, ": it has not begun in time", late.empty() ? "" : absl::StrCat(" on ", absl::StrJoin(late, ", "))));
+  }
   if (!late.empty()) {
     return absl::DeadlineExceededError(absl::StrCat(name_, ": no answer in time from ", absl::StrJoin(late, ", ")));
   }
@@ -260,8 +319,9 @@ absl::Status LeaderCall::FindError() const {
   return Prefixed(names_[rank], outputs_[rank].status());
 }
 
-// Whether no rank can have failed from inside a collective (RankGroup::Kind).
+// Whether no rank can have failed from inside a collective (RankGroup::Kind), and all will be there for the next call.
 bool LeaderCall::StayedInStep() const {
+  if (!begun_) return std::find(knows_number_.begin(), knows_number_.end(), false) == knows_number_.end();
   if (static_cast<int>(failures_.size()) < ranks()) return false;
   for (const absl::StatusOr<RankOutput>& output : outputs_) {
     const absl::Status& status = output.status();

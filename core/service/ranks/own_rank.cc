@@ -16,9 +16,9 @@ const RankMethod* OwnRank::Find(const std::string& name) const {
   return found == methods_.end() ? nullptr : &found->second;
 }
 
-std::shared_ptr<HandlerRun> OwnRank::Start(const RankMethod& method, uint64_t number, RankInput input,
+std::shared_ptr<HandlerRun> OwnRank::Start(const RankMethod& method, uint64_t number, RankInput input, bool asks,
                                            std::jthread* beside) {
-  auto run = std::make_shared<HandlerRun>(method.handler, std::move(input));
+  auto run = std::make_shared<HandlerRun>(method.handler, std::move(input), asks);
   std::function<void()> work = HandlerRun::WorkOf(run);
   if (method.kind != RankGroup::Kind::kConcurrent) {
     executor_.SubmitNumbered(number, std::move(work));

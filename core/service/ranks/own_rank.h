@@ -30,8 +30,9 @@ class OwnRank {
   const RankMethod* Find(const std::string& name) const;
 
   // A run of the method's handler: on the executor thread in the order of the numbers, or, where it is concurrent, on
-  // `beside`, which the caller keeps.
-  std::shared_ptr<HandlerRun> Start(const RankMethod& method, uint64_t number, RankInput input, std::jthread* beside);
+  // `beside`, which the caller keeps. `asks` as HandlerRun's; that thread waits with it.
+  std::shared_ptr<HandlerRun> Start(const RankMethod& method, uint64_t number, RankInput input, bool asks,
+                                    std::jthread* beside);
   // RankGroup::RunHere.
   absl::Status RunHere(const std::function<absl::Status()>& work);
 

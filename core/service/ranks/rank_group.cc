@@ -10,6 +10,7 @@
 #include <thread>
 #include <utility>
 
+#include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
 #include "core/base/logging.h"
 #include "core/base/status_macros.h"
@@ -108,7 +109,8 @@ class RankGroupImpl final : public RankGroup, private Rank::Service {
     for (int r = 0; r < world_size(); ++r) QUARTET_RETURN_IF_ERROR(CheckSizes(method, r, inputs[r]));
     QUARTET_RETURN_IF_ERROR(own_.end());
     if (own_.stopping()) return absl::UnavailableError(absl::StrCat(method, ": the service is stopping"));
-    LeaderCall call(method, *found, std::move(inputs), deadline, stubs_, names_, own_, last_number_);
+    LeaderCall call(method, *found, std::move(inputs), deadline, context_.collective_timeout, stubs_, names_, own_,
+                    last_number_);
     absl::StatusOr<std::vector<RankOutput>> outputs = call.Run();
     if (!call.broken().ok()) Break(call.broken());
     return outputs;
@@ -184,13 +186,28 @@ class RankGroupImpl final : public RankGroup, private Rank::Service {
         go.has_begin_within_ms() ? Deadline::In(absl::Milliseconds(go.begin_within_ms())) : Deadline::Never();
 
     std::jthread beside;  // joined when this call returns
-    const std::shared_ptr<HandlerRun> run = own_.Start(*found, go.call_number(), std::move(input), &beside);
-    std::optional<absl::StatusOr<RankOutput>> output;
-    while (!(output = run->Take(kPoll)).has_value()) {
-      if (const absl::Status why = own_.end(); !why.ok()) return ToGrpc(why);
+    const bool asks = found->kind == Kind::kCollective;
+    const std::shared_ptr<HandlerRun> run = own_.Start(*found, go.call_number(), std::move(input), asks, &beside);
+    const absl::Cleanup no_effect_from_now_on = [&run] { run->Withdraw(absl::CancelledError("the call has ended")); };
+    const auto has_ended = [&] {
       if (context->IsCancelled()) return grpc::Status::CANCELLED;
-      if (begin_by.passed()) run->Withdraw(absl::DeadlineExceededError("it has not begun in time"));
+      return ToGrpc(own_.end());
+    };
+    bool has_turn = false;
+    while (asks && !has_turn && !begin_by.passed()) {
+      has_turn = run->AwaitTurn(kPoll);
+      if (grpc::Status ended = has_ended(); !ended.ok()) return ended;
     }
+    if (has_turn) {
+      reply.mutable_next();
+      if (!stream->Write(reply) || !stream->Read(&request) || !request.has_begin_now()) return grpc::Status::CANCELLED;
+      run->Permit();  // and it runs, as on all other ranks, whatever the time is
+    }
+    std::optional<absl::StatusOr<RankOutput>> output;
+    do {
+      if (grpc::Status ended = has_ended(); !ended.ok()) return ended;
+      if (!has_turn && begin_by.passed()) run->Withdraw(absl::DeadlineExceededError("it has not begun in time"));
+    } while (!(output = run->Take(kPoll)).has_value());
     if (!output->ok()) {
       context->AddTrailingMetadata(kHandlerError, IsAgreed(output->status()) ? kAgreedError : "1");
       return ToGrpc(output->status());

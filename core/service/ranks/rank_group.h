@@ -95,10 +95,11 @@ class RankGroup {
   // Leader only. inputs.size() == world_size(). The outputs in rank order, or the first error, prefixed with the rank
   // it came from.
   //
-  // Handlers that have not begun by `deadline` never do: DEADLINE_EXCEEDED. One that has begun is waited for, so that
-  // nothing of the call has an effect after it has returned; but where the handlers of several ranks need each other,
-  // and so may wait for ever, the call ends at its deadline, names the ranks that are late, and breaks the group. It
-  // also ends by EndCalls, when the service ends.
+  // Handlers that have not begun by `deadline` never do: DEADLINE_EXCEEDED. Those that use collectives begin on all
+  // ranks or on none. What has begun is waited for, so that nothing of the call has an effect after it has returned;
+  // but where the handlers of several ranks need each other, and so may wait for ever, the call ends when its deadline
+  // and, since they began, context.collective_timeout have passed, names the ranks that are late, and breaks the group.
+  // It also ends by EndCalls, when the service ends.
   virtual absl::StatusOr<std::vector<RankOutput>> Run(const std::string& method, std::vector<RankInput> inputs,
                                                       const Deadline& deadline) = 0;
 

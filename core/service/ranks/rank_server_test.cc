@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <future>
 #include <map>
 #include <mutex>
 #include <thread>
@@ -28,6 +29,7 @@ using Strings = std::vector<std::string>;
 // Records in which order each rank ran its calls.
 struct Journal {
   std::atomic<int> slept = 0;  // calls that take their time have begun
+  std::atomic<bool> released = false;
   std::mutex mutex;
   std::vector<std::vector<std::string>> by_rank;
   void Write(int rank, const std::string& entry) {
@@ -84,6 +86,12 @@ class FakeService : public RankService {
                        return RankOutput();
                      });
     }
+    // The last rank does not come to it.
+    group.Register("echo_hang", RankGroup::Kind::kCollective,
+                   [journal, last = rank == context.world_size - 1](const RankInput&) {
+                     while (last && !journal->released) absl::SleepFor(absl::Milliseconds(5));
+                     return RankOutput();
+                   });
   }
   grpc::Service* grpc_service() override { return &service_; }
   absl::Status Load() override {
@@ -103,10 +111,12 @@ class FakeService : public RankService {
 // A group of ranks that are parts of this process.
 class Group {
  public:
-  explicit Group(int world_size, std::vector<absl::Status> loads = {}) : groups(world_size), statuses(world_size) {
+  explicit Group(int world_size, std::vector<absl::Status> loads = {}, int collective_timeout_seconds = 300)
+      : groups(world_size), statuses(world_size) {
     journal.by_rank.resize(world_size);
     loads.resize(world_size);
     RunConfig config;
+    config.mutable_services()->mutable_rollout()->set_collective_timeout_seconds(collective_timeout_seconds);
     EXPECT_TRUE(ResolveRunConfig(&config, "/").ok());
     for (int r = 0; r < world_size; ++r) {
       RankServerOptions options;
@@ -137,6 +147,7 @@ class Group {
     for (std::thread& t : threads) t.join();
   }
   ~Group() {
+    journal.released = true;
     for (auto& server : servers) server->Shutdown(absl::ZeroDuration(), "the test ends");
   }
 
@@ -246,8 +257,8 @@ TEST(RankGroup, IsBrokenByAnErrorOfOneRankInACollective) {
 }
 
 TEST(RankGroup, NamesTheRanksThatAreLateForACollectiveAndIsBroken) {
-  Group group(3);
-  const absl::Status status = group.Run("echo_sleep", "", absl::Milliseconds(300)).status();
+  Group group(3, {}, /*collective_timeout_seconds=*/1);
+  const absl::Status status = group.Run("echo_hang", "", absl::Milliseconds(300)).status();
   EXPECT_EQ(status.code(), absl::StatusCode::kDeadlineExceeded);
   EXPECT_TRUE(Contains(status, "rank 2")) << status;
   EXPECT_FALSE(Contains(status, "rank 0")) << status;
@@ -257,8 +268,8 @@ TEST(RankGroup, NamesTheRanksThatAreLateForACollectiveAndIsBroken) {
 
 // Else it would go on behind the back of whoever repeats the call.
 TEST(RankGroup, WaitsBeyondTheDeadlineForWhatHasBegun) {
-  for (const auto& [world_size, method] :
-       {std::pair(1, "echo_sleep"), std::pair(1, "look_sleep"), std::pair(3, "look_sleep")}) {
+  for (const auto& [world_size, method] : {std::pair(1, "echo_sleep"), std::pair(1, "look_sleep"),
+                                           std::pair(3, "look_sleep"), std::pair(3, "echo_sleep")}) {
     SCOPED_TRACE(absl::StrCat(world_size, method));
     Group group(world_size);
     const absl::Status status = group.Run(method, "late", absl::Milliseconds(300)).status();
@@ -283,6 +294,53 @@ TEST(RankGroup, NeverBeginsWhatHasNotBegunByTheDeadline) {
     EXPECT_EQ(group.journal.Of(world_size - 1), (Strings{"first", "third"}));
     EXPECT_TRUE(group.Broken().empty());
   }
+}
+
+// A client that asks for little time, such as for log-probabilities behind a long update, harms nobody but itself.
+TEST(RankGroup, BeginsACollectiveOnAllRanksOrOnNone) {
+  Group group(3);
+  for (const int busy : {0, 1, 2}) {
+    std::promise<void> has_begun, end;
+    std::thread before([&] {
+      const absl::Status status = group.groups[busy]->RunHere([&] {
+        has_begun.set_value();
+        end.get_future().wait();
+        return absl::OkStatus();
+      });
+      EXPECT_TRUE(status.ok()) << status;
+    });
+    has_begun.get_future().wait();
+    const absl::Status status = group.Run("echo", "late", absl::Milliseconds(300)).status();
+    EXPECT_EQ(status.code(), absl::StatusCode::kDeadlineExceeded);
+    EXPECT_TRUE(Contains(status, absl::StrCat("it has not begun in time on rank ", busy))) << status;
+    end.set_value();
+    before.join();
+    EXPECT_TRUE(group.Run("echo", absl::StrCat(busy)).ok());
+  }
+  for (int rank = 0; rank < 3; ++rank) EXPECT_EQ(group.journal.Of(rank), (Strings{"0", "1", "2"})) << rank;
+  EXPECT_TRUE(group.Broken().empty());
+}
+
+TEST(RankGroup, StaysInStepWhicheverCallsComeTooLate) {
+  Group group(3);
+  std::atomic<int> done = 0;
+  std::vector<std::thread> threads;
+  for (int t = 0; t < 4; ++t) {
+    threads.emplace_back([&, t] {
+      for (int i = 0; i < 25; ++i) {
+        const absl::Status status =
+            group.Run("echo", absl::StrCat(t, "/", i), absl::Milliseconds(1 + (7 * t + i) % 12)).status();
+        done += status.ok();
+        EXPECT_TRUE(status.ok() || absl::IsDeadlineExceeded(status)) << status;
+      }
+    });
+  }
+  for (std::thread& t : threads) t.join();
+  EXPECT_TRUE(group.Run("echo", "last").ok());
+  EXPECT_EQ(group.journal.Of(0).size(), done + 1);
+  EXPECT_EQ(group.journal.Of(1), group.journal.Of(0));
+  EXPECT_EQ(group.journal.Of(2), group.journal.Of(0));
+  EXPECT_TRUE(group.Broken().empty());
 }
 
 TEST(RankGroup, RunsConcurrentCallsWhileTheExecutorIsBusy) {
