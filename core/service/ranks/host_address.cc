@@ -9,11 +9,14 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <set>
 #include <utility>
+#include <vector>
 
 #include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "core/base/status_macros.h"
 
 namespace quartet {
@@ -90,6 +93,20 @@ absl::StatusOr<std::string> OwnReachableHost(absl::string_view wildcard) {
     return absl::NotFoundError(absl::StrCat("the host '", name, "' has no address that another could reach it under"));
   }
   return own.begin()->second;
+}
+
+absl::Status CheckReachable(const HostPort& named, absl::string_view wildcard, bool from_here_only) {
+  QUARTET_ASSIGN_OR_RETURN(const AddressList list, ResolveHost(named, SOCK_STREAM, 0));
+  const std::string address = Numeric(list->ai_addr);
+  std::vector<std::string> own;
+  for (const auto& [order, text] : OwnAddresses(/*with_ipv6=*/wildcard == "::")) own.push_back(text);
+  if (std::find(own.begin(), own.end(), address) != own.end()) return absl::OkStatus();
+  const bool loopback = IsLoopback(address);
+  if (loopback && from_here_only) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(
+      "'", named.host, "'", address == named.host ? "" : absl::StrCat(" stands for ", address, " here, which"),
+      loopback ? " is not reached from other hosts" : " is no address of this host", "; this host's are ",
+      own.empty() ? "none" : absl::StrJoin(own, ", ")));
 }
 
 }  // namespace quartet

@@ -6,6 +6,7 @@
 #include <memory>
 #include <string>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "core/service/wire/address.h"
@@ -27,5 +28,10 @@ absl::StatusOr<std::string> LocalAddressTowards(const HostPort& remote);
 // to: its name where that stands for an address of one of its interfaces other than loopback (Debian gives a name to
 // 127.0.1.1), else such an address, of IPv4 before IPv6. NOT_FOUND: it has none.
 absl::StatusOr<std::string> OwnReachableHost(absl::string_view wildcard);
+
+// Whether `named`, which others are told, is this host where it listens on `wildcard`: the first of its addresses is
+// one of this host's, and not loopback unless `from_here_only`. INVALID_ARGUMENT names it, the address that it stands
+// for, and those that would do.
+absl::Status CheckReachable(const HostPort& named, absl::string_view wildcard, bool from_here_only);
 
 }  // namespace quartet

@@ -28,6 +28,10 @@ absl::StatusOr<RankAddresses> FindRankAddresses(const std::string& service, cons
       found.leader = leader.ToString();
       QUARTET_ASSIGN_OR_RETURN(own.host, LocalAddressTowards(leader));
     } else if (IsWildcard(own.host)) {
+      const bool one_host = place.local_world_size == place.world_size;
+      if (absl::Status status = CheckReachable(leader, own.host, one_host); !status.ok()) {
+        return wrong(", so that the other ranks are told MASTER_ADDR, but ", status.message());
+      }
       found.advertised_host = leader.host;
     }
   }

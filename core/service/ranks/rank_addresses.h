@@ -18,8 +18,8 @@ struct RankAddresses {
 };
 
 // `listen` is services.<service>.listen, of the leader. `launched`: all ranks are children of one launcher, on this
-// host. Else `master` (may be empty) is the leader's host as MASTER_ADDR names it. INVALID_ARGUMENT names the option
-// and what to set.
+// host. Else `master` (may be empty) is the leader's host as MASTER_ADDR names it. INVALID_ARGUMENT names the option,
+// an address that others could not reach, and what to set.
 absl::StatusOr<RankAddresses> FindRankAddresses(const std::string& service, const std::string& listen,
                                                 const RankEnvironment& place, bool launched, const std::string& master);
 

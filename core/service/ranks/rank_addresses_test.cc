@@ -56,6 +56,26 @@ TEST(RankAddresses, RanksOfOtherHostsMeetAtTheLeader) {
   EXPECT_EQ(other->advertised_host, "");
 }
 
+// Of the leader of two hosts.
+absl::StatusOr<RankAddresses> Apart(const std::string& master) {
+  return FindRankAddresses("scorer", "0.0.0.0:5", {.world_size = 2, .local_world_size = 1}, false, master);
+}
+
+TEST(RankAddresses, TheLeaderIsOnlyFoundUnderAnAddressOfItsHostThatOthersReach) {
+  for (const std::string unreachable : {"127.0.0.1", "localhost", "192.0.2.7", "nowhere.invalid"}) {
+    const absl::StatusOr<RankAddresses> found = Apart(unreachable);
+    EXPECT_THAT(std::string(found.status().message()),
+                AllOf(HasSubstr("services.scorer.listen is 0.0.0.0:5"), HasSubstr("MASTER_ADDR"),
+                      HasSubstr("'" + unreachable + "'")));
+  }
+  EXPECT_THAT(std::string(Apart("localhost").status().message()), HasSubstr("stands for "));
+  const absl::StatusOr<std::string> own = OwnReachableHost("0.0.0.0");
+  if (!own.ok()) GTEST_SKIP() << own.status();
+  const absl::StatusOr<RankAddresses> found = Apart(*own);
+  ASSERT_TRUE(found.ok()) << found.status();
+  EXPECT_EQ(found->advertised_host, *own);
+}
+
 TEST(RankAddresses, SaysWhatToSetWhereNobodyCouldBeFound) {
   EXPECT_THAT(std::string(Alone(1, "127.0.0.1:0", "").status().message()),
               AllOf(HasSubstr("services.scorer.listen is 127.0.0.1:0"), HasSubstr("port")));
