@@ -1,4 +1,5 @@
 // Tells what memory a run will take, before anything starts.
+#include <cmath>
 #include <cstdio>
 #include <string>
 #include <vector>
@@ -6,11 +7,15 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "core/base/logging.h"
+#include "core/base/status_macros.h"
+#include "core/config/gpus.h"
 #include "core/config/run_config.h"
 #include "orchestrator/planner/plan.h"
 #include "orchestrator/planner/report.h"
 #include "orchestrator/planner/search.h"
+#include "orchestrator/planner/step_time.h"
 #include "orchestrator/terminal/command_line.h"
+#include "proto/run_config.pb.h"
 
 namespace quartet {
 namespace {
@@ -24,6 +29,10 @@ const std::vector<FlagSpec>& Flags() {
       {"service", "NAME", "Plans this service. May be repeated; default: all four.", true},
       {"search", "WHAT", "\"gpus\": the fewest GPUs that it fits on; \"batch\": the largest micro_train_batch_size."},
       {"json", "", "Prints the plan as JSON, without suggestions."},
+      {"tflops", "N",
+       "What a GPU computes in a second, in 10^12 operations, instead of what its datasheet states of the models' "
+       "types."},
+      {"gb_per_second", "N", "What a GPU reads of its memory in a second, in 10^9 bytes, instead of its datasheet's."},
       {"process_mib", "N", "What a rank's process takes beside tensors, instead of the measured figure."},
       {"cuda_mib", "N", "What CUDA and NCCL take on a GPU for a rank, instead of the published figures."},
   };
@@ -39,6 +48,62 @@ absl::StatusOr<int64_t> Mebibytes(const CommandLine& flags, const std::string& n
         absl::StrCat("--", name, " is \"", *text, "\"; allowed: whole mebibytes, at least 0"));
   }
   return value << 20;
+}
+
+// The rates of the cluster's GPU, with what the flags say instead.
+absl::StatusOr<GpuRates> Rates(const CommandLine& flags, const RunConfig& config) {
+  GpuRates rates = RatesOf(config);
+  const auto read = [&](const char* name, double unit, double* rate) -> absl::Status {
+    const auto text = flags.Get(name);
+    if (!text.has_value()) return absl::OkStatus();
+    if (!absl::SimpleAtod(*text, rate) || !(*rate > 0) || !std::isfinite(*rate)) {
+      return absl::InvalidArgumentError(absl::StrCat("--", name, " is \"", *text, "\"; allowed: a number above 0"));
+    }
+    *rate *= unit;
+    return absl::OkStatus();
+  };
+  QUARTET_RETURN_IF_ERROR(read("tflops", 1e12, &rates.bf16_flops));
+  if (flags.Has("tflops")) rates.fp32_flops = rates.bf16_flops;
+  QUARTET_RETURN_IF_ERROR(read("gb_per_second", 1e9, &rates.bytes));
+  return rates;
+}
+
+// The plan, and where all is on GPUs what a step takes.
+absl::Status Print(const CommandLine& flags, const RunConfig& config, const Plan& plan) {
+  std::printf("%s", PrintPlan(config, plan).c_str());
+  QUARTET_ASSIGN_OR_RETURN(const GpuRates rates, Rates(flags, config));
+  const auto step = EstimateStep(config, plan, rates);
+  if (step.ok()) {
+    std::printf("%s", PrintStepTime(config, *step, rates).c_str());
+  } else if (flags.Has("tflops") || flags.Has("gb_per_second")) {
+    return step.status();
+  } else if (!plan.devices.empty()) {
+    std::printf("\nNo estimate of what a PPO step takes: %s\n", std::string(step.status().message()).c_str());
+  }
+  std::fflush(stdout);
+  return absl::OkStatus();
+}
+
+// Without a cluster: what the run takes of this machine where it is on CPUs, and the GPUs that it fits on.
+absl::StatusOr<bool> PlanAnywhere(const CommandLine& flags, const RunConfig& config, Planner& planner) {
+  bool on_gpus = false;
+  for (const std::string& service : planner.services()) on_gpus = on_gpus || OnGpu(config, service);
+  if (!on_gpus) {
+    QUARTET_ASSIGN_OR_RETURN(const Plan plan, planner.MakePlan(config));
+    QUARTET_RETURN_IF_ERROR(Print(flags, config, plan));
+  }
+  QUARTET_ASSIGN_OR_RETURN(const std::vector<Suggestion> offers, WhatToRent(planner, config));
+  if (offers.empty()) {
+    std::printf("\nIt does not fit on any of the GPUs that are known: %s\n", KnownGpuNames().c_str());
+    return !on_gpus;
+  }
+  std::printf("\n%s", PrintOffers(offers).c_str());
+  if (!on_gpus) return true;
+  const Suggestion& first = offers.front();
+  const ClusterConfig& cluster = first.config.cluster();
+  std::printf("\nOn %d x %d %s:\n\n", cluster.num_nodes(), cluster.num_gpus_per_node(), cluster.gpu().c_str());
+  QUARTET_RETURN_IF_ERROR(Print(flags, first.config, first.plan));
+  return true;
 }
 
 absl::StatusOr<bool> Run(const CommandLine& flags) {
@@ -69,19 +134,22 @@ absl::StatusOr<bool> Run(const CommandLine& flags) {
       return false;
     }
     if (!found.ok()) return found.status();
-    auto changed = WithOverrides(*config, found->overrides);
-    if (!changed.ok()) return changed.status();
-    std::printf("%s\nFound:\n%s", PrintPlan(*changed, found->plan).c_str(), PrintSuggestions({*found}).c_str());
+    QUARTET_RETURN_IF_ERROR(Print(flags, found->config, found->plan));
+    std::printf("\nFound:\n%s", PrintSuggestions({*found}).c_str());
     return true;
   }
+  const bool json = flags.Has("json");
+  if (json && (flags.Has("tflops") || flags.Has("gb_per_second"))) {
+    return absl::InvalidArgumentError("--tflops and --gb_per_second have no effect with --json");
+  }
+  if (!json && !config->has_cluster()) return PlanAnywhere(flags, *config, planner);
   auto plan = planner.MakePlan(*config);
   if (!plan.ok()) return plan.status();
-  if (flags.Has("json")) {
+  if (json) {
     std::printf("%s", PlanAsJson(*plan).c_str());
     return plan->fits();
   }
-  std::printf("%s", PrintPlan(*config, *plan).c_str());
-  std::fflush(stdout);
+  QUARTET_RETURN_IF_ERROR(Print(flags, *config, *plan));
   if (plan->fits()) return true;
   auto suggestions = Suggest(planner, *config, *plan);
   if (!suggestions.ok()) return suggestions.status();
@@ -105,10 +173,11 @@ int Main(int argc, char** argv) {
   if (!flags.ok()) return Fail(flags.status());
   if (flags->help()) {
     std::printf(
-        "plan: tells what memory a run will take of each GPU and host, and what would make it fit. Runs the engines' "
-        "own "
-        "code on LibTorch's meta device; of a model it reads config.json alone.\n\nUsage: plan --config=FILE "
-        "[flags]\n\nFlags:\n%s\nExit codes: 0 where it fits; %d where it does not; 2 for a wrong configuration.\n",
+        "plan: tells what memory a run will take of each GPU and host, what would make it fit, or what it would fit "
+        "on, "
+        "and how long a step takes at least. Runs the engines' own code on LibTorch's meta device; of a model it reads "
+        "config.json alone.\n\nUsage: plan --config=FILE [flags]\n\nFlags:\n%s\nExit codes: 0 where it fits; %d where "
+        "it does not; 2 for a wrong configuration.\n",
         CommandLine::Describe(Flags()).c_str(), kDoesNotFit);
     return 0;
   }

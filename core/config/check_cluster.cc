@@ -3,13 +3,12 @@
 #include <string>
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
 #include "absl/strings/string_view.h"
 #include "core/base/status_macros.h"
 #include "core/config/checks.h"
 #include "core/config/conditions.h"
 #include "core/config/defaults.h"
-#include "core/config/gpu_memory.h"
+#include "core/config/gpus.h"
 #include "core/config/run_config.h"
 
 namespace quartet {
@@ -37,14 +36,15 @@ absl::Status CheckCluster(const ClusterConfig& h) {
   QUARTET_RETURN_IF_ERROR(Integer("cluster.num_nodes", h.num_nodes(), 1, kMaxRanks));
   QUARTET_RETURN_IF_ERROR(Integer("cluster.num_gpus_per_node", h.num_gpus_per_node(), 1, kMaxRanks / h.num_nodes()));
   if (!h.gpu().empty()) {
-    if (GpuMemoryBytes(h.gpu()) == 0) {
+    const Gpu* gpu = FindGpu(h.gpu());
+    if (gpu == nullptr) {
       return Bad("cluster.gpu", absl::StrCat("\"", h.gpu(), "\""),
-                 absl::StrCat("allowed: ", absl::StrJoin(KnownGpus(), ", "), "; or set cluster.gpu_memory_bytes"));
+                 absl::StrCat("allowed: ", KnownGpuNames(), "; or set cluster.gpu_memory_bytes"));
     }
-    if (h.has_gpu_memory_bytes() && h.gpu_memory_bytes() != GpuMemoryBytes(h.gpu())) {
-      return Bad("cluster.gpu_memory_bytes", absl::StrCat(h.gpu_memory_bytes()),
-                 absl::StrCat("cluster.gpu is \"", h.gpu(), "\", which has ", GpuMemoryBytes(h.gpu()),
-                              "; set only one of the two"));
+    if (h.has_gpu_memory_bytes() && h.gpu_memory_bytes() != gpu->memory_bytes) {
+      return Bad(
+          "cluster.gpu_memory_bytes", absl::StrCat(h.gpu_memory_bytes()),
+          absl::StrCat("cluster.gpu is \"", h.gpu(), "\", which has ", gpu->memory_bytes, "; set only one of the two"));
     }
   }
   if (h.has_gpu_memory_bytes()) QUARTET_RETURN_IF_ERROR(Integer("cluster.gpu_memory_bytes", h.gpu_memory_bytes(), 1));

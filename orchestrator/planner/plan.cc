@@ -6,7 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "core/base/status_macros.h"
-#include "core/config/gpu_memory.h"
+#include "core/config/gpus.h"
 #include "core/config/run_config.h"
 #include "core/memory/block_cache.h"
 
@@ -23,7 +23,6 @@ void TakeLarger(const RankUse& other, RankUse* use) {
     }
     use->tiers[tier].total = std::max(use->tiers[tier].total, other.tiers[tier].total);
   }
-  use->kv_cache_bytes = std::max(use->kv_cache_bytes, other.kv_cache_bytes);
   for (size_t i = 0; i < use->traffic.size() && i < other.traffic.size(); ++i) {
     use->traffic[i].sent_bytes = std::max(use->traffic[i].sent_bytes, other.traffic[i].sent_bytes);
   }
@@ -64,8 +63,9 @@ std::string KeyOf(const RunConfig& config, const std::string& service, int rank,
     shape.set_temperature(config.rollout().temperature());
     *relevant.mutable_rollout() = shape;
   }
-  return absl::StrCat(service, "/", rank, "/", config.cluster().num_nodes() > 1, "/", room.memory_bytes, "/",
-                      room.outside_tensors, "/", relevant.SerializeAsString());
+  const bool by_room = service == "rollout" && config.rollout().has_gpu_memory_utilization();
+  return absl::StrCat(service, "/", rank, "/", config.cluster().num_nodes() > 1, "/", by_room ? room.memory_bytes : 0,
+                      "/", by_room ? room.outside_tensors : 0, "/", relevant.SerializeAsString());
 }
 
 // What a rank's process may hold of freed temporaries beside its tensors, where these lie in host memory.
@@ -113,8 +113,8 @@ bool OnGpu(const RunConfig& config, const std::string& service) {
 }
 
 int64_t GpuCapacity(const RunConfig& config) {
-  const ClusterConfig& cluster = config.cluster();
-  return cluster.gpu().empty() ? cluster.gpu_memory_bytes() : GpuMemoryBytes(cluster.gpu());
+  const Gpu* known = FindGpu(config.cluster().gpu());
+  return known == nullptr ? config.cluster().gpu_memory_bytes() : known->memory_bytes;
 }
 
 std::vector<std::pair<int, int>> PlacesOf(const RunConfig& config, const std::string& service) {
@@ -151,6 +151,21 @@ absl::StatusOr<RankUse> Planner::Run(const RunConfig& config, const std::string&
 }
 
 absl::StatusOr<Plan> Planner::MakePlan(const RunConfig& config) {
+  // All that can be wrong before anything is run.
+  for (const std::string& service : services_) {
+    QUARTET_ASSIGN_OR_RETURN(const Program program, ServiceProgram(service));
+    QUARTET_RETURN_IF_ERROR(CheckFor(config, program));
+    if (!HasEngine(config, service) || !OnGpu(config, service)) continue;
+    if (!config.has_cluster()) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "cluster is not set; services.", service,
+          ".device is \"cuda\", for example: cluster { num_nodes: 4 num_gpus_per_node: 8 gpu: \"A100-80G\" }"));
+    }
+    if (GpuCapacity(config) == 0) {
+      return absl::InvalidArgumentError(absl::StrCat("cluster.gpu is not set; it names one of ", KnownGpuNames(),
+                                                     "; or set cluster.gpu_memory_bytes"));
+    }
+  }
   Plan plan;
   struct Place {
     std::map<std::string, int> ranks;
@@ -159,23 +174,11 @@ absl::StatusOr<Plan> Planner::MakePlan(const RunConfig& config) {
   std::map<std::pair<int, int>, Place> gpus;
   std::map<int, Place> hosts;
   for (const std::string& service : services_) {
-    QUARTET_ASSIGN_OR_RETURN(const Program program, ServiceProgram(service));
-    QUARTET_RETURN_IF_ERROR(CheckFor(config, program));
     if (!HasEngine(config, service)) continue;
     ServicePlan use;
     use.service = service;
     use.on_gpu = OnGpu(config, service);
     use.ranks = PlacementOf(config, service).ranks();
-    if (use.on_gpu && !config.has_cluster()) {
-      return absl::InvalidArgumentError(absl::StrCat(
-          "cluster is not set; services.", service,
-          ".device is \"cuda\", for example: cluster { num_nodes: 4 num_gpus_per_node: 8 gpu: \"A100-80G\" }"));
-    }
-    if (use.on_gpu && GpuCapacity(config) == 0) {
-      return absl::InvalidArgumentError(absl::StrCat("cluster.gpu is not set; it names one of ",
-                                                     absl::StrJoin(KnownGpus(), ", "),
-                                                     "; or set cluster.gpu_memory_bytes"));
-    }
     GpuRoom room;
     if (use.on_gpu) {
       const int64_t nccl = use.ranks == 1 ? 0 : use.ranks == 2 ? outside_.nccl_of_two : outside_.nccl_of_more;

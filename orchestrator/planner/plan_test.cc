@@ -11,7 +11,6 @@
 
 #include "core/comm/process_group.h"
 #include "core/config/run_config.h"
-#include "core/model/initialize.h"
 #include "core/service/ranks/rank_context.h"
 #include "core/training/calls/rank_info.h"
 #include "core/training/engine/engine_setup.h"
@@ -20,6 +19,7 @@
 #include "orchestrator/planner/rank_run.h"
 #include "orchestrator/planner/report.h"
 #include "orchestrator/planner/search.h"
+#include "orchestrator/planner/testing/small_runs.h"
 
 namespace quartet {
 namespace {
@@ -29,45 +29,6 @@ using ::testing::Contains;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::Not;
-
-// Small enough to run; large enough that padding, and what oneDNN takes for a bf16 product (some hundred KiB), matter
-// little.
-std::string NewModel() {
-  ModelConfig config;
-  config.model_type = "llama";
-  config.vocab_size = 2048;
-  config.hidden_size = 256;
-  config.intermediate_size = 704;
-  config.num_hidden_layers = 4;
-  config.num_attention_heads = 8;
-  config.num_key_value_heads = 4;
-  config.head_dim = 32;
-  config.max_position_embeddings = 512;
-  const std::string folder = NewTestFolder("model");
-  const absl::Status written = WriteRandomModel(config, HeadKind::kVocabulary, 1, Dtype::kBF16, folder);
-  EXPECT_TRUE(written.ok()) << written;
-  return folder;
-}
-
-RunConfig Resolved(RunConfig config, const std::vector<std::string>& overrides) {
-  auto changed = WithOverrides(config, overrides);
-  EXPECT_TRUE(changed.ok()) << changed.status();
-  return *std::move(changed);
-}
-
-// All four services on two ranks each.
-RunConfig Config(const std::string& model, const std::vector<std::string>& overrides) {
-  RunConfig config;
-  config.mutable_actor()->set_pretrain(model);
-  config.mutable_critic()->set_pretrain(model);
-  std::vector<std::string> all = {
-      "data.prompt_max_len=256",         "rollout.generate_max_len=256", "rollout.rollout_batch_size=8",
-      "rollout.kv_cache_bytes=16777216", "rollout.max_num_seqs=8",       "rollout.max_num_batched_tokens=512",
-      "reward.source.0.rule=number",     "services.rollout.ranks=2",     "services.policy_trainer.ranks=2",
-      "services.critic_trainer.ranks=2", "services.scorer.ranks=2"};
-  all.insert(all.end(), overrides.begin(), overrides.end());
-  return Resolved(config, all);
-}
 
 struct Case {
   std::string service;
@@ -152,20 +113,6 @@ TEST(Plan, AGatheredGroupThatIsNeverReleasedDiffersFromThePlan) {
   });
 }
 
-const std::vector<std::string> kAllServices = {"rollout", "policy_trainer", "critic_trainer", "scorer"};
-
-// Four GPUs of one node, which all services share.
-RunConfig OnGpus(const std::string& model, int64_t gpu_bytes, const std::vector<std::string>& overrides) {
-  std::vector<std::string> all = {"cluster.num_gpus_per_node=4",
-                                  "cluster.gpu_memory_bytes=" + std::to_string(gpu_bytes)};
-  for (const std::string& service : kAllServices) {
-    all.push_back("services." + service + ".device=cuda");
-    all.push_back("services." + service + ".ranks=4");
-  }
-  all.insert(all.end(), overrides.begin(), overrides.end());
-  return Config(model, all);
-}
-
 TEST(Plan, AddsUpTheServicesOfADevice) {
   const RunConfig config = OnGpus(NewModel(), int64_t{1} << 40, {});
   OutsideTensors outside;
@@ -221,6 +168,17 @@ TEST(Plan, CountsTheBuffersThroughWhichGradientsGoToTheHost) {
   const int64_t part = (2 * 256 * 256 + 2 * 256 * 128 + 3 * 256 * 704 + 2 * 256) / 4 * 4;
   EXPECT_EQ(communication(with.host()), part);
   EXPECT_EQ(communication(with.device()), communication(without.device()) + part);
+}
+
+// A step asks the policy for log-probabilities also where the rollout's are trained with: they are compared.
+TEST(Plan, CountsThePolicysForwardsWhereverOldLogProbabilitiesComeFrom) {
+  const std::string model = NewModel();
+  const auto sent = [&](const std::string& source) {
+    const auto use = RunRankDry(Config(model, {"algorithm.old_log_prob_source=" + source}), "policy_trainer", 0, {});
+    EXPECT_TRUE(use.ok()) << use.status();
+    return use->traffic.at(0).sent_bytes;
+  };
+  EXPECT_EQ(sent("rollout"), sent("trainer"));
 }
 
 TEST(Plan, KeepsPlacedServicesApart) {
@@ -317,52 +275,6 @@ TEST(Plan, TensorParallelRanksSendTwoSumsABlockAndTheirPartOfTheLogits) {
   const int64_t tokens = batch * prompt + batch * samples * (answer - 1);
   const int64_t expected = tokens * (2 * 4 * 256 * 4 + 256 * 2) + batch * samples * answer * (1024 * 4);
   EXPECT_NEAR(static_cast<double>(planned->traffic[0].sent_bytes), static_cast<double>(expected), 0.01 * expected);
-}
-
-TEST(Plan, EachSuggestionFitsWhenItIsPlannedAgain) {
-  const std::string model = NewModel();
-  const std::vector<std::string> large = {"actor.zero_stage=0", "actor.micro_train_batch_size=8",
-                                          "actor.gradient_checkpointing=false", "rollout.rollout_batch_size=32"};
-  Planner planner(kAllServices, {});
-  const auto roomy = planner.MakePlan(OnGpus(model, int64_t{1} << 40, large));
-  ASSERT_TRUE(roomy.ok()) << roomy.status();
-  for (const int64_t percent : {90, 50}) {
-    const RunConfig config = OnGpus(model, roomy->devices[0].bytes * percent / 100, large);
-    const auto plan = planner.MakePlan(config);
-    ASSERT_TRUE(plan.ok()) << plan.status();
-    EXPECT_FALSE(plan->fits());
-    EXPECT_EQ(plan->excess(), roomy->devices[0].bytes - config.cluster().gpu_memory_bytes());
-    EXPECT_THAT(PrintPlan(config, *plan), HasSubstr("does not fit"));
-    const auto suggestions = Suggest(planner, config, *plan);
-    ASSERT_TRUE(suggestions.ok()) << suggestions.status();
-    ASSERT_FALSE(suggestions->empty()) << percent;
-    for (const Suggestion& suggestion : *suggestions) {
-      Planner fresh(kAllServices, {});
-      const auto again = fresh.MakePlan(Resolved(config, suggestion.overrides));
-      ASSERT_TRUE(again.ok()) << again.status();
-      EXPECT_TRUE(again->fits()) << PrintSuggestions({suggestion});
-    }
-  }
-}
-
-TEST(Plan, FindsTheFewestGpusAndTheLargestMicroBatch) {
-  const std::string model = NewModel();
-  Planner planner({"policy_trainer"}, {});
-  const auto bytes_at = [&](const std::vector<std::string>& overrides) {
-    return planner.MakePlan(OnGpus(model, int64_t{1} << 40, overrides))->devices[0].bytes;
-  };
-  const int64_t with_four = bytes_at({});
-  const RunConfig config = OnGpus(model, with_four, {});
-  const auto fewest = FewestGpus(planner, config);
-  ASSERT_TRUE(fewest.ok()) << fewest.status();
-  EXPECT_TRUE(fewest->plan.fits());
-  EXPECT_EQ(fewest->plan.devices[0].count, 4);
-  EXPECT_EQ(FewestGpus(planner, OnGpus(model, 1000, {})).status().code(), absl::StatusCode::kNotFound);
-
-  const int64_t with_three = bytes_at({"rollout.rollout_batch_size=32", "actor.micro_train_batch_size=3"});
-  const auto largest = LargestMicroBatch(planner, OnGpus(model, with_three, {"rollout.rollout_batch_size=32"}));
-  ASSERT_TRUE(largest.ok()) << largest.status();
-  EXPECT_THAT(largest->overrides, Contains("actor.micro_train_batch_size=3"));
 }
 
 TEST(Plan, TheCacheTakesTheShareThatIsGiven) {

@@ -124,15 +124,13 @@ RankUse UseOf(const RankInfo& info, const Volumes& sent) {
   return use;
 }
 
-// What a trainer does in a PPO step: forwards over all sequences, where it is asked for any, then optimizer steps as
-// `step` says. One micro-batch of forwards is run, and optimizer steps of one and of two: the second of two sends what
-// each further one does.
+// What a trainer does in a PPO step: forwards over all sequences, then optimizer steps as `step` says. One micro-batch
+// of forwards is run, and optimizer steps of one and of two: the second of two sends what each further one does.
 absl::Status Train(const RunConfig& config, const TrainerConfig& trainer, int ranks, TrainerEngine& engine,
-                   bool with_forwards, const UpdateCall& step, Volumes* sent) {
+                   const UpdateCall& step, Volumes* sent) {
   const Share forwards(config, ForwardLimit(trainer), SequencesOfStep(config), ranks);
   const Share training(config, TrainLimit(trainer), config.train().train_batch_size(), ranks);
   const auto forward = [&]() -> absl::Status {
-    if (!with_forwards) return absl::OkStatus();
     const std::vector<TokenSequence> tokens = ForwardBatch(config, forwards);
     ForwardCall call;
     call.add_micro_batch_sizes(static_cast<uint32_t>(tokens.size()));
@@ -175,8 +173,7 @@ absl::StatusOr<RankUse> RunPolicy(const RunConfig& config, const RankContext& co
   // The service keeps what it has published until the next step's publication.
   QUARTET_ASSIGN_OR_RETURN(const std::shared_ptr<const PublishedWeights> published, engine->Publish(1));
   Volumes sent;
-  QUARTET_RETURN_IF_ERROR(Train(config, config.actor(), context.world_size, *engine,
-                                config.algorithm().old_log_prob_source() == "trainer", MakeUpdateCall(step), &sent));
+  QUARTET_RETURN_IF_ERROR(Train(config, config.actor(), context.world_size, *engine, MakeUpdateCall(step), &sent));
   return UseOf(engine->Info(), sent);
 }
 
@@ -186,8 +183,7 @@ absl::StatusOr<RankUse> RunCritic(const RunConfig& config, const RankContext& co
   step.set_learning_rate(config.critic().learning_rate());
   step.set_value_clip(config.algorithm().value_clip());
   Volumes sent;
-  QUARTET_RETURN_IF_ERROR(
-      Train(config, config.critic(), context.world_size, *engine, /*with_forwards=*/true, MakeUpdateCall(step), &sent));
+  QUARTET_RETURN_IF_ERROR(Train(config, config.critic(), context.world_size, *engine, MakeUpdateCall(step), &sent));
   return UseOf(engine->Info(), sent);
 }
 
@@ -292,6 +288,7 @@ absl::StatusOr<RankUse> RunRolloutWith(const RunConfig& config, const RolloutEng
   }
   RankUse use = UseOf(DescribeRank(context, ledger), sent);
   use.kv_cache_bytes = ledger.current(MemoryCategory::kKvCache);
+  use.kv_cache_blocks = engine->stats().blocks();
   return use;
 }
 

@@ -31,7 +31,8 @@ struct GroupTraffic {
 struct RankUse {
   std::array<TierUse, kNumMemoryTiers> tiers;
   std::vector<GroupTraffic> traffic;
-  int64_t kv_cache_bytes = 0;
+  int64_t kv_cache_bytes = 0;  // of a rollout rank, and into how many blocks of rollout.block_size tokens they go
+  int64_t kv_cache_blocks = 0;
 
   const TierUse& device() const { return tiers[static_cast<int>(MemoryTier::kDevice)]; }
   const TierUse& host() const { return tiers[static_cast<int>(MemoryTier::kHost)]; }

@@ -3,10 +3,13 @@
 #include <algorithm>
 #include <cstdint>
 #include <nlohmann/json.hpp>
+#include <optional>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
+#include "orchestrator/planner/cache_use.h"
+#include "orchestrator/planner/links.h"
 
 namespace quartet {
 namespace {
@@ -111,44 +114,22 @@ std::string UnusedOf(const RunConfig& config, const Plan& plan) {
   return text;
 }
 
+std::string Seconds(const std::optional<double>& seconds) {
+  return seconds.has_value() ? absl::StrFormat("%.2f", *seconds) : std::string("?");
+}
+
 std::string LinkTable(const RunConfig& config, const Plan& plan) {
-  const ClusterConfig& cluster = config.cluster();
   std::vector<std::vector<std::string>> rows = {
       {"collectives of", "over", "one rank sends", "within a node", "seconds", "out of a node", "seconds"}};
-  const auto seconds = [](double bytes, double gbps) {
-    return gbps > 0 ? absl::StrFormat("%.2f", bytes * 8e-9 / gbps) : std::string("?");
-  };
-  for (const ServicePlan& service : plan.services) {
-    const auto places = PlacesOf(config, service.service);
-    for (const GroupTraffic& group : service.use.traffic) {
-      // A ring in the order of the ranks: every rank sends to its neighbour. Links within a node carry one rank's part;
-      // what leaves a node, over all rings that have a member there, is one rank's part for each ring.
-      int rings_out = 0;  // of the first node
-      bool within = false;
-      const int first_node = places.front().first;
-      for (int begin = 0; begin < static_cast<int>(places.size()); ++begin) {
-        if (begin % (group.stride * group.ranks) >= group.stride) continue;  // the first member of each ring
-        for (int i = 0; i < group.ranks; ++i) {
-          const size_t from = begin + i * group.stride;
-          const size_t to = begin + (i + 1) % group.ranks * group.stride;
-          if (from >= places.size() || to >= places.size()) continue;
-          if (places[from].first == places[to].first) {
-            within = true;
-          } else if (places[from].first == first_node) {
-            ++rings_out;
-          }
-        }
-      }
-      const auto sent = static_cast<double>(group.sent_bytes);
-      const double out = sent * rings_out;
-      rows.push_back({service.service,
-                      group.stride == 1 ? absl::StrFormat("%d ranks", group.ranks)
-                                        : absl::StrFormat("%d ranks, each %d-th", group.ranks, group.stride),
-                      Bytes(group.sent_bytes), within ? Bytes(group.sent_bytes) : "-",
-                      within ? seconds(sent, cluster.intra_node_gbps()) : "-",
-                      rings_out > 0 ? Bytes(static_cast<int64_t>(out)) : "-",
-                      rings_out > 0 ? seconds(out, cluster.inter_node_gbps()) : "-"});
-    }
+  for (const LinkUse& link : LinksOf(config, plan)) {
+    const GroupTraffic& group = link.group;
+    const bool within = link.within_bytes > 0, out = link.out_bytes > 0;
+    rows.push_back({link.service,
+                    group.stride == 1 ? absl::StrFormat("%d ranks", group.ranks)
+                                      : absl::StrFormat("%d ranks, each %d-th", group.ranks, group.stride),
+                    Bytes(group.sent_bytes), within ? Bytes(group.sent_bytes) : "-",
+                    within ? Seconds(link.within_seconds) : "-",
+                    out ? Bytes(static_cast<int64_t>(link.out_bytes)) : "-", out ? Seconds(link.out_seconds) : "-"});
   }
   std::string text;
   if (rows.size() > 1) {
@@ -168,14 +149,63 @@ std::string LinkTable(const RunConfig& config, const Plan& plan) {
   return text;
 }
 
+std::string CacheLine(const RunConfig& config, const Plan& plan) {
+  for (const ServicePlan& service : plan.services) {
+    if (service.service != "rollout") continue;
+    const CacheUse use = CacheUseOf(config, service);
+    std::string text = absl::StrFormat(
+        "\nKV cache: an engine holds %d sequences of %d tokens at once, of %d of a step that could run there", use.held,
+        use.tokens, use.could_run);
+    if (use.held >= use.could_run) return text + "\n";
+    const std::optional<LargerCache> larger = FindLargerCache(config, plan);
+    if (!larger.has_value()) return text + "; there is no room for more\n";
+    return absl::StrCat(text, ";\n--set=", larger->override_text, " would hold ",
+                        larger->held >= use.could_run ? "all of them" : absl::StrCat(larger->held), "\n");
+  }
+  return "";
+}
+
 }  // namespace
 
 std::string PrintPlan(const RunConfig& config, const Plan& plan) {
   std::string text = MemoryTable(plan);
   if (!plan.devices.empty()) absl::StrAppend(&text, "\n", PlaceTable("GPUs", plan.devices, ""));
   absl::StrAppend(&text, "\n", PlaceTable("hosts", plan.hosts, "cluster.host_memory_bytes is not set"),
-                  UnusedOf(config, plan), LinkTable(config, plan));
+                  UnusedOf(config, plan), CacheLine(config, plan), LinkTable(config, plan));
   return text;
+}
+
+std::string PrintStepTime(const RunConfig& config, const StepTime& step, const GpuRates& rates) {
+  std::vector<std::vector<std::string>> rows = {
+      {"service", "PFLOP a rank", "reads to decode", "computing", "collectives", "seconds"}};
+  bool all_known = true;
+  for (const ServiceTime& time : step.services) {
+    all_known = all_known && time.collectives.has_value();
+    rows.push_back({time.service, absl::StrFormat("%.2f", time.flops * 1e-15),
+                    time.bytes == 0 ? "-" : Bytes(static_cast<int64_t>(time.bytes)),
+                    absl::StrFormat("%.2f", time.computing_seconds), Seconds(time.collectives),
+                    absl::StrFormat("%.2f", time.seconds)});
+  }
+  std::string text = absl::StrFormat(
+      "\nEstimate of what a PPO step takes at least: all sequences of %d tokens; bf16 at %.4g TFLOP/s, fp32 at %.4g, "
+      "memory at %.5g GB/s\n%s",
+      config.data().prompt_max_len() + config.rollout().generate_max_len(), rates.bf16_flops * 1e-12,
+      rates.fp32_flops * 1e-12, rates.bytes * 1e-9, Table(rows, 1));
+  absl::StrAppendFormat(&text, "At least %.2f seconds: %.2f generating, then %.2f scoring and training%s\n",
+                        step.seconds(), step.generating_seconds, step.training_seconds,
+                        all_known ? "" : "; without collectives over links whose rate cluster does not state");
+  return text;
+}
+
+std::string PrintOffers(const std::vector<Suggestion>& offers) {
+  std::vector<std::vector<std::string>> rows = {{"GPU", "nodes", "GPUs of each", "each takes", "has", "a host takes"}};
+  for (const Suggestion& offer : offers) {
+    const ClusterConfig& cluster = offer.config.cluster();
+    rows.push_back({cluster.gpu(), absl::StrCat(cluster.num_nodes()), absl::StrCat(cluster.num_gpus_per_node()),
+                    Bytes(offer.plan.devices.front().bytes), Bytes(offer.plan.devices.front().capacity),
+                    Bytes(offer.plan.hosts.front().bytes)});
+  }
+  return absl::StrCat("The fewest GPUs on which it fits, every service on all of them\n", Table(rows, 1));
 }
 
 std::string PlanAsJson(const Plan& plan) {

@@ -6,14 +6,21 @@
 
 #include "orchestrator/planner/plan.h"
 #include "orchestrator/planner/search.h"
+#include "orchestrator/planner/step_time.h"
 #include "proto/run_config.pb.h"
 
 namespace quartet {
 
-// Memory by service and category, by GPU and host, and what goes over the links.
+// Memory by service and category, by GPU and host, what the KV cache holds, and what goes over the links.
 std::string PrintPlan(const RunConfig& config, const Plan& plan);
 
-// The same for programs: one object, {"fits", "services": {name: {"ranks", "device", "host", "device_outside",
+// Seconds by service, and of the step.
+std::string PrintStepTime(const RunConfig& config, const StepTime& step, const GpuRates& rates);
+
+// What the run fits on, one line a GPU.
+std::string PrintOffers(const std::vector<Suggestion>& offers);
+
+// A plan for programs: one object, {"fits", "services": {name: {"ranks", "device", "host", "device_outside",
 // "host_outside"}}}, where "device" and "host" are peak bytes of one rank by category and "total".
 std::string PlanAsJson(const Plan& plan);
 

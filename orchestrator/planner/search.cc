@@ -10,6 +10,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "core/base/status_macros.h"
+#include "core/config/gpus.h"
 #include "core/config/run_config.h"
 
 namespace quartet {
@@ -151,22 +152,29 @@ absl::StatusOr<RunConfig> WithOverrides(const RunConfig& config, const std::vect
   return changed;
 }
 
+absl::StatusOr<Suggestion> PlanWith(Planner& planner, const RunConfig& config,
+                                    const std::vector<std::string>& overrides) {
+  Suggestion suggestion;
+  suggestion.overrides = overrides;
+  QUARTET_ASSIGN_OR_RETURN(suggestion.config, WithOverrides(config, overrides));
+  QUARTET_ASSIGN_OR_RETURN(suggestion.plan, planner.MakePlan(suggestion.config));
+  return suggestion;
+}
+
 absl::StatusOr<std::vector<Suggestion>> Suggest(Planner& planner, const RunConfig& config, const Plan& plan) {
   const std::vector<Ladder> ladders = Ladders(config, plan);
   // A change that the configuration refuses is none.
-  const auto with = [&](const std::vector<std::string>& overrides) -> std::optional<Plan> {
-    auto changed = WithOverrides(config, overrides);
-    if (!changed.ok()) return std::nullopt;
-    auto made = planner.MakePlan(*changed);
+  const auto with = [&](const std::vector<std::string>& overrides) -> std::optional<Suggestion> {
+    auto made = PlanWith(planner, config, overrides);
     if (!made.ok()) return std::nullopt;
     return *std::move(made);
   };
   std::vector<Suggestion> suggestions;
   for (const Ladder& ladder : ladders) {
     for (const std::vector<std::string>& overrides : ladder) {
-      std::optional<Plan> made = with(overrides);
-      if (!made.has_value() || !made->fits()) continue;
-      suggestions.push_back({overrides, *std::move(made)});
+      std::optional<Suggestion> made = with(overrides);
+      if (!made.has_value() || !made->plan.fits()) continue;
+      suggestions.push_back(*std::move(made));
       break;
     }
   }
@@ -190,11 +198,11 @@ absl::StatusOr<std::vector<Suggestion>> Suggest(Planner& planner, const RunConfi
       for (const std::vector<std::string>& overrides : ladders[i]) {
         std::vector<std::vector<std::string>> tried = chosen;
         tried.push_back(overrides);
-        const std::optional<Plan> made = with(joined(tried));
-        if (!made.has_value() || made->excess() >= best_excess) continue;
+        const std::optional<Suggestion> made = with(joined(tried));
+        if (!made.has_value() || made->plan.excess() >= best_excess) continue;
         best = i;
         best_change = overrides;
-        best_excess = made->excess();
+        best_excess = made->plan.excess();
         if (best_excess == 0) break;  // the mildest of its kind that is enough
       }
       if (best_excess == 0) break;
@@ -208,14 +216,14 @@ absl::StatusOr<std::vector<Suggestion>> Suggest(Planner& planner, const RunConfi
   for (size_t i = 0; i < chosen.size();) {  // what the later ones made needless
     std::vector<std::vector<std::string>> fewer = chosen;
     fewer.erase(fewer.begin() + static_cast<std::ptrdiff_t>(i));
-    const std::optional<Plan> made = with(joined(fewer));
-    if (made.has_value() && made->fits()) {
+    const std::optional<Suggestion> made = with(joined(fewer));
+    if (made.has_value() && made->plan.fits()) {
       chosen = std::move(fewer);
     } else {
       ++i;
     }
   }
-  suggestions.push_back({joined(chosen), *with(joined(chosen))});
+  suggestions.push_back(*with(joined(chosen)));
   return suggestions;
 }
 
@@ -247,11 +255,9 @@ absl::StatusOr<Suggestion> FewestGpus(Planner& planner, const RunConfig& config)
     if (const auto known = tried.find(i); known != tried.end()) return known->second.has_value();
     const std::vector<std::string> overrides = ResizeCluster(config, sizes[i].first, sizes[i].second);
     std::optional<Suggestion>& result = tried[i];
-    auto changed = WithOverrides(config, overrides);
-    if (!changed.ok()) return false;
-    auto plan = planner.MakePlan(*changed);
-    if (!plan.ok() || !plan->fits()) return false;
-    result = Suggestion{overrides, *std::move(plan)};
+    auto made = PlanWith(planner, config, overrides);
+    if (!made.ok() || !made->plan.fits()) return false;
+    result = *std::move(made);
     return true;
   };
   // More GPUs never make a rank larger, but for what divides them badly: double until it fits, then halve the gap.
@@ -274,15 +280,38 @@ absl::StatusOr<Suggestion> FewestGpus(Planner& planner, const RunConfig& config)
   return *tried[enough];
 }
 
+absl::StatusOr<std::vector<Suggestion>> WhatToRent(Planner& planner, const RunConfig& config) {
+  std::vector<Suggestion> offers;
+  for (const Gpu& gpu : KnownGpus()) {
+    std::vector<std::string> on_gpus = {absl::StrCat("cluster.gpu=", gpu.name)};
+    for (const std::string& service : planner.services()) {
+      if (!HasEngine(config, service)) continue;
+      on_gpus.push_back(absl::StrCat("services.", service, ".device=cuda"));
+      on_gpus.push_back(absl::StrCat("services.", service, ".ranks=8"));
+    }
+    const auto node = WithOverrides(config, on_gpus);
+    if (!node.ok()) continue;
+    auto fewest = FewestGpus(planner, *node);
+    if (absl::IsNotFound(fewest.status())) continue;
+    if (!fewest.ok()) return fewest.status();
+    offers.push_back(*std::move(fewest));
+    offers.back().overrides.insert(offers.back().overrides.begin(), on_gpus.begin(), on_gpus.end());
+  }
+  const auto count = [](const Suggestion& offer) {
+    return offer.config.cluster().num_nodes() * offer.config.cluster().num_gpus_per_node();
+  };
+  std::stable_sort(offers.begin(), offers.end(),
+                   [&](const Suggestion& a, const Suggestion& b) { return count(a) < count(b); });
+  return offers;
+}
+
 absl::StatusOr<Suggestion> LargestMicroBatch(Planner& planner, const RunConfig& config) {
   const int ranks = std::min(config.services().policy_trainer().ranks(), config.services().critic_trainer().ranks());
   const int most = (config.train().train_batch_size() + ranks - 1) / ranks;
   const auto try_size = [&](int size) -> absl::StatusOr<Suggestion> {
     const std::vector<std::string> overrides = {absl::StrCat("actor.micro_train_batch_size=", size),
                                                 absl::StrCat("critic.micro_train_batch_size=", size)};
-    QUARTET_ASSIGN_OR_RETURN(const RunConfig changed, WithOverrides(config, overrides));
-    QUARTET_ASSIGN_OR_RETURN(Plan plan, planner.MakePlan(changed));
-    return Suggestion{overrides, std::move(plan)};
+    return PlanWith(planner, config, overrides);
   };
   QUARTET_ASSIGN_OR_RETURN(Suggestion best, try_size(1));
   if (!best.plan.fits()) return absl::NotFoundError("it does not fit with a micro-batch of 1 sequence either");

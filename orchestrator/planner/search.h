@@ -10,14 +10,19 @@
 
 namespace quartet {
 
-// Some overrides ("actor.zero_stage=3") and what the plan is with them.
+// Some overrides ("actor.zero_stage=3"), and configuration and plan with them.
 struct Suggestion {
   std::vector<std::string> overrides;
+  RunConfig config;
   Plan plan;
 };
 
 // A resolved configuration with some fields changed, resolved again.
 absl::StatusOr<RunConfig> WithOverrides(const RunConfig& config, const std::vector<std::string>& overrides);
+
+// The plan of such a configuration.
+absl::StatusOr<Suggestion> PlanWith(Planner& planner, const RunConfig& config,
+                                    const std::vector<std::string>& overrides);
 
 // For a configuration that does not fit: each single change, as small as it can be, with which it fits; where there
 // is none, a set of changes, none of which can be left out. Empty: nothing that was tried helps.
@@ -26,6 +31,11 @@ absl::StatusOr<std::vector<Suggestion>> Suggest(Planner& planner, const RunConfi
 // The fewest GPUs that the run fits on with every service that has device "cuda" on all of them. NOT_FOUND: not even
 // on the most that were tried.
 absl::StatusOr<Suggestion> FewestGpus(Planner& planner, const RunConfig& config);
+
+// For a configuration without a cluster: of each known GPU the fewest on which the run fits with every service that has
+// a model on all of them, in one node of 1, 2, 4 or 8 or in nodes of 8; the fewest GPUs first. Those on which it does
+// not fit, or that the configuration refuses, are left out.
+absl::StatusOr<std::vector<Suggestion>> WhatToRent(Planner& planner, const RunConfig& config);
 
 // The largest micro_train_batch_size, of actor and critic alike, with which the run fits.
 absl::StatusOr<Suggestion> LargestMicroBatch(Planner& planner, const RunConfig& config);

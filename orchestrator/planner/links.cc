@@ -1,0 +1,57 @@
+#include "orchestrator/planner/links.h"
+
+#include <algorithm>
+#include <cstddef>
+
+namespace quartet {
+namespace {
+
+std::optional<double> Seconds(double bytes, double gbps) {
+  if (gbps == 0) return std::nullopt;
+  return bytes * 8e-9 / gbps;
+}
+
+}  // namespace
+
+std::optional<double> LinkUse::seconds() const {
+  if ((within_bytes > 0 && !within_seconds.has_value()) || (out_bytes > 0 && !out_seconds.has_value())) {
+    return std::nullopt;
+  }
+  return std::max(within_bytes > 0 ? *within_seconds : 0, out_bytes > 0 ? *out_seconds : 0);
+}
+
+std::vector<LinkUse> LinksOf(const RunConfig& config, const Plan& plan) {
+  std::vector<LinkUse> links;
+  for (const ServicePlan& service : plan.services) {
+    const auto places = PlacesOf(config, service.service);
+    for (const GroupTraffic& group : service.use.traffic) {
+      int rings_out = 0;  // of the first node
+      bool within = false;
+      const int first_node = places.front().first;
+      for (int begin = 0; begin < static_cast<int>(places.size()); ++begin) {
+        if (begin % (group.stride * group.ranks) >= group.stride) continue;  // the first member of each ring
+        for (int i = 0; i < group.ranks; ++i) {
+          const size_t from = begin + i * group.stride;
+          const size_t to = begin + (i + 1) % group.ranks * group.stride;
+          if (from >= places.size() || to >= places.size()) continue;
+          if (places[from].first == places[to].first) {
+            within = true;
+          } else if (places[from].first == first_node) {
+            ++rings_out;
+          }
+        }
+      }
+      const auto sent = static_cast<double>(group.sent_bytes);
+      LinkUse& link = links.emplace_back();
+      link.service = service.service;
+      link.group = group;
+      link.within_bytes = within ? sent : 0;
+      link.out_bytes = sent * rings_out;
+      link.within_seconds = Seconds(link.within_bytes, config.cluster().intra_node_gbps());
+      link.out_seconds = Seconds(link.out_bytes, config.cluster().inter_node_gbps());
+    }
+  }
+  return links;
+}
+
+}  // namespace quartet
