@@ -143,7 +143,7 @@ TEST_F(Errors, APromptThatIsTooLongIsNamedWithItsLine) {
       << "{\"prompt\": \"" << std::string(17, '1') << "\", \"label\": \"1\"}\n";
   const auto outcome = Launch(run);
   ExpectFailed(outcome);
-  EXPECT_THAT(outcome.output, HasSubstr("prompts.jsonl:41"));
+  EXPECT_THAT(outcome.output, HasSubstr("prompts.jsonl line 41: "));
   EXPECT_THAT(outcome.output, HasSubstr("17"));
   EXPECT_THAT(outcome.output, HasSubstr("prompt_max_len"));
   ExpectNothingLeft();

@@ -135,10 +135,10 @@ class TrackingIterator {
   const char** furthest_;
 };
 
-std::string Place(std::string_view text, size_t offset) {
+std::string Place(std::string_view text, size_t offset, int first_line) {
   offset = std::min(offset, text.size());
   const std::string_view before = text.substr(0, offset);
-  const size_t line = 1 + std::count(before.begin(), before.end(), '\n');
+  const size_t line = first_line + std::count(before.begin(), before.end(), '\n');
   const size_t start = before.rfind('\n');
   const size_t column = offset - (start == std::string_view::npos ? 0 : start + 1);
   return absl::StrCat("line ", line, ", column ", std::max<size_t>(column, 1));
@@ -146,7 +146,7 @@ std::string Place(std::string_view text, size_t offset) {
 
 }  // namespace
 
-absl::StatusOr<json> ParseJson(std::string_view text, std::string_view source, int max_depth) {
+absl::StatusOr<json> ParseJson(std::string_view text, std::string_view source, int max_depth, int first_line) {
   BoundedBuilder builder(max_depth);
   const char* furthest = text.data();
   const bool parsed = json::sax_parse(TrackingIterator(text.data(), &furthest),
@@ -154,7 +154,7 @@ absl::StatusOr<json> ParseJson(std::string_view text, std::string_view source, i
   if (!parsed) {
     const size_t offset = builder.position().value_or(furthest - text.data());
     return absl::InvalidArgumentError(absl::StrCat(std::string(source), ": not well-formed JSON at ",
-                                                   Place(text, offset), ": ",
+                                                   Place(text, offset, first_line), ": ",
                                                    builder.error().value_or("unexpected end")));
   }
   return builder.Take();

@@ -13,8 +13,10 @@ namespace quartet {
 inline constexpr int kMaxJsonDepth = 64;
 
 // Parses one JSON value that fills `text` (white space around it is allowed). INVALID_ARGUMENT names `source`, line and
-// column. Objects and arrays may nest `max_depth` deep; an object with the same key twice is refused.
-absl::StatusOr<nlohmann::json> ParseJson(std::string_view text, std::string_view source, int max_depth = kMaxJsonDepth);
+// column; `first_line` is the number of the text's first line in it. Objects and arrays may nest `max_depth` deep; an
+// object with the same key twice is refused.
+absl::StatusOr<nlohmann::json> ParseJson(std::string_view text, std::string_view source, int max_depth = kMaxJsonDepth,
+                                         int first_line = 1);
 
 // The whole of a regular file. NOT_FOUND names the path; INVALID_ARGUMENT where it is longer than `max_bytes`.
 absl::StatusOr<std::string> ReadTextFile(const std::string& path, int64_t max_bytes);

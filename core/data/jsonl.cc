@@ -6,6 +6,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "core/base/files.h"
 #include "core/base/status_macros.h"
 #include "core/data/json.h"
 
@@ -14,28 +15,36 @@ namespace {
 
 bool IsBlank(std::string_view text) { return text.find_first_not_of(" \t\r\n") == std::string_view::npos; }
 
-absl::StatusOr<Record> ReadRecord(std::string_view text, int line, const std::string& place,
-                                  const std::vector<std::string>& keys) {
-  QUARTET_ASSIGN_OR_RETURN(const nlohmann::json value, ParseJson(text, place));
+// The keys of an object, for an error.
+std::string KeysOf(const nlohmann::json& object) {
+  constexpr size_t kMaxBytes = 200;
+  std::string keys;
+  for (const auto& [key, value] : object.items()) {
+    absl::StrAppend(&keys, keys.empty() ? "" : ", ", key);
+    if (keys.size() > kMaxBytes) return keys.substr(0, kMaxBytes) + "...";
+  }
+  return keys.empty() ? "nothing" : keys;
+}
+
+absl::StatusOr<Record> ReadRecord(const nlohmann::json& value, int line, const std::vector<JsonlKey>& keys) {
   if (!value.is_object()) {
     return absl::InvalidArgumentError(
-        absl::StrCat(place, ": is of JSON type ", value.type_name(), "; each line must be an object"));
+        absl::StrCat("is of JSON type ", value.type_name(), "; each line must be an object"));
   }
   Record record{.line = line};
-  for (const std::string& key : keys) {
-    const bool optional = !key.empty() && key[0] == '?';
-    const std::string name = key.substr(optional ? 1 : 0);
-    const auto field = value.find(name);
+  for (const JsonlKey& key : keys) {
+    const auto field = value.find(key.name);
     if (field == value.end()) {
-      if (optional) continue;
-      return absl::InvalidArgumentError(absl::StrCat(place, ": has no field \"", name, "\""));
+      if (key.optional) continue;
+      return absl::InvalidArgumentError(
+          absl::StrCat("has no field \"", key.name, "\" (", key.option, "); the line has: ", KeysOf(value)));
     }
     if (field->is_string()) {
-      record.fields[name] = field->get<std::string>();
+      record.fields[key.name] = field->get<std::string>();
     } else if (field->is_number() || field->is_boolean()) {
-      record.fields[name] = field->dump();
+      record.fields[key.name] = field->dump();
     } else {
-      return absl::InvalidArgumentError(absl::StrCat(place, ": field \"", name, "\" is of JSON type ",
+      return absl::InvalidArgumentError(absl::StrCat("field \"", key.name, "\" (", key.option, ") is of JSON type ",
                                                      field->type_name(),
                                                      "; a string, a number or a boolean is allowed"));
     }
@@ -45,10 +54,23 @@ absl::StatusOr<Record> ReadRecord(std::string_view text, int line, const std::st
 
 }  // namespace
 
-absl::StatusOr<std::vector<Record>> ReadJsonl(const std::string& path, const std::vector<std::string>& keys) {
+absl::Status AtLine(const JsonlFile& file, int line, const absl::Status& status) {
+  return absl::Status(status.code(),
+                      absl::StrCat(file.option, ": ", file.path, " line ", line, ": ", status.message()));
+}
+
+absl::StatusOr<std::vector<Record>> ReadJsonl(const JsonlFile& file, const std::vector<JsonlKey>& keys) {
   constexpr int64_t kMaxBytes = int64_t{16} << 30;
-  QUARTET_ASSIGN_OR_RETURN(const std::string text, ReadTextFile(path, kMaxBytes));
-  const std::string_view all = text;
+  const std::string place = absl::StrCat(file.option, ": ", file.path);
+  const absl::StatusOr<std::string> text = ReadTextFile(file.path, kMaxBytes);
+  if (!text.ok()) {
+    return absl::Status(
+        text.status().code(),
+        absl::StrCat(
+            file.option, ": ", text.status().message(),
+            absl::IsNotFound(text.status()) ? absl::StrCat("; relative paths start at ", ResolveUserPath(".")) : ""));
+  }
+  const std::string_view all = *text;
   std::vector<Record> records;
   int line = 0;
   for (size_t begin = 0; begin < all.size();) {
@@ -57,14 +79,20 @@ absl::StatusOr<std::vector<Record>> ReadJsonl(const std::string& path, const std
     const std::string_view row = all.substr(begin, end - begin);
     if (IsBlank(row)) {
       if (IsBlank(all.substr(begin))) break;
-      return absl::InvalidArgumentError(
-          absl::StrCat(path, " line ", line, ": is blank; blank lines are allowed at the end only"));
+      return AtLine(file, line, absl::InvalidArgumentError("is blank; blank lines are allowed at the end only"));
     }
-    QUARTET_ASSIGN_OR_RETURN(Record record, ReadRecord(row, line, absl::StrCat(path, " line ", line), keys));
-    records.push_back(std::move(record));
+    QUARTET_ASSIGN_OR_RETURN(const nlohmann::json value, ParseJson(row, place, kMaxJsonDepth, line));
+    absl::StatusOr<Record> record = ReadRecord(value, line, keys);
+    if (!record.ok()) return AtLine(file, line, record.status());
+    records.push_back(*std::move(record));
     begin = end + 1;
   }
-  if (records.empty()) return absl::InvalidArgumentError(absl::StrCat(path, ": has no records"));
+  if (records.empty()) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        place,
+        all.empty() ? " is empty (0 bytes)" : absl::StrCat(" has nothing but white space (", all.size(), " bytes)"),
+        "; it needs at least one line, a JSON object"));
+  }
   return records;
 }
 

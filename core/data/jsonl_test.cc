@@ -16,15 +16,23 @@ using ::testing::Pair;
 
 class ReadJsonlTest : public ::testing::Test {
  protected:
-  absl::StatusOr<std::vector<Record>> Read(const std::string& content, const std::vector<std::string>& keys) {
+  // Keys that begin with '?' are optional.
+  absl::StatusOr<std::vector<Record>> Read(const std::string& content, const std::vector<std::string>& names) {
     std::ofstream(path_, std::ios::binary) << content;
-    return ReadJsonl(path_, keys);
+    std::vector<JsonlKey> keys;
+    for (const std::string& name : names) {
+      const bool optional = name[0] == '?';
+      keys.push_back({.name = name.substr(optional), .option = "data.key", .optional = optional});
+    }
+    return ReadJsonl({.path = path_, .option = "data.file"}, keys);
   }
+  // What follows the file's option and name.
   std::string Error(const std::string& content, const std::vector<std::string>& keys) {
-    const auto records = Read(content, keys);
-    EXPECT_EQ(records.status().code(), absl::StatusCode::kInvalidArgument);
-    EXPECT_THAT(std::string(records.status().message()), HasSubstr(path_));
-    return std::string(records.status().message());
+    const absl::Status status = Read(content, keys).status();
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+    const std::string message(status.message()), place = "data.file: " + path_;
+    EXPECT_EQ(message.substr(0, place.size()), place) << message;
+    return message.substr(std::min(place.size(), message.size()));
   }
   void TearDown() override { std::filesystem::remove(path_); }
 
@@ -60,21 +68,35 @@ TEST_F(ReadJsonlTest, LeavesOutAnOptionalFieldThatIsNotThere) {
 }
 
 TEST_F(ReadJsonlTest, NamesFileLineAndField) {
-  EXPECT_THAT(Error("{\"q\":\"1\"}\n{\"p\":\"2\"}\n", {"q"}), HasSubstr("line 2: has no field \"q\""));
-  EXPECT_THAT(Error("{\"q\":null}\n", {"q"}), HasSubstr("line 1: field \"q\" is of JSON type null"));
+  EXPECT_EQ(Error("{\"q\":\"1\"}\n{\"my_q\":\"2\", \"gold\": 3, \"id\": 4}\n", {"q"}),
+            " line 2: has no field \"q\" (data.key); the line has: gold, id, my_q");
+  EXPECT_EQ(Error("{}\n", {"q"}), " line 1: has no field \"q\" (data.key); the line has: nothing");
+  EXPECT_LT(Error("{\"" + std::string(100'000, 'x') + "\": 1}\n", {"q"}).size(), 500);
+  EXPECT_THAT(Error("{\"q\":null}\n", {"q"}), HasSubstr("line 1: field \"q\" (data.key) is of JSON type null"));
   EXPECT_THAT(Error("{\"q\":[\"1\"]}\n", {"?q"}), HasSubstr("array"));
   EXPECT_THAT(Error("{\"q\":\"1\"}\n[1]\n", {"q"}), HasSubstr("line 2"));
-  EXPECT_THAT(Error("{\"q\":\"1\"}\n{\"q\":\n", {"q"}), HasSubstr("line 2"));
   EXPECT_THAT(Error("{\"q\":\"1\"}\n\n{\"q\":\"2\"}\n", {"q"}), HasSubstr("line 2: is blank"));
-  EXPECT_THAT(Error("", {"q"}), HasSubstr("no records"));
-  EXPECT_THAT(Error("\n \n", {"q"}), HasSubstr("no records"));
   EXPECT_THAT(Error("{\"x\":" + std::string(100'000, '[') + "\n", {"q"}), HasSubstr("nested deeper"));
 }
 
-TEST_F(ReadJsonlTest, SaysThatAFileIsNotThere) {
-  const auto status = ReadJsonl("/nonexistent/file.jsonl", {"q"}).status();
+TEST_F(ReadJsonlTest, NamesThePlaceInTheFileWhereItIsNoJson) {
+  EXPECT_THAT(Error("{\"q\":\"1\"}\n{\"q\": \"2\", \"a\": oops}\n", {"q"}),
+              HasSubstr(": not well-formed JSON at line 2, column 17: "));
+  EXPECT_THAT(Error("{\"q\":\"1\"}\n{\"q\":\n", {"q"}), HasSubstr("at line 2, column "));
+}
+
+TEST_F(ReadJsonlTest, SaysHowLargeAFileWithoutRecordsIs) {
+  EXPECT_EQ(Error("", {"q"}), " is empty (0 bytes); it needs at least one line, a JSON object");
+  EXPECT_THAT(Error("\n \n", {"q"}), HasSubstr("nothing but white space (3 bytes)"));
+}
+
+TEST_F(ReadJsonlTest, SaysThatAFileIsNotThereAndWhereRelativePathsStart) {
+  const auto status = ReadJsonl({.path = "/nonexistent/file.jsonl", .option = "data.file"}, {}).status();
   EXPECT_EQ(status.code(), absl::StatusCode::kNotFound);
-  EXPECT_THAT(std::string(status.message()), HasSubstr("/nonexistent/file.jsonl"));
+  EXPECT_EQ(status.message(),
+            "data.file: /nonexistent/file.jsonl: cannot be opened: No such file or directory; relative "
+            "paths start at " +
+                (std::filesystem::current_path() / "").string());
 }
 
 }  // namespace

@@ -25,8 +25,8 @@ absl::StatusOr<std::optional<EvaluationSet>> LoadEvaluationSet(const RunConfig& 
   if (config.eval().data().empty()) return std::nullopt;
   EvaluationSet set;
   set.name = std::filesystem::path(config.eval().data()).stem().string();
-  QUARTET_ASSIGN_OR_RETURN(set.prompts, LoadPrompts(config.eval().data(), config.data(), config.eval().max_samples(),
-                                                    HasRules(config.reward()), tokenizer));
+  QUARTET_ASSIGN_OR_RETURN(set.prompts, LoadPrompts({config.eval().data(), "eval.data"}, config.data(),
+                                                    config.eval().max_samples(), HasRules(config.reward()), tokenizer));
   return set;
 }
 

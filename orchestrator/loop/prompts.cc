@@ -4,7 +4,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "core/base/status_macros.h"
-#include "core/data/jsonl.h"
 #include "core/data/label.h"
 #include "orchestrator/loop/random.h"
 
@@ -13,18 +12,17 @@ namespace {
 
 constexpr uint64_t kShufflePurpose = 1;
 
-absl::Status AtLine(const std::string& path, int line, const absl::Status& status) {
-  return absl::Status(status.code(), absl::StrCat(path, ":", line, ": ", status.message()));
-}
-
 }  // namespace
 
-absl::StatusOr<std::vector<PromptRecord>> LoadPrompts(const std::string& path, const DataConfig& data,
+absl::StatusOr<std::vector<PromptRecord>> LoadPrompts(const JsonlFile& file, const DataConfig& data,
                                                       int64_t max_samples, bool label_required,
                                                       const Tokenizer& tokenizer) {
   const std::string& label_key = data.label_key();
   QUARTET_ASSIGN_OR_RETURN(std::vector<Record> records,
-                           ReadJsonl(path, {data.input_key(), label_required ? label_key : "?" + label_key}));
+                           ReadJsonl(file, {{.name = data.input_key(), .option = "data.input_key"},
+                                            {.name = label_key,
+                                             .option = "data.label_key: the rules of the reward compare with it",
+                                             .optional = !label_required}}));
   if (max_samples > 0 && static_cast<int64_t>(records.size()) > max_samples) records.resize(max_samples);
   std::vector<PromptRecord> prompts;
   prompts.reserve(records.size());
@@ -33,24 +31,30 @@ absl::StatusOr<std::vector<PromptRecord>> LoadPrompts(const std::string& path, c
     prompt.text = absl::StrCat(data.prompt_prefix(), record.fields.at(data.input_key()), data.prompt_suffix());
     // A chat template writes the special tokens itself.
     if (data.apply_chat_template()) {
-      QUARTET_ASSIGN_OR_RETURN(prompt.text, tokenizer.ApplyChatTemplate({{"user", prompt.text}}));
+      absl::StatusOr<std::string> chat = tokenizer.ApplyChatTemplate({{"user", prompt.text}});
+      if (!chat.ok()) {
+        return AtLine(file, record.line,
+                      absl::InvalidArgumentError(absl::StrCat("data.apply_chat_template: ", chat.status().message())));
+      }
+      prompt.text = *std::move(chat);
     }
     absl::StatusOr<std::vector<int32_t>> ids =
         tokenizer.Encode(prompt.text, /*add_special_tokens=*/!data.apply_chat_template());
-    if (!ids.ok()) return AtLine(path, record.line, ids.status());
+    if (!ids.ok()) return AtLine(file, record.line, ids.status());
     prompt.ids = *std::move(ids);
     if (auto label = record.fields.find(label_key); label != record.fields.end()) {
       absl::StatusOr<std::string> extracted = ExtractLabel(label->second, data.label_extract());
-      if (!extracted.ok()) return AtLine(path, record.line, extracted.status());
+      if (!extracted.ok()) return AtLine(file, record.line, extracted.status());
       prompt.label = *std::move(extracted);
     }
     if (prompt.ids.empty()) {
-      return absl::InvalidArgumentError(absl::StrCat(path, ":", record.line, ": the prompt has no token"));
+      return AtLine(file, record.line, absl::InvalidArgumentError("the prompt has no token"));
     }
     if (static_cast<int64_t>(prompt.ids.size()) > data.prompt_max_len()) {
-      return absl::InvalidArgumentError(absl::StrCat(path, ":", record.line, ": the prompt has ", prompt.ids.size(),
-                                                     " tokens, more than data.prompt_max_len (", data.prompt_max_len(),
-                                                     ")"));
+      return AtLine(file, record.line,
+                    absl::InvalidArgumentError(absl::StrCat("the prompt has ", prompt.ids.size(),
+                                                            " tokens, more than data.prompt_max_len (",
+                                                            data.prompt_max_len(), ")")));
     }
     prompts.push_back(std::move(prompt));
   }

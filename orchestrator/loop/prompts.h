@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "core/data/jsonl.h"
 #include "core/tokenizer/tokenizer.h"
 #include "proto/run_config.pb.h"
 
@@ -17,10 +18,10 @@ struct PromptRecord {
   std::vector<int32_t> ids;
 };
 
-// The prompts of the JSONL file `path`, read as `data` says (keys, template, label_extract), at most `max_samples`
-// (0 = all). A missing label is an error where `label_required`. INVALID_ARGUMENT names file and line; so it does for a
-// prompt without any token or longer than data.prompt_max_len().
-absl::StatusOr<std::vector<PromptRecord>> LoadPrompts(const std::string& path, const DataConfig& data,
+// The prompts of `file`, read as `data` says (keys, template, label_extract), at most `max_samples` (0 = all). A
+// missing label is an error where `label_required`. INVALID_ARGUMENT names file and line; so it does for a prompt
+// without any token or longer than data.prompt_max_len().
+absl::StatusOr<std::vector<PromptRecord>> LoadPrompts(const JsonlFile& file, const DataConfig& data,
                                                       int64_t max_samples, bool label_required,
                                                       const Tokenizer& tokenizer);
 

@@ -22,6 +22,8 @@ DataConfig Data() {
   return data;
 }
 
+JsonlFile FileAt(const std::string& path) { return {.path = path, .option = "eval.data"}; }
+
 std::string Message(const absl::Status& status) { return std::string(status.message()); }
 
 TEST(Prompts, AreTokenisedWithTheirLabels) {
@@ -34,13 +36,13 @@ TEST(Prompts, AreTokenisedWithTheirLabels) {
   data.set_label_extract("after_####");
   data.set_prompt_prefix("Q: ");
   data.set_prompt_suffix(" A:");
-  const auto prompts = LoadPrompts(path, data, 0, true, ByteTokenizer());
+  const auto prompts = LoadPrompts(FileAt(path), data, 0, true, ByteTokenizer());
   ASSERT_TRUE(prompts.ok()) << prompts.status();
   ASSERT_EQ(prompts->size(), 2);
   EXPECT_EQ((*prompts)[0].text, "Q: 2+2 A:");
   EXPECT_EQ((*prompts)[0].label, "4");
   EXPECT_EQ((*prompts)[0].ids.size(), 9);
-  EXPECT_EQ(LoadPrompts(path, data, 1, true, ByteTokenizer())->size(), 1) << "max_samples";
+  EXPECT_EQ(LoadPrompts(FileAt(path), data, 1, true, ByteTokenizer())->size(), 1) << "max_samples";
 }
 
 TEST(Prompts, GoThroughTheChatTemplateAsAUsersMessage) {
@@ -48,7 +50,7 @@ TEST(Prompts, GoThroughTheChatTemplateAsAUsersMessage) {
   const std::string path = scratch.Write("data.jsonl", "{\"question\": \"hi\", \"answer\": \"x\"}\n");
   DataConfig data = Data();
   data.set_apply_chat_template(true);
-  EXPECT_EQ((*LoadPrompts(path, data, 0, true, ByteTokenizer()))[0].text, "[user]hi[assistant]");
+  EXPECT_EQ((*LoadPrompts(FileAt(path), data, 0, true, ByteTokenizer()))[0].text, "[user]hi[assistant]");
 }
 
 TEST(Prompts, ThatAreTooLongAreNamedByLine) {
@@ -56,25 +58,36 @@ TEST(Prompts, ThatAreTooLongAreNamedByLine) {
   const std::string path = scratch.Write(
       "data.jsonl",
       "{\"question\": \"a\", \"answer\": \"\"}\n{\"question\": \"0123456789012345678901\", \"answer\": \"\"}\n");
-  const absl::Status status = LoadPrompts(path, Data(), 0, true, ByteTokenizer()).status();
+  const absl::Status status = LoadPrompts(FileAt(path), Data(), 0, true, ByteTokenizer()).status();
   EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
-  EXPECT_THAT(Message(status),
-              AllOf(HasSubstr(path + ":2:"), HasSubstr("22 tokens"), HasSubstr("prompt_max_len (20)")));
+  EXPECT_THAT(Message(status), AllOf(HasSubstr("eval.data: " + path + " line 2: "), HasSubstr("22 tokens"),
+                                     HasSubstr("prompt_max_len (20)")));
 }
 
 TEST(Prompts, WithoutATokenAreRefused) {
   const ScratchFolder scratch;
   const std::string path = scratch.Write("data.jsonl", "{\"question\": \"\", \"answer\": \"\"}\n");
-  EXPECT_THAT(Message(LoadPrompts(path, Data(), 0, true, ByteTokenizer()).status()), HasSubstr(path + ":1:"));
+  EXPECT_THAT(Message(LoadPrompts(FileAt(path), Data(), 0, true, ByteTokenizer()).status()),
+              HasSubstr(path + " line 1: "));
 }
 
 TEST(Prompts, NeedLabelsOnlyForRules) {
   const ScratchFolder scratch;
   const std::string path = scratch.Write("data.jsonl", "{\"question\": \"a\"}\n");
-  EXPECT_THAT(Message(LoadPrompts(path, Data(), 0, true, ByteTokenizer()).status()), HasSubstr("answer"));
-  const auto prompts = LoadPrompts(path, Data(), 0, false, ByteTokenizer());
+  EXPECT_THAT(
+      Message(LoadPrompts(FileAt(path), Data(), 0, true, ByteTokenizer()).status()),
+      HasSubstr("line 1: has no field \"answer\" (data.label_key: the rules of the reward compare with it); the "
+                "line has: question"));
+  const auto prompts = LoadPrompts(FileAt(path), Data(), 0, false, ByteTokenizer());
   ASSERT_TRUE(prompts.ok()) << prompts.status();
   EXPECT_EQ((*prompts)[0].label, "");
+}
+
+TEST(Prompts, AreFoundUnderTheKeyThatAnOptionNames) {
+  const ScratchFolder scratch;
+  const std::string path = scratch.Write("data.jsonl", "{\"prompt\": \"a\", \"answer\": \"b\"}\n");
+  EXPECT_THAT(Message(LoadPrompts(FileAt(path), Data(), 0, true, ByteTokenizer()).status()),
+              HasSubstr("has no field \"question\" (data.input_key); the line has: answer, prompt"));
 }
 
 TEST(PromptOrder, TakesEachPromptOnceAnEpoch) {

@@ -69,8 +69,8 @@ absl::StatusOr<PpoResult> RunPpoSession(const RunConfig& resolved, const Session
   QUARTET_RETURN_IF_ERROR(CheckFor(config, Program::kPpo));
   QUARTET_ASSIGN_OR_RETURN(const std::unique_ptr<Tokenizer> tokenizer, Tokenizer::Load(config.actor().pretrain()));
   QUARTET_ASSIGN_OR_RETURN(const std::vector<PromptRecord> prompts,
-                           LoadPrompts(config.data().prompt_data(), config.data(), config.data().max_samples(),
-                                       HasRules(config.reward()), *tokenizer));
+                           LoadPrompts({config.data().prompt_data(), "data.prompt_data"}, config.data(),
+                                       config.data().max_samples(), HasRules(config.reward()), *tokenizer));
   QUARTET_ASSIGN_OR_RETURN(const std::optional<EvaluationSet> evaluation_set, LoadEvaluationSet(config, *tokenizer));
   view.Print(absl::StrCat("run folder: ", config.run_dir()));
   QUARTET_ASSIGN_OR_RETURN(const RunStart start,

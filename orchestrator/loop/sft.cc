@@ -30,8 +30,10 @@ absl::StatusOr<std::vector<TokenSequence>> LoadSftExamples(const RunConfig& conf
                                                            int32_t end_token) {
   const SftConfig& sft = config.sft();
   const DataConfig& data = config.data();
+  const JsonlFile file = {.path = sft.data(), .option = "sft.data"};
   QUARTET_ASSIGN_OR_RETURN(const std::vector<Record> records,
-                           ReadJsonl(sft.data(), {sft.input_key(), sft.output_key()}));
+                           ReadJsonl(file, {{.name = sft.input_key(), .option = "sft.input_key"},
+                                            {.name = sft.output_key(), .option = "sft.output_key"}}));
   std::vector<TokenSequence> examples;
   examples.reserve(records.size());
   for (const Record& record : records) {
@@ -46,12 +48,13 @@ absl::StatusOr<std::vector<TokenSequence>> LoadSftExamples(const RunConfig& conf
     response_ids.push_back(end_token);
     const size_t length = prompt_ids.size() + response_ids.size();
     if (prompt_ids.empty()) {
-      return absl::InvalidArgumentError(absl::StrCat(sft.data(), ":", record.line, ": the prompt has no token"));
+      return AtLine(file, record.line, absl::InvalidArgumentError("the prompt has no token"));
     }
     if (length > static_cast<size_t>(config.actor().max_len())) {
-      return absl::InvalidArgumentError(absl::StrCat(sft.data(), ":", record.line, ": prompt and response have ",
-                                                     length, " tokens, more than actor.max_len (",
-                                                     config.actor().max_len(), ")"));
+      return AtLine(file, record.line,
+                    absl::InvalidArgumentError(absl::StrCat("prompt and response have ", length,
+                                                            " tokens, more than actor.max_len (",
+                                                            config.actor().max_len(), ")")));
     }
     TokenSequence& example = examples.emplace_back();
     example.mutable_ids()->Add(prompt_ids.begin(), prompt_ids.end());

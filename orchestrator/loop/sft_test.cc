@@ -64,7 +64,8 @@ TEST_F(SftTest, TrainsOnResponsesAndTheirEndAlone) {
 TEST_F(SftTest, NamesTheLineOfAnExampleThatIsTooLong) {
   config_.mutable_actor()->set_max_len(6);
   EXPECT_THAT(std::string(LoadSftExamples(config_, tokenizer_, 0).status().message()),
-              AllOf(HasSubstr("sft.jsonl:2:"), HasSubstr("7 tokens"), HasSubstr("actor.max_len (6)")));
+              AllOf(HasSubstr("sft.data: "), HasSubstr("sft.jsonl line 2: "), HasSubstr("7 tokens"),
+                    HasSubstr("actor.max_len (6)")));
 }
 
 TEST_F(SftTest, TakesEachExampleOnceAnEpochAndSavesTheResult) {
