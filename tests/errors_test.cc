@@ -96,6 +96,23 @@ TEST_F(Errors, AMissingModelFolderIsNamed) {
   ExpectNothingLeft();
 }
 
+// A service that cannot start, the corrected command, and the same once more.
+TEST_F(Errors, AStartThatFailedLeavesItsFolderToTheCorrectedCommand) {
+  const TinyRun run = WriteTinyRun(harness_, WriteTinyModel(harness_, "model"), 1, {"train.max_steps=1"});
+  const auto failed = Launch(run, {}, {"--set=services.policy_trainer.device_memory_budget=1000"});
+  EXPECT_EQ(failed.exit_code, 1) << failed.output;
+  EXPECT_TRUE(std::filesystem::exists(run.run_dir + "/logs/policy_trainer.log"));
+  // It ends in the middle of its first step.
+  const auto broken = Launch(run, {{"QUARTET_FAIL_POINTS", "policy_trainer.update=kill"}});
+  EXPECT_EQ(broken.exit_code, 1) << broken.output;
+  const auto corrected = Launch(run);
+  EXPECT_EQ(corrected.exit_code, 0) << corrected.output;
+  const auto again = Launch(run);
+  EXPECT_EQ(again.exit_code, 2) << again.output;
+  EXPECT_THAT(again.output, HasSubstr("to continue its run: --set=train.load_checkpoint=true"));
+  ExpectNothingLeft();
+}
+
 TEST_F(Errors, AMissingWeightsFileIsNamed) {
   const std::string model = WriteTinyModel(harness_, "model");
   std::filesystem::remove(model + "/model.safetensors");

@@ -10,6 +10,7 @@
 #include <nlohmann/json.hpp>
 #include <system_error>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "absl/time/clock.h"
@@ -43,17 +44,46 @@ absl::Status RemoveCheckpoint(const fs::path& folder) {
   return absl::UnavailableError(absl::StrCat("cannot remove the checkpoint ", folder.string(), ": ", error.message()));
 }
 
-absl::Status CheckEmpty(const std::string& path, const std::string& allowed) {
+// The names of what is in a folder, in order.
+absl::StatusOr<std::vector<std::string>> ListFolder(const std::string& path) {
+  std::vector<std::string> names;
   std::error_code error;
   for (fs::directory_iterator entry(path, error); !error && entry != fs::directory_iterator(); entry.increment(error)) {
-    const std::string name = entry->path().filename().string();
-    if (name == allowed || name == kRunLockName) continue;
+    names.push_back(entry->path().filename().string());
+  }
+  if (error) return absl::ErrnoToStatus(error.value(), absl::StrCat("cannot read the folder ", path));
+  std::sort(names.begin(), names.end());
+  return names;
+}
+
+// What an orchestrator leaves of a run that has ended before its first step was finished.
+bool IsOfAStart(const std::string& name) {
+  for (const char* entry :
+       {"run.textproto", "metrics.jsonl", "samples.jsonl", "heldout.jsonl", "checkpoints", "logs", "superseded"}) {
+    if (name == entry) return true;
+  }
+  return absl::StartsWith(name, "events.out.tfevents.");
+}
+
+// ALREADY_EXISTS where `path` has results, or what is no run's.
+absl::Status CheckFree(const std::string& path, const std::string& allowed) {
+  QUARTET_ASSIGN_OR_RETURN(const std::vector<std::string> names, ListFolder(path));
+  const bool locked = std::find(names.begin(), names.end(), kRunLockName) != names.end();
+  const auto refuse = [&path](const std::string& name) {
     return absl::AlreadyExistsError(absl::StrCat("run_dir ", path, " is not empty (it has ", name,
                                                  "); give a new folder, or remove this one if its results are not "
                                                  "needed any more"));
+  };
+  for (const std::string& name : names) {
+    if (name == allowed || name == kRunLockName || (locked && IsOfAStart(name))) continue;
+    return refuse(name);
   }
-  if (!error) return absl::OkStatus();
-  return absl::ErrnoToStatus(error.value(), absl::StrCat("cannot read run_dir ", path));
+  std::error_code none;
+  if (const uintmax_t bytes = fs::file_size(path + "/metrics.jsonl", none); !none && bytes > 0) {
+    return refuse("metrics.jsonl");
+  }
+  QUARTET_ASSIGN_OR_RETURN(const auto checkpoints, ListCheckpoints(path + "/checkpoints"));
+  return checkpoints.empty() ? absl::OkStatus() : refuse("checkpoints/" + CheckpointId(checkpoints.rbegin()->first));
 }
 
 // The text of a file; "" where there is none.
@@ -79,12 +109,10 @@ absl::StatusOr<std::unique_ptr<RunFolder>> RunFolder::Create(const RunConfig& co
   QUARTET_RETURN_IF_ERROR(MakeDirs(folder->path_));
   // In a folder that is something else not even a lock is left behind.
   if (!fs::exists(absl::StrCat(folder->path_, "/", kRunLockName), error)) {
-    QUARTET_RETURN_IF_ERROR(CheckEmpty(folder->path_, allowed));
+    QUARTET_RETURN_IF_ERROR(CheckFree(folder->path_, allowed));
   }
   QUARTET_ASSIGN_OR_RETURN(folder->lock_, RunLock::Take(folder->path_));
-  QUARTET_RETURN_IF_ERROR(CheckEmpty(folder->path_, allowed));
-  // First: with it the folder is a run's, which can be opened.
-  QUARTET_RETURN_IF_ERROR(AtomicWriteFile(folder->config_path(), folder->config_));
+  QUARTET_RETURN_IF_ERROR(CheckFree(folder->path_, allowed));
   QUARTET_RETURN_IF_ERROR(MakeDirs(folder->logs_path()));
   return folder;
 }
@@ -97,6 +125,8 @@ absl::StatusOr<std::unique_ptr<RunFolder>> RunFolder::Open(const RunConfig& conf
 }
 
 absl::Status RunFolder::BeginAfter(int64_t steps) {
+  // First: with it the folder is a run's, which can be opened.
+  QUARTET_RETURN_IF_ERROR(ReplaceText("run.textproto", config_));
   QUARTET_RETURN_IF_ERROR(MakeDirs(checkpoints_path()));
   QUARTET_ASSIGN_OR_RETURN(const auto checkpoints, ListCheckpoints(checkpoints_path()));
   for (const auto& [step, path] : checkpoints) {
@@ -109,7 +139,6 @@ absl::Status RunFolder::BeginAfter(int64_t steps) {
   }
   QUARTET_ASSIGN_OR_RETURN(last_recorded_step_, KeepSteps("metrics.jsonl", steps));
   QUARTET_RETURN_IF_ERROR(KeepSteps("samples.jsonl", steps).status());
-  QUARTET_RETURN_IF_ERROR(ReplaceText("run.textproto", config_));
   QUARTET_ASSIGN_OR_RETURN(metrics_, AppendFile::Open(metrics_path()));
   QUARTET_ASSIGN_OR_RETURN(samples_, AppendFile::Open(samples_path()));
   QUARTET_ASSIGN_OR_RETURN(tensorboard_, TensorBoardWriter::Create(path_, absl::Now()));

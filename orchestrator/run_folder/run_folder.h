@@ -54,12 +54,12 @@ struct HeldoutRecord {
 // full; FAILED_PRECONDITION where another orchestrator uses the folder.
 class RunFolder {
  public:
-  // Creates config.run_dir(). ALREADY_EXISTS where there is a folder with anything in it but an entry named `allowed`:
-  // a run never writes over another's results.
+  // Creates config.run_dir(). ALREADY_EXISTS where there is a folder with anything in it but an entry named `allowed`
+  // and what a run has left there that has not finished a step: a run never writes over another's results.
   static absl::StatusOr<std::unique_ptr<RunFolder>> Create(const RunConfig& config, const std::string& allowed = "");
   // The folder of a run that is there. Nothing of it changes before BeginAfter.
   static absl::StatusOr<std::unique_ptr<RunFolder>> Open(const RunConfig& config);
-  // Whether the folder is one to Open: a run has begun in it.
+  // Whether the folder is one to Open: services have accepted a run in it.
   static bool HasRun(const std::string& run_dir);
 
   // Goes on after the run's first `steps` steps: what the folder has of later ones (records, samples, checkpoints)

@@ -49,9 +49,9 @@ std::unique_ptr<RunFolder> Begin(const RunConfig& config) {
 TEST(RunFolder, KeepsTheConfigurationReadable) {
   const ScratchFolder scratch;
   const RunConfig config = ConfigIn(scratch.path() + "/a/b");
-  const auto folder = RunFolder::Create(config);
-  ASSERT_TRUE(folder.ok()) << folder.status();
-  const auto read = LoadRunConfig((*folder)->config_path(), {}, "");
+  const auto folder = Begin(config);
+  ASSERT_NE(folder, nullptr);
+  const auto read = LoadRunConfig(folder->config_path(), {}, "");
   ASSERT_TRUE(read.ok()) << read.status();
   EXPECT_EQ(read->SerializeAsString(), config.SerializeAsString());
 }
@@ -152,8 +152,52 @@ TEST(RunFolder, IsCreatedWhereAnOrchestratorEndedBeforeItWroteAnything) {
   const ScratchFolder scratch;
   scratch.Write("run/run.lock", "process 1 on a host\n");
   EXPECT_FALSE(RunFolder::HasRun(scratch.path() + "/run"));
-  EXPECT_TRUE(RunFolder::Create(ConfigIn(scratch.path() + "/run")).ok());
+  EXPECT_NE(Begin(ConfigIn(scratch.path() + "/run")), nullptr);
   EXPECT_TRUE(RunFolder::HasRun(scratch.path() + "/run"));
+}
+
+// A start that a service refused, for an option that is corrected.
+TEST(RunFolder, IsUsedAgainWhereNoServiceHasAcceptedTheRun) {
+  const ScratchFolder scratch;
+  RunConfig config = ConfigIn(scratch.path() + "/run");
+  ASSERT_TRUE(RunFolder::Create(config).ok());
+  scratch.Write("run/logs/rollout.log", "why it did not start");
+  EXPECT_FALSE(RunFolder::HasRun(scratch.path() + "/run"));
+  config.set_seed(7);
+  ASSERT_NE(Begin(config), nullptr);
+  EXPECT_THAT(scratch.Read("run/run.textproto"), HasSubstr("seed: 7"));
+  EXPECT_FALSE(std::filesystem::exists(scratch.path() + "/run/superseded"));
+}
+
+TEST(RunFolder, IsUsedAgainWhereNoStepWasFinished) {
+  const ScratchFolder scratch;
+  RunConfig config = ConfigIn(scratch.path() + "/run");
+  {
+    const auto folder = Begin(config);
+    ASSERT_NE(folder, nullptr);
+    ASSERT_TRUE(folder->WriteHeldout({{"a", "b"}}).ok());
+    SampleRecord sample;
+    sample.response = "of a step that was not finished";
+    ASSERT_TRUE(folder->WriteSamples({sample}).ok());
+  }
+  config.set_seed(7);
+  ASSERT_NE(Begin(config), nullptr);
+  EXPECT_EQ(scratch.Read("run/samples.jsonl"), "");
+  EXPECT_THAT(scratch.Read("run/run.textproto"), HasSubstr("seed: 7"));
+  EXPECT_THAT(scratch.Read("run/superseded/1/run.textproto"), HasSubstr("seed: 42"));
+  EXPECT_THAT(scratch.Read("run/superseded/1/samples.jsonl"), HasSubstr("not finished"));
+}
+
+TEST(RunFolder, IsNotUsedAgainWhereThereAreResultsOrOtherFiles) {
+  for (const std::string name : {"metrics.jsonl", "checkpoints/step_1/policy/config.json", "notes.txt"}) {
+    const ScratchFolder scratch;
+    const RunConfig config = ConfigIn(scratch.path() + "/run");
+    ASSERT_NE(Begin(config), nullptr);
+    scratch.Write("run/" + name, "{}\n");
+    const absl::Status status = RunFolder::Create(config).status();
+    EXPECT_EQ(status.code(), absl::StatusCode::kAlreadyExists) << name;
+    EXPECT_THAT(std::string(status.message()), HasSubstr(name.substr(0, name.find("/policy"))));
+  }
 }
 
 // Four steps, with checkpoints after two and three of them, one after four that was not finished, and a last line that

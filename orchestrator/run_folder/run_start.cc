@@ -12,7 +12,12 @@ absl::StatusOr<RunStart> OpenRun(const RunConfig& config, const std::string& all
                                  const std::function<absl::Status()>& proceed) {
   RunStart start;
   if (!config.train().load_checkpoint() || !RunFolder::HasRun(config.run_dir())) {
-    QUARTET_ASSIGN_OR_RETURN(start.folder, RunFolder::Create(config, allowed_entry));
+    absl::StatusOr<std::unique_ptr<RunFolder>> folder = RunFolder::Create(config, allowed_entry);
+    if (absl::IsAlreadyExists(folder.status()) && RunFolder::HasRun(config.run_dir())) {
+      return absl::AlreadyExistsError(
+          absl::StrCat(folder.status().message(), "; to continue its run: --set=train.load_checkpoint=true"));
+    }
+    QUARTET_ASSIGN_OR_RETURN(start.folder, std::move(folder));
     return start;
   }
   QUARTET_ASSIGN_OR_RETURN(start.folder, RunFolder::Open(config));

@@ -1,0 +1,55 @@
+#include "orchestrator/run_folder/run_start.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "core/config/run_config.h"
+#include "orchestrator/testing/scratch_folder.h"
+
+namespace quartet {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+class OpenRunTest : public ::testing::Test {
+ protected:
+  OpenRunTest() {
+    config_.set_run_dir(scratch_.path() + "/run");
+    EXPECT_TRUE(ResolveRunConfig(&config_, "").ok());
+  }
+  absl::StatusOr<RunStart> Open() const {
+    return OpenRun(config_, "", [] { return absl::OkStatus(); });
+  }
+  std::string Error() const {
+    const absl::Status status = Open().status();
+    EXPECT_EQ(status.code(), absl::StatusCode::kAlreadyExists) << status;
+    return std::string(status.message());
+  }
+
+  ScratchFolder scratch_;
+  RunConfig config_;
+};
+
+TEST_F(OpenRunTest, SaysHowARunThatIsThereIsContinued) {
+  {
+    const auto start = Open();
+    ASSERT_TRUE(start.ok() && start->folder->BeginAfter(0).ok());
+    ASSERT_TRUE(start->folder->WriteMetrics(0, Metrics()).ok());
+  }
+  EXPECT_THAT(Error(), AllOf(HasSubstr("/run is not empty (it has metrics.jsonl)"),
+                             HasSubstr("to continue its run: --set=train.load_checkpoint=true")));
+  config_.mutable_train()->set_load_checkpoint(true);
+  const auto again = Open();
+  ASSERT_TRUE(again.ok()) << again.status();
+  EXPECT_FALSE(again->resume.has_value());
+}
+
+TEST_F(OpenRunTest, DoesNotOfferToContinueWhatIsNoRun) {
+  scratch_.Write("run/thesis.tex", "");
+  EXPECT_THAT(Error(), AllOf(HasSubstr("it has thesis.tex"), Not(HasSubstr("load_checkpoint"))));
+}
+
+}  // namespace
+}  // namespace quartet
