@@ -44,6 +44,8 @@ absl::Status RemoveCheckpoint(const fs::path& folder) {
   return absl::UnavailableError(absl::StrCat("cannot remove the checkpoint ", folder.string(), ": ", error.message()));
 }
 
+constexpr absl::string_view kEventsPrefix = "events.out.tfevents.";
+
 // The names of what is in a folder, in order.
 absl::StatusOr<std::vector<std::string>> ListFolder(const std::string& path) {
   std::vector<std::string> names;
@@ -62,7 +64,7 @@ bool IsOfAStart(const std::string& name) {
        {"run.textproto", "metrics.jsonl", "samples.jsonl", "heldout.jsonl", "checkpoints", "logs", "superseded"}) {
     if (name == entry) return true;
   }
-  return absl::StartsWith(name, "events.out.tfevents.");
+  return absl::StartsWith(name, kEventsPrefix);
 }
 
 // ALREADY_EXISTS where `path` has results, or what is no run's.
@@ -130,7 +132,7 @@ absl::Status RunFolder::BeginAfter(int64_t steps) {
   QUARTET_RETURN_IF_ERROR(MakeDirs(checkpoints_path()));
   QUARTET_ASSIGN_OR_RETURN(const auto checkpoints, ListCheckpoints(checkpoints_path()));
   for (const auto& [step, path] : checkpoints) {
-    if (step > steps) QUARTET_RETURN_IF_ERROR(SupersedeCheckpoint(CheckpointId(step)));
+    if (step > steps) QUARTET_RETURN_IF_ERROR(Supersede("checkpoints/" + CheckpointId(step)));
   }
   if (steps > 0) {
     QUARTET_RETURN_IF_ERROR(PointLatestAt(CheckpointId(steps)));
@@ -139,6 +141,7 @@ absl::Status RunFolder::BeginAfter(int64_t steps) {
   }
   QUARTET_ASSIGN_OR_RETURN(last_recorded_step_, KeepSteps("metrics.jsonl", steps));
   QUARTET_RETURN_IF_ERROR(KeepSteps("samples.jsonl", steps).status());
+  QUARTET_RETURN_IF_ERROR(KeepEvents(steps));
   QUARTET_ASSIGN_OR_RETURN(metrics_, AppendFile::Open(metrics_path()));
   QUARTET_ASSIGN_OR_RETURN(samples_, AppendFile::Open(samples_path()));
   QUARTET_ASSIGN_OR_RETURN(tensorboard_, TensorBoardWriter::Create(path_, absl::Now()));
@@ -165,16 +168,16 @@ absl::StatusOr<std::string> RunFolder::SupersededFolder() {
   return superseded_;
 }
 
-absl::Status RunFolder::SupersedeCheckpoint(const std::string& id) {
+absl::Status RunFolder::Supersede(const std::string& name) {
   QUARTET_ASSIGN_OR_RETURN(const std::string folder, SupersededFolder());
-  QUARTET_RETURN_IF_ERROR(MakeDirs(folder + "/checkpoints"));
-  const std::string from = absl::StrCat(checkpoints_path(), "/", id), to = absl::StrCat(folder, "/checkpoints/", id);
+  const fs::path from = path_ + "/" + name, to = folder + "/" + name;
+  QUARTET_RETURN_IF_ERROR(MakeDirs(to.parent_path().string()));
   if (rename(from.c_str(), to.c_str()) != 0) {
-    return absl::ErrnoToStatus(errno, absl::StrCat("cannot move ", from, " to ", to));
+    return absl::ErrnoToStatus(errno, absl::StrCat("cannot move ", from.string(), " to ", to.string()));
   }
   QUARTET_RETURN_IF_ERROR(SyncFolder(folder));
-  QUARTET_RETURN_IF_ERROR(SyncFolder(folder + "/checkpoints"));
-  return SyncFolder(checkpoints_path());
+  QUARTET_RETURN_IF_ERROR(SyncFolder(to.parent_path().string()));
+  return SyncFolder(from.parent_path().string());
 }
 
 absl::Status RunFolder::Rewrite(const std::string& name, const std::string& aside, const std::string& content) {
@@ -205,6 +208,22 @@ absl::StatusOr<int64_t> RunFolder::KeepSteps(const std::string& name, int64_t st
   }
   if (kept != text || text.empty()) QUARTET_RETURN_IF_ERROR(Rewrite(name, aside, kept));
   return last;
+}
+
+absl::Status RunFolder::KeepEvents(int64_t steps) {
+  QUARTET_ASSIGN_OR_RETURN(const std::vector<std::string> names, ListFolder(path_));
+  for (const std::string& name : names) {
+    if (!absl::StartsWith(name, kEventsPrefix)) continue;
+    QUARTET_ASSIGN_OR_RETURN(const std::string file, ReadFile(absl::StrCat(path_, "/", name)));
+    const TensorBoardParts parts = SplitTensorBoardFile(file, steps);
+    if (parts.later.empty()) continue;
+    if (!parts.before.empty()) {
+      QUARTET_RETURN_IF_ERROR(Rewrite(name, parts.later, parts.before));
+    } else {
+      QUARTET_RETURN_IF_ERROR(Supersede(name));
+    }
+  }
+  return absl::OkStatus();
 }
 
 absl::Status RunFolder::WriteMetrics(int64_t step, const Metrics& metrics) {
@@ -257,7 +276,7 @@ absl::Status RunFolder::PointLatestAt(const std::string& checkpoint_id) {
   const fs::file_type type = fs::symlink_status(link, error).type();
   // A copy that followed links has a folder here.
   if (type != fs::file_type::symlink && type != fs::file_type::not_found) {
-    QUARTET_RETURN_IF_ERROR(SupersedeCheckpoint("latest"));
+    QUARTET_RETURN_IF_ERROR(Supersede("checkpoints/latest"));
   }
   unlink(temporary.c_str());
   if (symlink(checkpoint_id.c_str(), temporary.c_str()) != 0 || rename(temporary.c_str(), link.c_str()) != 0) {

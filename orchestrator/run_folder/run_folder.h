@@ -92,14 +92,16 @@ class RunFolder {
   RunFolder(std::string path, std::string config) : path_(std::move(path)), config_(std::move(config)) {}
   // superseded/N, made at the first call.
   absl::StatusOr<std::string> SupersededFolder();
-  // Moves the checkpoint or copy of one named `id` there.
-  absl::Status SupersedeCheckpoint(const std::string& id);
+  // Moves the file or folder `name`, relative to the run folder, there.
+  absl::Status Supersede(const std::string& name);
   // Writes the file `name`; `aside`, what its old content has that the new one has not, goes there first.
   absl::Status Rewrite(const std::string& name, const std::string& aside, const std::string& content);
   absl::Status ReplaceText(const std::string& name, const std::string& content);
   // Leaves the lines of `name`, one JSON object each, whose "step" is below `steps`, and returns the last of these
   // steps.
   absl::StatusOr<int64_t> KeepSteps(const std::string& name, int64_t steps);
+  // The same of TensorBoard's files.
+  absl::Status KeepEvents(int64_t steps);
 
   const std::string path_;
   const std::string config_;  // the text of run.textproto

@@ -13,6 +13,7 @@
 #include <map>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -20,6 +21,7 @@
 #include "absl/strings/str_cat.h"
 #include "core/config/run_config.h"
 #include "orchestrator/testing/scratch_folder.h"
+#include "orchestrator/testing/tensorboard_reader.h"
 
 namespace quartet {
 namespace {
@@ -28,6 +30,7 @@ using ::testing::AllOf;
 using ::testing::Contains;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using ::testing::IsEmpty;
 
 RunConfig ConfigIn(const std::string& folder) {
   RunConfig config;
@@ -220,6 +223,23 @@ class InterruptedRun : public ::testing::Test {
   }
 
   bool There(const std::string& name) const { return std::filesystem::exists(scratch_.path() + "/run/" + name); }
+  // The steps in TensorBoard's files of `folder`, in the order of the files.
+  std::vector<int64_t> EventSteps(const std::string& folder) const {
+    std::set<std::string> files;
+    for (const auto& entry : std::filesystem::directory_iterator(scratch_.path() + "/" + folder)) {
+      const std::string name = entry.path().filename();
+      if (absl::StartsWith(name, "events.")) files.insert(folder + "/" + name);
+    }
+    std::vector<int64_t> steps;
+    for (const std::string& file : files) {
+      const auto events = ReadTensorBoardEvents(scratch_.Read(file));
+      EXPECT_TRUE(events.ok()) << file << ": " << events.status();
+      if (!events.ok() || events->empty()) continue;
+      EXPECT_EQ((*events)[0].file_version(), "brain.Event:2") << file;
+      for (size_t i = 1; i < events->size(); ++i) steps.push_back((*events)[i].step());
+    }
+    return steps;
+  }
   int64_t Lines(const std::string& name) const {
     const std::string text = scratch_.Read("run/" + name);
     return std::count(text.begin(), text.end(), '\n');
@@ -247,12 +267,14 @@ TEST_F(InterruptedRun, PutsAsideWhatCameAfterTheStep) {
   ASSERT_TRUE((*folder)->WriteHeldout({{"a", "b"}}).ok());
   EXPECT_EQ(scratch_.Read("run/metrics.jsonl"), "{\"step\":0}\n{\"step\":1}\n{\"step\":2}\n");
   EXPECT_EQ(Lines("samples.jsonl"), 4);
+  EXPECT_THAT(EventSteps("run"), ElementsAre(0, 1, 2));
   EXPECT_EQ(scratch_.Read("run/checkpoints/step_2/checkpoint.json"), "two");
   EXPECT_FALSE(There("checkpoints/step_3") || There("checkpoints/step_4"));
   EXPECT_EQ(std::filesystem::read_symlink(scratch_.path() + "/run/checkpoints/latest"), "step_2");
 
   EXPECT_EQ(scratch_.Read("run/superseded/1/metrics.jsonl"), "{\"step\":2}\n{\"step\":3}\n{\"step\":4,\"half a rec\n");
   EXPECT_EQ(Lines("superseded/1/samples.jsonl"), 4);
+  EXPECT_THAT(EventSteps("run/superseded/1"), ElementsAre(2, 3));
   EXPECT_EQ(scratch_.Read("run/superseded/1/checkpoints/step_3/checkpoint.json"), "three");
   EXPECT_EQ(scratch_.Read("run/superseded/1/checkpoints/step_4/policy/config.json"), "four");
   EXPECT_FALSE(There("superseded/1/run.textproto")) << "it is the same";
@@ -272,6 +294,8 @@ TEST_F(InterruptedRun, PutsAsideEverythingWhereItBeginsAnew) {
   EXPECT_THAT(scratch_.Read("run/run.textproto"), HasSubstr("seed: 7"));
   EXPECT_EQ(Lines("superseded/1/metrics.jsonl"), 5);
   EXPECT_EQ(Lines("superseded/1/samples.jsonl"), 8);
+  EXPECT_THAT(EventSteps("run"), IsEmpty());
+  EXPECT_THAT(EventSteps("run/superseded/1"), ElementsAre(0, 1, 2, 3));
   EXPECT_EQ(scratch_.Read("run/superseded/1/checkpoints/step_2/checkpoint.json"), "two");
   EXPECT_THAT(scratch_.Read("run/superseded/1/run.textproto"), HasSubstr("seed: 42"));
   EXPECT_EQ(scratch_.Read("run/superseded/1/heldout.jsonl"), "{\"prompt\":\"a\",\"label\":\"b\"}\n");
@@ -285,6 +309,9 @@ TEST_F(InterruptedRun, KeepsWhatEachContinuationPutAside) {
   EXPECT_TRUE(There("superseded/1/checkpoints/step_4") && There("superseded/2/checkpoints/step_3"));
   EXPECT_EQ(scratch_.Read("run/superseded/1/metrics.jsonl"), "{\"step\":3}\n{\"step\":4,\"half a rec\n");
   EXPECT_EQ(scratch_.Read("run/superseded/2/metrics.jsonl"), "{\"step\":2}\n");
+  EXPECT_THAT(EventSteps("run"), ElementsAre(0, 1));
+  EXPECT_THAT(EventSteps("run/superseded/1"), ElementsAre(3));
+  EXPECT_THAT(EventSteps("run/superseded/2"), ElementsAre(2));
 }
 
 TEST_F(InterruptedRun, PutsAsideACopyWithTheNameOfTheLink) {

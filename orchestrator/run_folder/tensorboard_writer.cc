@@ -4,6 +4,7 @@
 
 #include <array>
 #include <cmath>
+#include <optional>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
@@ -34,6 +35,17 @@ void AppendLittleEndian(uint64_t value, int bytes, std::string* out) {
   for (int i = 0; i < bytes; ++i) out->push_back(static_cast<char>((value >> (8 * i)) & 0xff));
 }
 
+constexpr size_t kLengthBytes = 8, kCrcBytes = 4;
+
+// The bytes of the record that `records` begins with; nothing where it is not whole.
+std::optional<std::string_view> FirstRecord(std::string_view records) {
+  if (records.size() < kLengthBytes + 2 * kCrcBytes) return std::nullopt;
+  uint64_t length = 0;
+  for (size_t i = kLengthBytes; i-- > 0;) length = length << 8 | static_cast<unsigned char>(records[i]);
+  if (length > records.size() - kLengthBytes - 2 * kCrcBytes) return std::nullopt;
+  return records.substr(kLengthBytes + kCrcBytes, length);
+}
+
 double Seconds(absl::Time time) { return static_cast<double>(absl::ToUnixMicros(time)) * 1e-6; }
 
 }  // namespace
@@ -52,6 +64,23 @@ std::string FrameTensorBoardRecord(std::string_view bytes) {
   record.append(bytes);
   AppendLittleEndian(MaskedCrc(bytes), 4, &record);
   return record;
+}
+
+TensorBoardParts SplitTensorBoardFile(std::string_view file, int64_t steps) {
+  size_t head = 0, end = 0;  // of the record that names the version, and of those below `steps`
+  while (end < file.size()) {
+    const std::optional<std::string_view> record = FirstRecord(file.substr(end));
+    TensorBoardEvent event;
+    if (!record.has_value() || !event.ParseFromArray(record->data(), static_cast<int>(record->size()))) break;
+    const bool is_head = end == 0 && !event.file_version().empty();
+    if (!is_head && event.step() >= steps) break;
+    end += kLengthBytes + 2 * kCrcBytes + record->size();
+    if (is_head) head = end;
+  }
+  TensorBoardParts parts;
+  if (end > head) parts.before = std::string(file.substr(0, end));
+  if (end < file.size()) parts.later = absl::StrCat(std::string(file.substr(0, head)), std::string(file.substr(end)));
+  return parts;
 }
 
 absl::StatusOr<std::unique_ptr<TensorBoardWriter>> TensorBoardWriter::Create(const std::string& folder,

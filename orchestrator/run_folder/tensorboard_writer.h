@@ -25,6 +25,13 @@ uint32_t Crc32c(std::string_view bytes);
 // One record, framed.
 std::string FrameTensorBoardRecord(std::string_view bytes);
 
+// An event file in two. Each is one by itself, or empty where it would have no scalars.
+struct TensorBoardParts {
+  std::string before;  // what there is of the steps below `steps`
+  std::string later;   // what follows, with anything that is broken
+};
+TensorBoardParts SplitTensorBoardFile(std::string_view file, int64_t steps);
+
 // One thread.
 class TensorBoardWriter {
  public:

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include "absl/time/clock.h"
 #include "orchestrator/testing/scratch_folder.h"
 #include "orchestrator/testing/tensorboard_reader.h"
 
@@ -37,6 +38,28 @@ TEST(TensorBoardWriter, WritesAVersionThenScalarsOfEachStep) {
   EXPECT_EQ(events[1].summary().value(0).tag(), "reward/mean");
   EXPECT_EQ(events[1].summary().value(0).simple_value(), 0.25f);
   EXPECT_TRUE(events[1].summary().value(1).has_simple_value()) << "a zero is a value, too";
+}
+
+TEST(SplitTensorBoardFile, LeavesWhatIsBrokenInTheLaterPart) {
+  const ScratchFolder scratch;
+  auto writer = TensorBoardWriter::Create(scratch.path(), absl::FromUnixSeconds(1'700'000'000));
+  ASSERT_TRUE(writer.ok()) << writer.status();
+  const auto file = [&] { return scratch.Read((*writer)->path().substr(scratch.path().size() + 1)); };
+  EXPECT_EQ(SplitTensorBoardFile(file(), 0).before, "") << "there are no scalars";
+  EXPECT_EQ(SplitTensorBoardFile(file(), 0).later, "");
+  const std::string head = file();
+  Metrics metrics;
+  metrics.Set("reward/mean", 0.25);
+  for (int64_t step = 0; step < 3; ++step) ASSERT_TRUE((*writer)->Write(step, absl::Now(), metrics).ok());
+  const std::string whole = file(), cut = whole.substr(0, whole.size() - 1);
+  EXPECT_EQ(SplitTensorBoardFile(whole, 3).before, whole);
+  EXPECT_EQ(SplitTensorBoardFile(whole, 3).later, "");
+  EXPECT_EQ(SplitTensorBoardFile(whole, 0).before, "");
+  EXPECT_EQ(SplitTensorBoardFile(whole, 0).later, whole);
+  const TensorBoardParts parts = SplitTensorBoardFile(cut, 3);
+  EXPECT_EQ(parts.before + parts.later.substr(head.size()), cut);
+  EXPECT_EQ(ReadTensorBoardEvents(parts.before)->size(), 3) << "the version and two steps";
+  EXPECT_EQ(SplitTensorBoardFile("no event file", 3).later, "no event file");
 }
 
 }  // namespace
