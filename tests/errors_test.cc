@@ -91,8 +91,9 @@ TEST_F(Errors, AnUnknownFieldIsNamedWithItsLine) {
 TEST_F(Errors, AMissingModelFolderIsNamed) {
   const TinyRun run = WriteTinyRun(harness_, harness_.Path("no_such_model"), 1);
   const auto outcome = Launch(run);
-  ExpectFailed(outcome);
-  EXPECT_THAT(outcome.output, HasSubstr("no_such_model"));
+  EXPECT_EQ(outcome.exit_code, 2) << outcome.output;
+  EXPECT_THAT(outcome.output, HasSubstr("actor.pretrain: the folder " + harness_.Path("no_such_model")));
+  EXPECT_FALSE(std::filesystem::exists(run.run_dir));
   ExpectNothingLeft();
 }
 

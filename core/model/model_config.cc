@@ -208,7 +208,7 @@ absl::Status CheckOneLabel(const Fields& fields) {
   }
   return fields.Error("id2label",
                       "a model with a scalar head has one label ({\"0\": \"LABEL_0\"}; without it transformers "
-                      "takes two)");
+                      "takes two): train and save it with num_labels=1");
 }
 
 absl::Status ReadRope(const Fields& fields, ModelConfig* config) {
@@ -383,7 +383,12 @@ absl::Status ReadTokenIds(const Fields& fields, const std::string& folder, const
 absl::StatusOr<ModelConfig> ReadModelConfig(const std::string& folder) {
   const std::string path = absl::StrCat(folder, "/config.json");
   ModelConfig config;
-  QUARTET_ASSIGN_OR_RETURN(config.json, ReadTextFile(path, kMaxConfigBytes));
+  absl::StatusOr<std::string> text = ReadTextFile(path, kMaxConfigBytes);
+  if (absl::IsNotFound(text.status())) {
+    return absl::NotFoundError(
+        absl::StrCat(path, " does not exist; a Hugging Face model folder has it, with model.safetensors beside it"));
+  }
+  QUARTET_ASSIGN_OR_RETURN(config.json, std::move(text));
   QUARTET_ASSIGN_OR_RETURN(const json object, ParseJson(config.json, path));
   if (!object.is_object()) return absl::InvalidArgumentError(absl::StrCat(path, ": it must be a JSON object"));
   const Fields fields(object, path);

@@ -276,7 +276,7 @@ TEST(ModelConfig, RefusesShapesThatDoNotFitTogether) {
 TEST(ModelConfig, RefusesClassifiersOfSeveralLabels) {
   const json critic = With(Llama(), "architectures", {"LlamaForSequenceClassification"});
   ExpectRefused(critic, {"id2label is missing", "one label"});
-  ExpectRefused(With(critic, "id2label", {{"0", "bad"}, {"1", "good"}}), {"id2label"});
+  ExpectRefused(With(critic, "id2label", {{"0", "bad"}, {"1", "good"}}), {"id2label", "num_labels=1"});
   EXPECT_EQ(Read(With(critic, "id2label", {{"0", "LABEL_0"}}))->head, HeadKind::kScalar);
 }
 

@@ -300,8 +300,13 @@ absl::StatusOr<std::unique_ptr<CheckpointReader>> CheckpointReader::Open(const s
   } else if (!Exists(folder)) {
     return absl::NotFoundError(absl::StrCat("the model folder ", folder, " does not exist"));
   } else {
-    return absl::NotFoundError(
-        absl::StrCat("the model folder ", folder, " has neither ", kSingleFile, " nor ", kIndexFile));
+    const bool pickled = Exists(folder + "/pytorch_model.bin") || Exists(folder + "/pytorch_model.bin.index.json");
+    return absl::NotFoundError(absl::StrCat(
+        "the model folder ", folder, " has neither ", kSingleFile, " nor ", kIndexFile,
+        !pickled ? ""
+                 : absl::StrCat("; its pytorch_model.bin is a pickle, which is code and is not read: convert it with "
+                                "transformers, model = AutoModelForCausalLM.from_pretrained(\"",
+                                folder, "\"); model.save_pretrained(\"", folder, "\", safe_serialization=True)")));
   }
 
   for (const std::string& name : names) {

@@ -16,6 +16,7 @@ namespace {
 
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 class CheckpointReaderTest : public ::testing::Test {
  protected:
@@ -216,6 +217,9 @@ TEST_F(CheckpointReaderTest, SaysWhichFilesItLookedFor) {
   EXPECT_EQ(status.code(), absl::StatusCode::kNotFound);
   EXPECT_THAT(std::string(status.message()), HasSubstr(folder_));
   EXPECT_THAT(std::string(status.message()), HasSubstr("model.safetensors.index.json"));
+  EXPECT_THAT(std::string(status.message()), Not(HasSubstr("pytorch_model.bin")));
+  WriteFile("pytorch_model.bin", "a pickle");
+  EXPECT_THAT(std::string(CheckpointReader::Open(folder_).status().message()), HasSubstr("safe_serialization=True"));
   status = CheckpointReader::Open(folder_ + "/nowhere").status();
   EXPECT_EQ(status.code(), absl::StatusCode::kNotFound);
   EXPECT_THAT(std::string(status.message()), HasSubstr("nowhere does not exist"));

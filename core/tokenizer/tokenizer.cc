@@ -145,7 +145,14 @@ class HuggingFaceTokenizer : public Tokenizer {
   absl::Status Read(const std::string& folder) {
     const std::string path = path_ = folder + "/tokenizer.json";
     const std::string config_path = folder + "/tokenizer_config.json";
-    QUARTET_ASSIGN_OR_RETURN(const json file, ReadJsonFile(path, kMaxTokenizerBytes));
+    const absl::StatusOr<json> tokenizer_file = ReadJsonFile(path, kMaxTokenizerBytes);
+    if (absl::IsNotFound(tokenizer_file.status())) {
+      return absl::NotFoundError(
+          absl::StrCat(path, " does not exist; transformers writes it: ", "AutoTokenizer.from_pretrained(\"", folder,
+                       "\").save_pretrained(\"", folder, "\")"));
+    }
+    QUARTET_RETURN_IF_ERROR(tokenizer_file.status());
+    const json& file = *tokenizer_file;
     if (!file.is_object()) return absl::InvalidArgumentError(absl::StrCat(path, ": is not an object"));
     json config = json::object();
     auto config_file = ReadJsonFile(config_path, kMaxConfigBytes);

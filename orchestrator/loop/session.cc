@@ -13,6 +13,7 @@
 #include "core/config/run_config.h"
 #include "core/model/model_config.h"
 #include "orchestrator/launch/service_launcher.h"
+#include "orchestrator/loop/input_check.h"
 #include "orchestrator/run_folder/checkpoint_record.h"
 #include "orchestrator/run_folder/run_start.h"
 
@@ -21,6 +22,54 @@ namespace {
 
 // How long after a failed call a service's end is waited for: a broken connection comes before the exit status.
 constexpr absl::Duration kDeathPatience = absl::Seconds(3);
+
+absl::StatusOr<std::unique_ptr<Tokenizer>> LoadTokenizer(const RunConfig& config) {
+  absl::StatusOr<std::unique_ptr<Tokenizer>> tokenizer = Tokenizer::Load(config.actor().pretrain());
+  if (tokenizer.ok()) return tokenizer;
+  return absl::Status(tokenizer.status().code(), absl::StrCat("actor.pretrain: ", tokenizer.status().message()));
+}
+
+// What a PPO run reads before anything of it is made or started.
+struct PpoInputs {
+  std::unique_ptr<Tokenizer> tokenizer;
+  std::vector<PromptRecord> prompts;
+  std::optional<EvaluationSet> evaluation_set;
+};
+
+absl::StatusOr<PpoInputs> ReadPpoInputs(const RunConfig& config, bool launch) {
+  QUARTET_RETURN_IF_ERROR(CheckFor(config, Program::kPpo));
+  QUARTET_RETURN_IF_ERROR(CheckInputs(config, Program::kPpo, launch));
+  PpoInputs inputs;
+  QUARTET_ASSIGN_OR_RETURN(inputs.tokenizer, LoadTokenizer(config));
+  QUARTET_ASSIGN_OR_RETURN(inputs.prompts,
+                           LoadPrompts({config.data().prompt_data(), "data.prompt_data"}, config.data(),
+                                       config.data().max_samples(), HasRules(config.reward()), *inputs.tokenizer));
+  QUARTET_ASSIGN_OR_RETURN(inputs.evaluation_set, LoadEvaluationSet(config, *inputs.tokenizer));
+  return inputs;
+}
+
+struct SftInputs {
+  std::unique_ptr<Tokenizer> tokenizer;
+  std::vector<TokenSequence> examples;
+};
+
+absl::StatusOr<SftInputs> ReadSftInputs(const RunConfig& config, bool launch) {
+  QUARTET_RETURN_IF_ERROR(CheckFor(config, Program::kSft));
+  QUARTET_RETURN_IF_ERROR(CheckInputs(config, Program::kSft, launch));
+  SftInputs inputs;
+  QUARTET_ASSIGN_OR_RETURN(inputs.tokenizer, LoadTokenizer(config));
+  QUARTET_ASSIGN_OR_RETURN(const ModelConfig model, ReadModelConfig(config.actor().pretrain()));
+  if (model.eos_token_ids.empty()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(config.actor().pretrain(), "/config.json: eos_token_id is missing; answers could not be ended"));
+  }
+  QUARTET_ASSIGN_OR_RETURN(
+      inputs.examples, LoadSftExamples(config, *inputs.tokenizer, static_cast<int32_t>(model.eos_token_ids.front())));
+  return inputs;
+}
+
+// Whatever is wrong before a run is made, its input is.
+absl::Status AsWrongInput(const absl::Status& status) { return absl::InvalidArgumentError(status.message()); }
 
 // Starts `services` if asked to and puts their addresses into `config`.
 absl::StatusOr<std::unique_ptr<ServiceLauncher>> LaunchServices(const SessionOptions& options,
@@ -64,14 +113,10 @@ absl::Status Explain(const absl::Status& status, ServiceLauncher* launcher, cons
 
 absl::StatusOr<PpoResult> RunPpoSession(const RunConfig& resolved, const SessionOptions& options, TerminalView& view,
                                         Cancellation& cancellation) {
-  // 1. Everything that can be wrong before a service is started.
+  // 1. Everything that can be wrong before a folder is made or a service is started.
   RunConfig config = resolved;
-  QUARTET_RETURN_IF_ERROR(CheckFor(config, Program::kPpo));
-  QUARTET_ASSIGN_OR_RETURN(const std::unique_ptr<Tokenizer> tokenizer, Tokenizer::Load(config.actor().pretrain()));
-  QUARTET_ASSIGN_OR_RETURN(const std::vector<PromptRecord> prompts,
-                           LoadPrompts({config.data().prompt_data(), "data.prompt_data"}, config.data(),
-                                       config.data().max_samples(), HasRules(config.reward()), *tokenizer));
-  QUARTET_ASSIGN_OR_RETURN(const std::optional<EvaluationSet> evaluation_set, LoadEvaluationSet(config, *tokenizer));
+  const absl::StatusOr<PpoInputs> inputs = ReadPpoInputs(config, options.launch);
+  if (!inputs.ok()) return AsWrongInput(inputs.status());
   view.Print(absl::StrCat("run folder: ", config.run_dir()));
   QUARTET_ASSIGN_OR_RETURN(const RunStart start,
                            OpenRun(config, options.allowed_entry, [&cancellation] { return cancellation.status(); }));
@@ -92,9 +137,9 @@ absl::StatusOr<PpoResult> RunPpoSession(const RunConfig& resolved, const Session
   // 3. The loop.
   PpoResult result;
   absl::StatusOr<PpoSummary> summary = RunPpo({.config = config,
-                                               .tokenizer = *tokenizer,
-                                               .prompts = prompts,
-                                               .evaluation_set = evaluation_set,
+                                               .tokenizer = *inputs->tokenizer,
+                                               .prompts = inputs->prompts,
+                                               .evaluation_set = inputs->evaluation_set,
                                                .services = services,
                                                .folder = *start.folder,
                                                .view = view,
@@ -114,15 +159,8 @@ absl::StatusOr<PpoResult> RunPpoSession(const RunConfig& resolved, const Session
 absl::StatusOr<SftSummary> RunSftSession(const RunConfig& resolved, const SessionOptions& options, TerminalView& view,
                                          Cancellation& cancellation) {
   RunConfig config = resolved;
-  QUARTET_RETURN_IF_ERROR(CheckFor(config, Program::kSft));
-  QUARTET_ASSIGN_OR_RETURN(const std::unique_ptr<Tokenizer> tokenizer, Tokenizer::Load(config.actor().pretrain()));
-  QUARTET_ASSIGN_OR_RETURN(const ModelConfig model, ReadModelConfig(config.actor().pretrain()));
-  if (model.eos_token_ids.empty()) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(config.actor().pretrain(), "/config.json: eos_token_id is missing; answers could not be ended"));
-  }
-  QUARTET_ASSIGN_OR_RETURN(const std::vector<TokenSequence> examples,
-                           LoadSftExamples(config, *tokenizer, static_cast<int32_t>(model.eos_token_ids.front())));
+  const absl::StatusOr<SftInputs> inputs = ReadSftInputs(config, options.launch);
+  if (!inputs.ok()) return AsWrongInput(inputs.status());
   QUARTET_ASSIGN_OR_RETURN(const std::unique_ptr<RunFolder> folder, RunFolder::Create(config, options.allowed_entry));
   view.Print(absl::StrCat("run folder: ", folder->path()));
   QUARTET_ASSIGN_OR_RETURN(const std::unique_ptr<ServiceLauncher> launcher,
@@ -131,8 +169,8 @@ absl::StatusOr<SftSummary> RunSftSession(const RunConfig& resolved, const Sessio
       const std::unique_ptr<PolicyTrainerClient> policy_trainer,
       MakePolicyTrainerClient(MakeClientOptions(config, config.services().policy_trainer().listen(), &cancellation)));
   absl::StatusOr<SftSummary> summary = RunSft({.config = config,
-                                               .tokenizer = *tokenizer,
-                                               .examples = examples,
+                                               .tokenizer = *inputs->tokenizer,
+                                               .examples = inputs->examples,
                                                .policy_trainer = *policy_trainer,
                                                .folder = *folder,
                                                .view = view});

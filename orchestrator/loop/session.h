@@ -32,7 +32,8 @@ struct PpoResult {
   std::map<std::string, ServiceInfo> services;
 };
 
-// Data and tokenizer are read and checked before any service is started or run_dir made. Where a service ended by
+// What they read is read, and what services will load is looked at, before run_dir is made or any service started:
+// INVALID_ARGUMENT. Where a service ended by
 // itself the error says so, with the end of its log, whatever call failed because of it. No service that was started
 // here is left when these return.
 absl::StatusOr<PpoResult> RunPpoSession(const RunConfig& config, const SessionOptions& options, TerminalView& view,

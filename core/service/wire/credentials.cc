@@ -5,6 +5,9 @@
 #include <grpcpp/support/channel_arguments.h>
 #include <sys/stat.h>
 
+#include <tuple>
+#include <utility>
+
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "core/base/files.h"
@@ -34,9 +37,13 @@ absl::StatusOr<Pem> ReadPem(const TlsConfig& tls) {
                         tls.key_file(), info.st_mode & 07777, tls.key_file()));
   }
   Pem pem;
-  QUARTET_ASSIGN_OR_RETURN(pem.ca, ReadFile(tls.ca_file()));
-  QUARTET_ASSIGN_OR_RETURN(pem.cert, ReadFile(tls.cert_file()));
-  QUARTET_ASSIGN_OR_RETURN(pem.key, ReadFile(tls.key_file()));
+  for (const auto& [field, path, text] :
+       {std::tuple("tls.ca_file", &tls.ca_file(), &pem.ca), std::tuple("tls.cert_file", &tls.cert_file(), &pem.cert),
+        std::tuple("tls.key_file", &tls.key_file(), &pem.key)}) {
+    absl::StatusOr<std::string> file = ReadFile(*path);
+    if (!file.ok()) return absl::Status(file.status().code(), absl::StrCat(field, ": ", file.status().message()));
+    *text = *std::move(file);
+  }
   return pem;
 }
 
