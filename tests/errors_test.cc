@@ -97,6 +97,14 @@ TEST_F(Errors, AMissingModelFolderIsNamed) {
   ExpectNothingLeft();
 }
 
+TEST_F(Errors, MorePromptsABatchThanThereAreIsRefused) {
+  const TinyRun run = WriteTinyRun(harness_, WriteTinyModel(harness_, "model"), 1, {"rollout.rollout_batch_size=41"});
+  const auto outcome = Launch(run);
+  EXPECT_EQ(outcome.exit_code, 2) << outcome.output;
+  EXPECT_THAT(outcome.output, HasSubstr("rollout.rollout_batch_size is 41, but there are 40 prompts"));
+  EXPECT_FALSE(std::filesystem::exists(run.run_dir));
+}
+
 // A service that cannot start, the corrected command, and the same once more.
 TEST_F(Errors, AStartThatFailedLeavesItsFolderToTheCorrectedCommand) {
   const TinyRun run = WriteTinyRun(harness_, WriteTinyModel(harness_, "model"), 1, {"train.max_steps=1"});

@@ -177,4 +177,13 @@ absl::Status CheckInputs(const RunConfig& config, Program program, bool launch) 
                                   : std::vector<std::string>{"policy_trainer"});
 }
 
+absl::Status CheckBatch(const RunConfig& config, int64_t prompts) {
+  const int64_t batch = config.rollout().rollout_batch_size();
+  if (batch <= prompts) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(
+      "rollout.rollout_batch_size is ", batch, ", but there are ", prompts, " prompts (", config.data().prompt_data(),
+      "), which each batch would repeat; lower it to ", prompts,
+      " or less, and raise rollout.n_samples_per_prompt for more answers a step"));
+}
+
 }  // namespace quartet

@@ -167,5 +167,17 @@ TEST_F(CheckInputsTest, NamesTheServiceWhoseDeviceIsNotThere) {
   EXPECT_THAT(Error(), HasSubstr("cuda"));
 }
 
+TEST(CheckBatch, RefusesMorePromptsThanThereAre) {
+  RunConfig config;
+  config.mutable_data()->set_prompt_data("/data/prompts.jsonl");
+  config.mutable_rollout()->set_rollout_batch_size(128);
+  EXPECT_TRUE(CheckBatch(config, 128).ok());
+  const absl::Status status = CheckBatch(config, 40);
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(std::string(status.message()),
+              AllOf(StartsWith("rollout.rollout_batch_size is 128, but there are 40 prompts (/data/prompts.jsonl)"),
+                    HasSubstr("lower it to 40"), HasSubstr("n_samples_per_prompt")));
+}
+
 }  // namespace
 }  // namespace quartet
