@@ -299,10 +299,13 @@ TEST_F(Errors, AFullDiskIsNamed) {
     GTEST_SKIP() << "mounting a small disk needs root: " << strerror(errno);
   }
   const auto outcome = Launch(run, {}, {"--set=run_dir=" + disk + "/run"});
+  EXPECT_FALSE(std::filesystem::exists(disk + "/run/checkpoints/step_1")) << "nothing of it is left";
   umount2(disk.c_str(), MNT_DETACH);
   ExpectFailed(outcome);
   EXPECT_THAT(outcome.output, HasSubstr(disk));
   EXPECT_THAT(outcome.output, HasSubstr("No space left"));
+  EXPECT_THAT(outcome.output, HasSubstr("free some space"));
+  EXPECT_THAT(outcome.output, HasSubstr("There is no whole checkpoint to continue from yet"));
   ExpectNothingLeft();
 }
 

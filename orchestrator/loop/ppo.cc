@@ -333,9 +333,10 @@ absl::StatusOr<SavedStates> PpoLoop::SaveStates(int64_t steps_done) {
   });
   const auto policy_done = run_.services.policy_trainer->SaveCheckpoint(step, id, save_optimizer);
   const auto critic_done = critic_future.get();
-  SavedStates saved;
-  QUARTET_ASSIGN_OR_RETURN(saved.policy, policy_done);
-  QUARTET_ASSIGN_OR_RETURN(saved.critic, critic_done);
+  if (!policy_done.ok() || !critic_done.ok()) {
+    return run_.folder.GiveUpCheckpoint(id, {policy_done.status(), critic_done.status()});
+  }
+  SavedStates saved = {.policy = *policy_done, .critic = *critic_done};
 
   for (const auto& [trainer, reply] :
        {std::pair("policy_trainer", &saved.policy), std::pair("critic_trainer", &saved.critic)}) {
@@ -369,7 +370,10 @@ absl::Status PpoLoop::Commit(int64_t steps_done, const SavedStates& saved, const
   record.metrics = metrics;
   record.has_evaluation = has_evaluation;
   const std::string id = CheckpointId(steps_done);
-  QUARTET_RETURN_IF_ERROR(WriteCheckpointRecord(absl::StrCat(run_.folder.checkpoints_path(), "/", id), record));
+  if (const absl::Status written = WriteCheckpointRecord(absl::StrCat(run_.folder.checkpoints_path(), "/", id), record);
+      !written.ok()) {
+    return run_.folder.GiveUpCheckpoint(id, {written});
+  }
   QUARTET_RETURN_IF_ERROR(FailPoint("orchestrator.checkpoint.committed"));
   QUARTET_RETURN_IF_ERROR(run_.folder.PointLatestAt(id));
   summary_.checkpoint = absl::StrCat("checkpoints/", saved.policy.folder());

@@ -55,8 +55,22 @@ TEST_F(PpoResumeTest, DoesNotPointAtACheckpointThatIsHalf) {
   });
   const absl::Status status = Run(config).status();
   EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted) << status;
-  EXPECT_THAT(std::string(status.message()), AllOf(HasSubstr("critic_trainer at "), HasSubstr("No space left")));
+  EXPECT_THAT(std::string(status.message()),
+              AllOf(HasSubstr("critic_trainer at "), HasSubstr("No space left"), HasSubstr("train.max_ckpt_num"),
+                    HasSubstr("The newest whole checkpoint is " + scratch_.path() + "/run/checkpoints/step_1")));
   EXPECT_EQ(std::filesystem::read_symlink(scratch_.path() + "/run/checkpoints/latest"), "step_1");
+  EXPECT_FALSE(std::filesystem::exists(scratch_.path() + "/run/checkpoints/step_2")) << "nothing of it is left";
+}
+
+TEST_F(PpoResumeTest, LeavesACheckpointThatATrainerMayStillWrite) {
+  RunConfig config = services_.MakeConfig(scratch_.path(), 1);
+  config.mutable_train()->set_save_optimizer(true);
+  services_.SetHook([](const std::string& call) {
+    return call == "critic_trainer.SaveCheckpoint" ? grpc::Status(grpc::DEADLINE_EXCEEDED, "it takes long")
+                                                   : grpc::Status::OK;
+  });
+  EXPECT_EQ(Run(config).status().code(), absl::StatusCode::kDeadlineExceeded);
+  EXPECT_TRUE(std::filesystem::exists(scratch_.path() + "/run/checkpoints/step_1/policy"));
 }
 
 TEST_F(PpoResumeTest, GoesOnAfterACheckpointAsIfItHadNeverStopped) {

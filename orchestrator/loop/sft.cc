@@ -146,8 +146,11 @@ absl::StatusOr<SftSummary> RunSft(const SftRun& run) {
   // 4. Save.
   const std::string id = absl::StrCat("step_", steps);
   run.view.Begin("checkpoint");
-  QUARTET_RETURN_IF_ERROR(
-      run.policy_trainer.SaveCheckpoint(static_cast<uint64_t>(steps), id, /*save_optimizer=*/false).status());
+  if (const absl::Status saved =
+          run.policy_trainer.SaveCheckpoint(static_cast<uint64_t>(steps), id, /*save_optimizer=*/false).status();
+      !saved.ok()) {
+    return run.folder.GiveUpCheckpoint(id, {saved});
+  }
   run.view.End();
   std::error_code ignored;
   if (!std::filesystem::exists(absl::StrCat(run.folder.checkpoints_path(), "/", id, "/policy"), ignored)) {

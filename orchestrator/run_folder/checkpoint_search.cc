@@ -60,6 +60,16 @@ absl::StatusOr<std::map<int64_t, std::string>> ListCheckpoints(const std::string
   return found;
 }
 
+std::optional<CheckpointRecord> NewestRecord(const std::string& checkpoints) {
+  const auto folders = ListCheckpoints(checkpoints);
+  if (!folders.ok()) return std::nullopt;
+  for (auto newest = folders->rbegin(); newest != folders->rend(); ++newest) {
+    absl::StatusOr<CheckpointRecord> record = ReadCheckpointRecord(newest->second);
+    if (record.ok() && record->policy.has_value() && record->critic.has_value()) return *std::move(record);
+  }
+  return std::nullopt;
+}
+
 absl::StatusOr<CheckpointSearch> FindNewestCheckpoint(const std::string& checkpoints,
                                                       const std::function<absl::Status()>& proceed) {
   QUARTET_ASSIGN_OR_RETURN(const auto folders, ListCheckpoints(checkpoints));

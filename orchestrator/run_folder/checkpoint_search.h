@@ -17,6 +17,9 @@ namespace quartet {
 // The folders step_N in `checkpoints` by N, finished or not; none where there is no such folder.
 absl::StatusOr<std::map<int64_t, std::string>> ListCheckpoints(const std::string& checkpoints);
 
+// The commit record of the newest one that has both training states by it; what they hold is not looked at.
+std::optional<CheckpointRecord> NewestRecord(const std::string& checkpoints);
+
 struct CheckpointSearch {
   std::optional<CheckpointRecord> found;
   // One sentence for each folder newer than it that was passed over.

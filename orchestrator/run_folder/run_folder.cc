@@ -1,6 +1,7 @@
 #include "orchestrator/run_folder/run_folder.h"
 
 #include <errno.h>
+#include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -283,6 +284,30 @@ absl::Status RunFolder::PointLatestAt(const std::string& checkpoint_id) {
     return absl::ErrnoToStatus(errno, absl::StrCat("cannot link ", link, " to ", checkpoint_id));
   }
   return SyncFolder(checkpoints_path());
+}
+
+absl::Status RunFolder::GiveUpCheckpoint(const std::string& id, const std::vector<absl::Status>& saves) {
+  absl::Status why;
+  bool all_ended = true;  // who has not answered may go on with its part, and what was there is no part of this one
+  for (const absl::Status& save : saves) {
+    why.Update(save);
+    all_ended = all_ended && !absl::IsUnavailable(save) && !absl::IsDeadlineExceeded(save) &&
+                !absl::IsCancelled(save) && !absl::IsAlreadyExists(save);
+  }
+  std::error_code ignored;  // `why` is what is reported
+  if (all_ended) fs::remove_all(checkpoints_path() + "/" + id, ignored);
+  const auto says = [&why](int error) { return absl::StrContains(why.message(), strerror(error)); };
+  if (!says(ENOSPC) && !says(EDQUOT)) return why;
+  const std::optional<CheckpointRecord> newest = NewestRecord(checkpoints_path());
+  return absl::Status(
+      why.code(),
+      absl::StrCat(why.message(),
+                   "; free some space there (train.max_ckpt_num keeps fewer checkpoints; what continued runs have put "
+                   "aside is in ",
+                   path_, "/superseded). ",
+                   newest.has_value() ? absl::StrCat("The newest whole checkpoint is ", checkpoints_path(), "/",
+                                                     CheckpointId(newest->step))
+                                      : "There is no whole checkpoint to continue from yet"));
 }
 
 absl::Status RunFolder::RemoveOldCheckpoints(int64_t keep) {

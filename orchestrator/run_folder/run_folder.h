@@ -10,7 +10,8 @@
 //   superseded/            1, 2, ...: each time the run was continued, what of the above it put aside
 //   run.lock               names the orchestrator that uses the folder
 //
-// An orchestrator deletes nothing here but the checkpoints that train.max_ckpt_num does not keep.
+// An orchestrator deletes nothing here but the checkpoints that train.max_ckpt_num does not keep, and what is there of
+// one that could not be saved.
 #pragma once
 
 #include <cstdint>
@@ -85,6 +86,10 @@ class RunFolder {
   absl::Status WriteHeldout(const std::vector<HeldoutRecord>& records);
   // Makes checkpoints/latest a relative link to `checkpoint_id`, atomically and durably.
   absl::Status PointLatestAt(const std::string& checkpoint_id);
+  // After saves of the parts of a checkpoint, some of which have failed: removes what is there of it, unless somebody
+  // may still write it. Returns the first error, of a full disk with what helps and the newest checkpoint that is
+  // whole.
+  absl::Status GiveUpCheckpoint(const std::string& id, const std::vector<absl::Status>& saves);
   // Removes all checkpoints but the newest `keep` (0: none is removed).
   absl::Status RemoveOldCheckpoints(int64_t keep);
 
