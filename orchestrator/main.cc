@@ -10,6 +10,7 @@
 #include "orchestrator/launch/service_launcher.h"
 #include "orchestrator/loop/session.h"
 #include "orchestrator/terminal/command_line.h"
+#include "orchestrator/terminal/continue_command.h"
 #include "orchestrator/terminal/interrupt_watch.h"
 #include "orchestrator/terminal/terminal_view.h"
 
@@ -52,11 +53,13 @@ int Main(int argc, char** argv) {
   Cancellation cancellation;
   InterruptWatch interrupts(&cancellation);
   TerminalView view(stdout, TerminalView::IsTerminal(stdout));
-  const absl::StatusOr<PpoResult> result = RunPpoSession(*config,
-                                                         {.launch = flags->Has("launch"),
-                                                          .programs_folder = ServiceLauncher::DefaultProgramsFolder(),
-                                                          .trace = ResolveUserPath(flags->Get("trace").value_or(""))},
-                                                         view, cancellation);
+  const absl::StatusOr<PpoResult> result =
+      RunPpoSession(*config,
+                    {.launch = flags->Has("launch"),
+                     .programs_folder = ServiceLauncher::DefaultProgramsFolder(),
+                     .trace = ResolveUserPath(flags->Get("trace").value_or("")),
+                     .continue_command = ContinueCommand(argc, argv, "//orchestrator", config->run_dir())},
+                    view, cancellation);
   if (!result.ok()) return Finish("orchestrator", result.status());
   view.Print("done: " + config->run_dir() + "/" + result->summary.checkpoint);
   return 0;

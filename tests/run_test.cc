@@ -133,7 +133,43 @@ TEST(Run, EndsAtCtrlCAndLeavesNothing) {
   const auto outcome = harness.Wait(pid, absl::Seconds(10));
   EXPECT_TRUE(outcome.ended) << outcome.output;
   EXPECT_EQ(outcome.exit_code, 130) << outcome.output;
+  EXPECT_THAT(outcome.output, HasSubstr("There is no checkpoint to continue from yet"));
   EXPECT_THAT(harness.Survivors(absl::Seconds(5)), IsEmpty());
+}
+
+TEST(Run, EndsAtASecondCtrlCWhateverItWaitsFor) {
+  ProcessHarness harness;
+  TinyRun run;
+  const pid_t pid = StartEndlessRun(harness, &run);
+  // A service that does not end when it is asked to.
+  for (const pid_t launcher : harness.Find("scorer/scorer")) kill(launcher, SIGSTOP);
+  kill(pid, SIGINT);
+  ASSERT_TRUE(harness.WaitForOutput(pid, "a second one ends at once", absl::Seconds(10))) << harness.Output(pid);
+  kill(pid, SIGINT);
+  const auto outcome = harness.Wait(pid, absl::Seconds(10));
+  EXPECT_EQ(outcome.exit_code, 130) << outcome.output;
+  EXPECT_THAT(outcome.output, HasSubstr("ended at once by a second signal"));
+}
+
+// The command that a run prints when it is stopped continues it.
+TEST(Run, PrintsTheCommandThatContinuesIt) {
+  ProcessHarness harness;
+  TinyRun run;
+  const pid_t pid = StartEndlessRun(harness, &run, {"train.save_steps=1"});
+  kill(pid, SIGINT);
+  const auto outcome = harness.Wait(pid, absl::Seconds(10));
+  EXPECT_EQ(outcome.exit_code, 130) << outcome.output;
+  const size_t at = outcome.output.find("To continue after step ");
+  ASSERT_NE(at, std::string::npos) << outcome.output;
+  const size_t line = outcome.output.find("\n  ", at) + 3;
+  const std::string command = outcome.output.substr(line, outcome.output.find('\n', line) - line);
+  EXPECT_THAT(command, AllOf(HasSubstr("--launch"), HasSubstr("--set=run_dir=" + run.run_dir),
+                             HasSubstr("--set=train.load_checkpoint=true")));
+  const size_t steps = ReadRecords(run.run_dir + "/metrics.jsonl").size();
+  const auto continued =
+      harness.Run("/bin/sh", {"-c", absl::StrCat(command, " --set=train.max_steps=", steps + 1)}, absl::Seconds(60));
+  EXPECT_EQ(continued.exit_code, 0) << continued.output;
+  EXPECT_EQ(ReadRecords(run.run_dir + "/metrics.jsonl").size(), steps + 1);
 }
 
 TEST(Run, LeavesNothingWhenTheOrchestratorIsKilled) {

@@ -15,6 +15,7 @@
 #include "orchestrator/launch/service_launcher.h"
 #include "orchestrator/loop/input_check.h"
 #include "orchestrator/run_folder/checkpoint_record.h"
+#include "orchestrator/run_folder/checkpoint_search.h"
 #include "orchestrator/run_folder/run_start.h"
 
 namespace quartet {
@@ -110,6 +111,29 @@ absl::Status Explain(const absl::Status& status, ServiceLauncher* launcher, cons
   return death.ok() ? status : death;
 }
 
+// `status`, with how the run is continued that ended with it.
+absl::Status WithContinuation(const absl::Status& status, const SessionOptions& options, const RunFolder& folder) {
+  // Before the services have accepted the run there is nothing to continue.
+  if (options.continue_command.empty() || !folder.has_begun()) return status;
+  const std::optional<CheckpointRecord> newest = NewestRecord(folder.checkpoints_path());
+  if (!newest.has_value() && !absl::IsCancelled(status)) return status;
+  std::string how = newest.has_value()
+                        ? absl::StrCat("To continue after step ", newest->step)
+                        : "There is no checkpoint to continue from yet (train.save_steps); to begin anew";
+  if (!options.launch) {
+    absl::StrAppend(&how, ", start the trainers again");
+    if (newest.has_value()) {
+      const std::string checkpoint = absl::StrCat(folder.checkpoints_path(), "/", CheckpointId(newest->step));
+      absl::StrAppend(&how, ", the policy trainer with --set=actor.load_checkpoint=", checkpoint,
+                      "/policy_state and the critic trainer with --set=critic.load_checkpoint=", checkpoint,
+                      "/critic_state, then");
+    } else {
+      absl::StrAppend(&how, ", then");
+    }
+  }
+  return absl::Status(status.code(), absl::StrCat(status.message(), "\n", how, ":\n  ", options.continue_command));
+}
+
 }  // namespace
 
 absl::StatusOr<PpoResult> RunPpoSession(const RunConfig& resolved, const SessionOptions& options, TerminalView& view,
@@ -145,7 +169,9 @@ absl::StatusOr<PpoResult> RunPpoSession(const RunConfig& resolved, const Session
                                                .folder = *start.folder,
                                                .view = view,
                                                .resume = start.resume});
-  if (!summary.ok()) return Explain(summary.status(), launcher.get(), cancellation);
+  if (!summary.ok()) {
+    return WithContinuation(Explain(summary.status(), launcher.get(), cancellation), options, *start.folder);
+  }
   result.summary = *std::move(summary);
   const std::vector<ServiceClient*> clients = {services.rollout.get(), services.policy_trainer.get(),
                                                services.critic_trainer.get(), services.scorer.get()};

@@ -24,6 +24,8 @@ struct SessionOptions {
   std::string trace;
   // An entry of run_dir that may be there before the run.
   std::string allowed_entry;
+  // The command that continues the run (PPO), for the error of one that ends before its time; may be empty.
+  std::string continue_command;
 };
 
 struct PpoResult {

@@ -66,6 +66,7 @@ class RunFolder {
   // Goes on after the run's first `steps` steps: what the folder has of later ones (records, samples, checkpoints)
   // moves to superseded/, as those steps are made again.
   absl::Status BeginAfter(int64_t steps);
+  bool has_begun() const { return metrics_ != nullptr; }
   // The last step that metrics.jsonl had at BeginAfter; -1 if none.
   int64_t last_recorded_step() const { return last_recorded_step_; }
 

@@ -1,5 +1,8 @@
 #include "orchestrator/terminal/interrupt_watch.h"
 
+#include <unistd.h>
+
+#include <cstdio>
 #include <optional>
 #include <string>
 
@@ -9,15 +12,23 @@
 
 namespace quartet {
 
-InterruptWatch::InterruptWatch(Cancellation* cancellation)
-    : thread_([this, cancellation] {
-        while (!stopping_) {
-          if (const std::optional<std::string> reason = signal_.Wait(absl::Milliseconds(100)); reason.has_value()) {
-            cancellation->Cancel(absl::CancelledError(absl::StrCat("stopped by ", *reason)));
-            return;
-          }
-        }
-      }) {}
+InterruptWatch::InterruptWatch(Cancellation* cancellation) : thread_([this, cancellation] { Watch(cancellation); }) {}
+
+void InterruptWatch::Watch(Cancellation* cancellation) {
+  bool cancelled = false;
+  while (!stopping_) {
+    const std::optional<std::string> reason = signal_.Wait(absl::Milliseconds(100));
+    if (!reason.has_value()) continue;
+    if (cancelled) {
+      std::fprintf(stderr, "\nended at once by a second signal, %s\n", reason->c_str());
+      _exit(130);
+    }
+    cancelled = true;
+    cancellation->Cancel(absl::CancelledError(absl::StrCat("stopped by ", *reason)));
+    if (*reason != "SIGINT" && *reason != "SIGTERM") return;  // what does not come twice
+    std::fprintf(stderr, "\n%s: the run and its services are ending; a second one ends at once\n", reason->c_str());
+  }
+}
 
 InterruptWatch::~InterruptWatch() {
   stopping_ = true;

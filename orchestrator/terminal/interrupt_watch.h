@@ -1,4 +1,4 @@
-// Ctrl-C and SIGTERM end a run in good order.
+// Ctrl-C and SIGTERM end a run in good order, and a second one at once.
 #pragma once
 
 #include <atomic>
@@ -9,7 +9,8 @@
 
 namespace quartet {
 
-// Made in main before any thread; cancels the run with CANCELLED at the first SIGINT or SIGTERM.
+// Made in main before any thread; cancels the run with CANCELLED at the first SIGINT or SIGTERM. The second ends the
+// program with exit code 130; services that it has started end by themselves then, as their parent is gone.
 class InterruptWatch {
  public:
   // `cancellation` outlives it.
@@ -17,6 +18,8 @@ class InterruptWatch {
   ~InterruptWatch();
 
  private:
+  void Watch(Cancellation* cancellation);
+
   StopSignal signal_;
   std::atomic<bool> stopping_{false};
   std::thread thread_;

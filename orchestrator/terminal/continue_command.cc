@@ -1,0 +1,46 @@
+#include "orchestrator/terminal/continue_command.h"
+
+#include <stdlib.h>
+
+#include <algorithm>
+#include <vector>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_replace.h"
+
+namespace quartet {
+namespace {
+
+// As one word of a shell.
+std::string Quoted(const std::string& word) {
+  constexpr char kPlain[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-+=:,./@%";
+  if (!word.empty() && word.find_first_not_of(kPlain) == std::string::npos) return word;
+  return absl::StrCat("'", absl::StrReplaceAll(word, {{"'", "'\\''"}}), "'");
+}
+
+std::string Environment(const char* name) {
+  const char* value = getenv(name);
+  return value == nullptr ? "" : value;
+}
+
+}  // namespace
+
+std::string ContinueCommand(int argc, const char* const* argv, const std::string& label, const std::string& run_dir) {
+  std::vector<std::string> words = {argv[0]};
+  if (const std::string workspace = Environment("BUILD_WORKSPACE_DIRECTORY"); !workspace.empty()) {
+    const bool inside = Environment("BUILD_WORKING_DIRECTORY") == workspace;
+    words = {absl::StrCat(inside ? "." : workspace, "/bazelw"), "run", label, "--"};
+  }
+  words.insert(words.end(), argv + 1, argv + argc);
+  for (const std::string& field : {"run_dir=" + run_dir, std::string("train.load_checkpoint=true")}) {
+    const bool is_there = std::any_of(words.begin(), words.end(), [&field](const std::string& word) {
+      return word == field || word == "--set=" + field;
+    });
+    if (!is_there) words.push_back("--set=" + field);
+  }
+  return absl::StrJoin(words, " ", [](std::string* out, const std::string& word) { out->append(Quoted(word)); });
+}
+
+}  // namespace quartet
