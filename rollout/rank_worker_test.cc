@@ -67,6 +67,7 @@ class FakeEngine : public RolloutEngine {
   void ReserveStaging() override {}
   void Commit(std::unique_ptr<WeightStaging>, uint64_t) override {}
   uint64_t version() const override { return 0; }
+  int64_t max_model_len() const override { return 1000; }
   int64_t vocab_size() const override { return 100; }
   const std::vector<int64_t>& eos_token_ids() const override { return ends_; }
   EngineStats stats() const override { return {}; }
@@ -142,7 +143,6 @@ int Sequences(const RankWorker::Result& result) {
   return count;
 }
 
-TEST(RankWorker, StepsAloneAsLongAsThereIsSomethingToDo) {
 TEST(RankWorker, SaysThatItIsLoadingUntilItHasAnEngine) {
   RunConfig config;
   RankContext context;
@@ -155,6 +155,7 @@ TEST(RankWorker, SaysThatItIsLoadingUntilItHasAnEngine) {
   EXPECT_TRUE(ask(kInfoMethod).ok());
 }
 
+TEST(RankWorker, StepsAloneAsLongAsThereIsSomethingToDo) {
   TestRank rank;
   EXPECT_EQ(Sequences(rank.Do(WorkOf(1, 2))), 1);
   ASSERT_EQ(rank.engine->tasks.size(), 1u);

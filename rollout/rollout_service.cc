@@ -97,7 +97,10 @@ class RolloutService final : public RankService,
     QUARTET_RETURN_IF_ERROR(worker_.Use(std::move(engine)));
     if (group_.is_leader()) QUARTET_RETURN_IF_ERROR(links_.Start());
     loaded_ = true;
-    if (http_ != nullptr) QUARTET_LOG(kInfo) << "HTTP on " << http_->address();
+    if (http_ != nullptr) {
+      QUARTET_LOG(kInfo) << "HTTP on " << http_->address() << " for model \""
+                         << config_.rollout().http().served_model_name() << "\": base_url " << http_->url();
+    }
     return absl::OkStatus();
   }
 
@@ -222,7 +225,11 @@ class RolloutService final : public RankService,
     info->set_protocol_version(kProtocolVersion);
     (*info->mutable_vocab_size())["model"] = static_cast<int32_t>(engine().vocab_size());
     info->set_policy_version(engine().version());
-    info->set_max_model_len(config_.rollout().max_model_len());
+    info->set_max_model_len(static_cast<int32_t>(max_model_len()));
+    if (http_ != nullptr) {
+      info->set_http_url(http_->url());
+      info->set_served_model_name(config_.rollout().http().served_model_name());
+    }
     if (const std::optional<CallIdentity> last = guard_.last_applied()) *info->mutable_last_applied() = *last;
     return absl::OkStatus();
   }
@@ -249,7 +256,7 @@ class RolloutService final : public RankService,
 
   const Tokenizer* tokenizer() const override { return tokenizer_.get(); }
   int64_t vocab_size() const override { return engine().vocab_size(); }
-  int64_t max_model_len() const override { return config_.rollout().max_model_len(); }
+  int64_t max_model_len() const override { return engine().max_model_len(); }
   int64_t max_sequences() const override { return dispatcher_.max_sequences(); }
   int64_t max_calls() const override { return config_.rollout().max_calls(); }
   std::set<int32_t> eos_token_ids() const override {

@@ -184,14 +184,14 @@ TEST(Run, LeavesNothingWhenTheOrchestratorIsKilled) {
 TEST(Run, DoesNotWaitForAnswersToOthers) {
   ProcessHarness harness;
   TinyRun run;
-  StartEndlessRun(harness, &run,
-                  {"rollout.http.listen=127.0.0.1:0", "rollout.max_model_len=256", "rollout.max_num_seqs=8"});
-  std::ostringstream log;
-  log << std::ifstream(run.run_dir + "/logs/rollout.log").rdbuf();
-  const std::string text = log.str();
-  const size_t at = text.find("HTTP on 127.0.0.1:");
-  ASSERT_NE(at, std::string::npos) << text;
-  const int port = std::atoi(text.c_str() + at + strlen("HTTP on 127.0.0.1:"));
+  const pid_t pid = StartEndlessRun(
+      harness, &run, {"rollout.http.listen=127.0.0.1:0", "rollout.max_model_len=256", "rollout.max_num_seqs=8"});
+  const std::string console = harness.Output(pid);
+  const std::string kPlace = "the policy answers HTTP at http://127.0.0.1:";
+  const size_t at = console.find(kPlace);
+  ASSERT_NE(at, std::string::npos) << console;
+  EXPECT_THAT(console, HasSubstr(absl::StrCat("as model \"", run.run_dir.substr(run.run_dir.rfind('/') + 1), "\"")));
+  const int port = std::atoi(console.c_str() + at + kPlace.size());
   const auto metric = [&](const std::string& name) {
     const std::string body = HttpAsk(port, "GET", "/metrics").body;
     const size_t line = body.find("\nquartet_" + name + "{");

@@ -67,7 +67,9 @@ absl::Status CheckRollout(const RolloutConfig& r) {
   QUARTET_RETURN_IF_ERROR(Stage("rollout.zero_stage", r.zero_stage(), {0, 3}));
   if (r.has_kv_cache_bytes()) QUARTET_RETURN_IF_ERROR(Integer("rollout.kv_cache_bytes", r.kv_cache_bytes(), 1));
   QUARTET_RETURN_IF_ERROR(Integer("rollout.block_size", r.block_size(), 1));
-  QUARTET_RETURN_IF_ERROR(Integer("rollout.max_model_len", r.max_model_len(), 2, 2 * kMaxTokens));
+  if (r.max_model_len() != 0) {
+    QUARTET_RETURN_IF_ERROR(Integer("rollout.max_model_len", r.max_model_len(), 2, 2 * kMaxTokens));
+  }
   QUARTET_RETURN_IF_ERROR(Integer("rollout.max_num_seqs", r.max_num_seqs(), 1));
   QUARTET_RETURN_IF_ERROR(Integer("rollout.max_num_batched_tokens", r.max_num_batched_tokens(), 1));
   QUARTET_RETURN_IF_ERROR(Integer("rollout.max_waiting", r.max_waiting(), 0));

@@ -62,6 +62,11 @@ absl::Status CheckUnread(const RunConfig& config, Program program) {
   const std::vector<Unread> unread = UnreadBy(program);
   if (unread.empty()) return absl::OkStatus();
   RunConfig without = config;
+  if (program == Program::kSft && config.rollout().has_http()) {
+    // A default of a field before it depends on it.
+    without.mutable_rollout()->clear_http();
+    return NoEffect(FirstDifference(config, without), "fine-tuning generates nothing");
+  }
   for (const Unread& u : unread) ClearPath(u.path, &without);
   if (config.actor().max_len() == config.data().prompt_max_len() + config.rollout().generate_max_len()) {
     without.mutable_data()->set_prompt_max_len(config.data().prompt_max_len());
@@ -108,7 +113,7 @@ absl::Status CheckFor(const RunConfig& config, Program program) {
     for (const auto& [field, value] : {std::pair("rollout.max_model_len", config.rollout().max_model_len()),
                                        std::pair("actor.max_len", config.actor().max_len()),
                                        std::pair("critic.max_len", config.critic().max_len())}) {
-      if (value < longest) {
+      if (value < longest && value != 0) {
         return Bad(field, absl::StrCat(value),
                    absl::StrCat("it must be at least data.prompt_max_len + rollout.generate_max_len = ", longest));
       }

@@ -4,8 +4,10 @@
 #include <cstdint>
 #include <limits>
 #include <string>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
 #include "absl/strings/string_view.h"
 #include "absl/strings/strip.h"
 #include "absl/time/clock.h"
@@ -26,6 +28,18 @@ std::string LastPart(absl::string_view path) {
   while (absl::ConsumeSuffix(&path, "/")) {
   }
   return std::string(path.substr(path.rfind('/') + 1));
+}
+
+// What HTTP's clients call the policy: by the run that trains it, or by the folder of a model that is served as it is.
+// Of a run's checkpoint, RUN/checkpoints/step_N/policy, the run and the step.
+std::string ServedName(const RunConfig& c) {
+  if (!c.actor().pretrain().empty()) return LastPart(c.run_dir());
+  const std::vector<absl::string_view> parts = absl::StrSplit(c.rollout().pretrain(), '/', absl::SkipEmpty());
+  const size_t n = parts.size();
+  if (n >= 4 && parts[n - 1] == "policy" && parts[n - 3] == "checkpoints") {
+    return absl::StrCat(parts[n - 4], "/", parts[n - 2]);
+  }
+  return LastPart(c.rollout().pretrain());
 }
 
 void FillTrainer(TrainerConfig* t, double learning_rate, int max_len) {
@@ -107,7 +121,8 @@ void FillDefaults(RunConfig* c) {
   // Both lengths are checked before their sum is used for anything.
   const int64_t both = int64_t{d->prompt_max_len()} + r->generate_max_len();
   const int max_len = both > 0 && both <= 2 * kMaxTokens ? static_cast<int>(both) : 1;
-  QUARTET_DEFAULT(r, max_model_len, max_len);
+  // People who talk to the policy have other lengths than the run.
+  QUARTET_DEFAULT(r, max_model_len, r->has_http() ? 0 : max_len);
   QUARTET_DEFAULT(r, max_num_seqs, 256);
   QUARTET_DEFAULT(r, max_num_batched_tokens, 2048);
   QUARTET_DEFAULT(r, max_waiting, 65536);
@@ -116,7 +131,7 @@ void FillDefaults(RunConfig* c) {
   QUARTET_DEFAULT(r, enforce_eager, false);
   QUARTET_DEFAULT_TEXT(r, pretrain, c->actor().pretrain());
   if (r->has_http()) {
-    QUARTET_DEFAULT_TEXT(r->mutable_http(), served_model_name, LastPart(r->pretrain()));
+    QUARTET_DEFAULT_TEXT(r->mutable_http(), served_model_name, ServedName(*c));
     QUARTET_DEFAULT(r->mutable_http(), max_bodies_bytes, int64_t{256} << 20);
   }
 

@@ -158,17 +158,28 @@ TEST(RunConfig, LetsOtherMachinesInOverHttpWithKeyAndCertificateOnly) {
   EXPECT_EQ(ErrorOf({"rollout.http.listen=[::1]:8000"}), "");
 }
 
-TEST(RunConfig, CallsTheServedModelAfterItsFolder) {
-  const auto name = [](const std::string& folder) {
-    return LoadRunConfig("", {"actor.pretrain=" + folder, "rollout.http.listen=127.0.0.1:0"}, "")
-        .value()
-        .rollout()
-        .http()
-        .served_model_name();
+TEST(RunConfig, CallsTheServedModelAfterTheRunOrItsFolder) {
+  const auto name = [](std::vector<std::string> overrides) {
+    overrides.push_back("rollout.http.listen=127.0.0.1:0");
+    return LoadRunConfig("", overrides, "").value().rollout().http().served_model_name();
   };
-  EXPECT_EQ(name("models/SmolLM2"), "SmolLM2");
-  EXPECT_EQ(name("/models/a/b/"), "b");
+  EXPECT_EQ(name({"rollout.pretrain=models/SmolLM2"}), "SmolLM2");
+  EXPECT_EQ(name({"rollout.pretrain=/models/a/b/"}), "b");
+  EXPECT_EQ(name({"rollout.pretrain=/runs/gsm8k/checkpoints/step_20/policy"}), "gsm8k/step_20");
+  EXPECT_EQ(name({"run_dir=/runs/gsm8k", "actor.pretrain=models/SmolLM2"}), "gsm8k");
+  EXPECT_EQ(name({"run_dir=/runs/gsm8k", "actor.pretrain=/m", "rollout.http.served_model_name=mine"}), "mine");
   EXPECT_FALSE(LoadRunConfig("", {"actor.pretrain=/m"}, "")->rollout().has_http());
+}
+
+TEST(RunConfig, WhoTalksToThePolicyHasTheModelsLengthUnlessItIsSaid) {
+  const auto length = [](std::vector<std::string> overrides) {
+    overrides.push_back("actor.pretrain=/m");
+    return LoadRunConfig("", overrides, "").value().rollout().max_model_len();
+  };
+  EXPECT_EQ(length({"data.prompt_max_len=100", "rollout.generate_max_len=28"}), 128);
+  EXPECT_EQ(length({"rollout.http.listen=127.0.0.1:0"}), 0);
+  EXPECT_EQ(length({"rollout.http.listen=127.0.0.1:0", "rollout.max_model_len=300"}), 300);
+  ExpectError({"rollout.max_model_len=1"}, {"rollout.max_model_len: 1", "2 to"});
 }
 
 TEST(RunConfig, PlacesOneRankOnEachGpu) {

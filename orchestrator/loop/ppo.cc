@@ -115,6 +115,10 @@ absl::Status PpoLoop::Prepare() {
   QUARTET_ASSIGN_OR_RETURN(updates_, Updates::Create(config_, run_.services, steps_, first_step_));
   QUARTET_ASSIGN_OR_RETURN(const Hello hello, SayHello(run_.services, config_, run_.tokenizer.vocab_size()));
   QUARTET_RETURN_IF_ERROR(CheckStart(config_, run_.prompts, run_.resume, run_.folder.checkpoints_path(), hello));
+  if (!hello.rollout.http_url().empty()) {
+    run_.view.Print(absl::StrCat("the policy answers HTTP at ", hello.rollout.http_url(), ", as model \"",
+                                 hello.rollout.served_model_name(), "\""));
+  }
   // The services have accepted the run: now the folder may change.
   QUARTET_RETURN_IF_ERROR(run_.folder.BeginAfter(first_step_));
   if (run_.evaluation_set.has_value()) {

@@ -8,6 +8,7 @@
 #include <chrono>
 #include <exception>
 #include <functional>
+#include <limits>
 #include <map>
 #include <mutex>
 #include <optional>
@@ -50,8 +51,12 @@ double SecondsSince(std::chrono::steady_clock::time_point start) {
 
 class Engine : public RolloutEngine {
  public:
-  Engine(const RolloutEngineOptions& options, Ledger* ledger, EngineGroups groups, std::unique_ptr<ShardedModel> model)
+  // `options` say a length; with `fits_length` a shorter one serves where the cache has no room for it.
+  Engine(const RolloutEngineOptions& options, bool fits_length, Ledger* ledger, EngineGroups groups,
+         std::unique_ptr<ShardedModel> model)
       : options_(options),
+        fits_length_(fits_length),
+        max_model_len_(options.max_model_len),
         ledger_(ledger),
         groups_(std::move(groups)),
         weights_(std::move(model)),
@@ -83,6 +88,7 @@ class Engine : public RolloutEngine {
           "rollout.kv_cache_bytes is ", options_.kv_cache_bytes, "; one block of ", options_.block_size,
           " tokens takes ", block_bytes, " bytes", spare > 0 ? ", and recorded forwards need one more" : ""));
     }
+    if (fits_length_) max_model_len_ = std::min(max_model_len_, blocks * options_.block_size);
     make_cache_ = [=, this] {
       forward_->TakeCache(shape, blocks);
       forward_->Record();
@@ -95,11 +101,12 @@ class Engine : public RolloutEngine {
     scheduler.block_size = options_.block_size;
     scheduler.max_num_seqs = options_.max_num_seqs;
     scheduler.max_num_batched_tokens = options_.max_num_batched_tokens;
-    scheduler.max_model_len = options_.max_model_len;
+    scheduler.max_model_len = max_model_len_;
     scheduler_.emplace(scheduler);
     if (device().is_meta()) return absl::OkStatus();
     QUARTET_LOG(kInfo) << "KV cache: " << blocks << " blocks of " << options_.block_size << " tokens, "
-                       << blocks * block_bytes / (1 << 20) << " MiB";
+                       << blocks * block_bytes / (1 << 20) << " MiB; sequences of at most " << max_model_len_
+                       << " tokens";
     if (const DecodeGraphs* graphs = forward_->graphs(); graphs != nullptr) {
       QUARTET_LOG(kInfo) << "Decoding by graphs: " << graphs->sizes().size() << " recorded for up to "
                          << graphs->sizes().back() << " sequences, with the cache in " << seconds << " s, "
@@ -117,9 +124,8 @@ class Engine : public RolloutEngine {
   }
 
   absl::Status Check(const SamplingParams& sampling, const GenerationTask& task) const override {
-    QUARTET_RETURN_IF_ERROR(CheckPrompt(sampling, task.prompt_index, task.ids, vocab_size()));
     const absl::Status fits = scheduler_->CheckFits(static_cast<int64_t>(task.ids.size()), sampling.max_new_tokens());
-    if (fits.ok()) return fits;
+    if (fits.ok()) return CheckPrompt(sampling, task.prompt_index, task.ids, vocab_size());
     return absl::Status(fits.code(), absl::StrCat("prompt ", task.prompt_index, ": ", fits.message()));
   }
 
@@ -247,6 +253,7 @@ class Engine : public RolloutEngine {
   }
 
   uint64_t version() const override { return version_; }
+  int64_t max_model_len() const override { return max_model_len_; }
   int64_t vocab_size() const override { return config().vocab_size; }
   const std::vector<int64_t>& eos_token_ids() const override { return config().eos_token_ids; }
 
@@ -276,17 +283,17 @@ class Engine : public RolloutEngine {
     if (!lockstep_ && idle()) reuse_.reset();
   }
 
-  // What rollout.gpu_memory_utilization leaves for the cache. Ranks that step together get the least that any of them
-  // found. Collective.
+  // What rollout.gpu_memory_utilization leaves for the cache, the least that any rank found: a prompt that fits into
+  // the leader's cache fits into all. Collective.
   absl::StatusOr<int64_t> BudgetedCacheBytes(const KvCacheShape& shape) {
     const absl::StatusOr<CacheBudget> budget = MeasureCacheBudget(options_, shape, device(), &*forward_, ledger_);
     absl::StatusOr<int64_t> bytes = budget.ok() ? CacheBytesWithin(*budget) : budget.status();
     if (groups_.all->size() == 1) return bytes;
     QUARTET_RETURN_IF_ERROR(AgreeOnStatus(*groups_.all, bytes.status(), device()));
-    if (!exchange_.has_value() || device().is_meta()) return bytes;
+    if (device().is_meta()) return bytes;
     std::vector<int64_t> least = {-*bytes};
     const at::Tensor of_all = at::from_blob(least.data(), {1}, at::kLong).to(device());
-    groups_.of_shares()->AllReduceMax(of_all)->Wait();
+    groups_.all->AllReduceMax(of_all)->Wait();
     return -of_all.item<int64_t>();
   }
 
@@ -440,6 +447,8 @@ class Engine : public RolloutEngine {
   }
 
   const RolloutEngineOptions options_;
+  const bool fits_length_;
+  int64_t max_model_len_;  // tokens; as it is once there is a cache
   Ledger* const ledger_;
   const EngineGroups groups_;
   EngineWeights weights_;
@@ -482,6 +491,11 @@ absl::StatusOr<std::unique_ptr<RolloutEngine>> LoadEngine(const RolloutEngineOpt
   }
   QUARTET_ASSIGN_OR_RETURN(std::unique_ptr<ShardedModel> model, std::move(loaded));
   const ModelConfig& config = model->config();
+  RolloutEngineOptions with_length = options;
+  if (options.max_model_len == 0) {
+    with_length.max_model_len = std::min<int64_t>(config.max_position_embeddings,
+                                                  config.sliding_window.value_or(std::numeric_limits<int64_t>::max()));
+  }
   if (options.max_model_len > config.max_position_embeddings) {
     return absl::InvalidArgumentError(absl::StrCat("rollout.max_model_len is ", options.max_model_len,
                                                    "; the model's max_position_embeddings allow at most ",
@@ -494,7 +508,8 @@ absl::StatusOr<std::unique_ptr<RolloutEngine>> LoadEngine(const RolloutEngineOpt
           absl::StrCat("rollout.stop_token_ids holds ", id, "; allowed: 0 to ", config.vocab_size - 1));
     }
   }
-  auto engine = std::make_unique<Engine>(options, ledger, std::move(groups), std::move(model));
+  auto engine = std::make_unique<Engine>(with_length, /*fits_length=*/options.max_model_len == 0, ledger,
+                                         std::move(groups), std::move(model));
   QUARTET_RETURN_IF_ERROR(engine->MakeCache());
   return engine;
 }

@@ -41,8 +41,10 @@ struct RolloutEngineOptions {
   // Of plans with gpu_memory_utilization: the device's memory, and how much of it is taken by what is no tensor.
   int64_t planned_device_bytes = 0;
   int64_t planned_other_bytes = 0;
-  int64_t block_size = 16;                // tokens; a multiple of 16
-  int64_t max_model_len = 2048;           // tokens of prompt and answer together
+  int64_t block_size = 16;  // tokens; a multiple of 16
+  // Tokens of prompt and answer together. 0: as many as the model's positions (within its window) allow, and as one
+  // sequence finds room for in the cache.
+  int64_t max_model_len = 2048;
   int64_t max_num_seqs = 256;             // running at once
   int64_t max_num_batched_tokens = 2048;  // of one forward
   bool enforce_eager = false;             // no forwards are recorded and replayed; on CUDA, and in its plans
@@ -152,6 +154,8 @@ class RolloutEngine {
   // Of the weights in use; 0 as loaded from disk.
   virtual uint64_t version() const = 0;
 
+  // Tokens of prompt and answer together.
+  virtual int64_t max_model_len() const = 0;
   virtual int64_t vocab_size() const = 0;
   // Ends a sequence, unless ignore_eos.
   virtual const std::vector<int64_t>& eos_token_ids() const = 0;

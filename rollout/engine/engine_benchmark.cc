@@ -1,7 +1,7 @@
 // How fast the engine generates: output tokens a second over whole calls, prefill included, and of decoding alone.
 //
 //   bazel build -c opt //rollout/engine:engine_benchmark
-//   OMP_NUM_THREADS=2 bazel-bin/rollout/engine_benchmark --model=DIR --prompts=prompts.json
+//   OMP_NUM_THREADS=2 bazel-bin/rollout/engine/engine_benchmark --model=DIR --prompts=prompts.json
 //
 // `prompts.json` is a list of lists of token ids; the first N of them are generated from together (where they are
 // fewer, so many samples of each), each --new_tokens long whatever it says. Nothing is in the prefix cache before.

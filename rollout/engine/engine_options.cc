@@ -54,7 +54,9 @@ absl::Status CheckOptions(const RolloutEngineOptions& options, const RankContext
   if (options.block_size < 1 || options.block_size % PagedCacheLayout::kBlockSizeMultiple != 0) {
     return refuse("block_size", options.block_size, "multiples of 16");
   }
-  if (options.max_model_len < 2) return refuse("max_model_len", options.max_model_len, "at least 2");
+  if (options.max_model_len < 2 && options.max_model_len != 0) {
+    return refuse("max_model_len", options.max_model_len, "at least 2, or 0 (the model's)");
+  }
   if (options.max_num_seqs < 1) return refuse("max_num_seqs", options.max_num_seqs, "at least 1");
   if (options.max_num_batched_tokens < 1) {
     return refuse("max_num_batched_tokens", options.max_num_batched_tokens, "at least 1");

@@ -276,6 +276,24 @@ TEST(RolloutEngine, RefusesRequestsByFieldValueAndWhatIsAllowed) {
             "sampling.stop_token_ids holds 101; allowed: 0 to 100");
 }
 
+TEST(RolloutEngine, TakesSequencesAsLongAsModelAndCacheAllowWhereNoLengthIsSaid) {
+  RolloutEngineOptions options = OptionsFor("llama");
+  options.max_model_len = 0;
+  EXPECT_EQ(LoadedEngine(options)->max_model_len(), 256);
+  options.kv_cache_bytes = CacheBytes("llama", "fp32", 4);
+  LoadedEngine small(options);
+  EXPECT_EQ(small->max_model_len(), 64);
+  GenerationTask task;
+  task.ids = {5, 6, 7};
+  EXPECT_EQ(small->Check(Greedy(61), task), absl::OkStatus());
+  EXPECT_EQ(small->Check(Greedy(62), task).message(),
+            "prompt 0: ids (3) and max_new_tokens (62) together exceed max_model_len = 64");
+  options = OptionsFor("mistral");
+  options.max_model_len = 0;
+  options.model = EditedFolder(Folder("mistral"), {{"sliding_window", 128}});
+  EXPECT_EQ(LoadedEngine(options)->max_model_len(), 128);
+}
+
 TEST(RolloutEngine, RefusesOptionsThatCannotWork) {
   const auto store = MakeLocalStore();
   const auto message = [&](const std::function<void(RolloutEngineOptions*)>& spoil) {

@@ -265,8 +265,15 @@ absl::StatusOr<std::unique_ptr<HttpFront>> HttpFront::Start(const HttpConfig& co
   server.too_many = ErrorReply(absl::UnavailableError(absl::StrCat(
       server.max_requests, " requests wait or run: rollout.max_calls = ", server.max_requests, " is reached")));
   auto front = std::make_unique<HttpFront>();
+  front->https_ = !config.cert_file().empty();
   front->front_ = std::make_unique<OpenAiFront>(std::move(options), generation);
-  QUARTET_ASSIGN_OR_RETURN(front->server_, HttpServer::Start(server, front->front_.get()));
+  absl::StatusOr<std::unique_ptr<HttpServer>> started = HttpServer::Start(server, front->front_.get());
+  if (absl::IsUnavailable(started.status())) {
+    return absl::UnavailableError(absl::StrCat("rollout.http.listen is \"", config.listen(),
+                                               "\": ", started.status().message(),
+                                               "; choose another port (port 0 takes a free one)"));
+  }
+  QUARTET_ASSIGN_OR_RETURN(front->server_, std::move(started));
   return front;
 }
 

@@ -45,8 +45,11 @@ class HttpFront {
   static absl::StatusOr<std::unique_ptr<HttpFront>> Start(const HttpConfig& config, Generation* generation);
   // host:port, with the port that was found.
   std::string address() const { return server_->address().ToString(); }
+  // What OpenAI's clients call base_url.
+  std::string url() const { return (https_ ? "https://" : "http://") + address() + "/v1"; }
 
  private:
+  bool https_ = false;
   std::unique_ptr<OpenAiFront> front_;
   std::unique_ptr<HttpServer> server_;  // ends before the front
 };

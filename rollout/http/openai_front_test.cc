@@ -25,6 +25,7 @@ namespace quartet {
 namespace {
 
 using nlohmann::json;
+using ::testing::AllOf;
 using ::testing::HasSubstr;
 
 class Front : public ::testing::Test {
@@ -249,11 +250,19 @@ TEST_F(Front, RefusesKeysThatOthersCanRead) {
   EXPECT_THAT(HttpFront::Start(config, &rollout_).status().message(), HasSubstr("is empty"));
 }
 
+TEST_F(Front, SaysWhereItIs) {
+  Start();
+  EXPECT_EQ(front_->url(), absl::StrCat("http://127.0.0.1:", port_, "/v1"));
+}
+
 TEST_F(Front, NamesAnAddressThatIsInUse) {
   Start();
   HttpConfig config;
   config.set_listen(front_->address());
-  EXPECT_THAT(HttpFront::Start(config, &rollout_).status().message(), HasSubstr("the address is in use"));
+  const absl::Status status = HttpFront::Start(config, &rollout_).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable);
+  EXPECT_THAT(status.message(), AllOf(HasSubstr(absl::StrCat("rollout.http.listen is \"", front_->address(), "\"")),
+                                      HasSubstr("the address is in use"), HasSubstr("another port")));
 }
 
 }  // namespace
