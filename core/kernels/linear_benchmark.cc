@@ -1,7 +1,7 @@
 // Products with weight matrices of SmolLM2-135M's shapes, in bf16, beside LibTorch's: operations a second, and bytes a
 // second of the weight. As in generation a weight comes from memory: the calls go round over copies of it.
 //
-//   bazel build -c opt //core/kernels:linear_benchmark && OMP_NUM_THREADS=2 bazel-bin/core/model/linear_benchmark
+//   bazel build -c opt //core/kernels:linear_benchmark && OMP_NUM_THREADS=2 bazel-bin/core/kernels/linear_benchmark
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/linear.h>
 #include <ATen/ops/mm.h>

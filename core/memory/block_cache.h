@@ -7,14 +7,11 @@
 // system when the call ends:
 //
 //  - A block comes from the smallest free chunk that has room for it; the rest of the chunk stays free. A freed block
-//  is
-//    joined with the free chunks beside it.
+//    is joined with the free chunks beside it.
 //  - Where all free chunks together have room but no single one, whole huge pages out of several are put side by side
-//  at
-//    a new address. That moves entries of the page table, and clears nothing.
-//  - New memory is taken where this is not enough either. Free chunks go back for it as far as the cache would
-//  otherwise
-//    hold more than HeldAtMost of what was in use at once: scattered free memory costs time, and never memory.
+//    at a new address. That moves entries of the page table, and clears nothing.
+//  - New memory is taken where this is not enough either. Free chunks go back for it as far as the cache would hold
+//    more than HeldAtMost of what was in use at once: scattered free memory costs time, and never memory.
 #pragma once
 
 #include <cstddef>
