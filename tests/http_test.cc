@@ -17,7 +17,7 @@
 #include "absl/strings/substitute.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "rollout/http/http_client.h"
+#include "rollout/http/testing/http_client.h"
 #include "tests/process_harness.h"
 #include "tests/tiny_run.h"
 

@@ -12,8 +12,8 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "rollout/http/http_client.h"
 #include "rollout/http/openai_front.h"
+#include "rollout/http/testing/http_client.h"
 #include "rollout/http/testing/played_rollout.h"
 
 namespace quartet {

@@ -18,7 +18,7 @@
 #include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "rollout/http/http_client.h"
+#include "rollout/http/testing/http_client.h"
 #include "rollout/http/testing/played_rollout.h"
 
 namespace quartet {
