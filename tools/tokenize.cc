@@ -1,6 +1,5 @@
 // tokenize --model=DIR: JSONL of texts on standard input, JSONL of token ids on standard output, and back.
 #include <cstdint>
-#include <cstdlib>
 #include <iostream>
 #include <limits>
 #include <memory>
@@ -12,6 +11,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
+#include "core/base/files.h"
 #include "core/base/status_macros.h"
 #include "core/data/json.h"
 #include "core/tokenizer/tokenizer.h"
@@ -49,12 +49,6 @@ struct Options {
   bool skip_special_tokens = false;
 };
 
-// Under `bazel run` a relative path is the caller's, not the runfiles'.
-std::string FromCallersFolder(const std::string& path) {
-  const char* folder = std::getenv("BUILD_WORKING_DIRECTORY");
-  return folder == nullptr || path.starts_with('/') ? path : absl::StrCat(folder, "/", path);
-}
-
 absl::StatusOr<Options> ReadFlags(const std::vector<std::string>& arguments) {
   Options options;
   for (size_t i = 0; i < arguments.size(); ++i) {
@@ -82,7 +76,7 @@ absl::StatusOr<Options> ReadFlags(const std::vector<std::string>& arguments) {
   if (!options.decode && options.skip_special_tokens) {
     return absl::InvalidArgumentError("--skip_special_tokens needs --decode");
   }
-  options.model = FromCallersFolder(options.model);
+  options.model = ResolveUserPath(options.model);
   return options;
 }
 

@@ -35,8 +35,8 @@ std::vector<at::Tensor> Linears(const at::Tensor& input_TK, const std::vector<Li
 // the sums are rounded.
 at::Tensor WideProduct(const at::Tensor& input_TK, const at::Tensor& weight);
 
-// a b, [M, N], of their type, without gradient, for gradients: their bits may depend on M and N. Rows or columns of each
-// lie end to end, or it is copied.
+// a b, [M, N], of their type, without gradient, for gradients: their bits may depend on M and N. Rows or columns of
+// each lie end to end, or it is copied.
 at::Tensor GradientProduct(const at::Tensor& a_MK, const at::Tensor& b_KN);
 
 // Whether a matrix can be packed: UsesBf16Gemm holds, N is a multiple of 16 and K of 2.
