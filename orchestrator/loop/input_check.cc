@@ -40,9 +40,10 @@ absl::Status Of(const std::string& option, const absl::Status& status) {
 absl::Status CheckFolder(const std::string& option, const std::string& folder) {
   std::error_code error;
   if (std::filesystem::is_directory(folder, error)) return absl::OkStatus();
-  return absl::NotFoundError(absl::StrCat(
-      option, ": the folder ", folder, " does not exist; names of a model hub are not resolved: download the model and ",
-      "give its folder (relative paths start at ", ResolveUserPath("."), ")"));
+  return absl::NotFoundError(
+      absl::StrCat(option, ": the folder ", folder,
+                   " does not exist; names of a model hub are not resolved: download the model and ",
+                   "give its folder (relative paths start at ", ResolveUserPath("."), ")"));
 }
 
 // A model that a service loads.
@@ -59,8 +60,8 @@ std::vector<ModelUse> ModelsOf(const RunConfig& c, Program program) {
   std::vector<ModelUse> models = {
       {"actor.pretrain", c.actor().pretrain(), HeadKind::kVocabulary, true, "actor.max_len", c.actor().max_len()}};
   if (program == Program::kSft) return models;
-  models.push_back({"critic.pretrain", c.critic().pretrain(), HeadKind::kScalar, false, "critic.max_len",
-                    c.critic().max_len()});
+  models.push_back(
+      {"critic.pretrain", c.critic().pretrain(), HeadKind::kScalar, false, "critic.max_len", c.critic().max_len()});
   models.push_back({"rollout.pretrain", c.rollout().pretrain(), HeadKind::kVocabulary, true, "rollout.max_model_len",
                     c.rollout().max_model_len()});
   if (c.algorithm().kl().init_kl_coef() > 0) {
@@ -89,10 +90,10 @@ absl::Status CheckWeights(const ModelUse& use, const ModelConfig& model) {
                      : ""));
       }
       if (found->second.shape == parameter.shape) continue;
-      return absl::InvalidArgumentError(absl::StrCat(
-          reader->files()[found->second.file], ": tensor ", parameter.name, " has shape [",
-          absl::StrJoin(found->second.shape, ", "), "], the model needs [", absl::StrJoin(parameter.shape, ", "), "]",
-          is_score ? ": train and save it with num_labels=1" : ""));
+      return absl::InvalidArgumentError(absl::StrCat(reader->files()[found->second.file], ": tensor ", parameter.name,
+                                                     " has shape [", absl::StrJoin(found->second.shape, ", "),
+                                                     "], the model needs [", absl::StrJoin(parameter.shape, ", "), "]",
+                                                     is_score ? ": train and save it with num_labels=1" : ""));
     }
   }
   return absl::OkStatus();
@@ -108,8 +109,8 @@ absl::Status CheckModels(const RunConfig& config, Program program) {
     QUARTET_RETURN_IF_ERROR(CheckLengthInWindow(*model, use.folder, use.length_option, use.length));
     if (use.option == "actor.pretrain") actor = *model;
     if (use.option == "rollout.pretrain") {
-      QUARTET_RETURN_IF_ERROR(Of("rollout.tensor_parallel_size",
-                                 CheckTensorParallel(*model, config.rollout().tensor_parallel_size())));
+      QUARTET_RETURN_IF_ERROR(
+          Of("rollout.tensor_parallel_size", CheckTensorParallel(*model, config.rollout().tensor_parallel_size())));
     }
     if (!checked.emplace(use.folder, use.head, use.has_head).second) continue;
     QUARTET_RETURN_IF_ERROR(Of(use.option, CheckWeights(use, *model)));
@@ -141,9 +142,9 @@ absl::Status CheckDevices(const RunConfig& config, const std::vector<std::string
                        ".device is \"cuda\"; this build has no CUDA: build with --config=cuda, or use \"cpu\""));
     }
     if (const int devices = CountCudaDevices(); placement.ranks() > devices) {
-      return absl::InvalidArgumentError(absl::StrCat("services.", service, ".ranks is ", placement.ranks(),
-                                                     " on device \"cuda\"; each rank needs a device, and this host has ",
-                                                     devices));
+      return absl::InvalidArgumentError(
+          absl::StrCat("services.", service, ".ranks is ", placement.ranks(),
+                       " on device \"cuda\"; each rank needs a device, and this host has ", devices));
     }
   }
   return absl::OkStatus();
@@ -180,10 +181,10 @@ absl::Status CheckInputs(const RunConfig& config, Program program, bool launch) 
 absl::Status CheckBatch(const RunConfig& config, int64_t prompts) {
   const int64_t batch = config.rollout().rollout_batch_size();
   if (batch <= prompts) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrCat(
-      "rollout.rollout_batch_size is ", batch, ", but there are ", prompts, " prompts (", config.data().prompt_data(),
-      "), which each batch would repeat; lower it to ", prompts,
-      " or less, and raise rollout.n_samples_per_prompt for more answers a step"));
+  return absl::InvalidArgumentError(
+      absl::StrCat("rollout.rollout_batch_size is ", batch, ", but there are ", prompts, " prompts (",
+                   config.data().prompt_data(), "), which each batch would repeat; lower it to ", prompts,
+                   " or less, and raise rollout.n_samples_per_prompt for more answers a step"));
 }
 
 }  // namespace quartet

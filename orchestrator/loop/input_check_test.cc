@@ -155,8 +155,8 @@ TEST_F(CheckInputsTest, NamesTheOptionsOfFilesThatAreNotThere) {
   tls->set_cert_file(InScratch("no_cert.pem"));
   tls->set_key_file(InScratch("no_key.pem"));
   for (const bool launch : {false, true}) {
-    EXPECT_EQ(Error(launch), absl::StrCat("tls.cert_file: cannot open ", InScratch("no_cert.pem"),
-                                          ": No such file or directory"));
+    EXPECT_EQ(Error(launch),
+              absl::StrCat("tls.cert_file: cannot open ", InScratch("no_cert.pem"), ": No such file or directory"));
   }
 }
 

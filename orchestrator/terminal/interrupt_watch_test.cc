@@ -31,9 +31,7 @@ void InterruptTwice(int second) {
   while (true) pause();
 }
 
-TEST(InterruptWatch, CancelsTheRunAtTheFirstSignal) {
-  EXPECT_EXIT(InterruptOnce(), ::testing::ExitedWithCode(7), "");
-}
+TEST(InterruptWatch, CancelsTheRunAtTheFirstSignal) { EXPECT_EXIT(InterruptOnce(), ::testing::ExitedWithCode(7), ""); }
 
 TEST(InterruptWatch, EndsTheProgramAtTheSecond) {
   EXPECT_EXIT(InterruptTwice(SIGINT), ::testing::ExitedWithCode(130), "ended at once by a second signal, SIGINT");
