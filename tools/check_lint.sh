@@ -11,8 +11,7 @@ log="$(mktemp)"
 trap 'rm -f "${log}"' EXIT
 generated="$(quietly ./bazelw query 'kind("cc_proto_library|_grpc_codegen|genrule", //...)')"
 # shellcheck disable=SC2086  # One argument a label.
-quietly ./bazelw build --ui_event_filters=-info ${generated}
-bin="$(quietly ./bazelw info bazel-bin)"
+quietly ./bazelw build --ui_event_filters=-info ${generated}  # bazel-bin now leads to where they are
 
 if (($#)); then
   files=("$@")
@@ -23,7 +22,7 @@ fi
 # What was found clean is kept by the hash of all it depends on: the file with its headers, the configuration, the tool.
 cache="${HOME}/.cache/quartet/clang-tidy"
 mkdir -p "${cache}"
-flags="-std=c++20 -Wall -Wno-sign-compare -I. -isystem ${bin}"
+flags="-std=c++20 -Wall -Wno-sign-compare -I. -isystem bazel-bin"
 tool="$(clang-tidy --version | head -n 1) ${flags} $(cat .clang-tidy)"
 export cache flags tool
 
