@@ -47,7 +47,9 @@ int Main(int argc, char** argv) {
                   absl::InvalidArgumentError("--trace has an effect with --launch only; services that run "
                                              "already trace with a --trace of their own"));
   }
-  absl::StatusOr<RunConfig> config = LoadRunConfig(flags->Get("config").value_or(""), flags->GetAll("set"), "");
+  absl::StatusOr<RunConfig> config =
+      LoadRunConfig(flags->Get("config").value_or(""), flags->GetAll("set"), "",
+                    flags->Has("launch") ? ServiceLauncher::Defaults(kPpoServices) : RunConfig());
   if (!config.ok()) return Finish("orchestrator", config.status());
 
   Cancellation cancellation;

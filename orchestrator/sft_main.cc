@@ -46,7 +46,9 @@ int Main(int argc, char** argv) {
     return Finish("sft", absl::InvalidArgumentError("--trace has an effect with --launch only; services that run "
                                                     "already trace with a --trace of their own"));
   }
-  absl::StatusOr<RunConfig> config = LoadRunConfig(flags->Get("config").value_or(""), flags->GetAll("set"), "");
+  absl::StatusOr<RunConfig> config =
+      LoadRunConfig(flags->Get("config").value_or(""), flags->GetAll("set"), "",
+                    flags->Has("launch") ? ServiceLauncher::Defaults(kSftServices) : RunConfig());
   if (!config.ok()) return Finish("sft", config.status());
 
   Cancellation cancellation;

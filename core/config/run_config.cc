@@ -40,8 +40,8 @@ absl::Status ApplyOverride(std::string_view override_text, RunConfig* config) {
 }
 
 absl::StatusOr<RunConfig> LoadRunConfig(const std::string& path, const std::vector<std::string>& overrides,
-                                        const std::string& base_folder) {
-  RunConfig config;
+                                        const std::string& base_folder, const RunConfig& defaults) {
+  RunConfig config = defaults;
   if (!path.empty()) QUARTET_RETURN_IF_ERROR(ReadTextFormat(path, &config));
   for (const std::string& o : overrides) QUARTET_RETURN_IF_ERROR(ApplyOverride(o, &config));
   QUARTET_RETURN_IF_ERROR(ResolveRunConfig(&config, base_folder));

@@ -14,9 +14,10 @@ namespace quartet {
 // Parses the text format file at `path` ("" = an empty configuration), applies `overrides` ("path.to.field=value";
 // repeated fields append), fills in every default that proto/run_config.proto names and checks every value and
 // combination. Relative paths inside resolve against `base_folder` ("" = the one the user is in) and come back
-// absolute. INVALID_ARGUMENT names file and line, or field, value and what is allowed.
+// absolute. `defaults` come before those of the comments. INVALID_ARGUMENT names file and line, or field, value and
+// what is allowed.
 absl::StatusOr<RunConfig> LoadRunConfig(const std::string& path, const std::vector<std::string>& overrides,
-                                        const std::string& base_folder);
+                                        const std::string& base_folder, const RunConfig& defaults = RunConfig());
 
 // Sets one field, from "path.to.field=value". A repeated message is reached by index ("reward.source.0.rule=number"),
 // where the index may be one past the end; a repeated scalar appends.

@@ -176,7 +176,7 @@ absl::Status ReadTextFormat(const std::string& path, google::protobuf::Message* 
   FirstError error;
   google::protobuf::TextFormat::Parser parser;
   parser.RecordErrorsTo(&error);
-  if (parser.ParseFromString(text, message)) return absl::OkStatus();
+  if (parser.MergeFromString(text, message)) return absl::OkStatus();
   const Descriptor& descriptor = *message->GetDescriptor();
   if (!error.found()) {
     return absl::InvalidArgumentError(absl::StrCat(path, ": not a ", descriptor.name(), " in text format"));

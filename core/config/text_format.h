@@ -8,7 +8,7 @@
 
 namespace quartet {
 
-// INVALID_ARGUMENT names the place in the file as path:line:column, counted from 1.
+// Over what `message` has already. INVALID_ARGUMENT names the place in the file as path:line:column, counted from 1.
 absl::Status ReadTextFormat(const std::string& path, google::protobuf::Message* message);
 
 }  // namespace quartet

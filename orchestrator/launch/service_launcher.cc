@@ -11,10 +11,12 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
+#include "core/base/deadline.h"
 #include "core/base/files.h"
 #include "core/base/logging.h"
 #include "core/base/status_macros.h"
 #include "core/base/trace.h"
+#include "core/config/run_config.h"
 #include "core/service/process/launcher.h"
 
 namespace quartet {
@@ -42,6 +44,12 @@ std::string LastLines(const std::string& path, int lines) {
   for (int i = 0; i < lines && start != std::string::npos && start > 0; ++i) start = text.rfind('\n', start - 1);
   if (start != std::string::npos && start > 0) text.erase(0, start + 1);
   return text;
+}
+
+RunConfig ServiceLauncher::Defaults(const std::vector<std::string>& services) {
+  RunConfig config;
+  for (const std::string& service : services) MutablePlacementOf(&config, service)->set_listen("127.0.0.1:0");
+  return config;
 }
 
 std::string ServiceLauncher::DefaultProgramsFolder() {
@@ -74,7 +82,7 @@ absl::Status ServiceLauncher::StartAll() {
     std::filesystem::remove(AddressPath(service), ignored);
     ChildProcessOptions child;
     child.argv = {absl::StrCat(options_.programs_folder, "/", service, "/", service),
-                  "--config=" + options_.config_path, "--listen=127.0.0.1:0", "--address_file=" + AddressPath(service)};
+                  "--config=" + options_.config_path, "--address_file=" + AddressPath(service)};
     if (!options_.trace.empty()) child.argv.push_back("--trace=" + TraceFileOf(options_.trace, service));
     child.removed_environment = RankEnvironmentNames();
     // Paths in the resolved configuration are absolute already.
@@ -87,7 +95,7 @@ absl::Status ServiceLauncher::StartAll() {
     }
     children_[service] = *std::move(started);
   }
-  const absl::Time deadline = absl::Now() + options_.start_timeout;
+  const Deadline deadline = Deadline::In(options_.start_timeout);
   while (addresses_.size() < options_.services.size()) {
     QUARTET_RETURN_IF_ERROR(options_.cancellation->status());
     QUARTET_RETURN_IF_ERROR(Poll());
@@ -99,7 +107,7 @@ absl::Status ServiceLauncher::StartAll() {
       addresses_[service] = std::string(absl::StripAsciiWhitespace(*address));
       if (options_.on_serving) options_.on_serving(service);
     }
-    if (absl::Now() > deadline) {
+    if (deadline.passed()) {
       std::string missing;
       for (const std::string& service : options_.services) {
         if (addresses_.count(service) == 0) absl::StrAppend(&missing, missing.empty() ? "" : ", ", service);
@@ -142,10 +150,10 @@ void ServiceLauncher::Watch() {
 }
 
 absl::Status ServiceLauncher::FindDeadService(absl::Duration patience) {
-  const absl::Time deadline = absl::Now() + patience;
+  const Deadline deadline = Deadline::In(patience);
   while (true) {
     absl::Status death = Poll();
-    if (!death.ok() || absl::Now() > deadline) return death;
+    if (!death.ok() || deadline.passed()) return death;
     absl::SleepFor(kPollInterval);
   }
 }
@@ -158,10 +166,8 @@ void ServiceLauncher::Stop() {
   if (watcher_.joinable()) watcher_.join();
   // All at once, so that the graces do not add up.
   for (auto& [service, child] : children_) child->Signal(SIGTERM);
-  const absl::Time deadline = absl::Now() + kStopGrace;
-  for (auto& [service, child] : children_) {
-    child->Terminate(std::max(deadline - absl::Now(), absl::ZeroDuration()));
-  }
+  const Deadline deadline = Deadline::In(kStopGrace);
+  for (auto& [service, child] : children_) child->Terminate(deadline.left());
   children_.clear();
 }
 

@@ -14,6 +14,7 @@
 #include "absl/time/time.h"
 #include "core/service/process/child_process.h"
 #include "orchestrator/clients/cancellation.h"
+#include "proto/run_config.pb.h"
 
 namespace quartet {
 
@@ -21,7 +22,7 @@ struct ServiceLauncherOptions {
   // "rollout", "policy_trainer", ...; the program of each is <programs_folder>/<service>/<service>.
   std::vector<std::string> services;
   std::string programs_folder;
-  // Handed to each service with --config.
+  // Handed to each service with --config: it says where the service listens.
   std::string config_path;
   // Each service writes <logs_folder>/<service>.log.
   std::string logs_folder;
@@ -55,6 +56,10 @@ class ServiceLauncher {
 
   // Asks all services to end and waits for it; those that do not end in time are killed. Idempotent.
   void Stop();
+
+  // What a configuration has, unless it says otherwise, of which `services` are to be launched: each listens on a free
+  // port.
+  static RunConfig Defaults(const std::vector<std::string>& services);
 
   // The nearest folder above this program that holds the services, each in a folder of its own (Bazel's output tree).
   static std::string DefaultProgramsFolder();

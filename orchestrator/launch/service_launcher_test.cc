@@ -62,6 +62,16 @@ TEST_F(ServiceLauncherTest, TellsEachServiceWhereToTrace) {
   EXPECT_THAT(scratch_.Read("arguments"), HasSubstr("--trace=/runs/trace.scorer.json"));
 }
 
+TEST_F(ServiceLauncherTest, LeavesToTheConfigurationWhereServicesListen) {
+  Program("scorer", "echo \"$@\" > " + scratch_.path() + "/arguments\n" + Serve("scorer"));
+  const auto launcher = ServiceLauncher::Start(Options({"scorer"}));
+  ASSERT_TRUE(launcher.ok()) << launcher.status();
+  EXPECT_THAT(scratch_.Read("arguments"), AllOf(HasSubstr("--config=/run.textproto"), Not(HasSubstr("--listen"))));
+  const ServicesConfig defaults = ServiceLauncher::Defaults({"scorer"}).services();
+  EXPECT_EQ(defaults.scorer().listen(), "127.0.0.1:0");
+  EXPECT_EQ(defaults.rollout().listen(), "");
+}
+
 TEST_F(ServiceLauncherTest, StartsServicesAndLeavesNoneBehind) {
   Program("rollout", Serve("rollout"));
   Program("scorer", Serve("scorer"));

@@ -155,8 +155,7 @@ absl::StatusOr<PpoResult> RunPpoSession(const RunConfig& resolved, const Session
 
   // 2. The services.
   QUARTET_ASSIGN_OR_RETURN(const std::unique_ptr<ServiceLauncher> launcher,
-                           LaunchServices(options, {"rollout", "policy_trainer", "critic_trainer", "scorer"},
-                                          *start.folder, view, cancellation, &config));
+                           LaunchServices(options, kPpoServices, *start.folder, view, cancellation, &config));
   QUARTET_ASSIGN_OR_RETURN(Services services, ConnectServices(config, &cancellation));
 
   // 3. The loop.
@@ -191,7 +190,7 @@ absl::StatusOr<SftSummary> RunSftSession(const RunConfig& resolved, const Sessio
   QUARTET_ASSIGN_OR_RETURN(const std::unique_ptr<RunFolder> folder, RunFolder::Create(config, options.allowed_entry));
   view.Print(absl::StrCat("run folder: ", folder->path()));
   QUARTET_ASSIGN_OR_RETURN(const std::unique_ptr<ServiceLauncher> launcher,
-                           LaunchServices(options, {"policy_trainer"}, *folder, view, cancellation, &config));
+                           LaunchServices(options, kSftServices, *folder, view, cancellation, &config));
   QUARTET_ASSIGN_OR_RETURN(
       const std::unique_ptr<PolicyTrainerClient> policy_trainer,
       MakePolicyTrainerClient(MakeClientOptions(config, config.services().policy_trainer().listen(), &cancellation)));
