@@ -163,6 +163,21 @@ TEST_F(Errors, ATokenizerLargerThanTheModelIsRefusedWithBothSizes) {
   ExpectNothingLeft();
 }
 
+// Of one size: the ids of the actor's answers would be other texts to the reward model.
+TEST_F(Errors, ARewardModelWithAnotherTokenizerIsRefusedWithATokenThatDiffers) {
+  const TinyRun run = WriteTinyRun(harness_, WriteTinyModel(harness_, "model"), 1,
+                                   {"reward.source.1.model=" + harness_.Path("reward")});
+  const std::string reward = WriteTinyModel(harness_, "reward");
+  nlohmann::json tokenizer = nlohmann::json::parse(std::ifstream(reward + "/tokenizer.json"));
+  std::swap(tokenizer["model"]["vocab"]["3"], tokenizer["model"]["vocab"]["7"]);
+  std::ofstream(reward + "/tokenizer.json") << tokenizer.dump();
+  const auto outcome = Launch(run);
+  ExpectFailed(outcome);
+  EXPECT_THAT(outcome.output, HasSubstr(reward + " has another tokenizer than the actor " + harness_.Path("model")));
+  EXPECT_THAT(outcome.output, HasSubstr("is \"7\", not \"3\""));
+  ExpectNothingLeft();
+}
+
 TEST_F(Errors, APromptThatIsTooLongIsNamedWithItsLine) {
   const TinyRun run = WriteTinyRun(harness_, WriteTinyModel(harness_, "model"), 1);
   std::ofstream(harness_.Path("prompts.jsonl"), std::ios::app)

@@ -4,6 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "core/base/status_macros.h"
+#include "core/tokenizer/comparison.h"
 #include "core/tokenizer/tokenizer.h"
 
 namespace quartet {
@@ -24,10 +25,18 @@ absl::Status CheckTokenizerFits(const std::string& folder, const ModelConfig& co
 
 absl::Status CheckSameVocabulary(const std::string& role, const std::string& folder, const ModelConfig& config,
                                  const std::string& actor_folder, const ModelConfig& actor_config) {
-  if (config.vocab_size == actor_config.vocab_size) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrCat(
-      "the ", role, " ", folder, " has a vocabulary of ", config.vocab_size, " tokens, but the actor ", actor_folder,
-      " one of ", actor_config.vocab_size, "; both read the same token ids, so they must be equal."));
+  if (config.vocab_size != actor_config.vocab_size) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "the ", role, " ", folder, " has a vocabulary of ", config.vocab_size, " tokens, but the actor ", actor_folder,
+        " one of ", actor_config.vocab_size, "; both read the same token ids, so they must be equal."));
+  }
+  QUARTET_ASSIGN_OR_RETURN(const std::string difference, DescribeTokenizerDifference(folder, actor_folder));
+  if (difference.empty()) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat("the ", role, " ", folder, " has another tokenizer than the actor ",
+                                                 actor_folder, ": ", difference,
+                                                 ". It is given the actor's token ids, which would be other texts to "
+                                                 "it; it must be a model that was trained with the "
+                                                 "actor's tokenizer."));
 }
 
 }  // namespace quartet

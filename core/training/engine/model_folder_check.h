@@ -12,8 +12,8 @@ namespace quartet {
 // have: names both sizes. A folder without a tokenizer is in order.
 absl::Status CheckTokenizerFits(const std::string& folder, const ModelConfig& config);
 
-// INVALID_ARGUMENT where two models that read the same token ids have vocabularies of different sizes; names both sizes
-// and both folders. `role` is what `folder` is for: "reference model".
+// INVALID_ARGUMENT where two models that read the same token ids have vocabularies of different sizes, or tokenizers
+// that differ; names both folders, and the sizes or the difference. `role` is what `folder` is for: "reference model".
 absl::Status CheckSameVocabulary(const std::string& role, const std::string& folder, const ModelConfig& config,
                                  const std::string& actor_folder, const ModelConfig& actor_config);
 
