@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "core/base/status_macros.h"
+#include "core/checkpoint/newest_state.h"
 #include "core/model/model_config.h"
 #include "core/service/wire/status_conversion.h"
 #include "core/training/batch/batch_check.h"
@@ -88,7 +89,9 @@ absl::StatusOr<std::unique_ptr<RankService>> CreateCriticTrainer(const RunConfig
     QUARTET_ASSIGN_OR_RETURN(ModelConfig actor_model, ReadModelConfig(actor));
     QUARTET_RETURN_IF_ERROR(CheckSameVocabulary("critic", folder, model, actor, actor_model));
   }
-  return std::make_unique<CriticTrainerService>(config, context, group, model);
+  RunConfig own = config;
+  QUARTET_RETURN_IF_ERROR(UseNewestState(config, "critic_state", own.mutable_critic()));
+  return std::make_unique<CriticTrainerService>(own, context, group, model);
 }
 
 }  // namespace quartet

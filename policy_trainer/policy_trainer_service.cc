@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "core/base/fail_point.h"
 #include "core/base/status_macros.h"
+#include "core/checkpoint/newest_state.h"
 #include "core/model/model_config.h"
 #include "core/model/parameter_layout.h"
 #include "core/model/strided_range.h"
@@ -188,7 +189,9 @@ absl::StatusOr<std::unique_ptr<RankService>> CreatePolicyTrainer(const RunConfig
   QUARTET_ASSIGN_OR_RETURN(ModelConfig model, ReadModelConfig(folder));
   QUARTET_RETURN_IF_ERROR(CheckLengthInWindow(model, folder, "actor.max_len", config.actor().max_len()));
   QUARTET_RETURN_IF_ERROR(CheckTokenizerFits(folder, model));
-  return std::make_unique<PolicyTrainerService>(config, context, group, std::move(model));
+  RunConfig own = config;
+  QUARTET_RETURN_IF_ERROR(UseNewestState(config, "policy_state", own.mutable_actor()));
+  return std::make_unique<PolicyTrainerService>(own, context, group, std::move(model));
 }
 
 }  // namespace quartet

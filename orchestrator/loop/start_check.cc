@@ -64,9 +64,12 @@ absl::Status CheckStart(const RunConfig& config, const std::vector<PromptRecord>
        {std::tuple(&hello.policy_trainer, resume->policy->optimizer_steps, "actor", "policy_state"),
         std::tuple(&hello.critic_trainer, resume->critic->optimizer_steps, "critic", "critic_state")}) {
     if (OptimizerSteps(*trainer) == expected) continue;
-    return refuse(absl::StrCat("the ", trainer->service(), " has made ", OptimizerSteps(*trainer),
-                               " optimizer steps, the checkpoint ", expected, "; start it with ", field,
-                               ".load_checkpoint set to ", folder, "/", state, ", or all services by --launch"));
+    return refuse(
+        absl::StrCat("the ", trainer->service(), " has made ", OptimizerSteps(*trainer),
+                     " optimizer steps, the checkpoint ", expected,
+                     "; end it and start it again with train.load_checkpoint set, so that it takes the newest "
+                     "state of the run (or with ",
+                     field, ".load_checkpoint set to ", folder, "/", state, "), or all services by --launch"));
   }
   return absl::OkStatus();
 }
