@@ -10,10 +10,12 @@
 
 namespace quartet {
 
-absl::StatusOr<ServiceInfo> CheckService(ServiceClient& client, int32_t tokenizer_vocab_size,
-                                         int64_t longest_sequence) {
-  QUARTET_ASSIGN_OR_RETURN(ServiceInfo info, client.GetInfo());
+absl::StatusOr<ServiceInfo> CheckService(ServiceClient& client, int32_t tokenizer_vocab_size, int64_t longest_sequence,
+                                         const OnLoading& on_loading) {
   const std::string place = absl::StrCat(client.service(), " at ", client.address());
+  QUARTET_ASSIGN_OR_RETURN(ServiceInfo info, client.AwaitInfo([&] {
+    on_loading(absl::StrCat("waiting for the ", place, ", which is loading its model"));
+  }));
   if (info.service() != client.service()) {
     return absl::FailedPreconditionError(absl::StrCat("at ", client.address(), " is the service \"", info.service(),
                                                       "\", not \"", client.service(), "\""));
@@ -39,7 +41,8 @@ absl::StatusOr<ServiceInfo> CheckService(ServiceClient& client, int32_t tokenize
   return info;
 }
 
-absl::StatusOr<Hello> SayHello(Services& services, const RunConfig& config, int32_t tokenizer_vocab_size) {
+absl::StatusOr<Hello> SayHello(Services& services, const RunConfig& config, int32_t tokenizer_vocab_size,
+                               const OnLoading& on_loading) {
   const int64_t longest = static_cast<int64_t>(config.data().prompt_max_len()) + config.rollout().generate_max_len();
   Hello hello;
   struct Peer {
@@ -53,7 +56,7 @@ absl::StatusOr<Hello> SayHello(Services& services, const RunConfig& config, int3
   std::string first_name;
   int32_t first_size = 0;
   for (const Peer& peer : peers) {
-    QUARTET_ASSIGN_OR_RETURN(*peer.info, CheckService(*peer.client, tokenizer_vocab_size, longest));
+    QUARTET_ASSIGN_OR_RETURN(*peer.info, CheckService(*peer.client, tokenizer_vocab_size, longest, on_loading));
     for (const auto& [role, size] : peer.info->vocab_size()) {
       const std::string name = absl::StrCat(peer.client->service(), "'s ", role);
       if (first_name.empty()) {

@@ -2,6 +2,8 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
+#include <string>
 
 #include "absl/status/statusor.h"
 #include "orchestrator/clients/service_clients.h"
@@ -15,12 +17,17 @@ struct Hello {
   ServiceInfo rollout, policy_trainer, critic_trainer, scorer;
 };
 
-// Asks every service who it is and refuses, with both values in the message: another service at the address, another
-// protocol version, vocabularies that differ between models, a tokenizer with ids that the models do not have, a
-// longest sequence shorter than prompt and answer.
-absl::StatusOr<Hello> SayHello(Services& services, const RunConfig& config, int32_t tokenizer_vocab_size);
+// Told of a service that is waited for while it loads its model, in a sentence.
+using OnLoading = std::function<void(const std::string&)>;
+
+// Asks every service who it is, waits for those that are still loading, and refuses, with both values in the message:
+// another service at the address, another protocol version, vocabularies that differ between models, a tokenizer with
+// ids that the models do not have, a longest sequence shorter than prompt and answer.
+absl::StatusOr<Hello> SayHello(Services& services, const RunConfig& config, int32_t tokenizer_vocab_size,
+                               const OnLoading& on_loading);
 
 // The same of one service; of several models the vocabularies are compared by SayHello.
-absl::StatusOr<ServiceInfo> CheckService(ServiceClient& client, int32_t tokenizer_vocab_size, int64_t longest_sequence);
+absl::StatusOr<ServiceInfo> CheckService(ServiceClient& client, int32_t tokenizer_vocab_size, int64_t longest_sequence,
+                                         const OnLoading& on_loading);
 
 }  // namespace quartet

@@ -24,6 +24,9 @@ namespace {
 // How long GetInfo, the first call to a service, goes on trying to connect.
 constexpr absl::Duration kConnectTimeout = absl::Seconds(5);
 
+// How often a service that loads its model is asked again.
+constexpr absl::Duration kLoadingPoll = absl::Milliseconds(200);
+
 // How long the call that ends a pause may take, which the end of the run does not cancel.
 constexpr absl::Duration kResumeTimeout = absl::Seconds(10);
 
@@ -46,13 +49,31 @@ ServiceClient::~ServiceClient() = default;
 const std::string& ServiceClient::service() const { return connection_->service; }
 const std::string& ServiceClient::address() const { return connection_->options.address; }
 
+bool ServiceClient::WaitForConnection() {
+  const Deadline deadline = Deadline::In(kConnectTimeout);
+  while (!connection_->channel->WaitForConnected(absl::ToChronoTime(absl::Now() + absl::Milliseconds(100)))) {
+    if (deadline.passed() || !connection_->options.cancellation->status().ok()) return false;
+  }
+  return true;
+}
+
+absl::StatusOr<ServiceInfo> ServiceClient::AwaitInfo(const std::function<void()>& on_loading) {
+  for (bool first = true;; first = false) {
+    absl::StatusOr<ServiceInfo> info = GetInfo();
+    // UNAVAILABLE over a connection that stands is a service's own answer.
+    if (!absl::IsUnavailable(info.status()) || !connection_->options.cancellation->status().ok() ||
+        connection_->channel->GetState(/*try_to_connect=*/false) != GRPC_CHANNEL_READY) {
+      return info;
+    }
+    if (first && on_loading) on_loading();
+    absl::SleepFor(kLoadingPoll);
+  }
+}
+
 absl::StatusOr<ServiceInfo> ServiceClient::GetInfo() {
   // A first connection may fail by itself on a busy machine, or come a moment before the service listens. Where none
   // comes about, the call below says why.
-  const Deadline deadline = Deadline::In(kConnectTimeout);
-  while (!connection_->channel->WaitForConnected(absl::ToChronoTime(absl::Now() + absl::Milliseconds(100)))) {
-    if (deadline.passed() || !connection_->options.cancellation->status().ok()) break;
-  }
+  WaitForConnection();
   CallContext context(connection_->options);
   ServiceInfo info;
   QUARTET_RETURN_IF_ERROR(

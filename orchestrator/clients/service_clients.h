@@ -35,6 +35,9 @@ class ServiceClient {
   const std::string& address() const;
   // Gives a service that does not answer yet a few seconds to come up.
   absl::StatusOr<ServiceInfo> GetInfo();
+  // Waits for a service that answers, but is still loading its model, however long it takes; `on_loading`, if given, is
+  // called where it has to.
+  absl::StatusOr<ServiceInfo> AwaitInfo(const std::function<void()>& on_loading);
 
   // Made by Make*Client below.
   struct Connection;
@@ -42,6 +45,9 @@ class ServiceClient {
 
  protected:
   std::shared_ptr<Connection> connection_;
+
+ private:
+  bool WaitForConnection();
 };
 
 class RolloutClient : public ServiceClient {

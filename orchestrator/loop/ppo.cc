@@ -113,7 +113,9 @@ absl::Status PpoLoop::Prepare() {
   order_.emplace(config_.seed(), static_cast<int64_t>(run_.prompts.size()));
   steps_ = PpoSteps(config_, static_cast<int64_t>(run_.prompts.size()));
   QUARTET_ASSIGN_OR_RETURN(updates_, Updates::Create(config_, run_.services, steps_, first_step_));
-  QUARTET_ASSIGN_OR_RETURN(const Hello hello, SayHello(run_.services, config_, run_.tokenizer.vocab_size()));
+  QUARTET_ASSIGN_OR_RETURN(const Hello hello,
+                           SayHello(run_.services, config_, run_.tokenizer.vocab_size(),
+                                    [this](const std::string& what) { run_.view.PrintAndBegin(what); }));
   QUARTET_RETURN_IF_ERROR(CheckStart(config_, run_.prompts, run_.resume, run_.folder.checkpoints_path(), hello));
   if (!hello.rollout.http_url().empty()) {
     run_.view.Print(absl::StrCat("the policy answers HTTP at ", hello.rollout.http_url(), ", as model \"",

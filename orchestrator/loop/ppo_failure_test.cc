@@ -2,6 +2,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cmath>
 #include <filesystem>
@@ -10,6 +11,7 @@
 #include <mutex>
 #include <thread>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "core/base/fail_point.h"
@@ -22,6 +24,7 @@ namespace {
 
 using ::testing::AllOf;
 using ::testing::Contains;
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::Not;
 
@@ -118,6 +121,37 @@ TEST_F(PpoFailureTest, NamesTheServiceThatIsNotThere) {
   EXPECT_THAT(std::string(summary.status().message()),
               AllOf(HasSubstr("scorer at " + services_.address("scorer")), HasSubstr("GetInfo"),
                     HasSubstr("bazel run //scorer"), HasSubstr("--launch")));
+}
+
+TEST_F(PpoFailureTest, WaitsForServicesThatAreStillLoading) {
+  // Not on this stack: of gRPC's own locks ThreadSanitizer sees nothing.
+  const auto rollout = std::make_shared<std::atomic<int>>(0), scorer = std::make_shared<std::atomic<int>>(0);
+  services_.SetHook([rollout, scorer](const std::string& call) {
+    const bool loading = (call == "rollout.GetInfo" && ++*rollout < 3) || (call == "scorer.GetInfo" && ++*scorer < 3);
+    return loading ? grpc::Status(grpc::UNAVAILABLE, "it is still loading its model") : grpc::Status::OK;
+  });
+  const absl::StatusOr<PpoSummary> summary = Run(services_.MakeConfig(scratch_.path(), 1));
+  ASSERT_TRUE(summary.ok()) << summary.status();
+  // One line a service, not one each time that it is asked.
+  std::vector<std::string> waits = Shown();
+  waits.erase(
+      std::remove_if(waits.begin(), waits.end(), [](const auto& line) { return !absl::StartsWith(line, "waiting"); }),
+      waits.end());
+  EXPECT_THAT(waits,
+              ElementsAre("waiting for the rollout at " + services_.address("rollout") + ", which is loading its model",
+                          "waiting for the scorer at " + services_.address("scorer") + ", which is loading its model"));
+}
+
+TEST_F(PpoFailureTest, StopsWaitingForAServiceThatIsLoadingWhenItIsCancelled) {
+  services_.SetHook(
+      [](const std::string&) { return grpc::Status(grpc::UNAVAILABLE, "it is still loading its model"); });
+  std::thread canceller([this] {
+    while (services_.calls().size() < 3) absl::SleepFor(absl::Milliseconds(10));
+    cancellation_.Cancel(absl::UnavailableError("the policy_trainer ended by itself"));
+  });
+  EXPECT_EQ(Run(services_.MakeConfig(scratch_.path(), 1)).status(),
+            absl::UnavailableError("the policy_trainer ended by itself"));
+  canceller.join();
 }
 
 TEST_F(PpoFailureTest, EndsInAnErrorWhenAServiceDiesInTheMiddleOfAStep) {

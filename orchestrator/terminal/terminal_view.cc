@@ -58,6 +58,11 @@ void TerminalView::Begin(const std::string& phase, int64_t total) {
   Refresh();
 }
 
+void TerminalView::PrintAndBegin(const std::string& phase) {
+  Print(phase);
+  Begin(phase);
+}
+
 void TerminalView::Progress(int64_t done) {
   std::lock_guard<std::mutex> lock(mutex_);
   done_ = std::max(done_, done);

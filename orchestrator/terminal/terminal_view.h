@@ -28,6 +28,8 @@ class TerminalView {
 
   // What is being done from now on: the live line shows it with the time it has taken and, where total > 0, a bar.
   void Begin(const std::string& phase, int64_t total = 0);
+  // Both: for what may take long, so that it is seen where there is no live line.
+  void PrintAndBegin(const std::string& phase);
   // Of `total`. Never goes back.
   void Progress(int64_t done);
   // Clears the live line.

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <cstdlib>
 #include <filesystem>
 #include <map>
 #include <memory>
@@ -30,10 +31,11 @@ class PpoTest : public ::testing::Test {
  protected:
   PpoTest() {
     services_.SetCheckpointRoot(scratch_.path() + "/run/checkpoints");
-    sink_ = std::fopen("/dev/null", "w");
+    terminal_ = open_memstream(&shown_, &shown_size_);
   }
   ~PpoTest() override {
-    std::fclose(sink_);
+    std::fclose(terminal_);
+    std::free(shown_);
     EXPECT_TRUE(SetFailPoints("").ok());
   }
 
@@ -49,7 +51,7 @@ class PpoTest : public ::testing::Test {
     if (!start.ok()) return start.status();
     absl::StatusOr<Services> clients = ConnectServices(config, &cancellation_);
     if (!clients.ok()) return clients.status();
-    TerminalView view(sink_, false);
+    TerminalView view(terminal_, false);
     return RunPpo({.config = config,
                    .tokenizer = tokenizer_,
                    .prompts = *prompts,
@@ -67,6 +69,12 @@ class PpoTest : public ::testing::Test {
       lines.push_back(nlohmann::json::parse(line));
     }
     return lines;
+  }
+
+  // The lines that runs have shown.
+  std::vector<std::string> Shown() {
+    std::fflush(terminal_);
+    return absl::StrSplit(absl::string_view(shown_, shown_size_), '\n', absl::SkipEmpty());
   }
 
   // What is in the run folder but for its lock, which each orchestrator writes.
@@ -103,7 +111,11 @@ class PpoTest : public ::testing::Test {
   FakeServices services_;
   ByteTokenizer tokenizer_;
   Cancellation cancellation_;
-  std::FILE* sink_;
+  std::FILE* terminal_;
+
+ private:
+  char* shown_ = nullptr;
+  size_t shown_size_ = 0;
 };
 
 }  // namespace quartet
