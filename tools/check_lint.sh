@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Runs clang-tidy (with .clang-tidy) on the C++ files, their headers included. Left out: tests, and files that reach a
+# Runs clang-tidy (with .clang-tidy) on the C++ files, their headers included. Left out: tests, benchmarks, and files that reach a
 # header of LibTorch or NCCL (minutes each; the compiler's warnings cover them). Files given as arguments: only those.
 # Fails on findings and on whatever keeps clang-tidy from looking at a file.
 set -euo pipefail
@@ -16,7 +16,7 @@ quietly ./bazelw build --ui_event_filters=-info ${generated}  # bazel-bin now le
 if (($#)); then
   files=("$@")
 else
-  mapfile -t files < <(git ls-files '*.cc' ':!:*_test.cc')
+  mapfile -t files < <(git ls-files '*.cc' ':!:*_test.cc' ':!:*_benchmark.cc')
 fi
 
 # What was found clean is kept by the hash of all it depends on: the file with its headers, the configuration, the tool.
