@@ -24,7 +24,7 @@ class CriticTrainerService final : public RankService, public CriticTrainer::Ser
   CriticTrainerService(const RunConfig& config, const RankContext& context, RankGroup& group, const ModelConfig& model)
       : config_(config),
         context_(context),
-        calls_("critic", "critic", config.critic(), HeadKind::kScalar, config.run_dir(), model, context, group) {}
+        calls_("critic", "critic", config, HeadKind::kScalar, model, context, group) {}
 
   grpc::Service* grpc_service() override { return this; }
 

@@ -36,7 +36,7 @@ class PolicyTrainerService final : public RankService, public PolicyTrainer::Ser
         context_(context),
         group_(group),
         layout_(MakeParameterLayout(model, HeadKind::kVocabulary)),
-        calls_("policy", "actor", config.actor(), HeadKind::kVocabulary, config.run_dir(), model, context, group) {
+        calls_("policy", "actor", config, HeadKind::kVocabulary, model, context, group) {
     RegisterTyped<PublishCall, TokenSequence, PublishedPart, TokenValues>(
         group, kPublish, RankGroup::Kind::kLocal,
         [this](const PublishCall& call, const std::vector<TokenSequence>&, PublishedPart* part,

@@ -26,6 +26,7 @@
 #include "core/base/fail_point.h"
 #include "core/base/logging.h"
 #include "core/base/status_macros.h"
+#include "core/config/service_fields.h"
 #include "core/service/wire/call_deadline.h"
 #include "core/service/wire/credentials.h"
 #include "core/service/wire/protocol_version.h"
@@ -230,6 +231,8 @@ class RolloutService final : public RankService,
       info->set_http_url(http_->url());
       info->set_served_model_name(config_.rollout().http().served_model_name());
     }
+    const auto fields = ServiceFields(config_, "rollout");
+    info->mutable_configuration()->insert(fields.begin(), fields.end());
     if (const std::optional<CallIdentity> last = guard_.last_applied()) *info->mutable_last_applied() = *last;
     return absl::OkStatus();
   }

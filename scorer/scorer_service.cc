@@ -116,7 +116,8 @@ class ScorerService final : public RankService, public Scorer::Service {
 
   absl::Status GetInfo(const Deadline& deadline, ServiceInfo* info) {
     QUARTET_RETURN_IF_ERROR(CheckReady("GetInfo"));
-    QUARTET_ASSIGN_OR_RETURN(*info, DescribeService(group_, kInfo, context_.service, limits_.max_len, deadline));
+    QUARTET_ASSIGN_OR_RETURN(*info,
+                             DescribeService(group_, kInfo, context_.service, config_, limits_.max_len, deadline));
     for (const auto& [role, size] : vocab_sizes_) (*info->mutable_vocab_size())[role] = static_cast<int32_t>(size);
     return absl::OkStatus();
   }

@@ -7,6 +7,7 @@
 #include <cstring>
 #include <filesystem>
 #include <fstream>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <sstream>
 #include <string>
@@ -14,6 +15,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
+#include "core/service/ranks/port_reservation.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "rollout/http/testing/http_client.h"
@@ -237,6 +239,110 @@ TEST(Run, UsesServicesThatRunAlready) {
     EXPECT_EQ(ended.exit_code, 0) << ended.output;
   }
   EXPECT_THAT(harness.Survivors(absl::Seconds(5)), IsEmpty());
+}
+
+// Four services that were started by hand, and the orchestrator that is to use them.
+class ServicesByHand {
+ public:
+  ServicesByHand(ProcessHarness& harness, const TinyRun& run) : harness_(harness), run_(run) {
+    for (const char* service : {"rollout", "policy_trainer", "critic_trainer", "scorer"}) Start(service, {});
+  }
+  // In the place of the one before, if there was one.
+  void Start(const std::string& service, const std::vector<std::string>& more) {
+    if (const auto before = services_.find(service); before != services_.end()) {
+      EXPECT_EQ(kill(before->second.pid, SIGTERM), 0);
+      EXPECT_TRUE(harness_.Wait(before->second.pid, absl::Seconds(10)).ended);
+    }
+    services_[service] = harness_.StartService(service, With(run_.arguments, more));
+    ASSERT_FALSE(services_[service].address.empty()) << harness_.Output(services_[service].pid);
+  }
+  std::string Output(const std::string& service) const { return harness_.Output(services_.at(service).pid); }
+  std::string Place(const std::string& service) const { return service + " at " + services_.at(service).address; }
+  ProcessHarness::Outcome Run(const std::vector<std::string>& more) {
+    std::vector<std::string> arguments = With(run_.arguments, more);
+    for (const auto& [name, service] : services_) {
+      arguments.push_back(absl::StrCat("--set=services.", name, ".listen=", service.address));
+    }
+    return harness_.Run(kOrchestrator, arguments, absl::Seconds(120));
+  }
+
+ private:
+  ProcessHarness& harness_;
+  const TinyRun& run_;
+  std::map<std::string, ProcessHarness::Service> services_;
+};
+
+// The names and sizes of all files.
+std::map<std::string, uintmax_t> FilesOf(const std::string& folder) {
+  std::map<std::string, uintmax_t> files;
+  for (const auto& entry : std::filesystem::recursive_directory_iterator(folder)) {
+    if (entry.is_regular_file()) files[entry.path()] = entry.file_size();
+  }
+  return files;
+}
+
+TEST(Run, ANewOneOnTheServicesOfAnotherBeginsAnewOrNotAtAll) {
+  ProcessHarness harness;
+  const TinyRun run = WriteTinyRun(harness, WriteTinyModel(harness, "model"), 1);
+  ServicesByHand services(harness, run);
+  const auto first = services.Run({});
+  ASSERT_EQ(first.exit_code, 0) << first.output;
+  const auto files = FilesOf(run.run_dir);
+  const auto metrics = ReadRecords(run.run_dir + "/metrics.jsonl");
+
+  const std::string second = harness.Path("second");
+  const std::vector<std::string> change = {"--set=run_dir=" + second};
+  const std::string differs = absl::StrCat(": run_dir is \"", run.run_dir, "\" there and \"", second, "\" here");
+  const auto refused = services.Run(change);
+  EXPECT_EQ(refused.exit_code, 1) << refused.output;
+  EXPECT_THAT(refused.output,
+              AllOf(HasSubstr(services.Place("policy_trainer") + differs),
+                    HasSubstr(services.Place("critic_trainer") + differs), HasSubstr("End them and start them again")));
+  EXPECT_FALSE(std::filesystem::exists(second + "/checkpoints"));
+
+  // What the message says helps.
+  for (const char* trainer : {"policy_trainer", "critic_trainer"}) services.Start(trainer, change);
+  const auto anew = services.Run(change);
+  ASSERT_EQ(anew.exit_code, 0) << anew.output;
+  const auto new_metrics = ReadRecords(second + "/metrics.jsonl");
+  ASSERT_EQ(new_metrics.size(), metrics.size());
+  for (size_t step = 0; step < metrics.size(); ++step) {
+    for (const char* name : {"reward/mean", "policy/loss", "policy/grad_norm", "critic/loss", "kl/mean"}) {
+      EXPECT_NEAR(new_metrics[step].at(name).get<double>(), metrics[step].at(name).get<double>(), 1e-5) << name;
+    }
+  }
+  EXPECT_EQ(FilesOf(run.run_dir), files);
+}
+
+TEST(Run, ATrainerThatIsRestartedByHandFindsWhereTheRunGoesOn) {
+  ProcessHarness harness;
+  const TinyRun run = WriteTinyRun(harness, WriteTinyModel(harness, "model"), 1, {"train.save_steps=1"});
+  ServicesByHand services(harness, run);
+  const auto first = services.Run({});
+  ASSERT_EQ(first.exit_code, 0) << first.output;
+  const std::vector<std::string> change = {"--set=train.load_checkpoint=true"};
+  services.Start("policy_trainer", {});
+  const auto refused = services.Run(With(change, {"--set=train.max_steps=4"}));
+  EXPECT_EQ(refused.exit_code, 1) << refused.output;
+  EXPECT_THAT(refused.output, AllOf(HasSubstr("the policy_trainer has made 0 optimizer steps, the checkpoint 3"),
+                                    HasSubstr("start it again with train.load_checkpoint set")));
+  services.Start("policy_trainer", change);
+  EXPECT_THAT(services.Output("policy_trainer"),
+              HasSubstr("going on from " + run.run_dir + "/checkpoints/step_3/policy_state"));
+  const auto resumed = services.Run(With(change, {"--set=train.max_steps=4"}));
+  ASSERT_EQ(resumed.exit_code, 0) << resumed.output;
+  EXPECT_THAT(resumed.output, HasSubstr("going on after 3 of 4 steps"));
+  EXPECT_EQ(ReadRecords(run.run_dir + "/metrics.jsonl").size(), 4u);
+}
+
+TEST(Run, LaunchedServicesListenWhereTheyAreToldTo) {
+  ProcessHarness harness;
+  const std::string address = PortReservation::Make({.host = "127.0.0.1", .port = 0}).value().address().ToString();
+  const TinyRun run = WriteTinyRun(harness, WriteTinyModel(harness, "model"), 1,
+                                   {"train.max_steps=1", "services.scorer.listen=" + address});
+  const auto outcome = harness.Run(kOrchestrator, With(run.arguments, {"--launch"}), absl::Seconds(120));
+  ASSERT_EQ(outcome.exit_code, 0) << outcome.output;
+  EXPECT_THAT(outcome.output, HasSubstr("scorer " + address));
 }
 
 // `run` and `expected` are the same metrics but for rounding. What is near 0 by itself is held by its error alone.

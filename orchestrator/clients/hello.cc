@@ -1,43 +1,104 @@
 #include "orchestrator/clients/hello.h"
 
+#include <filesystem>
+#include <map>
 #include <string>
+#include <system_error>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "core/base/status_macros.h"
+#include "core/config/service_fields.h"
 #include "core/service/wire/protocol_version.h"
 
 namespace quartet {
+namespace {
 
-absl::StatusOr<ServiceInfo> CheckService(ServiceClient& client, int32_t tokenizer_vocab_size, int64_t longest_sequence,
-                                         const OnLoading& on_loading) {
-  const std::string place = absl::StrCat(client.service(), " at ", client.address());
+std::string PlaceOf(const ServiceClient& client) { return absl::StrCat(client.service(), " at ", client.address()); }
+
+// Who is there, in this language.
+absl::StatusOr<ServiceInfo> Meet(ServiceClient& client, const OnLoading& on_loading) {
   QUARTET_ASSIGN_OR_RETURN(ServiceInfo info, client.AwaitInfo([&] {
-    on_loading(absl::StrCat("waiting for the ", place, ", which is loading its model"));
+    on_loading(absl::StrCat("waiting for the ", PlaceOf(client), ", which is loading its model"));
   }));
   if (info.service() != client.service()) {
     return absl::FailedPreconditionError(absl::StrCat("at ", client.address(), " is the service \"", info.service(),
                                                       "\", not \"", client.service(), "\""));
   }
   if (info.protocol_version() != kProtocolVersion) {
-    return absl::FailedPreconditionError(absl::StrCat(place, " speaks protocol version ", info.protocol_version(),
-                                                      "; this orchestrator speaks ", kProtocolVersion,
-                                                      ". Build both from the same sources"));
+    return absl::FailedPreconditionError(absl::StrCat(PlaceOf(client), " speaks protocol version ",
+                                                      info.protocol_version(), "; this orchestrator speaks ",
+                                                      kProtocolVersion, ". Build both from the same sources"));
   }
+  return info;
+}
+
+// Whether two values of a field are one folder or file under different names.
+bool AreOnePath(const std::string& a, const std::string& b) {
+  if (!absl::StartsWith(a, "\"/") || !absl::StartsWith(b, "\"/")) return false;
+  std::error_code error;
+  return std::filesystem::equivalent(a.substr(1, a.size() - 2), b.substr(1, b.size() - 2), error);
+}
+
+// "run_dir is "/a" there and "/b" here", one for each field of the service that differs from the run's.
+std::vector<std::string> Differences(const ServiceInfo& info, const RunConfig& config) {
+  std::map<std::string, std::string> here = ServiceFields(config, info.service());
+  std::map<std::string, std::string> there(info.configuration().begin(), info.configuration().end());
+  std::map<std::string, std::string> all = here;
+  all.insert(there.begin(), there.end());
+  std::vector<std::string> differences;
+  for (const auto& [field, value] : all) {
+    if (config.train().load_checkpoint() && absl::EndsWith(field, ".load_checkpoint")) continue;
+    const std::string &ours = here[field], &theirs = there[field];
+    if (ours == theirs || AreOnePath(ours, theirs)) continue;
+    differences.push_back(absl::StrCat(field, " is ", theirs.empty() ? "not set" : theirs, " there and ",
+                                       ours.empty() ? "not set" : ours, " here"));
+  }
+  return differences;
+}
+
+// Of services that are there.
+absl::Status CheckConfigurations(const std::vector<std::pair<ServiceClient*, ServiceInfo*>>& services,
+                                 const RunConfig& config) {
+  std::vector<std::string> others;
+  for (const auto& [client, info] : services) {
+    const std::vector<std::string> differences = Differences(*info, config);
+    if (!differences.empty()) others.push_back(absl::StrCat(PlaceOf(*client), ": ", absl::StrJoin(differences, ", ")));
+  }
+  if (others.empty()) return absl::OkStatus();
+  return absl::FailedPreconditionError(absl::StrCat(
+      "services were started with another configuration than this run's. ", absl::StrJoin(others, "; "),
+      ". End them and start them again with the --config and --set of the orchestrator, or all services by --launch"));
+}
+
+absl::Status CheckSizes(const ServiceClient& client, const ServiceInfo& info, int32_t tokenizer_vocab_size,
+                        int64_t longest_sequence) {
   for (const auto& [role, size] : info.vocab_size()) {
     if (tokenizer_vocab_size > size) {
-      return absl::FailedPreconditionError(absl::StrCat(place, ": its ", role, " has a vocabulary of ", size,
+      return absl::FailedPreconditionError(absl::StrCat(PlaceOf(client), ": its ", role, " has a vocabulary of ", size,
                                                         " tokens but the tokenizer has ", tokenizer_vocab_size,
                                                         ". Give each model the tokenizer that it was trained with"));
     }
   }
   if (info.max_model_len() > 0 && longest_sequence > info.max_model_len()) {
-    return absl::FailedPreconditionError(absl::StrCat(place, " takes sequences of at most ", info.max_model_len(),
-                                                      " tokens, but prompt and answer "
-                                                      "together can have ",
-                                                      longest_sequence));
+    return absl::FailedPreconditionError(
+        absl::StrCat(PlaceOf(client), " takes sequences of at most ", info.max_model_len(),
+                     " tokens, but prompt and answer together can have ", longest_sequence));
   }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::StatusOr<ServiceInfo> CheckService(ServiceClient& client, const RunConfig& config, int32_t tokenizer_vocab_size,
+                                         int64_t longest_sequence, const OnLoading& on_loading) {
+  QUARTET_ASSIGN_OR_RETURN(ServiceInfo info, Meet(client, on_loading));
+  QUARTET_RETURN_IF_ERROR(CheckConfigurations({{&client, &info}}, config));
+  QUARTET_RETURN_IF_ERROR(CheckSizes(client, info, tokenizer_vocab_size, longest_sequence));
   return info;
 }
 
@@ -45,20 +106,21 @@ absl::StatusOr<Hello> SayHello(Services& services, const RunConfig& config, int3
                                const OnLoading& on_loading) {
   const int64_t longest = static_cast<int64_t>(config.data().prompt_max_len()) + config.rollout().generate_max_len();
   Hello hello;
-  struct Peer {
-    ServiceClient* client;
-    ServiceInfo* info;
-  };
-  const std::vector<Peer> peers = {{services.rollout.get(), &hello.rollout},
-                                   {services.policy_trainer.get(), &hello.policy_trainer},
-                                   {services.critic_trainer.get(), &hello.critic_trainer},
-                                   {services.scorer.get(), &hello.scorer}};
+  const std::vector<std::pair<ServiceClient*, ServiceInfo*>> peers = {
+      {services.rollout.get(), &hello.rollout},
+      {services.policy_trainer.get(), &hello.policy_trainer},
+      {services.critic_trainer.get(), &hello.critic_trainer},
+      {services.scorer.get(), &hello.scorer}};
+  for (const auto& [client, info] : peers) {
+    QUARTET_ASSIGN_OR_RETURN(*info, Meet(*client, on_loading));
+  }
+  QUARTET_RETURN_IF_ERROR(CheckConfigurations(peers, config));
   std::string first_name;
   int32_t first_size = 0;
-  for (const Peer& peer : peers) {
-    QUARTET_ASSIGN_OR_RETURN(*peer.info, CheckService(*peer.client, tokenizer_vocab_size, longest, on_loading));
-    for (const auto& [role, size] : peer.info->vocab_size()) {
-      const std::string name = absl::StrCat(peer.client->service(), "'s ", role);
+  for (const auto& [client, info] : peers) {
+    QUARTET_RETURN_IF_ERROR(CheckSizes(*client, *info, tokenizer_vocab_size, longest));
+    for (const auto& [role, size] : info->vocab_size()) {
+      const std::string name = absl::StrCat(client->service(), "'s ", role);
       if (first_name.empty()) {
         first_name = name;
         first_size = size;

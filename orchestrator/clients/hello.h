@@ -21,13 +21,15 @@ struct Hello {
 using OnLoading = std::function<void(const std::string&)>;
 
 // Asks every service who it is, waits for those that are still loading, and refuses, with both values in the message:
-// another service at the address, another protocol version, vocabularies that differ between models, a tokenizer with
-// ids that the models do not have, a longest sequence shorter than prompt and answer.
+// another service at the address, another protocol version, a configuration other than the run's (all differences of
+// all services), vocabularies that differ between models, a tokenizer with ids that the models do not have, a longest
+// sequence shorter than prompt and answer. Which training state a trainer was started from is its own affair where the
+// run is to be continued.
 absl::StatusOr<Hello> SayHello(Services& services, const RunConfig& config, int32_t tokenizer_vocab_size,
                                const OnLoading& on_loading);
 
 // The same of one service; of several models the vocabularies are compared by SayHello.
-absl::StatusOr<ServiceInfo> CheckService(ServiceClient& client, int32_t tokenizer_vocab_size, int64_t longest_sequence,
-                                         const OnLoading& on_loading);
+absl::StatusOr<ServiceInfo> CheckService(ServiceClient& client, const RunConfig& config, int32_t tokenizer_vocab_size,
+                                         int64_t longest_sequence, const OnLoading& on_loading);
 
 }  // namespace quartet

@@ -250,6 +250,32 @@ TEST_F(PpoFailureTest, RefusesServicesThatDoNotFitTogether) {
   EXPECT_THAT(message(), HasSubstr("is the service \"scorer\", not \"rollout\""));
 }
 
+TEST_F(PpoFailureTest, RefusesServicesOfAnotherConfigurationWithEveryDifference) {
+  services_.spoil_info = [this](ServiceInfo* info) {
+    auto& fields = *info->mutable_configuration();
+    if (info->service() == "policy_trainer") {
+      fields["run_dir"] = absl::StrCat("\"", scratch_.path(), "/first\"");
+      fields["actor.learning_rate"] = "0.001";
+    }
+    if (info->service() == "critic_trainer") fields.erase("critic.dtype");
+    if (info->service() == "scorer") fields["reward.source.0.rule"] = "\"number\"";
+    // The same folder by another name.
+    if (info->service() == "rollout")
+      fields["rollout.pretrain"] =
+          absl::StrCat("\"", scratch_.path(), "/../", std::filesystem::path(scratch_.path()).filename().string(), "\"");
+  };
+  const absl::Status status = Run(services_.MakeConfig(scratch_.path(), 1)).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
+  const std::string differences = absl::StrCat(
+      "policy_trainer at ", services_.address("policy_trainer"),
+      ": actor.learning_rate is 0.001 there and 1e-06 here, run_dir is \"", scratch_.path(), "/first\" there and \"",
+      scratch_.path(), "/run\" here; critic_trainer at ", services_.address("critic_trainer"),
+      ": critic.dtype is not set there and \"bf16\" here; scorer at ", services_.address("scorer"),
+      ": reward.source.0.rule is \"number\" there and \"exact_match\" here. End them and start them again");
+  EXPECT_THAT(std::string(status.message()), HasSubstr(differences));
+  EXPECT_THAT(services_.calls(), Not(Contains("rollout.Generate")));
+}
+
 TEST_F(PpoFailureTest, PassesOnWhatAnUpdateFailedOf) {
   services_.SetHook([](const std::string& call) {
     return call == "policy_trainer.Update" ? grpc::Status(grpc::INTERNAL, "rank 1: out of memory") : grpc::Status::OK;

@@ -78,9 +78,10 @@ absl::StatusOr<SftSummary> RunSft(const SftRun& run) {
                                                          .warmup_ratio = config.actor().lr_warmup_ratio(),
                                                          .min_ratio = config.actor().min_lr_ratio(),
                                                          .total_steps = steps}));
-  QUARTET_ASSIGN_OR_RETURN(const ServiceInfo trainer,
-                           CheckService(run.policy_trainer, run.tokenizer.vocab_size(), config.actor().max_len(),
-                                        [&run](const std::string& what) { run.view.PrintAndBegin(what); }));
+  QUARTET_ASSIGN_OR_RETURN(
+      const ServiceInfo trainer,
+      CheckService(run.policy_trainer, config, run.tokenizer.vocab_size(), config.actor().max_len(),
+                   [&run](const std::string& what) { run.view.PrintAndBegin(what); }));
   QUARTET_RETURN_IF_ERROR(CheckFreshTrainer(trainer, "actor", config.actor().load_checkpoint()));
   QUARTET_RETURN_IF_ERROR(run.folder.BeginAfter(0));
 

@@ -26,6 +26,7 @@ class SftTest : public ::testing::Test {
   absl::StatusOr<SftSummary> Run() {
     const auto examples = LoadSftExamples(config_, tokenizer_, ByteTokenizer::kEnd);
     if (!examples.ok()) return examples.status();
+    services_.SetConfiguration(config_);
     Cancellation cancellation;
     const auto client = MakePolicyTrainerClient(
         MakeClientOptions(config_, config_.services().policy_trainer().listen(), &cancellation));

@@ -9,6 +9,7 @@
 #include "core/base/logging.h"
 #include "core/checkpoint/state_folder.h"
 #include "core/config/run_config.h"
+#include "core/config/service_fields.h"
 #include "core/service/wire/protocol_version.h"
 #include "core/service/wire/status_conversion.h"
 #include "core/service/wire/stream_io.h"
@@ -349,6 +350,8 @@ grpc::Status FakeServices::Info(const std::string& service, ServiceInfo* info) {
   total->set_peak_bytes(3000);
   {
     std::lock_guard<std::mutex> lock(mutex_);
+    const auto fields = ServiceFields(configuration_, service);
+    info->mutable_configuration()->insert(fields.begin(), fields.end());
     if (service == "rollout") info->set_policy_version(rollout_version_);
     for (RankInfo& each : *info->mutable_ranks()) each.set_optimizer_steps(optimizer_steps_[service]);
   }
@@ -390,6 +393,11 @@ void FakeServices::SetHook(std::function<grpc::Status(const std::string&)> hook)
   std::lock_guard<std::mutex> lock(mutex_);
   hook_ = std::move(hook);
 }
+void FakeServices::SetConfiguration(const RunConfig& config) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  configuration_ = config;
+}
+
 void FakeServices::SetCheckpointRoot(const std::string& folder) {
   std::lock_guard<std::mutex> lock(mutex_);
   checkpoint_root_ = folder;

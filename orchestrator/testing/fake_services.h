@@ -61,6 +61,8 @@ class FakeServices {
   // Whether the rollout is paused; it refuses to generate then.
   void SetPaused(bool paused);
   bool paused();
+  // What the services say that they were started with.
+  void SetConfiguration(const RunConfig& config);
   // Where SaveCheckpoint makes its folders.
   void SetCheckpointRoot(const std::string& folder);
   // Called with every reply before it is sent, to spoil it.
@@ -100,6 +102,7 @@ class FakeServices {
                               SaveCheckpointReply* reply);
 
   mutable std::mutex mutex_;
+  RunConfig configuration_;
   std::string checkpoint_root_;
   std::function<grpc::Status(const std::string&)> hook_;
   std::vector<std::string> calls_;

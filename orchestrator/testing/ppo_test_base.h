@@ -39,7 +39,7 @@ class PpoTest : public ::testing::Test {
     EXPECT_TRUE(SetFailPoints("").ok());
   }
 
-  // As RunPpoSession does; with `resume`, after that checkpoint.
+  // As RunPpoSession does, on services that were started with `config`; with `resume`, after that checkpoint.
   absl::StatusOr<PpoSummary> Run(const RunConfig& config,
                                  const std::optional<CheckpointRecord>& resume = std::nullopt) {
     absl::StatusOr<std::vector<PromptRecord>> prompts =
@@ -49,6 +49,7 @@ class PpoTest : public ::testing::Test {
     if (!evaluation_set.ok()) return evaluation_set.status();
     absl::StatusOr<RunStart> start = OpenRun(config, "", [] { return absl::OkStatus(); });
     if (!start.ok()) return start.status();
+    services_.SetConfiguration(config);
     absl::StatusOr<Services> clients = ConnectServices(config, &cancellation_);
     if (!clients.ok()) return clients.status();
     TerminalView view(terminal_, false);

@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "core/config/service_fields.h"
 #include "core/service/wire/protocol_version.h"
 #include "core/training/batch/batch_check.h"
 
@@ -67,7 +68,7 @@ absl::StatusOr<std::vector<TokenValues>> RunForward(RankGroup& group, const std:
 }
 
 absl::StatusOr<ServiceInfo> DescribeService(RankGroup& group, const std::string& method, const std::string& service,
-                                            int64_t max_len, const Deadline& deadline) {
+                                            const RunConfig& config, int64_t max_len, const Deadline& deadline) {
   QUARTET_ASSIGN_OR_RETURN(std::vector<RankOutput> outputs,
                            group.Run(method, MakeInputs(InfoCall().SerializeAsString(), group.world_size()), deadline));
   QUARTET_ASSIGN_OR_RETURN(std::vector<RankInfo> ranks, ParseSummaries<RankInfo>(outputs));
@@ -75,6 +76,8 @@ absl::StatusOr<ServiceInfo> DescribeService(RankGroup& group, const std::string&
   info.set_service(service);
   info.set_protocol_version(kProtocolVersion);
   info.set_max_model_len(static_cast<int32_t>(max_len));
+  const auto fields = ServiceFields(config, service);
+  info.mutable_configuration()->insert(fields.begin(), fields.end());
   for (RankInfo& rank : ranks) *info.add_ranks() = std::move(rank);
   return info;
 }

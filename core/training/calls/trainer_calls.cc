@@ -9,21 +9,21 @@
 
 namespace quartet {
 
-TrainerCalls::TrainerCalls(const std::string& name, const std::string& section, const TrainerConfig& config,
-                           HeadKind head, const std::string& run_dir, const ModelConfig& model,
-                           const RankContext& context, RankGroup& group)
+TrainerCalls::TrainerCalls(const std::string& name, const std::string& section, const RunConfig& config, HeadKind head,
+                           const ModelConfig& model, const RankContext& context, RankGroup& group)
     : name_(name),
       service_(context.service),
-      run_dir_(run_dir),
+      config_(config),
+      own_(section == "actor" ? config_.actor() : config_.critic()),
       forward_method_(absl::StrCat(name, "_trainer.Forward")),
       update_method_(absl::StrCat(name, "_trainer.Update")),
       save_method_(absl::StrCat(name, "_trainer.Save")),
       info_method_(absl::StrCat(name, "_trainer.Info")),
       group_(group),
-      limits_{.vocab_size = model.vocab_size, .max_len = config.max_len()},
+      limits_{.vocab_size = model.vocab_size, .max_len = own_.max_len()},
       batch_limits_(context.batch_limits),
-      forward_batching_(ForwardBatching(section, config, MakeSequenceCost(model, head))),
-      update_batching_(UpdateBatching(section, config, forward_batching_.cost)) {
+      forward_batching_(ForwardBatching(section, own_, MakeSequenceCost(model, head))),
+      update_batching_(UpdateBatching(section, own_, forward_batching_.cost)) {
   RegisterTyped<ForwardCall, TokenSequence, ForwardSummary, TokenValues>(
       group, forward_method_, RankGroup::Kind::kCollective,
       [this](const ForwardCall& call, const std::vector<TokenSequence>& sequences, ForwardSummary*,
@@ -63,7 +63,7 @@ absl::Status TrainerCalls::CheckReady(const std::string& call) const {
 
 absl::Status TrainerCalls::GetInfo(const Deadline& deadline, ServiceInfo* info) {
   QUARTET_RETURN_IF_ERROR(CheckReady("GetInfo"));
-  QUARTET_ASSIGN_OR_RETURN(*info, DescribeService(group_, info_method_, service_, limits_.max_len, deadline));
+  QUARTET_ASSIGN_OR_RETURN(*info, DescribeService(group_, info_method_, service_, config_, limits_.max_len, deadline));
   (*info->mutable_vocab_size())["model"] = static_cast<int32_t>(limits_.vocab_size);
   if (const std::optional<CallIdentity> last = guard_.last_applied()) *info->mutable_last_applied() = *last;
   return absl::OkStatus();
@@ -73,7 +73,7 @@ absl::Status TrainerCalls::SaveCheckpoint(const Deadline& deadline, const SaveCh
                                           SaveCheckpointReply* reply) {
   QUARTET_RETURN_IF_ERROR(CheckReady("SaveCheckpoint"));
   return DoOnce(guard_, request.identity(), PayloadHash(request), deadline, reply, [&]() -> absl::Status {
-    QUARTET_ASSIGN_OR_RETURN(*reply, RunSave(group_, save_method_, request, run_dir_, name_, deadline));
+    QUARTET_ASSIGN_OR_RETURN(*reply, RunSave(group_, save_method_, request, config_.run_dir(), name_, deadline));
     return absl::OkStatus();
   });
 }

@@ -31,9 +31,9 @@ namespace quartet {
 class TrainerCalls {
  public:
   // `name` of the model, "policy" or "critic": of its checkpoints, and of the service with "_trainer" behind it.
-  // `config` is its section of the configuration, whose name is `section`. Registers the ranks' methods.
-  TrainerCalls(const std::string& name, const std::string& section, const TrainerConfig& config, HeadKind head,
-               const std::string& run_dir, const ModelConfig& model, const RankContext& context, RankGroup& group);
+  // `section` of `config` is its own: "actor" or "critic". Registers the ranks' methods.
+  TrainerCalls(const std::string& name, const std::string& section, const RunConfig& config, HeadKind head,
+               const ModelConfig& model, const RankContext& context, RankGroup& group);
 
   // Before this calls are UNAVAILABLE.
   void SetEngine(std::unique_ptr<TrainerEngine> engine);
@@ -73,7 +73,9 @@ class TrainerCalls {
   }
 
  private:
-  const std::string name_, service_, run_dir_;
+  const std::string name_, service_;
+  const RunConfig config_;
+  const TrainerConfig& own_;  // the section of config_
   const std::string forward_method_, update_method_, save_method_, info_method_;
   RankGroup& group_;
   const SequenceLimits limits_;
