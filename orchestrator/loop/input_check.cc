@@ -113,10 +113,10 @@ absl::Status CheckModels(const RunConfig& config, Program program) {
           Of("rollout.tensor_parallel_size", CheckTensorParallel(*model, config.rollout().tensor_parallel_size())));
     }
     if (!checked.emplace(use.folder, use.head, use.has_head).second) continue;
-    QUARTET_RETURN_IF_ERROR(Of(use.option, CheckWeights(use, *model)));
     QUARTET_RETURN_IF_ERROR(Of(use.option, CheckTokenizerFits(use.folder, *model)));
     QUARTET_RETURN_IF_ERROR(
         Of(use.option, CheckSameVocabulary("model", use.folder, *model, config.actor().pretrain(), actor)));
+    QUARTET_RETURN_IF_ERROR(Of(use.option, CheckWeights(use, *model)));
   }
   return absl::OkStatus();
 }
