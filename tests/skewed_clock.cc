@@ -23,6 +23,12 @@ Function* Real(const char* name) {
   return reinterpret_cast<Function*>(dlsym(RTLD_NEXT, name));
 }
 
+// The kernel knows no times before the epoch, which have passed all the same.
+timespec SetBack(const timespec& time) {
+  const time_t seconds = time.tv_sec - Skew();
+  return seconds < 0 ? timespec{} : timespec{.tv_sec = seconds, .tv_nsec = time.tv_nsec};
+}
+
 }  // namespace
 
 extern "C" {
@@ -50,8 +56,7 @@ time_t time(time_t* result) noexcept {
 
 int pthread_cond_timedwait(pthread_cond_t* condition, pthread_mutex_t* mutex, const timespec* until) {
   static auto* const real = Real<int(pthread_cond_t*, pthread_mutex_t*, const timespec*)>("pthread_cond_timedwait");
-  timespec kernel = *until;
-  kernel.tv_sec -= Skew();
+  const timespec kernel = SetBack(*until);
   return real(condition, mutex, &kernel);
 }
 
@@ -65,8 +70,7 @@ long syscall(long number, ...) noexcept {
   timespec kernel;
   if (number == SYS_futex && (reinterpret_cast<uintptr_t>(arguments[1]) & FUTEX_CLOCK_REALTIME) != 0 &&
       arguments[3] != nullptr) {
-    kernel = *static_cast<const timespec*>(arguments[3]);
-    kernel.tv_sec -= Skew();
+    kernel = SetBack(*static_cast<const timespec*>(arguments[3]));
     arguments[3] = &kernel;
   }
   return real(number, arguments[0], arguments[1], arguments[2], arguments[3], arguments[4], arguments[5]);
