@@ -25,9 +25,9 @@ struct Unread {
 std::vector<Unread> UnreadBy(Program program) {
   if (program == Program::kPpo) return {{"sft", "a PPO run makes no fine-tuning; //orchestrator:sft does"}};
   if (program != Program::kSft) return {};
-  constexpr char kData[] = "fine-tuning learns from sft.data";
-  constexpr char kLoop[] = "fine-tuning is no PPO; sft has its fields";
-  constexpr char kServices[] = "of the services fine-tuning drives the policy trainer alone";
+  static constexpr char kData[] = "fine-tuning learns from sft.data";
+  static constexpr char kLoop[] = "fine-tuning is no PPO; sft has its fields";
+  static constexpr char kServices[] = "of the services fine-tuning drives the policy trainer alone";
   return {{"train.load_checkpoint", "fine-tuning does not continue; actor.load_checkpoint starts from a state"},
           {"data.prompt_data", kData},
           {"data.input_key", "fine-tuning reads sft.input_key"},
