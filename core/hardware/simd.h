@@ -23,8 +23,31 @@ typedef float F16 __attribute__((vector_size(64)));
 typedef int32_t I16 __attribute__((vector_size(64)));
 typedef uint32_t U16 __attribute__((vector_size(64)));
 typedef uint16_t H16 __attribute__((vector_size(32)));
+typedef float F8 __attribute__((vector_size(32)));
+typedef uint32_t U8 __attribute__((vector_size(32)));
+
+// Whether this machine's registers have sixteen lanes. Where they have eight, compilers keep each F16 in memory: loops
+// that add to many sums take F8 there. Sums of a lane are the same bits either way.
+inline bool HasSixteenLanes() {
+#if defined(__x86_64__)
+  static const bool has = __builtin_cpu_supports("avx512f");
+  return has;
+#else
+  return false;
+#endif
+}
+template <typename V>  // F8 or F16
+inline constexpr int kLanesOf = sizeof(V) / sizeof(float);
 
 // No alignment is needed.
+template <typename V>
+QUARTET_SIMD_INLINE void LoadTo(const float* from, V* to) {
+  std::memcpy(to, from, sizeof(V));
+}
+template <typename V>
+QUARTET_SIMD_INLINE void StoreFrom(const V& value, float* to) {
+  std::memcpy(to, &value, sizeof(V));
+}
 QUARTET_SIMD_INLINE F16 Load(const float* from) {
   F16 value;
   std::memcpy(&value, from, sizeof(value));
@@ -39,11 +62,14 @@ QUARTET_SIMD_INLINE F16 Load(const uint16_t* from) {
   std::memcpy(&value, &bits, sizeof(value));
   return value;
 }
-// 32 from bf16: the sixteen at even places and those at odd ones. Cheaper than to load them sixteen at a time.
-QUARTET_SIMD_INLINE void LoadPairs(const uint16_t* from, F16* even, F16* odd) {
-  U16 pairs;
+// From bf16, twice as many as V has lanes: those at even places and those at odd ones. Cheaper than to load them V at a
+// time.
+template <typename V>
+QUARTET_SIMD_INLINE void LoadPairs(const uint16_t* from, V* even, V* odd) {
+  using Bits = std::conditional_t<std::is_same_v<V, F16>, U16, U8>;
+  Bits pairs;
   std::memcpy(&pairs, from, sizeof(pairs));
-  const U16 low = pairs << 16, high = pairs & 0xFFFF0000u;
+  const Bits low = pairs << 16, high = pairs & 0xFFFF0000u;
   std::memcpy(even, &low, sizeof(low));
   std::memcpy(odd, &high, sizeof(high));
 }
@@ -104,7 +130,6 @@ QUARTET_SIMD_INLINE float Sum(const F16& v) {
   return sum;
 }
 QUARTET_SIMD_INLINE float Max(const F16& v) {
-  typedef float F8 __attribute__((vector_size(32)));
   typedef float F4 __attribute__((vector_size(16)));
   F8 halves[2];
   std::memcpy(halves, &v, sizeof(v));

@@ -49,38 +49,42 @@ struct Product {
 
 constexpr int kRowsAtATime = 4;
 
-// Of kRowsAtATime rows from `row` and of V vectors from `column`.
-template <int V>
+// Of kRowsAtATime rows from `row` and of C columns from `column`, in vectors V.
+template <typename V, int C>
 QUARTET_SIMD_INLINE void MultiplyPart(const Product& p, int64_t row, int64_t column) {
+  constexpr int kVectors = C / simd::kLanesOf<V>;
   const float* a = p.a + row * p.row_step;
   const float* b = p.b + column;
   float* out = p.out + row * p.out_stride + column;
-  F16 sum[kRowsAtATime][V];
-  for (int m = 0; m < kRowsAtATime; ++m) {
-    for (int v = 0; v < V; ++v) {
-      sum[m][v] = p.add ? simd::Load(out + m * p.out_stride + v * kLanes) : F16{};
+  V sum[kRowsAtATime][kVectors] = {};
+  if (p.add) {
+    for (int m = 0; m < kRowsAtATime; ++m) {
+      for (int v = 0; v < kVectors; ++v) simd::LoadTo(out + m * p.out_stride + v * simd::kLanesOf<V>, &sum[m][v]);
     }
   }
   for (int64_t k = 0; k < p.depth; ++k) {
-    F16 part[V];
-    for (int v = 0; v < V; ++v) part[v] = simd::Load(b + k * p.b_stride + v * kLanes);
+    V part[kVectors];
+    for (int v = 0; v < kVectors; ++v) simd::LoadTo(b + k * p.b_stride + v * simd::kLanesOf<V>, &part[v]);
     for (int m = 0; m < kRowsAtATime; ++m) {
       const float factor = a[m * p.row_step + k * p.depth_step];
-      for (int v = 0; v < V; ++v) sum[m][v] += factor * part[v];
+      for (int v = 0; v < kVectors; ++v) sum[m][v] += factor * part[v];
     }
   }
   for (int m = 0; m < kRowsAtATime; ++m) {
-    for (int v = 0; v < V; ++v) simd::Store(out + m * p.out_stride + v * kLanes, sum[m][v]);
+    for (int v = 0; v < kVectors; ++v) simd::StoreFrom(sum[m][v], out + m * p.out_stride + v * simd::kLanesOf<V>);
   }
 }
 
 // `rows` is a multiple of kRowsAtATime, `columns` of kLanes.
 QUARTET_SIMD_CLONES void Multiply(const Product& p, int64_t rows, int64_t columns) {
+  const bool sixteen = simd::HasSixteenLanes();
   for (int64_t row = 0; row < rows; row += kRowsAtATime) {
     int64_t column = 0;
-    for (; column + 4 * kLanes <= columns; column += 4 * kLanes) MultiplyPart<4>(p, row, column);
-    for (; column + 2 * kLanes <= columns; column += 2 * kLanes) MultiplyPart<2>(p, row, column);
-    for (; column < columns; column += kLanes) MultiplyPart<1>(p, row, column);
+    if (sixteen) {
+      for (; column + 4 * kLanes <= columns; column += 4 * kLanes) MultiplyPart<F16, 4 * kLanes>(p, row, column);
+      for (; column + 2 * kLanes <= columns; column += 2 * kLanes) MultiplyPart<F16, 2 * kLanes>(p, row, column);
+    }
+    for (; column < columns; column += kLanes) MultiplyPart<simd::F8, kLanes>(p, row, column);
   }
 }
 

@@ -8,9 +8,9 @@
 namespace quartet {
 namespace {
 
-// Eight lanes, half a panel: compilers keep sums of sixteen in memory where registers have eight.
-typedef float F8 __attribute__((vector_size(32)));
-typedef uint32_t U8 __attribute__((vector_size(32)));
+// Half a panel.
+using simd::F8;
+using simd::U8;
 
 enum class Place { kEven, kOdd };
 

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <type_traits>
 #include <vector>
 
 #include "core/hardware/simd.h"
@@ -16,56 +17,84 @@ namespace {
 using simd::F16;
 using simd::kLanes;
 
-// Two dimensions of sixteen keys. Of bf16 they lie side by side, so that a shift and a mask widen them.
-QUARTET_SIMD_INLINE void LoadKeyPairs(const float* key, int64_t block_size, F16* even, F16* odd) {
-  *even = simd::Load(key);
-  *odd = simd::Load(key + block_size);
+// Two dimensions of V's keys. Of bf16 they lie side by side, so that a shift and a mask widen them.
+template <typename V>
+QUARTET_SIMD_INLINE void LoadKeyPairs(const float* key, int64_t block_size, V* even, V* odd) {
+  simd::LoadTo(key, even);
+  simd::LoadTo(key + block_size, odd);
 }
-QUARTET_SIMD_INLINE void LoadKeyPairs(const uint16_t* key, int64_t, F16* even, F16* odd) {
+template <typename V>
+QUARTET_SIMD_INLINE void LoadKeyPairs(const uint16_t* key, int64_t, V* even, V* odd) {
   simd::LoadPairs(key, even, odd);
 }
-// Of sixteen keys in a row of them; `offset` in its block.
+// Of a key in a row of them; `offset` in its block.
 inline const float* KeysAt(const float* block, int64_t offset) { return block + offset; }
 inline const uint16_t* KeysAt(const uint16_t* block, int64_t offset) { return block + 2 * offset; }
 
-// sums[r] += sum over keys j of weight[r][j] * value row j, R rows of `padded` elements. Where bf16 is read in pairs,
-// 32 sums lie as the sixteen of even dimensions, then those of odd ones.
-template <int R>
-QUARTET_SIMD_INLINE void AddValues(const float* value, int64_t padded, int64_t keys, const float (*weight)[kLanes],
-                                   const float* next, float* sums) {
-  for (int64_t i = 0; i < padded; i += kLanes) {
-    F16 sum[R];
-    for (int r = 0; r < R; ++r) sum[r] = simd::Load(sums + r * padded + i);
-    for (int64_t j = 0; j < keys; ++j) {
-      const F16 v = simd::Load(value + j * padded + i);
-      simd::PrefetchToSecondCache(next + j * padded + i);
-      for (int r = 0; r < R; ++r) sum[r] += weight[r][j] * v;
+// scores[r][j] = the product of query r and key j of sixteen, R rows of d elements: those of even dimensions and those
+// of odd ones are summed by themselves.
+template <typename V, int R, typename Element>
+QUARTET_SIMD_INLINE void Score(const float* queries, const Element* key, int64_t d, int64_t block_size,
+                               const Element* next, float (*scores)[kLanes]) {
+  for (int j = 0; j < kLanes; j += simd::kLanesOf<V>) {
+    V score[R] = {}, odd_score[R] = {};
+    const Element* keys = KeysAt(key, j);
+    for (int64_t i = 0; i < d; i += 2) {
+      V even, odd;
+      LoadKeyPairs(keys + i * block_size, block_size, &even, &odd);
+      if (j == 0) simd::PrefetchToSecondCache(next + i * block_size);
+      for (int r = 0; r < R; ++r) {
+        score[r] += queries[r * d + i] * even;
+        odd_score[r] += queries[r * d + i + 1] * odd;
+      }
     }
-    for (int r = 0; r < R; ++r) simd::Store(sums + r * padded + i, sum[r]);
+    for (int r = 0; r < R; ++r) simd::StoreFrom(score[r] + odd_score[r], scores[r] + j);
   }
 }
-template <int R>
+
+// sums[r] += sum over keys j of weight[r][j] * value row j, R rows of `padded` elements. Where bf16 is read in pairs,
+// 32 sums lie as the sixteen of even dimensions, then those of odd ones.
+template <typename V, int R>
+QUARTET_SIMD_INLINE void AddValues(const float* value, int64_t padded, int64_t keys, const float (*weight)[kLanes],
+                                   const float* next, float* sums) {
+  for (int64_t i = 0; i < padded; i += simd::kLanesOf<V>) {
+    V sum[R];
+    for (int r = 0; r < R; ++r) simd::LoadTo(sums + r * padded + i, &sum[r]);
+    for (int64_t j = 0; j < keys; ++j) {
+      V v;
+      simd::LoadTo(value + j * padded + i, &v);
+      if (i % kLanes == 0) simd::PrefetchToSecondCache(next + j * padded + i);
+      for (int r = 0; r < R; ++r) sum[r] += weight[r][j] * v;
+    }
+    for (int r = 0; r < R; ++r) simd::StoreFrom(sum[r], sums + r * padded + i);
+  }
+}
+template <typename V, int R>
 QUARTET_SIMD_INLINE void AddValues(const uint16_t* value, int64_t padded, int64_t keys, const float (*weight)[kLanes],
                                    const uint16_t* next, float* sums) {
   int64_t i = 0;
   for (; i + 2 * kLanes <= padded; i += 2 * kLanes) {
-    F16 even[R], odd[R];
-    for (int r = 0; r < R; ++r) {
-      even[r] = simd::Load(sums + r * padded + i);
-      odd[r] = simd::Load(sums + r * padded + i + kLanes);
-    }
-    for (int64_t j = 0; j < keys; ++j) {
-      F16 a, b;
-      simd::LoadPairs(value + j * padded + i, &a, &b);
-      simd::PrefetchToSecondCache(next + j * padded + i);
+    for (int pair = 0; pair < kLanes; pair += simd::kLanesOf<V>) {
+      float* even_sums = sums + i + pair;
+      float* odd_sums = even_sums + kLanes;
+      V even[R], odd[R];
       for (int r = 0; r < R; ++r) {
-        even[r] += weight[r][j] * a;
-        odd[r] += weight[r][j] * b;
+        simd::LoadTo(even_sums + r * padded, &even[r]);
+        simd::LoadTo(odd_sums + r * padded, &odd[r]);
       }
-    }
-    for (int r = 0; r < R; ++r) {
-      simd::Store(sums + r * padded + i, even[r]);
-      simd::Store(sums + r * padded + i + kLanes, odd[r]);
+      for (int64_t j = 0; j < keys; ++j) {
+        V a, b;
+        simd::LoadPairs(value + j * padded + i + 2 * pair, &a, &b);
+        if (pair == 0) simd::PrefetchToSecondCache(next + j * padded + i);
+        for (int r = 0; r < R; ++r) {
+          even[r] += weight[r][j] * a;
+          odd[r] += weight[r][j] * b;
+        }
+      }
+      for (int r = 0; r < R; ++r) {
+        simd::StoreFrom(even[r], even_sums + r * padded);
+        simd::StoreFrom(odd[r], odd_sums + r * padded);
+      }
     }
   }
   if (i == padded) return;
@@ -125,7 +154,7 @@ QUARTET_SIMD_INLINE const Element* HeadAt(const PagedCacheLayout& layout, const 
 }
 
 // Goes on with keys [begin, end), as far as the rows see them. Both are multiples of sixteen.
-template <int R, typename Element>
+template <typename V, int R, typename Element>
 QUARTET_SIMD_INLINE void AttendRows(const PagedCacheLayout& layout, const PagedAttentionTask<Element>& task,
                                     const Rows<Element>& rows, int64_t begin, int64_t end) {
   const int64_t d = layout.head_dim;
@@ -153,23 +182,13 @@ QUARTET_SIMD_INLINE void AttendRows(const PagedCacheLayout& layout, const PagedA
     const Element* next_key = KeysAt(next_head, next % block_size);
     const Element* next_value = next_head + layout.key_numel() + next % block_size * padded;
 
-    F16 score[R], odd_score[R];
-    for (int r = 0; r < R; ++r) score[r] = odd_score[r] = F16{};
-    for (int64_t i = 0; i < d; i += 2) {
-      F16 even, odd;
-      LoadKeyPairs(key + i * block_size, block_size, &even, &odd);
-      simd::PrefetchToSecondCache(next_key + i * block_size);
-      for (int r = 0; r < R; ++r) {
-        score[r] += rows.queries[r * d + i] * even;
-        odd_score[r] += rows.queries[r * d + i + 1] * odd;
-      }
-    }
-    for (int r = 0; r < R; ++r) score[r] += odd_score[r];
+    alignas(64) float score[R][kLanes];
+    Score<V, R>(rows.queries, key, d, block_size, next_key, score);
 
     alignas(64) float weight[R][kLanes];
     for (int r = 0; r < R; ++r) {
       const F16 limit = simd::Splat(static_cast<float>(std::min<int64_t>(rows.visible[r] - first, kLanes)));
-      const F16 masked = lane < limit ? score[r] : simd::Splat(-std::numeric_limits<float>::infinity());
+      const F16 masked = lane < limit ? simd::Load(score[r]) : simd::Splat(-std::numeric_limits<float>::infinity());
       const float max = simd::Max(masked);
       if (max > largest[r]) {
         const float scale = std::exp(largest[r] - max);
@@ -184,7 +203,7 @@ QUARTET_SIMD_INLINE void AttendRows(const PagedCacheLayout& layout, const PagedA
       simd::Store(weight[r], w);
     }
 
-    AddValues<R>(value, padded, std::min<int64_t>(keys - first, kLanes), weight, next_value, rows.sums);
+    AddValues<V, R>(value, padded, std::min<int64_t>(keys - first, kLanes), weight, next_value, rows.sums);
   }
 
   for (int r = 0; r < R; ++r) {
@@ -195,22 +214,24 @@ QUARTET_SIMD_INLINE void AttendRows(const PagedCacheLayout& layout, const PagedA
 
 constexpr int kMostRows = 8;
 
-// `count` rows, in parts for which there is code.
-template <typename Element>
+// `count` rows, in parts for which there is code: of at most so many whose sums stay in registers.
+template <typename V, typename Element>
 QUARTET_SIMD_INLINE void AttendSome(const PagedCacheLayout& layout, const PagedAttentionTask<Element>& task,
                                     const Rows<Element>& rows, int64_t count, int64_t begin, int64_t end) {
   int64_t row = 0;
-  for (; count - row >= kMostRows; row += kMostRows) {
-    AttendRows<kMostRows>(layout, task, rows.From(row, layout), begin, end);
+  if constexpr (std::is_same_v<V, F16>) {
+    for (; count - row >= kMostRows; row += kMostRows) {
+      AttendRows<V, kMostRows>(layout, task, rows.From(row, layout), begin, end);
+    }
   }
-  for (; count - row >= 4; row += 4) AttendRows<4>(layout, task, rows.From(row, layout), begin, end);
+  for (; count - row >= 4; row += 4) AttendRows<V, 4>(layout, task, rows.From(row, layout), begin, end);
   switch (count - row) {
     case 1:
-      return AttendRows<1>(layout, task, rows.From(row, layout), begin, end);
+      return AttendRows<V, 1>(layout, task, rows.From(row, layout), begin, end);
     case 2:
-      return AttendRows<2>(layout, task, rows.From(row, layout), begin, end);
+      return AttendRows<V, 2>(layout, task, rows.From(row, layout), begin, end);
     case 3:
-      return AttendRows<3>(layout, task, rows.From(row, layout), begin, end);
+      return AttendRows<V, 3>(layout, task, rows.From(row, layout), begin, end);
   }
 }
 
@@ -225,11 +246,13 @@ QUARTET_SIMD_INLINE void StoreRows(const PagedCacheLayout& layout, const Rows<El
 
 QUARTET_SIMD_CLONES void AttendFloat(const PagedCacheLayout& layout, const PagedAttentionTask<float>& task,
                                      const Rows<float>& rows, int64_t count, int64_t begin, int64_t end) {
-  AttendSome(layout, task, rows, count, begin, end);
+  if (simd::HasSixteenLanes()) return AttendSome<F16>(layout, task, rows, count, begin, end);
+  AttendSome<simd::F8>(layout, task, rows, count, begin, end);
 }
 QUARTET_SIMD_CLONES void AttendBf16(const PagedCacheLayout& layout, const PagedAttentionTask<uint16_t>& task,
                                     const Rows<uint16_t>& rows, int64_t count, int64_t begin, int64_t end) {
-  AttendSome(layout, task, rows, count, begin, end);
+  if (simd::HasSixteenLanes()) return AttendSome<F16>(layout, task, rows, count, begin, end);
+  AttendSome<simd::F8>(layout, task, rows, count, begin, end);
 }
 void Attend(const PagedCacheLayout& layout, const PagedAttentionTask<float>& task, const Rows<float>& rows,
             int64_t count, int64_t begin, int64_t end) {
