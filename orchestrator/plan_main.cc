@@ -68,16 +68,17 @@ absl::StatusOr<GpuRates> Rates(const CommandLine& flags, const RunConfig& config
   return rates;
 }
 
-// The plan, and where all is on GPUs what a step takes.
+// The plan, and where it fits and all is on GPUs what a step takes.
 absl::Status Print(const CommandLine& flags, const RunConfig& config, const Plan& plan) {
   std::printf("%s", PrintPlan(config, plan).c_str());
   QUARTET_ASSIGN_OR_RETURN(const GpuRates rates, Rates(flags, config));
+  if (!plan.fits()) return absl::OkStatus();
   const auto step = EstimateStep(config, plan, rates);
   if (step.ok()) {
     std::printf("%s", PrintStepTime(config, *step, rates).c_str());
   } else if (flags.Has("tflops") || flags.Has("gb_per_second")) {
     return step.status();
-  } else if (!plan.devices.empty()) {
+  } else {
     std::printf("\nNo estimate of what a PPO step takes: %s\n", std::string(step.status().message()).c_str());
   }
   std::fflush(stdout);

@@ -110,6 +110,11 @@ GpuRates RatesOf(const RunConfig& config) {
 }
 
 absl::StatusOr<StepTime> EstimateStep(const RunConfig& config, const Plan& plan, const GpuRates& rates) {
+  for (const ServicePlan& service : plan.services) {
+    if (service.on_gpu) continue;
+    return absl::InvalidArgumentError(
+        absl::StrCat(service.service, " is on CPUs, of which no rates are known: they are stated of GPUs alone"));
+  }
   if (rates.bf16_flops == 0 || rates.fp32_flops == 0 || rates.bytes == 0) {
     return absl::InvalidArgumentError("no rates are known; set cluster.gpu, or --tflops and --gb_per_second");
   }
@@ -119,9 +124,6 @@ absl::StatusOr<StepTime> EstimateStep(const RunConfig& config, const Plan& plan,
       static_cast<double>(config.rollout().rollout_batch_size()) * config.rollout().n_samples_per_prompt();
   StepTime step;
   for (const ServicePlan& service : plan.services) {
-    if (!service.on_gpu) {
-      return absl::InvalidArgumentError(absl::StrCat(service.service, " is on CPUs, of which no rates are known"));
-    }
     ServiceTime& time = step.services.emplace_back();
     time.service = service.service;
     const double own = sequences / service.ranks;

@@ -129,7 +129,10 @@ TEST(StepTime, SaysWhatItIsOfAndWhatIsMissing) {
   const RunConfig on_cpus = Config(NewModel(), {});
   const auto cpu_plan = Planner({"scorer"}, {}).MakePlan(on_cpus);
   ASSERT_TRUE(cpu_plan.ok()) << cpu_plan.status();
-  EXPECT_THAT(std::string(EstimateStep(on_cpus, *cpu_plan, kRates).status().message()), HasSubstr("scorer is on CPUs"));
+  for (const GpuRates& rates : {kRates, GpuRates()}) {
+    EXPECT_THAT(std::string(EstimateStep(on_cpus, *cpu_plan, rates).status().message()),
+                HasSubstr("scorer is on CPUs"));
+  }
 }
 
 }  // namespace
