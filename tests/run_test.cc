@@ -26,6 +26,7 @@ namespace quartet {
 namespace {
 
 using ::testing::AllOf;
+using ::testing::ContainsRegex;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::UnorderedElementsAre;
@@ -258,12 +259,13 @@ class ServicesByHand {
   }
   std::string Output(const std::string& service) const { return harness_.Output(services_.at(service).pid); }
   std::string Place(const std::string& service) const { return service + " at " + services_.at(service).address; }
-  ProcessHarness::Outcome Run(const std::vector<std::string>& more) {
+  ProcessHarness::Outcome Run(const std::vector<std::string>& more,
+                              const std::map<std::string, std::string>& environment = {}) {
     std::vector<std::string> arguments = With(run_.arguments, more);
     for (const auto& [name, service] : services_) {
       arguments.push_back(absl::StrCat("--set=services.", name, ".listen=", service.address));
     }
-    return harness_.Run(kOrchestrator, arguments, absl::Seconds(120));
+    return harness_.Run(kOrchestrator, arguments, absl::Seconds(120), environment);
   }
 
  private:
@@ -318,21 +320,26 @@ TEST(Run, ATrainerThatIsRestartedByHandFindsWhereTheRunGoesOn) {
   ProcessHarness harness;
   const TinyRun run = WriteTinyRun(harness, WriteTinyModel(harness, "model"), 1, {"train.save_steps=1"});
   ServicesByHand services(harness, run);
-  const auto first = services.Run({});
-  ASSERT_EQ(first.exit_code, 0) << first.output;
+  const auto first = services.Run({}, {{"QUARTET_FAIL_POINTS", "orchestrator.checkpoint.saved=error@3"}});
+  EXPECT_EQ(first.exit_code, 1) << first.output;
   const std::vector<std::string> change = {"--set=train.load_checkpoint=true"};
+  EXPECT_THAT(first.output, ContainsRegex("To continue after step 2, start the trainers again with " + change[0] +
+                                          ", then:\n  .*" + change[0] + "\n"));
   services.Start("policy_trainer", {});
-  const auto refused = services.Run(With(change, {"--set=train.max_steps=4"}));
+  const auto refused = services.Run(change);
   EXPECT_EQ(refused.exit_code, 1) << refused.output;
-  EXPECT_THAT(refused.output, AllOf(HasSubstr("the policy_trainer has made 0 optimizer steps, the checkpoint 3"),
+  EXPECT_THAT(refused.output, AllOf(HasSubstr("the policy_trainer has made 0 optimizer steps, the checkpoint 2"),
                                     HasSubstr("start it again with train.load_checkpoint set")));
-  services.Start("policy_trainer", change);
-  EXPECT_THAT(services.Output("policy_trainer"),
-              HasSubstr("going on from " + run.run_dir + "/checkpoints/step_3/policy_state"));
-  const auto resumed = services.Run(With(change, {"--set=train.max_steps=4"}));
+  // What the first run has said helps.
+  for (const std::string trainer : {"policy", "critic"}) {
+    services.Start(trainer + "_trainer", change);
+    EXPECT_THAT(services.Output(trainer + "_trainer"),
+                HasSubstr("going on from " + run.run_dir + "/checkpoints/step_2/" + trainer + "_state"));
+  }
+  const auto resumed = services.Run(change);
   ASSERT_EQ(resumed.exit_code, 0) << resumed.output;
-  EXPECT_THAT(resumed.output, HasSubstr("going on after 3 of 4 steps"));
-  EXPECT_EQ(ReadRecords(run.run_dir + "/metrics.jsonl").size(), 4u);
+  EXPECT_THAT(resumed.output, HasSubstr("going on after 2 of 3 steps"));
+  EXPECT_EQ(ReadRecords(run.run_dir + "/metrics.jsonl").size(), 3u);
 }
 
 TEST(Run, LaunchedServicesListenWhereTheyAreToldTo) {

@@ -121,15 +121,8 @@ absl::Status WithContinuation(const absl::Status& status, const SessionOptions& 
                         ? absl::StrCat("To continue after step ", newest->step)
                         : "There is no checkpoint to continue from yet (train.save_steps); to begin anew";
   if (!options.launch) {
-    absl::StrAppend(&how, ", start the trainers again");
-    if (newest.has_value()) {
-      const std::string checkpoint = absl::StrCat(folder.checkpoints_path(), "/", CheckpointId(newest->step));
-      absl::StrAppend(&how, ", the policy trainer with --set=actor.load_checkpoint=", checkpoint,
-                      "/policy_state and the critic trainer with --set=critic.load_checkpoint=", checkpoint,
-                      "/critic_state, then");
-    } else {
-      absl::StrAppend(&how, ", then");
-    }
+    absl::StrAppend(&how, ", start the trainers again",
+                    newest.has_value() ? " with --set=train.load_checkpoint=true" : "", ", then");
   }
   return absl::Status(status.code(), absl::StrCat(status.message(), "\n", how, ":\n  ", options.continue_command));
 }
