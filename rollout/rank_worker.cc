@@ -10,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
 #include "core/base/deadline.h"
+#include "core/base/loading.h"
 #include "core/base/status_macros.h"
 #include "core/memory/catch_exceptions.h"
 #include "core/training/calls/rank_info.h"
@@ -113,7 +114,7 @@ absl::Status RankWorker::Use(std::unique_ptr<RolloutEngine> engine) {
 }
 
 absl::Status RankWorker::CheckLoaded() const {
-  return loaded_ ? absl::OkStatus() : absl::UnavailableError("the rollout is still loading its model");
+  return loaded_ ? absl::OkStatus() : StillLoading("the rollout is still loading its model");
 }
 
 void RankWorker::Put(RankWork work) {

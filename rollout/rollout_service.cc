@@ -24,6 +24,7 @@
 #include "absl/time/time.h"
 #include "core/base/deadline.h"
 #include "core/base/fail_point.h"
+#include "core/base/loading.h"
 #include "core/base/logging.h"
 #include "core/base/status_macros.h"
 #include "core/config/service_fields.h"
@@ -166,7 +167,7 @@ class RolloutService final : public RankService,
   }
 
   absl::Status CheckServing() const override {
-    if (!loaded_) return absl::UnavailableError("the rollout is still loading its model");
+    if (!loaded_) return StillLoading("the rollout is still loading its model");
     if (!group_.is_leader()) {
       return absl::FailedPreconditionError(absl::StrCat("this is rank ", context_.rank,
                                                         " of the rollout; calls go to rank 0 at ",

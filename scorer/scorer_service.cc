@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "core/base/loading.h"
 #include "core/base/logging.h"
 #include "core/base/status_macros.h"
 #include "core/model/model_config.h"
@@ -110,7 +111,7 @@ class ScorerService final : public RankService, public Scorer::Service {
  private:
   absl::Status CheckReady(const std::string& call) const {
     QUARTET_RETURN_IF_ERROR(CheckLeader(group_, call));
-    if (!loaded_) return absl::UnavailableError("the scorer is still loading its models");
+    if (!loaded_) return StillLoading("the scorer is still loading its models");
     return absl::OkStatus();
   }
 

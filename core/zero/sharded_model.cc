@@ -10,6 +10,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "core/base/loading.h"
 #include "core/base/logging.h"
 #include "core/base/status_macros.h"
 #include "core/base/trace.h"
@@ -219,6 +220,7 @@ absl::StatusOr<std::unique_ptr<ShardedModel>> ShardedModel::Load(const std::stri
       const OwnedRange range = model.Owned(g, model.world->rank());
       QUARTET_RETURN_IF_ERROR(
           model.Read(*reader, g, range.begin, model.held[g].resident.narrow(0, range.offset, range.count)));
+      if (logs) ReportLoading("reading weights", g + 1, static_cast<int64_t>(groups.size()));
     }
     return absl::OkStatus();
   };

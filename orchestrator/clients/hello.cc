@@ -22,8 +22,8 @@ std::string PlaceOf(const ServiceClient& client) { return absl::StrCat(client.se
 
 // Who is there, in this language.
 absl::StatusOr<ServiceInfo> Meet(ServiceClient& client, const OnLoading& on_loading) {
-  QUARTET_ASSIGN_OR_RETURN(ServiceInfo info, client.AwaitInfo([&] {
-    on_loading(absl::StrCat("waiting for the ", PlaceOf(client), ", which is loading its model"));
+  QUARTET_ASSIGN_OR_RETURN(ServiceInfo info, client.AwaitInfo([&](const std::string& detail) {
+    on_loading(absl::StrCat("waiting for the ", PlaceOf(client), ", which is loading its model"), detail);
   }));
   if (info.service() != client.service()) {
     return absl::FailedPreconditionError(absl::StrCat("at ", client.address(), " is the service \"", info.service(),

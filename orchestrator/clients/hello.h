@@ -17,8 +17,9 @@ struct Hello {
   ServiceInfo rollout, policy_trainer, critic_trainer, scorer;
 };
 
-// Told of a service that is waited for while it loads its model, in a sentence.
-using OnLoading = std::function<void(const std::string&)>;
+// Told again and again of a service that is waited for while it loads its model, in a sentence, and what it says that
+// it is at; may be "".
+using OnLoading = std::function<void(const std::string& waiting, const std::string& detail)>;
 
 // Asks every service who it is, waits for those that are still loading, and refuses, with both values in the message:
 // another service at the address, another protocol version, a configuration other than the run's (all differences of

@@ -8,6 +8,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/time/clock.h"
 #include "core/base/deadline.h"
+#include "core/base/loading.h"
 #include "core/base/logging.h"
 #include "core/base/status_macros.h"
 #include "core/service/wire/credentials.h"
@@ -57,27 +58,33 @@ bool ServiceClient::WaitForConnection() {
   return true;
 }
 
-absl::StatusOr<ServiceInfo> ServiceClient::AwaitInfo(const std::function<void()>& on_loading) {
-  for (bool first = true;; first = false) {
-    absl::StatusOr<ServiceInfo> info = GetInfo();
+absl::StatusOr<ServiceInfo> ServiceClient::AwaitInfo(const std::function<void(const std::string&)>& on_loading) {
+  while (true) {
+    absl::StatusOr<ServiceInfo> info = AskInfo();
     // UNAVAILABLE over a connection that stands is a service's own answer.
     if (!absl::IsUnavailable(info.status()) || !connection_->options.cancellation->status().ok() ||
         connection_->channel->GetState(/*try_to_connect=*/false) != GRPC_CHANNEL_READY) {
-      return info;
+      if (info.ok()) return info;
+      return connection_->Explain("GetInfo", info.status());
     }
-    if (first && on_loading) on_loading();
+    if (on_loading) on_loading(LoadingDetail(std::string(info.status().message())));
     absl::SleepFor(kLoadingPoll);
   }
 }
 
 absl::StatusOr<ServiceInfo> ServiceClient::GetInfo() {
+  absl::StatusOr<ServiceInfo> info = AskInfo();
+  if (info.ok()) return info;
+  return connection_->Explain("GetInfo", info.status());
+}
+
+absl::StatusOr<ServiceInfo> ServiceClient::AskInfo() {
   // A first connection may fail by itself on a busy machine, or come a moment before the service listens. Where none
   // comes about, the call below says why.
   WaitForConnection();
   CallContext context(connection_->options);
   ServiceInfo info;
-  QUARTET_RETURN_IF_ERROR(
-      connection_->Explain("GetInfo", FromGrpc(connection_->get_info(context.get(), GetInfoRequest(), &info))));
+  QUARTET_RETURN_IF_ERROR(FromGrpc(connection_->get_info(context.get(), GetInfoRequest(), &info)));
   return info;
 }
 

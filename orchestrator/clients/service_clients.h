@@ -36,8 +36,8 @@ class ServiceClient {
   // Gives a service that does not answer yet a few seconds to come up.
   absl::StatusOr<ServiceInfo> GetInfo();
   // Waits for a service that answers, but is still loading its model, however long it takes; `on_loading`, if given, is
-  // called where it has to.
-  absl::StatusOr<ServiceInfo> AwaitInfo(const std::function<void()>& on_loading);
+  // told again and again what the service says that it is at ("reading weights, 3 of 12"; may be "").
+  absl::StatusOr<ServiceInfo> AwaitInfo(const std::function<void(const std::string&)>& on_loading);
 
   // Made by Make*Client below.
   struct Connection;
@@ -48,6 +48,8 @@ class ServiceClient {
 
  private:
   bool WaitForConnection();
+  // Without the service's name in the error.
+  absl::StatusOr<ServiceInfo> AskInfo();
 };
 
 class RolloutClient : public ServiceClient {

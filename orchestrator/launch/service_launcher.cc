@@ -13,6 +13,7 @@
 #include "absl/time/clock.h"
 #include "core/base/deadline.h"
 #include "core/base/files.h"
+#include "core/base/loading.h"
 #include "core/base/logging.h"
 #include "core/base/status_macros.h"
 #include "core/base/trace.h"
@@ -105,8 +106,8 @@ absl::Status ServiceLauncher::StartAll() {
       absl::StatusOr<std::string> address = ReadFile(AddressPath(service));
       if (!address.ok()) continue;
       addresses_[service] = std::string(absl::StripAsciiWhitespace(*address));
-      if (options_.on_serving) options_.on_serving(service);
     }
+    if (options_.on_loading) options_.on_loading(static_cast<int64_t>(addresses_.size()), WhatOthersAreAt());
     if (deadline.passed()) {
       std::string missing;
       for (const std::string& service : options_.services) {
@@ -119,6 +120,16 @@ absl::Status ServiceLauncher::StartAll() {
     absl::SleepFor(kPollInterval);
   }
   return absl::OkStatus();
+}
+
+std::string ServiceLauncher::WhatOthersAreAt() const {
+  std::string text;
+  for (const std::string& service : options_.services) {
+    if (addresses_.count(service) > 0) continue;
+    const std::string detail = LoadingDetail(LastLines(LogPath(service), 1));
+    absl::StrAppend(&text, text.empty() ? "" : ", ", service, detail.empty() ? "" : absl::StrCat(" (", detail, ")"));
+  }
+  return text;
 }
 
 absl::Status ServiceLauncher::Poll() {

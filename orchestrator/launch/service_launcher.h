@@ -1,6 +1,7 @@
 // Starts the services of a run on this machine and watches them.
 #pragma once
 
+#include <cstdint>
 #include <functional>
 #include <map>
 #include <memory>
@@ -33,8 +34,9 @@ struct ServiceLauncherOptions {
   // Cancelled, with a message that names the service, when one ends by itself. Ends the waiting in Start when cancelled
   // by someone else. Outlives the launcher.
   Cancellation* cancellation = nullptr;
-  // Told the name of each service that has come up; may be empty.
-  std::function<void(const std::string&)> on_serving;
+  // Told again and again, until all have come up, how many have and what the others are at, such as "rollout (reading
+  // weights, 3 of 12), scorer"; may be empty.
+  std::function<void(int64_t up, const std::string& loading)> on_loading;
 };
 
 // While it lives, the services run; none outlives it. Thread safe.
@@ -67,6 +69,8 @@ class ServiceLauncher {
  private:
   explicit ServiceLauncher(ServiceLauncherOptions options) : options_(std::move(options)) {}
   absl::Status StartAll();
+  // Of the services that have not come up: their names, and what their logs say last.
+  std::string WhatOthersAreAt() const;
   absl::Status Poll();  // OK if all run
   void Watch();
   std::string LogPath(const std::string& service) const;

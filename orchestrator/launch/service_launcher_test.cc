@@ -72,6 +72,19 @@ TEST_F(ServiceLauncherTest, LeavesToTheConfigurationWhereServicesListen) {
   EXPECT_EQ(defaults.rollout().listen(), "");
 }
 
+TEST_F(ServiceLauncherTest, TellsWhatServicesAreAtThatAreNotUpYet) {
+  const std::string go = scratch_.path() + "/go";
+  Program("rollout", "echo '7 loading.cc:42] [rollout/0] loading: reading weights, 3 of 12'\n" +
+                         ("until [ -e " + go + " ]; do sleep 0.05; done\n") + Serve("rollout"));
+  Program("scorer", Serve("scorer"));
+  ServiceLauncherOptions options = Options({"rollout", "scorer"});
+  options.on_loading = [&](int64_t up, const std::string& loading) {
+    if (up == 1 && loading == "rollout (reading weights, 3 of 12)") scratch_.Write("go", "");
+  };
+  const auto launcher = ServiceLauncher::Start(options);
+  EXPECT_TRUE(launcher.ok()) << launcher.status();
+}
+
 TEST_F(ServiceLauncherTest, StartsServicesAndLeavesNoneBehind) {
   Program("rollout", Serve("rollout"));
   Program("scorer", Serve("scorer"));

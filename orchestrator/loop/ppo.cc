@@ -18,6 +18,7 @@
 #include "orchestrator/loop/step_report.h"
 #include "orchestrator/loop/updates.h"
 #include "orchestrator/loop/weight_sync.h"
+#include "orchestrator/terminal/time_left.h"
 
 namespace quartet {
 namespace {
@@ -76,6 +77,7 @@ class PpoLoop {
   std::optional<PromptOrder> order_;
   std::optional<Updates> updates_;
   int64_t steps_ = 0;
+  TimeLeft time_left_;
   // Of the weights that the policy has now; the rollout must generate with exactly these.
   uint64_t policy_version_ = 0;
   PpoSummary summary_;
@@ -113,9 +115,11 @@ absl::Status PpoLoop::Prepare() {
   order_.emplace(config_.seed(), static_cast<int64_t>(run_.prompts.size()));
   steps_ = PpoSteps(config_, static_cast<int64_t>(run_.prompts.size()));
   QUARTET_ASSIGN_OR_RETURN(updates_, Updates::Create(config_, run_.services, steps_, first_step_));
-  QUARTET_ASSIGN_OR_RETURN(const Hello hello,
-                           SayHello(run_.services, config_, run_.tokenizer.vocab_size(),
-                                    [this](const std::string& what) { run_.view.PrintAndBegin(what); }));
+  QUARTET_ASSIGN_OR_RETURN(const Hello hello, SayHello(run_.services, config_, run_.tokenizer.vocab_size(),
+                                                       [this](const std::string& waiting, const std::string& detail) {
+                                                         run_.view.PrintAndBegin(waiting);
+                                                         run_.view.Progress(0, detail);
+                                                       }));
   QUARTET_RETURN_IF_ERROR(CheckStart(config_, run_.prompts, run_.resume, run_.folder.checkpoints_path(), hello));
   if (!hello.rollout.http_url().empty()) {
     run_.view.Print(absl::StrCat("the policy answers HTTP at ", hello.rollout.http_url(), ", as model \"",
@@ -208,7 +212,9 @@ absl::Status PpoLoop::EndStep(int64_t step, bool evaluate, Metrics* metrics) {
     if (step + 1 == steps_) summary_.after = result;
   }
   QUARTET_RETURN_IF_ERROR(run_.folder.WriteMetrics(step, *metrics));
-  run_.view.Print(StepTableLine(step, *metrics));
+  // A step that a run before this one has made says nothing of how long they take here.
+  if (step >= first_step_) time_left_.AddStep(absl::Seconds(metrics->Get("time/step").value_or(0)));
+  run_.view.Print(StepTableLine(step, *metrics, time_left_.Text("  ", steps_ - step - 1)));
   return absl::OkStatus();
 }
 

@@ -21,6 +21,7 @@ namespace {
 
 using ::testing::AllOf;
 using ::testing::Contains;
+using ::testing::EndsWith;
 using ::testing::HasSubstr;
 using ::testing::Not;
 
@@ -54,6 +55,15 @@ TEST_F(PpoTest, CallsTheServicesInTheOrderOfTheAlgorithm) {
     EXPECT_LT(Find(calls, "critic_trainer.Update", generate), publish);
     position = resume;
   }
+}
+
+TEST_F(PpoTest, SaysBesideTheStepsHowMuchTimeIsLeft) {
+  ASSERT_TRUE(Run(services_.MakeConfig(scratch_.path(), 3)).ok());
+  const std::vector<std::string> lines = Shown();
+  ASSERT_EQ(lines.size(), 4) << "a head and three steps";
+  EXPECT_THAT(lines[1], Not(HasSubstr("left"))) << "the first step does not say how long others take";
+  EXPECT_THAT(lines[2], EndsWith(" s left"));
+  EXPECT_THAT(lines[3], Not(HasSubstr("left")));
 }
 
 TEST_F(PpoTest, DemandsTheVersionThatTheStepBeforeTrained) {

@@ -87,9 +87,8 @@ absl::StatusOr<std::unique_ptr<ServiceLauncher>> LaunchServices(const SessionOpt
   launcher_options.logs_folder = folder.logs_path();
   launcher_options.trace = options.trace;
   launcher_options.cancellation = &cancellation;
-  int64_t up = 0;
-  view.Begin(absl::StrCat("starting ", absl::StrJoin(services, ", ")), static_cast<int64_t>(services.size()));
-  launcher_options.on_serving = [&](const std::string&) { view.Progress(++up); };
+  view.Begin("starting services", static_cast<int64_t>(services.size()));
+  launcher_options.on_loading = [&view](int64_t up, const std::string& loading) { view.Progress(up, loading); };
   absl::StatusOr<std::unique_ptr<ServiceLauncher>> launcher = ServiceLauncher::Start(launcher_options);
   view.End();
   if (!launcher.ok()) return launcher.status();

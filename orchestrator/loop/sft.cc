@@ -16,6 +16,7 @@
 #include "orchestrator/clients/hello.h"
 #include "orchestrator/loop/random.h"
 #include "orchestrator/loop/start_check.h"
+#include "orchestrator/terminal/time_left.h"
 
 namespace quartet {
 namespace {
@@ -81,7 +82,10 @@ absl::StatusOr<SftSummary> RunSft(const SftRun& run) {
   QUARTET_ASSIGN_OR_RETURN(
       const ServiceInfo trainer,
       CheckService(run.policy_trainer, config, run.tokenizer.vocab_size(), config.actor().max_len(),
-                   [&run](const std::string& what) { run.view.PrintAndBegin(what); }));
+                   [&run](const std::string& waiting, const std::string& detail) {
+                     run.view.PrintAndBegin(waiting);
+                     run.view.Progress(0, detail);
+                   }));
   QUARTET_RETURN_IF_ERROR(CheckFreshTrainer(trainer, "actor", config.actor().load_checkpoint()));
   QUARTET_RETURN_IF_ERROR(run.folder.BeginAfter(0));
 
@@ -89,6 +93,7 @@ absl::StatusOr<SftSummary> RunSft(const SftRun& run) {
   summary.steps = steps;
   std::vector<int64_t> order(count);
   int64_t epoch = -1;
+  TimeLeft time_left;
   run.view.Begin("fine-tuning", steps);
   for (int64_t step = 0; step < steps; ++step) {
     const absl::Time began = absl::Now();
@@ -140,8 +145,10 @@ absl::StatusOr<SftSummary> RunSft(const SftRun& run) {
     metrics.Set("time/step", seconds);
     QUARTET_RETURN_IF_ERROR(run.folder.WriteMetrics(step, metrics));
     run.view.Progress(step + 1);
+    time_left.AddStep(absl::Seconds(seconds));
     if (step == 0 || step + 1 == steps || (step + 1) % std::max<int64_t>(1, steps / kPrintedLines) == 0) {
-      run.view.Print(absl::StrFormat("fine-tuning step %d/%d: loss %.4f", step + 1, steps, reply.loss()));
+      run.view.Print(absl::StrFormat("fine-tuning step %d/%d: loss %.4f%s", step + 1, steps, reply.loss(),
+                                     time_left.Text(", ", steps - step - 1)));
     }
   }
 

@@ -66,14 +66,15 @@ std::string StepTableHead() {
                          "generate", "score", "values", "update", "sync", "step s");
 }
 
-std::string StepTableLine(int64_t step, const Metrics& metrics) {
+std::string StepTableLine(int64_t step, const Metrics& metrics, const std::string& left) {
   const auto value = [&metrics](const char* name) { return metrics.Get(name).value_or(0); };
   const std::optional<double> kl = metrics.Get("kl/mean");
-  return absl::StrFormat("%5d %8.4f %9s %7.1f %8.1e | %8.2f %7.2f %7.2f %7.2f %7.2f %7.2f", step, value("reward/mean"),
-                         kl.has_value() ? absl::StrFormat("%9.5f", *kl) : "-", value("response_length/mean"),
-                         value("rollout/log_prob_diff_mean"), value("time/generate"), value("time/score"),
-                         value("time/values"), std::max(value("time/policy_update"), value("time/critic_update")),
-                         value("time/weight_sync"), value("time/step"));
+  return absl::StrFormat("%5d %8.4f %9s %7.1f %8.1e | %8.2f %7.2f %7.2f %7.2f %7.2f %7.2f%s", step,
+                         value("reward/mean"), kl.has_value() ? absl::StrFormat("%9.5f", *kl) : "-",
+                         value("response_length/mean"), value("rollout/log_prob_diff_mean"), value("time/generate"),
+                         value("time/score"), value("time/values"),
+                         std::max(value("time/policy_update"), value("time/critic_update")), value("time/weight_sync"),
+                         value("time/step"), left);
 }
 
 }  // namespace quartet

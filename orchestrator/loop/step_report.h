@@ -21,8 +21,8 @@ absl::Status AddServiceMetrics(Services& services, Metrics* metrics);
 std::vector<SampleRecord> PickSamples(int64_t step, const std::vector<PromptRecord>& prompts,
                                       const std::vector<Experience>& batch);
 
-// The table in the terminal: its head, and a step's line.
+// The table in the terminal: its head, and a step's line, with `left` behind it.
 std::string StepTableHead();
-std::string StepTableLine(int64_t step, const Metrics& metrics);
+std::string StepTableLine(int64_t step, const Metrics& metrics, const std::string& left);
 
 }  // namespace quartet

@@ -25,9 +25,8 @@ int Columns(std::FILE* out) {
 
 bool TerminalView::IsTerminal(std::FILE* out) { return isatty(fileno(out)) == 1; }
 
-TerminalView::TerminalView(std::FILE* out, bool live) : out_(out), live_(live) {
-  if (live_) ticker_ = std::thread([this] { Tick(); });
-}
+TerminalView::TerminalView(std::FILE* out, bool live, absl::Duration quiet)
+    : out_(out), live_(live), quiet_(quiet), ticker_([this] { Tick(); }) {}
 
 TerminalView::~TerminalView() {
   {
@@ -37,21 +36,27 @@ TerminalView::~TerminalView() {
     Refresh();
   }
   changed_.notify_all();
-  if (ticker_.joinable()) ticker_.join();
+  ticker_.join();
 }
 
 void TerminalView::Print(const std::string& line) {
   std::lock_guard<std::mutex> lock(mutex_);
+  WriteLine(line);
+  Refresh();
+}
+
+void TerminalView::WriteLine(const std::string& line) {
   if (live_) std::fputs(kClearLine, out_);
   std::fputs(line.c_str(), out_);
   std::fputc('\n', out_);
   std::fflush(out_);
-  Refresh();
+  written_ = absl::Now();
 }
 
 void TerminalView::Begin(const std::string& phase, int64_t total) {
   std::lock_guard<std::mutex> lock(mutex_);
   phase_ = phase;
+  detail_.clear();
   began_ = absl::Now();
   done_ = 0;
   total_ = total;
@@ -59,13 +64,18 @@ void TerminalView::Begin(const std::string& phase, int64_t total) {
 }
 
 void TerminalView::PrintAndBegin(const std::string& phase) {
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    if (phase_ == phase) return;
+  }
   Print(phase);
   Begin(phase);
 }
 
-void TerminalView::Progress(int64_t done) {
+void TerminalView::Progress(int64_t done, const std::string& detail) {
   std::lock_guard<std::mutex> lock(mutex_);
   done_ = std::max(done_, done);
+  detail_ = detail;
 }
 
 void TerminalView::End() {
@@ -79,14 +89,18 @@ std::string TerminalView::Bar(int64_t done, int64_t total, int width) {
   return absl::StrCat("[", std::string(filled, '#'), std::string(width - filled, '.'), "] ", done, "/", total);
 }
 
+std::string TerminalView::LiveLine() const {
+  if (phase_.empty()) return "";
+  std::string line = absl::StrFormat("%s  %.1f s", phase_, absl::ToDoubleSeconds(absl::Now() - began_));
+  if (total_ > 0) absl::StrAppend(&line, "  ", Bar(done_, total_, 24));
+  if (!detail_.empty()) absl::StrAppend(&line, "  ", detail_);
+  return line;
+}
+
 void TerminalView::Refresh() {
   if (!live_) return;
-  std::string line;
-  if (!phase_.empty()) {
-    line = absl::StrFormat("%s  %.1f s", phase_, absl::ToDoubleSeconds(absl::Now() - began_));
-    if (total_ > 0) absl::StrAppend(&line, "  ", Bar(done_, total_, 24));
-    line.resize(std::min<size_t>(line.size(), static_cast<size_t>(Columns(out_) - 1)));
-  }
+  std::string line = LiveLine();
+  line.resize(std::min<size_t>(line.size(), static_cast<size_t>(Columns(out_) - 1)));
   std::fputs(kClearLine, out_);
   std::fputs(line.c_str(), out_);
   std::fflush(out_);
@@ -95,7 +109,8 @@ void TerminalView::Refresh() {
 void TerminalView::Tick() {
   std::unique_lock<std::mutex> lock(mutex_);
   while (!stopping_) {
-    if (!phase_.empty()) Refresh();
+    if (live_ && !phase_.empty()) Refresh();
+    if (!live_ && !phase_.empty() && absl::Now() - std::max(began_, written_) >= quiet_) WriteLine(LiveLine());
     changed_.wait_for(lock, kRefreshInterval);
   }
 }

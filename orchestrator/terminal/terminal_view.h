@@ -15,8 +15,9 @@ namespace quartet {
 // Thread safe.
 class TerminalView {
  public:
-  // Writes to `out`, which stays open; the live line only where `live`.
-  TerminalView(std::FILE* out, bool live);
+  // Writes to `out`, which stays open; the live line only where `live`. Elsewhere what the line would show is written
+  // after each `quiet` in which nothing else was.
+  TerminalView(std::FILE* out, bool live, absl::Duration quiet = absl::Minutes(1));
   // For standard output: live if that is a terminal.
   static bool IsTerminal(std::FILE* out);
   ~TerminalView();
@@ -28,10 +29,11 @@ class TerminalView {
 
   // What is being done from now on: the live line shows it with the time it has taken and, where total > 0, a bar.
   void Begin(const std::string& phase, int64_t total = 0);
-  // Both: for what may take long, so that it is seen where there is no live line.
+  // Both: for what may take long, so that it is seen where there is no live line. Nothing where just this is being
+  // done.
   void PrintAndBegin(const std::string& phase);
-  // Of `total`. Never goes back.
-  void Progress(int64_t done);
+  // Of `total`. Never goes back. `detail`: what is being done just now.
+  void Progress(int64_t done, const std::string& detail = "");
   // Clears the live line.
   void End();
 
@@ -39,16 +41,23 @@ class TerminalView {
   static std::string Bar(int64_t done, int64_t total, int width);
 
  private:
-  void Refresh();  // mutex_ held
+  // mutex_ is held for these.
+  void Refresh();
+  void WriteLine(const std::string& line);
+  std::string LiveLine() const;
+
   void Tick();
 
   std::FILE* const out_;
   const bool live_;
+  const absl::Duration quiet_;
   std::mutex mutex_;
   std::condition_variable changed_;
   bool stopping_ = false;
   std::string phase_;
+  std::string detail_;
   absl::Time began_;
+  absl::Time written_;
   int64_t done_ = 0;
   int64_t total_ = 0;
   std::thread ticker_;

@@ -2,6 +2,7 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <cstdio>
 #include <string>
@@ -10,8 +11,10 @@ namespace quartet {
 namespace {
 
 using ::testing::AllOf;
+using ::testing::EndsWith;
 using ::testing::HasSubstr;
 using ::testing::Not;
+using ::testing::StartsWith;
 
 // What `use` makes a view write.
 template <typename Use>
@@ -47,6 +50,25 @@ TEST(TerminalView, ShowsWhatIsBeingDoneWithABarOnATerminal) {
   });
   EXPECT_THAT(text, AllOf(HasSubstr("step 1\n"), HasSubstr("generate"), HasSubstr("############............] 5/10")));
   EXPECT_EQ(text.substr(text.size() - 4), "\r\033[K") << "nothing is left of the live line";
+}
+
+TEST(TerminalView, SaysNowAndThenWhatIsBeingDoneWhereThereIsNoTerminal) {
+  int ends[2];
+  ASSERT_EQ(pipe(ends), 0);
+  std::FILE* in = fdopen(ends[0], "r");
+  std::FILE* out = fdopen(ends[1], "w");
+  char line[256] = "";
+  {
+    TerminalView view(out, false, absl::Milliseconds(1));
+    view.Begin("evaluation", 24);
+    view.Progress(12, "the twelfth");
+    while (std::string(line).find("the twelfth") == std::string::npos) {
+      ASSERT_NE(std::fgets(line, sizeof line, in), nullptr);
+    }
+  }
+  EXPECT_THAT(line, AllOf(StartsWith("evaluation  "), EndsWith(" s  [############............] 12/24  the twelfth\n")));
+  std::fclose(out);
+  std::fclose(in);
 }
 
 TEST(TerminalView, DrawsBarsInWholeCharacters) {

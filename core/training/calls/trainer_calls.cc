@@ -3,6 +3,7 @@
 #include <optional>
 
 #include "absl/strings/str_cat.h"
+#include "core/base/loading.h"
 #include "core/training/batch/sequence_cost.h"
 #include "core/training/calls/checkpoint_calls.h"
 #include "core/training/calls/service_calls.h"
@@ -57,7 +58,7 @@ void TrainerCalls::SetEngine(std::unique_ptr<TrainerEngine> engine) {
 
 absl::Status TrainerCalls::CheckReady(const std::string& call) const {
   QUARTET_RETURN_IF_ERROR(CheckLeader(group_, call));
-  if (!loaded_) return absl::UnavailableError(absl::StrCat("the ", name_, " trainer is still loading its model"));
+  if (!loaded_) return StillLoading(absl::StrCat("the ", name_, " trainer is still loading its model"));
   return absl::OkStatus();
 }
 

@@ -4,6 +4,7 @@
 #include <cstring>
 #include <utility>
 
+#include "core/base/loading.h"
 #include "core/base/logging.h"
 #include "core/kernels/cuda/cuda_paged_attention.h"
 #include "core/kernels/torch_paged_attention.h"
@@ -52,7 +53,10 @@ DecodeGraphs::DecodeGraphs(std::unique_ptr<GraphRecorder> recorder, const KvCach
   };
   host_words_ = new_words(MemoryTier::kHost);
   words_ = new_words(MemoryTier::kDevice);
-  for (size_t i = sizes_.size(); i-- > 0;) graphs_[i] = RecordSize(sizes_[i]);
+  for (size_t i = sizes_.size(); i-- > 0;) {
+    graphs_[i] = RecordSize(sizes_[i]);
+    if (!words_.is_meta()) ReportLoading("recording CUDA graphs", sizes_.size() - i, sizes_.size());
+  }
   pool_ = LedgerEntry(ledger, MemoryCategory::kActivations, recorder_->pool_bytes());
   bytes_ = recorder_->pool_bytes() + words * static_cast<int64_t>(sizeof(int32_t));
 }
