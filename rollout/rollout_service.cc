@@ -88,7 +88,10 @@ class RolloutService final : public RankService,
   absl::Status Load() override {
     RolloutEngineOptions options = RolloutOptions(config_.rollout());
     if (std::filesystem::exists(options.model + "/tokenizer.json")) {
-      QUARTET_ASSIGN_OR_RETURN(tokenizer_, Tokenizer::Load(options.model));
+      // Chats over HTTP are read as the prompts are that the policy trains on.
+      const std::string& chat_template = config_.data().tokenizer_chat_template();
+      QUARTET_ASSIGN_OR_RETURN(tokenizer_,
+                               Tokenizer::Load(options.model, config_.rollout().has_http() ? chat_template : ""));
       options.tokenizer = tokenizer_.get();
     } else if (config_.rollout().has_http()) {
       return absl::FailedPreconditionError(absl::StrCat("rollout.http is set, but ", options.model,

@@ -124,6 +124,16 @@ TEST_F(Http, AnswersWholeAndInPiecesAlike) {
   EXPECT_EQ(TextOf(Post("/v1/chat/completions", chat).body, "delta", "content"), message["content"]);
 }
 
+TEST_F(Http, ReadsChatsByTheTemplateOfTheRun) {
+  Start({"services.rollout.ranks=1",
+         "data.tokenizer_chat_template=" + harness_.Write("mine.jinja", "{{ messages[0].content }}=")});
+  const json chat = {{"messages", json::array({{{"role", "user"}, {"content", "1+1"}}})}, {"temperature", 0}};
+  const json answer = json::parse(Post("/v1/chat/completions", chat).body);
+  EXPECT_EQ(answer["usage"]["prompt_tokens"], 4) << answer;
+  const json by_hand = {{"prompt", "1+1="}, {"temperature", 0}, {"max_tokens", 256 - 4}};
+  EXPECT_EQ(Completion(by_hand)["choices"][0]["text"], answer["choices"][0]["message"]["content"]);
+}
+
 TEST_F(Http, StopsAtAStringAndRepeatsASeed) {
   Start();
   const json base = {{"prompt", "ab"},     {"max_tokens", 40}, {"seed", 5},

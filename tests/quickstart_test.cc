@@ -26,7 +26,10 @@ TEST(Quickstart, LearnsItsTask) {
       harness.Run("orchestrator/quickstart/quickstart", {"--run_dir=" + run_dir, "--seed=1"}, absl::Minutes(10));
   ASSERT_TRUE(outcome.ended) << outcome.output;
   ASSERT_EQ(outcome.exit_code, 0) << outcome.output;
-  EXPECT_THAT(outcome.output, testing::HasSubstr("checkpoints/latest/policy"));
+  for (const char* text : {"first example, as the model reads it: ", "first prompt, as the model reads it: ",
+                           " s left\n", "checkpoints/latest/policy"}) {
+    EXPECT_THAT(outcome.output, testing::HasSubstr(text));
+  }
 
   const std::vector<nlohmann::json> metrics = ReadRecords(run_dir + "/metrics.jsonl");
   ASSERT_GE(metrics.size(), 6u);

@@ -53,6 +53,8 @@ TEST(Run, WritesItsFolder) {
   const auto outcome = harness.Run(kOrchestrator, With(run.arguments, {"--launch"}), absl::Seconds(120));
   ASSERT_TRUE(outcome.ended);
   ASSERT_EQ(outcome.exit_code, 0) << outcome.output;
+  EXPECT_THAT(outcome.output,
+              HasSubstr("first prompt, as the model reads it: 4 tokens\n  \"0+1=\"\n  ids 3 13 4 14\n"));
 
   const auto metrics = ReadRecords(run.run_dir + "/metrics.jsonl");
   ASSERT_EQ(metrics.size(), 3u);

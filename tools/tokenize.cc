@@ -98,7 +98,7 @@ absl::StatusOr<nlohmann::json> Encode(const Tokenizer& tokenizer, const Options&
   const auto& text = value.get_ref<const std::string&>();
   std::string prompt = text;
   if (options.chat) {
-    QUARTET_ASSIGN_OR_RETURN(prompt, tokenizer.ApplyChatTemplate({{"user", text}}));
+    QUARTET_ASSIGN_OR_RETURN(prompt, tokenizer.ApplyChatTemplate({{"user", text}}, true));
   }
   return tokenizer.Encode(prompt, !options.chat && options.special_tokens);
 }

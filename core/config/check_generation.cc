@@ -39,9 +39,13 @@ absl::Status CheckHttp(const HttpConfig& h) {
 
 }  // namespace
 
-absl::Status CheckData(const DataConfig& d) {
+absl::Status CheckData(const RunConfig& c) {
+  const DataConfig& d = c.data();
   QUARTET_RETURN_IF_ERROR(Integer("data.prompt_max_len", d.prompt_max_len(), 1, kMaxTokens));
   QUARTET_RETURN_IF_ERROR(Integer("data.max_samples", d.max_samples(), 0));
+  if (!d.tokenizer_chat_template().empty() && !d.apply_chat_template() && !c.rollout().has_http()) {
+    return NoEffect("data.tokenizer_chat_template", "data.apply_chat_template is false");
+  }
   return OneOf("data.label_extract", d.label_extract(), {"", "after_####"});
 }
 

@@ -113,12 +113,19 @@ absl::Status CheckTrain(const RunConfig& c) {
   return Real("train.max_log_prob_diff_mean", t.max_log_prob_diff_mean(), 0, kInfinity, /*open_low=*/true);
 }
 
-absl::Status CheckSftAndEval(const SftConfig& s, const EvalConfig& e) {
+absl::Status CheckSft(const RunConfig& c) {
+  const SftConfig& s = c.sft();
   QUARTET_RETURN_IF_ERROR(Integer("sft.batch_size", s.batch_size(), 1));
   QUARTET_RETURN_IF_ERROR(Integer("sft.max_steps", s.max_steps(), 0));
   QUARTET_RETURN_IF_ERROR(Integer("sft.max_epochs", s.max_epochs(), 1));
   if (s.max_steps() > 0 && s.max_epochs() != 1) return NoEffect("sft.max_epochs", "sft.max_steps is set");
-  QUARTET_RETURN_IF_ERROR(Real("sft.learning_rate", s.learning_rate(), 0, kInfinity, /*open_low=*/true));
+  if (s.multiturn() && !c.data().apply_chat_template()) {
+    return NoEffect("sft.multiturn", "data.apply_chat_template is false, so there are no turns");
+  }
+  return Real("sft.learning_rate", s.learning_rate(), 0, kInfinity, /*open_low=*/true);
+}
+
+absl::Status CheckEval(const EvalConfig& e) {
   QUARTET_RETURN_IF_ERROR(Integer("eval.eval_steps", e.eval_steps(), 0));
   QUARTET_RETURN_IF_ERROR(Integer("eval.max_samples", e.max_samples(), 0));
   QUARTET_RETURN_IF_ERROR(Real("eval.temperature", e.temperature(), 0, kInfinity));

@@ -9,7 +9,7 @@
 
 namespace quartet {
 
-absl::Status CheckData(const DataConfig& data);
+absl::Status CheckData(const RunConfig& config);
 absl::Status CheckRollout(const RolloutConfig& rollout);
 
 // `algorithm`, `reference` and `reward`.
@@ -22,7 +22,8 @@ absl::Status CheckReward(const RunConfig& config);
 // `actor`, `critic`, `train`, `sft` and `eval`.
 absl::Status CheckTrainers(const RunConfig& config);
 absl::Status CheckTrain(const RunConfig& config);
-absl::Status CheckSftAndEval(const SftConfig& sft, const EvalConfig& eval);
+absl::Status CheckSft(const RunConfig& config);
+absl::Status CheckEval(const EvalConfig& eval);
 
 // `services` and what depends on their devices, `cluster`, `placement`, `tls`.
 absl::Status CheckServices(const RunConfig& config);

@@ -200,6 +200,7 @@ void FillDefaults(RunConfig* c) {
   QUARTET_DEFAULT(s, max_steps, 0);
   QUARTET_DEFAULT(s, max_epochs, 1);
   QUARTET_DEFAULT(s, learning_rate, 1e-4);
+  QUARTET_DEFAULT(s, multiturn, false);
 
   EvalConfig* e = c->mutable_eval();
   QUARTET_DEFAULT(e, eval_steps, 0);

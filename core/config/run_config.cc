@@ -19,14 +19,15 @@ constexpr char kConfigText[] =
     ;
 
 absl::Status CheckAll(const RunConfig& c) {
-  QUARTET_RETURN_IF_ERROR(CheckData(c.data()));
+  QUARTET_RETURN_IF_ERROR(CheckData(c));
   QUARTET_RETURN_IF_ERROR(CheckRollout(c.rollout()));
   QUARTET_RETURN_IF_ERROR(CheckAlgorithm(c.algorithm()));
   QUARTET_RETURN_IF_ERROR(CheckTrainers(c));
   QUARTET_RETURN_IF_ERROR(CheckReference(c));
   QUARTET_RETURN_IF_ERROR(CheckReward(c));
   QUARTET_RETURN_IF_ERROR(CheckTrain(c));
-  QUARTET_RETURN_IF_ERROR(CheckSftAndEval(c.sft(), c.eval()));
+  QUARTET_RETURN_IF_ERROR(CheckSft(c));
+  QUARTET_RETURN_IF_ERROR(CheckEval(c.eval()));
   QUARTET_RETURN_IF_ERROR(CheckServices(c));
   QUARTET_RETURN_IF_ERROR(CheckPlacements(c));
   QUARTET_RETURN_IF_ERROR(CheckDevices(c));

@@ -249,6 +249,9 @@ TEST(RunConfig, RefusesWhatCannotHaveAnEffect) {
   ExpectError({"actor.allow_zero_learning_rate=true"}, {"allow_zero_learning_rate has no effect"});
   ExpectError({"actor.lr_scheduler=constant", "actor.min_lr_ratio=0.5"}, {"min_lr_ratio has no effect"});
   ExpectError({"eval.eval_steps=5"}, {"eval.eval_steps has no effect"});
+  ExpectError({"data.tokenizer_chat_template=/t"},
+              {"data.tokenizer_chat_template has no effect", "apply_chat_template"});
+  ExpectError({"sft.multiturn=true"}, {"sft.multiturn has no effect", "apply_chat_template"});
   ExpectError({"services.rollout.host_memory_budget=5"},
               {"services.rollout.host_memory_budget has no effect", "device_memory_budget"});
   ExpectError({"services.critic_trainer.host_memory_budget=5"},
@@ -366,6 +369,8 @@ TEST(RunConfig, MakesPathsAbsolute) {
   EXPECT_EQ(c.rollout().pretrain(), "/base/x/models/a");
   EXPECT_EQ(c.run_dir(), "/base/x/out");
   EXPECT_EQ(c.reward().source(0).model(), "/base/rm");
+  c = LoadRunConfig("", {"data.apply_chat_template=true", "data.tokenizer_chat_template=t.jinja"}, "/base/x").value();
+  EXPECT_EQ(c.data().tokenizer_chat_template(), "/base/x/t.jinja");
   c = LoadRunConfig("", {"actor.load_checkpoint=a_state", "critic.load_checkpoint=/c"}, "/base/x").value();
   EXPECT_EQ(c.actor().load_checkpoint(), "/base/x/a_state");
   EXPECT_EQ(c.critic().load_checkpoint(), "/c");
@@ -407,7 +412,7 @@ TEST(RunConfig, RefusesWhatAProgramDoesNotRead) {
     EXPECT_EQ(status.message().find(field + " has no effect: "), 0) << field << ": " << status.message();
   };
   for (const char* set : {"sft.data=/d", "sft.input_key=q", "sft.output_key=a", "sft.batch_size=1", "sft.max_steps=1",
-                          "sft.max_epochs=2", "sft.learning_rate=1"}) {
+                          "sft.max_epochs=2", "sft.learning_rate=1", "sft.end_token=</s>"}) {
     refused({set}, Program::kPpo, std::string(set).substr(0, std::string(set).find('=')));
   }
   for (const char* set : {"data.prompt_data=/d",
@@ -452,8 +457,9 @@ TEST(RunConfig, AcceptsWhatAProgramReadsAndDefaultsOfWhatItDoesNot) {
   EXPECT_EQ(checked(sft, Program::kSft), "");
   for (const char* set :
        {"data.prompt_max_len=7", "rollout.generate_max_len=9", "actor.max_len=9", "data.apply_chat_template=true",
-        "data.prompt_prefix=p", "actor.lr_scheduler=constant", "actor.max_tokens_per_micro_batch=4096",
-        "train.call_timeout_seconds=5", "services.policy_trainer.ranks=2", "seed=5", "algorithm.gamma=1"}) {
+        "data.prompt_prefix=p", "sft.end_token=</s>", "sft.end_token=", "actor.lr_scheduler=constant",
+        "actor.max_tokens_per_micro_batch=4096", "train.call_timeout_seconds=5", "services.policy_trainer.ranks=2",
+        "seed=5", "algorithm.gamma=1"}) {
     EXPECT_EQ(checked({sft[0], sft[1], set}, Program::kSft), "") << set;
   }
   EXPECT_EQ(checked({"actor.pretrain=m", "critic.pretrain=m", "reward.source.0.rule=number", "data.prompt_data=d",

@@ -35,7 +35,8 @@ absl::StatusOr<Record> ReadRecord(const nlohmann::json& value, int line, const s
   for (const JsonlKey& key : keys) {
     const auto field = value.find(key.name);
     if (field == value.end()) {
-      if (key.optional) continue;
+      const auto sparing = value.find(key.spared_by);
+      if (key.optional || (sparing != value.end() && sparing->is_array())) continue;
       return absl::InvalidArgumentError(
           absl::StrCat("has no field \"", key.name, "\" (", key.option, "); the line has: ", KeysOf(value)));
     }
@@ -43,10 +44,12 @@ absl::StatusOr<Record> ReadRecord(const nlohmann::json& value, int line, const s
       record.fields[key.name] = field->get<std::string>();
     } else if (field->is_number() || field->is_boolean()) {
       record.fields[key.name] = field->dump();
+    } else if (key.list && field->is_array()) {
+      record.lists[key.name] = *field;
     } else {
-      return absl::InvalidArgumentError(absl::StrCat("field \"", key.name, "\" (", key.option, ") is of JSON type ",
-                                                     field->type_name(),
-                                                     "; a string, a number or a boolean is allowed"));
+      return absl::InvalidArgumentError(
+          absl::StrCat("field \"", key.name, "\" (", key.option, ") is of JSON type ", field->type_name(),
+                       "; a string, a number", key.list ? ", a boolean or a list" : " or a boolean", " is allowed"));
     }
   }
   return record;

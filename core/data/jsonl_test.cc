@@ -12,6 +12,7 @@ namespace {
 
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using ::testing::IsEmpty;
 using ::testing::Pair;
 
 class ReadJsonlTest : public ::testing::Test {
@@ -65,6 +66,29 @@ TEST_F(ReadJsonlTest, LeavesOutAnOptionalFieldThatIsNotThere) {
   ASSERT_TRUE(records.ok()) << records.status();
   EXPECT_FALSE((*records)[0].fields.contains("a"));
   EXPECT_EQ((*records)[1].fields.at("a"), "3");
+}
+
+TEST_F(ReadJsonlTest, TakesAListWhereTheKeySaysSoWithoutWhatTheListHas) {
+  std::ofstream(path_) << R"({"chat": [{"role": "user"}], "more": 1})"
+                          "\n"
+                          R"({"chat": "text", "answer": "a"})"
+                          "\n";
+  const auto read = [&](bool list) {
+    return ReadJsonl({.path = path_, .option = "data.file"},
+                     {{.name = "chat", .option = "data.key", .list = list},
+                      {.name = "answer", .option = "data.answer", .spared_by = "chat"}});
+  };
+  const auto records = read(true);
+  ASSERT_TRUE(records.ok()) << records.status();
+  EXPECT_EQ((*records)[0].lists.at("chat")[0]["role"], "user");
+  EXPECT_THAT((*records)[0].fields, IsEmpty());
+  EXPECT_THAT((*records)[1].fields, ElementsAre(Pair("answer", "a"), Pair("chat", "text")));
+  EXPECT_THAT((*records)[1].lists, IsEmpty());
+  EXPECT_THAT(std::string(read(false).status().message()),
+              HasSubstr("(data.key) is of JSON type array; a string, a number or a boolean is allowed"));
+  std::ofstream(path_) << R"({"chat": "text"})";
+  EXPECT_THAT(std::string(read(true).status().message()),
+              HasSubstr("has no field \"answer\" (data.answer); the line has: chat"));
 }
 
 TEST_F(ReadJsonlTest, NamesFileLineAndField) {

@@ -93,7 +93,7 @@ TEST(ImportGguf, MakesTheTokenizerAndConfigurationThatTransformersMakes) {
   ASSERT_TRUE(ids.ok());
   EXPECT_LT(ids->size(), text.size());
   EXPECT_EQ((*tokenizer)->Decode(*ids, false), text);
-  EXPECT_EQ(*(*tokenizer)->ApplyChatTemplate({{"user", "hello"}}),
+  EXPECT_EQ(*(*tokenizer)->ApplyChatTemplate({{"user", "hello"}}, true),
             "<|im_start|>user\nhello<|im_end|>\n<|im_start|>assistant\n");
 }
 

@@ -142,7 +142,7 @@ absl::StatusOr<TokenizerClass> FindTokenizerClass(const std::string& folder, con
 
 class HuggingFaceTokenizer : public Tokenizer {
  public:
-  absl::Status Read(const std::string& folder) {
+  absl::Status Read(const std::string& folder, const std::string& chat_template) {
     const std::string path = path_ = folder + "/tokenizer.json";
     const std::string config_path = folder + "/tokenizer_config.json";
     const absl::StatusOr<json> tokenizer_file = ReadJsonFile(path, kMaxTokenizerBytes);
@@ -175,7 +175,7 @@ class HuggingFaceTokenizer : public Tokenizer {
       vocab_size_ = std::max(vocab_size_, token.id + 1);
       added_by_id_.emplace(token.id, &token);
     }
-    return ReadChatTemplate(folder, config, config_path);
+    return ReadChatTemplate(folder, chat_template, config, config_path);
   }
 
   absl::StatusOr<std::vector<int32_t>> Encode(std::string_view text, bool add_special_tokens) const override {
@@ -231,14 +231,15 @@ class HuggingFaceTokenizer : public Tokenizer {
     return model_->TokenToId(token);
   }
 
-  absl::StatusOr<std::string> ApplyChatTemplate(const std::vector<Message>& messages) const override {
+  absl::StatusOr<std::string> ApplyChatTemplate(const std::vector<Message>& messages,
+                                                bool add_generation_prompt) const override {
     if (!chat_template_) {
       return absl::FailedPreconditionError(absl::StrCat("the tokenizer has no chat template: neither ",
                                                         chat_template_place_,
                                                         "; give one, or use prompts that need none"));
     }
     nlohmann::ordered_json variables = template_variables_;
-    variables["add_generation_prompt"] = true;
+    variables["add_generation_prompt"] = add_generation_prompt;
     variables["tools"] = nullptr;
     variables["documents"] = nullptr;
     variables["messages"] = nlohmann::ordered_json::array();
@@ -394,13 +395,15 @@ class HuggingFaceTokenizer : public Tokenizer {
     return absl::OkStatus();
   }
 
-  // chat_template.jinja, or "chat_template" of the configuration: a string, or a list of named ones.
-  absl::Status ReadChatTemplate(const std::string& folder, const json& config, const std::string& config_path) {
-    const std::string path = folder + "/chat_template.jinja";
+  // The file that is given, else chat_template.jinja, else "chat_template" of the configuration: a string, or a list of
+  // named ones.
+  absl::Status ReadChatTemplate(const std::string& folder, const std::string& given, const json& config,
+                                const std::string& config_path) {
+    const std::string path = given.empty() ? folder + "/chat_template.jinja" : given;
     auto source = ReadTextFile(path, kMaxConfigBytes);
     if (source.ok()) {
       chat_template_place_ = path;
-    } else if (!absl::IsNotFound(source.status())) {
+    } else if (!given.empty() || !absl::IsNotFound(source.status())) {
       return source.status();
     } else {
       json value = Field(config, "chat_template");
@@ -448,9 +451,10 @@ class HuggingFaceTokenizer : public Tokenizer {
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<Tokenizer>> Tokenizer::Load(const std::string& folder) {
+absl::StatusOr<std::unique_ptr<Tokenizer>> Tokenizer::Load(const std::string& folder,
+                                                           const std::string& chat_template) {
   auto tokenizer = std::make_unique<HuggingFaceTokenizer>();
-  QUARTET_RETURN_IF_ERROR(tokenizer->Read(folder));
+  QUARTET_RETURN_IF_ERROR(tokenizer->Read(folder, chat_template));
   return tokenizer;
 }
 

@@ -17,9 +17,11 @@ class Tokenizer {
  public:
   virtual ~Tokenizer() = default;
 
-  // Reads `folder`/tokenizer.json, tokenizer_config.json and the chat template. INVALID_ARGUMENT names the file and the
-  // part that is not supported or not well-formed.
-  static absl::StatusOr<std::unique_ptr<Tokenizer>> Load(const std::string& folder);
+  // Reads `folder`/tokenizer.json, tokenizer_config.json and the chat template, or in its place the file
+  // `chat_template` where that is not "". INVALID_ARGUMENT names the file and the part that is not supported or not
+  // well-formed.
+  static absl::StatusOr<std::unique_ptr<Tokenizer>> Load(const std::string& folder,
+                                                         const std::string& chat_template = "");
 
   // Special tokens that stand in the text are recognised. add_special_tokens: what the post-processor adds (BOS).
   // INVALID_ARGUMENT names the part of tokenizer.json whose pattern takes more time or memory on this text than is
@@ -43,9 +45,10 @@ class Tokenizer {
     std::string role;
     std::string content;
   };
-  // The prompt text of a conversation, with the opening of the assistant's turn at the end. FAILED_PRECONDITION where
-  // the folder has no chat template.
-  virtual absl::StatusOr<std::string> ApplyChatTemplate(const std::vector<Message>& messages) const = 0;
+  // The text of a conversation; with `add_generation_prompt` the opening of the assistant's turn comes at its end.
+  // FAILED_PRECONDITION where there is no chat template.
+  virtual absl::StatusOr<std::string> ApplyChatTemplate(const std::vector<Message>& messages,
+                                                        bool add_generation_prompt) const = 0;
 };
 
 }  // namespace quartet

@@ -64,7 +64,7 @@ TEST_P(GoldenTest, AgreesOnVocabularyAndChat) {
   for (const json& row : golden["chat"]) {
     std::vector<Tokenizer::Message> messages;
     for (const json& message : row[0]) messages.push_back({message["role"], message["content"]});
-    const auto text = tokenizer->ApplyChatTemplate(messages);
+    const auto text = tokenizer->ApplyChatTemplate(messages, true);
     ASSERT_TRUE(text.ok()) << text.status();
     EXPECT_EQ(*text, row[1].get<std::string>());
   }
@@ -111,9 +111,16 @@ TEST(Tokenizer, ServesManyThreads) {
 }
 
 TEST(Tokenizer, SaysThatThereIsNoChatTemplate) {
-  const auto text = LoadGolden("characters")->ApplyChatTemplate({{"user", "1"}});
+  const auto text = LoadGolden("characters")->ApplyChatTemplate({{"user", "1"}}, true);
   EXPECT_EQ(text.status().code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_THAT(std::string(text.status().message()), HasSubstr("characters/chat_template.jinja"));
+}
+
+TEST(Tokenizer, OpensTheAssistantsTurnOnlyWhereItIsToldTo) {
+  const auto tokenizer = LoadGolden("byte_level");
+  const std::vector<Tokenizer::Message> messages = {{"system", "s"}, {"user", "1"}};
+  EXPECT_EQ(*tokenizer->ApplyChatTemplate(messages, true),
+            *tokenizer->ApplyChatTemplate(messages, false) + "<|start|>assistant\n");
 }
 
 class LoadTest : public ::testing::Test {
@@ -262,6 +269,18 @@ TEST_F(LoadTest, NamesTheStepWhosePatternCostsTooMuch) {
               HasSubstr("more backtracking on a text of 17 bytes"));
 }
 
+TEST_F(LoadTest, TakesTheChatTemplateThatItIsGiven) {
+  std::filesystem::copy(std::string(kTestdata) + "byte_level/tokenizer.json", folder_ + "/tokenizer.json");
+  Write("chat_template.jinja", "the folder's");
+  Write("mine.jinja", "mine: {{ messages[0].content }}");
+  const auto tokenizer = Tokenizer::Load(folder_, folder_ + "/mine.jinja");
+  ASSERT_TRUE(tokenizer.ok()) << tokenizer.status();
+  EXPECT_EQ(*(*tokenizer)->ApplyChatTemplate({{"user", "1"}}, true), "mine: 1");
+  const absl::Status missing = Tokenizer::Load(folder_, folder_ + "/none.jinja").status();
+  EXPECT_EQ(missing.code(), absl::StatusCode::kNotFound);
+  EXPECT_EQ(missing.message().find(folder_ + "/none.jinja"), 0) << missing;
+}
+
 TEST_F(LoadTest, NamesTheConfigurationThatIsWrong) {
   std::filesystem::copy(std::string(kTestdata) + "characters/tokenizer.json", folder_ + "/tokenizer.json");
   Write("tokenizer_config.json", "{");
@@ -275,7 +294,7 @@ TEST_F(LoadTest, NamesTheConfigurationThatIsWrong) {
   Write("chat_template.jinja", "{{ messages[0].content | frobnicate }}");
   const auto tokenizer = Tokenizer::Load(folder_);
   ASSERT_TRUE(tokenizer.ok()) << tokenizer.status();
-  const auto text = (*tokenizer)->ApplyChatTemplate({{"user", "1"}});
+  const auto text = (*tokenizer)->ApplyChatTemplate({{"user", "1"}}, true);
   EXPECT_THAT(std::string(text.status().message()),
               HasSubstr("chat_template.jinja: line 1: the filter \"frobnicate\""));
 }

@@ -5,12 +5,27 @@
 #include "absl/strings/str_cat.h"
 #include "core/base/status_macros.h"
 #include "core/data/label.h"
+#include "orchestrator/loop/conversation.h"
 #include "orchestrator/loop/random.h"
 
 namespace quartet {
 namespace {
 
 constexpr uint64_t kShufflePurpose = 1;
+
+absl::StatusOr<PromptRecord> ReadPrompt(const Record& record, const DataConfig& data, const Tokenizer& tokenizer) {
+  PromptRecord prompt;
+  QUARTET_ASSIGN_OR_RETURN(const std::vector<Tokenizer::Message> conversation,
+                           ReadConversation(record, data.input_key(), data));
+  if (conversation.back().role == kAssistant) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("the last message of \"", data.input_key(),
+                     "\" (data.input_key) is the assistant's; a prompt ends before the answer"));
+  }
+  QUARTET_ASSIGN_OR_RETURN(prompt.text, PromptText(conversation, data, tokenizer));
+  QUARTET_ASSIGN_OR_RETURN(prompt.ids, PromptIds(prompt.text, data, tokenizer));
+  return prompt;
+}
 
 }  // namespace
 
@@ -19,7 +34,7 @@ absl::StatusOr<std::vector<PromptRecord>> LoadPrompts(const JsonlFile& file, con
                                                       const Tokenizer& tokenizer) {
   const std::string& label_key = data.label_key();
   QUARTET_ASSIGN_OR_RETURN(std::vector<Record> records,
-                           ReadJsonl(file, {{.name = data.input_key(), .option = "data.input_key"},
+                           ReadJsonl(file, {{.name = data.input_key(), .option = "data.input_key", .list = true},
                                             {.name = label_key,
                                              .option = "data.label_key: the rules of the reward compare with it",
                                              .optional = !label_required}}));
@@ -27,21 +42,9 @@ absl::StatusOr<std::vector<PromptRecord>> LoadPrompts(const JsonlFile& file, con
   std::vector<PromptRecord> prompts;
   prompts.reserve(records.size());
   for (const Record& record : records) {
-    PromptRecord prompt;
-    prompt.text = absl::StrCat(data.prompt_prefix(), record.fields.at(data.input_key()), data.prompt_suffix());
-    // A chat template writes the special tokens itself.
-    if (data.apply_chat_template()) {
-      absl::StatusOr<std::string> chat = tokenizer.ApplyChatTemplate({{"user", prompt.text}});
-      if (!chat.ok()) {
-        return AtLine(file, record.line,
-                      absl::InvalidArgumentError(absl::StrCat("data.apply_chat_template: ", chat.status().message())));
-      }
-      prompt.text = *std::move(chat);
-    }
-    absl::StatusOr<std::vector<int32_t>> ids =
-        tokenizer.Encode(prompt.text, /*add_special_tokens=*/!data.apply_chat_template());
-    if (!ids.ok()) return AtLine(file, record.line, ids.status());
-    prompt.ids = *std::move(ids);
+    absl::StatusOr<PromptRecord> read = ReadPrompt(record, data, tokenizer);
+    if (!read.ok()) return AtLine(file, record.line, absl::InvalidArgumentError(read.status().message()));
+    PromptRecord prompt = *std::move(read);
     if (auto label = record.fields.find(label_key); label != record.fields.end()) {
       absl::StatusOr<std::string> extracted = ExtractLabel(label->second, data.label_extract());
       if (!extracted.ok()) return AtLine(file, record.line, extracted.status());

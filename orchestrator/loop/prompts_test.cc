@@ -53,6 +53,35 @@ TEST(Prompts, GoThroughTheChatTemplateAsAUsersMessage) {
   EXPECT_EQ((*LoadPrompts(FileAt(path), data, 0, true, ByteTokenizer()))[0].text, "[user]hi[assistant]");
 }
 
+TEST(Prompts, MayBeListsOfMessages) {
+  const ScratchFolder scratch;
+  const auto load = [&](const std::string& messages, bool with_template = true, const std::string& prefix = "") {
+    DataConfig data = Data();
+    data.set_prompt_max_len(100);
+    data.set_apply_chat_template(with_template);
+    data.set_prompt_prefix(prefix);
+    return LoadPrompts(FileAt(scratch.Write("data.jsonl", "{\"question\": " + messages + "}\n")), data, 0, false,
+                       ByteTokenizer());
+  };
+  const std::string user = R"({"role": "user", "content": "hi"})", tool = R"({"role": "tool", "content": null})",
+                    assistant = R"({"content": "yes", "role": "assistant", "name": null})";
+  EXPECT_EQ(load("[" + user + ", " + assistant + ", " + user + "]").value()[0].text,
+            "[user]hi[assistant]yes[user]hi[assistant]");
+  const auto error = [&](const auto& prompts) { return Message(prompts.status()); };
+  EXPECT_THAT(error(load("[" + user + "]", false)),
+              HasSubstr("line 1: field \"question\" is a list of messages; only a chat template writes such: set "
+                        "data.apply_chat_template"));
+  EXPECT_THAT(error(load("[" + user + "]", true, "Q: ")), HasSubstr("in which data.prompt_prefix has no place"));
+  EXPECT_THAT(error(load("[]")), HasSubstr("without a message"));
+  EXPECT_THAT(error(load("[" + user + ", 5]")), HasSubstr("message 1 (counted from 0) is of JSON type number"));
+  EXPECT_THAT(error(load("[" + tool + "]")), HasSubstr("message 0 (counted from 0) its \"content\" is null"));
+  EXPECT_THAT(error(load(R"([{"content": "a"}])")), HasSubstr("its \"role\" is missing"));
+  EXPECT_THAT(error(load(R"([{"role": "user", "content": "a", "tool_calls": []}])")),
+              HasSubstr("has \"tool_calls\", which would not be read"));
+  EXPECT_THAT(error(load("[" + user + ", " + assistant + "]")),
+              HasSubstr("(data.input_key) is the assistant's; a prompt ends before the answer"));
+}
+
 TEST(Prompts, ThatAreTooLongAreNamedByLine) {
   const ScratchFolder scratch;
   const std::string path = scratch.Write(

@@ -6,14 +6,18 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "absl/strings/string_view.h"
 #include "core/base/files.h"
 #include "core/base/status_macros.h"
 #include "core/config/run_config.h"
 #include "core/model/model_config.h"
 #include "orchestrator/launch/service_launcher.h"
+#include "orchestrator/loop/first_example.h"
 #include "orchestrator/loop/input_check.h"
+#include "orchestrator/loop/sft_examples.h"
 #include "orchestrator/run_folder/checkpoint_record.h"
 #include "orchestrator/run_folder/checkpoint_search.h"
 #include "orchestrator/run_folder/run_start.h"
@@ -25,9 +29,13 @@ namespace {
 constexpr absl::Duration kDeathPatience = absl::Seconds(3);
 
 absl::StatusOr<std::unique_ptr<Tokenizer>> LoadTokenizer(const RunConfig& config) {
-  absl::StatusOr<std::unique_ptr<Tokenizer>> tokenizer = Tokenizer::Load(config.actor().pretrain());
+  const std::string& chat_template = config.data().tokenizer_chat_template();
+  absl::StatusOr<std::unique_ptr<Tokenizer>> tokenizer = Tokenizer::Load(config.actor().pretrain(), chat_template);
   if (tokenizer.ok()) return tokenizer;
-  return absl::Status(tokenizer.status().code(), absl::StrCat("actor.pretrain: ", tokenizer.status().message()));
+  const absl::string_view message = tokenizer.status().message();
+  const bool of_template = !chat_template.empty() && absl::StartsWith(message, chat_template);
+  return absl::Status(tokenizer.status().code(),
+                      absl::StrCat(of_template ? "data.tokenizer_chat_template: " : "actor.pretrain: ", message));
 }
 
 // What a PPO run reads before anything of it is made or started.
@@ -61,12 +69,7 @@ absl::StatusOr<SftInputs> ReadSftInputs(const RunConfig& config, bool launch) {
   SftInputs inputs;
   QUARTET_ASSIGN_OR_RETURN(inputs.tokenizer, LoadTokenizer(config));
   QUARTET_ASSIGN_OR_RETURN(const ModelConfig model, ReadModelConfig(config.actor().pretrain()));
-  if (model.eos_token_ids.empty()) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(config.actor().pretrain(), "/config.json: eos_token_id is missing; answers could not be ended"));
-  }
-  QUARTET_ASSIGN_OR_RETURN(
-      inputs.examples, LoadSftExamples(config, *inputs.tokenizer, static_cast<int32_t>(model.eos_token_ids.front())));
+  QUARTET_ASSIGN_OR_RETURN(inputs.examples, LoadSftExamples(config, *inputs.tokenizer, model.eos_token_ids));
   return inputs;
 }
 
@@ -135,6 +138,7 @@ absl::StatusOr<PpoResult> RunPpoSession(const RunConfig& resolved, const Session
   const absl::StatusOr<PpoInputs> inputs = ReadPpoInputs(config, options.launch);
   if (!inputs.ok()) return AsWrongInput(inputs.status());
   view.Print(absl::StrCat("run folder: ", config.run_dir()));
+  view.Print(DescribePrompt(inputs->prompts.front(), *inputs->tokenizer));
   QUARTET_ASSIGN_OR_RETURN(const RunStart start,
                            OpenRun(config, options.allowed_entry, [&cancellation] { return cancellation.status(); }));
   for (const std::string& note : start.notes) view.Print(note);
@@ -181,6 +185,7 @@ absl::StatusOr<SftSummary> RunSftSession(const RunConfig& resolved, const Sessio
   if (!inputs.ok()) return AsWrongInput(inputs.status());
   QUARTET_ASSIGN_OR_RETURN(const std::unique_ptr<RunFolder> folder, RunFolder::Create(config, options.allowed_entry));
   view.Print(absl::StrCat("run folder: ", folder->path()));
+  view.Print(DescribeExample(inputs->examples.front(), *inputs->tokenizer));
   QUARTET_ASSIGN_OR_RETURN(const std::unique_ptr<ServiceLauncher> launcher,
                            LaunchServices(options, kSftServices, *folder, view, cancellation, &config));
   QUARTET_ASSIGN_OR_RETURN(

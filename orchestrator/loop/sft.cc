@@ -10,7 +10,6 @@
 #include "absl/strings/str_format.h"
 #include "absl/time/clock.h"
 #include "core/base/status_macros.h"
-#include "core/data/jsonl.h"
 #include "core/rl/aggregation.h"
 #include "core/rl/learning_rate.h"
 #include "orchestrator/clients/hello.h"
@@ -26,45 +25,6 @@ constexpr uint64_t kShufflePurpose = 4;
 constexpr int64_t kPrintedLines = 10;
 
 }  // namespace
-
-absl::StatusOr<std::vector<TokenSequence>> LoadSftExamples(const RunConfig& config, const Tokenizer& tokenizer,
-                                                           int32_t end_token) {
-  const SftConfig& sft = config.sft();
-  const DataConfig& data = config.data();
-  const JsonlFile file = {.path = sft.data(), .option = "sft.data"};
-  QUARTET_ASSIGN_OR_RETURN(const std::vector<Record> records,
-                           ReadJsonl(file, {{.name = sft.input_key(), .option = "sft.input_key"},
-                                            {.name = sft.output_key(), .option = "sft.output_key"}}));
-  std::vector<TokenSequence> examples;
-  examples.reserve(records.size());
-  for (const Record& record : records) {
-    std::string prompt = absl::StrCat(data.prompt_prefix(), record.fields.at(sft.input_key()), data.prompt_suffix());
-    if (data.apply_chat_template()) {
-      QUARTET_ASSIGN_OR_RETURN(prompt, tokenizer.ApplyChatTemplate({{"user", prompt}}));
-    }
-    QUARTET_ASSIGN_OR_RETURN(const std::vector<int32_t> prompt_ids,
-                             tokenizer.Encode(prompt, !data.apply_chat_template()));
-    QUARTET_ASSIGN_OR_RETURN(std::vector<int32_t> response_ids,
-                             tokenizer.Encode(record.fields.at(sft.output_key()), false));
-    response_ids.push_back(end_token);
-    const size_t length = prompt_ids.size() + response_ids.size();
-    if (prompt_ids.empty()) {
-      return AtLine(file, record.line, absl::InvalidArgumentError("the prompt has no token"));
-    }
-    if (length > static_cast<size_t>(config.actor().max_len())) {
-      return AtLine(file, record.line,
-                    absl::InvalidArgumentError(absl::StrCat("prompt and response have ", length,
-                                                            " tokens, more than actor.max_len (",
-                                                            config.actor().max_len(), ")")));
-    }
-    TokenSequence& example = examples.emplace_back();
-    example.mutable_ids()->Add(prompt_ids.begin(), prompt_ids.end());
-    example.mutable_ids()->Add(response_ids.begin(), response_ids.end());
-    example.mutable_action_mask()->Resize(static_cast<int>(prompt_ids.size()), false);
-    example.mutable_action_mask()->Resize(static_cast<int>(length), true);
-  }
-  return examples;
-}
 
 absl::StatusOr<SftSummary> RunSft(const SftRun& run) {
   const RunConfig& config = run.config;

@@ -1,4 +1,4 @@
-// Supervised fine-tuning on prompts and responses, as a loss of the policy trainer.
+// Supervised fine-tuning on prompts and answers, as a loss of the policy trainer.
 #pragma once
 
 #include <cstdint>
@@ -14,11 +14,6 @@
 #include "proto/run_config.pb.h"
 
 namespace quartet {
-
-// The examples of config.sft().data(): prompt tokens (prefix, suffix and chat template as for PPO), then the response's
-// tokens and `end_token` as actions. INVALID_ARGUMENT names file and line of an example longer than actor.max_len.
-absl::StatusOr<std::vector<TokenSequence>> LoadSftExamples(const RunConfig& config, const Tokenizer& tokenizer,
-                                                           int32_t end_token);
 
 // What fine-tuning works with. Nothing is owned.
 struct SftRun {

@@ -3,6 +3,13 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cstdio>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_split.h"
+#include "orchestrator/loop/sft_examples.h"
 #include "orchestrator/testing/byte_tokenizer.h"
 #include "orchestrator/testing/fake_services.h"
 #include "orchestrator/testing/scratch_folder.h"
@@ -11,7 +18,9 @@ namespace quartet {
 namespace {
 
 using ::testing::AllOf;
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using ::testing::MatchesRegex;
 
 class SftTest : public ::testing::Test {
  protected:
@@ -24,7 +33,7 @@ class SftTest : public ::testing::Test {
     config_.mutable_sft()->set_batch_size(2);
   }
   absl::StatusOr<SftSummary> Run() {
-    const auto examples = LoadSftExamples(config_, tokenizer_, ByteTokenizer::kEnd);
+    const auto examples = LoadSftExamples(config_, tokenizer_, {ByteTokenizer::kEnd});
     if (!examples.ok()) return examples.status();
     services_.SetConfiguration(config_);
     Cancellation cancellation;
@@ -33,15 +42,20 @@ class SftTest : public ::testing::Test {
     if (!client.ok()) return client.status();
     const auto folder = RunFolder::Create(config_);
     if (!folder.ok()) return folder.status();
-    std::FILE* sink = std::fopen("/dev/null", "w");
-    TerminalView view(sink, false);
+    char* text = nullptr;
+    size_t size = 0;
+    std::FILE* out = open_memstream(&text, &size);
+    auto view = std::make_unique<TerminalView>(out, false);
     auto summary = RunSft({.config = config_,
                            .tokenizer = tokenizer_,
                            .examples = *examples,
                            .policy_trainer = **client,
                            .folder = **folder,
-                           .view = view});
-    std::fclose(sink);
+                           .view = *view});
+    view.reset();
+    std::fclose(out);
+    shown_ = text;
+    free(text);
     return summary;
   }
 
@@ -49,25 +63,8 @@ class SftTest : public ::testing::Test {
   FakeServices services_;
   ByteTokenizer tokenizer_;
   RunConfig config_;
+  std::string shown_;  // by the last run
 };
-
-TEST_F(SftTest, TrainsOnResponsesAndTheirEndAlone) {
-  const auto examples = LoadSftExamples(config_, tokenizer_, ByteTokenizer::kEnd);
-  ASSERT_TRUE(examples.ok()) << examples.status();
-  ASSERT_EQ(examples->size(), 3);
-  const TokenSequence& second = (*examples)[1];
-  EXPECT_EQ(std::vector<int32_t>(second.ids().begin(), second.ids().end()),
-            (std::vector<int32_t>{'a', 'b', 'c', 'x', 'y', 'z', ByteTokenizer::kEnd}));
-  EXPECT_EQ(std::vector<bool>(second.action_mask().begin(), second.action_mask().end()),
-            (std::vector<bool>{false, false, false, true, true, true, true}));
-}
-
-TEST_F(SftTest, NamesTheLineOfAnExampleThatIsTooLong) {
-  config_.mutable_actor()->set_max_len(6);
-  EXPECT_THAT(std::string(LoadSftExamples(config_, tokenizer_, 0).status().message()),
-              AllOf(HasSubstr("sft.data: "), HasSubstr("sft.jsonl line 2: "), HasSubstr("7 tokens"),
-                    HasSubstr("actor.max_len (6)")));
-}
 
 TEST_F(SftTest, TakesEachExampleOnceAnEpochAndSavesTheResult) {
   config_.mutable_sft()->set_max_epochs(2);
@@ -88,6 +85,15 @@ TEST_F(SftTest, TakesEachExampleOnceAnEpochAndSavesTheResult) {
   EXPECT_EQ(examples_of_second_length, 2);
   EXPECT_EQ(services_.policy_updates()[0].loss().kind(), PolicyLossConfig::KIND_SFT);
   EXPECT_THAT(scratch_.Read("run/metrics.jsonl"), HasSubstr("\"sft/loss\":0.25"));
+}
+
+TEST_F(SftTest, SaysBesideTheStepsHowMuchTimeIsLeft) {
+  config_.mutable_sft()->set_max_steps(3);
+  ASSERT_TRUE(Run().ok());
+  const std::vector<std::string> lines = absl::StrSplit(shown_, '\n', absl::SkipEmpty());
+  EXPECT_THAT(lines, ElementsAre("fine-tuning step 1/3: loss 0.2500",
+                                 MatchesRegex("fine-tuning step 2/3: loss 0.2500, .* s left"),
+                                 "fine-tuning step 3/3: loss 0.2500"));
 }
 
 TEST_F(SftTest, RefusesATrainerThatHasAlreadyTrained) {

@@ -21,10 +21,11 @@ std::string ByteTokenizer::Decode(const std::vector<int32_t>& ids, bool skip_spe
 std::optional<int32_t> ByteTokenizer::TokenToId(std::string_view token) const {
   return token.size() == 1 ? std::optional<int32_t>(token[0]) : std::nullopt;
 }
-absl::StatusOr<std::string> ByteTokenizer::ApplyChatTemplate(const std::vector<Message>& messages) const {
+absl::StatusOr<std::string> ByteTokenizer::ApplyChatTemplate(const std::vector<Message>& messages,
+                                                             bool add_generation_prompt) const {
   std::string text;
   for (const Message& message : messages) absl::StrAppend(&text, "[", message.role, "]", message.content);
-  return text + "[assistant]";
+  return add_generation_prompt ? text + "[assistant]" : text;
 }
 
 }  // namespace quartet

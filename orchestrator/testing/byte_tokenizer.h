@@ -20,7 +20,9 @@ class ByteTokenizer : public Tokenizer {
   std::string Decode(const std::vector<int32_t>& ids, bool skip_special_tokens) const override;
   int32_t vocab_size() const override { return 128; }
   std::optional<int32_t> TokenToId(std::string_view token) const override;
-  absl::StatusOr<std::string> ApplyChatTemplate(const std::vector<Message>& messages) const override;
+  // "[user]a[assistant]b": no turn is ended.
+  absl::StatusOr<std::string> ApplyChatTemplate(const std::vector<Message>& messages,
+                                                bool add_generation_prompt) const override;
 };
 
 }  // namespace quartet

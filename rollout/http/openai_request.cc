@@ -382,7 +382,8 @@ class Reader {
       QUARTET_RETURN_IF_ERROR(
           ReadMessage((*messages)[i], absl::StrCat("messages[", i, "]"), &conversation.emplace_back()));
     }
-    const absl::StatusOr<std::string> text = model_.tokenizer->ApplyChatTemplate(conversation);
+    const absl::StatusOr<std::string> text =
+        model_.tokenizer->ApplyChatTemplate(conversation, /*add_generation_prompt=*/true);
     if (!text.ok()) return ParameterError("messages", absl::StrCat("cannot be written: ", text.status().message()));
     return AddText("messages", *text, add_special_tokens);
   }
