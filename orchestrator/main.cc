@@ -49,7 +49,7 @@ int Main(int argc, char** argv) {
   }
   absl::StatusOr<RunConfig> config =
       LoadRunConfig(flags->Get("config").value_or(""), flags->GetAll("set"), "",
-                    flags->Has("launch") ? ServiceLauncher::Defaults(kPpoServices) : RunConfig());
+                    flags->Has("launch") ? ServiceLauncher::Defaults(kServiceNames) : RunConfig());
   if (!config.ok()) return Finish("orchestrator", config.status());
 
   Cancellation cancellation;

@@ -14,6 +14,7 @@
 #include <string>
 
 #include "absl/strings/str_cat.h"
+#include "core/config/run_config.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/process_harness.h"
@@ -194,7 +195,7 @@ TEST_F(Errors, APortInUseIsNamed) {
   const TakenPort taken;
   const TinyRun run = WriteTinyRun(harness_, WriteTinyModel(harness_, "model"), 1);
   const std::string address = absl::StrCat("127.0.0.1:", taken.port());
-  for (const char* service : {"rollout", "policy_trainer", "critic_trainer", "scorer"}) {
+  for (const std::string& service : kServiceNames) {
     const auto outcome = harness_.Run(absl::StrCat(service, "/", service),
                                       {"--config=" + run.config, "--ranks=1", "--listen=" + address}, kLimit);
     ExpectFailed(outcome);
@@ -219,7 +220,7 @@ TEST_F(Errors, AServiceThatIsNotThereIsNamedWithItsAddress) {
   const TinyRun run = WriteTinyRun(harness_, WriteTinyModel(harness_, "model"), 1);
   const std::string address = absl::StrCat("127.0.0.1:", port);
   std::vector<std::string> arguments = run.arguments;
-  for (const char* service : {"rollout", "policy_trainer", "critic_trainer", "scorer"}) {
+  for (const std::string& service : kServiceNames) {
     arguments.push_back(absl::StrCat("--set=services.", service, ".listen=", address));
   }
   const auto outcome = harness_.Run(kOrchestrator, arguments, kLimit);
@@ -233,7 +234,7 @@ TEST_F(Errors, AServiceThatIsNotThereIsNamedWithItsAddress) {
 // Each service in turn: one of its ranks is killed after the first step.
 TEST_F(Errors, AServiceKilledInTheMiddleOfTheRunIsNamed) {
   const std::string model = WriteTinyModel(harness_, "model");
-  for (const std::string service : {"rollout", "policy_trainer", "critic_trainer", "scorer"}) {
+  for (const std::string& service : kServiceNames) {
     SCOPED_TRACE(service);
     const TinyRun run = WriteTinyRun(harness_, model, 2, {"train.max_steps=100000"});
     const std::string run_dir = run.run_dir + "." + service;

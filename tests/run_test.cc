@@ -15,6 +15,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
+#include "core/config/run_config.h"
 #include "core/service/ranks/port_reservation.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -102,7 +103,7 @@ TEST(Run, WritesItsFolder) {
   for (const char* file : {"config.json", "model.safetensors", "tokenizer.json"}) {
     EXPECT_TRUE(std::filesystem::exists(absl::StrCat(run.run_dir, "/checkpoints/latest/policy/", file))) << file;
   }
-  for (const char* service : {"rollout", "policy_trainer", "critic_trainer", "scorer"}) {
+  for (const std::string& service : kServiceNames) {
     EXPECT_TRUE(std::filesystem::exists(absl::StrCat(run.run_dir, "/logs/", service, ".log"))) << service;
   }
   EXPECT_THAT(harness.Survivors(absl::Seconds(5)), IsEmpty());
@@ -225,7 +226,7 @@ TEST(Run, UsesServicesThatRunAlready) {
   const TinyRun run = WriteTinyRun(harness, WriteTinyModel(harness, "model"), 1, {"rollout.zero_stage=3"});
   std::vector<std::string> arguments = run.arguments;
   std::vector<pid_t> services;
-  for (const std::string service : {"rollout", "policy_trainer", "critic_trainer", "scorer"}) {
+  for (const std::string& service : kServiceNames) {
     const auto [pid, address] = harness.StartService(service, With(run.arguments, {"--ranks=2"}));
     ASSERT_FALSE(address.empty()) << harness.Output(pid);
     services.push_back(pid);
@@ -248,7 +249,7 @@ TEST(Run, UsesServicesThatRunAlready) {
 class ServicesByHand {
  public:
   ServicesByHand(ProcessHarness& harness, const TinyRun& run) : harness_(harness), run_(run) {
-    for (const char* service : {"rollout", "policy_trainer", "critic_trainer", "scorer"}) Start(service, {});
+    for (const std::string& service : kServiceNames) Start(service, {});
   }
   // In the place of the one before, if there was one.
   void Start(const std::string& service, const std::vector<std::string>& more) {

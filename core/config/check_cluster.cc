@@ -18,7 +18,7 @@ namespace {
 absl::Status CheckClusterEffects(const RunConfig& c) {
   const ClusterConfig& h = c.cluster();
   bool any_gpu = false;
-  for (const char* service : kServiceNames) any_gpu = any_gpu || PlacementOf(c, service).device() == "cuda";
+  for (const std::string& service : kServiceNames) any_gpu = any_gpu || PlacementOf(c, service).device() == "cuda";
   if (!any_gpu) {
     constexpr char kNoGpu[] =
         "no service has device \"cuda\"; set services.rollout.device, and those of the other services that run on GPUs";
@@ -77,8 +77,7 @@ absl::Status CheckPlacements(const RunConfig& c) {
   for (int i = 0; i < c.placement_size(); ++i) {
     const GpuPlacement& p = c.placement(i);
     const auto field = [i](absl::string_view leaf) { return absl::StrCat("placement[", i, "].", leaf); };
-    QUARTET_RETURN_IF_ERROR(
-        OneOf(field("service"), p.service(), {"rollout", "policy_trainer", "critic_trainer", "scorer"}));
+    QUARTET_RETURN_IF_ERROR(OneOf(field("service"), p.service(), kServiceNames));
     if (!services.insert(p.service()).second) {
       return Bad(field("service"), absl::StrCat("\"", p.service(), "\""), "it has an entry already");
     }
@@ -101,7 +100,7 @@ absl::Status CheckPlacements(const RunConfig& c) {
                  absl::StrCat("placement[", i, "] gives it ", PlacedGpus(p, c.cluster()), " GPUs, one a rank"));
     }
   }
-  for (const char* service : kServiceNames) QUARTET_RETURN_IF_ERROR(CheckGpus(c, service));
+  for (const std::string& service : kServiceNames) QUARTET_RETURN_IF_ERROR(CheckGpus(c, service));
   return CheckClusterEffects(c);
 }
 

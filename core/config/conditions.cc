@@ -1,7 +1,6 @@
 #include "core/config/conditions.h"
 
 #include <cmath>
-#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
@@ -20,14 +19,12 @@ absl::Status Missing(absl::string_view field, absl::string_view what) {
   return absl::InvalidArgumentError(absl::StrCat(field, " is not set; ", what));
 }
 
-absl::Status OneOf(absl::string_view field, const std::string& value,
-                   std::initializer_list<absl::string_view> allowed) {
-  for (absl::string_view a : allowed) {
+absl::Status OneOf(absl::string_view field, const std::string& value, const std::vector<std::string>& allowed) {
+  for (const std::string& a : allowed) {
     if (value == a) return absl::OkStatus();
   }
-  std::vector<std::string> quoted;
-  for (absl::string_view a : allowed) quoted.push_back(absl::StrCat("\"", a, "\""));
-  return Bad(field, absl::StrCat("\"", value, "\""), absl::StrCat("allowed: ", absl::StrJoin(quoted, ", ")));
+  return Bad(field, absl::StrCat("\"", value, "\""),
+             absl::StrCat("allowed: \"", absl::StrJoin(allowed, "\", \""), "\""));
 }
 
 absl::Status Dtype(absl::string_view field, const std::string& value) {

@@ -6,6 +6,7 @@
 #include <initializer_list>
 #include <limits>
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
@@ -21,7 +22,7 @@ absl::Status Bad(absl::string_view field, absl::string_view value, absl::string_
 absl::Status NoEffect(absl::string_view field, absl::string_view why);
 absl::Status Missing(absl::string_view field, absl::string_view what);
 
-absl::Status OneOf(absl::string_view field, const std::string& value, std::initializer_list<absl::string_view> allowed);
+absl::Status OneOf(absl::string_view field, const std::string& value, const std::vector<std::string>& allowed);
 absl::Status Dtype(absl::string_view field, const std::string& value);
 // Of ZeRO.
 absl::Status Stage(absl::string_view field, int value, std::initializer_list<int> allowed);

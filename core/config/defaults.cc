@@ -218,7 +218,7 @@ void FillDefaults(RunConfig* c) {
 
   ServicesConfig* v = c->mutable_services();
   // On a cluster's GPUs a service has one rank on each that it is placed on: all of them, where nothing else is said.
-  for (const char* service : kServiceNames) {
+  for (const std::string& service : kServiceNames) {
     if (!c->has_cluster() || PlacementOf(*c, service).device() != "cuda") continue;
     const auto placed = std::find_if(c->placement().begin(), c->placement().end(),
                                      [&](const GpuPlacement& p) { return p.service() == service; });

@@ -33,7 +33,9 @@ enum class Program { kRollout, kPolicyTrainer, kCriticTrainer, kScorer, kPpo, kS
 // that they do not read; INVALID_ARGUMENT names the field.
 absl::Status CheckFor(const RunConfig& config, Program program);
 
-constexpr const char* kServiceNames[] = {"rollout", "policy_trainer", "critic_trainer", "scorer"};
+inline const std::vector<std::string> kServiceNames = {"rollout", "policy_trainer", "critic_trainer", "scorer"};
+// Those that fine-tuning drives.
+inline const std::vector<std::string> kSftServices = {"policy_trainer"};
 
 // The program of a service's name ("rollout", "policy_trainer", ...).
 absl::StatusOr<Program> ServiceProgram(std::string_view service);

@@ -28,7 +28,7 @@ std::map<std::string, std::string> FieldsOf(const std::string& service, const st
 // The services that go by what an override changes.
 std::set<std::string> Affected(const std::string& change) {
   std::set<std::string> affected;
-  for (const std::string service : {"rollout", "policy_trainer", "critic_trainer", "scorer"}) {
+  for (const std::string& service : kServiceNames) {
     if (FieldsOf(service, change) != FieldsOf(service)) affected.insert(service);
   }
   return affected;

@@ -174,8 +174,7 @@ absl::Status CheckInputs(const RunConfig& config, Program program, bool launch) 
   QUARTET_RETURN_IF_ERROR(CheckState("actor.load_checkpoint", config.actor().load_checkpoint()));
   if (ppo) QUARTET_RETURN_IF_ERROR(CheckState("critic.load_checkpoint", config.critic().load_checkpoint()));
   if (ppo && config.rollout().has_http()) QUARTET_RETURN_IF_ERROR(CheckHttpFiles(config.rollout().http()));
-  return CheckDevices(config, ppo ? std::vector<std::string>{"rollout", "policy_trainer", "critic_trainer", "scorer"}
-                                  : std::vector<std::string>{"policy_trainer"});
+  return CheckDevices(config, ppo ? kServiceNames : kSftServices);
 }
 
 absl::Status CheckBatch(const RunConfig& config, int64_t prompts) {

@@ -151,7 +151,7 @@ absl::StatusOr<PpoResult> RunPpoSession(const RunConfig& resolved, const Session
 
   // 2. The services.
   QUARTET_ASSIGN_OR_RETURN(const std::unique_ptr<ServiceLauncher> launcher,
-                           LaunchServices(options, kPpoServices, *start.folder, view, cancellation, &config));
+                           LaunchServices(options, kServiceNames, *start.folder, view, cancellation, &config));
   QUARTET_ASSIGN_OR_RETURN(Services services, ConnectServices(config, &cancellation));
 
   // 3. The loop.

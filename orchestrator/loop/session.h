@@ -3,7 +3,6 @@
 
 #include <map>
 #include <string>
-#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -15,10 +14,6 @@
 #include "proto/run_config.pb.h"
 
 namespace quartet {
-
-// The services that a session uses.
-inline const std::vector<std::string> kPpoServices = {"rollout", "policy_trainer", "critic_trainer", "scorer"};
-inline const std::vector<std::string> kSftServices = {"policy_trainer"};
 
 struct SessionOptions {
   // Start the services here; else they run already at config.services.*.listen.

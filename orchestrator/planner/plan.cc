@@ -46,7 +46,7 @@ std::string KeyOf(const RunConfig& config, const std::string& service, int rank,
   relevant.clear_cluster();
   relevant.clear_placement();
   relevant.clear_run_dir();
-  for (const char* other : kServiceNames) {
+  for (const std::string& other : kServiceNames) {
     if (other != service) MutablePlacementOf(&relevant, other)->Clear();
   }
   if (service != "critic_trainer") relevant.clear_critic();

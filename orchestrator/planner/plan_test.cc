@@ -118,7 +118,7 @@ TEST(Plan, AddsUpTheServicesOfADevice) {
   OutsideTensors outside;
   outside.cuda_context = 1000;
   outside.nccl_of_more = 100;
-  Planner planner(kAllServices, outside);
+  Planner planner(kServiceNames, outside);
   const auto plan = planner.MakePlan(config);
   ASSERT_TRUE(plan.ok()) << plan.status();
   ASSERT_EQ(plan->services.size(), 4);
@@ -140,7 +140,7 @@ TEST(Plan, OnCpusAProcessHoldsFreedMemoryBesideItsTensors) {
   const RunConfig config = Config(NewModel(), {});
   OutsideTensors outside;
   outside.process = 5000;
-  const auto plan = Planner(kAllServices, outside).MakePlan(config);
+  const auto plan = Planner(kServiceNames, outside).MakePlan(config);
   ASSERT_TRUE(plan.ok()) << plan.status();
   for (const ServicePlan& service : plan->services) {
     const int64_t freed = service.outside_host - 5000, bound = service.use.device().total / 64 + (2 << 20);

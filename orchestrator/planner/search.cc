@@ -30,7 +30,7 @@ std::vector<std::string> ResizeCluster(const RunConfig& config, int nodes, int g
   std::vector<std::string> overrides = {absl::StrCat("cluster.num_nodes=", nodes)};
   if (nodes == 1 && cluster.inter_node_gbps() != 0) overrides.emplace_back("cluster.inter_node_gbps=0");
   if (gpus != cluster.num_gpus_per_node()) overrides.push_back(absl::StrCat("cluster.num_gpus_per_node=", gpus));
-  for (const char* service : kServiceNames) {
+  for (const std::string& service : kServiceNames) {
     if (!OnGpu(config, service)) continue;
     const int ranks = PlacementOf(config, service).ranks();
     int gpus_of_node = gpus;

@@ -25,7 +25,7 @@ TEST(PlanSearch, EachSuggestionFitsWhenItIsPlannedAgain) {
   const std::string model = NewModel();
   const std::vector<std::string> large = {"actor.zero_stage=0", "actor.micro_train_batch_size=8",
                                           "actor.gradient_checkpointing=false", "rollout.rollout_batch_size=32"};
-  Planner planner(kAllServices, {});
+  Planner planner(kServiceNames, {});
   const auto roomy = planner.MakePlan(OnGpus(model, int64_t{1} << 40, large));
   ASSERT_TRUE(roomy.ok()) << roomy.status();
   for (const int64_t percent : {90, 50}) {
@@ -39,7 +39,7 @@ TEST(PlanSearch, EachSuggestionFitsWhenItIsPlannedAgain) {
     ASSERT_TRUE(suggestions.ok()) << suggestions.status();
     ASSERT_FALSE(suggestions->empty()) << percent;
     for (const Suggestion& suggestion : *suggestions) {
-      Planner fresh(kAllServices, {});
+      Planner fresh(kServiceNames, {});
       const auto again = fresh.MakePlan(Resolved(config, suggestion.overrides));
       ASSERT_TRUE(again.ok()) << again.status();
       EXPECT_TRUE(again->fits()) << PrintSuggestions({suggestion});

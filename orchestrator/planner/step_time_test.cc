@@ -28,7 +28,7 @@ constexpr GpuRates kRates = {.bf16_flops = 1e12, .fp32_flops = 1e11, .bytes = 1e
 
 StepTime Estimated(const std::vector<std::string>& overrides, const GpuRates& rates = kRates) {
   const RunConfig config = OnGpus(NewModel(), int64_t{1} << 40, overrides);
-  const auto plan = Planner(kAllServices, {}).MakePlan(config);
+  const auto plan = Planner(kServiceNames, {}).MakePlan(config);
   EXPECT_TRUE(plan.ok()) << plan.status();
   const auto step = EstimateStep(config, *plan, rates);
   EXPECT_TRUE(step.ok()) << step.status();

@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "core/config/run_config.h"
 #include "core/model/initialize.h"
 #include "core/training/testing/engine_ranks.h"
 #include "orchestrator/planner/search.h"
@@ -53,13 +54,11 @@ inline RunConfig Config(const std::string& model, const std::vector<std::string>
   return Resolved(config, all);
 }
 
-inline const std::vector<std::string> kAllServices = {"rollout", "policy_trainer", "critic_trainer", "scorer"};
-
 // Four GPUs of one node, which all services share.
 inline RunConfig OnGpus(const std::string& model, int64_t gpu_bytes, const std::vector<std::string>& overrides) {
   std::vector<std::string> all = {"cluster.num_gpus_per_node=4",
                                   "cluster.gpu_memory_bytes=" + std::to_string(gpu_bytes)};
-  for (const std::string& service : kAllServices) {
+  for (const std::string& service : kServiceNames) {
     all.push_back("services." + service + ".device=cuda");
     all.push_back("services." + service + ".ranks=4");
   }
