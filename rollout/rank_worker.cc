@@ -202,9 +202,7 @@ absl::Status RankWorker::Judge(const absl::Status& failure) {
   ++failures_;
   const bool may_go_on = absl::IsResourceExhausted(failure) && ranks_per_model() == 1;
   if (may_go_on && failures_ < kMostFailures) return absl::OkStatus();
-  return absl::Status(failure.code(),
-                      absl::StrCat("the engine has failed", may_go_on ? " in every forward of late" : "", ": ",
-                                   std::string(failure.message())));
+  return Prefixed(absl::StrCat("the engine has failed", may_go_on ? " in every forward of late" : ""), failure);
 }
 
 void RankWorker::Work(const std::function<void(RankEvents)>& answer) {

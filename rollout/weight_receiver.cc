@@ -93,7 +93,7 @@ class SourcePull {
     if (!status.ok()) context->TryCancel();
     const absl::Status finished = FromGrpc(reader->Finish());
     QUARTET_RETURN_IF_ERROR(status);
-    if (!finished.ok()) return absl::Status(finished.code(), absl::StrCat(Where(manifest), ": ", finished.message()));
+    QUARTET_RETURN_IF_ERROR(Prefixed(Where(manifest), finished));
     if (current_ != wanted_.size()) {
       return absl::DataLossError(
           absl::StrCat(Where(manifest), ": the stream ended after ", current_, " of ", wanted_.size(), " ranges"));

@@ -167,12 +167,9 @@ class ScorerService final : public RankService, public Scorer::Service {
         continue;
       }
       QUARTET_CHECK(rule == "number") << "unresolved rule " << rule;
-      const absl::StatusOr<float> value = NumberMatch(item.response(), item.label());
-      if (!value.ok()) {
-        return absl::Status(value.status().code(),
-                            absl::StrCat("sequence ", item.tokens().index(), ": ", value.status().message()));
-      }
-      values.push_back(*value);
+      QUARTET_ASSIGN_OR_RETURN(const float value, Prefixed(absl::StrCat("sequence ", item.tokens().index()),
+                                                           NumberMatch(item.response(), item.label())));
+      values.push_back(value);
     }
     return values;
   }

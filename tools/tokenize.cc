@@ -109,11 +109,9 @@ absl::Status Run(const Options& options) {
   for (int64_t line = 1; std::getline(std::cin, text); ++line) {
     const std::string place = absl::StrCat("standard input, line ", line);
     QUARTET_ASSIGN_OR_RETURN(const nlohmann::json value, ParseJson(text, place));
-    const auto result = options.decode ? Decode(*tokenizer, options, value) : Encode(*tokenizer, options, value);
-    if (!result.ok()) {
-      return absl::Status(result.status().code(), absl::StrCat(place, ": ", std::string(result.status().message())));
-    }
-    std::cout << result->dump() << '\n';
+    QUARTET_ASSIGN_OR_RETURN(const auto result, Prefixed(place, options.decode ? Decode(*tokenizer, options, value)
+                                                                               : Encode(*tokenizer, options, value)));
+    std::cout << result.dump() << '\n';
   }
   std::cout.flush();
   if (!std::cout) return absl::ResourceExhaustedError("standard output cannot be written; is the disk full?");

@@ -1,10 +1,25 @@
-// Early return on errors.
+// Early return on errors, and where they come from.
 #pragma once
 
 #include <utility>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
+
+namespace quartet {
+
+// "<place>: " before the message of an error; OK as it is.
+inline absl::Status Prefixed(absl::string_view place, const absl::Status& status) {
+  return status.ok() ? status : absl::Status(status.code(), absl::StrCat(place, ": ", status.message()));
+}
+template <typename T>
+absl::StatusOr<T> Prefixed(absl::string_view place, absl::StatusOr<T> value) {
+  if (!value.ok()) return Prefixed(place, value.status());
+  return value;
+}
+
+}  // namespace quartet
 
 // Returns from the enclosing function if `expression` (an absl::Status) is an error.
 #define QUARTET_RETURN_IF_ERROR(expression)            \

@@ -2,9 +2,7 @@
 #include <cstdint>
 #include <limits>
 
-#include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/string_view.h"
 #include "core/base/status_macros.h"
 #include "core/config/checks.h"
 #include "core/config/conditions.h"
@@ -20,16 +18,13 @@ absl::Status CheckHttp(const HttpConfig& h) {
   if (h.listen().empty()) {
     return absl::InvalidArgumentError("rollout.http.listen is not set; it is host:port, such as 127.0.0.1:8000");
   }
-  absl::StatusOr<HostPort> listen = ParseHostPort(h.listen());
-  if (!listen.ok()) {
-    return absl::InvalidArgumentError(absl::StrCat("rollout.http.listen: ", listen.status().message()));
-  }
+  QUARTET_ASSIGN_OR_RETURN(const HostPort listen, Prefixed("rollout.http.listen", ParseHostPort(h.listen())));
   QUARTET_RETURN_IF_ERROR(Integer("rollout.http.max_bodies_bytes", h.max_bodies_bytes(), int64_t{16} << 20));
   if (h.cert_file().empty() != h.key_file().empty()) {
     return absl::InvalidArgumentError(absl::StrCat("rollout.http.", h.cert_file().empty() ? "cert_file" : "key_file",
                                                    " is not set; set both cert_file and key_file, or neither"));
   }
-  if (IsLoopback(listen->host) || !(h.api_key_file().empty() || h.key_file().empty())) return absl::OkStatus();
+  if (IsLoopback(listen.host) || !(h.api_key_file().empty() || h.key_file().empty())) return absl::OkStatus();
   return Bad(
       "rollout.http.listen", absl::StrCat("\"", h.listen(), "\""),
       absl::StrCat("an address that other machines can reach needs api_key_file, cert_file and key_file, of which ",

@@ -58,8 +58,7 @@ absl::StatusOr<Record> ReadRecord(const nlohmann::json& value, int line, const s
 }  // namespace
 
 absl::Status AtLine(const JsonlFile& file, int line, const absl::Status& status) {
-  return absl::Status(status.code(),
-                      absl::StrCat(file.option, ": ", file.path, " line ", line, ": ", status.message()));
+  return Prefixed(absl::StrCat(file.option, ": ", file.path, " line ", line), status);
 }
 
 absl::StatusOr<std::vector<Record>> ReadJsonl(const JsonlFile& file, const std::vector<JsonlKey>& keys) {

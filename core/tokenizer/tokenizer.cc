@@ -30,10 +30,6 @@ constexpr int64_t kMaxConfigBytes = int64_t{16} << 20;
 constexpr const char* kSpecialNames[] = {"bos_token", "eos_token", "unk_token", "sep_token",
                                          "pad_token", "cls_token", "mask_token"};
 
-absl::Status At(const std::string& place, const absl::Status& status) {
-  return absl::Status(status.code(), absl::StrCat(place, ": ", std::string(status.message())));
-}
-
 const json& Field(const json& object, const char* name) {
   static const auto* null = new json;
   const auto found = object.find(name);
@@ -163,9 +159,9 @@ class HuggingFaceTokenizer : public Tokenizer {
     }
     if (!config.is_object()) return absl::InvalidArgumentError(absl::StrCat(config_path, ": is not an object"));
 
-    if (const absl::Status status = ReadTokenizer(file, config); !status.ok()) return At(path, status);
+    QUARTET_RETURN_IF_ERROR(Prefixed(path, ReadTokenizer(file, config)));
     QUARTET_ASSIGN_OR_RETURN(const TokenizerClass its_class, FindTokenizerClass(folder, config));
-    if (const absl::Status status = ReadConfig(config, its_class); !status.ok()) return At(config_path, status);
+    QUARTET_RETURN_IF_ERROR(Prefixed(config_path, ReadConfig(config, its_class)));
     for (const auto& [content, token] : added_) {
       std::string pattern = content;
       if (token.normalized) {
@@ -194,7 +190,7 @@ class HuggingFaceTokenizer : public Tokenizer {
         }
         const bool at_start = raw.text.data() == valid.data() && part.text.data() == normalized.data();
         const absl::StatusOr<std::vector<Piece>> pieces = pre_tokenizer_({{std::string(part.text), at_start}});
-        if (!pieces.ok()) return At(absl::StrCat(path_, ": pre_tokenizer"), pieces.status());
+        if (!pieces.ok()) return Prefixed(absl::StrCat(path_, ": pre_tokenizer"), pieces.status());
         for (const Piece& piece : *pieces) model_->Tokenize(piece.text, &ids);
       }
     }
@@ -247,25 +243,19 @@ class HuggingFaceTokenizer : public Tokenizer {
       variables["messages"].push_back(
           {{"role", ReplaceInvalidUtf8(message.role)}, {"content", ReplaceInvalidUtf8(message.content)}});
     }
-    auto text = chat_template_->Render(variables);
-    if (!text.ok()) return At(chat_template_place_, text.status());
-    return text;
+    return Prefixed(chat_template_place_, chat_template_->Render(variables));
   }
 
  private:
   absl::StatusOr<std::string> Normalized(std::string text) const {
-    absl::StatusOr<std::string> normalized = normalizer_(std::move(text));
-    if (!normalized.ok()) return At(absl::StrCat(path_, ": normalizer"), normalized.status());
-    return normalized;
+    return Prefixed(absl::StrCat(path_, ": normalizer"), normalizer_(std::move(text)));
   }
 
   absl::Status ReadTokenizer(const json& file, const json& config) {
     QUARTET_ASSIGN_OR_RETURN(model_, MakeTokenModel(Field(file, "model")));
     vocab_size_ = model_->max_id() + 1;
 
-    auto normalizer = MakeNormalizer(Field(file, "normalizer"));
-    if (!normalizer.ok()) return At("normalizer", normalizer.status());
-    normalizer_ = *std::move(normalizer);
+    QUARTET_ASSIGN_OR_RETURN(normalizer_, Prefixed("normalizer", MakeNormalizer(Field(file, "normalizer"))));
     // transformers lets tokenizer_config.json (or its default, false) have the last word on a pre-tokenizer that is not
     // a sequence.
     json pre_tokenizer_step = Field(file, "pre_tokenizer");
@@ -273,15 +263,10 @@ class HuggingFaceTokenizer : public Tokenizer {
       const json& add = Field(config, "add_prefix_space");
       pre_tokenizer_step["add_prefix_space"] = add.is_boolean() && add.get<bool>();
     }
-    auto pre_tokenizer = MakePreTokenizer(pre_tokenizer_step);
-    if (!pre_tokenizer.ok()) return At("pre_tokenizer", pre_tokenizer.status());
-    pre_tokenizer_ = *std::move(pre_tokenizer);
-    auto post_processor = MakePostProcessor(Field(file, "post_processor"));
-    if (!post_processor.ok()) return At("post_processor", post_processor.status());
-    post_processor_ = *std::move(post_processor);
-    auto decoder = MakeTokenDecoder(Field(file, "decoder"));
-    if (!decoder.ok()) return At("decoder", decoder.status());
-    decoder_ = *std::move(decoder);
+    QUARTET_ASSIGN_OR_RETURN(pre_tokenizer_, Prefixed("pre_tokenizer", MakePreTokenizer(pre_tokenizer_step)));
+    QUARTET_ASSIGN_OR_RETURN(post_processor_,
+                             Prefixed("post_processor", MakePostProcessor(Field(file, "post_processor"))));
+    QUARTET_ASSIGN_OR_RETURN(decoder_, Prefixed("decoder", MakeTokenDecoder(Field(file, "decoder"))));
     // "truncation" and "padding" are the caller's business, in transformers too.
 
     const json& added = Field(file, "added_tokens");
@@ -426,9 +411,8 @@ class HuggingFaceTokenizer : public Tokenizer {
       }
       source = value.get<std::string>();
     }
-    auto parsed = JinjaTemplate::Parse(*source);
-    if (!parsed.ok()) return At(chat_template_place_, parsed.status());
-    chat_template_ = std::make_unique<JinjaTemplate>(*std::move(parsed));
+    QUARTET_ASSIGN_OR_RETURN(JinjaTemplate parsed, Prefixed(chat_template_place_, JinjaTemplate::Parse(*source)));
+    chat_template_ = std::make_unique<JinjaTemplate>(std::move(parsed));
     return absl::OkStatus();
   }
 

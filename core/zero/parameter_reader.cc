@@ -49,8 +49,7 @@ absl::Status ReadPiece(const CheckpointReader& reader, const ParameterSpec& para
     return absl::InvalidArgumentError(absl::StrCat(where, " has shape ", ShapeName(info.shape), ", the model needs ",
                                                    ShapeName(parameter.stored_shape())));
   }
-  auto dtype = ScalarTypeOf(info.dtype);
-  if (!dtype.ok()) return absl::InvalidArgumentError(absl::StrCat(where, ": ", dtype.status().message()));
+  QUARTET_ASSIGN_OR_RETURN(const at::ScalarType dtype, Prefixed(where, ScalarTypeOf(info.dtype)));
   const StridedRange stored = parameter.stored_range();
   const int64_t size = DtypeSize(info.dtype);
   std::vector<char> bytes(std::min(piece.count, kReadElements) * size);
@@ -60,7 +59,7 @@ absl::Status ReadPiece(const CheckpointReader& reader, const ParameterSpec& para
       QUARTET_RETURN_IF_ERROR(reader.ReadRange(parameter.name, part.begin + row * part.stride, part.count,
                                                bytes.data() + row * part.count * size));
     }
-    out.narrow(0, done, part.numel()).copy_(at::from_blob(bytes.data(), {part.numel()}, at::TensorOptions(*dtype)));
+    out.narrow(0, done, part.numel()).copy_(at::from_blob(bytes.data(), {part.numel()}, at::TensorOptions(dtype)));
     done += part.numel();
   }
   return absl::OkStatus();

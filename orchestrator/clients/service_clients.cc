@@ -211,11 +211,8 @@ struct ClientFactory {
   template <typename Service, typename Client>
   static absl::StatusOr<std::unique_ptr<Client>> Make(const char* name, const ClientOptions& options) {
     QUARTET_CHECK(options.cancellation != nullptr);
-    absl::StatusOr<HostPort> address = ParseHostPort(options.address);
-    if (!address.ok()) {
-      return absl::Status(address.status().code(),
-                          absl::StrCat("services.", name, ".listen: ", address.status().message()));
-    }
+    QUARTET_RETURN_IF_ERROR(
+        Prefixed(absl::StrCat("services.", name, ".listen"), ParseHostPort(options.address).status()));
     QUARTET_ASSIGN_OR_RETURN(std::shared_ptr<grpc::ChannelCredentials> credentials,
                              MakeChannelCredentials(options.tls));
     auto connection = std::make_shared<ServiceClient::Connection>();

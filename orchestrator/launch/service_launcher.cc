@@ -89,12 +89,7 @@ absl::Status ServiceLauncher::StartAll() {
     // Paths in the resolved configuration are absolute already.
     child.log_file = LogPath(service);
     child.own_process_group = true;
-    absl::StatusOr<std::unique_ptr<ChildProcess>> started = ChildProcess::Start(child);
-    if (!started.ok()) {
-      return absl::Status(started.status().code(),
-                          absl::StrCat("cannot start ", service, ": ", started.status().message()));
-    }
-    children_[service] = *std::move(started);
+    QUARTET_ASSIGN_OR_RETURN(children_[service], Prefixed("cannot start " + service, ChildProcess::Start(child)));
   }
   const Deadline deadline = Deadline::In(options_.start_timeout);
   while (addresses_.size() < options_.services.size()) {

@@ -124,9 +124,10 @@ class Engine : public RolloutEngine {
   }
 
   absl::Status Check(const SamplingParams& sampling, const GenerationTask& task) const override {
-    const absl::Status fits = scheduler_->CheckFits(static_cast<int64_t>(task.ids.size()), sampling.max_new_tokens());
-    if (fits.ok()) return CheckPrompt(sampling, task.prompt_index, task.ids, vocab_size());
-    return absl::Status(fits.code(), absl::StrCat("prompt ", task.prompt_index, ": ", fits.message()));
+    QUARTET_RETURN_IF_ERROR(
+        Prefixed(absl::StrCat("prompt ", task.prompt_index),
+                 scheduler_->CheckFits(static_cast<int64_t>(task.ids.size()), sampling.max_new_tokens())));
+    return CheckPrompt(sampling, task.prompt_index, task.ids, vocab_size());
   }
 
   void Add(const GenerationTask& task) override {
@@ -400,10 +401,9 @@ class Engine : public RolloutEngine {
       if (calls_.at(sequence.call).sampling().max_new_tokens() == 0) {
         End(draws[i].sequence, GeneratedSequence::LENGTH, events);
       } else if (!drawn[i].ok()) {
-        failed.emplace(sequence.call,
-                       absl::Status(drawn[i].status().code(),
-                                    absl::StrCat("prompt ", sequence.prompt_index, ", sample ", sequence.sample,
-                                                 ", token ", sequence.ids.size(), ": ", drawn[i].status().message())));
+        failed.emplace(sequence.call, Prefixed(absl::StrCat("prompt ", sequence.prompt_index, ", sample ",
+                                                            sequence.sample, ", token ", sequence.ids.size()),
+                                               drawn[i].status()));
       } else {
         Append(draws[i].sequence, *std::move(drawn[i]), events);
       }

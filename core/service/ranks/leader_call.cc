@@ -10,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "core/base/logging.h"
+#include "core/base/status_macros.h"
 #include "core/comm/agreed_error.h"
 #include "core/service/wire/status_conversion.h"
 
@@ -23,10 +24,6 @@ constexpr absl::Duration kFailureGrace = absl::Seconds(2);
 constexpr absl::Duration kWithdrawalGrace = absl::Seconds(10);
 // How long after the deadline it is worth a line in the log that a call is still waited for.
 constexpr absl::Duration kWorthALine = absl::Seconds(1);
-
-absl::Status Prefixed(const std::string& prefix, const absl::Status& status) {
-  return absl::Status(status.code(), absl::StrCat(prefix, ": ", std::string(status.message())));
-}
 
 // Errors that a rank can only have found before its first collective, given that all ranks found the same.
 bool IsRefusal(absl::StatusCode code) {

@@ -73,12 +73,7 @@ class RankGroupImpl final : public RankGroup, private Rank::Service {
       QUARTET_RETURN_IF_ERROR(context_.store->Set(key(rank()), context_.endpoint));
       std::vector<std::string> keys;
       for (int r = 0; r < world_size(); ++r) keys.push_back(key(r));
-      absl::StatusOr<std::vector<std::string>> endpoints = context_.store->Wait(keys, timeout);
-      if (!endpoints.ok()) {
-        return absl::Status(endpoints.status().code(),
-                            absl::StrCat("not all ranks came: ", std::string(endpoints.status().message())));
-      }
-      endpoints_ = *std::move(endpoints);
+      QUARTET_ASSIGN_OR_RETURN(endpoints_, Prefixed("not all ranks came", context_.store->Wait(keys, timeout)));
     }
     NameRanks();
     for (int r = 1; r < world_size() && is_leader(); ++r) {

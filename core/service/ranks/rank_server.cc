@@ -257,8 +257,7 @@ class RankServerImpl final : public RankServer {
     std::atomic<bool> done{false};
     absl::Status mine;
     std::thread loader([&] {
-      mine = group_->RunHere([this] { return service_->Load(); });
-      if (!mine.ok()) mine = absl::Status(mine.code(), absl::StrCat(Name(), ": cannot load: ", mine.message()));
+      mine = Prefixed(Name() + ": cannot load", group_->RunHere([this] { return service_->Load(); }));
       done = true;
       lifeline_->ReportLoad(mine);
     });

@@ -40,9 +40,7 @@ absl::StatusOr<Pem> ReadPem(const TlsConfig& tls) {
   for (const auto& [field, path, text] :
        {std::tuple("tls.ca_file", &tls.ca_file(), &pem.ca), std::tuple("tls.cert_file", &tls.cert_file(), &pem.cert),
         std::tuple("tls.key_file", &tls.key_file(), &pem.key)}) {
-    absl::StatusOr<std::string> file = ReadFile(*path);
-    if (!file.ok()) return absl::Status(file.status().code(), absl::StrCat(field, ": ", file.status().message()));
-    *text = *std::move(file);
+    QUARTET_ASSIGN_OR_RETURN(*text, Prefixed(field, ReadFile(*path)));
   }
   return pem;
 }
