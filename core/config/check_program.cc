@@ -2,7 +2,6 @@
 #include <utility>
 #include <vector>
 
-#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "core/base/status_macros.h"
 #include "core/config/conditions.h"
@@ -37,6 +36,7 @@ std::vector<Unread> UnreadBy(Program program) {
           // These two make up actor.max_len, unless that is set.
           {"data.prompt_max_len", "fine-tuning goes by actor.max_len, which is set"},
           {"rollout.generate_max_len", "fine-tuning goes by actor.max_len, which is set"},
+          {"rollout.http", "fine-tuning generates nothing"},  // others' defaults depend on it
           {"rollout", "fine-tuning generates nothing"},
           {"algorithm", kLoop},
           {"actor.learning_rate", "fine-tuning has sft.learning_rate"},
@@ -59,23 +59,16 @@ std::vector<Unread> UnreadBy(Program program) {
 
 // That what the program does not read is at its default.
 absl::Status CheckUnread(const RunConfig& config, Program program) {
-  const std::vector<Unread> unread = UnreadBy(program);
-  if (unread.empty()) return absl::OkStatus();
-  RunConfig without = config;
-  if (program == Program::kSft && config.rollout().has_http()) {
-    // A default of a field before it depends on it.
-    without.mutable_rollout()->clear_http();
-    return NoEffect(FirstDifference(config, without), "fine-tuning generates nothing");
-  }
-  for (const Unread& u : unread) ClearPath(u.path, &without);
-  if (config.actor().max_len() == config.data().prompt_max_len() + config.rollout().generate_max_len()) {
-    without.mutable_data()->set_prompt_max_len(config.data().prompt_max_len());
-    without.mutable_rollout()->set_generate_max_len(config.rollout().generate_max_len());
-  }
-  FillDefaults(&without);
-  const std::string field = FirstDifference(config, without);
-  for (const Unread& u : unread) {
-    if (field == u.path || absl::StartsWith(field, absl::StrCat(u.path, "."))) return NoEffect(field, u.why);
+  const int prompt = config.data().prompt_max_len(), answer = config.rollout().generate_max_len();
+  for (const Unread& u : UnreadBy(program)) {
+    RunConfig without = config;
+    ClearPath(u.path, &without);
+    if (config.actor().max_len() == prompt + answer) {
+      without.mutable_data()->set_prompt_max_len(prompt);
+      without.mutable_rollout()->set_generate_max_len(answer);
+    }
+    FillDefaults(&without);
+    if (const std::string field = FirstDifference(config, without); !field.empty()) return NoEffect(field, u.why);
   }
   return absl::OkStatus();
 }

@@ -1,25 +1,19 @@
-#include <cstdint>
 #include <string>
 
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "core/base/status_macros.h"
 #include "core/config/checks.h"
 #include "core/config/conditions.h"
+#include "core/config/run_config.h"
+#include "core/service/wire/address.h"
 
 namespace quartet {
 namespace {
 
 absl::Status CheckPlacement(const std::string& name, const ServicePlacement& p) {
   const auto field = [&name](absl::string_view leaf) { return absl::StrCat("services.", name, ".", leaf); };
-  const size_t colon = p.listen().rfind(':');
-  int port = -1;
-  if (colon == std::string::npos || colon == 0 || !absl::SimpleAtoi(p.listen().substr(colon + 1), &port) || port < 0 ||
-      port > 65535) {
-    return Bad(field("listen"), absl::StrCat("\"", p.listen(), "\""),
-               "expected host:port with a port from 0 to 65535, such as \"127.0.0.1:50051\"");
-  }
+  QUARTET_RETURN_IF_ERROR(Prefixed(field("listen"), ParseHostPort(p.listen()).status()));
   QUARTET_RETURN_IF_ERROR(Integer(field("ranks"), p.ranks(), 1, kMaxRanks));
   QUARTET_RETURN_IF_ERROR(OneOf(field("device"), p.device(), {"cpu", "cuda"}));
   QUARTET_RETURN_IF_ERROR(Integer(field("threads"), p.threads(), 0, 4096));
@@ -104,11 +98,9 @@ absl::Status CheckScorer(const RunConfig& c) {
 }  // namespace
 
 absl::Status CheckServices(const RunConfig& c) {
-  QUARTET_RETURN_IF_ERROR(CheckPlacement("rollout", c.services().rollout()));
-  QUARTET_RETURN_IF_ERROR(CheckPlacement("policy_trainer", c.services().policy_trainer()));
-  QUARTET_RETURN_IF_ERROR(CheckPlacement("critic_trainer", c.services().critic_trainer()));
-  QUARTET_RETURN_IF_ERROR(CheckPlacement("scorer", c.services().scorer()));
-  QUARTET_RETURN_IF_ERROR(CheckHostBudgets(c));
+  for (const std::string& service : kServiceNames) {
+    QUARTET_RETURN_IF_ERROR(CheckPlacement(service, PlacementOf(c, service)));
+  }
   return CheckHostBudgets(c);
 }
 

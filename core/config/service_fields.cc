@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "core/config/field_difference.h"
 
 namespace quartet {
 namespace {
@@ -46,8 +47,7 @@ Fields ServiceFields(const RunConfig& config, std::string_view service) {
     // What calls say; HTTP, and the longest sequence, which it makes another and GetInfo tells by itself.
     for (const char* field : {"rollout_batch_size", "n_samples_per_prompt", "generate_max_len", "temperature", "top_p",
                               "top_k", "min_tokens", "http", "max_model_len"}) {
-      part.rollout().GetReflection()->ClearField(part.mutable_rollout(),
-                                                 RolloutConfig::descriptor()->FindFieldByName(field));
+      ClearPath(field, part.mutable_rollout());
     }
   } else if (service == "policy_trainer") {
     part.set_run_dir(config.run_dir());
