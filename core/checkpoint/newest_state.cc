@@ -1,45 +1,22 @@
 #include "core/checkpoint/newest_state.h"
 
-#include <cstdint>
-#include <filesystem>
-#include <functional>
-#include <map>
-#include <system_error>
-
-#include "absl/strings/match.h"
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "core/base/logging.h"
 #include "core/base/status_macros.h"
+#include "core/checkpoint/run_checkpoints.h"
 #include "core/checkpoint/state_folder.h"
 
 namespace quartet {
 
 absl::StatusOr<std::string> FindNewestState(const std::string& run_dir, const std::string& name) {
-  std::map<int64_t, std::filesystem::path, std::greater<>> finished;  // by step, the newest first
-  std::error_code error;
-  std::filesystem::directory_iterator entry(run_dir + "/checkpoints", error);
-  if (error == std::errc::no_such_file_or_directory) return "";
-  while (!error && entry != std::filesystem::directory_iterator()) {
-    const std::string id = entry->path().filename().string();
-    int64_t step = 0;
-    std::error_code ignored;
-    if (absl::StartsWith(id, "step_") && absl::SimpleAtoi(id.substr(5), &step) &&
-        std::filesystem::exists(entry->path() / "checkpoint.json", ignored)) {
-      finished[step] = entry->path();
-    }
-    entry.increment(error);
-  }
-  if (error) {
-    return absl::ErrnoToStatus(error.value(), absl::StrCat("cannot read the folder ", run_dir, "/checkpoints"));
-  }
+  QUARTET_ASSIGN_OR_RETURN(const auto checkpoints, ListCheckpoints(run_dir + "/checkpoints"));
   absl::Status newest;
-  for (const auto& [step, checkpoint] : finished) {
-    std::string folder = (checkpoint / name).string();
+  for (const auto& [step, checkpoint] : checkpoints) {
+    if (!IsFinished(checkpoint)) continue;
+    std::string folder = absl::StrCat(checkpoint, "/", name);
     const absl::Status status = StateReader::Open(folder).status();
     if (status.ok()) return folder;
-    newest.Update(absl::Status(status.code(), absl::StrCat("the run cannot be continued after ", checkpoint.string(),
-                                                           ": ", status.message())));
+    newest.Update(Prefixed("the run cannot be continued after " + checkpoint, status));
   }
   if (!newest.ok()) return newest;
   return "";

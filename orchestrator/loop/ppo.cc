@@ -9,6 +9,7 @@
 #include "absl/strings/str_format.h"
 #include "core/base/fail_point.h"
 #include "core/base/status_macros.h"
+#include "core/checkpoint/run_checkpoints.h"
 #include "core/rl/kl.h"
 #include "orchestrator/clients/hello.h"
 #include "orchestrator/loop/experience.h"

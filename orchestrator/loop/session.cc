@@ -12,6 +12,7 @@
 #include "absl/strings/string_view.h"
 #include "core/base/files.h"
 #include "core/base/status_macros.h"
+#include "core/checkpoint/run_checkpoints.h"
 #include "core/config/run_config.h"
 #include "core/model/model_config.h"
 #include "orchestrator/launch/service_launcher.h"

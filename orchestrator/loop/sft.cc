@@ -10,6 +10,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/time/clock.h"
 #include "core/base/status_macros.h"
+#include "core/checkpoint/run_checkpoints.h"
 #include "core/rl/aggregation.h"
 #include "core/rl/learning_rate.h"
 #include "orchestrator/clients/hello.h"
@@ -113,7 +114,7 @@ absl::StatusOr<SftSummary> RunSft(const SftRun& run) {
   }
 
   // 4. Save.
-  const std::string id = absl::StrCat("step_", steps);
+  const std::string id = CheckpointId(steps);
   run.view.Begin("checkpoint");
   if (const absl::Status saved =
           run.policy_trainer.SaveCheckpoint(static_cast<uint64_t>(steps), id, /*save_optimizer=*/false).status();

@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "core/base/hash.h"
 #include "core/base/status_macros.h"
+#include "core/checkpoint/run_checkpoints.h"
 #include "core/checkpoint/state_folder.h"
 
 namespace quartet {

@@ -4,18 +4,17 @@
 #include <limits>
 #include <nlohmann/json.hpp>
 
-#include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "core/base/files.h"
 #include "core/base/status_macros.h"
+#include "core/checkpoint/run_checkpoints.h"
 #include "core/data/json.h"
 
 namespace quartet {
 namespace {
 
-constexpr char kRecordName[] = "checkpoint.json";
 constexpr int64_t kMaxRecordBytes = 1 << 20;
 
 std::string Hex(uint64_t value) { return absl::StrFormat("%016x", value); }
@@ -69,14 +68,6 @@ bool ReadMetrics(const nlohmann::json& object, Metrics* metrics) {
 
 }  // namespace
 
-std::string CheckpointId(int64_t step) { return absl::StrCat("step_", step); }
-
-std::optional<int64_t> CheckpointStep(const std::string& id) {
-  int64_t step = 0;
-  if (!absl::StartsWith(id, "step_") || !absl::SimpleAtoi(id.substr(5), &step)) return std::nullopt;
-  return step > 0 && CheckpointId(step) == id ? std::optional<int64_t>(step) : std::nullopt;
-}
-
 absl::Status WriteCheckpointRecord(const std::string& folder, const CheckpointRecord& record) {
   nlohmann::ordered_json json;
   json["step"] = record.step;
@@ -88,11 +79,11 @@ absl::Status WriteCheckpointRecord(const std::string& folder, const CheckpointRe
   if (record.critic.has_value()) json["critic_state"] = StateJson(*record.critic);
   json["metrics"] = MetricsJson(record.metrics);
   json["has_evaluation"] = record.has_evaluation;
-  return AtomicWriteFile(absl::StrCat(folder, "/", kRecordName), json.dump(2) + "\n");
+  return AtomicWriteFile(absl::StrCat(folder, "/", kCheckpointRecordName), json.dump(2) + "\n");
 }
 
 absl::StatusOr<CheckpointRecord> ReadCheckpointRecord(const std::string& folder) {
-  const std::string path = absl::StrCat(folder, "/", kRecordName);
+  const std::string path = absl::StrCat(folder, "/", kCheckpointRecordName);
   QUARTET_ASSIGN_OR_RETURN(const nlohmann::json json, ReadJsonFile(path, kMaxRecordBytes));
   CheckpointRecord record;
   const auto coefficient = json.is_object() ? json.find("kl_coefficient") : json.end();

@@ -34,11 +34,6 @@ struct CheckpointRecord {
   bool has_evaluation = false;
 };
 
-// "step_N"
-std::string CheckpointId(int64_t step);
-// N, above 0; nothing for another name.
-std::optional<int64_t> CheckpointStep(const std::string& id);
-
 // `folder`/checkpoint.json, durably.
 absl::Status WriteCheckpointRecord(const std::string& folder, const CheckpointRecord& record);
 

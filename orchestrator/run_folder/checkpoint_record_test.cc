@@ -62,13 +62,5 @@ TEST(CheckpointRecord, RefusesWhatIsNoRecord) {
   }
 }
 
-TEST(CheckpointRecord, NamesItsFolder) {
-  EXPECT_EQ(CheckpointId(12), "step_12");
-  EXPECT_EQ(CheckpointStep("step_12"), 12);
-  for (const char* name : {"step_", "step_0", "step_-1", "step_+1", "step_01", "step_1x", "step_ 1", "latest", "1"}) {
-    EXPECT_EQ(CheckpointStep(name), std::nullopt) << name;
-  }
-}
-
 }  // namespace
 }  // namespace quartet

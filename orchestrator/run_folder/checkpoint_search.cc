@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "core/base/status_macros.h"
+#include "core/checkpoint/run_checkpoints.h"
 #include "core/checkpoint/state_folder.h"
 
 namespace quartet {
@@ -46,25 +47,11 @@ absl::Status CheckCheckpoint(const std::string& folder, int64_t step, const Chec
 
 }  // namespace
 
-absl::StatusOr<std::map<int64_t, std::string>> ListCheckpoints(const std::string& checkpoints) {
-  std::map<int64_t, std::string> found;
-  std::error_code error;
-  fs::directory_iterator entry(checkpoints, error);
-  if (error == std::errc::no_such_file_or_directory) return found;
-  while (!error && entry != fs::directory_iterator()) {
-    const std::optional<int64_t> step = CheckpointStep(entry->path().filename().string());
-    if (step.has_value()) found[*step] = entry->path().string();
-    entry.increment(error);
-  }
-  if (error) return absl::ErrnoToStatus(error.value(), absl::StrCat("cannot read the folder ", checkpoints));
-  return found;
-}
-
 std::optional<CheckpointRecord> NewestRecord(const std::string& checkpoints) {
   const auto folders = ListCheckpoints(checkpoints);
   if (!folders.ok()) return std::nullopt;
-  for (auto newest = folders->rbegin(); newest != folders->rend(); ++newest) {
-    absl::StatusOr<CheckpointRecord> record = ReadCheckpointRecord(newest->second);
+  for (const auto& [step, folder] : *folders) {
+    absl::StatusOr<CheckpointRecord> record = ReadCheckpointRecord(folder);
     if (record.ok() && record->policy.has_value() && record->critic.has_value()) return *std::move(record);
   }
   return std::nullopt;
@@ -75,8 +62,7 @@ absl::StatusOr<CheckpointSearch> FindNewestCheckpoint(const std::string& checkpo
   QUARTET_ASSIGN_OR_RETURN(const auto folders, ListCheckpoints(checkpoints));
   CheckpointSearch search;
   std::vector<absl::Status> errors;
-  for (auto newest = folders.rbegin(); newest != folders.rend(); ++newest) {
-    const auto& [step, folder] = *newest;
+  for (const auto& [step, folder] : folders) {
     absl::StatusOr<CheckpointRecord> record = ReadCheckpointRecord(folder);
     if (absl::IsNotFound(record.status())) {
       search.passed_over.push_back(absl::StrCat(folder, " has no checkpoint.json: it was never finished"));

@@ -1,9 +1,7 @@
 // Which of a run's checkpoints it goes on after.
 #pragma once
 
-#include <cstdint>
 #include <functional>
-#include <map>
 #include <optional>
 #include <string>
 #include <vector>
@@ -13,9 +11,6 @@
 #include "orchestrator/run_folder/checkpoint_record.h"
 
 namespace quartet {
-
-// The folders step_N in `checkpoints` by N, finished or not; none where there is no such folder.
-absl::StatusOr<std::map<int64_t, std::string>> ListCheckpoints(const std::string& checkpoints);
 
 // The commit record of the newest one that has both training states by it; what they hold is not looked at.
 std::optional<CheckpointRecord> NewestRecord(const std::string& checkpoints);

@@ -8,6 +8,7 @@
 #include <memory>
 
 #include "absl/strings/str_cat.h"
+#include "core/checkpoint/run_checkpoints.h"
 #include "core/checkpoint/state_folder.h"
 #include "orchestrator/testing/scratch_folder.h"
 

@@ -17,6 +17,7 @@
 #include "absl/time/clock.h"
 #include "core/base/files.h"
 #include "core/base/status_macros.h"
+#include "core/checkpoint/run_checkpoints.h"
 #include "core/config/run_config.h"
 #include "orchestrator/run_folder/checkpoint_search.h"
 
@@ -39,7 +40,7 @@ Json Number(double value) {
 absl::Status RemoveCheckpoint(const fs::path& folder) {
   std::error_code error;
   // From here on it is no whole checkpoint, however far the rest comes.
-  fs::remove(folder / "checkpoint.json", error);
+  fs::remove(folder / kCheckpointRecordName, error);
   if (!error) fs::remove_all(folder, error);
   if (!error) return absl::OkStatus();
   return absl::UnavailableError(absl::StrCat("cannot remove the checkpoint ", folder.string(), ": ", error.message()));
@@ -86,7 +87,7 @@ absl::Status CheckFree(const std::string& path, const std::string& allowed) {
     return refuse("metrics.jsonl");
   }
   QUARTET_ASSIGN_OR_RETURN(const auto checkpoints, ListCheckpoints(path + "/checkpoints"));
-  return checkpoints.empty() ? absl::OkStatus() : refuse("checkpoints/" + CheckpointId(checkpoints.rbegin()->first));
+  return checkpoints.empty() ? absl::OkStatus() : refuse("checkpoints/" + CheckpointId(checkpoints.begin()->first));
 }
 
 // The text of a file; "" where there is none.
@@ -314,7 +315,7 @@ absl::Status RunFolder::RemoveOldCheckpoints(int64_t keep) {
   if (keep == 0) return absl::OkStatus();
   QUARTET_ASSIGN_OR_RETURN(const auto checkpoints, ListCheckpoints(checkpoints_path()));
   int64_t surplus = static_cast<int64_t>(checkpoints.size()) - keep;
-  for (auto oldest = checkpoints.begin(); surplus > 0; ++oldest, --surplus) {
+  for (auto oldest = checkpoints.rbegin(); surplus > 0; ++oldest, --surplus) {
     QUARTET_RETURN_IF_ERROR(RemoveCheckpoint(oldest->second));
   }
   return absl::OkStatus();
