@@ -314,9 +314,9 @@ absl::Status RunFolder::GiveUpCheckpoint(const std::string& id, const std::vecto
 absl::Status RunFolder::RemoveOldCheckpoints(int64_t keep) {
   if (keep == 0) return absl::OkStatus();
   QUARTET_ASSIGN_OR_RETURN(const auto checkpoints, ListCheckpoints(checkpoints_path()));
-  int64_t surplus = static_cast<int64_t>(checkpoints.size()) - keep;
-  for (auto oldest = checkpoints.rbegin(); surplus > 0; ++oldest, --surplus) {
-    QUARTET_RETURN_IF_ERROR(RemoveCheckpoint(oldest->second));
+  for (const auto& [step, folder] : checkpoints) {
+    if (keep == 0) QUARTET_RETURN_IF_ERROR(RemoveCheckpoint(folder));
+    if (keep > 0 && IsFinished(folder)) --keep;
   }
   return absl::OkStatus();
 }

@@ -91,7 +91,7 @@ class RunFolder {
   // may still write it. Returns the first error, of a full disk with what helps and the newest checkpoint that is
   // whole.
   absl::Status GiveUpCheckpoint(const std::string& id, const std::vector<absl::Status>& saves);
-  // Removes all checkpoints but the newest `keep` (0: none is removed).
+  // Removes all checkpoints, finished or not, that are older than the newest `keep` finished ones (0: none is removed).
   absl::Status RemoveOldCheckpoints(int64_t keep);
 
  private:

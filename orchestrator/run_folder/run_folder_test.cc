@@ -125,7 +125,10 @@ TEST(RunFolder, KeepsTheNewestCheckpoints) {
   const auto folder = Begin(ConfigIn(scratch.path() + "/run"));
   ASSERT_NE(folder, nullptr);
   for (const char* id : {"step_2", "step_10", "step_9", "best", "step_x"}) {
-    scratch.Write(std::string("run/checkpoints/") + id + "/policy/config.json", "{}");
+    scratch.Write(std::string("run/checkpoints/") + id + "/checkpoint.json", "{}");
+  }
+  for (const char* unfinished : {"step_1", "step_11", "step_12"}) {
+    scratch.Write(std::string("run/checkpoints/") + unfinished + "/policy/config.json", "{}");
   }
   const auto there = [&](const std::string& id) {
     return std::filesystem::exists(scratch.path() + "/run/checkpoints/" + id);
@@ -134,7 +137,9 @@ TEST(RunFolder, KeepsTheNewestCheckpoints) {
   EXPECT_TRUE(there("step_2"));
   ASSERT_TRUE(folder->RemoveOldCheckpoints(2).ok());
   EXPECT_FALSE(there("step_2")) << "the oldest by number, not by name";
-  EXPECT_TRUE(there("step_9") && there("step_10") && there("best") && there("step_x"));
+  EXPECT_FALSE(there("step_1")) << "which nobody finishes any more";
+  EXPECT_TRUE(there("step_9") && there("step_10")) << "those that are not finished do not count";
+  EXPECT_TRUE(there("step_11") && there("best") && there("step_x"));
 }
 
 TEST(RunFolder, IsForOneOrchestratorAtATime) {
