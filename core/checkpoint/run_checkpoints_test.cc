@@ -24,8 +24,8 @@ class RunCheckpoints : public ::testing::Test {
 };
 
 TEST_F(RunCheckpoints, AreTheFoldersThatAreNamedAfterAStep) {
-  for (const char* name : {"step_9", "step_12", "step_", "step_0", "step_-1", "step_+1", "step_01", "step_1x",
-                           "step_ 1", "latest", "1"}) {
+  for (const char* name :
+       {"step_9", "step_12", "step_", "step_0", "step_-1", "step_+1", "step_01", "step_1x", "step_ 1", "latest", "1"}) {
     std::filesystem::create_directory(folder_ + "/" + name);
   }
   EXPECT_EQ(CheckpointId(12), "step_12");

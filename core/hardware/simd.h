@@ -1,7 +1,8 @@
 // Sixteen floats at a time, for the loops of models that are not matrix products of oneDNN's or MKL's. LibTorch-free.
 //
 // Written in the compiler's portable vectors: a function marked QUARTET_SIMD_CLONES is compiled once per instruction
-// set (its helpers are inlined into each copy), and the best copy is chosen when the program starts.
+// set (its helpers are inlined into each copy), and the best copy is chosen when the program starts. Not under
+// sanitizers, which instrument that choice, made before their runtime is ready.
 #pragma once
 
 #include <cstdint>

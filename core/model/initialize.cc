@@ -10,6 +10,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "core/base/files.h"
+#include "core/base/splitmix64.h"
 #include "core/base/status_macros.h"
 #include "core/model/parameter_layout.h"
 #include "core/safetensors/writer.h"
@@ -20,13 +21,7 @@ namespace {
 // Elements that are made and written at a time. Even, so that pairs of draws do not straddle pieces.
 constexpr int64_t kPiece = 1 << 18;
 
-// The finaliser of SplitMix64 (Steele, Lea and Flood 2014): a bijection of 64 bits without visible structure.
-uint64_t Mix(uint64_t x) {
-  x += 0x9e3779b97f4a7c15u;
-  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
-  x = (x ^ (x >> 27)) * 0x94d049bb133111ebu;
-  return x ^ (x >> 31);
-}
+uint64_t Mix(uint64_t x) { return SplitMixFinalise(x + kSplitMixStride); }
 
 // FNV-1a.
 uint64_t HashName(std::string_view name) {

@@ -10,6 +10,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "core/base/splitmix64.h"
 #include "core/base/status_macros.h"
 
 namespace quartet {
@@ -67,13 +68,7 @@ absl::Status ReadPiece(const CheckpointReader& reader, const ParameterSpec& para
 
 namespace {
 
-// SplitMix64's output function: a bijection of 64-bit numbers that passes for random.
-uint64_t Mix(uint64_t x) {
-  x += 0x9e3779b97f4a7c15;
-  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9;
-  x = (x ^ (x >> 27)) * 0x94d049bb133111eb;
-  return x ^ (x >> 31);
-}
+uint64_t Mix(uint64_t x) { return SplitMixFinalise(x + kSplitMixStride); }
 
 // Draws element `position` from N(0, 1) by Box and Muller's transform: a function of its arguments alone, so that every
 // world size draws the same values.

@@ -6,9 +6,11 @@
 #include <utility>
 #include <vector>
 
+#include "core/base/splitmix64.h"
+
 namespace quartet {
 
-// splitmix64 (Steele, Lea and Flood 2014). One thread.
+// SplitMix64. One thread.
 class Random {
  public:
   explicit Random(uint64_t seed) : state_(seed) {}
@@ -20,13 +22,7 @@ class Random {
     return Random(state);
   }
 
-  uint64_t Next() {
-    state_ += 0x9e3779b97f4a7c15;
-    uint64_t x = state_;
-    x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9;
-    x = (x ^ (x >> 27)) * 0x94d049bb133111eb;
-    return x ^ (x >> 31);
-  }
+  uint64_t Next() { return SplitMixFinalise(state_ += kSplitMixStride); }
 
   // Uniform in [0, bound), up to a bias of bound / 2^64. bound > 0.
   uint64_t Below(uint64_t bound) {

@@ -8,23 +8,17 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "core/base/splitmix64.h"
 #include "core/hardware/simd.h"
 
 namespace quartet {
 namespace {
 
-constexpr uint64_t kStride = 0x9E3779B97F4A7C15u;
-
-// The finaliser of SplitMix64.
-inline uint64_t Finalise(uint64_t x) {
-  x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9u;
-  x = (x ^ (x >> 27)) * 0x94D049BB133111EBu;
-  return x ^ (x >> 31);
-}
+constexpr uint64_t kStride = kSplitMixStride;
 
 // Token `id`'s uniform variable in (0, 1): the (id + 1)-th output of a SplitMix64 generator that starts at `key`.
 inline double Uniform(uint64_t key, int32_t id) {
-  return (static_cast<double>(Finalise(key + (static_cast<uint64_t>(id) + 1) * kStride) >> 11) + 0.5) * 0x1p-53;
+  return (static_cast<double>(SplitMixFinalise(key + (static_cast<uint64_t>(id) + 1) * kStride) >> 11) + 0.5) * 0x1p-53;
 }
 
 QUARTET_SIMD_CLONES float Largest(const float* values, int64_t count) {
@@ -106,10 +100,7 @@ QUARTET_SIMD_CLONES int32_t RaceOfAll(uint64_t key, const float* weights, int64_
   for (; i + kBlock <= count; i += kBlock) {
     I8 may_win = {};
     for (int64_t j = i; j < i + kBlock; j += 8) {
-      U8 x = kLaneStrides + (key + static_cast<uint64_t>(j) * kStride);
-      x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9u;
-      x = (x ^ (x >> 27)) * 0x94D049BB133111EBu;
-      x ^= x >> 31;
+      const U8 x = SplitMixFinalise(kLaneStrides + (key + static_cast<uint64_t>(j) * kStride));
       const D8 u = (__builtin_convertvector(x >> 11, D8) + 0.5) * 0x1p-53;
       F8 weight;
       std::memcpy(&weight, weights + j, sizeof(weight));
