@@ -14,6 +14,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "core/base/status_macros.h"
+#include "core/hardware/bf16.h"
 #include "core/service/wire/call_deadline.h"
 #include "core/service/wire/credentials.h"
 #include "core/service/wire/status_conversion.h"
@@ -39,14 +40,6 @@ struct Destination {
   char* data;
 };
 
-uint32_t WidenBf16(uint16_t bits) { return static_cast<uint32_t>(bits) << 16; }
-
-// To the nearest, ties to even.
-uint16_t NarrowToBf16(uint32_t bits) {
-  if ((bits & 0x7FFFFFFFu) > 0x7F800000u) return 0x7FC0;
-  return static_cast<uint16_t>((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16);
-}
-
 void StoreElements(const char* from, Dtype from_type, int64_t count, char* to, Dtype to_type) {
   if (from_type == to_type) {
     std::memcpy(to, from, count * DtypeSize(to_type));
@@ -54,14 +47,14 @@ void StoreElements(const char* from, Dtype from_type, int64_t count, char* to, D
     for (int64_t i = 0; i < count; ++i) {
       uint16_t narrow;
       std::memcpy(&narrow, from + i * 2, 2);
-      const uint32_t wide = WidenBf16(narrow);
+      const float wide = FromBf16(narrow);
       std::memcpy(to + i * 4, &wide, 4);
     }
   } else {
     for (int64_t i = 0; i < count; ++i) {
-      uint32_t wide;
+      float wide;
       std::memcpy(&wide, from + i * 4, 4);
-      const uint16_t narrow = NarrowToBf16(wide);
+      const uint16_t narrow = ToBf16(wide);
       std::memcpy(to + i * 2, &narrow, 2);
     }
   }

@@ -21,6 +21,7 @@
 #include "core/base/status_macros.h"
 #include "core/checkpoint/model_folder.h"
 #include "core/gguf/reader.h"
+#include "core/hardware/bf16.h"
 #include "core/model/model_config.h"
 #include "core/model/parameter_layout.h"
 
@@ -66,13 +67,11 @@ std::vector<float> HalvesOfHeads(const std::vector<float>& neighbours, int64_t h
   return halves;
 }
 
-// To the nearest, ties to even; in place, from the front.
+// In place, from the front.
 void RoundToBf16(std::vector<float>& values) {
   auto* to = reinterpret_cast<char*>(values.data());
   for (const float value : values) {
-    uint32_t bits = 0;
-    std::memcpy(&bits, &value, sizeof(bits));
-    const auto rounded = static_cast<uint16_t>((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16);
+    const uint16_t rounded = ToBf16(value);
     std::memcpy(to, &rounded, sizeof(rounded));
     to += sizeof(rounded);
   }

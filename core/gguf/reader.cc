@@ -17,6 +17,7 @@
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "core/base/status_macros.h"
+#include "core/hardware/bf16.h"
 
 namespace quartet {
 namespace {
@@ -305,7 +306,7 @@ std::vector<float> Dequantise(const GgufTensor& tensor) {
         *to = FromF16(from);
         break;
       case GgufType::kBF16:
-        *to = std::bit_cast<float>(static_cast<uint32_t>(Load<uint16_t>(from)) << 16);
+        *to = FromBf16(Load<uint16_t>(from));
         break;
       case GgufType::kQ8_0: {
         const float scale = FromF16(from);

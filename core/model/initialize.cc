@@ -1,7 +1,6 @@
 #include "core/model/initialize.h"
 
 #include <algorithm>
-#include <bit>
 #include <cmath>
 #include <memory>
 #include <numbers>
@@ -12,6 +11,7 @@
 #include "core/base/files.h"
 #include "core/base/splitmix64.h"
 #include "core/base/status_macros.h"
+#include "core/hardware/bf16.h"
 #include "core/model/parameter_layout.h"
 #include "core/safetensors/writer.h"
 
@@ -43,12 +43,6 @@ void FillNormal(uint64_t key, int64_t begin, int64_t count, double stddev, float
     out[i] = static_cast<float>(radius * std::cos(angle));
     if (i + 1 < count) out[i + 1] = static_cast<float>(radius * std::sin(angle));
   }
-}
-
-// Round to nearest, ties to even; of finite values.
-uint16_t ToBf16(float value) {
-  const uint32_t bits = std::bit_cast<uint32_t>(value);
-  return static_cast<uint16_t>((bits + 0x7fff + ((bits >> 16) & 1)) >> 16);
 }
 
 absl::Status WriteParameter(const ModelConfig& config, const ParameterSpec& parameter, uint64_t seed, Dtype dtype,

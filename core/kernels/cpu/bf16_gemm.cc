@@ -1,11 +1,11 @@
 #include "core/kernels/cpu/bf16_gemm.h"
 
 #include <algorithm>
-#include <bit>
 #include <cstdlib>
 #include <memory>
 #include <new>
 
+#include "core/hardware/bf16.h"
 #include "core/kernels/cpu/bf16_tiles.h"
 
 namespace quartet {
@@ -85,7 +85,7 @@ struct PlacedRows {
 };
 
 void Convert(uint16_t bits, uint16_t* element) { *element = bits; }
-void Convert(uint16_t bits, float* element) { *element = std::bit_cast<float>(uint32_t{bits} << 16); }
+void Convert(uint16_t bits, float* element) { *element = FromBf16(bits); }
 
 template <typename Element>
 PlacedRows Copied(const Bf16Gemm& gemm, const Rows& rows) {

@@ -5,36 +5,23 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstring>
 #include <random>
 #include <string>
 #include <thread>
 #include <tuple>
 #include <vector>
 
+#include "core/hardware/bf16.h"
+
 namespace quartet {
 namespace {
-
-float Widen(uint16_t bits) {
-  const uint32_t wide = static_cast<uint32_t>(bits) << 16;
-  float value;
-  std::memcpy(&value, &wide, sizeof(value));
-  return value;
-}
-
-// To the nearest, ties to even.
-uint16_t Narrow(float value) {
-  uint32_t bits;
-  std::memcpy(&bits, &value, sizeof(bits));
-  return static_cast<uint16_t>((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16);
-}
 
 class Bf16GemmTest : public testing::Test {
  protected:
   std::vector<uint16_t> Random(int64_t count) {
     std::normal_distribution<float> normal;
     std::vector<uint16_t> values(count);
-    for (uint16_t& value : values) value = Narrow(normal(engine_));
+    for (uint16_t& value : values) value = ToBf16(normal(engine_));
     return values;
   }
 
@@ -83,7 +70,7 @@ TEST_F(Bf16GemmTest, SumsWithinTheErrorOfOneSumAfterTheOther) {
           for (int64_t n = 0; n < N; ++n) {
             double sum = 0, magnitude = 0;
             for (int64_t k = 0; k < K; ++k) {
-              const double product = static_cast<double>(Widen(a[m * K + k])) * Widen(b[n * K + k]);
+              const double product = static_cast<double>(FromBf16(a[m * K + k])) * FromBf16(b[n * K + k]);
               sum += product;
               magnitude += std::abs(product);
             }
@@ -183,7 +170,7 @@ TEST_F(Bf16GemmTest, AddsTheBiasBeforeTheOneRounding) {
     for (int64_t m = 0; m < M; ++m) {
       for (int64_t n = 0; n < kStride; ++n) {
         const uint16_t expected =
-            n < N ? Narrow(sums[m * N + n] + (with_bias ? Widen(bias[n]) : 0.0f)) : uint16_t{0x1234};
+            n < N ? ToBf16(sums[m * N + n] + (with_bias ? FromBf16(bias[n]) : 0.0f)) : uint16_t{0x1234};
         ASSERT_EQ(c[m * kStride + n], expected) << m << ", " << n;
       }
     }
