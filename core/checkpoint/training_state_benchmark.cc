@@ -18,6 +18,7 @@
 #include "core/checkpoint/training_state.h"
 #include "core/comm/testing/rank_threads.h"
 #include "core/model/initialize.h"
+#include "core/model/testing/smollm2.h"
 
 namespace quartet {
 namespace {
@@ -26,21 +27,6 @@ namespace fs = std::filesystem;
 
 constexpr int kRanks = 2;
 constexpr int64_t kChunk = 1 << 20;
-
-ModelConfig SmolLm2() {
-  ModelConfig config;
-  config.model_type = "llama";
-  config.vocab_size = 49152;
-  config.hidden_size = 576;
-  config.intermediate_size = 1536;
-  config.num_hidden_layers = 30;
-  config.num_attention_heads = 9;
-  config.num_key_value_heads = 3;
-  config.head_dim = 64;
-  config.max_position_embeddings = 8192;
-  config.tie_word_embeddings = true;
-  return config;
-}
 
 std::string Folder(const std::string& name) {
   const char* base = getenv("TEST_TMPDIR");

@@ -3,22 +3,10 @@
 #include <gtest/gtest.h>
 
 #include "core/model/parameter_layout.h"
+#include "core/model/testing/smollm2.h"
 
 namespace quartet {
 namespace {
-
-ModelConfig SmolLm2() {
-  ModelConfig config;
-  config.vocab_size = 49152;
-  config.hidden_size = 576;
-  config.intermediate_size = 1536;
-  config.num_hidden_layers = 30;
-  config.num_attention_heads = 9;
-  config.num_key_value_heads = 3;
-  config.head_dim = 64;
-  config.tie_word_embeddings = true;
-  return config;
-}
 
 TEST(SequenceCost, CountsTwoOperationsForEachWeightOfAMatrix) {
   const ModelConfig config = SmolLm2();
