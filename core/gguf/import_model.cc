@@ -84,6 +84,7 @@ class Importer {
   // What is no weight, into `folder`.
   absl::Status WriteCompanions(const std::string& folder) {
     QUARTET_RETURN_IF_ERROR(CheckKind());
+    QUARTET_ASSIGN_OR_RETURN(tokens_, file_.Texts("tokenizer.ggml.tokens"));
     QUARTET_ASSIGN_OR_RETURN(const ModelConfig config, Config());
     const auto write = [&](const char* name, const std::string& text) {
       return AtomicWriteFile(absl::StrCat(folder, "/", name), text);
@@ -165,8 +166,7 @@ class Importer {
     } else if (config.num_attention_heads > 0) {
       config.head_dim = config.hidden_size / config.num_attention_heads;
     }
-    QUARTET_ASSIGN_OR_RETURN(const std::vector<std::string> tokens, file_.Texts("tokenizer.ggml.tokens"));
-    config.vocab_size = std::ssize(tokens);
+    config.vocab_size = std::ssize(tokens_);
     config.tie_word_embeddings = !file_.tensors().contains("output.weight");
     QUARTET_ASSIGN_OR_RETURN(config.bos_token_id, TokenId("bos"));
     QUARTET_ASSIGN_OR_RETURN(config.pad_token_id, TokenId("padding"));
@@ -180,39 +180,37 @@ class Importer {
     const std::string key = absl::StrCat("tokenizer.ggml.", role, "_token_id");
     if (!file_.Has(key)) return std::nullopt;
     QUARTET_ASSIGN_OR_RETURN(const int64_t id, file_.Integer(key));
-    QUARTET_ASSIGN_OR_RETURN(const std::vector<std::string> tokens, file_.Texts("tokenizer.ggml.tokens"));
-    if (id < 0 || id >= std::ssize(tokens)) return Error(absl::StrCat(key, " is ", id, "; there are ", tokens.size()));
+    if (id < 0 || id >= std::ssize(tokens_))
+      return Error(absl::StrCat(key, " is ", id, "; there are ", tokens_.size()));
     return id;
   }
 
   absl::StatusOr<std::optional<std::string>> Token(const std::string& role) const {
     QUARTET_ASSIGN_OR_RETURN(const std::optional<int64_t> id, TokenId(role));
     if (!id.has_value()) return std::nullopt;
-    QUARTET_ASSIGN_OR_RETURN(const std::vector<std::string> tokens, file_.Texts("tokenizer.ggml.tokens"));
-    return tokens[*id];
+    return tokens_[*id];
   }
 
   absl::StatusOr<Json> TokenizerJson() const {
-    QUARTET_ASSIGN_OR_RETURN(const std::vector<std::string> tokens, file_.Texts("tokenizer.ggml.tokens"));
     QUARTET_ASSIGN_OR_RETURN(const std::vector<std::string> merges, file_.Texts("tokenizer.ggml.merges"));
     QUARTET_ASSIGN_OR_RETURN(const std::vector<int64_t> types, file_.Integers("tokenizer.ggml.token_type"));
     QUARTET_ASSIGN_OR_RETURN(const std::optional<std::string> unknown, Token("unknown"));
     QUARTET_ASSIGN_OR_RETURN(const std::optional<std::string> bos, Token("bos"));
     QUARTET_ASSIGN_OR_RETURN(const std::optional<int64_t> bos_id, TokenId("bos"));
-    if (types.size() != tokens.size()) {
+    if (types.size() != tokens_.size()) {
       return Error(
-          absl::StrCat("tokenizer.ggml.token_type has ", types.size(), " entries for ", tokens.size(), " tokens"));
+          absl::StrCat("tokenizer.ggml.token_type has ", types.size(), " entries for ", tokens_.size(), " tokens"));
     }
     constexpr int64_t kSpecial = 3;
-    if (std::set<std::string>(tokens.begin(), tokens.end()).size() != tokens.size()) {
+    if (std::set<std::string>(tokens_.begin(), tokens_.end()).size() != tokens_.size()) {
       return Error("tokenizer.ggml.tokens has a token twice");
     }
     Json added = Json::array(), vocabulary = Json::object(), pairs = Json::array();
-    for (size_t id = 0; id < tokens.size(); ++id) {
-      vocabulary.get_ref<Json::object_t&>().emplace_back(tokens[id], id);  // looks for no other of that name
+    for (size_t id = 0; id < tokens_.size(); ++id) {
+      vocabulary.get_ref<Json::object_t&>().emplace_back(tokens_[id], id);  // looks for no other of that name
       if (types[id] != kSpecial) continue;
       added.push_back({{"id", id},
-                       {"content", tokens[id]},
+                       {"content", tokens_[id]},
                        {"single_word", false},
                        {"lstrip", false},
                        {"rstrip", false},
@@ -285,6 +283,7 @@ class Importer {
   }
 
   const GgufFile& file_;
+  std::vector<std::string> tokens_;
 };
 
 }  // namespace
