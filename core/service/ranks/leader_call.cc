@@ -116,15 +116,16 @@ bool LeaderCall::WaitUntilAllsTurn(int rank) {
 
 // False: the call does not begin, and this rank's part has ended.
 bool LeaderCall::AwaitOwnTurn(HandlerRun& run) {
+  const absl::Status not_all = absl::AbortedError("another rank does not begin");
   absl::Status error;
   while (error.ok() && !run.AwaitTurn(absl::FromChrono(kPoll))) {
     const std::lock_guard lock(mutex_);
-    if (CutOff() || failed_) error = absl::AbortedError("another rank does not begin");
+    if (CutOff() || failed_) error = not_all;
     if (deadline_.passed()) error = absl::DeadlineExceededError("it has not begun in time");
   }
   if (error.ok() && WaitUntilAllsTurn(0)) return true;
-  run.Withdraw(absl::AbortedError("another rank does not begin"));
-  End(0, error.ok() ? absl::AbortedError("another rank does not begin") : error, false);
+  run.Withdraw(not_all);
+  End(0, error.ok() ? not_all : error, false);
   return false;
 }
 
