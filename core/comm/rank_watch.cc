@@ -140,11 +140,6 @@ class UdpRankWatch final : public RankWatch {
     unfinished_.erase(number);
   }
 
-  std::string Ended(int64_t number) const override {
-    std::lock_guard<std::mutex> lock(mutex_);
-    return EndedLocked(number);
-  }
-
   std::string Diagnose(int64_t number) override {
     std::unique_lock<std::mutex> lock(mutex_);
     // What else this rank had under way ends for the same reason.
@@ -152,18 +147,18 @@ class UdpRankWatch final : public RankWatch {
     ++round_;
     std::fill(answers_.begin(), answers_.end(), std::nullopt);
     const auto deadline = Clock::now() + kAnswerTime;
-    while (Clock::now() < deadline && EndedLocked(number).empty() && !Silent(number).empty()) {
+    while (Clock::now() < deadline && Ended(number).empty() && !Silent(number).empty()) {
       for (const int rank : Silent(number)) {
         Message question = NewMessage(Type::kQuestion);
         question.round = round_;
         question.number = number;
         Send(rank, question);
       }
-      changed_.wait_for(lock, kAskAgain, [&] { return !EndedLocked(number).empty() || Silent(number).empty(); });
+      changed_.wait_for(lock, kAskAgain, [&] { return !Ended(number).empty() || Silent(number).empty(); });
     }
     if (!verdict_.empty() && number >= verdict_from_) return verdict_;
     // This rank is about to leave because another has left: the others must hear of the first, not of this one.
-    std::string verdict = EndedLocked(number);
+    std::string verdict = Ended(number);
     if (verdict.empty()) verdict = Judge(number);
     verdict_ = verdict;
     verdict_from_ = number;
@@ -222,7 +217,8 @@ class UdpRankWatch final : public RankWatch {
     }
   }
 
-  std::string EndedLocked(int64_t number) const {
+  // Under the lock: why a collective cannot succeed; empty where nothing is known against it.
+  std::string Ended(int64_t number) const {
     if (!verdict_.empty() && number >= verdict_from_) return verdict_;
     for (size_t rank = 0; rank < left_.size(); ++rank) {
       if (left_[rank].has_value() && left_[rank]->after < number) {
@@ -364,7 +360,7 @@ class UdpRankWatch final : public RankWatch {
   std::vector<Peer> peers_;
   std::function<void(int64_t)> on_end_;
 
-  mutable std::mutex mutex_;
+  std::mutex mutex_;
   std::condition_variable changed_;
   // Guarded by mutex_.
   std::array<Begun, kRemembered> begun_;

@@ -36,11 +36,8 @@ class RankWatch {
   virtual void Begin(int64_t number, CollectiveKind kind, int64_t bytes) = 0;
   virtual void Finish(int64_t number) = 0;
 
-  // Why a collective cannot succeed, with the rank that is to blame; empty where nothing is known against it.
-  virtual std::string Ended(int64_t number) const = 0;
-
-  // After a collective failed here: asks all ranks, tells all who is missing, and returns it (as Ended from then on).
-  // Takes 2 s where a rank does not answer.
+  // After a collective failed here: why, with the rank that is to blame. Asks all ranks unless that is known already,
+  // and tells all. Takes 2 s where a rank does not answer.
   virtual std::string Diagnose(int64_t number) = 0;
 
   // Tells the others that this rank takes no part in collectives that it has not finished, and `why` (may be empty).
