@@ -24,7 +24,7 @@
 #include "absl/time/time.h"
 #include "core/base/deadline.h"
 #include "core/comm/process_group.h"
-#include "core/comm/store/folder_store.h"
+#include "core/comm/testing/folder_store.h"
 
 namespace quartet {
 namespace {

@@ -16,8 +16,8 @@
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "core/comm/process_group.h"
-#include "core/comm/store/folder_store.h"
 #include "core/comm/store/local_store.h"
+#include "core/comm/testing/folder_store.h"
 
 namespace {
 std::atomic<int64_t> seconds_ahead{0};

@@ -1,4 +1,4 @@
-// For tests: a KeyValueStore in a folder, for ranks that are processes and have no server. LibTorch-free.
+// A KeyValueStore in a folder, for ranks that are processes and have no server. LibTorch-free.
 #pragma once
 
 #include <memory>

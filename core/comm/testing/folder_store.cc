@@ -1,4 +1,4 @@
-#include "core/comm/store/folder_store.h"
+#include "core/comm/testing/folder_store.h"
 
 #include <fcntl.h>
 #include <sys/file.h>
