@@ -1,18 +1,13 @@
 #include "orchestrator/planner/rank_run.h"
 
 #include <algorithm>
-#include <cmath>
-#include <functional>
 #include <map>
 #include <memory>
 #include <utility>
 
-#include "absl/strings/str_cat.h"
-#include "absl/strings/str_format.h"
 #include "core/base/status_macros.h"
 #include "core/config/run_config.h"
 #include "core/hardware/meta_device.h"
-#include "core/service/ranks/rank_context.h"
 #include "core/training/calls/rank_info.h"
 #include "core/training/calls/update_call.h"
 #include "critic_trainer/critic_engine.h"
@@ -329,27 +324,6 @@ absl::StatusOr<RankUse> RunRank(const RunConfig& config, const RankContext& cont
   if (context.service == "critic_trainer") return RunCritic(config, context);
   if (context.service == "scorer") return RunScorer(config, context);
   return RunRollout(config, context, room);
-}
-
-std::vector<std::string> DifferencesOf(const RankUse& planned, const RankUse& measured) {
-  std::vector<std::string> differences;
-  const auto compare = [&](int tier, const std::string& name, double tolerance, int64_t plan, int64_t real) {
-    if (std::abs(static_cast<double>(plan - real)) <= tolerance * static_cast<double>(real)) return;
-    differences.push_back(absl::StrFormat(
-        "%s %s: planned %d bytes, measured %d (%+.1f %%)", MemoryTierName(static_cast<MemoryTier>(tier)), name, plan,
-        real, real == 0 ? 100.0 : 100.0 * static_cast<double>(plan - real) / static_cast<double>(real)));
-  };
-  for (int tier = 0; tier < kNumMemoryTiers; ++tier) {
-    for (int i = 0; i < kNumMemoryCategories; ++i) {
-      const auto category = static_cast<MemoryCategory>(i);
-      const bool exact = category == MemoryCategory::kParameters || category == MemoryCategory::kGradients ||
-                         category == MemoryCategory::kOptimizer || category == MemoryCategory::kGathered;
-      compare(tier, std::string(MemoryCategoryName(category)), exact ? 0.01 : 0.05, planned.tiers[tier].categories[i],
-              measured.tiers[tier].categories[i]);
-    }
-    compare(tier, "at once", 0.05, planned.tiers[tier].total, measured.tiers[tier].total);
-  }
-  return differences;
 }
 
 absl::StatusOr<RankUse> RunRankDry(const RunConfig& config, const std::string& service, int rank, const GpuRoom& room) {

@@ -56,10 +56,6 @@ absl::StatusOr<RankUse> RunRank(const RunConfig& config, const RankContext& cont
 // The same on the meta device, which stands for the device that the service has in `config`.
 absl::StatusOr<RankUse> RunRankDry(const RunConfig& config, const std::string& service, int rank, const GpuRoom& room);
 
-// Where a run took more or less than planned: a line a category, none where it is within 1 % for parameters, gradients,
-// optimizer and gathered groups, and within 5 % for the others and for all of a tier at once.
-std::vector<std::string> DifferencesOf(const RankUse& planned, const RankUse& measured);
-
 // Whether `service` has a model to run at all.
 bool HasEngine(const RunConfig& config, const std::string& service);
 

@@ -74,7 +74,6 @@ class RunFolder {
   std::string config_path() const { return path_ + "/run.textproto"; }
   std::string metrics_path() const { return path_ + "/metrics.jsonl"; }
   std::string samples_path() const { return path_ + "/samples.jsonl"; }
-  std::string heldout_path() const { return path_ + "/heldout.jsonl"; }
   std::string checkpoints_path() const { return path_ + "/checkpoints"; }
   std::string logs_path() const { return path_ + "/logs"; }
   std::string launch_config_path() const { return logs_path() + "/launch.textproto"; }
