@@ -39,8 +39,7 @@ class PolicyTrainerService final : public RankService, public PolicyTrainer::Ser
         calls_("policy", "actor", config, HeadKind::kVocabulary, model, context, group) {
     RegisterTyped<PublishCall, TokenSequence, PublishedPart, TokenValues>(
         group, kPublish, RankGroup::Kind::kLocal,
-        [this](const PublishCall& call, const std::vector<TokenSequence>&, PublishedPart* part,
-               std::vector<TokenValues>*) { return Freeze(call.version(), part); });
+        [this](const auto& call, const auto&, auto* part, auto*) { return Freeze(call.version(), part); });
   }
 
   grpc::Service* grpc_service() override { return this; }
@@ -82,6 +81,7 @@ class PolicyTrainerService final : public RankService, public PolicyTrainer::Ser
  private:
   // This rank's part of a publication.
   absl::Status Freeze(uint64_t version, PublishedPart* part) {
+    if (engine_ == nullptr) return calls_.StillLoading();
     {
       // The previous snapshot goes first, unless it is being read: two are not held for longer than that.
       std::lock_guard lock(mutex_);

@@ -71,15 +71,16 @@ class ScorerService final : public RankService, public Scorer::Service {
 
     RegisterTyped<ForwardCall, TokenSequence, ForwardSummary, TokenValues>(
         group, kReferenceLogProbs, RankGroup::Kind::kCollective,
-        [this](const ForwardCall& call, const std::vector<TokenSequence>& sequences, ForwardSummary*,
-               std::vector<TokenValues>* replies) { return engine_->ReferenceLogProbs(call, sequences, replies); });
+        [this](const auto& call, const auto& sequences, auto*, auto* replies) {
+          return engine_ == nullptr ? StillLoading() : engine_->ReferenceLogProbs(call, sequences, replies);
+        });
     RegisterTyped<ForwardCall, TokenSequence, ForwardSummary, TokenValues>(
         group, kRewards, RankGroup::Kind::kCollective,
-        [this](const ForwardCall& call, const std::vector<TokenSequence>& sequences, ForwardSummary*,
-               std::vector<TokenValues>* replies) { return engine_->Rewards(call, sequences, replies); });
+        [this](const auto& call, const auto& sequences, auto*, auto* replies) {
+          return engine_ == nullptr ? StillLoading() : engine_->Rewards(call, sequences, replies);
+        });
     RegisterTyped<InfoCall, TokenSequence, RankInfo, TokenValues>(
-        group, kInfo, RankGroup::Kind::kLocal,
-        [this](const InfoCall&, const std::vector<TokenSequence>&, RankInfo* info, std::vector<TokenValues>*) {
+        group, kInfo, RankGroup::Kind::kLocal, [this](const auto&, const auto&, auto* info, auto*) {
           *info = engine_ != nullptr ? engine_->Info() : DescribeRank(context_, Ledger());
           return absl::OkStatus();
         });
@@ -111,9 +112,10 @@ class ScorerService final : public RankService, public Scorer::Service {
  private:
   absl::Status CheckReady(const std::string& call) const {
     QUARTET_RETURN_IF_ERROR(CheckLeader(group_, call));
-    if (!loaded_) return StillLoading("the scorer is still loading its models");
-    return absl::OkStatus();
+    return loaded_ ? absl::OkStatus() : StillLoading();
   }
+  // What a rank says that has no engine: the leader may have loaded before it has, or has failed to.
+  static absl::Status StillLoading() { return quartet::StillLoading("the scorer is still loading its models"); }
 
   absl::Status GetInfo(const Deadline& deadline, ServiceInfo* info) {
     QUARTET_RETURN_IF_ERROR(CheckReady("GetInfo"));

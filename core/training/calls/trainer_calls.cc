@@ -25,30 +25,33 @@ TrainerCalls::TrainerCalls(const std::string& name, const std::string& section, 
       batch_limits_(context.batch_limits),
       forward_batching_(ForwardBatching(section, own_, MakeSequenceCost(model, head))),
       update_batching_(UpdateBatching(section, own_, forward_batching_.cost)) {
+  // The leader may have loaded before this rank has, or has failed to.
+  const auto loaded = [this](auto work) {
+    return [this, work](const auto& call, const auto& items, auto* summary, auto* replies) {
+      return engine_ == nullptr ? StillLoading() : work(call, items, summary, replies);
+    };
+  };
   RegisterTyped<ForwardCall, TokenSequence, ForwardSummary, TokenValues>(
       group, forward_method_, RankGroup::Kind::kCollective,
-      [this](const ForwardCall& call, const std::vector<TokenSequence>& sequences, ForwardSummary*,
-             std::vector<TokenValues>* replies) { return engine_->Forward(call, sequences, replies); });
+      loaded([this](const auto& call, const auto& sequences, auto*, auto* replies) {
+        return engine_->Forward(call, sequences, replies);
+      }));
   RegisterTyped<UpdateCall, TrainingSequence, UpdateSums, TokenValues>(
       group, update_method_, RankGroup::Kind::kCollective,
-      [this](const UpdateCall& call, const std::vector<TrainingSequence>& sequences, UpdateSums* sums,
-             std::vector<TokenValues>*) {
+      loaded([this](const auto& call, const auto& sequences, auto* sums, auto*) {
         absl::Status status = engine_->Update(call, sequences, sums);
         // Weights of which only some have moved are neither served nor saved any more.
         if (engine_->torn()) group_.Break(status);
         return status;
-      });
+      }));
   RegisterTyped<SaveCall, TokenSequence, SaveSummary, TokenValues>(
       group, save_method_, RankGroup::Kind::kCollective,
-      [this](const SaveCall& call, const std::vector<TokenSequence>&, SaveSummary* summary, std::vector<TokenValues>*) {
-        return engine_->Save(call, summary);
-      });
+      loaded([this](const auto& call, const auto&, auto* summary, auto*) { return engine_->Save(call, summary); }));
   RegisterTyped<InfoCall, TokenSequence, RankInfo, TokenValues>(
-      group, info_method_, RankGroup::Kind::kLocal,
-      [this](const InfoCall&, const std::vector<TokenSequence>&, RankInfo* info, std::vector<TokenValues>*) {
+      group, info_method_, RankGroup::Kind::kLocal, loaded([this](const auto&, const auto&, auto* info, auto*) {
         *info = engine_->Info();
         return absl::OkStatus();
-      });
+      }));
 }
 
 void TrainerCalls::SetEngine(std::unique_ptr<TrainerEngine> engine) {
@@ -58,8 +61,11 @@ void TrainerCalls::SetEngine(std::unique_ptr<TrainerEngine> engine) {
 
 absl::Status TrainerCalls::CheckReady(const std::string& call) const {
   QUARTET_RETURN_IF_ERROR(CheckLeader(group_, call));
-  if (!loaded_) return StillLoading(absl::StrCat("the ", name_, " trainer is still loading its model"));
-  return absl::OkStatus();
+  return loaded_ ? absl::OkStatus() : StillLoading();
+}
+
+absl::Status TrainerCalls::StillLoading() const {
+  return quartet::StillLoading(absl::StrCat("the ", name_, " trainer is still loading its model"));
 }
 
 absl::Status TrainerCalls::GetInfo(const Deadline& deadline, ServiceInfo* info) {

@@ -40,6 +40,8 @@ class TrainerCalls {
 
   // That this rank leads and has loaded.
   absl::Status CheckReady(const std::string& call) const;
+  // What a rank says that has no engine: UNAVAILABLE.
+  absl::Status StillLoading() const;
 
   const SequenceLimits& limits() const { return limits_; }
   ReplayGuard& guard() { return guard_; }
