@@ -1,8 +1,6 @@
 #include "rollout/rank_worker.h"
 
 #include <algorithm>
-#include <memory>
-#include <string>
 #include <thread>
 #include <utility>
 #include <variant>

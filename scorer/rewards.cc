@@ -2,8 +2,6 @@
 
 #include <algorithm>
 #include <cstdlib>
-#include <initializer_list>
-#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"

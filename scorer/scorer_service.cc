@@ -13,6 +13,7 @@
 #include "core/base/logging.h"
 #include "core/base/status_macros.h"
 #include "core/model/model_config.h"
+#include "core/service/wire/call_deadline.h"
 #include "core/service/wire/status_conversion.h"
 #include "core/service/wire/stream_io.h"
 #include "core/training/batch/batch_check.h"

@@ -9,7 +9,6 @@
 // with a message at the first pass of any point.
 #pragma once
 
-#include <string>
 #include <string_view>
 
 #include "absl/status/status.h"

@@ -2,9 +2,6 @@
 
 #include <glog/logging.h>
 
-#include <cstdlib>
-#include <string>
-
 namespace quartet {
 namespace {
 

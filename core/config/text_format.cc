@@ -7,7 +7,6 @@
 #include <algorithm>
 #include <cctype>
 #include <cstddef>
-#include <string>
 #include <utility>
 #include <vector>
 

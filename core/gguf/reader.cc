@@ -10,8 +10,6 @@
 #include <cmath>
 #include <cstring>
 #include <limits>
-#include <string_view>
-#include <utility>
 
 #include "absl/cleanup/cleanup.h"
 #include "absl/strings/escaping.h"

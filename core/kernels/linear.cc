@@ -9,7 +9,6 @@
 #include <algorithm>
 #include <cstring>
 #include <optional>
-#include <vector>
 
 #include "core/base/logging.h"
 #include "core/hardware/meta_device.h"

@@ -1,7 +1,5 @@
 #include "core/tokenizer/added_tokens.h"
 
-#include <utility>
-
 #include "core/tokenizer/unicode.h"
 
 namespace quartet {

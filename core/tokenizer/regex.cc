@@ -6,7 +6,6 @@
 
 #include <algorithm>
 #include <cctype>
-#include <cstdint>
 #include <optional>
 
 #include "absl/status/status.h"

@@ -2,7 +2,6 @@
 #pragma once
 
 #include <memory>
-#include <vector>
 
 #include "core/zero/sharded_adamw.h"
 #include "core/zero/sharded_gradient.h"

@@ -2,7 +2,6 @@
 
 #include <filesystem>
 #include <map>
-#include <string>
 #include <system_error>
 #include <utility>
 #include <vector>

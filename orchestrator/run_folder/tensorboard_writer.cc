@@ -3,7 +3,6 @@
 #include <unistd.h>
 
 #include <array>
-#include <cmath>
 #include <optional>
 
 #include "absl/strings/str_cat.h"

@@ -7,8 +7,6 @@
 #include <thread>
 #include <unordered_map>
 
-#include "absl/status/statusor.h"
-
 namespace quartet {
 
 // Thread safe.

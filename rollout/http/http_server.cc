@@ -11,7 +11,6 @@
 #include <algorithm>
 #include <atomic>
 #include <exception>
-#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -19,7 +18,6 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "core/base/byte_budget.h"
 #include "core/base/logging.h"
 #include "core/base/status_macros.h"
 #include "rollout/http/connections.h"

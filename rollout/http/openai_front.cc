@@ -3,7 +3,6 @@
 #include <sys/stat.h>
 
 #include <deque>
-#include <memory>
 #include <nlohmann/json.hpp>
 #include <random>
 #include <utility>

@@ -13,7 +13,6 @@
 #include <cerrno>
 #include <climits>
 #include <cstring>
-#include <new>
 #include <vector>
 
 #include "absl/status/status.h"

@@ -1,6 +1,5 @@
 #include <algorithm>
 #include <cstring>
-#include <utility>
 
 #include "core/kernels/cpu/bf16_tiles.h"
 

@@ -7,7 +7,6 @@
 #include <cmath>
 #include <limits>
 #include <type_traits>
-#include <vector>
 
 #include "core/hardware/simd.h"
 

@@ -8,7 +8,6 @@
 #include <chrono>
 #include <future>
 #include <iostream>
-#include <memory>
 #include <thread>
 #include <utility>
 

@@ -4,7 +4,6 @@
 #include <string_view>
 #include <utility>
 
-#include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "core/tokenizer/jinja/expression_parser.h"
 

@@ -5,7 +5,6 @@
 
 #include "absl/status/status.h"
 #include "core/service/ranks/rank_group.h"
-#include "core/service/wire/call_deadline.h"
 
 namespace quartet {
 

@@ -15,7 +15,6 @@
 #include "core/service/wire/stream_io.h"
 #include "core/training/batch/batch_check.h"
 #include "core/training/calls/leader_calls.h"
-#include "core/training/calls/service_calls.h"
 #include "proto/experience.pb.h"
 
 namespace quartet {

@@ -1,7 +1,6 @@
 #include "core/training/engine/model_save.h"
 
 #include <filesystem>
-#include <string>
 #include <vector>
 
 #include "absl/status/statusor.h"

@@ -5,7 +5,6 @@
 #include <cstring>
 #include <functional>
 #include <limits>
-#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "core/base/splitmix64.h"
