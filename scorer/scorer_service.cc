@@ -20,7 +20,6 @@
 #include "core/training/batch/sequence_cost.h"
 #include "core/training/calls/leader_calls.h"
 #include "core/training/calls/rank_info.h"
-#include "core/training/calls/service_calls.h"
 #include "core/training/calls/stream_calls.h"
 #include "core/training/engine/model_folder_check.h"
 #include "proto/scorer.grpc.pb.h"

@@ -6,6 +6,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "core/base/deadline.h"
 #include "core/base/status_macros.h"
@@ -29,6 +30,9 @@ struct MicroBatching {
 // Of the section `name` ("actor" or "critic") of a resolved configuration: for forwards without gradient, for updates.
 MicroBatching ForwardBatching(const std::string& name, const TrainerConfig& config, const SequenceCost& cost);
 MicroBatching UpdateBatching(const std::string& name, const TrainerConfig& config, const SequenceCost& cost);
+
+// FAILED_PRECONDITION, naming the leader, on every other rank. `call` is what a client asked for.
+absl::Status CheckLeader(const RankGroup& group, const std::string& call);
 
 // Splits `sequences` over `ranks`. INVALID_ARGUMENT names a sequence that is longer than limit.tokens.
 absl::StatusOr<BatchSplit> SplitSequences(const std::vector<const TokenSequence*>& sequences, int ranks,

@@ -6,7 +6,6 @@
 #include "core/base/loading.h"
 #include "core/training/batch/sequence_cost.h"
 #include "core/training/calls/checkpoint_calls.h"
-#include "core/training/calls/service_calls.h"
 
 namespace quartet {
 
