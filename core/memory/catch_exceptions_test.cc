@@ -21,14 +21,13 @@ using ::testing::StartsWith;
 
 class CaughtExceptions : public ::testing::Test {
  protected:
-  CaughtExceptions() { ledger_.Add(MemoryCategory::kOptimizer, 1000); }
-
   template <typename Error>
   absl::Status Caught(const Error& error) {
     return CatchExceptions("policy update", ledger_, [&error]() -> absl::Status { throw error; });
   }
 
   Ledger ledger_;
+  const LedgerEntry optimizer_{&ledger_, MemoryCategory::kOptimizer, 1000};
 };
 
 TEST_F(CaughtExceptions, WhatTheWorkReturnsPassesThrough) {

@@ -91,21 +91,16 @@ std::string Remedies(int tier, const std::array<int64_t, kNumMemoryCategories>& 
   return text;
 }
 
-std::array<int64_t, kNumMemoryCategories> Currents(const Tier& tier) {
+// `bytes` of every category.
+std::array<int64_t, kNumMemoryCategories> Held(const Tier& tier, int64_t Account::*bytes) {
   std::array<int64_t, kNumMemoryCategories> held;
-  for (int i = 0; i < kNumMemoryCategories; ++i) held[i] = tier.categories[i].current;
-  return held;
-}
-
-std::array<int64_t, kNumMemoryCategories> Peaks(const Tier& tier) {
-  std::array<int64_t, kNumMemoryCategories> held;
-  for (int i = 0; i < kNumMemoryCategories; ++i) held[i] = tier.categories[i].peak;
+  for (int i = 0; i < kNumMemoryCategories; ++i) held[i] = tier.categories[i].*bytes;
   return held;
 }
 
 // What is held in `tier` while `bytes` more of `category` are wanted, and what would help.
 std::string HeldAndRemedies(const std::array<Tier, kNumMemoryTiers>& tiers, int tier, int category, int64_t bytes) {
-  std::array<int64_t, kNumMemoryCategories> held = Currents(tiers[tier]);
+  std::array<int64_t, kNumMemoryCategories> held = Held(tiers[tier], &Account::current);
   const std::string list = List(held, tiers[tier].total.current);
   held[category] += bytes;
   return absl::StrCat("Held now: ", list, ". What would help: ", Remedies(tier, held), ".");
@@ -139,6 +134,9 @@ class Ledger::Accounts {
     const std::lock_guard lock(mutex_);
     return read(tiers_);
   }
+  Tier At(MemoryTier tier) {
+    return WithTiers([&](const auto& tiers) { return tiers[static_cast<int>(tier)]; });
+  }
 
  private:
   std::mutex mutex_;
@@ -152,29 +150,15 @@ void Ledger::SetBudget(MemoryTier tier, int64_t bytes) {
   accounts_->WithTiers([&](auto& tiers) { tiers[static_cast<int>(tier)].budget = bytes; });
 }
 
-int64_t Ledger::budget(MemoryTier tier) const {
-  return accounts_->WithTiers([&](auto& tiers) { return tiers[static_cast<int>(tier)].budget; });
-}
-
-void Ledger::Add(MemoryCategory category, int64_t bytes, MemoryTier tier) { accounts_->Add(category, bytes, tier); }
-
+int64_t Ledger::budget(MemoryTier tier) const { return accounts_->At(tier).budget; }
 int64_t Ledger::current(MemoryCategory category, MemoryTier tier) const {
-  return accounts_->WithTiers(
-      [&](auto& tiers) { return tiers[static_cast<int>(tier)].categories[static_cast<int>(category)].current; });
+  return accounts_->At(tier).categories[static_cast<int>(category)].current;
 }
-
 int64_t Ledger::peak(MemoryCategory category, MemoryTier tier) const {
-  return accounts_->WithTiers(
-      [&](auto& tiers) { return tiers[static_cast<int>(tier)].categories[static_cast<int>(category)].peak; });
+  return accounts_->At(tier).categories[static_cast<int>(category)].peak;
 }
-
-int64_t Ledger::total(MemoryTier tier) const {
-  return accounts_->WithTiers([&](auto& tiers) { return tiers[static_cast<int>(tier)].total.current; });
-}
-
-int64_t Ledger::peak_total(MemoryTier tier) const {
-  return accounts_->WithTiers([&](auto& tiers) { return tiers[static_cast<int>(tier)].total.peak; });
-}
+int64_t Ledger::total(MemoryTier tier) const { return accounts_->At(tier).total.current; }
+int64_t Ledger::peak_total(MemoryTier tier) const { return accounts_->At(tier).total.peak; }
 
 void Ledger::ResetPeaks() {
   accounts_->WithTiers([](auto& tiers) {
@@ -200,9 +184,9 @@ std::string Ledger::Describe() const {
       const Tier& tier = tiers[t];
       if (tier.total.peak == 0) continue;
       absl::StrAppend(&text, text.empty() ? "" : " ", "On the ", kTierNames[t],
-                      ": held now: ", List(Currents(tier), tier.total.current),
-                      "; at most: ", List(Peaks(tier), tier.total.peak),
-                      ". What would help: ", Remedies(t, Peaks(tier)), ".");
+                      ": held now: ", List(Held(tier, &Account::current), tier.total.current),
+                      "; at most: ", List(Held(tier, &Account::peak), tier.total.peak),
+                      ". What would help: ", Remedies(t, Held(tier, &Account::peak)), ".");
     }
     return text.empty() ? "The ledger holds nothing." : text;
   });

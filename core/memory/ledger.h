@@ -56,10 +56,6 @@ class Ledger {
   void SetBudget(MemoryTier tier, int64_t bytes);
   int64_t budget(MemoryTier tier) const;
 
-  // Throws MemoryBudgetError, and adds nothing, where more than the tier's budget would be held. Negative: release,
-  // which never throws.
-  void Add(MemoryCategory category, int64_t bytes, MemoryTier tier = MemoryTier::kDevice);
-
   int64_t current(MemoryCategory category, MemoryTier tier = MemoryTier::kDevice) const;
   int64_t peak(MemoryCategory category, MemoryTier tier = MemoryTier::kDevice) const;
   // Of all categories together. The peak of the sum is at most the sum of the categories' peaks.
@@ -84,7 +80,7 @@ class Ledger {
 class LedgerEntry {
  public:
   LedgerEntry() = default;
-  // Throws MemoryBudgetError.
+  // Throws MemoryBudgetError, and holds nothing, where more than the tier's budget would be held.
   LedgerEntry(Ledger* ledger, MemoryCategory category, int64_t bytes, MemoryTier tier = MemoryTier::kDevice);
   LedgerEntry(LedgerEntry&& other) noexcept;
   LedgerEntry& operator=(LedgerEntry&& other) noexcept;

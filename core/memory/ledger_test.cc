@@ -18,7 +18,7 @@ using ::testing::Not;
 
 std::string Refusal(Ledger& ledger, MemoryCategory category, int64_t bytes, MemoryTier tier = MemoryTier::kDevice) {
   try {
-    ledger.Add(category, bytes, tier);
+    const LedgerEntry entry(&ledger, category, bytes, tier);
   } catch (const MemoryBudgetError& error) {
     return error.what();
   }
@@ -27,9 +27,8 @@ std::string Refusal(Ledger& ledger, MemoryCategory category, int64_t bytes, Memo
 
 TEST(Ledger, RemembersTheMostThatWasHeldAtOnce) {
   Ledger ledger;
-  ledger.Add(MemoryCategory::kGathered, 70);
-  ledger.Add(MemoryCategory::kGathered, 30);
-  ledger.Add(MemoryCategory::kGathered, -60);
+  const LedgerEntry kept(&ledger, MemoryCategory::kGathered, 40);
+  LedgerEntry(&ledger, MemoryCategory::kGathered, 60).Reset();
   EXPECT_EQ(ledger.current(MemoryCategory::kGathered), 40);
   EXPECT_EQ(ledger.peak(MemoryCategory::kGathered), 100);
   EXPECT_EQ(ledger.peak(MemoryCategory::kLogits), 0);
@@ -69,11 +68,10 @@ TEST(Ledger, CountsRightFromSeveralThreads) {
 
 TEST(Ledger, KeepsTiersApartAndKnowsTheirTotals) {
   Ledger ledger;
-  ledger.Add(MemoryCategory::kOptimizer, 100, MemoryTier::kHost);
-  ledger.Add(MemoryCategory::kParameters, 30);
-  ledger.Add(MemoryCategory::kActivations, 50);
-  ledger.Add(MemoryCategory::kActivations, -50);
-  ledger.Add(MemoryCategory::kLogits, 20);
+  const LedgerEntry optimizer(&ledger, MemoryCategory::kOptimizer, 100, MemoryTier::kHost);
+  const LedgerEntry parameters(&ledger, MemoryCategory::kParameters, 30);
+  LedgerEntry(&ledger, MemoryCategory::kActivations, 50).Reset();
+  const LedgerEntry logits(&ledger, MemoryCategory::kLogits, 20);
   EXPECT_EQ(ledger.current(MemoryCategory::kOptimizer), 0);
   EXPECT_EQ(ledger.current(MemoryCategory::kOptimizer, MemoryTier::kHost), 100);
   EXPECT_EQ(ledger.total(MemoryTier::kHost), 100);
@@ -86,23 +84,23 @@ TEST(Ledger, KeepsTiersApartAndKnowsTheirTotals) {
 TEST(Ledger, ABudgetHoldsForItsTierAndForAllCategoriesTogether) {
   Ledger ledger;
   ledger.SetBudget(MemoryTier::kDevice, 100);
-  ledger.Add(MemoryCategory::kParameters, 60);
-  ledger.Add(MemoryCategory::kOptimizer, 1000, MemoryTier::kHost);
-  EXPECT_THROW(ledger.Add(MemoryCategory::kLogits, 41), MemoryBudgetError);
+  const LedgerEntry parameters(&ledger, MemoryCategory::kParameters, 60);
+  const LedgerEntry optimizer(&ledger, MemoryCategory::kOptimizer, 1000, MemoryTier::kHost);
+  EXPECT_NE(Refusal(ledger, MemoryCategory::kLogits, 41), "");
   EXPECT_EQ(ledger.current(MemoryCategory::kLogits), 0);
   EXPECT_EQ(ledger.peak_total(MemoryTier::kDevice), 60) << "what was refused was never held";
-  ledger.Add(MemoryCategory::kLogits, 40);
+  LedgerEntry logits(&ledger, MemoryCategory::kLogits, 40);
   ledger.SetBudget(MemoryTier::kDevice, 10);
-  ledger.Add(MemoryCategory::kLogits, -40);  // always possible
+  logits.Reset();  // always possible
   ledger.SetBudget(MemoryTier::kDevice, 0);
-  ledger.Add(MemoryCategory::kLogits, 1 << 30);
+  EXPECT_EQ(Refusal(ledger, MemoryCategory::kLogits, 1 << 30), "");
 }
 
 TEST(Ledger, ARefusalSaysWhatWasWantedWhatIsHeldAndWhatWouldHelp) {
   Ledger ledger;
   ledger.SetBudget(MemoryTier::kDevice, 4 << 20);
-  ledger.Add(MemoryCategory::kOptimizer, 3 << 20);
-  ledger.Add(MemoryCategory::kGradients, 1000);
+  const LedgerEntry optimizer(&ledger, MemoryCategory::kOptimizer, 3 << 20);
+  const LedgerEntry gradients(&ledger, MemoryCategory::kGradients, 1000);
   EXPECT_THAT(
       Refusal(ledger, MemoryCategory::kActivations, 2 << 20),
       AllOf(HasSubstr("2097152 bytes (2.0 MiB) more of activations do not fit into the device memory budget of "
@@ -119,9 +117,9 @@ TEST(Ledger, ARefusalSaysWhatWasWantedWhatIsHeldAndWhatWouldHelp) {
 TEST(Ledger, DescribesWhatIsAndWasHeld) {
   Ledger ledger;
   EXPECT_EQ(ledger.Describe(), "The ledger holds nothing.");
-  ledger.Add(MemoryCategory::kLogits, 70);
-  ledger.Add(MemoryCategory::kLogits, -60);
-  ledger.Add(MemoryCategory::kOptimizer, 5, MemoryTier::kHost);
+  const LedgerEntry logits(&ledger, MemoryCategory::kLogits, 10);
+  LedgerEntry(&ledger, MemoryCategory::kLogits, 60).Reset();
+  const LedgerEntry optimizer(&ledger, MemoryCategory::kOptimizer, 5, MemoryTier::kHost);
   EXPECT_THAT(ledger.Describe(), AllOf(HasSubstr("On the device: held now: logits 10 bytes, together 10 bytes; at "
                                                  "most: logits 70 bytes"),
                                        HasSubstr("On the host: held now: optimizer 5 bytes")));

@@ -386,11 +386,6 @@ absl::StatusOr<Regex> Regex::Compile(std::string_view pattern) {
   return Regex(std::move(impl));
 }
 
-absl::StatusOr<std::vector<Regex::Range>> Regex::FindAll(std::string_view text) const {
-  RegexBudget budget(text.size());
-  return FindAll(text, &budget);
-}
-
 absl::StatusOr<std::vector<Regex::Range>> Regex::FindAll(std::string_view text, RegexBudget* budget) const {
   std::vector<Range> matches;
   Search search(*impl_, text, budget);

@@ -40,7 +40,6 @@ class Regex {
   // Begin and end byte of the matches that are not empty, from left to right. `text` is valid UTF-8. INVALID_ARGUMENT
   // names the pattern where they take more than `budget` or the memory that a match may have.
   absl::StatusOr<std::vector<Range>> FindAll(std::string_view text, RegexBudget* budget) const;
-  absl::StatusOr<std::vector<Range>> FindAll(std::string_view text) const;
 
  private:
   struct Impl;

@@ -18,7 +18,8 @@ using ::testing::HasSubstr;
 std::vector<std::string> Find(const std::string& pattern, const std::string& text) {
   const auto regex = Regex::Compile(pattern);
   EXPECT_TRUE(regex.ok()) << regex.status();
-  const std::vector<Regex::Range> matches = regex->FindAll(text).value();
+  RegexBudget budget(text.size());
+  const std::vector<Regex::Range> matches = regex->FindAll(text, &budget).value();
   std::vector<std::string> found;
   for (const auto& [begin, end] : matches) found.push_back(text.substr(begin, end - begin));
   return found;
@@ -91,7 +92,8 @@ TEST(Regex, RefusesByNameWhatTheSyntaxesReadDifferently) {
 std::string ErrorOf(const std::string& pattern, const std::string& text) {
   const auto regex = Regex::Compile(pattern);
   EXPECT_TRUE(regex.ok()) << regex.status();
-  const auto matches = regex->FindAll(text);
+  RegexBudget budget(text.size());
+  const auto matches = regex->FindAll(text, &budget);
   EXPECT_EQ(matches.status().code(), absl::StatusCode::kInvalidArgument) << pattern;
   return std::string(matches.status().message());
 }

@@ -230,7 +230,6 @@ TEST(AfterAFailure, AGradientThatIsNotFiniteOnOneRankSkipsTheStepOnAll) {
         EXPECT_TRUE(result.skipped);
         EXPECT_FALSE(std::isfinite(result.grad_norm));
         EXPECT_EQ(model->steps(), 0);
-        EXPECT_EQ(model->skipped_steps(), 1);
         // Nothing was changed: the golden run starts from here.
         for (int step = 0; step < 2; ++step) {
           EXPECT_NEAR(Accumulate(*model, golden.sequences, 4) / golden.losses[step], 1, 1e-5);

@@ -83,7 +83,6 @@ absl::StatusOr<std::unique_ptr<TrainableModel>> TrainableModel::Load(
 ShardedModel& TrainableModel::model() { return *impl_->model; }
 
 int64_t TrainableModel::steps() const { return impl_->optimizer->steps(); }
-int64_t TrainableModel::skipped_steps() const { return impl_->skipped_steps; }
 
 std::vector<NamedState> TrainableModel::state(int group) const { return impl_->optimizer->state(group); }
 
@@ -140,7 +139,6 @@ StepResult TrainableModel::Step(double learning_rate, double max_norm) {
       impl.torn = false;
     } else {
       result.skipped = true;
-      ++impl.skipped_steps;
     }
     impl.gradient->Clear();
   } catch (...) {

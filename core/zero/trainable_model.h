@@ -81,8 +81,7 @@ class TrainableModel {
   // passed through, on this rank or between the ranks. It must not be used, published or saved: the process has to end.
   bool torn() const;
 
-  int64_t steps() const;          // applied, skipped ones not counted
-  int64_t skipped_steps() const;  // since Load, because the gradient was not finite
+  int64_t steps() const;  // applied, skipped ones not counted
 
   // What a restart needs of `group` beside steps(). The tensors themselves, to be read, or to be written and then put
   // in use by Restore.

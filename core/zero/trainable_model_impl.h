@@ -16,7 +16,6 @@ struct TrainableModel::Impl {
   ShardedModel::Impl* sharded = nullptr;  // of `model`
   std::unique_ptr<ShardedGradient> gradient;
   std::unique_ptr<ShardedAdamW> optimizer;
-  int64_t skipped_steps = 0;
   bool torn = false;
 
   double ForwardBackward(const PackedSequences& batch, const LossFunction& loss);
