@@ -67,16 +67,21 @@ absl::Status AtomicWriteFile(const std::string& path, std::string_view content, 
   if (rename(temporary.c_str(), path.c_str()) != 0) return OsError(errno, "rename a new file to", path);
   std::move(remove).Cancel();
 
-  const std::filesystem::path parent = std::filesystem::path(path).parent_path();
-  return SyncFolder(parent.empty() ? "." : parent.string());
+  return SyncFolderOf(path);
 }
 
 absl::Status SyncFolder(const std::string& path) {
   const int fd = open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
   if (fd < 0) return OsError(errno, "open", path);
   absl::Cleanup close_folder = [fd] { close(fd); };
-  if (fsync(fd) != 0) return OsError(errno, "sync", path);
+  // Not every file system can sync folders.
+  if (fsync(fd) != 0 && errno != EINVAL) return OsError(errno, "sync", path);
   return absl::OkStatus();
+}
+
+absl::Status SyncFolderOf(const std::string& path) {
+  const std::filesystem::path parent = std::filesystem::path(path).parent_path();
+  return SyncFolder(parent.empty() ? "." : parent.string());
 }
 
 absl::Status MakeDirs(const std::string& path) {

@@ -18,6 +18,8 @@ absl::Status AtomicWriteFile(const std::string& path, std::string_view content, 
 
 // Makes what was created, renamed or removed in the folder `path` durable.
 absl::Status SyncFolder(const std::string& path);
+// The same of the folder that the file `path` is in.
+absl::Status SyncFolderOf(const std::string& path);
 
 // Creates `path` and the folders above it; existing ones are left alone.
 absl::Status MakeDirs(const std::string& path);

@@ -14,6 +14,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "core/base/files.h"
 #include "core/base/hash.h"
 #include "core/base/status_macros.h"
 
@@ -214,15 +215,7 @@ absl::Status SafetensorsWriter::Close() {
   const int fd = std::exchange(impl_->fd, -1);
   if (close(fd) != 0) return FileError(impl_->path, "close", errno);
   // The name itself reaches the disk with its folder.
-  const size_t slash = impl_->path.rfind('/');
-  const std::string folder = slash == std::string::npos ? "." : impl_->path.substr(0, std::max<size_t>(slash, 1));
-  const int folder_fd = open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-  if (folder_fd < 0) return FileError(folder, "cannot be opened", errno);
-  const int synced = fsync(folder_fd);
-  const int error = errno;
-  close(folder_fd);
-  if (synced != 0 && error != EINVAL) return FileError(folder, "fsync", error);
-  return absl::OkStatus();
+  return SyncFolderOf(impl_->path);
 }
 
 uint64_t SafetensorsWriter::file_bytes() const { return impl_->file_bytes; }
