@@ -35,23 +35,23 @@ absl::StatusOr<std::unique_ptr<Mesh>> MakeMesh(KeyValueStore* store, const Proce
   const int replicas = world.size / shard_size;
   QUARTET_ASSIGN_OR_RETURN(std::unique_ptr<ProcessGroup> group, MakeProcessGroup(store, world));
   auto mesh = std::make_unique<OwningMesh>(std::move(group));
+  // `size` ranks, every `stride`-th from `first` on, of which this is number `rank`.
+  const auto make = [&](int rank, int size, int first, int stride, const std::string& name) {
+    ProcessGroupOptions part = world;
+    part.rank = rank;
+    part.size = size;
+    part.rank_names.clear();
+    for (int r = 0; r < size; ++r) part.rank_names.push_back(first + r * stride);
+    part.name = absl::StrCat(world.name, "/", name);
+    return MakeProcessGroup(store, part);
+  };
   if (replicas > 1) {
-    ProcessGroupOptions shard = world;
-    shard.rank = shard_rank;
-    shard.size = shard_size;
-    shard.rank_names.clear();
-    for (int r = 0; r < shard_size; ++r) shard.rank_names.push_back(replica_rank * shard_size + r);
-    shard.name = absl::StrCat(world.name, "/shards_of_replica_", replica_rank);
-    QUARTET_ASSIGN_OR_RETURN(mesh->shard_, MakeProcessGroup(store, shard));
+    QUARTET_ASSIGN_OR_RETURN(mesh->shard_, make(shard_rank, shard_size, replica_rank * shard_size, 1,
+                                                absl::StrCat("shards_of_replica_", replica_rank)));
   }
   if (shard_size > 1) {
-    ProcessGroupOptions replica = world;
-    replica.rank = replica_rank;
-    replica.size = replicas;
-    replica.rank_names.clear();
-    for (int r = 0; r < replicas; ++r) replica.rank_names.push_back(r * shard_size + shard_rank);
-    replica.name = absl::StrCat(world.name, "/replicas_of_shard_", shard_rank);
-    QUARTET_ASSIGN_OR_RETURN(mesh->replica_, MakeProcessGroup(store, replica));
+    QUARTET_ASSIGN_OR_RETURN(mesh->replica_, make(replica_rank, replicas, shard_rank, shard_size,
+                                                  absl::StrCat("replicas_of_shard_", shard_rank)));
   }
   return mesh;
 }
