@@ -4,17 +4,11 @@
 #include <iterator>
 #include <utility>
 
+#include "absl/strings/str_replace.h"
+#include "absl/strings/string_view.h"
+
 namespace quartet {
 namespace {
-
-std::string Replaced(const std::string& text, std::string_view from, std::string_view to) {
-  std::string replaced;
-  size_t at = 0;
-  for (size_t found; (found = text.find(from, at)) != std::string::npos; at = found + from.size()) {
-    replaced.append(text, at, found - at).append(to);
-  }
-  return replaced.append(text, at);
-}
 
 template <size_t count>
 bool Holds(const std::string_view (&list)[count], std::string_view text) {
@@ -47,12 +41,10 @@ size_t FirstHeld(std::string_view text) {
 }  // namespace
 
 std::string CleanUpSpaces(std::string text) {
-  static constexpr std::pair<std::string_view, std::string_view> kSteps[] = {
+  static constexpr std::pair<absl::string_view, absl::string_view> kSteps[] = {
       {" .", "."},     {" ?", "?"},   {" !", "!"},   {" ,", ","},     {" ' ", "'"},
       {" n't", "n't"}, {" 'm", "'m"}, {" 's", "'s"}, {" 've", "'ve"}, {" 're", "'re"}};
-  for (const auto& [from, to] : kSteps) {
-    if (text.find(from) != std::string::npos) text = Replaced(text, from, to);
-  }
+  for (const auto& step : kSteps) absl::StrReplaceAll({step}, &text);
   return text;
 }
 
