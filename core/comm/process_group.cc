@@ -22,23 +22,6 @@
 namespace quartet {
 namespace {
 
-// With one rank a collective is a copy at most.
-class LoneTransport : public Transport {
- public:
-  at::Device device() const override { return at::kCPU; }
-  std::unique_ptr<TransportWork> AllGatherInPlace(int64_t, const at::Tensor&) override {
-    return std::make_unique<DoneWork>();
-  }
-  std::unique_ptr<TransportWork> ReduceScatterSum(int64_t, const at::Tensor& output, const at::Tensor& input) override {
-    output.copy_(input);
-    return std::make_unique<DoneWork>();
-  }
-  std::unique_ptr<TransportWork> AllReduce(int64_t, const at::Tensor&, bool) override {
-    return std::make_unique<DoneWork>();
-  }
-  void Abort(int64_t) override {}
-};
-
 // What all groups have in common: checks, counts, traces, and errors that say which collective failed and through whom.
 class Group : public ProcessGroup {
  public:

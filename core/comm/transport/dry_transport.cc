@@ -17,21 +17,14 @@ class HoldingWork : public TransportWork {
   at::Tensor held_;
 };
 
-class DryTransport : public Transport {
+class DryTransport : public LoneTransport {
  public:
   explicit DryTransport(std::string backend) : backend_(std::move(backend)) {}
   at::Device device() const override { return at::kMeta; }
-  std::unique_ptr<TransportWork> AllGatherInPlace(int64_t, const at::Tensor&) override {
-    return std::make_unique<DoneWork>();
-  }
   std::unique_ptr<TransportWork> ReduceScatterSum(int64_t, const at::Tensor&, const at::Tensor& input) override {
     if (backend_ != "gloo") return std::make_unique<DoneWork>();
     return std::make_unique<HoldingWork>(at::empty_like(input));  // the parts of all ranks, before they are added
   }
-  std::unique_ptr<TransportWork> AllReduce(int64_t, const at::Tensor&, bool) override {
-    return std::make_unique<DoneWork>();
-  }
-  void Abort(int64_t) override {}
 
  private:
   const std::string backend_;

@@ -42,6 +42,23 @@ class DoneWork : public TransportWork {
   void Wait() override {}
 };
 
+// With one rank a collective is a copy at most.
+class LoneTransport : public Transport {
+ public:
+  at::Device device() const override { return at::kCPU; }
+  std::unique_ptr<TransportWork> AllGatherInPlace(int64_t, const at::Tensor&) override {
+    return std::make_unique<DoneWork>();
+  }
+  std::unique_ptr<TransportWork> ReduceScatterSum(int64_t, const at::Tensor& output, const at::Tensor& input) override {
+    output.copy_(input);
+    return std::make_unique<DoneWork>();
+  }
+  std::unique_ptr<TransportWork> AllReduce(int64_t, const at::Tensor&, bool) override {
+    return std::make_unique<DoneWork>();
+  }
+  void Abort(int64_t) override {}
+};
+
 // All may throw what LibTorch throws.
 absl::StatusOr<std::unique_ptr<Transport>> MakeGlooTransport(KeyValueStore* store, const ProcessGroupOptions& options);
 // For ranks on one host; `processes` are all of theirs. UNAVAILABLE or FAILED_PRECONDITION, alike on all ranks, where
