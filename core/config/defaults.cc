@@ -12,7 +12,7 @@
 #include "absl/strings/strip.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
-#include "core/config/conditions.h"
+#include "core/config/checks/conditions.h"
 #include "core/config/run_config.h"
 
 namespace quartet {

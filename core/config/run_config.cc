@@ -4,12 +4,12 @@
 
 #include "absl/strings/str_cat.h"
 #include "core/base/status_macros.h"
-#include "core/config/checks.h"
-#include "core/config/conditions.h"
+#include "core/config/checks/checks.h"
+#include "core/config/checks/conditions.h"
 #include "core/config/defaults.h"
 #include "core/config/paths.h"
-#include "core/config/text_format.h"
-#include "core/config/text_override.h"
+#include "core/config/text/text_format.h"
+#include "core/config/text/text_override.h"
 
 namespace quartet {
 namespace {

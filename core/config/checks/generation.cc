@@ -4,8 +4,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "core/base/status_macros.h"
-#include "core/config/checks.h"
-#include "core/config/conditions.h"
+#include "core/config/checks/checks.h"
+#include "core/config/checks/conditions.h"
 #include "core/service/wire/address.h"
 
 namespace quartet {

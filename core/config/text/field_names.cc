@@ -1,4 +1,4 @@
-#include "core/config/field_names.h"
+#include "core/config/text/field_names.h"
 
 #include <algorithm>
 #include <cstddef>

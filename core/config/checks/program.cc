@@ -4,7 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "core/base/status_macros.h"
-#include "core/config/conditions.h"
+#include "core/config/checks/conditions.h"
 #include "core/config/defaults.h"
 #include "core/config/field_difference.h"
 #include "core/config/run_config.h"

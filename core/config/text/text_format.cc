@@ -1,4 +1,4 @@
-#include "core/config/text_format.h"
+#include "core/config/text/text_format.h"
 
 #include <google/protobuf/descriptor.h>
 #include <google/protobuf/io/tokenizer.h>
@@ -18,7 +18,7 @@
 #include "absl/strings/strip.h"
 #include "core/base/files.h"
 #include "core/base/status_macros.h"
-#include "core/config/field_names.h"
+#include "core/config/text/field_names.h"
 
 namespace quartet {
 namespace {

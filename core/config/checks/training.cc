@@ -5,8 +5,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "core/base/status_macros.h"
-#include "core/config/checks.h"
-#include "core/config/conditions.h"
+#include "core/config/checks/checks.h"
+#include "core/config/checks/conditions.h"
 
 namespace quartet {
 namespace {

@@ -1,4 +1,4 @@
-#include "core/config/conditions.h"
+#include "core/config/checks/conditions.h"
 
 #include <cmath>
 

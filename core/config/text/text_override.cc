@@ -1,4 +1,4 @@
-#include "core/config/text_override.h"
+#include "core/config/text/text_override.h"
 
 #include <google/protobuf/descriptor.h>
 
@@ -11,7 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
-#include "core/config/field_names.h"
+#include "core/config/text/field_names.h"
 
 namespace quartet {
 namespace {
