@@ -25,7 +25,12 @@ namespace quartet {
 
 struct ServiceClient::Connection {
   std::string service;
-  ClientOptions options;
+  std::string address;     // host:port of the leader
+  absl::Duration timeout;  // of each call
+  // Name the run in the identity of each call; `epoch` is higher than that of every earlier orchestrator.
+  std::string run_id;
+  uint64_t epoch = 1;
+  Cancellation* cancellation = nullptr;
   std::shared_ptr<grpc::Channel> channel;
   // GetInfo is the same call in each service, on its own stub.
   std::function<grpc::Status(grpc::ClientContext*, const GetInfoRequest&, ServiceInfo*)> get_info;
@@ -50,8 +55,9 @@ struct ServiceClient::Connection {
 // The context of one call: deadline, and the end of the call when the run is cancelled.
 class CallContext {
  public:
-  explicit CallContext(const ClientOptions& options) : scope_(options.cancellation, [this] { context_.TryCancel(); }) {
-    SetTimeout(&context_, options.timeout);
+  explicit CallContext(const ServiceClient::Connection& connection)
+      : scope_(connection.cancellation, [this] { context_.TryCancel(); }) {
+    SetTimeout(&context_, connection.timeout);
   }
   grpc::ClientContext* get() { return &context_; }
 
@@ -69,7 +75,7 @@ template <typename Stub, typename Request, typename Reply>
 absl::StatusOr<Reply> Ask(const ServiceClient::Connection& connection, const std::string& call,
                           grpc::Status (Stub::*method)(grpc::ClientContext*, const Request&, Reply*),
                           const Request& request) {
-  CallContext context(connection.options);
+  CallContext context(connection);
   Stub stub(connection.channel);
   Reply reply;
   QUARTET_RETURN_IF_ERROR(connection.Explain(call, FromGrpc((stub.*method)(context.get(), request, &reply))));
@@ -96,7 +102,7 @@ absl::StatusOr<Reply> SendAll(const ServiceClient::Connection& connection, const
                               std::unique_ptr<grpc::ClientWriter<Request>> (Stub::*method)(grpc::ClientContext*,
                                                                                            Reply*),
                               Header header, const std::vector<Item>& items) {
-  CallContext context(connection.options);
+  CallContext context(connection);
   Stub stub(connection.channel);
   Reply reply;
   const auto stream = (stub.*method)(context.get(), &reply);
@@ -111,7 +117,7 @@ absl::StatusOr<std::vector<Reply>> Exchange(
     const ServiceClient::Connection& connection, const std::string& call,
     std::unique_ptr<grpc::ClientReaderWriter<Request, Reply>> (Stub::*method)(grpc::ClientContext*), Header header,
     const std::vector<Item>& items, const ProgressFunction& progress = nullptr) {
-  CallContext context(connection.options);
+  CallContext context(connection);
   Stub stub(connection.channel);
   const auto stream = (stub.*method)(context.get());
   SendBatch<Request>(*stream, std::move(header), items);

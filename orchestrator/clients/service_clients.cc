@@ -5,12 +5,12 @@
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_format.h"
 #include "absl/time/clock.h"
 #include "core/base/deadline.h"
 #include "core/base/loading.h"
 #include "core/base/logging.h"
 #include "core/base/status_macros.h"
+#include "core/config/run_config.h"
 #include "core/service/wire/credentials.h"
 #include "orchestrator/clients/connection.h"
 #include "orchestrator/clients/replies.h"
@@ -48,12 +48,12 @@ absl::StatusOr<SaveCheckpointReply> AskToSave(ServiceClient::Connection& connect
 
 ServiceClient::~ServiceClient() = default;
 const std::string& ServiceClient::service() const { return connection_->service; }
-const std::string& ServiceClient::address() const { return connection_->options.address; }
+const std::string& ServiceClient::address() const { return connection_->address; }
 
 bool ServiceClient::WaitForConnection() {
   const Deadline deadline = Deadline::In(kConnectTimeout);
   while (!connection_->channel->WaitForConnected(absl::ToChronoTime(absl::Now() + absl::Milliseconds(100)))) {
-    if (deadline.passed() || !connection_->options.cancellation->status().ok()) return false;
+    if (deadline.passed() || !connection_->cancellation->status().ok()) return false;
   }
   return true;
 }
@@ -62,7 +62,7 @@ absl::StatusOr<ServiceInfo> ServiceClient::AwaitInfo(const std::function<void(co
   while (true) {
     absl::StatusOr<ServiceInfo> info = AskInfo();
     // UNAVAILABLE over a connection that stands is a service's own answer.
-    if (!absl::IsUnavailable(info.status()) || !connection_->options.cancellation->status().ok() ||
+    if (!absl::IsUnavailable(info.status()) || !connection_->cancellation->status().ok() ||
         connection_->channel->GetState(/*try_to_connect=*/false) != GRPC_CHANNEL_READY) {
       if (info.ok()) return info;
       return connection_->Explain("GetInfo", info.status());
@@ -82,7 +82,7 @@ absl::StatusOr<ServiceInfo> ServiceClient::AskInfo() {
   // A first connection may fail by itself on a busy machine, or come a moment before the service listens. Where none
   // comes about, the call below says why.
   WaitForConnection();
-  CallContext context(connection_->options);
+  CallContext context(*connection_);
   ServiceInfo info;
   QUARTET_RETURN_IF_ERROR(FromGrpc(connection_->get_info(context.get(), GetInfoRequest(), &info)));
   return info;
@@ -133,7 +133,7 @@ absl::Status RolloutClient::Resume(uint64_t step) {
   ResumeRequest request;
   *request.mutable_identity() = connection_->NextIdentity(step);
   grpc::ClientContext context;
-  CallContext::SetTimeout(&context, std::min(connection_->options.timeout, kResumeTimeout));
+  CallContext::SetTimeout(&context, std::min(connection_->timeout, kResumeTimeout));
   ResumeReply reply;
   return connection_->Explain("Resume",
                               FromGrpc(Rollout::NewStub(connection_->channel)->Resume(&context, request, &reply)));
@@ -205,66 +205,55 @@ absl::StatusOr<std::vector<std::vector<float>>> ScorerClient::ReferenceLogProbs(
                         &ReferenceLogProbsReply::log_probs);
 }
 
-// --- making clients ---
+// --- connecting ---
 
-struct ClientFactory {
-  template <typename Service, typename Client>
-  static absl::StatusOr<std::unique_ptr<Client>> Make(const char* name, const ClientOptions& options) {
-    QUARTET_CHECK(options.cancellation != nullptr);
-    QUARTET_RETURN_IF_ERROR(
-        Prefixed(absl::StrCat("services.", name, ".listen"), ParseHostPort(options.address).status()));
-    QUARTET_ASSIGN_OR_RETURN(std::shared_ptr<grpc::ChannelCredentials> credentials,
-                             MakeChannelCredentials(options.tls));
-    auto connection = std::make_shared<ServiceClient::Connection>();
-    connection->service = name;
-    connection->options = options;
-    connection->channel = MakeChannel(options.address, credentials);
-    connection->get_info = [channel = connection->channel](grpc::ClientContext* context, const GetInfoRequest& request,
-                                                           ServiceInfo* info) {
-      return Service::NewStub(channel)->GetInfo(context, request, info);
-    };
-    return std::make_unique<Client>(std::move(connection));
-  }
-};
+namespace {
 
-absl::StatusOr<std::unique_ptr<RolloutClient>> MakeRolloutClient(const ClientOptions& options) {
-  return ClientFactory::Make<Rollout, RolloutClient>("rollout", options);
-}
-absl::StatusOr<std::unique_ptr<PolicyTrainerClient>> MakePolicyTrainerClient(const ClientOptions& options) {
-  return ClientFactory::Make<PolicyTrainer, PolicyTrainerClient>("policy_trainer", options);
-}
-absl::StatusOr<std::unique_ptr<CriticTrainerClient>> MakeCriticTrainerClient(const ClientOptions& options) {
-  return ClientFactory::Make<CriticTrainer, CriticTrainerClient>("critic_trainer", options);
-}
-absl::StatusOr<std::unique_ptr<ScorerClient>> MakeScorerClient(const ClientOptions& options) {
-  return ClientFactory::Make<Scorer, ScorerClient>("scorer", options);
+// Time orders orchestrators that follow each other.
+uint64_t NewEpoch() { return static_cast<uint64_t>(absl::ToUnixMicros(absl::Now())); }
+
+template <typename Service, typename Client>
+absl::Status Connect(const RunConfig& config, const char* service, uint64_t epoch, Cancellation* cancellation,
+                     std::unique_ptr<Client>* client) {
+  QUARTET_CHECK(cancellation != nullptr);
+  const std::string& address = PlacementOf(config, service).listen();
+  QUARTET_RETURN_IF_ERROR(Prefixed(absl::StrCat("services.", service, ".listen"), ParseHostPort(address).status()));
+  QUARTET_ASSIGN_OR_RETURN(std::shared_ptr<grpc::ChannelCredentials> credentials, MakeChannelCredentials(config.tls()));
+  auto connection = std::make_shared<ServiceClient::Connection>();
+  connection->service = service;
+  connection->address = address;
+  connection->timeout = absl::Seconds(config.train().call_timeout_seconds());
+  connection->run_id = absl::StrCat(config.run_dir(), "@", epoch);
+  connection->epoch = epoch;
+  connection->cancellation = cancellation;
+  connection->channel = MakeChannel(address, credentials);
+  connection->get_info = [channel = connection->channel](grpc::ClientContext* context, const GetInfoRequest& request,
+                                                         ServiceInfo* info) {
+    return Service::NewStub(channel)->GetInfo(context, request, info);
+  };
+  *client = std::make_unique<Client>(std::move(connection));
+  return absl::OkStatus();
 }
 
-ClientOptions MakeClientOptions(const RunConfig& config, const std::string& address, Cancellation* cancellation) {
-  const absl::Time now = absl::Now();
-  ClientOptions options;
-  options.address = address;
-  options.tls = config.tls();
-  options.timeout = absl::Seconds(config.train().call_timeout_seconds());
-  options.run_id = absl::StrFormat("%s@%d", config.run_dir(), absl::ToUnixMicros(now));
-  // Time orders orchestrators that follow each other.
-  options.epoch = static_cast<uint64_t>(absl::ToUnixMicros(now));
-  options.cancellation = cancellation;
-  return options;
-}
+}  // namespace
 
 absl::StatusOr<Services> ConnectServices(const RunConfig& config, Cancellation* cancellation) {
-  ClientOptions options = MakeClientOptions(config, "", cancellation);
-  Services services;
-  options.address = config.services().rollout().listen();
-  QUARTET_ASSIGN_OR_RETURN(services.rollout, MakeRolloutClient(options));
-  options.address = config.services().policy_trainer().listen();
-  QUARTET_ASSIGN_OR_RETURN(services.policy_trainer, MakePolicyTrainerClient(options));
-  options.address = config.services().critic_trainer().listen();
-  QUARTET_ASSIGN_OR_RETURN(services.critic_trainer, MakeCriticTrainerClient(options));
-  options.address = config.services().scorer().listen();
-  QUARTET_ASSIGN_OR_RETURN(services.scorer, MakeScorerClient(options));
-  return services;
+  const uint64_t epoch = NewEpoch();
+  Services clients;
+  QUARTET_RETURN_IF_ERROR(Connect<Rollout>(config, "rollout", epoch, cancellation, &clients.rollout));
+  QUARTET_RETURN_IF_ERROR(
+      Connect<PolicyTrainer>(config, "policy_trainer", epoch, cancellation, &clients.policy_trainer));
+  QUARTET_RETURN_IF_ERROR(
+      Connect<CriticTrainer>(config, "critic_trainer", epoch, cancellation, &clients.critic_trainer));
+  QUARTET_RETURN_IF_ERROR(Connect<Scorer>(config, "scorer", epoch, cancellation, &clients.scorer));
+  return clients;
+}
+
+absl::StatusOr<std::unique_ptr<PolicyTrainerClient>> ConnectPolicyTrainer(const RunConfig& config,
+                                                                          Cancellation* cancellation) {
+  std::unique_ptr<PolicyTrainerClient> client;
+  QUARTET_RETURN_IF_ERROR(Connect<PolicyTrainer>(config, "policy_trainer", NewEpoch(), cancellation, &client));
+  return client;
 }
 
 }  // namespace quartet

@@ -14,7 +14,6 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "absl/time/time.h"
 #include "orchestrator/clients/cancellation.h"
 #include "proto/common.pb.h"
 #include "proto/critic_trainer.pb.h"
@@ -39,7 +38,7 @@ class ServiceClient {
   // told again and again what the service says that it is at ("reading weights, 3 of 12"; may be "").
   absl::StatusOr<ServiceInfo> AwaitInfo(const std::function<void(const std::string&)>& on_loading);
 
-  // Made by Make*Client below.
+  // Made by Connect* below.
   struct Connection;
   explicit ServiceClient(std::shared_ptr<Connection> connection) : connection_(std::move(connection)) {}
 
@@ -102,24 +101,6 @@ class ScorerClient : public ServiceClient {
                                                                     const std::vector<TokenSequence>& sequences);
 };
 
-// Where a service is, and who is calling.
-struct ClientOptions {
-  std::string address;  // host:port of the leader
-  TlsConfig tls;
-  absl::Duration timeout = absl::Seconds(600);  // of each call
-  // Names the run in the identity of each call; `epoch` must be higher than that of every earlier orchestrator.
-  std::string run_id;
-  uint64_t epoch = 1;
-  // Outlives the client.
-  Cancellation* cancellation = nullptr;
-};
-
-// Nothing is connected yet; the first call does.
-absl::StatusOr<std::unique_ptr<RolloutClient>> MakeRolloutClient(const ClientOptions& options);
-absl::StatusOr<std::unique_ptr<PolicyTrainerClient>> MakePolicyTrainerClient(const ClientOptions& options);
-absl::StatusOr<std::unique_ptr<CriticTrainerClient>> MakeCriticTrainerClient(const ClientOptions& options);
-absl::StatusOr<std::unique_ptr<ScorerClient>> MakeScorerClient(const ClientOptions& options);
-
 // The services of a PPO run.
 struct Services {
   std::unique_ptr<RolloutClient> rollout;
@@ -128,10 +109,10 @@ struct Services {
   std::unique_ptr<ScorerClient> scorer;
 };
 
-// Clients for the four services at config.services.*.listen.
+// Clients of the services at config.services.*.listen, for a run of its own. Nothing is connected yet; the first call
+// does. `cancellation` outlives them.
 absl::StatusOr<Services> ConnectServices(const RunConfig& config, Cancellation* cancellation);
-
-// Options for one of them, with a fresh run_id and epoch.
-ClientOptions MakeClientOptions(const RunConfig& config, const std::string& address, Cancellation* cancellation);
+absl::StatusOr<std::unique_ptr<PolicyTrainerClient>> ConnectPolicyTrainer(const RunConfig& config,
+                                                                          Cancellation* cancellation);
 
 }  // namespace quartet

@@ -189,9 +189,8 @@ absl::StatusOr<SftSummary> RunSftSession(const RunConfig& resolved, const Sessio
   view.Print(DescribeExample(inputs->examples.front(), *inputs->tokenizer));
   QUARTET_ASSIGN_OR_RETURN(const std::unique_ptr<ServiceLauncher> launcher,
                            LaunchServices(options, kSftServices, *folder, view, cancellation, &config));
-  QUARTET_ASSIGN_OR_RETURN(
-      const std::unique_ptr<PolicyTrainerClient> policy_trainer,
-      MakePolicyTrainerClient(MakeClientOptions(config, config.services().policy_trainer().listen(), &cancellation)));
+  QUARTET_ASSIGN_OR_RETURN(const std::unique_ptr<PolicyTrainerClient> policy_trainer,
+                           ConnectPolicyTrainer(config, &cancellation));
   absl::StatusOr<SftSummary> summary = RunSft({.config = config,
                                                .tokenizer = *inputs->tokenizer,
                                                .examples = inputs->examples,

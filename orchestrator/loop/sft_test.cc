@@ -37,8 +37,7 @@ class SftTest : public ::testing::Test {
     if (!examples.ok()) return examples.status();
     services_.SetConfiguration(config_);
     Cancellation cancellation;
-    const auto client = MakePolicyTrainerClient(
-        MakeClientOptions(config_, config_.services().policy_trainer().listen(), &cancellation));
+    const auto client = ConnectPolicyTrainer(config_, &cancellation);
     if (!client.ok()) return client.status();
     const auto folder = RunFolder::Create(config_);
     if (!folder.ok()) return folder.status();
