@@ -1,11 +1,13 @@
 // Whose turn it is.
-#include "rollout/engine/scheduling/scheduler.h"
-
 #include <algorithm>
 #include <map>
+#include <random>
+#include <set>
 #include <utility>
+#include <vector>
 
 #include "gtest/gtest.h"
+#include "rollout/engine/scheduling/scheduler.h"
 #include "rollout/engine/scheduling/testing/scheduler_player.h"
 
 namespace quartet {

@@ -3,6 +3,7 @@
 #include <random>
 #include <set>
 #include <utility>
+#include <vector>
 
 #include "gtest/gtest.h"
 #include "rollout/engine/scheduling/testing/scheduler_player.h"
