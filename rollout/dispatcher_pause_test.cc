@@ -1,11 +1,11 @@
 // What a pause holds, and what waits for its end.
-#include "rollout/dispatcher.h"
-
+#include <chrono>
 #include <memory>
 #include <thread>
 #include <vector>
 
 #include "gtest/gtest.h"
+#include "rollout/dispatcher.h"
 #include "rollout/testing/dispatcher_players.h"
 
 namespace quartet {

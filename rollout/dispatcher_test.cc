@@ -1,9 +1,16 @@
 #include "rollout/dispatcher.h"
 
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <cstdlib>
+#include <deque>
 #include <memory>
 #include <thread>
+#include <utility>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "gtest/gtest.h"
 #include "rollout/testing/dispatcher_players.h"
 

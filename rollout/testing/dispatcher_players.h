@@ -199,7 +199,7 @@ struct Sunk : CallSink {
 };
 
 inline absl::StatusOr<std::unique_ptr<Sunk>> BeginOne(Dispatcher& dispatcher, int prompts, int samples = 1,
-                                               const std::function<absl::Status()>& may = kMay) {
+                                                      const std::function<absl::Status()>& may = kMay) {
   auto call = std::make_unique<Sunk>();
   auto admission = dispatcher.Begin(HeaderOf(samples), PromptsOf(prompts), may, call.get());
   if (!admission.ok()) return admission.status();
