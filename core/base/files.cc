@@ -12,6 +12,7 @@
 
 #include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 
 namespace quartet {
 namespace {
@@ -50,6 +51,13 @@ absl::StatusOr<std::string> ReadFile(const std::string& path) {
     if (n == 0) return content;
     content.append(buffer, n);
   }
+}
+
+absl::StatusOr<std::string> ReadSecretFile(const std::string& path) {
+  struct stat info;
+  if (stat(path.c_str(), &info) != 0 || (info.st_mode & 077) == 0) return ReadFile(path);
+  return absl::FailedPreconditionError(absl::StrFormat(
+      "%s may be read by others than its owner (mode %04o): chmod 600 %s", path, info.st_mode & 07777, path));
 }
 
 absl::Status AtomicWriteFile(const std::string& path, std::string_view content, int mode) {

@@ -12,6 +12,8 @@ namespace quartet {
 // Errors of all functions name the path and the operating system's reason. Thread safe.
 
 absl::StatusOr<std::string> ReadFile(const std::string& path);
+// FAILED_PRECONDITION where others than the file's owner may read it too.
+absl::StatusOr<std::string> ReadSecretFile(const std::string& path);
 
 // Readers see the old content or the new, never a part: written beside, synced to disk, then renamed over `path`.
 absl::Status AtomicWriteFile(const std::string& path, std::string_view content, int mode = 0644);

@@ -1,7 +1,5 @@
 #include "rollout/http/openai_front.h"
 
-#include <sys/stat.h>
-
 #include <deque>
 #include <nlohmann/json.hpp>
 #include <random>
@@ -120,14 +118,7 @@ HttpReply WholeAnswer(Work& work) {
 }
 
 absl::StatusOr<std::string> ReadSecret(const std::string& field, const std::string& path) {
-  if (path.empty()) return std::string();
-  struct stat info;
-  if (stat(path.c_str(), &info) == 0 && (info.st_mode & 077) != 0) {
-    return absl::FailedPreconditionError(
-        absl::StrFormat("%s %s may be read by others than its owner (mode %04o): chmod 600 %s", field, path,
-                        info.st_mode & 07777, path));
-  }
-  return ReadFile(path);
+  return path.empty() ? "" : Prefixed(field, ReadSecretFile(path));
 }
 
 }  // namespace

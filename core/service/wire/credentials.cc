@@ -3,13 +3,10 @@
 #include <grpc/grpc_security_constants.h>
 #include <grpcpp/create_channel.h>
 #include <grpcpp/support/channel_arguments.h>
-#include <sys/stat.h>
 
-#include <tuple>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_format.h"
 #include "core/base/files.h"
 #include "core/base/status_macros.h"
 
@@ -30,18 +27,10 @@ absl::StatusOr<Pem> ReadPem(const TlsConfig& tls) {
         std::pair("tls.key_file", &tls.key_file())}) {
     if (path->empty()) return absl::InvalidArgumentError(absl::StrCat(field, " is not set, but others of tls are"));
   }
-  struct stat info;
-  if (stat(tls.key_file().c_str(), &info) == 0 && (info.st_mode & 077) != 0) {
-    return absl::FailedPreconditionError(
-        absl::StrFormat("tls.key_file %s may be read by others than its owner (mode %04o): chmod 600 %s",
-                        tls.key_file(), info.st_mode & 07777, tls.key_file()));
-  }
   Pem pem;
-  for (const auto& [field, path, text] :
-       {std::tuple("tls.ca_file", &tls.ca_file(), &pem.ca), std::tuple("tls.cert_file", &tls.cert_file(), &pem.cert),
-        std::tuple("tls.key_file", &tls.key_file(), &pem.key)}) {
-    QUARTET_ASSIGN_OR_RETURN(*text, Prefixed(field, ReadFile(*path)));
-  }
+  QUARTET_ASSIGN_OR_RETURN(pem.ca, Prefixed("tls.ca_file", ReadFile(tls.ca_file())));
+  QUARTET_ASSIGN_OR_RETURN(pem.cert, Prefixed("tls.cert_file", ReadFile(tls.cert_file())));
+  QUARTET_ASSIGN_OR_RETURN(pem.key, Prefixed("tls.key_file", ReadSecretFile(tls.key_file())));
   return pem;
 }
 
