@@ -54,11 +54,11 @@ class Parameters {
     *value = found->get<bool>();
     return absl::OkStatus();
   }
-  absl::Status Read(const std::string& name, std::optional<double>* value) {
+  absl::Status Read(const std::string& name, std::optional<float>* value) {
     const json* found = Find(name);
     if (found == nullptr) return absl::OkStatus();
     if (!found->is_number()) return Refused(name, *found, "a number");
-    *value = found->get<double>();
+    *value = found->get<float>();
     return absl::OkStatus();
   }
   absl::Status Read(const std::string& name, std::optional<int32_t>* value) {
@@ -154,27 +154,21 @@ class Reader {
     sampling().set_temperature(1);
     sampling().set_top_p(1);
     sampling().set_n_samples(1);
-    const auto real = [this](const char* name, auto set) {
-      std::optional<double> value;
-      QUARTET_RETURN_IF_ERROR(parameters_.Read(name, &value));
-      if (value.has_value()) (sampling().*set)(static_cast<float>(*value));
-      return absl::OkStatus();
-    };
-    const auto integer = [this](const char* name, auto set) {
-      std::optional<int32_t> value;
+    const auto read = [this]<typename Value>(const char* name, void (SamplingParams::*set)(Value)) {
+      std::optional<Value> value;
       QUARTET_RETURN_IF_ERROR(parameters_.Read(name, &value));
       if (value.has_value()) (sampling().*set)(*value);
       return absl::OkStatus();
     };
-    QUARTET_RETURN_IF_ERROR(real("temperature", &SamplingParams::set_temperature));
-    QUARTET_RETURN_IF_ERROR(real("top_p", &SamplingParams::set_top_p));
-    QUARTET_RETURN_IF_ERROR(real("min_p", &SamplingParams::set_min_p));
-    QUARTET_RETURN_IF_ERROR(real("presence_penalty", &SamplingParams::set_presence_penalty));
-    QUARTET_RETURN_IF_ERROR(real("frequency_penalty", &SamplingParams::set_frequency_penalty));
-    QUARTET_RETURN_IF_ERROR(real("repetition_penalty", &SamplingParams::set_repetition_penalty));
-    QUARTET_RETURN_IF_ERROR(integer("top_k", &SamplingParams::set_top_k));
-    QUARTET_RETURN_IF_ERROR(integer("n", &SamplingParams::set_n_samples));
-    QUARTET_RETURN_IF_ERROR(integer("min_tokens", &SamplingParams::set_min_tokens));
+    QUARTET_RETURN_IF_ERROR(read("temperature", &SamplingParams::set_temperature));
+    QUARTET_RETURN_IF_ERROR(read("top_p", &SamplingParams::set_top_p));
+    QUARTET_RETURN_IF_ERROR(read("min_p", &SamplingParams::set_min_p));
+    QUARTET_RETURN_IF_ERROR(read("presence_penalty", &SamplingParams::set_presence_penalty));
+    QUARTET_RETURN_IF_ERROR(read("frequency_penalty", &SamplingParams::set_frequency_penalty));
+    QUARTET_RETURN_IF_ERROR(read("repetition_penalty", &SamplingParams::set_repetition_penalty));
+    QUARTET_RETURN_IF_ERROR(read("top_k", &SamplingParams::set_top_k));
+    QUARTET_RETURN_IF_ERROR(read("n", &SamplingParams::set_n_samples));
+    QUARTET_RETURN_IF_ERROR(read("min_tokens", &SamplingParams::set_min_tokens));
     bool ignore_eos = false;
     QUARTET_RETURN_IF_ERROR(parameters_.Read("ignore_eos", &ignore_eos));
     sampling().set_ignore_eos(ignore_eos);
