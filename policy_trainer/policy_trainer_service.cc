@@ -37,9 +37,9 @@ class PolicyTrainerService final : public RankService, public PolicyTrainer::Ser
         group_(group),
         layout_(MakeParameterLayout(model, HeadKind::kVocabulary)),
         calls_("policy", "actor", config, HeadKind::kVocabulary, model, context, group) {
-    RegisterTyped<PublishCall, TokenSequence, PublishedPart, TokenValues>(
+    RegisterTyped<PublishCall, PublishedPart>(
         group, kPublish, RankGroup::Kind::kLocal,
-        [this](const auto& call, const auto&, auto* part, auto*) { return Freeze(call.version(), part); });
+        [this](const auto& call, auto* part) { return Freeze(call.version(), part); });
   }
 
   grpc::Service* grpc_service() override { return this; }
@@ -125,9 +125,8 @@ class PolicyTrainerService final : public RankService, public PolicyTrainer::Ser
     }
     PublishCall call;
     call.set_version(version);
-    QUARTET_ASSIGN_OR_RETURN(std::vector<RankOutput> outputs,
-                             group_.Run(kPublish, MakeInputs(call.SerializeAsString(), group_.world_size()), deadline));
-    QUARTET_ASSIGN_OR_RETURN(std::vector<PublishedPart> parts, ParseSummaries<PublishedPart>(outputs));
+    QUARTET_ASSIGN_OR_RETURN(const std::vector<PublishedPart> parts,
+                             RunOnAll<PublishedPart>(group_, kPublish, call, deadline));
     PublishReply reply;
     const Dtype dtype = config_.actor().dtype() == "bf16" ? Dtype::kBF16 : Dtype::kF32;
     std::vector<std::string> endpoints = group_.endpoints();

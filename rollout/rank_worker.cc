@@ -75,27 +75,21 @@ RankWorker::RankWorker(const RunConfig& config, const RankContext& context, Rank
     : config_(config), context_(context), group_(group), credentials_(std::move(credentials)) {
   SetBudgets(context_, &ledger_);
   group.RegisterPipe(kWorkPipe, [this](RankPipe& pipe) { Follow(pipe); });
-  RegisterTyped<PullHeader, Nothing, PullSummary, Nothing>(
-      group, kPullMethod, RankGroup::Kind::kConcurrent,
-      [this](const auto& header, const auto&, auto* summary, auto*) { return Pull(header, summary); });
+  RegisterTyped<PullHeader, PullSummary>(group, kPullMethod, RankGroup::Kind::kConcurrent,
+                                         [this](const auto& header, auto* summary) { return Pull(header, summary); });
   // No collective, but ranks that differ in their version must not go on together.
-  RegisterTyped<VersionHeader, Nothing, Nothing, Nothing>(
-      group, kCommitMethod, RankGroup::Kind::kCollective,
-      [this](const auto& header, const auto&, auto*, auto*) { return Commit(header.version()); });
-  RegisterTyped<Nothing, Nothing, Nothing, Nothing>(group, kAbortMethod, RankGroup::Kind::kConcurrent,
-                                                    [this](const auto&, const auto&, auto*, auto*) {
-                                                      Abort();
-                                                      return absl::OkStatus();
-                                                    });
-  RegisterTyped<SleepRequest, Nothing, SleepReply, Nothing>(
-      group, kSleepMethod, RankGroup::Kind::kLocal,
-      [this](const auto& request, const auto&, auto* reply, auto*) { return Sleep(request, reply); });
-  RegisterTyped<Nothing, Nothing, Nothing, Nothing>(
-      group, kWakeMethod, RankGroup::Kind::kLocal,
-      [this](const auto&, const auto&, auto*, auto*) { return engine_->Wake(); });
-  RegisterTyped<Nothing, Nothing, RolloutRankInfo, Nothing>(
-      group, kInfoMethod, RankGroup::Kind::kConcurrent,
-      [this](const auto&, const auto&, auto* info, auto*) { return Info(info); });
+  RegisterTyped<VersionHeader, Nothing>(group, kCommitMethod, RankGroup::Kind::kCollective,
+                                        [this](const auto& header, auto*) { return Commit(header.version()); });
+  RegisterTyped<Nothing, Nothing>(group, kAbortMethod, RankGroup::Kind::kConcurrent, [this](const auto&, auto*) {
+    Abort();
+    return absl::OkStatus();
+  });
+  RegisterTyped<SleepRequest, SleepReply>(group, kSleepMethod, RankGroup::Kind::kLocal,
+                                          [this](const auto& request, auto* reply) { return Sleep(request, reply); });
+  RegisterTyped<Nothing, Nothing>(group, kWakeMethod, RankGroup::Kind::kLocal,
+                                  [this](const auto&, auto*) { return engine_->Wake(); });
+  RegisterTyped<Nothing, RolloutRankInfo>(group, kInfoMethod, RankGroup::Kind::kConcurrent,
+                                          [this](const auto&, auto* info) { return Info(info); });
 }
 
 absl::Status RankWorker::Use(std::unique_ptr<RolloutEngine> engine) {

@@ -185,23 +185,8 @@ class RolloutService final : public RankService,
     return ToGrpc(DoOnce(guard_, request.identity(), PayloadHash(request), DeadlineOf(context), reply, work));
   }
 
-  // The same input for every rank.
-  std::vector<RankInput> ForAll(const google::protobuf::MessageLite& header) const {
-    RankInput input;
-    input.header = header.SerializeAsString();
-    return std::vector<RankInput>(context_.world_size, input);
-  }
-
   absl::StatusOr<std::vector<RolloutRankInfo>> AskRanks(const Deadline& deadline) {
-    QUARTET_ASSIGN_OR_RETURN(const std::vector<RankOutput> outputs,
-                             group_.Run(kInfoMethod, ForAll(Nothing()), deadline));
-    std::vector<RolloutRankInfo> ranks(outputs.size());
-    for (size_t rank = 0; rank < outputs.size(); ++rank) {
-      if (!ranks[rank].ParseFromString(outputs[rank].summary)) {
-        return absl::InternalError("unreadable RolloutRankInfo");
-      }
-    }
-    return ranks;
+    return RunOnAll<RolloutRankInfo>(group_, kInfoMethod, Nothing(), deadline);
   }
 
   GenerationState Summarize(const std::vector<RolloutRankInfo>& ranks) const {
@@ -322,7 +307,8 @@ class RolloutService final : public RankService,
     PullHeader header;
     *header.mutable_manifest() = manifest;
     if (!deadline.never()) header.set_timeout_ms(absl::ToInt64Milliseconds(deadline.left()));
-    QUARTET_ASSIGN_OR_RETURN(const std::vector<RankOutput> outputs, group_.Run(kPullMethod, ForAll(header), deadline));
+    QUARTET_ASSIGN_OR_RETURN(const std::vector<PullSummary> pulled,
+                             RunOnAll<PullSummary>(group_, kPullMethod, header, deadline));
     std::set<std::string> divided;
     for (const ParameterSpec& tensor : engine().tensors()) {
       if (worker_.divides(tensor)) divided.insert(tensor.name);
@@ -331,13 +317,10 @@ class RolloutService final : public RankService,
     for (const TensorEntry& tensor : manifest.tensors()) is_divided.push_back(divided.count(tensor.name()) > 0);
     uint64_t bytes = 0;
     std::vector<std::vector<uint64_t>> hashes;
-    for (size_t rank = 0; rank < outputs.size(); ++rank) {
-      PullSummary summary;
-      if (!summary.ParseFromString(outputs[rank].summary) || summary.hashes_size() != manifest.tensors_size()) {
-        return absl::InternalError(absl::StrCat("rank ", rank, ": unreadable PullSummary"));
-      }
-      bytes += summary.bytes();
-      hashes.emplace_back(summary.hashes().begin(), summary.hashes().end());
+    for (const PullSummary& rank : pulled) {
+      if (rank.hashes_size() != manifest.tensors_size()) return absl::InternalError("a rank hashed other tensors");
+      bytes += rank.bytes();
+      hashes.emplace_back(rank.hashes().begin(), rank.hashes().end());
     }
     QUARTET_RETURN_IF_ERROR(CheckHashes(manifest, hashes, worker_.ranks_per_model(), is_divided));
     return bytes;
@@ -356,7 +339,7 @@ class RolloutService final : public RankService,
     header.set_version(version);
     QUARTET_RETURN_IF_ERROR(dispatcher_.Quietly(GoneOf(context), [&] {
       const std::lock_guard weights_lock(weights_mutex_);
-      return group_.Run(kCommitMethod, ForAll(header), DeadlineOf(*context)).status();
+      return RunOnAll<Nothing>(group_, kCommitMethod, header, DeadlineOf(*context)).status();
     }));
     verified_version_ = 0;
     reply->set_policy_version(version);
@@ -382,15 +365,9 @@ class RolloutService final : public RankService,
     const std::lock_guard lock(sleep_mutex_);
     QUARTET_RETURN_IF_ERROR(dispatcher_.Pause(PauseRequest::KEEP, GoneOf(context)).status());
     asleep_ = true;
-    QUARTET_ASSIGN_OR_RETURN(const std::vector<RankOutput> outputs,
-                             group_.Run(kSleepMethod, ForAll(SleepHeader(level)), DeadlineOf(*context)));
-    uint64_t released = 0;
-    for (const RankOutput& output : outputs) {
-      SleepReply rank;
-      if (!rank.ParseFromString(output.summary)) return absl::InternalError("unreadable SleepReply");
-      released += rank.bytes_released();
-    }
-    reply->set_bytes_released(released);
+    QUARTET_ASSIGN_OR_RETURN(const std::vector<SleepReply> ranks,
+                             RunOnAll<SleepReply>(group_, kSleepMethod, SleepHeader(level), DeadlineOf(*context)));
+    for (const SleepReply& rank : ranks) reply->set_bytes_released(reply->bytes_released() + rank.bytes_released());
     return absl::OkStatus();
   }
 
@@ -399,14 +376,14 @@ class RolloutService final : public RankService,
     if (!asleep_) return absl::OkStatus();
     const std::lock_guard weights_lock(weights_mutex_);
     const int32_t level = engine().has_weights() ? 1 : 2;
-    absl::Status woken = group_.Run(kWakeMethod, ForAll(Nothing()), deadline).status();
+    absl::Status woken = RunOnAll<Nothing>(group_, kWakeMethod, Nothing(), deadline).status();
     if (woken.ok()) {
       asleep_ = false;
       return woken;
     }
     // Those that have their memory give it back; the call's own deadline may have passed.
     if (const absl::Status slept =
-            group_.Run(kSleepMethod, ForAll(SleepHeader(level)), Deadline::In(absl::Seconds(30))).status();
+            RunOnAll<SleepReply>(group_, kSleepMethod, SleepHeader(level), Deadline::In(absl::Seconds(30))).status();
         !slept.ok()) {
       QUARTET_LOG(kWarning) << "cannot go on sleeping: " << slept.ToString();
     }
@@ -421,7 +398,7 @@ class RolloutService final : public RankService,
 
   absl::Status DropStaged(const Deadline& deadline) {
     verified_version_ = 0;
-    return group_.Run(kAbortMethod, ForAll(Nothing()), deadline).status();
+    return RunOnAll<Nothing>(group_, kAbortMethod, Nothing(), deadline).status();
   }
 
   const RunConfig config_;

@@ -79,11 +79,10 @@ class ScorerService final : public RankService, public Scorer::Service {
         [this](const auto& call, const auto& sequences, auto*, auto* replies) {
           return engine_ == nullptr ? StillLoading() : engine_->Rewards(call, sequences, replies);
         });
-    RegisterTyped<InfoCall, TokenSequence, RankInfo, TokenValues>(
-        group, kInfo, RankGroup::Kind::kLocal, [this](const auto&, const auto&, auto* info, auto*) {
-          *info = engine_ != nullptr ? engine_->Info() : DescribeRank(context_, Ledger());
-          return absl::OkStatus();
-        });
+    RegisterTyped<InfoCall, RankInfo>(group, kInfo, RankGroup::Kind::kLocal, [this](const auto&, auto* info) {
+      *info = engine_ != nullptr ? engine_->Info() : DescribeRank(context_, Ledger());
+      return absl::OkStatus();
+    });
   }
 
   grpc::Service* grpc_service() override { return this; }

@@ -143,4 +143,37 @@ void RegisterTyped(
                  });
 }
 
+// The same of a handler without items.
+template <typename Header, typename Summary>
+void RegisterTyped(RankGroup& group, const std::string& method, RankGroup::Kind kind,
+                   std::function<absl::Status(const Header&, Summary*)> handler) {
+  RegisterTyped<Header, Header, Summary, Summary>(
+      group, method, kind, [handler = std::move(handler)](const Header& header, const auto&, Summary* summary, auto*) {
+        return handler(header, summary);
+      });
+}
+
+// What such handlers answered.
+template <typename Summary>
+absl::StatusOr<std::vector<Summary>> ParseSummaries(const std::vector<RankOutput>& outputs) {
+  std::vector<Summary> summaries(outputs.size());
+  for (size_t rank = 0; rank < outputs.size(); ++rank) {
+    if (!summaries[rank].ParseFromString(outputs[rank].summary)) {
+      return absl::InternalError("unreadable summary of rank " + std::to_string(rank));
+    }
+  }
+  return summaries;
+}
+
+// Leader only: as RankGroup::Run, with the same header for every rank and no items.
+template <typename Summary>
+absl::StatusOr<std::vector<Summary>> RunOnAll(RankGroup& group, const std::string& method,
+                                              const google::protobuf::MessageLite& header, const Deadline& deadline) {
+  const RankInput input = {.header = header.SerializeAsString(), .items = {}};
+  const absl::StatusOr<std::vector<RankOutput>> outputs =
+      group.Run(method, std::vector<RankInput>(group.world_size(), input), deadline);
+  if (!outputs.ok()) return outputs.status();
+  return ParseSummaries<Summary>(*outputs);
+}
+
 }  // namespace quartet

@@ -8,7 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "core/base/files.h"
 #include "core/base/status_macros.h"
-#include "core/training/calls/leader_calls.h"
+#include "core/training/calls/rank_calls.pb.h"
 
 namespace quartet {
 
@@ -42,9 +42,7 @@ absl::StatusOr<SaveCheckpointReply> RunSave(RankGroup& group, const std::string&
     }
   }
   QUARTET_RETURN_IF_ERROR(MakeDirs(std::filesystem::path(call.folder()).parent_path()));
-  QUARTET_ASSIGN_OR_RETURN(std::vector<RankOutput> outputs,
-                           group.Run(method, MakeInputs(call.SerializeAsString(), group.world_size()), deadline));
-  QUARTET_ASSIGN_OR_RETURN(const std::vector<SaveSummary> parts, ParseSummaries<SaveSummary>(outputs));
+  QUARTET_ASSIGN_OR_RETURN(const std::vector<SaveSummary> parts, RunOnAll<SaveSummary>(group, method, call, deadline));
   reply.set_bytes(parts[0].bytes());
   reply.set_state_hash(parts[0].state_hash());
   return reply;

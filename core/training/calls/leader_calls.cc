@@ -14,10 +14,6 @@ absl::Status CheckLeader(const RankGroup& group, const std::string& call) {
       absl::StrCat(call, " is answered by the leader, rank 0", leader, "; this is rank ", group.rank()));
 }
 
-std::vector<RankInput> MakeInputs(const std::string& header, int ranks) {
-  return std::vector<RankInput>(ranks, RankInput{.header = header, .items = {}});
-}
-
 MicroBatching ForwardBatching(const std::string& name, const TrainerConfig& config, const SequenceCost& cost) {
   return {.limit = {.sequences = config.micro_rollout_batch_size(), .tokens = config.max_tokens_per_micro_batch()},
           .tokens_option = absl::StrCat(name, ".max_tokens_per_micro_batch"),
@@ -74,9 +70,7 @@ absl::StatusOr<std::vector<TokenValues>> RunForward(RankGroup& group, const std:
 
 absl::StatusOr<ServiceInfo> DescribeService(RankGroup& group, const std::string& method, const std::string& service,
                                             const RunConfig& config, int64_t max_len, const Deadline& deadline) {
-  QUARTET_ASSIGN_OR_RETURN(std::vector<RankOutput> outputs,
-                           group.Run(method, MakeInputs(InfoCall().SerializeAsString(), group.world_size()), deadline));
-  QUARTET_ASSIGN_OR_RETURN(std::vector<RankInfo> ranks, ParseSummaries<RankInfo>(outputs));
+  QUARTET_ASSIGN_OR_RETURN(std::vector<RankInfo> ranks, RunOnAll<RankInfo>(group, method, InfoCall(), deadline));
   ServiceInfo info;
   info.set_service(service);
   info.set_protocol_version(kProtocolVersion);

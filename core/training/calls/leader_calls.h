@@ -63,21 +63,6 @@ std::vector<RankInput> MakeInputs(Call call, const Items& item, const BatchSplit
   return inputs;
 }
 
-// The same header for every rank, no items.
-std::vector<RankInput> MakeInputs(const std::string& header, int ranks);
-
-// Summaries of all ranks, parsed.
-template <typename Summary>
-absl::StatusOr<std::vector<Summary>> ParseSummaries(const std::vector<RankOutput>& outputs) {
-  std::vector<Summary> summaries(outputs.size());
-  for (size_t rank = 0; rank < outputs.size(); ++rank) {
-    if (!summaries[rank].ParseFromString(outputs[rank].summary)) {
-      return absl::InternalError("unreadable summary of rank " + std::to_string(rank));
-    }
-  }
-  return summaries;
-}
-
 // What an optimizer step over all ranks came to.
 template <typename Reply>
 struct UpdateOutcome {

@@ -26,9 +26,7 @@ TrainerCalls::TrainerCalls(const std::string& name, const std::string& section, 
       update_batching_(UpdateBatching(section, own_, forward_batching_.cost)) {
   // The leader may have loaded before this rank has, or has failed to.
   const auto loaded = [this](auto work) {
-    return [this, work](const auto& call, const auto& items, auto* summary, auto* replies) {
-      return engine_ == nullptr ? StillLoading() : work(call, items, summary, replies);
-    };
+    return [this, work](const auto&... call) { return engine_ == nullptr ? StillLoading() : work(call...); };
   };
   RegisterTyped<ForwardCall, TokenSequence, ForwardSummary, TokenValues>(
       group, forward_method_, RankGroup::Kind::kCollective,
@@ -43,14 +41,14 @@ TrainerCalls::TrainerCalls(const std::string& name, const std::string& section, 
         if (engine_->torn()) group_.Break(status);
         return status;
       }));
-  RegisterTyped<SaveCall, TokenSequence, SaveSummary, TokenValues>(
+  RegisterTyped<SaveCall, SaveSummary>(
       group, save_method_, RankGroup::Kind::kCollective,
-      loaded([this](const auto& call, const auto&, auto* summary, auto*) { return engine_->Save(call, summary); }));
-  RegisterTyped<InfoCall, TokenSequence, RankInfo, TokenValues>(
-      group, info_method_, RankGroup::Kind::kLocal, loaded([this](const auto&, const auto&, auto* info, auto*) {
-        *info = engine_->Info();
-        return absl::OkStatus();
-      }));
+      loaded([this](const auto& call, auto* summary) { return engine_->Save(call, summary); }));
+  RegisterTyped<InfoCall, RankInfo>(group, info_method_, RankGroup::Kind::kLocal,
+                                    loaded([this](const auto&, auto* info) {
+                                      *info = engine_->Info();
+                                      return absl::OkStatus();
+                                    }));
 }
 
 void TrainerCalls::SetEngine(std::unique_ptr<TrainerEngine> engine) {
