@@ -26,18 +26,6 @@ NodePtr ExpressionParser::Expression() {
   return value;
 }
 
-NodePtr ExpressionParser::Or() {
-  NodePtr left = And();
-  while (TakeName("or")) left = NewWith(NodeKind::kBinary, "or", std::move(left), And());
-  return left;
-}
-
-NodePtr ExpressionParser::And() {
-  NodePtr left = Not();
-  while (TakeName("and")) left = NewWith(NodeKind::kBinary, "and", std::move(left), Not());
-  return left;
-}
-
 NodePtr ExpressionParser::Not() {
   const Deeper deeper(this);
   if (TakeName("not")) return NewWith(NodeKind::kUnary, "not", Not());
@@ -66,47 +54,26 @@ NodePtr ExpressionParser::Compare() {
   return node != nullptr ? std::move(node) : std::move(left);
 }
 
-NodePtr ExpressionParser::Sum() {
-  NodePtr left = Concatenation();
-  while (IsOp("+") || IsOp("-")) {
-    const std::string op = Next().text;
-    left = NewWith(NodeKind::kBinary, op, std::move(left), Concatenation());
+NodePtr ExpressionParser::Binary(std::initializer_list<const char*> operators, NodePtr (ExpressionParser::*operand)()) {
+  NodePtr left = (this->*operand)();
+  const auto taken = [this](const char* text) { return TakeOp(text) || TakeName(text); };
+  for (;;) {
+    const auto taken_one = std::find_if(operators.begin(), operators.end(), taken);
+    if (taken_one == operators.end()) return left;
+    left = NewWith(NodeKind::kBinary, *taken_one, std::move(left), (this->*operand)());
   }
-  return left;
 }
 
-NodePtr ExpressionParser::Concatenation() {
-  NodePtr left = Product();
-  while (TakeOp("~")) left = NewWith(NodeKind::kBinary, "~", std::move(left), Product());
-  return left;
-}
-
-NodePtr ExpressionParser::Product() {
-  NodePtr left = Power();
-  while (IsOp("*") || IsOp("/") || IsOp("//") || IsOp("%")) {
-    const std::string op = Next().text;
-    left = NewWith(NodeKind::kBinary, op, std::move(left), Power());
-  }
-  return left;
-}
-
-NodePtr ExpressionParser::Power() {
-  NodePtr left = Unary(true);
-  while (TakeOp("**")) left = NewWith(NodeKind::kBinary, "**", std::move(left), Unary(true));
-  return left;
-}
-
-NodePtr ExpressionParser::Unary(bool with_filters) {
+NodePtr ExpressionParser::Unary() {
   const Deeper deeper(this);
-  NodePtr value;
-  if (IsOp("-") || IsOp("+")) {
-    const std::string op = Next().text;
-    value = NewWith(NodeKind::kUnary, op, Unary(false));
-  } else {
-    value = Primary();
-  }
-  value = Postfix(std::move(value));
-  return with_filters ? Filters(std::move(value)) : std::move(value);
+  return Filters(Signed());
+}
+
+NodePtr ExpressionParser::Signed() {
+  if (!IsOp("-") && !IsOp("+")) return Postfix(Primary());
+  const Deeper deeper(this);
+  const std::string op = Next().text;
+  return Postfix(NewWith(NodeKind::kUnary, op, Signed()));
 }
 
 NodePtr ExpressionParser::Literal(Value value) {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <algorithm>
+#include <initializer_list>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -88,15 +89,15 @@ class ExpressionParser {
 
   // By precedence, the loosest first.
   NodePtr Expression();
-  NodePtr Or();
-  NodePtr And();
+  NodePtr Or() { return Binary({"or"}, &ExpressionParser::And); }
+  NodePtr And() { return Binary({"and"}, &ExpressionParser::Not); }
   NodePtr Not();
   NodePtr Compare();
-  NodePtr Sum();
-  NodePtr Concatenation();
-  NodePtr Product();
-  NodePtr Power();
-  NodePtr Unary(bool with_filters);
+  NodePtr Sum() { return Binary({"+", "-"}, &ExpressionParser::Concatenation); }
+  NodePtr Concatenation() { return Binary({"~"}, &ExpressionParser::Product); }
+  NodePtr Product() { return Binary({"*", "/", "//", "%"}, &ExpressionParser::Power); }
+  NodePtr Power() { return Binary({"**"}, &ExpressionParser::Unary); }
+  NodePtr Unary();
   NodePtr Primary();
   NodePtr Postfix(NodePtr value);
   NodePtr Filters(NodePtr value);
@@ -110,6 +111,9 @@ class ExpressionParser {
   absl::Status status_;
 
  private:
+  // Operators of one precedence, from left to right.
+  NodePtr Binary(std::initializer_list<const char*> operators, NodePtr (ExpressionParser::*operand)());
+  NodePtr Signed();
   NodePtr Literal(Value value);
   NodePtr Filter(NodePtr value);
   // "(a, b=c)" into `node`, whose first kid is there already.

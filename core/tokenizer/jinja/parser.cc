@@ -187,7 +187,7 @@ class Parser : private ExpressionParser {
       }
       ExpectOp(")");
     }
-    NodePtr call = end == "endcall" ? Unary(true) : nullptr;
+    NodePtr call = end == "endcall" ? Unary() : nullptr;
     ExpectEnd();
     const int loops = std::exchange(loops_, 0);
     node->kids.push_back(Block({end}));
