@@ -42,22 +42,27 @@ std::string NumberText(double number) {
   return FloatText(number);
 }
 
-// Keys that are no texts become texts.
-absl::StatusOr<std::string> KeyText(const Value& key) {
-  switch (key.kind) {
-    case Value::Kind::kText:
-      return key.text;
+// Of what is written alike as a key and as a value; nothing for others.
+std::optional<std::string> ScalarText(const Value& value) {
+  switch (value.kind) {
     case Value::Kind::kNone:
       return "null";
     case Value::Kind::kBool:
-      return key.boolean ? "true" : "false";
+      return value.boolean ? "true" : "false";
     case Value::Kind::kInt:
-      return absl::StrCat(key.number);
+      return absl::StrCat(value.number);
     case Value::Kind::kFloat:
-      return NumberText(key.real);
+      return NumberText(value.real);
     default:
-      return absl::InvalidArgumentError(absl::StrCat("tojson: ", TypeName(key), " cannot be a key"));
+      return std::nullopt;
   }
+}
+
+// Keys that are no texts become texts.
+absl::StatusOr<std::string> KeyText(const Value& key) {
+  if (key.is_text()) return key.text;
+  if (std::optional<std::string> text = ScalarText(key)) return *std::move(text);
+  return absl::InvalidArgumentError(absl::StrCat("tojson: ", TypeName(key), " cannot be a key"));
 }
 
 class Writer {
@@ -65,29 +70,12 @@ class Writer {
   explicit Writer(const JsonStyle& style) : style_(style) {}
 
   absl::Status Write(const Value& value, int depth) {
-    switch (value.kind) {
-      case Value::Kind::kNone:
-        text_ += "null";
-        return absl::OkStatus();
-      case Value::Kind::kBool:
-        text_ += value.boolean ? "true" : "false";
-        return absl::OkStatus();
-      case Value::Kind::kInt:
-        absl::StrAppend(&text_, value.number);
-        return absl::OkStatus();
-      case Value::Kind::kFloat:
-        text_ += NumberText(value.real);
-        return absl::OkStatus();
-      case Value::Kind::kText:
-        text_ += Quoted(value.text, style_.ensure_ascii);
-        return absl::OkStatus();
-      case Value::Kind::kList:
-        if (value.list_kind == ListKind::kList || value.list_kind == ListKind::kTuple) return WriteList(value, depth);
-        break;
-      case Value::Kind::kDict:
-        return WriteDict(value, depth);
-      default:
-        break;
+    if (value.is_dict()) return WriteDict(value, depth);
+    if (value.is_list() && value.list_kind <= ListKind::kTuple) return WriteList(value, depth);
+    if (const std::optional<std::string> text =
+            value.is_text() ? Quoted(value.text, style_.ensure_ascii) : ScalarText(value)) {
+      text_ += *text;
+      return absl::OkStatus();
     }
     return absl::InvalidArgumentError(
         absl::StrCat("tojson: ", value.is_list() ? "what is not a list" : TypeName(value), " is not JSON"));

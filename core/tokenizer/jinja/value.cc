@@ -95,72 +95,22 @@ std::optional<std::string> ListRepr(const Value& value) {
 
 }  // namespace
 
-Value Value::Undefined(std::string name) {
-  Value value;
-  value.text = std::move(name);
-  return value;
-}
-Value Value::None() {
-  Value value;
-  value.kind = Kind::kNone;
-  return value;
-}
-Value Value::Bool(bool boolean) {
-  Value value;
-  value.kind = Kind::kBool;
-  value.boolean = boolean;
-  return value;
-}
-Value Value::Int(int64_t number) {
-  Value value;
-  value.kind = Kind::kInt;
-  value.number = number;
-  return value;
-}
-Value Value::Float(double real) {
-  Value value;
-  value.kind = Kind::kFloat;
-  value.real = real;
-  return value;
-}
-Value Value::Text(std::string text, bool safe) {
-  Value value;
-  value.kind = Kind::kText;
-  value.text = std::move(text);
-  value.safe = safe;
-  return value;
-}
+Value Value::Undefined(std::string name) { return {.text = std::move(name)}; }
+Value Value::None() { return {.kind = Kind::kNone}; }
+Value Value::Bool(bool value) { return {.kind = Kind::kBool, .boolean = value}; }
+Value Value::Int(int64_t value) { return {.kind = Kind::kInt, .number = value}; }
+Value Value::Float(double value) { return {.kind = Kind::kFloat, .real = value}; }
+Value Value::Text(std::string text, bool safe) { return {.kind = Kind::kText, .safe = safe, .text = std::move(text)}; }
 Value Value::Of(List list, ListKind kind) {
-  Value value;
-  value.kind = Kind::kList;
-  value.list = std::make_shared<const List>(std::move(list));
-  value.list_kind = kind;
-  return value;
+  return {.kind = Kind::kList, .list_kind = kind, .list = std::make_shared<const List>(std::move(list))};
 }
-Value Value::Of(Dict dict) {
-  Value value;
-  value.kind = Kind::kDict;
-  value.dict = std::make_shared<const Dict>(std::move(dict));
-  return value;
-}
+Value Value::Of(Dict dict) { return {.kind = Kind::kDict, .dict = std::make_shared<const Dict>(std::move(dict))}; }
 Value Value::Namespace(Fields fields) {
-  Value value;
-  value.kind = Kind::kNamespace;
-  value.fields = std::make_shared<Fields>(std::move(fields));
-  return value;
+  return {.kind = Kind::kNamespace, .fields = std::make_shared<Fields>(std::move(fields))};
 }
-Value Value::Function(std::string name) {
-  Value value;
-  value.kind = Kind::kFunction;
-  value.text = std::move(name);
-  return value;
-}
+Value Value::Function(std::string name) { return {.kind = Kind::kFunction, .text = std::move(name)}; }
 Value Value::Method(Value self, std::string name) {
-  Value value;
-  value.kind = Kind::kMethod;
-  value.self = std::make_shared<const Value>(std::move(self));
-  value.text = std::move(name);
-  return value;
+  return {.kind = Kind::kMethod, .text = std::move(name), .self = std::make_shared<const Value>(std::move(self))};
 }
 
 bool Dict::Set(const Value& key, Value value) {
