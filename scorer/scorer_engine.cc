@@ -23,11 +23,8 @@ struct ScorerEngine::Impl {
 
   absl::StatusOr<std::unique_ptr<ShardedModel>> LoadFrozen(const std::string& folder, HeadKind head,
                                                            const std::string& dtype, int zero_stage) {
-    ShardedModelOptions options;
-    options.head = head;
-    options.zero_stage = zero_stage;
-    options.compute_dtype = ComputeType(dtype);
-    options.device = DeviceOf(*context);
+    const ShardedModelOptions options = {
+        .head = head, .zero_stage = zero_stage, .compute_dtype = ComputeType(dtype), .device = DeviceOf(*context)};
     return ShardedModel::Load(folder, options, ranks.get(), &ledger);
   }
 };

@@ -307,10 +307,7 @@ absl::Status ImportGguf(const std::string& path, const std::string& target, Dtyp
     return importer.Error(
         absl::StrCat("has ", file->tensors().size(), " tensors; a model of its shape has ", parameters));
   }
-  ModelFolderOptions options;
-  options.source = companions;
-  options.target = target;
-  options.dtype = dtype;
+  const ModelFolderOptions options = {.source = companions, .target = target, .dtype = dtype};
   QUARTET_ASSIGN_OR_RETURN(const auto writer, ModelFolderWriter::Create(*config, layout, options));
   for (size_t g = 0; g < layout.groups.size(); ++g) {
     for (size_t p = 0; p < layout.groups[g].parameters.size(); ++p) {

@@ -37,13 +37,12 @@ DeviceMemory ReadDeviceMemory(at::Device device) {
   c10::DeviceAllocator& allocator = *c10::getDeviceAllocator(device.type());
   const c10::CachingDeviceAllocator::DeviceStats stats = allocator.getDeviceStats(device.index());
   const auto [free, total] = allocator.getMemoryInfo(device.index());
-  DeviceMemory memory;
-  memory.total = static_cast<int64_t>(total);
-  memory.tensors = Sum(stats.allocated_bytes, &c10::CachingAllocator::Stat::current);
-  memory.peak_tensors = Sum(stats.allocated_bytes, &c10::CachingAllocator::Stat::peak);
-  memory.reserved = Sum(stats.reserved_bytes, &c10::CachingAllocator::Stat::current);
-  memory.others = static_cast<int64_t>(total - free) - memory.reserved;
-  return memory;
+  const int64_t reserved = Sum(stats.reserved_bytes, &c10::CachingAllocator::Stat::current);
+  return {.total = static_cast<int64_t>(total),
+          .tensors = Sum(stats.allocated_bytes, &c10::CachingAllocator::Stat::current),
+          .peak_tensors = Sum(stats.allocated_bytes, &c10::CachingAllocator::Stat::peak),
+          .reserved = reserved,
+          .others = static_cast<int64_t>(total - free) - reserved};
 }
 
 void ResetPeakTensors(at::Device device) { c10::getDeviceAllocator(device.type())->resetPeakStats(device.index()); }

@@ -96,13 +96,11 @@ class Engine : public RolloutEngine {
     const auto start = std::chrono::steady_clock::now();
     make_cache_();
     const double seconds = SecondsSince(start);
-    SchedulerOptions scheduler;
-    scheduler.num_blocks = blocks;
-    scheduler.block_size = options_.block_size;
-    scheduler.max_num_seqs = options_.max_num_seqs;
-    scheduler.max_num_batched_tokens = options_.max_num_batched_tokens;
-    scheduler.max_model_len = max_model_len_;
-    scheduler_.emplace(scheduler);
+    scheduler_.emplace(SchedulerOptions{.num_blocks = blocks,
+                                        .block_size = options_.block_size,
+                                        .max_num_seqs = options_.max_num_seqs,
+                                        .max_num_batched_tokens = options_.max_num_batched_tokens,
+                                        .max_model_len = max_model_len_});
     if (device().is_meta()) return absl::OkStatus();
     QUARTET_LOG(kInfo) << "KV cache: " << blocks << " blocks of " << options_.block_size << " tokens, "
                        << blocks * block_bytes / (1 << 20) << " MiB; sequences of at most " << max_model_len_

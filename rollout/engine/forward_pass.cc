@@ -71,10 +71,9 @@ void ForwardPass::Record() {
   // Of every position, so that no replay computes angles.
   const RotaryTable all_positions = MakeRotaryTable(
       config, at::arange(options_.max_model_len, at::TensorOptions(at::kLong).device(model.options().device)));
-  DecodeGraphOptions options;
-  options.heads = config.num_attention_heads;
-  options.max_model_len = options_.max_model_len;
-  options.max_num_seqs = options_.max_num_seqs;
+  const DecodeGraphOptions options = {.heads = config.num_attention_heads,
+                                      .max_model_len = options_.max_model_len,
+                                      .max_num_seqs = options_.max_num_seqs};
   // The weights' tensors by value: what a recording reads is where they are now.
   auto forward = [this, weights = *whole, all_positions, &config](
                      const at::Tensor& ids_B, const at::Tensor& positions_B, PagedAttention& attention) {
