@@ -92,8 +92,6 @@ absl::StatusOr<SftSummary> RunSft(const SftRun& run) {
     }
 
     // 3. Record.
-    if (step == 0) summary.first_loss = reply.loss();
-    summary.last_loss = reply.loss();
     Metrics metrics;
     metrics.Set("sft/loss", reply.loss());
     metrics.Set("sft/learning_rate", header.learning_rate());

@@ -27,8 +27,6 @@ struct SftRun {
 
 struct SftSummary {
   int64_t steps = 0;
-  double first_loss = 0;
-  double last_loss = 0;
   std::string checkpoint;  // folder, relative to the run folder
 };
 
