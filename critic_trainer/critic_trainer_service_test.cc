@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "core/config/run_config.h"
 #include "core/model/testing/edited_folder.h"
 #include "core/service/wire/status_conversion.h"
 #include "core/training/testing/engine_ranks.h"
@@ -121,6 +122,41 @@ TEST_F(CriticTrainerServiceTest, LearnsTheReturnsThatItIsGiven) {
     (step == 1 ? first : last) = reply->loss();
   }
   EXPECT_LT(last, 0.5 * first);
+}
+
+TEST_F(CriticTrainerServiceTest, ComputesTheSameASequenceAtATimeAndAsManyTokensAsTheDefaultTakes) {
+  const std::vector<TokenSequence> tokens = {Tokens(3, 4), Tokens(1, 9), Tokens(2, 6)};
+  std::vector<TrainingSequence> items(tokens.size());
+  for (size_t i = 0; i < items.size(); ++i) {
+    *items[i].mutable_tokens() = tokens[i];
+    for (int a = 0; a < tokens[i].ids_size() - 2; ++a) {
+      items[i].add_old_values(0.1f * static_cast<float>(a));
+      items[i].add_returns(a % 2 == 0 ? 1 : -1);
+      items[i].add_loss_weights(1.0f / 13);
+    }
+  }
+  const auto filled_values = Values(tokens);
+  const auto filled = Update(1, items, 0.2f);
+  ASSERT_TRUE(filled.ok() && filled_values.ok()) << filled.status() << filled_values.status();
+  EXPECT_EQ(filled->micro_batches(), 1);
+
+  config_.mutable_critic()->clear_max_tokens_per_micro_batch();
+  config_.mutable_critic()->set_micro_train_batch_size(1);
+  const absl::Status status = ResolveRunConfig(&config_, "");
+  ASSERT_TRUE(status.ok()) << status;
+  Start(1);
+  const auto values = Values(tokens);
+  const auto one_by_one = Update(1, items, 0.2f);
+  ASSERT_TRUE(one_by_one.ok() && values.ok()) << one_by_one.status() << values.status();
+  EXPECT_EQ(one_by_one->micro_batches(), 3);
+  EXPECT_NEAR(filled->loss(), one_by_one->loss(), 1e-5);
+  EXPECT_NEAR(filled->grad_norm() / one_by_one->grad_norm(), 1, 1e-5);
+  EXPECT_NEAR(filled->clip_fraction(), one_by_one->clip_fraction(), 1e-9);
+  for (size_t i = 0; i < tokens.size(); ++i) {
+    for (int a = 0; a < (*values)[i].values_size(); ++a) {
+      EXPECT_NEAR((*filled_values)[i].values(a), (*values)[i].values(a), 1e-5);
+    }
+  }
 }
 
 TEST_F(CriticTrainerServiceTest, SavesItselfOnceAndStartsFromWhatItSaved) {

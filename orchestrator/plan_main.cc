@@ -27,7 +27,7 @@ const std::vector<FlagSpec>& Flags() {
       {"config", "FILE", "The run's configuration, a RunConfig in protobuf text format."},
       {"set", "PATH=VALUE", "Overrides one field, for example --set=actor.zero_stage=3. May be repeated.", true},
       {"service", "NAME", "Plans this service. May be repeated; default: all four.", true},
-      {"search", "WHAT", "\"gpus\": the fewest GPUs that it fits on; \"batch\": the largest micro_train_batch_size."},
+      {"search", "WHAT", "\"gpus\": the fewest GPUs that it fits on; \"batch\": the fullest micro-batches."},
       {"json", "", "Prints the plan as JSON, without suggestions."},
       {"tflops", "N",
        "What a GPU computes in a second, in 10^12 operations, instead of what its datasheet states of the models' "

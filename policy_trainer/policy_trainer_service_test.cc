@@ -42,6 +42,18 @@ TokenSequence Tokens(uint64_t index, std::vector<int32_t> ids) {
   return tokens;
 }
 
+PolicyUpdateHeader PpoHeader(uint64_t sequence) {
+  PolicyUpdateHeader header;
+  *header.mutable_identity() = Identity(sequence);
+  header.set_num_items(3);
+  header.set_temperature(0.9f);
+  header.set_learning_rate(1e-3);
+  header.mutable_loss()->set_kind(PolicyLossConfig::KIND_PPO);
+  header.mutable_loss()->set_eps_clip_low(0.2f);
+  header.mutable_loss()->set_eps_clip_high(0.2f);
+  return header;
+}
+
 PolicyUpdateHeader SftHeader(uint64_t sequence, uint64_t epoch = 1) {
   PolicyUpdateHeader header;
   *header.mutable_identity() = Identity(sequence, epoch);
@@ -62,12 +74,26 @@ std::vector<TrainingSequence> SftItems() {
   return items;
 }
 
-// Two ranks with their real servers; the leader's is what clients talk to.
+std::vector<TrainingSequence> PpoItems() {
+  std::vector<TrainingSequence> items = SftItems();
+  for (TrainingSequence& item : items) {
+    for (int t = 0; t < item.loss_weights_size(); ++t) {
+      item.add_old_log_probs(-4.5f + 0.3f * static_cast<float>(t));
+      item.add_advantages(t % 2 == 0 ? 1.5f : -0.5f);
+    }
+  }
+  return items;
+}
+
+// Two ranks with their real servers; the leader's is what clients talk to. A sequence a micro-batch.
 class PolicyTrainerServiceTest : public ::testing::Test {
  protected:
   void SetUp() override {
     config_ = TestConfig("core/model/testdata/llama", 3);
     config_.mutable_actor()->set_max_len(16);
+    config_.mutable_actor()->set_max_tokens_per_micro_batch(0);
+    config_.mutable_actor()->set_micro_train_batch_size(1);
+    config_.mutable_actor()->set_micro_rollout_batch_size(1);
     Start(2);
   }
 
@@ -279,26 +305,37 @@ TEST_F(PolicyTrainerServiceTest, AppliesAnUpdateThatOutlivesItsDeadlineOnce) {
   EXPECT_EQ(next->optimizer_steps(), 2);
 }
 
-TEST_F(PolicyTrainerServiceTest, TakesTheSameStepWhetherMicroBatchesAreFilledBySequencesOrByTokens) {
-  const auto by_sequences = Update(SftHeader(1), SftItems());
-  ASSERT_TRUE(by_sequences.ok()) << by_sequences.status();
-  EXPECT_GT(by_sequences->balance(), 0.5);
+TEST_F(PolicyTrainerServiceTest, ComputesTheSameASequenceAtATimeAndAsManyTokensAsTheDefaultTakes) {
+  const std::vector<TokenSequence> sequences = {Tokens(7, {1, 2}), Tokens(3, {1, 2, 3, 4, 5})};
+  const auto log_probs = LogProbs(sequences);
+  const auto one_by_one = Update(SftHeader(1), SftItems()), one_by_one_ppo = Update(PpoHeader(2), PpoItems());
+  ASSERT_TRUE(log_probs.ok() && one_by_one.ok() && one_by_one_ppo.ok())
+      << log_probs.status() << one_by_one.status() << one_by_one_ppo.status();
+  EXPECT_EQ(one_by_one->micro_batches(), 2);
+  EXPECT_GT(one_by_one->balance(), 0.5);
 
   config_.mutable_actor()->clear_micro_train_batch_size();
   config_.mutable_actor()->clear_micro_rollout_batch_size();
-  config_.mutable_reference()->clear_max_tokens_per_micro_batch();
-  config_.mutable_actor()->set_max_tokens_per_micro_batch(16);
+  config_.mutable_actor()->clear_max_tokens_per_micro_batch();
   const absl::Status status = ResolveRunConfig(&config_, "");
   ASSERT_TRUE(status.ok()) << status;
-  Start(2);
-  const auto by_tokens = Update(SftHeader(1), SftItems());
-  ASSERT_TRUE(by_tokens.ok()) << by_tokens.status();
-  EXPECT_EQ(by_tokens->micro_batches(), 1);  // 12 tokens
-  EXPECT_NEAR(by_tokens->loss(), by_sequences->loss(), 1e-5);
-  EXPECT_NEAR(by_tokens->grad_norm() / by_sequences->grad_norm(), 1, 1e-5);
-  const auto values = LogProbs({Tokens(7, {1, 2}), Tokens(3, {1, 2, 3, 4, 5})});
-  ASSERT_TRUE(values.ok()) << values.status();
-  EXPECT_EQ((*values)[1].values_size(), 4);
+  Start(1);
+  const auto filled_log_probs = LogProbs(sequences);
+  const auto filled = Update(SftHeader(1), SftItems()), filled_ppo = Update(PpoHeader(2), PpoItems());
+  ASSERT_TRUE(filled_log_probs.ok() && filled.ok() && filled_ppo.ok())
+      << filled_log_probs.status() << filled.status() << filled_ppo.status();
+  EXPECT_EQ(filled->micro_batches(), 1);
+  for (const auto& [one, all] : {std::pair(&one_by_one, &filled), std::pair(&one_by_one_ppo, &filled_ppo)}) {
+    EXPECT_NEAR((*all)->loss(), (*one)->loss(), 1e-5);
+    EXPECT_NEAR((*all)->grad_norm() / (*one)->grad_norm(), 1, 1e-5);
+    EXPECT_NEAR((*all)->clip_fraction(), (*one)->clip_fraction(), 1e-9);
+  }
+  for (size_t i = 0; i < sequences.size(); ++i) {
+    ASSERT_EQ((*filled_log_probs)[i].values_size(), sequences[i].ids_size() - 1);
+    for (int t = 0; t < (*filled_log_probs)[i].values_size(); ++t) {
+      EXPECT_NEAR((*filled_log_probs)[i].values(t), (*log_probs)[i].values(t), 1e-5);
+    }
+  }
 }
 
 TEST_F(PolicyTrainerServiceTest, ServesPublishedWeightsFromEveryRank) {

@@ -7,6 +7,7 @@
 #include <fstream>
 #include <iterator>
 
+#include "core/config/run_config.h"
 #include "core/model/testing/edited_folder.h"
 #include "core/service/wire/status_conversion.h"
 #include "core/training/testing/engine_ranks.h"
@@ -127,16 +128,27 @@ TEST(ScorerService, ServesAReferenceAndARewardModelBesideRules) {
   source->set_dtype("fp32");
   source->set_zero_stage(3);
   source->set_weight(2);
+  ASSERT_TRUE(ResolveRunConfig(&config, "").ok());
+  const std::vector<ScoreItem> items = {Item(4, "", ""), Item(5, "", ""), Item(6, "", "")};
   const auto ranks = Serve(config);
   ASSERT_NE(ranks, nullptr);
   EXPECT_TRUE(Reference(*ranks).ok());
-  const auto replies = Score(*ranks, {Item(4, "", ""), Item(5, "", ""), Item(6, "", "")});
+  const auto replies = Score(*ranks, items);
   ASSERT_TRUE(replies.ok()) << replies.status();
   for (const ScoreReply& reply : *replies) {
     EXPECT_NE(reply.reward(), 0);
     EXPECT_EQ(reply.reward(), 2 * reply.parts().at("model"));
   }
   EXPECT_NE((*replies)[0].reward(), (*replies)[1].reward());
+
+  config.mutable_reward()->clear_max_tokens_per_micro_batch();
+  config.mutable_reward()->set_micro_rollout_batch_size(1);
+  ASSERT_TRUE(ResolveRunConfig(&config, "").ok());
+  const auto counting = Serve(config);
+  ASSERT_NE(counting, nullptr);
+  const auto one_by_one = Score(*counting, items);
+  ASSERT_TRUE(one_by_one.ok()) << one_by_one.status();
+  for (size_t i = 0; i < items.size(); ++i) EXPECT_NEAR((*one_by_one)[i].reward(), (*replies)[i].reward(), 1e-5);
 }
 
 TEST(ScorerService, RefusesModelsWithVocabulariesOfOtherSizesThanTheActors) {

@@ -56,6 +56,7 @@ TEST(Run, WritesItsFolder) {
   ASSERT_EQ(outcome.exit_code, 0) << outcome.output;
   EXPECT_THAT(outcome.output,
               HasSubstr("first prompt, as the model reads it: 4 tokens\n  \"0+1=\"\n  ids 3 13 4 14\n"));
+  EXPECT_THAT(outcome.output, HasSubstr("micro-batches: up to 4,096 tokens (170 sequences of 24) a rank; set "));
 
   const auto metrics = ReadRecords(run.run_dir + "/metrics.jsonl");
   ASSERT_EQ(metrics.size(), 3u);

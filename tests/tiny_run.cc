@@ -87,8 +87,8 @@ TinyRun WriteTinyRun(const ProcessHarness& harness, const std::string& model, in
   const std::string text = absl::Substitute(R"(
 run_dir: "$0"
 data { prompt_data: "$1" prompt_max_len: 16 }
-actor { pretrain: "$2" dtype: "fp32" learning_rate: 1e-3 micro_train_batch_size: 8 }
-critic { pretrain: "$2" dtype: "fp32" learning_rate: 1e-3 micro_train_batch_size: 8 }
+actor { pretrain: "$2" dtype: "fp32" learning_rate: 1e-3 }
+critic { pretrain: "$2" dtype: "fp32" learning_rate: 1e-3 }
 reference { dtype: "fp32" }
 rollout { rollout_batch_size: 8 n_samples_per_prompt: 2 generate_max_len: 8 dtype: "fp32" kv_cache_bytes: 4194304 }
 reward { source { rule: "exact_match" } }

@@ -25,13 +25,15 @@ SHAPES = {
         "prompt": 224,
         "answer": 32,
         "set": ["actor.dtype=fp32", "critic.dtype=fp32", "actor.gradient_checkpointing=false",
-                "critic.gradient_checkpointing=false", "rollout.dtype=fp32"],
+                "critic.gradient_checkpointing=false", "rollout.dtype=fp32", "actor.micro_train_batch_size=1",
+                "critic.micro_train_batch_size=1"],
     },
     "stage 2, 2 ranks, long": {
         "ranks": 2,
         "prompt": 992,
         "answer": 32,
-        "set": ["actor.zero_stage=2", "critic.zero_stage=3", "critic.dtype=fp32"],
+        "set": ["actor.zero_stage=2", "critic.zero_stage=3", "critic.dtype=fp32", "actor.micro_train_batch_size=1",
+                "critic.micro_train_batch_size=1"],
     },
 }
 CATEGORIES = ["parameters", "gradients", "optimizer", "gathered", "activations", "logits", "kv_cache", "communication"]

@@ -13,6 +13,7 @@
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "core/config/checks/conditions.h"
+#include "core/config/micro_batches.h"
 #include "core/config/run_config.h"
 
 namespace quartet {
@@ -42,6 +43,13 @@ std::string ServedName(const RunConfig& c) {
   return LastPart(c.rollout().pretrain());
 }
 
+// Micro-batches are filled by tokens unless sequences are counted: by `sequences`, which is whether a field that counts
+// them is set.
+template <typename Section>
+void FillMicroBatchTokens(Section* section, bool sequences, int max_len) {
+  QUARTET_DEFAULT(section, max_tokens_per_micro_batch, sequences ? 0 : DefaultMicroBatchTokens(max_len));
+}
+
 void FillTrainer(TrainerConfig* t, double learning_rate, int max_len) {
   QUARTET_DEFAULT(t, zero_stage, 3);
   QUARTET_DEFAULT_TEXT(t, dtype, "bf16");
@@ -54,13 +62,13 @@ void FillTrainer(TrainerConfig* t, double learning_rate, int max_len) {
   QUARTET_DEFAULT(t, adam_eps, 1e-8);
   QUARTET_DEFAULT(t, l2, 0);
   QUARTET_DEFAULT(t, max_norm, 1);
-  QUARTET_DEFAULT(t, max_tokens_per_micro_batch, 0);
-  if (t->max_tokens_per_micro_batch() == 0) {
-    QUARTET_DEFAULT(t, micro_train_batch_size, 1);
-    QUARTET_DEFAULT(t, micro_rollout_batch_size, t->micro_train_batch_size());
-  }
   QUARTET_DEFAULT(t, gradient_checkpointing, true);
   QUARTET_DEFAULT(t, max_len, max_len);
+  FillMicroBatchTokens(t, t->has_micro_train_batch_size() || t->has_micro_rollout_batch_size(), t->max_len());
+  if (t->max_tokens_per_micro_batch() == 0) {
+    QUARTET_DEFAULT(t, micro_train_batch_size, t->has_micro_rollout_batch_size() ? t->micro_rollout_batch_size() : 1);
+    QUARTET_DEFAULT(t, micro_rollout_batch_size, t->micro_train_batch_size());
+  }
   QUARTET_DEFAULT(t, allow_zero_learning_rate, false);
   QUARTET_DEFAULT(t, shard_size, 0);
   QUARTET_DEFAULT(t, adam_offload, false);
@@ -169,16 +177,20 @@ void FillDefaults(RunConfig* c) {
   }
 
   RewardConfig* w = c->mutable_reward();
+  bool any_model = false;
   for (RewardSource& s : *w->mutable_source()) {
     QUARTET_DEFAULT_TEXT(&s, name, s.rule().empty() ? "model" : s.rule());
     QUARTET_DEFAULT(&s, weight, 1);
-    if (!s.model().empty()) {
-      QUARTET_DEFAULT_TEXT(&s, dtype, "bf16");
-      QUARTET_DEFAULT(&s, zero_stage, 3);
-    }
+    if (s.model().empty()) continue;
+    any_model = true;
+    QUARTET_DEFAULT_TEXT(&s, dtype, "bf16");
+    QUARTET_DEFAULT(&s, zero_stage, 3);
   }
-  QUARTET_DEFAULT(w, max_tokens_per_micro_batch, 0);
-  if (w->max_tokens_per_micro_batch() == 0) QUARTET_DEFAULT(w, micro_rollout_batch_size, 8);
+  // Rules have no micro-batches.
+  if (any_model) {
+    FillMicroBatchTokens(w, w->has_micro_rollout_batch_size(), c->actor().max_len());
+    if (w->max_tokens_per_micro_batch() == 0) QUARTET_DEFAULT(w, micro_rollout_batch_size, 8);
+  }
 
   TrainConfig* t = c->mutable_train();
   QUARTET_DEFAULT(t, max_steps, 0);

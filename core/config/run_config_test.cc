@@ -291,12 +291,14 @@ TEST(RunConfig, FillsMicroBatchesByTokensOrBySequences) {
     overrides.insert(overrides.begin(), short_sequences.begin(), short_sequences.end());
     return overrides;
   };
-  const RunConfig c = LoadRunConfig("", with({"actor.max_tokens_per_micro_batch=200"}), "").value();
+  const RunConfig c =
+      LoadRunConfig("", with({"actor.max_tokens_per_micro_batch=200", "critic.max_tokens_per_micro_batch=0"}), "")
+          .value();
   EXPECT_FALSE(c.actor().has_micro_train_batch_size());
   EXPECT_FALSE(c.actor().has_micro_rollout_batch_size());
   EXPECT_EQ(c.reference().max_tokens_per_micro_batch(), 200) << "as the actor";
-  EXPECT_EQ(c.critic().max_tokens_per_micro_batch(), 0);
   EXPECT_EQ(c.critic().micro_train_batch_size(), 1);
+  EXPECT_EQ(c.critic().micro_rollout_batch_size(), 1);
   EXPECT_EQ(ErrorOf(with({"reference.max_tokens_per_micro_batch=200", "actor.micro_train_batch_size=4"})), "");
   EXPECT_EQ(ErrorOf(with({"reward.source.0.model=/m", "reward.max_tokens_per_micro_batch=200"})), "");
 
@@ -314,7 +316,40 @@ TEST(RunConfig, FillsMicroBatchesByTokensOrBySequences) {
               {"reference.max_tokens_per_micro_batch", "actor.max_tokens_per_micro_batch"});
   ExpectError(with({"reward.source.0.model=/m", "reward.max_tokens_per_micro_batch=100"}),
               {"reward.max_tokens_per_micro_batch", "100", "actor.max_len (200)"});
-  ExpectError(with({"reward.max_tokens_per_micro_batch=400"}), {"reward.max_tokens_per_micro_batch has no effect"});
+  for (const char* set : {"reward.max_tokens_per_micro_batch=400", "reward.micro_rollout_batch_size=8"}) {
+    const std::string field = std::string(set).substr(0, std::string(set).find('='));
+    ExpectError(with({"reward.source.0.rule=number", set}), {field + " has no effect", "no reward.source is a model"});
+  }
+}
+
+TEST(RunConfig, FillsMicroBatchesByTokensUnlessSequencesAreCounted) {
+  const auto resolved = [](Strings overrides) {
+    overrides.emplace_back("reward.source.0.model=/m");
+    return LoadRunConfig("", overrides, "").value();
+  };
+  for (const auto& [lengths, tokens] :
+       {std::pair(Strings{}, 4096), std::pair(Strings{"data.prompt_max_len=9000"}, 10024),
+        std::pair(Strings{"actor.max_len=5000", "critic.max_len=5000"}, 5000)}) {
+    const RunConfig c = resolved(lengths);
+    EXPECT_EQ(c.actor().max_tokens_per_micro_batch(), tokens);
+    EXPECT_EQ(c.critic().max_tokens_per_micro_batch(), tokens);
+    EXPECT_EQ(c.reference().max_tokens_per_micro_batch(), tokens);
+    EXPECT_EQ(c.reward().max_tokens_per_micro_batch(), tokens);
+    EXPECT_FALSE(c.actor().has_micro_train_batch_size() || c.actor().has_micro_rollout_batch_size());
+    EXPECT_FALSE(c.reward().has_micro_rollout_batch_size());
+  }
+  for (const char* either : {"actor.micro_train_batch_size=3", "actor.micro_rollout_batch_size=3"}) {
+    const RunConfig c = resolved({either});
+    EXPECT_EQ(c.actor().max_tokens_per_micro_batch(), 0) << either;
+    EXPECT_EQ(c.actor().micro_train_batch_size(), 3) << either;
+    EXPECT_EQ(c.actor().micro_rollout_batch_size(), 3) << either;
+    EXPECT_EQ(c.reference().max_tokens_per_micro_batch(), 0) << "as the actor";
+    EXPECT_EQ(c.critic().max_tokens_per_micro_batch(), 4096) << "each by itself";
+  }
+  const RunConfig c = resolved({"reward.micro_rollout_batch_size=3"});
+  EXPECT_EQ(c.reward().max_tokens_per_micro_batch(), 0);
+  EXPECT_EQ(c.actor().max_tokens_per_micro_batch(), 4096);
+  EXPECT_EQ(resolved({"reward.max_tokens_per_micro_batch=0"}).reward().micro_rollout_batch_size(), 8);
 }
 
 TEST(RunConfig, SavesWhatARunNeedsToGoOnWhereItSavesAtAll) {
@@ -350,6 +385,8 @@ TEST(RunConfig, PrintsWhatItCanReadAgain) {
        {Strings{}, Strings{"algorithm.kl.init_kl_coef=0"},
         Strings{"actor.max_tokens_per_micro_batch=4096", "reward.source.0.model=rm",
                 "reward.max_tokens_per_micro_batch=4096"},
+        Strings{"actor.micro_train_batch_size=4", "critic.micro_rollout_batch_size=2", "reward.source.0.model=rm",
+                "reward.micro_rollout_batch_size=2"},
         Strings{"algorithm.eps_clip=0.3", "algorithm.eps_clip_low=0.1"},
         Strings{"algorithm.eps_clip_low=0.1", "algorithm.eps_clip_high=0.3"},
         Strings{"data.prompt_prefix=Größe\n\"x\""},
@@ -426,7 +463,6 @@ TEST(RunConfig, RefusesWhatAProgramDoesNotRead) {
                           "algorithm.gamma=0.5",
                           "algorithm.kl.init_kl_coef=0.5",
                           "actor.learning_rate=1",
-                          "actor.micro_rollout_batch_size=4",
                           "critic.pretrain=/m",
                           "critic.zero_stage=2",
                           "reference.zero_stage=0",
@@ -442,6 +478,8 @@ TEST(RunConfig, RefusesWhatAProgramDoesNotRead) {
     refused({set, "sft.data=/d"}, Program::kSft, std::string(set).substr(0, std::string(set).find('=')));
   }
   refused({"reward.source.0.rule=number"}, Program::kSft, "reward.source");
+  refused({"actor.micro_train_batch_size=2", "actor.micro_rollout_batch_size=4"}, Program::kSft,
+          "actor.micro_rollout_batch_size");
   refused({"rollout.http.listen=127.0.0.1:0"}, Program::kSft, "rollout.http.listen");
   refused({"data.prompt_max_len=7", "actor.max_len=9"}, Program::kSft, "data.prompt_max_len");
 }
@@ -458,8 +496,8 @@ TEST(RunConfig, AcceptsWhatAProgramReadsAndDefaultsOfWhatItDoesNot) {
   for (const char* set :
        {"data.prompt_max_len=7", "rollout.generate_max_len=9", "actor.max_len=9", "data.apply_chat_template=true",
         "data.prompt_prefix=p", "sft.end_token=</s>", "sft.end_token=", "actor.lr_scheduler=constant",
-        "actor.max_tokens_per_micro_batch=4096", "train.call_timeout_seconds=5", "services.policy_trainer.ranks=2",
-        "seed=5", "algorithm.gamma=1"}) {
+        "actor.max_tokens_per_micro_batch=4096", "actor.micro_train_batch_size=2", "train.call_timeout_seconds=5",
+        "services.policy_trainer.ranks=2", "seed=5", "algorithm.gamma=1"}) {
     EXPECT_EQ(checked({sft[0], sft[1], set}, Program::kSft), "") << set;
   }
   EXPECT_EQ(checked({"actor.pretrain=m", "critic.pretrain=m", "reward.source.0.rule=number", "data.prompt_data=d",

@@ -13,6 +13,7 @@
 #include "core/base/files.h"
 #include "core/base/status_macros.h"
 #include "core/checkpoint/run_checkpoints.h"
+#include "core/config/micro_batches.h"
 #include "core/config/run_config.h"
 #include "core/model/model_config.h"
 #include "orchestrator/launch/service_launcher.h"
@@ -150,6 +151,8 @@ absl::StatusOr<PpoResult> RunPpoSession(const RunConfig& resolved, const Session
     config.mutable_critic()->set_load_checkpoint(checkpoint + "/critic_state");
   }
 
+  view.Print(absl::StrCat("micro-batches: ", DescribeMicroBatches(config, kServiceNames)));
+
   // 2. The services.
   QUARTET_ASSIGN_OR_RETURN(const std::unique_ptr<ServiceLauncher> launcher,
                            LaunchServices(options, kServiceNames, *start.folder, view, cancellation, &config));
@@ -187,6 +190,7 @@ absl::StatusOr<SftSummary> RunSftSession(const RunConfig& resolved, const Sessio
   QUARTET_ASSIGN_OR_RETURN(const std::unique_ptr<RunFolder> folder, RunFolder::Create(config, options.allowed_entry));
   view.Print(absl::StrCat("run folder: ", folder->path()));
   view.Print(DescribeExample(inputs->examples.front(), *inputs->tokenizer));
+  view.Print(absl::StrCat("micro-batches: ", DescribeMicroBatches(config, kSftServices)));
   QUARTET_ASSIGN_OR_RETURN(const std::unique_ptr<ServiceLauncher> launcher,
                            LaunchServices(options, kSftServices, *folder, view, cancellation, &config));
   QUARTET_ASSIGN_OR_RETURN(const std::unique_ptr<PolicyTrainerClient> policy_trainer,

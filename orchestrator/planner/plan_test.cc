@@ -94,18 +94,20 @@ TEST_P(PlanAgainstRun, ARankTakesWhatWasPlanned) {
 
 INSTANTIATE_TEST_SUITE_P(
     Services, PlanAgainstRun,
-    ::testing::Values(
-        Case{"policy_trainer", {}}, Case{"policy_trainer", {"actor.dtype=fp32", "actor.micro_train_batch_size=2"}},
-        Case{"policy_trainer", {"actor.zero_stage=0"}}, Case{"policy_trainer", {"actor.zero_stage=2"}},
-        Case{"policy_trainer", {"actor.gradient_checkpointing=false"}},
-        Case{"policy_trainer",
-             {"actor.dtype=fp32", "actor.gradient_checkpointing=false", "services.policy_trainer.ranks=1"}},
-        Case{"critic_trainer", {}}, Case{"critic_trainer", {"critic.dtype=fp32", "critic.zero_stage=2"}},
-        Case{"scorer", {}}, Case{"scorer", {"reference.zero_stage=0", "reference.dtype=fp32"}}, Case{"rollout", {}},
-        Case{"rollout", {"rollout.zero_stage=3", "rollout.dtype=fp32"}},
-        Case{"rollout", {"rollout.tensor_parallel_size=2"}},
-        Case{"rollout", {"rollout.tensor_parallel_size=2", "rollout.dtype=fp32"}},
-        Case{"rollout", {"rollout.tensor_parallel_size=2", "services.rollout.ranks=4"}}));
+    ::testing::Values(Case{"policy_trainer", {}},
+                      Case{"policy_trainer", {"actor.dtype=fp32", "actor.max_tokens_per_micro_batch=1024"}},
+                      Case{"policy_trainer", {"actor.max_tokens_per_micro_batch=0", "actor.micro_train_batch_size=2"}},
+                      Case{"policy_trainer", {"actor.zero_stage=0"}}, Case{"policy_trainer", {"actor.zero_stage=2"}},
+                      Case{"policy_trainer", {"actor.gradient_checkpointing=false"}},
+                      Case{"policy_trainer",
+                           {"actor.dtype=fp32", "actor.gradient_checkpointing=false",
+                            "services.policy_trainer.ranks=1"}},
+                      Case{"critic_trainer", {}}, Case{"critic_trainer", {"critic.dtype=fp32", "critic.zero_stage=2"}},
+                      Case{"scorer", {}}, Case{"scorer", {"reference.zero_stage=0", "reference.dtype=fp32"}},
+                      Case{"rollout", {}}, Case{"rollout", {"rollout.zero_stage=3", "rollout.dtype=fp32"}},
+                      Case{"rollout", {"rollout.tensor_parallel_size=2"}},
+                      Case{"rollout", {"rollout.tensor_parallel_size=2", "rollout.dtype=fp32"}},
+                      Case{"rollout", {"rollout.tensor_parallel_size=2", "services.rollout.ranks=4"}}));
 
 // Runs one forward of a sharded model in which a gathered group is held or not; what its ledger tells.
 RankUse ForwardWith(const RunConfig& config, const RankContext& context, bool leak) {
@@ -159,7 +161,8 @@ TEST(Plan, AddsUpTheServicesOfADevice) {
   }
   EXPECT_EQ(plan->devices[0].bytes, sum);
   EXPECT_TRUE(plan->fits());
-  EXPECT_THAT(PrintPlan(config, *plan), HasSubstr("fits"));
+  EXPECT_THAT(PrintPlan(config, *plan),
+              AllOf(HasSubstr("fits"), HasSubstr("\nMicro-batches: up to 512 tokens (1 sequence of 512) a rank\n")));
 }
 
 TEST(Plan, OnCpusAProcessHoldsFreedMemoryBesideItsTensors) {

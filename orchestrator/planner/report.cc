@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
+#include "core/config/micro_batches.h"
 #include "orchestrator/planner/cache_use.h"
 #include "orchestrator/planner/links.h"
 
@@ -149,6 +150,13 @@ std::string LinkTable(const RunConfig& config, const Plan& plan) {
   return text;
 }
 
+std::string MicroBatchLine(const RunConfig& config, const Plan& plan) {
+  std::vector<std::string> services;
+  for (const ServicePlan& service : plan.services) services.push_back(service.service);
+  const std::string text = DescribeMicroBatches(config, services);
+  return text.empty() ? "" : absl::StrCat("\nMicro-batches: ", text, "\n");
+}
+
 std::string CacheLine(const RunConfig& config, const Plan& plan) {
   for (const ServicePlan& service : plan.services) {
     if (service.service != "rollout") continue;
@@ -171,7 +179,8 @@ std::string PrintPlan(const RunConfig& config, const Plan& plan) {
   std::string text = MemoryTable(plan);
   if (!plan.devices.empty()) absl::StrAppend(&text, "\n", PlaceTable("GPUs", plan.devices, ""));
   absl::StrAppend(&text, "\n", PlaceTable("hosts", plan.hosts, "cluster.host_memory_bytes is not set"),
-                  UnusedOf(config, plan), CacheLine(config, plan), LinkTable(config, plan));
+                  UnusedOf(config, plan), MicroBatchLine(config, plan), CacheLine(config, plan),
+                  LinkTable(config, plan));
   return text;
 }
 

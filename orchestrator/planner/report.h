@@ -11,7 +11,8 @@
 
 namespace quartet {
 
-// Memory by service and category, by GPU and host, what the KV cache holds, and what goes over the links.
+// Memory by service and category, by GPU and host, what a micro-batch and the KV cache hold, and what goes over the
+// links.
 std::string PrintPlan(const RunConfig& config, const Plan& plan);
 
 // Seconds by service, and of the step.

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <map>
 #include <optional>
 #include <set>
@@ -45,6 +46,39 @@ std::vector<std::string> ResizeCluster(const RunConfig& config, int nodes, int g
   return overrides;
 }
 
+// Fewer and fewer tokens of a micro-batch, down to the longest sequence.
+std::vector<int64_t> FewerTokens(int64_t tokens, int64_t longest) {
+  std::vector<int64_t> fewer;
+  for (int64_t n = tokens / 2; n > longest; n /= 2) fewer.push_back(n);
+  if (tokens > longest) fewer.push_back(longest);
+  return fewer;
+}
+
+Ladder TokenLadder(const std::string& section, int64_t tokens, int64_t longest) {
+  Ladder ladder;
+  for (const int64_t n : FewerTokens(tokens, longest)) {
+    ladder.push_back({absl::StrCat(section, ".max_tokens_per_micro_batch=", n)});
+  }
+  return ladder;
+}
+
+// Of both trainers at once.
+Ladder BothTrainersTokenLadder(const TrainerConfig& actor, const TrainerConfig& critic) {
+  Ladder ladder;
+  const int64_t most = std::max(actor.max_tokens_per_micro_batch(), critic.max_tokens_per_micro_batch());
+  if (actor.max_tokens_per_micro_batch() == 0 || critic.max_tokens_per_micro_batch() == 0) return ladder;
+  for (const int64_t n : FewerTokens(most, std::min(actor.max_len(), critic.max_len()))) {
+    std::vector<std::string> overrides;
+    for (const auto& [section, trainer] : {std::pair("actor", &actor), std::pair("critic", &critic)}) {
+      const int64_t tokens =
+          std::min<int64_t>(std::max<int64_t>(n, trainer->max_len()), trainer->max_tokens_per_micro_batch());
+      overrides.push_back(absl::StrCat(section, ".max_tokens_per_micro_batch=", tokens));
+    }
+    ladder.push_back(overrides);
+  }
+  return ladder;
+}
+
 void AddTrainerLadders(const std::string& name, const TrainerConfig& trainer, std::vector<Ladder>* ladders) {
   const auto set = [&](const std::string& leaf, const auto& value) {
     return absl::StrCat(name, ".", leaf, "=", value);
@@ -57,15 +91,12 @@ void AddTrainerLadders(const std::string& name, const TrainerConfig& trainer, st
     if (trainer.zero_stage() < stage) stages.push_back({set("zero_stage", stage)});
   }
   if (!stages.empty()) ladders->push_back(stages);
-  Ladder train, rollout;
+  Ladder train = TokenLadder(name, trainer.max_tokens_per_micro_batch(), trainer.max_len()), rollout;
   for (int size = trainer.micro_train_batch_size() / 2; size >= 1; size /= 2) {
     train.push_back({set("micro_train_batch_size", size)});
   }
   for (int size = trainer.micro_rollout_batch_size() / 2; size >= 1; size /= 2) {
     rollout.push_back({set("micro_rollout_batch_size", size)});
-  }
-  for (int tokens = trainer.max_tokens_per_micro_batch() / 2; tokens >= trainer.max_len() && tokens > 0; tokens /= 2) {
-    train.push_back({set("max_tokens_per_micro_batch", tokens)});
   }
   if (!train.empty()) ladders->push_back(train);
   if (!rollout.empty()) ladders->push_back(rollout);
@@ -116,13 +147,18 @@ std::vector<Ladder> Ladders(const RunConfig& config, const Plan& plan) {
     }
     if (!tokens.empty()) ladders.push_back(tokens);
   }
+  if (services.count("policy_trainer") > 0 && services.count("critic_trainer") > 0) {
+    ladders.push_back(BothTrainersTokenLadder(config.actor(), config.critic()));
+  }
   if (services.count("policy_trainer") > 0) AddTrainerLadders("actor", config.actor(), &ladders);
   if (services.count("critic_trainer") > 0) AddTrainerLadders("critic", config.critic(), &ladders);
   if (services.count("scorer") > 0) {
     if (config.algorithm().kl().init_kl_coef() > 0 && config.reference().zero_stage() != 3) {
       ladders.push_back({{"reference.zero_stage=3"}});
     }
-    Ladder sizes;
+    const int64_t longest = config.actor().max_len();
+    ladders.push_back(TokenLadder("reference", config.reference().max_tokens_per_micro_batch(), longest));
+    Ladder sizes = TokenLadder("reward", config.reward().max_tokens_per_micro_batch(), longest);
     for (int size = config.reward().micro_rollout_batch_size() / 2; size >= 1; size /= 2) {
       sizes.push_back({absl::StrCat("reward.micro_rollout_batch_size=", size)});
     }
@@ -307,10 +343,17 @@ absl::StatusOr<std::vector<Suggestion>> WhatToRent(Planner& planner, const RunCo
 
 absl::StatusOr<Suggestion> LargestMicroBatch(Planner& planner, const RunConfig& config) {
   const int ranks = std::min(config.services().policy_trainer().ranks(), config.services().critic_trainer().ranks());
-  const int most = (config.train().train_batch_size() + ranks - 1) / ranks;
+  const int longest = std::max(config.actor().max_len(), config.critic().max_len());
+  const int most =
+      std::min((config.train().train_batch_size() + ranks - 1) / ranks, std::numeric_limits<int32_t>::max() / longest);
   const auto try_size = [&](int size) -> absl::StatusOr<Suggestion> {
-    const std::vector<std::string> overrides = {absl::StrCat("actor.micro_train_batch_size=", size),
-                                                absl::StrCat("critic.micro_train_batch_size=", size)};
+    std::vector<std::string> overrides;
+    for (const auto& [section, trainer] :
+         {std::pair("actor", &config.actor()), std::pair("critic", &config.critic())}) {
+      overrides.push_back(trainer->max_tokens_per_micro_batch() == 0
+                              ? absl::StrCat(section, ".micro_train_batch_size=", size)
+                              : absl::StrCat(section, ".max_tokens_per_micro_batch=", size * trainer->max_len()));
+    }
     return PlanWith(planner, config, overrides);
   };
   QUARTET_ASSIGN_OR_RETURN(Suggestion best, try_size(1));

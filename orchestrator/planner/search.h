@@ -37,7 +37,8 @@ absl::StatusOr<Suggestion> FewestGpus(Planner& planner, const RunConfig& config)
 // not fit, or that the configuration refuses, are left out.
 absl::StatusOr<std::vector<Suggestion>> WhatToRent(Planner& planner, const RunConfig& config);
 
-// The largest micro_train_batch_size, of actor and critic alike, with which the run fits.
+// The fullest micro-batches, of actor and critic alike, with which the run fits: in sequences of the greatest length,
+// as max_tokens_per_micro_batch, or as micro_train_batch_size where a trainer counts sequences.
 absl::StatusOr<Suggestion> LargestMicroBatch(Planner& planner, const RunConfig& config);
 
 }  // namespace quartet

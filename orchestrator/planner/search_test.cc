@@ -23,7 +23,7 @@ using ::testing::Not;
 
 TEST(PlanSearch, EachSuggestionFitsWhenItIsPlannedAgain) {
   const std::string model = NewModel();
-  const std::vector<std::string> large = {"actor.zero_stage=0", "actor.micro_train_batch_size=8",
+  const std::vector<std::string> large = {"actor.zero_stage=0", "actor.max_tokens_per_micro_batch=4096",
                                           "actor.gradient_checkpointing=false", "rollout.rollout_batch_size=32"};
   Planner planner(kServiceNames, {});
   const auto roomy = planner.MakePlan(OnGpus(model, int64_t{1} << 40, large));
@@ -61,10 +61,37 @@ TEST(PlanSearch, FindsTheFewestGpusAndTheLargestMicroBatch) {
   EXPECT_EQ(fewest->plan.devices[0].count, 4);
   EXPECT_EQ(FewestGpus(planner, OnGpus(model, 1000, {})).status().code(), absl::StatusCode::kNotFound);
 
-  const int64_t with_three = bytes_at({"rollout.rollout_batch_size=32", "actor.micro_train_batch_size=3"});
-  const auto largest = LargestMicroBatch(planner, OnGpus(model, with_three, {"rollout.rollout_batch_size=32"}));
+  const std::vector<std::string> by_tokens = {"rollout.rollout_batch_size=32", "actor.max_tokens_per_micro_batch=1536"};
+  auto largest = LargestMicroBatch(planner, OnGpus(model, bytes_at(by_tokens), {"rollout.rollout_batch_size=32"}));
+  ASSERT_TRUE(largest.ok()) << largest.status();
+  EXPECT_THAT(largest->overrides, Contains("actor.max_tokens_per_micro_batch=1536"));
+
+  std::vector<std::string> counting = {"rollout.rollout_batch_size=32", "actor.max_tokens_per_micro_batch=0",
+                                       "actor.micro_train_batch_size=3"};
+  const int64_t with_three = bytes_at(counting);
+  counting.back() = "actor.micro_train_batch_size=1";
+  largest = LargestMicroBatch(planner, OnGpus(model, with_three, counting));
   ASSERT_TRUE(largest.ok()) << largest.status();
   EXPECT_THAT(largest->overrides, Contains("actor.micro_train_batch_size=3"));
+}
+
+TEST(PlanSearch, WhereFullMicroBatchesOfBothTrainersDoNotFitItNamesTheFullestThatDo) {
+  const std::string model = NewModel();
+  Planner planner({"policy_trainer", "critic_trainer"}, {});
+  const auto filled = [&](int64_t gpu_bytes, int tokens) {
+    const std::string budget = ".max_tokens_per_micro_batch=" + std::to_string(tokens);
+    return OnGpus(model, gpu_bytes, {"rollout.rollout_batch_size=32", "actor" + budget, "critic" + budget});
+  };
+  const auto smaller = planner.MakePlan(filled(int64_t{1} << 40, 1024));
+  ASSERT_TRUE(smaller.ok()) << smaller.status();
+  const RunConfig config = filled(smaller->devices[0].bytes, 4096);
+  const auto plan = planner.MakePlan(config);
+  ASSERT_TRUE(plan.ok()) << plan.status();
+  ASSERT_FALSE(plan->fits());
+  const auto suggestions = Suggest(planner, config, *plan);
+  ASSERT_TRUE(suggestions.ok()) << suggestions.status();
+  EXPECT_THAT(PrintSuggestions(*suggestions), HasSubstr("  actor.max_tokens_per_micro_batch=1024 "
+                                                        "critic.max_tokens_per_micro_batch=1024  ("));
 }
 
 TEST(PlanSearch, OffersTheFewestOfEachGpuToARunWithoutACluster) {

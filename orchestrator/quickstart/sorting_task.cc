@@ -72,7 +72,6 @@ void ConfigureTrainer(TrainerConfig* trainer, const std::string& model) {
   trainer->set_lr_scheduler("cosine");
   trainer->set_lr_warmup_ratio(0.1);
   trainer->set_min_lr_ratio(0.1);
-  trainer->set_micro_train_batch_size(64);
   trainer->set_gradient_checkpointing(false);
 }
 
@@ -232,9 +231,6 @@ RunConfig SortingPpoConfig(const SortingTaskFiles& files, const std::string& pol
   config.mutable_actor()->set_learning_rate(actor_learning_rate);
   if (actor_learning_rate == 0) config.mutable_actor()->set_allow_zero_learning_rate(true);
   ConfigureTrainer(config.mutable_critic(), policy);
-  for (TrainerConfig* trainer : {config.mutable_actor(), config.mutable_critic()}) {
-    trainer->set_micro_rollout_batch_size(128);
-  }
   config.mutable_critic()->set_learning_rate(1e-3);
 
   config.mutable_reward()->add_source()->set_rule("exact_match");

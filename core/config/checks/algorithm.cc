@@ -75,10 +75,9 @@ absl::Status CheckReference(const RunConfig& c) {
   const int64_t budget = c.reference().max_tokens_per_micro_batch();
   if (budget == 0 && c.actor().max_tokens_per_micro_batch() == 0) return absl::OkStatus();
   if (budget == 0) {
-    return Bad(
-        "reference.max_tokens_per_micro_batch", "0",
-        "actor.max_tokens_per_micro_batch is set, so that there is no number of sequences to go by; leave it out "
-        "to take the actor's");
+    return Bad("reference.max_tokens_per_micro_batch", "0",
+               absl::StrCat("actor.max_tokens_per_micro_batch is ", c.actor().max_tokens_per_micro_batch(),
+                            ", so that there is no number of sequences to go by; leave it out to take the actor's"));
   }
   return TokenBudget("reference.max_tokens_per_micro_batch", budget, "actor.max_len", c.actor().max_len());
 }
@@ -111,13 +110,15 @@ absl::Status CheckReward(const RunConfig& c) {
       return Bad(field("name"), absl::StrCat("\"", s.name(), "\""), "another source has this name already; set name");
     }
   }
-  constexpr char kNoModel[] = "no reward.source is a model";
-  if (w.max_tokens_per_micro_batch() == 0) {
-    QUARTET_RETURN_IF_ERROR(Integer("reward.micro_rollout_batch_size", w.micro_rollout_batch_size(), 1));
-    if (any_model || w.micro_rollout_batch_size() == 8) return absl::OkStatus();
-    return NoEffect("reward.micro_rollout_batch_size", kNoModel);
+  if (!any_model) {
+    constexpr char kNoModel[] = "no reward.source is a model";
+    if (w.has_micro_rollout_batch_size()) return NoEffect("reward.micro_rollout_batch_size", kNoModel);
+    if (w.has_max_tokens_per_micro_batch()) return NoEffect("reward.max_tokens_per_micro_batch", kNoModel);
+    return absl::OkStatus();
   }
-  if (!any_model) return NoEffect("reward.max_tokens_per_micro_batch", kNoModel);
+  if (w.max_tokens_per_micro_batch() == 0) {
+    return Integer("reward.micro_rollout_batch_size", w.micro_rollout_batch_size(), 1);
+  }
   if (w.has_micro_rollout_batch_size()) return BothLimits("reward", "micro_rollout_batch_size");
   return TokenBudget("reward.max_tokens_per_micro_batch", w.max_tokens_per_micro_batch(), "actor.max_len",
                      c.actor().max_len());

@@ -40,16 +40,24 @@ inline RunConfig Resolved(RunConfig config, const std::vector<std::string>& over
   return *std::move(changed);
 }
 
-// All four services on two ranks each.
+// All four services on two ranks each. The longest sequence, 512 tokens, fills a trainer's micro-batch.
 inline RunConfig Config(const std::string& model, const std::vector<std::string>& overrides) {
   RunConfig config;
   config.mutable_actor()->set_pretrain(model);
   config.mutable_critic()->set_pretrain(model);
-  std::vector<std::string> all = {
-      "data.prompt_max_len=256",         "rollout.generate_max_len=256", "rollout.rollout_batch_size=8",
-      "rollout.kv_cache_bytes=16777216", "rollout.max_num_seqs=8",       "rollout.max_num_batched_tokens=512",
-      "reward.source.0.rule=number",     "services.rollout.ranks=2",     "services.policy_trainer.ranks=2",
-      "services.critic_trainer.ranks=2", "services.scorer.ranks=2"};
+  std::vector<std::string> all = {"data.prompt_max_len=256",
+                                  "rollout.generate_max_len=256",
+                                  "rollout.rollout_batch_size=8",
+                                  "rollout.kv_cache_bytes=16777216",
+                                  "rollout.max_num_seqs=8",
+                                  "rollout.max_num_batched_tokens=512",
+                                  "actor.max_tokens_per_micro_batch=512",
+                                  "critic.max_tokens_per_micro_batch=512",
+                                  "reward.source.0.rule=number",
+                                  "services.rollout.ranks=2",
+                                  "services.policy_trainer.ranks=2",
+                                  "services.critic_trainer.ranks=2",
+                                  "services.scorer.ranks=2"};
   all.insert(all.end(), overrides.begin(), overrides.end());
   return Resolved(config, all);
 }

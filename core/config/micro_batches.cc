@@ -1,0 +1,94 @@
+#include "core/config/micro_batches.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+
+namespace quartet {
+namespace {
+
+constexpr int32_t kTokens = 4096;
+
+// "12,288".
+std::string Count(int64_t number) {
+  std::string digits = absl::StrCat(number);
+  for (int at = static_cast<int>(digits.size()) - 3; at > 0; at -= 3) digits.insert(static_cast<size_t>(at), ",");
+  return digits;
+}
+
+std::string Sequences(int64_t count) { return absl::StrCat(Count(count), count == 1 ? " sequence" : " sequences"); }
+
+std::string UpTo(int64_t tokens, int64_t longest) {
+  return absl::StrCat("up to ", Count(tokens), " tokens (", Sequences(tokens / longest), " of ", Count(longest), ")");
+}
+
+std::string OfTrainer(const TrainerConfig& trainer) {
+  if (trainer.max_tokens_per_micro_batch() > 0) return UpTo(trainer.max_tokens_per_micro_batch(), trainer.max_len());
+  const int train = trainer.micro_train_batch_size(), forward = trainer.micro_rollout_batch_size();
+  return train == forward ? Sequences(train)
+                          : absl::StrCat(Sequences(train), ", ", Count(forward), " without gradient,");
+}
+
+// Models with the same micro-batches together, in the order in which they come.
+class Models {
+ public:
+  void Add(const std::string& model, const std::string& what) {
+    for (auto& [known, models] : groups_) {
+      if (known == what) return models.push_back(model);
+    }
+    groups_.push_back({what, {model}});
+  }
+
+  std::string Text() const {
+    std::vector<std::string> parts;
+    for (const auto& [what, models] : groups_) {
+      parts.push_back(absl::StrCat(groups_.size() == 1 ? "" : absl::StrCat(absl::StrJoin(models, " and "), " "), what,
+                                   " a rank"));
+    }
+    return absl::StrJoin(parts, ", ");
+  }
+
+ private:
+  std::vector<std::pair<std::string, std::vector<std::string>>> groups_;
+};
+
+}  // namespace
+
+int32_t DefaultMicroBatchTokens(int32_t max_len) { return std::max(kTokens, max_len); }
+
+std::string DescribeMicroBatches(const RunConfig& config, const std::vector<std::string>& services) {
+  const auto has = [&](const char* service) {
+    return std::find(services.begin(), services.end(), service) != services.end();
+  };
+  Models models;
+  std::vector<std::string> by_default;  // sections
+  const auto add_trainer = [&](const char* model, const char* section, const TrainerConfig& trainer) {
+    models.Add(model, OfTrainer(trainer));
+    if (trainer.max_tokens_per_micro_batch() == DefaultMicroBatchTokens(trainer.max_len())) {
+      by_default.emplace_back(section);
+    }
+  };
+  if (has("policy_trainer")) add_trainer("policy", "actor", config.actor());
+  if (has("critic_trainer")) add_trainer("critic", "critic", config.critic());
+  const auto add_scored = [&](const char* model, int64_t tokens, int64_t sequences) {
+    models.Add(model, tokens > 0 ? UpTo(tokens, config.actor().max_len()) : Sequences(sequences));
+  };
+  if (has("scorer") && config.algorithm().kl().init_kl_coef() > 0) {
+    add_scored("reference", config.reference().max_tokens_per_micro_batch(), config.actor().micro_rollout_batch_size());
+  }
+  const bool rewards = std::any_of(config.reward().source().begin(), config.reward().source().end(),
+                                   [](const RewardSource& source) { return !source.model().empty(); });
+  if (has("scorer") && rewards) {
+    add_scored("reward", config.reward().max_tokens_per_micro_batch(), config.reward().micro_rollout_batch_size());
+  }
+  std::string text = models.Text();
+  if (!by_default.empty()) {
+    absl::StrAppend(&text, "; set max_tokens_per_micro_batch or micro_train_batch_size of ",
+                    absl::StrJoin(by_default, " and "), " to change it");
+  }
+  return text;
+}
+
+}  // namespace quartet
