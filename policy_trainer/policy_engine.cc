@@ -3,6 +3,7 @@
 #include <ATen/ops/from_blob.h>
 
 #include <algorithm>
+#include <utility>
 
 #include "core/base/status_macros.h"
 #include "core/hardware/meta_device.h"

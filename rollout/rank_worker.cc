@@ -1,6 +1,8 @@
 #include "rollout/rank_worker.h"
 
 #include <algorithm>
+#include <memory>
+#include <string>
 #include <thread>
 #include <utility>
 #include <variant>

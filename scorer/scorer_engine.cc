@@ -4,6 +4,7 @@
 #include <map>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "core/base/logging.h"
 #include "core/base/status_macros.h"
 #include "core/memory/catch_exceptions.h"

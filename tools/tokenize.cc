@@ -1,9 +1,11 @@
 // tokenize --model=DIR: JSONL of texts on standard input, JSONL of token ids on standard output, and back.
 #include <cstdint>
 #include <iostream>
+#include <limits>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "absl/status/status.h"

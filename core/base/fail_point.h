@@ -9,6 +9,7 @@
 // with a message at the first pass of any point.
 #pragma once
 
+#include <string>
 #include <string_view>
 
 #include "absl/status/status.h"

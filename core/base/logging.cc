@@ -2,6 +2,9 @@
 
 #include <glog/logging.h>
 
+#include <cstdlib>
+#include <string>
+
 namespace quartet {
 namespace {
 

@@ -1,7 +1,11 @@
 #include "core/checkpoint/model_folder.h"
 
+#include <unistd.h>
+
 #include <cerrno>
+#include <cstring>
 #include <filesystem>
+#include <fstream>
 #include <nlohmann/json.hpp>
 #include <utility>
 #include <vector>

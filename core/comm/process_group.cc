@@ -5,7 +5,9 @@
 #include <array>
 #include <exception>
 #include <stdexcept>
+#include <string>
 #include <utility>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"

@@ -1,8 +1,10 @@
 #include "core/data/jsonl.h"
 
+#include <limits>
 #include <string_view>
 #include <utility>
 
+#include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "core/base/files.h"
 #include "core/base/status_macros.h"

@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <cstring>
 #include <optional>
+#include <vector>
 
 #include "core/base/logging.h"
 #include "core/hardware/meta_device.h"

@@ -7,6 +7,7 @@
 #include <c10/core/Storage.h>
 
 #include <array>
+#include <cstdint>
 #include <exception>
 #include <memory>
 #include <mutex>

@@ -18,6 +18,7 @@
 #include <string_view>
 #include <utility>
 
+#include "absl/strings/match.h"
 #include "core/base/logging.h"
 #include "core/hardware/meta_device.h"
 #include "core/kernels/cpu/cpu_paged_attention.h"

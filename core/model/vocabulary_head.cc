@@ -17,6 +17,7 @@
 #include "core/kernels/cpu/log_softmax_rows.h"
 #include "core/kernels/linear.h"
 #include "core/kernels/row_padding.h"
+#include "core/model/decoder.h"
 
 namespace quartet {
 namespace {

@@ -1,5 +1,7 @@
 #include "core/tokenizer/added_tokens.h"
 
+#include <utility>
+
 #include "core/tokenizer/unicode.h"
 
 namespace quartet {

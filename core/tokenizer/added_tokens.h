@@ -1,13 +1,17 @@
 // "added_tokens" of tokenizer.json: tokens that are found in the text before the model sees it.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <map>
 #include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
+#include <unordered_map>
 #include <vector>
+
+#include "absl/status/status.h"
 
 namespace quartet {
 

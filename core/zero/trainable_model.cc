@@ -7,7 +7,9 @@
 #include <cmath>
 #include <exception>
 #include <utility>
+#include <vector>
 
+#include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "core/base/fail_point.h"
 #include "core/base/status_macros.h"

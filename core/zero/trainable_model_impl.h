@@ -2,6 +2,7 @@
 #pragma once
 
 #include <memory>
+#include <vector>
 
 #include "core/zero/sharded_adamw.h"
 #include "core/zero/sharded_gradient.h"

@@ -11,7 +11,9 @@
 #include "absl/status/statusor.h"
 #include "orchestrator/run_folder/metrics.h"
 #include "proto/experience.pb.h"
+#include "proto/rollout.pb.h"
 #include "proto/run_config.pb.h"
+#include "proto/scorer.pb.h"
 
 namespace quartet {
 

@@ -3,6 +3,7 @@
 #include <memory>
 #include <tuple>
 
+#include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "core/base/hash.h"
 #include "core/base/status_macros.h"

@@ -1,6 +1,7 @@
 // What the collectives of a plan send over the links of the cluster.
 #pragma once
 
+#include <cstdint>
 #include <optional>
 #include <string>
 #include <vector>

@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "orchestrator/planner/rank_run.h"
 #include "proto/run_config.pb.h"

@@ -1,11 +1,13 @@
 #include "orchestrator/planner/step_time.h"
 
 #include <algorithm>
+#include <cstdint>
 #include <map>
 
 #include "absl/strings/str_cat.h"
 #include "core/base/status_macros.h"
 #include "core/config/gpus.h"
+#include "core/config/run_config.h"
 #include "core/model/model_config.h"
 #include "core/model/parameter_layout.h"
 #include "orchestrator/planner/cache_use.h"

@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include <array>
+#include <cmath>
 #include <optional>
 
 #include "absl/strings/str_cat.h"

@@ -1,6 +1,7 @@
 #include "orchestrator/terminal/command_line.h"
 
 #include <algorithm>
+#include <string_view>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"

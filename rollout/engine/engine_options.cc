@@ -1,9 +1,11 @@
 #include "rollout/engine/engine_options.h"
 
+#include <ATen/core/Tensor.h>
 #include <ATen/ops/from_blob.h>
 
 #include <algorithm>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"

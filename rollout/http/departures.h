@@ -7,6 +7,8 @@
 #include <thread>
 #include <unordered_map>
 
+#include "absl/status/statusor.h"
+
 namespace quartet {
 
 // Thread safe.

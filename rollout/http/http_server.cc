@@ -11,6 +11,7 @@
 #include <algorithm>
 #include <atomic>
 #include <exception>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -18,6 +19,7 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "core/base/byte_budget.h"
 #include "core/base/logging.h"
 #include "core/base/status_macros.h"
 #include "rollout/http/connections.h"

@@ -1,6 +1,7 @@
 #include "rollout/http/openai_front.h"
 
 #include <deque>
+#include <memory>
 #include <nlohmann/json.hpp>
 #include <random>
 #include <utility>

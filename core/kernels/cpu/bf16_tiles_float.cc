@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <cstring>
+#include <utility>
 
 #include "core/hardware/simd.h"
 #include "core/kernels/cpu/bf16_tiles.h"

@@ -1,6 +1,7 @@
 // Finds out whether an address can be listened on, and why not: gRPC only says that it cannot.
 #pragma once
 
+#include <string>
 #include <utility>
 
 #include "absl/status/statusor.h"

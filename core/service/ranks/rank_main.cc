@@ -8,6 +8,7 @@
 #include <chrono>
 #include <future>
 #include <iostream>
+#include <memory>
 #include <thread>
 #include <utility>
 

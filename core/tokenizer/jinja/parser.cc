@@ -4,6 +4,7 @@
 #include <string_view>
 #include <utility>
 
+#include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "core/tokenizer/jinja/expression_parser.h"
 

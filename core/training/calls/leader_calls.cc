@@ -1,5 +1,7 @@
 #include "core/training/calls/leader_calls.h"
 
+#include <utility>
+
 #include "absl/strings/str_cat.h"
 #include "core/config/service_fields.h"
 #include "core/service/wire/protocol_version.h"

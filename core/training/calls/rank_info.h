@@ -1,6 +1,8 @@
 // A rank's account of its memory: budgets from its place, and what it tells in GetInfo. LibTorch-free.
 #pragma once
 
+#include <cstdint>
+
 #include "core/memory/ledger.h"
 #include "core/service/ranks/rank_context.h"
 #include "proto/common.pb.h"

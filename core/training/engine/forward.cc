@@ -8,6 +8,7 @@
 
 #include "core/base/status_macros.h"
 #include "core/hardware/meta_device.h"
+#include "core/model/decoder.h"
 #include "core/model/vocabulary_head.h"
 #include "core/training/batch/packing.h"
 

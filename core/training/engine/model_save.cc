@@ -1,6 +1,7 @@
 #include "core/training/engine/model_save.h"
 
 #include <filesystem>
+#include <string>
 #include <vector>
 
 #include "absl/status/statusor.h"

@@ -3,6 +3,7 @@
 #include <ATen/ops/from_blob.h>
 
 #include <cstring>
+#include <utility>
 
 #include "core/hardware/huge_pages.h"
 #include "core/hardware/meta_device.h"

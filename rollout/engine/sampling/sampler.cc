@@ -5,6 +5,7 @@
 #include <cstring>
 #include <functional>
 #include <limits>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "core/base/splitmix64.h"
@@ -130,7 +131,7 @@ absl::Status NotFinite(float largest) {
 }  // namespace
 
 uint64_t NoiseKey(uint64_t seed, uint64_t prompt_index, int32_t sample, int64_t position) {
-  uint64_t key = Finalise(seed + kStride);
+  uint64_t key = SplitMixFinalise(seed + kStride);
   key = Finalise((key ^ prompt_index) + kStride);
   key = Finalise((key ^ static_cast<uint64_t>(sample)) + kStride);
   return Finalise((key ^ static_cast<uint64_t>(position)) + kStride);

@@ -1,5 +1,6 @@
 #include "rollout/engine/sampling/sampling_params.h"
 
+#include <algorithm>
 #include <cmath>
 
 #include "absl/strings/str_cat.h"

@@ -1,5 +1,7 @@
 #include "rollout/engine/scheduling/block_pool.h"
 
+#include <algorithm>
+
 #include "core/base/hash.h"
 #include "core/base/logging.h"
 

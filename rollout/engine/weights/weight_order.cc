@@ -3,6 +3,7 @@
 #include <ATen/core/grad_mode.h>
 
 #include <cstdint>
+#include <string>
 
 #include "core/kernels/cpu/bf16_gemm.h"
 #include "core/kernels/linear.h"
