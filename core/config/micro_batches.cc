@@ -44,8 +44,8 @@ class Models {
   std::string Text() const {
     std::vector<std::string> parts;
     for (const auto& [what, models] : groups_) {
-      parts.push_back(absl::StrCat(groups_.size() == 1 ? "" : absl::StrCat(absl::StrJoin(models, " and "), " "), what,
-                                   " a rank"));
+      parts.push_back(
+          absl::StrCat(groups_.size() == 1 ? "" : absl::StrCat(absl::StrJoin(models, " and "), " "), what, " a rank"));
     }
     return absl::StrJoin(parts, ", ");
   }

@@ -26,10 +26,11 @@ TEST(MicroBatches, AreToldOnceWhereAllModelsHaveTheSame) {
 }
 
 TEST(MicroBatches, AreToldOfEachModelWhereTheyDiffer) {
-  EXPECT_EQ(Described({"actor.micro_train_batch_size=4", "actor.micro_rollout_batch_size=1200"}),
-            "policy 4 sequences, 1,200 without gradient, a rank, critic up to 4,096 tokens (6 sequences of 640) a rank, "
-            "reference 1,200 sequences a rank; set max_tokens_per_micro_batch or micro_train_batch_size of critic to "
-            "change it");
+  EXPECT_EQ(
+      Described({"actor.micro_train_batch_size=4", "actor.micro_rollout_batch_size=1200"}),
+      "policy 4 sequences, 1,200 without gradient, a rank, critic up to 4,096 tokens (6 sequences of 640) a rank, "
+      "reference 1,200 sequences a rank; set max_tokens_per_micro_batch or micro_train_batch_size of critic to "
+      "change it");
   EXPECT_EQ(Described({"actor.max_tokens_per_micro_batch=700", "critic.micro_train_batch_size=1"}),
             "policy and reference up to 700 tokens (1 sequence of 640) a rank, critic 1 sequence a rank");
   EXPECT_EQ(Described({"algorithm.kl.init_kl_coef=0", "reward.source.0.model=/m", "reward.micro_rollout_batch_size=2"},
