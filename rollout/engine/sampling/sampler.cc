@@ -132,9 +132,9 @@ absl::Status NotFinite(float largest) {
 
 uint64_t NoiseKey(uint64_t seed, uint64_t prompt_index, int32_t sample, int64_t position) {
   uint64_t key = SplitMixFinalise(seed + kStride);
-  key = Finalise((key ^ prompt_index) + kStride);
-  key = Finalise((key ^ static_cast<uint64_t>(sample)) + kStride);
-  return Finalise((key ^ static_cast<uint64_t>(position)) + kStride);
+  key = SplitMixFinalise((key ^ prompt_index) + kStride);
+  key = SplitMixFinalise((key ^ static_cast<uint64_t>(sample)) + kStride);
+  return SplitMixFinalise((key ^ static_cast<uint64_t>(position)) + kStride);
 }
 
 absl::StatusOr<SampledToken> Sampler::Sample(absl::Span<const float> logits, const SamplingRule& rule,
