@@ -12,7 +12,8 @@ TEST(Loading, IsToldToWhoeverWaits) {
             absl::UnavailableError("the scorer is still loading its models"));
   ReportLoading("reading weights", 3, 12);
   const absl::Status status = StillLoading("the scorer is still loading its models");
-  EXPECT_EQ(status, absl::UnavailableError("the scorer is still loading its models; loading: reading weights, 3 of 12"));
+  EXPECT_EQ(status,
+            absl::UnavailableError("the scorer is still loading its models; loading: reading weights, 3 of 12"));
   EXPECT_EQ(LoadingDetail(std::string(status.message())), "reading weights, 3 of 12");
 }
 

@@ -21,9 +21,8 @@ absl::StatusOr<Tokenizer::Message> ReadMessage(const json& value) {
   for (const auto& [name, text] : {std::pair("role", &message.role), std::pair("content", &message.content)}) {
     const auto field = value.find(name);
     if (field == value.end() || !field->is_string()) {
-      return absl::InvalidArgumentError(absl::StrCat("its \"", name, "\" is ",
-                                                     field == value.end() ? "missing" : field->type_name(),
-                                                     "; it must be a string"));
+      return absl::InvalidArgumentError(absl::StrCat(
+          "its \"", name, "\" is ", field == value.end() ? "missing" : field->type_name(), "; it must be a string"));
     }
     *text = field->get<std::string>();
   }
@@ -56,8 +55,8 @@ absl::StatusOr<std::vector<Tokenizer::Message>> ReadConversation(const Record& r
   for (const json& value : list->second) {
     absl::StatusOr<Tokenizer::Message> message = ReadMessage(value);
     if (!message.ok()) {
-      return absl::InvalidArgumentError(absl::StrCat(place, ": message ", messages.size(), " (counted from 0) ",
-                                                     message.status().message()));
+      return absl::InvalidArgumentError(
+          absl::StrCat(place, ": message ", messages.size(), " (counted from 0) ", message.status().message()));
     }
     messages.push_back(*std::move(message));
   }
@@ -68,11 +67,10 @@ absl::StatusOr<std::string> ChatText(const std::vector<Tokenizer::Message>& conv
                                      const Tokenizer& tokenizer) {
   absl::StatusOr<std::string> text = tokenizer.ApplyChatTemplate(conversation, add_generation_prompt);
   if (text.ok()) return text;
-  return absl::Status(text.status().code(),
-                      absl::StrCat("data.apply_chat_template: ", text.status().message(),
-                                   absl::IsFailedPrecondition(text.status())
-                                       ? "; data.tokenizer_chat_template names a file of one"
-                                       : ""));
+  return absl::Status(text.status().code(), absl::StrCat("data.apply_chat_template: ", text.status().message(),
+                                                         absl::IsFailedPrecondition(text.status())
+                                                             ? "; data.tokenizer_chat_template names a file of one"
+                                                             : ""));
 }
 
 absl::StatusOr<std::string> PromptText(const std::vector<Tokenizer::Message>& conversation, const DataConfig& data,

@@ -43,9 +43,9 @@ absl::StatusOr<AnswerEnd> ReadAnswerEnd(const RunConfig& config, const Tokenizer
   } else if (!sft.end_token().empty()) {
     end.token = tokenizer.TokenToId(sft.end_token());
     if (!end.token.has_value()) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("sft.end_token: \"", sft.end_token(), "\" is no token of the vocabulary of ",
-                       config.actor().pretrain(), "; allowed: the text of one token, or \"\" for none"));
+      return absl::InvalidArgumentError(absl::StrCat("sft.end_token: \"", sft.end_token(),
+                                                     "\" is no token of the vocabulary of ", config.actor().pretrain(),
+                                                     "; allowed: the text of one token, or \"\" for none"));
     }
     end.ends.insert(*end.token);
   }
@@ -81,7 +81,8 @@ class ExampleMaker {
       if (!has_answer) {
         return absl::InvalidArgumentError(absl::StrCat("has no answer: the last message of \"", sft_.input_key(),
                                                        "\" (sft.input_key) is not the assistant's, and there is no "
-                                                       "field \"", sft_.output_key(), "\" (sft.output_key)"));
+                                                       "field \"",
+                                                       sft_.output_key(), "\" (sft.output_key)"));
       }
       conversation.push_back({kAssistant, answer->second});
     } else if (has_answer) {
@@ -119,17 +120,19 @@ class ExampleMaker {
       QUARTET_ASSIGN_OR_RETURN(const std::string turn,
                                ChatText({conversation.begin(), conversation.begin() + i + 1}, false, tokenizer_));
       if (!absl::StartsWith(turn, prompt)) {
-        return error("is not written behind the prompt that generation would have; the template must open the "
-                     "assistant's turn in both alike");
+        return error(
+            "is not written behind the prompt that generation would have; the template must open the "
+            "assistant's turn in both alike");
       }
       // The prompt of this turn as generation would have it, whose beginning is the turns before.
       QUARTET_ASSIGN_OR_RETURN(const std::vector<int32_t> prompt_ids, PromptIds(prompt, data_, tokenizer_));
       if (!absl::StartsWith(prompt, done) ||
           !std::equal(example.ids.begin(), example.ids.end(), prompt_ids.begin(),
                       prompt_ids.begin() + std::min(prompt_ids.size(), example.ids.size()))) {
-        return error(absl::StrCat("does not follow the turns before it as they would be trained on: the template, or "
-                                  "the tokenizer, writes them otherwise once the conversation goes on",
-                                  kLastAlone));
+        return error(
+            absl::StrCat("does not follow the turns before it as they would be trained on: the template, or "
+                         "the tokenizer, writes them otherwise once the conversation goes on",
+                         kLastAlone));
       }
       example.Add({prompt_ids.begin() + static_cast<int64_t>(example.ids.size()), prompt_ids.end()}, false);
       const std::string answer = WithoutNewlinesAtEnd(turn.substr(prompt.size()));

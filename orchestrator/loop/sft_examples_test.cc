@@ -180,15 +180,19 @@ TEST_F(ChatTest, RefusesTurnsThatReadOtherwiseOnceTheConversationGoesOn) {
       "forgets.jinja",
       "{% for m in messages %}{{ '<|start|>' ~ (m.content if loop.last or m.role == 'user' else '') ~ '<|end|>' }}"
       "{% endfor %}{{ '<|start|>' if add_generation_prompt }}");
-  EXPECT_THAT(error("byte_level", forgets), AllOf(HasSubstr("message 3 (counted from 0) does not follow"), HasSubstr(how)));
-  const std::string endless = scratch_.Write(
-      "endless.jinja", "{% for m in messages %}{{ m.role ~ ': ' ~ m.content ~ '\\n' }}{% endfor %}"
-                       "{{ 'assistant: ' if add_generation_prompt }}");
-  EXPECT_THAT(error("byte_level", endless),
-              AllOf(HasSubstr("message 1 (counted from 0) is not ended by the template with an end token"), HasSubstr(how)));
+  EXPECT_THAT(error("byte_level", forgets),
+              AllOf(HasSubstr("message 3 (counted from 0) does not follow"), HasSubstr(how)));
+  const std::string endless =
+      scratch_.Write("endless.jinja",
+                     "{% for m in messages %}{{ m.role ~ ': ' ~ m.content ~ '\\n' }}{% endfor %}"
+                     "{{ 'assistant: ' if add_generation_prompt }}");
+  EXPECT_THAT(
+      error("byte_level", endless),
+      AllOf(HasSubstr("message 1 (counted from 0) is not ended by the template with an end token"), HasSubstr(how)));
   // What it says helps.
   config_.mutable_sft()->set_multiturn(false);
-  for (const std::string& chat_template : {std::string("orchestrator/loop/testdata/brackets.jinja"), forgets, endless}) {
+  for (const std::string& chat_template :
+       {std::string("orchestrator/loop/testdata/brackets.jinja"), forgets, endless}) {
     const auto examples = Load(OneLine(kConversation), *LoadTokenizer("byte_level", chat_template), {kEnd});
     ASSERT_TRUE(examples.ok()) << examples.status();
     EXPECT_EQ((*examples)[0].ids((*examples)[0].ids_size() - 1), kEnd);
@@ -196,18 +200,18 @@ TEST_F(ChatTest, RefusesTurnsThatReadOtherwiseOnceTheConversationGoesOn) {
 }
 
 TEST_F(ChatTest, RefusesATemplateThatDoesNotWriteTheAnswerBehindItsPrompt) {
-  const std::string thinks = scratch_.Write(
-      "thinks.jinja", "{% for m in messages %}{{ '<|start|>' ~ m.content ~ '<|end|>' }}{% endfor %}"
-                      "{{ '<|start|><think>' if add_generation_prompt }}");
-  EXPECT_THAT(std::string(
-                  Load(OneLine(kConversation), *LoadTokenizer("byte_level", thinks), {kEnd}).status().message()),
-              HasSubstr("the assistant's message 3 (counted from 0) is not written behind the prompt that generation "
-                        "would have"));
+  const std::string thinks =
+      scratch_.Write("thinks.jinja",
+                     "{% for m in messages %}{{ '<|start|>' ~ m.content ~ '<|end|>' }}{% endfor %}"
+                     "{{ '<|start|><think>' if add_generation_prompt }}");
+  EXPECT_THAT(
+      std::string(Load(OneLine(kConversation), *LoadTokenizer("byte_level", thinks), {kEnd}).status().message()),
+      HasSubstr("the assistant's message 3 (counted from 0) is not written behind the prompt that generation "
+                "would have"));
 }
 
 TEST_F(ChatTest, SaysWhichOptionNamesATemplateWhereThereIsNone) {
-  EXPECT_THAT(std::string(
-                  Load(OneLine(kConversation), *LoadTokenizer("characters", ""), {kEnd}).status().message()),
+  EXPECT_THAT(std::string(Load(OneLine(kConversation), *LoadTokenizer("characters", ""), {kEnd}).status().message()),
               AllOf(HasSubstr("line 1: data.apply_chat_template: the tokenizer has no chat template"),
                     HasSubstr("data.tokenizer_chat_template")));
 }
