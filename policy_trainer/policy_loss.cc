@@ -11,7 +11,7 @@ at::Tensor PolicyLoss(const PolicyUpdateHeader& header, const std::vector<const 
                       UpdateSums* sums) {
   const auto array = [&](ActionField field) { return Concatenate(part, field, hidden_TD.device()); };
   const TokenLogProbs now = ChunkedLogProbs(hidden_TD.index_select(0, batch.action_rows_A), head_VD, batch.action_ids_A,
-                                            header.temperature(), /*with_entropy=*/true);
+                                            header.temperature(), {.wanted = true});
   sums->set_entropy(sums->entropy() + ScalarValue(now.entropy_T.sum(at::kDouble)));
   const at::Tensor weights_A = array(&TrainingSequence::loss_weights);
   if (header.loss().kind() == PolicyLossConfig::KIND_SFT) return SftLoss(now.log_prob_T, weights_A);

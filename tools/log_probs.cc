@@ -119,7 +119,7 @@ absl::Status WriteLogProbs(const std::vector<Ids>& sequences, double temperature
   at::Tensor log_probs;
   model->Forward(batch, [&](const at::Tensor& hidden_TD, const at::Tensor& head_VD) {
     log_probs = ChunkedLogProbs(hidden_TD.index_select(0, at::tensor(predicting, at::kLong)), head_VD,
-                                at::tensor(targets, at::kLong), temperature, /*with_entropy=*/false)
+                                at::tensor(targets, at::kLong), temperature, {})
                     .log_prob_T;
   });
   const float* next = log_probs.const_data_ptr<float>();

@@ -75,7 +75,7 @@ void BM_Head(benchmark::State& state) {
   const at::Tensor hidden = at::randn({kTokens, config.hidden_size}).to(Type(state));
   const at::Tensor head = (at::randn({config.vocab_size, config.hidden_size}) * 0.02).to(Type(state));
   const at::Tensor targets = at::randint(config.vocab_size, {kTokens}, at::kLong);
-  for (auto _ : state) benchmark::DoNotOptimize(ChunkedLogProbs(hidden, head, targets, 1, false));
+  for (auto _ : state) benchmark::DoNotOptimize(ChunkedLogProbs(hidden, head, targets, 1, {}));
   Finish(state);
 }
 BENCHMARK(BM_Head)->Arg(16)->Arg(32)->UseRealTime()->Unit(benchmark::kMillisecond);
@@ -88,7 +88,7 @@ void BM_HeadForwardBackward(benchmark::State& state) {
       (at::randn({config.vocab_size, config.hidden_size}) * 0.02).to(Type(state)).set_requires_grad(true);
   const at::Tensor targets = at::randint(config.vocab_size, {kTokens}, at::kLong);
   for (auto _ : state) {
-    ChunkedLogProbs(hidden, head, targets, 1, true).log_prob_T.sum().backward();
+    ChunkedLogProbs(hidden, head, targets, 1, {.wanted = true}).log_prob_T.sum().backward();
     hidden.mutable_grad() = at::Tensor();
     head.mutable_grad() = at::Tensor();
   }
@@ -109,7 +109,7 @@ void BM_WholeModel(benchmark::State& state) {
     const RotaryTable rotary = Rotary(config);
     at::Tensor hidden = Embed(embedding, ids);
     for (const BlockWeights& block : blocks) hidden = DecoderBlock(config, block, rotary, attention, hidden);
-    benchmark::DoNotOptimize(ChunkedLogProbs(hidden, embedding, ids, 1, false));
+    benchmark::DoNotOptimize(ChunkedLogProbs(hidden, embedding, ids, 1, {}));
   }
   Finish(state);
 }

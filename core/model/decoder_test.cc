@@ -82,7 +82,7 @@ TEST_P(Architectures, HaveTheLogitsOfTransformers) {
 TokenLogProbs NextTokenLogProbs(const WholeModel& model, const at::Tensor& ids, double temperature) {
   const at::Tensor hidden = model.Forward(ids.reshape(-1), kStarts).view({2, 13, -1});
   return ChunkedLogProbs(hidden.slice(1, 0, 12).reshape({24, -1}), model.head_weight(), ids.slice(1, 1).reshape(-1),
-                         temperature, /*with_entropy=*/true, /*chunk_bytes=*/7 * 101 * 4);
+                         temperature, {.wanted = true}, /*chunk_bytes=*/7 * 101 * 4);
 }
 
 TEST_P(Architectures, HaveTheLogProbabilitiesOfTransformers) {

@@ -65,12 +65,14 @@ void CheckTargets(const at::Tensor& targets, int64_t vocabulary) {
 // What a forward pass gives for c tokens.
 struct LogProbParts {
   at::Tensor log_prob_c;
-  at::Tensor log_sum_c;  // ByRows: for the gradient; else of no elements
-  at::Tensor entropy_c;  // of no elements where it is not asked for
+  at::Tensor entropy_c;  // of no elements where it is not wanted
+  // ByRows, for the gradient; else of no elements. Of the entropy's softmax only where that is wanted.
+  at::Tensor log_sum_c;
+  at::Tensor entropy_log_sum_c;
 };
 
 void TakeLogProbs(const at::Tensor& logits_cV, const at::Tensor& targets_c, double temperature,
-                  const LogProbParts& parts) {
+                  double entropy_temperature, const LogProbParts& parts) {
   const int64_t c = logits_cV.size(0), V = logits_cV.size(1);
   const bool with_entropy = parts.entropy_c.numel() > 0;
   if (!ByRows(logits_cV, logits_cV.scalar_type())) {
@@ -80,7 +82,7 @@ void TakeLogProbs(const at::Tensor& logits_cV, const at::Tensor& targets_c, doub
       parts.log_prob_c.slice(0, first, last)
           .copy_(log_probs.gather(1, targets_c.slice(0, first, last).unsqueeze(1)).squeeze(1));
       if (!with_entropy) return;
-      if (temperature != 1) log_probs = LogSoftmax(logits, 1);
+      if (temperature != entropy_temperature) log_probs = LogSoftmax(logits, entropy_temperature);
       parts.entropy_c.slice(0, first, last).copy_(log_probs.exp().mul_(log_probs).sum(-1).neg_());
     });
     return;
@@ -92,9 +94,14 @@ void TakeLogProbs(const at::Tensor& logits_cV, const at::Tensor& targets_c, doub
   auto* log_probs = parts.log_prob_c.mutable_data_ptr<float>();
   auto* log_sums = parts.log_sum_c.mutable_data_ptr<float>();
   float* entropies = with_entropy ? parts.entropy_c.mutable_data_ptr<float>() : nullptr;
+  float* entropy_log_sums = with_entropy ? parts.entropy_log_sum_c.mutable_data_ptr<float>() : nullptr;
   at::parallel_for(0, c, 1, [&](int64_t begin, int64_t end) {
-    LogSoftmaxRows(logits + begin * V, targets + begin, static_cast<float>(temperature), end - begin, V,
-                   log_probs + begin, log_sums + begin, entropies == nullptr ? nullptr : entropies + begin);
+    // A row at a time: what the second reads is in the cache then.
+    for (int64_t r = begin; r < end; ++r) {
+      LogSoftmaxRows(logits + r * V, targets + r, static_cast<float>(temperature), 1, V, log_probs + r, log_sums + r);
+      if (!with_entropy) continue;
+      EntropyRows(logits + r * V, static_cast<float>(entropy_temperature), 1, V, entropies + r, entropy_log_sums + r);
+    }
   });
 }
 
@@ -107,43 +114,77 @@ at::Tensor NarrowPadded(const at::Tensor& values, int64_t rows, at::ScalarType t
   return padded;
 }
 
+// What the logits' gradient is made of, for c tokens: gradients that arrive at log-probabilities and, where
+// `entropy_grad_c` is defined, at entropies.
+struct HeadGradients {
+  at::Tensor targets_c;
+  double temperature = 1, entropy_temperature = 1;
+  at::Tensor grad_c, entropy_grad_c;
+  at::Tensor entropy_c;
+  at::Tensor log_sum_c, entropy_log_sum_c;  // ByRows
+};
+
 template <typename Element>
-void WriteLogitsGradient(const at::Tensor& logits_cV, const at::Tensor& targets_c, const at::Tensor& log_sum_c,
-                         const at::Tensor& grad_c, double temperature, const at::Tensor& out) {
+void WriteLogitsGradient(const at::Tensor& logits_cV, const HeadGradients& of, const at::Tensor& out) {
   const int64_t V = logits_cV.size(1);
   const auto* logits = logits_cV.const_data_ptr<float>();
-  const auto* targets = targets_c.const_data_ptr<int64_t>();
-  const auto* log_sums = log_sum_c.const_data_ptr<float>();
-  const auto* grads = grad_c.const_data_ptr<float>();
+  const auto* targets = of.targets_c.const_data_ptr<int64_t>();
+  const auto* log_sums = of.log_sum_c.const_data_ptr<float>();
+  const auto* grads = of.grad_c.const_data_ptr<float>();
+  EntropyGradient entropy = {.temperature = static_cast<float>(of.entropy_temperature)};
+  if (of.entropy_grad_c.defined()) {
+    entropy.entropies = of.entropy_c.const_data_ptr<float>();
+    entropy.log_sums = of.entropy_log_sum_c.const_data_ptr<float>();
+    entropy.gradients = of.entropy_grad_c.const_data_ptr<float>();
+  }
   auto* gradients = static_cast<Element*>(out.mutable_data_ptr());
   at::parallel_for(0, logits_cV.size(0), 1, [&](int64_t begin, int64_t end) {
-    LogSoftmaxRowsGradient(logits + begin * V, targets + begin, static_cast<float>(temperature), log_sums + begin,
-                           grads + begin, end - begin, V, gradients + begin * V);
+    EntropyGradient part = entropy;
+    if (of.entropy_grad_c.defined()) {
+      part.entropies += begin;
+      part.log_sums += begin;
+      part.gradients += begin;
+    }
+    LogSoftmaxRowsGradient(logits + begin * V, targets + begin, static_cast<float>(of.temperature), log_sums + begin,
+                           grads + begin, of.entropy_grad_c.defined() ? &part : nullptr, end - begin, V,
+                           gradients + begin * V);
   });
 }
 
-// d log_prob / d logits = (onehot - softmax) / temperature, times `grad_c`; of `type`, which is the logits' own or
-// bf16. In the logits' place, or else with rows of zeros behind them (row_padding.h), which add nothing to products.
-at::Tensor LogitsGradient(const at::Tensor& logits_cV, const at::Tensor& targets_c, const at::Tensor& log_sum_c,
-                          const at::Tensor& grad_c, double temperature, at::ScalarType type) {
+// The same by LibTorch's operators, for the tokens [first, last), in the logits' place.
+void OverwriteWithGradient(const at::Tensor& logits_cV, const HeadGradients& of, int64_t first, int64_t last) {
+  const auto part = [&](const at::Tensor& tensor_c) { return tensor_c.slice(0, first, last).unsqueeze(1); };
+  at::Tensor logits = logits_cV.slice(0, first, last);
+  at::Tensor of_entropy;
+  if (of.entropy_grad_c.defined()) {
+    const at::Tensor log_probability = LogSoftmax(logits, of.entropy_temperature);
+    of_entropy = (log_probability + part(of.entropy_c)).mul_(log_probability.exp());
+    of_entropy.mul_(part(of.entropy_grad_c) / of.entropy_temperature);
+  }
+  const at::Tensor grad = part(of.grad_c) / of.temperature;
+  at::mul_out(logits, LogSoftmax(logits, of.temperature).exp_(), grad.neg());
+  logits.scatter_add_(1, part(of.targets_c), grad);
+  if (of_entropy.defined()) logits.sub_(of_entropy);
+}
+
+// d log_prob / d logits = (onehot - softmax) / temperature and d entropy / d logits = -p (log p + entropy) /
+// temperature (each softmax, p, at its own temperature), times the gradients that arrive; of `type`, which is the
+// logits' own or bf16. In the logits' place, or else with rows of zeros behind them (row_padding.h), which add nothing
+// to products.
+at::Tensor LogitsGradient(const at::Tensor& logits_cV, const HeadGradients& of, at::ScalarType type) {
   const int64_t c = logits_cV.size(0), V = logits_cV.size(1);
   const bool in_place = type == logits_cV.scalar_type();
   if (!ByRows(logits_cV, logits_cV.scalar_type())) {
-    InParts(c, PartTokens(c), [&](int64_t first, int64_t last) {
-      const at::Tensor grad = grad_c.slice(0, first, last).unsqueeze(1) / temperature;
-      at::Tensor logits = logits_cV.slice(0, first, last);
-      at::mul_out(logits, LogSoftmax(logits, temperature).exp_(), grad.neg());
-      logits.scatter_add_(1, targets_c.slice(0, first, last).unsqueeze(1), grad);
-    });
+    InParts(c, PartTokens(c), [&](int64_t first, int64_t last) { OverwriteWithGradient(logits_cV, of, first, last); });
     return in_place ? logits_cV : NarrowPadded(logits_cV, PaddedRows(c), type);
   }
   const at::Tensor all = logits_cV.contiguous();
   if (in_place) {
-    if (!all.is_meta()) WriteLogitsGradient<float>(all, targets_c, log_sum_c, grad_c, temperature, all);
+    if (!all.is_meta()) WriteLogitsGradient<float>(all, of, all);
     return all;
   }
   at::Tensor padded = at::empty({PaddedRows(c), V}, all.options().dtype(type));
-  if (!all.is_meta()) WriteLogitsGradient<uint16_t>(all, targets_c, log_sum_c, grad_c, temperature, padded);
+  if (!all.is_meta()) WriteLogitsGradient<uint16_t>(all, of, padded);
   padded.slice(0, c).zero_();
   return padded;
 }
@@ -152,7 +193,7 @@ at::Tensor LogitsGradient(const at::Tensor& logits_cV, const at::Tensor& targets
 class LogProbsFunction : public torch::autograd::Function<LogProbsFunction> {
  public:
   static variable_list forward(AutogradContext* context, const at::Tensor& hidden_TD, const at::Tensor& head_VD,
-                               const at::Tensor& targets_T, double temperature, bool with_entropy,
+                               const at::Tensor& targets_T, double temperature, const EntropyRequest& entropy,
                                int64_t chunk_tokens) {
     const int64_t T = hidden_TD.size(0);
     const at::TensorOptions wide = hidden_TD.options().dtype(WideType(hidden_TD.scalar_type()));
@@ -161,27 +202,40 @@ class LogProbsFunction : public torch::autograd::Function<LogProbsFunction> {
     if (by_rows && !hidden_TD.is_meta()) CheckTargets(targets, head_VD.size(0));
     at::Tensor log_prob_T = at::empty({T}, wide);
     at::Tensor log_sum_T = at::empty({by_rows ? T : 0}, wide);
-    at::Tensor entropy_T = at::empty({with_entropy ? T : 0}, wide);
+    at::Tensor entropy_T = at::empty({entropy.wanted ? T : 0}, wide);
+    at::Tensor entropy_log_sum_T = at::empty({by_rows && entropy.wanted ? T : 0}, wide);
     InParts(T, chunk_tokens, [&](int64_t begin, int64_t end) {
       TakeLogProbs(VocabularyLogits(hidden_TD.slice(0, begin, end), head_VD), targets.slice(0, begin, end), temperature,
+                   entropy.temperature,
                    {.log_prob_c = log_prob_T.slice(0, begin, end),
+                    .entropy_c = entropy_T.slice(0, begin, end),
                     .log_sum_c = log_sum_T.slice(0, begin, end),
-                    .entropy_c = entropy_T.slice(0, begin, end)});
+                    .entropy_log_sum_c = entropy_log_sum_T.slice(0, begin, end)});
     });
-    context->save_for_backward({hidden_TD, head_VD, targets, log_sum_T});
+    const bool differentiable = entropy.wanted && entropy.differentiable;
+    variable_list saved = {hidden_TD, head_VD, targets, log_sum_T};
+    if (differentiable) {
+      saved.push_back(entropy_T);
+      saved.push_back(entropy_log_sum_T);
+    }
+    context->save_for_backward(saved);
     context->saved_data["temperature"] = temperature;
+    context->saved_data["entropy_temperature"] = entropy.temperature;
     context->saved_data["chunk_tokens"] = chunk_tokens;
-    context->mark_non_differentiable({entropy_T});
+    if (!differentiable) context->mark_non_differentiable({entropy_T});
     return {log_prob_T, entropy_T};
   }
 
   static variable_list backward(AutogradContext* context, const variable_list& grads) {
     const variable_list saved = context->get_saved_variables();
     const at::Tensor &hidden_TD = saved[0], &head_VD = saved[1], &targets_T = saved[2], &log_sum_T = saved[3];
-    const double temperature = context->saved_data["temperature"].toDouble();
+    HeadGradients all;
+    all.temperature = context->saved_data["temperature"].toDouble();
+    all.entropy_temperature = context->saved_data["entropy_temperature"].toDouble();
     const int64_t chunk_tokens = context->saved_data["chunk_tokens"].toInt();
     const int64_t T = hidden_TD.size(0);
     const at::Tensor grad_T = grads[0].contiguous();
+    const at::Tensor entropy_grad_T = saved.size() > 4 ? grads[1].contiguous() : at::Tensor();
     at::Tensor hidden_grad_TD, head_grad_VD;
     if (context->needs_input_grad(0)) hidden_grad_TD = at::empty_like(hidden_TD);
     if (context->needs_input_grad(1)) {
@@ -192,9 +246,16 @@ class LogProbsFunction : public torch::autograd::Function<LogProbsFunction> {
     }
     InParts(T, chunk_tokens, [&](int64_t begin, int64_t end) {
       const at::Tensor hidden = hidden_TD.slice(0, begin, end);
-      const at::Tensor logits_grad = LogitsGradient(VocabularyLogits(hidden, head_VD), targets_T.slice(0, begin, end),
-                                                    log_sum_T.slice(0, begin, end), grad_T.slice(0, begin, end),
-                                                    temperature, hidden_TD.scalar_type());
+      HeadGradients part = all;
+      part.targets_c = targets_T.slice(0, begin, end);
+      part.log_sum_c = log_sum_T.slice(0, begin, end);
+      part.grad_c = grad_T.slice(0, begin, end);
+      if (entropy_grad_T.defined()) {
+        part.entropy_grad_c = entropy_grad_T.slice(0, begin, end);
+        part.entropy_c = saved[4].slice(0, begin, end);
+        part.entropy_log_sum_c = saved[5].slice(0, begin, end);
+      }
+      const at::Tensor logits_grad = LogitsGradient(VocabularyLogits(hidden, head_VD), part, hidden_TD.scalar_type());
       const int64_t rows = logits_grad.size(0);
       AddHeadGradient(logits_grad, rows == end - begin ? hidden : NarrowPadded(hidden, rows, hidden.scalar_type()),
                       head_VD, begin, end, &hidden_grad_TD, &head_grad_VD);
@@ -243,12 +304,12 @@ at::Tensor VocabularyLogits(const at::Tensor& hidden_TD, const at::Tensor& head_
 }
 
 TokenLogProbs ChunkedLogProbs(const at::Tensor& hidden_TD, const at::Tensor& head_VD, const at::Tensor& targets_T,
-                              double temperature, bool with_entropy, int64_t chunk_bytes) {
+                              double temperature, const EntropyRequest& entropy, int64_t chunk_bytes) {
   QUARTET_CHECK(temperature > 0 && chunk_bytes > 0) << temperature << ", " << chunk_bytes;
+  QUARTET_CHECK(entropy.temperature > 0) << entropy.temperature;
   const int64_t chunk_tokens = RowsWithin(chunk_bytes, head_VD.size(0), WideType(head_VD.scalar_type()));
-  const variable_list out =
-      LogProbsFunction::apply(hidden_TD, head_VD, targets_T, temperature, with_entropy, chunk_tokens);
-  return {.log_prob_T = out[0], .entropy_T = with_entropy ? out[1] : at::Tensor()};
+  const variable_list out = LogProbsFunction::apply(hidden_TD, head_VD, targets_T, temperature, entropy, chunk_tokens);
+  return {.log_prob_T = out[0], .entropy_T = entropy.wanted ? out[1] : at::Tensor()};
 }
 
 }  // namespace quartet

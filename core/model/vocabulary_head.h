@@ -12,10 +12,19 @@ namespace quartet {
 // packed (core/kernels/linear.h).
 at::Tensor VocabularyLogits(const at::Tensor& hidden_TD, const at::Tensor& head_VD);
 
+// What is asked for beside log-probabilities.
+struct EntropyRequest {
+  bool wanted = false;
+  // Of softmax(logits / temperature).
+  double temperature = 1;
+  // Costs a second softmax in the backward pass.
+  bool differentiable = false;
+};
+
 struct TokenLogProbs {
   // fp32 (fp64 for fp64 inputs); differentiable with respect to hidden and head weight.
   at::Tensor log_prob_T;
-  // Likewise, in nats, of softmax(logits) at temperature 1; never differentiable. Undefined if not asked for.
+  // Likewise, in nats; differentiable only if asked for. Undefined if not wanted.
   at::Tensor entropy_T;
 };
 
@@ -31,6 +40,7 @@ inline constexpr int64_t kLogitsChunkBytes = int64_t{128} << 20;
 // makes them anew in the backward pass: either pass holds less than two chunks of anything tokens x V, whatever T is.
 // (The gradient of the head's weight is summed in fp32 over chunks, then cast to the weight's type.)
 TokenLogProbs ChunkedLogProbs(const at::Tensor& hidden_TD, const at::Tensor& head_VD, const at::Tensor& targets_T,
-                              double temperature, bool with_entropy, int64_t chunk_bytes = kLogitsChunkBytes);
+                              double temperature, const EntropyRequest& entropy,
+                              int64_t chunk_bytes = kLogitsChunkBytes);
 
 }  // namespace quartet

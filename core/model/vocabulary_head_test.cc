@@ -54,7 +54,7 @@ TEST_P(Temperatures, GiveWhatTheWrittenOutFormulasGive) {
   for (const int64_t chunk : {1, 7, 23, 100}) {
     const at::Tensor hidden = c.hidden.clone().set_requires_grad(true);
     const at::Tensor head = c.head.clone().set_requires_grad(true);
-    const TokenLogProbs result = ChunkedLogProbs(hidden, head, c.targets, GetParam(), true, Logits(chunk));
+    const TokenLogProbs result = ChunkedLogProbs(hidden, head, c.targets, GetParam(), {.wanted = true}, Logits(chunk));
     EXPECT_EQ(result.log_prob_T.scalar_type(), at::kFloat);
     EXPECT_LT(Difference(result.log_prob_T, expected.log_prob), 1e-5);
     EXPECT_LT(Difference(result.entropy_T, expected.entropy), 1e-5);
@@ -73,12 +73,50 @@ TEST_P(Temperatures, LeaveRoundingAloneInFloat64) {
   const Expected expected = WrittenOut(c, GetParam());
   const at::Tensor hidden = c.hidden.clone().set_requires_grad(true);
   const at::Tensor head = c.head.clone().set_requires_grad(true);
-  const TokenLogProbs result = ChunkedLogProbs(hidden, head, c.targets, GetParam(), true, Logits(16));
+  const TokenLogProbs result = ChunkedLogProbs(hidden, head, c.targets, GetParam(), {.wanted = true}, Logits(16));
   EXPECT_LT(Difference(result.log_prob_T, expected.log_prob), 1e-13);
   EXPECT_LT(Difference(result.entropy_T, expected.entropy), 1e-13);
   (result.log_prob_T * c.upstream).sum().backward();
   EXPECT_LT(Difference(hidden.grad(), expected.hidden_grad), 1e-13);
   EXPECT_LT(Difference(head.grad(), expected.head_grad), 1e-13);
+}
+
+// Gradients that arrive at log-probabilities and at entropies, of softmax(logits / entropy_temperature).
+Expected WrittenOutWithEntropy(const Case& c, const at::Tensor& entropy_upstream, double temperature,
+                               double entropy_temperature) {
+  const at::Tensor hidden = c.hidden.to(at::kDouble).detach().set_requires_grad(true);
+  const at::Tensor head = c.head.to(at::kDouble).detach().set_requires_grad(true);
+  const at::Tensor logits = hidden.matmul(head.t());
+  const at::Tensor log_prob = at::log_softmax(logits / temperature, -1).gather(1, c.targets.unsqueeze(1)).squeeze(1);
+  const at::Tensor log_p = at::log_softmax(logits / entropy_temperature, -1);
+  const at::Tensor entropy = -(log_p.exp() * log_p).sum(-1);
+  ((log_prob * c.upstream).sum() + (entropy * entropy_upstream).sum()).backward();
+  return {log_prob.detach(), entropy.detach(), hidden.grad(), head.grad()};
+}
+
+TEST_P(Temperatures, GiveTheGradientOfEntropyToo) {
+  for (const double entropy_temperature : {1.0, GetParam()}) {
+    for (const at::ScalarType type : {at::kFloat, at::kDouble}) {
+      Case c;
+      c.hidden = c.hidden.to(type);
+      c.head = c.head.to(type);
+      c.upstream = c.upstream.to(type);
+      const at::Tensor entropy_upstream = at::randn({kTokens}).to(type);
+      const double tolerance = type == at::kFloat ? 1e-5 : 1e-13;
+      const Expected expected = WrittenOutWithEntropy(c, entropy_upstream, GetParam(), entropy_temperature);
+      for (const int64_t chunk : {7, 100}) {
+        const at::Tensor hidden = c.hidden.clone().set_requires_grad(true);
+        const at::Tensor head = c.head.clone().set_requires_grad(true);
+        const TokenLogProbs result = ChunkedLogProbs(
+            hidden, head, c.targets, GetParam(),
+            {.wanted = true, .temperature = entropy_temperature, .differentiable = true}, Logits(chunk));
+        EXPECT_LT(Difference(result.entropy_T, expected.entropy), tolerance);
+        ((result.log_prob_T * c.upstream).sum() + (result.entropy_T * entropy_upstream).sum()).backward();
+        EXPECT_LT(Difference(hidden.grad(), expected.hidden_grad), tolerance);
+        EXPECT_LT(Difference(head.grad(), expected.head_grad), tolerance);
+      }
+    }
+  }
 }
 
 TEST(ChunkedLogProbs, KeepsBfloat16GradientsInTheirType) {
@@ -88,7 +126,7 @@ TEST(ChunkedLogProbs, KeepsBfloat16GradientsInTheirType) {
   const Expected expected = WrittenOut(c, 1);
   const at::Tensor hidden = c.hidden.clone().set_requires_grad(true);
   const at::Tensor head = c.head.clone().set_requires_grad(true);
-  const TokenLogProbs result = ChunkedLogProbs(hidden, head, c.targets, 1, true, Logits(8));
+  const TokenLogProbs result = ChunkedLogProbs(hidden, head, c.targets, 1, {.wanted = true}, Logits(8));
   EXPECT_EQ(result.log_prob_T.scalar_type(), at::kFloat);
   EXPECT_LT(Difference(result.log_prob_T, expected.log_prob), 1e-2);
   (result.log_prob_T * c.upstream).sum().backward();
@@ -100,15 +138,16 @@ TEST(ChunkedLogProbs, KeepsBfloat16GradientsInTheirType) {
 
 TEST(ChunkedLogProbs, LeavesOutWhatIsNotAskedFor) {
   const Case c;
-  EXPECT_FALSE(ChunkedLogProbs(c.hidden, c.head, c.targets, 1, false).entropy_T.defined());
+  EXPECT_FALSE(ChunkedLogProbs(c.hidden, c.head, c.targets, 1, {}).entropy_T.defined());
   const at::Tensor hidden = c.hidden.clone().set_requires_grad(true);  // a frozen head
-  ChunkedLogProbs(hidden, c.head, c.targets, 1, false).log_prob_T.sum().backward();
+  ChunkedLogProbs(hidden, c.head, c.targets, 1, {}).log_prob_T.sum().backward();
   EXPECT_TRUE(hidden.grad().defined());
 }
 
 TEST(ChunkedLogProbs, TakesNoTokens) {
   const Case c;
-  const TokenLogProbs result = ChunkedLogProbs(c.hidden.slice(0, 0, 0), c.head, c.targets.slice(0, 0, 0), 1, true);
+  const TokenLogProbs result =
+      ChunkedLogProbs(c.hidden.slice(0, 0, 0), c.head, c.targets.slice(0, 0, 0), 1, {.wanted = true});
   EXPECT_EQ(result.log_prob_T.numel(), 0);
   EXPECT_EQ(result.entropy_T.numel(), 0);
 }
@@ -117,7 +156,7 @@ TEST(ChunkedLogProbs, RefusesTargetsOutsideOfTheVocabulary) {
   for (const int64_t target : {int64_t{-1}, kVocabulary}) {
     Case c;
     c.targets[5] = target;
-    EXPECT_THROW(ChunkedLogProbs(c.hidden, c.head, c.targets, 1, false), c10::Error) << target;
+    EXPECT_THROW(ChunkedLogProbs(c.hidden, c.head, c.targets, 1, {}), c10::Error) << target;
   }
 }
 
@@ -152,14 +191,14 @@ TEST_P(Peaks, DoNotGrowWithTheNumberOfTokens) {
     const int64_t of_tokens = tokens * (kSmallHidden * 4 * 2 + 64);
     const int64_t log_prob = PeakBytes([&] {
       const at::NoGradGuard no_grad;
-      ChunkedLogProbs(hidden, head, targets, kTemperature, /*with_entropy=*/false, kChunk);
+      ChunkedLogProbs(hidden, head, targets, kTemperature, {}, kChunk);
     });
     const int64_t entropy = PeakBytes([&] {
       const at::NoGradGuard no_grad;
-      ChunkedLogProbs(hidden, head, targets, kTemperature, /*with_entropy=*/true, kChunk);
+      ChunkedLogProbs(hidden, head, targets, kTemperature, {.wanted = true}, kChunk);
     });
     const int64_t sft = PeakBytes([&] {
-      const TokenLogProbs out = ChunkedLogProbs(hidden, head, targets, kTemperature, /*with_entropy=*/true, kChunk);
+      const TokenLogProbs out = ChunkedLogProbs(hidden, head, targets, kTemperature, {.wanted = true}, kChunk);
       SftLoss(out.log_prob_T, weights).backward();
       hidden.mutable_grad() = at::Tensor();
       head.mutable_grad() = at::Tensor();

@@ -164,8 +164,8 @@ int Main(int argc, char** argv) {
         batch.ids_T = ids.narrow(0, ((step * ranks + group.rank()) * micro_batches + m) * tokens, tokens);
         batch.starts = starts;
         loss += (*model)->ForwardBackward(batch, [&](const at::Tensor& hidden_TD, const at::Tensor& head_VD) {
-          const TokenLogProbs now = ChunkedLogProbs(hidden_TD.index_select(0, rows_A), head_VD,
-                                                    batch.ids_T.index_select(0, next_A), 1.0, /*with_entropy=*/false);
+          const TokenLogProbs now =
+              ChunkedLogProbs(hidden_TD.index_select(0, rows_A), head_VD, batch.ids_T.index_select(0, next_A), 1.0, {});
           return SftLoss(now.log_prob_T, weights_A);
         });
       }

@@ -46,7 +46,7 @@ PackedSequences Batch(int64_t tokens = kTokens, int64_t length = kTokens / 2) {
 }
 
 at::Tensor Loss(const PackedSequences& batch, const at::Tensor& hidden_TD, const at::Tensor& head_VD) {
-  return ChunkedLogProbs(hidden_TD, head_VD, batch.ids_T, /*temperature=*/1, /*with_entropy=*/true).log_prob_T.mean();
+  return ChunkedLogProbs(hidden_TD, head_VD, batch.ids_T, /*temperature=*/1, {.wanted = true}).log_prob_T.mean();
 }
 
 using Holdings = std::array<std::array<int64_t, kNumMemoryCategories>, kNumMemoryTiers>;

@@ -33,9 +33,8 @@ std::vector<float> TrainersLogProbs(ShardedModel& model, const GeneratedSequence
   batch.starts = {0, length};
   std::vector<float> log_probs;
   model.Forward(batch, [&](const at::Tensor& hidden_TD, const at::Tensor& head_VD) {
-    const TokenLogProbs out =
-        ChunkedLogProbs(hidden_TD.slice(0, prompt - 1, length - 1), head_VD, batch.ids_T.slice(0, prompt, length),
-                        temperature, /*with_entropy=*/false);
+    const TokenLogProbs out = ChunkedLogProbs(hidden_TD.slice(0, prompt - 1, length - 1), head_VD,
+                                              batch.ids_T.slice(0, prompt, length), temperature, {});
     const at::Tensor values = out.log_prob_T.contiguous();
     log_probs.assign(values.const_data_ptr<float>(), values.const_data_ptr<float>() + values.numel());
   });

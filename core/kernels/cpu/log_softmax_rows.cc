@@ -61,46 +61,71 @@ QUARTET_SIMD_INLINE Sums SumRow(const float* logits, int64_t count, float larges
   return {simd::Sum(sums[0]), simd::Sum(weighted[0])};
 }
 
+// A row's part of the entropy's gradient: d entropy / d logit = -p (log p + entropy) / temperature.
+struct EntropyRow {
+  float scale, log_sum, entropy, gradient;
+
+  QUARTET_SIMD_INLINE F16 At(F16 logits) const {
+    const F16 log_probability = logits * scale - log_sum;
+    return simd::ExpNonPositive(log_probability) * (log_probability + entropy) * (-gradient * scale);
+  }
+};
+
 }  // namespace
 
 QUARTET_SIMD_CLONES void LogSoftmaxRows(const float* logits, const int64_t* targets, float temperature, int64_t rows,
-                                        int64_t vocabulary, float* log_probs, float* log_sums, float* entropies) {
+                                        int64_t vocabulary, float* log_probs, float* log_sums) {
   const float scale = 1 / temperature;
   for (int64_t r = 0; r < rows; ++r, logits += vocabulary) {
     const float largest = Largest(logits, vocabulary);
-    Sums sums = SumRow<false>(logits, vocabulary, largest, scale);
-    const float log_sum = std::log(sums.exponentials);
+    const float log_sum = std::log(SumRow<false>(logits, vocabulary, largest, scale).exponentials);
     log_probs[r] = (logits[targets[r]] - largest) * scale - log_sum;
     log_sums[r] = largest * scale + log_sum;
-    if (entropies == nullptr) continue;
-    sums = SumRow<true>(logits, vocabulary, largest, 1);
-    entropies[r] = std::log(sums.exponentials) - sums.weighted / sums.exponentials;
+  }
+}
+
+QUARTET_SIMD_CLONES void EntropyRows(const float* logits, float temperature, int64_t rows, int64_t vocabulary,
+                                     float* entropies, float* log_sums) {
+  const float scale = 1 / temperature;
+  for (int64_t r = 0; r < rows; ++r, logits += vocabulary) {
+    const float largest = Largest(logits, vocabulary);
+    const Sums sums = SumRow<true>(logits, vocabulary, largest, scale);
+    const float log_sum = std::log(sums.exponentials);
+    entropies[r] = log_sum - sums.weighted / sums.exponentials;
+    log_sums[r] = largest * scale + log_sum;
   }
 }
 
 // d log_prob / d logits = (onehot - softmax) / temperature.
 template <typename Element>
 QUARTET_SIMD_CLONES void LogSoftmaxRowsGradient(const float* logits, const int64_t* targets, float temperature,
-                                                const float* log_sums, const float* gradients, int64_t rows,
-                                                int64_t vocabulary, Element* logits_gradients) {
+                                                const float* log_sums, const float* gradients,
+                                                const EntropyGradient* entropy, int64_t rows, int64_t vocabulary,
+                                                Element* logits_gradients) {
   const float scale = 1 / temperature;
   for (int64_t r = 0; r < rows; ++r, logits += vocabulary, logits_gradients += vocabulary) {
     const float gradient = gradients[r] * scale;
     const float of_target = logits[targets[r]];
+    const EntropyRow of_entropy = entropy == nullptr ? EntropyRow{}
+                                                     : EntropyRow{1 / entropy->temperature, entropy->log_sums[r],
+                                                                  entropy->entropies[r], entropy->gradients[r]};
     for (int64_t i = 0; i < vocabulary; i += kLanes) {
-      const F16 x = simd::LoadSome(logits + i, vocabulary - i) * scale - log_sums[r];
-      simd::StoreSome(logits_gradients + i, simd::ExpNonPositive(x) * -gradient, vocabulary - i);
+      const F16 logit = simd::LoadSome(logits + i, vocabulary - i);
+      F16 out = simd::ExpNonPositive(logit * scale - log_sums[r]) * -gradient;
+      if (entropy != nullptr) out += of_entropy.At(logit);
+      simd::StoreSome(logits_gradients + i, out, vocabulary - i);
     }
     Element both[kLanes];
-    const F16 probability = simd::ExpNonPositive(simd::Splat(of_target * scale - log_sums[r]));
-    simd::Store(both, (1 - probability) * gradient);
+    F16 out = (1 - simd::ExpNonPositive(simd::Splat(of_target * scale - log_sums[r]))) * gradient;
+    if (entropy != nullptr) out += of_entropy.At(simd::Splat(of_target));
+    simd::Store(both, out);
     logits_gradients[targets[r]] = both[0];
   }
 }
 
-template void LogSoftmaxRowsGradient<float>(const float*, const int64_t*, float, const float*, const float*, int64_t,
-                                            int64_t, float*);
-template void LogSoftmaxRowsGradient<uint16_t>(const float*, const int64_t*, float, const float*, const float*, int64_t,
-                                               int64_t, uint16_t*);
+template void LogSoftmaxRowsGradient<float>(const float*, const int64_t*, float, const float*, const float*,
+                                            const EntropyGradient*, int64_t, int64_t, float*);
+template void LogSoftmaxRowsGradient<uint16_t>(const float*, const int64_t*, float, const float*, const float*,
+                                               const EntropyGradient*, int64_t, int64_t, uint16_t*);
 
 }  // namespace quartet

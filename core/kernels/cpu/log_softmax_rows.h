@@ -9,14 +9,27 @@
 namespace quartet {
 
 // log_probs [rows]: log_softmax(logits / temperature)[targets]. log_sums [rows]: the logarithm of the sum of
-// e^(logits / temperature). entropies [rows], where not null: in nats, of softmax(logits) at temperature 1.
+// e^(logits / temperature).
 void LogSoftmaxRows(const float* logits, const int64_t* targets, float temperature, int64_t rows, int64_t vocabulary,
-                    float* log_probs, float* log_sums, float* entropies);
+                    float* log_probs, float* log_sums);
 
-// The logits' gradients from those of the log-probabilities [rows], as Element: float, or uint16_t for the bits of
-// bf16. May be written over the logits where they are of the same type.
+// entropies [rows]: in nats, of softmax(logits / temperature); log_sums as above.
+void EntropyRows(const float* logits, float temperature, int64_t rows, int64_t vocabulary, float* entropies,
+                 float* log_sums);
+
+// What EntropyRows gave, and the gradients [rows] of the entropies.
+struct EntropyGradient {
+  float temperature = 1;
+  const float* entropies = nullptr;
+  const float* log_sums = nullptr;
+  const float* gradients = nullptr;
+};
+
+// The logits' gradients from those of the log-probabilities [rows] and, where not null, of entropies, as Element:
+// float, or uint16_t for the bits of bf16. May be written over the logits where they are of the same type.
 template <typename Element>
 void LogSoftmaxRowsGradient(const float* logits, const int64_t* targets, float temperature, const float* log_sums,
-                            const float* gradients, int64_t rows, int64_t vocabulary, Element* logits_gradients);
+                            const float* gradients, const EntropyGradient* entropy, int64_t rows, int64_t vocabulary,
+                            Element* logits_gradients);
 
 }  // namespace quartet

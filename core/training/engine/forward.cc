@@ -59,7 +59,7 @@ absl::Status ForwardLogProbs(ShardedModel& model, const ForwardCall& call, const
         if (batch.num_actions == 0)
           return Outputs{at::empty({0}, at::TensorOptions().dtype(at::kFloat)), batch.actions};
         return Outputs{ChunkedLogProbs(hidden_TD.index_select(0, batch.action_rows_A), weight, batch.action_ids_A,
-                                       call.temperature(), /*with_entropy=*/false)
+                                       call.temperature(), {})
                            .log_prob_T,
                        batch.actions};
       },
