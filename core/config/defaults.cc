@@ -109,6 +109,7 @@ void FillDefaults(RunConfig* c) {
   DataConfig* d = c->mutable_data();
   QUARTET_DEFAULT_TEXT(d, input_key, "prompt");
   QUARTET_DEFAULT_TEXT(d, label_key, "label");
+  QUARTET_DEFAULT_TEXT(d, input_template, "{}");
   QUARTET_DEFAULT(d, apply_chat_template, false);
   QUARTET_DEFAULT(d, prompt_max_len, 1024);
   QUARTET_DEFAULT(d, max_samples, 0);

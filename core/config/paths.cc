@@ -16,12 +16,14 @@ void ResolvePath(const std::string& base_folder, std::string* path) {
 void ResolvePaths(const std::string& base_folder, RunConfig* c) {
   ResolvePath(base_folder, c->mutable_run_dir());
   for (std::string* path :
-       {c->mutable_data()->mutable_prompt_data(), c->mutable_data()->mutable_tokenizer_chat_template(),
-        c->mutable_rollout()->mutable_pretrain(), c->mutable_actor()->mutable_pretrain(),
-        c->mutable_critic()->mutable_pretrain(), c->mutable_actor()->mutable_load_checkpoint(),
-        c->mutable_critic()->mutable_load_checkpoint(), c->mutable_sft()->mutable_data(),
-        c->mutable_eval()->mutable_data()}) {
+       {c->mutable_data()->mutable_tokenizer_chat_template(), c->mutable_rollout()->mutable_pretrain(),
+        c->mutable_actor()->mutable_pretrain(), c->mutable_critic()->mutable_pretrain(),
+        c->mutable_actor()->mutable_load_checkpoint(), c->mutable_critic()->mutable_load_checkpoint()}) {
     ResolvePath(base_folder, path);
+  }
+  for (auto* paths : {c->mutable_data()->mutable_prompt_data(), c->mutable_sft()->mutable_data(),
+                      c->mutable_eval()->mutable_data()}) {
+    for (std::string& path : *paths) ResolvePath(base_folder, &path);
   }
   if (c->has_reference()) ResolvePath(base_folder, c->mutable_reference()->mutable_pretrain());
   for (RewardSource& s : *c->mutable_reward()->mutable_source()) ResolvePath(base_folder, s.mutable_model());

@@ -389,7 +389,7 @@ TEST(RunConfig, PrintsWhatItCanReadAgain) {
                 "reward.micro_rollout_batch_size=2"},
         Strings{"algorithm.eps_clip=0.3", "algorithm.eps_clip_low=0.1"},
         Strings{"algorithm.eps_clip_low=0.1", "algorithm.eps_clip_high=0.3"},
-        Strings{"data.prompt_prefix=Größe\n\"x\""},
+        Strings{"data.input_template={}Größe\n\"x\""},
         Strings{"reward.source.0.rule=number", "reward.source.1.model=rm", "actor.learning_rate=3.3e-7"}}) {
     RunConfig first = LoadRunConfig("", overrides, "/base").value();
     const std::string text = PrintRunConfig(first);
@@ -495,7 +495,7 @@ TEST(RunConfig, AcceptsWhatAProgramReadsAndDefaultsOfWhatItDoesNot) {
   EXPECT_EQ(checked(sft, Program::kSft), "");
   for (const char* set :
        {"data.prompt_max_len=7", "rollout.generate_max_len=9", "actor.max_len=9", "data.apply_chat_template=true",
-        "data.prompt_prefix=p", "sft.end_token=</s>", "sft.end_token=", "actor.lr_scheduler=constant",
+        "data.input_template=p{}", "sft.end_token=</s>", "sft.end_token=", "actor.lr_scheduler=constant",
         "actor.max_tokens_per_micro_batch=4096", "actor.micro_train_batch_size=2", "train.call_timeout_seconds=5",
         "services.policy_trainer.ranks=2", "seed=5", "algorithm.gamma=1"}) {
     EXPECT_EQ(checked({sft[0], sft[1], set}, Program::kSft), "") << set;

@@ -5,6 +5,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
 #include "core/base/status_macros.h"
 
 namespace quartet {
@@ -41,15 +42,14 @@ absl::StatusOr<std::vector<Tokenizer::Message>> ReadConversation(const Record& r
   const auto list = record.lists.find(key);
   if (list == record.lists.end()) {
     return std::vector<Tokenizer::Message>{
-        {"user", absl::StrCat(data.prompt_prefix(), record.fields.at(key), data.prompt_suffix())}};
+        {"user", absl::StrReplaceAll(data.input_template(), {{"{}", record.fields.at(key)}})}};
   }
   const std::string place = absl::StrCat("field \"", key, "\"");
   const auto error = [&place](const std::string& what) {
     return absl::InvalidArgumentError(absl::StrCat(place, " is a list of messages", what));
   };
   if (!data.apply_chat_template()) return error("; only a chat template writes such: set data.apply_chat_template");
-  if (!data.prompt_prefix().empty()) return error(", in which data.prompt_prefix has no place");
-  if (!data.prompt_suffix().empty()) return error(", in which data.prompt_suffix has no place");
+  if (data.input_template() != "{}") return error(", in which data.input_template has no place");
   if (list->second.empty()) return error(" without a message");
   std::vector<Tokenizer::Message> messages;
   for (const json& value : list->second) {

@@ -24,8 +24,8 @@ bool HasRules(const RewardConfig& reward) {
 absl::StatusOr<std::optional<EvaluationSet>> LoadEvaluationSet(const RunConfig& config, const Tokenizer& tokenizer) {
   if (config.eval().data().empty()) return std::nullopt;
   EvaluationSet set;
-  set.name = std::filesystem::path(config.eval().data()).stem().string();
-  QUARTET_ASSIGN_OR_RETURN(set.prompts, LoadPrompts({config.eval().data(), "eval.data"}, config.data(),
+  set.name = std::filesystem::path(config.eval().data(0)).stem().string();
+  QUARTET_ASSIGN_OR_RETURN(set.prompts, LoadPrompts({config.eval().data(0), "eval.data"}, config.data(),
                                                     config.eval().max_samples(), HasRules(config.reward()), tokenizer));
   return set;
 }

@@ -169,7 +169,7 @@ TEST_F(CheckInputsTest, NamesTheServiceWhoseDeviceIsNotThere) {
 
 TEST(CheckBatch, RefusesMorePromptsThanThereAre) {
   RunConfig config;
-  config.mutable_data()->set_prompt_data("/data/prompts.jsonl");
+  config.mutable_data()->add_prompt_data("/data/prompts.jsonl");
   config.mutable_rollout()->set_rollout_batch_size(128);
   EXPECT_TRUE(CheckBatch(config, 128).ok());
   const absl::Status status = CheckBatch(config, 40);

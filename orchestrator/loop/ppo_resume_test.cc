@@ -152,7 +152,7 @@ TEST_F(PpoResumeTest, LosesNoRecordWhenItEndsBetweenSavingAndRecording) {
       std::filesystem::remove_all(scratch_.path() + "/run");
       services_.SetOptimizerSteps(0);
       RunConfig config = MakeSavingConfig(4);
-      config.mutable_eval()->set_data(config.data().prompt_data());
+      config.mutable_eval()->add_data(config.data().prompt_data(0));
       ASSERT_TRUE(SetFailPoints(absl::StrCat(point, "=error@", save)).ok());
       EXPECT_EQ(Run(config).status().code(), absl::StatusCode::kInternal);
       ASSERT_TRUE(SetFailPoints("").ok());

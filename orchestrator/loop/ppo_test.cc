@@ -134,7 +134,7 @@ TEST_F(PpoTest, SendsWhatTheLossNeeds) {
 
 TEST_F(PpoTest, WritesMetricsSamplesAndHeldOutProblems) {
   RunConfig config = services_.MakeConfig(scratch_.path(), 3);
-  config.mutable_eval()->set_data(config.data().prompt_data());
+  config.mutable_eval()->add_data(config.data().prompt_data(0));
   config.mutable_train()->set_save_steps(2);
   const absl::StatusOr<PpoSummary> summary = Run(config);
   ASSERT_TRUE(summary.ok()) << summary.status();

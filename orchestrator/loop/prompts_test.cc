@@ -18,6 +18,7 @@ DataConfig Data() {
   DataConfig data;
   data.set_input_key("question");
   data.set_label_key("answer");
+  data.set_input_template("{}");
   data.set_prompt_max_len(20);
   return data;
 }
@@ -34,8 +35,7 @@ TEST(Prompts, AreTokenisedWithTheirLabels) {
                     "\"answer\": \"#### 1\"}\n");
   DataConfig data = Data();
   data.set_label_extract("after_####");
-  data.set_prompt_prefix("Q: ");
-  data.set_prompt_suffix(" A:");
+  data.set_input_template("Q: {} A:");
   const auto prompts = LoadPrompts(FileAt(path), data, 0, true, ByteTokenizer());
   ASSERT_TRUE(prompts.ok()) << prompts.status();
   ASSERT_EQ(prompts->size(), 2);
@@ -55,11 +55,12 @@ TEST(Prompts, GoThroughTheChatTemplateAsAUsersMessage) {
 
 TEST(Prompts, MayBeListsOfMessages) {
   const ScratchFolder scratch;
-  const auto load = [&](const std::string& messages, bool with_template = true, const std::string& prefix = "") {
+  const auto load = [&](const std::string& messages, bool with_template = true,
+                        const std::string& input_template = "{}") {
     DataConfig data = Data();
     data.set_prompt_max_len(100);
     data.set_apply_chat_template(with_template);
-    data.set_prompt_prefix(prefix);
+    data.set_input_template(input_template);
     return LoadPrompts(FileAt(scratch.Write("data.jsonl", "{\"question\": " + messages + "}\n")), data, 0, false,
                        ByteTokenizer());
   };
@@ -71,7 +72,7 @@ TEST(Prompts, MayBeListsOfMessages) {
   EXPECT_THAT(error(load("[" + user + "]", false)),
               HasSubstr("line 1: field \"question\" is a list of messages; only a chat template writes such: set "
                         "data.apply_chat_template"));
-  EXPECT_THAT(error(load("[" + user + "]", true, "Q: ")), HasSubstr("in which data.prompt_prefix has no place"));
+  EXPECT_THAT(error(load("[" + user + "]", true, "Q: {}")), HasSubstr("in which data.input_template has no place"));
   EXPECT_THAT(error(load("[]")), HasSubstr("without a message"));
   EXPECT_THAT(error(load("[" + user + ", 5]")), HasSubstr("message 1 (counted from 0) is of JSON type number"));
   EXPECT_THAT(error(load("[" + tool + "]")), HasSubstr("message 0 (counted from 0) its \"content\" is null"));

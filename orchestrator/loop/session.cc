@@ -53,7 +53,7 @@ absl::StatusOr<PpoInputs> ReadPpoInputs(const RunConfig& config, bool launch) {
   PpoInputs inputs;
   QUARTET_ASSIGN_OR_RETURN(inputs.tokenizer, LoadTokenizer(config));
   QUARTET_ASSIGN_OR_RETURN(inputs.prompts,
-                           LoadPrompts({config.data().prompt_data(), "data.prompt_data"}, config.data(),
+                           LoadPrompts({config.data().prompt_data(0), "data.prompt_data"}, config.data(),
                                        config.data().max_samples(), HasRules(config.reward()), *inputs.tokenizer));
   QUARTET_RETURN_IF_ERROR(CheckBatch(config, static_cast<int64_t>(inputs.prompts.size())));
   QUARTET_ASSIGN_OR_RETURN(inputs.evaluation_set, LoadEvaluationSet(config, *inputs.tokenizer));

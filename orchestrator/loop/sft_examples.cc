@@ -173,7 +173,7 @@ absl::StatusOr<std::vector<TokenSequence>> LoadSftExamples(const RunConfig& conf
   const SftConfig& sft = config.sft();
   QUARTET_ASSIGN_OR_RETURN(AnswerEnd end, ReadAnswerEnd(config, tokenizer, model_end_ids));
   const ExampleMaker maker(config, tokenizer, std::move(end));
-  const JsonlFile file = {.path = sft.data(), .option = "sft.data"};
+  const JsonlFile file = {.path = sft.data(0), .option = "sft.data"};
   // Messages may have the answer.
   QUARTET_ASSIGN_OR_RETURN(
       const std::vector<Record> records,

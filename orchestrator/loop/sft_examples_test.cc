@@ -35,7 +35,7 @@ class SftExamplesTest : public ::testing::Test {
 
   absl::StatusOr<std::vector<TokenSequence>> Load(const std::string& lines, const Tokenizer& tokenizer,
                                                   const std::vector<int64_t>& model_end_ids) {
-    config_.mutable_sft()->set_data(scratch_.Write("sft.jsonl", lines));
+    config_.mutable_sft()->add_data(scratch_.Write("sft.jsonl", lines));
     return LoadSftExamples(config_, tokenizer, model_end_ids);
   }
   // With a tokenizer of bytes.
@@ -91,7 +91,7 @@ TEST_F(SftExamplesTest, EndInTheTokenThatTheOptionNamesUnlessTheyEndAlready) {
 
 TEST_F(SftExamplesTest, GoThroughTheChatTemplateAsTwoMessages) {
   config_.mutable_data()->set_apply_chat_template(true);
-  config_.mutable_data()->set_prompt_suffix("?");
+  config_.mutable_data()->set_input_template("{}?");
   EXPECT_EQ(Shown((*Load("{\"prompt\": \"ab\", \"response\": \"xy\"}\n"))[0]), "[user]ab?[assistant]<xy$>");
 }
 

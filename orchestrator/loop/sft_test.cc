@@ -26,7 +26,7 @@ class SftTest : public ::testing::Test {
  protected:
   SftTest() : config_(services_.MakeConfig(scratch_.path(), 1)) {
     services_.SetCheckpointRoot(scratch_.path() + "/run/checkpoints");
-    config_.mutable_sft()->set_data(
+    config_.mutable_sft()->add_data(
         scratch_.Write("sft.jsonl",
                        "{\"prompt\": \"ab\", \"response\": \"x\"}\n{\"prompt\": \"abc\", \"response\": "
                        "\"xyz\"}\n{\"prompt\": \"a\", \"response\": \"xy\"}\n"));

@@ -59,7 +59,7 @@ absl::Status CheckStart(const RunConfig& config, const std::vector<PromptRecord>
                                config.rollout().rollout_batch_size()));
   }
   if (resume->prompts_hash != HashPrompts(prompts)) {
-    return refuse(absl::StrCat("it was made with other prompts than those of ", config.data().prompt_data()));
+    return refuse(absl::StrCat("it was made with other prompts than those of ", config.data().prompt_data(0)));
   }
   for (const auto& [trainer, expected, field, state] :
        {std::tuple(&hello.policy_trainer, resume->policy->optimizer_steps, "actor", "policy_state"),

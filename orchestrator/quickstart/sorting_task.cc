@@ -191,7 +191,7 @@ RunConfig SortingSftConfig(const SortingTaskFiles& files, const std::string& run
   config.set_seed(seed);
   config.mutable_data()->set_prompt_max_len(kPromptMaxLen);
   config.mutable_rollout()->set_generate_max_len(kAnswerMaxLen);
-  config.mutable_sft()->set_data(files.sft);
+  config.mutable_sft()->add_data(files.sft);
   config.mutable_sft()->set_batch_size(64);
   config.mutable_sft()->set_max_steps(300);
   config.mutable_sft()->set_learning_rate(3e-3);
@@ -207,9 +207,9 @@ RunConfig SortingPpoConfig(const SortingTaskFiles& files, const std::string& pol
   config.set_run_dir(run_dir);
   config.set_seed(seed);
 
-  config.mutable_data()->set_prompt_data(files.train);
+  config.mutable_data()->add_prompt_data(files.train);
   config.mutable_data()->set_prompt_max_len(kPromptMaxLen);
-  config.mutable_eval()->set_data(files.heldout);
+  config.mutable_eval()->add_data(files.heldout);
 
   RolloutConfig* rollout = config.mutable_rollout();
   rollout->set_rollout_batch_size(256);

@@ -32,8 +32,8 @@ TEST_F(ContinueCommandTest, OfARunThatWasContinuedIsTheSame) {
 }
 
 TEST_F(ContinueCommandTest, QuotesWhatAShellWouldRead) {
-  EXPECT_EQ(Of({"--set=data.prompt_prefix=it's $HOME"}),
-            "bin/orchestrator '--set=data.prompt_prefix=it'\\''s $HOME' --set=run_dir=/runs/first "
+  EXPECT_EQ(Of({"--set=data.input_template={}it's $HOME"}),
+            "bin/orchestrator '--set=data.input_template={}it'\\''s $HOME' --set=run_dir=/runs/first "
             "--set=train.load_checkpoint=true");
 }
 

@@ -289,7 +289,7 @@ RunConfig FakeServices::MakeConfig(const std::string& folder, int steps) const {
   prompts.close();
   RunConfig config;
   config.set_run_dir(folder + "/run");
-  config.mutable_data()->set_prompt_data(folder + "/prompts.jsonl");
+  config.mutable_data()->add_prompt_data(folder + "/prompts.jsonl");
   config.mutable_data()->set_prompt_max_len(8);
   config.mutable_rollout()->set_rollout_batch_size(4);
   config.mutable_rollout()->set_n_samples_per_prompt(2);

@@ -43,7 +43,7 @@ class PpoTest : public ::testing::Test {
   absl::StatusOr<PpoSummary> Run(const RunConfig& config,
                                  const std::optional<CheckpointRecord>& resume = std::nullopt) {
     absl::StatusOr<std::vector<PromptRecord>> prompts =
-        LoadPrompts({config.data().prompt_data(), "data.prompt_data"}, config.data(), 0, true, tokenizer_);
+        LoadPrompts({config.data().prompt_data(0), "data.prompt_data"}, config.data(), 0, true, tokenizer_);
     if (!prompts.ok()) return prompts.status();
     absl::StatusOr<std::optional<EvaluationSet>> evaluation_set = LoadEvaluationSet(config, tokenizer_);
     if (!evaluation_set.ok()) return evaluation_set.status();
