@@ -34,7 +34,7 @@ ScorerEngine::ScorerEngine(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) 
 ScorerEngine::~ScorerEngine() = default;
 
 bool ScorerEngine::HasModels(const RunConfig& config) {
-  return config.algorithm().kl().init_kl_coef() > 0 ||
+  return UsesReference(config) ||
          std::any_of(config.reward().source().begin(), config.reward().source().end(),
                      [](const RewardSource& source) { return !source.model().empty(); });
 }
@@ -45,7 +45,7 @@ absl::StatusOr<std::unique_ptr<ScorerEngine>> ScorerEngine::Load(const RunConfig
   SetBudgets(context, &impl->ledger);
   const absl::Status status = CatchExceptions("loading the scorer's models", impl->ledger, [&]() -> absl::Status {
     QUARTET_ASSIGN_OR_RETURN(impl->ranks, JoinRanks(context, "scorer"));
-    if (config.algorithm().kl().init_kl_coef() > 0) {
+    if (UsesReference(config)) {
       const ReferenceConfig& reference = config.reference();
       QUARTET_ASSIGN_OR_RETURN(impl->reference, impl->LoadFrozen(reference.pretrain(), HeadKind::kVocabulary,
                                                                  reference.dtype(), reference.zero_stage()));

@@ -189,7 +189,7 @@ class ScorerService final : public RankService, public Scorer::Service {
   absl::Status ReferenceLogProbs(const Deadline& deadline,
                                  grpc::ServerReaderWriter<ReferenceLogProbsReply, ReferenceLogProbsRequest>* stream) {
     QUARTET_RETURN_IF_ERROR(CheckReady("ReferenceLogProbs"));
-    if (!(config_.algorithm().kl().init_kl_coef() > 0)) {
+    if (!UsesReference(config_)) {
       return absl::FailedPreconditionError(
           "no reference model is loaded, because algorithm.kl.init_kl_coef is 0; set it above 0 to have one");
     }
@@ -232,7 +232,7 @@ absl::StatusOr<std::unique_ptr<RankService>> CreateScorer(const RunConfig& confi
       *cost = MakeSequenceCost(model, head);
       return absl::OkStatus();
     };
-    if (config.algorithm().kl().init_kl_coef() > 0) {
+    if (UsesReference(config)) {
       QUARTET_RETURN_IF_ERROR(check("reference", "reference model", config.reference().pretrain(),
                                     HeadKind::kVocabulary, &models.reference_cost));
     }

@@ -55,7 +55,7 @@ void FillTrainer(TrainerConfig* t, double learning_rate, int max_len) {
   QUARTET_DEFAULT_TEXT(t, dtype, "bf16");
   QUARTET_DEFAULT(t, learning_rate, learning_rate);
   QUARTET_DEFAULT_TEXT(t, lr_scheduler, "cosine");
-  QUARTET_DEFAULT(t, lr_warmup_ratio, 0.03);
+  if (!t->has_lr_warmup_steps()) QUARTET_DEFAULT(t, lr_warmup_ratio, 0.03);
   QUARTET_DEFAULT(t, min_lr_ratio, 0.1);
   QUARTET_DEFAULT(t, adam_beta1, 0.9);
   QUARTET_DEFAULT(t, adam_beta2, 0.95);
@@ -76,6 +76,79 @@ void FillTrainer(TrainerConfig* t, double learning_rate, int max_len) {
   QUARTET_DEFAULT(t, activation_offload, false);
   QUARTET_DEFAULT(t, no_sync, false);
   QUARTET_DEFAULT(t, ema_decay, 0);
+}
+
+void FillImportanceCorrection(ImportanceCorrectionConfig* i) {
+  QUARTET_DEFAULT_TEXT(i, level, "none");
+  if (i->level() == "none") return;
+  QUARTET_DEFAULT_TEXT(i, mode, i->level() == "token" ? "truncate" : "mask");
+  QUARTET_DEFAULT(i, threshold_low, 0);
+  QUARTET_DEFAULT(i, threshold_high, 2);
+  if (i->mode() == "mask") QUARTET_DEFAULT_TEXT(i, gating, "ratio");
+}
+
+// What belongs to one method is filled in where that is used.
+void FillAlgorithm(int generate_max_len, AlgorithmConfig* a) {
+  QUARTET_DEFAULT_TEXT(a, advantage_estimator, "gae");
+  const std::string& estimator = a->advantage_estimator();
+  const bool is_group_norm = estimator == "rloo" || estimator == "grpo" || estimator == "dr_grpo";
+  QUARTET_DEFAULT(a, gamma, 1);
+  QUARTET_DEFAULT(a, max_epochs, 1);
+  if (estimator == "gae") {
+    QUARTET_DEFAULT(a, lambd, 1);
+    QUARTET_DEFAULT(a, value_clip, 0.2f);
+    QUARTET_DEFAULT(a, critic_epochs, a->max_epochs());
+    QUARTET_DEFAULT(a, critic_warmup_steps, 0);
+  }
+  if (estimator == "grpo") QUARTET_DEFAULT(a, group_std_eps, 1e-9);
+  if (estimator == "grpo" || estimator == "dr_grpo" || estimator == "reinforce_plus_plus_baseline") {
+    QUARTET_DEFAULT(a, leave_one_out, false);
+  }
+  if (estimator == "rloo") QUARTET_DEFAULT(a, kl_before_baseline, false);
+  QUARTET_DEFAULT_TEXT(a, advantage_normalization, is_group_norm ? "none" : "whiten");
+
+  QUARTET_DEFAULT_TEXT(a, policy_loss, "ppo");
+  if (a->policy_loss() != "reinforce") {
+    QUARTET_DEFAULT(a, eps_clip, 0.2f);
+    QUARTET_DEFAULT(a, eps_clip_low, a->eps_clip());
+    QUARTET_DEFAULT(a, eps_clip_high, a->eps_clip());
+  }
+  if (a->policy_loss() == "ppo" || a->policy_loss() == "gspo") QUARTET_DEFAULT(a, dual_clip, 0);
+  QUARTET_DEFAULT(a, entropy_coef, 0);
+  QUARTET_DEFAULT(a, entropy_after_temperature, false);
+  QUARTET_DEFAULT_TEXT(a, loss_aggregation,
+                       estimator == "dr_grpo"       ? "sequence_sum_over_constant"
+                       : a->policy_loss() == "gspo" ? "sequence_mean"
+                                                    : "token_mean");
+  if (a->loss_aggregation() == "sequence_sum_over_constant") QUARTET_DEFAULT(a, loss_constant, generate_max_len);
+  QUARTET_DEFAULT_TEXT(a, old_log_prob_source, "trainer");
+  FillImportanceCorrection(a->mutable_importance_correction());
+
+  KlConfig* k = a->mutable_kl();
+  QUARTET_DEFAULT(k, init_kl_coef, 0.01f);
+  if (k->init_kl_coef() > 0) {
+    QUARTET_DEFAULT(k, use_kl_loss, false);
+    QUARTET_DEFAULT_TEXT(k, kl_estimator, k->use_kl_loss() ? "k3" : "k1");
+    if (k->use_kl_loss()) QUARTET_DEFAULT(k, use_bias_correction_kl, false);
+    QUARTET_DEFAULT(k, kl_target, 0);
+    if (k->kl_target() > 0) {
+      QUARTET_DEFAULT(k, kl_horizon, 10000);
+      QUARTET_DEFAULT_TEXT(k, kl_mean, "token");
+    }
+  }
+
+  QUARTET_DEFAULT(a, reward_clip_min, -10);
+  QUARTET_DEFAULT(a, reward_clip_max, 10);
+  DynamicSamplingConfig* d = a->mutable_dynamic_sampling();
+  QUARTET_DEFAULT_TEXT(d, filter, "none");
+  if (d->filter() == "range") {
+    QUARTET_DEFAULT(d, range_low, 0);
+    QUARTET_DEFAULT(d, range_high, 1);
+  }
+  if (d->filter() != "none") QUARTET_DEFAULT(d, max_num_gen_batches, 10);
+  QUARTET_DEFAULT(a, overlong_buffer_len, 0);
+  if (a->overlong_buffer_len() > 0) QUARTET_DEFAULT(a, overlong_penalty_factor, 1);
+  QUARTET_DEFAULT(a, overlong_filtering, false);
 }
 
 void FillPlacement(ServicePlacement* p, absl::string_view listen) {
@@ -117,6 +190,7 @@ void FillDefaults(RunConfig* c) {
   RolloutConfig* r = c->mutable_rollout();
   QUARTET_DEFAULT(r, rollout_batch_size, 128);
   QUARTET_DEFAULT(r, n_samples_per_prompt, 1);
+  QUARTET_DEFAULT(r, over_sampling_batch_size, r->rollout_batch_size());
   QUARTET_DEFAULT(r, generate_max_len, 1024);
   QUARTET_DEFAULT(r, temperature, 1);
   QUARTET_DEFAULT(r, top_p, 1);
@@ -144,32 +218,12 @@ void FillDefaults(RunConfig* c) {
     QUARTET_DEFAULT(r->mutable_http(), max_bodies_bytes, int64_t{256} << 20);
   }
 
-  AlgorithmConfig* a = c->mutable_algorithm();
-  QUARTET_DEFAULT_TEXT(a, advantage_estimator, "gae");
-  QUARTET_DEFAULT(a, gamma, 1);
-  QUARTET_DEFAULT(a, lambd, 1);
-  QUARTET_DEFAULT(a, eps_clip, 0.2f);
-  QUARTET_DEFAULT(a, eps_clip_low, a->eps_clip());
-  QUARTET_DEFAULT(a, eps_clip_high, a->eps_clip());
-  QUARTET_DEFAULT(a, dual_clip, 0);
-  QUARTET_DEFAULT(a, value_clip, 0.2f);
-  KlConfig* k = a->mutable_kl();
-  QUARTET_DEFAULT(k, init_kl_coef, 0.01f);
-  QUARTET_DEFAULT_TEXT(k, kl_estimator, "k1");
-  QUARTET_DEFAULT(k, kl_target, 0);
-  QUARTET_DEFAULT(k, kl_horizon, 10000);
-  QUARTET_DEFAULT(a, reward_clip_min, -10);
-  QUARTET_DEFAULT(a, reward_clip_max, 10);
-  QUARTET_DEFAULT_TEXT(a, advantage_normalization, "whiten");
-  QUARTET_DEFAULT_TEXT(a, loss_aggregation, "token_mean");
-  QUARTET_DEFAULT_TEXT(a, old_log_prob_source, "trainer");
-  QUARTET_DEFAULT(a, max_epochs, 1);
+  FillAlgorithm(r->generate_max_len(), c->mutable_algorithm());
 
   FillTrainer(c->mutable_actor(), 1e-6, max_len);
-  FillTrainer(c->mutable_critic(), 9e-6, max_len);
-
-  // Without a KL penalty there is no reference model, and nothing of it is filled in.
-  if (k->init_kl_coef() > 0) {
+  // Of models that the run does without nothing is filled in.
+  if (UsesCritic(*c)) FillTrainer(c->mutable_critic(), 9e-6, max_len);
+  if (UsesReference(*c)) {
     ReferenceConfig* f = c->mutable_reference();
     QUARTET_DEFAULT_TEXT(f, pretrain, c->actor().pretrain());
     QUARTET_DEFAULT_TEXT(f, dtype, c->actor().dtype());
@@ -199,6 +253,7 @@ void FillDefaults(RunConfig* c) {
   const int64_t sequences = int64_t{r->rollout_batch_size()} * r->n_samples_per_prompt();
   const bool countable = sequences > 0 && sequences <= std::numeric_limits<int32_t>::max();
   QUARTET_DEFAULT(t, train_batch_size, countable ? static_cast<int32_t>(sequences) : 1);
+  if (UsesCritic(*c)) QUARTET_DEFAULT(t, critic_train_batch_size, t->train_batch_size());
   QUARTET_DEFAULT(t, save_steps, 0);
   QUARTET_DEFAULT(t, call_timeout_seconds, 600);
   QUARTET_DEFAULT(t, max_log_prob_diff_mean, 0.5f);

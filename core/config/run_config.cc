@@ -21,7 +21,7 @@ constexpr char kConfigText[] =
 absl::Status CheckAll(const RunConfig& c) {
   QUARTET_RETURN_IF_ERROR(CheckData(c));
   QUARTET_RETURN_IF_ERROR(CheckRollout(c.rollout()));
-  QUARTET_RETURN_IF_ERROR(CheckAlgorithm(c.algorithm()));
+  QUARTET_RETURN_IF_ERROR(CheckAlgorithm(c));
   QUARTET_RETURN_IF_ERROR(CheckTrainers(c));
   QUARTET_RETURN_IF_ERROR(CheckReference(c));
   QUARTET_RETURN_IF_ERROR(CheckReward(c));

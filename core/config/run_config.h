@@ -7,6 +7,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "core/config/services.h"
 #include "proto/run_config.pb.h"
 
 namespace quartet {
@@ -32,10 +33,6 @@ enum class Program { kRollout, kPolicyTrainer, kCriticTrainer, kScorer, kPpo, kS
 // Checks that a resolved configuration has what `program` needs, and, for the programs that drive services, nothing
 // that they do not read; INVALID_ARGUMENT names the field.
 absl::Status CheckFor(const RunConfig& config, Program program);
-
-inline const std::vector<std::string> kServiceNames = {"rollout", "policy_trainer", "critic_trainer", "scorer"};
-// Those that fine-tuning drives.
-inline const std::vector<std::string> kSftServices = {"policy_trainer"};
 
 // The program of a service's name ("rollout", "policy_trainer", ...).
 absl::StatusOr<Program> ServiceProgram(std::string_view service);

@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "core/config/field_difference.h"
+#include "core/config/services.h"
 
 namespace quartet {
 namespace {
@@ -59,7 +60,7 @@ Fields ServiceFields(const RunConfig& config, std::string_view service) {
     part.mutable_actor()->set_pretrain(config.actor().pretrain());  // whose tokens it reads
   } else if (service == "scorer") {
     *part.mutable_reward() = config.reward();
-    if (config.algorithm().kl().init_kl_coef() > 0) {
+    if (UsesReference(config)) {
       *part.mutable_reference() = config.reference();
       if (config.actor().has_micro_rollout_batch_size()) {
         part.mutable_actor()->set_micro_rollout_batch_size(config.actor().micro_rollout_batch_size());

@@ -64,7 +64,7 @@ std::vector<ModelUse> ModelsOf(const RunConfig& c, Program program) {
       {"critic.pretrain", c.critic().pretrain(), HeadKind::kScalar, false, "critic.max_len", c.critic().max_len()});
   models.push_back({"rollout.pretrain", c.rollout().pretrain(), HeadKind::kVocabulary, true, "rollout.max_model_len",
                     c.rollout().max_model_len()});
-  if (c.algorithm().kl().init_kl_coef() > 0) {
+  if (UsesReference(c)) {
     models.push_back({"reference.pretrain", c.reference().pretrain(), HeadKind::kVocabulary, true, "actor.max_len",
                       c.actor().max_len()});
   }
@@ -174,7 +174,7 @@ absl::Status CheckInputs(const RunConfig& config, Program program, bool launch) 
   QUARTET_RETURN_IF_ERROR(CheckState("actor.load_checkpoint", config.actor().load_checkpoint()));
   if (ppo) QUARTET_RETURN_IF_ERROR(CheckState("critic.load_checkpoint", config.critic().load_checkpoint()));
   if (ppo && config.rollout().has_http()) QUARTET_RETURN_IF_ERROR(CheckHttpFiles(config.rollout().http()));
-  return CheckDevices(config, ppo ? kServiceNames : kSftServices);
+  return CheckDevices(config, ppo ? PpoServices(config) : kSftServices);
 }
 
 absl::Status CheckBatch(const RunConfig& config, int64_t prompts) {

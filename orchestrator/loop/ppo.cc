@@ -69,7 +69,6 @@ class PpoLoop {
   std::string Label(int64_t step, const std::string& phase) const {
     return absl::StrCat("step ", step, "/", steps_, "  ", phase);
   }
-  bool UsesReference() const { return config_.algorithm().kl().init_kl_coef() > 0; }
 
   const PpoRun& run_;
   const RunConfig& config_;
@@ -283,7 +282,7 @@ absl::Status PpoLoop::Annotate(std::vector<Experience>* batch, Metrics* metrics)
   auto scores = SideBySide(&score_seconds, [&] { return services.scorer->Score(items); });
   auto reference = SideBySide(&reference_seconds, [&]() -> absl::StatusOr<std::vector<std::vector<float>>> {
     // Without a KL penalty there is no reference model to ask.
-    if (!UsesReference()) return std::vector<std::vector<float>>(sequences.size());
+    if (!UsesReference(config_)) return std::vector<std::vector<float>>(sequences.size());
     return services.scorer->ReferenceLogProbs(temperature, sequences);
   });
   auto values = SideBySide(&values_seconds, [&] { return services.critic_trainer->Values(sequences); });

@@ -197,7 +197,7 @@ absl::StatusOr<RankUse> RunScorer(const RunConfig& config, const RankContext& co
     AddTraffic(before, VolumesOf(engine->Info()), share.micro_batches, &sent);
     return absl::OkStatus();
   };
-  if (config.algorithm().kl().init_kl_coef() > 0) {
+  if (UsesReference(config)) {
     const Limit limit = {config.actor().micro_rollout_batch_size(), config.reference().max_tokens_per_micro_batch()};
     QUARTET_RETURN_IF_ERROR(run(limit, 0, [&](const auto& call, const auto& tokens, auto* replies) {
       return engine->ReferenceLogProbs(call, tokens, replies);

@@ -146,7 +146,7 @@ absl::StatusOr<StepTime> EstimateStep(const RunConfig& config, const Plan& plan,
     } else if (service.service == "critic_trainer") {
       QUARTET_RETURN_IF_ERROR(add_trainer(config.critic(), HeadKind::kScalar));
     } else {
-      if (config.algorithm().kl().init_kl_coef() > 0) {
+      if (UsesReference(config)) {
         QUARTET_RETURN_IF_ERROR(
             add_forward(config.reference().pretrain(), HeadKind::kVocabulary, config.reference().dtype()));
       }

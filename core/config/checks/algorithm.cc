@@ -2,40 +2,168 @@
 #include <cstdint>
 #include <set>
 #include <string>
+#include <tuple>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "core/base/status_macros.h"
 #include "core/config/checks/checks.h"
 #include "core/config/checks/conditions.h"
+#include "core/config/services.h"
 
 namespace quartet {
 
-absl::Status CheckAlgorithm(const AlgorithmConfig& a) {
-  QUARTET_RETURN_IF_ERROR(OneOf("algorithm.advantage_estimator", a.advantage_estimator(), {"gae"}));
+namespace {
+
+// Refuses `field` where it is set although `is_used` is false. Of methods that are not in use no default is filled in.
+absl::Status OnlyWhere(bool is_used, absl::string_view field, bool is_set, absl::string_view why) {
+  return is_used || !is_set ? absl::OkStatus() : NoEffect(field, why);
+}
+
+std::string Is(absl::string_view field, absl::string_view value) { return absl::StrCat(field, " is \"", value, "\""); }
+
+absl::Status CheckEstimator(const AlgorithmConfig& a) {
+  const std::string& estimator = a.advantage_estimator();
+  QUARTET_RETURN_IF_ERROR(
+      OneOf("algorithm.advantage_estimator", estimator,
+            {"gae", "reinforce", "reinforce_plus_plus", "reinforce_plus_plus_baseline", "rloo", "grpo", "dr_grpo"}));
+  const std::string why = Is("algorithm.advantage_estimator", estimator);
   QUARTET_RETURN_IF_ERROR(Real("algorithm.gamma", a.gamma(), 0, 1));
+  const bool gae = estimator == "gae";
+  QUARTET_RETURN_IF_ERROR(OnlyWhere(gae, "algorithm.lambd", a.has_lambd(), why));
   QUARTET_RETURN_IF_ERROR(Real("algorithm.lambd", a.lambd(), 0, 1));
-  QUARTET_RETURN_IF_ERROR(Real("algorithm.eps_clip", a.eps_clip(), 0, kInfinity, /*open_low=*/true));
-  QUARTET_RETURN_IF_ERROR(Real("algorithm.eps_clip_low", a.eps_clip_low(), 0, 1, /*open_low=*/true));
-  QUARTET_RETURN_IF_ERROR(Real("algorithm.eps_clip_high", a.eps_clip_high(), 0, kInfinity, /*open_low=*/true));
+  QUARTET_RETURN_IF_ERROR(OnlyWhere(gae, "algorithm.value_clip", a.has_value_clip(), why));
+  QUARTET_RETURN_IF_ERROR(Real("algorithm.value_clip", a.value_clip(), 0, kInfinity));
+  QUARTET_RETURN_IF_ERROR(OnlyWhere(gae, "algorithm.critic_epochs", a.has_critic_epochs(), why));
+  QUARTET_RETURN_IF_ERROR(OnlyWhere(gae, "algorithm.critic_warmup_steps", a.has_critic_warmup_steps(), why));
+  QUARTET_RETURN_IF_ERROR(Integer("algorithm.max_epochs", a.max_epochs(), 1));
+  if (gae) {
+    QUARTET_RETURN_IF_ERROR(Integer("algorithm.critic_epochs", a.critic_epochs(), 1));
+    QUARTET_RETURN_IF_ERROR(Integer("algorithm.critic_warmup_steps", a.critic_warmup_steps(), 0));
+  }
+  QUARTET_RETURN_IF_ERROR(OnlyWhere(estimator == "grpo", "algorithm.group_std_eps", a.has_group_std_eps(), why));
+  QUARTET_RETURN_IF_ERROR(Real("algorithm.group_std_eps", a.group_std_eps(), 0, kInfinity));
+  QUARTET_RETURN_IF_ERROR(
+      OnlyWhere(estimator == "grpo" || estimator == "dr_grpo" || estimator == "reinforce_plus_plus_baseline",
+                "algorithm.leave_one_out", a.has_leave_one_out(), why));
+  QUARTET_RETURN_IF_ERROR(
+      OnlyWhere(estimator == "rloo", "algorithm.kl_before_baseline", a.has_kl_before_baseline(), why));
+  if (a.kl_before_baseline() && (a.kl().init_kl_coef() == 0 || a.kl().use_kl_loss())) {
+    return NoEffect("algorithm.kl_before_baseline", "there is no KL penalty in the rewards (algorithm.kl)");
+  }
+  return OneOf("algorithm.advantage_normalization", a.advantage_normalization(), {"whiten", "center", "none"});
+}
+
+absl::Status CheckLoss(const AlgorithmConfig& a) {
+  QUARTET_RETURN_IF_ERROR(OneOf("algorithm.policy_loss", a.policy_loss(), {"ppo", "gspo", "cispo", "reinforce"}));
+  const std::string why = Is("algorithm.policy_loss", a.policy_loss());
+  const bool clips = a.policy_loss() != "reinforce";
+  for (const auto& [field, is_set, value] : {std::tuple("algorithm.eps_clip", a.has_eps_clip(), a.eps_clip()),
+                                             {"algorithm.eps_clip_low", a.has_eps_clip_low(), a.eps_clip_low()},
+                                             {"algorithm.eps_clip_high", a.has_eps_clip_high(), a.eps_clip_high()}}) {
+    QUARTET_RETURN_IF_ERROR(OnlyWhere(clips, field, is_set, why));
+    if (clips) QUARTET_RETURN_IF_ERROR(Real(field, value, 0, kInfinity, /*open_low=*/true));
+  }
+  if (a.eps_clip_low() > 1) {
+    QUARTET_RETURN_IF_ERROR(Real("algorithm.eps_clip_low", a.eps_clip_low(), 0, 1, /*open_low=*/true));
+  }
+  QUARTET_RETURN_IF_ERROR(
+      OnlyWhere(a.policy_loss() == "ppo" || a.policy_loss() == "gspo", "algorithm.dual_clip", a.has_dual_clip(), why));
   if (a.dual_clip() != 0 && !(a.dual_clip() > 1 && std::isfinite(a.dual_clip()))) {
     return Bad("algorithm.dual_clip", absl::StrCat(a.dual_clip()), "it must be 0 (off) or greater than 1");
   }
-  QUARTET_RETURN_IF_ERROR(Real("algorithm.value_clip", a.value_clip(), 0, kInfinity));
+  QUARTET_RETURN_IF_ERROR(Real("algorithm.entropy_coef", a.entropy_coef(), 0, kInfinity));
+  QUARTET_RETURN_IF_ERROR(OneOf("algorithm.loss_aggregation", a.loss_aggregation(),
+                                {"token_mean", "sequence_mean", "sequence_sum_over_constant"}));
+  const bool has_constant = a.loss_aggregation() == "sequence_sum_over_constant";
+  QUARTET_RETURN_IF_ERROR(OnlyWhere(has_constant, "algorithm.loss_constant", a.has_loss_constant(),
+                                    Is("algorithm.loss_aggregation", a.loss_aggregation())));
+  if (has_constant) {
+    QUARTET_RETURN_IF_ERROR(Real("algorithm.loss_constant", a.loss_constant(), 0, kInfinity, /*open_low=*/true));
+  }
+  return OneOf("algorithm.old_log_prob_source", a.old_log_prob_source(), {"trainer", "rollout"});
+}
 
-  const KlConfig& k = a.kl();
+absl::Status CheckImportanceCorrection(const AlgorithmConfig& a) {
+  const ImportanceCorrectionConfig& i = a.importance_correction();
+  const auto field = [](absl::string_view leaf) { return absl::StrCat("algorithm.importance_correction.", leaf); };
+  QUARTET_RETURN_IF_ERROR(OneOf(field("level"), i.level(), {"none", "token", "geometric", "sequence"}));
+  const bool on = i.level() != "none";
+  const std::string off = Is(field("level"), "none");
+  QUARTET_RETURN_IF_ERROR(OnlyWhere(on, field("mode"), !i.mode().empty(), off));
+  QUARTET_RETURN_IF_ERROR(OnlyWhere(on, field("threshold_low"), i.has_threshold_low(), off));
+  QUARTET_RETURN_IF_ERROR(OnlyWhere(on, field("threshold_high"), i.has_threshold_high(), off));
+  QUARTET_RETURN_IF_ERROR(OnlyWhere(on, field("gating"), !i.gating().empty(), off));
+  if (!on) return absl::OkStatus();
+  if (a.old_log_prob_source() == "rollout") {
+    return NoEffect(field("level"), "algorithm.old_log_prob_source is \"rollout\", so that every weight is 1");
+  }
+  QUARTET_RETURN_IF_ERROR(OneOf(field("mode"), i.mode(), {"truncate", "mask"}));
+  QUARTET_RETURN_IF_ERROR(
+      OnlyWhere(i.mode() == "mask", field("gating"), !i.gating().empty(), Is(field("mode"), i.mode())));
+  QUARTET_RETURN_IF_ERROR(Real(field("threshold_low"), i.threshold_low(), 0, kInfinity));
+  QUARTET_RETURN_IF_ERROR(Real(field("threshold_high"), i.threshold_high(), 0, kInfinity, /*open_low=*/true));
+  if (i.threshold_low() >= i.threshold_high()) {
+    return Bad(field("threshold_low"), absl::StrCat(i.threshold_low()),
+               absl::StrCat("it must be below ", field("threshold_high"), " (", i.threshold_high(), ")"));
+  }
+  if (i.mode() != "mask") return absl::OkStatus();
+  QUARTET_RETURN_IF_ERROR(OneOf(field("gating"), i.gating(), {"ratio", "binary_kl", "tv"}));
+  if (i.gating() != "ratio" && i.level() != "token") {
+    return Bad(field("gating"), absl::StrCat("\"", i.gating(), "\""),
+               absl::StrCat("it is of single tokens; ", Is(field("level"), i.level()), ", which has \"ratio\" alone"));
+  }
+  return OnlyWhere(i.gating() == "ratio", field("threshold_low"), i.threshold_low() != 0,
+                   Is(field("gating"), i.gating()));
+}
+
+absl::Status CheckKl(const KlConfig& k) {
   QUARTET_RETURN_IF_ERROR(Real("algorithm.kl.init_kl_coef", k.init_kl_coef(), 0, kInfinity));
-  QUARTET_RETURN_IF_ERROR(OneOf("algorithm.kl.kl_estimator", k.kl_estimator(), {"k1", "k2", "k3"}));
-  QUARTET_RETURN_IF_ERROR(Real("algorithm.kl.kl_target", k.kl_target(), 0, kInfinity));
-  QUARTET_RETURN_IF_ERROR(Real("algorithm.kl.kl_horizon", k.kl_horizon(), 0, kInfinity, /*open_low=*/true));
   if (k.init_kl_coef() == 0) {
     constexpr char kNoKl[] = "algorithm.kl.init_kl_coef is 0, so there is no KL penalty";
     if (k.kl_target() != 0) return NoEffect("algorithm.kl.kl_target", kNoKl);
-    if (k.kl_estimator() != "k1") return NoEffect("algorithm.kl.kl_estimator", kNoKl);
+    if (!k.kl_estimator().empty() && k.kl_estimator() != "k1") return NoEffect("algorithm.kl.kl_estimator", kNoKl);
+    if (k.use_kl_loss()) return NoEffect("algorithm.kl.use_kl_loss", kNoKl);
+    if (k.use_bias_correction_kl()) return NoEffect("algorithm.kl.use_bias_correction_kl", kNoKl);
+  } else {
+    QUARTET_RETURN_IF_ERROR(OneOf("algorithm.kl.kl_estimator", k.kl_estimator(), {"k1", "k2", "k3"}));
   }
-  if (k.kl_target() == 0 && k.kl_horizon() != 10000) {
-    return NoEffect("algorithm.kl.kl_horizon", "algorithm.kl.kl_target is 0, so the coefficient does not adapt");
+  QUARTET_RETURN_IF_ERROR(OnlyWhere(k.use_kl_loss(), "algorithm.kl.use_bias_correction_kl", k.use_bias_correction_kl(),
+                                    "algorithm.kl.use_kl_loss is false, so the penalty is no part of the loss"));
+  QUARTET_RETURN_IF_ERROR(Real("algorithm.kl.kl_target", k.kl_target(), 0, kInfinity));
+  constexpr char kFixed[] = "algorithm.kl.kl_target is 0, so the coefficient does not adapt";
+  if (k.kl_target() == 0) {
+    if (k.has_kl_horizon() && k.kl_horizon() != 10000) return NoEffect("algorithm.kl.kl_horizon", kFixed);
+    return OnlyWhere(false, "algorithm.kl.kl_mean", !k.kl_mean().empty() && k.kl_mean() != "token", kFixed);
   }
+  QUARTET_RETURN_IF_ERROR(OneOf("algorithm.kl.kl_mean", k.kl_mean(), {"token", "sequence"}));
+  return Real("algorithm.kl.kl_horizon", k.kl_horizon(), 0, kInfinity, /*open_low=*/true);
+}
+
+absl::Status CheckDynamicSampling(const DynamicSamplingConfig& d) {
+  const auto field = [](absl::string_view leaf) { return absl::StrCat("algorithm.dynamic_sampling.", leaf); };
+  QUARTET_RETURN_IF_ERROR(OneOf(field("filter"), d.filter(), {"none", "equal", "range"}));
+  const std::string why = Is(field("filter"), d.filter());
+  QUARTET_RETURN_IF_ERROR(OnlyWhere(d.filter() == "range", field("range_low"), d.has_range_low(), why));
+  QUARTET_RETURN_IF_ERROR(OnlyWhere(d.filter() == "range", field("range_high"), d.has_range_high(), why));
+  QUARTET_RETURN_IF_ERROR(
+      OnlyWhere(d.filter() != "none", field("max_num_gen_batches"), d.has_max_num_gen_batches(), why));
+  if (d.filter() == "range" && !(d.range_low() < d.range_high())) {
+    return Bad(field("range_low"), absl::StrCat(d.range_low()),
+               absl::StrCat("it must be below ", field("range_high"), " (", d.range_high(), ")"));
+  }
+  return Integer(field("max_num_gen_batches"), d.max_num_gen_batches(), 0);
+}
+
+}  // namespace
+
+absl::Status CheckAlgorithm(const RunConfig& c) {
+  const AlgorithmConfig& a = c.algorithm();
+  QUARTET_RETURN_IF_ERROR(CheckEstimator(a));
+  QUARTET_RETURN_IF_ERROR(CheckLoss(a));
+  QUARTET_RETURN_IF_ERROR(CheckImportanceCorrection(a));
+  QUARTET_RETURN_IF_ERROR(CheckKl(a.kl()));
+  QUARTET_RETURN_IF_ERROR(CheckDynamicSampling(a.dynamic_sampling()));
 
   QUARTET_RETURN_IF_ERROR(Real("algorithm.reward_clip_min", a.reward_clip_min(), -kInfinity, kInfinity));
   QUARTET_RETURN_IF_ERROR(Real("algorithm.reward_clip_max", a.reward_clip_max(), -kInfinity, kInfinity));
@@ -44,10 +172,27 @@ absl::Status CheckAlgorithm(const AlgorithmConfig& a) {
                absl::StrCat("it must be below algorithm.reward_clip_max (", a.reward_clip_max(), ")"));
   }
   QUARTET_RETURN_IF_ERROR(
-      OneOf("algorithm.advantage_normalization", a.advantage_normalization(), {"whiten", "center", "none"}));
-  QUARTET_RETURN_IF_ERROR(OneOf("algorithm.loss_aggregation", a.loss_aggregation(), {"token_mean", "sequence_mean"}));
-  QUARTET_RETURN_IF_ERROR(OneOf("algorithm.old_log_prob_source", a.old_log_prob_source(), {"trainer", "rollout"}));
-  return Integer("algorithm.max_epochs", a.max_epochs(), 1);
+      Integer("algorithm.overlong_buffer_len", a.overlong_buffer_len(), 0, c.rollout().generate_max_len()));
+  QUARTET_RETURN_IF_ERROR(OnlyWhere(a.overlong_buffer_len() > 0, "algorithm.overlong_penalty_factor",
+                                    a.has_overlong_penalty_factor(), "algorithm.overlong_buffer_len is 0"));
+  return Real("algorithm.overlong_penalty_factor", a.overlong_penalty_factor(), 0, kInfinity);
+}
+
+// A group of one has no other sample to be compared with.
+absl::Status CheckGroups(const RunConfig& c) {
+  const int samples = c.rollout().n_samples_per_prompt();
+  if (samples > 1) return absl::OkStatus();
+  constexpr char kNeedsTwo[] =
+      "it compares the answers to one prompt, so that rollout.n_samples_per_prompt must be 2 or more";
+  for (const char* estimator : {"rloo", "grpo", "dr_grpo", "reinforce_plus_plus_baseline"}) {
+    if (c.algorithm().advantage_estimator() == estimator) {
+      return Bad("algorithm.advantage_estimator", absl::StrCat("\"", estimator, "\""), kNeedsTwo);
+    }
+  }
+  if (c.algorithm().dynamic_sampling().filter() == "equal") {
+    return Bad("algorithm.dynamic_sampling.filter", "\"equal\"", kNeedsTwo);
+  }
+  return absl::OkStatus();
 }
 
 // `eps_clip` is what the two sides default to, so this is looked at before defaults are filled in. A resolved
@@ -63,7 +208,7 @@ absl::Status CheckClipOverlap(const AlgorithmConfig& a) {
 }
 
 absl::Status CheckReference(const RunConfig& c) {
-  if (c.algorithm().kl().init_kl_coef() == 0) {
+  if (!UsesReference(c)) {
     if (c.has_reference() && c.reference().ByteSizeLong() > 0) {
       return NoEffect(c.reference().pretrain().empty() ? "reference" : "reference.pretrain",
                       "algorithm.kl.init_kl_coef is 0, so no reference model is loaded");

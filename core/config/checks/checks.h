@@ -13,7 +13,8 @@ absl::Status CheckData(const RunConfig& config);
 absl::Status CheckRollout(const RolloutConfig& rollout);
 
 // `algorithm`, `reference` and `reward`.
-absl::Status CheckAlgorithm(const AlgorithmConfig& algorithm);
+absl::Status CheckAlgorithm(const RunConfig& config);
+absl::Status CheckGroups(const RunConfig& config);
 // Before defaults are filled in: what `eps_clip` decides cannot be told afterwards.
 absl::Status CheckClipOverlap(const AlgorithmConfig& algorithm);
 absl::Status CheckReference(const RunConfig& config);

@@ -17,6 +17,10 @@ constexpr double kInfinity = std::numeric_limits<double>::infinity();
 constexpr int64_t kMaxTokens = 1 << 24;
 constexpr int64_t kMaxRanks = 65536;
 
+// Why fields of a critic have no effect in a run without one.
+constexpr char kNoCritic[] =
+    "there is no critic: algorithm.advantage_estimator is not \"gae\", the one that has values of states";
+
 // INVALID_ARGUMENT: the field has a value that it cannot have; has no effect, where it was set; has to be set.
 absl::Status Bad(absl::string_view field, absl::string_view value, absl::string_view allowed);
 absl::Status NoEffect(absl::string_view field, absl::string_view why);

@@ -47,7 +47,11 @@ absl::Status CheckData(const RunConfig& c) {
 absl::Status CheckRollout(const RolloutConfig& r) {
   QUARTET_RETURN_IF_ERROR(Integer("rollout.rollout_batch_size", r.rollout_batch_size(), 1));
   QUARTET_RETURN_IF_ERROR(Integer("rollout.n_samples_per_prompt", r.n_samples_per_prompt(), 1));
-  const int64_t sequences = int64_t{r.rollout_batch_size()} * r.n_samples_per_prompt();
+  if (r.over_sampling_batch_size() < r.rollout_batch_size()) {
+    return Bad("rollout.over_sampling_batch_size", absl::StrCat(r.over_sampling_batch_size()),
+               absl::StrCat("it must be at least rollout.rollout_batch_size = ", r.rollout_batch_size()));
+  }
+  const int64_t sequences = int64_t{r.over_sampling_batch_size()} * r.n_samples_per_prompt();
   if (sequences > std::numeric_limits<int32_t>::max()) {
     return Bad("rollout.rollout_batch_size * rollout.n_samples_per_prompt", absl::StrCat(sequences),
                absl::StrCat("at most ", std::numeric_limits<int32_t>::max()));

@@ -4,6 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "core/base/status_macros.h"
+#include "core/config/checks/checks.h"
 #include "core/config/checks/conditions.h"
 #include "core/config/defaults.h"
 #include "core/config/field_difference.h"
@@ -21,8 +22,15 @@ struct Unread {
   const char* why;
 };
 
-std::vector<Unread> UnreadBy(Program program) {
-  if (program == Program::kPpo) return {{"sft", "a PPO run makes no fine-tuning; //orchestrator:sft does"}};
+std::vector<Unread> UnreadBy(const RunConfig& config, Program program) {
+  if (program == Program::kPpo) {
+    std::vector<Unread> unread = {{"sft", "a PPO run makes no fine-tuning; //orchestrator:sft does"}};
+    if (!UsesCritic(config)) {
+      unread.push_back({"critic", kNoCritic});
+      unread.push_back({"services.critic_trainer", kNoCritic});
+    }
+    return unread;
+  }
   if (program != Program::kSft) return {};
   static constexpr char kData[] = "fine-tuning learns from sft.data";
   static constexpr char kLoop[] = "fine-tuning is no PPO; sft has its fields";
@@ -60,7 +68,7 @@ std::vector<Unread> UnreadBy(Program program) {
 // That what the program does not read is at its default.
 absl::Status CheckUnread(const RunConfig& config, Program program) {
   const int prompt = config.data().prompt_max_len(), answer = config.rollout().generate_max_len();
-  for (const Unread& u : UnreadBy(program)) {
+  for (const Unread& u : UnreadBy(config, program)) {
     RunConfig without = config;
     ClearPath(u.path, &without);
     if (config.actor().max_len() == prompt + answer) {
@@ -84,11 +92,12 @@ absl::Status CheckFor(const RunConfig& config, Program program) {
   if ((ppo || program == Program::kRollout) && config.rollout().pretrain().empty()) {
     return Missing("rollout.pretrain (or actor.pretrain)", kModelFolder);
   }
-  if ((ppo || program == Program::kCriticTrainer) && config.critic().pretrain().empty()) {
+  if (program == Program::kCriticTrainer && !UsesCritic(config)) return absl::InvalidArgumentError(kNoCritic);
+  if ((ppo || program == Program::kCriticTrainer) && UsesCritic(config) && config.critic().pretrain().empty()) {
     return Missing("critic.pretrain", kModelFolder);
   }
   if (ppo || program == Program::kScorer) {
-    const bool reference = config.algorithm().kl().init_kl_coef() > 0;
+    const bool reference = UsesReference(config);
     if (reference && config.reference().pretrain().empty()) {
       return Missing("reference.pretrain (or actor.pretrain)",
                      absl::StrCat(kModelFolder, "; or set algorithm.kl.init_kl_coef to 0 to do without a reference"));
@@ -101,11 +110,13 @@ absl::Status CheckFor(const RunConfig& config, Program program) {
     }
   }
   if (ppo) {
+    QUARTET_RETURN_IF_ERROR(CheckGroups(config));
     if (config.data().prompt_data().empty()) return Missing("data.prompt_data", "it names a JSONL file of prompts");
     const int longest = config.data().prompt_max_len() + config.rollout().generate_max_len();
-    for (const auto& [field, value] : {std::pair("rollout.max_model_len", config.rollout().max_model_len()),
-                                       std::pair("actor.max_len", config.actor().max_len()),
-                                       std::pair("critic.max_len", config.critic().max_len())}) {
+    for (const auto& [field, value] :
+         {std::pair("rollout.max_model_len", config.rollout().max_model_len()),
+          std::pair("actor.max_len", config.actor().max_len()),
+          std::pair("critic.max_len", UsesCritic(config) ? config.critic().max_len() : 0)}) {
       if (value < longest && value != 0) {
         return Bad(field, absl::StrCat(value),
                    absl::StrCat("it must be at least data.prompt_max_len + rollout.generate_max_len = ", longest));

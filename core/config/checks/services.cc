@@ -83,7 +83,7 @@ absl::Status CheckEager(const RunConfig& c) {
 
 // A scorer of rules alone holds no tensor.
 absl::Status CheckScorer(const RunConfig& c) {
-  if (c.algorithm().kl().init_kl_coef() > 0) return absl::OkStatus();
+  if (UsesReference(c)) return absl::OkStatus();
   for (const RewardSource& source : c.reward().source()) {
     if (!source.model().empty()) return absl::OkStatus();
   }

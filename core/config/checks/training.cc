@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <cstdint>
 #include <string>
 #include <utility>
@@ -7,6 +8,7 @@
 #include "core/base/status_macros.h"
 #include "core/config/checks/checks.h"
 #include "core/config/checks/conditions.h"
+#include "core/config/services.h"
 
 namespace quartet {
 namespace {
@@ -56,7 +58,13 @@ absl::Status CheckTrainer(const std::string& name, const TrainerConfig& t) {
   if (t.learning_rate() != 0 && t.allow_zero_learning_rate()) {
     return NoEffect(field("allow_zero_learning_rate"), absl::StrCat(field("learning_rate"), " is not 0"));
   }
-  QUARTET_RETURN_IF_ERROR(OneOf(field("lr_scheduler"), t.lr_scheduler(), {"constant", "cosine"}));
+  QUARTET_RETURN_IF_ERROR(OneOf(field("lr_scheduler"), t.lr_scheduler(), {"constant", "linear", "cosine"}));
+  if (t.has_lr_warmup_steps()) {
+    QUARTET_RETURN_IF_ERROR(Integer(field("lr_warmup_steps"), t.lr_warmup_steps(), 0));
+    if (t.lr_warmup_ratio() != 0) {
+      return NoEffect(field("lr_warmup_ratio"), absl::StrCat(field("lr_warmup_steps"), " is set"));
+    }
+  }
   if (!(t.lr_warmup_ratio() >= 0 && t.lr_warmup_ratio() < 1)) {
     return Bad(field("lr_warmup_ratio"), absl::StrCat(t.lr_warmup_ratio()), "it must be at least 0 and below 1");
   }
@@ -88,7 +96,7 @@ absl::Status CheckTrainer(const std::string& name, const TrainerConfig& t) {
 
 absl::Status CheckTrainers(const RunConfig& c) {
   QUARTET_RETURN_IF_ERROR(CheckTrainer("actor", c.actor()));
-  return CheckTrainer("critic", c.critic());
+  return UsesCritic(c) ? CheckTrainer("critic", c.critic()) : absl::OkStatus();
 }
 
 absl::Status CheckTrain(const RunConfig& c) {
@@ -103,6 +111,13 @@ absl::Status CheckTrain(const RunConfig& c) {
         "train.train_batch_size", absl::StrCat(t.train_batch_size()),
         absl::StrCat("it must divide rollout.rollout_batch_size * rollout.n_samples_per_prompt = ",
                      c.rollout().rollout_batch_size(), " * ", c.rollout().n_samples_per_prompt(), " = ", sequences));
+  }
+  if (UsesCritic(c)) {
+    // The last of its optimizer steps may have fewer: recipes count the critic's steps, not their sequences.
+    QUARTET_RETURN_IF_ERROR(
+        Integer("train.critic_train_batch_size", t.critic_train_batch_size(), 1, std::max<int64_t>(1, sequences)));
+  } else if (t.has_critic_train_batch_size()) {
+    return NoEffect("train.critic_train_batch_size", kNoCritic);
   }
   QUARTET_RETURN_IF_ERROR(Integer("train.save_steps", t.save_steps(), 0));
   QUARTET_RETURN_IF_ERROR(Integer("train.max_ckpt_num", t.max_ckpt_num(), 0));

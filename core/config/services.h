@@ -1,0 +1,22 @@
+// Which services and models a run has. Of resolved configurations.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "proto/run_config.pb.h"
+
+namespace quartet {
+
+inline const std::vector<std::string> kServiceNames = {"rollout", "policy_trainer", "critic_trainer", "scorer"};
+// Those that fine-tuning drives.
+inline const std::vector<std::string> kSftServices = {"policy_trainer"};
+// Those of a PPO run: all, without a critic all but its trainer.
+std::vector<std::string> PpoServices(const RunConfig& config);
+
+// Whether there are values of states: algorithm.advantage_estimator is "gae".
+bool UsesCritic(const RunConfig& config);
+// Whether there is a KL penalty, and so a reference model.
+bool UsesReference(const RunConfig& config);
+
+}  // namespace quartet
