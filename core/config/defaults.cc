@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/string_view.h"
@@ -79,19 +80,20 @@ void FillTrainer(TrainerConfig* t, double learning_rate, int max_len) {
 }
 
 void FillImportanceCorrection(ImportanceCorrectionConfig* i) {
-  QUARTET_DEFAULT_TEXT(i, level, "none");
-  if (i->level() == "none") return;
-  QUARTET_DEFAULT_TEXT(i, mode, i->level() == "token" ? "truncate" : "mask");
+  QUARTET_DEFAULT_TEXT(i, mode, "off");
+  if (i->mode() == "off") return;
+  if (i->mode() == "token_mask" || i->mode() == "sequence_mask_geometric") QUARTET_DEFAULT_TEXT(i, gating, "ratio");
   QUARTET_DEFAULT(i, threshold_low, 0);
   QUARTET_DEFAULT(i, threshold_high, 2);
-  if (i->mode() == "mask") QUARTET_DEFAULT_TEXT(i, gating, "ratio");
 }
 
 // What belongs to one method is filled in where that is used.
 void FillAlgorithm(int generate_max_len, AlgorithmConfig* a) {
   QUARTET_DEFAULT_TEXT(a, advantage_estimator, "gae");
   const std::string& estimator = a->advantage_estimator();
-  const bool is_group_norm = estimator == "rloo" || estimator == "grpo" || estimator == "dr_grpo";
+  const bool has_baseline =
+      estimator == "grpo" || estimator == "dr_grpo" || estimator == "reinforce_plus_plus_baseline";
+  const bool compares = has_baseline || estimator == "rloo";
   QUARTET_DEFAULT(a, gamma, 1);
   QUARTET_DEFAULT(a, max_epochs, 1);
   if (estimator == "gae") {
@@ -100,12 +102,15 @@ void FillAlgorithm(int generate_max_len, AlgorithmConfig* a) {
     QUARTET_DEFAULT(a, critic_epochs, a->max_epochs());
     QUARTET_DEFAULT(a, critic_warmup_steps, 0);
   }
-  if (estimator == "grpo") QUARTET_DEFAULT(a, group_std_eps, 1e-9);
-  if (estimator == "grpo" || estimator == "dr_grpo" || estimator == "reinforce_plus_plus_baseline") {
-    QUARTET_DEFAULT(a, leave_one_out, false);
+  if (estimator == "grpo") {
+    QUARTET_DEFAULT(a, group_std_eps, 1e-9);
+    QUARTET_DEFAULT_TEXT(a, group_std_scale, "group");
   }
-  if (estimator == "rloo") QUARTET_DEFAULT(a, kl_before_baseline, false);
-  QUARTET_DEFAULT_TEXT(a, advantage_normalization, is_group_norm ? "none" : "whiten");
+  if (has_baseline) QUARTET_DEFAULT_TEXT(a, group_baseline, "mean");
+  if (compares) QUARTET_DEFAULT_TEXT(a, reward_clip_placement, "after_baseline");
+  QUARTET_DEFAULT_TEXT(a, advantage_normalization,
+                       compares && estimator != "reinforce_plus_plus_baseline" ? "none" : "whiten");
+  if (a->advantage_normalization() == "whiten") QUARTET_DEFAULT_TEXT(a, whitening_variance, "population");
 
   QUARTET_DEFAULT_TEXT(a, policy_loss, "ppo");
   if (a->policy_loss() != "reinforce") {
@@ -113,13 +118,13 @@ void FillAlgorithm(int generate_max_len, AlgorithmConfig* a) {
     QUARTET_DEFAULT(a, eps_clip_low, a->eps_clip());
     QUARTET_DEFAULT(a, eps_clip_high, a->eps_clip());
   }
-  if (a->policy_loss() == "ppo" || a->policy_loss() == "gspo") QUARTET_DEFAULT(a, dual_clip, 0);
+  if (a->policy_loss() != "cispo" && a->policy_loss() != "reinforce") QUARTET_DEFAULT(a, dual_clip, 0);
   QUARTET_DEFAULT(a, entropy_coef, 0);
   QUARTET_DEFAULT(a, entropy_after_temperature, false);
   QUARTET_DEFAULT_TEXT(a, loss_aggregation,
-                       estimator == "dr_grpo"       ? "sequence_sum_over_constant"
-                       : a->policy_loss() == "gspo" ? "sequence_mean"
-                                                    : "token_mean");
+                       estimator == "dr_grpo"                       ? "sequence_sum_over_constant"
+                       : absl::StartsWith(a->policy_loss(), "gspo") ? "sequence_mean"
+                                                                    : "token_mean");
   if (a->loss_aggregation() == "sequence_sum_over_constant") QUARTET_DEFAULT(a, loss_constant, generate_max_len);
   QUARTET_DEFAULT_TEXT(a, old_log_prob_source, "trainer");
   FillImportanceCorrection(a->mutable_importance_correction());
@@ -129,7 +134,12 @@ void FillAlgorithm(int generate_max_len, AlgorithmConfig* a) {
   if (k->init_kl_coef() > 0) {
     QUARTET_DEFAULT(k, use_kl_loss, false);
     QUARTET_DEFAULT_TEXT(k, kl_estimator, k->use_kl_loss() ? "k3" : "k1");
-    if (k->use_kl_loss()) QUARTET_DEFAULT(k, use_bias_correction_kl, false);
+    QUARTET_DEFAULT_TEXT(k, kl_clamp, "all");
+    if (k->use_kl_loss()) {
+      QUARTET_DEFAULT_TEXT(k, kl_gradient, "estimator");
+    } else if (compares) {
+      QUARTET_DEFAULT_TEXT(k, kl_placement, "token");
+    }
     QUARTET_DEFAULT(k, kl_target, 0);
     if (k->kl_target() > 0) {
       QUARTET_DEFAULT(k, kl_horizon, 10000);
@@ -141,7 +151,7 @@ void FillAlgorithm(int generate_max_len, AlgorithmConfig* a) {
   QUARTET_DEFAULT(a, reward_clip_max, 10);
   DynamicSamplingConfig* d = a->mutable_dynamic_sampling();
   QUARTET_DEFAULT_TEXT(d, filter, "none");
-  if (d->filter() == "range") {
+  if (d->filter() == "mean_inside") {
     QUARTET_DEFAULT(d, range_low, 0);
     QUARTET_DEFAULT(d, range_high, 1);
   }

@@ -107,7 +107,7 @@ TEST(RunConfig, RefusesValuesOutOfRange) {
   ExpectError({"rollout.top_p=1.01"}, {"rollout.top_p", "1.01", "at most 1"});
   ExpectError({"rollout.rollout_batch_size=6", "rollout.n_samples_per_prompt=2", "train.train_batch_size=5"},
               {"train.train_batch_size", "5", "12"});
-  ExpectError({"algorithm.advantage_estimator=grpo"}, {"grpo", "gae"});
+  ExpectError({"algorithm.advantage_estimator=gea"}, {"gea", "gae", "reinforce_plus_plus_baseline", "dr_grpo"});
   ExpectError({"algorithm.dual_clip=0.5"}, {"algorithm.dual_clip", "0.5", "greater than 1"});
   ExpectError({"actor.zero_stage=1"}, {"actor.zero_stage", "0, 2, 3"});
   ExpectError({"rollout.tensor_parallel_size=0"}, {"rollout.tensor_parallel_size", "0"});

@@ -41,21 +41,39 @@ absl::Status CheckEstimator(const AlgorithmConfig& a) {
     QUARTET_RETURN_IF_ERROR(Integer("algorithm.critic_epochs", a.critic_epochs(), 1));
     QUARTET_RETURN_IF_ERROR(Integer("algorithm.critic_warmup_steps", a.critic_warmup_steps(), 0));
   }
-  QUARTET_RETURN_IF_ERROR(OnlyWhere(estimator == "grpo", "algorithm.group_std_eps", a.has_group_std_eps(), why));
-  QUARTET_RETURN_IF_ERROR(Real("algorithm.group_std_eps", a.group_std_eps(), 0, kInfinity));
-  QUARTET_RETURN_IF_ERROR(
-      OnlyWhere(estimator == "grpo" || estimator == "dr_grpo" || estimator == "reinforce_plus_plus_baseline",
-                "algorithm.leave_one_out", a.has_leave_one_out(), why));
-  QUARTET_RETURN_IF_ERROR(
-      OnlyWhere(estimator == "rloo", "algorithm.kl_before_baseline", a.has_kl_before_baseline(), why));
-  if (a.kl_before_baseline() && (a.kl().init_kl_coef() == 0 || a.kl().use_kl_loss())) {
-    return NoEffect("algorithm.kl_before_baseline", "there is no KL penalty in the rewards (algorithm.kl)");
+  const bool grpo = estimator == "grpo";
+  QUARTET_RETURN_IF_ERROR(OnlyWhere(grpo, "algorithm.group_std_eps", a.has_group_std_eps(), why));
+  QUARTET_RETURN_IF_ERROR(OnlyWhere(grpo, "algorithm.group_std_scale", !a.group_std_scale().empty(), why));
+  if (grpo) {
+    QUARTET_RETURN_IF_ERROR(Real("algorithm.group_std_eps", a.group_std_eps(), 0, kInfinity, /*open_low=*/true));
+    QUARTET_RETURN_IF_ERROR(OneOf("algorithm.group_std_scale", a.group_std_scale(), {"group", "batch"}));
   }
-  return OneOf("algorithm.advantage_normalization", a.advantage_normalization(), {"whiten", "center", "none"});
+  const bool has_baseline = grpo || estimator == "dr_grpo" || estimator == "reinforce_plus_plus_baseline";
+  QUARTET_RETURN_IF_ERROR(OnlyWhere(has_baseline, "algorithm.group_baseline", !a.group_baseline().empty(), why));
+  if (has_baseline) {
+    QUARTET_RETURN_IF_ERROR(OneOf("algorithm.group_baseline", a.group_baseline(), {"mean", "leave_one_out"}));
+  }
+  const bool compares = has_baseline || estimator == "rloo";
+  QUARTET_RETURN_IF_ERROR(
+      OnlyWhere(compares, "algorithm.reward_clip_placement", !a.reward_clip_placement().empty(), why));
+  QUARTET_RETURN_IF_ERROR(OnlyWhere(compares, "algorithm.kl.kl_placement", !a.kl().kl_placement().empty(), why));
+  if (compares) {
+    if (a.gamma() != 1) return NoEffect("algorithm.gamma", absl::StrCat(why, ", which is of whole answers"));
+    QUARTET_RETURN_IF_ERROR(
+        OneOf("algorithm.reward_clip_placement", a.reward_clip_placement(), {"after_baseline", "before_baseline"}));
+  }
+  QUARTET_RETURN_IF_ERROR(
+      OneOf("algorithm.advantage_normalization", a.advantage_normalization(), {"whiten", "center", "none"}));
+  const bool whitens = a.advantage_normalization() == "whiten";
+  QUARTET_RETURN_IF_ERROR(OnlyWhere(whitens, "algorithm.whitening_variance", !a.whitening_variance().empty(),
+                                    Is("algorithm.advantage_normalization", a.advantage_normalization())));
+  if (!whitens) return absl::OkStatus();
+  return OneOf("algorithm.whitening_variance", a.whitening_variance(), {"population", "unbiased"});
 }
 
 absl::Status CheckLoss(const AlgorithmConfig& a) {
-  QUARTET_RETURN_IF_ERROR(OneOf("algorithm.policy_loss", a.policy_loss(), {"ppo", "gspo", "cispo", "reinforce"}));
+  QUARTET_RETURN_IF_ERROR(OneOf("algorithm.policy_loss", a.policy_loss(),
+                                {"ppo", "gspo", "gspo_token", "sequence_ppo", "cispo", "reinforce"}));
   const std::string why = Is("algorithm.policy_loss", a.policy_loss());
   const bool clips = a.policy_loss() != "reinforce";
   for (const auto& [field, is_set, value] : {std::tuple("algorithm.eps_clip", a.has_eps_clip(), a.eps_clip()),
@@ -68,7 +86,7 @@ absl::Status CheckLoss(const AlgorithmConfig& a) {
     QUARTET_RETURN_IF_ERROR(Real("algorithm.eps_clip_low", a.eps_clip_low(), 0, 1, /*open_low=*/true));
   }
   QUARTET_RETURN_IF_ERROR(
-      OnlyWhere(a.policy_loss() == "ppo" || a.policy_loss() == "gspo", "algorithm.dual_clip", a.has_dual_clip(), why));
+      OnlyWhere(clips && a.policy_loss() != "cispo", "algorithm.dual_clip", a.has_dual_clip(), why));
   if (a.dual_clip() != 0 && !(a.dual_clip() > 1 && std::isfinite(a.dual_clip()))) {
     return Bad("algorithm.dual_clip", absl::StrCat(a.dual_clip()), "it must be 0 (off) or greater than 1");
   }
@@ -87,68 +105,75 @@ absl::Status CheckLoss(const AlgorithmConfig& a) {
 absl::Status CheckImportanceCorrection(const AlgorithmConfig& a) {
   const ImportanceCorrectionConfig& i = a.importance_correction();
   const auto field = [](absl::string_view leaf) { return absl::StrCat("algorithm.importance_correction.", leaf); };
-  QUARTET_RETURN_IF_ERROR(OneOf(field("level"), i.level(), {"none", "token", "geometric", "sequence"}));
-  const bool on = i.level() != "none";
-  const std::string off = Is(field("level"), "none");
-  QUARTET_RETURN_IF_ERROR(OnlyWhere(on, field("mode"), !i.mode().empty(), off));
-  QUARTET_RETURN_IF_ERROR(OnlyWhere(on, field("threshold_low"), i.has_threshold_low(), off));
-  QUARTET_RETURN_IF_ERROR(OnlyWhere(on, field("threshold_high"), i.has_threshold_high(), off));
-  QUARTET_RETURN_IF_ERROR(OnlyWhere(on, field("gating"), !i.gating().empty(), off));
+  QUARTET_RETURN_IF_ERROR(OneOf(field("mode"), i.mode(),
+                                {"off", "token_truncate", "token_mask", "sequence_mask_geometric",
+                                 "sequence_mask_product", "sequence_truncate"}));
+  const bool on = i.mode() != "off";
+  const std::string why = Is(field("mode"), i.mode());
+  QUARTET_RETURN_IF_ERROR(OnlyWhere(on, field("threshold_low"), i.has_threshold_low(), why));
+  QUARTET_RETURN_IF_ERROR(OnlyWhere(on, field("threshold_high"), i.has_threshold_high(), why));
+  const bool has_gate = i.mode() == "token_mask" || i.mode() == "sequence_mask_geometric";
+  QUARTET_RETURN_IF_ERROR(OnlyWhere(has_gate, field("gating"), !i.gating().empty(), why));
   if (!on) return absl::OkStatus();
   if (a.old_log_prob_source() == "rollout") {
-    return NoEffect(field("level"), "algorithm.old_log_prob_source is \"rollout\", so that every weight is 1");
+    return NoEffect(field("mode"), "algorithm.old_log_prob_source is \"rollout\", so that every weight is 1");
   }
-  QUARTET_RETURN_IF_ERROR(OneOf(field("mode"), i.mode(), {"truncate", "mask"}));
-  QUARTET_RETURN_IF_ERROR(
-      OnlyWhere(i.mode() == "mask", field("gating"), !i.gating().empty(), Is(field("mode"), i.mode())));
   QUARTET_RETURN_IF_ERROR(Real(field("threshold_low"), i.threshold_low(), 0, kInfinity));
   QUARTET_RETURN_IF_ERROR(Real(field("threshold_high"), i.threshold_high(), 0, kInfinity, /*open_low=*/true));
   if (i.threshold_low() >= i.threshold_high()) {
     return Bad(field("threshold_low"), absl::StrCat(i.threshold_low()),
                absl::StrCat("it must be below ", field("threshold_high"), " (", i.threshold_high(), ")"));
   }
-  if (i.mode() != "mask") return absl::OkStatus();
+  if (!has_gate) return absl::OkStatus();
   QUARTET_RETURN_IF_ERROR(OneOf(field("gating"), i.gating(), {"ratio", "binary_kl", "tv"}));
-  if (i.gating() != "ratio" && i.level() != "token") {
-    return Bad(field("gating"), absl::StrCat("\"", i.gating(), "\""),
-               absl::StrCat("it is of single tokens; ", Is(field("level"), i.level()), ", which has \"ratio\" alone"));
-  }
   return OnlyWhere(i.gating() == "ratio", field("threshold_low"), i.threshold_low() != 0,
                    Is(field("gating"), i.gating()));
 }
 
 absl::Status CheckKl(const KlConfig& k) {
   QUARTET_RETURN_IF_ERROR(Real("algorithm.kl.init_kl_coef", k.init_kl_coef(), 0, kInfinity));
-  if (k.init_kl_coef() == 0) {
-    constexpr char kNoKl[] = "algorithm.kl.init_kl_coef is 0, so there is no KL penalty";
-    if (k.kl_target() != 0) return NoEffect("algorithm.kl.kl_target", kNoKl);
-    if (!k.kl_estimator().empty() && k.kl_estimator() != "k1") return NoEffect("algorithm.kl.kl_estimator", kNoKl);
-    if (k.use_kl_loss()) return NoEffect("algorithm.kl.use_kl_loss", kNoKl);
-    if (k.use_bias_correction_kl()) return NoEffect("algorithm.kl.use_bias_correction_kl", kNoKl);
-  } else {
-    QUARTET_RETURN_IF_ERROR(OneOf("algorithm.kl.kl_estimator", k.kl_estimator(), {"k1", "k2", "k3"}));
-  }
-  QUARTET_RETURN_IF_ERROR(OnlyWhere(k.use_kl_loss(), "algorithm.kl.use_bias_correction_kl", k.use_bias_correction_kl(),
+  const bool on = k.init_kl_coef() != 0;
+  constexpr char kNoKl[] = "algorithm.kl.init_kl_coef is 0, so there is no KL penalty";
+  QUARTET_RETURN_IF_ERROR(OnlyWhere(on, "algorithm.kl.kl_target", k.kl_target() != 0, kNoKl));
+  QUARTET_RETURN_IF_ERROR(
+      OnlyWhere(on, "algorithm.kl.kl_estimator", !k.kl_estimator().empty() && k.kl_estimator() != "k1", kNoKl));
+  QUARTET_RETURN_IF_ERROR(OnlyWhere(on, "algorithm.kl.use_kl_loss", k.use_kl_loss(), kNoKl));
+  QUARTET_RETURN_IF_ERROR(OnlyWhere(on, "algorithm.kl.kl_clamp", !k.kl_clamp().empty(), kNoKl));
+  QUARTET_RETURN_IF_ERROR(OnlyWhere(k.use_kl_loss(), "algorithm.kl.kl_gradient", !k.kl_gradient().empty(),
                                     "algorithm.kl.use_kl_loss is false, so the penalty is no part of the loss"));
+  QUARTET_RETURN_IF_ERROR(OnlyWhere(on && !k.use_kl_loss(), "algorithm.kl.kl_placement", !k.kl_placement().empty(),
+                                    "there is no KL penalty in the rewards"));
+  if (on) {
+    QUARTET_RETURN_IF_ERROR(OneOf("algorithm.kl.kl_estimator", k.kl_estimator(), {"k1", "k2", "k3"}));
+    QUARTET_RETURN_IF_ERROR(OneOf("algorithm.kl.kl_clamp", k.kl_clamp(), {"all", "k3", "none"}));
+  }
+  if (k.use_kl_loss()) {
+    QUARTET_RETURN_IF_ERROR(
+        OneOf("algorithm.kl.kl_gradient", k.kl_gradient(), {"estimator", "k2", "importance", "times_ratio"}));
+  }
+  if (!k.kl_placement().empty()) {
+    QUARTET_RETURN_IF_ERROR(OneOf("algorithm.kl.kl_placement", k.kl_placement(), {"token", "sequence"}));
+  }
   QUARTET_RETURN_IF_ERROR(Real("algorithm.kl.kl_target", k.kl_target(), 0, kInfinity));
   constexpr char kFixed[] = "algorithm.kl.kl_target is 0, so the coefficient does not adapt";
-  if (k.kl_target() == 0) {
-    if (k.has_kl_horizon() && k.kl_horizon() != 10000) return NoEffect("algorithm.kl.kl_horizon", kFixed);
-    return OnlyWhere(false, "algorithm.kl.kl_mean", !k.kl_mean().empty() && k.kl_mean() != "token", kFixed);
-  }
+  const bool adapts = k.kl_target() > 0;
+  QUARTET_RETURN_IF_ERROR(
+      OnlyWhere(adapts, "algorithm.kl.kl_horizon", k.has_kl_horizon() && k.kl_horizon() != 10000, kFixed));
+  QUARTET_RETURN_IF_ERROR(OnlyWhere(adapts, "algorithm.kl.kl_mean", !k.kl_mean().empty(), kFixed));
+  if (!adapts) return absl::OkStatus();
   QUARTET_RETURN_IF_ERROR(OneOf("algorithm.kl.kl_mean", k.kl_mean(), {"token", "sequence"}));
   return Real("algorithm.kl.kl_horizon", k.kl_horizon(), 0, kInfinity, /*open_low=*/true);
 }
 
 absl::Status CheckDynamicSampling(const DynamicSamplingConfig& d) {
   const auto field = [](absl::string_view leaf) { return absl::StrCat("algorithm.dynamic_sampling.", leaf); };
-  QUARTET_RETURN_IF_ERROR(OneOf(field("filter"), d.filter(), {"none", "equal", "range"}));
+  QUARTET_RETURN_IF_ERROR(OneOf(field("filter"), d.filter(), {"none", "not_equal", "mean_inside"}));
   const std::string why = Is(field("filter"), d.filter());
-  QUARTET_RETURN_IF_ERROR(OnlyWhere(d.filter() == "range", field("range_low"), d.has_range_low(), why));
-  QUARTET_RETURN_IF_ERROR(OnlyWhere(d.filter() == "range", field("range_high"), d.has_range_high(), why));
+  QUARTET_RETURN_IF_ERROR(OnlyWhere(d.filter() == "mean_inside", field("range_low"), d.has_range_low(), why));
+  QUARTET_RETURN_IF_ERROR(OnlyWhere(d.filter() == "mean_inside", field("range_high"), d.has_range_high(), why));
   QUARTET_RETURN_IF_ERROR(
       OnlyWhere(d.filter() != "none", field("max_num_gen_batches"), d.has_max_num_gen_batches(), why));
-  if (d.filter() == "range" && !(d.range_low() < d.range_high())) {
+  if (d.filter() == "mean_inside" && !(d.range_low() < d.range_high())) {
     return Bad(field("range_low"), absl::StrCat(d.range_low()),
                absl::StrCat("it must be below ", field("range_high"), " (", d.range_high(), ")"));
   }
@@ -189,8 +214,8 @@ absl::Status CheckGroups(const RunConfig& c) {
       return Bad("algorithm.advantage_estimator", absl::StrCat("\"", estimator, "\""), kNeedsTwo);
     }
   }
-  if (c.algorithm().dynamic_sampling().filter() == "equal") {
-    return Bad("algorithm.dynamic_sampling.filter", "\"equal\"", kNeedsTwo);
+  if (c.algorithm().dynamic_sampling().filter() == "not_equal") {
+    return Bad("algorithm.dynamic_sampling.filter", "\"not_equal\"", kNeedsTwo);
   }
   return absl::OkStatus();
 }

@@ -51,7 +51,7 @@ TEST(ConfigText, ANameThatIsNearToNoneIsNotGuessed) {
 }
 
 TEST(ConfigText, AFieldInTheWrongPlaceIsShownItsPlace) {
-  EXPECT_THAT(ErrorIn("temperature: 1"), EndsWith("it is a field of rollout, eval"));
+  EXPECT_THAT(ErrorIn("temperature: 1"), EndsWith("it is a field of rollout, eval.set, eval"));
   EXPECT_THAT(ErrorIn("rollout { kl_target: 1 }"), EndsWith("it is a field of algorithm.kl"));
   EXPECT_THAT(ErrorOf("zero_stage=2"), HasSubstr("it is a field of rollout, actor, critic, reference, reward.source"));
 }
