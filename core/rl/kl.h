@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string_view>
 #include <vector>
@@ -20,9 +21,35 @@ enum class KlEstimator {
 // "k1", "k2" or "k3"; anything else is INVALID_ARGUMENT.
 absl::StatusOr<KlEstimator> ParseKlEstimator(std::string_view name);
 
-// One value a token, clamped to [-10, 10]. Both arrays have the same length.
+// Which estimates are clamped to [-10, 10].
+enum class KlClamp {
+  kAll,     // k1, k2 and k3: OpenRLHF
+  kK3Only,  // k1 and k2 as they are: verl
+  kNone,    // TRL
+};
+
+// "all", "k3" or "none"; anything else is INVALID_ARGUMENT.
+absl::StatusOr<KlClamp> ParseKlClamp(std::string_view name);
+
+// One value a token. Both arrays have the same length.
 std::vector<float> EstimateKl(std::span<const float> log_probs, std::span<const float> reference_log_probs,
-                              KlEstimator estimator);
+                              KlEstimator estimator, KlClamp clamp = KlClamp::kAll);
+std::vector<double> EstimateKl(std::span<const double> log_probs, std::span<const double> reference_log_probs,
+                               KlEstimator estimator, KlClamp clamp = KlClamp::kAll);
+
+// What the controller is given.
+enum class KlMean {
+  kToken,     // every token of the batch counts the same
+  kSequence,  // every sequence with tokens counts the same; within it, every token: OpenRLHF, verl
+};
+
+// "token" or "sequence"; anything else is INVALID_ARGUMENT.
+absl::StatusOr<KlMean> ParseKlMean(std::string_view name);
+
+// Of the KL of each sequence of a rollout batch; sequences without tokens do not count. Nothing where no sequence has
+// any.
+std::optional<double> MeanKl(std::span<const std::span<const float>> kl, KlMean mean);
+std::optional<double> MeanKl(std::span<const std::span<const double>> kl, KlMean mean);
 
 // The coefficient of the KL penalty: fixed, or moved towards a target KL (Ziegler et al. 2019, section 2.2).
 class KlController {

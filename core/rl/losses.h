@@ -1,39 +1,58 @@
 // Differentiable losses of action tokens, for the trainers. Formulas: docs/algorithms.md.
 //
-// All arrays are fp32 with one entry per action token (A) of a micro-batch. A loss is the sum over tokens of
+// All arrays are fp32 or fp64 with one entry per action token (A) of a micro-batch. A loss is the sum over tokens of
 // weight * loss of the token; the weights carry the normaliser over all ranks and micro-batches
-// (core/rl/aggregation.h), so that the parts of one optimizer step only have to be summed.
+// (core/rl/aggregation.h), so that the parts of one optimizer step only have to be summed. So do the other sums: they
+// are over tokens whose weight is not 0. On the meta device they are 0.
 #pragma once
 
 #include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <vector>
+
+#include "core/rl/policy_loss_options.h"
 
 namespace quartet {
 
 // sum w * -log_prob: supervised fine-tuning. Scalar; differentiable in log_prob_A.
 at::Tensor SftLoss(const at::Tensor& log_prob_A, const at::Tensor& weight_A);
 
-struct PolicyLossOptions {
-  // The ratio is clipped to [1 - eps_clip_low, 1 + eps_clip_high]; low in [0, 1], high not negative.
-  double eps_clip_low = 0.2;
-  double eps_clip_high = 0.2;
-  // Negative advantages: the loss of a token is at most dual_clip * |advantage|. Off at 0, else greater than 1.
-  double dual_clip = 0;
+// Tensors that the options do not use may be undefined.
+struct PolicyLossInputs {
+  at::Tensor log_prob_A;
+  at::Tensor weight_A;
+  at::Tensor advantage_A;
+  at::Tensor old_log_prob_A;        // UsesRatio(kind), correction, KlGradient::kImportance and kTimesRatio
+  at::Tensor rollout_log_prob_A;    // correction
+  at::Tensor reference_log_prob_A;  // kl_coefficient above 0
+  at::Tensor entropy_A;             // entropy_coefficient above 0; else only summed, where defined
+  // Action tokens of each sequence, in order; they add up to A. Kinds and corrections over sequences.
+  std::vector<int64_t> sequence_lengths;
 };
 
 struct PolicyLossResult {
-  at::Tensor loss;           // scalar; differentiable in log_prob_A
-  double clipped = 0;        // tokens whose clipped term was the smaller one, so that they gave no gradient
-  double approx_kl_sum = 0;  // sum of old_log_prob - log_prob
+  at::Tensor loss;  // scalar; differentiable in log_prob_A, and in entropy_A where entropy_coefficient is above 0
+
+  double tokens = 0;         // whose weight is not 0
+  double clipped = 0;        // tokens whose clipped term was the smaller one; kCispo: whose ratio was bounded
+  double approx_kl_sum = 0;  // of old_log_prob - log_prob
+  double kl_sum = 0;         // of the KL of the loss, before its coefficient
+  double entropy_sum = 0;
+  double masked = 0;     // tokens that the correction dropped
+  double truncated = 0;  // tokens whose correction was bounded
+  // Of the correction's weights and their squares: (sum w)^2 / sum w^2, each over all ranks, is the effective sample
+  // size.
+  double correction_sum = 0;
+  double correction_square_sum = 0;
 };
 
-// PPO's clipped surrogate (Schulman et al. 2017), with ratio = exp(clamp(log_prob - old_log_prob, -20, 20)):
-// L = -min(ratio A, clip(ratio) A); with dual clip (Ye et al. 2020), where A < 0: L = -max(that minimum, c A).
-PolicyLossResult ClippedPolicyLoss(const at::Tensor& log_prob_A, const at::Tensor& old_log_prob_A,
-                                   const at::Tensor& advantage_A, const at::Tensor& weight_A,
-                                   const PolicyLossOptions& options);
+// The loss of the policy as `options` say, which are as CheckPolicyLossOptions wants them.
+PolicyLossResult PolicyLoss(const PolicyLossOptions& options, const PolicyLossInputs& inputs);
 
 struct ValueLossResult {
   at::Tensor loss;       // scalar; differentiable in value_A
+  double tokens = 0;     // whose weight is not 0
   double clipped = 0;    // tokens whose clipped term was the larger one
   double value_sum = 0;  // of value_A
 };

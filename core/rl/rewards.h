@@ -1,0 +1,38 @@
+// The scalar reward of a sequence before it meets those of its group, and groups that teach nothing. Formulas:
+// docs/algorithms.md.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string_view>
+
+#include "absl/status/statusor.h"
+
+namespace quartet {
+
+// (reward - mean) / std, with the mean and the standard deviation that are stored with a reward model; std above 0.
+double NormalizeReward(double reward, double mean, double std);
+
+// To be added to a reward. At most 0: nothing for an answer that leaves the last `buffer` of its max_new_tokens tokens
+// unused, then falling linearly to -factor (soft overlong punishment, DAPO: Yu et al. 2025, equation 13).
+// 0 < buffer <= max_new_tokens; factor not negative.
+double OverlongPenalty(int64_t tokens, int64_t max_new_tokens, int64_t buffer, double factor);
+
+// The reward of an answer that was cut off at its longest length: reward * coefficient for a coefficient in [0, 1], the
+// coefficient itself where that is negative (OpenRLHF: stop_properly_penalty_coef).
+double TruncatedReward(double reward, double coefficient);
+
+// Which groups (all answers to one prompt) are learned from.
+enum class GroupFilter {
+  kNone,        // all
+  kNotEqual,    // those whose metric is not the same for all answers; a group of one is kept: verl
+  kMeanInside,  // those whose mean metric is strictly between `low` and `high`: OpenRLHF
+};
+
+// "none", "not_equal" or "mean_inside"; anything else is INVALID_ARGUMENT.
+absl::StatusOr<GroupFilter> ParseGroupFilter(std::string_view name);
+
+// Whether a group is kept, by the metric of each of its answers (at least one).
+bool KeepsGroup(std::span<const double> metrics, GroupFilter filter, double low, double high);
+
+}  // namespace quartet
