@@ -8,6 +8,7 @@
 namespace quartet {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::HasSubstr;
 
 class PolicyChecksTest : public ::testing::Test {
@@ -45,13 +46,27 @@ TEST_F(PolicyChecksTest, WantsTheArraysThatTheLossNeedsAndNoOthers) {
   EXPECT_EQ(Refusal(), "");
 }
 
+TEST_F(PolicyChecksTest, WantsWhatTermsBesideTheSurrogateNeed) {
+  header_.mutable_loss()->set_kl_coef(0.1f);
+  EXPECT_THAT(Refusal(), HasSubstr("sequence 9: reference_log_probs has 0 entries for 1 action tokens"));
+  sequences_[0].add_reference_log_probs(-1);
+  EXPECT_EQ(Refusal(), "");
+  header_.mutable_loss()->set_correction_mode("token_mask");
+  header_.mutable_loss()->set_correction_high(2);
+  EXPECT_THAT(Refusal(), HasSubstr("rollout_log_probs has 0 entries"));
+  sequences_[0].add_rollout_log_probs(-1);
+  EXPECT_EQ(Refusal(), "");
+  header_.mutable_loss()->set_correction_gating("entropy");
+  EXPECT_THAT(Refusal(), AllOf(HasSubstr("header.loss.correction_gating: "), HasSubstr("\"entropy\"")));
+}
+
 TEST_F(PolicyChecksTest, RefusesALossThatIsNotSetOrHasSenselessBounds) {
   header_.mutable_loss()->set_dual_clip(0.5);
-  EXPECT_THAT(Refusal(), HasSubstr("header.loss.dual_clip is 0.5"));
+  EXPECT_THAT(Refusal(), AllOf(HasSubstr("header.loss: "), HasSubstr("dual_clip"), HasSubstr("0.5")));
   header_.mutable_loss()->set_dual_clip(3);
   EXPECT_EQ(Refusal(), "");
   header_.mutable_loss()->set_eps_clip_high(std::numeric_limits<float>::quiet_NaN());
-  EXPECT_THAT(Refusal(), HasSubstr("eps_clip_high is nan"));
+  EXPECT_THAT(Refusal(), AllOf(HasSubstr("eps_clip_high"), HasSubstr("nan")));
   header_.clear_loss();
   EXPECT_THAT(Refusal(), HasSubstr("header.loss.kind is 0"));
 }

@@ -10,6 +10,7 @@
 #include "core/training/calls/update_call.h"
 #include "core/training/engine/forward.h"
 #include "core/zero/sharded_model.h"
+#include "policy_trainer/loss_options.h"
 #include "policy_trainer/policy_loss.h"
 #include "proto/policy_trainer.pb.h"
 
@@ -34,10 +35,13 @@ absl::Status PolicyEngine::Update(const UpdateCall& call, const std::vector<Trai
                                   UpdateSums* sums) {
   PolicyUpdateHeader header;
   QUARTET_RETURN_IF_ERROR(ParseHeader(call, &header));
+  QUARTET_ASSIGN_OR_RETURN(const PolicyLossOptions options, LossOptionsOf(header.loss()));
   return TakeStep(
       call, sequences,
       [&](const std::vector<const TrainingSequence*>& part, const PackedBatch& batch, const at::Tensor& hidden_TD,
-          const at::Tensor& head_VD) { return PolicyLoss(header, part, batch, hidden_TD, head_VD, sums); },
+          const at::Tensor& head_VD) {
+        return MicroBatchPolicyLoss(header, options, part, batch, hidden_TD, head_VD, sums);
+      },
       sums);
 }
 

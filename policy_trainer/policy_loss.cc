@@ -1,29 +1,48 @@
 #include "policy_trainer/policy_loss.h"
 
-#include "core/hardware/meta_device.h"
 #include "core/model/vocabulary_head.h"
 #include "core/rl/losses.h"
+#include "policy_trainer/loss_options.h"
 
 namespace quartet {
+namespace {
 
-at::Tensor PolicyLoss(const PolicyUpdateHeader& header, const std::vector<const TrainingSequence*>& part,
-                      const PackedBatch& batch, const at::Tensor& hidden_TD, const at::Tensor& head_VD,
-                      UpdateSums* sums) {
-  const auto array = [&](ActionField field) { return Concatenate(part, field, hidden_TD.device()); };
-  const TokenLogProbs now = ChunkedLogProbs(hidden_TD.index_select(0, batch.action_rows_A), head_VD, batch.action_ids_A,
-                                            header.temperature(), {.wanted = true});
-  sums->set_entropy(sums->entropy() + ScalarValue(now.entropy_T.sum(at::kDouble)));
-  const at::Tensor weights_A = array(&TrainingSequence::loss_weights);
-  if (header.loss().kind() == PolicyLossConfig::KIND_SFT) return SftLoss(now.log_prob_T, weights_A);
+void AddTo(UpdateSums* sums, const PolicyLossResult& result) {
+  sums->set_clipped(sums->clipped() + result.clipped);
+  sums->set_entropy(sums->entropy() + result.entropy_sum);
+  sums->set_approx_kl(sums->approx_kl() + result.approx_kl_sum);
+  sums->set_kl_loss(sums->kl_loss() + result.kl_sum);
+  sums->set_correction_clipped(sums->correction_clipped() + result.truncated);
+  sums->set_correction_masked(sums->correction_masked() + result.masked);
+  sums->set_correction_weights(sums->correction_weights() + result.correction_sum);
+  sums->set_correction_squares(sums->correction_squares() + result.correction_square_sum);
+}
 
-  const PolicyLossResult loss = ClippedPolicyLoss(now.log_prob_T, array(&TrainingSequence::old_log_probs),
-                                                  array(&TrainingSequence::advantages), weights_A,
-                                                  {.eps_clip_low = header.loss().eps_clip_low(),
-                                                   .eps_clip_high = header.loss().eps_clip_high(),
-                                                   .dual_clip = header.loss().dual_clip()});
-  sums->set_clipped(sums->clipped() + loss.clipped);
-  sums->set_approx_kl(sums->approx_kl() + loss.approx_kl_sum);
-  return loss.loss;
+}  // namespace
+
+at::Tensor MicroBatchPolicyLoss(const PolicyUpdateHeader& header, const PolicyLossOptions& options,
+                                const std::vector<const TrainingSequence*>& part, const PackedBatch& batch,
+                                const at::Tensor& hidden_TD, const at::Tensor& head_VD, UpdateSums* sums) {
+  const TokenLogProbs now =
+      ChunkedLogProbs(hidden_TD.index_select(0, batch.action_rows_A), head_VD, batch.action_ids_A, header.temperature(),
+                      {.wanted = true,
+                       .temperature = header.entropy_after_temperature() ? header.temperature() : 1,
+                       .differentiable = options.entropy_coefficient > 0});
+  const auto array = [&](bool is_used, ActionField field) {
+    return is_used ? Concatenate(part, field, hidden_TD.device()) : at::Tensor();
+  };
+  const bool corrects = options.correction.mode != CorrectionMode::kOff;
+  const PolicyLossResult result = PolicyLoss(
+      options, {.log_prob_A = now.log_prob_T,
+                .weight_A = array(true, &TrainingSequence::loss_weights),
+                .advantage_A = array(options.kind != PolicyLossKind::kSft, &TrainingSequence::advantages),
+                .old_log_prob_A = array(NeedsOldLogProbs(options), &TrainingSequence::old_log_probs),
+                .rollout_log_prob_A = array(corrects, &TrainingSequence::rollout_log_probs),
+                .reference_log_prob_A = array(options.kl_coefficient > 0, &TrainingSequence::reference_log_probs),
+                .entropy_A = now.entropy_T,
+                .sequence_lengths = batch.actions});
+  AddTo(sums, result);
+  return result.loss;
 }
 
 }  // namespace quartet

@@ -5,6 +5,7 @@
 
 #include <vector>
 
+#include "core/rl/policy_loss_options.h"
 #include "core/training/batch/packing.h"
 #include "core/training/calls/rank_calls.pb.h"
 #include "proto/experience.pb.h"
@@ -12,10 +13,11 @@
 
 namespace quartet {
 
-// As header.loss says; scalar, differentiable in the hidden states and the head's weight. Adds entropy and, for PPO,
-// clipped tokens and approximate KL to `sums`. `part` packed is `batch`; the header is as CheckPolicyUpdate wants it.
-at::Tensor PolicyLoss(const PolicyUpdateHeader& header, const std::vector<const TrainingSequence*>& part,
-                      const PackedBatch& batch, const at::Tensor& hidden_TD, const at::Tensor& head_VD,
-                      UpdateSums* sums);
+// As header.loss says, of which `options` are LossOptionsOf; scalar, differentiable in the hidden states and the head's
+// weight. Adds what is summed over tokens to `sums`. `part` packed is `batch`; the header is as CheckPolicyUpdate wants
+// it.
+at::Tensor MicroBatchPolicyLoss(const PolicyUpdateHeader& header, const PolicyLossOptions& options,
+                                const std::vector<const TrainingSequence*>& part, const PackedBatch& batch,
+                                const at::Tensor& hidden_TD, const at::Tensor& head_VD, UpdateSums* sums);
 
 }  // namespace quartet

@@ -7,6 +7,7 @@
 #include <memory>
 
 #include "core/training/testing/whole_gradient.h"
+#include "policy_trainer/loss_options.h"
 
 namespace quartet {
 namespace {
@@ -25,9 +26,11 @@ void ExpectInvariance(const std::string& folder, const PolicyUpdateHeader& heade
   TrainableModelOptions options;
   options.model.compute_dtype = precision.type;
   ExpectGradientDoesNotDependOnTheCut(folder, options, RandomTrainingSequences(14, 101, 7), precision.tolerance, [&] {
-    return [&header, sums = std::make_shared<UpdateSums>()](
+    return [&header, loss = LossOptionsOf(header.loss()).value(), sums = std::make_shared<UpdateSums>()](
                const std::vector<const TrainingSequence*>& part, const PackedBatch& batch, const at::Tensor& hidden_TD,
-               const at::Tensor& head_VD) { return PolicyLoss(header, part, batch, hidden_TD, head_VD, sums.get()); };
+               const at::Tensor& head_VD) {
+      return MicroBatchPolicyLoss(header, loss, part, batch, hidden_TD, head_VD, sums.get());
+    };
   });
 }
 
@@ -38,6 +41,24 @@ TEST_P(PolicyLossTest, HasTheSameGradientHoweverTheBatchIsCut) {
   header.mutable_loss()->set_eps_clip_low(0.2f);
   header.mutable_loss()->set_eps_clip_high(0.28f);
   header.mutable_loss()->set_dual_clip(3);
+  ExpectInvariance("core/model/testdata/llama", header);
+}
+
+// A ratio and a correction of whole sequences, and terms beside the surrogate.
+TEST_P(PolicyLossTest, HasTheSameGradientWithRatiosOfSequencesEntropyAndKl) {
+  PolicyUpdateHeader header;
+  header.set_temperature(0.9f);
+  header.set_entropy_after_temperature(true);
+  PolicyLossConfig* loss = header.mutable_loss();
+  loss->set_kind(PolicyLossConfig::KIND_GSPO);
+  loss->set_eps_clip_low(0.2f);
+  loss->set_eps_clip_high(0.28f);
+  loss->set_entropy_coef(0.01f);
+  loss->set_kl_coef(0.1f);
+  loss->set_kl_estimator("k3");
+  loss->set_correction_mode("sequence_mask_geometric");
+  loss->set_correction_low(0.5);
+  loss->set_correction_high(2);
   ExpectInvariance("core/model/testdata/llama", header);
 }
 

@@ -105,6 +105,13 @@ class PolicyTrainerService final : public RankService, public PolicyTrainer::Ser
     reply->set_clip_fraction(done.Mean(&UpdateSums::clipped));
     reply->set_entropy(done.Mean(&UpdateSums::entropy));
     reply->set_approx_kl(done.Mean(&UpdateSums::approx_kl));
+    reply->set_kl_loss(done.Mean(&UpdateSums::kl_loss));
+    reply->set_correction_clipped(done.Mean(&UpdateSums::correction_clipped));
+    reply->set_correction_masked(done.Mean(&UpdateSums::correction_masked));
+    // Kish's: (sum w)^2 / (n sum w^2). Without a correction there are no weights.
+    const double mean = done.Mean(&UpdateSums::correction_weights);
+    const double mean_square = done.Mean(&UpdateSums::correction_squares);
+    reply->set_effective_sample_size(mean_square > 0 ? mean * mean / mean_square : 1);
   }
 
   absl::Status Publish(const Deadline& deadline, const PublishRequest& request, PublishReply* reply) {

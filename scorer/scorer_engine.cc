@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "core/base/logging.h"
 #include "core/base/status_macros.h"
+#include "core/config/services.h"
 #include "core/memory/catch_exceptions.h"
 #include "core/training/calls/rank_info.h"
 #include "core/training/engine/engine_setup.h"

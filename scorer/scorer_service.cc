@@ -12,6 +12,7 @@
 #include "core/base/loading.h"
 #include "core/base/logging.h"
 #include "core/base/status_macros.h"
+#include "core/config/services.h"
 #include "core/model/model_config.h"
 #include "core/service/wire/call_deadline.h"
 #include "core/service/wire/status_conversion.h"

@@ -55,9 +55,10 @@ struct ServiceClient::Connection {
 // The context of one call: deadline, and the end of the call when the run is cancelled.
 class CallContext {
  public:
-  explicit CallContext(const ServiceClient::Connection& connection)
+  explicit CallContext(const ServiceClient::Connection& connection) : CallContext(connection, connection.timeout) {}
+  CallContext(const ServiceClient::Connection& connection, absl::Duration timeout)
       : scope_(connection.cancellation, [this] { context_.TryCancel(); }) {
-    SetTimeout(&context_, connection.timeout);
+    SetTimeout(&context_, timeout);
   }
   grpc::ClientContext* get() { return &context_; }
 
@@ -116,17 +117,14 @@ template <typename Stub, typename Request, typename Reply, typename Header, type
 absl::StatusOr<std::vector<Reply>> Exchange(
     const ServiceClient::Connection& connection, const std::string& call,
     std::unique_ptr<grpc::ClientReaderWriter<Request, Reply>> (Stub::*method)(grpc::ClientContext*), Header header,
-    const std::vector<Item>& items, const ProgressFunction& progress = nullptr) {
+    const std::vector<Item>& items) {
   CallContext context(connection);
   Stub stub(connection.channel);
   const auto stream = (stub.*method)(context.get());
   SendBatch<Request>(*stream, std::move(header), items);
   std::vector<Reply> replies;
   Reply reply;
-  while (stream->Read(&reply)) {
-    replies.push_back(std::move(reply));
-    if (progress) progress(static_cast<int64_t>(replies.size()));
-  }
+  while (stream->Read(&reply)) replies.push_back(std::move(reply));
   QUARTET_RETURN_IF_ERROR(connection.Explain(call, FromGrpc(stream->Finish())));
   return replies;
 }

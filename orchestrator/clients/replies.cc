@@ -101,47 +101,58 @@ absl::StatusOr<std::vector<std::vector<float>>> OrderTokenValues(const std::vect
   return ordered;
 }
 
-absl::StatusOr<std::vector<GeneratedSequence>> OrderGenerated(const GenerateHeader& header,
-                                                              const std::vector<Prompt>& prompts,
-                                                              std::vector<GenerateReply> replies) {
-  const int samples = std::max(header.sampling().n_samples(), 1);
-  std::unordered_map<uint64_t, size_t> positions;
-  for (size_t i = 0; i < prompts.size(); ++i) positions[prompts[i].index()] = i;
-  QUARTET_CHECK(positions.size() == prompts.size()) << "indices of prompts are not unique";
-  if (replies.size() != prompts.size() * samples) {
-    return absl::InternalError(
-        absl::StrCat(replies.size(), " sequences instead of ", prompts.size(), " prompts times ", samples, " samples"));
-  }
-  std::vector<GeneratedSequence> ordered(replies.size());
-  std::vector<bool> seen(replies.size());
-  for (GenerateReply& message : replies) {
-    GeneratedSequence& reply = *message.mutable_sequence();
-    const auto position = positions.find(reply.prompt_index());
-    const std::string name = absl::StrCat("prompt ", reply.prompt_index(), ", sample ", reply.sample());
-    if (position == positions.end() || reply.sample() < 0 || reply.sample() >= samples) {
-      return absl::InternalError(name + " was not asked for");
-    }
-    const size_t place = position->second * samples + reply.sample();
-    if (seen[place]) return absl::InternalError(name + " came twice");
-    seen[place] = true;
-    if (const std::string wrong = CheckGenerated(reply, prompts[position->second], header); !wrong.empty()) {
-      return absl::InternalError(absl::StrCat(name, " has ", wrong));
-    }
-    ordered[place] = std::move(reply);
-  }
-  return ordered;
+GeneratedReplies::GeneratedReplies(const GenerateHeader& header, const std::vector<Prompt>& prompts)
+    : header_(header),
+      prompts_(prompts),
+      samples_(std::max(header.sampling().n_samples(), 1)),
+      missing_(prompts.size(), samples_),
+      seen_(prompts.size() * samples_),
+      sequences_(prompts.size() * samples_) {
+  for (size_t i = 0; i < prompts.size(); ++i) places_[prompts[i].index()] = i;
+  QUARTET_CHECK(places_.size() == prompts.size()) << "indices of prompts are not unique";
 }
 
-absl::StatusOr<std::vector<ScoreReply>> OrderScores(const std::vector<ScoreItem>& items,
-                                                    std::vector<ScoreReply> replies) {
-  if (replies.size() != items.size()) {
-    return absl::InternalError(absl::StrCat(replies.size(), " rewards for ", items.size(), " sequences"));
+absl::StatusOr<size_t> GeneratedReplies::Add(GenerateReply reply) {
+  GeneratedSequence& sequence = *reply.mutable_sequence();
+  const auto prompt = places_.find(sequence.prompt_index());
+  const std::string name = absl::StrCat("prompt ", sequence.prompt_index(), ", sample ", sequence.sample());
+  if (prompt == places_.end() || sequence.sample() < 0 || sequence.sample() >= samples_) {
+    return absl::InternalError(name + " was not asked for");
   }
-  Places places(items.size(), [&](size_t i) { return items[i].tokens().index(); });
-  std::vector<ScoreReply> ordered(items.size());
+  const size_t place = prompt->second * samples_ + sequence.sample();
+  if (seen_[place]) return absl::InternalError(name + " came twice");
+  if (const std::string wrong = CheckGenerated(sequence, prompts_[prompt->second], header_); !wrong.empty()) {
+    return absl::InternalError(absl::StrCat(name, " has ", wrong));
+  }
+  seen_[place] = true;
+  --missing_[prompt->second];
+  sequences_[place] = std::move(sequence);
+  return prompt->second;
+}
+
+absl::StatusOr<std::vector<GeneratedSequence>> GeneratedReplies::Take(const std::vector<size_t>& prompts) {
+  std::vector<GeneratedSequence> taken;
+  taken.reserve(prompts.size() * samples_);
+  for (const size_t prompt : prompts) {
+    if (!IsComplete(prompt)) {
+      return absl::InternalError(absl::StrCat(missing_[prompt], " of ", samples_, " samples of prompt ",
+                                              prompts_[prompt].index(), " did not come"));
+    }
+    for (int sample = 0; sample < samples_; ++sample) taken.push_back(std::move(sequences_[prompt * samples_ + sample]));
+  }
+  return taken;
+}
+
+absl::StatusOr<std::vector<ScoreReply>> OrderScores(const std::vector<uint64_t>& indices,
+                                                    std::vector<ScoreReply> replies) {
+  if (replies.size() != indices.size()) {
+    return absl::InternalError(absl::StrCat(replies.size(), " rewards for ", indices.size(), " sequences"));
+  }
+  Places places(indices.size(), [&](size_t i) { return indices[i]; });
+  std::vector<ScoreReply> ordered(indices.size());
   for (ScoreReply& reply : replies) {
     QUARTET_ASSIGN_OR_RETURN(const size_t place, places.Take(reply.index()));
-    if (!std::isfinite(reply.reward())) {
+    if (reply.error().empty() && !(std::isfinite(reply.reward()) && std::isfinite(reply.score()))) {
       return absl::InternalError(absl::StrCat("the reward of sequence ", reply.index(), " is not finite"));
     }
     ordered[place] = std::move(reply);

@@ -3,6 +3,8 @@
 #include <grpcpp/grpcpp.h>
 
 #include <algorithm>
+#include <numeric>
+#include <thread>
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
@@ -93,9 +95,59 @@ absl::StatusOr<ServiceInfo> ServiceClient::AskInfo() {
 absl::StatusOr<std::vector<GeneratedSequence>> RolloutClient::Generate(const GenerateHeader& header,
                                                                        const std::vector<Prompt>& prompts,
                                                                        const ProgressFunction& progress) {
-  QUARTET_ASSIGN_OR_RETURN(std::vector<GenerateReply> replies,
-                           Exchange(*connection_, "Generate", &Rollout::Stub::Generate, header, prompts, progress));
-  return connection_->Answered("Generate", OrderGenerated(header, prompts, std::move(replies)));
+  int64_t done = 0;
+  return GenerateFirst(header, prompts, static_cast<int64_t>(prompts.size()), [&](const GeneratedSequence&) {
+    if (progress) progress(++done);
+    return absl::OkStatus();
+  });
+}
+
+absl::StatusOr<std::vector<GeneratedSequence>> RolloutClient::GenerateFirst(
+    const GenerateHeader& header, const std::vector<Prompt>& prompts, int64_t first,
+    const std::function<absl::Status(const GeneratedSequence&)>& on_sequence) {
+  const auto wanted = static_cast<size_t>(first);
+  QUARTET_CHECK(wanted <= prompts.size());
+  const bool all = wanted == prompts.size();
+  CallContext context(*connection_);
+  Rollout::Stub stub(connection_->channel);
+  const auto stream = stub.Generate(context.get());
+  SendBatch<GenerateRequest>(*stream, header, prompts);
+  GeneratedReplies replies(header, prompts);
+  std::vector<size_t> taken;
+  // An answer that the call does not wait for to its end.
+  const auto give_up = [&](const absl::Status& status) {
+    context.get()->TryCancel();
+    stream->Finish().ok();
+    return status;
+  };
+  GenerateReply reply;
+  while (stream->Read(&reply)) {
+    const int sample = reply.sequence().sample();
+    const absl::StatusOr<size_t> prompt = replies.Add(std::move(reply));
+    if (!prompt.ok()) return give_up(connection_->Answered("Generate", prompt).status());
+    const bool complete = replies.IsComplete(*prompt);
+    if (complete) taken.push_back(*prompt);
+    // Of a prompt that may be given up, nothing is told before all of it is there.
+    for (int s = all ? sample : 0; s < (all ? sample + 1 : complete ? replies.samples() : 0); ++s) {
+      if (const absl::Status status = on_sequence(replies.sequence(*prompt, s)); !status.ok()) return give_up(status);
+    }
+    if (!all && taken.size() == wanted) {
+      give_up(absl::OkStatus()).IgnoreError();
+      break;
+    }
+  }
+  if (all) {
+    QUARTET_RETURN_IF_ERROR(connection_->Explain("Generate", FromGrpc(stream->Finish())));
+    taken.resize(prompts.size());
+    std::iota(taken.begin(), taken.end(), 0);
+  } else if (taken.size() < wanted) {
+    QUARTET_RETURN_IF_ERROR(connection_->Explain("Generate", FromGrpc(stream->Finish())));
+  }
+  std::sort(taken.begin(), taken.end());
+  if (taken.size() < wanted) {
+    return connection_->BadReply("Generate", absl::StrCat(taken.size(), " prompts were answered instead of ", wanted));
+  }
+  return connection_->Answered("Generate", replies.Take(taken));
 }
 
 absl::StatusOr<BeginUpdateReply> RolloutClient::BeginUpdate(uint64_t step, const WeightManifest& manifest) {
@@ -191,10 +243,65 @@ absl::StatusOr<SaveCheckpointReply> CriticTrainerClient::SaveCheckpoint(uint64_t
 
 // --- scorer ---
 
+namespace {
+
+class ScoreCallImpl final : public ScoreCall {
+ public:
+  ScoreCallImpl(const ServiceClient::Connection& connection, int64_t num_items)
+      : connection_(connection),
+        context_(connection, 2 * connection.timeout),
+        stub_(connection.channel),
+        stream_(stub_.Score(context_.get())) {
+    ScoreRequest request;
+    request.mutable_header()->set_num_items(static_cast<uint64_t>(num_items));
+    stream_->Write(request);
+    // Replies are read as they come: a service whose replies nobody reads would in the end not read items either.
+    reader_ = std::thread([this] {
+      ScoreReply reply;
+      while (stream_->Read(&reply)) replies_.push_back(std::move(reply));
+    });
+  }
+  ~ScoreCallImpl() override {
+    if (!reader_.joinable()) return;
+    context_.get()->TryCancel();
+    reader_.join();
+    stream_->Finish().ok();
+  }
+
+  void Add(const ScoreItem& item) override {
+    indices_.push_back(item.tokens().index());
+    ScoreRequest request;
+    *request.mutable_item() = item;
+    stream_->Write(request);
+  }
+
+  absl::StatusOr<std::vector<ScoreReply>> Finish() override {
+    stream_->WritesDone();
+    reader_.join();
+    QUARTET_RETURN_IF_ERROR(connection_.Explain("Score", FromGrpc(stream_->Finish())));
+    return connection_.Answered("Score", OrderScores(indices_, std::move(replies_)));
+  }
+
+ private:
+  const ServiceClient::Connection& connection_;
+  CallContext context_;
+  Scorer::Stub stub_;
+  const std::unique_ptr<grpc::ClientReaderWriter<ScoreRequest, ScoreReply>> stream_;
+  std::vector<uint64_t> indices_;
+  std::vector<ScoreReply> replies_;  // the reader's until it has ended
+  std::thread reader_;
+};
+
+}  // namespace
+
+std::unique_ptr<ScoreCall> ScorerClient::BeginScore(int64_t num_items) {
+  return std::make_unique<ScoreCallImpl>(*connection_, num_items);
+}
+
 absl::StatusOr<std::vector<ScoreReply>> ScorerClient::Score(const std::vector<ScoreItem>& items) {
-  QUARTET_ASSIGN_OR_RETURN(std::vector<ScoreReply> replies,
-                           Exchange(*connection_, "Score", &Scorer::Stub::Score, ScoreHeader(), items));
-  return connection_->Answered("Score", OrderScores(items, std::move(replies)));
+  const std::unique_ptr<ScoreCall> call = BeginScore(static_cast<int64_t>(items.size()));
+  for (const ScoreItem& item : items) call->Add(item);
+  return call->Finish();
 }
 
 absl::StatusOr<std::vector<std::vector<float>>> ScorerClient::ReferenceLogProbs(
@@ -237,14 +344,23 @@ absl::Status Connect(const RunConfig& config, const char* service, uint64_t epoc
 
 }  // namespace
 
+std::vector<ServiceClient*> Services::all() const {
+  std::vector<ServiceClient*> clients = {rollout.get(), policy_trainer.get()};
+  if (critic_trainer != nullptr) clients.push_back(critic_trainer.get());
+  clients.push_back(scorer.get());
+  return clients;
+}
+
 absl::StatusOr<Services> ConnectServices(const RunConfig& config, Cancellation* cancellation) {
   const uint64_t epoch = NewEpoch();
   Services clients;
   QUARTET_RETURN_IF_ERROR(Connect<Rollout>(config, "rollout", epoch, cancellation, &clients.rollout));
   QUARTET_RETURN_IF_ERROR(
       Connect<PolicyTrainer>(config, "policy_trainer", epoch, cancellation, &clients.policy_trainer));
-  QUARTET_RETURN_IF_ERROR(
-      Connect<CriticTrainer>(config, "critic_trainer", epoch, cancellation, &clients.critic_trainer));
+  if (UsesCritic(config)) {
+    QUARTET_RETURN_IF_ERROR(
+        Connect<CriticTrainer>(config, "critic_trainer", epoch, cancellation, &clients.critic_trainer));
+  }
   QUARTET_RETURN_IF_ERROR(Connect<Scorer>(config, "scorer", epoch, cancellation, &clients.scorer));
   return clients;
 }

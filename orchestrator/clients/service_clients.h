@@ -60,6 +60,12 @@ class RolloutClient : public ServiceClient {
   absl::StatusOr<std::vector<GeneratedSequence>> Generate(const GenerateHeader& header,
                                                           const std::vector<Prompt>& prompts,
                                                           const ProgressFunction& progress);
+  // The same of the `first` prompts (at most all) to have all their samples; the others are given up. `on_sequence` is
+  // told of each sequence that will be returned as soon as that is known, from the thread of the caller; an error of it
+  // ends the call.
+  absl::StatusOr<std::vector<GeneratedSequence>> GenerateFirst(
+      const GenerateHeader& header, const std::vector<Prompt>& prompts, int64_t first,
+      const std::function<absl::Status(const GeneratedSequence&)>& on_sequence);
   absl::StatusOr<BeginUpdateReply> BeginUpdate(uint64_t step, const WeightManifest& manifest);
   absl::StatusOr<CommitUpdateReply> CommitUpdate(uint64_t step, uint64_t version);
   absl::Status AbortUpdate(uint64_t step);
@@ -92,9 +98,23 @@ class CriticTrainerClient : public ServiceClient {
                                                      bool save_optimizer);
 };
 
+// A call of Score that is under way: items may be added while others are scored. One thread.
+class ScoreCall {
+ public:
+  virtual ~ScoreCall() = default;
+  // Where the call has ended meanwhile the item is lost; Finish says why.
+  virtual void Add(const ScoreItem& item) = 0;
+  // After as many items as were announced. In their order; those that could not be scored have an error in place of a
+  // reward (reward.on_error "drop").
+  virtual absl::StatusOr<std::vector<ScoreReply>> Finish() = 0;
+};
+
 class ScorerClient : public ServiceClient {
  public:
   using ServiceClient::ServiceClient;
+  // Ends, if it is given up, with its object. Its deadline is twice that of other calls: items come while answers are
+  // generated.
+  std::unique_ptr<ScoreCall> BeginScore(int64_t num_items);
   // In the order of `items`.
   absl::StatusOr<std::vector<ScoreReply>> Score(const std::vector<ScoreItem>& items);
   absl::StatusOr<std::vector<std::vector<float>>> ReferenceLogProbs(float temperature,
@@ -105,8 +125,11 @@ class ScorerClient : public ServiceClient {
 struct Services {
   std::unique_ptr<RolloutClient> rollout;
   std::unique_ptr<PolicyTrainerClient> policy_trainer;
-  std::unique_ptr<CriticTrainerClient> critic_trainer;
+  std::unique_ptr<CriticTrainerClient> critic_trainer;  // null in a run without a critic
   std::unique_ptr<ScorerClient> scorer;
+
+  // Those that there are.
+  std::vector<ServiceClient*> all() const;
 };
 
 // Clients of the services at config.services.*.listen, for a run of its own. Nothing is connected yet; the first call

@@ -1,0 +1,16 @@
+// The loss that an update asks for, as core/rl has it. LibTorch-free.
+#pragma once
+
+#include "absl/status/statusor.h"
+#include "core/rl/policy_loss_options.h"
+#include "proto/policy_trainer.pb.h"
+
+namespace quartet {
+
+// INVALID_ARGUMENT names the field of `loss`, its value and what is allowed.
+absl::StatusOr<PolicyLossOptions> LossOptionsOf(const PolicyLossConfig& loss);
+
+// Whether old_log_probs are needed.
+bool NeedsOldLogProbs(const PolicyLossOptions& loss);
+
+}  // namespace quartet
