@@ -16,21 +16,21 @@ namespace quartet {
 
 enum class AdvantageEstimator {
   kGae,                        // generalised advantage estimation with a critic (Schulman et al. 2016)
-  kReinforce,                  // discounted rewards to go (Williams 1992)
-  kReinforcePlusPlus,          // the same, whitened (Hu 2025); OpenRLHF calls it "reinforce"
-  kReinforcePlusPlusBaseline,  // reward - mean of its group, whitened; OpenRLHF calls it "reinforce_baseline"
+  kReinforcePlusPlus,          // discounted rewards to go, whitened (Hu 2025)
+  kReinforcePlusPlusBaseline,  // reward - mean of its group, whitened (Hu 2025)
   kRloo,                       // reward - mean of the others of its group (Ahmadian et al. 2024)
   kGrpo,                       // (reward - mean of its group) / (standard deviation + epsilon) (Shao et al. 2024)
   kDrGrpo,                     // reward - mean of its group (Liu et al. 2025)
 };
 
-// "gae", "reinforce", "reinforce_plus_plus", "reinforce_plus_plus_baseline", "rloo", "grpo" or "dr_grpo"; anything else
-// is INVALID_ARGUMENT.
+// "gae", "reinforce" (OpenRLHF's name) or "reinforce_plus_plus" (verl's) for the same, "reinforce_plus_plus_baseline",
+// "rloo", "grpo" or "dr_grpo"; anything else is INVALID_ARGUMENT.
 absl::StatusOr<AdvantageEstimator> ParseAdvantageEstimator(std::string_view name);
 
 // Values, and so a critic, are needed.
 bool NeedsCritic(AdvantageEstimator estimator);
-// A reward is compared with those of its group, so that groups of one teach nothing.
+// A reward is compared with those of its group. In a group of one it has nothing to be compared with: the advantage,
+// before token KL and normalisation, is 0 (TRL, NeMo-RL; verl takes the reward itself).
 bool ComparesWithinGroup(AdvantageEstimator estimator);
 
 enum class AdvantageNormalization {
@@ -71,15 +71,6 @@ enum class GrpoScale {
 // "group" or "batch"; anything else is INVALID_ARGUMENT.
 absl::StatusOr<GrpoScale> ParseGrpoScale(std::string_view name);
 
-// The advantage of the only sample of a group, for estimators that compare within groups.
-enum class GroupOfOne {
-  kZero,    // it has nothing to be compared with: TRL, NeMo-RL
-  kReward,  // baseline 0, standard deviation 1: verl
-};
-
-// "zero" or "reward"; anything else is INVALID_ARGUMENT.
-absl::StatusOr<GroupOfOne> ParseGroupOfOne(std::string_view name);
-
 // Where the KL penalty enters.
 enum class KlPlacement {
   kToken,     // each token's reward, after the baseline: OpenRLHF
@@ -101,7 +92,7 @@ absl::StatusOr<RewardClipPlacement> ParseRewardClipPlacement(std::string_view na
 
 struct AdvantageOptions {
   AdvantageEstimator estimator = AdvantageEstimator::kGae;
-  // In [0, 1]. Other than 1 only for kGae, kReinforce and kReinforcePlusPlus.
+  // In [0, 1]. Other than 1 only for kGae and kReinforcePlusPlus.
   double gamma = 1;
   // In [0, 1]; kGae.
   double lambda = 1;
@@ -117,7 +108,6 @@ struct AdvantageOptions {
   RewardClipPlacement reward_clip_placement = RewardClipPlacement::kAfterBaseline;
 
   GroupBaseline group_baseline = GroupBaseline::kMean;
-  GroupOfOne group_of_one = GroupOfOne::kZero;
   GrpoScale grpo_scale = GrpoScale::kGroup;
   // Added to the standard deviation of kGrpo; above 0. OpenRLHF 1e-9, verl and NeMo-RL 1e-6, TRL 1e-4.
   double grpo_epsilon = 1e-9;

@@ -1,32 +1,52 @@
 #include "core/rl/aggregation.h"
 
-#include "absl/strings/str_cat.h"
+#include "core/base/logging.h"
+#include "core/rl/option_name.h"
 
 namespace quartet {
 
 absl::StatusOr<LossAggregation> ParseLossAggregation(std::string_view name) {
-  if (name == "token_mean") return LossAggregation::kTokenMean;
-  if (name == "sequence_mean") return LossAggregation::kSequenceMean;
-  return absl::InvalidArgumentError(
-      absl::StrCat("loss aggregation \"", std::string(name), "\" is not known; allowed: token_mean, sequence_mean"));
+  return ParseOptionName<LossAggregation>("loss aggregation", name,
+                                          {{"token_mean", LossAggregation::kTokenMean},
+                                           {"sequence_mean", LossAggregation::kSequenceMean},
+                                           {"sequence_sum_over_constant", LossAggregation::kSequenceSumOverConstant}});
 }
 
-std::vector<float> LossWeights(std::span<const int64_t> action_tokens, LossAggregation aggregation) {
-  int64_t tokens = 0;
-  int64_t sequences = 0;
-  for (int64_t n : action_tokens) {
-    tokens += n;
-    sequences += n > 0;
+template <typename T>
+std::vector<T> LossWeights(std::span<const AggregatedSequence> sequences, LossAggregation aggregation,
+                           double constant) {
+  QUARTET_CHECK(aggregation != LossAggregation::kSequenceSumOverConstant || constant > 0) << constant;
+  const auto counts = [](const AggregatedSequence& s) { return s.action_tokens > 0 && !s.excluded; };
+  double tokens = 0;
+  double counted = 0;
+  for (const AggregatedSequence& s : sequences) {
+    if (!counts(s)) continue;
+    tokens += static_cast<double>(s.action_tokens);
+    counted += 1;
   }
-  std::vector<float> weights(action_tokens.size(), 0.0f);
-  for (size_t i = 0; i < weights.size(); ++i) {
-    if (action_tokens[i] <= 0) continue;
-    const double normalizer = aggregation == LossAggregation::kTokenMean
-                                  ? static_cast<double>(tokens)
-                                  : static_cast<double>(sequences) * static_cast<double>(action_tokens[i]);
-    weights[i] = static_cast<float>(1 / normalizer);
+  std::vector<T> weights;
+  weights.reserve(sequences.size());
+  for (const AggregatedSequence& s : sequences) {
+    double weight = 0;
+    if (counts(s)) {
+      switch (aggregation) {
+        case LossAggregation::kTokenMean:
+          weight = 1 / tokens;
+          break;
+        case LossAggregation::kSequenceMean:
+          weight = 1 / (counted * static_cast<double>(s.action_tokens));
+          break;
+        case LossAggregation::kSequenceSumOverConstant:
+          weight = 1 / (counted * constant);
+          break;
+      }
+    }
+    weights.push_back(static_cast<T>(weight));
   }
   return weights;
 }
+
+template std::vector<float> LossWeights<float>(std::span<const AggregatedSequence>, LossAggregation, double);
+template std::vector<double> LossWeights<double>(std::span<const AggregatedSequence>, LossAggregation, double);
 
 }  // namespace quartet

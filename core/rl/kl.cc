@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <cmath>
 
-#include "absl/strings/str_cat.h"
 #include "core/base/logging.h"
+#include "core/rl/option_name.h"
 
 namespace quartet {
 namespace {
@@ -24,26 +24,67 @@ double Estimate(double d, KlEstimator estimator) {
   return d;
 }
 
-}  // namespace
-
-absl::StatusOr<KlEstimator> ParseKlEstimator(std::string_view name) {
-  if (name == "k1") return KlEstimator::kK1;
-  if (name == "k2") return KlEstimator::kK2;
-  if (name == "k3") return KlEstimator::kK3;
-  return absl::InvalidArgumentError(
-      absl::StrCat("KL estimator \"", std::string(name), "\" is not known; allowed: k1, k2, k3"));
-}
-
-std::vector<float> EstimateKl(std::span<const float> log_probs, std::span<const float> reference_log_probs,
-                              KlEstimator estimator) {
+template <typename T>
+std::vector<T> EstimateKlOf(std::span<const T> log_probs, std::span<const T> reference_log_probs, KlEstimator estimator,
+                            KlClamp clamp) {
   QUARTET_CHECK(log_probs.size() == reference_log_probs.size());
-  std::vector<float> kl(log_probs.size());
+  const bool clamped = ClampsKl(clamp, estimator);
+  std::vector<T> kl(log_probs.size());
   for (size_t t = 0; t < kl.size(); ++t) {
     const double d = static_cast<double>(log_probs[t]) - static_cast<double>(reference_log_probs[t]);
-    kl[t] = static_cast<float>(std::clamp(Estimate(d, estimator), -kMaxKl, kMaxKl));
+    const double value = Estimate(d, estimator);
+    kl[t] = static_cast<T>(clamped ? std::clamp(value, -kMaxKl, kMaxKl) : value);
   }
   return kl;
 }
+
+template <typename T>
+std::optional<double> MeanKlOf(std::span<const std::span<const T>> kl, KlMean mean) {
+  double sum = 0;
+  double count = 0;
+  for (std::span<const T> sequence : kl) {
+    if (sequence.empty()) continue;
+    const double weight = mean == KlMean::kToken ? 1 : 1 / static_cast<double>(sequence.size());
+    for (T value : sequence) sum += weight * static_cast<double>(value);
+    count += weight * static_cast<double>(sequence.size());
+  }
+  if (count == 0) return std::nullopt;
+  return sum / count;
+}
+
+}  // namespace
+
+absl::StatusOr<KlEstimator> ParseKlEstimator(std::string_view name) {
+  return ParseOptionName<KlEstimator>("KL estimator", name,
+                                      {{"k1", KlEstimator::kK1}, {"k2", KlEstimator::kK2}, {"k3", KlEstimator::kK3}});
+}
+
+absl::StatusOr<KlClamp> ParseKlClamp(std::string_view name) {
+  return ParseOptionName<KlClamp>("KL clamp", name,
+                                  {{"all", KlClamp::kAll}, {"k3", KlClamp::kK3Only}, {"none", KlClamp::kNone}});
+}
+
+bool ClampsKl(KlClamp clamp, KlEstimator estimator) {
+  return clamp == KlClamp::kAll || (clamp == KlClamp::kK3Only && estimator == KlEstimator::kK3);
+}
+
+std::vector<float> EstimateKl(std::span<const float> log_probs, std::span<const float> reference_log_probs,
+                              KlEstimator estimator, KlClamp clamp) {
+  return EstimateKlOf(log_probs, reference_log_probs, estimator, clamp);
+}
+
+std::vector<double> EstimateKl(std::span<const double> log_probs, std::span<const double> reference_log_probs,
+                               KlEstimator estimator, KlClamp clamp) {
+  return EstimateKlOf(log_probs, reference_log_probs, estimator, clamp);
+}
+
+absl::StatusOr<KlMean> ParseKlMean(std::string_view name) {
+  return ParseOptionName<KlMean>("KL mean", name, {{"token", KlMean::kToken}, {"sequence", KlMean::kSequence}});
+}
+
+std::optional<double> MeanKl(std::span<const std::span<const float>> kl, KlMean mean) { return MeanKlOf(kl, mean); }
+
+std::optional<double> MeanKl(std::span<const std::span<const double>> kl, KlMean mean) { return MeanKlOf(kl, mean); }
 
 KlController::KlController(double coefficient, double target, double horizon)
     : coefficient_(coefficient), target_(target), horizon_(horizon) {

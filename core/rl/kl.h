@@ -30,6 +30,8 @@ enum class KlClamp {
 
 // "all", "k3" or "none"; anything else is INVALID_ARGUMENT.
 absl::StatusOr<KlClamp> ParseKlClamp(std::string_view name);
+// Estimates of this estimator are clamped.
+bool ClampsKl(KlClamp clamp, KlEstimator estimator);
 
 // One value a token. Both arrays have the same length.
 std::vector<float> EstimateKl(std::span<const float> log_probs, std::span<const float> reference_log_probs,

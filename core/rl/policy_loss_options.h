@@ -24,18 +24,17 @@ enum class PolicyLossKind {
 
 // "sft", "ppo", "gspo", "gspo_token", "sequence_ppo", "cispo" or "reinforce"; anything else is INVALID_ARGUMENT.
 absl::StatusOr<PolicyLossKind> ParsePolicyLossKind(std::string_view name);
-// Old log-probabilities are needed.
+// There is a ratio, bounded by eps_clip_low and _high, so that old log-probabilities are needed.
 bool UsesRatio(PolicyLossKind kind);
-// The ratio is bounded by eps_clip_low and eps_clip_high.
-bool UsesClipping(PolicyLossKind kind);
 
-// The weight w of a token that corrects for the rollout having sampled with probabilities other than the trainer's. With
-// r_t = exp(old_log_prob_t - rollout_log_prob_t), their product P over the sequence, and `low` and `high`:
+// The weight w of a token that corrects for the rollout having sampled with probabilities other than the trainer's.
+// With r_t = exp(old_log_prob_t - rollout_log_prob_t), their product P over the sequence, and `low` and `high`:
 enum class CorrectionMode {
   kOff,
   kTokenTruncate,          // clamp(r_t): truncated importance sampling (Yao et al. 2025)
   kTokenMask,              // r_t where the token's gate is in [low, high], else 0: IcePop
-  kSequenceMaskGeometric,  // r_t where the mean of the gate over the sequence is in [low, high], else 0: OpenRLHF's "seq"
+  kSequenceMaskGeometric,  // r_t where the mean of the gate over the sequence is in [low, high], else 0: OpenRLHF's
+                           // "seq"
   kSequenceMaskProduct,    // P where it is in [low, high], else 0: TRL's "sequence_mask"
   kSequenceTruncate,       // clamp(P): TRL's "sequence_truncate", verl's "sequence"
 };
@@ -80,7 +79,7 @@ struct PolicyLossOptions {
   double eps_clip_low = 0.2;
   double eps_clip_high = 0.2;
   // kPpo, kGspo, kGspoToken, kSequencePpo; negative advantages: the loss of a token is at most dual_clip * |advantage|.
-  // Off at 0, else greater than 1 + eps_clip_high.
+  // Off at 0, else greater than 1.
   double dual_clip = 0;
 
   // Not for kSft.
