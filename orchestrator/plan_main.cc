@@ -115,7 +115,7 @@ absl::StatusOr<bool> Run(const CommandLine& flags) {
   auto config = LoadRunConfig(flags.Get("config").value_or(""), flags.GetAll("set"), "");
   if (!config.ok()) return config.status();
   std::vector<std::string> services = flags.GetAll("service");
-  if (services.empty()) services = kServiceNames;
+  if (services.empty()) services = PpoServices(*config);
   OutsideTensors outside = DefaultOutsideTensors();
   auto process = Mebibytes(flags, "process_mib", outside.process);
   if (!process.ok()) return process.status();

@@ -10,7 +10,7 @@
 namespace quartet {
 namespace {
 
-absl::Status In(std::string_view field, const absl::Status& status) {
+absl::Status In(const std::string& field, const absl::Status& status) {
   if (status.ok()) return status;
   return absl::InvalidArgumentError(absl::StrCat("header.loss", field, ": ", status.message()));
 }
@@ -28,7 +28,7 @@ absl::StatusOr<PolicyLossKind> KindOf(PolicyLossConfig::Kind kind) {
 
 // Leaves the default where the field is empty.
 template <typename T, typename Parse>
-absl::Status ReadName(const std::string& name, std::string_view field, const Parse& parse, T* out) {
+absl::Status ReadName(const std::string& name, const std::string& field, const Parse& parse, T* out) {
   if (name.empty()) return absl::OkStatus();
   const absl::StatusOr<T> parsed = parse(name);
   if (parsed.ok()) *out = *parsed;

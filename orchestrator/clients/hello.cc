@@ -106,11 +106,12 @@ absl::StatusOr<Hello> SayHello(Services& services, const RunConfig& config, int3
                                const OnLoading& on_loading) {
   const int64_t longest = static_cast<int64_t>(config.data().prompt_max_len()) + config.rollout().generate_max_len();
   Hello hello;
-  const std::vector<std::pair<ServiceClient*, ServiceInfo*>> peers = {
-      {services.rollout.get(), &hello.rollout},
-      {services.policy_trainer.get(), &hello.policy_trainer},
-      {services.critic_trainer.get(), &hello.critic_trainer},
-      {services.scorer.get(), &hello.scorer}};
+  std::vector<std::pair<ServiceClient*, ServiceInfo*>> peers = {{services.rollout.get(), &hello.rollout},
+                                                                {services.policy_trainer.get(), &hello.policy_trainer}};
+  if (services.critic_trainer != nullptr) {
+    peers.emplace_back(services.critic_trainer.get(), &hello.critic_trainer.emplace());
+  }
+  peers.emplace_back(services.scorer.get(), &hello.scorer);
   for (const auto& [client, info] : peers) {
     QUARTET_ASSIGN_OR_RETURN(*info, Meet(*client, on_loading));
   }

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <string>
 
 #include "absl/status/statusor.h"
@@ -14,7 +15,8 @@ namespace quartet {
 
 // What the services said of themselves.
 struct Hello {
-  ServiceInfo rollout, policy_trainer, critic_trainer, scorer;
+  ServiceInfo rollout, policy_trainer, scorer;
+  std::optional<ServiceInfo> critic_trainer;
 };
 
 // Told again and again of a service that is waited for while it loads its model, in a sentence, and what it says that

@@ -117,6 +117,8 @@ absl::StatusOr<std::vector<GeneratedSequence>> RolloutClient::GenerateFirst(
   // An answer that the call does not wait for to its end.
   const auto give_up = [&](const absl::Status& status) {
     context.get()->TryCancel();
+    for (GenerateReply rest; stream->Read(&rest);) {
+    }
     stream->Finish().ok();
     return status;
   };

@@ -3,11 +3,14 @@
 #include <algorithm>
 #include <cmath>
 #include <numeric>
+#include <span>
+#include <utility>
 
 #include "core/base/status_macros.h"
 #include "core/rl/advantages.h"
 #include "core/rl/aggregation.h"
 #include "core/rl/kl.h"
+#include "orchestrator/loop/algorithm.h"
 #include "orchestrator/loop/random.h"
 
 namespace quartet {
@@ -38,21 +41,28 @@ void Assign(const std::vector<float>& values, google::protobuf::RepeatedField<fl
 
 absl::Status ComputeAdvantages(const AlgorithmConfig& algorithm, double kl_coefficient,
                                std::vector<Experience>* batch) {
-  QUARTET_ASSIGN_OR_RETURN(const KlEstimator estimator, ParseKlEstimator(algorithm.kl().kl_estimator()));
-  QUARTET_ASSIGN_OR_RETURN(const AdvantageNormalization normalization,
-                           ParseAdvantageNormalization(algorithm.advantage_normalization()));
-  std::vector<std::vector<float>> advantages;
-  advantages.reserve(batch->size());
+  QUARTET_ASSIGN_OR_RETURN(const AdvantageOptions options, AdvantagesOf(algorithm, kl_coefficient));
+  const bool has_reference = kl_coefficient > 0;
+  std::vector<ScoredSequence<float>> scored;
+  scored.reserve(batch->size());
   for (Experience& e : *batch) {
-    if (!e.reference_log_probs.empty()) e.kl = EstimateKl(e.log_probs, e.reference_log_probs, estimator);
-    const std::vector<float> rewards = TokenRewards(e.reward, algorithm.reward_clip_min(), algorithm.reward_clip_max(),
-                                                    e.kl, kl_coefficient, e.action_tokens());
-    AdvantagesAndReturns estimated = EstimateAdvantages(rewards, e.values, algorithm.gamma(), algorithm.lambd());
-    e.returns = std::move(estimated.returns);
-    advantages.push_back(std::move(estimated.advantages));
+    if (has_reference) {
+      QUARTET_ASSIGN_OR_RETURN(const KlEstimator estimator, ParseKlEstimator(algorithm.kl().kl_estimator()));
+      QUARTET_ASSIGN_OR_RETURN(const KlClamp clamp, ParseKlClamp(algorithm.kl().kl_clamp()));
+      e.kl = EstimateKl(e.log_probs, e.reference_log_probs, estimator, clamp);
+    }
+    scored.push_back({.group = e.group,
+                      .reward = e.reward,
+                      .tokens = static_cast<size_t>(e.action_tokens()),
+                      .excluded = e.excluded,
+                      .kl = options.kl_coefficient > 0 ? std::span<const float>(e.kl) : std::span<const float>(),
+                      .values = e.values});
   }
-  NormalizeAdvantages(advantages, normalization);
-  for (size_t i = 0; i < batch->size(); ++i) (*batch)[i].advantages = std::move(advantages[i]);
+  std::vector<AdvantagesAndReturns<float>> estimated = EstimateAdvantages(scored, options);
+  for (size_t i = 0; i < batch->size(); ++i) {
+    (*batch)[i].advantages = std::move(estimated[i].advantages);
+    (*batch)[i].returns = std::move(estimated[i].returns);
+  }
   return absl::OkStatus();
 }
 
@@ -75,40 +85,42 @@ LogProbDifference CompareLogProbs(const std::vector<Experience>& batch) {
   return result;
 }
 
-std::optional<double> MeanKl(const std::vector<Experience>& batch) {
-  std::vector<double> kl;
-  for (const Experience& e : batch) kl.insert(kl.end(), e.kl.begin(), e.kl.end());
-  if (kl.empty()) return std::nullopt;
-  return MomentsOf(kl).mean;
+std::optional<double> BatchKl(const std::vector<Experience>& batch, KlMean mean) {
+  std::vector<std::span<const float>> kl;
+  for (const Experience& e : batch) kl.emplace_back(e.kl);
+  return MeanKl(kl, mean);
 }
 
 absl::StatusOr<std::vector<std::vector<TrainingSequence>>> MakeOptimizerSteps(const RunConfig& config,
                                                                               const std::vector<Experience>& batch,
-                                                                              int64_t step, int64_t epoch) {
-  QUARTET_ASSIGN_OR_RETURN(const LossAggregation aggregation,
-                           ParseLossAggregation(config.algorithm().loss_aggregation()));
+                                                                              int64_t step, int64_t epoch,
+                                                                              int64_t count) {
+  const AlgorithmConfig& algorithm = config.algorithm();
+  QUARTET_ASSIGN_OR_RETURN(const LossAggregation aggregation, ParseLossAggregation(algorithm.loss_aggregation()));
   std::vector<size_t> order(batch.size());
   std::iota(order.begin(), order.end(), 0);
   Random::Of({config.seed(), kShufflePurpose, static_cast<uint64_t>(step), static_cast<uint64_t>(epoch)})
       .Shuffle(order);
-  const bool rollout_is_old = config.algorithm().old_log_prob_source() == "rollout";
-  const size_t chunk_size = static_cast<size_t>(config.train().train_batch_size());
-  std::vector<std::vector<TrainingSequence>> steps;
-  for (size_t begin = 0; begin < order.size(); begin += chunk_size) {
-    const size_t end = std::min(begin + chunk_size, order.size());
-    std::vector<int64_t> lengths;
-    for (size_t i = begin; i < end; ++i) lengths.push_back(batch[order[i]].action_tokens());
-    const std::vector<float> weights = LossWeights(lengths, aggregation);
-    std::vector<TrainingSequence>& sequences = steps.emplace_back(end - begin);
+  const bool rollout_is_old = algorithm.old_log_prob_source() == "rollout";
+  std::vector<std::vector<TrainingSequence>> steps(count);
+  for (int64_t s = 0; s < count; ++s) {
+    const size_t begin = order.size() * s / count, end = order.size() * (s + 1) / count;
+    std::vector<AggregatedSequence> parts;
+    for (size_t i = begin; i < end; ++i) {
+      parts.push_back({.action_tokens = batch[order[i]].action_tokens(), .excluded = batch[order[i]].excluded});
+    }
+    const std::vector<float> weights = LossWeights(parts, aggregation, algorithm.loss_constant());
     for (size_t i = begin; i < end; ++i) {
       const Experience& e = batch[order[i]];
-      TrainingSequence& sequence = sequences[i - begin];
+      if (e.excluded || e.action_tokens() == 0) continue;
+      TrainingSequence& sequence = steps[s].emplace_back();
       *sequence.mutable_tokens() = e.tokens;
-      sequence.mutable_tokens()->set_index(i - begin);
+      sequence.mutable_tokens()->set_index(steps[s].size() - 1);
       sequence.mutable_loss_weights()->Resize(static_cast<int>(e.action_tokens()), weights[i - begin]);
       Assign(rollout_is_old ? e.rollout_log_probs : e.log_probs, sequence.mutable_old_log_probs());
       Assign(e.advantages, sequence.mutable_advantages());
       Assign(e.rollout_log_probs, sequence.mutable_rollout_log_probs());
+      if (algorithm.kl().use_kl_loss()) Assign(e.reference_log_probs, sequence.mutable_reference_log_probs());
       Assign(e.values, sequence.mutable_old_values());
       Assign(e.returns, sequence.mutable_returns());
     }
@@ -128,7 +140,9 @@ void AddExperienceMetrics(const std::vector<Experience>& batch, Metrics* metrics
     tokens += e.action_tokens();
     truncated += e.truncated;
     for (const auto& [name, value] : e.reward_parts) parts[name] += value / n;
-    for (size_t t = 0; t < e.returns.size(); ++t) {
+    for (const auto& [name, value] : e.extra_logs) parts[name] += value / n;
+    // Without a critic there are returns, but no values.
+    for (size_t t = 0; t < e.values.size(); ++t) {
       returns.push_back(e.returns[t]);
       errors.push_back(static_cast<double>(e.returns[t]) - e.values[t]);
     }
@@ -137,7 +151,7 @@ void AddExperienceMetrics(const std::vector<Experience>& batch, Metrics* metrics
   metrics->Set("reward/mean", reward.mean);
   metrics->Set("reward/std", std::sqrt(reward.variance));
   for (const auto& [name, value] : parts) metrics->Set("reward/" + name, value);
-  if (const std::optional<double> kl = MeanKl(batch); kl.has_value()) metrics->Set("kl/mean", *kl);
+  if (const std::optional<double> kl = BatchKl(batch); kl.has_value()) metrics->Set("kl/mean", *kl);
   metrics->Set("response_length/mean", MomentsOf(lengths).mean);
   metrics->Set("response_length/truncated", static_cast<double>(truncated) / n);
   const LogProbDifference difference = CompareLogProbs(batch);
@@ -147,7 +161,8 @@ void AddExperienceMetrics(const std::vector<Experience>& batch, Metrics* metrics
   // Share of the returns' variance that the values explain; 0 where the returns hardly vary (no answer was right): a
   // ratio to a variance that is all rounding and traces of KL says nothing. The bound is the one of whitening.
   const double variance = MomentsOf(returns).variance;
-  metrics->Set("critic/explained_variance", variance > 1e-8 ? 1 - MomentsOf(errors).variance / variance : 0.0);
+  if (!returns.empty())
+    metrics->Set("critic/explained_variance", variance > 1e-8 ? 1 - MomentsOf(errors).variance / variance : 0.0);
   metrics->Set("tokens/generated", static_cast<double>(tokens));
 }
 

@@ -9,6 +9,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "core/rl/kl.h"
 #include "orchestrator/run_folder/metrics.h"
 #include "proto/experience.pb.h"
 #include "proto/rollout.pb.h"
@@ -21,16 +22,20 @@ namespace quartet {
 // empty.
 struct Experience {
   int64_t prompt = 0;    // which prompt of the data
+  int64_t group = 0;     // answers of one batch to the same prompt have the same
   TokenSequence tokens;  // its index is the position in the batch
   std::string response;  // decoded, without special tokens
   bool truncated = false;
+  bool excluded = false;  // from the loss
 
   std::vector<float> rollout_log_probs;
   std::vector<float> log_probs;  // before the update
   std::vector<float> reference_log_probs;
   std::vector<float> values;  // before the update
-  float reward = 0;           // before clamping
+  float reward = 0;           // with length penalties, before it is clamped
+  float score = 0;            // what groups are filtered by
   std::map<std::string, float> reward_parts;
+  std::map<std::string, float> extra_logs;  // of sources that give them
 
   std::vector<float> kl;
   std::vector<float> advantages;
@@ -39,8 +44,7 @@ struct Experience {
   int64_t action_tokens() const { return static_cast<int64_t>(rollout_log_probs.size()); }
 };
 
-// Fills in kl, advantages and returns as algorithm.* says (docs/algorithms.md), in the order: KL, clamped rewards,
-// GAE, normalisation over the batch.
+// Fills in kl, advantages and returns as algorithm.* says (docs/algorithms.md).
 absl::Status ComputeAdvantages(const AlgorithmConfig& algorithm, double kl_coefficient, std::vector<Experience>* batch);
 
 // Absolute differences of the trainer's and the rollout's log-probabilities over all action tokens.
@@ -51,14 +55,16 @@ struct LogProbDifference {
 };
 LogProbDifference CompareLogProbs(const std::vector<Experience>& batch);
 
-// Mean over all action tokens; nothing without a reference model.
-std::optional<double> MeanKl(const std::vector<Experience>& batch);
+// Over all action tokens, or as algorithm.kl.kl_mean says; nothing without a reference model.
+std::optional<double> BatchKl(const std::vector<Experience>& batch, KlMean mean = KlMean::kToken);
 
-// Cuts the batch into the optimizer steps of one epoch: shuffled by (seed, step, epoch), then consecutive chunks of
-// train_batch_size sequences, the last one perhaps smaller. Loss weights are those of each chunk by itself.
+// Cuts the batch into `count` optimizer steps of one epoch, of as many sequences each as can be: shuffled by (seed,
+// step, epoch), then one after the other. Loss weights are those of each step by itself; sequences that are excluded or
+// have no action are in none, so that a step may be empty.
 absl::StatusOr<std::vector<std::vector<TrainingSequence>>> MakeOptimizerSteps(const RunConfig& config,
                                                                               const std::vector<Experience>& batch,
-                                                                              int64_t step, int64_t epoch);
+                                                                              int64_t step, int64_t epoch,
+                                                                              int64_t count);
 
 // reward/*, kl/mean, response_length/mean, rollout/*, critic/explained_variance and tokens/generated.
 void AddExperienceMetrics(const std::vector<Experience>& batch, Metrics* metrics);

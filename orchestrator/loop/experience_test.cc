@@ -35,7 +35,7 @@ RunConfig Resolved(int train_batch_size) {
 TEST(OptimizerSteps, HoldEverySequenceOnceAndWeighTokensAlike) {
   std::vector<Experience> batch;
   for (int i = 0; i < 7; ++i) batch.push_back(MakeExperience(i, 2, 1 + i % 3));
-  const auto steps = MakeOptimizerSteps(Resolved(3), batch, 0, 0);
+  const auto steps = MakeOptimizerSteps(Resolved(3), batch, 0, 0, 3);
   ASSERT_TRUE(steps.ok()) << steps.status();
   ASSERT_EQ(steps->size(), 3);
   std::multiset<float> seen;
@@ -64,7 +64,7 @@ TEST(OptimizerSteps, AreShuffledByStepAndEpochAndRepeatable) {
   for (int i = 0; i < 16; ++i) batch.push_back(MakeExperience(i, 1, 1));
   const auto order = [&batch](int64_t step, int64_t epoch) {
     std::vector<float> order;
-    const auto steps = MakeOptimizerSteps(Resolved(16), batch, step, epoch);
+    const auto steps = MakeOptimizerSteps(Resolved(16), batch, step, epoch, 1);
     for (const TrainingSequence& sequence : (*steps)[0]) order.push_back(sequence.advantages(0));
     return order;
   };
@@ -77,9 +77,9 @@ TEST(OptimizerSteps, TakeOldLogProbsFromWhereTheyAreToldTo) {
   std::vector<Experience> batch = {MakeExperience(0, 1, 2)};
   batch[0].log_probs = {-0.5f, -0.25f};
   RunConfig config = Resolved(1);
-  EXPECT_EQ((*MakeOptimizerSteps(config, batch, 0, 0))[0][0].old_log_probs(1), -0.25f);
+  EXPECT_EQ((*MakeOptimizerSteps(config, batch, 0, 0, 1))[0][0].old_log_probs(1), -0.25f);
   config.mutable_algorithm()->set_old_log_prob_source("rollout");
-  EXPECT_EQ((*MakeOptimizerSteps(config, batch, 0, 0))[0][0].old_log_probs(1), -1.0f);
+  EXPECT_EQ((*MakeOptimizerSteps(config, batch, 0, 0, 1))[0][0].old_log_probs(1), -1.0f);
 }
 
 TEST(LogProbDifference, IsTakenOverAllTokens) {

@@ -60,8 +60,9 @@ std::vector<ModelUse> ModelsOf(const RunConfig& c, Program program) {
   std::vector<ModelUse> models = {
       {"actor.pretrain", c.actor().pretrain(), HeadKind::kVocabulary, true, "actor.max_len", c.actor().max_len()}};
   if (program == Program::kSft) return models;
-  models.push_back(
-      {"critic.pretrain", c.critic().pretrain(), HeadKind::kScalar, false, "critic.max_len", c.critic().max_len()});
+  if (UsesCritic(c))
+    models.push_back(
+        {"critic.pretrain", c.critic().pretrain(), HeadKind::kScalar, false, "critic.max_len", c.critic().max_len()});
   models.push_back({"rollout.pretrain", c.rollout().pretrain(), HeadKind::kVocabulary, true, "rollout.max_model_len",
                     c.rollout().max_model_len()});
   if (UsesReference(c)) {
@@ -172,7 +173,8 @@ absl::Status CheckInputs(const RunConfig& config, Program program, bool launch) 
   const bool ppo = program == Program::kPpo;
   QUARTET_RETURN_IF_ERROR(CheckModels(config, program));
   QUARTET_RETURN_IF_ERROR(CheckState("actor.load_checkpoint", config.actor().load_checkpoint()));
-  if (ppo) QUARTET_RETURN_IF_ERROR(CheckState("critic.load_checkpoint", config.critic().load_checkpoint()));
+  if (ppo && UsesCritic(config))
+    QUARTET_RETURN_IF_ERROR(CheckState("critic.load_checkpoint", config.critic().load_checkpoint()));
   if (ppo && config.rollout().has_http()) QUARTET_RETURN_IF_ERROR(CheckHttpFiles(config.rollout().http()));
   return CheckDevices(config, ppo ? PpoServices(config) : kSftServices);
 }

@@ -10,10 +10,11 @@
 #include "core/base/fail_point.h"
 #include "core/base/status_macros.h"
 #include "core/checkpoint/run_checkpoints.h"
+#include "core/config/services.h"
 #include "core/rl/kl.h"
 #include "orchestrator/clients/hello.h"
+#include "orchestrator/loop/batch_sampler.h"
 #include "orchestrator/loop/experience.h"
-#include "orchestrator/loop/random.h"
 #include "orchestrator/loop/side_by_side.h"
 #include "orchestrator/loop/start_check.h"
 #include "orchestrator/loop/step_report.h"
@@ -23,8 +24,6 @@
 
 namespace quartet {
 namespace {
-
-constexpr uint64_t kGeneratePurpose = 3;
 
 // What the trainers have written for a checkpoint.
 struct SavedStates {
@@ -53,7 +52,6 @@ class PpoLoop {
   absl::Status Prepare();
   absl::Status Step(int64_t step);
 
-  absl::StatusOr<std::vector<Experience>> Generate(int64_t step);
   absl::Status Annotate(std::vector<Experience>* batch, Metrics* metrics);
   absl::Status CheckLogProbs(int64_t step, const std::vector<Experience>& batch) const;
   absl::Status Sync(int64_t step, Metrics* metrics);
@@ -74,9 +72,10 @@ class PpoLoop {
   const RunConfig& config_;
   const int64_t first_step_;
   KlController kl_controller_;
-  std::optional<PromptOrder> order_;
+  std::optional<BatchSampler> sampler_;
   std::optional<Updates> updates_;
   int64_t steps_ = 0;
+  int64_t step_ = 0;  // under way
   TimeLeft time_left_;
   // Of the weights that the policy has now; the rollout must generate with exactly these.
   uint64_t policy_version_ = 0;
@@ -112,15 +111,21 @@ absl::StatusOr<PpoSummary> PpoLoop::Run() {
 }
 
 absl::Status PpoLoop::Prepare() {
-  order_.emplace(config_.seed(), static_cast<int64_t>(run_.prompts.size()));
   steps_ = PpoSteps(config_, static_cast<int64_t>(run_.prompts.size()));
-  QUARTET_ASSIGN_OR_RETURN(updates_, Updates::Create(config_, run_.services, steps_, first_step_));
+  const int64_t a_step = config_.rollout().rollout_batch_size();
+  sampler_.emplace(
+      config_, run_.prompts, run_.tokenizer, run_.services,
+      run_.resume.has_value() ? run_.resume->prompts_drawn.value_or(first_step_ * a_step) : 0,
+      BatchSampler::Progress{
+          .begin = [this](const std::string& phase, int64_t total) { run_.view.Begin(Label(step_, phase), total); },
+          .done = [this](int64_t done) { run_.view.Progress(done); }});
   QUARTET_ASSIGN_OR_RETURN(const Hello hello, SayHello(run_.services, config_, run_.tokenizer.vocab_size(),
                                                        [this](const std::string& waiting, const std::string& detail) {
                                                          run_.view.PrintAndBegin(waiting);
                                                          run_.view.Progress(0, detail);
                                                        }));
   QUARTET_RETURN_IF_ERROR(CheckStart(config_, run_.prompts, run_.resume, run_.folder.checkpoints_path(), hello));
+  QUARTET_ASSIGN_OR_RETURN(updates_, Updates::Create(config_, run_.services, hello, steps_, first_step_));
   if (!hello.rollout.http_url().empty()) {
     run_.view.Print(absl::StrCat("the policy answers HTTP at ", hello.rollout.http_url(), ", as model \"",
                                  hello.rollout.served_model_name(), "\""));
@@ -151,13 +156,12 @@ absl::Status PpoLoop::Step(int64_t step) {
   Metrics metrics;
   metrics.Set("policy_version", static_cast<double>(policy_version_));
 
-  // 1. Prompts, and n answers to each.
-  const Stopwatch generation;
-  QUARTET_ASSIGN_OR_RETURN(std::vector<Experience> batch, Generate(step));
-  metrics.Set("time/generate", generation.Seconds());
+  // 1. Prompts, n answers to each, and their rewards.
+  step_ = step;
+  QUARTET_ASSIGN_OR_RETURN(std::vector<Experience> batch, sampler_->Draw(step, policy_version_, &metrics));
 
-  // 2. Side by side: rewards and reference log-probabilities, values, the policy's own log-probabilities.
-  run_.view.Begin(Label(step, "score, values, log-probabilities"));
+  // 2. Side by side: reference log-probabilities, values, the policy's own log-probabilities.
+  run_.view.Begin(Label(step, "values, log-probabilities"));
   QUARTET_RETURN_IF_ERROR(Annotate(&batch, &metrics));
 
   // 3. The policy that trains and the one that generated must be the same.
@@ -167,18 +171,21 @@ absl::Status PpoLoop::Step(int64_t step) {
   metrics.Set("kl/coefficient", kl_controller_.coefficient());
   QUARTET_RETURN_IF_ERROR(ComputeAdvantages(config_.algorithm(), kl_controller_.coefficient(), &batch));
   AddExperienceMetrics(batch, &metrics);
-  if (const std::optional<double> kl = MeanKl(batch); kl.has_value()) {
-    kl_controller_.Update(*kl, static_cast<int64_t>(batch.size()));
+  const double kl_coefficient = kl_controller_.coefficient();
+  if (config_.algorithm().kl().kl_target() > 0) {
+    QUARTET_ASSIGN_OR_RETURN(const KlMean mean, ParseKlMean(config_.algorithm().kl().kl_mean()));
+    const std::optional<double> kl = BatchKl(batch, mean);
+    if (kl.has_value()) kl_controller_.Update(*kl, static_cast<int64_t>(batch.size()));
   }
 
   // 5. Policy and critic learn, side by side.
   run_.view.Begin(Label(step, "policy and critic update"));
-  QUARTET_RETURN_IF_ERROR(updates_->Run(step, batch, &metrics));
+  QUARTET_RETURN_IF_ERROR(updates_->Run(step, batch, kl_coefficient, &metrics));
 
   // 6. The rollout gets the new weights.
   const Stopwatch sync;
   run_.view.Begin(Label(step, "weight sync"));
-  QUARTET_RETURN_IF_ERROR(Sync(step, &metrics));
+  if (updates_->TrainsPolicy(step)) QUARTET_RETURN_IF_ERROR(Sync(step, &metrics));
   metrics.Set("time/weight_sync", sync.Seconds());
 
   // 7. Samples, checkpoint, metrics: in this order, so that a run which ends anywhere in between loses none of them.
@@ -224,89 +231,40 @@ void PpoLoop::AddEvaluation(const EvaluationResult& result, Metrics* metrics) co
   metrics->Set(prefix + "reward", result.mean_reward);
 }
 
-absl::StatusOr<std::vector<Experience>> PpoLoop::Generate(int64_t step) {
-  const RolloutConfig& rollout = config_.rollout();
-  const int64_t samples = rollout.n_samples_per_prompt();
-  const std::vector<int64_t> indices = order_->Take(step * rollout.rollout_batch_size(), rollout.rollout_batch_size());
-  std::vector<Prompt> prompts(indices.size());
-  for (size_t i = 0; i < indices.size(); ++i) {
-    const std::vector<int32_t>& ids = run_.prompts[indices[i]].ids;
-    prompts[i].set_index(i);
-    prompts[i].mutable_ids()->Assign(ids.begin(), ids.end());
-  }
-  GenerateHeader header;
-  header.set_policy_version(policy_version_);
-  SamplingParams* sampling = header.mutable_sampling();
-  sampling->set_temperature(rollout.temperature());
-  sampling->set_top_p(rollout.top_p());
-  sampling->set_top_k(rollout.top_k());
-  sampling->set_max_new_tokens(rollout.generate_max_len());
-  sampling->set_min_tokens(rollout.min_tokens());
-  *sampling->mutable_stop_token_ids() = rollout.stop_token_ids();
-  sampling->set_seed(Random::Of({config_.seed(), kGeneratePurpose, static_cast<uint64_t>(step)}).Next());
-  sampling->set_n_samples(static_cast<int32_t>(samples));
-
-  run_.view.Begin(Label(step, "generate"), static_cast<int64_t>(prompts.size()) * samples);
-  QUARTET_ASSIGN_OR_RETURN(
-      std::vector<GeneratedSequence> generated,
-      run_.services.rollout->Generate(header, prompts, [this](int64_t done) { run_.view.Progress(done); }));
-
-  std::vector<Experience> batch(generated.size());
-  for (size_t i = 0; i < generated.size(); ++i) {
-    Experience& e = batch[i];
-    e.prompt = indices[i / samples];
-    e.tokens = std::move(*generated[i].mutable_tokens());
-    e.tokens.set_index(i);
-    e.response = DecodeResponse(e.tokens, run_.tokenizer);
-    e.truncated = generated[i].finish_reason() == GeneratedSequence::LENGTH;
-    e.rollout_log_probs.assign(generated[i].log_probs().begin(), generated[i].log_probs().end());
-  }
-  return batch;
-}
-
 absl::Status PpoLoop::Annotate(std::vector<Experience>* batch, Metrics* metrics) {
   Services& services = run_.services;
   const float temperature = config_.rollout().temperature();
   std::vector<TokenSequence> sequences;
-  std::vector<ScoreItem> items;
-  for (const Experience& e : *batch) {
-    sequences.push_back(e.tokens);
-    ScoreItem& item = items.emplace_back();
-    *item.mutable_tokens() = e.tokens;
-    item.set_response(e.response);
-    item.set_label(run_.prompts[e.prompt].label);
-    item.set_truncated(e.truncated);
-  }
+  for (const Experience& e : *batch) sequences.push_back(e.tokens);
 
-  double score_seconds = 0, reference_seconds = 0, values_seconds = 0, log_probs_seconds = 0;
-  auto scores = SideBySide(&score_seconds, [&] { return services.scorer->Score(items); });
-  auto reference = SideBySide(&reference_seconds, [&]() -> absl::StatusOr<std::vector<std::vector<float>>> {
-    // Without a KL penalty there is no reference model to ask.
-    if (!UsesReference(config_)) return std::vector<std::vector<float>>(sequences.size());
+  using Values = std::vector<std::vector<float>>;
+  double reference_seconds = 0, values_seconds = 0, log_probs_seconds = 0;
+  // What the run does not use stays empty.
+  auto reference = SideBySide(&reference_seconds, [&]() -> absl::StatusOr<Values> {
+    if (!UsesReference(config_)) return Values(sequences.size());
     return services.scorer->ReferenceLogProbs(temperature, sequences);
   });
-  auto values = SideBySide(&values_seconds, [&] { return services.critic_trainer->Values(sequences); });
+  auto values = SideBySide(&values_seconds, [&]() -> absl::StatusOr<Values> {
+    if (!UsesCritic(config_)) return Values(sequences.size());
+    return services.critic_trainer->Values(sequences);
+  });
   auto log_probs =
       SideBySide(&log_probs_seconds, [&] { return services.policy_trainer->LogProbs(temperature, sequences); });
   // All are waited for before any error is returned: they use what lies on this stack.
-  auto scored = scores.get();
   auto reference_done = reference.get();
   auto values_done = values.get();
   auto log_probs_done = log_probs.get();
-  QUARTET_RETURN_IF_ERROR(scored.status());
   QUARTET_RETURN_IF_ERROR(reference_done.status());
   QUARTET_RETURN_IF_ERROR(values_done.status());
   QUARTET_RETURN_IF_ERROR(log_probs_done.status());
 
   for (size_t i = 0; i < batch->size(); ++i) {
     Experience& e = (*batch)[i];
-    e.reward = (*scored)[i].reward();
-    e.reward_parts.insert((*scored)[i].parts().begin(), (*scored)[i].parts().end());
     e.reference_log_probs = std::move((*reference_done)[i]);
     e.values = std::move((*values_done)[i]);
     e.log_probs = std::move((*log_probs_done)[i]);
   }
-  metrics->Set("time/score", std::max(score_seconds, reference_seconds));
+  metrics->Set("time/score", metrics->Get("time/score").value_or(0) + reference_seconds);
   metrics->Set("time/values", values_seconds);
   metrics->Set("time/log_probs", log_probs_seconds);
   return absl::OkStatus();
@@ -340,7 +298,7 @@ absl::StatusOr<SavedStates> PpoLoop::SaveStates(int64_t steps_done) {
   // The critic is of use only to a run that goes on.
   double ignored_seconds = 0;
   auto critic_future = SideBySide(&ignored_seconds, [&]() -> absl::StatusOr<SaveCheckpointReply> {
-    if (!save_optimizer) return SaveCheckpointReply();
+    if (!save_optimizer || !UsesCritic(config_)) return SaveCheckpointReply();
     return run_.services.critic_trainer->SaveCheckpoint(step, id, save_optimizer);
   });
   const auto policy_done = run_.services.policy_trainer->SaveCheckpoint(step, id, save_optimizer);
@@ -375,9 +333,12 @@ absl::Status PpoLoop::Commit(int64_t steps_done, const SavedStates& saved, const
   record.seed = config_.seed();
   record.rollout_batch_size = config_.rollout().rollout_batch_size();
   record.prompts_hash = HashPrompts(run_.prompts);
+  record.prompts_drawn = sampler_->drawn();
   if (config_.train().save_optimizer()) {
     record.policy = SavedTrainer{saved.policy.state_hash(), updates_->policy_applied()};
-    record.critic = SavedTrainer{saved.critic.state_hash(), updates_->critic_applied()};
+    if (updates_->critic_applied().has_value()) {
+      record.critic = SavedTrainer{saved.critic.state_hash(), *updates_->critic_applied()};
+    }
   }
   record.metrics = metrics;
   record.has_evaluation = has_evaluation;

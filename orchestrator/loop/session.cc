@@ -148,14 +148,14 @@ absl::StatusOr<PpoResult> RunPpoSession(const RunConfig& resolved, const Session
     const std::string checkpoint =
         absl::StrCat(start.folder->checkpoints_path(), "/", CheckpointId(start.resume->step));
     config.mutable_actor()->set_load_checkpoint(checkpoint + "/policy_state");
-    config.mutable_critic()->set_load_checkpoint(checkpoint + "/critic_state");
+    if (UsesCritic(config)) config.mutable_critic()->set_load_checkpoint(checkpoint + "/critic_state");
   }
 
-  view.Print(absl::StrCat("micro-batches: ", DescribeMicroBatches(config, kServiceNames)));
+  view.Print(absl::StrCat("micro-batches: ", DescribeMicroBatches(config, PpoServices(config))));
 
   // 2. The services.
   QUARTET_ASSIGN_OR_RETURN(const std::unique_ptr<ServiceLauncher> launcher,
-                           LaunchServices(options, kServiceNames, *start.folder, view, cancellation, &config));
+                           LaunchServices(options, PpoServices(config), *start.folder, view, cancellation, &config));
   QUARTET_ASSIGN_OR_RETURN(Services services, ConnectServices(config, &cancellation));
 
   // 3. The loop.
@@ -172,9 +172,7 @@ absl::StatusOr<PpoResult> RunPpoSession(const RunConfig& resolved, const Session
     return WithContinuation(Explain(summary.status(), launcher.get(), cancellation), options, *start.folder);
   }
   result.summary = *std::move(summary);
-  const std::vector<ServiceClient*> clients = {services.rollout.get(), services.policy_trainer.get(),
-                                               services.critic_trainer.get(), services.scorer.get()};
-  for (ServiceClient* client : clients) {
+  for (ServiceClient* client : services.all()) {
     absl::StatusOr<ServiceInfo> info = client->GetInfo();
     if (!info.ok()) return Explain(info.status(), launcher.get(), cancellation);
     result.services[client->service()] = *std::move(info);

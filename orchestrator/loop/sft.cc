@@ -60,7 +60,7 @@ absl::StatusOr<SftSummary> RunSft(const SftRun& run) {
     const absl::Time began = absl::Now();
     // 1. The next examples; each epoch has an order of its own.
     std::vector<TrainingSequence> batch;
-    std::vector<int64_t> lengths;
+    std::vector<AggregatedSequence> parts;
     for (int64_t i = step * batch_size; i < (step + 1) * batch_size; ++i) {
       if (i / count != epoch) {
         epoch = i / count;
@@ -72,11 +72,11 @@ absl::StatusOr<SftSummary> RunSft(const SftRun& run) {
       TokenSequence& tokens = *batch.emplace_back().mutable_tokens();
       tokens = run.examples[order[i % count]];
       tokens.set_index(batch.size() - 1);
-      lengths.push_back(std::count(tokens.action_mask().begin(), tokens.action_mask().end(), true));
+      parts.push_back({.action_tokens = std::count(tokens.action_mask().begin(), tokens.action_mask().end(), true)});
     }
-    const std::vector<float> weights = LossWeights(lengths, LossAggregation::kTokenMean);
+    const std::vector<float> weights = LossWeights(parts, LossAggregation::kTokenMean);
     for (size_t i = 0; i < batch.size(); ++i) {
-      batch[i].mutable_loss_weights()->Resize(static_cast<int>(lengths[i]), weights[i]);
+      batch[i].mutable_loss_weights()->Resize(static_cast<int>(parts[i].action_tokens), weights[i]);
     }
 
     // 2. One optimizer step.

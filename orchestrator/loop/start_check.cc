@@ -45,7 +45,8 @@ absl::Status CheckStart(const RunConfig& config, const std::vector<PromptRecord>
                         const Hello& hello) {
   if (!resume.has_value()) {
     QUARTET_RETURN_IF_ERROR(CheckFreshTrainer(hello.policy_trainer, "actor", config.actor().load_checkpoint()));
-    return CheckFreshTrainer(hello.critic_trainer, "critic", config.critic().load_checkpoint());
+    if (!hello.critic_trainer.has_value()) return absl::OkStatus();
+    return CheckFreshTrainer(*hello.critic_trainer, "critic", config.critic().load_checkpoint());
   }
   const std::string folder = absl::StrCat(checkpoints, "/", CheckpointId(resume->step));
   const auto refuse = [&](const std::string& what) {
@@ -61,9 +62,15 @@ absl::Status CheckStart(const RunConfig& config, const std::vector<PromptRecord>
   if (resume->prompts_hash != HashPrompts(prompts)) {
     return refuse(absl::StrCat("it was made with other prompts than those of ", config.data().prompt_data(0)));
   }
-  for (const auto& [trainer, expected, field, state] :
-       {std::tuple(&hello.policy_trainer, resume->policy->optimizer_steps, "actor", "policy_state"),
-        std::tuple(&hello.critic_trainer, resume->critic->optimizer_steps, "critic", "critic_state")}) {
+  std::vector<std::tuple<const ServiceInfo*, int64_t, const char*, const char*>> trainers = {
+      {&hello.policy_trainer, resume->policy->optimizer_steps, "actor", "policy_state"}};
+  if (hello.critic_trainer.has_value()) {
+    if (!resume->critic.has_value()) return refuse("it was made without a critic");
+    trainers.emplace_back(&*hello.critic_trainer, resume->critic->optimizer_steps, "critic", "critic_state");
+  } else if (resume->critic.has_value()) {
+    return refuse("it was made with a critic, which this run is without (algorithm.advantage_estimator)");
+  }
+  for (const auto& [trainer, expected, field, state] : trainers) {
     if (OptimizerSteps(*trainer) == expected) continue;
     return refuse(
         absl::StrCat("the ", trainer->service(), " has made ", OptimizerSteps(*trainer),

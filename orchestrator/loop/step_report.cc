@@ -17,9 +17,7 @@ constexpr int64_t kSamplesPerStep = 4;
 }  // namespace
 
 absl::Status AddServiceMetrics(Services& services, Metrics* metrics) {
-  const std::vector<ServiceClient*> clients = {services.rollout.get(), services.policy_trainer.get(),
-                                               services.critic_trainer.get(), services.scorer.get()};
-  for (ServiceClient* client : clients) {
+  for (ServiceClient* client : services.all()) {
     QUARTET_ASSIGN_OR_RETURN(const ServiceInfo info, client->GetInfo());
     std::map<std::string, int64_t> peaks;
     for (const RankInfo& rank : info.ranks()) {
@@ -55,7 +53,7 @@ std::vector<SampleRecord> PickSamples(int64_t step, const std::vector<PromptReco
     sample.label = prompts[e.prompt].label;
     sample.reward = e.reward;
     sample.parts = e.reward_parts;
-    sample.kl = MeanKl({e});
+    sample.kl = BatchKl({e});
     sample.finish_reason = e.truncated ? "length" : "stop";
   }
   return samples;

@@ -9,7 +9,9 @@
 #include "absl/strings/str_cat.h"
 #include "core/base/logging.h"
 #include "core/base/status_macros.h"
+#include "orchestrator/loop/algorithm.h"
 #include "orchestrator/loop/side_by_side.h"
+#include "orchestrator/loop/start_check.h"
 
 namespace quartet {
 namespace {
@@ -17,13 +19,13 @@ namespace {
 // Optimizer steps in a row whose gradient was not finite before the run gives up.
 constexpr int64_t kMaxSkippedInARow = 3;
 
-using OptimizerSteps = std::vector<std::vector<TrainingSequence>>;
-
 // What the updates of one PPO step came to: means over its optimizer steps.
 struct Result {
   double loss = 0, clip_fraction = 0, grad_norm = 0;
-  double entropy = 0, approx_kl = 0;  // of the policy
-  double value_mean = 0;              // of the critic
+  // Of the policy.
+  double entropy = 0, approx_kl = 0, kl_loss = 0;
+  double correction_clipped = 0, correction_masked = 0, effective_sample_size = 0;
+  double value_mean = 0;  // of the critic
   double micro_batches = 0, balance = 0;
   double learning_rate = 0;  // of the last one
   int64_t skipped = 0;
@@ -46,6 +48,10 @@ void AddMetrics(const std::string& model, const Result& result, double seconds, 
 void AddOwn(const PolicyUpdateReply& reply, double n, Result* result) {
   result->entropy += reply.entropy() / n;
   result->approx_kl += reply.approx_kl() / n;
+  result->kl_loss += reply.kl_loss() / n;
+  result->correction_clipped += reply.correction_clipped() / n;
+  result->correction_masked += reply.correction_masked() / n;
+  result->effective_sample_size += reply.effective_sample_size() / n;
 }
 void AddOwn(const CriticUpdateReply& reply, double n, Result* result) { result->value_mean += reply.value_mean() / n; }
 
@@ -63,14 +69,21 @@ absl::Status CountSkipped(const std::string& model, bool skipped, double loss, i
                                                     model == "policy" ? "actor" : model, ".learning_rate"));
 }
 
-// One trainer's optimizer steps. `header` is theirs, but for the learning rate.
+// One trainer's optimizer steps over the batch. `header` is theirs, but for the learning rate.
 template <typename Client, typename Header>
-absl::StatusOr<Result> Update(const std::string& model, Client& client, int64_t step, Header header,
-                              const OptimizerSteps& optimizer_steps, Updates::Trainer* trainer) {
+absl::StatusOr<Result> Update(const RunConfig& config, const std::string& model, Client& client, int64_t step,
+                              Header header, const std::vector<Experience>& batch, Updates::Trainer* trainer) {
+  std::vector<std::vector<TrainingSequence>> optimizer_steps;
+  for (int64_t epoch = 0; epoch < trainer->epochs; ++epoch) {
+    QUARTET_ASSIGN_OR_RETURN(auto of_epoch, MakeOptimizerSteps(config, batch, step, epoch, trainer->steps_an_epoch));
+    std::move(of_epoch.begin(), of_epoch.end(), std::back_inserter(optimizer_steps));
+  }
   Result result;
-  const double n = static_cast<double>(optimizer_steps.size());
+  const auto n = static_cast<double>(
+      std::count_if(optimizer_steps.begin(), optimizer_steps.end(), [](const auto& step) { return !step.empty(); }));
   for (const std::vector<TrainingSequence>& sequences : optimizer_steps) {
     header.set_learning_rate(trainer->schedule.At(++trainer->sent));
+    if (sequences.empty()) continue;  // all of its answers are out of the loss
     QUARTET_ASSIGN_OR_RETURN(const auto reply, client.Update(static_cast<uint64_t>(step), header, sequences));
     trainer->applied = static_cast<int64_t>(reply.optimizer_steps());
     QUARTET_RETURN_IF_ERROR(CountSkipped(model, reply.skipped(), reply.loss(), &trainer->skipped_in_a_row));
@@ -89,12 +102,13 @@ absl::StatusOr<Result> Update(const std::string& model, Client& client, int64_t 
 
 absl::StatusOr<LearningRateSchedule> MakeSchedule(const TrainerConfig& trainer, const std::string& name,
                                                   int64_t optimizer_steps) {
-  absl::StatusOr<LearningRateSchedule> schedule =
-      LearningRateSchedule::Create({.peak = trainer.learning_rate(),
-                                    .scheduler = trainer.lr_scheduler(),
-                                    .warmup_ratio = trainer.lr_warmup_ratio(),
-                                    .min_ratio = trainer.min_lr_ratio(),
-                                    .total_steps = optimizer_steps});
+  absl::StatusOr<LearningRateSchedule> schedule = LearningRateSchedule::Create(
+      {.peak = trainer.learning_rate(),
+       .scheduler = trainer.lr_scheduler(),
+       .warmup_ratio = trainer.lr_warmup_ratio(),
+       .warmup_steps = trainer.has_lr_warmup_steps() ? std::optional<int64_t>(trainer.lr_warmup_steps()) : std::nullopt,
+       .min_ratio = trainer.min_lr_ratio(),
+       .total_steps = optimizer_steps});
   if (!schedule.ok()) {
     return absl::Status(schedule.status().code(), absl::StrCat(name, ": ", schedule.status().message()));
   }
@@ -103,48 +117,74 @@ absl::StatusOr<LearningRateSchedule> MakeSchedule(const TrainerConfig& trainer, 
 
 }  // namespace
 
-absl::StatusOr<Updates> Updates::Create(const RunConfig& config, Services& services, int64_t steps,
+absl::StatusOr<Updates> Updates::Create(const RunConfig& config, Services& services, const Hello& hello, int64_t steps,
                                         int64_t steps_done) {
+  const AlgorithmConfig& algorithm = config.algorithm();
   const int64_t sequences =
       static_cast<int64_t>(config.rollout().rollout_batch_size()) * config.rollout().n_samples_per_prompt();
-  const int64_t chunk = config.train().train_batch_size();
-  const int64_t a_step = config.algorithm().max_epochs() * ((sequences + chunk - 1) / chunk);
-  QUARTET_ASSIGN_OR_RETURN(const LearningRateSchedule policy, MakeSchedule(config.actor(), "actor", steps * a_step));
-  QUARTET_ASSIGN_OR_RETURN(const LearningRateSchedule critic, MakeSchedule(config.critic(), "critic", steps * a_step));
-  return Updates(config, services, {.schedule = policy, .sent = steps_done * a_step},
-                 {.schedule = critic, .sent = steps_done * a_step});
+  const auto make = [&](const TrainerConfig& section, const std::string& name, int64_t epochs, int64_t batch_size,
+                        int64_t warmup_steps, const ServiceInfo& info) -> absl::StatusOr<Trainer> {
+    const int64_t steps_an_epoch = (sequences + batch_size - 1) / batch_size;
+    const int64_t a_step = epochs * steps_an_epoch;
+    QUARTET_ASSIGN_OR_RETURN(const LearningRateSchedule schedule,
+                             MakeSchedule(section, name, std::max<int64_t>(1, steps - warmup_steps) * a_step));
+    return Trainer{.schedule = schedule,
+                   .epochs = epochs,
+                   .steps_an_epoch = steps_an_epoch,
+                   .sent = std::max<int64_t>(0, steps_done - warmup_steps) * a_step,
+                   .applied = OptimizerSteps(info)};
+  };
+  QUARTET_ASSIGN_OR_RETURN(const Trainer policy,
+                           make(config.actor(), "actor", algorithm.max_epochs(), config.train().train_batch_size(),
+                                algorithm.critic_warmup_steps(), hello.policy_trainer));
+  std::optional<Trainer> critic;
+  if (hello.critic_trainer.has_value()) {
+    QUARTET_ASSIGN_OR_RETURN(critic, make(config.critic(), "critic", algorithm.critic_epochs(),
+                                          config.train().critic_train_batch_size(), 0, *hello.critic_trainer));
+  }
+  return Updates(config, services, policy, critic);
 }
 
-absl::Status Updates::Run(int64_t step, const std::vector<Experience>& batch, Metrics* metrics) {
+bool Updates::TrainsPolicy(int64_t step) const { return step >= config_->algorithm().critic_warmup_steps(); }
+
+std::optional<int64_t> Updates::critic_applied() const {
+  return critic_.has_value() ? std::optional<int64_t>(critic_->applied) : std::nullopt;
+}
+
+absl::Status Updates::Run(int64_t step, const std::vector<Experience>& batch, double kl_coefficient, Metrics* metrics) {
   const AlgorithmConfig& algorithm = config_->algorithm();
-  OptimizerSteps optimizer_steps;
-  for (int64_t epoch = 0; epoch < algorithm.max_epochs(); ++epoch) {
-    QUARTET_ASSIGN_OR_RETURN(auto chunks, MakeOptimizerSteps(*config_, batch, step, epoch));
-    std::move(chunks.begin(), chunks.end(), std::back_inserter(optimizer_steps));
-  }
   PolicyUpdateHeader policy_header;
   policy_header.set_temperature(config_->rollout().temperature());
-  policy_header.mutable_loss()->set_kind(PolicyLossConfig::KIND_PPO);
-  policy_header.mutable_loss()->set_eps_clip_low(algorithm.eps_clip_low());
-  policy_header.mutable_loss()->set_eps_clip_high(algorithm.eps_clip_high());
-  policy_header.mutable_loss()->set_dual_clip(algorithm.dual_clip());
+  policy_header.set_entropy_after_temperature(algorithm.entropy_after_temperature());
+  *policy_header.mutable_loss() = PolicyLossOf(algorithm, kl_coefficient);
   CriticUpdateHeader critic_header;
   critic_header.set_value_clip(algorithm.value_clip());
 
   double policy_seconds = 0, critic_seconds = 0;
-  auto policy_future = SideBySide(&policy_seconds, [&] {
-    return Update("policy", *services_->policy_trainer, step, policy_header, optimizer_steps, &policy_);
+  auto policy_future = SideBySide(&policy_seconds, [&]() -> absl::StatusOr<Result> {
+    if (!TrainsPolicy(step)) return Result();
+    return Update(*config_, "policy", *services_->policy_trainer, step, policy_header, batch, &policy_);
   });
-  auto critic_future = SideBySide(&critic_seconds, [&] {
-    return Update("critic", *services_->critic_trainer, step, critic_header, optimizer_steps, &critic_);
+  auto critic_future = SideBySide(&critic_seconds, [&]() -> absl::StatusOr<Result> {
+    if (!critic_.has_value()) return Result();
+    return Update(*config_, "critic", *services_->critic_trainer, step, critic_header, batch, &*critic_);
   });
   const auto policy_done = policy_future.get();
   const auto critic_done = critic_future.get();
   QUARTET_ASSIGN_OR_RETURN(const Result policy, policy_done);
   QUARTET_ASSIGN_OR_RETURN(const Result critic, critic_done);
-  AddMetrics("policy", policy, policy_seconds, metrics);
-  metrics->Set("policy/entropy", policy.entropy);
-  metrics->Set("policy/approx_kl", policy.approx_kl);
+  if (TrainsPolicy(step)) {
+    AddMetrics("policy", policy, policy_seconds, metrics);
+    metrics->Set("policy/entropy", policy.entropy);
+    metrics->Set("policy/approx_kl", policy.approx_kl);
+    if (algorithm.kl().use_kl_loss()) metrics->Set("policy/kl_loss", policy.kl_loss);
+    if (algorithm.importance_correction().mode() != "off") {
+      metrics->Set("correction/clipped", policy.correction_clipped);
+      metrics->Set("correction/masked", policy.correction_masked);
+      metrics->Set("correction/effective_sample_size", policy.effective_sample_size);
+    }
+  }
+  if (!critic_.has_value()) return absl::OkStatus();
   AddMetrics("critic", critic, critic_seconds, metrics);
   metrics->Set("critic/value_mean", critic.value_mean);
   return absl::OkStatus();

@@ -2,11 +2,13 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "core/rl/learning_rate.h"
+#include "orchestrator/clients/hello.h"
 #include "orchestrator/clients/service_clients.h"
 #include "orchestrator/loop/experience.h"
 #include "orchestrator/run_folder/metrics.h"
@@ -18,30 +20,39 @@ namespace quartet {
 class Updates {
  public:
   // For a run of `steps` PPO steps, of which `steps_done` are behind it: the schedules of learning rates go on there.
-  static absl::StatusOr<Updates> Create(const RunConfig& config, Services& services, int64_t steps, int64_t steps_done);
+  // `hello`: what the trainers have applied by now.
+  static absl::StatusOr<Updates> Create(const RunConfig& config, Services& services, const Hello& hello, int64_t steps,
+                                        int64_t steps_done);
 
-  // All optimizer steps of one PPO step, policy and critic side by side. FAILED_PRECONDITION where the gradients of
-  // several in a row were not finite.
-  absl::Status Run(int64_t step, const std::vector<Experience>& batch, Metrics* metrics);
+  // All optimizer steps of one PPO step, policy and critic side by side. `kl_coefficient`: of a KL in the loss.
+  // FAILED_PRECONDITION where the gradients of several in a row were not finite.
+  absl::Status Run(int64_t step, const std::vector<Experience>& batch, double kl_coefficient, Metrics* metrics);
 
-  // Optimizer steps that the trainers had applied after the last Run.
+  // Whether Run changes the policy: not while the critic warms up.
+  bool TrainsPolicy(int64_t step) const;
+
+  // Optimizer steps that the trainers have applied.
   int64_t policy_applied() const { return policy_.applied; }
-  int64_t critic_applied() const { return critic_.applied; }
+  // Nothing without a critic.
+  std::optional<int64_t> critic_applied() const;
 
   struct Trainer {
     LearningRateSchedule schedule;
+    int64_t epochs = 1;
+    int64_t steps_an_epoch = 1;
     int64_t sent = 0;  // where the schedule is; skipped steps count
     int64_t applied = 0;
     int64_t skipped_in_a_row = 0;
   };
 
  private:
-  Updates(const RunConfig& config, Services& services, Trainer policy, Trainer critic)
+  Updates(const RunConfig& config, Services& services, Trainer policy, std::optional<Trainer> critic)
       : config_(&config), services_(&services), policy_(policy), critic_(critic) {}
 
   const RunConfig* config_;
   Services* services_;
-  Trainer policy_, critic_;
+  Trainer policy_;
+  std::optional<Trainer> critic_;
 };
 
 }  // namespace quartet

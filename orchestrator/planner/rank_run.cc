@@ -11,6 +11,7 @@
 #include "core/training/calls/rank_info.h"
 #include "core/training/calls/update_call.h"
 #include "critic_trainer/critic_engine.h"
+#include "orchestrator/loop/algorithm.h"
 #include "policy_trainer/policy_engine.h"
 #include "proto/critic_trainer.pb.h"
 #include "proto/policy_trainer.pb.h"
@@ -41,7 +42,8 @@ TrainingSequence ExperienceOf(const RunConfig& config, int64_t length) {
   TrainingSequence sequence;
   *sequence.mutable_tokens() = SequenceOf(config, length);
   for (auto* array : {sequence.mutable_loss_weights(), sequence.mutable_old_log_probs(), sequence.mutable_advantages(),
-                      sequence.mutable_old_values(), sequence.mutable_returns()}) {
+                      sequence.mutable_old_values(), sequence.mutable_returns(), sequence.mutable_rollout_log_probs(),
+                      sequence.mutable_reference_log_probs()}) {
     array->Resize(static_cast<int>(std::min<int64_t>(config.rollout().generate_max_len(), length - 1)), 0);
   }
   return sequence;
@@ -119,12 +121,18 @@ RankUse UseOf(const RankInfo& info, const Volumes& sent) {
   return use;
 }
 
+// The optimizer steps of a trainer in a PPO step.
+struct Training {
+  int64_t batch_size = 0;  // sequences of one
+  int64_t epochs = 0;
+};
+
 // What a trainer does in a PPO step: forwards over all sequences, then optimizer steps as `step` says. One micro-batch
 // of forwards is run, and optimizer steps of one and of two: the second of two sends what each further one does.
-absl::Status Train(const RunConfig& config, const TrainerConfig& trainer, int ranks, TrainerEngine& engine,
-                   const UpdateCall& step, Volumes* sent) {
+absl::Status Train(const RunConfig& config, const TrainerConfig& trainer, const Training& steps, int ranks,
+                   TrainerEngine& engine, const UpdateCall& step, Volumes* sent) {
   const Share forwards(config, ForwardLimit(trainer), SequencesOfStep(config), ranks);
-  const Share training(config, TrainLimit(trainer), config.train().train_batch_size(), ranks);
+  const Share training(config, TrainLimit(trainer), steps.batch_size, ranks);
   const auto forward = [&]() -> absl::Status {
     const std::vector<TokenSequence> tokens = ForwardBatch(config, forwards);
     ForwardCall call;
@@ -147,8 +155,7 @@ absl::Status Train(const RunConfig& config, const TrainerConfig& trainer, int ra
   QUARTET_RETURN_IF_ERROR(update(training.micro_batches > 1 ? 2 : 1));
   const Volumes after_two = VolumesOf(engine.Info());
   AddTraffic(before, after_forward, forwards.micro_batches, sent);
-  const int64_t updates =
-      CeilDivide(SequencesOfStep(config), config.train().train_batch_size()) * config.algorithm().max_epochs();
+  const int64_t updates = CeilDivide(SequencesOfStep(config), steps.batch_size) * steps.epochs;
   const int64_t further = updates * (training.micro_batches - 1);
   AddTraffic(after_forward, after_one, updates - further, sent);
   AddTraffic(after_one, after_two, further, sent);
@@ -160,15 +167,14 @@ absl::StatusOr<RankUse> RunPolicy(const RunConfig& config, const RankContext& co
   PolicyUpdateHeader step;
   step.set_temperature(config.rollout().temperature());
   step.set_learning_rate(config.actor().learning_rate());
-  PolicyLossConfig* loss = step.mutable_loss();
-  loss->set_kind(PolicyLossConfig::KIND_PPO);
-  loss->set_eps_clip_low(config.algorithm().eps_clip_low());
-  loss->set_eps_clip_high(config.algorithm().eps_clip_high());
-  loss->set_dual_clip(config.algorithm().dual_clip());
+  step.set_entropy_after_temperature(config.algorithm().entropy_after_temperature());
+  *step.mutable_loss() = PolicyLossOf(config.algorithm(), config.algorithm().kl().init_kl_coef());
   // The service keeps what it has published until the next step's publication.
   QUARTET_ASSIGN_OR_RETURN(const std::shared_ptr<const PublishedWeights> published, engine->Publish(1));
   Volumes sent;
-  QUARTET_RETURN_IF_ERROR(Train(config, config.actor(), context.world_size, *engine, MakeUpdateCall(step), &sent));
+  QUARTET_RETURN_IF_ERROR(Train(config, config.actor(),
+                                {config.train().train_batch_size(), config.algorithm().max_epochs()},
+                                context.world_size, *engine, MakeUpdateCall(step), &sent));
   return UseOf(engine->Info(), sent);
 }
 
@@ -178,7 +184,9 @@ absl::StatusOr<RankUse> RunCritic(const RunConfig& config, const RankContext& co
   step.set_learning_rate(config.critic().learning_rate());
   step.set_value_clip(config.algorithm().value_clip());
   Volumes sent;
-  QUARTET_RETURN_IF_ERROR(Train(config, config.critic(), context.world_size, *engine, MakeUpdateCall(step), &sent));
+  QUARTET_RETURN_IF_ERROR(Train(config, config.critic(),
+                                {config.train().critic_train_batch_size(), config.algorithm().critic_epochs()},
+                                context.world_size, *engine, MakeUpdateCall(step), &sent));
   return UseOf(engine->Info(), sent);
 }
 

@@ -342,14 +342,19 @@ absl::StatusOr<std::vector<Suggestion>> WhatToRent(Planner& planner, const RunCo
 }
 
 absl::StatusOr<Suggestion> LargestMicroBatch(Planner& planner, const RunConfig& config) {
-  const int ranks = std::min(config.services().policy_trainer().ranks(), config.services().critic_trainer().ranks());
-  const int longest = std::max(config.actor().max_len(), config.critic().max_len());
+  std::vector<std::pair<std::string, const TrainerConfig*>> trainers = {{"actor", &config.actor()}};
+  int ranks = config.services().policy_trainer().ranks();
+  int longest = config.actor().max_len();
+  if (UsesCritic(config)) {
+    trainers.emplace_back("critic", &config.critic());
+    ranks = std::min(ranks, config.services().critic_trainer().ranks());
+    longest = std::max(longest, config.critic().max_len());
+  }
   const int most =
       std::min((config.train().train_batch_size() + ranks - 1) / ranks, std::numeric_limits<int32_t>::max() / longest);
   const auto try_size = [&](int size) -> absl::StatusOr<Suggestion> {
     std::vector<std::string> overrides;
-    for (const auto& [section, trainer] :
-         {std::pair("actor", &config.actor()), std::pair("critic", &config.critic())}) {
+    for (const auto& [section, trainer] : trainers) {
       overrides.push_back(trainer->max_tokens_per_micro_batch() == 0
                               ? absl::StrCat(section, ".micro_train_batch_size=", size)
                               : absl::StrCat(section, ".max_tokens_per_micro_batch=", size * trainer->max_len()));

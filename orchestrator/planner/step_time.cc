@@ -132,19 +132,18 @@ absl::StatusOr<StepTime> EstimateStep(const RunConfig& config, const Plan& plan,
       Add(own * ForwardFlops(shape, lengths), shape, &time);
       return absl::OkStatus();
     };
-    const auto add_trainer = [&](const TrainerConfig& trainer, HeadKind head) -> absl::Status {
+    const auto add_trainer = [&](const TrainerConfig& trainer, HeadKind head, int epochs) -> absl::Status {
       QUARTET_RETURN_IF_ERROR(add_forward(trainer.pretrain(), head, trainer.dtype()));
       QUARTET_ASSIGN_OR_RETURN(const Shape shape, ShapeOf(trainer.pretrain(), head, trainer.dtype(), rates));
-      Add(config.algorithm().max_epochs() * own * TrainFlops(shape, lengths, trainer.gradient_checkpointing()), shape,
-          &time);
+      Add(epochs * own * TrainFlops(shape, lengths, trainer.gradient_checkpointing()), shape, &time);
       return absl::OkStatus();
     };
     if (service.service == "rollout") {
       QUARTET_RETURN_IF_ERROR(AddRollout(config, service, rates, lengths, sequences, &time));
     } else if (service.service == "policy_trainer") {
-      QUARTET_RETURN_IF_ERROR(add_trainer(config.actor(), HeadKind::kVocabulary));
+      QUARTET_RETURN_IF_ERROR(add_trainer(config.actor(), HeadKind::kVocabulary, config.algorithm().max_epochs()));
     } else if (service.service == "critic_trainer") {
-      QUARTET_RETURN_IF_ERROR(add_trainer(config.critic(), HeadKind::kScalar));
+      QUARTET_RETURN_IF_ERROR(add_trainer(config.critic(), HeadKind::kScalar, config.algorithm().critic_epochs()));
     } else {
       if (UsesReference(config)) {
         QUARTET_RETURN_IF_ERROR(

@@ -75,6 +75,7 @@ absl::Status WriteCheckpointRecord(const std::string& folder, const CheckpointRe
   json["seed"] = record.seed;
   json["rollout_batch_size"] = record.rollout_batch_size;
   json["prompts_hash"] = Hex(record.prompts_hash);
+  if (record.prompts_drawn.has_value()) json["prompts_drawn"] = *record.prompts_drawn;
   if (record.policy.has_value()) json["policy_state"] = StateJson(*record.policy);
   if (record.critic.has_value()) json["critic_state"] = StateJson(*record.critic);
   json["metrics"] = MetricsJson(record.metrics);
@@ -92,7 +93,9 @@ absl::StatusOr<CheckpointRecord> ReadCheckpointRecord(const std::string& folder)
       !seed->is_number_unsigned() || !ReadCount(json, "step", &record.step) ||
       !ReadCount(json, "rollout_batch_size", &record.rollout_batch_size) ||
       !ReadHash(json, "prompts_hash", &record.prompts_hash) || !ReadState(json, "policy_state", &record.policy) ||
-      !ReadState(json, "critic_state", &record.critic) || !ReadMetrics(json, &record.metrics)) {
+      !ReadState(json, "critic_state", &record.critic) ||
+      (json.contains("prompts_drawn") && !ReadCount(json, "prompts_drawn", &record.prompts_drawn.emplace())) ||
+      !ReadMetrics(json, &record.metrics)) {
     return absl::InvalidArgumentError(absl::StrCat(path, ": is not the record of a checkpoint, or not a whole one"));
   }
   record.kl_coefficient = coefficient->get<double>();

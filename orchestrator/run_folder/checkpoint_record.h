@@ -25,9 +25,13 @@ struct CheckpointRecord {
   uint64_t seed = 0;
   int64_t rollout_batch_size = 0;
   uint64_t prompts_hash = 0;
+  // Prompts that were taken for these steps. Not in records of the time when each step took rollout_batch_size.
+  std::optional<int64_t> prompts_drawn;
 
   // Absent where the checkpoint has no training states: it cannot be continued then.
-  std::optional<SavedTrainer> policy, critic;
+  std::optional<SavedTrainer> policy;
+  // Likewise, and in a run without a critic.
+  std::optional<SavedTrainer> critic;
 
   // The numbers of the step before `step`, all but those of its evaluation, and whether it has one.
   Metrics metrics;

@@ -233,6 +233,7 @@ class FakeServices::ScorerService : public Scorer::Service {
       ScoreReply reply;
       reply.set_index(item.tokens().index());
       reply.set_reward(item.tokens().index() % 2 == 0 ? 1.0f : 0.0f);
+      reply.set_score(reply.reward());
       (*reply.mutable_parts())["exact_match"] = reply.reward();
       stream->Write(reply);
     }

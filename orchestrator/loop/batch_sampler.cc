@@ -1,0 +1,204 @@
+#include "orchestrator/loop/batch_sampler.h"
+
+#include <algorithm>
+#include <iterator>
+#include <memory>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "core/base/logging.h"
+#include "core/base/status_macros.h"
+#include "core/rl/rewards.h"
+#include "orchestrator/loop/evaluation.h"
+#include "orchestrator/loop/random.h"
+#include "orchestrator/loop/side_by_side.h"
+
+namespace quartet {
+namespace {
+
+constexpr uint64_t kGeneratePurpose = 3;
+
+GenerateHeader HeaderOf(const RunConfig& config, int64_t step, int64_t draw, uint64_t policy_version) {
+  const RolloutConfig& rollout = config.rollout();
+  GenerateHeader header;
+  header.set_policy_version(policy_version);
+  SamplingParams* sampling = header.mutable_sampling();
+  sampling->set_temperature(rollout.temperature());
+  sampling->set_top_p(rollout.top_p());
+  sampling->set_top_k(rollout.top_k());
+  sampling->set_max_new_tokens(rollout.generate_max_len());
+  sampling->set_min_tokens(rollout.min_tokens());
+  *sampling->mutable_stop_token_ids() = rollout.stop_token_ids();
+  const auto place = static_cast<uint64_t>(step);
+  sampling->set_seed(draw == 0
+                         ? Random::Of({config.seed(), kGeneratePurpose, place}).Next()
+                         : Random::Of({config.seed(), kGeneratePurpose, place, static_cast<uint64_t>(draw)}).Next());
+  sampling->set_n_samples(rollout.n_samples_per_prompt());
+  return header;
+}
+
+bool ReadsPrompts(const RewardConfig& reward) {
+  return std::any_of(reward.source().begin(), reward.source().end(), [](const RewardSource& source) {
+    return !source.remote_url().empty() || !source.command().empty();
+  });
+}
+
+}  // namespace
+
+// The answers to one prompt.
+struct BatchSampler::Group {
+  std::vector<Experience> answers;
+  int64_t failed = 0;  // that could not be scored
+  std::string why;     // of one of them
+};
+
+BatchSampler::BatchSampler(const RunConfig& config, const std::vector<PromptRecord>& prompts,
+                           const Tokenizer& tokenizer, Services& services, int64_t drawn, Progress progress)
+    : config_(config),
+      prompts_(prompts),
+      tokenizer_(tokenizer),
+      services_(services),
+      order_(config.seed(), static_cast<int64_t>(prompts.size())),
+      drawn_(drawn),
+      progress_(std::move(progress)) {}
+
+absl::StatusOr<std::vector<BatchSampler::Group>> BatchSampler::GenerateAndScore(int64_t step, int64_t draw,
+                                                                                uint64_t policy_version) {
+  const RolloutConfig& rollout = config_.rollout();
+  const AlgorithmConfig& algorithm = config_.algorithm();
+  const int64_t samples = rollout.n_samples_per_prompt();
+  const std::vector<int64_t> indices = order_.Take(drawn_, rollout.over_sampling_batch_size());
+  drawn_ += rollout.over_sampling_batch_size();
+  std::vector<Prompt> prompts(indices.size());
+  for (size_t i = 0; i < indices.size(); ++i) {
+    const std::vector<int32_t>& ids = prompts_[indices[i]].ids;
+    prompts[i].set_index(i);
+    prompts[i].mutable_ids()->Assign(ids.begin(), ids.end());
+  }
+
+  const int64_t answers = rollout.rollout_batch_size() * samples;
+  progress_.begin(draw == 0 ? "generate" : absl::StrCat("generate, draw ", draw + 1), answers);
+  std::unique_ptr<ScoreCall> scoring;
+  const Stopwatch generation;
+  const bool with_prompts = ReadsPrompts(config_.reward());
+  std::vector<uint64_t> scored;  // place among all answers, as they were sent
+  const auto score = [&](const GeneratedSequence& sequence) {
+    if (scoring == nullptr) scoring = services_.scorer->BeginScore(answers);
+    ScoreItem item;
+    *item.mutable_tokens() = sequence.tokens();
+    scored.push_back(sequence.prompt_index() * static_cast<uint64_t>(samples) + sequence.sample());
+    item.mutable_tokens()->set_index(scored.back());
+    item.set_response(DecodeResponse(sequence.tokens(), tokenizer_));
+    const PromptRecord& prompt = prompts_[indices[sequence.prompt_index()]];
+    item.set_label(prompt.label);
+    item.set_truncated(sequence.finish_reason() == GeneratedSequence::LENGTH);
+    if (with_prompts) {
+      item.set_prompt(prompt.text);
+      item.set_query(tokenizer_.Decode({sequence.tokens().ids().begin(), sequence.tokens().ids().end()},
+                                       /*skip_special_tokens=*/false));
+    }
+    scoring->Add(item);
+    progress_.done(static_cast<int64_t>(scored.size()));
+    return absl::OkStatus();
+  };
+  QUARTET_ASSIGN_OR_RETURN(std::vector<GeneratedSequence> generated,
+                           services_.rollout->GenerateFirst(HeaderOf(config_, step, draw, policy_version), prompts,
+                                                            rollout.rollout_batch_size(), score));
+  generate_seconds_ += generation.Seconds();
+  const Stopwatch waiting;
+  QUARTET_ASSIGN_OR_RETURN(const std::vector<ScoreReply> scores, scoring->Finish());
+  score_seconds_ += waiting.Seconds();
+  std::vector<const ScoreReply*> reply_at(indices.size() * samples);
+  for (size_t i = 0; i < scores.size(); ++i) reply_at[scored[i]] = &scores[i];
+
+  std::vector<Group> groups(generated.size() / samples);
+  for (size_t i = 0; i < generated.size(); ++i) {
+    Group& group = groups[i / samples];
+    GeneratedSequence& sequence = generated[i];
+    const ScoreReply& reply = *reply_at[sequence.prompt_index() * samples + sequence.sample()];
+    if (!reply.error().empty()) {
+      ++group.failed;
+      group.why = reply.error();
+      continue;
+    }
+    Experience& e = group.answers.emplace_back();
+    e.prompt = indices[sequence.prompt_index()];
+    e.tokens = std::move(*sequence.mutable_tokens());
+    e.response = DecodeResponse(e.tokens, tokenizer_);
+    e.truncated = sequence.finish_reason() == GeneratedSequence::LENGTH;
+    e.excluded = algorithm.overlong_filtering() && e.truncated;
+    e.rollout_log_probs.assign(sequence.log_probs().begin(), sequence.log_probs().end());
+    e.reward = reply.reward();
+    e.score = reply.score();
+    e.reward_parts.insert(reply.parts().begin(), reply.parts().end());
+    e.extra_logs.insert(reply.extra_logs().begin(), reply.extra_logs().end());
+    if (algorithm.overlong_buffer_len() == 0) continue;
+    const double penalty = OverlongPenalty(e.action_tokens(), rollout.generate_max_len(),
+                                           algorithm.overlong_buffer_len(), algorithm.overlong_penalty_factor());
+    e.reward_parts["overlong_penalty"] = static_cast<float>(penalty);
+    e.reward += static_cast<float>(penalty);
+  }
+  return groups;
+}
+
+absl::StatusOr<std::vector<Experience>> BatchSampler::Draw(int64_t step, uint64_t policy_version, Metrics* metrics) {
+  const DynamicSamplingConfig& dynamic = config_.algorithm().dynamic_sampling();
+  QUARTET_ASSIGN_OR_RETURN(const GroupFilter filter, ParseGroupFilter(dynamic.filter()));
+  const auto wanted = static_cast<size_t>(config_.rollout().rollout_batch_size());
+  generate_seconds_ = score_seconds_ = 0;
+  std::vector<Group> kept;
+  int64_t draws = 0, groups_seen = 0, without_signal = 0, surplus = 0, failed = 0;
+  std::string why;
+  do {
+    if (dynamic.max_num_gen_batches() > 0 && draws == dynamic.max_num_gen_batches()) {
+      return absl::FailedPreconditionError(
+          absl::StrCat("step ", step, ": of ", groups_seen, " groups of answers only ", kept.size(), " have a signal (",
+                       "algorithm.dynamic_sampling.filter \"", dynamic.filter(), "\"), and ", wanted,
+                       " are needed. The prompts are "
+                       "too easy or too hard for this policy: choose others, raise rollout.n_samples_per_prompt, or "
+                       "algorithm.dynamic_sampling.max_num_gen_batches (",
+                       dynamic.max_num_gen_batches(), ")"));
+    }
+    QUARTET_ASSIGN_OR_RETURN(std::vector<Group> groups, GenerateAndScore(step, draws++, policy_version));
+    for (Group& group : groups) {
+      ++groups_seen;
+      failed += group.failed;
+      if (group.failed > 0) why = group.why;
+      if (group.answers.empty()) continue;
+      std::vector<double> scores;
+      for (const Experience& e : group.answers) scores.push_back(e.score);
+      if (!KeepsGroup(scores, filter, dynamic.range_low(), dynamic.range_high())) {
+        ++without_signal;
+      } else if (kept.size() == wanted) {
+        ++surplus;
+      } else {
+        kept.push_back(std::move(group));
+      }
+    }
+  } while (filter != GroupFilter::kNone && kept.size() < wanted);
+  if (failed > 0) QUARTET_LOG(kWarning) << "step " << step << ": " << failed << " answers could not be scored: " << why;
+  if (kept.empty()) {
+    return absl::FailedPreconditionError(absl::StrCat("step ", step, ": no answer could be scored: ", why));
+  }
+
+  metrics->Set("time/generate", generate_seconds_);
+  metrics->Set("time/score", score_seconds_);
+  if (config_.reward().on_error() == "drop") metrics->Set("reward/failed", static_cast<double>(failed));
+  if (filter != GroupFilter::kNone) {
+    metrics->Set("dynamic_sampling/draws", static_cast<double>(draws));
+    metrics->Set("dynamic_sampling/groups", static_cast<double>(groups_seen));
+    metrics->Set("dynamic_sampling/groups_without_signal", static_cast<double>(without_signal));
+    metrics->Set("dynamic_sampling/groups_surplus", static_cast<double>(surplus));
+  }
+  std::vector<Experience> batch;
+  for (size_t g = 0; g < kept.size(); ++g) {
+    for (Experience& e : kept[g].answers) {
+      e.group = static_cast<int64_t>(g);
+      e.tokens.set_index(batch.size());
+      batch.push_back(std::move(e));
+    }
+  }
+  return batch;
+}
+
+}  // namespace quartet

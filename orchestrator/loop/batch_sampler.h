@@ -1,0 +1,58 @@
+// Draws what a step learns from: prompts, answers, and what they are worth.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "core/tokenizer/tokenizer.h"
+#include "orchestrator/clients/service_clients.h"
+#include "orchestrator/loop/experience.h"
+#include "orchestrator/loop/prompts.h"
+#include "orchestrator/run_folder/metrics.h"
+#include "proto/run_config.pb.h"
+
+namespace quartet {
+
+// Answers are scored while others are generated. With rollout.over_sampling_batch_size above rollout_batch_size the
+// first groups (all answers to one prompt) to finish are taken; with algorithm.dynamic_sampling groups without signal
+// are redrawn. Which batch comes at a position of the prompts follows from the seed, unless it depends on which groups
+// are first. One thread; what it is made with outlives it.
+class BatchSampler {
+ public:
+  // Told what is under way ("generate", "generate, draw 2"), how many answers it is of, and then how many are there.
+  struct Progress {
+    std::function<void(const std::string& phase, int64_t total)> begin;
+    std::function<void(int64_t done)> done;
+  };
+
+  // `drawn`: prompts that the steps before have taken.
+  BatchSampler(const RunConfig& config, const std::vector<PromptRecord>& prompts, const Tokenizer& tokenizer,
+               Services& services, int64_t drawn, Progress progress);
+
+  // Metrics: time/generate and time/score, and what was dropped. At most rollout_batch_size groups, in the order in
+  // which prompts were drawn, with rewards as far as they are known before advantages: length penalties are in them.
+  // Less where answers could not be scored (reward.on_error "drop"). FAILED_PRECONDITION where no answer is left, or
+  // dynamic_sampling.max_num_gen_batches do not suffice.
+  absl::StatusOr<std::vector<Experience>> Draw(int64_t step, uint64_t policy_version, Metrics* metrics);
+
+  int64_t drawn() const { return drawn_; }
+
+ private:
+  struct Group;
+  absl::StatusOr<std::vector<Group>> GenerateAndScore(int64_t step, int64_t draw, uint64_t policy_version);
+
+  const RunConfig& config_;
+  const std::vector<PromptRecord>& prompts_;
+  const Tokenizer& tokenizer_;
+  Services& services_;
+  PromptOrder order_;
+  int64_t drawn_;
+  Progress progress_;
+  // Of the batch under way: generating, and waiting for scores after the last answer.
+  double generate_seconds_ = 0, score_seconds_ = 0;
+};
+
+}  // namespace quartet
