@@ -46,12 +46,12 @@ class LargestDifferences {
   std::map<Key, double> largest_;
 };
 
-// `ours` is `theirs`, within kGoldenTolerance of the largest of `theirs`.
+// `ours` is `theirs`, within kGoldenTolerance of the largest of `theirs`, or of `scale` where that is more: that of the
+// terms of a sum, which may cancel.
 template <typename T>
 void ExpectGolden(std::span<const T> ours, std::span<const double> theirs, const std::string& function,
-                  const std::string& peer) {
+                  const std::string& peer, double scale = 0) {
   ASSERT_EQ(ours.size(), theirs.size());
-  double scale = 0;
   for (double x : theirs) scale = std::max(scale, std::abs(x));
   if (scale == 0) scale = 1;
   for (size_t i = 0; i < ours.size(); ++i) {

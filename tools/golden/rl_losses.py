@@ -183,7 +183,6 @@ def trl_grpo_loss():
                     'elif self.loss_type == "luspo"')
     weights = cut(trl_grpo.GRPOTrainer._generate_and_score_completions, "per_token_logps_diff = (",
                   "# Compute the per-token log probabilities for the reference")
-    # The lines end inside an `if`: only what belongs to it.
     for (loss_type, aggregation), level, beta, delta, correction in itertools.product(
             TRL_LOSSES.items(), ("token", "sequence"), (0.0, 0.04), (None, 3.0), TRL_CORRECTIONS):
         if (delta or correction) and (beta or loss_type == "dr_grpo") or (delta and (correction or loss_type == "cispo")):
