@@ -1,4 +1,4 @@
-// Against OpenRLHF's and transformers' own functions (tools/golden/rl_estimators.py), and cases worked out by hand.
+// Against the peers' own functions (tools/golden/rl_estimators.py), and cases worked out by hand.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -11,53 +11,157 @@
 
 #include "core/rl/advantages.h"
 #include "core/rl/aggregation.h"
+#include "core/rl/golden_comparison.h"
 #include "core/rl/kl.h"
 #include "core/rl/learning_rate.h"
+#include "core/rl/rewards.h"
 
 namespace quartet {
 namespace {
 
-using Ragged = std::vector<std::vector<float>>;
+using nlohmann::json;
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
-const nlohmann::json& Golden() {
-  static const nlohmann::json golden = [] {
+const json& Golden() {
+  static const json golden = [] {
     std::ifstream file("core/rl/testdata/estimators.json");
-    return nlohmann::json::parse(file);
+    return json::parse(file);
   }();
   return golden;
 }
 
-// The expected values are computed in fp32, ours inside in double.
-void ExpectNear(const std::vector<float>& actual, const std::vector<float>& expected) {
-  ASSERT_EQ(actual.size(), expected.size());
-  for (size_t i = 0; i < actual.size(); ++i) {
-    EXPECT_NEAR(actual[i], expected[i], 3e-6 * std::max(1.0f, std::abs(expected[i]))) << "token " << i;
-  }
+template <typename T>
+using Ragged = std::vector<std::vector<T>>;
+
+template <typename T>
+void Append(const std::vector<T>& values, std::vector<T>* to) {
+  to->insert(to->end(), values.begin(), values.end());
 }
 
-Ragged GoldenTokenRewards() {
-  const Ragged kl = Golden()["kl"]["k1"];
-  const std::vector<float> rewards = Golden()["rewards"];
-  Ragged out;
-  for (size_t i = 0; i < rewards.size(); ++i) {
-    out.push_back(TokenRewards(rewards[i], -10, 10, kl[i], Golden()["kl_coefficient"], kl[i].size()));
-  }
-  return out;
-}
+std::string MessageOf(const absl::Status& status) { return std::string(status.message()); }
 
-TEST(Kl, AgreesWithOpenRlhfForEveryEstimatorAndClamps) {
-  const Ragged log_probs = Golden()["log_probs"];
-  const Ragged reference = Golden()["reference_log_probs"];
-  for (const char* name : {"k1", "k2", "k3"}) {
-    const Ragged expected = Golden()["kl"][name];
-    for (size_t i = 0; i < log_probs.size(); ++i) {
-      SCOPED_TRACE(std::string(name) + ", sequence " + std::to_string(i));
-      ExpectNear(EstimateKl(log_probs[i], reference[i], *ParseKlEstimator(name)), expected[i]);
+template <typename T>
+class Goldens : public testing::Test {};
+using Precisions = testing::Types<double, float>;
+TYPED_TEST_SUITE(Goldens, Precisions);
+
+// The golden batch, with the KL penalty of its estimates.
+template <typename T>
+struct Batch {
+  Ragged<T> kl, values;
+  std::vector<ScoredSequence<T>> sequences;
+
+  Batch() : values(Golden()["values"].get<Ragged<T>>()) {
+    const Ragged<T> log_probs = Golden()["log_probs"], reference = Golden()["reference_log_probs"];
+    for (size_t i = 0; i < values.size(); ++i) {
+      kl.push_back(EstimateKl(std::span<const T>(log_probs[i]), std::span<const T>(reference[i]), KlEstimator::kK1));
+    }
+    for (size_t i = 0; i < values.size(); ++i) {
+      sequences.push_back({.group = Golden()["groups"][i],
+                           .reward = Golden()["rewards"][i],
+                           .tokens = values[i].size(),
+                           .excluded = Golden()["excluded"][i],
+                           .kl = kl[i],
+                           .values = values[i]});
     }
   }
-  EXPECT_EQ(EstimateKl(std::vector<float>{0}, std::vector<float>{20}, KlEstimator::kK1)[0], -10);
-  EXPECT_EQ(EstimateKl(std::vector<float>{0}, std::vector<float>{20}, KlEstimator::kK3)[0], 10);
+};
+
+AdvantageOptions OptionsOf(const json& golden) {
+  AdvantageOptions options;
+  options.estimator = *ParseAdvantageEstimator(golden.at("estimator").get<std::string>());
+  options.gamma = golden.value("gamma", 1.0);
+  options.lambda = golden.value("lambda", 1.0);
+  options.kl_coefficient = golden.value("kl_coefficient", Golden()["kl_coefficient"].get<double>());
+  options.kl_placement = *ParseKlPlacement(golden.value("kl_placement", "token"));
+  if (golden.contains("clip")) {
+    options.reward_clip_min = golden.at("clip")[0];
+    options.reward_clip_max = golden.at("clip")[1];
+  }
+  options.reward_clip_placement = *ParseRewardClipPlacement(golden.value("reward_clip_placement", "after_baseline"));
+  options.group_baseline = *ParseGroupBaseline(golden.value("group_baseline", "mean"));
+  options.grpo_scale = *ParseGrpoScale(golden.value("grpo_scale", "group"));
+  options.grpo_epsilon = golden.value("grpo_epsilon", 1e-9);
+  if (golden.contains("normalization")) {
+    options.normalization = *ParseAdvantageNormalization(golden.at("normalization").get<std::string>());
+  }
+  options.whitening_variance = *ParseWhiteningVariance(golden.value("whitening_variance", "population"));
+  return options;
+}
+
+TYPED_TEST(Goldens, AdvantagesAndReturnsAreThoseOfEveryPeer) {
+  const Batch<TypeParam> batch;
+  ASSERT_EQ(Golden()["advantages"].size(), 38);
+  for (const json& golden : Golden()["advantages"]) {
+    SCOPED_TRACE(golden["peer"].dump() + golden["options"].dump());
+    const AdvantageOptions options = OptionsOf(golden["options"]);
+    ASSERT_TRUE(CheckAdvantageOptions(options).ok()) << CheckAdvantageOptions(options);
+    const auto results = EstimateAdvantages(batch.sequences, options);
+    std::vector<TypeParam> advantages, returns;
+    std::vector<double> their_advantages, their_returns;
+    for (size_t i = 0; i < results.size(); ++i) {
+      EXPECT_EQ(results[i].advantages.size(), batch.sequences[i].tokens);
+      if (batch.sequences[i].excluded) continue;  // the peers have nothing there
+      Append(results[i].advantages, &advantages);
+      Append(golden["advantages"][i].get<std::vector<double>>(), &their_advantages);
+      if (!golden.contains("returns")) continue;
+      Append(results[i].returns, &returns);
+      Append(golden["returns"][i].get<std::vector<double>>(), &their_returns);
+    }
+    const std::string name = golden["options"]["estimator"];
+    ExpectGolden<TypeParam>(advantages, their_advantages, "advantages, " + name, golden["peer"]);
+    ExpectGolden<TypeParam>(returns, their_returns, "returns, " + name, golden["peer"]);
+  }
+}
+
+TYPED_TEST(Goldens, KlIsThatOfEveryPeer) {
+  const Ragged<TypeParam> log_probs = Golden()["log_probs"];
+  ASSERT_EQ(Golden()["kl"].size(), 14);
+  for (const json& golden : Golden()["kl"]) {
+    const std::string estimator = golden["estimator"], clamp = golden["clamp"];
+    SCOPED_TRACE(golden["peer"].dump() + estimator);
+    const Ragged<TypeParam> reference = Golden()[golden["far"] ? "far_log_probs" : "reference_log_probs"];
+    for (size_t i = 0; i < log_probs.size(); ++i) {
+      const auto kl = EstimateKl(std::span<const TypeParam>(log_probs[i]), std::span<const TypeParam>(reference[i]),
+                                 *ParseKlEstimator(estimator), *ParseKlClamp(clamp));
+      const std::vector<double> theirs = golden["kl"][i];
+      ASSERT_EQ(kl.size(), theirs.size());
+      for (size_t t = 0; t < kl.size(); ++t) {  // one by one: they differ by orders of magnitude
+        ExpectGolden<TypeParam>(std::span(kl).subspan(t, 1), std::span(theirs).subspan(t, 1), "KL, " + estimator,
+                                golden["peer"]);
+      }
+    }
+  }
+}
+
+TYPED_TEST(Goldens, MeansOfKlAreThoseOfEveryPeer) {
+  const Batch<TypeParam> batch;
+  const std::vector<std::span<const TypeParam>> kl(batch.kl.begin(), batch.kl.end());
+  for (const json& golden : Golden()["kl_means"]) {
+    const TypeParam ours = static_cast<TypeParam>(*MeanKl(kl, *ParseKlMean(golden["mean"].get<std::string>())));
+    ExpectGolden<TypeParam>(std::vector{ours}, std::vector{golden["value"].get<double>()}, "mean of KL",
+                            golden["peer"]);
+  }
+}
+
+TYPED_TEST(Goldens, AggregationIsThatOfEveryPeer) {
+  const Ragged<TypeParam> losses = Golden()["losses"];
+  std::vector<AggregatedSequence> sequences;
+  for (size_t i = 0; i < losses.size(); ++i) {
+    sequences.push_back({static_cast<int64_t>(losses[i].size()), Golden()["excluded"][i].get<bool>()});
+  }
+  ASSERT_EQ(Golden()["aggregations"].size(), 5);
+  for (const json& golden : Golden()["aggregations"]) {
+    const std::string name = golden["aggregation"];
+    const auto weights = LossWeights<TypeParam>(sequences, *ParseLossAggregation(name), golden["constant"]);
+    TypeParam sum = 0;
+    for (size_t i = 0; i < losses.size(); ++i) {
+      for (TypeParam loss : losses[i]) sum += weights[i] * loss;
+    }
+    ExpectGolden<TypeParam>(std::vector{sum}, std::vector{golden["loss"].get<double>()}, "aggregation, " + name,
+                            golden["peer"]);
+  }
 }
 
 TEST(Kl, IsExactForSmallDifferences) {
@@ -66,16 +170,29 @@ TEST(Kl, IsExactForSmallDifferences) {
   EXPECT_NEAR(EstimateKl(std::vector<float>{d}, std::vector<float>{0}, KlEstimator::kK3)[0], 0.5 * d * d, 1e-12);
 }
 
-TEST(Kl, RefusesAnUnknownEstimator) {
-  EXPECT_THAT(std::string(ParseKlEstimator("k4").status().message()), HasSubstr("\"k4\""));
+TEST(Kl, IsClampedWhereAskedTo) {
+  const std::vector<double> low = {-20}, zero = {0};
+  EXPECT_THAT(EstimateKl(low, zero, KlEstimator::kK1, KlClamp::kAll), ElementsAre(-10));
+  EXPECT_THAT(EstimateKl(low, zero, KlEstimator::kK1, KlClamp::kK3Only), ElementsAre(-20));
+  EXPECT_THAT(EstimateKl(low, zero, KlEstimator::kK3, KlClamp::kK3Only), ElementsAre(10));
+  EXPECT_THAT(EstimateKl(low, zero, KlEstimator::kK3, KlClamp::kNone), ElementsAre(std::exp(20.0) - 21));
 }
 
-TEST(KlController, AgreesWithOpenRlhf) {
-  const auto& golden = Golden()["kl_controller"];
-  KlController controller(golden["initial"], golden["target"], golden["horizon"]);
-  for (const auto& step : golden["steps"]) {
-    controller.Update(step["kl"], step["sequences"]);
-    EXPECT_NEAR(controller.coefficient(), step["coefficient"], 1e-12);
+TEST(Kl, OfNoTokensHasNoMean) {
+  const std::vector<std::span<const float>> kl(2);
+  EXPECT_FALSE(MeanKl(kl, KlMean::kToken).has_value());
+  EXPECT_FALSE(MeanKl(kl, KlMean::kSequence).has_value());
+}
+
+TEST(KlController, AgreesWithThePeers) {
+  ASSERT_EQ(Golden()["kl_controllers"].size(), 2);
+  for (const json& golden : Golden()["kl_controllers"]) {
+    KlController controller(golden["initial"], golden["target"], golden["horizon"]);
+    for (const json& step : golden["steps"]) {
+      controller.Update(step["kl"], step["sequences"]);
+      ExpectGolden<double>(std::vector{controller.coefficient()}, std::vector{step["coefficient"].get<double>()},
+                           "adaptive KL coefficient", golden["peer"]);
+    }
   }
 }
 
@@ -85,122 +202,215 @@ TEST(KlController, StaysFixedWithoutATarget) {
   EXPECT_EQ(controller.coefficient(), 0.01);
 }
 
-TEST(Rewards, AgreeWithOpenRlhf) {
-  const Ragged expected = Golden()["token_rewards"];
-  const Ragged actual = GoldenTokenRewards();
-  for (size_t i = 0; i < actual.size(); ++i) ExpectNear(actual[i], expected[i]);
-}
+TEST(Rewards, AreNormalizedByStoredMoments) { EXPECT_EQ(NormalizeReward(5, 1, 2), 2); }
 
-TEST(Rewards, WithoutKlStandAtTheLastTokenAlone) {
-  EXPECT_EQ(TokenRewards(1, -10, 10, {}, 0, 3), (std::vector<float>{0, 0, 1}));
-  EXPECT_EQ(TokenRewards(50, -10, 10, {}, 0, 1), (std::vector<float>{10}));
-}
-
-TEST(Advantages, AgreeWithOpenRlhfForEveryGammaAndLambda) {
-  const Ragged rewards = GoldenTokenRewards();
-  const Ragged values = Golden()["values"];
-  for (const auto& golden : Golden()["gae"]) {
-    const Ragged advantages = golden["advantages"], returns = golden["returns"];
-    for (size_t i = 0; i < rewards.size(); ++i) {
-      const AdvantagesAndReturns actual = EstimateAdvantages(rewards[i], values[i], golden["gamma"], golden["lambda"]);
-      ExpectNear(actual.advantages, advantages[i]);
-      ExpectNear(actual.returns, returns[i]);
+TEST(Rewards, ArePenalizedForLengthAsByThePeers) {
+  const json& golden = Golden()["length_penalties"];
+  for (const auto& [peer, penalties] : golden["penalties"].items()) {
+    for (size_t i = 0; i < penalties.size(); ++i) {
+      const double ours =
+          OverlongPenalty(golden["lengths"][i], golden["max_new_tokens"], golden["buffer"], golden["factor"]);
+      ExpectGolden<double>(std::vector{ours}, std::vector{penalties[i].get<double>()}, "overlong penalty", peer);
+    }
+  }
+  for (const json& truncated : golden["truncated"]) {
+    for (size_t i = 0; i < truncated["rewards"].size(); ++i) {
+      const double ours = TruncatedReward(truncated["rewards"][i], truncated["coefficient"]);
+      ExpectGolden<double>(std::vector{ours}, std::vector{truncated["penalized"][i].get<double>()}, "truncated reward",
+                           "OpenRLHF");
     }
   }
 }
 
-TEST(Advantages, WithLambdaOneAreRewardsToGoMinusValues) {
-  const AdvantagesAndReturns actual =
-      EstimateAdvantages(std::vector<float>{1, 2, 4}, std::vector<float>{0.5, 0.25, 3}, 1, 1);
-  EXPECT_EQ(actual.returns, (std::vector<float>{7, 6, 4}));
-  EXPECT_EQ(actual.advantages, (std::vector<float>{6.5, 5.75, 1}));
+TEST(Groups, AreKeptByEitherDefinitionOfASignal) {
+  const std::vector<double> right = {1, 1, 1}, mixed = {1, 0, 1}, thirds = {0.1, 0.1, 0.1}, one = {1};
+  for (const auto* group : {&right, &mixed, &one}) EXPECT_TRUE(KeepsGroup(*group, GroupFilter::kNone, 0, 1));
+  EXPECT_FALSE(KeepsGroup(right, GroupFilter::kNotEqual, 0, 1));
+  EXPECT_FALSE(KeepsGroup(thirds, GroupFilter::kNotEqual, 0, 1));
+  EXPECT_TRUE(KeepsGroup(mixed, GroupFilter::kNotEqual, 0, 1));
+  EXPECT_TRUE(KeepsGroup(one, GroupFilter::kNotEqual, 0, 1));
+  EXPECT_FALSE(KeepsGroup(right, GroupFilter::kMeanInside, 0, 1));
+  EXPECT_FALSE(KeepsGroup(one, GroupFilter::kMeanInside, 0, 1));
+  EXPECT_TRUE(KeepsGroup(mixed, GroupFilter::kMeanInside, 0, 1));
+  EXPECT_TRUE(KeepsGroup(thirds, GroupFilter::kMeanInside, 0, 1));
 }
 
-TEST(Advantages, AreNormalizedOverTheWholeBatchAsInOpenRlhf) {
-  const Ragged rewards = GoldenTokenRewards();
-  const Ragged values = Golden()["values"];
-  for (const char* name : {"whiten", "center"}) {
-    SCOPED_TRACE(name);
-    const auto& golden = Golden()["normalized"][name];
-    const Ragged expected = golden["advantages"], expected_returns = golden["returns"];
-    Ragged advantages;
-    for (size_t i = 0; i < rewards.size(); ++i) {
-      AdvantagesAndReturns one = EstimateAdvantages(rewards[i], values[i], golden["gamma"], golden["lambda"]);
-      ExpectNear(one.returns, expected_returns[i]);
-      advantages.push_back(one.advantages);
-    }
-    NormalizeAdvantages(advantages, *ParseAdvantageNormalization(name));
-    for (size_t i = 0; i < rewards.size(); ++i) ExpectNear(advantages[i], expected[i]);
+// One sequence a reward, all of one group, of one token each.
+std::vector<double> AdvantagesOfRewards(const std::vector<double>& rewards, const AdvantageOptions& options) {
+  std::vector<ScoredSequence<double>> batch;
+  for (double r : rewards) batch.push_back({.group = 7, .reward = r, .tokens = 1});
+  std::vector<double> advantages;
+  for (const auto& result : EstimateAdvantages(batch, options)) advantages.push_back(result.advantages.at(0));
+  return advantages;
+}
+
+TEST(Advantages, WithoutKlStandAtTheLastTokenAlone) {
+  const std::vector<double> values = {0.5, 0.25, 3};
+  const auto result = EstimateAdvantages<double>(
+      {{.reward = 50, .tokens = 3, .values = values}},
+      {.reward_clip_min = -10, .reward_clip_max = 10, .normalization = AdvantageNormalization::kNone});
+  EXPECT_THAT(result[0].returns, ElementsAre(10, 10, 10));
+  EXPECT_THAT(result[0].advantages, ElementsAre(9.5, 9.75, 7));
+}
+
+TEST(Advantages, OfAGroupOfOneAreZero) {
+  for (const auto estimator : {AdvantageEstimator::kRloo, AdvantageEstimator::kGrpo, AdvantageEstimator::kDrGrpo,
+                               AdvantageEstimator::kReinforcePlusPlusBaseline}) {
+    EXPECT_THAT(AdvantagesOfRewards({3}, {.estimator = estimator}), ElementsAre(0));
   }
+}
+
+TEST(Advantages, OfAGroupWithoutSignalAreExactlyZero) {
+  for (const auto baseline : {GroupBaseline::kMean, GroupBaseline::kLeaveOneOut}) {
+    EXPECT_THAT(
+        AdvantagesOfRewards({0.1, 0.1, 0.1}, {.estimator = AdvantageEstimator::kGrpo, .group_baseline = baseline}),
+        ElementsAre(0, 0, 0));
+  }
+}
+
+TEST(Advantages, AreNotDividedByTheDeviationOfOthersThatAgree) {
+  const AdvantageOptions options = {.estimator = AdvantageEstimator::kGrpo,
+                                    .group_baseline = GroupBaseline::kLeaveOneOut};
+  EXPECT_THAT(AdvantagesOfRewards({1.1, 0.1, 0.1, 0.1}, options)[0], 1.0);
+  EXPECT_THAT(AdvantagesOfRewards({1, 0}, options), ElementsAre(1, -1));
+}
+
+TEST(Advantages, CountRewardsOfSequencesThatAreEmptyOrExcluded) {
+  const std::vector<ScoredSequence<double>> batch = {
+      {.reward = 1, .tokens = 1}, {.reward = 0, .tokens = 0}, {.reward = 5, .tokens = 2, .excluded = true}};
+  const auto results = EstimateAdvantages(
+      batch, {.estimator = AdvantageEstimator::kDrGrpo, .normalization = AdvantageNormalization::kCenter});
+  // Less the group's mean of 2 that is -1, -2 and 3; less the mean of what is in the loss, -1.
+  EXPECT_THAT(results[0].advantages, ElementsAre(0));
+  EXPECT_TRUE(results[1].advantages.empty());
+  EXPECT_THAT(results[2].advantages, ElementsAre(4, 4));
+  EXPECT_THAT(results[2].returns, ElementsAre(3, 3));
 }
 
 TEST(Advantages, OfOneValueWhitenToZero) {
-  Ragged advantages = {{2, 2}, {2}};
-  NormalizeAdvantages(advantages, AdvantageNormalization::kWhiten);
-  EXPECT_EQ(advantages, (Ragged{{0, 0}, {0}}));
-  Ragged none;
-  NormalizeAdvantages(none, AdvantageNormalization::kWhiten);
+  for (const auto variance : {WhiteningVariance::kPopulation, WhiteningVariance::kUnbiased}) {
+    const AdvantageOptions options = {.estimator = AdvantageEstimator::kReinforcePlusPlus,
+                                      .whitening_variance = variance};
+    EXPECT_THAT(AdvantagesOfRewards({0.1, 0.1, 0.1}, options), ElementsAre(0, 0, 0));
+    EXPECT_THAT(AdvantagesOfRewards({2}, options), ElementsAre(0));
+    EXPECT_TRUE(EstimateAdvantages<double>({}, options).empty());
+    EXPECT_TRUE(EstimateAdvantages<double>({{.reward = 1, .tokens = 2, .excluded = true}}, options).size() == 1);
+  }
+}
+
+TEST(Advantages, AreWhitenedByDefaultWhereTheMethodSaysSo) {
+  for (const auto& [name, normalization] :
+       {std::pair("gae", AdvantageNormalization::kWhiten), std::pair("reinforce", AdvantageNormalization::kWhiten),
+        std::pair("reinforce_plus_plus", AdvantageNormalization::kWhiten),
+        std::pair("reinforce_plus_plus_baseline", AdvantageNormalization::kWhiten),
+        std::pair("rloo", AdvantageNormalization::kNone), std::pair("grpo", AdvantageNormalization::kNone),
+        std::pair("dr_grpo", AdvantageNormalization::kNone)}) {
+    EXPECT_EQ(DefaultNormalization(*ParseAdvantageEstimator(name)), normalization) << name;
+    EXPECT_EQ(NeedsCritic(*ParseAdvantageEstimator(name)), std::string(name) == "gae");
+  }
+}
+
+TEST(AdvantageOptions, ThatHaveNoEffectAreRefused) {
+  const auto grpo = AdvantageEstimator::kGrpo, plus = AdvantageEstimator::kReinforcePlusPlus;
+  for (const AdvantageOptions& options : {
+           AdvantageOptions{.gamma = 1.5},
+           AdvantageOptions{.estimator = grpo, .gamma = 0.9},
+           AdvantageOptions{.estimator = plus, .lambda = 0.9},
+           AdvantageOptions{.kl_coefficient = -1},
+           AdvantageOptions{.kl_placement = KlPlacement::kSequence},
+           AdvantageOptions{.reward_clip_min = 1, .reward_clip_max = 1},
+           AdvantageOptions{.estimator = plus, .reward_clip_placement = RewardClipPlacement::kBeforeBaseline},
+           AdvantageOptions{.estimator = AdvantageEstimator::kRloo, .group_baseline = GroupBaseline::kLeaveOneOut},
+           AdvantageOptions{.estimator = AdvantageEstimator::kDrGrpo, .grpo_scale = GrpoScale::kBatch},
+           AdvantageOptions{.estimator = grpo, .grpo_epsilon = 0},
+           AdvantageOptions{.estimator = grpo, .whitening_variance = WhiteningVariance::kUnbiased},
+       }) {
+    EXPECT_FALSE(CheckAdvantageOptions(options).ok());
+  }
+  EXPECT_TRUE(CheckAdvantageOptions({}).ok());
+}
+
+TEST(OptionNames, ThatAreUnknownAreAnsweredWithThoseThatAreAllowed) {
+  EXPECT_EQ(MessageOf(ParseKlEstimator("k4").status()), "KL estimator \"k4\" is not known; allowed: k1, k2, k3");
+  EXPECT_THAT(MessageOf(ParseAdvantageEstimator("ppo").status()), HasSubstr("rloo, grpo, dr_grpo"));
+  EXPECT_THAT(MessageOf(ParseLossAggregation("").status()), HasSubstr("token_mean"));
+  EXPECT_THAT(MessageOf(ParseGroupFilter("std").status()), HasSubstr("none, not_equal, mean_inside"));
 }
 
 // The loss of one optimizer step: sum of weight times loss.
-double Aggregate(const Ragged& losses, LossAggregation aggregation) {
-  std::vector<int64_t> lengths;
-  for (const auto& sequence : losses) lengths.push_back(sequence.size());
-  const std::vector<float> weights = LossWeights(lengths, aggregation);
+double Aggregate(const Ragged<double>& losses, LossAggregation aggregation) {
+  std::vector<AggregatedSequence> sequences;
+  for (const auto& sequence : losses) sequences.push_back({static_cast<int64_t>(sequence.size())});
+  const std::vector<double> weights = LossWeights<double>(sequences, aggregation, 4);
   double sum = 0;
   for (size_t i = 0; i < losses.size(); ++i) {
-    for (float loss : losses[i]) sum += static_cast<double>(weights[i]) * loss;
+    for (double loss : losses[i]) sum += weights[i] * loss;
   }
   return sum;
 }
 
 TEST(Aggregation, AgreesWithTheCasesWorkedOutByHand) {
-  EXPECT_NEAR(Aggregate({{1, 2}, {3, 4, 5}, {7}}, LossAggregation::kTokenMean), 22.0 / 6, 1e-6);
-  EXPECT_NEAR(Aggregate({{1, 3}, {2, 4}, {8}}, LossAggregation::kSequenceMean), 13.0 / 3, 1e-6);
+  EXPECT_DOUBLE_EQ(Aggregate({{1, 2}, {3, 4, 5}, {7}}, LossAggregation::kTokenMean), 22.0 / 6);
+  EXPECT_DOUBLE_EQ(Aggregate({{1, 3}, {2, 4}, {8}}, LossAggregation::kSequenceMean), 13.0 / 3);
   // One optimizer step accumulated from {1,2} and {3,4,5},{6,7}: not the mean of the micro-batches' means, 3.25.
-  EXPECT_NEAR(Aggregate({{1, 2}, {3, 4, 5}, {6, 7}}, LossAggregation::kTokenMean), 4.0, 1e-6);
+  EXPECT_DOUBLE_EQ(Aggregate({{1, 2}, {3, 4, 5}, {6, 7}}, LossAggregation::kTokenMean), 4.0);
+  EXPECT_DOUBLE_EQ(Aggregate({{1, 3}, {2, 4}, {8}}, LossAggregation::kSequenceSumOverConstant), 18.0 / 3 / 4);
 }
 
-TEST(Aggregation, SkipsSequencesWithoutActionTokens) {
-  EXPECT_NEAR(Aggregate({{1, 3}, {}, {8}}, LossAggregation::kSequenceMean), 5.0, 1e-6);
-  EXPECT_EQ(LossWeights(std::vector<int64_t>{0}, LossAggregation::kTokenMean), std::vector<float>{0});
+TEST(Aggregation, SkipsSequencesThatAreEmptyOrExcluded) {
+  EXPECT_DOUBLE_EQ(Aggregate({{1, 3}, {}, {8}}, LossAggregation::kSequenceMean), 5.0);
+  const std::vector<AggregatedSequence> sequences = {{2, false}, {0, false}, {2, true}};
+  EXPECT_THAT(LossWeights<double>(sequences, LossAggregation::kTokenMean), ElementsAre(0.5, 0, 0));
+  EXPECT_THAT(LossWeights<double>(sequences, LossAggregation::kSequenceMean), ElementsAre(0.5, 0, 0));
+  EXPECT_THAT(LossWeights<double>(sequences, LossAggregation::kSequenceSumOverConstant, 10), ElementsAre(0.1, 0, 0));
+  const std::vector<AggregatedSequence> none = {{3, true}};
+  EXPECT_THAT(LossWeights(none, LossAggregation::kTokenMean), ElementsAre(0));
 }
 
-TEST(LearningRate, FollowsTransformersCosineWithAFloor) {
-  for (const auto& golden : Golden()["learning_rate"]) {
-    const int64_t total = golden["total_steps"];
-    const auto schedule =
-        LearningRateSchedule::Create({.peak = golden["peak"],
-                                      .scheduler = "cosine",
-                                      .warmup_ratio = golden["warmup_steps"].get<double>() / static_cast<double>(total),
-                                      .min_ratio = golden["min_ratio"],
-                                      .total_steps = total});
+TEST(LearningRate, FollowsTransformersSchedules) {
+  ASSERT_EQ(Golden()["learning_rates"].size(), 8);
+  for (const json& golden : Golden()["learning_rates"]) {
+    SCOPED_TRACE(golden["name"].dump());
+    const std::string scheduler = golden["scheduler"];
+    const auto schedule = LearningRateSchedule::Create({.peak = golden["peak"],
+                                                        .scheduler = scheduler,
+                                                        .warmup_steps = golden["warmup_steps"],
+                                                        .min_ratio = golden["min_ratio"],
+                                                        .total_steps = golden["total_steps"]});
     ASSERT_TRUE(schedule.ok()) << schedule.status();
-    const std::vector<double> rates = golden["rates"];
-    for (int64_t step = 1; step <= total; ++step) {
-      EXPECT_NEAR(schedule->At(step), rates[step - 1], 1e-9 * golden["peak"].get<double>()) << "step " << step;
-    }
+    std::vector<double> rates;
+    for (int64_t step = 1; step <= golden["total_steps"]; ++step) rates.push_back(schedule->At(step));
+    ExpectGolden<double>(rates, golden["rates"].get<std::vector<double>>(),
+                         "learning rate, " + golden["name"].get<std::string>(), "transformers");
   }
 }
 
-TEST(LearningRate, StaysConstantAfterWarmUp) {
+TEST(LearningRate, WarmsUpForAShareOfTheStepsRoundedUp) {
   const auto schedule = LearningRateSchedule::Create(
-      {.peak = 2.0, .scheduler = "constant", .warmup_ratio = 0.4, .min_ratio = 0.1, .total_steps = 10});
+      {.peak = 2.0, .scheduler = "constant", .warmup_ratio = 0.35, .min_ratio = 0.1, .total_steps = 10});
   ASSERT_TRUE(schedule.ok());
   EXPECT_DOUBLE_EQ(schedule->At(1), 0.5);
   EXPECT_DOUBLE_EQ(schedule->At(4), 2.0);
-  EXPECT_DOUBLE_EQ(schedule->At(10), 2.0);
   EXPECT_DOUBLE_EQ(schedule->At(11), 2.0);
 }
 
+TEST(LearningRate, FallsAlongALineToItsFloor) {
+  const auto schedule = LearningRateSchedule::Create(
+      {.peak = 1.0, .scheduler = "linear", .warmup_steps = 0, .min_ratio = 0.2, .total_steps = 4});
+  ASSERT_TRUE(schedule.ok());
+  EXPECT_DOUBLE_EQ(schedule->At(2), 0.6);
+  EXPECT_DOUBLE_EQ(schedule->At(9), 0.2);
+}
+
 TEST(LearningRate, RefusesWhatItDoesNotKnow) {
-  EXPECT_THAT(
-      std::string(
-          LearningRateSchedule::Create({.peak = 1, .scheduler = "linear", .total_steps = 1}).status().message()),
-      HasSubstr("\"linear\""));
+  EXPECT_THAT(MessageOf(LearningRateSchedule::Create({.peak = 1, .scheduler = "step", .total_steps = 1}).status()),
+              HasSubstr("\"step\" is not known; allowed: constant, linear, cosine"));
   EXPECT_FALSE(LearningRateSchedule::Create({.peak = 1, .total_steps = 0}).ok());
   EXPECT_FALSE(LearningRateSchedule::Create({.peak = -1, .total_steps = 1}).ok());
   EXPECT_FALSE(LearningRateSchedule::Create({.peak = 1, .warmup_ratio = 1.5, .total_steps = 1}).ok());
+  EXPECT_FALSE(LearningRateSchedule::Create({.peak = 1, .warmup_steps = -1, .total_steps = 1}).ok());
+  EXPECT_FALSE(
+      LearningRateSchedule::Create({.peak = 1, .warmup_ratio = 0.5, .warmup_steps = 1, .total_steps = 2}).ok());
 }
 
 }  // namespace
