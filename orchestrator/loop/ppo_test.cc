@@ -104,12 +104,14 @@ TEST_F(PpoTest, NumbersTheCallsThatChangeState) {
 TEST_F(PpoTest, SendsWhatTheLossNeeds) {
   RunConfig config = services_.MakeConfig(scratch_.path(), 1);
   config.mutable_train()->set_train_batch_size(4);
+  config.mutable_train()->set_critic_train_batch_size(2);
   config.mutable_algorithm()->set_max_epochs(2);
+  config.mutable_algorithm()->set_critic_epochs(3);
   config.mutable_algorithm()->set_advantage_normalization("none");
   ASSERT_TRUE(Run(config).ok());
   const auto batches = services_.policy_batches();
   ASSERT_EQ(batches.size(), 4) << "8 sequences in steps of 4, twice";
-  ASSERT_EQ(services_.critic_updates().size(), 4);
+  ASSERT_EQ(services_.critic_updates().size(), 12) << "in steps of 2, three times";
   for (const auto& batch : batches) {
     ASSERT_EQ(batch.size(), 4);
     double weights = 0;

@@ -35,6 +35,8 @@ class SftExamplesTest : public ::testing::Test {
 
   absl::StatusOr<std::vector<TokenSequence>> Load(const std::string& lines, const Tokenizer& tokenizer,
                                                   const std::vector<int64_t>& model_end_ids) {
+    if (config_.data().input_template().empty()) config_.mutable_data()->set_input_template("{}");
+    config_.mutable_sft()->clear_data();
     config_.mutable_sft()->add_data(scratch_.Write("sft.jsonl", lines));
     return LoadSftExamples(config_, tokenizer, model_end_ids);
   }

@@ -235,6 +235,7 @@ class FakeServices::ScorerService : public Scorer::Service {
       reply.set_reward(item.tokens().index() % 2 == 0 ? 1.0f : 0.0f);
       reply.set_score(reply.reward());
       (*reply.mutable_parts())["exact_match"] = reply.reward();
+      fake_->spoil_score(&reply);
       stream->Write(reply);
     }
     return grpc::Status::OK;

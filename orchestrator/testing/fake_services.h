@@ -68,6 +68,7 @@ class FakeServices {
   // Called with every reply before it is sent, to spoil it.
   SpoilReply<GeneratedSequence> spoil_generated;
   SpoilReply<TokenValues> spoil_values;
+  SpoilReply<ScoreReply> spoil_score;
   SpoilReply<ServiceInfo> spoil_info;
   SpoilReply<PolicyUpdateReply> spoil_policy_update;
   SpoilReply<CriticUpdateReply> spoil_critic_update;

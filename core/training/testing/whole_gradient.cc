@@ -102,6 +102,12 @@ std::vector<TrainingSequence> RandomTrainingSequences(int count, int vocab_size,
     }
   }
   for (TrainingSequence& sequence : sequences) {
+    for (const float old : sequence.old_log_probs()) {
+      sequence.add_rollout_log_probs(old + 0.1f * normal(random));
+      sequence.add_reference_log_probs(old + 0.2f * normal(random));
+    }
+  }
+  for (TrainingSequence& sequence : sequences) {
     sequence.mutable_loss_weights()->Resize(sequence.advantages_size(), 1.0f / static_cast<float>(actions));
   }
   return sequences;

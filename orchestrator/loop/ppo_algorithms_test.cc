@@ -1,0 +1,202 @@
+// What the loop does otherwise where `algorithm` says so.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "core/config/run_config.h"
+#include "orchestrator/loop/ppo.h"
+#include "orchestrator/testing/ppo_test_base.h"
+
+namespace quartet {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::Contains;
+using ::testing::Each;
+using ::testing::HasSubstr;
+using ::testing::Not;
+using ::testing::StartsWith;
+
+// 4 prompts times 2 samples a step, of which the first is right and the second is not.
+class PpoAlgorithmsTest : public PpoTest {
+ protected:
+  RunConfig Config(int steps, const std::vector<std::string>& overrides) {
+    RunConfig config = services_.MakeConfig(scratch_.path(), steps);
+    // Of the resolved configuration only what tests set is kept, so that the rest follows from it.
+    config.clear_algorithm();
+    config.clear_critic();
+    config.clear_reference();
+    config.mutable_rollout()->clear_over_sampling_batch_size();
+    config.mutable_train()->clear_critic_train_batch_size();
+    for (const std::string& text : overrides) {
+      const absl::Status status = ApplyOverride(text, &config);
+      EXPECT_TRUE(status.ok()) << status;
+    }
+    const absl::Status status = ResolveRunConfig(&config, "");
+    EXPECT_TRUE(status.ok()) << status;
+    return config;
+  }
+
+  // Advantages of the tokens of all sequences of the first policy update, sorted.
+  std::vector<float> Advantages() {
+    std::vector<float> advantages;
+    for (const TrainingSequence& sequence : services_.policy_batches().at(0)) {
+      advantages.insert(advantages.end(), sequence.advantages().begin(), sequence.advantages().end());
+    }
+    std::sort(advantages.begin(), advantages.end());
+    return advantages;
+  }
+};
+
+TEST_F(PpoAlgorithmsTest, NeitherAskNorSaveACriticWhereTheEstimatorHasNone) {
+  services_.Kill("critic_trainer");
+  RunConfig config = Config(2, {"algorithm.advantage_estimator=grpo", "algorithm.kl.init_kl_coef=0",
+                                "train.save_steps=1", "train.save_optimizer=true"});
+  const absl::StatusOr<PpoSummary> summary = Run(config);
+  ASSERT_TRUE(summary.ok()) << summary.status();
+  EXPECT_THAT(services_.calls(), Each(Not(StartsWith("critic_trainer"))));
+  const nlohmann::json line = Lines("run/metrics.jsonl").at(1);
+  EXPECT_FALSE(line.contains("critic/explained_variance"));
+  EXPECT_FALSE(line.contains("memory/critic_trainer/parameters"));
+  // Rewards 1 and 0: mean 0.5, unbiased deviation sqrt(0.5).
+  const std::vector<float> advantages = Advantages();
+  ASSERT_EQ(advantages.size(), 24);
+  EXPECT_NEAR(advantages.front(), -std::sqrt(0.5), 1e-6);
+  EXPECT_NEAR(advantages.back(), std::sqrt(0.5), 1e-6);
+
+  // It goes on from its checkpoint, too.
+  config.mutable_train()->set_max_steps(3);
+  config.mutable_train()->set_load_checkpoint(true);
+  const absl::StatusOr<PpoSummary> continued = Run(config);
+  ASSERT_TRUE(continued.ok()) << continued.status();
+  EXPECT_EQ(continued->steps, 3);
+}
+
+TEST_F(PpoAlgorithmsTest, PutTheKlIntoTheLossInsteadOfTheRewards) {
+  ASSERT_TRUE(Run(Config(1, {"algorithm.advantage_estimator=dr_grpo", "algorithm.kl.use_kl_loss=true",
+                             "algorithm.kl.init_kl_coef=0.25", "algorithm.entropy_coef=0.5"}))
+                  .ok());
+  const std::vector<float> advantages = Advantages();
+  EXPECT_EQ(advantages.front(), -0.5f) << "no token has a penalty";
+  const PolicyLossConfig loss = services_.policy_updates().at(0).loss();
+  EXPECT_EQ(loss.kl_coef(), 0.25f);
+  EXPECT_EQ(loss.kl_estimator(), "k3");
+  EXPECT_EQ(loss.entropy_coef(), 0.5f);
+  double weights = 0;
+  for (const TrainingSequence& sequence : services_.policy_batches().at(0)) {
+    EXPECT_EQ(sequence.reference_log_probs(0), -1.25f);
+    for (const float weight : sequence.loss_weights()) weights += weight;
+  }
+  // Sums of 8 answers of 3 tokens over 8 times generate_max_len, which is 5.
+  EXPECT_NEAR(weights, 3.0 / 5, 1e-6);
+}
+
+TEST_F(PpoAlgorithmsTest, RedrawGroupsWithoutSignal) {
+  // Of the groups of the first draw three are all right.
+  services_.spoil_score = [scored = 0](ScoreReply* reply) mutable {
+    if (++scored > 8 || reply->index() >= 6) return;
+    reply->set_reward(1);
+    reply->set_score(1);
+  };
+  const absl::StatusOr<PpoSummary> summary =
+      Run(Config(1, {"algorithm.advantage_estimator=grpo", "algorithm.kl.init_kl_coef=0",
+                     "algorithm.dynamic_sampling.filter=not_equal"}));
+  ASSERT_TRUE(summary.ok()) << summary.status();
+  const std::vector<GenerateHeader> generations = services_.generations();
+  ASSERT_EQ(generations.size(), 2);
+  EXPECT_NE(generations[0].sampling().seed(), generations[1].sampling().seed());
+  EXPECT_EQ(services_.policy_batches().at(0).size(), 8);
+  const nlohmann::json line = Lines("run/metrics.jsonl").at(0);
+  EXPECT_EQ(line["dynamic_sampling/draws"], 2);
+  EXPECT_EQ(line["dynamic_sampling/groups"], 8);
+  EXPECT_EQ(line["dynamic_sampling/groups_without_signal"], 3);
+  EXPECT_EQ(line["dynamic_sampling/groups_surplus"], 1);
+  EXPECT_EQ(line["reward/mean"], 0.5);
+}
+
+TEST_F(PpoAlgorithmsTest, EndWhereNoDrawHasASignal) {
+  services_.spoil_score = [](ScoreReply* reply) {
+    reply->set_reward(0);
+    reply->set_score(0);
+  };
+  const absl::Status status = Run(Config(1, {"algorithm.advantage_estimator=grpo", "algorithm.kl.init_kl_coef=0",
+                                             "algorithm.dynamic_sampling.filter=mean_inside",
+                                             "algorithm.dynamic_sampling.max_num_gen_batches=3"}))
+                                  .status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(std::string(status.message()),
+              AllOf(HasSubstr("of 12 groups of answers only 0 have a signal"), HasSubstr("max_num_gen_batches (3)")));
+}
+
+TEST_F(PpoAlgorithmsTest, TakeTheFirstGroupsToFinishOfMoreThanAreNeeded) {
+  ASSERT_TRUE(Run(Config(1, {"rollout.over_sampling_batch_size=6"})).ok());
+  const auto batches = services_.policy_batches();
+  ASSERT_EQ(batches.size(), 1);
+  EXPECT_EQ(batches[0].size(), 8);
+  EXPECT_EQ(Lines("run/metrics.jsonl").at(0)["reward/mean"], 0.5);
+}
+
+TEST_F(PpoAlgorithmsTest, LeaveOutAnswersThatCouldNotBeScored) {
+  services_.spoil_score = [](ScoreReply* reply) {
+    if (reply->index() != 3) return;
+    const uint64_t index = reply->index();
+    *reply = ScoreReply();
+    reply->set_index(index);
+    reply->set_error("remote: no answer after 5 tries");
+  };
+  const absl::StatusOr<PpoSummary> summary = Run(Config(1, {"reward.on_error=drop"}));
+  ASSERT_TRUE(summary.ok()) << summary.status();
+  EXPECT_EQ(services_.policy_batches().at(0).size(), 7);
+  const nlohmann::json line = Lines("run/metrics.jsonl").at(0);
+  EXPECT_EQ(line["reward/failed"], 1);
+  EXPECT_NEAR(line["reward/mean"].get<double>(), 4.0 / 7, 1e-6) << "it is not worth 0";
+}
+
+TEST_F(PpoAlgorithmsTest, PunishAndLeaveOutAnswersThatAreTooLong) {
+  services_.spoil_generated = [](GeneratedSequence* sequence) {
+    if (sequence->sample() == 1) sequence->set_finish_reason(GeneratedSequence::LENGTH);
+  };
+  // Three tokens of at most five, the last four of which are the buffer: half of the factor.
+  ASSERT_TRUE(Run(Config(1, {"algorithm.overlong_filtering=true", "algorithm.overlong_buffer_len=4"})).ok());
+  EXPECT_EQ(services_.policy_batches().at(0).size(), 4) << "the other four are out of the loss";
+  const nlohmann::json line = Lines("run/metrics.jsonl").at(0);
+  EXPECT_EQ(line["reward/overlong_penalty"], -0.5);
+  EXPECT_EQ(line["reward/mean"], 0.0);
+}
+
+TEST_F(PpoAlgorithmsTest, TrainTheCriticAloneWhileItWarmsUp) {
+  const absl::StatusOr<PpoSummary> summary =
+      Run(Config(3, {"algorithm.critic_warmup_steps=2", "actor.lr_warmup_steps=0", "actor.lr_scheduler=constant"}));
+  ASSERT_TRUE(summary.ok()) << summary.status();
+  EXPECT_EQ(services_.policy_updates().size(), 1);
+  EXPECT_EQ(services_.critic_updates().size(), 3);
+  const std::vector<GenerateHeader> generations = services_.generations();
+  ASSERT_EQ(generations.size(), 3);
+  EXPECT_EQ(generations[2].policy_version(), 0) << "weights that have not changed are not sent";
+  const auto lines = Lines("run/metrics.jsonl");
+  EXPECT_FALSE(lines[1].contains("policy/loss"));
+  EXPECT_TRUE(lines[2].contains("policy/loss"));
+}
+
+TEST_F(PpoAlgorithmsTest, ReportWhatTheImportanceCorrectionDid) {
+  services_.spoil_policy_update = [](PolicyUpdateReply* reply) {
+    reply->set_correction_clipped(0.25);
+    reply->set_effective_sample_size(0.5);
+  };
+  ASSERT_TRUE(Run(Config(1, {"algorithm.importance_correction.mode=token_truncate"})).ok());
+  EXPECT_EQ(services_.policy_updates().at(0).loss().correction_mode(), "token_truncate");
+  EXPECT_EQ(services_.policy_updates().at(0).loss().correction_high(), 2);
+  EXPECT_EQ(services_.policy_batches().at(0).at(0).rollout_log_probs(0), -1.0f);
+  const nlohmann::json line = Lines("run/metrics.jsonl").at(0);
+  EXPECT_EQ(line["correction/clipped"], 0.25);
+  EXPECT_EQ(line["correction/masked"], 0);
+  EXPECT_EQ(line["correction/effective_sample_size"], 0.5);
+}
+
+}  // namespace
+}  // namespace quartet
