@@ -55,16 +55,17 @@ absl::Status Dataset::Check(File* file, const Use& check, const std::function<vo
     checked();
   }
   if (file->size() > 0) return absl::OkStatus();
-  const absl::Status& first = before.overlong < left_out_.overlong ? left_out_.first_overlong : left_out_.first_malformed;
-  return absl::InvalidArgumentError(absl::StrCat(options_.option, ": ", file->rows->file().path, ": none of its ", count,
-                                                 count == 1 ? " row" : " rows", " can be used; ", first.message()));
+  const absl::Status& first =
+      before.overlong < left_out_.overlong ? left_out_.first_overlong : left_out_.first_malformed;
+  return absl::InvalidArgumentError(absl::StrCat(options_.option, ": ", file->rows->file().path, ": none of its ",
+                                                 count, count == 1 ? " row" : " rows", " can be used; ",
+                                                 first.message()));
 }
 
 int64_t Dataset::File::Row(int64_t index) const {
   // The number of dropped rows d before it: the first for which dropped[d] - d > index.
-  const auto before = std::partition_point(dropped.begin(), dropped.end(), [&](const int64_t& row) {
-    return row - (&row - dropped.data()) <= index;
-  });
+  const auto before = std::partition_point(dropped.begin(), dropped.end(),
+                                           [&](const int64_t& row) { return row - (&row - dropped.data()) <= index; });
   return index + (before - dropped.begin());
 }
 

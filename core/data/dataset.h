@@ -37,8 +37,8 @@ struct LeftOut {
 };
 
 // Rows are checked where they are opened, as far as checked_rows goes: those that cannot be used are not among the rows
-// of an epoch. What is behind them is found out when it is drawn; in place of a row that cannot be used comes another one
-// of its file then, drawn by position and seed. So each position has its row, whatever came before: a run goes on
+// of an epoch. What is behind them is found out when it is drawn; in place of a row that cannot be used comes another
+// one of its file then, drawn by position and seed. So each position has its row, whatever came before: a run goes on
 // anywhere.
 //
 // Memory: 8 bytes a row, and a row more for each that is left out at the start. One thread.

@@ -35,7 +35,8 @@ class DatasetTest : public ::testing::Test {
     options_.option = "data.files";
     options_.paths = paths;
     options_.keys = {{.name = "q", .option = "data.key"}};
-    return Dataset::Open(options_, [this](const Record& record) { return Use(record); }, nullptr);
+    return Dataset::Open(
+        options_, [this](const Record& record) { return Use(record); }, nullptr);
   }
   // Texts that begin with "long" are too long.
   absl::Status Use(const Record& record) {
@@ -124,7 +125,8 @@ TEST_F(DatasetTest, RowsThatAreNotCheckedAreReplacedWhenTheyAreDrawn) {
   EXPECT_EQ((*dataset)->left_out().overlong, 4);
   const std::vector<std::string> epoch = Take(**dataset, 0, 96);
   ASSERT_EQ(epoch.size(), 96);
-  EXPECT_GE((*dataset)->left_out().overlong, 4 + 30) << "each is found out at least once, and once more as a substitute";
+  EXPECT_GE((*dataset)->left_out().overlong, 4 + 30)
+      << "each is found out at least once, and once more as a substitute";
   std::map<std::string, int> counts;
   for (const std::string& text : epoch) ++counts[text];
   for (int i = 0; i < 100; ++i) EXPECT_EQ(counts.contains(std::to_string(i)), i % 3 != 0) << i;
@@ -162,8 +164,9 @@ TEST_F(DatasetTest, TellsHowManyRowsAreChecked) {
   options_.paths = {Write("a", {"1", "2"}), Write("b", {"3"})};
   options_.keys = {{.name = "q", .option = "data.key"}};
   std::vector<std::pair<int64_t, int64_t>> progress;
-  ASSERT_TRUE(Dataset::Open(options_, [](const Record&) { return absl::OkStatus(); },
-                            [&](int64_t done, int64_t all) { progress.emplace_back(done, all); })
+  ASSERT_TRUE(Dataset::Open(
+                  options_, [](const Record&) { return absl::OkStatus(); },
+                  [&](int64_t done, int64_t all) { progress.emplace_back(done, all); })
                   .ok());
   EXPECT_THAT(progress, ElementsAre(std::pair(1, 3), std::pair(2, 3), std::pair(3, 3)));
 }

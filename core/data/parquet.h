@@ -18,8 +18,8 @@ class ParquetReader {
  public:
   virtual ~ParquetReader() = default;
 
-  // NOT_FOUND, PERMISSION_DENIED or UNAVAILABLE where the file cannot be opened, INVALID_ARGUMENT where it is no Parquet;
-  // both name the path.
+  // NOT_FOUND, PERMISSION_DENIED or UNAVAILABLE where the file cannot be opened, INVALID_ARGUMENT where it is no
+  // Parquet; both name the path.
   static absl::StatusOr<std::unique_ptr<ParquetReader>> Open(const std::string& path);
 
   virtual int64_t rows() const = 0;

@@ -71,15 +71,17 @@ TEST(Parquet, EndsWithTheErrorOfWhoTakesTheRows) {
   const auto reader = ParquetReader::Open(Golden("verl.parquet"));
   ASSERT_TRUE(reader.ok()) << reader.status();
   int taken = 0;
-  EXPECT_EQ((*reader)->Read({"ability"}, 70, [&](std::string_view) {
-    return ++taken < 3 ? absl::OkStatus() : absl::AbortedError("enough");
-  }), absl::AbortedError("enough"));
+  EXPECT_EQ(
+      (*reader)->Read({"ability"}, 70,
+                      [&](std::string_view) { return ++taken < 3 ? absl::OkStatus() : absl::AbortedError("enough"); }),
+      absl::AbortedError("enough"));
   EXPECT_EQ(taken, 3);
 }
 
 TEST(Parquet, NamesTheFileThatIsNone) {
   const std::string path = ::testing::TempDir() + "/none_" + std::to_string(getpid()) + ".parquet";
-  EXPECT_EQ(ParquetReader::Open(path).status(), absl::NotFoundError(path + ": cannot be opened: No such file or directory"));
+  EXPECT_EQ(ParquetReader::Open(path).status(),
+            absl::NotFoundError(path + ": cannot be opened: No such file or directory"));
   for (const std::string content : {"", "{\"prompt\": \"x\"}\n", "PAR1"}) {
     std::ofstream(path) << content;
     const absl::Status status = ParquetReader::Open(path).status();

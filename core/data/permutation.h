@@ -6,8 +6,8 @@
 namespace quartet {
 
 // A bijection of [0, n) that follows from the seed: a Feistel network on the smallest power of 4 that is not below n,
-// its results beyond n put through it again ("cycle walking": Black and Rogaway, "Ciphers with Arbitrary Finite Domains",
-// 2002). Immutable.
+// its results beyond n put through it again ("cycle walking": Black and Rogaway, "Ciphers with Arbitrary Finite
+// Domains", 2002). Immutable.
 class Permutation {
  public:
   // 0 < n <= 2^62.

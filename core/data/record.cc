@@ -50,8 +50,8 @@ absl::StatusOr<Record> ReadRecord(const Json& row, const std::vector<RowKey>& ke
     const Json* field = FindField(row, key.name);
     if (field == nullptr) {
       if (key.optional || IsList(FindField(row, key.spared_by))) continue;
-      return absl::InvalidArgumentError(absl::StrCat("has no field \"", key.name, "\" (", key.option, "); it has: ",
-                                                     columns.empty() ? KeysOf(row) : columns));
+      return absl::InvalidArgumentError(absl::StrCat("has no field \"", key.name, "\" (", key.option,
+                                                     "); it has: ", columns.empty() ? KeysOf(row) : columns));
     }
     if (field->is_string()) {
       record.fields[key.name] = field->get<std::string>();

@@ -41,9 +41,8 @@ TEST(Record, KeepsTheAskedForFieldsAlone) {
 }
 
 TEST(Record, TurnsNumbersAndBooleansIntoTheirText) {
-  EXPECT_THAT(
-      Read(R"({"a": -3, "b": 0.5, "c": true, "d": 18446744073709551615})", {"a", "b", "c", "d"})->fields,
-      ElementsAre(Pair("a", "-3"), Pair("b", "0.5"), Pair("c", "true"), Pair("d", "18446744073709551615")));
+  EXPECT_THAT(Read(R"({"a": -3, "b": 0.5, "c": true, "d": 18446744073709551615})", {"a", "b", "c", "d"})->fields,
+              ElementsAre(Pair("a", "-3"), Pair("b", "0.5"), Pair("c", "true"), Pair("d", "18446744073709551615")));
 }
 
 TEST(Record, FollowsDotsIntoARow) {

@@ -52,9 +52,8 @@ absl::StatusOr<int> MakeScratchFile(const std::string& folder) {
   std::string path = folder + "/quartet_rows_XXXXXX";
   const int fd = mkostemp(path.data(), O_CLOEXEC);
   if (fd < 0) {
-    return absl::UnavailableError(
-        absl::StrCat("no file can be made in ", folder, ", where its rows are kept: ", strerror(errno),
-                     "; TMPDIR names another folder"));
+    return absl::UnavailableError(absl::StrCat("no file can be made in ", folder, ", where its rows are kept: ",
+                                               strerror(errno), "; TMPDIR names another folder"));
   }
   unlink(path.c_str());
   return fd;
@@ -65,8 +64,8 @@ absl::Status WriteAll(int fd, std::string_view bytes, const std::string& folder)
     const ssize_t n = write(fd, bytes.data(), bytes.size());
     if (n < 0 && errno == EINTR) continue;
     if (n < 0) {
-      return absl::UnavailableError(absl::StrCat("its rows cannot be kept in ", folder, ": ", strerror(errno),
-                                                 "; TMPDIR names another folder"));
+      return absl::UnavailableError(
+          absl::StrCat("its rows cannot be kept in ", folder, ": ", strerror(errno), "; TMPDIR names another folder"));
     }
     bytes.remove_prefix(static_cast<size_t>(n));
   }
@@ -80,12 +79,10 @@ bool MayHold(const std::string& column, const std::string& key) {
 
 }  // namespace
 
-std::string StemOf(const std::string& path) { return std::filesystem::path(path).stem().string(); }
-
 RowFile::RowFile(DataFile file, std::vector<RowKey> keys)
     : file_(std::move(file)),
       keys_(std::move(keys)),
-      source_(StemOf(file_.path)),
+      source_(std::filesystem::path(file_.path).stem()),
       is_parquet_(absl::EndsWith(file_.path, ".parquet")) {}
 
 RowFile::~RowFile() {
@@ -105,10 +102,10 @@ absl::StatusOr<std::unique_ptr<RowFile>> RowFile::Open(const DataFile& file, con
     status = fd.status();
   }
   if (status.ok()) return rows;
-  return absl::Status(status.code(), absl::StrCat(file.option, ": ", status.message(),
-                                                  absl::IsNotFound(status)
-                                                      ? absl::StrCat("; relative paths start at ", ResolveUserPath("."))
-                                                      : ""));
+  return absl::Status(
+      status.code(),
+      absl::StrCat(file.option, ": ", status.message(),
+                   absl::IsNotFound(status) ? absl::StrCat("; relative paths start at ", ResolveUserPath(".")) : ""));
 }
 
 absl::Status RowFile::IndexLines(int fd, int64_t max_rows) {
@@ -183,8 +180,8 @@ absl::Status RowFile::WriteRows(int64_t max_rows) {
       if (std::find(names.begin(), names.end(), column) == names.end()) names.push_back(column);
     }
     if (!found && !key.optional && key.spared_by.empty()) {
-      return absl::InvalidArgumentError(absl::StrCat(file_.path, " has no column for \"", key.name, "\" (", key.option,
-                                                     "); it has: ", columns_));
+      return absl::InvalidArgumentError(
+          absl::StrCat(file_.path, " has no column for \"", key.name, "\" (", key.option, "); it has: ", columns_));
     }
   }
   if (parquet->rows() == 0) {

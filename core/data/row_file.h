@@ -17,9 +17,9 @@ struct DataFile {
   std::string option;  // of the configuration, whose value the path is; errors begin with it
 };
 
-// Where each row begins is known: 8 bytes a row, found by one pass over the file. Rows themselves are read when they are
-// asked for. Those of Parquet, which has no place for single rows, are first written, the asked-for columns alone, as
-// JSON lines into a file without a name in $TMPDIR (else /tmp), which goes with this object. Immutable; thread safe.
+// Where each row begins is known: 8 bytes a row, found by one pass over the file. Rows themselves are read when they
+// are asked for. Those of Parquet, which has no place for single rows, are first written, the asked-for columns alone,
+// as JSON lines into a file without a name in $TMPDIR (else /tmp), which goes with this object. Immutable; thread safe.
 class RowFile {
  public:
   ~RowFile();
@@ -60,8 +60,5 @@ class RowFile {
   std::vector<uint64_t> begins_;  // of each row; last, where the last row ends
   uint64_t hash_ = 0;
 };
-
-// Of the file that a path names, without folder and extension.
-std::string StemOf(const std::string& path);
 
 }  // namespace quartet
