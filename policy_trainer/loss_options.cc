@@ -61,8 +61,7 @@ absl::StatusOr<PolicyLossOptions> LossOptionsOf(const PolicyLossConfig& loss) {
 }
 
 bool NeedsOldLogProbs(const PolicyLossOptions& loss) {
-  const bool kl_has_ratio =
-      loss.kl_gradient == KlGradient::kImportance || loss.kl_gradient == KlGradient::kTimesRatio;
+  const bool kl_has_ratio = loss.kl_gradient == KlGradient::kImportance || loss.kl_gradient == KlGradient::kTimesRatio;
   return UsesRatio(loss.kind) || loss.correction.mode != CorrectionMode::kOff ||
          (loss.kl_coefficient > 0 && kl_has_ratio);
 }

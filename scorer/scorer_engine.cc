@@ -35,9 +35,8 @@ ScorerEngine::ScorerEngine(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) 
 ScorerEngine::~ScorerEngine() = default;
 
 bool ScorerEngine::HasModels(const RunConfig& config) {
-  return UsesReference(config) ||
-         std::any_of(config.reward().source().begin(), config.reward().source().end(),
-                     [](const RewardSource& source) { return !source.model().empty(); });
+  return UsesReference(config) || std::any_of(config.reward().source().begin(), config.reward().source().end(),
+                                              [](const RewardSource& source) { return !source.model().empty(); });
 }
 
 absl::StatusOr<std::unique_ptr<ScorerEngine>> ScorerEngine::Load(const RunConfig& config, const RankContext& context) {

@@ -14,6 +14,7 @@
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "core/config/checks/conditions.h"
+#include "core/config/eval_sets.h"
 #include "core/config/micro_batches.h"
 #include "core/config/run_config.h"
 
@@ -161,6 +162,34 @@ void FillAlgorithm(int generate_max_len, AlgorithmConfig* a) {
   QUARTET_DEFAULT(a, overlong_filtering, false);
 }
 
+// Of n answers.
+void FillK(int n, google::protobuf::RepeatedField<int32_t>* k) {
+  if (!k->empty()) return;
+  k->Add(1);
+  if (n > 1) k->Add(n);
+}
+
+void FillEval(const DataConfig& d, EvalConfig* e) {
+  QUARTET_DEFAULT(e, eval_steps, 0);
+  QUARTET_DEFAULT(e, max_samples, 0);
+  QUARTET_DEFAULT(e, temperature, 0);
+  QUARTET_DEFAULT(e, top_p, 1);
+  QUARTET_DEFAULT(e, n_samples_per_prompt, 1);
+  for (EvalSet& s : *e->mutable_set()) {
+    QUARTET_DEFAULT_TEXT(&s, name, StemOf(s.data()));
+    QUARTET_DEFAULT_TEXT(&s, input_key, d.input_key());
+    QUARTET_DEFAULT_TEXT(&s, label_key, d.label_key());
+    QUARTET_DEFAULT_TEXT(&s, label_extract, d.label_extract());
+    QUARTET_DEFAULT(&s, max_samples, e->max_samples());
+    QUARTET_DEFAULT(&s, temperature, e->temperature());
+    QUARTET_DEFAULT(&s, top_p, e->top_p());
+    QUARTET_DEFAULT(&s, n_samples_per_prompt, e->n_samples_per_prompt());
+    if (s.k().empty()) *s.mutable_k() = e->k();  // empty where nothing is said there either
+    FillK(s.n_samples_per_prompt(), s.mutable_k());
+  }
+  FillK(e->n_samples_per_prompt(), e->mutable_k());
+}
+
 void FillPlacement(ServicePlacement* p, absl::string_view listen) {
   QUARTET_DEFAULT_TEXT(p, listen, std::string(listen));
   QUARTET_DEFAULT(p, ranks, 1);
@@ -192,9 +221,14 @@ void FillDefaults(RunConfig* c) {
   DataConfig* d = c->mutable_data();
   QUARTET_DEFAULT_TEXT(d, input_key, "prompt");
   QUARTET_DEFAULT_TEXT(d, label_key, "label");
+  QUARTET_DEFAULT_TEXT(d, source_key, "data_source");
   QUARTET_DEFAULT_TEXT(d, input_template, "{}");
   QUARTET_DEFAULT(d, apply_chat_template, false);
   QUARTET_DEFAULT(d, prompt_max_len, 1024);
+  QUARTET_DEFAULT(d, filter_overlong_prompts, true);
+  QUARTET_DEFAULT(d, skip_malformed, false);
+  QUARTET_DEFAULT(d, checked_rows, 100000);
+  QUARTET_DEFAULT(d, shuffle, true);
   QUARTET_DEFAULT(d, max_samples, 0);
 
   RolloutConfig* r = c->mutable_rollout();
@@ -280,10 +314,7 @@ void FillDefaults(RunConfig* c) {
   QUARTET_DEFAULT(s, learning_rate, 1e-4);
   QUARTET_DEFAULT(s, multiturn, false);
 
-  EvalConfig* e = c->mutable_eval();
-  QUARTET_DEFAULT(e, eval_steps, 0);
-  QUARTET_DEFAULT(e, max_samples, 0);
-  QUARTET_DEFAULT(e, temperature, 0);
+  FillEval(*d, c->mutable_eval());
 
   if (c->has_cluster()) {
     ClusterConfig* h = c->mutable_cluster();

@@ -25,6 +25,7 @@ void ResolvePaths(const std::string& base_folder, RunConfig* c) {
                       c->mutable_eval()->mutable_data()}) {
     for (std::string& path : *paths) ResolvePath(base_folder, &path);
   }
+  for (EvalSet& set : *c->mutable_eval()->mutable_set()) ResolvePath(base_folder, set.mutable_data());
   if (c->has_reference()) ResolvePath(base_folder, c->mutable_reference()->mutable_pretrain());
   for (RewardSource& s : *c->mutable_reward()->mutable_source()) ResolvePath(base_folder, s.mutable_model());
   if (c->rollout().has_http()) {

@@ -27,7 +27,7 @@ absl::Status CheckAll(const RunConfig& c) {
   QUARTET_RETURN_IF_ERROR(CheckReward(c));
   QUARTET_RETURN_IF_ERROR(CheckTrain(c));
   QUARTET_RETURN_IF_ERROR(CheckSft(c));
-  QUARTET_RETURN_IF_ERROR(CheckEval(c.eval()));
+  QUARTET_RETURN_IF_ERROR(CheckEval(c));
   QUARTET_RETURN_IF_ERROR(CheckServices(c));
   QUARTET_RETURN_IF_ERROR(CheckPlacements(c));
   QUARTET_RETURN_IF_ERROR(CheckDevices(c));

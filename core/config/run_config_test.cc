@@ -71,8 +71,8 @@ TEST(RunConfig, OverridesTheFile) {
                     .value();
   EXPECT_EQ(c.seed(), 9);
   EXPECT_EQ(c.rollout().temperature(), 0.5f);
-  ASSERT_EQ(c.rollout().stop_token_ids_size(), 2);
-  EXPECT_EQ(c.rollout().stop_token_ids(1), 8);
+  ASSERT_EQ(c.rollout().stop_token_ids_size(), 1) << "a list is set whole";
+  EXPECT_EQ(c.rollout().stop_token_ids(0), 8);
   EXPECT_FALSE(c.actor().gradient_checkpointing());
   EXPECT_EQ(c.actor().learning_rate(), 1e-5);
   EXPECT_EQ(c.data().input_key(), "question=x");
@@ -190,15 +190,12 @@ TEST(RunConfig, PlacesOneRankOnEachGpu) {
     return more;
   };
   EXPECT_EQ(LoadRunConfig("", cluster, "").value().services().scorer().ranks(), 8);
-  EXPECT_EQ(LoadRunConfig("", with({"placement.0.nodes=1", "placement.0.gpus=0", "placement.0.gpus=3"}), "")
-                .value()
-                .services()
-                .scorer()
-                .ranks(),
-            2);
+  EXPECT_EQ(
+      LoadRunConfig("", with({"placement.0.nodes=1", "placement.0.gpus=0,3"}), "").value().services().scorer().ranks(),
+      2);
   ExpectError(with({"services.scorer.ranks=3"}), {"services.scorer.ranks", "3", "placement[0]", "8 GPUs"});
   ExpectError(with({"placement.0.nodes=2"}), {"placement[0].nodes", "2", "0 to 1"});
-  ExpectError(with({"placement.0.gpus=1", "placement.0.gpus=1"}), {"placement[0].gpus", "twice"});
+  ExpectError(with({"placement.0.gpus=1,1"}), {"placement[0].gpus", "twice"});
   ExpectError(with({"placement.1.service=scorer", "placement.1.nodes=1"}), {"placement[1].service", "already"});
   ExpectError(with({"services.policy_trainer.device=cuda", "services.policy_trainer.ranks=9"}),
               {"services.policy_trainer.ranks", "9", "2 x 4"});
@@ -457,6 +454,7 @@ TEST(RunConfig, RefusesWhatAProgramDoesNotRead) {
                           "data.label_key=a",
                           "data.label_extract=after_####",
                           "data.max_samples=1",
+                          "data.source_key=s",
                           "rollout.temperature=0.5",
                           "rollout.stop_token_ids=7",
                           "rollout.pretrain=/other",
@@ -495,7 +493,8 @@ TEST(RunConfig, AcceptsWhatAProgramReadsAndDefaultsOfWhatItDoesNot) {
   EXPECT_EQ(checked(sft, Program::kSft), "");
   for (const char* set :
        {"data.prompt_max_len=7", "rollout.generate_max_len=9", "actor.max_len=9", "data.apply_chat_template=true",
-        "data.input_template=p{}", "sft.end_token=</s>", "sft.end_token=", "actor.lr_scheduler=constant",
+        "data.input_template=p{}", "data.checked_rows=5", "data.shuffle=false", "data.skip_malformed=true",
+        "data.filter_overlong_prompts=false", "sft.end_token=</s>", "sft.end_token=", "actor.lr_scheduler=constant",
         "actor.max_tokens_per_micro_batch=4096", "actor.micro_train_batch_size=2", "train.call_timeout_seconds=5",
         "services.policy_trainer.ranks=2", "seed=5", "algorithm.gamma=1"}) {
     EXPECT_EQ(checked({sft[0], sft[1], set}, Program::kSft), "") << set;

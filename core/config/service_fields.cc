@@ -46,8 +46,9 @@ Fields ServiceFields(const RunConfig& config, std::string_view service) {
   if (service == "rollout") {
     *part.mutable_rollout() = config.rollout();
     // What calls say; HTTP, and the longest sequence, which it makes another and GetInfo tells by itself.
-    for (const char* field : {"rollout_batch_size", "over_sampling_batch_size", "n_samples_per_prompt", "generate_max_len", "temperature", "top_p",
-                              "top_k", "min_tokens", "http", "max_model_len"}) {
+    for (const char* field :
+         {"rollout_batch_size", "over_sampling_batch_size", "n_samples_per_prompt", "generate_max_len", "temperature",
+          "top_p", "top_k", "min_tokens", "http", "max_model_len"}) {
       ClearPath(field, part.mutable_rollout());
     }
   } else if (service == "policy_trainer") {

@@ -1,6 +1,5 @@
 #include "core/data/json.h"
 
-#include <fcntl.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -8,6 +7,8 @@
 #include <cerrno>
 #include <cstring>
 #include <optional>
+#include <type_traits>
+#include <unordered_set>
 #include <utility>
 #include <vector>
 
@@ -15,6 +16,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "core/base/status_macros.h"
+#include "core/data/open_file.h"
 
 namespace quartet {
 namespace {
@@ -22,8 +24,15 @@ namespace {
 using nlohmann::json;
 
 // Builds a document as nlohmann's own handler does, but stops at too deep a nesting and at a key that is there already.
-class BoundedBuilder : public nlohmann::json_sax<json> {
+template <typename Json>
+class BoundedBuilder : public nlohmann::json_sax<Json> {
  public:
+  using number_integer_t = typename Json::number_integer_t;
+  using number_unsigned_t = typename Json::number_unsigned_t;
+  using number_float_t = typename Json::number_float_t;
+  using string_t = typename Json::string_t;
+  using binary_t = typename Json::binary_t;
+
   explicit BoundedBuilder(int max_depth) : max_depth_(max_depth) {}
 
   bool null() override { return Put(nullptr) != nullptr; }
@@ -33,19 +42,17 @@ class BoundedBuilder : public nlohmann::json_sax<json> {
   bool number_float(number_float_t value, const string_t&) override { return Put(value) != nullptr; }
   bool string(string_t& value) override { return Put(std::move(value)) != nullptr; }
   bool binary(binary_t&) override { return Fail("binary values are not JSON"); }
-  bool start_object(std::size_t) override { return Open(json::object()); }
+  bool start_object(std::size_t) override { return Open(Json::object()); }
   bool end_object() override { return Close(); }
-  bool start_array(std::size_t) override { return Open(json::array()); }
+  bool start_array(std::size_t) override { return Open(Json::array()); }
   bool end_array() override { return Close(); }
 
   bool key(string_t& name) override {
-    auto [place, is_new] = open_.back()->get_ref<json::object_t&>().try_emplace(name, nullptr);
-    if (!is_new) return Fail(absl::StrCat("the key \"", name, "\" stands twice in one object"));
-    slot_ = &place->second;
-    return true;
+    slot_ = Insert(name, &open_.back());
+    return slot_ != nullptr || Fail(absl::StrCat("the key \"", name, "\" stands twice in one object"));
   }
 
-  bool parse_error(std::size_t position, const std::string&, const json::exception& exception) override {
+  bool parse_error(std::size_t position, const std::string&, const nlohmann::json::exception& exception) override {
     position_ = position;
     // "[json.exception.parse_error.101] parse error at line 1, column 2: syntax error while ..."
     std::string what = exception.what();
@@ -62,32 +69,59 @@ class BoundedBuilder : public nlohmann::json_sax<json> {
     return false;
   }
 
-  json Take() { return std::move(root_); }
+  Json Take() { return std::move(root_); }
   const std::optional<std::string>& error() const { return error_; }
   // Bytes read up to the error, where the parser itself found it.
   std::optional<std::size_t> position() const { return position_; }
 
  private:
-  json* Put(json value) {
+  struct Container {
+    Json* container;
+    // Keys of a large object whose own look-up is linear.
+    std::unordered_set<std::string> keys;
+  };
+
+  // The place of a new key's value; null where the key is there already.
+  static Json* Insert(const std::string& name, Container* in) {
+    auto& object = in->container->template get_ref<typename Json::object_t&>();
+    if constexpr (std::is_same_v<Json, json>) {
+      auto [place, is_new] = object.try_emplace(name, nullptr);
+      return is_new ? &place->second : nullptr;
+    } else {
+      constexpr size_t kSmall = 16;
+      if (object.size() < kSmall) {
+        if (object.find(name) != object.end()) return nullptr;
+      } else {
+        if (in->keys.empty()) {
+          for (const auto& [key, value] : object) in->keys.insert(key);
+        }
+        if (!in->keys.insert(name).second) return nullptr;
+      }
+      using Entries = std::vector<typename Json::object_t::value_type>;  // past ordered_map's own, linear, look-up
+      return &static_cast<Entries&>(object).emplace_back(name, nullptr).second;
+    }
+  }
+
+  Json* Put(Json value) {
     if (open_.empty()) {
       root_ = std::move(value);
       return &root_;
     }
-    json& parent = *open_.back();
+    Json& parent = *open_.back().container;
     if (parent.is_array()) {
-      auto& elements = parent.get_ref<json::array_t&>();
+      auto& elements = parent.template get_ref<typename Json::array_t&>();
       elements.push_back(std::move(value));
       return &elements.back();
     }
     *slot_ = std::move(value);
     return slot_;
   }
-  bool Open(json container) {
+  bool Open(Json container) {
     if (static_cast<int>(open_.size()) >= max_depth_) {
       return Fail(absl::StrCat("nested deeper than ", max_depth_, " levels"));
     }
     // The address stays: a container only gains siblings after it is closed.
-    open_.push_back(Put(std::move(container)));
+    open_.push_back({Put(std::move(container)), {}});
     return true;
   }
   bool Close() {
@@ -100,9 +134,9 @@ class BoundedBuilder : public nlohmann::json_sax<json> {
   }
 
   const int max_depth_;
-  json root_;
-  std::vector<json*> open_;  // the containers around the value being read
-  json* slot_ = nullptr;     // where the value of the last key goes
+  Json root_;
+  std::vector<Container> open_;  // around the value being read
+  Json* slot_ = nullptr;         // where the value of the last key goes
   std::optional<std::string> error_;
   std::optional<std::size_t> position_;
 };
@@ -135,7 +169,7 @@ class TrackingIterator {
   const char** furthest_;
 };
 
-std::string Place(std::string_view text, size_t offset, int first_line) {
+std::string Place(std::string_view text, size_t offset, int64_t first_line) {
   offset = std::min(offset, text.size());
   const std::string_view before = text.substr(0, offset);
   const size_t line = first_line + std::count(before.begin(), before.end(), '\n');
@@ -144,10 +178,9 @@ std::string Place(std::string_view text, size_t offset, int first_line) {
   return absl::StrCat("line ", line, ", column ", std::max<size_t>(column, 1));
 }
 
-}  // namespace
-
-absl::StatusOr<json> ParseJson(std::string_view text, std::string_view source, int max_depth, int first_line) {
-  BoundedBuilder builder(max_depth);
+template <typename Json>
+absl::StatusOr<Json> Parse(std::string_view text, std::string_view source, int max_depth, int64_t first_line) {
+  BoundedBuilder<Json> builder(max_depth);
   const char* furthest = text.data();
   const bool parsed = json::sax_parse(TrackingIterator(text.data(), &furthest),
                                       TrackingIterator(text.data() + text.size(), &furthest), &builder);
@@ -160,18 +193,22 @@ absl::StatusOr<json> ParseJson(std::string_view text, std::string_view source, i
   return builder.Take();
 }
 
+}  // namespace
+
+absl::StatusOr<json> ParseJson(std::string_view text, std::string_view source, int max_depth, int64_t first_line) {
+  return Parse<json>(text, source, max_depth, first_line);
+}
+
+absl::StatusOr<nlohmann::ordered_json> ParseOrderedJson(std::string_view text, std::string_view source, int max_depth,
+                                                        int64_t first_line) {
+  return Parse<nlohmann::ordered_json>(text, source, max_depth, first_line);
+}
+
 absl::StatusOr<std::string> ReadTextFile(const std::string& path, int64_t max_bytes) {
-  const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);  // NONBLOCK: a pipe must not hang us
-  if (fd < 0) {
-    const std::string reason = absl::StrCat(path, ": cannot be opened: ", strerror(errno));
-    if (errno == ENOENT || errno == ENOTDIR) return absl::NotFoundError(reason);
-    if (errno == EACCES) return absl::PermissionDeniedError(reason);
-    return absl::UnavailableError(reason);
-  }
+  QUARTET_ASSIGN_OR_RETURN(const int fd, OpenRegularFile(path));
   absl::Cleanup closer = [fd] { close(fd); };
   struct stat info;
   if (fstat(fd, &info) != 0) return absl::UnavailableError(absl::StrCat(path, ": fstat: ", strerror(errno)));
-  if (!S_ISREG(info.st_mode)) return absl::InvalidArgumentError(absl::StrCat(path, ": not a regular file"));
   if (info.st_size > max_bytes) {
     return absl::InvalidArgumentError(
         absl::StrCat(path, ": ", info.st_size, " bytes long; at most ", max_bytes, " are allowed"));

@@ -16,7 +16,11 @@ inline constexpr int kMaxJsonDepth = 64;
 // column; `first_line` is the number of the text's first line in it. Objects and arrays may nest `max_depth` deep; an
 // object with the same key twice is refused.
 absl::StatusOr<nlohmann::json> ParseJson(std::string_view text, std::string_view source, int max_depth = kMaxJsonDepth,
-                                         int first_line = 1);
+                                         int64_t first_line = 1);
+
+// The same with the keys of objects in the order of the text, for what is passed on as it is written.
+absl::StatusOr<nlohmann::ordered_json> ParseOrderedJson(std::string_view text, std::string_view source,
+                                                        int max_depth = kMaxJsonDepth, int64_t first_line = 1);
 
 // The whole of a regular file. NOT_FOUND names the path; INVALID_ARGUMENT where it is longer than `max_bytes`.
 absl::StatusOr<std::string> ReadTextFile(const std::string& path, int64_t max_bytes);

@@ -28,6 +28,25 @@ TEST(ParseJson, BuildsWhatTheLibraryItselfBuilds) {
   }
 }
 
+TEST(ParseJson, KeepsTheOrderOfKeysWhereAsked) {
+  for (const std::string text : {R"({"b":1,"a":{"z":[{"y":2,"x":3}],"c":null}})", "[]", "7"}) {
+    const auto value = ParseOrderedJson(text, "the text");
+    ASSERT_TRUE(value.ok()) << value.status();
+    EXPECT_EQ(value->dump(), text);
+  }
+  std::string wide = "{";
+  for (int i = 99; i >= 0; --i) wide += "\"" + std::to_string(i) + "\":[" + std::to_string(i) + "],";
+  const auto object = ParseOrderedJson(wide + "\"last\":0}", "the text");
+  ASSERT_TRUE(object.ok()) << object.status();
+  EXPECT_EQ(object->dump(), wide + "\"last\":0}");
+  for (const std::string again : {"99", "50", "0"}) {
+    EXPECT_THAT(std::string(ParseOrderedJson(wide + "\"" + again + "\":0}", "the text").status().message()),
+                HasSubstr("the key \"" + again + "\" stands twice"));
+  }
+  EXPECT_THAT(std::string(ParseOrderedJson(R"({"a":1,"a":2})", "the text").status().message()),
+              HasSubstr("the key \"a\" stands twice"));
+}
+
 TEST(ParseJson, NamesTheSourceAndThePlaceOfAnError) {
   EXPECT_THAT(Error("{\n  \"a\": 1,\n  b\n}"), HasSubstr("the text: not well-formed JSON at line 3, column 3"));
   EXPECT_THAT(Error("[1, 2"), HasSubstr("line 1, column"));

@@ -18,14 +18,14 @@ std::string_view Strip(std::string_view text) {
 }  // namespace
 
 absl::Status CheckLabelExtraction(std::string_view extraction) {
-  if (extraction.empty() || extraction == "after_####") return absl::OkStatus();
+  if (extraction.empty() || extraction == "none" || extraction == "after_####") return absl::OkStatus();
   return absl::InvalidArgumentError(absl::StrCat("label extraction \"", std::string(extraction),
-                                                 "\" is not known; allowed are \"\" and \"after_####\""));
+                                                 "\" is not known; allowed are \"none\" and \"after_####\""));
 }
 
 absl::StatusOr<std::string> ExtractLabel(std::string_view answer, std::string_view extraction) {
   QUARTET_RETURN_IF_ERROR(CheckLabelExtraction(extraction));
-  if (extraction.empty()) return std::string(answer);
+  if (extraction.empty() || extraction == "none") return std::string(answer);
   const size_t at = answer.rfind(kMarker);
   if (at == std::string_view::npos) {
     return absl::InvalidArgumentError(

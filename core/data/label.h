@@ -9,11 +9,11 @@
 
 namespace quartet {
 
-// OK for the names that ExtractLabel knows: "" and "after_####".
+// OK for the names that ExtractLabel knows: "", "none" and "after_####".
 absl::Status CheckLabelExtraction(std::string_view extraction);
 
-// "": `answer` as it is. "after_####": what follows the last "####", without white space around it (GSM8K's form).
-// INVALID_ARGUMENT for another name, and where `answer` has no "####" or nothing after it.
+// "" and "none": `answer` as it is. "after_####": what follows the last "####", without white space around it (GSM8K's
+// form). INVALID_ARGUMENT for another name, and where `answer` has no "####" or nothing after it.
 absl::StatusOr<std::string> ExtractLabel(std::string_view answer, std::string_view extraction);
 
 }  // namespace quartet

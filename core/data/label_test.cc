@@ -8,7 +8,10 @@ namespace {
 
 using ::testing::HasSubstr;
 
-TEST(ExtractLabel, KeepsTheAnswerByDefault) { EXPECT_EQ(*ExtractLabel(" 1 #### 2 ", ""), " 1 #### 2 "); }
+TEST(ExtractLabel, KeepsTheAnswerByDefault) {
+  EXPECT_EQ(*ExtractLabel(" 1 #### 2 ", ""), " 1 #### 2 ");
+  EXPECT_EQ(*ExtractLabel(" 1 #### 2 ", "none"), " 1 #### 2 ");
+}
 
 TEST(ExtractLabel, TakesWhatFollowsTheLastMarker) {
   EXPECT_EQ(*ExtractLabel("He has 2 + 2 = 4.\n#### 4\n", "after_####"), "4");

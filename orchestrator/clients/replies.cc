@@ -138,7 +138,8 @@ absl::StatusOr<std::vector<GeneratedSequence>> GeneratedReplies::Take(const std:
       return absl::InternalError(absl::StrCat(missing_[prompt], " of ", samples_, " samples of prompt ",
                                               prompts_[prompt].index(), " did not come"));
     }
-    for (int sample = 0; sample < samples_; ++sample) taken.push_back(std::move(sequences_[prompt * samples_ + sample]));
+    for (int sample = 0; sample < samples_; ++sample)
+      taken.push_back(std::move(sequences_[prompt * samples_ + sample]));
   }
   return taken;
 }

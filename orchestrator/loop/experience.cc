@@ -6,12 +6,12 @@
 #include <span>
 #include <utility>
 
+#include "core/base/random.h"
 #include "core/base/status_macros.h"
 #include "core/rl/advantages.h"
 #include "core/rl/aggregation.h"
 #include "core/rl/kl.h"
 #include "orchestrator/loop/algorithm.h"
-#include "orchestrator/loop/random.h"
 
 namespace quartet {
 namespace {

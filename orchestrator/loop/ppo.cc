@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "core/base/fail_point.h"
+#include "core/base/random.h"
 #include "core/base/status_macros.h"
 #include "core/checkpoint/run_checkpoints.h"
 #include "core/config/services.h"

@@ -3,10 +3,10 @@
 #include <numeric>
 
 #include "absl/strings/str_cat.h"
+#include "core/base/random.h"
 #include "core/base/status_macros.h"
 #include "core/data/label.h"
 #include "orchestrator/loop/conversation.h"
-#include "orchestrator/loop/random.h"
 
 namespace quartet {
 namespace {

@@ -9,12 +9,12 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/time/clock.h"
+#include "core/base/random.h"
 #include "core/base/status_macros.h"
 #include "core/checkpoint/run_checkpoints.h"
 #include "core/rl/aggregation.h"
 #include "core/rl/learning_rate.h"
 #include "orchestrator/clients/hello.h"
-#include "orchestrator/loop/random.h"
 #include "orchestrator/loop/start_check.h"
 #include "orchestrator/terminal/time_left.h"
 

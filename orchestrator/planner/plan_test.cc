@@ -211,10 +211,10 @@ TEST(Plan, CountsThePolicysForwardsWhereverOldLogProbabilitiesComeFrom) {
 }
 
 TEST(Plan, KeepsPlacedServicesApart) {
-  const RunConfig config = Resolved(OnGpus(NewModel(), int64_t{1} << 40, {}),
-                                    {"services.rollout.ranks=2", "services.policy_trainer.ranks=2",
-                                     "placement.0.service=rollout", "placement.0.gpus=0", "placement.0.gpus=1",
-                                     "placement.1.service=policy_trainer", "placement.1.gpus=2", "placement.1.gpus=3"});
+  const RunConfig config =
+      Resolved(OnGpus(NewModel(), int64_t{1} << 40, {}),
+               {"services.rollout.ranks=2", "services.policy_trainer.ranks=2", "placement.0.service=rollout",
+                "placement.0.gpus=0,1", "placement.1.service=policy_trainer", "placement.1.gpus=2,3"});
   const auto plan = Planner({"rollout", "policy_trainer"}, {}).MakePlan(config);
   ASSERT_TRUE(plan.ok()) << plan.status();
   ASSERT_EQ(plan->devices.size(), 2);

@@ -97,9 +97,8 @@ TEST(StepTime, IsGenerationAndThenWhatTheBusiestGpuDoes) {
               times["policy_trainer"].seconds + times["critic_trainer"].seconds + times["scorer"].seconds, 1e-12);
   const StepTime apart =
       Estimated({"services.policy_trainer.ranks=2", "services.critic_trainer.ranks=2", "services.scorer.ranks=2",
-                 "placement.0.service=policy_trainer", "placement.0.gpus=0", "placement.0.gpus=1",
-                 "placement.1.service=critic_trainer", "placement.1.gpus=2", "placement.1.gpus=3",
-                 "placement.2.service=scorer", "placement.2.gpus=2", "placement.2.gpus=3"});
+                 "placement.0.service=policy_trainer", "placement.0.gpus=0,1", "placement.1.service=critic_trainer",
+                 "placement.1.gpus=2,3", "placement.2.service=scorer", "placement.2.gpus=2,3"});
   times = ByName(apart);
   EXPECT_NEAR(apart.training_seconds,
               std::max(times["policy_trainer"].seconds, times["critic_trainer"].seconds + times["scorer"].seconds),

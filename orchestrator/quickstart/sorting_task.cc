@@ -6,9 +6,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "core/base/files.h"
+#include "core/base/random.h"
 #include "core/base/status_macros.h"
 #include "core/model/initialize.h"
-#include "orchestrator/loop/random.h"
 
 namespace quartet {
 namespace {

@@ -10,6 +10,7 @@
 namespace quartet {
 
 absl::Status CheckData(const RunConfig& config);
+absl::Status CheckEval(const RunConfig& config);
 absl::Status CheckRollout(const RolloutConfig& rollout);
 
 // `algorithm`, `reference` and `reward`.
@@ -20,11 +21,10 @@ absl::Status CheckClipOverlap(const AlgorithmConfig& algorithm);
 absl::Status CheckReference(const RunConfig& config);
 absl::Status CheckReward(const RunConfig& config);
 
-// `actor`, `critic`, `train`, `sft` and `eval`.
+// `actor`, `critic`, `train` and `sft`.
 absl::Status CheckTrainers(const RunConfig& config);
 absl::Status CheckTrain(const RunConfig& config);
 absl::Status CheckSft(const RunConfig& config);
-absl::Status CheckEval(const EvalConfig& eval);
 
 // `services` and what depends on their devices, `cluster`, `placement`, `tls`.
 absl::Status CheckServices(const RunConfig& config);

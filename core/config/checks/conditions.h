@@ -16,6 +16,8 @@ namespace quartet {
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 constexpr int64_t kMaxTokens = 1 << 24;
 constexpr int64_t kMaxRanks = 65536;
+// Below this, sampling is greedy and has no log-probabilities to train on.
+constexpr double kGreedyTemperature = 1e-5;
 
 // Why fields of a critic have no effect in a run without one.
 constexpr char kNoCritic[] =

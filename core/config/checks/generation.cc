@@ -11,9 +11,6 @@
 namespace quartet {
 namespace {
 
-// Below this, sampling is greedy and has no log-probabilities to train on.
-constexpr double kGreedyTemperature = 1e-5;
-
 absl::Status CheckHttp(const HttpConfig& h) {
   if (h.listen().empty()) {
     return absl::InvalidArgumentError("rollout.http.listen is not set; it is host:port, such as 127.0.0.1:8000");
@@ -33,16 +30,6 @@ absl::Status CheckHttp(const HttpConfig& h) {
 }
 
 }  // namespace
-
-absl::Status CheckData(const RunConfig& c) {
-  const DataConfig& d = c.data();
-  QUARTET_RETURN_IF_ERROR(Integer("data.prompt_max_len", d.prompt_max_len(), 1, kMaxTokens));
-  QUARTET_RETURN_IF_ERROR(Integer("data.max_samples", d.max_samples(), 0));
-  if (!d.tokenizer_chat_template().empty() && !d.apply_chat_template() && !c.rollout().has_http()) {
-    return NoEffect("data.tokenizer_chat_template", "data.apply_chat_template is false");
-  }
-  return OneOf("data.label_extract", d.label_extract(), {"", "after_####"});
-}
 
 absl::Status CheckRollout(const RolloutConfig& r) {
   QUARTET_RETURN_IF_ERROR(Integer("rollout.rollout_batch_size", r.rollout_batch_size(), 1));

@@ -37,6 +37,8 @@ std::vector<Unread> UnreadBy(const RunConfig& config, Program program) {
   static constexpr char kServices[] = "of the services fine-tuning drives the policy trainer alone";
   return {{"train.load_checkpoint", "fine-tuning does not continue; actor.load_checkpoint starts from a state"},
           {"data.prompt_data", kData},
+          {"data.prompt_data_probs", kData},
+          {"data.source_key", kData},
           {"data.input_key", "fine-tuning reads sft.input_key"},
           {"data.label_key", "fine-tuning reads sft.output_key"},
           {"data.label_extract", kData},
@@ -111,7 +113,8 @@ absl::Status CheckFor(const RunConfig& config, Program program) {
   }
   if (ppo) {
     QUARTET_RETURN_IF_ERROR(CheckGroups(config));
-    if (config.data().prompt_data().empty()) return Missing("data.prompt_data", "it names a JSONL file of prompts");
+    if (config.data().prompt_data().empty())
+      return Missing("data.prompt_data", "it names files of prompts, JSONL or Parquet");
     const int longest = config.data().prompt_max_len() + config.rollout().generate_max_len();
     for (const auto& [field, value] :
          {std::pair("rollout.max_model_len", config.rollout().max_model_len()),
@@ -124,7 +127,7 @@ absl::Status CheckFor(const RunConfig& config, Program program) {
     }
   }
   if (program == Program::kSft && config.sft().data().empty()) {
-    return Missing("sft.data", "it names a JSONL file of prompts and responses");
+    return Missing("sft.data", "it names files of examples, JSONL or Parquet");
   }
   return absl::OkStatus();
 }

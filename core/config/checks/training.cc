@@ -140,16 +140,4 @@ absl::Status CheckSft(const RunConfig& c) {
   return Real("sft.learning_rate", s.learning_rate(), 0, kInfinity, /*open_low=*/true);
 }
 
-absl::Status CheckEval(const EvalConfig& e) {
-  QUARTET_RETURN_IF_ERROR(Integer("eval.eval_steps", e.eval_steps(), 0));
-  QUARTET_RETURN_IF_ERROR(Integer("eval.max_samples", e.max_samples(), 0));
-  QUARTET_RETURN_IF_ERROR(Real("eval.temperature", e.temperature(), 0, kInfinity));
-  if (e.data().empty()) {
-    if (e.eval_steps() != 0) return NoEffect("eval.eval_steps", "eval.data is empty");
-    if (e.max_samples() != 0) return NoEffect("eval.max_samples", "eval.data is empty");
-    if (e.temperature() != 0) return NoEffect("eval.temperature", "eval.data is empty");
-  }
-  return absl::OkStatus();
-}
-
 }  // namespace quartet

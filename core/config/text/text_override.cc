@@ -1,6 +1,8 @@
 #include "core/config/text/text_override.h"
 
 #include <google/protobuf/descriptor.h>
+#include <google/protobuf/io/tokenizer.h>
+#include <google/protobuf/text_format.h>
 
 #include <cmath>
 #include <limits>
@@ -28,6 +30,17 @@ std::string FieldNames(const Descriptor& descriptor) {
   return absl::StrJoin(names, ", ");
 }
 
+class FirstError : public google::protobuf::io::ErrorCollector {
+ public:
+  void AddError(int, int, const std::string& message) override {
+    if (message_.empty()) message_ = message;
+  }
+  const std::string& message() const { return message_; }
+
+ private:
+  std::string message_;
+};
+
 class Setter {
  public:
   Setter(absl::string_view path, absl::string_view value) : path_(path), value_(value) {}
@@ -46,8 +59,11 @@ class Setter {
       }
       const bool last = i + 1 == parts.size();
       if (field->cpp_type() != FieldDescriptor::CPPTYPE_MESSAGE) {
-        if (!last) return Error(absl::StrCat("'", parts[i], "' is a single value and has no fields"));
-        return SetScalar(message, field);
+        if (!last) {
+          return Error(absl::StrCat("'", parts[i], "' is a ", field->is_repeated() ? "list of values" : "single value",
+                                    " and has no fields"));
+        }
+        return field->is_repeated() ? SetList(message, field) : SetScalar(message, field, value_);
       }
       const Reflection* reflection = message->GetReflection();
       if (field->is_repeated()) {
@@ -78,21 +94,41 @@ class Setter {
     return absl::InvalidArgumentError(absl::StrCat("--set=", path_, "=", value_, ": ", what));
   }
 
+  // In the place of what the list has.
+  absl::Status SetList(Message* message, const FieldDescriptor* field) const {
+    message->GetReflection()->ClearField(message, field);
+    if (value_.empty()) return absl::OkStatus();
+    if (value_.front() == '[') {
+      // As in a file, for texts with commas.
+      google::protobuf::TextFormat::Parser parser;
+      FirstError error;
+      parser.RecordErrorsTo(&error);
+      if (parser.MergeFromString(absl::StrCat(field->name(), ": ", value_), message)) return absl::OkStatus();
+      return Error(absl::StrCat(
+          error.message(), "; a list that begins with [ is written as in a file, such as [\"a,b\", \"c\"] or [1, 2]"));
+    }
+    for (const absl::string_view value : absl::StrSplit(value_, ',')) {
+      if (absl::Status s = SetScalar(message, field, value); !s.ok()) return s;
+    }
+    return absl::OkStatus();
+  }
+
   template <typename T>
-  absl::Status Number(T* number, const char* kind) const {
-    if (absl::SimpleAtoi(value_, number)) return absl::OkStatus();
-    return Error(absl::StrCat("'", value_, "' is not ", kind, " from ", std::numeric_limits<T>::min(), " to ",
+  absl::Status Number(absl::string_view value, T* number, const char* kind) const {
+    if (absl::SimpleAtoi(value, number)) return absl::OkStatus();
+    return Error(absl::StrCat("'", value, "' is not ", kind, " from ", std::numeric_limits<T>::min(), " to ",
                               std::numeric_limits<T>::max()));
   }
 
-  absl::Status SetScalar(Message* message, const FieldDescriptor* field) const {
+  // Of a list it adds one.
+  absl::Status SetScalar(Message* message, const FieldDescriptor* field, absl::string_view value) const {
     const Reflection* r = message->GetReflection();
     const bool repeated = field->is_repeated();
     switch (field->cpp_type()) {
 #define QUARTET_INTEGER(CASE, Type, Name)                                                   \
   case FieldDescriptor::CASE: {                                                             \
     Type number = 0;                                                                        \
-    if (absl::Status s = Number(&number, "a whole number"); !s.ok()) return s;              \
+    if (absl::Status s = Number(value, &number, "a whole number"); !s.ok()) return s;       \
     repeated ? r->Add##Name(message, field, number) : r->Set##Name(message, field, number); \
     return absl::OkStatus();                                                                \
   }
@@ -103,35 +139,34 @@ class Setter {
 #undef QUARTET_INTEGER
       case FieldDescriptor::CPPTYPE_FLOAT: {
         float number = 0;
-        if (!absl::SimpleAtof(value_, &number) || !std::isfinite(number)) return NotANumber();
+        if (!absl::SimpleAtof(value, &number) || !std::isfinite(number)) return NotANumber(value);
         repeated ? r->AddFloat(message, field, number) : r->SetFloat(message, field, number);
         return absl::OkStatus();
       }
       case FieldDescriptor::CPPTYPE_DOUBLE: {
         double number = 0;
-        if (!absl::SimpleAtod(value_, &number) || !std::isfinite(number)) return NotANumber();
+        if (!absl::SimpleAtod(value, &number) || !std::isfinite(number)) return NotANumber(value);
         repeated ? r->AddDouble(message, field, number) : r->SetDouble(message, field, number);
         return absl::OkStatus();
       }
       case FieldDescriptor::CPPTYPE_BOOL: {
-        if (value_ != "true" && value_ != "false") return Error("allowed are true and false");
-        repeated ? r->AddBool(message, field, value_ == "true") : r->SetBool(message, field, value_ == "true");
+        if (value != "true" && value != "false") return Error("allowed are true and false");
+        repeated ? r->AddBool(message, field, value == "true") : r->SetBool(message, field, value == "true");
         return absl::OkStatus();
       }
       case FieldDescriptor::CPPTYPE_ENUM: {
-        const auto* value = field->enum_type()->FindValueByName(std::string(value_));
-        if (value == nullptr) {
+        const auto* number = field->enum_type()->FindValueByName(std::string(value));
+        if (number == nullptr) {
           std::vector<std::string> names;
           for (int i = 0; i < field->enum_type()->value_count(); ++i)
             names.push_back(field->enum_type()->value(i)->name());
           return Error(absl::StrCat("allowed are ", absl::StrJoin(names, ", ")));
         }
-        repeated ? r->AddEnum(message, field, value) : r->SetEnum(message, field, value);
+        repeated ? r->AddEnum(message, field, number) : r->SetEnum(message, field, number);
         return absl::OkStatus();
       }
       case FieldDescriptor::CPPTYPE_STRING: {
-        repeated ? r->AddString(message, field, std::string(value_))
-                 : r->SetString(message, field, std::string(value_));
+        repeated ? r->AddString(message, field, std::string(value)) : r->SetString(message, field, std::string(value));
         return absl::OkStatus();
       }
       case FieldDescriptor::CPPTYPE_MESSAGE:
@@ -140,7 +175,9 @@ class Setter {
     return Error("this kind of field cannot be set so");
   }
 
-  absl::Status NotANumber() const { return Error(absl::StrCat("'", value_, "' is not a finite number")); }
+  absl::Status NotANumber(absl::string_view value) const {
+    return Error(absl::StrCat("'", value, "' is not a finite number"));
+  }
 
   const absl::string_view path_;
   const absl::string_view value_;

@@ -7,7 +7,9 @@
 
 namespace quartet {
 
-// INVALID_ARGUMENT names the path, and the fields or values that would be allowed.
+// A list of values gets those of the text in the place of its own: with commas between ("a,b"), or as in a file, in
+// brackets (["a,b", "c"]); none where it is empty. INVALID_ARGUMENT names the path, and the fields or values that would
+// be allowed.
 absl::Status SetFieldFromText(absl::string_view override_text, google::protobuf::Message* message);
 
 }  // namespace quartet

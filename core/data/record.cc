@@ -1,0 +1,71 @@
+#include "core/data/record.h"
+
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+
+namespace quartet {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+std::string KeysOf(const Json& object) {
+  std::vector<std::string> keys;
+  for (const auto& [key, value] : object.items()) keys.push_back(key);
+  return JoinNames(keys);
+}
+
+bool IsList(const Json* field) { return field != nullptr && field->is_array(); }
+
+}  // namespace
+
+std::string JoinNames(const std::vector<std::string>& names) {
+  constexpr size_t kMaxBytes = 200;
+  std::string joined;
+  for (const std::string& name : names) {
+    absl::StrAppend(&joined, joined.empty() ? "" : ", ", name);
+    if (joined.size() > kMaxBytes) return joined.substr(0, kMaxBytes) + "...";
+  }
+  return joined.empty() ? "nothing" : joined;
+}
+
+const Json* FindField(const Json& row, std::string_view key) {
+  if (!row.is_object()) return nullptr;
+  if (const auto whole = row.find(std::string(key)); whole != row.end()) return whole->is_null() ? nullptr : &*whole;
+  for (size_t dot = key.find('.'); dot != std::string_view::npos; dot = key.find('.', dot + 1)) {
+    const auto outer = row.find(std::string(key.substr(0, dot)));
+    if (outer == row.end()) continue;
+    if (const Json* inner = FindField(*outer, key.substr(dot + 1)); inner != nullptr) return inner;
+  }
+  return nullptr;
+}
+
+absl::StatusOr<Record> ReadRecord(const Json& row, const std::vector<RowKey>& keys, const std::string& columns) {
+  if (!row.is_object()) {
+    return absl::InvalidArgumentError(absl::StrCat("is of JSON type ", row.type_name(), "; it must be an object"));
+  }
+  Record record;
+  for (const RowKey& key : keys) {
+    const Json* field = FindField(row, key.name);
+    if (field == nullptr) {
+      if (key.optional || IsList(FindField(row, key.spared_by))) continue;
+      return absl::InvalidArgumentError(absl::StrCat("has no field \"", key.name, "\" (", key.option,
+                                                     "); it has: ", columns.empty() ? KeysOf(row) : columns));
+    }
+    if (field->is_string()) {
+      record.fields[key.name] = field->get<std::string>();
+    } else if (field->is_number() || field->is_boolean()) {
+      record.fields[key.name] = field->dump();
+    } else if (key.list && field->is_array()) {
+      record.lists[key.name] = *field;
+    } else {
+      return absl::InvalidArgumentError(
+          absl::StrCat("field \"", key.name, "\" (", key.option, ") is of JSON type ", field->type_name(),
+                       "; a string, a number", key.list ? ", a boolean or a list" : " or a boolean", " is allowed"));
+    }
+  }
+  return record;
+}
+
+}  // namespace quartet

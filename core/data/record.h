@@ -1,0 +1,46 @@
+// One row of a data set: the fields of it that options name. LibTorch-free.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/status/statusor.h"
+
+namespace quartet {
+
+struct RowKey {
+  // A field of the row, or, with dots, one inside of it ("reward_model.ground_truth"), unless the row has a field of
+  // that whole name.
+  std::string name;
+  std::string option;     // whose value the name is
+  bool optional = false;  // absent from the record where a row lacks it
+  bool list = false;      // a list is allowed, too
+  std::string spared_by;  // a key: optional where that field is a list
+};
+
+struct Record {
+  std::string source;  // name of the file, without folder and extension
+  int64_t row = 0;     // in the file, counted from 1
+  // The asked-for keys alone, each in one of these.
+  std::map<std::string, std::string> fields;
+  std::map<std::string, nlohmann::ordered_json> lists;
+};
+
+// The fields `keys` of a row, a JSON object. A field is a string, or a number or boolean, which becomes its JSON text
+// (a label 42 reads "42"), or a list where the key allows it; one that is null is as if it were not there.
+// INVALID_ARGUMENT names the field, its option and what the row has: `columns`, where it is of a file that has the same
+// ones in each row.
+absl::StatusOr<Record> ReadRecord(const nlohmann::ordered_json& row, const std::vector<RowKey>& keys,
+                                  const std::string& columns = "");
+
+// The value at a key of a row, an object; null where there is none.
+const nlohmann::ordered_json* FindField(const nlohmann::ordered_json& row, std::string_view key);
+
+// Names with commas between, shortened where they are many; "nothing".
+std::string JoinNames(const std::vector<std::string>& names);
+
+}  // namespace quartet
