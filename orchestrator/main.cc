@@ -5,6 +5,8 @@
 
 #include "core/base/files.h"
 #include "core/base/logging.h"
+#include "core/config/origins.h"
+#include "core/config/presets.h"
 #include "core/config/run_config.h"
 #include "orchestrator/clients/cancellation.h"
 #include "orchestrator/launch/service_launcher.h"
@@ -19,6 +21,7 @@ namespace {
 
 const std::vector<FlagSpec>& Flags() {
   static const std::vector<FlagSpec> flags = {
+      {"preset", "NAME", "A method by its name (below): what it sets, --config and --set go over."},
       {"config", "FILE", "The run's configuration, a RunConfig in protobuf text format (below)."},
       {"set", "PATH=VALUE", "Overrides one field, for example --set=train.max_steps=20. May be repeated.", true},
       {"launch", "", "Start the four services on this machine. Without it they run already at services.*.listen."},
@@ -38,8 +41,9 @@ int Main(int argc, char** argv) {
         "orchestrator: trains a policy with PPO, driving rollout, policy_trainer, critic_trainer and scorer.\n\n"
         "Usage: orchestrator --config=FILE [flags]\n\nFlags:\n%s\n"
         "Exit codes: 0; 1 where the run failed; 2 for a wrong configuration or wrong data; 130 after SIGINT or "
-        "SIGTERM.\n\nThe configuration, with every field and its default:\n\n%s\n",
-        CommandLine::Describe(Flags()).c_str(), std::string(DescribeRunConfig()).c_str());
+        "SIGTERM.\n\nPresets, which are the files of presets/:\n%s\n"
+        "The configuration, with every field and its default:\n\n%s\n",
+        CommandLine::Describe(Flags()).c_str(), DescribePresets().c_str(), std::string(DescribeRunConfig()).c_str());
     return 0;
   }
   if (flags->Has("trace") && !flags->Has("launch")) {
@@ -47,10 +51,15 @@ int Main(int argc, char** argv) {
                   absl::InvalidArgumentError("--trace has an effect with --launch only; services that run "
                                              "already trace with a --trace of their own"));
   }
-  absl::StatusOr<RunConfig> config =
-      LoadRunConfig(flags->Get("config").value_or(""), flags->GetAll("set"), "",
-                    flags->Has("launch") ? ServiceLauncher::Defaults(kServiceNames) : RunConfig());
+  const ConfigSources sources = {flags->Get("preset").value_or(""), flags->Get("config").value_or(""),
+                                 flags->GetAll("set")};
+  absl::StatusOr<RunConfig> config = LoadRunConfig(sources, "");
   if (!config.ok()) return Finish("orchestrator", config.status());
+  // Where services listen that are started here depends on which there are.
+  if (flags->Has("launch")) config = LoadRunConfig(sources, "", ServiceLauncher::Defaults(PpoServices(*config)));
+  if (!config.ok()) return Finish("orchestrator", config.status());
+  const absl::StatusOr<ValueOrigins> origins = OriginsOf(sources);
+  if (!origins.ok()) return Finish("orchestrator", origins.status());
 
   Cancellation cancellation;
   InterruptWatch interrupts(&cancellation);
@@ -60,6 +69,7 @@ int Main(int argc, char** argv) {
                     {.launch = flags->Has("launch"),
                      .programs_folder = ServiceLauncher::DefaultProgramsFolder(),
                      .trace = ResolveUserPath(flags->Get("trace").value_or("")),
+                     .origins = *origins,
                      .continue_command = ContinueCommand(argc, argv, "//orchestrator", config->run_dir())},
                     view, cancellation);
   if (!result.ok()) return Finish("orchestrator", result.status());

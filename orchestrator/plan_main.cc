@@ -9,6 +9,7 @@
 #include "core/base/logging.h"
 #include "core/base/status_macros.h"
 #include "core/config/gpus.h"
+#include "core/config/origins.h"
 #include "core/config/run_config.h"
 #include "orchestrator/planner/plan.h"
 #include "orchestrator/planner/report.h"
@@ -24,9 +25,10 @@ constexpr int kDoesNotFit = 3;
 
 const std::vector<FlagSpec>& Flags() {
   static const std::vector<FlagSpec> flags = {
+      {"preset", "NAME", "A method by its name (orchestrator --help): what it sets, --config and --set go over."},
       {"config", "FILE", "The run's configuration, a RunConfig in protobuf text format."},
       {"set", "PATH=VALUE", "Overrides one field, for example --set=actor.zero_stage=3. May be repeated.", true},
-      {"service", "NAME", "Plans this service. May be repeated; default: all four.", true},
+      {"service", "NAME", "Plans this service. May be repeated; default: all that the run has.", true},
       {"search", "WHAT", "\"gpus\": the fewest GPUs that it fits on; \"batch\": the fullest micro-batches."},
       {"json", "", "Prints the plan as JSON, without suggestions."},
       {"tflops", "N",
@@ -112,7 +114,8 @@ absl::StatusOr<bool> Run(const CommandLine& flags) {
   if (search != "" && search != "gpus" && search != "batch") {
     return absl::InvalidArgumentError(absl::StrCat("--search is \"", search, "\"; allowed: gpus, batch"));
   }
-  auto config = LoadRunConfig(flags.Get("config").value_or(""), flags.GetAll("set"), "");
+  auto config =
+      LoadRunConfig({flags.Get("preset").value_or(""), flags.Get("config").value_or(""), flags.GetAll("set")}, "");
   if (!config.ok()) return config.status();
   std::vector<std::string> services = flags.GetAll("service");
   if (services.empty()) services = PpoServices(*config);

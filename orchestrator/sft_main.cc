@@ -5,6 +5,7 @@
 
 #include "core/base/files.h"
 #include "core/base/logging.h"
+#include "core/config/origins.h"
 #include "core/config/run_config.h"
 #include "orchestrator/clients/cancellation.h"
 #include "orchestrator/launch/service_launcher.h"
@@ -46,10 +47,12 @@ int Main(int argc, char** argv) {
     return Finish("sft", absl::InvalidArgumentError("--trace has an effect with --launch only; services that run "
                                                     "already trace with a --trace of their own"));
   }
-  absl::StatusOr<RunConfig> config =
-      LoadRunConfig(flags->Get("config").value_or(""), flags->GetAll("set"), "",
-                    flags->Has("launch") ? ServiceLauncher::Defaults(kSftServices) : RunConfig());
+  const ConfigSources sources = {.file = flags->Get("config").value_or(""), .overrides = flags->GetAll("set")};
+  const absl::StatusOr<RunConfig> config =
+      LoadRunConfig(sources, "", flags->Has("launch") ? ServiceLauncher::Defaults(kSftServices) : RunConfig());
   if (!config.ok()) return Finish("sft", config.status());
+  const absl::StatusOr<ValueOrigins> origins = OriginsOf(sources);
+  if (!origins.ok()) return Finish("sft", origins.status());
 
   Cancellation cancellation;
   InterruptWatch interrupts(&cancellation);
@@ -57,7 +60,8 @@ int Main(int argc, char** argv) {
   const absl::StatusOr<SftSummary> summary = RunSftSession(*config,
                                                            {.launch = flags->Has("launch"),
                                                             .programs_folder = ServiceLauncher::DefaultProgramsFolder(),
-                                                            .trace = ResolveUserPath(flags->Get("trace").value_or(""))},
+                                                            .trace = ResolveUserPath(flags->Get("trace").value_or("")),
+                                                            .origins = *origins},
                                                            view, cancellation);
   if (!summary.ok()) return Finish("sft", summary.status());
   view.Print("done: " + config->run_dir() + "/" + summary->checkpoint);

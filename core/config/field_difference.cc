@@ -25,7 +25,34 @@ std::string Printed(const Message& message, const FieldDescriptor* field) {
   return text;
 }
 
+void Flatten(const Message& message, const std::string& prefix, std::map<std::string, std::string>* fields) {
+  const google::protobuf::Reflection& reflection = *message.GetReflection();
+  std::vector<const FieldDescriptor*> set;
+  reflection.ListFields(message, &set);
+  for (const FieldDescriptor* field : set) {
+    const std::string path = absl::StrCat(prefix, field->name());
+    const int count = field->is_repeated() ? reflection.FieldSize(message, field) : 1;
+    for (int i = 0; i < count; ++i) {
+      const std::string place = field->is_repeated() ? absl::StrCat(path, ".", i) : path;
+      if (field->cpp_type() == FieldDescriptor::CPPTYPE_MESSAGE) {
+        Flatten(field->is_repeated() ? reflection.GetRepeatedMessage(message, field, i)
+                                     : reflection.GetMessage(message, field),
+                absl::StrCat(place, "."), fields);
+        continue;
+      }
+      google::protobuf::TextFormat::PrintFieldValueToString(message, field, field->is_repeated() ? i : -1,
+                                                            &(*fields)[place]);
+    }
+  }
+}
+
 }  // namespace
+
+std::map<std::string, std::string> FlatFields(const Message& message) {
+  std::map<std::string, std::string> fields;
+  Flatten(message, "", &fields);
+  return fields;
+}
 
 std::string FirstDifference(const Message& message, const Message& other) {
   std::vector<const FieldDescriptor*> fields;

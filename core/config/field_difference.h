@@ -1,6 +1,7 @@
 // Messages as fields with paths ("rollout.top_p").
 #pragma once
 
+#include <map>
 #include <string>
 
 #include "absl/strings/string_view.h"
@@ -14,5 +15,8 @@ std::string FirstDifference(const google::protobuf::Message& message, const goog
 
 // Clears the field at `path`, which leads through single messages only.
 void ClearPath(absl::string_view path, google::protobuf::Message* message);
+
+// Every value that is set, in text format, by its path; elements of lists by their place ("reward.source.0.rule").
+std::map<std::string, std::string> FlatFields(const google::protobuf::Message& message);
 
 }  // namespace quartet

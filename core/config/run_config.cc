@@ -36,6 +36,8 @@ absl::Status CheckAll(const RunConfig& c) {
 
 }  // namespace
 
+absl::Status ReadConfigFile(const std::string& path, RunConfig* config) { return ReadTextFormat(path, config); }
+
 absl::Status ApplyOverride(std::string_view override_text, RunConfig* config) {
   return SetFieldFromText(std::string(override_text), config);
 }

@@ -20,6 +20,9 @@ namespace quartet {
 absl::StatusOr<RunConfig> LoadRunConfig(const std::string& path, const std::vector<std::string>& overrides,
                                         const std::string& base_folder, const RunConfig& defaults = RunConfig());
 
+// Parses the text format file at `path` over what `config` has already; as LoadRunConfig does, before defaults.
+absl::Status ReadConfigFile(const std::string& path, RunConfig* config);
+
 // Sets one field, from "path.to.field=value". A repeated message is reached by index ("reward.source.0.rule=number"),
 // where the index may be one past the end; a list of values is set whole, with commas between ("data.prompt_data=a,b")
 // or as in a file (["a,b", "c"]).

@@ -1,47 +1,10 @@
 #include "core/config/service_fields.h"
 
-#include <google/protobuf/descriptor.h>
-#include <google/protobuf/text_format.h>
-
-#include <vector>
-
-#include "absl/strings/str_cat.h"
 #include "core/config/field_difference.h"
 #include "core/config/services.h"
 
 namespace quartet {
-namespace {
-
-using google::protobuf::FieldDescriptor;
-using google::protobuf::Message;
-using google::protobuf::Reflection;
-
-using Fields = std::map<std::string, std::string>;
-
-void Flatten(const Message& message, const std::string& prefix, Fields* fields) {
-  const Reflection& reflection = *message.GetReflection();
-  std::vector<const FieldDescriptor*> set;
-  reflection.ListFields(message, &set);
-  for (const FieldDescriptor* field : set) {
-    const std::string path = absl::StrCat(prefix, field->name());
-    const int count = field->is_repeated() ? reflection.FieldSize(message, field) : 1;
-    for (int i = 0; i < count; ++i) {
-      const std::string place = field->is_repeated() ? absl::StrCat(path, ".", i) : path;
-      if (field->cpp_type() == FieldDescriptor::CPPTYPE_MESSAGE) {
-        Flatten(field->is_repeated() ? reflection.GetRepeatedMessage(message, field, i)
-                                     : reflection.GetMessage(message, field),
-                absl::StrCat(place, "."), fields);
-        continue;
-      }
-      google::protobuf::TextFormat::PrintFieldValueToString(message, field, field->is_repeated() ? i : -1,
-                                                            &(*fields)[place]);
-    }
-  }
-}
-
-}  // namespace
-
-Fields ServiceFields(const RunConfig& config, std::string_view service) {
+std::map<std::string, std::string> ServiceFields(const RunConfig& config, std::string_view service) {
   RunConfig part;
   if (service == "rollout") {
     *part.mutable_rollout() = config.rollout();
@@ -70,9 +33,7 @@ Fields ServiceFields(const RunConfig& config, std::string_view service) {
     part.mutable_actor()->set_pretrain(config.actor().pretrain());
     part.mutable_actor()->set_max_len(config.actor().max_len());
   }
-  Fields fields;
-  Flatten(part, "", &fields);
-  return fields;
+  return FlatFields(part);
 }
 
 }  // namespace quartet

@@ -10,13 +10,14 @@
 #include "absl/strings/string_view.h"
 #include "core/base/files.h"
 #include "core/base/status_macros.h"
+#include "core/config/origins.h"
 #include "core/config/run_config.h"
 #include "core/service/wire/address.h"
 
 namespace quartet {
 namespace {
 
-constexpr char kFlagNames[] = "--config, --set, --ranks, --listen, --address_file, --trace, --help";
+constexpr char kFlagNames[] = "--preset, --config, --set, --ranks, --listen, --address_file, --trace, --help";
 
 // An environment variable's whole number of at least 0; nothing where it is not set.
 absl::StatusOr<std::optional<int>> EnvironmentNumber(const char* name) {
@@ -45,8 +46,8 @@ absl::StatusOr<ServiceFlags> ParseServiceFlags(int argc, const char* const* argv
     }
     const size_t equals = argument.find('=');
     const absl::string_view name = argument.substr(0, equals);
-    if (name != "--config" && name != "--set" && name != "--ranks" && name != "--listen" && name != "--address_file" &&
-        name != "--trace") {
+    if (name != "--preset" && name != "--config" && name != "--set" && name != "--ranks" && name != "--listen" &&
+        name != "--address_file" && name != "--trace") {
       return absl::InvalidArgumentError(
           absl::StrCat("unknown flag ", name, "; there are ", kFlagNames, " (--help explains them)"));
     }
@@ -59,7 +60,9 @@ absl::StatusOr<ServiceFlags> ParseServiceFlags(int argc, const char* const* argv
       return absl::InvalidArgumentError(absl::StrCat(name, " needs a value: ", name, "=VALUE"));
     }
     if (value.empty()) return absl::InvalidArgumentError(absl::StrCat(name, " needs a value: ", name, "=VALUE"));
-    if (name == "--config") {
+    if (name == "--preset") {
+      flags.preset = value;
+    } else if (name == "--config") {
       flags.config = value;
     } else if (name == "--set") {
       flags.overrides.push_back(value);
@@ -83,7 +86,7 @@ absl::StatusOr<ServiceFlags> ParseServiceFlags(int argc, const char* const* argv
 
 absl::StatusOr<RunConfig> LoadServiceConfig(const ServiceFlags& flags, const std::string& service) {
   QUARTET_ASSIGN_OR_RETURN(const Program program, ServiceProgram(service));
-  QUARTET_ASSIGN_OR_RETURN(RunConfig config, LoadRunConfig(flags.config, flags.overrides, ""));
+  QUARTET_ASSIGN_OR_RETURN(RunConfig config, LoadRunConfig({flags.preset, flags.config, flags.overrides}, ""));
   ServicePlacement* placement = MutablePlacementOf(&config, service);
   if (flags.ranks.has_value()) placement->set_ranks(*flags.ranks);
   if (!flags.listen.empty()) placement->set_listen(flags.listen);
@@ -130,6 +133,7 @@ std::string ServiceHelp(const std::string& service, const std::string& summary) 
       " --config=FILE [flags]\n"
       "\n"
       "Flags:\n"
+      "  --preset=NAME          What a method sets, below --config and --set; as the orchestrator's.\n"
       "  --config=FILE          The run's configuration, a RunConfig in protobuf text format (below).\n"
       "  --set=PATH=VALUE       Overrides one field, for example --set=rollout.temperature=0.8. May be repeated. Lists "
       "of\n"

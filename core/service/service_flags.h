@@ -11,6 +11,7 @@
 namespace quartet {
 
 struct ServiceFlags {
+  std::string preset;
   std::string config;
   std::vector<std::string> overrides;  // --set
   std::optional<int> ranks;

@@ -143,6 +143,7 @@ absl::StatusOr<PpoResult> RunPpoSession(const RunConfig& resolved, const Session
   view.Print(DescribePrompt(inputs->prompts.front(), *inputs->tokenizer));
   QUARTET_ASSIGN_OR_RETURN(const RunStart start,
                            OpenRun(config, options.allowed_entry, [&cancellation] { return cancellation.status(); }));
+  start.folder->UseConfigText(PrintRunConfig(config, options.origins));
   for (const std::string& note : start.notes) view.Print(note);
   if (start.resume.has_value()) {
     const std::string checkpoint =
@@ -186,6 +187,7 @@ absl::StatusOr<SftSummary> RunSftSession(const RunConfig& resolved, const Sessio
   const absl::StatusOr<SftInputs> inputs = ReadSftInputs(config, options.launch);
   if (!inputs.ok()) return AsWrongInput(inputs.status());
   QUARTET_ASSIGN_OR_RETURN(const std::unique_ptr<RunFolder> folder, RunFolder::Create(config, options.allowed_entry));
+  folder->UseConfigText(PrintRunConfig(config, options.origins));
   view.Print(absl::StrCat("run folder: ", folder->path()));
   view.Print(DescribeExample(inputs->examples.front(), *inputs->tokenizer));
   view.Print(absl::StrCat("micro-batches: ", DescribeMicroBatches(config, kSftServices)));

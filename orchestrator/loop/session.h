@@ -6,6 +6,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "core/config/origins.h"
 #include "orchestrator/clients/cancellation.h"
 #include "orchestrator/loop/ppo.h"
 #include "orchestrator/loop/sft.h"
@@ -24,6 +25,8 @@ struct SessionOptions {
   std::string trace;
   // An entry of run_dir that may be there before the run.
   std::string allowed_entry;
+  // Where the configuration's values are from, for the run folder.
+  ValueOrigins origins = {};
   // The command that continues the run (PPO), for the error of one that ends before its time; may be empty.
   std::string continue_command;
 };

@@ -8,6 +8,7 @@
 #include "core/base/files.h"
 #include "core/base/random.h"
 #include "core/base/status_macros.h"
+#include "core/config/services.h"
 #include "core/model/initialize.h"
 
 namespace quartet {
@@ -242,6 +243,29 @@ RunConfig SortingPpoConfig(const SortingTaskFiles& files, const std::string& pol
     ConfigureService(placement);
   }
   return config;
+}
+
+void UseMethod(const RunConfig& preset, RunConfig* config) {
+  const int sequences = config->rollout().rollout_batch_size() * config->rollout().n_samples_per_prompt();
+  *config->mutable_algorithm() = preset.algorithm();
+  // Answers have few tokens, and rewards are 0 or 1.
+  if (preset.algorithm().overlong_buffer_len() > 0) config->mutable_algorithm()->set_overlong_buffer_len(2);
+  // So many that groups with right and wrong answers are common.
+  const int samples = std::min(preset.rollout().n_samples_per_prompt(), 16);
+  if (samples > 1) {
+    config->mutable_rollout()->set_n_samples_per_prompt(samples);
+    config->mutable_rollout()->set_rollout_batch_size(sequences / samples);
+  }
+  if (preset.train().critic_train_batch_size() > 0) {
+    // As many of the critic's optimizer steps to one of the policy's.
+    const int steps = (preset.train().train_batch_size() + preset.train().critic_train_batch_size() - 1) /
+                      preset.train().critic_train_batch_size();
+    config->mutable_train()->set_train_batch_size(sequences);
+    config->mutable_train()->set_critic_train_batch_size((sequences + steps - 1) / steps);
+  }
+  if (UsesCritic(*config)) return;
+  config->clear_critic();
+  config->mutable_services()->clear_critic_trainer();
 }
 
 }  // namespace quartet

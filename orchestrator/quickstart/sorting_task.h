@@ -52,6 +52,10 @@ RunConfig SortingSftConfig(const SortingTaskFiles& files, const std::string& run
 RunConfig SortingPpoConfig(const SortingTaskFiles& files, const std::string& policy, const std::string& run_dir,
                            uint64_t seed, double actor_learning_rate);
 
+// Gives the run of SortingPpoConfig a preset's method: its algorithm and answers to a prompt, at the task's sizes and
+// learning rates.
+void UseMethod(const RunConfig& preset, RunConfig* config);
+
 // Of the actor's, unless the user gives another.
 inline constexpr double kSortingActorLearningRate = 4e-4;
 

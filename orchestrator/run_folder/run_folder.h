@@ -19,6 +19,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -62,6 +63,9 @@ class RunFolder {
   static absl::StatusOr<std::unique_ptr<RunFolder>> Open(const RunConfig& config);
   // Whether the folder is one to Open: services have accepted a run in it.
   static bool HasRun(const std::string& run_dir);
+
+  // What run.textproto will be, in place of the configuration alone; before BeginAfter.
+  void UseConfigText(std::string text) { config_ = std::move(text); }
 
   // Goes on after the run's first `steps` steps: what the folder has of later ones (records, samples, checkpoints)
   // moves to superseded/, as those steps are made again.
@@ -109,7 +113,7 @@ class RunFolder {
   absl::Status KeepEvents(int64_t steps);
 
   const std::string path_;
-  const std::string config_;  // the text of run.textproto
+  std::string config_;  // the text of run.textproto
   std::unique_ptr<RunLock> lock_;
   std::string superseded_;  // empty until it is needed
   int64_t last_recorded_step_ = -1;
