@@ -27,7 +27,7 @@ namespace {
 using nlohmann::json;
 
 constexpr char kModel[] = "core/model/testdata/llama";
-// Relative. Torch's own float32 comes within 1e-5 of its float64 here (the script prints it).
+// Relative. Torch's own float32 comes within 2e-5 of its float64 here (the script prints it).
 constexpr double kTolerance = 5e-5;
 
 const json& Golden() {
@@ -200,7 +200,8 @@ TEST_P(WholeStep, ChangesTheParametersAsPlainTorchDoes) {
       UpdateSums part;
       const absl::Status updated = (*engine)->Update(call, mine, &part);
       ASSERT_TRUE(updated.ok()) << updated;
-      EXPECT_NEAR(part.grad_norm() / golden_["steps"][s]["grad_norm"].get<double>(), 1, kTolerance);
+      const double grad_norm = golden_["steps"][s]["grad_norm"];
+      EXPECT_NEAR(part.grad_norm(), grad_norm, kTolerance * grad_norm);
       std::lock_guard lock(mutex);
       sums[s].set_loss(sums[s].loss() + part.loss());
       sums[s].set_clipped(sums[s].clipped() + part.clipped());

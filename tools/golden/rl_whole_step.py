@@ -19,7 +19,7 @@ STRIDE = 61
 ADAMW = {"beta1": 0.9, "beta2": 0.95, "eps": 1e-6, "weight_decay": 0.02}
 MAX_NORM = 0.5
 TEMPERATURE = 0.9
-RATES = [1e-3, 2e-3, 2e-3, 1e-3]
+RATES = [3e-4, 6e-4, 6e-4, 3e-4]
 MAX_NEW_TOKENS = 12
 # (prompt tokens, answer tokens), four of each prompt; answers of MAX_NEW_TOKENS were cut off.
 SHAPES = [(4, 7), (4, 1), (4, 12), (4, 5), (6, 9), (6, 12), (6, 3), (6, 10)]
@@ -158,8 +158,8 @@ COMMON = {"kind": "ppo", "eps_clip_low": 0.2, "eps_clip_high": 0.2, "aggregation
 METHODS = {
     "ppo": {**COMMON, "estimator": "gae", "gamma": 1.0, "lambda": 0.95, "kl_coefficient": 0.05, "entropy": 0.01},
     "grpo": {**COMMON, "estimator": "grpo", "aggregation": "sequence_mean", "kl_loss": 0.04},
-    "gspo": {**COMMON, "estimator": "grpo", "aggregation": "sequence_mean", "kind": "gspo", "eps_clip_low": 0.1,
-             "eps_clip_high": 0.15},
+    "gspo": {**COMMON, "estimator": "grpo", "aggregation": "sequence_mean", "kind": "gspo", "eps_clip_low": 0.2,
+             "eps_clip_high": 0.3},
     "dapo": {**COMMON, "estimator": "grpo", "eps_clip_high": 0.28, "truncation": 1.25, "overlong_buffer": 4,
              "overlong_filtering": True},
 }
