@@ -1,6 +1,6 @@
 """The peers' own arithmetic, on a CPU and in float64: OpenRLHF 0.11.2, TRL 1.16.0 and verl 0.9.1.
 
-For rl_estimators.py, rl_losses.py and rl_learning_rate.py. Their wheels, unpacked, are found through PEERS:
+For rl_estimators.py and rl_losses.py. Their wheels, unpacked, are found through PEERS:
 
     python3 -m venv venv && venv/bin/pip install -r tools/golden/rl_requirements.txt
     for wheel in openrlhf==0.11.2 trl==1.16.0 verl==0.9.1; do venv/bin/pip download --no-deps --dest wheels $wheel; done
