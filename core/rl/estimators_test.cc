@@ -110,8 +110,8 @@ TYPED_TEST(Goldens, AdvantagesAndReturnsAreThoseOfEveryPeer) {
       Append(golden["returns"][i].get<std::vector<double>>(), &their_returns);
     }
     const std::string name = golden["options"]["estimator"];
-    ExpectGolden<TypeParam>(advantages, their_advantages, "advantages, " + name, golden["peer"]);
-    ExpectGolden<TypeParam>(returns, their_returns, "returns, " + name, golden["peer"]);
+    ExpectGolden<TypeParam>(advantages, their_advantages, "advantages and returns, " + name, golden["peer"]);
+    ExpectGolden<TypeParam>(returns, their_returns, "advantages and returns, " + name, golden["peer"]);
   }
 }
 
@@ -380,8 +380,8 @@ TEST(LearningRate, FollowsTransformersSchedules) {
     ASSERT_TRUE(schedule.ok()) << schedule.status();
     std::vector<double> rates;
     for (int64_t step = 1; step <= golden["total_steps"]; ++step) rates.push_back(schedule->At(step));
-    ExpectGolden<double>(rates, golden["rates"].get<std::vector<double>>(),
-                         "learning rate, " + golden["name"].get<std::string>(), "transformers");
+    ExpectGolden<double>(rates, golden["rates"].get<std::vector<double>>(), "learning rate, " + scheduler,
+                         "transformers");
   }
 }
 

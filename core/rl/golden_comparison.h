@@ -20,6 +20,7 @@ namespace quartet {
 template <typename T>
 inline constexpr double kGoldenTolerance = std::is_same_v<T, double> ? 1e-9 : 1e-5;
 
+// Printed when the test ends, as the table of docs/algorithms.md: fp64 / fp32 of each function and peer.
 class LargestDifferences {
  public:
   static LargestDifferences& Instance() {
@@ -27,23 +28,34 @@ class LargestDifferences {
     return all;
   }
   ~LargestDifferences() {
-    for (const auto& [key, value] : largest_) {
-      std::printf("largest difference | %s | %s | %s | %.1e |\n", key.function.c_str(), key.peer.c_str(),
-                  key.is_double ? "fp64" : "fp32", value);
+    for (const auto& [function, by_peer] : largest_) {
+      std::string row = "| " + function + " |";
+      for (const char* peer : {"OpenRLHF", "TRL", "verl", "NeMo-RL", "transformers"}) {
+        const auto found = by_peer.find(peer);
+        row += found == by_peer.end() ? " |" : " " + found->second.Cell() + " |";
+      }
+      std::printf("%s\n", row.c_str());
     }
   }
   void Add(const std::string& function, const std::string& peer, bool is_double, double difference) {
-    double& largest = largest_[{function, peer, is_double}];
-    largest = std::max(largest, difference);
+    Largest& largest = largest_[function][peer];
+    double& value = is_double ? largest.fp64 : largest.fp32;
+    value = std::max(value, difference);
   }
 
  private:
-  struct Key {
-    std::string function, peer;
-    bool is_double = false;
-    auto operator<=>(const Key&) const = default;
+  struct Largest {
+    double fp64 = -1;
+    double fp32 = -1;  // negative: not compared
+
+    std::string Cell() const { return fp32 < 0 ? Text(fp64) : Text(fp64) + " / " + Text(fp32); }
+    static std::string Text(double difference) {
+      char text[16];
+      std::snprintf(text, sizeof(text), difference == 0 ? "0" : "%.0e", difference);
+      return text;
+    }
   };
-  std::map<Key, double> largest_;
+  std::map<std::string, std::map<std::string, Largest>> largest_;
 };
 
 // `ours` is `theirs`, within kGoldenTolerance of the largest of `theirs`, or of `scale` where that is more: that of the

@@ -63,10 +63,9 @@ void ExpectLoss(const at::Tensor& loss, const at::Tensor& leaf, const json& gold
   EXPECT_EQ(loss.dim(), 0);
   EXPECT_EQ(loss.scalar_type(), leaf.scalar_type());
   loss.backward();
-  ExpectGolden<T>(Values<T>(loss), std::vector{golden["loss"].get<double>()}, "loss, " + function, golden["peer"],
+  ExpectGolden<T>(Values<T>(loss), std::vector{golden["loss"].get<double>()}, function, golden["peer"],
                   /*scale=*/0.1);
-  ExpectGolden<T>(Values<T>(leaf.grad()), golden["gradient"].get<std::vector<double>>(), "gradient, " + function,
-                  golden["peer"]);
+  ExpectGolden<T>(Values<T>(leaf.grad()), golden["gradient"].get<std::vector<double>>(), function, golden["peer"]);
 }
 
 PolicyLossOptions OptionsOf(const json& golden) {
@@ -92,15 +91,12 @@ PolicyLossOptions OptionsOf(const json& golden) {
 
 // What the case is about, for the table.
 std::string FunctionOf(const json& options) {
-  std::string name = options.value("kind", "ppo");
   if (options.contains("correction")) {
-    name +=
-        ", " + options["correction"]["mode"].get<std::string>() + " by " + options["correction"].value("gate", "ratio");
+    return "correction, " + options["correction"]["mode"].get<std::string>() + ", " +
+           options["correction"].value("gate", "ratio");
   }
-  if (options.contains("kl_coefficient")) {
-    name += ", KL " + options["kl_estimator"].get<std::string>() + " " + options["kl_gradient"].get<std::string>();
-  }
-  return name;
+  if (options.contains("kl_coefficient")) return "KL in the loss, " + options["kl_gradient"].get<std::string>();
+  return "loss, " + options.value("kind", "ppo");
 }
 
 TYPED_TEST(Goldens, PolicyLossesAreThoseOfEveryPeer) {
@@ -125,7 +121,7 @@ TYPED_TEST(Goldens, PolicyLossesAreThoseOfEveryPeer) {
     ExpectLoss<TypeParam>(result.loss, log_prob, golden, function);
     if (golden.contains("entropy_gradient")) {
       ExpectGolden<TypeParam>(Values<TypeParam>(entropy.grad()), golden["entropy_gradient"].get<std::vector<double>>(),
-                              "gradient, entropy", golden["peer"]);
+                              "entropy bonus", golden["peer"]);
     }
     for (const auto& [name, ours] : std::initializer_list<std::pair<const char*, double>>{
              {"clipped", result.clipped},
@@ -137,8 +133,8 @@ TYPED_TEST(Goldens, PolicyLossesAreThoseOfEveryPeer) {
              {"correction_sum", result.correction_sum},
              {"correction_square_sum", result.correction_square_sum}}) {
       if (!golden.contains(name)) continue;
-      ExpectGolden<TypeParam>(std::vector{static_cast<TypeParam>(ours)}, std::vector<double>{golden[name]}, name,
-                              golden["peer"]);
+      ExpectGolden<TypeParam>(std::vector{static_cast<TypeParam>(ours)}, std::vector<double>{golden[name]},
+                              "counts and sums", golden["peer"]);
     }
   }
 }
@@ -151,7 +147,7 @@ TYPED_TEST(Goldens, ValueLossesAreThoseOfEveryPeer) {
     const ValueLossResult result =
         ClippedValueLoss(value, this->Array(golden, "old_value"), this->Array(golden, "returns"), this->Weights(golden),
                          golden["options"]["value_clip"]);
-    ExpectLoss<TypeParam>(result.loss, value, golden, "value");
+    ExpectLoss<TypeParam>(result.loss, value, golden, "loss, value");
     EXPECT_EQ(result.tokens, 20);
     if (golden.contains("clipped")) {
       EXPECT_EQ(std::round(golden["clipped"].get<double>()), result.clipped);
