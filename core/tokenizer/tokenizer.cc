@@ -227,8 +227,8 @@ class HuggingFaceTokenizer : public Tokenizer {
     return model_->TokenToId(token);
   }
 
-  absl::StatusOr<std::string> ApplyChatTemplate(const std::vector<Message>& messages,
-                                                bool add_generation_prompt) const override {
+  absl::StatusOr<std::string> ApplyChatTemplate(const std::vector<Message>& messages, bool add_generation_prompt,
+                                                const nlohmann::ordered_json& tools) const override {
     if (!chat_template_) {
       return absl::FailedPreconditionError(absl::StrCat("the tokenizer has no chat template: neither ",
                                                         chat_template_place_,
@@ -236,7 +236,7 @@ class HuggingFaceTokenizer : public Tokenizer {
     }
     nlohmann::ordered_json variables = template_variables_;
     variables["add_generation_prompt"] = add_generation_prompt;
-    variables["tools"] = nullptr;
+    variables["tools"] = tools;
     variables["documents"] = nullptr;
     variables["messages"] = nlohmann::ordered_json::array();
     for (const Message& message : messages) {
@@ -434,6 +434,11 @@ class HuggingFaceTokenizer : public Tokenizer {
 };
 
 }  // namespace
+
+absl::StatusOr<std::string> Tokenizer::ApplyChatTemplate(const std::vector<Message>& messages,
+                                                         bool add_generation_prompt) const {
+  return ApplyChatTemplate(messages, add_generation_prompt, nullptr);
+}
 
 absl::StatusOr<std::unique_ptr<Tokenizer>> Tokenizer::Load(const std::string& folder,
                                                            const std::string& chat_template) {

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <nlohmann/json_fwd.hpp>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -46,9 +47,13 @@ class Tokenizer {
     std::string content;
   };
   // The text of a conversation; with `add_generation_prompt` the opening of the assistant's turn comes at its end.
-  // FAILED_PRECONDITION where there is no chat template.
+  // `tools`, a list or null, is what the template knows by that name. FAILED_PRECONDITION where there is no chat
+  // template.
   virtual absl::StatusOr<std::string> ApplyChatTemplate(const std::vector<Message>& messages,
-                                                        bool add_generation_prompt) const = 0;
+                                                        bool add_generation_prompt,
+                                                        const nlohmann::ordered_json& tools) const = 0;
+  // The same without tools.
+  absl::StatusOr<std::string> ApplyChatTemplate(const std::vector<Message>& messages, bool add_generation_prompt) const;
 };
 
 }  // namespace quartet

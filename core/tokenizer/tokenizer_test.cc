@@ -281,6 +281,17 @@ TEST_F(LoadTest, TakesTheChatTemplateThatItIsGiven) {
   EXPECT_EQ(missing.message().find(folder_ + "/none.jinja"), 0) << missing;
 }
 
+TEST_F(LoadTest, GivesTheTemplateToolsInTheirOrder) {
+  std::filesystem::copy(std::string(kTestdata) + "byte_level/tokenizer.json", folder_ + "/tokenizer.json");
+  Write("chat_template.jinja", "{% if tools %}{{ tools | tojson }}{% endif %}{{ messages[0].content }}");
+  const auto tokenizer = Tokenizer::Load(folder_);
+  ASSERT_TRUE(tokenizer.ok()) << tokenizer.status();
+  const auto tools = nlohmann::ordered_json::parse(R"([{"type":"function","function":{"name":"f","arguments":{}}}])");
+  EXPECT_EQ(*(*tokenizer)->ApplyChatTemplate({{"user", "1"}}, true, tools),
+            R"([{"type": "function", "function": {"name": "f", "arguments": {}}}]1)");
+  EXPECT_EQ(*(*tokenizer)->ApplyChatTemplate({{"user", "1"}}, true), "1");
+}
+
 TEST_F(LoadTest, NamesTheConfigurationThatIsWrong) {
   std::filesystem::copy(std::string(kTestdata) + "characters/tokenizer.json", folder_ + "/tokenizer.json");
   Write("tokenizer_config.json", "{");

@@ -7,10 +7,11 @@
 
 #include "absl/strings/str_cat.h"
 #include "core/base/logging.h"
+#include "core/base/random.h"
 #include "core/base/status_macros.h"
 #include "core/rl/rewards.h"
 #include "orchestrator/loop/evaluation.h"
-#include "core/base/random.h"
+#include "orchestrator/loop/reward_sources.h"
 #include "orchestrator/loop/side_by_side.h"
 
 namespace quartet {
@@ -37,12 +38,6 @@ GenerateHeader HeaderOf(const RunConfig& config, int64_t step, int64_t draw, uin
   return header;
 }
 
-bool ReadsPrompts(const RewardConfig& reward) {
-  return std::any_of(reward.source().begin(), reward.source().end(), [](const RewardSource& source) {
-    return !source.remote_url().empty() || !source.command().empty();
-  });
-}
-
 }  // namespace
 
 // The answers to one prompt.
@@ -52,13 +47,12 @@ struct BatchSampler::Group {
   std::string why;     // of one of them
 };
 
-BatchSampler::BatchSampler(const RunConfig& config, const std::vector<PromptRecord>& prompts,
-                           const Tokenizer& tokenizer, Services& services, int64_t drawn, Progress progress)
+BatchSampler::BatchSampler(const RunConfig& config, Prompts& prompts, const Tokenizer& tokenizer, Services& services,
+                           int64_t drawn, Progress progress)
     : config_(config),
       prompts_(prompts),
       tokenizer_(tokenizer),
       services_(services),
-      order_(config.seed(), static_cast<int64_t>(prompts.size())),
       drawn_(drawn),
       progress_(std::move(progress)) {}
 
@@ -67,11 +61,12 @@ absl::StatusOr<std::vector<BatchSampler::Group>> BatchSampler::GenerateAndScore(
   const RolloutConfig& rollout = config_.rollout();
   const AlgorithmConfig& algorithm = config_.algorithm();
   const int64_t samples = rollout.n_samples_per_prompt();
-  const std::vector<int64_t> indices = order_.Take(drawn_, rollout.over_sampling_batch_size());
+  QUARTET_ASSIGN_OR_RETURN(const std::vector<std::shared_ptr<const PromptRecord>> records,
+                           prompts_.Take(drawn_, rollout.over_sampling_batch_size()));
   drawn_ += rollout.over_sampling_batch_size();
-  std::vector<Prompt> prompts(indices.size());
-  for (size_t i = 0; i < indices.size(); ++i) {
-    const std::vector<int32_t>& ids = prompts_[indices[i]].ids;
+  std::vector<Prompt> prompts(records.size());
+  for (size_t i = 0; i < records.size(); ++i) {
+    const std::vector<int32_t>& ids = records[i]->ids;
     prompts[i].set_index(i);
     prompts[i].mutable_ids()->Assign(ids.begin(), ids.end());
   }
@@ -89,7 +84,7 @@ absl::StatusOr<std::vector<BatchSampler::Group>> BatchSampler::GenerateAndScore(
     scored.push_back(sequence.prompt_index() * static_cast<uint64_t>(samples) + sequence.sample());
     item.mutable_tokens()->set_index(scored.back());
     item.set_response(DecodeResponse(sequence.tokens(), tokenizer_));
-    const PromptRecord& prompt = prompts_[indices[sequence.prompt_index()]];
+    const PromptRecord& prompt = *records[sequence.prompt_index()];
     item.set_label(prompt.label);
     item.set_truncated(sequence.finish_reason() == GeneratedSequence::LENGTH);
     if (with_prompts) {
@@ -108,7 +103,7 @@ absl::StatusOr<std::vector<BatchSampler::Group>> BatchSampler::GenerateAndScore(
   const Stopwatch waiting;
   QUARTET_ASSIGN_OR_RETURN(const std::vector<ScoreReply> scores, scoring->Finish());
   score_seconds_ += waiting.Seconds();
-  std::vector<const ScoreReply*> reply_at(indices.size() * samples);
+  std::vector<const ScoreReply*> reply_at(records.size() * samples);
   for (size_t i = 0; i < scores.size(); ++i) reply_at[scored[i]] = &scores[i];
 
   std::vector<Group> groups(generated.size() / samples);
@@ -122,7 +117,7 @@ absl::StatusOr<std::vector<BatchSampler::Group>> BatchSampler::GenerateAndScore(
       continue;
     }
     Experience& e = group.answers.emplace_back();
-    e.prompt = indices[sequence.prompt_index()];
+    e.prompt = records[sequence.prompt_index()];
     e.tokens = std::move(*sequence.mutable_tokens());
     e.response = DecodeResponse(e.tokens, tokenizer_);
     e.truncated = sequence.finish_reason() == GeneratedSequence::LENGTH;

@@ -29,8 +29,8 @@ class BatchSampler {
   };
 
   // `drawn`: prompts that the steps before have taken.
-  BatchSampler(const RunConfig& config, const std::vector<PromptRecord>& prompts, const Tokenizer& tokenizer,
-               Services& services, int64_t drawn, Progress progress);
+  BatchSampler(const RunConfig& config, Prompts& prompts, const Tokenizer& tokenizer, Services& services, int64_t drawn,
+               Progress progress);
 
   // Metrics: time/generate and time/score, and what was dropped. At most rollout_batch_size groups, in the order in
   // which prompts were drawn, with rewards as far as they are known before advantages: length penalties are in them.
@@ -45,10 +45,9 @@ class BatchSampler {
   absl::StatusOr<std::vector<Group>> GenerateAndScore(int64_t step, int64_t draw, uint64_t policy_version);
 
   const RunConfig& config_;
-  const std::vector<PromptRecord>& prompts_;
+  Prompts& prompts_;
   const Tokenizer& tokenizer_;
   Services& services_;
-  PromptOrder order_;
   int64_t drawn_;
   Progress progress_;
   // Of the batch under way: generating, and waiting for scores after the last answer.

@@ -1,17 +1,16 @@
 #include "orchestrator/loop/conversation.h"
 
-#include <nlohmann/json.hpp>
 #include <utility>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_replace.h"
 #include "core/base/status_macros.h"
+#include "core/data/json.h"
 
 namespace quartet {
 namespace {
 
-using nlohmann::json;
+using json = nlohmann::ordered_json;
 
 absl::StatusOr<Tokenizer::Message> ReadMessage(const json& value) {
   if (!value.is_object()) {
@@ -35,14 +34,40 @@ absl::StatusOr<Tokenizer::Message> ReadMessage(const json& value) {
   return message;
 }
 
-}  // namespace
+// `value` without what is null in it.
+json WithoutNulls(const json& value) {
+  if (!value.is_structured()) return value;
+  json kept = value.is_array() ? json::array() : json::object();
+  for (const auto& [key, item] : value.items()) {
+    if (item.is_null()) continue;
+    if (value.is_array()) {
+      kept.push_back(WithoutNulls(item));
+    } else {
+      kept.emplace(key, WithoutNulls(item));
+    }
+  }
+  return kept;
+}
 
-absl::StatusOr<std::vector<Tokenizer::Message>> ReadConversation(const Record& record, const std::string& key,
-                                                                 const DataConfig& data) {
+absl::StatusOr<json> ReadTools(const Record& record, const std::string& key) {
+  if (const auto list = record.lists.find(key); list != record.lists.end()) return WithoutNulls(list->second);
+  const auto text = record.fields.find(key);
+  if (text == record.fields.end()) return json();
+  const std::string place = absl::StrCat("field \"", key, "\" (data.tools_key)");
+  QUARTET_ASSIGN_OR_RETURN(json tools, ParseOrderedJson(text->second, place));
+  if (tools.is_array()) return tools;
+  return absl::InvalidArgumentError(
+      absl::StrCat(place, " is the JSON text of a value of type ", tools.type_name(), "; it must be a list"));
+}
+
+absl::StatusOr<std::vector<Tokenizer::Message>> ReadMessages(const Record& record, const std::string& key,
+                                                             const DataConfig& data) {
   const auto list = record.lists.find(key);
   if (list == record.lists.end()) {
+    const size_t place = data.input_template().find("{}");
     return std::vector<Tokenizer::Message>{
-        {"user", absl::StrReplaceAll(data.input_template(), {{"{}", record.fields.at(key)}})}};
+        {"user", absl::StrCat(data.input_template().substr(0, place), record.fields.at(key),
+                              data.input_template().substr(place + 2))}};
   }
   const std::string place = absl::StrCat("field \"", key, "\"");
   const auto error = [&place](const std::string& what) {
@@ -63,9 +88,31 @@ absl::StatusOr<std::vector<Tokenizer::Message>> ReadConversation(const Record& r
   return messages;
 }
 
-absl::StatusOr<std::string> ChatText(const std::vector<Tokenizer::Message>& conversation, bool add_generation_prompt,
+}  // namespace
+
+absl::StatusOr<Conversation> ReadConversation(const Record& record, const std::string& key, const DataConfig& data) {
+  Conversation conversation;
+  QUARTET_ASSIGN_OR_RETURN(conversation.messages, ReadMessages(record, key, data));
+  if (!data.tools_key().empty()) {
+    QUARTET_ASSIGN_OR_RETURN(conversation.tools, ReadTools(record, data.tools_key()));
+  }
+  return conversation;
+}
+
+std::vector<RowKey> ConversationKeys(const std::string& key, const std::string& option, const DataConfig& data) {
+  std::vector<RowKey> keys = {{.name = key, .option = option, .list = true}};
+  if (!data.tools_key().empty()) {
+    keys.push_back({.name = data.tools_key(), .option = "data.tools_key", .optional = true, .list = true});
+  }
+  return keys;
+}
+
+absl::StatusOr<std::string> ChatText(const Conversation& conversation, size_t count, bool add_generation_prompt,
                                      const Tokenizer& tokenizer) {
-  absl::StatusOr<std::string> text = tokenizer.ApplyChatTemplate(conversation, add_generation_prompt);
+  const auto& messages = conversation.messages;
+  absl::StatusOr<std::string> text =
+      tokenizer.ApplyChatTemplate({messages.begin(), messages.begin() + static_cast<std::ptrdiff_t>(count)},
+                                  add_generation_prompt, conversation.tools);
   if (text.ok()) return text;
   return absl::Status(text.status().code(), absl::StrCat("data.apply_chat_template: ", text.status().message(),
                                                          absl::IsFailedPrecondition(text.status())
@@ -73,10 +120,10 @@ absl::StatusOr<std::string> ChatText(const std::vector<Tokenizer::Message>& conv
                                                              : ""));
 }
 
-absl::StatusOr<std::string> PromptText(const std::vector<Tokenizer::Message>& conversation, const DataConfig& data,
+absl::StatusOr<std::string> PromptText(const Conversation& conversation, const DataConfig& data,
                                        const Tokenizer& tokenizer) {
-  if (!data.apply_chat_template()) return conversation.front().content;
-  return ChatText(conversation, /*add_generation_prompt=*/true, tokenizer);
+  if (!data.apply_chat_template()) return conversation.messages.front().content;
+  return ChatText(conversation, conversation.messages.size(), /*add_generation_prompt=*/true, tokenizer);
 }
 
 absl::StatusOr<std::vector<int32_t>> PromptIds(const std::string& text, const DataConfig& data,

@@ -1,10 +1,83 @@
 #include "orchestrator/loop/evaluation.h"
 
-#include <filesystem>
+#include <algorithm>
+#include <map>
+#include <utility>
 
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 #include "core/base/status_macros.h"
+#include "core/config/eval_sets.h"
+#include "orchestrator/loop/evaluation_scores.h"
+#include "orchestrator/loop/reward_sources.h"
 
 namespace quartet {
+namespace {
+
+GenerateHeader HeaderOf(const RunConfig& config, const EvalSet& set, uint64_t policy_version) {
+  GenerateHeader header;
+  header.set_policy_version(policy_version);
+  SamplingParams* sampling = header.mutable_sampling();
+  sampling->set_temperature(set.temperature());
+  sampling->set_top_p(set.top_p());
+  sampling->set_top_k(-1);
+  sampling->set_max_new_tokens(config.rollout().generate_max_len());
+  sampling->set_min_tokens(config.rollout().min_tokens());
+  *sampling->mutable_stop_token_ids() = config.rollout().stop_token_ids();
+  sampling->set_seed(config.seed());
+  sampling->set_n_samples(set.n_samples_per_prompt());
+  return header;
+}
+
+// Whether every source that can tell holds the answer for right.
+absl::StatusOr<bool> IsRight(const RewardConfig& reward, const ScoreReply& score) {
+  bool right = true;
+  for (const RewardSource& source : reward.source()) {
+    if (!Verifies(source)) continue;
+    const std::string& name = source.name().empty() ? source.rule() : source.name();
+    const auto part = score.parts().find(name);
+    if (part == score.parts().end()) {
+      return absl::InternalError(absl::StrCat("the scorer's reply has no part \"", name, "\""));
+    }
+    right = right && part->second >= 1;
+  }
+  return right;
+}
+
+// The values of `prompts` (all of their answers stand one behind the other), each name behind `prefix`.
+void AddValues(const std::vector<std::vector<const EvaluatedAnswer*>>& prompts, const EvalSet& set, bool tells_right,
+               const std::string& prefix, Metrics* values) {
+  const auto n_prompts = static_cast<double>(prompts.size());
+  const int n = set.n_samples_per_prompt();
+  std::map<int, double> pass, majority;
+  double reward = 0, tokens = 0, truncated = 0;
+  for (const auto& answers : prompts) {
+    std::vector<std::string> votes;
+    std::vector<bool> right;
+    for (const EvaluatedAnswer* answer : answers) {
+      if (n > 1) votes.push_back(VoteOf(answer->response));
+      right.push_back(answer->right);
+      reward += answer->reward / n;
+      tokens += static_cast<double>(answer->tokens) / n;
+      truncated += static_cast<double>(answer->truncated) / n;
+    }
+    const auto n_right = static_cast<int>(std::count(right.begin(), right.end(), true));
+    for (const int k : set.k()) {
+      pass[k] += PassAtK(n, n_right, k);
+      if (k > 1) majority[k] += MajorityAtK(votes, right, k);
+    }
+  }
+  if (tells_right) {
+    for (const auto& [k, sum] : pass) values->Set(absl::StrCat(prefix, "pass@", k), sum / n_prompts);
+    for (const auto& [k, sum] : majority) values->Set(absl::StrCat(prefix, "maj@", k), sum / n_prompts);
+  }
+  values->Set(prefix + "reward", reward / n_prompts);
+  values->Set(prefix + "response_length", tokens / n_prompts);
+  values->Set(prefix + "truncated", truncated / n_prompts);
+}
+
+}  // namespace
 
 std::string DecodeResponse(const TokenSequence& tokens, const Tokenizer& tokenizer) {
   std::vector<int32_t> ids;
@@ -14,77 +87,94 @@ std::string DecodeResponse(const TokenSequence& tokens, const Tokenizer& tokeniz
   return tokenizer.Decode(ids, /*skip_special_tokens=*/true);
 }
 
-bool HasRules(const RewardConfig& reward) {
-  for (const RewardSource& source : reward.source()) {
-    if (!source.rule().empty()) return true;
+absl::StatusOr<std::vector<EvaluationSet>> LoadEvaluationSets(const RunConfig& config, const Tokenizer& tokenizer) {
+  std::vector<EvaluationSet> sets;
+  for (const EvalSet& options : EvalSets(config)) {
+    const auto i = static_cast<int>(sets.size()) - config.eval().data_size();
+    const std::string option = i < 0 ? "eval.data" : absl::StrCat("eval.set.", i, ".data");
+    QUARTET_ASSIGN_OR_RETURN(HeldOutPrompts held_out, ReadHeldOutPrompts(options, option, config, tokenizer));
+    sets.push_back({options, std::move(held_out.prompts), std::move(held_out.description)});
   }
-  return false;
-}
-
-absl::StatusOr<std::optional<EvaluationSet>> LoadEvaluationSet(const RunConfig& config, const Tokenizer& tokenizer) {
-  if (config.eval().data().empty()) return std::nullopt;
-  EvaluationSet set;
-  set.name = std::filesystem::path(config.eval().data(0)).stem().string();
-  QUARTET_ASSIGN_OR_RETURN(set.prompts, LoadPrompts({config.eval().data(0), "eval.data"}, config.data(),
-                                                    config.eval().max_samples(), HasRules(config.reward()), tokenizer));
-  return set;
+  return sets;
 }
 
 absl::StatusOr<EvaluationResult> Evaluate(const RunConfig& config, const EvaluationSet& set, uint64_t policy_version,
-                                          const Tokenizer& tokenizer, Services& services,
+                                          const Tokenizer& tokenizer, const Services& services,
                                           const ProgressFunction& progress) {
-  // 1. One answer a prompt. The seed is the same each time: a change of the score is a change of the policy.
-  GenerateHeader header;
-  header.set_policy_version(policy_version);
-  SamplingParams* sampling = header.mutable_sampling();
-  sampling->set_temperature(config.eval().temperature());
-  sampling->set_top_p(1);
-  sampling->set_top_k(-1);
-  sampling->set_max_new_tokens(config.rollout().generate_max_len());
-  sampling->set_min_tokens(config.rollout().min_tokens());
-  *sampling->mutable_stop_token_ids() = config.rollout().stop_token_ids();
-  sampling->set_seed(config.seed());
-  sampling->set_n_samples(1);
+  // 1. Answers.
+  const auto n = static_cast<size_t>(set.options.n_samples_per_prompt());
   std::vector<Prompt> prompts(set.prompts.size());
   for (size_t i = 0; i < prompts.size(); ++i) {
     prompts[i].set_index(i);
     prompts[i].mutable_ids()->Assign(set.prompts[i].ids.begin(), set.prompts[i].ids.end());
   }
-  QUARTET_ASSIGN_OR_RETURN(const std::vector<GeneratedSequence> answers,
-                           services.rollout->Generate(header, prompts, progress));
+  QUARTET_ASSIGN_OR_RETURN(
+      const std::vector<GeneratedSequence> answers,
+      services.rollout->Generate(HeaderOf(config, set.options, policy_version), prompts, progress));
 
   // 2. What they are worth.
+  const bool with_prompts = ReadsPrompts(config.reward());
   std::vector<ScoreItem> items(answers.size());
   for (size_t i = 0; i < items.size(); ++i) {
+    const PromptRecord& prompt = set.prompts[i / n];
     *items[i].mutable_tokens() = answers[i].tokens();
     items[i].mutable_tokens()->set_index(i);
     items[i].set_response(DecodeResponse(answers[i].tokens(), tokenizer));
-    items[i].set_label(set.prompts[i].label);
+    items[i].set_label(prompt.label);
     items[i].set_truncated(answers[i].finish_reason() == GeneratedSequence::LENGTH);
+    if (!with_prompts) continue;
+    items[i].set_prompt(prompt.text);
+    items[i].set_query(tokenizer.Decode({answers[i].tokens().ids().begin(), answers[i].tokens().ids().end()},
+                                        /*skip_special_tokens=*/false));
   }
   QUARTET_ASSIGN_OR_RETURN(const std::vector<ScoreReply> scores, services.scorer->Score(items));
 
-  // 3. The share that is right.
+  // 3. How many are right.
   EvaluationResult result;
-  int64_t right = 0;
-  for (const ScoreReply& score : scores) {
-    bool passes = true;
-    for (const RewardSource& source : config.reward().source()) {
-      if (source.rule().empty()) continue;
-      const std::string& name = source.name().empty() ? source.rule() : source.name();
-      const auto part = score.parts().find(name);
-      if (part == score.parts().end()) {
-        return absl::InternalError("the scorer's reply has no part \"" + name + "\"");
-      }
-      passes = passes && part->second >= 1;
+  result.set = set.options.name();
+  result.prompts = static_cast<int64_t>(set.prompts.size());
+  for (size_t i = 0; i < scores.size(); ++i) {
+    if (!scores[i].error().empty()) {
+      return absl::UnavailableError(
+          absl::StrCat("an answer of the evaluation of ", result.set, " could not be scored: ", scores[i].error()));
     }
-    right += passes;
-    result.mean_reward += score.reward() / static_cast<double>(scores.size());
+    EvaluatedAnswer& answer = result.answers.emplace_back();
+    answer.prompt = static_cast<int64_t>(i / n);
+    answer.response = std::move(*items[i].mutable_response());
+    answer.reward = scores[i].reward();
+    QUARTET_ASSIGN_OR_RETURN(answer.right, IsRight(config.reward(), scores[i]));
+    answer.truncated = items[i].truncated();
+    const auto& mask = answers[i].tokens().action_mask();
+    answer.tokens = std::count(mask.begin(), mask.end(), true);
   }
-  if (HasRules(config.reward())) {
-    result.pass_at_1 = static_cast<double>(right) / static_cast<double>(scores.size());
+  std::vector<std::vector<const EvaluatedAnswer*>> all(set.prompts.size());
+  std::map<std::string, std::vector<std::vector<const EvaluatedAnswer*>>> by_source;
+  for (const EvaluatedAnswer& answer : result.answers) all[answer.prompt].push_back(&answer);
+  for (size_t i = 0; i < all.size(); ++i) by_source[set.prompts[i].source].push_back(all[i]);
+  const bool tells_right = NeedsLabels(config.reward());
+  AddValues(all, set.options, tells_right, "", &result.values);
+  if (by_source.size() == 1) return result;
+  for (const auto& [source, of_source] : by_source) {
+    AddValues(of_source, set.options, tells_right, absl::StrCat("source/", source, "/"), &result.values);
   }
   return result;
+}
+
+std::string DescribeEvaluation(const EvaluationResult& result) {
+  std::string text = absl::StrCat(result.set, ": ");
+  for (const auto& [name, value] : result.values.values()) {
+    if (absl::StrContains(name, "/")) continue;  // of a source
+    if (absl::StrContains(name, "@")) absl::StrAppendFormat(&text, "%s %.1f %%, ", name, 100 * value);
+  }
+  absl::StrAppendFormat(&text, "reward %.4f, %.1f tokens; %d prompts", result.values.Get("reward").value_or(0),
+                        result.values.Get("response_length").value_or(0), result.prompts);
+  return text;
+}
+
+void AddEvaluationMetrics(const EvaluationResult& result, Metrics* metrics) {
+  for (const auto& [name, value] : result.values.values()) {
+    metrics->Set(absl::StrCat("eval/", result.set, "/", name), value);
+  }
 }
 
 }  // namespace quartet

@@ -1,7 +1,8 @@
-// How often the policy's answers to the held-out prompts are right.
+// How good the policy's answers to held-out prompts are.
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
@@ -10,33 +11,56 @@
 #include "core/tokenizer/tokenizer.h"
 #include "orchestrator/clients/service_clients.h"
 #include "orchestrator/loop/prompts.h"
+#include "orchestrator/run_folder/metrics.h"
 #include "proto/run_config.pb.h"
 
 namespace quartet {
 
 struct EvaluationSet {
-  std::string name;  // of the file, without folder and extension
+  EvalSet options;
   std::vector<PromptRecord> prompts;
+  std::string description;  // how many there are, and what was left out
 };
 
-// The prompts of config.eval(); nothing where it names no data.
-absl::StatusOr<std::optional<EvaluationSet>> LoadEvaluationSet(const RunConfig& config, const Tokenizer& tokenizer);
+// The sets of config.eval(); none where it names no data.
+absl::StatusOr<std::vector<EvaluationSet>> LoadEvaluationSets(const RunConfig& config, const Tokenizer& tokenizer);
+
+// One answer of an evaluation.
+struct EvaluatedAnswer {
+  int64_t prompt = 0;  // of the set
+  std::string response;
+  double reward = 0;
+  bool right = false;
+  bool truncated = false;
+  int64_t tokens = 0;
+};
 
 struct EvaluationResult {
-  // Share of answers that every configured rule holds for right; where only reward models are configured, nothing.
-  std::optional<double> pass_at_1;
-  double mean_reward = 0;
+  std::string set;
+  int64_t prompts = 0;
+  // By name: where a source of the reward tells right from wrong, pass@k and, above 1, maj@k; then reward and
+  // response_length (means over all answers), truncated (share). The same as source/<source>/... of prompts of each
+  // source, where the set has several.
+  Metrics values;
+  std::vector<EvaluatedAnswer> answers;  // by prompt
+
+  std::optional<double> pass_at_1() const { return values.Get("pass@1"); }
 };
 
-// One answer a prompt, by `policy_version`, at config.eval().temperature() (greedy by default), scored by the scorer.
+// options.n_samples_per_prompt answers a prompt, by `policy_version`, scored by the scorer. An answer is right where
+// each source that tells so holds it for right. The seed is the same each time: a change of a figure is a change of the
+// policy. UNAVAILABLE where an answer could not be scored.
 absl::StatusOr<EvaluationResult> Evaluate(const RunConfig& config, const EvaluationSet& set, uint64_t policy_version,
-                                          const Tokenizer& tokenizer, Services& services,
+                                          const Tokenizer& tokenizer, const Services& services,
                                           const ProgressFunction& progress);
+
+// "gsm8k: pass@1 52.3 %, reward 0.5230, 187 tokens; 1319 prompts".
+std::string DescribeEvaluation(const EvaluationResult& result);
+
+// "eval/<set>/<name>" of each value.
+void AddEvaluationMetrics(const EvaluationResult& result, Metrics* metrics);
 
 // The answer as rules and people read it: the action tokens, decoded without special tokens.
 std::string DecodeResponse(const TokenSequence& tokens, const Tokenizer& tokenizer);
-
-// Whether any source of the reward is a rule, which needs labels.
-bool HasRules(const RewardConfig& reward);
 
 }  // namespace quartet

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <map>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -10,6 +11,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "core/rl/kl.h"
+#include "orchestrator/loop/prompts.h"
 #include "orchestrator/run_folder/metrics.h"
 #include "proto/experience.pb.h"
 #include "proto/rollout.pb.h"
@@ -21,10 +23,10 @@ namespace quartet {
 // One generated sequence. Arrays have one entry per action token; those of a quantity that the run does not use are
 // empty.
 struct Experience {
-  int64_t prompt = 0;    // which prompt of the data
-  int64_t group = 0;     // answers of one batch to the same prompt have the same
-  TokenSequence tokens;  // its index is the position in the batch
-  std::string response;  // decoded, without special tokens
+  std::shared_ptr<const PromptRecord> prompt;  // that it answers
+  int64_t group = 0;                           // answers of one batch to the same prompt have the same
+  TokenSequence tokens;                        // its index is the position in the batch
+  std::string response;                        // decoded, without special tokens
   bool truncated = false;
   bool excluded = false;  // from the loss
 

@@ -184,8 +184,8 @@ absl::Status CheckBatch(const RunConfig& config, int64_t prompts) {
   if (batch <= prompts) return absl::OkStatus();
   return absl::InvalidArgumentError(
       absl::StrCat("rollout.rollout_batch_size is ", batch, ", but there are ", prompts, " prompts (",
-                   config.data().prompt_data(0), "), which each batch would repeat; lower it to ", prompts,
-                   " or less, and raise rollout.n_samples_per_prompt for more answers a step"));
+                   absl::StrJoin(config.data().prompt_data(), ", "), "), which each batch would repeat; lower it to ",
+                   prompts, " or less, and raise rollout.n_samples_per_prompt for more answers a step"));
 }
 
 }  // namespace quartet

@@ -15,6 +15,7 @@
 #include "core/rl/kl.h"
 #include "orchestrator/clients/hello.h"
 #include "orchestrator/loop/batch_sampler.h"
+#include "orchestrator/loop/dataset_options.h"
 #include "orchestrator/loop/experience.h"
 #include "orchestrator/loop/side_by_side.h"
 #include "orchestrator/loop/start_check.h"
@@ -61,8 +62,8 @@ class PpoLoop {
   absl::Status Commit(int64_t steps_done, const SavedStates& saved, const Metrics& metrics, bool has_evaluation);
   // What remains of a step whose policy is in use in the rollout: its evaluation, and the record of it.
   absl::Status EndStep(int64_t step, bool evaluate, Metrics* metrics);
-  absl::StatusOr<EvaluationResult> EvaluatePolicy(const std::string& when);
-  void AddEvaluation(const EvaluationResult& result, Metrics* metrics) const;
+  // After `step`; -1: before training.
+  absl::StatusOr<std::vector<EvaluationResult>> EvaluatePolicy(int64_t step);
 
   // What the live line says.
   std::string Label(int64_t step, const std::string& phase) const {
@@ -87,9 +88,7 @@ absl::StatusOr<PpoSummary> PpoLoop::Run() {
   QUARTET_RETURN_IF_ERROR(Prepare());
   if (first_step_ > 0) summary_.checkpoint = absl::StrCat("checkpoints/", CheckpointId(first_step_), "/policy");
   if (first_step_ == 0) {
-    if (run_.evaluation_set.has_value()) {
-      QUARTET_ASSIGN_OR_RETURN(summary_.before, EvaluatePolicy("before training"));
-    }
+    QUARTET_ASSIGN_OR_RETURN(summary_.before, EvaluatePolicy(-1));
   } else {
     run_.view.Print(absl::StrFormat("going on after %d of %d steps", first_step_, steps_));
   }
@@ -112,7 +111,7 @@ absl::StatusOr<PpoSummary> PpoLoop::Run() {
 }
 
 absl::Status PpoLoop::Prepare() {
-  steps_ = PpoSteps(config_, static_cast<int64_t>(run_.prompts.size()));
+  steps_ = PpoSteps(config_, run_.prompts.size());
   const int64_t a_step = config_.rollout().rollout_batch_size();
   sampler_.emplace(
       config_, run_.prompts, run_.tokenizer, run_.services,
@@ -125,7 +124,7 @@ absl::Status PpoLoop::Prepare() {
                                                          run_.view.PrintAndBegin(waiting);
                                                          run_.view.Progress(0, detail);
                                                        }));
-  QUARTET_RETURN_IF_ERROR(CheckStart(config_, run_.prompts, run_.resume, run_.folder.checkpoints_path(), hello));
+  QUARTET_RETURN_IF_ERROR(CheckStart(config_, run_.prompts.hash(), run_.resume, run_.folder.checkpoints_path(), hello));
   QUARTET_ASSIGN_OR_RETURN(updates_, Updates::Create(config_, run_.services, hello, steps_, first_step_));
   if (!hello.rollout.http_url().empty()) {
     run_.view.Print(absl::StrCat("the policy answers HTTP at ", hello.rollout.http_url(), ", as model \"",
@@ -133,9 +132,11 @@ absl::Status PpoLoop::Prepare() {
   }
   // The services have accepted the run: now the folder may change.
   QUARTET_RETURN_IF_ERROR(run_.folder.BeginAfter(first_step_));
-  if (run_.evaluation_set.has_value()) {
+  if (!run_.evaluation_sets.empty()) {
     std::vector<HeldoutRecord> records;
-    for (const PromptRecord& prompt : run_.evaluation_set->prompts) records.push_back({prompt.text, prompt.label});
+    for (const EvaluationSet& set : run_.evaluation_sets) {
+      for (const PromptRecord& prompt : set.prompts) records.push_back({prompt.text, prompt.label});
+    }
     QUARTET_RETURN_IF_ERROR(run_.folder.WriteHeldout(records));
   }
   // Fresh services all have the weights from disk, version 0. Services that have worked before, and a policy that goes
@@ -192,11 +193,15 @@ absl::Status PpoLoop::Step(int64_t step) {
   // 7. Samples, checkpoint, metrics: in this order, so that a run which ends anywhere in between loses none of them.
   // Before the commit record of a checkpoint the whole step is made again, after it the rest of the step is.
   summary_.mean_rewards.push_back(metrics.Get("reward/mean").value_or(0));
-  if (step == 0 && summary_.before.has_value()) AddEvaluation(*summary_.before, &metrics);
-  QUARTET_RETURN_IF_ERROR(run_.folder.WriteSamples(PickSamples(step, run_.prompts, batch)));
+  if (step == 0) {
+    for (const EvaluationResult& result : summary_.before) AddEvaluationMetrics(result, &metrics);
+  }
+  AddDataMetrics(run_.prompts.rows(), sampler_->drawn(), &metrics);
+  AddSourceMetrics(batch, run_.prompts.sources().size(), &metrics);
+  QUARTET_RETURN_IF_ERROR(run_.folder.WriteSamples(PickSamples(step, batch)));
   const bool last = step + 1 == steps_;
   const auto is_due = [&](int64_t every) { return last || (every > 0 && (step + 1) % every == 0); };
-  const bool evaluate = run_.evaluation_set.has_value() && is_due(config_.eval().eval_steps());
+  const bool evaluate = !run_.evaluation_sets.empty() && is_due(config_.eval().eval_steps());
   std::optional<SavedStates> saved;
   if (is_due(config_.train().save_steps())) {
     const Stopwatch saving;
@@ -211,25 +216,19 @@ absl::Status PpoLoop::Step(int64_t step) {
 }
 
 absl::Status PpoLoop::EndStep(int64_t step, bool evaluate, Metrics* metrics) {
-  if (evaluate && run_.evaluation_set.has_value()) {
+  if (evaluate) {
     const Stopwatch stopwatch;
-    QUARTET_ASSIGN_OR_RETURN(const EvaluationResult result, EvaluatePolicy(absl::StrCat("after step ", step)));
-    AddEvaluation(result, metrics);
+    QUARTET_ASSIGN_OR_RETURN(std::vector<EvaluationResult> results, EvaluatePolicy(step));
+    for (const EvaluationResult& result : results) AddEvaluationMetrics(result, metrics);
     metrics->Set("time/evaluation", stopwatch.Seconds());
     metrics->Set("time/step", metrics->Get("time/step").value_or(0) + stopwatch.Seconds());
-    if (step + 1 == steps_) summary_.after = result;
+    if (step + 1 == steps_) summary_.after = std::move(results);
   }
   QUARTET_RETURN_IF_ERROR(run_.folder.WriteMetrics(step, *metrics));
   // A step that a run before this one has made says nothing of how long they take here.
   if (step >= first_step_) time_left_.AddStep(absl::Seconds(metrics->Get("time/step").value_or(0)));
   run_.view.Print(StepTableLine(step, *metrics, time_left_.Text("  ", steps_ - step - 1)));
   return absl::OkStatus();
-}
-
-void PpoLoop::AddEvaluation(const EvaluationResult& result, Metrics* metrics) const {
-  const std::string prefix = absl::StrCat("eval/", run_.evaluation_set->name, "/");
-  if (result.pass_at_1.has_value()) metrics->Set(prefix + "pass@1", *result.pass_at_1);
-  metrics->Set(prefix + "reward", result.mean_reward);
 }
 
 absl::Status PpoLoop::Annotate(std::vector<Experience>* batch, Metrics* metrics) {
@@ -333,7 +332,7 @@ absl::Status PpoLoop::Commit(int64_t steps_done, const SavedStates& saved, const
   record.kl_coefficient = kl_controller_.coefficient();
   record.seed = config_.seed();
   record.rollout_batch_size = config_.rollout().rollout_batch_size();
-  record.prompts_hash = HashPrompts(run_.prompts);
+  record.prompts_hash = run_.prompts.hash();
   record.prompts_drawn = sampler_->drawn();
   if (config_.train().save_optimizer()) {
     record.policy = SavedTrainer{saved.policy.state_hash(), updates_->policy_applied()};
@@ -354,17 +353,27 @@ absl::Status PpoLoop::Commit(int64_t steps_done, const SavedStates& saved, const
   return run_.folder.RemoveOldCheckpoints(config_.train().max_ckpt_num());
 }
 
-absl::StatusOr<EvaluationResult> PpoLoop::EvaluatePolicy(const std::string& when) {
-  run_.view.Begin(absl::StrCat("evaluation ", when), static_cast<int64_t>(run_.evaluation_set->prompts.size()));
-  QUARTET_ASSIGN_OR_RETURN(const EvaluationResult result,
-                           Evaluate(config_, *run_.evaluation_set, policy_version_, run_.tokenizer, run_.services,
-                                    [this](int64_t done) { run_.view.Progress(done); }));
-  run_.view.Print(result.pass_at_1.has_value()
-                      ? absl::StrFormat("evaluation %s: %.1f %% of %d answers are right", when, 100 * *result.pass_at_1,
-                                        run_.evaluation_set->prompts.size())
-                      : absl::StrFormat("evaluation %s: mean reward %.4f of %d answers", when, result.mean_reward,
-                                        run_.evaluation_set->prompts.size()));
-  return result;
+absl::StatusOr<std::vector<EvaluationResult>> PpoLoop::EvaluatePolicy(int64_t step) {
+  const std::string when = step < 0 ? "before training" : absl::StrCat("after step ", step);
+  std::vector<EvaluationResult> results;
+  for (const EvaluationSet& set : run_.evaluation_sets) {
+    run_.view.Begin(absl::StrCat("evaluation ", when, ", ", set.options.name()),
+                    static_cast<int64_t>(set.prompts.size()) * set.options.n_samples_per_prompt());
+    QUARTET_ASSIGN_OR_RETURN(results.emplace_back(),
+                             Evaluate(config_, set, policy_version_, run_.tokenizer, run_.services,
+                                      [this](int64_t done) { run_.view.Progress(done); }));
+    run_.view.Print(absl::StrCat("evaluation ", when, ": ", DescribeEvaluation(results.back())));
+    QUARTET_RETURN_IF_ERROR(run_.folder.WriteEvaluation({.step = step,
+                                                         .set = set.options.name(),
+                                                         .data = set.options.data(),
+                                                         .prompts = results.back().prompts,
+                                                         .n_samples_per_prompt = set.options.n_samples_per_prompt(),
+                                                         .temperature = set.options.temperature(),
+                                                         .top_p = set.options.top_p(),
+                                                         .values = results.back().values}));
+    results.back().answers.clear();
+  }
+  return results;
 }
 
 }  // namespace

@@ -25,8 +25,8 @@ namespace quartet {
 struct PpoRun {
   const RunConfig& config;  // resolved
   const Tokenizer& tokenizer;
-  const std::vector<PromptRecord>& prompts;  // at least one
-  const std::optional<EvaluationSet>& evaluation_set;
+  Prompts& prompts;
+  const std::vector<EvaluationSet>& evaluation_sets;
   Services& services;
   RunFolder& folder;
   TerminalView& view;
@@ -35,10 +35,10 @@ struct PpoRun {
 };
 
 struct PpoSummary {
-  int64_t steps = 0;                 // those before a restart included
-  std::vector<double> mean_rewards;  // of each step that was made here
-  std::optional<EvaluationResult> before, after;
-  std::string checkpoint;  // folder of the last one, relative to the run folder
+  int64_t steps = 0;                            // those before a restart included
+  std::vector<double> mean_rewards;             // of each step that was made here
+  std::vector<EvaluationResult> before, after;  // one a set, if they were made here
+  std::string checkpoint;                       // folder of the last one, relative to the run folder
 };
 
 // Runs all steps. The first failure of a call, a reply that is not whole, or a difference of the trainer's and the

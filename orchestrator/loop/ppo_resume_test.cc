@@ -163,8 +163,8 @@ TEST_F(PpoResumeTest, LosesNoRecordWhenItEndsBetweenSavingAndRecording) {
       const absl::StatusOr<PpoSummary> summary = Run(config);
       ASSERT_TRUE(summary.ok()) << summary.status();
       EXPECT_EQ(summary->mean_rewards.size(), static_cast<size_t>(4 - done));
-      ASSERT_TRUE(summary->after.has_value());
-      EXPECT_EQ(summary->after->pass_at_1, 0.5);
+      ASSERT_EQ(summary->after.size(), 1);
+      EXPECT_EQ(summary->after.at(0).pass_at_1(), 0.5);
       EXPECT_EQ(Lines("run/samples.jsonl").size(), 16);
       const auto metrics = Lines("run/metrics.jsonl");
       ASSERT_EQ(metrics.size(), 4);

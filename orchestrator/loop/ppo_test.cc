@@ -197,8 +197,8 @@ TEST_F(PpoTest, WritesMetricsSamplesAndHeldOutProblems) {
   EXPECT_EQ(metrics[0]["eval/prompts/pass@1"], 0.5);
   EXPECT_FALSE(metrics[1].contains("eval/prompts/pass@1"));
   EXPECT_EQ(metrics[2]["eval/prompts/pass@1"], 0.5);
-  EXPECT_EQ(*summary->before->pass_at_1, 0.5);
-  EXPECT_EQ(*summary->after->pass_at_1, 0.5);
+  EXPECT_EQ(*summary->before.at(0).pass_at_1(), 0.5);
+  EXPECT_EQ(*summary->after.at(0).pass_at_1(), 0.5);
 
   const auto samples = Lines("run/samples.jsonl");
   ASSERT_EQ(samples.size(), 12);

@@ -1,45 +1,67 @@
-// Prompts: read, tokenised and put in order.
+// Prompts: read, put through the template, tokenised.
 #pragma once
 
 #include <cstdint>
+#include <functional>
+#include <memory>
+#include <set>
 #include <string>
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "core/data/jsonl.h"
+#include "core/data/dataset.h"
 #include "core/tokenizer/tokenizer.h"
 #include "proto/run_config.pb.h"
 
 namespace quartet {
 
 struct PromptRecord {
-  std::string text;   // as the model sees it: with prefix, suffix and chat template
-  std::string label;  // as the rules see it; empty where the file has none
+  std::string text;    // as the model sees it: with template and chat template
+  std::string label;   // as the rules see it; empty where the file has none
+  std::string source;  // data.source_key's, else the file's name
   std::vector<int32_t> ids;
 };
 
-// The prompts of `file`, read as `data` says (keys, template, label_extract), at most `max_samples` (0 = all). A
-// missing label is an error where `label_required`. INVALID_ARGUMENT names file and line; so it does for a prompt
-// without any token or longer than data.prompt_max_len().
-absl::StatusOr<std::vector<PromptRecord>> LoadPrompts(const JsonlFile& file, const DataConfig& data,
-                                                      int64_t max_samples, bool label_required,
-                                                      const Tokenizer& tokenizer);
-
-// Which prompts a step takes: epoch after epoch, each in an order of its own that follows from the seed alone. A batch
-// may reach over the end of an epoch. Immutable but for a cache; one thread.
-class PromptOrder {
+// The training prompts of a run, which are read when they are taken. One thread.
+class Prompts {
  public:
-  // prompts > 0.
-  PromptOrder(uint64_t seed, int64_t prompts) : seed_(seed), prompts_(prompts) {}
+  // Those of config.data(). Rows are checked as Dataset does; the tokenizer outlives this. A row without the label is
+  // not well-formed where a rule needs it. INVALID_ARGUMENT names option, file and row.
+  static absl::StatusOr<std::unique_ptr<Prompts>> Open(
+      const RunConfig& config, const Tokenizer& tokenizer,
+      const std::function<void(int64_t done, int64_t all)>& progress = nullptr);
 
-  // Indices of the prompts number [begin, begin + count) of the run.
-  std::vector<int64_t> Take(int64_t begin, int64_t count);
+  const Dataset& rows() const { return *dataset_; }
+  // Prompts of an epoch.
+  int64_t size() const { return dataset_->rows(); }
+  // Of the first row that is used.
+  const PromptRecord& first() const { return first_; }
+  // Where prompts are from, as far as they were read.
+  const std::set<std::string>& sources() const { return sources_; }
+  // Of which prompts there are: the ids of those that were checked, the files of the others.
+  uint64_t hash() const;
+
+  // Those at the positions [begin, begin + count) of the run.
+  absl::StatusOr<std::vector<std::shared_ptr<const PromptRecord>>> Take(int64_t begin, int64_t count);
 
  private:
-  uint64_t seed_;
-  int64_t prompts_;
-  int64_t epoch_ = -1;
-  std::vector<int64_t> permutation_;
+  Prompts() = default;
+  // The record's source, which "other" takes the place of where there are too many.
+  void Count(PromptRecord* prompt);
+
+  std::function<absl::StatusOr<PromptRecord>(const Record&)> read_;
+  std::unique_ptr<Dataset> dataset_;
+  PromptRecord first_;
+  std::set<std::string> sources_;
+  uint64_t checked_hash_ = 0;
 };
+
+// All prompts of a set of held-out ones, in the order of its file, in memory. `option` names the file in errors.
+struct HeldOutPrompts {
+  std::vector<PromptRecord> prompts;
+  std::string description;  // DescribeRows
+};
+absl::StatusOr<HeldOutPrompts> ReadHeldOutPrompts(const EvalSet& set, const std::string& option,
+                                                  const RunConfig& config, const Tokenizer& tokenizer);
 
 }  // namespace quartet

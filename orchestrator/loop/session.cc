@@ -17,6 +17,7 @@
 #include "core/config/run_config.h"
 #include "core/model/model_config.h"
 #include "orchestrator/launch/service_launcher.h"
+#include "orchestrator/loop/dataset_options.h"
 #include "orchestrator/loop/first_example.h"
 #include "orchestrator/loop/input_check.h"
 #include "orchestrator/loop/sft_examples.h"
@@ -43,35 +44,45 @@ absl::StatusOr<std::unique_ptr<Tokenizer>> LoadTokenizer(const RunConfig& config
 // What a PPO run reads before anything of it is made or started.
 struct PpoInputs {
   std::unique_ptr<Tokenizer> tokenizer;
-  std::vector<PromptRecord> prompts;
-  std::optional<EvaluationSet> evaluation_set;
+  std::unique_ptr<Prompts> prompts;
+  std::vector<EvaluationSet> evaluation_sets;
 };
 
-absl::StatusOr<PpoInputs> ReadPpoInputs(const RunConfig& config, bool launch) {
+// On the live line, once it takes long enough to be asked about.
+std::function<void(int64_t, int64_t)> ShowChecking(TerminalView& view) {
+  constexpr int64_t kShown = 1000;
+  return [&view](int64_t done, int64_t all) {
+    if (done == kShown) view.Begin("checking rows", all);
+    if (done % kShown == 0) view.Progress(done);
+  };
+}
+
+absl::StatusOr<PpoInputs> ReadPpoInputs(const RunConfig& config, bool launch, TerminalView& view) {
   QUARTET_RETURN_IF_ERROR(CheckFor(config, Program::kPpo));
   QUARTET_RETURN_IF_ERROR(CheckInputs(config, Program::kPpo, launch));
   PpoInputs inputs;
   QUARTET_ASSIGN_OR_RETURN(inputs.tokenizer, LoadTokenizer(config));
-  QUARTET_ASSIGN_OR_RETURN(inputs.prompts,
-                           LoadPrompts({config.data().prompt_data(0), "data.prompt_data"}, config.data(),
-                                       config.data().max_samples(), HasRules(config.reward()), *inputs.tokenizer));
-  QUARTET_RETURN_IF_ERROR(CheckBatch(config, static_cast<int64_t>(inputs.prompts.size())));
-  QUARTET_ASSIGN_OR_RETURN(inputs.evaluation_set, LoadEvaluationSet(config, *inputs.tokenizer));
+  QUARTET_ASSIGN_OR_RETURN(inputs.prompts, Prompts::Open(config, *inputs.tokenizer, ShowChecking(view)));
+  view.End();
+  QUARTET_RETURN_IF_ERROR(CheckBatch(config, inputs.prompts->size()));
+  QUARTET_ASSIGN_OR_RETURN(inputs.evaluation_sets, LoadEvaluationSets(config, *inputs.tokenizer));
   return inputs;
 }
 
 struct SftInputs {
   std::unique_ptr<Tokenizer> tokenizer;
-  std::vector<TokenSequence> examples;
+  std::unique_ptr<SftExamples> examples;
 };
 
-absl::StatusOr<SftInputs> ReadSftInputs(const RunConfig& config, bool launch) {
+absl::StatusOr<SftInputs> ReadSftInputs(const RunConfig& config, bool launch, TerminalView& view) {
   QUARTET_RETURN_IF_ERROR(CheckFor(config, Program::kSft));
   QUARTET_RETURN_IF_ERROR(CheckInputs(config, Program::kSft, launch));
   SftInputs inputs;
   QUARTET_ASSIGN_OR_RETURN(inputs.tokenizer, LoadTokenizer(config));
   QUARTET_ASSIGN_OR_RETURN(const ModelConfig model, ReadModelConfig(config.actor().pretrain()));
-  QUARTET_ASSIGN_OR_RETURN(inputs.examples, LoadSftExamples(config, *inputs.tokenizer, model.eos_token_ids));
+  QUARTET_ASSIGN_OR_RETURN(inputs.examples,
+                           SftExamples::Open(config, *inputs.tokenizer, model.eos_token_ids, ShowChecking(view)));
+  view.End();
   return inputs;
 }
 
@@ -137,10 +148,14 @@ absl::StatusOr<PpoResult> RunPpoSession(const RunConfig& resolved, const Session
                                         Cancellation& cancellation) {
   // 1. Everything that can be wrong before a folder is made or a service is started.
   RunConfig config = resolved;
-  const absl::StatusOr<PpoInputs> inputs = ReadPpoInputs(config, options.launch);
+  const absl::StatusOr<PpoInputs> inputs = ReadPpoInputs(config, options.launch, view);
   if (!inputs.ok()) return AsWrongInput(inputs.status());
   view.Print(absl::StrCat("run folder: ", config.run_dir()));
-  view.Print(DescribePrompt(inputs->prompts.front(), *inputs->tokenizer));
+  view.Print(absl::StrCat("prompts: ", DescribeRows("an epoch", inputs->prompts->rows())));
+  for (const EvaluationSet& set : inputs->evaluation_sets) {
+    view.Print(absl::StrCat("evaluation ", set.options.name(), ": ", set.description));
+  }
+  view.Print(DescribePrompt(inputs->prompts->first(), *inputs->tokenizer));
   QUARTET_ASSIGN_OR_RETURN(const RunStart start,
                            OpenRun(config, options.allowed_entry, [&cancellation] { return cancellation.status(); }));
   start.folder->UseConfigText(PrintRunConfig(config, options.origins));
@@ -163,8 +178,8 @@ absl::StatusOr<PpoResult> RunPpoSession(const RunConfig& resolved, const Session
   PpoResult result;
   absl::StatusOr<PpoSummary> summary = RunPpo({.config = config,
                                                .tokenizer = *inputs->tokenizer,
-                                               .prompts = inputs->prompts,
-                                               .evaluation_set = inputs->evaluation_set,
+                                               .prompts = *inputs->prompts,
+                                               .evaluation_sets = inputs->evaluation_sets,
                                                .services = services,
                                                .folder = *start.folder,
                                                .view = view,
@@ -184,12 +199,13 @@ absl::StatusOr<PpoResult> RunPpoSession(const RunConfig& resolved, const Session
 absl::StatusOr<SftSummary> RunSftSession(const RunConfig& resolved, const SessionOptions& options, TerminalView& view,
                                          Cancellation& cancellation) {
   RunConfig config = resolved;
-  const absl::StatusOr<SftInputs> inputs = ReadSftInputs(config, options.launch);
+  const absl::StatusOr<SftInputs> inputs = ReadSftInputs(config, options.launch, view);
   if (!inputs.ok()) return AsWrongInput(inputs.status());
   QUARTET_ASSIGN_OR_RETURN(const std::unique_ptr<RunFolder> folder, RunFolder::Create(config, options.allowed_entry));
   folder->UseConfigText(PrintRunConfig(config, options.origins));
   view.Print(absl::StrCat("run folder: ", folder->path()));
-  view.Print(DescribeExample(inputs->examples.front(), *inputs->tokenizer));
+  view.Print(absl::StrCat("examples: ", DescribeRows("an epoch", inputs->examples->rows())));
+  view.Print(DescribeExample(inputs->examples->first(), *inputs->tokenizer));
   view.Print(absl::StrCat("micro-batches: ", DescribeMicroBatches(config, kSftServices)));
   QUARTET_ASSIGN_OR_RETURN(const std::unique_ptr<ServiceLauncher> launcher,
                            LaunchServices(options, kSftServices, *folder, view, cancellation, &config));
@@ -197,7 +213,7 @@ absl::StatusOr<SftSummary> RunSftSession(const RunConfig& resolved, const Sessio
                            ConnectPolicyTrainer(config, &cancellation));
   absl::StatusOr<SftSummary> summary = RunSft({.config = config,
                                                .tokenizer = *inputs->tokenizer,
-                                               .examples = inputs->examples,
+                                               .examples = *inputs->examples,
                                                .policy_trainer = *policy_trainer,
                                                .folder = *folder,
                                                .view = view});

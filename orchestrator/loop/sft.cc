@@ -3,25 +3,23 @@
 #include <algorithm>
 #include <cmath>
 #include <filesystem>
-#include <numeric>
 #include <system_error>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/time/clock.h"
-#include "core/base/random.h"
 #include "core/base/status_macros.h"
 #include "core/checkpoint/run_checkpoints.h"
 #include "core/rl/aggregation.h"
 #include "core/rl/learning_rate.h"
 #include "orchestrator/clients/hello.h"
+#include "orchestrator/loop/dataset_options.h"
 #include "orchestrator/loop/start_check.h"
 #include "orchestrator/terminal/time_left.h"
 
 namespace quartet {
 namespace {
 
-constexpr uint64_t kShufflePurpose = 4;
 // Lines that a run prints, however many steps it has.
 constexpr int64_t kPrintedLines = 10;
 
@@ -29,7 +27,7 @@ constexpr int64_t kPrintedLines = 10;
 
 absl::StatusOr<SftSummary> RunSft(const SftRun& run) {
   const RunConfig& config = run.config;
-  const int64_t count = static_cast<int64_t>(run.examples.size());
+  const int64_t count = run.examples.rows().rows();
   const int64_t batch_size = config.sft().batch_size();
   const int64_t steps = config.sft().max_steps() > 0
                             ? config.sft().max_steps()
@@ -52,26 +50,21 @@ absl::StatusOr<SftSummary> RunSft(const SftRun& run) {
 
   SftSummary summary;
   summary.steps = steps;
-  std::vector<int64_t> order(count);
-  int64_t epoch = -1;
   TimeLeft time_left;
   run.view.Begin("fine-tuning", steps);
   for (int64_t step = 0; step < steps; ++step) {
     const absl::Time began = absl::Now();
-    // 1. The next examples; each epoch has an order of its own.
-    std::vector<TrainingSequence> batch;
+    // 1. The next examples. The last batch does not reach into an epoch beyond the last.
+    const int64_t begin = step * batch_size;
+    const int64_t end = config.sft().max_steps() > 0 ? begin + batch_size
+                                                     : std::min(begin + batch_size, count * config.sft().max_epochs());
+    QUARTET_ASSIGN_OR_RETURN(std::vector<TokenSequence> examples, run.examples.Take(begin, end - begin));
+    std::vector<TrainingSequence> batch(examples.size());
     std::vector<AggregatedSequence> parts;
-    for (int64_t i = step * batch_size; i < (step + 1) * batch_size; ++i) {
-      if (i / count != epoch) {
-        epoch = i / count;
-        std::iota(order.begin(), order.end(), 0);
-        Random::Of({config.seed(), kShufflePurpose, static_cast<uint64_t>(epoch)}).Shuffle(order);
-      }
-      // The last batch does not reach into an epoch beyond the last.
-      if (config.sft().max_steps() == 0 && epoch >= config.sft().max_epochs()) break;
-      TokenSequence& tokens = *batch.emplace_back().mutable_tokens();
-      tokens = run.examples[order[i % count]];
-      tokens.set_index(batch.size() - 1);
+    for (size_t i = 0; i < batch.size(); ++i) {
+      TokenSequence& tokens = *batch[i].mutable_tokens();
+      tokens = std::move(examples[i]);
+      tokens.set_index(i);
       parts.push_back({.action_tokens = std::count(tokens.action_mask().begin(), tokens.action_mask().end(), true)});
     }
     const std::vector<float> weights = LossWeights(parts, LossAggregation::kTokenMean);
@@ -101,6 +94,7 @@ absl::StatusOr<SftSummary> RunSft(const SftRun& run) {
     metrics.Set("sft/tokens_per_second", static_cast<double>(reply.tokens()) / seconds);
     metrics.Set("sft/micro_batches", static_cast<double>(reply.micro_batches()));
     metrics.Set("sft/balance", reply.balance());
+    AddDataMetrics(run.examples.rows(), end, &metrics);
     metrics.Set("time/step", seconds);
     QUARTET_RETURN_IF_ERROR(run.folder.WriteMetrics(step, metrics));
     run.view.Progress(step + 1);

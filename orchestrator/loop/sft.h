@@ -8,6 +8,7 @@
 #include "absl/status/statusor.h"
 #include "core/tokenizer/tokenizer.h"
 #include "orchestrator/clients/service_clients.h"
+#include "orchestrator/loop/sft_examples.h"
 #include "orchestrator/run_folder/run_folder.h"
 #include "orchestrator/terminal/terminal_view.h"
 #include "proto/experience.pb.h"
@@ -19,7 +20,7 @@ namespace quartet {
 struct SftRun {
   const RunConfig& config;  // resolved
   const Tokenizer& tokenizer;
-  const std::vector<TokenSequence>& examples;  // at least one
+  SftExamples& examples;
   PolicyTrainerClient& policy_trainer;
   RunFolder& folder;
   TerminalView& view;

@@ -10,13 +10,11 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "core/base/status_macros.h"
-#include "core/data/jsonl.h"
 #include "orchestrator/loop/conversation.h"
+#include "orchestrator/loop/dataset_options.h"
 
 namespace quartet {
 namespace {
-
-using Conversation = std::vector<Tokenizer::Message>;
 
 constexpr char kLastAlone[] = "; without sft.multiturn the last of the assistant's messages alone is trained on";
 
@@ -77,14 +75,14 @@ class ExampleMaker {
     QUARTET_ASSIGN_OR_RETURN(Conversation conversation, ReadConversation(record, sft_.input_key(), data_));
     const auto answer = record.fields.find(sft_.output_key());
     const bool has_answer = answer != record.fields.end();
-    if (conversation.back().role != kAssistant) {
+    if (conversation.messages.back().role != kAssistant) {
       if (!has_answer) {
         return absl::InvalidArgumentError(absl::StrCat("has no answer: the last message of \"", sft_.input_key(),
                                                        "\" (sft.input_key) is not the assistant's, and there is no "
                                                        "field \"",
                                                        sft_.output_key(), "\" (sft.output_key)"));
       }
-      conversation.push_back({kAssistant, answer->second});
+      conversation.messages.push_back({kAssistant, answer->second});
     } else if (has_answer) {
       return absl::InvalidArgumentError(absl::StrCat("has two answers: the last message of \"", sft_.input_key(),
                                                      "\" (sft.input_key) and \"", sft_.output_key(),
@@ -97,8 +95,9 @@ class ExampleMaker {
   absl::StatusOr<Example> OfTexts(const Conversation& conversation) const {
     Example example;
     QUARTET_ASSIGN_OR_RETURN(const std::vector<int32_t> prompt,
-                             PromptIds(conversation.front().content, data_, tokenizer_));
-    QUARTET_ASSIGN_OR_RETURN(const std::vector<int32_t> answer, tokenizer_.Encode(conversation.back().content, false));
+                             PromptIds(conversation.messages.front().content, data_, tokenizer_));
+    QUARTET_ASSIGN_OR_RETURN(const std::vector<int32_t> answer,
+                             tokenizer_.Encode(conversation.messages.back().content, false));
     example.Add(prompt, false);
     example.Add(answer, true);
     End(answer, &example);
@@ -108,17 +107,16 @@ class ExampleMaker {
   absl::StatusOr<Example> OfTurns(const Conversation& conversation) const {
     Example example;
     std::string done;  // the text of the example so far
-    for (size_t i = 0; i < conversation.size(); ++i) {
-      const bool last = i + 1 == conversation.size();
-      if (conversation[i].role != kAssistant || !(last || sft_.multiturn())) continue;
+    const auto& messages = conversation.messages;
+    for (size_t i = 0; i < messages.size(); ++i) {
+      const bool last = i + 1 == messages.size();
+      if (messages[i].role != kAssistant || !(last || sft_.multiturn())) continue;
       const auto error = [&](const std::string& what) {
         return absl::InvalidArgumentError(
             absl::StrCat("data.apply_chat_template: the assistant's message ", i, " (counted from 0) ", what));
       };
-      QUARTET_ASSIGN_OR_RETURN(const std::string prompt,
-                               ChatText({conversation.begin(), conversation.begin() + i}, true, tokenizer_));
-      QUARTET_ASSIGN_OR_RETURN(const std::string turn,
-                               ChatText({conversation.begin(), conversation.begin() + i + 1}, false, tokenizer_));
+      QUARTET_ASSIGN_OR_RETURN(const std::string prompt, ChatText(conversation, i, true, tokenizer_));
+      QUARTET_ASSIGN_OR_RETURN(const std::string turn, ChatText(conversation, i + 1, false, tokenizer_));
       if (!absl::StartsWith(turn, prompt)) {
         return error(
             "is not written behind the prompt that generation would have; the template must open the "
@@ -158,37 +156,64 @@ class ExampleMaker {
   const AnswerEnd end_;
 };
 
+// OUT_OF_RANGE: too long.
 absl::Status Check(const Example& example, const RunConfig& config) {
   if (!example.trained.empty() && example.trained.front()) return absl::InvalidArgumentError("the prompt has no token");
   if (example.trained.empty() || !example.trained.back()) return absl::InvalidArgumentError("the answer has no token");
   if (example.ids.size() <= static_cast<size_t>(config.actor().max_len())) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrCat("prompt and response have ", example.ids.size(),
-                                                 " tokens, more than actor.max_len (", config.actor().max_len(), ")"));
+  return absl::OutOfRangeError(absl::StrCat("prompt and response have ", example.ids.size(),
+                                            " tokens, more than actor.max_len (", config.actor().max_len(), ")"));
 }
 
 }  // namespace
 
-absl::StatusOr<std::vector<TokenSequence>> LoadSftExamples(const RunConfig& config, const Tokenizer& tokenizer,
-                                                           const std::vector<int64_t>& model_end_ids) {
-  const SftConfig& sft = config.sft();
+struct SftExamples::Maker : ExampleMaker {
+  using ExampleMaker::ExampleMaker;
+};
+
+SftExamples::SftExamples() = default;
+SftExamples::~SftExamples() = default;
+
+absl::StatusOr<std::unique_ptr<SftExamples>> SftExamples::Open(
+    const RunConfig& config, const Tokenizer& tokenizer, const std::vector<int64_t>& model_end_ids,
+    const std::function<void(int64_t done, int64_t all)>& progress) {
+  std::unique_ptr<SftExamples> examples(new SftExamples());
   QUARTET_ASSIGN_OR_RETURN(AnswerEnd end, ReadAnswerEnd(config, tokenizer, model_end_ids));
-  const ExampleMaker maker(config, tokenizer, std::move(end));
-  const JsonlFile file = {.path = sft.data(0), .option = "sft.data"};
+  examples->config_ = config;
+  examples->maker_ = std::make_unique<Maker>(examples->config_, tokenizer, std::move(end));
+  const SftConfig& sft = config.sft();
+  DatasetOptions options = DatasetOptionsOf(config);
+  options.option = "sft.data";
+  options.paths.assign(sft.data().begin(), sft.data().end());
+  options.keys = ConversationKeys(sft.input_key(), "sft.input_key", config.data());
   // Messages may have the answer.
-  QUARTET_ASSIGN_OR_RETURN(
-      const std::vector<Record> records,
-      ReadJsonl(file, {{.name = sft.input_key(), .option = "sft.input_key", .list = true},
-                       {.name = sft.output_key(), .option = "sft.output_key", .spared_by = sft.input_key()}}));
+  options.keys.push_back({.name = sft.output_key(), .option = "sft.output_key", .spared_by = sft.input_key()});
+  const auto check = [&examples](const Record& record) {
+    const absl::StatusOr<TokenSequence> example = examples->Make(record);
+    if (example.ok() && examples->first_.ids().empty()) examples->first_ = *example;
+    return example.status();
+  };
+  QUARTET_ASSIGN_OR_RETURN(examples->dataset_, Dataset::Open(std::move(options), check, progress));
+  return examples;
+}
+
+absl::StatusOr<TokenSequence> SftExamples::Make(const Record& record) const {
+  const absl::StatusOr<Example> made = maker_->Make(record);
+  if (!made.ok()) return absl::InvalidArgumentError(made.status().message());
+  QUARTET_RETURN_IF_ERROR(Check(*made, config_));
+  TokenSequence example;
+  example.mutable_ids()->Add(made->ids.begin(), made->ids.end());
+  example.mutable_action_mask()->Add(made->trained.begin(), made->trained.end());
+  return example;
+}
+
+absl::StatusOr<std::vector<TokenSequence>> SftExamples::Take(int64_t begin, int64_t count) {
   std::vector<TokenSequence> examples;
-  examples.reserve(records.size());
-  for (const Record& record : records) {
-    const absl::StatusOr<Example> made = maker.Make(record);
-    if (!made.ok()) return AtLine(file, record.line, absl::InvalidArgumentError(made.status().message()));
-    if (absl::Status status = Check(*made, config); !status.ok()) return AtLine(file, record.line, status);
-    TokenSequence& example = examples.emplace_back();
-    example.mutable_ids()->Add(made->ids.begin(), made->ids.end());
-    example.mutable_action_mask()->Add(made->trained.begin(), made->trained.end());
-  }
+  QUARTET_RETURN_IF_ERROR(dataset_->Take(begin, count, [&](const Record& record) {
+    absl::StatusOr<TokenSequence> example = Make(record);
+    if (example.ok()) examples.push_back(*std::move(example));
+    return example.status();
+  }));
   return examples;
 }
 

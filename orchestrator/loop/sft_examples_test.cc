@@ -27,6 +27,7 @@ Mask MaskOf(const TokenSequence& example) { return {example.action_mask().begin(
 class SftExamplesTest : public ::testing::Test {
  protected:
   SftExamplesTest() {
+    config_.mutable_data()->set_input_template("{}");
     config_.mutable_actor()->set_max_len(1000);
     config_.mutable_actor()->set_pretrain("/models/m");
     config_.mutable_sft()->set_input_key("prompt");
@@ -35,10 +36,11 @@ class SftExamplesTest : public ::testing::Test {
 
   absl::StatusOr<std::vector<TokenSequence>> Load(const std::string& lines, const Tokenizer& tokenizer,
                                                   const std::vector<int64_t>& model_end_ids) {
-    if (config_.data().input_template().empty()) config_.mutable_data()->set_input_template("{}");
     config_.mutable_sft()->clear_data();
     config_.mutable_sft()->add_data(scratch_.Write("sft.jsonl", lines));
-    return LoadSftExamples(config_, tokenizer, model_end_ids);
+    const auto examples = SftExamples::Open(config_, tokenizer, model_end_ids);
+    if (!examples.ok()) return examples.status();
+    return (*examples)->Take(0, (*examples)->rows().rows());
   }
   // With a tokenizer of bytes.
   absl::StatusOr<std::vector<TokenSequence>> Load(const std::string& lines) {
@@ -117,7 +119,7 @@ TEST_F(SftExamplesTest, NameTheLineThatIsTooLongOrHasNothingToLearn) {
                     HasSubstr("actor.max_len (6)")));
   EXPECT_THAT(Error("{\"prompt\": \"\", \"response\": \"x\"}\n"), HasSubstr("line 1: the prompt has no token"));
   EXPECT_THAT(Error("{\"prompt\": \"a\", \"answer\": \"x\"}\n"),
-              HasSubstr("line 1: has no field \"response\" (sft.output_key); the line has: answer, prompt"));
+              HasSubstr("line 1: has no field \"response\" (sft.output_key); it has: prompt, answer"));
   config_.mutable_sft()->set_end_token("");
   EXPECT_THAT(Error("{\"prompt\": \"a\", \"response\": \"\"}\n"), HasSubstr("line 1: the answer has no token"));
 }

@@ -33,7 +33,7 @@ class SftTest : public ::testing::Test {
     config_.mutable_sft()->set_batch_size(2);
   }
   absl::StatusOr<SftSummary> Run() {
-    const auto examples = LoadSftExamples(config_, tokenizer_, {ByteTokenizer::kEnd});
+    const auto examples = SftExamples::Open(config_, tokenizer_, {ByteTokenizer::kEnd});
     if (!examples.ok()) return examples.status();
     services_.SetConfiguration(config_);
     Cancellation cancellation;
@@ -47,7 +47,7 @@ class SftTest : public ::testing::Test {
     auto view = std::make_unique<TerminalView>(out, false);
     auto summary = RunSft({.config = config_,
                            .tokenizer = tokenizer_,
-                           .examples = *examples,
+                           .examples = **examples,
                            .policy_trainer = **client,
                            .folder = **folder,
                            .view = *view});

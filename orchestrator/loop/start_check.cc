@@ -5,7 +5,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
-#include "core/base/hash.h"
+#include "absl/strings/str_join.h"
 #include "core/base/status_macros.h"
 #include "core/checkpoint/run_checkpoints.h"
 #include "core/checkpoint/state_folder.h"
@@ -14,15 +14,6 @@ namespace quartet {
 
 int64_t OptimizerSteps(const ServiceInfo& trainer) {
   return trainer.ranks_size() > 0 ? trainer.ranks(0).optimizer_steps() : 0;
-}
-
-uint64_t HashPrompts(const std::vector<PromptRecord>& prompts) {
-  uint64_t hash = 0;
-  for (const PromptRecord& prompt : prompts) {
-    hash =
-        HashBytes({reinterpret_cast<const char*>(prompt.ids.data()), prompt.ids.size() * sizeof(prompt.ids[0])}, hash);
-  }
-  return hash;
 }
 
 absl::Status CheckFreshTrainer(const ServiceInfo& trainer, const std::string& field,
@@ -40,9 +31,8 @@ absl::Status CheckFreshTrainer(const ServiceInfo& trainer, const std::string& fi
       "continue the run that trained it, set train.load_checkpoint and that run's run_dir"));
 }
 
-absl::Status CheckStart(const RunConfig& config, const std::vector<PromptRecord>& prompts,
-                        const std::optional<CheckpointRecord>& resume, const std::string& checkpoints,
-                        const Hello& hello) {
+absl::Status CheckStart(const RunConfig& config, uint64_t prompts_hash, const std::optional<CheckpointRecord>& resume,
+                        const std::string& checkpoints, const Hello& hello) {
   if (!resume.has_value()) {
     QUARTET_RETURN_IF_ERROR(CheckFreshTrainer(hello.policy_trainer, "actor", config.actor().load_checkpoint()));
     if (!hello.critic_trainer.has_value()) return absl::OkStatus();
@@ -59,8 +49,9 @@ absl::Status CheckStart(const RunConfig& config, const std::vector<PromptRecord>
     return refuse(absl::StrCat("it was made with rollout.rollout_batch_size ", resume->rollout_batch_size, ", not ",
                                config.rollout().rollout_batch_size()));
   }
-  if (resume->prompts_hash != HashPrompts(prompts)) {
-    return refuse(absl::StrCat("it was made with other prompts than those of ", config.data().prompt_data(0)));
+  if (resume->prompts_hash != prompts_hash) {
+    return refuse(absl::StrCat("it was made with other prompts than those of ",
+                               absl::StrJoin(config.data().prompt_data(), ", ")));
   }
   std::vector<std::tuple<const ServiceInfo*, int64_t, const char*, const char*>> trainers = {
       {&hello.policy_trainer, resume->policy->optimizer_steps, "actor", "policy_state"}};

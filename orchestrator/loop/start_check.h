@@ -8,7 +8,6 @@
 
 #include "absl/status/status.h"
 #include "orchestrator/clients/hello.h"
-#include "orchestrator/loop/prompts.h"
 #include "orchestrator/run_folder/checkpoint_record.h"
 #include "proto/common.pb.h"
 #include "proto/run_config.pb.h"
@@ -18,9 +17,6 @@ namespace quartet {
 // Optimizer steps behind a trainer's weights, those before a restart included.
 int64_t OptimizerSteps(const ServiceInfo& trainer);
 
-// Which prompts a run has, and in which order.
-uint64_t HashPrompts(const std::vector<PromptRecord>& prompts);
-
 // The trainer has the weights that a new run begins with: those of the training state `load_checkpoint`, the value of
 // `field`.load_checkpoint, or of no optimizer step where it is "". FAILED_PRECONDITION says what to do.
 absl::Status CheckFreshTrainer(const ServiceInfo& trainer, const std::string& field,
@@ -28,8 +24,7 @@ absl::Status CheckFreshTrainer(const ServiceInfo& trainer, const std::string& fi
 
 // The same of both trainers of a PPO run; or, with `resume`, that the run is the one that the checkpoint is of, and
 // that the trainers have loaded it. `checkpoints` is the folder that it is in.
-absl::Status CheckStart(const RunConfig& config, const std::vector<PromptRecord>& prompts,
-                        const std::optional<CheckpointRecord>& resume, const std::string& checkpoints,
-                        const Hello& hello);
+absl::Status CheckStart(const RunConfig& config, uint64_t prompts_hash, const std::optional<CheckpointRecord>& resume,
+                        const std::string& checkpoints, const Hello& hello);
 
 }  // namespace quartet

@@ -40,23 +40,42 @@ absl::Status AddServiceMetrics(Services& services, Metrics* metrics) {
   return absl::OkStatus();
 }
 
-std::vector<SampleRecord> PickSamples(int64_t step, const std::vector<PromptRecord>& prompts,
-                                      const std::vector<Experience>& batch) {
+std::vector<SampleRecord> PickSamples(int64_t step, const std::vector<Experience>& batch) {
   std::vector<SampleRecord> samples;
   const int64_t count = std::min<int64_t>(kSamplesPerStep, static_cast<int64_t>(batch.size()));
   for (int64_t i = 0; i < count; ++i) {
     const Experience& e = batch[i * batch.size() / count];
     SampleRecord& sample = samples.emplace_back();
     sample.step = step;
-    sample.prompt = prompts[e.prompt].text;
+    sample.prompt = e.prompt->text;
     sample.response = e.response;
-    sample.label = prompts[e.prompt].label;
+    sample.label = e.prompt->label;
     sample.reward = e.reward;
     sample.parts = e.reward_parts;
     sample.kl = BatchKl({e});
     sample.finish_reason = e.truncated ? "length" : "stop";
   }
   return samples;
+}
+
+void AddSourceMetrics(const std::vector<Experience>& batch, size_t sources, Metrics* metrics) {
+  if (sources < 2) return;
+  struct Sums {
+    double answers = 0, reward = 0, tokens = 0;
+  };
+  std::map<std::string, Sums> by_source;
+  for (const Experience& e : batch) {
+    Sums& sums = by_source[e.prompt->source];
+    ++sums.answers;
+    sums.reward += e.reward;
+    sums.tokens += static_cast<double>(e.action_tokens());
+  }
+  for (const auto& [source, sums] : by_source) {
+    const std::string prefix = absl::StrCat("source/", source, "/");
+    metrics->Set(prefix + "reward", sums.reward / sums.answers);
+    metrics->Set(prefix + "response_length", sums.tokens / sums.answers);
+    metrics->Set(prefix + "share", sums.answers / static_cast<double>(batch.size()));
+  }
 }
 
 std::string StepTableHead() {

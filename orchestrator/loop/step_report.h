@@ -18,8 +18,11 @@ namespace quartet {
 absl::Status AddServiceMetrics(Services& services, Metrics* metrics);
 
 // A few answers to different prompts, from the whole batch.
-std::vector<SampleRecord> PickSamples(int64_t step, const std::vector<PromptRecord>& prompts,
-                                      const std::vector<Experience>& batch);
+std::vector<SampleRecord> PickSamples(int64_t step, const std::vector<Experience>& batch);
+
+// Where the prompts of the run are from several sources: of each that the batch has, source/<name>/reward,
+// response_length (means) and share (of the batch's answers).
+void AddSourceMetrics(const std::vector<Experience>& batch, size_t sources, Metrics* metrics);
 
 // The table in the terminal: its head, and a step's line, with `left` behind it.
 std::string StepTableHead();

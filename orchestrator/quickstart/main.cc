@@ -154,8 +154,8 @@ absl::Status Run(const Options& options, TerminalView& view, Cancellation& cance
   view.Print(absl::StrFormat("mean reward: %.3f in the first %d steps, %.3f in the last %d", Mean(rewards, 0, window),
                              window, Mean(rewards, rewards.size() - window, rewards.size()), window));
   view.Print(absl::StrFormat("held-out problems solved: %.1f %% before PPO, %.1f %% after",
-                             100 * result.summary.before->pass_at_1.value_or(0),
-                             100 * result.summary.after->pass_at_1.value_or(0)));
+                             100 * result.summary.before.at(0).pass_at_1().value_or(0),
+                             100 * result.summary.after.at(0).pass_at_1().value_or(0)));
   view.Print(absl::StrFormat("time: %.0f s (fine-tuning %.0f s, PPO %.0f s)",
                              absl::ToDoubleSeconds(absl::Now() - start), absl::ToDoubleSeconds(fine_tuning_end - start),
                              absl::ToDoubleSeconds(absl::Now() - fine_tuning_end)));

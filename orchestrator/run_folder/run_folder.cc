@@ -143,6 +143,10 @@ absl::Status RunFolder::BeginAfter(int64_t steps) {
   }
   QUARTET_ASSIGN_OR_RETURN(last_recorded_step_, KeepSteps("metrics.jsonl", steps));
   QUARTET_RETURN_IF_ERROR(KeepSteps("samples.jsonl", steps).status());
+  // A step whose record is missing is evaluated again; a run that begins anew is so before its first step.
+  if (std::error_code error; fs::exists(path_ + "/evaluations.jsonl", error)) {
+    QUARTET_RETURN_IF_ERROR(KeepSteps("evaluations.jsonl", steps > 0 ? last_recorded_step_ + 1 : -1).status());
+  }
   QUARTET_RETURN_IF_ERROR(KeepEvents(steps));
   QUARTET_ASSIGN_OR_RETURN(metrics_, AppendFile::Open(metrics_path()));
   QUARTET_ASSIGN_OR_RETURN(samples_, AppendFile::Open(samples_path()));
@@ -258,6 +262,24 @@ absl::Status RunFolder::WriteSamples(const std::vector<SampleRecord>& samples) {
 absl::Status RunFolder::SyncRecords() {
   QUARTET_RETURN_IF_ERROR(metrics_->Sync());
   return samples_->Sync();
+}
+
+absl::Status RunFolder::WriteEvaluation(const EvaluationRecord& record) {
+  Json object;
+  object["step"] = record.step;
+  object["set"] = record.set;
+  object["data"] = record.data;
+  object["prompts"] = record.prompts;
+  object["n_samples_per_prompt"] = record.n_samples_per_prompt;
+  object["temperature"] = Number(record.temperature);
+  object["top_p"] = Number(record.top_p);
+  for (const auto& [name, value] : record.values.values()) object[name] = Number(value);
+  const std::string path = path_ + "/evaluations.jsonl";
+  std::error_code error;
+  QUARTET_ASSIGN_OR_RETURN(const std::unique_ptr<AppendFile> file,
+                           fs::exists(path, error) ? AppendFile::Open(path) : AppendFile::Create(path));
+  QUARTET_RETURN_IF_ERROR(file->Append(Line(object)));
+  return file->Sync();
 }
 
 absl::Status RunFolder::WriteHeldout(const std::vector<HeldoutRecord>& records) {

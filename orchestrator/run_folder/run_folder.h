@@ -4,7 +4,8 @@
 //   metrics.jsonl          one object a step
 //   events.out.tfevents.*  the same numbers for TensorBoard
 //   samples.jsonl          some prompts and answers of each step
-//   heldout.jsonl          {"prompt", "label"}: what the evaluation asks
+//   evaluations.jsonl      one object for each evaluation of a set
+//   heldout.jsonl          {"prompt", "label"}: what evaluations ask
 //   checkpoints/           step_N, written by the trainers; latest -> the newest whole one, for people
 //   logs/                  one file a service; launch.textproto, what those were started with that the run started
 //   superseded/            1, 2, ...: each time the run was continued, what of the above it put aside
@@ -43,6 +44,16 @@ struct SampleRecord {
   // Mean over the answer's tokens; absent without a reference model.
   std::optional<double> kl;
   std::string finish_reason;  // "stop" or "length"
+};
+
+// One line of evaluations.jsonl.
+struct EvaluationRecord {
+  int64_t step = 0;  // after which; -1: before training
+  std::string set, data;
+  int64_t prompts = 0;
+  int n_samples_per_prompt = 1;
+  double temperature = 0, top_p = 1;
+  Metrics values;
 };
 
 // One line of heldout.jsonl.
@@ -87,6 +98,7 @@ class RunFolder {
   absl::Status WriteSamples(const std::vector<SampleRecord>& samples);
   // Returns when metrics and samples so far are on disk.
   absl::Status SyncRecords();
+  absl::Status WriteEvaluation(const EvaluationRecord& record);
   absl::Status WriteHeldout(const std::vector<HeldoutRecord>& records);
   // Makes checkpoints/latest a relative link to `checkpoint_id`, atomically and durably.
   absl::Status PointLatestAt(const std::string& checkpoint_id);

@@ -111,6 +111,19 @@ TEST(RunFolder, WritesSamplesWhateverTheModelSaid) {
   EXPECT_TRUE(line["kl"].is_null());
 }
 
+TEST(RunFolder, WritesEvaluationsWithHowTheyWereMade) {
+  const ScratchFolder scratch;
+  const auto folder = Begin(ConfigIn(scratch.path() + "/run"));
+  ASSERT_NE(folder, nullptr);
+  EvaluationRecord record = {
+      .step = 9, .set = "aime", .data = "/d.parquet", .prompts = 30, .n_samples_per_prompt = 8, .temperature = 0.5};
+  record.values.Set("pass@8", 0.25);
+  ASSERT_TRUE(folder->WriteEvaluation(record).ok());
+  EXPECT_EQ(scratch.Read("run/evaluations.jsonl"),
+            "{\"step\":9,\"set\":\"aime\",\"data\":\"/d.parquet\",\"prompts\":30,\"n_samples_per_prompt\":8,"
+            "\"temperature\":0.5,\"top_p\":1,\"pass@8\":0.25}\n");
+}
+
 TEST(RunFolder, PointsLatestAtTheNewestCheckpoint) {
   const ScratchFolder scratch;
   const auto folder = Begin(ConfigIn(scratch.path() + "/run"));
@@ -220,6 +233,9 @@ class InterruptedRun : public ::testing::Test {
       sample.step = step;
       EXPECT_TRUE(folder->WriteSamples({sample, sample}).ok());
     }
+    for (const int step : {-1, 1, 3}) {
+      EXPECT_TRUE(folder->WriteEvaluation({.step = step, .set = "gsm8k", .data = "/d", .prompts = 2}).ok());
+    }
     EXPECT_TRUE(folder->WriteHeldout({{"a", "b"}}).ok());
     scratch_.Write("run/metrics.jsonl", scratch_.Read("run/metrics.jsonl") + "{\"step\":4,\"half a rec");
     scratch_.Write("run/checkpoints/step_2/checkpoint.json", "two");
@@ -279,6 +295,8 @@ TEST_F(InterruptedRun, PutsAsideWhatCameAfterTheStep) {
 
   EXPECT_EQ(scratch_.Read("run/superseded/1/metrics.jsonl"), "{\"step\":2}\n{\"step\":3}\n{\"step\":4,\"half a rec\n");
   EXPECT_EQ(Lines("superseded/1/samples.jsonl"), 4);
+  EXPECT_EQ(Lines("evaluations.jsonl"), 2);
+  EXPECT_EQ(Lines("superseded/1/evaluations.jsonl"), 1);
   EXPECT_THAT(EventSteps("run/superseded/1"), ElementsAre(2, 3));
   EXPECT_EQ(scratch_.Read("run/superseded/1/checkpoints/step_3/checkpoint.json"), "three");
   EXPECT_EQ(scratch_.Read("run/superseded/1/checkpoints/step_4/policy/config.json"), "four");
@@ -299,6 +317,8 @@ TEST_F(InterruptedRun, PutsAsideEverythingWhereItBeginsAnew) {
   EXPECT_THAT(scratch_.Read("run/run.textproto"), HasSubstr("seed: 7"));
   EXPECT_EQ(Lines("superseded/1/metrics.jsonl"), 5);
   EXPECT_EQ(Lines("superseded/1/samples.jsonl"), 8);
+  EXPECT_EQ(scratch_.Read("run/evaluations.jsonl"), "");
+  EXPECT_EQ(Lines("superseded/1/evaluations.jsonl"), 3);
   EXPECT_THAT(EventSteps("run"), IsEmpty());
   EXPECT_THAT(EventSteps("run/superseded/1"), ElementsAre(0, 1, 2, 3));
   EXPECT_EQ(scratch_.Read("run/superseded/1/checkpoints/step_2/checkpoint.json"), "two");

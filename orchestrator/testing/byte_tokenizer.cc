@@ -1,5 +1,7 @@
 #include "orchestrator/testing/byte_tokenizer.h"
 
+#include <nlohmann/json.hpp>
+
 #include "absl/strings/str_cat.h"
 
 namespace quartet {
@@ -22,8 +24,9 @@ std::optional<int32_t> ByteTokenizer::TokenToId(std::string_view token) const {
   return token.size() == 1 ? std::optional<int32_t>(token[0]) : std::nullopt;
 }
 absl::StatusOr<std::string> ByteTokenizer::ApplyChatTemplate(const std::vector<Message>& messages,
-                                                             bool add_generation_prompt) const {
-  std::string text;
+                                                             bool add_generation_prompt,
+                                                             const nlohmann::ordered_json& tools) const {
+  std::string text = tools.is_null() ? "" : tools.dump();
   for (const Message& message : messages) absl::StrAppend(&text, "[", message.role, "]", message.content);
   return add_generation_prompt ? text + "[assistant]" : text;
 }

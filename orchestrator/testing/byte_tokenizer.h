@@ -20,9 +20,9 @@ class ByteTokenizer : public Tokenizer {
   std::string Decode(const std::vector<int32_t>& ids, bool skip_special_tokens) const override;
   int32_t vocab_size() const override { return 128; }
   std::optional<int32_t> TokenToId(std::string_view token) const override;
-  // "[user]a[assistant]b": no turn is ended.
-  absl::StatusOr<std::string> ApplyChatTemplate(const std::vector<Message>& messages,
-                                                bool add_generation_prompt) const override;
+  // "[user]a[assistant]b": no turn is ended. Tools stand before it, as JSON.
+  absl::StatusOr<std::string> ApplyChatTemplate(const std::vector<Message>& messages, bool add_generation_prompt,
+                                                const nlohmann::ordered_json& tools) const override;
 };
 
 }  // namespace quartet

@@ -42,11 +42,10 @@ class PpoTest : public ::testing::Test {
   // As RunPpoSession does, on services that were started with `config`; with `resume`, after that checkpoint.
   absl::StatusOr<PpoSummary> Run(const RunConfig& config,
                                  const std::optional<CheckpointRecord>& resume = std::nullopt) {
-    absl::StatusOr<std::vector<PromptRecord>> prompts =
-        LoadPrompts({config.data().prompt_data(0), "data.prompt_data"}, config.data(), 0, true, tokenizer_);
+    const absl::StatusOr<std::unique_ptr<Prompts>> prompts = Prompts::Open(config, tokenizer_);
     if (!prompts.ok()) return prompts.status();
-    absl::StatusOr<std::optional<EvaluationSet>> evaluation_set = LoadEvaluationSet(config, tokenizer_);
-    if (!evaluation_set.ok()) return evaluation_set.status();
+    const absl::StatusOr<std::vector<EvaluationSet>> evaluation_sets = LoadEvaluationSets(config, tokenizer_);
+    if (!evaluation_sets.ok()) return evaluation_sets.status();
     absl::StatusOr<RunStart> start = OpenRun(config, "", [] { return absl::OkStatus(); });
     if (!start.ok()) return start.status();
     services_.SetConfiguration(config);
@@ -55,8 +54,8 @@ class PpoTest : public ::testing::Test {
     TerminalView view(terminal_, false);
     return RunPpo({.config = config,
                    .tokenizer = tokenizer_,
-                   .prompts = *prompts,
-                   .evaluation_set = *evaluation_set,
+                   .prompts = **prompts,
+                   .evaluation_sets = *evaluation_sets,
                    .services = *clients,
                    .folder = *start->folder,
                    .view = view,

@@ -1,6 +1,7 @@
 """Writes core/data/testdata: Parquet files in the forms of real data sets, and the rows that are in them, as JSONL.
 
 Usage: python3 tools/golden/make_parquet.py core/data/testdata   (pyarrow 26.0.1, polars 2.1.0)
+       python3 tools/golden/make_parquet.py --rows=N FOLDER         N rows of the form `verl`, FOLDER/N.parquet and N.jsonl
 
 X.parquet has the rows of X.jsonl, as pyarrow reads them back:
   verl      as verl's examples write GSM8K: nested columns, several row groups, snappy
@@ -21,8 +22,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 
-def verl_rows():
-    for i in range(70):
+def verl_rows(count=70):
+    for i in range(count):
         yield {
             "data_source": "openai/gsm8k",
             "prompt": [{"role": "user", "content": f"What is {i} + {i}?\nThink \u2192 then answer \"#### n\"."}],
@@ -120,5 +121,15 @@ def main(folder):
                 out.write(json.dumps(row, ensure_ascii=False) + "\n")
 
 
+def write_many(count, folder):
+    folder.mkdir(exist_ok=True)
+    pq.write_table(pa.Table.from_pylist(list(verl_rows(count))), folder / f"{count}.parquet")
+    with open(folder / f"{count}.jsonl", "w", encoding="utf-8") as out:
+        out.writelines(json.dumps(row, ensure_ascii=False) + "\n" for row in verl_rows(count))
+
+
 if __name__ == "__main__":
-    main(pathlib.Path(sys.argv[1]))
+    if sys.argv[1].startswith("--rows="):
+        write_many(int(sys.argv[1].split("=")[1]), pathlib.Path(sys.argv[2]))
+    else:
+        main(pathlib.Path(sys.argv[1]))

@@ -41,7 +41,8 @@ class PieceTokenizer : public Tokenizer {
   }
   int32_t vocab_size() const override { return static_cast<int32_t>(pieces_.size()); }
   std::optional<int32_t> TokenToId(std::string_view) const override { return std::nullopt; }
-  absl::StatusOr<std::string> ApplyChatTemplate(const std::vector<Message>& messages, bool) const override {
+  absl::StatusOr<std::string> ApplyChatTemplate(const std::vector<Message>& messages, bool,
+                                                const nlohmann::ordered_json&) const override {
     std::string text;
     for (const Message& message : messages) text += message.role + ":" + message.content + ";";
     return text;
