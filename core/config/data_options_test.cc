@@ -39,7 +39,10 @@ TEST(DataOptions, AListIsSetWithCommasOrAsInAFile) {
   EXPECT_THAT(Load({"rollout.stop_token_ids=[1, 2]"}).rollout().stop_token_ids(), ElementsAre(1, 2));
   EXPECT_THAT(Error({"data.prompt_data_probs=1,x"}), HasSubstr("'x' is not a finite number"));
   EXPECT_THAT(Error({"rollout.stop_token_ids=1,"}), HasSubstr("'' is not a whole number"));
-  EXPECT_THAT(Error({"data.prompt_data=[a, b]"}), HasSubstr("Expected string, got: a; a list that begins with [ is written as in a file, such as [\"a,b\", \"c\"]"));
+  EXPECT_THAT(
+      Error({"data.prompt_data=[a, b]"}),
+      HasSubstr(
+          "Expected string, got: a; a list that begins with [ is written as in a file, such as [\"a,b\", \"c\"]"));
   EXPECT_THAT(Error({"data.prompt_data.0=a"}), HasSubstr("'prompt_data' is a list of values and has no fields"));
 }
 
@@ -64,10 +67,10 @@ TEST(DataOptions, ToolsNeedAChatTemplate) {
 
 TEST(DataOptions, EvaluationSetsHaveWhatIsNotSetFromEvalAndData) {
   const RunConfig config =
-      Load({"data.input_key=question", "data.label_key=answer", "data.label_extract=after_####", "eval.data=/x/gsm8k.jsonl",
-            "eval.max_samples=50", "eval.set.0.data=math.parquet", "eval.set.0.temperature=0.6",
-            "eval.set.0.n_samples_per_prompt=8", "eval.set.1.data=aime.parquet", "eval.set.1.name=aime24",
-            "eval.set.1.label_key=reward_model.ground_truth", "eval.set.1.label_extract=none",
+      Load({"data.input_key=question", "data.label_key=answer", "data.label_extract=after_####",
+            "eval.data=/x/gsm8k.jsonl", "eval.max_samples=50", "eval.set.0.data=math.parquet",
+            "eval.set.0.temperature=0.6", "eval.set.0.n_samples_per_prompt=8", "eval.set.1.data=aime.parquet",
+            "eval.set.1.name=aime24", "eval.set.1.label_key=reward_model.ground_truth", "eval.set.1.label_extract=none",
             "eval.set.1.temperature=1", "eval.set.1.n_samples_per_prompt=4", "eval.set.1.k=2,4"});
   const std::vector<EvalSet> sets = EvalSets(config);
   ASSERT_EQ(sets.size(), 3);

@@ -25,8 +25,7 @@ absl::StatusOr<RunConfig> ReadPreset(std::string_view name) {
     QUARTET_CHECK(parsed) << "presets/" << preset.name << ".textproto";
     return config;
   }
-  return absl::InvalidArgumentError(
-      absl::StrCat("--preset is \"", std::string(name), "\"; there are: ", names));
+  return absl::InvalidArgumentError(absl::StrCat("--preset is \"", std::string(name), "\"; there are: ", names));
 }
 
 std::string DescribePresets() {

@@ -42,8 +42,8 @@ class Regex {
   // Begin and end byte of the matches that are not empty, from left to right. `text` is valid UTF-8. INVALID_ARGUMENT
   // names the pattern where they take more than `budget` or the memory that a match may have.
   absl::StatusOr<std::vector<Range>> FindAll(std::string_view text, RegexBudget* budget) const;
-  // Of the last match, which may be empty, the first group, where the pattern has groups; else all of it. Nothing without
-  // a match, or where the group has no part in it. Errors as FindAll.
+  // Of the last match, which may be empty, the first group, where the pattern has groups; else all of it. Nothing
+  // without a match, or where the group has no part in it. Errors as FindAll.
   absl::StatusOr<std::optional<Range>> FindLast(std::string_view text, RegexBudget* budget) const;
 
  private:

@@ -7,10 +7,10 @@
 
 #include "absl/strings/str_cat.h"
 #include "core/base/logging.h"
+#include "core/base/random.h"
 #include "core/base/status_macros.h"
 #include "core/rl/rewards.h"
 #include "orchestrator/loop/evaluation.h"
-#include "core/base/random.h"
 #include "orchestrator/loop/side_by_side.h"
 
 namespace quartet {

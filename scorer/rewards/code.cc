@@ -8,6 +8,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "core/base/status_macros.h"
+#include "core/data/json.h"
 #include "scorer/rewards/extract.h"
 #include "scorer/rewards/reply_json.h"
 
@@ -16,9 +17,9 @@ namespace {
 
 using nlohmann::json;
 
-absl::Status Wrong(std::string_view label, std::string_view why) {
+absl::Status Wrong(std::string_view label, absl::string_view why) {
   return absl::InvalidArgumentError(
-      absl::StrCat("label ", Shown(label), " has no tests of a program: ", std::string(why),
+      absl::StrCat("label ", Shown(label), " has no tests of a program: ", why,
                    R"(; what it may be: {"inputs": [...], "outputs": [...]} or {"asserts": [...]})"));
 }
 
@@ -35,10 +36,13 @@ std::string PythonText(const std::string& text) { return json(text).dump(-1, ' '
 std::string CallEpilogue(const std::string& function, const json& arguments, const json& expected) {
   return absl::StrCat(R"(import json as _json
 def _plain(x): return [_plain(y) for y in x] if isinstance(x, (list, tuple)) else x
-_name = )", PythonText(function), R"(
+_name = )",
+                      PythonText(function), R"(
 _function = globals()[_name] if _name in globals() else getattr(globals()["Solution"](), _name)
-_got = _plain(_function(*_json.loads()", PythonText(arguments.dump(-1, ' ', true)), R"()))
-_expected = _json.loads()", PythonText(expected.dump(-1, ' ', true)), R"()
+_got = _plain(_function(*_json.loads()",
+                      PythonText(arguments.dump(-1, ' ', true)), R"()))
+_expected = _json.loads()",
+                      PythonText(expected.dump(-1, ' ', true)), R"()
 assert _got == _expected or [_got] == _expected
 )");
 }
@@ -104,7 +108,9 @@ class Code final : public RewardFunction {
 }  // namespace
 
 absl::StatusOr<std::vector<CodeTest>> ReadCodeTests(std::string_view label) {
-  json tests = json::parse(label, nullptr, /*allow_exceptions=*/false);
+  absl::StatusOr<json> parsed = ParseJson(label, "the label");
+  if (!parsed.ok()) return Wrong(label, parsed.status().message());
+  json tests = *std::move(parsed);
   if (tests.is_array()) tests = {{"asserts", tests}};
   if (!tests.is_object()) return Wrong(label, "it is no JSON object or list");
   std::vector<CodeTest> read;

@@ -29,7 +29,7 @@ struct CodeTest {
 absl::StatusOr<std::vector<CodeTest>> ReadCodeTests(std::string_view label);
 
 struct CodeOptions {
-  bool share = false;  // the share of tests that pass; else 1 where all do
+  bool share = false;    // the share of tests that pass; else 1 where all do
   SandboxLimits limits;  // of each test
 };
 

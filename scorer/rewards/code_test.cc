@@ -23,8 +23,7 @@ absl::StatusOr<Reward> Score(const std::string& program, const std::string& labe
   return code->Score(one, {}).at(0);
 }
 
-float Value(const std::string& program, const std::string& label, bool share = false,
-            absl::Duration timeout = kLong) {
+float Value(const std::string& program, const std::string& label, bool share = false, absl::Duration timeout = kLong) {
   const auto reward = Score(program, label, share, timeout);
   EXPECT_TRUE(reward.ok()) << reward.status();
   return reward.ok() ? reward->value : -1;
@@ -53,7 +52,8 @@ TEST(CodeRewards, CallFunctions) {
 }
 
 TEST(CodeRewards, RunAsserts) {
-  const char* asserts = R"j({"setup": "import math", "asserts": ["assert f(4) == math.isqrt(16)", "assert f(0) == 0"]})j";
+  const char* asserts =
+      R"j({"setup": "import math", "asserts": ["assert f(4) == math.isqrt(16)", "assert f(0) == 0"]})j";
   EXPECT_EQ(Value("def f(x): return x", asserts), 1);
   EXPECT_EQ(Value("def f(x): return x + 1", asserts), 0);
   EXPECT_EQ(Value("def f(x): return x", R"j(["assert f(1) == 1"])j"), 1);
@@ -82,11 +82,13 @@ TEST(CodeRewards, GiveNoNetworkAndNoFilesAndNoProcesses) {
   EXPECT_EQ(refused("import os; os.kill(1, 9); os.listdir('/proc/3')"), 1);
   EXPECT_EQ(refused("import os; f = [open('/dev/null') for i in range(100)]"), 1);
   EXPECT_EQ(refused("open('/tmp/x', 'wb').write(b'x' * 20000000)"), 1);
-  EXPECT_EQ(Value("import os\nopen('x', 'w').write('refused')\nprint(open('/tmp/x').read())\nassert len(os.environ) < 12",
-                  nothing),
-            1);
-  EXPECT_EQ(Value("import threading\nt = threading.Thread(target=lambda: print('refused'))\nt.start(); t.join()", nothing),
-            1);
+  EXPECT_EQ(
+      Value("import os\nopen('x', 'w').write('refused')\nprint(open('/tmp/x').read())\nassert len(os.environ) < 12",
+            nothing),
+      1);
+  EXPECT_EQ(
+      Value("import threading\nt = threading.Thread(target=lambda: print('refused'))\nt.start(); t.join()", nothing),
+      1);
 }
 
 TEST(CodeRewards, BoundMemoryAndTimeAndOutput) {
@@ -111,8 +113,9 @@ TEST(CodeRewards, AreNothingForAnAnswerWithoutCode) {
 }
 
 TEST(CodeRewards, RefuseLabelsWithoutTests) {
-  for (const char* label : {"", "72", "{}", "[]", "[1]", R"({"inputs": ["1"], "outputs": []})",
-                            R"({"inputs": [1], "outputs": [2]})", R"({"inputs": [1], "outputs": [2], "fn_name": "f"})"}) {
+  for (const char* label :
+       {"", "72", "{}", "[]", "[1]", R"({"inputs": ["1"], "outputs": []})", R"({"inputs": [1], "outputs": [2]})",
+        R"({"inputs": [1], "outputs": [2], "fn_name": "f"})"}) {
     const absl::Status status = Score("print(1)", label).status();
     EXPECT_TRUE(absl::IsInvalidArgument(status)) << label << ": " << status;
     EXPECT_THAT(std::string(status.message()), HasSubstr("has no tests of a program"));

@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "core/base/status_macros.h"
+#include "core/data/json.h"
 #include "scorer/rewards/program.h"
 #include "scorer/rewards/reply_json.h"
 
@@ -40,8 +41,7 @@ class Command final : public RewardFunction {
       start.limits.address_space_bytes = options_.memory_limit_bytes;
       QUARTET_ASSIGN_OR_RETURN(program, Program::Start(start));
     }
-    const absl::StatusOr<std::string> reply =
-        program->Ask(PrintJson(ToJson(answer)), kMostReplyBytes, deadline, stop);
+    const absl::StatusOr<std::string> reply = program->Ask(PrintJson(ToJson(answer)), kMostReplyBytes, deadline, stop);
     if (absl::IsDeadlineExceeded(reply.status())) {
       return absl::DeadlineExceededError(
           absl::StrCat("no answer after ", absl::FormatDuration(options_.timeout), " (timeout_seconds)"));
@@ -49,7 +49,7 @@ class Command final : public RewardFunction {
     QUARTET_RETURN_IF_ERROR(reply.status());
     // An answer that says {"error": ...} comes from a program that is well; one that is not understood may not be.
     absl::StatusOr<Reward> reward = ReadReward(*reply);
-    if (reward.ok() || nlohmann::json::parse(*reply, nullptr, false).is_object()) KeepMine(std::move(program));
+    if (reward.ok() || ParseJson(*reply, "").ok()) KeepMine(std::move(program));
     return reward;
   }
 

@@ -54,6 +54,18 @@ for line in sys.stdin:
   EXPECT_TRUE(Ask(*command, Of(std::string(1 << 20, 'x'), "no")).ok());
 }
 
+TEST(Command, ScoresByTheExample) {
+  const auto command = NewCommand({.command = "python3 examples/rewards/command.py", .timeout = absl::Seconds(60)});
+  const auto right = Ask(*command, Of(" yes", "yes"));
+  ASSERT_TRUE(right.ok()) << right.status();
+  EXPECT_EQ(right->value, 1);
+  EXPECT_EQ(right->score, 1);
+  EXPECT_EQ(right->extra_logs.at("length"), 4);
+  Answer cut = Of("no", "yes");
+  cut.truncated = true;
+  EXPECT_FLOAT_EQ(Ask(*command, cut)->value, -0.1f);
+}
+
 TEST(Command, IsStartedAnewAfterItHasDied) {
   const auto command = Python(R"(
 for line in sys.stdin:
@@ -81,16 +93,15 @@ for line in sys.stdin:
 }
 
 TEST(Command, IsKeptToItsMemory) {
-  const auto command = Python("for line in sys.stdin: print(json.dumps({'reward': len(bytearray(1 << 30)) > 0}), flush=True)",
-                              absl::Seconds(60), 256 << 20);
+  const auto command =
+      Python("for line in sys.stdin: print(json.dumps({'reward': len(bytearray(1 << 30)) > 0}), flush=True)",
+             absl::Seconds(60), 256 << 20);
   EXPECT_THAT(std::string(Ask(*command, Of("")).status().message()), HasSubstr("exit code 1"));
 }
 
 TEST(Command, IsAnErrorWhereItSaysNoReward) {
   const auto said = Python("for line in sys.stdin: print(json.loads(line)['response'], flush=True)");
-  const auto message = [&](const std::string& reply) {
-    return std::string(Ask(*said, Of(reply)).status().message());
-  };
+  const auto message = [&](const std::string& reply) { return std::string(Ask(*said, Of(reply)).status().message()); };
   EXPECT_THAT(message("loading the judge"), HasSubstr("\"loading the judge\" is no JSON object"));
   EXPECT_THAT(message("{}"), HasSubstr("has no \"reward\""));
   EXPECT_THAT(message(R"({"reward": "high"})"), HasSubstr("no number"));

@@ -8,14 +8,14 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "core/data/json.h"
 
 namespace quartet {
 
 using nlohmann::json;
 
 std::string_view StripSpace(std::string_view text) {
-  const absl::string_view stripped =
-      absl::StripAsciiWhitespace(absl::string_view(text.data(), text.size()));
+  const absl::string_view stripped = absl::StripAsciiWhitespace(absl::string_view(text.data(), text.size()));
   return {stripped.data(), stripped.size()};
 }
 
@@ -110,7 +110,8 @@ std::optional<std::string_view> LastBoxed(std::string_view text) {
 }
 
 std::optional<std::string_view> LastTag(std::string_view text, std::string_view name) {
-  const std::string open = absl::StrCat("<", std::string(name), ">"), close = absl::StrCat("</", std::string(name), ">");
+  const std::string open = absl::StrCat("<", std::string(name), ">"),
+                    close = absl::StrCat("</", std::string(name), ">");
   const size_t at = text.rfind(open);
   if (at == std::string_view::npos) return std::nullopt;
   const std::string_view content = text.substr(at + open.size());
@@ -148,8 +149,8 @@ std::optional<std::string> LastCodeBlock(std::string_view text, std::initializer
 }
 
 std::optional<json> LastJsonObject(std::string_view text) {
-  // Objects begin at "{" and are tried from the left, so that inner ones are not taken for answers; so many, as each may
-  // reach to the end of the text.
+  // Objects begin at "{" and are tried from the left, so that inner ones are not taken for answers; so many, as each
+  // may reach to the end of the text.
   constexpr int kMostTries = 1000;
   std::optional<json> last;
   int tries = 0;
@@ -173,9 +174,9 @@ std::optional<json> LastJsonObject(std::string_view text) {
     }
     size_t next = at + 1;
     if (end != std::string_view::npos) {
-      json object = json::parse(text.substr(at, end - at), nullptr, /*allow_exceptions=*/false);
-      if (object.is_object()) {
-        last = std::move(object);
+      absl::StatusOr<json> object = ParseJson(text.substr(at, end - at), "");
+      if (object.ok() && object->is_object()) {
+        last = *std::move(object);
         next = end;
       }
     }

@@ -29,7 +29,8 @@ TEST(Tags, AreTheLastOnes) {
 
 TEST(CodeBlocks, OfTheLanguageComeBeforeOthers) {
   EXPECT_THAT(LastCodeBlock("```python\na\n```\n```\nb\n```\n", {"python"}), Optional(std::string("a\n")));
-  EXPECT_THAT(LastCodeBlock("```python\na\n```\n```Python \nb\n\nc\n```\n", {"python"}), Optional(std::string("b\n\nc\n")));
+  EXPECT_THAT(LastCodeBlock("```python\na\n```\n```Python \nb\n\nc\n```\n", {"python"}),
+              Optional(std::string("b\n\nc\n")));
   EXPECT_THAT(LastCodeBlock("so:\n```\na\n```", {"python"}), Optional(std::string("a\n")));
   EXPECT_THAT(LastCodeBlock("```python\na\nb", {"python"}), Optional(std::string("a\nb\n")));
   EXPECT_EQ(LastCodeBlock("print(1)", {"python"}), std::nullopt);
@@ -48,8 +49,8 @@ TEST(JsonObjects, AreTheLastWholeOnes) {
 }
 
 TEST(Choices, AreFoundWhereAnswersPutThem) {
-  for (const char* text : {"\\boxed{B}", "So \\boxed{\\text{(b)}}", "The answer is B.", "the answer is (B)", "Answer: B",
-                           "**Answer:** B", "B", "b", "(B)", "A is too small and C too large, so it is B.",
+  for (const char* text : {"\\boxed{B}", "So \\boxed{\\text{(b)}}", "The answer is B.", "the answer is (B)",
+                           "Answer: B", "**Answer:** B", "B", "b", "(B)", "A is too small and C too large, so it is B.",
                            "The correct answer is option B, Paris", "\\boxed{B. Paris}"}) {
     EXPECT_THAT(ChosenLetter(text, "ABCD"), Optional('B')) << text;
   }

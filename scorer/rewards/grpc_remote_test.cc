@@ -76,14 +76,16 @@ absl::Status Error(const Server& server, const std::string& label) {
 
 TEST(GrpcRemote, BringsRewardsScoresAndFigures) {
   const Server server;
-  const auto rewards = Ask({.urls = {server.url()}, .api_key = "secret"}, {Of("12", ""), Of("123", "error"), Of("1", "", true)});
+  const auto rewards =
+      Ask({.urls = {server.url()}, .api_key = "secret"}, {Of("12", ""), Of("123", "error"), Of("1", "", true)});
   ASSERT_EQ(rewards.size(), 3);
   ASSERT_TRUE(rewards[0].ok()) << rewards[0].status();
   EXPECT_EQ(rewards[0]->value, 2);
   EXPECT_EQ(rewards[0]->score, std::nullopt);
   EXPECT_EQ(rewards[0]->extra_logs.at("key"), 1);
   EXPECT_EQ(rewards[0]->extra_logs.at("query"), 1);
-  EXPECT_THAT(std::string(rewards[1].status().message()), AllOf(HasSubstr("cannot judge this"), HasSubstr(server.url())));
+  EXPECT_THAT(std::string(rewards[1].status().message()),
+              AllOf(HasSubstr("cannot judge this"), HasSubstr(server.url())));
   ASSERT_TRUE(rewards[2].ok());
   EXPECT_EQ(rewards[2]->score, 0.25f);
 }

@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "core/base/status_macros.h"
+#include "core/data/json.h"
 #include "scorer/rewards/remote.h"
 #include "scorer/rewards/reply_json.h"
 
@@ -45,7 +46,9 @@ struct Transfer {
 };
 
 // Whether asking again may help.
-bool Passes(long http_status) { return http_status >= 500 ? http_status != 501 : http_status == 408 || http_status == 429; }
+bool Passes(long http_status) {
+  return http_status >= 500 ? http_status != 501 : http_status == 408 || http_status == 429;
+}
 
 class HttpRemote final : public RewardFunction {
  public:
@@ -112,8 +115,8 @@ class HttpRemote final : public RewardFunction {
         return absl::ResourceExhaustedError(absl::StrCat("the reply is longer than ", kMostReplyBytes, " bytes"));
       }
       if (code == CURLE_OPERATION_TIMEDOUT) {
-        return absl::DeadlineExceededError(absl::StrCat("no answer after ", absl::FormatDuration(options_.timeout),
-                                                        " (timeout_seconds): ", error));
+        return absl::DeadlineExceededError(
+            absl::StrCat("no answer after ", absl::FormatDuration(options_.timeout), " (timeout_seconds): ", error));
       }
       return absl::UnavailableError(*error != '\0' ? error : curl_easy_strerror(code));
     }
@@ -129,16 +132,18 @@ class HttpRemote final : public RewardFunction {
       return absl::InternalError(absl::StrCat("\"", key, "\" is no list of ", count, " numbers"));
     }
     if (values.size() != count) {
-      return absl::InternalError(absl::StrCat("\"", key, "\" has ", values.size(), " elements for ", count, " answers"));
+      return absl::InternalError(
+          absl::StrCat("\"", key, "\" has ", values.size(), " elements for ", count, " answers"));
     }
     return values[i];
   }
 
   static absl::StatusOr<std::vector<absl::StatusOr<Reward>>> ReadReply(const std::string& text, size_t count) {
-    const json reply = json::parse(text, nullptr, /*allow_exceptions=*/false);
-    if (!reply.is_object() || !reply.contains("rewards")) {
+    const absl::StatusOr<json> parsed = ParseJson(text, "the reply");
+    if (!parsed.ok() || !parsed->is_object() || !parsed->contains("rewards")) {
       return absl::InternalError(absl::StrCat("the reply ", Shown(text), " is no JSON object with \"rewards\""));
     }
+    const json& reply = *parsed;
     const bool has_scores = reply.contains("scores") && !reply["scores"].is_null();
     const bool has_logs = reply.contains("extra_logs") && !reply["extra_logs"].is_null();
     if (has_logs && !reply["extra_logs"].is_object()) return absl::InternalError("\"extra_logs\" is no object");

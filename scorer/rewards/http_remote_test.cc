@@ -110,8 +110,8 @@ TEST(HttpRemote, SendsQueriesPromptsAndLabels) {
 }
 
 TEST(HttpRemote, AsksServersInTurnAndBringsTheKey) {
-  const auto remote = NewHttpRemote({.urls = {OddServer().url("/echo"), OddServer().url("/{\"rewards\":[2]}")},
-                                     .api_key = "secret"});
+  const auto remote =
+      NewHttpRemote({.urls = {OddServer().url("/echo"), OddServer().url("/{\"rewards\":[2]}")}, .api_key = "secret"});
   const Answer answer = Of("1", "one");
   const Answer* const one[] = {&answer};
   const auto first = remote->Score(one, {}).at(0), second = remote->Score(one, {}).at(0);
@@ -157,8 +157,8 @@ TEST(HttpRemote, SaysThatNobodyListensOrAnswersInTime) {
 TEST(HttpRemote, LeavesWhenTheCallEnds) {
   std::stop_source stop;
   stop.request_stop();
-  EXPECT_TRUE(absl::IsCancelled(
-      Ask({.urls = {OddServer().url("/sleep")}}, {Of("", "")}, stop.get_token()).at(0).status()));
+  EXPECT_TRUE(
+      absl::IsCancelled(Ask({.urls = {OddServer().url("/sleep")}}, {Of("", "")}, stop.get_token()).at(0).status()));
 }
 
 }  // namespace

@@ -121,7 +121,9 @@ std::optional<Number> OnlyNumber(std::string_view text) {
 
 }  // namespace
 
-float ExactMatch(std::string_view response, std::string_view label) { return StripSpace(response) == StripSpace(label); }
+float ExactMatch(std::string_view response, std::string_view label) {
+  return StripSpace(response) == StripSpace(label);
+}
 
 std::optional<Number> Number::Parse(std::string_view text, std::string_view* rest) {
   SkipDecoration(&text);

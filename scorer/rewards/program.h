@@ -47,9 +47,9 @@ class Program {
   Program(const Program&) = delete;
   Program& operator=(const Program&) = delete;
 
-  // Sends `line` and a line end, and reads up to the next line end, which is left out. DEADLINE_EXCEEDED; CANCELLED once
-  // `stop` is requested; RESOURCE_EXHAUSTED beyond `max_bytes`; ABORTED, saying how it has ended, where it has; INTERNAL
-  // where it has written a line before it was sent all of `line`. After an error it is of no more use.
+  // Sends `line` and a line end, and reads up to the next line end, which is left out. DEADLINE_EXCEEDED; CANCELLED
+  // once `stop` is requested; RESOURCE_EXHAUSTED beyond `max_bytes`; ABORTED, saying how it has ended, where it has;
+  // INTERNAL where it has written a line before it was sent all of `line`. After an error it is of no more use.
   absl::StatusOr<std::string> Ask(std::string_view line, size_t max_bytes, const Deadline& deadline,
                                   const std::stop_token& stop);
 
@@ -69,7 +69,7 @@ class Program {
   absl::StatusOr<ExitState> Reap(const Deadline& deadline, const std::stop_token& stop);
 
   const pid_t pid_;
-  int input_;   // -1: none
+  int input_;  // -1: none
   int output_;
   std::string read_;  // and not used yet
   bool reaped_ = false;

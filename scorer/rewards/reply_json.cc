@@ -5,6 +5,7 @@
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "core/base/status_macros.h"
+#include "core/data/json.h"
 
 namespace quartet {
 
@@ -31,7 +32,8 @@ std::string Shown(std::string_view text) {
 absl::StatusOr<float> ReadFinite(const json& value, std::string_view what) {
   const std::string name(what);
   if (value.is_boolean()) return value.get<bool>() ? 1.0f : 0.0f;
-  if (!value.is_number()) return absl::InternalError(absl::StrCat(name, " is ", Shown(PrintJson(value)), ", no number"));
+  if (!value.is_number())
+    return absl::InternalError(absl::StrCat(name, " is ", Shown(PrintJson(value)), ", no number"));
   const float number = static_cast<float>(value.get<double>());
   if (!std::isfinite(number)) {
     return absl::InternalError(absl::StrCat(name, " is ", PrintJson(value), ", which is beyond fp32"));
@@ -40,10 +42,11 @@ absl::StatusOr<float> ReadFinite(const json& value, std::string_view what) {
 }
 
 absl::StatusOr<Reward> ReadReward(std::string_view reply) {
-  const json object = json::parse(reply, /*cb=*/nullptr, /*allow_exceptions=*/false);
-  if (!object.is_object()) {
+  const absl::StatusOr<json> parsed = ParseJson(reply, "the reply");
+  if (!parsed.ok() || !parsed->is_object()) {
     return absl::InternalError(absl::StrCat("the reply ", Shown(reply), " is no JSON object {\"reward\": number}"));
   }
+  const json& object = *parsed;
   const auto has = [&](const char* key) { return object.contains(key) && !object[key].is_null(); };
   if (has("error")) {
     const json& error = object["error"];

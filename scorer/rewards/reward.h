@@ -19,8 +19,8 @@ struct Answer {
   std::string query, prompt;
   // The answer without special tokens.
   std::string response;
-  std::string label;  // "": there is none
-  int64_t tokens = 0;  // of the answer
+  std::string label;       // "": there is none
+  int64_t tokens = 0;      // of the answer
   bool truncated = false;  // it has ended at its length limit
 };
 

@@ -9,6 +9,7 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "core/base/status_macros.h"
+#include "core/data/json.h"
 #include "core/tokenizer/regex.h"
 #include "scorer/rewards/extract.h"
 #include "scorer/rewards/math/equality.h"
@@ -75,9 +76,10 @@ absl::StatusOr<float> JsonField(const Answer& answer, const std::string& field) 
   const std::optional<json> object = LastJsonObject(answer.response);
   const json* given = object.has_value() ? AtPath(*object, field) : nullptr;
   if (given == nullptr) return 0.0f;
-  const json label = json::parse(answer.label, nullptr, /*allow_exceptions=*/false);
-  if (!label.is_discarded() && *given == label) return 1.0f;
-  return given->is_string() && StripSpace(given->get_ref<const std::string&>()) == StripSpace(answer.label) ? 1.0f : 0.0f;
+  const absl::StatusOr<json> label = ParseJson(answer.label, "the label");
+  if (label.ok() && *given == *label) return 1.0f;
+  return given->is_string() && StripSpace(given->get_ref<const std::string&>()) == StripSpace(answer.label) ? 1.0f
+                                                                                                            : 0.0f;
 }
 
 // The answer's doing, not the label's.
@@ -90,7 +92,9 @@ absl::StatusOr<float> Found(const Answer& answer, const Regex& pattern) {
   if (!found.ok()) return TooCostly(found.status());
   if (!found->has_value()) return 0.0f;
   const std::string_view text(answer.response);
-  return StripSpace(text.substr((*found)->first, (*found)->second - (*found)->first)) == StripSpace(answer.label) ? 1.0f : 0.0f;
+  return StripSpace(text.substr((*found)->first, (*found)->second - (*found)->first)) == StripSpace(answer.label)
+             ? 1.0f
+             : 0.0f;
 }
 
 absl::StatusOr<float> Formatted(const Answer& answer, const Regex& whole) {

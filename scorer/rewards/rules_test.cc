@@ -112,7 +112,8 @@ TEST(Rules, RefuseWhatTheyCannotRead) {
     EXPECT_THAT(std::string(status.message()), HasSubstr(rule));
   }
   EXPECT_THAT(std::string(NewRule({.rule = "regex", .pattern = "("}).status().message()), HasSubstr("not well-formed"));
-  EXPECT_THAT(std::string(NewRule({.rule = "format", .pattern = ")("}).status().message()), HasSubstr("not well-formed"));
+  EXPECT_THAT(std::string(NewRule({.rule = "format", .pattern = ")("}).status().message()),
+              HasSubstr("not well-formed"));
   EXPECT_THAT(std::string(NewRule({.rule = "guess"}).status().message()), HasSubstr("no rule \"guess\""));
 }
 

@@ -73,30 +73,76 @@ std::string NewMark() {
 
 std::vector<std::string> Arguments(const MemoryFile& program, const MemoryFile& epilogue, const MemoryFile& filter,
                                    const std::string& mark) {
-  return {"bwrap",        "--unshare-all",
-          "--new-session", "--die-with-parent",
-          "--clearenv",   "--setenv", "PATH", "/usr/bin:/bin",
-          "--setenv",     "HOME", "/tmp",
-          "--setenv",     "LANG", "C.UTF-8",
-          "--setenv",     "OMP_NUM_THREADS", "1",
-          "--setenv",     "OPENBLAS_NUM_THREADS", "1",
-          "--ro-bind",    "/usr", "/usr",
-          "--ro-bind-try", "/bin", "/bin",
-          "--ro-bind-try", "/lib", "/lib",
-          "--ro-bind-try", "/lib64", "/lib64",
-          "--ro-bind-try", "/etc/alternatives", "/etc/alternatives",
-          "--proc",       "/proc",
-          "--dev",        "/dev",
-          "--size",       absl::StrCat(kDiskBytes), "--tmpfs", "/tmp",
-          "--ro-bind-data", absl::StrCat(program.fd()), "/run/answer.py",
-          "--ro-bind-data", absl::StrCat(epilogue.fd()), "/run/epilogue.py",
-          "--remount-ro", "/",
-          "--chdir",      "/tmp",
-          "--uid",        "65534", "--gid", "65534",
-          "--cap-drop",   "ALL",
-          "--hostname",   "sandbox",
-          "--seccomp",    absl::StrCat(filter.fd()),
-          "--",           "python3", "-I", "-B", "-c", kDriver, mark};
+  return {"bwrap",
+          "--unshare-all",
+          "--new-session",
+          "--die-with-parent",
+          "--clearenv",
+          "--setenv",
+          "PATH",
+          "/usr/bin:/bin",
+          "--setenv",
+          "HOME",
+          "/tmp",
+          "--setenv",
+          "LANG",
+          "C.UTF-8",
+          "--setenv",
+          "OMP_NUM_THREADS",
+          "1",
+          "--setenv",
+          "OPENBLAS_NUM_THREADS",
+          "1",
+          "--ro-bind",
+          "/usr",
+          "/usr",
+          "--ro-bind-try",
+          "/bin",
+          "/bin",
+          "--ro-bind-try",
+          "/lib",
+          "/lib",
+          "--ro-bind-try",
+          "/lib64",
+          "/lib64",
+          "--ro-bind-try",
+          "/etc/alternatives",
+          "/etc/alternatives",
+          "--proc",
+          "/proc",
+          "--dev",
+          "/dev",
+          "--size",
+          absl::StrCat(kDiskBytes),
+          "--tmpfs",
+          "/tmp",
+          "--ro-bind-data",
+          absl::StrCat(program.fd()),
+          "/run/answer.py",
+          "--ro-bind-data",
+          absl::StrCat(epilogue.fd()),
+          "/run/epilogue.py",
+          "--remount-ro",
+          "/",
+          "--chdir",
+          "/tmp",
+          "--uid",
+          "65534",
+          "--gid",
+          "65534",
+          "--cap-drop",
+          "ALL",
+          "--hostname",
+          "sandbox",
+          "--seccomp",
+          absl::StrCat(filter.fd()),
+          "--",
+          "python3",
+          "-I",
+          "-B",
+          "-c",
+          kDriver,
+          mark};
 }
 
 }  // namespace
@@ -138,8 +184,7 @@ absl::StatusOr<SandboxedRun> RunSandboxed(const std::string& program, const std:
   QUARTET_RETURN_IF_ERROR(outcome.status());
   const size_t head = mark.size() + 1;
   if (outcome->output.substr(0, head) != mark + "\n") {
-    return absl::UnavailableError(
-        absl::StrCat("the sandbox has not started Python (", outcome->exit.Describe(), ")"));
+    return absl::UnavailableError(absl::StrCat("the sandbox has not started Python (", outcome->exit.Describe(), ")"));
   }
   run.end = outcome->exit.ok() ? SandboxedRun::End::kExited : SandboxedRun::End::kFailed;
   run.output = outcome->output.substr(head);
@@ -160,7 +205,8 @@ absl::Status CheckSandbox() {
   if (run.ok() && run->end == SandboxedRun::End::kTimedOut) why = "it takes longer than 30 s to start";
   return absl::FailedPreconditionError(absl::StrCat(
       "code is run in a sandbox only, and there can be none here: ", why,
-      ". It needs /usr/bin/python3 and user namespaces: try `bwrap --unshare-all --ro-bind / / true`; where that fails, "
+      ". It needs /usr/bin/python3 and user namespaces: try `bwrap --unshare-all --ro-bind / / true`; where that "
+      "fails, "
       "allow them (sysctl kernel.unprivileged_userns_clone=1, on Ubuntu also "
       "kernel.apparmor_restrict_unprivileged_userns=0; in a container, start it with --security-opt seccomp=unconfined "
       "or --privileged)"));

@@ -19,8 +19,8 @@ struct SandboxLimits {
 
 struct SandboxedRun {
   enum class End {
-    kExited,      // by itself, with exit code 0
-    kFailed,      // with another, or by a signal (too much memory, a forbidden call)
+    kExited,  // by itself, with exit code 0
+    kFailed,  // with another, or by a signal (too much memory, a forbidden call)
     kTimedOut,
     kTooMuchOutput,
   };
@@ -32,8 +32,8 @@ struct SandboxedRun {
 // way to run them.
 absl::Status CheckSandbox();
 
-// Runs `program`, Python source, with `input` on its standard input and, after it, in its globals, `epilogue`. It has no
-// network, sees /usr, /bin and /lib to read and an empty /tmp of 16 MiB in memory to write, no other file, no
+// Runs `program`, Python source, with `input` on its standard input and, after it, in its globals, `epilogue`. It has
+// no network, sees /usr, /bin and /lib to read and an empty /tmp of 16 MiB in memory to write, no other file, no
 // environment and no other process; it cannot start one, and has at most 64 files open. Its standard error is thrown
 // away. DEADLINE_EXCEEDED is not an error but an end; errors are of the sandbox itself: UNAVAILABLE, or CANCELLED once
 // `stop` is requested. Thread safe.

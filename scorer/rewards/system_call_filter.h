@@ -5,9 +5,9 @@
 
 namespace quartet {
 
-// Bytes of an array of sock_filter, as bubblewrap's --seccomp reads them. New processes, other than threads, are refused
-// (EPERM), and so are namespaces, mounts, tracing, keys, and whatever else of the kernel plain programs do not need. "":
-// this machine's architecture is not known.
+// Bytes of an array of sock_filter, as bubblewrap's --seccomp reads them. New processes, other than threads, are
+// refused (EPERM), and so are namespaces, mounts, tracing, keys, and whatever else of the kernel plain programs do not
+// need. "": this machine's architecture is not known.
 std::string SystemCallFilter();
 
 }  // namespace quartet

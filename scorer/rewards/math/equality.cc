@@ -167,8 +167,8 @@ std::optional<ExpressionPtr> IntervalOf(const Expression& of) {
   return std::nullopt;
 }
 
-// The left side less the right one: where they are the same but for a factor, equations have the same solutions; so have
-// inequalities, where it is positive.
+// The left side less the right one: where they are the same but for a factor, equations have the same solutions; so
+// have inequalities, where it is positive.
 bool SameRelation(const Expression& a, const Expression& b) {
   if (SameExpression(a.arguments[0], b.arguments[0]) && SameExpression(a.arguments[1], b.arguments[1])) return true;
   const bool equation = a.name == "=" || a.name == "!=";
@@ -217,7 +217,8 @@ bool SameExpression(const ExpressionPtr& a, const ExpressionPtr& b) {
   if (a->kind == Kind::kSet && a->arguments.size() == 1 && IsScalar(*b)) return SameExpression(a->arguments[0], b);
   if (b->kind == Kind::kSet && b->arguments.size() == 1 && IsScalar(*a)) return SameExpression(a, b->arguments[0]);
 
-  if (a->kind == Kind::kRelation && b->kind == Kind::kRelation && a->name == b->name && SameRelation(*a, *b)) return true;
+  if (a->kind == Kind::kRelation && b->kind == Kind::kRelation && a->name == b->name && SameRelation(*a, *b))
+    return true;
   const std::optional<ExpressionPtr> interval_a = IntervalOf(*a), interval_b = IntervalOf(*b);
   if (interval_a.has_value() || interval_b.has_value()) {
     const ExpressionPtr left = interval_a.value_or(a), right = interval_b.value_or(b);

@@ -14,11 +14,11 @@ std::string AnswerIn(std::string_view text);
 std::string AnswerOfLabel(std::string_view label);
 
 // Of two answers in LaTeX or plain text. Equal are: the same text but for space and styles; scalars of the same value,
-// exactly where both are rational at all rational values of their variables, else to 12 digits at some values (where one
-// is written as a decimal number: to 6 digits behind the point); sequences, intervals, matrices, element by element; sets
-// and unenclosed lists in any order; relations and inequalities of the same solutions as intervals; "x = 5" and "5".
-// Exact tests are probabilistic (Schwartz and Zippel): values of variables are drawn out of so many that different
-// expressions agree at them by chance with a probability below 1e-6.
+// exactly where both are rational at all rational values of their variables, else to 12 digits at some values (where
+// one is written as a decimal number: to 6 digits behind the point); sequences, intervals, matrices, element by
+// element; sets and unenclosed lists in any order; relations and inequalities of the same solutions as intervals; "x =
+// 5" and "5". Exact tests are probabilistic (Schwartz and Zippel): values of variables are drawn out of so many that
+// different expressions agree at them by chance with a probability below 1e-6.
 bool Equal(std::string_view left, std::string_view right);
 
 }  // namespace quartet::math

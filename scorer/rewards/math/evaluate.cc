@@ -22,8 +22,7 @@ std::optional<mpq_class> ExactPower(const mpq_class& base, const mpq_class& expo
   if (!IsInteger(exponent) || !exponent.get_num().fits_slong_p()) return std::nullopt;
   const long n = exponent.get_num().get_si();
   const unsigned long size = n < 0 ? -static_cast<unsigned long>(n) : n;
-  const size_t bits =
-      mpz_sizeinbase(base.get_num_mpz_t(), 2) + mpz_sizeinbase(base.get_den_mpz_t(), 2);
+  const size_t bits = mpz_sizeinbase(base.get_num_mpz_t(), 2) + mpz_sizeinbase(base.get_den_mpz_t(), 2);
   if (size > kMostBits || bits * size > kMostBits) return std::nullopt;
   if (base == 0 && n <= 0) return std::nullopt;
   mpq_class power;
@@ -65,7 +64,8 @@ std::optional<mpq_class> ExactFunction(const std::string& name, const std::vecto
     (name == "floor" ? mpz_fdiv_q : mpz_cdiv_q)(whole.get_mpz_t(), x.get_num_mpz_t(), x.get_den_mpz_t());
     return mpq_class(whole);
   }
-  if (x == 0 && (name == "sin" || name == "tan" || name == "sinh" || name == "tanh" || name == "asin" || name == "atan")) {
+  if (x == 0 &&
+      (name == "sin" || name == "tan" || name == "sinh" || name == "tanh" || name == "asin" || name == "atan")) {
     return mpq_class(0);
   }
   if (x == 0 && (name == "cos" || name == "cosh" || name == "exp")) return mpq_class(1);

@@ -22,8 +22,8 @@ struct Expression {
     kMultiply,
     kDivide,    // of two
     kPower,     // of two
-    kFunction,  // `name` ("sqrt", "sin", "log", "abs", ...) of one argument; "root" and "logb" of two, of which the first
-                // is the degree or base; "binom" of two
+    kFunction,  // `name` ("sqrt", "sin", "log", "abs", ...) of one argument; "root" and "logb" of two, of which the
+                // first is the degree or base; "binom" of two
     kSequence,  // in order; `name`: its brackets, such as "()", "[)", "::" (a ratio) or "matrix"
     kSet,       // in any order
     kUnion,     // of sets; in any order

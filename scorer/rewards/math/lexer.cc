@@ -22,35 +22,58 @@ bool Among(const std::array<std::string_view, n>& names, std::string_view name) 
 
 // Commands that only look.
 constexpr std::array<std::string_view, 22> kNothing = {
-    "left",  "right",  "big",   "Big",     "bigg",    "Bigg",   "bigl",        "bigr",      "Bigl",        "Bigr",  "limits",
-    "nolimits", "displaystyle", "textstyle", "rm",  "bf",     "it",    "middle",      "circ",      "degree",      "percent", "hline"};
+    "left",     "right",        "big",       "Big", "bigg", "Bigg", "bigl",   "bigr", "Bigl",   "Bigr",    "limits",
+    "nolimits", "displaystyle", "textstyle", "rm",  "bf",   "it",   "middle", "circ", "degree", "percent", "hline"};
 constexpr std::array<std::string_view, 4> kSpaces = {"quad", "qquad", "space", "nobreakspace"};
 constexpr std::array<std::string_view, 10> kTexts = {"text", "textbf", "textit",       "textrm", "textnormal",
                                                      "mbox", "hbox",   "operatorname", "textsf", "mathrm"};
 // Their argument means what it does without them.
-constexpr std::array<std::string_view, 9> kStyles = {"mathbf", "mathit", "mathsf", "boldsymbol", "bm",
-                                                     "mathnormal", "boxed", "fbox", "underline"};
+constexpr std::array<std::string_view, 9> kStyles = {"mathbf",     "mathit", "mathsf", "boldsymbol", "bm",
+                                                     "mathnormal", "boxed",  "fbox",   "underline"};
 
 constexpr std::pair<std::string_view, std::string_view> kSameCommands[] = {
-    {"dfrac", "frac"}, {"tfrac", "frac"},   {"cfrac", "frac"},     {"le", "leq"},      {"ge", "geq"},   {"leqslant", "leq"},
-    {"geqslant", "geq"}, {"ne", "neq"},     {"cdot", "times"},     {"ast", "times"},   {"dbinom", "binom"},
-    {"tbinom", "binom"}, {"lt", "less"},    {"gt", "greater"},     {"varnothing", "emptyset"}, {"land", "and"},
-    {"lor", "or"},     {"backslash", "setminus"}, {"colon", "colon"}, {"arcsin", "asin"}, {"arccos", "acos"},
-    {"arctan", "atan"}, {"lbrace", "{"},    {"rbrace", "}"},       {"vert", "|"},      {"lvert", "|"},  {"rvert", "|"},
-    {"mid", "|"},      {"lbrack", "["},     {"rbrack", "]"},       {"leqq", "leq"},    {"geqq", "geq"}, {"tg", "tan"},
-    {"varphi", "phi"}, {"vartheta", "theta"}, {"varepsilon", "epsilon"}, {"div", "divide"},
+    {"dfrac", "frac"},   {"tfrac", "frac"},     {"cfrac", "frac"},
+    {"le", "leq"},       {"ge", "geq"},         {"leqslant", "leq"},
+    {"geqslant", "geq"}, {"ne", "neq"},         {"cdot", "times"},
+    {"ast", "times"},    {"dbinom", "binom"},   {"tbinom", "binom"},
+    {"lt", "less"},      {"gt", "greater"},     {"varnothing", "emptyset"},
+    {"land", "and"},     {"lor", "or"},         {"backslash", "setminus"},
+    {"colon", "colon"},  {"arcsin", "asin"},    {"arccos", "acos"},
+    {"arctan", "atan"},  {"lbrace", "{"},       {"rbrace", "}"},
+    {"vert", "|"},       {"lvert", "|"},        {"rvert", "|"},
+    {"mid", "|"},        {"lbrack", "["},       {"rbrack", "]"},
+    {"leqq", "leq"},     {"geqq", "geq"},       {"tg", "tan"},
+    {"varphi", "phi"},   {"vartheta", "theta"}, {"varepsilon", "epsilon"},
+    {"div", "divide"},
 };
 
 // Signs of Unicode.
 constexpr std::pair<std::string_view, std::string_view> kSigns[] = {
-    {"\xE2\x88\x92", "-"},       // minus sign
-    {"\xE2\x80\x93", "-"},       // en dash
-    {"\xC3\x97", "\\times "},    {"\xC2\xB7", "\\times "},     {"\xE2\x8B\x85", "\\times "}, {"\xC3\xB7", "\\divide "},
-    {"\xCF\x80", "\\pi "},       {"\xE2\x88\x9E", "\\infty "}, {"\xE2\x88\x9A", "\\sqrt "},  {"\xE2\x89\xA4", "\\leq "},
-    {"\xE2\x89\xA5", "\\geq "},  {"\xE2\x89\xA0", "\\neq "},   {"\xE2\x88\x88", "\\in "},    {"\xE2\x88\xAA", "\\cup "},
-    {"\xC2\xB1", "\\pm "},       {"\xC2\xB0", ""},             {"\xE2\x82\xAC", ""},         {"\xC2\xA3", ""},
-    {"\xC2\xB2", "^2 "},         {"\xC2\xB3", "^3 "},          {"\xC2\xA0", " "},            {"\xE2\x80\x89", " "},
-    {"\xC2\xBD", "\\frac{1}{2}"}, {"\xCE\xB8", "\\theta "},    {"\xE2\x88\x85", "\\emptyset "},
+    {"\xE2\x88\x92", "-"},  // minus sign
+    {"\xE2\x80\x93", "-"},  // en dash
+    {"\xC3\x97", "\\times "},
+    {"\xC2\xB7", "\\times "},
+    {"\xE2\x8B\x85", "\\times "},
+    {"\xC3\xB7", "\\divide "},
+    {"\xCF\x80", "\\pi "},
+    {"\xE2\x88\x9E", "\\infty "},
+    {"\xE2\x88\x9A", "\\sqrt "},
+    {"\xE2\x89\xA4", "\\leq "},
+    {"\xE2\x89\xA5", "\\geq "},
+    {"\xE2\x89\xA0", "\\neq "},
+    {"\xE2\x88\x88", "\\in "},
+    {"\xE2\x88\xAA", "\\cup "},
+    {"\xC2\xB1", "\\pm "},
+    {"\xC2\xB0", ""},
+    {"\xE2\x82\xAC", ""},
+    {"\xC2\xA3", ""},
+    {"\xC2\xB2", "^2 "},
+    {"\xC2\xB3", "^3 "},
+    {"\xC2\xA0", " "},
+    {"\xE2\x80\x89", " "},
+    {"\xC2\xBD", "\\frac{1}{2}"},
+    {"\xCE\xB8", "\\theta "},
+    {"\xE2\x88\x85", "\\emptyset "},
 };
 
 std::string PlainSigns(std::string_view text) {
@@ -130,14 +153,22 @@ class Lexer {
     // Separators of thousands. A comma inside brackets separates elements, but where it is in braces itself.
     while (!digits.empty() && (digits.size() <= 3 || grouped)) {
       size_t skip = 0;
-      if (View(3) == "{,}") skip = 3;
-      else if (View(4) == "{, }" || View(4) == " {,}" || View(4) == "{,} ") skip = 4;
-      else if (View(5) == " {, }") skip = 5;
-      else if (View(4) == ",\\! ") skip = 4;
-      else if (View(3) == ",\\!") skip = 3;
-      else if (View(2) == "\\,") skip = 2;
-      else if (View(1) == "," && depth_ == 0) skip = 1;
-      else if (View(1) == " ") skip = 1;
+      if (View(3) == "{,}")
+        skip = 3;
+      else if (View(4) == "{, }" || View(4) == " {,}" || View(4) == "{,} ")
+        skip = 4;
+      else if (View(5) == " {, }")
+        skip = 5;
+      else if (View(4) == ",\\! ")
+        skip = 4;
+      else if (View(3) == ",\\!")
+        skip = 3;
+      else if (View(2) == "\\,")
+        skip = 2;
+      else if (View(1) == "," && depth_ == 0)
+        skip = 1;
+      else if (View(1) == " ")
+        skip = 1;
       if (skip == 0 || !Group(at_ + skip)) break;
       digits += text_.substr(at_ + skip, 3);
       at_ += skip + 3;
@@ -189,7 +220,8 @@ class Lexer {
     } else if (name == "circ" || name == "degree") {
       // 90^\circ, 90^{\circ}
       if (!tokens_.empty() && tokens_.back().text == "^") tokens_.pop_back();
-      if (tokens_.size() > 1 && tokens_.back().text == "{" && tokens_[tokens_.size() - 2].text == "^" && View(1) == "}") {
+      if (tokens_.size() > 1 && tokens_.back().text == "{" && tokens_[tokens_.size() - 2].text == "^" &&
+          View(1) == "}") {
         tokens_.resize(tokens_.size() - 2);
         --depth_;
         ++at_;

@@ -17,21 +17,21 @@ constexpr int kMostDepth = 60;
 constexpr size_t kMostDigits = 1000;
 
 const std::set<std::string_view>& Functions() {
-  static const auto* names = new std::set<std::string_view>{
-      "sin",  "cos",  "tan",  "cot",  "sec",  "csc",  "asin", "acos", "atan",
-      "sinh", "cosh", "tanh", "ln",   "lg",   "log",  "exp",  "arccot"};
+  static const auto* names =
+      new std::set<std::string_view>{"sin",  "cos",  "tan",  "cot", "sec", "csc", "asin", "acos",  "atan",
+                                     "sinh", "cosh", "tanh", "ln",  "lg",  "log", "exp",  "arccot"};
   return *names;
 }
 const std::set<std::string_view>& Greek() {
   static const auto* names = new std::set<std::string_view>{
-      "alpha", "beta", "gamma", "delta", "epsilon", "zeta", "eta",   "theta", "iota",  "kappa", "lambda", "mu",    "nu",
-      "xi",    "rho",  "sigma", "tau",   "upsilon", "phi",  "chi",   "psi",   "omega", "Gamma", "Delta",  "Theta", "Lambda",
-      "Xi",    "Pi",   "Sigma", "Phi",   "Psi",     "Omega", "ell",  "emptyset"};
+      "alpha", "beta",   "gamma", "delta", "epsilon", "zeta",    "eta", "theta", "iota", "kappa",   "lambda", "mu",
+      "nu",    "xi",     "rho",   "sigma", "tau",     "upsilon", "phi", "chi",   "psi",  "omega",   "Gamma",  "Delta",
+      "Theta", "Lambda", "Xi",    "Pi",    "Sigma",   "Phi",     "Psi", "Omega", "ell",  "emptyset"};
   return *names;
 }
 const std::set<std::string_view>& Units() {
-  static const auto* names = new std::set<std::string_view>{"cm",  "mm",  "km",  "kg",  "mg", "ml", "ft",
-                                                            "hr",  "min", "sec", "mph", "pct", "deg"};
+  static const auto* names =
+      new std::set<std::string_view>{"cm", "mm", "km", "kg", "mg", "ml", "ft", "hr", "min", "sec", "mph", "pct", "deg"};
   return *names;
 }
 
@@ -511,7 +511,8 @@ class Parser {
     } else {
       // \sin 2x: up to the next sign or function.
       std::vector<ExpressionPtr> factors = {Factor()};
-      while (!failed_ && BeginsFactor() && !Functions().contains(Peek().text) && !Sign("(")) factors.push_back(Factor());
+      while (!failed_ && BeginsFactor() && !Functions().contains(Peek().text) && !Sign("("))
+        factors.push_back(Factor());
       argument = factors.size() == 1 ? factors[0] : Make(Kind::kMultiply, "", std::move(factors));
     }
     ExpressionPtr value;
