@@ -24,9 +24,13 @@ struct ScorerEngine::Impl {
   std::map<int, std::unique_ptr<ShardedModel>> rewards;  // by index into reward.source
 
   absl::StatusOr<std::unique_ptr<ShardedModel>> LoadFrozen(const std::string& folder, HeadKind head,
-                                                           const std::string& dtype, int zero_stage) {
-    const ShardedModelOptions options = {
-        .head = head, .zero_stage = zero_stage, .compute_dtype = ComputeType(dtype), .device = DeviceOf(*context)};
+                                                           const std::string& dtype, int zero_stage,
+                                                           const std::string& scalar_head = "") {
+    const ShardedModelOptions options = {.head = head,
+                                         .zero_stage = zero_stage,
+                                         .compute_dtype = ComputeType(dtype),
+                                         .device = DeviceOf(*context),
+                                         .scalar_head = scalar_head};
     return ShardedModel::Load(folder, options, ranks.get(), &ledger);
   }
 };
@@ -53,8 +57,8 @@ absl::StatusOr<std::unique_ptr<ScorerEngine>> ScorerEngine::Load(const RunConfig
     for (int i = 0; i < config.reward().source_size(); ++i) {
       const RewardSource& source = config.reward().source(i);
       if (source.model().empty()) continue;
-      QUARTET_ASSIGN_OR_RETURN(
-          impl->rewards[i], impl->LoadFrozen(source.model(), HeadKind::kScalar, source.dtype(), source.zero_stage()));
+      QUARTET_ASSIGN_OR_RETURN(impl->rewards[i], impl->LoadFrozen(source.model(), HeadKind::kScalar, source.dtype(),
+                                                                  source.zero_stage(), source.value_head_prefix()));
     }
     return absl::OkStatus();
   });

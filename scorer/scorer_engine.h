@@ -27,7 +27,7 @@ class ScorerEngine {
   static bool HasModels(const RunConfig& config);
 
   // Loads the reference model where algorithm.kl.init_kl_coef is above 0, and every reward source's model, sharded over
-  // the ranks of `context`, which must outlive the engine. A reward model without score.weight is an error. Collective.
+  // the ranks of `context`, which must outlive the engine. A reward model without its head is an error. Collective.
   static absl::StatusOr<std::unique_ptr<ScorerEngine>> Load(const RunConfig& config, const RankContext& context);
   ~ScorerEngine();
 

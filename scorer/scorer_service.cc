@@ -1,13 +1,16 @@
 #include "scorer/scorer_service.h"
 
 #include <atomic>
+#include <functional>
 #include <limits>
 #include <map>
 #include <optional>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
+#include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
 #include "core/base/loading.h"
 #include "core/base/logging.h"
@@ -24,8 +27,10 @@
 #include "core/training/calls/stream_calls.h"
 #include "core/training/engine/model_folder_check.h"
 #include "proto/scorer.grpc.pb.h"
-#include "scorer/rewards.h"
+#include "scorer/answer_sources.h"
+#include "scorer/reward_scale.h"
 #include "scorer/scorer_engine.h"
+#include "scorer/scoring.h"
 
 namespace quartet {
 namespace {
@@ -38,25 +43,31 @@ constexpr char kInfo[] = "scorer.Info";
 struct ScorerModels {
   std::map<std::string, int64_t> vocab_sizes;  // by role
   SequenceCost reference_cost;
-  std::map<int, SequenceCost> reward_costs;  // by index into reward.source
+  // By index into reward.source.
+  std::map<int, SequenceCost> reward_costs;
+  std::map<int, RewardScale> reward_scales;
 };
 
 // The public calls run on gRPC's threads, the rank's handlers on its executor thread, which alone uses the engine.
-// Rules are computed by the leader, on the thread of the call.
+// What needs no model is scored by the leader, on threads of its own.
 class ScorerService final : public RankService, public Scorer::Service {
  public:
-  ScorerService(const RunConfig& config, const RankContext& context, RankGroup& group, ScorerModels models)
+  // `sources` are the leader's.
+  ScorerService(const RunConfig& config, const RankContext& context, RankGroup& group, ScorerModels models,
+                std::unique_ptr<AnswerSources> sources)
       : config_(config),
         context_(context),
         group_(group),
         vocab_sizes_(std::move(models.vocab_sizes)),
+        reward_scales_(std::move(models.reward_scales)),
         reference_batching_{
             .limit = config.reference().max_tokens_per_micro_batch() > 0
                          ? MicroBatchLimit{.tokens = config.reference().max_tokens_per_micro_batch()}
                          : MicroBatchLimit{.sequences = config.actor().micro_rollout_batch_size()},
             .tokens_option = "reference.max_tokens_per_micro_batch",
             .cost = models.reference_cost,
-        } {
+        },
+        sources_(std::move(sources)) {
     for (const auto& [source, cost] : models.reward_costs) {
       reward_batching_[source] = {
           .limit = {.sequences = config.reward().micro_rollout_batch_size(),
@@ -101,7 +112,8 @@ class ScorerService final : public RankService, public Scorer::Service {
   }
   grpc::Status Score(grpc::ServerContext* context,
                      grpc::ServerReaderWriter<ScoreReply, ScoreRequest>* stream) override {
-    return ToGrpc(Score(DeadlineOf(*context), stream));
+    return ToGrpc(Score(
+        DeadlineOf(*context), [context] { return context->IsCancelled(); }, stream));
   }
   grpc::Status ReferenceLogProbs(
       grpc::ServerContext* context,
@@ -125,55 +137,48 @@ class ScorerService final : public RankService, public Scorer::Service {
     return absl::OkStatus();
   }
 
-  absl::Status Score(const Deadline& deadline, grpc::ServerReaderWriter<ScoreReply, ScoreRequest>* stream) {
+  absl::Status Score(const Deadline& deadline, const std::function<bool()>& cancelled,
+                     grpc::ServerReaderWriter<ScoreReply, ScoreRequest>* stream) {
     QUARTET_RETURN_IF_ERROR(CheckReady("Score"));
     if (config_.reward().source().empty()) {
       return absl::FailedPreconditionError("no reward is configured: reward.source is empty");
     }
-    QUARTET_ASSIGN_OR_RETURN(const Batch<ScoreRequest> batch, ReadBatch<ScoreRequest>(stream, context_.batch_limits));
-    const std::vector<ScoreItem>& items = batch.items;
+    const auto scoring = std::make_shared<Scoring>(config_.reward(), sources_.get());
+    std::atomic<bool> gone = false;
+    const std::jthread writer([&] {
+      while (const std::optional<ScoreReply> reply = scoring->Next()) {
+        if (stream->Write(*reply)) continue;
+        gone = true;
+        return scoring->Close();
+      }
+    });
+    const absl::Cleanup close = [&] { scoring->Close(); };
+    BatchReader<ScoreRequest> reader(context_.batch_limits);
+    ScoreRequest request;
+    while (stream->Read(&request)) {
+      const size_t before = reader.items().size();
+      QUARTET_RETURN_IF_ERROR(reader.Take(&request));
+      if (reader.items().size() > before) {
+        QUARTET_RETURN_IF_ERROR(CheckSequences({&reader.items().back().tokens()}, limits_));
+        scoring->Add(&reader.items().back());
+      }
+      QUARTET_RETURN_IF_ERROR(scoring->status());
+    }
+    QUARTET_ASSIGN_OR_RETURN(const Batch<ScoreRequest> batch, reader.End());
     std::vector<const TokenSequence*> sequences;
-    for (const ScoreItem& item : items) sequences.push_back(&item.tokens());
+    for (const ScoreItem& item : batch.items) sequences.push_back(&item.tokens());
     QUARTET_RETURN_IF_ERROR(CheckSequences(sequences, limits_));
-
-    // Rules first: a label that is wrong is found before any model works.
-    std::vector<ScoreReply> replies(items.size());
-    for (const bool rules : {true, false}) {
-      for (int s = 0; s < config_.reward().source_size(); ++s) {
-        const RewardSource& source = config_.reward().source(s);
-        if (source.rule().empty() == rules) continue;
-        std::vector<float> values;
-        if (rules) {
-          QUARTET_ASSIGN_OR_RETURN(values, ApplyRule(source.rule(), items));
-        } else {
-          QUARTET_ASSIGN_OR_RETURN(values, ApplyModel(s, sequences, deadline));
-        }
-        for (size_t i = 0; i < items.size(); ++i) {
-          (*replies[i].mutable_parts())[source.name()] = values[i];
-          replies[i].set_reward(replies[i].reward() + source.weight() * values[i]);
-        }
-      }
+    for (int s = 0; s < config_.reward().source_size(); ++s) {
+      if (config_.reward().source(s).model().empty()) continue;
+      QUARTET_RETURN_IF_ERROR(scoring->status());
+      QUARTET_ASSIGN_OR_RETURN(const std::vector<float> values, ApplyModel(s, sequences, deadline));
+      for (size_t i = 0; i < values.size(); ++i) scoring->AddModel(i, s, values[i]);
     }
-    for (size_t i = 0; i < items.size(); ++i) {
-      replies[i].set_index(items[i].tokens().index());
-      if (!stream->Write(replies[i])) return absl::CancelledError("the client stopped reading");
+    scoring->EndItems();
+    while (!scoring->WaitForLast(absl::Milliseconds(100))) {
+      if (deadline.passed() || cancelled()) return absl::CancelledError("the client does not wait any more");
     }
-    return absl::OkStatus();
-  }
-
-  static absl::StatusOr<std::vector<float>> ApplyRule(const std::string& rule, const std::vector<ScoreItem>& items) {
-    std::vector<float> values;
-    for (const ScoreItem& item : items) {
-      if (rule == "exact_match") {
-        values.push_back(ExactMatch(item.response(), item.label()));
-        continue;
-      }
-      QUARTET_CHECK(rule == "number") << "unresolved rule " << rule;
-      QUARTET_ASSIGN_OR_RETURN(const float value, Prefixed(absl::StrCat("sequence ", item.tokens().index()),
-                                                           NumberMatch(item.response(), item.label())));
-      values.push_back(value);
-    }
-    return values;
+    return gone ? absl::CancelledError("the client stopped reading") : scoring->status();
   }
 
   absl::StatusOr<std::vector<float>> ApplyModel(int source, const std::vector<const TokenSequence*>& sequences,
@@ -183,7 +188,8 @@ class ScorerService final : public RankService, public Scorer::Service {
     QUARTET_ASSIGN_OR_RETURN(const std::vector<TokenValues> replies,
                              RunForward(group_, kRewards, call, sequences, reward_batching_.at(source), deadline));
     std::vector<float> values;
-    for (const TokenValues& reply : replies) values.push_back(reply.values(0));
+    const RewardScale& scale = reward_scales_.at(source);
+    for (const TokenValues& reply : replies) values.push_back((reply.values(0) - scale.mean) / scale.std);
     return values;
   }
 
@@ -204,10 +210,12 @@ class ScorerService final : public RankService, public Scorer::Service {
   RankGroup& group_;
   const std::map<std::string, int64_t> vocab_sizes_;
   const MicroBatching reference_batching_;
-  std::map<int, MicroBatching> reward_batching_;  // by index into reward.source
+  const std::map<int, RewardScale> reward_scales_;  // by index into reward.source
+  std::map<int, MicroBatching> reward_batching_;    // likewise
   SequenceLimits limits_;
   std::unique_ptr<ScorerEngine> engine_;  // executor thread only; null: no models
   std::atomic<bool> loaded_ = false;
+  const std::unique_ptr<AnswerSources> sources_;  // null where this is not the leader
 };
 
 }  // namespace
@@ -242,9 +250,14 @@ absl::StatusOr<std::unique_ptr<RankService>> CreateScorer(const RunConfig& confi
       if (source.model().empty()) continue;
       QUARTET_RETURN_IF_ERROR(check("reward", absl::StrCat("reward model \"", source.name(), "\""), source.model(),
                                     HeadKind::kScalar, &models.reward_costs[i]));
+      QUARTET_ASSIGN_OR_RETURN(models.reward_scales[i], ReadRewardScale(source));
     }
   }
-  return std::make_unique<ScorerService>(config, context, group, std::move(models));
+  std::unique_ptr<AnswerSources> sources;
+  if (context.rank == 0) {
+    QUARTET_ASSIGN_OR_RETURN(sources, AnswerSources::Create(config.reward()));
+  }
+  return std::make_unique<ScorerService>(config, context, group, std::move(models), std::move(sources));
 }
 
 }  // namespace quartet

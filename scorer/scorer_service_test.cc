@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
@@ -53,6 +54,7 @@ ScoreItem Item(uint64_t index, const std::string& response, const std::string& l
   return item;
 }
 
+// In the order of `items`.
 absl::StatusOr<std::vector<ScoreReply>> Score(ServiceRanks& ranks, const std::vector<ScoreItem>& items) {
   auto stub = Scorer::NewStub(ranks.channel());
   grpc::ClientContext context;
@@ -69,7 +71,15 @@ absl::StatusOr<std::vector<ScoreReply>> Score(ServiceRanks& ranks, const std::ve
   while (stream->Read(&replies.back())) replies.emplace_back();
   replies.pop_back();
   if (absl::Status status = FromGrpc(stream->Finish()); !status.ok()) return status;
-  return replies;
+  std::vector<ScoreReply> ordered;
+  for (const ScoreItem& item : items) {
+    const auto reply = std::find_if(replies.begin(), replies.end(),
+                                    [&](const ScoreReply& r) { return r.index() == item.tokens().index(); });
+    if (reply == replies.end()) return absl::InternalError("a sequence was not answered");
+    ordered.push_back(*reply);
+  }
+  if (ordered.size() != replies.size()) return absl::InternalError("a sequence was answered twice");
+  return ordered;
 }
 
 absl::Status Reference(ServiceRanks& ranks) {
@@ -102,6 +112,138 @@ TEST(ScorerService, AddsUpWeightedSourcesAndNamesTheirParts) {
   EXPECT_EQ((*replies)[2].reward(), 1.5);
   EXPECT_EQ((*replies)[2].parts().at("number"), 1);
   EXPECT_EQ((*replies)[2].parts().at("exact"), 1);
+}
+
+// A program in place of all sources: it answers with the response as its reward, and fails or dies as that says.
+RunConfig CommandOnly(const std::string& on_error) {
+  RunConfig config = RulesOnly();
+  config.mutable_reward()->clear_source();
+  config.mutable_reward()->set_on_error(on_error);
+  RewardSource* source = config.mutable_reward()->add_source();
+  source->set_command(R"(python3 -uc '
+import json, sys
+for line in sys.stdin:
+    item = json.loads(line)
+    if item["response"] == "die": sys.exit(3)
+    if item["response"] == "fail": print(json.dumps({"error": "not today"}))
+    else: print(json.dumps({"reward": float(item["response"]), "score": 0.5, "extra_logs": {"seen": len(item["query"])}}))
+')");
+  source->set_max_tries(1);
+  source->set_workers(2);
+  source->set_weight(2);
+  EXPECT_TRUE(ResolveRunConfig(&config, "").ok());
+  return config;
+}
+
+TEST(ScorerService, ScoresByACommandWithItsScoresAndFigures) {
+  const auto ranks = Serve(CommandOnly("stop"));
+  ASSERT_NE(ranks, nullptr);
+  ScoreItem item = Item(7, "3", "");
+  item.set_query("abcde");
+  const auto replies = Score(*ranks, {item, Item(8, "-1", "")});
+  ASSERT_TRUE(replies.ok()) << replies.status();
+  EXPECT_EQ((*replies)[0].reward(), 6);
+  EXPECT_EQ((*replies)[0].score(), 1);
+  EXPECT_EQ((*replies)[0].parts().at("command"), 3);
+  EXPECT_EQ((*replies)[0].extra_logs().at("command/seen"), 5);
+  EXPECT_EQ((*replies)[1].reward(), -2);
+}
+
+TEST(ScorerService, StopsWithTheReasonWhereASequenceCannotBeScored) {
+  const auto ranks = Serve(CommandOnly("stop"));
+  ASSERT_NE(ranks, nullptr);
+  const absl::Status status = Score(*ranks, {Item(4, "1", ""), Item(6, "fail", "")}).status();
+  EXPECT_THAT(std::string(status.message()),
+              AllOf(HasSubstr("sequence 6"), HasSubstr("reward \"command\""), HasSubstr("not today")));
+}
+
+TEST(ScorerService, SaysOfEachSequenceWhyItHasNoRewardWhereThoseAreDropped) {
+  const auto ranks = Serve(CommandOnly("drop"));
+  ASSERT_NE(ranks, nullptr);
+  const auto replies = Score(*ranks, {Item(4, "1", ""), Item(5, "fail", ""), Item(6, "die", ""), Item(7, "2", "")});
+  ASSERT_TRUE(replies.ok()) << replies.status();
+  EXPECT_EQ((*replies)[0].reward(), 2);
+  EXPECT_EQ((*replies)[0].error(), "");
+  EXPECT_THAT((*replies)[1].error(), AllOf(HasSubstr("reward \"command\""), HasSubstr("not today")));
+  EXPECT_EQ((*replies)[1].parts_size(), 0);
+  EXPECT_THAT((*replies)[2].error(), HasSubstr("exit code 3"));
+  EXPECT_EQ((*replies)[3].reward(), 4);
+}
+
+TEST(ScorerService, AnswersASequenceBeforeTheNextHasCome) {
+  const auto ranks = Serve(RulesOnly());
+  ASSERT_NE(ranks, nullptr);
+  auto stub = Scorer::NewStub(ranks->channel());
+  grpc::ClientContext context;
+  auto stream = stub->Score(&context);
+  ScoreRequest request;
+  request.mutable_header()->set_num_items(2);
+  stream->Write(request);
+  ScoreReply reply;
+  for (const uint64_t index : {4, 6}) {
+    *request.mutable_item() = Item(index, "#### 72", "72");
+    stream->Write(request);
+    ASSERT_TRUE(stream->Read(&reply));
+    EXPECT_EQ(reply.index(), index);
+  }
+  stream->WritesDone();
+  EXPECT_FALSE(stream->Read(&reply));
+  EXPECT_TRUE(stream->Finish().ok());
+}
+
+TEST(ScorerService, EndsWhenTheClientLeavesASourceThatIsAtIt) {
+  RunConfig config = CommandOnly("stop");
+  config.mutable_reward()->mutable_source(0)->set_command("sleep 1000");
+  config.mutable_reward()->mutable_source(0)->set_timeout_seconds(1000);
+  const auto ranks = Serve(config);
+  ASSERT_NE(ranks, nullptr);
+  auto stub = Scorer::NewStub(ranks->channel());
+  grpc::ClientContext context;
+  auto stream = stub->Score(&context);
+  ScoreRequest request;
+  request.mutable_header()->set_num_items(1);
+  stream->Write(request);
+  *request.mutable_item() = Item(4, "1", "");
+  stream->Write(request);
+  stream->WritesDone();
+  context.TryCancel();
+  ScoreReply reply;
+  EXPECT_FALSE(stream->Read(&reply));
+  EXPECT_EQ(stream->Finish().error_code(), grpc::StatusCode::CANCELLED);
+}
+
+TEST(ScorerService, RunsCodeInASandbox) {
+  RunConfig config = RulesOnly();
+  config.mutable_reward()->clear_source();
+  config.mutable_reward()->add_source()->set_code("python");
+  ASSERT_TRUE(ResolveRunConfig(&config, "").ok());
+  const auto ranks = Serve(config);
+  ASSERT_NE(ranks, nullptr);
+  const auto replies =
+      Score(*ranks, {Item(4, "```python\nprint(int(input()) * 2)\n```", R"({"inputs": ["21"], "outputs": ["42"]})")});
+  ASSERT_TRUE(replies.ok()) << replies.status();
+  EXPECT_EQ((*replies)[0].reward(), 1);
+}
+
+TEST(ScorerService, NormalizesAModelsRewards) {
+  RunConfig config = TestConfig(kLlama, 3);
+  config.mutable_algorithm()->mutable_kl()->set_init_kl_coef(0);
+  config.clear_reference();
+  const std::string folder = EditedFolder("core/model/testdata/llama_critic", {{"mean", 0.5}, {"std", 4.0}});
+  for (const bool normalize : {false, true}) {
+    RewardSource* source = config.mutable_reward()->add_source();
+    source->set_name(normalize ? "normal" : "plain");
+    source->set_model(folder);
+    source->set_dtype("fp32");
+    source->set_normalize_reward(normalize);
+  }
+  ASSERT_TRUE(ResolveRunConfig(&config, "").ok());
+  const auto ranks = Serve(config);
+  ASSERT_NE(ranks, nullptr);
+  const auto replies = Score(*ranks, {Item(4, "", "")});
+  ASSERT_TRUE(replies.ok()) << replies.status();
+  const auto& parts = (*replies)[0].parts();
+  EXPECT_NEAR(parts.at("normal"), (parts.at("plain") - 0.5) / 4, 1e-6);
 }
 
 TEST(ScorerService, RefusesALabelThatIsNoNumberAndNamesItsSequence) {

@@ -190,6 +190,36 @@ void FillEval(const DataConfig& d, EvalConfig* e) {
   FillK(e->n_samples_per_prompt(), e->mutable_k());
 }
 
+void FillSource(RewardSource* s, int generate_max_len) {
+  const bool remote = !s->remote_url().empty(), command = !s->command().empty(), code = !s->code().empty();
+  QUARTET_DEFAULT_TEXT(s, name,
+                       !s->rule().empty() ? s->rule()
+                       : remote           ? "remote"
+                       : command          ? "command"
+                       : code             ? "code"
+                                          : "model");
+  QUARTET_DEFAULT(s, weight, 1);
+  if (s->rule() == "choice") QUARTET_DEFAULT_TEXT(s, choices, "ABCD");
+  if (s->rule() == "length") {
+    QUARTET_DEFAULT(s, min_len, 0);
+    QUARTET_DEFAULT(s, max_len, generate_max_len);
+    QUARTET_DEFAULT(s, len_buffer, 1);
+  }
+  if (!s->model().empty()) {
+    QUARTET_DEFAULT_TEXT(s, dtype, "bf16");
+    QUARTET_DEFAULT(s, zero_stage, 3);
+    QUARTET_DEFAULT(s, normalize_reward, false);
+  }
+  if (remote) {
+    QUARTET_DEFAULT(s, max_batch_size, 1);
+    QUARTET_DEFAULT(s, workers, 64);
+  }
+  if (code) QUARTET_DEFAULT_TEXT(s, code_score, "all");
+  if (remote || command || code) QUARTET_DEFAULT(s, timeout_seconds, remote ? 180 : command ? 30 : 10);
+  if (remote || command) QUARTET_DEFAULT(s, max_tries, remote ? 5 : 2);
+  if (command || code) QUARTET_DEFAULT(s, memory_limit_bytes, code ? int64_t{1} << 30 : 0);
+}
+
 void FillPlacement(ServicePlacement* p, absl::string_view listen) {
   QUARTET_DEFAULT_TEXT(p, listen, std::string(listen));
   QUARTET_DEFAULT(p, ranks, 1);
@@ -278,13 +308,10 @@ void FillDefaults(RunConfig* c) {
   RewardConfig* w = c->mutable_reward();
   bool any_model = false;
   for (RewardSource& s : *w->mutable_source()) {
-    QUARTET_DEFAULT_TEXT(&s, name, s.rule().empty() ? "model" : s.rule());
-    QUARTET_DEFAULT(&s, weight, 1);
-    if (s.model().empty()) continue;
-    any_model = true;
-    QUARTET_DEFAULT_TEXT(&s, dtype, "bf16");
-    QUARTET_DEFAULT(&s, zero_stage, 3);
+    FillSource(&s, r->generate_max_len());
+    any_model |= !s.model().empty();
   }
+  if (!w->source().empty()) QUARTET_DEFAULT_TEXT(w, on_error, "stop");
   // Rules have no micro-batches.
   if (any_model) {
     FillMicroBatchTokens(w, w->has_micro_rollout_batch_size(), c->actor().max_len());

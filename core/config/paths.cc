@@ -27,7 +27,13 @@ void ResolvePaths(const std::string& base_folder, RunConfig* c) {
   }
   for (EvalSet& set : *c->mutable_eval()->mutable_set()) ResolvePath(base_folder, set.mutable_data());
   if (c->has_reference()) ResolvePath(base_folder, c->mutable_reference()->mutable_pretrain());
-  for (RewardSource& s : *c->mutable_reward()->mutable_source()) ResolvePath(base_folder, s.mutable_model());
+  for (RewardSource& s : *c->mutable_reward()->mutable_source()) {
+    ResolvePath(base_folder, s.mutable_model());
+    ResolvePath(base_folder, s.mutable_api_key_file());
+    // A command runs where its own relative paths start, too.
+    if (!s.command().empty() && s.command_folder().empty()) s.set_command_folder(".");
+    ResolvePath(base_folder, s.mutable_command_folder());
+  }
   if (c->rollout().has_http()) {
     HttpConfig* http = c->mutable_rollout()->mutable_http();
     for (std::string* path : {http->mutable_api_key_file(), http->mutable_cert_file(), http->mutable_key_file()}) {

@@ -242,6 +242,23 @@ TEST(RunConfig, RefusesWhatCannotHaveAnEffect) {
   ExpectError({"reward.source.0.weight=2"}, {"reward.source[0]", "neither"});
   ExpectError({"reward.source.0.rule=number", "reward.source.0.dtype=bf16"}, {"dtype has no effect"});
   ExpectError({"reward.source.0.rule=number", "reward.source.1.rule=number"}, {"reward.source[1].name"});
+  ExpectError({"reward.source.0.rule=guess"}, {"reward.source[0].rule", "guess", "open_reasoner_zero"});
+  ExpectError({"reward.source.0.rule=regex"}, {"reward.source[0].pattern", "regular expression"});
+  ExpectError({"reward.source.0.rule=json_field"}, {"reward.source[0].field"});
+  ExpectError({"reward.source.0.rule=number", "reward.source.0.pattern=a"}, {"pattern has no effect", "format"});
+  ExpectError({"reward.source.0.rule=choice", "reward.source.0.choices=abc"}, {"choices", "abc", "capital letters"});
+  ExpectError({"reward.source.0.rule=choice", "reward.source.0.choices=ABA"}, {"choices", "each once"});
+  ExpectError({"reward.source.0.rule=length", "reward.source.0.min_len=9", "reward.source.0.max_len=8"},
+              {"max_len", "8"});
+  ExpectError({"reward.source.0.rule=number", "reward.on_error=zero"}, {"reward.on_error", "zero", "stop", "drop"});
+  ExpectError({"reward.source.0.remote_url=localhost:5000"}, {"remote_url", "localhost:5000", "grpc://host:port"});
+  ExpectError({"reward.source.0.remote_url=http://a", "reward.source.0.remote_url=grpc://b:1"}, {"two sources"});
+  ExpectError({"reward.source.0.remote_url=http://a", "reward.source.0.memory_limit_bytes=1"}, {"has no effect"});
+  ExpectError({"reward.source.0.command=x", "reward.source.0.timeout_seconds=0"}, {"timeout_seconds", "0"});
+  ExpectError({"reward.source.0.command=x", "reward.source.0.max_batch_size=2"}, {"max_batch_size has no effect"});
+  ExpectError({"reward.source.0.code=ruby"}, {"reward.source[0].code", "ruby", "python"});
+  ExpectError({"reward.source.0.code=python", "reward.source.0.memory_limit_bytes=1000"},
+              {"memory_limit_bytes", "1000"});
   ExpectError({"train.max_steps=5", "train.num_episodes=2"}, {"num_episodes has no effect"});
   ExpectError({"actor.allow_zero_learning_rate=true"}, {"allow_zero_learning_rate has no effect"});
   ExpectError({"actor.lr_scheduler=constant", "actor.min_lr_ratio=0.5"}, {"min_lr_ratio has no effect"});
@@ -403,6 +420,9 @@ TEST(RunConfig, MakesPathsAbsolute) {
   EXPECT_EQ(c.rollout().pretrain(), "/base/x/models/a");
   EXPECT_EQ(c.run_dir(), "/base/x/out");
   EXPECT_EQ(c.reward().source(0).model(), "/base/rm");
+  const RunConfig command = LoadRunConfig("", {"reward.source.0.command=python3 mine.py"}, "/base/x").value();
+  EXPECT_EQ(command.reward().source(0).command(), "python3 mine.py");
+  EXPECT_EQ(command.reward().source(0).command_folder(), "/base/x/");
   c = LoadRunConfig("", {"data.apply_chat_template=true", "data.tokenizer_chat_template=t.jinja"}, "/base/x").value();
   EXPECT_EQ(c.data().tokenizer_chat_template(), "/base/x/t.jinja");
   c = LoadRunConfig("", {"actor.load_checkpoint=a_state", "critic.load_checkpoint=/c"}, "/base/x").value();

@@ -174,6 +174,18 @@ class Fields {
   const std::string prefix_;
 };
 
+// The labels of a sequence classifier are the entries of id2label; transformers' default is two.
+absl::Status CheckOneLabel(const Fields& fields) {
+  const json* labels = fields.Find("id2label");
+  const json* count = fields.Find("num_labels");
+  if (labels != nullptr ? labels->is_object() && labels->size() == 1 : count != nullptr && *count == 1) {
+    return absl::OkStatus();
+  }
+  return fields.Error("id2label",
+                      "a model with a scalar head has one label ({\"0\": \"LABEL_0\"}; without it transformers "
+                      "takes two): train and save it with num_labels=1");
+}
+
 absl::StatusOr<const Family*> ReadFamily(const Fields& fields, ModelConfig* config) {
   QUARTET_ASSIGN_OR_RETURN(config->model_type, fields.String("model_type", ""));
   const Family* family = nullptr;
@@ -190,25 +202,18 @@ absl::StatusOr<const Family*> ReadFamily(const Fields& fields, ModelConfig* conf
   }
   const std::string architecture = architectures->front().get<std::string>();
   if (architecture == family->classification) {
+    QUARTET_RETURN_IF_ERROR(CheckOneLabel(fields));
     config->head = HeadKind::kScalar;
+  } else if (architecture == "RewardModel" || architecture == "CriticModel") {
+    // OpenRLHF's classes, around any family's decoder.
+    config->head = HeadKind::kScalar;
+    QUARTET_ASSIGN_OR_RETURN(config->scalar_head, fields.String("value_head_prefix", "score"));
   } else if (architecture != family->causal_lm) {
     return fields.Error("architectures",
                         absl::StrCat("supported for model_type \"", std::string(family->model_type), "\" are ",
                                      std::string(family->causal_lm), " and ", std::string(family->classification)));
   }
   return family;
-}
-
-// The labels of a sequence classifier are the entries of id2label; transformers' default is two.
-absl::Status CheckOneLabel(const Fields& fields) {
-  const json* labels = fields.Find("id2label");
-  const json* count = fields.Find("num_labels");
-  if (labels != nullptr ? labels->is_object() && labels->size() == 1 : count != nullptr && *count == 1) {
-    return absl::OkStatus();
-  }
-  return fields.Error("id2label",
-                      "a model with a scalar head has one label ({\"0\": \"LABEL_0\"}; without it transformers "
-                      "takes two): train and save it with num_labels=1");
 }
 
 absl::Status ReadRope(const Fields& fields, ModelConfig* config) {
@@ -393,7 +398,6 @@ absl::StatusOr<ModelConfig> ReadModelConfig(const std::string& folder) {
   if (!object.is_object()) return absl::InvalidArgumentError(absl::StrCat(path, ": it must be a JSON object"));
   const Fields fields(object, path);
   QUARTET_ASSIGN_OR_RETURN(const Family* family, ReadFamily(fields, &config));
-  if (config.head == HeadKind::kScalar) QUARTET_RETURN_IF_ERROR(CheckOneLabel(fields));
   QUARTET_RETURN_IF_ERROR(ReadShape(fields, *family, &config));
   QUARTET_RETURN_IF_ERROR(ReadVariant(fields, &config));
   QUARTET_RETURN_IF_ERROR(ReadRope(fields, &config));

@@ -45,9 +45,11 @@ struct ModelConfig {
   bool qkv_bias = false;        // Qwen2
   bool attention_bias = false;  // q, k, v and o biases (Llama with "attention_bias": true)
   bool mlp_bias = false;
-  bool qk_norm = false;                   // Qwen3
-  double initializer_range = 0.02;        // standard deviation of fresh weights
-  HeadKind head = HeadKind::kVocabulary;  // of the folder: kScalar for *ForSequenceClassification with one label
+  bool qk_norm = false;             // Qwen3
+  double initializer_range = 0.02;  // standard deviation of fresh weights
+  HeadKind head =
+      HeadKind::kVocabulary;  // of the folder: kScalar for *ForSequenceClassification with one label and OpenRLHF's
+  std::string scalar_head = "score";  // its name there: the weights are "<scalar_head>.weight"
   std::optional<int64_t> bos_token_id;
   std::optional<int64_t> pad_token_id;
   std::vector<int64_t> eos_token_ids;  // generation_config.json's, else config.json's

@@ -280,6 +280,14 @@ TEST(ModelConfig, RefusesClassifiersOfSeveralLabels) {
   EXPECT_EQ(Read(With(critic, "id2label", {{"0", "LABEL_0"}}))->head, HeadKind::kScalar);
 }
 
+TEST(ModelConfig, ReadsTheHeadsThatOpenRlhfNames) {
+  const json reward = With(Llama(), "architectures", {"RewardModel"});
+  EXPECT_EQ(Read(reward)->head, HeadKind::kScalar);
+  EXPECT_EQ(Read(reward)->scalar_head, "score");
+  EXPECT_EQ(Read(With(reward, "value_head_prefix", "value_head"))->scalar_head, "value_head");
+  EXPECT_EQ(Read(With(With(Llama(), "architectures", {"CriticModel"}), "value_head_prefix", "v"))->scalar_head, "v");
+}
+
 TEST(ModelConfig, NamesTheFileThatIsNoJson) {
   EXPECT_EQ(ReadModelConfig(Folder() + "/absent").status().code(), absl::StatusCode::kNotFound);
   EXPECT_FALSE(Read(std::string("{")).ok());

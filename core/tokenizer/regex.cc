@@ -296,10 +296,7 @@ class Regex::Search {
           if (tried >= text_.size()) break;
         }
       }
-      if (found >= 0) {
-        const size_t* range = pcre2_get_ovector_pointer(data_.get());
-        return Range(range[0], range[1]);
-      }
+      if (found >= 0) return Group(0);
       if (found != PCRE2_ERROR_NOMATCH) return Error(found);
       // The next place that was not tried.
       at = tried;
@@ -307,6 +304,14 @@ class Regex::Search {
       if (at == tried && at < text_.size()) at += CharBytes(text_, at);
     }
     return std::optional<Range>();
+  }
+
+  // Of the last match; nothing where the group has no part in it.
+  std::optional<Range> Group(uint32_t number) const {
+    if (number >= pcre2_get_ovector_count(data_.get())) return std::nullopt;
+    const size_t* range = pcre2_get_ovector_pointer(data_.get()) + 2 * number;
+    if (range[0] == PCRE2_UNSET) return std::nullopt;
+    return Range(range[0], range[1]);
   }
 
  private:
@@ -399,6 +404,20 @@ absl::StatusOr<std::vector<Regex::Range>> Regex::FindAll(std::string_view text, 
     } else if (at < text.size()) {
       at += CharBytes(text, at);
     }
+  }
+}
+
+absl::StatusOr<std::optional<Regex::Range>> Regex::FindLast(std::string_view text, RegexBudget* budget) const {
+  uint32_t groups = 0;
+  pcre2_pattern_info(impl_->code.get(), PCRE2_INFO_CAPTURECOUNT, &groups);
+  std::optional<Range> last;
+  Search search(*impl_, text, budget);
+  for (size_t at = 0;;) {
+    QUARTET_ASSIGN_OR_RETURN(const std::optional<Range> match, search.Next(at));
+    if (!match.has_value()) return last;
+    last = groups > 0 ? search.Group(1) : match;
+    at = match->second;
+    if (match->second == match->first && at < text.size()) at += CharBytes(text, at);
   }
 }
 

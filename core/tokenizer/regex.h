@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -41,6 +42,9 @@ class Regex {
   // Begin and end byte of the matches that are not empty, from left to right. `text` is valid UTF-8. INVALID_ARGUMENT
   // names the pattern where they take more than `budget` or the memory that a match may have.
   absl::StatusOr<std::vector<Range>> FindAll(std::string_view text, RegexBudget* budget) const;
+  // Of the last match, which may be empty, the first group, where the pattern has groups; else all of it. Nothing
+  // without a match, or where the group has no part in it. Errors as FindAll.
+  absl::StatusOr<std::optional<Range>> FindLast(std::string_view text, RegexBudget* budget) const;
 
  private:
   struct Impl;

@@ -43,6 +43,8 @@ struct ShardedModelOptions {
   // Which share of the model this rank has. A share is a model of its own here: frozen, at stage 0, of a group that is
   // this rank alone; config() describes it, layout() its slices. Forward, which knows no partial sums, is not for it.
   TensorParallel tensor_parallel;
+  // What the folder calls a scalar head, in place of its config.json's ModelConfig::scalar_head; "": as that.
+  std::string scalar_head;
   // A scalar head that the folder does not have: true = drawn from N(0, 1 / (hidden + 1)) with `seed`; false = an
   // error.
   bool initialize_missing_head = false;

@@ -459,6 +459,16 @@ TEST(ShardedModel, RefusesStagesAndTypesThatItDoesNotHave) {
   EXPECT_THAT(std::string(LoadStatus(folder, options).message()), testing::HasSubstr("allowed: bf16, fp32"));
 }
 
+TEST(ShardedModel, ReadsAScalarHeadByItsName) {
+  const std::string folder = WriteModel("named_head", TinyConfig(1), Dtype::kF32, HeadKind::kScalar);
+  ShardedModelOptions options;
+  options.head = HeadKind::kScalar;
+  options.compute_dtype = at::kFloat;
+  EXPECT_TRUE(LoadStatus(folder, options).ok()) << LoadStatus(folder, options);
+  options.scalar_head = "value_head";
+  EXPECT_THAT(std::string(LoadStatus(folder, options).message()), testing::HasSubstr("value_head.weight is missing"));
+}
+
 TEST(ShardedModel, DrawsAMissingScalarHeadAlikeAtEveryWorldSizeOrRefuses) {
   ModelConfig config = TinyConfig(1);
   config.hidden_size = 1024;

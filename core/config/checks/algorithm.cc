@@ -1,6 +1,5 @@
 #include <cmath>
 #include <cstdint>
-#include <set>
 #include <string>
 #include <tuple>
 
@@ -250,48 +249,6 @@ absl::Status CheckReference(const RunConfig& c) {
                             ", so that there is no number of sequences to go by; leave it out to take the actor's"));
   }
   return TokenBudget("reference.max_tokens_per_micro_batch", budget, "actor.max_len", c.actor().max_len());
-}
-
-absl::Status CheckReward(const RunConfig& c) {
-  const RewardConfig& w = c.reward();
-  std::set<std::string> names;
-  bool any_model = false;
-  for (int i = 0; i < w.source_size(); ++i) {
-    const RewardSource& s = w.source(i);
-    const auto field = [i](absl::string_view leaf) { return absl::StrCat("reward.source[", i, "].", leaf); };
-    if (s.rule().empty() == s.model().empty()) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("reward.source[", i,
-                       "]: ", s.rule().empty() ? "neither rule nor model is set" : "both rule and model are set",
-                       "; set exactly one of them"));
-    }
-    QUARTET_RETURN_IF_ERROR(Real(field("weight"), s.weight(), -kInfinity, kInfinity));
-    if (s.weight() == 0) return NoEffect(absl::StrCat("reward.source[", i, "]"), "its weight is 0");
-    if (!s.rule().empty()) {
-      QUARTET_RETURN_IF_ERROR(OneOf(field("rule"), s.rule(), {"exact_match", "number"}));
-      if (!s.dtype().empty()) return NoEffect(field("dtype"), "a rule has no model");
-      if (s.has_zero_stage()) return NoEffect(field("zero_stage"), "a rule has no model");
-    } else {
-      any_model = true;
-      QUARTET_RETURN_IF_ERROR(Dtype(field("dtype"), s.dtype()));
-      QUARTET_RETURN_IF_ERROR(Stage(field("zero_stage"), s.zero_stage(), {0, 3}));
-    }
-    if (!names.insert(s.name()).second) {
-      return Bad(field("name"), absl::StrCat("\"", s.name(), "\""), "another source has this name already; set name");
-    }
-  }
-  if (!any_model) {
-    constexpr char kNoModel[] = "no reward.source is a model";
-    if (w.has_micro_rollout_batch_size()) return NoEffect("reward.micro_rollout_batch_size", kNoModel);
-    if (w.has_max_tokens_per_micro_batch()) return NoEffect("reward.max_tokens_per_micro_batch", kNoModel);
-    return absl::OkStatus();
-  }
-  if (w.max_tokens_per_micro_batch() == 0) {
-    return Integer("reward.micro_rollout_batch_size", w.micro_rollout_batch_size(), 1);
-  }
-  if (w.has_micro_rollout_batch_size()) return BothLimits("reward", "micro_rollout_batch_size");
-  return TokenBudget("reward.max_tokens_per_micro_batch", w.max_tokens_per_micro_batch(), "actor.max_len",
-                     c.actor().max_len());
 }
 
 }  // namespace quartet

@@ -59,6 +59,9 @@ class BatchReader {
     return absl::OkStatus();
   }
 
+  // Those that have come.
+  std::vector<ItemOf<Request>>& items() { return batch_.items; }
+
   // The client has ended its writes; a stream that breaks looks the same. Once.
   absl::StatusOr<Batch<Request>> End() {
     if (!has_header_) return absl::InvalidArgumentError("the stream ended before its header");

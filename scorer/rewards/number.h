@@ -1,4 +1,4 @@
-// What an answer is worth by rules: functions of two texts. LibTorch-free, thread safe.
+// The rules "exact_match" and "number": functions of two texts. LibTorch-free, thread safe.
 #pragma once
 
 #include <optional>

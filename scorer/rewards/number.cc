@@ -1,14 +1,14 @@
-#include "scorer/rewards.h"
+#include "scorer/rewards/number.h"
 
 #include <algorithm>
 #include <cstdlib>
-#include <initializer_list>
 #include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
+#include "scorer/rewards/extract.h"
 
 namespace quartet {
 namespace {
@@ -21,12 +21,6 @@ constexpr size_t kMaxDigits = 1000;
 bool IsSpace(char c) { return c == ' ' || (c >= '\t' && c <= '\r'); }
 bool IsDigit(char c) { return c >= '0' && c <= '9'; }
 bool IsLetter(char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z'); }
-
-std::string_view Strip(std::string_view text) {
-  while (!text.empty() && IsSpace(text.front())) text.remove_prefix(1);
-  while (!text.empty() && IsSpace(text.back())) text.remove_suffix(1);
-  return text;
-}
 
 bool Consume(std::string_view* text, std::string_view prefix) {
   if (text->substr(0, prefix.size()) != prefix) return false;
@@ -117,20 +111,6 @@ std::string Multiply(std::string_view a, std::string_view b) {
   return first == std::string::npos ? "0" : digits.substr(first);
 }
 
-// The content of the last \boxed{...}, up to the brace that closes it.
-std::optional<std::string_view> LastBoxed(std::string_view text) {
-  constexpr std::string_view kBoxed = "\\boxed{";
-  const size_t start = text.rfind(kBoxed);
-  if (start == std::string_view::npos) return std::nullopt;
-  const std::string_view content = text.substr(start + kBoxed.size());
-  int depth = 1;
-  for (size_t i = 0; i < content.size(); ++i) {
-    if (content[i] == '{') ++depth;
-    if (content[i] == '}' && --depth == 0) return content.substr(0, i);
-  }
-  return std::nullopt;
-}
-
 // `text` holds a number and no other.
 std::optional<Number> OnlyNumber(std::string_view text) {
   std::string_view rest;
@@ -141,7 +121,9 @@ std::optional<Number> OnlyNumber(std::string_view text) {
 
 }  // namespace
 
-float ExactMatch(std::string_view response, std::string_view label) { return Strip(response) == Strip(label); }
+float ExactMatch(std::string_view response, std::string_view label) {
+  return StripSpace(response) == StripSpace(label);
+}
 
 std::optional<Number> Number::Parse(std::string_view text, std::string_view* rest) {
   SkipDecoration(&text);

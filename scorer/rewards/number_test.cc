@@ -1,4 +1,4 @@
-#include "scorer/rewards.h"
+#include "scorer/rewards/number.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,0 +1,179 @@
+#include <cstdint>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/string_view.h"
+#include "core/base/status_macros.h"
+#include "core/config/checks/checks.h"
+#include "core/config/checks/conditions.h"
+#include "core/config/reward_sources.h"
+
+namespace quartet {
+namespace {
+
+constexpr int64_t kLeastCodeMemory = int64_t{64} << 20;
+
+std::string FieldOf(int source, absl::string_view leaf) { return absl::StrCat("reward.source[", source, "].", leaf); }
+
+absl::Status CheckKind(int i, const RewardSource& s) {
+  std::vector<std::string> set;
+  if (!s.rule().empty()) set.push_back("rule");
+  if (!s.model().empty()) set.push_back("model");
+  if (!s.remote_url().empty()) set.push_back("remote_url");
+  if (!s.command().empty()) set.push_back("command");
+  if (!s.code().empty()) set.push_back("code");
+  if (set.size() == 1) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat("reward.source[", i, "]: ",
+                                                 set.empty()
+                                                     ? "neither rule nor model, remote_url, command or code is set"
+                                                     : absl::StrCat("both ", absl::StrJoin(set, " and "), " are set"),
+                                                 "; set exactly one of them"));
+}
+
+// Each field that is for some sources only, whether it is set here, and whether it is for this one.
+absl::Status CheckEffects(int i, const RewardSource& s) {
+  const bool model = !s.model().empty(), remote = !s.remote_url().empty();
+  const bool command = !s.command().empty(), code = !s.code().empty();
+  const auto rule = [&](absl::string_view name) { return s.rule() == name; };
+  const struct {
+    absl::string_view leaf;
+    bool set, effective;
+    absl::string_view of;
+  } fields[] = {
+      {"pattern", !s.pattern().empty(), rule("regex") || rule("format"), "rules \"regex\" and \"format\""},
+      {"choices", !s.choices().empty(), rule("choice"), "rule \"choice\""},
+      {"field", !s.field().empty(), rule("json_field"), "rule \"json_field\""},
+      {"min_len", s.has_min_len(), rule("length"), "rule \"length\""},
+      {"max_len", s.has_max_len(), rule("length"), "rule \"length\""},
+      {"len_buffer", s.has_len_buffer(), rule("length"), "rule \"length\""},
+      {"dtype", !s.dtype().empty(), model, "model"},
+      {"zero_stage", s.has_zero_stage(), model, "model"},
+      {"value_head_prefix", !s.value_head_prefix().empty(), model, "model"},
+      {"normalize_reward", s.has_normalize_reward(), model, "model"},
+      {"api_key_file", !s.api_key_file().empty(), remote, "remote_url"},
+      {"max_batch_size", s.has_max_batch_size(), remote, "remote_url"},
+      {"command_folder", !s.command_folder().empty(), command, "command"},
+      {"code_score", !s.code_score().empty(), code, "code"},
+      {"workers", s.has_workers(), remote || command || code, "remote_url, command and code"},
+      {"timeout_seconds", s.has_timeout_seconds(), remote || command || code, "remote_url, command and code"},
+      {"max_tries", s.has_max_tries(), remote || command, "remote_url and command"},
+      {"memory_limit_bytes", s.has_memory_limit_bytes(), command || code, "command and code"},
+  };
+  for (const auto& field : fields) {
+    if (field.set && !field.effective) {
+      return NoEffect(FieldOf(i, field.leaf), absl::StrCat("it is for ", field.of, " alone"));
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckRule(int i, const RewardSource& s) {
+  QUARTET_RETURN_IF_ERROR(OneOf(FieldOf(i, "rule"), s.rule(), RewardRules()));
+  const bool pattern = s.rule() == "regex" || s.rule() == "format";
+  if (pattern && s.pattern().empty()) {
+    return Missing(FieldOf(i, "pattern"), absl::StrCat("rule \"", s.rule(), "\" needs a regular expression"));
+  }
+  if (s.rule() == "json_field" && s.field().empty()) {
+    return Missing(FieldOf(i, "field"), "rule \"json_field\" needs the place of the value, such as \"answer\"");
+  }
+  if (s.rule() == "choice") {
+    std::set<char> letters;
+    for (const char letter : s.choices()) {
+      if (letter < 'A' || letter > 'Z' || !letters.insert(letter).second) {
+        return Bad(FieldOf(i, "choices"), absl::StrCat("\"", s.choices(), "\""),
+                   "it must be capital letters, each once");
+      }
+    }
+  }
+  if (s.rule() == "length") {
+    QUARTET_RETURN_IF_ERROR(Integer(FieldOf(i, "min_len"), s.min_len(), 0, kMaxTokens));
+    QUARTET_RETURN_IF_ERROR(Integer(FieldOf(i, "max_len"), s.max_len(), s.min_len(), kMaxTokens));
+    QUARTET_RETURN_IF_ERROR(Integer(FieldOf(i, "len_buffer"), s.len_buffer(), 1, kMaxTokens));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckUrls(int i, const RewardSource& s) {
+  bool http = false, grpc = false;
+  for (const std::string& url : s.remote_url()) {
+    const size_t end = url.find("://");
+    const absl::string_view scheme = absl::string_view(url).substr(0, end == std::string::npos ? 0 : end);
+    const bool is_http = scheme == "http" || scheme == "https", is_grpc = scheme == "grpc" || scheme == "grpcs";
+    if ((!is_http && !is_grpc) || url.size() <= end + 3) {
+      return Bad(FieldOf(i, "remote_url"), absl::StrCat("\"", url, "\""),
+                 "it must be http://..., https://..., grpc://host:port or grpcs://host:port");
+    }
+    http |= is_http;
+    grpc |= is_grpc;
+  }
+  if (http && grpc) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(FieldOf(i, "remote_url"), ": HTTP and gRPC servers cannot take turns; make two sources of them"));
+  }
+  return Integer(FieldOf(i, "max_batch_size"), s.max_batch_size(), 1, 65536);
+}
+
+absl::Status CheckWork(int i, const RewardSource& s) {
+  // Not set: as many as the scorer's machine has cores.
+  if (s.has_workers()) QUARTET_RETURN_IF_ERROR(Integer(FieldOf(i, "workers"), s.workers(), 1, 4096));
+  QUARTET_RETURN_IF_ERROR(Real(FieldOf(i, "timeout_seconds"), s.timeout_seconds(), 0, 86400, /*open_low=*/true));
+  if (s.has_max_tries()) QUARTET_RETURN_IF_ERROR(Integer(FieldOf(i, "max_tries"), s.max_tries(), 1, 1000));
+  const bool code = !s.code().empty();
+  if (code || s.memory_limit_bytes() != 0) {
+    return Integer(FieldOf(i, "memory_limit_bytes"), s.memory_limit_bytes(), kLeastCodeMemory);
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckSource(int i, const RewardSource& s) {
+  QUARTET_RETURN_IF_ERROR(CheckKind(i, s));
+  QUARTET_RETURN_IF_ERROR(CheckEffects(i, s));
+  QUARTET_RETURN_IF_ERROR(Real(FieldOf(i, "weight"), s.weight(), -kInfinity, kInfinity));
+  if (s.weight() == 0) return NoEffect(absl::StrCat("reward.source[", i, "]"), "its weight is 0");
+  if (!s.rule().empty()) return CheckRule(i, s);
+  if (!s.model().empty()) {
+    QUARTET_RETURN_IF_ERROR(Dtype(FieldOf(i, "dtype"), s.dtype()));
+    return Stage(FieldOf(i, "zero_stage"), s.zero_stage(), {0, 3});
+  }
+  if (!s.remote_url().empty()) QUARTET_RETURN_IF_ERROR(CheckUrls(i, s));
+  if (!s.code().empty()) {
+    QUARTET_RETURN_IF_ERROR(OneOf(FieldOf(i, "code"), s.code(), {"python"}));
+    QUARTET_RETURN_IF_ERROR(OneOf(FieldOf(i, "code_score"), s.code_score(), {"all", "share"}));
+  }
+  return CheckWork(i, s);
+}
+
+}  // namespace
+
+absl::Status CheckReward(const RunConfig& c) {
+  const RewardConfig& w = c.reward();
+  std::set<std::string> names;
+  bool any_model = false;
+  for (int i = 0; i < w.source_size(); ++i) {
+    QUARTET_RETURN_IF_ERROR(CheckSource(i, w.source(i)));
+    any_model |= !w.source(i).model().empty();
+    if (!names.insert(w.source(i).name()).second) {
+      return Bad(FieldOf(i, "name"), absl::StrCat("\"", w.source(i).name(), "\""),
+                 "another source has this name already; set name");
+    }
+  }
+  if (!w.source().empty()) QUARTET_RETURN_IF_ERROR(OneOf("reward.on_error", w.on_error(), {"stop", "drop"}));
+  if (!any_model) {
+    constexpr char kNoModel[] = "no reward.source is a model";
+    if (w.has_micro_rollout_batch_size()) return NoEffect("reward.micro_rollout_batch_size", kNoModel);
+    if (w.has_max_tokens_per_micro_batch()) return NoEffect("reward.max_tokens_per_micro_batch", kNoModel);
+    return absl::OkStatus();
+  }
+  if (w.max_tokens_per_micro_batch() == 0) {
+    return Integer("reward.micro_rollout_batch_size", w.micro_rollout_batch_size(), 1);
+  }
+  if (w.has_micro_rollout_batch_size()) return BothLimits("reward", "micro_rollout_batch_size");
+  return TokenBudget("reward.max_tokens_per_micro_batch", w.max_tokens_per_micro_batch(), "actor.max_len",
+                     c.actor().max_len());
+}
+
+}  // namespace quartet

@@ -1,0 +1,92 @@
+#include "scorer/answer_sources.h"
+
+#include <algorithm>
+#include <string>
+#include <thread>
+#include <utility>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
+#include "absl/time/time.h"
+#include "core/base/files.h"
+#include "core/base/status_macros.h"
+#include "scorer/rewards/code.h"
+#include "scorer/rewards/command.h"
+#include "scorer/rewards/remote.h"
+#include "scorer/rewards/rules.h"
+#include "scorer/rewards/sandbox.h"
+
+namespace quartet {
+namespace {
+
+int Cores() { return std::max(1u, std::thread::hardware_concurrency()); }
+
+absl::StatusOr<std::unique_ptr<RewardFunction>> NewRemote(const RewardSource& source) {
+  RemoteOptions options;
+  options.urls.assign(source.remote_url().begin(), source.remote_url().end());
+  options.timeout = absl::Seconds(source.timeout_seconds());
+  if (!source.api_key_file().empty()) {
+    QUARTET_ASSIGN_OR_RETURN(options.api_key, ReadSecretFile(source.api_key_file()));
+    if (options.api_key.empty() || options.api_key.find_first_of("\r\n") != std::string::npos) {
+      return absl::InvalidArgumentError(absl::StrCat("api_key_file ", source.api_key_file(), " is not one line"));
+    }
+  }
+  if (absl::StartsWith(options.urls[0], "grpc")) return NewGrpcRemote(std::move(options));
+  return NewHttpRemote(std::move(options));
+}
+
+absl::StatusOr<std::unique_ptr<RewardFunction>> NewFunction(const RewardSource& source) {
+  if (!source.remote_url().empty()) return NewRemote(source);
+  const absl::Duration timeout = absl::Seconds(source.timeout_seconds());
+  if (!source.command().empty()) {
+    return NewCommand({.command = source.command(),
+                       .folder = source.command_folder(),
+                       .timeout = timeout,
+                       .memory_limit_bytes = source.memory_limit_bytes()});
+  }
+  if (!source.code().empty()) {
+    QUARTET_RETURN_IF_ERROR(CheckSandbox());
+    return NewCode({.share = source.code_score() == "share",
+                    .limits = {.timeout = timeout, .memory_bytes = source.memory_limit_bytes()}});
+  }
+  return NewRule({.rule = source.rule(),
+                  .pattern = source.pattern(),
+                  .choices = source.choices(),
+                  .field = source.field(),
+                  .min_len = source.min_len(),
+                  .max_len = source.max_len(),
+                  .len_buffer = std::max(1, source.len_buffer())});
+}
+
+WorkerPoolOptions PoolOptions(const RewardSource& source) {
+  WorkerPoolOptions options;
+  options.workers = source.has_workers() ? source.workers() : Cores();
+  options.max_batch = std::max(1, source.max_batch_size());
+  options.max_tries = std::max(1, source.max_tries());
+  return options;
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<AnswerSources>> AnswerSources::Create(const RewardConfig& config) {
+  auto sources = std::make_unique<AnswerSources>();
+  for (int i = 0; i < config.source_size(); ++i) {
+    const RewardSource& source = config.source(i);
+    if (!source.model().empty()) continue;
+    QUARTET_ASSIGN_OR_RETURN(std::unique_ptr<RewardFunction> function,
+                             Prefixed(absl::StrCat("reward.source[", i, "]"), NewFunction(source)));
+    sources->pools_.push_back({i, std::make_unique<WorkerPool>(std::move(function), PoolOptions(source))});
+  }
+  return sources;
+}
+
+void AnswerSources::Score(const std::shared_ptr<const Answer>& answer, const std::stop_token& stop,
+                          const std::function<void(int, absl::StatusOr<Reward>)>& done) {
+  for (Pool& pool : pools_) {
+    pool.workers->Submit(
+        answer, stop, [done, source = pool.source](absl::StatusOr<Reward> reward) { done(source, std::move(reward)); });
+  }
+}
+
+}  // namespace quartet

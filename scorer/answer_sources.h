@@ -1,0 +1,38 @@
+// The sources of rewards that need no model, as configured: rules, servers, commands and code, with their threads.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <stop_token>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "proto/run_config.pb.h"
+#include "scorer/rewards/reward.h"
+#include "scorer/rewards/worker_pool.h"
+
+namespace quartet {
+
+// Thread safe.
+class AnswerSources {
+ public:
+  // Of a resolved configuration. Errors name the field; FAILED_PRECONDITION where there can be no sandbox for code.
+  static absl::StatusOr<std::unique_ptr<AnswerSources>> Create(const RewardConfig& config);
+
+  // How many they are.
+  size_t size() const { return pools_.size(); }
+
+  // `done` is called once for each of them, from their threads, with the index into reward.source. Errors as those of
+  // WorkerPool::Submit.
+  void Score(const std::shared_ptr<const Answer>& answer, const std::stop_token& stop,
+             const std::function<void(int source, absl::StatusOr<Reward>)>& done);
+
+ private:
+  struct Pool {
+    int source;
+    std::unique_ptr<WorkerPool> workers;
+  };
+  std::vector<Pool> pools_;
+};
+
+}  // namespace quartet

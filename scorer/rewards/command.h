@@ -1,0 +1,26 @@
+// Rewards by programs of the user's that read a JSON object a line and answer each with a line.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "scorer/rewards/reward.h"
+
+namespace quartet {
+
+struct CommandOptions {
+  std::string command;                         // for /bin/sh -c
+  std::string folder;                          // it runs in
+  absl::Duration timeout = absl::Seconds(30);  // of one answer; for the first of a process, with its start
+  int64_t memory_limit_bytes = 0;              // address space; 0: none
+};
+
+// A process for each thread that calls Score, started when it is first needed; one that fails is killed, and another
+// takes its place with the next answer. A thread that calls Score lives as long as the function does: a process ends
+// with the thread that has started it.
+std::unique_ptr<RewardFunction> NewCommand(CommandOptions options);
+
+}  // namespace quartet

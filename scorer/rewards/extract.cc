@@ -1,0 +1,225 @@
+#include "scorer/rewards/extract.h"
+
+#include <algorithm>
+#include <cctype>
+#include <nlohmann/json.hpp>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "core/data/json.h"
+
+namespace quartet {
+
+using nlohmann::json;
+
+std::string_view StripSpace(std::string_view text) {
+  const absl::string_view stripped = absl::StripAsciiWhitespace(absl::string_view(text.data(), text.size()));
+  return {stripped.data(), stripped.size()};
+}
+
+namespace {
+
+// Where the brace that closes `text`, which follows an open one, is; npos: nowhere.
+size_t ClosingBrace(std::string_view text) {
+  int depth = 1;
+  for (size_t i = 0; i < text.size(); ++i) {
+    if (text[i] == '\\') {
+      ++i;
+    } else if (text[i] == '{') {
+      ++depth;
+    } else if (text[i] == '}' && --depth == 0) {
+      return i;
+    }
+  }
+  return std::string_view::npos;
+}
+
+constexpr std::string_view kBoxes[] = {"\\boxed{", "\\fbox{"};
+
+bool IsWord(char c) { return absl::ascii_isalnum(static_cast<unsigned char>(c)) || c == '_' || (c & 0x80) != 0; }
+
+// The letter at `at`, where it stands alone.
+std::optional<char> LoneLetter(std::string_view text, size_t at, std::string_view letters) {
+  const char letter = text[at];
+  if (letters.find(letter) == std::string_view::npos) return std::nullopt;
+  if ((at > 0 && (IsWord(text[at - 1]) || text[at - 1] == '\'')) ||
+      (at + 1 < text.size() && (IsWord(text[at + 1]) || text[at + 1] == '\''))) {
+    return std::nullopt;
+  }
+  return letter;
+}
+
+// Of a text that says nothing but its choice, as a box does: "B", "(b)", "\text{B}", "B. Paris".
+std::optional<char> OnlyLetter(std::string_view text, std::string_view letters) {
+  text = StripSpace(text);
+  for (const std::string_view prefix : {"\\text{", "\\textbf{", "\\mathrm{", "\\mathbf{", "\\text {"}) {
+    if (text.substr(0, prefix.size()) == prefix) text.remove_prefix(prefix.size());
+  }
+  while (!text.empty() && (text.front() == '(' || text.front() == '[' || text.front() == ' ' || text.front() == '*')) {
+    text.remove_prefix(1);
+  }
+  if (text.empty()) return std::nullopt;
+  std::string capital(text.substr(0, 2));
+  capital[0] = absl::ascii_toupper(static_cast<unsigned char>(capital[0]));
+  if (text.size() > 1 && (text[1] == ' ' || IsWord(text[1]))) return std::nullopt;
+  return LoneLetter(capital, 0, letters);
+}
+
+}  // namespace
+
+std::vector<std::string_view> BoxedContents(std::string_view text) {
+  std::vector<std::string_view> contents;
+  // The braces of the whole text are paired in one pass: those of each unclosed box would be gone through again else.
+  std::vector<size_t> closing(text.size(), std::string_view::npos);
+  std::vector<size_t> open;
+  for (size_t i = 0; i < text.size(); ++i) {
+    if (text[i] == '\\' && i + 1 < text.size() && (text[i + 1] == '{' || text[i + 1] == '}' || text[i + 1] == '\\')) {
+      // "\\" before "boxed", as text that was escaped once too often has it, is none.
+      if (text[i + 1] != '\\') ++i;
+    } else if (text[i] == '{') {
+      open.push_back(i);
+    } else if (text[i] == '}' && !open.empty()) {
+      closing[open.back()] = i;
+      open.pop_back();
+    }
+  }
+  for (size_t at = 0; at < text.size();) {
+    size_t brace = std::string_view::npos;
+    for (const std::string_view box : kBoxes) {
+      if (text.substr(at, box.size()) == box) brace = at + box.size() - 1;
+    }
+    if (brace == std::string_view::npos || closing[brace] == std::string_view::npos) {
+      ++at;
+      continue;
+    }
+    contents.push_back(text.substr(brace + 1, closing[brace] - brace - 1));
+    at = closing[brace] + 1;
+  }
+  return contents;
+}
+
+std::optional<std::string_view> LastBoxed(std::string_view text) {
+  const size_t at = text.rfind(kBoxes[0]);
+  if (at == std::string_view::npos) return std::nullopt;
+  const std::string_view content = text.substr(at + kBoxes[0].size());
+  const size_t end = ClosingBrace(content);
+  if (end == std::string_view::npos) return std::nullopt;
+  return content.substr(0, end);
+}
+
+std::optional<std::string_view> LastTag(std::string_view text, std::string_view name) {
+  const std::string open = absl::StrCat("<", std::string(name), ">"),
+                    close = absl::StrCat("</", std::string(name), ">");
+  const size_t at = text.rfind(open);
+  if (at == std::string_view::npos) return std::nullopt;
+  const std::string_view content = text.substr(at + open.size());
+  const size_t end = content.find(close);
+  if (end == std::string_view::npos) return std::nullopt;
+  return content.substr(0, end);
+}
+
+std::optional<std::string> LastCodeBlock(std::string_view text, std::initializer_list<std::string_view> languages) {
+  std::optional<std::string> last, last_marked;
+  std::string block;
+  bool inside = false, marked = false;
+  const auto end_block = [&] {
+    (marked ? last_marked : last) = block;
+    block.clear();
+    inside = false;
+  };
+  for (const absl::string_view line : absl::StrSplit(absl::string_view(text.data(), text.size()), '\n')) {
+    absl::string_view fence = absl::StripAsciiWhitespace(line);
+    if (fence.substr(0, 3) == "```") {
+      if (inside) {
+        end_block();
+        continue;
+      }
+      fence.remove_prefix(3);
+      const std::string language = absl::AsciiStrToLower(absl::StripAsciiWhitespace(fence));
+      inside = true;
+      marked = std::find(languages.begin(), languages.end(), language) != languages.end();
+    } else if (inside) {
+      absl::StrAppend(&block, line, "\n");
+    }
+  }
+  if (inside) end_block();
+  return last_marked.has_value() ? last_marked : last;
+}
+
+std::optional<json> LastJsonObject(std::string_view text) {
+  // Objects begin at "{" and are tried from the left, so that inner ones are not taken for answers; so many, as each
+  // may reach to the end of the text.
+  constexpr int kMostTries = 1000;
+  std::optional<json> last;
+  int tries = 0;
+  for (size_t at = text.find('{'); at != std::string_view::npos && tries < kMostTries; ++tries) {
+    // The braces outside of strings say where it would end.
+    int depth = 0;
+    bool quoted = false;
+    size_t end = std::string_view::npos;
+    for (size_t i = at; i < text.size() && end == std::string_view::npos; ++i) {
+      const char c = text[i];
+      if (quoted) {
+        if (c == '\\') ++i;
+        if (c == '"') quoted = false;
+      } else if (c == '"') {
+        quoted = true;
+      } else if (c == '{') {
+        ++depth;
+      } else if (c == '}' && --depth == 0) {
+        end = i + 1;
+      }
+    }
+    size_t next = at + 1;
+    if (end != std::string_view::npos) {
+      absl::StatusOr<json> object = ParseJson(text.substr(at, end - at), "");
+      if (object.ok() && object->is_object()) {
+        last = *std::move(object);
+        next = end;
+      }
+    }
+    at = text.find('{', next);
+  }
+  return last;
+}
+
+const json* AtPath(const json& object, std::string_view path) {
+  const json* at = &object;
+  for (const absl::string_view key : absl::StrSplit(absl::string_view(path.data(), path.size()), '.')) {
+    size_t place;
+    if (at->is_object() && at->contains(std::string(key))) {
+      at = &(*at)[std::string(key)];
+    } else if (at->is_array() && absl::SimpleAtoi(key, &place) && place < at->size()) {
+      at = &(*at)[place];
+    } else {
+      return nullptr;
+    }
+  }
+  return at;
+}
+
+std::optional<char> ChosenLetter(std::string_view text, std::string_view letters) {
+  if (const std::optional<std::string_view> boxed = LastBoxed(text)) return OnlyLetter(*boxed, letters);
+  const std::string lower = absl::AsciiStrToLower(absl::string_view(text.data(), text.size()));
+  // "A" may be an article: after "answer" the first letter that stands alone counts, elsewhere the last.
+  for (size_t at = lower.rfind("answer"); at != std::string::npos; at = at == 0 ? at : lower.rfind("answer", at - 1)) {
+    size_t i = at + 6;
+    for (const std::string_view word : {" option", " choice", " is", ":", " **", "**", " option", " choice", " "}) {
+      if (lower.compare(i, word.size(), word) == 0) i += word.size();
+    }
+    while (i < text.size() && (text[i] == ' ' || text[i] == '(' || text[i] == '[' || text[i] == '*')) ++i;
+    if (i < text.size()) {
+      if (const std::optional<char> letter = LoneLetter(text, i, letters)) return letter;
+    }
+    if (at == 0) break;
+  }
+  for (size_t i = text.size(); i-- > 0;) {
+    if (const std::optional<char> letter = LoneLetter(text, i, letters)) return letter;
+  }
+  if (const std::optional<char> letter = OnlyLetter(text, letters)) return letter;
+  return std::nullopt;
+}
+
+}  // namespace quartet

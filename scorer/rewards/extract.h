@@ -1,0 +1,38 @@
+// Where an answer's text says what the answer is. Functions of texts, in time linear in them. Thread safe.
+#pragma once
+
+#include <initializer_list>
+#include <nlohmann/json_fwd.hpp>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace quartet {
+
+std::string_view StripSpace(std::string_view text);
+
+// The contents of \boxed{...} and \fbox{...}, up to the braces that close them, from left to right; without those that
+// are never closed. Boxes in boxes are part of the outer one.
+std::vector<std::string_view> BoxedContents(std::string_view text);
+// The content of the last \boxed{...}; nothing where that is never closed.
+std::optional<std::string_view> LastBoxed(std::string_view text);
+
+// What is between the last <name> and the </name> that follows it; nothing where none follows.
+std::optional<std::string_view> LastTag(std::string_view text, std::string_view name);
+
+// The content of the last fenced block (```) that is marked as one of `languages`; where none is, of the last one. A
+// block that is never closed reaches to the end.
+std::optional<std::string> LastCodeBlock(std::string_view text, std::initializer_list<std::string_view> languages);
+
+// The last JSON object of the text that is in no other one.
+std::optional<nlohmann::json> LastJsonObject(std::string_view text);
+// The value at keys and places, "." between them; null where there is none.
+const nlohmann::json* AtPath(const nlohmann::json& object, std::string_view path);
+
+// The letter out of `letters` (capitals) that the text gives as its choice: in the last \boxed{}, else after the last
+// "answer" (as in "the answer is (B)" or "Answer: B"), else the last that stands alone, in brackets or not. A letter in
+// a box or brackets may be small. Nothing where there is none.
+std::optional<char> ChosenLetter(std::string_view text, std::string_view letters);
+
+}  // namespace quartet

@@ -1,0 +1,63 @@
+#include "scorer/rewards/extract.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+
+namespace quartet {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::IsEmpty;
+using ::testing::Optional;
+
+TEST(Boxes, AreClosedByTheirOwnBraces) {
+  EXPECT_THAT(LastBoxed("\\boxed{1} so \\boxed{\\frac{1}{2}} it is"), Optional(std::string_view("\\frac{1}{2}")));
+  EXPECT_THAT(LastBoxed("\\boxed{\\{1, 2\\}}"), Optional(std::string_view("\\{1, 2\\}")));
+  EXPECT_EQ(LastBoxed("\\boxed{1} and \\boxed{2"), std::nullopt);
+  EXPECT_EQ(LastBoxed("boxed{1}"), std::nullopt);
+  EXPECT_THAT(BoxedContents("\\boxed{1}, \\fbox{\\boxed{2}} and \\boxed{3"), ElementsAre("1", "\\boxed{2}"));
+  EXPECT_THAT(BoxedContents(std::string(100000, '{') + "\\boxed{"), IsEmpty());
+}
+
+TEST(Tags, AreTheLastOnes) {
+  EXPECT_THAT(LastTag("<answer>1</answer> no: <answer> 2 </answer>", "answer"), Optional(std::string_view(" 2 ")));
+  EXPECT_EQ(LastTag("<answer>1</answer><answer>2", "answer"), std::nullopt);
+  EXPECT_EQ(LastTag("1", "answer"), std::nullopt);
+}
+
+TEST(CodeBlocks, OfTheLanguageComeBeforeOthers) {
+  EXPECT_THAT(LastCodeBlock("```python\na\n```\n```\nb\n```\n", {"python"}), Optional(std::string("a\n")));
+  EXPECT_THAT(LastCodeBlock("```python\na\n```\n```Python \nb\n\nc\n```\n", {"python"}),
+              Optional(std::string("b\n\nc\n")));
+  EXPECT_THAT(LastCodeBlock("so:\n```\na\n```", {"python"}), Optional(std::string("a\n")));
+  EXPECT_THAT(LastCodeBlock("```python\na\nb", {"python"}), Optional(std::string("a\nb\n")));
+  EXPECT_EQ(LastCodeBlock("print(1)", {"python"}), std::nullopt);
+}
+
+TEST(JsonObjects, AreTheLastWholeOnes) {
+  EXPECT_EQ(LastJsonObject(R"(first {"a": 1}, then {"a": {"b": [7, {"c": "}"}]}}. {done})")->dump(),
+            R"({"a":{"b":[7,{"c":"}"}]}})");
+  EXPECT_EQ(LastJsonObject("{ no } [1]"), std::nullopt);
+  EXPECT_EQ(LastJsonObject(std::string(100000, '{')), std::nullopt);
+  const nlohmann::json object = {{"a", {{"b", {7, {{"c", "x"}}}}}}};
+  EXPECT_EQ(*AtPath(object, "a.b.0"), 7);
+  EXPECT_EQ(*AtPath(object, "a.b.1.c"), "x");
+  EXPECT_EQ(AtPath(object, "a.b.2"), nullptr);
+  EXPECT_EQ(AtPath(object, "a.c"), nullptr);
+}
+
+TEST(Choices, AreFoundWhereAnswersPutThem) {
+  for (const char* text : {"\\boxed{B}", "So \\boxed{\\text{(b)}}", "The answer is B.", "the answer is (B)",
+                           "Answer: B", "**Answer:** B", "B", "b", "(B)", "A is too small and C too large, so it is B.",
+                           "The correct answer is option B, Paris", "\\boxed{B. Paris}"}) {
+    EXPECT_THAT(ChosenLetter(text, "ABCD"), Optional('B')) << text;
+  }
+  for (const char* text : {"", "none of them", "\\boxed{E}", "\\boxed{BAD}", "I don't know: E"}) {
+    EXPECT_EQ(ChosenLetter(text, "ABCD"), std::nullopt) << text;
+  }
+}
+
+}  // namespace
+}  // namespace quartet

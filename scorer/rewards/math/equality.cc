@@ -1,0 +1,455 @@
+#include "scorer/rewards/math/equality.h"
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+#include <optional>
+#include <set>
+#include <vector>
+
+#include "absl/strings/ascii.h"
+#include "core/base/splitmix64.h"
+#include "scorer/rewards/extract.h"
+#include "scorer/rewards/math/evaluate.h"
+#include "scorer/rewards/math/lexer.h"
+#include "scorer/rewards/math/parser.h"
+
+namespace quartet::math {
+namespace {
+
+using Kind = Expression::Kind;
+using List = std::vector<ExpressionPtr>;
+
+constexpr int kPoints = 6;
+constexpr int kEnoughPoints = 3;
+constexpr size_t kMostElements = 200;  // of sets: each is compared with each
+
+// --- scalars ---
+
+bool HasDecimal(const Expression& of) {
+  return of.decimal ||
+         std::any_of(of.arguments.begin(), of.arguments.end(), [](const auto& a) { return HasDecimal(*a); });
+}
+
+// Values in (0.5, 3), where most functions are defined; the same for the same name.
+std::map<std::string, mpq_class> Point(const std::set<std::string>& symbols, int number) {
+  std::map<std::string, mpq_class> point;
+  for (const std::string& symbol : symbols) {
+    uint64_t state = 0x9E3779B97F4A7C15u * (number + 1);
+    for (const char c : symbol) state = SplitMixFinalise(state ^ static_cast<unsigned char>(c));
+    mpq_class value(static_cast<unsigned long>(500'000 + state % 2'500'000), 1'000'000ul);
+    value.canonicalize();
+    point[symbol] = value;
+  }
+  return point;
+}
+
+bool Close(Complex a, Complex b, long double relative) {
+  if (a == b) return true;
+  if (!std::isfinite(std::abs(a)) || !std::isfinite(std::abs(b))) return false;
+  const long double size = std::max(std::abs(a), std::abs(b));
+  return std::abs(a - b) <= relative * std::max(size, 1e-6L);
+}
+
+bool SameScalar(const Expression& a, const Expression& b) {
+  std::set<std::string> symbols;
+  CollectSymbols(a, &symbols);
+  CollectSymbols(b, &symbols);
+  const bool rounded = HasDecimal(a) || HasDecimal(b);
+  int agreed = 0;
+  for (int i = 0; i < kPoints && agreed < kEnoughPoints; ++i) {
+    const auto point = Point(symbols, i);
+    const auto exact_a = Exact(a, point), exact_b = Exact(b, point);
+    if (exact_a.has_value() && exact_b.has_value() && *exact_a == *exact_b) {
+      if (symbols.empty()) return true;
+      ++agreed;
+      continue;
+    }
+    if (exact_a.has_value() && exact_b.has_value() && !rounded) return false;
+    const auto value_a = Numeric(a, point), value_b = Numeric(b, point);
+    if (!value_a.has_value() || !value_b.has_value()) {
+      if (symbols.empty()) return false;
+      continue;  // not defined here: another point
+    }
+    bool close = Close(*value_a, *value_b, 1e-12L);
+    if (!close && rounded && symbols.empty()) {
+      close = std::abs(*value_a - *value_b) <= 0.5e-6L * std::min(1.0L, 1000 * std::abs(*value_b));
+    }
+    if (!close) return false;
+    if (symbols.empty()) return true;
+    ++agreed;
+  }
+  return agreed == kEnoughPoints;
+}
+
+// --- structures ---
+
+bool SameExpression(const ExpressionPtr& a, const ExpressionPtr& b);
+
+bool SameInOrder(const List& a, const List& b) {
+  return std::equal(a.begin(), a.end(), b.begin(), b.end(), SameExpression);
+}
+
+// Each of either has its like in the other.
+bool SameInAnyOrder(const List& a, const List& b) {
+  if (a.size() > kMostElements || b.size() > kMostElements) return false;
+  const auto covers = [](const List& all, const List& others) {
+    return std::all_of(all.begin(), all.end(), [&](const auto& one) {
+      return std::any_of(others.begin(), others.end(), [&](const auto& other) { return SameExpression(one, other); });
+    });
+  };
+  return covers(a, b) && covers(b, a);
+}
+
+bool IsScalar(const Expression& of) {
+  switch (of.kind) {
+    case Kind::kSequence:
+    case Kind::kSet:
+    case Kind::kUnion:
+    case Kind::kWithout:
+    case Kind::kRelation:
+      return false;
+    default:
+      return std::all_of(of.arguments.begin(), of.arguments.end(), [](const auto& a) { return IsScalar(*a); });
+  }
+}
+
+bool IsName(const Expression& of) {
+  // x, x_1, f(x), |AB|, "area": what an equation gives a value to, without a number of its own.
+  if (of.kind == Kind::kNumber || of.kind == Kind::kConstant) return false;
+  if (of.kind == Kind::kSequence) {
+    return std::all_of(of.arguments.begin(), of.arguments.end(), [](const auto& a) { return IsName(*a); });
+  }
+  if (of.kind == Kind::kMultiply || of.kind == Kind::kDivide || of.kind == Kind::kFunction) {
+    return std::any_of(of.arguments.begin(), of.arguments.end(), [](const auto& a) { return IsName(*a); });
+  }
+  return of.kind == Kind::kSymbol || of.kind == Kind::kText;
+}
+
+bool IsConstant(const Expression& of) {
+  std::set<std::string> symbols;
+  CollectSymbols(of, &symbols);
+  return symbols.empty() && IsScalar(of);
+}
+
+bool IsInfinite(const Expression& of) {
+  const auto value = Numeric(of, {});
+  return value.has_value() && std::isinf(value->real());
+}
+
+// The interval of an inequality about a name; nothing of what is none.
+std::optional<ExpressionPtr> IntervalOf(const Expression& of) {
+  static const ExpressionPtr infinity = Make(Kind::kConstant, "oo", {});
+  static const ExpressionPtr minus_infinity = Make(Kind::kMultiply, "", {MakeNumber(-1), infinity});
+  const auto strict = [](const Expression& relation) { return relation.name == "<"; };
+  const auto is_inequality = [](const Expression& e) {
+    return e.kind == Kind::kRelation && (e.name == "<" || e.name == "<=");
+  };
+  if (of.kind == Kind::kRelation && of.name == "in") return of.arguments[1];
+  if (is_inequality(of)) {
+    const bool open = strict(of);
+    if (IsName(*of.arguments[0]) && !IsName(*of.arguments[1])) {
+      return Make(Kind::kSequence, open ? "()" : "(]", {minus_infinity, of.arguments[1]});
+    }
+    if (IsName(*of.arguments[1]) && !IsName(*of.arguments[0])) {
+      return Make(Kind::kSequence, open ? "()" : "[)", {of.arguments[0], infinity});
+    }
+  }
+  if (of.kind == Kind::kSequence && of.name == "chain" && of.arguments.size() == 2) {
+    const Expression *low = of.arguments[0].get(), *high = of.arguments[1].get();
+    if (!is_inequality(*low) || !is_inequality(*high)) return std::nullopt;
+    // a > x > b comes as x < a, b < x.
+    if (!SameExpression(low->arguments[1], high->arguments[0])) std::swap(low, high);
+    if (!SameExpression(low->arguments[1], high->arguments[0]) || !IsName(*low->arguments[1])) return std::nullopt;
+    return Make(Kind::kSequence, std::string(strict(*low) ? "(" : "[") + (strict(*high) ? ")" : "]"),
+                {low->arguments[0], high->arguments[1]});
+  }
+  return std::nullopt;
+}
+
+// The left side less the right one: where they are the same but for a factor, equations have the same solutions; so
+// have inequalities, where it is positive.
+bool SameRelation(const Expression& a, const Expression& b) {
+  if (SameExpression(a.arguments[0], b.arguments[0]) && SameExpression(a.arguments[1], b.arguments[1])) return true;
+  const bool equation = a.name == "=" || a.name == "!=";
+  if (!equation && a.name != "<" && a.name != "<=") return false;
+  if (equation && SameExpression(a.arguments[0], b.arguments[1]) && SameExpression(a.arguments[1], b.arguments[0])) {
+    return true;
+  }
+  for (const Expression* e : {&a, &b}) {
+    if (!IsScalar(*e->arguments[0]) || !IsScalar(*e->arguments[1])) return false;
+  }
+  const auto difference = [](const Expression& e) {
+    return Make(Kind::kAdd, "", {e.arguments[0], Make(Kind::kMultiply, "", {MakeNumber(-1), e.arguments[1]})});
+  };
+  std::set<std::string> symbols, others;
+  CollectSymbols(a, &symbols);
+  CollectSymbols(b, &others);
+  if (symbols != others || symbols.empty()) return false;
+  const ExpressionPtr of_a = difference(a), of_b = difference(b);
+  std::optional<Complex> ratio;
+  int agreed = 0;
+  for (int i = 0; i < kPoints; ++i) {
+    const auto point = Point(symbols, i);
+    const auto value_a = Numeric(*of_a, point), value_b = Numeric(*of_b, point);
+    if (!value_a.has_value() || !value_b.has_value() || std::abs(*value_b) < 1e-9L) continue;
+    const Complex here = *value_a / *value_b;
+    if (ratio.has_value() && !Close(here, *ratio, 1e-12L)) return false;
+    ratio = here;
+    ++agreed;
+  }
+  return agreed >= kEnoughPoints && (equation ? std::abs(*ratio) : ratio->real()) > 1e-9L;
+}
+
+bool SameExpression(const ExpressionPtr& a, const ExpressionPtr& b) {
+  if (IsScalar(*a) && IsScalar(*b)) {
+    if (a->kind == Kind::kText && b->kind == Kind::kText) return a->name == b->name;
+    return SameScalar(*a, *b);
+  }
+  // "x = 5" is 5 where the other gives no name.
+  const auto is_value = [](const Expression& e) {
+    return e.kind == Kind::kRelation && e.name == "=" &&
+           (IsName(*e.arguments[0]) || (IsConstant(*e.arguments[0]) && IsConstant(*e.arguments[1])));
+  };
+  if (is_value(*a) && b->kind != Kind::kRelation) return SameExpression(a->arguments[1], b);
+  if (is_value(*b) && a->kind != Kind::kRelation) return SameExpression(a, b->arguments[1]);
+  // Sets of one element are as good as it.
+  if (a->kind == Kind::kSet && a->arguments.size() == 1 && IsScalar(*b)) return SameExpression(a->arguments[0], b);
+  if (b->kind == Kind::kSet && b->arguments.size() == 1 && IsScalar(*a)) return SameExpression(a, b->arguments[0]);
+
+  if (a->kind == Kind::kRelation && b->kind == Kind::kRelation && a->name == b->name && SameRelation(*a, *b))
+    return true;
+  const std::optional<ExpressionPtr> interval_a = IntervalOf(*a), interval_b = IntervalOf(*b);
+  if (interval_a.has_value() || interval_b.has_value()) {
+    const ExpressionPtr left = interval_a.value_or(a), right = interval_b.value_or(b);
+    if (left->kind == Kind::kRelation || right->kind == Kind::kRelation) return false;
+    return SameExpression(left, right);
+  }
+  if (a->kind != b->kind) return false;
+  switch (a->kind) {
+    case Kind::kSet:
+    case Kind::kUnion:
+      return SameInAnyOrder(a->arguments, b->arguments);
+    case Kind::kWithout:
+      return SameInOrder(a->arguments, b->arguments);
+    case Kind::kSequence: {
+      if (!SameInOrder(a->arguments, b->arguments)) return false;
+      if (a->name == b->name) return true;
+      // Infinity is never inside, whatever the bracket.
+      if (a->name.size() != 2 || b->name.size() != 2 || a->arguments.size() != 2) return false;
+      return (a->name[0] == b->name[0] || IsInfinite(*a->arguments[0])) &&
+             (a->name[1] == b->name[1] || IsInfinite(*a->arguments[1]));
+    }
+    default:
+      return false;
+  }
+}
+
+// --- texts ---
+
+// The tokens, without what has no meaning; text as its letters.
+std::string Canonical(std::string_view text) {
+  std::string canonical;
+  const auto tokens = Tokenize(text);
+  if (!tokens.has_value()) {
+    for (const char c : text) {
+      if (!absl::ascii_isspace(static_cast<unsigned char>(c))) canonical += c;
+    }
+    return canonical;
+  }
+  for (const Token& token : *tokens) {
+    if (token.kind == Token::Kind::kCommand) canonical += '\\';
+    for (const char c : token.text) {
+      if (!absl::ascii_isspace(static_cast<unsigned char>(c))) canonical += c;
+    }
+  }
+  while (!canonical.empty() && (canonical.back() == '.' || canonical.back() == ',')) canonical.pop_back();
+  // A choice: (B) is B.
+  if (canonical.size() == 3 && canonical[0] == '(' && canonical[2] == ')' && absl::ascii_isupper(canonical[1])) {
+    canonical = canonical.substr(1, 1);
+  }
+  return canonical;
+}
+
+// What stands between two parts of one answer: a comma, "and", "or", and a few words.
+bool Joins(std::string_view between) {
+  if (between.size() > 40 || between.find('\n') != std::string_view::npos) return false;
+  if (between.empty()) return true;
+  for (const std::string_view word : {",", ";", "and", "or"}) {
+    if (between.find(word) != std::string_view::npos) return true;
+  }
+  return false;
+}
+
+// The last part, with those before it that it is joined to, commas between them.
+std::string JoinLast(std::string_view text, const std::vector<std::string_view>& parts) {
+  size_t first = parts.size() - 1;
+  while (first > 0) {
+    const size_t from = parts[first - 1].data() + parts[first - 1].size() - text.data();
+    const size_t to = parts[first].data() - text.data();
+    std::string_view between = text.substr(from, to - from);
+    // The brackets and commands around the parts themselves.
+    if (!between.empty() && between.front() == '}') between.remove_prefix(1);
+    for (const std::string_view box : {"\\boxed{", "\\fbox{"}) {
+      if (between.size() >= box.size() && between.substr(between.size() - box.size()) == box) {
+        between.remove_suffix(box.size());
+      }
+    }
+    if (!Joins(between)) break;
+    --first;
+  }
+  std::string joined;
+  for (size_t i = first; i < parts.size(); ++i) {
+    if (i > first) joined += " , ";
+    joined += parts[i];
+  }
+  return joined;
+}
+
+// Contents of $...$, $$...$$, \(...\), \[...\], from left to right; $...$ on one line.
+std::vector<std::string_view> Formulas(std::string_view text) {
+  std::vector<std::string_view> formulas;
+  // What is not closed once is not closed later: in the text, and for $ and \\( in the line, which ends there.
+  std::map<std::string_view, size_t> open_until;
+  for (size_t i = 0; i < text.size();) {
+    if (text[i] == '\\' && i + 1 < text.size() && text[i + 1] == '$') {
+      i += 2;
+      continue;
+    }
+    std::string_view close;
+    if (text.substr(i, 2) == "$$") {
+      close = "$$";
+    } else if (text.substr(i, 2) == "\\[") {
+      close = "\\]";
+    } else if (text.substr(i, 2) == "\\(") {
+      close = "\\)";
+    } else if (text[i] == '$') {
+      close = "$";
+    } else {
+      ++i;
+      continue;
+    }
+    const size_t begin = i + close.size();
+    const bool inline_only = close == "$" || close == "\\)";
+    const size_t limit = inline_only ? std::min(text.find('\n', begin), text.size()) : text.size();
+    const bool hopeless = begin < open_until[close];
+    const std::string_view rest = hopeless ? "" : text.substr(begin, limit - begin);
+    size_t end = rest.find(close);
+    while (close == "$" && end != std::string_view::npos && end > 0 && rest[end - 1] == '\\') {
+      end = rest.find(close, end + 1);
+    }
+    if (end == std::string_view::npos) {
+      if (!hopeless) open_until[close] = limit;
+      i = begin;
+      continue;
+    }
+    const std::string_view content = rest.substr(0, end);
+    end += begin;
+    if (!StripSpace(content).empty()) formulas.push_back(content);
+    i = end + close.size();
+  }
+  return formulas;
+}
+
+// The last number that is no part of a word, with a fraction; empty: there is none.
+std::string_view LastNumber(std::string_view text) {
+  const auto digit = [&](size_t i) {
+    return i < text.size() && absl::ascii_isdigit(static_cast<unsigned char>(text[i]));
+  };
+  const auto letter = [&](size_t i) {
+    return i < text.size() && absl::ascii_isalpha(static_cast<unsigned char>(text[i]));
+  };
+  const auto inside = [&](size_t i) {
+    return digit(i) || ((text[i] == '.' || text[i] == ',' || text[i] == '/') && digit(i + 1));
+  };
+  for (size_t end = text.size(); end > 0;) {
+    if (!digit(end - 1)) {
+      --end;
+      continue;
+    }
+    size_t begin = end - 1;
+    while (begin > 0 && inside(begin - 1)) --begin;
+    if (begin > 0 && letter(begin - 1)) {
+      end = begin;
+      continue;
+    }
+    if (begin > 0 && text[begin - 1] == '-' && (begin == 1 || (!letter(begin - 2) && !digit(begin - 2)))) --begin;
+    return text.substr(begin, end - begin);
+  }
+  return {};
+}
+
+// Boxes, else formulas, else nothing; `*end` is where the last of them ends.
+std::string LastFormula(std::string_view text, size_t* end) {
+  std::vector<std::string_view> parts = BoxedContents(text);
+  if (parts.empty()) parts = Formulas(text);
+  if (parts.empty()) return "";
+  *end = parts.back().data() + parts.back().size() - text.data();
+  return JoinLast(text, parts);
+}
+
+// Such as a response that is nothing but its answer.
+bool IsFormula(std::string_view text) {
+  constexpr size_t kMostBytes = 256;
+  if (text.size() > kMostBytes) return false;
+  // Other short words would be taken for products of variables.
+  static const auto* const known =
+      new std::set<std::string_view>{"sqrt", "pi", "sin", "cos", "tan", "ln", "log", "exp", "inf", "and", "or"};
+  for (size_t i = 0; i < text.size(); ++i) {
+    const size_t begin = i;
+    while (i < text.size() && absl::ascii_isalpha(static_cast<unsigned char>(text[i]))) ++i;
+    const bool command = begin > 0 && text[begin - 1] == '\\';
+    if (i - begin >= 2 && !command && !known->contains(text.substr(begin, i - begin))) return false;
+  }
+  const auto parsed = Parse(text);
+  return parsed.has_value() &&
+         std::none_of(parsed->begin(), parsed->end(), [](const auto& element) { return element->kind == Kind::kText; });
+}
+
+}  // namespace
+
+std::string AnswerIn(std::string_view text) {
+  size_t end = 0;
+  if (!BoxedContents(text).empty()) return LastFormula(text, &end);
+  if (IsFormula(StripSpace(text)) && Formulas(text).empty()) return std::string(StripSpace(text));
+  if (const size_t at = absl::AsciiStrToLower(absl::string_view(text.data(), text.size())).rfind("final answer");
+      at != std::string::npos && at > 0) {
+    if (std::string final = AnswerIn(text.substr(at + 12)); !final.empty()) return final;
+  }
+  std::string formula = LastFormula(text, &end);
+  const std::string_view number = LastNumber(text);
+  // Whichever comes later.
+  if (!number.empty() && number.data() >= text.data() + end) return std::string(number);
+  return formula;
+}
+
+std::string AnswerOfLabel(std::string_view label) {
+  size_t end;
+  const std::string formula = LastFormula(label, &end);
+  return formula.empty() ? std::string(StripSpace(label)) : formula;
+}
+
+bool Equal(std::string_view left, std::string_view right) {
+  const std::string canonical_left = Canonical(left), canonical_right = Canonical(right);
+  if (canonical_left.empty() || canonical_right.empty()) return false;
+  if (canonical_left == canonical_right) return true;
+  const auto a = Parse(left), b = Parse(right);
+  if (!a.has_value() || !b.has_value()) return false;
+  if (a->size() == 1 && b->size() == 1) return SameExpression((*a)[0], (*b)[0]);
+  // A list without brackets is a set; "x = 1, 2" gives both.
+  const auto elements = [](const List& list) {
+    if (list.size() > 1) return list;
+    ExpressionPtr one = list[0];
+    if (one->kind == Kind::kRelation && one->name == "=" && IsName(*one->arguments[0])) one = one->arguments[1];
+    if (one->kind == Kind::kSet) return one->arguments;
+    return List{one};
+  };
+  if (SameInAnyOrder(elements(*a), elements(*b))) return true;
+  // (x, y) = 1, 2 and (1, 2).
+  const auto tuple = [](const List& list) {
+    return list.size() == 1 && list[0]->kind == Kind::kSequence && list[0]->name == "()" ? list[0]->arguments : list;
+  };
+  return (a->size() == 1) != (b->size() == 1) && SameInOrder(tuple(*a), tuple(*b));
+}
+
+}  // namespace quartet::math

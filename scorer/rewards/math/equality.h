@@ -1,0 +1,24 @@
+// Whether two answers are the same mathematically: the rules "math" and "open_reasoner_zero".
+#pragma once
+
+#include <string>
+#include <string_view>
+
+namespace quartet::math {
+
+// What a text gives as its answer: the content of its last \boxed{} (of several that "," or "and" joins, all of them),
+// else its last formula ($...$, \(...\), \[...\]; several likewise), else its last number; "" where there is none.
+// Linear in the text.
+std::string AnswerIn(std::string_view text);
+// A label says nothing but the answer: where it has neither box nor formula, it is one whole.
+std::string AnswerOfLabel(std::string_view label);
+
+// Of two answers in LaTeX or plain text. Equal are: the same text but for space and styles; scalars of the same value,
+// exactly where both are rational at all rational values of their variables, else to 12 digits at some values (where
+// one is written as a decimal number: to 6 digits behind the point); sequences, intervals, matrices, element by
+// element; sets and unenclosed lists in any order; relations and inequalities of the same solutions as intervals; "x =
+// 5" and "5". Exact tests are probabilistic (Schwartz and Zippel): values of variables are drawn out of so many that
+// different expressions agree at them by chance with a probability below 1e-6.
+bool Equal(std::string_view left, std::string_view right);
+
+}  // namespace quartet::math

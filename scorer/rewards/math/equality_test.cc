@@ -1,0 +1,86 @@
+#include "scorer/rewards/math/equality.h"
+
+#include <gtest/gtest.h>
+
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <set>
+
+namespace quartet::math {
+namespace {
+
+bool Same(const std::string& label, const std::string& response) {
+  return Equal(AnswerOfLabel(label), AnswerIn(response));
+}
+
+// Where math-verify 0.9.0 errs: by label and response.
+const std::set<std::pair<std::string, std::string>>& Better() {
+  static const auto* better = new std::set<std::pair<std::string, std::string>>{
+      {"1234567", "\\boxed{1\\,234\\,567}"},
+      {"3+4i", "\\boxed{(2+i)^2}"},
+      {"(-\\infty,3]", "\\boxed{x \\le 3}"},
+      {"\\frac{-1\\pm\\sqrt{5}}{2}", "\\boxed{\\frac{-1+\\sqrt5}{2}, \\frac{-1-\\sqrt5}{2}}"},
+      {"2<x<5", "\\boxed{5 > x > 2}"},
+      {"\\frac{1}{2004!}", "\\boxed{\\frac{1}{2006!}}"},
+  };
+  return *better;
+}
+
+TEST(MathEquality, AgreesWithMathVerify) {
+  std::ifstream in("scorer/rewards/math/testdata/golden.json");
+  const nlohmann::json golden = nlohmann::json::parse(in);
+  ASSERT_GT(golden["cases"].size(), 150);
+  for (const nlohmann::json& c : golden["cases"]) {
+    const std::string label = c["label"], response = c["response"];
+    EXPECT_EQ(Same(label, response), c["equal"].get<bool>() != Better().contains({label, response}))
+        << label << " and " << response;
+  }
+}
+
+TEST(MathEquality, FindsTheAnswerThatIsGivenLast) {
+  EXPECT_EQ(AnswerIn("$1$, so \\boxed{2}, $3$"), "2");
+  EXPECT_EQ(AnswerIn("\\boxed{1} and \\boxed{2}"), "1 , 2");
+  EXPECT_EQ(AnswerIn("\\boxed{1}. But wait: it is\n\\boxed{2}"), "2");
+  EXPECT_EQ(AnswerIn("so $x = 3$ and $y = 4$."), "x = 3 , y = 4");
+  EXPECT_EQ(AnswerIn("\\[ x = 3 \\]"), " x = 3 ");
+  EXPECT_EQ(AnswerIn("as $x^2 = 9$ the result is 3."), "3");
+  EXPECT_EQ(AnswerIn("x/2 + 1"), "x/2 + 1");
+  EXPECT_EQ(AnswerIn("I do not know"), "");
+  EXPECT_EQ(AnswerOfLabel("x/2 + 1"), "x/2 + 1");
+}
+
+TEST(MathEquality, IsExactForNumbersOfAnySize) {
+  EXPECT_TRUE(Equal("2^{1000}", "4^{500}"));
+  EXPECT_FALSE(Equal("2^{1000}", "2^{1000} + 1"));
+  EXPECT_FALSE(Equal("\\frac{1}{3}", "\\frac{333333333333333333333}{1000000000000000000000}"));
+  EXPECT_FALSE(Equal("(x+1)^{20}", "(x+1)^{20} + \\frac{1}{10^{30}}"));
+}
+
+TEST(MathEquality, IsNoWhereNothingIsSaid) {
+  for (const char* text : {"", "\\frac", "\\frac{1}{0}", "(", "\\sum_{k=1}^n k", "{", "}", "\\\\", "=", "x^"}) {
+    EXPECT_FALSE(Equal("1", text)) << text;
+    EXPECT_FALSE(Equal(text, "1")) << text;
+  }
+  EXPECT_FALSE(Equal("", ""));
+}
+
+TEST(MathEquality, BoundsTheWorkThatHostileAnswersCause) {
+  const auto repeat = [](const std::string& text, int times) {
+    std::string all;
+    for (int i = 0; i < times; ++i) all += text;
+    return all;
+  };
+  for (const std::string& text :
+       {repeat("(", 8000), repeat("\\frac{", 1300), repeat("|", 8000), repeat("x^", 4000), repeat("-", 8000),
+        repeat("{\\pm 1}", 1000), repeat("9!", 3000) + "!", repeat("9", 8000), repeat("9^9^", 1000) + "9",
+        std::string("99999999999^{99999999999}"), repeat("\\sqrt", 1500) + "2", repeat("1,", 4000) + "1"}) {
+    EXPECT_FALSE(Equal("2", text)) << text.substr(0, 20);
+  }
+  for (const std::string& text : {repeat("$", 99999), repeat("\\(", 99999), repeat("\\[", 99999), repeat("$$ ", 99999),
+                                  repeat("\\boxed{", 99999), repeat("final answer", 3000), repeat("1 a", 99999)}) {
+    (void)AnswerIn(text);
+  }
+}
+
+}  // namespace
+}  // namespace quartet::math

@@ -1,0 +1,56 @@
+// Mathematical expressions as trees. LibTorch-free; thread safe.
+#pragma once
+
+#include <gmpxx.h>
+
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace quartet::math {
+
+struct Expression;
+using ExpressionPtr = std::shared_ptr<const Expression>;
+
+struct Expression {
+  enum class Kind {
+    kNumber,    // exact; `decimal` where it was written with a decimal point
+    kSymbol,    // `name`: a variable ("x", "x_1"), or what else stands for itself ("mathbb{R}")
+    kConstant,  // `name`: "pi", "e", "i", "oo"
+    kAdd,       // of all arguments
+    kMultiply,
+    kDivide,    // of two
+    kPower,     // of two
+    kFunction,  // `name` ("sqrt", "sin", "log", "abs", ...) of one argument; "root" and "logb" of two, of which the
+                // first is the degree or base; "binom" of two
+    kSequence,  // in order; `name`: its brackets, such as "()", "[)", "::" (a ratio) or "matrix"
+    kSet,       // in any order
+    kUnion,     // of sets; in any order
+    kWithout,   // a set less another
+    kRelation,  // `name`: "=", "<", "<=", "!=", "in"; of two
+    kText,      // `name`: words
+  };
+  Kind kind;
+  std::string name;
+  mpq_class number;
+  bool decimal = false;
+  std::vector<ExpressionPtr> arguments;
+};
+
+inline ExpressionPtr Make(Expression::Kind kind, std::string name, std::vector<ExpressionPtr> arguments) {
+  auto made = std::make_shared<Expression>();
+  made->kind = kind;
+  made->name = std::move(name);
+  made->arguments = std::move(arguments);
+  return made;
+}
+inline ExpressionPtr MakeNumber(mpq_class number, bool decimal = false) {
+  auto made = std::make_shared<Expression>();
+  made->kind = Expression::Kind::kNumber;
+  made->number = std::move(number);
+  made->decimal = decimal;
+  return made;
+}
+
+}  // namespace quartet::math

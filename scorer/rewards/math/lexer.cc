@@ -1,0 +1,276 @@
+#include "scorer/rewards/math/lexer.h"
+
+#include <algorithm>
+#include <array>
+#include <utility>
+
+#include "absl/strings/ascii.h"
+
+namespace quartet::math {
+namespace {
+
+constexpr size_t kMostBytes = 8 << 10;
+
+bool IsDigit(char c) { return c >= '0' && c <= '9'; }
+bool IsLetter(char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z'); }
+bool IsSpace(char c) { return c == ' ' || (c >= '\t' && c <= '\r'); }
+
+template <size_t n>
+bool Among(const std::array<std::string_view, n>& names, std::string_view name) {
+  return std::find(names.begin(), names.end(), name) != names.end();
+}
+
+// Commands that only look.
+constexpr std::array<std::string_view, 22> kNothing = {
+    "left",     "right",        "big",       "Big", "bigg", "Bigg", "bigl",   "bigr", "Bigl",   "Bigr",    "limits",
+    "nolimits", "displaystyle", "textstyle", "rm",  "bf",   "it",   "middle", "circ", "degree", "percent", "hline"};
+constexpr std::array<std::string_view, 4> kSpaces = {"quad", "qquad", "space", "nobreakspace"};
+constexpr std::array<std::string_view, 10> kTexts = {"text", "textbf", "textit",       "textrm", "textnormal",
+                                                     "mbox", "hbox",   "operatorname", "textsf", "mathrm"};
+// Their argument means what it does without them.
+constexpr std::array<std::string_view, 9> kStyles = {"mathbf",     "mathit", "mathsf", "boldsymbol", "bm",
+                                                     "mathnormal", "boxed",  "fbox",   "underline"};
+
+constexpr std::pair<std::string_view, std::string_view> kSameCommands[] = {
+    {"dfrac", "frac"},   {"tfrac", "frac"},     {"cfrac", "frac"},
+    {"le", "leq"},       {"ge", "geq"},         {"leqslant", "leq"},
+    {"geqslant", "geq"}, {"ne", "neq"},         {"cdot", "times"},
+    {"ast", "times"},    {"dbinom", "binom"},   {"tbinom", "binom"},
+    {"lt", "less"},      {"gt", "greater"},     {"varnothing", "emptyset"},
+    {"land", "and"},     {"lor", "or"},         {"backslash", "setminus"},
+    {"colon", "colon"},  {"arcsin", "asin"},    {"arccos", "acos"},
+    {"arctan", "atan"},  {"lbrace", "{"},       {"rbrace", "}"},
+    {"vert", "|"},       {"lvert", "|"},        {"rvert", "|"},
+    {"mid", "|"},        {"lbrack", "["},       {"rbrack", "]"},
+    {"leqq", "leq"},     {"geqq", "geq"},       {"tg", "tan"},
+    {"varphi", "phi"},   {"vartheta", "theta"}, {"varepsilon", "epsilon"},
+    {"div", "divide"},
+};
+
+// Signs of Unicode.
+constexpr std::pair<std::string_view, std::string_view> kSigns[] = {
+    {"\xE2\x88\x92", "-"},  // minus sign
+    {"\xE2\x80\x93", "-"},  // en dash
+    {"\xC3\x97", "\\times "},
+    {"\xC2\xB7", "\\times "},
+    {"\xE2\x8B\x85", "\\times "},
+    {"\xC3\xB7", "\\divide "},
+    {"\xCF\x80", "\\pi "},
+    {"\xE2\x88\x9E", "\\infty "},
+    {"\xE2\x88\x9A", "\\sqrt "},
+    {"\xE2\x89\xA4", "\\leq "},
+    {"\xE2\x89\xA5", "\\geq "},
+    {"\xE2\x89\xA0", "\\neq "},
+    {"\xE2\x88\x88", "\\in "},
+    {"\xE2\x88\xAA", "\\cup "},
+    {"\xC2\xB1", "\\pm "},
+    {"\xC2\xB0", ""},
+    {"\xE2\x82\xAC", ""},
+    {"\xC2\xA3", ""},
+    {"\xC2\xB2", "^2 "},
+    {"\xC2\xB3", "^3 "},
+    {"\xC2\xA0", " "},
+    {"\xE2\x80\x89", " "},
+    {"\xC2\xBD", "\\frac{1}{2}"},
+    {"\xCE\xB8", "\\theta "},
+    {"\xE2\x88\x85", "\\emptyset "},
+};
+
+std::string PlainSigns(std::string_view text) {
+  std::string plain;
+  for (size_t i = 0; i < text.size();) {
+    if ((text[i] & 0x80) == 0) {
+      plain += text[i++];
+      continue;
+    }
+    const auto* sign = std::find_if(std::begin(kSigns), std::end(kSigns),
+                                    [&](const auto& pair) { return text.substr(i, pair.first.size()) == pair.first; });
+    if (sign == std::end(kSigns)) {
+      plain += text[i++];
+    } else {
+      plain += sign->second;
+      i += sign->first.size();
+    }
+  }
+  return plain;
+}
+
+class Lexer {
+ public:
+  explicit Lexer(std::string text) : text_(std::move(text)) {}
+
+  std::optional<std::vector<Token>> Run() {
+    while (at_ < text_.size()) {
+      const char c = text_[at_];
+      if (IsSpace(c) || c == '~') {
+        space_ = true;
+        ++at_;
+      } else if (c == '\\') {
+        if (!Command()) return std::nullopt;
+      } else if (IsDigit(c) || (c == '.' && at_ + 1 < text_.size() && IsDigit(text_[at_ + 1]))) {
+        Number();
+      } else if (IsLetter(c)) {
+        Add(Token::Kind::kLetter, std::string(1, c));
+        ++at_;
+      } else if (c == '$' || c == '%') {
+        ++at_;
+      } else if (const std::string_view pair = View(2); pair == "<=" || pair == ">=" || pair == "!=") {
+        Add(Token::Kind::kSign, std::string(pair));
+        at_ += 2;
+      } else if (View(3) == "{,}" || View(4) == "{, }") {
+        at_ += View(3) == "{,}" ? 3 : 4;  // of a number: those are taken with it
+      } else if (View(2) == "**") {
+        Add(Token::Kind::kSign, "^");
+        at_ += 2;
+      } else {
+        if (c == '(' || c == '[' || c == '{') ++depth_;
+        if (c == ')' || c == ']' || c == '}') --depth_;
+        Add(Token::Kind::kSign, std::string(1, c));
+        ++at_;
+      }
+    }
+    Add(Token::Kind::kEnd, "");
+    return std::move(tokens_);
+  }
+
+ private:
+  std::string_view View(size_t n) const { return std::string_view(text_).substr(at_, n); }
+
+  void Add(Token::Kind kind, std::string text) {
+    tokens_.push_back({kind, std::move(text), std::exchange(space_, false)});
+  }
+
+  // Whether `text_` at `at` has exactly three digits.
+  bool Group(size_t at) const {
+    return at + 3 <= text_.size() && IsDigit(text_[at]) && IsDigit(text_[at + 1]) && IsDigit(text_[at + 2]) &&
+           (at + 3 == text_.size() || !IsDigit(text_[at + 3]));
+  }
+
+  void Number() {
+    std::string digits;
+    bool grouped = false;
+    while (at_ < text_.size() && IsDigit(text_[at_])) digits += text_[at_++];
+    // Separators of thousands. A comma inside brackets separates elements, but where it is in braces itself.
+    while (!digits.empty() && (digits.size() <= 3 || grouped)) {
+      size_t skip = 0;
+      if (View(3) == "{,}")
+        skip = 3;
+      else if (View(4) == "{, }" || View(4) == " {,}" || View(4) == "{,} ")
+        skip = 4;
+      else if (View(5) == " {, }")
+        skip = 5;
+      else if (View(4) == ",\\! ")
+        skip = 4;
+      else if (View(3) == ",\\!")
+        skip = 3;
+      else if (View(2) == "\\,")
+        skip = 2;
+      else if (View(1) == "," && depth_ == 0)
+        skip = 1;
+      else if (View(1) == " ")
+        skip = 1;
+      if (skip == 0 || !Group(at_ + skip)) break;
+      digits += text_.substr(at_ + skip, 3);
+      at_ += skip + 3;
+      grouped = true;
+    }
+    if (at_ + 1 < text_.size() && text_[at_] == '.' && IsDigit(text_[at_ + 1])) {
+      digits += text_[at_++];
+      while (at_ < text_.size() && IsDigit(text_[at_])) digits += text_[at_++];
+    } else if (at_ < text_.size() && text_[at_] == '.') {
+      ++at_;  // ends a sentence, or says nothing
+    }
+    Add(Token::Kind::kNumber, std::move(digits));
+  }
+
+  bool Command() {
+    ++at_;
+    if (at_ == text_.size()) return true;
+    if (!IsLetter(text_[at_])) {
+      const char c = text_[at_++];
+      if (c == ',' || c == ';' || c == ':' || c == '!' || c == ' ' || c == '\n') {
+        space_ = true;
+      } else if (c == '{' || c == '}' || c == '|') {
+        depth_ += c == '{' ? 1 : c == '}' ? -1 : 0;
+        Add(Token::Kind::kCommand, std::string(1, c));
+      } else if (c == '\\') {
+        Add(Token::Kind::kCommand, "\\");
+      } else if (c != '$' && c != '%' && c != '(' && c != ')' && c != '[' && c != ']') {
+        Add(Token::Kind::kSign, std::string(1, c));
+      }
+      return true;
+    }
+    std::string name;
+    while (at_ < text_.size() && IsLetter(text_[at_])) name += text_[at_++];
+    // \quad that a letter follows without a space between.
+    for (const std::string_view space : {"qquad", "quad"}) {
+      if (name.size() > space.size() && name.compare(0, space.size(), space) == 0) {
+        at_ -= name.size() - space.size();
+        name = space;
+      }
+    }
+    for (const auto& [other, same] : kSameCommands) {
+      if (name == other) {
+        name = same;
+        break;
+      }
+    }
+    if (Among(kSpaces, name)) {
+      space_ = true;
+    } else if (name == "circ" || name == "degree") {
+      // 90^\circ, 90^{\circ}
+      if (!tokens_.empty() && tokens_.back().text == "^") tokens_.pop_back();
+      if (tokens_.size() > 1 && tokens_.back().text == "{" && tokens_[tokens_.size() - 2].text == "^" &&
+          View(1) == "}") {
+        tokens_.resize(tokens_.size() - 2);
+        --depth_;
+        ++at_;
+      }
+    } else if (Among(kNothing, name)) {
+      if ((name == "left" || name == "right") && View(1) == ".") ++at_;
+    } else if (Among(kTexts, name)) {
+      return Text();
+    } else if (!Among(kStyles, name)) {
+      Add(Token::Kind::kCommand, std::move(name));
+    }
+    return true;
+  }
+
+  // What follows \text.
+  bool Text() {
+    while (at_ < text_.size() && IsSpace(text_[at_])) ++at_;
+    if (View(1) != "{") return true;
+    size_t end = at_ + 1;
+    for (int depth = 1; end < text_.size(); ++end) {
+      if (text_[end] == '{') ++depth;
+      if (text_[end] == '}' && --depth == 0) break;
+    }
+    if (end == text_.size()) return false;
+    const std::string content = text_.substr(at_ + 1, end - at_ - 1);
+    at_ = end + 1;
+    Add(Token::Kind::kText, std::string(absl::StripAsciiWhitespace(content)));
+    return true;
+  }
+
+  const std::string text_;
+  size_t at_ = 0;
+  int depth_ = 0;  // of brackets
+  bool space_ = false;
+  std::vector<Token> tokens_;
+};
+
+}  // namespace
+
+std::optional<std::vector<Token>> Tokenize(std::string_view latex) {
+  if (latex.size() > kMostBytes) return std::nullopt;
+  std::string plain = PlainSigns(latex);
+  // Text that was escaped once too often. In matrices \\\\ begins a row.
+  if (plain.find("\\begin") == std::string::npos) {
+    for (size_t at = 0; (at = plain.find("\\\\", at)) != std::string::npos; ++at) {
+      if (at + 2 < plain.size() && IsLetter(plain[at + 2])) plain.erase(at, 1);
+    }
+  }
+  return Lexer(std::move(plain)).Run();
+}
+
+}  // namespace quartet::math

@@ -1,0 +1,78 @@
+// A program that this process starts, talks to over pipes, and never waits for longer than it says.
+#pragma once
+
+#include <sys/types.h>
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <stop_token>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "core/base/deadline.h"
+#include "core/service/process/child_process.h"
+
+namespace quartet {
+
+// Of one process, by the operating system (setrlimit). 0: no limit but those of this process.
+struct ProgramLimits {
+  int64_t address_space_bytes = 0;
+  int64_t cpu_seconds = 0;
+  int64_t file_bytes = 0;  // each
+  int64_t open_files = 0;
+};
+
+struct ProgramOptions {
+  std::vector<std::string> argv;  // argv[0] is looked for in PATH
+  std::string folder;             // it runs in; "": this process's
+  ProgramLimits limits;
+  // Descriptors of this process, which it finds under the same numbers.
+  std::vector<int> kept_fds;
+  // What it reads on its standard input is this descriptor; -1: what Write sends.
+  int input_fd = -1;
+  bool quiet = false;  // its standard error is thrown away; else it is this process's own
+};
+
+// In a process group of its own, which is killed with this object, and with the thread that has started it: one thread
+// owns a Program.
+class Program {
+ public:
+  // NOT_FOUND or another error where it cannot be executed, naming it.
+  static absl::StatusOr<std::unique_ptr<Program>> Start(const ProgramOptions& options);
+  ~Program();
+  Program(const Program&) = delete;
+  Program& operator=(const Program&) = delete;
+
+  // Sends `line` and a line end, and reads up to the next line end, which is left out. DEADLINE_EXCEEDED; CANCELLED
+  // once `stop` is requested; RESOURCE_EXHAUSTED beyond `max_bytes`; ABORTED, saying how it has ended, where it has;
+  // INTERNAL where it has written a line before it was sent all of `line`. After an error it is of no more use.
+  absl::StatusOr<std::string> Ask(std::string_view line, size_t max_bytes, const Deadline& deadline,
+                                  const std::stop_token& stop);
+
+  struct Outcome {
+    std::string output;
+    ExitState exit;
+  };
+  // Reads all that it writes, to its end. Errors as Ask, but ABORTED.
+  absl::StatusOr<Outcome> Finish(size_t max_bytes, const Deadline& deadline, const std::stop_token& stop);
+
+ private:
+  Program(pid_t pid, int input, int output) : pid_(pid), input_(input), output_(output) {}
+  // Waits until the program can be read from or, with `writing`, written to.
+  absl::Status Await(bool writing, const Deadline& deadline, const std::stop_token& stop, bool* readable,
+                     bool* writable);
+  absl::StatusOr<bool> ReadSome(std::string* to, size_t max_bytes);  // false: its output has ended
+  absl::StatusOr<ExitState> Reap(const Deadline& deadline, const std::stop_token& stop);
+
+  const pid_t pid_;
+  int input_;  // -1: none
+  int output_;
+  std::string read_;  // and not used yet
+  bool reaped_ = false;
+};
+
+}  // namespace quartet

@@ -1,0 +1,28 @@
+// JSON of rewards, as commands and remote servers speak it.
+#pragma once
+
+#include <nlohmann/json.hpp>
+#include <string>
+#include <string_view>
+
+#include "absl/status/statusor.h"
+#include "scorer/rewards/reward.h"
+
+namespace quartet {
+
+// {"query", "prompt", "response", "label", "truncated"}; bytes that are no UTF-8 are replaced.
+nlohmann::json ToJson(const Answer& answer);
+// One line.
+std::string PrintJson(const nlohmann::json& json);
+
+// {"reward": number, "score": number?, "extra_logs": {name: number}?}. Null counts as not there. INTERNAL says what is
+// wrong with it, or, where it is {"error": text}, that text.
+absl::StatusOr<Reward> ReadReward(std::string_view reply);
+
+// A finite number that fits into a float; `what` is named in the error (INTERNAL).
+absl::StatusOr<float> ReadFinite(const nlohmann::json& value, std::string_view what);
+
+// Of a reply, for errors: its beginning, printable.
+std::string Shown(std::string_view text);
+
+}  // namespace quartet

@@ -1,0 +1,45 @@
+// What every way to a reward has in common.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <span>
+#include <stop_token>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+
+namespace quartet {
+
+// What there is to score.
+struct Answer {
+  // Prompt and answer as the model has read and written them, special tokens included.
+  std::string query, prompt;
+  // The answer without special tokens.
+  std::string response;
+  std::string label;       // "": there is none
+  int64_t tokens = 0;      // of the answer
+  bool truncated = false;  // it has ended at its length limit
+};
+
+struct Reward {
+  float value = 0;
+  std::optional<float> score;               // beside it, for filtering groups
+  std::map<std::string, float> extra_logs;  // further figures, by their names
+};
+
+// A source of rewards. Thread safe.
+//
+// Errors, each of one answer: INVALID_ARGUMENT: the label or the answer's text cannot be what the source was configured
+// for, whatever is tried; FAILED_PRECONDITION, UNIMPLEMENTED: trying again is of no use either; CANCELLED: as asked.
+// Others may pass.
+class RewardFunction {
+ public:
+  virtual ~RewardFunction() = default;
+  // One result an answer, in their order; at least one answer. Returns early, with CANCELLED, once `stop` is requested.
+  virtual std::vector<absl::StatusOr<Reward>> Score(std::span<const Answer* const> answers, std::stop_token stop) = 0;
+};
+
+}  // namespace quartet

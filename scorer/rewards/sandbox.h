@@ -1,0 +1,44 @@
+// Programs that models have written, run where they can do no harm: bubblewrap's namespaces, a filter of system calls,
+// and the operating system's limits.
+#pragma once
+
+#include <cstdint>
+#include <stop_token>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+
+namespace quartet {
+
+struct SandboxLimits {
+  absl::Duration timeout = absl::Seconds(10);
+  int64_t memory_bytes = int64_t{1} << 30;  // address space
+};
+
+struct SandboxedRun {
+  enum class End {
+    kExited,  // by itself, with exit code 0
+    kFailed,  // with another, or by a signal (too much memory, a forbidden call)
+    kTimedOut,
+    kTooMuchOutput,
+  };
+  End end = End::kFailed;
+  std::string output;  // what it has written to standard output; not where it was too much or took too long
+};
+
+// OK where programs can be run; else FAILED_PRECONDITION with what is missing and the cure. There is no other, weaker
+// way to run them.
+absl::Status CheckSandbox();
+
+// Runs `program`, Python source, with `input` on its standard input and, after it, in its globals, `epilogue`. It has
+// no network, sees /usr, /bin and /lib to read and an empty /tmp of 16 MiB in memory to write, no other file, no
+// environment and no other process; it cannot start one, and has at most 64 files open. Its standard error is thrown
+// away. DEADLINE_EXCEEDED is not an error but an end; errors are of the sandbox itself: UNAVAILABLE, or CANCELLED once
+// `stop` is requested. Thread safe.
+absl::StatusOr<SandboxedRun> RunSandboxed(const std::string& program, const std::string& input,
+                                          const std::string& epilogue, const SandboxLimits& limits,
+                                          const std::stop_token& stop);
+
+}  // namespace quartet

@@ -1,0 +1,70 @@
+// One call's answers on their way through all sources. gRPC-free.
+#pragma once
+
+#include <condition_variable>
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <stop_token>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/time/time.h"
+#include "proto/run_config.pb.h"
+#include "proto/scorer.pb.h"
+#include "scorer/answer_sources.h"
+
+namespace quartet {
+
+// Puts each answer's reply together, and has it ready as soon as all of its sources have spoken. Sources never wait for
+// the client. Held by shared pointers: what a source is at when the call ends finds it closed. Thread safe.
+class Scoring : public std::enable_shared_from_this<Scoring> {
+ public:
+  // Both outlive it.
+  Scoring(const RewardConfig& config, AnswerSources* sources) : config_(config), sources_(sources) {}
+
+  // Takes the texts out of the next item, and begins.
+  void Add(ScoreItem* item);
+  // Adds the value of a model, reward.source[source], to the answer that was added as number `item`.
+  void AddModel(size_t item, int source, float value);
+
+  // No further item is added.
+  void EndItems();
+
+  // OK while nothing stops the call: a source that failed with reward.on_error "stop", or a label that a source cannot
+  // read (INVALID_ARGUMENT), naming the sequence and the source.
+  absl::Status status() const;
+  // Waits for the next reply. Nothing once all are given out, status() is an error, or it is closed.
+  std::optional<ScoreReply> Next();
+  // Waits until Next has nothing more to give, or `timeout`; true: the former.
+  bool WaitForLast(absl::Duration timeout);
+  // Ends it: sources that are at it are told to stop.
+  void Close();
+
+ private:
+  struct Item {
+    ScoreReply reply;
+    int missing;  // sources that have not spoken
+    bool failed = false;
+  };
+  // With the mutex held.
+  void Take(size_t item, int source, absl::StatusOr<Reward> reward);
+  void Stop(absl::Status status);
+  bool Over() const { return closed_ || !status_.ok() || (all_added_ && given_ == items_.size()); }
+
+  const RewardConfig& config_;
+  AnswerSources* const sources_;
+  mutable std::mutex mutex_;
+  std::condition_variable changed_;
+  std::stop_source stop_;
+  std::vector<Item> items_;
+  bool all_added_ = false;
+  std::deque<ScoreReply> ready_;
+  size_t given_ = 0;  // of items_
+  absl::Status status_;
+  bool closed_ = false;
+};
+
+}  // namespace quartet
