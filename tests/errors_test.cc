@@ -183,7 +183,7 @@ TEST_F(Errors, APromptThatIsTooLongIsNamedWithItsLine) {
   const TinyRun run = WriteTinyRun(harness_, WriteTinyModel(harness_, "model"), 1);
   std::ofstream(harness_.Path("prompts.jsonl"), std::ios::app)
       << "{\"prompt\": \"" << std::string(17, '1') << "\", \"label\": \"1\"}\n";
-  const auto outcome = Launch(run);
+  const auto outcome = Launch(run, {}, {"--set=data.filter_overlong_prompts=false"});
   ExpectFailed(outcome);
   EXPECT_THAT(outcome.output, HasSubstr("prompts.jsonl line 41: "));
   EXPECT_THAT(outcome.output, HasSubstr("17"));

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <map>
+#include <nlohmann/json.hpp>
 #include <utility>
 
 #include "absl/strings/match.h"
@@ -160,6 +161,31 @@ absl::StatusOr<EvaluationResult> Evaluate(const RunConfig& config, const Evaluat
   return result;
 }
 
+absl::StatusOr<std::vector<EvaluationResult>> EvaluateSets(const RunConfig& config,
+                                                           const std::vector<EvaluationSet>& sets, int64_t step,
+                                                           uint64_t policy_version, const Tokenizer& tokenizer,
+                                                           const Services& services, RunFolder& folder,
+                                                           TerminalView& view) {
+  const std::string when = step < 0 ? "" : absl::StrCat(" after step ", step);
+  std::vector<EvaluationResult> results;
+  for (const EvaluationSet& set : sets) {
+    view.Begin(absl::StrCat("evaluation", when, ", ", set.options.name()),
+               static_cast<int64_t>(set.prompts.size()) * set.options.n_samples_per_prompt());
+    QUARTET_ASSIGN_OR_RETURN(results.emplace_back(), Evaluate(config, set, policy_version, tokenizer, services,
+                                                              [&view](int64_t done) { view.Progress(done); }));
+    view.Print(absl::StrCat("evaluation", when, ": ", DescribeEvaluation(results.back())));
+    QUARTET_RETURN_IF_ERROR(folder.WriteEvaluation({.step = step,
+                                                    .set = set.options.name(),
+                                                    .data = set.options.data(),
+                                                    .prompts = results.back().prompts,
+                                                    .n_samples_per_prompt = set.options.n_samples_per_prompt(),
+                                                    .temperature = set.options.temperature(),
+                                                    .top_p = set.options.top_p(),
+                                                    .values = results.back().values}));
+  }
+  return results;
+}
+
 std::string DescribeEvaluation(const EvaluationResult& result) {
   std::string text = absl::StrCat(result.set, ": ");
   for (const auto& [name, value] : result.values.values()) {
@@ -169,6 +195,30 @@ std::string DescribeEvaluation(const EvaluationResult& result) {
   absl::StrAppendFormat(&text, "reward %.4f, %.1f tokens; %d prompts", result.values.Get("reward").value_or(0),
                         result.values.Get("response_length").value_or(0), result.prompts);
   return text;
+}
+
+std::string AnswerLines(const EvaluationSet& set, const EvaluationResult& result) {
+  using Json = nlohmann::ordered_json;
+  std::vector<Json> prompts(set.prompts.size());
+  for (size_t i = 0; i < prompts.size(); ++i) {
+    prompts[i]["prompt"] = set.prompts[i].text;
+    prompts[i]["label"] = set.prompts[i].label;
+    prompts[i]["source"] = set.prompts[i].source;
+    prompts[i]["answers"] = Json::array();
+  }
+  for (const EvaluatedAnswer& answer : result.answers) {
+    Json& written = prompts[answer.prompt]["answers"].emplace_back();
+    written["response"] = answer.response;
+    written["reward"] = answer.reward;
+    written["right"] = answer.right;
+    written["truncated"] = answer.truncated;
+    written["tokens"] = answer.tokens;
+  }
+  std::string lines;
+  for (const Json& prompt : prompts) {
+    absl::StrAppend(&lines, prompt.dump(-1, ' ', false, Json::error_handler_t::replace), "\n");
+  }
+  return lines;
 }
 
 void AddEvaluationMetrics(const EvaluationResult& result, Metrics* metrics) {

@@ -12,6 +12,8 @@
 #include "orchestrator/clients/service_clients.h"
 #include "orchestrator/loop/prompts.h"
 #include "orchestrator/run_folder/metrics.h"
+#include "orchestrator/run_folder/run_folder.h"
+#include "orchestrator/terminal/terminal_view.h"
 #include "proto/run_config.pb.h"
 
 namespace quartet {
@@ -54,8 +56,19 @@ absl::StatusOr<EvaluationResult> Evaluate(const RunConfig& config, const Evaluat
                                           const Tokenizer& tokenizer, const Services& services,
                                           const ProgressFunction& progress);
 
+// Evaluates each set after `step` (-1: before training), shows it, and writes it to `folder`.
+absl::StatusOr<std::vector<EvaluationResult>> EvaluateSets(const RunConfig& config,
+                                                           const std::vector<EvaluationSet>& sets, int64_t step,
+                                                           uint64_t policy_version, const Tokenizer& tokenizer,
+                                                           const Services& services, RunFolder& folder,
+                                                           TerminalView& view);
+
 // "gsm8k: pass@1 52.3 %, reward 0.5230, 187 tokens; 1319 prompts".
 std::string DescribeEvaluation(const EvaluationResult& result);
+
+// JSON, a line a prompt: {"prompt", "label", "source", "answers": [{"response", "reward", "right", "truncated",
+// "tokens"}]}.
+std::string AnswerLines(const EvaluationSet& set, const EvaluationResult& result);
 
 // "eval/<set>/<name>" of each value.
 void AddEvaluationMetrics(const EvaluationResult& result, Metrics* metrics);

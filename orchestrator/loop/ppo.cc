@@ -354,25 +354,10 @@ absl::Status PpoLoop::Commit(int64_t steps_done, const SavedStates& saved, const
 }
 
 absl::StatusOr<std::vector<EvaluationResult>> PpoLoop::EvaluatePolicy(int64_t step) {
-  const std::string when = step < 0 ? "before training" : absl::StrCat("after step ", step);
-  std::vector<EvaluationResult> results;
-  for (const EvaluationSet& set : run_.evaluation_sets) {
-    run_.view.Begin(absl::StrCat("evaluation ", when, ", ", set.options.name()),
-                    static_cast<int64_t>(set.prompts.size()) * set.options.n_samples_per_prompt());
-    QUARTET_ASSIGN_OR_RETURN(results.emplace_back(),
-                             Evaluate(config_, set, policy_version_, run_.tokenizer, run_.services,
-                                      [this](int64_t done) { run_.view.Progress(done); }));
-    run_.view.Print(absl::StrCat("evaluation ", when, ": ", DescribeEvaluation(results.back())));
-    QUARTET_RETURN_IF_ERROR(run_.folder.WriteEvaluation({.step = step,
-                                                         .set = set.options.name(),
-                                                         .data = set.options.data(),
-                                                         .prompts = results.back().prompts,
-                                                         .n_samples_per_prompt = set.options.n_samples_per_prompt(),
-                                                         .temperature = set.options.temperature(),
-                                                         .top_p = set.options.top_p(),
-                                                         .values = results.back().values}));
-    results.back().answers.clear();
-  }
+  QUARTET_ASSIGN_OR_RETURN(std::vector<EvaluationResult> results,
+                           EvaluateSets(config_, run_.evaluation_sets, step, policy_version_, run_.tokenizer,
+                                        run_.services, run_.folder, run_.view));
+  for (EvaluationResult& result : results) result.answers.clear();  // nobody looks at them, and a run has many
   return results;
 }
 

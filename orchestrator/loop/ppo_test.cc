@@ -218,6 +218,44 @@ TEST_F(PpoTest, WritesMetricsSamplesAndHeldOutProblems) {
   EXPECT_EQ(summary->checkpoint, "checkpoints/step_3/policy");
 }
 
+TEST_F(PpoTest, EvaluatesSeveralSetsWithSeveralAnswers) {
+  RunConfig config = services_.MakeConfig(scratch_.path(), 1);
+  config.mutable_eval()->add_data(config.data().prompt_data(0));
+  EvalSet* set = config.mutable_eval()->add_set();
+  set->set_name("hard");
+  set->set_data(scratch_.Write("hard.jsonl", R"({"prompt": "a", "label": "ok", "data_source": "x"}
+{"prompt": "b", "label": "ok", "data_source": "y"}
+)"));
+  set->set_temperature(0.5);
+  set->set_n_samples_per_prompt(3);
+  for (const int k : {1, 2, 3}) set->add_k(k);
+  ASSERT_TRUE(ResolveRunConfig(&config, "").ok());
+  const absl::StatusOr<PpoSummary> summary = Run(config);
+  ASSERT_TRUE(summary.ok()) << summary.status();
+
+  // Answers 0, 2 and 4 of six are right: two of three, and one of three.
+  const nlohmann::json metrics = Lines("run/metrics.jsonl").front();
+  EXPECT_EQ(metrics["eval/hard/pass@1"], 0.5);
+  EXPECT_NEAR(metrics["eval/hard/pass@2"].get<double>(), (1 + 2.0 / 3) / 2, 1e-12);
+  EXPECT_EQ(metrics["eval/hard/pass@3"], 1);
+  EXPECT_NEAR(metrics["eval/hard/maj@3"].get<double>(), 0.5, 1e-12) << "all vote alike";
+  EXPECT_EQ(metrics["eval/hard/reward"], 0.5);
+  EXPECT_EQ(metrics["eval/hard/response_length"], 3);
+  EXPECT_NEAR(metrics["eval/hard/source/x/pass@1"].get<double>(), 2.0 / 3, 1e-12);
+  EXPECT_NEAR(metrics["eval/hard/source/y/pass@1"].get<double>(), 1.0 / 3, 1e-12);
+  EXPECT_EQ(metrics["eval/prompts/pass@1"], 0.5);
+  EXPECT_FALSE(metrics.contains("eval/prompts/maj@1"));
+
+  const auto evaluations = Lines("run/evaluations.jsonl");
+  ASSERT_EQ(evaluations.size(), 4);
+  EXPECT_EQ(evaluations[0]["step"], -1);
+  EXPECT_EQ(evaluations[0]["set"], "prompts");
+  EXPECT_EQ(evaluations[3]["step"], 0);
+  EXPECT_EQ(evaluations[3]["set"], "hard");
+  EXPECT_EQ(evaluations[3]["n_samples_per_prompt"], 3);
+  EXPECT_EQ(evaluations[3]["pass@3"], 1);
+}
+
 TEST_F(PpoTest, CountsTheOptimizerStepsThatWereSkipped) {
   RunConfig config = services_.MakeConfig(scratch_.path(), 2);
   config.mutable_train()->set_train_batch_size(4);

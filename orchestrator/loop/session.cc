@@ -16,6 +16,7 @@
 #include "core/config/micro_batches.h"
 #include "core/config/run_config.h"
 #include "core/model/model_config.h"
+#include "orchestrator/clients/hello.h"
 #include "orchestrator/launch/service_launcher.h"
 #include "orchestrator/loop/dataset_options.h"
 #include "orchestrator/loop/first_example.h"
@@ -219,6 +220,54 @@ absl::StatusOr<SftSummary> RunSftSession(const RunConfig& resolved, const Sessio
                                                .view = view});
   if (!summary.ok()) return Explain(summary.status(), launcher.get(), cancellation);
   return summary;
+}
+
+absl::StatusOr<std::vector<EvaluationResult>> RunEvaluationSession(const RunConfig& resolved, int64_t step,
+                                                                   const SessionOptions& options, TerminalView& view,
+                                                                   Cancellation& cancellation) {
+  RunConfig config = resolved;
+  // Nothing is trained, and there is no penalty: the scorer does without a reference.
+  config.mutable_algorithm()->mutable_kl()->Clear();
+  config.mutable_algorithm()->mutable_kl()->set_init_kl_coef(0);
+  config.clear_reference();
+  config.mutable_train()->clear_load_checkpoint();
+  for (const Program program : {Program::kRollout, Program::kScorer}) {
+    QUARTET_RETURN_IF_ERROR(CheckFor(config, program));
+  }
+  const absl::StatusOr<std::unique_ptr<Tokenizer>> tokenizer = LoadTokenizer(config);
+  if (!tokenizer.ok()) return AsWrongInput(tokenizer.status());
+  const absl::StatusOr<std::vector<EvaluationSet>> sets = LoadEvaluationSets(config, **tokenizer);
+  if (!sets.ok()) return AsWrongInput(sets.status());
+  if (sets->empty()) return absl::InvalidArgumentError("eval.data and eval.set are empty; they name what is evaluated");
+  for (const EvaluationSet& set : *sets) view.Print(absl::StrCat(set.options.name(), ": ", set.description));
+  view.Print(DescribePrompt(sets->front().prompts.front(), **tokenizer));
+
+  QUARTET_ASSIGN_OR_RETURN(const std::unique_ptr<RunFolder> folder, RunFolder::Create(config, options.allowed_entry));
+  QUARTET_ASSIGN_OR_RETURN(const std::unique_ptr<ServiceLauncher> launcher,
+                           LaunchServices(options, {"rollout", "scorer"}, *folder, view, cancellation, &config));
+  QUARTET_ASSIGN_OR_RETURN(const Services services, ConnectServices(config, &cancellation));
+  const auto on_loading = [&view](const std::string& waiting, const std::string& detail) {
+    view.PrintAndBegin(waiting);
+    view.Progress(0, detail);
+  };
+  const int64_t longest = int64_t{config.data().prompt_max_len()} + config.rollout().generate_max_len();
+  uint64_t policy_version = 0;
+  for (ServiceClient* client :
+       {static_cast<ServiceClient*>(services.rollout.get()), static_cast<ServiceClient*>(services.scorer.get())}) {
+    const absl::StatusOr<ServiceInfo> info =
+        CheckService(*client, config, (*tokenizer)->vocab_size(), longest, on_loading);
+    if (!info.ok()) return Explain(info.status(), launcher.get(), cancellation);
+    policy_version = std::max(policy_version, info->policy_version());
+  }
+  QUARTET_RETURN_IF_ERROR(folder->BeginAfter(0));
+  absl::StatusOr<std::vector<EvaluationResult>> results =
+      EvaluateSets(config, *sets, step, policy_version, **tokenizer, services, *folder, view);
+  if (!results.ok()) return Explain(results.status(), launcher.get(), cancellation);
+  for (size_t i = 0; i < results->size(); ++i) {
+    QUARTET_RETURN_IF_ERROR(AtomicWriteFile(absl::StrCat(folder->path(), "/answers_", (*results)[i].set, ".jsonl"),
+                                            AnswerLines((*sets)[i], (*results)[i])));
+  }
+  return results;
 }
 
 int Finish(const std::string& program, const absl::Status& status) {

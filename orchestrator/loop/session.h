@@ -46,6 +46,13 @@ absl::StatusOr<PpoResult> RunPpoSession(const RunConfig& config, const SessionOp
 absl::StatusOr<SftSummary> RunSftSession(const RunConfig& config, const SessionOptions& options, TerminalView& view,
                                          Cancellation& cancellation);
 
+// Evaluates the model config.rollout().pretrain() on the sets of config.eval(), with rollout and scorer alone; `step`
+// is that after which it was trained (-1: none). run_dir keeps what a run's would of it, and answers_<set>.jsonl: of
+// each prompt its text, label and source, and its answers with their rewards.
+absl::StatusOr<std::vector<EvaluationResult>> RunEvaluationSession(const RunConfig& config, int64_t step,
+                                                                   const SessionOptions& options, TerminalView& view,
+                                                                   Cancellation& cancellation);
+
 // Reports the error, if it is one, and returns the program's exit code: 0; 130 where the run was stopped by a signal;
 // 2 for a wrong configuration or wrong data; 1 for everything else.
 int Finish(const std::string& program, const absl::Status& status);
