@@ -274,6 +274,8 @@ absl::Status CheckAdvantageOptions(const AdvantageOptions& options) {
 template <typename T>
 std::vector<AdvantagesAndReturns<T>> EstimateAdvantages(const std::vector<ScoredSequence<T>>& batch,
                                                         const AdvantageOptions& options) {
+  const absl::Status checked = CheckAdvantageOptions(options);
+  QUARTET_CHECK(checked.ok()) << checked.message();
   const std::vector<double> rewards = ShapedRewards(batch, options);
   std::vector<Estimates> estimates;
   estimates.reserve(batch.size());

@@ -125,7 +125,7 @@ template <typename T>
 struct ScoredSequence {
   // Sequences of the same prompt have the same.
   int64_t group = 0;
-  // Finite; normalised and with length penalties (core/rl/rewards.h), before it is clipped.
+  // Finite; with its length penalty (core/rl/rewards.h), before it is clipped.
   double reward = 0;
   // Action tokens; 0 is allowed: the reward counts in its group, and nothing is returned.
   size_t tokens = 0;

@@ -8,21 +8,11 @@
 
 namespace quartet {
 
-double NormalizeReward(double reward, double mean, double std) {
-  QUARTET_CHECK(std > 0) << std;
-  return (reward - mean) / std;
-}
-
 double OverlongPenalty(int64_t tokens, int64_t max_new_tokens, int64_t buffer, double factor) {
   QUARTET_CHECK(0 < buffer && buffer <= max_new_tokens && factor >= 0)
       << buffer << " of " << max_new_tokens << ", factor " << factor;
   const int64_t excess = std::clamp<int64_t>(tokens - (max_new_tokens - buffer), 0, buffer);
   return excess == 0 ? 0 : -static_cast<double>(excess) / static_cast<double>(buffer) * factor;
-}
-
-double TruncatedReward(double reward, double coefficient) {
-  QUARTET_CHECK(coefficient <= 1) << coefficient;
-  return coefficient < 0 ? coefficient : reward * coefficient;
 }
 
 absl::StatusOr<GroupFilter> ParseGroupFilter(std::string_view name) {

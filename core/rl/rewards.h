@@ -1,5 +1,4 @@
-// The scalar reward of a sequence before it meets those of its group, and groups that teach nothing. Formulas:
-// docs/algorithms.md.
+// Punishment of overlong answers, and groups that teach nothing. Formulas: docs/algorithms.md.
 #pragma once
 
 #include <cstdint>
@@ -10,17 +9,10 @@
 
 namespace quartet {
 
-// (reward - mean) / std, with the mean and the standard deviation that are stored with a reward model; std above 0.
-double NormalizeReward(double reward, double mean, double std);
-
 // To be added to a reward. At most 0: nothing for an answer that leaves the last `buffer` of its max_new_tokens tokens
 // unused, then falling linearly to -factor (soft overlong punishment, DAPO: Yu et al. 2025, equation 13).
 // 0 < buffer <= max_new_tokens; factor not negative.
 double OverlongPenalty(int64_t tokens, int64_t max_new_tokens, int64_t buffer, double factor);
-
-// The reward of an answer that was cut off at its longest length: reward * coefficient for a coefficient in [0, 1], the
-// coefficient itself where that is negative (OpenRLHF: stop_properly_penalty_coef).
-double TruncatedReward(double reward, double coefficient);
 
 // Which groups (all answers to one prompt) are learned from.
 enum class GroupFilter {

@@ -181,13 +181,7 @@ def length_penalties():
     manager = box(overlong_buffer_cfg=box(len=limits["buffer"], penalty_factor=limits["factor"]),
                   max_resp_len=limits["max_new_tokens"])
     penalties = [run(lines, verl_dapo, self=manager, valid_response_length=n, reward=0.0).reward for n in lengths]
-    truncated = []
-    for coefficient in (0.25, 0.0, 1.0, -0.5):
-        cut_off = [box(rewards=torch.tensor([2.0, -1.0]), truncated=torch.tensor([True, True]))]
-        openrlhf_length.apply_stop_properly_penalty(cut_off, coefficient)
-        truncated.append({"coefficient": coefficient, "rewards": [2.0, -1.0], "penalized": cut_off[0].rewards})
-    return {**limits, "lengths": lengths, "truncated": truncated,
-            "penalties": {"OpenRLHF": batch[0].rewards, "verl": penalties}}
+    return {**limits, "lengths": lengths, "penalties": {"OpenRLHF": batch[0].rewards, "verl": penalties}}
 
 
 def aggregations(d):
