@@ -100,7 +100,7 @@ std::string FunctionOf(const json& options) {
 }
 
 TYPED_TEST(Goldens, PolicyLossesAreThoseOfEveryPeer) {
-  ASSERT_EQ(this->golden_["policy"].size(), 106);
+  ASSERT_EQ(this->golden_["policy"].size(), 107);
   for (const json& golden : this->golden_["policy"]) {
     SCOPED_TRACE(golden["peer"].dump() + golden["options"].dump() + golden["aggregation"].dump());
     const PolicyLossOptions options = OptionsOf(golden["options"]);
@@ -108,15 +108,15 @@ TYPED_TEST(Goldens, PolicyLossesAreThoseOfEveryPeer) {
     const at::Tensor log_prob = this->Array(golden, "log_prob").set_requires_grad(true);
     const at::Tensor entropy = this->Array(golden, "entropy").set_requires_grad(true);
     const bool row = golden["options"].contains("row_advantage");
-    const PolicyLossResult result =
-        PolicyLoss(options, {.log_prob_A = log_prob,
-                             .weight_A = this->Weights(golden),
-                             .advantage_A = this->Array(golden, row ? "row_advantage" : "advantage"),
-                             .old_log_prob_A = this->Array(golden, "old_log_prob"),
-                             .rollout_log_prob_A = this->Array(golden, "rollout_log_prob"),
-                             .reference_log_prob_A = this->Array(golden, "reference_log_prob"),
-                             .entropy_A = entropy,
-                             .sequence_lengths = this->Data(golden)["lengths"]});
+    const PolicyLossResult result = PolicyLoss(
+        options, {.log_prob_A = log_prob,
+                  .weight_A = this->Weights(golden),
+                  .advantage_A = this->Array(golden, row ? "row_advantage" : "advantage"),
+                  .old_log_prob_A = this->Array(golden, golden["options"].value("old_log_prob", "old_log_prob")),
+                  .rollout_log_prob_A = this->Array(golden, "rollout_log_prob"),
+                  .reference_log_prob_A = this->Array(golden, "reference_log_prob"),
+                  .entropy_A = entropy,
+                  .sequence_lengths = this->Data(golden)["lengths"]});
     const std::string function = FunctionOf(golden["options"]);
     ExpectLoss<TypeParam>(result.loss, log_prob, golden, function);
     if (golden.contains("entropy_gradient")) {

@@ -96,6 +96,17 @@ def openrlhf_policy():
             yield case("OpenRLHF", "ragged", ours, aggregation, loss, leaf, **counts)
 
 
+def openrlhf_corrected_gspo():
+    """Its ratio is to the rollout's log-probabilities, whatever the correction."""
+    d = DATA["ragged"]
+    leaf = leaf_of(d.log_prob)
+    function = openrlhf_loss.PolicyLoss(policy_loss_type="gspo", is_correction_level="token")
+    loss, clip_ratio, *_ = function(leaf, d.old_log_prob, d.advantage, action_mask=d.mask,
+                                    rollout_log_probs=d.rollout_log_prob)
+    yield case("OpenRLHF", "ragged", {"kind": "gspo", "old_log_prob": "rollout_log_prob"}, "sequence_mean", loss, leaf,
+               clipped=clip_ratio * d.mask.sum())
+
+
 def openrlhf_terms():
     """The KL of the loss and the bonus for entropy, as PolicyModelActor.training_step adds them."""
     d = DATA["ragged"]
@@ -252,8 +263,8 @@ def values():
 
 
 def main(out):
-    policies = itertools.chain(supervised(), openrlhf_policy(), openrlhf_terms(), verl_policy(), verl_terms(),
-                               trl_grpo_loss(), trl_rloo_loss())
+    policies = itertools.chain(supervised(), openrlhf_policy(), openrlhf_corrected_gspo(), openrlhf_terms(),
+                               verl_policy(), verl_terms(), trl_grpo_loss(), trl_rloo_loss())
     with open(out, "w") as file:
         file.write('{"data": ' + json.dumps(rounded({name: d.inputs() for name, d in DATA.items()})))
         for name, cases in (("policy", policies), ("value", values())):
