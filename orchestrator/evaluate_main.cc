@@ -29,7 +29,8 @@ namespace fs = std::filesystem;
 const std::vector<FlagSpec>& Flags() {
   static const std::vector<FlagSpec> flags = {
       {"config", "FILE",
-       "A RunConfig in protobuf text format (below), such as run.textproto of a run: its eval, data, rollout and reward."},
+       "A RunConfig in protobuf text format (below), such as run.textproto of a run: its eval, data, rollout and "
+       "reward."},
       {"set", "PATH=VALUE", "Overrides one field, for example --set=eval.data=test.jsonl. May be repeated.", true},
       {"model", "DIR",
        "What is evaluated: a Hugging Face folder, or a checkpoint of a run (RUN/checkpoints/step_N), whose policy is "

@@ -235,12 +235,12 @@ TEST_F(PpoTest, EvaluatesSeveralSetsWithSeveralAnswers) {
 
   // Answers 0, 2 and 4 of six are right: two of three, and one of three.
   const nlohmann::json metrics = Lines("run/metrics.jsonl").front();
-  EXPECT_EQ(metrics["eval/hard/pass@1"], 0.5);
+  EXPECT_NEAR(metrics["eval/hard/pass@1"].get<double>(), 0.5, 1e-12);
   EXPECT_NEAR(metrics["eval/hard/pass@2"].get<double>(), (1 + 2.0 / 3) / 2, 1e-12);
   EXPECT_EQ(metrics["eval/hard/pass@3"], 1);
   EXPECT_NEAR(metrics["eval/hard/maj@3"].get<double>(), 0.5, 1e-12) << "all vote alike";
-  EXPECT_EQ(metrics["eval/hard/reward"], 0.5);
-  EXPECT_EQ(metrics["eval/hard/response_length"], 3);
+  EXPECT_NEAR(metrics["eval/hard/reward"].get<double>(), 0.5, 1e-12);
+  EXPECT_NEAR(metrics["eval/hard/response_length"].get<double>(), 3, 1e-12);
   EXPECT_NEAR(metrics["eval/hard/source/x/pass@1"].get<double>(), 2.0 / 3, 1e-12);
   EXPECT_NEAR(metrics["eval/hard/source/y/pass@1"].get<double>(), 1.0 / 3, 1e-12);
   EXPECT_EQ(metrics["eval/prompts/pass@1"], 0.5);

@@ -199,7 +199,9 @@ TEST_F(PromptsTest, AreTheSameOnesFromAnyPositionByTheSeedAlone) {
   const auto texts = [&](int64_t begin, int64_t count) {
     std::vector<std::string> taken;
     const auto prompts = Prompts::Open(config_, tokenizer_);
-    for (const auto& prompt : (*prompts)->Take(begin, count).value()) taken.push_back(prompt->text);
+    const auto records = (*prompts)->Take(begin, count);
+    EXPECT_TRUE(records.ok()) << records.status();
+    for (const auto& record : *records) taken.push_back(record->text);
     return taken;
   };
   const std::vector<std::string> whole = texts(0, 24);
