@@ -38,6 +38,15 @@ RunConfig RulesOnly() {
   return config;
 }
 
+// With the defaults of its sources.
+void FillReward(RunConfig* config) {
+  RunConfig other;
+  *other.mutable_reward() = config->reward();
+  const absl::Status resolved = ResolveRunConfig(&other, "");
+  ASSERT_TRUE(resolved.ok()) << resolved;
+  *config->mutable_reward() = other.reward();
+}
+
 std::unique_ptr<ServiceRanks> Serve(const RunConfig& config) {
   auto ranks = ServiceRanks::Start({.service = "scorer", .create = CreateScorer}, config, 2);
   EXPECT_TRUE(ranks.ok()) << ranks.status();
@@ -131,7 +140,7 @@ for line in sys.stdin:
   source->set_max_tries(1);
   source->set_workers(2);
   source->set_weight(2);
-  EXPECT_TRUE(ResolveRunConfig(&config, "").ok());
+  FillReward(&config);
   return config;
 }
 
@@ -216,7 +225,7 @@ TEST(ScorerService, RunsCodeInASandbox) {
   RunConfig config = RulesOnly();
   config.mutable_reward()->clear_source();
   config.mutable_reward()->add_source()->set_code("python");
-  ASSERT_TRUE(ResolveRunConfig(&config, "").ok());
+  FillReward(&config);
   const auto ranks = Serve(config);
   ASSERT_NE(ranks, nullptr);
   const auto replies =
@@ -225,11 +234,13 @@ TEST(ScorerService, RunsCodeInASandbox) {
   EXPECT_EQ((*replies)[0].reward(), 1);
 }
 
-TEST(ScorerService, NormalizesAModelsRewards) {
+TEST(ScorerService, NormalizesTheRewardsOfOpenRlhfsModels) {
   RunConfig config = TestConfig(kLlama, 3);
   config.mutable_algorithm()->mutable_kl()->set_init_kl_coef(0);
   config.clear_reference();
-  const std::string folder = EditedFolder("core/model/testdata/llama_critic", {{"mean", 0.5}, {"std", 4.0}});
+  const std::string folder =
+      EditedFolder("core/model/testdata/llama_critic",
+                   {{"architectures", {"RewardModel"}}, {"value_head_prefix", "score"}, {"mean", 0.5}, {"std", 4.0}});
   for (const bool normalize : {false, true}) {
     RewardSource* source = config.mutable_reward()->add_source();
     source->set_name(normalize ? "normal" : "plain");
@@ -237,7 +248,7 @@ TEST(ScorerService, NormalizesAModelsRewards) {
     source->set_dtype("fp32");
     source->set_normalize_reward(normalize);
   }
-  ASSERT_TRUE(ResolveRunConfig(&config, "").ok());
+  FillReward(&config);
   const auto ranks = Serve(config);
   ASSERT_NE(ranks, nullptr);
   const auto replies = Score(*ranks, {Item(4, "", "")});

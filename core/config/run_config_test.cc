@@ -252,7 +252,7 @@ TEST(RunConfig, RefusesWhatCannotHaveAnEffect) {
               {"max_len", "8"});
   ExpectError({"reward.source.0.rule=number", "reward.on_error=zero"}, {"reward.on_error", "zero", "stop", "drop"});
   ExpectError({"reward.source.0.remote_url=localhost:5000"}, {"remote_url", "localhost:5000", "grpc://host:port"});
-  ExpectError({"reward.source.0.remote_url=http://a", "reward.source.0.remote_url=grpc://b:1"}, {"two sources"});
+  ExpectError({"reward.source.0.remote_url=http://a,grpc://b:1"}, {"two sources"});
   ExpectError({"reward.source.0.remote_url=http://a", "reward.source.0.memory_limit_bytes=1"}, {"has no effect"});
   ExpectError({"reward.source.0.command=x", "reward.source.0.timeout_seconds=0"}, {"timeout_seconds", "0"});
   ExpectError({"reward.source.0.command=x", "reward.source.0.max_batch_size=2"}, {"max_batch_size has no effect"});

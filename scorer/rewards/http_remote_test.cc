@@ -23,8 +23,7 @@ class Server {
     auto started = Program::Start({.argv = argv});
     EXPECT_TRUE(started.ok()) << started.status();
     program_ = *std::move(started);
-    // It writes its line without being asked; an empty one is asked for so that its reply is waited for.
-    const auto line = program_->Ask("", 1000, Deadline::In(absl::Seconds(60)), {});
+    const auto line = program_->ReadLine(1000, Deadline::In(absl::Seconds(60)), {});
     EXPECT_TRUE(line.ok()) << line.status();
     if (line.ok()) port_ = line->substr(line->rfind(' ') + 1);
   }
@@ -62,7 +61,6 @@ class Handler(http.server.BaseHTTPRequestHandler):
     def log_message(self, *_): pass
 server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
 server.daemon_threads = True
-sys.stdin.readline()
 print("listening on port", server.server_port, flush=True)
 server.serve_forever()
 )";
@@ -93,7 +91,7 @@ absl::StatusOr<Reward> AskAt(const std::string& path) {
 }
 
 TEST(HttpRemote, AsksTheExampleServerAsOpenRlhfDoes) {
-  const Server server({"sh", "-c", "read line; exec python3 examples/rewards/http_server.py 0"});
+  const Server server({"python3", "examples/rewards/http_server.py", "0"});
   const auto rewards = Ask({.urls = {server.url("/get_reward")}}, {Of("it is one", "one"), Of("two", "three")});
   ASSERT_EQ(rewards.size(), 2);
   ASSERT_TRUE(rewards[0].ok() && rewards[1].ok()) << rewards[0].status() << rewards[1].status();

@@ -236,10 +236,12 @@ absl::StatusOr<ExitState> Program::Reap(const Deadline& deadline, const std::sto
 
 absl::StatusOr<std::string> Program::Ask(std::string_view line, size_t max_bytes, const Deadline& deadline,
                                          const std::stop_token& stop) {
+  return Exchange(absl::StrCat(absl::string_view(line.data(), line.size()), "\n"), max_bytes, deadline, stop);
+}
+
+absl::StatusOr<std::string> Program::Exchange(std::string_view left, size_t max_bytes, const Deadline& deadline,
+                                              const std::stop_token& stop) {
   BlockBrokenPipeSignal();
-  std::string unsent(line);
-  unsent += '\n';
-  std::string_view left = unsent;
   while (true) {
     if (const size_t end = read_.find('\n'); end != std::string::npos) {
       if (!left.empty()) return absl::InternalError("it has written a line that nothing was asked for");

@@ -53,6 +53,11 @@ class Program {
   absl::StatusOr<std::string> Ask(std::string_view line, size_t max_bytes, const Deadline& deadline,
                                   const std::stop_token& stop);
 
+  // The next line that it writes, without being asked. Errors as Ask, but INTERNAL.
+  absl::StatusOr<std::string> ReadLine(size_t max_bytes, const Deadline& deadline, const std::stop_token& stop) {
+    return Exchange("", max_bytes, deadline, stop);
+  }
+
   struct Outcome {
     std::string output;
     ExitState exit;
@@ -62,6 +67,8 @@ class Program {
 
  private:
   Program(pid_t pid, int input, int output) : pid_(pid), input_(input), output_(output) {}
+  absl::StatusOr<std::string> Exchange(std::string_view unsent, size_t max_bytes, const Deadline& deadline,
+                                       const std::stop_token& stop);
   // Waits until the program can be read from or, with `writing`, written to.
   absl::Status Await(bool writing, const Deadline& deadline, const std::stop_token& stop, bool* readable,
                      bool* writable);

@@ -13,8 +13,8 @@
 namespace quartet {
 
 struct SandboxLimits {
-  absl::Duration timeout = absl::Seconds(10);
-  int64_t memory_bytes = int64_t{1} << 30;  // address space
+  absl::Duration timeout = absl::Seconds(10);  // once the sandbox stands
+  int64_t memory_bytes = int64_t{1} << 30;     // address space
 };
 
 struct SandboxedRun {
