@@ -54,10 +54,10 @@ absl::Status Dataset::Check(File* file, const Use& check, const std::function<vo
     if (!used) file->dropped.push_back(row);
     checked();
   }
-  if (file->size() > 0) return absl::OkStatus();
+  if (static_cast<int64_t>(file->dropped.size()) < count) return absl::OkStatus();
   const absl::Status& first =
       before.overlong < left_out_.overlong ? left_out_.first_overlong : left_out_.first_malformed;
-  return absl::InvalidArgumentError(absl::StrCat(options_.option, ": ", file->rows->file().path, ": none of its ",
+  return absl::InvalidArgumentError(absl::StrCat(options_.option, ": ", file->rows->file().path, ": none of its first ",
                                                  count, count == 1 ? " row" : " rows", " can be used; ",
                                                  first.message()));
 }

@@ -106,9 +106,9 @@ TEST_F(DatasetTest, OtherErrorsAreErrorsInAnyCase) {
 TEST_F(DatasetTest, AFileWithoutAnyRowThatCanBeUsedIsAnError) {
   options_.drop_malformed = true;
   const std::string good = Write("a", {"1"}), bad = Write("b", {"long 1", "long 2"}), worse = Write("c", {"{"});
-  EXPECT_EQ(Error({good, bad}),
-            "data.files: " + bad + ": none of its 2 rows can be used; data.files: " + bad + " line 1: is too long");
-  EXPECT_THAT(Error({good, worse}), HasSubstr(worse + ": none of its 1 row can be used; data.files: "));
+  EXPECT_EQ(Error({good, bad}), "data.files: " + bad + ": none of its first 2 rows can be used; data.files: " + bad +
+                                    " line 1: is too long");
+  EXPECT_THAT(Error({good, worse}), HasSubstr(worse + ": none of its first 1 row can be used; data.files: "));
 }
 
 TEST_F(DatasetTest, RowsThatAreNotCheckedAreReplacedWhenTheyAreDrawn) {
@@ -138,14 +138,20 @@ TEST_F(DatasetTest, RowsThatAreNotCheckedAreReplacedWhenTheyAreDrawn) {
   }
 }
 
+TEST_F(DatasetTest, AFileWhoseCheckedRowsCannotBeUsedIsAnErrorWhateverIsBehindThem) {
+  options_.checked_rows = 2;
+  const std::string path = Write("a", {"long 1", "long 2", "3"});
+  EXPECT_THAT(Error({path}), HasSubstr("none of its first 2 rows can be used"));
+}
+
 TEST_F(DatasetTest, GivesUpWhereNoDrawnRowCanBeUsed) {
   options_.checked_rows = 1;
-  options_.max_rows = 50;
-  std::vector<std::string> texts(100, "long");
+  std::vector<std::string> texts(1'000'000, "long");
+  texts[0] = "1";
   const std::string path = Write("a", texts);
   const auto dataset = Open({path});
   ASSERT_TRUE(dataset.ok()) << dataset.status();
-  EXPECT_EQ((*dataset)->rows(), 49);
+  EXPECT_EQ((*dataset)->rows(), 1'000'000);
   EXPECT_EQ((*dataset)->Take(0, 1, [this](const Record& record) { return Use(record); }).message(),
             "data.files: " + path + ": none of 1001 rows drawn from it can be used");
 }
