@@ -74,7 +74,8 @@ class ExampleMaker {
   absl::StatusOr<Example> Make(const Record& record) const {
     QUARTET_ASSIGN_OR_RETURN(Conversation conversation, ReadConversation(record, sft_.input_key(), data_));
     const auto answer = record.fields.find(sft_.output_key());
-    const bool has_answer = answer != record.fields.end();
+    const bool has_messages = record.lists.contains(sft_.output_key());
+    const bool has_answer = answer != record.fields.end() || has_messages;
     if (conversation.messages.back().role != kAssistant) {
       if (!has_answer) {
         return absl::InvalidArgumentError(absl::StrCat("has no answer: the last message of \"", sft_.input_key(),
@@ -82,7 +83,16 @@ class ExampleMaker {
                                                        "field \"",
                                                        sft_.output_key(), "\" (sft.output_key)"));
       }
-      conversation.messages.push_back({kAssistant, answer->second});
+      if (has_messages) {
+        QUARTET_ASSIGN_OR_RETURN(const Conversation messages, ReadConversation(record, sft_.output_key(), data_));
+        if (messages.messages.back().role != kAssistant) {
+          return absl::InvalidArgumentError(
+              absl::StrCat("the last message of \"", sft_.output_key(), "\" (sft.output_key) is not the assistant's"));
+        }
+        conversation.messages.insert(conversation.messages.end(), messages.messages.begin(), messages.messages.end());
+      } else {
+        conversation.messages.push_back({kAssistant, answer->second});
+      }
     } else if (has_answer) {
       return absl::InvalidArgumentError(absl::StrCat("has two answers: the last message of \"", sft_.input_key(),
                                                      "\" (sft.input_key) and \"", sft_.output_key(),
@@ -187,7 +197,8 @@ absl::StatusOr<std::unique_ptr<SftExamples>> SftExamples::Open(
   options.paths.assign(sft.data().begin(), sft.data().end());
   options.keys = ConversationKeys(sft.input_key(), "sft.input_key", config.data());
   // Messages may have the answer.
-  options.keys.push_back({.name = sft.output_key(), .option = "sft.output_key", .spared_by = sft.input_key()});
+  options.keys.push_back(
+      {.name = sft.output_key(), .option = "sft.output_key", .list = true, .spared_by = sft.input_key()});
   const auto check = [&examples](const Record& record) {
     const absl::StatusOr<TokenSequence> example = examples->Make(record);
     if (example.ok() && examples->first_.ids().empty()) examples->first_ = *example;

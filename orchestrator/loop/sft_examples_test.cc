@@ -107,6 +107,10 @@ TEST_F(SftExamplesTest, OfMessagesTakeTheLastOrTheAnswerBesideThem) {
             "[user]a[assistant]b[user]c[assistant]<d$>");
   EXPECT_EQ(Shown((*Load(R"({"prompt": )" + turns + R"(], "response": "e"})"))[0]),
             "[user]a[assistant]b[user]c[assistant]<e$>");
+  EXPECT_EQ(Shown((*Load(R"({"prompt": )" + turns + R"(], "response": [{"role": "assistant", "content": "f"}]})"))[0]),
+            "[user]a[assistant]b[user]c[assistant]<f$>");
+  EXPECT_THAT(Error(R"({"prompt": )" + turns + R"(], "response": [{"role": "user", "content": "f"}]})"),
+              HasSubstr("the last message of \"response\" (sft.output_key) is not the assistant's"));
   EXPECT_THAT(Error(R"({"prompt": )" + turns + "]}"), HasSubstr("sft.jsonl line 1: has no answer: "));
   EXPECT_THAT(Error(R"({"prompt": [{"role": "assistant", "content": "d"}], "response": "e"})"),
               HasSubstr("has two answers: the last message of \"prompt\" (sft.input_key) and \"response\""));
