@@ -14,6 +14,7 @@
 #include "core/training/testing/engine_ranks.h"
 #include "core/training/testing/service_ranks.h"
 #include "proto/scorer.grpc.pb.h"
+#include "scorer/rewards/piped_process.h"
 
 namespace quartet {
 namespace {
@@ -219,6 +220,29 @@ TEST(ScorerService, EndsWhenTheClientLeavesASourceThatIsAtIt) {
   ScoreReply reply;
   EXPECT_FALSE(stream->Read(&reply));
   EXPECT_EQ(stream->Finish().error_code(), grpc::StatusCode::CANCELLED);
+}
+
+TEST(ScorerService, AsksAServerAndTriesAgainWhileThereIsNone) {
+  const auto server = PipedProcess::Start({.argv = {"python3", "examples/rewards/http_server.py", "0"}});
+  ASSERT_TRUE(server.ok()) << server.status();
+  const auto line = (*server)->ReadLine(1000, Deadline::In(absl::Seconds(60)), {});
+  ASSERT_TRUE(line.ok()) << line.status();
+  RunConfig config = RulesOnly();
+  config.mutable_reward()->clear_source();
+  RewardSource* source = config.mutable_reward()->add_source();
+  // Nobody listens on the first, so that the second answers every other try.
+  source->add_remote_url("http://127.0.0.1:9/");
+  source->add_remote_url("http://127.0.0.1:" + line->substr(line->rfind(' ') + 1) + "/");
+  FillReward(&config);
+  const auto ranks = Serve(config);
+  ASSERT_NE(ranks, nullptr);
+  ScoreItem item = Item(4, "72", "72");
+  item.set_prompt("How many? ");
+  item.set_query("How many? 72<end>");
+  const auto replies = Score(*ranks, {item});
+  ASSERT_TRUE(replies.ok()) << replies.status();
+  EXPECT_EQ((*replies)[0].parts().at("remote"), 1);
+  EXPECT_EQ((*replies)[0].extra_logs().at("remote/characters"), 7);
 }
 
 TEST(ScorerService, RunsCodeInASandbox) {

@@ -8,7 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "core/base/status_macros.h"
 #include "core/data/json.h"
-#include "scorer/rewards/program.h"
+#include "scorer/rewards/piped_process.h"
 #include "scorer/rewards/reply_json.h"
 
 namespace quartet {
@@ -32,14 +32,14 @@ class Command final : public RewardFunction {
 
  private:
   absl::StatusOr<Reward> ScoreOne(const Answer& answer, const std::stop_token& stop) {
-    std::unique_ptr<Program> program = TakeMine();
+    std::unique_ptr<PipedProcess> program = TakeMine();
     const Deadline deadline = Deadline::In(options_.timeout);
     if (program == nullptr) {
-      ProgramOptions start;
+      PipedProcessOptions start;
       start.argv = {"/bin/sh", "-c", options_.command};
       start.folder = options_.folder;
       start.limits.address_space_bytes = options_.memory_limit_bytes;
-      QUARTET_ASSIGN_OR_RETURN(program, Program::Start(start));
+      QUARTET_ASSIGN_OR_RETURN(program, PipedProcess::Start(start));
     }
     const absl::StatusOr<std::string> reply = program->Ask(PrintJson(ToJson(answer)), kMostReplyBytes, deadline, stop);
     if (absl::IsDeadlineExceeded(reply.status())) {
@@ -53,19 +53,19 @@ class Command final : public RewardFunction {
     return reward;
   }
 
-  std::unique_ptr<Program> TakeMine() {
+  std::unique_ptr<PipedProcess> TakeMine() {
     const std::lock_guard lock(mutex_);
     const auto mine = programs_.find(std::this_thread::get_id());
     return mine == programs_.end() ? nullptr : std::move(mine->second);
   }
-  void KeepMine(std::unique_ptr<Program> program) {
+  void KeepMine(std::unique_ptr<PipedProcess> program) {
     const std::lock_guard lock(mutex_);
     programs_[std::this_thread::get_id()] = std::move(program);
   }
 
   const CommandOptions options_;
   std::mutex mutex_;
-  std::map<std::thread::id, std::unique_ptr<Program>> programs_;  // by the thread that has started it
+  std::map<std::thread::id, std::unique_ptr<PipedProcess>> programs_;  // by the thread that has started it
 };
 
 }  // namespace

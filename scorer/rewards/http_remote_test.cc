@@ -7,7 +7,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "scorer/rewards/program.h"
+#include "scorer/rewards/piped_process.h"
 #include "scorer/rewards/remote.h"
 
 namespace quartet {
@@ -20,7 +20,7 @@ using ::testing::HasSubstr;
 class Server {
  public:
   explicit Server(const std::vector<std::string>& argv) {
-    auto started = Program::Start({.argv = argv});
+    auto started = PipedProcess::Start({.argv = argv});
     EXPECT_TRUE(started.ok()) << started.status();
     program_ = *std::move(started);
     const auto line = program_->ReadLine(1000, Deadline::In(absl::Seconds(60)), {});
@@ -30,7 +30,7 @@ class Server {
   std::string url(const std::string& path = "/") const { return absl::StrCat("http://127.0.0.1:", port_, path); }
 
  private:
-  std::unique_ptr<Program> program_;
+  std::unique_ptr<PipedProcess> program_;
   std::string port_;
 };
 

@@ -12,7 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "core/base/deadline.h"
 #include "core/base/status_macros.h"
-#include "scorer/rewards/program.h"
+#include "scorer/rewards/piped_process.h"
 #include "scorer/rewards/system_call_filter.h"
 
 namespace quartet {
@@ -160,7 +160,7 @@ absl::StatusOr<SandboxedRun> RunSandboxed(const std::string& program, const std:
   QUARTET_ASSIGN_OR_RETURN(const MemoryFile epilogue_file, MemoryFile::Make(epilogue));
   QUARTET_ASSIGN_OR_RETURN(const MemoryFile filter_file, MemoryFile::Make(filter_code));
   const std::string mark = NewMark();
-  const ProgramOptions options = {
+  const PipedProcessOptions options = {
       .argv = Arguments(program_file, epilogue_file, filter_file, mark),
       .limits = {.address_space_bytes = limits.memory_bytes,
                  .cpu_seconds = absl::ToInt64Seconds(absl::Ceil(limits.timeout, absl::Seconds(1))) + 1,
@@ -170,7 +170,7 @@ absl::StatusOr<SandboxedRun> RunSandboxed(const std::string& program, const std:
       .input_fd = input_file.fd(),
       .quiet = true,
   };
-  QUARTET_ASSIGN_OR_RETURN(const std::unique_ptr<Program> running, Program::Start(options));
+  QUARTET_ASSIGN_OR_RETURN(const std::unique_ptr<PipedProcess> running, PipedProcess::Start(options));
   // That the sandbox takes long to stand on a busy machine is not the program's doing.
   const absl::StatusOr<std::string> first = running->ReadLine(kMostOutputBytes, Deadline::In(kLongestStart), stop);
   if (absl::IsCancelled(first.status())) return first.status();
@@ -178,7 +178,7 @@ absl::StatusOr<SandboxedRun> RunSandboxed(const std::string& program, const std:
     return absl::UnavailableError(absl::StrCat("the sandbox has not started Python: ",
                                                first.ok() ? "it begins otherwise" : first.status().message()));
   }
-  const absl::StatusOr<Program::Outcome> outcome =
+  const absl::StatusOr<PipedProcess::Outcome> outcome =
       running->Finish(kMostOutputBytes, Deadline::In(limits.timeout), stop);
   SandboxedRun run;
   if (absl::IsDeadlineExceeded(outcome.status())) {

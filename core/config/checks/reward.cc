@@ -10,7 +10,6 @@
 #include "core/base/status_macros.h"
 #include "core/config/checks/checks.h"
 #include "core/config/checks/conditions.h"
-#include "core/config/reward_sources.h"
 
 namespace quartet {
 namespace {
@@ -72,7 +71,9 @@ absl::Status CheckEffects(int i, const RewardSource& s) {
 }
 
 absl::Status CheckRule(int i, const RewardSource& s) {
-  QUARTET_RETURN_IF_ERROR(OneOf(FieldOf(i, "rule"), s.rule(), RewardRules()));
+  QUARTET_RETURN_IF_ERROR(OneOf(FieldOf(i, "rule"), s.rule(),
+                                {"exact_match", "number", "boxed", "math", "regex", "choice", "json_field",
+                                 "open_reasoner_zero", "format", "finished", "length"}));
   const bool pattern = s.rule() == "regex" || s.rule() == "format";
   if (pattern && s.pattern().empty()) {
     return Missing(FieldOf(i, "pattern"), absl::StrCat("rule \"", s.rule(), "\" needs a regular expression"));

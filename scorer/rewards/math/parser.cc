@@ -13,7 +13,8 @@ namespace {
 
 using Kind = Expression::Kind;
 
-constexpr int kMostDepth = 60;
+constexpr int kMostDepth = 80;
+constexpr int kMostLinks = 1000;
 constexpr size_t kMostDigits = 1000;
 
 const std::set<std::string_view>& Functions() {
@@ -154,6 +155,10 @@ class Parser {
     failed_ = true;
     return MakeNumber(0);
   }
+  // Powers, factorials and quotients one after the other make a tree deeper, too.
+  void CountLink() {
+    if (++links_ > kMostLinks) failed_ = true;
+  }
   bool Expect(bool there) {
     if (there) {
       ++at_;
@@ -283,6 +288,7 @@ class Parser {
         ++at_;
         factors.push_back(Signed());
       } else if (Sign("/") || Command("divide")) {
+        CountLink();
         ++at_;
         ExpressionPtr below = Signed();
         // 1/2x and 1/2 x: what follows multiplies, as programs read it.
@@ -317,6 +323,7 @@ class Parser {
     if (failed_) return Fail();
     ExpressionPtr base = Base();
     while (!failed_) {
+      CountLink();
       if (Sign("^")) {
         ++at_;
         base = Make(Kind::kPower, "", {std::move(base), Script()});
@@ -527,6 +534,8 @@ class Parser {
   }
 
   ExpressionPtr Base() {
+    const Deeper deeper(this);
+    if (failed_) return Fail();
     const Token token = Peek();
     switch (token.kind) {
       case Token::Kind::kNumber:
@@ -590,6 +599,7 @@ class Parser {
   const bool minus_;  // of \pm
   size_t at_ = 0;
   int depth_ = 0;
+  int links_ = 0;
   int bars_ = 0;  // of |...| that are open
   bool plus_minus_ = false;
   bool failed_ = false;

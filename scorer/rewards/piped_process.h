@@ -19,17 +19,17 @@
 namespace quartet {
 
 // Of one process, by the operating system (setrlimit). 0: no limit but those of this process.
-struct ProgramLimits {
+struct ProcessLimits {
   int64_t address_space_bytes = 0;
   int64_t cpu_seconds = 0;
   int64_t file_bytes = 0;  // each
   int64_t open_files = 0;
 };
 
-struct ProgramOptions {
+struct PipedProcessOptions {
   std::vector<std::string> argv;  // argv[0] is looked for in PATH
   std::string folder;             // it runs in; "": this process's
-  ProgramLimits limits;
+  ProcessLimits limits;
   // Descriptors of this process, which it finds under the same numbers.
   std::vector<int> kept_fds;
   // What it reads on its standard input is this descriptor; -1: what Write sends.
@@ -38,14 +38,14 @@ struct ProgramOptions {
 };
 
 // In a process group of its own, which is killed with this object, and with the thread that has started it: one thread
-// owns a Program.
-class Program {
+// owns a PipedProcess.
+class PipedProcess {
  public:
   // NOT_FOUND or another error where it cannot be executed, naming it.
-  static absl::StatusOr<std::unique_ptr<Program>> Start(const ProgramOptions& options);
-  ~Program();
-  Program(const Program&) = delete;
-  Program& operator=(const Program&) = delete;
+  static absl::StatusOr<std::unique_ptr<PipedProcess>> Start(const PipedProcessOptions& options);
+  ~PipedProcess();
+  PipedProcess(const PipedProcess&) = delete;
+  PipedProcess& operator=(const PipedProcess&) = delete;
 
   // Sends `line` and a line end, and reads up to the next line end, which is left out. DEADLINE_EXCEEDED; CANCELLED
   // once `stop` is requested; RESOURCE_EXHAUSTED beyond `max_bytes`; ABORTED, saying how it has ended, where it has;
@@ -66,7 +66,7 @@ class Program {
   absl::StatusOr<Outcome> Finish(size_t max_bytes, const Deadline& deadline, const std::stop_token& stop);
 
  private:
-  Program(pid_t pid, int input, int output) : pid_(pid), input_(input), output_(output) {}
+  PipedProcess(pid_t pid, int input, int output) : pid_(pid), input_(input), output_(output) {}
   absl::StatusOr<std::string> Exchange(std::string_view unsent, size_t max_bytes, const Deadline& deadline,
                                        const std::stop_token& stop);
   // Waits until the program can be read from or, with `writing`, written to.

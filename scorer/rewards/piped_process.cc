@@ -1,4 +1,4 @@
-#include "scorer/rewards/program.h"
+#include "scorer/rewards/piped_process.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -73,7 +73,7 @@ bool SetLimit(decltype(RLIMIT_AS) resource, int64_t limit) {
 struct Child {
   char* const* argv;
   const char* folder;
-  ProgramLimits limits;
+  ProcessLimits limits;
   const int* kept_fds;
   size_t kept_count;
   int input, output, error;
@@ -120,7 +120,7 @@ ExitState Decode(int wait_status) {
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<Program>> Program::Start(const ProgramOptions& options) {
+absl::StatusOr<std::unique_ptr<PipedProcess>> PipedProcess::Start(const PipedProcessOptions& options) {
   BlockBrokenPipeSignal();
   if (options.argv.empty()) return absl::InvalidArgumentError("no program to start");
   Fd child_input, our_input, our_output, child_output, error_read, error_write, null;
@@ -171,10 +171,10 @@ absl::StatusOr<std::unique_ptr<Program>> Program::Start(const ProgramOptions& op
         error, absl::StrCat("cannot start ", options.argv[0],
                             options.folder.empty() ? "" : absl::StrCat(" in the folder ", options.folder)));
   }
-  return std::unique_ptr<Program>(new Program(pid, our_input.Release(), our_output.Release()));
+  return std::unique_ptr<PipedProcess>(new PipedProcess(pid, our_input.Release(), our_output.Release()));
 }
 
-Program::~Program() {
+PipedProcess::~PipedProcess() {
   if (!reaped_) {
     kill(-pid_, SIGKILL);
     kill(pid_, SIGKILL);
@@ -185,8 +185,8 @@ Program::~Program() {
   close(output_);
 }
 
-absl::Status Program::Await(bool writing, const Deadline& deadline, const std::stop_token& stop, bool* readable,
-                            bool* writable) {
+absl::Status PipedProcess::Await(bool writing, const Deadline& deadline, const std::stop_token& stop, bool* readable,
+                                 bool* writable) {
   *readable = *writable = false;
   while (!*readable && !*writable) {
     if (stop.stop_requested()) return absl::CancelledError("the call has ended");
@@ -203,7 +203,7 @@ absl::Status Program::Await(bool writing, const Deadline& deadline, const std::s
   return absl::OkStatus();
 }
 
-absl::StatusOr<bool> Program::ReadSome(std::string* to, size_t max_bytes) {
+absl::StatusOr<bool> PipedProcess::ReadSome(std::string* to, size_t max_bytes) {
   std::array<char, 16384> buffer;
   const ssize_t got = read(output_, buffer.data(), buffer.size());
   if (got == 0) return false;
@@ -218,7 +218,7 @@ absl::StatusOr<bool> Program::ReadSome(std::string* to, size_t max_bytes) {
   return true;
 }
 
-absl::StatusOr<ExitState> Program::Reap(const Deadline& deadline, const std::stop_token& stop) {
+absl::StatusOr<ExitState> PipedProcess::Reap(const Deadline& deadline, const std::stop_token& stop) {
   while (true) {
     int status;
     const pid_t ended = waitpid(pid_, &status, WNOHANG);
@@ -234,13 +234,13 @@ absl::StatusOr<ExitState> Program::Reap(const Deadline& deadline, const std::sto
   }
 }
 
-absl::StatusOr<std::string> Program::Ask(std::string_view line, size_t max_bytes, const Deadline& deadline,
-                                         const std::stop_token& stop) {
+absl::StatusOr<std::string> PipedProcess::Ask(std::string_view line, size_t max_bytes, const Deadline& deadline,
+                                              const std::stop_token& stop) {
   return Exchange(absl::StrCat(absl::string_view(line.data(), line.size()), "\n"), max_bytes, deadline, stop);
 }
 
-absl::StatusOr<std::string> Program::Exchange(std::string_view left, size_t max_bytes, const Deadline& deadline,
-                                              const std::stop_token& stop) {
+absl::StatusOr<std::string> PipedProcess::Exchange(std::string_view left, size_t max_bytes, const Deadline& deadline,
+                                                   const std::stop_token& stop) {
   BlockBrokenPipeSignal();
   while (true) {
     if (const size_t end = read_.find('\n'); end != std::string::npos) {
@@ -267,8 +267,8 @@ absl::StatusOr<std::string> Program::Exchange(std::string_view left, size_t max_
   }
 }
 
-absl::StatusOr<Program::Outcome> Program::Finish(size_t max_bytes, const Deadline& deadline,
-                                                 const std::stop_token& stop) {
+absl::StatusOr<PipedProcess::Outcome> PipedProcess::Finish(size_t max_bytes, const Deadline& deadline,
+                                                           const std::stop_token& stop) {
   if (input_ >= 0) close(std::exchange(input_, -1));
   Outcome outcome;
   outcome.output = std::move(read_);
