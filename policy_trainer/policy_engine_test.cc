@@ -129,7 +129,7 @@ class PolicyEngineTest : public ::testing::TestWithParam<Arrangement> {
     header.mutable_loss()->set_kind(kind);
     header.mutable_loss()->set_eps_clip_low(golden_["eps_clip_low"]);
     header.mutable_loss()->set_eps_clip_high(golden_["eps_clip_high"]);
-    header.mutable_loss()->set_dual_clip(golden_["dual_clip"]);
+    if (kind == PolicyLossConfig::KIND_PPO) header.mutable_loss()->set_dual_clip(golden_["dual_clip"]);
     UpdateCall call = MakeUpdateCall(header);
     SetMicroBatches(rank, &call);
     return call;

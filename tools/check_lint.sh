@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Runs clang-tidy (with .clang-tidy) on the C++ files, their headers included. Left out: tests, benchmarks, and files that reach a
-# header of LibTorch or NCCL (minutes each; the compiler's warnings cover them). Files given as arguments: only those.
+# header of LibTorch, NCCL or Arrow (minutes each; the compiler's warnings cover them). Files given as arguments: only those.
 # Fails on findings and on whatever keeps clang-tidy from looking at a file.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
@@ -33,8 +33,8 @@ check() {
   trap "rm -rf '${scratch}'" RETURN
   # shellcheck disable=SC2086
   if ! g++ -E -C -fdirectives-only ${flags} "${file}" >"${scratch}/source" 2>"${scratch}/errors"; then
-    # LibTorch's and NCCL's headers are not on the path: a file that needs one ends here.
-    grep -qE 'fatal error: (ATen|c10|torch|nccl)[/.][^ ]*: No such file' "${scratch}/errors" && return 0
+    # LibTorch's, NCCL's and Arrow's headers are not on the path: a file that needs one ends here.
+    grep -qE 'fatal error: (ATen|c10|torch|nccl|arrow|parquet)[/.][^ ]*: No such file' "${scratch}/errors" && return 0
     cat "${scratch}/errors"
     return 1
   fi
