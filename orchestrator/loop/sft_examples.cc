@@ -220,10 +220,10 @@ absl::StatusOr<TokenSequence> SftExamples::Make(const Record& record) const {
 
 absl::StatusOr<std::vector<TokenSequence>> SftExamples::Take(int64_t begin, int64_t count) {
   std::vector<TokenSequence> examples;
-  QUARTET_RETURN_IF_ERROR(dataset_->Take(begin, count, [&](const Record& record) {
-    absl::StatusOr<TokenSequence> example = Make(record);
-    if (example.ok()) examples.push_back(*std::move(example));
-    return example.status();
+  QUARTET_RETURN_IF_ERROR(dataset_->Take(begin, count, [&](const Record& record) -> absl::Status {
+    QUARTET_ASSIGN_OR_RETURN(TokenSequence example, Make(record));
+    examples.push_back(std::move(example));
+    return absl::OkStatus();
   }));
   return examples;
 }
