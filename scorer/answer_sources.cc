@@ -32,7 +32,7 @@ absl::StatusOr<std::unique_ptr<RewardFunction>> NewRemote(const RewardSource& so
       return absl::InvalidArgumentError(absl::StrCat("api_key_file ", source.api_key_file(), " is not one line"));
     }
   }
-  if (absl::StartsWith(options.urls[0], "grpc")) return NewGrpcRemote(std::move(options));
+  if (absl::StartsWith(options.urls[0], "grpc")) return NewGrpcRemote(options);
   return NewHttpRemote(std::move(options));
 }
 

@@ -106,6 +106,8 @@ class GrpcRemote final : public RewardFunction {
 
 }  // namespace
 
-std::unique_ptr<RewardFunction> NewGrpcRemote(RemoteOptions options) { return std::make_unique<GrpcRemote>(options); }
+std::unique_ptr<RewardFunction> NewGrpcRemote(const RemoteOptions& options) {
+  return std::make_unique<GrpcRemote>(options);
+}
 
 }  // namespace quartet

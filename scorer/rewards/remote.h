@@ -23,6 +23,6 @@ std::unique_ptr<RewardFunction> NewHttpRemote(RemoteOptions options);
 
 // RewardModel of proto/reward.proto. "grpc://host:port" in plain text; "grpcs://host:port" over TLS, where the
 // machine's certificate authorities vouch for the server.
-std::unique_ptr<RewardFunction> NewGrpcRemote(RemoteOptions options);
+std::unique_ptr<RewardFunction> NewGrpcRemote(const RemoteOptions& options);
 
 }  // namespace quartet
