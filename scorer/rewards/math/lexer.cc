@@ -146,29 +146,22 @@ class Lexer {
            (at + 3 == text_.size() || !IsDigit(text_[at + 3]));
   }
 
+  // Length of the separator of thousands at `at_`, or 0. A comma inside brackets separates elements.
+  size_t Separator() const {
+    for (const std::string_view separator :
+         {"{,}", "{, }", " {,}", "{,} ", " {, }", ",\\! ", ",\\!", "\\,", ",", " "}) {
+      if (separator == "," && depth_ != 0) continue;
+      if (View(separator.size()) == separator) return separator.size();
+    }
+    return 0;
+  }
+
   void Number() {
     std::string digits;
     bool grouped = false;
     while (at_ < text_.size() && IsDigit(text_[at_])) digits += text_[at_++];
-    // Separators of thousands. A comma inside brackets separates elements, but where it is in braces itself.
     while (!digits.empty() && (digits.size() <= 3 || grouped)) {
-      size_t skip = 0;
-      if (View(3) == "{,}")
-        skip = 3;
-      else if (View(4) == "{, }" || View(4) == " {,}" || View(4) == "{,} ")
-        skip = 4;
-      else if (View(5) == " {, }")
-        skip = 5;
-      else if (View(4) == ",\\! ")
-        skip = 4;
-      else if (View(3) == ",\\!")
-        skip = 3;
-      else if (View(2) == "\\,")
-        skip = 2;
-      else if (View(1) == "," && depth_ == 0)
-        skip = 1;
-      else if (View(1) == " ")
-        skip = 1;
+      const size_t skip = Separator();
       if (skip == 0 || !Group(at_ + skip)) break;
       digits += text_.substr(at_ + skip, 3);
       at_ += skip + 3;
