@@ -59,7 +59,6 @@ class ScorerService final : public RankService, public Scorer::Service {
         context_(context),
         group_(group),
         vocab_sizes_(std::move(models.vocab_sizes)),
-        reward_scales_(std::move(models.reward_scales)),
         reference_batching_{
             .limit = config.reference().max_tokens_per_micro_batch() > 0
                          ? MicroBatchLimit{.tokens = config.reference().max_tokens_per_micro_batch()}
@@ -67,6 +66,7 @@ class ScorerService final : public RankService, public Scorer::Service {
             .tokens_option = "reference.max_tokens_per_micro_batch",
             .cost = models.reference_cost,
         },
+        reward_scales_(std::move(models.reward_scales)),
         sources_(std::move(sources)) {
     for (const auto& [source, cost] : models.reward_costs) {
       reward_batching_[source] = {
