@@ -76,8 +76,9 @@ struct WorkerPool::State {
       if (waiting.empty()) {
         changed.wait(lock);
       } else {
-        const TimePoint soon = Deadline::In(absl::Milliseconds(50)).time();
-        changed.wait_until(lock, std::min(soon, waiting.begin()->first));
+        // A copy: others may take that task while this one waits.
+        const TimePoint until = std::min(Deadline::In(absl::Milliseconds(50)).time(), waiting.begin()->first);
+        changed.wait_until(lock, until);
       }
     }
   }
