@@ -248,8 +248,8 @@ RunConfig SortingPpoConfig(const SortingTaskFiles& files, const std::string& pol
 void UseMethod(const RunConfig& preset, RunConfig* config) {
   const int sequences = config->rollout().rollout_batch_size() * config->rollout().n_samples_per_prompt();
   *config->mutable_algorithm() = preset.algorithm();
-  // Answers have few tokens, and rewards are 0 or 1.
-  if (preset.algorithm().overlong_buffer_len() > 0) config->mutable_algorithm()->set_overlong_buffer_len(2);
+  // All right answers have one length, which is the longest there is.
+  config->mutable_algorithm()->clear_overlong_buffer_len();
   // So many that groups with right and wrong answers are common.
   const int samples = std::min(preset.rollout().n_samples_per_prompt(), 16);
   if (samples > 1) {
