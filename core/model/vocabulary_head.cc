@@ -93,15 +93,17 @@ void TakeLogProbs(const at::Tensor& logits_cV, const at::Tensor& targets_c, doub
   const auto* targets = targets_c.const_data_ptr<int64_t>();
   auto* log_probs = parts.log_prob_c.mutable_data_ptr<float>();
   auto* log_sums = parts.log_sum_c.mutable_data_ptr<float>();
-  float* entropies = with_entropy ? parts.entropy_c.mutable_data_ptr<float>() : nullptr;
-  float* entropy_log_sums = with_entropy ? parts.entropy_log_sum_c.mutable_data_ptr<float>() : nullptr;
+  EntropyResult entropy = {.temperature = static_cast<float>(entropy_temperature)};
+  if (with_entropy) {
+    entropy.entropies = parts.entropy_c.mutable_data_ptr<float>();
+    entropy.log_sums = parts.entropy_log_sum_c.mutable_data_ptr<float>();
+  }
   at::parallel_for(0, c, 1, [&](int64_t begin, int64_t end) {
-    // A row at a time: what the second reads is in the cache then.
-    for (int64_t r = begin; r < end; ++r) {
-      LogSoftmaxRows(logits + r * V, targets + r, static_cast<float>(temperature), 1, V, log_probs + r, log_sums + r);
-      if (!with_entropy) continue;
-      EntropyRows(logits + r * V, static_cast<float>(entropy_temperature), 1, V, entropies + r, entropy_log_sums + r);
-    }
+    const EntropyResult part = {.temperature = entropy.temperature,
+                                .entropies = with_entropy ? entropy.entropies + begin : nullptr,
+                                .log_sums = with_entropy ? entropy.log_sums + begin : nullptr};
+    LogSoftmaxRows(logits + begin * V, targets + begin, static_cast<float>(temperature), end - begin, V,
+                   log_probs + begin, log_sums + begin, with_entropy ? &part : nullptr);
   });
 }
 

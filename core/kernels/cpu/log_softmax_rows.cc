@@ -74,25 +74,22 @@ struct EntropyRow {
 }  // namespace
 
 QUARTET_SIMD_CLONES void LogSoftmaxRows(const float* logits, const int64_t* targets, float temperature, int64_t rows,
-                                        int64_t vocabulary, float* log_probs, float* log_sums) {
+                                        int64_t vocabulary, float* log_probs, float* log_sums,
+                                        const EntropyResult* entropy) {
   const float scale = 1 / temperature;
+  const float entropy_scale = entropy == nullptr ? 0 : 1 / entropy->temperature;
   for (int64_t r = 0; r < rows; ++r, logits += vocabulary) {
     const float largest = Largest(logits, vocabulary);
-    const float log_sum = std::log(SumRow<false>(logits, vocabulary, largest, scale).exponentials);
+    const Sums sums = entropy_scale == scale ? SumRow<true>(logits, vocabulary, largest, scale)
+                                             : SumRow<false>(logits, vocabulary, largest, scale);
+    const float log_sum = std::log(sums.exponentials);
     log_probs[r] = (logits[targets[r]] - largest) * scale - log_sum;
     log_sums[r] = largest * scale + log_sum;
-  }
-}
-
-QUARTET_SIMD_CLONES void EntropyRows(const float* logits, float temperature, int64_t rows, int64_t vocabulary,
-                                     float* entropies, float* log_sums) {
-  const float scale = 1 / temperature;
-  for (int64_t r = 0; r < rows; ++r, logits += vocabulary) {
-    const float largest = Largest(logits, vocabulary);
-    const Sums sums = SumRow<true>(logits, vocabulary, largest, scale);
-    const float log_sum = std::log(sums.exponentials);
-    entropies[r] = log_sum - sums.weighted / sums.exponentials;
-    log_sums[r] = largest * scale + log_sum;
+    if (entropy == nullptr) continue;
+    const Sums own = entropy_scale == scale ? sums : SumRow<true>(logits, vocabulary, largest, entropy_scale);
+    const float own_log_sum = std::log(own.exponentials);
+    entropy->entropies[r] = own_log_sum - own.weighted / own.exponentials;
+    entropy->log_sums[r] = largest * entropy_scale + own_log_sum;
   }
 }
 

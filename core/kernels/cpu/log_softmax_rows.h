@@ -8,16 +8,20 @@
 
 namespace quartet {
 
-// log_probs [rows]: log_softmax(logits / temperature)[targets]. log_sums [rows]: the logarithm of the sum of
+// Entropies [rows] in nats, of softmax(logits / temperature), and log_sums [rows]: the logarithm of the sum of
 // e^(logits / temperature).
+struct EntropyResult {
+  float temperature = 1;
+  float* entropies = nullptr;
+  float* log_sums = nullptr;
+};
+
+// log_probs [rows]: log_softmax(logits / temperature)[targets]; log_sums as above, at that temperature. `entropy`:
+// where not null, taken as well, which at the same temperature costs no further pass.
 void LogSoftmaxRows(const float* logits, const int64_t* targets, float temperature, int64_t rows, int64_t vocabulary,
-                    float* log_probs, float* log_sums);
+                    float* log_probs, float* log_sums, const EntropyResult* entropy);
 
-// entropies [rows]: in nats, of softmax(logits / temperature); log_sums as above.
-void EntropyRows(const float* logits, float temperature, int64_t rows, int64_t vocabulary, float* entropies,
-                 float* log_sums);
-
-// What EntropyRows gave, and the gradients [rows] of the entropies.
+// What EntropyResult has been filled with, and the gradients [rows] of the entropies.
 struct EntropyGradient {
   float temperature = 1;
   const float* entropies = nullptr;
