@@ -10,8 +10,7 @@
 #include "core/base/random.h"
 #include "core/base/status_macros.h"
 #include "core/rl/rewards.h"
-#include "orchestrator/loop/evaluation.h"
-#include "orchestrator/loop/reward_sources.h"
+#include "orchestrator/loop/answers.h"
 #include "orchestrator/loop/side_by_side.h"
 
 namespace quartet {
@@ -24,12 +23,10 @@ GenerateHeader HeaderOf(const RunConfig& config, int64_t step, int64_t draw, uin
   GenerateHeader header;
   header.set_policy_version(policy_version);
   SamplingParams* sampling = header.mutable_sampling();
+  *sampling = AnswerLimits(rollout);
   sampling->set_temperature(rollout.temperature());
   sampling->set_top_p(rollout.top_p());
   sampling->set_top_k(rollout.top_k());
-  sampling->set_max_new_tokens(rollout.generate_max_len());
-  sampling->set_min_tokens(rollout.min_tokens());
-  *sampling->mutable_stop_token_ids() = rollout.stop_token_ids();
   const auto place = static_cast<uint64_t>(step);
   sampling->set_seed(draw == 0
                          ? Random::Of({config.seed(), kGeneratePurpose, place}).Next()
@@ -75,24 +72,23 @@ absl::StatusOr<std::vector<BatchSampler::Group>> BatchSampler::GenerateAndScore(
   progress_.begin(draw == 0 ? "generate" : absl::StrCat("generate, draw ", draw + 1), answers);
   std::unique_ptr<ScoreCall> scoring;
   const Stopwatch generation;
-  const bool with_prompts = ReadsPrompts(config_.reward());
-  std::vector<uint64_t> scored;  // place among all answers, as they were sent
+  // Of each answer, by its place among all.
+  struct Answered {
+    std::string response;
+    const ScoreReply* reply = nullptr;
+  };
+  std::vector<Answered> answered(records.size() * samples);
+  const auto place_of = [samples](const GeneratedSequence& sequence) {
+    return sequence.prompt_index() * static_cast<uint64_t>(samples) + sequence.sample();
+  };
+  std::vector<uint64_t> scored;  // places, as they were sent
   const auto score = [&](const GeneratedSequence& sequence) {
     if (scoring == nullptr) scoring = services_.scorer->BeginScore(answers);
-    ScoreItem item;
-    *item.mutable_tokens() = sequence.tokens();
-    scored.push_back(sequence.prompt_index() * static_cast<uint64_t>(samples) + sequence.sample());
-    item.mutable_tokens()->set_index(scored.back());
-    item.set_response(DecodeResponse(sequence.tokens(), tokenizer_));
-    const PromptRecord& prompt = *records[sequence.prompt_index()];
-    item.set_label(prompt.label);
-    item.set_truncated(sequence.finish_reason() == GeneratedSequence::LENGTH);
-    if (with_prompts) {
-      item.set_prompt(prompt.text);
-      item.set_query(tokenizer_.Decode({sequence.tokens().ids().begin(), sequence.tokens().ids().end()},
-                                       /*skip_special_tokens=*/false));
-    }
+    scored.push_back(place_of(sequence));
+    ScoreItem item =
+        MakeScoreItem(scored.back(), sequence, *records[sequence.prompt_index()], config_.reward(), tokenizer_);
     scoring->Add(item);
+    answered[scored.back()].response = std::move(*item.mutable_response());
     progress_.done(static_cast<int64_t>(scored.size()));
     return absl::OkStatus();
   };
@@ -103,14 +99,14 @@ absl::StatusOr<std::vector<BatchSampler::Group>> BatchSampler::GenerateAndScore(
   const Stopwatch waiting;
   QUARTET_ASSIGN_OR_RETURN(const std::vector<ScoreReply> scores, scoring->Finish());
   score_seconds_ += waiting.Seconds();
-  std::vector<const ScoreReply*> reply_at(records.size() * samples);
-  for (size_t i = 0; i < scores.size(); ++i) reply_at[scored[i]] = &scores[i];
+  for (size_t i = 0; i < scores.size(); ++i) answered[scored[i]].reply = &scores[i];
 
   std::vector<Group> groups(generated.size() / samples);
   for (size_t i = 0; i < generated.size(); ++i) {
     Group& group = groups[i / samples];
     GeneratedSequence& sequence = generated[i];
-    const ScoreReply& reply = *reply_at[sequence.prompt_index() * samples + sequence.sample()];
+    Answered& of = answered[place_of(sequence)];
+    const ScoreReply& reply = *of.reply;
     if (!reply.error().empty()) {
       ++group.failed;
       group.why = reply.error();
@@ -119,7 +115,7 @@ absl::StatusOr<std::vector<BatchSampler::Group>> BatchSampler::GenerateAndScore(
     Experience& e = group.answers.emplace_back();
     e.prompt = records[sequence.prompt_index()];
     e.tokens = std::move(*sequence.mutable_tokens());
-    e.response = DecodeResponse(e.tokens, tokenizer_);
+    e.response = std::move(of.response);
     e.truncated = sequence.finish_reason() == GeneratedSequence::LENGTH;
     e.excluded = algorithm.overlong_filtering() && e.truncated;
     e.rollout_log_probs.assign(sequence.log_probs().begin(), sequence.log_probs().end());

@@ -10,6 +10,7 @@
 #include "absl/strings/str_format.h"
 #include "core/base/status_macros.h"
 #include "core/config/eval_sets.h"
+#include "orchestrator/loop/answers.h"
 #include "orchestrator/loop/evaluation_scores.h"
 #include "orchestrator/loop/reward_sources.h"
 
@@ -20,12 +21,10 @@ GenerateHeader HeaderOf(const RunConfig& config, const EvalSet& set, uint64_t po
   GenerateHeader header;
   header.set_policy_version(policy_version);
   SamplingParams* sampling = header.mutable_sampling();
+  *sampling = AnswerLimits(config.rollout());
   sampling->set_temperature(set.temperature());
   sampling->set_top_p(set.top_p());
   sampling->set_top_k(-1);
-  sampling->set_max_new_tokens(config.rollout().generate_max_len());
-  sampling->set_min_tokens(config.rollout().min_tokens());
-  *sampling->mutable_stop_token_ids() = config.rollout().stop_token_ids();
   sampling->set_seed(config.seed());
   sampling->set_n_samples(set.n_samples_per_prompt());
   return header;
@@ -80,14 +79,6 @@ void AddValues(const std::vector<std::vector<const EvaluatedAnswer*>>& prompts, 
 
 }  // namespace
 
-std::string DecodeResponse(const TokenSequence& tokens, const Tokenizer& tokenizer) {
-  std::vector<int32_t> ids;
-  for (int i = 0; i < tokens.ids_size(); ++i) {
-    if (tokens.action_mask(i)) ids.push_back(tokens.ids(i));
-  }
-  return tokenizer.Decode(ids, /*skip_special_tokens=*/true);
-}
-
 absl::StatusOr<std::vector<EvaluationSet>> LoadEvaluationSets(const RunConfig& config, const Tokenizer& tokenizer) {
   std::vector<EvaluationSet> sets;
   for (const EvalSet& options : EvalSets(config)) {
@@ -114,19 +105,10 @@ absl::StatusOr<EvaluationResult> Evaluate(const RunConfig& config, const Evaluat
       services.rollout->Generate(HeaderOf(config, set.options, policy_version), prompts, progress));
 
   // 2. What they are worth.
-  const bool with_prompts = ReadsPrompts(config.reward());
-  std::vector<ScoreItem> items(answers.size());
-  for (size_t i = 0; i < items.size(); ++i) {
-    const PromptRecord& prompt = set.prompts[i / n];
-    *items[i].mutable_tokens() = answers[i].tokens();
-    items[i].mutable_tokens()->set_index(i);
-    items[i].set_response(DecodeResponse(answers[i].tokens(), tokenizer));
-    items[i].set_label(prompt.label);
-    items[i].set_truncated(answers[i].finish_reason() == GeneratedSequence::LENGTH);
-    if (!with_prompts) continue;
-    items[i].set_prompt(prompt.text);
-    items[i].set_query(tokenizer.Decode({answers[i].tokens().ids().begin(), answers[i].tokens().ids().end()},
-                                        /*skip_special_tokens=*/false));
+  std::vector<ScoreItem> items;
+  items.reserve(answers.size());
+  for (size_t i = 0; i < answers.size(); ++i) {
+    items.push_back(MakeScoreItem(i, answers[i], set.prompts[i / n], config.reward(), tokenizer));
   }
   QUARTET_ASSIGN_OR_RETURN(const std::vector<ScoreReply> scores, services.scorer->Score(items));
 

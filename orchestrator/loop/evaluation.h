@@ -72,8 +72,4 @@ std::string AnswerLines(const EvaluationSet& set, const EvaluationResult& result
 
 // "eval/<set>/<name>" of each value.
 void AddEvaluationMetrics(const EvaluationResult& result, Metrics* metrics);
-
-// The answer as rules and people read it: the action tokens, decoded without special tokens.
-std::string DecodeResponse(const TokenSequence& tokens, const Tokenizer& tokenizer);
-
 }  // namespace quartet
