@@ -61,6 +61,7 @@ std::string PrintRunConfig(const RunConfig& config, const ValueOrigins& origins)
   // One line a value, or "name {" or "}": the path of each follows from those above it. An element of a list has its
   // place in the path.
   std::vector<std::string> path;
+  std::vector<const google::protobuf::Descriptor*> messages = {RunConfig::descriptor()};
   std::map<std::string, int> elements;
   const auto origin_of = [&](const std::string& name) {
     const std::string full = absl::StrJoin(path, ".") + (path.empty() ? "" : ".") + name;
@@ -75,11 +76,12 @@ std::string PrintRunConfig(const RunConfig& config, const ValueOrigins& origins)
     absl::StrAppend(&out, line);
     if (content == "}") {
       path.pop_back();
+      messages.pop_back();
     } else if (absl::ConsumeSuffix(&content, " {")) {
+      const google::protobuf::FieldDescriptor* field = messages.back()->FindFieldByName(std::string(content));
+      messages.push_back(field->message_type());
       path.emplace_back(content);
-      const std::string full = absl::StrJoin(path, ".");
-      const bool is_list = full == "reward.source" || full == "placement" || full == "eval.set";
-      if (is_list) absl::StrAppend(&path.back(), ".", elements[full]++);
+      if (field->is_repeated()) absl::StrAppend(&path.back(), ".", elements[absl::StrJoin(path, ".")]++);
     } else {
       const auto origin = origin_of(std::string(content.substr(0, content.find(':'))));
       if (origin != origins.end()) absl::StrAppend(&out, "  # ", origin->second);
