@@ -17,6 +17,7 @@
 #include "core/config/eval_sets.h"
 #include "core/config/micro_batches.h"
 #include "core/config/run_config.h"
+#include "core/config/services.h"
 
 namespace quartet {
 namespace {
@@ -92,9 +93,7 @@ void FillImportanceCorrection(ImportanceCorrectionConfig* i) {
 void FillAlgorithm(int generate_max_len, AlgorithmConfig* a) {
   QUARTET_DEFAULT_TEXT(a, advantage_estimator, "gae");
   const std::string& estimator = a->advantage_estimator();
-  const bool has_baseline =
-      estimator == "grpo" || estimator == "dr_grpo" || estimator == "reinforce_plus_plus_baseline";
-  const bool compares = has_baseline || estimator == "rloo";
+  const bool compares = ComparesAnswers(*a);
   QUARTET_DEFAULT(a, gamma, 1);
   QUARTET_DEFAULT(a, max_epochs, 1);
   if (estimator == "gae") {
@@ -107,7 +106,7 @@ void FillAlgorithm(int generate_max_len, AlgorithmConfig* a) {
     QUARTET_DEFAULT(a, group_std_eps, 1e-9);
     QUARTET_DEFAULT_TEXT(a, group_std_scale, "group");
   }
-  if (has_baseline) QUARTET_DEFAULT_TEXT(a, group_baseline, "mean");
+  if (HasGroupBaseline(*a)) QUARTET_DEFAULT_TEXT(a, group_baseline, "mean");
   if (compares) QUARTET_DEFAULT_TEXT(a, reward_clip_placement, "after_baseline");
   QUARTET_DEFAULT_TEXT(a, advantage_normalization,
                        compares && estimator != "reinforce_plus_plus_baseline" ? "none" : "whiten");

@@ -10,6 +10,15 @@ std::vector<std::string> PpoServices(const RunConfig& config) {
 
 bool UsesCritic(const RunConfig& config) { return config.algorithm().advantage_estimator() == "gae"; }
 
+bool HasGroupBaseline(const AlgorithmConfig& algorithm) {
+  const std::string& estimator = algorithm.advantage_estimator();
+  return estimator == "grpo" || estimator == "dr_grpo" || estimator == "reinforce_plus_plus_baseline";
+}
+
+bool ComparesAnswers(const AlgorithmConfig& algorithm) {
+  return HasGroupBaseline(algorithm) || algorithm.advantage_estimator() == "rloo";
+}
+
 bool UsesReference(const RunConfig& config) { return config.algorithm().kl().init_kl_coef() > 0; }
 
 }  // namespace quartet

@@ -1,4 +1,4 @@
-// Which services and models a run has. Of resolved configurations.
+// Which services and models a run has, and what its method goes by. Of resolved configurations.
 #pragma once
 
 #include <string>
@@ -16,6 +16,9 @@ std::vector<std::string> PpoServices(const RunConfig& config);
 
 // Whether there are values of states: algorithm.advantage_estimator is "gae".
 bool UsesCritic(const RunConfig& config);
+// Whether the answers to one prompt are compared with one another, and whether by their mean.
+bool ComparesAnswers(const AlgorithmConfig& algorithm);
+bool HasGroupBaseline(const AlgorithmConfig& algorithm);
 // Whether there is a KL penalty, and so a reference model.
 bool UsesReference(const RunConfig& config);
 

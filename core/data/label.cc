@@ -1,7 +1,8 @@
 #include "core/data/label.h"
 
+#include <algorithm>
+
 #include "absl/strings/str_cat.h"
-#include "core/base/status_macros.h"
 
 namespace quartet {
 namespace {
@@ -17,14 +18,11 @@ std::string_view Strip(std::string_view text) {
 
 }  // namespace
 
-absl::Status CheckLabelExtraction(std::string_view extraction) {
-  if (extraction.empty() || extraction == "none" || extraction == "after_####") return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrCat("label extraction \"", std::string(extraction),
-                                                 "\" is not known; allowed are \"none\" and \"after_####\""));
-}
-
 absl::StatusOr<std::string> ExtractLabel(std::string_view answer, std::string_view extraction) {
-  QUARTET_RETURN_IF_ERROR(CheckLabelExtraction(extraction));
+  if (std::find(kLabelExtractions.begin(), kLabelExtractions.end(), extraction) == kLabelExtractions.end()) {
+    return absl::InvalidArgumentError(absl::StrCat("label extraction \"", std::string(extraction),
+                                                   "\" is not known; allowed are \"none\" and \"after_####\""));
+  }
   if (extraction.empty() || extraction == "none") return std::string(answer);
   const size_t at = answer.rfind(kMarker);
   if (at == std::string_view::npos) {

@@ -3,14 +3,14 @@
 
 #include <string>
 #include <string_view>
+#include <vector>
 
-#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 
 namespace quartet {
 
-// OK for the names that ExtractLabel knows: "", "none" and "after_####".
-absl::Status CheckLabelExtraction(std::string_view extraction);
+// What ExtractLabel knows.
+inline const std::vector<std::string> kLabelExtractions = {"", "none", "after_####"};
 
 // "" and "none": `answer` as it is. "after_####": what follows the last "####", without white space around it (GSM8K's
 // form). INVALID_ARGUMENT for another name, and where `answer` has no "####" or nothing after it.

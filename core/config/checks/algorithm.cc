@@ -47,12 +47,12 @@ absl::Status CheckEstimator(const AlgorithmConfig& a) {
     QUARTET_RETURN_IF_ERROR(Real("algorithm.group_std_eps", a.group_std_eps(), 0, kInfinity, /*open_low=*/true));
     QUARTET_RETURN_IF_ERROR(OneOf("algorithm.group_std_scale", a.group_std_scale(), {"group", "batch"}));
   }
-  const bool has_baseline = grpo || estimator == "dr_grpo" || estimator == "reinforce_plus_plus_baseline";
+  const bool has_baseline = HasGroupBaseline(a);
   QUARTET_RETURN_IF_ERROR(OnlyWhere(has_baseline, "algorithm.group_baseline", !a.group_baseline().empty(), why));
   if (has_baseline) {
     QUARTET_RETURN_IF_ERROR(OneOf("algorithm.group_baseline", a.group_baseline(), {"mean", "leave_one_out"}));
   }
-  const bool compares = has_baseline || estimator == "rloo";
+  const bool compares = ComparesAnswers(a);
   QUARTET_RETURN_IF_ERROR(
       OnlyWhere(compares, "algorithm.reward_clip_placement", !a.reward_clip_placement().empty(), why));
   QUARTET_RETURN_IF_ERROR(OnlyWhere(compares, "algorithm.kl.kl_placement", !a.kl().kl_placement().empty(), why));
@@ -208,10 +208,9 @@ absl::Status CheckGroups(const RunConfig& c) {
   if (samples > 1) return absl::OkStatus();
   constexpr char kNeedsTwo[] =
       "it compares the answers to one prompt, so that rollout.n_samples_per_prompt must be 2 or more";
-  for (const char* estimator : {"rloo", "grpo", "dr_grpo", "reinforce_plus_plus_baseline"}) {
-    if (c.algorithm().advantage_estimator() == estimator) {
-      return Bad("algorithm.advantage_estimator", absl::StrCat("\"", estimator, "\""), kNeedsTwo);
-    }
+  if (ComparesAnswers(c.algorithm())) {
+    return Bad("algorithm.advantage_estimator", absl::StrCat("\"", c.algorithm().advantage_estimator(), "\""),
+               kNeedsTwo);
   }
   if (c.algorithm().dynamic_sampling().filter() == "not_equal") {
     return Bad("algorithm.dynamic_sampling.filter", "\"not_equal\"", kNeedsTwo);

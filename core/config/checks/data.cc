@@ -10,6 +10,7 @@
 #include "core/config/checks/checks.h"
 #include "core/config/checks/conditions.h"
 #include "core/config/eval_sets.h"
+#include "core/data/label.h"
 
 namespace quartet {
 namespace {
@@ -17,10 +18,6 @@ namespace {
 absl::Status CheckPaths(absl::string_view field, const google::protobuf::RepeatedPtrField<std::string>& paths) {
   const auto empty = std::find(paths.begin(), paths.end(), "");
   return empty == paths.end() ? absl::OkStatus() : Bad(field, "\"\"", "each is the path of a file");
-}
-
-absl::Status CheckLabelExtract(absl::string_view field, const std::string& value) {
-  return OneOf(field, value, {"", "none", "after_####"});
 }
 
 // What a set of `n` answers a prompt is asked. `at` is where it stands: "eval." or "eval.set.0.".
@@ -73,7 +70,7 @@ absl::Status CheckData(const RunConfig& c) {
       return NoEffect("data.tokenizer_chat_template", kNoTemplate);
     }
   }
-  return CheckLabelExtract("data.label_extract", d.label_extract());
+  return OneOf("data.label_extract", d.label_extract(), kLabelExtractions);
 }
 
 absl::Status CheckEval(const RunConfig& c) {
@@ -93,7 +90,7 @@ absl::Status CheckEval(const RunConfig& c) {
     const EvalSet& s = e.set(i);
     const std::string at = absl::StrCat("eval.set.", i, ".");
     if (s.data().empty()) return Missing(at + "data", "it names a file of prompts, JSONL or Parquet");
-    QUARTET_RETURN_IF_ERROR(CheckLabelExtract(at + "label_extract", s.label_extract()));
+    QUARTET_RETURN_IF_ERROR(OneOf(at + "label_extract", s.label_extract(), kLabelExtractions));
     QUARTET_RETURN_IF_ERROR(
         CheckSampling(at, s.max_samples(), s.temperature(), s.top_p(), s.n_samples_per_prompt(), s.k()));
   }
