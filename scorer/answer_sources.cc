@@ -11,11 +11,11 @@
 #include "absl/time/time.h"
 #include "core/base/files.h"
 #include "core/base/status_macros.h"
-#include "scorer/rewards/code.h"
-#include "scorer/rewards/command.h"
-#include "scorer/rewards/remote.h"
-#include "scorer/rewards/rules.h"
-#include "scorer/rewards/sandbox.h"
+#include "scorer/rewards/programs/code.h"
+#include "scorer/rewards/programs/command.h"
+#include "scorer/rewards/programs/sandbox.h"
+#include "scorer/rewards/remote/remote.h"
+#include "scorer/rewards/rules/rules.h"
 
 namespace quartet {
 namespace {

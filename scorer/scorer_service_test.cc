@@ -14,7 +14,7 @@
 #include "core/training/testing/engine_ranks.h"
 #include "core/training/testing/service_ranks.h"
 #include "proto/scorer.grpc.pb.h"
-#include "scorer/rewards/piped_process.h"
+#include "scorer/rewards/programs/piped_process.h"
 
 namespace quartet {
 namespace {

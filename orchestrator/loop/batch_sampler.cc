@@ -10,7 +10,7 @@
 #include "core/base/random.h"
 #include "core/base/status_macros.h"
 #include "core/rl/rewards.h"
-#include "orchestrator/loop/answers.h"
+#include "orchestrator/data/answers.h"
 #include "orchestrator/loop/side_by_side.h"
 
 namespace quartet {

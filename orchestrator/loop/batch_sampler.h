@@ -9,8 +9,8 @@
 #include "absl/status/statusor.h"
 #include "core/tokenizer/tokenizer.h"
 #include "orchestrator/clients/service_clients.h"
+#include "orchestrator/data/prompts.h"
 #include "orchestrator/loop/experience.h"
-#include "orchestrator/loop/prompts.h"
 #include "orchestrator/run_folder/metrics.h"
 #include "proto/run_config.pb.h"
 

@@ -11,7 +11,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "core/rl/kl.h"
-#include "orchestrator/loop/prompts.h"
+#include "orchestrator/data/prompts.h"
 #include "orchestrator/run_folder/metrics.h"
 #include "proto/experience.pb.h"
 #include "proto/rollout.pb.h"

@@ -7,8 +7,8 @@
 
 #include "absl/status/status.h"
 #include "orchestrator/clients/service_clients.h"
+#include "orchestrator/data/prompts.h"
 #include "orchestrator/loop/experience.h"
-#include "orchestrator/loop/prompts.h"
 #include "orchestrator/run_folder/metrics.h"
 #include "orchestrator/run_folder/run_folder.h"
 

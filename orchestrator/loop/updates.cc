@@ -9,9 +9,9 @@
 #include "absl/strings/str_cat.h"
 #include "core/base/logging.h"
 #include "core/base/status_macros.h"
+#include "orchestrator/checks/start_check.h"
 #include "orchestrator/loop/algorithm.h"
 #include "orchestrator/loop/side_by_side.h"
-#include "orchestrator/loop/start_check.h"
 
 namespace quartet {
 namespace {

@@ -6,17 +6,10 @@
 #include <optional>
 #include <string>
 #include <string_view>
-#include <vector>
 
 namespace quartet {
 
 std::string_view StripSpace(std::string_view text);
-
-// The contents of \boxed{...} and \fbox{...}, up to the braces that close them, from left to right; without those that
-// are never closed. Boxes in boxes are part of the outer one.
-std::vector<std::string_view> BoxedContents(std::string_view text);
-// The content of the last \boxed{...}; nothing where that is never closed.
-std::optional<std::string_view> LastBoxed(std::string_view text);
 
 // What is between the last <name> and the </name> that follows it; nothing where none follows.
 std::optional<std::string_view> LastTag(std::string_view text, std::string_view name);

@@ -1,6 +1,6 @@
-"""Makes orchestrator/loop/testdata/conversations.json: conversations, their ids and which of them are the assistant's.
+"""Makes orchestrator/data/testdata/conversations.json: conversations, their ids and which of them are the assistant's.
 
-Usage: python3 tools/golden/make_conversations.py core/tokenizer/testdata orchestrator/loop/testdata   (transformers 4.57.6)
+Usage: python3 tools/golden/make_conversations.py core/tokenizer/testdata orchestrator/data/testdata   (transformers 4.57.6)
 
 The templates beside it mark what the assistant writes with {% generation %}; transformers tokenises the conversation as
 one text and finds the marked tokens in it by their characters. A row: the tokenizer, the template, the messages, their ids

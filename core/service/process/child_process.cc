@@ -42,7 +42,13 @@ std::vector<std::string> MakeEnvironment(const ChildProcessOptions& options, int
   return lines;
 }
 
-ExitState Decode(int wait_status) {
+void CloseIfOpen(int fd) {
+  if (fd >= 0) close(fd);
+}
+
+}  // namespace
+
+ExitState ExitState::OfWait(int wait_status) {
   ExitState state;
   if (WIFSIGNALED(wait_status)) {
     state.signal = WTERMSIG(wait_status);
@@ -51,12 +57,6 @@ ExitState Decode(int wait_status) {
   }
   return state;
 }
-
-void CloseIfOpen(int fd) {
-  if (fd >= 0) close(fd);
-}
-
-}  // namespace
 
 std::string ExitState::Describe() const {
   if (signal == 0) return absl::StrCat("exit code ", code);
@@ -143,7 +143,7 @@ std::optional<ExitState> ChildProcess::Wait(absl::Duration timeout) {
     int wait_status = 0;
     const pid_t ended = waitpid(pid_, &wait_status, WNOHANG);
     if (ended == pid_) {
-      exit_ = Decode(wait_status);
+      exit_ = ExitState::OfWait(wait_status);
       break;
     }
     if (deadline.passed()) return std::nullopt;

@@ -18,6 +18,8 @@ namespace quartet {
 struct ExitState {
   int code = 0;    // when signal is 0
   int signal = 0;  // 0: it exited by itself
+  // Of what waitpid gives.
+  static ExitState OfWait(int wait_status);
   bool ok() const { return code == 0 && signal == 0; }
   // "exit code 1", "killed by SIGTERM (signal 15)", "killed by SIGKILL (signal 9): out of memory?".
   std::string Describe() const;

@@ -9,6 +9,7 @@
 
 #include "absl/strings/ascii.h"
 #include "core/base/splitmix64.h"
+#include "core/data/boxed.h"
 #include "scorer/rewards/extract.h"
 #include "scorer/rewards/math/evaluate.h"
 #include "scorer/rewards/math/lexer.h"

@@ -1,12 +1,12 @@
 #include "scorer/rewards/math/parser.h"
 
 #include <algorithm>
-#include <array>
 #include <set>
 #include <string>
 
 #include "absl/strings/ascii.h"
 #include "scorer/rewards/math/lexer.h"
+#include "scorer/rewards/math/words.h"
 
 namespace quartet::math {
 namespace {
@@ -17,12 +17,6 @@ constexpr int kMostDepth = 80;
 constexpr int kMostLinks = 1000;
 constexpr size_t kMostDigits = 1000;
 
-const std::set<std::string_view>& Functions() {
-  static const auto* names =
-      new std::set<std::string_view>{"sin",  "cos",  "tan",  "cot", "sec", "csc", "asin", "acos",  "atan",
-                                     "sinh", "cosh", "tanh", "ln",  "lg",  "log", "exp",  "arccot"};
-  return *names;
-}
 const std::set<std::string_view>& Greek() {
   static const auto* names = new std::set<std::string_view>{
       "alpha", "beta",   "gamma", "delta", "epsilon", "zeta",    "eta", "theta", "iota", "kappa",   "lambda", "mu",
@@ -30,12 +24,6 @@ const std::set<std::string_view>& Greek() {
       "Theta", "Lambda", "Xi",    "Pi",    "Sigma",   "Phi",     "Psi", "Omega", "ell",  "emptyset"};
   return *names;
 }
-const std::set<std::string_view>& Units() {
-  static const auto* names =
-      new std::set<std::string_view>{"cm", "mm", "km", "kg", "mg", "ml", "ft", "hr", "min", "sec", "mph", "pct", "deg"};
-  return *names;
-}
-
 std::optional<std::string> RelationOf(const Token& token) {
   if (token.kind == Token::Kind::kSign) {
     for (const char* sign : {"=", "<", ">", "<=", ">=", "!="}) {
@@ -52,64 +40,6 @@ std::optional<std::string> RelationOf(const Token& token) {
     if (token.text == "equiv") return "=";
   }
   return std::nullopt;
-}
-
-// Words of plain text: "and" and "or" separate; functions and constants are commands; units and other words are text.
-std::vector<Token> JoinWords(const std::vector<Token>& tokens) {
-  std::vector<Token> joined;
-  for (size_t i = 0; i < tokens.size();) {
-    if (tokens[i].kind == Token::Kind::kText) {
-      Token token = tokens[i++];
-      const std::string lower = absl::AsciiStrToLower(token.text);
-      if (lower == "and" || lower == "or" || lower == "," || lower == ", and" || lower == ";") {
-        token = {Token::Kind::kSign, ",", true};
-      }
-      // One letter is a variable, however it is set.
-      if (token.kind == Token::Kind::kText && token.text.size() == 1 && absl::ascii_isalpha(token.text[0])) {
-        token.kind = Token::Kind::kLetter;
-      }
-      if (token.kind != Token::Kind::kText || !token.text.empty()) joined.push_back(std::move(token));
-      continue;
-    }
-    if (tokens[i].kind != Token::Kind::kLetter) {
-      joined.push_back(tokens[i++]);
-      continue;
-    }
-    std::string word;
-    size_t end = i;
-    do {
-      word += tokens[end++].text;
-    } while (tokens[end].kind == Token::Kind::kLetter && !tokens[end].space_before);
-    const bool after_number = !joined.empty() && joined.back().kind == Token::Kind::kNumber;
-    Token token = {Token::Kind::kEnd, word, tokens[i].space_before};
-    if (word == "and" || word == "or") {
-      token = {Token::Kind::kSign, ",", true};
-    } else if (Functions().contains(word) || word == "sqrt" || word == "pi") {
-      token.kind = Token::Kind::kCommand;
-    } else if (word == "inf" || word == "infinity" || word == "oo") {
-      token = {Token::Kind::kCommand, "infty", true};
-    } else if (word == "arcsin" || word == "arccos" || word == "arctan") {
-      token = {Token::Kind::kCommand, "a" + word.substr(3), true};
-    } else if (word.size() >= 4 || (after_number && Units().contains(word))) {
-      token.kind = Token::Kind::kText;
-    }
-    if (token.kind == Token::Kind::kEnd) {
-      joined.insert(joined.end(), tokens.begin() + i, tokens.begin() + end);
-    } else {
-      joined.push_back(std::move(token));
-    }
-    i = end;
-  }
-  // Words that follow one another are one text.
-  std::vector<Token> texts;
-  for (Token& token : joined) {
-    if (token.kind == Token::Kind::kText && !texts.empty() && texts.back().kind == Token::Kind::kText) {
-      texts.back().text += " " + token.text;
-    } else {
-      texts.push_back(std::move(token));
-    }
-  }
-  return texts;
 }
 
 // Thrown by nobody: a failure is remembered, and everything returns as soon as it can.
@@ -274,7 +204,7 @@ class Parser {
         return token.text == "frac" || token.text == "sqrt" || token.text == "pi" || token.text == "infty" ||
                token.text == "binom" || token.text == "lfloor" || token.text == "lceil" || token.text == "begin" ||
                token.text == "mathbb" || token.text == "{" || (token.text == "|" && bars_ == 0) ||
-               Functions().contains(token.text) || Greek().contains(token.text);
+               IsFunction(token.text) || Greek().contains(token.text);
       case Token::Kind::kEnd:
         return false;
     }
@@ -518,8 +448,7 @@ class Parser {
     } else {
       // \sin 2x: up to the next sign or function.
       std::vector<ExpressionPtr> factors = {Factor()};
-      while (!failed_ && BeginsFactor() && !Functions().contains(Peek().text) && !Sign("("))
-        factors.push_back(Factor());
+      while (!failed_ && BeginsFactor() && !IsFunction(Peek().text) && !Sign("(")) factors.push_back(Factor());
       argument = factors.size() == 1 ? factors[0] : Make(Kind::kMultiply, "", std::move(factors));
     }
     ExpressionPtr value;
@@ -564,7 +493,7 @@ class Parser {
     if (name == "lfloor") return Between("floor", "rfloor");
     if (name == "lceil") return Between("ceil", "rceil");
     if (name == "begin") return Matrix();
-    if (Functions().contains(name)) return Function(name);
+    if (IsFunction(name)) return Function(name);
     ++at_;
     if (name == "frac") {
       ExpressionPtr above = Argument();

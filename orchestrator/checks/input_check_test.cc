@@ -1,0 +1,183 @@
+#include "orchestrator/checks/input_check.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "core/config/run_config.h"
+#include "core/model/initialize.h"
+#include "core/model/model_config.h"
+#include "orchestrator/testing/scratch_folder.h"
+
+namespace quartet {
+namespace {
+
+namespace fs = std::filesystem;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::StartsWith;
+
+ModelConfig TinyModel() {
+  ModelConfig config;
+  config.model_type = "mistral";
+  config.vocab_size = 32;
+  config.hidden_size = 8;
+  config.intermediate_size = 16;
+  config.num_hidden_layers = 1;
+  config.num_attention_heads = 2;
+  config.num_key_value_heads = 2;
+  config.head_dim = 4;
+  config.max_position_embeddings = 64;
+  config.eos_token_ids = {2};
+  return config;
+}
+
+class CheckInputsTest : public ::testing::Test {
+ protected:
+  // A run whose actor, critic, rollout and reference are one folder, and whose reward is a model.
+  CheckInputsTest() {
+    WriteModel("model", HeadKind::kVocabulary);
+    WriteModel("reward", HeadKind::kScalar);
+    config_.set_run_dir(scratch_.path() + "/run");
+    config_.mutable_data()->set_prompt_max_len(8);
+    config_.mutable_rollout()->set_generate_max_len(8);
+    config_.mutable_actor()->set_pretrain(scratch_.path() + "/model");
+    config_.mutable_critic()->set_pretrain(scratch_.path() + "/model");
+    config_.mutable_reward()->add_source()->set_model(scratch_.path() + "/reward");
+    const absl::Status resolved = ResolveRunConfig(&config_, "");
+    EXPECT_TRUE(resolved.ok()) << resolved;
+  }
+  void WriteModel(const std::string& name, HeadKind head, const ModelConfig& model = TinyModel()) {
+    const absl::Status written = WriteRandomModel(model, head, 7, Dtype::kF32, scratch_.path() + "/" + name);
+    EXPECT_TRUE(written.ok()) << written;
+  }
+  std::string Error(bool launch = true) const {
+    return std::string(CheckInputs(config_, Program::kPpo, launch).message());
+  }
+  std::string InScratch(const std::string& name) const { return scratch_.path() + "/" + name; }
+
+  ScratchFolder scratch_;
+  RunConfig config_;
+};
+
+TEST_F(CheckInputsTest, AcceptsWhatServicesCanLoad) {
+  for (const bool launch : {false, true}) {
+    for (const Program program : {Program::kPpo, Program::kSft}) {
+      const absl::Status status = CheckInputs(config_, program, launch);
+      EXPECT_TRUE(status.ok()) << status;
+    }
+  }
+}
+
+TEST_F(CheckInputsTest, NamesTheOptionOfAFolderThatDoesNotExist) {
+  config_.mutable_actor()->set_pretrain(InScratch("Qwen/Qwen2.5-0.5B"));
+  for (const bool launch : {false, true}) {
+    EXPECT_EQ(Error(launch),
+              absl::StrCat("actor.pretrain: the folder ", InScratch("Qwen/Qwen2.5-0.5B"),
+                           " does not exist; names of a model hub are not resolved: download the model and give its "
+                           "folder (relative paths start at ",
+                           (fs::current_path() / "").string(), ")"));
+  }
+  config_.mutable_actor()->set_pretrain(InScratch("model"));
+  config_.mutable_critic()->set_pretrain(InScratch("no_critic"));
+  EXPECT_THAT(Error(), StartsWith("critic.pretrain: the folder "));
+  EXPECT_EQ(Error(/*launch=*/false), "") << "a critic trainer that runs already may have it";
+}
+
+TEST_F(CheckInputsTest, SaysHowWeightsAreConverted) {
+  fs::rename(InScratch("model/model.safetensors"), InScratch("model/pytorch_model.bin"));
+  EXPECT_THAT(Error(), AllOf(StartsWith("actor.pretrain: "), HasSubstr("pytorch_model.bin"),
+                             HasSubstr("safe_serialization=True")));
+}
+
+TEST_F(CheckInputsTest, NamesTheOptionOfAFolderThatIsNoModel) {
+  fs::remove(InScratch("model/config.json"));
+  EXPECT_THAT(Error(), AllOf(StartsWith("actor.pretrain: "), HasSubstr("/model/config.json does not exist")));
+}
+
+TEST_F(CheckInputsTest, SaysHowARewardModelHasOneLabel) {
+  std::string config = scratch_.Read("reward/config.json");
+  const std::string one = "\"LABEL_0\"\n";
+  ASSERT_NE(config.find(one), std::string::npos) << config;
+  fs::remove(InScratch("reward/config.json"));
+  scratch_.Write("reward/config.json", config.replace(config.find(one), one.size(), "\"bad\", \"1\": \"good\"\n"));
+  EXPECT_THAT(Error(), AllOf(StartsWith("reward.source[0].model: "), HasSubstr("/reward/config.json: id2label is "),
+                             HasSubstr("num_labels=1")));
+  // A model without a scalar head.
+  config_.mutable_reward()->mutable_source(0)->set_model(InScratch("model"));
+  EXPECT_THAT(Error(), AllOf(StartsWith("reward.source[0].model: "), HasSubstr("no tensor score.weight"),
+                             HasSubstr("num_labels=1")));
+}
+
+TEST_F(CheckInputsTest, NamesATensorOfAnotherShape) {
+  ModelConfig wide = TinyModel();
+  wide.intermediate_size = 24;
+  WriteModel("wide", HeadKind::kVocabulary, wide);
+  fs::copy_file(InScratch("wide/model.safetensors"), InScratch("model/model.safetensors"),
+                fs::copy_options::overwrite_existing);
+  EXPECT_THAT(Error(), AllOf(StartsWith("actor.pretrain: "), HasSubstr("mlp."), HasSubstr("has shape [24, 8]"),
+                             HasSubstr("the model needs [16, 8]")));
+}
+
+TEST_F(CheckInputsTest, NamesModelsOfDifferentVocabularies) {
+  ModelConfig large = TinyModel();
+  large.vocab_size = 48;
+  WriteModel("critic", HeadKind::kScalar, large);
+  config_.mutable_critic()->set_pretrain(InScratch("critic"));
+  EXPECT_THAT(Error(), AllOf(StartsWith("critic.pretrain: "), HasSubstr("48"), HasSubstr("32")));
+}
+
+TEST_F(CheckInputsTest, NamesALengthBeyondTheModelsWindow) {
+  ModelConfig windowed = TinyModel();
+  windowed.sliding_window = 12;
+  WriteModel("windowed", HeadKind::kVocabulary, windowed);
+  config_.mutable_actor()->set_pretrain(InScratch("windowed"));
+  EXPECT_THAT(Error(), AllOf(StartsWith("actor.max_len is 16; at most 12"), HasSubstr("sliding_window")));
+}
+
+TEST_F(CheckInputsTest, NamesAModelThatCannotBeDivided) {
+  config_.mutable_rollout()->set_tensor_parallel_size(3);
+  EXPECT_THAT(Error(), AllOf(StartsWith("rollout.tensor_parallel_size: "), HasSubstr("num_attention_heads is 2")));
+}
+
+TEST_F(CheckInputsTest, NamesTheOptionsOfFilesThatAreNotThere) {
+  config_.mutable_actor()->set_load_checkpoint(InScratch("no_state"));
+  EXPECT_THAT(Error(), AllOf(StartsWith("actor.load_checkpoint: "), HasSubstr("/no_state")));
+  config_.mutable_actor()->clear_load_checkpoint();
+  config_.mutable_rollout()->mutable_http()->set_api_key_file(InScratch("no_key"));
+  EXPECT_EQ(Error(), absl::StrCat("rollout.http.api_key_file: cannot open ", InScratch("no_key"),
+                                  ": No such file or directory"));
+  TlsConfig* tls = config_.mutable_tls();
+  tls->set_ca_file(scratch_.Write("ca.pem", ""));
+  tls->set_cert_file(InScratch("no_cert.pem"));
+  tls->set_key_file(InScratch("no_key.pem"));
+  for (const bool launch : {false, true}) {
+    EXPECT_EQ(Error(launch),
+              absl::StrCat("tls.cert_file: cannot open ", InScratch("no_cert.pem"), ": No such file or directory"));
+  }
+}
+
+TEST_F(CheckInputsTest, NamesTheServiceWhoseDeviceIsNotThere) {
+  config_.mutable_services()->mutable_scorer()->set_device("cuda");
+  config_.mutable_services()->mutable_scorer()->set_ranks(1000);
+  EXPECT_THAT(Error(), StartsWith("services.scorer."));
+  EXPECT_THAT(Error(), HasSubstr("cuda"));
+}
+
+TEST(CheckBatch, RefusesMorePromptsThanThereAre) {
+  RunConfig config;
+  config.mutable_data()->add_prompt_data("/data/prompts.jsonl");
+  config.mutable_rollout()->set_rollout_batch_size(128);
+  EXPECT_TRUE(CheckBatch(config, 128).ok());
+  const absl::Status status = CheckBatch(config, 40);
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(std::string(status.message()),
+              AllOf(StartsWith("rollout.rollout_batch_size is 128, but there are 40 prompts (/data/prompts.jsonl)"),
+                    HasSubstr("lower it to 40"), HasSubstr("n_samples_per_prompt")));
+}
+
+}  // namespace
+}  // namespace quartet

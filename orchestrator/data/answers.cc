@@ -1,0 +1,41 @@
+#include "orchestrator/data/answers.h"
+
+#include <cstdint>
+#include <vector>
+
+#include "orchestrator/data/reward_sources.h"
+
+namespace quartet {
+
+SamplingParams AnswerLimits(const RolloutConfig& rollout) {
+  SamplingParams sampling;
+  sampling.set_max_new_tokens(rollout.generate_max_len());
+  sampling.set_min_tokens(rollout.min_tokens());
+  *sampling.mutable_stop_token_ids() = rollout.stop_token_ids();
+  return sampling;
+}
+
+std::string DecodeResponse(const TokenSequence& tokens, const Tokenizer& tokenizer) {
+  std::vector<int32_t> ids;
+  for (int i = 0; i < tokens.ids_size(); ++i) {
+    if (tokens.action_mask(i)) ids.push_back(tokens.ids(i));
+  }
+  return tokenizer.Decode(ids, /*skip_special_tokens=*/true);
+}
+
+ScoreItem MakeScoreItem(uint64_t index, const GeneratedSequence& answer, const PromptRecord& prompt,
+                        const RewardConfig& reward, const Tokenizer& tokenizer) {
+  ScoreItem item;
+  *item.mutable_tokens() = answer.tokens();
+  item.mutable_tokens()->set_index(index);
+  item.set_response(DecodeResponse(answer.tokens(), tokenizer));
+  item.set_label(prompt.label);
+  item.set_truncated(answer.finish_reason() == GeneratedSequence::LENGTH);
+  if (!ReadsPrompts(reward)) return item;
+  item.set_prompt(prompt.text);
+  item.set_query(tokenizer.Decode({answer.tokens().ids().begin(), answer.tokens().ids().end()},
+                                  /*skip_special_tokens=*/false));
+  return item;
+}
+
+}  // namespace quartet

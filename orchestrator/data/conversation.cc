@@ -1,0 +1,134 @@
+#include "orchestrator/data/conversation.h"
+
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "core/base/status_macros.h"
+#include "core/data/json.h"
+
+namespace quartet {
+namespace {
+
+using json = nlohmann::ordered_json;
+
+absl::StatusOr<Tokenizer::Message> ReadMessage(const json& value) {
+  if (!value.is_object()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("is of JSON type ", value.type_name(), "; a message is {\"role\": ..., \"content\": ...}"));
+  }
+  Tokenizer::Message message;
+  for (const auto& [name, text] : {std::pair("role", &message.role), std::pair("content", &message.content)}) {
+    const auto field = value.find(name);
+    if (field == value.end() || !field->is_string()) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "its \"", name, "\" is ", field == value.end() ? "missing" : field->type_name(), "; it must be a string"));
+    }
+    *text = field->get<std::string>();
+  }
+  for (const auto& [name, field] : value.items()) {
+    if (name == "role" || name == "content" || field.is_null()) continue;
+    return absl::InvalidArgumentError(
+        absl::StrCat("has \"", name, "\", which would not be read; a message has \"role\" and \"content\" alone"));
+  }
+  return message;
+}
+
+// `value` without what is null in it.
+json WithoutNulls(const json& value) {
+  if (!value.is_structured()) return value;
+  json kept = value.is_array() ? json::array() : json::object();
+  for (const auto& [key, item] : value.items()) {
+    if (item.is_null()) continue;
+    if (value.is_array()) {
+      kept.push_back(WithoutNulls(item));
+    } else {
+      kept.emplace(key, WithoutNulls(item));
+    }
+  }
+  return kept;
+}
+
+absl::StatusOr<json> ReadTools(const Record& record, const std::string& key) {
+  if (const auto list = record.lists.find(key); list != record.lists.end()) return WithoutNulls(list->second);
+  const auto text = record.fields.find(key);
+  if (text == record.fields.end()) return json();
+  const std::string place = absl::StrCat("field \"", key, "\" (data.tools_key)");
+  QUARTET_ASSIGN_OR_RETURN(json tools, ParseOrderedJson(text->second, place));
+  if (tools.is_array()) return tools;
+  return absl::InvalidArgumentError(
+      absl::StrCat(place, " is the JSON text of a value of type ", tools.type_name(), "; it must be a list"));
+}
+
+absl::StatusOr<std::vector<Tokenizer::Message>> ReadMessages(const Record& record, const std::string& key,
+                                                             const DataConfig& data) {
+  const auto list = record.lists.find(key);
+  if (list == record.lists.end()) {
+    const size_t place = data.input_template().find("{}");
+    return std::vector<Tokenizer::Message>{
+        {"user", absl::StrCat(data.input_template().substr(0, place), record.fields.at(key),
+                              data.input_template().substr(place + 2))}};
+  }
+  const std::string place = absl::StrCat("field \"", key, "\"");
+  const auto error = [&place](const std::string& what) {
+    return absl::InvalidArgumentError(absl::StrCat(place, " is a list of messages", what));
+  };
+  if (!data.apply_chat_template()) return error("; only a chat template writes such: set data.apply_chat_template");
+  if (data.input_template() != "{}") return error(", in which data.input_template has no place");
+  if (list->second.empty()) return error(" without a message");
+  std::vector<Tokenizer::Message> messages;
+  for (const json& value : list->second) {
+    absl::StatusOr<Tokenizer::Message> message = ReadMessage(value);
+    if (!message.ok()) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(place, ": message ", messages.size(), " (counted from 0) ", message.status().message()));
+    }
+    messages.push_back(*std::move(message));
+  }
+  return messages;
+}
+
+}  // namespace
+
+absl::StatusOr<Conversation> ReadConversation(const Record& record, const std::string& key, const DataConfig& data) {
+  Conversation conversation;
+  QUARTET_ASSIGN_OR_RETURN(conversation.messages, ReadMessages(record, key, data));
+  if (!data.tools_key().empty()) {
+    QUARTET_ASSIGN_OR_RETURN(conversation.tools, ReadTools(record, data.tools_key()));
+  }
+  return conversation;
+}
+
+std::vector<RowKey> ConversationKeys(const std::string& key, const std::string& option, const DataConfig& data) {
+  std::vector<RowKey> keys = {{.name = key, .option = option, .list = true}};
+  if (!data.tools_key().empty()) {
+    keys.push_back({.name = data.tools_key(), .option = "data.tools_key", .optional = true, .list = true});
+  }
+  return keys;
+}
+
+absl::StatusOr<std::string> ChatText(const Conversation& conversation, size_t count, bool add_generation_prompt,
+                                     const Tokenizer& tokenizer) {
+  const auto& messages = conversation.messages;
+  absl::StatusOr<std::string> text =
+      tokenizer.ApplyChatTemplate({messages.begin(), messages.begin() + static_cast<std::ptrdiff_t>(count)},
+                                  add_generation_prompt, conversation.tools);
+  if (text.ok()) return text;
+  return absl::Status(text.status().code(), absl::StrCat("data.apply_chat_template: ", text.status().message(),
+                                                         absl::IsFailedPrecondition(text.status())
+                                                             ? "; data.tokenizer_chat_template names a file of one"
+                                                             : ""));
+}
+
+absl::StatusOr<std::string> PromptText(const Conversation& conversation, const DataConfig& data,
+                                       const Tokenizer& tokenizer) {
+  if (!data.apply_chat_template()) return conversation.messages.front().content;
+  return ChatText(conversation, conversation.messages.size(), /*add_generation_prompt=*/true, tokenizer);
+}
+
+absl::StatusOr<std::vector<int32_t>> PromptIds(const std::string& text, const DataConfig& data,
+                                               const Tokenizer& tokenizer) {
+  return tokenizer.Encode(text, /*add_special_tokens=*/!data.apply_chat_template());
+}
+
+}  // namespace quartet

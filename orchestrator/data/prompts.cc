@@ -1,0 +1,128 @@
+#include "orchestrator/data/prompts.h"
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "core/base/hash.h"
+#include "core/base/status_macros.h"
+#include "core/data/label.h"
+#include "orchestrator/data/conversation.h"
+#include "orchestrator/data/dataset_options.h"
+#include "orchestrator/data/reward_sources.h"
+
+namespace quartet {
+namespace {
+
+// Whose metrics are told apart.
+constexpr size_t kMaxSources = 100;
+
+// Which fields of a row are what.
+struct PromptKeys {
+  std::string input, label, label_extract;
+};
+
+std::vector<RowKey> RowKeys(const PromptKeys& keys, const RunConfig& config) {
+  std::vector<RowKey> rows = ConversationKeys(keys.input, "data.input_key", config.data());
+  rows.push_back({.name = keys.label,
+                  .option = "data.label_key: the rules of the reward compare with it",
+                  .optional = !NeedsLabels(config.reward())});
+  rows.push_back({.name = config.data().source_key(), .option = "data.source_key", .optional = true});
+  return rows;
+}
+
+// OUT_OF_RANGE: too long.
+absl::StatusOr<PromptRecord> ReadPrompt(const Record& record, const PromptKeys& keys, const DataConfig& data,
+                                        const Tokenizer& tokenizer) {
+  PromptRecord prompt;
+  QUARTET_ASSIGN_OR_RETURN(const Conversation conversation, ReadConversation(record, keys.input, data));
+  if (conversation.messages.back().role == kAssistant) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("the last message of \"", keys.input,
+                     "\" (data.input_key) is the assistant's; a prompt ends before the answer"));
+  }
+  QUARTET_ASSIGN_OR_RETURN(prompt.text, PromptText(conversation, data, tokenizer));
+  QUARTET_ASSIGN_OR_RETURN(prompt.ids, PromptIds(prompt.text, data, tokenizer));
+  if (auto label = record.fields.find(keys.label); label != record.fields.end()) {
+    QUARTET_ASSIGN_OR_RETURN(prompt.label, ExtractLabel(label->second, keys.label_extract));
+  }
+  const auto source = record.fields.find(data.source_key());
+  prompt.source = source == record.fields.end() ? record.source : source->second;
+  if (prompt.ids.empty()) return absl::InvalidArgumentError("the prompt has no token");
+  if (static_cast<int64_t>(prompt.ids.size()) > data.prompt_max_len()) {
+    return absl::OutOfRangeError(absl::StrCat("the prompt has ", prompt.ids.size(),
+                                              " tokens, more than data.prompt_max_len (", data.prompt_max_len(), ")"));
+  }
+  return prompt;
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Prompts>> Prompts::Open(const RunConfig& config, const Tokenizer& tokenizer,
+                                                       const std::function<void(int64_t, int64_t)>& progress) {
+  const DataConfig& data = config.data();
+  const PromptKeys keys = {data.input_key(), data.label_key(), data.label_extract()};
+  std::unique_ptr<Prompts> prompts(new Prompts());
+  prompts->read_ = [keys, data, &tokenizer](const Record& record) { return ReadPrompt(record, keys, data, tokenizer); };
+  DatasetOptions options = DatasetOptionsOf(config);
+  options.option = "data.prompt_data";
+  options.paths.assign(data.prompt_data().begin(), data.prompt_data().end());
+  options.weights.assign(data.prompt_data_probs().begin(), data.prompt_data_probs().end());
+  options.max_rows = data.max_samples();
+  options.keys = RowKeys(keys, config);
+  const auto check = [&prompts](const Record& record) -> absl::Status {
+    QUARTET_ASSIGN_OR_RETURN(PromptRecord prompt, prompts->read_(record));
+    prompts->checked_hash_ =
+        HashBytes({reinterpret_cast<const char*>(prompt.ids.data()), prompt.ids.size() * sizeof(prompt.ids[0])},
+                  prompts->checked_hash_);
+    prompts->Count(&prompt);
+    if (prompts->first_.ids.empty()) prompts->first_ = std::move(prompt);
+    return absl::OkStatus();
+  };
+  QUARTET_ASSIGN_OR_RETURN(prompts->dataset_, Dataset::Open(std::move(options), check, progress));
+  return prompts;
+}
+
+void Prompts::Count(PromptRecord* prompt) {
+  if (sources_.contains(prompt->source)) return;
+  if (sources_.size() >= kMaxSources) prompt->source = "other";
+  sources_.insert(prompt->source);
+}
+
+uint64_t Prompts::hash() const {
+  const uint64_t unchecked = dataset_->unchecked_hash();
+  if (unchecked == 0) return checked_hash_;
+  return HashBytes({reinterpret_cast<const char*>(&unchecked), sizeof(unchecked)}, checked_hash_);
+}
+
+absl::StatusOr<std::vector<std::shared_ptr<const PromptRecord>>> Prompts::Take(int64_t begin, int64_t count) {
+  std::vector<std::shared_ptr<const PromptRecord>> prompts;
+  QUARTET_RETURN_IF_ERROR(dataset_->Take(begin, count, [&](const Record& record) -> absl::Status {
+    QUARTET_ASSIGN_OR_RETURN(PromptRecord prompt, read_(record));
+    Count(&prompt);
+    prompts.push_back(std::make_shared<const PromptRecord>(std::move(prompt)));
+    return absl::OkStatus();
+  }));
+  return prompts;
+}
+
+absl::StatusOr<HeldOutPrompts> ReadHeldOutPrompts(const EvalSet& set, const std::string& option,
+                                                  const RunConfig& config, const Tokenizer& tokenizer) {
+  const PromptKeys keys = {set.input_key(), set.label_key(), set.label_extract()};
+  DatasetOptions options = DatasetOptionsOf(config);
+  options.option = option;
+  options.paths = {set.data()};
+  options.max_rows = set.max_samples();
+  options.checked_rows = 0;  // all
+  options.keys = RowKeys(keys, config);
+  HeldOutPrompts held_out;
+  const auto read = [&](const Record& record) -> absl::Status {
+    QUARTET_ASSIGN_OR_RETURN(PromptRecord prompt, ReadPrompt(record, keys, config.data(), tokenizer));
+    held_out.prompts.push_back(std::move(prompt));
+    return absl::OkStatus();
+  };
+  QUARTET_ASSIGN_OR_RETURN(const std::unique_ptr<Dataset> rows, Dataset::Open(std::move(options), read, nullptr));
+  held_out.description = DescribeRows("prompts", *rows);
+  return held_out;
+}
+
+}  // namespace quartet

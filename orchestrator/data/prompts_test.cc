@@ -1,0 +1,234 @@
+#include "orchestrator/data/prompts.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "orchestrator/testing/byte_tokenizer.h"
+#include "orchestrator/testing/scratch_folder.h"
+
+namespace quartet {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+class PromptsTest : public ::testing::Test {
+ protected:
+  PromptsTest() {
+    data().set_input_key("question");
+    data().set_label_key("answer");
+    data().set_input_template("{}");
+    data().set_source_key("data_source");
+    data().set_prompt_max_len(100);
+    config_.mutable_reward()->add_source()->set_rule("number");
+  }
+  DataConfig& data() { return *config_.mutable_data(); }
+  void Write(const std::string& lines, const std::string& name = "data.jsonl") {
+    data().add_prompt_data(scratch_.Write(name, lines));
+  }
+  // All prompts of a file of these lines, in its order.
+  absl::StatusOr<std::vector<PromptRecord>> Load(const std::string& lines) {
+    data().clear_prompt_data();
+    Write(lines);
+    return Load();
+  }
+  absl::StatusOr<std::vector<PromptRecord>> Load() {
+    const auto prompts = Prompts::Open(config_, tokenizer_);
+    if (!prompts.ok()) return prompts.status();
+    const auto taken = (*prompts)->Take(0, (*prompts)->size());
+    if (!taken.ok()) return taken.status();
+    std::vector<PromptRecord> records;
+    for (const auto& prompt : *taken) records.push_back(*prompt);
+    return records;
+  }
+  std::string Error(const std::string& lines) {
+    const absl::Status status = Load(lines).status();
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << status;
+    return std::string(status.message());
+  }
+
+  const ScratchFolder scratch_;
+  const ByteTokenizer tokenizer_;
+  RunConfig config_;
+};
+
+TEST_F(PromptsTest, AreTokenisedWithTheirLabels) {
+  data().set_label_extract("after_####");
+  data().set_input_template("Q: {} A:");
+  const std::string lines =
+      "{\"question\": \"2+2\", \"answer\": \"two and two\\n#### 4\"}\n{\"question\": \"{}\", \"answer\": \"#### 1\"}\n";
+  const auto prompts = Load(lines);
+  ASSERT_TRUE(prompts.ok()) << prompts.status();
+  ASSERT_EQ(prompts->size(), 2);
+  EXPECT_EQ((*prompts)[0].text, "Q: 2+2 A:");
+  EXPECT_EQ((*prompts)[0].label, "4");
+  EXPECT_EQ((*prompts)[0].ids.size(), 9);
+  EXPECT_EQ((*prompts)[1].text, "Q: {} A:");
+  data().set_max_samples(1);
+  EXPECT_EQ(Load(lines)->size(), 1);
+}
+
+TEST_F(PromptsTest, GoThroughTheChatTemplateAsAUsersMessage) {
+  data().set_apply_chat_template(true);
+  EXPECT_EQ((*Load("{\"question\": \"hi\", \"answer\": \"x\"}\n"))[0].text, "[user]hi[assistant]");
+}
+
+TEST_F(PromptsTest, MayBeListsOfMessages) {
+  config_.clear_reward();
+  const auto load = [&](const std::string& messages, bool with_template = true,
+                        const std::string& input_template = "{}") {
+    data().set_apply_chat_template(with_template);
+    data().set_input_template(input_template);
+    return Load("{\"question\": " + messages + "}\n");
+  };
+  const std::string user = R"({"role": "user", "content": "hi"})", tool = R"({"role": "tool", "content": null})",
+                    system = R"({"role": "system", "content": "be"})",
+                    assistant = R"({"content": "yes", "role": "assistant", "name": null})";
+  EXPECT_EQ(load("[" + system + ", " + user + ", " + assistant + ", " + user + "]").value()[0].text,
+            "[system]be[user]hi[assistant]yes[user]hi[assistant]");
+  const auto error = [&](const auto& prompts) { return std::string(prompts.status().message()); };
+  EXPECT_THAT(error(load("[" + user + "]", false)),
+              HasSubstr("line 1: field \"question\" is a list of messages; only a chat template writes such: set "
+                        "data.apply_chat_template"));
+  EXPECT_THAT(error(load("[" + user + "]", true, "Q: {}")), HasSubstr("in which data.input_template has no place"));
+  EXPECT_THAT(error(load("[]")), HasSubstr("without a message"));
+  EXPECT_THAT(error(load("[" + user + ", 5]")), HasSubstr("message 1 (counted from 0) is of JSON type number"));
+  EXPECT_THAT(error(load("[" + tool + "]")), HasSubstr("message 0 (counted from 0) its \"content\" is null"));
+  EXPECT_THAT(error(load(R"([{"content": "a"}])")), HasSubstr("its \"role\" is missing"));
+  EXPECT_THAT(error(load(R"([{"role": "user", "content": "a", "tool_calls": []}])")),
+              HasSubstr("has \"tool_calls\", which would not be read"));
+  EXPECT_THAT(error(load("[" + user + ", " + assistant + "]")),
+              HasSubstr("(data.input_key) is the assistant's; a prompt ends before the answer"));
+}
+
+TEST_F(PromptsTest, MayHaveToolsForTheTemplate) {
+  config_.clear_reward();
+  data().set_apply_chat_template(true);
+  data().set_tools_key("tools");
+  const auto text = [&](const std::string& tools) { return (*Load(R"({"question": "a")" + tools + "}"))[0].text; };
+  EXPECT_EQ(text(R"(, "tools": [{"name": "f", "a": null, "b": [1, {"c": null}]}])"),
+            R"([{"name":"f","b":[1,{}]}][user]a[assistant])");
+  EXPECT_EQ(text(R"(, "tools": "[{\"z\": 1, \"a\": 2}]")"), R"([{"z":1,"a":2}][user]a[assistant])") << "in their order";
+  EXPECT_EQ(text(""), "[user]a[assistant]");
+  EXPECT_EQ(text(R"(, "tools": null)"), "[user]a[assistant]");
+  EXPECT_THAT(Error(R"({"question": "a", "tools": "{}"})"), HasSubstr("is the JSON text of a value of type object"));
+  EXPECT_THAT(Error(R"({"question": "a", "tools": "f"})"),
+              HasSubstr("field \"tools\" (data.tools_key): not well-formed JSON"));
+}
+
+TEST_F(PromptsTest, ThatAreTooLongAreLeftOutAndCounted) {
+  data().set_prompt_max_len(20);
+  data().set_filter_overlong_prompts(true);
+  Write("{\"question\": \"a\", \"answer\": \"\"}\n{\"question\": \"0123456789012345678901\", \"answer\": \"\"}\n");
+  const auto prompts = Prompts::Open(config_, tokenizer_);
+  ASSERT_TRUE(prompts.ok()) << prompts.status();
+  EXPECT_EQ((*prompts)->size(), 1);
+  EXPECT_EQ((*prompts)->rows().left_out().overlong, 1);
+}
+
+TEST_F(PromptsTest, ThatAreTooLongAreNamedByLineWhereTheyAreNotLeftOut) {
+  data().set_prompt_max_len(20);
+  const std::string error =
+      Error("{\"question\": \"a\", \"answer\": \"\"}\n{\"question\": \"0123456789012345678901\", \"answer\": \"\"}\n");
+  EXPECT_EQ(error, "data.prompt_data: " + data().prompt_data(0) +
+                       " line 2: the prompt has 22 tokens, more than data.prompt_max_len (20)");
+}
+
+TEST_F(PromptsTest, WithoutATokenAreRefused) {
+  const std::string error = Error("{\"question\": \"\", \"answer\": \"\"}\n");
+  EXPECT_THAT(error, HasSubstr(data().prompt_data(0) + " line 1: the prompt has no token"));
+}
+
+TEST_F(PromptsTest, NeedLabelsForRulesThatReadThem) {
+  const std::string line = "{\"question\": \"a\"}\n";
+  EXPECT_THAT(Error(line), HasSubstr("line 1: has no field \"answer\" (data.label_key: the rules of the reward compare "
+                                     "with it); it has: question"));
+  config_.mutable_reward()->mutable_source(0)->set_rule("finished");
+  const auto prompts = Load(line);
+  ASSERT_TRUE(prompts.ok()) << prompts.status();
+  EXPECT_EQ((*prompts)[0].label, "");
+}
+
+TEST_F(PromptsTest, AreFoundUnderTheKeyThatAnOptionNames) {
+  EXPECT_THAT(Error("{\"prompt\": \"a\", \"answer\": \"b\"}\n"),
+              HasSubstr("has no field \"question\" (data.input_key); it has: prompt, answer"));
+}
+
+TEST_F(PromptsTest, KnowWhereTheyAreFrom) {
+  Write(R"({"question": "1", "answer": "", "data_source": "openai/gsm8k"})", "mixed.jsonl");
+  Write(R"({"question": "2", "answer": ""})", "other.jsonl");
+  std::vector<PromptRecord> prompts = Load().value();
+  EXPECT_EQ(prompts[0].source, "openai/gsm8k");
+  EXPECT_EQ(prompts[1].source, "other");
+  EXPECT_THAT((*Prompts::Open(config_, tokenizer_))->sources(), ElementsAre("openai/gsm8k", "other"));
+}
+
+TEST_F(PromptsTest, OfMoreThanAHundredSourcesAreFromOthers) {
+  std::string lines;
+  for (int i = 0; i < 150; ++i) {
+    lines += "{\"question\": \"1\", \"answer\": \"\", \"data_source\": \"" + std::to_string(i) + "\"}\n";
+  }
+  const std::vector<PromptRecord> prompts = Load(lines).value();
+  EXPECT_EQ(prompts[99].source, "99");
+  EXPECT_EQ(prompts[100].source, "other");
+}
+
+TEST_F(PromptsTest, OfParquetAreReadInTheFormsOfDataSets) {
+  config_.mutable_reward()->mutable_source(0)->set_rule("math");
+  data().set_apply_chat_template(true);
+  data().set_input_key("prompt");
+  data().set_label_key("reward_model.ground_truth");
+  data().add_prompt_data("core/data/testdata/verl.parquet");
+  const std::vector<PromptRecord> prompts = Load().value();
+  ASSERT_EQ(prompts.size(), 70);
+  EXPECT_EQ(prompts[3].label, "6");
+  EXPECT_EQ(prompts[3].source, "openai/gsm8k");
+  EXPECT_TRUE(prompts[3].text.starts_with("[user]What is 3 + 3?\nThink"));
+}
+
+TEST_F(PromptsTest, AreTheSameOnesFromAnyPositionByTheSeedAlone) {
+  data().set_shuffle(true);
+  std::string lines;
+  for (int i = 0; i < 10; ++i) lines += "{\"question\": \"" + std::to_string(i) + "\", \"answer\": \"\"}\n";
+  Write(lines);
+  const auto texts = [&](int64_t begin, int64_t count) {
+    std::vector<std::string> taken;
+    const auto prompts = Prompts::Open(config_, tokenizer_);
+    const auto records = (*prompts)->Take(begin, count);
+    EXPECT_TRUE(records.ok()) << records.status();
+    for (const auto& record : *records) taken.push_back(record->text);
+    return taken;
+  };
+  const std::vector<std::string> whole = texts(0, 24);
+  EXPECT_EQ(texts(7, 9), std::vector<std::string>(whole.begin() + 7, whole.begin() + 16));
+  std::vector<std::string> epoch = texts(10, 10), first = texts(0, 10);
+  EXPECT_NE(epoch, first);
+  std::sort(epoch.begin(), epoch.end());
+  std::sort(first.begin(), first.end());
+  EXPECT_EQ(epoch, first);
+  config_.set_seed(1);
+  EXPECT_NE(texts(0, 24), whole);
+}
+
+TEST_F(PromptsTest, AreToldApartByTheirHash) {
+  const auto hash = [&](const std::string& question, const std::string& more) {
+    data().clear_prompt_data();
+    Write("{\"question\": \"" + question + "\", \"answer\": \"\"}\n" + more);
+    return (*Prompts::Open(config_, tokenizer_))->hash();
+  };
+  const uint64_t a = hash("a", "");
+  EXPECT_EQ(hash("a", ""), a);
+  EXPECT_NE(hash("b", ""), a);
+  data().set_checked_rows(1);
+  const std::string one = R"({"question": "1", "answer": ""})", two = R"({"question": "2", "answer": ""})";
+  EXPECT_EQ(hash("a", one), hash("a", one));
+  EXPECT_NE(hash("a", one), hash("a", two)) << "of rows that are not checked, too";
+}
+
+}  // namespace
+}  // namespace quartet

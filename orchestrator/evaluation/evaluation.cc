@@ -1,0 +1,212 @@
+#include "orchestrator/evaluation/evaluation.h"
+
+#include <algorithm>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <utility>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "core/base/status_macros.h"
+#include "core/config/eval_sets.h"
+#include "orchestrator/data/answers.h"
+#include "orchestrator/data/reward_sources.h"
+#include "orchestrator/evaluation/evaluation_scores.h"
+
+namespace quartet {
+namespace {
+
+GenerateHeader HeaderOf(const RunConfig& config, const EvalSet& set, uint64_t policy_version) {
+  GenerateHeader header;
+  header.set_policy_version(policy_version);
+  SamplingParams* sampling = header.mutable_sampling();
+  *sampling = AnswerLimits(config.rollout());
+  sampling->set_temperature(set.temperature());
+  sampling->set_top_p(set.top_p());
+  sampling->set_top_k(-1);
+  sampling->set_seed(config.seed());
+  sampling->set_n_samples(set.n_samples_per_prompt());
+  return header;
+}
+
+// Whether every source that can tell holds the answer for right.
+absl::StatusOr<bool> IsRight(const RewardConfig& reward, const ScoreReply& score) {
+  bool right = true;
+  for (const RewardSource& source : reward.source()) {
+    if (!Verifies(source)) continue;
+    const std::string& name = source.name().empty() ? source.rule() : source.name();
+    const auto part = score.parts().find(name);
+    if (part == score.parts().end()) {
+      return absl::InternalError(absl::StrCat("the scorer's reply has no part \"", name, "\""));
+    }
+    right = right && part->second >= 1;
+  }
+  return right;
+}
+
+// The values of `prompts` (all of their answers stand one behind the other), each name behind `prefix`.
+void AddValues(const std::vector<std::vector<const EvaluatedAnswer*>>& prompts, const EvalSet& set, bool tells_right,
+               const std::string& prefix, Metrics* values) {
+  const auto n_prompts = static_cast<double>(prompts.size());
+  const int n = set.n_samples_per_prompt();
+  std::map<int, double> pass, majority;
+  double reward = 0, tokens = 0, truncated = 0;
+  for (const auto& answers : prompts) {
+    std::vector<std::string> votes;
+    std::vector<bool> right;
+    for (const EvaluatedAnswer* answer : answers) {
+      if (n > 1) votes.push_back(VoteOf(answer->response));
+      right.push_back(answer->right);
+      reward += answer->reward / n;
+      tokens += static_cast<double>(answer->tokens) / n;
+      truncated += static_cast<double>(answer->truncated) / n;
+    }
+    const auto n_right = static_cast<int>(std::count(right.begin(), right.end(), true));
+    for (const int k : set.k()) {
+      pass[k] += PassAtK(n, n_right, k);
+      if (k > 1) majority[k] += MajorityAtK(votes, right, k);
+    }
+  }
+  if (tells_right) {
+    for (const auto& [k, sum] : pass) values->Set(absl::StrCat(prefix, "pass@", k), sum / n_prompts);
+    for (const auto& [k, sum] : majority) values->Set(absl::StrCat(prefix, "maj@", k), sum / n_prompts);
+  }
+  values->Set(prefix + "reward", reward / n_prompts);
+  values->Set(prefix + "response_length", tokens / n_prompts);
+  values->Set(prefix + "truncated", truncated / n_prompts);
+}
+
+}  // namespace
+
+absl::StatusOr<std::vector<EvaluationSet>> LoadEvaluationSets(const RunConfig& config, const Tokenizer& tokenizer) {
+  std::vector<EvaluationSet> sets;
+  for (const EvalSet& options : EvalSets(config)) {
+    const auto i = static_cast<int>(sets.size()) - config.eval().data_size();
+    const std::string option = i < 0 ? "eval.data" : absl::StrCat("eval.set.", i, ".data");
+    QUARTET_ASSIGN_OR_RETURN(HeldOutPrompts held_out, ReadHeldOutPrompts(options, option, config, tokenizer));
+    sets.push_back({options, std::move(held_out.prompts), std::move(held_out.description)});
+  }
+  return sets;
+}
+
+absl::StatusOr<EvaluationResult> Evaluate(const RunConfig& config, const EvaluationSet& set, uint64_t policy_version,
+                                          const Tokenizer& tokenizer, const Services& services,
+                                          const ProgressFunction& progress) {
+  // 1. Answers.
+  const auto n = static_cast<size_t>(set.options.n_samples_per_prompt());
+  std::vector<Prompt> prompts(set.prompts.size());
+  for (size_t i = 0; i < prompts.size(); ++i) {
+    prompts[i].set_index(i);
+    prompts[i].mutable_ids()->Assign(set.prompts[i].ids.begin(), set.prompts[i].ids.end());
+  }
+  QUARTET_ASSIGN_OR_RETURN(
+      const std::vector<GeneratedSequence> answers,
+      services.rollout->Generate(HeaderOf(config, set.options, policy_version), prompts, progress));
+
+  // 2. What they are worth.
+  std::vector<ScoreItem> items;
+  items.reserve(answers.size());
+  for (size_t i = 0; i < answers.size(); ++i) {
+    items.push_back(MakeScoreItem(i, answers[i], set.prompts[i / n], config.reward(), tokenizer));
+  }
+  QUARTET_ASSIGN_OR_RETURN(const std::vector<ScoreReply> scores, services.scorer->Score(items));
+
+  // 3. How many are right.
+  EvaluationResult result;
+  result.set = set.options.name();
+  result.prompts = static_cast<int64_t>(set.prompts.size());
+  for (size_t i = 0; i < scores.size(); ++i) {
+    if (!scores[i].error().empty()) {
+      return absl::UnavailableError(
+          absl::StrCat("an answer of the evaluation of ", result.set, " could not be scored: ", scores[i].error()));
+    }
+    EvaluatedAnswer& answer = result.answers.emplace_back();
+    answer.prompt = static_cast<int64_t>(i / n);
+    answer.response = std::move(*items[i].mutable_response());
+    answer.reward = scores[i].reward();
+    QUARTET_ASSIGN_OR_RETURN(answer.right, IsRight(config.reward(), scores[i]));
+    answer.truncated = items[i].truncated();
+    const auto& mask = answers[i].tokens().action_mask();
+    answer.tokens = std::count(mask.begin(), mask.end(), true);
+  }
+  std::vector<std::vector<const EvaluatedAnswer*>> all(set.prompts.size());
+  std::map<std::string, std::vector<std::vector<const EvaluatedAnswer*>>> by_source;
+  for (const EvaluatedAnswer& answer : result.answers) all[answer.prompt].push_back(&answer);
+  for (size_t i = 0; i < all.size(); ++i) by_source[set.prompts[i].source].push_back(all[i]);
+  const bool tells_right = NeedsLabels(config.reward());
+  AddValues(all, set.options, tells_right, "", &result.values);
+  if (by_source.size() == 1) return result;
+  for (const auto& [source, of_source] : by_source) {
+    AddValues(of_source, set.options, tells_right, absl::StrCat("source/", source, "/"), &result.values);
+  }
+  return result;
+}
+
+absl::StatusOr<std::vector<EvaluationResult>> EvaluateSets(const RunConfig& config,
+                                                           const std::vector<EvaluationSet>& sets, int64_t step,
+                                                           uint64_t policy_version, const Tokenizer& tokenizer,
+                                                           const Services& services, RunFolder& folder,
+                                                           TerminalView& view) {
+  const std::string when = step < 0 ? "" : absl::StrCat(" after step ", step);
+  std::vector<EvaluationResult> results;
+  for (const EvaluationSet& set : sets) {
+    view.Begin(absl::StrCat("evaluation", when, ", ", set.options.name()),
+               static_cast<int64_t>(set.prompts.size()) * set.options.n_samples_per_prompt());
+    QUARTET_ASSIGN_OR_RETURN(results.emplace_back(), Evaluate(config, set, policy_version, tokenizer, services,
+                                                              [&view](int64_t done) { view.Progress(done); }));
+    view.Print(absl::StrCat("evaluation", when, ": ", DescribeEvaluation(results.back())));
+    QUARTET_RETURN_IF_ERROR(folder.WriteEvaluation({.step = step,
+                                                    .set = set.options.name(),
+                                                    .data = set.options.data(),
+                                                    .prompts = results.back().prompts,
+                                                    .n_samples_per_prompt = set.options.n_samples_per_prompt(),
+                                                    .temperature = set.options.temperature(),
+                                                    .top_p = set.options.top_p(),
+                                                    .values = results.back().values}));
+  }
+  return results;
+}
+
+std::string DescribeEvaluation(const EvaluationResult& result) {
+  std::string text = absl::StrCat(result.set, ": ");
+  for (const auto& [name, value] : result.values.values()) {
+    if (absl::StrContains(name, "/")) continue;  // of a source
+    if (absl::StrContains(name, "@")) absl::StrAppendFormat(&text, "%s %.1f %%, ", name, 100 * value);
+  }
+  absl::StrAppendFormat(&text, "reward %.4f, %.1f tokens; %d prompts", result.values.Get("reward").value_or(0),
+                        result.values.Get("response_length").value_or(0), result.prompts);
+  return text;
+}
+
+std::string AnswerLines(const EvaluationSet& set, const EvaluationResult& result) {
+  using Json = nlohmann::ordered_json;
+  std::vector<Json> prompts(set.prompts.size());
+  for (size_t i = 0; i < prompts.size(); ++i) {
+    prompts[i]["prompt"] = set.prompts[i].text;
+    prompts[i]["label"] = set.prompts[i].label;
+    prompts[i]["source"] = set.prompts[i].source;
+    prompts[i]["answers"] = Json::array();
+  }
+  for (const EvaluatedAnswer& answer : result.answers) {
+    Json& written = prompts[answer.prompt]["answers"].emplace_back();
+    written["response"] = answer.response;
+    written["reward"] = answer.reward;
+    written["right"] = answer.right;
+    written["truncated"] = answer.truncated;
+    written["tokens"] = answer.tokens;
+  }
+  std::string lines;
+  for (const Json& prompt : prompts) {
+    absl::StrAppend(&lines, prompt.dump(-1, ' ', false, Json::error_handler_t::replace), "\n");
+  }
+  return lines;
+}
+
+void AddEvaluationMetrics(const EvaluationResult& result, Metrics* metrics) {
+  for (const auto& [name, value] : result.values.values()) {
+    metrics->Set(absl::StrCat("eval/", result.set, "/", name), value);
+  }
+}
+
+}  // namespace quartet

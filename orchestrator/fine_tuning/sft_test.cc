@@ -1,0 +1,108 @@
+#include "orchestrator/fine_tuning/sft.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cstdio>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_split.h"
+#include "orchestrator/data/sft_examples.h"
+#include "orchestrator/testing/byte_tokenizer.h"
+#include "orchestrator/testing/fake_services.h"
+#include "orchestrator/testing/scratch_folder.h"
+
+namespace quartet {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::MatchesRegex;
+
+class SftTest : public ::testing::Test {
+ protected:
+  SftTest() : config_(services_.MakeConfig(scratch_.path(), 1)) {
+    services_.SetCheckpointRoot(scratch_.path() + "/run/checkpoints");
+    config_.mutable_sft()->add_data(
+        scratch_.Write("sft.jsonl",
+                       "{\"prompt\": \"ab\", \"response\": \"x\"}\n{\"prompt\": \"abc\", \"response\": "
+                       "\"xyz\"}\n{\"prompt\": \"a\", \"response\": \"xy\"}\n"));
+    config_.mutable_sft()->set_batch_size(2);
+  }
+  absl::StatusOr<SftSummary> Run() {
+    const auto examples = SftExamples::Open(config_, tokenizer_, {ByteTokenizer::kEnd});
+    if (!examples.ok()) return examples.status();
+    services_.SetConfiguration(config_);
+    Cancellation cancellation;
+    const auto client = ConnectPolicyTrainer(config_, &cancellation);
+    if (!client.ok()) return client.status();
+    const auto folder = RunFolder::Create(config_);
+    if (!folder.ok()) return folder.status();
+    char* text = nullptr;
+    size_t size = 0;
+    std::FILE* out = open_memstream(&text, &size);
+    auto view = std::make_unique<TerminalView>(out, false);
+    auto summary = RunSft({.config = config_,
+                           .tokenizer = tokenizer_,
+                           .examples = **examples,
+                           .policy_trainer = **client,
+                           .folder = **folder,
+                           .view = *view});
+    view.reset();
+    std::fclose(out);
+    shown_ = text;
+    free(text);
+    return summary;
+  }
+
+  ScratchFolder scratch_;
+  FakeServices services_;
+  ByteTokenizer tokenizer_;
+  RunConfig config_;
+  std::string shown_;  // by the last run
+};
+
+TEST_F(SftTest, TakesEachExampleOnceAnEpochAndSavesTheResult) {
+  config_.mutable_sft()->set_max_epochs(2);
+  const auto summary = Run();
+  ASSERT_TRUE(summary.ok()) << summary.status();
+  EXPECT_EQ(summary->steps, 3);
+  EXPECT_EQ(summary->checkpoint, "checkpoints/step_3/policy");
+  int examples_of_second_length = 0;
+  for (const auto& batch : services_.policy_batches()) {
+    EXPECT_EQ(batch.size(), 2);
+    double sum = 0;
+    for (const TrainingSequence& sequence : batch) {
+      examples_of_second_length += sequence.tokens().ids_size() == 7;
+      for (float weight : sequence.loss_weights()) sum += weight;
+    }
+    EXPECT_NEAR(sum, 1, 1e-6);
+  }
+  EXPECT_EQ(examples_of_second_length, 2);
+  EXPECT_EQ(services_.policy_updates()[0].loss().kind(), PolicyLossConfig::KIND_SFT);
+  EXPECT_THAT(scratch_.Read("run/metrics.jsonl"), HasSubstr("\"sft/loss\":0.25"));
+}
+
+TEST_F(SftTest, SaysBesideTheStepsHowMuchTimeIsLeft) {
+  config_.mutable_sft()->set_max_steps(3);
+  ASSERT_TRUE(Run().ok());
+  const std::vector<std::string> lines = absl::StrSplit(shown_, '\n', absl::SkipEmpty());
+  EXPECT_THAT(lines, ElementsAre("fine-tuning step 1/3: loss 0.2500",
+                                 MatchesRegex("fine-tuning step 2/3: loss 0.2500, .* s left"),
+                                 "fine-tuning step 3/3: loss 0.2500"));
+}
+
+TEST_F(SftTest, RefusesATrainerThatHasAlreadyTrained) {
+  services_.SetOptimizerSteps(7);
+  const absl::Status status = Run().status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(std::string(status.message()),
+              AllOf(HasSubstr("policy_trainer has made 7 optimizer steps"), HasSubstr("begins after 0")));
+  EXPECT_TRUE(services_.policy_updates().empty());
+}
+
+}  // namespace
+}  // namespace quartet

@@ -1,0 +1,146 @@
+#include "scorer/rewards/programs/code.h"
+
+#include <cstdint>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <random>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "core/base/status_macros.h"
+#include "core/data/json.h"
+#include "scorer/rewards/extract.h"
+#include "scorer/rewards/reply_json.h"
+
+namespace quartet {
+namespace {
+
+using nlohmann::json;
+
+absl::Status Wrong(std::string_view label, absl::string_view why) {
+  return absl::InvalidArgumentError(
+      absl::StrCat("label ", Shown(label), " has no tests of a program: ", why,
+                   R"(; what it may be: {"inputs": [...], "outputs": [...]} or {"asserts": [...]})"));
+}
+
+bool AllTexts(const json& list) {
+  for (const json& value : list) {
+    if (!value.is_string()) return false;
+  }
+  return true;
+}
+
+// A literal of Python with this text.
+std::string PythonText(const std::string& text) { return json(text).dump(-1, ' ', /*ensure_ascii=*/true); }
+
+std::string CallEpilogue(const std::string& function, const json& arguments, const json& expected) {
+  return absl::StrCat(R"(import json as _json
+def _plain(x): return [_plain(y) for y in x] if isinstance(x, (list, tuple)) else x
+_name = )",
+                      PythonText(function), R"(
+_function = globals()[_name] if _name in globals() else getattr(globals()["Solution"](), _name)
+_got = _plain(_function(*_json.loads()",
+                      PythonText(arguments.dump(-1, ' ', true)), R"()))
+_expected = _json.loads()",
+                      PythonText(expected.dump(-1, ' ', true)), R"()
+assert _got == _expected or [_got] == _expected
+)");
+}
+
+// Lines without white space at their ends, nor empty ones at the end.
+std::string Normal(std::string_view text) {
+  std::string normal;
+  while (!text.empty()) {
+    const size_t end = text.find('\n');
+    std::string_view line = text.substr(0, end);
+    while (!line.empty() && (line.back() == ' ' || line.back() == '\t' || line.back() == '\r')) line.remove_suffix(1);
+    normal.append(line).push_back('\n');
+    text.remove_prefix(end == std::string_view::npos ? text.size() : end + 1);
+  }
+  while (!normal.empty() && normal.back() == '\n') normal.pop_back();
+  return normal;
+}
+
+absl::StatusOr<bool> Passes(const std::string& program, const CodeTest& test, const SandboxLimits& limits,
+                            const std::stop_token& stop) {
+  std::string epilogue = test.epilogue, proof;
+  if (!epilogue.empty()) {
+    // A program that ends before its tests do has not passed them.
+    std::random_device random;
+    proof = absl::StrCat("\npassed ", random(), random(), "\n");
+    absl::StrAppend(&epilogue, "\nimport sys as _sys\n_sys.stdout.write(", PythonText(proof), ")\n");
+  }
+  QUARTET_ASSIGN_OR_RETURN(const SandboxedRun run, RunSandboxed(program, test.input, epilogue, limits, stop));
+  if (run.end != SandboxedRun::End::kExited) return false;
+  return epilogue.empty() ? Normal(run.output) == Normal(test.output) : absl::EndsWith(run.output, proof);
+}
+
+class Code final : public RewardFunction {
+ public:
+  explicit Code(const CodeOptions& options) : options_(options) {}
+
+  std::vector<absl::StatusOr<Reward>> Score(std::span<const Answer* const> answers, std::stop_token stop) override {
+    std::vector<absl::StatusOr<Reward>> rewards;
+    for (const Answer* answer : answers) rewards.push_back(ScoreOne(*answer, stop));
+    return rewards;
+  }
+
+ private:
+  absl::StatusOr<Reward> ScoreOne(const Answer& answer, const std::stop_token& stop) const {
+    QUARTET_ASSIGN_OR_RETURN(const std::vector<CodeTest> tests, ReadCodeTests(answer.label));
+    const std::optional<std::string> program = LastCodeBlock(answer.response, {"python", "py", "python3"});
+    size_t passed = 0;
+    for (size_t i = 0; program.has_value() && i < tests.size(); ++i) {
+      QUARTET_ASSIGN_OR_RETURN(const bool passes, Passes(*program, tests[i], options_.limits, stop));
+      passed += passes;
+      if (!passes && !options_.share) break;
+    }
+    Reward reward;
+    const float share = static_cast<float>(passed) / static_cast<float>(tests.size());
+    reward.value = options_.share ? share : (passed == tests.size() ? 1.0f : 0.0f);
+    reward.extra_logs["passed"] = share;
+    return reward;
+  }
+
+  const CodeOptions options_;
+};
+
+}  // namespace
+
+absl::StatusOr<std::vector<CodeTest>> ReadCodeTests(std::string_view label) {
+  absl::StatusOr<json> parsed = ParseJson(label, "the label");
+  if (!parsed.ok()) return Wrong(label, parsed.status().message());
+  json tests = *std::move(parsed);
+  if (tests.is_array()) tests = {{"asserts", tests}};
+  if (!tests.is_object()) return Wrong(label, "it is no JSON object or list");
+  std::vector<CodeTest> read;
+  const auto text_at = [&](const char* key) { return tests.contains(key) && tests[key].is_string(); };
+  if (tests.contains("asserts")) {
+    const json& asserts = tests["asserts"];
+    if (!asserts.is_array() || !AllTexts(asserts)) return Wrong(label, "\"asserts\" is no list of texts");
+    if (tests.contains("setup") && !text_at("setup")) return Wrong(label, "\"setup\" is no text");
+    const std::string setup = text_at("setup") ? tests["setup"].get<std::string>() + "\n" : "";
+    for (const json& line : asserts) read.push_back({.epilogue = setup + line.get<std::string>() + "\n"});
+  } else {
+    const json inputs = tests.value("inputs", json()), outputs = tests.value("outputs", json());
+    if (!inputs.is_array() || !outputs.is_array() || inputs.size() != outputs.size()) {
+      return Wrong(label, "\"inputs\" and \"outputs\" are not two lists of the same length");
+    }
+    if (tests.contains("fn_name") && !tests["fn_name"].is_null()) {
+      if (!text_at("fn_name")) return Wrong(label, "\"fn_name\" is no text");
+      for (size_t i = 0; i < inputs.size(); ++i) {
+        if (!inputs[i].is_array()) return Wrong(label, "an element of \"inputs\" is no list of arguments");
+        read.push_back({.epilogue = CallEpilogue(tests["fn_name"], inputs[i], outputs[i])});
+      }
+    } else {
+      if (!AllTexts(inputs) || !AllTexts(outputs)) return Wrong(label, "\"inputs\" and \"outputs\" are not all texts");
+      for (size_t i = 0; i < inputs.size(); ++i) read.push_back({.input = inputs[i], .output = outputs[i]});
+    }
+  }
+  if (read.empty()) return Wrong(label, "the list is empty");
+  return read;
+}
+
+std::unique_ptr<RewardFunction> NewCode(const CodeOptions& options) { return std::make_unique<Code>(options); }
+
+}  // namespace quartet

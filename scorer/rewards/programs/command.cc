@@ -1,0 +1,77 @@
+#include "scorer/rewards/programs/command.h"
+
+#include <map>
+#include <mutex>
+#include <thread>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "core/base/status_macros.h"
+#include "core/data/json.h"
+#include "scorer/rewards/programs/piped_process.h"
+#include "scorer/rewards/reply_json.h"
+
+namespace quartet {
+namespace {
+
+constexpr size_t kMostReplyBytes = 1 << 20;
+
+class Command final : public RewardFunction {
+ public:
+  explicit Command(CommandOptions options) : options_(std::move(options)) {}
+
+  std::vector<absl::StatusOr<Reward>> Score(std::span<const Answer* const> answers, std::stop_token stop) override {
+    std::vector<absl::StatusOr<Reward>> rewards;
+    for (const Answer* answer : answers) {
+      absl::StatusOr<Reward> reward = ScoreOne(*answer, stop);
+      if (!reward.ok()) reward = Prefixed(absl::StrCat("command ", Shown(options_.command)), reward.status());
+      rewards.push_back(std::move(reward));
+    }
+    return rewards;
+  }
+
+ private:
+  absl::StatusOr<Reward> ScoreOne(const Answer& answer, const std::stop_token& stop) {
+    std::unique_ptr<PipedProcess> program = TakeMine();
+    const Deadline deadline = Deadline::In(options_.timeout);
+    if (program == nullptr) {
+      PipedProcessOptions start;
+      start.argv = {"/bin/sh", "-c", options_.command};
+      start.folder = options_.folder;
+      start.limits.address_space_bytes = options_.memory_limit_bytes;
+      QUARTET_ASSIGN_OR_RETURN(program, PipedProcess::Start(start));
+    }
+    const absl::StatusOr<std::string> reply = program->Ask(PrintJson(ToJson(answer)), kMostReplyBytes, deadline, stop);
+    if (absl::IsDeadlineExceeded(reply.status())) {
+      return absl::DeadlineExceededError(
+          absl::StrCat("no answer after ", absl::FormatDuration(options_.timeout), " (timeout_seconds)"));
+    }
+    QUARTET_RETURN_IF_ERROR(reply.status());
+    // An answer that says {"error": ...} comes from a program that is well; one that is not understood may not be.
+    absl::StatusOr<Reward> reward = ReadReward(*reply);
+    if (reward.ok() || ParseJson(*reply, "").ok()) KeepMine(std::move(program));
+    return reward;
+  }
+
+  std::unique_ptr<PipedProcess> TakeMine() {
+    const std::lock_guard lock(mutex_);
+    const auto mine = programs_.find(std::this_thread::get_id());
+    return mine == programs_.end() ? nullptr : std::move(mine->second);
+  }
+  void KeepMine(std::unique_ptr<PipedProcess> program) {
+    const std::lock_guard lock(mutex_);
+    programs_[std::this_thread::get_id()] = std::move(program);
+  }
+
+  const CommandOptions options_;
+  std::mutex mutex_;
+  std::map<std::thread::id, std::unique_ptr<PipedProcess>> programs_;  // by the thread that has started it
+};
+
+}  // namespace
+
+std::unique_ptr<RewardFunction> NewCommand(CommandOptions options) {
+  return std::make_unique<Command>(std::move(options));
+}
+
+}  // namespace quartet

@@ -1,0 +1,133 @@
+#include "scorer/rewards/programs/command.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <fstream>
+#include <thread>
+
+#include "absl/time/clock.h"
+
+namespace quartet {
+namespace {
+
+using ::testing::HasSubstr;
+
+Answer Of(const std::string& response, const std::string& label = "") {
+  Answer answer;
+  answer.query = "Question? " + response + "<end>";
+  answer.prompt = "Question? ";
+  answer.response = response;
+  answer.label = label;
+  return answer;
+}
+
+absl::StatusOr<Reward> Ask(RewardFunction& function, const Answer& answer, std::stop_token stop = {}) {
+  const Answer* const one[] = {&answer};
+  return function.Score(one, std::move(stop)).at(0);
+}
+
+std::unique_ptr<RewardFunction> Python(const std::string& program, absl::Duration timeout = absl::Seconds(60),
+                                       int64_t memory = 0) {
+  static int number = 0;
+  const std::string file = testing::TempDir() + "/program" + std::to_string(number++) + ".py";
+  std::ofstream(file) << "import json, os, sys, time\n" << program;
+  return NewCommand({.command = "python3 " + file, .timeout = timeout, .memory_limit_bytes = memory});
+}
+
+TEST(Command, AnswersEachLineWithALine) {
+  const auto command = Python(R"(
+for line in sys.stdin:
+    item = json.loads(line)
+    print(json.dumps({"reward": len(item["response"]) / 4, "score": item["label"] == "yes",
+                      "extra_logs": {"query": len(item["query"]), "pid": os.getpid() % 1000}}), flush=True)
+)");
+  const auto first = Ask(*command, Of("four", "yes"));
+  ASSERT_TRUE(first.ok()) << first.status();
+  EXPECT_EQ(first->value, 1);
+  EXPECT_EQ(first->score, 1);
+  EXPECT_EQ(first->extra_logs.at("query"), 19);
+  const auto second = Ask(*command, Of("three \n\xE2\x82\xAC\xFF", "no"));
+  ASSERT_TRUE(second.ok()) << second.status();
+  EXPECT_EQ(second->score, 0);
+  EXPECT_EQ(second->extra_logs.at("pid"), first->extra_logs.at("pid"));  // the same process
+  EXPECT_TRUE(Ask(*command, Of(std::string(1 << 20, 'x'), "no")).ok());
+}
+
+TEST(Command, ScoresByTheExample) {
+  const auto command = NewCommand({.command = "python3 examples/rewards/command.py", .timeout = absl::Seconds(60)});
+  const auto right = Ask(*command, Of(" yes", "yes"));
+  ASSERT_TRUE(right.ok()) << right.status();
+  EXPECT_EQ(right->value, 1);
+  EXPECT_EQ(right->score, 1);
+  EXPECT_EQ(right->extra_logs.at("length"), 4);
+  Answer cut = Of("no", "yes");
+  cut.truncated = true;
+  EXPECT_FLOAT_EQ(Ask(*command, cut)->value, -0.1f);
+}
+
+TEST(Command, IsStartedAnewAfterItHasDied) {
+  const auto command = Python(R"(
+for line in sys.stdin:
+    if json.loads(line)["response"] == "die": sys.exit(3)
+    print(json.dumps({"reward": 1}), flush=True)
+)");
+  EXPECT_TRUE(Ask(*command, Of("live")).ok());
+  const absl::Status died = Ask(*command, Of("die")).status();
+  EXPECT_TRUE(absl::IsAborted(died)) << died;
+  EXPECT_THAT(std::string(died.message()), HasSubstr("exit code 3"));
+  EXPECT_TRUE(Ask(*command, Of("live")).ok());
+}
+
+TEST(Command, IsKilledWhereItTakesTooLong) {
+  const auto command = Python(R"(
+for line in sys.stdin:
+    if json.loads(line)["response"] == "sleep": time.sleep(1000)
+    print(json.dumps({"reward": 1}), flush=True)
+)",
+                              absl::Seconds(5));
+  const absl::Status late = Ask(*command, Of("sleep")).status();
+  EXPECT_TRUE(absl::IsDeadlineExceeded(late)) << late;
+  EXPECT_THAT(std::string(late.message()), HasSubstr("no answer after 5s"));
+  EXPECT_TRUE(Ask(*command, Of("work")).ok());
+}
+
+TEST(Command, IsKeptToItsMemory) {
+  const auto command =
+      Python("for line in sys.stdin: print(json.dumps({'reward': len(bytearray(1 << 30)) > 0}), flush=True)",
+             absl::Seconds(60), 256 << 20);
+  EXPECT_THAT(std::string(Ask(*command, Of("")).status().message()), HasSubstr("exit code 1"));
+}
+
+TEST(Command, IsAnErrorWhereItSaysNoReward) {
+  const auto said = Python("for line in sys.stdin: print(json.loads(line)['response'], flush=True)");
+  const auto message = [&](const std::string& reply) { return std::string(Ask(*said, Of(reply)).status().message()); };
+  EXPECT_THAT(message("loading the judge"), HasSubstr("\"loading the judge\" is no JSON object"));
+  EXPECT_THAT(message("{}"), HasSubstr("has no \"reward\""));
+  EXPECT_THAT(message(R"({"reward": "high"})"), HasSubstr("no number"));
+  EXPECT_THAT(message(R"({"reward": 1e300})"), HasSubstr("beyond fp32"));
+  EXPECT_THAT(message(R"({"reward": NaN})"), HasSubstr("is no JSON object"));
+  EXPECT_THAT(message(R"({"reward": null})"), HasSubstr("has no \"reward\""));
+  EXPECT_THAT(message(R"({"reward": 1, "score": []})"), HasSubstr("\"score\""));
+  EXPECT_THAT(message(R"({"error": "the judge is asleep"})"), HasSubstr("the judge is asleep"));
+  EXPECT_THAT(message(std::string(2 << 20, 'x')), HasSubstr("more than 1048576 bytes"));
+}
+
+TEST(Command, ThatIsNotThereIsNamed) {
+  const auto command = NewCommand({.command = "./no_such_program --fast"});
+  EXPECT_THAT(std::string(Ask(*command, Of("")).status().message()),
+              testing::AllOf(HasSubstr("./no_such_program --fast"), HasSubstr("exit code 127")));
+}
+
+TEST(Command, LeavesWhenTheCallEnds) {
+  const auto command = Python("for line in sys.stdin: time.sleep(1000)");
+  std::stop_source stop;
+  const std::jthread stopper([&] {
+    absl::SleepFor(absl::Milliseconds(50));
+    stop.request_stop();
+  });
+  EXPECT_TRUE(absl::IsCancelled(Ask(*command, Of(""), stop.get_token()).status()));
+}
+
+}  // namespace
+}  // namespace quartet

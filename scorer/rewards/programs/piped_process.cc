@@ -1,0 +1,274 @@
+#include "scorer/rewards/programs/piped_process.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <sys/prctl.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/time/clock.h"
+#include "core/base/status_macros.h"
+
+namespace quartet {
+namespace {
+
+// How often a request to stop, and the end of a program whose output has ended, are looked for.
+constexpr int kLookMilliseconds = 20;
+
+// Writing to a program that has ended is an error of the write, not a signal.
+void BlockBrokenPipeSignal() {
+  thread_local const bool blocked = [] {
+    sigset_t set;
+    sigemptyset(&set);
+    sigaddset(&set, SIGPIPE);
+    return pthread_sigmask(SIG_BLOCK, &set, nullptr) == 0;
+  }();
+  (void)blocked;
+}
+
+class Fd {
+ public:
+  explicit Fd(int fd = -1) : fd_(fd) {}
+  Fd(Fd&& other) noexcept : fd_(other.Release()) {}
+  ~Fd() {
+    if (fd_ >= 0) close(fd_);
+  }
+  int get() const { return fd_; }
+  int Release() { return std::exchange(fd_, -1); }
+  void Reset(int fd) {
+    if (fd_ >= 0) close(fd_);
+    fd_ = fd;
+  }
+
+ private:
+  int fd_;
+};
+
+bool MakePipe(Fd* read_end, Fd* write_end) {
+  int ends[2];
+  if (pipe2(ends, O_CLOEXEC) != 0) return false;
+  read_end->Reset(ends[0]);
+  write_end->Reset(ends[1]);
+  return true;
+}
+
+bool SetLimit(decltype(RLIMIT_AS) resource, int64_t limit) {
+  if (limit <= 0) return true;
+  rlimit current;
+  if (getrlimit(resource, &current) != 0) return false;
+  const rlim_t value = std::min<rlim_t>(static_cast<rlim_t>(limit), current.rlim_max);
+  const rlimit both = {value, value};
+  return setrlimit(resource, &both) == 0;
+}
+
+// What the child does between fork and exec: async-signal-safe calls only. Returns on an error alone, with errno.
+struct Child {
+  char* const* argv;
+  const char* folder;
+  ProcessLimits limits;
+  const int* kept_fds;
+  size_t kept_count;
+  int input, output, error;
+  pid_t parent;
+
+  void Become() const {
+    setpgid(0, 0);
+    if (prctl(PR_SET_PDEATHSIG, SIGKILL) != 0) return;
+    if (getppid() != parent) _exit(127);
+    sigset_t none;
+    sigemptyset(&none);
+    for (int signal = 1; signal < NSIG; ++signal) {
+      struct sigaction action = {};
+      action.sa_handler = SIG_DFL;
+      sigaction(signal, &action, nullptr);  // refused for SIGKILL and SIGSTOP
+    }
+    sigprocmask(SIG_SETMASK, &none, nullptr);
+    if (dup2(input, STDIN_FILENO) < 0 || dup2(output, STDOUT_FILENO) < 0) return;
+    if (error >= 0 && dup2(error, STDERR_FILENO) < 0) return;
+    for (size_t i = 0; i < kept_count; ++i) {
+      const int flags = fcntl(kept_fds[i], F_GETFD);
+      if (flags < 0 || fcntl(kept_fds[i], F_SETFD, flags & ~FD_CLOEXEC) != 0) return;
+    }
+    if (*folder != '\0' && chdir(folder) != 0) return;
+    if (!SetLimit(RLIMIT_AS, limits.address_space_bytes) || !SetLimit(RLIMIT_CPU, limits.cpu_seconds) ||
+        !SetLimit(RLIMIT_FSIZE, limits.file_bytes) || !SetLimit(RLIMIT_NOFILE, limits.open_files)) {
+      return;
+    }
+    const rlimit no_core = {0, 0};
+    setrlimit(RLIMIT_CORE, &no_core);
+    execvp(argv[0], argv);
+  }
+};
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<PipedProcess>> PipedProcess::Start(const PipedProcessOptions& options) {
+  BlockBrokenPipeSignal();
+  if (options.argv.empty()) return absl::InvalidArgumentError("no program to start");
+  Fd child_input, our_input, our_output, child_output, error_read, error_write, null;
+  const bool piped = options.input_fd < 0;
+  if ((piped && !MakePipe(&child_input, &our_input)) || !MakePipe(&our_output, &child_output) ||
+      !MakePipe(&error_read, &error_write)) {
+    return absl::ErrnoToStatus(errno, "cannot make a pipe");
+  }
+  if (options.quiet) {
+    null.Reset(open("/dev/null", O_WRONLY | O_CLOEXEC));
+    if (null.get() < 0) return absl::ErrnoToStatus(errno, "cannot open /dev/null");
+  }
+  if (piped) fcntl(our_input.get(), F_SETFL, O_NONBLOCK);
+  fcntl(our_output.get(), F_SETFL, O_NONBLOCK);
+
+  std::vector<std::string> arguments = options.argv;
+  std::vector<char*> argv;
+  for (std::string& argument : arguments) argv.push_back(argument.data());
+  argv.push_back(nullptr);
+  const Child child = {
+      .argv = argv.data(),
+      .folder = options.folder.c_str(),
+      .limits = options.limits,
+      .kept_fds = options.kept_fds.data(),
+      .kept_count = options.kept_fds.size(),
+      .input = piped ? child_input.get() : options.input_fd,
+      .output = child_output.get(),
+      .error = null.get(),
+      .parent = getpid(),
+  };
+  const pid_t pid = fork();
+  if (pid < 0) return absl::ErrnoToStatus(errno, absl::StrCat("cannot start ", options.argv[0]));
+  if (pid == 0) {
+    child.Become();
+    const int error = errno;
+    (void)!write(error_write.get(), &error, sizeof(error));
+    _exit(127);
+  }
+  setpgid(pid, pid);  // whichever of the two comes first
+  error_write.Reset(-1);
+  int error = 0;
+  ssize_t got;
+  while ((got = read(error_read.get(), &error, sizeof(error))) < 0 && errno == EINTR) {
+  }
+  if (got > 0) {
+    waitpid(pid, nullptr, 0);
+    return absl::ErrnoToStatus(
+        error, absl::StrCat("cannot start ", options.argv[0],
+                            options.folder.empty() ? "" : absl::StrCat(" in the folder ", options.folder)));
+  }
+  return std::unique_ptr<PipedProcess>(new PipedProcess(pid, our_input.Release(), our_output.Release()));
+}
+
+PipedProcess::~PipedProcess() {
+  if (!reaped_) {
+    kill(-pid_, SIGKILL);
+    kill(pid_, SIGKILL);
+    while (waitpid(pid_, nullptr, 0) < 0 && errno == EINTR) {
+    }
+  }
+  if (input_ >= 0) close(input_);
+  close(output_);
+}
+
+absl::Status PipedProcess::Await(bool writing, const Deadline& deadline, const std::stop_token& stop, bool* readable,
+                                 bool* writable) {
+  *readable = *writable = false;
+  while (!*readable && !*writable) {
+    if (stop.stop_requested()) return absl::CancelledError("the call has ended");
+    if (deadline.passed()) return absl::DeadlineExceededError("it has taken too long");
+    std::array<pollfd, 2> fds = {pollfd{output_, POLLIN, 0}, pollfd{writing ? input_ : -1, POLLOUT, 0}};
+    const int64_t left = absl::ToInt64Milliseconds(deadline.left()) + 1;
+    if (poll(fds.data(), fds.size(), static_cast<int>(std::min<int64_t>(left, kLookMilliseconds))) < 0) {
+      if (errno == EINTR) continue;
+      return absl::ErrnoToStatus(errno, "cannot wait for a program");
+    }
+    *readable = fds[0].revents != 0;
+    *writable = fds[1].revents != 0;
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<bool> PipedProcess::ReadSome(std::string* to, size_t max_bytes) {
+  std::array<char, 16384> buffer;
+  const ssize_t got = read(output_, buffer.data(), buffer.size());
+  if (got == 0) return false;
+  if (got < 0) {
+    if (errno == EAGAIN || errno == EINTR) return true;
+    return absl::ErrnoToStatus(errno, "cannot read from a program");
+  }
+  to->append(buffer.data(), got);
+  if (to->size() > max_bytes) {
+    return absl::ResourceExhaustedError(absl::StrCat("it has written more than ", max_bytes, " bytes"));
+  }
+  return true;
+}
+
+absl::StatusOr<ExitState> PipedProcess::Reap(const Deadline& deadline, const std::stop_token& stop) {
+  while (true) {
+    int status;
+    const pid_t ended = waitpid(pid_, &status, WNOHANG);
+    if (ended == pid_) {
+      // What it has left behind in its group goes with it.
+      kill(-pid_, SIGKILL);
+      reaped_ = true;
+      return ExitState::OfWait(status);
+    }
+    if (stop.stop_requested()) return absl::CancelledError("the call has ended");
+    if (deadline.passed()) return absl::DeadlineExceededError("it has taken too long");
+    absl::SleepFor(absl::Milliseconds(1));
+  }
+}
+
+absl::StatusOr<std::string> PipedProcess::Ask(std::string_view line, size_t max_bytes, const Deadline& deadline,
+                                              const std::stop_token& stop) {
+  return Exchange(absl::StrCat(absl::string_view(line.data(), line.size()), "\n"), max_bytes, deadline, stop);
+}
+
+absl::StatusOr<std::string> PipedProcess::Exchange(std::string_view left, size_t max_bytes, const Deadline& deadline,
+                                                   const std::stop_token& stop) {
+  BlockBrokenPipeSignal();
+  while (true) {
+    if (const size_t end = read_.find('\n'); end != std::string::npos) {
+      if (!left.empty()) return absl::InternalError("it has written a line that nothing was asked for");
+      std::string reply = read_.substr(0, end);
+      read_.erase(0, end + 1);
+      return reply;
+    }
+    bool readable, writable;
+    QUARTET_RETURN_IF_ERROR(Await(!left.empty(), deadline, stop, &readable, &writable));
+    if (writable) {
+      const ssize_t sent = write(input_, left.data(), left.size());
+      if (sent > 0) left.remove_prefix(sent);
+      // Its end is seen on its output.
+      if (sent < 0 && errno != EAGAIN && errno != EINTR) left = {};
+    }
+    if (readable) {
+      QUARTET_ASSIGN_OR_RETURN(const bool more, ReadSome(&read_, max_bytes));
+      if (!more) {
+        QUARTET_ASSIGN_OR_RETURN(const ExitState exit, Reap(deadline, stop));
+        return absl::AbortedError(absl::StrCat("it has ended: ", exit.Describe()));
+      }
+    }
+  }
+}
+
+absl::StatusOr<PipedProcess::Outcome> PipedProcess::Finish(size_t max_bytes, const Deadline& deadline,
+                                                           const std::stop_token& stop) {
+  if (input_ >= 0) close(std::exchange(input_, -1));
+  Outcome outcome;
+  outcome.output = std::move(read_);
+  for (bool more = true; more;) {
+    bool readable, writable;
+    QUARTET_RETURN_IF_ERROR(Await(false, deadline, stop, &readable, &writable));
+    QUARTET_ASSIGN_OR_RETURN(more, ReadSome(&outcome.output, max_bytes));
+  }
+  QUARTET_ASSIGN_OR_RETURN(outcome.exit, Reap(deadline, stop));
+  return outcome;
+}
+
+}  // namespace quartet

@@ -1,0 +1,113 @@
+#include <grpcpp/grpcpp.h>
+
+#include <atomic>
+#include <chrono>
+#include <cmath>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
+#include "core/base/status_macros.h"
+#include "core/service/wire/status_conversion.h"
+#include "proto/reward.grpc.pb.h"
+#include "scorer/rewards/remote/remote.h"
+
+namespace quartet {
+namespace {
+
+constexpr int kMostReplyBytes = 64 << 20;
+
+struct Server {
+  std::string url;
+  std::unique_ptr<RewardModel::Stub> stub;
+};
+
+Server Connect(const std::string& url) {
+  absl::string_view address = url;
+  const bool tls = absl::ConsumePrefix(&address, "grpcs://");
+  if (!tls) absl::ConsumePrefix(&address, "grpc://");
+  grpc::ChannelArguments arguments;
+  arguments.SetMaxReceiveMessageSize(kMostReplyBytes);
+  arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
+  // Of its own, so that no other server of this process shares its fate.
+  arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
+  return {url, RewardModel::NewStub(grpc::CreateCustomChannel(
+                   std::string(address),
+                   tls ? grpc::SslCredentials(grpc::SslCredentialsOptions()) : grpc::InsecureChannelCredentials(),
+                   arguments))};
+}
+
+absl::StatusOr<Reward> Read(const RewardResult& result) {
+  if (!result.error().empty()) return absl::InternalError(result.error());
+  Reward reward;
+  reward.value = result.reward();
+  if (result.has_score()) reward.score = result.score();
+  for (const auto& [name, value] : result.extra_logs()) reward.extra_logs[name] = value;
+  const auto check = [](const std::string& name, float value) {
+    return std::isfinite(value) ? absl::OkStatus() : absl::InternalError(absl::StrCat(name, " is ", value));
+  };
+  QUARTET_RETURN_IF_ERROR(check("reward", reward.value));
+  QUARTET_RETURN_IF_ERROR(check("score", reward.score.value_or(0)));
+  for (const auto& [name, value] : reward.extra_logs) QUARTET_RETURN_IF_ERROR(check(name, value));
+  return reward;
+}
+
+class GrpcRemote final : public RewardFunction {
+ public:
+  explicit GrpcRemote(const RemoteOptions& options) : timeout_(options.timeout) {
+    for (const std::string& url : options.urls) servers_.push_back(Connect(url));
+    if (!options.api_key.empty()) authorization_ = absl::StrCat("Bearer ", options.api_key);
+  }
+
+  std::vector<absl::StatusOr<Reward>> Score(std::span<const Answer* const> answers, std::stop_token stop) override {
+    const Server& server = servers_[next_++ % servers_.size()];
+    RewardRequest request;
+    for (const Answer* answer : answers) {
+      RewardItem& item = *request.add_items();
+      item.set_query(answer->query);
+      item.set_prompt(answer->prompt);
+      item.set_response(answer->response);
+      item.set_label(answer->label);
+      item.set_truncated(answer->truncated);
+    }
+    grpc::ClientContext context;
+    context.set_deadline(std::chrono::system_clock::now() + absl::ToChronoMilliseconds(timeout_));
+    if (!authorization_.empty()) context.AddMetadata("authorization", authorization_);
+    RewardReply reply;
+    absl::Status status;
+    {
+      const std::stop_callback cancel(stop, [&context] { context.TryCancel(); });
+      status = FromGrpc(server.stub->Reward(&context, request, &reply));
+    }
+    // A server's own "cancelled" is no wish of ours.
+    if (absl::IsCancelled(status) && !stop.stop_requested()) {
+      status = absl::UnavailableError(absl::StrCat("cancelled by the server: ", status.message()));
+    }
+    // What it does not take, no label of ours is to blame for.
+    if (absl::IsInvalidArgument(status)) status = absl::FailedPreconditionError(status.message());
+    if (status.ok() && reply.results_size() != static_cast<int>(answers.size())) {
+      status = absl::InternalError(
+          absl::StrCat("the reply has ", reply.results_size(), " results for ", answers.size(), " answers"));
+    }
+    std::vector<absl::StatusOr<Reward>> rewards;
+    for (size_t i = 0; i < answers.size(); ++i) {
+      rewards.push_back(Prefixed(
+          server.url, status.ok() ? Read(reply.results(static_cast<int>(i))) : absl::StatusOr<Reward>(status)));
+    }
+    return rewards;
+  }
+
+ private:
+  const absl::Duration timeout_;
+  std::vector<Server> servers_;
+  std::string authorization_;
+  std::atomic<size_t> next_ = 0;
+};
+
+}  // namespace
+
+std::unique_ptr<RewardFunction> NewGrpcRemote(const RemoteOptions& options) {
+  return std::make_unique<GrpcRemote>(options);
+}
+
+}  // namespace quartet

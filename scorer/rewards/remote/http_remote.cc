@@ -1,0 +1,202 @@
+#include <curl/curl.h>
+
+#include <algorithm>
+#include <atomic>
+#include <mutex>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "core/base/status_macros.h"
+#include "core/data/json.h"
+#include "scorer/rewards/remote/remote.h"
+#include "scorer/rewards/reply_json.h"
+
+namespace quartet {
+namespace {
+
+using nlohmann::json;
+
+constexpr size_t kMostReplyBytes = 64 << 20;
+constexpr long kConnectMilliseconds = 10'000;
+
+struct FreeHandle {
+  void operator()(CURL* handle) const { curl_easy_cleanup(handle); }
+};
+using Handle = std::unique_ptr<CURL, FreeHandle>;
+struct FreeList {
+  void operator()(curl_slist* list) const { curl_slist_free_all(list); }
+};
+
+// What the library calls while a request is under way.
+struct Transfer {
+  std::string reply;
+  bool too_long = false;
+  std::stop_token stop;
+
+  static size_t Take(char* bytes, size_t size, size_t count, void* transfer) {
+    auto& self = *static_cast<Transfer*>(transfer);
+    self.too_long = self.reply.size() + size * count > kMostReplyBytes;
+    if (self.too_long) return 0;
+    self.reply.append(bytes, size * count);
+    return size * count;
+  }
+  static int Continue(void* transfer, curl_off_t, curl_off_t, curl_off_t, curl_off_t) {
+    return static_cast<Transfer*>(transfer)->stop.stop_requested() ? 1 : 0;
+  }
+};
+
+// Whether asking again may help.
+bool Passes(long http_status) {
+  return http_status >= 500 ? http_status != 501 : http_status == 408 || http_status == 429;
+}
+
+class HttpRemote final : public RewardFunction {
+ public:
+  explicit HttpRemote(RemoteOptions options) : options_(std::move(options)) {
+    static const CURLcode once = curl_global_init(CURL_GLOBAL_DEFAULT);
+    (void)once;
+    headers_.reset(curl_slist_append(nullptr, "Content-Type: application/json"));
+    // Servers are not asked whether they would take the body.
+    curl_slist_append(headers_.get(), "Expect:");
+    if (!options_.api_key.empty()) {
+      curl_slist_append(headers_.get(), absl::StrCat("Authorization: Bearer ", options_.api_key).c_str());
+    }
+  }
+
+  std::vector<absl::StatusOr<Reward>> Score(std::span<const Answer* const> answers, std::stop_token stop) override {
+    json request = {{"query", json::array()}, {"prompts", json::array()}, {"labels", json::array()}};
+    for (const Answer* answer : answers) {
+      request["query"].push_back(answer->query);
+      request["prompts"].push_back(answer->prompt);
+      request["labels"].push_back(answer->label);
+    }
+    const std::string& url = options_.urls[next_++ % options_.urls.size()];
+    const absl::StatusOr<std::string> reply = Post(url, PrintJson(request), std::move(stop));
+    absl::StatusOr<std::vector<absl::StatusOr<Reward>>> rewards =
+        reply.ok() ? ReadReply(*reply, answers.size()) : reply.status();
+    if (!rewards.ok()) {
+      return std::vector<absl::StatusOr<Reward>>(answers.size(), Prefixed(url, rewards.status()));
+    }
+    for (absl::StatusOr<Reward>& reward : *rewards) reward = Prefixed(url, std::move(reward));
+    return *std::move(rewards);
+  }
+
+ private:
+  absl::StatusOr<std::string> Post(const std::string& url, const std::string& body, std::stop_token stop) {
+    Handle handle = TakeHandle();
+    if (handle == nullptr) return absl::ResourceExhaustedError("cannot make a connection");
+    Transfer transfer = {.stop = std::move(stop)};
+    char error[CURL_ERROR_SIZE] = "";
+    CURL* const h = handle.get();
+    curl_easy_setopt(h, CURLOPT_URL, url.c_str());
+    curl_easy_setopt(h, CURLOPT_PROTOCOLS_STR, "http,https");
+    curl_easy_setopt(h, CURLOPT_PROXY, "");
+    curl_easy_setopt(h, CURLOPT_NOSIGNAL, 1L);
+    curl_easy_setopt(h, CURLOPT_HTTPHEADER, headers_.get());
+    curl_easy_setopt(h, CURLOPT_POST, 1L);
+    curl_easy_setopt(h, CURLOPT_POSTFIELDS, body.data());
+    curl_easy_setopt(h, CURLOPT_POSTFIELDSIZE_LARGE, static_cast<curl_off_t>(body.size()));
+    curl_easy_setopt(h, CURLOPT_TIMEOUT_MS, static_cast<long>(absl::ToInt64Milliseconds(options_.timeout)));
+    curl_easy_setopt(h, CURLOPT_CONNECTTIMEOUT_MS, kConnectMilliseconds);
+    curl_easy_setopt(h, CURLOPT_ERRORBUFFER, error);
+    curl_easy_setopt(h, CURLOPT_WRITEFUNCTION, &Transfer::Take);
+    curl_easy_setopt(h, CURLOPT_WRITEDATA, &transfer);
+    curl_easy_setopt(h, CURLOPT_NOPROGRESS, 0L);
+    curl_easy_setopt(h, CURLOPT_XFERINFOFUNCTION, &Transfer::Continue);
+    curl_easy_setopt(h, CURLOPT_XFERINFODATA, &transfer);
+    const CURLcode code = curl_easy_perform(h);
+    long status = 0;
+    curl_easy_getinfo(h, CURLINFO_RESPONSE_CODE, &status);
+    curl_easy_reset(h);  // connections stay
+    KeepHandle(std::move(handle));
+    if (code != CURLE_OK) {
+      if (transfer.stop.stop_requested()) return absl::CancelledError("the call has ended");
+      if (transfer.too_long) {
+        return absl::ResourceExhaustedError(absl::StrCat("the reply is longer than ", kMostReplyBytes, " bytes"));
+      }
+      if (code == CURLE_OPERATION_TIMEDOUT) {
+        return absl::DeadlineExceededError(
+            absl::StrCat("no answer after ", absl::FormatDuration(options_.timeout), " (timeout_seconds): ", error));
+      }
+      return absl::UnavailableError(*error != '\0' ? error : curl_easy_strerror(code));
+    }
+    if (status == 200) return std::move(transfer.reply);
+    const std::string message = absl::StrCat("HTTP status ", status, ": ", Shown(transfer.reply));
+    return Passes(status) ? absl::UnavailableError(message) : absl::FailedPreconditionError(message);
+  }
+
+  // Element `i` of what a reply has under `key` for `count` answers.
+  static absl::StatusOr<json> Element(const json& values, const std::string& key, size_t i, size_t count) {
+    if (!values.is_array()) {
+      if (count == 1) return values;
+      return absl::InternalError(absl::StrCat("\"", key, "\" is no list of ", count, " numbers"));
+    }
+    if (values.size() != count) {
+      return absl::InternalError(
+          absl::StrCat("\"", key, "\" has ", values.size(), " elements for ", count, " answers"));
+    }
+    return values[i];
+  }
+
+  static absl::StatusOr<std::vector<absl::StatusOr<Reward>>> ReadReply(const std::string& text, size_t count) {
+    const absl::StatusOr<json> parsed = ParseJson(text, "the reply");
+    if (!parsed.ok() || !parsed->is_object() || !parsed->contains("rewards")) {
+      return absl::InternalError(absl::StrCat("the reply ", Shown(text), " is no JSON object with \"rewards\""));
+    }
+    const json& reply = *parsed;
+    const bool has_scores = reply.contains("scores") && !reply["scores"].is_null();
+    const bool has_logs = reply.contains("extra_logs") && !reply["extra_logs"].is_null();
+    if (has_logs && !reply["extra_logs"].is_object()) return absl::InternalError("\"extra_logs\" is no object");
+    std::vector<absl::StatusOr<Reward>> rewards;
+    for (size_t i = 0; i < count; ++i) {
+      QUARTET_ASSIGN_OR_RETURN(const json value, Element(reply["rewards"], "rewards", i, count));
+      if (value.is_null()) {
+        rewards.push_back(absl::InternalError("its reward is null"));
+        continue;
+      }
+      Reward reward;
+      QUARTET_ASSIGN_OR_RETURN(reward.value, ReadFinite(value, "\"rewards\""));
+      if (has_scores) {
+        QUARTET_ASSIGN_OR_RETURN(const json score, Element(reply["scores"], "scores", i, count));
+        if (!score.is_null()) {
+          QUARTET_ASSIGN_OR_RETURN(reward.score, ReadFinite(score, "\"scores\""));
+        }
+      }
+      if (has_logs) {
+        for (const auto& [name, values] : reply["extra_logs"].items()) {
+          QUARTET_ASSIGN_OR_RETURN(const json log, Element(values, name, i, count));
+          if (log.is_null()) continue;
+          QUARTET_ASSIGN_OR_RETURN(reward.extra_logs[name], ReadFinite(log, absl::StrCat("\"", name, "\"")));
+        }
+      }
+      rewards.push_back(std::move(reward));
+    }
+    return rewards;
+  }
+
+  Handle TakeHandle() {
+    const std::lock_guard lock(mutex_);
+    if (handles_.empty()) return Handle(curl_easy_init());
+    Handle handle = std::move(handles_.back());
+    handles_.pop_back();
+    return handle;
+  }
+  void KeepHandle(Handle handle) {
+    const std::lock_guard lock(mutex_);
+    handles_.push_back(std::move(handle));
+  }
+
+  const RemoteOptions options_;
+  std::unique_ptr<curl_slist, FreeList> headers_;
+  std::atomic<size_t> next_ = 0;
+  std::mutex mutex_;
+  std::vector<Handle> handles_;  // with their connections, that no request uses
+};
+
+}  // namespace
+
+std::unique_ptr<RewardFunction> NewHttpRemote(RemoteOptions options) {
+  return std::make_unique<HttpRemote>(std::move(options));
+}
+
+}  // namespace quartet

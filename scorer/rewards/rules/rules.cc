@@ -1,0 +1,146 @@
+#include "scorer/rewards/rules/rules.h"
+
+#include <algorithm>
+#include <functional>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <utility>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/str_cat.h"
+#include "core/base/status_macros.h"
+#include "core/data/boxed.h"
+#include "core/data/json.h"
+#include "core/tokenizer/regex.h"
+#include "scorer/rewards/extract.h"
+#include "scorer/rewards/math/equality.h"
+#include "scorer/rewards/reply_json.h"
+#include "scorer/rewards/rules/number.h"
+
+namespace quartet {
+namespace {
+
+using nlohmann::json;
+using Rule = std::function<absl::StatusOr<float>(const Answer&)>;
+
+class RuleFunction final : public RewardFunction {
+ public:
+  explicit RuleFunction(Rule rule) : rule_(std::move(rule)) {}
+  std::vector<absl::StatusOr<Reward>> Score(std::span<const Answer* const> answers, std::stop_token) override {
+    std::vector<absl::StatusOr<Reward>> rewards;
+    for (const Answer* answer : answers) {
+      const absl::StatusOr<float> value = rule_(*answer);
+      rewards.push_back(value.ok() ? absl::StatusOr<Reward>(Reward{*value}) : value.status());
+    }
+    return rewards;
+  }
+
+ private:
+  const Rule rule_;
+};
+
+absl::Status BadLabel(const Answer& answer, std::string_view rule, std::string_view wanted) {
+  return absl::InvalidArgumentError(absl::StrCat("label ", Shown(answer.label), " is no ", std::string(wanted),
+                                                 ", which rule \"", std::string(rule), "\" needs"));
+}
+
+absl::StatusOr<float> Boxed(const Answer& answer) {
+  const std::string_view label = StripSpace(LastBoxed(answer.label).value_or(answer.label));
+  if (label.empty()) return BadLabel(answer, "boxed", "text");
+  const std::optional<std::string_view> given = LastBoxed(answer.response);
+  return given.has_value() && StripSpace(*given) == label ? 1.0f : 0.0f;
+}
+
+absl::StatusOr<float> Math(const Answer& answer) {
+  const std::string label = math::AnswerOfLabel(answer.label);
+  if (label.empty()) return BadLabel(answer, "math", "answer");
+  return math::Equal(label, math::AnswerIn(answer.response)) ? 1.0f : 0.0f;
+}
+
+absl::StatusOr<float> OpenReasonerZero(const Answer& answer) {
+  const std::string label = math::AnswerOfLabel(answer.label);
+  if (label.empty()) return BadLabel(answer, "open_reasoner_zero", "answer");
+  if (answer.truncated) return 0.0f;
+  const std::optional<std::string_view> said = LastTag(answer.response, "answer");
+  const std::optional<std::string_view> boxed = said.has_value() ? LastBoxed(*said) : std::nullopt;
+  return boxed.has_value() && math::Equal(label, *boxed) ? 1.0f : 0.0f;
+}
+
+absl::StatusOr<float> Choice(const Answer& answer, const std::string& choices) {
+  const std::optional<char> right = ChosenLetter(answer.label, choices);
+  if (!right.has_value()) return BadLabel(answer, "choice", absl::StrCat("letter out of \"", choices, "\""));
+  return ChosenLetter(answer.response, choices) == right ? 1.0f : 0.0f;
+}
+
+// Values that JSON has: equal as such, or as numbers, or a text that is the label as it is.
+absl::StatusOr<float> JsonField(const Answer& answer, const std::string& field) {
+  const std::optional<json> object = LastJsonObject(answer.response);
+  const json* given = object.has_value() ? AtPath(*object, field) : nullptr;
+  if (given == nullptr) return 0.0f;
+  const absl::StatusOr<json> label = ParseJson(answer.label, "the label");
+  if (label.ok() && *given == *label) return 1.0f;
+  return given->is_string() && StripSpace(given->get_ref<const std::string&>()) == StripSpace(answer.label) ? 1.0f
+                                                                                                            : 0.0f;
+}
+
+// The answer's doing, not the label's.
+absl::Status TooCostly(const absl::Status& status) { return absl::ResourceExhaustedError(status.message()); }
+
+absl::StatusOr<float> Found(const Answer& answer, const Regex& pattern) {
+  if (StripSpace(answer.label).empty()) return BadLabel(answer, "regex", "text");
+  RegexBudget budget(answer.response.size());
+  const auto found = pattern.FindLast(answer.response, &budget);
+  if (!found.ok()) return TooCostly(found.status());
+  if (!found->has_value()) return 0.0f;
+  const std::string_view text(answer.response);
+  return StripSpace(text.substr((*found)->first, (*found)->second - (*found)->first)) == StripSpace(answer.label)
+             ? 1.0f
+             : 0.0f;
+}
+
+absl::StatusOr<float> Formatted(const Answer& answer, const Regex& whole) {
+  RegexBudget budget(answer.response.size());
+  const auto found = whole.FindAll(answer.response, &budget);
+  if (!found.ok()) return TooCostly(found.status());
+  return found->empty() ? 0.0f : 1.0f;
+}
+
+float Length(const Answer& answer, const RuleOptions& options) {
+  const int64_t away = std::max({int64_t{0}, options.min_len - answer.tokens, answer.tokens - options.max_len});
+  return -std::min(1.0f, static_cast<float>(away) / static_cast<float>(options.len_buffer));
+}
+
+absl::StatusOr<Rule> Find(const RuleOptions& options) {
+  const std::string& rule = options.rule;
+  if (rule == "exact_match") {
+    return [](const Answer& a) -> absl::StatusOr<float> { return ExactMatch(a.response, a.label); };
+  }
+  if (rule == "number") return [](const Answer& a) { return NumberMatch(a.response, a.label); };
+  if (rule == "boxed") return Boxed;
+  if (rule == "math") return Math;
+  if (rule == "open_reasoner_zero") return OpenReasonerZero;
+  if (rule == "choice") return [choices = options.choices](const Answer& a) { return Choice(a, choices); };
+  if (rule == "json_field") return [field = options.field](const Answer& a) { return JsonField(a, field); };
+  if (rule == "finished") return [](const Answer& a) -> absl::StatusOr<float> { return a.truncated ? 0.0f : 1.0f; };
+  if (rule == "length") return [options](const Answer& a) -> absl::StatusOr<float> { return Length(a, options); };
+  if (rule == "regex" || rule == "format") {
+    // By itself first, so that its error does not show what is put around it.
+    QUARTET_ASSIGN_OR_RETURN(Regex pattern, Regex::Compile(options.pattern));
+    if (rule == "format") {
+      QUARTET_ASSIGN_OR_RETURN(pattern, Regex::Compile(absl::StrCat("\\A(?:", options.pattern, ")\\z")));
+    }
+    const auto shared = std::make_shared<const Regex>(std::move(pattern));
+    if (rule == "regex") return [shared](const Answer& a) { return Found(a, *shared); };
+    return [shared](const Answer& a) { return Formatted(a, *shared); };
+  }
+  return absl::InvalidArgumentError(absl::StrCat("there is no rule \"", rule, "\""));
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<RewardFunction>> NewRule(const RuleOptions& options) {
+  QUARTET_ASSIGN_OR_RETURN(Rule rule, Find(options));
+  return std::make_unique<RuleFunction>(std::move(rule));
+}
+
+}  // namespace quartet

@@ -1,0 +1,121 @@
+#include "scorer/rewards/rules/rules.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+namespace quartet {
+namespace {
+
+using ::testing::HasSubstr;
+
+absl::StatusOr<float> Score(const RuleOptions& options, const std::string& response, const std::string& label,
+                            bool truncated = false, int64_t tokens = 0) {
+  const auto rule = NewRule(options);
+  if (!rule.ok()) return rule.status();
+  Answer answer;
+  answer.response = response;
+  answer.label = label;
+  answer.truncated = truncated;
+  answer.tokens = tokens;
+  const Answer* const one[] = {&answer};
+  const auto reward = (*rule)->Score(one, {}).at(0);
+  if (!reward.ok()) return reward.status();
+  return reward->value;
+}
+
+float Value(const RuleOptions& options, const std::string& response, const std::string& label, bool truncated = false,
+            int64_t tokens = 0) {
+  const auto value = Score(options, response, label, truncated, tokens);
+  EXPECT_TRUE(value.ok()) << value.status();
+  return value.value_or(-99);
+}
+
+TEST(Rules, CompareTextsAndNumbers) {
+  EXPECT_EQ(Value({.rule = "exact_match"}, " cba\n", "cba"), 1);
+  EXPECT_EQ(Value({.rule = "number"}, "#### 72.0", "72"), 1);
+}
+
+TEST(Rules, CompareTheTextInTheLastBox) {
+  EXPECT_EQ(Value({.rule = "boxed"}, "\\boxed{x} or \\boxed{ Paris }", "Paris"), 1);
+  EXPECT_EQ(Value({.rule = "boxed"}, "\\boxed{\\frac{1}{2}}", "so it is \\boxed{\\frac{1}{2}}"), 1);
+  EXPECT_EQ(Value({.rule = "boxed"}, "\\boxed{0.5}", "\\frac{1}{2}"), 0);
+  EXPECT_EQ(Value({.rule = "boxed"}, "Paris", "Paris"), 0);
+}
+
+TEST(Rules, CompareMathematically) {
+  EXPECT_EQ(Value({.rule = "math"}, "so \\boxed{\\frac{2}{4}}", "0.5"), 1);
+  EXPECT_EQ(Value({.rule = "math"}, "so $x = (b + a)^2$.", "a^2 + 2ab + b^2"), 1);
+  EXPECT_EQ(Value({.rule = "math"}, "so $x = (b - a)^2$.", "a^2 + 2ab + b^2"), 0);
+}
+
+TEST(Rules, FollowOpenReasonerZero) {
+  const RuleOptions rule = {.rule = "open_reasoner_zero"};
+  EXPECT_EQ(Value(rule, "<think>\\boxed{1}</think><answer>\\boxed{3} no, \\boxed{2}</answer>", "2"), 1);
+  EXPECT_EQ(Value(rule, "<answer>\\boxed{\\frac{4}{2}}</answer>", "2"), 1);
+  EXPECT_EQ(Value(rule, "<answer>\\boxed{2}</answer>", "2", /*truncated=*/true), 0);
+  EXPECT_EQ(Value(rule, "<answer>2</answer>", "2"), 0);
+  EXPECT_EQ(Value(rule, "\\boxed{2}", "2"), 0);
+  EXPECT_EQ(Value(rule, "<answer>\\boxed{2}</answer><answer>I give up</answer>", "2"), 0);
+}
+
+TEST(Rules, ReadWhatAPatternFindsLast) {
+  const RuleOptions group = {.rule = "regex", .pattern = "(?:Answer|answer): *(\\w+)"};
+  EXPECT_EQ(Value(group, "Answer: no\nanswer:  yes.", "yes"), 1);
+  EXPECT_EQ(Value(group, "answer: yes\nAnswer: no", "yes"), 0);
+  EXPECT_EQ(Value(group, "yes", "yes"), 0);
+  EXPECT_EQ(Value({.rule = "regex", .pattern = "[0-9]+"}, "1 and 22", "22"), 1);
+  const RuleOptions costly = {.rule = "regex", .pattern = "(a+)+$"};
+  EXPECT_TRUE(absl::IsResourceExhausted(Score(costly, std::string(40, 'a') + "b", "a").status()));
+}
+
+TEST(Rules, MatchTheWholeAnswerAgainstAFormat) {
+  const RuleOptions format = {.rule = "format", .pattern = "<think>[\\s\\S]*</think>\\s*<answer>[^<]*</answer>\\s*"};
+  EXPECT_EQ(Value(format, "<think>a\nb</think>\n<answer>1</answer>\n", ""), 1);
+  EXPECT_EQ(Value(format, "so: <think>a</think><answer>1</answer>", ""), 0);
+  EXPECT_EQ(Value(format, "<think>a</think><answer>1</answer> done", ""), 0);
+  EXPECT_EQ(Value({.rule = "format", .pattern = "a|b"}, "ab", ""), 0);
+}
+
+TEST(Rules, CompareChoices) {
+  const RuleOptions rule = {.rule = "choice", .choices = "ABCD"};
+  EXPECT_EQ(Value(rule, "The answer is (B).", "B"), 1);
+  EXPECT_EQ(Value(rule, "\\boxed{C}", "B"), 0);
+  EXPECT_EQ(Value(rule, "E", "B"), 0);
+  EXPECT_TRUE(absl::IsInvalidArgument(Score(rule, "B", "E").status()));
+}
+
+TEST(Rules, CompareAFieldOfJson) {
+  const RuleOptions rule = {.rule = "json_field", .field = "result.0.city"};
+  EXPECT_EQ(Value(rule, R"(Here: {"result": [{"city": "Paris"}]})", "Paris"), 1);
+  EXPECT_EQ(Value(rule, R"({"result": [{"city": 7}]})", "7.0"), 1);
+  EXPECT_EQ(Value(rule, R"({"result": [{"city": [1, {"a": null}]}]})", R"([1, {"a": null}])"), 1);
+  EXPECT_EQ(Value(rule, R"({"result": [{"city": "7"}]})", "8"), 0);
+  EXPECT_EQ(Value(rule, R"({"result": []})", "Paris"), 0);
+  EXPECT_EQ(Value(rule, "Paris", "Paris"), 0);
+}
+
+TEST(Rules, CountTokens) {
+  const RuleOptions rule = {.rule = "length", .min_len = 10, .max_len = 100, .len_buffer = 20};
+  EXPECT_EQ(Value(rule, "", "", false, 10), 0);
+  EXPECT_EQ(Value(rule, "", "", false, 100), 0);
+  EXPECT_EQ(Value(rule, "", "", false, 105), -0.25);
+  EXPECT_EQ(Value(rule, "", "", false, 0), -0.5);
+  EXPECT_EQ(Value(rule, "", "", false, 500), -1);
+  EXPECT_EQ(Value({.rule = "finished"}, "", "", /*truncated=*/true), 0);
+  EXPECT_EQ(Value({.rule = "finished"}, "", ""), 1);
+}
+
+TEST(Rules, RefuseWhatTheyCannotRead) {
+  for (const char* rule : {"boxed", "math", "open_reasoner_zero", "number", "choice"}) {
+    const absl::Status status = Score({.rule = rule}, "1", "").status();
+    EXPECT_TRUE(absl::IsInvalidArgument(status)) << rule << ": " << status;
+    EXPECT_THAT(std::string(status.message()), HasSubstr(rule));
+  }
+  EXPECT_THAT(std::string(NewRule({.rule = "regex", .pattern = "("}).status().message()), HasSubstr("not well-formed"));
+  EXPECT_THAT(std::string(NewRule({.rule = "format", .pattern = ")("}).status().message()),
+              HasSubstr("not well-formed"));
+  EXPECT_THAT(std::string(NewRule({.rule = "guess"}).status().message()), HasSubstr("no rule \"guess\""));
+}
+
+}  // namespace
+}  // namespace quartet
