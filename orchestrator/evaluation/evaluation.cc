@@ -115,25 +115,42 @@ absl::StatusOr<EvaluationResult> Evaluate(const RunConfig& config, const Evaluat
   // 3. How many are right.
   EvaluationResult result;
   result.set = set.options.name();
-  result.prompts = static_cast<int64_t>(set.prompts.size());
+  int64_t failed = 0;
   for (size_t i = 0; i < scores.size(); ++i) {
-    if (!scores[i].error().empty()) {
-      return absl::UnavailableError(
-          absl::StrCat("an answer of the evaluation of ", result.set, " could not be scored: ", scores[i].error()));
-    }
     EvaluatedAnswer& answer = result.answers.emplace_back();
     answer.prompt = static_cast<int64_t>(i / n);
     answer.response = std::move(*items[i].mutable_response());
-    answer.reward = scores[i].reward();
-    QUARTET_ASSIGN_OR_RETURN(answer.right, IsRight(config.reward(), scores[i]));
+    answer.error = scores[i].error();
+    if (!answer.error.empty()) {
+      ++failed;
+    } else {
+      answer.reward = scores[i].reward();
+      QUARTET_ASSIGN_OR_RETURN(answer.right, IsRight(config.reward(), scores[i]));
+    }
     answer.truncated = items[i].truncated();
     const auto& mask = answers[i].tokens().action_mask();
     answer.tokens = std::count(mask.begin(), mask.end(), true);
   }
-  std::vector<std::vector<const EvaluatedAnswer*>> all(set.prompts.size());
+  std::vector<std::vector<const EvaluatedAnswer*>> all;
   std::map<std::string, std::vector<std::vector<const EvaluatedAnswer*>>> by_source;
-  for (const EvaluatedAnswer& answer : result.answers) all[answer.prompt].push_back(&answer);
-  for (size_t i = 0; i < all.size(); ++i) by_source[set.prompts[i].source].push_back(all[i]);
+  for (size_t i = 0; i < set.prompts.size(); ++i) {
+    std::vector<const EvaluatedAnswer*> of_prompt;
+    for (size_t k = i * n; k < (i + 1) * n && result.answers[k].error.empty(); ++k) {
+      of_prompt.push_back(&result.answers[k]);
+    }
+    if (of_prompt.size() < n) continue;
+    by_source[set.prompts[i].source].push_back(of_prompt);
+    all.push_back(std::move(of_prompt));
+  }
+  if (all.empty()) {
+    return absl::UnavailableError(
+        absl::StrCat("of no prompt of the evaluation of ", result.set, " could all answers be scored; the first: ",
+                     std::find_if(result.answers.begin(), result.answers.end(), [](const auto& answer) {
+                       return !answer.error.empty();
+                     })->error));
+  }
+  result.prompts = static_cast<int64_t>(all.size());
+  if (config.reward().on_error() == "drop") result.values.Set("failed", static_cast<double>(failed));
   const bool tells_right = NeedsLabels(config.reward());
   AddValues(all, set.options, tells_right, "", &result.values);
   if (by_source.size() == 1) return result;
@@ -176,6 +193,9 @@ std::string DescribeEvaluation(const EvaluationResult& result) {
   }
   absl::StrAppendFormat(&text, "reward %.4f, %.1f tokens; %d prompts", result.values.Get("reward").value_or(0),
                         result.values.Get("response_length").value_or(0), result.prompts);
+  if (const double failed = result.values.Get("failed").value_or(0); failed > 0) {
+    absl::StrAppendFormat(&text, ", others left out for %.0f answers that could not be scored", failed);
+  }
   return text;
 }
 
@@ -191,8 +211,12 @@ std::string AnswerLines(const EvaluationSet& set, const EvaluationResult& result
   for (const EvaluatedAnswer& answer : result.answers) {
     Json& written = prompts[answer.prompt]["answers"].emplace_back();
     written["response"] = answer.response;
-    written["reward"] = answer.reward;
-    written["right"] = answer.right;
+    if (answer.error.empty()) {
+      written["reward"] = answer.reward;
+      written["right"] = answer.right;
+    } else {
+      written["error"] = answer.error;
+    }
     written["truncated"] = answer.truncated;
     written["tokens"] = answer.tokens;
   }

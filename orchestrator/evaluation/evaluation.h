@@ -31,6 +31,7 @@ absl::StatusOr<std::vector<EvaluationSet>> LoadEvaluationSets(const RunConfig& c
 struct EvaluatedAnswer {
   int64_t prompt = 0;  // of the set
   std::string response;
+  std::string error;  // why it could not be scored; "": it was
   double reward = 0;
   bool right = false;
   bool truncated = false;
@@ -39,9 +40,10 @@ struct EvaluatedAnswer {
 
 struct EvaluationResult {
   std::string set;
-  int64_t prompts = 0;
+  int64_t prompts = 0;  // those in the values: all of whose answers could be scored
   // By name: where a source of the reward tells right from wrong, pass@k and, above 1, maj@k; then reward and
-  // response_length (means over all answers), truncated (share). The same as source/<source>/... of prompts of each
+  // response_length (means over all answers), truncated (share); with reward.on_error "drop"
+  // failed, the answers that could not be scored. The same as source/<source>/... of prompts of each
   // source, where the set has several.
   Metrics values;
   std::vector<EvaluatedAnswer> answers;  // by prompt
@@ -51,7 +53,8 @@ struct EvaluationResult {
 
 // options.n_samples_per_prompt answers a prompt, by `policy_version`, scored by the scorer. An answer is right where
 // each source that tells so holds it for right. The seed is the same each time: a change of a figure is a change of the
-// policy. UNAVAILABLE where an answer could not be scored.
+// policy. A prompt with an answer that could not be scored (reward.on_error "drop") is left out of the values;
+// UNAVAILABLE where that is every prompt.
 absl::StatusOr<EvaluationResult> Evaluate(const RunConfig& config, const EvaluationSet& set, uint64_t policy_version,
                                           const Tokenizer& tokenizer, const Services& services,
                                           const ProgressFunction& progress);
@@ -67,7 +70,7 @@ absl::StatusOr<std::vector<EvaluationResult>> EvaluateSets(const RunConfig& conf
 std::string DescribeEvaluation(const EvaluationResult& result);
 
 // JSON, a line a prompt: {"prompt", "label", "source", "answers": [{"response", "reward", "right", "truncated",
-// "tokens"}]}.
+// "tokens"}]}; with "error" in place of reward and right where an answer could not be scored.
 std::string AnswerLines(const EvaluationSet& set, const EvaluationResult& result);
 
 // "eval/<set>/<name>" of each value.

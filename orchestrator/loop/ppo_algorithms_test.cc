@@ -160,6 +160,24 @@ TEST_F(PpoAlgorithmsTest, LeaveOutAnswersThatCouldNotBeScored) {
   EXPECT_NEAR(line["reward/mean"].get<double>(), 4.0 / 7, 1e-6) << "it is not worth 0";
 }
 
+TEST_F(PpoAlgorithmsTest, LeavePromptsWhoseAnswersCouldNotBeScoredOutOfEvaluations) {
+  services_.spoil_score = [](ScoreReply* reply) {
+    if (reply->index() != 1) return;
+    *reply = ScoreReply();
+    reply->set_index(1);
+    reply->set_error("remote: no answer after 5 tries");
+  };
+  RunConfig config = Config(1, {"reward.on_error=drop"});
+  config.mutable_eval()->add_data(config.data().prompt_data(0));
+  ASSERT_TRUE(ResolveRunConfig(&config, "").ok());
+  const absl::StatusOr<PpoSummary> summary = Run(config);
+  ASSERT_TRUE(summary.ok()) << summary.status();
+  const nlohmann::json line = Lines("run/evaluations.jsonl").at(0);
+  EXPECT_EQ(line["failed"], 1);
+  EXPECT_EQ(line["prompts"], Prompts::Open(config, tokenizer_).value()->size() - 1);
+  EXPECT_THAT(Shown(), Contains(HasSubstr("others left out for 1 answers that could not be scored")));
+}
+
 TEST_F(PpoAlgorithmsTest, PunishAndLeaveOutAnswersThatAreTooLong) {
   services_.spoil_generated = [](GeneratedSequence* sequence) {
     if (sequence->sample() == 1) sequence->set_finish_reason(GeneratedSequence::LENGTH);
