@@ -14,7 +14,6 @@
 #include <optional>
 #include <utility>
 
-#include "absl/container/flat_hash_map.h"
 #include "absl/strings/str_cat.h"
 #include "absl/types/span.h"
 #include "core/base/fail_point.h"
@@ -22,7 +21,6 @@
 #include "core/base/status_macros.h"
 #include "core/comm/agreement.h"
 #include "core/comm/process_group.h"
-#include "core/hardware/parallel.h"
 #include "core/memory/accounted_tensor.h"
 #include "core/memory/block_cache.h"
 #include "core/memory/catch_exceptions.h"
@@ -35,8 +33,8 @@
 #include "rollout/engine/forward_pass.h"
 #include "rollout/engine/graphs/graph_recorder.h"
 #include "rollout/engine/rate_meter.h"
+#include "rollout/engine/row_sampling.h"
 #include "rollout/engine/running_call.h"
-#include "rollout/engine/sampling/sampler.h"
 #include "rollout/engine/sampling/sampling_params.h"
 #include "rollout/engine/scheduling/scheduler.h"
 #include "rollout/engine/share_exchange.h"
@@ -67,7 +65,7 @@ class Engine : public RolloutEngine {
     forward.max_model_len = options.max_model_len;
     if (!options.enforce_eager) forward.new_recorder = GraphRecordersFor(device());
     forward_.emplace(std::move(forward), &weights_, exchange_.has_value() ? &*exchange_ : nullptr, ledger);
-    samplers_.resize(at::get_num_threads());
+    rows_.emplace(config().vocab_size, exchange_.has_value() ? &*exchange_ : nullptr);
   }
 
   absl::Status MakeCache() {
@@ -262,18 +260,6 @@ class Engine : public RolloutEngine {
   }
 
  private:
-  // A token of a sequence's prompt, scored from a row of a forward's hidden states: that of the token before it.
-  struct PromptToken {
-    const Sequence* sequence;
-    int64_t position;
-    int64_t row;
-  };
-  // The next token of a sequence, from a row of the logits.
-  struct Draw {
-    Sequence* sequence;
-    int64_t row;
-  };
-
   const ModelConfig& config() const { return weights_.model().config(); }
   at::Device device() const { return weights_.model().options().device; }
 
@@ -344,17 +330,7 @@ class Engine : public RolloutEngine {
 
   // Takes down the log-probabilities of tokens of prompts, from a row of logits each.
   void Score(absl::Span<const PromptToken> tokens, const at::Tensor& logits, std::map<uint64_t, absl::Status>* failed) {
-    std::vector<absl::StatusOr<SampledToken>> scored(tokens.size(), SampledToken{});
-    const auto count = logits.is_meta() ? 0 : static_cast<int64_t>(tokens.size());
-    at::parallel_for(0, count, 1, [&](int64_t begin, int64_t end) {
-      Sampler& sampler = samplers_[at::get_thread_num()];
-      std::vector<float> joined;
-      for (int64_t i = begin; i < end; ++i) {
-        const RunningCall& call = calls_.at(tokens[i].sequence->call);
-        scored[i] = sampler.Score(Row(logits, i, &joined), call.rule(), tokens[i].sequence->ids[tokens[i].position],
-                                  call.sampling().prompt_logprobs());
-      }
-    });
+    std::vector<absl::StatusOr<SampledToken>> scored = rows_->Score(tokens, logits, calls_);
     for (size_t i = 0; i < tokens.size(); ++i) {
       const Sequence& sequence = *tokens[i].sequence;
       absl::Status taken =
@@ -363,36 +339,11 @@ class Engine : public RolloutEngine {
     }
   }
 
-  // One of each of `draws`; for calls that want none, anything.
-  std::vector<absl::StatusOr<SampledToken>> DrawAll(const std::vector<Draw>& draws, const at::Tensor& logits) {
-    if (draws.empty()) return {};
-    std::vector<absl::StatusOr<SampledToken>> drawn(draws.size(), SampledToken{});
-    const bool draw = !logits.is_meta();
-    at::parallel_for(0, static_cast<int64_t>(draws.size()), 1, [&](int64_t begin, int64_t end) {
-      for (int64_t i = begin; i < end && draw; ++i) {
-        const bool wanted = calls_.at(draws[i].sequence->call).sampling().max_new_tokens() > 0;
-        if (wanted && (!exchange_.has_value() || exchange_->IsMine(i))) drawn[i] = DrawToken(draws[i], logits);
-      }
-    });
-    if (exchange_.has_value()) {
-      int32_t alternatives = 0;
-      for (const Draw& one : draws) {
-        alternatives = std::max(alternatives, calls_.at(one.sequence->call).rule().alternatives);
-      }
-      for (const size_t i : exchange_->ShareDrawn(alternatives, &drawn)) {
-        if (!draw) continue;
-        drawn[i] = DrawToken(draws[i], logits);  // to say the same of it
-        if (drawn[i].ok()) drawn[i] = absl::InternalError("another rank could not draw from the logits");
-      }
-    }
-    return drawn;
-  }
-
   // Draws the next tokens, and gives away the sequences that end with them and the calls that `failed`, in order: all
   // ranks must cancel in the same.
   void Extend(const std::vector<Draw>& draws, const at::Tensor& logits, std::map<uint64_t, absl::Status> failed,
               std::vector<EngineEvent>* events) {
-    std::vector<absl::StatusOr<SampledToken>> drawn = DrawAll(draws, logits);
+    std::vector<absl::StatusOr<SampledToken>> drawn = rows_->DrawAll(draws, logits, calls_);
     for (size_t i = 0; i < draws.size(); ++i) {
       const Sequence& sequence = *draws[i].sequence;
       if (failed.contains(sequence.call)) continue;
@@ -410,23 +361,6 @@ class Engine : public RolloutEngine {
       Cancel(call);
       events->push_back({call, std::move(status)});
     }
-  }
-
-  // On any thread of LibTorch's.
-  absl::StatusOr<SampledToken> DrawToken(const Draw& draw, const at::Tensor& logits) {
-    const RunningCall& call = calls_.at(draw.sequence->call);
-    std::vector<float> joined;
-    return samplers_[at::get_thread_num()].Sample(Row(logits, draw.row, &joined), call.rule(),
-                                                  call.HistoryOf(*draw.sequence), call.NoiseKeyOf(*draw.sequence));
-  }
-
-  // A row of logits as a forward gives them, where they are or in `joined`. Any thread.
-  absl::Span<const float> Row(const at::Tensor& logits, int64_t row, std::vector<float>* joined) const {
-    if (exchange_.has_value()) {
-      exchange_->CopyRow(logits, row, joined);
-      return *joined;
-    }
-    return absl::MakeConstSpan(logits.const_data_ptr<float>() + row * vocab_size(), vocab_size());
   }
 
   void Append(Sequence* sequence, SampledToken token, std::vector<EngineEvent>* events) {
@@ -456,9 +390,9 @@ class Engine : public RolloutEngine {
   std::optional<ForwardPass> forward_;     // without a cache while the engine sleeps
   std::function<void()> make_cache_;
   std::optional<Scheduler> scheduler_;
-  std::vector<Sampler> samplers_;  // one a thread
+  std::optional<RowSampling> rows_;
   std::atomic<uint64_t> version_ = 0;
-  absl::flat_hash_map<uint64_t, RunningCall> calls_;  // that have sequences
+  RowSampling::Calls calls_;  // that have sequences
   int64_t steps_ = 0;
   int64_t prefill_tokens_ = 0;
   int64_t generated_tokens_ = 0;
