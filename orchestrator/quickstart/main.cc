@@ -170,7 +170,7 @@ absl::Status Run(const Options& options, TerminalView& view, Cancellation& cance
                           "  change an option   bazel run //orchestrator -- --launch --config=", options.run_dir,
                           "/run.textproto --set=run_dir=runs/second --set=train.max_steps=20\n",
                           "  your own model     README.md, \"Your own model, data and reward\"\n",
-                          "  a real model       bazel run //orchestrator:smollm2_gsm8k -- --data=train.jsonl"));
+                          "  a real model       bazel run //orchestrator:smollm2_arithmetic"));
   return absl::OkStatus();
 }
 
