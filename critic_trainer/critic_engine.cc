@@ -3,6 +3,7 @@
 #include "core/base/status_macros.h"
 #include "core/training/calls/update_call.h"
 #include "core/training/engine/forward.h"
+#include "critic_trainer/reward_model_loss.h"
 #include "critic_trainer/value_loss.h"
 #include "proto/critic_trainer.pb.h"
 
@@ -17,8 +18,8 @@ absl::StatusOr<std::unique_ptr<CriticEngine>> CriticEngine::Load(const RunConfig
 
 absl::Status CriticEngine::Forward(const ForwardCall& call, const std::vector<TokenSequence>& sequences,
                                    std::vector<TokenValues>* replies) {
-  return Compute("values",
-                 [&] { return ForwardScalars(model(), ScalarRows::kBeforeActions, call, sequences, replies); });
+  const ScalarRows rows = call.last_token() ? ScalarRows::kLastToken : ScalarRows::kBeforeActions;
+  return Compute("values", [&] { return ForwardScalars(model(), rows, call, sequences, replies); });
 }
 
 absl::Status CriticEngine::Update(const UpdateCall& call, const std::vector<TrainingSequence>& sequences,
@@ -28,7 +29,11 @@ absl::Status CriticEngine::Update(const UpdateCall& call, const std::vector<Trai
   return TakeStep(
       call, sequences,
       [&](const std::vector<const TrainingSequence*>& part, const PackedBatch& batch, const at::Tensor& hidden_TD,
-          const at::Tensor& head_1D) { return ValueLoss(header, part, batch, hidden_TD, head_1D, sums); },
+          const at::Tensor& head_1D) {
+        return header.loss() == CriticUpdateHeader::LOSS_PAIRWISE
+                   ? RewardModelLoss(part, batch, hidden_TD, head_1D, sums)
+                   : ValueLoss(header, part, batch, hidden_TD, head_1D, sums);
+      },
       sums);
 }
 

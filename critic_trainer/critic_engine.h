@@ -1,4 +1,5 @@
-// One rank's part of the critic: values and their updates. LibTorch behind, not in, this header; knows no gRPC.
+// One rank's part of the critic, or of a reward model: values and their updates. LibTorch behind, not in, this header;
+// knows no gRPC.
 #pragma once
 
 #include <memory>
@@ -16,7 +17,7 @@ class CriticEngine final : public TrainerEngine {
   // resolved.
   static absl::StatusOr<std::unique_ptr<CriticEngine>> Load(const RunConfig& config, const RankContext& context);
 
-  // Values: of the state before each action token.
+  // Values: of the state before each action token or, with call.last_token, of each sequence.
   absl::Status Forward(const ForwardCall& call, const std::vector<TokenSequence>& sequences,
                        std::vector<TokenValues>* replies) override;
   // By a CriticUpdateHeader.

@@ -46,7 +46,8 @@ class CriticTrainerService final : public RankService, public CriticTrainer::Ser
     const auto check = [this](const CriticUpdateHeader& header, const std::vector<TrainingSequence>& items) {
       return CheckUpdate(header, items);
     };
-    return ToGrpc(calls_.Update<CriticUpdateRequest>(DeadlineOf(*context), reader, check, &Complete, reply));
+    return ToGrpc(
+        calls_.Update<CriticUpdateRequest>(DeadlineOf(*context), reader, check, &IsPairwise, &Complete, reply));
   }
   grpc::Status SaveCheckpoint(grpc::ServerContext* context, const SaveCheckpointRequest* request,
                               SaveCheckpointReply* reply) override {
@@ -54,11 +55,27 @@ class CriticTrainerService final : public RankService, public CriticTrainer::Ser
   }
 
  private:
+  static bool IsPairwise(const CriticUpdateHeader& header) {
+    return header.loss() == CriticUpdateHeader::LOSS_PAIRWISE;
+  }
+
   absl::Status CheckUpdate(const CriticUpdateHeader& header, const std::vector<TrainingSequence>& items) const {
     QUARTET_RETURN_IF_ERROR(CheckLearningRate(header.learning_rate()));
     if (!(header.value_clip() >= 0) || !std::isfinite(header.value_clip())) {
       return absl::InvalidArgumentError(
           absl::StrCat("header.value_clip is ", header.value_clip(), "; it must be finite and not below 0 (0 = off)"));
+    }
+    if (!CriticUpdateHeader::Loss_IsValid(header.loss())) {
+      return absl::InvalidArgumentError(absl::StrCat("header.loss is ", static_cast<int>(header.loss()),
+                                                     "; it must be 0 (LOSS_VALUE) or 1 (LOSS_PAIRWISE)"));
+    }
+    if (IsPairwise(header)) {
+      if (header.value_clip() != 0) {
+        return absl::InvalidArgumentError(absl::StrCat("header.value_clip is ", header.value_clip(),
+                                                       "; it has no effect with LOSS_PAIRWISE, so it must be 0"));
+      }
+      QUARTET_RETURN_IF_ERROR(CheckWholeSequences(items, calls_.limits()));
+      return CheckPairs(items, /*has_margin=*/true);
     }
     return CheckTrainingSequences(items,
                                   {{"loss_weights", &TrainingSequence::loss_weights},

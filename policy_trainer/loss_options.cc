@@ -38,6 +38,11 @@ absl::Status ReadName(const std::string& name, const std::string& field, const P
 }  // namespace
 
 absl::StatusOr<PolicyLossOptions> LossOptionsOf(const PolicyLossConfig& loss) {
+  if (loss.beta() != 0 || loss.label_smoothing() != 0) {
+    return absl::InvalidArgumentError(absl::StrCat("header.loss.beta is ", loss.beta(), " and label_smoothing ",
+                                                   loss.label_smoothing(),
+                                                   "; a loss that is not of pairs has neither, so both must be 0"));
+  }
   PolicyLossOptions options;
   QUARTET_ASSIGN_OR_RETURN(options.kind, KindOf(loss.kind()));
   options.eps_clip_low = loss.eps_clip_low();
@@ -57,6 +62,28 @@ absl::StatusOr<PolicyLossOptions> LossOptionsOf(const PolicyLossConfig& loss) {
     correction.high = loss.correction_high();
   }
   QUARTET_RETURN_IF_ERROR(In("", CheckPolicyLossOptions(options)));
+  return options;
+}
+
+bool IsPairLoss(const PolicyLossConfig& loss) {
+  return loss.kind() == PolicyLossConfig::KIND_DPO || loss.kind() == PolicyLossConfig::KIND_IPO;
+}
+
+absl::StatusOr<PreferenceLossOptions> PreferenceLossOptionsOf(const PolicyLossConfig& loss) {
+  PolicyLossConfig others = loss;
+  others.clear_kind();
+  others.clear_beta();
+  others.clear_label_smoothing();
+  if (others.ByteSizeLong() > 0) {
+    return absl::InvalidArgumentError(absl::StrCat("header.loss has { ", others.ShortDebugString(), " }; ",
+                                                   PolicyLossConfig::Kind_Name(loss.kind()),
+                                                   " has beta and label_smoothing alone"));
+  }
+  const PreferenceLossOptions options = {
+      .kind = loss.kind() == PolicyLossConfig::KIND_IPO ? PreferenceLossKind::kIpo : PreferenceLossKind::kDpo,
+      .beta = loss.beta(),
+      .label_smoothing = loss.label_smoothing()};
+  QUARTET_RETURN_IF_ERROR(In("", CheckPreferenceLossOptions(options)));
   return options;
 }
 

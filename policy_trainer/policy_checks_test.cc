@@ -60,6 +60,27 @@ TEST_F(PolicyChecksTest, WantsWhatTermsBesideTheSurrogateNeed) {
   EXPECT_THAT(Refusal(), AllOf(HasSubstr("header.loss.correction_gating: "), HasSubstr("\"entropy\"")));
 }
 
+TEST_F(PolicyChecksTest, WantsOfALossOfPairsWhatItNeedsAndNothingElse) {
+  header_.mutable_loss()->set_kind(PolicyLossConfig::KIND_DPO);
+  header_.mutable_loss()->set_beta(0.1f);
+  EXPECT_THAT(Refusal(), AllOf(HasSubstr("eps_clip_low"), HasSubstr("KIND_DPO has beta and label_smoothing alone")));
+  header_.mutable_loss()->clear_eps_clip_low();
+  header_.mutable_loss()->clear_eps_clip_high();
+  EXPECT_THAT(Refusal(), HasSubstr("sequence 9: reference_log_probs has 0 entries for 1 action tokens"));
+  sequences_[0].add_reference_log_probs(-1);
+  EXPECT_THAT(Refusal(), HasSubstr("header.num_items is 1"));
+  sequences_.push_back(sequences_[0]);
+  sequences_[1].mutable_tokens()->set_index(10);
+  EXPECT_THAT(Refusal(), HasSubstr("sequence 9: pair is not set"));
+  sequences_[0].mutable_pair()->set_weight(1);
+  EXPECT_EQ(Refusal(), "");
+  header_.mutable_loss()->set_beta(0);
+  EXPECT_THAT(Refusal(), HasSubstr("header.loss: beta is 0"));
+  header_.mutable_loss()->set_kind(PolicyLossConfig::KIND_SFT);
+  header_.mutable_loss()->set_label_smoothing(0.25f);
+  EXPECT_THAT(Refusal(), HasSubstr("label_smoothing 0.25; a loss that is not of pairs has neither"));
+}
+
 TEST_F(PolicyChecksTest, RefusesALossThatIsNotSetOrHasSenselessBounds) {
   header_.mutable_loss()->set_dual_clip(0.5);
   EXPECT_THAT(Refusal(), HasSubstr("header.loss: dual clip 0.5"));

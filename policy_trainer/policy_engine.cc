@@ -12,6 +12,7 @@
 #include "core/zero/sharded_model.h"
 #include "policy_trainer/loss_options.h"
 #include "policy_trainer/policy_loss.h"
+#include "policy_trainer/preference_loss.h"
 #include "proto/policy_trainer.pb.h"
 
 namespace quartet {
@@ -35,6 +36,16 @@ absl::Status PolicyEngine::Update(const UpdateCall& call, const std::vector<Trai
                                   UpdateSums* sums) {
   PolicyUpdateHeader header;
   QUARTET_RETURN_IF_ERROR(ParseHeader(call, &header));
+  if (IsPairLoss(header.loss())) {
+    QUARTET_ASSIGN_OR_RETURN(const PreferenceLossOptions options, PreferenceLossOptionsOf(header.loss()));
+    return TakeStep(
+        call, sequences,
+        [&](const std::vector<const TrainingSequence*>& part, const PackedBatch& batch, const at::Tensor& hidden_TD,
+            const at::Tensor& head_VD) {
+          return MicroBatchPreferenceLoss(options, header.temperature(), part, batch, hidden_TD, head_VD, sums);
+        },
+        sums);
+  }
   QUARTET_ASSIGN_OR_RETURN(const PolicyLossOptions options, LossOptionsOf(header.loss()));
   return TakeStep(
       call, sequences,

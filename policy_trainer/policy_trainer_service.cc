@@ -18,6 +18,7 @@
 #include "core/training/calls/trainer_calls.h"
 #include "core/training/engine/model_folder_check.h"
 #include "core/weights/tensor_range.h"
+#include "policy_trainer/loss_options.h"
 #include "policy_trainer/policy_checks.h"
 #include "policy_trainer/policy_engine.h"
 #include "policy_trainer/policy_rank.pb.h"
@@ -64,7 +65,8 @@ class PolicyTrainerService final : public RankService, public PolicyTrainer::Ser
     const auto check = [this](const PolicyUpdateHeader& header, const std::vector<TrainingSequence>& items) {
       return CheckPolicyUpdate(header, items, calls_.limits());
     };
-    return ToGrpc(calls_.Update<PolicyUpdateRequest>(DeadlineOf(*context), reader, check, &Complete, reply));
+    const auto pairs = +[](const PolicyUpdateHeader& header) { return IsPairLoss(header.loss()); };
+    return ToGrpc(calls_.Update<PolicyUpdateRequest>(DeadlineOf(*context), reader, check, pairs, &Complete, reply));
   }
   grpc::Status Publish(grpc::ServerContext* context, const PublishRequest* request, PublishReply* reply) override {
     return ToGrpc(Publish(DeadlineOf(*context), *request, reply));

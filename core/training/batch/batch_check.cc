@@ -42,16 +42,19 @@ absl::Status CheckSequences(const std::vector<const TokenSequence*>& sequences, 
   return absl::OkStatus();
 }
 
-absl::Status CheckTrainingSequences(const std::vector<TrainingSequence>& sequences,
-                                    const std::vector<ActionArray>& arrays, const SequenceLimits& limits) {
+absl::Status CheckWholeSequences(const std::vector<TrainingSequence>& sequences, const SequenceLimits& limits) {
   if (sequences.empty()) {
     return absl::InvalidArgumentError("header.num_items is 0; an update needs at least one sequence");
   }
   std::vector<const TokenSequence*> tokens;
   tokens.reserve(sequences.size());
   for (const TrainingSequence& sequence : sequences) tokens.push_back(&sequence.tokens());
-  QUARTET_RETURN_IF_ERROR(CheckSequences(tokens, limits));
+  return CheckSequences(tokens, limits);
+}
 
+absl::Status CheckTrainingSequences(const std::vector<TrainingSequence>& sequences,
+                                    const std::vector<ActionArray>& arrays, const SequenceLimits& limits) {
+  QUARTET_RETURN_IF_ERROR(CheckWholeSequences(sequences, limits));
   for (const TrainingSequence& sequence : sequences) {
     const auto refuse = [&](auto&&... what) {
       return absl::InvalidArgumentError(absl::StrCat("sequence ", sequence.tokens().index(), ": ", what...));
@@ -68,6 +71,33 @@ absl::Status CheckTrainingSequences(const std::vector<TrainingSequence>& sequenc
       for (int i = 0; i < values.size(); ++i) {
         if (!std::isfinite(values[i])) return refuse(array.name, "[", i, "] is ", values[i], "; it must be finite");
       }
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckPairs(const std::vector<TrainingSequence>& sequences, bool has_margin) {
+  if (sequences.size() % 2 != 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("header.num_items is ", sequences.size(),
+                     "; a loss of pairs needs an even number of sequences, each chosen one "
+                     "followed by its rejected one"));
+  }
+  for (size_t i = 0; i < sequences.size(); ++i) {
+    const auto refuse = [&](auto&&... what) {
+      return absl::InvalidArgumentError(absl::StrCat("sequence ", sequences[i].tokens().index(), ": ", what...));
+    };
+    if (i % 2 != 0) {
+      if (sequences[i].has_pair())
+        return refuse("pair is set on the rejected sequence of a pair; the chosen one has it");
+      continue;
+    }
+    if (!sequences[i].has_pair()) return refuse("pair is not set; this loss needs it of each chosen sequence");
+    const PairTerm& pair = sequences[i].pair();
+    if (!std::isfinite(pair.weight())) return refuse("pair.weight is ", pair.weight(), "; it must be finite");
+    if (!std::isfinite(pair.margin())) return refuse("pair.margin is ", pair.margin(), "; it must be finite");
+    if (!has_margin && pair.margin() != 0) {
+      return refuse("pair.margin is ", pair.margin(), "; this loss has no margin, so it must be 0");
     }
   }
   return absl::OkStatus();

@@ -33,6 +33,13 @@ struct ActionArray {
 absl::Status CheckTrainingSequences(const std::vector<TrainingSequence>& sequences,
                                     const std::vector<ActionArray>& arrays, const SequenceLimits& limits);
 
+// CheckSequences, for a loss that looks at no action token; besides, there is at least one sequence.
+absl::Status CheckWholeSequences(const std::vector<TrainingSequence>& sequences, const SequenceLimits& limits);
+
+// For a loss of pairs: sequences are evenly many, and each chosen one, and no other, has a `pair` that is finite.
+// `has_margin`: the loss has one; else it must be 0.
+absl::Status CheckPairs(const std::vector<TrainingSequence>& sequences, bool has_margin);
+
 absl::Status CheckTemperature(float temperature);      // finite, above 0
 absl::Status CheckLearningRate(double learning_rate);  // finite, not below 0
 

@@ -73,6 +73,32 @@ TEST(BatchCheck, RefusesAnUpdateWithoutSequencesOrActions) {
   EXPECT_THAT(std::string(CheckTrainingSequences({sequence}, {}, kLimits).message()), HasSubstr("no true entry"));
 }
 
+TEST(BatchCheck, WantsPairsOfWhichTheChosenSequenceHasAFiniteTerm) {
+  std::vector<TrainingSequence> pair(2);
+  *pair[0].mutable_tokens() = Sequence(4, {1, 2}, {false, true});
+  *pair[1].mutable_tokens() = Sequence(5, {1, 3}, {false, true});
+  bool has_margin = true;
+  const auto refusal = [&] { return std::string(CheckPairs(pair, has_margin).message()); };
+  EXPECT_THAT(refusal(), HasSubstr("sequence 4: pair is not set"));
+  pair[0].mutable_pair()->set_weight(0.5);
+  EXPECT_EQ(refusal(), "");
+  pair[0].mutable_pair()->set_margin(1);
+  EXPECT_EQ(refusal(), "");
+  has_margin = false;
+  EXPECT_THAT(refusal(), HasSubstr("sequence 4: pair.margin is 1; this loss has no margin"));
+  has_margin = true;
+  pair[0].mutable_pair()->set_margin(std::numeric_limits<float>::infinity());
+  EXPECT_THAT(refusal(), HasSubstr("sequence 4: pair.margin is inf; it must be finite"));
+  pair[0].mutable_pair()->set_margin(0);
+  pair[0].mutable_pair()->set_weight(std::numeric_limits<float>::quiet_NaN());
+  EXPECT_THAT(refusal(), HasSubstr("sequence 4: pair.weight is nan; it must be finite"));
+  pair[0].mutable_pair()->set_weight(1);
+  pair[1].mutable_pair()->set_weight(1);
+  EXPECT_THAT(refusal(), HasSubstr("sequence 5: pair is set on the rejected sequence"));
+  pair.pop_back();
+  EXPECT_THAT(refusal(), HasSubstr("header.num_items is 1; a loss of pairs needs an even number"));
+}
+
 TEST(BatchCheck, RefusesTemperaturesAndLearningRatesThatMakeNoSense) {
   EXPECT_TRUE(CheckTemperature(0.5f).ok());
   EXPECT_FALSE(CheckTemperature(0).ok());

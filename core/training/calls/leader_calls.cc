@@ -1,5 +1,6 @@
 #include "core/training/calls/leader_calls.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -28,20 +29,58 @@ MicroBatching UpdateBatching(const std::string& name, const TrainerConfig& confi
   return batching;
 }
 
+namespace {
+
+BatchItem ItemOf(const TokenSequence& sequence, const SequenceCost& cost) {
+  const int64_t tokens = sequence.ids_size();
+  return {.tokens = tokens, .cost = cost.Of(tokens, CountActions(sequence))};
+}
+
+// That `tokens` of `what` fit in a micro-batch.
+absl::Status CheckFits(const std::string& what, int64_t tokens, const MicroBatching& batching) {
+  if (batching.limit.tokens == 0 || tokens <= batching.limit.tokens) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(what, " ", tokens, " tokens, which fit in no micro-batch: ",
+                                                 batching.tokens_option, " is ", batching.limit.tokens));
+}
+
+}  // namespace
+
 absl::StatusOr<BatchSplit> SplitSequences(const std::vector<const TokenSequence*>& sequences, int ranks,
                                           const MicroBatching& batching) {
   std::vector<BatchItem> batch;
   batch.reserve(sequences.size());
   for (const TokenSequence* sequence : sequences) {
-    const int64_t tokens = sequence->ids_size();
-    if (batching.limit.tokens > 0 && tokens > batching.limit.tokens) {
-      return absl::InvalidArgumentError(absl::StrCat("sequence ", sequence->index(), ": ids has ", tokens,
-                                                     " tokens, which fit in no micro-batch: ", batching.tokens_option,
-                                                     " is ", batching.limit.tokens));
-    }
-    batch.push_back({.tokens = tokens, .cost = batching.cost.Of(tokens, CountActions(*sequence))});
+    batch.push_back(ItemOf(*sequence, batching.cost));
+    QUARTET_RETURN_IF_ERROR(
+        CheckFits(absl::StrCat("sequence ", sequence->index(), ": ids has"), batch.back().tokens, batching));
   }
   return SplitBatch(batch, ranks, batching.limit);
+}
+
+absl::StatusOr<BatchSplit> SplitPairs(const std::vector<const TokenSequence*>& sequences, int ranks,
+                                      const MicroBatching& batching) {
+  std::vector<BatchItem> batch;
+  batch.reserve(sequences.size() / 2);
+  for (size_t i = 0; i < sequences.size(); i += 2) {
+    const BatchItem chosen = ItemOf(*sequences[i], batching.cost), rejected = ItemOf(*sequences[i + 1], batching.cost);
+    batch.push_back({.tokens = chosen.tokens + rejected.tokens, .cost = chosen.cost + rejected.cost});
+    QUARTET_RETURN_IF_ERROR(CheckFits(absl::StrCat("sequences ", sequences[i]->index(), " and ",
+                                                   sequences[i + 1]->index(), ", a pair, together have"),
+                                      batch.back().tokens, batching));
+  }
+  MicroBatchLimit limit = batching.limit;
+  if (limit.sequences > 0) limit.sequences = std::max<int64_t>(1, limit.sequences / 2);
+  BatchSplit split = SplitBatch(batch, ranks, limit);
+  for (std::vector<size_t>& items : split.items) {
+    std::vector<size_t> members;
+    members.reserve(2 * items.size());
+    for (size_t pair : items) members.insert(members.end(), {2 * pair, 2 * pair + 1});
+    items = std::move(members);
+  }
+  for (std::vector<uint32_t>& sizes : split.micro_batch_sizes) {
+    for (uint32_t& size : sizes) size *= 2;
+  }
+  return split;
 }
 
 absl::StatusOr<std::vector<TokenValues>> RunForward(RankGroup& group, const std::string& method, ForwardCall call,

@@ -38,6 +38,12 @@ absl::Status CheckLeader(const RankGroup& group, const std::string& call);
 absl::StatusOr<BatchSplit> SplitSequences(const std::vector<const TokenSequence*>& sequences, int ranks,
                                           const MicroBatching& batching);
 
+// The same of pairs, a sequence and its next: the two stay neighbours in one micro-batch, and limit.sequences, halved
+// but at least 1, counts pairs. There is an even number of sequences. INVALID_ARGUMENT names a pair that is longer than
+// limit.tokens.
+absl::StatusOr<BatchSplit> SplitPairs(const std::vector<const TokenSequence*>& sequences, int ranks,
+                                      const MicroBatching& batching);
+
 // Runs `method`, whose handler takes a ForwardCall and TokenSequences and gives one TokenValues for each, over all
 // ranks. `call.micro_batch_sizes` is filled in. Returns the replies in the order of `sequences`. Without sequences
 // nothing is run.
@@ -69,24 +75,39 @@ struct UpdateOutcome {
   Reply reply;                    // what every trainer's reply has is filled in
   std::vector<UpdateSums> parts;  // by rank
 
-  // Mean over all action tokens, of which there is at least one (CheckTrainingSequences).
-  double Mean(double (UpdateSums::*sum)() const) const {
+  double Sum(double (UpdateSums::*sum)() const) const {
     double total = 0;
     for (const UpdateSums& part : parts) total += (part.*sum)();
-    return total / static_cast<double>(reply.action_tokens());
+    return total;
+  }
+  // Mean over all action tokens; 0 where there are none.
+  double Mean(double (UpdateSums::*sum)() const) const {
+    return reply.action_tokens() == 0 ? 0 : Sum(sum) / static_cast<double>(reply.action_tokens());
+  }
+  // Of a loss of pairs.
+  PairStats Pairs() const {
+    PairStats stats;
+    for (const UpdateSums& part : parts) stats.set_pairs(stats.pairs() + part.pairs());
+    const double pairs = static_cast<double>(stats.pairs());
+    stats.set_accuracy(Sum(&UpdateSums::preferred) / pairs);
+    stats.set_chosen_reward(Sum(&UpdateSums::chosen_rewards) / pairs);
+    stats.set_rejected_reward(Sum(&UpdateSums::rejected_rewards) / pairs);
+    stats.set_margin(stats.chosen_reward() - stats.rejected_reward());
+    return stats;
   }
 };
 
 // Runs `method`, whose handler takes an UpdateCall and TrainingSequences and answers UpdateSums, over all ranks.
-// `call.micro_batch_sizes` is filled in.
+// `call.micro_batch_sizes` is filled in. `pairs`: of a loss of pairs.
 template <typename Reply>
 absl::StatusOr<UpdateOutcome<Reply>> RunUpdate(RankGroup& group, const std::string& method, UpdateCall call,
                                                const std::vector<TrainingSequence>& sequences,
-                                               const MicroBatching& batching, const Deadline& deadline) {
+                                               const MicroBatching& batching, bool pairs, const Deadline& deadline) {
   std::vector<const TokenSequence*> tokens;
   tokens.reserve(sequences.size());
   for (const TrainingSequence& sequence : sequences) tokens.push_back(&sequence.tokens());
-  QUARTET_ASSIGN_OR_RETURN(const BatchSplit split, SplitSequences(tokens, group.world_size(), batching));
+  QUARTET_ASSIGN_OR_RETURN(const BatchSplit split,
+                           (pairs ? SplitPairs : SplitSequences)(tokens, group.world_size(), batching));
   const auto item = [&](size_t i) -> const TrainingSequence& { return sequences[i]; };
   QUARTET_ASSIGN_OR_RETURN(std::vector<RankOutput> outputs,
                            group.Run(method, MakeInputs(std::move(call), item, split), deadline));
@@ -103,6 +124,7 @@ absl::StatusOr<UpdateOutcome<Reply>> RunUpdate(RankGroup& group, const std::stri
   reply.set_optimizer_steps(outcome.parts[0].optimizer_steps());
   reply.set_micro_batches(split.micro_batches());
   reply.set_balance(split.balance);
+  if (pairs) *reply.mutable_pairs() = outcome.Pairs();
   return outcome;
 }
 

@@ -41,6 +41,55 @@ TEST(SplitSequences, TakesTheSizesThatTheConfigurationGivesToForwardsAndUpdates)
   EXPECT_EQ(SplitSequences(sequences, 1, ForwardBatching("actor", config, SequenceCost()))->micro_batches(), 2);
 }
 
+TEST(SplitPairs, KeepsAPairInOneMicroBatchOfOneRank) {
+  std::vector<TokenSequence> members;
+  for (int i = 0; i < 14; ++i) members.push_back(Sequence(i, 1 + i % 3, 1 + (7 * i) % 11));
+  std::vector<const TokenSequence*> sequences;
+  for (const TokenSequence& member : members) sequences.push_back(&member);
+  for (const MicroBatchLimit& limit : {MicroBatchLimit{.tokens = 40}, {.sequences = 1}, {.sequences = 5}}) {
+    for (int ranks = 1; ranks <= 3; ++ranks) {
+      MicroBatching batching;
+      batching.limit = limit;
+      const auto split = SplitPairs(sequences, ranks, batching);
+      ASSERT_TRUE(split.ok()) << split.status();
+      std::vector<size_t> all;
+      for (int rank = 0; rank < ranks; ++rank) {
+        size_t next = 0;
+        for (uint32_t size : split->micro_batch_sizes[rank]) {
+          EXPECT_EQ(size % 2, 0);
+          if (limit.sequences > 0) {
+            EXPECT_LE(size, limit.sequences == 5 ? 4 : 2);
+          }
+          int64_t tokens = 0;
+          for (uint32_t i = 0; i < size; i += 2, next += 2) {
+            const size_t chosen = split->items[rank][next];
+            EXPECT_EQ(chosen % 2, 0);
+            EXPECT_EQ(split->items[rank][next + 1], chosen + 1);
+            all.push_back(chosen);
+            tokens += members[chosen].ids_size() + members[chosen + 1].ids_size();
+          }
+          if (limit.tokens > 0) {
+            EXPECT_LE(tokens, limit.tokens);
+          }
+        }
+        EXPECT_EQ(next, split->items[rank].size());
+      }
+      EXPECT_THAT(all, ::testing::UnorderedElementsAre(0, 2, 4, 6, 8, 10, 12));
+    }
+  }
+}
+
+TEST(SplitPairs, NamesAPairThatFitsInNoMicroBatch) {
+  TrainerConfig config;
+  config.set_max_tokens_per_micro_batch(8);
+  const TokenSequence chosen = Sequence(4, 2, 3), rejected = Sequence(5, 2, 2);
+  const absl::Status status =
+      SplitPairs({&chosen, &rejected}, 1, UpdateBatching("actor", config, SequenceCost())).status();
+  EXPECT_TRUE(absl::IsInvalidArgument(status)) << status;
+  EXPECT_THAT(std::string(status.message()), AllOf(HasSubstr("sequences 4 and 5, a pair, together have 9 tokens"),
+                                                   HasSubstr("actor.max_tokens_per_micro_batch is 8")));
+}
+
 // The head works on actions alone: a prompt is cheaper than an answer of the same length.
 TEST(SplitSequences, BalancesWhatSequencesCost) {
   MicroBatching batching;

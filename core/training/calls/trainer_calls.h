@@ -59,15 +59,17 @@ class TrainerCalls {
                                   values);
   }
 
-  // `check` is given the header and the sequences, `complete` what all trainers' replies have, to add the rest.
+  // `check` is given the header and the sequences, `pairs` says of a header whether its loss is of pairs, `complete` is
+  // given what all trainers' replies have, to add the rest.
   template <typename Request, typename Reply, typename Stream, typename Check>
   absl::Status Update(const Deadline& deadline, Stream* stream, const Check& check,
-                      void (*complete)(const UpdateOutcome<Reply>&, Reply*), Reply* reply) {
+                      bool (*pairs)(const HeaderOf<Request>&), void (*complete)(const UpdateOutcome<Reply>&, Reply*),
+                      Reply* reply) {
     QUARTET_RETURN_IF_ERROR(CheckReady("Update"));
     const auto apply = [&](const auto& header, const std::vector<TrainingSequence>& items) -> absl::StatusOr<Reply> {
-      QUARTET_ASSIGN_OR_RETURN(
-          UpdateOutcome<Reply> done,
-          RunUpdate<Reply>(group_, update_method_, MakeUpdateCall(header), items, update_batching_, deadline));
+      QUARTET_ASSIGN_OR_RETURN(UpdateOutcome<Reply> done,
+                               RunUpdate<Reply>(group_, update_method_, MakeUpdateCall(header), items, update_batching_,
+                                                pairs(header), deadline));
       complete(done, &done.reply);
       return std::move(done.reply);
     };

@@ -10,7 +10,6 @@
 #include "core/hardware/meta_device.h"
 #include "core/model/decoder.h"
 #include "core/model/vocabulary_head.h"
-#include "core/training/batch/packing.h"
 
 namespace quartet {
 namespace {
@@ -46,6 +45,12 @@ absl::Status Forward(ShardedModel& model, const ForwardCall& call, const std::ve
 
 }  // namespace
 
+at::Tensor LastRows(const PackedBatch& batch) {
+  std::vector<int64_t> last;
+  for (size_t i = 1; i <= batch.actions.size(); ++i) last.push_back(batch.sequences.starts[i] - 1);
+  return at::tensor(last, at::TensorOptions().dtype(at::kLong)).to(batch.action_rows_A.device());
+}
+
 at::Tensor ScalarHead(const at::Tensor& hidden_TD, const at::Tensor& head_1D, const at::Tensor& rows_A) {
   const at::ScalarType wide = WideType(hidden_TD.scalar_type());
   return at::linear(hidden_TD.index_select(0, rows_A).to(wide), head_1D.to(wide)).squeeze(1);
@@ -74,10 +79,7 @@ absl::Status ForwardScalars(ShardedModel& model, ScalarRows rows, const ForwardC
         if (rows == ScalarRows::kBeforeActions) {
           return Outputs{ScalarHead(hidden_TD, weight, batch.action_rows_A), batch.actions};
         }
-        std::vector<int64_t> last;
-        for (size_t i = 1; i <= batch.actions.size(); ++i) last.push_back(batch.sequences.starts[i] - 1);
-        const at::Tensor rows_S = at::tensor(last, at::TensorOptions().dtype(at::kLong)).to(hidden_TD.device());
-        return Outputs{ScalarHead(hidden_TD, weight, rows_S), std::vector<int64_t>(last.size(), 1)};
+        return Outputs{ScalarHead(hidden_TD, weight, LastRows(batch)), std::vector<int64_t>(batch.actions.size(), 1)};
       },
       replies);
 }

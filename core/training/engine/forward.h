@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "core/training/batch/packing.h"
 #include "core/training/calls/rank_calls.pb.h"
 #include "core/zero/sharded_model.h"
 #include "proto/experience.pb.h"
@@ -25,6 +26,9 @@ enum class ScalarRows {
 };
 absl::Status ForwardScalars(ShardedModel& model, ScalarRows rows, const ForwardCall& call,
                             const std::vector<TokenSequence>& sequences, std::vector<TokenValues>* replies);
+
+// int64 [S]: the row of the last token of each given sequence.
+at::Tensor LastRows(const PackedBatch& batch);
 
 // fp32 (fp64 for fp64 inputs), [A]: the scalar head's output at `rows_A` of the hidden states; head [1, D].
 // Differentiable.

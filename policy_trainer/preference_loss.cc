@@ -1,0 +1,27 @@
+#include "policy_trainer/preference_loss.h"
+
+#include "core/hardware/meta_device.h"
+#include "core/model/vocabulary_head.h"
+#include "core/rl/pair_losses.h"
+#include "core/training/engine/pair_terms.h"
+
+namespace quartet {
+
+at::Tensor MicroBatchPreferenceLoss(const PreferenceLossOptions& options, float temperature,
+                                    const std::vector<const TrainingSequence*>& part, const PackedBatch& batch,
+                                    const at::Tensor& hidden_TD, const at::Tensor& head_VD, UpdateSums* sums) {
+  const TokenLogProbs now = ChunkedLogProbs(hidden_TD.index_select(0, batch.action_rows_A), head_VD, batch.action_ids_A,
+                                            temperature, {.wanted = true});
+  const auto array = [&](ActionField field) { return Concatenate(part, field, hidden_TD.device()); };
+  const PairLossResult result =
+      PreferenceLoss(options, {.log_prob_A = now.log_prob_T,
+                               .reference_log_prob_A = array(&TrainingSequence::reference_log_probs),
+                               .token_weight_A = array(&TrainingSequence::loss_weights),
+                               .pair_weight_P = PairTermsOf(part, hidden_TD.device()).weight_P,
+                               .sequence_lengths = batch.actions});
+  sums->set_entropy(sums->entropy() + ScalarValue(now.entropy_T.detach().sum(at::kDouble)));
+  AddPairs(part, result, sums);
+  return result.loss;
+}
+
+}  // namespace quartet
