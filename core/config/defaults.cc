@@ -340,6 +340,19 @@ void FillDefaults(RunConfig* c) {
   QUARTET_DEFAULT(s, learning_rate, 1e-4);
   QUARTET_DEFAULT(s, multiturn, false);
 
+  // The learning rate has another default in each program (FillDefaultsFor).
+  PreferenceConfig* p = c->mutable_preference();
+  QUARTET_DEFAULT(p, eval_steps, 0);
+  QUARTET_DEFAULT_TEXT(p, input_key, "prompt");
+  QUARTET_DEFAULT_TEXT(p, chosen_key, "chosen");
+  QUARTET_DEFAULT_TEXT(p, rejected_key, "rejected");
+  QUARTET_DEFAULT_TEXT(p, loss, "sigmoid");
+  QUARTET_DEFAULT(p, beta, 0.1f);
+  if (p->loss() == "sigmoid") QUARTET_DEFAULT(p, label_smoothing, 0);
+  QUARTET_DEFAULT(p, batch_size, 32);
+  QUARTET_DEFAULT(p, max_epochs, 1);
+  QUARTET_DEFAULT(p, max_steps, 0);
+
   FillEval(*d, c->mutable_eval());
 
   if (c->has_cluster()) {

@@ -22,6 +22,7 @@ void ResolvePaths(const std::string& base_folder, RunConfig* c) {
     ResolvePath(base_folder, path);
   }
   for (auto* paths : {c->mutable_data()->mutable_prompt_data(), c->mutable_sft()->mutable_data(),
+                      c->mutable_preference()->mutable_data(), c->mutable_preference()->mutable_eval_data(),
                       c->mutable_eval()->mutable_data()}) {
     for (std::string& path : *paths) ResolvePath(base_folder, &path);
   }

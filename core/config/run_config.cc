@@ -27,6 +27,7 @@ absl::Status CheckAll(const RunConfig& c) {
   QUARTET_RETURN_IF_ERROR(CheckReward(c));
   QUARTET_RETURN_IF_ERROR(CheckTrain(c));
   QUARTET_RETURN_IF_ERROR(CheckSft(c));
+  QUARTET_RETURN_IF_ERROR(CheckPreference(c));
   QUARTET_RETURN_IF_ERROR(CheckEval(c));
   QUARTET_RETURN_IF_ERROR(CheckServices(c));
   QUARTET_RETURN_IF_ERROR(CheckPlacements(c));
@@ -60,6 +61,12 @@ absl::Status ResolveRunConfig(RunConfig* config, const std::string& base_folder)
   QUARTET_RETURN_IF_ERROR(CheckAll(*config));
   ResolvePaths(base_folder, config);
   return absl::OkStatus();
+}
+
+void FillDefaultsFor(Program program, RunConfig* config) {
+  if (program != Program::kDpo && program != Program::kRewardModel) return;
+  if (config->preference().has_learning_rate()) return;
+  config->mutable_preference()->set_learning_rate(program == Program::kDpo ? 1e-6 : 1e-5);
 }
 
 absl::StatusOr<Program> ServiceProgram(std::string_view service) {

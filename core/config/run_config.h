@@ -32,7 +32,10 @@ absl::Status ApplyOverride(std::string_view override_text, RunConfig* config);
 absl::Status ResolveRunConfig(RunConfig* config, const std::string& base_folder);
 
 // What a configuration is used for, and so which fields must be set.
-enum class Program { kRollout, kPolicyTrainer, kCriticTrainer, kScorer, kPpo, kSft };
+enum class Program { kRollout, kPolicyTrainer, kCriticTrainer, kScorer, kPpo, kSft, kDpo, kRewardModel };
+
+// Fills in what has another default in each program; of a resolved configuration.
+void FillDefaultsFor(Program program, RunConfig* config);
 
 // Checks that a resolved configuration has what `program` needs, and, for the programs that drive services, nothing
 // that they do not read; INVALID_ARGUMENT names the field.

@@ -455,6 +455,43 @@ TEST(RunConfig, AsksEachProgramOnlyForWhatItNeeds) {
   EXPECT_NE(missing(complete, Program::kPpo).find("actor.max_len"), std::string::npos);
 }
 
+TEST(RunConfig, OfPreferencesNamesWhatIsWrongAndWhatIsAllowed) {
+  ExpectError({"preference.loss=hinge"}, {"preference.loss: \"hinge\"", "\"sigmoid\", \"ipo\""});
+  ExpectError({"preference.beta=0"}, {"preference.beta: 0", "greater than 0"});
+  ExpectError({"preference.label_smoothing=0.5"}, {"preference.label_smoothing: 0.5", "below 0.5"});
+  ExpectError({"preference.loss=ipo", "preference.label_smoothing=0.1"},
+              {"preference.label_smoothing has no effect", "\"ipo\""});
+  ExpectError({"preference.batch_size=0"}, {"preference.batch_size: 0", "at least 1"});
+  ExpectError({"preference.max_steps=2", "preference.max_epochs=2"}, {"preference.max_epochs has no effect"});
+  ExpectError({"preference.eval_steps=2"}, {"preference.eval_steps has no effect", "preference.eval_data"});
+  ExpectError({"preference.learning_rate=0"}, {"preference.learning_rate: 0", "greater than 0"});
+  const auto missing = [](const Strings& overrides, Program program) {
+    return std::string(CheckFor(LoadRunConfig("", overrides, "").value(), program).message());
+  };
+  EXPECT_NE(missing({"actor.pretrain=/m"}, Program::kDpo).find("preference.data is not set"), std::string::npos);
+  EXPECT_NE(missing({"preference.data=/d"}, Program::kDpo).find("actor.pretrain is not set"), std::string::npos);
+  EXPECT_NE(missing({"preference.data=/d"}, Program::kRewardModel).find("critic.pretrain is not set"),
+            std::string::npos);
+  EXPECT_NE(
+      missing({"critic.pretrain=/m", "preference.data=/d", "critic.max_len=3000"}, Program::kRewardModel)
+          .find("critic.max_tokens_per_micro_batch: 4096 is not allowed; a pair of two sequences of critic.max_len"),
+      std::string::npos);
+}
+
+TEST(RunConfig, HasALearningRateOfItsOwnForEachMethodOfPreferences) {
+  RunConfig config = LoadRunConfig("", {}, "").value();
+  EXPECT_FALSE(config.preference().has_learning_rate());
+  FillDefaultsFor(Program::kPpo, &config);
+  EXPECT_FALSE(config.preference().has_learning_rate());
+  RunConfig dpo = config;
+  FillDefaultsFor(Program::kDpo, &dpo);
+  EXPECT_EQ(dpo.preference().learning_rate(), 1e-6);
+  FillDefaultsFor(Program::kRewardModel, &config);
+  EXPECT_EQ(config.preference().learning_rate(), 1e-5);
+  FillDefaultsFor(Program::kDpo, &config);
+  EXPECT_EQ(config.preference().learning_rate(), 1e-5) << "it is set";
+}
+
 // Of each field that a program does not read: a configuration in which it is set is refused, whatever else it says.
 TEST(RunConfig, RefusesWhatAProgramDoesNotRead) {
   const auto refused = [](Strings overrides, Program program, const std::string& field) {
@@ -496,6 +533,17 @@ TEST(RunConfig, RefusesWhatAProgramDoesNotRead) {
     refused({set, "sft.data=/d"}, Program::kSft, std::string(set).substr(0, std::string(set).find('=')));
   }
   refused({"reward.source.0.rule=number"}, Program::kSft, "reward.source");
+  for (const char* set : {"preference.beta=1", "preference.data=/d", "preference.batch_size=1"}) {
+    const std::string field = std::string(set).substr(0, std::string(set).find('='));
+    refused({set, "sft.data=/d"}, Program::kSft, field);
+    refused({set}, Program::kPpo, field);
+  }
+  for (const char* set : {"sft.data=/d", "critic.pretrain=/m", "actor.learning_rate=1", "preference.margin_key=m",
+                          "algorithm.kl.init_kl_coef=0.5", "train.save_steps=1", "eval.data=/d",
+                          "services.critic_trainer.ranks=2", "services.rollout.threads=1"}) {
+    refused({set, "preference.data=/d"}, Program::kDpo, std::string(set).substr(0, std::string(set).find('=')));
+  }
+  refused({"preference.data=/d"}, Program::kRewardModel, "actor.pretrain");
   refused({"actor.micro_train_batch_size=2", "actor.micro_rollout_batch_size=4"}, Program::kSft,
           "actor.micro_rollout_batch_size");
   refused({"rollout.http.listen=127.0.0.1:0"}, Program::kSft, "rollout.http.listen");
@@ -518,6 +566,16 @@ TEST(RunConfig, AcceptsWhatAProgramReadsAndDefaultsOfWhatItDoesNot) {
         "actor.max_tokens_per_micro_batch=4096", "actor.micro_train_batch_size=2", "train.call_timeout_seconds=5",
         "services.policy_trainer.ranks=2", "seed=5", "algorithm.gamma=1"}) {
     EXPECT_EQ(checked({sft[0], sft[1], set}, Program::kSft), "") << set;
+  }
+  for (const char* set :
+       {"preference.beta=0.5", "preference.loss=ipo", "preference.label_smoothing=0.1", "preference.eval_data=e",
+        "preference.learning_rate=1e-5", "reference.zero_stage=0", "actor.micro_train_batch_size=2",
+        "services.scorer.ranks=2", "data.apply_chat_template=true", "data.prompt_max_len=7", "actor.max_len=9"}) {
+    EXPECT_EQ(checked({"actor.pretrain=m", "preference.data=d", set}, Program::kDpo), "") << set;
+  }
+  for (const char* set : {"preference.margin_key=m", "preference.max_steps=3", "preference.end_token=</s>",
+                          "data.prompt_max_len=7", "critic.max_len=9", "critic.lr_scheduler=constant"}) {
+    EXPECT_EQ(checked({"critic.pretrain=m", "preference.data=d", set}, Program::kRewardModel), "") << set;
   }
   EXPECT_EQ(checked({"actor.pretrain=m", "critic.pretrain=m", "reward.source.0.rule=number", "data.prompt_data=d",
                      "algorithm.kl.init_kl_coef=0", "rollout.http.listen=127.0.0.1:0"},

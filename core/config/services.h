@@ -9,8 +9,10 @@
 namespace quartet {
 
 inline const std::vector<std::string> kServiceNames = {"rollout", "policy_trainer", "critic_trainer", "scorer"};
-// Those that fine-tuning drives.
+// Those that fine-tuning drives; training on preferences; training a reward model.
 inline const std::vector<std::string> kSftServices = {"policy_trainer"};
+inline const std::vector<std::string> kDpoServices = {"policy_trainer", "scorer"};
+inline const std::vector<std::string> kRewardModelServices = {"critic_trainer"};
 // Those of a PPO run: all, without a critic all but its trainer.
 std::vector<std::string> PpoServices(const RunConfig& config);
 

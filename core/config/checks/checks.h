@@ -21,10 +21,11 @@ absl::Status CheckClipOverlap(const AlgorithmConfig& algorithm);
 absl::Status CheckReference(const RunConfig& config);
 absl::Status CheckReward(const RunConfig& config);
 
-// `actor`, `critic`, `train` and `sft`.
+// `actor`, `critic`, `train`, `sft` and `preference`.
 absl::Status CheckTrainers(const RunConfig& config);
 absl::Status CheckTrain(const RunConfig& config);
 absl::Status CheckSft(const RunConfig& config);
+absl::Status CheckPreference(const RunConfig& config);
 
 // `services` and what depends on their devices, `cluster`, `placement`, `tls`.
 absl::Status CheckServices(const RunConfig& config);

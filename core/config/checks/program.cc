@@ -18,53 +18,81 @@ constexpr char kModelFolder[] = "it names a Hugging Face folder (config.json, mo
 // What a program does not read, a field or all below it, and why. Services are given the configuration of a whole run,
 // and read their part of it.
 struct Unread {
-  const char* path;
-  const char* why;
+  std::string path;
+  std::string why;
 };
 
-std::vector<Unread> UnreadBy(const RunConfig& config, Program program) {
-  if (program == Program::kPpo) {
-    std::vector<Unread> unread = {{"sft", "a PPO run makes no fine-tuning; //orchestrator:sft does"}};
-    if (!UsesCritic(config)) {
-      unread.push_back({"critic", kNoCritic});
-      unread.push_back({"services.critic_trainer", kNoCritic});
-    }
-    return unread;
+bool IsOffline(Program program) {
+  return program == Program::kSft || program == Program::kDpo || program == Program::kRewardModel;
+}
+
+// By programs that learn from rows of data alone, and generate nothing.
+std::vector<Unread> UnreadByOffline(Program program) {
+  const bool sft = program == Program::kSft, reward_model = program == Program::kRewardModel;
+  const std::string name = sft ? "fine-tuning" : reward_model ? "training a reward model" : "DPO";
+  const std::string own = sft ? "sft" : "preference", trainer = reward_model ? "critic" : "actor";
+  const std::string data = absl::StrCat(name, " learns from ", own, ".data");
+  const std::string loop = absl::StrCat(name, " is no PPO; ", own, " has its fields");
+  const std::string models = absl::StrCat(name, " is without that model");
+  const std::string services = absl::StrCat(name, " does not drive that service");
+  const std::string length = absl::StrCat(name, " goes by ", trainer, ".max_len, which is set");
+  const std::string nothing = absl::StrCat(name, " generates nothing");
+  const std::string end = absl::StrCat(name, " saves at its end");
+  std::vector<Unread> unread = {
+      {"train.load_checkpoint",
+       absl::StrCat(name, " does not continue; ", trainer, ".load_checkpoint starts from a state")},
+      {"data.prompt_data", data},
+      {"data.prompt_data_probs", data},
+      {"data.source_key", data},
+      {"data.input_key", absl::StrCat(name, " reads ", own, ".input_key")},
+      {"data.label_key", data},
+      {"data.label_extract", data},
+      {"data.max_samples", data},
+      // These two make up max_len, unless that is set.
+      {"data.prompt_max_len", length},
+      {"rollout.generate_max_len", length},
+      {"rollout.http", nothing},  // others' defaults depend on it
+      {"rollout", nothing},
+      {"algorithm", loop},
+      {absl::StrCat(trainer, ".learning_rate"), absl::StrCat(name, " has ", own, ".learning_rate")},
+      {sft ? "preference" : "sft", absl::StrCat(name, " reads ", own)},
+      {reward_model ? "actor" : "critic", models},
+      {"reward", models},
+      {"train.max_steps", loop},
+      {"train.num_episodes", loop},
+      {"train.train_batch_size", loop},
+      {"train.save_steps", end},
+      {"train.max_log_prob_diff_mean", loop},
+      {"train.save_optimizer", absl::StrCat(name, " saves the model alone")},
+      {"train.max_ckpt_num", end},
+      {"eval", absl::StrCat(name, " generates no answers", sft ? "" : "; preference.eval_data is judged")},
+      {"services.rollout", services},
+      {reward_model ? "services.policy_trainer" : "services.critic_trainer", services}};
+  if (program != Program::kDpo) {
+    unread.push_back({"reference", models});
+    unread.push_back({"services.scorer", services});
   }
-  if (program != Program::kSft) return {};
-  static constexpr char kData[] = "fine-tuning learns from sft.data";
-  static constexpr char kLoop[] = "fine-tuning is no PPO; sft has its fields";
-  static constexpr char kServices[] = "of the services fine-tuning drives the policy trainer alone";
-  return {{"train.load_checkpoint", "fine-tuning does not continue; actor.load_checkpoint starts from a state"},
-          {"data.prompt_data", kData},
-          {"data.prompt_data_probs", kData},
-          {"data.source_key", kData},
-          {"data.input_key", "fine-tuning reads sft.input_key"},
-          {"data.label_key", "fine-tuning reads sft.output_key"},
-          {"data.label_extract", kData},
-          {"data.max_samples", kData},
-          // These two make up actor.max_len, unless that is set.
-          {"data.prompt_max_len", "fine-tuning goes by actor.max_len, which is set"},
-          {"rollout.generate_max_len", "fine-tuning goes by actor.max_len, which is set"},
-          {"rollout.http", "fine-tuning generates nothing"},  // others' defaults depend on it
-          {"rollout", "fine-tuning generates nothing"},
-          {"algorithm", kLoop},
-          {"actor.learning_rate", "fine-tuning has sft.learning_rate"},
-          {"actor.micro_rollout_batch_size", "fine-tuning makes no forward without gradient"},
-          {"critic", kServices},
-          {"reference", kServices},
-          {"reward", kServices},
-          {"train.max_steps", kLoop},
-          {"train.num_episodes", kLoop},
-          {"train.train_batch_size", kLoop},
-          {"train.save_steps", "fine-tuning saves at its end"},
-          {"train.max_log_prob_diff_mean", kLoop},
-          {"train.save_optimizer", "fine-tuning saves the policy alone"},
-          {"train.max_ckpt_num", "fine-tuning saves at its end"},
-          {"eval", "fine-tuning does not evaluate"},
-          {"services.rollout", kServices},
-          {"services.critic_trainer", kServices},
-          {"services.scorer", kServices}};
+  if (sft) unread.push_back({"actor.micro_rollout_batch_size", "fine-tuning makes no forward without gradient"});
+  if (program == Program::kDpo) unread.push_back({"preference.margin_key", "DPO has no margins; a reward model has"});
+  if (reward_model) {
+    for (const char* field : {"preference.loss", "preference.beta", "preference.label_smoothing"}) {
+      unread.push_back({field, "it is of DPO; a reward model has one loss"});
+    }
+  }
+  return unread;
+}
+
+std::vector<Unread> UnreadBy(const RunConfig& config, Program program) {
+  if (IsOffline(program)) return UnreadByOffline(program);
+  if (program != Program::kPpo) return {};
+  std::vector<Unread> unread = {
+      {"sft", "a PPO run makes no fine-tuning; //orchestrator:sft does"},
+      {"preference", "a PPO run has no pairs; //orchestrator:dpo and //orchestrator:reward_model learn from them"}};
+  if (!UsesCritic(config)) {
+    unread.push_back({"critic", kNoCritic});
+    unread.push_back({"services.critic_trainer", kNoCritic});
+  }
+  return unread;
 }
 
 // That what the program does not read is at its default.
@@ -73,7 +101,8 @@ absl::Status CheckUnread(const RunConfig& config, Program program) {
   for (const Unread& u : UnreadBy(config, program)) {
     RunConfig without = config;
     ClearPath(u.path, &without);
-    if (config.actor().max_len() == prompt + answer) {
+    const TrainerConfig& trained = program == Program::kRewardModel ? config.critic() : config.actor();
+    if (trained.max_len() == prompt + answer) {
       without.mutable_data()->set_prompt_max_len(prompt);
       without.mutable_rollout()->set_generate_max_len(answer);
     }
@@ -83,19 +112,31 @@ absl::Status CheckUnread(const RunConfig& config, Program program) {
   return absl::OkStatus();
 }
 
+// That the longest pair, which is not divided, fits into a micro-batch.
+absl::Status CheckPairsFit(const std::string& name, const TrainerConfig& t) {
+  const int64_t longest = int64_t{2} * t.max_len();
+  if (t.max_tokens_per_micro_batch() == 0 || t.max_tokens_per_micro_batch() >= longest) return absl::OkStatus();
+  return Bad(absl::StrCat(name, ".max_tokens_per_micro_batch"), absl::StrCat(t.max_tokens_per_micro_batch()),
+             absl::StrCat("a pair of two sequences of ", name, ".max_len (", t.max_len(),
+                          ") tokens would fit in no micro-batch: it must be at least ", longest, ", or ", name,
+                          ".max_len less"));
+}
+
 }  // namespace
 
 absl::Status CheckFor(const RunConfig& config, Program program) {
   QUARTET_RETURN_IF_ERROR(CheckUnread(config, program));
-  const bool ppo = program == Program::kPpo;
-  if ((ppo || program == Program::kPolicyTrainer || program == Program::kSft) && config.actor().pretrain().empty()) {
+  const bool ppo = program == Program::kPpo, dpo = program == Program::kDpo;
+  if ((ppo || dpo || program == Program::kPolicyTrainer || program == Program::kSft) &&
+      config.actor().pretrain().empty()) {
     return Missing("actor.pretrain", kModelFolder);
   }
   if ((ppo || program == Program::kRollout) && config.rollout().pretrain().empty()) {
     return Missing("rollout.pretrain (or actor.pretrain)", kModelFolder);
   }
   if (program == Program::kCriticTrainer && !UsesCritic(config)) return absl::InvalidArgumentError(kNoCritic);
-  if ((ppo || program == Program::kCriticTrainer) && UsesCritic(config) && config.critic().pretrain().empty()) {
+  if ((ppo || program == Program::kCriticTrainer || program == Program::kRewardModel) && UsesCritic(config) &&
+      config.critic().pretrain().empty()) {
     return Missing("critic.pretrain", kModelFolder);
   }
   if (ppo || program == Program::kScorer) {
@@ -128,6 +169,12 @@ absl::Status CheckFor(const RunConfig& config, Program program) {
   }
   if (program == Program::kSft && config.sft().data().empty()) {
     return Missing("sft.data", "it names files of examples, JSONL or Parquet");
+  }
+  if (dpo || program == Program::kRewardModel) {
+    if (config.preference().data().empty()) {
+      return Missing("preference.data", "it names files of pairs, JSONL or Parquet");
+    }
+    QUARTET_RETURN_IF_ERROR(CheckPairsFit(dpo ? "actor" : "critic", dpo ? config.actor() : config.critic()));
   }
   return absl::OkStatus();
 }

@@ -140,4 +140,28 @@ absl::Status CheckSft(const RunConfig& c) {
   return Real("sft.learning_rate", s.learning_rate(), 0, kInfinity, /*open_low=*/true);
 }
 
+absl::Status CheckPreference(const RunConfig& c) {
+  const PreferenceConfig& p = c.preference();
+  QUARTET_RETURN_IF_ERROR(Integer("preference.eval_steps", p.eval_steps(), 0));
+  if (p.eval_steps() > 0 && p.eval_data().empty()) {
+    return NoEffect("preference.eval_steps", "preference.eval_data names no files of held-out pairs");
+  }
+  QUARTET_RETURN_IF_ERROR(OneOf("preference.loss", p.loss(), {"sigmoid", "ipo"}));
+  QUARTET_RETURN_IF_ERROR(Real("preference.beta", p.beta(), 0, kInfinity, /*open_low=*/true));
+  if (!(p.label_smoothing() >= 0 && p.label_smoothing() < 0.5)) {
+    return Bad("preference.label_smoothing", absl::StrCat(p.label_smoothing()), "it must be at least 0 and below 0.5");
+  }
+  if (p.loss() == "ipo" && p.label_smoothing() != 0) {
+    return NoEffect("preference.label_smoothing", "preference.loss is \"ipo\"");
+  }
+  QUARTET_RETURN_IF_ERROR(Integer("preference.batch_size", p.batch_size(), 1));
+  QUARTET_RETURN_IF_ERROR(Integer("preference.max_steps", p.max_steps(), 0));
+  QUARTET_RETURN_IF_ERROR(Integer("preference.max_epochs", p.max_epochs(), 1));
+  if (p.max_steps() > 0 && p.max_epochs() != 1) {
+    return NoEffect("preference.max_epochs", "preference.max_steps is set");
+  }
+  if (!p.has_learning_rate()) return absl::OkStatus();
+  return Real("preference.learning_rate", p.learning_rate(), 0, kInfinity, /*open_low=*/true);
+}
+
 }  // namespace quartet
