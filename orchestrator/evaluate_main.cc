@@ -14,6 +14,7 @@
 #include "core/base/files.h"
 #include "core/base/logging.h"
 #include "core/config/run_config.h"
+#include "orchestrator/checks/input_check.h"
 #include "orchestrator/clients/cancellation.h"
 #include "orchestrator/launch/service_launcher.h"
 #include "orchestrator/loop/session.h"
@@ -71,13 +72,14 @@ int Main(int argc, char** argv) {
   if (!model.empty()) {
     std::error_code ignored;
     if (fs::exists(model + "/policy", ignored)) model += "/policy";
+    if (absl::Status s = CheckModelFolder("--model", model); !s.ok()) return Finish("evaluate", s);
     overrides.push_back("rollout.pretrain=" + model);
     overrides.push_back("actor.pretrain=" + model);  // whose tokenizer is used
   }
   const bool launch = flags->Has("launch");
   absl::StatusOr<RunConfig> config =
       LoadRunConfig(flags->Get("config").value_or(""), overrides, "",
-                    launch ? ServiceLauncher::Defaults({"rollout", "scorer"}) : RunConfig());
+                    launch ? ServiceLauncher::Defaults(kEvaluationServices) : RunConfig());
   if (!config.ok()) return Finish("evaluate", config.status());
   const std::string output = flags->Get("output").value_or(
       absl::StrCat("runs/evaluation-", absl::FormatTime("%Y%m%d-%H%M%S", absl::Now(), absl::LocalTimeZone())));

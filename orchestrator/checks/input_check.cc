@@ -2,7 +2,9 @@
 
 #include <dlfcn.h>
 
+#include <algorithm>
 #include <filesystem>
+#include <map>
 #include <memory>
 #include <set>
 #include <string>
@@ -19,8 +21,11 @@
 #include "core/checkpoint/state_folder.h"
 #include "core/model/model_config.h"
 #include "core/model/parameter_layout.h"
+#include "core/model/position_check.h"
 #include "core/model/tensor_parallel.h"
 #include "core/safetensors/reader.h"
+#include "core/service/ranks/port_reservation.h"
+#include "core/service/wire/address.h"
 #include "core/service/wire/credentials.h"
 #include "core/training/engine/model_folder_check.h"
 
@@ -37,13 +42,10 @@ absl::Status Of(const std::string& option, const absl::Status& status) {
   return status.ok() ? status : absl::Status(status.code(), absl::StrCat(option, ": ", status.message()));
 }
 
-absl::Status CheckFolder(const std::string& option, const std::string& folder) {
-  std::error_code error;
-  if (std::filesystem::is_directory(folder, error)) return absl::OkStatus();
-  return absl::NotFoundError(
-      absl::StrCat(option, ": the folder ", folder,
-                   " does not exist; names of a model hub are not resolved: download the model and ",
-                   "give its folder (relative paths start at ", ResolveUserPath("."), ")"));
+constexpr char kRolloutModel[] = "rollout.pretrain";
+
+bool Has(const std::vector<std::string>& services, const std::string& service) {
+  return std::find(services.begin(), services.end(), service) != services.end();
 }
 
 // A model that a service loads.
@@ -56,15 +58,21 @@ struct ModelUse {
   int64_t length;
 };
 
-std::vector<ModelUse> ModelsOf(const RunConfig& c, Program program) {
-  std::vector<ModelUse> models = {
-      {"actor.pretrain", c.actor().pretrain(), HeadKind::kVocabulary, true, "actor.max_len", c.actor().max_len()}};
-  if (program == Program::kSft) return models;
-  if (UsesCritic(c))
+std::vector<ModelUse> ModelsOf(const RunConfig& c, const std::vector<std::string>& services) {
+  std::vector<ModelUse> models;
+  if (Has(services, "policy_trainer")) {
+    models.push_back(
+        {"actor.pretrain", c.actor().pretrain(), HeadKind::kVocabulary, true, "actor.max_len", c.actor().max_len()});
+  }
+  if (Has(services, "critic_trainer")) {
     models.push_back(
         {"critic.pretrain", c.critic().pretrain(), HeadKind::kScalar, false, "critic.max_len", c.critic().max_len()});
-  models.push_back({"rollout.pretrain", c.rollout().pretrain(), HeadKind::kVocabulary, true, "rollout.max_model_len",
-                    c.rollout().max_model_len()});
+  }
+  if (Has(services, "rollout")) {
+    models.push_back({kRolloutModel, c.rollout().pretrain(), HeadKind::kVocabulary, true, "rollout.max_model_len",
+                      c.rollout().max_model_len()});
+  }
+  if (!Has(services, "scorer")) return models;
   if (UsesReference(c)) {
     models.push_back({"reference.pretrain", c.reference().pretrain(), HeadKind::kVocabulary, true, "actor.max_len",
                       c.actor().max_len()});
@@ -100,24 +108,38 @@ absl::Status CheckWeights(const ModelUse& use, const ModelConfig& model) {
   return absl::OkStatus();
 }
 
-absl::Status CheckModels(const RunConfig& config, Program program) {
-  ModelConfig actor;
+// That an engine's cache holds a sequence of the greatest length: its keys and values, whatever lies between them.
+absl::Status CheckCache(const ModelConfig& model, const RunConfig& config) {
+  const RolloutConfig& rollout = config.rollout();
+  if (rollout.has_gpu_memory_utilization()) return absl::OkStatus();  // the cache is what room there is
+  const int64_t length = rollout.max_model_len() > 0
+                             ? rollout.max_model_len()
+                             : int64_t{config.data().prompt_max_len()} + rollout.generate_max_len();
+  const int64_t blocks = (length + rollout.block_size() - 1) / rollout.block_size();
+  const int64_t token_bytes = 2 * model.num_hidden_layers *
+                              (model.num_key_value_heads / rollout.tensor_parallel_size()) * model.head_dim *
+                              (rollout.dtype() == "fp32" ? 4 : 2);
+  const int64_t bytes = blocks * rollout.block_size() * token_bytes;
+  if (rollout.kv_cache_bytes() >= bytes) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(
+      "rollout.kv_cache_bytes is ", rollout.kv_cache_bytes(), "; a sequence of ", length,
+      " tokens, the longest that there may be, takes ", bytes, " bytes in blocks of ", rollout.block_size(),
+      " tokens, and //orchestrator:plan says with how many all sequences of a step are in the cache at once"));
+}
+
+absl::Status CheckModels(const RunConfig& config, const std::vector<std::string>& services) {
+  QUARTET_RETURN_IF_ERROR(CheckModelConfigs(config, services));
+  const std::string& actor_folder = config.actor().pretrain();
+  const absl::StatusOr<ModelConfig> actor = ReadModelConfig(actor_folder);
+  QUARTET_RETURN_IF_ERROR(Of("actor.pretrain", actor.status()));
   std::set<std::tuple<std::string, HeadKind, bool>> checked;
-  for (const ModelUse& use : ModelsOf(config, program)) {
-    QUARTET_RETURN_IF_ERROR(CheckFolder(use.option, use.folder));
-    const absl::StatusOr<ModelConfig> model = ReadModelConfig(use.folder);
-    QUARTET_RETURN_IF_ERROR(Of(use.option, model.status()));
-    QUARTET_RETURN_IF_ERROR(CheckLengthInWindow(*model, use.folder, use.length_option, use.length));
-    if (use.option == "actor.pretrain") actor = *model;
-    if (use.option == "rollout.pretrain") {
-      QUARTET_RETURN_IF_ERROR(
-          Of("rollout.tensor_parallel_size", CheckTensorParallel(*model, config.rollout().tensor_parallel_size())));
-    }
+  for (const ModelUse& use : ModelsOf(config, services)) {
+    QUARTET_ASSIGN_OR_RETURN(const ModelConfig model, ReadModelConfig(use.folder));
+    if (use.option == kRolloutModel) QUARTET_RETURN_IF_ERROR(CheckCache(model, config));
     if (!checked.emplace(use.folder, use.head, use.has_head).second) continue;
-    QUARTET_RETURN_IF_ERROR(Of(use.option, CheckTokenizerFits(use.folder, *model)));
-    QUARTET_RETURN_IF_ERROR(
-        Of(use.option, CheckSameVocabulary("model", use.folder, *model, config.actor().pretrain(), actor)));
-    QUARTET_RETURN_IF_ERROR(Of(use.option, CheckWeights(use, *model)));
+    QUARTET_RETURN_IF_ERROR(Of(use.option, CheckTokenizerFits(use.folder, model)));
+    QUARTET_RETURN_IF_ERROR(Of(use.option, CheckSameVocabulary("model", use.folder, model, actor_folder, *actor)));
+    QUARTET_RETURN_IF_ERROR(Of(use.option, CheckWeights(use, model)));
   }
   return absl::OkStatus();
 }
@@ -160,23 +182,77 @@ absl::Status CheckHttpFiles(const HttpConfig& http) {
   return absl::OkStatus();
 }
 
+// That services can listen where they are told to; at port 0 they always can.
+absl::Status CheckAddresses(const RunConfig& config, const std::vector<std::string>& services) {
+  std::vector<std::pair<std::string, std::string>> listens;
+  for (const std::string& service : services) {
+    listens.emplace_back(absl::StrCat("services.", service, ".listen"), PlacementOf(config, service).listen());
+  }
+  if (Has(services, "rollout") && config.rollout().has_http()) {
+    listens.emplace_back("rollout.http.listen", config.rollout().http().listen());
+  }
+  std::map<std::string, std::string> taken;
+  for (const auto& [option, text] : listens) {
+    const absl::StatusOr<HostPort> address = ParseHostPort(text);
+    QUARTET_RETURN_IF_ERROR(Of(option, address.status()));
+    if (address->port == 0) continue;
+    const auto [other, is_new] = taken.emplace(address->ToString(), option);
+    if (!is_new) {
+      return absl::InvalidArgumentError(absl::StrCat(option, " and ", other->second, " are both ", text,
+                                                     "; give each a port of its own, or port 0, a free one"));
+    }
+    QUARTET_RETURN_IF_ERROR(Of(option, PortReservation::Make(*address).status()));
+  }
+  return absl::OkStatus();
+}
+
 absl::Status CheckState(const std::string& option, const std::string& folder) {
   return folder.empty() ? absl::OkStatus() : Of(option, StateReader::Open(folder).status());
 }
 
 }  // namespace
 
-absl::Status CheckInputs(const RunConfig& config, Program program, bool launch) {
+absl::Status CheckModelFolder(const std::string& option, const std::string& folder) {
+  std::error_code error;
+  if (std::filesystem::is_directory(folder, error)) return absl::OkStatus();
+  return absl::NotFoundError(
+      absl::StrCat(option, ": the folder ", folder,
+                   " does not exist; names of a model hub are not resolved: download the model and ",
+                   "give its folder (relative paths start at ", ResolveUserPath("."), ")"));
+}
+
+absl::Status CheckModelConfigs(const RunConfig& config, const std::vector<std::string>& services) {
+  for (const ModelUse& use : ModelsOf(config, services)) {
+    QUARTET_RETURN_IF_ERROR(CheckModelFolder(use.option, use.folder));
+    const absl::StatusOr<ModelConfig> model = ReadModelConfig(use.folder);
+    QUARTET_RETURN_IF_ERROR(Of(use.option, model.status()));
+    // Trainers and the scorer compute at positions beyond those that the model was made for; the rollout refuses to.
+    const auto check_length = use.option == kRolloutModel ? CheckLengthInPositions : CheckLengthInWindow;
+    QUARTET_RETURN_IF_ERROR(check_length(*model, use.folder, use.length_option, use.length));
+    if (use.option == kRolloutModel) {
+      QUARTET_RETURN_IF_ERROR(
+          Of("rollout.tensor_parallel_size", CheckTensorParallel(*model, config.rollout().tensor_parallel_size())));
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckInputs(const RunConfig& config, const std::vector<std::string>& services, bool launch) {
   QUARTET_RETURN_IF_ERROR(MakeChannelCredentials(config.tls()).status());
-  QUARTET_RETURN_IF_ERROR(CheckFolder("actor.pretrain", config.actor().pretrain()));
+  QUARTET_RETURN_IF_ERROR(CheckModelFolder("actor.pretrain", config.actor().pretrain()));
   if (!launch) return absl::OkStatus();
-  const bool ppo = program == Program::kPpo;
-  QUARTET_RETURN_IF_ERROR(CheckModels(config, program));
-  QUARTET_RETURN_IF_ERROR(CheckState("actor.load_checkpoint", config.actor().load_checkpoint()));
-  if (ppo && UsesCritic(config))
+  QUARTET_RETURN_IF_ERROR(CheckModels(config, services));
+  if (Has(services, "policy_trainer")) {
+    QUARTET_RETURN_IF_ERROR(CheckState("actor.load_checkpoint", config.actor().load_checkpoint()));
+  }
+  if (Has(services, "critic_trainer")) {
     QUARTET_RETURN_IF_ERROR(CheckState("critic.load_checkpoint", config.critic().load_checkpoint()));
-  if (ppo && config.rollout().has_http()) QUARTET_RETURN_IF_ERROR(CheckHttpFiles(config.rollout().http()));
-  return CheckDevices(config, ppo ? PpoServices(config) : kSftServices);
+  }
+  if (Has(services, "rollout") && config.rollout().has_http()) {
+    QUARTET_RETURN_IF_ERROR(CheckHttpFiles(config.rollout().http()));
+  }
+  QUARTET_RETURN_IF_ERROR(CheckDevices(config, services));
+  return CheckAddresses(config, services);
 }
 
 absl::Status CheckBatch(const RunConfig& config, int64_t prompts) {

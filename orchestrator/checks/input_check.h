@@ -2,6 +2,8 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "core/config/run_config.h"
@@ -9,10 +11,18 @@
 
 namespace quartet {
 
-// Certificates and the actor's folder; with `launch` also what the services that are started here will load: model
-// folders (shapes and vocabularies, lengths, what weights there are), training states, the HTTP interface's files, and
-// whether there are devices for them. Errors name the option, what is wrong and what would help.
-absl::Status CheckInputs(const RunConfig& config, Program program, bool launch);
+// That a model's folder, the value of `option`, is there. NOT_FOUND says where relative paths start.
+absl::Status CheckModelFolder(const std::string& option, const std::string& folder);
+
+// That the models of `services` are there and what their config.json says suits the configuration: all that a plan
+// reads of them. Errors name the option.
+absl::Status CheckModelConfigs(const RunConfig& config, const std::vector<std::string>& services);
+
+// Certificates and the actor's folder; with `launch` also what `services`, which are started here, will load: model
+// folders (shapes and vocabularies, lengths, what weights there are), training states, the HTTP interface's files;
+// whether there are devices for them, and nobody else at the ports where they listen. Errors name the option, what is
+// wrong and what would help.
+absl::Status CheckInputs(const RunConfig& config, const std::vector<std::string>& services, bool launch);
 
 // That a batch is not larger than all `prompts` prompts, so that it would have to repeat some.
 absl::Status CheckBatch(const RunConfig& config, int64_t prompts);

@@ -2,9 +2,13 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+#include <unistd.h>
 
 #include <filesystem>
 #include <string>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "core/config/run_config.h"
@@ -47,6 +51,9 @@ class CheckInputsTest : public ::testing::Test {
     config_.mutable_actor()->set_pretrain(scratch_.path() + "/model");
     config_.mutable_critic()->set_pretrain(scratch_.path() + "/model");
     config_.mutable_reward()->add_source()->set_model(scratch_.path() + "/reward");
+    for (const std::string& service : kServiceNames) {
+      MutablePlacementOf(&config_, service)->set_listen("127.0.0.1:0");
+    }
     const absl::Status resolved = ResolveRunConfig(&config_, "");
     EXPECT_TRUE(resolved.ok()) << resolved;
   }
@@ -55,7 +62,7 @@ class CheckInputsTest : public ::testing::Test {
     EXPECT_TRUE(written.ok()) << written;
   }
   std::string Error(bool launch = true) const {
-    return std::string(CheckInputs(config_, Program::kPpo, launch).message());
+    return std::string(CheckInputs(config_, kServiceNames, launch).message());
   }
   std::string InScratch(const std::string& name) const { return scratch_.path() + "/" + name; }
 
@@ -65,8 +72,8 @@ class CheckInputsTest : public ::testing::Test {
 
 TEST_F(CheckInputsTest, AcceptsWhatServicesCanLoad) {
   for (const bool launch : {false, true}) {
-    for (const Program program : {Program::kPpo, Program::kSft}) {
-      const absl::Status status = CheckInputs(config_, program, launch);
+    for (const std::vector<std::string>& services : {kServiceNames, kSftServices, {"rollout", "scorer"}}) {
+      const absl::Status status = CheckInputs(config_, services, launch);
       EXPECT_TRUE(status.ok()) << status;
     }
   }
@@ -136,6 +143,64 @@ TEST_F(CheckInputsTest, NamesALengthBeyondTheModelsWindow) {
   WriteModel("windowed", HeadKind::kVocabulary, windowed);
   config_.mutable_actor()->set_pretrain(InScratch("windowed"));
   EXPECT_THAT(Error(), AllOf(StartsWith("actor.max_len is 16; at most 12"), HasSubstr("sliding_window")));
+}
+
+TEST_F(CheckInputsTest, NamesALengthBeyondThePositionsThatTheRolloutMayUse) {
+  config_.mutable_rollout()->set_max_model_len(65);
+  EXPECT_THAT(Error(), AllOf(StartsWith("rollout.max_model_len is 65; at most 64 is allowed"),
+                             HasSubstr("max_position_embeddings")));
+  EXPECT_TRUE(CheckInputs(config_, kSftServices, /*launch=*/true).ok());
+}
+
+TEST_F(CheckInputsTest, NamesACacheThatHoldsNoSequenceOfTheGreatestLength) {
+  // Keys and values of one layer with 2 heads of 4 elements, in bf16: 32 bytes a token.
+  config_.mutable_rollout()->set_kv_cache_bytes(16 * 32);
+  EXPECT_EQ(Error(), "");
+  config_.mutable_rollout()->set_kv_cache_bytes(16 * 32 - 1);
+  EXPECT_THAT(Error(), AllOf(StartsWith("rollout.kv_cache_bytes is 511; a sequence of 16 tokens"),
+                             HasSubstr("takes 512 bytes in blocks of 16 tokens")));
+  config_.mutable_rollout()->set_max_model_len(0);
+  config_.mutable_rollout()->mutable_http()->set_listen("127.0.0.1:0");
+  EXPECT_THAT(Error(), StartsWith("rollout.kv_cache_bytes is 511; a sequence of 16 tokens"));
+}
+
+TEST_F(CheckInputsTest, LooksAtWhatServicesLoadThatAreStartedAlone) {
+  fs::rename(InScratch("model/model.safetensors"), InScratch("model/pytorch_model.bin"));
+  EXPECT_THAT(std::string(CheckInputs(config_, {"rollout", "scorer"}, /*launch=*/true).message()),
+              AllOf(StartsWith("rollout.pretrain: "), HasSubstr("pytorch_model.bin")));
+}
+
+TEST_F(CheckInputsTest, ReadsOfModelsThatAreOnlyPlannedTheirConfigurationAlone) {
+  fs::remove(InScratch("model/model.safetensors"));
+  fs::remove(InScratch("reward/model.safetensors"));
+  EXPECT_TRUE(CheckModelConfigs(config_, kServiceNames).ok());
+  config_.mutable_critic()->set_pretrain(InScratch("no_critic"));
+  EXPECT_THAT(std::string(CheckModelConfigs(config_, kServiceNames).message()),
+              StartsWith("critic.pretrain: the folder "));
+  EXPECT_TRUE(CheckModelConfigs(config_, {"rollout", "policy_trainer"}).ok());
+}
+
+TEST_F(CheckInputsTest, NamesAnAddressThatIsInUse) {
+  const int fd = socket(AF_INET, SOCK_STREAM, 0);
+  sockaddr_in address = {};
+  address.sin_family = AF_INET;
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  socklen_t size = sizeof(address);
+  ASSERT_EQ(bind(fd, reinterpret_cast<sockaddr*>(&address), size), 0);
+  ASSERT_EQ(listen(fd, 1), 0);
+  ASSERT_EQ(getsockname(fd, reinterpret_cast<sockaddr*>(&address), &size), 0);
+  const std::string taken = absl::StrCat("127.0.0.1:", ntohs(address.sin_port));
+  config_.mutable_services()->mutable_scorer()->set_listen(taken);
+  EXPECT_THAT(Error(), AllOf(StartsWith("services.scorer.listen: cannot listen on " + taken),
+                             HasSubstr("in use by another process")));
+  EXPECT_EQ(Error(/*launch=*/false), "") << "the scorer may be what listens there";
+  config_.mutable_services()->mutable_scorer()->set_listen("127.0.0.1:0");
+  config_.mutable_rollout()->mutable_http()->set_listen(taken);
+  EXPECT_THAT(Error(), StartsWith("rollout.http.listen: cannot listen on " + taken));
+  close(fd);
+  EXPECT_EQ(Error(), "");
+  config_.mutable_services()->mutable_rollout()->set_listen(taken);
+  EXPECT_THAT(Error(), StartsWith("rollout.http.listen and services.rollout.listen are both " + taken));
 }
 
 TEST_F(CheckInputsTest, NamesAModelThatCannotBeDivided) {

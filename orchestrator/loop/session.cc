@@ -60,7 +60,7 @@ std::function<void(int64_t, int64_t)> ShowChecking(TerminalView& view) {
 
 absl::StatusOr<PpoInputs> ReadPpoInputs(const RunConfig& config, bool launch, TerminalView& view) {
   QUARTET_RETURN_IF_ERROR(CheckFor(config, Program::kPpo));
-  QUARTET_RETURN_IF_ERROR(CheckInputs(config, Program::kPpo, launch));
+  QUARTET_RETURN_IF_ERROR(CheckInputs(config, PpoServices(config), launch));
   PpoInputs inputs;
   QUARTET_ASSIGN_OR_RETURN(inputs.tokenizer, LoadTokenizer(config));
   QUARTET_ASSIGN_OR_RETURN(inputs.prompts, Prompts::Open(config, *inputs.tokenizer, ShowChecking(view)));
@@ -77,7 +77,7 @@ struct SftInputs {
 
 absl::StatusOr<SftInputs> ReadSftInputs(const RunConfig& config, bool launch, TerminalView& view) {
   QUARTET_RETURN_IF_ERROR(CheckFor(config, Program::kSft));
-  QUARTET_RETURN_IF_ERROR(CheckInputs(config, Program::kSft, launch));
+  QUARTET_RETURN_IF_ERROR(CheckInputs(config, kSftServices, launch));
   SftInputs inputs;
   QUARTET_ASSIGN_OR_RETURN(inputs.tokenizer, LoadTokenizer(config));
   QUARTET_ASSIGN_OR_RETURN(const ModelConfig model, ReadModelConfig(config.actor().pretrain()));
@@ -149,6 +149,7 @@ absl::StatusOr<PpoResult> RunPpoSession(const RunConfig& resolved, const Session
                                         Cancellation& cancellation) {
   // 1. Everything that can be wrong before a folder is made or a service is started.
   RunConfig config = resolved;
+  QUARTET_RETURN_IF_ERROR(CheckRunDir(config, options.allowed_entry));
   const absl::StatusOr<PpoInputs> inputs = ReadPpoInputs(config, options.launch, view);
   if (!inputs.ok()) return AsWrongInput(inputs.status());
   view.Print(absl::StrCat("run folder: ", config.run_dir()));
@@ -200,6 +201,7 @@ absl::StatusOr<PpoResult> RunPpoSession(const RunConfig& resolved, const Session
 absl::StatusOr<SftSummary> RunSftSession(const RunConfig& resolved, const SessionOptions& options, TerminalView& view,
                                          Cancellation& cancellation) {
   RunConfig config = resolved;
+  QUARTET_RETURN_IF_ERROR(CheckRunDir(config, options.allowed_entry));
   const absl::StatusOr<SftInputs> inputs = ReadSftInputs(config, options.launch, view);
   if (!inputs.ok()) return AsWrongInput(inputs.status());
   QUARTET_ASSIGN_OR_RETURN(const std::unique_ptr<RunFolder> folder, RunFolder::Create(config, options.allowed_entry));
@@ -234,6 +236,10 @@ absl::StatusOr<std::vector<EvaluationResult>> RunEvaluationSession(const RunConf
   for (const Program program : {Program::kRollout, Program::kScorer}) {
     QUARTET_RETURN_IF_ERROR(CheckFor(config, program));
   }
+  QUARTET_RETURN_IF_ERROR(CheckRunDir(config, options.allowed_entry));
+  if (absl::Status inputs = CheckInputs(config, kEvaluationServices, options.launch); !inputs.ok()) {
+    return AsWrongInput(inputs);
+  }
   const absl::StatusOr<std::unique_ptr<Tokenizer>> tokenizer = LoadTokenizer(config);
   if (!tokenizer.ok()) return AsWrongInput(tokenizer.status());
   const absl::StatusOr<std::vector<EvaluationSet>> sets = LoadEvaluationSets(config, **tokenizer);
@@ -244,7 +250,7 @@ absl::StatusOr<std::vector<EvaluationResult>> RunEvaluationSession(const RunConf
 
   QUARTET_ASSIGN_OR_RETURN(const std::unique_ptr<RunFolder> folder, RunFolder::Create(config, options.allowed_entry));
   QUARTET_ASSIGN_OR_RETURN(const std::unique_ptr<ServiceLauncher> launcher,
-                           LaunchServices(options, {"rollout", "scorer"}, *folder, view, cancellation, &config));
+                           LaunchServices(options, kEvaluationServices, *folder, view, cancellation, &config));
   QUARTET_ASSIGN_OR_RETURN(const Services services, ConnectServices(config, &cancellation));
   const auto on_loading = [&view](const std::string& waiting, const std::string& detail) {
     view.PrintAndBegin(waiting);

@@ -3,6 +3,7 @@
 
 #include <map>
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -15,6 +16,9 @@
 #include "proto/run_config.pb.h"
 
 namespace quartet {
+
+// The services that an evaluation drives.
+inline const std::vector<std::string> kEvaluationServices = {"rollout", "scorer"};
 
 struct SessionOptions {
   // Start the services here; else they run already at config.services.*.listen.

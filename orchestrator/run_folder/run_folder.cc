@@ -69,27 +69,6 @@ bool IsOfAStart(const std::string& name) {
   return absl::StartsWith(name, kEventsPrefix);
 }
 
-// ALREADY_EXISTS where `path` has results, or what is no run's.
-absl::Status CheckFree(const std::string& path, const std::string& allowed) {
-  QUARTET_ASSIGN_OR_RETURN(const std::vector<std::string> names, ListFolder(path));
-  const bool locked = std::find(names.begin(), names.end(), kRunLockName) != names.end();
-  const auto refuse = [&path](const std::string& name) {
-    return absl::AlreadyExistsError(absl::StrCat("run_dir ", path, " is not empty (it has ", name,
-                                                 "); give a new folder, or remove this one if its results are not "
-                                                 "needed any more"));
-  };
-  for (const std::string& name : names) {
-    if (name == allowed || name == kRunLockName || (locked && IsOfAStart(name))) continue;
-    return refuse(name);
-  }
-  std::error_code none;
-  if (const uintmax_t bytes = fs::file_size(path + "/metrics.jsonl", none); !none && bytes > 0) {
-    return refuse("metrics.jsonl");
-  }
-  QUARTET_ASSIGN_OR_RETURN(const auto checkpoints, ListCheckpoints(path + "/checkpoints"));
-  return checkpoints.empty() ? absl::OkStatus() : refuse("checkpoints/" + CheckpointId(checkpoints.begin()->first));
-}
-
 // The text of a file; "" where there is none.
 absl::StatusOr<std::string> ReadIfThere(const std::string& path) {
   absl::StatusOr<std::string> text = ReadFile(path);
@@ -103,18 +82,40 @@ bool RunFolder::HasRun(const std::string& run_dir) {
   return fs::exists(run_dir + "/run.textproto", error);
 }
 
-absl::StatusOr<std::unique_ptr<RunFolder>> RunFolder::Create(const RunConfig& config, const std::string& allowed) {
-  if (config.run_dir().empty()) return absl::InvalidArgumentError("run_dir is empty; it names the run's folder");
-  std::unique_ptr<RunFolder> folder(new RunFolder(config.run_dir(), PrintRunConfig(config)));
+absl::Status RunFolder::CheckFree(const std::string& run_dir, const std::string& allowed) {
+  if (run_dir.empty()) return absl::InvalidArgumentError("run_dir is empty; it names the run's folder");
   std::error_code error;
-  if (fs::exists(folder->path_, error) && !fs::is_directory(folder->path_, error)) {
-    return absl::AlreadyExistsError(absl::StrCat("run_dir ", folder->path_, " is a file, not a folder"));
+  if (!fs::exists(run_dir, error)) return absl::OkStatus();
+  if (!fs::is_directory(run_dir, error)) {
+    return absl::AlreadyExistsError(absl::StrCat("run_dir ", run_dir, " is a file, not a folder"));
   }
-  QUARTET_RETURN_IF_ERROR(MakeDirs(folder->path_));
+  QUARTET_ASSIGN_OR_RETURN(const std::vector<std::string> names, ListFolder(run_dir));
+  const bool locked = std::find(names.begin(), names.end(), kRunLockName) != names.end();
+  const auto refuse = [&run_dir](const std::string& name) {
+    return absl::AlreadyExistsError(absl::StrCat("run_dir ", run_dir, " is not empty (it has ", name,
+                                                 "); give a new folder, or remove this one if its results are not "
+                                                 "needed any more"));
+  };
+  for (const std::string& name : names) {
+    if (name == allowed || name == kRunLockName || (locked && IsOfAStart(name))) continue;
+    return refuse(name);
+  }
+  std::error_code none;
+  if (const uintmax_t bytes = fs::file_size(run_dir + "/metrics.jsonl", none); !none && bytes > 0) {
+    return refuse("metrics.jsonl");
+  }
+  QUARTET_ASSIGN_OR_RETURN(const auto checkpoints, ListCheckpoints(run_dir + "/checkpoints"));
+  return checkpoints.empty() ? absl::OkStatus() : refuse("checkpoints/" + CheckpointId(checkpoints.begin()->first));
+}
+
+absl::StatusOr<std::unique_ptr<RunFolder>> RunFolder::Create(const RunConfig& config, const std::string& allowed) {
+  std::unique_ptr<RunFolder> folder(new RunFolder(config.run_dir(), PrintRunConfig(config)));
   // In a folder that is something else not even a lock is left behind.
+  std::error_code error;
   if (!fs::exists(absl::StrCat(folder->path_, "/", kRunLockName), error)) {
     QUARTET_RETURN_IF_ERROR(CheckFree(folder->path_, allowed));
   }
+  QUARTET_RETURN_IF_ERROR(MakeDirs(folder->path_));
   QUARTET_ASSIGN_OR_RETURN(folder->lock_, RunLock::Take(folder->path_));
   QUARTET_RETURN_IF_ERROR(CheckFree(folder->path_, allowed));
   QUARTET_RETURN_IF_ERROR(MakeDirs(folder->logs_path()));

@@ -67,8 +67,12 @@ struct HeldoutRecord {
 // full; FAILED_PRECONDITION where another orchestrator uses the folder.
 class RunFolder {
  public:
-  // Creates config.run_dir(). ALREADY_EXISTS where there is a folder with anything in it but an entry named `allowed`
-  // and what a run has left there that has not finished a step: a run never writes over another's results.
+  // Whether a run may be made in `run_dir`: ALREADY_EXISTS where there is a folder with anything in it but an entry
+  // named `allowed` and what a run has left there that has not finished a step. A run never writes over another's
+  // results.
+  static absl::Status CheckFree(const std::string& run_dir, const std::string& allowed = "");
+
+  // Creates config.run_dir(); errors also as of CheckFree.
   static absl::StatusOr<std::unique_ptr<RunFolder>> Create(const RunConfig& config, const std::string& allowed = "");
   // The folder of a run that is there. Nothing of it changes before BeginAfter.
   static absl::StatusOr<std::unique_ptr<RunFolder>> Open(const RunConfig& config);

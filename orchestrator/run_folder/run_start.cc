@@ -1,23 +1,44 @@
 #include "orchestrator/run_folder/run_start.h"
 
+#include <filesystem>
+#include <system_error>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "core/base/status_macros.h"
 #include "orchestrator/run_folder/checkpoint_search.h"
+#include "orchestrator/run_folder/run_lock.h"
 
 namespace quartet {
+namespace {
+
+bool Continues(const RunConfig& config) {
+  return config.train().load_checkpoint() && RunFolder::HasRun(config.run_dir());
+}
+
+absl::Status WithWayOn(const RunConfig& config, const absl::Status& status) {
+  if (!absl::IsAlreadyExists(status) || !RunFolder::HasRun(config.run_dir())) return status;
+  return absl::AlreadyExistsError(
+      absl::StrCat(status.message(), "; to continue its run: --set=train.load_checkpoint=true"));
+}
+
+}  // namespace
+
+absl::Status CheckRunDir(const RunConfig& config, const std::string& allowed_entry) {
+  if (std::error_code error; std::filesystem::exists(config.run_dir() + "/" + kRunLockName, error)) {
+    QUARTET_RETURN_IF_ERROR(RunLock::Take(config.run_dir()).status());
+  }
+  if (Continues(config)) return absl::OkStatus();
+  return WithWayOn(config, RunFolder::CheckFree(config.run_dir(), allowed_entry));
+}
 
 absl::StatusOr<RunStart> OpenRun(const RunConfig& config, const std::string& allowed_entry,
                                  const std::function<absl::Status()>& proceed) {
   RunStart start;
-  if (!config.train().load_checkpoint() || !RunFolder::HasRun(config.run_dir())) {
+  if (!Continues(config)) {
     absl::StatusOr<std::unique_ptr<RunFolder>> folder = RunFolder::Create(config, allowed_entry);
-    if (absl::IsAlreadyExists(folder.status()) && RunFolder::HasRun(config.run_dir())) {
-      return absl::AlreadyExistsError(
-          absl::StrCat(folder.status().message(), "; to continue its run: --set=train.load_checkpoint=true"));
-    }
-    QUARTET_ASSIGN_OR_RETURN(start.folder, std::move(folder));
+    QUARTET_RETURN_IF_ERROR(WithWayOn(config, folder.status()));
+    start.folder = *std::move(folder);
     return start;
   }
   QUARTET_ASSIGN_OR_RETURN(start.folder, RunFolder::Open(config));

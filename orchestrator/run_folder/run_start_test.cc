@@ -3,6 +3,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <filesystem>
+
 #include "core/config/run_config.h"
 #include "orchestrator/testing/scratch_folder.h"
 
@@ -44,6 +46,25 @@ TEST_F(OpenRunTest, SaysHowARunThatIsThereIsContinued) {
   const auto again = Open();
   ASSERT_TRUE(again.ok()) << again.status();
   EXPECT_FALSE(again->resume.has_value());
+}
+
+TEST_F(OpenRunTest, IsRefusedBeforeAnythingIsMadeWhereSomethingIsInTheWay) {
+  EXPECT_TRUE(CheckRunDir(config_, "").ok());
+  EXPECT_FALSE(std::filesystem::exists(config_.run_dir()));
+  {
+    const auto start = Open();
+    ASSERT_TRUE(start.ok() && start->folder->BeginAfter(0).ok());
+    ASSERT_TRUE(start->folder->WriteMetrics(0, Metrics()).ok());
+    const absl::Status in_use = CheckRunDir(config_, "");
+    EXPECT_EQ(in_use.code(), absl::StatusCode::kFailedPrecondition);
+    EXPECT_THAT(std::string(in_use.message()), HasSubstr("is in use by another orchestrator"));
+  }
+  EXPECT_EQ(CheckRunDir(config_, "").message(), Error());
+  config_.mutable_train()->set_load_checkpoint(true);
+  EXPECT_TRUE(CheckRunDir(config_, "").ok());
+  scratch_.Write("file", "");
+  config_.set_run_dir(scratch_.path() + "/file");
+  EXPECT_THAT(std::string(CheckRunDir(config_, "").message()), HasSubstr("is a file, not a folder"));
 }
 
 TEST_F(OpenRunTest, DoesNotOfferToContinueWhatIsNoRun) {

@@ -24,6 +24,7 @@
 #include "core/memory/accounted_tensor.h"
 #include "core/memory/block_cache.h"
 #include "core/memory/catch_exceptions.h"
+#include "core/model/position_check.h"
 #include "core/training/engine/rank_device.h"
 #include "core/zero/sharded_model.h"
 #include "rollout/engine/budget_measurement.h"
@@ -428,12 +429,8 @@ absl::StatusOr<std::unique_ptr<RolloutEngine>> LoadEngine(const RolloutEngineOpt
     with_length.max_model_len = std::min<int64_t>(config.max_position_embeddings,
                                                   config.sliding_window.value_or(std::numeric_limits<int64_t>::max()));
   }
-  if (options.max_model_len > config.max_position_embeddings) {
-    return absl::InvalidArgumentError(absl::StrCat("rollout.max_model_len is ", options.max_model_len,
-                                                   "; the model's max_position_embeddings allow at most ",
-                                                   config.max_position_embeddings));
-  }
-  QUARTET_RETURN_IF_ERROR(CheckLengthInWindow(config, options.model, "rollout.max_model_len", options.max_model_len));
+  QUARTET_RETURN_IF_ERROR(
+      CheckLengthInPositions(config, options.model, "rollout.max_model_len", options.max_model_len));
   for (const int32_t id : options.stop_token_ids) {
     if (id < 0 || id >= config.vocab_size) {
       return absl::InvalidArgumentError(

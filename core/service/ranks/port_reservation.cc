@@ -38,8 +38,8 @@ absl::StatusOr<PortReservation> PortReservation::Make(const HostPort& address) {
     if (error == EADDRINUSE) {
       return absl::UnavailableError(
           absl::StrCat("cannot listen on ", address.ToString(),
-                       ": the address is in use by another process; stop that process, or choose another port with "
-                       "--listen (port 0 takes a free one)"));
+                       ": the address is in use by another process; stop that process, or choose another port "
+                       "(port 0 takes a free one)"));
     }
     if (error == EADDRNOTAVAIL) {
       return absl::InvalidArgumentError(
