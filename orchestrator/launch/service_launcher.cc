@@ -30,12 +30,12 @@ constexpr int kLogLines = 20;
 
 }  // namespace
 
-std::string LastLines(const std::string& path, int lines) {
+std::string LastLines(const std::string& path, int lines, int64_t from) {
   constexpr std::streamoff kMaxBytes = 8 << 10;
   std::ifstream file(path, std::ios::binary | std::ios::ate);
   if (!file) return "";
   const std::streamoff size = file.tellg();
-  const std::streamoff begin = std::max<std::streamoff>(0, size - kMaxBytes);
+  const std::streamoff begin = std::max<std::streamoff>(std::min<std::streamoff>(from, size), size - kMaxBytes);
   std::string text(static_cast<size_t>(size - begin), '\0');
   file.seekg(begin);
   file.read(text.data(), static_cast<std::streamsize>(text.size()));
@@ -65,6 +65,10 @@ std::string ServiceLauncher::LogPath(const std::string& service) const {
   return absl::StrCat(options_.logs_folder, "/", service, ".log");
 }
 
+std::string ServiceLauncher::LogEnd(const std::string& service, int lines) const {
+  return LastLines(LogPath(service), lines, log_begins_.at(service));
+}
+
 std::string ServiceLauncher::AddressPath(const std::string& service) const {
   return absl::StrCat(options_.logs_folder, "/", service, ".address");
 }
@@ -88,6 +92,8 @@ absl::Status ServiceLauncher::StartAll() {
     child.removed_environment = RankEnvironmentNames();
     // Paths in the resolved configuration are absolute already.
     child.log_file = LogPath(service);
+    const uintmax_t earlier = std::filesystem::file_size(child.log_file, ignored);
+    log_begins_[service] = ignored ? 0 : static_cast<int64_t>(earlier);
     child.own_process_group = true;
     QUARTET_ASSIGN_OR_RETURN(children_[service], Prefixed("cannot start " + service, ChildProcess::Start(child)));
   }
@@ -121,7 +127,7 @@ std::string ServiceLauncher::WhatOthersAreAt() const {
   std::string text;
   for (const std::string& service : options_.services) {
     if (addresses_.count(service) > 0) continue;
-    const std::string detail = LoadingDetail(LastLines(LogPath(service), 1));
+    const std::string detail = LoadingDetail(LogEnd(service, 1));
     absl::StrAppend(&text, text.empty() ? "" : ", ", service, detail.empty() ? "" : absl::StrCat(" (", detail, ")"));
   }
   return text;
@@ -133,7 +139,7 @@ absl::Status ServiceLauncher::Poll() {
   for (auto& [service, child] : children_) {
     const std::optional<ExitState> exit = child->Poll();
     if (!exit.has_value()) continue;
-    const std::string log = LastLines(LogPath(service), kLogLines);
+    const std::string log = LogEnd(service, kLogLines);
     death_ = absl::UnavailableError(absl::StrCat(service, " ended by itself: ", exit->Describe(), ". The end of ",
                                                  LogPath(service), log.empty() ? " is empty" : ":\n", log));
     return death_;

@@ -74,10 +74,13 @@ class ServiceLauncher {
   absl::Status Poll();  // OK if all run
   void Watch();
   std::string LogPath(const std::string& service) const;
+  // Its last lines, of this start alone.
+  std::string LogEnd(const std::string& service, int lines) const;
   std::string AddressPath(const std::string& service) const;
 
   const ServiceLauncherOptions options_;
   std::map<std::string, std::string> addresses_;
+  std::map<std::string, int64_t> log_begins_;  // bytes that earlier starts had written; as it is once all are started
   std::mutex mutex_;
   std::map<std::string, std::unique_ptr<ChildProcess>> children_;
   absl::Status death_;
@@ -85,7 +88,7 @@ class ServiceLauncher {
   std::thread watcher_;
 };
 
-// The last `lines` lines of the file, at most 8 KiB of them; "" where it cannot be read.
-std::string LastLines(const std::string& path, int lines);
+// The last `lines` lines of what the file has from byte `from` on, at most 8 KiB of them; "" where it cannot be read.
+std::string LastLines(const std::string& path, int lines, int64_t from = 0);
 
 }  // namespace quartet

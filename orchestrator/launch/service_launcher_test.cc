@@ -85,6 +85,15 @@ TEST_F(ServiceLauncherTest, TellsWhatServicesAreAtThatAreNotUpYet) {
   EXPECT_TRUE(launcher.ok()) << launcher.status();
 }
 
+TEST_F(ServiceLauncherTest, ShowsTheLogOfThisStartAlone) {
+  scratch_.Write("logs/scorer.log", "what an earlier start said\n");
+  Program("scorer", "echo what is wrong now\nexit 1\n");
+  const auto launcher = ServiceLauncher::Start(Options({"scorer"}));
+  EXPECT_THAT(std::string(launcher.status().message()),
+              AllOf(HasSubstr("what is wrong now"), Not(HasSubstr("earlier"))));
+  EXPECT_THAT(scratch_.Read("logs/scorer.log"), HasSubstr("earlier"));
+}
+
 TEST_F(ServiceLauncherTest, StartsServicesAndLeavesNoneBehind) {
   Program("rollout", Serve("rollout"));
   Program("scorer", Serve("scorer"));
@@ -150,6 +159,8 @@ TEST(LastLines, AreTheLastLines) {
   EXPECT_EQ(LastLines(scratch.Write("a", "1\n2\n3\n"), 2), "2\n3");
   EXPECT_EQ(LastLines(scratch.Write("b", "1\n2"), 5), "1\n2");
   EXPECT_EQ(LastLines(scratch.Write("c", ""), 5), "");
+  EXPECT_EQ(LastLines(scratch.Write("d", "1\n2\n3\n"), 5, /*from=*/2), "2\n3");
+  EXPECT_EQ(LastLines(scratch.path() + "/d", 5, /*from=*/100), "");
   EXPECT_EQ(LastLines(scratch.path() + "/none", 5), "");
 }
 
