@@ -60,6 +60,9 @@ int Main(int argc, char** argv) {
   if (!config.ok()) return Finish("orchestrator", config.status());
   const absl::StatusOr<ValueOrigins> origins = OriginsOf(sources);
   if (!origins.ok()) return Finish("orchestrator", origins.status());
+  if (!flags->Has("launch")) {
+    if (absl::Status said = CheckSaysRunDir(*origins); !said.ok()) return Finish("orchestrator", said);
+  }
 
   Cancellation cancellation;
   InterruptWatch interrupts(&cancellation);

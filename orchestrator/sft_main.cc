@@ -53,6 +53,9 @@ int Main(int argc, char** argv) {
   if (!config.ok()) return Finish("sft", config.status());
   const absl::StatusOr<ValueOrigins> origins = OriginsOf(sources);
   if (!origins.ok()) return Finish("sft", origins.status());
+  if (!flags->Has("launch")) {
+    if (absl::Status said = CheckSaysRunDir(*origins); !said.ok()) return Finish("sft", said);
+  }
 
   Cancellation cancellation;
   InterruptWatch interrupts(&cancellation);

@@ -6,6 +6,7 @@
 #include <string_view>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "proto/run_config.pb.h"
 
@@ -26,6 +27,10 @@ absl::StatusOr<RunConfig> LoadRunConfig(const ConfigSources& sources, const std:
 // have their default are not in it.
 using ValueOrigins = std::map<std::string, std::string>;
 absl::StatusOr<ValueOrigins> OriginsOf(const ConfigSources& sources);
+
+// INVALID_ARGUMENT where run_dir has its default, which each program makes of the time at which it starts: programs
+// that are started one by one must be told.
+absl::Status CheckSaysRunDir(const ValueOrigins& origins);
 
 // PrintRunConfig with a comment behind each value that is in `origins`.
 std::string PrintRunConfig(const RunConfig& config, const ValueOrigins& origins);

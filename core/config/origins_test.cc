@@ -42,6 +42,16 @@ TEST(ConfigSources, AFileGoesOverAPresetAndAnOverrideOverBoth) {
   EXPECT_EQ(PrintRunConfig(LoadRunConfig(Written("again.textproto", text), {}, "").value()), PrintRunConfig(config));
 }
 
+TEST(CheckSaysRunDir, IsOfFileOrOverrideAlone) {
+  const std::string without = Written("without.textproto", "seed: 1\n");
+  const auto error = [](const ConfigSources& sources) {
+    return std::string(CheckSaysRunDir(OriginsOf(sources).value()).message());
+  };
+  EXPECT_THAT(error({.file = without}), HasSubstr("run_dir is not set"));
+  EXPECT_EQ(error({.file = without, .overrides = {"run_dir=runs/a"}}), "");
+  EXPECT_EQ(error({.file = Written("with.textproto", "run_dir: \"runs/a\"\n")}), "");
+}
+
 TEST(Presets, AreWholeConfigurationsOnceTheModelsAndTheDataAreNamed) {
   EXPECT_EQ(Presets().size(), 8);
   for (const Preset& preset : Presets()) {

@@ -86,11 +86,16 @@ absl::StatusOr<ServiceFlags> ParseServiceFlags(int argc, const char* const* argv
 
 absl::StatusOr<RunConfig> LoadServiceConfig(const ServiceFlags& flags, const std::string& service) {
   QUARTET_ASSIGN_OR_RETURN(const Program program, ServiceProgram(service));
-  QUARTET_ASSIGN_OR_RETURN(RunConfig config, LoadRunConfig({flags.preset, flags.config, flags.overrides}, ""));
+  const ConfigSources sources = {flags.preset, flags.config, flags.overrides};
+  QUARTET_ASSIGN_OR_RETURN(RunConfig config, LoadRunConfig(sources, ""));
   ServicePlacement* placement = MutablePlacementOf(&config, service);
   if (flags.ranks.has_value()) placement->set_ranks(*flags.ranks);
   if (!flags.listen.empty()) placement->set_listen(flags.listen);
   QUARTET_RETURN_IF_ERROR(CheckFor(config, program));
+  if (program == Program::kPolicyTrainer || program == Program::kCriticTrainer) {
+    QUARTET_ASSIGN_OR_RETURN(const ValueOrigins origins, OriginsOf(sources));
+    QUARTET_RETURN_IF_ERROR(CheckSaysRunDir(origins));
+  }
   QUARTET_RETURN_IF_ERROR(CheckListenAddress(placement->listen(), config.tls()));
   return config;
 }

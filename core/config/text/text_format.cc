@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/status/statusor.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
@@ -172,7 +173,14 @@ std::string Explain(absl::string_view path, absl::string_view text, const FirstE
 }  // namespace
 
 absl::Status ReadTextFormat(const std::string& path, google::protobuf::Message* message) {
-  QUARTET_ASSIGN_OR_RETURN(const std::string text, ReadFile(ResolveUserPath(path)));
+  const absl::StatusOr<std::string> read = ReadFile(ResolveUserPath(path));
+  if (absl::IsNotFound(read.status())) {
+    return absl::NotFoundError(
+        absl::StrCat("--config: ", read.status().message(), "; relative paths start at ", ResolveUserPath(".")));
+  }
+  // Whatever else keeps a configuration from being read, another path is needed.
+  if (!read.ok()) return absl::InvalidArgumentError(absl::StrCat("--config: ", read.status().message()));
+  const std::string& text = *read;
   FirstError error;
   google::protobuf::TextFormat::Parser parser;
   parser.RecordErrorsTo(&error);

@@ -13,6 +13,7 @@
 namespace quartet {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::EndsWith;
 using ::testing::HasSubstr;
 using ::testing::Not;
@@ -85,7 +86,14 @@ TEST(ConfigText, OtherFormatsAreToldApart) {
 TEST(ConfigText, NamesTheMissingFile) {
   const absl::Status status = LoadRunConfig("/nonexistent/run.textproto", {}, "").status();
   EXPECT_EQ(status.code(), absl::StatusCode::kNotFound);
-  EXPECT_THAT(std::string(status.message()), HasSubstr("/nonexistent/run.textproto"));
+  EXPECT_THAT(std::string(status.message()), AllOf(HasSubstr("--config: cannot open /nonexistent/run.textproto"),
+                                                   HasSubstr("relative paths start at ")));
+}
+
+TEST(ConfigText, NamesAFolderThatIsGivenForAFile) {
+  const absl::Status status = LoadRunConfig(testing::TempDir(), {}, "").status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(std::string(status.message()), AllOf(HasSubstr("--config: "), HasSubstr("Is a directory")));
 }
 
 }  // namespace
