@@ -25,7 +25,8 @@ absl::StatusOr<int> OpenRegularFile(const std::string& path) {
   if (fstat(fd, &info) != 0) {
     status = absl::UnavailableError(absl::StrCat(path, ": fstat: ", strerror(errno)));
   } else if (!S_ISREG(info.st_mode)) {
-    status = absl::InvalidArgumentError(absl::StrCat(path, ": not a regular file"));
+    status = absl::InvalidArgumentError(
+        absl::StrCat(path, S_ISDIR(info.st_mode) ? ": is a folder, not a regular file" : ": not a regular file"));
   }
   if (status.ok()) return fd;
   close(fd);

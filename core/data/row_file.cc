@@ -231,10 +231,12 @@ absl::StatusOr<Record> RowFile::Read(int64_t index) const {
   if (!text.ok()) return At(index, text.status());
   // A parser names lines by itself; those of Parquet are none that a user could look at.
   const std::string source = is_parquet_ ? Place(index) : absl::StrCat(file_.option, ": ", file_.path);
-  QUARTET_ASSIGN_OR_RETURN(const nlohmann::ordered_json row,
-                           ParseOrderedJson(*text, source, kMaxJsonDepth, is_parquet_ ? 1 : index + 1));
-  absl::StatusOr<Record> record = ReadRecord(row, keys_, columns_);
-  if (!record.ok()) return At(index, record.status());
+  const absl::StatusOr<nlohmann::ordered_json> row =
+      ParseOrderedJson(*text, source, kMaxJsonDepth, is_parquet_ ? 1 : index + 1);
+  if (!row.ok()) return WithFormat(index, row.status());
+  absl::StatusOr<Record> record = ReadRecord(*row, keys_, columns_);
+  if (!record.ok())
+    return row->is_object() ? At(index, record.status()) : WithFormat(index, At(index, record.status()));
   record->source = source_;
   record->row = index + 1;
   return record;
@@ -242,6 +244,13 @@ absl::StatusOr<Record> RowFile::Read(int64_t index) const {
 
 std::string RowFile::Place(int64_t index) const {
   return absl::StrCat(file_.option, ": ", file_.path, is_parquet_ ? " row " : " line ", index + 1);
+}
+
+absl::Status RowFile::WithFormat(int64_t index, const absl::Status& status) const {
+  if (index > 0 || is_parquet_) return status;
+  return absl::Status(status.code(),
+                      absl::StrCat(status.message(), " (a file whose name does not end in .parquet is JSONL: one JSON ",
+                                   "object a line)"));
 }
 
 absl::Status RowFile::At(int64_t index, const absl::Status& status) const { return Prefixed(Place(index), status); }

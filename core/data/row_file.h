@@ -50,6 +50,8 @@ class RowFile {
   absl::Status WriteRows(int64_t max_rows);
   absl::StatusOr<std::string> Text(int64_t index) const;
   std::string Place(int64_t index) const;
+  // The status; where its row is the first, it says what a file looks like: this one may be none of that kind.
+  absl::Status WithFormat(int64_t index, const absl::Status& status) const;
 
   const DataFile file_;
   const std::vector<RowKey> keys_;

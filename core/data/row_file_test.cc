@@ -14,6 +14,7 @@ namespace {
 using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using ::testing::Not;
 using ::testing::Pair;
 using ::testing::StartsWith;
 
@@ -110,6 +111,14 @@ TEST_F(RowFileTest, NamesFileLineAndReason) {
               HasSubstr(": not well-formed JSON at line 2, column 17: "));
   EXPECT_THAT(Error("{\"q\":\"1\"}\n{\"q\":\n"), HasSubstr("at line 2, column "));
   EXPECT_THAT(Error("{\"x\":" + std::string(100'000, '[') + "\n"), HasSubstr("nested deeper"));
+}
+
+TEST_F(RowFileTest, SaysWhatAFileLooksLikeWhereTheFirstLineIsNoObject) {
+  for (const char* content : {"q,a\n1,2\n", "[{\"q\":\"1\"}]\n", "[\n {\"q\":\"1\"}\n]\n"}) {
+    EXPECT_THAT(Error(content), HasSubstr("is JSONL: one JSON object a line")) << content;
+  }
+  EXPECT_THAT(Error("{\"my_q\":\"1\"}\n"), Not(HasSubstr("JSONL")));
+  EXPECT_THAT(Error("{\"q\":\"1\"}\n{oops\n"), Not(HasSubstr("JSONL")));
 }
 
 TEST_F(RowFileTest, SaysHowLargeAFileWithoutRowsIs) {
