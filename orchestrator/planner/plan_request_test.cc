@@ -1,0 +1,83 @@
+#include "orchestrator/planner/plan_request.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "orchestrator/testing/scratch_folder.h"
+
+namespace quartet {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::StartsWith;
+
+class PlanRequestTest : public ::testing::Test {
+ protected:
+  PlanRequestTest() {
+    scratch_.Write("model/config.json",
+                   R"({"model_type": "llama", "vocab_size": 32, "hidden_size": 8, "intermediate_size": 16,
+                       "num_hidden_layers": 1, "num_attention_heads": 2, "num_key_value_heads": 2,
+                       "max_position_embeddings": 64, "rms_norm_eps": 1e-5, "hidden_act": "silu", "eos_token_id": 2})");
+    config_ = scratch_.Write(
+        "run.textproto",
+        absl::StrCat("data { prompt_data: \"none.jsonl\" prompt_max_len: 16 }\n", "rollout { generate_max_len: 16 }\n",
+                     "actor { pretrain: \"", scratch_.path(), "/model\" }\n", "critic { pretrain: \"", scratch_.path(),
+                     "/model\" }\n", "reward { source { rule: \"number\" } }\n"));
+  }
+  absl::StatusOr<PlanRequest> Read(std::vector<std::string> arguments) const {
+    arguments.insert(arguments.begin(), {"plan", "--config=" + config_});
+    std::vector<const char*> argv;
+    for (const std::string& argument : arguments) argv.push_back(argument.c_str());
+    const auto flags = CommandLine::Parse(static_cast<int>(argv.size()), argv.data(), PlanFlags());
+    if (!flags.ok()) return flags.status();
+    return ReadPlanRequest(*flags);
+  }
+  std::string Error(const std::vector<std::string>& arguments) const {
+    return std::string(Read(arguments).status().message());
+  }
+
+  ScratchFolder scratch_;
+  std::string config_;
+};
+
+TEST_F(PlanRequestTest, IsAllServicesAndTheKnownRatesUnlessToldOtherwise) {
+  const auto plain = Read({});
+  ASSERT_TRUE(plain.ok()) << plain.status();
+  EXPECT_THAT(plain->services, ElementsAre("rollout", "policy_trainer", "critic_trainer", "scorer"));
+  EXPECT_EQ(plain->search, PlanRequest::Search::kNone);
+  EXPECT_FALSE(plain->json || plain->flops || plain->bytes_per_second || plain->process_bytes || plain->cuda_bytes);
+
+  const auto told = Read(
+      {"--service=rollout", "--search=gpus", "--tflops=2.5", "--gb_per_second=3", "--process_mib=4", "--cuda_mib=0"});
+  ASSERT_TRUE(told.ok()) << told.status();
+  EXPECT_THAT(told->services, ElementsAre("rollout"));
+  EXPECT_EQ(told->search, PlanRequest::Search::kGpus);
+  EXPECT_EQ(told->flops, 2.5e12);
+  EXPECT_EQ(told->bytes_per_second, 3e9);
+  EXPECT_EQ(told->process_bytes, 4 << 20);
+  EXPECT_EQ(told->cuda_bytes, 0);
+}
+
+TEST_F(PlanRequestTest, NamesTheFlagThatIsWrong) {
+  EXPECT_EQ(Error({"--search=batches"}), "--search is \"batches\"; allowed: gpus, batch");
+  EXPECT_EQ(Error({"--tflops=0"}), "--tflops is \"0\"; allowed: a number above 0");
+  EXPECT_EQ(Error({"--process_mib=-1"}), "--process_mib is \"-1\"; allowed: whole mebibytes, at least 0");
+  EXPECT_EQ(Error({"--json", "--tflops=2"}), "--tflops and --gb_per_second have no effect with --json");
+  EXPECT_THAT(Error({"--service=reward"}), StartsWith("there is no service 'reward'"));
+}
+
+TEST_F(PlanRequestTest, NamesTheModelThatCannotBePlanned) {
+  EXPECT_THAT(Error({"--set=critic.pretrain=" + scratch_.path() + "/none"}),
+              AllOf(StartsWith("critic.pretrain: the folder "), HasSubstr("does not exist")));
+  EXPECT_THAT(Error({"--set=rollout.generate_max_len=100"}), StartsWith("rollout.max_model_len is 116; at most 64"));
+  EXPECT_EQ(Error({"--set=rollout.generate_max_len=100", "--service=policy_trainer"}), "");
+}
+
+}  // namespace
+}  // namespace quartet
