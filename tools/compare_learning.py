@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Trains by TRL's GRPOTrainer with the settings of examples/arithmetic.textproto, for curve against curve.
 
-    python tools/compare_learning.py --model DIR --train FILE --test FILE [--steps 40] [--eval_steps 10] [--threads 2]
+    python tools/compare_learning.py --model DIR --train FILE --test FILE [--steps 60] [--eval_steps 10] [--threads 2]
 
 Writes a JSON line a step: the batch's mean reward and seconds since the first step began, without evaluations; after every
 eval_steps, and before the first step, the share of the test's prompts that are answered rightly, greedily. Needs trl (1.16.0),
@@ -71,7 +71,7 @@ def main():
     parser.add_argument("--model", required=True)
     parser.add_argument("--train", required=True)
     parser.add_argument("--test", required=True)
-    parser.add_argument("--steps", type=int, default=40)
+    parser.add_argument("--steps", type=int, default=60)
     parser.add_argument("--eval_steps", type=int, default=10)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--output", default="/tmp/compare_learning")
@@ -83,7 +83,7 @@ def main():
     tokenizer.pad_token = tokenizer.convert_ids_to_tokens(end)
     model.generation_config.eos_token_id = [end, NEWLINE]
     config = GRPOConfig(
-        output_dir=args.output, per_device_train_batch_size=128, num_generations=8, max_completion_length=MAX_NEW_TOKENS,
+        output_dir=args.output, per_device_train_batch_size=64, num_generations=8, max_completion_length=MAX_NEW_TOKENS,
         temperature=1.0, top_k=0, beta=0.0, epsilon=0.2, loss_type="dapo", scale_rewards="group", learning_rate=1e-5,
         lr_scheduler_type="constant", adam_beta2=0.95, weight_decay=0.0, max_grad_norm=1.0, max_steps=args.steps,
         gradient_checkpointing=False, bf16=False, use_cpu=True, report_to=[], save_strategy="no", logging_steps=1, seed=1)
