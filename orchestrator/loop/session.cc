@@ -63,10 +63,11 @@ absl::StatusOr<PpoInputs> ReadPpoInputs(const RunConfig& config, bool launch, Te
   QUARTET_RETURN_IF_ERROR(CheckInputs(config, PpoServices(config), launch));
   PpoInputs inputs;
   QUARTET_ASSIGN_OR_RETURN(inputs.tokenizer, LoadTokenizer(config));
+  // First, as it is quick: prompts may be many.
+  QUARTET_ASSIGN_OR_RETURN(inputs.evaluation_sets, LoadEvaluationSets(config, *inputs.tokenizer));
   QUARTET_ASSIGN_OR_RETURN(inputs.prompts, Prompts::Open(config, *inputs.tokenizer, ShowChecking(view)));
   view.End();
   QUARTET_RETURN_IF_ERROR(CheckBatch(config, inputs.prompts->size()));
-  QUARTET_ASSIGN_OR_RETURN(inputs.evaluation_sets, LoadEvaluationSets(config, *inputs.tokenizer));
   return inputs;
 }
 

@@ -112,8 +112,9 @@ GpuRates RatesOf(const RunConfig& config) {
 absl::StatusOr<StepTime> EstimateStep(const RunConfig& config, const Plan& plan, const GpuRates& rates) {
   for (const ServicePlan& service : plan.services) {
     if (service.on_gpu) continue;
-    return absl::InvalidArgumentError(
-        absl::StrCat(service.service, " is on CPUs, of which no rates are known: they are stated of GPUs alone"));
+    return absl::InvalidArgumentError(absl::StrCat(service.service,
+                                                   " is on CPUs, of which no rates are known: they are stated of GPUs "
+                                                   "alone, also by --tflops and --gb_per_second"));
   }
   if (rates.bf16_flops == 0 || rates.fp32_flops == 0 || rates.bytes == 0) {
     return absl::InvalidArgumentError("no rates are known; set cluster.gpu, or --tflops and --gb_per_second");

@@ -58,7 +58,9 @@ class RankServerImpl final : public RankServer {
     const ServicePlacement& placement = PlacementOf(options_.config, options_.service.service);
     QUARTET_RETURN_IF_ERROR(CheckListenAddress(options_.listen, options_.config.tls()));
     QUARTET_ASSIGN_OR_RETURN(const HostPort listen, ParseHostPort(options_.listen));
-    QUARTET_ASSIGN_OR_RETURN(const PortReservation reservation, PortReservation::Make(listen));
+    QUARTET_ASSIGN_OR_RETURN(const PortReservation reservation,
+                             Prefixed(absl::StrCat("services.", options_.service.service, ".listen (--listen)"),
+                                      PortReservation::Make(listen)));
     QUARTET_ASSIGN_OR_RETURN(const std::shared_ptr<grpc::ServerCredentials> server_credentials,
                              MakeServerCredentials(options_.config.tls()));
     QUARTET_ASSIGN_OR_RETURN(channel_credentials_, MakeChannelCredentials(options_.config.tls()));
