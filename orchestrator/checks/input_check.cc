@@ -132,14 +132,19 @@ absl::Status CheckModels(const RunConfig& config, const std::vector<std::string>
   const std::string& actor_folder = config.actor().pretrain();
   const absl::StatusOr<ModelConfig> actor = ReadModelConfig(actor_folder);
   QUARTET_RETURN_IF_ERROR(Of("actor.pretrain", actor.status()));
-  std::set<std::tuple<std::string, HeadKind, bool>> checked;
+  std::set<std::string> tokenizers;
+  std::set<std::tuple<std::string, HeadKind, bool>> weights;
   for (const ModelUse& use : ModelsOf(config, services)) {
     QUARTET_ASSIGN_OR_RETURN(const ModelConfig model, ReadModelConfig(use.folder));
     if (use.option == kRolloutModel) QUARTET_RETURN_IF_ERROR(CheckCache(model, config));
-    if (!checked.emplace(use.folder, use.head, use.has_head).second) continue;
-    QUARTET_RETURN_IF_ERROR(Of(use.option, CheckTokenizerFits(use.folder, model)));
-    QUARTET_RETURN_IF_ERROR(Of(use.option, CheckSameVocabulary("model", use.folder, model, actor_folder, *actor)));
-    QUARTET_RETURN_IF_ERROR(Of(use.option, CheckWeights(use, model)));
+    // To read a tokenizer takes longer than all else here.
+    if (tokenizers.insert(use.folder).second) {
+      QUARTET_RETURN_IF_ERROR(Of(use.option, CheckTokenizerFits(use.folder, model)));
+      QUARTET_RETURN_IF_ERROR(Of(use.option, CheckSameVocabulary("model", use.folder, model, actor_folder, *actor)));
+    }
+    if (weights.emplace(use.folder, use.head, use.has_head).second) {
+      QUARTET_RETURN_IF_ERROR(Of(use.option, CheckWeights(use, model)));
+    }
   }
   return absl::OkStatus();
 }

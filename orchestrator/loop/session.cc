@@ -202,7 +202,7 @@ absl::StatusOr<PpoResult> RunPpoSession(const RunConfig& resolved, const Session
 absl::StatusOr<SftSummary> RunSftSession(const RunConfig& resolved, const SessionOptions& options, TerminalView& view,
                                          Cancellation& cancellation) {
   RunConfig config = resolved;
-  QUARTET_RETURN_IF_ERROR(CheckRunDir(config, options.allowed_entry));
+  QUARTET_RETURN_IF_ERROR(CheckNewRunDir(config, options.allowed_entry));
   const absl::StatusOr<SftInputs> inputs = ReadSftInputs(config, options.launch, view);
   if (!inputs.ok()) return AsWrongInput(inputs.status());
   QUARTET_ASSIGN_OR_RETURN(const std::unique_ptr<RunFolder> folder, RunFolder::Create(config, options.allowed_entry));
@@ -237,7 +237,7 @@ absl::StatusOr<std::vector<EvaluationResult>> RunEvaluationSession(const RunConf
   for (const Program program : {Program::kRollout, Program::kScorer}) {
     QUARTET_RETURN_IF_ERROR(CheckFor(config, program));
   }
-  QUARTET_RETURN_IF_ERROR(CheckRunDir(config, options.allowed_entry));
+  QUARTET_RETURN_IF_ERROR(CheckNewRunDir(config, options.allowed_entry));
   if (absl::Status inputs = CheckInputs(config, kEvaluationServices, options.launch); !inputs.ok()) {
     return AsWrongInput(inputs);
   }

@@ -22,14 +22,22 @@ absl::Status WithWayOn(const RunConfig& config, const absl::Status& status) {
       absl::StrCat(status.message(), "; to continue its run: --set=train.load_checkpoint=true"));
 }
 
+absl::Status CheckNotInUse(const std::string& run_dir) {
+  std::error_code error;
+  if (!std::filesystem::exists(run_dir + "/" + kRunLockName, error)) return absl::OkStatus();
+  return RunLock::Take(run_dir).status();
+}
+
 }  // namespace
 
+absl::Status CheckNewRunDir(const RunConfig& config, const std::string& allowed_entry) {
+  QUARTET_RETURN_IF_ERROR(CheckNotInUse(config.run_dir()));
+  return RunFolder::CheckFree(config.run_dir(), allowed_entry);
+}
+
 absl::Status CheckRunDir(const RunConfig& config, const std::string& allowed_entry) {
-  if (std::error_code error; std::filesystem::exists(config.run_dir() + "/" + kRunLockName, error)) {
-    QUARTET_RETURN_IF_ERROR(RunLock::Take(config.run_dir()).status());
-  }
-  if (Continues(config)) return absl::OkStatus();
-  return WithWayOn(config, RunFolder::CheckFree(config.run_dir(), allowed_entry));
+  if (Continues(config)) return CheckNotInUse(config.run_dir());
+  return WithWayOn(config, CheckNewRunDir(config, allowed_entry));
 }
 
 absl::StatusOr<RunStart> OpenRun(const RunConfig& config, const std::string& allowed_entry,

@@ -15,8 +15,10 @@
 
 namespace quartet {
 
-// Whether OpenRun could use run_dir now; makes nothing. ALREADY_EXISTS says what is in the way, FAILED_PRECONDITION
-// which orchestrator uses it.
+// Whether RunFolder::Create could use run_dir now; makes nothing. ALREADY_EXISTS says what is in the way,
+// FAILED_PRECONDITION which orchestrator uses it.
+absl::Status CheckNewRunDir(const RunConfig& config, const std::string& allowed_entry);
+// The same of OpenRun.
 absl::Status CheckRunDir(const RunConfig& config, const std::string& allowed_entry);
 
 struct RunStart {

@@ -60,6 +60,9 @@ TEST_F(OpenRunTest, IsRefusedBeforeAnythingIsMadeWhereSomethingIsInTheWay) {
     EXPECT_THAT(std::string(in_use.message()), HasSubstr("is in use by another orchestrator"));
   }
   EXPECT_EQ(CheckRunDir(config_, "").message(), Error());
+  const absl::Status of_another_program = CheckNewRunDir(config_, "");
+  EXPECT_EQ(of_another_program.code(), absl::StatusCode::kAlreadyExists);
+  EXPECT_THAT(std::string(of_another_program.message()), Not(HasSubstr("load_checkpoint")));
   config_.mutable_train()->set_load_checkpoint(true);
   EXPECT_TRUE(CheckRunDir(config_, "").ok());
   scratch_.Write("file", "");
