@@ -41,7 +41,8 @@ class RowSampling {
   std::vector<absl::StatusOr<SampledToken>> Score(absl::Span<const PromptToken> tokens, const at::Tensor& logits,
                                                   const Calls& calls);
 
-  // One token of each of `draws`; for calls that want none, anything. With an exchange collective: all ranks get the same.
+  // One token of each of `draws`; for calls that want none, anything. With an exchange it is collective, and all ranks
+  // get the same.
   std::vector<absl::StatusOr<SampledToken>> DrawAll(const std::vector<Draw>& draws, const at::Tensor& logits,
                                                     const Calls& calls);
 
