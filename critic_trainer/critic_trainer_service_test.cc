@@ -54,11 +54,12 @@ class CriticTrainerServiceTest : public ::testing::Test {
     return reply;
   }
 
-  absl::StatusOr<std::vector<TokenValues>> Values(const std::vector<TokenSequence>& items) {
+  absl::StatusOr<std::vector<TokenValues>> Values(const std::vector<TokenSequence>& items, bool last_token = false) {
     grpc::ClientContext context;
     auto stream = stub_->Values(&context);
     ValuesRequest request;
     request.mutable_header()->set_num_items(items.size());
+    request.mutable_header()->set_last_token(last_token);
     stream->Write(request);
     for (const TokenSequence& item : items) {
       *request.mutable_item() = item;
@@ -73,7 +74,8 @@ class CriticTrainerServiceTest : public ::testing::Test {
   }
 
   absl::StatusOr<CriticUpdateReply> Update(uint64_t sequence, const std::vector<TrainingSequence>& items,
-                                           float value_clip = 0) {
+                                           float value_clip = 0,
+                                           CriticUpdateHeader::Loss loss = CriticUpdateHeader::LOSS_VALUE) {
     grpc::ClientContext context;
     CriticUpdateReply reply;
     auto stream = stub_->Update(&context, &reply);
@@ -84,6 +86,7 @@ class CriticTrainerServiceTest : public ::testing::Test {
     header->set_num_items(items.size());
     header->set_learning_rate(1e-3);
     header->set_value_clip(value_clip);
+    header->set_loss(loss);
     stream->Write(request);
     for (const TrainingSequence& item : items) {
       *request.mutable_item() = item;
@@ -122,6 +125,48 @@ TEST_F(CriticTrainerServiceTest, LearnsTheReturnsThatItIsGiven) {
     (step == 1 ? first : last) = reply->loss();
   }
   EXPECT_LT(last, 0.5 * first);
+}
+
+// Two pairs that no micro-batch has together with another: a pair is longer than half of what one takes.
+TEST_F(CriticTrainerServiceTest, LearnsToPreferWhatIsChosen) {
+  config_.mutable_critic()->set_max_len(8);
+  config_.mutable_critic()->set_max_tokens_per_micro_batch(16);
+  Start(2);
+  const std::vector<TokenSequence> tokens = {Tokens(0, 5), Tokens(1, 7), Tokens(2, 8), Tokens(3, 4)};
+  std::vector<TrainingSequence> items(tokens.size());
+  for (size_t i = 0; i < items.size(); ++i) *items[i].mutable_tokens() = tokens[i];
+  // The same prompt and answers: of what is preferred only the ids tell.
+  for (const size_t chosen : {0, 2}) {
+    items[chosen].mutable_tokens()->set_ids(3, 90);
+    items[chosen].mutable_pair()->set_weight(0.5);
+  }
+  const auto update = [&](uint64_t step) { return Update(step, items, 0, CriticUpdateHeader::LOSS_PAIRWISE); };
+  double first = 0;
+  for (uint64_t step = 1; step <= 30; ++step) {
+    const auto reply = update(step);
+    ASSERT_TRUE(reply.ok()) << reply.status();
+    EXPECT_EQ(reply->pairs().pairs(), 2);
+    EXPECT_EQ(reply->micro_batches(), 1) << "of each rank";
+    EXPECT_NEAR(reply->pairs().margin(), reply->pairs().chosen_reward() - reply->pairs().rejected_reward(), 1e-12);
+    if (step == 1) first = reply->loss();
+    if (step == 30) {
+      EXPECT_EQ(reply->pairs().accuracy(), 1);
+      EXPECT_LT(reply->loss(), 0.5 * first);
+    }
+  }
+  std::vector<TokenSequence> learned;
+  for (const TrainingSequence& item : items) learned.push_back(item.tokens());
+  const auto rewards = Values(learned, /*last_token=*/true);
+  ASSERT_TRUE(rewards.ok()) << rewards.status();
+  ASSERT_EQ((*rewards)[0].values_size(), 1);
+  EXPECT_GT((*rewards)[0].values(0), (*rewards)[1].values(0));
+
+  EXPECT_THAT(std::string(Update(31, items, 0.2f, CriticUpdateHeader::LOSS_PAIRWISE).status().message()),
+              HasSubstr("header.value_clip is 0.2; it has no effect with LOSS_PAIRWISE"));
+  items[0].clear_pair();
+  EXPECT_THAT(std::string(update(32).status().message()), HasSubstr("sequence 0: pair is not set"));
+  items.pop_back();
+  EXPECT_THAT(std::string(update(33).status().message()), HasSubstr("header.num_items is 3"));
 }
 
 TEST_F(CriticTrainerServiceTest, ComputesTheSameASequenceAtATimeAndAsManyTokensAsTheDefaultTakes) {

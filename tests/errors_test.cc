@@ -326,9 +326,9 @@ TEST_F(Errors, AFullDiskIsNamed) {
 }
 
 TEST_F(Errors, AnUnknownFlagIsNamed) {
-  for (const char* program :
-       {"orchestrator/orchestrator", "rollout/rollout", "policy_trainer/policy_trainer",
-        "critic_trainer/critic_trainer", "scorer/scorer", "orchestrator/quickstart/quickstart", "orchestrator/sft"}) {
+  for (const char* program : {"orchestrator/orchestrator", "rollout/rollout", "policy_trainer/policy_trainer",
+                              "critic_trainer/critic_trainer", "scorer/scorer", "orchestrator/quickstart/quickstart",
+                              "orchestrator/sft", "orchestrator/dpo", "orchestrator/reward_model"}) {
     const auto outcome = harness_.Run(program, {"--rnaks=2"}, kLimit);
     ExpectFailed(outcome);
     EXPECT_THAT(outcome.output, HasSubstr("rnaks")) << program;

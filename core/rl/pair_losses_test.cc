@@ -66,7 +66,7 @@ TYPED_TEST(Goldens, PreferenceLossesAndTheirGradientsAreTrls) {
                         .pair_weight_P = this->Mean(static_cast<int64_t>(lengths.size() / 2)),
                         .sequence_lengths = lengths});
     result.loss.backward();
-    const std::string name = ipo ? "PreferenceLoss, IPO" : "PreferenceLoss, DPO";
+    const std::string name = ipo ? "loss of pairs, IPO" : "loss of pairs, DPO";
     ExpectValues<TypeParam>(result.loss, golden["loss"], name, 1);
     ExpectValues<TypeParam>(leaf.grad(), golden["gradient"], name, 1);
     if (ipo) continue;  // TRL's rewards are of sums there, ours of the means that its loss is of
@@ -82,8 +82,8 @@ TYPED_TEST(Goldens, APairwiseRewardLossAndItsGradientAreTrls) {
     const PairLossResult result = PairwiseRewardLoss(leaf, Tensor<TypeParam>(golden["margins"]),
                                                      this->Mean(static_cast<int64_t>(golden["margins"].size())));
     result.loss.backward();
-    ExpectValues<TypeParam>(result.loss, golden["loss"], "PairwiseRewardLoss", 1);
-    ExpectValues<TypeParam>(leaf.grad(), golden["gradient"], "PairwiseRewardLoss", 1);
+    ExpectValues<TypeParam>(result.loss, golden["loss"], "loss of pairs, reward model", 1);
+    ExpectValues<TypeParam>(leaf.grad(), golden["gradient"], "loss of pairs, reward model", 1);
     EXPECT_EQ(result.preferred, golden["preferred"].get<double>());
     EXPECT_NEAR(result.chosen_rewards, golden["chosen_rewards"].get<double>(), 1e-4);
     EXPECT_NEAR(result.rejected_rewards, golden["rejected_rewards"].get<double>(), 1e-4);

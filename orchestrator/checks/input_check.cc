@@ -58,6 +58,13 @@ struct ModelUse {
   int64_t length;
 };
 
+// The option and the folder of the model whose tokenizer is the run's: the actor's, unless a reward model alone is
+// trained.
+std::pair<std::string, std::string> TokenizersModel(const RunConfig& c, const std::vector<std::string>& services) {
+  if (services == kRewardModelServices) return {"critic.pretrain", c.critic().pretrain()};
+  return {"actor.pretrain", c.actor().pretrain()};
+}
+
 std::vector<ModelUse> ModelsOf(const RunConfig& c, const std::vector<std::string>& services) {
   std::vector<ModelUse> models;
   if (Has(services, "policy_trainer")) {
@@ -129,9 +136,9 @@ absl::Status CheckCache(const ModelConfig& model, const RunConfig& config) {
 
 absl::Status CheckModels(const RunConfig& config, const std::vector<std::string>& services) {
   QUARTET_RETURN_IF_ERROR(CheckModelConfigs(config, services));
-  const std::string& actor_folder = config.actor().pretrain();
-  const absl::StatusOr<ModelConfig> actor = ReadModelConfig(actor_folder);
-  QUARTET_RETURN_IF_ERROR(Of("actor.pretrain", actor.status()));
+  const auto [option, folder] = TokenizersModel(config, services);
+  const absl::StatusOr<ModelConfig> first = ReadModelConfig(folder);
+  QUARTET_RETURN_IF_ERROR(Of(option, first.status()));
   std::set<std::string> tokenizers;
   std::set<std::tuple<std::string, HeadKind, bool>> weights;
   for (const ModelUse& use : ModelsOf(config, services)) {
@@ -140,7 +147,7 @@ absl::Status CheckModels(const RunConfig& config, const std::vector<std::string>
     // To read a tokenizer takes longer than all else here.
     if (tokenizers.insert(use.folder).second) {
       QUARTET_RETURN_IF_ERROR(Of(use.option, CheckTokenizerFits(use.folder, model)));
-      QUARTET_RETURN_IF_ERROR(Of(use.option, CheckSameVocabulary("model", use.folder, model, actor_folder, *actor)));
+      QUARTET_RETURN_IF_ERROR(Of(use.option, CheckSameVocabulary("model", use.folder, model, folder, *first)));
     }
     if (weights.emplace(use.folder, use.head, use.has_head).second) {
       QUARTET_RETURN_IF_ERROR(Of(use.option, CheckWeights(use, model)));
@@ -244,7 +251,8 @@ absl::Status CheckModelConfigs(const RunConfig& config, const std::vector<std::s
 
 absl::Status CheckInputs(const RunConfig& config, const std::vector<std::string>& services, bool launch) {
   QUARTET_RETURN_IF_ERROR(MakeChannelCredentials(config.tls()).status());
-  QUARTET_RETURN_IF_ERROR(CheckModelFolder("actor.pretrain", config.actor().pretrain()));
+  const auto [option, folder] = TokenizersModel(config, services);
+  QUARTET_RETURN_IF_ERROR(CheckModelFolder(option, folder));
   if (!launch) return absl::OkStatus();
   QUARTET_RETURN_IF_ERROR(CheckModels(config, services));
   if (Has(services, "policy_trainer")) {

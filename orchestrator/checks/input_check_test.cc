@@ -72,7 +72,8 @@ class CheckInputsTest : public ::testing::Test {
 
 TEST_F(CheckInputsTest, AcceptsWhatServicesCanLoad) {
   for (const bool launch : {false, true}) {
-    for (const std::vector<std::string>& services : {kServiceNames, kSftServices, {"rollout", "scorer"}}) {
+    for (const std::vector<std::string>& services :
+         {kServiceNames, kSftServices, kDpoServices, kRewardModelServices, {"rollout", "scorer"}}) {
       const absl::Status status = CheckInputs(config_, services, launch);
       EXPECT_TRUE(status.ok()) << status;
     }

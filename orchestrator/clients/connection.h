@@ -134,12 +134,13 @@ template <typename Stub, typename Request, typename Reply, typename Header>
 absl::StatusOr<std::vector<std::vector<float>>> ExchangeValues(
     const ServiceClient::Connection& connection, const std::string& call,
     std::unique_ptr<grpc::ClientReaderWriter<Request, Reply>> (Stub::*method)(grpc::ClientContext*), Header header,
-    const std::vector<TokenSequence>& sequences, const TokenValues& (Reply::*values_of)() const) {
+    const std::vector<TokenSequence>& sequences, const TokenValues& (Reply::*values_of)() const,
+    ValuesOf of = ValuesOf::kActionTokens) {
   QUARTET_ASSIGN_OR_RETURN(const std::vector<Reply> replies,
                            Exchange(connection, call, method, std::move(header), sequences));
   std::vector<const TokenValues*> values;
   for (const Reply& reply : replies) values.push_back(&(reply.*values_of)());
-  return connection.Answered(call, OrderTokenValues(sequences, values));
+  return connection.Answered(call, OrderTokenValues(sequences, values, of));
 }
 
 }  // namespace quartet

@@ -80,7 +80,8 @@ std::string CheckGenerated(const GeneratedSequence& sequence, const Prompt& prom
 }  // namespace
 
 absl::StatusOr<std::vector<std::vector<float>>> OrderTokenValues(const std::vector<TokenSequence>& sequences,
-                                                                 const std::vector<const TokenValues*>& replies) {
+                                                                 const std::vector<const TokenValues*>& replies,
+                                                                 ValuesOf of) {
   if (replies.size() != sequences.size()) {
     return absl::InternalError(absl::StrCat(replies.size(), " replies for ", sequences.size(), " sequences"));
   }
@@ -88,10 +89,13 @@ absl::StatusOr<std::vector<std::vector<float>>> OrderTokenValues(const std::vect
   std::vector<std::vector<float>> ordered(sequences.size());
   for (const TokenValues* reply : replies) {
     QUARTET_ASSIGN_OR_RETURN(const size_t place, places.Take(reply->index()));
-    const int64_t expected = ActionTokens(sequences[place]);
+    const bool of_sequences = of == ValuesOf::kSequences;
+    const int64_t expected = of_sequences ? 1 : ActionTokens(sequences[place]);
     if (reply->values_size() != expected) {
-      return absl::InternalError(absl::StrCat("sequence ", reply->index(), " has ", expected, " action tokens but ",
-                                              reply->values_size(), " values came"));
+      return absl::InternalError(
+          of_sequences ? absl::StrCat("sequence ", reply->index(), " has one value but ", reply->values_size(), " came")
+                       : absl::StrCat("sequence ", reply->index(), " has ", expected, " action tokens but ",
+                                      reply->values_size(), " values came"));
     }
     if (!AllFinite(reply->values())) {
       return absl::InternalError(absl::StrCat("sequence ", reply->index(), " has a value that is not finite"));

@@ -15,9 +15,13 @@
 
 namespace quartet {
 
-// One array a sequence, in the order of `sequences`; one value an action token.
+// What there is a value of.
+enum class ValuesOf { kActionTokens, kSequences };
+
+// One array a sequence, in the order of `sequences`: one value an action token, or one alone.
 absl::StatusOr<std::vector<std::vector<float>>> OrderTokenValues(const std::vector<TokenSequence>& sequences,
-                                                                 const std::vector<const TokenValues*>& replies);
+                                                                 const std::vector<const TokenValues*>& replies,
+                                                                 ValuesOf of = ValuesOf::kActionTokens);
 
 // The answers of a rollout as they come. Every sequence begins with its prompt, has between 1 and max_new_tokens tokens
 // after it, all of them actions, made by header.policy_version alone, and came to its own end. One thread.

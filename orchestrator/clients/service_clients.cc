@@ -232,6 +232,17 @@ absl::StatusOr<std::vector<std::vector<float>>> CriticTrainerClient::Values(
                         &ValuesReply::values);
 }
 
+absl::StatusOr<std::vector<float>> CriticTrainerClient::Rewards(const std::vector<TokenSequence>& sequences) {
+  ValuesHeader header;
+  header.set_last_token(true);
+  QUARTET_ASSIGN_OR_RETURN(const auto values,
+                           ExchangeValues(*connection_, "Values", &CriticTrainer::Stub::Values, header, sequences,
+                                          &ValuesReply::values, ValuesOf::kSequences));
+  std::vector<float> rewards;
+  for (const std::vector<float>& value : values) rewards.push_back(value.front());
+  return rewards;
+}
+
 absl::StatusOr<CriticUpdateReply> CriticTrainerClient::Update(uint64_t step, CriticUpdateHeader header,
                                                               const std::vector<TrainingSequence>& sequences) {
   *header.mutable_identity() = connection_->NextIdentity(step);
@@ -371,6 +382,19 @@ absl::StatusOr<std::unique_ptr<PolicyTrainerClient>> ConnectPolicyTrainer(const 
                                                                           Cancellation* cancellation) {
   std::unique_ptr<PolicyTrainerClient> client;
   QUARTET_RETURN_IF_ERROR(Connect<PolicyTrainer>(config, "policy_trainer", NewEpoch(), cancellation, &client));
+  return client;
+}
+
+absl::StatusOr<std::unique_ptr<CriticTrainerClient>> ConnectCriticTrainer(const RunConfig& config,
+                                                                          Cancellation* cancellation) {
+  std::unique_ptr<CriticTrainerClient> client;
+  QUARTET_RETURN_IF_ERROR(Connect<CriticTrainer>(config, "critic_trainer", NewEpoch(), cancellation, &client));
+  return client;
+}
+
+absl::StatusOr<std::unique_ptr<ScorerClient>> ConnectScorer(const RunConfig& config, Cancellation* cancellation) {
+  std::unique_ptr<ScorerClient> client;
+  QUARTET_RETURN_IF_ERROR(Connect<Scorer>(config, "scorer", NewEpoch(), cancellation, &client));
   return client;
 }
 

@@ -92,6 +92,8 @@ class CriticTrainerClient : public ServiceClient {
  public:
   using ServiceClient::ServiceClient;
   absl::StatusOr<std::vector<std::vector<float>>> Values(const std::vector<TokenSequence>& sequences);
+  // One value a sequence, at its last token: that of a reward model.
+  absl::StatusOr<std::vector<float>> Rewards(const std::vector<TokenSequence>& sequences);
   absl::StatusOr<CriticUpdateReply> Update(uint64_t step, CriticUpdateHeader header,
                                            const std::vector<TrainingSequence>& sequences);
   absl::StatusOr<SaveCheckpointReply> SaveCheckpoint(uint64_t step, const std::string& checkpoint_id,
@@ -137,5 +139,8 @@ struct Services {
 absl::StatusOr<Services> ConnectServices(const RunConfig& config, Cancellation* cancellation);
 absl::StatusOr<std::unique_ptr<PolicyTrainerClient>> ConnectPolicyTrainer(const RunConfig& config,
                                                                           Cancellation* cancellation);
+absl::StatusOr<std::unique_ptr<CriticTrainerClient>> ConnectCriticTrainer(const RunConfig& config,
+                                                                          Cancellation* cancellation);
+absl::StatusOr<std::unique_ptr<ScorerClient>> ConnectScorer(const RunConfig& config, Cancellation* cancellation);
 
 }  // namespace quartet

@@ -62,7 +62,10 @@ std::string DescribePrompt(const PromptRecord& prompt, const Tokenizer& tokenize
                       Describe("", prompt.ids, tokenizer));
 }
 
-std::string DescribeExample(const TokenSequence& example, const Tokenizer& tokenizer) {
+namespace {
+
+std::string DescribeParts(const std::string& what, const std::string& learned, const TokenSequence& example,
+                          const Tokenizer& tokenizer) {
   struct Part {
     bool trained;
     std::vector<int32_t> ids;
@@ -74,8 +77,8 @@ std::string DescribeExample(const TokenSequence& example, const Tokenizer& token
     parts.back().ids.push_back(example.ids(i));
     trained += parts.back().trained;
   }
-  std::string text = absl::StrCat("first example, as the model reads it: ", example.ids_size(), " tokens, of which ",
-                                  trained, " are trained on");
+  std::string text = absl::StrCat(what, ", as the model reads it: ", example.ids_size(), " tokens, of which ", trained,
+                                  " are ", learned);
   for (size_t i = 0; i < parts.size(); ++i) {
     if (i >= kParts && i + kParts < parts.size()) {
       if (i == kParts) absl::StrAppend(&text, "\n  ... ", parts.size() - 2 * kParts, " more parts ...");
@@ -84,6 +87,17 @@ std::string DescribeExample(const TokenSequence& example, const Tokenizer& token
     absl::StrAppend(&text, Describe(parts[i].trained ? "trained " : "read    ", parts[i].ids, tokenizer));
   }
   return text;
+}
+
+}  // namespace
+
+std::string DescribeExample(const TokenSequence& example, const Tokenizer& tokenizer) {
+  return DescribeParts("first example", "trained on", example, tokenizer);
+}
+
+std::string DescribePair(const TokenSequence& chosen, const TokenSequence& rejected, const Tokenizer& tokenizer) {
+  return absl::StrCat(DescribeParts("first pair, chosen", "the answer", chosen, tokenizer), "\n",
+                      DescribeParts("first pair, rejected", "the answer", rejected, tokenizer));
 }
 
 }  // namespace quartet

@@ -14,5 +14,7 @@ namespace quartet {
 // the middle.
 std::string DescribePrompt(const PromptRecord& prompt, const Tokenizer& tokenizer);
 std::string DescribeExample(const TokenSequence& example, const Tokenizer& tokenizer);
+// Both examples of a pair.
+std::string DescribePair(const TokenSequence& chosen, const TokenSequence& rejected, const Tokenizer& tokenizer);
 
 }  // namespace quartet

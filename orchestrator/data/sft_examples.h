@@ -1,4 +1,4 @@
-// Examples of fine-tuning: read, put through the chat template, tokenised, ended.
+// Examples of fine-tuning, read from rows.
 #pragma once
 
 #include <cstdint>
@@ -9,6 +9,7 @@
 #include "absl/status/statusor.h"
 #include "core/data/dataset.h"
 #include "core/tokenizer/tokenizer.h"
+#include "orchestrator/data/example_maker.h"
 #include "proto/experience.pb.h"
 #include "proto/run_config.pb.h"
 
@@ -36,12 +37,11 @@ class SftExamples {
   absl::StatusOr<std::vector<TokenSequence>> Take(int64_t begin, int64_t count);
 
  private:
-  struct Maker;
   SftExamples();
   absl::StatusOr<TokenSequence> Make(const Record& record) const;
 
   RunConfig config_;
-  std::unique_ptr<Maker> maker_;
+  std::unique_ptr<ExampleMaker> maker_;
   std::unique_ptr<Dataset> dataset_;
   TokenSequence first_;
 };

@@ -32,7 +32,7 @@ class SftTest : public ::testing::Test {
                        "\"xyz\"}\n{\"prompt\": \"a\", \"response\": \"xy\"}\n"));
     config_.mutable_sft()->set_batch_size(2);
   }
-  absl::StatusOr<SftSummary> Run() {
+  absl::StatusOr<OfflineSummary> Run() {
     const auto examples = SftExamples::Open(config_, tokenizer_, {ByteTokenizer::kEnd});
     if (!examples.ok()) return examples.status();
     services_.SetConfiguration(config_);

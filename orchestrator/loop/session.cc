@@ -1,26 +1,20 @@
 #include "orchestrator/loop/session.h"
 
-#include <cstdio>
 #include <memory>
 #include <optional>
 #include <utility>
 #include <vector>
 
-#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
-#include "absl/strings/string_view.h"
 #include "core/base/files.h"
 #include "core/base/status_macros.h"
 #include "core/checkpoint/run_checkpoints.h"
 #include "core/config/micro_batches.h"
 #include "core/config/run_config.h"
-#include "core/model/model_config.h"
 #include "orchestrator/checks/input_check.h"
 #include "orchestrator/clients/hello.h"
 #include "orchestrator/data/dataset_options.h"
 #include "orchestrator/data/first_example.h"
-#include "orchestrator/data/sft_examples.h"
 #include "orchestrator/launch/service_launcher.h"
 #include "orchestrator/run_folder/checkpoint_record.h"
 #include "orchestrator/run_folder/checkpoint_search.h"
@@ -29,19 +23,6 @@
 namespace quartet {
 namespace {
 
-// How long after a failed call a service's end is waited for: a broken connection comes before the exit status.
-constexpr absl::Duration kDeathPatience = absl::Seconds(3);
-
-absl::StatusOr<std::unique_ptr<Tokenizer>> LoadTokenizer(const RunConfig& config) {
-  const std::string& chat_template = config.data().tokenizer_chat_template();
-  absl::StatusOr<std::unique_ptr<Tokenizer>> tokenizer = Tokenizer::Load(config.actor().pretrain(), chat_template);
-  if (tokenizer.ok()) return tokenizer;
-  const absl::string_view message = tokenizer.status().message();
-  const bool of_template = !chat_template.empty() && absl::StartsWith(message, chat_template);
-  return absl::Status(tokenizer.status().code(),
-                      absl::StrCat(of_template ? "data.tokenizer_chat_template: " : "actor.pretrain: ", message));
-}
-
 // What a PPO run reads before anything of it is made or started.
 struct PpoInputs {
   std::unique_ptr<Tokenizer> tokenizer;
@@ -49,83 +30,17 @@ struct PpoInputs {
   std::vector<EvaluationSet> evaluation_sets;
 };
 
-// On the live line, once it takes long enough to be asked about.
-std::function<void(int64_t, int64_t)> ShowChecking(TerminalView& view) {
-  constexpr int64_t kShown = 1000;
-  return [&view](int64_t done, int64_t all) {
-    if (done == kShown) view.Begin("checking rows", all);
-    if (done % kShown == 0) view.Progress(done);
-  };
-}
-
 absl::StatusOr<PpoInputs> ReadPpoInputs(const RunConfig& config, bool launch, TerminalView& view) {
   QUARTET_RETURN_IF_ERROR(CheckFor(config, Program::kPpo));
   QUARTET_RETURN_IF_ERROR(CheckInputs(config, PpoServices(config), launch));
   PpoInputs inputs;
-  QUARTET_ASSIGN_OR_RETURN(inputs.tokenizer, LoadTokenizer(config));
+  QUARTET_ASSIGN_OR_RETURN(inputs.tokenizer, LoadTokenizer(config, "actor"));
   // First, as it is quick: prompts may be many.
   QUARTET_ASSIGN_OR_RETURN(inputs.evaluation_sets, LoadEvaluationSets(config, *inputs.tokenizer));
   QUARTET_ASSIGN_OR_RETURN(inputs.prompts, Prompts::Open(config, *inputs.tokenizer, ShowChecking(view)));
   view.End();
   QUARTET_RETURN_IF_ERROR(CheckBatch(config, inputs.prompts->size()));
   return inputs;
-}
-
-struct SftInputs {
-  std::unique_ptr<Tokenizer> tokenizer;
-  std::unique_ptr<SftExamples> examples;
-};
-
-absl::StatusOr<SftInputs> ReadSftInputs(const RunConfig& config, bool launch, TerminalView& view) {
-  QUARTET_RETURN_IF_ERROR(CheckFor(config, Program::kSft));
-  QUARTET_RETURN_IF_ERROR(CheckInputs(config, kSftServices, launch));
-  SftInputs inputs;
-  QUARTET_ASSIGN_OR_RETURN(inputs.tokenizer, LoadTokenizer(config));
-  QUARTET_ASSIGN_OR_RETURN(const ModelConfig model, ReadModelConfig(config.actor().pretrain()));
-  QUARTET_ASSIGN_OR_RETURN(inputs.examples,
-                           SftExamples::Open(config, *inputs.tokenizer, model.eos_token_ids, ShowChecking(view)));
-  view.End();
-  return inputs;
-}
-
-// Whatever is wrong before a run is made, its input is.
-absl::Status AsWrongInput(const absl::Status& status) { return absl::InvalidArgumentError(status.message()); }
-
-// Starts `services` if asked to and puts their addresses into `config`.
-absl::StatusOr<std::unique_ptr<ServiceLauncher>> LaunchServices(const SessionOptions& options,
-                                                                const std::vector<std::string>& services,
-                                                                const RunFolder& folder, TerminalView& view,
-                                                                Cancellation& cancellation, RunConfig* config) {
-  if (!options.launch) return nullptr;
-  QUARTET_RETURN_IF_ERROR(AtomicWriteFile(folder.launch_config_path(), PrintRunConfig(*config)));
-  ServiceLauncherOptions launcher_options;
-  launcher_options.services = services;
-  launcher_options.programs_folder = options.programs_folder;
-  launcher_options.config_path = folder.launch_config_path();
-  launcher_options.logs_folder = folder.logs_path();
-  launcher_options.trace = options.trace;
-  launcher_options.cancellation = &cancellation;
-  view.Begin("starting services", static_cast<int64_t>(services.size()));
-  launcher_options.on_loading = [&view](int64_t up, const std::string& loading) { view.Progress(up, loading); };
-  absl::StatusOr<std::unique_ptr<ServiceLauncher>> launcher = ServiceLauncher::Start(launcher_options);
-  view.End();
-  if (!launcher.ok()) return launcher.status();
-  std::vector<std::string> places;
-  for (const auto& [service, address] : (*launcher)->addresses()) {
-    MutablePlacementOf(config, service)->set_listen(address);
-    places.push_back(absl::StrCat(service, " ", address));
-  }
-  view.Print(absl::StrCat("services run: ", absl::StrJoin(places, ", ")));
-  return launcher;
-}
-
-// The reason behind `status`: a service that ended by itself, if there is one.
-absl::Status Explain(const absl::Status& status, ServiceLauncher* launcher, const Cancellation& cancellation) {
-  const bool lost_connection = absl::IsUnavailable(status) || absl::IsInternal(status) || absl::IsCancelled(status);
-  const bool interrupted = absl::IsCancelled(cancellation.status());
-  if (launcher == nullptr || status.ok() || interrupted) return status;
-  absl::Status death = launcher->FindDeadService(lost_connection ? kDeathPatience : absl::ZeroDuration());
-  return death.ok() ? status : death;
 }
 
 // `status`, with how the run is continued that ended with it.
@@ -199,32 +114,6 @@ absl::StatusOr<PpoResult> RunPpoSession(const RunConfig& resolved, const Session
   return result;
 }
 
-absl::StatusOr<SftSummary> RunSftSession(const RunConfig& resolved, const SessionOptions& options, TerminalView& view,
-                                         Cancellation& cancellation) {
-  RunConfig config = resolved;
-  QUARTET_RETURN_IF_ERROR(CheckNewRunDir(config, options.allowed_entry));
-  const absl::StatusOr<SftInputs> inputs = ReadSftInputs(config, options.launch, view);
-  if (!inputs.ok()) return AsWrongInput(inputs.status());
-  QUARTET_ASSIGN_OR_RETURN(const std::unique_ptr<RunFolder> folder, RunFolder::Create(config, options.allowed_entry));
-  folder->UseConfigText(PrintRunConfig(config, options.origins));
-  view.Print(absl::StrCat("run folder: ", folder->path()));
-  view.Print(absl::StrCat("examples: ", DescribeRows("an epoch", inputs->examples->rows())));
-  view.Print(DescribeExample(inputs->examples->first(), *inputs->tokenizer));
-  view.Print(absl::StrCat("micro-batches: ", DescribeMicroBatches(config, kSftServices)));
-  QUARTET_ASSIGN_OR_RETURN(const std::unique_ptr<ServiceLauncher> launcher,
-                           LaunchServices(options, kSftServices, *folder, view, cancellation, &config));
-  QUARTET_ASSIGN_OR_RETURN(const std::unique_ptr<PolicyTrainerClient> policy_trainer,
-                           ConnectPolicyTrainer(config, &cancellation));
-  absl::StatusOr<SftSummary> summary = RunSft({.config = config,
-                                               .tokenizer = *inputs->tokenizer,
-                                               .examples = *inputs->examples,
-                                               .policy_trainer = *policy_trainer,
-                                               .folder = *folder,
-                                               .view = view});
-  if (!summary.ok()) return Explain(summary.status(), launcher.get(), cancellation);
-  return summary;
-}
-
 absl::StatusOr<std::vector<EvaluationResult>> RunEvaluationSession(const RunConfig& resolved, int64_t step,
                                                                    const SessionOptions& options, TerminalView& view,
                                                                    Cancellation& cancellation) {
@@ -241,7 +130,7 @@ absl::StatusOr<std::vector<EvaluationResult>> RunEvaluationSession(const RunConf
   if (absl::Status inputs = CheckInputs(config, kEvaluationServices, options.launch); !inputs.ok()) {
     return AsWrongInput(inputs);
   }
-  const absl::StatusOr<std::unique_ptr<Tokenizer>> tokenizer = LoadTokenizer(config);
+  const absl::StatusOr<std::unique_ptr<Tokenizer>> tokenizer = LoadTokenizer(config, "actor");
   if (!tokenizer.ok()) return AsWrongInput(tokenizer.status());
   const absl::StatusOr<std::vector<EvaluationSet>> sets = LoadEvaluationSets(config, **tokenizer);
   if (!sets.ok()) return AsWrongInput(sets.status());
@@ -275,22 +164,6 @@ absl::StatusOr<std::vector<EvaluationResult>> RunEvaluationSession(const RunConf
                                             AnswerLines((*sets)[i], (*results)[i])));
   }
   return results;
-}
-
-int Finish(const std::string& program, const absl::Status& status) {
-  if (status.ok()) return 0;
-  std::fflush(stdout);
-  std::fprintf(stderr, "%s: %s\n", program.c_str(), std::string(status.message()).c_str());
-  switch (status.code()) {
-    case absl::StatusCode::kCancelled:
-      return 130;
-    case absl::StatusCode::kInvalidArgument:
-    case absl::StatusCode::kAlreadyExists:
-    case absl::StatusCode::kNotFound:
-      return 2;
-    default:
-      return 1;
-  }
 }
 
 }  // namespace quartet

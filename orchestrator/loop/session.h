@@ -7,10 +7,9 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "core/config/origins.h"
 #include "orchestrator/clients/cancellation.h"
-#include "orchestrator/fine_tuning/sft.h"
 #include "orchestrator/loop/ppo.h"
+#include "orchestrator/session/session_parts.h"
 #include "orchestrator/terminal/terminal_view.h"
 #include "proto/common.pb.h"
 #include "proto/run_config.pb.h"
@@ -20,21 +19,6 @@ namespace quartet {
 // The services that an evaluation drives.
 inline const std::vector<std::string> kEvaluationServices = {"rollout", "scorer"};
 
-struct SessionOptions {
-  // Start the services here; else they run already at config.services.*.listen.
-  bool launch = false;
-  // Where their programs are (ServiceLauncher::DefaultProgramsFolder()).
-  std::string programs_folder;
-  // As ServiceLauncherOptions::trace.
-  std::string trace;
-  // An entry of run_dir that may be there before the run.
-  std::string allowed_entry;
-  // Where the configuration's values are from, for the run folder.
-  ValueOrigins origins = {};
-  // The command that continues the run (PPO), for the error of one that ends before its time; may be empty.
-  std::string continue_command;
-};
-
 struct PpoResult {
   PpoSummary summary;
   // What each service said of itself at the end, by its name.
@@ -42,13 +26,11 @@ struct PpoResult {
 };
 
 // What they read is read, and what services will load is looked at, before run_dir is made or any service started:
-// INVALID_ARGUMENT. Where a service ended by
-// itself the error says so, with the end of its log, whatever call failed because of it. No service that was started
-// here is left when these return.
+// INVALID_ARGUMENT. Where a service ended by itself
+// the error says so, with the end of its log, whatever call failed because of it. No service that was started here is
+// left when these return.
 absl::StatusOr<PpoResult> RunPpoSession(const RunConfig& config, const SessionOptions& options, TerminalView& view,
                                         Cancellation& cancellation);
-absl::StatusOr<SftSummary> RunSftSession(const RunConfig& config, const SessionOptions& options, TerminalView& view,
-                                         Cancellation& cancellation);
 
 // Evaluates the model config.rollout().pretrain() on the sets of config.eval(), with rollout and scorer alone; `step`
 // is that after which it was trained (-1: none). run_dir keeps what a run's would of it, and answers_<set>.jsonl: of
@@ -56,9 +38,5 @@ absl::StatusOr<SftSummary> RunSftSession(const RunConfig& config, const SessionO
 absl::StatusOr<std::vector<EvaluationResult>> RunEvaluationSession(const RunConfig& config, int64_t step,
                                                                    const SessionOptions& options, TerminalView& view,
                                                                    Cancellation& cancellation);
-
-// Reports the error, if it is one, and returns the program's exit code: 0; 130 where the run was stopped by a signal;
-// 2 for a wrong configuration or wrong data; 1 for everything else.
-int Finish(const std::string& program, const absl::Status& status);
 
 }  // namespace quartet

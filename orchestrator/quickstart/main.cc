@@ -17,6 +17,7 @@
 #include "core/config/run_config.h"
 #include "core/model/parameter_layout.h"
 #include "orchestrator/clients/cancellation.h"
+#include "orchestrator/fine_tuning/session.h"
 #include "orchestrator/launch/service_launcher.h"
 #include "orchestrator/loop/session.h"
 #include "orchestrator/quickstart/sorting_task.h"
@@ -130,8 +131,9 @@ absl::Status Run(const Options& options, TerminalView& view, Cancellation& cance
   view.Print("2. Supervised fine-tuning on demonstrations, of which three in ten are right");
   RunConfig sft = SortingSftConfig(files, preparation + "/sft", options.seed);
   QUARTET_RETURN_IF_ERROR(ResolveRunConfig(&sft, ""));
-  QUARTET_ASSIGN_OR_RETURN(const SftSummary fine_tuned,
-                           RunSftSession(sft, {.launch = true, .programs_folder = programs}, view, cancellation));
+  QUARTET_ASSIGN_OR_RETURN(
+      const OfflineSummary fine_tuned,
+      RunOfflineSession(Program::kSft, sft, {.launch = true, .programs_folder = programs}, view, cancellation));
   const absl::Time fine_tuning_end = absl::Now();
 
   RunConfig ppo = SortingPpoConfig(files, absl::StrCat(sft.run_dir(), "/", fine_tuned.checkpoint), options.run_dir,

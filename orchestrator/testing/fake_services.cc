@@ -42,7 +42,14 @@ grpc::Status AnswerValues(Stream* stream, float value, SpoilReply<TokenValues>* 
     Reply reply;
     TokenValues* values = (reply.*mutable_values)();
     values->set_index(items[i].index());
-    values->mutable_values()->Resize(ActionTokens(items[i]), value);
+    // Of a whole sequence: its last but one token, so that a test says in its data what it is worth.
+    bool last_token = false;
+    if constexpr (requires { batch->header.last_token(); }) last_token = batch->header.last_token();
+    if (last_token) {
+      values->add_values(static_cast<float>(items[i].ids(items[i].ids_size() - 2)));
+    } else {
+      values->mutable_values()->Resize(ActionTokens(items[i]), value);
+    }
     if (spoil != nullptr) (*spoil)(values);
     stream->Write(reply);
   }
@@ -201,6 +208,7 @@ class FakeServices::CriticTrainerService : public CriticTrainer::Service {
     std::lock_guard<std::mutex> lock(fake_->mutex_);
     fake_->identities_["critic_trainer"].push_back(batch->header.identity());
     fake_->critic_updates_.push_back(batch->header);
+    fake_->critic_batches_.push_back(batch->items);
     reply->set_loss(0.75);
     reply->set_optimizer_steps(++fake_->optimizer_steps_["critic_trainer"]);
     reply->set_tokens(2000);
@@ -420,6 +428,10 @@ std::vector<std::vector<TrainingSequence>> FakeServices::policy_batches() {
 std::vector<CriticUpdateHeader> FakeServices::critic_updates() {
   std::lock_guard<std::mutex> lock(mutex_);
   return critic_updates_;
+}
+std::vector<std::vector<TrainingSequence>> FakeServices::critic_batches() {
+  std::lock_guard<std::mutex> lock(mutex_);
+  return critic_batches_;
 }
 std::vector<GenerateHeader> FakeServices::generations() {
   std::lock_guard<std::mutex> lock(mutex_);

@@ -78,6 +78,7 @@ class FakeServices {
   std::vector<PolicyUpdateHeader> policy_updates();
   std::vector<std::vector<TrainingSequence>> policy_batches();
   std::vector<CriticUpdateHeader> critic_updates();
+  std::vector<std::vector<TrainingSequence>> critic_batches();
   std::vector<GenerateHeader> generations();
   std::vector<CallIdentity> identities(const std::string& service);
 
@@ -85,8 +86,8 @@ class FakeServices {
   float rollout_log_prob = -1.0f;
   float trainer_log_prob = -1.0f;
   float reference_log_prob = -1.25f;
-  float value = 0.5f;
-  // Reward of sample number i of each prompt: 1 for even i, else 0.
+  float value = 0.5f;  // of a whole sequence: its last but one token
+                       // Reward of sample number i of each prompt: 1 for even i, else 0.
 
  private:
   class RolloutService;
@@ -110,6 +111,7 @@ class FakeServices {
   std::vector<PolicyUpdateHeader> policy_updates_;
   std::vector<std::vector<TrainingSequence>> policy_batches_;
   std::vector<CriticUpdateHeader> critic_updates_;
+  std::vector<std::vector<TrainingSequence>> critic_batches_;
   std::vector<GenerateHeader> generations_;
   std::map<std::string, std::vector<CallIdentity>> identities_;
   std::map<std::string, int64_t> optimizer_steps_;  // of the trainers

@@ -2,7 +2,7 @@
 """What TRL makes of pairs of answers: the losses themselves, and twenty steps of its trainers on tiny models.
 
 Usage: make_preference_golden.py REPOSITORY_ROOT
-    (trl 1.16.0, transformers 5.23.0, torch 2.11.0, accelerate 1.15.0, datasets 5.2.0)
+    (rl_requirements.txt and trl==1.16.0: transformers 5.23.0, torch 2.11.0, accelerate 1.15.0, datasets 5.2.0)
 
 Writes core/rl/testdata/pair_losses.json, in float64, by the source lines of DPOTrainer._compute_loss and
 RewardTrainer.compute_loss; TRL has label smoothing in its "aot" loss alone, whose lines after sorting are those of cDPO.

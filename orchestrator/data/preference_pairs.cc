@@ -1,0 +1,154 @@
+#include "orchestrator/data/preference_pairs.h"
+
+#include <algorithm>
+#include <cmath>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "core/base/status_macros.h"
+#include "orchestrator/data/conversation.h"
+#include "orchestrator/data/dataset_options.h"
+
+namespace quartet {
+namespace {
+
+std::string Field(const std::string& key, const char* option) {
+  return absl::StrCat("\"", key, "\" (preference.", option, ")");
+}
+
+bool Has(const Record& record, const std::string& key) {
+  return record.fields.contains(key) || record.lists.contains(key);
+}
+
+absl::Status CheckEndsWithAnswer(const Conversation& conversation, const std::string& field) {
+  if (conversation.messages.back().role == kAssistant) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat("the last message of ", field, " is not the assistant's"));
+}
+
+// The prompt and, behind it, the answer at `key`.
+absl::StatusOr<Conversation> WithAnswer(Conversation prompt, const Record& record, const std::string& key,
+                                        const char* option, const DataConfig& data) {
+  if (const auto text = record.fields.find(key); text != record.fields.end()) {
+    prompt.messages.push_back({kAssistant, text->second});
+    return prompt;
+  }
+  QUARTET_ASSIGN_OR_RETURN(const Conversation answer, ReadConversation(record, key, data));
+  QUARTET_RETURN_IF_ERROR(CheckEndsWithAnswer(answer, Field(key, option)));
+  prompt.messages.insert(prompt.messages.end(), answer.messages.begin(), answer.messages.end());
+  return prompt;
+}
+
+struct Answers {
+  Conversation chosen, rejected;
+};
+
+absl::StatusOr<Answers> ReadAnswers(const Record& record, const PreferenceConfig& p, const DataConfig& data) {
+  const std::string chosen = Field(p.chosen_key(), "chosen_key"), rejected = Field(p.rejected_key(), "rejected_key");
+  const std::string prompt_field = Field(p.input_key(), "input_key");
+  Answers answers;
+  if (Has(record, p.input_key())) {
+    QUARTET_ASSIGN_OR_RETURN(const Conversation prompt, ReadConversation(record, p.input_key(), data));
+    if (prompt.messages.back().role == kAssistant) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("the last message of ", prompt_field, " is the assistant's; the answers are to follow it"));
+    }
+    QUARTET_ASSIGN_OR_RETURN(answers.chosen, WithAnswer(prompt, record, p.chosen_key(), "chosen_key", data));
+    QUARTET_ASSIGN_OR_RETURN(answers.rejected, WithAnswer(prompt, record, p.rejected_key(), "rejected_key", data));
+    return answers;
+  }
+  if (!record.lists.contains(p.chosen_key()) || !record.lists.contains(p.rejected_key())) {
+    return absl::InvalidArgumentError(absl::StrCat("has no field ", prompt_field, "; without it ", chosen, " and ",
+                                                   rejected, " must be whole conversations, lists of messages"));
+  }
+  QUARTET_ASSIGN_OR_RETURN(answers.chosen, ReadConversation(record, p.chosen_key(), data));
+  QUARTET_ASSIGN_OR_RETURN(answers.rejected, ReadConversation(record, p.rejected_key(), data));
+  QUARTET_RETURN_IF_ERROR(CheckEndsWithAnswer(answers.chosen, chosen));
+  QUARTET_RETURN_IF_ERROR(CheckEndsWithAnswer(answers.rejected, rejected));
+  const auto &a = answers.chosen.messages, &b = answers.rejected.messages;
+  const auto same = [](const Tokenizer::Message& x, const Tokenizer::Message& y) {
+    return x.role == y.role && x.content == y.content;
+  };
+  if (a.size() != b.size() || !std::equal(a.begin(), a.end() - 1, b.begin(), same)) {
+    return absl::InvalidArgumentError(absl::StrCat("the conversations ", chosen, " and ", rejected,
+                                                   " differ before their last messages, which are to be compared"));
+  }
+  if (a.size() == 1) {
+    return absl::InvalidArgumentError(absl::StrCat("the conversations ", chosen, " and ", rejected,
+                                                   " have an answer alone, and there is no field ", prompt_field));
+  }
+  return answers;
+}
+
+absl::StatusOr<float> ReadMargin(const Record& record, const std::string& key) {
+  if (key.empty()) return 0;
+  const std::string& text = record.fields.at(key);
+  float margin = 0;
+  if (absl::SimpleAtof(text, &margin) && std::isfinite(margin)) return margin;
+  return absl::InvalidArgumentError(
+      absl::StrCat("field ", Field(key, "margin_key"), " is \"", text, "\"; it must be a finite number"));
+}
+
+}  // namespace
+
+PreferencePairs::PreferencePairs() = default;
+PreferencePairs::~PreferencePairs() = default;
+
+absl::StatusOr<std::unique_ptr<PreferencePairs>> PreferencePairs::Open(
+    const RunConfig& config, bool held_out, const std::string& model, const Tokenizer& tokenizer,
+    const std::vector<int64_t>& model_end_ids, const std::function<void(int64_t done, int64_t all)>& progress) {
+  const PreferenceConfig& p = config.preference();
+  const TrainerConfig& trainer = model == "critic" ? config.critic() : config.actor();
+  std::unique_ptr<PreferencePairs> pairs(new PreferencePairs());
+  pairs->config_ = config;
+  ExampleOptions example = {.data = config.data(),
+                            .section = "preference",
+                            .model = model,
+                            .model_folder = trainer.pretrain(),
+                            .max_len = trainer.max_len(),
+                            .model_end_ids = model_end_ids};
+  if (p.has_end_token()) example.end_token = p.end_token();
+  QUARTET_ASSIGN_OR_RETURN(pairs->maker_, ExampleMaker::Create(std::move(example), tokenizer));
+
+  DatasetOptions options = DatasetOptionsOf(config);
+  options.option = held_out ? "preference.eval_data" : "preference.data";
+  const auto& files = held_out ? p.eval_data() : p.data();
+  options.paths.assign(files.begin(), files.end());
+  if (held_out) options.shuffle = false;
+  options.keys = ConversationKeys(p.input_key(), "preference.input_key", config.data());
+  options.keys.front().optional = true;  // whole conversations have it
+  options.keys.push_back({.name = p.chosen_key(), .option = "preference.chosen_key", .list = true});
+  options.keys.push_back({.name = p.rejected_key(), .option = "preference.rejected_key", .list = true});
+  if (!p.margin_key().empty()) options.keys.push_back({.name = p.margin_key(), .option = "preference.margin_key"});
+  const auto check = [&pairs](const Record& record) {
+    absl::StatusOr<PreferencePair> pair = pairs->Make(record);
+    if (pair.ok() && pairs->first_.chosen.ids().empty()) pairs->first_ = *std::move(pair);
+    return pair.status();
+  };
+  QUARTET_ASSIGN_OR_RETURN(pairs->dataset_, Dataset::Open(std::move(options), check, progress));
+  return pairs;
+}
+
+absl::StatusOr<PreferencePair> PreferencePairs::Make(const Record& record) const {
+  // Whatever is wrong with a row, it is not well-formed, but for one that is too long.
+  const absl::StatusOr<Answers> answers = ReadAnswers(record, config_.preference(), config_.data());
+  if (!answers.ok()) return absl::InvalidArgumentError(answers.status().message());
+  PreferencePair pair;
+  QUARTET_ASSIGN_OR_RETURN(pair.margin, ReadMargin(record, config_.preference().margin_key()));
+  QUARTET_ASSIGN_OR_RETURN(pair.chosen, maker_->Make(answers->chosen));
+  QUARTET_ASSIGN_OR_RETURN(pair.rejected, maker_->Make(answers->rejected));
+  return pair;
+}
+
+absl::StatusOr<std::vector<PreferencePair>> PreferencePairs::Take(int64_t begin, int64_t count) {
+  std::vector<PreferencePair> pairs;
+  QUARTET_RETURN_IF_ERROR(dataset_->Take(begin, count, [&](const Record& record) -> absl::Status {
+    QUARTET_ASSIGN_OR_RETURN(PreferencePair pair, Make(record));
+    pairs.push_back(std::move(pair));
+    return absl::OkStatus();
+  }));
+  return pairs;
+}
+
+}  // namespace quartet

@@ -1,0 +1,94 @@
+#include "orchestrator/fine_tuning/dpo.h"
+
+#include <algorithm>
+#include <utility>
+#include <vector>
+
+#include "core/base/status_macros.h"
+#include "orchestrator/fine_tuning/pair_batch.h"
+
+namespace quartet {
+namespace {
+
+class Dpo final : public OfflineMethod {
+ public:
+  explicit Dpo(const DpoRun& run) : run_(run), preference_(run.config.preference()) {}
+
+  OfflinePlan plan() const override { return PreferencePlan(run_.config, "dpo", "DPO", "actor", "policy"); }
+  const Dataset& rows() const override { return run_.pairs.rows(); }
+  ServiceClient& trainer() override { return run_.policy_trainer; }
+
+  absl::Status MeetOthers(const OnLoading& on_loading) override {
+    return CheckService(run_.scorer, run_.config, run_.tokenizer.vocab_size(), run_.config.actor().max_len(),
+                        on_loading)
+        .status();
+  }
+
+  absl::StatusOr<OfflineStep> Step(int64_t step, double learning_rate, int64_t begin, int64_t count) override {
+    QUARTET_ASSIGN_OR_RETURN(const std::vector<PreferencePair> pairs, run_.pairs.Take(begin, count));
+    QUARTET_ASSIGN_OR_RETURN(const auto reference, run_.scorer.ReferenceLogProbs(kTemperature, SequencesOf(pairs)));
+    std::vector<TrainingSequence> batch = TrainingPairs(pairs);
+    for (size_t i = 0; i < batch.size(); ++i) {
+      batch[i].mutable_reference_log_probs()->Add(reference[i].begin(), reference[i].end());
+      batch[i].mutable_loss_weights()->Resize(static_cast<int>(reference[i].size()), TokenWeight(reference[i].size()));
+    }
+    PolicyUpdateHeader header;
+    header.set_temperature(kTemperature);
+    header.set_learning_rate(learning_rate);
+    PolicyLossConfig* loss = header.mutable_loss();
+    loss->set_kind(IsIpo() ? PolicyLossConfig::KIND_IPO : PolicyLossConfig::KIND_DPO);
+    loss->set_beta(preference_.beta());
+    loss->set_label_smoothing(preference_.label_smoothing());
+    QUARTET_ASSIGN_OR_RETURN(const PolicyUpdateReply reply,
+                             run_.policy_trainer.Update(static_cast<uint64_t>(step), header, batch));
+    return StepOf(reply);
+  }
+
+  absl::StatusOr<std::optional<PairStats>> Judge() override {
+    if (run_.held_out == nullptr) return std::nullopt;
+    QUARTET_ASSIGN_OR_RETURN(const std::vector<PreferencePair> pairs,
+                             run_.held_out->Take(0, run_.held_out->rows().rows()));
+    return JudgePairs(pairs, [this](const std::vector<TokenSequence>& sequences) { return Rewards(sequences); });
+  }
+
+  absl::Status Save(int64_t steps, const std::string& checkpoint_id) override {
+    return run_.policy_trainer.SaveCheckpoint(static_cast<uint64_t>(steps), checkpoint_id, /*save_optimizer=*/false)
+        .status();
+  }
+
+ private:
+  static constexpr float kTemperature = 1;
+
+  bool IsIpo() const { return preference_.loss() == "ipo"; }
+  // Within the log-probability of an answer of so many tokens.
+  float TokenWeight(size_t tokens) const { return IsIpo() ? 1.0f / static_cast<float>(tokens) : 1.0f; }
+
+  // As PairStats has them.
+  absl::StatusOr<std::vector<double>> Rewards(const std::vector<TokenSequence>& sequences) {
+    QUARTET_ASSIGN_OR_RETURN(const auto reference, run_.scorer.ReferenceLogProbs(kTemperature, sequences));
+    QUARTET_ASSIGN_OR_RETURN(const auto policy, run_.policy_trainer.LogProbs(kTemperature, sequences));
+    std::vector<double> rewards;
+    for (size_t i = 0; i < sequences.size(); ++i) {
+      double sum = 0;
+      for (size_t t = 0; t < policy[i].size(); ++t) sum += static_cast<double>(policy[i][t]) - reference[i][t];
+      rewards.push_back(preference_.beta() * TokenWeight(policy[i].size()) * sum);
+    }
+    return rewards;
+  }
+
+  const DpoRun& run_;
+  const PreferenceConfig& preference_;
+};
+
+}  // namespace
+
+absl::StatusOr<OfflineSummary> RunDpo(const DpoRun& run) {
+  Dpo dpo(run);
+  return RunOffline({.config = run.config,
+                     .vocab_size = run.tokenizer.vocab_size(),
+                     .method = dpo,
+                     .folder = run.folder,
+                     .view = run.view});
+}
+
+}  // namespace quartet

@@ -1,0 +1,161 @@
+#include "orchestrator/fine_tuning/offline_loop.h"
+
+#include <algorithm>
+#include <cmath>
+#include <filesystem>
+#include <system_error>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/time/clock.h"
+#include "core/base/status_macros.h"
+#include "core/checkpoint/run_checkpoints.h"
+#include "core/rl/learning_rate.h"
+#include "orchestrator/checks/start_check.h"
+#include "orchestrator/data/dataset_options.h"
+#include "orchestrator/terminal/time_left.h"
+
+namespace quartet {
+namespace {
+
+// Lines that a run prints, however many steps it has.
+constexpr int64_t kPrintedLines = 10;
+
+class OfflineLoop {
+ public:
+  explicit OfflineLoop(const OfflineRun& run)
+      : run_(run),
+        plan_(run.method.plan()),
+        trainer_(plan_.model == "critic" ? run.config.critic() : run.config.actor()),
+        rows_(run.method.rows().rows()),
+        steps_(plan_.max_steps > 0 ? plan_.max_steps
+                                   : (rows_ * plan_.max_epochs + plan_.batch_size - 1) / plan_.batch_size) {}
+
+  absl::StatusOr<OfflineSummary> Run() {
+    QUARTET_ASSIGN_OR_RETURN(const LearningRateSchedule schedule, LearningRateSchedule::Create(ScheduleOptions()));
+    QUARTET_RETURN_IF_ERROR(Meet());
+    QUARTET_RETURN_IF_ERROR(run_.folder.BeginAfter(0));
+    OfflineSummary summary;
+    summary.steps = steps_;
+    QUARTET_ASSIGN_OR_RETURN(summary.before, Judge("before the first step"));
+    summary.after = summary.before;
+    run_.view.Begin(plan_.title, steps_);
+    for (int64_t step = 0; step < steps_; ++step) {
+      const bool judge = step + 1 == steps_ || (plan_.eval_steps > 0 && (step + 1) % plan_.eval_steps == 0);
+      QUARTET_RETURN_IF_ERROR(TakeStep(step, schedule.At(step + 1), judge, &summary));
+    }
+    QUARTET_ASSIGN_OR_RETURN(summary.checkpoint, Save());
+    return summary;
+  }
+
+ private:
+  LearningRateSchedule::Options ScheduleOptions() const {
+    LearningRateSchedule::Options options = {.peak = plan_.learning_rate,
+                                             .scheduler = trainer_.lr_scheduler(),
+                                             .warmup_ratio = trainer_.lr_warmup_ratio(),
+                                             .min_ratio = trainer_.min_lr_ratio(),
+                                             .total_steps = steps_};
+    if (trainer_.has_lr_warmup_steps()) options.warmup_steps = trainer_.lr_warmup_steps();
+    return options;
+  }
+
+  absl::Status Meet() {
+    const OnLoading on_loading = [this](const std::string& waiting, const std::string& detail) {
+      run_.view.PrintAndBegin(waiting);
+      run_.view.Progress(0, detail);
+    };
+    QUARTET_ASSIGN_OR_RETURN(const ServiceInfo trainer, CheckService(run_.method.trainer(), run_.config,
+                                                                     run_.vocab_size, trainer_.max_len(), on_loading));
+    QUARTET_RETURN_IF_ERROR(CheckFreshTrainer(trainer, plan_.model, trainer_.load_checkpoint()));
+    return run_.method.MeetOthers(on_loading);
+  }
+
+  absl::Status TakeStep(int64_t step, double learning_rate, bool judge, OfflineSummary* summary) {
+    const absl::Time began = absl::Now();
+    const int64_t begin = step * plan_.batch_size;
+    const int64_t end =
+        plan_.max_steps > 0 ? begin + plan_.batch_size : std::min(begin + plan_.batch_size, rows_ * plan_.max_epochs);
+    QUARTET_ASSIGN_OR_RETURN(const OfflineStep done, run_.method.Step(step, learning_rate, begin, end - begin));
+    if (done.skipped || !std::isfinite(done.loss)) {
+      return absl::FailedPreconditionError(
+          absl::StrCat("step ", step, ": the gradient is not finite; lower ", plan_.section, ".learning_rate"));
+    }
+    const double seconds = absl::ToDoubleSeconds(absl::Now() - began);
+    time_left_.AddStep(absl::Seconds(seconds));
+    run_.view.Progress(step + 1);
+    if (step == 0 || step + 1 == steps_ || (step + 1) % std::max<int64_t>(1, steps_ / kPrintedLines) == 0) {
+      run_.view.Print(
+          absl::StrFormat("%s step %d/%d: loss %.4f%s%s", plan_.title, step + 1, steps_, done.loss,
+                          done.pairs.has_value() ? absl::StrFormat(", accuracy %.3f", done.pairs->accuracy()) : "",
+                          time_left_.Text(", ", steps_ - step - 1)));
+    }
+
+    Metrics metrics;
+    const auto set = [&](const char* leaf, double value) { metrics.Set(absl::StrCat(plan_.name, "/", leaf), value); };
+    set("loss", done.loss);
+    set("learning_rate", learning_rate);
+    set("grad_norm", done.grad_norm);
+    set("tokens", static_cast<double>(done.tokens));
+    set("tokens_per_second", static_cast<double>(done.tokens) / seconds);
+    set("micro_batches", static_cast<double>(done.micro_batches));
+    set("balance", done.balance);
+    if (done.pairs.has_value()) {
+      set("accuracy", done.pairs->accuracy());
+      set("margin", done.pairs->margin());
+      set("chosen_reward", done.pairs->chosen_reward());
+      set("rejected_reward", done.pairs->rejected_reward());
+    }
+    AddDataMetrics(run_.method.rows(), end, &metrics);
+    metrics.Set("time/step", seconds);
+    if (judge) {
+      QUARTET_ASSIGN_OR_RETURN(summary->after, Judge(absl::StrCat("after step ", step + 1)));
+      if (const std::optional<PairStats>& held_out = summary->after; held_out.has_value()) {
+        metrics.Set("eval/preference_accuracy", held_out->accuracy());
+        metrics.Set("eval/preference_margin", held_out->margin());
+        metrics.Set("eval/chosen_reward", held_out->chosen_reward());
+        metrics.Set("eval/rejected_reward", held_out->rejected_reward());
+      }
+    }
+    return run_.folder.WriteMetrics(step, metrics);
+  }
+
+  absl::StatusOr<std::optional<PairStats>> Judge(const std::string& when) {
+    QUARTET_ASSIGN_OR_RETURN(std::optional<PairStats> stats, run_.method.Judge());
+    if (stats.has_value()) {
+      run_.view.Print(
+          absl::StrFormat("held-out pairs %s: accuracy %.3f, margin %.4f", when, stats->accuracy(), stats->margin()));
+    }
+    return stats;
+  }
+
+  // The model's folder, relative to the run folder.
+  absl::StatusOr<std::string> Save() {
+    const std::string id = CheckpointId(steps_);
+    run_.view.Begin("checkpoint");
+    if (const absl::Status saved = run_.method.Save(steps_, id); !saved.ok()) {
+      return run_.folder.GiveUpCheckpoint(id, {saved});
+    }
+    run_.view.End();
+    const std::string model = absl::StrCat(id, "/", plan_.saved);
+    std::error_code ignored;
+    if (!std::filesystem::exists(absl::StrCat(run_.folder.checkpoints_path(), "/", model), ignored)) {
+      return absl::FailedPreconditionError(absl::StrCat("the ", run_.method.trainer().service(), " saved ", id,
+                                                        " in its own run_dir, not in ", run_.folder.path(),
+                                                        "; give both programs the same run_dir"));
+    }
+    QUARTET_RETURN_IF_ERROR(run_.folder.PointLatestAt(id));
+    return absl::StrCat("checkpoints/", model);
+  }
+
+  const OfflineRun& run_;
+  const OfflinePlan plan_;
+  const TrainerConfig& trainer_;
+  const int64_t rows_, steps_;
+  TimeLeft time_left_;
+};
+
+}  // namespace
+
+absl::StatusOr<OfflineSummary> RunOffline(const OfflineRun& run) { return OfflineLoop(run).Run(); }
+
+}  // namespace quartet

@@ -1,0 +1,95 @@
+// The loop of methods that learn from rows of data alone: schedule, optimizer steps, records, held-out checks, a
+// checkpoint.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "core/data/dataset.h"
+#include "orchestrator/clients/hello.h"
+#include "orchestrator/clients/service_clients.h"
+#include "orchestrator/run_folder/metrics.h"
+#include "orchestrator/run_folder/run_folder.h"
+#include "orchestrator/terminal/terminal_view.h"
+#include "proto/experience.pb.h"
+#include "proto/run_config.pb.h"
+
+namespace quartet {
+
+// What every trainer says of an optimizer step.
+struct OfflineStep {
+  double loss = 0;
+  double grad_norm = 0;
+  bool skipped = false;
+  uint64_t tokens = 0;
+  uint64_t micro_batches = 0;
+  double balance = 0;
+  std::optional<PairStats> pairs;  // of losses of pairs
+};
+template <typename Reply>
+OfflineStep StepOf(const Reply& reply) {
+  OfflineStep step = {.loss = reply.loss(),
+                      .grad_norm = reply.grad_norm(),
+                      .skipped = reply.skipped(),
+                      .tokens = reply.tokens(),
+                      .micro_batches = reply.micro_batches(),
+                      .balance = reply.balance()};
+  if (reply.has_pairs()) step.pairs = reply.pairs();
+  return step;
+}
+
+// How a method goes through its rows, and what it is called.
+struct OfflinePlan {
+  std::string name;     // of its metrics: "sft"
+  std::string title;    // on the console: "fine-tuning"
+  std::string section;  // of its options: "sft", "preference"
+  std::string model;    // the section of what is trained: "actor", "critic"
+  std::string saved;    // the model's folder in a checkpoint: "policy", "critic"
+  int64_t batch_size = 0;
+  int64_t max_steps = 0;  // 0: max_epochs
+  int64_t max_epochs = 0;
+  double learning_rate = 0;  // the schedule's peak; what else there is of it the model's section says
+  int64_t eval_steps = 0;    // 0: before the first step and after the last alone
+};
+
+// What one method has of its own. Steps are counted from 0.
+class OfflineMethod {
+ public:
+  virtual ~OfflineMethod() = default;
+
+  virtual OfflinePlan plan() const = 0;
+  // The rows that are learned from.
+  virtual const Dataset& rows() const = 0;
+  virtual ServiceClient& trainer() = 0;
+  // Meets the services beside the trainer, as CheckService does.
+  virtual absl::Status MeetOthers(const OnLoading& /*on_loading*/) { return absl::OkStatus(); }
+  // An optimizer step on the rows at the positions [begin, begin + count).
+  virtual absl::StatusOr<OfflineStep> Step(int64_t step, double learning_rate, int64_t begin, int64_t count) = 0;
+  // Of the held-out pairs under the present weights; none where there are none.
+  virtual absl::StatusOr<std::optional<PairStats>> Judge() { return std::nullopt; }
+  // After `steps` steps.
+  virtual absl::Status Save(int64_t steps, const std::string& checkpoint_id) = 0;
+};
+
+// What the loop works with. Nothing is owned.
+struct OfflineRun {
+  const RunConfig& config;  // resolved
+  int32_t vocab_size;       // of the tokenizer
+  OfflineMethod& method;
+  RunFolder& folder;
+  TerminalView& view;
+};
+
+struct OfflineSummary {
+  int64_t steps = 0;
+  std::string checkpoint;                  // folder, relative to the run folder
+  std::optional<PairStats> before, after;  // held-out pairs, where there are any
+};
+
+// All optimizer steps, then a checkpoint. The last batch does not reach into an epoch beyond the last.
+absl::StatusOr<OfflineSummary> RunOffline(const OfflineRun& run);
+
+}  // namespace quartet

@@ -1,0 +1,14 @@
+// Training of a reward model through the critic trainer.
+#include "orchestrator/fine_tuning/main.h"
+
+int main(int argc, char** argv) {
+  return quartet::FineTuningMain(
+      argc, argv,
+      {.program = quartet::Program::kRewardModel,
+       .name = "reward_model",
+       .summary =
+           "trains a reward model (critic {...}) on pairs of answers of which one is preferred (preference {...}), "
+           "driving critic_trainer. A PPO run reads the result with reward { source { model: ... } }.",
+       .example = "preference.max_steps=100",
+       .services = quartet::kRewardModelServices});
+}

@@ -1,0 +1,94 @@
+#include "orchestrator/session/session_parts.h"
+
+#include <cstdio>
+#include <utility>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/string_view.h"
+#include "core/base/files.h"
+#include "core/base/status_macros.h"
+#include "core/config/run_config.h"
+
+namespace quartet {
+namespace {
+
+// How long after a failed call a service's end is waited for: a broken connection comes before the exit status.
+constexpr absl::Duration kDeathPatience = absl::Seconds(3);
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Tokenizer>> LoadTokenizer(const RunConfig& config, const std::string& model) {
+  const std::string& chat_template = config.data().tokenizer_chat_template();
+  const std::string& folder = model == "critic" ? config.critic().pretrain() : config.actor().pretrain();
+  absl::StatusOr<std::unique_ptr<Tokenizer>> tokenizer = Tokenizer::Load(folder, chat_template);
+  if (tokenizer.ok()) return tokenizer;
+  const absl::string_view message = tokenizer.status().message();
+  const bool of_template = !chat_template.empty() && absl::StartsWith(message, chat_template);
+  return absl::Status(tokenizer.status().code(),
+                      absl::StrCat(of_template ? "data.tokenizer_chat_template" : model + ".pretrain", ": ", message));
+}
+
+std::function<void(int64_t, int64_t)> ShowChecking(TerminalView& view) {
+  constexpr int64_t kShown = 1000;
+  return [&view](int64_t done, int64_t all) {
+    if (done == kShown) view.Begin("checking rows", all);
+    if (done % kShown == 0) view.Progress(done);
+  };
+}
+
+absl::Status AsWrongInput(const absl::Status& status) { return absl::InvalidArgumentError(status.message()); }
+
+absl::StatusOr<std::unique_ptr<ServiceLauncher>> LaunchServices(const SessionOptions& options,
+                                                                const std::vector<std::string>& services,
+                                                                const RunFolder& folder, TerminalView& view,
+                                                                Cancellation& cancellation, RunConfig* config) {
+  if (!options.launch) return nullptr;
+  QUARTET_RETURN_IF_ERROR(AtomicWriteFile(folder.launch_config_path(), PrintRunConfig(*config)));
+  ServiceLauncherOptions launcher_options;
+  launcher_options.services = services;
+  launcher_options.programs_folder = options.programs_folder;
+  launcher_options.config_path = folder.launch_config_path();
+  launcher_options.logs_folder = folder.logs_path();
+  launcher_options.trace = options.trace;
+  launcher_options.cancellation = &cancellation;
+  view.Begin("starting services", static_cast<int64_t>(services.size()));
+  launcher_options.on_loading = [&view](int64_t up, const std::string& loading) { view.Progress(up, loading); };
+  absl::StatusOr<std::unique_ptr<ServiceLauncher>> launcher = ServiceLauncher::Start(launcher_options);
+  view.End();
+  if (!launcher.ok()) return launcher.status();
+  std::vector<std::string> places;
+  for (const auto& [service, address] : (*launcher)->addresses()) {
+    MutablePlacementOf(config, service)->set_listen(address);
+    places.push_back(absl::StrCat(service, " ", address));
+  }
+  view.Print(absl::StrCat("services run: ", absl::StrJoin(places, ", ")));
+  return launcher;
+}
+
+absl::Status Explain(const absl::Status& status, ServiceLauncher* launcher, const Cancellation& cancellation) {
+  const bool lost_connection = absl::IsUnavailable(status) || absl::IsInternal(status) || absl::IsCancelled(status);
+  const bool interrupted = absl::IsCancelled(cancellation.status());
+  if (launcher == nullptr || status.ok() || interrupted) return status;
+  absl::Status death = launcher->FindDeadService(lost_connection ? kDeathPatience : absl::ZeroDuration());
+  return death.ok() ? status : death;
+}
+
+int Finish(const std::string& program, const absl::Status& status) {
+  if (status.ok()) return 0;
+  std::fflush(stdout);
+  std::fprintf(stderr, "%s: %s\n", program.c_str(), std::string(status.message()).c_str());
+  switch (status.code()) {
+    case absl::StatusCode::kCancelled:
+      return 130;
+    case absl::StatusCode::kInvalidArgument:
+    case absl::StatusCode::kAlreadyExists:
+    case absl::StatusCode::kNotFound:
+      return 2;
+    default:
+      return 1;
+  }
+}
+
+}  // namespace quartet

@@ -1,0 +1,118 @@
+// Training on preferences over real processes: from pairs to a model's folder that has learned them.
+#include <cstdlib>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/substitute.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/process_harness.h"
+#include "tests/tiny_run.h"
+
+namespace quartet {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+
+// Answers of letters of the alphabet's first half are preferred to those of its second.
+std::string Pairs(int count, uint32_t seed) {
+  std::mt19937 random(seed);
+  const auto letters = [&](char first) {
+    std::string text;
+    for (uint32_t n = 3 + random() % 4; n > 0; --n) text += static_cast<char>(first + random() % 13);
+    return text;
+  };
+  std::string lines;
+  for (int i = 0; i < count; ++i) {
+    const uint32_t a = random() % 100, b = random() % 100;
+    const std::string chosen = letters('a'), rejected = letters('n');
+    absl::StrAppend(&lines, "{\"prompt\": \"", a, "+", b, "=\", \"chosen\": \"", chosen, "\", \"rejected\": \"",
+                    rejected, "\"}\n");
+  }
+  return lines;
+}
+
+class PreferenceRunTest : public ::testing::Test {
+ protected:
+  // Runs `program` with --launch on pairs; `models` are sections of the configuration.
+  ProcessHarness::Outcome Run(const std::string& program, const std::string& models) {
+    const std::string text = absl::Substitute(
+        R"(
+run_dir: "$0"
+data { prompt_max_len: 16 }
+rollout { generate_max_len: 16 }
+$1
+preference { data: "$2" eval_data: "$3" eval_steps: 20 batch_size: 16 max_steps: 40 learning_rate: 3e-3 }
+)",
+        harness_.Path("run"), models, harness_.Write("pairs.jsonl", Pairs(400, 1)),
+        harness_.Write("held_out.jsonl", Pairs(60, 2)));
+    return harness_.Run(absl::StrCat("orchestrator/", program),
+                        {"--config=" + harness_.Write("run.textproto", text), "--launch"}, absl::Seconds(240));
+  }
+
+  // What a run has told, step by step.
+  void ExpectLearned(const ProcessHarness::Outcome& outcome, const std::string& name) {
+    ASSERT_TRUE(outcome.ended);
+    ASSERT_EQ(outcome.exit_code, 0) << outcome.output;
+    EXPECT_THAT(outcome.output, AllOf(HasSubstr("pairs: 400 an epoch"), HasSubstr("held-out pairs: 60 in all"),
+                                      HasSubstr("first pair, chosen, as the model reads it: "),
+                                      HasSubstr("held-out pairs before the first step: accuracy "),
+                                      HasSubstr("held-out pairs after step 20: accuracy "), HasSubstr("done: ")));
+    const auto metrics = ReadRecords(harness_.Path("run/metrics.jsonl"));
+    ASSERT_EQ(metrics.size(), 40u);
+    EXPECT_LT(metrics.back().at(name + "/loss").get<double>(), 0.5 * metrics.front().at(name + "/loss").get<double>());
+    for (const char* leaf : {"accuracy", "margin", "chosen_reward", "rejected_reward", "grad_norm", "micro_batches"}) {
+      EXPECT_TRUE(metrics.back().contains(absl::StrCat(name, "/", leaf))) << leaf;
+    }
+    EXPECT_FALSE(metrics[0].contains("eval/preference_accuracy"));
+    EXPECT_TRUE(metrics[19].contains("eval/preference_accuracy"));
+    EXPECT_GE(metrics.back().at("eval/preference_accuracy").get<double>(), 0.9);
+    EXPECT_GT(metrics.back().at("eval/preference_margin").get<double>(), 0);
+    EXPECT_THAT(harness_.Survivors(absl::Seconds(5)), IsEmpty());
+  }
+
+  ProcessHarness harness_;
+};
+
+TEST_F(PreferenceRunTest, DpoTeachesThePolicyWhatIsPreferred) {
+  const std::string model = WriteTinyModel(harness_, "model");
+  ExpectLearned(Run("dpo", absl::Substitute(R"(
+actor { pretrain: "$0" dtype: "fp32" lr_scheduler: "constant" }
+services { policy_trainer { ranks: 2 threads: 1 } scorer { threads: 1 } })",
+                                            model)),
+                "dpo");
+  for (const char* file : {"config.json", "model.safetensors", "tokenizer.json"}) {
+    EXPECT_TRUE(std::filesystem::exists(harness_.Path(absl::StrCat("run/checkpoints/latest/policy/", file)))) << file;
+  }
+}
+
+TEST_F(PreferenceRunTest, ARewardModelLearnsWhatIsPreferredAndAScorerLoadsIt) {
+  const std::string model = WriteTinyModel(harness_, "model");
+  ExpectLearned(Run("reward_model", absl::Substitute(R"(
+critic { pretrain: "$0" dtype: "fp32" lr_scheduler: "constant" }
+services { critic_trainer { ranks: 2 threads: 1 } })",
+                                                     model)),
+                "reward_model");
+  const auto scorer = harness_.StartService(
+      "scorer", {"--set=actor.pretrain=" + model, "--set=algorithm.kl.init_kl_coef=0",
+                 "--set=reward.source.0.model=" + harness_.Path("run/checkpoints/latest/critic"),
+                 "--set=services.scorer.listen=127.0.0.1:0", "--set=run_dir=" + harness_.Path("scorer_run")});
+  EXPECT_NE(scorer.address, "") << harness_.Output(scorer.pid);
+}
+
+TEST_F(PreferenceRunTest, NamesWhatHasNoEffectInAProgram) {
+  const std::string model = WriteTinyModel(harness_, "model");
+  const auto outcome =
+      Run("reward_model", absl::Substitute(R"(critic { pretrain: "$0" } actor { pretrain: "$0" })", model));
+  EXPECT_EQ(outcome.exit_code, 2);
+  EXPECT_THAT(outcome.output, HasSubstr("actor.pretrain has no effect: "));
+}
+
+}  // namespace
+}  // namespace quartet
