@@ -86,6 +86,18 @@ TEST_F(SftTest, TakesEachExampleOnceAnEpochAndSavesTheResult) {
   EXPECT_THAT(scratch_.Read("run/metrics.jsonl"), HasSubstr("\"sft/loss\":0.25"));
 }
 
+TEST_F(SftTest, WarmsUpOverTheStepsThatTheActorSays) {
+  config_.mutable_sft()->set_max_steps(4);
+  config_.mutable_sft()->set_learning_rate(1e-3);
+  config_.mutable_actor()->set_lr_scheduler("constant");
+  config_.mutable_actor()->clear_lr_warmup_ratio();
+  config_.mutable_actor()->set_lr_warmup_steps(2);
+  ASSERT_TRUE(Run().ok());
+  std::vector<double> rates;
+  for (const PolicyUpdateHeader& header : services_.policy_updates()) rates.push_back(header.learning_rate());
+  EXPECT_THAT(rates, ElementsAre(5e-4, 1e-3, 1e-3, 1e-3));
+}
+
 TEST_F(SftTest, SaysBesideTheStepsHowMuchTimeIsLeft) {
   config_.mutable_sft()->set_max_steps(3);
   ASSERT_TRUE(Run().ok());
