@@ -122,8 +122,8 @@ absl::StatusOr<std::unique_ptr<PreferencePairs>> PreferencePairs::Open(
   options.keys.push_back({.name = p.rejected_key(), .option = "preference.rejected_key", .list = true});
   if (!p.margin_key().empty()) options.keys.push_back({.name = p.margin_key(), .option = "preference.margin_key"});
   const auto check = [&pairs](const Record& record) {
-    absl::StatusOr<PreferencePair> pair = pairs->Make(record);
-    if (pair.ok() && pairs->first_.chosen.ids().empty()) pairs->first_ = *std::move(pair);
+    const absl::StatusOr<PreferencePair> pair = pairs->Make(record);
+    if (pair.ok() && pairs->first_.chosen.ids().empty()) pairs->first_ = *pair;
     return pair.status();
   };
   QUARTET_ASSIGN_OR_RETURN(pairs->dataset_, Dataset::Open(std::move(options), check, progress));
