@@ -34,8 +34,8 @@ def exact_match(completions, label, **_):
 
 
 class Curve(TrainerCallback):
-    def __init__(self, args, tokenizer, test):
-        self.args, self.tokenizer, self.test = args, tokenizer, test
+    def __init__(self, args, tokenizer, ends, test):
+        self.args, self.tokenizer, self.ends, self.test = args, tokenizer, ends, test
         self.seconds = 0.0
 
     def evaluate(self, model, step):
@@ -45,7 +45,7 @@ class Curve(TrainerCallback):
             inputs = self.tokenizer([row["prompt"] for row in part], return_tensors="pt", padding=True)
             with torch.no_grad():
                 ids = model.generate(**inputs, do_sample=True, temperature=1.0, top_k=0, num_return_sequences=ANSWERS,
-                                     max_new_tokens=MAX_NEW_TOKENS)
+                                     max_new_tokens=MAX_NEW_TOKENS, eos_token_id=self.ends)
             texts = self.tokenizer.batch_decode(ids[:, inputs["input_ids"].shape[1]:], skip_special_tokens=True)
             right += sum(exact_match(texts, [row["label"] for row in part for _ in range(ANSWERS)]))
         print(json.dumps({"step": step, "held_out": right / len(self.test) / ANSWERS}), flush=True)
@@ -81,16 +81,16 @@ def main():
     torch.set_num_threads(args.threads)
     tokenizer = AutoTokenizer.from_pretrained(args.model, padding_side="left")
     model = AutoModelForCausalLM.from_pretrained(args.model, dtype=torch.float32)
-    end = model.config.eos_token_id
-    tokenizer.pad_token = tokenizer.convert_ids_to_tokens(end)
-    model.generation_config.eos_token_id = [end, NEWLINE]
+    ends = [model.config.eos_token_id, NEWLINE]
+    tokenizer.eos_token = tokenizer.pad_token = tokenizer.convert_ids_to_tokens(ends[0])
+    model.generation_config.eos_token_id = ends
     config = GRPOConfig(
         output_dir=args.output, per_device_train_batch_size=128, num_generations=8, max_completion_length=MAX_NEW_TOKENS,
         temperature=1.0, top_k=0, beta=0.0, epsilon=0.2, loss_type="dapo", scale_rewards="group", learning_rate=1e-5,
         lr_scheduler_type="constant", adam_beta2=0.95, weight_decay=0.0, max_grad_norm=1.0, max_steps=args.steps,
         gradient_checkpointing=False, bf16=False, use_cpu=True, report_to=[], save_strategy="no", logging_steps=1, seed=1)
     trainer = GRPOTrainer(model=model, reward_funcs=exact_match, args=config, train_dataset=Dataset.from_list(rows(args.train)),
-                          processing_class=tokenizer, callbacks=[Curve(args, tokenizer, rows(args.test))])
+                          processing_class=tokenizer, callbacks=[Curve(args, tokenizer, ends, rows(args.test))])
     trainer.train()
 
 
