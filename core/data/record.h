@@ -28,6 +28,8 @@ struct Record {
   // The asked-for keys alone, each in one of these.
   std::map<std::string, std::string> fields;
   std::map<std::string, nlohmann::ordered_json> lists;
+
+  bool contains(const std::string& key) const { return fields.contains(key) || lists.contains(key); }
 };
 
 // The fields `keys` of a row, a JSON object. A field is a string, or a number or boolean, which becomes its JSON text

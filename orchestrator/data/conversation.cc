@@ -99,6 +99,27 @@ absl::StatusOr<Conversation> ReadConversation(const Record& record, const std::s
   return conversation;
 }
 
+absl::Status AppendAnswer(const Record& record, const std::string& key, const std::string& option,
+                          const DataConfig& data, Conversation* conversation) {
+  if (const auto text = record.fields.find(key); text != record.fields.end()) {
+    conversation->messages.push_back({kAssistant, text->second});
+    return absl::OkStatus();
+  }
+  QUARTET_ASSIGN_OR_RETURN(const std::vector<Tokenizer::Message> answer, ReadMessages(record, key, data));
+  QUARTET_RETURN_IF_ERROR(CheckEndsWithAnswer(answer, FieldName(key, option)));
+  conversation->messages.insert(conversation->messages.end(), answer.begin(), answer.end());
+  return absl::OkStatus();
+}
+
+absl::Status CheckEndsWithAnswer(const std::vector<Tokenizer::Message>& messages, const std::string& field) {
+  if (messages.back().role == kAssistant) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat("the last message of ", field, " is not the assistant's"));
+}
+
+std::string FieldName(const std::string& key, const std::string& option) {
+  return absl::StrCat("\"", key, "\" (", option, ")");
+}
+
 std::vector<RowKey> ConversationKeys(const std::string& key, const std::string& option, const DataConfig& data) {
   std::vector<RowKey> keys = {{.name = key, .option = option, .list = true}};
   if (!data.tools_key().empty()) {

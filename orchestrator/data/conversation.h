@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "core/data/record.h"
 #include "core/tokenizer/tokenizer.h"
@@ -23,6 +24,18 @@ struct Conversation {
 // text of one; what is null in them, as columns of Parquet have it for fields that are not there, is left out.
 // INVALID_ARGUMENT names the message that is not well-formed, or the field of `data` that a list does not go with.
 absl::StatusOr<Conversation> ReadConversation(const Record& record, const std::string& key, const DataConfig& data);
+
+// Puts the answer behind a prompt: the field `key`, which the record has. A text is one message of the assistant; a
+// list of messages is taken as it is. INVALID_ARGUMENT as ReadConversation, or where CheckEndsWithAnswer refuses the
+// list.
+absl::Status AppendAnswer(const Record& record, const std::string& key, const std::string& option,
+                          const DataConfig& data, Conversation* conversation);
+
+// That the last message is the assistant's; INVALID_ARGUMENT names `field`, where the messages are.
+absl::Status CheckEndsWithAnswer(const std::vector<Tokenizer::Message>& messages, const std::string& field);
+
+// A field in errors: "key" (option), `key` being the value of `option`.
+std::string FieldName(const std::string& key, const std::string& option);
 
 // The keys that ReadConversation reads; `option` names the one that `key` is the value of.
 std::vector<RowKey> ConversationKeys(const std::string& key, const std::string& option, const DataConfig& data);

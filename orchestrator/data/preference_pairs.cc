@@ -14,58 +14,39 @@
 namespace quartet {
 namespace {
 
-std::string Field(const std::string& key, const char* option) {
-  return absl::StrCat("\"", key, "\" (preference.", option, ")");
-}
-
-bool Has(const Record& record, const std::string& key) {
-  return record.fields.contains(key) || record.lists.contains(key);
-}
-
-absl::Status CheckEndsWithAnswer(const Conversation& conversation, const std::string& field) {
-  if (conversation.messages.back().role == kAssistant) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrCat("the last message of ", field, " is not the assistant's"));
-}
-
-// The prompt and, behind it, the answer at `key`.
-absl::StatusOr<Conversation> WithAnswer(Conversation prompt, const Record& record, const std::string& key,
-                                        const char* option, const DataConfig& data) {
-  if (const auto text = record.fields.find(key); text != record.fields.end()) {
-    prompt.messages.push_back({kAssistant, text->second});
-    return prompt;
-  }
-  QUARTET_ASSIGN_OR_RETURN(const Conversation answer, ReadConversation(record, key, data));
-  QUARTET_RETURN_IF_ERROR(CheckEndsWithAnswer(answer, Field(key, option)));
-  prompt.messages.insert(prompt.messages.end(), answer.messages.begin(), answer.messages.end());
-  return prompt;
-}
+constexpr char kPromptOption[] = "preference.input_key";
+constexpr char kChosenOption[] = "preference.chosen_key";
+constexpr char kRejectedOption[] = "preference.rejected_key";
+constexpr char kMarginOption[] = "preference.margin_key";
 
 struct Answers {
   Conversation chosen, rejected;
 };
 
 absl::StatusOr<Answers> ReadAnswers(const Record& record, const PreferenceConfig& p, const DataConfig& data) {
-  const std::string chosen = Field(p.chosen_key(), "chosen_key"), rejected = Field(p.rejected_key(), "rejected_key");
-  const std::string prompt_field = Field(p.input_key(), "input_key");
+  const std::string prompt = FieldName(p.input_key(), kPromptOption);
+  const std::string chosen = FieldName(p.chosen_key(), kChosenOption);
+  const std::string rejected = FieldName(p.rejected_key(), kRejectedOption);
   Answers answers;
-  if (Has(record, p.input_key())) {
-    QUARTET_ASSIGN_OR_RETURN(const Conversation prompt, ReadConversation(record, p.input_key(), data));
-    if (prompt.messages.back().role == kAssistant) {
+  if (record.contains(p.input_key())) {
+    QUARTET_ASSIGN_OR_RETURN(answers.chosen, ReadConversation(record, p.input_key(), data));
+    if (answers.chosen.messages.back().role == kAssistant) {
       return absl::InvalidArgumentError(
-          absl::StrCat("the last message of ", prompt_field, " is the assistant's; the answers are to follow it"));
+          absl::StrCat("the last message of ", prompt, " is the assistant's; the answers are to follow it"));
     }
-    QUARTET_ASSIGN_OR_RETURN(answers.chosen, WithAnswer(prompt, record, p.chosen_key(), "chosen_key", data));
-    QUARTET_ASSIGN_OR_RETURN(answers.rejected, WithAnswer(prompt, record, p.rejected_key(), "rejected_key", data));
+    answers.rejected = answers.chosen;
+    QUARTET_RETURN_IF_ERROR(AppendAnswer(record, p.chosen_key(), kChosenOption, data, &answers.chosen));
+    QUARTET_RETURN_IF_ERROR(AppendAnswer(record, p.rejected_key(), kRejectedOption, data, &answers.rejected));
     return answers;
   }
   if (!record.lists.contains(p.chosen_key()) || !record.lists.contains(p.rejected_key())) {
-    return absl::InvalidArgumentError(absl::StrCat("has no field ", prompt_field, "; without it ", chosen, " and ",
-                                                   rejected, " must be whole conversations, lists of messages"));
+    return absl::InvalidArgumentError(absl::StrCat("has no field ", prompt, "; without it ", chosen, " and ", rejected,
+                                                   " must be whole conversations, lists of messages"));
   }
   QUARTET_ASSIGN_OR_RETURN(answers.chosen, ReadConversation(record, p.chosen_key(), data));
   QUARTET_ASSIGN_OR_RETURN(answers.rejected, ReadConversation(record, p.rejected_key(), data));
-  QUARTET_RETURN_IF_ERROR(CheckEndsWithAnswer(answers.chosen, chosen));
-  QUARTET_RETURN_IF_ERROR(CheckEndsWithAnswer(answers.rejected, rejected));
+  QUARTET_RETURN_IF_ERROR(CheckEndsWithAnswer(answers.chosen.messages, chosen));
+  QUARTET_RETURN_IF_ERROR(CheckEndsWithAnswer(answers.rejected.messages, rejected));
   const auto &a = answers.chosen.messages, &b = answers.rejected.messages;
   const auto same = [](const Tokenizer::Message& x, const Tokenizer::Message& y) {
     return x.role == y.role && x.content == y.content;
@@ -76,7 +57,7 @@ absl::StatusOr<Answers> ReadAnswers(const Record& record, const PreferenceConfig
   }
   if (a.size() == 1) {
     return absl::InvalidArgumentError(absl::StrCat("the conversations ", chosen, " and ", rejected,
-                                                   " have an answer alone, and there is no field ", prompt_field));
+                                                   " have an answer alone, and there is no field ", prompt));
   }
   return answers;
 }
@@ -87,7 +68,7 @@ absl::StatusOr<float> ReadMargin(const Record& record, const std::string& key) {
   float margin = 0;
   if (absl::SimpleAtof(text, &margin) && std::isfinite(margin)) return margin;
   return absl::InvalidArgumentError(
-      absl::StrCat("field ", Field(key, "margin_key"), " is \"", text, "\"; it must be a finite number"));
+      absl::StrCat("field ", FieldName(key, kMarginOption), " is \"", text, "\"; it must be a finite number"));
 }
 
 }  // namespace
@@ -116,11 +97,11 @@ absl::StatusOr<std::unique_ptr<PreferencePairs>> PreferencePairs::Open(
   const auto& files = held_out ? p.eval_data() : p.data();
   options.paths.assign(files.begin(), files.end());
   if (held_out) options.shuffle = false;
-  options.keys = ConversationKeys(p.input_key(), "preference.input_key", config.data());
+  options.keys = ConversationKeys(p.input_key(), kPromptOption, config.data());
   options.keys.front().optional = true;  // whole conversations have it
-  options.keys.push_back({.name = p.chosen_key(), .option = "preference.chosen_key", .list = true});
-  options.keys.push_back({.name = p.rejected_key(), .option = "preference.rejected_key", .list = true});
-  if (!p.margin_key().empty()) options.keys.push_back({.name = p.margin_key(), .option = "preference.margin_key"});
+  options.keys.push_back({.name = p.chosen_key(), .option = kChosenOption, .list = true});
+  options.keys.push_back({.name = p.rejected_key(), .option = kRejectedOption, .list = true});
+  if (!p.margin_key().empty()) options.keys.push_back({.name = p.margin_key(), .option = kMarginOption});
   const auto check = [&pairs](const Record& record) {
     const absl::StatusOr<PreferencePair> pair = pairs->Make(record);
     if (pair.ok() && pairs->first_.chosen.ids().empty()) pairs->first_ = *pair;

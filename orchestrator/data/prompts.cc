@@ -36,9 +36,8 @@ absl::StatusOr<PromptRecord> ReadPrompt(const Record& record, const PromptKeys& 
   PromptRecord prompt;
   QUARTET_ASSIGN_OR_RETURN(const Conversation conversation, ReadConversation(record, keys.input, data));
   if (conversation.messages.back().role == kAssistant) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("the last message of \"", keys.input,
-                     "\" (data.input_key) is the assistant's; a prompt ends before the answer"));
+    return absl::InvalidArgumentError(absl::StrCat("the last message of ", FieldName(keys.input, "data.input_key"),
+                                                   " is the assistant's; a prompt ends before the answer"));
   }
   QUARTET_ASSIGN_OR_RETURN(prompt.text, PromptText(conversation, data, tokenizer));
   QUARTET_ASSIGN_OR_RETURN(prompt.ids, PromptIds(prompt.text, data, tokenizer));

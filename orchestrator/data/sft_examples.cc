@@ -12,34 +12,24 @@
 namespace quartet {
 namespace {
 
+constexpr char kPromptOption[] = "sft.input_key";
+constexpr char kAnswerOption[] = "sft.output_key";
+
 // Prompt and answer of a row.
 absl::StatusOr<Conversation> ReadExample(const Record& record, const SftConfig& sft, const DataConfig& data) {
+  const std::string prompt = FieldName(sft.input_key(), kPromptOption);
+  const std::string answer = FieldName(sft.output_key(), kAnswerOption);
   QUARTET_ASSIGN_OR_RETURN(Conversation conversation, ReadConversation(record, sft.input_key(), data));
-  const auto answer = record.fields.find(sft.output_key());
-  const bool has_messages = record.lists.contains(sft.output_key());
-  const bool has_answer = answer != record.fields.end() || has_messages;
-  if (conversation.messages.back().role != kAssistant) {
-    if (!has_answer) {
-      return absl::InvalidArgumentError(absl::StrCat("has no answer: the last message of \"", sft.input_key(),
-                                                     "\" (sft.input_key) is not the assistant's, and there is no "
-                                                     "field \"",
-                                                     sft.output_key(), "\" (sft.output_key)"));
-    }
-    if (has_messages) {
-      QUARTET_ASSIGN_OR_RETURN(const Conversation messages, ReadConversation(record, sft.output_key(), data));
-      if (messages.messages.back().role != kAssistant) {
-        return absl::InvalidArgumentError(
-            absl::StrCat("the last message of \"", sft.output_key(), "\" (sft.output_key) is not the assistant's"));
-      }
-      conversation.messages.insert(conversation.messages.end(), messages.messages.begin(), messages.messages.end());
-    } else {
-      conversation.messages.push_back({kAssistant, answer->second});
-    }
-  } else if (has_answer) {
-    return absl::InvalidArgumentError(absl::StrCat("has two answers: the last message of \"", sft.input_key(),
-                                                   "\" (sft.input_key) and \"", sft.output_key(),
-                                                   "\" (sft.output_key)"));
+  const bool has_answer = record.contains(sft.output_key());
+  if (conversation.messages.back().role == kAssistant) {
+    if (!has_answer) return conversation;
+    return absl::InvalidArgumentError(absl::StrCat("has two answers: the last message of ", prompt, " and ", answer));
   }
+  if (!has_answer) {
+    return absl::InvalidArgumentError(absl::StrCat("has no answer: the last message of ", prompt,
+                                                   " is not the assistant's, and there is no field ", answer));
+  }
+  QUARTET_RETURN_IF_ERROR(AppendAnswer(record, sft.output_key(), kAnswerOption, data, &conversation));
   return conversation;
 }
 
@@ -66,10 +56,10 @@ absl::StatusOr<std::unique_ptr<SftExamples>> SftExamples::Open(
   DatasetOptions options = DatasetOptionsOf(config);
   options.option = "sft.data";
   options.paths.assign(sft.data().begin(), sft.data().end());
-  options.keys = ConversationKeys(sft.input_key(), "sft.input_key", config.data());
+  options.keys = ConversationKeys(sft.input_key(), kPromptOption, config.data());
   // Messages may have the answer.
   options.keys.push_back(
-      {.name = sft.output_key(), .option = "sft.output_key", .list = true, .spared_by = sft.input_key()});
+      {.name = sft.output_key(), .option = kAnswerOption, .list = true, .spared_by = sft.input_key()});
   const auto check = [&examples](const Record& record) {
     const absl::StatusOr<TokenSequence> example = examples->Make(record);
     if (example.ok() && examples->first_.ids().empty()) examples->first_ = *example;
