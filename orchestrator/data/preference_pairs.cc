@@ -10,6 +10,7 @@
 #include "core/base/status_macros.h"
 #include "orchestrator/data/conversation.h"
 #include "orchestrator/data/dataset_options.h"
+#include "orchestrator/data/example_maker.h"
 
 namespace quartet {
 namespace {
@@ -71,18 +72,25 @@ absl::StatusOr<float> ReadMargin(const Record& record, const std::string& key) {
       absl::StrCat("field ", FieldName(key, kMarginOption), " is \"", text, "\"; it must be a finite number"));
 }
 
+absl::StatusOr<PreferencePair> MakePair(const Record& record, const PreferenceConfig& preference,
+                                        const DataConfig& data, const ExampleMaker& maker) {
+  // Whatever is wrong with a row, it is not well-formed, but for one that is too long.
+  const absl::StatusOr<Answers> answers = ReadAnswers(record, preference, data);
+  if (!answers.ok()) return absl::InvalidArgumentError(answers.status().message());
+  PreferencePair pair;
+  QUARTET_ASSIGN_OR_RETURN(pair.margin, ReadMargin(record, preference.margin_key()));
+  QUARTET_ASSIGN_OR_RETURN(pair.chosen, maker.Make(answers->chosen));
+  QUARTET_ASSIGN_OR_RETURN(pair.rejected, maker.Make(answers->rejected));
+  return pair;
+}
+
 }  // namespace
 
-PreferencePairs::PreferencePairs() = default;
-PreferencePairs::~PreferencePairs() = default;
-
-absl::StatusOr<std::unique_ptr<PreferencePairs>> PreferencePairs::Open(
+absl::StatusOr<std::unique_ptr<PreferencePairs>> OpenPreferencePairs(
     const RunConfig& config, bool held_out, const std::string& model, const Tokenizer& tokenizer,
     const std::vector<int64_t>& model_end_ids, const std::function<void(int64_t done, int64_t all)>& progress) {
   const PreferenceConfig& p = config.preference();
   const TrainerConfig& trainer = model == "critic" ? config.critic() : config.actor();
-  std::unique_ptr<PreferencePairs> pairs(new PreferencePairs());
-  pairs->config_ = config;
   ExampleOptions example = {.data = config.data(),
                             .section = "preference",
                             .model = model,
@@ -90,8 +98,8 @@ absl::StatusOr<std::unique_ptr<PreferencePairs>> PreferencePairs::Open(
                             .max_len = trainer.max_len(),
                             .model_end_ids = model_end_ids};
   if (p.has_end_token()) example.end_token = p.end_token();
-  QUARTET_ASSIGN_OR_RETURN(pairs->maker_, ExampleMaker::Create(std::move(example), tokenizer));
-
+  QUARTET_ASSIGN_OR_RETURN(const std::shared_ptr<const ExampleMaker> maker,
+                           ExampleMaker::Create(std::move(example), tokenizer));
   DatasetOptions options = DatasetOptionsOf(config);
   options.option = held_out ? "preference.eval_data" : "preference.data";
   const auto& files = held_out ? p.eval_data() : p.data();
@@ -102,34 +110,10 @@ absl::StatusOr<std::unique_ptr<PreferencePairs>> PreferencePairs::Open(
   options.keys.push_back({.name = p.chosen_key(), .option = kChosenOption, .list = true});
   options.keys.push_back({.name = p.rejected_key(), .option = kRejectedOption, .list = true});
   if (!p.margin_key().empty()) options.keys.push_back({.name = p.margin_key(), .option = kMarginOption});
-  const auto check = [&pairs](const Record& record) {
-    const absl::StatusOr<PreferencePair> pair = pairs->Make(record);
-    if (pair.ok() && pairs->first_.chosen.ids().empty()) pairs->first_ = *pair;
-    return pair.status();
+  const auto make = [p, data = config.data(), maker](const Record& record) {
+    return MakePair(record, p, data, *maker);
   };
-  QUARTET_ASSIGN_OR_RETURN(pairs->dataset_, Dataset::Open(std::move(options), check, progress));
-  return pairs;
-}
-
-absl::StatusOr<PreferencePair> PreferencePairs::Make(const Record& record) const {
-  // Whatever is wrong with a row, it is not well-formed, but for one that is too long.
-  const absl::StatusOr<Answers> answers = ReadAnswers(record, config_.preference(), config_.data());
-  if (!answers.ok()) return absl::InvalidArgumentError(answers.status().message());
-  PreferencePair pair;
-  QUARTET_ASSIGN_OR_RETURN(pair.margin, ReadMargin(record, config_.preference().margin_key()));
-  QUARTET_ASSIGN_OR_RETURN(pair.chosen, maker_->Make(answers->chosen));
-  QUARTET_ASSIGN_OR_RETURN(pair.rejected, maker_->Make(answers->rejected));
-  return pair;
-}
-
-absl::StatusOr<std::vector<PreferencePair>> PreferencePairs::Take(int64_t begin, int64_t count) {
-  std::vector<PreferencePair> pairs;
-  QUARTET_RETURN_IF_ERROR(dataset_->Take(begin, count, [&](const Record& record) -> absl::Status {
-    QUARTET_ASSIGN_OR_RETURN(PreferencePair pair, Make(record));
-    pairs.push_back(std::move(pair));
-    return absl::OkStatus();
-  }));
-  return pairs;
+  return PreferencePairs::Open(options, make, progress);
 }
 
 }  // namespace quartet

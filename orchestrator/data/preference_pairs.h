@@ -8,9 +8,8 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "core/data/dataset.h"
 #include "core/tokenizer/tokenizer.h"
-#include "orchestrator/data/example_maker.h"
+#include "orchestrator/data/made_rows.h"
 #include "proto/experience.pb.h"
 #include "proto/run_config.pb.h"
 
@@ -23,36 +22,17 @@ struct PreferencePair {
   float margin = 0;
 };
 
-// Rows are checked and taken as Dataset does. One thread.
-class PreferencePairs {
- public:
-  ~PreferencePairs();
+using PreferencePairs = MadeRows<PreferencePair>;
 
-  // Of config.preference(): those to learn from (`data`), or those that are held out (`eval_data`), in the order of
-  // their files. `model`, "actor" or "critic", is what reads them; `model_end_ids` are its end tokens. The tokenizer
-  // outlives this.
-  //
-  // INVALID_ARGUMENT names the option, or file and row of a pair that is not well-formed, or, where these are not left
-  // out, of which an answer with its prompt is longer than the model's max_len.
-  static absl::StatusOr<std::unique_ptr<PreferencePairs>> Open(
-      const RunConfig& config, bool held_out, const std::string& model, const Tokenizer& tokenizer,
-      const std::vector<int64_t>& model_end_ids,
-      const std::function<void(int64_t done, int64_t all)>& progress = nullptr);
-
-  const Dataset& rows() const { return *dataset_; }
-  // The first row that is used.
-  const PreferencePair& first() const { return first_; }
-  // Those at the positions [begin, begin + count).
-  absl::StatusOr<std::vector<PreferencePair>> Take(int64_t begin, int64_t count);
-
- private:
-  PreferencePairs();
-  absl::StatusOr<PreferencePair> Make(const Record& record) const;
-
-  RunConfig config_;
-  std::unique_ptr<ExampleMaker> maker_;
-  std::unique_ptr<Dataset> dataset_;
-  PreferencePair first_;
-};
+// Of config.preference(): those to learn from (`data`), or those that are held out (`eval_data`), in the order of their
+// files. `model`, "actor" or "critic", is what reads them; `model_end_ids` are its end tokens. The tokenizer outlives
+// them.
+//
+// INVALID_ARGUMENT names the option, or file and row of a pair that is not well-formed, or, where these are not left
+// out, of which an answer with its prompt is longer than the model's max_len.
+absl::StatusOr<std::unique_ptr<PreferencePairs>> OpenPreferencePairs(
+    const RunConfig& config, bool held_out, const std::string& model, const Tokenizer& tokenizer,
+    const std::vector<int64_t>& model_end_ids,
+    const std::function<void(int64_t done, int64_t all)>& progress = nullptr);
 
 }  // namespace quartet

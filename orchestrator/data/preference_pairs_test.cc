@@ -31,7 +31,7 @@ class PreferencePairsTest : public ::testing::Test {
     p->clear_data();
     p->clear_eval_data();
     (held_out ? p->mutable_eval_data() : p->mutable_data())->Add(scratch_.Write("pairs.jsonl", lines));
-    const auto pairs = PreferencePairs::Open(config_, held_out, "actor", tokenizer_, {ByteTokenizer::kEnd});
+    const auto pairs = OpenPreferencePairs(config_, held_out, "actor", tokenizer_, {ByteTokenizer::kEnd});
     if (!pairs.ok()) return pairs.status();
     left_out_ = (*pairs)->rows().left_out();
     return (*pairs)->Take(0, (*pairs)->rows().rows());

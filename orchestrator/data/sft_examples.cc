@@ -8,6 +8,7 @@
 #include "core/base/status_macros.h"
 #include "orchestrator/data/conversation.h"
 #include "orchestrator/data/dataset_options.h"
+#include "orchestrator/data/example_maker.h"
 
 namespace quartet {
 namespace {
@@ -35,15 +36,10 @@ absl::StatusOr<Conversation> ReadExample(const Record& record, const SftConfig& 
 
 }  // namespace
 
-SftExamples::SftExamples() = default;
-SftExamples::~SftExamples() = default;
-
-absl::StatusOr<std::unique_ptr<SftExamples>> SftExamples::Open(
+absl::StatusOr<std::unique_ptr<SftExamples>> OpenSftExamples(
     const RunConfig& config, const Tokenizer& tokenizer, const std::vector<int64_t>& model_end_ids,
     const std::function<void(int64_t done, int64_t all)>& progress) {
-  std::unique_ptr<SftExamples> examples(new SftExamples());
   const SftConfig& sft = config.sft();
-  examples->config_ = config;
   ExampleOptions example = {.data = config.data(),
                             .section = "sft",
                             .multiturn = sft.multiturn(),
@@ -52,7 +48,8 @@ absl::StatusOr<std::unique_ptr<SftExamples>> SftExamples::Open(
                             .max_len = config.actor().max_len(),
                             .model_end_ids = model_end_ids};
   if (sft.has_end_token()) example.end_token = sft.end_token();
-  QUARTET_ASSIGN_OR_RETURN(examples->maker_, ExampleMaker::Create(std::move(example), tokenizer));
+  QUARTET_ASSIGN_OR_RETURN(const std::shared_ptr<const ExampleMaker> maker,
+                           ExampleMaker::Create(std::move(example), tokenizer));
   DatasetOptions options = DatasetOptionsOf(config);
   options.option = "sft.data";
   options.paths.assign(sft.data().begin(), sft.data().end());
@@ -60,30 +57,13 @@ absl::StatusOr<std::unique_ptr<SftExamples>> SftExamples::Open(
   // Messages may have the answer.
   options.keys.push_back(
       {.name = sft.output_key(), .option = kAnswerOption, .list = true, .spared_by = sft.input_key()});
-  const auto check = [&examples](const Record& record) {
-    const absl::StatusOr<TokenSequence> example = examples->Make(record);
-    if (example.ok() && examples->first_.ids().empty()) examples->first_ = *example;
-    return example.status();
+  const auto make = [sft, data = config.data(), maker](const Record& record) -> absl::StatusOr<TokenSequence> {
+    // Whatever is wrong with a row, it is not well-formed, but for one that is too long.
+    const absl::StatusOr<Conversation> conversation = ReadExample(record, sft, data);
+    if (!conversation.ok()) return absl::InvalidArgumentError(conversation.status().message());
+    return maker->Make(*conversation);
   };
-  QUARTET_ASSIGN_OR_RETURN(examples->dataset_, Dataset::Open(std::move(options), check, progress));
-  return examples;
-}
-
-absl::StatusOr<TokenSequence> SftExamples::Make(const Record& record) const {
-  // Whatever is wrong with a row, it is not well-formed, but for one that is too long.
-  const absl::StatusOr<Conversation> conversation = ReadExample(record, config_.sft(), config_.data());
-  if (!conversation.ok()) return absl::InvalidArgumentError(conversation.status().message());
-  return maker_->Make(*conversation);
-}
-
-absl::StatusOr<std::vector<TokenSequence>> SftExamples::Take(int64_t begin, int64_t count) {
-  std::vector<TokenSequence> examples;
-  QUARTET_RETURN_IF_ERROR(dataset_->Take(begin, count, [&](const Record& record) -> absl::Status {
-    QUARTET_ASSIGN_OR_RETURN(TokenSequence example, Make(record));
-    examples.push_back(std::move(example));
-    return absl::OkStatus();
-  }));
-  return examples;
+  return SftExamples::Open(options, make, progress);
 }
 
 }  // namespace quartet

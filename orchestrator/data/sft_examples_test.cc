@@ -38,7 +38,7 @@ class SftExamplesTest : public ::testing::Test {
                                                   const std::vector<int64_t>& model_end_ids) {
     config_.mutable_sft()->clear_data();
     config_.mutable_sft()->add_data(scratch_.Write("sft.jsonl", lines));
-    const auto examples = SftExamples::Open(config_, tokenizer, model_end_ids);
+    const auto examples = OpenSftExamples(config_, tokenizer, model_end_ids);
     if (!examples.ok()) return examples.status();
     return (*examples)->Take(0, (*examples)->rows().rows());
   }

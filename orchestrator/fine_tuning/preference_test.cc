@@ -43,9 +43,9 @@ class PreferenceTest : public ::testing::Test {
   absl::StatusOr<OfflineSummary> WithPairs(Program program, const std::string& model, const Run& run) {
     FillDefaultsFor(program, &config_);
     services_.SetConfiguration(config_);
-    const auto pairs = PreferencePairs::Open(config_, false, model, tokenizer_, {ByteTokenizer::kEnd});
+    const auto pairs = OpenPreferencePairs(config_, false, model, tokenizer_, {ByteTokenizer::kEnd});
     if (!pairs.ok()) return pairs.status();
-    const auto held_out = PreferencePairs::Open(config_, true, model, tokenizer_, {ByteTokenizer::kEnd});
+    const auto held_out = OpenPreferencePairs(config_, true, model, tokenizer_, {ByteTokenizer::kEnd});
     if (!held_out.ok()) return held_out.status();
     const auto folder = RunFolder::Create(config_);
     if (!folder.ok()) return folder.status();

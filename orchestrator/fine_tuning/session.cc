@@ -48,10 +48,10 @@ absl::StatusOr<Inputs> ReadInputs(const RunConfig& config, Program program, bool
                            ReadModelConfig(model == "critic" ? config.critic().pretrain() : config.actor().pretrain()));
   const std::vector<int64_t>& ends = read.eos_token_ids;
   if (program == Program::kSft) {
-    QUARTET_ASSIGN_OR_RETURN(inputs.examples, SftExamples::Open(config, *inputs.tokenizer, ends, ShowChecking(view)));
+    QUARTET_ASSIGN_OR_RETURN(inputs.examples, OpenSftExamples(config, *inputs.tokenizer, ends, ShowChecking(view)));
   } else {
     const auto open = [&](bool held_out) {
-      return PreferencePairs::Open(config, held_out, model, *inputs.tokenizer, ends, ShowChecking(view));
+      return OpenPreferencePairs(config, held_out, model, *inputs.tokenizer, ends, ShowChecking(view));
     };
     QUARTET_ASSIGN_OR_RETURN(inputs.pairs, open(/*held_out=*/false));
     if (!config.preference().eval_data().empty()) {

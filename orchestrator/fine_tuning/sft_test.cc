@@ -33,7 +33,7 @@ class SftTest : public ::testing::Test {
     config_.mutable_sft()->set_batch_size(2);
   }
   absl::StatusOr<OfflineSummary> Run() {
-    const auto examples = SftExamples::Open(config_, tokenizer_, {ByteTokenizer::kEnd});
+    const auto examples = OpenSftExamples(config_, tokenizer_, {ByteTokenizer::kEnd});
     if (!examples.ok()) return examples.status();
     services_.SetConfiguration(config_);
     Cancellation cancellation;

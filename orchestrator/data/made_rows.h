@@ -1,0 +1,60 @@
+// Rows of data as what is made of each.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "core/base/status_macros.h"
+#include "core/data/dataset.h"
+
+namespace quartet {
+
+// Rows are checked and taken as Dataset does. One thread.
+template <typename Item>
+class MadeRows {
+ public:
+  // Errors as Dataset::Use has them.
+  using Make = std::function<absl::StatusOr<Item>(const Record&)>;
+
+  // Errors and `progress` as Dataset::Open has them; a row is checked by making its item.
+  static absl::StatusOr<std::unique_ptr<MadeRows>> Open(
+      const DatasetOptions& options, Make make, const std::function<void(int64_t done, int64_t all)>& progress) {
+    std::unique_ptr<MadeRows> made(new MadeRows(std::move(make)));
+    bool is_first = true;
+    const auto check = [&](const Record& record) -> absl::Status {
+      QUARTET_ASSIGN_OR_RETURN(Item item, made->make_(record));
+      if (std::exchange(is_first, false)) made->first_ = std::move(item);
+      return absl::OkStatus();
+    };
+    QUARTET_ASSIGN_OR_RETURN(made->dataset_, Dataset::Open(options, check, progress));
+    return made;
+  }
+
+  const Dataset& rows() const { return *dataset_; }
+  // Of the first row that is used.
+  const Item& first() const { return first_; }
+  // Those at the positions [begin, begin + count).
+  absl::StatusOr<std::vector<Item>> Take(int64_t begin, int64_t count) {
+    std::vector<Item> items;
+    QUARTET_RETURN_IF_ERROR(dataset_->Take(begin, count, [&](const Record& record) -> absl::Status {
+      QUARTET_ASSIGN_OR_RETURN(Item item, make_(record));
+      items.push_back(std::move(item));
+      return absl::OkStatus();
+    }));
+    return items;
+  }
+
+ private:
+  explicit MadeRows(Make make) : make_(std::move(make)) {}
+
+  const Make make_;
+  std::unique_ptr<Dataset> dataset_;
+  Item first_;
+};
+
+}  // namespace quartet
