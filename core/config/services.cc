@@ -8,6 +8,10 @@ std::vector<std::string> PpoServices(const RunConfig& config) {
   return services;
 }
 
+const TrainerConfig& TrainerOf(const RunConfig& config, std::string_view model) {
+  return model == "critic" ? config.critic() : config.actor();
+}
+
 bool UsesCritic(const RunConfig& config) { return config.algorithm().advantage_estimator() == "gae"; }
 
 bool HasGroupBaseline(const AlgorithmConfig& algorithm) {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "proto/run_config.pb.h"
@@ -15,6 +16,9 @@ inline const std::vector<std::string> kDpoServices = {"policy_trainer", "scorer"
 inline const std::vector<std::string> kRewardModelServices = {"critic_trainer"};
 // Those of a PPO run: all, without a critic all but its trainer.
 std::vector<std::string> PpoServices(const RunConfig& config);
+
+// The section of a trained model: "actor" or "critic".
+const TrainerConfig& TrainerOf(const RunConfig& config, std::string_view model);
 
 // Whether there are values of states: algorithm.advantage_estimator is "gae".
 bool UsesCritic(const RunConfig& config);

@@ -8,6 +8,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "core/base/status_macros.h"
+#include "core/config/services.h"
 #include "orchestrator/data/conversation.h"
 #include "orchestrator/data/dataset_options.h"
 #include "orchestrator/data/example_maker.h"
@@ -90,7 +91,7 @@ absl::StatusOr<std::unique_ptr<PreferencePairs>> OpenPreferencePairs(
     const RunConfig& config, bool held_out, const std::string& model, const Tokenizer& tokenizer,
     const std::vector<int64_t>& model_end_ids, const std::function<void(int64_t done, int64_t all)>& progress) {
   const PreferenceConfig& p = config.preference();
-  const TrainerConfig& trainer = model == "critic" ? config.critic() : config.actor();
+  const TrainerConfig& trainer = TrainerOf(config, model);
   ExampleOptions example = {.data = config.data(),
                             .section = "preference",
                             .model = model,

@@ -10,6 +10,7 @@
 #include "absl/time/clock.h"
 #include "core/base/status_macros.h"
 #include "core/checkpoint/run_checkpoints.h"
+#include "core/config/services.h"
 #include "core/rl/learning_rate.h"
 #include "orchestrator/checks/start_check.h"
 #include "orchestrator/data/dataset_options.h"
@@ -26,7 +27,7 @@ class OfflineLoop {
   explicit OfflineLoop(const OfflineRun& run)
       : run_(run),
         plan_(run.method.plan()),
-        trainer_(plan_.model == "critic" ? run.config.critic() : run.config.actor()),
+        trainer_(TrainerOf(run.config, plan_.model)),
         rows_(run.method.rows().rows()),
         steps_(plan_.max_steps > 0 ? plan_.max_steps
                                    : (rows_ * plan_.max_epochs + plan_.batch_size - 1) / plan_.batch_size) {}

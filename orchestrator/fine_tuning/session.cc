@@ -44,8 +44,7 @@ absl::StatusOr<Inputs> ReadInputs(const RunConfig& config, Program program, bool
   const std::string model = ModelOf(program);
   Inputs inputs;
   QUARTET_ASSIGN_OR_RETURN(inputs.tokenizer, LoadTokenizer(config, model));
-  QUARTET_ASSIGN_OR_RETURN(const ModelConfig read,
-                           ReadModelConfig(model == "critic" ? config.critic().pretrain() : config.actor().pretrain()));
+  QUARTET_ASSIGN_OR_RETURN(const ModelConfig read, ReadModelConfig(TrainerOf(config, model).pretrain()));
   const std::vector<int64_t>& ends = read.eos_token_ids;
   if (program == Program::kSft) {
     QUARTET_ASSIGN_OR_RETURN(inputs.examples, OpenSftExamples(config, *inputs.tokenizer, ends, ShowChecking(view)));

@@ -21,7 +21,7 @@ constexpr absl::Duration kDeathPatience = absl::Seconds(3);
 
 absl::StatusOr<std::unique_ptr<Tokenizer>> LoadTokenizer(const RunConfig& config, const std::string& model) {
   const std::string& chat_template = config.data().tokenizer_chat_template();
-  const std::string& folder = model == "critic" ? config.critic().pretrain() : config.actor().pretrain();
+  const std::string& folder = TrainerOf(config, model).pretrain();
   absl::StatusOr<std::unique_ptr<Tokenizer>> tokenizer = Tokenizer::Load(folder, chat_template);
   if (tokenizer.ok()) return tokenizer;
   const absl::string_view message = tokenizer.status().message();

@@ -174,7 +174,8 @@ absl::Status CheckFor(const RunConfig& config, Program program) {
     if (config.preference().data().empty()) {
       return Missing("preference.data", "it names files of pairs, JSONL or Parquet");
     }
-    QUARTET_RETURN_IF_ERROR(CheckPairsFit(dpo ? "actor" : "critic", dpo ? config.actor() : config.critic()));
+    const std::string model = dpo ? "actor" : "critic";
+    QUARTET_RETURN_IF_ERROR(CheckPairsFit(model, TrainerOf(config, model)));
   }
   return absl::OkStatus();
 }
