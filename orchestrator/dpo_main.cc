@@ -8,6 +8,5 @@ int main(int argc, char** argv) {
        .name = "dpo",
        .summary = "trains the policy on pairs of answers of which one is preferred (preference {...}), by DPO or IPO, "
                   "driving policy_trainer and, for the reference, scorer.",
-       .example = "preference.beta=0.2",
-       .services = quartet::kDpoServices});
+       .example = "preference.beta=0.2"});
 }

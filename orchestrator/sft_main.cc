@@ -7,6 +7,5 @@ int main(int argc, char** argv) {
       {.program = quartet::Program::kSft,
        .name = "sft",
        .summary = "fine-tunes the policy on prompts and responses (sft {...}), driving policy_trainer.",
-       .example = "sft.max_steps=100",
-       .services = quartet::kSftServices});
+       .example = "sft.max_steps=100"});
 }

@@ -1,6 +1,8 @@
 #include "orchestrator/fine_tuning/main.h"
 
 #include <cstdio>
+#include <string>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
@@ -18,14 +20,15 @@ namespace quartet {
 namespace {
 
 std::vector<FlagSpec> FlagsOf(const FineTuningProgram& program) {
+  const std::vector<std::string>& services = ServicesOf(program.program);
   std::vector<std::string> listen;
-  for (const std::string& service : program.services) listen.push_back(absl::StrCat("services.", service, ".listen"));
+  for (const std::string& service : services) listen.push_back(absl::StrCat("services.", service, ".listen"));
   return {
       {"config", "FILE", "The run's configuration, a RunConfig in protobuf text format (below)."},
       {"set", "PATH=VALUE",
        absl::StrCat("Overrides one field, for example --set=", program.example, ". May be repeated."), true},
       {"launch", "",
-       absl::StrCat("Start what it drives (", absl::StrJoin(program.services, ", "),
+       absl::StrCat("Start what it drives (", absl::StrJoin(services, ", "),
                     ") on this machine. Without it that runs already at ", absl::StrJoin(listen, ", "), ".")},
       {"trace", "FILE",
        "With --launch: each rank of each service writes what it does when, for chrome://tracing or ui.perfetto.dev, "
@@ -54,8 +57,8 @@ int FineTuningMain(int argc, char** argv, const FineTuningProgram& program) {
                                                    "already trace with a --trace of their own"));
   }
   const ConfigSources sources = {.file = flags->Get("config").value_or(""), .overrides = flags->GetAll("set")};
-  const absl::StatusOr<RunConfig> config =
-      LoadRunConfig(sources, "", flags->Has("launch") ? ServiceLauncher::Defaults(program.services) : RunConfig());
+  const absl::StatusOr<RunConfig> config = LoadRunConfig(
+      sources, "", flags->Has("launch") ? ServiceLauncher::Defaults(ServicesOf(program.program)) : RunConfig());
   if (!config.ok()) return Finish(name, config.status());
   const absl::StatusOr<ValueOrigins> origins = OriginsOf(sources);
   if (!origins.ok()) return Finish(name, origins.status());

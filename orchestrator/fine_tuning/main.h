@@ -2,7 +2,6 @@
 #pragma once
 
 #include <string>
-#include <vector>
 
 #include "core/config/run_config.h"
 
@@ -10,10 +9,9 @@ namespace quartet {
 
 struct FineTuningProgram {
   Program program;
-  std::string name;                   // "sft"
-  std::string summary;                // of --help: what it does
-  std::string example;                // of --set
-  std::vector<std::string> services;  // that --launch starts
+  std::string name;     // "sft"
+  std::string summary;  // of --help: what it does
+  std::string example;  // of --set
 };
 
 int FineTuningMain(int argc, char** argv, const FineTuningProgram& program);

@@ -26,10 +26,6 @@ namespace {
 
 std::string ModelOf(Program program) { return program == Program::kRewardModel ? "critic" : "actor"; }
 
-const std::vector<std::string>& ServicesOf(Program program) {
-  return program == Program::kSft ? kSftServices : program == Program::kDpo ? kDpoServices : kRewardModelServices;
-}
-
 // What a run reads before anything of it is made or started: examples, or pairs.
 struct Inputs {
   std::unique_ptr<Tokenizer> tokenizer;
@@ -108,6 +104,10 @@ absl::StatusOr<OfflineSummary> RunLoop(Program program, const RunConfig& config,
 }
 
 }  // namespace
+
+const std::vector<std::string>& ServicesOf(Program program) {
+  return program == Program::kSft ? kSftServices : program == Program::kDpo ? kDpoServices : kRewardModelServices;
+}
 
 absl::StatusOr<OfflineSummary> RunOfflineSession(Program program, const RunConfig& resolved,
                                                  const SessionOptions& options, TerminalView& view,

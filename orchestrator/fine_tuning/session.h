@@ -1,6 +1,9 @@
 // A whole run of a method that learns from rows alone, from a resolved configuration to a model's folder.
 #pragma once
 
+#include <string>
+#include <vector>
+
 #include "absl/status/statusor.h"
 #include "core/config/run_config.h"
 #include "orchestrator/clients/cancellation.h"
@@ -11,7 +14,10 @@
 
 namespace quartet {
 
-// Of Program::kSft, kDpo or kRewardModel. What it reads is read, and what services will load is looked at, before
+// The services that a program drives; of Program::kSft, kDpo or kRewardModel.
+const std::vector<std::string>& ServicesOf(Program program);
+
+// Of the same programs. What it reads is read, and what services will load is looked at, before
 // run_dir is made or any service started: INVALID_ARGUMENT. Where a service ended by itself the error says so. No
 // service that was started here is left when it returns.
 absl::StatusOr<OfflineSummary> RunOfflineSession(Program program, const RunConfig& config,
