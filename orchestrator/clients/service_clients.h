@@ -74,9 +74,17 @@ class RolloutClient : public ServiceClient {
   absl::Status Resume(uint64_t step);
 };
 
-class PolicyTrainerClient : public ServiceClient {
+// Of either trainer.
+class TrainerClient : public ServiceClient {
  public:
   using ServiceClient::ServiceClient;
+  virtual absl::StatusOr<SaveCheckpointReply> SaveCheckpoint(uint64_t step, const std::string& checkpoint_id,
+                                                             bool save_optimizer) = 0;
+};
+
+class PolicyTrainerClient : public TrainerClient {
+ public:
+  using TrainerClient::TrainerClient;
   // One array a sequence, in the order of `sequences`; one value an action token.
   absl::StatusOr<std::vector<std::vector<float>>> LogProbs(float temperature,
                                                            const std::vector<TokenSequence>& sequences);
@@ -85,19 +93,19 @@ class PolicyTrainerClient : public ServiceClient {
                                            const std::vector<TrainingSequence>& sequences);
   absl::StatusOr<PublishReply> Publish(uint64_t step, uint64_t version);
   absl::StatusOr<SaveCheckpointReply> SaveCheckpoint(uint64_t step, const std::string& checkpoint_id,
-                                                     bool save_optimizer);
+                                                     bool save_optimizer) override;
 };
 
-class CriticTrainerClient : public ServiceClient {
+class CriticTrainerClient : public TrainerClient {
  public:
-  using ServiceClient::ServiceClient;
+  using TrainerClient::TrainerClient;
   absl::StatusOr<std::vector<std::vector<float>>> Values(const std::vector<TokenSequence>& sequences);
   // One value a sequence, at its last token: that of a reward model.
   absl::StatusOr<std::vector<float>> Rewards(const std::vector<TokenSequence>& sequences);
   absl::StatusOr<CriticUpdateReply> Update(uint64_t step, CriticUpdateHeader header,
                                            const std::vector<TrainingSequence>& sequences);
   absl::StatusOr<SaveCheckpointReply> SaveCheckpoint(uint64_t step, const std::string& checkpoint_id,
-                                                     bool save_optimizer);
+                                                     bool save_optimizer) override;
 };
 
 // A call of Score that is under way: items may be added while others are scored. One thread.

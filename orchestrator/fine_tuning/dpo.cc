@@ -16,7 +16,7 @@ class Dpo final : public OfflineMethod {
 
   OfflinePlan plan() const override { return PreferencePlan(run_.config, "dpo", "DPO", "actor", "policy"); }
   const Dataset& rows() const override { return run_.pairs.rows(); }
-  ServiceClient& trainer() override { return run_.policy_trainer; }
+  TrainerClient& trainer() override { return run_.policy_trainer; }
 
   absl::Status MeetOthers(const OnLoading& on_loading) override {
     return CheckService(run_.scorer, run_.config, run_.tokenizer.vocab_size(), run_.config.actor().max_len(),
@@ -49,11 +49,6 @@ class Dpo final : public OfflineMethod {
     QUARTET_ASSIGN_OR_RETURN(const std::vector<PreferencePair> pairs,
                              run_.held_out->Take(0, run_.held_out->rows().rows()));
     return JudgePairs(pairs, [this](const std::vector<TokenSequence>& sequences) { return Rewards(sequences); });
-  }
-
-  absl::Status Save(int64_t steps, const std::string& checkpoint_id) override {
-    return run_.policy_trainer.SaveCheckpoint(static_cast<uint64_t>(steps), checkpoint_id, /*save_optimizer=*/false)
-        .status();
   }
 
  private:

@@ -133,9 +133,9 @@ class OfflineLoop {
   absl::StatusOr<std::string> Save() {
     const std::string id = CheckpointId(steps_);
     run_.view.Begin("checkpoint");
-    if (const absl::Status saved = run_.method.Save(steps_, id); !saved.ok()) {
-      return run_.folder.GiveUpCheckpoint(id, {saved});
-    }
+    const absl::Status saved =
+        run_.method.trainer().SaveCheckpoint(static_cast<uint64_t>(steps_), id, /*save_optimizer=*/false).status();
+    if (!saved.ok()) return run_.folder.GiveUpCheckpoint(id, {saved});
     run_.view.End();
     const std::string model = absl::StrCat(id, "/", plan_.saved);
     std::error_code ignored;

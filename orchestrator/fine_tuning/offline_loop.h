@@ -63,15 +63,13 @@ class OfflineMethod {
   virtual OfflinePlan plan() const = 0;
   // The rows that are learned from.
   virtual const Dataset& rows() const = 0;
-  virtual ServiceClient& trainer() = 0;
+  virtual TrainerClient& trainer() = 0;
   // Meets the services beside the trainer, as CheckService does.
   virtual absl::Status MeetOthers(const OnLoading& /*on_loading*/) { return absl::OkStatus(); }
   // An optimizer step on the rows at the positions [begin, begin + count).
   virtual absl::StatusOr<OfflineStep> Step(int64_t step, double learning_rate, int64_t begin, int64_t count) = 0;
   // Of the held-out pairs under the present weights; none where there are none.
   virtual absl::StatusOr<std::optional<PairStats>> Judge() { return std::nullopt; }
-  // After `steps` steps.
-  virtual absl::Status Save(int64_t steps, const std::string& checkpoint_id) = 0;
 };
 
 // What the loop works with. Nothing is owned.

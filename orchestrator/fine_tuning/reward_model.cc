@@ -16,7 +16,7 @@ class RewardModel final : public OfflineMethod {
     return PreferencePlan(run_.config, "reward_model", "reward model", "critic", "critic");
   }
   const Dataset& rows() const override { return run_.pairs.rows(); }
-  ServiceClient& trainer() override { return run_.critic_trainer; }
+  TrainerClient& trainer() override { return run_.critic_trainer; }
 
   absl::StatusOr<OfflineStep> Step(int64_t step, double learning_rate, int64_t begin, int64_t count) override {
     QUARTET_ASSIGN_OR_RETURN(const std::vector<PreferencePair> pairs, run_.pairs.Take(begin, count));
@@ -37,11 +37,6 @@ class RewardModel final : public OfflineMethod {
           QUARTET_ASSIGN_OR_RETURN(const std::vector<float> rewards, run_.critic_trainer.Rewards(sequences));
           return std::vector<double>(rewards.begin(), rewards.end());
         });
-  }
-
-  absl::Status Save(int64_t steps, const std::string& checkpoint_id) override {
-    return run_.critic_trainer.SaveCheckpoint(static_cast<uint64_t>(steps), checkpoint_id, /*save_optimizer=*/false)
-        .status();
   }
 
  private:

@@ -27,7 +27,7 @@ class Sft final : public OfflineMethod {
             .learning_rate = sft.learning_rate()};
   }
   const Dataset& rows() const override { return run_.examples.rows(); }
-  ServiceClient& trainer() override { return run_.policy_trainer; }
+  TrainerClient& trainer() override { return run_.policy_trainer; }
 
   absl::StatusOr<OfflineStep> Step(int64_t step, double learning_rate, int64_t begin, int64_t count) override {
     QUARTET_ASSIGN_OR_RETURN(std::vector<TokenSequence> examples, run_.examples.Take(begin, count));
@@ -50,11 +50,6 @@ class Sft final : public OfflineMethod {
     QUARTET_ASSIGN_OR_RETURN(const PolicyUpdateReply reply,
                              run_.policy_trainer.Update(static_cast<uint64_t>(step), header, batch));
     return StepOf(reply);
-  }
-
-  absl::Status Save(int64_t steps, const std::string& checkpoint_id) override {
-    return run_.policy_trainer.SaveCheckpoint(static_cast<uint64_t>(steps), checkpoint_id, /*save_optimizer=*/false)
-        .status();
   }
 
  private:
