@@ -45,10 +45,8 @@ class Dpo final : public OfflineMethod {
   }
 
   absl::StatusOr<std::optional<PairStats>> Judge() override {
-    if (run_.held_out == nullptr) return std::nullopt;
-    QUARTET_ASSIGN_OR_RETURN(const std::vector<PreferencePair> pairs,
-                             run_.held_out->Take(0, run_.held_out->rows().rows()));
-    return JudgePairs(pairs, [this](const std::vector<TokenSequence>& sequences) { return Rewards(sequences); });
+    return JudgePairs(run_.held_out,
+                      [this](const std::vector<TokenSequence>& sequences) { return Rewards(sequences); });
   }
 
  private:

@@ -8,8 +8,8 @@
 namespace quartet {
 namespace {
 
-// Pairs of one call, so that no call grows with the number of those that are held out.
-constexpr size_t kPairsOfACall = 256;
+// Held-out pairs that are judged together, so that neither memory nor a call grows with their number.
+constexpr int64_t kPairsAtATime = 256;
 
 }  // namespace
 
@@ -37,26 +37,27 @@ std::vector<TrainingSequence> TrainingPairs(const std::vector<PreferencePair>& p
   return batch;
 }
 
-absl::StatusOr<PairStats> JudgePairs(const std::vector<PreferencePair>& pairs, const RewardFunction& rewards) {
+absl::StatusOr<std::optional<PairStats>> JudgePairs(PreferencePairs* held_out, const RewardFunction& rewards) {
+  if (held_out == nullptr) return std::nullopt;
+  const int64_t count = held_out->rows().rows();
   double chosen = 0, rejected = 0, preferred = 0;
-  for (size_t begin = 0; begin < pairs.size(); begin += kPairsOfACall) {
-    const size_t end = std::min(begin + kPairsOfACall, pairs.size());
-    QUARTET_ASSIGN_OR_RETURN(const std::vector<double> found,
-                             rewards(SequencesOf({pairs.begin() + static_cast<std::ptrdiff_t>(begin),
-                                                  pairs.begin() + static_cast<std::ptrdiff_t>(end)})));
+  for (int64_t begin = 0; begin < count; begin += kPairsAtATime) {
+    QUARTET_ASSIGN_OR_RETURN(const std::vector<PreferencePair> pairs,
+                             held_out->Take(begin, std::min(kPairsAtATime, count - begin)));
+    QUARTET_ASSIGN_OR_RETURN(const std::vector<double> found, rewards(SequencesOf(pairs)));
     for (size_t i = 0; i < found.size(); i += 2) {
       chosen += found[i];
       rejected += found[i + 1];
       preferred += found[i] > found[i + 1] ? 1 : 0;
     }
   }
-  const auto count = static_cast<double>(pairs.size());
+  const auto all = static_cast<double>(count);
   PairStats stats;
-  stats.set_pairs(pairs.size());
-  stats.set_accuracy(preferred / count);
-  stats.set_chosen_reward(chosen / count);
-  stats.set_rejected_reward(rejected / count);
-  stats.set_margin((chosen - rejected) / count);
+  stats.set_pairs(static_cast<uint64_t>(count));
+  stats.set_accuracy(preferred / all);
+  stats.set_chosen_reward(chosen / all);
+  stats.set_rejected_reward(rejected / all);
+  stats.set_margin((chosen - rejected) / all);
   return stats;
 }
 

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -18,10 +19,11 @@ std::vector<TokenSequence> SequencesOf(const std::vector<PreferencePair>& pairs)
 // The same with terms of a loss that is the mean over these pairs.
 std::vector<TrainingSequence> TrainingPairs(const std::vector<PreferencePair>& pairs);
 
-// The rewards of sequences in that order. Called for some of them at a time.
+// The rewards of sequences in that order.
 using RewardFunction = std::function<absl::StatusOr<std::vector<double>>(const std::vector<TokenSequence>& sequences)>;
-// Of all held-out pairs, as PairStats says.
-absl::StatusOr<PairStats> JudgePairs(const std::vector<PreferencePair>& pairs, const RewardFunction& rewards);
+// Of all held-out pairs, as PairStats says; none where `held_out` is null. Some pairs at a time are in memory, and in a
+// call of `rewards`.
+absl::StatusOr<std::optional<PairStats>> JudgePairs(PreferencePairs* held_out, const RewardFunction& rewards);
 
 // The plan of a method that learns from config.preference(): its name and title, and the sections and folder of what it
 // trains.

@@ -7,9 +7,11 @@
 #include <string>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "core/config/run_config.h"
 #include "orchestrator/data/preference_pairs.h"
 #include "orchestrator/fine_tuning/dpo.h"
+#include "orchestrator/fine_tuning/pair_batch.h"
 #include "orchestrator/fine_tuning/reward_model.h"
 #include "orchestrator/testing/byte_tokenizer.h"
 #include "orchestrator/testing/fake_services.h"
@@ -20,6 +22,7 @@ namespace {
 
 using ::testing::AllOf;
 using ::testing::Each;
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
 class PreferenceTest : public ::testing::Test {
@@ -183,6 +186,29 @@ TEST_F(PreferenceTest, ARewardModelIsTaughtPairsWithTheirMarginsAndJudgedByItsRe
                             HasSubstr("reward model step 1/2: loss 0.7500")));
   EXPECT_THAT(scratch_.Read("run/metrics.jsonl"),
               AllOf(HasSubstr("\"reward_model/loss\":0.75"), HasSubstr("\"eval/preference_accuracy\":0.5")));
+}
+
+TEST_F(PreferenceTest, JudgeHeldOutPairsInCallsThatDoNotGrowWithTheirNumber) {
+  std::string rows;
+  for (int i = 0; i < 300; ++i) {
+    absl::StrAppend(&rows, "{\"prompt\": \"p\", \"chosen\": \"", i < 280 ? "b" : "a", "\", \"rejected\": \"a\"}\n");
+  }
+  config_.mutable_preference()->set_eval_data(0, scratch_.Write("many.jsonl", rows));
+  const auto held_out = OpenPreferencePairs(config_, true, "critic", tokenizer_, {ByteTokenizer::kEnd});
+  ASSERT_TRUE(held_out.ok()) << held_out.status();
+  std::vector<size_t> calls;
+  const auto stats = JudgePairs(held_out->get(), [&](const std::vector<TokenSequence>& sequences) {
+    calls.push_back(sequences.size());
+    std::vector<double> rewards;
+    // Of the answer's letter, which the end follows.
+    for (const TokenSequence& s : sequences) rewards.push_back(s.ids(s.ids_size() - 2) - 'a');
+    return rewards;
+  });
+  ASSERT_TRUE(stats.ok()) << stats.status();
+  EXPECT_THAT(calls, ElementsAre(512, 88));
+  EXPECT_EQ((*stats)->pairs(), 300);
+  EXPECT_EQ((*stats)->accuracy(), 280.0 / 300);
+  EXPECT_EQ((*stats)->margin(), 280.0 / 300);
 }
 
 TEST_F(PreferenceTest, RefuseATrainerThatHasAlreadyTrained) {

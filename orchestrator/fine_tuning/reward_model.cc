@@ -29,11 +29,8 @@ class RewardModel final : public OfflineMethod {
   }
 
   absl::StatusOr<std::optional<PairStats>> Judge() override {
-    if (run_.held_out == nullptr) return std::nullopt;
-    QUARTET_ASSIGN_OR_RETURN(const std::vector<PreferencePair> pairs,
-                             run_.held_out->Take(0, run_.held_out->rows().rows()));
     return JudgePairs(
-        pairs, [this](const std::vector<TokenSequence>& sequences) -> absl::StatusOr<std::vector<double>> {
+        run_.held_out, [this](const std::vector<TokenSequence>& sequences) -> absl::StatusOr<std::vector<double>> {
           QUARTET_ASSIGN_OR_RETURN(const std::vector<float> rewards, run_.critic_trainer.Rewards(sequences));
           return std::vector<double>(rewards.begin(), rewards.end());
         });
