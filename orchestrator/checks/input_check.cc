@@ -38,10 +38,6 @@ constexpr bool kBuiltForCuda = true;
 constexpr bool kBuiltForCuda = false;
 #endif
 
-absl::Status Of(const std::string& option, const absl::Status& status) {
-  return status.ok() ? status : absl::Status(status.code(), absl::StrCat(option, ": ", status.message()));
-}
-
 constexpr char kRolloutModel[] = "rollout.pretrain";
 
 bool Has(const std::vector<std::string>& services, const std::string& service) {
@@ -138,7 +134,7 @@ absl::Status CheckModels(const RunConfig& config, const std::vector<std::string>
   QUARTET_RETURN_IF_ERROR(CheckModelConfigs(config, services));
   const auto [option, folder] = TokenizersModel(config, services);
   const absl::StatusOr<ModelConfig> first = ReadModelConfig(folder);
-  QUARTET_RETURN_IF_ERROR(Of(option, first.status()));
+  QUARTET_RETURN_IF_ERROR(Prefixed(option, first.status()));
   std::set<std::string> tokenizers;
   std::set<std::tuple<std::string, HeadKind, bool>> weights;
   for (const ModelUse& use : ModelsOf(config, services)) {
@@ -146,11 +142,11 @@ absl::Status CheckModels(const RunConfig& config, const std::vector<std::string>
     if (use.option == kRolloutModel) QUARTET_RETURN_IF_ERROR(CheckCache(model, config));
     // To read a tokenizer takes longer than all else here.
     if (tokenizers.insert(use.folder).second) {
-      QUARTET_RETURN_IF_ERROR(Of(use.option, CheckTokenizerFits(use.folder, model)));
-      QUARTET_RETURN_IF_ERROR(Of(use.option, CheckSameVocabulary("model", use.folder, model, folder, *first)));
+      QUARTET_RETURN_IF_ERROR(Prefixed(use.option, CheckTokenizerFits(use.folder, model)));
+      QUARTET_RETURN_IF_ERROR(Prefixed(use.option, CheckSameVocabulary("model", use.folder, model, folder, *first)));
     }
     if (weights.emplace(use.folder, use.head, use.has_head).second) {
-      QUARTET_RETURN_IF_ERROR(Of(use.option, CheckWeights(use, model)));
+      QUARTET_RETURN_IF_ERROR(Prefixed(use.option, CheckWeights(use, model)));
     }
   }
   return absl::OkStatus();
@@ -189,7 +185,7 @@ absl::Status CheckHttpFiles(const HttpConfig& http) {
   for (const auto& [option, path] :
        {std::pair("rollout.http.api_key_file", &http.api_key_file()),
         std::pair("rollout.http.cert_file", &http.cert_file()), std::pair("rollout.http.key_file", &http.key_file())}) {
-    if (!path->empty()) QUARTET_RETURN_IF_ERROR(Of(option, ReadFile(*path).status()));
+    if (!path->empty()) QUARTET_RETURN_IF_ERROR(Prefixed(option, ReadFile(*path).status()));
   }
   return absl::OkStatus();
 }
@@ -206,20 +202,20 @@ absl::Status CheckAddresses(const RunConfig& config, const std::vector<std::stri
   std::map<std::string, std::string> taken;
   for (const auto& [option, text] : listens) {
     const absl::StatusOr<HostPort> address = ParseHostPort(text);
-    QUARTET_RETURN_IF_ERROR(Of(option, address.status()));
+    QUARTET_RETURN_IF_ERROR(Prefixed(option, address.status()));
     if (address->port == 0) continue;
     const auto [other, is_new] = taken.emplace(address->ToString(), option);
     if (!is_new) {
       return absl::InvalidArgumentError(absl::StrCat(option, " and ", other->second, " are both ", text,
                                                      "; give each a port of its own, or port 0, a free one"));
     }
-    QUARTET_RETURN_IF_ERROR(Of(option, PortReservation::Make(*address).status()));
+    QUARTET_RETURN_IF_ERROR(Prefixed(option, PortReservation::Make(*address).status()));
   }
   return absl::OkStatus();
 }
 
 absl::Status CheckState(const std::string& option, const std::string& folder) {
-  return folder.empty() ? absl::OkStatus() : Of(option, StateReader::Open(folder).status());
+  return folder.empty() ? absl::OkStatus() : Prefixed(option, StateReader::Open(folder).status());
 }
 
 }  // namespace
@@ -237,13 +233,13 @@ absl::Status CheckModelConfigs(const RunConfig& config, const std::vector<std::s
   for (const ModelUse& use : ModelsOf(config, services)) {
     QUARTET_RETURN_IF_ERROR(CheckModelFolder(use.option, use.folder));
     const absl::StatusOr<ModelConfig> model = ReadModelConfig(use.folder);
-    QUARTET_RETURN_IF_ERROR(Of(use.option, model.status()));
+    QUARTET_RETURN_IF_ERROR(Prefixed(use.option, model.status()));
     // Trainers and the scorer compute at positions beyond those that the model was made for; the rollout refuses to.
     const auto check_length = use.option == kRolloutModel ? CheckLengthInPositions : CheckLengthInWindow;
     QUARTET_RETURN_IF_ERROR(check_length(*model, use.folder, use.length_option, use.length));
     if (use.option == kRolloutModel) {
-      QUARTET_RETURN_IF_ERROR(
-          Of("rollout.tensor_parallel_size", CheckTensorParallel(*model, config.rollout().tensor_parallel_size())));
+      QUARTET_RETURN_IF_ERROR(Prefixed("rollout.tensor_parallel_size",
+                                       CheckTensorParallel(*model, config.rollout().tensor_parallel_size())));
     }
   }
   return absl::OkStatus();
