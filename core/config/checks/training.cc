@@ -92,6 +92,17 @@ absl::Status CheckTrainer(const std::string& name, const TrainerConfig& t) {
                      t.max_len());
 }
 
+// How far a method that learns from rows goes through them; `section`, named `name`, is its own.
+template <typename Section>
+absl::Status CheckLength(const std::string& name, const Section& section) {
+  const auto field = [&name](const char* leaf) { return absl::StrCat(name, ".", leaf); };
+  QUARTET_RETURN_IF_ERROR(Integer(field("batch_size"), section.batch_size(), 1));
+  QUARTET_RETURN_IF_ERROR(Integer(field("max_steps"), section.max_steps(), 0));
+  QUARTET_RETURN_IF_ERROR(Integer(field("max_epochs"), section.max_epochs(), 1));
+  if (section.max_steps() == 0 || section.max_epochs() == 1) return absl::OkStatus();
+  return NoEffect(field("max_epochs"), absl::StrCat(field("max_steps"), " is set"));
+}
+
 }  // namespace
 
 absl::Status CheckTrainers(const RunConfig& c) {
@@ -130,10 +141,7 @@ absl::Status CheckTrain(const RunConfig& c) {
 
 absl::Status CheckSft(const RunConfig& c) {
   const SftConfig& s = c.sft();
-  QUARTET_RETURN_IF_ERROR(Integer("sft.batch_size", s.batch_size(), 1));
-  QUARTET_RETURN_IF_ERROR(Integer("sft.max_steps", s.max_steps(), 0));
-  QUARTET_RETURN_IF_ERROR(Integer("sft.max_epochs", s.max_epochs(), 1));
-  if (s.max_steps() > 0 && s.max_epochs() != 1) return NoEffect("sft.max_epochs", "sft.max_steps is set");
+  QUARTET_RETURN_IF_ERROR(CheckLength("sft", s));
   if (s.multiturn() && !c.data().apply_chat_template()) {
     return NoEffect("sft.multiturn", "data.apply_chat_template is false, so there are no turns");
   }
@@ -154,12 +162,7 @@ absl::Status CheckPreference(const RunConfig& c) {
   if (p.loss() == "ipo" && p.label_smoothing() != 0) {
     return NoEffect("preference.label_smoothing", "preference.loss is \"ipo\"");
   }
-  QUARTET_RETURN_IF_ERROR(Integer("preference.batch_size", p.batch_size(), 1));
-  QUARTET_RETURN_IF_ERROR(Integer("preference.max_steps", p.max_steps(), 0));
-  QUARTET_RETURN_IF_ERROR(Integer("preference.max_epochs", p.max_epochs(), 1));
-  if (p.max_steps() > 0 && p.max_epochs() != 1) {
-    return NoEffect("preference.max_epochs", "preference.max_steps is set");
-  }
+  QUARTET_RETURN_IF_ERROR(CheckLength("preference", p));
   if (!p.has_learning_rate()) return absl::OkStatus();
   return Real("preference.learning_rate", p.learning_rate(), 0, kInfinity, /*open_low=*/true);
 }
