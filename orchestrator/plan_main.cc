@@ -30,10 +30,9 @@ int Main(int argc, char** argv) {
   if (flags->help()) {
     std::printf(
         "plan: tells what memory a run will take of each GPU and host, what would make it fit, or what it would fit "
-        "on, "
-        "and how long a step takes at least. Runs the engines' own code on LibTorch's meta device; of a model it reads "
-        "config.json alone.\n\nUsage: plan --config=FILE [flags]\n\nFlags:\n%s\nExit codes: 0 where it fits; 3 where "
-        "it does not; 2 for a wrong configuration.\n",
+        "on, and how long a step takes at least. Runs the engines' own code on LibTorch's meta device; of a model it "
+        "reads config.json alone.\n\nUsage: plan --config=FILE [flags]\n\nFlags:\n%s\nExit codes: 0 where it fits; 3 "
+        "where it does not; 2 for a wrong configuration.\n",
         CommandLine::Describe(PlanFlags()).c_str());
     return 0;
   }

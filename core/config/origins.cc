@@ -61,8 +61,7 @@ absl::Status CheckSaysRunDir(const ValueOrigins& origins) {
   if (origins.count("run_dir") > 0) return absl::OkStatus();
   return absl::InvalidArgumentError(
       "run_dir is not set; orchestrator and trainers that are started one by one write to the same folder: set it in "
-      "the "
-      "file that all of them are given, or by --set=run_dir=FOLDER for each");
+      "the file that all of them are given, or by --set=run_dir=FOLDER for each");
 }
 
 std::string PrintRunConfig(const RunConfig& config, const ValueOrigins& origins) {

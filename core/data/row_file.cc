@@ -235,8 +235,9 @@ absl::StatusOr<Record> RowFile::Read(int64_t index) const {
       ParseOrderedJson(*text, source, kMaxJsonDepth, is_parquet_ ? 1 : index + 1);
   if (!row.ok()) return WithFormat(index, row.status());
   absl::StatusOr<Record> record = ReadRecord(*row, keys_, columns_);
-  if (!record.ok())
+  if (!record.ok()) {
     return row->is_object() ? At(index, record.status()) : WithFormat(index, At(index, record.status()));
+  }
   record->source = source_;
   record->row = index + 1;
   return record;

@@ -55,15 +55,6 @@ std::string Describe(const std::string& label, const std::vector<int32_t>& ids, 
                       std::string(label.size(), ' '), "ids ", Shortened(ids, kIds, " "));
 }
 
-}  // namespace
-
-std::string DescribePrompt(const PromptRecord& prompt, const Tokenizer& tokenizer) {
-  return absl::StrCat("first prompt, as the model reads it: ", prompt.ids.size(), " tokens",
-                      Describe("", prompt.ids, tokenizer));
-}
-
-namespace {
-
 std::string DescribeParts(const std::string& what, const std::string& learned, const TokenSequence& example,
                           const Tokenizer& tokenizer) {
   struct Part {
@@ -90,6 +81,11 @@ std::string DescribeParts(const std::string& what, const std::string& learned, c
 }
 
 }  // namespace
+
+std::string DescribePrompt(const PromptRecord& prompt, const Tokenizer& tokenizer) {
+  return absl::StrCat("first prompt, as the model reads it: ", prompt.ids.size(), " tokens",
+                      Describe("", prompt.ids, tokenizer));
+}
 
 std::string DescribeExample(const TokenSequence& example, const Tokenizer& tokenizer) {
   return DescribeParts("first example", "trained on", example, tokenizer);

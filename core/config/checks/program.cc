@@ -154,8 +154,9 @@ absl::Status CheckFor(const RunConfig& config, Program program) {
   }
   if (ppo) {
     QUARTET_RETURN_IF_ERROR(CheckGroups(config));
-    if (config.data().prompt_data().empty())
+    if (config.data().prompt_data().empty()) {
       return Missing("data.prompt_data", "it names files of prompts, JSONL or Parquet");
+    }
     const int longest = config.data().prompt_max_len() + config.rollout().generate_max_len();
     for (const auto& [field, value] :
          {std::pair("rollout.max_model_len", config.rollout().max_model_len()),
