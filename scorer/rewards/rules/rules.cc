@@ -13,6 +13,7 @@
 #include "core/data/json.h"
 #include "core/tokenizer/regex.h"
 #include "scorer/rewards/extract.h"
+#include "scorer/rewards/math/answer.h"
 #include "scorer/rewards/math/equality.h"
 #include "scorer/rewards/reply_json.h"
 #include "scorer/rewards/rules/number.h"
