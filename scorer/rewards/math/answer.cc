@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "absl/strings/ascii.h"
-#include "core/data/boxed.h"
+#include "core/answers/boxed.h"
 #include "scorer/rewards/extract.h"
 #include "scorer/rewards/math/parser.h"
 

@@ -1,4 +1,4 @@
-#include "core/data/boxed.h"
+#include "core/answers/boxed.h"
 
 #include <cstddef>
 

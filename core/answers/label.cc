@@ -1,4 +1,4 @@
-#include "core/data/label.h"
+#include "core/answers/label.h"
 
 #include <algorithm>
 
