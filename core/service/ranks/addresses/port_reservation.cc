@@ -1,4 +1,4 @@
-#include "core/service/ranks/port_reservation.h"
+#include "core/service/ranks/addresses/port_reservation.h"
 
 #include <arpa/inet.h>
 #include <errno.h>
@@ -9,7 +9,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "core/base/status_macros.h"
-#include "core/service/ranks/host_address.h"
+#include "core/service/ranks/addresses/host_address.h"
 
 namespace quartet {
 namespace {

@@ -1,8 +1,8 @@
-#include "core/service/ranks/rank_addresses.h"
+#include "core/service/ranks/addresses/rank_addresses.h"
 
 #include "absl/strings/str_cat.h"
 #include "core/base/status_macros.h"
-#include "core/service/ranks/host_address.h"
+#include "core/service/ranks/addresses/host_address.h"
 #include "core/service/wire/address.h"
 
 namespace quartet {

@@ -1,9 +1,9 @@
-#include "core/service/ranks/rank_addresses.h"
+#include "core/service/ranks/addresses/rank_addresses.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "core/service/ranks/host_address.h"
+#include "core/service/ranks/addresses/host_address.h"
 #include "core/service/wire/address.h"
 
 namespace quartet {

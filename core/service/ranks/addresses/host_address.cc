@@ -1,4 +1,4 @@
-#include "core/service/ranks/host_address.h"
+#include "core/service/ranks/addresses/host_address.h"
 
 #include <arpa/inet.h>
 #include <errno.h>

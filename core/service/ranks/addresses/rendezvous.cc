@@ -1,4 +1,4 @@
-#include "core/service/ranks/rendezvous.h"
+#include "core/service/ranks/addresses/rendezvous.h"
 
 #include <grpcpp/client_context.h>
 #include <grpcpp/server_context.h>
