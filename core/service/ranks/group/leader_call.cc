@@ -1,4 +1,4 @@
-#include "core/service/ranks/leader_call.h"
+#include "core/service/ranks/group/leader_call.h"
 
 #include <algorithm>
 #include <chrono>

@@ -8,7 +8,7 @@
 #include <string>
 #include <utility>
 
-#include "core/service/ranks/rank_group.h"
+#include "core/service/ranks/group/rank_group.h"
 #include "proto/rank.grpc.pb.h"
 
 namespace quartet {

@@ -10,7 +10,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
-#include "core/service/ranks/rank_group.h"
+#include "core/service/ranks/group/rank_group.h"
 
 namespace quartet {
 

@@ -11,9 +11,9 @@
 #include <thread>
 
 #include "absl/status/status.h"
-#include "core/service/ranks/handler_run.h"
-#include "core/service/ranks/rank_executor.h"
-#include "core/service/ranks/rank_group.h"
+#include "core/service/ranks/group/handler_run.h"
+#include "core/service/ranks/group/rank_executor.h"
+#include "core/service/ranks/group/rank_group.h"
 
 namespace quartet {
 

@@ -1,4 +1,4 @@
-#include "core/service/ranks/rank_group.h"
+#include "core/service/ranks/group/rank_group.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-#include "core/service/ranks/handler_run.h"
+#include "core/service/ranks/group/handler_run.h"
 
 #include <exception>
 #include <new>

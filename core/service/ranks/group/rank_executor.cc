@@ -1,4 +1,4 @@
-#include "core/service/ranks/rank_executor.h"
+#include "core/service/ranks/group/rank_executor.h"
 
 #include <utility>
 

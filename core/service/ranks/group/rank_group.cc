@@ -1,4 +1,4 @@
-#include "core/service/ranks/rank_group.h"
+#include "core/service/ranks/group/rank_group.h"
 
 #include <grpcpp/server_context.h>
 
@@ -15,9 +15,9 @@
 #include "core/base/logging.h"
 #include "core/base/status_macros.h"
 #include "core/comm/agreed_error.h"
-#include "core/service/ranks/leader_call.h"
-#include "core/service/ranks/own_rank.h"
-#include "core/service/ranks/rank_pipe.h"
+#include "core/service/ranks/group/leader_call.h"
+#include "core/service/ranks/group/own_rank.h"
+#include "core/service/ranks/group/rank_pipe.h"
 #include "core/service/wire/credentials.h"
 #include "core/service/wire/status_conversion.h"
 #include "proto/rank.grpc.pb.h"

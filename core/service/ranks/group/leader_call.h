@@ -15,8 +15,8 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "core/base/deadline.h"
-#include "core/service/ranks/own_rank.h"
-#include "core/service/ranks/rank_group.h"
+#include "core/service/ranks/group/own_rank.h"
+#include "core/service/ranks/group/rank_group.h"
 #include "proto/rank.grpc.pb.h"
 
 namespace quartet {

@@ -1,4 +1,4 @@
-#include "core/service/ranks/own_rank.h"
+#include "core/service/ranks/group/own_rank.h"
 
 #include <utility>
 
