@@ -1,4 +1,4 @@
-#include "core/config/presets.h"
+#include "core/config/origins/presets.h"
 
 #include <google/protobuf/text_format.h>
 
@@ -10,7 +10,7 @@ namespace quartet {
 
 const std::vector<Preset>& Presets() {
   static const std::vector<Preset> presets = {
-#include "core/config/presets.inc"
+#include "core/config/origins/presets.inc"
   };
   return presets;
 }

@@ -14,7 +14,7 @@ namespace quartet {
 
 // What a configuration is made of, the later over the earlier.
 struct ConfigSources {
-  std::string preset;                  // its name (core/config/presets.h), or ""
+  std::string preset;                  // its name (core/config/origins/presets.h), or ""
   std::string file;                    // path, or ""
   std::vector<std::string> overrides;  // "path.to.field=value"
 };

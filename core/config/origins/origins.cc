@@ -1,4 +1,4 @@
-#include "core/config/origins.h"
+#include "core/config/origins/origins.h"
 
 #include <utility>
 
@@ -8,7 +8,7 @@
 #include "absl/strings/strip.h"
 #include "core/base/status_macros.h"
 #include "core/config/field_difference.h"
-#include "core/config/presets.h"
+#include "core/config/origins/presets.h"
 #include "core/config/run_config.h"
 
 namespace quartet {

@@ -1,4 +1,4 @@
-#include "core/config/origins.h"
+#include "core/config/origins/origins.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -6,7 +6,7 @@
 #include <fstream>
 #include <string>
 
-#include "core/config/presets.h"
+#include "core/config/origins/presets.h"
 #include "core/config/run_config.h"
 
 namespace quartet {
