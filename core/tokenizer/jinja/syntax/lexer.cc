@@ -1,4 +1,4 @@
-#include "core/tokenizer/jinja/lexer.h"
+#include "core/tokenizer/jinja/syntax/lexer.h"
 
 #include <algorithm>
 #include <cctype>

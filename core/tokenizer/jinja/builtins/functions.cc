@@ -1,4 +1,4 @@
-#include "core/tokenizer/jinja/functions.h"
+#include "core/tokenizer/jinja/builtins/functions.h"
 
 #include <algorithm>
 #include <ctime>
@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "core/tokenizer/jinja/bound.h"
+#include "core/tokenizer/jinja/builtins/bound.h"
 
 namespace quartet::jinja {
 namespace {

@@ -1,4 +1,4 @@
-#include "core/tokenizer/jinja/parser.h"
+#include "core/tokenizer/jinja/syntax/parser.h"
 
 #include <string>
 #include <string_view>
@@ -6,7 +6,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
-#include "core/tokenizer/jinja/expression_parser.h"
+#include "core/tokenizer/jinja/syntax/expression_parser.h"
 
 namespace quartet::jinja {
 namespace {

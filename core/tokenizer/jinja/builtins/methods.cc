@@ -1,4 +1,4 @@
-#include "core/tokenizer/jinja/methods.h"
+#include "core/tokenizer/jinja/builtins/methods.h"
 
 #include <algorithm>
 #include <cctype>
@@ -8,8 +8,8 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "core/tokenizer/jinja/bound.h"
-#include "core/tokenizer/jinja/text.h"
+#include "core/tokenizer/jinja/builtins/bound.h"
+#include "core/tokenizer/jinja/values/text.h"
 #include "core/tokenizer/unicode.h"
 
 namespace quartet::jinja {

@@ -1,4 +1,4 @@
-#include "core/tokenizer/jinja/filters.h"
+#include "core/tokenizer/jinja/builtins/filters.h"
 
 #include <algorithm>
 #include <cmath>
@@ -10,9 +10,9 @@
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "core/tokenizer/jinja/bound.h"
-#include "core/tokenizer/jinja/json_text.h"
-#include "core/tokenizer/jinja/text.h"
+#include "core/tokenizer/jinja/builtins/bound.h"
+#include "core/tokenizer/jinja/values/json_text.h"
+#include "core/tokenizer/jinja/values/text.h"
 #include "core/tokenizer/unicode.h"
 
 namespace quartet::jinja {

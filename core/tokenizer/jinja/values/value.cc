@@ -1,4 +1,4 @@
-#include "core/tokenizer/jinja/value.h"
+#include "core/tokenizer/jinja/values/value.h"
 
 #include <algorithm>
 #include <charconv>

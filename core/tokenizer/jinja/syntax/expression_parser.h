@@ -11,9 +11,9 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
-#include "core/tokenizer/jinja/lexer.h"
-#include "core/tokenizer/jinja/node.h"
-#include "core/tokenizer/jinja/parser.h"
+#include "core/tokenizer/jinja/syntax/lexer.h"
+#include "core/tokenizer/jinja/syntax/node.h"
+#include "core/tokenizer/jinja/syntax/parser.h"
 
 namespace quartet::jinja {
 

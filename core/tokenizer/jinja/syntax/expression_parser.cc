@@ -1,4 +1,4 @@
-#include "core/tokenizer/jinja/expression_parser.h"
+#include "core/tokenizer/jinja/syntax/expression_parser.h"
 
 #include <charconv>
 #include <cstdint>

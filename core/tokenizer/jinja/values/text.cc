@@ -1,4 +1,4 @@
-#include "core/tokenizer/jinja/text.h"
+#include "core/tokenizer/jinja/values/text.h"
 
 #include <algorithm>
 #include <cctype>

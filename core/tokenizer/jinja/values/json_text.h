@@ -5,7 +5,7 @@
 #include <string>
 
 #include "absl/status/statusor.h"
-#include "core/tokenizer/jinja/value.h"
+#include "core/tokenizer/jinja/values/value.h"
 
 namespace quartet::jinja {
 

@@ -4,8 +4,8 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "core/tokenizer/jinja/lexer.h"
-#include "core/tokenizer/jinja/node.h"
+#include "core/tokenizer/jinja/syntax/lexer.h"
+#include "core/tokenizer/jinja/syntax/node.h"
 
 namespace quartet::jinja {
 

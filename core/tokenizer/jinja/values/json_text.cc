@@ -1,4 +1,4 @@
-#include "core/tokenizer/jinja/json_text.h"
+#include "core/tokenizer/jinja/values/json_text.h"
 
 #include <algorithm>
 #include <cmath>
