@@ -1,4 +1,4 @@
-#include "core/data/row_order.h"
+#include "core/data/order/row_order.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -6,7 +6,7 @@
 #include <map>
 #include <set>
 
-#include "core/data/permutation.h"
+#include "core/data/order/permutation.h"
 
 namespace quartet {
 namespace {

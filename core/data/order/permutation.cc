@@ -1,4 +1,4 @@
-#include "core/data/permutation.h"
+#include "core/data/order/permutation.h"
 
 #include "core/base/splitmix64.h"
 

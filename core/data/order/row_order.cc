@@ -1,11 +1,11 @@
-#include "core/data/row_order.h"
+#include "core/data/order/row_order.h"
 
 #include <algorithm>
 #include <numeric>
 #include <utility>
 
 #include "core/base/random.h"
-#include "core/data/permutation.h"
+#include "core/data/order/permutation.h"
 
 namespace quartet {
 namespace {
