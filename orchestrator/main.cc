@@ -5,8 +5,8 @@
 
 #include "core/base/files.h"
 #include "core/base/logging.h"
-#include "core/config/origins.h"
-#include "core/config/presets.h"
+#include "core/config/origins/origins.h"
+#include "core/config/origins/presets.h"
 #include "core/config/run_config.h"
 #include "orchestrator/clients/cancellation.h"
 #include "orchestrator/launch/service_launcher.h"

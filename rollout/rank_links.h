@@ -6,8 +6,8 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "core/service/ranks/group/rank_group.h"
 #include "core/service/ranks/rank_context.h"
-#include "core/service/ranks/rank_group.h"
 #include "rollout/dispatcher.h"
 #include "rollout/rank_worker.h"
 

@@ -15,7 +15,7 @@
 #include "core/base/files.h"
 #include "core/model/initialize.h"
 #include "core/safetensors/reader.h"
-#include "core/service/ranks/port_reservation.h"
+#include "core/service/ranks/addresses/port_reservation.h"
 #include "gtest/gtest.h"
 #include "proto/rollout.grpc.pb.h"
 #include "rollout/testing/fake_publisher.h"

@@ -16,7 +16,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "core/config/run_config.h"
-#include "core/service/ranks/port_reservation.h"
+#include "core/service/ranks/addresses/port_reservation.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "rollout/http/testing/http_client.h"

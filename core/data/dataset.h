@@ -10,9 +10,9 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "core/data/order/row_order.h"
 #include "core/data/record.h"
 #include "core/data/row_file.h"
-#include "core/data/row_order.h"
 
 namespace quartet {
 

@@ -2,7 +2,6 @@
 
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/abs.h>
-#include <ATen/ops/cat.h>
 #include <ATen/ops/clamp.h>
 #include <ATen/ops/clamp_max.h>
 #include <ATen/ops/clamp_min.h>
@@ -17,10 +16,10 @@
 
 #include <algorithm>
 #include <limits>
-#include <numeric>
 
 #include "core/base/logging.h"
 #include "core/hardware/meta_device.h"
+#include "core/rl/sequence_sums.h"
 
 namespace quartet {
 namespace {
@@ -63,22 +62,8 @@ class TokenSums {
   std::vector<double*> targets_;
 };
 
-// Sums over the tokens of each sequence, given to each of its tokens again. Slices, where index_add would add in
-// another order each time on a GPU.
-at::Tensor SequenceSums(const at::Tensor& values_A, const std::vector<int64_t>& lengths) {
-  QUARTET_CHECK(std::accumulate(lengths.begin(), lengths.end(), int64_t{0}) == values_A.numel()) << values_A.numel();
-  if (lengths.empty()) return values_A;
-  std::vector<at::Tensor> sums;
-  int64_t begin = 0;
-  for (int64_t n : lengths) {
-    sums.push_back(values_A.narrow(0, begin, n).sum().expand({n}));
-    begin += n;
-  }
-  return at::cat(sums);
-}
-
 at::Tensor SequenceMeans(const at::Tensor& values_A, const std::vector<int64_t>& lengths) {
-  return SequenceSums(values_A, lengths) / SequenceSums(at::ones_like(values_A), lengths);
+  return SequenceSumOfTokens(values_A, lengths) / SequenceSumOfTokens(at::ones_like(values_A), lengths);
 }
 
 at::Tensor Ratio(const PolicyLossOptions& options, const PolicyLossInputs& in) {
@@ -91,7 +76,7 @@ at::Tensor Ratio(const PolicyLossOptions& options, const PolicyLossInputs& in) {
       return at::exp(at::clamp_max(in.log_prob_A - in.log_prob_A.detach() + mean_A, kMaxGspoTokenLogRatio));
     }
     case PolicyLossKind::kSequencePpo:
-      return at::exp(at::clamp(SequenceSums(difference_A, in.sequence_lengths), -kMaxLogRatio, kMaxLogRatio));
+      return at::exp(at::clamp(SequenceSumOfTokens(difference_A, in.sequence_lengths), -kMaxLogRatio, kMaxLogRatio));
     default:
       return at::exp(at::clamp(difference_A, -kMaxLogRatio, kMaxLogRatio));
   }
@@ -138,8 +123,8 @@ at::Tensor CorrectionWeights(const CorrectionOptions& options, const PolicyLossI
   const at::Tensor log_ratio_A = (in.old_log_prob_A - in.rollout_log_prob_A).detach();
   const bool product =
       options.mode == CorrectionMode::kSequenceMaskProduct || options.mode == CorrectionMode::kSequenceTruncate;
-  const at::Tensor ratio_A = at::exp(
-      at::clamp(product ? SequenceSums(log_ratio_A, in.sequence_lengths) : log_ratio_A, -kMaxLogRatio, kMaxLogRatio));
+  const at::Tensor ratio_A = at::exp(at::clamp(
+      product ? SequenceSumOfTokens(log_ratio_A, in.sequence_lengths) : log_ratio_A, -kMaxLogRatio, kMaxLogRatio));
   at::Tensor weights_A;
   if (options.mode == CorrectionMode::kTokenTruncate || options.mode == CorrectionMode::kSequenceTruncate) {
     weights_A = at::clamp(ratio_A, options.low, options.high);

@@ -4,26 +4,12 @@
 #include <ATen/ops/log_sigmoid.h>
 #include <ATen/ops/stack.h>
 
-#include <numeric>
-
 #include "core/base/logging.h"
 #include "core/hardware/meta_device.h"
+#include "core/rl/sequence_sums.h"
 
 namespace quartet {
 namespace {
-
-// Sums over each sequence's tokens. Slices, where index_add would add in another order each time on a GPU.
-at::Tensor SequenceSums(const at::Tensor& values_A, const std::vector<int64_t>& lengths) {
-  QUARTET_CHECK(std::accumulate(lengths.begin(), lengths.end(), int64_t{0}) == values_A.numel()) << values_A.numel();
-  if (lengths.empty()) return values_A;
-  std::vector<at::Tensor> sums;
-  int64_t begin = 0;
-  for (int64_t n : lengths) {
-    sums.push_back(values_A.narrow(0, begin, n).sum());
-    begin += n;
-  }
-  return at::stack(sums);
-}
 
 // [P, 2]: chosen, rejected.
 at::Tensor Pairs(const at::Tensor& values_S) {

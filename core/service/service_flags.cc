@@ -10,7 +10,7 @@
 #include "absl/strings/string_view.h"
 #include "core/base/files.h"
 #include "core/base/status_macros.h"
-#include "core/config/origins.h"
+#include "core/config/origins/origins.h"
 #include "core/config/run_config.h"
 #include "core/service/wire/address.h"
 

@@ -24,7 +24,7 @@
 #include "core/model/position_check.h"
 #include "core/model/tensor_parallel.h"
 #include "core/safetensors/reader.h"
-#include "core/service/ranks/port_reservation.h"
+#include "core/service/ranks/addresses/port_reservation.h"
 #include "core/service/wire/address.h"
 #include "core/service/wire/credentials.h"
 #include "core/training/engine/model_folder_check.h"

@@ -3,9 +3,9 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "core/answers/label.h"
 #include "core/base/hash.h"
 #include "core/base/status_macros.h"
-#include "core/data/label.h"
 #include "orchestrator/data/conversation.h"
 #include "orchestrator/data/dataset_options.h"
 #include "orchestrator/data/reward_sources.h"

@@ -5,7 +5,7 @@
 #include <map>
 
 #include "absl/strings/ascii.h"
-#include "core/data/boxed.h"
+#include "core/answers/boxed.h"
 
 namespace quartet {
 namespace {

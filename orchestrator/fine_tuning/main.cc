@@ -8,7 +8,7 @@
 #include "absl/strings/str_join.h"
 #include "core/base/files.h"
 #include "core/base/logging.h"
-#include "core/config/origins.h"
+#include "core/config/origins/origins.h"
 #include "orchestrator/clients/cancellation.h"
 #include "orchestrator/fine_tuning/session.h"
 #include "orchestrator/launch/service_launcher.h"

@@ -5,7 +5,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "core/base/status_macros.h"
-#include "core/config/origins.h"
+#include "core/config/origins/origins.h"
 #include "core/config/run_config.h"
 #include "orchestrator/checks/input_check.h"
 

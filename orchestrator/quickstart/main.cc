@@ -13,7 +13,7 @@
 #include "core/base/files.h"
 #include "core/base/logging.h"
 #include "core/base/status_macros.h"
-#include "core/config/presets.h"
+#include "core/config/origins/presets.h"
 #include "core/config/run_config.h"
 #include "core/model/parameter_layout.h"
 #include "orchestrator/clients/cancellation.h"

@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "core/service/ranks/rank_group.h"
+#include "core/service/ranks/group/rank_group.h"
 #include "proto/rank.pb.h"
 
 namespace quartet {

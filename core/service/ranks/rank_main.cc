@@ -17,7 +17,7 @@
 #include "core/base/trace.h"
 #include "core/config/run_config.h"
 #include "core/service/process/stop_signal.h"
-#include "core/service/ranks/rank_addresses.h"
+#include "core/service/ranks/addresses/rank_addresses.h"
 #include "core/service/ranks/rank_server.h"
 #include "core/service/service_flags.h"
 

@@ -8,8 +8,8 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "core/service/ranks/group/rank_group.h"
 #include "core/service/ranks/rank_context.h"
-#include "core/service/ranks/rank_group.h"
 #include "proto/run_config.pb.h"
 
 namespace quartet {

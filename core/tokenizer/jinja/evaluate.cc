@@ -6,11 +6,11 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
-#include "core/tokenizer/jinja/filters.h"
-#include "core/tokenizer/jinja/functions.h"
+#include "core/tokenizer/jinja/builtins/filters.h"
+#include "core/tokenizer/jinja/builtins/functions.h"
+#include "core/tokenizer/jinja/builtins/methods.h"
 #include "core/tokenizer/jinja/interpreter.h"
-#include "core/tokenizer/jinja/methods.h"
-#include "core/tokenizer/jinja/text.h"
+#include "core/tokenizer/jinja/values/text.h"
 
 namespace quartet::jinja {
 namespace {

@@ -5,10 +5,10 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
-#include "core/tokenizer/jinja/functions.h"
-#include "core/tokenizer/jinja/methods.h"
-#include "core/tokenizer/jinja/parser.h"
-#include "core/tokenizer/jinja/text.h"
+#include "core/tokenizer/jinja/builtins/functions.h"
+#include "core/tokenizer/jinja/builtins/methods.h"
+#include "core/tokenizer/jinja/syntax/parser.h"
+#include "core/tokenizer/jinja/values/text.h"
 
 namespace quartet::jinja {
 namespace {

@@ -9,8 +9,8 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "core/tokenizer/jinja/node.h"
-#include "core/tokenizer/jinja/value.h"
+#include "core/tokenizer/jinja/syntax/node.h"
+#include "core/tokenizer/jinja/values/value.h"
 
 namespace quartet::jinja {
 

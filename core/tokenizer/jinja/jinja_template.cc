@@ -7,9 +7,9 @@
 #include "absl/status/status.h"
 #include "core/base/status_macros.h"
 #include "core/tokenizer/jinja/interpreter.h"
-#include "core/tokenizer/jinja/lexer.h"
-#include "core/tokenizer/jinja/parser.h"
-#include "core/tokenizer/jinja/text.h"
+#include "core/tokenizer/jinja/syntax/lexer.h"
+#include "core/tokenizer/jinja/syntax/parser.h"
+#include "core/tokenizer/jinja/values/text.h"
 #include "core/tokenizer/unicode.h"
 
 namespace quartet {

@@ -6,7 +6,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "core/base/deadline.h"
-#include "core/service/ranks/rank_group.h"
+#include "core/service/ranks/group/rank_group.h"
 #include "proto/common.pb.h"
 
 namespace quartet {

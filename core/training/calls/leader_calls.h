@@ -10,7 +10,7 @@
 #include "absl/status/statusor.h"
 #include "core/base/deadline.h"
 #include "core/base/status_macros.h"
-#include "core/service/ranks/rank_group.h"
+#include "core/service/ranks/group/rank_group.h"
 #include "core/training/batch/batch_split.h"
 #include "core/training/batch/sequence_cost.h"
 #include "core/training/calls/rank_calls.pb.h"

@@ -9,7 +9,7 @@
 #include "absl/status/status.h"
 #include "core/base/deadline.h"
 #include "core/base/status_macros.h"
-#include "core/service/ranks/rank_group.h"
+#include "core/service/ranks/group/rank_group.h"
 #include "core/service/wire/batch_limits.h"
 #include "core/service/wire/replay_guard.h"
 #include "core/service/wire/stream_io.h"

@@ -3,6 +3,7 @@
 #include <nlohmann/json.hpp>
 #include <string>
 
+#include "scorer/rewards/math/answer.h"
 #include "scorer/rewards/math/equality.h"
 
 int main() {

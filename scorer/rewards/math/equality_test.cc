@@ -6,6 +6,8 @@
 #include <nlohmann/json.hpp>
 #include <set>
 
+#include "scorer/rewards/math/answer.h"
+
 namespace quartet::math {
 namespace {
 

@@ -1,118 +1,65 @@
 #include "scorer/rewards/math/parser.h"
 
 #include <algorithm>
-#include <set>
 #include <string>
 
 #include "absl/strings/ascii.h"
 #include "scorer/rewards/math/lexer.h"
+#include "scorer/rewards/math/token_cursor.h"
 #include "scorer/rewards/math/words.h"
 
 namespace quartet::math {
 namespace {
 
 using Kind = Expression::Kind;
+using Deeper = TokenCursor::Deeper;
 
-constexpr int kMostDepth = 80;
-constexpr int kMostLinks = 1000;
 constexpr size_t kMostDigits = 1000;
 
-const std::set<std::string_view>& Greek() {
-  static const auto* names = new std::set<std::string_view>{
-      "alpha", "beta",   "gamma", "delta", "epsilon", "zeta",    "eta", "theta", "iota", "kappa",   "lambda", "mu",
-      "nu",    "xi",     "rho",   "sigma", "tau",     "upsilon", "phi", "chi",   "psi",  "omega",   "Gamma",  "Delta",
-      "Theta", "Lambda", "Xi",    "Pi",    "Sigma",   "Phi",     "Psi", "Omega", "ell",  "emptyset"};
-  return *names;
-}
-std::optional<std::string> RelationOf(const Token& token) {
-  if (token.kind == Token::Kind::kSign) {
-    for (const char* sign : {"=", "<", ">", "<=", ">=", "!="}) {
-      if (token.text == sign) return token.text;
-    }
-  }
-  if (token.kind == Token::Kind::kCommand) {
-    if (token.text == "leq") return "<=";
-    if (token.text == "geq") return ">=";
-    if (token.text == "less") return "<";
-    if (token.text == "greater") return ">";
-    if (token.text == "neq") return "!=";
-    if (token.text == "in") return "in";
-    if (token.text == "equiv") return "=";
-  }
-  return std::nullopt;
-}
-
-// Thrown by nobody: a failure is remembered, and everything returns as soon as it can.
+// A method a rule of the grammar, which takes the tokens of its expression. After a failure what it returns says
+// nothing.
 class Parser {
  public:
   Parser(std::vector<Token> tokens, bool minus) : tokens_(std::move(tokens)), minus_(minus) {}
 
-  bool failed() const { return failed_; }
+  bool failed() const { return tokens_.failed(); }
 
   // Elements with whether \pm is in them.
   std::vector<std::pair<ExpressionPtr, bool>> Elements() {
     std::vector<std::pair<ExpressionPtr, bool>> elements;
     do {
-      while (IsSeparator()) ++at_;
-      if (Peek().kind == Token::Kind::kEnd) break;
+      while (tokens_.IsSeparator()) tokens_.Skip();
+      if (tokens_.AtEnd()) break;
       plus_minus_ = false;
       ExpressionPtr element = Relations();
       elements.emplace_back(std::move(element), plus_minus_);
       // "The value is 5." ends with a point.
-      if (Sign(".")) ++at_;
-    } while (!failed_ && IsSeparator());
-    if (Peek().kind != Token::Kind::kEnd || elements.empty()) failed_ = true;
+      tokens_.TakeSign(".");
+    } while (!failed() && tokens_.IsSeparator());
+    if (!tokens_.AtEnd() || elements.empty()) tokens_.Fail();
     return elements;
   }
 
  private:
-  class Deeper {
-   public:
-    explicit Deeper(Parser* parser) : parser_(*parser) {
-      if (++parser_.depth_ > kMostDepth) parser_.failed_ = true;
-    }
-    ~Deeper() { --parser_.depth_; }
-
-   private:
-    Parser& parser_;
-  };
-
-  const Token& Peek(size_t ahead = 0) const { return tokens_[std::min(at_ + ahead, tokens_.size() - 1)]; }
-  bool Sign(std::string_view sign) const { return Peek().kind == Token::Kind::kSign && Peek().text == sign; }
-  bool Command(std::string_view name) const { return Peek().kind == Token::Kind::kCommand && Peek().text == name; }
-  bool IsSeparator() const { return Sign(",") || Sign(";") || Command("and") || Command("or"); }
   ExpressionPtr Fail() {
-    failed_ = true;
+    tokens_.Fail();
     return MakeNumber(0);
-  }
-  // Powers, factorials and quotients one after the other make a tree deeper, too.
-  void CountLink() {
-    if (++links_ > kMostLinks) failed_ = true;
-  }
-  bool Expect(bool there) {
-    if (there) {
-      ++at_;
-    } else {
-      failed_ = true;
-    }
-    return there;
   }
 
   ExpressionPtr Relations() {
-    const Deeper deeper(this);
+    const Deeper deeper(&tokens_);
     std::vector<ExpressionPtr> sides = {Ratio()};
     std::vector<std::string> names;
-    while (!failed_) {
-      const std::optional<std::string> name = RelationOf(Peek());
+    while (!failed()) {
+      const std::optional<std::string> name = RelationOf(tokens_.Peek());
       if (!name.has_value()) break;
-      ++at_;
+      tokens_.Skip();
       // "x =" has nothing to compare with.
       names.push_back(*name);
       sides.push_back(Ratio());
     }
     // What a value is about is said beside the value.
-    if (Command("approx")) {
-      ++at_;
+    if (tokens_.TakeCommand("approx")) {
       ExpressionPtr about = Ratio();
       if (names.empty()) return Make(Kind::kRelation, "=", {sides[0], std::move(about)});
     }
@@ -134,23 +81,18 @@ class Parser {
 
   ExpressionPtr Ratio() {
     std::vector<ExpressionPtr> parts = {Sets()};
-    while (!failed_ && (Sign(":") || Command("colon"))) {
-      ++at_;
-      parts.push_back(Sets());
-    }
+    while (!failed() && (tokens_.TakeSign(":") || tokens_.TakeCommand("colon"))) parts.push_back(Sets());
     return parts.size() == 1 ? parts[0] : Make(Kind::kSequence, "::", std::move(parts));
   }
 
   ExpressionPtr Sets() {
     ExpressionPtr left = Sum();
-    while (!failed_) {
-      if (Command("cup")) {
-        ++at_;
+    while (!failed()) {
+      if (tokens_.TakeCommand("cup")) {
         std::vector<ExpressionPtr> parts = left->kind == Kind::kUnion ? left->arguments : std::vector{left};
         parts.push_back(Sum());
         left = Make(Kind::kUnion, "", std::move(parts));
-      } else if (Command("setminus")) {
-        ++at_;
+      } else if (tokens_.TakeCommand("setminus")) {
         left = Make(Kind::kWithout, "", {left, Sum()});
       } else {
         break;
@@ -165,34 +107,34 @@ class Parser {
   }
 
   // Consumes a sign; nothing where there is none. True: minus.
-  std::optional<bool> TakeSign() {
-    if (Sign("+")) return ++at_, false;
-    if (Sign("-")) return ++at_, true;
-    if (Command("pm") || Command("mp")) {
+  std::optional<bool> PlusOrMinus() {
+    if (tokens_.TakeSign("+")) return false;
+    if (tokens_.TakeSign("-")) return true;
+    if (tokens_.Command("pm") || tokens_.Command("mp")) {
       plus_minus_ = true;
-      const bool minus = Command("mp") != minus_;
-      ++at_;
+      const bool minus = tokens_.Command("mp") != minus_;
+      tokens_.Skip();
       return minus;
     }
     return std::nullopt;
   }
 
   ExpressionPtr Sum() {
-    const Deeper deeper(this);
+    const Deeper deeper(&tokens_);
     std::vector<ExpressionPtr> terms;
-    std::optional<bool> sign = TakeSign();
+    std::optional<bool> sign = PlusOrMinus();
     do {
       bool minus = sign.value_or(false);
-      while (const std::optional<bool> further = TakeSign()) minus = minus != *further;
+      while (const std::optional<bool> further = PlusOrMinus()) minus = minus != *further;
       ExpressionPtr term = Product();
       terms.push_back(minus ? Negate(std::move(term)) : std::move(term));
-    } while (!failed_ && (sign = TakeSign()).has_value());
+    } while (!failed() && (sign = PlusOrMinus()).has_value());
     return terms.size() == 1 ? terms[0] : Make(Kind::kAdd, "", std::move(terms));
   }
 
   // Whether a factor can begin here, without a sign for times.
   bool BeginsFactor() const {
-    const Token& token = Peek();
+    const Token& token = tokens_.Peek();
     switch (token.kind) {
       case Token::Kind::kNumber:
       case Token::Kind::kLetter:
@@ -204,7 +146,7 @@ class Parser {
         return token.text == "frac" || token.text == "sqrt" || token.text == "pi" || token.text == "infty" ||
                token.text == "binom" || token.text == "lfloor" || token.text == "lceil" || token.text == "begin" ||
                token.text == "mathbb" || token.text == "{" || (token.text == "|" && bars_ == 0) ||
-               IsFunction(token.text) || Greek().contains(token.text);
+               IsFunction(token.text) || IsSymbol(token.text);
       case Token::Kind::kEnd:
         return false;
     }
@@ -213,13 +155,11 @@ class Parser {
 
   ExpressionPtr Product() {
     std::vector<ExpressionPtr> factors = {Factor()};
-    while (!failed_) {
-      if (Command("times") || Sign("*")) {
-        ++at_;
+    while (!failed()) {
+      if (tokens_.TakeCommand("times") || tokens_.TakeSign("*")) {
         factors.push_back(Signed());
-      } else if (Sign("/") || Command("divide")) {
-        CountLink();
-        ++at_;
+      } else if (tokens_.TakeSign("/") || tokens_.TakeCommand("divide")) {
+        tokens_.CountLink();
         ExpressionPtr below = Signed();
         // 1/2x and 1/2 x: what follows multiplies, as programs read it.
         ExpressionPtr above = factors.size() == 1 ? factors[0] : Make(Kind::kMultiply, "", std::move(factors));
@@ -243,22 +183,20 @@ class Parser {
 
   ExpressionPtr Signed() {
     bool minus = false;
-    while (const std::optional<bool> sign = TakeSign()) minus = minus != *sign;
+    while (const std::optional<bool> sign = PlusOrMinus()) minus = minus != *sign;
     ExpressionPtr factor = Factor();
     return minus ? Negate(std::move(factor)) : factor;
   }
 
   ExpressionPtr Factor() {
-    const Deeper deeper(this);
-    if (failed_) return Fail();
+    const Deeper deeper(&tokens_);
+    if (failed()) return Fail();
     ExpressionPtr base = Base();
-    while (!failed_) {
-      CountLink();
-      if (Sign("^")) {
-        ++at_;
+    while (!failed()) {
+      tokens_.CountLink();
+      if (tokens_.TakeSign("^")) {
         base = Make(Kind::kPower, "", {std::move(base), Script()});
-      } else if (Sign("!")) {
-        ++at_;
+      } else if (tokens_.TakeSign("!")) {
         base = Make(Kind::kFunction, "factorial", {std::move(base)});
       } else {
         break;
@@ -269,28 +207,26 @@ class Parser {
 
   // What is raised: a group, or one thing.
   ExpressionPtr Script() {
-    if (Sign("{")) return Group();
+    if (tokens_.Sign("{")) return Group();
     return Signed();
   }
 
   // An argument of a command: a group, or one digit, letter or command.
   ExpressionPtr Argument() {
-    if (Sign("{")) return Group();
-    if (Peek().kind == Token::Kind::kNumber && Peek().text.size() > 1) {
-      const std::string digit = Peek().text.substr(0, 1);
-      tokens_[at_].text.erase(0, 1);
-      return Value(digit);
+    if (tokens_.Sign("{")) return Group();
+    if (tokens_.Peek().kind == Token::Kind::kNumber && tokens_.Peek().text.size() > 1) {
+      return Value(tokens_.TakeDigit());
     }
     return Base();
   }
 
   // {...}, one expression.
   ExpressionPtr Group() {
-    if (!Expect(Sign("{"))) return Fail();
+    if (!tokens_.Expect(tokens_.Sign("{"))) return Fail();
     const int bars = std::exchange(bars_, 0);
     ExpressionPtr inside = Relations();
     bars_ = bars;
-    return Expect(Sign("}")) ? inside : Fail();
+    return tokens_.Expect(tokens_.Sign("}")) ? inside : Fail();
   }
 
   ExpressionPtr Value(const std::string& text) {
@@ -308,55 +244,28 @@ class Parser {
   }
 
   ExpressionPtr Number() {
-    ExpressionPtr value = Value(tokens_[at_++].text);
-    if (failed_ || value->decimal) return value;
+    ExpressionPtr value = Value(tokens_.TakeText());
+    if (failed() || value->decimal) return value;
     // 1\frac{1}{2} and 1 1/2.
     const auto whole = [&](size_t ahead) {
-      return Peek(ahead).kind == Token::Kind::kNumber && Peek(ahead).text.find('.') == std::string::npos;
+      return tokens_.Peek(ahead).kind == Token::Kind::kNumber &&
+             tokens_.Peek(ahead).text.find('.') == std::string::npos;
     };
-    const auto sign = [&](size_t ahead, std::string_view text) {
-      return Peek(ahead).kind == Token::Kind::kSign && Peek(ahead).text == text;
-    };
-    if (Command("frac") && sign(1, "{") && whole(2) && sign(3, "}") && sign(4, "{") && whole(5) && sign(6, "}")) {
+    if (tokens_.Command("frac") && tokens_.Sign("{", 1) && whole(2) && tokens_.Sign("}", 3) && tokens_.Sign("{", 4) &&
+        whole(5) && tokens_.Sign("}", 6)) {
       return Make(Kind::kAdd, "", {value, Base()});
     }
-    if (whole(0) && Peek().space_before && sign(1, "/") && whole(2)) {
-      const ExpressionPtr above = Value(Peek().text), below = Value(Peek(2).text);
-      at_ += 3;
+    if (whole(0) && tokens_.Peek().space_before && tokens_.Sign("/", 1) && whole(2)) {
+      const ExpressionPtr above = Value(tokens_.Peek().text), below = Value(tokens_.Peek(2).text);
+      tokens_.Skip(3);
       return Make(Kind::kAdd, "", {value, Make(Kind::kDivide, "", {above, below})});
     }
     return value;
   }
 
-  // The index below a letter, as part of its name.
-  std::string Subscript() {
-    if (!Sign("_")) return "";
-    ++at_;
-    std::string name = "_";
-    if (!Sign("{")) {
-      if (Peek().kind == Token::Kind::kEnd) failed_ = true;
-      return name + tokens_[std::min(at_++, tokens_.size() - 1)].text;
-    }
-    int depth = 0;
-    do {
-      if (Sign("{")) ++depth;
-      if (Sign("}")) --depth;
-      if (Peek().kind == Token::Kind::kEnd) {
-        failed_ = true;
-        return name;
-      }
-      if (!Sign("{") && !Sign("}")) name += Peek().text;
-      ++at_;
-    } while (depth > 0);
-    return name;
-  }
-
   ExpressionPtr Symbol(std::string name) {
-    name += Subscript();
-    while (Sign("'")) {
-      name += "'";
-      ++at_;
-    }
+    name += tokens_.TakeSubscript();
+    while (tokens_.TakeSign("'")) name += "'";
     if (name == "e" || name == "i") return Make(Kind::kConstant, name, {});
     return Make(Kind::kSymbol, name, {});
   }
@@ -364,22 +273,20 @@ class Parser {
   // Elements up to a closing bracket, which is consumed; of the kinds ")", "]" or "}".
   ExpressionPtr Bracketed(const std::string& open) {
     const int bars = std::exchange(bars_, 0);
-    ++at_;
+    tokens_.Skip();
     std::vector<ExpressionPtr> elements;
-    const auto closes = [&] { return Sign(")") || Sign("]") || Sign("}") || Command("}"); };
-    while (!failed_ && !closes()) {
+    const auto closes = [&] {
+      return tokens_.Sign(")") || tokens_.Sign("]") || tokens_.Sign("}") || tokens_.Command("}");
+    };
+    while (!failed() && !closes()) {
       elements.push_back(Relations());
-      if (IsSeparator()) {
-        ++at_;
-      } else if (!closes()) {
-        failed_ = true;
-      }
+      if (!closes()) tokens_.Expect(tokens_.IsSeparator());
     }
     bars_ = bars;
-    if (failed_) return Fail();
-    const std::string close = Peek().text;
-    const bool set = Command("}");
-    ++at_;
+    if (failed()) return Fail();
+    const std::string close = tokens_.Peek().text;
+    const bool set = tokens_.Command("}");
+    tokens_.Skip();
     if (open == "\\{" ? !set : (open == "{") != (close == "}" && !set)) return Fail();
     if (open == "\\{") return Make(Kind::kSet, "", std::move(elements));
     if (elements.size() == 1) return elements[0];
@@ -389,66 +296,51 @@ class Parser {
   }
 
   ExpressionPtr Between(const std::string& function, std::string_view close) {
-    ++at_;
+    tokens_.Skip();
     ++bars_;
     ExpressionPtr inside = Sum();
     --bars_;
-    if (!Expect(Command(close) || (close == "|" && Sign("|")))) return Fail();
+    if (!tokens_.Expect(tokens_.Command(close) || (close == "|" && tokens_.Sign("|")))) return Fail();
     return Make(Kind::kFunction, function, {std::move(inside)});
   }
 
   ExpressionPtr Matrix() {
-    ++at_;
+    tokens_.Skip();
     // {pmatrix}, letter by letter or as a word; {array}{cc}
-    const auto skip_group = [&] {
-      if (!Expect(Sign("{"))) return;
-      while (!failed_ && !Sign("}")) {
-        if (Peek().kind == Token::Kind::kEnd) failed_ = true;
-        ++at_;
-      }
-      ++at_;
-    };
-    const std::string name = Peek(1).text;
-    skip_group();
-    if (name == "array") skip_group();
+    const std::string name = tokens_.Peek(1).text;
+    tokens_.SkipGroup();
+    if (name == "array") tokens_.SkipGroup();
     if (name != "array" && name.find("matrix") == std::string::npos) return Fail();
     std::vector<ExpressionPtr> rows, row;
-    while (!failed_ && !Command("end")) {
+    while (!failed() && !tokens_.Command("end")) {
       row.push_back(Sum());
-      if (Sign("&")) {
-        ++at_;
-      } else if (Command("\\")) {
-        ++at_;
+      if (tokens_.TakeSign("&")) continue;
+      if (tokens_.TakeCommand("\\")) {
         rows.push_back(Make(Kind::kSequence, "row", std::exchange(row, {})));
-      } else if (!Command("end")) {
-        failed_ = true;
+      } else if (!tokens_.Command("end")) {
+        tokens_.Fail();
       }
     }
-    if (failed_) return Fail();
+    if (failed()) return Fail();
     if (!row.empty()) rows.push_back(Make(Kind::kSequence, "row", std::move(row)));
-    ++at_;
-    skip_group();
+    tokens_.Skip();
+    tokens_.SkipGroup();
     return Make(Kind::kSequence, "matrix", std::move(rows));
   }
 
   ExpressionPtr Function(const std::string& name) {
-    ++at_;
+    tokens_.Skip();
     ExpressionPtr base, power;
-    if (name == "log" && Sign("_")) {
-      ++at_;
-      base = Argument();
-    }
-    if (Sign("^")) {
-      ++at_;
-      power = Script();
-    }
+    if (name == "log" && tokens_.TakeSign("_")) base = Argument();
+    if (tokens_.TakeSign("^")) power = Script();
     ExpressionPtr argument;
-    if (Sign("(") || Sign("[") || Sign("{")) {
+    if (tokens_.Sign("(") || tokens_.Sign("[") || tokens_.Sign("{")) {
       argument = Factor();
     } else {
       // \sin 2x: up to the next sign or function.
       std::vector<ExpressionPtr> factors = {Factor()};
-      while (!failed_ && BeginsFactor() && !IsFunction(Peek().text) && !Sign("(")) factors.push_back(Factor());
+      while (!failed() && BeginsFactor() && !IsFunction(tokens_.Peek().text) && !tokens_.Sign("("))
+        factors.push_back(Factor());
       argument = factors.size() == 1 ? factors[0] : Make(Kind::kMultiply, "", std::move(factors));
     }
     ExpressionPtr value;
@@ -463,18 +355,18 @@ class Parser {
   }
 
   ExpressionPtr Base() {
-    const Deeper deeper(this);
-    if (failed_) return Fail();
-    const Token token = Peek();
+    const Deeper deeper(&tokens_);
+    if (failed()) return Fail();
+    const Token token = tokens_.Peek();
     switch (token.kind) {
       case Token::Kind::kNumber:
         return Number();
       case Token::Kind::kLetter:
-        ++at_;
+        tokens_.Skip();
         return Symbol(token.text);
       case Token::Kind::kText:
-        ++at_;
-        return Make(Kind::kText, absl::AsciiStrToLower(token.text) + Subscript(), {});
+        tokens_.Skip();
+        return Make(Kind::kText, absl::AsciiStrToLower(token.text) + tokens_.TakeSubscript(), {});
       case Token::Kind::kSign:
         if (token.text == "(" || token.text == "[" || token.text == "{") return Bracketed(token.text);
         if (token.text == "|" && bars_ == 0) return Between("abs", "|");
@@ -494,7 +386,7 @@ class Parser {
     if (name == "lceil") return Between("ceil", "rceil");
     if (name == "begin") return Matrix();
     if (IsFunction(name)) return Function(name);
-    ++at_;
+    tokens_.Skip();
     if (name == "frac") {
       ExpressionPtr above = Argument();
       return Make(Kind::kDivide, "", {std::move(above), Argument()});
@@ -504,34 +396,27 @@ class Parser {
       return Make(Kind::kFunction, "binom", {std::move(above), Argument()});
     }
     if (name == "sqrt") {
-      if (!Sign("[")) return Make(Kind::kFunction, "sqrt", {Sign("(") ? Base() : Argument()});
-      ++at_;
+      if (!tokens_.TakeSign("[")) return Make(Kind::kFunction, "sqrt", {tokens_.Sign("(") ? Base() : Argument()});
       ExpressionPtr degree = Sum();
-      if (!Expect(Sign("]"))) return Fail();
+      if (!tokens_.Expect(tokens_.Sign("]"))) return Fail();
       return Make(Kind::kFunction, "root", {std::move(degree), Argument()});
     }
     if (name == "pi") return Make(Kind::kConstant, "pi", {});
     if (name == "infty") return Make(Kind::kConstant, "oo", {});
-    if (Greek().contains(name)) return Symbol(name);
-    if (name == "mathbb" && (Sign("{") || Peek().kind == Token::Kind::kLetter)) {
-      const bool braces = Sign("{");
-      at_ += braces;
-      const std::string letter = Peek().text;
-      ++at_;
-      if (braces && !Expect(Sign("}"))) return Fail();
+    if (IsSymbol(name)) return Symbol(name);
+    if (name == "mathbb" && (tokens_.Sign("{") || tokens_.Peek().kind == Token::Kind::kLetter)) {
+      const bool braces = tokens_.TakeSign("{");
+      const std::string letter = tokens_.TakeText();
+      if (braces && !tokens_.Expect(tokens_.Sign("}"))) return Fail();
       return Symbol("mathbb " + letter);
     }
     return Fail();
   }
 
-  std::vector<Token> tokens_;
+  TokenCursor tokens_;
   const bool minus_;  // of \pm
-  size_t at_ = 0;
-  int depth_ = 0;
-  int links_ = 0;
-  int bars_ = 0;  // of |...| that are open
+  int bars_ = 0;      // of |...| that are open
   bool plus_minus_ = false;
-  bool failed_ = false;
 };
 
 }  // namespace

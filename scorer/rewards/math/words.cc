@@ -24,6 +24,32 @@ bool IsFunction(std::string_view word) {
   return names->contains(word);
 }
 
+bool IsSymbol(std::string_view name) {
+  static const auto* names = new std::set<std::string_view>{
+      "alpha", "beta",   "gamma", "delta", "epsilon", "zeta",    "eta", "theta", "iota", "kappa",   "lambda", "mu",
+      "nu",    "xi",     "rho",   "sigma", "tau",     "upsilon", "phi", "chi",   "psi",  "omega",   "Gamma",  "Delta",
+      "Theta", "Lambda", "Xi",    "Pi",    "Sigma",   "Phi",     "Psi", "Omega", "ell",  "emptyset"};
+  return names->contains(name);
+}
+
+std::optional<std::string> RelationOf(const Token& token) {
+  if (token.kind == Token::Kind::kSign) {
+    for (const char* sign : {"=", "<", ">", "<=", ">=", "!="}) {
+      if (token.text == sign) return token.text;
+    }
+  }
+  if (token.kind == Token::Kind::kCommand) {
+    if (token.text == "leq") return "<=";
+    if (token.text == "geq") return ">=";
+    if (token.text == "less") return "<";
+    if (token.text == "greater") return ">";
+    if (token.text == "neq") return "!=";
+    if (token.text == "in") return "in";
+    if (token.text == "equiv") return "=";
+  }
+  return std::nullopt;
+}
+
 std::vector<Token> JoinWords(const std::vector<Token>& tokens) {
   std::vector<Token> joined;
   for (size_t i = 0; i < tokens.size();) {

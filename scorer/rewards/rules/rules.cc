@@ -8,11 +8,12 @@
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
+#include "core/answers/boxed.h"
 #include "core/base/status_macros.h"
-#include "core/data/boxed.h"
 #include "core/data/json.h"
 #include "core/tokenizer/regex.h"
 #include "scorer/rewards/extract.h"
+#include "scorer/rewards/math/answer.h"
 #include "scorer/rewards/math/equality.h"
 #include "scorer/rewards/reply_json.h"
 #include "scorer/rewards/rules/number.h"

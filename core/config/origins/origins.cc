@@ -1,0 +1,101 @@
+#include "core/config/origins/origins.h"
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
+#include "absl/strings/strip.h"
+#include "core/base/status_macros.h"
+#include "core/config/field_difference.h"
+#include "core/config/origins/presets.h"
+#include "core/config/run_config.h"
+
+namespace quartet {
+namespace {
+
+// `from` is the origin of what `now` has and `before` has not, or not so.
+void Note(const std::map<std::string, std::string>& before, const std::map<std::string, std::string>& now,
+          const std::string& from, ValueOrigins* origins) {
+  for (const auto& [path, value] : now) {
+    const auto was = before.find(path);
+    if (was == before.end() || was->second != value) (*origins)[path] = from;
+  }
+}
+
+}  // namespace
+
+absl::StatusOr<RunConfig> LoadRunConfig(const ConfigSources& sources, const std::string& base_folder,
+                                        const RunConfig& defaults) {
+  RunConfig first = defaults;
+  if (!sources.preset.empty()) {
+    QUARTET_ASSIGN_OR_RETURN(const RunConfig preset, ReadPreset(sources.preset));
+    first.MergeFrom(preset);
+  }
+  return LoadRunConfig(sources.file, sources.overrides, base_folder, first);
+}
+
+absl::StatusOr<ValueOrigins> OriginsOf(const ConfigSources& sources) {
+  ValueOrigins origins;
+  RunConfig config;
+  std::map<std::string, std::string> before;
+  const auto note = [&](const std::string& from) {
+    std::map<std::string, std::string> now = FlatFields(config);
+    Note(before, now, from, &origins);
+    before = std::move(now);
+  };
+  if (!sources.preset.empty()) {
+    QUARTET_ASSIGN_OR_RETURN(config, ReadPreset(sources.preset));
+    note("preset " + sources.preset);
+  }
+  if (!sources.file.empty()) {
+    QUARTET_RETURN_IF_ERROR(ReadConfigFile(sources.file, &config));
+    note(sources.file);
+  }
+  for (const std::string& text : sources.overrides) QUARTET_RETURN_IF_ERROR(ApplyOverride(text, &config));
+  note("--set");
+  return origins;
+}
+
+absl::Status CheckSaysRunDir(const ValueOrigins& origins) {
+  if (origins.count("run_dir") > 0) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      "run_dir is not set; orchestrator and trainers that are started one by one write to the same folder: set it in "
+      "the file that all of them are given, or by --set=run_dir=FOLDER for each");
+}
+
+std::string PrintRunConfig(const RunConfig& config, const ValueOrigins& origins) {
+  // One line a value, or "name {" or "}": the path of each follows from those above it. An element of a list has its
+  // place in the path.
+  std::vector<std::string> path;
+  std::vector<const google::protobuf::Descriptor*> messages = {RunConfig::descriptor()};
+  std::map<std::string, int> elements;
+  const auto origin_of = [&](const std::string& name) {
+    const std::string full = absl::StrJoin(path, ".") + (path.empty() ? "" : ".") + name;
+    const auto single = origins.find(full);
+    if (single != origins.end()) return single;
+    return origins.find(absl::StrCat(full, ".", elements[full]++));
+  };
+  std::string out;
+  const std::string text = PrintRunConfig(config);
+  for (const absl::string_view line : absl::StrSplit(text, '\n', absl::SkipEmpty())) {
+    absl::string_view content = absl::StripLeadingAsciiWhitespace(line);
+    absl::StrAppend(&out, line);
+    if (content == "}") {
+      path.pop_back();
+      messages.pop_back();
+    } else if (absl::ConsumeSuffix(&content, " {")) {
+      const google::protobuf::FieldDescriptor* field = messages.back()->FindFieldByName(std::string(content));
+      messages.push_back(field->message_type());
+      path.emplace_back(content);
+      if (field->is_repeated()) absl::StrAppend(&path.back(), ".", elements[absl::StrJoin(path, ".")]++);
+    } else {
+      const auto origin = origin_of(std::string(content.substr(0, content.find(':'))));
+      if (origin != origins.end()) absl::StrAppend(&out, "  # ", origin->second);
+    }
+    absl::StrAppend(&out, "\n");
+  }
+  return out;
+}
+
+}  // namespace quartet

@@ -1,0 +1,38 @@
+// Where each value of a configuration comes from.
+#pragma once
+
+#include <map>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "proto/run_config.pb.h"
+
+namespace quartet {
+
+// What a configuration is made of, the later over the earlier.
+struct ConfigSources {
+  std::string preset;                  // its name (core/config/origins/presets.h), or ""
+  std::string file;                    // path, or ""
+  std::vector<std::string> overrides;  // "path.to.field=value"
+};
+
+// Of them all, as LoadRunConfig does it. `defaults` come before all of them.
+absl::StatusOr<RunConfig> LoadRunConfig(const ConfigSources& sources, const std::string& base_folder,
+                                        const RunConfig& defaults = RunConfig());
+
+// A field's path ("reward.source.0.rule") and what has set it: "preset grpo", the file's path or "--set". Fields that
+// have their default are not in it.
+using ValueOrigins = std::map<std::string, std::string>;
+absl::StatusOr<ValueOrigins> OriginsOf(const ConfigSources& sources);
+
+// INVALID_ARGUMENT where run_dir has its default, which each program makes of the time at which it starts: programs
+// that are started one by one must be told.
+absl::Status CheckSaysRunDir(const ValueOrigins& origins);
+
+// PrintRunConfig with a comment behind each value that is in `origins`.
+std::string PrintRunConfig(const RunConfig& config, const ValueOrigins& origins);
+
+}  // namespace quartet

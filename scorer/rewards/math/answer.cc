@@ -1,0 +1,175 @@
+#include "scorer/rewards/math/answer.h"
+
+#include <algorithm>
+#include <map>
+#include <set>
+#include <vector>
+
+#include "absl/strings/ascii.h"
+#include "core/answers/boxed.h"
+#include "scorer/rewards/extract.h"
+#include "scorer/rewards/math/parser.h"
+
+namespace quartet::math {
+namespace {
+
+// What stands between two parts of one answer: a comma, "and", "or", and a few words.
+bool Joins(std::string_view between) {
+  if (between.size() > 40 || between.find('\n') != std::string_view::npos) return false;
+  if (between.empty()) return true;
+  for (const std::string_view word : {",", ";", "and", "or"}) {
+    if (between.find(word) != std::string_view::npos) return true;
+  }
+  return false;
+}
+
+// The last part, with those before it that it is joined to, commas between them.
+std::string JoinLast(std::string_view text, const std::vector<std::string_view>& parts) {
+  size_t first = parts.size() - 1;
+  while (first > 0) {
+    const size_t from = parts[first - 1].data() + parts[first - 1].size() - text.data();
+    const size_t to = parts[first].data() - text.data();
+    std::string_view between = text.substr(from, to - from);
+    // The brackets and commands around the parts themselves.
+    if (!between.empty() && between.front() == '}') between.remove_prefix(1);
+    for (const std::string_view box : {"\\boxed{", "\\fbox{"}) {
+      if (between.size() >= box.size() && between.substr(between.size() - box.size()) == box) {
+        between.remove_suffix(box.size());
+      }
+    }
+    if (!Joins(between)) break;
+    --first;
+  }
+  std::string joined;
+  for (size_t i = first; i < parts.size(); ++i) {
+    if (i > first) joined += " , ";
+    joined += parts[i];
+  }
+  return joined;
+}
+
+// Contents of $...$, $$...$$, \(...\), \[...\], from left to right; $...$ on one line.
+std::vector<std::string_view> Formulas(std::string_view text) {
+  std::vector<std::string_view> formulas;
+  // What is not closed once is not closed later: in the text, and for $ and \\( in the line, which ends there.
+  std::map<std::string_view, size_t> open_until;
+  for (size_t i = 0; i < text.size();) {
+    if (text[i] == '\\' && i + 1 < text.size() && text[i + 1] == '$') {
+      i += 2;
+      continue;
+    }
+    std::string_view close;
+    if (text.substr(i, 2) == "$$") {
+      close = "$$";
+    } else if (text.substr(i, 2) == "\\[") {
+      close = "\\]";
+    } else if (text.substr(i, 2) == "\\(") {
+      close = "\\)";
+    } else if (text[i] == '$') {
+      close = "$";
+    } else {
+      ++i;
+      continue;
+    }
+    const size_t begin = i + close.size();
+    const bool inline_only = close == "$" || close == "\\)";
+    const size_t limit = inline_only ? std::min(text.find('\n', begin), text.size()) : text.size();
+    const bool hopeless = begin < open_until[close];
+    const std::string_view rest = hopeless ? "" : text.substr(begin, limit - begin);
+    size_t end = rest.find(close);
+    while (close == "$" && end != std::string_view::npos && end > 0 && rest[end - 1] == '\\') {
+      end = rest.find(close, end + 1);
+    }
+    if (end == std::string_view::npos) {
+      if (!hopeless) open_until[close] = limit;
+      i = begin;
+      continue;
+    }
+    const std::string_view content = rest.substr(0, end);
+    end += begin;
+    if (!StripSpace(content).empty()) formulas.push_back(content);
+    i = end + close.size();
+  }
+  return formulas;
+}
+
+// The last number that is no part of a word, with a fraction; empty: there is none.
+std::string_view LastNumber(std::string_view text) {
+  const auto digit = [&](size_t i) {
+    return i < text.size() && absl::ascii_isdigit(static_cast<unsigned char>(text[i]));
+  };
+  const auto letter = [&](size_t i) {
+    return i < text.size() && absl::ascii_isalpha(static_cast<unsigned char>(text[i]));
+  };
+  const auto inside = [&](size_t i) {
+    return digit(i) || ((text[i] == '.' || text[i] == ',' || text[i] == '/') && digit(i + 1));
+  };
+  for (size_t end = text.size(); end > 0;) {
+    if (!digit(end - 1)) {
+      --end;
+      continue;
+    }
+    size_t begin = end - 1;
+    while (begin > 0 && inside(begin - 1)) --begin;
+    if (begin > 0 && letter(begin - 1)) {
+      end = begin;
+      continue;
+    }
+    if (begin > 0 && text[begin - 1] == '-' && (begin == 1 || (!letter(begin - 2) && !digit(begin - 2)))) --begin;
+    return text.substr(begin, end - begin);
+  }
+  return {};
+}
+
+// Boxes, else formulas, else nothing; `*end` is where the last of them ends.
+std::string LastFormula(std::string_view text, size_t* end) {
+  std::vector<std::string_view> parts = BoxedContents(text);
+  if (parts.empty()) parts = Formulas(text);
+  if (parts.empty()) return "";
+  *end = parts.back().data() + parts.back().size() - text.data();
+  return JoinLast(text, parts);
+}
+
+// Such as a response that is nothing but its answer.
+bool IsFormula(std::string_view text) {
+  constexpr size_t kMostBytes = 256;
+  if (text.size() > kMostBytes) return false;
+  // Other short words would be taken for products of variables.
+  static const auto* const known =
+      new std::set<std::string_view>{"sqrt", "pi", "sin", "cos", "tan", "ln", "log", "exp", "inf", "and", "or"};
+  for (size_t i = 0; i < text.size(); ++i) {
+    const size_t begin = i;
+    while (i < text.size() && absl::ascii_isalpha(static_cast<unsigned char>(text[i]))) ++i;
+    const bool command = begin > 0 && text[begin - 1] == '\\';
+    if (i - begin >= 2 && !command && !known->contains(text.substr(begin, i - begin))) return false;
+  }
+  const auto parsed = Parse(text);
+  return parsed.has_value() && std::none_of(parsed->begin(), parsed->end(), [](const auto& element) {
+           return element->kind == Expression::Kind::kText;
+         });
+}
+
+}  // namespace
+
+std::string AnswerIn(std::string_view text) {
+  size_t end = 0;
+  if (!BoxedContents(text).empty()) return LastFormula(text, &end);
+  if (IsFormula(StripSpace(text)) && Formulas(text).empty()) return std::string(StripSpace(text));
+  if (const size_t at = absl::AsciiStrToLower(absl::string_view(text.data(), text.size())).rfind("final answer");
+      at != std::string::npos && at > 0) {
+    if (std::string final = AnswerIn(text.substr(at + 12)); !final.empty()) return final;
+  }
+  std::string formula = LastFormula(text, &end);
+  const std::string_view number = LastNumber(text);
+  // Whichever comes later.
+  if (!number.empty() && number.data() >= text.data() + end) return std::string(number);
+  return formula;
+}
+
+std::string AnswerOfLabel(std::string_view label) {
+  size_t end;
+  const std::string formula = LastFormula(label, &end);
+  return formula.empty() ? std::string(StripSpace(label)) : formula;
+}
+
+}  // namespace quartet::math
