@@ -2,7 +2,7 @@
 // characters at a time, as one step of a run brings them, from the first that is handed over to the last that is done.
 // Command and HTTP server are those of examples/rewards, in Python; the gRPC server is one in this process.
 //
-//   bazel build -c opt //scorer:answer_sources_benchmark && bazel-bin/scorer/answer_sources_benchmark
+//   bazel build //scorer:answer_sources_benchmark && bazel-bin/scorer/answer_sources_benchmark
 //
 // (in the repository: the examples' paths are relative to it)
 #include <benchmark/benchmark.h>

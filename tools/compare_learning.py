@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Trains by TRL's GRPOTrainer with the settings of examples/arithmetic.textproto, for curve against curve.
 
-    python tools/compare_learning.py --model DIR --train FILE --test FILE [--steps 30] [--eval_steps 10] [--threads 2]
+    python tools/compare_learning.py --model DIR --train FILE --test FILE [--steps 40] [--eval_steps 10] [--threads 2]
 
 Writes a JSON line a step: the batch's mean reward and seconds since the first step began, without evaluations; after every
 eval_steps, and before the first step, the mean reward of four answers to each of the test's prompts, drawn as in training. Needs trl (1.16.0),
@@ -73,7 +73,7 @@ def main():
     parser.add_argument("--model", required=True)
     parser.add_argument("--train", required=True)
     parser.add_argument("--test", required=True)
-    parser.add_argument("--steps", type=int, default=30)
+    parser.add_argument("--steps", type=int, default=40)
     parser.add_argument("--eval_steps", type=int, default=10)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--output", default="/tmp/compare_learning")
