@@ -16,7 +16,7 @@ namespace quartet {
 namespace {
 
 // tools/golden/make_preference_golden.py: DPOTrainer and SFTTrainer on the same model, in float32.
-nlohmann::json Golden() {
+nlohmann::json PreferenceGolden() {
   return nlohmann::json::parse(std::ifstream("policy_trainer/testdata/preference_steps.json"));
 }
 
@@ -31,7 +31,7 @@ TokenSequence Sequence(uint64_t index, const std::vector<int>& prompt, const std
 
 class PreferenceStepsTest : public ::testing::TestWithParam<int> {
  protected:
-  PreferenceStepsTest() : golden_(Golden()), config_(TestConfig("core/model/testdata/llama", 3)) {
+  PreferenceStepsTest() : golden_(PreferenceGolden()), config_(TestConfig("core/model/testdata/llama", 3)) {
     TrainerConfig* actor = config_.mutable_actor();
     actor->set_adam_beta1(golden_["adamw"]["beta1"]);
     actor->set_adam_beta2(golden_["adamw"]["beta2"]);

@@ -26,11 +26,11 @@ namespace {
 
 using nlohmann::json;
 
-constexpr char kModel[] = "core/model/testdata/llama";
+constexpr char kLlama[] = "core/model/testdata/llama";
 // Relative. Torch's own float32 comes within 2e-5 of its float64 here (the script prints it).
 constexpr double kTolerance = 5e-5;
 
-const json& Golden() {
+const json& StepGolden() {
   static const json golden = json::parse(std::ifstream("policy_trainer/testdata/whole_step.json"));
   return golden;
 }
@@ -43,17 +43,17 @@ void Assign(const std::vector<float>& values, google::protobuf::RepeatedField<fl
 
 std::vector<AdvantagesAndReturns<float>> Advantages(const json& options) {
   std::vector<std::vector<float>> kl, values;
-  for (const json& s : Golden()["sequences"]) {
+  for (const json& s : StepGolden()["sequences"]) {
     kl.push_back(EstimateKl(Floats(s["old_log_probs"]), Floats(s["reference_log_probs"]), KlEstimator::kK1));
     values.push_back(Floats(s["values"]));
   }
   std::vector<ScoredSequence<float>> batch;
-  for (const json& s : Golden()["sequences"]) {
+  for (const json& s : StepGolden()["sequences"]) {
     const size_t i = batch.size();
     double reward = s["reward"];
     if (const int64_t buffer = options["overlong_buffer"]; buffer > 0) {
       reward +=
-          OverlongPenalty(static_cast<int64_t>(values[i].size()), Golden()["max_new_tokens"], buffer, /*factor=*/1);
+          OverlongPenalty(static_cast<int64_t>(values[i].size()), StepGolden()["max_new_tokens"], buffer, /*factor=*/1);
     }
     batch.push_back({.group = s["group"],
                      .reward = reward,
@@ -74,16 +74,16 @@ std::vector<std::vector<TrainingSequence>> OptimizerSteps(const json& options) {
   const std::vector<AdvantagesAndReturns<float>> advantages = Advantages(options);
   const LossAggregation aggregation = *ParseLossAggregation(options["aggregation"].get<std::string>());
   std::vector<std::vector<TrainingSequence>> steps;
-  for (const json& mini_batch : Golden()["mini_batches"]) {
+  for (const json& mini_batch : StepGolden()["mini_batches"]) {
     std::vector<AggregatedSequence> lengths;
     for (size_t i : mini_batch) {
-      const json& s = Golden()["sequences"][i];
+      const json& s = StepGolden()["sequences"][i];
       lengths.push_back({static_cast<int64_t>(s["values"].size()), options["overlong_filtering"] && s["truncated"]});
     }
     const std::vector<float> weights = LossWeights(lengths, aggregation);
     std::vector<TrainingSequence>& sequences = steps.emplace_back();
     for (size_t i : mini_batch) {
-      const json& s = Golden()["sequences"][i];
+      const json& s = StepGolden()["sequences"][i];
       const int answer = static_cast<int>(s["values"].size());
       TrainingSequence& sequence = sequences.emplace_back();
       sequence.mutable_tokens()->set_index(sequences.size());
@@ -103,7 +103,7 @@ std::vector<std::vector<TrainingSequence>> OptimizerSteps(const json& options) {
 
 PolicyUpdateHeader Header(const json& options, double learning_rate) {
   PolicyUpdateHeader header;
-  header.set_temperature(Golden()["temperature"]);
+  header.set_temperature(StepGolden()["temperature"]);
   header.set_learning_rate(learning_rate);
   PolicyLossConfig* loss = header.mutable_loss();
   loss->set_kind(options["kind"] == "gspo" ? PolicyLossConfig::KIND_GSPO : PolicyLossConfig::KIND_PPO);
@@ -130,13 +130,14 @@ std::ostream& operator<<(std::ostream& out, const Case& c) {
 
 class WholeStep : public ::testing::TestWithParam<Case> {
  protected:
-  WholeStep() : golden_(Golden()["methods"][GetParam().method]), config_(TestConfig(kModel, GetParam().zero_stage)) {
+  WholeStep()
+      : golden_(StepGolden()["methods"][GetParam().method]), config_(TestConfig(kLlama, GetParam().zero_stage)) {
     TrainerConfig* actor = config_.mutable_actor();
-    actor->set_adam_beta1(Golden()["adamw"]["beta1"]);
-    actor->set_adam_beta2(Golden()["adamw"]["beta2"]);
-    actor->set_adam_eps(Golden()["adamw"]["eps"]);
-    actor->set_l2(Golden()["adamw"]["weight_decay"]);
-    actor->set_max_norm(Golden()["max_norm"]);
+    actor->set_adam_beta1(StepGolden()["adamw"]["beta1"]);
+    actor->set_adam_beta2(StepGolden()["adamw"]["beta2"]);
+    actor->set_adam_eps(StepGolden()["adamw"]["eps"]);
+    actor->set_l2(StepGolden()["adamw"]["weight_decay"]);
+    actor->set_max_norm(StepGolden()["max_norm"]);
   }
 
   // Two sequences a micro-batch; what this rank takes of a step.
@@ -148,7 +149,7 @@ class WholeStep : public ::testing::TestWithParam<Case> {
     }
     const BatchSplit split = SplitBatch(batch, GetParam().ranks, {.sequences = 2});
     for (size_t item : split.items[rank]) mine->push_back(sequences[item]);
-    UpdateCall call = MakeUpdateCall(Header(golden_["options"], Golden()["learning_rates"][step]));
+    UpdateCall call = MakeUpdateCall(Header(golden_["options"], StepGolden()["learning_rates"][step]));
     const std::vector<uint32_t>& sizes = split.micro_batch_sizes[rank];
     call.mutable_micro_batch_sizes()->Assign(sizes.begin(), sizes.end());
     return call;
@@ -156,10 +157,10 @@ class WholeStep : public ::testing::TestWithParam<Case> {
 
   // The parameters of `folder` differ from the model's by the golden change.
   void ExpectChange(const std::string& folder) const {
-    const auto before = CheckpointReader::Open(kModel);
+    const auto before = CheckpointReader::Open(kLlama);
     const auto after = CheckpointReader::Open(folder);
     ASSERT_TRUE(before.ok() && after.ok()) << before.status() << after.status();
-    const int64_t stride = Golden()["stride"];
+    const int64_t stride = StepGolden()["stride"];
     double distance = 0, norm = 0;
     EXPECT_EQ((*after)->tensors().size(), golden_["change"].size());
     for (const auto& [name, change] : golden_["change"].items()) {

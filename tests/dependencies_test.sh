@@ -1,23 +1,34 @@
 #!/usr/bin/env bash
-# Each argument is SERVICE=FILE: the labels that the service's binaries depend on. No service may depend on another one,
-# nor on the orchestrator or the integration tests.
+# Each argument is NAME=FILE: the labels that something depends on. Of a service's programs: no service may depend on
+# another one, nor on the orchestrator or the integration tests. Engines know no gRPC; `libtorch_free` knows no LibTorch.
 set -euo pipefail
 units=(rollout policy_trainer critic_trainer scorer orchestrator tests)
 bad=0
+
+refuse() {
+  local file="$1" name="$2" pattern="$3"
+  if grep "${pattern}" "${file}"; then
+    echo "${name} depends on the above" >&2
+    bad=1
+  fi
+}
+
 for argument in "$@"; do
-  service="${argument%%=*}"
+  name="${argument%%=*}"
   file="${argument#*=}"
   grep -q '^//core/' "${file}" || {
     echo "${file}: no //core label: the query did not run" >&2
     exit 1
   }
-  for unit in "${units[@]}"; do
-    [[ "${unit}" == "${service}" ]] && continue
-    # Only the shared protocol may connect two services.
-    if grep "^//${unit}[:/]" "${file}"; then
-      echo "//${service} depends on //${unit}" >&2
-      bad=1
-    fi
-  done
+  case "${name}" in
+    engines) refuse "${file}" "${name}" '^@com_github_grpc_grpc//:grpc++$' ;;
+    libtorch_free) refuse "${file}" "${name}" '^@libtorch//' ;;
+    *)
+      # Only the shared protocol may connect two services.
+      for unit in "${units[@]}"; do
+        [[ "${unit}" == "${name}" ]] || refuse "${file}" "//${name}" "^//${unit}[:/]"
+      done
+      ;;
+  esac
 done
 exit "${bad}"

@@ -1,23 +1,18 @@
 #!/usr/bin/env bash
-# Runs clang-tidy (with .clang-tidy) on the C++ files, their headers included. Left out: tests, benchmarks, and files that reach a
-# header of LibTorch, NCCL or Arrow (minutes each; the compiler's warnings cover them). Files given as arguments: only those.
+# Runs clang-tidy (with .clang-tidy) on the C++ files, their headers included, by unit (bazel/units.bzl); findings name the
+# file. Left out: tests, benchmarks, and files that reach a header of LibTorch, NCCL or Arrow (minutes each; the compiler's
+# warnings cover them). Files given as arguments: only those, each by itself.
 # Fails on findings and on whatever keeps clang-tidy from looking at a file.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
-# Headers that the build generates. What Bazel says of it matters only where it fails.
+# What the build generates: headers, units. What Bazel says of it matters only where it fails.
 quietly() { "$@" 2>"${log}" || { cat "${log}" >&2; return 1; }; }
 log="$(mktemp)"
 trap 'rm -f "${log}"' EXIT
-generated="$(quietly ./bazelw query 'kind("cc_proto_library|_grpc_codegen|genrule", //...)')"
+generated="$(quietly ./bazelw query 'kind("_proto_codegen|genrule", //...) except attr(testonly, 1, //...)')"
 # shellcheck disable=SC2086  # One argument a label.
 quietly ./bazelw build --ui_event_filters=-info ${generated}  # bazel-bin now leads to where they are
-
-if (($#)); then
-  files=("$@")
-else
-  mapfile -t files < <(git ls-files '*.cc' ':!:*_test.cc' ':!:*_benchmark.cc')
-fi
 
 # What was found clean is kept by the hash of all it depends on: the file with its headers, the configuration, the tool.
 cache="${HOME}/.cache/quartet/clang-tidy"
@@ -26,18 +21,31 @@ flags="-std=c++20 -Wall -Wno-sign-compare -I. -isystem bazel-bin"
 tool="$(clang-tidy --version | head -n 1) ${flags} $(cat .clang-tidy)"
 export cache flags tool
 
+# The files of a unit, with the line of the unit that each begins after.
+parts() { sed -n 's/^#line 1 "\(.*\)"$/\1/;T;=;p' "$1" | paste - -; }
+
+# Without headers that are not on the path (exit code 2: one of those was asked for).
+preprocess() {
+  # shellcheck disable=SC2086
+  g++ -E -C -fdirectives-only ${flags} "$1" 2>"$2" && return 0
+  grep -qE 'fatal error: (ATen|c10|torch|nccl|arrow|parquet)[/.][^ ]*: No such file' "$2" && return 2
+  return 1
+}
+
 check() {
   local file="$1" scratch key status=0
   scratch="$(mktemp -d)"
-  # shellcheck disable=SC2086,SC2064
+  # shellcheck disable=SC2064
   trap "rm -rf '${scratch}'" RETURN
-  # shellcheck disable=SC2086
-  if ! g++ -E -C -fdirectives-only ${flags} "${file}" >"${scratch}/source" 2>"${scratch}/errors"; then
-    # LibTorch's, NCCL's and Arrow's headers are not on the path: a file that needs one ends here.
-    grep -qE 'fatal error: (ATen|c10|torch|nccl|arrow|parquet)[/.][^ ]*: No such file' "${scratch}/errors" && return 0
-    cat "${scratch}/errors"
-    return 1
+  preprocess "${file}" "${scratch}/errors" >"${scratch}/source" || status=$?
+  if ((status == 2)) && [[ "${file}" == *_unit.cc ]]; then
+    # Some of its files may do without.
+    local part failed=0
+    while read -r _ part; do check "${part}" || failed=1; done < <(parts "${file}")
+    return "${failed}"
   fi
+  ((status == 2)) && return 0
+  ((status == 0)) || { cat "${scratch}/errors"; return 1; }
   key="$({ printf '%s' "${tool}"; cat "${scratch}/source"; } | sha256sum | cut -d' ' -f1)"
   [[ -e "${cache}/${key}" ]] && return 0
   # shellcheck disable=SC2086
@@ -46,8 +54,31 @@ check() {
     : >"${cache}/${key}"
     return 0
   fi
-  { cat "${scratch}/findings"; grep -vE '^[0-9]+ (warnings?|errors?)( and [0-9]+ errors?)? generated\.$' "${scratch}/errors"; } || true
+  {
+    # Lines of the unit as lines of its files.
+    parts "${file}" | awk -v unit="${file##*/}" '
+      FNR == NR { begin[++n] = $1; name[n] = $2; next }
+      match($0, "[^ ]*" unit ":[0-9]+:") {
+        place = substr($0, RSTART, RLENGTH - 1); line = place; sub(/.*:/, "", line)
+        for (i = n; i > 0 && begin[i] >= line; --i) {}
+        if (i > 0) $0 = substr($0, 1, RSTART - 1) name[i] ":" line - begin[i] substr($0, RSTART + RLENGTH - 1)
+      }
+      { print }' - "${scratch}/findings"
+    grep -vE '^[0-9]+ (warnings?|errors?)( and [0-9]+ errors?)? generated\.$' "${scratch}/errors"
+  } || true
   return 1
 }
-export -f check
+export -f check parts preprocess
+
+if (($#)); then
+  files=("$@")
+else
+  mapfile -t units < <(./bazelw query --noshow_progress --ui_event_filters=-info,-stderr \
+    'filter("_unit$", kind(genrule, //...) except attr(testonly, 1, //...))' | sed 's|^//|bazel-bin/|;s|:|/|;s|$|.cc|')
+  ((${#units[@]})) || { echo "check_lint: no unit found" >&2; exit 1; }
+  # What stands in no unit: programs, files that are compiled apart.
+  mapfile -t files < <(comm -23 <(git ls-files '*.cc' ':!:*_test.cc' ':!:*_benchmark.cc' | sort) \
+    <(for unit in "${units[@]}"; do parts "${unit}" | cut -f2; done | sort))
+  files+=("${units[@]}")
+fi
 printf '%s\0' "${files[@]}" | xargs -0 -n 1 -P "$(nproc)" bash -c 'check "$0"'

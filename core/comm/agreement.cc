@@ -12,7 +12,7 @@ namespace quartet {
 namespace {
 
 constexpr int64_t kMessageBytes = 2000;
-constexpr int64_t kSlotBytes = 8 + kMessageBytes;  // code, length of the message, message
+constexpr int64_t kMessageSlotBytes = 8 + kMessageBytes;  // code, length of the message, message
 
 struct Head {
   int32_t code;
@@ -24,10 +24,10 @@ static_assert(sizeof(Head) == 8);
 
 absl::Status AgreeOnStatus(ProcessGroup& group, const absl::Status& mine, at::Device device) {
   if (group.size() == 1) return mine;
-  at::Tensor slots = at::zeros({group.size() * kSlotBytes}, at::kByte);
+  at::Tensor slots = at::zeros({group.size() * kMessageSlotBytes}, at::kByte);
   Head head = {static_cast<int32_t>(mine.code()),
                static_cast<int32_t>(std::min<int64_t>(mine.message().size(), kMessageBytes))};
-  uint8_t* own = slots.data_ptr<uint8_t>() + group.rank() * kSlotBytes;
+  uint8_t* own = slots.data_ptr<uint8_t>() + group.rank() * kMessageSlotBytes;
   std::memcpy(own, &head, sizeof(head));
   std::memcpy(own + sizeof(head), mine.message().data(), head.length);
   slots = slots.to(device);
@@ -35,7 +35,7 @@ absl::Status AgreeOnStatus(ProcessGroup& group, const absl::Status& mine, at::De
   if (device.is_meta()) return mine;  // a dry group has no peers to hear from
   slots = slots.cpu();
   for (int rank = 0; rank < group.size(); ++rank) {
-    const uint8_t* slot = slots.data_ptr<uint8_t>() + rank * kSlotBytes;
+    const uint8_t* slot = slots.data_ptr<uint8_t>() + rank * kMessageSlotBytes;
     std::memcpy(&head, slot, sizeof(head));
     if (head.code == 0) continue;
     const std::string message(reinterpret_cast<const char*>(slot) + sizeof(head), head.length);

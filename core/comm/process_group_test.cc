@@ -11,6 +11,7 @@
 #include <filesystem>
 #include <fstream>
 #include <functional>
+#include <future>
 #include <set>
 #include <sstream>
 #include <thread>
@@ -164,15 +165,17 @@ std::string MessageOf(const std::function<void()>& body) {
 
 TEST_P(ProcessGroupOver, ACollectiveThatAPeerDoesNotJoinTimesOutAndSaysWhere) {
   std::string message;
+  std::promise<void> given_up;
   RunRanks(
       2,
       [&](ProcessGroup& group) {
         if (group.rank() == 1) {
-          std::this_thread::sleep_for(std::chrono::milliseconds(1500));
+          given_up.get_future().wait();
           return;
         }
         at::Tensor buffer = at::zeros({64});
         message = MessageOf([&] { group.AllGatherInPlace(buffer)->Wait(); });
+        given_up.set_value();
       },
       absl::Milliseconds(400));
   EXPECT_THAT(message, testing::HasSubstr("all-gather"));

@@ -11,10 +11,10 @@
 
 #include "core/rl/advantages.h"
 #include "core/rl/aggregation.h"
-#include "core/rl/golden_comparison.h"
 #include "core/rl/kl.h"
 #include "core/rl/learning_rate.h"
 #include "core/rl/rewards.h"
+#include "core/rl/testing/golden_comparison.h"
 
 namespace quartet {
 namespace {

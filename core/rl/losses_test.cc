@@ -3,7 +3,6 @@
 
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/empty.h>
-#include <ATen/ops/tensor.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -14,7 +13,8 @@
 #include <vector>
 
 #include "core/rl/aggregation.h"
-#include "core/rl/golden_comparison.h"
+#include "core/rl/testing/golden_comparison.h"
+#include "core/rl/testing/golden_tensor.h"
 
 namespace quartet {
 namespace {
@@ -23,23 +23,18 @@ using nlohmann::json;
 using ::testing::HasSubstr;
 
 template <typename T>
-at::Tensor Tensor(const std::vector<double>& values) {
-  return at::tensor(values).to(std::is_same_v<T, double> ? at::kDouble : at::kFloat);
-}
-
-template <typename T>
 std::vector<T> Values(const at::Tensor& tensor) {
   const at::Tensor flat = tensor.contiguous();
   return std::vector<T>(flat.const_data_ptr<T>(), flat.const_data_ptr<T>() + flat.numel());
 }
 
 template <typename T>
-class Goldens : public testing::Test {
+class LossGoldens : public testing::Test {
  protected:
-  Goldens() { std::ifstream("core/rl/testdata/losses.json") >> golden_; }
+  LossGoldens() { std::ifstream("core/rl/testdata/losses.json") >> golden_; }
 
   const json& Data(const json& golden) const { return golden_["data"][std::string(golden["data"])]; }
-  at::Tensor Array(const json& golden, const std::string& name) const { return Tensor<T>(Data(golden)[name]); }
+  at::Tensor Array(const json& golden, const std::string& name) const { return GoldenTensor<T>(Data(golden)[name]); }
   // Of every token of an optimizer step of these sequences, aggregated as the case says.
   at::Tensor Weights(const json& golden) const {
     const std::vector<int64_t> lengths = Data(golden)["lengths"];
@@ -50,13 +45,12 @@ class Goldens : public testing::Test {
         LossWeights<T>(sequences, *ParseLossAggregation(golden["aggregation"].get<std::string>()), constant);
     std::vector<double> of_tokens;
     for (size_t i = 0; i < lengths.size(); ++i) of_tokens.insert(of_tokens.end(), lengths[i], weights[i]);
-    return Tensor<T>(of_tokens);
+    return GoldenTensor<T>(of_tokens);
   }
 
   json golden_;
 };
-using Precisions = testing::Types<double, float>;
-TYPED_TEST_SUITE(Goldens, Precisions);
+TYPED_TEST_SUITE(LossGoldens, GoldenPrecisions);
 
 template <typename T>
 void ExpectLoss(const at::Tensor& loss, const at::Tensor& leaf, const json& golden, const std::string& function) {
@@ -99,7 +93,7 @@ std::string FunctionOf(const json& options) {
   return "loss, " + options.value("kind", "ppo");
 }
 
-TYPED_TEST(Goldens, PolicyLossesAreThoseOfEveryPeer) {
+TYPED_TEST(LossGoldens, PolicyLossesAreThoseOfEveryPeer) {
   ASSERT_EQ(this->golden_["policy"].size(), 107);
   for (const json& golden : this->golden_["policy"]) {
     SCOPED_TRACE(golden["peer"].dump() + golden["options"].dump() + golden["aggregation"].dump());
@@ -139,7 +133,7 @@ TYPED_TEST(Goldens, PolicyLossesAreThoseOfEveryPeer) {
   }
 }
 
-TYPED_TEST(Goldens, ValueLossesAreThoseOfEveryPeer) {
+TYPED_TEST(LossGoldens, ValueLossesAreThoseOfEveryPeer) {
   ASSERT_EQ(this->golden_["value"].size(), 10);
   for (const json& golden : this->golden_["value"]) {
     SCOPED_TRACE(golden["peer"].dump() + golden["options"].dump());
@@ -155,7 +149,7 @@ TYPED_TEST(Goldens, ValueLossesAreThoseOfEveryPeer) {
   }
 }
 
-at::Tensor Fp32(const std::vector<double>& values) { return Tensor<float>(values); }
+at::Tensor Fp32(const std::vector<double>& values) { return GoldenTensor<float>(values); }
 
 TEST(PolicyLoss, OfAnUnchangedPolicyIsMinusTheAdvantage) {
   const at::Tensor log_prob = Fp32({-1, -2}).set_requires_grad(true);

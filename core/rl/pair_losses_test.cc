@@ -14,19 +14,14 @@
 #include <string>
 #include <vector>
 
-#include "core/rl/golden_comparison.h"
+#include "core/rl/testing/golden_comparison.h"
+#include "core/rl/testing/golden_tensor.h"
 
 namespace quartet {
 namespace {
 
 using nlohmann::json;
 using ::testing::HasSubstr;
-
-template <typename T>
-at::Tensor Tensor(const std::vector<double>& values) {
-  return at::tensor(values, at::TensorOptions().dtype(at::kDouble))
-      .to(std::is_same_v<T, double> ? at::kDouble : at::kFloat);
-}
 
 template <typename T>
 void ExpectValues(const at::Tensor& ours, const json& theirs, const std::string& function, double scale = 0) {
@@ -37,32 +32,31 @@ void ExpectValues(const at::Tensor& ours, const json& theirs, const std::string&
 }
 
 template <typename T>
-class Goldens : public testing::Test {
+class PairLossGoldens : public testing::Test {
  protected:
-  Goldens() { std::ifstream("core/rl/testdata/pair_losses.json") >> golden_; }
+  PairLossGoldens() { std::ifstream("core/rl/testdata/pair_losses.json") >> golden_; }
   // A mean over pairs.
   static at::Tensor Mean(int64_t pairs) {
-    return Tensor<T>(std::vector<double>(pairs, 1.0 / static_cast<double>(pairs)));
+    return GoldenTensor<T>(std::vector<double>(pairs, 1.0 / static_cast<double>(pairs)));
   }
   json golden_;
 };
-using Precisions = testing::Types<double, float>;
-TYPED_TEST_SUITE(Goldens, Precisions);
+TYPED_TEST_SUITE(PairLossGoldens, GoldenPrecisions);
 
-TYPED_TEST(Goldens, PreferenceLossesAndTheirGradientsAreTrls) {
+TYPED_TEST(PairLossGoldens, PreferenceLossesAndTheirGradientsAreTrls) {
   for (const json& golden : this->golden_["preference"]) {
     const bool ipo = golden["loss_type"] == "ipo";
     const std::vector<int64_t> lengths = golden["lengths"];
     std::vector<double> weights;
     for (int64_t n : lengths) weights.insert(weights.end(), n, ipo ? 1.0 / static_cast<double>(n) : 1.0);
-    const at::Tensor leaf = Tensor<TypeParam>(golden["log_prob"]).requires_grad_();
+    const at::Tensor leaf = GoldenTensor<TypeParam>(golden["log_prob"]).requires_grad_();
     const PairLossResult result =
         PreferenceLoss({.kind = ipo ? PreferenceLossKind::kIpo : PreferenceLossKind::kDpo,
                         .beta = golden["beta"],
                         .label_smoothing = golden["label_smoothing"]},
                        {.log_prob_A = leaf,
-                        .reference_log_prob_A = Tensor<TypeParam>(golden["reference_log_prob"]),
-                        .token_weight_A = Tensor<TypeParam>(weights),
+                        .reference_log_prob_A = GoldenTensor<TypeParam>(golden["reference_log_prob"]),
+                        .token_weight_A = GoldenTensor<TypeParam>(weights),
                         .pair_weight_P = this->Mean(static_cast<int64_t>(lengths.size() / 2)),
                         .sequence_lengths = lengths});
     result.loss.backward();
@@ -76,10 +70,10 @@ TYPED_TEST(Goldens, PreferenceLossesAndTheirGradientsAreTrls) {
   }
 }
 
-TYPED_TEST(Goldens, APairwiseRewardLossAndItsGradientAreTrls) {
+TYPED_TEST(PairLossGoldens, APairwiseRewardLossAndItsGradientAreTrls) {
   for (const json& golden : this->golden_["reward"]) {
-    const at::Tensor leaf = Tensor<TypeParam>(golden["rewards"]).requires_grad_();
-    const PairLossResult result = PairwiseRewardLoss(leaf, Tensor<TypeParam>(golden["margins"]),
+    const at::Tensor leaf = GoldenTensor<TypeParam>(golden["rewards"]).requires_grad_();
+    const PairLossResult result = PairwiseRewardLoss(leaf, GoldenTensor<TypeParam>(golden["margins"]),
                                                      this->Mean(static_cast<int64_t>(golden["margins"].size())));
     result.loss.backward();
     ExpectValues<TypeParam>(result.loss, golden["loss"], "loss of pairs, reward model", 1);

@@ -11,13 +11,12 @@
 #include "absl/strings/str_cat.h"
 #include "core/base/status_macros.h"
 #include "core/data/json.h"
+#include "core/tokenizer/tokenizer.h"
 
 namespace quartet {
 namespace {
 
 using nlohmann::json;
-
-constexpr int64_t kMaxTokenizerBytes = int64_t{256} << 20;
 
 std::string PathOf(const std::string& folder) { return folder + "/tokenizer.json"; }
 

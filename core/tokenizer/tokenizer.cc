@@ -23,7 +23,6 @@ namespace {
 
 using nlohmann::json;
 
-constexpr int64_t kMaxTokenizerBytes = int64_t{256} << 20;
 constexpr int64_t kMaxConfigBytes = int64_t{16} << 20;
 
 // Special tokens that tokenizer_config.json names by their part.

@@ -13,6 +13,9 @@
 
 namespace quartet {
 
+// Larger tokenizer.json files are refused.
+inline constexpr int64_t kMaxTokenizerBytes = int64_t{256} << 20;
+
 // Immutable after Load; thread safe.
 class Tokenizer {
  public:

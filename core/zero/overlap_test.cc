@@ -22,7 +22,7 @@
 namespace quartet {
 namespace {
 
-constexpr int kBlocks = 4;
+constexpr int kOverlappedBlocks = 4;
 
 ModelConfig TinyModel() {
   ModelConfig config;
@@ -30,7 +30,7 @@ ModelConfig TinyModel() {
   config.vocab_size = 64;
   config.hidden_size = 32;
   config.intermediate_size = 64;
-  config.num_hidden_layers = kBlocks;
+  config.num_hidden_layers = kOverlappedBlocks;
   config.num_attention_heads = 4;
   config.num_key_value_heads = 2;
   config.head_dim = 8;
@@ -142,20 +142,20 @@ TEST_P(Overlap, TheNextGroupIsGatheredAndTheLastGradientReducedWhileABlockComput
     Lane& compute = lanes[rank];
     // Forward: embedding, blocks, head; backward: blocks from the last to the first.
     const std::vector<Span>& gathers = lanes[rank + " all-gather"]["all-gather"];
-    ASSERT_EQ(gathers.size(), 2 + 2 * kBlocks) << rank;
+    ASSERT_EQ(gathers.size(), 2 + 2 * kOverlappedBlocks) << rank;
     // Backward: head, blocks from the last to the first, embedding.
     const std::vector<Span>& reductions = lanes[rank + " reduce-scatter"]["reduce-scatter"];
-    ASSERT_EQ(reductions.size(), 2 + kBlocks) << rank;
-    for (int block = 0; block < kBlocks; ++block) {
+    ASSERT_EQ(reductions.size(), 2 + kOverlappedBlocks) << rank;
+    for (int block = 0; block < kOverlappedBlocks; ++block) {
       const std::vector<Span>& forward = compute["forward block " + std::to_string(block)];
       ASSERT_EQ(forward.size(), 1) << rank;
       EXPECT_TRUE(gathers[block + 2].Covers(forward[0])) << rank << ": forward block " << block;
 
       const std::vector<Span>& backward = compute["backward block " + std::to_string(block)];
       ASSERT_EQ(backward.size(), 1) << rank;
-      const int back = kBlocks - 1 - block;
+      const int back = kOverlappedBlocks - 1 - block;
       if (block > 0) {
-        EXPECT_TRUE(gathers[kBlocks + 3 + back].Covers(backward[0])) << rank << ": backward block " << block;
+        EXPECT_TRUE(gathers[kOverlappedBlocks + 3 + back].Covers(backward[0])) << rank << ": backward block " << block;
       }
       EXPECT_TRUE(reductions[back].Covers(backward[0])) << rank << ": backward block " << block;
     }

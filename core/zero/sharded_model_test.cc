@@ -55,8 +55,8 @@ PackedSequences SomeSequences() {
   return batch;
 }
 
-std::unique_ptr<ShardedModel> LoadOrDie(const std::string& folder, const ShardedModelOptions& options,
-                                        ProcessGroup& group, Ledger& ledger) {
+std::unique_ptr<ShardedModel> LoadShardedOrDie(const std::string& folder, const ShardedModelOptions& options,
+                                               ProcessGroup& group, Ledger& ledger) {
   auto model = ShardedModel::Load(folder, options, &group, &ledger);
   if (!model.ok()) throw std::runtime_error(model.status().ToString());
   return *std::move(model);
@@ -82,7 +82,7 @@ TEST(ShardedModel, GathersWhatTheFileHoldsAtEveryWorldSizeAndStage) {
             options.zero_stage = stage;
             options.trainable = trainable;
             options.compute_dtype = dtype;
-            auto model = LoadOrDie(folder, options, group, ledger);
+            auto model = LoadShardedOrDie(folder, options, group, ledger);
             const auto& groups = model->layout().groups;
             for (int g = 0; g < static_cast<int>(groups.size()); ++g) {
               GatheredGroup gathered = model->Gather(g, g + 1 < static_cast<int>(groups.size()) ? g + 1 : -1);
@@ -117,7 +117,7 @@ TEST(ShardedModel, AShareHoldsItsRowsAndColumnsOfWhatTheFileHolds) {
         options.zero_stage = 0;
         options.compute_dtype = at::kFloat;
         options.tensor_parallel = {rank, size};
-        auto model = LoadOrDie(folder, options, **alone, ledger);
+        auto model = LoadShardedOrDie(folder, options, **alone, ledger);
         EXPECT_EQ(model->config().num_attention_heads, 4 / size);
         const auto& groups = model->layout().groups;
         for (int g = 0; g < static_cast<int>(groups.size()); ++g) {
@@ -166,7 +166,7 @@ TEST(ShardedModel, ForwardIsTheSameToTheBitAtEveryWorldSizeAndStage) {
           ShardedModelOptions options;
           options.zero_stage = stage;
           options.compute_dtype = at::kFloat;
-          auto model = LoadOrDie(folder, options, group, ledger);
+          auto model = LoadShardedOrDie(folder, options, group, ledger);
           int calls = 0;
           model->Forward(SomeSequences(), [&](const at::Tensor& hidden_TD, const at::Tensor& head_weight) {
             ++calls;
@@ -189,7 +189,7 @@ TEST(ShardedModel, ARankWithoutTokensTakesPartInTheGathers) {
   const std::string folder = WriteModel("empty", TinyConfig());
   RunRanks(2, [&](ProcessGroup& group) {
     Ledger ledger;
-    auto model = LoadOrDie(folder, {}, group, ledger);
+    auto model = LoadShardedOrDie(folder, {}, group, ledger);
     PackedSequences batch = SomeSequences();
     if (group.rank() == 1) batch = {at::empty({0}, at::kLong), {}};
     int calls = 0;
@@ -204,7 +204,7 @@ TEST(ShardedModel, GathersAtMostTwoGroupsAndAQuarterOfADeepModel) {
     Ledger ledger;
     ShardedModelOptions options;
     options.compute_dtype = at::kFloat;
-    auto model = LoadOrDie(folder, options, group, ledger);
+    auto model = LoadShardedOrDie(folder, options, group, ledger);
     int64_t largest = 0;
     for (const auto& parameters : model->layout().groups) largest = std::max(largest, parameters.numel() * 4);
     model->Forward(SomeSequences(), [](const at::Tensor&, const at::Tensor&) {});
@@ -222,7 +222,7 @@ TEST(ShardedModel, AnExceptionOfTheCallerLeavesNothingGathered) {
   const std::string folder = WriteModel("throws", TinyConfig());
   RunRanks(2, [&](ProcessGroup& group) {
     Ledger ledger;
-    auto model = LoadOrDie(folder, {}, group, ledger);
+    auto model = LoadShardedOrDie(folder, {}, group, ledger);
     auto refuse = [](const at::Tensor&, const at::Tensor&) { throw std::runtime_error("no"); };
     EXPECT_THROW(model->Forward(SomeSequences(), refuse), std::runtime_error);
     EXPECT_EQ(ledger.current(MemoryCategory::kGathered), 0);
@@ -238,7 +238,7 @@ TEST(ShardedModel, EveryElementIsResidentOnExactlyOneRankAtStage3) {
   std::map<std::string, std::vector<int>> owners;
   RunRanks(3, [&](ProcessGroup& group) {
     Ledger ledger;
-    auto model = LoadOrDie(folder, {}, group, ledger);
+    auto model = LoadShardedOrDie(folder, {}, group, ledger);
     GatheredGroup first = model->Gather(0);
     std::lock_guard<std::mutex> lock(mutex);
     for (const ResidentPiece& piece : model->pieces()) {
@@ -267,8 +267,8 @@ TEST(ShardedModel, NewWeightsAreUsedOnceSwappedIn) {
       ShardedModelOptions options;
       options.zero_stage = stage;
       options.compute_dtype = at::kFloat;
-      auto model = LoadOrDie(old_folder, options, group, ledger);
-      auto wanted = LoadOrDie(new_folder.string(), options, group, ledger);
+      auto model = LoadShardedOrDie(old_folder, options, group, ledger);
+      auto wanted = LoadShardedOrDie(new_folder.string(), options, group, ledger);
       auto logits_of = [&](ShardedModel& which) {
         at::Tensor logits;
         which.Forward(SomeSequences(), [&](const at::Tensor& hidden_TD, const at::Tensor& head_weight) {
@@ -304,7 +304,8 @@ TEST(ShardedModel, OfADeviceStagesWeightsInHostMemoryAndKeepsOneSetOnTheDevice) 
   ShardedModelOptions options;
   options.zero_stage = 0;
   options.device = at::kMeta;
-  const std::unique_ptr<ShardedModel> model = LoadOrDie(WriteModel("staged", TinyConfig()), options, **group, ledger);
+  const std::unique_ptr<ShardedModel> model =
+      LoadShardedOrDie(WriteModel("staged", TinyConfig()), options, **group, ledger);
   const auto on = [&](MemoryTier tier) { return ledger.current(MemoryCategory::kParameters, tier); };
   const int64_t weights = on(MemoryTier::kDevice);
   for (const bool release : {false, true}) {
@@ -346,7 +347,7 @@ TEST(ShardedModel, RanksTogetherReadTheFileOnce) {
         group.Barrier();
         if (group.rank() == 0) before = BytesRead();
         group.Barrier();
-        LoadOrDie(folder, options, group, ledger);
+        LoadShardedOrDie(folder, options, group, ledger);
         group.Barrier();
         if (group.rank() == 0) read = BytesRead() - before;
       });
@@ -390,7 +391,7 @@ TEST(ShardedModel, LoadsInNoMoreMemoryThanShardsAndReadBuffers) {
         if (!(std::ofstream("/proc/self/clear_refs") << 5).flush()) before = -1;  // resets the peak
       }
       group.Barrier();
-      auto model = LoadOrDie(folder, options, group, ledger);
+      auto model = LoadShardedOrDie(folder, options, group, ledger);
       group.Barrier();
       if (group.rank() == 0) peak = ProcessBytes("VmHWM");
       group.Barrier();
@@ -486,7 +487,7 @@ TEST(ShardedModel, DrawsAMissingScalarHeadAlikeAtEveryWorldSizeOrRefuses) {
   for (int size : {1, 3}) {
     RunRanks(size, [&](ProcessGroup& group) {
       Ledger ledger;
-      auto model = LoadOrDie(folder, options, group, ledger);
+      auto model = LoadShardedOrDie(folder, options, group, ledger);
       model->Forward(SomeSequences(), [&](const at::Tensor&, const at::Tensor& head_weight) {
         if (group.rank() != 0) return;
         if (!expected.defined()) expected = head_weight.clone();

@@ -25,10 +25,6 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr char kLlama[] = "core/zero/testdata/llama";
-
-std::string FolderOf(const std::string& name) { return "core/zero/testdata/" + name; }
-
 // Every tensor of a folder, as stored.
 std::map<std::string, std::pair<Dtype, std::vector<char>>> ReadFolder(const std::string& folder) {
   auto reader = CheckpointReader::Open(folder);
@@ -45,18 +41,19 @@ std::map<std::string, std::pair<Dtype, std::vector<char>>> ReadFolder(const std:
 
 TEST(TrainableModel, WhatWasNotTrainedIsSavedAsItWasRead) {
   for (const char* name : {"llama", "qwen2_tied"}) {
+    const GoldenRun golden = ReadGoldenRun(name);
     for (int stage : {0, 2, 3}) {
       const std::string folder = FreshFolder("unchanged");
       RunRanks(2, [&](ProcessGroup& group) {
         Ledger ledger;
-        auto model = LoadOrDie(FolderOf(name), ReadGoldenRun(name).Fp32(stage, true), group, ledger);
+        auto model = LoadOrDie(golden.folder, golden.Fp32(stage, true), group, ledger);
         auto bytes = model->Save(folder);
         ASSERT_TRUE(bytes.ok()) << bytes.status();
         int64_t on_disk = 0;
         for (const auto& file : fs::directory_iterator(folder)) on_disk += file.file_size();
         EXPECT_EQ(*bytes, on_disk);
       });
-      EXPECT_EQ(ReadFolder(folder), ReadFolder(FolderOf(name)));
+      EXPECT_EQ(ReadFolder(folder), ReadFolder(golden.folder));
     }
   }
 }

@@ -14,8 +14,6 @@
 namespace quartet {
 namespace {
 
-constexpr char kLlama[] = "core/zero/testdata/llama";
-
 TEST(TrainableModel, ALossThatDoesNotDependOnTheModelGivesAZeroGradient) {
   const GoldenRun golden = ReadGoldenRun("llama");
   RunRanks(1, [&](ProcessGroup& group) {

@@ -18,10 +18,7 @@
 namespace quartet {
 namespace {
 
-constexpr char kLlama[] = "core/zero/testdata/llama";
 constexpr char kQwen[] = "core/zero/testdata/qwen2_tied";
-
-std::string FolderOf(const std::string& name) { return "core/zero/testdata/" + name; }
 
 struct Curve {
   std::vector<double> losses, grad_norms;
@@ -54,7 +51,7 @@ Curve Train(const std::string& name, const Arrangement& arrangement) {
     options.model.offload_param = arrangement.offload_param;
     options.activation_offload = arrangement.activation_offload;
     options.no_sync = arrangement.no_sync;
-    auto loaded = TrainableModel::Load(FolderOf(name), options, &mesh, &ledger);
+    auto loaded = TrainableModel::Load(golden.folder, options, &mesh, &ledger);
     ASSERT_TRUE(loaded.ok()) << loaded.status();
     auto model = *std::move(loaded);
     for (size_t step = 0; step < golden.losses.size(); ++step) {

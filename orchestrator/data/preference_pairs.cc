@@ -16,7 +16,7 @@
 namespace quartet {
 namespace {
 
-constexpr char kPromptOption[] = "preference.input_key";
+constexpr char kPreferencePrompt[] = "preference.input_key";
 constexpr char kChosenOption[] = "preference.chosen_key";
 constexpr char kRejectedOption[] = "preference.rejected_key";
 constexpr char kMarginOption[] = "preference.margin_key";
@@ -26,7 +26,7 @@ struct Answers {
 };
 
 absl::StatusOr<Answers> ReadAnswers(const Record& record, const PreferenceConfig& p, const DataConfig& data) {
-  const std::string prompt = FieldName(p.input_key(), kPromptOption);
+  const std::string prompt = FieldName(p.input_key(), kPreferencePrompt);
   const std::string chosen = FieldName(p.chosen_key(), kChosenOption);
   const std::string rejected = FieldName(p.rejected_key(), kRejectedOption);
   Answers answers;
@@ -106,7 +106,7 @@ absl::StatusOr<std::unique_ptr<PreferencePairs>> OpenPreferencePairs(
   const auto& files = held_out ? p.eval_data() : p.data();
   options.paths.assign(files.begin(), files.end());
   if (held_out) options.shuffle = false;
-  options.keys = ConversationKeys(p.input_key(), kPromptOption, config.data());
+  options.keys = ConversationKeys(p.input_key(), kPreferencePrompt, config.data());
   options.keys.front().optional = true;  // whole conversations have it
   options.keys.push_back({.name = p.chosen_key(), .option = kChosenOption, .list = true});
   options.keys.push_back({.name = p.rejected_key(), .option = kRejectedOption, .list = true});

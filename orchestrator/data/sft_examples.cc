@@ -13,12 +13,12 @@
 namespace quartet {
 namespace {
 
-constexpr char kPromptOption[] = "sft.input_key";
+constexpr char kSftPrompt[] = "sft.input_key";
 constexpr char kAnswerOption[] = "sft.output_key";
 
 // Prompt and answer of a row.
 absl::StatusOr<Conversation> ReadExample(const Record& record, const SftConfig& sft, const DataConfig& data) {
-  const std::string prompt = FieldName(sft.input_key(), kPromptOption);
+  const std::string prompt = FieldName(sft.input_key(), kSftPrompt);
   const std::string answer = FieldName(sft.output_key(), kAnswerOption);
   QUARTET_ASSIGN_OR_RETURN(Conversation conversation, ReadConversation(record, sft.input_key(), data));
   const bool has_answer = record.contains(sft.output_key());
@@ -53,7 +53,7 @@ absl::StatusOr<std::unique_ptr<SftExamples>> OpenSftExamples(
   DatasetOptions options = DatasetOptionsOf(config);
   options.option = "sft.data";
   options.paths.assign(sft.data().begin(), sft.data().end());
-  options.keys = ConversationKeys(sft.input_key(), kPromptOption, config.data());
+  options.keys = ConversationKeys(sft.input_key(), kSftPrompt, config.data());
   // Messages may have the answer.
   options.keys.push_back(
       {.name = sft.output_key(), .option = kAnswerOption, .list = true, .spared_by = sft.input_key()});

@@ -13,8 +13,6 @@
 namespace quartet {
 namespace {
 
-constexpr int64_t kMiB = int64_t{1} << 20;
-
 void TakeLarger(const RankUse& other, RankUse* use) {
   for (int tier = 0; tier < kNumMemoryTiers; ++tier) {
     for (int i = 0; i < kNumMemoryCategories; ++i) {

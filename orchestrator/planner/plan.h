@@ -14,6 +14,8 @@
 
 namespace quartet {
 
+inline constexpr int64_t kMiB = int64_t{1} << 20;
+
 // What a rank takes beside its tensors, in bytes. Not computed: measured, or told by others; docs/memory.md says where
 // and how.
 struct OutsideTensors {

@@ -15,12 +15,12 @@
 namespace quartet {
 namespace {
 
-constexpr double kMiB = 1 << 20;
 constexpr double kGiB = 1 << 30;
 
 std::string Bytes(int64_t bytes) {
   const auto value = static_cast<double>(bytes);
-  return value >= kGiB ? absl::StrFormat("%.2f GiB", value / kGiB) : absl::StrFormat("%.1f MiB", value / kMiB);
+  return value >= kGiB ? absl::StrFormat("%.2f GiB", value / kGiB)
+                       : absl::StrFormat("%.1f MiB", value / static_cast<double>(kMiB));
 }
 
 // Columns as wide as what is in them; the first `left` to the left, the others to the right.

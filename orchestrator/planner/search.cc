@@ -17,7 +17,6 @@
 namespace quartet {
 namespace {
 
-constexpr int64_t kMiB = int64_t{1} << 20;
 // Further than this no search goes.
 constexpr int kMostNodes = 512;
 constexpr int kMostChanges = 5;

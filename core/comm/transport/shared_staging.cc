@@ -52,7 +52,9 @@ struct SharedStaging::Layout {
 
 namespace {
 
-std::string Errno(const std::string& what) { return absl::StrCat("shared memory: ", what, ": ", std::strerror(errno)); }
+std::string SharedMemoryError(const std::string& what) {
+  return absl::StrCat("shared memory: ", what, ": ", std::strerror(errno));
+}
 
 int64_t Futex(std::atomic<uint32_t>* word, int operation, uint32_t value, const timespec* timeout) {
   return syscall(SYS_futex, reinterpret_cast<uint32_t*>(word), operation, value, timeout, nullptr, 0);
@@ -65,7 +67,7 @@ SharedStaging::SharedStaging(int rank, int size, int file, uint8_t* memory)
 
 absl::StatusOr<std::unique_ptr<SharedStaging>> SharedStaging::Create(int rank, int size) {
   const int file = memfd_create("quartet-staging", MFD_CLOEXEC);
-  if (file < 0) return absl::UnavailableError(Errno("memfd_create"));
+  if (file < 0) return absl::UnavailableError(SharedMemoryError("memfd_create"));
   const int64_t bytes = Layout::Bytes(size);
   void* memory = MAP_FAILED;
   Layout layout = {0, size};
@@ -73,7 +75,7 @@ absl::StatusOr<std::unique_ptr<SharedStaging>> SharedStaging::Create(int rank, i
     memory = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
   }
   if (memory == MAP_FAILED) {
-    absl::Status status = absl::UnavailableError(Errno(absl::StrCat(bytes, " bytes")));
+    absl::Status status = absl::UnavailableError(SharedMemoryError(absl::StrCat(bytes, " bytes")));
     close(file);
     return status;
   }
@@ -95,7 +97,7 @@ absl::StatusOr<std::unique_ptr<SharedStaging>> SharedStaging::Attach(const std::
   }
   const std::string path = absl::StrCat("/proc/", pid, "/fd/", number);
   const int file = open(path.c_str(), O_RDWR | O_CLOEXEC);
-  if (file < 0) return absl::UnavailableError(Errno(path));
+  if (file < 0) return absl::UnavailableError(SharedMemoryError(path));
   const int64_t bytes = Layout::Bytes(size);
   struct stat found = {};
   void* memory = MAP_FAILED;

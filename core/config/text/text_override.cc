@@ -30,7 +30,7 @@ std::string FieldNames(const Descriptor& descriptor) {
   return absl::StrJoin(names, ", ");
 }
 
-class FirstError : public google::protobuf::io::ErrorCollector {
+class FirstMessage : public google::protobuf::io::ErrorCollector {
  public:
   void AddError(int, int, const std::string& message) override {
     if (message_.empty()) message_ = message;
@@ -101,7 +101,7 @@ class Setter {
     if (value_.front() == '[') {
       // As in a file, for texts with commas.
       google::protobuf::TextFormat::Parser parser;
-      FirstError error;
+      FirstMessage error;
       parser.RecordErrorsTo(&error);
       if (parser.MergeFromString(absl::StrCat(field->name(), ": ", value_), message)) return absl::OkStatus();
       return Error(absl::StrCat(

@@ -30,7 +30,7 @@ std::string ErrorIn(const std::string& text, const std::string& ending = "") {
   return message.substr(path.size() + 1);
 }
 
-std::string ErrorOf(const std::string& override_text) {
+std::string OverrideError(const std::string& override_text) {
   return std::string(LoadRunConfig("", {override_text}, "").status().message());
 }
 
@@ -41,20 +41,21 @@ TEST(ConfigText, AMisspeltFieldIsShownTheNearestName) {
   EXPECT_THAT(ErrorIn("algorithm { kl { ini_kl_coeff: 1 } }"),
               EndsWith("algorithm.kl has no field named \"ini_kl_coeff\"; did you mean 'init_kl_coef'?"));
   EXPECT_THAT(ErrorIn("rolout { }"), HasSubstr("RunConfig has no field named \"rolout\"; did you mean 'rollout'?"));
-  EXPECT_THAT(ErrorOf("rollout.temprature=1"),
+  EXPECT_THAT(OverrideError("rollout.temprature=1"),
               HasSubstr("no field 'temprature' in rollout; did you mean 'temperature'? (there are: "));
-  EXPECT_THAT(ErrorOf("tarin.max_steps=1"), HasSubstr("no field 'tarin'; did you mean 'train'?"));
+  EXPECT_THAT(OverrideError("tarin.max_steps=1"), HasSubstr("no field 'tarin'; did you mean 'train'?"));
 }
 
 TEST(ConfigText, ANameThatIsNearToNoneIsNotGuessed) {
   EXPECT_THAT(ErrorIn("rollout { cheese: 1 }"), EndsWith("rollout has no field named \"cheese\""));
-  EXPECT_THAT(ErrorOf("actor.lr=1"), Not(HasSubstr("did you mean")));
+  EXPECT_THAT(OverrideError("actor.lr=1"), Not(HasSubstr("did you mean")));
 }
 
 TEST(ConfigText, AFieldInTheWrongPlaceIsShownItsPlace) {
   EXPECT_THAT(ErrorIn("temperature: 1"), EndsWith("it is a field of rollout, eval.set, eval"));
   EXPECT_THAT(ErrorIn("rollout { kl_target: 1 }"), EndsWith("it is a field of algorithm.kl"));
-  EXPECT_THAT(ErrorOf("zero_stage=2"), HasSubstr("it is a field of rollout, actor, critic, reference, reward.source"));
+  EXPECT_THAT(OverrideError("zero_stage=2"),
+              HasSubstr("it is a field of rollout, actor, critic, reference, reward.source"));
 }
 
 TEST(ConfigText, AMissingBraceIsNamedByWhatItWouldClose) {

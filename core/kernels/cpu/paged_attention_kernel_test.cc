@@ -21,7 +21,7 @@
 namespace quartet {
 namespace {
 
-struct Case {
+struct KernelCase {
   int64_t head_dim;
   int64_t kv_heads;
   int64_t group;
@@ -48,7 +48,7 @@ template <>
 constexpr uint16_t kNotWritten<uint16_t> = 0x7FC0;  // NaN in bf16
 
 template <typename Element>
-double LargestDifference(const Case& c, at::ScalarType type) {
+double LargestDifference(const KernelCase& c, at::ScalarType type) {
   at::manual_seed(c.head_dim * 100 + c.context);
   const PagedCacheLayout layout{c.block_size, c.kv_heads, c.head_dim};
   const int64_t length = c.context + c.tokens;
@@ -90,8 +90,8 @@ double LargestDifference(const Case& c, at::ScalarType type) {
   return (out.to(at::kDouble) - Expected(q, k, v)).abs().max().item<double>();
 }
 
-const std::vector<Case>& Cases() {
-  static const auto& cases = *new std::vector<Case>{
+const std::vector<KernelCase>& KernelCases() {
+  static const auto& cases = *new std::vector<KernelCase>{
       {64, 3, 3, 16, 100, 1},  // SmolLM2, decoding
       {64, 3, 3, 16, 0, 50},   // a whole prompt
       {64, 2, 4, 32, 37, 21},  // a chunk in the middle
@@ -104,14 +104,14 @@ const std::vector<Case>& Cases() {
 
 // Scores reach 40, whose last place is 4e-6.
 TEST(PagedAttention, EqualsFullAttentionInFp32) {
-  for (const Case& c : Cases()) {
+  for (const KernelCase& c : KernelCases()) {
     EXPECT_LT(LargestDifference<float>(c, at::kFloat), 1e-5)
         << "head_dim " << c.head_dim << ", context " << c.context << ", tokens " << c.tokens;
   }
 }
 
 TEST(PagedAttention, InBf16IsAsExactAsItsOutputType) {
-  for (const Case& c : Cases()) {
+  for (const KernelCase& c : KernelCases()) {
     // Half a unit in the last place of values below 4, and the error of fp32.
     EXPECT_LT(LargestDifference<uint16_t>(c, at::kBFloat16), 0.0079)
         << "head_dim " << c.head_dim << ", context " << c.context << ", tokens " << c.tokens;

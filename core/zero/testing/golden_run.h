@@ -15,6 +15,9 @@
 
 namespace quartet {
 
+// The folder of the model that most tests train.
+inline constexpr char kLlama[] = "core/zero/testdata/llama";
+
 using TokenIds = std::vector<std::vector<int64_t>>;
 
 // Twenty steps of one model, as transformers with torch's AdamW takes them in fp32.

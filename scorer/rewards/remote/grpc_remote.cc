@@ -15,8 +15,6 @@
 namespace quartet {
 namespace {
 
-constexpr int kMostReplyBytes = 64 << 20;
-
 struct Server {
   std::string url;
   std::unique_ptr<RewardModel::Stub> stub;

@@ -15,9 +15,9 @@ using ::testing::AllOf;
 using ::testing::HasSubstr;
 
 // What its first label asks for.
-class Server final : public RewardModel::Service {
+class GrpcServer final : public RewardModel::Service {
  public:
-  Server() {
+  GrpcServer() {
     grpc::ServerBuilder builder;
     builder.AddListeningPort("127.0.0.1:0", grpc::InsecureServerCredentials(), &port_);
     builder.RegisterService(this);
@@ -53,7 +53,7 @@ class Server final : public RewardModel::Service {
   std::unique_ptr<grpc::Server> server_;
 };
 
-Answer Of(const std::string& response, const std::string& label, bool truncated = false) {
+Answer GrpcAnswer(const std::string& response, const std::string& label, bool truncated = false) {
   Answer answer;
   answer.query = "Q? " + response;
   answer.prompt = "Q? ";
@@ -63,21 +63,21 @@ Answer Of(const std::string& response, const std::string& label, bool truncated 
   return answer;
 }
 
-std::vector<absl::StatusOr<Reward>> Ask(const RemoteOptions& options, const std::vector<Answer>& answers,
-                                        std::stop_token stop = {}) {
+std::vector<absl::StatusOr<Reward>> AskGrpc(const RemoteOptions& options, const std::vector<Answer>& answers,
+                                            std::stop_token stop = {}) {
   std::vector<const Answer*> pointers;
   for (const Answer& answer : answers) pointers.push_back(&answer);
   return NewGrpcRemote(options)->Score(pointers, std::move(stop));
 }
 
-absl::Status Error(const Server& server, const std::string& label) {
-  return Ask({.urls = {server.url()}}, {Of("1", label)}).at(0).status();
+absl::Status Error(const GrpcServer& server, const std::string& label) {
+  return AskGrpc({.urls = {server.url()}}, {GrpcAnswer("1", label)}).at(0).status();
 }
 
 TEST(GrpcRemote, BringsRewardsScoresAndFigures) {
-  const Server server;
-  const auto rewards =
-      Ask({.urls = {server.url()}, .api_key = "secret"}, {Of("12", ""), Of("123", "error"), Of("1", "", true)});
+  const GrpcServer server;
+  const auto rewards = AskGrpc({.urls = {server.url()}, .api_key = "secret"},
+                               {GrpcAnswer("12", ""), GrpcAnswer("123", "error"), GrpcAnswer("1", "", true)});
   ASSERT_EQ(rewards.size(), 3);
   ASSERT_TRUE(rewards[0].ok()) << rewards[0].status();
   EXPECT_EQ(rewards[0]->value, 2);
@@ -91,30 +91,31 @@ TEST(GrpcRemote, BringsRewardsScoresAndFigures) {
 }
 
 TEST(GrpcRemote, AsksServersInTurn) {
-  const Server first, second;
+  const GrpcServer first, second;
   const auto remote = NewGrpcRemote({.urls = {first.url(), second.url()}});
-  const Answer answer = Of("1", "error");
+  const Answer answer = GrpcAnswer("1", "error");
   const Answer* const one[] = {&answer};
   EXPECT_THAT(std::string(remote->Score(one, {}).at(0).status().message()), HasSubstr(first.url()));
   EXPECT_THAT(std::string(remote->Score(one, {}).at(0).status().message()), HasSubstr(second.url()));
 }
 
 TEST(GrpcRemote, TellsErrorsThatPassFromThoseThatDoNot) {
-  const Server server;
+  const GrpcServer server;
   EXPECT_TRUE(absl::IsUnavailable(Error(server, "busy")));
   EXPECT_TRUE(absl::IsFailedPrecondition(Error(server, "no")));
   EXPECT_TRUE(absl::IsInternal(Error(server, "nan")));
   EXPECT_THAT(std::string(Error(server, "one less").message()), HasSubstr("0 results for 1 answers"));
-  EXPECT_TRUE(absl::IsUnavailable(Ask({.urls = {"grpc://127.0.0.1:9"}}, {Of("", "")}).at(0).status()));
+  EXPECT_TRUE(absl::IsUnavailable(AskGrpc({.urls = {"grpc://127.0.0.1:9"}}, {GrpcAnswer("", "")}).at(0).status()));
   EXPECT_TRUE(absl::IsDeadlineExceeded(
-      Ask({.urls = {server.url()}, .timeout = absl::Milliseconds(100)}, {Of("", "wait")}).at(0).status()));
+      AskGrpc({.urls = {server.url()}, .timeout = absl::Milliseconds(100)}, {GrpcAnswer("", "wait")}).at(0).status()));
 }
 
 TEST(GrpcRemote, LeavesWhenTheCallEnds) {
-  const Server server;
+  const GrpcServer server;
   std::stop_source stop;
   stop.request_stop();
-  EXPECT_TRUE(absl::IsCancelled(Ask({.urls = {server.url()}}, {Of("", "wait")}, stop.get_token()).at(0).status()));
+  EXPECT_TRUE(
+      absl::IsCancelled(AskGrpc({.urls = {server.url()}}, {GrpcAnswer("", "wait")}, stop.get_token()).at(0).status()));
 }
 
 }  // namespace

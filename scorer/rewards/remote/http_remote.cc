@@ -16,7 +16,6 @@ namespace {
 
 using nlohmann::json;
 
-constexpr size_t kMostReplyBytes = 64 << 20;
 constexpr long kConnectMilliseconds = 10'000;
 
 struct FreeHandle {
@@ -35,7 +34,7 @@ struct Transfer {
 
   static size_t Take(char* bytes, size_t size, size_t count, void* transfer) {
     auto& self = *static_cast<Transfer*>(transfer);
-    self.too_long = self.reply.size() + size * count > kMostReplyBytes;
+    self.too_long = self.reply.size() + size * count > size_t{kMostReplyBytes};
     if (self.too_long) return 0;
     self.reply.append(bytes, size * count);
     return size * count;

@@ -17,9 +17,9 @@ using ::testing::AllOf;
 using ::testing::HasSubstr;
 
 // A server in Python that prints "listening on port N" once it does.
-class Server {
+class HttpServer {
  public:
-  explicit Server(const std::vector<std::string>& argv) {
+  explicit HttpServer(const std::vector<std::string>& argv) {
     auto started = PipedProcess::Start({.argv = argv});
     EXPECT_TRUE(started.ok()) << started.status();
     program_ = *std::move(started);
@@ -65,8 +65,8 @@ print("listening on port", server.server_port, flush=True)
 server.serve_forever()
 )";
 
-const Server& OddServer() {
-  static const auto* server = new Server({"python3", "-c", kOddServer});
+const HttpServer& OddServer() {
+  static const auto* server = new HttpServer({"python3", "-c", kOddServer});
   return *server;
 }
 
@@ -91,7 +91,7 @@ absl::StatusOr<Reward> AskAt(const std::string& path) {
 }
 
 TEST(HttpRemote, AsksTheExampleServerAsOpenRlhfDoes) {
-  const Server server({"python3", "examples/rewards/http_server.py", "0"});
+  const HttpServer server({"python3", "examples/rewards/http_server.py", "0"});
   const auto rewards = Ask({.urls = {server.url("/get_reward")}}, {Of("it is one", "one"), Of("two", "three")});
   ASSERT_EQ(rewards.size(), 2);
   ASSERT_TRUE(rewards[0].ok() && rewards[1].ok()) << rewards[0].status() << rewards[1].status();

@@ -10,6 +10,9 @@
 
 namespace quartet {
 
+// Longer replies are refused.
+inline constexpr int kMostReplyBytes = 64 << 20;
+
 struct RemoteOptions {
   std::vector<std::string> urls;                // of one kind, at least one; asked in turn
   std::string api_key;                          // "": none

@@ -26,7 +26,7 @@ namespace quartet {
 namespace {
 
 // How often a follower looks whether anybody still waits for what it does.
-constexpr absl::Duration kPoll = absl::Milliseconds(100);
+constexpr absl::Duration kTurnPoll = absl::Milliseconds(100);
 
 absl::Status CheckSizes(const std::string& method, int rank, const RankInput& input) {
   if (input.header.size() > kMaxRankItemBytes) {
@@ -190,7 +190,7 @@ class RankGroupImpl final : public RankGroup, private Rank::Service {
     };
     bool has_turn = false;
     while (asks && !has_turn && !begin_by.passed()) {
-      has_turn = run->AwaitTurn(kPoll);
+      has_turn = run->AwaitTurn(kTurnPoll);
       if (grpc::Status ended = has_ended(); !ended.ok()) return ended;
     }
     if (has_turn) {
@@ -202,7 +202,7 @@ class RankGroupImpl final : public RankGroup, private Rank::Service {
     do {
       if (grpc::Status ended = has_ended(); !ended.ok()) return ended;
       if (!has_turn && begin_by.passed()) run->Withdraw(absl::DeadlineExceededError("it has not begun in time"));
-    } while (!(output = run->Take(kPoll)).has_value());
+    } while (!(output = run->Take(kTurnPoll)).has_value());
     if (!output->ok()) {
       context->AddTrailingMetadata(kHandlerError, IsAgreed(output->status()) ? kAgreedError : "1");
       return ToGrpc(output->status());

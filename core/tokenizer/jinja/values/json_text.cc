@@ -59,7 +59,7 @@ std::optional<std::string> ScalarText(const Value& value) {
 }
 
 // Keys that are no texts become texts.
-absl::StatusOr<std::string> KeyText(const Value& key) {
+absl::StatusOr<std::string> JsonKey(const Value& key) {
   if (key.is_text()) return key.text;
   if (std::optional<std::string> text = ScalarText(key)) return *std::move(text);
   return absl::InvalidArgumentError(absl::StrCat("tojson: ", TypeName(key), " cannot be a key"));
@@ -117,7 +117,7 @@ class Writer {
     for (size_t i = 0; i < items.size(); ++i) {
       if (i > 0) text_ += style_.between_items;
       Line(depth + 1);
-      QUARTET_ASSIGN_OR_RETURN(const std::string key, KeyText(items[i].first));
+      QUARTET_ASSIGN_OR_RETURN(const std::string key, JsonKey(items[i].first));
       text_ += Quoted(key, style_.ensure_ascii) + style_.after_key;
       QUARTET_RETURN_IF_ERROR(Write(items[i].second, depth + 1));
     }

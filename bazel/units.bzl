@@ -1,0 +1,93 @@
+"""A folder's files compiled as one: what a file costs is nearly all headers, which a unit reads once."""
+
+def unit(name, srcs, testonly = False, own_names = []):
+    """Writes `name`.cc: the files of `srcs` one after the other, each under its own name to who reads an error or debugs.
+
+    Args:
+      name: of the rule.
+      srcs: the files.
+      testonly: as everywhere.
+      own_names: names that each file has for itself, though they stand in no namespace without a name.
+    """
+    tell_apart = "".join(["echo \"#undef {0}\"; echo \"#define {0} {0}_$$n\"; ".format(own) for own in own_names])
+    native.genrule(
+        name = name,
+        srcs = srcs,
+        outs = [name + ".cc"],
+        cmd = "n=0; for file in $(SRCS); do n=$$((n + 1)); " + tell_apart +
+              "echo \"#line 1 \\\"$$file\\\"\"; cat $$file; done >$@",
+        testonly = testonly,
+        visibility = ["//visibility:private"],
+    )
+    return name + ".cc"
+
+def _is_source(file):
+    return file.endswith(".cc")
+
+def _copts(copts):
+    # The anonymous namespaces of a unit's files follow on a #line of theirs, which g++ takes for headers.
+    return copts + ["-Wno-subobject-linkage"]
+
+def _local_defines(tags):
+    return ["AT_PER_OPERATOR_HEADERS"] if "torch" in tags else []
+
+def unit_library(name, srcs, more_srcs = [], hdrs = [], apart = [], testonly = False, tags = [], copts = [], **kwargs):
+    """A cc_library whose .cc files are one compilation.
+
+    Args:
+      name: as for cc_library.
+      srcs: .cc files, and headers that only this package includes.
+      more_srcs: a select of more .cc files.
+      hdrs: headers for others.
+      apart: .cc files that are compiled each by itself; say why.
+      testonly, tags, copts, **kwargs: as for cc_library. What needs LibTorch is tagged "torch".
+    """
+    sources = [file for file in srcs if _is_source(file)]
+    native.cc_library(
+        name = name,
+        srcs = [unit(name + "_unit", sources + more_srcs, testonly)] + [file for file in srcs if not _is_source(file)] + apart,
+        hdrs = hdrs,
+        testonly = testonly,
+        tags = tags,
+        copts = _copts(copts),
+        local_defines = _local_defines(tags),
+        **kwargs
+    )
+
+def _rerun_test_impl(ctx):
+    program = ctx.actions.declare_file(ctx.label.name)
+    ctx.actions.symlink(output = program, target_file = ctx.executable.test, is_executable = True)
+    return [
+        DefaultInfo(executable = program, runfiles = ctx.attr.test[DefaultInfo].default_runfiles),
+        testing.TestEnvironment(ctx.attr.env),
+    ]
+
+# The program of another test once more, in another environment.
+rerun_test = rule(
+    implementation = _rerun_test_impl,
+    test = True,
+    attrs = {
+        "test": attr.label(executable = True, cfg = "target", mandatory = True),
+        "env": attr.string_dict(),
+    },
+)
+
+def unit_test(name, srcs, deps = [], tags = [], **kwargs):
+    """A GoogleTest program whose .cc files are one compilation.
+
+    Args:
+      name: as for cc_test.
+      srcs: the tests, and headers that they share.
+      deps: as for cc_test; GoogleTest's main comes by itself.
+      tags, **kwargs: as for cc_test. What needs LibTorch is tagged "torch".
+    """
+    native.cc_test(
+        name = name,
+        srcs = [unit(name + "_unit", [file for file in srcs if _is_source(file)], True)] +
+               [file for file in srcs if not _is_source(file)],
+        deps = deps + ["@com_google_googletest//:gtest_main"],
+        tags = tags,
+        copts = _copts([]),
+        local_defines = _local_defines(tags),
+        **kwargs
+    )
