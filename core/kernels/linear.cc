@@ -139,17 +139,18 @@ at::Tensor Product(const at::Tensor& input_TK, const at::Tensor& weight, const a
   return Products(input_TK, {{weight, bias_N}}, type).front();
 }
 
-// Whether LibTorch's products of bf16 on the CPU are oneDNN's. Its own loops, which take them otherwise, are slower by
-// two orders of magnitude.
+// Whether LibTorch's products of bf16 on the CPU are taken: oneDNN's, by the CPU's instruction for them. Without it
+// oneDNN widens whole matrices to memory that nobody counts, and without AVX-512 LibTorch's own loops take their place,
+// slower by two orders of magnitude.
 bool LibTorchHasBf16Products() {
 #if defined(__x86_64__)
-  static const bool has =
-      __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq");
-  return has;
+  return UsesAvx512Bf16();
 #else
   return true;
 #endif
 }
+
+bool HasDenseRowsOrColumns(const at::Tensor& matrix) { return matrix.stride(1) == 1 || matrix.stride(0) == 1; }
 
 // Gradients are LibTorch's where it can make them: they need not have the same bits in trainer and rollout.
 class LinearFunction : public torch::autograd::Function<LinearFunction> {
@@ -226,15 +227,27 @@ at::Tensor WideProduct(const at::Tensor& input_TK, const at::Tensor& weight) {
 }
 
 at::Tensor GradientProduct(const at::Tensor& a_MK, const at::Tensor& b_KN) {
+  at::Tensor product = at::empty({a_MK.size(0), b_KN.size(1)}, a_MK.options().requires_grad(false));
+  GradientProductInto(a_MK, b_KN, &product);
+  return product;
+}
+
+void GradientProductInto(const at::Tensor& a_MK, const at::Tensor& b_KN, at::Tensor* product_MN) {
   const c10::NoGradGuard no_grad;
-  if (!UsesBf16Gemm(a_MK) || LibTorchHasBf16Products() || a_MK.numel() == 0) return at::mm(a_MK, b_KN);
+  at::Tensor& product = *product_MN;
+  if (!UsesBf16Gemm(a_MK) || LibTorchHasBf16Products() || a_MK.numel() == 0) {
+    at::mm_out(product, a_MK, b_KN);
+    return;
+  }
   QUARTET_CHECK(a_MK.dim() == 2 && b_KN.dim() == 2 && a_MK.size(1) == b_KN.size(0) &&
                 b_KN.scalar_type() == at::kBFloat16)
       << a_MK.sizes() << " times " << b_KN.toString() << " " << b_KN.sizes();
-  const at::Tensor a = a_MK.stride(1) == 1 || a_MK.stride(0) == 1 ? a_MK : a_MK.contiguous();
-  const at::Tensor b = b_KN.stride(1) == 1 || b_KN.stride(0) == 1 ? b_KN : b_KN.contiguous();
-  const at::Tensor product = at::empty({a.size(0), b.size(1)}, a.options());
-  if (product.is_meta() || product.numel() == 0) return product;
+  QUARTET_CHECK(product.dim() == 2 && product.size(0) == a_MK.size(0) && product.size(1) == b_KN.size(1) &&
+                product.scalar_type() == at::kBFloat16 && product.stride(1) == 1)
+      << product.toString() << " " << product.sizes() << " for a product of " << a_MK.sizes() << " by " << b_KN.sizes();
+  const at::Tensor a = HasDenseRowsOrColumns(a_MK) ? a_MK : a_MK.contiguous();
+  const at::Tensor b = HasDenseRowsOrColumns(b_KN) ? b_KN : b_KN.contiguous();
+  if (product.is_meta() || product.numel() == 0) return;
   Bf16Gemm gemm;
   gemm.M = a.size(0);
   gemm.N = b.size(1);
@@ -246,9 +259,8 @@ at::Tensor GradientProduct(const at::Tensor& a_MK, const at::Tensor& b_KN) {
   gemm.b_is_transposed = b.stride(1) == 1;
   gemm.b_stride = gemm.b_is_transposed ? b.stride(0) : b.stride(1);
   gemm.c_bf16 = static_cast<uint16_t*>(product.mutable_data_ptr());
-  gemm.c_stride = gemm.N;
+  gemm.c_stride = product.stride(0);
   Multiply({gemm});
-  return product;
 }
 
 bool CanPack(const at::Tensor& weight_NK) {

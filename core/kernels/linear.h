@@ -38,6 +38,8 @@ at::Tensor WideProduct(const at::Tensor& input_TK, const at::Tensor& weight);
 // a b, [M, N], of their type, without gradient, for gradients: their bits may depend on M and N. Rows or columns of
 // each lie end to end, or it is copied.
 at::Tensor GradientProduct(const at::Tensor& a_MK, const at::Tensor& b_KN);
+// Writes it to `product_MN`, whose rows lie end to end each.
+void GradientProductInto(const at::Tensor& a_MK, const at::Tensor& b_KN, at::Tensor* product_MN);
 
 // Whether a matrix can be packed: UsesBf16Gemm holds, N is a multiple of 16 and K of 2.
 bool CanPack(const at::Tensor& weight_NK);

@@ -4,7 +4,6 @@
 #include <ATen/ops/_log_softmax.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
-#include <ATen/ops/mm.h>
 #include <ATen/ops/mul.h>
 #include <c10/core/GradMode.h>
 #include <torch/csrc/autograd/custom_function.h>
@@ -278,7 +277,7 @@ class LogProbsFunction : public torch::autograd::Function<LogProbsFunction> {
     const bool first_tokens = begin == 0;
     if (head_VD.scalar_type() == head_grad_VD->scalar_type()) {
       if (first_tokens) {
-        at::mm_out(*head_grad_VD, logits_grad_cV.t(), hidden_cD);
+        GradientProductInto(logits_grad_cV.t(), hidden_cD, head_grad_VD);
       } else {
         head_grad_VD->addmm_(logits_grad_cV.t(), hidden_cD);
       }

@@ -4,16 +4,29 @@
 #include <cstdlib>
 #include <memory>
 #include <new>
+#include <string_view>
 
+#include "core/base/logging.h"
 #include "core/hardware/bf16.h"
 #include "core/kernels/cpu/bf16_tiles.h"
 
 namespace quartet {
 namespace {
 
+const Bf16Tiles& ChooseTiles() {
+  const char* value = std::getenv("QUARTET_CPU_KERNELS");
+  const std::string_view wanted = value == nullptr ? "" : value;
+  QUARTET_CHECK(wanted.empty() || wanted == "fp32" || wanted == "avx512_bf16")
+      << "QUARTET_CPU_KERNELS is '" << wanted << "'; allowed: fp32, avx512_bf16";
+  const Bf16Tiles* avx512 = Avx512Bf16Tiles();
+  QUARTET_CHECK(wanted != "avx512_bf16" || avx512 != nullptr)
+      << "QUARTET_CPU_KERNELS is 'avx512_bf16', which this CPU has not got; allowed here: fp32";
+  return avx512 == nullptr || wanted == "fp32" ? FloatBf16Tiles() : *avx512;
+}
+
 const Bf16Tiles& Tiles() {
-  static const Bf16Tiles* const tiles = Avx512Bf16Tiles() != nullptr ? Avx512Bf16Tiles() : &FloatBf16Tiles();
-  return *tiles;
+  static const Bf16Tiles& tiles = ChooseTiles();
+  return tiles;
 }
 
 // What stays in a core's second cache.
@@ -169,6 +182,8 @@ void PackColumns(const uint16_t* columns, int64_t count, int64_t stride, int64_t
 }
 
 }  // namespace
+
+bool UsesAvx512Bf16() { return !Tiles().reads_floats; }
 
 void PackPanel(const uint16_t* rows, int64_t count, int64_t stride, int64_t K, uint16_t* panel) {
   Tiles().pack_panel(rows, count, stride, K, panel);
