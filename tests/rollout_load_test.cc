@@ -37,7 +37,7 @@ TEST_P(RolloutLoadTest, AnswersOrRefusesEachCallAndKeepsNothing) {
 
   RolloutLoad load;
   load.address = address;
-  load.duration = absl::Seconds(8);
+  load.duration = absl::Seconds(3);
   load.calls = 16;
   load.longest_prompt = 16;
   load.processes = harness.Alive();
