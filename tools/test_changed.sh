@@ -26,6 +26,7 @@ fi
 
 # One expression of `bazel query` a file: the file itself, or all of its package where the file is a BUILD file or gone.
 expressions=()
+labels=()
 while IFS= read -r file; do
   case "${file}" in
     WORKSPACE | .bazelrc | .bazelversion | bazelw | *.bzl | third_party/*) expressions=("//...") && break ;;
@@ -37,14 +38,26 @@ while IFS= read -r file; do
   else
     name="${file#"${package}/"}"
   fi
-  # What stands in no BUILD file (this script, documents) has no label.
   if [[ "$(basename "${file}")" != BUILD && -e "${file}" ]]; then
-    label="$(./bazelw query --ui_event_filters=-info,-error,-stderr "//${package}:${name}" 2>/dev/null)" || continue
-    expressions+=("${label}")
+    labels+=("//${package}:${name}")
   elif [[ -n "${package}" ]]; then
     expressions+=("//${package}:all")
   fi
 done < <({ git diff --name-only --no-renames "${base}" && git ls-files --others --exclude-standard; } | sort -u)
+
+# What stands in no BUILD file (this script, documents) has no label: Bazel then says so and exits with 3.
+if ((${#labels[@]})) && [[ "${expressions[*]}" != "//..." ]]; then
+  log="$(mktemp)"
+  status=0
+  known="$(./bazelw query --keep_going --noshow_progress "set(${labels[*]})" 2>"${log}")" || status=$?
+  if ((status != 0 && status != 3)); then
+    cat "${log}" >&2
+    exit 1
+  fi
+  rm -f "${log}"
+  # shellcheck disable=SC2206  # One expression a label.
+  expressions+=(${known})
+fi
 
 if ((${#expressions[@]} == 0)); then
   echo "test_changed: no test depends on what differs from ${base:0:10}" >&2
