@@ -21,6 +21,9 @@ def unit(name, srcs, testonly = False, own_names = []):
     )
     return name + ".cc"
 
+# One label for all of it (third_party/absl).
+_ABSEIL = ["@com_google_absl//absl"]
+
 def _is_source(file):
     return file.endswith(".cc")
 
@@ -31,7 +34,7 @@ def _copts(copts):
 def _local_defines(tags):
     return ["AT_PER_OPERATOR_HEADERS"] if "torch" in tags else []
 
-def unit_library(name, srcs, more_srcs = [], hdrs = [], apart = [], testonly = False, tags = [], copts = [], **kwargs):
+def unit_library(name, srcs, more_srcs = [], hdrs = [], apart = [], deps = [], testonly = False, tags = [], copts = [], **kwargs):
     """A cc_library whose .cc files are one compilation.
 
     Args:
@@ -40,6 +43,7 @@ def unit_library(name, srcs, more_srcs = [], hdrs = [], apart = [], testonly = F
       more_srcs: a select of more .cc files.
       hdrs: headers for others.
       apart: .cc files that are compiled each by itself; say why.
+      deps: as for cc_library; Abseil comes by itself.
       testonly, tags, copts, **kwargs: as for cc_library. What needs LibTorch is tagged "torch".
     """
     sources = [file for file in srcs if _is_source(file)]
@@ -47,6 +51,7 @@ def unit_library(name, srcs, more_srcs = [], hdrs = [], apart = [], testonly = F
         name = name,
         srcs = [unit(name + "_unit", sources + more_srcs, testonly)] + [file for file in srcs if not _is_source(file)] + apart,
         hdrs = hdrs,
+        deps = deps + _ABSEIL,
         testonly = testonly,
         tags = tags,
         copts = _copts(copts),
@@ -54,16 +59,22 @@ def unit_library(name, srcs, more_srcs = [], hdrs = [], apart = [], testonly = F
         **kwargs
     )
 
+# LibTorch's threads, which may share cores with those of other ranks or tests: not more than two, none that spins.
+_QUIET_THREADS = {
+    "OMP_NUM_THREADS": "2",
+    "OMP_WAIT_POLICY": "passive",
+    "GOMP_SPINCOUNT": "0",
+}
+
 def _rerun_test_impl(ctx):
     program = ctx.actions.declare_file(ctx.label.name)
     ctx.actions.symlink(output = program, target_file = ctx.executable.test, is_executable = True)
     return [
         DefaultInfo(executable = program, runfiles = ctx.attr.test[DefaultInfo].default_runfiles),
-        testing.TestEnvironment(ctx.attr.env),
+        testing.TestEnvironment(dict(_QUIET_THREADS, **ctx.attr.env)),
     ]
 
-# The program of another test once more, in another environment.
-rerun_test = rule(
+_rerun_test = rule(
     implementation = _rerun_test_impl,
     test = True,
     attrs = {
@@ -72,22 +83,37 @@ rerun_test = rule(
     },
 )
 
-def unit_test(name, srcs, deps = [], tags = [], **kwargs):
+def _test_tags(tags):
+    # Two threads: the machine for itself (tests run two at a time).
+    return tags + (["cpu:2"] if "torch" in tags and "exclusive" not in tags else [])
+
+def rerun_test(name, test, tags = [], size = "small", **kwargs):
+    """The program of another test once more, in another environment.
+
+    Args:
+      name, tags, **kwargs: as for cc_test (args, env, size).
+      test: the other test.
+    """
+    _rerun_test(name = name, test = test, size = size, tags = _test_tags(tags), **kwargs)
+
+def unit_test(name, srcs, deps = [], copts = [], tags = [], size = "small", **kwargs):
     """A GoogleTest program whose .cc files are one compilation.
 
     Args:
       name: as for cc_test.
       srcs: the tests, and headers that they share.
-      deps: as for cc_test; GoogleTest's main comes by itself.
-      tags, **kwargs: as for cc_test. What needs LibTorch is tagged "torch".
+      deps: as for cc_test; GoogleTest's main and Abseil come by themselves.
+      copts, tags, size, **kwargs: as for cc_test. What needs LibTorch is tagged "torch"; it runs with two threads.
     """
     native.cc_test(
         name = name,
         srcs = [unit(name + "_unit", [file for file in srcs if _is_source(file)], True)] +
                [file for file in srcs if not _is_source(file)],
-        deps = deps + ["@com_google_googletest//:gtest_main"],
-        tags = tags,
-        copts = _copts([]),
+        deps = deps + _ABSEIL + ["@com_google_googletest//:gtest_main"],
+        env = _QUIET_THREADS if "torch" in tags else {},
+        size = size,
+        tags = _test_tags(tags),
+        copts = _copts(copts),
         local_defines = _local_defines(tags),
         **kwargs
     )

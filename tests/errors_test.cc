@@ -30,7 +30,6 @@ using ::testing::IsEmpty;
 using ::testing::Not;
 
 constexpr absl::Duration kLimit = absl::Seconds(30);
-constexpr char kOrchestrator[] = "orchestrator/orchestrator";
 
 class Errors : public ::testing::Test {
  protected:

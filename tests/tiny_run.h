@@ -12,6 +12,8 @@
 
 namespace quartet {
 
+inline constexpr char kOrchestrator[] = "orchestrator/orchestrator";
+
 // The characters that the tiny tokenizer knows; ids follow <pad> = 0, <s> = 1, </s> = 2.
 inline constexpr char kTinyAlphabet[] = "0123456789+= abcdefghijklmnopqrstuvwxyz";
 

@@ -11,7 +11,9 @@ namespace {
 TEST(Bf16, IsEveryNumberThatItHolds) {
   for (uint32_t bits = 0; bits <= 0xFFFF; ++bits) {
     const float value = FromBf16(static_cast<uint16_t>(bits));
-    if (!std::isnan(value)) ASSERT_EQ(ToBf16(value), bits);
+    if (!std::isnan(value)) {
+      ASSERT_EQ(ToBf16(value), bits);
+    }
   }
 }
 

@@ -11,6 +11,7 @@
 #include <tuple>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "core/comm/testing/rank_threads.h"
 #include "core/zero/testing/golden_run.h"
 #include "core/zero/trainable_model.h"
@@ -73,6 +74,11 @@ Curve Train(const std::string& name, const Arrangement& arrangement) {
 
 class Training : public testing::TestWithParam<std::tuple<std::string, Arrangement>> {};
 
+std::string NameOf(const testing::TestParamInfo<Training::ParamType>& info) {
+  const auto& [model, arrangement] = info.param;
+  return absl::StrCat(model, "_", arrangement.ranks, arrangement.ranks == 1 ? "_rank_" : "_ranks_", info.index);
+}
+
 INSTANTIATE_TEST_SUITE_P(Arrangements, Training,
                          testing::Combine(testing::Values("llama", "qwen2_tied"),
                                           testing::Values(Arrangement{1, 3, true, 8}, Arrangement{1, 3, true, 3},
@@ -81,7 +87,8 @@ INSTANTIATE_TEST_SUITE_P(Arrangements, Training,
                                                           Arrangement{1, 0, true, 8}, Arrangement{2, 0, true, 4},
                                                           Arrangement{3, 0, false, 1}, Arrangement{1, 2, true, 8},
                                                           Arrangement{2, 2, true, 4}, Arrangement{3, 2, true, 1},
-                                                          Arrangement{2, 2, false, 3})));
+                                                          Arrangement{2, 2, false, 3})),
+                         NameOf);
 
 // A mesh of 2 x 2, of 3 replicas of one rank, of 2 replicas of 3; each part of the state in host memory by itself and
 // all of it; micro-batches reduced together.
@@ -118,7 +125,8 @@ INSTANTIATE_TEST_SUITE_P(
                         .adam_offload = true,
                         .offload_param = true,
                         .activation_offload = true,
-                        .no_sync = true})));
+                        .no_sync = true})),
+    NameOf);
 
 // Three ranks share eight sequences: one goes without in the last micro-batch.
 TEST_P(Training, FollowsTheLossCurveOfTransformersWithTorchsAdamW) {

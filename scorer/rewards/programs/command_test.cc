@@ -85,10 +85,10 @@ for line in sys.stdin:
     if json.loads(line)["response"] == "sleep": time.sleep(1000)
     print(json.dumps({"reward": 1}), flush=True)
 )",
-                              absl::Seconds(5));
+                              absl::Seconds(2));
   const absl::Status late = Ask(*command, Of("sleep")).status();
   EXPECT_TRUE(absl::IsDeadlineExceeded(late)) << late;
-  EXPECT_THAT(std::string(late.message()), HasSubstr("no answer after 5s"));
+  EXPECT_THAT(std::string(late.message()), HasSubstr("no answer after 2s"));
   EXPECT_TRUE(Ask(*command, Of("work")).ok());
 }
 
