@@ -59,7 +59,7 @@ check() {
     parts "${file}" | awk -v unit="${file##*/}" '
       FNR == NR { begin[++n] = $1; name[n] = $2; next }
       match($0, "[^ ]*" unit ":[0-9]+:") {
-        place = substr($0, RSTART, RLENGTH - 1); line = place; sub(/.*:/, "", line)
+        place = substr($0, RSTART, RLENGTH - 1); line = place; sub(/.*:/, "", line); line += 0
         for (i = n; i > 0 && begin[i] >= line; --i) {}
         if (i > 0) $0 = substr($0, 1, RSTART - 1) name[i] ":" line - begin[i] substr($0, RSTART + RLENGTH - 1)
       }
@@ -75,6 +75,8 @@ if (($#)); then
 else
   mapfile -t units < <(./bazelw query --noshow_progress --ui_event_filters=-info,-stderr \
     'filter("_unit$", kind(genrule, //...) except attr(testonly, 1, //...))' | sed 's|^//|bazel-bin/|;s|:|/|;s|$|.cc|')
+  # Not of what protoc wrote.
+  mapfile -t units < <(grep -LE '^#line 1 "bazel-out/' "${units[@]}")
   ((${#units[@]})) || { echo "check_lint: no unit found" >&2; exit 1; }
   # What stands in no unit: programs, files that are compiled apart.
   mapfile -t files < <(comm -23 <(git ls-files '*.cc' ':!:*_test.cc' ':!:*_benchmark.cc' | sort) \
