@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Starts the policy trainer under the real torchrun as two nodes of one rank each on this host, drives one run of PPO
-# with it, and ends it.
+# Starts the policy trainer under the real torchrun as two nodes of one rank each on this host, fine-tunes with it, and
+# ends it.
 #
 # usage: check_torchrun.sh TORCHRUN MODEL    (torchrun of torch 2.11.0; a Hugging Face folder of a small model)
 set -euo pipefail

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Trains by TRL's GRPOTrainer with the settings of examples/arithmetic.textproto, for curve against curve.
+"""Trains by TRL's GRPOTrainer with the settings of examples/smollm2_arithmetic.textproto, for curve against curve.
 
     python tools/compare_learning.py --model DIR --train FILE --test FILE [--steps 40] [--eval_steps 10] [--threads 2]
 

@@ -95,7 +95,7 @@ class GgufFile::Cursor {
     at_ += size;
     return true;
   }
-  // A number of the format's `type` (4 to 12 but for texts and arrays: widths of 1 to 8), as int64_t or double.
+  // A number of the format's `type` (0 to 12 but for texts and arrays: widths of 1 to 8), as int64_t or double.
   template <typename Wide>
   bool ReadAs(uint32_t type, Wide* wide) {
     switch (type) {

@@ -37,7 +37,7 @@ std::vector<TrainingSequence> TrainingPairs(const std::vector<PreferencePair>& p
   return batch;
 }
 
-absl::StatusOr<std::optional<PairStats>> JudgePairs(PreferencePairs* held_out, const RewardFunction& rewards) {
+absl::StatusOr<std::optional<PairStats>> JudgePairs(PreferencePairs* held_out, const PairRewards& rewards) {
   if (held_out == nullptr) return std::nullopt;
   const int64_t count = held_out->rows().rows();
   double chosen = 0, rejected = 0, preferred = 0;

@@ -20,10 +20,10 @@ std::vector<TokenSequence> SequencesOf(const std::vector<PreferencePair>& pairs)
 std::vector<TrainingSequence> TrainingPairs(const std::vector<PreferencePair>& pairs);
 
 // The rewards of sequences in that order.
-using RewardFunction = std::function<absl::StatusOr<std::vector<double>>(const std::vector<TokenSequence>& sequences)>;
+using PairRewards = std::function<absl::StatusOr<std::vector<double>>(const std::vector<TokenSequence>& sequences)>;
 // Of all held-out pairs, as PairStats says; none where `held_out` is null. Some pairs at a time are in memory, and in a
 // call of `rewards`.
-absl::StatusOr<std::optional<PairStats>> JudgePairs(PreferencePairs* held_out, const RewardFunction& rewards);
+absl::StatusOr<std::optional<PairStats>> JudgePairs(PreferencePairs* held_out, const PairRewards& rewards);
 
 // The plan of a method that learns from config.preference(): its name and title, and the sections and folder of what it
 // trains.

@@ -22,7 +22,7 @@ from vllm.v1.sample.logits_processor import BatchUpdate, build_logitsprocs
 from vllm.v1.sample.metadata import SamplingMetadata
 from vllm.v1.sample.sampler import Sampler
 
-FOLDER = "rollout/engine/testdata/"
+FOLDER = "rollout/engine/sampling/testdata/"
 TOKENIZERS = "core/tokenizer/testdata/"
 
 

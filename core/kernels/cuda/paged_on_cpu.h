@@ -1,5 +1,5 @@
 // The items of core/kernels/cuda/paged_tiles.h on one thread of the CPU: for tests of what a GPU's threads do together.
-// LibTorch- free.
+// LibTorch-free.
 #pragma once
 
 #include "core/kernels/cuda/paged_tiles.h"
