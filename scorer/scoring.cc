@@ -24,8 +24,10 @@ void Scoring::Add(ScoreItem* item) {
   {
     const std::lock_guard lock(mutex_);
     number = items_.size();
-    items_.push_back({.missing = config_.source_size()});
-    items_.back().reply.set_index(item->tokens().index());
+    const int sources = config_.source_size();
+    items_.push_back({.index = item->tokens().index(),
+                      .parts = std::vector<absl::StatusOr<Reward>>(sources, absl::UnknownError("has not spoken")),
+                      .missing = sources});
   }
   sources_->Score(answer, stop_.get_token(), [self = shared_from_this(), number](int source, auto reward) {
     const std::lock_guard lock(self->mutex_);
@@ -40,33 +42,48 @@ void Scoring::AddModel(size_t item, int source, float value) {
 
 void Scoring::Take(size_t number, int source, absl::StatusOr<Reward> reward) {
   Item& item = items_[number];
-  ScoreReply& reply = item.reply;
-  const RewardSource& from = config_.source(source);
-  if (!reward.ok()) {
-    const std::string place = absl::StrCat("sequence ", reply.index(), ", reward \"", from.name(), "\"");
-    if (config_.on_error() != "drop" || absl::IsInvalidArgument(reward.status())) {
-      Stop(Prefixed(place, reward.status()));
-    } else if (!item.failed) {
-      item.failed = true;
-      const uint64_t index = reply.index();
+  const bool drops = config_.on_error() == "drop" && !absl::IsInvalidArgument(reward.status());
+  if (!reward.ok() && !drops) {
+    Stop(Prefixed(absl::StrCat("sequence ", item.index, ", reward \"", config_.source(source).name(), "\""),
+                  reward.status()));
+  }
+  item.parts[source] = std::move(reward);
+  if (--item.missing > 0 || !status_.ok()) return;
+  absl::StatusOr<ScoreReply> reply = Reply(item);
+  if (!reply.ok()) {
+    Stop(reply.status());
+    return;
+  }
+  ready_.push_back(*std::move(reply));
+  changed_.notify_all();
+}
+
+absl::StatusOr<ScoreReply> Scoring::Reply(const Item& item) const {
+  ScoreReply reply;
+  reply.set_index(item.index);
+  double sum = 0, score = 0;
+  for (int source = 0; source < config_.source_size(); ++source) {
+    const RewardSource& from = config_.source(source);
+    const absl::StatusOr<Reward>& part = item.parts[source];
+    if (!part.ok()) {
       reply.Clear();
-      reply.set_index(index);
-      reply.set_error(absl::StrCat("reward \"", from.name(), "\": ", reward.status().message()));
+      reply.set_index(item.index);
+      reply.set_error(absl::StrCat("reward \"", from.name(), "\": ", part.status().message()));
+      return reply;
     }
-  } else if (!item.failed) {
-    (*reply.mutable_parts())[from.name()] = reward->value;
-    for (const auto& [name, value] : reward->extra_logs) {
+    (*reply.mutable_parts())[from.name()] = part->value;
+    for (const auto& [name, value] : part->extra_logs) {
       (*reply.mutable_extra_logs())[absl::StrCat(from.name(), "/", name)] = value;
     }
-    reply.set_reward(reply.reward() + from.weight() * reward->value);
-    reply.set_score(reply.score() + from.weight() * reward->score.value_or(reward->value));
-    if (!std::isfinite(reply.reward()) || !std::isfinite(reply.score())) {
-      Stop(absl::OutOfRangeError(absl::StrCat("sequence ", reply.index(), ": the sum of its rewards is beyond fp32")));
-    }
+    sum += static_cast<double>(from.weight()) * part->value;
+    score += static_cast<double>(from.weight()) * part->score.value_or(part->value);
   }
-  if (--item.missing > 0 || !status_.ok()) return;
-  ready_.push_back(std::move(reply));
-  changed_.notify_all();
+  reply.set_reward(static_cast<float>(sum));
+  reply.set_score(static_cast<float>(score));
+  if (!std::isfinite(reply.reward()) || !std::isfinite(reply.score())) {
+    return absl::OutOfRangeError(absl::StrCat("sequence ", item.index, ": the sum of its rewards is beyond fp32"));
+  }
+  return reply;
 }
 
 void Scoring::EndItems() {

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "proto/run_config.pb.h"
 #include "proto/scorer.pb.h"
@@ -45,12 +46,15 @@ class Scoring : public std::enable_shared_from_this<Scoring> {
 
  private:
   struct Item {
-    ScoreReply reply;
-    int missing;  // sources that have not spoken
-    bool failed = false;
+    uint64_t index;                             // of its sequence
+    std::vector<absl::StatusOr<Reward>> parts;  // by source
+    int missing;                                // sources that have not spoken
   };
   // With the mutex held.
   void Take(size_t item, int source, absl::StatusOr<Reward> reward);
+  // Once all have spoken. Parts are added in the configuration's order, whichever came first: equal answers have
+  // rewards of equal bits. OUT_OF_RANGE where the sum is beyond fp32.
+  absl::StatusOr<ScoreReply> Reply(const Item& item) const;
   void Stop(absl::Status status);
   bool Over() const { return closed_ || !status_.ok() || (all_added_ && given_ == items_.size()); }
 

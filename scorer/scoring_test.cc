@@ -1,0 +1,80 @@
+// What an answer is worth does not depend on which source spoke first.
+#include "scorer/scoring.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <bit>
+#include <memory>
+#include <optional>
+#include <set>
+#include <string>
+#include <vector>
+
+namespace quartet {
+namespace {
+
+class ScoringTest : public testing::Test {
+ protected:
+  void AddSource(float weight) {
+    RewardSource* source = config_.add_source();
+    source->set_name(std::string(1, static_cast<char>('a' + config_.source_size() - 1)));
+    source->set_weight(weight);
+    source->set_model("model");  // whose values come from the test
+  }
+
+  // The reply to one answer, of which source i says values[i], in this order of sources.
+  ScoreReply ReplyTo(const std::vector<float>& values, const std::vector<int>& order) {
+    auto sources = AnswerSources::Create(config_);
+    EXPECT_TRUE(sources.ok()) << sources.status();
+    const auto scoring = std::make_shared<Scoring>(config_, sources->get());
+    ScoreItem item;
+    item.mutable_tokens()->set_index(7);
+    scoring->Add(&item);
+    scoring->EndItems();
+    for (const int source : order) scoring->AddModel(0, source, values[source]);
+    const std::optional<ScoreReply> reply = scoring->Next();
+    EXPECT_TRUE(reply.has_value()) << scoring->status();
+    return reply.value_or(ScoreReply());
+  }
+
+  RewardConfig config_;
+};
+
+TEST_F(ScoringTest, HasTheSameBitsInWhicheverOrderSourcesSpeak) {
+  for (const float weight : {1.0f, 0.2f, 0.1f, 1e-4f}) AddSource(weight);
+  const std::vector<float> values = {1, 1, 1, -3e3f};
+  std::vector<int> order = {0, 1, 2, 3};
+  std::set<uint32_t> rewards, scores;
+  do {
+    const ScoreReply reply = ReplyTo(values, order);
+    EXPECT_EQ(reply.index(), 7);
+    EXPECT_EQ(reply.parts().at("c"), 1);
+    rewards.insert(std::bit_cast<uint32_t>(reply.reward()));
+    scores.insert(std::bit_cast<uint32_t>(reply.score()));
+  } while (std::next_permutation(order.begin(), order.end()));
+  EXPECT_EQ(rewards.size(), 1u);
+  EXPECT_EQ(scores.size(), 1u);
+}
+
+TEST_F(ScoringTest, AddsWithoutTheRoundingOfEachStep) {
+  for (const float weight : {1.0f, 0.2f, 0.1f}) AddSource(weight);
+  EXPECT_EQ(ReplyTo({1, 1, 1}, {1, 2, 0}).reward(), 1.3f);
+}
+
+TEST_F(ScoringTest, SaysWhereASumIsBeyondItsType) {
+  AddSource(2);
+  AddSource(1);
+  auto sources = AnswerSources::Create(config_);
+  ASSERT_TRUE(sources.ok()) << sources.status();
+  const auto scoring = std::make_shared<Scoring>(config_, sources->get());
+  ScoreItem item;
+  scoring->Add(&item);
+  scoring->AddModel(0, 0, 3e38f);
+  scoring->AddModel(0, 1, 1);
+  EXPECT_FALSE(scoring->Next().has_value());
+  EXPECT_EQ(scoring->status().code(), absl::StatusCode::kOutOfRange);
+}
+
+}  // namespace
+}  // namespace quartet
