@@ -236,6 +236,9 @@ TEST(RunConfig, RefusesWhatCannotHaveAnEffect) {
   ExpectError({"placement.0.service=scorer"}, {"placement has no effect", "cluster"});
   ExpectError({"cluster.num_nodes=2", "placement.0.service=scorer"}, {"placement[0] has no effect", "cpu"});
   ExpectError({"algorithm.kl.kl_horizon=5"}, {"kl_horizon has no effect"});
+  ExpectError({"algorithm.kl.kl_target=6", "algorithm.kl.kl_horizon=25"}, {"kl_horizon", "25", "above 25.6", "128"});
+  ExpectError({"algorithm.policy_loss=reinforce", "algorithm.old_log_prob_source=rollout"},
+              {"old_log_prob_source has no effect", "reinforce"});
   ExpectError({"algorithm.eps_clip=0.3", "algorithm.eps_clip_low=0.1", "algorithm.eps_clip_high=0.2"},
               {"eps_clip has no effect"});
   ExpectError({"reward.source.0.rule=number", "reward.source.0.model=/m"}, {"reward.source[0]", "both"});
@@ -387,7 +390,7 @@ TEST(RunConfig, AcceptsTheNeighboursOfWhatItRefuses) {
   EXPECT_EQ(ErrorOf({"critic.adam_offload=true", "services.critic_trainer.host_memory_budget=5"}), "");
   EXPECT_EQ(ErrorOf({"algorithm.eps_clip=0.3", "algorithm.eps_clip_low=0.1"}), "");
   EXPECT_EQ(ErrorOf({"algorithm.kl.init_kl_coef=0"}), "");
-  EXPECT_EQ(ErrorOf({"algorithm.kl.kl_target=6", "algorithm.kl.kl_horizon=5"}), "");
+  EXPECT_EQ(ErrorOf({"algorithm.kl.kl_target=6", "algorithm.kl.kl_horizon=26"}), "");
   EXPECT_EQ(ErrorOf({"rollout.top_p=0.9", "rollout.top_k=50", "rollout.temperature=0.7"}), "");
   EXPECT_EQ(ErrorOf({"services.rollout.device_memory_budget=5"}), "");
   EXPECT_EQ(ErrorOf({"services.policy_trainer.device=cuda", "services.policy_trainer.host_memory_budget=5"}), "");

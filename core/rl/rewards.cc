@@ -27,7 +27,7 @@ bool KeepsGroup(std::span<const double> metrics, GroupFilter filter, double low,
     case GroupFilter::kNone:
       return true;
     case GroupFilter::kNotEqual:
-      return metrics.size() == 1 || std::ranges::any_of(metrics, [&](double x) { return x != metrics.front(); });
+      return std::ranges::any_of(metrics, [&](double x) { return x != metrics.front(); });
     case GroupFilter::kMeanInside: {
       const double mean = std::accumulate(metrics.begin(), metrics.end(), 0.0) / static_cast<double>(metrics.size());
       return low < mean && mean < high;

@@ -17,7 +17,7 @@ double OverlongPenalty(int64_t tokens, int64_t max_new_tokens, int64_t buffer, d
 // Which groups (all answers to one prompt) are learned from.
 enum class GroupFilter {
   kNone,        // all
-  kNotEqual,    // those whose metric is not the same for all answers; a group of one is kept: verl
+  kNotEqual,    // those whose metric is not the same for all answers: verl, which keeps what is left of one answer too
   kMeanInside,  // those whose mean metric is strictly between `low` and `high`: OpenRLHF
 };
 

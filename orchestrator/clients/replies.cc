@@ -61,11 +61,14 @@ std::string CheckGenerated(const GeneratedSequence& sequence, const Prompt& prom
     if (tokens.action_mask(i) != (i >= prompt_length)) return "an action mask that is not the answer";
   }
   const int actions = length - prompt_length;
-  if (sequence.log_probs_size() != actions || sequence.policy_versions_size() != actions) {
-    return absl::StrCat(sequence.log_probs_size(), " log-probabilities and ", sequence.policy_versions_size(),
-                        " versions for ", actions, " tokens");
+  if (sequence.log_probs_size() != actions || sequence.sampled_log_probs_size() != actions ||
+      sequence.policy_versions_size() != actions) {
+    return absl::StrCat(sequence.log_probs_size(), " log-probabilities, ", sequence.sampled_log_probs_size(),
+                        " of what was drawn from and ", sequence.policy_versions_size(), " versions for ", actions,
+                        " tokens");
   }
-  if (!AllFinite(sequence.log_probs())) return "a log-probability that is not finite";
+  if (!AllFinite(sequence.log_probs()) || !AllFinite(sequence.sampled_log_probs()))
+    return "a log-probability that is not finite";
   for (uint64_t version : sequence.policy_versions()) {
     if (version != header.policy_version()) {
       return absl::StrCat("a token of policy version ", version, " instead of ", header.policy_version());

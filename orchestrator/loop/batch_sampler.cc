@@ -119,6 +119,7 @@ absl::StatusOr<std::vector<BatchSampler::Group>> BatchSampler::GenerateAndScore(
     e.truncated = sequence.finish_reason() == GeneratedSequence::LENGTH;
     e.excluded = algorithm.overlong_filtering() && e.truncated;
     e.rollout_log_probs.assign(sequence.log_probs().begin(), sequence.log_probs().end());
+    e.sampled_log_probs.assign(sequence.sampled_log_probs().begin(), sequence.sampled_log_probs().end());
     e.reward = reply.reward();
     e.score = reply.score();
     e.reward_parts.insert(reply.parts().begin(), reply.parts().end());

@@ -117,9 +117,9 @@ absl::StatusOr<std::vector<std::vector<TrainingSequence>>> MakeOptimizerSteps(co
       *sequence.mutable_tokens() = e.tokens;
       sequence.mutable_tokens()->set_index(steps[s].size() - 1);
       sequence.mutable_loss_weights()->Resize(static_cast<int>(e.action_tokens()), weights[i - begin]);
-      Assign(rollout_is_old ? e.rollout_log_probs : e.log_probs, sequence.mutable_old_log_probs());
+      Assign(rollout_is_old ? e.sampled_log_probs : e.log_probs, sequence.mutable_old_log_probs());
       Assign(e.advantages, sequence.mutable_advantages());
-      Assign(e.rollout_log_probs, sequence.mutable_rollout_log_probs());
+      Assign(e.sampled_log_probs, sequence.mutable_rollout_log_probs());
       if (algorithm.kl().use_kl_loss()) Assign(e.reference_log_probs, sequence.mutable_reference_log_probs());
       Assign(e.values, sequence.mutable_old_values());
       Assign(e.returns, sequence.mutable_returns());

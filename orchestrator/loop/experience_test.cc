@@ -18,6 +18,7 @@ Experience MakeExperience(uint64_t index, int prompt_tokens, int action_tokens) 
     e.tokens.add_action_mask(i >= prompt_tokens);
   }
   e.rollout_log_probs.assign(action_tokens, -1.0f);
+  e.sampled_log_probs.assign(action_tokens, -0.75f);
   e.log_probs.assign(action_tokens, -1.0f);
   e.values.assign(action_tokens, 0.0f);
   e.advantages.assign(action_tokens, static_cast<float>(index));
@@ -79,7 +80,7 @@ TEST(OptimizerSteps, TakeOldLogProbsFromWhereTheyAreToldTo) {
   RunConfig config = Resolved(1);
   EXPECT_EQ((*MakeOptimizerSteps(config, batch, 0, 0, 1))[0][0].old_log_probs(1), -0.25f);
   config.mutable_algorithm()->set_old_log_prob_source("rollout");
-  EXPECT_EQ((*MakeOptimizerSteps(config, batch, 0, 0, 1))[0][0].old_log_probs(1), -1.0f);
+  EXPECT_EQ((*MakeOptimizerSteps(config, batch, 0, 0, 1))[0][0].old_log_probs(1), -0.75f);
 }
 
 TEST(LogProbDifference, IsTakenOverAllTokens) {

@@ -176,9 +176,11 @@ absl::Status Updates::Run(int64_t step, const std::vector<Experience>& batch, do
   if (TrainsPolicy(step)) {
     AddMetrics("policy", policy, policy_seconds, metrics);
     metrics->Set("policy/entropy", policy.entropy);
-    metrics->Set("policy/approx_kl", policy.approx_kl);
+    const bool corrects = algorithm.importance_correction().mode() != "off";
+    // Without a ratio no old log-probability is there to compare with.
+    if (algorithm.policy_loss() != "reinforce" || corrects) metrics->Set("policy/approx_kl", policy.approx_kl);
     if (algorithm.kl().use_kl_loss()) metrics->Set("policy/kl_loss", policy.kl_loss);
-    if (algorithm.importance_correction().mode() != "off") {
+    if (corrects) {
       metrics->Set("correction/clipped", policy.correction_clipped);
       metrics->Set("correction/masked", policy.correction_masked);
       metrics->Set("correction/effective_sample_size", policy.effective_sample_size);

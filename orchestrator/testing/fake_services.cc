@@ -92,7 +92,7 @@ class FakeServices::RolloutService : public Rollout::Service {
           sequence.mutable_tokens()->add_ids(id);
           sequence.mutable_tokens()->add_action_mask(true);
           sequence.add_log_probs(fake_->rollout_log_prob);
-          sequence.add_sampled_log_probs(fake_->rollout_log_prob);
+          sequence.add_sampled_log_probs(fake_->sampled_log_prob);
           sequence.add_policy_versions(header->policy_version());
         }
         sequence.set_finish_reason(GeneratedSequence::STOP);

@@ -84,6 +84,7 @@ class FakeServices {
 
   // Answers: log-probability of every token by rollout, trainer and reference, value of every state.
   float rollout_log_prob = -1.0f;
+  float sampled_log_prob = -0.75f;  // of what it drew from
   float trainer_log_prob = -1.0f;
   float reference_log_prob = -1.25f;
   float value = 0.5f;  // of a whole sequence: its last but one token

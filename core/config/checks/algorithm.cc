@@ -98,6 +98,7 @@ absl::Status CheckLoss(const AlgorithmConfig& a) {
   if (has_constant) {
     QUARTET_RETURN_IF_ERROR(Real("algorithm.loss_constant", a.loss_constant(), 0, kInfinity, /*open_low=*/true));
   }
+  QUARTET_RETURN_IF_ERROR(OnlyWhere(clips, "algorithm.old_log_prob_source", a.old_log_prob_source() == "rollout", why));
   return OneOf("algorithm.old_log_prob_source", a.old_log_prob_source(), {"trainer", "rollout"});
 }
 
@@ -129,7 +130,11 @@ absl::Status CheckImportanceCorrection(const AlgorithmConfig& a) {
                    Is(field("gating"), i.gating()));
 }
 
-absl::Status CheckKl(const KlConfig& k) {
+// 1 / the largest relative error that an adaptive coefficient follows (core/rl/kl.h).
+constexpr double kStepsToZero = 5;
+
+absl::Status CheckKl(const RunConfig& c) {
+  const KlConfig& k = c.algorithm().kl();
   QUARTET_RETURN_IF_ERROR(Real("algorithm.kl.init_kl_coef", k.init_kl_coef(), 0, kInfinity));
   const bool on = k.init_kl_coef() != 0;
   constexpr char kNoKl[] = "algorithm.kl.init_kl_coef is 0, so there is no KL penalty";
@@ -161,7 +166,15 @@ absl::Status CheckKl(const KlConfig& k) {
   QUARTET_RETURN_IF_ERROR(OnlyWhere(adapts, "algorithm.kl.kl_mean", !k.kl_mean().empty(), kFixed));
   if (!adapts) return absl::OkStatus();
   QUARTET_RETURN_IF_ERROR(OneOf("algorithm.kl.kl_mean", k.kl_mean(), {"token", "sequence"}));
-  return Real("algorithm.kl.kl_horizon", k.kl_horizon(), 0, kInfinity, /*open_low=*/true);
+  QUARTET_RETURN_IF_ERROR(Real("algorithm.kl.kl_horizon", k.kl_horizon(), 0, kInfinity, /*open_low=*/true));
+  // In one step the coefficient may go down by a fifth of sequences / horizon: to 0, and to stay there, or below.
+  const int64_t sequences = int64_t{c.rollout().rollout_batch_size()} * c.rollout().n_samples_per_prompt();
+  if (static_cast<double>(sequences) < kStepsToZero * static_cast<double>(k.kl_horizon())) return absl::OkStatus();
+  return Bad("algorithm.kl.kl_horizon", absl::StrCat(k.kl_horizon()),
+             absl::StrCat("it must be above ", static_cast<double>(sequences) / kStepsToZero, ", a fifth of a step's ",
+                          sequences,
+                          " sequences (rollout.rollout_batch_size * n_samples_per_prompt): one step could take the "
+                          "coefficient to 0 otherwise"));
 }
 
 absl::Status CheckDynamicSampling(const DynamicSamplingConfig& d) {
@@ -186,7 +199,7 @@ absl::Status CheckAlgorithm(const RunConfig& c) {
   QUARTET_RETURN_IF_ERROR(CheckEstimator(a));
   QUARTET_RETURN_IF_ERROR(CheckLoss(a));
   QUARTET_RETURN_IF_ERROR(CheckImportanceCorrection(a));
-  QUARTET_RETURN_IF_ERROR(CheckKl(a.kl()));
+  QUARTET_RETURN_IF_ERROR(CheckKl(c));
   QUARTET_RETURN_IF_ERROR(CheckDynamicSampling(a.dynamic_sampling()));
 
   QUARTET_RETURN_IF_ERROR(Real("algorithm.reward_clip_min", a.reward_clip_min(), -kInfinity, kInfinity));

@@ -59,7 +59,7 @@ absl::Status CheckEffects(int i, const RewardSource& s) {
       {"code_score", !s.code_score().empty(), code, "code"},
       {"workers", s.has_workers(), remote || command || code, "remote_url, command and code"},
       {"timeout_seconds", s.has_timeout_seconds(), remote || command || code, "remote_url, command and code"},
-      {"max_tries", s.has_max_tries(), remote || command, "remote_url and command"},
+      {"max_tries", s.has_max_tries(), remote || command || code, "remote_url, command and code"},
       {"memory_limit_bytes", s.has_memory_limit_bytes(), command || code, "command and code"},
   };
   for (const auto& field : fields) {
