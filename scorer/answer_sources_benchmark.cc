@@ -63,10 +63,8 @@ std::vector<std::shared_ptr<const Answer>> Answers(const std::string& end, const
 void Score(benchmark::State& state, const std::vector<std::string>& overrides, const std::string& end,
            const std::string& label) {
   RunConfig config;
-  for (const std::string& text : overrides) {
-    if (const absl::Status status = ApplyOverride(text, &config); !status.ok()) {
-      return state.SkipWithError(std::string(status.message()).c_str());
-    }
+  if (const absl::Status status = ApplyOverrides(overrides, &config); !status.ok()) {
+    return state.SkipWithError(std::string(status.message()).c_str());
   }
   if (const absl::Status status = ResolveRunConfig(&config, ""); !status.ok()) {
     return state.SkipWithError(std::string(status.message()).c_str());

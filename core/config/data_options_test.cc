@@ -31,8 +31,8 @@ std::string Error(const Strings& overrides) {
 TEST(DataOptions, AListIsSetWithCommasOrAsInAFile) {
   EXPECT_THAT(Load({"data.prompt_data=my.parquet"}).data().prompt_data(), ElementsAre("/base/my.parquet"));
   EXPECT_THAT(Load({"data.prompt_data=a,/b"}).data().prompt_data(), ElementsAre("/base/a", "/b"));
-  EXPECT_THAT(Load({"data.prompt_data=/old", R"(data.prompt_data=["/a,b", "/c"])"}).data().prompt_data(),
-              ElementsAre("/a,b", "/c"));
+  EXPECT_THAT(Load({"data.prompt_data=/first", R"(data.prompt_data=["/a,b", "/c"])"}).data().prompt_data(),
+              ElementsAre("/first", "/a,b", "/c"));
   EXPECT_THAT(Load({"data.prompt_data=/old", "data.prompt_data="}).data().prompt_data(), IsEmpty());
   EXPECT_THAT(Load({"data.prompt_data=/a,/b", "data.prompt_data_probs=0.25,0.75"}).data().prompt_data_probs(),
               ElementsAre(0.25, 0.75));

@@ -215,7 +215,7 @@ void FillSource(RewardSource* s, int generate_max_len) {
   }
   if (code) QUARTET_DEFAULT_TEXT(s, code_score, "all");
   if (remote || command || code) QUARTET_DEFAULT(s, timeout_seconds, remote ? 180 : command ? 30 : 10);
-  if (remote || command) QUARTET_DEFAULT(s, max_tries, remote ? 5 : 2);
+  if (remote || command || code) QUARTET_DEFAULT(s, max_tries, remote ? 5 : 2);
   if (command || code) QUARTET_DEFAULT(s, memory_limit_bytes, code ? int64_t{1} << 30 : 0);
 }
 

@@ -39,15 +39,15 @@ absl::Status CheckAll(const RunConfig& c) {
 
 absl::Status ReadConfigFile(const std::string& path, RunConfig* config) { return ReadTextFormat(path, config); }
 
-absl::Status ApplyOverride(std::string_view override_text, RunConfig* config) {
-  return SetFieldFromText(std::string(override_text), config);
+absl::Status ApplyOverrides(const std::vector<std::string>& overrides, RunConfig* config) {
+  return SetFieldsFromTexts(overrides, config);
 }
 
 absl::StatusOr<RunConfig> LoadRunConfig(const std::string& path, const std::vector<std::string>& overrides,
                                         const std::string& base_folder, const RunConfig& defaults) {
   RunConfig config = defaults;
   if (!path.empty()) QUARTET_RETURN_IF_ERROR(ReadTextFormat(path, &config));
-  for (const std::string& o : overrides) QUARTET_RETURN_IF_ERROR(ApplyOverride(o, &config));
+  QUARTET_RETURN_IF_ERROR(ApplyOverrides(overrides, &config));
   QUARTET_RETURN_IF_ERROR(ResolveRunConfig(&config, base_folder));
   return config;
 }

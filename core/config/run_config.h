@@ -13,7 +13,7 @@
 namespace quartet {
 
 // Parses the text format file at `path` ("" = an empty configuration), applies `overrides` ("path.to.field=value";
-// ApplyOverride), fills in every default that proto/run_config.proto names and checks every value and
+// ApplyOverrides), fills in every default that proto/run_config.proto names and checks every value and
 // combination. Relative paths inside resolve against `base_folder` ("" = the one the user is in) and come back
 // absolute. `defaults` come before those of the comments. INVALID_ARGUMENT names file and line, or field, value and
 // what is allowed.
@@ -23,10 +23,10 @@ absl::StatusOr<RunConfig> LoadRunConfig(const std::string& path, const std::vect
 // Parses the text format file at `path` over what `config` has already; as LoadRunConfig does, before defaults.
 absl::Status ReadConfigFile(const std::string& path, RunConfig* config);
 
-// Sets one field, from "path.to.field=value". A repeated message is reached by index ("reward.source.0.rule=number"),
-// where the index may be one past the end; a list of values is set whole, with commas between ("data.prompt_data=a,b")
-// or as in a file (["a,b", "c"]).
-absl::Status ApplyOverride(std::string_view override_text, RunConfig* config);
+// Sets fields, each from "path.to.field=value". A repeated message is reached by index ("reward.source.0.rule=number"),
+// where the index may be one past the end. Of a list of values the first override replaces what `config` has, further
+// ones add theirs; commas stand between values ("data.prompt_data=a,b"), or it is written as in a file (["a,b", "c"]).
+absl::Status ApplyOverrides(const std::vector<std::string>& overrides, RunConfig* config);
 
 // Fills in defaults and checks; for configurations made in memory. Idempotent.
 absl::Status ResolveRunConfig(RunConfig* config, const std::string& base_folder);

@@ -140,9 +140,10 @@ std::string ServiceHelp(const std::string& service, const std::string& summary) 
       "Flags:\n"
       "  --preset=NAME          What a method sets, below --config and --set; as the orchestrator's.\n"
       "  --config=FILE          The run's configuration, a RunConfig in protobuf text format (below).\n"
-      "  --set=PATH=VALUE       Overrides one field, for example --set=rollout.temperature=0.8. May be repeated. Lists "
-      "of\n"
-      "                         numbers append; an element of a list of groups is named by its index:\n"
+      "  --set=PATH=VALUE       Overrides one field, for example --set=rollout.temperature=0.8. May be repeated: the\n"
+      "                         first one of a list (a,b or [\"a,b\", \"c\"]) replaces the file's, further ones "
+      "append;\n"
+      "                         an element of a list of groups is named by its index:\n"
       "                         --set=reward.source.0.rule=exact_match\n"
       "  --ranks=N              Processes on this host. Default: services.",
       service,

@@ -182,7 +182,7 @@ std::vector<Ladder> Ladders(const RunConfig& config, const Plan& plan) {
 
 absl::StatusOr<RunConfig> WithOverrides(const RunConfig& config, const std::vector<std::string>& overrides) {
   RunConfig changed = config;
-  for (const std::string& text : overrides) QUARTET_RETURN_IF_ERROR(ApplyOverride(text, &changed));
+  QUARTET_RETURN_IF_ERROR(ApplyOverrides(overrides, &changed));
   QUARTET_RETURN_IF_ERROR(ResolveRunConfig(&changed, ""));
   return changed;
 }

@@ -52,7 +52,7 @@ absl::StatusOr<ValueOrigins> OriginsOf(const ConfigSources& sources) {
     QUARTET_RETURN_IF_ERROR(ReadConfigFile(sources.file, &config));
     note(sources.file);
   }
-  for (const std::string& text : sources.overrides) QUARTET_RETURN_IF_ERROR(ApplyOverride(text, &config));
+  QUARTET_RETURN_IF_ERROR(ApplyOverrides(sources.overrides, &config));
   note("--set");
   return origins;
 }

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cctype>
 #include <cstddef>
+#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
@@ -26,6 +27,7 @@ namespace quartet {
 namespace {
 
 using google::protobuf::Descriptor;
+using ParseInfoTree = google::protobuf::TextFormat::ParseInfoTree;
 
 // Keeps the first error of a parse. Counted from 0.
 class FirstError : public google::protobuf::io::ErrorCollector {
@@ -145,8 +147,31 @@ std::string OpenedAt(const OpenMessage& message) {
   return absl::StrCat(message.field, " {, opened at line ", message.line);
 }
 
+// Where the first of two stands, counted from 1, of a field that `error` says is given twice inside of `open`; 0: of
+// none. `read` and `places` are of the text before the second.
+int LineOfFirst(const FirstError& error, const std::vector<OpenMessage>& open, const google::protobuf::Message& read,
+                const ParseInfoTree& places, std::string* name) {
+  *name = Quoted(error.message(), "Non-repeated field \"");
+  const google::protobuf::Message* message = &read;
+  const ParseInfoTree* inside = &places;
+  for (const OpenMessage& outer : open) {
+    const auto* field = message->GetDescriptor()->FindFieldByName(outer.field);
+    if (name->empty() || field == nullptr || inside == nullptr) return 0;
+    const google::protobuf::Reflection* reflection = message->GetReflection();
+    const int last = field->is_repeated() ? reflection->FieldSize(*message, field) - 1 : -1;
+    if (field->is_repeated() && last < 0) return 0;
+    inside = inside->GetTreeForNested(field, last);
+    message = field->is_repeated() ? &reflection->GetRepeatedMessage(*message, field, last)
+                                   : &reflection->GetMessage(*message, field);
+  }
+  const auto* field = message->GetDescriptor()->FindFieldByName(*name);
+  return field == nullptr || inside == nullptr ? 0 : inside->GetLocation(field, -1).line + 1;
+}
+
 // Protobuf's message, or a better one.
-std::string Explain(absl::string_view path, absl::string_view text, const FirstError& error, const Descriptor& root) {
+std::string Explain(absl::string_view path, absl::string_view text, const FirstError& error,
+                    const google::protobuf::Message& read, const ParseInfoTree& places) {
+  const Descriptor& root = *read.GetDescriptor();
   if (const std::string other = LooksLike(path, text); !other.empty()) {
     return absl::StrCat("this looks like ", other, "; a configuration is in protobuf text format, not ", other,
                         ", such as: rollout { temperature: 0.8 dtype: \"bf16\" }  (", error.message(), ")");
@@ -156,6 +181,10 @@ std::string Explain(absl::string_view path, absl::string_view text, const FirstE
     return absl::StrCat("the file ends inside ", OpenedAt(around.open.back()));
   }
   if (around.rest.substr(0, 1) == "}" && around.open.empty()) return "this } closes nothing";
+  std::string twice;
+  if (const int line = LineOfFirst(error, around.open, read, places, &twice); line > 0) {
+    return absl::StrCat(twice, " is given twice; the first time at line ", line);
+  }
   const std::string name = Quoted(error.message(), "has no field named \"");
   const Descriptor* message = root.file()->pool()->FindMessageTypeByName(Quoted(error.message(), "Message type \""));
   if (name.empty() || message == nullptr) return error.message();
@@ -184,13 +213,20 @@ absl::Status ReadTextFormat(const std::string& path, google::protobuf::Message* 
   FirstError error;
   google::protobuf::TextFormat::Parser parser;
   parser.RecordErrorsTo(&error);
-  if (parser.MergeFromString(text, message)) return absl::OkStatus();
-  const Descriptor& descriptor = *message->GetDescriptor();
-  if (!error.found()) {
-    return absl::InvalidArgumentError(absl::StrCat(path, ": not a ", descriptor.name(), " in text format"));
+  // Once by itself: a field that is given twice is an error then.
+  ParseInfoTree places;
+  parser.WriteLocationsTo(&places);
+  const std::unique_ptr<google::protobuf::Message> alone(message->New());
+  if (parser.ParseFromString(text, alone.get())) {
+    parser.WriteLocationsTo(nullptr);
+    if (parser.MergeFromString(text, message)) return absl::OkStatus();
   }
-  return absl::InvalidArgumentError(
-      absl::StrCat(path, ":", error.line() + 1, ":", error.column() + 1, ": ", Explain(path, text, error, descriptor)));
+  if (!error.found()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(path, ": not a ", message->GetDescriptor()->name(), " in text format"));
+  }
+  return absl::InvalidArgumentError(absl::StrCat(path, ":", error.line() + 1, ":", error.column() + 1, ": ",
+                                                 Explain(path, text, error, *alone, places)));
 }
 
 }  // namespace quartet

@@ -6,6 +6,7 @@
 
 #include <cmath>
 #include <limits>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -43,7 +44,9 @@ class FirstMessage : public google::protobuf::io::ErrorCollector {
 
 class Setter {
  public:
-  Setter(absl::string_view path, absl::string_view value) : path_(path), value_(value) {}
+  // `begun`: paths of lists that texts before this one have set.
+  Setter(absl::string_view path, absl::string_view value, std::set<std::string>* begun)
+      : path_(path), value_(value), begun_(begun) {}
 
   absl::Status Set(Message* message) {
     const std::vector<std::string> parts = absl::StrSplit(path_, '.');
@@ -94,9 +97,9 @@ class Setter {
     return absl::InvalidArgumentError(absl::StrCat("--set=", path_, "=", value_, ": ", what));
   }
 
-  // In the place of what the list has.
   absl::Status SetList(Message* message, const FieldDescriptor* field) const {
-    message->GetReflection()->ClearField(message, field);
+    const bool is_first = begun_->emplace(path_).second;
+    if (is_first || value_.empty()) message->GetReflection()->ClearField(message, field);
     if (value_.empty()) return absl::OkStatus();
     if (value_.front() == '[') {
       // As in a file, for texts with commas.
@@ -181,17 +184,23 @@ class Setter {
 
   const absl::string_view path_;
   const absl::string_view value_;
+  std::set<std::string>* const begun_;
 };
 
 }  // namespace
 
-absl::Status SetFieldFromText(absl::string_view override_text, Message* message) {
-  const size_t equals = override_text.find('=');
-  if (equals == absl::string_view::npos || equals == 0) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("--set=", override_text, ": expected path.to.field=value, such as rollout.temperature=0.8"));
+absl::Status SetFieldsFromTexts(const std::vector<std::string>& texts, Message* message) {
+  std::set<std::string> begun;
+  for (const absl::string_view text : texts) {
+    const size_t equals = text.find('=');
+    if (equals == absl::string_view::npos || equals == 0) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("--set=", text, ": expected path.to.field=value, such as rollout.temperature=0.8"));
+    }
+    absl::Status status = Setter(text.substr(0, equals), text.substr(equals + 1), &begun).Set(message);
+    if (!status.ok()) return status;
   }
-  return Setter(override_text.substr(0, equals), override_text.substr(equals + 1)).Set(message);
+  return absl::OkStatus();
 }
 
 }  // namespace quartet

@@ -1,15 +1,17 @@
-// Sets a field of any message from "path.to.field=value".
+// Sets fields of any message from texts "path.to.field=value".
 #pragma once
 
+#include <string>
+#include <vector>
+
 #include "absl/status/status.h"
-#include "absl/strings/string_view.h"
 #include "google/protobuf/message.h"
 
 namespace quartet {
 
-// A list of values gets those of the text in the place of its own: with commas between ("a,b"), or as in a file, in
-// brackets (["a,b", "c"]); none where it is empty. INVALID_ARGUMENT names the path, and the fields or values that would
-// be allowed.
-absl::Status SetFieldFromText(absl::string_view override_text, google::protobuf::Message* message);
+// One after the other. A list of values is written with commas between ("a,b"), or as in a file, in brackets
+// (["a,b", "c"]): the first text that names it puts its values in the place of the message's, further ones add theirs;
+// an empty one takes all away. INVALID_ARGUMENT names the path, and the fields or values that would be allowed.
+absl::Status SetFieldsFromTexts(const std::vector<std::string>& texts, google::protobuf::Message* message);
 
 }  // namespace quartet

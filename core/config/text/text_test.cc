@@ -73,6 +73,15 @@ TEST(ConfigText, ABraceTooManyClosesNothing) {
   EXPECT_EQ(ErrorIn("train { max_steps: 3 }\n}\nseed: 1\n"), "2:1: this } closes nothing");
 }
 
+TEST(ConfigText, AFieldThatIsGivenTwiceIsNamedWithBothLines) {
+  EXPECT_EQ(ErrorIn("seed: 1\nrollout { top_p: 0.9\n}\nseed: 2\n"),
+            "4:5: seed is given twice; the first time at line 1");
+  EXPECT_EQ(ErrorIn("reward {\n source { weight: 2 }\n source {\n  weight: 2\n\n  weight: 3 }\n}\n"),
+            "6:9: weight is given twice; the first time at line 4");
+  EXPECT_THAT(ErrorIn("actor { pretrain: 'a' }\ntrain { max_steps: 1 }\nactor { zero_stage: 2 }\n"),
+              HasSubstr("actor is given twice; the first time at line 1"));
+}
+
 TEST(ConfigText, OtherFormatsAreToldApart) {
   const std::string yaml = "rollout:\n  temperature: 0.8\n";
   EXPECT_THAT(ErrorIn(yaml), HasSubstr("protobuf text format, not YAML, such as: rollout { temperature: 0.8"));
