@@ -1,5 +1,6 @@
 #include "scorer/rewards/programs/code.h"
 
+#include <algorithm>
 #include <cstdint>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -33,18 +34,40 @@ bool AllTexts(const json& list) {
 // A literal of Python with this text.
 std::string PythonText(const std::string& text) { return json(text).dump(-1, ' ', /*ensure_ascii=*/true); }
 
-std::string CallEpilogue(const std::string& function, const json& arguments, const json& expected) {
+// Calls the function and writes what it returns as the last line, JSON. What it ought to return is not told.
+std::string CallEpilogue(const std::string& function, const json& arguments) {
   return absl::StrCat(R"(import json as _json
-def _plain(x): return [_plain(y) for y in x] if isinstance(x, (list, tuple)) else x
+def _plain(x):
+    if hasattr(x, "tolist"): x = x.tolist()
+    return [_plain(y) for y in x] if isinstance(x, (list, tuple)) else x
 _name = )",
                       PythonText(function), R"(
 _function = globals()[_name] if _name in globals() else getattr(globals()["Solution"](), _name)
-_got = _plain(_function(*_json.loads()",
-                      PythonText(arguments.dump(-1, ' ', true)), R"()))
-_expected = _json.loads()",
-                      PythonText(expected.dump(-1, ' ', true)), R"()
-assert _got == _expected or [_got] == _expected
+print("\n" + _json.dumps(_plain(_function(*_json.loads()",
+                      PythonText(arguments.dump(-1, ' ', true)), R"())), default=_plain), flush=True)
 )");
+}
+
+// As Python compares them: 1 is 1.0 and True.
+bool Equal(const json& a, const json& b) {
+  const auto number = [](const json& x) { return x.is_boolean() ? json(x.get<bool>() ? 1 : 0) : x; };
+  if (a.is_array() && b.is_array()) {
+    return std::equal(a.begin(), a.end(), b.begin(), b.end(), Equal);
+  }
+  if (a.is_object() && b.is_object()) {
+    return a.size() == b.size() && std::all_of(a.items().begin(), a.items().end(), [&](const auto& item) {
+             return b.contains(item.key()) && Equal(item.value(), b[item.key()]);
+           });
+  }
+  return number(a) == number(b);
+}
+
+// Whether the last line of `output` is JSON of `expected`, or of its only element.
+bool Returned(std::string_view output, const json& expected) {
+  while (!output.empty() && output.back() == '\n') output.remove_suffix(1);
+  const size_t before = output.rfind('\n');
+  const absl::StatusOr<json> got = ParseJson(before == std::string_view::npos ? output : output.substr(before + 1), "");
+  return got.ok() && (Equal(*got, expected) || Equal(json::array({*got}), expected));
 }
 
 // Lines without white space at their ends, nor empty ones at the end.
@@ -64,7 +87,7 @@ std::string Normal(std::string_view text) {
 absl::StatusOr<bool> Passes(const std::string& program, const CodeTest& test, const SandboxLimits& limits,
                             const std::stop_token& stop) {
   std::string epilogue = test.epilogue, proof;
-  if (!epilogue.empty()) {
+  if (!epilogue.empty() && !test.returned.has_value()) {
     // A program that ends before its tests do has not passed them.
     std::random_device random;
     proof = absl::StrCat("\npassed ", random(), random(), "\n");
@@ -72,6 +95,7 @@ absl::StatusOr<bool> Passes(const std::string& program, const CodeTest& test, co
   }
   QUARTET_ASSIGN_OR_RETURN(const SandboxedRun run, RunSandboxed(program, test.input, epilogue, limits, stop));
   if (run.end != SandboxedRun::End::kExited) return false;
+  if (test.returned.has_value()) return Returned(run.output, *test.returned);
   return epilogue.empty() ? Normal(run.output) == Normal(test.output) : absl::EndsWith(run.output, proof);
 }
 
@@ -130,7 +154,7 @@ absl::StatusOr<std::vector<CodeTest>> ReadCodeTests(std::string_view label) {
       if (!text_at("fn_name")) return Wrong(label, "\"fn_name\" is no text");
       for (size_t i = 0; i < inputs.size(); ++i) {
         if (!inputs[i].is_array()) return Wrong(label, "an element of \"inputs\" is no list of arguments");
-        read.push_back({.epilogue = CallEpilogue(tests["fn_name"], inputs[i], outputs[i])});
+        read.push_back({.epilogue = CallEpilogue(tests["fn_name"], inputs[i]), .returned = outputs[i]});
       }
     } else {
       if (!AllTexts(inputs) || !AllTexts(outputs)) return Wrong(label, "\"inputs\" and \"outputs\" are not all texts");

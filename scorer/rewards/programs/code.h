@@ -2,6 +2,8 @@
 #pragma once
 
 #include <memory>
+#include <nlohmann/json.hpp>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -13,11 +15,13 @@
 namespace quartet {
 
 // One test of a program. It passes where the program, given `input`, exits with 0 and writes `output` (lines compared
-// without white space at their ends, and without empty lines at the end); with an epilogue, where that runs to its end.
+// without white space at their ends, and without empty lines at the end); with an epilogue, where that runs to its end;
+// with `returned` too, where the last line it writes is JSON of that value, which the program is not told.
 struct CodeTest {
   std::string input;
   std::string output;
   std::string epilogue;  // Python, run after the program, in its globals; "": the output decides
+  std::optional<nlohmann::json> returned;
 };
 
 // The tests of a label, JSON in one of the forms of public data sets:
@@ -33,9 +37,9 @@ struct CodeOptions {
   SandboxLimits limits;  // of each test
 };
 
-// The program is the last code block of the answer that is marked as Python's (```python, ```py), else its last code
-// block; an answer without one is worth 0. extra_logs: "passed", the share of tests that pass; without `share`, those
-// after the first that does not are not run and count as not passed.
+// The program is the last code block of the answer that is marked as Python's (```python, ```python3, ```py), else its
+// last code block; an answer without one is worth 0. extra_logs: "passed", the share of tests that pass; without
+// `share`, those after the first that does not are not run and count as not passed.
 std::unique_ptr<RewardFunction> NewCode(const CodeOptions& options);
 
 }  // namespace quartet

@@ -51,6 +51,46 @@ TEST(CodeRewards, CallFunctions) {
   EXPECT_EQ(Value("def sub(a, b): return 3", calls), 0);
 }
 
+TEST(CodeRewards, CompareWhatIsReturnedAsPythonDoes) {
+  const auto returns = [](const std::string& value, const std::string& expected) {
+    return Value("def f(): return " + value, R"({"inputs": [[]], "fn_name": "f", "outputs": [)" + expected + "]}");
+  };
+  EXPECT_EQ(returns("1.0", "1"), 1);
+  EXPECT_EQ(returns("1 == 1", "1"), 1);
+  EXPECT_EQ(returns("{'a': (1, 2)}", R"({"a": [1, 2]})"), 1);
+  EXPECT_EQ(returns("{'a': 1, 'b': 2}", R"({"a": 1})"), 0);
+  EXPECT_EQ(returns("[1, 2]", "[[1, 2]]"), 1) << "some data sets have it in a list";
+  EXPECT_EQ(returns("'1'", "1"), 0);
+  EXPECT_EQ(returns("None", "null"), 1);
+  EXPECT_EQ(returns("'two\\nlines'", R"("two\nlines")"), 1);
+  EXPECT_EQ(returns("float('nan')", "0"), 0);
+  EXPECT_EQ(returns("object()", "0"), 0);
+  EXPECT_EQ(returns("print('0', end='')", "0"), 0) << "what is printed is not returned";
+}
+
+TEST(CodeRewards, DoNotTellWhatAFunctionOughtToReturn) {
+  const char* secret = R"({"inputs": [[]], "outputs": ["zebra"], "fn_name": "f"})";
+  EXPECT_EQ(Value(R"(
+def f():
+    import sys
+    seen = open("/run/epilogue.py").read() + open("/run/answer.py").read()
+    frame = sys._getframe()
+    while frame:
+        seen += str(frame.f_globals) + str(frame.f_locals)
+        frame = frame.f_back
+    word = "ze" + "bra"
+    return word if word in seen else "not found")",
+                  secret),
+            0);
+  EXPECT_EQ(Value("def f(): return 'zebra'", secret), 1);
+}
+
+TEST(CodeRewards, TestFunctionsWithoutRunningTheirProgram) {
+  EXPECT_EQ(Value("def f(x): return x\nif __name__ == '__main__':\n  print(f(input()))",
+                  R"({"inputs": [[1]], "outputs": [1], "fn_name": "f"})"),
+            1);
+}
+
 TEST(CodeRewards, RunAsserts) {
   const char* asserts =
       R"j({"setup": "import math", "asserts": ["assert f(4) == math.isqrt(16)", "assert f(0) == 0"]})j";
@@ -77,6 +117,8 @@ TEST(CodeRewards, GiveNoNetworkAndNoFilesAndNoProcesses) {
   EXPECT_EQ(refused("open('/usr/x', 'w')"), 1);
   EXPECT_EQ(refused("open('/x', 'w')"), 1);
   EXPECT_EQ(refused("open('/run/answer.py', 'w')"), 1);
+  EXPECT_EQ(refused("open('/dev/x', 'w')"), 1);
+  EXPECT_EQ(refused("open('/dev/shm/x', 'w')"), 1);
   EXPECT_EQ(refused("import os; os.fork()"), 1);
   EXPECT_EQ(refused("import subprocess; subprocess.run(['/usr/bin/true'])"), 1);
   EXPECT_EQ(refused("import os; os.kill(1, 9); os.listdir('/proc/3')"), 1);
@@ -91,13 +133,27 @@ TEST(CodeRewards, GiveNoNetworkAndNoFilesAndNoProcesses) {
       1);
 }
 
+TEST(CodeRewards, SeeNothingOfTheScorersEnvironment) {
+  setenv("QUARTET_TEST_SECRET", "hidden", 1);
+  EXPECT_EQ(Value(R"(
+import glob
+seen = b""
+for path in glob.glob("/proc/*/environ"):
+    try: seen += open(path, "rb").read()
+    except OSError: pass
+print("seen" if b"hid" + b"den" in seen else "refused"))",
+                  R"({"inputs": [""], "outputs": ["refused"]})"),
+            1);
+  unsetenv("QUARTET_TEST_SECRET");
+}
+
 TEST(CodeRewards, BoundMemoryAndTimeAndOutput) {
   const char* nothing = R"({"inputs": [""], "outputs": [""]})";
   EXPECT_EQ(Value("x = bytearray(1 << 30)", nothing), 0);
   EXPECT_EQ(Value("while True: print('x' * 1000)", nothing), 0);
-  EXPECT_EQ(Value("import time\nwhile True: time.sleep(1)", nothing, false, absl::Seconds(3)), 0);
+  EXPECT_EQ(Value("import time\nwhile True: time.sleep(1)", nothing, false, absl::Seconds(1)), 0);
   EXPECT_EQ(Value("import signal\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\nwhile True: pass", nothing, false,
-                  absl::Seconds(3)),
+                  absl::Seconds(1)),
             0);
 }
 

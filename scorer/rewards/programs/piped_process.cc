@@ -77,6 +77,7 @@ struct Child {
   const int* kept_fds;
   size_t kept_count;
   int input, output, error;
+  bool no_environment;
   pid_t parent;
 
   void Become() const {
@@ -104,7 +105,8 @@ struct Child {
     }
     const rlimit no_core = {0, 0};
     setrlimit(RLIMIT_CORE, &no_core);
-    execvp(argv[0], argv);
+    char* const nothing[] = {nullptr};
+    execvpe(argv[0], argv, no_environment ? nothing : environ);
   }
 };
 
@@ -139,6 +141,7 @@ absl::StatusOr<std::unique_ptr<PipedProcess>> PipedProcess::Start(const PipedPro
       .input = piped ? child_input.get() : options.input_fd,
       .output = child_output.get(),
       .error = null.get(),
+      .no_environment = options.no_environment,
       .parent = getpid(),
   };
   const pid_t pid = fork();

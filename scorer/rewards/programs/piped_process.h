@@ -34,7 +34,8 @@ struct PipedProcessOptions {
   std::vector<int> kept_fds;
   // What it reads on its standard input is this descriptor; -1: what Write sends.
   int input_fd = -1;
-  bool quiet = false;  // its standard error is thrown away; else it is this process's own
+  bool quiet = false;           // its standard error is thrown away; else it is this process's own
+  bool no_environment = false;  // else this process's
 };
 
 // In a process group of its own, which is killed with this object, and with the thread that has started it: one thread

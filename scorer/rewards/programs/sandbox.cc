@@ -23,15 +23,16 @@ constexpr size_t kMostOutputBytes = 4 << 20;
 constexpr int64_t kOpenFiles = 64;
 constexpr absl::Duration kLongestStart = absl::Seconds(60);
 
-// Says that the sandbox stands, before anything of the program's own can happen, then becomes the program.
+// Says that the sandbox stands, before anything of the program's own can happen, then becomes the program. With an
+// epilogue the program is a module that is tested, not the one that is run.
 constexpr char kDriver[] = R"(import sys
 sys.stdout.write(sys.argv.pop(1) + "\n")
 sys.stdout.flush()
 def run(source, name, scope):
     exec(compile(source, name, "exec"), scope)
-scope = {"__name__": "__main__", "__builtins__": __builtins__}
 with open("/run/answer.py", encoding="utf-8") as f: answer = f.read()
 with open("/run/epilogue.py", encoding="utf-8") as f: epilogue = f.read()
+scope = {"__name__": "answer" if epilogue else "__main__", "__builtins__": __builtins__}
 sys.argv = ["answer.py"]
 try:
     run(answer, "answer.py", scope)
@@ -113,6 +114,8 @@ std::vector<std::string> Arguments(const MemoryFile& program, const MemoryFile& 
           "/proc",
           "--dev",
           "/dev",
+          "--remount-ro",
+          "/dev",
           "--size",
           absl::StrCat(kDiskBytes),
           "--tmpfs",
@@ -169,6 +172,8 @@ absl::StatusOr<SandboxedRun> RunSandboxed(const std::string& program, const std:
       .kept_fds = {program_file.fd(), epilogue_file.fd(), filter_file.fd()},
       .input_fd = input_file.fd(),
       .quiet = true,
+      // /proc/1/environ is readable inside.
+      .no_environment = true,
   };
   QUARTET_ASSIGN_OR_RETURN(const std::unique_ptr<PipedProcess> running, PipedProcess::Start(options));
   // That the sandbox takes long to stand on a busy machine is not the program's doing.
