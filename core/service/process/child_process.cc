@@ -48,6 +48,11 @@ void CloseIfOpen(int fd) {
 
 }  // namespace
 
+void KeepEndsOfChildren() {
+  struct sigaction action = {};
+  if (sigaction(SIGCHLD, nullptr, &action) == 0 && action.sa_handler == SIG_IGN) signal(SIGCHLD, SIG_DFL);
+}
+
 ExitState ExitState::OfWait(int wait_status) {
   ExitState state;
   if (WIFSIGNALED(wait_status)) {
@@ -67,6 +72,7 @@ std::string ExitState::Describe() const {
 
 absl::StatusOr<std::unique_ptr<ChildProcess>> ChildProcess::Start(const ChildProcessOptions& options) {
   if (options.argv.empty()) return absl::InvalidArgumentError("no program to start");
+  KeepEndsOfChildren();
   const std::string& program = options.argv[0];
   int parent_stream[2];  // the child reads, we keep the other end
   int error_pipe[2];     // closes when the child has become the program; else holds errno

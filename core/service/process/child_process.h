@@ -38,6 +38,10 @@ struct ChildProcessOptions {
   bool own_process_group = false;
 };
 
+// Lets this process see its children end where whoever started it has it ignore SIGCHLD: the kernel would throw their
+// exit codes away, and no one who waits for one would ever be told.
+void KeepEndsOfChildren();
+
 // The child finds in QUARTET_PARENT_FD the descriptor of a stream that closes when this object or this process is gone;
 // our programs leave then, or when a reason to leave comes on it.
 //

@@ -4,6 +4,10 @@
 #include <signal.h>
 #include <stdlib.h>
 
+#include <memory>
+#include <optional>
+#include <string>
+
 #include "core/base/files.h"
 
 namespace quartet {
@@ -28,6 +32,14 @@ TEST(ChildProcess, ReportsHowItEnded) {
   const ExitState killed = *Shell("kill -9 $$")->Wait(absl::Seconds(20));
   EXPECT_EQ(killed.signal, SIGKILL);
   EXPECT_EQ(killed.Describe(), "killed by SIGKILL (signal 9): out of memory?");
+}
+
+TEST(ChildProcess, IsSeenToEndWhereItsParentWasToldToIgnoreThat) {
+  signal(SIGCHLD, SIG_IGN);  // as a process has it whose own parent started it so
+  const auto child = Shell("exit 3");
+  const std::optional<ExitState> end = child->Wait(absl::Seconds(20));
+  ASSERT_TRUE(end.has_value());
+  EXPECT_EQ(end->code, 3);
 }
 
 TEST(ChildProcess, AppendsItsOutputToTheLogAndHasItsEnvironment) {

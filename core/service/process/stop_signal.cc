@@ -12,6 +12,8 @@
 #include <algorithm>
 #include <mutex>
 
+#include "core/service/process/child_process.h"
+
 namespace quartet {
 
 struct StopSignal::Impl {
@@ -23,6 +25,7 @@ struct StopSignal::Impl {
 };
 
 StopSignal::StopSignal() : impl_(new Impl) {
+  KeepEndsOfChildren();
   sigset_t signals;
   sigemptyset(&signals);
   for (int s : {SIGINT, SIGTERM, SIGCHLD}) sigaddset(&signals, s);

@@ -115,6 +115,7 @@ struct Child {
 absl::StatusOr<std::unique_ptr<PipedProcess>> PipedProcess::Start(const PipedProcessOptions& options) {
   BlockBrokenPipeSignal();
   if (options.argv.empty()) return absl::InvalidArgumentError("no program to start");
+  KeepEndsOfChildren();
   Fd child_input, our_input, our_output, child_output, error_read, error_write, null;
   const bool piped = options.input_fd < 0;
   if ((piped && !MakePipe(&child_input, &our_input)) || !MakePipe(&our_output, &child_output) ||
