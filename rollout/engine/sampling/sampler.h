@@ -1,9 +1,9 @@
 // Chooses the next token from one row of logits. LibTorch-free.
 //
-// minimum length -> bias -> penalties -> temperature -> top-k and min-p -> top-p -> exponential race: of the tokens that
-// are left, the one with the largest p / E, where E = -log(u) are independent exponential variables; token t wins with
-// probability p_t. u is a pure function of (seed, prompt index, sample, position, token): a draw does not depend on the
-// batch around it or on the machine.
+// minimum length -> bias -> penalties -> temperature -> top-k and min-p -> top-p -> exponential race: of the tokens
+// that are left, the one with the largest p / E, where E = -log(u) are independent exponential variables; token t wins
+// with probability p_t. u is a pure function of (seed, prompt index, sample, position, token): a draw does not depend
+// on the batch around it or on the machine.
 #pragma once
 
 #include <cstdint>
