@@ -30,8 +30,8 @@ struct Experience {
   bool truncated = false;
   bool excluded = false;  // from the loss
 
-  // As the rollout computed them: of the whole distribution, as log_probs are, and of what it drew from, after penalties
-  // and truncation.
+  // As the rollout computed them: of the whole distribution, as log_probs are, and of what it drew from, after
+  // penalties and truncation.
   std::vector<float> rollout_log_probs;
   std::vector<float> sampled_log_probs;
   std::vector<float> log_probs;  // before the update
