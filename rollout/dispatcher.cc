@@ -145,6 +145,7 @@ bool Dispatcher::Take(int group, std::vector<Works>* works) {
     if (batch.empty()) batch.emplace_back();
     batch.back().set_complete(true);
     batch.back().set_in_flight(in_flight_ > 0);
+    batch.back().set_last(closed_);
   }
   return !closed_;
 }

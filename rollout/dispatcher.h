@@ -87,14 +87,14 @@ class Dispatcher {
   // Sets of engines that step together.
   int groups() const { return options_.lockstep ? 1 : engines(); }
   // Waits until there is work for an engine of `group`. What there is, by engine and in order: a batch for each of the
-  // group, if only of an empty message, and nothing for the others. False after Close.
+  // group, if only of an empty message, and nothing for the others. False after Close: the batch is the last one.
   bool Take(int group, std::vector<Works>* works);
 
   void Answer(int rank, RankEvents events);
 
   // All calls, now and later, end with `status`.
   void Fail(const absl::Status& status);
-  // Takers return; all calls end.
+  // Takers get the last batch; all calls end.
   void Close();
 
  private:

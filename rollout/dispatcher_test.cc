@@ -182,6 +182,7 @@ TEST(Dispatcher, EnginesThatStepTogetherGetEquallyManyBatches) {
   EXPECT_TRUE(caller.End().ok());
   dispatcher.Close();
   EXPECT_FALSE(dispatcher.Take(0, &works));
+  for (const Dispatcher::Works& last : works) EXPECT_TRUE(last.back().complete() && last.back().last());
 }
 
 TEST(Dispatcher, RanksThatAreOneEngineShareItsWorkAndTheFirstAnswersForThem) {

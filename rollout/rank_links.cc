@@ -10,6 +10,12 @@ namespace quartet {
 
 RankLinks::~RankLinks() {
   for (std::thread& thread : threads_) thread.join();
+  AwaitEnd();
+}
+
+void RankLinks::AwaitEnd() {
+  const std::lock_guard lock(work_mutex_);
+  if (work_.joinable()) work_.join();
 }
 
 absl::Status RankLinks::Start() {
@@ -19,7 +25,8 @@ absl::Status RankLinks::Start() {
   }
   for (int rank = 1; rank < context_.world_size; ++rank) threads_.emplace_back([this, rank] { Listen(rank); });
   for (int group = 0; group < dispatcher_.groups(); ++group) threads_.emplace_back([this, group] { Supply(group); });
-  threads_.emplace_back(
+  const std::lock_guard lock(work_mutex_);
+  work_ = std::thread(
       [this] { worker_.Work([this](RankEvents events) { dispatcher_.Answer(0, std::move(events)); }); });
   return absl::OkStatus();
 }
@@ -27,13 +34,14 @@ absl::Status RankLinks::Start() {
 // Takes the work of engines that step together to their ranks.
 void RankLinks::Supply(int group) {
   std::vector<Dispatcher::Works> works;
-  while (dispatcher_.Take(group, &works)) {
+  for (bool more = true; more;) {
+    more = dispatcher_.Take(group, &works);
     for (int rank = 0; rank < context_.world_size; ++rank) {
       for (const RankWork& work : works[dispatcher_.engine_of(rank)]) {
         if (rank == 0) {
           worker_.Put(work);
-        } else if (!pipes_[rank]->Write(work.SerializeAsString())) {
-          return;
+        } else {
+          pipes_[rank]->Write(work.SerializeAsString());  // where it fails, Listen says so
         }
       }
     }

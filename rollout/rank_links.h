@@ -2,6 +2,7 @@
 #pragma once
 
 #include <memory>
+#include <mutex>
 #include <thread>
 #include <vector>
 
@@ -18,11 +19,14 @@ class RankLinks {
   // All outlive it.
   RankLinks(const RankContext& context, RankGroup& group, RankWorker& worker, Dispatcher& dispatcher)
       : context_(context), group_(group), worker_(worker), dispatcher_(dispatcher) {}
-  // Waits for its threads, which end once dispatcher and worker are closed.
+  // Waits for its threads, which end once dispatcher and worker are closed and the group has stopped.
   ~RankLinks();
 
   // On the leader, after all ranks have met.
   absl::Status Start();
+  // Once the dispatcher is closed: waits until this rank has done its last work, so that it may leave the others. Any
+  // thread.
+  void AwaitEnd();
 
  private:
   void Supply(int group);
@@ -34,6 +38,8 @@ class RankLinks {
   Dispatcher& dispatcher_;
   std::vector<std::shared_ptr<RankPipe>> pipes_;  // by rank; none to the leader itself
   std::vector<std::thread> threads_;
+  std::mutex work_mutex_;
+  std::thread work_;  // guarded by work_mutex_
 };
 
 }  // namespace quartet

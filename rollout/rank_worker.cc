@@ -174,6 +174,9 @@ RankWorker::Result RankWorker::Do() {
     }
     if (work.release()) held_ = false;
     if (work.complete()) pending_ = work.in_flight();
+    if (!work.last()) continue;
+    Close();
+    return {said.TakeAll(), absl::OkStatus()};
   }
   const bool steps = pending_ && !held_;
   {

@@ -71,13 +71,13 @@ class RankWorker {
   // No more comes.
   void Close();
 
-  // Does what is Put, on the executor thread, and hands the answers to `answer`: until Close, or this rank is stopping,
-  // or its engine cannot go on, which breaks the group.
+  // Does what is Put, on the executor thread, and hands the answers to `answer`: until the last batch, Close, or this
+  // rank is stopping, or its engine cannot go on, which breaks the group.
   void Work(const std::function<void(RankEvents)>& answer);
 
   // ---- The parts of Work.
 
-  // Waits until there is something to Do; false after Close.
+  // Waits until there is something to Do; false after Close, and once the last batch is done.
   bool Wait();
 
   struct Result {

@@ -297,8 +297,8 @@ struct Timed {
   int after_steps = 0;  // of the engine
 };
 
-// Ranks that step together, each on a thread of its own: what `works(rank)` has comes to each in its own time. End is
-// the last of it.
+// Ranks that step together, each on a thread of its own: what `works(rank)` has comes to each in its own time. Last is
+// the last of it, whereupon all end, though they have sequences: one that ended before would leave the others waiting.
 std::vector<std::unique_ptr<TestRank>> StepTogether(int count, const std::function<std::vector<Timed>(int)>& works) {
   std::vector<std::unique_ptr<TestRank>> ranks(count);
   for (auto& rank : ranks) rank = std::make_unique<TestRank>();
@@ -326,11 +326,7 @@ std::vector<std::unique_ptr<TestRank>> StepTogether(int count, const std::functi
           worker.Put(timed.work);
         }
       });
-      for (bool held = false; !held && worker.Wait();) {
-        for (const RankEvents& events : worker.Do().answers) {
-          for (const RankEvent& event : events.events()) held = held || event.held() == 1000;
-        }
-      }
+      while (worker.Wait()) worker.Do();
       feeder.join();
     });
   }
@@ -338,10 +334,10 @@ std::vector<std::unique_ptr<TestRank>> StepTogether(int count, const std::functi
   return ranks;
 }
 
-RankWork End() {
+RankWork Last() {
   RankWork work;
-  work.set_hold(1000);
-  return Complete(work, /*in_flight=*/false);
+  work.set_last(true);
+  return Complete(work);
 }
 
 TEST(RankWorker, RanksThatDoTheSameMakeTheSameForwardsWheneverTheirWorkComes) {
@@ -363,7 +359,7 @@ TEST(RankWorker, RanksThatDoTheSameMakeTheSameForwardsWheneverTheirWorkComes) {
       if (random() % 3 == 0) works.push_back({RankWork()});  // a batch of two messages
       works.push_back({Complete(work)});
     }
-    works.push_back({End()});
+    works.push_back({Last()});
     return works;
   });
   EXPECT_GT(ranks[0]->engine->steps, 10);
@@ -381,7 +377,7 @@ TEST(RankWorker, RanksWithoutSequencesMakeTheForwardsOfThoseThatTheyStepTogether
     return {{Complete(rank == 1 ? WorkOf(1, 6) : RankWork())},
             {.work = Complete(gone, /*in_flight=*/false), .after_steps = 6},
             {Complete(rank == 2 ? WorkOf(2, 3) : RankWork())},
-            {.work = End(), .after_steps = 9}};
+            {.work = Last(), .after_steps = 9}};
   });
   for (const auto& rank : ranks) {
     EXPECT_EQ(rank->engine->steps, 9);

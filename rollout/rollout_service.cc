@@ -77,6 +77,10 @@ class RolloutService final : public RankService,
   grpc::Service* grpc_service() override { return this; }
   bool IsReady() const override { return engine().has_weights(); }
   void EndCalls(const absl::Status& status) override { dispatcher_.Fail(status); }
+  void EndWork() override {
+    dispatcher_.Close();
+    links_.AwaitEnd();
+  }
 
   // On the leader, where the configuration says so; answers UNAVAILABLE until Load.
   absl::Status StartHttp() {

@@ -155,6 +155,7 @@ class RankServerImpl final : public RankServer {
       ended.set_value();
       last_words.join();
       if (!calls_ended_.exchange(true) && options_.on_calls_ended) options_.on_calls_ended();
+      service_->EndWork();
     }
     if (group_ != nullptr) group_->Stop();
   }
