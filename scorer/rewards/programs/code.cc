@@ -4,9 +4,7 @@
 #include <cstdint>
 #include <nlohmann/json.hpp>
 #include <optional>
-#include <random>
 
-#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "core/base/status_macros.h"
 #include "core/data/json.h"
@@ -35,7 +33,7 @@ bool AllTexts(const json& list) {
 std::string PythonText(const std::string& text) { return json(text).dump(-1, ' ', /*ensure_ascii=*/true); }
 
 // Calls the function and writes what it returns as the last line, JSON. What it ought to return is not told.
-std::string CallEpilogue(const std::string& function, const json& arguments) {
+std::string CallerOf(const std::string& function, const json& arguments) {
   return absl::StrCat(R"(import json as _json
 def _plain(x):
     if hasattr(x, "tolist"): x = x.tolist()
@@ -86,17 +84,10 @@ std::string Normal(std::string_view text) {
 
 absl::StatusOr<bool> Passes(const std::string& program, const CodeTest& test, const SandboxLimits& limits,
                             const std::stop_token& stop) {
-  std::string epilogue = test.epilogue, proof;
-  if (!epilogue.empty() && !test.returned.has_value()) {
-    // A program that ends before its tests do has not passed them.
-    std::random_device random;
-    proof = absl::StrCat("\npassed ", random(), random(), "\n");
-    absl::StrAppend(&epilogue, "\nimport sys as _sys\n_sys.stdout.write(", PythonText(proof), ")\n");
-  }
-  QUARTET_ASSIGN_OR_RETURN(const SandboxedRun run, RunSandboxed(program, test.input, epilogue, limits, stop));
+  if (!test.statements.empty()) return RunJudged(program, test.statements, limits, stop);
+  QUARTET_ASSIGN_OR_RETURN(const SandboxedRun run, RunSandboxed(program, test.input, test.caller, limits, stop));
   if (run.end != SandboxedRun::End::kExited) return false;
-  if (test.returned.has_value()) return Returned(run.output, *test.returned);
-  return epilogue.empty() ? Normal(run.output) == Normal(test.output) : absl::EndsWith(run.output, proof);
+  return test.caller.empty() ? Normal(run.output) == Normal(test.output) : Returned(run.output, test.returned);
 }
 
 class Code final : public RewardFunction {
@@ -115,9 +106,11 @@ class Code final : public RewardFunction {
     const std::optional<std::string> program = LastCodeBlock(answer.response, {"python", "py", "python3"});
     size_t passed = 0;
     for (size_t i = 0; program.has_value() && i < tests.size(); ++i) {
-      QUARTET_ASSIGN_OR_RETURN(const bool passes, Passes(*program, tests[i], options_.limits, stop));
-      passed += passes;
-      if (!passes && !options_.share) break;
+      const absl::StatusOr<bool> passes = Passes(*program, tests[i], options_.limits, stop);
+      if (absl::IsInvalidArgument(passes.status())) return Wrong(answer.label, passes.status().message());
+      QUARTET_RETURN_IF_ERROR(passes.status());
+      passed += *passes;
+      if (!*passes && !options_.share) break;
     }
     Reward reward;
     const float share = static_cast<float>(passed) / static_cast<float>(tests.size());
@@ -144,7 +137,7 @@ absl::StatusOr<std::vector<CodeTest>> ReadCodeTests(std::string_view label) {
     if (!asserts.is_array() || !AllTexts(asserts)) return Wrong(label, "\"asserts\" is no list of texts");
     if (tests.contains("setup") && !text_at("setup")) return Wrong(label, "\"setup\" is no text");
     const std::string setup = text_at("setup") ? tests["setup"].get<std::string>() + "\n" : "";
-    for (const json& line : asserts) read.push_back({.epilogue = setup + line.get<std::string>() + "\n"});
+    for (const json& line : asserts) read.push_back({.statements = setup + line.get<std::string>() + "\n"});
   } else {
     const json inputs = tests.value("inputs", json()), outputs = tests.value("outputs", json());
     if (!inputs.is_array() || !outputs.is_array() || inputs.size() != outputs.size()) {
@@ -154,7 +147,7 @@ absl::StatusOr<std::vector<CodeTest>> ReadCodeTests(std::string_view label) {
       if (!text_at("fn_name")) return Wrong(label, "\"fn_name\" is no text");
       for (size_t i = 0; i < inputs.size(); ++i) {
         if (!inputs[i].is_array()) return Wrong(label, "an element of \"inputs\" is no list of arguments");
-        read.push_back({.epilogue = CallEpilogue(tests["fn_name"], inputs[i]), .returned = outputs[i]});
+        read.push_back({.caller = CallerOf(tests["fn_name"], inputs[i]), .returned = outputs[i]});
       }
     } else {
       if (!AllTexts(inputs) || !AllTexts(outputs)) return Wrong(label, "\"inputs\" and \"outputs\" are not all texts");

@@ -3,7 +3,6 @@
 
 #include <memory>
 #include <nlohmann/json.hpp>
-#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -15,13 +14,14 @@
 namespace quartet {
 
 // One test of a program. It passes where the program, given `input`, exits with 0 and writes `output` (lines compared
-// without white space at their ends, and without empty lines at the end); with an epilogue, where that runs to its end;
-// with `returned` too, where the last line it writes is JSON of that value, which the program is not told.
+// without white space at their ends, and without empty lines at the end); with `caller`, where the last line that this
+// writes is JSON of `returned`, which the program is not told; with `statements`, where these run to their end.
 struct CodeTest {
   std::string input;
   std::string output;
-  std::string epilogue;  // Python, run after the program, in its globals; "": the output decides
-  std::optional<nlohmann::json> returned;
+  std::string caller;  // Python, run after the program, in its globals
+  nlohmann::json returned;
+  std::string statements;  // Python, run where the program cannot see them
 };
 
 // The tests of a label, JSON in one of the forms of public data sets:

@@ -3,11 +3,14 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <nlohmann/json.hpp>
+
 #include "absl/strings/str_cat.h"
 
 namespace quartet {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::HasSubstr;
 
 // Long, as machines that run tests are busy; short where a test waits for it.
@@ -73,7 +76,7 @@ TEST(CodeRewards, DoNotTellWhatAFunctionOughtToReturn) {
   EXPECT_EQ(Value(R"(
 def f():
     import sys
-    seen = open("/run/epilogue.py").read() + open("/run/answer.py").read()
+    seen = open("/run/caller.py").read() + open("/run/answer.py").read()
     frame = sys._getframe()
     while frame:
         seen += str(frame.f_globals) + str(frame.f_locals)
@@ -97,6 +100,100 @@ TEST(CodeRewards, RunAsserts) {
   EXPECT_EQ(Value("def f(x): return x", asserts), 1);
   EXPECT_EQ(Value("def f(x): return x + 1", asserts), 0);
   EXPECT_EQ(Value("def f(x): return x", R"j(["assert f(1) == 1"])j"), 1);
+}
+
+TEST(CodeRewards, RunAssertsOnWhateverFunctionsTakeAndReturn) {
+  const auto passes = [](const std::string& program, const std::string& test, const std::string& setup = "") {
+    return Value(program, nlohmann::json{{"setup", setup}, {"asserts", {test}}}.dump()) == 1;
+  };
+  EXPECT_TRUE(passes("def f(x): return (x, [x], {x}, {x: b'a'}, 1j, 10**400, None, 'é', float('inf'))",
+                     "assert f(3) == (3, [3], {3}, {3: b'a'}, 1j, 10**400, None, 'é', float('inf'))"));
+  EXPECT_FALSE(passes("def f(x): return [x]", "assert f(3) == (3,)")) << "a list is no tuple";
+  EXPECT_TRUE(passes("def f(x):\n  x.sort()\n  x[0] = -1",
+                     "a = [3, 1, 2]\nb = a\nassert f(a) is None\nassert b == [-1, 2, 3]"));
+  EXPECT_TRUE(passes("def f(g, x): return [g(y) for y in x]", "assert f(lambda y: y * 2, (1, 2)) == [2, 4]"));
+  EXPECT_TRUE(passes("def f(n):\n  yield from range(n)", "assert list(f(3)) == [0, 1, 2]\nassert sum(f(4)) == 6"));
+  EXPECT_TRUE(passes("def f(a, *, b=1): return a - b", "assert f(5, b=2) == 3\nassert list(map(f, [1, 2])) == [0, 1]"));
+  EXPECT_TRUE(passes("import math\ndef f(x): return math.sqrt(x)", "assert math.isclose(f(2), 2 ** 0.5)"));
+  EXPECT_TRUE(passes("def f(x):\n  raise ValueError('no')",
+                     "try:\n  f(1)\nexcept ValueError as e:\n  assert str(e) == 'no'\nelse:\n  assert False"));
+  EXPECT_TRUE(passes("class Bad(KeyError): pass\ndef f(x):\n  raise Bad(x)",
+                     "try:\n  f(1)\nexcept Bad:\n  pass\nelse:\n  assert False"));
+  EXPECT_TRUE(passes("from fractions import Fraction\ndef f(): return Fraction(1, 3)",
+                     "assert f() * 3 == 1 and f().denominator == 3"));
+  constexpr char kTree[] =
+      "class Node:\n  def __init__(self, v): self.v, self.left = v, None\n"
+      "  def __eq__(self, o): return self.v == o.v\n  def __lt__(self, o): return self.v < o.v\n"
+      "  def __add__(self, o): return Node(self.v + o.v)\n  def __len__(self): return self.v\n"
+      "def height(n): return 0 if n is None else 1 + height(n.left)";
+  EXPECT_TRUE(passes(kTree, "assert height(root) == 2 and root.left.v == 4", "root = Node(3)\nroot.left = Node(4)"));
+  EXPECT_TRUE(passes(kTree, "assert Node(3) == Node(3) and Node(2) < Node(3) and (Node(2) + Node(3)).v == 5"));
+  EXPECT_TRUE(passes(kTree, "assert isinstance(Node(1), Node) and not isinstance(3, Node) and len(Node(7)) == 7"));
+  EXPECT_TRUE(
+      passes("def add(a, b): return a + b", "check(add)", "def check(candidate):\n  assert candidate(1, 2) == 3"));
+  EXPECT_FALSE(passes("def add(a, b): return a", "check(add)", "def check(candidate):\n  assert candidate(1, 2) == 3"));
+  EXPECT_TRUE(passes("class Solution:\n  def add(self, a, b): return a + b", "assert Solution().add(1, 2) == 3"));
+  EXPECT_TRUE(passes("print('hello')\ndef f():\n  print('more')\n  return 1", "assert f() == 1"));
+}
+
+TEST(CodeRewards, AreNotForgedByProgramsThatLookForTheirTests) {
+  const char* asserts = R"j(["assert f('zebra') == 'crossing'"])j";
+  EXPECT_EQ(Value("def f(x): return 'crossing'", asserts), 1);
+  // An answer that claims to equal anything.
+  EXPECT_EQ(
+      Value("class Any:\n  def __eq__(self, other): return True\n  __hash__ = None\ndef f(x): return Any()", asserts),
+      0);
+  EXPECT_EQ(Value("class Any(str):\n  def __eq__(self, other): return True\ndef f(x): return Any('a')", asserts), 0);
+  // One that reads all that there is to read.
+  EXPECT_EQ(Value(R"(
+import gc, glob, sys
+seen = ""
+for path in glob.glob("/run/*") + glob.glob("/proc/self/fd/*") + ["/proc/self/cmdline", "/proc/self/environ"]:
+    try: seen += open(path, errors="replace").read(100000) if "/fd/" not in path else ""
+    except OSError: pass
+for frame in sys._current_frames().values():
+    while frame:
+        seen += str(frame.f_globals) + str(frame.f_locals)
+        frame = frame.f_back
+seen += "".join(x for x in gc.get_objects() if isinstance(x, str))
+word = "cross" + "ing"
+def f(x): return word if "zeb" + "ra" in seen and word in seen else "not found")",
+                  asserts),
+            0);
+  // Some that say that it has passed.
+  for (const char* said : {R"("passed")", R"({"value": "crossing"})", "passed"}) {
+    EXPECT_EQ(Value(absl::StrCat("import os, sys\nfor fd in range(64):\n  try: os.write(fd, b'", said,
+                                 "\\n')\n  except OSError: pass\nos._exit(0)"),
+                    asserts),
+              0)
+        << said;
+  }
+  EXPECT_EQ(Value("def f(x): raise SystemExit(0)", asserts), 0);
+  EXPECT_EQ(
+      Value("import builtins\nbuiltins.AssertionError = builtins.Exception = ZeroDivisionError\ndef f(x): return 1",
+            asserts),
+      0);
+  // One that takes the place of what tests compare with.
+  constexpr char kClose[] = R"j(["assert math.isclose(f(2), 4) and sorted([f(1)]) == [2]"])j";
+  EXPECT_EQ(Value("class math:\n  isclose = lambda *a: True\ndef sorted(x): return [2]\ndef f(x): return 7", kClose),
+            0);
+  EXPECT_EQ(Value("def f(x): return 2 * x", kClose), 1);
+  // One that leaves the protocol, or has objects of the other side do something.
+  for (const char* reply :
+       {"[]", "{}", "{\"do\": \"call\", \"with\": []}", "{\"value\": {\"yours\": 0}}", "{\"value\": {\"array\": [1]}}",
+        "{\"value\": {\"module\": \"os\"}}", "x", "{\"raised\": 1}"}) {
+    EXPECT_EQ(Value(absl::StrCat("def f(x):\n  import os\n  for fd in range(3, 9):\n    try: os.write(fd, b'", reply,
+                                 "\\n')\n    except OSError: pass\n  return 1"),
+                    asserts),
+              0)
+        << reply;
+  }
+}
+
+TEST(CodeRewards, RefuseAssertsThatAreNoPython) {
+  const absl::Status status = Score("def f(x): return x", R"j(["assert f(1 == 1"])j").status();
+  EXPECT_TRUE(absl::IsInvalidArgument(status)) << status;
+  EXPECT_THAT(std::string(status.message()), AllOf(HasSubstr("assert f(1 == 1"), HasSubstr("never closed")));
 }
 
 TEST(CodeRewards, AreNotEarnedByEndingBeforeTheTests) {

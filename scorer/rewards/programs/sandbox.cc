@@ -5,6 +5,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include <optional>
 #include <random>
 #include <utility>
 #include <vector>
@@ -23,22 +24,27 @@ constexpr size_t kMostOutputBytes = 4 << 20;
 constexpr int64_t kOpenFiles = 64;
 constexpr absl::Duration kLongestStart = absl::Seconds(60);
 
-// Says that the sandbox stands, before anything of the program's own can happen, then becomes the program. With an
-// epilogue the program is a module that is tested, not the one that is run.
-constexpr char kDriver[] = R"(import sys
+#include "scorer/rewards/programs/judging.inc"
+
+// Says that the sandbox stands, before anything of the program's own can happen.
+constexpr char kBegin[] = R"(import sys
 sys.stdout.write(sys.argv.pop(1) + "\n")
 sys.stdout.flush()
+)";
+
+// Becomes the program.
+constexpr char kRun[] = R"(
 def run(source, name, scope):
     exec(compile(source, name, "exec"), scope)
 with open("/run/answer.py", encoding="utf-8") as f: answer = f.read()
-with open("/run/epilogue.py", encoding="utf-8") as f: epilogue = f.read()
-scope = {"__name__": "answer" if epilogue else "__main__", "__builtins__": __builtins__}
+with open("/run/caller.py", encoding="utf-8") as f: caller = f.read()
+scope = {"__name__": "answer" if caller else "__main__", "__builtins__": __builtins__}
 sys.argv = ["answer.py"]
 try:
     run(answer, "answer.py", scope)
 except SystemExit as end:
-    if epilogue or end.code not in (None, 0): raise
-if epilogue: run(epilogue, "epilogue.py", scope)
+    if caller or end.code not in (None, 0): raise
+if caller: run(caller, "caller.py", scope)
 )";
 
 // A file in memory, to be inherited.
@@ -73,8 +79,8 @@ std::string NewMark() {
                       absl::Hex(random(), absl::kZeroPad8), absl::Hex(random(), absl::kZeroPad8));
 }
 
-std::vector<std::string> Arguments(const MemoryFile& program, const MemoryFile& epilogue, const MemoryFile& filter,
-                                   const std::string& mark) {
+std::vector<std::string> Arguments(const MemoryFile& program, const MemoryFile& caller, const MemoryFile& filter,
+                                   const std::string& driver, const std::string& mark) {
   return {"bwrap",
           "--unshare-all",
           "--new-session",
@@ -124,8 +130,8 @@ std::vector<std::string> Arguments(const MemoryFile& program, const MemoryFile& 
           absl::StrCat(program.fd()),
           "/run/answer.py",
           "--ro-bind-data",
-          absl::StrCat(epilogue.fd()),
-          "/run/epilogue.py",
+          absl::StrCat(caller.fd()),
+          "/run/caller.py",
           "--remount-ro",
           "/",
           "--chdir",
@@ -145,37 +151,36 @@ std::vector<std::string> Arguments(const MemoryFile& program, const MemoryFile& 
           "-I",
           "-B",
           "-c",
-          kDriver,
+          driver,
           mark};
 }
 
-}  // namespace
-
-absl::StatusOr<SandboxedRun> RunSandboxed(const std::string& program, const std::string& input,
-                                          const std::string& epilogue, const SandboxLimits& limits,
-                                          const std::stop_token& stop) {
+// Python that runs `driver` in a sandbox, once that stands. `input` is on its standard input; nothing: what is asked.
+absl::StatusOr<std::unique_ptr<PipedProcess>> Start(const std::string& driver, const std::string& program,
+                                                    const std::string& caller, const std::optional<std::string>& input,
+                                                    const SandboxLimits& limits, const std::stop_token& stop) {
   const std::string filter_code = SystemCallFilter();
   if (filter_code.empty()) {
     return absl::FailedPreconditionError("sandboxes need a machine with x86-64 or ARM64 processors");
   }
   QUARTET_ASSIGN_OR_RETURN(const MemoryFile program_file, MemoryFile::Make(program));
-  QUARTET_ASSIGN_OR_RETURN(const MemoryFile input_file, MemoryFile::Make(input));
-  QUARTET_ASSIGN_OR_RETURN(const MemoryFile epilogue_file, MemoryFile::Make(epilogue));
+  QUARTET_ASSIGN_OR_RETURN(const MemoryFile input_file, MemoryFile::Make(input.value_or("")));
+  QUARTET_ASSIGN_OR_RETURN(const MemoryFile caller_file, MemoryFile::Make(caller));
   QUARTET_ASSIGN_OR_RETURN(const MemoryFile filter_file, MemoryFile::Make(filter_code));
   const std::string mark = NewMark();
   const PipedProcessOptions options = {
-      .argv = Arguments(program_file, epilogue_file, filter_file, mark),
+      .argv = Arguments(program_file, caller_file, filter_file, absl::StrCat(kBegin, driver), mark),
       .limits = {.address_space_bytes = limits.memory_bytes,
                  .cpu_seconds = absl::ToInt64Seconds(absl::Ceil(limits.timeout, absl::Seconds(1))) + 1,
                  .file_bytes = kDiskBytes,
                  .open_files = kOpenFiles},
-      .kept_fds = {program_file.fd(), epilogue_file.fd(), filter_file.fd()},
-      .input_fd = input_file.fd(),
+      .kept_fds = {program_file.fd(), caller_file.fd(), filter_file.fd()},
+      .input_fd = input.has_value() ? input_file.fd() : -1,
       .quiet = true,
       // /proc/1/environ is readable inside.
       .no_environment = true,
   };
-  QUARTET_ASSIGN_OR_RETURN(const std::unique_ptr<PipedProcess> running, PipedProcess::Start(options));
+  QUARTET_ASSIGN_OR_RETURN(std::unique_ptr<PipedProcess> running, PipedProcess::Start(options));
   // That the sandbox takes long to stand on a busy machine is not the program's doing.
   const absl::StatusOr<std::string> first = running->ReadLine(kMostOutputBytes, Deadline::In(kLongestStart), stop);
   if (absl::IsCancelled(first.status())) return first.status();
@@ -183,6 +188,16 @@ absl::StatusOr<SandboxedRun> RunSandboxed(const std::string& program, const std:
     return absl::UnavailableError(absl::StrCat("the sandbox has not started Python: ",
                                                first.ok() ? "it begins otherwise" : first.status().message()));
   }
+  return running;
+}
+
+}  // namespace
+
+absl::StatusOr<SandboxedRun> RunSandboxed(const std::string& program, const std::string& input,
+                                          const std::string& caller, const SandboxLimits& limits,
+                                          const std::stop_token& stop) {
+  QUARTET_ASSIGN_OR_RETURN(const std::unique_ptr<PipedProcess> running,
+                           Start(kRun, program, caller, input, limits, stop));
   const absl::StatusOr<PipedProcess::Outcome> outcome =
       running->Finish(kMostOutputBytes, Deadline::In(limits.timeout), stop);
   SandboxedRun run;
@@ -198,6 +213,25 @@ absl::StatusOr<SandboxedRun> RunSandboxed(const std::string& program, const std:
   run.end = outcome->exit.ok() ? SandboxedRun::End::kExited : SandboxedRun::End::kFailed;
   run.output = outcome->output;
   return run;
+}
+
+absl::StatusOr<bool> RunJudged(const std::string& program, const std::string& statements, const SandboxLimits& limits,
+                               const std::stop_token& stop) {
+  QUARTET_ASSIGN_OR_RETURN(const std::unique_ptr<PipedProcess> judge,
+                           Start(k_judge, statements, "", std::nullopt, limits, stop));
+  QUARTET_ASSIGN_OR_RETURN(const std::unique_ptr<PipedProcess> judged,
+                           Start(k_program, program, "", std::nullopt, limits, stop));
+  const Deadline deadline = Deadline::In(limits.timeout);
+  // They speak in turn, the judge first. Whatever of them ends, or says too much or nothing: the test is not passed.
+  absl::StatusOr<std::string> said = judge->ReadLine(kMostOutputBytes, deadline, stop);
+  while (said.ok() && said->starts_with("{")) {
+    said = judged->Ask(*said, kMostOutputBytes, deadline, stop);
+    if (said.ok()) said = judge->Ask(*said, kMostOutputBytes, deadline, stop);
+  }
+  if (absl::IsCancelled(said.status())) return said.status();
+  if (!said.ok()) return false;
+  if (said->starts_with("\"wrong: ")) return absl::InvalidArgumentError(*said);
+  return *said == "\"passed\"";
 }
 
 absl::Status CheckSandbox() {

@@ -32,13 +32,22 @@ struct SandboxedRun {
 // way to run them.
 absl::Status CheckSandbox();
 
-// Runs `program`, Python source, with `input` on its standard input and, after it, in its globals, `epilogue`. It has
-// no network, sees /usr, /bin and /lib to read and an empty /tmp of 16 MiB in memory to write, no other file, no
-// environment and no other process; it cannot start one, and has at most 64 files open. Its standard error is thrown
-// away. DEADLINE_EXCEEDED is not an error but an end; errors are of the sandbox itself: UNAVAILABLE, or CANCELLED once
-// `stop` is requested. Thread safe.
+// Runs `program`, Python source, with `input` on its standard input; with `caller`, as a module, behind which `caller`
+// runs in its globals. It has no network, sees /usr, /bin and /lib to read and an empty /tmp of 16 MiB in memory to
+// write, no other file, no environment and no other process; it cannot start one, and has at most 64 files open. Its
+// standard error is thrown away. DEADLINE_EXCEEDED is not an error but an end; errors are of the sandbox itself:
+// UNAVAILABLE, or CANCELLED once `stop` is requested. Thread safe.
 absl::StatusOr<SandboxedRun> RunSandboxed(const std::string& program, const std::string& input,
-                                          const std::string& epilogue, const SandboxLimits& limits,
+                                          const std::string& caller, const SandboxLimits& limits,
                                           const std::stop_token& stop);
+
+// Whether `statements`, Python source, run to their end, where what they name and do not define is `program`'s. Each of
+// the two has a sandbox of its own, as above: the program learns what its functions are called with, nothing of what
+// the statements make of the result. Data goes between them by value (numbers, texts, lists, tuples, sets,
+// dictionaries, arrays; what a function changes in a list that it was given is changed there too); other objects stay
+// where they are, and can be called, iterated, and asked for their members. INVALID_ARGUMENT where the statements are
+// no Python; other errors as above. Thread safe.
+absl::StatusOr<bool> RunJudged(const std::string& program, const std::string& statements, const SandboxLimits& limits,
+                               const std::stop_token& stop);
 
 }  // namespace quartet
