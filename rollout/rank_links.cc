@@ -26,8 +26,8 @@ absl::Status RankLinks::Start() {
   for (int rank = 1; rank < context_.world_size; ++rank) threads_.emplace_back([this, rank] { Listen(rank); });
   for (int group = 0; group < dispatcher_.groups(); ++group) threads_.emplace_back([this, group] { Supply(group); });
   const std::lock_guard lock(work_mutex_);
-  work_ = std::thread(
-      [this] { worker_.Work([this](RankEvents events) { dispatcher_.Answer(0, std::move(events)); }); });
+  work_ =
+      std::thread([this] { worker_.Work([this](RankEvents events) { dispatcher_.Answer(0, std::move(events)); }); });
   return absl::OkStatus();
 }
 

@@ -322,8 +322,14 @@ void FillDefaults(RunConfig* c) {
   QUARTET_DEFAULT(t, num_episodes, 1);
   const int64_t sequences = int64_t{r->rollout_batch_size()} * r->n_samples_per_prompt();
   const bool countable = sequences > 0 && sequences <= std::numeric_limits<int32_t>::max();
-  QUARTET_DEFAULT(t, train_batch_size, countable ? static_cast<int32_t>(sequences) : 1);
-  if (UsesCritic(*c)) QUARTET_DEFAULT(t, critic_train_batch_size, t->train_batch_size());
+  if (!t->has_updates_per_batch()) {
+    QUARTET_DEFAULT(t, train_batch_size, countable ? static_cast<int32_t>(sequences) : 1);
+  }
+  if (UsesCritic(*c) && t->has_updates_per_batch() && !t->has_critic_train_batch_size()) {
+    QUARTET_DEFAULT(t, critic_updates_per_batch, t->updates_per_batch());
+  } else if (UsesCritic(*c) && !t->has_critic_updates_per_batch()) {
+    QUARTET_DEFAULT(t, critic_train_batch_size, t->train_batch_size());
+  }
   QUARTET_DEFAULT(t, save_steps, 0);
   QUARTET_DEFAULT(t, call_timeout_seconds, 600);
   QUARTET_DEFAULT(t, max_log_prob_diff_mean, 0.5f);

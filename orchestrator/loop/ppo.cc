@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <limits>
 #include <system_error>
 #include <utility>
 
@@ -53,6 +54,10 @@ class PpoLoop {
 
   absl::Status Prepare();
   absl::Status Step(int64_t step);
+  // Once what `step` learns from is drawn: whether the run ends with it.
+  bool IsLast(int64_t step) const {
+    return step + 1 >= steps_ || sampler_->drawn() >= PromptsToDraw(config_, run_.prompts.size());
+  }
 
   absl::Status Annotate(std::vector<Experience>* batch, Metrics* metrics);
   absl::Status CheckLogProbs(int64_t step, const std::vector<Experience>& batch) const;
@@ -76,7 +81,8 @@ class PpoLoop {
   KlController kl_controller_;
   std::optional<BatchSampler> sampler_;
   std::optional<Updates> updates_;
-  int64_t steps_ = 0;
+  int64_t steps_ = 0;  // at most
+  int64_t steps_done_ = 0;
   int64_t step_ = 0;  // under way
   TimeLeft time_left_;
   // Of the weights that the policy has now; the rollout must generate with exactly these.
@@ -98,7 +104,7 @@ absl::StatusOr<PpoSummary> PpoLoop::Run() {
     Metrics metrics = run_.resume->metrics;
     QUARTET_RETURN_IF_ERROR(EndStep(first_step_ - 1, run_.resume->has_evaluation, &metrics));
   }
-  for (int64_t step = first_step_; step < steps_; ++step) QUARTET_RETURN_IF_ERROR(Step(step));
+  for (; !IsLast(steps_done_ - 1); ++steps_done_) QUARTET_RETURN_IF_ERROR(Step(steps_done_));
   // A weight sync that was lost after the last step would have been noticed by a further step only.
   QUARTET_ASSIGN_OR_RETURN(const ServiceInfo rollout, run_.services.rollout->GetInfo());
   if (rollout.policy_version() != policy_version_) {
@@ -106,12 +112,13 @@ absl::StatusOr<PpoSummary> PpoLoop::Run() {
                                                       rollout.policy_version(), " instead of ", policy_version_,
                                                       ": a weight sync was lost"));
   }
-  summary_.steps = steps_;
+  summary_.steps = steps_done_;
   return summary_;
 }
 
 absl::Status PpoLoop::Prepare() {
   steps_ = PpoSteps(config_, run_.prompts.size());
+  steps_done_ = first_step_;
   const int64_t a_step = config_.rollout().rollout_batch_size();
   sampler_.emplace(
       config_, run_.prompts, run_.tokenizer, run_.services,
@@ -199,7 +206,7 @@ absl::Status PpoLoop::Step(int64_t step) {
   AddDataMetrics(run_.prompts.rows(), sampler_->drawn(), &metrics);
   AddSourceMetrics(batch, run_.prompts.sources().size(), &metrics);
   QUARTET_RETURN_IF_ERROR(run_.folder.WriteSamples(PickSamples(step, batch)));
-  const bool last = step + 1 == steps_;
+  const bool last = IsLast(step);
   const auto is_due = [&](int64_t every) { return last || (every > 0 && (step + 1) % every == 0); };
   const bool evaluate = !run_.evaluation_sets.empty() && is_due(config_.eval().eval_steps());
   std::optional<SavedStates> saved;
@@ -222,7 +229,7 @@ absl::Status PpoLoop::EndStep(int64_t step, bool evaluate, Metrics* metrics) {
     for (const EvaluationResult& result : results) AddEvaluationMetrics(result, metrics);
     metrics->Set("time/evaluation", stopwatch.Seconds());
     metrics->Set("time/step", metrics->Get("time/step").value_or(0) + stopwatch.Seconds());
-    if (step + 1 == steps_) summary_.after = std::move(results);
+    if (IsLast(step)) summary_.after = std::move(results);
   }
   QUARTET_RETURN_IF_ERROR(run_.folder.WriteMetrics(step, *metrics));
   // A step that a run before this one has made says nothing of how long they take here.
@@ -363,10 +370,14 @@ absl::StatusOr<std::vector<EvaluationResult>> PpoLoop::EvaluatePolicy(int64_t st
 
 }  // namespace
 
+int64_t PromptsToDraw(const RunConfig& config, int64_t prompts) {
+  return config.train().max_steps() > 0 ? std::numeric_limits<int64_t>::max() : prompts * config.train().num_episodes();
+}
+
 int64_t PpoSteps(const RunConfig& config, int64_t prompts) {
   if (config.train().max_steps() > 0) return config.train().max_steps();
-  const int64_t batch = config.rollout().rollout_batch_size();
-  return std::max<int64_t>(1, (prompts * config.train().num_episodes() + batch - 1) / batch);
+  const int64_t a_step = config.rollout().over_sampling_batch_size();
+  return std::max<int64_t>(1, (PromptsToDraw(config, prompts) + a_step - 1) / a_step);
 }
 
 absl::StatusOr<PpoSummary> RunPpo(const PpoRun& run) {

@@ -46,7 +46,11 @@ struct PpoSummary {
 // exactly the policy version that the step before trained: weights that did not arrive are an error, too.
 absl::StatusOr<PpoSummary> RunPpo(const PpoRun& run);
 
-// Steps of a run over `prompts` prompts: train.max_steps, or what train.num_episodes comes to.
+// Prompts that a run over `prompts` prompts draws at least: the passes of train.num_episodes. Without an end where
+// train.max_steps is set.
+int64_t PromptsToDraw(const RunConfig& config, int64_t prompts);
+
+// Its steps: train.max_steps; or what train.num_episodes comes to, less where dynamic sampling draws anew.
 int64_t PpoSteps(const RunConfig& config, int64_t prompts);
 
 }  // namespace quartet

@@ -120,6 +120,26 @@ TEST_F(PpoAlgorithmsTest, RedrawGroupsWithoutSignal) {
   EXPECT_EQ(line["reward/mean"], 0.5);
 }
 
+TEST_F(PpoAlgorithmsTest, DrawPassesOverThePromptsWhereGroupsAreRedrawn) {
+  // A pass is two steps; the first draws twice, and so all of it.
+  services_.spoil_score = [scored = 0](ScoreReply* reply) mutable {
+    if (++scored > 8) return;
+    reply->set_reward(1);
+    reply->set_score(1);
+  };
+  const auto config = [&](int episodes) {
+    RunConfig made = Config(0, {"algorithm.advantage_estimator=grpo", "algorithm.kl.init_kl_coef=0",
+                                "algorithm.dynamic_sampling.filter=not_equal", "data.max_samples=8"});
+    made.mutable_train()->set_num_episodes(episodes);
+    return made;
+  };
+  const absl::StatusOr<PpoSummary> summary = Run(config(1));
+  ASSERT_TRUE(summary.ok()) << summary.status();
+  EXPECT_EQ(services_.generations().size(), 2);
+  EXPECT_EQ(summary->steps, 1);
+  EXPECT_THAT(summary->checkpoint, HasSubstr("step_1")) << "the last step saves";
+}
+
 TEST_F(PpoAlgorithmsTest, EndWhereNoDrawHasASignal) {
   services_.spoil_score = [](ScoreReply* reply) {
     reply->set_reward(0);

@@ -320,11 +320,14 @@ TEST(PpoSteps, FollowFromTheDataWhereTheyAreNotGiven) {
   RunConfig config;
   ASSERT_TRUE(ResolveRunConfig(&config, "").ok());
   config.mutable_rollout()->set_rollout_batch_size(4);
+  config.mutable_rollout()->set_over_sampling_batch_size(4);
   config.mutable_train()->set_num_episodes(3);
   EXPECT_EQ(PpoSteps(config, 10), 8);
   EXPECT_EQ(PpoSteps(config, 1), 1);
-  config.mutable_train()->set_max_steps(5);
-  EXPECT_EQ(PpoSteps(config, 10), 5);
+  config.mutable_rollout()->set_over_sampling_batch_size(6);
+  EXPECT_EQ(PpoSteps(config, 10), 5);  // 30 prompts, 6 a step
+  config.mutable_train()->set_max_steps(9);
+  EXPECT_EQ(PpoSteps(config, 10), 9);
 }
 
 }  // namespace

@@ -11,6 +11,7 @@
 #include "core/checkpoint/run_checkpoints.h"
 #include "core/config/micro_batches.h"
 #include "core/config/run_config.h"
+#include "core/config/updates.h"
 #include "orchestrator/checks/input_check.h"
 #include "orchestrator/clients/hello.h"
 #include "orchestrator/data/dataset_options.h"
@@ -85,6 +86,7 @@ absl::StatusOr<PpoResult> RunPpoSession(const RunConfig& resolved, const Session
     if (UsesCritic(config)) config.mutable_critic()->set_load_checkpoint(checkpoint + "/critic_state");
   }
 
+  view.Print(absl::StrCat("updates: ", DescribeUpdates(config)));
   view.Print(absl::StrCat("micro-batches: ", DescribeMicroBatches(config, PpoServices(config))));
 
   // 2. The services.

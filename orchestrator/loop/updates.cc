@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "core/base/logging.h"
 #include "core/base/status_macros.h"
+#include "core/config/updates.h"
 #include "orchestrator/checks/start_check.h"
 #include "orchestrator/loop/algorithm.h"
 #include "orchestrator/loop/side_by_side.h"
@@ -120,11 +121,8 @@ absl::StatusOr<LearningRateSchedule> MakeSchedule(const TrainerConfig& trainer, 
 absl::StatusOr<Updates> Updates::Create(const RunConfig& config, Services& services, const Hello& hello, int64_t steps,
                                         int64_t steps_done) {
   const AlgorithmConfig& algorithm = config.algorithm();
-  const int64_t sequences =
-      static_cast<int64_t>(config.rollout().rollout_batch_size()) * config.rollout().n_samples_per_prompt();
-  const auto make = [&](const TrainerConfig& section, const std::string& name, int64_t epochs, int64_t batch_size,
+  const auto make = [&](const TrainerConfig& section, const std::string& name, int64_t epochs, int64_t steps_an_epoch,
                         int64_t warmup_steps, const ServiceInfo& info) -> absl::StatusOr<Trainer> {
-    const int64_t steps_an_epoch = (sequences + batch_size - 1) / batch_size;
     const int64_t a_step = epochs * steps_an_epoch;
     QUARTET_ASSIGN_OR_RETURN(const LearningRateSchedule schedule,
                              MakeSchedule(section, name, std::max<int64_t>(1, steps - warmup_steps) * a_step));
@@ -135,12 +133,12 @@ absl::StatusOr<Updates> Updates::Create(const RunConfig& config, Services& servi
                    .applied = OptimizerSteps(info)};
   };
   QUARTET_ASSIGN_OR_RETURN(const Trainer policy,
-                           make(config.actor(), "actor", algorithm.max_epochs(), config.train().train_batch_size(),
+                           make(config.actor(), "actor", algorithm.max_epochs(), UpdatesPerBatch(config),
                                 algorithm.critic_warmup_steps(), hello.policy_trainer));
   std::optional<Trainer> critic;
   if (hello.critic_trainer.has_value()) {
     QUARTET_ASSIGN_OR_RETURN(critic, make(config.critic(), "critic", algorithm.critic_epochs(),
-                                          config.train().critic_train_batch_size(), 0, *hello.critic_trainer));
+                                          CriticUpdatesPerBatch(config), 0, *hello.critic_trainer));
   }
   return Updates(config, services, policy, critic);
 }

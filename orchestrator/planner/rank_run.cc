@@ -7,6 +7,7 @@
 
 #include "core/base/status_macros.h"
 #include "core/config/run_config.h"
+#include "core/config/updates.h"
 #include "core/hardware/meta_device.h"
 #include "core/training/calls/rank_info.h"
 #include "core/training/calls/update_call.h"
@@ -172,8 +173,7 @@ absl::StatusOr<RankUse> RunPolicy(const RunConfig& config, const RankContext& co
   // The service keeps what it has published until the next step's publication.
   QUARTET_ASSIGN_OR_RETURN(const std::shared_ptr<const PublishedWeights> published, engine->Publish(1));
   Volumes sent;
-  QUARTET_RETURN_IF_ERROR(Train(config, config.actor(),
-                                {config.train().train_batch_size(), config.algorithm().max_epochs()},
+  QUARTET_RETURN_IF_ERROR(Train(config, config.actor(), {TrainBatchSize(config), config.algorithm().max_epochs()},
                                 context.world_size, *engine, MakeUpdateCall(step), &sent));
   return UseOf(engine->Info(), sent);
 }
@@ -185,8 +185,8 @@ absl::StatusOr<RankUse> RunCritic(const RunConfig& config, const RankContext& co
   step.set_value_clip(config.algorithm().value_clip());
   Volumes sent;
   QUARTET_RETURN_IF_ERROR(Train(config, config.critic(),
-                                {config.train().critic_train_batch_size(), config.algorithm().critic_epochs()},
-                                context.world_size, *engine, MakeUpdateCall(step), &sent));
+                                {CriticTrainBatchSize(config), config.algorithm().critic_epochs()}, context.world_size,
+                                *engine, MakeUpdateCall(step), &sent));
   return UseOf(engine->Info(), sent);
 }
 

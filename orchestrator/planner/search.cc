@@ -13,6 +13,7 @@
 #include "core/base/status_macros.h"
 #include "core/config/gpus.h"
 #include "core/config/run_config.h"
+#include "core/config/updates.h"
 
 namespace quartet {
 namespace {
@@ -350,7 +351,7 @@ absl::StatusOr<Suggestion> LargestMicroBatch(Planner& planner, const RunConfig& 
     longest = std::max(longest, config.critic().max_len());
   }
   const int most =
-      std::min((config.train().train_batch_size() + ranks - 1) / ranks, std::numeric_limits<int32_t>::max() / longest);
+      std::min((TrainBatchSize(config) + ranks - 1) / ranks, std::numeric_limits<int32_t>::max() / longest);
   const auto try_size = [&](int size) -> absl::StatusOr<Suggestion> {
     std::vector<std::string> overrides;
     for (const auto& [section, trainer] : trainers) {

@@ -256,12 +256,10 @@ void UseMethod(const RunConfig& preset, RunConfig* config) {
     config->mutable_rollout()->set_n_samples_per_prompt(samples);
     config->mutable_rollout()->set_rollout_batch_size(sequences / samples);
   }
-  if (preset.train().critic_train_batch_size() > 0) {
-    // As many of the critic's optimizer steps to one of the policy's.
-    const int steps = (preset.train().train_batch_size() + preset.train().critic_train_batch_size() - 1) /
-                      preset.train().critic_train_batch_size();
-    config->mutable_train()->set_train_batch_size(sequences);
-    config->mutable_train()->set_critic_train_batch_size((sequences + steps - 1) / steps);
+  // Where the critic makes optimizer steps of its own number, they belong to the method.
+  if (preset.train().has_critic_updates_per_batch()) {
+    config->mutable_train()->set_updates_per_batch(preset.train().updates_per_batch());
+    config->mutable_train()->set_critic_updates_per_batch(preset.train().critic_updates_per_batch());
   }
   if (UsesCritic(*config)) return;
   config->clear_critic();

@@ -61,6 +61,7 @@ std::vector<Unread> UnreadByOffline(Program program) {
       {"train.max_steps", loop},
       {"train.num_episodes", loop},
       {"train.train_batch_size", loop},
+      {"train.updates_per_batch", loop},
       {"train.save_steps", end},
       {"train.max_log_prob_diff_mean", loop},
       {"train.save_optimizer", absl::StrCat(name, " saves the model alone")},

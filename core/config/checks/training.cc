@@ -115,20 +115,34 @@ absl::Status CheckTrain(const RunConfig& c) {
   QUARTET_RETURN_IF_ERROR(Integer("train.max_steps", t.max_steps(), 0));
   QUARTET_RETURN_IF_ERROR(Integer("train.num_episodes", t.num_episodes(), 1));
   if (t.max_steps() > 0 && t.num_episodes() != 1) return NoEffect("train.num_episodes", "train.max_steps is set");
-  QUARTET_RETURN_IF_ERROR(Integer("train.train_batch_size", t.train_batch_size(), 1));
   const int64_t sequences = int64_t{c.rollout().rollout_batch_size()} * c.rollout().n_samples_per_prompt();
-  if (sequences % t.train_batch_size() != 0) {
+  const auto bad_for_batch = [&](absl::string_view field, int32_t value, absl::string_view rule) {
     return Bad(
-        "train.train_batch_size", absl::StrCat(t.train_batch_size()),
-        absl::StrCat("it must divide rollout.rollout_batch_size * rollout.n_samples_per_prompt = ",
+        field, absl::StrCat(value),
+        absl::StrCat(rule, " rollout.rollout_batch_size * rollout.n_samples_per_prompt = ",
                      c.rollout().rollout_batch_size(), " * ", c.rollout().n_samples_per_prompt(), " = ", sequences));
+  };
+  const auto check_count = [&](absl::string_view field, int32_t value) -> absl::Status {
+    QUARTET_RETURN_IF_ERROR(Integer(field, value, 1));
+    return value <= sequences ? absl::OkStatus() : bad_for_batch(field, value, "it must be at most");
+  };
+  if (t.has_updates_per_batch()) {
+    QUARTET_RETURN_IF_ERROR(check_count("train.updates_per_batch", t.updates_per_batch()));
+  } else {
+    QUARTET_RETURN_IF_ERROR(Integer("train.train_batch_size", t.train_batch_size(), 1));
+    if (sequences % t.train_batch_size() != 0) {
+      return bad_for_batch("train.train_batch_size", t.train_batch_size(), "it must divide");
+    }
   }
-  if (UsesCritic(c)) {
+  if (!UsesCritic(c)) {
+    if (t.has_critic_train_batch_size()) return NoEffect("train.critic_train_batch_size", kNoCritic);
+    if (t.has_critic_updates_per_batch()) return NoEffect("train.critic_updates_per_batch", kNoCritic);
+  } else if (t.has_critic_updates_per_batch()) {
+    QUARTET_RETURN_IF_ERROR(check_count("train.critic_updates_per_batch", t.critic_updates_per_batch()));
+  } else {
     // The last of its optimizer steps may have fewer: recipes count the critic's steps, not their sequences.
     QUARTET_RETURN_IF_ERROR(
         Integer("train.critic_train_batch_size", t.critic_train_batch_size(), 1, std::max<int64_t>(1, sequences)));
-  } else if (t.has_critic_train_batch_size()) {
-    return NoEffect("train.critic_train_batch_size", kNoCritic);
   }
   QUARTET_RETURN_IF_ERROR(Integer("train.save_steps", t.save_steps(), 0));
   QUARTET_RETURN_IF_ERROR(Integer("train.max_ckpt_num", t.max_ckpt_num(), 0));

@@ -26,8 +26,8 @@ class RankService {
   // The server shuts down: calls that are still there, and do not wait for the group, are to end with `status` soon.
   // From any thread.
   virtual void EndCalls(const absl::Status& /*status*/) {}
-  // The server shuts down, and no call is left: what the ranks do together beside calls is to end, while all of them are
-  // still there. Before the group stops.
+  // The server shuts down, and no call is left: what the ranks do together beside calls is to end, while all of them
+  // are still there. Before the group stops.
   virtual void EndWork() {}
   // After Load, from any thread: whether the rank can do its work. While it cannot, it reports NOT_SERVING.
   virtual bool IsReady() const { return true; }
