@@ -16,7 +16,8 @@ void Scoring::Add(ScoreItem* item) {
   for (const auto& [to, from] : {std::pair{&answer->query, item->mutable_query()},
                                  {&answer->prompt, item->mutable_prompt()},
                                  {&answer->response, item->mutable_response()},
-                                 {&answer->label, item->mutable_label()}}) {
+                                 {&answer->label, item->mutable_label()},
+                                 {&answer->row, item->mutable_row()}}) {
     *to = std::move(*from);
     from->clear();
   }
@@ -72,6 +73,7 @@ absl::StatusOr<ScoreReply> Scoring::Reply(const Item& item) const {
       return reply;
     }
     (*reply.mutable_parts())[from.name()] = part->value;
+    if (part->score.has_value()) (*reply.mutable_scores())[from.name()] = *part->score;
     for (const auto& [name, value] : part->extra_logs) {
       (*reply.mutable_extra_logs())[absl::StrCat(from.name(), "/", name)] = value;
     }

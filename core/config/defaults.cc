@@ -250,6 +250,7 @@ void FillDefaults(RunConfig* c) {
   DataConfig* d = c->mutable_data();
   QUARTET_DEFAULT_TEXT(d, input_key, "prompt");
   QUARTET_DEFAULT_TEXT(d, label_key, "label");
+  QUARTET_DEFAULT(d, label_required, d->label_key() != "label");
   QUARTET_DEFAULT_TEXT(d, source_key, "data_source");
   QUARTET_DEFAULT_TEXT(d, input_template, "{}");
   QUARTET_DEFAULT(d, apply_chat_template, false);

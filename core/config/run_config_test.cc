@@ -243,6 +243,7 @@ TEST(RunConfig, RefusesWhatCannotHaveAnEffect) {
               {"eps_clip has no effect"});
   ExpectError({"reward.source.0.rule=number", "reward.source.0.model=/m"}, {"reward.source[0]", "both"});
   ExpectError({"reward.source.0.weight=2"}, {"reward.source[0]", "neither"});
+  EXPECT_TRUE(LoadRunConfig("", {"reward.source.0.rule=number", "reward.source.0.weight=0"}, "").ok()) << "a monitor";
   ExpectError({"reward.source.0.rule=number", "reward.source.0.dtype=bf16"}, {"dtype has no effect"});
   ExpectError({"reward.source.0.rule=number", "reward.source.1.rule=number"}, {"reward.source[1].name"});
   ExpectError({"reward.source.0.rule=guess"}, {"reward.source[0].rule", "guess", "open_reasoner_zero"});

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <limits>
 #include <optional>
 #include <type_traits>
 #include <unordered_set>
@@ -14,6 +15,7 @@
 
 #include "absl/cleanup/cleanup.h"
 #include "absl/status/status.h"
+#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "core/base/status_macros.h"
 #include "core/data/open_file.h"
@@ -22,6 +24,8 @@ namespace quartet {
 namespace {
 
 using nlohmann::json;
+
+constexpr int kDoubleDigits = std::numeric_limits<double>::max_digits10;
 
 // Builds a document as nlohmann's own handler does, but stops at too deep a nesting and at a key that is there already.
 template <typename Json>
@@ -39,7 +43,14 @@ class BoundedBuilder : public nlohmann::json_sax<Json> {
   bool boolean(bool value) override { return Put(value) != nullptr; }
   bool number_integer(number_integer_t value) override { return Put(value) != nullptr; }
   bool number_unsigned(number_unsigned_t value) override { return Put(value) != nullptr; }
-  bool number_float(number_float_t value, const string_t&) override { return Put(value) != nullptr; }
+  bool number_float(number_float_t value, const string_t& text) override {
+    // In rows of data a number keeps its digits, as text, where a double cannot.
+    if constexpr (!std::is_same_v<Json, json>) {
+      const auto is_digit = [](char c) { return absl::ascii_isdigit(static_cast<unsigned char>(c)); };
+      if (std::count_if(text.begin(), text.end(), is_digit) > kDoubleDigits) return Put(text) != nullptr;
+    }
+    return Put(value) != nullptr;
+  }
   bool string(string_t& value) override { return Put(std::move(value)) != nullptr; }
   bool binary(binary_t&) override { return Fail("binary values are not JSON"); }
   bool start_object(std::size_t) override { return Open(Json::object()); }

@@ -1,5 +1,6 @@
 #include "core/data/record.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "absl/status/status.h"
@@ -14,6 +15,15 @@ std::string KeysOf(const Json& object) {
   std::vector<std::string> keys;
   for (const auto& [key, value] : object.items()) keys.push_back(key);
   return JoinNames(keys);
+}
+
+std::string RestOf(const Json& row, const std::vector<RowKey>& keys) {
+  Json rest = Json::object();
+  for (const auto& [name, value] : row.items()) {
+    const bool read = std::any_of(keys.begin(), keys.end(), [&](const RowKey& key) { return key.name == name; });
+    if (!read) rest[name] = value;
+  }
+  return rest.dump(/*indent=*/-1, ' ', /*ensure_ascii=*/false, Json::error_handler_t::replace);
 }
 
 bool IsList(const Json* field) { return field != nullptr && field->is_array(); }
@@ -47,6 +57,10 @@ absl::StatusOr<Record> ReadRecord(const Json& row, const std::vector<RowKey>& ke
   }
   Record record;
   for (const RowKey& key : keys) {
+    if (key.rest) {
+      record.rest = RestOf(row, keys);
+      continue;
+    }
     const Json* field = FindField(row, key.name);
     if (field == nullptr) {
       if (key.optional || IsList(FindField(row, key.spared_by))) continue;

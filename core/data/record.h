@@ -20,6 +20,7 @@ struct RowKey {
   bool optional = false;  // absent from the record where a row lacks it
   bool list = false;      // a list is allowed, too
   std::string spared_by;  // a key: optional where that field is a list
+  bool rest = false;      // instead of a field, by no name: all fields of the row whose name is no other key's
 };
 
 struct Record {
@@ -28,6 +29,7 @@ struct Record {
   // The asked-for keys alone, each in one of these.
   std::map<std::string, std::string> fields;
   std::map<std::string, nlohmann::ordered_json> lists;
+  std::string rest;  // where it is asked for: a JSON object
 
   bool contains(const std::string& key) const { return fields.contains(key) || lists.contains(key); }
 };

@@ -45,6 +45,18 @@ TEST(Record, TurnsNumbersAndBooleansIntoTheirText) {
               ElementsAre(Pair("a", "-3"), Pair("b", "0.5"), Pair("c", "true"), Pair("d", "18446744073709551615")));
 }
 
+TEST(Record, KeepsTheDigitsOfNumbersBeyondThoseOfTheMachine) {
+  const auto text = [](const std::string& number) {
+    const auto row = ParseOrderedJson("{\"a\": " + number + "}", "");
+    EXPECT_TRUE(row.ok()) << row.status();
+    return ReadRecord(*row, {{.name = "a", .option = "data.key"}})->fields.at("a");
+  };
+  for (const char* number : {"1180591620717411303424", "-36893488147419103232", "3.14159265358979323846"}) {
+    EXPECT_EQ(text(number), number);
+  }
+  EXPECT_EQ(text("0.25"), "0.25");
+}
+
 TEST(Record, FollowsDotsIntoARow) {
   const std::string row = R"({"reward_model": {"ground_truth": "42", "style": "rule"}, "x": {"y": {"z": 1}}})";
   EXPECT_THAT(Read(row, {"reward_model.ground_truth", "x.y.z"})->fields,

@@ -175,11 +175,11 @@ absl::Status RowFile::WriteRows(int64_t max_rows) {
   for (const RowKey& key : keys_) {
     bool found = false;
     for (const std::string& column : parquet->columns()) {
-      if (!MayHold(column, key.name)) continue;
+      if (!key.rest && !MayHold(column, key.name)) continue;
       found = true;
       if (std::find(names.begin(), names.end(), column) == names.end()) names.push_back(column);
     }
-    if (!found && !key.optional && key.spared_by.empty()) {
+    if (!found && !key.optional && !key.rest && key.spared_by.empty()) {
       return absl::InvalidArgumentError(
           absl::StrCat(file_.path, " has no column for \"", key.name, "\" (", key.option, "); it has: ", columns_));
     }

@@ -17,4 +17,4 @@ for line in sys.stdin:
         reply = {"error": f"math-verify cannot read the label {item['label']!r}"}
     else:
         reply = {"reward": float(verify(gold, parse(item["response"])))}
-    print(json.dumps(reply), file=answers, flush=True)
+    print(json.dumps({**reply, "id": item["id"]}), file=answers, flush=True)

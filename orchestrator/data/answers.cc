@@ -33,6 +33,7 @@ ScoreItem MakeScoreItem(uint64_t index, const GeneratedSequence& answer, const P
   item.set_truncated(answer.finish_reason() == GeneratedSequence::LENGTH);
   if (!ReadsPrompts(reward)) return item;
   item.set_prompt(prompt.text);
+  item.set_row(prompt.row);
   item.set_query(tokenizer.Decode({answer.tokens().ids().begin(), answer.tokens().ids().end()},
                                   /*skip_special_tokens=*/false));
   return item;

@@ -23,10 +23,13 @@ struct PromptKeys {
 
 std::vector<RowKey> RowKeys(const PromptKeys& keys, const RunConfig& config) {
   std::vector<RowKey> rows = ConversationKeys(keys.input, "data.input_key", config.data());
+  const bool compares = NeedsLabels(config.reward());
   rows.push_back({.name = keys.label,
-                  .option = "data.label_key: the rules of the reward compare with it",
-                  .optional = !NeedsLabels(config.reward())});
+                  .option = compares ? "data.label_key: the rules of the reward compare with it"
+                                     : "data.label_key; data.label_required=false where rows may lack it",
+                  .optional = !compares && !config.data().label_required()});
   rows.push_back({.name = config.data().source_key(), .option = "data.source_key", .optional = true});
+  if (ReadsPrompts(config.reward())) rows.push_back({.rest = true});
   return rows;
 }
 
@@ -44,6 +47,7 @@ absl::StatusOr<PromptRecord> ReadPrompt(const Record& record, const PromptKeys& 
   if (auto label = record.fields.find(keys.label); label != record.fields.end()) {
     QUARTET_ASSIGN_OR_RETURN(prompt.label, ExtractLabel(label->second, keys.label_extract));
   }
+  prompt.row = record.rest;
   const auto source = record.fields.find(data.source_key());
   prompt.source = source == record.fields.end() ? record.source : source->second;
   if (prompt.ids.empty()) return absl::InvalidArgumentError("the prompt has no token");
@@ -73,7 +77,7 @@ absl::StatusOr<std::unique_ptr<Prompts>> Prompts::Open(const RunConfig& config, 
     prompts->checked_hash_ =
         HashBytes({reinterpret_cast<const char*>(prompt.ids.data()), prompt.ids.size() * sizeof(prompt.ids[0])},
                   prompts->checked_hash_);
-    prompts->Count(&prompt);
+    prompts->sources_.Count(&prompt);
     if (prompts->first_.ids.empty()) prompts->first_ = std::move(prompt);
     return absl::OkStatus();
   };
@@ -81,10 +85,10 @@ absl::StatusOr<std::unique_ptr<Prompts>> Prompts::Open(const RunConfig& config, 
   return prompts;
 }
 
-void Prompts::Count(PromptRecord* prompt) {
-  if (sources_.contains(prompt->source)) return;
-  if (sources_.size() >= kMaxSources) prompt->source = "other";
-  sources_.insert(prompt->source);
+void PromptSources::Count(PromptRecord* prompt) {
+  if (names_.contains(prompt->source)) return;
+  if (names_.size() >= kMaxSources) prompt->source = "other";
+  names_.insert(prompt->source);
 }
 
 uint64_t Prompts::hash() const {
@@ -97,7 +101,7 @@ absl::StatusOr<std::vector<std::shared_ptr<const PromptRecord>>> Prompts::Take(i
   std::vector<std::shared_ptr<const PromptRecord>> prompts;
   QUARTET_RETURN_IF_ERROR(dataset_->Take(begin, count, [&](const Record& record) -> absl::Status {
     QUARTET_ASSIGN_OR_RETURN(PromptRecord prompt, read_(record));
-    Count(&prompt);
+    sources_.Count(&prompt);
     prompts.push_back(std::make_shared<const PromptRecord>(std::move(prompt)));
     return absl::OkStatus();
   }));
@@ -114,8 +118,10 @@ absl::StatusOr<HeldOutPrompts> ReadHeldOutPrompts(const EvalSet& set, const std:
   options.checked_rows = 0;  // all
   options.keys = RowKeys(keys, config);
   HeldOutPrompts held_out;
+  PromptSources sources;
   const auto read = [&](const Record& record) -> absl::Status {
     QUARTET_ASSIGN_OR_RETURN(PromptRecord prompt, ReadPrompt(record, keys, config.data(), tokenizer));
+    sources.Count(&prompt);
     held_out.prompts.push_back(std::move(prompt));
     return absl::OkStatus();
   };

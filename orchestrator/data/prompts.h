@@ -19,14 +19,26 @@ struct PromptRecord {
   std::string text;    // as the model sees it: with template and chat template
   std::string label;   // as the rules see it; empty where the file has none
   std::string source;  // data.source_key's, else the file's name
+  std::string row;     // other fields of the row, a JSON object; "" where no reward reads them
   std::vector<int32_t> ids;
+};
+
+// Where prompts are from, in the order in which they are read.
+class PromptSources {
+ public:
+  // "other" takes the place of the record's source where there are too many to have metrics of their own.
+  void Count(PromptRecord* prompt);
+  const std::set<std::string>& names() const { return names_; }
+
+ private:
+  std::set<std::string> names_;
 };
 
 // The training prompts of a run, which are read when they are taken. One thread.
 class Prompts {
  public:
   // Those of config.data(). Rows are checked as Dataset does; the tokenizer outlives this. A row without the label is
-  // not well-formed where a rule needs it. INVALID_ARGUMENT names option, file and row.
+  // not well-formed where a rule needs it or data.label_required says so. INVALID_ARGUMENT names option, file and row.
   static absl::StatusOr<std::unique_ptr<Prompts>> Open(
       const RunConfig& config, const Tokenizer& tokenizer,
       const std::function<void(int64_t done, int64_t all)>& progress = nullptr);
@@ -37,7 +49,7 @@ class Prompts {
   // Of the first row that is used.
   const PromptRecord& first() const { return first_; }
   // Where prompts are from, as far as they were read.
-  const std::set<std::string>& sources() const { return sources_; }
+  const std::set<std::string>& sources() const { return sources_.names(); }
   // Of which prompts there are: the ids of those that were checked, the files of the others.
   uint64_t hash() const;
 
@@ -46,13 +58,10 @@ class Prompts {
 
  private:
   Prompts() = default;
-  // The record's source, which "other" takes the place of where there are too many.
-  void Count(PromptRecord* prompt);
-
   std::function<absl::StatusOr<PromptRecord>(const Record&)> read_;
   std::unique_ptr<Dataset> dataset_;
   PromptRecord first_;
-  std::set<std::string> sources_;
+  PromptSources sources_;
   uint64_t checked_hash_ = 0;
 };
 

@@ -168,6 +168,24 @@ TEST_F(PromptsTest, KnowWhereTheyAreFrom) {
   EXPECT_THAT((*Prompts::Open(config_, tokenizer_))->sources(), ElementsAre("openai/gsm8k", "other"));
 }
 
+TEST_F(PromptsTest, GiveProgramsTheRestOfTheirRows) {
+  constexpr char kRow[] = R"({"question": "1", "answer": "2", "level": 3, "tests": ["a", {"b": null}]})";
+  EXPECT_EQ(Load(std::string(kRow) + "\n").value()[0].row, "") << "nobody reads it";
+  config_.mutable_reward()->mutable_source(0)->clear_rule();
+  config_.mutable_reward()->mutable_source(0)->set_command("./judge");
+  EXPECT_EQ(Load(std::string(kRow) + "\n").value()[0].row, R"({"level":3,"tests":["a",{"b":null}]})");
+}
+
+TEST_F(PromptsTest, OfWhichARowLacksTheLabelThatIsAskedForAreRefused) {
+  config_.mutable_reward()->mutable_source(0)->clear_rule();
+  config_.mutable_reward()->mutable_source(0)->set_command("./judge");
+  data().set_label_required(true);
+  EXPECT_THAT(Error("{\"question\": \"a\"}\n"),
+              HasSubstr("has no field \"answer\" (data.label_key; data.label_required=false where rows may lack it)"));
+  data().set_label_required(false);
+  EXPECT_EQ(Load("{\"question\": \"a\"}\n").value()[0].label, "");
+}
+
 TEST_F(PromptsTest, OfMoreThanAHundredSourcesAreFromOthers) {
   std::string lines;
   for (int i = 0; i < 150; ++i) {

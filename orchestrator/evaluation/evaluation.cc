@@ -30,17 +30,20 @@ GenerateHeader HeaderOf(const RunConfig& config, const EvalSet& set, uint64_t po
   return header;
 }
 
-// Whether every source that can tell holds the answer for right.
-absl::StatusOr<bool> IsRight(const RewardConfig& reward, const ScoreReply& score) {
-  bool right = true;
+// Whether every source that can tell holds the answer for right; nothing where none can: neither compares with labels,
+// nor gives a score.
+absl::StatusOr<std::optional<bool>> IsRight(const RewardConfig& reward, const ScoreReply& score) {
+  std::optional<bool> right;
   for (const RewardSource& source : reward.source()) {
-    if (!Verifies(source)) continue;
     const std::string& name = source.name().empty() ? source.rule() : source.name();
-    const auto part = score.parts().find(name);
-    if (part == score.parts().end()) {
+    const bool verifies = Verifies(source);
+    const auto& values = verifies ? score.parts() : score.scores();
+    const auto value = values.find(name);
+    if (value == values.end()) {
+      if (!verifies) continue;
       return absl::InternalError(absl::StrCat("the scorer's reply has no part \"", name, "\""));
     }
-    right = right && part->second >= 1;
+    right = right.value_or(true) && value->second >= 1;
   }
   return right;
 }
@@ -57,7 +60,7 @@ void AddValues(const std::vector<std::vector<const EvaluatedAnswer*>>& prompts, 
     std::vector<bool> right;
     for (const EvaluatedAnswer* answer : answers) {
       if (n > 1) votes.push_back(VoteOf(answer->response));
-      right.push_back(answer->right);
+      right.push_back(answer->right.value_or(false));
       reward += answer->reward / n;
       tokens += static_cast<double>(answer->tokens) / n;
       truncated += static_cast<double>(answer->truncated) / n;
@@ -151,7 +154,9 @@ absl::StatusOr<EvaluationResult> Evaluate(const RunConfig& config, const Evaluat
   }
   result.prompts = static_cast<int64_t>(all.size());
   if (config.reward().on_error() == "drop") result.values.Set("failed", static_cast<double>(failed));
-  const bool tells_right = NeedsLabels(config.reward());
+  const bool tells_right = std::all_of(result.answers.begin(), result.answers.end(), [](const EvaluatedAnswer& answer) {
+    return !answer.error.empty() || answer.right.has_value();
+  });
   AddValues(all, set.options, tells_right, "", &result.values);
   if (by_source.size() == 1) return result;
   for (const auto& [source, of_source] : by_source) {
@@ -187,6 +192,10 @@ absl::StatusOr<std::vector<EvaluationResult>> EvaluateSets(const RunConfig& conf
 
 std::string DescribeEvaluation(const EvaluationResult& result) {
   std::string text = absl::StrCat(result.set, ": ");
+  const auto& values = result.values.values();
+  if (std::none_of(values.begin(), values.end(), [](const auto& v) { return absl::StrContains(v.first, "@"); })) {
+    absl::StrAppend(&text, "no pass@k (no reward compares with labels, and none gives a score), ");
+  }
   for (const auto& [name, value] : result.values.values()) {
     if (absl::StrContains(name, "/")) continue;  // of a source
     if (absl::StrContains(name, "@")) absl::StrAppendFormat(&text, "%s %.1f %%, ", name, 100 * value);
@@ -213,7 +222,7 @@ std::string AnswerLines(const EvaluationSet& set, const EvaluationResult& result
     written["response"] = answer.response;
     if (answer.error.empty()) {
       written["reward"] = answer.reward;
-      written["right"] = answer.right;
+      if (answer.right.has_value()) written["right"] = *answer.right;
     } else {
       written["error"] = answer.error;
     }

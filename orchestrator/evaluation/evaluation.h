@@ -33,7 +33,7 @@ struct EvaluatedAnswer {
   std::string response;
   std::string error;  // why it could not be scored; "": it was
   double reward = 0;
-  bool right = false;
+  std::optional<bool> right;  // nothing: no source tells
   bool truncated = false;
   int64_t tokens = 0;
 };
@@ -70,7 +70,8 @@ absl::StatusOr<std::vector<EvaluationResult>> EvaluateSets(const RunConfig& conf
 std::string DescribeEvaluation(const EvaluationResult& result);
 
 // JSON, a line a prompt: {"prompt", "label", "source", "answers": [{"response", "reward", "right", "truncated",
-// "tokens"}]}; with "error" in place of reward and right where an answer could not be scored.
+// "tokens"}]}; with "error" in place of reward and right where an answer could not be scored, without "right" where no
+// source tells.
 std::string AnswerLines(const EvaluationSet& set, const EvaluationResult& result);
 
 // "eval/<set>/<name>" of each value.

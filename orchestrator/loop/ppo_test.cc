@@ -256,6 +256,31 @@ TEST_F(PpoTest, EvaluatesSeveralSetsWithSeveralAnswers) {
   EXPECT_EQ(evaluations[3]["pass@3"], 1);
 }
 
+// `config`, with a program for its reward, evaluated on its own prompts.
+RunConfig JudgedByAProgram(RunConfig config) {
+  RewardSource* source = config.mutable_reward()->mutable_source(0);
+  source->Clear();
+  source->set_name("judge");
+  source->set_command("./judge");
+  config.mutable_eval()->add_data(config.data().prompt_data(0));
+  EXPECT_TRUE(ResolveRunConfig(&config, "").ok());
+  return config;
+}
+
+TEST_F(PpoTest, EvaluatesByTheScoresOfAProgram) {
+  services_.spoil_score = [](ScoreReply* reply) {
+    (*reply->mutable_scores())["judge"] = reply->index() % 2 == 0 ? 1 : 0.5f;
+  };
+  ASSERT_TRUE(Run(JudgedByAProgram(services_.MakeConfig(scratch_.path(), 1))).ok());
+  EXPECT_EQ(Lines("run/metrics.jsonl").front()["eval/prompts/pass@1"], 0.5);
+}
+
+TEST_F(PpoTest, SaysWhereNoRewardTellsWhatIsRight) {
+  ASSERT_TRUE(Run(JudgedByAProgram(services_.MakeConfig(scratch_.path(), 1))).ok());
+  EXPECT_FALSE(Lines("run/metrics.jsonl").front().contains("eval/prompts/pass@1"));
+  EXPECT_THAT(Shown(), Contains(HasSubstr("no pass@k (no reward compares with labels, and none gives a score)")));
+}
+
 TEST_F(PpoTest, CountsTheOptimizerStepsThatWereSkipped) {
   RunConfig config = services_.MakeConfig(scratch_.path(), 2);
   config.mutable_train()->set_train_batch_size(4);

@@ -35,6 +35,25 @@ std::optional<char> LoneLetter(std::string_view text, size_t at, std::string_vie
   return letter;
 }
 
+// Between `begin` and the end of its sentence ("is clearly B."), the first letter that stands alone, is no article and
+// is not denied.
+std::optional<char> LetterOfSentence(std::string_view text, size_t begin, std::string_view letters) {
+  const std::string_view sentence = text.substr(0, std::min(text.size(), text.find_first_of(".!?;\n", begin)));
+  for (size_t i = begin; i < sentence.size(); ++i) {
+    const std::optional<char> letter = LoneLetter(sentence, i, letters);
+    if (!letter.has_value()) continue;
+    const bool article = i + 2 < sentence.size() && sentence[i + 1] == ' ' &&
+                         absl::ascii_islower(static_cast<unsigned char>(sentence[i + 2])) &&
+                         (*letter == 'A' || *letter == 'I') && sentence.substr(i + 2, 3) != "is " &&
+                         sentence.substr(i + 2, 4) != "and " && sentence.substr(i + 2, 3) != "or " &&
+                         sentence.substr(i + 2, 3) != "as " && sentence.substr(i + 2, 4) != "but ";
+    const std::string_view before = sentence.substr(0, i);
+    const bool denied = before.size() >= 4 && before.substr(before.size() - 4) == "not ";
+    if (!article && !denied) return letter;
+  }
+  return std::nullopt;
+}
+
 // Of a text that says nothing but its choice, as a box does: "B", "(b)", "\text{B}", "B. Paris".
 std::optional<char> OnlyLetter(std::string_view text, std::string_view letters) {
   text = StripSpace(text);
@@ -148,16 +167,21 @@ std::optional<char> ChosenLetter(std::string_view text, std::string_view letters
   if (const std::optional<std::string_view> boxed = LastBoxed(text)) return OnlyLetter(*boxed, letters);
   const std::string lower = absl::AsciiStrToLower(absl::string_view(text.data(), text.size()));
   // "A" may be an article: after "answer" the first letter that stands alone counts, elsewhere the last.
-  for (size_t at = lower.rfind("answer"); at != std::string::npos; at = at == 0 ? at : lower.rfind("answer", at - 1)) {
+  for (size_t at = lower.rfind("answer"); at != std::string::npos;
+       at = at == 0 ? std::string::npos : lower.rfind("answer", at - 1)) {
     size_t i = at + 6;
+    bool says = false;
     for (const std::string_view word : {" option", " choice", " is", ":", " **", "**", " option", " choice", " "}) {
-      if (lower.compare(i, word.size(), word) == 0) i += word.size();
+      if (lower.compare(i, word.size(), word) != 0) continue;
+      i += word.size();
+      says = says || word == " is" || word == ":";
     }
     while (i < text.size() && (text[i] == ' ' || text[i] == '(' || text[i] == '[' || text[i] == '*')) ++i;
     if (i < text.size()) {
       if (const std::optional<char> letter = LoneLetter(text, i, letters)) return letter;
     }
-    if (at == 0) break;
+    if (!says) continue;
+    if (const std::optional<char> letter = LetterOfSentence(text, i, letters)) return letter;
   }
   for (size_t i = text.size(); i-- > 0;) {
     if (const std::optional<char> letter = LoneLetter(text, i, letters)) return letter;

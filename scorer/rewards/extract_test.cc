@@ -38,9 +38,11 @@ TEST(JsonObjects, AreTheLastWholeOnes) {
 }
 
 TEST(Choices, AreFoundWhereAnswersPutThem) {
-  for (const char* text : {"\\boxed{B}", "So \\boxed{\\text{(b)}}", "The answer is B.", "the answer is (B)",
-                           "Answer: B", "**Answer:** B", "B", "b", "(B)", "A is too small and C too large, so it is B.",
-                           "The correct answer is option B, Paris", "\\boxed{B. Paris}"}) {
+  for (const char* text :
+       {"\\boxed{B}", "So \\boxed{\\text{(b)}}", "The answer is B.", "the answer is (B)", "Answer: B", "**Answer:** B",
+        "B", "b", "(B)", "A is too small and C too large, so it is B.", "The correct answer is option B, Paris",
+        "\\boxed{B. Paris}", "The answer is clearly B. A is wrong.", "The answer is a bit hidden, but it is B",
+        "The answer is not A but B.", "The answer choices are A) 3 and B) 4. I take B"}) {
     EXPECT_THAT(ChosenLetter(text, "ABCD"), Optional('B')) << text;
   }
   for (const char* text : {"", "none of them", "\\boxed{E}", "\\boxed{BAD}", "I don't know: E"}) {

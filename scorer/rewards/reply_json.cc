@@ -12,11 +12,13 @@ namespace quartet {
 using nlohmann::json;
 
 json ToJson(const Answer& answer) {
-  return {{"query", answer.query},
-          {"prompt", answer.prompt},
-          {"response", answer.response},
-          {"label", answer.label},
-          {"truncated", answer.truncated}};
+  return {{"query", answer.query}, {"prompt", answer.prompt},       {"response", answer.response},
+          {"label", answer.label}, {"truncated", answer.truncated}, {"row", RowOf(answer)}};
+}
+
+json RowOf(const Answer& answer) {
+  absl::StatusOr<json> row = ParseJson(answer.row, "the row");
+  return row.ok() && row->is_object() ? *std::move(row) : json::object();
 }
 
 std::string PrintJson(const json& value) {

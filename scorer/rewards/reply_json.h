@@ -10,8 +10,10 @@
 
 namespace quartet {
 
-// {"query", "prompt", "response", "label", "truncated"}; bytes that are no UTF-8 are replaced.
+// {"query", "prompt", "response", "label", "truncated", "row"}; bytes that are no UTF-8 are replaced.
 nlohmann::json ToJson(const Answer& answer);
+// The other fields of its prompt's row, an object.
+nlohmann::json RowOf(const Answer& answer);
 // One line.
 std::string PrintJson(const nlohmann::json& json);
 

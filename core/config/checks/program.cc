@@ -46,6 +46,7 @@ std::vector<Unread> UnreadByOffline(Program program) {
       {"data.source_key", data},
       {"data.input_key", absl::StrCat(name, " reads ", own, ".input_key")},
       {"data.label_key", data},
+      {"data.label_required", data},
       {"data.label_extract", data},
       {"data.max_samples", data},
       // These two make up max_len, unless that is set.

@@ -134,7 +134,6 @@ absl::Status CheckSource(int i, const RewardSource& s) {
   QUARTET_RETURN_IF_ERROR(CheckKind(i, s));
   QUARTET_RETURN_IF_ERROR(CheckEffects(i, s));
   QUARTET_RETURN_IF_ERROR(Real(FieldOf(i, "weight"), s.weight(), -kInfinity, kInfinity));
-  if (s.weight() == 0) return NoEffect(absl::StrCat("reward.source[", i, "]"), "its weight is 0");
   if (!s.rule().empty()) return CheckRule(i, s);
   if (!s.model().empty()) {
     QUARTET_RETURN_IF_ERROR(Dtype(FieldOf(i, "dtype"), s.dtype()));

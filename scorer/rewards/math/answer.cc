@@ -13,14 +13,31 @@
 namespace quartet::math {
 namespace {
 
-// What stands between two parts of one answer: a comma, "and", "or", and a few words.
+// What stands between two parts of one answer: nothing, or commas, "and" and "or", and no other words.
 bool Joins(std::string_view between) {
-  if (between.size() > 40 || between.find('\n') != std::string_view::npos) return false;
-  if (between.empty()) return true;
-  for (const std::string_view word : {",", ";", "and", "or"}) {
-    if (between.find(word) != std::string_view::npos) return true;
+  constexpr size_t kMostBytes = 40;
+  if (between.size() > kMostBytes || between.find('\n') != std::string_view::npos) return false;
+  const auto letter = [](char c) { return absl::ascii_isalpha(static_cast<unsigned char>(c)); };
+  bool joins = between.empty();
+  for (size_t i = 0; i < between.size();) {
+    if (letter(between[i])) {
+      const size_t begin = i;
+      while (i < between.size() && letter(between[i])) ++i;
+      const std::string_view word = between.substr(begin, i - begin);
+      const bool command = begin > 0 && between[begin - 1] == '\\';
+      if (command && (word == "text" || word == "quad" || word == "qquad" || word == "mbox")) continue;
+      if (command || (word != "and" && word != "or")) return false;
+      joins = true;
+    } else if (between[i] == ',' || between[i] == ';' || between[i] == '&') {
+      joins = true;
+      ++i;
+    } else if (absl::string_view(" \t$*_~\\{}()").find(between[i]) != absl::string_view::npos) {
+      ++i;
+    } else {
+      return false;
+    }
   }
-  return false;
+  return joins;
 }
 
 // The last part, with those before it that it is joined to, commas between them.

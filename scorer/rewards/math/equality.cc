@@ -1,7 +1,6 @@
 #include "scorer/rewards/math/equality.h"
 
 #include <algorithm>
-#include <cmath>
 #include <map>
 #include <optional>
 #include <set>
@@ -21,6 +20,7 @@ using List = std::vector<ExpressionPtr>;
 
 constexpr int kPoints = 6;
 constexpr int kEnoughPoints = 3;
+constexpr int kCloseBits = 256;
 constexpr size_t kMostElements = 200;  // of sets: each is compared with each
 
 // --- scalars ---
@@ -43,40 +43,33 @@ std::map<std::string, mpq_class> Point(const std::set<std::string>& symbols, int
   return point;
 }
 
-bool Close(Complex a, Complex b, long double relative) {
-  if (a == b) return true;
-  if (!std::isfinite(std::abs(a)) || !std::isfinite(std::abs(b))) return false;
-  const long double size = std::max(std::abs(a), std::abs(b));
-  return std::abs(a - b) <= relative * std::max(size, 1e-6L);
+// Whether a rounded number and another are as close as the digits say: 6 behind the point, or 3 that count.
+bool Close(const Expression& a, const Expression& b, const std::map<std::string, mpq_class>& point) {
+  const std::optional<Ball> ball_a = Enclose(a, point, kCloseBits), ball_b = Enclose(b, point, kCloseBits);
+  if (!ball_a.has_value() || !ball_b.has_value() || ball_a->is_infinite() || ball_b->is_infinite()) return false;
+  Ball difference, distance, allowed;
+  acb_sub(difference.get(), ball_a->get(), ball_b->get(), kCloseBits);
+  acb_abs(distance.real(), difference.get(), kCloseBits);
+  acb_abs(allowed.real(), ball_b->get(), kCloseBits);
+  arb_mul_ui(allowed.real(), allowed.real(), 1000, kCloseBits);
+  if (!arb_is_zero(allowed.real()) && arf_cmp_si(arb_midref(allowed.real()), 1) > 0) arb_one(allowed.real());
+  arb_div_ui(allowed.real(), allowed.real(), 2'000'000, kCloseBits);
+  return arb_le(distance.real(), allowed.real());
 }
 
 bool SameScalar(const Expression& a, const Expression& b) {
   std::set<std::string> symbols;
   CollectSymbols(a, &symbols);
   CollectSymbols(b, &symbols);
-  const bool rounded = HasDecimal(a) || HasDecimal(b);
+  if (symbols.empty()) {
+    const Truth same = SameNumber(a, b, {});
+    return same == Truth::kYes || ((HasDecimal(a) || HasDecimal(b)) && Close(a, b, {}));
+  }
   int agreed = 0;
   for (int i = 0; i < kPoints && agreed < kEnoughPoints; ++i) {
-    const auto point = Point(symbols, i);
-    const auto exact_a = Exact(a, point), exact_b = Exact(b, point);
-    if (exact_a.has_value() && exact_b.has_value() && *exact_a == *exact_b) {
-      if (symbols.empty()) return true;
-      ++agreed;
-      continue;
-    }
-    if (exact_a.has_value() && exact_b.has_value() && !rounded) return false;
-    const auto value_a = Numeric(a, point), value_b = Numeric(b, point);
-    if (!value_a.has_value() || !value_b.has_value()) {
-      if (symbols.empty()) return false;
-      continue;  // not defined here: another point
-    }
-    bool close = Close(*value_a, *value_b, 1e-12L);
-    if (!close && rounded && symbols.empty()) {
-      close = std::abs(*value_a - *value_b) <= 0.5e-6L * std::min(1.0L, 1000 * std::abs(*value_b));
-    }
-    if (!close) return false;
-    if (symbols.empty()) return true;
-    ++agreed;
+    const Truth same = SameNumber(a, b, Point(symbols, i));
+    if (same == Truth::kNo) return false;
+    agreed += same == Truth::kYes;  // else not defined here: another point
   }
   return agreed == kEnoughPoints;
 }
@@ -132,8 +125,8 @@ bool IsConstant(const Expression& of) {
 }
 
 bool IsInfinite(const Expression& of) {
-  const auto value = Numeric(of, {});
-  return value.has_value() && std::isinf(value->real());
+  const std::optional<Ball> value = Enclose(of, {}, kCloseBits);
+  return value.has_value() && value->is_infinite();
 }
 
 // The interval of an inequality about a name; nothing of what is none.
@@ -186,18 +179,21 @@ bool SameRelation(const Expression& a, const Expression& b) {
   CollectSymbols(b, &others);
   if (symbols != others || symbols.empty()) return false;
   const ExpressionPtr of_a = difference(a), of_b = difference(b);
-  std::optional<Complex> ratio;
+  std::optional<Ball> ratio;
   int agreed = 0;
   for (int i = 0; i < kPoints; ++i) {
     const auto point = Point(symbols, i);
-    const auto value_a = Numeric(*of_a, point), value_b = Numeric(*of_b, point);
-    if (!value_a.has_value() || !value_b.has_value() || std::abs(*value_b) < 1e-9L) continue;
-    const Complex here = *value_a / *value_b;
-    if (ratio.has_value() && !Close(here, *ratio, 1e-12L)) return false;
+    const std::optional<Ball> value_a = Enclose(*of_a, point, kCloseBits), value_b = Enclose(*of_b, point, kCloseBits);
+    if (!value_a.has_value() || !value_b.has_value() || acb_contains_zero(value_b->get())) continue;
+    Ball here;
+    acb_div(here.get(), value_a->get(), value_b->get(), kCloseBits);
+    if (!acb_is_finite(here.get()) || acb_rel_accuracy_bits(here.get()) < kCloseBits / 4) continue;
+    if (ratio.has_value() && !acb_overlaps(here.get(), ratio->get())) return false;
     ratio = here;
     ++agreed;
   }
-  return agreed >= kEnoughPoints && (equation ? std::abs(*ratio) : ratio->real()) > 1e-9L;
+  return agreed >= kEnoughPoints &&
+         (equation ? !acb_contains_zero(ratio->get()) : ratio->is_real() && arb_is_positive(ratio->real()));
 }
 
 bool SameExpression(const ExpressionPtr& a, const ExpressionPtr& b) {

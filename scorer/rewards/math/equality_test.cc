@@ -5,6 +5,7 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <set>
+#include <vector>
 
 #include "scorer/rewards/math/answer.h"
 
@@ -44,6 +45,11 @@ TEST(MathEquality, FindsTheAnswerThatIsGivenLast) {
   EXPECT_EQ(AnswerIn("\\boxed{1} and \\boxed{2}"), "1 , 2");
   EXPECT_EQ(AnswerIn("\\boxed{1}. But wait: it is\n\\boxed{2}"), "2");
   EXPECT_EQ(AnswerIn("so $x = 3$ and $y = 4$."), "x = 3 , y = 4");
+  EXPECT_EQ(AnswerIn("$1$, $2$, and \\(3\\)"), "1 , 2 , 3");
+  EXPECT_EQ(AnswerIn("\\boxed{2} \\text{ or } \\boxed{3}"), "2 , 3");
+  EXPECT_EQ(AnswerIn("We have $n=6$, so the answer is $42$."), "42");
+  EXPECT_EQ(AnswerIn("for $3$ workers, $42$ days"), "42") << "\"or\" inside a word joins nothing";
+  EXPECT_EQ(AnswerIn("With $k = 2$ for all, hence $5$"), "5");
   EXPECT_EQ(AnswerIn("\\[ x = 3 \\]"), " x = 3 ");
   EXPECT_EQ(AnswerIn("as $x^2 = 9$ the result is 3."), "3");
   EXPECT_EQ(AnswerIn("x/2 + 1"), "x/2 + 1");
@@ -56,6 +62,51 @@ TEST(MathEquality, IsExactForNumbersOfAnySize) {
   EXPECT_FALSE(Equal("2^{1000}", "2^{1000} + 1"));
   EXPECT_FALSE(Equal("\\frac{1}{3}", "\\frac{333333333333333333333}{1000000000000000000000}"));
   EXPECT_FALSE(Equal("(x+1)^{20}", "(x+1)^{20} + \\frac{1}{10^{30}}"));
+}
+
+TEST(MathEquality, TellsTinyAndHugeNumbersApart) {
+  for (const auto& [a, b] :
+       std::vector<std::pair<const char*, const char*>>{{"1.6\\times 10^{-19}", "3.2\\times 10^{-19}"},
+                                                        {"1.6\\times 10^{-19}", "0"},
+                                                        {"10^{-30}", "2\\cdot 10^{-30}"},
+                                                        {"e^{-100}", "e^{-101}"},
+                                                        {"2^{100000}", "3^{100000}"},
+                                                        {"2^{100000}", "2^{100001}"},
+                                                        {"10000!", "20000!"},
+                                                        {"\\infty", "2^{100000}"},
+                                                        {"\\infty", "-\\infty"},
+                                                        {"e^{1000000}", "e^{1000001}"},
+                                                        {"e^{\\pi\\sqrt{163}}", "262537412640768744"},
+                                                        {"\\binom{20000}{10000}", "\\binom{20000}{9999}"},
+                                                        {"\\sqrt{2}", "\\sqrt{2} + 10^{-200}"}}) {
+    EXPECT_FALSE(Equal(a, b)) << a << " and " << b;
+    EXPECT_FALSE(Equal(b, a)) << b << " and " << a;
+  }
+}
+
+TEST(MathEquality, SeesWhatIsTheSameInAnotherForm) {
+  for (const auto& [a, b] :
+       std::vector<std::pair<const char*, const char*>>{{"\\sqrt{2}\\cdot\\sqrt{3}", "\\sqrt{6}"},
+                                                        {"\\sin(\\pi/6)", "\\frac{1}{2}"},
+                                                        {"\\sin(\\pi)", "0"},
+                                                        {"\\ln 8", "3\\ln 2"},
+                                                        {"e^{i\\pi}", "-1"},
+                                                        {"\\sqrt{9+4\\sqrt{5}}", "2+\\sqrt{5}"},
+                                                        {"(7^{3/7})^7", "343"},
+                                                        {"\\cos(\\pi/7)+\\cos(3\\pi/7)+\\cos(5\\pi/7)", "\\frac{1}{2}"},
+                                                        {"\\sqrt[3]{-8}", "-2"},
+                                                        {"10000!", "10000\\cdot 9999!"},
+                                                        {"2^{100000}", "4^{50000}"},
+                                                        {"\\log_2 8", "3"},
+                                                        {"\\infty", "\\infty"},
+                                                        {"1.6\\times 10^{-19}", "16\\times 10^{-20}"},
+                                                        {"0.333333", "\\frac{1}{3}"},
+                                                        {"3.141593", "\\pi"},
+                                                        {"\\sin^2 x + \\cos^2 x", "1"},
+                                                        {"\\lfloor \\pi^{10} \\rfloor", "93648"}}) {
+    EXPECT_TRUE(Equal(a, b)) << a << " and " << b;
+    EXPECT_TRUE(Equal(b, a)) << b << " and " << a;
+  }
 }
 
 TEST(MathEquality, IsNoWhereNothingIsSaid) {
@@ -72,12 +123,33 @@ TEST(MathEquality, BoundsTheWorkThatHostileAnswersCause) {
     for (int i = 0; i < times; ++i) all += text;
     return all;
   };
-  for (const std::string& text :
-       {repeat("(", 8000), repeat("\\frac{", 1300), repeat("|", 8000), repeat("x^", 4000), repeat("-", 8000),
-        repeat("{\\pm 1}", 1000), repeat("9!", 3000) + "!", repeat("9", 8000), repeat("9^9^", 1000) + "9",
-        std::string("99999999999^{99999999999}"), repeat("\\sqrt", 1500) + "2", repeat("1/", 4000) + "1",
-        repeat("\\frac", 1500), "2" + repeat("!", 8000), repeat("\\cup ", 1500), "2" + repeat("\\cup 2 ", 900),
-        repeat("2\\setminus ", 700), repeat("1,", 4000) + "1"}) {
+  for (const std::string& text : std::vector<std::string>{repeat("(", 8000),
+                                                          repeat("\\frac{", 1300),
+                                                          repeat("|", 8000),
+                                                          repeat("x^", 4000),
+                                                          repeat("-", 8000),
+                                                          repeat("{\\pm 1}", 1000),
+                                                          repeat("9!", 3000) + "!",
+                                                          repeat("9", 8000),
+                                                          repeat("9^9^", 1000) + "9",
+                                                          std::string("99999999999^{99999999999}"),
+                                                          repeat("\\sqrt", 1500) + "2",
+                                                          repeat("1/", 4000) + "1",
+                                                          repeat("\\frac", 1500),
+                                                          "2" + repeat("!", 8000),
+                                                          repeat("\\cup ", 1500),
+                                                          "2" + repeat("\\cup 2 ", 900),
+                                                          repeat("2\\setminus ", 700),
+                                                          repeat("1,", 4000) + "1",
+                                                          repeat("\\sin ", 1500) + "(9^9^9^9^9)",
+                                                          repeat("e^", 300) + "e",
+                                                          "(" + repeat("\\sqrt{2}+", 700) + "1)^{99999999}",
+                                                          repeat("\\Gamma ", 9) + "9",
+                                                          "\\sin(10^{99999})",
+                                                          "\\tan(e^{99999999})",
+                                                          "(e^{99})" + repeat("!", 300),
+                                                          "\\pi^{99999999999999999999}",
+                                                          "\\lfloor e^{e^{e^{e}}} \\rfloor"}) {
     EXPECT_FALSE(Equal("2", text)) << text.substr(0, 20);
   }
   for (const std::string& text : {repeat("$", 99999), repeat("\\(", 99999), repeat("\\[", 99999), repeat("$$ ", 99999),

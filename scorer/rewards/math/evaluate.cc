@@ -1,8 +1,6 @@
 #include "scorer/rewards/math/evaluate.h"
 
-#include <cmath>
-#include <limits>
-#include <numbers>
+#include <vector>
 
 namespace quartet::math {
 namespace {
@@ -11,6 +9,11 @@ using Kind = Expression::Kind;
 
 constexpr size_t kMostBits = 100'000;
 constexpr unsigned long kLargestFactorial = 5000;
+// Balls are computed to more and more bits, until they tell two numbers apart; these that agree to kSameBits are the
+// same.
+constexpr int kFirstBits = 128;
+constexpr int kMostBitsOfBalls = 2048;
+constexpr int kSameBits = 1000;
 
 bool Bounded(const mpq_class& value) {
   return mpz_sizeinbase(value.get_num_mpz_t(), 2) + mpz_sizeinbase(value.get_den_mpz_t(), 2) < kMostBits;
@@ -73,50 +76,115 @@ std::optional<mpq_class> ExactFunction(const std::string& name, const std::vecto
   return std::nullopt;
 }
 
-long double ToReal(const mpq_class& value) {
-  // mpq_get_d is of 53 bits; the rest of the value is added.
-  const double high = value.get_d();
-  if (!std::isfinite(high)) return high;
-  const mpq_class rest = value - mpq_class(high);
-  return static_cast<long double>(high) + static_cast<long double>(rest.get_d());
+// Of balls of real numbers; the others are where `complex` says.
+template <typename OfReal, typename OfComplex>
+Ball Apply(const Ball& x, OfReal of_real, OfComplex of_complex, int bits) {
+  Ball value;
+  if (x.is_real()) {
+    of_real(value.real(), x.real(), bits);
+    if (arb_is_finite(value.real())) return value;  // else beyond the real function's domain
+  }
+  of_complex(value.get(), x.get(), bits);
+  return value;
 }
 
-std::optional<Complex> NumericFunction(const std::string& name, const std::vector<Complex>& arguments) {
-  const Complex& x = arguments[0];
-  if (name == "abs") return std::abs(x);
-  if (name == "sqrt") return std::sqrt(x);
-  if (name == "root") {
-    // Of a negative number the odd root is real, as people write it.
-    const Complex& of = arguments[1];
-    const long double degree = x.real();
-    if (of.imag() == 0 && of.real() < 0 && x.imag() == 0 && std::fmod(degree, 2.0L) == 1) {
-      return -std::pow(-of.real(), 1 / degree);
-    }
-    return std::pow(of, Complex(1) / x);
+Ball Power(const Ball& base, const Ball& exponent, int bits) {
+  Ball power;
+  if (base.is_real() && exponent.is_real() && arb_is_nonnegative(base.real())) {
+    arb_pow(power.real(), base.real(), exponent.real(), bits);
+  } else {
+    acb_pow(power.get(), base.get(), exponent.get(), bits);
   }
-  if (name == "ln") return std::log(x);
-  if (name == "logb") return std::log(arguments[1]) / std::log(x);
-  if (name == "exp") return std::exp(x);
-  if (name == "sin") return std::sin(x);
-  if (name == "cos") return std::cos(x);
-  if (name == "tan") return std::tan(x);
-  if (name == "cot") return Complex(1) / std::tan(x);
-  if (name == "sec") return Complex(1) / std::cos(x);
-  if (name == "csc") return Complex(1) / std::sin(x);
-  if (name == "asin") return std::asin(x);
-  if (name == "acos") return std::acos(x);
-  if (name == "atan") return std::atan(x);
-  if (name == "arccot") return std::numbers::pi_v<long double> / 2 - std::atan(x);
-  if (name == "sinh") return std::sinh(x);
-  if (name == "cosh") return std::cosh(x);
-  if (name == "tanh") return std::tanh(x);
-  if (name == "factorial" && x.imag() == 0) return std::tgamma(x.real() + 1);
-  if (name == "floor" && x.imag() == 0) return std::floor(x.real());
-  if (name == "ceil" && x.imag() == 0) return std::ceil(x.real());
-  if (name == "binom" && x.imag() == 0 && arguments[1].imag() == 0) {
-    const long double n = x.real(), k = arguments[1].real();
-    return std::tgamma(n + 1) / (std::tgamma(k + 1) * std::tgamma(n - k + 1));
+  return power;
+}
+
+Ball Inverse(const Ball& of, int bits) {
+  Ball inverse;
+  acb_inv(inverse.get(), of.get(), bits);
+  return inverse;
+}
+
+Ball Root(const Ball& degree, const Ball& of, int bits) {
+  const Ball exponent = Inverse(degree, bits);
+  const bool odd =
+      degree.is_real() && arb_is_int(degree.real()) && arf_is_int_2exp_si(arb_midref(degree.real()), 1) == 0;
+  if (!odd || !of.is_real() || !arb_is_negative(of.real())) return Power(of, exponent, bits);
+  Ball root;
+  acb_neg(root.get(), of.get());
+  root = Power(root, exponent, bits);
+  acb_neg(root.get(), root.get());
+  return root;
+}
+
+Ball Gamma(const Ball& of, int bits) { return Apply(of, arb_gamma, acb_gamma, bits); }
+
+Ball Plus(const Ball& of, int number, int bits) {
+  Ball sum;
+  acb_add_si(sum.get(), of.get(), number, bits);
+  return sum;
+}
+
+// Nothing where the bits do not tell which integer it is.
+std::optional<Ball> Rounded(const Ball& of, bool up, int bits) {
+  if (!of.is_real()) return std::nullopt;
+  Ball whole;
+  (up ? arb_ceil : arb_floor)(whole.real(), of.real(), bits);
+  if (!arb_is_exact(whole.real())) return std::nullopt;
+  return whole;
+}
+
+std::optional<Ball> EncloseFunction(const std::string& name, const std::vector<Ball>& arguments, int bits) {
+  const Ball& x = arguments[0];
+  if (name == "abs") {
+    Ball value;
+    acb_abs(value.real(), x.get(), bits);
+    return value;
   }
+  if (name == "root") return Root(x, arguments[1], bits);
+  if (name == "sqrt") return Apply(x, arb_sqrt, acb_sqrt, bits);
+  if (name == "ln") return Apply(x, arb_log, acb_log, bits);
+  if (name == "logb") {
+    Ball value;
+    acb_div(value.get(), Apply(arguments[1], arb_log, acb_log, bits).get(), Apply(x, arb_log, acb_log, bits).get(),
+            bits);
+    return value;
+  }
+  if (name == "exp") return Apply(x, arb_exp, acb_exp, bits);
+  if (name == "sin") return Apply(x, arb_sin, acb_sin, bits);
+  if (name == "cos") return Apply(x, arb_cos, acb_cos, bits);
+  if (name == "tan") return Apply(x, arb_tan, acb_tan, bits);
+  if (name == "cot") return Apply(x, arb_cot, acb_cot, bits);
+  if (name == "sec") return Inverse(Apply(x, arb_cos, acb_cos, bits), bits);
+  if (name == "csc") return Inverse(Apply(x, arb_sin, acb_sin, bits), bits);
+  if (name == "asin") return Apply(x, arb_asin, acb_asin, bits);
+  if (name == "acos") return Apply(x, arb_acos, acb_acos, bits);
+  if (name == "atan") return Apply(x, arb_atan, acb_atan, bits);
+  if (name == "arccot") {
+    Ball value;
+    arb_const_pi(value.real(), bits);
+    arb_mul_2exp_si(value.real(), value.real(), -1);
+    acb_sub(value.get(), value.get(), Apply(x, arb_atan, acb_atan, bits).get(), bits);
+    return value;
+  }
+  if (name == "sinh") return Apply(x, arb_sinh, acb_sinh, bits);
+  if (name == "cosh") return Apply(x, arb_cosh, acb_cosh, bits);
+  if (name == "tanh") return Apply(x, arb_tanh, acb_tanh, bits);
+  if (name == "factorial" && x.is_real()) return Gamma(Plus(x, 1, bits), bits);
+  if (name == "floor" || name == "ceil") return Rounded(x, name == "ceil", bits);
+  if (name == "binom" && x.is_real() && arguments[1].is_real()) {
+    Ball rest, value;
+    acb_sub(rest.get(), x.get(), arguments[1].get(), bits);
+    acb_mul(value.get(), Gamma(Plus(arguments[1], 1, bits), bits).get(), Gamma(Plus(rest, 1, bits), bits).get(), bits);
+    acb_div(value.get(), Gamma(Plus(x, 1, bits), bits).get(), value.get(), bits);
+    return value;
+  }
+  return std::nullopt;
+}
+
+// As it is, where it is a number, or infinite in its real part alone.
+std::optional<Ball> Defined(Ball value) {
+  if (acb_is_finite(value.get())) return value;
+  if (value.is_real() && value.is_infinite() && mag_is_zero(arb_radref(value.real()))) return value;
   return std::nullopt;
 }
 
@@ -176,53 +244,97 @@ std::optional<mpq_class> Exact(const Expression& of, const std::map<std::string,
   return total;
 }
 
-std::optional<Complex> Numeric(const Expression& of, const std::map<std::string, mpq_class>& symbols) {
+std::optional<Ball> Enclose(const Expression& of, const std::map<std::string, mpq_class>& symbols, int bits) {
+  Ball value;
   if (of.kind == Kind::kConstant) {
-    if (of.name == "pi") return std::numbers::pi_v<long double>;
-    if (of.name == "e") return std::numbers::e_v<long double>;
-    if (of.name == "i") return Complex(0, 1);
-    return std::numeric_limits<long double>::infinity();
-  }
-  if (const std::optional<mpq_class> exact = Exact(of, symbols)) return ToReal(*exact);
-  std::vector<Complex> values;
-  for (const ExpressionPtr& argument : of.arguments) {
-    const std::optional<Complex> value = Numeric(*argument, symbols);
-    if (!value.has_value()) return std::nullopt;
-    values.push_back(*value);
-  }
-  const auto defined = [](Complex value) -> std::optional<Complex> {
-    if (std::isnan(value.real()) || std::isnan(value.imag())) return std::nullopt;
+    if (of.name == "pi") {
+      arb_const_pi(value.real(), bits);
+    } else if (of.name == "e") {
+      arb_const_e(value.real(), bits);
+    } else if (of.name == "i") {
+      acb_onei(value.get());
+    } else {
+      arb_pos_inf(value.real());
+    }
     return value;
-  };
+  }
+  if (const std::optional<mpq_class> exact = Exact(of, symbols)) {
+    fmpq_t rational;
+    fmpq_init(rational);
+    fmpq_set_mpq(rational, exact->get_mpq_t());
+    arb_set_fmpq(value.real(), rational, bits);
+    fmpq_clear(rational);
+    return value;
+  }
+  std::vector<Ball> values;
+  for (const ExpressionPtr& argument : of.arguments) {
+    std::optional<Ball> one = Enclose(*argument, symbols, bits);
+    if (!one.has_value()) return std::nullopt;
+    values.push_back(*std::move(one));
+  }
   switch (of.kind) {
-    case Kind::kAdd: {
-      Complex sum = 0;
-      for (const Complex& value : values) sum += value;
-      return defined(sum);
-    }
-    case Kind::kMultiply: {
-      // Real numbers times infinity are infinite, not undefined in the part that is not there.
-      Complex product = 1;
-      for (const Complex& value : values) {
-        product = product.imag() == 0 && value.imag() == 0 ? Complex(product.real() * value.real()) : product * value;
+    case Kind::kAdd:
+      for (const Ball& one : values) acb_add(value.get(), value.get(), one.get(), bits);
+      return Defined(std::move(value));
+    case Kind::kMultiply:
+      acb_one(value.get());
+      for (const Ball& one : values) {
+        // Real numbers times infinity are infinite, not undefined in the part that is not there.
+        if (value.is_real() && one.is_real()) {
+          arb_mul(value.real(), value.real(), one.real(), bits);
+        } else {
+          acb_mul(value.get(), value.get(), one.get(), bits);
+        }
       }
-      return defined(product);
-    }
+      return Defined(std::move(value));
     case Kind::kDivide:
-      if (values[1] == Complex(0)) return std::nullopt;
-      return defined(values[0] / values[1]);
-    case Kind::kPower:
-      if (values[0].imag() == 0 && values[1].imag() == 0 && values[0].real() >= 0) {
-        return defined(std::pow(values[0].real(), values[1].real()));
+      if (acb_contains_zero(values[1].get())) return std::nullopt;
+      if (values[0].is_real() && values[1].is_real()) {
+        arb_div(value.real(), values[0].real(), values[1].real(), bits);
+      } else {
+        acb_div(value.get(), values[0].get(), values[1].get(), bits);
       }
-      return defined(std::pow(values[0], values[1]));
+      return Defined(std::move(value));
+    case Kind::kPower:
+      return Defined(Power(values[0], values[1], bits));
     case Kind::kFunction: {
-      const std::optional<Complex> value = NumericFunction(of.name, values);
-      return value.has_value() ? defined(*value) : std::nullopt;
+      std::optional<Ball> result = EncloseFunction(of.name, values, bits);
+      return result.has_value() ? Defined(*std::move(result)) : std::nullopt;
     }
     default:
       return std::nullopt;
   }
+}
+
+Truth SameNumber(const Expression& a, const Expression& b, const std::map<std::string, mpq_class>& symbols) {
+  const std::optional<mpq_class> exact_a = Exact(a, symbols), exact_b = Exact(b, symbols);
+  if (exact_a.has_value() && exact_b.has_value()) return *exact_a == *exact_b ? Truth::kYes : Truth::kNo;
+  for (const int bits : {kFirstBits, 4 * kFirstBits, kMostBitsOfBalls}) {
+    const std::optional<Ball> ball_a = Enclose(a, symbols, bits), ball_b = Enclose(b, symbols, bits);
+    if (!ball_a.has_value() || !ball_b.has_value()) continue;
+    if (ball_a->is_infinite() || ball_b->is_infinite()) {
+      return ball_a->is_infinite() && ball_b->is_infinite() && arb_equal(ball_a->real(), ball_b->real()) ? Truth::kYes
+                                                                                                         : Truth::kNo;
+    }
+    if (!acb_overlaps(ball_a->get(), ball_b->get())) return Truth::kNo;
+    if (bits < kMostBitsOfBalls) continue;
+    // They are the same as far as one can see; is that far?
+    Ball difference;
+    acb_sub(difference.get(), ball_a->get(), ball_b->get(), bits);
+    arb_t distance, size;
+    arb_init(distance);
+    arb_init(size);
+    acb_abs(distance, difference.get(), bits);
+    acb_abs(size, ball_a->get(), bits);
+    // Relative to what is known not to be 0, else to 1.
+    if (!arb_is_positive(size)) arb_one(size);
+    arb_mul_2exp_si(size, size, -kSameBits);
+    const bool same = arb_lt(distance, size);
+    arb_clear(distance);
+    arb_clear(size);
+    return same ? Truth::kYes : Truth::kUnknown;
+  }
+  return Truth::kUnknown;
 }
 
 }  // namespace quartet::math

@@ -1,5 +1,6 @@
 #include "scorer/rewards/programs/command.h"
 
+#include <atomic>
 #include <map>
 #include <mutex>
 #include <thread>
@@ -13,6 +14,8 @@
 
 namespace quartet {
 namespace {
+
+using nlohmann::json;
 
 constexpr size_t kMostReplyBytes = 1 << 20;
 
@@ -41,15 +44,22 @@ class Command final : public RewardFunction {
       start.limits.address_space_bytes = options_.memory_limit_bytes;
       QUARTET_ASSIGN_OR_RETURN(program, PipedProcess::Start(start));
     }
-    const absl::StatusOr<std::string> reply = program->Ask(PrintJson(ToJson(answer)), kMostReplyBytes, deadline, stop);
+    json question = ToJson(answer);
+    const int64_t id = question["id"] = ++asked_;
+    const absl::StatusOr<std::string> reply = program->Ask(PrintJson(question), kMostReplyBytes, deadline, stop);
     if (absl::IsDeadlineExceeded(reply.status())) {
       return absl::DeadlineExceededError(
           absl::StrCat("no answer after ", absl::FormatDuration(options_.timeout), " (timeout_seconds)"));
     }
     QUARTET_RETURN_IF_ERROR(reply.status());
     // An answer that says {"error": ...} comes from a program that is well; one that is not understood may not be.
+    const absl::StatusOr<json> said = ParseJson(*reply, "");
+    if (said.ok() && said->is_object() && said->contains("id") && (*said)["id"] != id) {
+      return absl::InternalError(absl::StrCat("the reply ", Shown(*reply), " is to another question than ", id,
+                                              ": it has answered one twice, or not at all"));
+    }
     absl::StatusOr<Reward> reward = ReadReward(*reply);
-    if (reward.ok() || ParseJson(*reply, "").ok()) KeepMine(std::move(program));
+    if (reward.ok() || said.ok()) KeepMine(std::move(program));
     return reward;
   }
 
@@ -64,6 +74,7 @@ class Command final : public RewardFunction {
   }
 
   const CommandOptions options_;
+  std::atomic<int64_t> asked_ = 0;
   std::mutex mutex_;
   std::map<std::thread::id, std::unique_ptr<PipedProcess>> programs_;  // by the thread that has started it
 };

@@ -113,6 +113,42 @@ TEST(Command, IsAnErrorWhereItSaysNoReward) {
   EXPECT_THAT(message(std::string(2 << 20, 'x')), HasSubstr("more than 1048576 bytes"));
 }
 
+// Each answer has its own reward, or an error; what comes late is never the next one's.
+TEST(Command, AnAnswerNeverGetsTheRewardOfAnother) {
+  const auto numbered = [](const std::string& then) {
+    return Python(
+        "for line in sys.stdin:\n  item = json.loads(line)\n"
+        "  reply = json.dumps({'reward': float(item['response']), 'id': item['id']})\n"
+        "  print(reply, flush=True)\n  " +
+        then);
+  };
+  const auto ask = [](RewardFunction& command, int i) {
+    absl::SleepFor(absl::Milliseconds(30));
+    return Ask(command, Of(std::to_string(i)));
+  };
+  for (const char* twice :
+       {"print(reply, flush=True)", "time.sleep(0.01); print(reply, flush=True)", "os.write(1, b'half a line')"}) {
+    const auto command = numbered(twice);
+    EXPECT_TRUE(ask(*command, 0).ok());
+    const absl::Status status = ask(*command, 1).status();
+    EXPECT_TRUE(absl::IsInternal(status)) << status;
+    EXPECT_THAT(std::string(status.message()), HasSubstr("nothing was asked for"));
+    EXPECT_EQ(ask(*command, 2)->value, 2) << "of another process";
+  }
+  // So late that the next question is there.
+  const auto command = numbered("time.sleep(0.3); print(reply, flush=True)");
+  EXPECT_TRUE(ask(*command, 0).ok());
+  EXPECT_THAT(std::string(ask(*command, 1).status().message()), HasSubstr("is to another question than 2"));
+}
+
+TEST(Command, ReadsTheRowOfThePrompt) {
+  const auto command =
+      Python("for line in sys.stdin: print(json.dumps({'reward': json.loads(line)['row']['level'][1]}), flush=True)");
+  Answer answer = Of("");
+  answer.row = R"({"level": [1, 7]})";
+  EXPECT_EQ(Ask(*command, answer)->value, 7);
+}
+
 TEST(Command, ThatIsNotThereIsNamed) {
   const auto command = NewCommand({.command = "./no_such_program --fast"});
   EXPECT_THAT(std::string(Ask(*command, Of("")).status().message()),

@@ -69,6 +69,8 @@ bool SetLimit(decltype(RLIMIT_AS) resource, int64_t limit) {
   return setrlimit(resource, &both) == 0;
 }
 
+absl::Status Unasked() { return absl::InternalError("it has written a line that nothing was asked for"); }
+
 // What the child does between fork and exec: async-signal-safe calls only. Returns on an error alone, with errno.
 struct Child {
   char* const* argv;
@@ -236,9 +238,14 @@ absl::StatusOr<std::string> PipedProcess::Ask(std::string_view line, size_t max_
 absl::StatusOr<std::string> PipedProcess::Exchange(std::string_view left, size_t max_bytes, const Deadline& deadline,
                                                    const std::stop_token& stop) {
   BlockBrokenPipeSignal();
+  if (!left.empty()) {
+    // What it has written since its last reply is no reply to what comes now.
+    QUARTET_ASSIGN_OR_RETURN(const bool more, ReadSome(&read_, max_bytes));
+    if (more && !read_.empty()) return Unasked();
+  }
   while (true) {
     if (const size_t end = read_.find('\n'); end != std::string::npos) {
-      if (!left.empty()) return absl::InternalError("it has written a line that nothing was asked for");
+      if (!left.empty()) return Unasked();
       std::string reply = read_.substr(0, end);
       read_.erase(0, end + 1);
       return reply;

@@ -50,7 +50,7 @@ class PipedProcess {
 
   // Sends `line` and a line end, and reads up to the next line end, which is left out. DEADLINE_EXCEEDED; CANCELLED
   // once `stop` is requested; RESOURCE_EXHAUSTED beyond `max_bytes`; ABORTED, saying how it has ended, where it has;
-  // INTERNAL where it has written a line before it was sent all of `line`. After an error it is of no more use.
+  // INTERNAL where it has written anything before it was sent all of `line`. After an error it is of no more use.
   absl::StatusOr<std::string> Ask(std::string_view line, size_t max_bytes, const Deadline& deadline,
                                   const std::stop_token& stop);
 

@@ -67,6 +67,7 @@ class GrpcRemote final : public RewardFunction {
       item.set_response(answer->response);
       item.set_label(answer->label);
       item.set_truncated(answer->truncated);
+      item.set_row(answer->row);
     }
     grpc::ClientContext context;
     context.set_deadline(std::chrono::system_clock::now() + absl::ToChronoMilliseconds(timeout_));

@@ -63,11 +63,13 @@ class HttpRemote final : public RewardFunction {
   }
 
   std::vector<absl::StatusOr<Reward>> Score(std::span<const Answer* const> answers, std::stop_token stop) override {
-    json request = {{"query", json::array()}, {"prompts", json::array()}, {"labels", json::array()}};
+    json request = {
+        {"query", json::array()}, {"prompts", json::array()}, {"labels", json::array()}, {"rows", json::array()}};
     for (const Answer* answer : answers) {
       request["query"].push_back(answer->query);
       request["prompts"].push_back(answer->prompt);
       request["labels"].push_back(answer->label);
+      request["rows"].push_back(RowOf(*answer));
     }
     const std::string& url = options_.urls[next_++ % options_.urls.size()];
     const absl::StatusOr<std::string> reply = Post(url, PrintJson(request), std::move(stop));

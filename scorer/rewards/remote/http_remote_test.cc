@@ -48,7 +48,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
         if name == "echo":
             reply = json.dumps({"rewards": [1], "extra_logs": {"path": [len(self.path)], "key": [self.headers.get("Authorization") == "Bearer secret"]}})
         elif name == "request":
-            wanted = {"query": ["Q? 1<end>"], "prompts": ["Q? "], "labels": ["one"]}
+            wanted = {"query": ["Q? 1<end>"], "prompts": ["Q? "], "labels": ["one"], "rows": [{"level": 1}]}
             reply = json.dumps({"rewards": float(json.loads(body) == wanted)})
         elif name.isdigit(): reply = "it is " + name
         else:
@@ -76,6 +76,7 @@ Answer Of(const std::string& response, const std::string& label) {
   answer.prompt = "Q? ";
   answer.response = response;
   answer.label = label;
+  answer.row = R"({"level": 1})";
   return answer;
 }
 

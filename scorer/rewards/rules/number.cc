@@ -104,6 +104,17 @@ std::optional<Number> OnlyNumber(std::string_view text) {
   return number;
 }
 
+constexpr std::string_view kMark = "####";
+
+// The number behind a mark; nothing where it is a heading, such as "#### 2. Check".
+std::optional<Number> MarkedNumber(std::string_view text) {
+  std::string_view rest;
+  std::optional<Number> number = Number::Parse(text, &rest);
+  const bool counts = rest.size() >= 2 && (rest[0] == '.' || rest[0] == ')' || rest[0] == ':') &&
+                      (rest[1] == ' ' || rest[1] == '\t') && rest.find_first_not_of(" \t", 1) < rest.find('\n');
+  return counts ? std::nullopt : number;
+}
+
 }  // namespace
 
 float ExactMatch(std::string_view response, std::string_view label) {
@@ -154,10 +165,12 @@ std::optional<Number> Number::Parse(std::string_view text, std::string_view* res
 }
 
 std::optional<Number> AnswerOf(std::string_view response) {
-  constexpr std::string_view kMark = "####";
-  const size_t mark = response.rfind(kMark);
-  if (mark != std::string_view::npos) return Number::Parse(response.substr(mark + kMark.size()));
   const std::optional<std::string_view> boxed = LastBoxed(response);
+  const size_t box = boxed.has_value() ? boxed->data() - response.data() : 0;
+  for (size_t mark = response.rfind(kMark); mark != std::string_view::npos && mark >= box;
+       mark = mark == 0 ? std::string_view::npos : response.rfind(kMark, mark - 1)) {
+    if (std::optional<Number> number = MarkedNumber(response.substr(mark + kMark.size()))) return number;
+  }
   return boxed.has_value() ? OnlyNumber(*boxed) : std::nullopt;
 }
 

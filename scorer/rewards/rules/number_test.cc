@@ -30,6 +30,10 @@ TEST(NumberRule, TakesTheNumberAfterTheLastMark) {
   EXPECT_EQ(Match("#### $72.", "72"), 1);
   EXPECT_EQ(Match("#### the answer is 72", "72"), 0);
   EXPECT_EQ(Match("####", "72"), 0);
+  // Headings are none.
+  EXPECT_EQ(Match("#### Step 1\nAdd.\n#### 2. Result\nIt is \\boxed{72}.", "72"), 1);
+  EXPECT_EQ(Match("#### Result\n\\boxed{72}\n#### 2. Check\n70 + 2 = 72", "72"), 1);
+  EXPECT_EQ(Match("\\boxed{72}\n#### 71", "72"), 0);
   EXPECT_EQ(Match("72", "72"), 0);
 }
 

@@ -75,6 +75,7 @@ absl::StatusOr<float> Choice(const Answer& answer, const std::string& choices) {
 
 // Values that JSON has: equal as such, or as numbers, or a text that is the label as it is.
 absl::StatusOr<float> JsonField(const Answer& answer, const std::string& field) {
+  if (StripSpace(answer.label).empty()) return BadLabel(answer, "json_field", "text");
   const std::optional<json> object = LastJsonObject(answer.response);
   const json* given = object.has_value() ? AtPath(*object, field) : nullptr;
   if (given == nullptr) return 0.0f;
@@ -114,7 +115,10 @@ float Length(const Answer& answer, const RuleOptions& options) {
 absl::StatusOr<Rule> Find(const RuleOptions& options) {
   const std::string& rule = options.rule;
   if (rule == "exact_match") {
-    return [](const Answer& a) -> absl::StatusOr<float> { return ExactMatch(a.response, a.label); };
+    return [](const Answer& a) -> absl::StatusOr<float> {
+      if (StripSpace(a.label).empty()) return BadLabel(a, "exact_match", "text");
+      return ExactMatch(a.response, a.label);
+    };
   }
   if (rule == "number") return [](const Answer& a) { return NumberMatch(a.response, a.label); };
   if (rule == "boxed") return Boxed;

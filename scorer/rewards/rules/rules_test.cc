@@ -32,6 +32,7 @@ float Value(const RuleOptions& options, const std::string& response, const std::
 
 TEST(Rules, CompareTextsAndNumbers) {
   EXPECT_EQ(Value({.rule = "exact_match"}, " cba\n", "cba"), 1);
+  EXPECT_FALSE(Score({.rule = "exact_match"}, "", " ").ok());
   EXPECT_EQ(Value({.rule = "number"}, "#### 72.0", "72"), 1);
 }
 
