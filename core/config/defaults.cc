@@ -336,6 +336,7 @@ void FillDefaults(RunConfig* c) {
   QUARTET_DEFAULT(t, max_log_prob_diff_mean, 0.5f);
   QUARTET_DEFAULT(t, save_optimizer, t->save_steps() > 0);
   QUARTET_DEFAULT(t, load_checkpoint, false);
+  QUARTET_DEFAULT(t, allow_changed_run, false);
   QUARTET_DEFAULT(t, max_ckpt_num, 3);
 
   SftConfig* s = c->mutable_sft();

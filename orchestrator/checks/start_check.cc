@@ -42,14 +42,15 @@ absl::Status CheckStart(const RunConfig& config, uint64_t prompts_hash, const st
   const auto refuse = [&](const std::string& what) {
     return absl::FailedPreconditionError(absl::StrCat("the run cannot go on after ", folder, ": ", what));
   };
-  if (resume->seed != config.seed()) {
+  const bool may_change = config.train().allow_changed_run();
+  if (!may_change && resume->seed != config.seed()) {
     return refuse(absl::StrCat("it was made with seed ", resume->seed, ", not ", config.seed()));
   }
-  if (resume->rollout_batch_size != config.rollout().rollout_batch_size()) {
+  if (!may_change && resume->rollout_batch_size != config.rollout().rollout_batch_size()) {
     return refuse(absl::StrCat("it was made with rollout.rollout_batch_size ", resume->rollout_batch_size, ", not ",
                                config.rollout().rollout_batch_size()));
   }
-  if (resume->prompts_hash != prompts_hash) {
+  if (!may_change && resume->prompts_hash != prompts_hash) {
     return refuse(absl::StrCat("it was made with other prompts than those of ",
                                absl::StrJoin(config.data().prompt_data(), ", ")));
   }

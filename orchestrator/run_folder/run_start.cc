@@ -6,7 +6,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "core/base/status_macros.h"
+#include "core/config/run_config.h"
 #include "orchestrator/run_folder/checkpoint_search.h"
+#include "orchestrator/run_folder/continuation.h"
 #include "orchestrator/run_folder/run_lock.h"
 
 namespace quartet {
@@ -54,7 +56,16 @@ absl::StatusOr<RunStart> OpenRun(const RunConfig& config, const std::string& all
   for (std::string& reason : search.passed_over) {
     start.notes.push_back(absl::StrCat("passed over a checkpoint: ", reason));
   }
-  if (!search.found.has_value()) start.notes.push_back("the run has no checkpoint yet: it begins anew");
+  if (!search.found.has_value()) {
+    start.notes.push_back("the run has no checkpoint yet: it begins anew");
+  } else if (absl::StatusOr<RunConfig> before = LoadRunConfig(start.folder->config_path(), {}, ""); before.ok()) {
+    QUARTET_ASSIGN_OR_RETURN(const std::vector<std::string> changes, ChangesOfRun(*before, config));
+    for (const std::string& change : changes)
+      start.notes.push_back(absl::StrCat("changed since the run began: ", change));
+  } else {
+    start.notes.push_back(
+        absl::StrCat("what has changed since the run began is not known: ", before.status().message()));
+  }
   start.resume = std::move(search.found);
   return start;
 }

@@ -24,12 +24,12 @@ absl::Status CheckRunDir(const RunConfig& config, const std::string& allowed_ent
 struct RunStart {
   std::unique_ptr<RunFolder> folder;
   std::optional<CheckpointRecord> resume;
-  // What a person should know: checkpoints that were passed over, and why.
+  // What a person should know: checkpoints that were passed over, and why; options that are others than the run's.
   std::vector<std::string> notes;
 };
 
 // With train.load_checkpoint, of a run_dir in which a run has begun, FindNewestCheckpoint (`proceed` as there) in
-// RunFolder::Open; else RunFolder::Create.
+// RunFolder::Open, and what ChangesOfRun says; else RunFolder::Create.
 absl::StatusOr<RunStart> OpenRun(const RunConfig& config, const std::string& allowed_entry,
                                  const std::function<absl::Status()>& proceed);
 

@@ -39,6 +39,7 @@ std::vector<Unread> UnreadByOffline(Program program) {
   const std::string nothing = absl::StrCat(name, " generates nothing");
   const std::string end = absl::StrCat(name, " saves at its end");
   std::vector<Unread> unread = {
+      {"train.allow_changed_run", loop},
       {"train.load_checkpoint",
        absl::StrCat(name, " does not continue; ", trainer, ".load_checkpoint starts from a state")},
       {"data.prompt_data", data},

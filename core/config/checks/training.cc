@@ -144,6 +144,9 @@ absl::Status CheckTrain(const RunConfig& c) {
     QUARTET_RETURN_IF_ERROR(
         Integer("train.critic_train_batch_size", t.critic_train_batch_size(), 1, std::max<int64_t>(1, sequences)));
   }
+  if (t.allow_changed_run() && !t.load_checkpoint()) {
+    return NoEffect("train.allow_changed_run", "train.load_checkpoint is false, so that no run is continued");
+  }
   QUARTET_RETURN_IF_ERROR(Integer("train.save_steps", t.save_steps(), 0));
   QUARTET_RETURN_IF_ERROR(Integer("train.max_ckpt_num", t.max_ckpt_num(), 0));
   if (t.save_steps() == 0 && t.max_ckpt_num() != 3) {
