@@ -13,6 +13,7 @@
 #include "core/base/loading.h"
 #include "core/base/status_macros.h"
 #include "core/memory/catch_exceptions.h"
+#include "core/service/wire/wire_text.h"
 #include "core/training/calls/rank_info.h"
 #include "rollout/weight_receiver.h"
 
@@ -46,7 +47,7 @@ class Answers {
   void AddError(uint64_t call, const absl::Status& status) {
     RankError& error = *Add(call, status.message().size()).mutable_error();
     error.set_code(status.raw_code());
-    error.set_message(std::string(status.message()));
+    error.set_message(WireText(status.message()));
   }
   std::vector<RankEvents> TakeAll() { return std::move(messages_); }
 

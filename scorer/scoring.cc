@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "core/base/status_macros.h"
+#include "core/service/wire/wire_text.h"
 #include "core/training/batch/batch_check.h"
 
 namespace quartet {
@@ -69,7 +70,7 @@ absl::StatusOr<ScoreReply> Scoring::Reply(const Item& item) const {
     if (!part.ok()) {
       reply.Clear();
       reply.set_index(item.index);
-      reply.set_error(absl::StrCat("reward \"", from.name(), "\": ", part.status().message()));
+      reply.set_error(WireText(absl::StrCat("reward \"", from.name(), "\": ", part.status().message())));
       return reply;
     }
     (*reply.mutable_parts())[from.name()] = part->value;

@@ -13,6 +13,7 @@
 #include "absl/strings/strip.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
+#include "core/config/call_sizes.h"
 #include "core/config/checks/conditions.h"
 #include "core/config/eval_sets.h"
 #include "core/config/micro_batches.h"
@@ -219,7 +220,7 @@ void FillSource(RewardSource* s, int generate_max_len) {
   if (command || code) QUARTET_DEFAULT(s, memory_limit_bytes, code ? int64_t{1} << 30 : 0);
 }
 
-void FillPlacement(ServicePlacement* p, absl::string_view listen) {
+void FillPlacement(ServicePlacement* p, absl::string_view listen, int64_t largest_call) {
   QUARTET_DEFAULT_TEXT(p, listen, std::string(listen));
   QUARTET_DEFAULT(p, ranks, 1);
   QUARTET_DEFAULT_TEXT(p, device, "cpu");
@@ -229,8 +230,8 @@ void FillPlacement(ServicePlacement* p, absl::string_view listen) {
   QUARTET_DEFAULT(p, host_memory_budget, 0);
   QUARTET_DEFAULT_TEXT(p, collective_backend, "auto");
   QUARTET_DEFAULT(p, max_call_items, int64_t{1} << 20);
-  QUARTET_DEFAULT(p, max_call_bytes, int64_t{1} << 30);
-  QUARTET_DEFAULT(p, max_calls_bytes, int64_t{4} << 30);
+  QUARTET_DEFAULT(p, max_call_bytes, std::max(int64_t{1} << 30, largest_call));
+  QUARTET_DEFAULT(p, max_calls_bytes, 4 * p->max_call_bytes());
 }
 
 }  // namespace
@@ -381,10 +382,11 @@ void FillDefaults(RunConfig* c) {
     const int gpus = PlacedGpus(placed == c->placement().end() ? GpuPlacement() : *placed, c->cluster());
     QUARTET_DEFAULT(MutablePlacementOf(c, service), ranks, gpus);
   }
-  FillPlacement(v->mutable_rollout(), "127.0.0.1:50051");
-  FillPlacement(v->mutable_policy_trainer(), "127.0.0.1:50052");
-  FillPlacement(v->mutable_critic_trainer(), "127.0.0.1:50053");
-  FillPlacement(v->mutable_scorer(), "127.0.0.1:50054");
+  const int64_t largest_call = LargestCallBytes(*c);
+  FillPlacement(v->mutable_rollout(), "127.0.0.1:50051", largest_call);
+  FillPlacement(v->mutable_policy_trainer(), "127.0.0.1:50052", largest_call);
+  FillPlacement(v->mutable_critic_trainer(), "127.0.0.1:50053", largest_call);
+  FillPlacement(v->mutable_scorer(), "127.0.0.1:50054", largest_call);
 }
 
 #undef QUARTET_DEFAULT

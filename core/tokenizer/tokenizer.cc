@@ -10,13 +10,13 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "core/base/status_macros.h"
+#include "core/base/utf8.h"
 #include "core/data/json.h"
 #include "core/tokenizer/added_tokens.h"
 #include "core/tokenizer/jinja/jinja_template.h"
 #include "core/tokenizer/model.h"
 #include "core/tokenizer/pipeline/pipeline.h"
 #include "core/tokenizer/space_cleaner.h"
-#include "core/tokenizer/unicode.h"
 
 namespace quartet {
 namespace {

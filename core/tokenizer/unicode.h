@@ -8,10 +8,6 @@
 
 namespace quartet {
 
-// Replaces each maximal part of a broken sequence by U+FFFD, as Python's errors="replace" and the Unicode standard do.
-std::string ReplaceInvalidUtf8(std::string_view bytes);
-bool IsValidUtf8(std::string_view bytes);
-
 // Bytes of the character that begins at `text[at]`; `text` is valid UTF-8.
 inline size_t CharBytes(std::string_view text, size_t at) {
   const auto lead = static_cast<unsigned char>(text[at]);

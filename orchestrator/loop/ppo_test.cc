@@ -256,6 +256,25 @@ TEST_F(PpoTest, EvaluatesSeveralSetsWithSeveralAnswers) {
   EXPECT_EQ(evaluations[3]["pass@3"], 1);
 }
 
+TEST_F(PpoTest, CarriesAnswersOfHundredsOfThousandsOfTokens) {
+  constexpr int kTokens = 200'000;
+  RunConfig config = services_.MakeConfig(scratch_.path(), 1);
+  config.mutable_rollout()->set_generate_max_len(2 * kTokens);
+  services_.spoil_info = [](ServiceInfo* info) { info->set_max_model_len(3 * kTokens); };
+  services_.spoil_generated = [](GeneratedSequence* sequence) {
+    TokenSequence* tokens = sequence->mutable_tokens();
+    const int prompt = tokens->ids_size() - 3;
+    tokens->mutable_ids()->Resize(prompt + kTokens, ByteTokenizer::kEnd);
+    tokens->mutable_action_mask()->Resize(prompt + kTokens, true);
+    sequence->mutable_log_probs()->Resize(kTokens, -1);
+    sequence->mutable_sampled_log_probs()->Resize(kTokens, -1);
+    sequence->mutable_policy_versions()->Resize(kTokens, 0);
+  };
+  const absl::StatusOr<PpoSummary> summary = Run(config);
+  ASSERT_TRUE(summary.ok()) << summary.status();
+  EXPECT_EQ(services_.policy_batches().at(0).at(0).advantages_size(), kTokens);
+}
+
 // `config`, with a program for its reward, evaluated on its own prompts.
 RunConfig JudgedByAProgram(RunConfig config) {
   RewardSource* source = config.mutable_reward()->mutable_source(0);

@@ -1,5 +1,6 @@
 #include "orchestrator/loop/session.h"
 
+#include <algorithm>
 #include <memory>
 #include <optional>
 #include <utility>
@@ -9,6 +10,7 @@
 #include "core/base/files.h"
 #include "core/base/status_macros.h"
 #include "core/checkpoint/run_checkpoints.h"
+#include "core/config/call_sizes.h"
 #include "core/config/micro_batches.h"
 #include "core/config/run_config.h"
 #include "core/config/updates.h"
@@ -41,6 +43,12 @@ absl::StatusOr<PpoInputs> ReadPpoInputs(const RunConfig& config, bool launch, Te
   QUARTET_ASSIGN_OR_RETURN(inputs.prompts, Prompts::Open(config, *inputs.tokenizer, ShowChecking(view)));
   view.End();
   QUARTET_RETURN_IF_ERROR(CheckBatch(config, inputs.prompts->size()));
+  int64_t evaluated = 0;
+  for (const EvaluationSet& set : inputs.evaluation_sets) {
+    evaluated =
+        std::max<int64_t>(evaluated, static_cast<int64_t>(set.prompts.size()) * set.options.n_samples_per_prompt());
+  }
+  QUARTET_RETURN_IF_ERROR(CheckCallSizes(config, evaluated));
   return inputs;
 }
 

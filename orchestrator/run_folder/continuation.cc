@@ -14,8 +14,8 @@
 namespace quartet {
 namespace {
 
-// Paths, or what they begin with. What comes next follows from these: which model is trained and held against which, and
-// which prompts it sees.
+// Paths, or what they begin with. What comes next follows from these: which model is trained and held against which,
+// and which prompts it sees.
 constexpr std::string_view kFixed[] = {
     "seed",
     "actor.pretrain",
@@ -60,7 +60,8 @@ absl::StatusOr<std::vector<std::string>> ChangesOfRun(const RunConfig& before, c
   }
   if (refused.empty() || now.train().allow_changed_run()) return changes;
   return absl::FailedPreconditionError(absl::StrCat(
-      "the run in ", now.run_dir(), " cannot go on with another model, other data or another batch than it began with:\n  ",
+      "the run in ", now.run_dir(),
+      " cannot go on with another model, other data or another batch than it began with:\n  ",
       absl::StrJoin(refused, "\n  "),
       "\nSet them as they were (its run.textproto has them); or, to go on all the same, train.allow_changed_run=true"));
 }

@@ -10,8 +10,8 @@
 namespace quartet {
 
 // Fields of `now` that `before`, of the same run, has otherwise, one line each with both values, but for where the run
-// and its services are. FAILED_PRECONDITION with such lines where models, data or their order, the seed or the batch are
-// among them, unless now.train().allow_changed_run(). Both are resolved.
+// and its services are. FAILED_PRECONDITION with such lines where models, data or their order, the seed or the batch
+// are among them, unless now.train().allow_changed_run(). Both are resolved.
 absl::StatusOr<std::vector<std::string>> ChangesOfRun(const RunConfig& before, const RunConfig& now);
 
 }  // namespace quartet

@@ -22,28 +22,27 @@ RunConfig With(std::vector<std::string> overrides) {
 TEST(Continuation, ListsWhatIsOtherwiseThanBefore) {
   const RunConfig before = With({});
   EXPECT_THAT(ChangesOfRun(before, before).value(), IsEmpty());
-  EXPECT_THAT(ChangesOfRun(before, With({"train.max_steps=60", "actor.learning_rate=2e-6", "run_dir=/runs/moved",
-                                         "train.load_checkpoint=true", "services.rollout.ranks=2",
-                                         "data.checked_rows=7"}))
-                  .value(),
-              ElementsAre("actor.learning_rate: 1e-06 -> 2e-06", "data.checked_rows: 100000 -> 7",
-                          "train.max_steps: 0 -> 60"));
+  EXPECT_THAT(
+      ChangesOfRun(before, With({"train.max_steps=60", "actor.learning_rate=2e-6", "run_dir=/runs/moved",
+                                 "train.load_checkpoint=true", "services.rollout.ranks=2", "data.checked_rows=7"}))
+          .value(),
+      ElementsAre("actor.learning_rate: 1e-06 -> 2e-06", "data.checked_rows: 100000 -> 7", "train.max_steps: 0 -> 60"));
 }
 
 TEST(Continuation, RefusesAnotherModelOrOtherDataByName) {
   const auto changed = [](const std::vector<std::string>& overrides) {
     return std::string(ChangesOfRun(With({}), With(overrides)).status().message());
   };
-  EXPECT_THAT(changed({"actor.pretrain=/models/b"}),
-              AllOf(HasSubstr("run in /runs/a cannot go on"),
-                    HasSubstr("  actor.pretrain: \"/models/a\" -> \"/models/b\"\n"),
-                    HasSubstr("  reference.pretrain: \"/models/a\" -> \"/models/b\"\n"),
-                    HasSubstr("train.allow_changed_run=true")));
+  EXPECT_THAT(
+      changed({"actor.pretrain=/models/b"}),
+      AllOf(HasSubstr("run in /runs/a cannot go on"), HasSubstr("  actor.pretrain: \"/models/a\" -> \"/models/b\"\n"),
+            HasSubstr("  reference.pretrain: \"/models/a\" -> \"/models/b\"\n"),
+            HasSubstr("train.allow_changed_run=true")));
   EXPECT_THAT(changed({"data.shuffle=false", "train.max_steps=3"}),
               AllOf(HasSubstr("data.shuffle: true -> false"), Not(HasSubstr("max_steps"))));
-  for (const char* other : {"seed=1", "rollout.rollout_batch_size=64", "data.prompt_data=/a.jsonl,/b.jsonl",
-                            "data.input_key=question", "data.apply_chat_template=true", "critic.pretrain=/models/b",
-                            "rollout.n_samples_per_prompt=2"}) {
+  for (const char* other :
+       {"seed=1", "rollout.rollout_batch_size=64", "data.prompt_data=/a.jsonl,/b.jsonl", "data.input_key=question",
+        "data.apply_chat_template=true", "critic.pretrain=/models/b", "rollout.n_samples_per_prompt=2"}) {
     EXPECT_THAT(changed({other}), HasSubstr("cannot go on")) << other;
     EXPECT_EQ(changed({other, "train.load_checkpoint=true", "train.allow_changed_run=true"}), "") << other;
   }

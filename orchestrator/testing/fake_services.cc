@@ -10,6 +10,7 @@
 #include "core/checkpoint/state_folder.h"
 #include "core/config/run_config.h"
 #include "core/config/service_fields.h"
+#include "core/service/wire/message_size.h"
 #include "core/service/wire/protocol_version.h"
 #include "core/service/wire/status_conversion.h"
 #include "core/service/wire/stream_io.h"
@@ -263,6 +264,7 @@ class FakeServices::ScorerService : public Scorer::Service {
 FakeServices::FakeServices() {
   const auto start = [this](const std::string& name, std::unique_ptr<grpc::Service> service) {
     grpc::ServerBuilder builder;
+    builder.SetMaxReceiveMessageSize(kMaxMessageBytes);
     int port = 0;
     builder.AddListeningPort("127.0.0.1:0", grpc::InsecureServerCredentials(), &port);
     builder.RegisterService(service.get());

@@ -8,6 +8,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "core/base/status_macros.h"
+#include "core/service/wire/wire_text.h"
 
 namespace quartet {
 namespace {
@@ -91,7 +92,7 @@ void Lifeline::ReportLoad(const absl::Status& status) {
   if (status.ok()) {
     message.set_loaded(true);
   } else {
-    message.set_load_error(std::string(status.message()));
+    message.set_load_error(WireText(status.message()));
   }
   if (!group_.is_leader()) {
     Say(0, message);
@@ -147,7 +148,7 @@ void Lifeline::Announce(const std::string& why, bool broken) {
   const std::lock_guard lock(mutex_);
   if (std::exchange(leaving_, true)) return;
   LifelineMessage message;
-  message.mutable_leaves()->set_why(why);
+  message.mutable_leaves()->set_why(WireText(why));
   message.mutable_leaves()->set_broken(broken);
   SayToAll(message);
   changed_.notify_all();

@@ -33,6 +33,7 @@
 #include "core/service/wire/batch_limits.h"
 #include "core/service/wire/credentials.h"
 #include "core/service/wire/health_service.h"
+#include "core/service/wire/message_size.h"
 
 namespace quartet {
 namespace {
@@ -97,6 +98,7 @@ class RankServerImpl final : public RankServer {
     std::call_once(reflection, [] { grpc::reflection::InitProtoReflectionServerBuilderPlugin(); });
     grpc::ServerBuilder builder;
     builder.AddListeningPort(reservation.address().ToString(), server_credentials);
+    builder.SetMaxReceiveMessageSize(kMaxMessageBytes);
     builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, reservation.needs_reuse_port() ? 1 : 0);
     builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIME_MS, 20'000);
     builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, 10'000);

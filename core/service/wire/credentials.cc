@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "core/base/files.h"
 #include "core/base/status_macros.h"
+#include "core/service/wire/message_size.h"
 
 namespace quartet {
 namespace {
@@ -67,6 +68,7 @@ std::shared_ptr<grpc::Channel> MakeChannel(const std::string& address,
   arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, 10'000);
   arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 1'000);
   arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
+  arguments.SetMaxReceiveMessageSize(kMaxMessageBytes);
   arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
   return grpc::CreateCustomChannel(address, credentials, arguments);
 }

@@ -6,11 +6,11 @@
 
 #include "absl/status/status.h"
 #include "core/base/status_macros.h"
+#include "core/base/utf8.h"
 #include "core/tokenizer/jinja/interpreter.h"
 #include "core/tokenizer/jinja/syntax/lexer.h"
 #include "core/tokenizer/jinja/syntax/parser.h"
 #include "core/tokenizer/jinja/values/text.h"
-#include "core/tokenizer/unicode.h"
 
 namespace quartet {
 

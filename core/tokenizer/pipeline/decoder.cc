@@ -7,12 +7,12 @@
 
 #include "absl/strings/str_cat.h"
 #include "core/base/status_macros.h"
+#include "core/base/utf8.h"
 #include "core/tokenizer/pipeline/byte_alphabet.h"
 #include "core/tokenizer/pipeline/metaspace.h"
 #include "core/tokenizer/pipeline/pattern.h"
 #include "core/tokenizer/pipeline/pipeline.h"
 #include "core/tokenizer/pipeline/step.h"
-#include "core/tokenizer/unicode.h"
 
 namespace quartet {
 namespace {

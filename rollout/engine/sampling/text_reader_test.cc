@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "core/tokenizer/unicode.h"
+#include "core/base/utf8.h"
 #include "gtest/gtest.h"
 #include "rollout/engine/testing/piece_tokenizer.h"
 

@@ -8,8 +8,8 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "core/base/utf8.h"
 #include "core/tokenizer/tokenizer.h"
-#include "core/tokenizer/unicode.h"
 
 namespace quartet {
 

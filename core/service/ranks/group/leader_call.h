@@ -17,12 +17,13 @@
 #include "core/base/deadline.h"
 #include "core/service/ranks/group/own_rank.h"
 #include "core/service/ranks/group/rank_group.h"
+#include "core/service/wire/message_size.h"
 #include "proto/rank.grpc.pb.h"
 
 namespace quartet {
 
-// gRPC's default limit is 4 MiB a message; the rest is for the message around an item.
-inline constexpr size_t kMaxRankItemBytes = (4 << 20) - 4096;
+// The rest is for the message around an item.
+inline constexpr size_t kMaxRankItemBytes = kMaxMessageBytes - 4096;
 // Marks an error of Rank.Execute that the handler returned: the connection and the rank are well.
 inline constexpr char kHandlerError[] = "quartet-handler-error";
 inline constexpr char kAgreedError[] = "agreed";  // its value where the error is so marked

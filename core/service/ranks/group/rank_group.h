@@ -35,7 +35,7 @@ struct RankOutput {
 class RankPipe {
  public:
   virtual ~RankPipe() = default;
-  // False: the pipe has ended. At most 4 MiB less 4 KiB a message.
+  // False: the pipe has ended. At most kMaxMessageBytes less 4 KiB a message.
   virtual bool Write(std::string message) = 0;
   virtual bool Read(std::string* message) = 0;
   // For the thread that reads, once Read has failed: what the transport says of it, if anything.

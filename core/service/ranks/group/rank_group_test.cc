@@ -222,12 +222,24 @@ TEST(RankGroup, PipesEndWithTheirGroup) {
 TEST(RankGroup, RefusesWhatDoesNotFitIntoAMessage) {
   Group group(2);
   Inputs inputs(2);
-  inputs[1].items = {"small", std::string(5 << 20, 'x')};
+  inputs[1].items = {"small", std::string((256 << 20) + 1, 'x')};
   const absl::Status status = group.groups[0]->Run("echo", inputs, Deadline::Never()).status();
   EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
   EXPECT_TRUE(Contains(status, "item 1 for rank 1")) << status;
-  inputs[1].items = {std::string(3 << 20, 'x'), std::string(3 << 20, 'y')};
+  inputs[1].items = {std::string(9 << 20, 'x'), std::string(9 << 20, 'y')};
   EXPECT_TRUE(group.groups[0]->Run("echo", inputs, Deadline::Never()).ok());
+}
+
+// Neither its size nor what it quotes is a reason to lose it, or its mark.
+TEST(RankGroup, PassesOnErrorsOfAnyTextAndLength) {
+  Group group(2);
+  const absl::Status longest = group.Run("look_fail", "text:" + std::string(50'000, 'x')).status();
+  EXPECT_EQ(longest.code(), absl::StatusCode::kFailedPrecondition) << longest;
+  EXPECT_TRUE(Contains(longest, "xxxx ... (the log of the rank has the rest)"));
+  const absl::Status bytes = group.Run("look_fail", "text:\xFF\xC3").status();
+  EXPECT_EQ(bytes.code(), absl::StatusCode::kFailedPrecondition) << bytes;
+  EXPECT_TRUE(group.Run("echo", "h").ok());
+  EXPECT_TRUE(group.Broken().empty());
 }
 
 TEST(RankGroup, IsLedByRankZeroOnly) {

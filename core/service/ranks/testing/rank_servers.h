@@ -61,6 +61,7 @@ class FakeService : public RankService {
       });
       group.Register(absl::StrCat(name, "_fail"), kind, [rank](const RankInput& in) -> absl::StatusOr<RankOutput> {
         if (in.header == "all") return absl::FailedPreconditionError("not now");
+        if (in.header.starts_with("text:") && rank == 1) return absl::FailedPreconditionError(in.header);
         if (in.header == "all full") return absl::ResourceExhaustedError("no room");
         if (in.header == "agreed") {
           absl::Status error = absl::ResourceExhaustedError("no room, as all know");

@@ -1,0 +1,41 @@
+#include "core/config/call_sizes.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "core/config/run_config.h"
+
+namespace quartet {
+namespace {
+
+using ::testing::HasSubstr;
+
+std::string Refused(const std::vector<std::string>& overrides, int64_t evaluated = 0) {
+  return std::string(CheckCallSizes(LoadRunConfig("", overrides, "").value(), evaluated).message());
+}
+
+TEST(CallSizes, FollowTheBatchUnlessTheyAreGiven) {
+  const std::vector<std::string> large = {"rollout.rollout_batch_size=512", "rollout.n_samples_per_prompt=16",
+                                          "rollout.generate_max_len=20480"};
+  const RunConfig config = LoadRunConfig("", large, "").value();
+  EXPECT_GT(config.services().policy_trainer().max_call_bytes(), int64_t{8192} * 20480 * 33);
+  EXPECT_EQ(config.services().scorer().max_calls_bytes(), 4 * config.services().scorer().max_call_bytes());
+  EXPECT_EQ(Refused(large), "");
+}
+
+TEST(CallSizes, AreRefusedBeforeARunThatTheyWouldEnd) {
+  EXPECT_EQ(Refused({}), "");
+  EXPECT_THAT(Refused({"rollout.max_waiting=100", "rollout.max_num_seqs=8"}),
+              HasSubstr("rollout.max_waiting: 100 is not allowed; a step generates 128 sequences "
+                        "(rollout.over_sampling_batch_size * n_samples_per_prompt), of which 8 can run (engines * "
+                        "rollout.max_num_seqs): it must be at least 120"));
+  EXPECT_EQ(Refused({"rollout.max_waiting=120", "rollout.max_num_seqs=8"}), "");
+  EXPECT_THAT(Refused({"rollout.max_waiting=200", "rollout.max_num_seqs=8"}, 300),
+              HasSubstr("an evaluation generates 300 sequences"));
+  EXPECT_THAT(Refused({"services.scorer.max_call_items=100"}), HasSubstr("services.scorer.max_call_items: 100"));
+  EXPECT_THAT(Refused({"services.policy_trainer.max_call_bytes=1000"}),
+              HasSubstr("services.policy_trainer.max_call_bytes: 1000 is not allowed; a step generates 128 sequences"));
+}
+
+}  // namespace
+}  // namespace quartet
