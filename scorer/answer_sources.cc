@@ -40,10 +40,12 @@ absl::StatusOr<std::unique_ptr<RewardFunction>> NewFunction(const RewardSource& 
   if (!source.remote_url().empty()) return NewRemote(source);
   const absl::Duration timeout = absl::Seconds(source.timeout_seconds());
   if (!source.command().empty()) {
-    return NewCommand({.command = source.command(),
-                       .folder = source.command_folder(),
-                       .timeout = timeout,
-                       .memory_limit_bytes = source.memory_limit_bytes()});
+    const CommandOptions options = {.command = source.command(),
+                                    .folder = source.command_folder(),
+                                    .timeout = timeout,
+                                    .memory_limit_bytes = source.memory_limit_bytes()};
+    QUARTET_RETURN_IF_ERROR(CheckCommand(options));
+    return NewCommand(options);
   }
   if (!source.code().empty()) {
     QUARTET_RETURN_IF_ERROR(CheckSandbox());

@@ -10,6 +10,16 @@
 
 namespace quartet {
 
+namespace {
+
+// That a server of rewards is not there, or late, is not the scorer's own absence, or lateness.
+absl::Status OfSource(const absl::Status& status) {
+  if (!absl::IsUnavailable(status) && !absl::IsDeadlineExceeded(status)) return status;
+  return absl::InternalError(status.message());
+}
+
+}  // namespace
+
 void Scoring::Add(ScoreItem* item) {
   auto answer = std::make_shared<Answer>();
   answer->tokens = CountActions(item->tokens());
@@ -47,7 +57,7 @@ void Scoring::Take(size_t number, int source, absl::StatusOr<Reward> reward) {
   const bool drops = config_.on_error() == "drop" && !absl::IsInvalidArgument(reward.status());
   if (!reward.ok() && !drops) {
     Stop(Prefixed(absl::StrCat("sequence ", item.index, ", reward \"", config_.source(source).name(), "\""),
-                  reward.status()));
+                  OfSource(reward.status())));
   }
   item.parts[source] = std::move(reward);
   if (--item.missing > 0 || !status_.ok()) return;

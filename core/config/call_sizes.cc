@@ -32,11 +32,12 @@ int64_t LargestCallBytes(const RunConfig& c) {
 
 absl::Status CheckCallSizes(const RunConfig& c, int64_t evaluated) {
   const int64_t step = GeneratedAtOnce(c), most = std::max(step, evaluated);
-  const std::string what =
-      step >= evaluated ? absl::StrCat("a step generates ", step, " sequences (rollout.over_sampling_batch_size * "
-                                                                  "n_samples_per_prompt)")
-                        : absl::StrCat("an evaluation generates ", evaluated, " sequences (prompts * "
-                                                                              "n_samples_per_prompt)");
+  const std::string what = step >= evaluated ? absl::StrCat("a step generates ", step,
+                                                            " sequences (rollout.over_sampling_batch_size * "
+                                                            "n_samples_per_prompt)")
+                                             : absl::StrCat("an evaluation generates ", evaluated,
+                                                            " sequences (prompts * "
+                                                            "n_samples_per_prompt)");
   const int64_t engines = c.services().rollout().ranks() / std::max(1, c.rollout().tensor_parallel_size());
   const int64_t room = engines * c.rollout().max_num_seqs() + c.rollout().max_waiting();
   if (most > room) {

@@ -211,8 +211,8 @@ void FillSource(RewardSource* s, int generate_max_len) {
     QUARTET_DEFAULT(s, normalize_reward, false);
   }
   if (remote) {
-    QUARTET_DEFAULT(s, max_batch_size, 1);
-    QUARTET_DEFAULT(s, workers, 64);
+    QUARTET_DEFAULT(s, max_batch_size, 64);
+    QUARTET_DEFAULT(s, workers, 4);
   }
   if (code) QUARTET_DEFAULT_TEXT(s, code_score, "all");
   if (remote || command || code) QUARTET_DEFAULT(s, timeout_seconds, remote ? 180 : command ? 30 : 10);

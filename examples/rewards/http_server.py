@@ -14,6 +14,10 @@ def get_rewards(queries, prompts, labels):
     return {"rewards": rewards, "scores": rewards, "extra_logs": {"characters": [len(a) for a in answers]}}
 
 
+class Server(http.server.ThreadingHTTPServer):
+    request_queue_size = 128  # connections that may wait to be accepted; the standard library's 5 are soon full
+
+
 class Handler(http.server.BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
 
@@ -30,6 +34,6 @@ class Handler(http.server.BaseHTTPRequestHandler):
         pass
 
 
-server = http.server.ThreadingHTTPServer(("127.0.0.1", int(sys.argv[1]) if len(sys.argv) > 1 else 5000), Handler)
+server = Server(("127.0.0.1", int(sys.argv[1]) if len(sys.argv) > 1 else 5000), Handler)
 print(f"listening on port {server.server_port}", flush=True)
 server.serve_forever()

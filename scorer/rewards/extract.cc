@@ -35,21 +35,45 @@ std::optional<char> LoneLetter(std::string_view text, size_t at, std::string_vie
   return letter;
 }
 
-// Between `begin` and the end of its sentence ("is clearly B."), the first letter that stands alone, is no article and
-// is not denied.
-std::optional<char> LetterOfSentence(std::string_view text, size_t begin, std::string_view letters) {
+// Whether the letter at `at`, which stands alone, is an article or a pronoun: "A total of", "I think".
+bool IsWordAlone(std::string_view text, size_t at) {
+  if ((text[at] != 'A' && text[at] != 'I') || at + 2 >= text.size() || text[at + 1] != ' ' ||
+      !absl::ascii_islower(static_cast<unsigned char>(text[at + 2]))) {
+    return false;
+  }
+  const std::string_view next = text.substr(at + 2);
+  for (const std::string_view word : {"is", "and", "or", "as", "but", "because", "since", "too"}) {
+    if (next.substr(0, word.size()) == word && (next.size() == word.size() || !IsWord(next[word.size()]))) return false;
+  }
+  return true;
+}
+
+// Whether the letter at `at` is one of several: "B or D", "(B), (C)".
+bool IsOneOfSeveral(std::string_view text, size_t at, std::string_view letters) {
+  size_t i = at + 1;
+  const auto skip = [&](std::string_view any) {
+    while (i < text.size() && any.find(text[i]) != std::string_view::npos) ++i;
+  };
+  skip(")]* ");
+  bool joins = i < text.size() && (text[i] == ',' || text[i] == '/' || text[i] == '&');
+  skip(",/& ");
+  for (const std::string_view word : {"and ", "or "}) {
+    if (text.substr(i, word.size()) != word) continue;
+    joins = true;
+    i += word.size();
+  }
+  skip(" ([*");
+  return joins && i < text.size() && text[i] != text[at] && LoneLetter(text, i, letters).has_value() &&
+         !IsWordAlone(text, i);
+}
+
+// Between `begin` and the end of its sentence ("is clearly B."), the first letter that stands alone and is not denied.
+std::optional<size_t> LetterOfSentence(std::string_view text, size_t begin, std::string_view letters) {
   const std::string_view sentence = text.substr(0, std::min(text.size(), text.find_first_of(".!?;\n", begin)));
   for (size_t i = begin; i < sentence.size(); ++i) {
-    const std::optional<char> letter = LoneLetter(sentence, i, letters);
-    if (!letter.has_value()) continue;
-    const bool article = i + 2 < sentence.size() && sentence[i + 1] == ' ' &&
-                         absl::ascii_islower(static_cast<unsigned char>(sentence[i + 2])) &&
-                         (*letter == 'A' || *letter == 'I') && sentence.substr(i + 2, 3) != "is " &&
-                         sentence.substr(i + 2, 4) != "and " && sentence.substr(i + 2, 3) != "or " &&
-                         sentence.substr(i + 2, 3) != "as " && sentence.substr(i + 2, 4) != "but ";
-    const std::string_view before = sentence.substr(0, i);
-    const bool denied = before.size() >= 4 && before.substr(before.size() - 4) == "not ";
-    if (!article && !denied) return letter;
+    if (!LoneLetter(sentence, i, letters).has_value() || IsWordAlone(sentence, i)) continue;
+    const std::string_view before = sentence.substr(0, sentence.find_last_not_of(" ([*", i == 0 ? 0 : i - 1) + 1);
+    if (!before.ends_with(" not") && !before.ends_with("n't")) return i;
   }
   return std::nullopt;
 }
@@ -67,6 +91,10 @@ std::optional<char> OnlyLetter(std::string_view text, std::string_view letters) 
   std::string capital(text.substr(0, 2));
   capital[0] = absl::ascii_toupper(static_cast<unsigned char>(capital[0]));
   if (text.size() > 1 && (text[1] == ' ' || IsWord(text[1]))) return std::nullopt;
+  if (IsOneOfSeveral(absl::StrCat(capital.substr(0, 1), absl::string_view(text.data() + 1, text.size() - 1)), 0,
+                     letters)) {
+    return std::nullopt;
+  }
   return LoneLetter(capital, 0, letters);
 }
 
@@ -165,29 +193,43 @@ const json* AtPath(const json& object, std::string_view path) {
 
 std::optional<char> ChosenLetter(std::string_view text, std::string_view letters) {
   if (const std::optional<std::string_view> boxed = LastBoxed(text)) return OnlyLetter(*boxed, letters);
+  const auto chosen = [&](size_t at) {
+    return IsOneOfSeveral(text, at, letters) ? std::nullopt : std::optional<char>(text[at]);
+  };
   const std::string lower = absl::AsciiStrToLower(absl::string_view(text.data(), text.size()));
-  // "A" may be an article: after "answer" the first letter that stands alone counts, elsewhere the last.
-  for (size_t at = lower.rfind("answer"); at != std::string::npos;
-       at = at == 0 ? std::string::npos : lower.rfind("answer", at - 1)) {
-    size_t i = at + 6;
+  constexpr std::string_view kAnswer = "answer";
+  for (size_t at = lower.rfind(kAnswer); at != std::string::npos;
+       at = at == 0 ? std::string::npos : lower.rfind(kAnswer, at - 1)) {
+    size_t i = at + kAnswer.size();
     bool says = false;
-    for (const std::string_view word : {" option", " choice", " is", ":", " **", "**", " option", " choice", " "}) {
+    for (const std::string_view word : {" option", " choice", " must be", " should be", " would be", " has to be",
+                                        " isn't", " is", ":", " **", "**", " option", " choice", " "}) {
       if (lower.compare(i, word.size(), word) != 0) continue;
-      i += word.size();
-      says = says || word == " is" || word == ":";
+      // What is denied is for the sentence to see.
+      if (word != " isn't") i += word.size();
+      says = says || (word[0] == ' ' && word.size() > 2 && word != " option" && word != " choice" && word != " **") ||
+             word == ":";
     }
+    const size_t opened = i;
     while (i < text.size() && (text[i] == ' ' || text[i] == '(' || text[i] == '[' || text[i] == '*')) ++i;
-    if (i < text.size()) {
-      if (const std::optional<char> letter = LoneLetter(text, i, letters)) return letter;
+    if (i < text.size() && LoneLetter(text, i, letters).has_value() && !IsWordAlone(text, i)) return chosen(i);
+    // "(b)", "answer: b"
+    if (says && i < text.size() && absl::ascii_islower(static_cast<unsigned char>(text[i])) &&
+        (i > opened || i + 1 == text.size() || text[i + 1] == ')' || text[i + 1] == '.' || text[i + 1] == '\n')) {
+      std::string capital(text.substr(i, 2));
+      capital[0] = absl::ascii_toupper(static_cast<unsigned char>(capital[0]));
+      if (const std::optional<char> letter = LoneLetter(capital, 0, letters);
+          letter.has_value() && (capital.size() == 1 || capital[1] != ' ')) {
+        return letter;
+      }
     }
     if (!says) continue;
-    if (const std::optional<char> letter = LetterOfSentence(text, i, letters)) return letter;
+    if (const std::optional<size_t> letter = LetterOfSentence(text, i, letters)) return chosen(*letter);
   }
   for (size_t i = text.size(); i-- > 0;) {
-    if (const std::optional<char> letter = LoneLetter(text, i, letters)) return letter;
+    if (LoneLetter(text, i, letters).has_value() && !IsWordAlone(text, i)) return text[i];
   }
-  if (const std::optional<char> letter = OnlyLetter(text, letters)) return letter;
-  return std::nullopt;
+  return OnlyLetter(text, letters);
 }
 
 }  // namespace quartet

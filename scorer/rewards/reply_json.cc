@@ -45,6 +45,10 @@ absl::StatusOr<float> ReadFinite(const json& value, std::string_view what) {
 
 absl::StatusOr<Reward> ReadReward(std::string_view reply) {
   const absl::StatusOr<json> parsed = ParseJson(reply, "the reply");
+  if (!parsed.ok() &&
+      (reply.find("NaN") != std::string_view::npos || reply.find("Infinity") != std::string_view::npos)) {
+    return absl::InternalError(absl::StrCat("the reply ", Shown(reply), " has NaN or Infinity, which is no reward"));
+  }
   if (!parsed.ok() || !parsed->is_object()) {
     return absl::InternalError(absl::StrCat("the reply ", Shown(reply), " is no JSON object {\"reward\": number}"));
   }

@@ -7,8 +7,8 @@
 
 namespace quartet {
 
-// `text` without LibTorch's stack trace, bytes that are no UTF-8 replaced, and cut between two characters where it would
-// not fit into gRPC's metadata (8 KiB, in which a byte beyond ASCII takes three); what is cut says so. Strings of
+// `text` without LibTorch's stack trace, bytes that are no UTF-8 replaced, and cut between two characters where it
+// would not fit into gRPC's metadata (8 KiB, in which a byte beyond ASCII takes three); what is cut says so. Strings of
 // protocol buffers need valid UTF-8 too.
 std::string WireText(absl::string_view text);
 

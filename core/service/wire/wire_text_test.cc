@@ -3,8 +3,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "core/service/wire/status_conversion.h"
 #include "core/base/utf8.h"
+#include "core/service/wire/status_conversion.h"
 
 namespace quartet {
 namespace {
@@ -13,7 +13,8 @@ using ::testing::EndsWith;
 using ::testing::StartsWith;
 
 TEST(WireText, LeavesWhatFits) {
-  EXPECT_EQ(WireText("rank 1: no room for 3 \xE2\x82\xAC\nsecond line"), "rank 1: no room for 3 \xE2\x82\xAC\nsecond line");
+  EXPECT_EQ(WireText("rank 1: no room for 3 \xE2\x82\xAC\nsecond line"),
+            "rank 1: no room for 3 \xE2\x82\xAC\nsecond line");
   EXPECT_EQ(WireText(""), "");
 }
 

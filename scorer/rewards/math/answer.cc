@@ -6,12 +6,15 @@
 #include <vector>
 
 #include "absl/strings/ascii.h"
+#include "absl/strings/str_replace.h"
 #include "core/answers/boxed.h"
 #include "scorer/rewards/extract.h"
 #include "scorer/rewards/math/parser.h"
 
 namespace quartet::math {
 namespace {
+
+constexpr char kMinusSign[] = "\xE2\x88\x92";  // U+2212
 
 // What stands between two parts of one answer: nothing, or commas, "and" and "or", and no other words.
 bool Joins(std::string_view between) {
@@ -147,6 +150,23 @@ std::string LastFormula(std::string_view text, size_t* end) {
   return JoinLast(text, parts);
 }
 
+// Of "Final answer: $46$, not $60$." the first formula, with those that it is joined to. Empty where the sentence, or
+// the line, has none.
+std::string FirstOfSentence(std::string_view text) {
+  const std::vector<std::string_view> all = Formulas(text);
+  if (all.empty()) return "";
+  const std::string_view before = text.substr(0, all[0].data() - text.data());
+  if (before.find_first_of("0123456789") != std::string_view::npos || before.find(". ") != std::string_view::npos)
+    return "";
+  std::vector<std::string_view> parts = {all[0]};
+  for (size_t i = 1; i < all.size(); ++i) {
+    const char* const from = parts.back().data() + parts.back().size();
+    if (!Joins({from, static_cast<size_t>(all[i].data() - from)})) break;
+    parts.push_back(all[i]);
+  }
+  return JoinLast(text, parts);
+}
+
 // Such as a response that is nothing but its answer.
 bool IsFormula(std::string_view text) {
   constexpr size_t kMostBytes = 256;
@@ -168,13 +188,19 @@ bool IsFormula(std::string_view text) {
 
 }  // namespace
 
-std::string AnswerIn(std::string_view text) {
+std::string AnswerIn(std::string_view response) {
+  // The minus sign, as a model may write it outside of formulas.
+  const std::string text_of =
+      absl::StrReplaceAll(absl::string_view(response.data(), response.size()), {{kMinusSign, "-"}});
+  const std::string_view text = text_of;
   size_t end = 0;
   if (!BoxedContents(text).empty()) return LastFormula(text, &end);
   if (IsFormula(StripSpace(text)) && Formulas(text).empty()) return std::string(StripSpace(text));
   if (const size_t at = absl::AsciiStrToLower(absl::string_view(text.data(), text.size())).rfind("final answer");
-      at != std::string::npos && at > 0) {
-    if (std::string final = AnswerIn(text.substr(at + 12)); !final.empty()) return final;
+      at != std::string::npos) {
+    const std::string_view behind = text.substr(at + 12);
+    if (std::string first = FirstOfSentence(behind); !first.empty()) return first;
+    if (std::string final = AnswerIn(behind); !final.empty()) return final;
   }
   std::string formula = LastFormula(text, &end);
   const std::string_view number = LastNumber(text);

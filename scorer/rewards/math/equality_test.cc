@@ -50,6 +50,13 @@ TEST(MathEquality, FindsTheAnswerThatIsGivenLast) {
   EXPECT_EQ(AnswerIn("We have $n=6$, so the answer is $42$."), "42");
   EXPECT_EQ(AnswerIn("for $3$ workers, $42$ days"), "42") << "\"or\" inside a word joins nothing";
   EXPECT_EQ(AnswerIn("With $k = 2$ for all, hence $5$"), "5");
+  EXPECT_EQ(AnswerIn("Final answer: $46$, not $60$."), "46");
+  EXPECT_EQ(AnswerIn("Final answer: $46$. It is more than $40$."), "46");
+  EXPECT_EQ(AnswerIn("The final answer is $x = 1$ or $x = 2$, as $y > 0$"), "x = 1 , x = 2");
+  EXPECT_EQ(AnswerIn("**Final answer**\n\n46"), "46");
+  EXPECT_EQ(AnswerIn("The answer is \xE2\x88\x92"
+                     "17."),
+            "-17");
   EXPECT_EQ(AnswerIn("\\[ x = 3 \\]"), " x = 3 ");
   EXPECT_EQ(AnswerIn("as $x^2 = 9$ the result is 3."), "3");
   EXPECT_EQ(AnswerIn("x/2 + 1"), "x/2 + 1");

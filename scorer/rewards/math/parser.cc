@@ -88,7 +88,7 @@ class Parser {
   ExpressionPtr Sets() {
     ExpressionPtr left = Sum();
     while (!failed()) {
-      if (tokens_.TakeCommand("cup")) {
+      if (tokens_.TakeCommand("cup") || tokens_.TakeCommand("bigcup")) {
         std::vector<ExpressionPtr> parts = left->kind == Kind::kUnion ? left->arguments : std::vector{left};
         parts.push_back(Sum());
         left = Make(Kind::kUnion, "", std::move(parts));

@@ -19,6 +19,18 @@ using nlohmann::json;
 
 constexpr size_t kMostReplyBytes = 1 << 20;
 
+absl::StatusOr<std::unique_ptr<PipedProcess>> Begin(const CommandOptions& options) {
+  PipedProcessOptions start;
+  start.argv = {"/bin/sh", "-c", options.command};
+  start.folder = options.folder;
+  start.limits.address_space_bytes = options.memory_limit_bytes;
+  return PipedProcess::Start(start);
+}
+
+absl::Status Named(const std::string& command, const absl::Status& status) {
+  return Prefixed(absl::StrCat("command ", Shown(command)), status);
+}
+
 class Command final : public RewardFunction {
  public:
   explicit Command(CommandOptions options) : options_(std::move(options)) {}
@@ -27,7 +39,7 @@ class Command final : public RewardFunction {
     std::vector<absl::StatusOr<Reward>> rewards;
     for (const Answer* answer : answers) {
       absl::StatusOr<Reward> reward = ScoreOne(*answer, stop);
-      if (!reward.ok()) reward = Prefixed(absl::StrCat("command ", Shown(options_.command)), reward.status());
+      if (!reward.ok()) reward = Named(options_.command, reward.status());
       rewards.push_back(std::move(reward));
     }
     return rewards;
@@ -38,11 +50,7 @@ class Command final : public RewardFunction {
     std::unique_ptr<PipedProcess> program = TakeMine();
     const Deadline deadline = Deadline::In(options_.timeout);
     if (program == nullptr) {
-      PipedProcessOptions start;
-      start.argv = {"/bin/sh", "-c", options_.command};
-      start.folder = options_.folder;
-      start.limits.address_space_bytes = options_.memory_limit_bytes;
-      QUARTET_ASSIGN_OR_RETURN(program, PipedProcess::Start(start));
+      QUARTET_ASSIGN_OR_RETURN(program, Begin(options_));
     }
     json question = ToJson(answer);
     const int64_t id = question["id"] = ++asked_;
@@ -51,7 +59,7 @@ class Command final : public RewardFunction {
       return absl::DeadlineExceededError(
           absl::StrCat("no answer after ", absl::FormatDuration(options_.timeout), " (timeout_seconds)"));
     }
-    QUARTET_RETURN_IF_ERROR(reply.status());
+    if (!reply.ok()) return WithLastWords(reply.status(), *program);
     // An answer that says {"error": ...} comes from a program that is well; one that is not understood may not be.
     const absl::StatusOr<json> said = ParseJson(*reply, "");
     if (said.ok() && said->is_object() && said->contains("id") && (*said)["id"] != id) {
@@ -59,8 +67,15 @@ class Command final : public RewardFunction {
                                               ": it has answered one twice, or not at all"));
     }
     absl::StatusOr<Reward> reward = ReadReward(*reply);
-    if (reward.ok() || said.ok()) KeepMine(std::move(program));
+    if (!reward.ok() && !said.ok()) return WithLastWords(reward.status(), *program);
+    KeepMine(std::move(program));
     return reward;
+  }
+
+  static absl::Status WithLastWords(const absl::Status& status, PipedProcess& program) {
+    const std::string words = program.LastErrorLines();
+    if (words.empty() || absl::IsCancelled(status)) return status;
+    return absl::Status(status.code(), absl::StrCat(status.message(), "; it has written last:\n", words));
   }
 
   std::unique_ptr<PipedProcess> TakeMine() {
@@ -80,6 +95,19 @@ class Command final : public RewardFunction {
 };
 
 }  // namespace
+
+absl::Status CheckCommand(const CommandOptions& options) {
+  // One that is not there, or cannot run, has ended by then; others wait for a question, or still load.
+  constexpr absl::Duration kAtOnce = absl::Milliseconds(300);
+  const absl::StatusOr<std::unique_ptr<PipedProcess>> program = Begin(options);
+  if (!program.ok()) return Named(options.command, program.status());
+  const absl::Status said = (*program)->ReadLine(kMostReplyBytes, Deadline::In(kAtOnce), {}).status();
+  if (!absl::IsAborted(said)) return absl::OkStatus();
+  const std::string words = (*program)->LastErrorLines();
+  return Named(options.command, absl::FailedPreconditionError(absl::StrCat(
+                                    "before it was asked anything ", said.message(),
+                                    words.empty() ? "" : absl::StrCat("; it has written last:\n", words))));
+}
 
 std::unique_ptr<RewardFunction> NewCommand(CommandOptions options) {
   return std::make_unique<Command>(std::move(options));

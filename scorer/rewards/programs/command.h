@@ -18,6 +18,10 @@ struct CommandOptions {
   int64_t memory_limit_bytes = 0;              // address space; 0: none
 };
 
+// Starts the program, to see that it can: FAILED_PRECONDITION where it has ended before it was asked anything, with
+// what it has written. It ends again.
+absl::Status CheckCommand(const CommandOptions& options);
+
 // A process for each thread that calls Score, started when it is first needed; one that fails is killed, and another
 // takes its place with the next answer. A thread that calls Score lives as long as the function does: a process ends
 // with the thread that has started it.

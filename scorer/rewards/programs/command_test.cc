@@ -69,13 +69,16 @@ TEST(Command, ScoresByTheExample) {
 TEST(Command, IsStartedAnewAfterItHasDied) {
   const auto command = Python(R"(
 for line in sys.stdin:
-    if json.loads(line)["response"] == "die": sys.exit(3)
+    if json.loads(line)["response"] == "die":
+        print("I die", file=sys.stderr)
+        sys.exit(3)
     print(json.dumps({"reward": 1}), flush=True)
 )");
   EXPECT_TRUE(Ask(*command, Of("live")).ok());
   const absl::Status died = Ask(*command, Of("die")).status();
   EXPECT_TRUE(absl::IsAborted(died)) << died;
   EXPECT_THAT(std::string(died.message()), HasSubstr("exit code 3"));
+  EXPECT_THAT(std::string(died.message()), HasSubstr("it has written last:\nI die"));
   EXPECT_TRUE(Ask(*command, Of("live")).ok());
 }
 
@@ -106,7 +109,7 @@ TEST(Command, IsAnErrorWhereItSaysNoReward) {
   EXPECT_THAT(message("{}"), HasSubstr("has no \"reward\""));
   EXPECT_THAT(message(R"({"reward": "high"})"), HasSubstr("no number"));
   EXPECT_THAT(message(R"({"reward": 1e300})"), HasSubstr("beyond fp32"));
-  EXPECT_THAT(message(R"({"reward": NaN})"), HasSubstr("is no JSON object"));
+  EXPECT_THAT(message(R"({"reward": NaN})"), HasSubstr("has NaN or Infinity, which is no reward"));
   EXPECT_THAT(message(R"({"reward": null})"), HasSubstr("has no \"reward\""));
   EXPECT_THAT(message(R"({"reward": 1, "score": []})"), HasSubstr("\"score\""));
   EXPECT_THAT(message(R"({"error": "the judge is asleep"})"), HasSubstr("the judge is asleep"));
@@ -153,6 +156,18 @@ TEST(Command, ThatIsNotThereIsNamed) {
   const auto command = NewCommand({.command = "./no_such_program --fast"});
   EXPECT_THAT(std::string(Ask(*command, Of("")).status().message()),
               testing::AllOf(HasSubstr("./no_such_program --fast"), HasSubstr("exit code 127")));
+}
+
+TEST(Command, IsFoundBeforeItIsAskedWhereItCannotRun) {
+  const auto check = [](const std::string& command) { return CheckCommand({.command = command}); };
+  EXPECT_TRUE(check("cat").ok()) << check("cat");
+  EXPECT_TRUE(check("python3 examples/rewards/command.py").ok());
+  const absl::Status missing = check("./no_such_program --fast");
+  EXPECT_TRUE(absl::IsFailedPrecondition(missing)) << missing;
+  EXPECT_THAT(std::string(missing.message()), testing::AllOf(HasSubstr("./no_such_program --fast"),
+                                                             HasSubstr("exit code 127"), HasSubstr("not found")));
+  EXPECT_THAT(std::string(check("python3 -c 'import no_such_module'").message()),
+              HasSubstr("ModuleNotFoundError: No module named 'no_such_module'"));
 }
 
 TEST(Command, LeavesWhenTheCallEnds) {

@@ -12,6 +12,7 @@
 #include <algorithm>
 #include <array>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/time/clock.h"
@@ -118,15 +119,19 @@ absl::StatusOr<std::unique_ptr<PipedProcess>> PipedProcess::Start(const PipedPro
   BlockBrokenPipeSignal();
   if (options.argv.empty()) return absl::InvalidArgumentError("no program to start");
   KeepEndsOfChildren();
-  Fd child_input, our_input, our_output, child_output, error_read, error_write, null;
+  Fd child_input, our_input, our_output, child_output, error_read, error_write, our_error, child_error;
   const bool piped = options.input_fd < 0;
   if ((piped && !MakePipe(&child_input, &our_input)) || !MakePipe(&our_output, &child_output) ||
       !MakePipe(&error_read, &error_write)) {
     return absl::ErrnoToStatus(errno, "cannot make a pipe");
   }
-  if (options.quiet) {
-    null.Reset(open("/dev/null", O_WRONLY | O_CLOEXEC));
-    if (null.get() < 0) return absl::ErrnoToStatus(errno, "cannot open /dev/null");
+  if (options.error == PipedProcessOptions::Error::kThrownAway) {
+    child_error.Reset(open("/dev/null", O_WRONLY | O_CLOEXEC));
+    if (child_error.get() < 0) return absl::ErrnoToStatus(errno, "cannot open /dev/null");
+  } else if (!MakePipe(&our_error, &child_error)) {
+    return absl::ErrnoToStatus(errno, "cannot make a pipe");
+  } else {
+    fcntl(our_error.get(), F_SETFL, O_NONBLOCK);
   }
   if (piped) fcntl(our_input.get(), F_SETFL, O_NONBLOCK);
   fcntl(our_output.get(), F_SETFL, O_NONBLOCK);
@@ -143,7 +148,7 @@ absl::StatusOr<std::unique_ptr<PipedProcess>> PipedProcess::Start(const PipedPro
       .kept_count = options.kept_fds.size(),
       .input = piped ? child_input.get() : options.input_fd,
       .output = child_output.get(),
-      .error = null.get(),
+      .error = child_error.get(),
       .no_environment = options.no_environment,
       .parent = getpid(),
   };
@@ -167,7 +172,8 @@ absl::StatusOr<std::unique_ptr<PipedProcess>> PipedProcess::Start(const PipedPro
         error, absl::StrCat("cannot start ", options.argv[0],
                             options.folder.empty() ? "" : absl::StrCat(" in the folder ", options.folder)));
   }
-  return std::unique_ptr<PipedProcess>(new PipedProcess(pid, our_input.Release(), our_output.Release()));
+  return std::unique_ptr<PipedProcess>(
+      new PipedProcess(pid, our_input.Release(), our_output.Release(), our_error.Release()));
 }
 
 PipedProcess::~PipedProcess() {
@@ -178,7 +184,37 @@ PipedProcess::~PipedProcess() {
     }
   }
   if (input_ >= 0) close(input_);
+  if (error_ >= 0) close(error_);
   close(output_);
+}
+
+void PipedProcess::ReadErrors() {
+  constexpr size_t kKeptBytes = 1000;
+  std::array<char, 4096> buffer;
+  while (error_ >= 0) {
+    const ssize_t got = read(error_, buffer.data(), buffer.size());
+    if (got < 0 && errno == EINTR) continue;
+    if (got < 0 && errno == EAGAIN) return;
+    if (got <= 0) {
+      close(std::exchange(error_, -1));
+      return;
+    }
+    (void)!write(STDERR_FILENO, buffer.data(), got);
+    said_.append(buffer.data(), got);
+    if (said_.size() > 2 * kKeptBytes) said_.erase(0, said_.size() - kKeptBytes);
+  }
+}
+
+std::string PipedProcess::LastErrorLines() {
+  constexpr int kLines = 6;
+  ReadErrors();
+  std::string_view text = said_;
+  while (!text.empty() && absl::ascii_isspace(static_cast<unsigned char>(text.back()))) text.remove_suffix(1);
+  size_t begin = text.size();
+  for (int lines = 0; lines < kLines && begin != std::string_view::npos && begin > 0; ++lines) {
+    begin = text.rfind('\n', begin - 1);
+  }
+  return std::string(text.substr(begin == std::string_view::npos || begin == text.size() ? 0 : begin + 1));
 }
 
 absl::Status PipedProcess::Await(bool writing, const Deadline& deadline, const std::stop_token& stop, bool* readable,
@@ -187,7 +223,8 @@ absl::Status PipedProcess::Await(bool writing, const Deadline& deadline, const s
   while (!*readable && !*writable) {
     if (stop.stop_requested()) return absl::CancelledError("the call has ended");
     if (deadline.passed()) return absl::DeadlineExceededError("it has taken too long");
-    std::array<pollfd, 2> fds = {pollfd{output_, POLLIN, 0}, pollfd{writing ? input_ : -1, POLLOUT, 0}};
+    std::array<pollfd, 3> fds = {pollfd{output_, POLLIN, 0}, pollfd{writing ? input_ : -1, POLLOUT, 0},
+                                 pollfd{error_, POLLIN, 0}};
     const int64_t left = absl::ToInt64Milliseconds(deadline.left()) + 1;
     if (poll(fds.data(), fds.size(), static_cast<int>(std::min<int64_t>(left, kLookMilliseconds))) < 0) {
       if (errno == EINTR) continue;
@@ -195,6 +232,7 @@ absl::Status PipedProcess::Await(bool writing, const Deadline& deadline, const s
     }
     *readable = fds[0].revents != 0;
     *writable = fds[1].revents != 0;
+    if (fds[2].revents != 0) ReadErrors();
   }
   return absl::OkStatus();
 }
@@ -216,6 +254,7 @@ absl::StatusOr<bool> PipedProcess::ReadSome(std::string* to, size_t max_bytes) {
 
 absl::StatusOr<ExitState> PipedProcess::Reap(const Deadline& deadline, const std::stop_token& stop) {
   while (true) {
+    ReadErrors();
     int status;
     const pid_t ended = waitpid(pid_, &status, WNOHANG);
     if (ended == pid_) {

@@ -34,7 +34,9 @@ struct PipedProcessOptions {
   std::vector<int> kept_fds;
   // What it reads on its standard input is this descriptor; -1: what Write sends.
   int input_fd = -1;
-  bool quiet = false;           // its standard error is thrown away; else it is this process's own
+  // What it writes to its standard error goes on to this process's, and its end is kept; or is thrown away. It is read
+  // while the program is waited for: one that writes much beside that waits.
+  enum class Error { kKept, kThrownAway } error = Error::kKept;
   bool no_environment = false;  // else this process's
 };
 
@@ -54,6 +56,9 @@ class PipedProcess {
   absl::StatusOr<std::string> Ask(std::string_view line, size_t max_bytes, const Deadline& deadline,
                                   const std::stop_token& stop);
 
+  // The last lines that it has written to its standard error, as far as they are kept.
+  std::string LastErrorLines();
+
   // The next line that it writes, without being asked. Errors as Ask, but INTERNAL.
   absl::StatusOr<std::string> ReadLine(size_t max_bytes, const Deadline& deadline, const std::stop_token& stop) {
     return Exchange("", max_bytes, deadline, stop);
@@ -67,18 +72,22 @@ class PipedProcess {
   absl::StatusOr<Outcome> Finish(size_t max_bytes, const Deadline& deadline, const std::stop_token& stop);
 
  private:
-  PipedProcess(pid_t pid, int input, int output) : pid_(pid), input_(input), output_(output) {}
+  PipedProcess(pid_t pid, int input, int output, int error)
+      : pid_(pid), input_(input), output_(output), error_(error) {}
   absl::StatusOr<std::string> Exchange(std::string_view unsent, size_t max_bytes, const Deadline& deadline,
                                        const std::stop_token& stop);
   // Waits until the program can be read from or, with `writing`, written to.
   absl::Status Await(bool writing, const Deadline& deadline, const std::stop_token& stop, bool* readable,
                      bool* writable);
   absl::StatusOr<bool> ReadSome(std::string* to, size_t max_bytes);  // false: its output has ended
+  void ReadErrors();
   absl::StatusOr<ExitState> Reap(const Deadline& deadline, const std::stop_token& stop);
 
   const pid_t pid_;
   int input_;  // -1: none
   int output_;
+  int error_;         // -1: none
+  std::string said_;  // the end of what came from it
   std::string read_;  // and not used yet
   bool reaped_ = false;
 };

@@ -176,7 +176,7 @@ absl::StatusOr<std::unique_ptr<PipedProcess>> Start(const std::string& driver, c
                  .open_files = kOpenFiles},
       .kept_fds = {program_file.fd(), caller_file.fd(), filter_file.fd()},
       .input_fd = input.has_value() ? input_file.fd() : -1,
-      .quiet = true,
+      .error = PipedProcessOptions::Error::kThrownAway,
       // /proc/1/environ is readable inside.
       .no_environment = true,
   };

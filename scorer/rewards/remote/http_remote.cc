@@ -2,10 +2,14 @@
 
 #include <algorithm>
 #include <atomic>
+#include <map>
 #include <mutex>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/time/clock.h"
+#include "core/base/logging.h"
 #include "core/base/status_macros.h"
 #include "core/data/json.h"
 #include "scorer/rewards/remote/remote.h"
@@ -108,6 +112,7 @@ class HttpRemote final : public RewardFunction {
     const CURLcode code = curl_easy_perform(h);
     long status = 0;
     curl_easy_getinfo(h, CURLINFO_RESPONSE_CODE, &status);
+    SayIfConnectingIsSlow(h, url);
     curl_easy_reset(h);  // connections stay
     KeepHandle(std::move(handle));
     if (code != CURLE_OK) {
@@ -124,6 +129,22 @@ class HttpRemote final : public RewardFunction {
     if (status == 200) return std::move(transfer.reply);
     const std::string message = absl::StrCat("HTTP status ", status, ": ", Shown(transfer.reply));
     return Passes(status) ? absl::UnavailableError(message) : absl::FailedPreconditionError(message);
+  }
+
+  // A server that accepts fewer connections than come at once lets the others try again, after seconds.
+  void SayIfConnectingIsSlow(CURL* h, const std::string& url) {
+    constexpr double kSlowSeconds = 0.9;
+    constexpr absl::Duration kBetween = absl::Minutes(1);
+    double seconds = 0;
+    curl_easy_getinfo(h, CURLINFO_CONNECT_TIME, &seconds);
+    if (seconds < kSlowSeconds) return;
+    const std::lock_guard lock(mutex_);
+    const absl::Time now = absl::Now();
+    if (now < say_again_) return;
+    say_again_ = now + kBetween;
+    QUARTET_LOG(kWarning) << "connecting to " << url << " has taken " << absl::StrFormat("%.1f", seconds)
+                          << " s: more connections come at once than it accepts? Fewer workers, or a larger "
+                             "max_batch_size, make fewer";
   }
 
   // Element `i` of what a reply has under `key` for `count` answers.
@@ -150,29 +171,35 @@ class HttpRemote final : public RewardFunction {
     if (has_logs && !reply["extra_logs"].is_object()) return absl::InternalError("\"extra_logs\" is no object");
     std::vector<absl::StatusOr<Reward>> rewards;
     for (size_t i = 0; i < count; ++i) {
+      // A list of another length is the whole reply's error, a number that is none its answer's own.
       QUARTET_ASSIGN_OR_RETURN(const json value, Element(reply["rewards"], "rewards", i, count));
-      if (value.is_null()) {
-        rewards.push_back(absl::InternalError("its reward is null"));
-        continue;
-      }
-      Reward reward;
-      QUARTET_ASSIGN_OR_RETURN(reward.value, ReadFinite(value, "\"rewards\""));
+      json score;
       if (has_scores) {
-        QUARTET_ASSIGN_OR_RETURN(const json score, Element(reply["scores"], "scores", i, count));
-        if (!score.is_null()) {
-          QUARTET_ASSIGN_OR_RETURN(reward.score, ReadFinite(score, "\"scores\""));
-        }
+        QUARTET_ASSIGN_OR_RETURN(score, Element(reply["scores"], "scores", i, count));
       }
+      std::map<std::string, json> logs;
       if (has_logs) {
         for (const auto& [name, values] : reply["extra_logs"].items()) {
-          QUARTET_ASSIGN_OR_RETURN(const json log, Element(values, name, i, count));
-          if (log.is_null()) continue;
-          QUARTET_ASSIGN_OR_RETURN(reward.extra_logs[name], ReadFinite(log, absl::StrCat("\"", name, "\"")));
+          QUARTET_ASSIGN_OR_RETURN(logs[name], Element(values, name, i, count));
         }
       }
-      rewards.push_back(std::move(reward));
+      rewards.push_back(ReadOne(value, score, logs));
     }
     return rewards;
+  }
+
+  static absl::StatusOr<Reward> ReadOne(const json& value, const json& score, const std::map<std::string, json>& logs) {
+    if (value.is_null()) return absl::InternalError("its reward is null");
+    Reward reward;
+    QUARTET_ASSIGN_OR_RETURN(reward.value, ReadFinite(value, "\"rewards\""));
+    if (!score.is_null()) {
+      QUARTET_ASSIGN_OR_RETURN(reward.score, ReadFinite(score, "\"scores\""));
+    }
+    for (const auto& [name, log] : logs) {
+      if (log.is_null()) continue;
+      QUARTET_ASSIGN_OR_RETURN(reward.extra_logs[name], ReadFinite(log, absl::StrCat("\"", name, "\"")));
+    }
+    return reward;
   }
 
   Handle TakeHandle() {
@@ -192,6 +219,7 @@ class HttpRemote final : public RewardFunction {
   std::atomic<size_t> next_ = 0;
   std::mutex mutex_;
   std::vector<Handle> handles_;  // with their connections, that no request uses
+  absl::Time say_again_ = absl::InfinitePast();
 };
 
 }  // namespace

@@ -34,7 +34,8 @@ void SkipDecoration(std::string_view* text) {
   for (;;) {
     if (!text->empty() && IsSpace(text->front())) {
       text->remove_prefix(1);
-    } else if (!Consume(text, "\\$") && !Consume(text, "$") && !Consume(text, "\\,") && !Consume(text, "\\!")) {
+    } else if (!Consume(text, "\\$") && !Consume(text, "$") && !Consume(text, "*") && !Consume(text, "\\,") &&
+               !Consume(text, "\\!")) {
       return;
     }
   }
@@ -53,7 +54,7 @@ std::optional<Decimal> ParseDecimal(std::string_view* text) {
     decimal.digits += in.front();
     in.remove_prefix(1);
     // A comma belongs to the number where exactly three digits follow.
-    for (std::string_view comma : {",", "{,}"}) {
+    for (std::string_view comma : {",", "{,}", "\\,", " "}) {
       const std::string_view group = in.substr(std::min(in.size(), comma.size()));
       if (in.substr(0, comma.size()) == comma && group.size() >= 3 && IsDigit(group[0]) && IsDigit(group[1]) &&
           IsDigit(group[2]) && (group.size() == 3 || !IsDigit(group[3]))) {
@@ -96,8 +97,23 @@ bool ConsumeSign(std::string_view* text) {
   return false;
 }
 
+// Without what styles a number, or gives it a name: "\\text{72}", "x = 72".
+std::string_view Bare(std::string_view text) {
+  text = StripSpace(text);
+  for (const std::string_view style : {"\\text{", "\\textbf{", "\\mathbf{", "\\mathrm{"}) {
+    if (Consume(&text, style) && text.ends_with("}")) text.remove_suffix(1);
+  }
+  if (text.size() > 1 && IsLetter(text[0])) {
+    std::string_view value = text.substr(1);
+    while (!value.empty() && IsSpace(value[0])) value.remove_prefix(1);
+    if (Consume(&value, "=")) text = value;
+  }
+  return text;
+}
+
 // `text` holds a number and no other.
 std::optional<Number> OnlyNumber(std::string_view text) {
+  text = Bare(text);
   std::string_view rest;
   std::optional<Number> number = Number::Parse(text, &rest);
   if (!number.has_value() || std::any_of(rest.begin(), rest.end(), IsDigit)) return std::nullopt;
@@ -148,6 +164,7 @@ std::optional<Number> Number::Parse(std::string_view text, std::string_view* res
     if (text.size() >= 2 && (text[0] == ',' || text[0] == '.' || text[0] == '/') && IsDigit(text[1])) {
       return std::nullopt;
     }
+    if (!Consume(&text, "^\\circ")) Consume(&text, "^{\\circ}");
     if (!text.empty() && (IsLetter(text[0]) || text[0] == '^' || text[0] == '_')) return std::nullopt;
   }
 

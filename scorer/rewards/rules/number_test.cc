@@ -30,6 +30,12 @@ TEST(NumberRule, TakesTheNumberAfterTheLastMark) {
   EXPECT_EQ(Match("#### $72.", "72"), 1);
   EXPECT_EQ(Match("#### the answer is 72", "72"), 0);
   EXPECT_EQ(Match("####", "72"), 0);
+  for (const char* same : {"#### **72**", "\\boxed{72^\\circ}", "\\boxed{\\text{72}}", "\\boxed{x = 72}"}) {
+    EXPECT_EQ(Match(same, "72"), 1) << same;
+  }
+  EXPECT_EQ(Match("#### 7\\,200", "7200"), 1);
+  EXPECT_EQ(Match("#### 72 500", "72"), 0);
+  EXPECT_EQ(Match("#### 72 500 eggs", "72500"), 1);
   // Headings are none.
   EXPECT_EQ(Match("#### Step 1\nAdd.\n#### 2. Result\nIt is \\boxed{72}.", "72"), 1);
   EXPECT_EQ(Match("#### Result\n\\boxed{72}\n#### 2. Check\n70 + 2 = 72", "72"), 1);
@@ -44,7 +50,6 @@ TEST(NumberRule, TakesTheLastBoxWhereThereIsNoMark) {
   EXPECT_EQ(Match("\\boxed{72\\%}", "72"), 1);
   EXPECT_EQ(Match("\\boxed{72 \\text{ eggs}}", "72"), 1);
   EXPECT_EQ(Match("\\boxed{72, 73}", "72"), 0);
-  EXPECT_EQ(Match("\\boxed{x = 72}", "72"), 0);
   EXPECT_EQ(Match("\\boxed{72", "72"), 0);
   EXPECT_EQ(Match("\\boxed{72} #### 1", "72"), 0);
 }
