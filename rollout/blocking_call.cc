@@ -9,10 +9,10 @@ namespace quartet {
 absl::StatusOr<std::unique_ptr<BlockingCall>> BlockingCall::Begin(Dispatcher& dispatcher, const GenerateHeader& header,
                                                                   std::vector<Prompt> prompts,
                                                                   std::function<absl::Status()> begin,
-                                                                  std::stop_token gone) {
+                                                                  std::stop_token gone, Dispatcher::Origin origin) {
   std::unique_ptr<BlockingCall> call(new BlockingCall(std::move(gone)));
   QUARTET_ASSIGN_OR_RETURN(call->admission_,
-                           dispatcher.Begin(header, std::move(prompts), std::move(begin), call.get()));
+                           dispatcher.Begin(header, std::move(prompts), std::move(begin), call.get(), origin));
   std::unique_lock lock(call->mutex_);
   QUARTET_RETURN_IF_ERROR(call->Wait(&lock, [&] { return call->begun_ || call->ended_; }));
   if (!call->begun_) return call->end_;

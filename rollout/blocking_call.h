@@ -23,7 +23,8 @@ class BlockingCall final : private CallSink {
   // Dispatcher::Begin, and waits until the call has begun. CANCELLED where the caller has gone.
   static absl::StatusOr<std::unique_ptr<BlockingCall>> Begin(Dispatcher& dispatcher, const GenerateHeader& header,
                                                              std::vector<Prompt> prompts,
-                                                             std::function<absl::Status()> begin, std::stop_token gone);
+                                                             std::function<absl::Status()> begin, std::stop_token gone,
+                                                             Dispatcher::Origin origin);
 
   // Waits for replies and returns all that are there; none once every sequence has come. An error ends the call.
   absl::StatusOr<std::deque<GenerateReply>> Next();

@@ -20,6 +20,7 @@ constexpr int64_t kWorkTokens = 100'000;
 
 struct Dispatcher::Call {
   CallSink* sink;
+  Origin origin;
   GenerateHeader header;
   int64_t left;  // sequences
   bool begun = false;
@@ -40,12 +41,13 @@ Dispatcher::~Dispatcher() = default;
 absl::StatusOr<std::unique_ptr<Dispatcher::Admission>> Dispatcher::Begin(const GenerateHeader& header,
                                                                          std::vector<Prompt> prompts,
                                                                          std::function<absl::Status()> begin,
-                                                                         CallSink* sink) {
+                                                                         CallSink* sink, Origin origin) {
   const std::lock_guard lock(mutex_);
   QUARTET_RETURN_IF_ERROR(failure_);
   const int64_t samples = static_cast<int64_t>(prompts.size()) * header.sampling().n_samples();
-  QUARTET_RETURN_IF_ERROR(CheckRoom(samples));
+  QUARTET_RETURN_IF_ERROR(CheckRoom(samples, origin));
   auto call = std::make_unique<Call>(Call{.sink = sink,
+                                          .origin = origin,
                                           .header = header,
                                           .left = samples,
                                           .prompts = std::move(prompts),
@@ -67,6 +69,19 @@ absl::StatusOr<std::unique_ptr<Dispatcher::Admission>> Dispatcher::Begin(const G
 Dispatcher::Admission::~Admission() {
   const std::lock_guard lock(dispatcher_->mutex_);
   dispatcher_->GiveUp(id_);
+}
+
+void Dispatcher::AbortInFlight() {
+  const std::lock_guard lock(mutex_);
+  AbortLocked();
+}
+
+void Dispatcher::AbortLocked() {
+  for (const auto& [id, call] : calls_) {
+    for (int engine = 0; call->begun && engine < engines(); ++engine) {
+      if (call->left_on[engine] > 0) WorkFor(engine).add_abort(id);
+    }
+  }
 }
 
 absl::StatusOr<int64_t> Dispatcher::Pause(PauseRequest::Mode mode, const std::function<bool()>& gone) {
@@ -105,13 +120,7 @@ absl::StatusOr<int64_t> Dispatcher::PauseLocked(std::unique_lock<std::mutex>* lo
       Hold();
     }
   };
-  if (mode == PauseRequest::ABORT) {
-    for (const auto& [id, call] : calls_) {
-      for (int engine = 0; call->begun && engine < engines(); ++engine) {
-        if (call->left_on[engine] > 0) WorkFor(engine).add_abort(id);
-      }
-    }
-  }
+  if (mode == PauseRequest::ABORT) AbortLocked();
   if (mode != PauseRequest::KEEP) {
     QUARTET_RETURN_IF_ERROR(Wait(lock, gone, [this] { return in_flight_ == 0; }));
   }
@@ -215,7 +224,25 @@ absl::Status Dispatcher::Wait(std::unique_lock<std::mutex>* lock, const std::fun
   return absl::OkStatus();
 }
 
-absl::Status Dispatcher::CheckRoom(int64_t samples) const {
+absl::Status Dispatcher::CheckRoom(int64_t samples, Origin origin) const {
+  if (origin == Origin::kGuest) {
+    int64_t calls = 1, sequences = samples;
+    for (const auto& [id, call] : calls_) {
+      if (call->origin != Origin::kGuest) continue;
+      ++calls;
+      sequences += call->left;
+    }
+    if (calls > max_guest_calls()) {
+      return absl::ResourceExhaustedError(absl::StrCat(calls - 1, " requests wait or run; of rollout.max_calls = ",
+                                                       options_.max_calls, " a quarter is kept for the run"));
+    }
+    if (sequences > max_guest_sequences()) {
+      return absl::ResourceExhaustedError(
+          absl::StrCat("the request asks for ", samples, " sequences while those of other requests are ",
+                       sequences - samples, ": beside ", capacity(),
+                       " that can run, half of rollout.max_waiting = ", options_.max_waiting, " is kept for the run"));
+    }
+  }
   if (static_cast<int64_t>(calls_.size()) >= options_.max_calls) {
     return absl::ResourceExhaustedError(
         absl::StrCat(calls_.size(), " calls wait or run: rollout.max_calls = ", options_.max_calls, " is reached"));

@@ -57,6 +57,9 @@ class Dispatcher {
 
   // Most sequences of one call: those that all engines can run, and max_waiting.
   int64_t max_sequences() const { return capacity() + options_.max_waiting; }
+  // The same of all guests together, and their calls.
+  int64_t max_guest_sequences() const { return capacity() + options_.max_waiting / 2; }
+  int64_t max_guest_calls() const { return options_.max_calls - options_.max_calls / 4; }
 
   // Takes one checked call, or refuses it. It begins at once, or as soon as nothing is paused: `begin` is asked then,
   // under the lock, whether it may. RESOURCE_EXHAUSTED where max_calls are there, where the call asks for more than
@@ -64,11 +67,18 @@ class Dispatcher {
   // of calls that have not begun count alike. So a call of many is taken whenever one of few is, and fewer than
   // 2 max_sequences are there. An error of `begin` is returned, or ends the call where it comes later. `sink` outlives
   // what is returned.
+  //
+  // Guests are refused earlier: where they have three quarters of max_calls, or would have more sequences than can run
+  // and half of max_waiting. So the run, which is none, always finds room.
+  enum class Origin { kRun, kGuest };
   absl::StatusOr<std::unique_ptr<Admission>> Begin(const GenerateHeader& header, std::vector<Prompt> prompts,
-                                                   std::function<absl::Status()> begin, CallSink* sink);
+                                                   std::function<absl::Status()> begin, CallSink* sink,
+                                                   Origin origin = Origin::kRun);
 
   // ---- For control. `gone` is asked every now and then whether whoever waits has given up: CANCELLED then.
 
+  // Ends what is in flight, as Pause(ABORT) does first, without waiting: whatever waits for it goes on.
+  void AbortInFlight();
   // As Rollout.Pause says; returns the number of sequences that are kept.
   absl::StatusOr<int64_t> Pause(PauseRequest::Mode mode, const std::function<bool()>& gone);
   void Resume();
@@ -104,7 +114,8 @@ class Dispatcher {
   int64_t capacity() const { return engines() * options_.max_num_seqs; }
   absl::StatusOr<int64_t> PauseLocked(std::unique_lock<std::mutex>* lock, PauseRequest::Mode mode,
                                       const std::function<bool()>& gone);
-  absl::Status CheckRoom(int64_t samples) const;
+  absl::Status CheckRoom(int64_t samples, Origin origin) const;
+  void AbortLocked();
   absl::Status Start(uint64_t id, Call* call);
   void Spread(uint64_t id, Call* call);
   void End(Call* call, const absl::Status& status);

@@ -137,6 +137,21 @@ TEST(DispatcherPause, APauseHoldsAllRanksAndCallsThatComeMeanwhileWait) {
   }
 }
 
+TEST(DispatcherPause, AnAbortEndsWhatAnotherPauseWaitsFor) {
+  Dispatcher dispatcher({.ranks = 1, .max_num_seqs = 4, .max_waiting = 10});
+  Caller caller(dispatcher, HeaderOf(1), PromptsOf(2));
+  FakeRank rank;
+  rank.Apply(TakeFor(dispatcher, 0));
+  std::thread waiting([&] { EXPECT_EQ(*dispatcher.Pause(PauseRequest::WAIT, kStays), 0); });
+  Until([&] { return dispatcher.paused(); });
+  dispatcher.AbortInFlight();
+  dispatcher.Answer(0, rank.Apply(TakeFor(dispatcher, 0)));
+  dispatcher.Answer(0, rank.Apply(TakeFor(dispatcher, 0)));  // the hold
+  waiting.join();
+  EXPECT_TRUE(caller.End().ok());
+  EXPECT_EQ(caller.aborted(), 2);
+}
+
 TEST(DispatcherPause, APauseThatIsGivenUpChangesNothing) {
   Dispatcher dispatcher({.ranks = 1, .max_num_seqs = 4, .max_waiting = 10});
   Caller caller(dispatcher, HeaderOf(1), PromptsOf(2));

@@ -116,6 +116,22 @@ TEST(Dispatcher, ACallOfManySequencesIsAdmittedWheneverOneOfFewIs) {
   EXPECT_EQ(small.size(), 11u);
 }
 
+TEST(Dispatcher, KeepsPlacesForTheRunWhateverItsGuestsAskFor) {
+  Dispatcher dispatcher({.ranks = 2, .max_num_seqs = 4, .max_waiting = 6, .max_calls = 8});
+  const auto guest = [&](int prompts) { return BeginOne(dispatcher, prompts, 1, kMay, Dispatcher::Origin::kGuest); };
+  EXPECT_EQ(guest(12).status().message(),
+            "the request asks for 12 sequences while those of other requests are 0: beside 8 that can run, half of "
+            "rollout.max_waiting = 6 is kept for the run");
+  std::vector<std::unique_ptr<Sunk>> guests;
+  for (const int prompts : {6, 1, 1, 1, 1, 1}) guests.push_back(guest(prompts).value());
+  EXPECT_EQ(guest(0).status().message(),
+            "6 requests wait or run; of rollout.max_calls = 8 a quarter is kept for the run");
+  const auto run = BeginOne(dispatcher, 14);
+  EXPECT_TRUE(run.ok()) << run.status();
+  guests.pop_back();
+  EXPECT_EQ(guest(1).status().code(), absl::StatusCode::kResourceExhausted) << "the run's own fill what is left";
+}
+
 TEST(Dispatcher, RefusesACallThatCouldNotEvenWaitAlone) {
   Dispatcher dispatcher({.ranks = 2, .max_num_seqs = 4, .max_waiting = 3});
   const absl::Status refused = BeginOne(dispatcher, 4, 3).status();

@@ -36,10 +36,9 @@ class Generation {
   virtual int64_t vocab_size() const = 0;
   // Prompt and answer together, tokens.
   virtual int64_t max_model_len() const = 0;
-  // That one call can ask for.
-  virtual int64_t max_sequences() const = 0;
-  // At the same time.
-  virtual int64_t max_calls() const = 0;
+  // That guests may have at once, and so one of them ask for; and their calls.
+  virtual int64_t max_guest_sequences() const = 0;
+  virtual int64_t max_guest_calls() const = 0;
   // That end an answer unless ignore_eos is set, and those that always do.
   virtual std::set<int32_t> eos_token_ids() const = 0;
   virtual std::set<int32_t> stop_token_ids() const = 0;

@@ -156,6 +156,21 @@ TEST_P(RolloutPauseTest, SleepsWithoutItsWeightsAndReadsThemAgainOrTakesThemFrom
   EXPECT_EQ(service_.Ids(5), expected);
 }
 
+TEST_P(RolloutPauseTest, AnAbortIsNotHeldUpByAPauseThatWaits) {
+  auto call = service_.Stream(LongHeader(5, 60, 80), SomePrompts());
+  while (service_.Metric("running") == 0) {
+  }
+  std::thread waiting([&] { EXPECT_TRUE(service_.Pause(PauseRequest::WAIT).ok()); });
+  while (service_.Metric("paused") == 0) {
+  }
+  EXPECT_TRUE(service_.Pause(PauseRequest::ABORT).ok());
+  waiting.join();
+  Answers answers;
+  ASSERT_TRUE(call.ReadAll(&answers).ok());
+  EXPECT_EQ(answers.size(), 300u);
+  ASSERT_TRUE(service_.Resume().ok());
+}
+
 TEST_P(RolloutPauseTest, APauseCanEndOrAwaitWhatIsInFlight) {
   auto aborted = service_.Stream(LongHeader(5, 60, 80), SomePrompts());
   while (service_.Metric("generated_tokens") < 40) {

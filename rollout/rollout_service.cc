@@ -130,6 +130,8 @@ class RolloutService final : public RankService,
         return absl::InvalidArgumentError(
             absl::StrCat("mode is ", static_cast<int>(request->mode()), "; allowed: KEEP (1), ABORT (2), WAIT (3)"));
       }
+      // Before it waits for another control call, which may wait for just this.
+      if (request->mode() == PauseRequest::ABORT) dispatcher_.AbortInFlight();
       const std::lock_guard lock(sleep_mutex_);
       if (request->mode() == PauseRequest::WAIT) QUARTET_RETURN_IF_ERROR(CheckCanGoOn());
       QUARTET_ASSIGN_OR_RETURN(const int64_t kept, dispatcher_.Pause(request->mode(), GoneOf(context)));
@@ -253,8 +255,8 @@ class RolloutService final : public RankService,
   const Tokenizer* tokenizer() const override { return tokenizer_.get(); }
   int64_t vocab_size() const override { return engine().vocab_size(); }
   int64_t max_model_len() const override { return engine().max_model_len(); }
-  int64_t max_sequences() const override { return dispatcher_.max_sequences(); }
-  int64_t max_calls() const override { return config_.rollout().max_calls(); }
+  int64_t max_guest_sequences() const override { return dispatcher_.max_guest_sequences(); }
+  int64_t max_guest_calls() const override { return dispatcher_.max_guest_calls(); }
   std::set<int32_t> eos_token_ids() const override {
     return {engine().eos_token_ids().begin(), engine().eos_token_ids().end()};
   }
@@ -283,7 +285,8 @@ class RolloutService final : public RankService,
       *version = engine().version();
       return absl::OkStatus();
     };
-    return BlockingCall::Begin(dispatcher_, header, std::move(prompts), begin, std::move(gone));
+    return BlockingCall::Begin(dispatcher_, header, std::move(prompts), begin, std::move(gone),
+                               Dispatcher::Origin::kGuest);
   }
 
   absl::StatusOr<GenerationState> State(const Deadline& deadline) override {

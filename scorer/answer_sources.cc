@@ -11,6 +11,7 @@
 #include "absl/time/time.h"
 #include "core/base/files.h"
 #include "core/base/status_macros.h"
+#include "core/hardware/cores.h"
 #include "scorer/rewards/programs/code.h"
 #include "scorer/rewards/programs/command.h"
 #include "scorer/rewards/programs/sandbox.h"
@@ -19,8 +20,6 @@
 
 namespace quartet {
 namespace {
-
-int Cores() { return std::max(1u, std::thread::hardware_concurrency()); }
 
 absl::StatusOr<std::unique_ptr<RewardFunction>> NewRemote(const RewardSource& source) {
   RemoteOptions options;
@@ -63,7 +62,7 @@ absl::StatusOr<std::unique_ptr<RewardFunction>> NewFunction(const RewardSource& 
 
 WorkerPoolOptions PoolOptions(const RewardSource& source) {
   WorkerPoolOptions options;
-  options.workers = source.has_workers() ? source.workers() : Cores();
+  options.workers = source.has_workers() ? source.workers() : AvailableCores();
   options.max_batch = std::max(1, source.max_batch_size());
   options.max_tries = std::max(1, source.max_tries());
   return options;

@@ -1,5 +1,7 @@
 #include "core/comm/process_identity.h"
 
+#include <errno.h>
+#include <fcntl.h>
 #include <limits.h>
 #include <unistd.h>
 
@@ -19,12 +21,18 @@ struct Stat {
   char state = 'X';
   int64_t start_time = 0;
 };
+constexpr char kUnknown = '?';
 
-// From /proc/<pid>/stat; state X where there is no such process.
+// From /proc/<pid>/stat; state X where there is no such process, kUnknown where it cannot be read (no more descriptors,
+// say).
 Stat ReadStat(int64_t pid) {
-  std::ifstream file(absl::StrCat("/proc/", pid, "/stat"));
-  std::string line;
-  if (!std::getline(file, line)) return {};
+  const int fd = open(absl::StrCat("/proc/", pid, "/stat").c_str(), O_RDONLY | O_CLOEXEC);
+  char text[1024];
+  const ssize_t size = fd < 0 ? -1 : read(fd, text, sizeof(text));
+  const bool gone = errno == ENOENT || errno == ESRCH;
+  if (fd >= 0) close(fd);
+  if (size < 0) return {.state = gone ? 'X' : kUnknown};
+  const std::string line(text, size);
   // The second field, a name in parentheses, may hold anything; the third is the state, the 22nd the start time.
   const size_t name_end = line.rfind(')');
   if (name_end == std::string::npos) return {};
@@ -71,7 +79,8 @@ ProcessIdentity OwnProcessIdentity() {
 
 bool IsAlive(const ProcessIdentity& process) {
   const Stat stat = ReadStat(process.pid);
-  return stat.state != 'X' && stat.state != 'Z' && stat.start_time == process.start_time;
+  // Nobody is dead because one cannot look.
+  return stat.state == kUnknown || (stat.state != 'X' && stat.state != 'Z' && stat.start_time == process.start_time);
 }
 
 }  // namespace quartet

@@ -220,10 +220,10 @@ void FillSource(RewardSource* s, int generate_max_len) {
   if (command || code) QUARTET_DEFAULT(s, memory_limit_bytes, code ? int64_t{1} << 30 : 0);
 }
 
-void FillPlacement(ServicePlacement* p, absl::string_view listen, int64_t largest_call) {
+void FillPlacement(ServicePlacement* p, absl::string_view listen, const std::string& device, int64_t largest_call) {
   QUARTET_DEFAULT_TEXT(p, listen, std::string(listen));
   QUARTET_DEFAULT(p, ranks, 1);
-  QUARTET_DEFAULT_TEXT(p, device, "cpu");
+  QUARTET_DEFAULT_TEXT(p, device, device);
   QUARTET_DEFAULT(p, threads, 0);
   QUARTET_DEFAULT(p, collective_timeout_seconds, 300);
   QUARTET_DEFAULT(p, device_memory_budget, 0);
@@ -374,6 +374,10 @@ void FillDefaults(RunConfig* c) {
   }
 
   ServicesConfig* v = c->mutable_services();
+  QUARTET_DEFAULT_TEXT(v, device, "cpu");
+  for (const std::string& service : kServiceNames) {
+    QUARTET_DEFAULT_TEXT(MutablePlacementOf(c, service), device, v->device());
+  }
   // On a cluster's GPUs a service has one rank on each that it is placed on: all of them, where nothing else is said.
   for (const std::string& service : kServiceNames) {
     if (!c->has_cluster() || PlacementOf(*c, service).device() != "cuda") continue;
@@ -383,10 +387,10 @@ void FillDefaults(RunConfig* c) {
     QUARTET_DEFAULT(MutablePlacementOf(c, service), ranks, gpus);
   }
   const int64_t largest_call = LargestCallBytes(*c);
-  FillPlacement(v->mutable_rollout(), "127.0.0.1:50051", largest_call);
-  FillPlacement(v->mutable_policy_trainer(), "127.0.0.1:50052", largest_call);
-  FillPlacement(v->mutable_critic_trainer(), "127.0.0.1:50053", largest_call);
-  FillPlacement(v->mutable_scorer(), "127.0.0.1:50054", largest_call);
+  FillPlacement(v->mutable_rollout(), "127.0.0.1:50051", v->device(), largest_call);
+  FillPlacement(v->mutable_policy_trainer(), "127.0.0.1:50052", v->device(), largest_call);
+  FillPlacement(v->mutable_critic_trainer(), "127.0.0.1:50053", v->device(), largest_call);
+  FillPlacement(v->mutable_scorer(), "127.0.0.1:50054", v->device(), largest_call);
 }
 
 #undef QUARTET_DEFAULT

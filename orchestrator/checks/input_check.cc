@@ -250,6 +250,12 @@ absl::Status CheckInputs(const RunConfig& config, const std::vector<std::string>
   const auto [option, folder] = TokenizersModel(config, services);
   QUARTET_RETURN_IF_ERROR(CheckModelFolder(option, folder));
   if (!launch) return absl::OkStatus();
+  const int engine = config.rollout().tensor_parallel_size(), ranks = config.services().rollout().ranks();
+  if (Has(services, "rollout") && ranks % engine != 0) {
+    return absl::InvalidArgumentError(absl::StrCat("rollout.tensor_parallel_size: ", engine,
+                                                   " is not allowed; it must divide services.rollout.ranks, which is ",
+                                                   ranks));
+  }
   QUARTET_RETURN_IF_ERROR(CheckModels(config, services));
   if (Has(services, "policy_trainer")) {
     QUARTET_RETURN_IF_ERROR(CheckState("actor.load_checkpoint", config.actor().load_checkpoint()));

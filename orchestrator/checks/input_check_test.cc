@@ -206,6 +206,9 @@ TEST_F(CheckInputsTest, NamesAnAddressThatIsInUse) {
 
 TEST_F(CheckInputsTest, NamesAModelThatCannotBeDivided) {
   config_.mutable_rollout()->set_tensor_parallel_size(3);
+  EXPECT_EQ(Error(),
+            "rollout.tensor_parallel_size: 3 is not allowed; it must divide services.rollout.ranks, which is 1");
+  config_.mutable_services()->mutable_rollout()->set_ranks(3);
   EXPECT_THAT(Error(), AllOf(StartsWith("rollout.tensor_parallel_size: "), HasSubstr("num_attention_heads is 2")));
 }
 

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/strings/escaping.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
@@ -40,8 +41,12 @@ absl::StatusOr<ServiceInfo> Meet(ServiceClient& client, const OnLoading& on_load
 // Whether two values of a field are one folder or file under different names.
 bool AreOnePath(const std::string& a, const std::string& b) {
   if (!absl::StartsWith(a, "\"/") || !absl::StartsWith(b, "\"/")) return false;
+  std::string path_a, path_b;
+  if (!absl::CUnescape(a.substr(1, a.size() - 2), &path_a) || !absl::CUnescape(b.substr(1, b.size() - 2), &path_b)) {
+    return false;
+  }
   std::error_code error;
-  return std::filesystem::equivalent(a.substr(1, a.size() - 2), b.substr(1, b.size() - 2), error);
+  return std::filesystem::equivalent(path_a, path_b, error);
 }
 
 // "run_dir is "/a" there and "/b" here", one for each field of the service that differs from the run's.

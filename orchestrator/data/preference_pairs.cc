@@ -61,6 +61,11 @@ absl::StatusOr<Answers> ReadAnswers(const Record& record, const PreferenceConfig
     return absl::InvalidArgumentError(absl::StrCat("the conversations ", chosen, " and ", rejected,
                                                    " have an answer alone, and there is no field ", prompt));
   }
+  if (same(a.back(), b.back())) {
+    return absl::InvalidArgumentError(absl::StrCat("the answers ", chosen, " and ", rejected,
+                                                   " are the same, which teaches nothing (data.skip_malformed=true "
+                                                   "leaves such rows out and counts them)"));
+  }
   return answers;
 }
 

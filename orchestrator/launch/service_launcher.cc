@@ -25,7 +25,8 @@ namespace {
 
 constexpr absl::Duration kPollInterval = absl::Milliseconds(50);
 // A launcher waits 3 s for its ranks; it needs a little longer itself.
-constexpr absl::Duration kStopGrace = absl::Seconds(4);
+// Longer than a launcher's own for its ranks (4 s): it has to see them end.
+constexpr absl::Duration kStopGrace = absl::Seconds(6);
 constexpr int kLogLines = 20;
 
 }  // namespace

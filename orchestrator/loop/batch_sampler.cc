@@ -96,6 +96,7 @@ absl::StatusOr<std::vector<BatchSampler::Group>> BatchSampler::GenerateAndScore(
                            services_.rollout->GenerateFirst(HeaderOf(config_, step, draw, policy_version), prompts,
                                                             rollout.rollout_batch_size(), score));
   generate_seconds_ += generation.Seconds();
+  progress_.begin("waiting for rewards", 0);
   const Stopwatch waiting;
   QUARTET_ASSIGN_OR_RETURN(const std::vector<ScoreReply> scores, scoring->Finish());
   score_seconds_ += waiting.Seconds();

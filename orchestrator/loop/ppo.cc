@@ -21,6 +21,7 @@
 #include "orchestrator/loop/experience.h"
 #include "orchestrator/loop/side_by_side.h"
 #include "orchestrator/loop/step_report.h"
+#include "orchestrator/loop/step_warnings.h"
 #include "orchestrator/loop/updates.h"
 #include "orchestrator/loop/weight_sync.h"
 #include "orchestrator/terminal/time_left.h"
@@ -85,6 +86,7 @@ class PpoLoop {
   int64_t steps_done_ = 0;
   int64_t step_ = 0;  // under way
   TimeLeft time_left_;
+  StepWarnings warnings_;
   // Of the weights that the policy has now; the rollout must generate with exactly these.
   uint64_t policy_version_ = 0;
   PpoSummary summary_;
@@ -119,6 +121,11 @@ absl::StatusOr<PpoSummary> PpoLoop::Run() {
 absl::Status PpoLoop::Prepare() {
   steps_ = PpoSteps(config_, run_.prompts.size());
   steps_done_ = first_step_;
+  if (first_step_ > steps_) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        "the run has made ", first_step_, " steps already, more than the ", steps_, " of ",
+        config_.train().max_steps() > 0 ? "train.max_steps" : "train.num_episodes", "; raise it to go on"));
+  }
   const int64_t a_step = config_.rollout().rollout_batch_size();
   sampler_.emplace(
       config_, run_.prompts, run_.tokenizer, run_.services,
@@ -235,6 +242,7 @@ absl::Status PpoLoop::EndStep(int64_t step, bool evaluate, Metrics* metrics) {
   // A step that a run before this one has made says nothing of how long they take here.
   if (step >= first_step_) time_left_.AddStep(absl::Seconds(metrics->Get("time/step").value_or(0)));
   run_.view.Print(StepTableLine(step, *metrics, time_left_.Text("  ", steps_ - step - 1)));
+  for (const std::string& warning : warnings_.Of(*metrics)) run_.view.Print("warning: " + warning);
   return absl::OkStatus();
 }
 

@@ -19,6 +19,7 @@
 #include "orchestrator/data/dataset_options.h"
 #include "orchestrator/data/first_example.h"
 #include "orchestrator/launch/service_launcher.h"
+#include "orchestrator/loop/step_warnings.h"
 #include "orchestrator/run_folder/checkpoint_record.h"
 #include "orchestrator/run_folder/checkpoint_search.h"
 #include "orchestrator/run_folder/run_start.h"
@@ -53,7 +54,8 @@ absl::StatusOr<PpoInputs> ReadPpoInputs(const RunConfig& config, bool launch, Te
 }
 
 // `status`, with how the run is continued that ended with it.
-absl::Status WithContinuation(const absl::Status& status, const SessionOptions& options, const RunFolder& folder) {
+absl::Status WithContinuation(const absl::Status& status, const SessionOptions& options, const RunFolder& folder,
+                              bool saves) {
   // Before the services have accepted the run there is nothing to continue.
   if (options.continue_command.empty() || !folder.has_begun()) return status;
   const std::optional<CheckpointRecord> newest = NewestRecord(folder.checkpoints_path());
@@ -61,11 +63,14 @@ absl::Status WithContinuation(const absl::Status& status, const SessionOptions& 
   std::string how = newest.has_value()
                         ? absl::StrCat("To continue after step ", newest->step)
                         : "There is no checkpoint to continue from yet (train.save_steps); to begin anew";
+  std::string command = options.continue_command;
+  // Else it would be lost in the same way once more.
+  if (!newest.has_value() && !saves) absl::StrAppend(&command, " --set=train.save_steps=10");
   if (!options.launch) {
     absl::StrAppend(&how, ", start the trainers again",
                     newest.has_value() ? " with --set=train.load_checkpoint=true" : "", ", then");
   }
-  return absl::Status(status.code(), absl::StrCat(status.message(), "\n", how, ":\n  ", options.continue_command));
+  return absl::Status(status.code(), absl::StrCat(status.message(), "\n", how, ":\n  ", command));
 }
 
 }  // namespace
@@ -95,6 +100,7 @@ absl::StatusOr<PpoResult> RunPpoSession(const RunConfig& resolved, const Session
   }
 
   view.Print(absl::StrCat("updates: ", DescribeUpdates(config)));
+  for (const std::string& warning : ConfigurationWarnings(config)) view.Print("warning: " + warning);
   view.Print(absl::StrCat("micro-batches: ", DescribeMicroBatches(config, PpoServices(config))));
 
   // 2. The services.
@@ -113,7 +119,8 @@ absl::StatusOr<PpoResult> RunPpoSession(const RunConfig& resolved, const Session
                                                .view = view,
                                                .resume = start.resume});
   if (!summary.ok()) {
-    return WithContinuation(Explain(summary.status(), launcher.get(), cancellation), options, *start.folder);
+    return WithContinuation(Explain(summary.status(), launcher.get(), cancellation), options, *start.folder,
+                            config.train().save_steps() > 0);
   }
   result.summary = *std::move(summary);
   for (ServiceClient* client : services.all()) {

@@ -123,6 +123,7 @@ absl::Status Run(const Options& options, TerminalView& view, Cancellation& cance
   if (ReadFile(options.run_dir + "/run.textproto").ok() || ReadFile(preparation + "/train.jsonl").ok()) {
     return absl::AlreadyExistsError(absl::StrCat(options.run_dir, " holds a run already; give another --run_dir"));
   }
+  QUARTET_RETURN_IF_ERROR(RunFolder::CheckFree(options.run_dir, ""));
 
   view.Print("1. Data, tokenizer and a random model");
   SortingTaskFiles files;

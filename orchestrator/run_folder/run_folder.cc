@@ -175,16 +175,29 @@ absl::StatusOr<std::string> RunFolder::SupersededFolder() {
   return superseded_;
 }
 
+namespace {
+
+absl::Status MoveAside(const fs::path& from, fs::path to) {
+  QUARTET_RETURN_IF_ERROR(MakeDirs(to.parent_path().string()));
+  bool moved = rename(from.c_str(), to.c_str()) == 0;
+  if (!moved && errno == EXDEV) {
+    // Its folder is on another file system (a link to a larger disk, say): there it goes to a folder of the same name.
+    to = from.parent_path() / "superseded" / to.parent_path().parent_path().filename() / to.filename();
+    QUARTET_RETURN_IF_ERROR(MakeDirs(to.parent_path().string()));
+    moved = rename(from.c_str(), to.c_str()) == 0;
+  }
+  if (!moved) return absl::ErrnoToStatus(errno, absl::StrCat("cannot move ", from.string(), " to ", to.string()));
+  QUARTET_RETURN_IF_ERROR(SyncFolder(to.parent_path().string()));
+  return SyncFolder(from.parent_path().string());
+}
+
+}  // namespace
+
 absl::Status RunFolder::Supersede(const std::string& name) {
   QUARTET_ASSIGN_OR_RETURN(const std::string folder, SupersededFolder());
   const fs::path from = path_ + "/" + name, to = folder + "/" + name;
-  QUARTET_RETURN_IF_ERROR(MakeDirs(to.parent_path().string()));
-  if (rename(from.c_str(), to.c_str()) != 0) {
-    return absl::ErrnoToStatus(errno, absl::StrCat("cannot move ", from.string(), " to ", to.string()));
-  }
-  QUARTET_RETURN_IF_ERROR(SyncFolder(folder));
-  QUARTET_RETURN_IF_ERROR(SyncFolder(to.parent_path().string()));
-  return SyncFolder(from.parent_path().string());
+  QUARTET_RETURN_IF_ERROR(MoveAside(from, to));
+  return SyncFolder(folder);
 }
 
 absl::Status RunFolder::Rewrite(const std::string& name, const std::string& aside, const std::string& content) {

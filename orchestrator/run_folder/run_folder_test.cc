@@ -326,6 +326,24 @@ TEST_F(InterruptedRun, PutsAsideEverythingWhereItBeginsAnew) {
   EXPECT_EQ(scratch_.Read("run/superseded/1/heldout.jsonl"), "{\"prompt\":\"a\",\"label\":\"b\"}\n");
 }
 
+TEST_F(InterruptedRun, PutsCheckpointsAsideOnTheFileSystemThatTheyAreOn) {
+  // As where they are linked to a larger disk.
+  std::string other = "/dev/shm/quartet_checkpoints_XXXXXX";
+  if (mkdtemp(other.data()) == nullptr) GTEST_SKIP() << "there is no /dev/shm";
+  const std::string checkpoints = scratch_.path() + "/run/checkpoints";
+  std::filesystem::copy(checkpoints, other,
+                        std::filesystem::copy_options::recursive | std::filesystem::copy_options::copy_symlinks);
+  std::filesystem::remove_all(checkpoints);
+  std::filesystem::create_directory_symlink(other, checkpoints);
+  const auto folder = RunFolder::Open(config_);
+  ASSERT_TRUE(folder.ok()) << folder.status();
+  ASSERT_TRUE((*folder)->BeginAfter(2).ok());
+  EXPECT_TRUE(There("checkpoints/step_2/checkpoint.json"));
+  EXPECT_EQ(scratch_.Read("run/checkpoints/superseded/1/step_3/checkpoint.json"), "three");
+  EXPECT_EQ(Lines("superseded/1/samples.jsonl"), 4);
+  std::filesystem::remove_all(other);
+}
+
 TEST_F(InterruptedRun, KeepsWhatEachContinuationPutAside) {
   for (const int steps : {3, 2}) {
     const auto folder = RunFolder::Open(config_);

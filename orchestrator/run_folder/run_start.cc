@@ -20,6 +20,9 @@ bool Continues(const RunConfig& config) {
 
 absl::Status WithWayOn(const RunConfig& config, const absl::Status& status) {
   if (!absl::IsAlreadyExists(status) || !RunFolder::HasRun(config.run_dir())) return status;
+  // A run that saved nothing to continue from, and has its end, can only be kept.
+  const std::optional<CheckpointRecord> newest = NewestRecord(config.run_dir() + "/checkpoints");
+  if (newest.has_value() && !newest->policy.has_value()) return status;
   return absl::AlreadyExistsError(
       absl::StrCat(status.message(), "; to continue its run: --set=train.load_checkpoint=true"));
 }

@@ -32,7 +32,8 @@ void WaitUntil(Condition condition) {
 
 class Load {
  public:
-  explicit Load(int64_t max_calls) : rollout(/*max_waiting=*/int64_t{4} * max_calls, max_calls) {
+  explicit Load(int64_t max_requests)
+      : rollout(/*max_waiting=*/int64_t{8} * max_requests, /*max_calls=*/max_requests + max_requests / 3) {
     HttpConfig config;
     config.set_listen("127.0.0.1:0");
     config.set_served_model_name("tiny");
@@ -58,7 +59,7 @@ class Load {
 };
 
 TEST(HttpLoad, AnswersHealthAndRefusesTheRestWhileAsManyRequestsWaitAsMay) {
-  constexpr int kMost = 1024;
+  constexpr int kMost = 768;
   Load load(kMost);
   load.Pause();
   std::deque<HttpClient> clients;
@@ -71,7 +72,7 @@ TEST(HttpLoad, AnswersHealthAndRefusesTheRestWhileAsManyRequestsWaitAsMay) {
     const HttpAnswer refused = HttpAsk(load.port, "POST", "/v1/completions", json{{"prompt", "hi"}}.dump());
     ASSERT_EQ(refused.status, 503);
     EXPECT_EQ(refused.headers.at("retry-after"), "1");
-    EXPECT_THAT(refused.body, HasSubstr("1024 requests wait or run: rollout.max_calls = 1024 is reached"));
+    EXPECT_THAT(refused.body, HasSubstr("768 requests wait or run; rollout.max_calls has no place for more of them"));
   }
   load.ExpectControl();
   load.rollout.dispatcher().Resume();
@@ -84,7 +85,7 @@ TEST(HttpLoad, AnswersHealthAndRefusesTheRestWhileAsManyRequestsWaitAsMay) {
 }
 
 TEST(HttpLoad, ClosesIdleConnectionsWhereANewOneHasNoPlace) {
-  Load load(8);
+  Load load(9);
   load.Pause();
   std::deque<HttpClient> waiting;
   for (int i = 0; i < 8; ++i) {

@@ -78,7 +78,7 @@ ServedModel Describe(const std::string& name, const Generation& generation) {
           .tokenizer = generation.tokenizer(),
           .vocab_size = generation.vocab_size(),
           .max_model_len = generation.max_model_len(),
-          .max_sequences = generation.max_sequences()};
+          .max_sequences = generation.max_guest_sequences()};
 }
 
 // One request that the rollout works on.
@@ -252,9 +252,9 @@ absl::StatusOr<std::unique_ptr<HttpFront>> HttpFront::Start(const HttpConfig& co
   server.bodies_full =
       ErrorReply(absl::UnavailableError(absl::StrCat("the bodies of all requests take rollout.http.max_bodies_bytes = ",
                                                      server.max_bodies_bytes, " bytes; try again later")));
-  server.max_requests = static_cast<int>(generation->max_calls());
-  server.too_many = ErrorReply(absl::UnavailableError(absl::StrCat(
-      server.max_requests, " requests wait or run: rollout.max_calls = ", server.max_requests, " is reached")));
+  server.max_requests = static_cast<int>(generation->max_guest_calls());
+  server.too_many = ErrorReply(absl::UnavailableError(
+      absl::StrCat(server.max_requests, " requests wait or run; rollout.max_calls has no place for more of them")));
   auto front = std::make_unique<HttpFront>();
   front->https_ = !config.cert_file().empty();
   front->front_ = std::make_unique<OpenAiFront>(std::move(options), generation);

@@ -40,7 +40,9 @@ inline const std::function<absl::Status()> kMay = [] { return absl::OkStatus(); 
 // A call on a thread of its own.
 class Caller {
  public:
-  Caller(Dispatcher& dispatcher, GenerateHeader header, std::vector<Prompt> prompts) {
+  Caller(Dispatcher& dispatcher, GenerateHeader header, std::vector<Prompt> prompts,
+         Dispatcher::Origin origin = Dispatcher::Origin::kRun)
+      : origin_(origin) {
     thread_ = std::thread([this, &dispatcher, header = std::move(header), prompts = std::move(prompts)] {
       status_ = Call(dispatcher, header, prompts);
       ended_ = true;
@@ -61,7 +63,7 @@ class Caller {
 
  private:
   absl::Status Call(Dispatcher& dispatcher, const GenerateHeader& header, const std::vector<Prompt>& prompts) {
-    const auto call = BlockingCall::Begin(dispatcher, header, prompts, kMay, gone_.get_token());
+    const auto call = BlockingCall::Begin(dispatcher, header, prompts, kMay, gone_.get_token(), origin_);
     if (!call.ok()) return call.status();
     for (;;) {
       const auto replies = (*call)->Next();
@@ -73,6 +75,7 @@ class Caller {
     }
   }
 
+  const Dispatcher::Origin origin_;
   std::stop_source gone_;
   std::atomic<bool> ended_ = false;
   std::atomic<int> replies_ = 0;
@@ -199,9 +202,10 @@ struct Sunk : CallSink {
 };
 
 inline absl::StatusOr<std::unique_ptr<Sunk>> BeginOne(Dispatcher& dispatcher, int prompts, int samples = 1,
-                                                      const std::function<absl::Status()>& may = kMay) {
+                                                      const std::function<absl::Status()>& may = kMay,
+                                                      Dispatcher::Origin origin = Dispatcher::Origin::kRun) {
   auto call = std::make_unique<Sunk>();
-  auto admission = dispatcher.Begin(HeaderOf(samples), PromptsOf(prompts), may, call.get());
+  auto admission = dispatcher.Begin(HeaderOf(samples), PromptsOf(prompts), may, call.get(), origin);
   if (!admission.ok()) return admission.status();
   call->admission = *std::move(admission);
   return call;

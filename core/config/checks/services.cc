@@ -98,6 +98,7 @@ absl::Status CheckScorer(const RunConfig& c) {
 }  // namespace
 
 absl::Status CheckServices(const RunConfig& c) {
+  QUARTET_RETURN_IF_ERROR(OneOf("services.device", c.services().device(), {"cpu", "cuda"}));
   for (const std::string& service : kServiceNames) {
     QUARTET_RETURN_IF_ERROR(CheckPlacement(service, PlacementOf(c, service)));
   }

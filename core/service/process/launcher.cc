@@ -20,6 +20,7 @@
 #include "core/base/files.h"
 #include "core/base/logging.h"
 #include "core/config/run_config.h"
+#include "core/hardware/cores.h"
 #include "core/service/process/child_process.h"
 #include "core/service/process/stop_signal.h"
 #include "core/service/service_flags.h"
@@ -40,14 +41,20 @@ int Fail(const std::string& service, const absl::Status& status, int code) {
 
 int Threads(const ServicePlacement& placement, int ranks_here) {
   if (placement.threads() > 0) return placement.threads();
-  return std::max(1, static_cast<int>(std::max(1u, std::thread::hardware_concurrency())) / ranks_here);
+  return std::max(1, AvailableCores() / ranks_here);
 }
 
 // Becomes the rank that the environment names. Returns only on an error.
 absl::Status BecomeRank(const std::string& program, const RunConfig& config, const std::string& service,
                         const RankEnvironment& place, char** argv) {
   for (const auto& [name, value] : kThreadEnvironment) setenv(name, value, /*overwrite=*/0);
-  setenv("OMP_NUM_THREADS", absl::StrCat(Threads(PlacementOf(config, service), place.local_world_size)).c_str(), 0);
+  // Where the user says nothing torchrun sets it to 1.
+  const char* const threads = getenv("OMP_NUM_THREADS");
+  const bool said = PlacementOf(config, service).threads() > 0;
+  const bool of_torchrun =
+      getenv("TORCHELASTIC_RUN_ID") != nullptr && threads != nullptr && std::string(threads) == "1";
+  setenv("OMP_NUM_THREADS", absl::StrCat(Threads(PlacementOf(config, service), place.local_world_size)).c_str(),
+         /*overwrite=*/said || of_torchrun);
   argv[0] = const_cast<char*>(program.c_str());
   execv(program.c_str(), argv);
   return absl::ErrnoToStatus(errno, absl::StrCat("cannot run ", program));
@@ -84,6 +91,7 @@ class Ranks {
       if (children_[r] == nullptr) continue;
       const std::optional<ExitState> end = children_[r]->Poll();
       if (!end.has_value()) continue;
+      ended_by_wrong_use_ = ended_by_wrong_use_ || end->code == 2;
       const std::string what = absl::StrCat("rank ", r, " (pid ", children_[r]->pid(), ") ended: ", end->Describe());
       QUARTET_LOG(kError) << service_ << " " << what;
       absl::StrAppend(&ends, ends.empty() ? "" : "; ", what);
@@ -91,6 +99,9 @@ class Ranks {
     }
     return ends;
   }
+
+  // Whether one of those that LogEnded has seen said so by its exit code.
+  bool ended_by_wrong_use() const { return ended_by_wrong_use_; }
 
   // SIGTERM to all at once, SIGKILL to those that are still there after the grace. `why` is the reason that they
   // give their callers; where it is empty, the signal is.
@@ -114,6 +125,7 @@ class Ranks {
 
  private:
   const std::string service_;
+  bool ended_by_wrong_use_ = false;
   std::vector<std::unique_ptr<ChildProcess>> children_;  // by rank; null once its end is known
 };
 
@@ -154,7 +166,16 @@ int LauncherMain(int argc, char** argv, const LauncherOptions& options) {
 
   StopSignal stop;
   InitLogging(argv[0], service, -1);
-  std::string folder = (std::filesystem::temp_directory_path() / "quartet_XXXXXX").string();
+  std::error_code no_folder;
+  const std::filesystem::path temporary = std::filesystem::temp_directory_path(no_folder);
+  if (no_folder) {
+    const char* const said = getenv("TMPDIR");
+    return Fail(service,
+                absl::InvalidArgumentError(absl::StrCat("TMPDIR is \"", said == nullptr ? "" : said,
+                                                        "\", which is no folder: ", no_folder.message())),
+                2);
+  }
+  std::string folder = (temporary / "quartet_XXXXXX").string();
   if (mkdtemp(folder.data()) == nullptr) {
     return Fail(service, absl::ErrnoToStatus(errno, absl::StrCat("cannot make a folder like ", folder)), 1);
   }
@@ -178,8 +199,11 @@ int LauncherMain(int argc, char** argv, const LauncherOptions& options) {
       }
       ends = ranks.LogEnded();
       if (!ends.empty()) {
-        QUARTET_LOG(kError) << "a rank is missing; ending the others";
-        code = 1;
+        const bool wrong_use = ranks.ended_by_wrong_use();
+        QUARTET_LOG(kError) << (wrong_use
+                                    ? "a rank cannot do what it was told to, which its messages name; ending the others"
+                                    : "a rank is missing; ending the others");
+        code = wrong_use ? 2 : 1;
         break;
       }
     }

@@ -43,6 +43,9 @@ int WrongUse(const std::string& service, const absl::Status& status) {
   return 2;
 }
 
+// 2: what it was told to do is wrong, such as the path of a model.
+int CodeOf(const absl::Status& status) { return absl::IsInvalidArgument(status) || absl::IsNotFound(status) ? 2 : 1; }
+
 }  // namespace
 
 int RankMain(int argc, char** argv, const RankMainOptions& options) {
@@ -95,12 +98,12 @@ int RankMain(int argc, char** argv, const RankMainOptions& options) {
   absl::StatusOr<std::unique_ptr<RankServer>> server = RankServer::Create(std::move(server_options));
   if (!server.ok()) {
     QUARTET_LOG(kError) << std::string(server.status().message());
-    return 1;
+    return CodeOf(server.status());
   }
   std::thread serve([&] {
     const absl::Status status = (*server)->Serve();
     if (!status.ok() && status.code() != absl::StatusCode::kCancelled) {
-      code = 1;
+      code = CodeOf(status);
       stop.Request(absl::StrCat("cannot serve: ", std::string(status.message())));
     }
   });

@@ -25,6 +25,7 @@
 #include "core/base/status_macros.h"
 #include "core/comm/store/local_store.h"
 #include "core/config/run_config.h"
+#include "core/hardware/cores.h"
 #include "core/service/ranks/addresses/port_reservation.h"
 #include "core/service/ranks/addresses/rendezvous.h"
 #include "core/service/ranks/group/rank_group.h"
@@ -76,7 +77,7 @@ class RankServerImpl final : public RankServer {
     context_.host = advertised.host;
     context_.endpoint = advertised.ToString();
     context_.device = placement.device();
-    const int cores = std::max(1u, std::thread::hardware_concurrency());
+    const int cores = AvailableCores();
     context_.threads = placement.threads() > 0 ? placement.threads() : std::max(1, cores / place.local_world_size);
     context_.collective_timeout = absl::Seconds(placement.collective_timeout_seconds());
     context_.device_memory_budget = placement.device_memory_budget();
@@ -273,6 +274,8 @@ class RankServerImpl final : public RankServer {
     loader.join();
     // Where another rank failed first, this rank's error may be only what followed from it.
     if (!mine.ok() && mine.message() != all.message()) QUARTET_LOG(kError) << std::string(mine.message());
+    // What was wrong here is wrong, whoever says so first.
+    if (absl::IsInvalidArgument(mine) || absl::IsNotFound(mine)) return absl::Status(mine.code(), all.message());
     return all;
   }
 

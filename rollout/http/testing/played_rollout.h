@@ -25,9 +25,8 @@ namespace quartet {
 class PlayedRollout final : public Generation {
  public:
   // max_num_seqs is 4.
-  explicit PlayedRollout(int64_t max_waiting = 4, int64_t max_calls = 8)
-      : max_calls_(max_calls),
-        dispatcher_({.ranks = 1, .max_num_seqs = 4, .max_waiting = max_waiting, .max_calls = max_calls}),
+  explicit PlayedRollout(int64_t max_waiting = 8, int64_t max_calls = 8)
+      : dispatcher_({.ranks = 1, .max_num_seqs = 4, .max_waiting = max_waiting, .max_calls = max_calls}),
         rank_([this] { Work(); }) {}
   ~PlayedRollout() override {
     Close();
@@ -56,8 +55,8 @@ class PlayedRollout final : public Generation {
   const Tokenizer* tokenizer() const override { return &tokenizer_; }
   int64_t vocab_size() const override { return tokenizer_.vocab_size(); }
   int64_t max_model_len() const override { return 32; }
-  int64_t max_sequences() const override { return dispatcher_.max_sequences(); }
-  int64_t max_calls() const override { return max_calls_; }
+  int64_t max_guest_sequences() const override { return dispatcher_.max_guest_sequences(); }
+  int64_t max_guest_calls() const override { return dispatcher_.max_guest_calls(); }
   std::set<int32_t> eos_token_ids() const override { return {0}; }
   std::set<int32_t> stop_token_ids() const override { return {}; }
   absl::Status Check(const SamplingParams&, const std::vector<Prompt>& prompts) const override {
@@ -70,7 +69,8 @@ class PlayedRollout final : public Generation {
     *version = 7;
     ++asked;
     return BlockingCall::Begin(
-        dispatcher_, header, std::move(prompts), [] { return absl::OkStatus(); }, std::move(gone));
+        dispatcher_, header, std::move(prompts), [] { return absl::OkStatus(); }, std::move(gone),
+        Dispatcher::Origin::kGuest);
   }
   absl::StatusOr<GenerationState> State(const Deadline&) override {
     GenerationState state;
@@ -123,7 +123,6 @@ class PlayedRollout final : public Generation {
   }
 
   const PieceTokenizer tokenizer_{{"<end>", " a", " b", " c", " d", " e", " f", " g", " h", "hi", "user", ":", ";"}};
-  const int64_t max_calls_;
   Dispatcher dispatcher_;
   std::thread rank_;
 };

@@ -1,0 +1,16 @@
+// How many of the machine's cores this process may use. LibTorch-free.
+#pragma once
+
+#include <string>
+
+namespace quartet {
+
+// The cores of its affinity (taskset, cpusets, Slurm's binding), no more than its control groups let it use at once
+// (containers' CPU limits), rounded up. At least 1.
+int AvailableCores();
+
+// What the control groups of a process allow, rounded up; 0: no limit. `groups` is the text of its /proc/PID/cgroup,
+// `root` where control groups are mounted.
+int CoresOfControlGroups(const std::string& groups, const std::string& root);
+
+}  // namespace quartet

@@ -1,0 +1,30 @@
+// What a person who trains would want to be told of a run that goes on all the same.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "orchestrator/run_folder/metrics.h"
+#include "proto/run_config.pb.h"
+
+namespace quartet {
+
+// Of a resolved configuration: values that hardly anyone means, one sentence each.
+std::vector<std::string> ConfigurationWarnings(const RunConfig& config);
+
+// Of the steps of a run, each thing once. One thread.
+class StepWarnings {
+ public:
+  // What the metrics of a further step show: that all rewards have been equal for kEqualSteps steps, so that nothing is
+  // learned from them, or that the policy has gone farther from its reference than is of any use.
+  std::vector<std::string> Of(const Metrics& metrics);
+
+  static constexpr int kEqualSteps = 5;
+  static constexpr double kMostKl = 10;  // a token
+
+ private:
+  int equal_steps_ = 0;
+  bool said_equal_ = false, said_kl_ = false;
+};
+
+}  // namespace quartet
