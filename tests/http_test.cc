@@ -171,7 +171,7 @@ TEST_F(Http, AClientThatLeavesFreesItsPlace) {
 }
 
 TEST_F(Http, RefusesWhatDoesNotFit) {
-  Start({"rollout.max_num_seqs=1", "rollout.max_waiting=2", "services.rollout.ranks=1"});
+  Start({"rollout.max_num_seqs=1", "rollout.max_waiting=4", "services.rollout.ranks=1"});
   const HttpAnswer bad = Post("/v1/completions", {{"prompt", "a"}, {"top_p", 2}});
   EXPECT_EQ(bad.status, 400);
   EXPECT_EQ(json::parse(bad.body)["error"]["param"], "top_p");

@@ -19,9 +19,10 @@ std::string KeysOf(const Json& object) {
 
 std::string RestOf(const Json& row, const std::vector<RowKey>& keys) {
   Json rest = Json::object();
-  for (const auto& [name, value] : row.items()) {
-    const bool read = std::any_of(keys.begin(), keys.end(), [&](const RowKey& key) { return key.name == name; });
-    if (!read) rest[name] = value;
+  for (const auto& item : row.items()) {
+    const std::string& name = item.key();
+    const bool read = std::any_of(keys.begin(), keys.end(), [&name](const RowKey& key) { return key.name == name; });
+    if (!read) rest[name] = item.value();
   }
   return rest.dump(/*indent=*/-1, ' ', /*ensure_ascii=*/false, Json::error_handler_t::replace);
 }

@@ -16,9 +16,10 @@ std::vector<std::string> ConfigurationWarnings(const RunConfig& config) {
   std::vector<std::string> warnings;
   const auto check = [&](const std::string& name, const TrainerConfig& trainer) {
     if (trainer.learning_rate() <= kLargeLearningRate) return;
-    warnings.push_back(absl::StrFormat("%s.learning_rate is %g: each step of AdamW moves each parameter by about so much; "
-                                       "rates that train language models are 1e-7 to 1e-3",
-                                       name, trainer.learning_rate()));
+    warnings.push_back(
+        absl::StrFormat("%s.learning_rate is %g: each step of AdamW moves each parameter by about so much; "
+                        "rates that train language models are 1e-7 to 1e-3",
+                        name, trainer.learning_rate()));
   };
   check("actor", config.actor());
   if (UsesCritic(config)) check("critic", config.critic());
@@ -38,10 +39,11 @@ std::vector<std::string> StepWarnings::Of(const Metrics& metrics) {
   const double kl = metrics.Get("kl/mean").value_or(0);
   if (kl > kMostKl && !said_kl_) {
     said_kl_ = true;
-    warnings.push_back(absl::StrFormat("the policy's KL from its reference is %.3g a token: its answers are hardly a "
-                                       "language any more (samples.jsonl). A lower actor.learning_rate or a higher "
-                                       "algorithm.kl.init_kl_coef holds it back",
-                                       kl));
+    warnings.push_back(
+        absl::StrFormat("the policy's KL from its reference is %.3g a token: its answers are hardly a "
+                        "language any more (samples.jsonl). A lower actor.learning_rate or a higher "
+                        "algorithm.kl.init_kl_coef holds it back",
+                        kl));
   }
   return warnings;
 }

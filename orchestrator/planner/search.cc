@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <limits>
 #include <map>
+#include <numeric>
 #include <optional>
 #include <set>
 #include <utility>
@@ -283,9 +284,27 @@ absl::StatusOr<Suggestion> FewestGpus(Planner& planner, const RunConfig& config)
   }
   if (!any) return absl::InvalidArgumentError("--search=gpus needs a service with device \"cuda\"");
 
-  std::vector<std::pair<int, int>> sizes;  // nodes, GPUs of each
-  for (int n = 1; n < gpus; n *= 2) sizes.emplace_back(1, n);
-  for (int n = 1; n <= kMostNodes; ++n) sizes.emplace_back(n, gpus);
+  // Nodes, and GPUs of each, that the configuration can be on: ranks come in multiples of what is sharded within, or
+  // computed by, several of them.
+  int multiple = 1;
+  for (const std::string& service : planner.services()) {
+    const int of_service = service == "policy_trainer"   ? config.actor().shard_size()
+                           : service == "critic_trainer" ? config.critic().shard_size()
+                           : service == "rollout"        ? config.rollout().tensor_parallel_size()
+                                                         : 1;
+    multiple = std::lcm(multiple, std::max(1, of_service));
+  }
+  std::vector<std::pair<int, int>> sizes;
+  const auto consider = [&](int nodes, int of_each) {
+    if (nodes * of_each % multiple == 0) sizes.emplace_back(nodes, of_each);
+  };
+  for (int n = 1; n < gpus; n *= 2) consider(1, n);
+  for (int n = 1; n <= kMostNodes; ++n) consider(n, gpus);
+  if (sizes.empty()) {
+    return absl::NotFoundError(absl::StrCat("on up to ", kMostNodes, " nodes of ", gpus,
+                                            " GPUs there is no multiple of ", multiple,
+                                            " ranks, which shard_size and tensor_parallel_size ask for"));
+  }
   std::map<size_t, std::optional<Suggestion>> tried;
   const auto fits = [&](size_t i) {
     if (const auto known = tried.find(i); known != tried.end()) return known->second.has_value();
@@ -345,7 +364,8 @@ absl::StatusOr<Suggestion> LargestMicroBatch(Planner& planner, const RunConfig& 
   std::vector<std::pair<std::string, const TrainerConfig*>> trainers = {{"actor", &config.actor()}};
   int ranks = config.services().policy_trainer().ranks();
   int longest = config.actor().max_len();
-  if (UsesCritic(config)) {
+  const std::vector<std::string>& services = planner.services();
+  if (std::find(services.begin(), services.end(), "critic_trainer") != services.end()) {
     trainers.emplace_back("critic", &config.critic());
     ranks = std::min(ranks, config.services().critic_trainer().ranks());
     longest = std::max(longest, config.critic().max_len());

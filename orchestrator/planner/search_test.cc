@@ -61,6 +61,12 @@ TEST(PlanSearch, FindsTheFewestGpusAndTheLargestMicroBatch) {
   EXPECT_EQ(fewest->plan.devices[0].count, 4);
   EXPECT_EQ(FewestGpus(planner, OnGpus(model, 1000, {})).status().code(), absl::StatusCode::kNotFound);
 
+  // Ranks come in multiples of what is sharded within: of nodes of 4 GPUs, 2, 4, 6, ...
+  const auto in_groups = FewestGpus(planner, OnGpus(model, bytes_at({"actor.shard_size=4"}), {"actor.shard_size=8"}));
+  ASSERT_TRUE(in_groups.ok()) << in_groups.status();
+  EXPECT_EQ(in_groups->config.cluster().num_nodes(), 2);
+  EXPECT_EQ(in_groups->plan.devices[0].count, 8);
+
   const std::vector<std::string> by_tokens = {"rollout.rollout_batch_size=32", "actor.max_tokens_per_micro_batch=1536"};
   auto largest = LargestMicroBatch(planner, OnGpus(model, bytes_at(by_tokens), {"rollout.rollout_batch_size=32"}));
   ASSERT_TRUE(largest.ok()) << largest.status();

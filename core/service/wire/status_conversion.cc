@@ -1,7 +1,6 @@
 #include "core/service/wire/status_conversion.h"
 
 #include <string>
-#include <utility>
 
 #include "core/base/logging.h"
 #include "core/service/wire/wire_text.h"
@@ -12,9 +11,9 @@ namespace quartet {
 
 grpc::Status ToGrpc(const absl::Status& status) {
   if (status.ok()) return grpc::Status::OK;
-  std::string text = WireText(status.message());
+  const std::string text = WireText(status.message());
   if (text != status.message()) QUARTET_LOG(kError) << "an error goes out shortened: " << std::string(status.message());
-  return grpc::Status(static_cast<grpc::StatusCode>(status.raw_code()), std::move(text));
+  return grpc::Status(static_cast<grpc::StatusCode>(status.raw_code()), text);
 }
 
 absl::Status FromGrpc(const grpc::Status& status) {
