@@ -100,7 +100,7 @@ class Ranks {
     return ends;
   }
 
-  // Whether one of those that LogEnded has seen said so by its exit code.
+  // Whether one of those that have ended said so by its exit code.
   bool ended_by_wrong_use() const { return ended_by_wrong_use_; }
 
   // SIGTERM to all at once, SIGKILL to those that are still there after the grace. `why` is the reason that they
@@ -114,7 +114,9 @@ class Ranks {
     const Deadline deadline = Deadline::In(kGrace + absl::Seconds(1));
     for (size_t r = 0; r < children_.size(); ++r) {
       if (children_[r] == nullptr) continue;
-      if (!children_[r]->Wait(deadline.left()).has_value()) {
+      const std::optional<ExitState> end = children_[r]->Wait(deadline.left());
+      ended_by_wrong_use_ = ended_by_wrong_use_ || (end.has_value() && end->code == 2);
+      if (!end.has_value()) {
         QUARTET_LOG(kWarning) << service_ << " rank " << r << " does not stop; killing it";
         children_[r]->Signal(SIGKILL);
         children_[r]->Wait(absl::InfiniteDuration());
@@ -199,16 +201,18 @@ int LauncherMain(int argc, char** argv, const LauncherOptions& options) {
       }
       ends = ranks.LogEnded();
       if (!ends.empty()) {
-        const bool wrong_use = ranks.ended_by_wrong_use();
-        QUARTET_LOG(kError) << (wrong_use
-                                    ? "a rank cannot do what it was told to, which its messages name; ending the others"
-                                    : "a rank is missing; ending the others");
-        code = wrong_use ? 2 : 1;
+        QUARTET_LOG(kError) << "a rank is missing; ending the others";
+        code = 1;
         break;
       }
     }
   }
   ranks.End(ends);
+  // Others end because of it, and perhaps before it.
+  if (code == 1 && ranks.ended_by_wrong_use()) {
+    QUARTET_LOG(kError) << "a rank cannot do what it was told to, which its messages name";
+    code = 2;
+  }
   std::error_code ignored;
   std::filesystem::remove_all(folder, ignored);
   return code;
