@@ -13,10 +13,11 @@
 #include "absl/strings/strip.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
-#include "core/config/call_sizes.h"
+#include "core/config/batches/call_sizes.h"
+#include "core/config/batches/micro_batches.h"
+#include "core/config/batches/updates.h"
 #include "core/config/checks/conditions.h"
 #include "core/config/eval_sets.h"
-#include "core/config/micro_batches.h"
 #include "core/config/run_config.h"
 #include "core/config/services.h"
 
@@ -220,10 +221,9 @@ void FillSource(RewardSource* s, int generate_max_len) {
   if (command || code) QUARTET_DEFAULT(s, memory_limit_bytes, code ? int64_t{1} << 30 : 0);
 }
 
-void FillPlacement(ServicePlacement* p, absl::string_view listen, const std::string& device, int64_t largest_call) {
+void FillPlacement(ServicePlacement* p, absl::string_view listen, int64_t largest_call) {
   QUARTET_DEFAULT_TEXT(p, listen, std::string(listen));
   QUARTET_DEFAULT(p, ranks, 1);
-  QUARTET_DEFAULT_TEXT(p, device, device);
   QUARTET_DEFAULT(p, threads, 0);
   QUARTET_DEFAULT(p, collective_timeout_seconds, 300);
   QUARTET_DEFAULT(p, device_memory_budget, 0);
@@ -322,7 +322,7 @@ void FillDefaults(RunConfig* c) {
   TrainConfig* t = c->mutable_train();
   QUARTET_DEFAULT(t, max_steps, 0);
   QUARTET_DEFAULT(t, num_episodes, 1);
-  const int64_t sequences = int64_t{r->rollout_batch_size()} * r->n_samples_per_prompt();
+  const int64_t sequences = SequencesPerBatch(*c);
   const bool countable = sequences > 0 && sequences <= std::numeric_limits<int32_t>::max();
   if (!t->has_updates_per_batch()) {
     QUARTET_DEFAULT(t, train_batch_size, countable ? static_cast<int32_t>(sequences) : 1);
@@ -387,10 +387,10 @@ void FillDefaults(RunConfig* c) {
     QUARTET_DEFAULT(MutablePlacementOf(c, service), ranks, gpus);
   }
   const int64_t largest_call = LargestCallBytes(*c);
-  FillPlacement(v->mutable_rollout(), "127.0.0.1:50051", v->device(), largest_call);
-  FillPlacement(v->mutable_policy_trainer(), "127.0.0.1:50052", v->device(), largest_call);
-  FillPlacement(v->mutable_critic_trainer(), "127.0.0.1:50053", v->device(), largest_call);
-  FillPlacement(v->mutable_scorer(), "127.0.0.1:50054", v->device(), largest_call);
+  FillPlacement(v->mutable_rollout(), "127.0.0.1:50051", largest_call);
+  FillPlacement(v->mutable_policy_trainer(), "127.0.0.1:50052", largest_call);
+  FillPlacement(v->mutable_critic_trainer(), "127.0.0.1:50053", largest_call);
+  FillPlacement(v->mutable_scorer(), "127.0.0.1:50054", largest_call);
 }
 
 #undef QUARTET_DEFAULT

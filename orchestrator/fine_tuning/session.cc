@@ -7,7 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "core/base/status_macros.h"
-#include "core/config/micro_batches.h"
+#include "core/config/batches/micro_batches.h"
 #include "core/config/origins/origins.h"
 #include "core/model/model_config.h"
 #include "orchestrator/checks/input_check.h"

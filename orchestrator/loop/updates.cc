@@ -9,7 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "core/base/logging.h"
 #include "core/base/status_macros.h"
-#include "core/config/updates.h"
+#include "core/config/batches/updates.h"
 #include "orchestrator/checks/start_check.h"
 #include "orchestrator/loop/algorithm.h"
 #include "orchestrator/loop/side_by_side.h"

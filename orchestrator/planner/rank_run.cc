@@ -6,8 +6,8 @@
 #include <utility>
 
 #include "core/base/status_macros.h"
+#include "core/config/batches/updates.h"
 #include "core/config/run_config.h"
-#include "core/config/updates.h"
 #include "core/hardware/meta_device.h"
 #include "core/training/calls/rank_info.h"
 #include "core/training/calls/update_call.h"

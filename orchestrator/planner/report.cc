@@ -8,7 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
-#include "core/config/micro_batches.h"
+#include "core/config/batches/micro_batches.h"
 #include "orchestrator/planner/cache_use.h"
 #include "orchestrator/planner/links.h"
 

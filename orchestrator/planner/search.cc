@@ -12,9 +12,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "core/base/status_macros.h"
+#include "core/config/batches/updates.h"
 #include "core/config/gpus.h"
 #include "core/config/run_config.h"
-#include "core/config/updates.h"
 
 namespace quartet {
 namespace {

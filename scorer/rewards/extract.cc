@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cctype>
+#include <initializer_list>
 #include <nlohmann/json.hpp>
 
 #include "absl/strings/ascii.h"
@@ -69,7 +70,9 @@ bool IsOneOfSeveral(std::string_view text, size_t at, std::string_view letters) 
 
 // Between `begin` and the end of its sentence ("is clearly B."), the first letter that stands alone and is not denied.
 std::optional<size_t> LetterOfSentence(std::string_view text, size_t begin, std::string_view letters) {
-  const std::string_view sentence = text.substr(0, std::min(text.size(), text.find_first_of(".!?;\n", begin)));
+  constexpr size_t kMostBytes = 200;
+  std::string_view sentence = text.substr(0, begin + kMostBytes);
+  sentence = sentence.substr(0, sentence.find_first_of(".!?;\n", begin));
   for (size_t i = begin; i < sentence.size(); ++i) {
     if (!LoneLetter(sentence, i, letters).has_value() || IsWordAlone(sentence, i)) continue;
     const std::string_view before = sentence.substr(0, sentence.find_last_not_of(" ([*", i == 0 ? 0 : i - 1) + 1);
@@ -201,15 +204,20 @@ std::optional<char> ChosenLetter(std::string_view text, std::string_view letters
   for (size_t at = lower.rfind(kAnswer); at != std::string::npos;
        at = at == 0 ? std::string::npos : lower.rfind(kAnswer, at - 1)) {
     size_t i = at + kAnswer.size();
-    bool says = false;
-    for (const std::string_view word : {" option", " choice", " must be", " should be", " would be", " has to be",
-                                        " isn't", " is", ":", " **", "**", " option", " choice", " "}) {
-      if (lower.compare(i, word.size(), word) != 0) continue;
-      // What is denied is for the sentence to see.
-      if (word != " isn't") i += word.size();
-      says = says || (word[0] == ' ' && word.size() > 2 && word != " option" && word != " choice" && word != " **") ||
-             word == ":";
-    }
+    const auto skip = [&](std::initializer_list<std::string_view> words) {
+      bool any = false;
+      for (const std::string_view word : words) {
+        if (lower.compare(i, word.size(), word) != 0) continue;
+        i += word.size();
+        any = true;
+      }
+      return any;
+    };
+    skip({" option", " choice"});
+    // What is denied is for its sentence to see.
+    const bool denies = lower.compare(i, 6, " isn't") == 0;
+    const bool says = denies || skip({" must be", " should be", " would be", " has to be", " is", ":"});
+    skip({" **", "**", " option", " choice", " "});
     const size_t opened = i;
     while (i < text.size() && (text[i] == ' ' || text[i] == '(' || text[i] == '[' || text[i] == '*')) ++i;
     if (i < text.size() && LoneLetter(text, i, letters).has_value() && !IsWordAlone(text, i)) return chosen(i);

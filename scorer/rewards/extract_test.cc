@@ -69,5 +69,11 @@ TEST(Choices, AreFoundWhereAnswersPutThem) {
   }
 }
 
+TEST(Choices, BoundTheWorkThatHostileAnswersCause) {
+  std::string text;
+  while (text.size() < 500'000) text += "the answer is x, ";
+  EXPECT_EQ(ChosenLetter(text, "ABCD"), std::nullopt);
+}
+
 }  // namespace
 }  // namespace quartet

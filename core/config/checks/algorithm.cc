@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "core/base/status_macros.h"
+#include "core/config/batches/updates.h"
 #include "core/config/checks/checks.h"
 #include "core/config/checks/conditions.h"
 #include "core/config/services.h"
@@ -168,7 +169,7 @@ absl::Status CheckKl(const RunConfig& c) {
   QUARTET_RETURN_IF_ERROR(OneOf("algorithm.kl.kl_mean", k.kl_mean(), {"token", "sequence"}));
   QUARTET_RETURN_IF_ERROR(Real("algorithm.kl.kl_horizon", k.kl_horizon(), 0, kInfinity, /*open_low=*/true));
   // In one step the coefficient may go down by a fifth of sequences / horizon: to 0, and to stay there, or below.
-  const int64_t sequences = int64_t{c.rollout().rollout_batch_size()} * c.rollout().n_samples_per_prompt();
+  const int64_t sequences = SequencesPerBatch(c);
   if (static_cast<double>(sequences) < kStepsToZero * static_cast<double>(k.kl_horizon())) return absl::OkStatus();
   return Bad("algorithm.kl.kl_horizon", absl::StrCat(k.kl_horizon()),
              absl::StrCat("it must be above ", static_cast<double>(sequences) / kStepsToZero, ", a fifth of a step's ",

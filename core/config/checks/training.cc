@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "core/base/status_macros.h"
+#include "core/config/batches/updates.h"
 #include "core/config/checks/checks.h"
 #include "core/config/checks/conditions.h"
 #include "core/config/services.h"
@@ -115,7 +116,7 @@ absl::Status CheckTrain(const RunConfig& c) {
   QUARTET_RETURN_IF_ERROR(Integer("train.max_steps", t.max_steps(), 0));
   QUARTET_RETURN_IF_ERROR(Integer("train.num_episodes", t.num_episodes(), 1));
   if (t.max_steps() > 0 && t.num_episodes() != 1) return NoEffect("train.num_episodes", "train.max_steps is set");
-  const int64_t sequences = int64_t{c.rollout().rollout_batch_size()} * c.rollout().n_samples_per_prompt();
+  const int64_t sequences = SequencesPerBatch(c);
   const auto bad_for_batch = [&](absl::string_view field, int32_t value, absl::string_view rule) {
     return Bad(
         field, absl::StrCat(value),

@@ -12,6 +12,7 @@ import sys
 
 sys.set_int_max_str_digits(0)
 
+UNARY = ("len", "iter", "next", "bool", "str", "repr", "int", "float", "neg", "abs")
 BINARY = ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "matmul", "lshift", "rshift", "and", "or", "xor")
 ORDER = ("eq", "ne", "lt", "le", "gt", "ge")
 
@@ -50,41 +51,15 @@ class Remote:
     def __delitem__(self, key):
         self._link.ask("delitem", self, key)
 
-    def __len__(self):
-        return self._link.ask("len", self)
-
-    def __iter__(self):
-        return self._link.ask("iter", self)
-
-    def __next__(self):
-        return self._link.ask("next", self)
-
-    def __bool__(self):
-        return self._link.ask("bool", self)
-
-    def __str__(self):
-        return self._link.ask("str", self)
-
-    def __repr__(self):
-        return self._link.ask("repr", self)
-
-    def __int__(self):
-        return self._link.ask("int", self)
-
-    def __float__(self):
-        return self._link.ask("float", self)
-
-    def __neg__(self):
-        return self._link.ask("neg", self)
-
-    def __abs__(self):
-        return self._link.ask("abs", self)
-
     def __instancecheck__(self, value):
         return isinstance(value, Remote) and self._link.ask("isinstance", value, self)
 
     def __hash__(self):
         return hash(self._number)
+
+
+def unary(name):
+    setattr(Remote, "__" + name + "__", lambda self: self._link.ask(name, self))
 
 
 def binary(name):
@@ -110,6 +85,8 @@ def ordering(name):
     setattr(Remote, "__" + name + "__", compare)
 
 
+for each in UNARY:
+    unary(each)
 for each in BINARY:
     binary(each)
 for each in ORDER:

@@ -1,4 +1,4 @@
-#include "core/config/updates.h"
+#include "core/config/batches/updates.h"
 
 #include <vector>
 
@@ -8,10 +8,6 @@
 
 namespace quartet {
 namespace {
-
-int64_t SequencesOf(const RunConfig& c) {
-  return int64_t{c.rollout().rollout_batch_size()} * c.rollout().n_samples_per_prompt();
-}
 
 int64_t DivideUp(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
@@ -24,27 +20,32 @@ std::string Described(int64_t updates, int64_t largest, int64_t epochs) {
 
 }  // namespace
 
+int64_t SequencesPerBatch(const RunConfig& c) {
+  return int64_t{c.rollout().rollout_batch_size()} * c.rollout().n_samples_per_prompt();
+}
+
 int64_t UpdatesPerBatch(const RunConfig& c) {
   const TrainConfig& t = c.train();
-  return t.has_updates_per_batch() ? t.updates_per_batch() : DivideUp(SequencesOf(c), t.train_batch_size());
+  return t.has_updates_per_batch() ? t.updates_per_batch() : DivideUp(SequencesPerBatch(c), t.train_batch_size());
 }
 
 int64_t CriticUpdatesPerBatch(const RunConfig& c) {
   const TrainConfig& t = c.train();
   return t.has_critic_updates_per_batch() ? t.critic_updates_per_batch()
-                                          : DivideUp(SequencesOf(c), t.critic_train_batch_size());
+                                          : DivideUp(SequencesPerBatch(c), t.critic_train_batch_size());
 }
 
 int32_t TrainBatchSize(const RunConfig& c) {
   const TrainConfig& t = c.train();
-  return t.has_updates_per_batch() ? static_cast<int32_t>(DivideUp(SequencesOf(c), t.updates_per_batch()))
+  return t.has_updates_per_batch() ? static_cast<int32_t>(DivideUp(SequencesPerBatch(c), t.updates_per_batch()))
                                    : t.train_batch_size();
 }
 
 int32_t CriticTrainBatchSize(const RunConfig& c) {
   const TrainConfig& t = c.train();
-  return t.has_critic_updates_per_batch() ? static_cast<int32_t>(DivideUp(SequencesOf(c), t.critic_updates_per_batch()))
-                                          : t.critic_train_batch_size();
+  return t.has_critic_updates_per_batch()
+             ? static_cast<int32_t>(DivideUp(SequencesPerBatch(c), t.critic_updates_per_batch()))
+             : t.critic_train_batch_size();
 }
 
 std::string DescribeUpdates(const RunConfig& c) {

@@ -1,4 +1,4 @@
-#include "core/config/call_sizes.h"
+#include "core/config/batches/call_sizes.h"
 
 #include <algorithm>
 #include <string>

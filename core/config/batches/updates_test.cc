@@ -1,4 +1,4 @@
-#include "core/config/updates.h"
+#include "core/config/batches/updates.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

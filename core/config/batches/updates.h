@@ -8,6 +8,9 @@
 
 namespace quartet {
 
+// Answers of a rollout batch.
+int64_t SequencesPerBatch(const RunConfig& config);
+
 // Optimizer steps of one epoch over a rollout batch.
 int64_t UpdatesPerBatch(const RunConfig& config);
 int64_t CriticUpdatesPerBatch(const RunConfig& config);

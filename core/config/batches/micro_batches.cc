@@ -1,4 +1,4 @@
-#include "core/config/micro_batches.h"
+#include "core/config/batches/micro_batches.h"
 
 #include <algorithm>
 #include <utility>
