@@ -57,7 +57,7 @@ check() {
   {
     # Lines of the unit as lines of its files.
     parts "${file}" | awk -v unit="${file##*/}" '
-      FNR == NR { begin[++n] = $1; name[n] = $2; next }
+      FILENAME == "-" { begin[++n] = $1; name[n] = $2; next }
       match($0, "[^ ]*" unit ":[0-9]+:") {
         place = substr($0, RSTART, RLENGTH - 1); line = place; sub(/.*:/, "", line); line += 0
         for (i = n; i > 0 && begin[i] >= line; --i) {}

@@ -48,7 +48,8 @@ int CoresOfControlGroups(const std::string& groups, const std::string& root) {
     // group's own.
     std::string path = line.substr(second + 1);
     while (true) {
-      const std::string folder = root + (v2 ? "" : "/cpu") + path;
+      std::string folder = root;
+      folder.append(v2 ? "" : "/cpu").append(path);
       if (v2) {
         const auto [quota, period] = Words(folder + "/cpu.max");
         take(Cores(quota, period));
