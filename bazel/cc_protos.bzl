@@ -70,15 +70,20 @@ def _library(name, proto, services, deps, **kwargs):
         **kwargs
     )
 
-def cc_messages(name, proto, deps = [], **kwargs):
+def cc_messages(name, proto = None, srcs = [], proto_deps = [], deps = [], **kwargs):
     """The messages of one proto_library.
 
     Args:
       name: target to depend on.
-      proto: the proto_library.
-      deps: the cc_messages of what it imports.
+      proto: the proto_library. Without it one is made of `srcs`, `<stem>_proto` beside `<stem>_cc_proto`.
+      srcs: .proto files.
+      proto_deps: the proto_library rules of what they import.
+      deps: the cc_messages of what is imported.
       **kwargs: passed to cc_library.
     """
+    if not proto:
+        proto = name.replace("_cc_proto", "_proto")
+        native.proto_library(name = proto, srcs = srcs, deps = proto_deps)
     _library(name, proto, False, deps + ["@com_google_protobuf//:protobuf"], **kwargs)
 
 def cc_services(name, proto, deps, **kwargs):

@@ -21,8 +21,22 @@ def unit(name, srcs, testonly = False, own_names = []):
     )
     return name + ".cc"
 
-# One label for all of it (third_party/absl).
+# What nearly every file includes: Abseil, one label for all of it (third_party/absl), and core/base.
 _ABSEIL = ["@com_google_absl//absl"]
+_BASE = ["//core/base"]
+
+# What no library takes from its folder: tests, programs, test doubles.
+_NO_SOURCES = ["**/*_test.cc", "*_benchmark.cc", "*main.cc", "testing/**"]
+
+def _rest_of_folder(patterns, exclude):
+    """The files of this folder that no rule above names."""
+    named = list(exclude)
+    for rule in native.existing_rules().values():
+        for attribute in ("srcs", "hdrs"):
+            files = rule.get(attribute)
+            if type(files) in ("list", "tuple"):
+                named += [file[1:] for file in files if file.startswith(":")]
+    return native.glob(patterns, exclude = named)
 
 def _is_source(file):
     return file.endswith(".cc")
@@ -31,27 +45,34 @@ def _copts(copts):
     # The anonymous namespaces of a unit's files follow on a #line of theirs, which g++ takes for headers.
     return copts + ["-Wno-subobject-linkage"]
 
+def _tags(name, tags):
+    return tags + (["torch"] if name.startswith("torch") and "torch" not in tags else [])
+
 def _local_defines(tags):
     return ["AT_PER_OPERATOR_HEADERS"] if "torch" in tags else []
 
-def unit_library(name, srcs, more_srcs = [], hdrs = [], apart = [], deps = [], testonly = False, tags = [], copts = [], **kwargs):
+def unit_library(name, srcs = None, more_srcs = [], hdrs = [], apart = [], deps = [], testonly = False, tags = [], copts = [], **kwargs):
     """A cc_library whose .cc files are one compilation.
 
     Args:
-      name: as for cc_library.
-      srcs: .cc files, and headers that only this package includes.
+      name: as for cc_library. One that begins with "torch" is tagged so.
+      srcs: .cc files, and headers that only this package includes; where it is not given, what the folder has beside
+        tests and programs and no rule above names.
       more_srcs: a select of more .cc files.
       hdrs: headers for others.
       apart: .cc files that are compiled each by itself; say why.
-      deps: as for cc_library; Abseil comes by itself.
+      deps: as for cc_library; Abseil and core/base come by themselves.
       testonly, tags, copts, **kwargs: as for cc_library. What needs LibTorch is tagged "torch".
     """
+    tags = _tags(name, tags)
+    if srcs == None:
+        srcs = _rest_of_folder(["**/*.cc", "**/*.h"], _NO_SOURCES + hdrs + apart)
     sources = [file for file in srcs if _is_source(file)]
     native.cc_library(
         name = name,
         srcs = [unit(name + "_unit", sources + more_srcs, testonly)] + [file for file in srcs if not _is_source(file)] + apart,
         hdrs = hdrs,
-        deps = deps + _ABSEIL,
+        deps = deps + _ABSEIL + ([] if native.package_name() == "core/base" else _BASE),
         testonly = testonly,
         tags = tags,
         copts = _copts(copts),
@@ -96,24 +117,43 @@ def rerun_test(name, test, tags = [], size = "small", **kwargs):
     """
     _rerun_test(name = name, test = test, size = size, tags = _test_tags(tags), **kwargs)
 
-def unit_test(name, srcs, deps = [], copts = [], tags = [], size = "small", **kwargs):
+def unit_test(name, srcs = None, deps = [], copts = [], tags = [], size = "small", **kwargs):
     """A GoogleTest program whose .cc files are one compilation.
 
     Args:
-      name: as for cc_test.
-      srcs: the tests, and headers that they share.
-      deps: as for cc_test; GoogleTest's main and Abseil come by themselves.
+      name: as for cc_test. One that begins with "torch" is tagged so.
+      srcs: the tests, and headers that they share; where it is not given, the tests of the folder that no rule above names.
+      deps: as for cc_test; GoogleTest's main, Abseil and core/base come by themselves.
       copts, tags, size, **kwargs: as for cc_test. What needs LibTorch is tagged "torch"; it runs with two threads.
     """
+    tags = _tags(name, tags)
+    if srcs == None:
+        srcs = _rest_of_folder(["**/*_test.cc"], [])
     native.cc_test(
         name = name,
         srcs = [unit(name + "_unit", [file for file in srcs if _is_source(file)], True)] +
                [file for file in srcs if not _is_source(file)],
-        deps = deps + _ABSEIL + ["@com_google_googletest//:gtest_main"],
+        deps = deps + _ABSEIL + _BASE + ["@com_google_googletest//:gtest_main"],
         env = _QUIET_THREADS if "torch" in tags else {},
         size = size,
         tags = _test_tags(tags),
         copts = _copts(copts),
         local_defines = _local_defines(tags),
+        **kwargs
+    )
+
+def benchmark(name, deps, tags = [], **kwargs):
+    """A Google Benchmark of the file of its name, built where it is asked for by name.
+
+    Args:
+      name, tags, **kwargs: as for cc_binary.
+      deps: as for cc_binary; Google Benchmark's main comes by itself.
+    """
+    native.cc_binary(
+        name = name,
+        testonly = True,
+        srcs = [name + ".cc"],
+        tags = tags + ["manual"],
+        deps = deps + ["@com_google_benchmark//:benchmark_main"],
         **kwargs
     )

@@ -10,9 +10,9 @@
 #include "absl/strings/string_view.h"
 #include "core/base/files.h"
 #include "core/base/status_macros.h"
+#include "core/config/address.h"
 #include "core/config/origins/origins.h"
 #include "core/config/run_config.h"
-#include "core/service/wire/address.h"
 
 namespace quartet {
 namespace {

@@ -12,7 +12,7 @@
 
 #include "absl/status/statusor.h"
 #include "core/base/byte_budget.h"
-#include "core/service/wire/address.h"
+#include "core/config/address.h"
 
 namespace quartet {
 

@@ -14,7 +14,7 @@
 #include "absl/time/time.h"
 #include "core/base/files.h"
 #include "core/base/status_macros.h"
-#include "core/service/wire/address.h"
+#include "core/config/address.h"
 #include "rollout/http/api_error.h"
 #include "rollout/http/metrics_text.h"
 #include "rollout/http/openai_request.h"

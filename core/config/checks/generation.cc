@@ -4,9 +4,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "core/base/status_macros.h"
+#include "core/config/address.h"
 #include "core/config/checks/checks.h"
 #include "core/config/checks/conditions.h"
-#include "core/service/wire/address.h"
 
 namespace quartet {
 namespace {

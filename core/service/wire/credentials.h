@@ -9,7 +9,7 @@
 #include <string>
 
 #include "absl/status/statusor.h"
-#include "core/service/wire/address.h"
+#include "core/config/address.h"
 #include "proto/run_config.pb.h"
 
 namespace quartet {

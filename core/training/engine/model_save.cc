@@ -8,10 +8,10 @@
 #include "absl/strings/str_cat.h"
 #include "core/base/fail_point.h"
 #include "core/base/status_macros.h"
-#include "core/checkpoint/training_state.h"
 #include "core/comm/agreed_error.h"
 #include "core/comm/agreement.h"
 #include "core/memory/catch_exceptions.h"
+#include "core/zero/state/training_state.h"
 
 namespace quartet {
 

@@ -3,13 +3,13 @@
 #include "absl/strings/str_cat.h"
 #include "core/base/fail_point.h"
 #include "core/base/status_macros.h"
-#include "core/checkpoint/training_state.h"
 #include "core/memory/catch_exceptions.h"
 #include "core/memory/ledger.h"
 #include "core/training/calls/rank_info.h"
 #include "core/training/engine/engine_setup.h"
 #include "core/training/engine/model_save.h"
 #include "core/training/engine/update.h"
+#include "core/zero/state/training_state.h"
 #include "core/zero/trainable_model.h"
 
 namespace quartet {

@@ -9,7 +9,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
-#include "core/service/wire/address.h"
+#include "core/config/address.h"
 
 namespace quartet {
 

@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "absl/status/statusor.h"
-#include "core/service/wire/address.h"
+#include "core/config/address.h"
 
 namespace quartet {
 

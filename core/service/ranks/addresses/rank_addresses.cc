@@ -2,8 +2,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "core/base/status_macros.h"
+#include "core/config/address.h"
 #include "core/service/ranks/addresses/host_address.h"
-#include "core/service/wire/address.h"
 
 namespace quartet {
 

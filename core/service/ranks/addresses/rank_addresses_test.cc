@@ -3,8 +3,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "core/config/address.h"
 #include "core/service/ranks/addresses/host_address.h"
-#include "core/service/wire/address.h"
 
 namespace quartet {
 namespace {

@@ -1,4 +1,4 @@
-#include "core/service/wire/address.h"
+#include "core/config/address.h"
 
 #include <arpa/inet.h>
 

@@ -1,4 +1,4 @@
-#include "core/checkpoint/training_state.h"
+#include "core/zero/state/training_state.h"
 
 #include <ATen/ops/equal.h>
 #include <ATen/ops/tensor.h>

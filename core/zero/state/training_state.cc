@@ -1,4 +1,4 @@
-#include "core/checkpoint/training_state.h"
+#include "core/zero/state/training_state.h"
 
 #include <ATen/core/Tensor.h>
 #include <ATen/core/grad_mode.h>

@@ -2,7 +2,7 @@
 // same bytes in plain files: one a rank, 1 MiB at a time, synced; read with the page cache dropped. In the folder
 // TEST_TMPDIR, else /tmp.
 //
-//   bazel build -c opt //core/checkpoint:training_state_benchmark && bazel-bin/core/checkpoint/training_state_benchmark
+//   bazel build -c opt //core/zero/state:training_state_benchmark && bazel-bin/core/zero/state/training_state_benchmark
 #include <benchmark/benchmark.h>
 #include <fcntl.h>
 #include <unistd.h>
@@ -15,10 +15,10 @@
 #include <vector>
 
 #include "core/base/logging.h"
-#include "core/checkpoint/training_state.h"
 #include "core/comm/testing/rank_threads.h"
 #include "core/model/initialize.h"
 #include "core/model/testing/smollm2.h"
+#include "core/zero/state/training_state.h"
 
 namespace quartet {
 namespace {
