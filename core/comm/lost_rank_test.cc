@@ -27,6 +27,7 @@
 #include "core/base/deadline.h"
 #include "core/comm/process_group.h"
 #include "core/comm/testing/folder_store.h"
+#include "core/comm/testing/patient_store.h"
 
 namespace quartet {
 namespace {
@@ -111,7 +112,7 @@ class Children {
     std::string error;
     try {
       at::set_num_threads(1);
-      auto store = MakeFolderStore(folder);
+      const auto store = std::make_unique<PatientStore>(MakeFolderStore(folder));
       ProcessGroupOptions options;
       options.rank = rank;
       options.size = kRanks;

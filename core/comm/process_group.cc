@@ -20,6 +20,7 @@
 #include "core/comm/process_identity.h"
 #include "core/comm/rank_watch.h"
 #include "core/comm/transport/transport.h"
+#include "core/memory/catch_exceptions.h"
 
 namespace quartet {
 namespace {
@@ -70,6 +71,7 @@ class Group : public ProcessGroup {
     transport_->Abort(0);
   }
 
+  absl::Duration timeout() const override { return options_.timeout; }
   CommVolume volume(CollectiveKind kind) const override { return volumes_[static_cast<int>(kind)]; }
 
  private:
@@ -89,7 +91,7 @@ class Group : public ProcessGroup {
       try {
         work_->Wait();
       } catch (const std::exception& error) {
-        group_->Fail(call_, error.what());
+        group_->Fail(call_, error);
       }
       group_->Finish(call_, work_->finished(), start);
     }
@@ -130,7 +132,7 @@ class Group : public ProcessGroup {
     try {
       return std::make_unique<Work>(this, call, begin());
     } catch (const std::exception& error) {
-      Fail(call, error.what());
+      Fail(call, error);
     }
   }
 
@@ -145,7 +147,14 @@ class Group : public ProcessGroup {
     TraceSpent("", absl::StrCat("wait for ", CollectiveName(call.kind)), wait_start, now, call.bytes, name);
   }
 
-  [[noreturn]] void Fail(const Call& call, const std::string& cause) {
+  // Of a handler that has caught `error`.
+  [[noreturn]] void Fail(const Call& call, const std::exception& error) {
+    if (IsOutOfMemory(error)) {
+      // This rank's own: no other is to blame, and its type says what it is to who catches it.
+      const std::string message = error.what();
+      Leave(absl::StrCat("no memory for the ", CollectiveName(call.kind), ": ", message.substr(0, message.find('\n'))));
+      throw;
+    }
     std::string who;
     if (watch_ != nullptr) {
       who = absl::StrCat(watch_->Diagnose(call.number), "; here it ");
@@ -154,7 +163,7 @@ class Group : public ProcessGroup {
     throw std::runtime_error(absl::StrCat(CollectiveName(call.kind), " (collective ", call.number, " of group ",
                                           options_.name, ") on rank ", options_.rank_names[rank()], " of ",
                                           rank_names_are_numbers_ ? "" : "a group of ", size(), " failed: ", who,
-                                          cause));
+                                          error.what()));
   }
 
   ProcessGroupOptions options_;

@@ -36,7 +36,8 @@ struct CommVolume {
 // One thread at a time. All ranks must make the same calls in the same order. Failures are exceptions, which engines
 // turn into a Status at their boundary; after one the group is not usable. The message names the ranks that are
 // missing: whose process has ended or is stopped, who has not come, who takes part in another collective, or who has
-// left. What one rank finds out it tells the others, whose collectives then fail too. A rank leaves when its group is
+// left. A rank that lacks the memory for a collective throws what says so (core/memory/catch_exceptions.h) and leaves.
+// What one rank finds out it tells the others, whose collectives then fail too. A rank leaves when its group is
 // destroyed; collectives that it has finished by then are not disturbed.
 class ProcessGroup {
  public:
@@ -59,6 +60,9 @@ class ProcessGroup {
 
   // Of this rank, since the group was made; started collectives count.
   virtual CommVolume volume(CollectiveKind kind) const = 0;
+
+  // As ProcessGroupOptions.
+  virtual absl::Duration timeout() const = 0;
 };
 
 struct ProcessGroupOptions {

@@ -17,8 +17,12 @@
 #include <thread>
 #include <tuple>
 
+#include "absl/time/time.h"
 #include "core/comm/agreement.h"
+#include "core/comm/testing/patient_store.h"
 #include "core/comm/testing/rank_threads.h"
+#include "core/comm/transport/transport.h"
+#include "core/memory/accounted_tensor.h"
 
 namespace quartet {
 namespace {
@@ -276,6 +280,90 @@ TEST(ProcessGroup, AnErrorOfOneRankIsTheVerdictOfAll) {
   for (const absl::Status& verdict : verdicts) {
     EXPECT_EQ(verdict.code(), absl::StatusCode::kNotFound);
     EXPECT_EQ(verdict.message(), "rank 1 of 3: no file 'x'");
+  }
+}
+
+TEST(ProcessGroup, ARankWithoutMemoryForACollectiveIsNamedToAllAndSaysSoItself) {
+  std::string healthy;
+  RunRanks(
+      2,
+      [&](ProcessGroup& group) {
+        at::Tensor input = at::zeros({200'000}), output = at::zeros({100'000});
+        if (group.rank() == 0) {
+          healthy = MessageOf([&] { group.ReduceScatterSum(output, input)->Wait(); });
+          return;
+        }
+        Ledger ledger;
+        ledger.SetBudget(MemoryTier::kDevice, 1000);
+        const MemoryScope scope(&ledger, MemoryCategory::kGathered);
+        EXPECT_THROW(group.ReduceScatterSum(output, input)->Wait(), OutOfMemoryError);
+      },
+      absl::Seconds(120), "gloo");
+  EXPECT_THAT(healthy,
+              testing::HasSubstr("rank 1 has left the group after collective 0: no memory for the reduce-scatter"));
+}
+
+TEST_P(ProcessGroupOver, WorkMayTakeLongerThanACollective) {
+  std::vector<absl::Status> own(3), verdicts(3);
+  RunRanks(
+      3,
+      [&](ProcessGroup& group) {
+        const int rank = group.rank();
+        own[rank] = AtOwnPace(group, at::kCPU, "writing", [&]() -> absl::Status {
+          if (rank == 1) absl::SleepFor(absl::Milliseconds(1500));
+          if (rank == 2) throw std::bad_alloc();
+          return absl::OkStatus();
+        });
+        verdicts[rank] = AgreeOnStatus(group, own[rank], at::kCPU);
+        group.Barrier();
+      },
+      absl::Milliseconds(500));
+  EXPECT_TRUE(own[0].ok() && own[1].ok());
+  EXPECT_EQ(own[2].code(), absl::StatusCode::kResourceExhausted);
+  for (const absl::Status& verdict : verdicts) {
+    EXPECT_EQ(verdict.code(), absl::StatusCode::kResourceExhausted);
+    EXPECT_THAT(std::string(verdict.message()), testing::StartsWith("rank 2 of 3: writing: "));
+  }
+}
+
+TEST_P(ProcessGroupOver, ARankThatIsLostEndsWorkAtItsOwnPace) {
+  std::vector<std::string> messages(2);
+  RunRanks(
+      3,
+      [&](ProcessGroup& group) {
+        if (group.rank() == 2) return;
+        messages[group.rank()] =
+            MessageOf([&] { (void)AtOwnPace(group, at::kCPU, "writing", [] { return absl::OkStatus(); }); });
+      },
+      absl::Seconds(120));
+  for (const std::string& message : messages) {
+    EXPECT_THAT(message, testing::HasSubstr("rank 2 has left the group after collective 0"));
+  }
+}
+
+// One that a rank gives up while it does the last of it has succeeded: the next must not end for that.
+TEST(ProcessGroup, ACollectiveThatEndsAsItTimesOutDoesNotEndTheNext) {
+  for (int attempt = 0; attempt < 300; ++attempt) {
+    PatientStore store(MakeLocalStore());
+    const std::vector<ProcessIdentity> processes(2, OwnProcessIdentity());
+    std::vector<std::thread> ranks;
+    for (int rank = 0; rank < 2; ++rank) {
+      ranks.emplace_back([&, rank] {
+        ProcessGroupOptions options;
+        options.rank = rank;
+        options.size = 2;
+        options.timeout = absl::Microseconds(50 + 5 * attempt);
+        auto transport = MakeSharedMemoryTransport(&store, options, processes);
+        ASSERT_TRUE(transport.ok()) << transport.status();
+        const at::Tensor values = at::zeros({60'000});
+        const std::string first = MessageOf([&] { (*transport)->AllReduce(1, values, /*max=*/true)->Wait(); });
+        const std::string second = MessageOf([&] { (*transport)->AllReduce(2, values, /*max=*/true)->Wait(); });
+        if (first.empty()) {
+          EXPECT_THAT(second, testing::Not(testing::HasSubstr("ended from outside")));
+        }
+      });
+    }
+    for (std::thread& rank : ranks) rank.join();
   }
 }
 

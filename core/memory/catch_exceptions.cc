@@ -17,6 +17,11 @@ bool IsLibTorchOutOfMemory(const std::string& message) {
 
 }  // namespace
 
+bool IsOutOfMemory(const std::exception& error) {
+  return dynamic_cast<const OutOfMemoryError*>(&error) != nullptr ||
+         dynamic_cast<const std::bad_alloc*>(&error) != nullptr || IsLibTorchOutOfMemory(error.what());
+}
+
 absl::Status StatusOf(const std::exception& error, const std::string& what, const Ledger& ledger) {
   const std::string message = error.what();
   if (dynamic_cast<const OutOfMemoryError*>(&error) != nullptr) {

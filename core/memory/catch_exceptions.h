@@ -12,8 +12,11 @@
 
 namespace quartet {
 
-// `error`, thrown while `what` was being done. RESOURCE_EXHAUSTED where memory or a budget ran out (OutOfMemoryError,
-// std::bad_alloc, LibTorch's allocators): the message then says what `ledger` holds and what would help. Else INTERNAL.
+// Memory or a budget ran out: OutOfMemoryError, std::bad_alloc, what LibTorch's allocators throw.
+bool IsOutOfMemory(const std::exception& error);
+
+// `error`, thrown while `what` was being done. RESOURCE_EXHAUSTED where it is of memory: the message then says what
+// `ledger` holds and what would help. Else INTERNAL.
 absl::Status StatusOf(const std::exception& error, const std::string& what, const Ledger& ledger);
 
 // Runs `work`, which returns an absl::Status, in a ReuseScope; what it throws becomes the status above.

@@ -54,6 +54,9 @@ absl::Status WriteAll(int fd, uint64_t offset, const void* data, uint64_t bytes,
   return absl::OkStatus();
 }
 
+// What the system may keep to itself before it is told to write: syncing in the end is then no matter of minutes.
+constexpr uint64_t kWriteBackBytes = 64 << 20;
+
 // The byte ranges of one tensor that were written, merged where they touch.
 class Coverage {
  public:
@@ -100,6 +103,7 @@ struct SafetensorsWriter::Impl {
   int fd = -1;
   uint64_t file_bytes = 0;
   uint64_t header_hash = 0;
+  uint64_t kept_back = 0;  // bytes written since the system was told to write
   std::vector<Slot> slots;
 
   ~Impl() {
@@ -192,6 +196,12 @@ absl::Status SafetensorsWriter::Write(int entry, uint64_t offset, const void* da
   }
   QUARTET_RETURN_IF_ERROR(WriteAll(impl_->fd, slot.offset + offset, data, bytes, impl_->partial_path,
                                    absl::StrCat("tensor \"", slot.name, "\"")));
+  impl_->kept_back += bytes;
+  if (impl_->kept_back >= kWriteBackBytes) {
+    // Only begins; what goes wrong, fsync says.
+    sync_file_range(impl_->fd, 0, 0, SYNC_FILE_RANGE_WRITE);
+    impl_->kept_back = 0;
+  }
   if (!slot.written.Add(offset, offset + bytes)) {
     return absl::InvalidArgumentError(absl::StrCat(impl_->path, ": bytes ", offset, " to ", offset + bytes,
                                                    " of tensor \"", slot.name, "\" were written before"));

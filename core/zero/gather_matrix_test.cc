@@ -87,6 +87,7 @@ class FailingGroup : public ProcessGroup {
   void Barrier() override { group_->Barrier(); }
   void Leave(const std::string& why) override { group_->Leave(why); }
   CommVolume volume(CollectiveKind kind) const override { return group_->volume(kind); }
+  absl::Duration timeout() const override { return group_->timeout(); }
 
  private:
   void Count() {

@@ -63,6 +63,7 @@ class SlowGroup : public ProcessGroup {
   void Barrier() override { group_->Barrier(); }
   void Leave(const std::string& why) override { group_->Leave(why); }
   CommVolume volume(CollectiveKind kind) const override { return group_->volume(kind); }
+  absl::Duration timeout() const override { return group_->timeout(); }
 
  private:
   ProcessGroup* const group_;

@@ -237,13 +237,17 @@ absl::StatusOr<std::unique_ptr<ShardedModel>> ShardedModel::Load(const std::stri
 
   at::NoGradGuard no_grad;
   try {
-    absl::Status mine;
-    try {
-      mine = read();
-    } catch (const std::exception& error) {
-      mine = StatusOf(error, "loading " + folder, *ledger);
-    }
-    QUARTET_RETURN_IF_ERROR(AgreeOnStatus(*model.world, mine, options.device));
+    const std::string what = "loading " + folder;
+    QUARTET_RETURN_IF_ERROR(AgreeOnStatus(*model.world,
+                                          AtOwnPace(*model.world, options.device, what,
+                                                    [&] {
+                                                      try {
+                                                        return read();
+                                                      } catch (const std::exception& error) {
+                                                        return StatusOf(error, what, *ledger);
+                                                      }
+                                                    }),
+                                          options.device));
     for (int g = 0; g < static_cast<int>(model.held.size()); ++g) {
       model.CompleteFromOwners(g, model.held[g].resident);
       model.RefreshComputeWeights(g);

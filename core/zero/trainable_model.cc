@@ -175,32 +175,29 @@ absl::StatusOr<int64_t> TrainableModel::Impl::Save(const std::string& folder,
   // step; the writer, and with it what it wrote, has gone by then.
   std::unique_ptr<ModelFolderWriter> writer;
   absl::Status mine;
-  const auto write = [&](auto&& work) {
-    try {
-      mine = work();
-    } catch (const std::exception& error) {
-      mine = absl::InternalError(absl::StrCat("saving to ", folder, ": ", error.what()));
-    }
+  const auto write = [&](const std::function<absl::Status()>& work) {
+    const bool writes = world.rank() == 0 && mine.ok();
+    const absl::Status status =
+        AtOwnPace(world, device, "saving to " + folder, [&] { return writes ? work() : absl::OkStatus(); });
+    if (!writes) return;
+    mine = status;
     if (!mine.ok()) writer.reset();
   };
   try {
-    if (world.rank() == 0) {
-      write([&]() -> absl::Status {
-        ModelFolderOptions options;
-        options.source = sharded->folder;
-        options.target = folder;
-        options.dtype = type == at::kFloat ? Dtype::kF32 : Dtype::kBF16;
-        options.head = sharded->options.head;
-        QUARTET_ASSIGN_OR_RETURN(writer, ModelFolderWriter::Create(sharded->config, sharded->layout, options));
-        return absl::OkStatus();
-      });
-    }
+    write([&]() -> absl::Status {
+      ModelFolderOptions options;
+      options.source = sharded->folder;
+      options.target = folder;
+      options.dtype = type == at::kFloat ? Dtype::kF32 : Dtype::kBF16;
+      options.head = sharded->options.head;
+      QUARTET_ASSIGN_OR_RETURN(writer, ModelFolderWriter::Create(sharded->config, sharded->layout, options));
+      return absl::OkStatus();
+    });
     QUARTET_RETURN_IF_ERROR(AgreeOnStatus(world, mine, device));
 
     const int groups = static_cast<int>(sharded->flat.size());
     for (int g = 0; g < groups; ++g) {
       GatheredGroup gathered = gather(g, g + 1 < groups ? g + 1 : -1);
-      if (writer == nullptr) continue;
       write([&]() -> absl::Status {
         for (int p = 0; p < static_cast<int>(gathered.tensors().size()); ++p) {
           const at::Tensor values = gathered.tensors()[p].to(at::kCPU, type);
@@ -210,13 +207,11 @@ absl::StatusOr<int64_t> TrainableModel::Impl::Save(const std::string& folder,
       });
     }
     int64_t bytes = 0;
-    if (writer != nullptr) {
-      write([&]() -> absl::Status {
-        QUARTET_RETURN_IF_ERROR(FailPoint("trainable_model.save"));
-        QUARTET_ASSIGN_OR_RETURN(bytes, writer->Finish());
-        return absl::OkStatus();
-      });
-    }
+    write([&]() -> absl::Status {
+      QUARTET_RETURN_IF_ERROR(FailPoint("trainable_model.save"));
+      QUARTET_ASSIGN_OR_RETURN(bytes, writer->Finish());
+      return absl::OkStatus();
+    });
     QUARTET_RETURN_IF_ERROR(AgreeOnStatus(world, mine, device));
     const at::Tensor total = at::full({1}, bytes, at::TensorOptions(at::kLong).device(device));
     world.AllReduceSum(total)->Wait();

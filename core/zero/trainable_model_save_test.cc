@@ -15,6 +15,7 @@
 #include <utility>
 #include <vector>
 
+#include "core/base/fail_point.h"
 #include "core/comm/testing/rank_threads.h"
 #include "core/safetensors/reader.h"
 #include "core/zero/testing/golden_run.h"
@@ -155,6 +156,22 @@ TEST(TrainableModel, RefusesToSaveOverAFolderOnEveryRank) {
     EXPECT_THAT(std::string(status.message()), testing::HasSubstr(folder));
   });
   EXPECT_TRUE(fs::is_empty(folder));
+}
+
+TEST(TrainableModel, ADiskMayTakeLongerThanACollective) {
+  ASSERT_TRUE(SetFailPoints("trainable_model.save=sleep:1500").ok());
+  const std::string folder = FreshFolder("slow_disk");
+  RunRanks(
+      2,
+      [&](ProcessGroup& group) {
+        Ledger ledger;
+        auto model = LoadOrDie(kLlama, ReadGoldenRun("llama").Fp32(3, true), group, ledger);
+        const auto bytes = model->Save(folder);
+        EXPECT_TRUE(bytes.ok()) << bytes.status();
+      },
+      absl::Milliseconds(700));
+  ASSERT_TRUE(SetFailPoints("").ok());
+  EXPECT_EQ(ReadFolder(folder), ReadFolder(kLlama));
 }
 
 TEST(TrainableModel, ASaveThatFailsLeavesNothingUnderTheName) {

@@ -417,12 +417,19 @@ absl::StatusOr<std::unique_ptr<RolloutEngine>> LoadEngine(const RolloutEngineOpt
   if (options.tensor_parallel_size > 1) {
     model_options.tensor_parallel = {context.rank % options.tensor_parallel_size, options.tensor_parallel_size};
   }
-  auto loaded = ShardedModel::Load(options.model, model_options, groups.of_model(), ledger);
-  // A share meets nobody while it is loaded.
+  std::unique_ptr<ShardedModel> model;
+  const auto load = [&]() -> absl::Status {
+    QUARTET_ASSIGN_OR_RETURN(model, ShardedModel::Load(options.model, model_options, groups.of_model(), ledger));
+    return absl::OkStatus();
+  };
   if (groups.alone != nullptr) {
-    QUARTET_RETURN_IF_ERROR(AgreeOnStatus(*groups.all, loaded.status(), model_options.device));
+    // A share meets nobody while it is loaded.
+    QUARTET_RETURN_IF_ERROR(
+        AgreeOnStatus(*groups.all, AtOwnPace(*groups.all, model_options.device, "loading " + options.model, load),
+                      model_options.device));
+  } else {
+    QUARTET_RETURN_IF_ERROR(load());
   }
-  QUARTET_ASSIGN_OR_RETURN(std::unique_ptr<ShardedModel> model, std::move(loaded));
   const ModelConfig& config = model->config();
   RolloutEngineOptions with_length = options;
   if (options.max_model_len == 0) {

@@ -89,6 +89,7 @@ struct Operation {
   int64_t written = 0, read = 0;
 
   // Guarded by Engine::mutex_.
+  bool given_up = false;  // by the caller; it may be done all the same
   bool done = false;
   std::string error;
   int64_t finished = 0;  // the trace's clock
@@ -130,8 +131,9 @@ class Engine {
     std::unique_lock<std::mutex> lock(mutex_);
     auto done = [&] { return operation.done; };
     if (!changed_.wait_for(lock, absl::ToChronoNanoseconds(timeout_), done)) {
-      End(operation.number);
-      // The thread may be in the midst of a piece; the tensors are the caller's again after that only.
+      GiveUp(operation);
+      // The thread may be in the midst of a piece, the last one even; the tensors are the caller's again after that
+      // only.
       changed_.wait(lock, done);
       if (!operation.error.empty()) {
         throw std::runtime_error(absl::StrCat("timed out after ", absl::FormatDuration(timeout_)));
@@ -144,7 +146,7 @@ class Engine {
   void Drop(Operation& operation) {
     std::unique_lock<std::mutex> lock(mutex_);
     if (operation.done) return;
-    End(operation.number);
+    GiveUp(operation);
     changed_.wait(lock, [&] { return operation.done; });
   }
 
@@ -159,6 +161,12 @@ class Engine {
   }
 
  private:
+  // Under mutex_. Later ones end if this one does (Retire).
+  void GiveUp(Operation& operation) {
+    operation.given_up = true;
+    staging_->Ring(rank_);
+  }
+
   // Under mutex_.
   void End(int64_t first_number) {
     first_ended_ = std::min(first_ended_, first_number);
@@ -175,7 +183,7 @@ class Engine {
         std::lock_guard<std::mutex> lock(mutex_);
         if (!queue_.empty()) {
           operation = queue_.front();
-          ended = stopping_ || operation->number >= first_ended_;
+          ended = stopping_ || operation->given_up || operation->number >= first_ended_;
         } else if (stopping_) {
           return;
         }

@@ -9,6 +9,7 @@
 #include <cstring>
 #include <exception>
 #include <filesystem>
+#include <functional>
 #include <memory>
 #include <utility>
 #include <vector>
@@ -262,9 +263,12 @@ absl::StatusOr<SavedState> SaveTrainingState(TrainableModel& model, const std::s
     std::error_code ignored;  // nothing more can be done about what cannot be removed
     if (first) fs::remove_all(temporary, ignored);
   };
+  const auto try_out = [&](const std::function<absl::Status()>& work) {
+    return AtOwnPace(group, device, what, [&] { return CatchExceptions(what, ledger, work); });
+  };
   // Tells all ranks of an error of any of them, and waits until nothing is left of the save.
-  const auto agree = [&](const absl::Status& mine) -> absl::Status {
-    const absl::Status all = AgreeOnStatus(group, mine, device);
+  const auto agree = [&](const std::function<absl::Status()>& work) -> absl::Status {
+    const absl::Status all = AgreeOnStatus(group, try_out(work), device);
     if (all.ok()) return all;
     clean_up();
     group.Barrier();
@@ -272,15 +276,12 @@ absl::StatusOr<SavedState> SaveTrainingState(TrainableModel& model, const std::s
   };
   try {
     QUARTET_RETURN_IF_ERROR(AgreeOnStatus(
-        group,
-        first ? CatchExceptions(what, ledger, [&] { return MakeTemporary(folder, temporary); }) : absl::OkStatus(),
-        device));
+        group, try_out([&] { return first ? MakeTemporary(folder, temporary) : absl::OkStatus(); }), device));
     const Partition partition(model);
     StateManifest manifest = Describe(model, partition);
     StateFile& own = manifest.files[group.rank()];
-    QUARTET_RETURN_IF_ERROR(agree(CatchExceptions(what, ledger, [&] {
-      return WritePart(model, partition.PiecesOf(group.rank()), temporary, manifest, group.rank(), &own);
-    })));
+    QUARTET_RETURN_IF_ERROR(agree(
+        [&] { return WritePart(model, partition.PiecesOf(group.rank()), temporary, manifest, group.rank(), &own); }));
 
     // Every rank's sizes and hashes, for the manifest.
     std::vector<uint64_t> numbers;
@@ -306,8 +307,7 @@ absl::StatusOr<SavedState> SaveTrainingState(TrainableModel& model, const std::s
     }
     std::vector<uint64_t> hash(1);
     QUARTET_RETURN_IF_ERROR(
-        agree(first ? CatchExceptions(what, ledger, [&] { return Publish(temporary, folder, manifest, &hash[0]); })
-                    : absl::OkStatus()));
+        agree([&] { return first ? Publish(temporary, folder, manifest, &hash[0]) : absl::OkStatus(); }));
     SumOverRanks(group, device, &hash);
     saved.manifest_hash = hash[0];
     return saved;
@@ -325,17 +325,17 @@ absl::Status LoadTrainingState(TrainableModel& model, const std::string& folder)
   const std::string what = absl::StrCat("loading ", folder);
   try {
     const Partition partition(model);
+    const auto agree = [&](const std::function<absl::Status()>& work) {
+      return AgreeOnStatus(group, AtOwnPace(group, device, what, [&] { return CatchExceptions(what, ledger, work); }),
+                           device);
+    };
     std::unique_ptr<StateReader> reader;
-    const absl::Status opened = CatchExceptions(what, ledger, [&]() -> absl::Status {
+    QUARTET_RETURN_IF_ERROR(agree([&]() -> absl::Status {
       QUARTET_ASSIGN_OR_RETURN(reader, StateReader::Open(folder));
       return CheckFits(model, folder, *reader);
-    });
-    QUARTET_RETURN_IF_ERROR(AgreeOnStatus(group, opened, device));
+    }));
     QUARTET_RETURN_IF_ERROR(CheckSameManifest(group, device, folder, reader->manifest_hash()));
-    QUARTET_RETURN_IF_ERROR(AgreeOnStatus(
-        group,
-        CatchExceptions(what, ledger, [&] { return ReadPieces(model, partition.PiecesOf(group.rank()), *reader); }),
-        device));
+    QUARTET_RETURN_IF_ERROR(agree([&] { return ReadPieces(model, partition.PiecesOf(group.rank()), *reader); }));
     std::vector<uint64_t> sums = reader->sums();
     SumOverRanks(group, device, &sums);
     std::vector<int> kinds;
