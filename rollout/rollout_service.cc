@@ -85,7 +85,8 @@ class RolloutService final : public RankService,
   // On the leader, where the configuration says so; answers UNAVAILABLE until Load.
   absl::Status StartHttp() {
     if (context_.rank != 0 || !config_.rollout().has_http()) return absl::OkStatus();
-    QUARTET_ASSIGN_OR_RETURN(http_, HttpFront::Start(config_.rollout().http(), this));
+    QUARTET_ASSIGN_OR_RETURN(http_,
+                             HttpFront::Start(config_.rollout().http(), this, config_.services().allow_other_users()));
     return absl::OkStatus();
   }
 

@@ -1,6 +1,10 @@
 #include "orchestrator/clients/connection.h"
 
+#include <unistd.h>
+
 #include "absl/strings/str_cat.h"
+#include "core/config/address.h"
+#include "core/service/wire/local_users.h"
 
 namespace quartet {
 
@@ -14,12 +18,28 @@ CallIdentity ServiceClient::Connection::NextIdentity(uint64_t step) {
   return identity;
 }
 
+absl::Status ServiceClient::Connection::CheckOwner() const {
+  if (!own_user_only) return absl::OkStatus();
+  const absl::StatusOr<HostPort> place = ParseHostPort(address);
+  if (!place.ok() || !IsLoopback(place->host)) return absl::OkStatus();
+  const absl::StatusOr<uid_t> user = UserOfListener(*place);
+  if (!user.ok() || IsTrusted(*user)) return absl::OkStatus();
+  return absl::PermissionDeniedError(
+      absl::StrCat(service, " at ", address, ": a program of the user ", NameOfUser(*user),
+                   " listens there, and this one is of ", NameOfUser(geteuid()),
+                   ". Without tls programs of one user talk to each other alone: run all as one, set tls, or "
+                   "services.allow_other_users=true for all of them"));
+}
+
 absl::Status ServiceClient::Connection::Explain(const std::string& call, const absl::Status& status) const {
   if (status.ok()) return status;
   if (absl::Status reason = cancellation->status(); !reason.ok()) return reason;
+  if (absl::IsUnavailable(status)) {
+    if (absl::Status owner = CheckOwner(); !owner.ok()) return owner;
+  }
   std::string message = absl::StrCat(service, " at ", address, ", ", call, ": ", status.message());
   if (status.code() == absl::StatusCode::kUnavailable) {
-    absl::StrAppend(&message, ". Does it run? Start it with `bazel run //", service,
+    absl::StrAppend(&message, ". Does it run? Start it with `./bazelw run //", service,
                     " -- --config=FILE`, or all services with the orchestrator's --launch");
   } else if (status.code() == absl::StatusCode::kCancelled) {
     absl::StrAppend(&message, " (the service has cut off the call)");

@@ -32,6 +32,7 @@ struct ServiceClient::Connection {
   uint64_t epoch = 1;
   Cancellation* cancellation = nullptr;
   std::shared_ptr<grpc::Channel> channel;
+  bool own_user_only = true;  // talks to programs of this user, or root, alone: nothing else says who is there
   // GetInfo is the same call in each service, on its own stub.
   std::function<grpc::Status(grpc::ClientContext*, const GetInfoRequest&, ServiceInfo*)> get_info;
 
@@ -40,6 +41,8 @@ struct ServiceClient::Connection {
 
   // Of the next call that changes state.
   CallIdentity NextIdentity(uint64_t step);
+  // PERMISSION_DENIED where another user's program listens at `address`, with what to do. OK where nobody does.
+  absl::Status CheckOwner() const;
   // The error of a call, with the service, its address and what to do.
   absl::Status Explain(const std::string& call, const absl::Status& status) const;
   // INTERNAL: the call was answered, but not as it was asked.

@@ -84,6 +84,7 @@ absl::StatusOr<ServiceInfo> ServiceClient::AskInfo() {
   // A first connection may fail by itself on a busy machine, or come a moment before the service listens. Where none
   // comes about, the call below says why.
   WaitForConnection();
+  QUARTET_RETURN_IF_ERROR(connection_->CheckOwner());
   CallContext context(*connection_);
   ServiceInfo info;
   QUARTET_RETURN_IF_ERROR(FromGrpc(connection_->get_info(context.get(), GetInfoRequest(), &info)));
@@ -347,6 +348,7 @@ absl::Status Connect(const RunConfig& config, const char* service, uint64_t epoc
   connection->epoch = epoch;
   connection->cancellation = cancellation;
   connection->channel = MakeChannel(address, credentials);
+  connection->own_user_only = config.tls().ca_file().empty() && !config.services().allow_other_users();
   connection->get_info = [channel = connection->channel](grpc::ClientContext* context, const GetInfoRequest& request,
                                                          ServiceInfo* info) {
     return Service::NewStub(channel)->GetInfo(context, request, info);

@@ -22,6 +22,7 @@
 #include "core/base/byte_budget.h"
 #include "core/base/logging.h"
 #include "core/base/status_macros.h"
+#include "core/service/wire/local_users.h"
 #include "rollout/http/connections.h"
 #include "rollout/http/departures.h"
 
@@ -217,6 +218,7 @@ class HttpServerImpl final : public HttpServer {
       request.method = method;
       request.path = url;
       MHD_get_connection_values(connection, MHD_HEADER_KIND, AddHeader, &request);
+      if (options_.own_user_only && !IsOwnUsers(connection)) return Send(connection, options_.not_yours);
       if (std::optional<HttpReply> refusal = handler_->Refuse(request)) return Send(connection, *std::move(refusal));
       int64_t length = 0;
       const auto said = request.headers.find("content-length");
@@ -257,6 +259,12 @@ class HttpServerImpl final : public HttpServer {
     }
     request.DropBody();
     return Send(connection, std::move(reply));
+  }
+
+  static bool IsOwnUsers(MHD_Connection* connection) {
+    const absl::StatusOr<uid_t> user =
+        UserOfPeer(MHD_get_connection_info(connection, MHD_CONNECTION_INFO_CONNECTION_FD)->connect_fd);
+    return user.ok() && IsTrusted(*user);
   }
 
   bool TakePlace() {

@@ -55,6 +55,9 @@ class HttpHandler {
 
 struct HttpServerOptions {
   HostPort listen;  // port 0: a free one
+  // A request of a program of another user of this host, root apart, is answered with `not_yours`. For loopback.
+  bool own_user_only = false;
+  HttpReply not_yours = {.status = 403};
   // PEM; both or neither.
   std::string certificate;
   std::string private_key;

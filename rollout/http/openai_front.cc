@@ -1,5 +1,7 @@
 #include "rollout/http/openai_front.h"
 
+#include <unistd.h>
+
 #include <deque>
 #include <memory>
 #include <nlohmann/json.hpp>
@@ -15,6 +17,7 @@
 #include "core/base/files.h"
 #include "core/base/status_macros.h"
 #include "core/config/address.h"
+#include "core/service/wire/local_users.h"
 #include "rollout/http/api_error.h"
 #include "rollout/http/metrics_text.h"
 #include "rollout/http/openai_request.h"
@@ -231,7 +234,8 @@ HttpReply OpenAiFront::Complete(bool chat, HttpRequest& request, const std::stop
   return reply;
 }
 
-absl::StatusOr<std::unique_ptr<HttpFront>> HttpFront::Start(const HttpConfig& config, Generation* generation) {
+absl::StatusOr<std::unique_ptr<HttpFront>> HttpFront::Start(const HttpConfig& config, Generation* generation,
+                                                            bool any_user) {
   HttpServerOptions server;
   QUARTET_ASSIGN_OR_RETURN(server.listen, ParseHostPort(config.listen()));
   OpenAiFrontOptions options;
@@ -241,6 +245,10 @@ absl::StatusOr<std::unique_ptr<HttpFront>> HttpFront::Start(const HttpConfig& co
   if (!config.api_key_file().empty() && options.api_key.empty()) {
     return absl::InvalidArgumentError(absl::StrCat("rollout.http.api_key_file ", config.api_key_file(), " is empty"));
   }
+  server.own_user_only = options.api_key.empty() && !any_user;
+  server.not_yours = ErrorReply(absl::PermissionDeniedError(
+      absl::StrCat("without an API key (rollout.http.api_key_file) programs of the user ", NameOfUser(geteuid()),
+                   " and of root alone are answered, unless services.allow_other_users is true")));
   QUARTET_ASSIGN_OR_RETURN(server.private_key, ReadSecret("rollout.http.key_file", config.key_file()));
   if (!config.cert_file().empty()) {
     QUARTET_ASSIGN_OR_RETURN(server.certificate, ReadFile(config.cert_file()));

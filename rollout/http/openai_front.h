@@ -38,11 +38,13 @@ class OpenAiFront final : public HttpHandler {
   const int64_t created_;  // seconds since 1970
 };
 
-// The HTTP server that rollout.http, which is set, asks for, in front of `generation`. FAILED_PRECONDITION where a
+// The HTTP server that rollout.http, which is set, asks for, in front of `generation`. Without an API key it answers
+// programs of its own user and of root, or with `any_user` all of this host's. FAILED_PRECONDITION where a
 // key's file may be read by others than its owner; else as HttpServer::Start.
 class HttpFront {
  public:
-  static absl::StatusOr<std::unique_ptr<HttpFront>> Start(const HttpConfig& config, Generation* generation);
+  static absl::StatusOr<std::unique_ptr<HttpFront>> Start(const HttpConfig& config, Generation* generation,
+                                                          bool any_user = false);
   // host:port, with the port that was found.
   std::string address() const { return server_->address().ToString(); }
   // What OpenAI's clients call base_url.

@@ -3,6 +3,8 @@
 #include "rollout/http/openai_front.h"
 
 #include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <atomic>
 #include <chrono>
@@ -30,13 +32,13 @@ using ::testing::HasSubstr;
 
 class Front : public ::testing::Test {
  protected:
-  void Start(const std::string& api_key_file = "") {
+  void Start(const std::string& api_key_file = "", bool any_user = false) {
     HttpConfig config;
     config.set_listen("127.0.0.1:0");
     config.set_served_model_name("org/tiny");
     config.set_api_key_file(api_key_file);
     config.set_max_bodies_bytes(20 << 20);
-    auto started = HttpFront::Start(config, &rollout_);
+    auto started = HttpFront::Start(config, &rollout_, any_user);
     ASSERT_TRUE(started.ok()) << started.status();
     front_ = *std::move(started);
     port_ = std::atoi(front_->address().substr(front_->address().rfind(':') + 1).c_str());
@@ -105,6 +107,7 @@ TEST_F(Front, GivesUpWhenTheClientLeaves) {
   for (const bool stream : {false, true}) {
     HttpClient client(port_);
     client.Ask("POST", "/v1/completions", json{{"prompt", "hi"}, {"n", 4}, {"stream", stream}}.dump());
+    WaitUntil([&] { return rollout_.dispatcher().calls() == 1; });
     if (stream) client.ReadHead();
     client.Close();
     WaitUntil([&] { return rollout_.cancelled == (stream ? 2 : 1); });
@@ -116,6 +119,7 @@ TEST_F(Front, GivesUpARequestThatWaitsForThePausesEnd) {
   ASSERT_TRUE(rollout_.dispatcher().Pause(PauseRequest::KEEP, [] { return false; }).ok());
   HttpClient left(port_);
   left.Ask("POST", "/v1/completions", json{{"prompt", "hi"}}.dump());
+  WaitUntil([&] { return rollout_.dispatcher().calls() == 1; });
   left.Close();
   HttpClient waits(port_);
   waits.Ask("POST", "/v1/completions", json{{"prompt", "hi"}}.dump());
@@ -235,6 +239,25 @@ TEST_F(Front, AsksForTheKey) {
   EXPECT_EQ(Post({{"prompt", "hi"}}).status, 401);
   EXPECT_EQ(HttpAsk(port_, "GET", "/metrics").status, 401);
   EXPECT_EQ(HttpAsk(port_, "GET", "/health").status, 200);
+}
+
+TEST_F(Front, AnswersItsOwnUserAloneWhereThereIsNoKey) {
+  if (geteuid() != 0) GTEST_SKIP() << "only root can become another user";
+  const auto status_as_nobody = [this] {
+    const pid_t child = fork();
+    if (child == 0) {
+      if (setresuid(65534, 65534, 65534) != 0) _exit(1);
+      _exit(HttpAsk(port_, "GET", "/v1/models").status / 100);
+    }
+    int status = 0;
+    waitpid(child, &status, 0);
+    return WEXITSTATUS(status) * 100;
+  };
+  Start();
+  EXPECT_EQ(status_as_nobody(), 400);
+  EXPECT_EQ(HttpAsk(port_, "GET", "/v1/models").status, 200);
+  Start("", /*any_user=*/true);
+  EXPECT_EQ(status_as_nobody(), 200);
 }
 
 TEST_F(Front, RefusesKeysThatOthersCanRead) {

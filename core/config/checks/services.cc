@@ -99,6 +99,10 @@ absl::Status CheckScorer(const RunConfig& c) {
 
 absl::Status CheckServices(const RunConfig& c) {
   QUARTET_RETURN_IF_ERROR(OneOf("services.device", c.services().device(), {"cpu", "cuda"}));
+  const bool keyless_http = c.rollout().has_http() && c.rollout().http().api_key_file().empty();
+  if (c.services().allow_other_users() && !c.tls().ca_file().empty() && !keyless_http) {
+    return NoEffect("services.allow_other_users", "tls says who may call");
+  }
   for (const std::string& service : kServiceNames) {
     QUARTET_RETURN_IF_ERROR(CheckPlacement(service, PlacementOf(c, service)));
   }

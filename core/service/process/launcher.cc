@@ -39,11 +39,6 @@ int Fail(const std::string& service, const absl::Status& status, int code) {
   return code;
 }
 
-int Threads(const ServicePlacement& placement, int ranks_here) {
-  if (placement.threads() > 0) return placement.threads();
-  return std::max(1, AvailableCores() / ranks_here);
-}
-
 // Becomes the rank that the environment names. Returns only on an error.
 absl::Status BecomeRank(const std::string& program, const RunConfig& config, const std::string& service,
                         const RankEnvironment& place, char** argv) {
@@ -53,7 +48,8 @@ absl::Status BecomeRank(const std::string& program, const RunConfig& config, con
   const bool said = PlacementOf(config, service).threads() > 0;
   const bool of_torchrun =
       getenv("TORCHELASTIC_RUN_ID") != nullptr && threads != nullptr && std::string(threads) == "1";
-  setenv("OMP_NUM_THREADS", absl::StrCat(Threads(PlacementOf(config, service), place.local_world_size)).c_str(),
+  setenv("OMP_NUM_THREADS",
+         absl::StrCat(ThreadsOfRank(PlacementOf(config, service).threads(), place.local_world_size)).c_str(),
          /*overwrite=*/said || of_torchrun);
   argv[0] = const_cast<char*>(program.c_str());
   execv(program.c_str(), argv);
@@ -188,7 +184,8 @@ int LauncherMain(int argc, char** argv, const LauncherOptions& options) {
   Ranks ranks(service, placement.ranks());
   int code = 0;
   std::string ends;
-  if (absl::Status s = ranks.Start(program, arguments, Threads(placement, placement.ranks()), folder + "/leader");
+  if (absl::Status s =
+          ranks.Start(program, arguments, ThreadsOfRank(placement.threads(), placement.ranks()), folder + "/leader");
       !s.ok()) {
     QUARTET_LOG(kError) << std::string(s.message());
     code = 1;

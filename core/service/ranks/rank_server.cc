@@ -34,6 +34,7 @@
 #include "core/service/wire/batch_limits.h"
 #include "core/service/wire/credentials.h"
 #include "core/service/wire/health_service.h"
+#include "core/service/wire/local_listener.h"
 #include "core/service/wire/message_size.h"
 
 namespace quartet {
@@ -77,8 +78,7 @@ class RankServerImpl final : public RankServer {
     context_.host = advertised.host;
     context_.endpoint = advertised.ToString();
     context_.device = placement.device();
-    const int cores = AvailableCores();
-    context_.threads = placement.threads() > 0 ? placement.threads() : std::max(1, cores / place.local_world_size);
+    context_.threads = ThreadsOfRank(placement.threads(), place.local_world_size);
     context_.collective_timeout = absl::Seconds(placement.collective_timeout_seconds());
     context_.device_memory_budget = placement.device_memory_budget();
     context_.host_memory_budget = placement.host_memory_budget();
@@ -98,7 +98,12 @@ class RankServerImpl final : public RankServer {
     static std::once_flag reflection;
     std::call_once(reflection, [] { grpc::reflection::InitProtoReflectionServerBuilderPlugin(); });
     grpc::ServerBuilder builder;
-    builder.AddListeningPort(reservation.address().ToString(), server_credentials);
+    if (options_.config.tls().ca_file().empty() && !options_.config.services().allow_other_users()) {
+      QUARTET_ASSIGN_OR_RETURN(listener_, LocalListener::Listen(reservation.address(), reservation.needs_reuse_port()));
+      listener_->AddTo(builder);
+    } else {
+      builder.AddListeningPort(reservation.address().ToString(), server_credentials);
+    }
     builder.SetMaxReceiveMessageSize(kMaxMessageBytes);
     builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, reservation.needs_reuse_port() ? 1 : 0);
     builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIME_MS, 20'000);
@@ -125,6 +130,7 @@ class RankServerImpl final : public RankServer {
           absl::StrCat("cannot listen on ", reservation.address().ToString(),
                        ": the address is in use, or the TLS files do not fit together (the line above says which)"));
     }
+    if (listener_ != nullptr) listener_->Start();
     if (place.rank == 0 && !options_.leader_file.empty()) {
       QUARTET_RETURN_IF_ERROR(AtomicWriteFile(options_.leader_file, context_.endpoint));
     }
@@ -154,6 +160,7 @@ class RankServerImpl final : public RankServer {
         group_->EndCalls(status);
         service_->EndCalls(status);
       });
+      if (listener_ != nullptr) listener_->Stop();
       server_->Shutdown(In(grace + kLastWords));  // returns as soon as no call is left
       ended.set_value();
       last_words.join();
@@ -298,6 +305,7 @@ class RankServerImpl final : public RankServer {
   std::unique_ptr<RankGroup> group_;
   std::unique_ptr<Lifeline> lifeline_;
   std::unique_ptr<RankService> service_;
+  std::unique_ptr<LocalListener> listener_;  // where other users of this host are kept out
   std::unique_ptr<grpc::Server> server_;
 };
 

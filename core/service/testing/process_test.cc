@@ -19,6 +19,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
 #include "absl/time/clock.h"
 #include "core/base/files.h"
 #include "core/service/process/child_process.h"
@@ -332,6 +333,35 @@ TEST(Process, ListsItsServicesByReflection) {
   grpc::Status status;
   call->Finish(&status, nullptr);
   ASSERT_TRUE(queue.Next(&tag, &ok));
+}
+
+// What a connection gets within two seconds: the first byte of a server's settings, or its end.
+Strings ConnectAsNobody(const std::string& address) {
+  const HostPort place = ParseHostPort(address).value();
+  ChildProcessOptions options;
+  options.argv = {
+      "/usr/bin/setpriv",
+      "--reuid=65534",
+      "--clear-groups",
+      "/bin/bash",
+      "-c",
+      absl::StrCat("exec 3<>/dev/tcp/", place.host, "/", place.port,
+                   " && if (($(timeout 20 head -c 1 <&3 | wc -c) == 1)); then echo served; else echo closed; fi")};
+  options.log_file = NewFolder() + "/nobody.log";
+  EXPECT_TRUE(ChildProcess::Start(options).value()->Wait(kLong).has_value());
+  return absl::StrSplit(ReadFile(options.log_file).value(), '\n', absl::SkipEmpty());
+}
+
+TEST(Process, TakesNoCallsOfOtherUsersOfTheMachine) {
+  if (geteuid() != 0) GTEST_SKIP() << "only root can become another user";
+  {
+    Toy toy({"--listen=127.0.0.1:0"});
+    EXPECT_EQ(ConnectAsNobody(toy.Address()), Strings{"closed"});
+    toy.WaitForLog("refused a connection of nobody (65534)");
+    EXPECT_TRUE(toy.Info().ok()) << toy.Log();
+  }
+  Toy open({"--listen=127.0.0.1:0", "--set=services.allow_other_users=true"});
+  EXPECT_EQ(ConnectAsNobody(open.Address()), Strings{"served"});
 }
 
 TEST(Process, RefusesAPortInUse) {
