@@ -68,7 +68,10 @@ absl::StatusOr<std::unique_ptr<Dispatcher::Admission>> Dispatcher::Begin(const G
 
 Dispatcher::Admission::~Admission() {
   const std::lock_guard lock(dispatcher_->mutex_);
-  dispatcher_->GiveUp(id_);
+  Call* const call = dispatcher_->calls_.at(id_).get();
+  call->ended = true;  // nobody is to be told
+  dispatcher_->GiveUp(id_, call, absl::CancelledError(""));
+  dispatcher_->calls_.erase(id_);
 }
 
 void Dispatcher::AbortInFlight() {
@@ -172,19 +175,19 @@ void Dispatcher::Answer(int rank, RankEvents events) {
     };
     if (event.call() == 0) {
       for (const auto& [id, call] : calls_) {
-        if (call->begun && call->left_on[engine_of(rank)] > 0) End(call.get(), error());
+        if (call->begun && call->left_on[engine_of(rank)] > 0) GiveUp(id, call.get(), error());
       }
       continue;
     }
     const auto found = calls_.find(event.call());
     if (found == calls_.end()) continue;  // given up
     Call& call = *found->second;
+    if (call.ended) continue;
     if (event.has_error()) {
-      End(&call, error());
+      GiveUp(event.call(), &call, error());
       continue;
     }
     if (event.has_sequence()) Account(&call, engine_of(rank));
-    if (call.ended) continue;
     GenerateReply reply;
     if (event.has_tokens()) {
       *reply.mutable_tokens() = std::move(*event.mutable_tokens());
@@ -201,7 +204,7 @@ void Dispatcher::Fail(const absl::Status& status) {
   const std::lock_guard lock(mutex_);
   failure_.Update(status);
   if (failure_.ok()) return;
-  for (const auto& [id, call] : calls_) End(call.get(), failure_);
+  for (const auto& [id, call] : calls_) GiveUp(id, call.get(), failure_);
   changed_.notify_all();
 }
 
@@ -343,18 +346,18 @@ void Dispatcher::Account(Call* call, int engine) {
   --in_flight_;
 }
 
-// Under the lock.
-void Dispatcher::GiveUp(uint64_t id) {
-  Call* const call = calls_.at(id).get();
+// Ends the call early. What is left of it counts no more, even while its client, which may read slowly or never, is
+// told. Under the lock.
+void Dispatcher::GiveUp(uint64_t id, Call* call, const absl::Status& status) {
   if (!call->begun) {
-    not_begun_ -= call->left;
+    not_begun_ -= std::exchange(call->left, 0);
   } else {
     for (int engine = 0; engine < engines(); ++engine) {
       if (call->left_on[engine] > 0) WorkFor(engine).add_cancel(id);
       while (call->left_on[engine] > 0) Account(call, engine);
     }
   }
-  calls_.erase(id);
+  End(call, status);
   changed_.notify_all();
 }
 
@@ -389,7 +392,7 @@ void Dispatcher::Release() {
   paused_ = false;
   for (const auto& [id, call] : calls_) {
     if (call->begun || call->ended) continue;
-    if (const absl::Status status = Start(id, call.get()); !status.ok()) End(call.get(), status);
+    if (const absl::Status status = Start(id, call.get()); !status.ok()) GiveUp(id, call.get(), status);
   }
 }
 

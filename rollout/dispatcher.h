@@ -120,7 +120,7 @@ class Dispatcher {
   void Spread(uint64_t id, Call* call);
   void End(Call* call, const absl::Status& status);
   void Account(Call* call, int engine);
-  void GiveUp(uint64_t id);
+  void GiveUp(uint64_t id, Call* call, const absl::Status& status);
   RankWork& WorkFor(int engine);
   void Hold();
   void ReleaseRanks();

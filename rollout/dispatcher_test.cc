@@ -170,6 +170,30 @@ TEST(Dispatcher, AFailureOfOneRankEndsTheCallsThatItServes) {
   EXPECT_EQ(status.message(), "rank 1: generation failed: out of luck");
 }
 
+// Its client has yet to read that it failed.
+TEST(Dispatcher, ACallThatFailedHoldsUpNothing) {
+  Dispatcher dispatcher({.ranks = 2, .max_num_seqs = 4, .max_waiting = 0});
+  const auto failed = BeginOne(dispatcher, 8);
+  ASSERT_TRUE(failed.ok()) << failed.status();
+  std::vector<FakeRank> ranks(2);
+  for (int r = 0; r < 2; ++r) ranks[r].Apply(TakeFor(dispatcher, r));
+  RankEvents events;
+  events.add_events()->set_call(1);
+  events.mutable_events(0)->mutable_error()->set_message("no room");
+  events.mutable_events(0)->mutable_error()->set_code(static_cast<int>(absl::StatusCode::kResourceExhausted));
+  dispatcher.Answer(1, events);
+  EXPECT_EQ((*failed)->end, absl::ResourceExhaustedError("rank 1: no room"));
+  for (int r = 0; r < 2; ++r) {
+    ranks[r].Apply(TakeFor(dispatcher, r));
+    EXPECT_EQ(ranks[r].left(), 0) << "the other rank need not go on with it either";
+  }
+  std::thread pause([&] { EXPECT_EQ(*dispatcher.Pause(PauseRequest::WAIT, kStays), 0); });
+  for (int r = 0; r < 2; ++r) dispatcher.Answer(r, ranks[r].Apply(TakeFor(dispatcher, r)));
+  pause.join();
+  dispatcher.Resume();
+  EXPECT_TRUE(BeginOne(dispatcher, 8).ok()) << "there is room again";
+}
+
 TEST(Dispatcher, EnginesThatStepTogetherGetEquallyManyBatches) {
   Dispatcher dispatcher({.ranks = 3, .lockstep = true, .max_num_seqs = 4, .max_waiting = 100});
   EXPECT_EQ(dispatcher.groups(), 1);

@@ -144,8 +144,14 @@ std::deque<RankWork> RankWorker::TakeBatches(int64_t count) {
 RankWorker::Result RankWorker::Do() {
   Answers said;
   const auto failed = [&](const absl::Status& status) -> Result {
-    said.AddError(0, status);
-    return {said.TakeAll(), Judge(status)};
+    absl::Status broken = Judge(status);
+    if (broken.ok()) {
+      // Others, whose work is still on its way, go on.
+      for (const auto& [call, left] : std::exchange(unfinished_, {})) said.AddError(call, status);
+    } else {
+      said.AddError(0, status);
+    }
+    return {said.TakeAll(), std::move(broken)};
   };
   int64_t batches = 0;
   bool busy = false;
@@ -162,10 +168,17 @@ RankWorker::Result RankWorker::Do() {
     pending_ = !agreed->idle;
   }
   for (const RankWork& work : TakeBatches(batches)) {
-    for (const CallPart& part : work.parts()) AddTasks(part, *engine_);
-    for (const uint64_t call : work.cancel()) engine_->Cancel(call);
+    for (const CallPart& part : work.parts()) {
+      AddTasks(part, *engine_);
+      for (const GenerateTask& task : part.tasks()) unfinished_[part.call()] += task.samples();
+    }
+    for (const uint64_t call : work.cancel()) {
+      engine_->Cancel(call);
+      unfinished_.erase(call);
+    }
     for (const uint64_t call : work.abort()) {
       std::vector<GeneratedSequence> sequences = engine_->Cancel(call);
+      unfinished_.erase(call);
       if (!answers()) continue;
       for (GeneratedSequence& sequence : sequences) said.Add({call, std::move(sequence)});
     }
@@ -189,8 +202,13 @@ RankWorker::Result RankWorker::Do() {
   absl::StatusOr<std::vector<EngineEvent>> events = engine_->Step();
   if (!events.ok()) return failed(events.status());
   if (!idle) failures_ = 0;
-  if (answers()) {
-    for (EngineEvent& event : *events) said.Add(std::move(event));
+  for (EngineEvent& event : *events) {
+    const auto left = unfinished_.find(event.call);
+    const bool one_less = std::holds_alternative<GeneratedSequence>(event.what);
+    if (left != unfinished_.end() && !std::holds_alternative<GeneratedTokens>(event.what)) {
+      if (!one_less || --left->second == 0) unfinished_.erase(left);
+    }
+    if (answers()) said.Add(std::move(event));
   }
   return {said.TakeAll(), absl::OkStatus()};
 }

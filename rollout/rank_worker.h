@@ -11,6 +11,7 @@
 #include <cstdint>
 #include <deque>
 #include <functional>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -118,6 +119,7 @@ class RankWorker {
   bool held_ = false;
   bool pending_ = false;  // this rank, or one that steps together with it, has sequences, as far as is known
   int failures_ = 0;      // of the engine, in a row
+  std::map<uint64_t, int64_t> unfinished_;  // sequences that the engine has, by call
 
   std::mutex mutex_;
   std::condition_variable changed_;
