@@ -57,13 +57,20 @@ bool Close(const Expression& a, const Expression& b, const std::map<std::string,
   return arb_le(distance.real(), allowed.real());
 }
 
-bool SameScalar(const Expression& a, const Expression& b) {
+// What a comparison could not decide: whether two numbers are the same, or what they are.
+struct Doubt {
+  bool any = false;
+};
+
+bool SameScalar(const Expression& a, const Expression& b, Doubt* doubt) {
   std::set<std::string> symbols;
   CollectSymbols(a, &symbols);
   CollectSymbols(b, &symbols);
   if (symbols.empty()) {
     const Truth same = SameNumber(a, b, {});
-    return same == Truth::kYes || ((HasDecimal(a) || HasDecimal(b)) && Close(a, b, {}));
+    if (same == Truth::kYes || ((HasDecimal(a) || HasDecimal(b)) && Close(a, b, {}))) return true;
+    doubt->any |= same == Truth::kUnknown;
+    return false;
   }
   int agreed = 0;
   for (int i = 0; i < kPoints && agreed < kEnoughPoints; ++i) {
@@ -71,23 +78,26 @@ bool SameScalar(const Expression& a, const Expression& b) {
     if (same == Truth::kNo) return false;
     agreed += same == Truth::kYes;  // else not defined here: another point
   }
+  doubt->any |= agreed < kEnoughPoints;
   return agreed == kEnoughPoints;
 }
 
 // --- structures ---
 
-bool SameExpression(const ExpressionPtr& a, const ExpressionPtr& b);
+bool SameExpression(const ExpressionPtr& a, const ExpressionPtr& b, Doubt* doubt);
 
-bool SameInOrder(const List& a, const List& b) {
-  return std::equal(a.begin(), a.end(), b.begin(), b.end(), SameExpression);
+bool SameInOrder(const List& a, const List& b, Doubt* doubt) {
+  return std::equal(a.begin(), a.end(), b.begin(), b.end(),
+                    [doubt](const auto& one, const auto& other) { return SameExpression(one, other, doubt); });
 }
 
 // Each of either has its like in the other.
-bool SameInAnyOrder(const List& a, const List& b) {
+bool SameInAnyOrder(const List& a, const List& b, Doubt* doubt) {
   if (a.size() > kMostElements || b.size() > kMostElements) return false;
-  const auto covers = [](const List& all, const List& others) {
+  const auto covers = [doubt](const List& all, const List& others) {
     return std::all_of(all.begin(), all.end(), [&](const auto& one) {
-      return std::any_of(others.begin(), others.end(), [&](const auto& other) { return SameExpression(one, other); });
+      return std::any_of(others.begin(), others.end(),
+                         [&](const auto& other) { return SameExpression(one, other, doubt); });
     });
   };
   return covers(a, b) && covers(b, a);
@@ -130,7 +140,7 @@ bool IsInfinite(const Expression& of) {
 }
 
 // The interval of an inequality about a name; nothing of what is none.
-std::optional<ExpressionPtr> IntervalOf(const Expression& of) {
+std::optional<ExpressionPtr> IntervalOf(const Expression& of, Doubt* doubt) {
   static const ExpressionPtr infinity = Make(Kind::kConstant, "oo", {});
   static const ExpressionPtr minus_infinity = Make(Kind::kMultiply, "", {MakeNumber(-1), infinity});
   const auto strict = [](const Expression& relation) { return relation.name == "<"; };
@@ -151,8 +161,9 @@ std::optional<ExpressionPtr> IntervalOf(const Expression& of) {
     const Expression *low = of.arguments[0].get(), *high = of.arguments[1].get();
     if (!is_inequality(*low) || !is_inequality(*high)) return std::nullopt;
     // a > x > b comes as x < a, b < x.
-    if (!SameExpression(low->arguments[1], high->arguments[0])) std::swap(low, high);
-    if (!SameExpression(low->arguments[1], high->arguments[0]) || !IsName(*low->arguments[1])) return std::nullopt;
+    if (!SameExpression(low->arguments[1], high->arguments[0], doubt)) std::swap(low, high);
+    if (!SameExpression(low->arguments[1], high->arguments[0], doubt) || !IsName(*low->arguments[1]))
+      return std::nullopt;
     return Make(Kind::kSequence, std::string(strict(*low) ? "(" : "[") + (strict(*high) ? ")" : "]"),
                 {low->arguments[0], high->arguments[1]});
   }
@@ -161,11 +172,13 @@ std::optional<ExpressionPtr> IntervalOf(const Expression& of) {
 
 // The left side less the right one: where they are the same but for a factor, equations have the same solutions; so
 // have inequalities, where it is positive.
-bool SameRelation(const Expression& a, const Expression& b) {
-  if (SameExpression(a.arguments[0], b.arguments[0]) && SameExpression(a.arguments[1], b.arguments[1])) return true;
+bool SameRelation(const Expression& a, const Expression& b, Doubt* doubt) {
+  if (SameExpression(a.arguments[0], b.arguments[0], doubt) && SameExpression(a.arguments[1], b.arguments[1], doubt))
+    return true;
   const bool equation = a.name == "=" || a.name == "!=";
   if (!equation && a.name != "<" && a.name != "<=") return false;
-  if (equation && SameExpression(a.arguments[0], b.arguments[1]) && SameExpression(a.arguments[1], b.arguments[0])) {
+  if (equation && SameExpression(a.arguments[0], b.arguments[1], doubt) &&
+      SameExpression(a.arguments[1], b.arguments[0], doubt)) {
     return true;
   }
   for (const Expression* e : {&a, &b}) {
@@ -196,39 +209,41 @@ bool SameRelation(const Expression& a, const Expression& b) {
          (equation ? !acb_contains_zero(ratio->get()) : ratio->is_real() && arb_is_positive(ratio->real()));
 }
 
-bool SameExpression(const ExpressionPtr& a, const ExpressionPtr& b) {
+bool SameExpression(const ExpressionPtr& a, const ExpressionPtr& b, Doubt* doubt) {
   if (IsScalar(*a) && IsScalar(*b)) {
     if (a->kind == Kind::kText && b->kind == Kind::kText) return a->name == b->name;
-    return SameScalar(*a, *b);
+    return SameScalar(*a, *b, doubt);
   }
   // "x = 5" is 5 where the other gives no name.
   const auto is_value = [](const Expression& e) {
     return e.kind == Kind::kRelation && e.name == "=" &&
            (IsName(*e.arguments[0]) || (IsConstant(*e.arguments[0]) && IsConstant(*e.arguments[1])));
   };
-  if (is_value(*a) && b->kind != Kind::kRelation) return SameExpression(a->arguments[1], b);
-  if (is_value(*b) && a->kind != Kind::kRelation) return SameExpression(a, b->arguments[1]);
+  if (is_value(*a) && b->kind != Kind::kRelation) return SameExpression(a->arguments[1], b, doubt);
+  if (is_value(*b) && a->kind != Kind::kRelation) return SameExpression(a, b->arguments[1], doubt);
   // Sets of one element are as good as it.
-  if (a->kind == Kind::kSet && a->arguments.size() == 1 && IsScalar(*b)) return SameExpression(a->arguments[0], b);
-  if (b->kind == Kind::kSet && b->arguments.size() == 1 && IsScalar(*a)) return SameExpression(a, b->arguments[0]);
+  if (a->kind == Kind::kSet && a->arguments.size() == 1 && IsScalar(*b))
+    return SameExpression(a->arguments[0], b, doubt);
+  if (b->kind == Kind::kSet && b->arguments.size() == 1 && IsScalar(*a))
+    return SameExpression(a, b->arguments[0], doubt);
 
-  if (a->kind == Kind::kRelation && b->kind == Kind::kRelation && a->name == b->name && SameRelation(*a, *b))
+  if (a->kind == Kind::kRelation && b->kind == Kind::kRelation && a->name == b->name && SameRelation(*a, *b, doubt))
     return true;
-  const std::optional<ExpressionPtr> interval_a = IntervalOf(*a), interval_b = IntervalOf(*b);
+  const std::optional<ExpressionPtr> interval_a = IntervalOf(*a, doubt), interval_b = IntervalOf(*b, doubt);
   if (interval_a.has_value() || interval_b.has_value()) {
     const ExpressionPtr left = interval_a.value_or(a), right = interval_b.value_or(b);
     if (left->kind == Kind::kRelation || right->kind == Kind::kRelation) return false;
-    return SameExpression(left, right);
+    return SameExpression(left, right, doubt);
   }
   if (a->kind != b->kind) return false;
   switch (a->kind) {
     case Kind::kSet:
     case Kind::kUnion:
-      return SameInAnyOrder(a->arguments, b->arguments);
+      return SameInAnyOrder(a->arguments, b->arguments, doubt);
     case Kind::kWithout:
-      return SameInOrder(a->arguments, b->arguments);
+      return SameInOrder(a->arguments, b->arguments, doubt);
     case Kind::kSequence: {
-      if (!SameInOrder(a->arguments, b->arguments)) return false;
+      if (!SameInOrder(a->arguments, b->arguments, doubt)) return false;
       if (a->name == b->name) return true;
       // Infinity is never inside, whatever the bracket.
       if (a->name.size() != 2 || b->name.size() != 2 || a->arguments.size() != 2) return false;
@@ -266,15 +281,13 @@ std::string Canonical(std::string_view text) {
   return canonical;
 }
 
-}  // namespace
-
-bool Equal(std::string_view left, std::string_view right) {
+bool Same(std::string_view left, std::string_view right, Doubt* doubt) {
   const std::string canonical_left = Canonical(left), canonical_right = Canonical(right);
   if (canonical_left.empty() || canonical_right.empty()) return false;
   if (canonical_left == canonical_right) return true;
   const auto a = Parse(left), b = Parse(right);
   if (!a.has_value() || !b.has_value()) return false;
-  if (a->size() == 1 && b->size() == 1) return SameExpression((*a)[0], (*b)[0]);
+  if (a->size() == 1 && b->size() == 1) return SameExpression((*a)[0], (*b)[0], doubt);
   // A list without brackets is a set; "x = 1, 2" gives both.
   const auto elements = [](const List& list) {
     if (list.size() > 1) return list;
@@ -283,12 +296,19 @@ bool Equal(std::string_view left, std::string_view right) {
     if (one->kind == Kind::kSet) return one->arguments;
     return List{one};
   };
-  if (SameInAnyOrder(elements(*a), elements(*b))) return true;
+  if (SameInAnyOrder(elements(*a), elements(*b), doubt)) return true;
   // (x, y) = 1, 2 and (1, 2).
   const auto tuple = [](const List& list) {
     return list.size() == 1 && list[0]->kind == Kind::kSequence && list[0]->name == "()" ? list[0]->arguments : list;
   };
-  return (a->size() == 1) != (b->size() == 1) && SameInOrder(tuple(*a), tuple(*b));
+  return (a->size() == 1) != (b->size() == 1) && SameInOrder(tuple(*a), tuple(*b), doubt);
+}
+
+}  // namespace
+
+Truth Compare(std::string_view left, std::string_view right) {
+  Doubt doubt;
+  return Same(left, right, &doubt) ? Truth::kYes : doubt.any ? Truth::kUnknown : Truth::kNo;
 }
 
 }  // namespace quartet::math

@@ -3,6 +3,8 @@
 
 #include <string_view>
 
+#include "scorer/rewards/math/truth.h"
+
 namespace quartet::math {
 
 // Of two answers in LaTeX or plain text. Equal are: the same text but for space and styles; scalars of the same value,
@@ -11,6 +13,9 @@ namespace quartet::math {
 // element; sets and unenclosed lists in any order; relations and inequalities of the same solutions as intervals; "x =
 // 5" and "5". Exact tests are probabilistic (Schwartz and Zippel): values of variables are drawn out of so many that
 // different expressions agree at them by chance with a probability below 1e-6.
-bool Equal(std::string_view left, std::string_view right);
+//
+// kUnknown: not equal as far as can be told, but something in them could be neither decided (numbers that agree to 300
+// digits, or that would take too long) nor given a value (1/0).
+Truth Compare(std::string_view left, std::string_view right);
 
 }  // namespace quartet::math

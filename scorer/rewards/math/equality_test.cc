@@ -12,6 +12,8 @@
 namespace quartet::math {
 namespace {
 
+bool Equal(std::string_view left, std::string_view right) { return Compare(left, right) == Truth::kYes; }
+
 bool Same(const std::string& label, const std::string& response) {
   return Equal(AnswerOfLabel(label), AnswerIn(response));
 }
@@ -114,6 +116,14 @@ TEST(MathEquality, SeesWhatIsTheSameInAnotherForm) {
     EXPECT_TRUE(Equal(a, b)) << a << " and " << b;
     EXPECT_TRUE(Equal(b, a)) << b << " and " << a;
   }
+}
+
+TEST(MathEquality, SaysWhereItCannotDecide) {
+  EXPECT_EQ(Compare("1/0", "2"), Truth::kUnknown);
+  EXPECT_EQ(Compare("2", "\\{1, 9^{9^{9^{9^{9}}}} - 9^{9^{9^{9^{9}}}}\\}"), Truth::kNo) << "a number and two";
+  EXPECT_EQ(Compare("(1, 3)", "(1, \\frac{3}{\\pi - \\pi})"), Truth::kUnknown);
+  EXPECT_EQ(Compare("2", "3"), Truth::kNo);
+  EXPECT_EQ(Compare("x + x", "2x"), Truth::kYes);
 }
 
 TEST(MathEquality, IsNoWhereNothingIsSaid) {

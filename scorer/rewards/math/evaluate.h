@@ -10,6 +10,7 @@
 #include <string>
 
 #include "scorer/rewards/math/expression.h"
+#include "scorer/rewards/math/truth.h"
 
 namespace quartet::math {
 
@@ -48,8 +49,6 @@ class Ball {
 // Principal values, to about so many bits; nothing where it is no scalar or not defined, or so many bits do not tell.
 // Odd roots of negative numbers are real, as people write them.
 std::optional<Ball> Enclose(const Expression& of, const std::map<std::string, mpq_class>& symbols, int bits);
-
-enum class Truth { kNo, kYes, kUnknown };
 
 // Whether they are the same number, exactly where both are rational; else kNo is certain, and kYes to some 300 digits.
 // kUnknown where one is not defined.

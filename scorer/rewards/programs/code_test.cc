@@ -221,6 +221,21 @@ TEST(CodeRewards, GiveNoNetworkAndNoFilesAndNoProcesses) {
   EXPECT_EQ(refused("import os; os.kill(1, 9); os.listdir('/proc/3')"), 1);
   EXPECT_EQ(refused("import os; f = [open('/dev/null') for i in range(100)]"), 1);
   EXPECT_EQ(refused("open('/tmp/x', 'wb').write(b'x' * 20000000)"), 1);
+  EXPECT_EQ(refused("import os; os.chroot('/tmp')"), 1);
+  EXPECT_EQ(refused("import os; os.setuid(0)"), 1);
+  EXPECT_EQ(refused("import os; os.mknod('/tmp/x', 0o60644, os.makedev(8, 0))"), 1);
+  EXPECT_EQ(refused("import os; os.memfd_create('x')"), 1);
+  EXPECT_EQ(refused("import os; os.posix_spawn('/usr/bin/true', ['true'], {})"), 1);
+  // unshare(CLONE_NEWUSER), mount, ptrace(TRACEME), keyctl, io_uring_setup, bpf, perf_event_open, memfd_secret, shmget
+  for (const char* call : {"272, 0x10000000", "165, b'x', b'/tmp', b'tmpfs', 0, 0", "101, 0, 0, 0, 0", "250, 0, 0",
+                           "425, 8, 0", "321, 0, 0, 0", "298, 0, 0, 0, 0, 0", "447, 0", "29, 0, 4096, 0o1600"}) {
+#if defined(__x86_64__)
+    EXPECT_EQ(refused(absl::StrCat("import ctypes, os; c = ctypes.CDLL(None, use_errno=True)\n  if c.syscall(", call,
+                                   ") < 0: raise OSError(ctypes.get_errno(), 'refused')")),
+              1)
+        << call;
+#endif
+  }
   EXPECT_EQ(
       Value("import os\nopen('x', 'w').write('refused')\nprint(open('/tmp/x').read())\nassert len(os.environ) < 12",
             nothing),
@@ -252,6 +267,50 @@ TEST(CodeRewards, BoundMemoryAndTimeAndOutput) {
   EXPECT_EQ(Value("import signal\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\nwhile True: pass", nothing, false,
                   absl::Seconds(1)),
             0);
+}
+
+// Of 512 MiB, and 16 MiB in /tmp.
+TEST(CodeRewards, BoundMemoryByWhateverWayItIsTaken) {
+  EXPECT_EQ(Value(R"(
+import mmap, os, socket, threading
+got, kept = 0, []
+def grow(take):
+    global got
+    try:
+        while True: got += take()
+    except (OSError, MemoryError, RuntimeError, ValueError): pass
+def fill(pair):
+    kept.append(pair)
+    os.set_blocking(pair[1], False)
+    sum = 0
+    try:
+        while True: sum += os.write(pair[1], b"x" * 65536)
+    except BlockingIOError: return sum
+def sockets():
+    a, b = socket.socketpair()
+    kept.append((a, b))
+    return fill((a.fileno(), b.fileno()))
+files = iter(range(1 << 30))
+def file():
+    with open(f"/tmp/{next(files)}", "wb") as f: return f.write(b"x" * (1 << 20))
+def shared():
+    m = mmap.mmap(-1, 8 << 20)
+    kept.append(m)
+    return m.write(b"x" * (8 << 20))
+def own():
+    kept.append(bytearray(b"x") * (8 << 20))
+    return 8 << 20
+stop = threading.Event()
+def thread():
+    threading.Thread(target=stop.wait, daemon=True).start()
+    return 0
+for take in (lambda: fill(os.pipe()), sockets, file, shared, own, thread): grow(take)
+threads = threading.active_count()
+kept.clear()
+stop.set()
+print("bounded" if 256 << 20 < got < 600 << 20 and threads < 200 else f"{got} {threads}"))",
+                  R"({"inputs": [""], "outputs": ["bounded"]})"),
+            1);
 }
 
 TEST(CodeRewards, AreNothingForAnAnswerWithoutCode) {

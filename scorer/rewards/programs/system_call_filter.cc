@@ -62,6 +62,9 @@ constexpr int kRefused[] = {
     SYS_personality,
     SYS_seccomp,
     SYS_memfd_create,
+#ifdef SYS_memfd_secret
+    SYS_memfd_secret,
+#endif
     SYS_shmget,
     SYS_msgget,
     SYS_semget,

@@ -22,23 +22,30 @@ namespace quartet {
 namespace {
 
 using nlohmann::json;
-using Rule = std::function<absl::StatusOr<float>(const Answer&)>;
+using Rule = std::function<absl::StatusOr<Reward>(const Answer&)>;
 
 class RuleFunction final : public RewardFunction {
  public:
   explicit RuleFunction(Rule rule) : rule_(std::move(rule)) {}
   std::vector<absl::StatusOr<Reward>> Score(std::span<const Answer* const> answers, std::stop_token) override {
     std::vector<absl::StatusOr<Reward>> rewards;
-    for (const Answer* answer : answers) {
-      const absl::StatusOr<float> value = rule_(*answer);
-      rewards.push_back(value.ok() ? absl::StatusOr<Reward>(Reward{*value}) : value.status());
-    }
+    for (const Answer* answer : answers) rewards.push_back(rule_(*answer));
     return rewards;
   }
 
  private:
   const Rule rule_;
 };
+
+// A rule that tells a value alone.
+template <typename Value>
+Rule Plain(Value value_of) {
+  return [value_of = std::move(value_of)](const Answer& answer) -> absl::StatusOr<Reward> {
+    const absl::StatusOr<float> value = value_of(answer);
+    if (!value.ok()) return value.status();
+    return Reward{*value};
+  };
+}
 
 absl::Status BadLabel(const Answer& answer, std::string_view rule, std::string_view wanted) {
   return absl::InvalidArgumentError(absl::StrCat("label ", Shown(answer.label), " is no ", std::string(wanted),
@@ -52,19 +59,27 @@ absl::StatusOr<float> Boxed(const Answer& answer) {
   return given.has_value() && StripSpace(*given) == label ? 1.0f : 0.0f;
 }
 
-absl::StatusOr<float> Math(const Answer& answer) {
-  const std::string label = math::AnswerOfLabel(answer.label);
-  if (label.empty()) return BadLabel(answer, "math", "answer");
-  return math::Equal(label, math::AnswerIn(answer.response)) ? 1.0f : 0.0f;
+// With how many of the answers could not be told from the label.
+Reward RewardOf(math::Truth same) {
+  Reward reward;
+  reward.value = same == math::Truth::kYes ? 1 : 0;
+  reward.extra_logs["undecided"] = same == math::Truth::kUnknown ? 1 : 0;
+  return reward;
 }
 
-absl::StatusOr<float> OpenReasonerZero(const Answer& answer) {
+absl::StatusOr<Reward> Math(const Answer& answer) {
+  const std::string label = math::AnswerOfLabel(answer.label);
+  if (label.empty()) return BadLabel(answer, "math", "answer");
+  return RewardOf(math::Compare(label, math::AnswerIn(answer.response)));
+}
+
+absl::StatusOr<Reward> OpenReasonerZero(const Answer& answer) {
   const std::string label = math::AnswerOfLabel(answer.label);
   if (label.empty()) return BadLabel(answer, "open_reasoner_zero", "answer");
-  if (answer.truncated) return 0.0f;
+  if (answer.truncated) return RewardOf(math::Truth::kNo);
   const std::optional<std::string_view> said = LastTag(answer.response, "answer");
   const std::optional<std::string_view> boxed = said.has_value() ? LastBoxed(*said) : std::nullopt;
-  return boxed.has_value() && math::Equal(label, *boxed) ? 1.0f : 0.0f;
+  return RewardOf(boxed.has_value() ? math::Compare(label, *boxed) : math::Truth::kNo);
 }
 
 absl::StatusOr<float> Choice(const Answer& answer, const std::string& choices) {
@@ -115,19 +130,21 @@ float Length(const Answer& answer, const RuleOptions& options) {
 absl::StatusOr<Rule> Find(const RuleOptions& options) {
   const std::string& rule = options.rule;
   if (rule == "exact_match") {
-    return [](const Answer& a) -> absl::StatusOr<float> {
+    return Plain([](const Answer& a) -> absl::StatusOr<float> {
       if (StripSpace(a.label).empty()) return BadLabel(a, "exact_match", "text");
       return ExactMatch(a.response, a.label);
-    };
+    });
   }
-  if (rule == "number") return [](const Answer& a) { return NumberMatch(a.response, a.label); };
-  if (rule == "boxed") return Boxed;
+  if (rule == "number") return Plain([](const Answer& a) { return NumberMatch(a.response, a.label); });
+  if (rule == "boxed") return Plain(Boxed);
   if (rule == "math") return Math;
   if (rule == "open_reasoner_zero") return OpenReasonerZero;
-  if (rule == "choice") return [choices = options.choices](const Answer& a) { return Choice(a, choices); };
-  if (rule == "json_field") return [field = options.field](const Answer& a) { return JsonField(a, field); };
-  if (rule == "finished") return [](const Answer& a) -> absl::StatusOr<float> { return a.truncated ? 0.0f : 1.0f; };
-  if (rule == "length") return [options](const Answer& a) -> absl::StatusOr<float> { return Length(a, options); };
+  if (rule == "choice") return Plain([choices = options.choices](const Answer& a) { return Choice(a, choices); });
+  if (rule == "json_field") return Plain([field = options.field](const Answer& a) { return JsonField(a, field); });
+  if (rule == "finished")
+    return Plain([](const Answer& a) -> absl::StatusOr<float> { return a.truncated ? 0.0f : 1.0f; });
+  if (rule == "length")
+    return Plain([options](const Answer& a) -> absl::StatusOr<float> { return Length(a, options); });
   if (rule == "regex" || rule == "format") {
     // By itself first, so that its error does not show what is put around it.
     QUARTET_ASSIGN_OR_RETURN(Regex pattern, Regex::Compile(options.pattern));
@@ -135,8 +152,8 @@ absl::StatusOr<Rule> Find(const RuleOptions& options) {
       QUARTET_ASSIGN_OR_RETURN(pattern, Regex::Compile(absl::StrCat("\\A(?:", options.pattern, ")\\z")));
     }
     const auto shared = std::make_shared<const Regex>(std::move(pattern));
-    if (rule == "regex") return [shared](const Answer& a) { return Found(a, *shared); };
-    return [shared](const Answer& a) { return Formatted(a, *shared); };
+    if (rule == "regex") return Plain([shared](const Answer& a) { return Found(a, *shared); });
+    return Plain([shared](const Answer& a) { return Formatted(a, *shared); });
   }
   return absl::InvalidArgumentError(absl::StrCat("there is no rule \"", rule, "\""));
 }
