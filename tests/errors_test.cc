@@ -107,7 +107,8 @@ TEST_F(Errors, MorePromptsABatchThanThereAreIsRefused) {
 
 // A service that cannot start, the corrected command, and the same once more.
 TEST_F(Errors, AStartThatFailedLeavesItsFolderToTheCorrectedCommand) {
-  const TinyRun run = WriteTinyRun(harness_, WriteTinyModel(harness_, "model"), 1, {"train.max_steps=1"});
+  const TinyRun run =
+      WriteTinyRun(harness_, WriteTinyModel(harness_, "model"), 1, {"train.max_steps=1", "train.save_optimizer=true"});
   const auto failed = Launch(run, {}, {"--set=services.policy_trainer.device_memory_budget=1000"});
   EXPECT_EQ(failed.exit_code, 1) << failed.output;
   EXPECT_TRUE(std::filesystem::exists(run.run_dir + "/logs/policy_trainer.log"));

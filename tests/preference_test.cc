@@ -1,6 +1,7 @@
 // Training on preferences over real processes: from pairs to a model's folder that has learned them.
 #include <cstdlib>
 #include <filesystem>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <random>
 #include <string>
@@ -8,6 +9,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/substitute.h"
+#include "core/base/files.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/process_harness.h"
@@ -104,6 +106,53 @@ services { critic_trainer { ranks: 2 threads: 1 } })",
                  "--set=reward.source.0.model=" + harness_.Path("run/checkpoints/latest/critic"),
                  "--set=services.scorer.listen=127.0.0.1:0", "--set=run_dir=" + harness_.Path("scorer_run")});
   EXPECT_NE(scorer.address, "") << harness_.Output(scorer.pid);
+}
+
+// Cut off after an update, and gone on with: what is left is, to the last bit, what a run leaves that was not.
+TEST_F(PreferenceRunTest, ARunThatWasCutOffGoesOnToTheSameModel) {
+  const std::string model = WriteTinyModel(harness_, "model");
+  const std::string pairs = harness_.Write("pairs.jsonl", Pairs(60, 1));
+  const std::string rows = harness_.Write(
+      "rows.jsonl", "{\"prompt\": \"1+1=\", \"response\": \"2\"}\n{\"prompt\": \"2+3=\", \"response\": \"5\"}\n");
+  const auto run = [&](const std::string& program, const std::string& folder, const std::vector<std::string>& sets,
+                       const std::map<std::string, std::string>& environment = {}) {
+    const std::string trained = program == "reward_model" ? "critic" : "actor";
+    const std::string data = program == "sft" ? "sft.data=" + rows : "preference.data=" + pairs;
+    const std::string section = program == "sft" ? "sft" : "preference";
+    std::vector<std::string> arguments = {"--launch",
+                                          "--set=run_dir=" + harness_.Path(folder),
+                                          "--set=data.prompt_max_len=16",
+                                          "--set=rollout.generate_max_len=16",
+                                          "--set=" + data,
+                                          absl::StrCat("--set=", trained, ".pretrain=", model),
+                                          absl::StrCat("--set=", section, ".batch_size=4"),
+                                          absl::StrCat("--set=", section, ".max_steps=7"),
+                                          absl::StrCat("--set=", section, ".learning_rate=1e-3"),
+                                          "--set=train.save_steps=3"};
+    for (const std::string& set : sets) arguments.push_back("--set=" + set);
+    return harness_.Run("orchestrator/" + program, arguments, absl::Seconds(240), environment);
+  };
+  for (const std::string program : {"sft", "dpo", "reward_model"}) {
+    const std::string service = program == "reward_model" ? "critic_trainer" : "policy_trainer";
+    const std::string saved = program == "reward_model" ? "critic" : "policy";
+    const std::string whole = program + "_whole", parts = program + "_parts";
+    const auto in_one = run(program, whole, {});
+    ASSERT_EQ(in_one.exit_code, 0) << in_one.output;
+    const auto cut_off = run(program, parts, {}, {{"QUARTET_FAIL_POINTS", service + ".update=kill@5"}});
+    EXPECT_EQ(cut_off.exit_code, 1) << cut_off.output;
+    EXPECT_THAT(cut_off.output, AllOf(HasSubstr("To continue after step 3:"), HasSubstr("train.load_checkpoint=true")));
+    const auto rest = run(program, parts, {"train.load_checkpoint=true"});
+    ASSERT_EQ(rest.exit_code, 0) << rest.output;
+    EXPECT_THAT(rest.output, HasSubstr("going on after 3 of 7 steps"));
+    const auto weights = [&](const std::string& folder) {
+      return ReadFile(harness_.Path(absl::StrCat(folder, "/checkpoints/step_7/", saved, "/model.safetensors"))).value();
+    };
+    EXPECT_TRUE(weights(whole) == weights(parts)) << program;
+    EXPECT_EQ(ReadRecords(harness_.Path(parts + "/metrics.jsonl")).size(), 7u);
+    const auto refused = run(program, parts, {"train.load_checkpoint=true", "seed=5"});
+    EXPECT_EQ(refused.exit_code, 1) << refused.output;
+    EXPECT_THAT(refused.output, HasSubstr("seed: "));
+  }
 }
 
 TEST_F(PreferenceRunTest, NamesWhatHasNoEffectInAProgram) {

@@ -51,11 +51,11 @@ std::string ServedName(const RunConfig& c) {
 // Micro-batches are filled by tokens unless sequences are counted: by `sequences`, which is whether a field that counts
 // them is set.
 template <typename Section>
-void FillMicroBatchTokens(Section* section, bool sequences, int max_len) {
-  QUARTET_DEFAULT(section, max_tokens_per_micro_batch, sequences ? 0 : DefaultMicroBatchTokens(max_len));
+void FillMicroBatchTokens(const RunConfig& config, bool sequences, int max_len, Section* section) {
+  QUARTET_DEFAULT(section, max_tokens_per_micro_batch, sequences ? 0 : DefaultMicroBatchTokens(config, max_len));
 }
 
-void FillTrainer(TrainerConfig* t, double learning_rate, int max_len) {
+void FillTrainer(const RunConfig& config, double learning_rate, int max_len, TrainerConfig* t) {
   QUARTET_DEFAULT(t, zero_stage, 3);
   QUARTET_DEFAULT_TEXT(t, dtype, "bf16");
   QUARTET_DEFAULT(t, learning_rate, learning_rate);
@@ -69,7 +69,7 @@ void FillTrainer(TrainerConfig* t, double learning_rate, int max_len) {
   QUARTET_DEFAULT(t, max_norm, 1);
   QUARTET_DEFAULT(t, gradient_checkpointing, true);
   QUARTET_DEFAULT(t, max_len, max_len);
-  FillMicroBatchTokens(t, t->has_micro_train_batch_size() || t->has_micro_rollout_batch_size(), t->max_len());
+  FillMicroBatchTokens(config, t->has_micro_train_batch_size() || t->has_micro_rollout_batch_size(), t->max_len(), t);
   if (t->max_tokens_per_micro_batch() == 0) {
     QUARTET_DEFAULT(t, micro_train_batch_size, t->has_micro_rollout_batch_size() ? t->micro_rollout_batch_size() : 1);
     QUARTET_DEFAULT(t, micro_rollout_batch_size, t->micro_train_batch_size());
@@ -295,9 +295,9 @@ void FillDefaults(RunConfig* c) {
 
   FillAlgorithm(r->generate_max_len(), c->mutable_algorithm());
 
-  FillTrainer(c->mutable_actor(), 1e-6, max_len);
+  FillTrainer(*c, 1e-6, max_len, c->mutable_actor());
   // Of models that the run does without nothing is filled in.
-  if (UsesCritic(*c)) FillTrainer(c->mutable_critic(), 9e-6, max_len);
+  if (UsesCritic(*c)) FillTrainer(*c, 9e-6, max_len, c->mutable_critic());
   if (UsesReference(*c)) {
     ReferenceConfig* f = c->mutable_reference();
     QUARTET_DEFAULT_TEXT(f, pretrain, c->actor().pretrain());
@@ -315,7 +315,7 @@ void FillDefaults(RunConfig* c) {
   if (!w->source().empty()) QUARTET_DEFAULT_TEXT(w, on_error, "stop");
   // Rules have no micro-batches.
   if (any_model) {
-    FillMicroBatchTokens(w, w->has_micro_rollout_batch_size(), c->actor().max_len());
+    FillMicroBatchTokens(*c, w->has_micro_rollout_batch_size(), c->actor().max_len(), w);
     if (w->max_tokens_per_micro_batch() == 0) QUARTET_DEFAULT(w, micro_rollout_batch_size, 8);
   }
 

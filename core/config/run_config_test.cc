@@ -447,9 +447,6 @@ TEST(RunConfig, AsksEachProgramOnlyForWhatItNeeds) {
   EXPECT_EQ(missing({"algorithm.kl.init_kl_coef=0", "reward.source.0.rule=number"}, Program::kScorer), "");
   EXPECT_NE(missing({"algorithm.kl.init_kl_coef=0"}, Program::kScorer).find("reward.source"), std::string::npos);
   EXPECT_NE(missing({"actor.pretrain=/m"}, Program::kSft).find("sft.data"), std::string::npos);
-  EXPECT_NE(missing({"actor.pretrain=/m", "run_dir=/r", "train.load_checkpoint=true"}, Program::kSft)
-                .find("train.load_checkpoint has no effect"),
-            std::string::npos);
   const Strings ppo = {"actor.pretrain=/m", "critic.pretrain=/m", "reward.source.0.rule=number"};
   EXPECT_NE(missing(ppo, Program::kPpo).find("data.prompt_data"), std::string::npos);
   Strings complete = ppo;
@@ -476,8 +473,11 @@ TEST(RunConfig, OfPreferencesNamesWhatIsWrongAndWhatIsAllowed) {
   EXPECT_NE(missing({"preference.data=/d"}, Program::kDpo).find("actor.pretrain is not set"), std::string::npos);
   EXPECT_NE(missing({"preference.data=/d"}, Program::kRewardModel).find("critic.pretrain is not set"),
             std::string::npos);
+  EXPECT_EQ(missing({"critic.pretrain=/m", "preference.data=/d", "critic.max_len=3000"}, Program::kRewardModel), "");
   EXPECT_NE(
-      missing({"critic.pretrain=/m", "preference.data=/d", "critic.max_len=3000"}, Program::kRewardModel)
+      missing(
+          {"critic.pretrain=/m", "preference.data=/d", "critic.max_len=3000", "critic.max_tokens_per_micro_batch=4096"},
+          Program::kRewardModel)
           .find("critic.max_tokens_per_micro_batch: 4096 is not allowed; a pair of two sequences of critic.max_len"),
       std::string::npos);
 }
@@ -527,8 +527,6 @@ TEST(RunConfig, RefusesWhatAProgramDoesNotRead) {
                           "reference.zero_stage=0",
                           "train.max_steps=1",
                           "train.num_episodes=2",
-                          "train.save_steps=1",
-                          "train.save_optimizer=true",
                           "train.max_log_prob_diff_mean=1",
                           "eval.data=/d",
                           "services.rollout.ranks=2",
@@ -543,7 +541,7 @@ TEST(RunConfig, RefusesWhatAProgramDoesNotRead) {
     refused({set}, Program::kPpo, field);
   }
   for (const char* set : {"sft.data=/d", "critic.pretrain=/m", "actor.learning_rate=1", "preference.margin_key=m",
-                          "algorithm.kl.init_kl_coef=0.5", "train.save_steps=1", "eval.data=/d",
+                          "algorithm.kl.init_kl_coef=0.5", "train.train_batch_size=1", "eval.data=/d",
                           "services.critic_trainer.ranks=2", "services.rollout.threads=1"}) {
     refused({set, "preference.data=/d"}, Program::kDpo, std::string(set).substr(0, std::string(set).find('=')));
   }
@@ -552,6 +550,13 @@ TEST(RunConfig, RefusesWhatAProgramDoesNotRead) {
           "actor.micro_rollout_batch_size");
   refused({"rollout.http.listen=127.0.0.1:0"}, Program::kSft, "rollout.http.listen");
   refused({"data.prompt_max_len=7", "actor.max_len=9"}, Program::kSft, "data.prompt_max_len");
+}
+
+TEST(RunConfig, ServicesAreKeptFromOtherUsersByTlsOrByThemselves) {
+  const Strings tls = {"tls.ca_file=/c", "tls.cert_file=/c", "tls.key_file=/k"};
+  Strings both = tls;
+  both.push_back("services.allow_other_users=true");
+  ExpectError(both, {"services.allow_other_users has no effect", "tls"});
 }
 
 TEST(RunConfig, AcceptsWhatAProgramReadsAndDefaultsOfWhatItDoesNot) {

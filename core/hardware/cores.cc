@@ -74,4 +74,8 @@ int AvailableCores() {
   return allowed > 0 ? std::min(cores, allowed) : cores;
 }
 
+int ThreadsOfRank(int said, int ranks_here) {
+  return said > 0 ? said : std::max(1, AvailableCores() / std::max(1, ranks_here));
+}
+
 }  // namespace quartet

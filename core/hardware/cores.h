@@ -9,6 +9,10 @@ namespace quartet {
 // (containers' CPU limits), rounded up. At least 1.
 int AvailableCores();
 
+// Threads of one of `ranks_here` processes that share this host: `said`, where that is above 0, else an equal part of
+// the cores.
+int ThreadsOfRank(int said, int ranks_here);
+
 // What the control groups of a process allow, rounded up; 0: no limit. `groups` is the text of its /proc/PID/cgroup,
 // `root` where control groups are mounted.
 int CoresOfControlGroups(const std::string& groups, const std::string& root);

@@ -13,6 +13,8 @@
 #include <optional>
 #include <tuple>
 
+#include "core/hardware/meta_device.h"
+
 namespace quartet {
 namespace {
 
@@ -49,6 +51,16 @@ at::Tensor OfBoth(const at::Tensor& self, const at::Tensor& other) {
 at::Tensor& OfBothOut(const at::Tensor& self, const at::Tensor& other, at::Tensor& out) {
   TORCH_CHECK(out.sizes() == at::infer_size(self.sizes(), other.sizes()), "not in place");
   return out;
+}
+
+// Of the loss of pairs. The forward keeps what the backward needs, as large as itself, on the CPU alone.
+std::tuple<at::Tensor, at::Tensor> LogSigmoid(const at::Tensor& self) {
+  const bool on_cpu = ComputeDevice(self) == at::kCPU;
+  return {at::empty_like(self), on_cpu ? at::empty_like(self) : at::empty({0}, self.options())};
+}
+
+at::Tensor LogSigmoidBackward(const at::Tensor& gradient, const at::Tensor&, const at::Tensor&) {
+  return at::empty_like(gradient);
 }
 
 // LibTorch's flash attention as CUDA computes it: on the CPU our kernels attend in every type that plans know.
@@ -94,6 +106,8 @@ TORCH_LIBRARY_IMPL(aten, Meta, m) {
   m.impl("index_select", &IndexSelect);
   m.impl("index_select_backward", &IndexSelectBackward);
   m.impl("isnan", &OfEach);
+  m.impl("log_sigmoid_backward", &LogSigmoidBackward);
+  m.impl("log_sigmoid_forward", &LogSigmoid);
   m.impl("logical_and", &OfBoth);
   m.impl("logical_and.out", &OfBothOut);
   m.impl("logical_not", &OfEach);

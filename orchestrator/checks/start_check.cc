@@ -1,7 +1,6 @@
 #include "orchestrator/checks/start_check.h"
 
 #include <memory>
-#include <tuple>
 
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
@@ -31,6 +30,42 @@ absl::Status CheckFreshTrainer(const ServiceInfo& trainer, const std::string& fi
       "continue the run that trained it, set train.load_checkpoint and that run's run_dir"));
 }
 
+namespace {
+
+absl::Status CannotGoOn(const std::string& folder, const std::string& what) {
+  return absl::FailedPreconditionError(absl::StrCat("the run cannot go on after ", folder, ": ", what));
+}
+
+}  // namespace
+
+absl::Status CheckSameRun(const RunConfig& config, const CheckpointRecord& resume, const std::string& folder,
+                          const RunRows& rows) {
+  if (config.train().allow_changed_run()) return absl::OkStatus();
+  if (resume.seed != config.seed()) {
+    return CannotGoOn(folder, absl::StrCat("it was made with seed ", resume.seed, ", not ", config.seed()));
+  }
+  if (resume.rollout_batch_size != rows.batch_size) {
+    return CannotGoOn(folder, absl::StrCat("it was made with ", rows.batch_field, " ", resume.rollout_batch_size,
+                                           ", not ", rows.batch_size));
+  }
+  if (resume.prompts_hash != rows.hash) {
+    return CannotGoOn(folder, absl::StrCat("it was made with other rows than those of ", rows.files));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckResumedTrainer(const ServiceInfo& trainer, const SavedTrainer& saved, const std::string& field,
+                                 const std::string& folder) {
+  if (OptimizerSteps(trainer) == saved.optimizer_steps) return absl::OkStatus();
+  const std::string state = field == "critic" ? "critic_state" : "policy_state";
+  return CannotGoOn(
+      folder, absl::StrCat("the ", trainer.service(), " has made ", OptimizerSteps(trainer),
+                           " optimizer steps, the checkpoint ", saved.optimizer_steps,
+                           "; end it and start it again with train.load_checkpoint set, so that it takes the newest "
+                           "state of the run (or with ",
+                           field, ".load_checkpoint set to ", folder, "/", state, "), or all services by --launch"));
+}
+
 absl::Status CheckStart(const RunConfig& config, uint64_t prompts_hash, const std::optional<CheckpointRecord>& resume,
                         const std::string& checkpoints, const Hello& hello) {
   if (!resume.has_value()) {
@@ -39,39 +74,19 @@ absl::Status CheckStart(const RunConfig& config, uint64_t prompts_hash, const st
     return CheckFreshTrainer(*hello.critic_trainer, "critic", config.critic().load_checkpoint());
   }
   const std::string folder = absl::StrCat(checkpoints, "/", CheckpointId(resume->step));
-  const auto refuse = [&](const std::string& what) {
-    return absl::FailedPreconditionError(absl::StrCat("the run cannot go on after ", folder, ": ", what));
-  };
-  const bool may_change = config.train().allow_changed_run();
-  if (!may_change && resume->seed != config.seed()) {
-    return refuse(absl::StrCat("it was made with seed ", resume->seed, ", not ", config.seed()));
-  }
-  if (!may_change && resume->rollout_batch_size != config.rollout().rollout_batch_size()) {
-    return refuse(absl::StrCat("it was made with rollout.rollout_batch_size ", resume->rollout_batch_size, ", not ",
-                               config.rollout().rollout_batch_size()));
-  }
-  if (!may_change && resume->prompts_hash != prompts_hash) {
-    return refuse(absl::StrCat("it was made with other prompts than those of ",
-                               absl::StrJoin(config.data().prompt_data(), ", ")));
-  }
-  std::vector<std::tuple<const ServiceInfo*, int64_t, const char*, const char*>> trainers = {
-      {&hello.policy_trainer, resume->policy->optimizer_steps, "actor", "policy_state"}};
+  QUARTET_RETURN_IF_ERROR(CheckSameRun(config, *resume, folder,
+                                       {.batch_field = "rollout.rollout_batch_size",
+                                        .batch_size = config.rollout().rollout_batch_size(),
+                                        .hash = prompts_hash,
+                                        .files = absl::StrJoin(config.data().prompt_data(), ", ")}));
+  if (!resume->policy.has_value()) return CannotGoOn(folder, "it was made without a policy");
+  QUARTET_RETURN_IF_ERROR(CheckResumedTrainer(hello.policy_trainer, *resume->policy, "actor", folder));
   if (hello.critic_trainer.has_value()) {
-    if (!resume->critic.has_value()) return refuse("it was made without a critic");
-    trainers.emplace_back(&*hello.critic_trainer, resume->critic->optimizer_steps, "critic", "critic_state");
-  } else if (resume->critic.has_value()) {
-    return refuse("it was made with a critic, which this run is without (algorithm.advantage_estimator)");
+    if (!resume->critic.has_value()) return CannotGoOn(folder, "it was made without a critic");
+    return CheckResumedTrainer(*hello.critic_trainer, *resume->critic, "critic", folder);
   }
-  for (const auto& [trainer, expected, field, state] : trainers) {
-    if (OptimizerSteps(*trainer) == expected) continue;
-    return refuse(
-        absl::StrCat("the ", trainer->service(), " has made ", OptimizerSteps(*trainer),
-                     " optimizer steps, the checkpoint ", expected,
-                     "; end it and start it again with train.load_checkpoint set, so that it takes the newest "
-                     "state of the run (or with ",
-                     field, ".load_checkpoint set to ", folder, "/", state, "), or all services by --launch"));
-  }
-  return absl::OkStatus();
+  if (!resume->critic.has_value()) return absl::OkStatus();
+  return CannotGoOn(folder, "it was made with a critic, which this run is without (algorithm.advantage_estimator)");
 }
 
 }  // namespace quartet

@@ -22,8 +22,24 @@ int64_t OptimizerSteps(const ServiceInfo& trainer);
 absl::Status CheckFreshTrainer(const ServiceInfo& trainer, const std::string& field,
                                const std::string& load_checkpoint);
 
-// The same of both trainers of a PPO run; or, with `resume`, that the run is the one that the checkpoint is of, and
-// that the trainers have loaded it. `checkpoints` is the folder that it is in.
+// What decides which rows of data a run takes next.
+struct RunRows {
+  std::string batch_field;  // which option says `batch_size`
+  int64_t batch_size = 0;
+  uint64_t hash = 0;
+  std::string files;
+};
+// That the run is the one that the checkpoint in `folder` is of; with train.allow_changed_run it may be another.
+// FAILED_PRECONDITION names what differs.
+absl::Status CheckSameRun(const RunConfig& config, const CheckpointRecord& resume, const std::string& folder,
+                          const RunRows& rows);
+// That the trainer has loaded `saved`, of that checkpoint. `field` is its section, "actor" or "critic".
+// FAILED_PRECONDITION says what to do.
+absl::Status CheckResumedTrainer(const ServiceInfo& trainer, const SavedTrainer& saved, const std::string& field,
+                                 const std::string& folder);
+
+// CheckFreshTrainer of both trainers of a PPO run; or, with `resume`, that the run is the one that the checkpoint is
+// of, and that the trainers have loaded it. `checkpoints` is the folder that it is in.
 absl::Status CheckStart(const RunConfig& config, uint64_t prompts_hash, const std::optional<CheckpointRecord>& resume,
                         const std::string& checkpoints, const Hello& hello);
 

@@ -9,12 +9,13 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "core/base/hash.h"
 #include "core/base/status_macros.h"
 #include "core/data/dataset.h"
 
 namespace quartet {
 
-// Rows are checked and taken as Dataset does. One thread.
+// Rows are checked and taken as Dataset does. `HashItem(item, seed)` hashes an item. One thread.
 template <typename Item>
 class MadeRows {
  public:
@@ -28,6 +29,7 @@ class MadeRows {
     bool is_first = true;
     const auto check = [&](const Record& record) -> absl::Status {
       QUARTET_ASSIGN_OR_RETURN(Item item, made->make_(record));
+      made->checked_hash_ = HashItem(item, made->checked_hash_);
       if (std::exchange(is_first, false)) made->first_ = std::move(item);
       return absl::OkStatus();
     };
@@ -36,6 +38,12 @@ class MadeRows {
   }
 
   const Dataset& rows() const { return *dataset_; }
+  // Of what is made of the rows that were checked, and of the files of those that were not.
+  uint64_t hash() const {
+    const uint64_t unchecked = dataset_->unchecked_hash();
+    if (unchecked == 0) return checked_hash_;
+    return HashBytes({reinterpret_cast<const char*>(&unchecked), sizeof(unchecked)}, checked_hash_);
+  }
   // Of the first row that is used.
   const Item& first() const { return first_; }
   // Those at the positions [begin, begin + count).
@@ -54,6 +62,7 @@ class MadeRows {
 
   const Make make_;
   std::unique_ptr<Dataset> dataset_;
+  uint64_t checked_hash_ = 0;
   Item first_;
 };
 

@@ -7,6 +7,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "core/base/hash.h"
 #include "core/base/status_macros.h"
 #include "core/config/services.h"
 #include "orchestrator/data/conversation.h"
@@ -91,6 +92,11 @@ absl::StatusOr<PreferencePair> MakePair(const Record& record, const PreferenceCo
 }
 
 }  // namespace
+
+uint64_t HashItem(const PreferencePair& pair, uint64_t seed) {
+  seed = HashItem(pair.rejected, HashItem(pair.chosen, seed));
+  return HashBytes({reinterpret_cast<const char*>(&pair.margin), sizeof(pair.margin)}, seed);
+}
 
 absl::StatusOr<std::unique_ptr<PreferencePairs>> OpenPreferencePairs(
     const RunConfig& config, bool held_out, const std::string& model, const Tokenizer& tokenizer,

@@ -10,6 +10,7 @@
 #include "absl/status/statusor.h"
 #include "core/tokenizer/tokenizer.h"
 #include "orchestrator/data/made_rows.h"
+#include "orchestrator/data/sft_examples.h"
 #include "proto/experience.pb.h"
 #include "proto/run_config.pb.h"
 
@@ -21,6 +22,8 @@ struct PreferencePair {
   TokenSequence rejected;
   float margin = 0;
 };
+
+uint64_t HashItem(const PreferencePair& pair, uint64_t seed);
 
 using PreferencePairs = MadeRows<PreferencePair>;
 

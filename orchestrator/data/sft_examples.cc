@@ -5,6 +5,8 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "core/base/hash.h"
+#include "core/base/logging.h"
 #include "core/base/status_macros.h"
 #include "orchestrator/data/conversation.h"
 #include "orchestrator/data/dataset_options.h"
@@ -35,6 +37,12 @@ absl::StatusOr<Conversation> ReadExample(const Record& record, const SftConfig& 
 }
 
 }  // namespace
+
+uint64_t HashItem(const TokenSequence& example, uint64_t seed) {
+  std::string bytes;
+  QUARTET_CHECK(example.SerializeToString(&bytes));
+  return HashBytes(bytes, seed);
+}
 
 absl::StatusOr<std::unique_ptr<SftExamples>> OpenSftExamples(
     const RunConfig& config, const Tokenizer& tokenizer, const std::vector<int64_t>& model_end_ids,

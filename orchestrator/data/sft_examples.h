@@ -14,6 +14,8 @@
 
 namespace quartet {
 
+uint64_t HashItem(const TokenSequence& example, uint64_t seed);
+
 // Examples whose actions are what is trained on.
 using SftExamples = MadeRows<TokenSequence>;
 

@@ -16,6 +16,7 @@ class Dpo final : public OfflineMethod {
 
   OfflinePlan plan() const override { return PreferencePlan(run_.config, "dpo", "DPO", "actor", "policy"); }
   const Dataset& rows() const override { return run_.pairs.rows(); }
+  uint64_t rows_hash() const override { return run_.pairs.hash(); }
   TrainerClient& trainer() override { return run_.policy_trainer; }
 
   absl::Status MeetOthers(const OnLoading& on_loading) override {
@@ -81,7 +82,8 @@ absl::StatusOr<OfflineSummary> RunDpo(const DpoRun& run) {
                      .vocab_size = run.tokenizer.vocab_size(),
                      .method = dpo,
                      .folder = run.folder,
-                     .view = run.view});
+                     .view = run.view,
+                     .resume = run.resume});
 }
 
 }  // namespace quartet

@@ -22,6 +22,7 @@ struct DpoRun {
   ScorerClient& scorer;  // of the reference's log-probabilities
   RunFolder& folder;
   TerminalView& view;
+  std::optional<CheckpointRecord> resume = {};  // as OfflineRun's
 };
 
 // The loss is the mean over the pairs of each batch: Rafailov et al. 2023; with preference.loss "ipo" that of Azar et

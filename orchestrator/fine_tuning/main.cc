@@ -13,6 +13,7 @@
 #include "orchestrator/fine_tuning/session.h"
 #include "orchestrator/launch/service_launcher.h"
 #include "orchestrator/terminal/command_line.h"
+#include "orchestrator/terminal/continue_command.h"
 #include "orchestrator/terminal/interrupt_watch.h"
 #include "orchestrator/terminal/terminal_view.h"
 
@@ -74,7 +75,8 @@ int FineTuningMain(int argc, char** argv, const FineTuningProgram& program) {
                         {.launch = flags->Has("launch"),
                          .programs_folder = ServiceLauncher::DefaultProgramsFolder(),
                          .trace = ResolveUserPath(flags->Get("trace").value_or("")),
-                         .origins = *origins},
+                         .origins = *origins,
+                         .continue_command = ContinueCommand(argc, argv, "//orchestrator:" + name, config->run_dir())},
                         view, cancellation);
   if (!summary.ok()) return Finish(name, summary.status());
   view.Print(absl::StrCat("done: ", config->run_dir(), "/", summary->checkpoint));

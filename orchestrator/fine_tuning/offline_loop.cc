@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
 #include "absl/time/clock.h"
 #include "core/base/status_macros.h"
 #include "core/checkpoint/run_checkpoints.h"
@@ -30,22 +31,38 @@ class OfflineLoop {
         trainer_(TrainerOf(run.config, plan_.model)),
         rows_(run.method.rows().rows()),
         steps_(plan_.max_steps > 0 ? plan_.max_steps
-                                   : (rows_ * plan_.max_epochs + plan_.batch_size - 1) / plan_.batch_size) {}
+                                   : (rows_ * plan_.max_epochs + plan_.batch_size - 1) / plan_.batch_size),
+        first_step_(run.resume.has_value() ? run.resume->step : 0) {}
 
   absl::StatusOr<OfflineSummary> Run() {
+    if (first_step_ > steps_) {
+      return absl::FailedPreconditionError(
+          absl::StrCat("the run has made ", first_step_, " steps already, more than the ", steps_, " of ",
+                       plan_.section, plan_.max_steps > 0 ? ".max_steps" : ".max_epochs", "; raise it to go on"));
+    }
     QUARTET_ASSIGN_OR_RETURN(const LearningRateSchedule schedule, LearningRateSchedule::Create(ScheduleOptions()));
     QUARTET_RETURN_IF_ERROR(Meet());
-    QUARTET_RETURN_IF_ERROR(run_.folder.BeginAfter(0));
+    // The services have accepted the run: now the folder may change.
+    QUARTET_RETURN_IF_ERROR(run_.folder.BeginAfter(first_step_));
     OfflineSummary summary;
     summary.steps = steps_;
-    QUARTET_ASSIGN_OR_RETURN(summary.before, Judge("before the first step"));
-    summary.after = summary.before;
-    run_.view.Begin(plan_.title, steps_);
-    for (int64_t step = 0; step < steps_; ++step) {
-      const bool judge = step + 1 == steps_ || (plan_.eval_steps > 0 && (step + 1) % plan_.eval_steps == 0);
-      QUARTET_RETURN_IF_ERROR(TakeStep(step, schedule.At(step + 1), judge, &summary));
+    if (first_step_ == 0) {
+      QUARTET_ASSIGN_OR_RETURN(summary.before, Judge("before the first step"));
+      summary.after = summary.before;
+    } else {
+      summary.checkpoint = absl::StrCat("checkpoints/", CheckpointId(first_step_), "/", plan_.saved);
+      run_.view.Print(absl::StrFormat("going on after %d of %d steps", first_step_, steps_));
     }
-    QUARTET_ASSIGN_OR_RETURN(summary.checkpoint, Save());
+    run_.view.Begin(plan_.title, steps_);
+    for (int64_t step = first_step_; step < steps_; ++step) {
+      const auto is_due = [&](int64_t every) { return step + 1 == steps_ || (every > 0 && (step + 1) % every == 0); };
+      QUARTET_RETURN_IF_ERROR(TakeStep(step, schedule.At(step + 1), is_due(plan_.eval_steps), &summary));
+      if (!is_due(run_.config.train().save_steps())) continue;
+      QUARTET_ASSIGN_OR_RETURN(summary.checkpoint, Save(step + 1));
+      run_.view.Begin(plan_.title, steps_);
+      run_.view.Progress(step + 1);
+    }
+    run_.view.End();
     return summary;
   }
 
@@ -67,8 +84,29 @@ class OfflineLoop {
     };
     QUARTET_ASSIGN_OR_RETURN(const ServiceInfo trainer, CheckService(run_.method.trainer(), run_.config,
                                                                      run_.vocab_size, trainer_.max_len(), on_loading));
-    QUARTET_RETURN_IF_ERROR(CheckFreshTrainer(trainer, plan_.model, trainer_.load_checkpoint()));
+    if (run_.resume.has_value()) {
+      QUARTET_RETURN_IF_ERROR(CheckResume(trainer));
+    } else {
+      QUARTET_RETURN_IF_ERROR(CheckFreshTrainer(trainer, plan_.model, trainer_.load_checkpoint()));
+    }
+    optimizer_steps_ = OptimizerSteps(trainer);
     return run_.method.MeetOthers(on_loading);
+  }
+
+  absl::Status CheckResume(const ServiceInfo& trainer) const {
+    const std::string folder = absl::StrCat(run_.folder.checkpoints_path(), "/", CheckpointId(first_step_));
+    const auto& files = plan_.section == "sft" ? run_.config.sft().data() : run_.config.preference().data();
+    QUARTET_RETURN_IF_ERROR(CheckSameRun(run_.config, *run_.resume, folder,
+                                         {.batch_field = plan_.section + ".batch_size",
+                                          .batch_size = plan_.batch_size,
+                                          .hash = run_.method.rows_hash(),
+                                          .files = absl::StrJoin(files, ", ")}));
+    const std::optional<SavedTrainer>& saved = plan_.model == "critic" ? run_.resume->critic : run_.resume->policy;
+    if (!saved.has_value()) {
+      return absl::FailedPreconditionError(
+          absl::StrCat("the run cannot go on after ", folder, ": it has no state of the ", plan_.model));
+    }
+    return CheckResumedTrainer(trainer, *saved, plan_.model, folder);
   }
 
   absl::Status TakeStep(int64_t step, double learning_rate, bool judge, OfflineSummary* summary) {
@@ -81,10 +119,11 @@ class OfflineLoop {
       return absl::FailedPreconditionError(
           absl::StrCat("step ", step, ": the gradient is not finite; lower ", plan_.section, ".learning_rate"));
     }
+    ++optimizer_steps_;
     const double seconds = absl::ToDoubleSeconds(absl::Now() - began);
     time_left_.AddStep(absl::Seconds(seconds));
     run_.view.Progress(step + 1);
-    if (step == 0 || step + 1 == steps_ || (step + 1) % std::max<int64_t>(1, steps_ / kPrintedLines) == 0) {
+    if (step == first_step_ || step + 1 == steps_ || (step + 1) % std::max<int64_t>(1, steps_ / kPrintedLines) == 0) {
       run_.view.Print(
           absl::StrFormat("%s step %d/%d: loss %.4f%s%s", plan_.title, step + 1, steps_, done.loss,
                           done.pairs.has_value() ? absl::StrFormat(", accuracy %.3f", done.pairs->accuracy()) : "",
@@ -129,13 +168,13 @@ class OfflineLoop {
     return stats;
   }
 
-  // The model's folder, relative to the run folder.
-  absl::StatusOr<std::string> Save() {
-    const std::string id = CheckpointId(steps_);
+  // A checkpoint after so many steps. Returns the model's folder, relative to the run folder.
+  absl::StatusOr<std::string> Save(int64_t steps) {
+    const std::string id = CheckpointId(steps);
+    const bool save_optimizer = run_.config.train().save_optimizer();
     run_.view.Begin("checkpoint");
-    const absl::Status saved =
-        run_.method.trainer().SaveCheckpoint(static_cast<uint64_t>(steps_), id, /*save_optimizer=*/false).status();
-    if (!saved.ok()) return run_.folder.GiveUpCheckpoint(id, {saved});
+    const auto saved = run_.method.trainer().SaveCheckpoint(static_cast<uint64_t>(steps), id, save_optimizer);
+    if (!saved.ok()) return run_.folder.GiveUpCheckpoint(id, {saved.status()});
     run_.view.End();
     const std::string model = absl::StrCat(id, "/", plan_.saved);
     std::error_code ignored;
@@ -144,14 +183,28 @@ class OfflineLoop {
                                                         " in its own run_dir, not in ", run_.folder.path(),
                                                         "; give both programs the same run_dir"));
     }
+    // The records of the steps before this one last as long as the checkpoint behind them.
+    QUARTET_RETURN_IF_ERROR(run_.folder.SyncRecords());
+    CheckpointRecord record;
+    record.step = steps;
+    record.seed = run_.config.seed();
+    record.rollout_batch_size = plan_.batch_size;
+    record.prompts_hash = run_.method.rows_hash();
+    if (save_optimizer) {
+      (plan_.model == "critic" ? record.critic : record.policy) = SavedTrainer{saved->state_hash(), optimizer_steps_};
+    }
+    const absl::Status written = WriteCheckpointRecord(absl::StrCat(run_.folder.checkpoints_path(), "/", id), record);
+    if (!written.ok()) return run_.folder.GiveUpCheckpoint(id, {written});
     QUARTET_RETURN_IF_ERROR(run_.folder.PointLatestAt(id));
+    QUARTET_RETURN_IF_ERROR(run_.folder.RemoveOldCheckpoints(run_.config.train().max_ckpt_num()));
     return absl::StrCat("checkpoints/", model);
   }
 
   const OfflineRun& run_;
   const OfflinePlan plan_;
   const TrainerConfig& trainer_;
-  const int64_t rows_, steps_;
+  const int64_t rows_, steps_, first_step_;
+  int64_t optimizer_steps_ = 0;  // behind the trainer's weights
   TimeLeft time_left_;
 };
 

@@ -11,6 +11,7 @@
 #include "core/data/dataset.h"
 #include "orchestrator/clients/hello.h"
 #include "orchestrator/clients/service_clients.h"
+#include "orchestrator/run_folder/checkpoint_record.h"
 #include "orchestrator/run_folder/metrics.h"
 #include "orchestrator/run_folder/run_folder.h"
 #include "orchestrator/terminal/terminal_view.h"
@@ -61,8 +62,9 @@ class OfflineMethod {
   virtual ~OfflineMethod() = default;
 
   virtual OfflinePlan plan() const = 0;
-  // The rows that are learned from.
+  // The rows that are learned from, and what they hash to.
   virtual const Dataset& rows() const = 0;
+  virtual uint64_t rows_hash() const = 0;
   virtual TrainerClient& trainer() = 0;
   // Meets the services beside the trainer, as CheckService does.
   virtual absl::Status MeetOthers(const OnLoading& /*on_loading*/) { return absl::OkStatus(); }
@@ -79,15 +81,18 @@ struct OfflineRun {
   OfflineMethod& method;
   RunFolder& folder;
   TerminalView& view;
+  // What the run goes on after: the trainer has loaded its state. None in a new run.
+  const std::optional<CheckpointRecord>& resume;
 };
 
 struct OfflineSummary {
-  int64_t steps = 0;
-  std::string checkpoint;                  // folder, relative to the run folder
-  std::optional<PairStats> before, after;  // held-out pairs, where there are any
+  int64_t steps = 0;                       // those before a continuation included
+  std::string checkpoint;                  // the model's folder, relative to the run folder
+  std::optional<PairStats> before, after;  // held-out pairs, where there are any; `before` not in a run that goes on
 };
 
-// All optimizer steps, then a checkpoint. The last batch does not reach into an epoch beyond the last.
+// All optimizer steps that are left, with a checkpoint after every train.save_steps and the last. The last batch does
+// not reach into an epoch beyond the last. A run that was cut off and goes on ends with the bits of one that was not.
 absl::StatusOr<OfflineSummary> RunOffline(const OfflineRun& run);
 
 }  // namespace quartet

@@ -16,6 +16,7 @@ class RewardModel final : public OfflineMethod {
     return PreferencePlan(run_.config, "reward_model", "reward model", "critic", "critic");
   }
   const Dataset& rows() const override { return run_.pairs.rows(); }
+  uint64_t rows_hash() const override { return run_.pairs.hash(); }
   TrainerClient& trainer() override { return run_.critic_trainer; }
 
   absl::StatusOr<OfflineStep> Step(int64_t step, double learning_rate, int64_t begin, int64_t count) override {
@@ -48,7 +49,8 @@ absl::StatusOr<OfflineSummary> RunRewardModel(const RewardModelRun& run) {
                      .vocab_size = run.tokenizer.vocab_size(),
                      .method = reward_model,
                      .folder = run.folder,
-                     .view = run.view});
+                     .view = run.view,
+                     .resume = run.resume});
 }
 
 }  // namespace quartet

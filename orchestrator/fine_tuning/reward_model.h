@@ -21,6 +21,7 @@ struct RewardModelRun {
   CriticTrainerClient& critic_trainer;
   RunFolder& folder;
   TerminalView& view;
+  std::optional<CheckpointRecord> resume = {};  // as OfflineRun's
 };
 
 // The loss is the mean over the pairs of each batch of -log sigmoid(r_chosen - r_rejected - margin), r being the scalar

@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "core/base/status_macros.h"
+#include "core/checkpoint/run_checkpoints.h"
 #include "core/config/batches/micro_batches.h"
 #include "core/config/origins/origins.h"
 #include "core/model/model_config.h"
@@ -72,7 +73,8 @@ void ShowInputs(const Inputs& inputs, TerminalView& view) {
 }
 
 absl::StatusOr<OfflineSummary> RunLoop(Program program, const RunConfig& config, const Inputs& inputs,
-                                       RunFolder& folder, TerminalView& view, Cancellation& cancellation) {
+                                       const RunStart& start, TerminalView& view, Cancellation& cancellation) {
+  RunFolder& folder = *start.folder;
   if (program == Program::kRewardModel) {
     QUARTET_ASSIGN_OR_RETURN(const auto critic_trainer, ConnectCriticTrainer(config, &cancellation));
     return RunRewardModel({.config = config,
@@ -81,7 +83,8 @@ absl::StatusOr<OfflineSummary> RunLoop(Program program, const RunConfig& config,
                            .held_out = inputs.held_out.get(),
                            .critic_trainer = *critic_trainer,
                            .folder = folder,
-                           .view = view});
+                           .view = view,
+                           .resume = start.resume});
   }
   QUARTET_ASSIGN_OR_RETURN(const auto policy_trainer, ConnectPolicyTrainer(config, &cancellation));
   if (program == Program::kSft) {
@@ -90,7 +93,8 @@ absl::StatusOr<OfflineSummary> RunLoop(Program program, const RunConfig& config,
                    .examples = *inputs.examples,
                    .policy_trainer = *policy_trainer,
                    .folder = folder,
-                   .view = view});
+                   .view = view,
+                   .resume = start.resume});
   }
   QUARTET_ASSIGN_OR_RETURN(const auto scorer, ConnectScorer(config, &cancellation));
   return RunDpo({.config = config,
@@ -100,7 +104,8 @@ absl::StatusOr<OfflineSummary> RunLoop(Program program, const RunConfig& config,
                  .policy_trainer = *policy_trainer,
                  .scorer = *scorer,
                  .folder = folder,
-                 .view = view});
+                 .view = view,
+                 .resume = start.resume});
 }
 
 }  // namespace
@@ -114,19 +119,31 @@ absl::StatusOr<OfflineSummary> RunOfflineSession(Program program, const RunConfi
                                                  Cancellation& cancellation) {
   RunConfig config = resolved;
   FillDefaultsFor(program, &config);
-  QUARTET_RETURN_IF_ERROR(CheckNewRunDir(config, options.allowed_entry));
+  QUARTET_RETURN_IF_ERROR(CheckRunDir(config, options.allowed_entry));
   const absl::StatusOr<Inputs> inputs = ReadInputs(config, program, options.launch, view);
   if (!inputs.ok()) return AsWrongInput(inputs.status());
-  QUARTET_ASSIGN_OR_RETURN(const std::unique_ptr<RunFolder> folder, RunFolder::Create(config, options.allowed_entry));
-  folder->UseConfigText(PrintRunConfig(config, options.origins));
-  view.Print(absl::StrCat("run folder: ", folder->path()));
+  QUARTET_ASSIGN_OR_RETURN(const RunStart start,
+                           OpenRun(config, options.allowed_entry, [&cancellation] { return cancellation.status(); }));
+  start.folder->UseConfigText(PrintRunConfig(config, options.origins));
+  view.Print(absl::StrCat("run folder: ", start.folder->path()));
   ShowInputs(*inputs, view);
+  for (const std::string& note : start.notes) view.Print(note);
+  if (start.resume.has_value()) {
+    const std::string checkpoint =
+        absl::StrCat(start.folder->checkpoints_path(), "/", CheckpointId(start.resume->step));
+    if (program == Program::kRewardModel) {
+      config.mutable_critic()->set_load_checkpoint(checkpoint + "/critic_state");
+    } else {
+      config.mutable_actor()->set_load_checkpoint(checkpoint + "/policy_state");
+    }
+  }
   view.Print(absl::StrCat("micro-batches: ", DescribeMicroBatches(config, ServicesOf(program))));
   QUARTET_ASSIGN_OR_RETURN(const std::unique_ptr<ServiceLauncher> launcher,
-                           LaunchServices(options, ServicesOf(program), *folder, view, cancellation, &config));
-  absl::StatusOr<OfflineSummary> summary = RunLoop(program, config, *inputs, *folder, view, cancellation);
-  if (!summary.ok()) return Explain(summary.status(), launcher.get(), cancellation);
-  return summary;
+                           LaunchServices(options, ServicesOf(program), *start.folder, view, cancellation, &config));
+  absl::StatusOr<OfflineSummary> summary = RunLoop(program, config, *inputs, start, view, cancellation);
+  if (summary.ok()) return summary;
+  return WithContinuation(Explain(summary.status(), launcher.get(), cancellation), options, *start.folder,
+                          config.train().save_steps() > 0);
 }
 
 }  // namespace quartet

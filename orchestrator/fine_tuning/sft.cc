@@ -27,6 +27,7 @@ class Sft final : public OfflineMethod {
             .learning_rate = sft.learning_rate()};
   }
   const Dataset& rows() const override { return run_.examples.rows(); }
+  uint64_t rows_hash() const override { return run_.examples.hash(); }
   TrainerClient& trainer() override { return run_.policy_trainer; }
 
   absl::StatusOr<OfflineStep> Step(int64_t step, double learning_rate, int64_t begin, int64_t count) override {
@@ -64,7 +65,8 @@ absl::StatusOr<OfflineSummary> RunSft(const SftRun& run) {
                      .vocab_size = run.tokenizer.vocab_size(),
                      .method = sft,
                      .folder = run.folder,
-                     .view = run.view});
+                     .view = run.view,
+                     .resume = run.resume});
 }
 
 }  // namespace quartet

@@ -20,6 +20,7 @@ struct SftRun {
   PolicyTrainerClient& policy_trainer;
   RunFolder& folder;
   TerminalView& view;
+  std::optional<CheckpointRecord> resume = {};  // as OfflineRun's
 };
 
 // The loss is the mean over the tokens of each batch.

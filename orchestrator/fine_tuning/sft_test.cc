@@ -4,7 +4,9 @@
 #include <gtest/gtest.h>
 
 #include <cstdio>
+#include <filesystem>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -32,14 +34,14 @@ class SftTest : public ::testing::Test {
                        "\"xyz\"}\n{\"prompt\": \"a\", \"response\": \"xy\"}\n"));
     config_.mutable_sft()->set_batch_size(2);
   }
-  absl::StatusOr<OfflineSummary> Run() {
+  absl::StatusOr<OfflineSummary> Run(const std::optional<CheckpointRecord>& resume = std::nullopt) {
     const auto examples = OpenSftExamples(config_, tokenizer_, {ByteTokenizer::kEnd});
     if (!examples.ok()) return examples.status();
     services_.SetConfiguration(config_);
     Cancellation cancellation;
     const auto client = ConnectPolicyTrainer(config_, &cancellation);
     if (!client.ok()) return client.status();
-    const auto folder = RunFolder::Create(config_);
+    const auto folder = resume.has_value() ? RunFolder::Open(config_) : RunFolder::Create(config_);
     if (!folder.ok()) return folder.status();
     char* text = nullptr;
     size_t size = 0;
@@ -50,7 +52,8 @@ class SftTest : public ::testing::Test {
                            .examples = **examples,
                            .policy_trainer = **client,
                            .folder = **folder,
-                           .view = *view});
+                           .view = *view,
+                           .resume = resume});
     view.reset();
     std::fclose(out);
     shown_ = text;
@@ -105,6 +108,54 @@ TEST_F(SftTest, SaysBesideTheStepsHowMuchTimeIsLeft) {
   EXPECT_THAT(lines, ElementsAre("fine-tuning step 1/3: loss 0.2500",
                                  MatchesRegex("fine-tuning step 2/3: loss 0.2500, .* s left"),
                                  "fine-tuning step 3/3: loss 0.2500"));
+}
+
+TEST_F(SftTest, GoesOnAfterACheckpointAsIfItHadNeverStopped) {
+  config_.mutable_sft()->set_max_steps(5);
+  config_.mutable_train()->set_save_steps(2);
+  config_.mutable_train()->set_save_optimizer(true);
+  ASSERT_TRUE(Run().ok());
+  const auto whole = services_.policy_batches();
+  const auto updates = services_.policy_updates();
+  EXPECT_TRUE(std::filesystem::exists(scratch_.path() + "/run/checkpoints/step_4/policy_state"));
+
+  const auto record = ReadCheckpointRecord(scratch_.path() + "/run/checkpoints/step_2");
+  ASSERT_TRUE(record.ok()) << record.status();
+  services_.SetOptimizerSteps(2);  // what a trainer that loaded step_2 would say
+  config_.mutable_train()->set_load_checkpoint(true);
+  const auto summary = Run(*record);
+  ASSERT_TRUE(summary.ok()) << summary.status();
+  EXPECT_EQ(summary->steps, 5);
+  EXPECT_EQ(summary->checkpoint, "checkpoints/step_5/policy");
+  EXPECT_THAT(shown_, HasSubstr("going on after 2 of 5 steps"));
+  const auto batches = services_.policy_batches();
+  ASSERT_EQ(batches.size(), 8u);
+  for (size_t step = 2; step < 5; ++step) {
+    EXPECT_EQ(services_.policy_updates()[step + 3].learning_rate(), updates[step].learning_rate());
+    ASSERT_EQ(batches[step + 3].size(), whole[step].size());
+    for (size_t i = 0; i < whole[step].size(); ++i) {
+      EXPECT_EQ(batches[step + 3][i].SerializeAsString(), whole[step][i].SerializeAsString());
+    }
+  }
+  const std::vector<std::string> metrics = absl::StrSplit(scratch_.Read("run/metrics.jsonl"), '\n', absl::SkipEmpty());
+  EXPECT_EQ(metrics.size(), 5u);
+}
+
+TEST_F(SftTest, DoesNotGoOnWithOtherRowsOrATrainerThatDidNotLoadTheCheckpoint) {
+  config_.mutable_sft()->set_max_steps(4);
+  config_.mutable_train()->set_save_steps(2);
+  config_.mutable_train()->set_save_optimizer(true);
+  ASSERT_TRUE(Run().ok());
+  const auto record = ReadCheckpointRecord(scratch_.path() + "/run/checkpoints/step_2");
+  ASSERT_TRUE(record.ok()) << record.status();
+  EXPECT_THAT(std::string(Run(*record).status().message()),
+              AllOf(HasSubstr("policy_trainer has made 4 optimizer steps, the checkpoint 2"), HasSubstr("step_2")));
+  services_.SetOptimizerSteps(2);
+  config_.mutable_sft()->set_batch_size(3);
+  EXPECT_THAT(std::string(Run(*record).status().message()), HasSubstr("it was made with sft.batch_size 2, not 3"));
+  config_.mutable_sft()->set_batch_size(2);
+  scratch_.Write("sft.jsonl", "{\"prompt\": \"ab\", \"response\": \"y\"}\n");
+  EXPECT_THAT(std::string(Run(*record).status().message()), HasSubstr("it was made with other rows than those of "));
 }
 
 TEST_F(SftTest, RefusesATrainerThatHasAlreadyTrained) {

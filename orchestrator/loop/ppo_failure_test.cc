@@ -120,7 +120,7 @@ TEST_F(PpoFailureTest, NamesTheServiceThatIsNotThere) {
   EXPECT_EQ(summary.status().code(), absl::StatusCode::kUnavailable);
   EXPECT_THAT(std::string(summary.status().message()),
               AllOf(HasSubstr("scorer at " + services_.address("scorer")), HasSubstr("GetInfo"),
-                    HasSubstr("bazel run //scorer"), HasSubstr("--launch")));
+                    HasSubstr("bazelw run //scorer"), HasSubstr("--launch")));
 }
 
 TEST_F(PpoFailureTest, WaitsForServicesThatAreStillLoading) {

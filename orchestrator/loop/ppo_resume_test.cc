@@ -247,7 +247,7 @@ TEST_F(PpoResumeTest, RefusesToGoOnWithOtherDataOrTrainersThatDidNotLoadTheCheck
   EXPECT_THAT(message(other), HasSubstr("rollout_batch_size 5, not 4"));
   other = record;
   ++other.prompts_hash;
-  EXPECT_THAT(message(other), HasSubstr("other prompts"));
+  EXPECT_THAT(message(other), HasSubstr("other rows"));
   services_.SetOptimizerSteps(0);
   EXPECT_THAT(message(record), AllOf(HasSubstr("policy_trainer has made 0 optimizer steps, the checkpoint 2"),
                                      HasSubstr("actor.load_checkpoint")));

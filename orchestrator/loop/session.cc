@@ -21,7 +21,6 @@
 #include "orchestrator/launch/service_launcher.h"
 #include "orchestrator/loop/step_warnings.h"
 #include "orchestrator/run_folder/checkpoint_record.h"
-#include "orchestrator/run_folder/checkpoint_search.h"
 #include "orchestrator/run_folder/run_start.h"
 
 namespace quartet {
@@ -51,26 +50,6 @@ absl::StatusOr<PpoInputs> ReadPpoInputs(const RunConfig& config, bool launch, Te
   }
   QUARTET_RETURN_IF_ERROR(CheckCallSizes(config, evaluated));
   return inputs;
-}
-
-// `status`, with how the run is continued that ended with it.
-absl::Status WithContinuation(const absl::Status& status, const SessionOptions& options, const RunFolder& folder,
-                              bool saves) {
-  // Before the services have accepted the run there is nothing to continue.
-  if (options.continue_command.empty() || !folder.has_begun()) return status;
-  const std::optional<CheckpointRecord> newest = NewestRecord(folder.checkpoints_path());
-  if (!newest.has_value() && !absl::IsCancelled(status)) return status;
-  std::string how = newest.has_value()
-                        ? absl::StrCat("To continue after step ", newest->step)
-                        : "There is no checkpoint to continue from yet (train.save_steps); to begin anew";
-  std::string command = options.continue_command;
-  // Else it would be lost in the same way once more.
-  if (!newest.has_value() && !saves) absl::StrAppend(&command, " --set=train.save_steps=10");
-  if (!options.launch) {
-    absl::StrAppend(&how, ", start the trainers again",
-                    newest.has_value() ? " with --set=train.load_checkpoint=true" : "", ", then");
-  }
-  return absl::Status(status.code(), absl::StrCat(status.message(), "\n", how, ":\n  ", command));
 }
 
 }  // namespace

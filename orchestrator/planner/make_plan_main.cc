@@ -41,7 +41,7 @@ OutsideTensors Outside(const PlanRequest& request) {
 // The plan, and where it fits and all is on GPUs what a step takes.
 absl::Status Print(const PlanRequest& request, const RunConfig& config, const Plan& plan) {
   std::printf("%s", PrintPlan(config, plan).c_str());
-  if (!plan.fits()) return absl::OkStatus();
+  if (!plan.fits() || request.program != Program::kPpo) return absl::OkStatus();
   const GpuRates rates = Rates(request, config);
   const auto step = EstimateStep(config, plan, rates);
   if (step.ok()) {
@@ -93,7 +93,7 @@ absl::StatusOr<bool> Search(const PlanRequest& request, Planner& planner) {
 
 // Whether it fits.
 absl::StatusOr<bool> Run(const PlanRequest& request) {
-  Planner planner(request.services, Outside(request));
+  Planner planner(request.services, Outside(request), request.program);
   const RunConfig& config = request.config;
   if (request.search != PlanRequest::Search::kNone) return Search(request, planner);
   if (!request.json && !config.has_cluster()) return PlanAnywhere(request, planner);

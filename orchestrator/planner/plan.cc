@@ -143,7 +143,7 @@ absl::StatusOr<RankUse> Planner::Run(const RunConfig& config, const std::string&
   const std::string key = KeyOf(config, service, rank, room);
   const auto known = runs_.find(key);
   if (known != runs_.end()) return known->second;
-  QUARTET_ASSIGN_OR_RETURN(RankUse use, RunRankDry(config, service, rank, room));
+  QUARTET_ASSIGN_OR_RETURN(RankUse use, RunRankDry(config, service, rank, room, program_));
   runs_.emplace(key, use);
   return use;
 }

@@ -64,9 +64,9 @@ struct Plan {
 // Keeps what it has run, so that plans that differ little are quick. One thread.
 class Planner {
  public:
-  // `services` are names of those that are planned, without repetition.
-  Planner(std::vector<std::string> services, const OutsideTensors& outside)
-      : services_(std::move(services)), outside_(outside) {}
+  // `services` are names of those that are planned, without repetition; `program` as for RunRank.
+  Planner(std::vector<std::string> services, const OutsideTensors& outside, Program program = Program::kPpo)
+      : services_(std::move(services)), outside_(outside), program_(program) {}
 
   // `config` is resolved. Services that have no model (a scorer of rules alone) take no part. INVALID_ARGUMENT names
   // what is missing or not allowed.
@@ -79,6 +79,7 @@ class Planner {
 
   const std::vector<std::string> services_;
   const OutsideTensors outside_;
+  const Program program_;
   std::map<std::string, RankUse> runs_;  // by what they depend on
 };
 

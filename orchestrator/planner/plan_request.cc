@@ -1,12 +1,15 @@
 #include "orchestrator/planner/plan_request.h"
 
+#include <algorithm>
 #include <cmath>
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "core/base/status_macros.h"
 #include "core/config/origins/origins.h"
 #include "core/config/run_config.h"
+#include "core/config/services.h"
 #include "orchestrator/checks/input_check.h"
 
 namespace quartet {
@@ -43,6 +46,28 @@ absl::StatusOr<PlanRequest::Search> ReadSearch(const CommandLine& flags) {
   return absl::InvalidArgumentError(absl::StrCat("--search is \"", text, "\"; allowed: gpus, batch"));
 }
 
+absl::StatusOr<Program> ReadProgram(const CommandLine& flags) {
+  const std::string text = flags.Get("program").value_or("ppo");
+  if (text == "ppo") return Program::kPpo;
+  if (text == "sft") return Program::kSft;
+  if (text == "dpo") return Program::kDpo;
+  if (text == "reward_model") return Program::kRewardModel;
+  return absl::InvalidArgumentError(absl::StrCat("--program is \"", text, "\"; allowed: ppo, sft, dpo, reward_model"));
+}
+
+std::vector<std::string> ServicesOf(Program program, const RunConfig& config) {
+  switch (program) {
+    case Program::kSft:
+      return kSftServices;
+    case Program::kDpo:
+      return kDpoServices;
+    case Program::kRewardModel:
+      return kRewardModelServices;
+    default:
+      return PpoServices(config);
+  }
+}
+
 }  // namespace
 
 const std::vector<FlagSpec>& PlanFlags() {
@@ -50,6 +75,7 @@ const std::vector<FlagSpec>& PlanFlags() {
       {"preset", "NAME", "A method by its name (orchestrator --help): what it sets, --config and --set go over."},
       {"config", "FILE", "The run's configuration, a RunConfig in protobuf text format."},
       {"set", "PATH=VALUE", "Overrides one field, for example --set=actor.zero_stage=3. May be repeated.", true},
+      {"program", "NAME", "The run that is planned: ppo (default), sft, dpo or reward_model."},
       {"service", "NAME", "Plans this service. May be repeated; default: all that the run has.", true},
       {"search", "WHAT", "\"gpus\": the fewest GPUs that it fits on; \"batch\": the fullest micro-batches."},
       {"json", "", "Prints the plan as JSON, without suggestions."},
@@ -77,11 +103,26 @@ absl::StatusOr<PlanRequest> ReadPlanRequest(const CommandLine& flags) {
   QUARTET_ASSIGN_OR_RETURN(
       request.config,
       LoadRunConfig({flags.Get("preset").value_or(""), flags.Get("config").value_or(""), flags.GetAll("set")}, ""));
+  QUARTET_ASSIGN_OR_RETURN(request.program, ReadProgram(flags));
+  const std::vector<std::string> all = ServicesOf(request.program, request.config);
+  if (request.program != Program::kPpo) {
+    if (request.flops.has_value() || request.bytes_per_second.has_value()) {
+      return absl::InvalidArgumentError("--tflops and --gb_per_second have an effect on PPO's steps only");
+    }
+    QUARTET_RETURN_IF_ERROR(CheckFor(request.config, request.program));
+    FillDefaultsFor(request.program, &request.config);
+  }
   request.services = flags.GetAll("service");
-  if (request.services.empty()) request.services = PpoServices(request.config);
+  if (request.services.empty()) request.services = all;
   for (const std::string& service : request.services) {
     QUARTET_ASSIGN_OR_RETURN(const Program program, ServiceProgram(service));
-    QUARTET_RETURN_IF_ERROR(CheckFor(request.config, program));
+    if (request.program == Program::kPpo) {
+      QUARTET_RETURN_IF_ERROR(CheckFor(request.config, program));
+    } else if (std::find(all.begin(), all.end(), service) == all.end()) {
+      return absl::InvalidArgumentError(absl::StrCat("--service=", service,
+                                                     " is not of --program=", flags.Get("program").value_or(""),
+                                                     ", which has ", absl::StrJoin(all, ", ")));
+    }
   }
   QUARTET_RETURN_IF_ERROR(CheckModelConfigs(request.config, request.services));
   return request;

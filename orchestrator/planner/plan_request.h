@@ -7,13 +7,15 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "core/config/run_config.h"
 #include "orchestrator/terminal/command_line.h"
 #include "proto/run_config.pb.h"
 
 namespace quartet {
 
 struct PlanRequest {
-  RunConfig config;  // resolved
+  RunConfig config;                 // resolved
+  Program program = Program::kPpo;  // or kSft, kDpo, kRewardModel
   std::vector<std::string> services;
   enum class Search { kNone, kGpus, kBatch } search = Search::kNone;
   bool json = false;

@@ -64,6 +64,25 @@ TEST_F(PlanRequestTest, IsAllServicesAndTheKnownRatesUnlessToldOtherwise) {
   EXPECT_EQ(told->cuda_bytes, 0);
 }
 
+TEST_F(PlanRequestTest, IsTheServicesOfTheProgramThatIsPlanned) {
+  const std::string model = scratch_.path() + "/model";
+  scratch_.Write("run.textproto", "data { prompt_max_len: 16 }\nrollout { generate_max_len: 16 }\n");
+  const auto services = [&](std::vector<std::string> arguments) {
+    const auto request = Read(std::move(arguments));
+    EXPECT_TRUE(request.ok()) << request.status();
+    return request.ok() ? request->services : std::vector<std::string>();
+  };
+  const std::string actor = "--set=actor.pretrain=" + model, pairs = "--set=preference.data=pairs.jsonl";
+  EXPECT_THAT(services({"--program=sft", actor, "--set=sft.data=rows.jsonl"}), ElementsAre("policy_trainer"));
+  EXPECT_THAT(services({"--program=dpo", actor, pairs}), ElementsAre("policy_trainer", "scorer"));
+  EXPECT_THAT(services({"--program=reward_model", "--set=critic.pretrain=" + model, pairs}),
+              ElementsAre("critic_trainer"));
+  EXPECT_EQ(Error({"--program=sft", actor}), "sft.data is not set; it names files of examples, JSONL or Parquet");
+  EXPECT_EQ(Error({"--program=rlhf"}), "--program is \"rlhf\"; allowed: ppo, sft, dpo, reward_model");
+  EXPECT_EQ(Error({"--program=dpo", actor, pairs, "--service=rollout"}),
+            "--service=rollout is not of --program=dpo, which has policy_trainer, scorer");
+}
+
 TEST_F(PlanRequestTest, NamesTheFlagThatIsWrong) {
   EXPECT_EQ(Error({"--search=batches"}), "--search is \"batches\"; allowed: gpus, batch");
   EXPECT_EQ(Error({"--tflops=0"}), "--tflops is \"0\"; allowed: a number above 0");

@@ -36,6 +36,7 @@ using ::testing::Not;
 struct Case {
   std::string service;
   std::vector<std::string> overrides;
+  Program program = Program::kPpo;
 };
 std::ostream& operator<<(std::ostream& out, const Case& c) {
   out << c.service;
@@ -75,13 +76,13 @@ TEST_P(PlanAgainstRun, ARankTakesWhatWasPlanned) {
   std::vector<RankUse> measured(ranks);
   RunEngineRanks(ranks, [&](RankContext context) {
     context.service = GetParam().service;
-    auto use = RunRank(config, context, {});
+    auto use = RunRank(config, context, {}, GetParam().program);
     ASSERT_TRUE(use.ok()) << use.status();
     const std::lock_guard lock(mutex);
     measured[context.rank] = *use;
   });
   for (int rank = 0; rank < ranks; ++rank) {
-    const auto planned = RunRankDry(config, GetParam().service, rank, {});
+    const auto planned = RunRankDry(config, GetParam().service, rank, {}, GetParam().program);
     ASSERT_TRUE(planned.ok()) << planned.status();
     EXPECT_GT(planned->device().total, 0);
     EXPECT_THAT(DifferencesOf(*planned, measured[rank]), IsEmpty()) << "rank " << rank;
@@ -94,20 +95,27 @@ TEST_P(PlanAgainstRun, ARankTakesWhatWasPlanned) {
 
 INSTANTIATE_TEST_SUITE_P(
     Services, PlanAgainstRun,
-    ::testing::Values(Case{"policy_trainer", {}},
-                      Case{"policy_trainer", {"actor.dtype=fp32", "actor.max_tokens_per_micro_batch=1024"}},
-                      Case{"policy_trainer", {"actor.max_tokens_per_micro_batch=0", "actor.micro_train_batch_size=2"}},
-                      Case{"policy_trainer", {"actor.zero_stage=0"}}, Case{"policy_trainer", {"actor.zero_stage=2"}},
-                      Case{"policy_trainer", {"actor.gradient_checkpointing=false"}},
-                      Case{"policy_trainer",
-                           {"actor.dtype=fp32", "actor.gradient_checkpointing=false",
-                            "services.policy_trainer.ranks=1"}},
-                      Case{"critic_trainer", {}}, Case{"critic_trainer", {"critic.dtype=fp32", "critic.zero_stage=2"}},
-                      Case{"scorer", {}}, Case{"scorer", {"reference.zero_stage=0", "reference.dtype=fp32"}},
-                      Case{"rollout", {}}, Case{"rollout", {"rollout.zero_stage=3", "rollout.dtype=fp32"}},
-                      Case{"rollout", {"rollout.tensor_parallel_size=2"}},
-                      Case{"rollout", {"rollout.tensor_parallel_size=2", "rollout.dtype=fp32"}},
-                      Case{"rollout", {"rollout.tensor_parallel_size=2", "services.rollout.ranks=4"}}));
+    ::testing::Values(
+        Case{"policy_trainer", {}},
+        Case{"policy_trainer", {"actor.dtype=fp32", "actor.max_tokens_per_micro_batch=1024"}},
+        Case{"policy_trainer", {"actor.max_tokens_per_micro_batch=0", "actor.micro_train_batch_size=2"}},
+        Case{"policy_trainer", {"actor.zero_stage=0"}}, Case{"policy_trainer", {"actor.zero_stage=2"}},
+        Case{"policy_trainer", {"actor.gradient_checkpointing=false"}},
+        Case{"policy_trainer",
+             {"actor.dtype=fp32", "actor.gradient_checkpointing=false", "services.policy_trainer.ranks=1"}},
+        Case{"critic_trainer", {}}, Case{"critic_trainer", {"critic.dtype=fp32", "critic.zero_stage=2"}},
+        Case{"scorer", {}}, Case{"scorer", {"reference.zero_stage=0", "reference.dtype=fp32"}}, Case{"rollout", {}},
+        Case{"rollout", {"rollout.zero_stage=3", "rollout.dtype=fp32"}},
+        Case{"rollout", {"rollout.tensor_parallel_size=2"}},
+        Case{"rollout", {"rollout.tensor_parallel_size=2", "rollout.dtype=fp32"}},
+        Case{"rollout", {"rollout.tensor_parallel_size=2", "services.rollout.ranks=4"}},
+        Case{"policy_trainer", {"sft.data=rows.jsonl"}, Program::kSft},
+        Case{"policy_trainer", {"preference.data=pairs.jsonl", "actor.max_tokens_per_micro_batch=1024"}, Program::kDpo},
+        Case{"scorer", {"preference.data=pairs.jsonl"}, Program::kDpo},
+        Case{"critic_trainer",
+             {"preference.data=pairs.jsonl", "critic.max_tokens_per_micro_batch=1024", "preference.batch_size=3",
+              "critic.dtype=fp32"},
+             Program::kRewardModel}));
 
 // Runs one forward of a sharded model in which a gathered group is held or not; what its ledger tells.
 RankUse ForwardWith(const RunConfig& config, const RankContext& context, bool leak) {

@@ -1,5 +1,7 @@
 #include "orchestrator/planner/rank_run.h"
 
+#include <ATen/Parallel.h>
+
 #include <algorithm>
 #include <map>
 #include <memory>
@@ -8,6 +10,7 @@
 #include "core/base/status_macros.h"
 #include "core/config/batches/updates.h"
 #include "core/config/run_config.h"
+#include "core/hardware/cores.h"
 #include "core/hardware/meta_device.h"
 #include "core/training/calls/rank_info.h"
 #include "core/training/calls/update_call.h"
@@ -50,6 +53,26 @@ TrainingSequence ExperienceOf(const RunConfig& config, int64_t length) {
   return sequence;
 }
 
+bool HasPairs(Program program) { return program == Program::kDpo || program == Program::kRewardModel; }
+
+// A run that learns from rows alone as a PPO step of one optimizer step: each of the batch's sequences an answer to a
+// prompt of its own, as long as it may be, all of it trained on.
+RunConfig AsPpoStep(RunConfig config, Program program) {
+  if (program == Program::kPpo) return config;
+  const TrainerConfig& trainer = program == Program::kRewardModel ? config.critic() : config.actor();
+  const int batch = program == Program::kSft ? config.sft().batch_size() : 2 * config.preference().batch_size();
+  config.mutable_data()->set_prompt_max_len(1);
+  config.mutable_rollout()->set_generate_max_len(trainer.max_len() - 1);
+  config.mutable_rollout()->set_rollout_batch_size(batch);
+  config.mutable_rollout()->set_n_samples_per_prompt(1);
+  config.mutable_rollout()->set_temperature(1);
+  config.mutable_train()->set_train_batch_size(batch);
+  config.mutable_train()->set_critic_train_batch_size(batch);
+  config.mutable_algorithm()->set_max_epochs(1);
+  config.mutable_algorithm()->set_critic_epochs(1);
+  return config;
+}
+
 // What one rank's micro-batch may hold: tokens where that is above 0, else sequences.
 struct Limit {
   int64_t sequences;
@@ -64,12 +87,14 @@ Limit ForwardLimit(const TrainerConfig& config) {
 
 // A rank's share of `sequences` sequences: micro-batches as full as they can be, and how many of them there are.
 struct Share {
-  Share(const RunConfig& config, const Limit& limit, int64_t sequences, int ranks) {
-    const int64_t longest = LongestSequence(config), most = CeilDivide(sequences, ranks);
-    const int64_t whole = limit.tokens > 0 ? std::max<int64_t>(1, limit.tokens / longest) : limit.sequences;
+  // `together` sequences, 1 or 2, are not divided.
+  Share(const RunConfig& config, const Limit& limit, int64_t sequences, int ranks, int64_t together = 1) {
+    const int64_t longest = LongestSequence(config), most = CeilDivide(sequences / together, ranks) * together;
+    const int64_t fit = limit.tokens > 0 ? limit.tokens / longest : limit.sequences;
+    const int64_t whole = std::max<int64_t>(1, fit / together) * together;
     lengths.assign(std::min(whole, most), longest);
-    const int64_t rest = limit.tokens - longest * whole;  // for one more, which is shorter
-    if (rest >= 2 && whole < most) lengths.push_back(rest);
+    const int64_t rest = (limit.tokens - longest * whole) / together;  // for each of some more, which are shorter
+    if (rest >= 2 && whole < most) lengths.insert(lengths.end(), together, rest);
     micro_batches = CeilDivide(most, whole);
   }
   std::vector<int64_t> lengths;  // of the sequences of one micro-batch
@@ -88,11 +113,12 @@ std::vector<TokenSequence> ForwardBatch(const RunConfig& config, const Share& sh
 }
 
 // Several, end to end.
-std::vector<TrainingSequence> TrainBatch(const RunConfig& config, const Share& share, int micro_batches) {
+std::vector<TrainingSequence> TrainBatch(const RunConfig& config, const Share& share, int micro_batches, bool pairs) {
   std::vector<TrainingSequence> sequences;
   for (int m = 0; m < micro_batches; ++m) {
     for (const int64_t length : share.lengths) sequences.push_back(ExperienceOf(config, length));
   }
+  for (size_t i = 0; pairs && i < sequences.size(); i += 2) sequences[i].mutable_pair()->set_weight(1);
   return sequences;
 }
 
@@ -130,10 +156,11 @@ struct Training {
 
 // What a trainer does in a PPO step: forwards over all sequences, then optimizer steps as `step` says. One micro-batch
 // of forwards is run, and optimizer steps of one and of two: the second of two sends what each further one does.
-absl::Status Train(const RunConfig& config, const TrainerConfig& trainer, const Training& steps, int ranks,
-                   TrainerEngine& engine, const UpdateCall& step, Volumes* sent) {
+absl::Status Train(const RunConfig& config, Program program, const TrainerConfig& trainer, const Training& steps,
+                   int ranks, TrainerEngine& engine, const UpdateCall& step, Volumes* sent) {
+  const bool pairs = HasPairs(program);
   const Share forwards(config, ForwardLimit(trainer), SequencesOfStep(config), ranks);
-  const Share training(config, TrainLimit(trainer), steps.batch_size, ranks);
+  const Share training(config, TrainLimit(trainer), steps.batch_size, ranks, pairs ? 2 : 1);
   const auto forward = [&]() -> absl::Status {
     const std::vector<TokenSequence> tokens = ForwardBatch(config, forwards);
     ForwardCall call;
@@ -146,10 +173,10 @@ absl::Status Train(const RunConfig& config, const TrainerConfig& trainer, const 
     UpdateCall call = step;
     for (int m = 0; m < micro_batches; ++m) call.add_micro_batch_sizes(static_cast<uint32_t>(training.lengths.size()));
     UpdateSums sums;
-    return engine.Update(call, TrainBatch(config, training, micro_batches), &sums);
+    return engine.Update(call, TrainBatch(config, training, micro_batches, pairs), &sums);
   };
   const Volumes before = VolumesOf(engine.Info());
-  QUARTET_RETURN_IF_ERROR(forward());
+  if (program != Program::kSft) QUARTET_RETURN_IF_ERROR(forward());  // which makes none
   const Volumes after_forward = VolumesOf(engine.Info());
   QUARTET_RETURN_IF_ERROR(update(1));
   const Volumes after_one = VolumesOf(engine.Info());
@@ -163,28 +190,46 @@ absl::Status Train(const RunConfig& config, const TrainerConfig& trainer, const 
   return absl::OkStatus();
 }
 
-absl::StatusOr<RankUse> RunPolicy(const RunConfig& config, const RankContext& context) {
+PolicyLossConfig LossOf(const RunConfig& config, Program program) {
+  if (program == Program::kPpo) return PolicyLossOf(config.algorithm(), config.algorithm().kl().init_kl_coef());
+  PolicyLossConfig loss;
+  loss.set_kind(program == Program::kSft              ? PolicyLossConfig::KIND_SFT
+                : config.preference().loss() == "ipo" ? PolicyLossConfig::KIND_IPO
+                                                      : PolicyLossConfig::KIND_DPO);
+  if (program == Program::kDpo) {
+    loss.set_beta(config.preference().beta());
+    loss.set_label_smoothing(config.preference().label_smoothing());
+  }
+  return loss;
+}
+
+absl::StatusOr<RankUse> RunPolicy(const RunConfig& config, Program program, const RankContext& context) {
   QUARTET_ASSIGN_OR_RETURN(const std::unique_ptr<PolicyEngine> engine, PolicyEngine::Load(config, context));
   PolicyUpdateHeader step;
   step.set_temperature(config.rollout().temperature());
   step.set_learning_rate(config.actor().learning_rate());
   step.set_entropy_after_temperature(config.algorithm().entropy_after_temperature());
-  *step.mutable_loss() = PolicyLossOf(config.algorithm(), config.algorithm().kl().init_kl_coef());
+  *step.mutable_loss() = LossOf(config, program);
   // The service keeps what it has published until the next step's publication.
-  QUARTET_ASSIGN_OR_RETURN(const std::shared_ptr<const PublishedWeights> published, engine->Publish(1));
+  std::shared_ptr<const PublishedWeights> published;
+  if (program == Program::kPpo) {
+    QUARTET_ASSIGN_OR_RETURN(published, engine->Publish(1));
+  }
   Volumes sent;
-  QUARTET_RETURN_IF_ERROR(Train(config, config.actor(), {TrainBatchSize(config), config.algorithm().max_epochs()},
-                                context.world_size, *engine, MakeUpdateCall(step), &sent));
+  QUARTET_RETURN_IF_ERROR(Train(config, program, config.actor(),
+                                {TrainBatchSize(config), config.algorithm().max_epochs()}, context.world_size, *engine,
+                                MakeUpdateCall(step), &sent));
   return UseOf(engine->Info(), sent);
 }
 
-absl::StatusOr<RankUse> RunCritic(const RunConfig& config, const RankContext& context) {
+absl::StatusOr<RankUse> RunCritic(const RunConfig& config, Program program, const RankContext& context) {
   QUARTET_ASSIGN_OR_RETURN(const std::unique_ptr<CriticEngine> engine, CriticEngine::Load(config, context));
   CriticUpdateHeader step;
   step.set_learning_rate(config.critic().learning_rate());
   step.set_value_clip(config.algorithm().value_clip());
+  if (program == Program::kRewardModel) step.set_loss(CriticUpdateHeader::LOSS_PAIRWISE);
   Volumes sent;
-  QUARTET_RETURN_IF_ERROR(Train(config, config.critic(),
+  QUARTET_RETURN_IF_ERROR(Train(config, program, config.critic(),
                                 {CriticTrainBatchSize(config), config.algorithm().critic_epochs()}, context.world_size,
                                 *engine, MakeUpdateCall(step), &sent));
   return UseOf(engine->Info(), sent);
@@ -327,14 +372,33 @@ bool HasEngine(const RunConfig& config, const std::string& service) {
   return service != "scorer" || ScorerEngine::HasModels(config);
 }
 
-absl::StatusOr<RankUse> RunRank(const RunConfig& config, const RankContext& context, const GpuRoom& room) {
-  if (context.service == "policy_trainer") return RunPolicy(config, context);
-  if (context.service == "critic_trainer") return RunCritic(config, context);
+absl::StatusOr<RankUse> RunRank(const RunConfig& run, const RankContext& context, const GpuRoom& room,
+                                Program program) {
+  const RunConfig config = AsPpoStep(run, program);
+  if (context.service == "policy_trainer") return RunPolicy(config, program, context);
+  if (context.service == "critic_trainer") return RunCritic(config, program, context);
   if (context.service == "scorer") return RunScorer(config, context);
   return RunRollout(config, context, room);
 }
 
-absl::StatusOr<RankUse> RunRankDry(const RunConfig& config, const std::string& service, int rank, const GpuRoom& room) {
+namespace {
+
+// While it lives LibTorch has so many threads, which need memory of their own.
+class LibTorchThreads {
+ public:
+  explicit LibTorchThreads(int threads) : before_(at::get_num_threads()) { at::set_num_threads(threads); }
+  LibTorchThreads(const LibTorchThreads&) = delete;
+  LibTorchThreads& operator=(const LibTorchThreads&) = delete;
+  ~LibTorchThreads() { at::set_num_threads(before_); }
+
+ private:
+  const int before_;
+};
+
+}  // namespace
+
+absl::StatusOr<RankUse> RunRankDry(const RunConfig& config, const std::string& service, int rank, const GpuRoom& room,
+                                   Program program) {
   const ServicePlacement& placement = PlacementOf(config, service);
   RankContext context;
   context.service = service;
@@ -346,10 +410,13 @@ absl::StatusOr<RankUse> RunRankDry(const RunConfig& config, const std::string& s
   if (context.collective_backend == "auto" && placement.device() == "cpu" && config.cluster().num_nodes() > 1) {
     context.collective_backend = "gloo";
   }
+  const int nodes = std::max(1, config.cluster().num_nodes());
+  context.threads = ThreadsOfRank(placement.threads(), static_cast<int>(CeilDivide(placement.ranks(), nodes)));
+  const LibTorchThreads threads(context.threads);
   context.device_memory_budget = placement.device_memory_budget();
   context.host_memory_budget = placement.host_memory_budget();
   const MetaStandsFor device(placement.device() == "cuda" ? at::kCUDA : at::kCPU);
-  return RunRank(config, context, room);
+  return RunRank(config, context, room, program);
 }
 
 }  // namespace quartet

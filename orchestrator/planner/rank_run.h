@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "core/config/run_config.h"
 #include "core/memory/ledger.h"
 #include "core/service/ranks/rank_context.h"
 #include "proto/common.pb.h"
@@ -47,14 +48,17 @@ struct GpuRoom {
   int64_t outside_tensors = 0;
 };
 
-// Takes the rank of `context` (its service, rank and size count) through one PPO step and the beginning of the next,
-// with sequences of the greatest length that `config`, which is resolved, allows. With context.device "meta" that takes
-// no memory, and of the models only config.json is read; on "cpu" it is a real run to hold a plan against, which all
-// ranks must make. Errors are those of the engines.
-absl::StatusOr<RankUse> RunRank(const RunConfig& config, const RankContext& context, const GpuRoom& room);
+// Takes the rank of `context` (its service, rank and size count) through one PPO step and the beginning of the next, or
+// a step of the run that `program` makes (kSft, kDpo, kRewardModel), with sequences of the greatest length that
+// `config`, which is resolved, allows. With context.device "meta" that takes no memory, and of the models only
+// config.json is read; on "cpu" it is a real run to hold a plan against, which all ranks must make. Errors are those of
+// the engines.
+absl::StatusOr<RankUse> RunRank(const RunConfig& config, const RankContext& context, const GpuRoom& room,
+                                Program program = Program::kPpo);
 
 // The same on the meta device, which stands for the device that the service has in `config`.
-absl::StatusOr<RankUse> RunRankDry(const RunConfig& config, const std::string& service, int rank, const GpuRoom& room);
+absl::StatusOr<RankUse> RunRankDry(const RunConfig& config, const std::string& service, int rank, const GpuRoom& room,
+                                   Program program = Program::kPpo);
 
 // Whether `service` has a model to run at all.
 bool HasEngine(const RunConfig& config, const std::string& service);

@@ -22,6 +22,7 @@
 #include "orchestrator/loop/session.h"
 #include "orchestrator/quickstart/sorting_task.h"
 #include "orchestrator/terminal/command_line.h"
+#include "orchestrator/terminal/continue_command.h"
 #include "orchestrator/terminal/interrupt_watch.h"
 #include "orchestrator/terminal/terminal_view.h"
 
@@ -162,18 +163,19 @@ absl::Status Run(const Options& options, TerminalView& view, Cancellation& cance
   view.Print(absl::StrFormat("time: %.0f s (fine-tuning %.0f s, PPO %.0f s)",
                              absl::ToDoubleSeconds(absl::Now() - start), absl::ToDoubleSeconds(fine_tuning_end - start),
                              absl::ToDoubleSeconds(absl::Now() - fine_tuning_end)));
-  view.Print(absl::StrCat("\nEverything is in ", options.run_dir, ":\n",
-                          "  checkpoints/latest/policy   the trained model, a Hugging Face folder\n",
-                          "  metrics.jsonl               the numbers of each step; tensorboard --logdir ",
-                          options.run_dir, " shows them\n", "  samples.jsonl               what the model answered\n",
-                          "  heldout.jsonl               what it was asked in the evaluation\n",
-                          "  run.textproto               the configuration, all options with their values\n",
-                          "  logs/                       one file a service\n",
-                          "  start/                      data, the random model and the fine-tuned one\n", "\nNext:\n",
-                          "  change an option   bazel run //orchestrator -- --launch --config=", options.run_dir,
-                          "/run.textproto --set=run_dir=runs/second --set=train.max_steps=20\n",
-                          "  your own model     README.md, \"Your own model, data and reward\"\n",
-                          "  a real model       bazel run //orchestrator:smollm2_arithmetic"));
+  view.Print(absl::StrCat(
+      "\nEverything is in ", options.run_dir, ":\n",
+      "  checkpoints/latest/policy   the trained model, a Hugging Face folder\n",
+      "  metrics.jsonl               the numbers of each step; tensorboard --logdir ", options.run_dir, " shows them\n",
+      "  samples.jsonl               what the model answered\n",
+      "  heldout.jsonl               what it was asked in the evaluation\n",
+      "  run.textproto               the configuration, all options with their values\n",
+      "  logs/                       one file a service\n",
+      "  start/                      data, the random model and the fine-tuned one\n", "\nNext:\n",
+      "  change an option   ", RunCommand("//orchestrator", programs + "/orchestrator/orchestrator"),
+      " --launch --config=", options.run_dir, "/run.textproto --set=run_dir=runs/second --set=train.max_steps=20\n",
+      "  your own model     README.md, \"Your own model, data and reward\"\n", "  a real model       ",
+      RunCommand("//orchestrator:smollm2_arithmetic", programs + "/orchestrator/smollm2_arithmetic")));
   return absl::OkStatus();
 }
 

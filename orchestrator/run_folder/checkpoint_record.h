@@ -16,8 +16,9 @@ struct SavedTrainer {
   int64_t optimizer_steps = 0;
 };
 
-// Written last, when everything that it names is on disk: policy and critic of one step, and what the loop itself needs
-// to go on after it. Once it is there the step is not made again, so it has what of the step is recorded only later.
+// Written last, when everything that it names is on disk: what was trained, after one step, and what the loop itself
+// needs to go on after it. Of runs that learn from rows alone the batch is that of these rows, and the prompts are
+// they. Once it is there the step is not made again, so it has what of the step is recorded only later.
 struct CheckpointRecord {
   int64_t step = 0;  // steps that were done
   double kl_coefficient = 0;
@@ -32,6 +33,7 @@ struct CheckpointRecord {
   std::optional<SavedTrainer> policy;
   // Likewise, and in a run without a critic.
   std::optional<SavedTrainer> critic;
+  bool has_states() const { return policy.has_value() || critic.has_value(); }
 
   // The numbers of the step before `step`, all but those of its evaluation, and whether it has one.
   Metrics metrics;

@@ -33,7 +33,7 @@ absl::Status CheckCheckpoint(const std::string& folder, int64_t step, const Chec
   if (record.step != step) {
     return absl::DataLossError(absl::StrCat(folder, "/checkpoint.json: is of step ", record.step));
   }
-  if (!record.policy.has_value()) {
+  if (!record.has_states()) {
     return absl::FailedPreconditionError(absl::StrCat(folder,
                                                       " has no training states, so the run cannot be continued from "
                                                       "it; the run that wrote it had train.save_optimizer: false"));
@@ -41,7 +41,8 @@ absl::Status CheckCheckpoint(const std::string& folder, int64_t step, const Chec
   std::future<absl::Status> critic = std::async(std::launch::async, [&] {
     return record.critic.has_value() ? CheckState(folder + "/critic_state", *record.critic, proceed) : absl::OkStatus();
   });
-  const absl::Status policy = CheckState(folder + "/policy_state", *record.policy, proceed);
+  const absl::Status policy =
+      record.policy.has_value() ? CheckState(folder + "/policy_state", *record.policy, proceed) : absl::OkStatus();
   const absl::Status critic_done = critic.get();
   return policy.ok() ? critic_done : policy;
 }
@@ -53,7 +54,7 @@ std::optional<CheckpointRecord> NewestRecord(const std::string& checkpoints) {
   if (!folders.ok()) return std::nullopt;
   for (const auto& [step, folder] : *folders) {
     absl::StatusOr<CheckpointRecord> record = ReadCheckpointRecord(folder);
-    if (record.ok() && record->policy.has_value()) return *std::move(record);
+    if (record.ok() && record->has_states()) return *std::move(record);
   }
   return std::nullopt;
 }

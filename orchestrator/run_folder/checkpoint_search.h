@@ -12,7 +12,7 @@
 
 namespace quartet {
 
-// The commit record of the newest one that has both training states by it; what they hold is not looked at.
+// The commit record of the newest one that has training states by it; what they hold is not looked at.
 std::optional<CheckpointRecord> NewestRecord(const std::string& checkpoints);
 
 struct CheckpointSearch {
@@ -21,7 +21,7 @@ struct CheckpointSearch {
   std::vector<std::string> passed_over;
 };
 
-// The newest checkpoint of the folder `checkpoints` that verifies: its commit record is there and names both training
+// The newest checkpoint of the folder `checkpoints` that verifies: its commit record is there and names training
 // states, which are read whole. What `latest` points at does not matter. Nothing where no save has come to its commit
 // record. Where there are records but none verifies, the error of the newest, with those of all others in its message.
 // `proceed` is asked again and again; its error ends the search.

@@ -25,6 +25,20 @@ constexpr std::string_view kFixed[] = {
     "rollout.over_sampling_batch_size",
     "rollout.n_samples_per_prompt",
     "data.",
+    "sft.data",
+    "sft.batch_size",
+    "sft.input_key",
+    "sft.output_key",
+    "sft.multiturn",
+    "sft.end_token",
+    "preference.data",
+    "preference.batch_size",
+    "preference.input_key",
+    "preference.chosen_key",
+    "preference.rejected_key",
+    "preference.margin_key",
+    "preference.end_token",
+    "preference.loss",
 };
 // Of data, what decides neither which prompts there are nor what they read.
 constexpr std::string_view kFree[] = {"data.source_key", "data.checked_rows"};

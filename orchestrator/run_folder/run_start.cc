@@ -1,11 +1,13 @@
 #include "orchestrator/run_folder/run_start.h"
 
+#include <algorithm>
 #include <filesystem>
 #include <system_error>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "core/base/status_macros.h"
+#include "core/checkpoint/run_checkpoints.h"
 #include "core/config/run_config.h"
 #include "orchestrator/run_folder/checkpoint_search.h"
 #include "orchestrator/run_folder/continuation.h"
@@ -21,8 +23,11 @@ bool Continues(const RunConfig& config) {
 absl::Status WithWayOn(const RunConfig& config, const absl::Status& status) {
   if (!absl::IsAlreadyExists(status) || !RunFolder::HasRun(config.run_dir())) return status;
   // A run that saved nothing to continue from, and has its end, can only be kept.
-  const std::optional<CheckpointRecord> newest = NewestRecord(config.run_dir() + "/checkpoints");
-  if (newest.has_value() && !newest->policy.has_value()) return status;
+  const std::string checkpoints = config.run_dir() + "/checkpoints";
+  const auto folders = ListCheckpoints(checkpoints);
+  const bool saved = folders.ok() && std::any_of(folders->begin(), folders->end(),
+                                                 [](const auto& one) { return IsFinished(one.second); });
+  if (saved && !NewestRecord(checkpoints).has_value()) return status;
   return absl::AlreadyExistsError(
       absl::StrCat(status.message(), "; to continue its run: --set=train.load_checkpoint=true"));
 }

@@ -48,6 +48,20 @@ TEST_F(OpenRunTest, SaysHowARunThatIsThereIsContinued) {
   EXPECT_FALSE(again->resume.has_value());
 }
 
+// One that has its end and saved no state can only be kept.
+TEST_F(OpenRunTest, AdvisesNobodyToContinueWhatCannotBe) {
+  {
+    const auto start = Open();
+    ASSERT_TRUE(start.ok() && start->folder->BeginAfter(0).ok());
+    const std::string checkpoint = start->folder->checkpoints_path() + "/step_1";
+    std::filesystem::create_directories(checkpoint);
+    CheckpointRecord record;
+    record.step = 1;
+    ASSERT_TRUE(WriteCheckpointRecord(checkpoint, record).ok());
+  }
+  EXPECT_THAT(Error(), AllOf(HasSubstr("is not empty"), Not(HasSubstr("load_checkpoint"))));
+}
+
 TEST_F(OpenRunTest, IsRefusedBeforeAnythingIsMadeWhereSomethingIsInTheWay) {
   EXPECT_TRUE(CheckRunDir(config_, "").ok());
   EXPECT_FALSE(std::filesystem::exists(config_.run_dir()));

@@ -10,6 +10,7 @@
 #include "core/base/files.h"
 #include "core/base/status_macros.h"
 #include "core/config/run_config.h"
+#include "orchestrator/run_folder/checkpoint_search.h"
 
 namespace quartet {
 namespace {
@@ -73,6 +74,25 @@ absl::Status Explain(const absl::Status& status, ServiceLauncher* launcher, cons
   if (launcher == nullptr || status.ok() || interrupted) return status;
   absl::Status death = launcher->FindDeadService(lost_connection ? kDeathPatience : absl::ZeroDuration());
   return death.ok() ? status : death;
+}
+
+absl::Status WithContinuation(const absl::Status& status, const SessionOptions& options, const RunFolder& folder,
+                              bool saves) {
+  // Before the services have accepted the run there is nothing to continue.
+  if (options.continue_command.empty() || !folder.has_begun()) return status;
+  const std::optional<CheckpointRecord> newest = NewestRecord(folder.checkpoints_path());
+  if (!newest.has_value() && !absl::IsCancelled(status)) return status;
+  std::string how = newest.has_value()
+                        ? absl::StrCat("To continue after step ", newest->step)
+                        : "There is no checkpoint to continue from yet (train.save_steps); to begin anew";
+  std::string command = options.continue_command;
+  // Else it would be lost in the same way once more.
+  if (!newest.has_value() && !saves) absl::StrAppend(&command, " --set=train.save_steps=10");
+  if (!options.launch) {
+    absl::StrAppend(&how, ", start the trainers again",
+                    newest.has_value() ? " with --set=train.load_checkpoint=true" : "", ", then");
+  }
+  return absl::Status(status.code(), absl::StrCat(status.message(), "\n", how, ":\n  ", command));
 }
 
 int Finish(const std::string& program, const absl::Status& status) {

@@ -31,7 +31,7 @@ struct SessionOptions {
   std::string allowed_entry;
   // Where the configuration's values are from, for the run folder.
   ValueOrigins origins = {};
-  // The command that continues the run (PPO), for the error of one that ends before its time; may be empty.
+  // The command that continues the run, for the error of one that ends before its time; may be empty.
   std::string continue_command;
 };
 
@@ -52,6 +52,10 @@ absl::StatusOr<std::unique_ptr<ServiceLauncher>> LaunchServices(const SessionOpt
 
 // The reason behind `status`: a service that ended by itself, if there is one.
 absl::Status Explain(const absl::Status& status, ServiceLauncher* launcher, const Cancellation& cancellation);
+
+// `status`, with how the run is continued that ended with it; `saves`: it saves before its end.
+absl::Status WithContinuation(const absl::Status& status, const SessionOptions& options, const RunFolder& folder,
+                              bool saves);
 
 // Reports the error, if it is one, and returns the program's exit code: 0; 130 where the run was stopped by a signal;
 // 2 for a wrong configuration or wrong data; 1 for everything else.

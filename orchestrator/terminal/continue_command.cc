@@ -27,20 +27,24 @@ std::string Environment(const char* name) {
 
 }  // namespace
 
+std::string RunCommand(const std::string& label, const std::string& program) {
+  const std::string workspace = Environment("BUILD_WORKSPACE_DIRECTORY");
+  if (workspace.empty()) return Quoted(program);
+  const bool inside = Environment("BUILD_WORKING_DIRECTORY") == workspace;
+  return absl::StrCat(Quoted(absl::StrCat(inside ? "." : workspace, "/bazelw")), " run ", label, " --");
+}
+
 std::string ContinueCommand(int argc, const char* const* argv, const std::string& label, const std::string& run_dir) {
-  std::vector<std::string> words = {argv[0]};
-  if (const std::string workspace = Environment("BUILD_WORKSPACE_DIRECTORY"); !workspace.empty()) {
-    const bool inside = Environment("BUILD_WORKING_DIRECTORY") == workspace;
-    words = {absl::StrCat(inside ? "." : workspace, "/bazelw"), "run", label, "--"};
-  }
-  words.insert(words.end(), argv + 1, argv + argc);
+  std::vector<std::string> words(argv + 1, argv + argc);
   for (const std::string& field : {"run_dir=" + run_dir, std::string("train.load_checkpoint=true")}) {
     const bool is_there = std::any_of(words.begin(), words.end(), [&field](const std::string& word) {
       return word == field || word == "--set=" + field;
     });
     if (!is_there) words.push_back("--set=" + field);
   }
-  return absl::StrJoin(words, " ", [](std::string* out, const std::string& word) { out->append(Quoted(word)); });
+  return absl::StrCat(
+      RunCommand(label, argv[0]), " ",
+      absl::StrJoin(words, " ", [](std::string* out, const std::string& word) { out->append(Quoted(word)); }));
 }
 
 }  // namespace quartet

@@ -5,6 +5,10 @@
 
 namespace quartet {
 
+// What runs the target `label`, whose program is the file `program`, from the folder that this program was called from:
+// under `bazel run` bazelw with the label, else the file. Arguments may follow.
+std::string RunCommand(const std::string& label, const std::string& program);
+
 // A line for the shell and the folder that the program was called from: the program's own arguments, with the run's
 // folder and train.load_checkpoint. Under `bazel run` it is one of `bazelw run`, of the target `label`.
 std::string ContinueCommand(int argc, const char* const* argv, const std::string& label, const std::string& run_dir);

@@ -47,5 +47,14 @@ TEST_F(ContinueCommandTest, IsOneOfBazelwWhereBazelRanTheProgram) {
             "/src/quartet/bazelw run //orchestrator -- --set=run_dir=/runs/first --set=train.load_checkpoint=true");
 }
 
+TEST_F(ContinueCommandTest, RunsAnyTargetFromWhereItIsPrinted) {
+  EXPECT_EQ(RunCommand("//orchestrator:sft", "/opt/my programs/sft"), "'/opt/my programs/sft'");
+  setenv("BUILD_WORKSPACE_DIRECTORY", "/src/my quartet", 1);
+  setenv("BUILD_WORKING_DIRECTORY", "/src/my quartet", 1);
+  EXPECT_EQ(RunCommand("//orchestrator:sft", "/opt/sft"), "./bazelw run //orchestrator:sft --");
+  setenv("BUILD_WORKING_DIRECTORY", "/src/my quartet/examples", 1);
+  EXPECT_EQ(RunCommand("//orchestrator:sft", "/opt/sft"), "'/src/my quartet/bazelw' run //orchestrator:sft --");
+}
+
 }  // namespace
 }  // namespace quartet

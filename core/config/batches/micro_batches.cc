@@ -1,6 +1,7 @@
 #include "core/config/batches/micro_batches.h"
 
 #include <algorithm>
+#include <limits>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -57,7 +58,11 @@ class Models {
 
 }  // namespace
 
-int32_t DefaultMicroBatchTokens(int32_t max_len) { return std::max(kTokens, max_len); }
+int32_t DefaultMicroBatchTokens(const RunConfig& config, int32_t max_len) {
+  // A pair is not divided.
+  const int64_t together = (config.preference().data().empty() ? int64_t{1} : int64_t{2}) * max_len;
+  return static_cast<int32_t>(std::clamp<int64_t>(together, kTokens, std::numeric_limits<int32_t>::max()));
+}
 
 std::string DescribeMicroBatches(const RunConfig& config, const std::vector<std::string>& services) {
   const auto has = [&](const char* service) {
@@ -67,7 +72,7 @@ std::string DescribeMicroBatches(const RunConfig& config, const std::vector<std:
   std::vector<std::string> by_default;  // sections
   const auto add_trainer = [&](const char* model, const char* section, const TrainerConfig& trainer) {
     models.Add(model, OfTrainer(trainer));
-    if (trainer.max_tokens_per_micro_batch() == DefaultMicroBatchTokens(trainer.max_len())) {
+    if (trainer.max_tokens_per_micro_batch() == DefaultMicroBatchTokens(config, trainer.max_len())) {
       by_default.emplace_back(section);
     }
   };

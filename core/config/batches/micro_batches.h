@@ -11,9 +11,10 @@
 namespace quartet {
 
 // Tokens that a micro-batch is filled up to where a configuration says neither a number of tokens nor of sequences:
-// 4,096, or the longest sequence where that is longer. A function of the configuration alone, so that every program of
-// a run, on whatever machine, has the same; docs/memory.md says why this many.
-int32_t DefaultMicroBatchTokens(int32_t max_len);
+// 4,096, or what must stand together where that is more: the longest sequence, or two where the run learns from pairs
+// (preference.data). A function of the configuration alone, so that every program of a run, on whatever machine, has
+// the same; docs/memory.md says why this many.
+int32_t DefaultMicroBatchTokens(const RunConfig& config, int32_t max_len);
 
 // "up to 4,096 tokens (6 sequences of 640) a rank; ...": of the models of `services` ("policy_trainer", ...), which
 // options change it where it is the default. "" where no such service has a model that is cut into micro-batches.

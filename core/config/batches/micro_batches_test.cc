@@ -39,8 +39,13 @@ TEST(MicroBatches, AreToldOfEachModelWhereTheyDiffer) {
 }
 
 TEST(MicroBatches, HoldTheLongestSequenceWhateverItsLength) {
-  EXPECT_EQ(DefaultMicroBatchTokens(640), 4096);
-  EXPECT_EQ(DefaultMicroBatchTokens(1234567), 1234567);
+  RunConfig config;
+  EXPECT_EQ(DefaultMicroBatchTokens(config, 640), 4096);
+  EXPECT_EQ(DefaultMicroBatchTokens(config, 1234567), 1234567);
+  config.mutable_preference()->add_data("pairs.jsonl");
+  EXPECT_EQ(DefaultMicroBatchTokens(config, 640), 4096);
+  EXPECT_EQ(DefaultMicroBatchTokens(config, 3000), 6000);
+  EXPECT_EQ(DefaultMicroBatchTokens(config, 2000000000), 2147483647);
   EXPECT_EQ(Described({"actor.max_len=1234567"}, {"policy_trainer"}),
             "up to 1,234,567 tokens (1 sequence of 1,234,567) a rank; set max_tokens_per_micro_batch or "
             "micro_train_batch_size of actor to change it");

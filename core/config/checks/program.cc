@@ -37,11 +37,7 @@ std::vector<Unread> UnreadByOffline(Program program) {
   const std::string services = absl::StrCat(name, " does not drive that service");
   const std::string length = absl::StrCat(name, " goes by ", trainer, ".max_len, which is set");
   const std::string nothing = absl::StrCat(name, " generates nothing");
-  const std::string end = absl::StrCat(name, " saves at its end");
   std::vector<Unread> unread = {
-      {"train.allow_changed_run", loop},
-      {"train.load_checkpoint",
-       absl::StrCat(name, " does not continue; ", trainer, ".load_checkpoint starts from a state")},
       {"data.prompt_data", data},
       {"data.prompt_data_probs", data},
       {"data.source_key", data},
@@ -64,10 +60,7 @@ std::vector<Unread> UnreadByOffline(Program program) {
       {"train.num_episodes", loop},
       {"train.train_batch_size", loop},
       {"train.updates_per_batch", loop},
-      {"train.save_steps", end},
       {"train.max_log_prob_diff_mean", loop},
-      {"train.save_optimizer", absl::StrCat(name, " saves the model alone")},
-      {"train.max_ckpt_num", end},
       {"eval", absl::StrCat(name, " generates no answers", sft ? "" : "; preference.eval_data is judged")},
       {"services.rollout", services},
       {reward_model ? "services.policy_trainer" : "services.critic_trainer", services}};

@@ -178,11 +178,14 @@ AttentionGradients CpuAttentionGradient(const std::vector<int64_t>& starts, cons
   const at::Tensor out = out_THd.contiguous(), out_gradient = out_gradient_THd.contiguous();
   const AttentionGradients gradients = {
       .q_THd = at::empty_like(q), .k_TKd = at::empty_like(k), .v_TKd = at::empty_like(v)};
-  int64_t longest = 0;
-  for (size_t i = 0; i + 1 < starts.size(); ++i) longest = std::max(longest, starts[i + 1] - starts[i]);
-  const at::Tensor scratch =
-      at::empty({at::get_num_threads(), AttentionGradientScratch(longest, q.size(1) / k.size(1), q.size(2))},
-                q.options().dtype(at::kFloat));
+  int64_t longest = 0, tasks = 0;
+  for (size_t i = 0; i + 1 < starts.size(); ++i) {
+    longest = std::max(longest, starts[i + 1] - starts[i]);
+    if (starts[i] < starts[i + 1]) tasks += k.size(1);
+  }
+  const at::Tensor scratch = at::empty({std::min<int64_t>(at::get_num_threads(), tasks),
+                                        AttentionGradientScratch(longest, q.size(1) / k.size(1), q.size(2))},
+                                       q.options().dtype(at::kFloat));
   if (q.is_meta()) return gradients;
   if (q.scalar_type() == at::kFloat) {
     Gradients<float>(starts, q, k, v, out, log_sums_TH, out_gradient, gradients, scratch);

@@ -58,6 +58,8 @@ inline RunConfig Config(const std::string& model, const std::vector<std::string>
                                   "services.policy_trainer.ranks=2",
                                   "services.critic_trainer.ranks=2",
                                   "services.scorer.ranks=2"};
+  // Those that tests run with.
+  for (const std::string& service : kServiceNames) all.push_back("services." + service + ".threads=2");
   all.insert(all.end(), overrides.begin(), overrides.end());
   return Resolved(config, all);
 }
