@@ -137,18 +137,20 @@ TEST(ProcessGroup, SumsAreTheSameBitsOnAllRanksOverAllBackendsAndInTheOrderOfThe
   constexpr int kRanks = 3;
   for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16, at::kDouble}) {
     for (const int64_t numel : {4L, 40'000L, 2'500'001L}) {
-      at::Tensor expected = Uneven(numel, 0, dtype);
-      for (int r = 1; r < kRanks; ++r) expected += Uneven(numel, r, dtype);
+      std::vector<at::Tensor> of_rank;
+      for (int r = 0; r < kRanks; ++r) of_rank.push_back(Uneven(numel, r, dtype));
+      at::Tensor expected = of_rank[0].clone();
+      for (int r = 1; r < kRanks; ++r) expected += of_rank[r];
       for (const char* backend : {"gloo", "shm"}) {
         RunRanks(
             kRanks,
             [&](ProcessGroup& group) {
-              at::Tensor sum = Uneven(numel, group.rank(), dtype);
+              at::Tensor sum = of_rank[group.rank()].clone();
               group.AllReduceSum(sum)->Wait();
               EXPECT_TRUE(at::equal(sum, expected)) << backend << " " << numel;
               const int64_t part = numel / kRanks;
               at::Tensor scattered = at::zeros({part}, dtype);
-              group.ReduceScatterSum(scattered, Uneven(numel, group.rank(), dtype).narrow(0, 0, part * kRanks))->Wait();
+              group.ReduceScatterSum(scattered, of_rank[group.rank()].narrow(0, 0, part * kRanks))->Wait();
               EXPECT_TRUE(at::equal(scattered, expected.narrow(0, group.rank() * part, part)))
                   << backend << " " << numel;
             },
