@@ -2,7 +2,7 @@
 #pragma once
 
 #include "absl/status/statusor.h"
-#include "core/rl/pair_loss_options.h"
+#include "core/rl/pairs/pair_loss_options.h"
 #include "core/rl/policy_loss_options.h"
 #include "proto/policy_trainer.pb.h"
 

@@ -2,7 +2,7 @@
 
 #include "core/hardware/meta_device.h"
 #include "core/model/vocabulary_head.h"
-#include "core/rl/pair_losses.h"
+#include "core/rl/pairs/pair_losses.h"
 #include "core/training/engine/pair_terms.h"
 
 namespace quartet {

@@ -5,7 +5,7 @@
 
 #include <vector>
 
-#include "core/rl/pair_loss_options.h"
+#include "core/rl/pairs/pair_loss_options.h"
 #include "core/training/batch/packing.h"
 #include "core/training/calls/rank_calls.pb.h"
 #include "proto/experience.pb.h"

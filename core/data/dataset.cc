@@ -87,6 +87,11 @@ absl::StatusOr<bool> Dataset::TryUse(const File& file, int64_t row, const Use& u
   return false;
 }
 
+uint64_t Dataset::hash(uint64_t checked) const {
+  if (unchecked_hash_ == 0) return checked;
+  return HashBytes({reinterpret_cast<const char*>(&unchecked_hash_), sizeof(unchecked_hash_)}, checked);
+}
+
 absl::Status Dataset::Take(int64_t begin, int64_t count, const Use& use) {
   for (int64_t position = begin; position < begin + count; ++position) {
     RowPlace place = order_->At(position);

@@ -58,8 +58,8 @@ class Dataset {
   // Rows of all files that were not checked.
   int64_t unchecked_rows() const { return unchecked_; }
   const LeftOut& left_out() const { return left_out_; }
-  // Of what is not checked: 0 where all is.
-  uint64_t unchecked_hash() const { return unchecked_hash_; }
+  // `checked`, a hash of the rows that were checked, with the files of those that were not.
+  uint64_t hash(uint64_t checked) const;
 
   // Calls `use` for the rows at the positions [begin, begin + count) of the run, one each.
   absl::Status Take(int64_t begin, int64_t count, const Use& use);
@@ -84,7 +84,7 @@ class Dataset {
   std::optional<RowOrder> order_;
   LeftOut left_out_;
   int64_t unchecked_ = 0;
-  uint64_t unchecked_hash_ = 0;
+  uint64_t unchecked_hash_ = 0;  // 0 where all is checked
 };
 
 }  // namespace quartet

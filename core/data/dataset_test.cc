@@ -158,12 +158,12 @@ TEST_F(DatasetTest, GivesUpWhereNoDrawnRowCanBeUsed) {
 
 TEST_F(DatasetTest, HashesWhatIsNotCheckedAlone) {
   const std::string a = Write("a", {"1", "2"}), b = Write("b", {"1", "3"});
-  EXPECT_EQ((*Open({a}))->unchecked_hash(), 0);
+  EXPECT_EQ((*Open({a}))->hash(7), 7);
   options_.checked_rows = 1;
-  const uint64_t hash = (*Open({a}))->unchecked_hash();
+  const uint64_t hash = (*Open({a}))->hash(7);
   EXPECT_NE(hash, 0);
-  EXPECT_EQ((*Open({a}))->unchecked_hash(), hash);
-  EXPECT_NE((*Open({b}))->unchecked_hash(), hash);
+  EXPECT_EQ((*Open({a}))->hash(7), hash);
+  EXPECT_NE((*Open({b}))->hash(7), hash);
 }
 
 TEST_F(DatasetTest, TellsHowManyRowsAreChecked) {

@@ -9,7 +9,6 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "core/base/hash.h"
 #include "core/base/status_macros.h"
 #include "core/data/dataset.h"
 
@@ -39,11 +38,7 @@ class MadeRows {
 
   const Dataset& rows() const { return *dataset_; }
   // Of what is made of the rows that were checked, and of the files of those that were not.
-  uint64_t hash() const {
-    const uint64_t unchecked = dataset_->unchecked_hash();
-    if (unchecked == 0) return checked_hash_;
-    return HashBytes({reinterpret_cast<const char*>(&unchecked), sizeof(unchecked)}, checked_hash_);
-  }
+  uint64_t hash() const { return dataset_->hash(checked_hash_); }
   // Of the first row that is used.
   const Item& first() const { return first_; }
   // Those at the positions [begin, begin + count).

@@ -91,11 +91,7 @@ void PromptSources::Count(PromptRecord* prompt) {
   names_.insert(prompt->source);
 }
 
-uint64_t Prompts::hash() const {
-  const uint64_t unchecked = dataset_->unchecked_hash();
-  if (unchecked == 0) return checked_hash_;
-  return HashBytes({reinterpret_cast<const char*>(&unchecked), sizeof(unchecked)}, checked_hash_);
-}
+uint64_t Prompts::hash() const { return dataset_->hash(checked_hash_); }
 
 absl::StatusOr<std::vector<std::shared_ptr<const PromptRecord>>> Prompts::Take(int64_t begin, int64_t count) {
   std::vector<std::shared_ptr<const PromptRecord>> prompts;

@@ -183,8 +183,6 @@ class OfflineLoop {
                                                         " in its own run_dir, not in ", run_.folder.path(),
                                                         "; give both programs the same run_dir"));
     }
-    // The records of the steps before this one last as long as the checkpoint behind them.
-    QUARTET_RETURN_IF_ERROR(run_.folder.SyncRecords());
     CheckpointRecord record;
     record.step = steps;
     record.seed = run_.config.seed();
@@ -193,10 +191,7 @@ class OfflineLoop {
     if (save_optimizer) {
       (plan_.model == "critic" ? record.critic : record.policy) = SavedTrainer{saved->state_hash(), optimizer_steps_};
     }
-    const absl::Status written = WriteCheckpointRecord(absl::StrCat(run_.folder.checkpoints_path(), "/", id), record);
-    if (!written.ok()) return run_.folder.GiveUpCheckpoint(id, {written});
-    QUARTET_RETURN_IF_ERROR(run_.folder.PointLatestAt(id));
-    QUARTET_RETURN_IF_ERROR(run_.folder.RemoveOldCheckpoints(run_.config.train().max_ckpt_num()));
+    QUARTET_RETURN_IF_ERROR(run_.folder.CommitCheckpoint(record, run_.config.train().max_ckpt_num()));
     return absl::StrCat("checkpoints/", model);
   }
 

@@ -339,9 +339,6 @@ absl::StatusOr<SavedStates> PpoLoop::SaveStates(int64_t steps_done) {
 
 absl::Status PpoLoop::Commit(int64_t steps_done, const SavedStates& saved, const Metrics& metrics,
                              bool has_evaluation) {
-  QUARTET_RETURN_IF_ERROR(FailPoint("orchestrator.checkpoint.saved"));
-  // The records of the steps before this one last as long as the checkpoint behind them.
-  QUARTET_RETURN_IF_ERROR(run_.folder.SyncRecords());
   CheckpointRecord record;
   record.step = steps_done;
   record.kl_coefficient = kl_controller_.coefficient();
@@ -357,15 +354,9 @@ absl::Status PpoLoop::Commit(int64_t steps_done, const SavedStates& saved, const
   }
   record.metrics = metrics;
   record.has_evaluation = has_evaluation;
-  const std::string id = CheckpointId(steps_done);
-  if (const absl::Status written = WriteCheckpointRecord(absl::StrCat(run_.folder.checkpoints_path(), "/", id), record);
-      !written.ok()) {
-    return run_.folder.GiveUpCheckpoint(id, {written});
-  }
-  QUARTET_RETURN_IF_ERROR(FailPoint("orchestrator.checkpoint.committed"));
-  QUARTET_RETURN_IF_ERROR(run_.folder.PointLatestAt(id));
+  QUARTET_RETURN_IF_ERROR(run_.folder.CommitCheckpoint(record, config_.train().max_ckpt_num()));
   summary_.checkpoint = absl::StrCat("checkpoints/", saved.policy.folder());
-  return run_.folder.RemoveOldCheckpoints(config_.train().max_ckpt_num());
+  return absl::OkStatus();
 }
 
 absl::StatusOr<std::vector<EvaluationResult>> PpoLoop::EvaluatePolicy(int64_t step) {

@@ -101,10 +101,6 @@ struct Share {
   int64_t micro_batches;
 };
 
-int64_t SequencesOfStep(const RunConfig& config) {
-  return int64_t{config.rollout().rollout_batch_size()} * config.rollout().n_samples_per_prompt();
-}
-
 // One micro-batch.
 std::vector<TokenSequence> ForwardBatch(const RunConfig& config, const Share& share) {
   std::vector<TokenSequence> sequences;
@@ -159,7 +155,7 @@ struct Training {
 absl::Status Train(const RunConfig& config, Program program, const TrainerConfig& trainer, const Training& steps,
                    int ranks, TrainerEngine& engine, const UpdateCall& step, Volumes* sent) {
   const bool pairs = HasPairs(program);
-  const Share forwards(config, ForwardLimit(trainer), SequencesOfStep(config), ranks);
+  const Share forwards(config, ForwardLimit(trainer), SequencesPerBatch(config), ranks);
   const Share training(config, TrainLimit(trainer), steps.batch_size, ranks, pairs ? 2 : 1);
   const auto forward = [&]() -> absl::Status {
     const std::vector<TokenSequence> tokens = ForwardBatch(config, forwards);
@@ -183,7 +179,7 @@ absl::Status Train(const RunConfig& config, Program program, const TrainerConfig
   QUARTET_RETURN_IF_ERROR(update(training.micro_batches > 1 ? 2 : 1));
   const Volumes after_two = VolumesOf(engine.Info());
   AddTraffic(before, after_forward, forwards.micro_batches, sent);
-  const int64_t updates = CeilDivide(SequencesOfStep(config), steps.batch_size) * steps.epochs;
+  const int64_t updates = CeilDivide(SequencesPerBatch(config), steps.batch_size) * steps.epochs;
   const int64_t further = updates * (training.micro_batches - 1);
   AddTraffic(after_forward, after_one, updates - further, sent);
   AddTraffic(after_one, after_two, further, sent);
@@ -239,7 +235,7 @@ absl::StatusOr<RankUse> RunScorer(const RunConfig& config, const RankContext& co
   QUARTET_ASSIGN_OR_RETURN(const std::unique_ptr<ScorerEngine> engine, ScorerEngine::Load(config, context));
   Volumes sent;
   const auto run = [&](const Limit& limit, int model, const auto& forward) -> absl::Status {
-    const Share share(config, limit, SequencesOfStep(config), context.world_size);
+    const Share share(config, limit, SequencesPerBatch(config), context.world_size);
     ForwardCall call;
     call.add_micro_batch_sizes(static_cast<uint32_t>(share.lengths.size()));
     call.set_temperature(config.rollout().temperature());
@@ -278,7 +274,7 @@ int64_t SentInStep(const RunConfig& config, double engines, int64_t running, int
   // Samples share their prompt, whose length is the greatest; answers are as long as they may be, and the last token of
   // each is not computed. Engines have equal parts of them.
   const double prompts = config.rollout().rollout_batch_size() / engines;
-  const double sequences = static_cast<double>(SequencesOfStep(config)) / engines;
+  const double sequences = static_cast<double>(SequencesPerBatch(config)) / engines;
   const double answer = config.rollout().generate_max_len();
   return static_cast<int64_t>((prompts * config.data().prompt_max_len() + sequences * (answer - 1)) * token +
                               sequences * answer * drawn);
@@ -292,7 +288,7 @@ absl::StatusOr<RankUse> RunRolloutWith(const RunConfig& config, const RolloutEng
   SetBudgets(context, &ledger);
   QUARTET_ASSIGN_OR_RETURN(const std::unique_ptr<RolloutEngine> engine, RolloutEngine::Load(options, context, &ledger));
   const int64_t engines = context.world_size / options.tensor_parallel_size;
-  const int64_t sequences = CeilDivide(SequencesOfStep(config), engines);
+  const int64_t sequences = CeilDivide(SequencesPerBatch(config), engines);
   const int64_t running = std::min({sequences, options.max_num_seqs, options.max_num_batched_tokens});
   const int64_t length =
       std::min<int64_t>(config.data().prompt_max_len(), CeilDivide(options.max_num_batched_tokens, running));

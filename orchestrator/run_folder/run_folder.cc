@@ -15,6 +15,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "absl/time/clock.h"
+#include "core/base/fail_point.h"
 #include "core/base/files.h"
 #include "core/base/status_macros.h"
 #include "core/checkpoint/run_checkpoints.h"
@@ -305,6 +306,18 @@ absl::Status RunFolder::WriteHeldout(const std::vector<HeldoutRecord>& records) 
     lines += Line(object);
   }
   return ReplaceText("heldout.jsonl", lines);
+}
+
+absl::Status RunFolder::CommitCheckpoint(const CheckpointRecord& record, int64_t keep) {
+  QUARTET_RETURN_IF_ERROR(FailPoint("orchestrator.checkpoint.saved"));
+  // The records of the steps before it last as long as the checkpoint behind them.
+  QUARTET_RETURN_IF_ERROR(SyncRecords());
+  const std::string id = CheckpointId(record.step);
+  const absl::Status written = WriteCheckpointRecord(absl::StrCat(checkpoints_path(), "/", id), record);
+  if (!written.ok()) return GiveUpCheckpoint(id, {written});
+  QUARTET_RETURN_IF_ERROR(FailPoint("orchestrator.checkpoint.committed"));
+  QUARTET_RETURN_IF_ERROR(PointLatestAt(id));
+  return RemoveOldCheckpoints(keep);
 }
 
 absl::Status RunFolder::PointLatestAt(const std::string& checkpoint_id) {

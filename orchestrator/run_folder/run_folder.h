@@ -26,6 +26,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "orchestrator/run_folder/append_file.h"
+#include "orchestrator/run_folder/checkpoint_record.h"
 #include "orchestrator/run_folder/metrics.h"
 #include "orchestrator/run_folder/run_lock.h"
 #include "orchestrator/run_folder/tensorboard_writer.h"
@@ -104,6 +105,9 @@ class RunFolder {
   absl::Status SyncRecords();
   absl::Status WriteEvaluation(const EvaluationRecord& record);
   absl::Status WriteHeldout(const std::vector<HeldoutRecord>& records);
+  // Makes a checkpoint of what trainers have written for `record`: the records of its steps, then the commit record are
+  // on disk; `latest` points at it, and all but the newest `keep` go. What there is of it goes where it cannot be.
+  absl::Status CommitCheckpoint(const CheckpointRecord& record, int64_t keep);
   // Makes checkpoints/latest a relative link to `checkpoint_id`, atomically and durably.
   absl::Status PointLatestAt(const std::string& checkpoint_id);
   // After saves of the parts of a checkpoint, some of which have failed: removes what is there of it, unless somebody

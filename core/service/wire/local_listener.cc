@@ -2,7 +2,6 @@
 
 #include <errno.h>
 #include <grpcpp/security/server_credentials.h>
-#include <netdb.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <poll.h>
@@ -14,11 +13,11 @@
 #include <chrono>
 #include <utility>
 
-#include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
 #include "core/base/logging.h"
 #include "core/base/status_macros.h"
 #include "core/service/wire/local_users.h"
+#include "core/service/wire/resolve_host.h"
 
 namespace quartet {
 namespace {
@@ -29,14 +28,7 @@ constexpr std::chrono::milliseconds kNoRoom{100};
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<LocalListener>> LocalListener::Listen(const HostPort& address, bool reuse_port) {
-  addrinfo hints = {};
-  hints.ai_socktype = SOCK_STREAM;
-  hints.ai_flags = AI_PASSIVE;
-  addrinfo* list = nullptr;
-  if (const int error = getaddrinfo(address.host.c_str(), absl::StrCat(address.port).c_str(), &hints, &list)) {
-    return absl::InvalidArgumentError(absl::StrCat("cannot resolve '", address.host, "': ", gai_strerror(error)));
-  }
-  const absl::Cleanup free_list = [list] { freeaddrinfo(list); };
+  QUARTET_ASSIGN_OR_RETURN(const AddressList list, ResolveHost(address, SOCK_STREAM, AI_PASSIVE));
   const int wake = eventfd(0, EFD_CLOEXEC);
   const int fd = socket(list->ai_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
   std::unique_ptr<LocalListener> listener(new LocalListener(fd, wake));  // closes both

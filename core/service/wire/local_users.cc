@@ -5,7 +5,6 @@
 #include <linux/inet_diag.h>
 #include <linux/netlink.h>
 #include <linux/sock_diag.h>
-#include <netdb.h>
 #include <netinet/in.h>
 #include <pwd.h>
 #include <string.h>
@@ -18,6 +17,7 @@
 #include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
 #include "core/base/status_macros.h"
+#include "core/service/wire/resolve_host.h"
 
 namespace quartet {
 namespace {
@@ -103,13 +103,7 @@ absl::StatusOr<uid_t> UserOfPeer(int fd) {
 }
 
 absl::StatusOr<uid_t> UserOfListener(const HostPort& address) {
-  addrinfo hints = {};
-  hints.ai_socktype = SOCK_STREAM;
-  addrinfo* list = nullptr;
-  if (const int error = getaddrinfo(address.host.c_str(), absl::StrCat(address.port).c_str(), &hints, &list)) {
-    return absl::InvalidArgumentError(absl::StrCat("cannot resolve '", address.host, "': ", gai_strerror(error)));
-  }
-  const absl::Cleanup free_list = [list] { freeaddrinfo(list); };
+  QUARTET_ASSIGN_OR_RETURN(const AddressList list, ResolveHost(address, SOCK_STREAM, 0));
   SocketAddress listener;
   listener.size = std::min<socklen_t>(list->ai_addrlen, sizeof(listener.storage));
   memcpy(&listener.storage, list->ai_addr, listener.size);

@@ -5,7 +5,7 @@
 
 #include <vector>
 
-#include "core/rl/pair_losses.h"
+#include "core/rl/pairs/pair_losses.h"
 #include "core/training/calls/rank_calls.pb.h"
 #include "proto/experience.pb.h"
 

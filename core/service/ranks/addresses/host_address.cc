@@ -4,6 +4,7 @@
 #include <errno.h>
 #include <ifaddrs.h>
 #include <net/if.h>
+#include <netdb.h>
 #include <netinet/in.h>
 #include <string.h>
 #include <sys/socket.h>
@@ -18,6 +19,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "core/base/status_macros.h"
+#include "core/service/wire/resolve_host.h"
 
 namespace quartet {
 namespace {
@@ -47,19 +49,6 @@ std::set<std::pair<int, std::string>> OwnAddresses(bool with_ipv6) {
 }
 
 }  // namespace
-
-absl::StatusOr<AddressList> ResolveHost(const HostPort& address, int type, int flags) {
-  addrinfo hints = {};
-  hints.ai_socktype = type;
-  hints.ai_flags = flags;
-  addrinfo* list = nullptr;
-  const int error = getaddrinfo(address.host.c_str(), absl::StrCat(address.port).c_str(), &hints, &list);
-  if (error != 0) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("cannot resolve the host '", address.host, "': ", gai_strerror(error)));
-  }
-  return AddressList(list, &freeaddrinfo);
-}
 
 bool IsWildcard(absl::string_view host) { return host == "0.0.0.0" || host == "::"; }
 

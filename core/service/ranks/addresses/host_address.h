@@ -1,9 +1,6 @@
 // Under which of its addresses this host is reached.
 #pragma once
 
-#include <netdb.h>
-
-#include <memory>
 #include <string>
 
 #include "absl/status/status.h"
@@ -12,11 +9,6 @@
 #include "core/config/address.h"
 
 namespace quartet {
-
-using AddressList = std::unique_ptr<addrinfo, decltype(&freeaddrinfo)>;
-
-// As getaddrinfo with socket type `type`. INVALID_ARGUMENT names the host.
-absl::StatusOr<AddressList> ResolveHost(const HostPort& address, int type, int flags);
 
 // "0.0.0.0" and "::": all of a host's addresses to listen on, none that anybody reaches it under.
 bool IsWildcard(absl::string_view host);

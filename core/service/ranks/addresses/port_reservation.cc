@@ -9,7 +9,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "core/base/status_macros.h"
-#include "core/service/ranks/addresses/host_address.h"
+#include "core/service/wire/resolve_host.h"
 
 namespace quartet {
 namespace {

@@ -1,4 +1,4 @@
-#include "core/rl/pair_loss_options.h"
+#include "core/rl/pairs/pair_loss_options.h"
 
 #include <cmath>
 

@@ -1,5 +1,5 @@
 // Which loss the policy is trained with on pairs of answers of which one is preferred. Without LibTorch, so that calls
-// can be checked anywhere; the losses themselves are core/rl/pair_losses.h. Formulas: docs/algorithms.md.
+// can be checked anywhere; the losses themselves are core/rl/pairs/pair_losses.h. Formulas: docs/algorithms.md.
 #pragma once
 
 #include "absl/status/status.h"

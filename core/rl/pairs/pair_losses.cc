@@ -1,4 +1,4 @@
-#include "core/rl/pair_losses.h"
+#include "core/rl/pairs/pair_losses.h"
 
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/log_sigmoid.h>

@@ -11,7 +11,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "core/rl/pair_loss_options.h"
+#include "core/rl/pairs/pair_loss_options.h"
 
 namespace quartet {
 

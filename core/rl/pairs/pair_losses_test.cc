@@ -1,5 +1,5 @@
 // Against TRL's own source lines (tools/golden/make_preference_golden.py), and cases worked out by hand.
-#include "core/rl/pair_losses.h"
+#include "core/rl/pairs/pair_losses.h"
 
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/empty.h>
