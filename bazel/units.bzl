@@ -117,7 +117,7 @@ def rerun_test(name, test, tags = [], size = "small", **kwargs):
     """
     _rerun_test(name = name, test = test, size = size, tags = _test_tags(tags), **kwargs)
 
-def unit_test(name, srcs = None, deps = [], copts = [], tags = [], size = "small", **kwargs):
+def unit_test(name, srcs = None, deps = [], copts = [], tags = [], size = "small", env = {}, **kwargs):
     """A GoogleTest program whose .cc files are one compilation.
 
     Args:
@@ -125,6 +125,7 @@ def unit_test(name, srcs = None, deps = [], copts = [], tags = [], size = "small
       srcs: the tests, and headers that they share; where it is not given, the tests of the folder that no rule above names.
       deps: as for cc_test; GoogleTest's main, Abseil and core/base come by themselves.
       copts, tags, size, **kwargs: as for cc_test. What needs LibTorch is tagged "torch"; it runs with two threads.
+      env: as for cc_test. Ranks that are threads of one process have the machine's cores with {"OMP_NUM_THREADS": "1"}.
     """
     tags = _tags(name, tags)
     if srcs == None:
@@ -134,7 +135,7 @@ def unit_test(name, srcs = None, deps = [], copts = [], tags = [], size = "small
         srcs = [unit(name + "_unit", [file for file in srcs if _is_source(file)], True)] +
                [file for file in srcs if not _is_source(file)],
         deps = deps + _ABSEIL + _BASE + ["@com_google_googletest//:gtest_main"],
-        env = _QUIET_THREADS if "torch" in tags else {},
+        env = dict(_QUIET_THREADS if "torch" in tags else {}, **env),
         size = size,
         tags = _test_tags(tags),
         copts = _copts(copts),

@@ -214,23 +214,6 @@ TEST_F(Errors, AnAddressBeyondThisMachineIsRefusedWithoutTls) {
   ExpectNothingLeft();
 }
 
-TEST_F(Errors, AServiceThatIsNotThereIsNamedWithItsAddress) {
-  int port;
-  { port = TakenPort().port(); }
-  const TinyRun run = WriteTinyRun(harness_, WriteTinyModel(harness_, "model"), 1);
-  const std::string address = absl::StrCat("127.0.0.1:", port);
-  std::vector<std::string> arguments = run.arguments;
-  for (const std::string& service : kServiceNames) {
-    arguments.push_back(absl::StrCat("--set=services.", service, ".listen=", address));
-  }
-  const auto outcome = harness_.Run(kOrchestrator, arguments, kLimit);
-  ExpectFailed(outcome);
-  EXPECT_THAT(outcome.output, HasSubstr(address));
-  EXPECT_THAT(outcome.output, AnyOf(HasSubstr("rollout"), HasSubstr("policy_trainer"), HasSubstr("critic_trainer"),
-                                    HasSubstr("scorer")));
-  ExpectNothingLeft();
-}
-
 // Each service in turn: one of its ranks is killed after the first step.
 TEST_F(Errors, AServiceKilledInTheMiddleOfTheRunIsNamed) {
   const std::string model = WriteTinyModel(harness_, "model");

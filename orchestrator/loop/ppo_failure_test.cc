@@ -179,7 +179,7 @@ TEST_F(PpoFailureTest, DoesNotWaitLongerThanTheDeadline) {
   RunConfig config = services_.MakeConfig(scratch_.path(), 1);
   config.mutable_train()->set_call_timeout_seconds(1);
   services_.SetHook([](const std::string& call) {
-    if (call == "critic_trainer.Values") absl::SleepFor(absl::Seconds(3));
+    if (call == "critic_trainer.Values") absl::SleepFor(absl::Milliseconds(1500));
     return grpc::Status::OK;
   });
   const absl::StatusOr<PpoSummary> summary = Run(config);

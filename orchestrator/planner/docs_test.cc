@@ -7,6 +7,7 @@
 
 #include <cstdio>
 #include <cstdlib>
+#include <deque>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
@@ -34,9 +35,14 @@ struct Printed {
   int exit_code = -1;
 };
 
-Printed RunPlan(const std::string& arguments) {
+// A plan on its way.
+std::FILE* StartPlan(const std::string& line) {
+  const size_t begin = line.find("--config=");
+  return popen(absl::StrCat("orchestrator/plan ", line.substr(begin, line.size() - 1 - begin)).c_str(), "r");
+}
+
+Printed AwaitPlan(std::FILE* output) {
   Printed printed;
-  std::FILE* output = popen(absl::StrCat("orchestrator/plan ", arguments).c_str(), "r");
   if (output == nullptr) return printed;
   char buffer[4096];
   for (size_t n; (n = std::fread(buffer, 1, sizeof buffer, output)) > 0;) printed.text.append(buffer, n);
@@ -51,14 +57,18 @@ TEST(MemoryDocument, ShowsWhatThePlannerPrints) {
   const std::vector<std::string> lines = absl::StrSplit(before, '\n');
   std::vector<std::string> rewritten;
   std::string commands;
+  std::deque<std::FILE*> plans;  // all at once, in the order of their lines
+  for (const std::string& line : lines) {
+    if (absl::StartsWith(line, kCommand)) plans.push_back(StartPlan(line));
+  }
   for (size_t i = 0; i < lines.size(); ++i) {
     rewritten.push_back(lines[i]);
     if (!absl::StartsWith(lines[i], kCommand)) continue;
     ASSERT_TRUE(absl::EndsWith(lines[i], "`") && i + 2 < lines.size() && lines[i + 1].empty() && lines[i + 2] == "```")
         << "below \"" << lines[i] << "\" no printed plan begins";
     absl::StrAppend(&commands, lines[i], "\n");
-    const size_t begin = lines[i].find("--config=");
-    const Printed printed = RunPlan(lines[i].substr(begin, lines[i].size() - 1 - begin));
+    const Printed printed = AwaitPlan(plans.front());
+    plans.pop_front();
     EXPECT_TRUE(printed.exit_code == 0 || printed.exit_code == 3) << lines[i] << " ends with " << printed.exit_code;
     std::string shown;
     for (i += 3; i < lines.size() && lines[i] != "```"; ++i) absl::StrAppend(&shown, lines[i], "\n");

@@ -77,7 +77,7 @@ class FakeService : public RankService {
                      [rank, journal, last = rank == context.world_size - 1](const RankInput& in) {
                        if (last) {
                          ++journal->slept;
-                         absl::SleepFor(absl::Milliseconds(1500));
+                         absl::SleepFor(absl::Milliseconds(700));
                        }
                        journal->Write(rank, in.header);
                        return RankOutput();
