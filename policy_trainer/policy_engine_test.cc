@@ -281,6 +281,20 @@ TEST_P(PolicyEngineTest, SavesTheAverageOfTheWeightsBesideThem) {
   for (size_t i = 0; i < average.size(); ++i) EXPECT_NEAR(average[i], 0.75 * before[i] + 0.25 * after[i], 1e-6);
 }
 
+TEST_P(PolicyEngineTest, TellsByWhatItMultipliesBf16) {
+  for (const char* dtype : {"fp32", "bf16"}) {
+    config_.mutable_actor()->set_dtype(dtype);
+    OnEveryRank([&](const RankContext&, PolicyEngine& engine, const std::vector<TrainingSequence>&) {
+      const std::string kernels = engine.Info().cpu_kernels();
+      if (std::strcmp(dtype, "bf16") == 0) {
+        EXPECT_THAT(kernels, testing::AnyOf("fp32", "avx512_bf16"));
+      } else {
+        EXPECT_EQ(kernels, "");
+      }
+    });
+  }
+}
+
 TEST_P(PolicyEngineTest, TellsItsMemoryAndSizeAndHoldsNoGatheredParametersBetweenCalls) {
   OnEveryRank([&](const RankContext& context, PolicyEngine& engine, const std::vector<TrainingSequence>& mine) {
     UpdateSums sums;

@@ -315,6 +315,7 @@ absl::Status RankWorker::Info(RolloutRankInfo* described) const {
   for (const ParameterSpec& tensor : engine_->tensors()) parameters += tensor.stored_numel();
   info.set_model_parameters(parameters);
   info.set_gathered_bytes_per_parameter(static_cast<int32_t>(DtypeSize(engine_->resident_dtype())));
+  if (engine_->resident_dtype() == Dtype::kBF16) DescribeCpuKernels(context_, &info);
   const EngineStats& stats = *described->mutable_stats() = engine_->stats();
   if (context_.world_size > 1) {
     GroupVolume& volume = *info.add_groups();

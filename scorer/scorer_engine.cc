@@ -89,6 +89,7 @@ RankInfo ScorerEngine::Info() const {
   const auto count = [&](const ShardedModel& model) {
     parameters += model.layout().numel();
     bytes = std::max<int64_t>(bytes, c10::elementSize(model.options().compute_dtype));
+    if (model.options().compute_dtype == at::kBFloat16) DescribeCpuKernels(*impl_->context, &info);
   };
   if (impl_->reference != nullptr) count(*impl_->reference);
   for (const auto& [index, model] : impl_->rewards) count(*model);

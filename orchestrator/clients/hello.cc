@@ -99,10 +99,28 @@ absl::Status CheckSizes(const ServiceClient& client, const ServiceInfo& info, in
 
 }  // namespace
 
+absl::Status CheckCpuKernels(const std::vector<const ServiceInfo*>& services) {
+  std::map<std::string, std::string> first;  // a rank of each kind
+  for (const ServiceInfo* service : services) {
+    for (const RankInfo& rank : service->ranks()) {
+      if (rank.cpu_kernels().empty()) continue;
+      first.emplace(rank.cpu_kernels(), absl::StrCat("rank ", rank.rank(), " of the ", service->service()));
+    }
+  }
+  if (first.size() < 2) return absl::OkStatus();
+  std::vector<std::string> kinds;
+  for (const auto& [kernels, rank] : first) kinds.push_back(absl::StrCat(rank, " by ", kernels));
+  return absl::FailedPreconditionError(absl::StrCat(
+      "ranks multiply bf16 matrices in different ways, so that their log-probabilities differ: ",
+      absl::StrJoin(kinds, ", "),
+      ". Start all services on CPUs of one kind, or each with QUARTET_CPU_KERNELS=fp32 in its environment"));
+}
+
 absl::StatusOr<ServiceInfo> CheckService(ServiceClient& client, const RunConfig& config, int32_t tokenizer_vocab_size,
                                          int64_t longest_sequence, const OnLoading& on_loading) {
   QUARTET_ASSIGN_OR_RETURN(ServiceInfo info, Meet(client, on_loading));
   QUARTET_RETURN_IF_ERROR(CheckConfigurations({{&client, &info}}, config));
+  QUARTET_RETURN_IF_ERROR(CheckCpuKernels({&info}));
   QUARTET_RETURN_IF_ERROR(CheckSizes(client, info, tokenizer_vocab_size, longest_sequence));
   return info;
 }
@@ -121,6 +139,9 @@ absl::StatusOr<Hello> SayHello(Services& services, const RunConfig& config, int3
     QUARTET_ASSIGN_OR_RETURN(*info, Meet(*client, on_loading));
   }
   QUARTET_RETURN_IF_ERROR(CheckConfigurations(peers, config));
+  std::vector<const ServiceInfo*> infos;
+  for (const auto& [client, info] : peers) infos.push_back(info);
+  QUARTET_RETURN_IF_ERROR(CheckCpuKernels(infos));
   std::string first_name;
   int32_t first_size = 0;
   for (const auto& [client, info] : peers) {

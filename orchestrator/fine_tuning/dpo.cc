@@ -19,10 +19,11 @@ class Dpo final : public OfflineMethod {
   uint64_t rows_hash() const override { return run_.pairs.hash(); }
   TrainerClient& trainer() override { return run_.policy_trainer; }
 
-  absl::Status MeetOthers(const OnLoading& on_loading) override {
-    return CheckService(run_.scorer, run_.config, run_.tokenizer.vocab_size(), run_.config.actor().max_len(),
-                        on_loading)
-        .status();
+  absl::Status MeetOthers(const ServiceInfo& trainer, const OnLoading& on_loading) override {
+    QUARTET_ASSIGN_OR_RETURN(
+        const ServiceInfo scorer,
+        CheckService(run_.scorer, run_.config, run_.tokenizer.vocab_size(), run_.config.actor().max_len(), on_loading));
+    return CheckCpuKernels({&trainer, &scorer});
   }
 
   absl::StatusOr<OfflineStep> Step(int64_t step, double learning_rate, int64_t begin, int64_t count) override {

@@ -90,7 +90,7 @@ class OfflineLoop {
       QUARTET_RETURN_IF_ERROR(CheckFreshTrainer(trainer, plan_.model, trainer_.load_checkpoint()));
     }
     optimizer_steps_ = OptimizerSteps(trainer);
-    return run_.method.MeetOthers(on_loading);
+    return run_.method.MeetOthers(trainer, on_loading);
   }
 
   absl::Status CheckResume(const ServiceInfo& trainer) const {

@@ -67,7 +67,9 @@ class OfflineMethod {
   virtual uint64_t rows_hash() const = 0;
   virtual TrainerClient& trainer() = 0;
   // Meets the services beside the trainer, as CheckService does.
-  virtual absl::Status MeetOthers(const OnLoading& /*on_loading*/) { return absl::OkStatus(); }
+  virtual absl::Status MeetOthers(const ServiceInfo& /*trainer*/, const OnLoading& /*on_loading*/) {
+    return absl::OkStatus();
+  }
   // An optimizer step on the rows at the positions [begin, begin + count).
   virtual absl::StatusOr<OfflineStep> Step(int64_t step, double learning_rate, int64_t begin, int64_t count) = 0;
   // Of the held-out pairs under the present weights; none where there are none.

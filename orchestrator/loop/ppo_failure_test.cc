@@ -241,6 +241,13 @@ TEST_F(PpoFailureTest, RefusesServicesThatDoNotFitTogether) {
   };
   EXPECT_THAT(message(), AllOf(HasSubstr("vocabulary of 100"), HasSubstr("the tokenizer has 128")));
   again();
+  services_.spoil_info = [](ServiceInfo* info) {
+    for (RankInfo& rank : *info->mutable_ranks()) rank.set_cpu_kernels("avx512_bf16");
+    if (info->service() == "scorer") info->mutable_ranks(1)->set_cpu_kernels("fp32");
+  };
+  EXPECT_THAT(message(), AllOf(HasSubstr("rank 0 of the rollout by avx512_bf16, rank 1 of the scorer by fp32"),
+                               HasSubstr("QUARTET_CPU_KERNELS=fp32")));
+  again();
   services_.spoil_info = [](ServiceInfo* info) { info->set_max_model_len(12); };
   EXPECT_THAT(message(), AllOf(HasSubstr("at most 12"), HasSubstr("13")));
   again();

@@ -183,7 +183,7 @@ void PackColumns(const uint16_t* columns, int64_t count, int64_t stride, int64_t
 
 }  // namespace
 
-bool UsesAvx512Bf16() { return !Tiles().reads_floats; }
+std::string_view CpuKernels() { return Tiles().name; }
 
 void PackPanel(const uint16_t* rows, int64_t count, int64_t stride, int64_t K, uint16_t* panel) {
   Tiles().pack_panel(rows, count, stride, K, panel);

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <string_view>
 
 #include "core/kernels/cpu/bf16_gemm.h"
 
@@ -26,6 +27,7 @@ inline constexpr int kMostTileRows = 14;
 inline constexpr int kMostTilePanels = 8;
 
 struct Bf16Tiles {
+  std::string_view name;      // as in QUARTET_CPU_KERNELS
   bool reads_floats = false;  // rows of A are widened for it; otherwise they are bf16
   int64_t most_rows = 0;      // of a tile, at most kMostTileRows
   // By the number of rows: so many panels that their sums fill the registers.

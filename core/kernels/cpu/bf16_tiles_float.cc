@@ -123,8 +123,11 @@ void PackPanelPairs(const uint16_t* rows, int64_t count, int64_t stride, int64_t
 
 const Bf16Tiles& FloatBf16Tiles() {
   static const Bf16Tiles tiles = [] {
-    Bf16Tiles all = {
-        .reads_floats = true, .most_rows = kMostRows, .panels_for_rows = kPanelsForRows, .pack_panel = &PackPanelPairs};
+    Bf16Tiles all = {.name = "fp32",
+                     .reads_floats = true,
+                     .most_rows = kMostRows,
+                     .panels_for_rows = kPanelsForRows,
+                     .pack_panel = &PackPanelPairs};
     SetTiles(&all, std::make_integer_sequence<int, kMostRows>());
     return all;
   }();

@@ -5,6 +5,8 @@
 
 #include <string>
 
+#include "core/base/logging.h"
+#include "core/kernels/cpu/bf16_gemm.h"
 #include "core/memory/block_cache.h"
 
 namespace quartet {
@@ -48,6 +50,15 @@ RankInfo DescribeRank(const RankContext& context, const Ledger& ledger) {
   getrusage(RUSAGE_SELF, &usage);
   info.set_peak_rss_bytes(int64_t{usage.ru_maxrss} * 1024);  // Linux counts KiB
   return info;
+}
+
+void DescribeCpuKernels(const RankContext& context, RankInfo* info) {
+  if (context.device != "cpu") return;
+  info->set_cpu_kernels(std::string(CpuKernels()));
+  [[maybe_unused]] static const bool said = [] {
+    QUARTET_LOG(kInfo) << "bf16 products are made by " << CpuKernels() << " (QUARTET_CPU_KERNELS chooses)";
+    return true;
+  }();
 }
 
 }  // namespace quartet

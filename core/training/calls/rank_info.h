@@ -16,4 +16,7 @@ void SetBudgets(const RankContext& context, Ledger* ledger);
 // tiers' totals, and the process's peak resident set.
 RankInfo DescribeRank(const RankContext& context, const Ledger& ledger);
 
+// By what a rank that computes on its CPU, in bf16, multiplies; the process's log says it once.
+void DescribeCpuKernels(const RankContext& context, RankInfo* info);
+
 }  // namespace quartet

@@ -71,6 +71,7 @@ RankInfo TrainerEngine::Info() const {
   DescribeGroups(*impl_->ranks, &info);
   info.set_model_parameters(model().layout().numel());
   info.set_gathered_bytes_per_parameter(static_cast<int32_t>(c10::elementSize(model().options().compute_dtype)));
+  if (model().options().compute_dtype == at::kBFloat16) DescribeCpuKernels(*impl_->context, &info);
   info.set_optimizer_steps(impl_->trainable->steps());
   return info;
 }
