@@ -122,8 +122,9 @@ class PolicyEngineTest : public ::testing::TestWithParam<Arrangement> {
     }
   }
 
-  UpdateCall Call(int rank, PolicyLossConfig::Kind kind) const {
+  UpdateCall Call(int rank, PolicyLossConfig::Kind kind, bool own_old_log_probs = false) const {
     PolicyUpdateHeader header;
+    header.mutable_loss()->set_own_old_log_probs(own_old_log_probs);
     header.set_temperature(golden_["temperature"]);
     header.set_learning_rate(golden_["learning_rate"]);
     header.mutable_loss()->set_kind(kind);
@@ -173,6 +174,36 @@ TEST_P(PolicyEngineTest, UpdatesAsTorchDoesOnTransformersModel) {
     EXPECT_NEAR(sums[s].entropy() / actions, steps[s]["entropy"].get<double>(), 1e-4);
     EXPECT_NEAR(sums[s].approx_kl() / actions, steps[s]["approx_kl"].get<double>(), 1e-4);
   }
+}
+
+// The ratio is 1, whose gradient is that of old log-probabilities which are transformers' of the same weights.
+TEST_P(PolicyEngineTest, TakesItsOwnLogProbsForTheOldOnes) {
+  std::vector<double> norms;
+  for (const bool own : {false, true}) {
+    double norm = 0, approx_kl = 0;
+    std::mutex mutex;
+    OnEveryRank([&](const RankContext& context, PolicyEngine& engine, std::vector<TrainingSequence> mine) {
+      for (size_t i = 0; i < mine.size(); ++i) {
+        mine[i].clear_old_log_probs();
+        if (own) continue;
+        for (const double x : golden_["sequences"][split_.items[context.rank][i]]["log_probs"]) {
+          mine[i].add_old_log_probs(static_cast<float>(x));
+        }
+      }
+      UpdateSums part;
+      const absl::Status status = engine.Update(Call(context.rank, PolicyLossConfig::KIND_PPO, own), mine, &part);
+      ASSERT_TRUE(status.ok()) << status;
+      const std::lock_guard lock(mutex);
+      norm = part.grad_norm();
+      approx_kl += part.approx_kl();
+    });
+    norms.push_back(norm);
+    if (own) {
+      EXPECT_EQ(approx_kl, 0);
+    }
+  }
+  EXPECT_GT(norms[0], 0);
+  EXPECT_NEAR(norms[1] / norms[0], 1, 1e-3);
 }
 
 TEST_P(PolicyEngineTest, TakesTheNegativeLogProbabilityAsTheSupervisedLoss) {

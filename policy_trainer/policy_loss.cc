@@ -31,12 +31,15 @@ at::Tensor MicroBatchPolicyLoss(const PolicyUpdateHeader& header, const PolicyLo
   const auto array = [&](bool is_used, ActionField field) {
     return is_used ? Concatenate(part, field, hidden_TD.device()) : at::Tensor();
   };
+  const bool needs_old = NeedsOldLogProbs(options), own_is_old = header.loss().own_old_log_probs();
+  const at::Tensor old_A =
+      needs_old && own_is_old ? now.log_prob_T.detach() : array(needs_old, &TrainingSequence::old_log_probs);
   const bool corrects = options.correction.mode != CorrectionMode::kOff;
   const PolicyLossResult result = PolicyLoss(
       options, {.log_prob_A = now.log_prob_T,
                 .weight_A = array(true, &TrainingSequence::loss_weights),
                 .advantage_A = array(options.kind != PolicyLossKind::kSft, &TrainingSequence::advantages),
-                .old_log_prob_A = array(NeedsOldLogProbs(options), &TrainingSequence::old_log_probs),
+                .old_log_prob_A = old_A,
                 .rollout_log_prob_A = array(corrects, &TrainingSequence::rollout_log_probs),
                 .reference_log_prob_A = array(options.kl_coefficient > 0, &TrainingSequence::reference_log_probs),
                 .entropy_A = now.entropy_T,

@@ -128,7 +128,7 @@ void FillAlgorithm(int generate_max_len, AlgorithmConfig* a) {
                        : absl::StartsWith(a->policy_loss(), "gspo") ? "sequence_mean"
                                                                     : "token_mean");
   if (a->loss_aggregation() == "sequence_sum_over_constant") QUARTET_DEFAULT(a, loss_constant, generate_max_len);
-  QUARTET_DEFAULT_TEXT(a, old_log_prob_source, "trainer");
+  QUARTET_DEFAULT_TEXT(a, old_log_prob_source, "auto");
   FillImportanceCorrection(a->mutable_importance_correction());
 
   KlConfig* k = a->mutable_kl();

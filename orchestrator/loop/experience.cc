@@ -8,6 +8,7 @@
 
 #include "core/base/random.h"
 #include "core/base/status_macros.h"
+#include "core/config/batches/updates.h"
 #include "core/rl/advantages.h"
 #include "core/rl/aggregation.h"
 #include "core/rl/kl.h"
@@ -66,9 +67,10 @@ absl::Status ComputeAdvantages(const AlgorithmConfig& algorithm, double kl_coeff
   return absl::OkStatus();
 }
 
-LogProbDifference CompareLogProbs(const std::vector<Experience>& batch) {
+LogProbDifference CompareLogProbs(const std::vector<Experience>& batch, const std::vector<size_t>& positions) {
   std::vector<double> differences;
-  for (const Experience& e : batch) {
+  for (const size_t position : positions) {
+    const Experience& e = batch[position];
     for (int64_t t = 0; t < e.action_tokens(); ++t) {
       differences.push_back(
           std::abs(static_cast<double>(e.log_probs[t]) - static_cast<double>(e.rollout_log_probs[t])));
@@ -83,6 +85,23 @@ LogProbDifference CompareLogProbs(const std::vector<Experience>& batch) {
   std::nth_element(differences.begin(), differences.begin() + static_cast<std::ptrdiff_t>(rank), differences.end());
   result.p99 = differences[rank];
   return result;
+}
+
+std::vector<size_t> RecomputedAtFirst(const AlgorithmConfig& algorithm, int64_t step, size_t size) {
+  constexpr size_t kOneIn = 16;
+  const size_t stride = algorithm.old_log_prob_source() == "auto" ? kOneIn : 1;
+  std::vector<size_t> positions;
+  for (size_t i = static_cast<size_t>(step) % std::max<size_t>(1, std::min(stride, size)); i < size; i += stride) {
+    positions.push_back(i);
+  }
+  return positions;
+}
+
+bool AgreeClosely(const LogProbDifference& difference) { return difference.mean <= 1e-4; }
+
+bool TakesOwnOldLogProbs(const RunConfig& config) {
+  const AlgorithmConfig& algorithm = config.algorithm();
+  return algorithm.old_log_prob_source() == "auto" && UpdatesPerBatch(config) * algorithm.max_epochs() == 1;
 }
 
 std::optional<double> BatchKl(const std::vector<Experience>& batch, KlMean mean) {
@@ -102,6 +121,7 @@ absl::StatusOr<std::vector<std::vector<TrainingSequence>>> MakeOptimizerSteps(co
   Random::Of({config.seed(), kShufflePurpose, static_cast<uint64_t>(step), static_cast<uint64_t>(epoch)})
       .Shuffle(order);
   const bool rollout_is_old = algorithm.old_log_prob_source() == "rollout";
+  const bool own_is_old = TakesOwnOldLogProbs(config);
   std::vector<std::vector<TrainingSequence>> steps(count);
   for (int64_t s = 0; s < count; ++s) {
     const size_t begin = order.size() * s / count, end = order.size() * (s + 1) / count;
@@ -117,7 +137,9 @@ absl::StatusOr<std::vector<std::vector<TrainingSequence>>> MakeOptimizerSteps(co
       *sequence.mutable_tokens() = e.tokens;
       sequence.mutable_tokens()->set_index(steps[s].size() - 1);
       sequence.mutable_loss_weights()->Resize(static_cast<int>(e.action_tokens()), weights[i - begin]);
-      Assign(rollout_is_old ? e.sampled_log_probs : e.log_probs, sequence.mutable_old_log_probs());
+      if (!own_is_old) {
+        Assign(rollout_is_old ? e.sampled_log_probs : e.log_probs, sequence.mutable_old_log_probs());
+      }
       Assign(e.advantages, sequence.mutable_advantages());
       Assign(e.sampled_log_probs, sequence.mutable_rollout_log_probs());
       if (algorithm.kl().use_kl_loss()) Assign(e.reference_log_probs, sequence.mutable_reference_log_probs());
@@ -126,6 +148,12 @@ absl::StatusOr<std::vector<std::vector<TrainingSequence>>> MakeOptimizerSteps(co
     }
   }
   return steps;
+}
+
+void AddLogProbMetrics(const LogProbDifference& difference, Metrics* metrics) {
+  metrics->Set("rollout/log_prob_diff_mean", difference.mean);
+  metrics->Set("rollout/log_prob_diff_p99", difference.p99);
+  metrics->Set("rollout/log_prob_diff_max", difference.max);
 }
 
 void AddExperienceMetrics(const std::vector<Experience>& batch, Metrics* metrics) {
@@ -154,10 +182,6 @@ void AddExperienceMetrics(const std::vector<Experience>& batch, Metrics* metrics
   if (const std::optional<double> kl = BatchKl(batch); kl.has_value()) metrics->Set("kl/mean", *kl);
   metrics->Set("response_length/mean", MomentsOf(lengths).mean);
   metrics->Set("response_length/truncated", static_cast<double>(truncated) / n);
-  const LogProbDifference difference = CompareLogProbs(batch);
-  metrics->Set("rollout/log_prob_diff_mean", difference.mean);
-  metrics->Set("rollout/log_prob_diff_p99", difference.p99);
-  metrics->Set("rollout/log_prob_diff_max", difference.max);
   // Share of the returns' variance that the values explain; 0 where the returns hardly vary (no answer was right): a
   // ratio to a variance that is all rounding and traces of KL says nothing. The bound is the one of whitening.
   const double variance = MomentsOf(returns).variance;

@@ -34,7 +34,7 @@ struct Experience {
   // penalties and truncation.
   std::vector<float> rollout_log_probs;
   std::vector<float> sampled_log_probs;
-  std::vector<float> log_probs;  // before the update
+  std::vector<float> log_probs;  // before the update; the rollout's where they stand for the trainer's
   std::vector<float> reference_log_probs;
   std::vector<float> values;  // before the update
   float reward = 0;           // with length penalties, before it is clamped
@@ -58,7 +58,19 @@ struct LogProbDifference {
   double p99 = 0;
   double max = 0;
 };
-LogProbDifference CompareLogProbs(const std::vector<Experience>& batch);
+LogProbDifference CompareLogProbs(const std::vector<Experience>& batch, const std::vector<size_t>& positions);
+
+// The positions in a batch of `size` whose log-probabilities the trainer recomputes at first: all, or with
+// algorithm.old_log_prob_source "auto" one in 16, others in each step.
+std::vector<size_t> RecomputedAtFirst(const AlgorithmConfig& algorithm, int64_t step, size_t size);
+
+// Whether, with "auto", the rollout's log-probabilities may stand for the trainer's: what they differ by is then far
+// below what any clip range or KL coefficient tells apart.
+bool AgreeClosely(const LogProbDifference& difference);
+
+// Whether each optimizer step is under the weights that generated, so that "auto" takes the update's own
+// log-probabilities for the old ones.
+bool TakesOwnOldLogProbs(const RunConfig& config);
 
 // Over all action tokens, or as algorithm.kl.kl_mean says; nothing without a reference model.
 std::optional<double> BatchKl(const std::vector<Experience>& batch, KlMean mean = KlMean::kToken);
@@ -71,7 +83,10 @@ absl::StatusOr<std::vector<std::vector<TrainingSequence>>> MakeOptimizerSteps(co
                                                                               int64_t step, int64_t epoch,
                                                                               int64_t count);
 
-// reward/*, kl/mean, response_length/mean, rollout/*, critic/explained_variance and tokens/generated.
+// rollout/log_prob_diff_*.
+void AddLogProbMetrics(const LogProbDifference& difference, Metrics* metrics);
+
+// reward/*, kl/mean, response_length/mean, critic/explained_variance and tokens/generated.
 void AddExperienceMetrics(const std::vector<Experience>& batch, Metrics* metrics);
 
 }  // namespace quartet

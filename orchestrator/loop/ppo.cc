@@ -60,8 +60,14 @@ class PpoLoop {
     return step + 1 >= steps_ || sampler_->drawn() >= PromptsToDraw(config_, run_.prompts.size());
   }
 
-  absl::Status Annotate(std::vector<Experience>* batch, Metrics* metrics);
-  absl::Status CheckLogProbs(int64_t step, const std::vector<Experience>& batch) const;
+  absl::Status Annotate(int64_t step, std::vector<Experience>* batch, Metrics* metrics);
+  // Gives the batch the policy's log-probabilities, from the trainer's of `positions`.
+  absl::Status TakeLogProbs(int64_t step, const std::vector<size_t>& positions,
+                            std::vector<std::vector<float>> recomputed, std::vector<Experience>* batch,
+                            Metrics* metrics);
+  absl::StatusOr<std::vector<std::vector<float>>> Recompute(const std::vector<Experience>& batch,
+                                                            const std::vector<size_t>& positions);
+  absl::Status CheckLogProbs(int64_t step, const LogProbDifference& difference) const;
   absl::Status Sync(int64_t step, Metrics* metrics);
   absl::StatusOr<SavedStates> SaveStates(int64_t steps_done);
   // Makes a checkpoint of what SaveStates has written.
@@ -87,6 +93,7 @@ class PpoLoop {
   int64_t step_ = 0;  // under way
   TimeLeft time_left_;
   StepWarnings warnings_;
+  bool has_recomputed_all_ = false;  // though "auto" begins with one sequence in 16
   // Of the weights that the policy has now; the rollout must generate with exactly these.
   uint64_t policy_version_ = 0;
   PpoSummary summary_;
@@ -178,12 +185,9 @@ absl::Status PpoLoop::Step(int64_t step) {
 
   // 2. Side by side: reference log-probabilities, values, the policy's own log-probabilities.
   run_.view.Begin(Label(step, "values, log-probabilities"));
-  QUARTET_RETURN_IF_ERROR(Annotate(&batch, &metrics));
+  QUARTET_RETURN_IF_ERROR(Annotate(step, &batch, &metrics));
 
-  // 3. The policy that trains and the one that generated must be the same.
-  QUARTET_RETURN_IF_ERROR(CheckLogProbs(step, batch));
-
-  // 4. KL, rewards, advantages.
+  // 3. KL, rewards, advantages.
   metrics.Set("kl/coefficient", kl_controller_.coefficient());
   QUARTET_RETURN_IF_ERROR(ComputeAdvantages(config_.algorithm(), kl_controller_.coefficient(), &batch));
   AddExperienceMetrics(batch, &metrics);
@@ -194,17 +198,17 @@ absl::Status PpoLoop::Step(int64_t step) {
     if (kl.has_value()) kl_controller_.Update(*kl, static_cast<int64_t>(batch.size()));
   }
 
-  // 5. Policy and critic learn, side by side.
+  // 4. Policy and critic learn, side by side.
   run_.view.Begin(Label(step, "policy and critic update"));
   QUARTET_RETURN_IF_ERROR(updates_->Run(step, batch, kl_coefficient, &metrics));
 
-  // 6. The rollout gets the new weights.
+  // 5. The rollout gets the new weights.
   const Stopwatch sync;
   run_.view.Begin(Label(step, "weight sync"));
   if (updates_->TrainsPolicy(step)) QUARTET_RETURN_IF_ERROR(Sync(step, &metrics));
   metrics.Set("time/weight_sync", sync.Seconds());
 
-  // 7. Samples, checkpoint, metrics: in this order, so that a run which ends anywhere in between loses none of them.
+  // 6. Samples, checkpoint, metrics: in this order, so that a run which ends anywhere in between loses none of them.
   // Before the commit record of a checkpoint the whole step is made again, after it the rest of the step is.
   summary_.mean_rewards.push_back(metrics.Get("reward/mean").value_or(0));
   if (step == 0) {
@@ -246,7 +250,7 @@ absl::Status PpoLoop::EndStep(int64_t step, bool evaluate, Metrics* metrics) {
   return absl::OkStatus();
 }
 
-absl::Status PpoLoop::Annotate(std::vector<Experience>* batch, Metrics* metrics) {
+absl::Status PpoLoop::Annotate(int64_t step, std::vector<Experience>* batch, Metrics* metrics) {
   Services& services = run_.services;
   const float temperature = config_.rollout().temperature();
   std::vector<TokenSequence> sequences;
@@ -263,8 +267,8 @@ absl::Status PpoLoop::Annotate(std::vector<Experience>* batch, Metrics* metrics)
     if (!UsesCritic(config_)) return Values(sequences.size());
     return services.critic_trainer->Values(sequences);
   });
-  auto log_probs =
-      SideBySide(&log_probs_seconds, [&] { return services.policy_trainer->LogProbs(temperature, sequences); });
+  const std::vector<size_t> first = RecomputedAtFirst(config_.algorithm(), step, batch->size());
+  auto log_probs = SideBySide(&log_probs_seconds, [&] { return Recompute(*batch, first); });
   // All are waited for before any error is returned: they use what lies on this stack.
   auto reference_done = reference.get();
   auto values_done = values.get();
@@ -277,16 +281,59 @@ absl::Status PpoLoop::Annotate(std::vector<Experience>* batch, Metrics* metrics)
     Experience& e = (*batch)[i];
     e.reference_log_probs = std::move((*reference_done)[i]);
     e.values = std::move((*values_done)[i]);
-    e.log_probs = std::move((*log_probs_done)[i]);
   }
+  const Stopwatch others;
+  QUARTET_RETURN_IF_ERROR(TakeLogProbs(step, first, *std::move(log_probs_done), batch, metrics));
   metrics->Set("time/score", metrics->Get("time/score").value_or(0) + reference_seconds);
   metrics->Set("time/values", values_seconds);
-  metrics->Set("time/log_probs", log_probs_seconds);
+  metrics->Set("time/log_probs", log_probs_seconds + others.Seconds());
   return absl::OkStatus();
 }
 
-absl::Status PpoLoop::CheckLogProbs(int64_t step, const std::vector<Experience>& batch) const {
-  const LogProbDifference difference = CompareLogProbs(batch);
+absl::StatusOr<std::vector<std::vector<float>>> PpoLoop::Recompute(const std::vector<Experience>& batch,
+                                                                   const std::vector<size_t>& positions) {
+  std::vector<TokenSequence> sequences;
+  for (const size_t position : positions) {
+    sequences.push_back(batch[position].tokens);
+    sequences.back().set_index(sequences.size() - 1);
+  }
+  return run_.services.policy_trainer->LogProbs(config_.rollout().temperature(), sequences);
+}
+
+absl::Status PpoLoop::TakeLogProbs(int64_t step, const std::vector<size_t>& positions,
+                                   std::vector<std::vector<float>> recomputed, std::vector<Experience>* batch,
+                                   Metrics* metrics) {
+  for (size_t i = 0; i < positions.size(); ++i) (*batch)[positions[i]].log_probs = std::move(recomputed[i]);
+  const LogProbDifference difference = CompareLogProbs(*batch, positions);
+  QUARTET_RETURN_IF_ERROR(CheckLogProbs(step, difference));
+  AddLogProbMetrics(difference, metrics);
+  std::vector<size_t> others;
+  for (size_t i = 0; i < batch->size(); ++i) {
+    if (!std::binary_search(positions.begin(), positions.end(), i)) others.push_back(i);
+  }
+  const bool agree = AgreeClosely(difference);
+  if (!others.empty() && !agree) {
+    if (!has_recomputed_all_) {
+      run_.view.Print(absl::StrFormat(
+          "log-probabilities of the policy trainer and the rollout differ by %.2g on average: the trainer's are taken, "
+          "of all sequences",
+          difference.mean));
+    }
+    has_recomputed_all_ = true;
+    QUARTET_ASSIGN_OR_RETURN(recomputed, Recompute(*batch, others));
+    for (size_t i = 0; i < others.size(); ++i) (*batch)[others[i]].log_probs = std::move(recomputed[i]);
+  } else if (!others.empty()) {
+    // Of all, so that none is of another kind than the rest.
+    for (Experience& e : *batch) e.log_probs = e.rollout_log_probs;
+  }
+  const size_t computed = others.empty() || !agree ? batch->size() : positions.size();
+  metrics->Set("policy/log_probs_recomputed",
+               static_cast<double>(computed) / static_cast<double>(std::max<size_t>(1, batch->size())));
+  return absl::OkStatus();
+}
+
+// The policy that trains and the one that generated must be the same.
+absl::Status PpoLoop::CheckLogProbs(int64_t step, const LogProbDifference& difference) const {
   const double limit = config_.train().max_log_prob_diff_mean();
   if (difference.mean <= limit) return absl::OkStatus();
   return absl::FailedPreconditionError(absl::StrFormat(

@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/match.h"
 #include "core/config/run_config.h"
 #include "orchestrator/loop/ppo.h"
 #include "orchestrator/testing/ppo_test_base.h"
@@ -39,6 +40,11 @@ class PpoAlgorithmsTest : public PpoTest {
     status = ResolveRunConfig(&config, "");
     EXPECT_TRUE(status.ok()) << status;
     return config;
+  }
+
+  std::ptrdiff_t Count(const std::string& call) {
+    const std::vector<std::string> calls = services_.calls();
+    return std::count(calls.begin(), calls.end(), call);
   }
 
   // Advantages of the tokens of all sequences of the first policy update, sorted.
@@ -219,6 +225,41 @@ TEST_F(PpoAlgorithmsTest, TrainTheCriticAloneWhileItWarmsUp) {
   const auto lines = Lines("run/metrics.jsonl");
   EXPECT_FALSE(lines[1].contains("policy/loss"));
   EXPECT_TRUE(lines[2].contains("policy/loss"));
+}
+
+TEST_F(PpoAlgorithmsTest, RecomputeFewLogProbsWhereTheRolloutsAgree) {
+  ASSERT_TRUE(Run(Config(1, {"algorithm.old_log_prob_source=auto"})).ok());
+  EXPECT_EQ(Count("policy_trainer.LogProbs"), 1);
+  EXPECT_EQ(Lines("run/metrics.jsonl").at(0)["policy/log_probs_recomputed"], 0.125) << "of 8 sequences one";
+  // The batch's one optimizer step is under the weights that generated.
+  EXPECT_TRUE(services_.policy_updates().at(0).loss().own_old_log_probs());
+  EXPECT_TRUE(services_.policy_batches().at(0).at(0).old_log_probs().empty());
+}
+
+TEST_F(PpoAlgorithmsTest, TakeTheRolloutsLogProbsForTheOldOnesOfSeveralSteps) {
+  ASSERT_TRUE(Run(Config(1, {"algorithm.old_log_prob_source=auto", "train.updates_per_batch=2"})).ok());
+  EXPECT_EQ(Count("policy_trainer.LogProbs"), 1);
+  ASSERT_EQ(services_.policy_updates().size(), 2);
+  EXPECT_FALSE(services_.policy_updates().at(1).loss().own_old_log_probs());
+  for (const TrainingSequence& sequence : services_.policy_batches().at(1)) {
+    EXPECT_THAT(sequence.old_log_probs(), Each(-1.0f)) << "of the whole distribution, as the trainer's are";
+  }
+}
+
+TEST_F(PpoAlgorithmsTest, RecomputeAllLogProbsWhereTheRolloutsDiffer) {
+  services_.trainer_log_prob = -1.001f;
+  ASSERT_TRUE(Run(Config(2, {"algorithm.old_log_prob_source=auto", "train.updates_per_batch=2"})).ok());
+  EXPECT_EQ(Count("policy_trainer.LogProbs"), 4) << "of one sequence and of the others, twice";
+  for (const TrainingSequence& sequence : services_.policy_batches().at(3)) {
+    EXPECT_THAT(sequence.old_log_probs(), Each(-1.001f));
+  }
+  EXPECT_EQ(Lines("run/metrics.jsonl").at(1)["policy/log_probs_recomputed"], 1.0);
+  const std::vector<std::string> shown = Shown();
+  EXPECT_EQ(
+      std::count_if(shown.begin(), shown.end(),
+                    [](const std::string& line) { return absl::StrContains(line, "differ by 0.001 on average"); }),
+      1)
+      << "it is said once";
 }
 
 TEST_F(PpoAlgorithmsTest, ReportWhatTheImportanceCorrectionDid) {

@@ -217,8 +217,10 @@ TEST_F(PpoFailureTest, TakesNoRepliesThatAreNotWhole) {
   services_.spoil_values = [](TokenValues* v) { v->mutable_values()->RemoveLast(); };
   EXPECT_THAT(message(), HasSubstr("3 action tokens but 2 values"));
   again();
+  RunConfig config = services_.MakeConfig(scratch_.path(), 1);
+  config.mutable_algorithm()->set_old_log_prob_source("trainer");  // for more than one sequence
   services_.spoil_values = [](TokenValues* v) { v->set_index(0); };
-  EXPECT_THAT(message(), HasSubstr("answered twice"));
+  EXPECT_THAT(std::string(Run(config).status().message()), HasSubstr("answered twice"));
 }
 
 TEST_F(PpoFailureTest, RefusesServicesThatDoNotFitTogether) {

@@ -155,6 +155,7 @@ absl::Status Updates::Run(int64_t step, const std::vector<Experience>& batch, do
   policy_header.set_temperature(config_->rollout().temperature());
   policy_header.set_entropy_after_temperature(algorithm.entropy_after_temperature());
   *policy_header.mutable_loss() = PolicyLossOf(algorithm, kl_coefficient);
+  policy_header.mutable_loss()->set_own_old_log_probs(TakesOwnOldLogProbs(*config_));
   CriticUpdateHeader critic_header;
   critic_header.set_value_clip(algorithm.value_clip());
 

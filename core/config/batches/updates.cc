@@ -54,7 +54,7 @@ std::string DescribeUpdates(const RunConfig& c) {
   std::string text = absl::StrCat("the policy ", Described(updates, TrainBatchSize(c), a.max_epochs()));
   std::vector<std::string> idle;
   // Behind the first optimizer step the weights differ from those that the old log-probabilities and values are of.
-  if (updates * a.max_epochs() == 1 && a.policy_loss() != "reinforce" && a.old_log_prob_source() == "trainer") {
+  if (updates * a.max_epochs() == 1 && a.policy_loss() != "reinforce" && a.old_log_prob_source() != "rollout") {
     idle.push_back("algorithm.eps_clip");
     if (a.dual_clip() > 0) idle.push_back("algorithm.dual_clip");
   }

@@ -100,7 +100,7 @@ absl::Status CheckLoss(const AlgorithmConfig& a) {
     QUARTET_RETURN_IF_ERROR(Real("algorithm.loss_constant", a.loss_constant(), 0, kInfinity, /*open_low=*/true));
   }
   QUARTET_RETURN_IF_ERROR(OnlyWhere(clips, "algorithm.old_log_prob_source", a.old_log_prob_source() == "rollout", why));
-  return OneOf("algorithm.old_log_prob_source", a.old_log_prob_source(), {"trainer", "rollout"});
+  return OneOf("algorithm.old_log_prob_source", a.old_log_prob_source(), {"trainer", "rollout", "auto"});
 }
 
 absl::Status CheckImportanceCorrection(const AlgorithmConfig& a) {

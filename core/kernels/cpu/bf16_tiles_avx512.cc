@@ -164,7 +164,10 @@ const Bf16Tiles* Avx512Bf16Tiles() {
     return nullptr;
   }
   static const Bf16Tiles tiles = [] {
-    Bf16Tiles all = {.name = "avx512_bf16", .most_rows = kMostTileRows, .panels_for_rows = kPanelsForRows, .pack_panel = &PackPanelPairs};
+    Bf16Tiles all = {.name = "avx512_bf16",
+                     .most_rows = kMostTileRows,
+                     .panels_for_rows = kPanelsForRows,
+                     .pack_panel = &PackPanelPairs};
     SetTiles(&all, std::make_integer_sequence<int, kMostTileRows>());
     return all;
   }();
