@@ -21,7 +21,8 @@ absl::Status CheckPolicyUpdate(const PolicyUpdateHeader& header, const std::vect
   return CheckTrainingSequences(
       sequences,
       {{"loss_weights", &TrainingSequence::loss_weights},
-       {"old_log_probs", &TrainingSequence::old_log_probs, NeedsOldLogProbs(loss) && !header.loss().own_old_log_probs()},
+       {"old_log_probs", &TrainingSequence::old_log_probs,
+        NeedsOldLogProbs(loss) && !header.loss().own_old_log_probs()},
        {"advantages", &TrainingSequence::advantages, loss.kind != PolicyLossKind::kSft},
        {"rollout_log_probs", &TrainingSequence::rollout_log_probs, loss.correction.mode != CorrectionMode::kOff},
        {"reference_log_probs", &TrainingSequence::reference_log_probs, loss.kl_coefficient > 0}},

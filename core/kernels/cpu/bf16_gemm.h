@@ -13,9 +13,9 @@
 
 namespace quartet {
 
-// By what products are made in this process, as the environment's QUARTET_CPU_KERNELS says: "avx512_bf16", which is taken
-// by itself where the CPU has it and ends the process where it has not, or "fp32". Any other value ends the process too.
-// Bits differ between the two.
+// By what products are made in this process, as the environment's QUARTET_CPU_KERNELS says: "avx512_bf16", which is
+// taken by itself where the CPU has it and ends the process where it has not, or "fp32". Any other value ends the
+// process too. Bits differ between the two.
 std::string_view CpuKernels();
 
 // B is read in panels of 16 rows of it, [N / 16][K / 2][16][2]: sixteen pairs of neighbours in k fill one register.
