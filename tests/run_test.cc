@@ -156,6 +156,29 @@ TEST(Run, EndsAtASecondCtrlCWhateverItWaitsFor) {
   EXPECT_THAT(outcome.output, HasSubstr("ended at once by a second signal"));
 }
 
+// The line below the one that begins with `text`, without its indent.
+std::string CommandBelow(const std::string& text, const std::string& output) {
+  const size_t at = output.find(text);
+  EXPECT_NE(at, std::string::npos) << output;
+  if (at == std::string::npos) return "false";
+  const size_t line = output.find("\n  ", at) + 3;
+  return output.substr(line, output.find('\n', line) - line);
+}
+
+// Checkpoints that hold no more than models.
+TEST(Run, PrintsACommandThatRunsWhereNothingCanBeContinuedFrom) {
+  ProcessHarness harness;
+  TinyRun run;
+  const pid_t pid = StartEndlessRun(harness, &run, {"train.save_steps=1", "train.save_optimizer=false"});
+  kill(pid, SIGINT);
+  const auto outcome = harness.Wait(pid, absl::Seconds(10));
+  EXPECT_THAT(outcome.output, HasSubstr("train.save_optimizer is false"));
+  const std::string command = CommandBelow("No checkpoint of this run can be continued from", outcome.output);
+  const auto anew = harness.Run("/bin/sh", {"-c", command + " --set=train.max_steps=1"}, absl::Seconds(60));
+  EXPECT_EQ(anew.exit_code, 0) << anew.output;
+  EXPECT_EQ(ReadRecords(run.run_dir + "_2/metrics.jsonl").size(), 1u);
+}
+
 // The command that a run prints when it is stopped continues it.
 TEST(Run, PrintsTheCommandThatContinuesIt) {
   ProcessHarness harness;
@@ -164,10 +187,7 @@ TEST(Run, PrintsTheCommandThatContinuesIt) {
   kill(pid, SIGINT);
   const auto outcome = harness.Wait(pid, absl::Seconds(10));
   EXPECT_EQ(outcome.exit_code, 130) << outcome.output;
-  const size_t at = outcome.output.find("To continue after step ");
-  ASSERT_NE(at, std::string::npos) << outcome.output;
-  const size_t line = outcome.output.find("\n  ", at) + 3;
-  const std::string command = outcome.output.substr(line, outcome.output.find('\n', line) - line);
+  const std::string command = CommandBelow("To continue after step ", outcome.output);
   EXPECT_THAT(command, AllOf(HasSubstr("--launch"), HasSubstr("--set=run_dir=" + run.run_dir),
                              HasSubstr("--set=train.load_checkpoint=true")));
   const size_t steps = ReadRecords(run.run_dir + "/metrics.jsonl").size();

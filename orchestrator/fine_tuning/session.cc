@@ -143,7 +143,7 @@ absl::StatusOr<OfflineSummary> RunOfflineSession(Program program, const RunConfi
   absl::StatusOr<OfflineSummary> summary = RunLoop(program, config, *inputs, start, view, cancellation);
   if (summary.ok()) return summary;
   return WithContinuation(Explain(summary.status(), launcher.get(), cancellation), options, *start.folder,
-                          config.train().save_steps() > 0);
+                          config.train());
 }
 
 }  // namespace quartet

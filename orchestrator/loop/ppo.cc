@@ -184,8 +184,10 @@ absl::Status PpoLoop::Step(int64_t step) {
   QUARTET_ASSIGN_OR_RETURN(std::vector<Experience> batch, sampler_->Draw(step, policy_version_, &metrics));
 
   // 2. Side by side: reference log-probabilities, values, the policy's own log-probabilities.
+  const Stopwatch forwards;
   run_.view.Begin(Label(step, "values, log-probabilities"));
   QUARTET_RETURN_IF_ERROR(Annotate(step, &batch, &metrics));
+  metrics.Set("time/forwards", forwards.Seconds());
 
   // 3. KL, rewards, advantages.
   metrics.Set("kl/coefficient", kl_controller_.coefficient());
@@ -284,7 +286,7 @@ absl::Status PpoLoop::Annotate(int64_t step, std::vector<Experience>* batch, Met
   }
   const Stopwatch others;
   QUARTET_RETURN_IF_ERROR(TakeLogProbs(step, first, *std::move(log_probs_done), batch, metrics));
-  metrics->Set("time/score", metrics->Get("time/score").value_or(0) + reference_seconds);
+  if (UsesReference(config_)) metrics->Set("time/reference", reference_seconds);
   metrics->Set("time/values", values_seconds);
   metrics->Set("time/log_probs", log_probs_seconds + others.Seconds());
   return absl::OkStatus();

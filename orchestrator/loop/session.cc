@@ -99,7 +99,7 @@ absl::StatusOr<PpoResult> RunPpoSession(const RunConfig& resolved, const Session
                                                .resume = start.resume});
   if (!summary.ok()) {
     return WithContinuation(Explain(summary.status(), launcher.get(), cancellation), options, *start.folder,
-                            config.train().save_steps() > 0);
+                            config.train());
   }
   result.summary = *std::move(summary);
   for (ServiceClient* client : services.all()) {

@@ -79,19 +79,22 @@ void AddSourceMetrics(const std::vector<Experience>& batch, size_t sources, Metr
 }
 
 std::string StepTableHead() {
-  return absl::StrFormat("%5s %8s %9s %7s %8s | %8s %7s %7s %7s %7s %7s", "step", "reward", "kl", "length", "diff",
-                         "generate", "score", "values", "update", "sync", "step s");
+  return absl::StrFormat("%5s %8s %9s %7s %8s | %8s %7s %8s %7s %7s %7s %7s", "step", "reward", "kl", "length", "diff",
+                         "generate", "score", "forwards", "update", "sync", "other", "step s");
 }
 
 std::string StepTableLine(int64_t step, const Metrics& metrics, const std::string& left) {
   const auto value = [&metrics](const char* name) { return metrics.Get(name).value_or(0); };
   const std::optional<double> kl = metrics.Get("kl/mean");
-  return absl::StrFormat("%5d %8.4f %9s %7.1f %8.1e | %8.2f %7.2f %7.2f %7.2f %7.2f %7.2f%s", step,
+  // What a step waits for, one thing after the other, so that they add up.
+  const double generate = value("time/generate"), score = value("time/score"), forwards = value("time/forwards"),
+               update = std::max(value("time/policy_update"), value("time/critic_update")),
+               sync = value("time/weight_sync"), whole = value("time/step");
+  const double other = std::max(0.0, whole - generate - score - forwards - update - sync);
+  return absl::StrFormat("%5d %8.4f %9s %7.1f %8.1e | %8.2f %7.2f %8.2f %7.2f %7.2f %7.2f %7.2f%s", step,
                          value("reward/mean"), kl.has_value() ? absl::StrFormat("%9.5f", *kl) : "-",
-                         value("response_length/mean"), value("rollout/log_prob_diff_mean"), value("time/generate"),
-                         value("time/score"), value("time/values"),
-                         std::max(value("time/policy_update"), value("time/critic_update")), value("time/weight_sync"),
-                         value("time/step"), left);
+                         value("response_length/mean"), value("rollout/log_prob_diff_mean"), generate, score, forwards,
+                         update, sync, other, whole, left);
 }
 
 }  // namespace quartet

@@ -77,17 +77,25 @@ absl::Status Explain(const absl::Status& status, ServiceLauncher* launcher, cons
 }
 
 absl::Status WithContinuation(const absl::Status& status, const SessionOptions& options, const RunFolder& folder,
-                              bool saves) {
+                              const TrainConfig& train) {
   // Before the services have accepted the run there is nothing to continue.
   if (options.continue_command.empty() || !folder.has_begun()) return status;
   const std::optional<CheckpointRecord> newest = NewestRecord(folder.checkpoints_path());
   if (!newest.has_value() && !absl::IsCancelled(status)) return status;
-  std::string how = newest.has_value()
-                        ? absl::StrCat("To continue after step ", newest->step)
-                        : "There is no checkpoint to continue from yet (train.save_steps); to begin anew";
-  std::string command = options.continue_command;
-  // Else it would be lost in the same way once more.
-  if (!newest.has_value() && !saves) absl::StrAppend(&command, " --set=train.save_steps=10");
+  std::string how, command = options.continue_command;
+  if (newest.has_value()) {
+    how = absl::StrCat("To continue after step ", newest->step);
+  } else {
+    const bool models_alone = train.save_steps() > 0 && !train.save_optimizer();
+    how = models_alone
+              ? "No checkpoint of this run can be continued from (train.save_optimizer is false); to begin anew with "
+                "some that can, in another folder"
+              : "There is no checkpoint to continue from yet (train.save_steps); to begin anew";
+    // Else it would be lost in the same way once more.
+    if (train.save_steps() == 0) absl::StrAppend(&command, " --set=train.save_steps=10");
+    if (!train.save_optimizer()) absl::StrAppend(&command, " --set=train.save_optimizer=true");
+    if (models_alone) absl::StrAppend(&command, " --set=run_dir=", folder.path(), "_2");
+  }
   if (!options.launch) {
     absl::StrAppend(&how, ", start the trainers again",
                     newest.has_value() ? " with --set=train.load_checkpoint=true" : "", ", then");

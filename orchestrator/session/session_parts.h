@@ -53,9 +53,9 @@ absl::StatusOr<std::unique_ptr<ServiceLauncher>> LaunchServices(const SessionOpt
 // The reason behind `status`: a service that ended by itself, if there is one.
 absl::Status Explain(const absl::Status& status, ServiceLauncher* launcher, const Cancellation& cancellation);
 
-// `status`, with how the run is continued that ended with it; `saves`: it saves before its end.
+// `status`, with how the run is continued that ended with it.
 absl::Status WithContinuation(const absl::Status& status, const SessionOptions& options, const RunFolder& folder,
-                              bool saves);
+                              const TrainConfig& train);
 
 // Reports the error, if it is one, and returns the program's exit code: 0; 130 where the run was stopped by a signal;
 // 2 for a wrong configuration or wrong data; 1 for everything else.

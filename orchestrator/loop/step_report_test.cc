@@ -1,0 +1,35 @@
+#include "orchestrator/loop/step_report.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace quartet {
+namespace {
+
+TEST(StepTable, ShowsWhatAStepWaitsForInPartsThatAddUp) {
+  Metrics metrics;
+  for (const auto& [name, seconds] : std::vector<std::pair<const char*, double>>{{"generate", 1},
+                                                                                 {"score", 0.5},
+                                                                                 {"values", 0.2},
+                                                                                 {"log_probs", 0.25},
+                                                                                 {"forwards", 0.25},
+                                                                                 {"policy_update", 2},
+                                                                                 {"critic_update", 1},
+                                                                                 {"weight_sync", 0.25},
+                                                                                 {"step", 4.5}}) {
+    metrics.Set(std::string("time/") + name, seconds);
+  }
+  const std::string line = StepTableLine(3, metrics, "  1 min left");
+  EXPECT_THAT(line, testing::HasSubstr("|     1.00    0.50     0.25    2.00    0.25    0.50    4.50  1 min left"));
+  // Below its head.
+  const std::string head = StepTableHead();
+  EXPECT_EQ(head.find('|'), line.find('|'));
+  EXPECT_EQ(head.find("step s") + 6, line.find("  1 min"));
+}
+
+}  // namespace
+}  // namespace quartet
