@@ -89,7 +89,7 @@ LogProbDifference CompareLogProbs(const std::vector<Experience>& batch, const st
 
 std::vector<size_t> RecomputedAtFirst(const AlgorithmConfig& algorithm, int64_t step, size_t size) {
   constexpr size_t kOneIn = 16;
-  const size_t stride = algorithm.old_log_prob_source() == "auto" ? kOneIn : 1;
+  const size_t stride = algorithm.old_log_prob_source() == "trainer" ? 1 : kOneIn;
   std::vector<size_t> positions;
   for (size_t i = static_cast<size_t>(step) % std::max<size_t>(1, std::min(stride, size)); i < size; i += stride) {
     positions.push_back(i);

@@ -60,11 +60,11 @@ struct LogProbDifference {
 };
 LogProbDifference CompareLogProbs(const std::vector<Experience>& batch, const std::vector<size_t>& positions);
 
-// The positions in a batch of `size` whose log-probabilities the trainer recomputes at first: all, or with
-// algorithm.old_log_prob_source "auto" one in 16, others in each step.
+// The positions in a batch of `size` whose log-probabilities the trainer recomputes at first: all, or, where
+// algorithm.old_log_prob_source is not "trainer", one in 16, others in each step.
 std::vector<size_t> RecomputedAtFirst(const AlgorithmConfig& algorithm, int64_t step, size_t size);
 
-// Whether, with "auto", the rollout's log-probabilities may stand for the trainer's: what they differ by is then far
+// Whether the rollout's log-probabilities may stand for the trainer's: what they differ by is then far
 // below what any clip range or KL coefficient tells apart.
 bool AgreeClosely(const LogProbDifference& difference);
 

@@ -87,6 +87,8 @@ TEST(RecomputedLogProbs, AreAllOrOneInSixteenAndOthersInEachStep) {
   AlgorithmConfig algorithm;
   algorithm.set_old_log_prob_source("trainer");
   EXPECT_EQ(RecomputedAtFirst(algorithm, 5, 3), (std::vector<size_t>{0, 1, 2}));
+  algorithm.set_old_log_prob_source("rollout");
+  EXPECT_EQ(RecomputedAtFirst(algorithm, 0, 17), (std::vector<size_t>{0, 16}));
   algorithm.set_old_log_prob_source("auto");
   EXPECT_EQ(RecomputedAtFirst(algorithm, 0, 40), (std::vector<size_t>{0, 16, 32}));
   EXPECT_EQ(RecomputedAtFirst(algorithm, 17, 40), (std::vector<size_t>{1, 17, 33}));

@@ -93,7 +93,7 @@ class PpoLoop {
   int64_t step_ = 0;  // under way
   TimeLeft time_left_;
   StepWarnings warnings_;
-  bool has_recomputed_all_ = false;  // though "auto" begins with one sequence in 16
+  bool has_recomputed_all_ = false;  // where a step begins with one sequence in 16
   // Of the weights that the policy has now; the rollout must generate with exactly these.
   uint64_t policy_version_ = 0;
   PpoSummary summary_;
@@ -313,7 +313,9 @@ absl::Status PpoLoop::TakeLogProbs(int64_t step, const std::vector<size_t>& posi
   for (size_t i = 0; i < batch->size(); ++i) {
     if (!std::binary_search(positions.begin(), positions.end(), i)) others.push_back(i);
   }
-  const bool agree = AgreeClosely(difference);
+  // With "rollout" the trainer's are of use to the KL alone.
+  const bool needed = config_.algorithm().old_log_prob_source() != "rollout" || UsesReference(config_);
+  const bool agree = AgreeClosely(difference) || !needed;
   if (!others.empty() && !agree) {
     if (!has_recomputed_all_) {
       run_.view.Print(absl::StrFormat(

@@ -241,16 +241,35 @@ TEST_F(PpoAlgorithmsTest, TakeTheRolloutsLogProbsForTheOldOnesOfSeveralSteps) {
   EXPECT_EQ(Count("policy_trainer.LogProbs"), 1);
   ASSERT_EQ(services_.policy_updates().size(), 2);
   EXPECT_FALSE(services_.policy_updates().at(1).loss().own_old_log_probs());
-  for (const TrainingSequence& sequence : services_.policy_batches().at(1)) {
+  const auto batches = services_.policy_batches();
+  for (const TrainingSequence& sequence : batches.at(1)) {
     EXPECT_THAT(sequence.old_log_probs(), Each(-1.0f)) << "of the whole distribution, as the trainer's are";
   }
+}
+
+TEST_F(PpoAlgorithmsTest, RecomputeNoLogProbsThatNothingUses) {
+  services_.trainer_log_prob = -1.001f;
+  ASSERT_TRUE(Run(Config(1, {"algorithm.old_log_prob_source=rollout", "algorithm.advantage_estimator=grpo",
+                             "algorithm.kl.init_kl_coef=0"}))
+                  .ok());
+  EXPECT_EQ(Count("policy_trainer.LogProbs"), 1);
+}
+
+TEST_F(PpoAlgorithmsTest, RecomputeAllLogProbsForAKlThoughTheRolloutsAreTheOldOnes) {
+  services_.trainer_log_prob = -1.001f;
+  ASSERT_TRUE(Run(Config(1, {"algorithm.old_log_prob_source=rollout", "algorithm.advantage_estimator=grpo"})).ok());
+  EXPECT_EQ(Count("policy_trainer.LogProbs"), 2) << "of one sequence, then of the others";
+  EXPECT_NEAR(Lines("run/metrics.jsonl").at(0)["kl/mean"].get<double>(), 0.249, 1e-5);
+  const auto batches = services_.policy_batches();
+  EXPECT_THAT(batches.at(0).at(0).old_log_probs(), Each(-0.75f)) << "of what was drawn from";
 }
 
 TEST_F(PpoAlgorithmsTest, RecomputeAllLogProbsWhereTheRolloutsDiffer) {
   services_.trainer_log_prob = -1.001f;
   ASSERT_TRUE(Run(Config(2, {"algorithm.old_log_prob_source=auto", "train.updates_per_batch=2"})).ok());
   EXPECT_EQ(Count("policy_trainer.LogProbs"), 4) << "of one sequence and of the others, twice";
-  for (const TrainingSequence& sequence : services_.policy_batches().at(3)) {
+  const auto batches = services_.policy_batches();
+  for (const TrainingSequence& sequence : batches.at(3)) {
     EXPECT_THAT(sequence.old_log_probs(), Each(-1.001f));
   }
   EXPECT_EQ(Lines("run/metrics.jsonl").at(1)["policy/log_probs_recomputed"], 1.0);
