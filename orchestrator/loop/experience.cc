@@ -78,6 +78,7 @@ LogProbDifference CompareLogProbs(const std::vector<Experience>& batch, const st
   }
   LogProbDifference result;
   if (differences.empty()) return result;
+  result.tokens = static_cast<int64_t>(differences.size());
   result.mean = MomentsOf(differences).mean;
   result.max = *std::max_element(differences.begin(), differences.end());
   // The smallest value that at least 99 % of the tokens do not exceed.
@@ -97,7 +98,7 @@ std::vector<size_t> RecomputedAtFirst(const AlgorithmConfig& algorithm, int64_t 
   return positions;
 }
 
-bool AgreeClosely(const LogProbDifference& difference) { return difference.mean <= 1e-4; }
+bool AgreeClosely(const LogProbDifference& difference) { return difference.tokens > 0 && difference.mean <= 1e-4; }
 
 bool TakesOwnOldLogProbs(const RunConfig& config) {
   const AlgorithmConfig& algorithm = config.algorithm();

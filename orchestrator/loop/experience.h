@@ -54,6 +54,7 @@ absl::Status ComputeAdvantages(const AlgorithmConfig& algorithm, double kl_coeff
 
 // Absolute differences of the trainer's and the rollout's log-probabilities over all action tokens.
 struct LogProbDifference {
+  int64_t tokens = 0;
   double mean = 0;
   double p99 = 0;
   double max = 0;

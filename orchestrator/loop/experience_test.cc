@@ -96,6 +96,11 @@ TEST(RecomputedLogProbs, AreAllOrOneInSixteenAndOthersInEachStep) {
   EXPECT_TRUE(RecomputedAtFirst(algorithm, 3, 0).empty());
 }
 
+TEST(LogProbDifference, OfNoTokensIsNoAgreement) {
+  EXPECT_FALSE(AgreeClosely(CompareLogProbs({MakeExperience(0, 1, 0)}, {0})));
+  EXPECT_TRUE(AgreeClosely(CompareLogProbs({MakeExperience(0, 1, 1)}, {0})));
+}
+
 TEST(LogProbDifference, IsTakenOverAllTokens) {
   std::vector<Experience> batch = {MakeExperience(0, 1, 150), MakeExperience(1, 1, 50)};
   // 200 tokens: 197 equal, one apart by 0.5, one by 1 and one by 3.

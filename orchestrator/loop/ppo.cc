@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <filesystem>
 #include <limits>
+#include <numeric>
 #include <system_error>
 #include <utility>
 
@@ -93,7 +94,7 @@ class PpoLoop {
   int64_t step_ = 0;  // under way
   TimeLeft time_left_;
   StepWarnings warnings_;
-  bool has_recomputed_all_ = false;  // where a step begins with one sequence in 16
+  bool has_said_difference_ = false;  // for which all log-probabilities are recomputed
   // Of the weights that the policy has now; the rollout must generate with exactly these.
   uint64_t policy_version_ = 0;
   PpoSummary summary_;
@@ -306,9 +307,8 @@ absl::Status PpoLoop::TakeLogProbs(int64_t step, const std::vector<size_t>& posi
                                    std::vector<std::vector<float>> recomputed, std::vector<Experience>* batch,
                                    Metrics* metrics) {
   for (size_t i = 0; i < positions.size(); ++i) (*batch)[positions[i]].log_probs = std::move(recomputed[i]);
-  const LogProbDifference difference = CompareLogProbs(*batch, positions);
+  LogProbDifference difference = CompareLogProbs(*batch, positions);
   QUARTET_RETURN_IF_ERROR(CheckLogProbs(step, difference));
-  AddLogProbMetrics(difference, metrics);
   std::vector<size_t> others;
   for (size_t i = 0; i < batch->size(); ++i) {
     if (!std::binary_search(positions.begin(), positions.end(), i)) others.push_back(i);
@@ -317,19 +317,24 @@ absl::Status PpoLoop::TakeLogProbs(int64_t step, const std::vector<size_t>& posi
   const bool needed = config_.algorithm().old_log_prob_source() != "rollout" || UsesReference(config_);
   const bool agree = AgreeClosely(difference) || !needed;
   if (!others.empty() && !agree) {
-    if (!has_recomputed_all_) {
+    if (!has_said_difference_ && difference.tokens > 0) {
+      has_said_difference_ = true;
       run_.view.Print(absl::StrFormat(
           "log-probabilities of the policy trainer and the rollout differ by %.2g on average: the trainer's are taken, "
           "of all sequences",
           difference.mean));
     }
-    has_recomputed_all_ = true;
     QUARTET_ASSIGN_OR_RETURN(recomputed, Recompute(*batch, others));
     for (size_t i = 0; i < others.size(); ++i) (*batch)[others[i]].log_probs = std::move(recomputed[i]);
+    std::vector<size_t> all(batch->size());
+    std::iota(all.begin(), all.end(), 0);
+    difference = CompareLogProbs(*batch, all);
+    QUARTET_RETURN_IF_ERROR(CheckLogProbs(step, difference));
   } else if (!others.empty()) {
     // Of all, so that none is of another kind than the rest.
     for (Experience& e : *batch) e.log_probs = e.rollout_log_probs;
   }
+  AddLogProbMetrics(difference, metrics);
   const size_t computed = others.empty() || !agree ? batch->size() : positions.size();
   metrics->Set("policy/log_probs_recomputed",
                static_cast<double>(computed) / static_cast<double>(std::max<size_t>(1, batch->size())));
