@@ -136,6 +136,27 @@ TEST(CodeRewards, RunAssertsOnWhateverFunctionsTakeAndReturn) {
   EXPECT_TRUE(passes("print('hello')\ndef f():\n  print('more')\n  return 1", "assert f() == 1"));
 }
 
+TEST(CodeRewards, AreNotForgedByObjectsThatTheJudgeIsAskedToMake) {
+  const std::string forger = R"(
+import __main__
+def add(a, b):
+    return __main__.link.ask('call', type, {}, 'X', (), {'__eq__': bool})())";
+  EXPECT_EQ(Value(forger, R"j(["assert add(1, 2) == 3", "assert add(5, 6) == 11"])j"), 0);
+  EXPECT_EQ(Value("def add(a, b): return a + b", R"j(["assert add(1, 2) == 3", "assert add(5, 6) == 11"])j"), 1);
+}
+
+TEST(CodeRewards, OpenNoSettingOfTheMachineAndNoSocketToIt) {
+  const char* refused = R"({"inputs": [""], "outputs": ["refused"]})";
+  const auto tries = [&](const std::string& what) {
+    return Value("import os, socket\ntry:\n  " + what + "\nexcept OSError:\n  print('refused')", refused);
+  };
+  EXPECT_EQ(tries("os.open('/proc/sys/vm/swappiness', os.O_WRONLY)"), 1);
+  EXPECT_EQ(tries("os.open('/proc/sys/kernel/hostname', os.O_WRONLY)"), 1);
+  EXPECT_EQ(tries("socket.socket()"), 1);
+  EXPECT_EQ(tries("socket.socket(socket.AF_INET6, socket.SOCK_DGRAM)"), 1);
+  EXPECT_EQ(tries("socket.socketpair()"), 0) << "between threads of the program";
+}
+
 TEST(CodeRewards, AreNotForgedByProgramsThatLookForTheirTests) {
   const char* asserts = R"j(["assert f('zebra') == 'crossing'"])j";
   EXPECT_EQ(Value("def f(x): return 'crossing'", asserts), 1);

@@ -118,6 +118,8 @@ std::vector<std::string> Arguments(const MemoryFile& program, const MemoryFile& 
           "/etc/alternatives",
           "--proc",
           "/proc",
+          "--remount-ro",  // where the scorer runs as root, /proc/sys is the machine's settings
+          "/proc",
           "--dev",
           "/dev",
           "--remount-ro",
