@@ -145,7 +145,7 @@ def add(a, b):
   EXPECT_EQ(Value("def add(a, b): return a + b", R"j(["assert add(1, 2) == 3", "assert add(5, 6) == 11"])j"), 1);
 }
 
-TEST(CodeRewards, OpenNoSettingOfTheMachineAndNoSocketToIt) {
+TEST(CodeRewards, OpenNoSettingOfTheMachineAndNoSockets) {
   const char* refused = R"({"inputs": [""], "outputs": ["refused"]})";
   const auto tries = [&](const std::string& what) {
     return Value("import os, socket\ntry:\n  " + what + "\nexcept OSError:\n  print('refused')", refused);
@@ -154,6 +154,7 @@ TEST(CodeRewards, OpenNoSettingOfTheMachineAndNoSocketToIt) {
   EXPECT_EQ(tries("os.open('/proc/sys/kernel/hostname', os.O_WRONLY)"), 1);
   EXPECT_EQ(tries("socket.socket()"), 1);
   EXPECT_EQ(tries("socket.socket(socket.AF_INET6, socket.SOCK_DGRAM)"), 1);
+  EXPECT_EQ(tries("socket.socket(socket.AF_UNIX)"), 1);
   EXPECT_EQ(tries("socket.socketpair()"), 0) << "between threads of the program";
 }
 

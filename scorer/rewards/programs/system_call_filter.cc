@@ -6,7 +6,6 @@
 #include <linux/seccomp.h>
 #include <sched.h>
 #include <stddef.h>
-#include <sys/socket.h>
 #include <sys/syscall.h>
 
 #include <cstdint>
@@ -69,6 +68,8 @@ constexpr int kRefused[] = {
     SYS_shmget,
     SYS_msgget,
     SYS_semget,
+    // What waits for accept, in TCP's sockets or local ones, is counted to no process.
+    SYS_socket,
 };
 
 constexpr uint32_t Refuse(int error) { return SECCOMP_RET_ERRNO | static_cast<uint32_t>(error); }
@@ -100,12 +101,6 @@ std::string SystemCallFilter() {
   // Its flags are behind a pointer, where they cannot be looked at; libraries that are told so use clone instead.
   only_if(SYS_clone3, 1);
   answer(Refuse(ENOSYS));
-  // What waits in sockets of TCP is counted to the machine, to no process.
-  only_if(SYS_socket, 4);
-  load(offsetof(seccomp_data, args[0]));
-  code.push_back(BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, AF_UNIX, 1, 0));
-  answer(Refuse(EPERM));
-  answer(SECCOMP_RET_ALLOW);
   // Threads are what clone is for here.
   only_if(SYS_clone, 3);
   load(offsetof(seccomp_data, args[0]));

@@ -6,7 +6,6 @@ import ast
 ALIASES = {"np": "numpy", "pd": "pandas", "sp": "scipy"}
 
 
-
 def of_handles(operation):
     """Refuses what the statements gave no handle of: of `type` itself a program would make objects that equal anything."""
 
