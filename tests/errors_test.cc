@@ -294,7 +294,7 @@ TEST_F(Errors, AFullDiskIsNamed) {
   const std::string disk = harness_.Path("disk");
   std::filesystem::create_directory(disk);
   // Smaller than one checkpoint of the tiny model.
-  if (mount("tmpfs", disk.c_str(), "tmpfs", 0, "size=64k") != 0) {
+  if (mount("tmpfs", disk.c_str(), "tmpfs", 0, "size=80k") != 0) {
     GTEST_SKIP() << "mounting a small disk needs root: " << strerror(errno);
   }
   const auto outcome = Launch(run, {}, {"--set=run_dir=" + disk + "/run"});

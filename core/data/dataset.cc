@@ -87,6 +87,12 @@ absl::StatusOr<bool> Dataset::TryUse(const File& file, int64_t row, const Use& u
   return false;
 }
 
+std::vector<std::pair<DataFile, uint64_t>> Dataset::files() const {
+  std::vector<std::pair<DataFile, uint64_t>> files;
+  for (const File& file : files_) files.emplace_back(file.rows->file(), file.rows->hash());
+  return files;
+}
+
 uint64_t Dataset::hash(uint64_t checked) const {
   if (unchecked_hash_ == 0) return checked;
   return HashBytes({reinterpret_cast<const char*>(&unchecked_hash_), sizeof(unchecked_hash_)}, checked);

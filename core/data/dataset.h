@@ -6,6 +6,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -60,6 +61,9 @@ class Dataset {
   const LeftOut& left_out() const { return left_out_; }
   // `checked`, a hash of the rows that were checked, with the files of those that were not.
   uint64_t hash(uint64_t checked) const;
+
+  // Each file with the hash of all its rows.
+  std::vector<std::pair<DataFile, uint64_t>> files() const;
 
   // Calls `use` for the rows at the positions [begin, begin + count) of the run, one each.
   absl::Status Take(int64_t begin, int64_t count, const Use& use);

@@ -86,10 +86,11 @@ absl::StatusOr<ServiceFlags> ParseServiceFlags(int argc, const char* const* argv
 
 absl::StatusOr<RunConfig> LoadServiceConfig(const ServiceFlags& flags, const std::string& service) {
   QUARTET_ASSIGN_OR_RETURN(const Program program, ServiceProgram(service));
-  const ConfigSources sources = {flags.preset, flags.config, flags.overrides};
+  ConfigSources sources = {flags.preset, flags.config, flags.overrides};
+  // Before anything is checked: what has no effect with one rank may have one with several.
+  if (flags.ranks.has_value()) sources.overrides.push_back(absl::StrCat("services.", service, ".ranks=", *flags.ranks));
   QUARTET_ASSIGN_OR_RETURN(RunConfig config, LoadRunConfig(sources, ""));
   ServicePlacement* placement = MutablePlacementOf(&config, service);
-  if (flags.ranks.has_value()) placement->set_ranks(*flags.ranks);
   if (!flags.listen.empty()) placement->set_listen(flags.listen);
   QUARTET_RETURN_IF_ERROR(CheckFor(config, program));
   if (program == Program::kPolicyTrainer || program == Program::kCriticTrainer) {

@@ -8,6 +8,7 @@
 namespace quartet {
 namespace {
 
+using ::testing::HasSubstr;
 using ::testing::StartsWith;
 
 TEST(LoadServiceConfig, WantsTrainersToBeToldWhereTheRunIs) {
@@ -24,6 +25,19 @@ TEST(LoadServiceConfig, WantsTrainersToBeToldWhereTheRunIs) {
     const auto config = LoadServiceConfig(flags, trainer);
     EXPECT_TRUE(config.ok()) << config.status();
   }
+}
+
+TEST(LoadServiceConfig, CountsRanksOfTheCommandLine) {
+  ServiceFlags flags;
+  flags.ranks = 2;
+  flags.overrides = {"run_dir=runs/a", "actor.pretrain=models/a", "data.prompt_max_len=8", "rollout.generate_max_len=8",
+                     "services.policy_trainer.collective_backend=gloo"};
+  const auto config = LoadServiceConfig(flags, "policy_trainer");
+  ASSERT_TRUE(config.ok()) << config.status();
+  EXPECT_EQ(config->services().policy_trainer().ranks(), 2);
+  flags.ranks = 1;
+  EXPECT_THAT(std::string(LoadServiceConfig(flags, "policy_trainer").status().message()),
+              HasSubstr("ranks is 1, and one rank has no collectives"));
 }
 
 }  // namespace

@@ -122,8 +122,11 @@ absl::StatusOr<OfflineSummary> RunOfflineSession(Program program, const RunConfi
   QUARTET_RETURN_IF_ERROR(CheckRunDir(config, options.allowed_entry));
   const absl::StatusOr<Inputs> inputs = ReadInputs(config, program, options.launch, view);
   if (!inputs.ok()) return AsWrongInput(inputs.status());
-  QUARTET_ASSIGN_OR_RETURN(const RunStart start,
-                           OpenRun(config, options.allowed_entry, [&cancellation] { return cancellation.status(); }));
+  std::vector<RunInput> files = ModelInputs(config);
+  const Dataset& rows = inputs->examples != nullptr ? inputs->examples->rows() : inputs->pairs->rows();
+  for (RunInput& file : RowInputs(rows)) files.push_back(std::move(file));
+  QUARTET_ASSIGN_OR_RETURN(const RunStart start, OpenRun(config, options.allowed_entry, files,
+                                                         [&cancellation] { return cancellation.status(); }));
   start.folder->UseConfigText(PrintRunConfig(config, options.origins));
   view.Print(absl::StrCat("run folder: ", start.folder->path()));
   ShowInputs(*inputs, view);

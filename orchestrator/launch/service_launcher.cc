@@ -141,8 +141,11 @@ absl::Status ServiceLauncher::Poll() {
     const std::optional<ExitState> exit = child->Poll();
     if (!exit.has_value()) continue;
     const std::string log = LogEnd(service, kLogLines);
-    death_ = absl::UnavailableError(absl::StrCat(service, " ended by itself: ", exit->Describe(), ". The end of ",
-                                                 LogPath(service), log.empty() ? " is empty" : ":\n", log));
+    const std::string message = absl::StrCat(service, " ended by itself: ", exit->Describe(), ". The end of ",
+                                             LogPath(service), log.empty() ? " is empty" : ":\n", log);
+    // By 2 a service says that what it was told to do is wrong.
+    const bool wrong_input = exit->signal == 0 && exit->code == 2;
+    death_ = wrong_input ? absl::InvalidArgumentError(message) : absl::UnavailableError(message);
     return death_;
   }
   return absl::OkStatus();

@@ -67,8 +67,10 @@ absl::StatusOr<PpoResult> RunPpoSession(const RunConfig& resolved, const Session
     view.Print(absl::StrCat("evaluation ", set.options.name(), ": ", set.description));
   }
   view.Print(DescribePrompt(inputs->prompts->first(), *inputs->tokenizer));
-  QUARTET_ASSIGN_OR_RETURN(const RunStart start,
-                           OpenRun(config, options.allowed_entry, [&cancellation] { return cancellation.status(); }));
+  std::vector<RunInput> files = ModelInputs(config);
+  for (RunInput& file : RowInputs(inputs->prompts->rows())) files.push_back(std::move(file));
+  QUARTET_ASSIGN_OR_RETURN(const RunStart start, OpenRun(config, options.allowed_entry, files,
+                                                         [&cancellation] { return cancellation.status(); }));
   start.folder->UseConfigText(PrintRunConfig(config, options.origins));
   for (const std::string& note : start.notes) view.Print(note);
   if (start.resume.has_value()) {

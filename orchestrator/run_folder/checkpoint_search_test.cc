@@ -11,6 +11,7 @@
 #include "core/checkpoint/run_checkpoints.h"
 #include "core/checkpoint/state_folder.h"
 #include "orchestrator/testing/scratch_folder.h"
+#include "orchestrator/testing/training_state.h"
 
 namespace quartet {
 namespace {
@@ -30,30 +31,13 @@ class CheckpointSearchTest : public ::testing::Test {
 
   static std::string StateFile(const std::string& folder) { return absl::StrCat(folder, "/", StateFileName(0, 1)); }
 
-  // A training state of one parameter.
-  static SavedTrainer WriteState(const std::string& folder, int64_t steps) {
-    fs::create_directories(folder);
-    StateManifest manifest;
-    manifest.optimizer_steps = steps;
-    manifest.kinds = {"master"};
-    manifest.parameters = {{"weight", {4}}};
-    manifest.files.resize(1);
-    manifest.files[0].name = StateFileName(0, 1);
-    manifest.files[0].slices = {{0, 0, 4, {}}};
-    const float values[4] = {1, 2, 3, static_cast<float>(steps)};
-    auto writer = StateFileWriter::Create(folder, manifest, 0).value();
-    EXPECT_TRUE(writer->Write(0, 0, 0, values, 4).ok());
-    manifest.files[0] = writer->Finish().value();
-    return {WriteStateManifest(folder, manifest).value(), steps};
-  }
-
   std::string Folder(int64_t step) const { return absl::StrCat(checkpoints_, "/", CheckpointId(step)); }
 
   void Save(int64_t step) {
     CheckpointRecord record;
     record.step = step;
-    record.policy = WriteState(Folder(step) + "/policy_state", step);
-    record.critic = WriteState(Folder(step) + "/critic_state", step);
+    record.policy = WriteTrainingState(Folder(step) + "/policy_state", step);
+    record.critic = WriteTrainingState(Folder(step) + "/critic_state", step);
     ASSERT_TRUE(WriteCheckpointRecord(Folder(step), record).ok());
   }
 
@@ -121,7 +105,7 @@ TEST_F(CheckpointSearchTest, PassesOverAFileThatIsMissing) {
 
 TEST_F(CheckpointSearchTest, PassesOverAStateOfAnotherStep) {
   fs::remove_all(Folder(15) + "/critic_state");
-  WriteState(Folder(15) + "/critic_state", 14);
+  WriteTrainingState(Folder(15) + "/critic_state", 14);
   ExpectPassesOverTheNewest("another checkpoint");
 }
 

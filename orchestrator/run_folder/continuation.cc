@@ -55,7 +55,8 @@ bool IsOne(const std::string& path, const std::string_view (&of)[n]) {
 
 }  // namespace
 
-absl::StatusOr<std::vector<std::string>> ChangesOfRun(const RunConfig& before, const RunConfig& now) {
+absl::StatusOr<std::vector<std::string>> ChangesOfRun(const RunConfig& before, const RunConfig& now,
+                                                      const std::vector<ChangedInput>& inputs) {
   const std::map<std::string, std::string> old = FlatFields(before), present = FlatFields(now);
   std::set<std::string> paths;
   for (const auto* fields : {&old, &present}) {
@@ -66,12 +67,16 @@ absl::StatusOr<std::vector<std::string>> ChangesOfRun(const RunConfig& before, c
     return found == fields.end() ? std::string("nothing") : found->second;
   };
   std::vector<std::string> changes, refused;
+  const auto add = [&](const std::string& path, const std::string& change) {
+    changes.push_back(absl::StrCat(path, ": ", change));
+    if (IsOne(path, kFixed) && !IsOne(path, kFree)) refused.push_back(changes.back());
+  };
   for (const std::string& path : paths) {
     const std::string was = value_in(old, path), is = value_in(present, path);
     if (was == is || IsOne(path, kPlaces)) continue;
-    changes.push_back(absl::StrCat(path, ": ", was, " -> ", is));
-    if (IsOne(path, kFixed) && !IsOne(path, kFree)) refused.push_back(changes.back());
+    add(path, absl::StrCat(was, " -> ", is));
   }
+  for (const ChangedInput& input : inputs) add(input.option, input.change);
   if (refused.empty() || now.train().allow_changed_run()) return changes;
   return absl::FailedPreconditionError(absl::StrCat(
       "the run in ", now.run_dir(),

@@ -5,13 +5,15 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "orchestrator/run_folder/run_inputs.h"
 #include "proto/run_config.pb.h"
 
 namespace quartet {
 
 // Fields of `now` that `before`, of the same run, has otherwise, one line each with both values, but for where the run
-// and its services are. FAILED_PRECONDITION with such lines where models, data or their order, the seed or the batch
-// are among them, unless now.train().allow_changed_run(). Both are resolved.
-absl::StatusOr<std::vector<std::string>> ChangesOfRun(const RunConfig& before, const RunConfig& now);
+// and its services are; then `inputs`, a line each. FAILED_PRECONDITION with such lines where models, data or their
+// order, the seed or the batch are among them, unless now.train().allow_changed_run(). Both are resolved.
+absl::StatusOr<std::vector<std::string>> ChangesOfRun(const RunConfig& before, const RunConfig& now,
+                                                      const std::vector<ChangedInput>& inputs);
 
 }  // namespace quartet

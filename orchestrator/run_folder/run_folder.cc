@@ -63,8 +63,8 @@ absl::StatusOr<std::vector<std::string>> ListFolder(const std::string& path) {
 
 // What an orchestrator leaves of a run that has ended before its first step was finished.
 bool IsOfAStart(const std::string& name) {
-  for (const char* entry :
-       {"run.textproto", "metrics.jsonl", "samples.jsonl", "heldout.jsonl", "checkpoints", "logs", "superseded"}) {
+  for (const char* entry : {"run.textproto", "inputs.json", "metrics.jsonl", "samples.jsonl", "heldout.jsonl",
+                            "checkpoints", "logs", "superseded"}) {
     if (name == entry) return true;
   }
   return absl::StartsWith(name, kEventsPrefix);
@@ -133,6 +133,7 @@ absl::StatusOr<std::unique_ptr<RunFolder>> RunFolder::Open(const RunConfig& conf
 absl::Status RunFolder::BeginAfter(int64_t steps) {
   // First: with it the folder is a run's, which can be opened.
   QUARTET_RETURN_IF_ERROR(ReplaceText("run.textproto", config_));
+  if (!inputs_.empty()) QUARTET_RETURN_IF_ERROR(ReplaceText("inputs.json", inputs_));
   QUARTET_RETURN_IF_ERROR(MakeDirs(checkpoints_path()));
   QUARTET_ASSIGN_OR_RETURN(const auto checkpoints, ListCheckpoints(checkpoints_path()));
   for (const auto& [step, path] : checkpoints) {

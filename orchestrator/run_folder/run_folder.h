@@ -1,6 +1,7 @@
 // The folder that a run leaves behind.
 //
 //   run.textproto          the configuration as resolved
+//   inputs.json            hashes of the models and rows that it names
 //   metrics.jsonl          one object a step
 //   events.out.tfevents.*  the same numbers for TensorBoard
 //   samples.jsonl          some prompts and answers of each step
@@ -82,6 +83,8 @@ class RunFolder {
 
   // What run.textproto will be, in place of the configuration alone; before BeginAfter.
   void UseConfigText(std::string text) { config_ = std::move(text); }
+  // What inputs.json will be (PrintRunInputs); before BeginAfter, without it there is none.
+  void UseInputsText(std::string text) { inputs_ = std::move(text); }
 
   // Goes on after the run's first `steps` steps: what the folder has of later ones (records, samples, checkpoints)
   // moves to superseded/, as those steps are made again.
@@ -92,6 +95,7 @@ class RunFolder {
 
   const std::string& path() const { return path_; }
   std::string config_path() const { return path_ + "/run.textproto"; }
+  std::string inputs_path() const { return path_ + "/inputs.json"; }
   std::string metrics_path() const { return path_ + "/metrics.jsonl"; }
   std::string samples_path() const { return path_ + "/samples.jsonl"; }
   std::string checkpoints_path() const { return path_ + "/checkpoints"; }
@@ -134,6 +138,7 @@ class RunFolder {
 
   const std::string path_;
   std::string config_;  // the text of run.textproto
+  std::string inputs_;  // that of inputs.json
   std::unique_ptr<RunLock> lock_;
   std::string superseded_;  // empty until it is needed
   int64_t last_recorded_step_ = -1;

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "core/base/files.h"
 #include "core/base/status_macros.h"
 #include "core/checkpoint/run_checkpoints.h"
 #include "core/config/run_config.h"
@@ -38,6 +39,11 @@ absl::Status CheckNotInUse(const std::string& run_dir) {
   return RunLock::Take(run_dir).status();
 }
 
+absl::StatusOr<std::vector<RunInput>> ReadInputsOf(const RunFolder& folder) {
+  QUARTET_ASSIGN_OR_RETURN(const std::string text, ReadFile(folder.inputs_path()));
+  return ParseRunInputs(text, folder.inputs_path());
+}
+
 }  // namespace
 
 absl::Status CheckNewRunDir(const RunConfig& config, const std::string& allowed_entry) {
@@ -51,12 +57,13 @@ absl::Status CheckRunDir(const RunConfig& config, const std::string& allowed_ent
 }
 
 absl::StatusOr<RunStart> OpenRun(const RunConfig& config, const std::string& allowed_entry,
-                                 const std::function<absl::Status()>& proceed) {
+                                 const std::vector<RunInput>& inputs, const std::function<absl::Status()>& proceed) {
   RunStart start;
   if (!Continues(config)) {
     absl::StatusOr<std::unique_ptr<RunFolder>> folder = RunFolder::Create(config, allowed_entry);
     QUARTET_RETURN_IF_ERROR(WithWayOn(config, folder.status()));
     start.folder = *std::move(folder);
+    start.folder->UseInputsText(PrintRunInputs(inputs));
     return start;
   }
   QUARTET_ASSIGN_OR_RETURN(start.folder, RunFolder::Open(config));
@@ -67,13 +74,21 @@ absl::StatusOr<RunStart> OpenRun(const RunConfig& config, const std::string& all
   if (!search.found.has_value()) {
     start.notes.push_back("the run has no checkpoint yet: it begins anew");
   } else if (absl::StatusOr<RunConfig> before = LoadRunConfig(start.folder->config_path(), {}, ""); before.ok()) {
-    QUARTET_ASSIGN_OR_RETURN(const std::vector<std::string> changes, ChangesOfRun(*before, config));
+    std::vector<ChangedInput> changed;
+    if (absl::StatusOr<std::vector<RunInput>> read = ReadInputsOf(*start.folder); read.ok()) {
+      changed = ChangedInputs(*read, inputs);
+    } else {
+      start.notes.push_back(
+          absl::StrCat("whether its models and data are as when it began is not known: ", read.status().message()));
+    }
+    QUARTET_ASSIGN_OR_RETURN(const std::vector<std::string> changes, ChangesOfRun(*before, config, changed));
     for (const std::string& change : changes)
       start.notes.push_back(absl::StrCat("changed since the run began: ", change));
   } else {
     start.notes.push_back(
         absl::StrCat("what has changed since the run began is not known: ", before.status().message()));
   }
+  start.folder->UseInputsText(PrintRunInputs(inputs));
   start.resume = std::move(search.found);
   return start;
 }

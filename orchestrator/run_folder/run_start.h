@@ -11,6 +11,7 @@
 #include "absl/status/statusor.h"
 #include "orchestrator/run_folder/checkpoint_record.h"
 #include "orchestrator/run_folder/run_folder.h"
+#include "orchestrator/run_folder/run_inputs.h"
 #include "proto/run_config.pb.h"
 
 namespace quartet {
@@ -29,8 +30,8 @@ struct RunStart {
 };
 
 // With train.load_checkpoint, of a run_dir in which a run has begun, FindNewestCheckpoint (`proceed` as there) in
-// RunFolder::Open, and what ChangesOfRun says; else RunFolder::Create.
+// RunFolder::Open, and what ChangesOfRun says; else RunFolder::Create. `inputs` is what the run reads.
 absl::StatusOr<RunStart> OpenRun(const RunConfig& config, const std::string& allowed_entry,
-                                 const std::function<absl::Status()>& proceed);
+                                 const std::vector<RunInput>& inputs, const std::function<absl::Status()>& proceed);
 
 }  // namespace quartet

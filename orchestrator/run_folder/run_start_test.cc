@@ -22,7 +22,7 @@ class OpenRunTest : public ::testing::Test {
     EXPECT_TRUE(ResolveRunConfig(&config_, "").ok());
   }
   absl::StatusOr<RunStart> Open() const {
-    return OpenRun(config_, "", [] { return absl::OkStatus(); });
+    return OpenRun(config_, "", {}, [] { return absl::OkStatus(); });
   }
   std::string Error() const {
     const absl::Status status = Open().status();

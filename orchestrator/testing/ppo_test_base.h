@@ -46,7 +46,7 @@ class PpoTest : public ::testing::Test {
     if (!prompts.ok()) return prompts.status();
     const absl::StatusOr<std::vector<EvaluationSet>> evaluation_sets = LoadEvaluationSets(config, tokenizer_);
     if (!evaluation_sets.ok()) return evaluation_sets.status();
-    absl::StatusOr<RunStart> start = OpenRun(config, "", [] { return absl::OkStatus(); });
+    absl::StatusOr<RunStart> start = OpenRun(config, "", {}, [] { return absl::OkStatus(); });
     if (!start.ok()) return start.status();
     services_.SetConfiguration(config);
     absl::StatusOr<Services> clients = ConnectServices(config, &cancellation_);

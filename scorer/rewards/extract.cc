@@ -68,6 +68,21 @@ bool IsOneOfSeveral(std::string_view text, size_t at, std::string_view letters) 
          !IsWordAlone(text, i);
 }
 
+// Whether the text denies the letter at `at`: "not A", "A is wrong".
+bool IsDenied(std::string_view text, size_t at) {
+  const std::string_view before = text.substr(0, text.find_last_not_of(" ([*", at == 0 ? 0 : at - 1) + 1);
+  if (before.ends_with(" not") || before.ends_with("n't")) return true;
+  std::string_view behind = text.substr(at + 1);
+  while (!behind.empty() && std::string_view(")]*").find(behind.front()) != std::string_view::npos) {
+    behind.remove_prefix(1);
+  }
+  for (const std::string_view denial :
+       {" is wrong", " is incorrect", " is false", " is not", " isn't", " cannot be", " can't be"}) {
+    if (behind.starts_with(denial)) return true;
+  }
+  return false;
+}
+
 // Between `begin` and the end of its sentence ("is clearly B."), the first letter that stands alone and is not denied.
 std::optional<size_t> LetterOfSentence(std::string_view text, size_t begin, std::string_view letters) {
   constexpr size_t kMostBytes = 200;
@@ -75,10 +90,23 @@ std::optional<size_t> LetterOfSentence(std::string_view text, size_t begin, std:
   sentence = sentence.substr(0, sentence.find_first_of(".!?;\n", begin));
   for (size_t i = begin; i < sentence.size(); ++i) {
     if (!LoneLetter(sentence, i, letters).has_value() || IsWordAlone(sentence, i)) continue;
-    const std::string_view before = sentence.substr(0, sentence.find_last_not_of(" ([*", i == 0 ? 0 : i - 1) + 1);
-    if (!before.ends_with(" not") && !before.ends_with("n't")) return i;
+    if (!IsDenied(sentence, i)) return i;
   }
   return std::nullopt;
+}
+
+// Where the letter is of "B is the right answer", of which `begin` is what comes before "answer".
+std::optional<size_t> LetterNamedAnswer(std::string_view begin, std::string_view letters) {
+  for (const std::string_view adjective : {"right ", "correct ", "best ", "final ", "only "}) {
+    if (!begin.ends_with(adjective)) continue;
+    begin.remove_suffix(adjective.size());
+    break;
+  }
+  if (!begin.ends_with(" is the ")) return std::nullopt;
+  begin.remove_suffix(std::string_view(" is the ").size());
+  const size_t at = begin.find_last_not_of(")]*");
+  if (at == std::string_view::npos || !LoneLetter(begin, at, letters).has_value()) return std::nullopt;
+  return at;
 }
 
 // Of a text that says nothing but its choice, as a box does: "B", "(b)", "\text{B}", "B. Paris".
@@ -231,11 +259,14 @@ std::optional<char> ChosenLetter(std::string_view text, std::string_view letters
         return letter;
       }
     }
-    if (!says) continue;
+    if (!says) {
+      if (const auto named = LetterNamedAnswer(text.substr(0, at), letters)) return chosen(*named);
+      continue;
+    }
     if (const std::optional<size_t> letter = LetterOfSentence(text, i, letters)) return chosen(*letter);
   }
   for (size_t i = text.size(); i-- > 0;) {
-    if (LoneLetter(text, i, letters).has_value() && !IsWordAlone(text, i)) return text[i];
+    if (LoneLetter(text, i, letters).has_value() && !IsWordAlone(text, i) && !IsDenied(text, i)) return text[i];
   }
   return OnlyLetter(text, letters);
 }

@@ -60,11 +60,15 @@ TEST(Choices, AreFoundWhereAnswersPutThem) {
                            "answer: b",
                            "A total of 66 were sold.\nthe answer is (b).",
                            "The answer should be B. A is wrong.",
+                           "B is the right answer. A is wrong.",
+                           "(B) is the answer, and not A.",
+                           "B is correct. A is wrong, and C is not possible.",
+                           "It is B, not A.",
                            "It is B. A total mess otherwise"}) {
     EXPECT_THAT(ChosenLetter(text, "ABCD"), Optional('B')) << text;
   }
   for (const char* text : {"", "none of them", "\\boxed{E}", "\\boxed{BAD}", "I don't know: E", "The answer is B or D.",
-                           "The answer is B and C.", "The answer is B, C.", "\\boxed{B, C}"}) {
+                           "The answer is B and C.", "A is wrong.", "The answer is B, C.", "\\boxed{B, C}"}) {
     EXPECT_EQ(ChosenLetter(text, "ABCD"), std::nullopt) << text;
   }
 }

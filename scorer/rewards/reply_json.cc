@@ -43,16 +43,20 @@ absl::StatusOr<float> ReadFinite(const json& value, std::string_view what) {
   return number;
 }
 
+absl::StatusOr<json> ReadReplyObject(std::string_view reply, std::string_view shape) {
+  absl::StatusOr<json> parsed = ParseJson(reply, "");
+  if (parsed.ok() && parsed->is_object()) return parsed;
+  for (const std::string_view word : {"NaN", "Infinity"}) {
+    if (!parsed.ok() && reply.find(word) != std::string_view::npos) {
+      return absl::InternalError(absl::StrCat("the reply ", Shown(reply), " has NaN or Infinity, which is no reward"));
+    }
+  }
+  return absl::InternalError(absl::StrCat("the reply ", Shown(reply), " is no JSON object ", std::string(shape),
+                                          parsed.ok() ? "" : ": ", std::string(parsed.status().message())));
+}
+
 absl::StatusOr<Reward> ReadReward(std::string_view reply) {
-  const absl::StatusOr<json> parsed = ParseJson(reply, "the reply");
-  if (!parsed.ok() &&
-      (reply.find("NaN") != std::string_view::npos || reply.find("Infinity") != std::string_view::npos)) {
-    return absl::InternalError(absl::StrCat("the reply ", Shown(reply), " has NaN or Infinity, which is no reward"));
-  }
-  if (!parsed.ok() || !parsed->is_object()) {
-    return absl::InternalError(absl::StrCat("the reply ", Shown(reply), " is no JSON object {\"reward\": number}"));
-  }
-  const json& object = *parsed;
+  QUARTET_ASSIGN_OR_RETURN(const json object, ReadReplyObject(reply, "{\"reward\": number}"));
   const auto has = [&](const char* key) { return object.contains(key) && !object[key].is_null(); };
   if (has("error")) {
     const json& error = object["error"];

@@ -17,6 +17,9 @@ nlohmann::json RowOf(const Answer& answer);
 // One line.
 std::string PrintJson(const nlohmann::json& json);
 
+// The object of `shape`, for the error, that `reply` should be. INTERNAL says what is wrong with it: NaN, say.
+absl::StatusOr<nlohmann::json> ReadReplyObject(std::string_view reply, std::string_view shape);
+
 // {"reward": number, "score": number?, "extra_logs": {name: number}?}. Null counts as not there. INTERNAL says what is
 // wrong with it, or, where it is {"error": text}, that text.
 absl::StatusOr<Reward> ReadReward(std::string_view reply);

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <atomic>
 #include <condition_variable>
+#include <deque>
 #include <map>
 #include <mutex>
 #include <random>
@@ -39,8 +40,11 @@ struct WorkerPool::State {
   WorkerPoolOptions options;
   std::mutex mutex;
   std::condition_variable_any changed;
-  // By the time from which on they may be tried, in the order in which they came.
-  std::multimap<TimePoint, Task> waiting;
+  // Not tried yet, in the order in which they came.
+  std::deque<Task> fresh;
+  // By the time from which on they may be tried again. They go before what is fresh, so that an answer that no try
+  // helps is known soon, however many wait.
+  std::multimap<TimePoint, Task> again;
   bool ending = false;
   std::stop_source end;
   std::minstd_rand random{std::random_device{}()};
@@ -60,24 +64,26 @@ struct WorkerPool::State {
       if (ending) return {};
       std::vector<Task> taken;
       const TimePoint now = Deadline::Clock::now();
-      for (auto next = waiting.begin();
-           next != waiting.end() && next->first <= now && taken.size() < static_cast<size_t>(options.max_batch);) {
-        taken.push_back(std::move(next->second));
-        next = waiting.erase(next);
+      while (taken.size() < static_cast<size_t>(options.max_batch) && !again.empty() && again.begin()->first <= now) {
+        taken.push_back(std::move(again.extract(again.begin()).mapped()));
+      }
+      while (taken.size() < static_cast<size_t>(options.max_batch) && !fresh.empty()) {
+        taken.push_back(std::move(fresh.front()));
+        fresh.pop_front();
       }
       // A call that has ended does not wait for the pause before the next try.
-      for (auto next = waiting.begin(); taken.empty() && next != waiting.end(); ++next) {
+      for (auto next = again.begin(); taken.empty() && next != again.end(); ++next) {
         if (!next->second.stop.stop_requested()) continue;
         taken.push_back(std::move(next->second));
-        waiting.erase(next);
+        again.erase(next);
         break;
       }
       if (!taken.empty()) return taken;
-      if (waiting.empty()) {
+      if (again.empty()) {
         changed.wait(lock);
       } else {
         // A copy: others may take that task while this one waits.
-        const TimePoint until = std::min(Deadline::In(absl::Milliseconds(50)).time(), waiting.begin()->first);
+        const TimePoint until = std::min(Deadline::In(absl::Milliseconds(50)).time(), again.begin()->first);
         changed.wait_until(lock, until);
       }
     }
@@ -126,7 +132,7 @@ struct WorkerPool::State {
       if (!rewards[i].ok() && MayPass(rewards[i].status()) && task.tries < options.max_tries) {
         const std::lock_guard lock(mutex);
         if (!ending) {
-          waiting.emplace(NextTry(task.tries), std::move(task));
+          again.emplace(NextTry(task.tries), std::move(task));
           continue;
         }
       }
@@ -147,23 +153,25 @@ WorkerPool::WorkerPool(std::unique_ptr<RewardFunction> function, const WorkerPoo
 }
 
 WorkerPool::~WorkerPool() {
-  std::multimap<TimePoint, Task> left;
+  std::vector<Task> left;
   {
     const std::lock_guard lock(state_->mutex);
     state_->ending = true;
-    left = std::move(state_->waiting);
-    state_->waiting.clear();
+    for (Task& task : state_->fresh) left.push_back(std::move(task));
+    for (auto& [time, task] : state_->again) left.push_back(std::move(task));
+    state_->fresh.clear();
+    state_->again.clear();
   }
   state_->end.request_stop();
   state_->changed.notify_all();
-  for (auto& [time, task] : left) task.done(absl::CancelledError("the scorer stops"));
+  for (Task& task : left) task.done(absl::CancelledError("the scorer stops"));
   state_->threads.clear();  // waits for them
 }
 
 void WorkerPool::Submit(std::shared_ptr<const Answer> answer, std::stop_token stop, Done done) {
   {
     const std::lock_guard lock(state_->mutex);
-    state_->waiting.emplace(Deadline::Clock::now(), Task{std::move(answer), std::move(stop), std::move(done)});
+    state_->fresh.push_back({std::move(answer), std::move(stop), std::move(done)});
   }
   state_->changed.notify_one();
 }

@@ -8,6 +8,8 @@
 #include <mutex>
 #include <set>
 
+#include "absl/time/clock.h"
+
 namespace quartet {
 namespace {
 
@@ -72,6 +74,24 @@ TEST(WorkerPool, GivesTheLastErrorAfterAllTriesAndNeverANumber) {
   const absl::Status status = Submit(pool, "").get().status();
   EXPECT_TRUE(absl::IsUnavailable(status));
   EXPECT_EQ(std::string(status.message()), "after 3 tries: down, the 3. time");
+}
+
+TEST(WorkerPool, TriesAgainBeforeItBeginsWhatWaits) {
+  // The first answer fails in every try; each of the others lasts longer than the pause before the next one.
+  std::atomic<int> begun = 0;
+  WorkerPool pool(std::make_unique<Function>([&](const Answer& a, auto) -> absl::StatusOr<Reward> {
+                    if (a.response == "fails") return absl::UnavailableError("down");
+                    ++begun;
+                    absl::SleepFor(absl::Milliseconds(20));
+                    return Reward{1};
+                  }),
+                  Quick(1, 3));
+  auto failed = Submit(pool, "fails");
+  std::vector<std::future<absl::StatusOr<Reward>>> rewards;
+  for (int i = 0; i < 10; ++i) rewards.push_back(Submit(pool, "waits"));
+  EXPECT_THAT(std::string(failed.get().status().message()), HasSubstr("after 3 tries"));
+  EXPECT_LT(begun, 10);
+  for (auto& reward : rewards) EXPECT_TRUE(reward.get().ok());
 }
 
 TEST(WorkerPool, DoesNotTryAgainWhatCannotPass) {

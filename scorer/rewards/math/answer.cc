@@ -113,29 +113,74 @@ std::vector<std::string_view> Formulas(std::string_view text) {
   return formulas;
 }
 
-// The last number that is no part of a word, with a fraction; empty: there is none.
-std::string_view LastNumber(std::string_view text) {
-  const auto digit = [&](size_t i) {
-    return i < text.size() && absl::ascii_isdigit(static_cast<unsigned char>(text[i]));
-  };
-  const auto letter = [&](size_t i) {
-    return i < text.size() && absl::ascii_isalpha(static_cast<unsigned char>(text[i]));
-  };
+bool IsDigit(std::string_view text, size_t i) {
+  return i < text.size() && absl::ascii_isdigit(static_cast<unsigned char>(text[i]));
+}
+bool IsLetter(std::string_view text, size_t i) {
+  return i < text.size() && absl::ascii_isalpha(static_cast<unsigned char>(text[i]));
+}
+
+// Where the digits begin, with points, commas and fractions, that end at `end`.
+size_t BeginOfDigits(std::string_view text, size_t end) {
   const auto inside = [&](size_t i) {
-    return digit(i) || ((text[i] == '.' || text[i] == ',' || text[i] == '/') && digit(i + 1));
+    return IsDigit(text, i) || ((text[i] == '.' || text[i] == ',' || text[i] == '/') && IsDigit(text, i + 1));
   };
+  size_t begin = end;
+  while (begin > 0 && inside(begin - 1)) --begin;
+  return begin;
+}
+
+bool RemoveSuffix(std::string_view* text, std::string_view suffix) {
+  if (!text->ends_with(suffix)) return false;
+  text->remove_suffix(suffix.size());
+  return true;
+}
+
+// Where "1.6e-19", "2^10" or "1.6 x 10^{-19}" begins, whose last digits begin at `begin`; `begin`: they are no
+// exponent.
+size_t BeginOfPower(std::string_view text, size_t begin) {
+  std::string_view before = text.substr(0, begin);
+  if (!RemoveSuffix(&before, "-")) RemoveSuffix(&before, "+");
+  if ((before.ends_with("e") || before.ends_with("E")) && IsDigit(before, before.size() - 2)) {
+    return BeginOfDigits(text, before.size() - 1);
+  }
+  if (!RemoveSuffix(&before, "{")) RemoveSuffix(&before, "(");
+  if ((!RemoveSuffix(&before, "^") && !RemoveSuffix(&before, "**")) || !IsDigit(before, before.size() - 1)) {
+    return begin;
+  }
+  const size_t base = BeginOfDigits(text, before.size());
+  if (before.substr(base) != "10") return base;
+  before = StripSpace(before.substr(0, base));
+  for (const std::string_view times : {"x", "X", "*", "\xC3\x97", "\xC2\xB7", "\\times", "\\cdot"}) {
+    if (!RemoveSuffix(&before, times)) continue;
+    before = StripSpace(before);
+    const size_t end = before.data() + before.size() - text.data();
+    return IsDigit(text, end - 1) ? BeginOfDigits(text, end) : base;
+  }
+  return base;
+}
+
+// The last number that is no part of a word, with a fraction, a power or an exponent; empty: there is none.
+std::string_view LastNumber(std::string_view text) {
   for (size_t end = text.size(); end > 0;) {
-    if (!digit(end - 1)) {
+    if (!IsDigit(text, end - 1)) {
       --end;
       continue;
     }
-    size_t begin = end - 1;
-    while (begin > 0 && inside(begin - 1)) --begin;
-    if (begin > 0 && letter(begin - 1)) {
+    const size_t digits = BeginOfDigits(text, end);
+    size_t begin = BeginOfPower(text, digits);
+    if (begin > 0 && IsLetter(text, begin - 1)) {
       end = begin;
       continue;
     }
-    if (begin > 0 && text[begin - 1] == '-' && (begin == 1 || (!letter(begin - 2) && !digit(begin - 2)))) --begin;
+    const std::string_view lead = text.substr(begin, digits - begin);
+    if (const size_t open = lead.find_first_of("{("); open != std::string_view::npos) {
+      end += text.substr(end, 1) == (lead[open] == '{' ? "}" : ")");
+    }
+    if (begin > 0 && text[begin - 1] == '-' &&
+        (begin == 1 || (!IsLetter(text, begin - 2) && !IsDigit(text, begin - 2)))) {
+      --begin;
+    }
     return text.substr(begin, end - begin);
   }
   return {};
@@ -189,9 +234,8 @@ bool IsFormula(std::string_view text) {
 }  // namespace
 
 std::string AnswerIn(std::string_view response) {
-  // The minus sign, as a model may write it outside of formulas.
-  const std::string text_of =
-      absl::StrReplaceAll(absl::string_view(response.data(), response.size()), {{kMinusSign, "-"}});
+  // The minus sign and powers, as a model may write them outside of formulas.
+  const std::string text_of = absl::StrReplaceAll(WithPlainPowers(response), {{kMinusSign, "-"}});
   const std::string_view text = text_of;
   size_t end = 0;
   if (!BoxedContents(text).empty()) return LastFormula(text, &end);

@@ -281,11 +281,8 @@ std::string Canonical(std::string_view text) {
   return canonical;
 }
 
-bool Same(std::string_view left, std::string_view right, Doubt* doubt) {
-  const std::string canonical_left = Canonical(left), canonical_right = Canonical(right);
-  if (canonical_left.empty() || canonical_right.empty()) return false;
-  if (canonical_left == canonical_right) return true;
-  const auto a = Parse(left), b = Parse(right);
+bool SameFormula(std::string_view left, std::string_view right, LetterE e, Doubt* doubt) {
+  const auto a = Parse(left, e), b = Parse(right, e);
   if (!a.has_value() || !b.has_value()) return false;
   if (a->size() == 1 && b->size() == 1) return SameExpression((*a)[0], (*b)[0], doubt);
   // A list without brackets is a set; "x = 1, 2" gives both.
@@ -302,6 +299,22 @@ bool Same(std::string_view left, std::string_view right, Doubt* doubt) {
     return list.size() == 1 && list[0]->kind == Kind::kSequence && list[0]->name == "()" ? list[0]->arguments : list;
   };
   return (a->size() == 1) != (b->size() == 1) && SameInOrder(tuple(*a), tuple(*b), doubt);
+}
+
+// Whether "2e-1" and the like is in it.
+bool MayHaveExponent(std::string_view text) {
+  for (size_t at = text.find('e'); at != std::string_view::npos; at = text.find('e', at + 1)) {
+    if (at > 0 && absl::ascii_isdigit(static_cast<unsigned char>(text[at - 1]))) return true;
+  }
+  return false;
+}
+
+bool Same(std::string_view left, std::string_view right, Doubt* doubt) {
+  const std::string canonical_left = Canonical(left), canonical_right = Canonical(right);
+  if (canonical_left.empty() || canonical_right.empty()) return false;
+  if (canonical_left == canonical_right) return true;
+  if (SameFormula(left, right, LetterE::kExponent, doubt)) return true;
+  return (MayHaveExponent(left) || MayHaveExponent(right)) && SameFormula(left, right, LetterE::kEuler, doubt);
 }
 
 }  // namespace

@@ -87,10 +87,48 @@ TEST(MathEquality, TellsTinyAndHugeNumbersApart) {
                                                         {"e^{1000000}", "e^{1000001}"},
                                                         {"e^{\\pi\\sqrt{163}}", "262537412640768744"},
                                                         {"\\binom{20000}{10000}", "\\binom{20000}{9999}"},
-                                                        {"\\sqrt{2}", "\\sqrt{2} + 10^{-200}"}}) {
+                                                        {"\\sqrt{2}", "\\sqrt{2} + 10^{-200}"},
+                                                        {"2^{100000} + 0.5", "2^{100000} + 0.25"},
+                                                        {"2^{900000} + 2", "2^{900000} + 1"},
+                                                        {"\\sin(2^{900000} + 2)", "\\sin(2^{900000} + 1)"},
+                                                        {"e^{99999} + 1", "e^{99999} + 2"}}) {
     EXPECT_FALSE(Equal(a, b)) << a << " and " << b;
     EXPECT_FALSE(Equal(b, a)) << b << " and " << a;
   }
+}
+
+TEST(MathEquality, ReadsScientificNotation) {
+  for (const auto& [label, response] : std::vector<std::pair<const char*, const char*>>{
+           {"1.6e-19", "\\boxed{1.6\\times 10^{-19}}"},
+           {"1.6e-19", "\\boxed{1.6E-19}"},
+           {"1.6e-19", "The answer is 1.6e-19."},
+           {"1.6e-19", "The charge is 1.6 x 10^-19 coulombs."},
+           {"1.6e-19", "The charge is 1.6 \xC3\x97 10\xE2\x81\xBB\xC2\xB9\xE2\x81\xB9."},
+           {"1.6e-19", "1.6 x 10^-19"},
+           {"1.6e-19", "It is about 1.6*10^{-19}, then"},
+           {"-1.6e-19", "The answer is -1.6e-19"},
+           {"1e-05", "$0.00001$"},
+           {"100000", "\\boxed{1.0e5}"},
+           {"3e8", "so it is 3e+8 m/s"},
+           {"1024", "The answer is 2^10."},
+           {"\\frac{1}{2}", "\\boxed{5e-1}"},
+           {"2e-1", "\\boxed{2e - 1}"},
+           {"2e-1", "\\boxed{4.436564}"},
+           {"2e^2", "\\boxed{2e\\cdot e}"},
+           {"x^{19}", "\\boxed{x\xC2\xB9\xE2\x81\xB9}"}}) {
+    EXPECT_TRUE(Same(label, response)) << label << " and " << response;
+  }
+  for (const auto& [label, response] :
+       std::vector<std::pair<const char*, const char*>>{{"1.6e-19", "\\boxed{-14.650749}"},
+                                                        {"1.6e-19", "\\boxed{3.2e-19}"},
+                                                        {"1.6e-19", "The charge is 3.2 x 10^-19."},
+                                                        {"-19", "The charge is 1.6 x 10^-19."},
+                                                        {"10", "The answer is 2^10."},
+                                                        {"19", "The answer is 1.6e-19."},
+                                                        {"1e99999", "\\boxed{2e99999}"}}) {
+    EXPECT_FALSE(Same(label, response)) << label << " and " << response;
+  }
+  EXPECT_EQ(AnswerIn("of 12 such, item3e5 is none"), "12");
 }
 
 TEST(MathEquality, SeesWhatIsTheSameInAnotherForm) {
@@ -127,7 +165,8 @@ TEST(MathEquality, SaysWhereItCannotDecide) {
 }
 
 TEST(MathEquality, IsNoWhereNothingIsSaid) {
-  for (const char* text : {"", "\\frac", "\\frac{1}{0}", "(", "\\sum_{k=1}^n k", "{", "}", "\\\\", "=", "x^"}) {
+  for (const char* text :
+       {"", "\\frac", "\\frac{1}{0}", "\\frac.5", "\\frac1e5", "(", "\\sum_{k=1}^n k", "{", "}", "\\\\", "=", "x^"}) {
     EXPECT_FALSE(Equal("1", text)) << text;
     EXPECT_FALSE(Equal(text, "1")) << text;
   }

@@ -7,7 +7,7 @@ namespace {
 
 using Kind = Expression::Kind;
 
-constexpr size_t kMostBits = 100'000;
+constexpr size_t kMostBits = 200'000;
 constexpr unsigned long kLargestFactorial = 5000;
 // Balls are computed to more and more bits, until they tell two numbers apart; these that agree to kSameBits are the
 // same.
@@ -188,6 +188,16 @@ std::optional<Ball> Defined(Ball value) {
   return std::nullopt;
 }
 
+// Whether a term is nothing in so many bits of a sum.
+bool Vanishes(const Ball& term, const Ball& sum) {
+  if (acb_is_zero(term.get()) || !acb_is_finite(term.get()) || !acb_is_finite(sum.get())) return false;
+  Ball of_term, of_sum;
+  acb_abs(of_term.real(), term.get(), kFirstBits);
+  acb_abs(of_sum.real(), sum.get(), kFirstBits);
+  arb_mul_2exp_si(of_sum.real(), of_sum.real(), -kSameBits);
+  return arb_lt(of_term.real(), of_sum.real());
+}
+
 }  // namespace
 
 void CollectSymbols(const Expression& of, std::set<std::string>* symbols) {
@@ -244,7 +254,11 @@ std::optional<mpq_class> Exact(const Expression& of, const std::map<std::string,
   return total;
 }
 
-std::optional<Ball> Enclose(const Expression& of, const std::map<std::string, mpq_class>& symbols, int bits) {
+namespace {
+
+// As Enclose; `*hides`, if not null, becomes true where a sum in it has a term that vanishes beside the others.
+std::optional<Ball> Watched(const Expression& of, const std::map<std::string, mpq_class>& symbols, int bits,
+                            bool* hides) {
   Ball value;
   if (of.kind == Kind::kConstant) {
     if (of.name == "pi") {
@@ -264,17 +278,25 @@ std::optional<Ball> Enclose(const Expression& of, const std::map<std::string, mp
     fmpq_set_mpq(rational, exact->get_mpq_t());
     arb_set_fmpq(value.real(), rational, bits);
     fmpq_clear(rational);
+    if (hides == nullptr) return value;
+    for (const ExpressionPtr& argument : of.arguments) {
+      const std::optional<Ball> one = Watched(*argument, symbols, bits, hides);
+      *hides |= of.kind == Kind::kAdd && one.has_value() && Vanishes(*one, value);
+    }
     return value;
   }
   std::vector<Ball> values;
   for (const ExpressionPtr& argument : of.arguments) {
-    std::optional<Ball> one = Enclose(*argument, symbols, bits);
+    std::optional<Ball> one = Watched(*argument, symbols, bits, hides);
     if (!one.has_value()) return std::nullopt;
     values.push_back(*std::move(one));
   }
   switch (of.kind) {
     case Kind::kAdd:
       for (const Ball& one : values) acb_add(value.get(), value.get(), one.get(), bits);
+      for (const Ball& one : values) {
+        if (hides != nullptr) *hides |= Vanishes(one, value);
+      }
       return Defined(std::move(value));
     case Kind::kMultiply:
       acb_one(value.get());
@@ -306,11 +328,19 @@ std::optional<Ball> Enclose(const Expression& of, const std::map<std::string, mp
   }
 }
 
+}  // namespace
+
+std::optional<Ball> Enclose(const Expression& of, const std::map<std::string, mpq_class>& symbols, int bits) {
+  return Watched(of, symbols, bits, nullptr);
+}
+
 Truth SameNumber(const Expression& a, const Expression& b, const std::map<std::string, mpq_class>& symbols) {
   const std::optional<mpq_class> exact_a = Exact(a, symbols), exact_b = Exact(b, symbols);
   if (exact_a.has_value() && exact_b.has_value()) return *exact_a == *exact_b ? Truth::kYes : Truth::kNo;
   for (const int bits : {kFirstBits, 4 * kFirstBits, kMostBitsOfBalls}) {
-    const std::optional<Ball> ball_a = Enclose(a, symbols, bits), ball_b = Enclose(b, symbols, bits);
+    bool hides = false;
+    bool* const watch = bits == kMostBitsOfBalls ? &hides : nullptr;
+    const std::optional<Ball> ball_a = Watched(a, symbols, bits, watch), ball_b = Watched(b, symbols, bits, watch);
     if (!ball_a.has_value() || !ball_b.has_value()) continue;
     if (ball_a->is_infinite() || ball_b->is_infinite()) {
       return ball_a->is_infinite() && ball_b->is_infinite() && arb_equal(ball_a->real(), ball_b->real()) ? Truth::kYes
@@ -332,7 +362,7 @@ Truth SameNumber(const Expression& a, const Expression& b, const std::map<std::s
     const bool same = arb_lt(distance, size);
     arb_clear(distance);
     arb_clear(size);
-    return same ? Truth::kYes : Truth::kUnknown;
+    return same && !hides ? Truth::kYes : Truth::kUnknown;
   }
   return Truth::kUnknown;
 }

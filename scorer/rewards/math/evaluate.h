@@ -17,7 +17,7 @@ namespace quartet::math {
 // The names of its symbols and words.
 void CollectSymbols(const Expression& of, std::set<std::string>* symbols);
 
-// Exactly, by rational arithmetic; nothing where it is not rational, not defined, of more than some 100,000 bits, or no
+// Exactly, by rational arithmetic; nothing where it is not rational, not defined, of more than some 200,000 bits, or no
 // scalar.
 std::optional<mpq_class> Exact(const Expression& of, const std::map<std::string, mpq_class>& symbols);
 
@@ -51,7 +51,7 @@ class Ball {
 std::optional<Ball> Enclose(const Expression& of, const std::map<std::string, mpq_class>& symbols, int bits);
 
 // Whether they are the same number, exactly where both are rational; else kNo is certain, and kYes to some 300 digits.
-// kUnknown where one is not defined.
+// kUnknown where one is not defined, or has a sum with terms too small beside the others to be seen in those digits.
 Truth SameNumber(const Expression& a, const Expression& b, const std::map<std::string, mpq_class>& symbols);
 
 }  // namespace quartet::math

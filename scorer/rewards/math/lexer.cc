@@ -67,13 +67,18 @@ constexpr std::pair<std::string_view, std::string_view> kSigns[] = {
     {"\xC2\xB0", ""},
     {"\xE2\x82\xAC", ""},
     {"\xC2\xA3", ""},
-    {"\xC2\xB2", "^2 "},
-    {"\xC2\xB3", "^3 "},
     {"\xC2\xA0", " "},
     {"\xE2\x80\x89", " "},
     {"\xC2\xBD", "\\frac{1}{2}"},
     {"\xCE\xB8", "\\theta "},
     {"\xE2\x88\x85", "\\emptyset "},
+};
+
+// Raised ones.
+constexpr std::pair<std::string_view, char> kRaised[] = {
+    {"\xE2\x81\xB0", '0'}, {"\xC2\xB9", '1'},     {"\xC2\xB2", '2'},     {"\xC2\xB3", '3'},
+    {"\xE2\x81\xB4", '4'}, {"\xE2\x81\xB5", '5'}, {"\xE2\x81\xB6", '6'}, {"\xE2\x81\xB7", '7'},
+    {"\xE2\x81\xB8", '8'}, {"\xE2\x81\xB9", '9'}, {"\xE2\x81\xBB", '-'}, {"\xE2\x81\xBA", '+'},
 };
 
 std::string PlainSigns(std::string_view text) {
@@ -97,7 +102,7 @@ std::string PlainSigns(std::string_view text) {
 
 class Lexer {
  public:
-  explicit Lexer(std::string text) : text_(std::move(text)) {}
+  Lexer(std::string text, LetterE e) : text_(std::move(text)), e_(e) {}
 
   std::optional<std::vector<Token>> Run() {
     while (at_ < text_.size()) {
@@ -109,6 +114,9 @@ class Lexer {
         if (!Command()) return std::nullopt;
       } else if (IsDigit(c) || (c == '.' && at_ + 1 < text_.size() && IsDigit(text_[at_ + 1]))) {
         Number();
+      } else if ((c == 'x' || c == 'X') && TimesPowerOfTen()) {
+        Add(Token::Kind::kCommand, "times");
+        ++at_;
       } else if (IsLetter(c)) {
         Add(Token::Kind::kLetter, std::string(1, c));
         ++at_;
@@ -170,10 +178,36 @@ class Lexer {
     if (at_ + 1 < text_.size() && text_[at_] == '.' && IsDigit(text_[at_ + 1])) {
       digits += text_[at_++];
       while (at_ < text_.size() && IsDigit(text_[at_])) digits += text_[at_++];
-    } else if (at_ < text_.size() && text_[at_] == '.') {
+    } else if (View(1) == ".") {
       ++at_;  // ends a sentence, or says nothing
     }
+    const bool euler = e_ == LetterE::kEuler && View(1) == "e" && digits.find('.') == std::string::npos;
+    if (const size_t length = euler ? 0 : Exponent(at_)) {
+      digits += 'e';
+      digits += text_.substr(at_ + 1, length - 1);
+      at_ += length;
+    }
     Add(Token::Kind::kNumber, std::move(digits));
+  }
+
+  // How long the exponent is that begins at `at`, such as "e-19"; 0: there is none.
+  size_t Exponent(size_t at) const {
+    size_t end = at;
+    if (end >= text_.size() || (text_[end] != 'e' && text_[end] != 'E')) return 0;
+    ++end;
+    if (end < text_.size() && (text_[end] == '-' || text_[end] == '+')) ++end;
+    const size_t digits = end;
+    while (end < text_.size() && IsDigit(text_[end])) ++end;
+    const bool fraction = end + 1 < text_.size() && text_[end] == '.' && IsDigit(text_[end + 1]);
+    return end == digits || fraction ? 0 : end - at;
+  }
+
+  // Whether the letter at `at_` is a sign for times: "1.6 x 10^-19".
+  bool TimesPowerOfTen() const {
+    if (tokens_.empty() || tokens_.back().kind != Token::Kind::kNumber) return false;
+    size_t at = at_ + 1;
+    while (at < text_.size() && IsSpace(text_[at])) ++at;
+    return text_.compare(at, 3, "10^") == 0 || text_.compare(at, 4, "10**") == 0;
   }
 
   bool Command() {
@@ -246,6 +280,7 @@ class Lexer {
   }
 
   const std::string text_;
+  const LetterE e_;
   size_t at_ = 0;
   int depth_ = 0;  // of brackets
   bool space_ = false;
@@ -254,16 +289,32 @@ class Lexer {
 
 }  // namespace
 
-std::optional<std::vector<Token>> Tokenize(std::string_view latex) {
+std::string WithPlainPowers(std::string_view text) {
+  std::string plain;
+  bool raised = false;
+  for (size_t i = 0; i < text.size();) {
+    const auto* sign = std::find_if(std::begin(kRaised), std::end(kRaised),
+                                    [&](const auto& pair) { return text.substr(i, pair.first.size()) == pair.first; });
+    const bool is_raised = sign != std::end(kRaised);
+    if (is_raised != raised) plain += is_raised ? "^{" : "}";
+    raised = is_raised;
+    plain += is_raised ? sign->second : text[i];
+    i += is_raised ? sign->first.size() : 1;
+  }
+  if (raised) plain += '}';
+  return plain;
+}
+
+std::optional<std::vector<Token>> Tokenize(std::string_view latex, LetterE e) {
   if (latex.size() > kMostBytes) return std::nullopt;
-  std::string plain = PlainSigns(latex);
+  std::string plain = PlainSigns(WithPlainPowers(latex));
   // Text that was escaped once too often. In matrices \\\\ begins a row.
   if (plain.find("\\begin") == std::string::npos) {
     for (size_t at = 0; (at = plain.find("\\\\", at)) != std::string::npos; ++at) {
       if (at + 2 < plain.size() && IsLetter(plain[at + 2])) plain.erase(at, 1);
     }
   }
-  return Lexer(std::move(plain)).Run();
+  return Lexer(std::move(plain), e).Run();
 }
 
 }  // namespace quartet::math

@@ -1,9 +1,11 @@
 #include "scorer/rewards/math/parser.h"
 
 #include <algorithm>
+#include <cstdlib>
 #include <string>
 
 #include "absl/strings/ascii.h"
+#include "absl/strings/numbers.h"
 #include "scorer/rewards/math/lexer.h"
 #include "scorer/rewards/math/token_cursor.h"
 #include "scorer/rewards/math/words.h"
@@ -14,7 +16,7 @@ namespace {
 using Kind = Expression::Kind;
 using Deeper = TokenCursor::Deeper;
 
-constexpr size_t kMostDigits = 1000;
+constexpr int kMostDigits = 1000;  // and the largest exponent
 
 // A method a rule of the grammar, which takes the tokens of its expression. After a failure what it returns says
 // nothing.
@@ -230,17 +232,22 @@ class Parser {
   }
 
   ExpressionPtr Value(const std::string& text) {
-    const size_t point = text.find('.');
-    std::string digits = text;
-    if (digits.size() > kMostDigits) return Fail();
-    mpz_class below = 1;
+    std::string digits = text.substr(0, text.find('e'));
+    int exponent = 0;
+    if (digits.size() < text.size() && !absl::SimpleAtoi(text.substr(digits.size() + 1), &exponent)) return Fail();
+    const size_t point = digits.find('.');
+    if (static_cast<int>(digits.size()) > kMostDigits || std::abs(exponent) > kMostDigits) return Fail();
     if (point != std::string::npos) {
       digits.erase(point, 1);
-      mpz_ui_pow_ui(below.get_mpz_t(), 10, digits.size() - point);
+      exponent -= static_cast<int>(digits.size() - point);
     }
-    mpq_class value(mpz_class(digits, 10), below);
+    if (digits.empty()) return Fail();  // of ".5" or "1e5" as two arguments
+    mpz_class above(digits, 10), below = 1, power;
+    mpz_ui_pow_ui(power.get_mpz_t(), 10, std::abs(exponent));
+    (exponent < 0 ? below : above) *= power;
+    mpq_class value(above, below);
     value.canonicalize();
-    return MakeNumber(std::move(value), point != std::string::npos);
+    return MakeNumber(std::move(value), point != std::string::npos || exponent < 0);
   }
 
   ExpressionPtr Number() {
@@ -249,7 +256,7 @@ class Parser {
     // 1\frac{1}{2} and 1 1/2.
     const auto whole = [&](size_t ahead) {
       return tokens_.Peek(ahead).kind == Token::Kind::kNumber &&
-             tokens_.Peek(ahead).text.find('.') == std::string::npos;
+             tokens_.Peek(ahead).text.find_first_of(".e") == std::string::npos;
     };
     if (tokens_.Command("frac") && tokens_.Sign("{", 1) && whole(2) && tokens_.Sign("}", 3) && tokens_.Sign("{", 4) &&
         whole(5) && tokens_.Sign("}", 6)) {
@@ -421,8 +428,8 @@ class Parser {
 
 }  // namespace
 
-std::optional<std::vector<ExpressionPtr>> Parse(std::string_view latex) {
-  std::optional<std::vector<Token>> tokens = Tokenize(latex);
+std::optional<std::vector<ExpressionPtr>> Parse(std::string_view latex, LetterE e) {
+  std::optional<std::vector<Token>> tokens = Tokenize(latex, e);
   if (!tokens.has_value()) return std::nullopt;
   const std::vector<Token> words = JoinWords(*tokens);
   std::vector<ExpressionPtr> elements;

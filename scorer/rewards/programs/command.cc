@@ -100,11 +100,11 @@ absl::Status CheckCommand(const CommandOptions& options) {
   // One that is not there, or cannot run, has ended by then; others wait for a question, or still load.
   constexpr absl::Duration kAtOnce = absl::Milliseconds(300);
   const absl::StatusOr<std::unique_ptr<PipedProcess>> program = Begin(options);
-  if (!program.ok()) return Named(options.command, program.status());
+  if (!program.ok()) return Named(options.command, absl::InvalidArgumentError(program.status().message()));
   const absl::Status said = (*program)->ReadLine(kMostReplyBytes, Deadline::In(kAtOnce), {}).status();
   if (!absl::IsAborted(said)) return absl::OkStatus();
   const std::string words = (*program)->LastErrorLines();
-  return Named(options.command, absl::FailedPreconditionError(absl::StrCat(
+  return Named(options.command, absl::InvalidArgumentError(absl::StrCat(
                                     "before it was asked anything ", said.message(),
                                     words.empty() ? "" : absl::StrCat("; it has written last:\n", words))));
 }

@@ -18,7 +18,7 @@ struct CommandOptions {
   int64_t memory_limit_bytes = 0;              // address space; 0: none
 };
 
-// Starts the program, to see that it can: FAILED_PRECONDITION where it has ended before it was asked anything, with
+// Starts the program, to see that it can: INVALID_ARGUMENT where it has ended before it was asked anything, with
 // what it has written. It ends again.
 absl::Status CheckCommand(const CommandOptions& options);
 

@@ -110,6 +110,7 @@ TEST(Command, IsAnErrorWhereItSaysNoReward) {
   EXPECT_THAT(message(R"({"reward": "high"})"), HasSubstr("no number"));
   EXPECT_THAT(message(R"({"reward": 1e300})"), HasSubstr("beyond fp32"));
   EXPECT_THAT(message(R"({"reward": NaN})"), HasSubstr("has NaN or Infinity, which is no reward"));
+  EXPECT_THAT(message(R"({"reward": 1e400})"), HasSubstr("overflow parsing '1e400'"));
   EXPECT_THAT(message(R"({"reward": null})"), HasSubstr("has no \"reward\""));
   EXPECT_THAT(message(R"({"reward": 1, "score": []})"), HasSubstr("\"score\""));
   EXPECT_THAT(message(R"({"error": "the judge is asleep"})"), HasSubstr("the judge is asleep"));
@@ -163,7 +164,7 @@ TEST(Command, IsFoundBeforeItIsAskedWhereItCannotRun) {
   EXPECT_TRUE(check("cat").ok()) << check("cat");
   EXPECT_TRUE(check("python3 examples/rewards/command.py").ok());
   const absl::Status missing = check("./no_such_program --fast");
-  EXPECT_TRUE(absl::IsFailedPrecondition(missing)) << missing;
+  EXPECT_TRUE(absl::IsInvalidArgument(missing)) << missing;
   EXPECT_THAT(std::string(missing.message()), testing::AllOf(HasSubstr("./no_such_program --fast"),
                                                              HasSubstr("exit code 127"), HasSubstr("not found")));
   EXPECT_THAT(std::string(check("python3 -c 'import no_such_module'").message()),

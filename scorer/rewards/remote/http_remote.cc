@@ -11,7 +11,6 @@
 #include "absl/time/clock.h"
 #include "core/base/logging.h"
 #include "core/base/status_macros.h"
-#include "core/data/json.h"
 #include "scorer/rewards/remote/remote.h"
 #include "scorer/rewards/reply_json.h"
 
@@ -76,7 +75,7 @@ class HttpRemote final : public RewardFunction {
       request["rows"].push_back(RowOf(*answer));
     }
     const std::string& url = options_.urls[next_++ % options_.urls.size()];
-    const absl::StatusOr<std::string> reply = Post(url, PrintJson(request), std::move(stop));
+    const absl::StatusOr<std::string> reply = Post(url, PrintJson(request), answers.size(), std::move(stop));
     absl::StatusOr<std::vector<absl::StatusOr<Reward>>> rewards =
         reply.ok() ? ReadReply(*reply, answers.size()) : reply.status();
     if (!rewards.ok()) {
@@ -87,7 +86,8 @@ class HttpRemote final : public RewardFunction {
   }
 
  private:
-  absl::StatusOr<std::string> Post(const std::string& url, const std::string& body, std::stop_token stop) {
+  absl::StatusOr<std::string> Post(const std::string& url, const std::string& body, size_t answers,
+                                   std::stop_token stop) {
     Handle handle = TakeHandle();
     if (handle == nullptr) return absl::ResourceExhaustedError("cannot make a connection");
     Transfer transfer = {.stop = std::move(stop)};
@@ -112,7 +112,7 @@ class HttpRemote final : public RewardFunction {
     const CURLcode code = curl_easy_perform(h);
     long status = 0;
     curl_easy_getinfo(h, CURLINFO_RESPONSE_CODE, &status);
-    SayIfConnectingIsSlow(h, url);
+    SayIfSlow(h, url, answers);
     curl_easy_reset(h);  // connections stay
     KeepHandle(std::move(handle));
     if (code != CURLE_OK) {
@@ -131,20 +131,28 @@ class HttpRemote final : public RewardFunction {
     return Passes(status) ? absl::UnavailableError(message) : absl::FailedPreconditionError(message);
   }
 
-  // A server that accepts fewer connections than come at once lets the others try again, after seconds.
-  void SayIfConnectingIsSlow(CURL* h, const std::string& url) {
-    constexpr double kSlowSeconds = 0.9;
+  void SayIfSlow(CURL* h, const std::string& url, size_t answers) {
+    // A server that accepts fewer connections than come at once lets the others try again, after seconds.
+    constexpr double kSlowToConnect = 0.9;
     constexpr absl::Duration kBetween = absl::Minutes(1);
-    double seconds = 0;
-    curl_easy_getinfo(h, CURLINFO_CONNECT_TIME, &seconds);
-    if (seconds < kSlowSeconds) return;
+    double connecting = 0, total = 0;
+    curl_easy_getinfo(h, CURLINFO_CONNECT_TIME, &connecting);
+    curl_easy_getinfo(h, CURLINFO_TOTAL_TIME, &total);
+    if (connecting < kSlowToConnect && absl::Seconds(total) < options_.slow) return;
     const std::lock_guard lock(mutex_);
     const absl::Time now = absl::Now();
     if (now < say_again_) return;
     say_again_ = now + kBetween;
-    QUARTET_LOG(kWarning) << "connecting to " << url << " has taken " << absl::StrFormat("%.1f", seconds)
-                          << " s: more connections come at once than it accepts? Fewer workers, or a larger "
-                             "max_batch_size, make fewer";
+    if (connecting >= kSlowToConnect) {
+      QUARTET_LOG(kWarning) << "connecting to " << url << " has taken " << absl::StrFormat("%.1f", connecting)
+                            << " s: more connections come at once than it accepts? Fewer workers, or a larger "
+                               "max_batch_size, make fewer";
+    } else {
+      QUARTET_LOG(kWarning) << "a request to " << url << " for " << answers << " answers has taken "
+                            << absl::StrFormat("%.1f", total)
+                            << " s: it takes so long to score them, or takes one request after the other? More workers "
+                               "help a server that works on several at once, further ones in remote_url any";
+    }
   }
 
   // Element `i` of what a reply has under `key` for `count` answers.
@@ -161,11 +169,10 @@ class HttpRemote final : public RewardFunction {
   }
 
   static absl::StatusOr<std::vector<absl::StatusOr<Reward>>> ReadReply(const std::string& text, size_t count) {
-    const absl::StatusOr<json> parsed = ParseJson(text, "the reply");
-    if (!parsed.ok() || !parsed->is_object() || !parsed->contains("rewards")) {
-      return absl::InternalError(absl::StrCat("the reply ", Shown(text), " is no JSON object with \"rewards\""));
+    QUARTET_ASSIGN_OR_RETURN(const json reply, ReadReplyObject(text, "with \"rewards\""));
+    if (!reply.contains("rewards")) {
+      return absl::InternalError(absl::StrCat("the reply ", Shown(text), " has no \"rewards\""));
     }
-    const json& reply = *parsed;
     const bool has_scores = reply.contains("scores") && !reply["scores"].is_null();
     const bool has_logs = reply.contains("extra_logs") && !reply["extra_logs"].is_null();
     if (has_logs && !reply["extra_logs"].is_object()) return absl::InternalError("\"extra_logs\" is no object");

@@ -135,7 +135,10 @@ TEST(HttpRemote, TellsErrorsThatPassFromThoseThatDoNot) {
 TEST(HttpRemote, TakesNoReplyThatSaysNoNumber) {
   const auto message = [](const std::string& reply) { return std::string(AskAt("/" + reply).status().message()); };
   EXPECT_THAT(message("welcome"), HasSubstr("\"welcome\" is no JSON object with \"rewards\""));
-  EXPECT_THAT(message("{\"reward\":1}"), HasSubstr("no JSON object with \"rewards\""));
+  EXPECT_THAT(message("[1]"), HasSubstr("\"[1]\" is no JSON object with \"rewards\""));
+  EXPECT_THAT(message("{\"reward\":1}"), HasSubstr("has no \"rewards\""));
+  EXPECT_THAT(message("{\"rewards\":[NaN]}"), HasSubstr("has NaN or Infinity, which is no reward"));
+  EXPECT_THAT(message("{\"rewards\":[1e400]}"), HasSubstr("overflow parsing '1e400'"));
   EXPECT_THAT(message("{\"rewards\":[1,2]}"), HasSubstr("\"rewards\" has 2 elements for 1 answers"));
   EXPECT_THAT(message("{\"rewards\":[]}"), HasSubstr("\"rewards\" has 0 elements"));
   EXPECT_THAT(message("{\"rewards\":[null]}"), HasSubstr("its reward is null"));
@@ -151,6 +154,18 @@ TEST(HttpRemote, SaysThatNobodyListensOrAnswersInTime) {
   const absl::Status late =
       Ask({.urls = {OddServer().url("/sleep")}, .timeout = absl::Milliseconds(200)}, {Of("", "")}).at(0).status();
   EXPECT_TRUE(absl::IsDeadlineExceeded(late)) << late;
+}
+
+TEST(HttpRemote, SaysOnceAMinuteThatRequestsAreSlow) {
+  const auto remote = NewHttpRemote({.urls = {OddServer().url("/{\"rewards\":[2]}")}, .slow = absl::Nanoseconds(1)});
+  const Answer answer = Of("1", "one");
+  const Answer* const one[] = {&answer};
+  testing::internal::CaptureStderr();
+  for (int i = 0; i < 3; ++i) EXPECT_TRUE(remote->Score(one, {}).at(0).ok());
+  const std::string log = testing::internal::GetCapturedStderr();
+  const size_t at = log.find("for 1 answers has taken");
+  ASSERT_NE(at, std::string::npos) << log;
+  EXPECT_EQ(log.find("has taken", at + 20), std::string::npos) << log;
 }
 
 TEST(HttpRemote, LeavesWhenTheCallEnds) {

@@ -1,0 +1,130 @@
+#include "orchestrator/run_folder/run_inputs.h"
+
+#include <algorithm>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <utility>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
+#include "core/base/files.h"
+#include "core/base/hash.h"
+#include "core/base/status_macros.h"
+#include "core/data/json.h"
+#include "core/safetensors/reader.h"
+
+namespace quartet {
+namespace {
+
+constexpr const char* kCompanions[] = {"config.json", "tokenizer.json", "tokenizer_config.json", "chat_template.jinja"};
+
+// Nothing where they cannot be read.
+std::optional<uint64_t> HashWeights(const std::string& folder) {
+  constexpr int64_t kElements = 256;  // at the beginning and in the middle of each tensor
+  const auto reader = CheckpointReader::Open(folder);
+  if (!reader.ok()) return std::nullopt;
+  uint64_t hash = 0;
+  std::vector<char> elements;
+  for (const auto& [name, tensor] : (*reader)->tensors()) {
+    hash = HashBytes(
+        absl::StrCat(name, " ", std::string(DtypeName(tensor.dtype)), " ", absl::StrJoin(tensor.shape, ",")), hash);
+    for (const int64_t begin : {int64_t{0}, tensor.numel() / 2}) {
+      const int64_t count = std::min(kElements, tensor.numel() - begin);
+      elements.resize(count * DtypeSize(tensor.dtype));
+      if (!(*reader)->ReadRange(name, begin, count, elements.data()).ok()) return std::nullopt;
+      hash = HashBytes({elements.data(), elements.size()}, hash);
+    }
+  }
+  return hash;
+}
+
+std::map<std::string, uint64_t> HashModel(const std::string& folder) {
+  std::map<std::string, uint64_t> hashes;
+  if (const auto weights = HashWeights(folder)) hashes["weights"] = *weights;
+  for (const char* name : kCompanions) {
+    if (const auto text = ReadFile(absl::StrCat(folder, "/", name)); text.ok()) hashes[name] = HashBytes(*text);
+  }
+  return hashes;
+}
+
+}  // namespace
+
+std::vector<RunInput> ModelInputs(const RunConfig& config) {
+  std::vector<RunInput> inputs = {{"actor.pretrain", config.actor().pretrain(), {}},
+                                  {"critic.pretrain", config.critic().pretrain(), {}},
+                                  {"reference.pretrain", config.reference().pretrain(), {}}};
+  for (int i = 0; i < config.reward().source_size(); ++i) {
+    inputs.push_back({absl::StrCat("reward.source[", i, "].model"), config.reward().source(i).model(), {}});
+  }
+  std::erase_if(inputs, [](const RunInput& input) { return input.path.empty(); });
+  std::map<std::string, std::map<std::string, uint64_t>> known;
+  for (RunInput& input : inputs) {
+    const auto [at, is_new] = known.try_emplace(input.path);
+    if (is_new) at->second = HashModel(input.path);
+    input.hashes = at->second;
+  }
+  return inputs;
+}
+
+std::vector<RunInput> RowInputs(const Dataset& rows) {
+  std::vector<RunInput> inputs;
+  for (const auto& [file, hash] : rows.files()) inputs.push_back({file.option, file.path, {{"rows", hash}}});
+  return inputs;
+}
+
+std::string PrintRunInputs(const std::vector<RunInput>& inputs) {
+  nlohmann::ordered_json json = nlohmann::ordered_json::array();
+  for (const RunInput& input : inputs) {
+    nlohmann::ordered_json hashes = nlohmann::ordered_json::object();
+    for (const auto& [part, hash] : input.hashes) hashes[part] = absl::StrFormat("%016x", hash);
+    json.push_back({{"option", input.option}, {"path", input.path}, {"hashes", std::move(hashes)}});
+  }
+  return json.dump(2, ' ', /*ensure_ascii=*/false, nlohmann::ordered_json::error_handler_t::replace) + "\n";
+}
+
+absl::StatusOr<std::vector<RunInput>> ParseRunInputs(std::string_view text, std::string_view source) {
+  QUARTET_ASSIGN_OR_RETURN(const nlohmann::json json, ParseJson(text, source));
+  const absl::Status other =
+      absl::InvalidArgumentError(absl::StrCat(std::string(source), ": is no list of what a run has read"));
+  if (!json.is_array()) return other;
+  std::vector<RunInput> inputs;
+  for (const nlohmann::json& one : json) {
+    const auto is_text = [&one](const char* key) { return one.contains(key) && one[key].is_string(); };
+    if (!one.is_object() || !is_text("option") || !is_text("path") || !one.contains("hashes") ||
+        !one["hashes"].is_object()) {
+      return other;
+    }
+    RunInput input = {one["option"], one["path"], {}};
+    for (const auto& [part, hash] : one["hashes"].items()) {
+      if (!hash.is_string() || !absl::SimpleHexAtoi(hash.get_ref<const std::string&>(), &input.hashes[part])) {
+        return other;
+      }
+    }
+    inputs.push_back(std::move(input));
+  }
+  return inputs;
+}
+
+std::vector<ChangedInput> ChangedInputs(const std::vector<RunInput>& before, const std::vector<RunInput>& now) {
+  std::vector<ChangedInput> changed;
+  for (const RunInput& input : now) {
+    const auto old = std::find_if(before.begin(), before.end(), [&](const RunInput& one) {
+      return one.option == input.option && one.path == input.path;
+    });
+    if (old == before.end()) continue;
+    std::vector<std::string> others;
+    for (const auto& [part, hash] : input.hashes) {
+      const auto was = old->hashes.find(part);
+      if (was != old->hashes.end() && was->second != hash) others.push_back("other " + part);
+    }
+    if (others.empty()) continue;
+    changed.push_back(
+        {input.option, absl::StrCat(input.path, " has ", absl::StrJoin(others, ", "), " than when the run began")});
+  }
+  return changed;
+}
+
+}  // namespace quartet

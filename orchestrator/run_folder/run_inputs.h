@@ -1,0 +1,41 @@
+// What was in the files that decide what a run learns: with the same a run goes on, whatever has come to be under the
+// same names since.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "core/data/dataset.h"
+#include "proto/run_config.pb.h"
+
+namespace quartet {
+
+struct RunInput {
+  std::string option;  // whose value names it: "actor.pretrain"
+  std::string path;
+  std::map<std::string, uint64_t> hashes;  // of "weights", "config.json", "rows", ...
+};
+
+// The models that `config` names, as far as they can be read from here. Of weights names, types, shapes and some
+// elements of each tensor are hashed, so that it takes no longer for large models.
+std::vector<RunInput> ModelInputs(const RunConfig& config);
+// The files of rows.
+std::vector<RunInput> RowInputs(const Dataset& rows);
+
+// The text of the run folder's inputs.json.
+std::string PrintRunInputs(const std::vector<RunInput>& inputs);
+// INVALID_ARGUMENT names `source`.
+absl::StatusOr<std::vector<RunInput>> ParseRunInputs(std::string_view text, std::string_view source);
+
+struct ChangedInput {
+  std::string option;
+  std::string change;  // "/models/a has other weights than when the run began"
+};
+// What has the same option and path in both, but is not the same.
+std::vector<ChangedInput> ChangedInputs(const std::vector<RunInput>& before, const std::vector<RunInput>& now);
+
+}  // namespace quartet

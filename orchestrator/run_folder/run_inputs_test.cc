@@ -1,0 +1,136 @@
+#include "orchestrator/run_folder/run_inputs.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <filesystem>
+
+#include "core/config/run_config.h"
+#include "core/safetensors/writer.h"
+#include "orchestrator/run_folder/run_start.h"
+#include "orchestrator/testing/scratch_folder.h"
+#include "orchestrator/testing/training_state.h"
+
+namespace quartet {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+
+class RunInputsTest : public ::testing::Test {
+ protected:
+  RunInputsTest() {
+    scratch_.Write("model/config.json", "{}");
+    scratch_.Write("reward/config.json", "{}");
+    WriteWeights("model", 1);
+    WriteWeights("reward", 1);
+    WriteRows("{\"q\": \"1\", \"a\": \"2\"}\n{\"q\": \"2\", \"a\": \"3\"}\n");
+    config_ = LoadRunConfig("",
+                            {"run_dir=" + scratch_.path() + "/run", "actor.pretrain=" + scratch_.path() + "/model",
+                             "data.prompt_data=" + scratch_.path() + "/rows.jsonl",
+                             "reward.source.0.model=" + scratch_.path() + "/reward"},
+                            "")
+                  .value();
+  }
+
+  // Two tensors; `value` is in the middle of one.
+  void WriteWeights(const std::string& folder, float value) {
+    auto writer = SafetensorsWriter::Create(scratch_.path() + "/" + folder + "/model.safetensors",
+                                            {{"embed", Dtype::kF32, {100, 100}}, {"norm", Dtype::kF32, {3}}});
+    ASSERT_TRUE(writer.ok()) << writer.status();
+    std::vector<float> embed(10000);
+    embed[5000] = value;
+    const float norm[3] = {1, 2, 3};
+    ASSERT_TRUE((*writer)->Write(0, 0, embed.data(), embed.size() * sizeof(float)).ok());
+    ASSERT_TRUE((*writer)->Write(1, 0, norm, sizeof(norm)).ok());
+    ASSERT_TRUE((*writer)->Close().ok());
+  }
+  void WriteRows(const std::string& rows) { scratch_.Write("rows.jsonl", rows); }
+
+  std::vector<RunInput> Inputs() const {
+    std::vector<RunInput> inputs = ModelInputs(config_);
+    const auto rows = Dataset::Open(
+        {.option = "data.prompt_data", .paths = {scratch_.path() + "/rows.jsonl"}},
+        [](const Record&) { return absl::OkStatus(); }, nullptr);
+    EXPECT_TRUE(rows.ok()) << rows.status();
+    for (RunInput& input : RowInputs(**rows)) inputs.push_back(std::move(input));
+    return inputs;
+  }
+  std::vector<std::string> ChangesSince(const std::vector<RunInput>& before) const {
+    std::vector<std::string> changes;
+    for (const ChangedInput& input : ChangedInputs(before, Inputs())) {
+      changes.push_back(input.option + ": " + input.change);
+    }
+    return changes;
+  }
+
+  ScratchFolder scratch_;
+  RunConfig config_;
+};
+
+TEST_F(RunInputsTest, AreTheSameWhereNothingHasChanged) {
+  const auto read = ParseRunInputs(PrintRunInputs(Inputs()), "inputs.json");
+  ASSERT_TRUE(read.ok()) << read.status();
+  EXPECT_EQ(read->size(), 4) << "actor, reference, reward model, rows";
+  EXPECT_THAT(ChangesSince(*read), IsEmpty());
+  for (const char* text : {"", "{}", "[1]", "[{\"option\": \"a\", \"path\": \"b\"}]"}) {
+    EXPECT_THAT(std::string(ParseRunInputs(text, "inputs.json").status().message()), HasSubstr("inputs.json")) << text;
+  }
+}
+
+TEST_F(RunInputsTest, SayWhatHasChangedUnderTheSameName) {
+  const std::vector<RunInput> before = Inputs();
+  WriteWeights("model", 2);
+  const std::string change = "model has other weights than when the run began";
+  EXPECT_THAT(ChangesSince(before), ElementsAre(AllOf(HasSubstr("actor.pretrain: /"), HasSubstr(change)),
+                                                AllOf(HasSubstr("reference.pretrain: /"), HasSubstr(change))));
+  WriteWeights("model", 1);
+  scratch_.Write("reward/config.json", "{\"torch_dtype\": \"float32\"}");
+  EXPECT_THAT(ChangesSince(before),
+              ElementsAre(AllOf(HasSubstr("reward.source[0].model: /"), HasSubstr("reward has other config.json"))));
+  scratch_.Write("reward/config.json", "{}");
+  WriteRows("{\"q\": \"1\", \"a\": \"2\"}\n{\"q\": \"2\", \"a\": \"4\"}\n");
+  EXPECT_THAT(ChangesSince(before),
+              ElementsAre(AllOf(HasSubstr("data.prompt_data: /"), HasSubstr("rows.jsonl has other rows"))));
+}
+
+TEST_F(RunInputsTest, KeepARunFromGoingOnWithOthers) {
+  const auto open = [&] { return OpenRun(config_, "", Inputs(), [] { return absl::OkStatus(); }); };
+  {
+    const auto start = open();
+    ASSERT_TRUE(start.ok()) << start.status();
+    ASSERT_TRUE(start->folder->BeginAfter(0).ok());
+    CheckpointRecord record;
+    record.step = 1;
+    const std::string folder = start->folder->checkpoints_path() + "/step_1";
+    record.policy = WriteTrainingState(folder + "/policy_state", 1);
+    ASSERT_TRUE(WriteCheckpointRecord(folder, record).ok());
+  }
+  config_.mutable_train()->set_load_checkpoint(true);
+  EXPECT_THAT(open()->notes, IsEmpty());
+
+  WriteWeights("model", 2);
+  EXPECT_THAT(
+      std::string(open().status().message()),
+      AllOf(HasSubstr("cannot go on"), HasSubstr("\n  actor.pretrain: /"),
+            HasSubstr("model has other weights than when the run began"), HasSubstr("train.allow_changed_run=true")));
+  config_.mutable_train()->set_allow_changed_run(true);
+  EXPECT_THAT(open()->notes, ElementsAre(HasSubstr("actor.pretrain"), HasSubstr("reference.pretrain")));
+  config_.mutable_train()->set_allow_changed_run(false);
+  WriteWeights("model", 1);
+
+  WriteWeights("reward", 2);
+  EXPECT_THAT(open()->notes, ElementsAre(HasSubstr("has other weights"))) << "rewards may change";
+  WriteWeights("reward", 1);
+
+  WriteRows("{\"q\": \"1\", \"a\": \"2\"}\n");
+  EXPECT_THAT(std::string(open().status().message()), HasSubstr("data.prompt_data: /"));
+
+  std::filesystem::remove(scratch_.path() + "/run/inputs.json");
+  EXPECT_THAT(open()->notes, ElementsAre(HasSubstr("is not known")));
+}
+
+}  // namespace
+}  // namespace quartet
