@@ -9,7 +9,7 @@ at::Tensor RewardModelLoss(const std::vector<const TrainingSequence*>& part, con
                            const at::Tensor& hidden_TD, const at::Tensor& head_1D, UpdateSums* sums) {
   const PairTerms terms = PairTermsOf(part, hidden_TD.device());
   const PairLossResult result =
-      PairwiseRewardLoss(ScalarHead(hidden_TD, head_1D, LastRows(batch)), terms.margin_P, terms.weight_P);
+      PairwiseRewardLoss(ScalarHead(hidden_TD, head_1D, batch.last_rows_S), terms.margin_P, terms.weight_P);
   AddPairs(part, result, sums);
   return result.loss;
 }

@@ -65,6 +65,7 @@ class ScorerService final : public RankService, public Scorer::Service {
                          : MicroBatchLimit{.sequences = config.actor().micro_rollout_batch_size()},
             .tokens_option = "reference.max_tokens_per_micro_batch",
             .cost = models.reference_cost,
+            .share = context.device == "cpu",
         },
         reward_scales_(std::move(models.reward_scales)),
         sources_(std::move(sources)) {
@@ -74,6 +75,7 @@ class ScorerService final : public RankService, public Scorer::Service {
                     .tokens = config.reward().max_tokens_per_micro_batch()},
           .tokens_option = "reward.max_tokens_per_micro_batch",
           .cost = cost,
+          .share = context.device == "cpu",
       };
     }
     // All models read the same ids. Without a model any id that the wire can carry will do.

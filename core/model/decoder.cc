@@ -13,7 +13,6 @@
 #include <torch/csrc/autograd/custom_function.h>
 
 #include <numbers>
-#include <numeric>
 #include <optional>
 #include <string_view>
 #include <utility>
@@ -69,8 +68,9 @@ at::Tensor AttendEqualLengths(const at::Tensor& q_THd, const at::Tensor& k_TKd, 
   return out.transpose(1, 2).reshape(q_THd.sizes());
 }
 
-at::Tensor AttendByLibTorch(const at::Tensor& q_THd, const at::Tensor& k_TKd, const at::Tensor& v_TKd,
-                            const std::vector<int64_t>& starts) {
+// Whole sequences, one behind the other.
+at::Tensor AttendWhole(const at::Tensor& q_THd, const at::Tensor& k_TKd, const at::Tensor& v_TKd,
+                       const std::vector<int64_t>& starts) {
   std::vector<at::Tensor> parts;
   const size_t sequences = starts.size() - 1;
   for (size_t i = 0; i < sequences;) {
@@ -88,45 +88,98 @@ at::Tensor AttendByLibTorch(const at::Tensor& q_THd, const at::Tensor& k_TKd, co
   return parts.size() == 1 ? parts.front() : at::cat(parts, 0);
 }
 
+// Its kernels know no trees: shared tokens are given to each sequence that has them, and only own ones taken back.
+at::Tensor AttendByLibTorch(const at::Tensor& q_THd, const at::Tensor& k_TKd, const at::Tensor& v_TKd,
+                            const SequenceRows& rows) {
+  if (rows.shared.empty()) return AttendWhole(q_THd, k_TKd, v_TKd, rows.starts);
+  const std::vector<std::vector<RowRange>> shared = SharedRanges(rows);
+  std::vector<RowRange> laid;  // end to end
+  std::vector<int64_t> starts = {0};
+  for (size_t i = 0; i < rows.count(); ++i) {
+    if (rows.OwnOf(i) == 0) continue;
+    laid.insert(laid.end(), shared[i].begin(), shared[i].end());
+    laid.push_back({rows.starts[i], rows.OwnOf(i)});
+    starts.push_back(starts.back() + rows.LengthOf(i));
+  }
+  const auto lay = [&laid](const at::Tensor& x) {
+    std::vector<at::Tensor> parts;
+    for (const RowRange& range : laid) parts.push_back(x.narrow(0, range.first, range.count));
+    return at::cat(parts, 0);
+  };
+  const at::Tensor out = AttendWhole(lay(q_THd), lay(k_TKd), lay(v_TKd), starts);
+  std::vector<at::Tensor> own;
+  for (size_t i = 0, next = 0; i < rows.count(); ++i) {
+    if (rows.OwnOf(i) > 0) own.push_back(out.slice(0, starts[next] + rows.SharedOf(i), starts[next + 1]));
+    next += rows.OwnOf(i) > 0;
+  }
+  return at::cat(own, 0);
+}
+
+// Where keys and values of `rows` lie in a cache of blocks of `block_size`.
+struct Pages {
+  std::vector<std::vector<int32_t>> tables;  // by sequence
+  std::vector<CpuPagedAttention::Write> writes;
+  int32_t blocks = 0;
+};
+
+// A sequence reads whole blocks that it shares where they are, and has the rest of its shared tokens once more, so that
+// each token finds its keys in the places that they have in its own sequence.
+Pages LayPages(const SequenceRows& rows, int64_t block_size) {
+  Pages pages;
+  std::vector<int64_t> row_of;  // of each token of the sequence
+  std::vector<int32_t> table;
+  for (size_t i = 0; i < rows.count(); ++i) {
+    row_of.resize(rows.SharedOf(i));
+    for (int64_t row = rows.starts[i]; row < rows.starts[i + 1]; ++row) row_of.push_back(row);
+    const int64_t whole = rows.SharedOf(i) / block_size;
+    table.resize(whole);
+    if (rows.OwnOf(i) > 0) {
+      for (int64_t position = whole * block_size; position < rows.LengthOf(i); ++position) {
+        if (position % block_size == 0) table.push_back(pages.blocks++);
+        pages.writes.push_back({.row = row_of[position], .block = table.back(), .offset = position % block_size});
+      }
+    }
+    pages.tables.push_back(table);
+  }
+  return pages;
+}
+
 // By the kernel that generation uses, over a cache laid out for this call. `log_sums_TH` as in CpuPagedAttention.
 at::Tensor AttendByPages(const at::Tensor& q_THd, const at::Tensor& k_TKd, const at::Tensor& v_TKd,
-                         const std::vector<int64_t>& starts, at::Tensor* log_sums_TH) {
+                         const SequenceRows& rows, at::Tensor* log_sums_TH) {
   PagedCacheLayout layout;
   layout.kv_heads = k_TKd.size(1);
   layout.head_dim = k_TKd.size(2);
-  std::vector<int64_t> first_blocks = {0};
-  for (size_t i = 0; i + 1 < starts.size(); ++i) {
-    const int64_t length = starts[i + 1] - starts[i];
-    first_blocks.push_back(first_blocks.back() + (length + layout.block_size - 1) / layout.block_size);
-  }
-  const int64_t blocks = first_blocks.back();
-  std::vector<int32_t> table(blocks);
-  std::iota(table.begin(), table.end(), 0);
+  Pages pages = LayPages(rows, layout.block_size);
   std::vector<AttentionChunk> chunks;
-  for (size_t i = 0; i + 1 < starts.size(); ++i) {
-    chunks.push_back({.blocks = table.data() + first_blocks[i], .first = 0, .count = starts[i + 1] - starts[i]});
+  for (size_t i = 0; i < rows.count(); ++i) {
+    if (rows.OwnOf(i) == 0) continue;
+    chunks.push_back({.blocks = pages.tables[i].data(), .first = rows.SharedOf(i), .count = rows.OwnOf(i)});
   }
-  const at::Tensor cache = at::empty({blocks * layout.block_numel()}, q_THd.options());
-  return CpuPagedAttention(layout, std::move(chunks))
+  const at::Tensor cache = at::empty({pages.blocks * layout.block_numel()}, q_THd.options());
+  return CpuPagedAttention(layout, std::move(chunks), std::move(pages.writes))
       .Attend(cache.mutable_data_ptr(), q_THd, k_TKd, v_TKd, log_sums_TH);
 }
 
 class PagedFunction : public torch::autograd::Function<PagedFunction> {
  public:
   static at::Tensor forward(torch::autograd::AutogradContext* context, const at::Tensor& q_THd, const at::Tensor& k_TKd,
-                            const at::Tensor& v_TKd, const std::vector<int64_t>& starts) {
+                            const at::Tensor& v_TKd, const SequenceRows& rows) {
     at::Tensor log_sums_TH;
-    at::Tensor out_THd = AttendByPages(q_THd, k_TKd, v_TKd, starts, &log_sums_TH);
+    at::Tensor out_THd = AttendByPages(q_THd, k_TKd, v_TKd, rows, &log_sums_TH);
     context->save_for_backward({q_THd, k_TKd, v_TKd, out_THd, log_sums_TH});
-    context->saved_data["starts"] = starts;
+    context->saved_data["starts"] = rows.starts;
+    context->saved_data["shared"] = rows.shared;
     return out_THd;
   }
 
   static torch::autograd::variable_list backward(torch::autograd::AutogradContext* context,
                                                  const torch::autograd::variable_list& gradients) {
     const torch::autograd::variable_list saved = context->get_saved_variables();
-    AttentionGradients found = CpuAttentionGradient(context->saved_data["starts"].toIntVector(), saved[0], saved[1],
-                                                    saved[2], saved[3], saved[4], gradients[0]);
+    const SequenceRows rows = {.starts = context->saved_data["starts"].toIntVector(),
+                               .shared = context->saved_data["shared"].toIntVector()};
+    AttentionGradients found =
+        CpuAttentionGradient(rows, saved[0], saved[1], saved[2], saved[3], saved[4], gradients[0]);
     return {std::move(found.q_THd), std::move(found.k_TKd), std::move(found.v_TKd), at::Tensor()};
   }
 };
@@ -215,13 +268,13 @@ RotaryTable MakeRotaryTable(const ModelConfig& config, const at::Tensor& positio
 
 at::Tensor PackedCausalAttention::Attend(const at::Tensor& q_THd, const at::Tensor& k_TKd,
                                          const at::Tensor& v_TKd) const {
-  QUARTET_CHECK(!starts_.empty() && starts_.front() == 0 && starts_.back() == q_THd.size(0))
+  QUARTET_CHECK(rows_.IsValid() && rows_.rows() == q_THd.size(0))
       << "sequences must cover the " << q_THd.size(0) << " tokens";
   if (ComputeDevice(q_THd) != at::kCPU || q_THd.scalar_type() == at::kDouble) {
-    return AttendByLibTorch(q_THd, k_TKd, v_TKd, starts_);
+    return AttendByLibTorch(q_THd, k_TKd, v_TKd, rows_);
   }
-  if (!NeedGradients(q_THd, k_TKd, v_TKd)) return AttendByPages(q_THd, k_TKd, v_TKd, starts_, /*log_sums_TH=*/nullptr);
-  return PagedFunction::apply(q_THd, k_TKd, v_TKd, starts_);
+  if (!NeedGradients(q_THd, k_TKd, v_TKd)) return AttendByPages(q_THd, k_TKd, v_TKd, rows_, /*log_sums_TH=*/nullptr);
+  return PagedFunction::apply(q_THd, k_TKd, v_TKd, rows_);
 }
 
 at::Tensor Embed(const at::Tensor& embedding_VD, const at::Tensor& ids_T) {

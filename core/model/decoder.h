@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "core/kernels/row_functions.h"
+#include "core/kernels/sequence_rows.h"
 #include "core/model/model_config.h"
 #include "core/model/parameter_layout.h"
 
@@ -43,19 +44,19 @@ class Attention {
   virtual at::Tensor Attend(const at::Tensor& q_THd, const at::Tensor& k_TKd, const at::Tensor& v_TKd) const = 0;
 };
 
-// Training and scoring: sequences laid end to end, each token attends to itself and those before it in its sequence. On
+// Training and scoring: each token attends to itself and those before it in its sequence. On
 // the CPU it computes a token's attention with the same bits as generation does
 // (core/kernels/cpu/paged_attention_kernel.h). That matters in bf16: one rounding that falls the other way spreads to
 // every activation within a few blocks, and trainer and rollout then differ by as much as two independent computations
 // in bf16 do.
 class PackedCausalAttention : public Attention {
  public:
-  // Sequence i is tokens [starts[i], starts[i + 1]); starts.back() == T.
-  explicit PackedCausalAttention(std::vector<int64_t> starts) : starts_(std::move(starts)) {}
+  // rows.rows() == T.
+  explicit PackedCausalAttention(SequenceRows rows) : rows_(std::move(rows)) {}
   at::Tensor Attend(const at::Tensor& q_THd, const at::Tensor& k_TKd, const at::Tensor& v_TKd) const override;
 
  private:
-  std::vector<int64_t> starts_;
+  SequenceRows rows_;
 };
 
 at::Tensor Embed(const at::Tensor& embedding_VD, const at::Tensor& ids_T);

@@ -47,7 +47,7 @@ void BM_Block(benchmark::State& state) {
   const ModelConfig config = SmolLm2();
   const BlockWeights weights = RandomBlock(config, Type(state));
   const RotaryTable rotary = Rotary(config);
-  const PackedCausalAttention attention(Starts());
+  const PackedCausalAttention attention({.starts = Starts(), .shared = {}});
   const at::Tensor hidden = at::randn({kTokens, config.hidden_size}).to(Type(state));
   for (auto _ : state) benchmark::DoNotOptimize(DecoderBlock(config, weights, rotary, attention, hidden));
   Finish(state);
@@ -62,7 +62,7 @@ void BM_BlockForwardBackward(benchmark::State& state) {
     weight->set_requires_grad(true);
   }
   const RotaryTable rotary = Rotary(config);
-  const PackedCausalAttention attention(Starts());
+  const PackedCausalAttention attention({.starts = Starts(), .shared = {}});
   const at::Tensor hidden = at::randn({kTokens, config.hidden_size}).to(Type(state)).set_requires_grad(true);
   for (auto _ : state) DecoderBlock(config, weights, rotary, attention, hidden).sum().backward();
   Finish(state);
@@ -104,7 +104,7 @@ void BM_WholeModel(benchmark::State& state) {
   for (int i = 0; i < config.num_hidden_layers; ++i) blocks.push_back(RandomBlock(config, Type(state)));
   const at::Tensor embedding = (at::randn({config.vocab_size, config.hidden_size}) * 0.02).to(Type(state));
   const at::Tensor ids = at::randint(config.vocab_size, {kTokens}, at::kLong);
-  const PackedCausalAttention attention(Starts());
+  const PackedCausalAttention attention({.starts = Starts(), .shared = {}});
   for (auto _ : state) {
     const RotaryTable rotary = Rotary(config);
     at::Tensor hidden = Embed(embedding, ids);

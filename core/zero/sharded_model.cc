@@ -138,13 +138,12 @@ at::Tensor ShardedModel::Impl::Positions(const PackedSequences& batch) const {
   const int64_t tokens = batch.ids_T.numel();
   TORCH_CHECK(batch.ids_T.dim() == 1 && batch.ids_T.scalar_type() == at::kLong,
               "token ids must be a flat tensor of 64-bit integers");
-  TORCH_CHECK(tokens == 0 || (batch.starts.size() >= 2 && batch.starts.front() == 0 && batch.starts.back() == tokens),
-              "sequence starts must go from 0 to the number of tokens, ", tokens);
+  const SequenceRows rows = batch.rows();
+  TORCH_CHECK(rows.IsValid() && rows.rows() == tokens, "sequences must cover the ", tokens, " tokens, in order");
   std::vector<int64_t> positions;
   positions.reserve(tokens);
-  for (size_t i = 0; tokens > 0 && i + 1 < batch.starts.size(); ++i) {
-    TORCH_CHECK(batch.starts[i] <= batch.starts[i + 1], "sequence starts must not fall");
-    for (int64_t t = batch.starts[i]; t < batch.starts[i + 1]; ++t) positions.push_back(t - batch.starts[i]);
+  for (size_t i = 0; i < rows.count(); ++i) {
+    for (int64_t position = rows.SharedOf(i); position < rows.LengthOf(i); ++position) positions.push_back(position);
   }
   return at::tensor(positions, at::TensorOptions(at::kLong)).to(options.device);
 }
@@ -277,7 +276,7 @@ void ShardedModel::Forward(const PackedSequences& batch,
     const at::Tensor positions = model.Positions(batch);
     const bool empty = positions.numel() == 0;
     const int blocks = static_cast<int>(model.config.num_hidden_layers);
-    const PackedCausalAttention attention(batch.starts);
+    const PackedCausalAttention attention(batch.rows());
     RotaryTable rotary;
     if (!empty) rotary = MakeRotaryTable(model.config, positions, model.state_dtype());
     const at::Tensor ids = batch.ids_T.to(model.options.device);

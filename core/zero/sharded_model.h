@@ -21,6 +21,7 @@
 #include "absl/status/statusor.h"
 #include "core/comm/mesh.h"
 #include "core/comm/process_group.h"
+#include "core/kernels/sequence_rows.h"
 #include "core/memory/ledger.h"
 #include "core/model/decoder.h"
 #include "core/model/model_config.h"
@@ -67,10 +68,12 @@ struct OwnedRange {
   int64_t count;
 };
 
-// Sequences laid end to end.
+// Sequences laid end to end, each token once where they begin alike (core/kernels/sequence_rows.h).
 struct PackedSequences {
   at::Tensor ids_T;             // int64
-  std::vector<int64_t> starts;  // sequence i is tokens [starts[i], starts[i + 1])
+  std::vector<int64_t> starts;  // the own tokens of sequence i are [starts[i], starts[i + 1])
+  std::vector<int64_t> shared;  // how many it has of sequence i - 1; empty: none
+  SequenceRows rows() const { return {starts, shared}; }
 };
 
 class ShardedModel;

@@ -63,7 +63,7 @@ double TrainableModel::Impl::ForwardBackward(const PackedSequences& batch, const
   const bool empty = positions.numel() == 0;
   const int blocks = static_cast<int>(config.num_hidden_layers);
   const bool keep_graphs = !options.gradient_checkpointing && !empty;
-  const PackedCausalAttention attention(batch.starts);
+  const PackedCausalAttention attention(batch.rows());
   RotaryTable rotary;
   if (!empty) rotary = MakeRotaryTable(config, positions, sharded->state_dtype());
   const at::Tensor ids = batch.ids_T.to(sharded->options.device);

@@ -31,24 +31,23 @@ int64_t LongestSequence(const RunConfig& config) {
   return int64_t{config.data().prompt_max_len()} + config.rollout().generate_max_len();
 }
 
-// As many of its last tokens are actions as an answer can have.
-TokenSequence SequenceOf(const RunConfig& config, int64_t length) {
+// Begins as no sequence with another `index` does. The last `actions` tokens are actions.
+TokenSequence SequenceOf(int32_t index, int64_t length, int64_t actions) {
   TokenSequence sequence;
-  const int64_t answer = std::min<int64_t>(config.rollout().generate_max_len(), length - 1);
   for (int64_t t = 0; t < length; ++t) {
-    sequence.add_ids(0);
-    sequence.add_action_mask(t >= length - answer);
+    sequence.add_ids(t == 0 ? index : 0);
+    sequence.add_action_mask(t >= length - actions);
   }
   return sequence;
 }
 
-TrainingSequence ExperienceOf(const RunConfig& config, int64_t length) {
+TrainingSequence ExperienceOf(int32_t index, int64_t length, int64_t actions) {
   TrainingSequence sequence;
-  *sequence.mutable_tokens() = SequenceOf(config, length);
+  *sequence.mutable_tokens() = SequenceOf(index, length, actions);
   for (auto* array : {sequence.mutable_loss_weights(), sequence.mutable_old_log_probs(), sequence.mutable_advantages(),
                       sequence.mutable_old_values(), sequence.mutable_returns(), sequence.mutable_rollout_log_probs(),
                       sequence.mutable_reference_log_probs()}) {
-    array->Resize(static_cast<int>(std::min<int64_t>(config.rollout().generate_max_len(), length - 1)), 0);
+    array->Resize(static_cast<int>(actions), 0);
   }
   return sequence;
 }
@@ -87,32 +86,63 @@ Limit ForwardLimit(const TrainerConfig& config) {
 
 // A rank's share of `sequences` sequences: micro-batches as full as they can be, and how many of them there are.
 struct Share {
-  // `together` sequences, 1 or 2, are not divided.
-  Share(const RunConfig& config, const Limit& limit, int64_t sequences, int ranks, int64_t together = 1) {
+  // `together` sequences, 1 or 2, are not divided. On CPUs samples share their prompt.
+  Share(const RunConfig& config, const RankContext& context, const Limit& limit, int64_t sequences,
+        int64_t together = 1)
+      : prompt_(config.data().prompt_max_len()),
+        answer_(config.rollout().generate_max_len()),
+        samples_(PlacementOf(config, context.service).device() == "cpu" ? config.rollout().n_samples_per_prompt() : 1) {
+    const int ranks = context.world_size;
     const int64_t longest = LongestSequence(config), most = CeilDivide(sequences / together, ranks) * together;
     const int64_t fit = limit.tokens > 0 ? limit.tokens / longest : limit.sequences;
     const int64_t whole = std::max<int64_t>(1, fit / together) * together;
     lengths.assign(std::min(whole, most), longest);
     const int64_t rest = (limit.tokens - longest * whole) / together;  // for each of some more, which are shorter
     if (rest >= 2 && whole < most) lengths.insert(lengths.end(), together, rest);
-    micro_batches = CeilDivide(most, whole);
+    micro_batches = CeilDivide(most, std::max(whole, SharingFit(limit)));
+    shared_fit_ = std::min(SharingFit(limit), samples_);
   }
+
+  // Of a sequence of `length` tokens. A micro-batch of tokens is as full where samples share their prompt, and has more
+  // actions then.
+  int64_t Actions(int64_t length) const {
+    const int64_t answers = std::max<int64_t>(1, shared_fit_) * answer_;
+    const int64_t share = shared_fit_ <= 1 ? answer_ : CeilDivide(length * answers, prompt_ + answers);
+    return std::min(std::max(share, answer_), length - 1);
+  }
+
   std::vector<int64_t> lengths;  // of the sequences of one micro-batch
   int64_t micro_batches;
+
+ private:
+  // Sequences that fit in a micro-batch of tokens where samples share their prompt.
+  int64_t SharingFit(const Limit& limit) const {
+    if (limit.tokens == 0) return 0;
+    const int64_t group = prompt_ + samples_ * answer_;
+    const auto answers_in = [this](int64_t tokens) { return std::max<int64_t>(0, (tokens - prompt_) / answer_); };
+    return limit.tokens / group * samples_ + answers_in(limit.tokens % group);
+  }
+
+  int64_t prompt_, answer_, samples_;
+  int64_t shared_fit_ = 0;  // samples of one prompt
 };
 
 // One micro-batch.
-std::vector<TokenSequence> ForwardBatch(const RunConfig& config, const Share& share) {
+std::vector<TokenSequence> ForwardBatch(const Share& share) {
   std::vector<TokenSequence> sequences;
-  for (const int64_t length : share.lengths) sequences.push_back(SequenceOf(config, length));
+  for (const int64_t length : share.lengths) {
+    sequences.push_back(SequenceOf(static_cast<int32_t>(sequences.size()), length, share.Actions(length)));
+  }
   return sequences;
 }
 
 // Several, end to end.
-std::vector<TrainingSequence> TrainBatch(const RunConfig& config, const Share& share, int micro_batches, bool pairs) {
+std::vector<TrainingSequence> TrainBatch(const Share& share, int micro_batches, bool pairs) {
   std::vector<TrainingSequence> sequences;
   for (int m = 0; m < micro_batches; ++m) {
-    for (const int64_t length : share.lengths) sequences.push_back(ExperienceOf(config, length));
+    for (const int64_t length : share.lengths) {
+      sequences.push_back(ExperienceOf(static_cast<int32_t>(sequences.size()), length, share.Actions(length)));
+    }
   }
   for (size_t i = 0; pairs && i < sequences.size(); i += 2) sequences[i].mutable_pair()->set_weight(1);
   return sequences;
@@ -153,12 +183,12 @@ struct Training {
 // What a trainer does in a PPO step: forwards over all sequences, then optimizer steps as `step` says. One micro-batch
 // of forwards is run, and optimizer steps of one and of two: the second of two sends what each further one does.
 absl::Status Train(const RunConfig& config, Program program, const TrainerConfig& trainer, const Training& steps,
-                   int ranks, TrainerEngine& engine, const UpdateCall& step, Volumes* sent) {
+                   const RankContext& context, TrainerEngine& engine, const UpdateCall& step, Volumes* sent) {
   const bool pairs = HasPairs(program);
-  const Share forwards(config, ForwardLimit(trainer), SequencesPerBatch(config), ranks);
-  const Share training(config, TrainLimit(trainer), steps.batch_size, ranks, pairs ? 2 : 1);
+  const Share forwards(config, context, ForwardLimit(trainer), SequencesPerBatch(config));
+  const Share training(config, context, TrainLimit(trainer), steps.batch_size, pairs ? 2 : 1);
   const auto forward = [&]() -> absl::Status {
-    const std::vector<TokenSequence> tokens = ForwardBatch(config, forwards);
+    const std::vector<TokenSequence> tokens = ForwardBatch(forwards);
     ForwardCall call;
     call.add_micro_batch_sizes(static_cast<uint32_t>(tokens.size()));
     call.set_temperature(config.rollout().temperature());
@@ -169,7 +199,7 @@ absl::Status Train(const RunConfig& config, Program program, const TrainerConfig
     UpdateCall call = step;
     for (int m = 0; m < micro_batches; ++m) call.add_micro_batch_sizes(static_cast<uint32_t>(training.lengths.size()));
     UpdateSums sums;
-    return engine.Update(call, TrainBatch(config, training, micro_batches, pairs), &sums);
+    return engine.Update(call, TrainBatch(training, micro_batches, pairs), &sums);
   };
   const Volumes before = VolumesOf(engine.Info());
   if (program != Program::kSft) QUARTET_RETURN_IF_ERROR(forward());  // which makes none
@@ -213,7 +243,7 @@ absl::StatusOr<RankUse> RunPolicy(const RunConfig& config, Program program, cons
   }
   Volumes sent;
   QUARTET_RETURN_IF_ERROR(Train(config, program, config.actor(),
-                                {TrainBatchSize(config), config.algorithm().max_epochs()}, context.world_size, *engine,
+                                {TrainBatchSize(config), config.algorithm().max_epochs()}, context, *engine,
                                 MakeUpdateCall(step), &sent));
   return UseOf(engine->Info(), sent);
 }
@@ -226,8 +256,8 @@ absl::StatusOr<RankUse> RunCritic(const RunConfig& config, Program program, cons
   if (program == Program::kRewardModel) step.set_loss(CriticUpdateHeader::LOSS_PAIRWISE);
   Volumes sent;
   QUARTET_RETURN_IF_ERROR(Train(config, program, config.critic(),
-                                {CriticTrainBatchSize(config), config.algorithm().critic_epochs()}, context.world_size,
-                                *engine, MakeUpdateCall(step), &sent));
+                                {CriticTrainBatchSize(config), config.algorithm().critic_epochs()}, context, *engine,
+                                MakeUpdateCall(step), &sent));
   return UseOf(engine->Info(), sent);
 }
 
@@ -235,14 +265,14 @@ absl::StatusOr<RankUse> RunScorer(const RunConfig& config, const RankContext& co
   QUARTET_ASSIGN_OR_RETURN(const std::unique_ptr<ScorerEngine> engine, ScorerEngine::Load(config, context));
   Volumes sent;
   const auto run = [&](const Limit& limit, int model, const auto& forward) -> absl::Status {
-    const Share share(config, limit, SequencesPerBatch(config), context.world_size);
+    const Share share(config, context, limit, SequencesPerBatch(config));
     ForwardCall call;
     call.add_micro_batch_sizes(static_cast<uint32_t>(share.lengths.size()));
     call.set_temperature(config.rollout().temperature());
     call.set_model(model);
     std::vector<TokenValues> replies;
     const Volumes before = VolumesOf(engine->Info());
-    QUARTET_RETURN_IF_ERROR(forward(call, ForwardBatch(config, share), &replies));
+    QUARTET_RETURN_IF_ERROR(forward(call, ForwardBatch(share), &replies));
     AddTraffic(before, VolumesOf(engine->Info()), share.micro_batches, &sent);
     return absl::OkStatus();
   };

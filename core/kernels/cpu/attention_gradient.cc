@@ -1,10 +1,15 @@
 // By tiles of keys, each against all tiles of queries that see it; scores are computed again instead of kept (Dao:
 // "FlashAttention-2", 2023, algorithm 2). All products are of tiles in fp32, whose columns lie in vectors.
+//
+// Where sequences share tokens, what a key and a query of different sequences give each other is computed twice, for
+// the one and for the other: no task writes what another writes.
 
 #include "core/kernels/cpu/attention_gradient.h"
 
 #include <algorithm>
 #include <cmath>
+#include <map>
+#include <utility>
 
 #include "core/hardware/simd.h"
 
@@ -89,15 +94,16 @@ QUARTET_SIMD_CLONES void Multiply(const Product& p, int64_t rows, int64_t column
 }
 
 // From scores and gradients of weights [rows, kKeyRows] in place: the weights, and the gradients of the scores. Row r
-// sees its first `visible` + r columns; what it does not see becomes 0, as do the rows behind `rows` up to `all_rows`.
-QUARTET_SIMD_CLONES void Weigh(float* scores, float* gradients, int64_t visible, const float* log_sums,
+// sees its first `visible` + r * `more` columns; what it does not see becomes 0, as do the rows behind `rows` up to
+// `all_rows`.
+QUARTET_SIMD_CLONES void Weigh(float* scores, float* gradients, int64_t visible, int64_t more, const float* log_sums,
                                const float* deltas, int64_t rows, int64_t all_rows, int64_t columns) {
   const F16 lane = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
   for (int64_t r = 0; r < rows; ++r) {
     float* score = scores + r * kKeyRows;
     float* gradient = gradients + r * kKeyRows;
     for (int64_t c = 0; c < columns; c += kLanes) {
-      const F16 seen = simd::Splat(static_cast<float>(visible + r - c));
+      const F16 seen = simd::Splat(static_cast<float>(visible + r * more - c));
       const F16 exponential = simd::ExpNonPositive(simd::Load(score + c) - log_sums[r]);
       const F16 weight = lane < seen ? exponential : F16{};
       const F16 of_score = weight * (simd::Load(gradient + c) - deltas[r]);
@@ -153,19 +159,57 @@ void Transpose(const float* from, int64_t stride, int64_t rows, int64_t d, float
 
 }  // namespace
 
-int64_t AttentionGradientScratch(int64_t tokens, int64_t group, int64_t head_dim) {
-  const int64_t padded = RoundUp(head_dim, kLanes), rows = RoundUp(tokens, kQueryRows);
-  return group * rows * (padded + 2) + kKeyRows * (3 * padded + 2 * head_dim) + kQueryRows * 2 * (padded + kKeyRows);
+std::vector<AttentionGradientTask> AttentionGradientTasks(const SequenceRows& rows) {
+  const std::vector<std::vector<RowRange>> shared = SharedRanges(rows);
+  // By their first row: who else sees a sequence's own tokens.
+  std::map<int64_t, std::vector<AttentionGradientTask::Later>> after;
+  for (size_t i = 0; i < rows.count(); ++i) {
+    if (rows.OwnOf(i) == 0) continue;
+    for (const RowRange& range : shared[i]) {
+      after[range.first].push_back({.rows = {rows.starts[i], rows.OwnOf(i)}, .seen = range.count});
+    }
+  }
+  std::vector<AttentionGradientTask> tasks;
+  for (size_t i = 0; i < rows.count(); ++i) {
+    const RowRange own = {rows.starts[i], rows.OwnOf(i)};
+    if (own.count == 0) continue;
+    AttentionGradientTask task = {.own = own, .of_queries = true, .before = shared[i], .keys = own, .after = {}};
+    const auto later = after.find(own.first);
+    if (later == after.end()) {
+      tasks.push_back(std::move(task));
+      continue;
+    }
+    // What many see is as much work as they are many: its keys apart, tile by tile.
+    task.keys.count = 0;
+    tasks.push_back(std::move(task));
+    for (int64_t first = 0; first < own.count; first += kKeyRows) {
+      tasks.push_back({.own = own,
+                       .of_queries = false,
+                       .before = {},
+                       .keys = {own.first + first, std::min(kKeyRows, own.count - first)},
+                       .after = later->second});
+    }
+  }
+  return tasks;
+}
+
+int64_t AttentionGradientScratch(int64_t own_rows, int64_t group, int64_t head_dim) {
+  const int64_t padded = RoundUp(head_dim, kLanes), rows = RoundUp(own_rows, kQueryRows);
+  return group * rows * padded + kKeyRows * (3 * padded + 2 * head_dim) + kQueryRows * 2 * (padded + kKeyRows + 1);
 }
 
 template <typename Element>
-void AttendGradient(const AttentionGradientTask<Element>& task, float* scratch) {
-  const int64_t d = task.head_dim, padded = RoundUp(d, kLanes), N = task.tokens, rows = RoundUp(N, kQueryRows);
+void AttentionDeltas(const Element* outputs, const Element* output_gradients, int64_t stride, int64_t rows, int64_t d,
+                     float* deltas) {
+  Dot(outputs, output_gradients, stride, rows, d, deltas);
+}
+
+template <typename Element>
+void AttendGradient(const AttentionGradientHead<Element>& head, const AttentionGradientTask& task, float* scratch) {
+  const int64_t d = head.head_dim, padded = RoundUp(d, kLanes), rows = RoundUp(task.own.count, kQueryRows);
   const float scale = static_cast<float>(1.0 / std::sqrt(static_cast<double>(d)));
   Scratch memory(scratch);
-  float* query_sums = memory.Take(task.group * rows * padded);  // of each head its rows
-  float* deltas = memory.Take(task.group * rows);
-  float* log_sums = memory.Take(task.group * rows);
+  float* query_sums = memory.Take(head.group * rows * padded);  // of each head its own rows
   float* keys = memory.Take(kKeyRows * padded);
   float* keys_dk = memory.Take(d * kKeyRows);
   float* values_dk = memory.Take(d * kKeyRows);
@@ -175,58 +219,100 @@ void AttendGradient(const AttentionGradientTask<Element>& task, float* scratch) 
   float* gradients = memory.Take(kQueryRows * padded);
   float* weights = memory.Take(kQueryRows * kKeyRows);
   float* score_gradients = memory.Take(kQueryRows * kKeyRows);
+  float* log_sums = memory.Take(kQueryRows);
+  float* deltas = memory.Take(kQueryRows);
 
-  std::fill_n(query_sums, task.group * rows * padded, 0.0f);
-  for (int64_t g = 0; g < task.group; ++g) {
-    Dot(task.outputs + g * d, task.output_gradients + g * d, task.query_stride, N, d, deltas + g * rows);
-    for (int64_t t = 0; t < N; ++t) log_sums[g * rows + t] = task.log_sums[t * task.log_sum_stride + g];
-  }
-
-  for (int64_t first_key = 0; first_key < N; first_key += kKeyRows) {
-    const int64_t used = std::min(kKeyRows, N - first_key), used_columns = RoundUp(used, kLanes);
+  const auto read_keys = [&](int64_t first_key, int64_t used) {
     // Values first: their rows are not needed once they are transposed.
-    Widen(task.values + first_key * task.key_stride, task.key_stride, used, d, 1, keys, padded);
+    Widen(head.values + first_key * head.key_stride, head.key_stride, used, d, 1, keys, padded);
     Transpose(keys, padded, used, d, values_dk);
-    Widen(task.keys + first_key * task.key_stride, task.key_stride, used, d, 1, keys, padded);
+    Widen(head.keys + first_key * head.key_stride, head.key_stride, used, d, 1, keys, padded);
     std::fill_n(keys + used * padded, (kKeyRows - used) * padded, 0.0f);
     Transpose(keys, padded, used, d, keys_dk);
-    std::fill_n(key_sums, kKeyRows * padded, 0.0f);
-    std::fill_n(value_sums, kKeyRows * padded, 0.0f);
+  };
+  // The `count` queries of head g from row `first` on with the keys that were read, of which row r sees the first
+  // `visible` + r * `more`, all in `columns`. Adds to the sums of the keys, and to those of the queries at `own_row` of
+  // the task's own (-1: of others).
+  const auto meet = [&](int64_t g, int64_t first, int64_t count, int64_t visible, int64_t more, int64_t columns,
+                        bool of_keys, int64_t own_row) {
+    const int64_t all = RoundUp(count, kRowsAtATime), start = first * head.query_stride + g * d;
+    Widen(head.queries + start, head.query_stride, count, d, scale, queries, padded);
+    Widen(head.output_gradients + start, head.query_stride, count, d, 1, gradients, padded);
+    std::fill_n(queries + count * padded, (all - count) * padded, 0.0f);
+    std::fill_n(gradients + count * padded, (all - count) * padded, 0.0f);
+    for (int64_t r = 0; r < count; ++r) {
+      log_sums[r] = head.log_sums[(first + r) * head.number_stride + g];
+      deltas[r] = head.deltas[(first + r) * head.number_stride + g];
+    }
+    const auto rows_times = [&](const float* a, int64_t a_stride, const float* b, int64_t b_stride, int64_t depth,
+                                float* out, int64_t out_stride, bool add, int64_t out_columns) {
+      Multiply({a, a_stride, 1, b, b_stride, depth, out, out_stride, add}, all, out_columns);
+    };
+    rows_times(queries, padded, keys_dk, kKeyRows, d, weights, kKeyRows, false, columns);
+    rows_times(gradients, padded, values_dk, kKeyRows, d, score_gradients, kKeyRows, false, columns);
+    Weigh(weights, score_gradients, visible, more, log_sums, deltas, count, all, columns);
+    if (own_row >= 0) {
+      rows_times(score_gradients, kKeyRows, keys, padded, columns, query_sums + (g * rows + own_row) * padded, padded,
+                 true, padded);
+    }
+    if (!of_keys) return;
+    Multiply({weights, 1, kKeyRows, gradients, padded, all, value_sums, padded, true}, columns, padded);
+    Multiply({score_gradients, 1, kKeyRows, queries, padded, all, key_sums, padded, true}, columns, padded);
+  };
+  // In tiles: rows that all see the first `seen` keys of those that were read.
+  const auto meet_all = [&](int64_t g, const RowRange& range, int64_t seen, bool of_keys, bool own) {
+    for (int64_t i = 0; i < range.count; i += kQueryRows) {
+      meet(g, range.first + i, std::min(kQueryRows, range.count - i), seen, 0, RoundUp(seen, kLanes), of_keys,
+           own ? i : -1);
+    }
+  };
 
-    for (int64_t g = 0; g < task.group; ++g) {
-      for (int64_t first = first_key; first < N; first += kQueryRows) {
-        const int64_t count = std::min(kQueryRows, N - first), all = RoundUp(count, kRowsAtATime);
+  if (task.of_queries) std::fill_n(query_sums, head.group * rows * padded, 0.0f);
+  for (const RowRange& range : task.before) {
+    for (int64_t first = 0; first < range.count; first += kKeyRows) {
+      const int64_t used = std::min(kKeyRows, range.count - first);
+      read_keys(range.first + first, used);
+      for (int64_t g = 0; g < head.group; ++g) meet_all(g, task.own, used, /*of_keys=*/false, /*own=*/true);
+    }
+  }
+  for (int64_t first_key = 0; first_key < task.own.count; first_key += kKeyRows) {
+    const int64_t used = std::min(kKeyRows, task.own.count - first_key), used_columns = RoundUp(used, kLanes);
+    const int64_t key_row = task.own.first + first_key;
+    const bool of_keys = key_row >= task.keys.first && key_row < task.keys.first + task.keys.count;
+    if (!of_keys && !task.of_queries) continue;
+    read_keys(key_row, used);
+    if (of_keys) {
+      std::fill_n(key_sums, kKeyRows * padded, 0.0f);
+      std::fill_n(value_sums, kKeyRows * padded, 0.0f);
+    }
+    for (int64_t g = 0; g < head.group; ++g) {
+      for (int64_t first = first_key; first < task.own.count; first += kQueryRows) {
+        const int64_t count = std::min(kQueryRows, task.own.count - first);
         const int64_t columns = std::min(used_columns, RoundUp(first + count - first_key, kLanes));
-        const int64_t start = first * task.query_stride + g * d;
-        Widen(task.queries + start, task.query_stride, count, d, scale, queries, padded);
-        Widen(task.output_gradients + start, task.query_stride, count, d, 1, gradients, padded);
-        std::fill_n(queries + count * padded, (all - count) * padded, 0.0f);
-        std::fill_n(gradients + count * padded, (all - count) * padded, 0.0f);
-
-        const auto rows_times = [&](const float* a, int64_t a_stride, const float* b, int64_t b_stride, int64_t depth,
-                                    float* out, int64_t out_stride, bool add, int64_t out_columns) {
-          Multiply({a, a_stride, 1, b, b_stride, depth, out, out_stride, add}, all, out_columns);
-        };
-        rows_times(queries, padded, keys_dk, kKeyRows, d, weights, kKeyRows, false, columns);
-        rows_times(gradients, padded, values_dk, kKeyRows, d, score_gradients, kKeyRows, false, columns);
-        Weigh(weights, score_gradients, first - first_key + 1, log_sums + g * rows + first, deltas + g * rows + first,
-              count, all, columns);
-        rows_times(score_gradients, kKeyRows, keys, padded, columns, query_sums + (g * rows + first) * padded, padded,
-                   true, padded);
-        Multiply({weights, 1, kKeyRows, gradients, padded, all, value_sums, padded, true}, columns, padded);
-        Multiply({score_gradients, 1, kKeyRows, queries, padded, all, key_sums, padded, true}, columns, padded);
+        meet(g, task.own.first + first, count, first - first_key + 1, 1, columns, of_keys,
+             task.of_queries ? first : -1);
+      }
+      if (!of_keys) continue;
+      for (const AttentionGradientTask::Later& later : task.after) {
+        const int64_t seen = std::min(used, later.seen - first_key);
+        if (seen > 0) meet_all(g, later.rows, seen, /*of_keys=*/true, /*own=*/false);
       }
     }
-    const int64_t start = first_key * task.key_stride;
-    Narrow(key_sums, padded, used, d, 1, task.key_gradients + start, task.key_stride);
-    Narrow(value_sums, padded, used, d, 1, task.value_gradients + start, task.key_stride);
+    if (!of_keys) continue;
+    const int64_t start = key_row * head.key_stride;
+    Narrow(key_sums, padded, used, d, 1, head.key_gradients + start, head.key_stride);
+    Narrow(value_sums, padded, used, d, 1, head.value_gradients + start, head.key_stride);
   }
-  for (int64_t g = 0; g < task.group; ++g) {
-    Narrow(query_sums + g * rows * padded, padded, N, d, scale, task.query_gradients + g * d, task.query_stride);
+  if (!task.of_queries) return;
+  for (int64_t g = 0; g < head.group; ++g) {
+    Narrow(query_sums + g * rows * padded, padded, task.own.count, d, scale,
+           head.query_gradients + task.own.first * head.query_stride + g * d, head.query_stride);
   }
 }
 
-template void AttendGradient<float>(const AttentionGradientTask<float>&, float*);
-template void AttendGradient<uint16_t>(const AttentionGradientTask<uint16_t>&, float*);
+template void AttentionDeltas<float>(const float*, const float*, int64_t, int64_t, int64_t, float*);
+template void AttentionDeltas<uint16_t>(const uint16_t*, const uint16_t*, int64_t, int64_t, int64_t, float*);
+template void AttendGradient<float>(const AttentionGradientHead<float>&, const AttentionGradientTask&, float*);
+template void AttendGradient<uint16_t>(const AttentionGradientHead<uint16_t>&, const AttentionGradientTask&, float*);
 
 }  // namespace quartet

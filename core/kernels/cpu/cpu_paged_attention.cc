@@ -17,6 +17,7 @@ namespace {
 constexpr int64_t kTokensPerTask = 32;
 // Worth another thread.
 constexpr int64_t kTokensPerWrite = 64;
+constexpr int64_t kRowsPerDelta = 512;
 // What is kept of so many tokens while they share keys stays in a core's second cache.
 constexpr int64_t kMostTogether = 16;
 // Are left, at least, for each thread when tokens are put together.
@@ -29,45 +30,45 @@ int64_t SharedBlocks(const AttentionChunk& a, const AttentionChunk& b, int64_t b
 }
 
 template <typename Element>
-void Gradients(const std::vector<int64_t>& starts, const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
-               const at::Tensor& out, const at::Tensor& log_sums, const at::Tensor& out_gradient,
-               const AttentionGradients& gradients, const at::Tensor& scratch) {
+void Gradients(const std::vector<AttentionGradientTask>& tasks, const at::Tensor& q, const at::Tensor& k,
+               const at::Tensor& v, const at::Tensor& out, const at::Tensor& log_sums, const at::Tensor& out_gradient,
+               const AttentionGradients& gradients, const at::Tensor& deltas, const at::Tensor& scratch) {
   const int64_t H = q.size(1), K = k.size(1), d = q.size(2), G = H / K;
   const auto read = [](const at::Tensor& x) { return static_cast<const Element*>(x.const_data_ptr()); };
   const auto write = [](const at::Tensor& x) { return static_cast<Element*>(x.mutable_data_ptr()); };
-  std::vector<AttentionGradientTask<Element>> tasks;
-  for (size_t i = 0; i + 1 < starts.size(); ++i) {
-    if (starts[i] == starts[i + 1]) continue;
-    for (int64_t head = 0; head < K; ++head) {
-      const int64_t query = (starts[i] * H + head * G) * d, key = (starts[i] * K + head) * d;
-      tasks.push_back({.queries = read(q) + query,
-                       .outputs = read(out) + query,
-                       .output_gradients = read(out_gradient) + query,
-                       .query_gradients = write(gradients.q_THd) + query,
-                       .query_stride = H * d,
-                       .keys = read(k) + key,
-                       .values = read(v) + key,
-                       .key_gradients = write(gradients.k_TKd) + key,
-                       .value_gradients = write(gradients.v_TKd) + key,
-                       .key_stride = K * d,
-                       .log_sums = log_sums.const_data_ptr<float>() + query / d,
-                       .log_sum_stride = H,
-                       .tokens = starts[i + 1] - starts[i],
-                       .group = G,
-                       .head_dim = d});
-    }
-  }
+  auto* of_rows = deltas.mutable_data_ptr<float>();
+  at::parallel_for(0, deltas.numel(), kRowsPerDelta, [&](int64_t begin, int64_t end) {
+    AttentionDeltas(read(out) + begin * d, read(out_gradient) + begin * d, d, end - begin, d, of_rows + begin);
+  });
   auto* memory = scratch.mutable_data_ptr<float>();
-  at::parallel_for(0, static_cast<int64_t>(tasks.size()), 1, [&](int64_t begin, int64_t end) {
+  at::parallel_for(0, static_cast<int64_t>(tasks.size()) * K, 1, [&](int64_t begin, int64_t end) {
     float* own = memory + at::get_thread_num() * scratch.size(1);
-    for (int64_t i = begin; i < end; ++i) AttendGradient(tasks[i], own);
+    for (int64_t i = begin; i < end; ++i) {
+      const int64_t head = i % K, query = head * G * d, key = head * d;
+      AttendGradient<Element>({.queries = read(q) + query,
+                               .output_gradients = read(out_gradient) + query,
+                               .query_gradients = write(gradients.q_THd) + query,
+                               .query_stride = H * d,
+                               .keys = read(k) + key,
+                               .values = read(v) + key,
+                               .key_gradients = write(gradients.k_TKd) + key,
+                               .value_gradients = write(gradients.v_TKd) + key,
+                               .key_stride = K * d,
+                               .log_sums = log_sums.const_data_ptr<float>() + head * G,
+                               .deltas = of_rows + head * G,
+                               .number_stride = H,
+                               .group = G,
+                               .head_dim = d},
+                              tasks[i / K], own);
+    }
   });
 }
 
 }  // namespace
 
-CpuPagedAttention::CpuPagedAttention(const PagedCacheLayout& layout, std::vector<AttentionChunk> chunks)
-    : layout_(layout), chunks_(std::move(chunks)) {
+CpuPagedAttention::CpuPagedAttention(const PagedCacheLayout& layout, std::vector<AttentionChunk> chunks,
+                                     std::vector<Write> writes)
+    : layout_(layout), chunks_(std::move(chunks)), writes_(std::move(writes)) {
   rows_ = {0};
   for (const AttentionChunk& chunk : chunks_) rows_.push_back(rows_.back() + chunk.count);
   const int64_t K = layout.kv_heads, threads = at::get_num_threads();
@@ -112,10 +113,14 @@ void CpuPagedAttention::Attend(Element* cache, const at::Tensor& q, const at::Te
   auto* outputs = static_cast<Element*>(out.mutable_data_ptr());
   std::fill_n(outputs + rows_.back() * H * d, (q.size(0) - rows_.back()) * H * d, Element{0});
 
+  const auto write_to = [&](const Write& to, int64_t head) {
+    const int64_t offset = (to.row * K + head) * d;
+    Element* block = cache + to.block * layout_.block_numel();
+    WriteToCache(layout_, new_keys + offset, new_values + offset, to.offset, block + head * layout_.head_numel());
+  };
   const auto write = [&](size_t chunk, int64_t i, int64_t head) {  // the new key and value of its token i
-    const int64_t position = chunks_[chunk].first + i, offset = ((rows_[chunk] + i) * K + head) * d;
-    Element* block = cache + chunks_[chunk].blocks[position / S] * layout_.block_numel();
-    WriteToCache(layout_, new_keys + offset, new_values + offset, position % S, block + head * layout_.head_numel());
+    const int64_t position = chunks_[chunk].first + i;
+    write_to({.row = rows_[chunk] + i, .block = chunks_[chunk].blocks[position / S], .offset = position % S}, head);
   };
   const auto task_of = [&](size_t chunk, int64_t first, int64_t head) {  // tokens from `first` on
     const int64_t offset = ((rows_[chunk] + first) * H + head * G) * d;
@@ -132,9 +137,14 @@ void CpuPagedAttention::Attend(Element* cache, const at::Tensor& q, const at::Te
                                        .kv_head = head};
   };
 
+  at::parallel_for(0, static_cast<int64_t>(writes_.size()), kTokensPerWrite, [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) {
+      for (int64_t head = 0; head < K; ++head) write_to(writes_[i], head);
+    }
+  });
   for (const Group& group : groups_) {
     const int64_t count = chunks_[group.begin].count;
-    if (count == 1) continue;
+    if (count == 1 || !writes_.empty()) continue;
     at::parallel_for(0, count, kTokensPerWrite, [&](int64_t begin, int64_t end) {
       for (int64_t i = begin; i < end; ++i) {
         for (int64_t head = 0; head < K; ++head) write(group.begin, i, head);
@@ -145,7 +155,7 @@ void CpuPagedAttention::Attend(Element* cache, const at::Tensor& q, const at::Te
     const auto& [group, first, head] = works_[i];
     // A token that is alone in its chunk is written where it is read.
     for (size_t c = group.begin; c < group.end; ++c) {
-      if (chunks_[c].count == 1) write(c, 0, head);
+      if (chunks_[c].count == 1 && writes_.empty()) write(c, 0, head);
     }
     if (group.end - group.begin == 1) {
       PagedAttend(layout_, task_of(group.begin, first, head));
@@ -171,26 +181,27 @@ at::Tensor CpuPagedAttention::Attend(void* cache, const at::Tensor& q_THd, const
   return out;
 }
 
-AttentionGradients CpuAttentionGradient(const std::vector<int64_t>& starts, const at::Tensor& q_THd,
-                                        const at::Tensor& k_TKd, const at::Tensor& v_TKd, const at::Tensor& out_THd,
+AttentionGradients CpuAttentionGradient(const SequenceRows& rows, const at::Tensor& q_THd, const at::Tensor& k_TKd,
+                                        const at::Tensor& v_TKd, const at::Tensor& out_THd,
                                         const at::Tensor& log_sums_TH, const at::Tensor& out_gradient_THd) {
   const at::Tensor q = q_THd.contiguous(), k = k_TKd.contiguous(), v = v_TKd.contiguous();
   const at::Tensor out = out_THd.contiguous(), out_gradient = out_gradient_THd.contiguous();
   const AttentionGradients gradients = {
       .q_THd = at::empty_like(q), .k_TKd = at::empty_like(k), .v_TKd = at::empty_like(v)};
-  int64_t longest = 0, tasks = 0;
-  for (size_t i = 0; i + 1 < starts.size(); ++i) {
-    longest = std::max(longest, starts[i + 1] - starts[i]);
-    if (starts[i] < starts[i + 1]) tasks += k.size(1);
-  }
-  const at::Tensor scratch = at::empty({std::min<int64_t>(at::get_num_threads(), tasks),
-                                        AttentionGradientScratch(longest, q.size(1) / k.size(1), q.size(2))},
-                                       q.options().dtype(at::kFloat));
+  const std::vector<AttentionGradientTask> tasks = AttentionGradientTasks(rows);
+  int64_t most_own = 0;
+  for (const AttentionGradientTask& task : tasks) most_own = std::max(most_own, task.own.count);
+  const auto fp32 = q.options().dtype(at::kFloat);
+  const at::Tensor deltas = at::empty({q.size(0), q.size(1)}, fp32);
+  const at::Tensor scratch =
+      at::empty({std::min<int64_t>(at::get_num_threads(), static_cast<int64_t>(tasks.size()) * k.size(1)),
+                 AttentionGradientScratch(most_own, q.size(1) / k.size(1), q.size(2))},
+                fp32);
   if (q.is_meta()) return gradients;
   if (q.scalar_type() == at::kFloat) {
-    Gradients<float>(starts, q, k, v, out, log_sums_TH, out_gradient, gradients, scratch);
+    Gradients<float>(tasks, q, k, v, out, log_sums_TH, out_gradient, gradients, deltas, scratch);
   } else {
-    Gradients<uint16_t>(starts, q, k, v, out, log_sums_TH, out_gradient, gradients, scratch);
+    Gradients<uint16_t>(tasks, q, k, v, out, log_sums_TH, out_gradient, gradients, deltas, scratch);
   }
   return gradients;
 }

@@ -8,14 +8,22 @@
 #include <vector>
 
 #include "core/kernels/cpu/paged_attention_kernel.h"
+#include "core/kernels/sequence_rows.h"
 
 namespace quartet {
 
 // How the work of a forward's attention is divided, which is the same in each layer. CPU, and the meta device.
 class CpuPagedAttention {
  public:
-  // What the chunks point to must outlive it.
-  CpuPagedAttention(const PagedCacheLayout& layout, std::vector<AttentionChunk> chunks);
+  // Where the key and value of a row go.
+  struct Write {
+    int64_t row = 0;
+    int64_t block = 0;
+    int64_t offset = 0;  // in the block
+  };
+  // What the chunks point to must outlive it. With `writes` these are what is written, before anything is read, and a
+  // chunk may see what is another's; without, each chunk's own tokens.
+  CpuPagedAttention(const PagedCacheLayout& layout, std::vector<AttentionChunk> chunks, std::vector<Write> writes = {});
 
   // The chunks' tokens lie end to end in q [T, H, d] (rotated), k and v [T, K, d], of float or bf16. Writes k and v to
   // the cache (elements of q's type, laid out as `layout` says), then gives what each token sees of its own sequence up
@@ -47,6 +55,7 @@ class CpuPagedAttention {
 
   const PagedCacheLayout layout_;
   const std::vector<AttentionChunk> chunks_;
+  const std::vector<Write> writes_;
   std::vector<int64_t> rows_;  // of each chunk's first token, and behind the last
   std::vector<Group> groups_;
   std::vector<Work> works_;
@@ -56,10 +65,10 @@ struct AttentionGradients {
   at::Tensor q_THd, k_TKd, v_TKd;
 };
 
-// Of whole sequences, i being tokens [starts[i], starts[i + 1]) of all T: the gradients of q, k and v, given what
-// CpuPagedAttention gave and its gradient. CPU and, without computing, the meta device.
-AttentionGradients CpuAttentionGradient(const std::vector<int64_t>& starts, const at::Tensor& q_THd,
-                                        const at::Tensor& k_TKd, const at::Tensor& v_TKd, const at::Tensor& out_THd,
+// The gradients of q, k and v of whole sequences, given what CpuPagedAttention gave and its gradient. CPU and, without
+// computing, the meta device.
+AttentionGradients CpuAttentionGradient(const SequenceRows& rows, const at::Tensor& q_THd, const at::Tensor& k_TKd,
+                                        const at::Tensor& v_TKd, const at::Tensor& out_THd,
                                         const at::Tensor& log_sums_TH, const at::Tensor& out_gradient_THd);
 
 }  // namespace quartet

@@ -92,8 +92,8 @@ Results Attended(const Case& c, const Inputs& in) {
       at::equal(results.out_THd,
                 CpuPagedAttention(layout, chunks).Attend(cache.mutable_data_ptr(), in.q_THd, in.k_TKd, in.v_TKd)))
       << c.Name();
-  results.gradients = CpuAttentionGradient(c.starts, in.q_THd, in.k_TKd, in.v_TKd, results.out_THd, results.log_sums_TH,
-                                           in.out_gradient_THd);
+  results.gradients = CpuAttentionGradient({.starts = c.starts, .shared = {}}, in.q_THd, in.k_TKd, in.v_TKd,
+                                           results.out_THd, results.log_sums_TH, in.out_gradient_THd);
   return results;
 }
 

@@ -63,7 +63,7 @@ at::Tensor WholeModel::Forward(const at::Tensor& ids_T, const std::vector<int64_
   std::vector<at::Tensor> positions;
   for (size_t i = 0; i + 1 < starts.size(); ++i) positions.push_back(at::arange(starts[i + 1] - starts[i], at::kLong));
   const RotaryTable rotary = MakeRotaryTable(config_, at::cat(positions, 0));
-  const PackedCausalAttention attention(starts);
+  const PackedCausalAttention attention({.starts = starts, .shared = {}});
   at::Tensor hidden = Embed(parameters_.front().front(), ids_T);
   for (int block = 0; block < config_.num_hidden_layers; ++block) {
     const int group = layout_.block_group(block);

@@ -18,6 +18,7 @@ constexpr double kEvenEnough = 1e-3;
 struct MicroBatch {
   std::vector<size_t> items;
   int64_t tokens = 0;
+  int64_t sequences = 0;
   double cost = 0;
 };
 
@@ -25,7 +26,7 @@ class Packer {
  public:
   Packer(const std::vector<BatchItem>& batch, const MicroBatchLimit& limit)
       : batch_(batch),
-        most_sequences_(limit.sequences > 0 ? static_cast<size_t>(limit.sequences) : batch.size()),
+        most_sequences_(limit.sequences > 0 ? limit.sequences : std::numeric_limits<int64_t>::max()),
         most_tokens_(limit.tokens > 0 ? limit.tokens : std::numeric_limits<int64_t>::max()) {}
 
   // Few micro-batches: each sequence, longest first, goes to the fullest one that has room, or to a new one.
@@ -34,6 +35,7 @@ class Packer {
     std::set<std::pair<int64_t, size_t>> open;  // room in tokens, index
     for (size_t item : Sorted([this](size_t i) { return static_cast<double>(batch_[i].tokens); })) {
       auto place = open.lower_bound({batch_[item].tokens, 0});
+      while (place != open.end() && !Fits(item, bins[place->second])) ++place;
       size_t bin = bins.size();
       if (place == open.end()) {
         bins.emplace_back();
@@ -42,7 +44,7 @@ class Packer {
         open.erase(place);
       }
       Put(item, &bins[bin]);
-      if (bins[bin].items.size() < most_sequences_) open.insert({most_tokens_ - bins[bin].tokens, bin});
+      if (bins[bin].sequences < most_sequences_) open.insert({most_tokens_ - bins[bin].tokens, bin});
     }
     return bins;
   }
@@ -90,12 +92,14 @@ class Packer {
   }
 
   bool Fits(size_t item, const MicroBatch& bin) const {
-    return bin.items.size() < most_sequences_ && bin.tokens <= most_tokens_ - batch_[item].tokens;
+    return bin.sequences <= most_sequences_ - batch_[item].sequences &&
+           bin.tokens <= most_tokens_ - batch_[item].tokens;
   }
 
   void Put(size_t item, MicroBatch* bin) const {
     bin->items.push_back(item);
     bin->tokens += batch_[item].tokens;
+    bin->sequences += batch_[item].sequences;
     bin->cost += batch_[item].cost;
   }
 
@@ -103,6 +107,7 @@ class Packer {
     const size_t item = bin->items[position];
     bin->items.erase(bin->items.begin() + static_cast<std::ptrdiff_t>(position));
     bin->tokens -= batch_[item].tokens;
+    bin->sequences -= batch_[item].sequences;
     // Summed anew, so that nothing is left of an empty one.
     bin->cost = 0;
     for (size_t other : bin->items) bin->cost += batch_[other].cost;
@@ -118,12 +123,15 @@ class Packer {
     for (size_t h = 0; h < heavy->items.size(); ++h) {
       const BatchItem& given = batch_[heavy->items[h]];
       for (size_t l = 0; l <= none; ++l) {
-        if (l == none && none == most_sequences_) continue;
-        const BatchItem taken = l == none ? BatchItem() : batch_[light->items[l]];
+        const BatchItem taken = l == none ? BatchItem{.sequences = 0} : batch_[light->items[l]];
         const double left = std::abs(gap - 2 * (given.cost - taken.cost));
         if (left >= best) continue;
         const int64_t tokens = given.tokens - taken.tokens;
-        if (light->tokens + tokens > most_tokens_ || heavy->tokens - tokens > most_tokens_) continue;
+        const int64_t sequences = given.sequences - taken.sequences;
+        if (light->tokens + tokens > most_tokens_ || heavy->tokens - tokens > most_tokens_ ||
+            light->sequences + sequences > most_sequences_ || heavy->sequences - sequences > most_sequences_) {
+          continue;
+        }
         best = left;
         found = {h, l};
       }
@@ -140,7 +148,7 @@ class Packer {
   }
 
   const std::vector<BatchItem>& batch_;
-  const size_t most_sequences_;
+  const int64_t most_sequences_;
   const int64_t most_tokens_;
 };
 
@@ -150,8 +158,10 @@ BatchSplit SplitBatch(const std::vector<BatchItem>& batch, int ranks, const Micr
   QUARTET_CHECK(ranks >= 1 && (limit.sequences > 0 || limit.tokens > 0))
       << ranks << " ranks, micro-batches of " << limit.sequences << " sequences or " << limit.tokens << " tokens";
   for (const BatchItem& item : batch) {
-    QUARTET_CHECK(item.tokens >= 0 && item.cost >= 0 && (limit.tokens == 0 || item.tokens <= limit.tokens))
-        << item.tokens << " tokens in micro-batches of " << limit.tokens << ", cost " << item.cost;
+    QUARTET_CHECK(item.tokens >= 0 && item.cost >= 0 && (limit.tokens == 0 || item.tokens <= limit.tokens) &&
+                  (limit.sequences == 0 || item.sequences <= limit.sequences))
+        << item.sequences << " sequences of " << item.tokens << " tokens in micro-batches of " << limit.sequences
+        << " and " << limit.tokens << ", cost " << item.cost;
   }
 
   const Packer packer(batch, limit);
@@ -190,6 +200,7 @@ BatchSplit SplitBatch(const std::vector<BatchItem>& batch, int ranks, const Micr
     }
     paced += bins[m * ranks].cost;
   }
+  split.paced_cost = paced;
   if (paced > 0) split.balance = total / (paced * ranks);
   return split;
 }

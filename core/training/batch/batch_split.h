@@ -13,9 +13,11 @@ struct MicroBatchLimit {
   int64_t tokens = 0;  // at least the longest sequence
 };
 
+// A sequence, or several that stay together.
 struct BatchItem {
   int64_t tokens = 0;
   double cost = 0;  // what it takes to compute, in any unit; not negative
+  int64_t sequences = 1;
 };
 
 struct BatchSplit {
@@ -27,11 +29,14 @@ struct BatchSplit {
   // The share of the ranks' time that is not spent waiting for the heaviest rank, where all ranks run their m-th
   // micro-batches in step: cost of the batch / (ranks x sum over m of the heaviest m-th micro-batch). In (0, 1].
   double balance = 1;
+  // What the ranks take, then: that sum over m.
+  double paced_cost = 0;
 
   uint64_t micro_batches() const { return micro_batch_sizes.front().size(); }
 };
 
-// Gives every sequence to exactly one micro-batch of one of `ranks` (at least 1) ranks.
+// Gives every item, of no more tokens and sequences than the limit, to exactly one micro-batch of one of `ranks` (at
+// least 1) ranks.
 //
 // All micro-batches keep to `limit`. How many there are comes first, since each costs a sharded model a round of
 // gathering: best-fit decreasing bin packing by tokens, which takes at most 11/9 of the least number, asymptotically

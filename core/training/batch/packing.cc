@@ -5,6 +5,8 @@
 #include <algorithm>
 
 #include "core/kernels/row_padding.h"
+#include "core/training/batch/batch_check.h"
+#include "core/training/batch/sequence_tree.h"
 
 namespace quartet {
 namespace {
@@ -20,30 +22,46 @@ at::Tensor ToTensor(const std::vector<T>& values, at::ScalarType type, at::Devic
 
 PackedBatch Pack(const std::vector<const TokenSequence*>& sequences, at::Device device) {
   PackedBatch batch;
-  std::vector<int64_t> ids, rows, targets;
-  batch.sequences.starts.push_back(0);
+  std::vector<int64_t> first_action;  // of each sequence, among all
   for (const TokenSequence* sequence : sequences) {
-    int64_t actions = 0;
-    for (int t = 0; t < sequence->ids_size(); ++t) {
-      if (sequence->action_mask(t)) {
-        rows.push_back(static_cast<int64_t>(ids.size()) - 1);
-        targets.push_back(sequence->ids(t));
-        ++actions;
-      }
-      ids.push_back(sequence->ids(t));
+    first_action.push_back(batch.num_actions);
+    batch.actions.push_back(CountActions(*sequence));
+    batch.num_actions += batch.actions.back();
+    batch.num_tokens += sequence->ids_size();
+  }
+  std::vector<int64_t> last_rows(sequences.size());
+  PackedSequences& packed = batch.sequences;
+  packed.starts.push_back(0);
+  std::vector<int64_t> ids, action_rows(batch.num_actions), action_ids(batch.num_actions);
+  std::vector<int64_t> rows;  // of each token of a sequence
+  for (const PlaceInTree& place : PlacesInTree(sequences, /*share=*/!device.is_cuda())) {
+    const TokenSequence& sequence = *sequences[place.index];
+    rows.resize(place.shared);
+    for (int t = static_cast<int>(place.shared); t < sequence.ids_size(); ++t) {
+      rows.push_back(static_cast<int64_t>(ids.size()));
+      ids.push_back(sequence.ids(t));
     }
-    batch.sequences.starts.push_back(static_cast<int64_t>(ids.size()));
-    batch.actions.push_back(actions);
+    int64_t action = first_action[place.index];
+    for (int t = 0; t < sequence.ids_size(); ++t) {
+      if (!sequence.action_mask(t)) continue;
+      action_rows[action] = rows[t - 1];
+      action_ids[action++] = sequence.ids(t);
+    }
+    last_rows[place.index] = rows.back();
+    packed.starts.push_back(static_cast<int64_t>(ids.size()));
+    packed.shared.push_back(place.shared);
   }
-  batch.num_tokens = static_cast<int64_t>(ids.size());
-  if (const int64_t rows = PaddedRows(batch.num_tokens); rows > batch.num_tokens) {
-    ids.resize(rows, 0);
-    batch.sequences.starts.push_back(rows);
+  batch.num_rows = static_cast<int64_t>(ids.size());
+  if (const int64_t padded = PaddedRows(batch.num_rows); padded > batch.num_rows) {
+    ids.resize(padded, 0);
+    packed.starts.push_back(padded);
+    packed.shared.push_back(0);
   }
-  batch.num_actions = static_cast<int64_t>(rows.size());
-  batch.sequences.ids_T = ToTensor(ids, at::kLong, device);
-  batch.action_rows_A = ToTensor(rows, at::kLong, device);
-  batch.action_ids_A = ToTensor(targets, at::kLong, device);
+  if (batch.num_rows == batch.num_tokens) packed.shared.clear();
+  packed.ids_T = ToTensor(ids, at::kLong, device);
+  batch.action_rows_A = ToTensor(action_rows, at::kLong, device);
+  batch.action_ids_A = ToTensor(action_ids, at::kLong, device);
+  batch.last_rows_S = ToTensor(last_rows, at::kLong, device);
   return batch;
 }
 

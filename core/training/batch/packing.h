@@ -16,18 +16,22 @@
 
 namespace quartet {
 
-// Tokens of which A are actions, in the order of the sequences.
+// Tokens of which A are actions, in the order of the given sequences.
 struct PackedBatch {
-  // Behind the given ones there may be one more sequence, whose hidden states mean nothing: it brings the tokens to a
-  // number that PaddedRows (core/kernels/row_padding.h) gives.
+  // The given ones, ordered by their ids, so that those that begin alike are neighbours, and what they share is there
+  // once; on CUDA, whose attention knows no trees, in their own order, and each whole. Behind them there may be one
+  // more sequence, whose hidden states mean nothing: it brings the tokens to a number that PaddedRows
+  // (core/kernels/row_padding.h) gives.
   PackedSequences sequences;
-  // int64 [A]: the row whose hidden state speaks of the action token: that of the token before it.
+  // int64 [A]: the row whose hidden state speaks of the action token: that of the token before it. Sequences that share
+  // that token share the row.
   at::Tensor action_rows_A;
   // int64 [A]: the action tokens' ids.
   at::Tensor action_ids_A;
-  // Action tokens of each given sequence.
-  std::vector<int64_t> actions;
-  int64_t num_tokens = 0;  // of the given sequences
+  at::Tensor last_rows_S;        // int64, of each given sequence the row of its last token
+  std::vector<int64_t> actions;  // of each given sequence
+  int64_t num_tokens = 0;        // of the given sequences, shared ones each time
+  int64_t num_rows = 0;          // of them, each once
   int64_t num_actions = 0;
 };
 

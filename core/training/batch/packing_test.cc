@@ -25,11 +25,32 @@ TEST(Packing, LaysSequencesEndToEndAndReadsEachActionAtTheTokenBeforeIt) {
   const PackedBatch batch = Pack({&a, &b, &c}, at::kCPU);
   EXPECT_EQ(Values(batch.sequences.ids_T), (std::vector<int64_t>{10, 11, 12, 20, 30, 31, 32, 33}));
   EXPECT_EQ(batch.sequences.starts, (std::vector<int64_t>{0, 3, 4, 8}));
+  EXPECT_TRUE(batch.sequences.shared.empty());
   EXPECT_EQ(Values(batch.action_rows_A), (std::vector<int64_t>{0, 1, 4, 6}));
   EXPECT_EQ(Values(batch.action_ids_A), (std::vector<int64_t>{11, 12, 31, 33}));
   EXPECT_EQ(batch.actions, (std::vector<int64_t>{2, 0, 2}));
+  EXPECT_EQ(Values(batch.last_rows_S), (std::vector<int64_t>{2, 3, 7}));
   EXPECT_EQ(batch.num_tokens, 8);
+  EXPECT_EQ(batch.num_rows, 8);
   EXPECT_EQ(batch.num_actions, 4);
+}
+
+TEST(Packing, LaysWhatSequencesBeginWithOnce) {
+  const TokenSequence a = Sequence(0, {10, 11, 12, 13}, {false, false, true, true});
+  const TokenSequence b = Sequence(1, {20, 21}, {false, true});
+  const TokenSequence c = Sequence(2, {10, 11, 12, 9}, {false, false, true, true});
+  const TokenSequence d = Sequence(3, {10, 11}, {false, true});  // all of it is in others
+  const PackedBatch batch = Pack({&a, &b, &c, &d}, at::kCPU);
+  EXPECT_EQ(Values(batch.sequences.ids_T), (std::vector<int64_t>{10, 11, 12, 9, 13, 20, 21}));
+  EXPECT_EQ(batch.sequences.starts, (std::vector<int64_t>{0, 2, 4, 5, 7}));
+  EXPECT_EQ(batch.sequences.shared, (std::vector<int64_t>{0, 2, 3, 0}));
+  // In the order in which they were given.
+  EXPECT_EQ(Values(batch.action_rows_A), (std::vector<int64_t>{1, 2, 5, 1, 2, 0}));
+  EXPECT_EQ(Values(batch.action_ids_A), (std::vector<int64_t>{12, 13, 21, 12, 9, 11}));
+  EXPECT_EQ(Values(batch.last_rows_S), (std::vector<int64_t>{4, 6, 3, 1}));
+  EXPECT_EQ(batch.actions, (std::vector<int64_t>{2, 1, 2, 1}));
+  EXPECT_EQ(batch.num_tokens, 12);
+  EXPECT_EQ(batch.num_rows, 7);
 }
 
 TEST(Packing, PadsTheTokensWithASequenceOfItsOwnThatCountsNowhere) {

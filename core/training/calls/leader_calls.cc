@@ -6,7 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "core/config/service_fields.h"
 #include "core/service/wire/protocol_version.h"
-#include "core/training/batch/batch_check.h"
+#include "core/training/batch/sequence_tree.h"
 
 namespace quartet {
 
@@ -17,24 +17,22 @@ absl::Status CheckLeader(const RankGroup& group, const std::string& call) {
       absl::StrCat(call, " is answered by the leader, rank 0", leader, "; this is rank ", group.rank()));
 }
 
-MicroBatching ForwardBatching(const std::string& name, const TrainerConfig& config, const SequenceCost& cost) {
+MicroBatching ForwardBatching(const std::string& name, const TrainerConfig& config, const SequenceCost& cost,
+                              bool share) {
   return {.limit = {.sequences = config.micro_rollout_batch_size(), .tokens = config.max_tokens_per_micro_batch()},
           .tokens_option = absl::StrCat(name, ".max_tokens_per_micro_batch"),
-          .cost = cost};
+          .cost = cost,
+          .share = share};
 }
 
-MicroBatching UpdateBatching(const std::string& name, const TrainerConfig& config, const SequenceCost& cost) {
-  MicroBatching batching = ForwardBatching(name, config, cost);
+MicroBatching UpdateBatching(const std::string& name, const TrainerConfig& config, const SequenceCost& cost,
+                             bool share) {
+  MicroBatching batching = ForwardBatching(name, config, cost, share);
   batching.limit.sequences = config.micro_train_batch_size();
   return batching;
 }
 
 namespace {
-
-BatchItem ItemOf(const TokenSequence& sequence, const SequenceCost& cost) {
-  const int64_t tokens = sequence.ids_size();
-  return {.tokens = tokens, .cost = cost.Of(tokens, CountActions(sequence))};
-}
 
 // That `tokens` of `what` fit in a micro-batch.
 absl::Status CheckFits(const std::string& what, int64_t tokens, const MicroBatching& batching) {
@@ -47,14 +45,11 @@ absl::Status CheckFits(const std::string& what, int64_t tokens, const MicroBatch
 
 absl::StatusOr<BatchSplit> SplitSequences(const std::vector<const TokenSequence*>& sequences, int ranks,
                                           const MicroBatching& batching) {
-  std::vector<BatchItem> batch;
-  batch.reserve(sequences.size());
   for (const TokenSequence* sequence : sequences) {
-    batch.push_back(ItemOf(*sequence, batching.cost));
     QUARTET_RETURN_IF_ERROR(
-        CheckFits(absl::StrCat("sequence ", sequence->index(), ": ids has"), batch.back().tokens, batching));
+        CheckFits(absl::StrCat("sequence ", sequence->index(), ": ids has"), sequence->ids_size(), batching));
   }
-  return SplitBatch(batch, ranks, batching.limit);
+  return SplitTree(sequences, ranks, batching.limit, batching.cost, batching.share);
 }
 
 absl::StatusOr<BatchSplit> SplitPairs(const std::vector<const TokenSequence*>& sequences, int ranks,
@@ -62,8 +57,8 @@ absl::StatusOr<BatchSplit> SplitPairs(const std::vector<const TokenSequence*>& s
   std::vector<BatchItem> batch;
   batch.reserve(sequences.size() / 2);
   for (size_t i = 0; i < sequences.size(); i += 2) {
-    const BatchItem chosen = ItemOf(*sequences[i], batching.cost), rejected = ItemOf(*sequences[i + 1], batching.cost);
-    batch.push_back({.tokens = chosen.tokens + rejected.tokens, .cost = chosen.cost + rejected.cost});
+    batch.push_back(TogetherOf({sequences[i], sequences[i + 1]}, batching.cost, batching.share));
+    batch.back().sequences = 1;  // the limit counts pairs
     QUARTET_RETURN_IF_ERROR(CheckFits(absl::StrCat("sequences ", sequences[i]->index(), " and ",
                                                    sequences[i + 1]->index(), ", a pair, together have"),
                                       batch.back().tokens, batching));

@@ -25,11 +25,14 @@ struct MicroBatching {
   MicroBatchLimit limit;
   std::string tokens_option;  // where limit.tokens comes from, such as "actor.max_tokens_per_micro_batch"
   SequenceCost cost;
+  bool share = false;  // what sequences begin with is computed once (Pack)
 };
 
 // Of the section `name` ("actor" or "critic") of a resolved configuration: for forwards without gradient, for updates.
-MicroBatching ForwardBatching(const std::string& name, const TrainerConfig& config, const SequenceCost& cost);
-MicroBatching UpdateBatching(const std::string& name, const TrainerConfig& config, const SequenceCost& cost);
+MicroBatching ForwardBatching(const std::string& name, const TrainerConfig& config, const SequenceCost& cost,
+                              bool share);
+MicroBatching UpdateBatching(const std::string& name, const TrainerConfig& config, const SequenceCost& cost,
+                             bool share);
 
 // FAILED_PRECONDITION, naming the leader, on every other rank. `call` is what a client asked for.
 absl::Status CheckLeader(const RankGroup& group, const std::string& call);

@@ -13,7 +13,7 @@ TokenSequence Sequence(uint64_t index, int prompt, int answer) {
   TokenSequence sequence;
   sequence.set_index(index);
   for (int t = 0; t < prompt + answer; ++t) {
-    sequence.add_ids(t);
+    sequence.add_ids(static_cast<int32_t>(100 * index + t));  // no two begin alike
     sequence.add_action_mask(t >= prompt);
   }
   return sequence;
@@ -22,7 +22,7 @@ TokenSequence Sequence(uint64_t index, int prompt, int answer) {
 TEST(SplitSequences, NamesASequenceThatFitsInNoMicroBatch) {
   TrainerConfig config;
   config.set_max_tokens_per_micro_batch(8);
-  const MicroBatching batching = UpdateBatching("critic", config, SequenceCost());
+  const MicroBatching batching = UpdateBatching("critic", config, SequenceCost(), /*share=*/true);
   const TokenSequence fits = Sequence(1, 4, 4), too_long = Sequence(7, 5, 4);
   EXPECT_TRUE(SplitSequences({&fits}, 2, batching).ok());
   const absl::Status status = SplitSequences({&fits, &too_long}, 2, batching).status();
@@ -37,8 +37,12 @@ TEST(SplitSequences, TakesTheSizesThatTheConfigurationGivesToForwardsAndUpdates)
   config.set_micro_rollout_batch_size(3);
   const TokenSequence sequence = Sequence(0, 2, 2);
   const std::vector<const TokenSequence*> sequences(6, &sequence);
-  EXPECT_EQ(SplitSequences(sequences, 1, UpdateBatching("actor", config, SequenceCost()))->micro_batches(), 6);
-  EXPECT_EQ(SplitSequences(sequences, 1, ForwardBatching("actor", config, SequenceCost()))->micro_batches(), 2);
+  EXPECT_EQ(
+      SplitSequences(sequences, 1, UpdateBatching("actor", config, SequenceCost(), /*share=*/true))->micro_batches(),
+      6);
+  EXPECT_EQ(
+      SplitSequences(sequences, 1, ForwardBatching("actor", config, SequenceCost(), /*share=*/true))->micro_batches(),
+      2);
 }
 
 TEST(SplitPairs, KeepsAPairInOneMicroBatchOfOneRank) {
@@ -84,10 +88,22 @@ TEST(SplitPairs, NamesAPairThatFitsInNoMicroBatch) {
   config.set_max_tokens_per_micro_batch(8);
   const TokenSequence chosen = Sequence(4, 2, 3), rejected = Sequence(5, 2, 2);
   const absl::Status status =
-      SplitPairs({&chosen, &rejected}, 1, UpdateBatching("actor", config, SequenceCost())).status();
+      SplitPairs({&chosen, &rejected}, 1, UpdateBatching("actor", config, SequenceCost(), /*share=*/true)).status();
   EXPECT_TRUE(absl::IsInvalidArgument(status)) << status;
   EXPECT_THAT(std::string(status.message()), AllOf(HasSubstr("sequences 4 and 5, a pair, together have 9 tokens"),
                                                    HasSubstr("actor.max_tokens_per_micro_batch is 8")));
+}
+
+TEST(SplitPairs, CountsAPromptOnce) {
+  MicroBatching batching;
+  batching.share = true;
+  batching.limit.tokens = 100;
+  const TokenSequence chosen = Sequence(4, 60, 20);
+  TokenSequence rejected = chosen;
+  for (int t = 60; t < 80; ++t) rejected.set_ids(t, 9000 + t);
+  EXPECT_TRUE(SplitPairs({&chosen, &rejected}, 1, batching).ok());
+  batching.limit.tokens = 99;
+  EXPECT_THAT(std::string(SplitPairs({&chosen, &rejected}, 1, batching).status().message()), HasSubstr("100 tokens"));
 }
 
 // The head works on actions alone: a prompt is cheaper than an answer of the same length.
@@ -95,8 +111,8 @@ TEST(SplitSequences, BalancesWhatSequencesCost) {
   MicroBatching batching;
   batching.limit.tokens = 100;
   batching.cost = {.per_token = 1, .per_action = 1};
-  const TokenSequence answer = Sequence(0, 1, 20), prompt = Sequence(1, 20, 1);
-  const auto split = SplitSequences({&answer, &prompt, &prompt}, 2, batching);
+  const TokenSequence answer = Sequence(0, 1, 20), prompt = Sequence(1, 20, 1), another = Sequence(2, 20, 1);
+  const auto split = SplitSequences({&answer, &prompt, &another}, 2, batching);
   ASSERT_TRUE(split.ok()) << split.status();
   EXPECT_DOUBLE_EQ(split->balance, (41.0 + 22 + 22) / (2 * 44));
 }

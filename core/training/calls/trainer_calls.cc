@@ -22,8 +22,8 @@ TrainerCalls::TrainerCalls(const std::string& name, const std::string& section, 
       group_(group),
       limits_{.vocab_size = model.vocab_size, .max_len = own_.max_len()},
       batch_limits_(context.batch_limits),
-      forward_batching_(ForwardBatching(section, own_, MakeSequenceCost(model, head))),
-      update_batching_(UpdateBatching(section, own_, forward_batching_.cost)) {
+      forward_batching_(ForwardBatching(section, own_, MakeSequenceCost(model, head), context.device == "cpu")),
+      update_batching_(UpdateBatching(section, own_, forward_batching_.cost, forward_batching_.share)) {
   // The leader may have loaded before this rank has, or has failed to.
   const auto loaded = [this](auto work) {
     return [this, work](const auto&... call) { return engine_ == nullptr ? StillLoading() : work(call...); };

@@ -2,7 +2,6 @@
 
 #include <ATen/ops/empty.h>
 #include <ATen/ops/linear.h>
-#include <ATen/ops/tensor.h>
 
 #include <functional>
 
@@ -45,12 +44,6 @@ absl::Status Forward(ShardedModel& model, const ForwardCall& call, const std::ve
 
 }  // namespace
 
-at::Tensor LastRows(const PackedBatch& batch) {
-  std::vector<int64_t> last;
-  for (size_t i = 1; i <= batch.actions.size(); ++i) last.push_back(batch.sequences.starts[i] - 1);
-  return at::tensor(last, at::TensorOptions().dtype(at::kLong)).to(batch.action_rows_A.device());
-}
-
 at::Tensor ScalarHead(const at::Tensor& hidden_TD, const at::Tensor& head_1D, const at::Tensor& rows_A) {
   const at::ScalarType wide = WideType(hidden_TD.scalar_type());
   return at::linear(hidden_TD.index_select(0, rows_A).to(wide), head_1D.to(wide)).squeeze(1);
@@ -79,7 +72,7 @@ absl::Status ForwardScalars(ShardedModel& model, ScalarRows rows, const ForwardC
         if (rows == ScalarRows::kBeforeActions) {
           return Outputs{ScalarHead(hidden_TD, weight, batch.action_rows_A), batch.actions};
         }
-        return Outputs{ScalarHead(hidden_TD, weight, LastRows(batch)), std::vector<int64_t>(batch.actions.size(), 1)};
+        return Outputs{ScalarHead(hidden_TD, weight, batch.last_rows_S), std::vector<int64_t>(batch.actions.size(), 1)};
       },
       replies);
 }

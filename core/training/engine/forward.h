@@ -27,9 +27,6 @@ enum class ScalarRows {
 absl::Status ForwardScalars(ShardedModel& model, ScalarRows rows, const ForwardCall& call,
                             const std::vector<TokenSequence>& sequences, std::vector<TokenValues>* replies);
 
-// int64 [S]: the row of the last token of each given sequence.
-at::Tensor LastRows(const PackedBatch& batch);
-
 // fp32 (fp64 for fp64 inputs), [A]: the scalar head's output at `rows_A` of the hidden states; head [1, D].
 // Differentiable.
 at::Tensor ScalarHead(const at::Tensor& hidden_TD, const at::Tensor& head_1D, const at::Tensor& rows_A);

@@ -10,7 +10,8 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "core/training/batch/batch_split.h"
+#include "core/training/batch/batch_check.h"
+#include "core/training/batch/sequence_tree.h"
 #include "core/training/engine/engine_setup.h"
 #include "core/training/testing/engine_ranks.h"
 
@@ -25,12 +26,9 @@ struct Result {
 Result GradientOf(const std::string& folder, const TrainableModelOptions& options,
                   const std::vector<TrainingSequence>& sequences, int ranks, const MicroBatchLimit& limit,
                   const std::function<MicroBatchLoss()>& make_loss) {
-  std::vector<BatchItem> batch;
-  for (const TrainingSequence& sequence : sequences) {
-    const int tokens = sequence.tokens().ids_size();
-    batch.push_back({.tokens = tokens, .cost = static_cast<double>(tokens)});
-  }
-  const BatchSplit split = SplitBatch(batch, ranks, limit);
+  std::vector<const TokenSequence*> batch;
+  for (const TrainingSequence& sequence : sequences) batch.push_back(&sequence.tokens());
+  const BatchSplit split = SplitTree(batch, ranks, limit, {.per_token = 1}, /*share=*/true);
   Result result;
   std::mutex mutex;
   RunEngineRanks(ranks, [&](const RankContext& context) {
@@ -87,9 +85,14 @@ std::vector<TrainingSequence> RandomTrainingSequences(int count, int vocab_size,
     TokenSequence* tokens = sequences[i].mutable_tokens();
     tokens->set_index(i);
     // One very long among short ones, and some with a single action.
-    const int prompt = 1 + static_cast<int>(random() % 10), answer = i == 1 ? 80 : 1 + static_cast<int>(random() % 30);
+    int prompt = 1 + static_cast<int>(random() % 10), answer = i == 1 ? 80 : 1 + static_cast<int>(random() % 30);
+    // Most begin as the one before the last does: two prompts of several answers, which may begin alike, too.
+    const TokenSequence* like = i % 7 < 2 ? nullptr : &sequences[i - 2].tokens();
+    const int alike = like == nullptr ? 0 : static_cast<int>(random() % like->ids_size());
+    if (like != nullptr) prompt = like->ids_size() - CountActions(*like);
     for (int t = 0; t < prompt + answer; ++t) {
-      tokens->add_ids(static_cast<int32_t>(random() % vocab_size));
+      const auto id = static_cast<int32_t>(random() % vocab_size);
+      tokens->add_ids(like != nullptr && t < std::max(prompt, alike) && t < like->ids_size() ? like->ids(t) : id);
       tokens->add_action_mask(t >= prompt);
     }
     actions += answer;

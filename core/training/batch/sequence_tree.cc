@@ -1,0 +1,145 @@
+#include "core/training/batch/sequence_tree.h"
+
+#include <algorithm>
+#include <limits>
+#include <numeric>
+#include <optional>
+#include <utility>
+
+#include "core/training/batch/batch_check.h"
+
+namespace quartet {
+namespace {
+
+// Of attention's cache (PagedCacheLayout).
+constexpr int64_t kBlockTokens = 16;
+// Sequences stay together where at least one in so many tokens is shared.
+constexpr int64_t kWorthSharing = 8;
+
+// What a micro-batch of sequences comes to, which are added in the order of the tree.
+class Together {
+ public:
+  explicit Together(const SequenceCost& cost) : cost_(cost) {}
+
+  void Add(const TokenSequence& sequence, int64_t shared) {
+    const int64_t tokens = sequence.ids_size(), own = tokens - shared, actions = CountActions(sequence);
+    rows_ += own;
+    actions_ += actions;
+    const int64_t blocks = (shared % kBlockTokens + own + kBlockTokens - 1) / kBlockTokens;
+    if (own > 0) cache_ += shared == 0 ? own : blocks * kBlockTokens;
+    item_.cost += cost_.Of(tokens, actions) - cost_.Of(shared, 0);
+    ++sequences_;
+  }
+
+  BatchItem item() const {
+    BatchItem item = item_;
+    item.sequences = sequences_;
+    // Memory is planned for as many actions as tokens, and a cache that is full: equal answers have more of the one,
+    // very short ones more of the other.
+    item.tokens = std::max({rows_, actions_, cache_ / 2});
+    return item;
+  }
+
+ private:
+  const SequenceCost& cost_;
+  BatchItem item_;
+  int64_t rows_ = 0, actions_ = 0, cache_ = 0, sequences_ = 0;
+};
+
+struct Bundle {
+  std::vector<size_t> members;
+  BatchItem item;
+};
+
+bool Fits(const BatchItem& item, const MicroBatchLimit& limit) {
+  return (limit.sequences == 0 || item.sequences <= limit.sequences) &&
+         (limit.tokens == 0 || item.tokens <= limit.tokens);
+}
+
+// Neighbours in the tree that share enough, as many as cost no more than `most_cost`; each sequence in one bundle.
+std::vector<Bundle> MakeBundles(const std::vector<const TokenSequence*>& sequences,
+                                const std::vector<PlaceInTree>& places, const MicroBatchLimit& limit,
+                                const SequenceCost& cost, double most_cost) {
+  std::vector<Bundle> bundles;
+  std::optional<Together> last;
+  for (const PlaceInTree& place : places) {
+    const TokenSequence& sequence = *sequences[place.index];
+    if (last.has_value() && kWorthSharing * place.shared >= sequence.ids_size()) {
+      Together more = *last;
+      more.Add(sequence, place.shared);
+      if (Fits(more.item(), limit) && more.item().cost <= most_cost) {
+        last.emplace(more);
+        bundles.back().members.push_back(place.index);
+        bundles.back().item = more.item();
+        continue;
+      }
+    }
+    last.emplace(cost).Add(sequence, 0);
+    bundles.push_back({{place.index}, last->item()});
+  }
+  return bundles;
+}
+
+// Of bundles, as one of their members.
+BatchSplit Unbundled(BatchSplit split, const std::vector<Bundle>& bundles) {
+  for (size_t rank = 0; rank < split.items.size(); ++rank) {
+    std::vector<size_t> members;
+    const size_t* next = split.items[rank].data();
+    for (uint32_t& size : split.micro_batch_sizes[rank]) {
+      const size_t before = members.size();
+      for (const size_t* end = next + size; next != end; ++next) {
+        members.insert(members.end(), bundles[*next].members.begin(), bundles[*next].members.end());
+      }
+      size = static_cast<uint32_t>(members.size() - before);
+    }
+    split.items[rank] = std::move(members);
+  }
+  return split;
+}
+
+}  // namespace
+
+std::vector<PlaceInTree> PlacesInTree(const std::vector<const TokenSequence*>& sequences, bool share) {
+  std::vector<PlaceInTree> places(sequences.size());
+  for (size_t i = 0; i < places.size(); ++i) places[i].index = i;
+  if (!share) return places;
+  const auto ids = [&sequences](const PlaceInTree& place) -> const auto& { return sequences[place.index]->ids(); };
+  std::stable_sort(places.begin(), places.end(), [&](const PlaceInTree& a, const PlaceInTree& b) {
+    return std::lexicographical_compare(ids(a).begin(), ids(a).end(), ids(b).begin(), ids(b).end());
+  });
+  for (size_t i = 1; i < places.size(); ++i) {
+    const auto &before = ids(places[i - 1]), &own = ids(places[i]);
+    places[i].shared = std::mismatch(before.begin(), before.end(), own.begin(), own.end()).second - own.begin();
+  }
+  return places;
+}
+
+BatchItem TogetherOf(const std::vector<const TokenSequence*>& sequences, const SequenceCost& cost, bool share) {
+  Together together(cost);
+  for (const PlaceInTree& place : PlacesInTree(sequences, share)) together.Add(*sequences[place.index], place.shared);
+  return together.item();
+}
+
+BatchSplit SplitTree(const std::vector<const TokenSequence*>& sequences, int ranks, const MicroBatchLimit& limit,
+                     const SequenceCost& cost, bool share) {
+  const std::vector<PlaceInTree> places = PlacesInTree(sequences, share);
+  const auto split_bundles = [&](double most_cost) {
+    const std::vector<Bundle> bundles = MakeBundles(sequences, places, limit, cost, most_cost);
+    std::vector<BatchItem> items;
+    for (const Bundle& bundle : bundles) items.push_back(bundle.item);
+    return Unbundled(SplitBatch(items, ranks, limit), bundles);
+  };
+  BatchSplit best = split_bundles(std::numeric_limits<double>::infinity());
+  // Smaller bundles share less, and make ranks that are more even.
+  const double all = best.paced_cost * ranks * best.balance;
+  for (const double share : {1.5, 1.25, 1.0, 0.75, 0.5, 0.25, 0.125}) {
+    if (best.balance > 0.95 || !share) break;
+    BatchSplit other = split_bundles(share * all / ranks);
+    if (std::pair(other.micro_batches(), other.paced_cost) < std::pair(best.micro_batches(), best.paced_cost)) {
+      best = std::move(other);
+    }
+  }
+  return best;
+}
+
+}  // namespace quartet
