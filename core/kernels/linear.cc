@@ -144,7 +144,7 @@ at::Tensor Product(const at::Tensor& input_TK, const at::Tensor& weight, const a
 // slower by two orders of magnitude.
 bool LibTorchHasBf16Products() {
 #if defined(__x86_64__)
-  return CpuKernels() == "avx512_bf16";
+  return OthersHaveBf16Products();
 #else
   return true;
 #endif

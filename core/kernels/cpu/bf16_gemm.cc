@@ -6,6 +6,10 @@
 #include <new>
 #include <string_view>
 
+#if defined(__x86_64__)
+#include <cpuid.h>
+#endif
+
 #include "core/base/logging.h"
 #include "core/hardware/bf16.h"
 #include "core/kernels/cpu/bf16_tiles.h"
@@ -13,15 +17,40 @@
 namespace quartet {
 namespace {
 
-const Bf16Tiles& ChooseTiles() {
+std::string_view Wanted() {
   const char* value = std::getenv("QUARTET_CPU_KERNELS");
-  const std::string_view wanted = value == nullptr ? "" : value;
+  return value == nullptr ? "" : value;
+}
+
+// Intel's cores make half as many products a cycle by avx512_bf16 as of floats, AMD's twice as many. By the maker, not
+// by measuring: all ranks of a run must come to the same.
+bool IsAvx512Bf16Fast() {
+#if defined(__x86_64__)
+  return !__builtin_cpu_is("intel");
+#else
+  return false;
+#endif
+}
+
+bool HasAmx() {
+#if defined(__x86_64__)
+  constexpr unsigned kAmxBf16 = 1u << 22;  // of leaf 7, in EDX
+  unsigned a = 0, b = 0, c = 0, d = 0;
+  return __get_cpuid_count(7, 0, &a, &b, &c, &d) != 0 && (d & kAmxBf16) != 0;
+#else
+  return false;
+#endif
+}
+
+const Bf16Tiles& ChooseTiles() {
+  const std::string_view wanted = Wanted();
   QUARTET_CHECK(wanted.empty() || wanted == "fp32" || wanted == "avx512_bf16")
       << "QUARTET_CPU_KERNELS is '" << wanted << "'; allowed: fp32, avx512_bf16";
   const Bf16Tiles* avx512 = Avx512Bf16Tiles();
   QUARTET_CHECK(wanted != "avx512_bf16" || avx512 != nullptr)
       << "QUARTET_CPU_KERNELS is 'avx512_bf16', which this CPU has not got; allowed here: fp32";
-  return avx512 == nullptr || wanted == "fp32" ? FloatBf16Tiles() : *avx512;
+  const bool by_bf16 = wanted.empty() ? avx512 != nullptr && IsAvx512Bf16Fast() : wanted == "avx512_bf16";
+  return by_bf16 ? *avx512 : FloatBf16Tiles();
 }
 
 const Bf16Tiles& Tiles() {
@@ -185,12 +214,16 @@ void PackColumns(const uint16_t* columns, int64_t count, int64_t stride, int64_t
 
 std::string_view CpuKernels() { return Tiles().name; }
 
+bool OthersHaveBf16Products() { return &Tiles() == Avx512Bf16Tiles() || (Wanted().empty() && HasAmx()); }
+
 void PackPanel(const uint16_t* rows, int64_t count, int64_t stride, int64_t K, uint16_t* panel) {
   Tiles().pack_panel(rows, count, stride, K, panel);
 }
 
 bool AreFewRows(int64_t rows, int64_t K) {
-  return rows * K * static_cast<int64_t>(Tiles().reads_floats ? sizeof(float) : sizeof(uint16_t)) <= kCacheBytes;
+  // Rows that are widened are widened again for each few columns.
+  if (Tiles().reads_floats) return rows <= Tiles().most_rows;
+  return rows * K * static_cast<int64_t>(sizeof(uint16_t)) <= kCacheBytes;
 }
 
 int64_t ColumnsOfFewRows(int64_t rows) { return PanelsOfFewRows(rows) * kPanelRows; }

@@ -14,9 +14,13 @@
 namespace quartet {
 
 // By what products are made in this process, as the environment's QUARTET_CPU_KERNELS says: "avx512_bf16", which is
-// taken by itself where the CPU has it and ends the process where it has not, or "fp32". Any other value ends the
-// process too. Bits differ between the two.
+// taken by itself where the CPU has it and is fast at it (AMD's), and ends the process where it has not; or "fp32". Any
+// other value ends the process too. Bits differ between the two.
 std::string_view CpuKernels();
+
+// Whether products of bf16 that need no bits of their own are better made by libraries (oneDNN), which have the CPU's
+// instructions for them: those of CpuKernels(), or AMX where nothing else is asked for.
+bool OthersHaveBf16Products();
 
 // B is read in panels of 16 rows of it, [N / 16][K / 2][16][2]: sixteen pairs of neighbours in k fill one register.
 inline constexpr int64_t kPanelRows = 16;

@@ -84,6 +84,36 @@ TEST_F(Bf16GemmTest, SumsWithinTheErrorOfOneSumAfterTheOther) {
   }
 }
 
+// So that processors with registers of eight floats and of sixteen give the same bits.
+TEST_F(Bf16GemmTest, ByFloatsEachProductIsAddedWithOneRounding) {
+#if defined(__x86_64__)
+  if (CpuKernels() != "fp32") GTEST_SKIP() << "products here are of bf16";
+  if (!__builtin_cpu_supports("avx512f")) {
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+    GTEST_SKIP() << "sanitized, loops are compiled for any CPU";
+#endif
+    if (!__builtin_cpu_supports("fma")) GTEST_SKIP() << "the CPU rounds products, too";
+  }
+  for (const int64_t K : kDepths) {
+    for (const int64_t M : {1, 5, 14, 31}) {
+      constexpr int64_t kN = 50;
+      const std::vector<uint16_t> a = Random(M * K), b = Random(kN * K);
+      std::vector<float> c;
+      MultiplyBf16(Describe(a, b, kN, K, &c), 0, M, 0, kN);
+      for (int64_t m = 0; m < M; ++m) {
+        for (int64_t n = 0; n < kN; ++n) {
+          float sum = 0;
+          for (int64_t k = 0; k < K; ++k) sum = std::fma(FromBf16(a[m * K + k]), FromBf16(b[n * K + k]), sum);
+          ASSERT_EQ(c[m * kN + n], sum) << M << " x " << kN << " x " << K << ", element " << m << ", " << n;
+        }
+      }
+    }
+  }
+#else
+  GTEST_SKIP() << "what is here is x86-64's";
+#endif
+}
+
 TEST_F(Bf16GemmTest, GivesARowTheSameBitsWhateverIsAroundIt) {
   constexpr int64_t kMost = 40;
   for (const auto& [N, K] : {std::pair<int64_t, int64_t>{50, 33}, {160, 576}, {48, 1024}, {192, 1536}}) {
