@@ -124,6 +124,15 @@ TEST_F(ServiceLauncherTest, NamesAServiceThatDiesWithTheEndOfItsLog) {
   EXPECT_EQ(cancellation_.status(), death) << "the run is told";
 }
 
+TEST_F(ServiceLauncherTest, TellsWhatAServiceWasToldWrongFromOtherDeaths) {
+  const auto code_of = [&](int exit_code) {
+    Program("scorer", "exit " + std::to_string(exit_code) + "\n");
+    return ServiceLauncher::Start(Options({"scorer"})).status().code();
+  };
+  EXPECT_EQ(code_of(2), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(code_of(1), absl::StatusCode::kUnavailable);
+}
+
 TEST_F(ServiceLauncherTest, ReportsAServiceThatDoesNotComeUpAndStopsTheOthers) {
   Program("rollout", Serve("rollout"));
   Program("scorer", "sleep 0.5; echo 'no such model: /nowhere' >&2; exit 3\n");

@@ -22,7 +22,7 @@ std::string_view Wanted() {
   return value == nullptr ? "" : value;
 }
 
-// Intel's cores make half as many products a cycle by avx512_bf16 as of floats, AMD's twice as many. By the maker, not
+// Intel's cores make fewer products by avx512_bf16 than of floats, AMD's more (docs/benchmarks.md). By the maker, not
 // by measuring: all ranks of a run must come to the same.
 bool IsAvx512Bf16Fast() {
 #if defined(__x86_64__)

@@ -51,13 +51,13 @@ PackedBatch Pack(const std::vector<const TokenSequence*>& sequences, at::Device 
     packed.starts.push_back(static_cast<int64_t>(ids.size()));
     packed.shared.push_back(place.shared);
   }
-  batch.num_rows = static_cast<int64_t>(ids.size());
-  if (const int64_t padded = PaddedRows(batch.num_rows); padded > batch.num_rows) {
+  const auto rows_used = static_cast<int64_t>(ids.size());
+  if (const int64_t padded = PaddedRows(rows_used); padded > rows_used) {
     ids.resize(padded, 0);
     packed.starts.push_back(padded);
     packed.shared.push_back(0);
   }
-  if (batch.num_rows == batch.num_tokens) packed.shared.clear();
+  if (rows_used == batch.num_tokens) packed.shared.clear();
   packed.ids_T = ToTensor(ids, at::kLong, device);
   batch.action_rows_A = ToTensor(action_rows, at::kLong, device);
   batch.action_ids_A = ToTensor(action_ids, at::kLong, device);

@@ -31,7 +31,6 @@ TEST(Packing, LaysSequencesEndToEndAndReadsEachActionAtTheTokenBeforeIt) {
   EXPECT_EQ(batch.actions, (std::vector<int64_t>{2, 0, 2}));
   EXPECT_EQ(Values(batch.last_rows_S), (std::vector<int64_t>{2, 3, 7}));
   EXPECT_EQ(batch.num_tokens, 8);
-  EXPECT_EQ(batch.num_rows, 8);
   EXPECT_EQ(batch.num_actions, 4);
 }
 
@@ -50,7 +49,6 @@ TEST(Packing, LaysWhatSequencesBeginWithOnce) {
   EXPECT_EQ(Values(batch.last_rows_S), (std::vector<int64_t>{4, 6, 3, 1}));
   EXPECT_EQ(batch.actions, (std::vector<int64_t>{2, 1, 2, 1}));
   EXPECT_EQ(batch.num_tokens, 12);
-  EXPECT_EQ(batch.num_rows, 7);
 }
 
 TEST(Packing, PadsTheTokensWithASequenceOfItsOwnThatCountsNowhere) {

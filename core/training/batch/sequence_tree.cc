@@ -15,6 +15,8 @@ namespace {
 constexpr int64_t kBlockTokens = 16;
 // Sequences stay together where at least one in so many tokens is shared.
 constexpr int64_t kWorthSharing = 8;
+// Ranks that wait no more than this leaves are not worth sharing less.
+constexpr double kBalanceEnough = 0.95;
 
 // What a micro-batch of sequences comes to, which are added in the order of the tree.
 class Together {
@@ -133,7 +135,7 @@ BatchSplit SplitTree(const std::vector<const TokenSequence*>& sequences, int ran
   // Smaller bundles share less, and make ranks that are more even.
   const double all = best.paced_cost * ranks * best.balance;
   for (const double share : {1.5, 1.25, 1.0, 0.75, 0.5, 0.25, 0.125}) {
-    if (best.balance > 0.95 || !share) break;
+    if (best.balance > kBalanceEnough || !share) break;
     BatchSplit other = split_bundles(share * all / ranks);
     if (std::pair(other.micro_batches(), other.paced_cost) < std::pair(best.micro_batches(), best.paced_cost)) {
       best = std::move(other);
