@@ -51,7 +51,6 @@ void* BlockCache::Allocate(size_t bytes) {
   stats_.in_use += bytes;
   peak_ = std::max(peak_, stats_.in_use);
   stats_.peak_in_use = std::max(stats_.peak_in_use, stats_.in_use);
-  if (calls_ == 0) UnmapAllFree();
   stats_.peak_held = std::max(stats_.peak_held, stats_.in_use + stats_.free);
   return block;
 }
@@ -64,8 +63,8 @@ bool BlockCache::Free(void* block) {
   const size_t bytes = found->second;
   in_use_.erase(found);
   stats_.in_use -= bytes;
-  AddFree(static_cast<char*>(block), bytes);
-  if (calls_ == 0) UnmapAllFree();
+  const auto chunk = AddFree(static_cast<char*>(block), bytes);
+  if (calls_ == 0) Offer(chunk);
   return true;
 }
 
@@ -76,7 +75,8 @@ void BlockCache::BeginCall() {
 
 void BlockCache::EndCall() {
   const std::lock_guard lock(mutex_);
-  if (--calls_ == 0) UnmapAllFree();
+  if (--calls_ > 0) return;
+  for (auto chunk = free_.begin(); chunk != free_.end();) chunk = Offer(chunk);
 }
 
 void BlockCache::GiveBack() {
@@ -157,7 +157,8 @@ std::optional<size_t> BlockCache::MoveTo(char* to, const std::vector<char*>& hug
   return moved;
 }
 
-void BlockCache::AddFree(char* begin, size_t bytes) {
+// The chunk that it is part of now.
+BlockCache::Chunks::iterator BlockCache::AddFree(char* begin, size_t bytes) {
   ASAN_POISON_MEMORY_REGION(begin, bytes);
   stats_.free += bytes;
   const auto join = [&](Chunks::iterator neighbour) {
@@ -174,14 +175,24 @@ void BlockCache::AddFree(char* begin, size_t bytes) {
       join(before);
     }
   }
-  free_.emplace(begin, bytes);
   free_by_size_.emplace(bytes, begin);
+  return free_.emplace(begin, bytes).first;
 }
 
 void BlockCache::RemoveFree(Chunks::iterator chunk) {
   stats_.free -= chunk->second;
   free_by_size_.erase({chunk->second, chunk->first});
   free_.erase(chunk);
+}
+
+// Whole huge pages alone: a part of one would be cut out of it, page by page. The chunk after it.
+BlockCache::Chunks::iterator BlockCache::Offer(Chunks::iterator chunk) {
+  const auto next = std::next(chunk);
+  char *const begin = FirstHugePage(chunk->first), *const end = chunk->first + chunk->second;
+  if (begin + kHugePage > end) return next;
+  const size_t bytes = (end - begin) / kHugePage * kHugePage;
+  if (madvise(begin, bytes, MADV_FREE) != 0) Unmap(chunk);  // a system that knows no such offer
+  return next;
 }
 
 // False, and without effect, where the system has no place for more mappings: what is between two others takes one

@@ -3,8 +3,7 @@
 // The C library would take such blocks from the heaps of whatever threads ask, which keep what is freed between blocks
 // that live: a process is then larger than its tensors by up to hundreds of MiB that nobody can foresee. Giving every
 // block back to the system at once costs a fault and a cleared page for each page of each temporary, a third of a
-// training step. So what is freed while a call runs is used again, split and joined, and all of it goes back to the
-// system when the call ends:
+// training step. So what is freed is used again, split and joined:
 //
 //  - A block comes from the smallest free chunk that has room for it; the rest of the chunk stays free. A freed block
 //    is joined with the free chunks beside it.
@@ -12,6 +11,8 @@
 //    at a new address. That moves entries of the page table, and clears nothing.
 //  - New memory is taken where this is not enough either. Free chunks go back for it as far as the cache would hold
 //    more than HeldAtMost of what was in use at once: scattered free memory costs time, and never memory.
+//  - While no call runs, free huge pages are the system's for the taking (MADV_FREE): it takes them, oldest first,
+//    where memory is short, before it would end a process. What it has left until then costs the next call nothing.
 #pragma once
 
 #include <cstddef>
@@ -46,10 +47,10 @@ class BlockCache {
   // False, and without effect, where `block` does not come from Allocate.
   bool Free(void* block);
 
-  // What is freed between the first BeginCall and as many EndCalls is kept until the last of these.
+  // Between the first BeginCall and as many EndCalls nothing that is free is offered to the system.
   void BeginCall();
   void EndCall();
-  // Gives back what is free, also while a call runs.
+  // Gives back what is free, also while a call runs: the process is smaller at once.
   void GiveBack();
 
   // In bytes; blocks count in whole pages.
@@ -70,8 +71,9 @@ class BlockCache {
   void* TakeNew(size_t bytes);
   std::optional<size_t> MoveTo(char* to, const std::vector<char*>& huge_pages);
   std::vector<char*> FreeHugePages(size_t count) const;
-  void AddFree(char* begin, size_t bytes);
+  Chunks::iterator AddFree(char* begin, size_t bytes);
   void RemoveFree(Chunks::iterator chunk);
+  Chunks::iterator Offer(Chunks::iterator chunk);
   bool Unmap(Chunks::iterator chunk);
   void UnmapAllFree();
 
@@ -87,8 +89,8 @@ class BlockCache {
 // The process's, which LibTorch's tensors come from (accounted_tensor.h).
 BlockCache& HostBlocks();
 
-// A call that takes and frees tensors again and again: while one lives in the process, on any thread, what is freed is
-// kept for the next tensors; when the last one ends it goes back to the system.
+// A call that takes and frees tensors again and again: while one lives in the process, on any thread, the system leaves
+// what is freed for the next tensors.
 class [[nodiscard]] ReuseScope {
  public:
   ReuseScope() { HostBlocks().BeginCall(); }

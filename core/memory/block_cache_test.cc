@@ -193,33 +193,44 @@ TEST_F(InACall, HoldsNoMoreThanItSaysWhateverIsTakenAndFreed) {
   EXPECT_GT(cache_.stats().moved, 0);
 }
 
-TEST(BlockCache, GivesEverythingBackWhenTheLastCallEnds) {
-  BlockCache cache;
-  cache.BeginCall();
-  cache.BeginCall();
-  void* block = cache.Allocate(8 * kMiB);
-  void* used = cache.Allocate(3 * kMiB);
-  std::memset(used, 1, 3 * kMiB);
-  cache.Free(block);
-  cache.EndCall();
-  EXPECT_TRUE(IsMapped(block));
-  cache.EndCall();
-  EXPECT_FALSE(IsMapped(block));
-  EXPECT_EQ(Held(cache), 3 * kMiB);
-  EXPECT_EQ(ResidentBytes(used, 3 * kMiB), 3 * kMiB);
-  EXPECT_TRUE(cache.Free(used));
+// What is written into a free block shows whether its pages have stayed: those that the system took come back empty.
+class FreeBlock : public InACall {
+ protected:
+  static constexpr size_t kBytes = 8 * kMiB;
+
+  void SetUp() override {
+    if (madvise(used_, kPage, MADV_PAGEOUT) != 0) GTEST_SKIP() << "the kernel cannot be asked to take pages";
+  }
+
+  // As when memory is short, of the first half of `block`.
+  static void MakeTheSystemTakeWhatItMay(char* block) { ASSERT_EQ(madvise(block, kBytes / 2, MADV_PAGEOUT), 0); }
+
+  char* const used_ = Take(kBytes);
+  char* const block_ = Take(kBytes);
+};
+
+TEST_F(FreeBlock, KeepsItsPagesInACall) {
+  cache_.Free(block_);
+  MakeTheSystemTakeWhatItMay(block_);
+  ASSERT_EQ(cache_.Allocate(kBytes), block_);
+  EXPECT_TRUE(std::all_of(block_, block_ + kBytes, [](char byte) { return byte == 1; }));
 }
 
-TEST(BlockCache, GivesBackAtOnceBetweenCalls) {
-  BlockCache cache;
-  for (const size_t bytes : {kMiB, 65 * kMiB}) {
-    void* block = cache.Allocate(bytes);
-    EXPECT_EQ(Held(cache), bytes);
-    std::memset(block, 1, bytes);
-    EXPECT_TRUE(cache.Free(block));
-    EXPECT_FALSE(IsMapped(block));
+TEST_F(FreeBlock, KeepsItsPagesBetweenCallsUntilTheSystemTakesThem) {
+  for (const bool freed_in_call : {true, false}) {
+    if (freed_in_call) cache_.Free(block_);
+    cache_.EndCall();
+    if (!freed_in_call) cache_.Free(block_);
+    EXPECT_EQ(cache_.stats().free, kBytes);
+    for (char* block : {used_, block_}) MakeTheSystemTakeWhatItMay(block);
+    cache_.BeginCall();
+    ASSERT_EQ(cache_.Allocate(kBytes), block_);
+    EXPECT_EQ(cache_.stats().mapped, 2 * kBytes);
+    EXPECT_TRUE(std::all_of(block_, block_ + kBytes / 2, [](char byte) { return byte == 0; }));
+    EXPECT_TRUE(std::all_of(block_ + kBytes / 2, block_ + kBytes, [](char byte) { return byte == 1; }));
+    EXPECT_TRUE(std::all_of(used_, used_ + kBytes, [](char byte) { return byte == 1; }));
+    std::memset(block_, 1, kBytes);
   }
-  EXPECT_EQ(Held(cache), 0);
 }
 
 TEST_F(InACall, GivesBackWhatIsFreeWhenAsked) {
@@ -287,7 +298,7 @@ TEST(BlockCache, ServesSeveralThreadsAtOnce) {
     });
   }
   for (std::thread& thread : threads) thread.join();
-  EXPECT_EQ(Held(cache), 0);
+  EXPECT_EQ(cache.stats().in_use, 0);
 }
 
 #if defined(__SANITIZE_ADDRESS__)

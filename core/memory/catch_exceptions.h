@@ -1,5 +1,5 @@
 // The boundary of a call of an engine: exceptions (LibTorch's, a collective's, the ledger's) become an absl::Status,
-// and the memory that the call has freed goes back to the system. LibTorch-free.
+// and the memory that the call has freed is offered to the system (block_cache.h). LibTorch-free.
 #pragma once
 
 #include <exception>
