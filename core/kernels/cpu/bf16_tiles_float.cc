@@ -40,8 +40,8 @@ QUARTET_SIMD_INLINE void StoreSums(const Bf16Gemm& gemm, int64_t m, int64_t n, i
   simd::StoreSome(gemm.c_bf16 + place, sums, count);
 }
 
-// Adds to the sums of R rows and P panels the products of one k: rows[r] by the elements at `place` of the pairs of
-// each panel, which are `panel_numel` apart.
+// Adds to the sums of R rows and P panels the products of one k: rows[r * stride] by the elements at `place` of the
+// pairs of each panel, which are `panel_numel` apart.
 template <Place place, int R, int P>
 QUARTET_SIMD_INLINE void AddProducts(const float* rows, int64_t stride, const uint16_t* panels, int64_t panel_numel,
                                      F8 (&sums)[R][P][2]) {
