@@ -104,6 +104,16 @@ absl::StatusOr<PlanRequest> ReadPlanRequest(const CommandLine& flags) {
       request.config,
       LoadRunConfig({flags.Get("preset").value_or(""), flags.Get("config").value_or(""), flags.GetAll("set")}, ""));
   QUARTET_ASSIGN_OR_RETURN(request.program, ReadProgram(flags));
+  if (request.program == Program::kPpo && request.config.sft().data_size() > 0) {
+    return absl::InvalidArgumentError(
+        "sft.data is not of the PPO run that is planned; --program=sft plans fine-tuning");
+  }
+  if (request.program == Program::kPpo && request.config.preference().data_size() > 0) {
+    return absl::InvalidArgumentError(
+        "preference.data is not of the PPO run that is planned; --program=dpo and --program=reward_model plan what "
+        "reads "
+        "pairs");
+  }
   const std::vector<std::string> all = ServicesOf(request.program, request.config);
   if (request.program != Program::kPpo) {
     if (request.flops.has_value() || request.bytes_per_second.has_value()) {

@@ -78,6 +78,11 @@ TEST_F(PlanRequestTest, IsTheServicesOfTheProgramThatIsPlanned) {
   EXPECT_THAT(services({"--program=reward_model", "--set=critic.pretrain=" + model, pairs}),
               ElementsAre("critic_trainer"));
   EXPECT_EQ(Error({"--program=sft", actor}), "sft.data is not set; it names files of examples, JSONL or Parquet");
+  EXPECT_EQ(Error({actor, "--set=sft.data=rows.jsonl"}),
+            "sft.data is not of the PPO run that is planned; --program=sft plans fine-tuning");
+  EXPECT_EQ(Error({actor, pairs}),
+            "preference.data is not of the PPO run that is planned; --program=dpo and --program=reward_model plan what "
+            "reads pairs");
   EXPECT_EQ(Error({"--program=rlhf"}), "--program is \"rlhf\"; allowed: ppo, sft, dpo, reward_model");
   EXPECT_EQ(Error({"--program=dpo", actor, pairs, "--service=rollout"}),
             "--service=rollout is not of --program=dpo, which has policy_trainer, scorer");
