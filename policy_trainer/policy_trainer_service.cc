@@ -118,7 +118,7 @@ class PolicyTrainerService final : public RankService, public PolicyTrainer::Ser
 
   absl::Status Publish(const Deadline& deadline, const PublishRequest& request, PublishReply* reply) {
     QUARTET_RETURN_IF_ERROR(calls_.CheckReady("Publish"));
-    return DoOnce(calls_.guard(), request.identity(), PayloadHash(request), deadline, reply, [&]() -> absl::Status {
+    return calls_.guard().DoOnce(request.identity(), reply, [&]() -> absl::Status {
       QUARTET_ASSIGN_OR_RETURN(*reply, ApplyPublish(request.version(), deadline));
       return absl::OkStatus();
     });

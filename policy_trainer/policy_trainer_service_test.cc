@@ -164,10 +164,10 @@ class PolicyTrainerServiceTest : public ::testing::Test {
     return reply.manifest();
   }
 
-  // A step, and what the weights are after it; "" where it fails.
-  std::string UpdateAndPublish(uint64_t sequence) {
-    const auto reply = Update(SftHeader(sequence), SftItems());
-    const auto manifest = Publish(sequence + 100, sequence);
+  // The n-th step, and what the weights are after it; "" where it fails.
+  std::string UpdateAndPublish(uint64_t n) {
+    const auto reply = Update(SftHeader(2 * n - 1), SftItems());
+    const auto manifest = Publish(2 * n, n);
     if (!reply.ok() || !manifest.ok()) return "";
     std::string outcome = reply->SerializeAsString();
     for (const TensorEntry& tensor : manifest->tensors()) absl::StrAppend(&outcome, " ", tensor.hash());
@@ -251,7 +251,7 @@ TEST_F(PolicyTrainerServiceTest, AfterAFailedUpdateTheNextIsWhatItWouldHaveBeenO
         Start(ranks);
         ASSERT_NE(UpdateAndPublish(1), "");
         ASSERT_TRUE(SetFailPoints(absl::StrCat(place.name, "=error", ranks == 1 ? absl::StrCat("@", pass) : "")).ok());
-        const absl::Status failed = Update(SftHeader(2), SftItems()).status();
+        const absl::Status failed = Update(SftHeader(3), SftItems()).status();
         ASSERT_TRUE(SetFailPoints("").ok());
         updated = failed.ok() || ranks > 1;
         if (failed.ok()) {
@@ -278,9 +278,6 @@ TEST_F(PolicyTrainerServiceTest, AppliesAnUpdateOnceHoweverOftenItIsAskedFor) {
   ASSERT_TRUE(again.ok()) << again.status();
   EXPECT_EQ(again->SerializeAsString(), first->SerializeAsString());
 
-  PolicyUpdateHeader other = SftHeader(1, 2);
-  other.set_learning_rate(1);
-  EXPECT_TRUE(absl::IsAlreadyExists(Update(other, SftItems()).status()));
   EXPECT_TRUE(absl::IsFailedPrecondition(Update(SftHeader(2, 1), SftItems()).status()));  // an older orchestrator
   const auto next = Update(SftHeader(2, 2), SftItems());
   ASSERT_TRUE(next.ok()) << next.status();
@@ -295,8 +292,9 @@ TEST_F(PolicyTrainerServiceTest, AppliesAnUpdateThatOutlivesItsDeadlineOnce) {
   const absl::Status late = Update(SftHeader(1), SftItems(), std::chrono::milliseconds(300)).status();
   EXPECT_TRUE(absl::IsDeadlineExceeded(late)) << late;
   const absl::Status impatient = Update(SftHeader(1), SftItems(), std::chrono::milliseconds(100)).status();
-  EXPECT_TRUE(absl::IsDeadlineExceeded(impatient)) << impatient;
-  const auto again = Update(SftHeader(1), SftItems());
+  EXPECT_TRUE(absl::IsUnavailable(impatient)) << impatient;
+  auto again = Update(SftHeader(1), SftItems());
+  while (absl::IsUnavailable(again.status())) again = Update(SftHeader(1), SftItems());
   ASSERT_TRUE(SetFailPoints("").ok());
   ASSERT_TRUE(again.ok()) << again.status();
   EXPECT_EQ(again->optimizer_steps(), 1);

@@ -103,7 +103,7 @@ absl::Status Dispatcher::Quietly(const std::function<bool()>& gone, const std::f
   const std::lock_guard one_at_a_time(pause_mutex_);
   std::unique_lock lock(mutex_);
   const bool was_paused = paused_;
-  QUARTET_RETURN_IF_ERROR(PauseLocked(&lock, was_paused ? PauseRequest::KEEP : PauseRequest::WAIT, gone).status());
+  QUARTET_RETURN_IF_ERROR(PauseLocked(&lock, PauseRequest::KEEP, gone).status());
   lock.unlock();
   absl::Status status = work();
   lock.lock();

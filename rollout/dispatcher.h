@@ -82,7 +82,7 @@ class Dispatcher {
   // As Rollout.Pause says; returns the number of sequences that are kept.
   absl::StatusOr<int64_t> Pause(PauseRequest::Mode mode, const std::function<bool()>& gone);
   void Resume();
-  // Does `work` while no rank makes a forward: paused as it is, or after everything in flight has ended.
+  // Does `work` while no rank makes a forward, with what is in flight kept; a pause that is there already stays.
   absl::Status Quietly(const std::function<bool()>& gone, const std::function<absl::Status()>& work);
 
   bool paused() const;

@@ -131,8 +131,23 @@ TEST(DispatcherPause, APauseHoldsAllRanksAndCallsThatComeMeanwhileWait) {
     EXPECT_EQ(last.aborted(), 0);
     dispatcher.Resume();
     EXPECT_FALSE(dispatcher.paused());
-    EXPECT_TRUE(dispatcher.Quietly(kStays, [] { return absl::OkStatus(); }).ok());
+
+    // Quietly keeps what is in flight, and lets it go on.
+    Caller kept_on(dispatcher, HeaderOf(1), PromptsOf(3000));
+    Until([&] { return kept_on.replies() > 0; });
+    EXPECT_TRUE(dispatcher
+                    .Quietly(kStays,
+                             [&] {
+                               const int before_it = zero.ended + one.ended;
+                               std::this_thread::sleep_for(std::chrono::milliseconds(20));
+                               EXPECT_EQ(zero.ended + one.ended, before_it);
+                               return absl::OkStatus();
+                             })
+                    .ok());
     EXPECT_FALSE(dispatcher.paused());
+    EXPECT_TRUE(kept_on.End().ok());
+    EXPECT_EQ(kept_on.aborted(), 0);
+    EXPECT_EQ(kept_on.replies(), 3000);
     dispatcher.Close();
   }
 }

@@ -44,6 +44,30 @@ TEST_P(RolloutPauseTest, SequencesThatAPauseKeepsGoOnUnderNewWeights) {
   EXPECT_EQ(service_.Metric("paused"), 0);
 }
 
+TEST_P(RolloutPauseTest, ACommitHoldsWhatIsInFlightAndLetsItGoOnUnderTheNewWeights) {
+  auto call = service_.Stream(LongHeader(5, 15, 80), SomePrompts());
+  while (service_.Metric("generated_tokens") < 40) {
+  }
+  const auto publisher = Publish(4, /*negate=*/true);
+  ASSERT_TRUE(service_.Begin(publisher->manifest()).ok());
+  CommitUpdateRequest request;
+  *request.mutable_identity() = service_.NextIdentity();
+  request.set_version(4);
+  CommitUpdateReply reply;
+  ASSERT_TRUE(service_.Commit(request, &reply).ok());
+  EXPECT_GT(reply.pause_seconds(), 0);
+  EXPECT_EQ(service_.Metric("paused"), 0);
+  Answers answers;
+  ASSERT_TRUE(call.ReadAll(&answers).ok());
+  EXPECT_EQ(answers.size(), 75u);
+  int both = 0;
+  for (const auto& [key, sequence] : answers) {
+    ASSERT_EQ(sequence.policy_versions_size(), 80) << "none was ended";
+    both += sequence.policy_versions(0) == 0 && sequence.policy_versions(79) == 4;
+  }
+  EXPECT_GT(both, 0);
+}
+
 TEST_P(RolloutPauseTest, SleepsWithoutItsCacheAndGoesOnAfterwards) {
   const auto expected = service_.Ids(0);
   const int64_t whole = service_.Bytes("kv_cache");

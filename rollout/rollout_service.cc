@@ -126,7 +126,7 @@ class RolloutService final : public RankService,
     return generate_calls_.Begin(context);
   }
   grpc::Status Pause(grpc::ServerContext* context, const PauseRequest* request, PauseReply* reply) override {
-    return Once(*context, *request, reply, [&]() -> absl::Status {
+    return Once(*request, reply, [&]() -> absl::Status {
       if (request->mode() == PauseRequest::MODE_UNSPECIFIED || !PauseRequest::Mode_IsValid(request->mode())) {
         return absl::InvalidArgumentError(
             absl::StrCat("mode is ", static_cast<int>(request->mode()), "; allowed: KEEP (1), ABORT (2), WAIT (3)"));
@@ -140,8 +140,8 @@ class RolloutService final : public RankService,
       return absl::OkStatus();
     });
   }
-  grpc::Status Resume(grpc::ServerContext* context, const ResumeRequest* request, ResumeReply* reply) override {
-    return Once(*context, *request, reply, [&]() -> absl::Status {
+  grpc::Status Resume(grpc::ServerContext*, const ResumeRequest* request, ResumeReply* reply) override {
+    return Once(*request, reply, [&]() -> absl::Status {
       const std::lock_guard lock(sleep_mutex_);
       QUARTET_RETURN_IF_ERROR(CheckCanGoOn());
       dispatcher_.Resume();
@@ -149,23 +149,22 @@ class RolloutService final : public RankService,
     });
   }
   grpc::Status Sleep(grpc::ServerContext* context, const SleepRequest* request, SleepReply* reply) override {
-    return Once(*context, *request, reply, [&] { return DoSleep(context, request->level(), reply); });
+    return Once(*request, reply, [&] { return DoSleep(context, request->level(), reply); });
   }
   grpc::Status WakeUp(grpc::ServerContext* context, const WakeUpRequest* request, WakeUpReply* reply) override {
-    return Once(*context, *request, reply, [&] { return DoWakeUp(DeadlineOf(*context)); });
+    return Once(*request, reply, [&] { return DoWakeUp(DeadlineOf(*context)); });
   }
   grpc::Status BeginUpdate(grpc::ServerContext* context, const BeginUpdateRequest* request,
                            BeginUpdateReply* reply) override {
-    return Once(*context, *request, reply,
-                [&] { return DoBeginUpdate(DeadlineOf(*context), request->manifest(), reply); });
+    return Once(*request, reply, [&] { return DoBeginUpdate(DeadlineOf(*context), request->manifest(), reply); });
   }
   grpc::Status CommitUpdate(grpc::ServerContext* context, const CommitUpdateRequest* request,
                             CommitUpdateReply* reply) override {
-    return Once(*context, *request, reply, [&] { return DoCommitUpdate(context, request->version(), reply); });
+    return Once(*request, reply, [&] { return DoCommitUpdate(context, request->version(), reply); });
   }
   grpc::Status AbortUpdate(grpc::ServerContext* context, const AbortUpdateRequest* request,
                            AbortUpdateReply* reply) override {
-    return Once(*context, *request, reply, [&] {
+    return Once(*request, reply, [&] {
       const std::lock_guard lock(update_mutex_);
       return DropStaged(DeadlineOf(*context));
     });
@@ -188,10 +187,9 @@ class RolloutService final : public RankService,
 
   // Does `work` under the rules of CallIdentity, so that a repeat gets the stored reply.
   template <typename Request, typename Reply>
-  grpc::Status Once(const grpc::ServerContext& context, const Request& request, Reply* reply,
-                    absl::FunctionRef<absl::Status()> work) {
+  grpc::Status Once(const Request& request, Reply* reply, absl::FunctionRef<absl::Status()> work) {
     if (const absl::Status status = CheckServing(); !status.ok()) return ToGrpc(status);
-    return ToGrpc(DoOnce(guard_, request.identity(), PayloadHash(request), DeadlineOf(context), reply, work));
+    return ToGrpc(guard_.DoOnce(request.identity(), reply, work));
   }
 
   absl::StatusOr<std::vector<RolloutRankInfo>> AskRanks(const Deadline& deadline) {
@@ -347,12 +345,15 @@ class RolloutService final : public RankService,
     QUARTET_RETURN_IF_ERROR(FailPoint("rollout.commit"));
     VersionHeader header;
     header.set_version(version);
+    absl::Time held;
     QUARTET_RETURN_IF_ERROR(dispatcher_.Quietly(GoneOf(context), [&] {
+      held = absl::Now();
       const std::lock_guard weights_lock(weights_mutex_);
       return RunOnAll<Nothing>(group_, kCommitMethod, header, DeadlineOf(*context)).status();
     }));
     verified_version_ = 0;
     reply->set_policy_version(version);
+    reply->set_pause_seconds(absl::ToDoubleSeconds(absl::Now() - held));
     QUARTET_LOG(kInfo) << "weights are version " << version << " now";
     return absl::OkStatus();
   }

@@ -119,8 +119,7 @@ int Main() {
     identity->set_epoch(1);
     identity->set_sequence(++*calls);
   };
-  std::cout
-      << "publish   pull    pause  commit+resume | publish to resume  pause to resume | tokens/s before, during\n";
+  std::cout << "publish   pull   commit | publish to commit's end  without forwards | tokens/s before, during\n";
   for (int version = 1; version <= absl::GetFlag(FLAGS_updates); ++version) {
     const absl::Duration before = absl::Seconds(absl::GetFlag(FLAGS_pause_between));
     absl::SleepFor(before);
@@ -135,25 +134,17 @@ int Main() {
     *pull.mutable_manifest() = published.manifest();
     BeginUpdateReply pulled;
     const double pulling = Timed("BeginUpdate", [&](auto* c) { return rollout->BeginUpdate(c, pull, &pulled); });
-    PauseRequest pause;
-    identify(pause.mutable_identity(), &rollout_calls);
-    pause.set_mode(PauseRequest::KEEP);
-    PauseReply paused;
-    const double pausing = Timed("Pause", [&](auto* c) { return rollout->Pause(c, pause, &paused); });
     CommitUpdateRequest commit;
     identify(commit.mutable_identity(), &rollout_calls);
     commit.set_version(version);
     CommitUpdateReply committed;
-    double committing = Timed("CommitUpdate", [&](auto* c) { return rollout->CommitUpdate(c, commit, &committed); });
-    ResumeRequest resume;
-    identify(resume.mutable_identity(), &rollout_calls);
-    ResumeReply resumed;
-    committing += Timed("Resume", [&](auto* c) { return rollout->Resume(c, resume, &resumed); });
+    const double committing =
+        Timed("CommitUpdate", [&](auto* c) { return rollout->CommitUpdate(c, commit, &committed); });
     const absl::Time end = absl::Now();
     const double whole = absl::ToDoubleSeconds(end - begin);
     std::cout << absl::StreamFormat(
-                     "%7.3f %6.3f %8.3f %14.3f | %17.3f %16.3f | %15.1f %7.1f\n", publishing, pulling, pausing,
-                     committing, whole, pausing + committing,
+                     "%7.3f %6.3f %8.3f | %23.3f %17.3f | %15.1f %7.1f\n", publishing, pulling, committing, whole,
+                     committed.pause_seconds(),
                      static_cast<double>(arrivals.Between(begin - before, begin)) / absl::ToDoubleSeconds(before),
                      static_cast<double>(arrivals.Between(begin, end)) / whole)
               << std::flush;

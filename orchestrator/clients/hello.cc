@@ -80,8 +80,9 @@ absl::Status CheckConfigurations(const std::vector<std::pair<ServiceClient*, Ser
       ". End them and start them again with the --config and --set of the orchestrator, or all services by --launch"));
 }
 
-absl::Status CheckSizes(const ServiceClient& client, const ServiceInfo& info, int32_t tokenizer_vocab_size,
-                        int64_t longest_sequence) {
+// That the service can do what this run will ask for.
+absl::Status CheckFits(const ServiceClient& client, const ServiceInfo& info, int32_t tokenizer_vocab_size,
+                       int64_t longest_sequence) {
   for (const auto& [role, size] : info.vocab_size()) {
     if (tokenizer_vocab_size > size) {
       return absl::FailedPreconditionError(absl::StrCat(PlaceOf(client), ": its ", role, " has a vocabulary of ", size,
@@ -93,6 +94,12 @@ absl::Status CheckSizes(const ServiceClient& client, const ServiceInfo& info, in
     return absl::FailedPreconditionError(
         absl::StrCat(PlaceOf(client), " takes sequences of at most ", info.max_model_len(),
                      " tokens, but prompt and answer together can have ", longest_sequence));
+  }
+  if (const auto paused = info.metrics().find("rollout/paused");
+      paused != info.metrics().end() && paused->second != 0) {
+    return absl::FailedPreconditionError(
+        absl::StrCat(PlaceOf(client),
+                     " is paused, and would answer nothing. Rollout.Resume ends that, after WakeUp where it sleeps"));
   }
   return absl::OkStatus();
 }
@@ -121,7 +128,7 @@ absl::StatusOr<ServiceInfo> CheckService(ServiceClient& client, const RunConfig&
   QUARTET_ASSIGN_OR_RETURN(ServiceInfo info, Meet(client, on_loading));
   QUARTET_RETURN_IF_ERROR(CheckConfigurations({{&client, &info}}, config));
   QUARTET_RETURN_IF_ERROR(CheckCpuKernels({&info}));
-  QUARTET_RETURN_IF_ERROR(CheckSizes(client, info, tokenizer_vocab_size, longest_sequence));
+  QUARTET_RETURN_IF_ERROR(CheckFits(client, info, tokenizer_vocab_size, longest_sequence));
   return info;
 }
 
@@ -145,7 +152,7 @@ absl::StatusOr<Hello> SayHello(Services& services, const RunConfig& config, int3
   std::string first_name;
   int32_t first_size = 0;
   for (const auto& [client, info] : peers) {
-    QUARTET_RETURN_IF_ERROR(CheckSizes(*client, *info, tokenizer_vocab_size, longest));
+    QUARTET_RETURN_IF_ERROR(CheckFits(*client, *info, tokenizer_vocab_size, longest));
     for (const auto& [role, size] : info->vocab_size()) {
       const std::string name = absl::StrCat(client->service(), "'s ", role);
       if (first_name.empty()) {

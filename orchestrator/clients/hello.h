@@ -27,8 +27,8 @@ using OnLoading = std::function<void(const std::string& waiting, const std::stri
 // Asks every service who it is, waits for those that are still loading, and refuses, with both values in the message:
 // another service at the address, another protocol version, a configuration other than the run's (all differences of
 // all services), ranks whose CPUs multiply in different ways, vocabularies that differ between models, a tokenizer with
-// ids that the models do not have, a longest sequence shorter than prompt and answer. Which training state a trainer
-// was started from is its own affair where the run is to be continued.
+// ids that the models do not have, a longest sequence shorter than prompt and answer, a rollout that is paused. Which
+// training state a trainer was started from is its own affair where the run is to be continued.
 absl::StatusOr<Hello> SayHello(Services& services, const RunConfig& config, int32_t tokenizer_vocab_size,
                                const OnLoading& on_loading);
 

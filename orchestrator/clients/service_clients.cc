@@ -30,9 +30,6 @@ constexpr absl::Duration kConnectTimeout = absl::Seconds(5);
 // How often a service that loads its model is asked again.
 constexpr absl::Duration kLoadingPoll = absl::Milliseconds(200);
 
-// How long the call that ends a pause may take, which the end of the run does not cancel.
-constexpr absl::Duration kResumeTimeout = absl::Seconds(10);
-
 template <typename Stub>
 absl::StatusOr<SaveCheckpointReply> AskToSave(ServiceClient::Connection& connection,
                                               grpc::Status (Stub::*method)(grpc::ClientContext*,
@@ -175,23 +172,6 @@ absl::Status RolloutClient::AbortUpdate(uint64_t step) {
   AbortUpdateRequest request;
   *request.mutable_identity() = connection_->NextIdentity(step);
   return Ask(*connection_, "AbortUpdate", &Rollout::Stub::AbortUpdate, request).status();
-}
-
-absl::StatusOr<PauseReply> RolloutClient::Pause(uint64_t step, PauseRequest::Mode mode) {
-  PauseRequest request;
-  *request.mutable_identity() = connection_->NextIdentity(step);
-  request.set_mode(mode);
-  return Ask(*connection_, "Pause", &Rollout::Stub::Pause, request);
-}
-
-absl::Status RolloutClient::Resume(uint64_t step) {
-  ResumeRequest request;
-  *request.mutable_identity() = connection_->NextIdentity(step);
-  grpc::ClientContext context;
-  CallContext::SetTimeout(&context, std::min(connection_->timeout, kResumeTimeout));
-  ResumeReply reply;
-  return connection_->Explain("Resume",
-                              FromGrpc(Rollout::NewStub(connection_->channel)->Resume(&context, request, &reply)));
 }
 
 // --- policy trainer ---

@@ -69,9 +69,6 @@ class RolloutClient : public ServiceClient {
   absl::StatusOr<BeginUpdateReply> BeginUpdate(uint64_t step, const WeightManifest& manifest);
   absl::StatusOr<CommitUpdateReply> CommitUpdate(uint64_t step, uint64_t version);
   absl::Status AbortUpdate(uint64_t step);
-  absl::StatusOr<PauseReply> Pause(uint64_t step, PauseRequest::Mode mode);
-  // Made also after the run was cancelled, so that the rollout does not stay paused; takes 10 s at most.
-  absl::Status Resume(uint64_t step);
 };
 
 // Of either trainer.

@@ -137,6 +137,7 @@ class OfflineLoop {
     set("grad_norm", done.grad_norm);
     set("tokens", static_cast<double>(done.tokens));
     set("tokens_per_second", static_cast<double>(done.tokens) / seconds);
+    set("shared_tokens", 1 - static_cast<double>(done.computed_tokens) / static_cast<double>(done.tokens));
     set("micro_batches", static_cast<double>(done.micro_batches));
     set("balance", done.balance);
     if (done.pairs.has_value()) {

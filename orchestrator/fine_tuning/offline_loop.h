@@ -26,6 +26,7 @@ struct OfflineStep {
   double grad_norm = 0;
   bool skipped = false;
   uint64_t tokens = 0;
+  uint64_t computed_tokens = 0;
   uint64_t micro_batches = 0;
   double balance = 0;
   std::optional<PairStats> pairs;  // of losses of pairs
@@ -36,6 +37,7 @@ OfflineStep StepOf(const Reply& reply) {
                       .grad_norm = reply.grad_norm(),
                       .skipped = reply.skipped(),
                       .tokens = reply.tokens(),
+                      .computed_tokens = reply.computed_tokens(),
                       .micro_batches = reply.micro_batches(),
                       .balance = reply.balance()};
   if (reply.has_pairs()) step.pairs = reply.pairs();

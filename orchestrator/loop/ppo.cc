@@ -170,9 +170,7 @@ absl::Status PpoLoop::Prepare() {
     run_.view.Begin("bringing the rollout to the policy's weights");
     return SyncWeights(run_.services, 0, policy_version_).status();
   }
-  // An orchestrator that was killed during a weight sync has left the rollout paused. (A sync ends a pause, too; before
-  // it, a rollout that has released its weights could not go on.)
-  return run_.services.rollout->Resume(0);
+  return absl::OkStatus();
 }
 
 absl::Status PpoLoop::Step(int64_t step) {

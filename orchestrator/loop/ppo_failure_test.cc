@@ -55,55 +55,23 @@ TEST_F(PpoFailureTest, GivesUpAStagedVersionThatDoesNotVerify) {
   EXPECT_THAT(services_.calls(), Contains("rollout.AbortUpdate"));
 }
 
-TEST_F(PpoFailureTest, LeavesNoPauseBehindAWeightSyncThatFails) {
-  // An error of Pause: its answer was lost, after it had come into effect.
-  for (const std::string failing : {"rollout.Pause", "rollout.CommitUpdate"}) {
-    SCOPED_TRACE(failing);
-    std::filesystem::remove_all(scratch_.path() + "/run");
-    services_.SetOptimizerSteps(0);
-    services_.SetHook([failing](const std::string& call) {
-      return call == failing ? grpc::Status(grpc::INTERNAL, "it broke") : grpc::Status::OK;
-    });
-    const absl::Status status = Run(services_.MakeConfig(scratch_.path(), 2)).status();
-    EXPECT_EQ(status.code(), absl::StatusCode::kInternal);
-    EXPECT_THAT(std::string(status.message()), HasSubstr("it broke"));
-    EXPECT_FALSE(services_.paused());
-    EXPECT_THAT(services_.calls(), Contains("rollout.AbortUpdate"));
-  }
-}
-
-TEST_F(PpoFailureTest, LeavesNoPauseBehindWhenItIsCancelledDuringACommit) {
-  services_.SetHook([this](const std::string& call) {
-    if (call == "rollout.CommitUpdate") cancellation_.Cancel(absl::CancelledError("stopped by SIGINT"));
-    return grpc::Status::OK;
-  });
-  EXPECT_EQ(Run(services_.MakeConfig(scratch_.path(), 2)).status(), absl::CancelledError("stopped by SIGINT"));
-  EXPECT_FALSE(services_.paused());
-}
-
-TEST_F(PpoFailureTest, EndsThePauseThatAnOrchestratorBeforeItLeft) {
-  services_.SetPaused(true);
-  EXPECT_TRUE(Run(services_.MakeConfig(scratch_.path(), 1)).ok());
-  // The rollout has version 1 now, and gets the weights of this run's policy before it goes on.
-  std::filesystem::remove_all(scratch_.path() + "/run");
-  services_.SetOptimizerSteps(0);
-  services_.SetPaused(true);
-  const size_t before = services_.calls().size();
-  EXPECT_TRUE(Run(services_.MakeConfig(scratch_.path(), 1)).ok());
-  const std::vector<std::string> calls = services_.calls();
-  EXPECT_LT(Find(calls, "rollout.CommitUpdate", before), Find(calls, "rollout.Resume", before));
-}
-
-TEST_F(PpoFailureTest, SaysThatTheRolloutIsStillPausedWhereItCannotBeResumed) {
-  // Not on this stack: of gRPC's own locks ThreadSanitizer sees nothing.
-  services_.SetHook([resumes = std::make_shared<std::atomic<int>>(0)](const std::string& call) {
-    return call == "rollout.Resume" && ++*resumes == 2 ? grpc::Status(grpc::FAILED_PRECONDITION, "the rollout sleeps")
-                                                       : grpc::Status::OK;
+TEST_F(PpoFailureTest, GivesUpWhatIsStagedWhereItIsNotCommitted) {
+  services_.SetHook([](const std::string& call) {
+    return call == "rollout.CommitUpdate" ? grpc::Status(grpc::INTERNAL, "it broke") : grpc::Status::OK;
   });
   const absl::Status status = Run(services_.MakeConfig(scratch_.path(), 2)).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kInternal);
+  EXPECT_THAT(std::string(status.message()), HasSubstr("it broke"));
+  EXPECT_THAT(services_.calls(), Contains("rollout.AbortUpdate"));
+}
+
+TEST_F(PpoFailureTest, EndsBeforeTheFirstStepWhereTheRolloutIsPaused) {
+  services_.SetPaused(true);
+  const absl::Status status = Run(services_.MakeConfig(scratch_.path(), 1)).status();
   EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_THAT(std::string(status.message()),
-              AllOf(HasSubstr("rollout at "), HasSubstr("Resume: the rollout sleeps"), HasSubstr("still paused")));
+              AllOf(HasSubstr("rollout at "), HasSubstr("is paused"), HasSubstr("Rollout.Resume")));
+  EXPECT_THAT(services_.calls(), Not(Contains("rollout.Generate")));
 }
 
 TEST_F(PpoFailureTest, StopsWhenTrainerAndRolloutDisagree) {

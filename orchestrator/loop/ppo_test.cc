@@ -37,14 +37,10 @@ TEST_F(PpoTest, CallsTheServicesInTheOrderOfTheAlgorithm) {
     const size_t generate = Find(calls, "rollout.Generate", position);
     const size_t publish = Find(calls, "policy_trainer.Publish", generate);
     const size_t begin = Find(calls, "rollout.BeginUpdate", generate);
-    const size_t pause = Find(calls, "rollout.Pause", generate);
     const size_t commit = Find(calls, "rollout.CommitUpdate", generate);
-    const size_t resume = Find(calls, "rollout.Resume", generate);
-    ASSERT_LT(resume, calls.size());
+    ASSERT_LT(commit, calls.size());
     EXPECT_LT(publish, begin);
-    EXPECT_LT(begin, pause);
-    EXPECT_LT(pause, commit);
-    EXPECT_LT(commit, resume);
+    EXPECT_LT(begin, commit);
     for (const char* reading :
          {"scorer.Score", "scorer.ReferenceLogProbs", "critic_trainer.Values", "policy_trainer.LogProbs"}) {
       const size_t read = Find(calls, reading, generate);
@@ -53,7 +49,7 @@ TEST_F(PpoTest, CallsTheServicesInTheOrderOfTheAlgorithm) {
     }
     EXPECT_LT(Find(calls, "policy_trainer.Update", generate), publish);
     EXPECT_LT(Find(calls, "critic_trainer.Update", generate), publish);
-    position = resume;
+    position = commit;
   }
 }
 
@@ -181,12 +177,15 @@ TEST_F(PpoTest, WritesMetricsSamplesAndHeldOutProblems) {
     EXPECT_EQ(line["kl/mean"], 0.25);
     EXPECT_EQ(line["response_length/mean"], 3);
     EXPECT_EQ(line["tokens/generated"], 24);
+    EXPECT_EQ(line["time/weight_sync_pause"], 0.125);
     EXPECT_EQ(line["memory/policy_trainer/parameters"], 2000) << "the largest over the ranks";
     EXPECT_EQ(line["memory/policy_trainer/total"], 2500);
     EXPECT_EQ(line["memory/policy_trainer/host/optimizer"], 3000);
     EXPECT_FALSE(line.contains("memory/policy_trainer/optimizer")) << "tiers are kept apart";
     EXPECT_EQ(line["policy/loss"], 0.25);
     EXPECT_EQ(line["critic/loss"], 0.75);
+    EXPECT_EQ(line["policy/shared_tokens"], 0.75);
+    EXPECT_EQ(line["critic/shared_tokens"], 0);
     EXPECT_EQ(line["policy/micro_batches"], 3);
     EXPECT_EQ(line["policy/balance"], 0.5);
     EXPECT_EQ(line["critic/micro_batches"], 4);

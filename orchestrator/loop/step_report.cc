@@ -21,6 +21,7 @@ absl::Status AddServiceMetrics(Services& services, Metrics* metrics) {
     QUARTET_ASSIGN_OR_RETURN(const ServiceInfo info, client->GetInfo());
     std::map<std::string, int64_t> peaks;
     for (const RankInfo& rank : info.ranks()) {
+      if (!rank.cpu_kernels().empty()) metrics->Set("kernels/" + rank.cpu_kernels(), 1);
       for (const MemoryUse& use : rank.memory()) {
         int64_t& peak = peaks[use.tier() == "host" ? "host/" + use.category() : use.category()];
         peak = std::max(peak, use.peak_bytes());

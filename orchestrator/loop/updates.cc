@@ -30,7 +30,7 @@ struct Result {
   double micro_batches = 0, balance = 0;
   double learning_rate = 0;  // of the last one
   int64_t skipped = 0;
-  uint64_t tokens = 0;  // of all of them
+  uint64_t tokens = 0, computed_tokens = 0;  // of all of them
 };
 
 // What is said of the policy's and the critic's updates alike. `seconds` of all optimizer steps together.
@@ -41,6 +41,10 @@ void AddMetrics(const std::string& model, const Result& result, double seconds, 
   metrics->Set(model + "/learning_rate", result.learning_rate);
   metrics->Set(model + "/skipped", static_cast<double>(result.skipped));
   metrics->Set(model + "/tokens_per_second", static_cast<double>(result.tokens) / seconds);
+  if (result.tokens > 0) {
+    metrics->Set(model + "/shared_tokens",
+                 1 - static_cast<double>(result.computed_tokens) / static_cast<double>(result.tokens));
+  }
   metrics->Set(model + "/micro_batches", result.micro_batches);
   metrics->Set(model + "/balance", result.balance);
   metrics->Set(absl::StrCat("time/", model, "_update"), seconds);
@@ -95,6 +99,7 @@ absl::StatusOr<Result> Update(const RunConfig& config, const std::string& model,
     result.balance += reply.balance() / n;
     result.skipped += reply.skipped();
     result.tokens += reply.tokens();
+    result.computed_tokens += reply.computed_tokens();
     result.learning_rate = header.learning_rate();
     AddOwn(reply, n, &result);
   }

@@ -8,9 +8,8 @@
 
 namespace quartet {
 
-// Publishes the policy's present weights as `version` and swaps them in at the rollout, in a pause that keeps what is
-// in flight there; returns the seconds of the pause as seen from here. After an error the rollout goes on, without what
-// it staged.
+// Publishes the policy's present weights as `version` and swaps them in at the rollout, which keeps what is in flight;
+// returns the seconds in which it made no forwards. After an error the rollout goes on, without what it staged.
 absl::StatusOr<double> SyncWeights(Services& services, uint64_t step, uint64_t version);
 
 }  // namespace quartet

@@ -9,7 +9,7 @@
 #include "core/config/gpus.h"
 #include "core/config/run_config.h"
 #include "core/model/model_config.h"
-#include "core/model/parameter_layout.h"
+#include "core/model/model_work.h"
 #include "orchestrator/planner/cache_use.h"
 #include "orchestrator/planner/links.h"
 
@@ -24,10 +24,7 @@ struct Lengths {
 };
 
 struct Shape {
-  double block_weights = 0;    // elements of the matrices of all blocks
-  double head_weights = 0;     // of the matrix behind them
-  double cached_elements = 0;  // keys and values of one token, in all blocks
-  double attention_flops = 0;  // of one query with one key, in all blocks: their product, and the value's part
+  ModelWork work;
   double element_bytes = 2;
   double flops_per_second = 0;  // in the type that it is computed in
 };
@@ -35,37 +32,23 @@ struct Shape {
 absl::StatusOr<Shape> ShapeOf(const std::string& folder, HeadKind head, const std::string& dtype,
                               const GpuRates& rates) {
   QUARTET_ASSIGN_OR_RETURN(const ModelConfig model, ReadModelConfig(folder));
-  Shape shape;
-  const ParameterLayout layout = MakeParameterLayout(model, head);
-  const auto layers = static_cast<double>(model.num_hidden_layers);
-  for (const ParameterSpec& parameter : layout.groups.at(layout.block_group(0)).parameters) {
-    if (parameter.shape.size() == 2) shape.block_weights += layers * static_cast<double>(parameter.numel());
-  }
-  shape.head_weights = static_cast<double>(model.hidden_size) *
-                       (head == HeadKind::kVocabulary ? static_cast<double>(model.vocab_size) : 1);
-  shape.attention_flops = 4 * layers * static_cast<double>(model.num_attention_heads * model.head_dim);
-  shape.cached_elements = 2 * layers * static_cast<double>(model.num_key_value_heads * model.head_dim);
-  shape.element_bytes = dtype == "fp32" ? 4 : 2;
-  shape.flops_per_second = dtype == "fp32" ? rates.fp32_flops : rates.bf16_flops;
-  return shape;
+  return Shape{.work = WorkOf(model, head),
+               .element_bytes = dtype == "fp32" ? 4.0 : 2.0,
+               .flops_per_second = dtype == "fp32" ? rates.fp32_flops : rates.bf16_flops};
 }
 
-// Of a sequence's blocks: a product of two operations for each token and weight, and causal attention over the pairs of
-// its tokens.
-double BlockFlops(const Shape& shape, double tokens) {
-  return 2 * shape.block_weights * tokens + shape.attention_flops * tokens * tokens / 2;
-}
+// Of a whole sequence.
+double BlockFlops(const Shape& shape, double tokens) { return shape.work.BlockFlops(tokens, tokens * tokens / 2); }
 
 // The head is computed for the answer alone.
-double HeadFlops(const Shape& shape, const Lengths& lengths) { return 2 * shape.head_weights * lengths.answer; }
-
 double ForwardFlops(const Shape& shape, const Lengths& lengths) {
-  return BlockFlops(shape, lengths.both()) + HeadFlops(shape, lengths);
+  return BlockFlops(shape, lengths.both()) + shape.work.HeadFlops(lengths.answer);
 }
 
 // A backward pass computes two products for each of the forward's; what is not kept is computed again before it.
 double TrainFlops(const Shape& shape, const Lengths& lengths, bool gradient_checkpointing) {
-  return (gradient_checkpointing ? 4 : 3) * BlockFlops(shape, lengths.both()) + 4 * HeadFlops(shape, lengths);
+  return (gradient_checkpointing ? 4 : 3) * BlockFlops(shape, lengths.both()) +
+         4 * shape.work.HeadFlops(lengths.answer);
 }
 
 void Add(double flops, const Shape& shape, ServiceTime* time) {
@@ -84,17 +67,16 @@ absl::Status AddRollout(const RunConfig& config, const ServicePlan& service, con
   Add(rollout.rollout_batch_size() / engines * BlockFlops(shape, lengths.prompt) / parallel, shape, time);
   // Each further token: its products, and attention over all before it.
   const double pairs = lengths.answer * (lengths.prompt + lengths.answer / 2);
-  const double flops =
-      own * (lengths.answer * 2 * (shape.block_weights + shape.head_weights) + shape.attention_flops * pairs) /
-      parallel;
+  const ModelWork& work = shape.work;
+  const double flops = own * (work.BlockFlops(lengths.answer, pairs) + work.HeadFlops(lengths.answer)) / parallel;
   // What a forward can draw a token for: as many sequences as could run, and no more than the cache holds of them while
   // they grow, with a prompt that the samples share.
   const auto cache_tokens = static_cast<double>(service.use.kv_cache_blocks * rollout.block_size());
   const double held = cache_tokens / (lengths.prompt / rollout.n_samples_per_prompt() + lengths.answer / 2);
   const double forwards =
       own * lengths.answer / std::min({own, held, static_cast<double>(CacheUseOf(config, service).could_run)});
-  const double bytes = forwards * (shape.block_weights + shape.head_weights) * shape.element_bytes / parallel +
-                       own * pairs * shape.cached_elements * shape.element_bytes / parallel;
+  const double bytes = forwards * (work.block_weights + work.head_weights) * shape.element_bytes / parallel +
+                       own * pairs * work.cached_elements * shape.element_bytes / parallel;
   time->flops += flops;
   time->bytes = bytes;
   time->computing_seconds += std::max(flops / shape.flops_per_second, bytes / rates.bytes);

@@ -75,7 +75,6 @@ class FakeServices::RolloutService : public Rollout::Service {
     {
       std::lock_guard<std::mutex> lock(fake_->mutex_);
       fake_->generations_.push_back(*header);
-      if (fake_->rollout_paused_) return grpc::Status(grpc::FAILED_PRECONDITION, "the rollout is paused");
       if (header->policy_version() != fake_->rollout_version_) {
         return grpc::Status(grpc::FAILED_PRECONDITION,
                             absl::StrCat("policy version ", header->policy_version(), " was asked for, but ",
@@ -117,27 +116,12 @@ class FakeServices::RolloutService : public Rollout::Service {
       if (request->version() != fake_->staged_version_) return grpc::Status(grpc::FAILED_PRECONDITION, "not staged");
       fake_->rollout_version_ = fake_->staged_version_;
       reply->set_policy_version(fake_->rollout_version_);
+      reply->set_pause_seconds(0.125);
       return grpc::Status::OK;
     });
   }
   grpc::Status AbortUpdate(grpc::ServerContext*, const AbortUpdateRequest*, AbortUpdateReply*) override {
     return fake_->Begin("rollout.AbortUpdate");
-  }
-  grpc::Status Pause(grpc::ServerContext*, const PauseRequest* request, PauseReply*) override {
-    {
-      // Before the hook: an error of it is an answer that was lost.
-      std::lock_guard<std::mutex> lock(fake_->mutex_);
-      fake_->identities_["rollout"].push_back(request->identity());
-      if (request->mode() != PauseRequest::KEEP) return grpc::Status(grpc::INVALID_ARGUMENT, "mode");
-      fake_->rollout_paused_ = true;
-    }
-    return fake_->Begin("rollout.Pause");
-  }
-  grpc::Status Resume(grpc::ServerContext*, const ResumeRequest* request, ResumeReply*) override {
-    return fake_->Change("rollout", "Resume", request->identity(), [&] {
-      fake_->rollout_paused_ = false;
-      return grpc::Status::OK;
-    });
   }
 
  private:
@@ -171,6 +155,7 @@ class FakeServices::PolicyTrainerService : public PolicyTrainer::Service {
     reply->set_grad_norm(2);
     reply->set_optimizer_steps(++fake_->optimizer_steps_["policy_trainer"]);
     reply->set_tokens(1000);
+    reply->set_computed_tokens(250);
     reply->set_micro_batches(3);
     reply->set_balance(0.5);
     fake_->spoil_policy_update(reply);
@@ -213,6 +198,7 @@ class FakeServices::CriticTrainerService : public CriticTrainer::Service {
     reply->set_loss(0.75);
     reply->set_optimizer_steps(++fake_->optimizer_steps_["critic_trainer"]);
     reply->set_tokens(2000);
+    reply->set_computed_tokens(2000);
     reply->set_micro_batches(4);
     reply->set_balance(0.75);
     fake_->spoil_critic_update(reply);
@@ -364,7 +350,10 @@ grpc::Status FakeServices::Info(const std::string& service, ServiceInfo* info) {
     std::lock_guard<std::mutex> lock(mutex_);
     const auto fields = ServiceFields(configuration_, service);
     info->mutable_configuration()->insert(fields.begin(), fields.end());
-    if (service == "rollout") info->set_policy_version(rollout_version_);
+    if (service == "rollout") {
+      info->set_policy_version(rollout_version_);
+      (*info->mutable_metrics())["rollout/paused"] = rollout_paused_ ? 1 : 0;
+    }
     for (RankInfo& each : *info->mutable_ranks()) each.set_optimizer_steps(optimizer_steps_[service]);
   }
   spoil_info(info);
@@ -395,10 +384,6 @@ void FakeServices::SetOptimizerSteps(int64_t steps) {
 void FakeServices::SetPaused(bool paused) {
   std::lock_guard<std::mutex> lock(mutex_);
   rollout_paused_ = paused;
-}
-bool FakeServices::paused() {
-  std::lock_guard<std::mutex> lock(mutex_);
-  return rollout_paused_;
 }
 
 void FakeServices::SetHook(std::function<grpc::Status(const std::string&)> hook) {

@@ -58,9 +58,8 @@ class FakeServices {
   void SetHook(std::function<grpc::Status(const std::string&)> hook);
   // What the trainers say that they have applied; each update adds one.
   void SetOptimizerSteps(int64_t steps);
-  // Whether the rollout is paused; it refuses to generate then.
+  // Whether the rollout says that it is paused.
   void SetPaused(bool paused);
-  bool paused();
   // What the services say that they were started with.
   void SetConfiguration(const RunConfig& config);
   // Where SaveCheckpoint makes its folders.

@@ -37,6 +37,8 @@
 #include "core/base/status_macros.h"
 #include "core/comm/store/local_store.h"
 #include "core/kernels/testing/machine_rates.h"
+#include "core/model/model_config.h"
+#include "core/model/model_work.h"
 #include "nlohmann/json.hpp"
 #include "rollout/engine/engine.h"
 
@@ -195,33 +197,10 @@ std::vector<Load> Mixed(const Prompts& prompts, int sequences) {
   return loads;
 }
 
-// Elements of the matrices that each token is multiplied with, and of the vocabulary's, which only drawn tokens are.
-struct MatrixSizes {
-  double blocks = 0, head = 0;
-};
-
-MatrixSizes SizesOf(const RolloutEngine& engine) {
-  MatrixSizes sizes;
-  double embedding = 0;
-  for (const ParameterSpec& tensor : engine.tensors()) {
-    if (tensor.shape.size() != 2) continue;
-    const auto numel = static_cast<double>(tensor.numel());
-    if (tensor.name == "model.embed_tokens.weight") {
-      embedding = numel;
-    } else if (tensor.name == "lm_head.weight") {
-      sizes.head = numel;
-    } else {
-      sizes.blocks += numel;
-    }
-  }
-  if (sizes.head == 0) sizes.head = embedding;
-  return sizes;
-}
-
 // Seconds that the matrices of `steps` forwards take together, of so many tokens and draws.
-double Roofline(const MatrixSizes& sizes, const MachineRates& rates, double steps, double tokens, double draws) {
-  const double computing = 2 * (sizes.blocks * tokens + sizes.head * draws) / rates.operations;
-  return std::max(computing, steps * 2 * (sizes.blocks + sizes.head) / rates.bytes);
+double Roofline(const ModelWork& work, const MachineRates& rates, double steps, double tokens, double draws) {
+  const double computing = (work.BlockFlops(tokens, /*pairs=*/0) + work.HeadFlops(draws)) / rates.bf16_flops;
+  return std::max(computing, steps * 2 * (work.block_weights + work.head_weights) / rates.bytes);
 }
 
 // In ascending order; empty if a call fails.
@@ -276,9 +255,14 @@ int Main() {
   RolloutEngine* const engine = ranks.engine();
   if (engine == nullptr) return 1;
   const MachineRates rates = MeasureMachineRates();
-  std::printf("matrix rate %.1f GFLOP/s (bf16), memory is read at %.1f GiB/s\n", rates.operations * 1e-9,
+  std::printf("matrix rate %.1f GFLOP/s (bf16), memory is read at %.1f GiB/s\n", rates.bf16_flops * 1e-9,
               rates.bytes * 0x1p-30);
-  const MatrixSizes sizes = SizesOf(*engine);
+  const absl::StatusOr<ModelConfig> model = ReadModelConfig(options.model);
+  if (!model.ok()) {
+    std::cerr << "engine_benchmark: " << model.status() << "\n";
+    return 1;
+  }
+  const ModelWork work = WorkOf(*model, HeadKind::kVocabulary);
   if (ranks.Generate(SameLength(prompts, 4, 4), 0) < 0) return 1;  // pages, threads, kernels built once
 
   std::printf("output tokens/s, best / median of %d calls\n", absl::GetFlag(FLAGS_repeats));
@@ -296,8 +280,8 @@ int Main() {
       const double decoded = static_cast<double>(sequences) * (new_tokens - 1);
       double prompt_tokens = 0;
       for (const Load& load : loads) prompt_tokens += static_cast<double>(load.ids.size());
-      const double prefill = Roofline(sizes, rates, 1, prompt_tokens, sequences);
-      const double decode = Roofline(sizes, rates, new_tokens - 1, decoded, decoded);
+      const double prefill = Roofline(work, rates, 1, prompt_tokens, sequences);
+      const double decode = Roofline(work, rates, new_tokens - 1, decoded, decoded);
       std::printf("%9d %11s %9.1f /%9.1f %9.1f /%9.1f %10.3f", sequences, temperature.c_str(), tokens / best,
                   tokens / median, decoded / (best - first.front()), decoded / (median - first.front()), first.front());
       if (alone) {
@@ -324,7 +308,7 @@ int Main() {
         "mixed load: %d sequences, %.0f prompt tokens (each prompt once), %.0f answered: %.1f s, %.1f tokens/s, "
         "%.2f of roofline\n",
         mixed, prompt_tokens, tokens, seconds, tokens / seconds,
-        Roofline(sizes, rates, 1, prompt_tokens + tokens, tokens) / seconds);
+        Roofline(work, rates, 1, prompt_tokens + tokens, tokens) / seconds);
     std::printf("KV-cache waste: %.2f %% of the memory of blocks in use held no token\n",
                 100.0 * static_cast<double>(after.empty_places() - before.empty_places()) /
                     static_cast<double>(after.held_places() - before.held_places()));

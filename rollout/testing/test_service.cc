@@ -151,10 +151,10 @@ grpc::Status TestService::Commit(uint64_t version) {
   return Commit(request);
 }
 
-grpc::Status TestService::Commit(const CommitUpdateRequest& request) {
+grpc::Status TestService::Commit(const CommitUpdateRequest& request, CommitUpdateReply* reply) {
   grpc::ClientContext context;
-  CommitUpdateReply reply;
-  return stub_->CommitUpdate(&context, request, &reply);
+  CommitUpdateReply own;
+  return stub_->CommitUpdate(&context, request, reply != nullptr ? reply : &own);
 }
 
 grpc::Status TestService::Pause(PauseRequest::Mode mode, uint64_t* in_flight) {

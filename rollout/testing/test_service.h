@@ -76,7 +76,7 @@ class TestService {
   CallIdentity NextIdentity();
   grpc::Status Begin(const WeightManifest& manifest, uint64_t* bytes = nullptr);
   grpc::Status Commit(uint64_t version);
-  grpc::Status Commit(const CommitUpdateRequest& request);
+  grpc::Status Commit(const CommitUpdateRequest& request, CommitUpdateReply* reply = nullptr);
   grpc::Status Abort();
   grpc::Status Pause(PauseRequest::Mode mode, uint64_t* in_flight = nullptr);
   grpc::Status Resume();

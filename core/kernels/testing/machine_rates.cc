@@ -58,11 +58,10 @@ double ReadRate() {
          });
 }
 
-double MatrixRate() {
+double MatrixRate(at::ScalarType type) {
   const c10::NoGradGuard no_grad;
   constexpr int64_t kRows = 1024, kSize = 2048;
-  const at::Tensor input = at::randn({kRows, kSize}).to(at::kBFloat16),
-                   weight = at::randn({kSize, kSize}).to(at::kBFloat16);
+  const at::Tensor input = at::randn({kRows, kSize}).to(type), weight = at::randn({kSize, kSize}).to(type);
   const double ours = BestSeconds([&] { Linear(input, weight, at::Tensor()); });
   const double theirs = BestSeconds([&] { at::linear(input, weight); });
   return 2.0 * kRows * kSize * kSize / std::min(ours, theirs);
@@ -70,6 +69,8 @@ double MatrixRate() {
 
 }  // namespace
 
-MachineRates MeasureMachineRates() { return {.operations = MatrixRate(), .bytes = ReadRate()}; }
+MachineRates MeasureMachineRates() {
+  return {.bf16_flops = MatrixRate(at::kBFloat16), .fp32_flops = MatrixRate(at::kFloat), .bytes = ReadRate()};
+}
 
 }  // namespace quartet

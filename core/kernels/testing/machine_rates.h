@@ -4,7 +4,8 @@
 namespace quartet {
 
 struct MachineRates {
-  double operations = 0;  // a second, of products of bf16 matrices
+  double bf16_flops = 0;  // a second, of products of bf16 matrices
+  double fp32_flops = 0;  // of fp32 matrices
   double bytes = 0;       // a second, read from memory
 };
 

@@ -1,8 +1,8 @@
 #include "core/service/wire/replay_guard.h"
 
 #include <algorithm>
-#include <utility>
 
+#include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
 #include "core/base/status_macros.h"
 
@@ -14,87 +14,57 @@ std::string Named(const CallIdentity& identity) {
                       ")");
 }
 
+bool AreOneCall(const CallIdentity& a, const CallIdentity& b) {
+  return a.run_id() == b.run_id() && a.step() == b.step() && a.sequence() == b.sequence();
+}
+
 }  // namespace
 
-absl::StatusOr<ReplayGuard::Admission> ReplayGuard::Begin(const CallIdentity& identity, uint64_t payload_hash,
-                                                          const Deadline& deadline) {
+absl::Status ReplayGuard::CheckLocked(const CallIdentity& identity) const {
   if (identity.run_id().empty()) return absl::InvalidArgumentError("identity.run_id is not set");
   if (identity.sequence() == 0) return absl::InvalidArgumentError("identity.sequence is 0; it counts from 1");
-  const Key key = KeyOf(identity);
-  std::unique_lock<std::mutex> lock(mutex_);
-  for (;;) {
-    // Looked at anew after each wait: a newer orchestrator may have come meanwhile.
-    uint64_t& highest_epoch = epochs_[identity.run_id()];
-    if (identity.epoch() < highest_epoch) {
-      return absl::FailedPreconditionError(
-          absl::StrCat(Named(identity), " has epoch ", identity.epoch(), ", but epoch ", highest_epoch,
-                       " was seen already: another orchestrator has taken over this run"));
-    }
-    highest_epoch = identity.epoch();
-
-    auto found = entries_.find(key);
-    if (found == entries_.end()) {
-      auto forgotten = forgotten_.find(identity.run_id());
-      if (forgotten != forgotten_.end() && identity.sequence() <= forgotten->second) {
-        return absl::FailedPreconditionError(absl::StrCat(Named(identity), " is too old: replies up to sequence ",
-                                                          forgotten->second, " are not kept any more"));
-      }
-      entries_[key] = Entry{.payload_hash = payload_hash};
-      return Admission{.is_new = true};
-    }
-    if (found->second.payload_hash != payload_hash) {
-      return absl::AlreadyExistsError(absl::StrCat(Named(identity), " came before with another payload"));
-    }
-    if (found->second.finished) return Admission{.is_new = false, .reply = found->second.reply};
-
-    if (deadline.passed()) return absl::DeadlineExceededError(absl::StrCat(Named(identity), " is still under way"));
-    changed_.wait_until(lock, deadline.time());
+  for (const CallIdentity& other : under_way_) {
+    if (AreOneCall(other, identity)) return absl::UnavailableError(absl::StrCat(Named(identity), " is under way"));
   }
+  if (!last_.has_value() || last_->run_id() != identity.run_id()) return absl::OkStatus();
+  if (identity.epoch() < last_->epoch()) {
+    return absl::FailedPreconditionError(
+        absl::StrCat(Named(identity), " has epoch ", identity.epoch(), ", but epoch ", last_->epoch(),
+                     " was seen already: another orchestrator has taken over this run"));
+  }
+  if (identity.sequence() > last_->sequence() || AreOneCall(identity, *last_)) return absl::OkStatus();
+  return absl::FailedPreconditionError(
+      absl::StrCat(Named(identity), " is too old: sequence ", last_->sequence(),
+                   " was applied already, and the reply of the last call alone is kept"));
 }
 
-void ReplayGuard::Finish(const CallIdentity& identity, std::string reply) {
-  const Key key = KeyOf(identity);
-  std::lock_guard<std::mutex> lock(mutex_);
-  Entry& entry = entries_[key];
-  entry.finished = true;
-  entry.reply = std::move(reply);
-  last_applied_ = identity;
-  finished_.push_back(key);
-  if (finished_.size() > capacity_) {
-    const Key& oldest = finished_.front();
-    uint64_t& forgotten = forgotten_[oldest.run_id];
-    forgotten = std::max(forgotten, oldest.sequence);
-    entries_.erase(oldest);
-    finished_.pop_front();
+absl::Status ReplayGuard::DoOnce(const CallIdentity& identity, google::protobuf::MessageLite* reply,
+                                 absl::FunctionRef<absl::Status()> work) {
+  std::unique_lock lock(mutex_);
+  QUARTET_RETURN_IF_ERROR(CheckLocked(identity));
+  if (last_.has_value() && AreOneCall(identity, *last_)) {
+    last_->set_epoch(identity.epoch());
+    if (reply->GetTypeName() == last_reply_type_ && reply->ParseFromString(last_reply_)) return absl::OkStatus();
+    return absl::FailedPreconditionError(absl::StrCat(Named(identity), " was another call when it came first"));
   }
-  changed_.notify_all();
-}
-
-void ReplayGuard::Abandon(const CallIdentity& identity) {
-  std::lock_guard<std::mutex> lock(mutex_);
-  entries_.erase(KeyOf(identity));
-  changed_.notify_all();
+  under_way_.push_back(identity);
+  lock.unlock();
+  absl::Status status = work();
+  lock.lock();
+  std::erase_if(under_way_, [&](const CallIdentity& other) { return AreOneCall(other, identity); });
+  // Calls may overlap: a later one that has ended before stays the last.
+  if (status.ok() &&
+      (!last_.has_value() || last_->run_id() != identity.run_id() || identity.sequence() > last_->sequence())) {
+    last_ = identity;
+    last_reply_ = reply->SerializeAsString();
+    last_reply_type_ = reply->GetTypeName();
+  }
+  return status;
 }
 
 std::optional<CallIdentity> ReplayGuard::last_applied() const {
-  std::lock_guard<std::mutex> lock(mutex_);
-  return last_applied_;
-}
-
-absl::Status DoOnce(ReplayGuard& guard, const CallIdentity& identity, uint64_t payload_hash, const Deadline& deadline,
-                    google::protobuf::MessageLite* reply, absl::FunctionRef<absl::Status()> work) {
-  QUARTET_ASSIGN_OR_RETURN(const ReplayGuard::Admission admission, guard.Begin(identity, payload_hash, deadline));
-  if (!admission.is_new) {
-    return reply->ParseFromString(admission.reply) ? absl::OkStatus()
-                                                   : absl::InternalError("a stored reply is unreadable");
-  }
-  absl::Status status = work();
-  if (status.ok()) {
-    guard.Finish(identity, reply->SerializeAsString());
-  } else {
-    guard.Abandon(identity);
-  }
-  return status;
+  const std::lock_guard lock(mutex_);
+  return last_;
 }
 
 }  // namespace quartet

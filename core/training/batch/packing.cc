@@ -52,6 +52,7 @@ PackedBatch Pack(const std::vector<const TokenSequence*>& sequences, at::Device 
     packed.shared.push_back(place.shared);
   }
   const auto rows_used = static_cast<int64_t>(ids.size());
+  batch.num_computed = rows_used;
   if (const int64_t padded = PaddedRows(rows_used); padded > rows_used) {
     ids.resize(padded, 0);
     packed.starts.push_back(padded);

@@ -31,6 +31,7 @@ struct PackedBatch {
   at::Tensor last_rows_S;        // int64, of each given sequence the row of its last token
   std::vector<int64_t> actions;  // of each given sequence
   int64_t num_tokens = 0;        // of the given sequences, shared ones each time
+  int64_t num_computed = 0;      // of them, shared ones once
   int64_t num_actions = 0;
 };
 

@@ -49,6 +49,7 @@ TEST(Packing, LaysWhatSequencesBeginWithOnce) {
   EXPECT_EQ(Values(batch.last_rows_S), (std::vector<int64_t>{4, 6, 3, 1}));
   EXPECT_EQ(batch.actions, (std::vector<int64_t>{2, 1, 2, 1}));
   EXPECT_EQ(batch.num_tokens, 12);
+  EXPECT_EQ(batch.num_computed, 7);
 }
 
 TEST(Packing, PadsTheTokensWithASequenceOfItsOwnThatCountsNowhere) {
@@ -60,6 +61,7 @@ TEST(Packing, PadsTheTokensWithASequenceOfItsOwnThatCountsNowhere) {
   EXPECT_EQ(batch.sequences.ids_T.numel(), 18);
   EXPECT_EQ(batch.actions, (std::vector<int64_t>{16}));
   EXPECT_EQ(batch.num_tokens, 17);
+  EXPECT_EQ(batch.num_computed, 17) << "the padding is none of them";
   EXPECT_EQ(batch.num_actions, 16);
 }
 

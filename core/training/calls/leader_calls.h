@@ -121,6 +121,7 @@ absl::StatusOr<UpdateOutcome<Reply>> RunUpdate(RankGroup& group, const std::stri
     reply.set_loss(reply.loss() + part.loss());
     reply.set_action_tokens(reply.action_tokens() + part.action_tokens());
     reply.set_tokens(reply.tokens() + part.tokens());
+    reply.set_computed_tokens(reply.computed_tokens() + part.computed_tokens());
   }
   reply.set_grad_norm(outcome.parts[0].grad_norm());
   reply.set_skipped(outcome.parts[0].skipped());

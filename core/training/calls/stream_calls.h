@@ -49,15 +49,14 @@ absl::Status AnswerForward(RankGroup& group, const std::string& method, const Mi
 // Reads one update, which keeps to `batch_limits`, checks it by `check` and does it once by `apply`, which returns
 // absl::StatusOr<Reply>; both are given the header and the sequences.
 template <typename Request, typename Reply, typename Stream, typename Check, typename Apply>
-absl::Status AnswerUpdate(ReplayGuard& guard, BatchLimits* batch_limits, const Deadline& deadline, Stream* stream,
-                          const Check& check, const Apply& apply, Reply* reply) {
+absl::Status AnswerUpdate(ReplayGuard& guard, BatchLimits* batch_limits, Stream* stream, const Check& check,
+                          const Apply& apply, Reply* reply) {
   QUARTET_ASSIGN_OR_RETURN(const Batch<Request> batch, ReadBatch<Request>(stream, batch_limits));
   QUARTET_RETURN_IF_ERROR(check(batch.header, batch.items));
-  return DoOnce(guard, batch.header.identity(), PayloadHash(batch.header, batch.items), deadline, reply,
-                [&]() -> absl::Status {
-                  QUARTET_ASSIGN_OR_RETURN(*reply, apply(batch.header, batch.items));
-                  return absl::OkStatus();
-                });
+  return guard.DoOnce(batch.header.identity(), reply, [&]() -> absl::Status {
+    QUARTET_ASSIGN_OR_RETURN(*reply, apply(batch.header, batch.items));
+    return absl::OkStatus();
+  });
 }
 
 }  // namespace quartet

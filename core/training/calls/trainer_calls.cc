@@ -76,7 +76,7 @@ absl::Status TrainerCalls::GetInfo(const Deadline& deadline, ServiceInfo* info) 
 absl::Status TrainerCalls::SaveCheckpoint(const Deadline& deadline, const SaveCheckpointRequest& request,
                                           SaveCheckpointReply* reply) {
   QUARTET_RETURN_IF_ERROR(CheckReady("SaveCheckpoint"));
-  return DoOnce(guard_, request.identity(), PayloadHash(request), deadline, reply, [&]() -> absl::Status {
+  return guard_.DoOnce(request.identity(), reply, [&]() -> absl::Status {
     QUARTET_ASSIGN_OR_RETURN(*reply, RunSave(group_, save_method_, request, config_.run_dir(), name_, deadline));
     return absl::OkStatus();
   });

@@ -73,7 +73,7 @@ class TrainerCalls {
       complete(done, &done.reply);
       return std::move(done.reply);
     };
-    return AnswerUpdate<Request>(guard_, batch_limits_, deadline, stream, check, apply, reply);
+    return AnswerUpdate<Request>(guard_, batch_limits_, stream, check, apply, reply);
   }
 
  private:

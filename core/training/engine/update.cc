@@ -27,6 +27,7 @@ absl::StatusOr<Accumulated> AccumulateGradient(TrainableModel& model, const std:
         });
     done.action_tokens += batch.num_actions;
     done.tokens += batch.num_tokens;
+    done.computed_tokens += batch.num_computed;
   }
   std::move(drop).Cancel();
   return done;
@@ -40,6 +41,7 @@ absl::Status UpdateModel(TrainableModel& model, const UpdateCall& call, const st
   sums->set_loss(done.loss);
   sums->set_action_tokens(done.action_tokens);
   sums->set_tokens(done.tokens);
+  sums->set_computed_tokens(done.computed_tokens);
   sums->set_grad_norm(step.grad_norm);
   sums->set_skipped(step.skipped);
   sums->set_optimizer_steps(model.steps());

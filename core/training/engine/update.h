@@ -26,6 +26,7 @@ struct Accumulated {
   double loss = 0;
   uint64_t action_tokens = 0;
   uint64_t tokens = 0;
+  uint64_t computed_tokens = 0;  // what sequences of one micro-batch share, once
 };
 
 // Adds the gradient of this rank's sequences to the model's, micro-batch by micro-batch (rank_calls.proto). All ranks

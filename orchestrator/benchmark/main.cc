@@ -1,0 +1,346 @@
+// Times whole steps of a method on prompts and answers of fixed lengths, with real services on this machine, and holds
+// each phase against what the machine could do at best. tools/compare_step.py times TRL's on the same prompts.
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <fstream>
+#include <functional>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
+#include "core/base/files.h"
+#include "core/base/logging.h"
+#include "core/base/status_macros.h"
+#include "core/config/origins/origins.h"
+#include "core/config/run_config.h"
+#include "core/model/model_config.h"
+#include "core/model/model_work.h"
+#include "core/tokenizer/tokenizer.h"
+#include "orchestrator/clients/cancellation.h"
+#include "orchestrator/launch/service_launcher.h"
+#include "orchestrator/loop/session.h"
+#include "orchestrator/terminal/command_line.h"
+#include "orchestrator/terminal/interrupt_watch.h"
+#include "orchestrator/terminal/terminal_view.h"
+
+namespace quartet {
+namespace {
+
+using nlohmann::json;
+
+const std::vector<FlagSpec>& Flags() {
+  static const std::vector<FlagSpec> flags = {
+      {"model", "FOLDER",
+       "A Hugging Face folder, of all models. Default: SmolLM2-135M-Instruct, where //orchestrator:smollm2_arithmetic "
+       "keeps it."},
+      {"preset", "NAME", "The method. Default grpo."},
+      {"prompts", "N", "Of a step. Default 8."},
+      {"samples", "N", "Answers to each. Default 8."},
+      {"prompt_tokens", "N", "Tokens of every prompt. Default 128."},
+      {"answer_tokens", "N", "Tokens of every answer. Default 64."},
+      {"dtype", "NAME", "bf16 (default) or fp32, of all models."},
+      {"ranks", "N", "Of each service, one thread each. Default 2."},
+      {"steps", "N", "The first is not counted where there are more. Default 3."},
+      {"run_dir", "FOLDER", "Default runs/step_benchmark-<time>."},
+      {"set", "PATH=VALUE", "Overrides one field of the configuration. May be repeated.", true},
+  };
+  return flags;
+}
+
+struct Sizes {
+  int prompts = 8, samples = 8, prompt_tokens = 128, answer_tokens = 64, ranks = 2, steps = 3;
+};
+
+absl::Status ReadCount(const CommandLine& flags, const std::string& name, int* count) {
+  const auto text = flags.Get(name);
+  if (!text.has_value()) return absl::OkStatus();
+  if (absl::SimpleAtoi(*text, count) && *count > 0) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("--", name, " is \"", *text, "\"; allowed: a whole number of at least 1"));
+}
+
+absl::StatusOr<Sizes> ReadSizes(const CommandLine& flags) {
+  Sizes sizes;
+  for (const auto& [name, count] :
+       std::initializer_list<std::pair<const char*, int*>>{{"prompts", &sizes.prompts},
+                                                           {"samples", &sizes.samples},
+                                                           {"prompt_tokens", &sizes.prompt_tokens},
+                                                           {"answer_tokens", &sizes.answer_tokens},
+                                                           {"ranks", &sizes.ranks},
+                                                           {"steps", &sizes.steps}}) {
+    QUARTET_RETURN_IF_ERROR(ReadCount(flags, name, count));
+  }
+  return sizes;
+}
+
+// JSONL of `count` prompts that begin with different tokens and have exactly so many.
+absl::Status WritePrompts(const Tokenizer& tokenizer, int count, int tokens, const std::string& path) {
+  static constexpr const char* kWords[] = {" the", " a",  " of",  " and", " to",  " in",   " is",  " that",
+                                           " for", " it", " was", " on",  " are", " with", " his", " they"};
+  const auto length = [&](const std::string& text) -> absl::StatusOr<int> {
+    QUARTET_ASSIGN_OR_RETURN(const std::vector<int32_t> ids, tokenizer.Encode(text, /*add_special_tokens=*/true));
+    return static_cast<int>(ids.size());
+  };
+  std::string rows;
+  for (int i = 0; i < count; ++i) {
+    std::string text = std::to_string(i);
+    QUARTET_ASSIGN_OR_RETURN(int now, length(text));
+    for (int word = i; now < tokens; ++word) {
+      text += kWords[static_cast<size_t>(word) * 7 % std::size(kWords)];
+      QUARTET_ASSIGN_OR_RETURN(now, length(text));
+    }
+    if (now != tokens) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("--prompt_tokens is ", tokens, "; this tokenizer's shortest are ", now, " tokens"));
+    }
+    rows += json{{"prompt", text}}.dump() + "\n";
+  }
+  return AtomicWriteFile(path, rows);
+}
+
+std::vector<std::string> Settings(const CommandLine& flags, const Sizes& sizes, const std::string& model,
+                                  const std::string& run_dir, const std::string& prompts) {
+  const std::string dtype = flags.Get("dtype").value_or("bf16");
+  std::vector<std::string> settings = {
+      "run_dir=" + run_dir,
+      "data.prompt_data=" + prompts,
+      absl::StrCat("data.prompt_max_len=", sizes.prompt_tokens),
+      absl::StrCat("rollout.rollout_batch_size=", sizes.prompts),
+      absl::StrCat("rollout.n_samples_per_prompt=", sizes.samples),
+      absl::StrCat("rollout.generate_max_len=", sizes.answer_tokens),
+      absl::StrCat("rollout.min_tokens=", sizes.answer_tokens),
+      "rollout.temperature=1",
+      "rollout.dtype=" + dtype,
+      "actor.pretrain=" + model,
+      "actor.dtype=" + dtype,
+      "actor.gradient_checkpointing=false",
+      "algorithm.kl.init_kl_coef=0.04",
+      "reference.dtype=" + dtype,
+      // Some answers are worth more than others: those with a comma.
+      "reward.source.0.rule=format",
+      R"(reward.source.0.pattern=[\s\S]*,[\s\S]*)",
+      "train.updates_per_batch=1",
+      absl::StrCat("train.max_steps=", sizes.steps),
+      "train.save_steps=0",
+  };
+  for (const char* service : {"rollout", "policy_trainer", "critic_trainer", "scorer"}) {
+    settings.push_back(absl::StrCat("services.", service, ".ranks=", sizes.ranks));
+    settings.push_back(absl::StrCat("services.", service, ".threads=1"));
+  }
+  const std::vector<std::string> told = flags.GetAll("set");
+  settings.insert(settings.end(), told.begin(), told.end());
+  return settings;
+}
+
+struct Rates {
+  double flops = 0;  // a second, of products in the models' type
+  double bytes = 0;  // a second, read from memory
+};
+
+absl::StatusOr<Rates> MeasureRates(const std::string& program, int threads, const std::string& dtype) {
+  const std::string command = absl::StrCat("OMP_NUM_THREADS=", threads, " '", program, "'");
+  FILE* const output = popen(command.c_str(), "r");
+  char line[256] = {};
+  const bool read = output != nullptr && std::fgets(line, sizeof(line), output) != nullptr;
+  const int ended = output == nullptr ? -1 : pclose(output);
+  const json rates = json::parse(read ? line : "", nullptr, /*allow_exceptions=*/false);
+  if (ended != 0 || !rates.is_object()) return absl::InternalError(absl::StrCat("cannot measure by ", program));
+  const double fp32 = rates.at("fp32_flops").get<double>();
+  // bf16 may be computed in fp32 where that is faster.
+  return Rates{.flops = dtype == "fp32" ? fp32 : std::max(fp32, rates.at("bf16_flops").get<double>()),
+               .bytes = rates.at("bytes").get<double>()};
+}
+
+// Seconds that a step's phases take at least, with each prompt computed once.
+struct LeastSeconds {
+  double generate = 0, forwards = 0, update = 0;
+};
+
+LeastSeconds LeastOf(const RunConfig& config, const Sizes& sizes, const ModelConfig& model, const Rates& rates) {
+  const ModelWork policy = WorkOf(model, HeadKind::kVocabulary), critic = WorkOf(model, HeadKind::kScalar);
+  const double P = sizes.prompt_tokens, A = sizes.answer_tokens, prompts = sizes.prompts,
+               answers = prompts * sizes.samples, tokens = prompts * P + answers * A;
+  const double prompt_pairs = prompts * P * P / 2, answer_pairs = answers * A * (P + A / 2);
+  const double element_bytes = config.actor().dtype() == "fp32" ? 4 : 2;
+  const auto forward = [&](const ModelWork& work) {
+    return (work.BlockFlops(tokens, prompt_pairs + answer_pairs) + work.HeadFlops(answers * A)) / rates.flops;
+  };
+  LeastSeconds least;
+  // All sequences decoded together: each token's products and attention, or the weights and the cache from memory,
+  // where a prompt's is read once for its samples.
+  const double decode_flops = policy.BlockFlops(answers * A, answer_pairs) + policy.HeadFlops(answers * A);
+  const double decode_bytes = A * (policy.block_weights + policy.head_weights) * element_bytes +
+                              A * (prompts * P + answers * A / 2) * policy.cached_elements * element_bytes;
+  least.generate = policy.BlockFlops(prompts * P, prompt_pairs) / rates.flops +
+                   std::max(decode_flops / rates.flops, decode_bytes / rates.bytes);
+  if (UsesReference(config)) least.forwards += forward(policy);
+  least.update += 3 * config.algorithm().max_epochs() * forward(policy);
+  if (UsesCritic(config)) {
+    least.forwards += forward(critic);
+    least.update += 3 * config.algorithm().critic_epochs() * forward(critic);
+  }
+  return least;
+}
+
+double Median(std::vector<double> values) {
+  std::sort(values.begin(), values.end());
+  const size_t half = values.size() / 2;
+  return values.size() % 2 == 1 ? values[half] : (values[half - 1] + values[half]) / 2;
+}
+
+// The medians of metrics.jsonl's numbers over all steps but the first.
+absl::StatusOr<std::map<std::string, double>> ReadMetrics(const std::string& path) {
+  std::ifstream file(path);
+  std::map<std::string, std::vector<double>> values;
+  std::vector<json> records;
+  for (std::string line; std::getline(file, line);) records.push_back(json::parse(line, nullptr, false));
+  if (records.size() > 1) records.erase(records.begin());
+  for (const json& record : records) {
+    if (!record.is_object()) return absl::DataLossError(path + " has a line that is no object");
+    for (const auto& [name, value] : record.items()) {
+      if (value.is_number()) values[name].push_back(value.get<double>());
+    }
+  }
+  std::map<std::string, double> medians;
+  for (const auto& [name, list] : values) medians[name] = Median(list);
+  return medians;
+}
+
+std::string CpuName() {
+  std::ifstream file("/proc/cpuinfo");
+  for (std::string line; std::getline(file, line);) {
+    if (const size_t colon = line.find(": "); line.starts_with("model name") && colon != std::string::npos) {
+      return line.substr(colon + 2);
+    }
+  }
+  return "unknown";
+}
+
+// Three digits are more than a shared machine's times are worth.
+double Rounded(double value) { return std::strtod(absl::StrFormat("%.4g", value).c_str(), nullptr); }
+
+absl::StatusOr<json> Measure(const CommandLine& flags, TerminalView& view, Cancellation& cancellation) {
+  QUARTET_ASSIGN_OR_RETURN(const Sizes sizes, ReadSizes(flags));
+  const char* const home = std::getenv("HOME");
+  const std::string model = ResolveUserPath(flags.Get("model").value_or(
+      absl::StrCat(home == nullptr ? "" : home, "/.cache/quartet/models/SmolLM2-135M-Instruct")));
+  const absl::StatusOr<ModelConfig> model_config = ReadModelConfig(model);
+  if (!model_config.ok()) {
+    return absl::InvalidArgumentError(absl::StrCat("--model: ", std::string(model_config.status().message()),
+                                                   "; //orchestrator:smollm2_arithmetic fetches the default one"));
+  }
+  const std::string run_dir = ResolveUserPath(flags.Get("run_dir").value_or(
+      absl::StrCat("runs/step_benchmark-", absl::FormatTime("%Y%m%d-%H%M%S", absl::Now(), absl::LocalTimeZone()))));
+  const std::string prompts = run_dir + "/start/prompts.jsonl";
+  ConfigSources sources = {flags.Get("preset").value_or("grpo"), "", Settings(flags, sizes, model, run_dir, prompts)};
+  // Methods without a critic have no services.critic_trainer to set.
+  QUARTET_ASSIGN_OR_RETURN(const RunConfig method, LoadRunConfig({sources.preset, "", {}}, ""));
+  if (UsesCritic(method)) {
+    const std::string dtype = flags.Get("dtype").value_or("bf16");
+    for (const std::string& setting :
+         {"critic.pretrain=" + model, "critic.dtype=" + dtype, std::string("critic.gradient_checkpointing=false")}) {
+      sources.overrides.insert(sources.overrides.begin(), setting);
+    }
+  } else {
+    std::erase_if(sources.overrides,
+                  [](const std::string& setting) { return setting.starts_with("services.critic_trainer."); });
+  }
+  QUARTET_ASSIGN_OR_RETURN(RunConfig config, LoadRunConfig(sources, ""));
+  QUARTET_ASSIGN_OR_RETURN(config, LoadRunConfig(sources, "", ServiceLauncher::Defaults(PpoServices(config))));
+  QUARTET_ASSIGN_OR_RETURN(const auto tokenizer, LoadTokenizer(config, "actor"));
+  QUARTET_RETURN_IF_ERROR(MakeDirs(run_dir + "/start"));
+  QUARTET_RETURN_IF_ERROR(WritePrompts(*tokenizer, sizes.prompts * sizes.steps, sizes.prompt_tokens, prompts));
+
+  const std::string& dtype = config.actor().dtype();
+  QUARTET_ASSIGN_OR_RETURN(const Rates rates, MeasureRates(ExecutableFolder() + "/machine_rates", sizes.ranks, dtype));
+  QUARTET_ASSIGN_OR_RETURN(
+      const PpoResult result,
+      RunPpoSession(
+          config,
+          {.launch = true, .programs_folder = ServiceLauncher::DefaultProgramsFolder(), .allowed_entry = "start"}, view,
+          cancellation));
+  QUARTET_ASSIGN_OR_RETURN(const auto metrics, ReadMetrics(run_dir + "/metrics.jsonl"));
+  const auto value = [&](const char* name) {
+    const auto found = metrics.find(name);
+    return found == metrics.end() ? 0 : found->second;
+  };
+  if (value("response_length/mean") != sizes.answer_tokens) {
+    return absl::FailedPreconditionError(absl::StrCat("answers have ", value("response_length/mean"), " tokens, not ",
+                                                      sizes.answer_tokens, " each: the figures would not compare"));
+  }
+  const double answered = static_cast<double>(sizes.prompts) * sizes.samples * sizes.answer_tokens;
+  const double trained = answered + static_cast<double>(sizes.prompts) * sizes.samples * sizes.prompt_tokens;
+  const double step = value("time/step"), generate = value("time/generate"), forwards = value("time/forwards"),
+               update = std::max(value("time/policy_update"), value("time/critic_update"));
+  const LeastSeconds least = LeastOf(config, sizes, *model_config, rates);
+  const auto& ranks = result.services.at("policy_trainer").ranks();
+  return json{
+      {"benchmark", "step"},
+      {"cpu", CpuName()},
+      {"kernels", ranks.empty() ? "" : ranks.at(0).cpu_kernels()},
+      {"model", model},
+      {"preset", sources.preset},
+      {"dtype", dtype},
+      {"prompts", sizes.prompts},
+      {"samples", sizes.samples},
+      {"prompt_tokens", sizes.prompt_tokens},
+      {"answer_tokens", sizes.answer_tokens},
+      {"ranks", sizes.ranks},
+      {"steps", sizes.steps},
+      {"seconds",
+       {{"step", Rounded(step)},
+        {"generate", Rounded(generate)},
+        {"score", Rounded(value("time/score"))},
+        {"forwards", Rounded(forwards)},
+        {"update", Rounded(update)},
+        {"weight_sync", Rounded(value("time/weight_sync"))}}},
+      {"tokens_per_second",
+       {{"generate", Rounded(answered / generate)},
+        {"update", Rounded(trained / update)},
+        {"step", Rounded(answered / step)}}},
+      {"machine", {{"gflops", Rounded(rates.flops * 1e-9)}, {"gbytes_per_second", Rounded(rates.bytes * 1e-9)}}},
+      {"roofline",
+       {{"step", Rounded((least.generate + least.forwards + least.update) / step)},
+        {"generate", Rounded(least.generate / generate)},
+        {"forwards", Rounded(forwards == 0 ? 0 : least.forwards / forwards)},
+        {"update", Rounded(least.update / update)}}},
+  };
+}
+
+int Main(int argc, char** argv) {
+  InitLogging(argv[0], "step_benchmark", -1);
+  absl::StatusOr<CommandLine> flags = CommandLine::Parse(argc, argv, Flags());
+  if (!flags.ok()) return Finish("step_benchmark", flags.status());
+  if (flags->help()) {
+    std::printf(
+        "step_benchmark: times whole steps of a method with all services on this machine. The last line, on standard "
+        "output, is a JSON object: medians over the steps in seconds, tokens a second, and `roofline`, the share of "
+        "the "
+        "time that the least work would take (each prompt once, all sequences decoded together) at the machine's best "
+        "rates. tools/compare_step.py times TRL's GRPOTrainer on the same prompts.\n\nUsage: step_benchmark "
+        "[flags]\n\nFlags:\n%s\n",
+        CommandLine::Describe(Flags()).c_str());
+    return 0;
+  }
+  Cancellation cancellation;
+  InterruptWatch interrupts(&cancellation);
+  TerminalView view(stderr, TerminalView::IsTerminal(stderr));
+  const absl::StatusOr<json> measured = Measure(*flags, view, cancellation);
+  if (measured.ok()) std::printf("%s\n", measured->dump().c_str());
+  return Finish("step_benchmark", measured.status());
+}
+
+}  // namespace
+}  // namespace quartet
+
+int main(int argc, char** argv) { return quartet::Main(argc, argv); }
