@@ -8,7 +8,6 @@
 #include <exception>
 #include <utility>
 
-#include "core/base/fail_point.h"
 #include "core/hardware/meta_device.h"
 #include "core/memory/accounted_tensor.h"
 
@@ -88,7 +87,6 @@ void ShardedGradient::Reduce(int group, at::Tensor whole) {
   next.input = std::move(whole);
   next.output = AccountedEmpty(model_->ledger, MemoryCategory::kCommunication, model_->flat[group].shard,
                                model_->state_dtype(), model_->options.device);
-  ThrowAtFailPoint("trainable_model.reduce");
   next.work = model_->shard->ReduceScatterSum(next.output, next.input);
   reduction_ = std::move(next);
 }
@@ -174,16 +172,13 @@ void ShardedGradient::Clear() {
   for (const at::Tensor& sum : whole_) sum.zero_();
 }
 
-void ShardedGradient::Abandon() noexcept {
+ShardedGradient::~ShardedGradient() {
   try {
     WaitReduceScatter();
     WaitHostCopy();
   } catch (const std::exception&) {
-    // Same cause as the error that is on its way up.
+    // Same cause as the error that has ended the step.
   }
-  reduction_.reset();
-  host_sum_.reset();
-  Clear();
 }
 
 }  // namespace quartet

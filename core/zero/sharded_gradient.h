@@ -20,6 +20,8 @@ class ShardedGradient {
   // `model` must outlive this. With `no_sync` micro-batches are added up whole on every rank, and reduced by
   // FinishSync.
   ShardedGradient(ShardedModel::Impl* model, bool no_sync);
+  // After an error: waits for what is under way, whatever becomes of it.
+  ~ShardedGradient();
 
   // Adds what there is: gradients by parameter of the group, undefined ones are zero.
   void Add(int group, const std::vector<at::Tensor>& gradients);
@@ -34,8 +36,6 @@ class ShardedGradient {
 
   // To zero; drops what has been added and not reduced.
   void Clear();
-  // After an error: waits for what is under way, whatever becomes of it, and clears.
-  void Abandon() noexcept;
 
   // This rank's parts, laid out as the model's resident buffers are, by group.
   const std::vector<at::Tensor>& parts() const { return parts_; }

@@ -96,23 +96,7 @@ void TrainableModel::Restore(int64_t steps) {
 const at::Tensor& TrainableModel::gradient(int group) const { return impl_->gradient->parts()[group]; }
 
 double TrainableModel::ForwardBackward(const PackedSequences& batch, const LossFunction& loss) {
-  try {
-    return impl_->ForwardBackward(batch, loss);
-  } catch (...) {
-    impl_->Abandon();
-    throw;
-  }
-}
-
-void TrainableModel::Impl::Abandon() noexcept {
-  sharded->DropPending();
-  for (HeldGroup& weights : sharded->held) weights.refill = at::Tensor();
-  gradient->Abandon();
-  try {
-    EmptyBackwardQueue();
-  } catch (const std::exception&) {
-    // Whatever keeps one number from being made is on its way up already; the next backward pass gives them back.
-  }
+  return impl_->ForwardBackward(batch, loss);
 }
 
 void TrainableModel::Impl::RefreshComputeWeights() {
@@ -128,31 +112,20 @@ StepResult TrainableModel::Step(double learning_rate, double max_norm) {
   const at::NoGradGuard no_grad;
   const MemoryScope temporaries(impl.sharded->ledger, MemoryCategory::kOptimizer);
   StepResult result;
-  try {
-    impl.gradient->FinishSync();
-    result.grad_norm = impl.gradient->Norm();
-    ThrowAtFailPoint("trainable_model.step");
-    if (std::isfinite(result.grad_norm)) {
-      // As torch.nn.utils.clip_grad_norm_ does it.
-      const double clip = max_norm > 0 ? std::min(1.0, max_norm / (result.grad_norm + 1e-6)) : 1.0;
-      impl.torn = true;
-      impl.optimizer->Step(impl.gradient->parts(), 1 / clip, learning_rate);
-      impl.RefreshComputeWeights();
-      impl.torn = false;
-    } else {
-      result.skipped = true;
-    }
-    impl.gradient->Clear();
-  } catch (...) {
-    impl.Abandon();
-    throw;
+  impl.gradient->FinishSync();
+  result.grad_norm = impl.gradient->Norm();
+  ThrowAtFailPoint("trainable_model.step");
+  if (std::isfinite(result.grad_norm)) {
+    // As torch.nn.utils.clip_grad_norm_ does it.
+    const double clip = max_norm > 0 ? std::min(1.0, max_norm / (result.grad_norm + 1e-6)) : 1.0;
+    impl.optimizer->Step(impl.gradient->parts(), 1 / clip, learning_rate);
+    impl.RefreshComputeWeights();
+  } else {
+    result.skipped = true;
   }
+  impl.gradient->Clear();
   return result;
 }
-
-void TrainableModel::DropGradient() noexcept { impl_->Abandon(); }
-
-bool TrainableModel::torn() const { return impl_->torn; }
 
 absl::StatusOr<int64_t> TrainableModel::Save(const std::string& folder) {
   return impl_->Save(folder, [this](int group, int next) { return impl_->sharded->Gather(group, next); });

@@ -67,20 +67,12 @@ class TrainableModel {
 
   // Forward and backward of one micro-batch; adds to the gradient. Gradients are summed over ranks and micro-batches:
   // the loss must carry its normaliser. Returns the loss of this rank's micro-batch. An empty batch (T = 0) takes part
-  // in the collectives only, without calling `loss`. After an exception there is no gradient; if it was thrown on all
-  // ranks alike, the model trains on.
+  // in the collectives only, without calling `loss`. After an exception, here or in Step, what is here is no state that
+  // training has ever passed through: it must not be used, published or saved, and the process has to end.
   double ForwardBackward(const PackedSequences& batch, const LossFunction& loss);
 
-  // Clips to max_norm (0 = off), applies AdamW, clears the gradient. After an exception there is no gradient, and the
-  // weights are as they were before, unless the model is torn.
+  // Clips to max_norm (0 = off), applies AdamW, clears the gradient.
   StepResult Step(double learning_rate, double max_norm);
-
-  // Makes the gradient zero: after an error between two micro-batches.
-  void DropGradient() noexcept;
-
-  // Whether a Step has failed when some weights had moved already: what is here then is no state that training has ever
-  // passed through, on this rank or between the ranks. It must not be used, published or saved: the process has to end.
-  bool torn() const;
 
   int64_t steps() const;  // applied, skipped ones not counted
 

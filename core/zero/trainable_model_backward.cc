@@ -46,13 +46,6 @@ struct BlockGraph {
 
 }  // namespace
 
-void TrainableModel::Impl::EmptyBackwardQueue() {
-  const at::AutoGradMode with_grad(true);
-  const at::Tensor one = at::ones({}, at::TensorOptions(at::kFloat).device(sharded->options.device));
-  const at::Tensor leaf = Leaf(one);
-  Gradients(leaf.mul(leaf), one, {leaf});
-}
-
 double TrainableModel::Impl::ForwardBackward(const PackedSequences& batch, const LossFunction& loss) {
   at::NoGradGuard no_grad;
   const MemoryScope activations(sharded->ledger, MemoryCategory::kActivations);

@@ -17,18 +17,12 @@ struct TrainableModel::Impl {
   ShardedModel::Impl* sharded = nullptr;  // of `model`
   std::unique_ptr<ShardedGradient> gradient;
   std::unique_ptr<ShardedAdamW> optimizer;
-  bool torn = false;
 
   double ForwardBackward(const PackedSequences& batch, const LossFunction& loss);
   // What forwards compute with follows the master weights. Collective.
   void RefreshComputeWeights();
   absl::StatusOr<int64_t> Save(const std::string& folder,
                                const std::function<GatheredGroup(int group, int next)>& gather);
-  // After an error: no gathered group, no message under way, no gradient.
-  void Abandon() noexcept;
-  // Gives back the gradients that a backward pass had on their way when it failed: LibTorch keeps them in the thread's
-  // queue until the next backward pass.
-  void EmptyBackwardQueue();
 };
 
 }  // namespace quartet

@@ -37,8 +37,9 @@ TrainerCalls::TrainerCalls(const std::string& name, const std::string& section, 
       group, update_method_, RankGroup::Kind::kCollective,
       loaded([this](const auto& call, const auto& sequences, auto* sums, auto*) {
         absl::Status status = engine_->Update(call, sequences, sums);
-        // Weights of which only some have moved are neither served nor saved any more.
-        if (engine_->torn()) group_.Break(status);
+        // What a failed step leaves is neither trained on nor served nor saved: the error is answered, and the rank
+        // ends.
+        if (!status.ok()) group_.Break(status);
         return status;
       }));
   RegisterTyped<SaveCall, SaveSummary>(

@@ -45,16 +45,13 @@ absl::Status TrainerEngine::Load(const std::string& name, HeadKind head, const T
 
 ShardedModel& TrainerEngine::model() const { return impl_->trainable->model(); }
 Ledger& TrainerEngine::ledger() const { return impl_->ledger; }
-bool TrainerEngine::torn() const { return impl_->trainable->torn(); }
 
 absl::Status TrainerEngine::Compute(const std::string& what, const std::function<absl::Status()>& work) const {
-  if (torn()) return absl::InternalError(absl::StrCat(what, ": an update has failed with part of the weights moved"));
   return CatchExceptions(what, impl_->ledger, work);
 }
 
 absl::Status TrainerEngine::TakeStep(const UpdateCall& call, const std::vector<TrainingSequence>& sequences,
                                      const Loss& loss, UpdateSums* sums) {
-  // Before the first collective: an error here leaves the ranks in step.
   QUARTET_RETURN_IF_ERROR(FailPoint(absl::StrCat(impl_->name, "_trainer.update")));
   return Compute(absl::StrCat(impl_->name, " update"),
                  [&] { return UpdateModel(*impl_->trainable, call, sequences, impl_->config.max_norm(), loss, sums); });

@@ -41,7 +41,7 @@ class TrainerEngine {
   virtual absl::Status Forward(const ForwardCall& call, const std::vector<TokenSequence>& sequences,
                                std::vector<TokenValues>* replies) = 0;
 
-  // One optimizer step. Collective. After an error it is as if it had never been asked for, unless the engine is torn.
+  // One optimizer step. Collective. After an error the engine must not be used any more: the rank has to end.
   virtual absl::Status Update(const UpdateCall& call, const std::vector<TrainingSequence>& sequences,
                               UpdateSums* sums) = 0;
 
@@ -49,9 +49,6 @@ class TrainerEngine {
   absl::Status Save(const SaveCall& call, SaveSummary* summary);
 
   RankInfo Info() const;
-
-  // Whether an update has failed with part of the weights moved: the service must end (TrainableModel::torn).
-  bool torn() const;
 
  protected:
   TrainerEngine();
@@ -63,7 +60,7 @@ class TrainerEngine {
   ShardedModel& model() const;
   Ledger& ledger() const;
 
-  // Does `work` unless the engine is torn. What it throws, doing `what`, becomes a status.
+  // Does `work`. What it throws, doing `what`, becomes a status.
   absl::Status Compute(const std::string& what, const std::function<absl::Status()>& work) const;
 
   // The loss of one micro-batch, `part` packed as `batch`, under autograd.

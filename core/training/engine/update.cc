@@ -1,9 +1,5 @@
 #include "core/training/engine/update.h"
 
-#include <utility>
-
-#include "absl/cleanup/cleanup.h"
-#include "core/base/fail_point.h"
 #include "core/base/status_macros.h"
 
 namespace quartet {
@@ -12,11 +8,8 @@ absl::StatusOr<Accumulated> AccumulateGradient(TrainableModel& model, const std:
                                                const google::protobuf::RepeatedField<uint32_t>& micro_batch_sizes,
                                                const MicroBatchLoss& loss) {
   QUARTET_ASSIGN_OR_RETURN(const auto micro_batches, CutMicroBatches(sequences, micro_batch_sizes));
-  // What earlier micro-batches have added must not outlive a failure of a later one, be it only of packing it.
-  absl::Cleanup drop = [&model] { model.DropGradient(); };
   Accumulated done;
   for (const std::vector<const TrainingSequence*>& part : micro_batches) {
-    ThrowAtFailPoint("update.pack");
     std::vector<const TokenSequence*> tokens;
     tokens.reserve(part.size());
     for (const TrainingSequence* sequence : part) tokens.push_back(&sequence->tokens());
@@ -29,7 +22,6 @@ absl::StatusOr<Accumulated> AccumulateGradient(TrainableModel& model, const std:
     done.tokens += batch.num_tokens;
     done.computed_tokens += batch.num_computed;
   }
-  std::move(drop).Cancel();
   return done;
 }
 

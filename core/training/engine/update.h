@@ -30,8 +30,7 @@ struct Accumulated {
 };
 
 // Adds the gradient of this rank's sequences to the model's, micro-batch by micro-batch (rank_calls.proto). All ranks
-// have equally many. INTERNAL, before any of them, where the sizes do not add up to the sequences. After an error or an
-// exception the gradient is zero.
+// have equally many. INTERNAL, before any of them, where the sizes do not add up to the sequences.
 absl::StatusOr<Accumulated> AccumulateGradient(TrainableModel& model, const std::vector<TrainingSequence>& sequences,
                                                const google::protobuf::RepeatedField<uint32_t>& micro_batch_sizes,
                                                const MicroBatchLoss& loss);
