@@ -23,7 +23,10 @@ absl::StatusOr<PolicyLossKind> KindOf(PolicyLossConfig::Kind kind) {
                                                    static_cast<int>(PolicyLossConfig::Kind_MAX)));
   }
   constexpr std::string_view kPrefix = "KIND_";
-  return ParsePolicyLossKind(absl::AsciiStrToLower(PolicyLossConfig::Kind_Name(kind).substr(kPrefix.size())));
+  const std::string name = absl::AsciiStrToLower(PolicyLossConfig::Kind_Name(kind).substr(kPrefix.size()));
+  const PolicyLossTraits* const found = FindPolicyLoss(name);
+  if (found == nullptr) return absl::InvalidArgumentError(absl::StrCat("policy loss \"", name, "\" is of pairs"));
+  return found->kind;
 }
 
 // Leaves the default where the field is empty.
@@ -89,7 +92,7 @@ absl::StatusOr<PreferenceLossOptions> PreferenceLossOptionsOf(const PolicyLossCo
 
 bool NeedsOldLogProbs(const PolicyLossOptions& loss) {
   const bool kl_has_ratio = loss.kl_gradient == KlGradient::kImportance || loss.kl_gradient == KlGradient::kTimesRatio;
-  return UsesRatio(loss.kind) || loss.correction.mode != CorrectionMode::kOff ||
+  return TraitsOf(loss.kind).has_ratio || loss.correction.mode != CorrectionMode::kOff ||
          (loss.kl_coefficient > 0 && kl_has_ratio);
 }
 

@@ -10,8 +10,11 @@
 #include <string>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
+#include "core/config/run_config.h"
 #include "core/rl/advantages.h"
 #include "core/rl/aggregation.h"
+#include "core/rl/estimators.h"
 #include "core/rl/kl.h"
 #include "core/rl/rewards.h"
 #include "core/safetensors/reader.h"
@@ -62,11 +65,15 @@ std::vector<AdvantagesAndReturns<float>> Advantages(const json& options) {
                      .kl = kl[i],
                      .values = values[i]});
   }
-  return EstimateAdvantages(batch, {.estimator = *ParseAdvantageEstimator(options["estimator"].get<std::string>()),
-                                    .gamma = options.value("gamma", 1.0),
-                                    .lambda = options.value("lambda", 1.0),
-                                    .kl_coefficient = options.value("kl_coefficient", 0.0),
-                                    .grpo_epsilon = options["epsilon"]});
+  const std::string name = options["estimator"];
+  std::vector<std::string> settings = {"algorithm.advantage_estimator=" + name, "rollout.n_samples_per_prompt=2",
+                                       "algorithm.reward_clip_min=-1e30", "algorithm.reward_clip_max=1e30"};
+  if (options.contains("gamma")) settings.push_back("algorithm.gamma=" + options["gamma"].dump());
+  if (FindEstimator(name)->needs_critic)
+    settings.push_back(absl::StrCat("algorithm.lambd=", options.value("lambda", 1.0)));
+  if (FindEstimator(name)->divides) settings.push_back("algorithm.group_std_eps=" + options["epsilon"].dump());
+  const auto config = LoadRunConfig("", settings, "");
+  return EstimateAdvantages(batch, config->algorithm(), options.value("kl_coefficient", 0.0));
 }
 
 // The sequences of each optimizer step.

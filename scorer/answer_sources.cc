@@ -51,13 +51,7 @@ absl::StatusOr<std::unique_ptr<RewardFunction>> NewFunction(const RewardSource& 
     return NewCode({.share = source.code_score() == "share",
                     .limits = {.timeout = timeout, .memory_bytes = source.memory_limit_bytes()}});
   }
-  return NewRule({.rule = source.rule(),
-                  .pattern = source.pattern(),
-                  .choices = source.choices(),
-                  .field = source.field(),
-                  .min_len = source.min_len(),
-                  .max_len = source.max_len(),
-                  .len_buffer = std::max(1, source.len_buffer())});
+  return NewRule(source);
 }
 
 WorkerPoolOptions PoolOptions(const RewardSource& source) {

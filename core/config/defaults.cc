@@ -6,7 +6,6 @@
 #include <string>
 #include <vector>
 
-#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/string_view.h"
@@ -20,6 +19,8 @@
 #include "core/config/eval_sets.h"
 #include "core/config/run_config.h"
 #include "core/config/services.h"
+#include "core/rl/estimators.h"
+#include "core/rl/policy_loss_options.h"
 
 namespace quartet {
 namespace {
@@ -94,39 +95,40 @@ void FillImportanceCorrection(ImportanceCorrectionConfig* i) {
 // What belongs to one method is filled in where that is used.
 void FillAlgorithm(int generate_max_len, AlgorithmConfig* a) {
   QUARTET_DEFAULT_TEXT(a, advantage_estimator, "gae");
-  const std::string& estimator = a->advantage_estimator();
-  const bool compares = ComparesAnswers(*a);
+  constexpr AdvantageEstimator kUnknown;  // which is refused later
+  const AdvantageEstimator* const found = FindEstimator(a->advantage_estimator());
+  const AdvantageEstimator& estimator = found == nullptr ? kUnknown : *found;
   QUARTET_DEFAULT(a, gamma, 1);
   QUARTET_DEFAULT(a, max_epochs, 1);
-  if (estimator == "gae") {
+  if (estimator.needs_critic) {
     QUARTET_DEFAULT(a, lambd, 1);
     QUARTET_DEFAULT(a, value_clip, 0.2f);
     QUARTET_DEFAULT(a, critic_epochs, a->max_epochs());
     QUARTET_DEFAULT(a, critic_warmup_steps, 0);
   }
-  if (estimator == "grpo") {
+  if (estimator.divides) {
     QUARTET_DEFAULT(a, group_std_eps, 1e-9);
     QUARTET_DEFAULT_TEXT(a, group_std_scale, "group");
   }
-  if (HasGroupBaseline(*a)) QUARTET_DEFAULT_TEXT(a, group_baseline, "mean");
-  if (compares) QUARTET_DEFAULT_TEXT(a, reward_clip_placement, "after_baseline");
-  QUARTET_DEFAULT_TEXT(a, advantage_normalization,
-                       compares && estimator != "reinforce_plus_plus_baseline" ? "none" : "whiten");
+  if (estimator.has_baseline) QUARTET_DEFAULT_TEXT(a, group_baseline, "mean");
+  if (estimator.compares()) QUARTET_DEFAULT_TEXT(a, reward_clip_placement, "after_baseline");
+  QUARTET_DEFAULT_TEXT(a, advantage_normalization, std::string(estimator.normalization));
   if (a->advantage_normalization() == "whiten") QUARTET_DEFAULT_TEXT(a, whitening_variance, "population");
 
   QUARTET_DEFAULT_TEXT(a, policy_loss, "ppo");
-  if (a->policy_loss() != "reinforce") {
+  const PolicyLossTraits* const known = FindPolicyLoss(a->policy_loss());
+  const PolicyLossTraits loss = known == nullptr ? PolicyLossTraits() : *known;
+  if (loss.has_ratio) {
     QUARTET_DEFAULT(a, eps_clip, 0.2f);
     QUARTET_DEFAULT(a, eps_clip_low, a->eps_clip());
     QUARTET_DEFAULT(a, eps_clip_high, a->eps_clip());
   }
-  if (a->policy_loss() != "cispo" && a->policy_loss() != "reinforce") QUARTET_DEFAULT(a, dual_clip, 0);
+  if (loss.has_dual_clip) QUARTET_DEFAULT(a, dual_clip, 0);
   QUARTET_DEFAULT(a, entropy_coef, 0);
   QUARTET_DEFAULT(a, entropy_after_temperature, false);
-  QUARTET_DEFAULT_TEXT(a, loss_aggregation,
-                       estimator == "dr_grpo"                       ? "sequence_sum_over_constant"
-                       : absl::StartsWith(a->policy_loss(), "gspo") ? "sequence_mean"
-                                                                    : "token_mean");
+  QUARTET_DEFAULT_TEXT(
+      a, loss_aggregation,
+      std::string(estimator.loss_aggregation.empty() ? loss.loss_aggregation : estimator.loss_aggregation));
   if (a->loss_aggregation() == "sequence_sum_over_constant") QUARTET_DEFAULT(a, loss_constant, generate_max_len);
   QUARTET_DEFAULT_TEXT(a, old_log_prob_source, "auto");
   FillImportanceCorrection(a->mutable_importance_correction());
@@ -139,7 +141,7 @@ void FillAlgorithm(int generate_max_len, AlgorithmConfig* a) {
     QUARTET_DEFAULT_TEXT(k, kl_clamp, "all");
     if (k->use_kl_loss()) {
       QUARTET_DEFAULT_TEXT(k, kl_gradient, "estimator");
-    } else if (compares) {
+    } else if (estimator.compares()) {
       QUARTET_DEFAULT_TEXT(k, kl_placement, "token");
     }
     QUARTET_DEFAULT(k, kl_target, 0);

@@ -1,5 +1,7 @@
 #include "core/config/services.h"
 
+#include "core/rl/estimators.h"
+
 namespace quartet {
 
 std::vector<std::string> PpoServices(const RunConfig& config) {
@@ -12,15 +14,9 @@ const TrainerConfig& TrainerOf(const RunConfig& config, std::string_view model) 
   return model == "critic" ? config.critic() : config.actor();
 }
 
-bool UsesCritic(const RunConfig& config) { return config.algorithm().advantage_estimator() == "gae"; }
-
-bool HasGroupBaseline(const AlgorithmConfig& algorithm) {
-  const std::string& estimator = algorithm.advantage_estimator();
-  return estimator == "grpo" || estimator == "dr_grpo" || estimator == "reinforce_plus_plus_baseline";
-}
-
-bool ComparesAnswers(const AlgorithmConfig& algorithm) {
-  return HasGroupBaseline(algorithm) || algorithm.advantage_estimator() == "rloo";
+bool UsesCritic(const RunConfig& config) {
+  const AdvantageEstimator* const estimator = FindEstimator(config.algorithm().advantage_estimator());
+  return estimator != nullptr && estimator->needs_critic;
 }
 
 bool UsesReference(const RunConfig& config) { return config.algorithm().kl().init_kl_coef() > 0; }

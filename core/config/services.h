@@ -20,11 +20,8 @@ std::vector<std::string> PpoServices(const RunConfig& config);
 // The section of a trained model: "actor" or "critic".
 const TrainerConfig& TrainerOf(const RunConfig& config, std::string_view model);
 
-// Whether there are values of states: algorithm.advantage_estimator is "gae".
+// Whether there are values of states, as algorithm.advantage_estimator says.
 bool UsesCritic(const RunConfig& config);
-// Whether the answers to one prompt are compared with one another, and whether by their mean.
-bool ComparesAnswers(const AlgorithmConfig& algorithm);
-bool HasGroupBaseline(const AlgorithmConfig& algorithm);
 // Whether there is a KL penalty, and so a reference model.
 bool UsesReference(const RunConfig& config);
 

@@ -1,4 +1,6 @@
 // Against the peers' own functions (tools/golden/rl_estimators.py), and cases worked out by hand.
+#include "core/rl/estimators.h"
+
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -9,6 +11,8 @@
 #include <string>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
+#include "core/config/run_config.h"
 #include "core/rl/advantages.h"
 #include "core/rl/aggregation.h"
 #include "core/rl/kl.h"
@@ -68,26 +72,41 @@ struct Batch {
   }
 };
 
-AdvantageOptions OptionsOf(const json& golden) {
-  AdvantageOptions options;
-  options.estimator = *ParseAdvantageEstimator(golden.at("estimator").get<std::string>());
-  options.gamma = golden.value("gamma", 1.0);
-  options.lambda = golden.value("lambda", 1.0);
-  options.kl_coefficient = golden.value("kl_coefficient", Golden()["kl_coefficient"].get<double>());
-  options.kl_placement = *ParseKlPlacement(golden.value("kl_placement", "token"));
+// Resolved, with "leaf=value" over the defaults and, unless they say so, without a clip of rewards.
+AlgorithmConfig Algorithm(const std::string& estimator, const std::vector<std::string>& leaves) {
+  std::vector<std::string> settings = {"rollout.n_samples_per_prompt=2", "algorithm.advantage_estimator=" + estimator,
+                                       "algorithm.reward_clip_min=-1e30", "algorithm.reward_clip_max=1e30"};
+  for (const std::string& leaf : leaves) settings.push_back("algorithm." + leaf);
+  const auto config = LoadRunConfig("", settings, "");
+  EXPECT_TRUE(config.ok()) << config.status();
+  return config->algorithm();
+}
+
+// `golden`'s options by their names in configurations.
+std::vector<std::string> LeavesOf(const json& golden) {
+  const AdvantageEstimator& estimator = *FindEstimator(golden["estimator"].get<std::string>());
+  std::vector<std::string> leaves;
+  for (const auto& [name, field] : {std::pair("gamma", "gamma"),
+                                    {"lambda", "lambd"},
+                                    {"grpo_epsilon", "group_std_eps"},
+                                    {"kl_placement", "kl.kl_placement"},
+                                    {"reward_clip_placement", "reward_clip_placement"},
+                                    {"group_baseline", "group_baseline"},
+                                    {"grpo_scale", "group_std_scale"},
+                                    {"normalization", "advantage_normalization"},
+                                    {"whitening_variance", "whitening_variance"}}) {
+    if (!golden.contains(name)) continue;
+    // The peers' functions are given these whether they use them or not.
+    if (std::string(name) == "lambda" && !estimator.needs_critic) continue;
+    if (std::string(name) == "grpo_epsilon" && !estimator.divides) continue;
+    const json& value = golden[name];
+    leaves.push_back(absl::StrCat(field, "=", value.is_string() ? value.get<std::string>() : value.dump()));
+  }
   if (golden.contains("clip")) {
-    options.reward_clip_min = golden.at("clip")[0];
-    options.reward_clip_max = golden.at("clip")[1];
+    leaves.push_back("reward_clip_min=" + golden["clip"][0].dump());
+    leaves.push_back("reward_clip_max=" + golden["clip"][1].dump());
   }
-  options.reward_clip_placement = *ParseRewardClipPlacement(golden.value("reward_clip_placement", "after_baseline"));
-  options.group_baseline = *ParseGroupBaseline(golden.value("group_baseline", "mean"));
-  options.grpo_scale = *ParseGrpoScale(golden.value("grpo_scale", "group"));
-  options.grpo_epsilon = golden.value("grpo_epsilon", 1e-9);
-  if (golden.contains("normalization")) {
-    options.normalization = *ParseAdvantageNormalization(golden.at("normalization").get<std::string>());
-  }
-  options.whitening_variance = *ParseWhiteningVariance(golden.value("whitening_variance", "population"));
-  return options;
+  return leaves;
 }
 
 TYPED_TEST(Goldens, AdvantagesAndReturnsAreThoseOfEveryPeer) {
@@ -95,9 +114,10 @@ TYPED_TEST(Goldens, AdvantagesAndReturnsAreThoseOfEveryPeer) {
   ASSERT_EQ(Golden()["advantages"].size(), 38);
   for (const json& golden : Golden()["advantages"]) {
     SCOPED_TRACE(golden["peer"].dump() + golden["options"].dump());
-    const AdvantageOptions options = OptionsOf(golden["options"]);
-    ASSERT_TRUE(CheckAdvantageOptions(options).ok()) << CheckAdvantageOptions(options);
-    const auto results = EstimateAdvantages(batch.sequences, options);
+    const json& options = golden["options"];
+    const AlgorithmConfig algorithm = Algorithm(options["estimator"], LeavesOf(options));
+    const auto results = EstimateAdvantages(batch.sequences, algorithm,
+                                            options.value("kl_coefficient", Golden()["kl_coefficient"].get<double>()));
     std::vector<TypeParam> advantages, returns;
     std::vector<double> their_advantages, their_returns;
     for (size_t i = 0; i < results.size(); ++i) {
@@ -227,11 +247,13 @@ TEST(Groups, AreKeptByEitherDefinitionOfASignal) {
 }
 
 // One sequence a reward, all of one group, of one token each.
-std::vector<double> AdvantagesOfRewards(const std::vector<double>& rewards, const AdvantageOptions& options) {
+std::vector<double> AdvantagesOfRewards(const std::vector<double>& rewards, const AlgorithmConfig& algorithm) {
   std::vector<ScoredSequence<double>> batch;
   for (double r : rewards) batch.push_back({.group = 7, .reward = r, .tokens = 1});
   std::vector<double> advantages;
-  for (const auto& result : EstimateAdvantages(batch, options)) advantages.push_back(result.advantages.at(0));
+  for (const auto& result : EstimateAdvantages(batch, algorithm, /*kl_coefficient=*/0)) {
+    advantages.push_back(result.advantages.at(0));
+  }
   return advantages;
 }
 
@@ -239,38 +261,35 @@ TEST(Advantages, WithoutKlStandAtTheLastTokenAlone) {
   const std::vector<double> values = {0.5, 0.25, 3};
   const auto result = EstimateAdvantages<double>(
       {{.reward = 50, .tokens = 3, .values = values}},
-      {.reward_clip_min = -10, .reward_clip_max = 10, .normalization = AdvantageNormalization::kNone});
+      Algorithm("gae", {"reward_clip_min=-10", "reward_clip_max=10", "advantage_normalization=none"}), 0);
   EXPECT_THAT(result[0].returns, ElementsAre(10, 10, 10));
   EXPECT_THAT(result[0].advantages, ElementsAre(9.5, 9.75, 7));
 }
 
-TEST(Advantages, OfAGroupOfOneAreZero) {
-  for (const auto estimator : {AdvantageEstimator::kRloo, AdvantageEstimator::kGrpo, AdvantageEstimator::kDrGrpo,
-                               AdvantageEstimator::kReinforcePlusPlusBaseline}) {
-    EXPECT_THAT(AdvantagesOfRewards({3}, {.estimator = estimator}), ElementsAre(0));
+TEST(Advantages, OfAGroupOfOneAreZeroWhereRewardsAreCompared) {
+  for (const AdvantageEstimator& estimator : AdvantageEstimators()) {
+    if (!estimator.compares()) continue;
+    EXPECT_THAT(AdvantagesOfRewards({3}, Algorithm(std::string(estimator.name), {})), ElementsAre(0)) << estimator.name;
   }
 }
 
 TEST(Advantages, OfAGroupWithoutSignalAreExactlyZero) {
-  for (const auto baseline : {GroupBaseline::kMean, GroupBaseline::kLeaveOneOut}) {
-    EXPECT_THAT(
-        AdvantagesOfRewards({0.1, 0.1, 0.1}, {.estimator = AdvantageEstimator::kGrpo, .group_baseline = baseline}),
-        ElementsAre(0, 0, 0));
+  for (const std::string baseline : {"mean", "leave_one_out"}) {
+    EXPECT_THAT(AdvantagesOfRewards({0.1, 0.1, 0.1}, Algorithm("grpo", {"group_baseline=" + baseline})),
+                ElementsAre(0, 0, 0));
   }
 }
 
 TEST(Advantages, AreNotDividedByTheDeviationOfOthersThatAgree) {
-  const AdvantageOptions options = {.estimator = AdvantageEstimator::kGrpo,
-                                    .group_baseline = GroupBaseline::kLeaveOneOut};
-  EXPECT_THAT(AdvantagesOfRewards({1.1, 0.1, 0.1, 0.1}, options)[0], 1.0);
-  EXPECT_THAT(AdvantagesOfRewards({1, 0}, options), ElementsAre(1, -1));
+  const AlgorithmConfig algorithm = Algorithm("grpo", {"group_baseline=leave_one_out"});
+  EXPECT_THAT(AdvantagesOfRewards({1.1, 0.1, 0.1, 0.1}, algorithm)[0], 1.0);
+  EXPECT_THAT(AdvantagesOfRewards({1, 0}, algorithm), ElementsAre(1, -1));
 }
 
 TEST(Advantages, CountRewardsOfSequencesThatAreEmptyOrExcluded) {
   const std::vector<ScoredSequence<double>> batch = {
       {.reward = 1, .tokens = 1}, {.reward = 0, .tokens = 0}, {.reward = 5, .tokens = 2, .excluded = true}};
-  const auto results = EstimateAdvantages(
-      batch, {.estimator = AdvantageEstimator::kDrGrpo, .normalization = AdvantageNormalization::kCenter});
+  const auto results = EstimateAdvantages(batch, Algorithm("dr_grpo", {"advantage_normalization=center"}), 0);
   // Less the group's mean of 2 that is -1, -2 and 3; less the mean of what is in the loss, -1.
   EXPECT_THAT(results[0].advantages, ElementsAre(0));
   EXPECT_TRUE(results[1].advantages.empty());
@@ -279,51 +298,53 @@ TEST(Advantages, CountRewardsOfSequencesThatAreEmptyOrExcluded) {
 }
 
 TEST(Advantages, OfOneValueWhitenToZero) {
-  for (const auto variance : {WhiteningVariance::kPopulation, WhiteningVariance::kUnbiased}) {
-    const AdvantageOptions options = {.estimator = AdvantageEstimator::kReinforcePlusPlus,
-                                      .whitening_variance = variance};
-    EXPECT_THAT(AdvantagesOfRewards({0.1, 0.1, 0.1}, options), ElementsAre(0, 0, 0));
-    EXPECT_THAT(AdvantagesOfRewards({2}, options), ElementsAre(0));
-    EXPECT_TRUE(EstimateAdvantages<double>({}, options).empty());
-    EXPECT_TRUE(EstimateAdvantages<double>({{.reward = 1, .tokens = 2, .excluded = true}}, options).size() == 1);
+  for (const std::string variance : {"population", "unbiased"}) {
+    const AlgorithmConfig algorithm = Algorithm("reinforce_plus_plus", {"whitening_variance=" + variance});
+    EXPECT_THAT(AdvantagesOfRewards({0.1, 0.1, 0.1}, algorithm), ElementsAre(0, 0, 0));
+    EXPECT_THAT(AdvantagesOfRewards({2}, algorithm), ElementsAre(0));
+    EXPECT_TRUE(EstimateAdvantages<double>({}, algorithm, 0).empty());
+    EXPECT_EQ(EstimateAdvantages<double>({{.reward = 1, .tokens = 2, .excluded = true}}, algorithm, 0).size(), 1);
   }
 }
 
-TEST(Advantages, AreWhitenedByDefaultWhereTheMethodSaysSo) {
-  for (const auto& [name, normalization] :
-       {std::pair("gae", AdvantageNormalization::kWhiten), std::pair("reinforce", AdvantageNormalization::kWhiten),
-        std::pair("reinforce_plus_plus", AdvantageNormalization::kWhiten),
-        std::pair("reinforce_plus_plus_baseline", AdvantageNormalization::kWhiten),
-        std::pair("rloo", AdvantageNormalization::kNone), std::pair("grpo", AdvantageNormalization::kNone),
-        std::pair("dr_grpo", AdvantageNormalization::kNone)}) {
-    EXPECT_EQ(DefaultNormalization(*ParseAdvantageEstimator(name)), normalization) << name;
-    EXPECT_EQ(NeedsCritic(*ParseAdvantageEstimator(name)), std::string(name) == "gae");
+TEST(AdvantageEstimators, SetTheDefaultsOfTheirMethod) {
+  for (const auto& [name, normalization] : {std::pair("gae", "whiten"),
+                                            {"reinforce", "whiten"},
+                                            {"reinforce_plus_plus", "whiten"},
+                                            {"reinforce_plus_plus_baseline", "whiten"},
+                                            {"rloo", "none"},
+                                            {"grpo", "none"},
+                                            {"dr_grpo", "none"}}) {
+    ASSERT_NE(FindEstimator(name), nullptr) << name;
+    EXPECT_EQ(Algorithm(name, {}).advantage_normalization(), normalization) << name;
+    EXPECT_EQ(FindEstimator(name)->needs_critic, std::string(name) == "gae");
   }
+  EXPECT_EQ(Algorithm("dr_grpo", {}).loss_aggregation(), "sequence_sum_over_constant");
+  EXPECT_EQ(FindEstimator("ppo"), nullptr);
 }
 
-TEST(AdvantageOptions, ThatHaveNoEffectAreRefused) {
-  const auto grpo = AdvantageEstimator::kGrpo, plus = AdvantageEstimator::kReinforcePlusPlus;
-  for (const AdvantageOptions& options : {
-           AdvantageOptions{.gamma = 1.5},
-           AdvantageOptions{.estimator = grpo, .gamma = 0.9},
-           AdvantageOptions{.estimator = plus, .lambda = 0.9},
-           AdvantageOptions{.kl_coefficient = -1},
-           AdvantageOptions{.kl_placement = KlPlacement::kSequence},
-           AdvantageOptions{.reward_clip_min = 1, .reward_clip_max = 1},
-           AdvantageOptions{.estimator = plus, .reward_clip_placement = RewardClipPlacement::kBeforeBaseline},
-           AdvantageOptions{.estimator = AdvantageEstimator::kRloo, .group_baseline = GroupBaseline::kLeaveOneOut},
-           AdvantageOptions{.estimator = AdvantageEstimator::kDrGrpo, .grpo_scale = GrpoScale::kBatch},
-           AdvantageOptions{.estimator = grpo, .grpo_epsilon = 0},
-           AdvantageOptions{.estimator = grpo, .whitening_variance = WhiteningVariance::kUnbiased},
-       }) {
-    EXPECT_FALSE(CheckAdvantageOptions(options).ok());
-  }
-  EXPECT_TRUE(CheckAdvantageOptions({}).ok());
+TEST(AdvantageEstimators, RefuseOptionsThatHaveNoEffectWithThem) {
+  const auto refuses = [](const std::string& estimator, const std::string& leaf) {
+    return !LoadRunConfig(
+                "",
+                {"rollout.n_samples_per_prompt=2", "algorithm.advantage_estimator=" + estimator, "algorithm." + leaf},
+                "")
+                .ok();
+  };
+  EXPECT_TRUE(refuses("gae", "gamma=1.5"));
+  EXPECT_TRUE(refuses("grpo", "gamma=0.9"));
+  EXPECT_TRUE(refuses("reinforce_plus_plus", "lambd=0.9"));
+  EXPECT_TRUE(refuses("gae", "kl.kl_placement=sequence"));
+  EXPECT_TRUE(refuses("reinforce_plus_plus", "reward_clip_placement=before_baseline"));
+  EXPECT_TRUE(refuses("rloo", "group_baseline=leave_one_out"));
+  EXPECT_TRUE(refuses("dr_grpo", "group_std_scale=batch"));
+  EXPECT_TRUE(refuses("grpo", "group_std_eps=0"));
+  EXPECT_TRUE(refuses("grpo", "whitening_variance=unbiased"));
+  EXPECT_FALSE(refuses("grpo", "group_std_scale=batch"));
 }
 
 TEST(OptionNames, ThatAreUnknownAreAnsweredWithThoseThatAreAllowed) {
   EXPECT_EQ(MessageOf(ParseKlEstimator("k4").status()), "KL estimator \"k4\" is not known; allowed: k1, k2, k3");
-  EXPECT_THAT(MessageOf(ParseAdvantageEstimator("ppo").status()), HasSubstr("rloo, grpo, dr_grpo"));
   EXPECT_THAT(MessageOf(ParseLossAggregation("").status()), HasSubstr("token_mean"));
   EXPECT_THAT(MessageOf(ParseGroupFilter("std").status()), HasSubstr("none, not_equal, mean_inside"));
 }

@@ -23,7 +23,7 @@ struct PolicyLossInputs {
   at::Tensor log_prob_A;
   at::Tensor weight_A;
   at::Tensor advantage_A;
-  at::Tensor old_log_prob_A;        // UsesRatio(kind), correction, KlGradient::kImportance and kTimesRatio
+  at::Tensor old_log_prob_A;        // kinds with a ratio, correction, KlGradient::kImportance and kTimesRatio
   at::Tensor rollout_log_prob_A;    // correction
   at::Tensor reference_log_prob_A;  // kl_coefficient above 0
   at::Tensor entropy_A;             // entropy_coefficient above 0; else only summed, where defined

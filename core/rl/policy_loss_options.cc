@@ -1,6 +1,8 @@
 #include "core/rl/policy_loss_options.h"
 
+#include <algorithm>
 #include <cmath>
+#include <iterator>
 #include <string>
 
 #include "absl/strings/str_cat.h"
@@ -8,6 +10,24 @@
 
 namespace quartet {
 namespace {
+
+constexpr PolicyLossTraits kPolicyLosses[] = {
+    {.kind = PolicyLossKind::kSft, .name = "sft"},
+    {.kind = PolicyLossKind::kPpo, .name = "ppo", .has_ratio = true, .has_dual_clip = true},
+    {.kind = PolicyLossKind::kGspo,
+     .name = "gspo",
+     .has_ratio = true,
+     .has_dual_clip = true,
+     .loss_aggregation = "sequence_mean"},
+    {.kind = PolicyLossKind::kGspoToken,
+     .name = "gspo_token",
+     .has_ratio = true,
+     .has_dual_clip = true,
+     .loss_aggregation = "sequence_mean"},
+    {.kind = PolicyLossKind::kSequencePpo, .name = "sequence_ppo", .has_ratio = true, .has_dual_clip = true},
+    {.kind = PolicyLossKind::kCispo, .name = "cispo", .has_ratio = true},
+    {.kind = PolicyLossKind::kReinforce, .name = "reinforce"},
+};
 
 constexpr std::string_view kNotForSft = "supervised fine-tuning has no ";
 
@@ -33,18 +53,16 @@ absl::Status CheckCorrection(const CorrectionOptions& options) {
 
 }  // namespace
 
-absl::StatusOr<PolicyLossKind> ParsePolicyLossKind(std::string_view name) {
-  return ParseOptionName<PolicyLossKind>("policy loss", name,
-                                         {{"sft", PolicyLossKind::kSft},
-                                          {"ppo", PolicyLossKind::kPpo},
-                                          {"gspo", PolicyLossKind::kGspo},
-                                          {"gspo_token", PolicyLossKind::kGspoToken},
-                                          {"sequence_ppo", PolicyLossKind::kSequencePpo},
-                                          {"cispo", PolicyLossKind::kCispo},
-                                          {"reinforce", PolicyLossKind::kReinforce}});
+std::span<const PolicyLossTraits> PolicyLosses() { return kPolicyLosses; }
+
+const PolicyLossTraits* FindPolicyLoss(std::string_view name) {
+  const auto* const found = std::ranges::find(kPolicyLosses, name, &PolicyLossTraits::name);
+  return found == std::end(kPolicyLosses) ? nullptr : found;
 }
 
-bool UsesRatio(PolicyLossKind kind) { return kind != PolicyLossKind::kSft && kind != PolicyLossKind::kReinforce; }
+const PolicyLossTraits& TraitsOf(PolicyLossKind kind) {
+  return *std::ranges::find(kPolicyLosses, kind, &PolicyLossTraits::kind);
+}
 
 absl::StatusOr<CorrectionMode> ParseCorrectionMode(std::string_view name) {
   return ParseOptionName<CorrectionMode>("importance correction", name,
@@ -86,8 +104,8 @@ absl::Status CheckPolicyLossOptions(const PolicyLossOptions& options) {
       return absl::InvalidArgumentError(absl::StrCat(std::string(kNotForSft), "rollout; the correction must be off"));
     }
   }
-  if (UsesRatio(options.kind) &&
-      !(options.eps_clip_low >= 0 && options.eps_clip_low <= 1 && options.eps_clip_high >= 0)) {
+  const PolicyLossTraits& traits = TraitsOf(options.kind);
+  if (traits.has_ratio && !(options.eps_clip_low >= 0 && options.eps_clip_low <= 1 && options.eps_clip_high >= 0)) {
     return absl::InvalidArgumentError(absl::StrCat("the ratio's clip range is ", options.eps_clip_low, " and ",
                                                    options.eps_clip_high,
                                                    "; the lower must lie in [0, 1], the upper be at least 0"));
@@ -97,7 +115,7 @@ absl::Status CheckPolicyLossOptions(const PolicyLossOptions& options) {
       return absl::InvalidArgumentError(
           absl::StrCat("dual clip ", options.dual_clip, " must be greater than 1, or 0 for none"));
     }
-    if (!UsesRatio(options.kind) || options.kind == PolicyLossKind::kCispo) {
+    if (!traits.has_dual_clip) {
       return absl::InvalidArgumentError("dual clip has no effect with this policy loss; it is for ppo and gspo");
     }
   }

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <limits>
+#include <span>
 #include <string_view>
 
 #include "absl/status/status.h"
@@ -22,10 +23,20 @@ enum class PolicyLossKind {
   kReinforce,    // -A log_prob (Williams 1992)
 };
 
-// "sft", "ppo", "gspo", "gspo_token", "sequence_ppo", "cispo" or "reinforce"; anything else is INVALID_ARGUMENT.
-absl::StatusOr<PolicyLossKind> ParsePolicyLossKind(std::string_view name);
-// There is a ratio, bounded by eps_clip_low and _high, so that old log-probabilities are needed.
-bool UsesRatio(PolicyLossKind kind);
+// A row for each; defaults and checks go by them.
+struct PolicyLossTraits {
+  PolicyLossKind kind = PolicyLossKind::kPpo;
+  std::string_view name;  // in algorithm.policy_loss; "sft" is fine-tuning's, which no run names
+  // There is a ratio, bounded by eps_clip_low and _high, so that old log-probabilities are needed.
+  bool has_ratio = false;
+  bool has_dual_clip = false;
+  // Default of algorithm.loss_aggregation, where the estimator has none of its own.
+  std::string_view loss_aggregation = "token_mean";
+};
+std::span<const PolicyLossTraits> PolicyLosses();
+// Null where none has the name.
+const PolicyLossTraits* FindPolicyLoss(std::string_view name);
+const PolicyLossTraits& TraitsOf(PolicyLossKind kind);
 
 // The weight w of a token that corrects for the rollout having sampled with probabilities other than the trainer's.
 // With r_t = exp(old_log_prob_t - rollout_log_prob_t), their product P over the sequence, and `low` and `high`:

@@ -42,8 +42,8 @@ void Assign(const std::vector<float>& values, google::protobuf::RepeatedField<fl
 
 absl::Status ComputeAdvantages(const AlgorithmConfig& algorithm, double kl_coefficient,
                                std::vector<Experience>* batch) {
-  QUARTET_ASSIGN_OR_RETURN(const AdvantageOptions options, AdvantagesOf(algorithm, kl_coefficient));
   const bool has_reference = kl_coefficient > 0;
+  const double in_rewards = algorithm.kl().use_kl_loss() ? 0 : kl_coefficient;
   std::vector<ScoredSequence<float>> scored;
   scored.reserve(batch->size());
   for (Experience& e : *batch) {
@@ -56,10 +56,10 @@ absl::Status ComputeAdvantages(const AlgorithmConfig& algorithm, double kl_coeff
                       .reward = e.reward,
                       .tokens = static_cast<size_t>(e.action_tokens()),
                       .excluded = e.excluded,
-                      .kl = options.kl_coefficient > 0 ? std::span<const float>(e.kl) : std::span<const float>(),
+                      .kl = in_rewards > 0 ? std::span<const float>(e.kl) : std::span<const float>(),
                       .values = e.values});
   }
-  std::vector<AdvantagesAndReturns<float>> estimated = EstimateAdvantages(scored, options);
+  std::vector<AdvantagesAndReturns<float>> estimated = EstimateAdvantages(scored, algorithm, in_rewards);
   for (size_t i = 0; i < batch->size(); ++i) {
     (*batch)[i].advantages = std::move(estimated[i].advantages);
     (*batch)[i].returns = std::move(estimated[i].returns);

@@ -10,6 +10,7 @@
 #include "core/base/logging.h"
 #include "core/base/status_macros.h"
 #include "core/config/batches/updates.h"
+#include "core/rl/policy_loss_options.h"
 #include "orchestrator/checks/start_check.h"
 #include "orchestrator/loop/algorithm.h"
 #include "orchestrator/loop/side_by_side.h"
@@ -182,7 +183,8 @@ absl::Status Updates::Run(int64_t step, const std::vector<Experience>& batch, do
     metrics->Set("policy/entropy", policy.entropy);
     const bool corrects = algorithm.importance_correction().mode() != "off";
     // Without a ratio no old log-probability is there to compare with.
-    if (algorithm.policy_loss() != "reinforce" || corrects) metrics->Set("policy/approx_kl", policy.approx_kl);
+    if (FindPolicyLoss(algorithm.policy_loss())->has_ratio || corrects)
+      metrics->Set("policy/approx_kl", policy.approx_kl);
     if (algorithm.kl().use_kl_loss()) metrics->Set("policy/kl_loss", policy.kl_loss);
     if (corrects) {
       metrics->Set("correction/clipped", policy.correction_clipped);

@@ -5,6 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "core/config/services.h"
+#include "core/rl/policy_loss_options.h"
 
 namespace quartet {
 namespace {
@@ -54,7 +55,8 @@ std::string DescribeUpdates(const RunConfig& c) {
   std::string text = absl::StrCat("the policy ", Described(updates, TrainBatchSize(c), a.max_epochs()));
   std::vector<std::string> idle;
   // Behind the first optimizer step the weights differ from those that the old log-probabilities and values are of.
-  if (updates * a.max_epochs() == 1 && a.policy_loss() != "reinforce" && a.old_log_prob_source() != "rollout") {
+  if (updates * a.max_epochs() == 1 && FindPolicyLoss(a.policy_loss())->has_ratio &&
+      a.old_log_prob_source() != "rollout") {
     idle.push_back("algorithm.eps_clip");
     if (a.dual_clip() > 0) idle.push_back("algorithm.dual_clip");
   }

@@ -2,6 +2,7 @@
 #include <cstdint>
 #include <string>
 #include <tuple>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
@@ -10,6 +11,8 @@
 #include "core/config/checks/checks.h"
 #include "core/config/checks/conditions.h"
 #include "core/config/services.h"
+#include "core/rl/estimators.h"
+#include "core/rl/policy_loss_options.h"
 
 namespace quartet {
 
@@ -23,37 +26,36 @@ absl::Status OnlyWhere(bool is_used, absl::string_view field, bool is_set, absl:
 std::string Is(absl::string_view field, absl::string_view value) { return absl::StrCat(field, " is \"", value, "\""); }
 
 absl::Status CheckEstimator(const AlgorithmConfig& a) {
-  const std::string& estimator = a.advantage_estimator();
-  QUARTET_RETURN_IF_ERROR(
-      OneOf("algorithm.advantage_estimator", estimator,
-            {"gae", "reinforce", "reinforce_plus_plus", "reinforce_plus_plus_baseline", "rloo", "grpo", "dr_grpo"}));
-  const std::string why = Is("algorithm.advantage_estimator", estimator);
+  std::vector<std::string> names;
+  for (const AdvantageEstimator& estimator : AdvantageEstimators()) names.emplace_back(estimator.name);
+  QUARTET_RETURN_IF_ERROR(OneOf("algorithm.advantage_estimator", a.advantage_estimator(), names));
+  const AdvantageEstimator& estimator = EstimatorOf(a);
+  const std::string why = Is("algorithm.advantage_estimator", a.advantage_estimator());
   QUARTET_RETURN_IF_ERROR(Real("algorithm.gamma", a.gamma(), 0, 1));
-  const bool gae = estimator == "gae";
-  QUARTET_RETURN_IF_ERROR(OnlyWhere(gae, "algorithm.lambd", a.has_lambd(), why));
+  const bool critic = estimator.needs_critic;
+  QUARTET_RETURN_IF_ERROR(OnlyWhere(critic, "algorithm.lambd", a.has_lambd(), why));
   QUARTET_RETURN_IF_ERROR(Real("algorithm.lambd", a.lambd(), 0, 1));
-  QUARTET_RETURN_IF_ERROR(OnlyWhere(gae, "algorithm.value_clip", a.has_value_clip(), why));
+  QUARTET_RETURN_IF_ERROR(OnlyWhere(critic, "algorithm.value_clip", a.has_value_clip(), why));
   QUARTET_RETURN_IF_ERROR(Real("algorithm.value_clip", a.value_clip(), 0, kInfinity));
-  QUARTET_RETURN_IF_ERROR(OnlyWhere(gae, "algorithm.critic_epochs", a.has_critic_epochs(), why));
-  QUARTET_RETURN_IF_ERROR(OnlyWhere(gae, "algorithm.critic_warmup_steps", a.has_critic_warmup_steps(), why));
+  QUARTET_RETURN_IF_ERROR(OnlyWhere(critic, "algorithm.critic_epochs", a.has_critic_epochs(), why));
+  QUARTET_RETURN_IF_ERROR(OnlyWhere(critic, "algorithm.critic_warmup_steps", a.has_critic_warmup_steps(), why));
   QUARTET_RETURN_IF_ERROR(Integer("algorithm.max_epochs", a.max_epochs(), 1));
-  if (gae) {
+  if (critic) {
     QUARTET_RETURN_IF_ERROR(Integer("algorithm.critic_epochs", a.critic_epochs(), 1));
     QUARTET_RETURN_IF_ERROR(Integer("algorithm.critic_warmup_steps", a.critic_warmup_steps(), 0));
   }
-  const bool grpo = estimator == "grpo";
-  QUARTET_RETURN_IF_ERROR(OnlyWhere(grpo, "algorithm.group_std_eps", a.has_group_std_eps(), why));
-  QUARTET_RETURN_IF_ERROR(OnlyWhere(grpo, "algorithm.group_std_scale", !a.group_std_scale().empty(), why));
-  if (grpo) {
+  QUARTET_RETURN_IF_ERROR(OnlyWhere(estimator.divides, "algorithm.group_std_eps", a.has_group_std_eps(), why));
+  QUARTET_RETURN_IF_ERROR(OnlyWhere(estimator.divides, "algorithm.group_std_scale", !a.group_std_scale().empty(), why));
+  if (estimator.divides) {
     QUARTET_RETURN_IF_ERROR(Real("algorithm.group_std_eps", a.group_std_eps(), 0, kInfinity, /*open_low=*/true));
     QUARTET_RETURN_IF_ERROR(OneOf("algorithm.group_std_scale", a.group_std_scale(), {"group", "batch"}));
   }
-  const bool has_baseline = HasGroupBaseline(a);
-  QUARTET_RETURN_IF_ERROR(OnlyWhere(has_baseline, "algorithm.group_baseline", !a.group_baseline().empty(), why));
-  if (has_baseline) {
+  QUARTET_RETURN_IF_ERROR(
+      OnlyWhere(estimator.has_baseline, "algorithm.group_baseline", !a.group_baseline().empty(), why));
+  if (estimator.has_baseline) {
     QUARTET_RETURN_IF_ERROR(OneOf("algorithm.group_baseline", a.group_baseline(), {"mean", "leave_one_out"}));
   }
-  const bool compares = ComparesAnswers(a);
+  const bool compares = estimator.compares();
   QUARTET_RETURN_IF_ERROR(
       OnlyWhere(compares, "algorithm.reward_clip_placement", !a.reward_clip_placement().empty(), why));
   QUARTET_RETURN_IF_ERROR(OnlyWhere(compares, "algorithm.kl.kl_placement", !a.kl().kl_placement().empty(), why));
@@ -72,10 +74,14 @@ absl::Status CheckEstimator(const AlgorithmConfig& a) {
 }
 
 absl::Status CheckLoss(const AlgorithmConfig& a) {
-  QUARTET_RETURN_IF_ERROR(OneOf("algorithm.policy_loss", a.policy_loss(),
-                                {"ppo", "gspo", "gspo_token", "sequence_ppo", "cispo", "reinforce"}));
+  std::vector<std::string> names;
+  for (const PolicyLossTraits& loss : PolicyLosses()) {
+    if (loss.kind != PolicyLossKind::kSft) names.emplace_back(loss.name);
+  }
+  QUARTET_RETURN_IF_ERROR(OneOf("algorithm.policy_loss", a.policy_loss(), names));
+  const PolicyLossTraits& loss = *FindPolicyLoss(a.policy_loss());
   const std::string why = Is("algorithm.policy_loss", a.policy_loss());
-  const bool clips = a.policy_loss() != "reinforce";
+  const bool clips = loss.has_ratio;
   for (const auto& [field, is_set, value] : {std::tuple("algorithm.eps_clip", a.has_eps_clip(), a.eps_clip()),
                                              {"algorithm.eps_clip_low", a.has_eps_clip_low(), a.eps_clip_low()},
                                              {"algorithm.eps_clip_high", a.has_eps_clip_high(), a.eps_clip_high()}}) {
@@ -85,8 +91,7 @@ absl::Status CheckLoss(const AlgorithmConfig& a) {
   if (a.eps_clip_low() > 1) {
     QUARTET_RETURN_IF_ERROR(Real("algorithm.eps_clip_low", a.eps_clip_low(), 0, 1, /*open_low=*/true));
   }
-  QUARTET_RETURN_IF_ERROR(
-      OnlyWhere(clips && a.policy_loss() != "cispo", "algorithm.dual_clip", a.has_dual_clip(), why));
+  QUARTET_RETURN_IF_ERROR(OnlyWhere(loss.has_dual_clip, "algorithm.dual_clip", a.has_dual_clip(), why));
   if (a.dual_clip() != 0 && !(a.dual_clip() > 1 && std::isfinite(a.dual_clip()))) {
     return Bad("algorithm.dual_clip", absl::StrCat(a.dual_clip()), "it must be 0 (off) or greater than 1");
   }
@@ -222,7 +227,7 @@ absl::Status CheckGroups(const RunConfig& c) {
   if (samples > 1) return absl::OkStatus();
   constexpr char kNeedsTwo[] =
       "it compares the answers to one prompt, so that rollout.n_samples_per_prompt must be 2 or more";
-  if (ComparesAnswers(c.algorithm())) {
+  if (EstimatorOf(c.algorithm()).compares()) {
     return Bad("algorithm.advantage_estimator", absl::StrCat("\"", c.algorithm().advantage_estimator(), "\""),
                kNeedsTwo);
   }

@@ -13,7 +13,10 @@ int main() {
   for (std::string line; std::getline(std::cin, line);) {
     const json item = json::parse(line);
     const std::string name = item.at("rule");
-    if (!rules.contains(name)) rules[name] = quartet::NewRule({.rule = name}).value();
+    quartet::RewardSource source;
+    source.set_rule(name);
+    source.set_choices("ABCD");
+    if (!rules.contains(name)) rules[name] = quartet::NewRule(source).value();
     quartet::Answer answer;
     answer.response = item.at("response");
     answer.label = item.at("label");

@@ -52,6 +52,8 @@ absl::Status BadLabel(const Answer& answer, std::string_view rule, std::string_v
                                                  ", which rule \"", std::string(rule), "\" needs"));
 }
 
+absl::StatusOr<float> Number(const Answer& answer) { return NumberMatch(answer.response, answer.label); }
+
 absl::StatusOr<float> Boxed(const Answer& answer) {
   const std::string_view label = StripSpace(LastBoxed(answer.label).value_or(answer.label));
   if (label.empty()) return BadLabel(answer, "boxed", "text");
@@ -82,17 +84,18 @@ absl::StatusOr<Reward> OpenReasonerZero(const Answer& answer) {
   return RewardOf(boxed.has_value() ? math::Compare(label, *boxed) : math::Truth::kNo);
 }
 
-absl::StatusOr<float> Choice(const Answer& answer, const std::string& choices) {
+absl::StatusOr<float> Choice(const Answer& answer, const RewardSource& source) {
+  const std::string& choices = source.choices();
   const std::optional<char> right = ChosenLetter(answer.label, choices);
   if (!right.has_value()) return BadLabel(answer, "choice", absl::StrCat("letter out of \"", choices, "\""));
   return ChosenLetter(answer.response, choices) == right ? 1.0f : 0.0f;
 }
 
 // Values that JSON has: equal as such, or as numbers, or a text that is the label as it is.
-absl::StatusOr<float> JsonField(const Answer& answer, const std::string& field) {
+absl::StatusOr<float> JsonField(const Answer& answer, const RewardSource& source) {
   if (StripSpace(answer.label).empty()) return BadLabel(answer, "json_field", "text");
   const std::optional<json> object = LastJsonObject(answer.response);
-  const json* given = object.has_value() ? AtPath(*object, field) : nullptr;
+  const json* given = object.has_value() ? AtPath(*object, source.field()) : nullptr;
   if (given == nullptr) return 0.0f;
   const absl::StatusOr<json> label = ParseJson(answer.label, "the label");
   if (label.ok() && *given == *label) return 1.0f;
@@ -122,47 +125,75 @@ absl::StatusOr<float> Formatted(const Answer& answer, const Regex& whole) {
   return found->empty() ? 0.0f : 1.0f;
 }
 
-float Length(const Answer& answer, const RuleOptions& options) {
-  const int64_t away = std::max({int64_t{0}, options.min_len - answer.tokens, answer.tokens - options.max_len});
-  return -std::min(1.0f, static_cast<float>(away) / static_cast<float>(options.len_buffer));
+absl::StatusOr<float> ExactlyLabel(const Answer& answer) {
+  if (StripSpace(answer.label).empty()) return BadLabel(answer, "exact_match", "text");
+  return ExactMatch(answer.response, answer.label);
 }
 
-absl::StatusOr<Rule> Find(const RuleOptions& options) {
-  const std::string& rule = options.rule;
-  if (rule == "exact_match") {
-    return Plain([](const Answer& a) -> absl::StatusOr<float> {
-      if (StripSpace(a.label).empty()) return BadLabel(a, "exact_match", "text");
-      return ExactMatch(a.response, a.label);
-    });
-  }
-  if (rule == "number") return Plain([](const Answer& a) { return NumberMatch(a.response, a.label); });
-  if (rule == "boxed") return Plain(Boxed);
-  if (rule == "math") return Math;
-  if (rule == "open_reasoner_zero") return OpenReasonerZero;
-  if (rule == "choice") return Plain([choices = options.choices](const Answer& a) { return Choice(a, choices); });
-  if (rule == "json_field") return Plain([field = options.field](const Answer& a) { return JsonField(a, field); });
-  if (rule == "finished")
-    return Plain([](const Answer& a) -> absl::StatusOr<float> { return a.truncated ? 0.0f : 1.0f; });
-  if (rule == "length")
-    return Plain([options](const Answer& a) -> absl::StatusOr<float> { return Length(a, options); });
-  if (rule == "regex" || rule == "format") {
-    // By itself first, so that its error does not show what is put around it.
-    QUARTET_ASSIGN_OR_RETURN(Regex pattern, Regex::Compile(options.pattern));
-    if (rule == "format") {
-      QUARTET_ASSIGN_OR_RETURN(pattern, Regex::Compile(absl::StrCat("\\A(?:", options.pattern, ")\\z")));
-    }
-    const auto shared = std::make_shared<const Regex>(std::move(pattern));
-    if (rule == "regex") return Plain([shared](const Answer& a) { return Found(a, *shared); });
-    return Plain([shared](const Answer& a) { return Formatted(a, *shared); });
-  }
-  return absl::InvalidArgumentError(absl::StrCat("there is no rule \"", rule, "\""));
+absl::StatusOr<float> Finished(const Answer& answer) { return answer.truncated ? 0.0f : 1.0f; }
+
+absl::StatusOr<float> Length(const Answer& answer, const RewardSource& source) {
+  const int64_t away =
+      std::max({int64_t{0}, source.min_len() - answer.tokens, answer.tokens - int64_t{source.max_len()}});
+  return -std::min(1.0f, static_cast<float>(away) / static_cast<float>(std::max(1, source.len_buffer())));
 }
+
+// A rule that is told the source's options with each answer.
+template <absl::StatusOr<float> (*value_of)(const Answer&, const RewardSource&)>
+absl::StatusOr<Rule> WithOptions(const RewardSource& source) {
+  return Plain([source](const Answer& answer) { return value_of(answer, source); });
+}
+
+template <absl::StatusOr<float> (*value_of)(const Answer&)>
+absl::StatusOr<Rule> OfValue(const RewardSource&) {
+  return Plain(value_of);
+}
+
+template <absl::StatusOr<Reward> (*reward_of)(const Answer&)>
+absl::StatusOr<Rule> OfReward(const RewardSource&) {
+  return reward_of;
+}
+
+absl::StatusOr<Rule> NewRegex(const RewardSource& source) {
+  QUARTET_ASSIGN_OR_RETURN(Regex pattern, Regex::Compile(source.pattern()));
+  const auto shared = std::make_shared<const Regex>(std::move(pattern));
+  return Plain([shared](const Answer& answer) { return Found(answer, *shared); });
+}
+
+absl::StatusOr<Rule> NewFormat(const RewardSource& source) {
+  // By itself first, so that its error does not show what is put around it.
+  QUARTET_RETURN_IF_ERROR(Regex::Compile(source.pattern()).status());
+  QUARTET_ASSIGN_OR_RETURN(Regex whole, Regex::Compile(absl::StrCat("\\A(?:", source.pattern(), ")\\z")));
+  const auto shared = std::make_shared<const Regex>(std::move(whole));
+  return Plain([shared](const Answer& answer) { return Formatted(answer, *shared); });
+}
+
+constexpr struct {
+  std::string_view name;
+  absl::StatusOr<Rule> (*make)(const RewardSource& source);
+} kRules[] = {
+    {"exact_match", &OfValue<ExactlyLabel>},
+    {"number", &OfValue<Number>},
+    {"boxed", &OfValue<Boxed>},
+    {"math", &OfReward<Math>},
+    {"open_reasoner_zero", &OfReward<OpenReasonerZero>},
+    {"choice", &WithOptions<Choice>},
+    {"json_field", &WithOptions<JsonField>},
+    {"regex", &NewRegex},
+    {"format", &NewFormat},
+    {"finished", &OfValue<Finished>},
+    {"length", &WithOptions<Length>},
+};
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<RewardFunction>> NewRule(const RuleOptions& options) {
-  QUARTET_ASSIGN_OR_RETURN(Rule rule, Find(options));
-  return std::make_unique<RuleFunction>(std::move(rule));
+absl::StatusOr<std::unique_ptr<RewardFunction>> NewRule(const RewardSource& source) {
+  for (const auto& known : kRules) {
+    if (known.name != source.rule()) continue;
+    QUARTET_ASSIGN_OR_RETURN(Rule rule, known.make(source));
+    return std::make_unique<RuleFunction>(std::move(rule));
+  }
+  return absl::InvalidArgumentError(absl::StrCat("there is no rule \"", source.rule(), "\""));
 }
 
 }  // namespace quartet

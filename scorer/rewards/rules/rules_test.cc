@@ -8,9 +8,29 @@ namespace {
 
 using ::testing::HasSubstr;
 
+struct RuleOptions {
+  std::string rule;
+  std::string pattern;
+  std::string choices = "ABCD";
+  std::string field;
+  int min_len = 0, max_len = 0, len_buffer = 1;
+};
+
+absl::StatusOr<std::unique_ptr<RewardFunction>> New(const RuleOptions& options) {
+  RewardSource source;
+  source.set_rule(options.rule);
+  source.set_pattern(options.pattern);
+  source.set_choices(options.choices);
+  source.set_field(options.field);
+  source.set_min_len(options.min_len);
+  source.set_max_len(options.max_len);
+  source.set_len_buffer(options.len_buffer);
+  return NewRule(source);
+}
+
 absl::StatusOr<float> Score(const RuleOptions& options, const std::string& response, const std::string& label,
                             bool truncated = false, int64_t tokens = 0) {
-  const auto rule = NewRule(options);
+  const auto rule = New(options);
   if (!rule.ok()) return rule.status();
   Answer answer;
   answer.response = response;
@@ -112,10 +132,9 @@ TEST(Rules, RefuseWhatTheyCannotRead) {
     EXPECT_TRUE(absl::IsInvalidArgument(status)) << rule << ": " << status;
     EXPECT_THAT(std::string(status.message()), HasSubstr(rule));
   }
-  EXPECT_THAT(std::string(NewRule({.rule = "regex", .pattern = "("}).status().message()), HasSubstr("not well-formed"));
-  EXPECT_THAT(std::string(NewRule({.rule = "format", .pattern = ")("}).status().message()),
-              HasSubstr("not well-formed"));
-  EXPECT_THAT(std::string(NewRule({.rule = "guess"}).status().message()), HasSubstr("no rule \"guess\""));
+  EXPECT_THAT(std::string(New({.rule = "regex", .pattern = "("}).status().message()), HasSubstr("not well-formed"));
+  EXPECT_THAT(std::string(New({.rule = "format", .pattern = ")("}).status().message()), HasSubstr("not well-formed"));
+  EXPECT_THAT(std::string(New({.rule = "guess"}).status().message()), HasSubstr("no rule \"guess\""));
 }
 
 }  // namespace
