@@ -12,31 +12,13 @@
 #include "core/rl/advantages.h"
 #include "core/rl/aggregation.h"
 #include "core/rl/kl.h"
+#include "core/rl/moments.h"
 #include "orchestrator/loop/algorithm.h"
 
 namespace quartet {
 namespace {
 
 constexpr uint64_t kShufflePurpose = 2;
-
-// Mean and population variance.
-struct Moments {
-  double mean = 0;
-  double variance = 0;
-};
-
-Moments MomentsOf(const std::vector<double>& values) {
-  Moments moments;
-  if (values.empty()) return moments;
-  const double n = static_cast<double>(values.size());
-  moments.mean = std::accumulate(values.begin(), values.end(), 0.0) / n;
-  for (double x : values) moments.variance += (x - moments.mean) * (x - moments.mean) / n;
-  return moments;
-}
-
-void Assign(const std::vector<float>& values, google::protobuf::RepeatedField<float>* field) {
-  field->Assign(values.begin(), values.end());
-}
 
 }  // namespace
 
@@ -111,8 +93,31 @@ std::optional<double> BatchKl(const std::vector<Experience>& batch, KlMean mean)
   return MeanKl(kl, mean);
 }
 
+std::vector<TrainingArray> PolicyArrays(const RunConfig& config) {
+  const AlgorithmConfig& algorithm = config.algorithm();
+  std::vector<TrainingArray> arrays = {{&Experience::advantages, &TrainingSequence::mutable_advantages}};
+  if (!TakesOwnOldLogProbs(config)) {
+    arrays.push_back(
+        {algorithm.old_log_prob_source() == "rollout" ? &Experience::sampled_log_probs : &Experience::log_probs,
+         &TrainingSequence::mutable_old_log_probs});
+  }
+  if (algorithm.importance_correction().mode() != "off") {
+    arrays.push_back({&Experience::sampled_log_probs, &TrainingSequence::mutable_rollout_log_probs});
+  }
+  if (algorithm.kl().use_kl_loss()) {
+    arrays.push_back({&Experience::reference_log_probs, &TrainingSequence::mutable_reference_log_probs});
+  }
+  return arrays;
+}
+
+std::vector<TrainingArray> CriticArrays() {
+  return {{&Experience::values, &TrainingSequence::mutable_old_values},
+          {&Experience::returns, &TrainingSequence::mutable_returns}};
+}
+
 absl::StatusOr<std::vector<std::vector<TrainingSequence>>> MakeOptimizerSteps(const RunConfig& config,
                                                                               const std::vector<Experience>& batch,
+                                                                              const std::vector<TrainingArray>& arrays,
                                                                               int64_t step, int64_t epoch,
                                                                               int64_t count) {
   const AlgorithmConfig& algorithm = config.algorithm();
@@ -121,8 +126,6 @@ absl::StatusOr<std::vector<std::vector<TrainingSequence>>> MakeOptimizerSteps(co
   std::iota(order.begin(), order.end(), 0);
   Random::Of({config.seed(), kShufflePurpose, static_cast<uint64_t>(step), static_cast<uint64_t>(epoch)})
       .Shuffle(order);
-  const bool rollout_is_old = algorithm.old_log_prob_source() == "rollout";
-  const bool own_is_old = TakesOwnOldLogProbs(config);
   std::vector<std::vector<TrainingSequence>> steps(count);
   for (int64_t s = 0; s < count; ++s) {
     const size_t begin = order.size() * s / count, end = order.size() * (s + 1) / count;
@@ -138,14 +141,10 @@ absl::StatusOr<std::vector<std::vector<TrainingSequence>>> MakeOptimizerSteps(co
       *sequence.mutable_tokens() = e.tokens;
       sequence.mutable_tokens()->set_index(steps[s].size() - 1);
       sequence.mutable_loss_weights()->Resize(static_cast<int>(e.action_tokens()), weights[i - begin]);
-      if (!own_is_old) {
-        Assign(rollout_is_old ? e.sampled_log_probs : e.log_probs, sequence.mutable_old_log_probs());
+      for (const TrainingArray& array : arrays) {
+        const std::vector<float>& values = e.*array.from;
+        (sequence.*array.to)()->Assign(values.begin(), values.end());
       }
-      Assign(e.advantages, sequence.mutable_advantages());
-      Assign(e.sampled_log_probs, sequence.mutable_rollout_log_probs());
-      if (algorithm.kl().use_kl_loss()) Assign(e.reference_log_probs, sequence.mutable_reference_log_probs());
-      Assign(e.values, sequence.mutable_old_values());
-      Assign(e.returns, sequence.mutable_returns());
     }
   }
   return steps;
@@ -178,16 +177,17 @@ void AddExperienceMetrics(const std::vector<Experience>& batch, Metrics* metrics
   }
   const Moments reward = MomentsOf(rewards);
   metrics->Set("reward/mean", reward.mean);
-  metrics->Set("reward/std", std::sqrt(reward.variance));
+  metrics->Set("reward/std", std::sqrt(reward.PopulationVariance()));
   for (const auto& [name, value] : parts) metrics->Set("reward/" + name, value);
   if (const std::optional<double> kl = BatchKl(batch); kl.has_value()) metrics->Set("kl/mean", *kl);
   metrics->Set("response_length/mean", MomentsOf(lengths).mean);
   metrics->Set("response_length/truncated", static_cast<double>(truncated) / n);
   // Share of the returns' variance that the values explain; 0 where the returns hardly vary (no answer was right): a
   // ratio to a variance that is all rounding and traces of KL says nothing. The bound is the one of whitening.
-  const double variance = MomentsOf(returns).variance;
+  const double variance = MomentsOf(returns).PopulationVariance();
   if (!returns.empty())
-    metrics->Set("critic/explained_variance", variance > 1e-8 ? 1 - MomentsOf(errors).variance / variance : 0.0);
+    metrics->Set("critic/explained_variance",
+                 variance > 1e-8 ? 1 - MomentsOf(errors).PopulationVariance() / variance : 0.0);
   metrics->Set("tokens/generated", static_cast<double>(tokens));
 }
 

@@ -76,11 +76,21 @@ bool TakesOwnOldLogProbs(const RunConfig& config);
 // Over all action tokens, or as algorithm.kl.kl_mean says; nothing without a reference model.
 std::optional<double> BatchKl(const std::vector<Experience>& batch, KlMean mean = KlMean::kToken);
 
+// An array of an experience that a loss reads, and where a trainer is given it.
+struct TrainingArray {
+  std::vector<float> Experience::*from;
+  google::protobuf::RepeatedField<float>* (TrainingSequence::*to)();
+};
+// What the losses of this run's trainers read; loss weights come by themselves.
+std::vector<TrainingArray> PolicyArrays(const RunConfig& config);
+std::vector<TrainingArray> CriticArrays();
+
 // Cuts the batch into `count` optimizer steps of one epoch, of as many sequences each as can be: shuffled by (seed,
 // step, epoch), then one after the other. Loss weights are those of each step by itself; sequences that are excluded or
 // have no action are in none, so that a step may be empty.
 absl::StatusOr<std::vector<std::vector<TrainingSequence>>> MakeOptimizerSteps(const RunConfig& config,
                                                                               const std::vector<Experience>& batch,
+                                                                              const std::vector<TrainingArray>& arrays,
                                                                               int64_t step, int64_t epoch,
                                                                               int64_t count);
 

@@ -36,7 +36,7 @@ RunConfig Resolved(int train_batch_size) {
 TEST(OptimizerSteps, HoldEverySequenceOnceAndWeighTokensAlike) {
   std::vector<Experience> batch;
   for (int i = 0; i < 7; ++i) batch.push_back(MakeExperience(i, 2, 1 + i % 3));
-  const auto steps = MakeOptimizerSteps(Resolved(3), batch, 0, 0, 3);
+  const auto steps = MakeOptimizerSteps(Resolved(3), batch, PolicyArrays(Resolved(3)), 0, 0, 3);
   ASSERT_TRUE(steps.ok()) << steps.status();
   ASSERT_EQ(steps->size(), 3);
   std::multiset<float> seen;
@@ -65,7 +65,7 @@ TEST(OptimizerSteps, AreShuffledByStepAndEpochAndRepeatable) {
   for (int i = 0; i < 16; ++i) batch.push_back(MakeExperience(i, 1, 1));
   const auto order = [&batch](int64_t step, int64_t epoch) {
     std::vector<float> order;
-    const auto steps = MakeOptimizerSteps(Resolved(16), batch, step, epoch, 1);
+    const auto steps = MakeOptimizerSteps(Resolved(16), batch, PolicyArrays(Resolved(16)), step, epoch, 1);
     for (const TrainingSequence& sequence : (*steps)[0]) order.push_back(sequence.advantages(0));
     return order;
   };
@@ -78,9 +78,32 @@ TEST(OptimizerSteps, TakeOldLogProbsFromWhereTheyAreToldTo) {
   std::vector<Experience> batch = {MakeExperience(0, 1, 2)};
   batch[0].log_probs = {-0.5f, -0.25f};
   RunConfig config = Resolved(1);
-  EXPECT_EQ((*MakeOptimizerSteps(config, batch, 0, 0, 1))[0][0].old_log_probs(1), -0.25f);
+  EXPECT_EQ((*MakeOptimizerSteps(config, batch, PolicyArrays(config), 0, 0, 1))[0][0].old_log_probs(1), -0.25f);
   config.mutable_algorithm()->set_old_log_prob_source("rollout");
-  EXPECT_EQ((*MakeOptimizerSteps(config, batch, 0, 0, 1))[0][0].old_log_probs(1), -0.75f);
+  EXPECT_EQ((*MakeOptimizerSteps(config, batch, PolicyArrays(config), 0, 0, 1))[0][0].old_log_probs(1), -0.75f);
+}
+
+TEST(OptimizerSteps, BringEachTrainerWhatItsLossReadsAlone) {
+  Experience e = MakeExperience(0, 1, 2);
+  e.sampled_log_probs = e.log_probs = e.reference_log_probs = e.values = e.returns = e.advantages = {1, 1};
+  const auto sent = [&](const RunConfig& config, const std::vector<TrainingArray>& arrays) {
+    return (*MakeOptimizerSteps(config, {e}, arrays, 0, 0, 1))[0][0];
+  };
+  RunConfig config = Resolved(/*train_batch_size=*/128);  // one optimizer step
+  TrainingSequence policy = sent(config, PolicyArrays(config));
+  EXPECT_EQ(policy.advantages_size(), 2);
+  EXPECT_EQ(policy.old_log_probs_size(), 0) << "the update's own are taken";
+  EXPECT_EQ(policy.rollout_log_probs_size() + policy.reference_log_probs_size(), 0);
+  EXPECT_EQ(policy.old_values_size() + policy.returns_size(), 0) << "the critic's";
+  config.mutable_algorithm()->mutable_importance_correction()->set_mode("token_truncate");
+  config.mutable_algorithm()->mutable_kl()->set_use_kl_loss(true);
+  policy = sent(config, PolicyArrays(config));
+  EXPECT_EQ(policy.rollout_log_probs_size(), 2);
+  EXPECT_EQ(policy.reference_log_probs_size(), 2);
+  const TrainingSequence critic = sent(config, CriticArrays());
+  EXPECT_EQ(critic.old_values_size(), 2);
+  EXPECT_EQ(critic.returns_size(), 2);
+  EXPECT_EQ(critic.advantages_size() + critic.old_log_probs_size() + critic.rollout_log_probs_size(), 0);
 }
 
 TEST(RecomputedLogProbs, AreAllOrOneInSixteenAndOthersInEachStep) {

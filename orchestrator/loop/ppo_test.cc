@@ -117,12 +117,16 @@ TEST_F(PpoTest, SendsWhatTheLossNeeds) {
       const float scored = sequence.advantages(2) > 0 ? 1.0f : 0.0f;
       EXPECT_NEAR(sequence.advantages(2), scored - 0.0025f - 0.5f, 1e-6);
       EXPECT_NEAR(sequence.advantages(0), scored - 3 * 0.0025f - 0.5f, 1e-6);
-      EXPECT_NEAR(sequence.returns(0), scored - 3 * 0.0025f, 1e-6);
       EXPECT_EQ(sequence.old_log_probs(1), -1.0f);
-      EXPECT_EQ(sequence.old_values(1), 0.5f);
       for (float weight : sequence.loss_weights()) weights += weight;
     }
     EXPECT_NEAR(weights, 1.0, 1e-6);
+  }
+  for (const auto& batch : services_.critic_batches()) {
+    for (const TrainingSequence& sequence : batch) {
+      EXPECT_EQ(sequence.old_values(1), 0.5f);
+      EXPECT_NEAR(std::abs(sequence.returns(0) + 3 * 0.0025f - 0.5f), 0.5f, 1e-6) << "scored 0 or 1";
+    }
   }
   const PolicyUpdateHeader header = services_.policy_updates().front();
   EXPECT_EQ(header.loss().kind(), PolicyLossConfig::KIND_PPO);

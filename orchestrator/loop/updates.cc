@@ -78,10 +78,12 @@ absl::Status CountSkipped(const std::string& model, bool skipped, double loss, i
 // One trainer's optimizer steps over the batch. `header` is theirs, but for the learning rate.
 template <typename Client, typename Header>
 absl::StatusOr<Result> Update(const RunConfig& config, const std::string& model, Client& client, int64_t step,
-                              Header header, const std::vector<Experience>& batch, Updates::Trainer* trainer) {
+                              Header header, const std::vector<Experience>& batch,
+                              const std::vector<TrainingArray>& arrays, Updates::Trainer* trainer) {
   std::vector<std::vector<TrainingSequence>> optimizer_steps;
   for (int64_t epoch = 0; epoch < trainer->epochs; ++epoch) {
-    QUARTET_ASSIGN_OR_RETURN(auto of_epoch, MakeOptimizerSteps(config, batch, step, epoch, trainer->steps_an_epoch));
+    QUARTET_ASSIGN_OR_RETURN(auto of_epoch,
+                             MakeOptimizerSteps(config, batch, arrays, step, epoch, trainer->steps_an_epoch));
     std::move(of_epoch.begin(), of_epoch.end(), std::back_inserter(optimizer_steps));
   }
   Result result;
@@ -168,11 +170,13 @@ absl::Status Updates::Run(int64_t step, const std::vector<Experience>& batch, do
   double policy_seconds = 0, critic_seconds = 0;
   auto policy_future = SideBySide(&policy_seconds, [&]() -> absl::StatusOr<Result> {
     if (!TrainsPolicy(step)) return Result();
-    return Update(*config_, "policy", *services_->policy_trainer, step, policy_header, batch, &policy_);
+    return Update(*config_, "policy", *services_->policy_trainer, step, policy_header, batch, PolicyArrays(*config_),
+                  &policy_);
   });
   auto critic_future = SideBySide(&critic_seconds, [&]() -> absl::StatusOr<Result> {
     if (!critic_.has_value()) return Result();
-    return Update(*config_, "critic", *services_->critic_trainer, step, critic_header, batch, &*critic_);
+    return Update(*config_, "critic", *services_->critic_trainer, step, critic_header, batch, CriticArrays(),
+                  &*critic_);
   });
   const auto policy_done = policy_future.get();
   const auto critic_done = critic_future.get();
