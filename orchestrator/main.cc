@@ -3,6 +3,8 @@
 #include <string>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "core/base/files.h"
 #include "core/base/logging.h"
 #include "core/config/origins/origins.h"
@@ -67,6 +69,12 @@ int Main(int argc, char** argv) {
   Cancellation cancellation;
   InterruptWatch interrupts(&cancellation);
   TerminalView view(stdout, TerminalView::IsTerminal(stdout));
+  const absl::StatusOr<std::vector<std::string>> aside = LeftAside(sources);
+  if (!aside.ok()) return Finish("orchestrator", aside.status());
+  if (!aside->empty()) {
+    view.Print(absl::StrCat("preset ", sources.preset, " has no critic: left aside ", absl::StrJoin(*aside, ", "),
+                            " of ", sources.file));
+  }
   const absl::StatusOr<PpoResult> result =
       RunPpoSession(*config,
                     {.launch = flags->Has("launch"),

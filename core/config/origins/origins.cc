@@ -1,15 +1,19 @@
 #include "core/config/origins/origins.h"
 
+#include <algorithm>
 #include <utility>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
+#include "absl/strings/string_view.h"
 #include "absl/strings/strip.h"
 #include "core/base/status_macros.h"
 #include "core/config/field_difference.h"
 #include "core/config/origins/presets.h"
 #include "core/config/run_config.h"
+#include "core/rl/estimators.h"
 
 namespace quartet {
 namespace {
@@ -23,7 +27,48 @@ void Note(const std::map<std::string, std::string>& before, const std::map<std::
   }
 }
 
+// What only a method with a critic reads.
+constexpr absl::string_view kOfCritic[] = {"critic",
+                                           "services.critic_trainer",
+                                           "algorithm.lambd",
+                                           "algorithm.value_clip",
+                                           "algorithm.critic_epochs",
+                                           "algorithm.critic_warmup_steps",
+                                           "train.critic_train_batch_size",
+                                           "train.critic_updates_per_batch"};
+
+// The file's, without what is left aside.
+absl::StatusOr<RunConfig> ReadFileOf(const ConfigSources& sources) {
+  RunConfig file;
+  if (sources.file.empty()) return file;
+  QUARTET_RETURN_IF_ERROR(ReadConfigFile(sources.file, &file));
+  QUARTET_ASSIGN_OR_RETURN(const std::vector<std::string> aside, LeftAside(sources));
+  for (const std::string& path : aside) ClearPath(path, &file);
+  return file;
+}
+
 }  // namespace
+
+absl::StatusOr<std::vector<std::string>> LeftAside(const ConfigSources& sources) {
+  std::vector<std::string> aside;
+  if (sources.preset.empty() || sources.file.empty()) return aside;
+  QUARTET_ASSIGN_OR_RETURN(const RunConfig preset, ReadPreset(sources.preset));
+  RunConfig file;
+  QUARTET_RETURN_IF_ERROR(ReadConfigFile(sources.file, &file));
+  const AdvantageEstimator* const estimator = FindEstimator(preset.algorithm().advantage_estimator());
+  const bool decides =
+      file.algorithm().advantage_estimator().empty() &&
+      std::none_of(sources.overrides.begin(), sources.overrides.end(), [](const std::string& override) {
+        return absl::StartsWith(override, "algorithm.advantage_estimator=");
+      });
+  if (estimator == nullptr || estimator->needs_critic || !decides) return aside;
+  for (const absl::string_view path : kOfCritic) {
+    RunConfig without = file;
+    ClearPath(path, &without);
+    if (!FirstDifference(file, without).empty()) aside.emplace_back(path);
+  }
+  return aside;
+}
 
 absl::StatusOr<RunConfig> LoadRunConfig(const ConfigSources& sources, const std::string& base_folder,
                                         const RunConfig& defaults) {
@@ -32,7 +77,9 @@ absl::StatusOr<RunConfig> LoadRunConfig(const ConfigSources& sources, const std:
     QUARTET_ASSIGN_OR_RETURN(const RunConfig preset, ReadPreset(sources.preset));
     first.MergeFrom(preset);
   }
-  return LoadRunConfig(sources.file, sources.overrides, base_folder, first);
+  QUARTET_ASSIGN_OR_RETURN(const RunConfig file, ReadFileOf(sources));
+  first.MergeFrom(file);
+  return LoadRunConfig("", sources.overrides, base_folder, first);
 }
 
 absl::StatusOr<ValueOrigins> OriginsOf(const ConfigSources& sources) {
@@ -49,7 +96,8 @@ absl::StatusOr<ValueOrigins> OriginsOf(const ConfigSources& sources) {
     note("preset " + sources.preset);
   }
   if (!sources.file.empty()) {
-    QUARTET_RETURN_IF_ERROR(ReadConfigFile(sources.file, &config));
+    QUARTET_ASSIGN_OR_RETURN(const RunConfig file, ReadFileOf(sources));
+    config.MergeFrom(file);
     note(sources.file);
   }
   QUARTET_RETURN_IF_ERROR(ApplyOverrides(sources.overrides, &config));

@@ -12,6 +12,7 @@
 namespace quartet {
 namespace {
 
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::Not;
 
@@ -40,6 +41,30 @@ TEST(ConfigSources, AFileGoesOverAPresetAndAnOverrideOverBoth) {
   EXPECT_THAT(text, HasSubstr("top_p: 1\n")) << "a default";
   EXPECT_THAT(text, HasSubstr("weight: 1\n")) << "of the first source, too";
   EXPECT_EQ(PrintRunConfig(LoadRunConfig(Written("again.textproto", text), {}, "").value()), PrintRunConfig(config));
+}
+
+TEST(ConfigSources, WhatAFileSaysOfACriticIsLeftAsideWhereThePresetHasNone) {
+  const std::string file = Written("critic.textproto",
+                                   "critic { pretrain: \"/m\" }\n"
+                                   "algorithm { lambd: 0.9 gamma: 1 }\n"
+                                   "services { critic_trainer { ranks: 2 } policy_trainer { ranks: 2 } }\n");
+  const ConfigSources grpo = {.preset = "grpo", .file = file, .overrides = {"rollout.n_samples_per_prompt=4"}};
+  EXPECT_THAT(LeftAside(grpo).value(), ElementsAre("critic", "services.critic_trainer", "algorithm.lambd"));
+  const RunConfig config = LoadRunConfig(grpo, "").value();
+  EXPECT_EQ(config.critic().pretrain(), "");
+  EXPECT_EQ(config.services().policy_trainer().ranks(), 2);
+  EXPECT_EQ(OriginsOf(grpo).value().count("critic.pretrain"), 0);
+
+  EXPECT_THAT(LeftAside({.preset = "ppo", .file = file}).value(), ElementsAre());
+  EXPECT_EQ(LoadRunConfig({.preset = "ppo", .file = file}, "").value().critic().pretrain(), "/m");
+  // Whoever says it beside the preset is told.
+  ConfigSources beside = grpo;
+  beside.overrides.push_back("algorithm.lambd=0.5");
+  EXPECT_THAT(std::string(LoadRunConfig(beside, "").status().message()), HasSubstr("algorithm.lambd has no effect"));
+  // A file that chooses the method itself is not the preset's doing.
+  const std::string own = Written("own.textproto", "algorithm { advantage_estimator: \"rloo\" lambd: 0.9 }\n");
+  EXPECT_THAT(LeftAside({.preset = "grpo", .file = own}).value(), ElementsAre());
+  EXPECT_FALSE(LoadRunConfig({.preset = "grpo", .file = own}, "").ok());
 }
 
 TEST(CheckSaysRunDir, IsOfFileOrOverrideAlone) {
