@@ -19,8 +19,9 @@ struct ConfigSources {
   std::vector<std::string> overrides;  // "path.to.field=value"
 };
 
-// What the file sets for a critic, as paths, where the preset is of a method that has none: a file of one's own serves with
-// every preset. Empty where the file or an override chooses the method itself; what overrides set is never left aside.
+// What the file sets for a critic, as paths, where the preset is of a method that has none: a file of one's own serves
+// with every preset. Empty where the file or an override chooses the method itself; what overrides set is never left
+// aside.
 absl::StatusOr<std::vector<std::string>> LeftAside(const ConfigSources& sources);
 
 // Of them all but for what is left aside, as LoadRunConfig does it. `defaults` come before all of them.
