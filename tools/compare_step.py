@@ -6,8 +6,8 @@
         [--step_prompts 8] [--steps 3] [--dtype bf16|fp32] [--threads 2]
 
 Prints a JSON line: the median seconds of a step, the first left out, of them those that generate, and the mean length of
-the answers. Model, gradients and optimizer are of `--dtype`, which is TRL's fastest on CPUs; Quartet's master weights and
-optimizer are fp32 always. Needs trl (1.16.0), transformers (5.23.0) and torch (2.11.0).
+the answers. Model, gradients and optimizer are of `--dtype`, of which either may be the faster one; Quartet's master weights
+and optimizer are fp32 always. Needs trl (1.16.0), transformers (5.23.0) and torch (2.11.0).
 """
 
 import argparse

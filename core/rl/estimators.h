@@ -12,7 +12,7 @@ namespace quartet {
 
 struct AdvantageEstimator {
   std::string_view name;  // in algorithm.advantage_estimator
-  // Values of states, and so a critic: gamma, lambd, value_clip and what else is the critic's.
+  // Values of states, and so a critic: lambd, value_clip and what else is the critic's.
   bool needs_critic = false;
   // Turns the rewards of one group, of at least two, into advantages; `batch` is of all rewards of the rollout batch.
   // Null: rewards are not compared.

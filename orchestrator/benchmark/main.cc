@@ -1,12 +1,12 @@
 // Times whole steps of a method on prompts and answers of fixed lengths, with real services on this machine, and holds
 // each phase against what the machine could do at best. tools/compare_step.py times TRL's on the same prompts.
 #include <algorithm>
-#include <cmath>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
 #include <fstream>
-#include <functional>
+#include <initializer_list>
+#include <iterator>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <string>
@@ -161,19 +161,25 @@ absl::StatusOr<Rates> MeasureRates(const std::string& program, int threads, cons
                .bytes = rates.at("bytes").get<double>()};
 }
 
-// Seconds that a step's phases take at least, with each prompt computed once.
+// Seconds that a step's phases take at least, with what sequences begin with computed once.
 struct LeastSeconds {
   double generate = 0, forwards = 0, update = 0;
 };
 
-LeastSeconds LeastOf(const RunConfig& config, const Sizes& sizes, const ModelConfig& model, const Rates& rates) {
+// `shared`: the share of a step's tokens that the trainer found at the beginning of others (policy/shared_tokens).
+LeastSeconds LeastOf(const RunConfig& config, const Sizes& sizes, const ModelConfig& model, const Rates& rates,
+                     double shared) {
   const ModelWork policy = WorkOf(model, HeadKind::kVocabulary), critic = WorkOf(model, HeadKind::kScalar);
   const double P = sizes.prompt_tokens, A = sizes.answer_tokens, prompts = sizes.prompts,
-               answers = prompts * sizes.samples, tokens = prompts * P + answers * A;
+               answers = prompts * sizes.samples;
   const double prompt_pairs = prompts * P * P / 2, answer_pairs = answers * A * (P + A / 2);
   const double element_bytes = config.actor().dtype() == "fp32" ? 4 : 2;
+  // Answers may begin alike, too.
+  const double distinct = std::clamp((1 - shared) * answers * (P + A) - prompts * P, 0.0, answers * A);
   const auto forward = [&](const ModelWork& work) {
-    return (work.BlockFlops(tokens, prompt_pairs + answer_pairs) + work.HeadFlops(answers * A)) / rates.flops;
+    return (work.BlockFlops(prompts * P + distinct, prompt_pairs + answer_pairs * distinct / (answers * A)) +
+            work.HeadFlops(distinct)) /
+           rates.flops;
   };
   LeastSeconds least;
   // All sequences decoded together: each token's products and attention, or the weights and the cache from memory,
@@ -226,7 +232,7 @@ std::string CpuName() {
   return "unknown";
 }
 
-// Three digits are more than a shared machine's times are worth.
+// To four digits, more than a shared machine's times are worth.
 double Rounded(double value) { return std::strtod(absl::StrFormat("%.4g", value).c_str(), nullptr); }
 
 absl::StatusOr<json> Measure(const CommandLine& flags, TerminalView& view, Cancellation& cancellation) {
@@ -282,7 +288,7 @@ absl::StatusOr<json> Measure(const CommandLine& flags, TerminalView& view, Cance
   const double trained = answered + static_cast<double>(sizes.prompts) * sizes.samples * sizes.prompt_tokens;
   const double step = value("time/step"), generate = value("time/generate"), forwards = value("time/forwards"),
                update = std::max(value("time/policy_update"), value("time/critic_update"));
-  const LeastSeconds least = LeastOf(config, sizes, *model_config, rates);
+  const LeastSeconds least = LeastOf(config, sizes, *model_config, rates, value("policy/shared_tokens"));
   const auto& ranks = result.services.at("policy_trainer").ranks();
   return json{
       {"benchmark", "step"},
@@ -309,6 +315,7 @@ absl::StatusOr<json> Measure(const CommandLine& flags, TerminalView& view, Cance
         {"update", Rounded(trained / update)},
         {"step", Rounded(answered / step)}}},
       {"machine", {{"gflops", Rounded(rates.flops * 1e-9)}, {"gbytes_per_second", Rounded(rates.bytes * 1e-9)}}},
+      {"shared_tokens", Rounded(value("policy/shared_tokens"))},
       {"roofline",
        {{"step", Rounded((least.generate + least.forwards + least.update) / step)},
         {"generate", Rounded(least.generate / generate)},
@@ -326,7 +333,8 @@ int Main(int argc, char** argv) {
         "step_benchmark: times whole steps of a method with all services on this machine. The last line, on standard "
         "output, is a JSON object: medians over the steps in seconds, tokens a second, and `roofline`, the share of "
         "the "
-        "time that the least work would take (each prompt once, all sequences decoded together) at the machine's best "
+        "time that the least work would take (what sequences begin with once, all decoded together) at the machine's "
+        "best "
         "rates. tools/compare_step.py times TRL's GRPOTrainer on the same prompts.\n\nUsage: step_benchmark "
         "[flags]\n\nFlags:\n%s\n",
         CommandLine::Describe(Flags()).c_str());

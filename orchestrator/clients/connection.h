@@ -61,13 +61,9 @@ class CallContext {
   explicit CallContext(const ServiceClient::Connection& connection) : CallContext(connection, connection.timeout) {}
   CallContext(const ServiceClient::Connection& connection, absl::Duration timeout)
       : scope_(connection.cancellation, [this] { context_.TryCancel(); }) {
-    SetTimeout(&context_, timeout);
+    context_.set_deadline(std::chrono::system_clock::now() + absl::ToChronoNanoseconds(timeout));
   }
   grpc::ClientContext* get() { return &context_; }
-
-  static void SetTimeout(grpc::ClientContext* context, absl::Duration timeout) {
-    context->set_deadline(std::chrono::system_clock::now() + absl::ToChronoNanoseconds(timeout));
-  }
 
  private:
   grpc::ClientContext context_;

@@ -187,8 +187,8 @@ absl::Status Updates::Run(int64_t step, const std::vector<Experience>& batch, do
     metrics->Set("policy/entropy", policy.entropy);
     const bool corrects = algorithm.importance_correction().mode() != "off";
     // Without a ratio no old log-probability is there to compare with.
-    if (FindPolicyLoss(algorithm.policy_loss())->has_ratio || corrects)
-      metrics->Set("policy/approx_kl", policy.approx_kl);
+    const bool has_ratio = FindPolicyLoss(algorithm.policy_loss())->has_ratio;
+    if (has_ratio || corrects) metrics->Set("policy/approx_kl", policy.approx_kl);
     if (algorithm.kl().use_kl_loss()) metrics->Set("policy/kl_loss", policy.kl_loss);
     if (corrects) {
       metrics->Set("correction/clipped", policy.correction_clipped);

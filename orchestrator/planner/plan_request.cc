@@ -111,8 +111,7 @@ absl::StatusOr<PlanRequest> ReadPlanRequest(const CommandLine& flags) {
   if (request.program == Program::kPpo && request.config.preference().data_size() > 0) {
     return absl::InvalidArgumentError(
         "preference.data is not of the PPO run that is planned; --program=dpo and --program=reward_model plan what "
-        "reads "
-        "pairs");
+        "reads pairs");
   }
   const std::vector<std::string> all = ServicesOf(request.program, request.config);
   if (request.program != Program::kPpo) {

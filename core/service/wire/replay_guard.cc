@@ -1,8 +1,5 @@
 #include "core/service/wire/replay_guard.h"
 
-#include <algorithm>
-
-#include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
 #include "core/base/status_macros.h"
 
