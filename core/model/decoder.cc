@@ -12,12 +12,11 @@
 #include <ATen/ops/where.h>
 #include <torch/csrc/autograd/custom_function.h>
 
+#include <cmath>
 #include <numbers>
 #include <optional>
-#include <string_view>
 #include <utility>
 
-#include "absl/strings/match.h"
 #include "core/base/logging.h"
 #include "core/hardware/meta_device.h"
 #include "core/kernels/cpu/cpu_paged_attention.h"
@@ -184,80 +183,75 @@ class PagedFunction : public torch::autograd::Function<PagedFunction> {
   }
 };
 
+at::Tensor NormIfAny(const ModelConfig& config, const at::Tensor& x, const at::Tensor& weight) {
+  return weight.defined() ? RmsNorm(x, weight, config.rms_norm_eps) : x;
+}
+
+// The angles of queries, whose attention then takes 1 / sqrt(d) as `multiplier`.
+RotaryTable Scaled(const RotaryTable& rotary, double multiplier, int64_t d) {
+  const double scale = multiplier * std::sqrt(static_cast<double>(d));
+  return {.cos_Td = rotary.cos_Td * scale, .sin_Td = rotary.sin_Td * scale};
+}
+
 // What goes into the output projection, [T, H * d].
 at::Tensor SelfAttention(const ModelConfig& config, const BlockWeights& weights, const RotaryTable& rotary,
                          const Attention& attention, const at::Tensor& hidden_TD) {
+  using enum BlockTensor;
   const int64_t T = hidden_TD.size(0), H = config.num_attention_heads, K = config.num_key_value_heads;
   const int64_t d = config.head_dim;
-  const at::Tensor input = RmsNorm(hidden_TD, weights.input_norm_D, config.rms_norm_eps);
-  const std::vector<at::Tensor> projected = Linears(
-      input, {{weights.q_proj, weights.q_bias}, {weights.k_proj, weights.k_bias}, {weights.v_proj, weights.v_bias}});
-  at::Tensor q = projected[0].view({T, H, d}), k = projected[1].view({T, K, d});
-  const at::Tensor v = projected[2].view({T, K, d});
-  if (weights.q_norm_d.defined()) {
-    q = RmsNorm(q, weights.q_norm_d, config.rms_norm_eps);
-    k = RmsNorm(k, weights.k_norm_d, config.rms_norm_eps);
-  }
-  q = Rotate(q, rotary);
+  const BlockSpec& block = config.block;
+  const at::Tensor input = NormIfAny(config, hidden_TD, weights[kAttentionInputNorm]);
+  const std::vector<at::Tensor> projected =
+      Linears(input, {{weights[kQ], weights[kQBias]}, {weights[kK], weights[kKBias]}, {weights[kV], weights[kVBias]}});
+  at::Tensor q = projected[0], k = projected[1];
+  const bool each_head = block.qk_norm == QkNorm::kEachHead;
+  if (!each_head) q = NormIfAny(config, q, weights[kQNorm]), k = NormIfAny(config, k, weights[kKNorm]);
+  q = q.view({T, H, d}), k = k.view({T, K, d});
+  if (each_head) q = NormIfAny(config, q, weights[kQNorm]), k = NormIfAny(config, k, weights[kKNorm]);
+  q = Rotate(q, block.attention_multiplier.has_value() ? Scaled(rotary, *block.attention_multiplier, d) : rotary);
   k = Rotate(k, rotary);
-  return attention.Attend(q, k, v).reshape({T, H * d});
+  return attention.Attend(q, k, projected[2].view({T, K, d})).reshape({T, H * d});
 }
 
-// Output or down projection and `residual_TD`, [T, D]: a new tensor.
-at::Tensor ProjectBack(const at::Tensor& input, const at::Tensor& weight, const at::Tensor& bias,
-                       const at::Tensor& residual_TD, const SumPartials& sum) {
-  if (!sum) return LinearPlus(input, weight, bias, residual_TD);
-  at::Tensor partial = WideProduct(input, weight);
-  sum(partial);
-  if (bias.defined()) partial.add_(bias);
-  return partial.to(weight.scalar_type()).add_(residual_TD);
+// Output or down projection, what a block makes of it, and `residual_TD`, [T, D]: a new tensor.
+at::Tensor AddToResidual(const ModelConfig& config, const at::Tensor& input, const at::Tensor& weight,
+                         const at::Tensor& bias, const at::Tensor& output_norm_D, const at::Tensor& residual_TD,
+                         const SumPartials& sum) {
+  const double multiplier = config.block.residual_multiplier;
+  const bool as_projected = !output_norm_D.defined() && multiplier == 1;
+  if (as_projected && !sum) return LinearPlus(input, weight, bias, residual_TD);
+  at::Tensor out_TD;
+  if (sum) {
+    out_TD = WideProduct(input, weight);
+    sum(out_TD);
+    if (bias.defined()) out_TD.add_(bias);
+    out_TD = out_TD.to(weight.scalar_type());
+  } else {
+    out_TD = Linear(input, weight, bias);
+  }
+  out_TD = NormIfAny(config, out_TD, output_norm_D);
+  if (multiplier != 1) out_TD = out_TD * multiplier;
+  return sum ? out_TD.add_(residual_TD) : out_TD + residual_TD;
 }
 
 // What goes into the down projection, [T, F].
 at::Tensor GatedUp(const BlockWeights& weights, const at::Tensor& input_TD) {
+  using enum BlockTensor;
   std::vector<at::Tensor> both =
-      Linears(input_TD, {{weights.gate_proj, weights.gate_bias}, {weights.up_proj, weights.up_bias}});
+      Linears(input_TD, {{weights[kGate], weights[kGateBias]}, {weights[kUp], weights[kUpBias]}});
   return SwiGlu(std::move(both[0]), std::move(both[1]));
 }
 
 }  // namespace
 
-BlockWeights MakeBlockWeights(const ParameterGroup& group, const std::vector<at::Tensor>& tensors) {
+BlockWeights::BlockWeights(const ParameterGroup& group, const std::vector<at::Tensor>& tensors) {
   QUARTET_CHECK(group.parameters.size() == tensors.size())
       << group.name << ": " << tensors.size() << " tensors for " << group.parameters.size() << " parameters";
-  BlockWeights w;
-  const std::pair<std::string_view, at::Tensor*> places[] = {
-      {".input_layernorm.weight", &w.input_norm_D},
-      {".self_attn.q_proj.weight", &w.q_proj},
-      {".self_attn.k_proj.weight", &w.k_proj},
-      {".self_attn.v_proj.weight", &w.v_proj},
-      {".self_attn.o_proj.weight", &w.o_proj},
-      {".self_attn.q_proj.bias", &w.q_bias},
-      {".self_attn.k_proj.bias", &w.k_bias},
-      {".self_attn.v_proj.bias", &w.v_bias},
-      {".self_attn.o_proj.bias", &w.o_bias},
-      {".self_attn.q_norm.weight", &w.q_norm_d},
-      {".self_attn.k_norm.weight", &w.k_norm_d},
-      {".post_attention_layernorm.weight", &w.post_attention_norm_D},
-      {".mlp.gate_proj.weight", &w.gate_proj},
-      {".mlp.up_proj.weight", &w.up_proj},
-      {".mlp.down_proj.weight", &w.down_proj},
-      {".mlp.gate_proj.bias", &w.gate_bias},
-      {".mlp.up_proj.bias", &w.up_bias},
-      {".mlp.down_proj.bias", &w.down_bias},
-  };
   for (size_t i = 0; i < tensors.size(); ++i) {
-    const std::string& name = group.parameters[i].name;
-    bool placed = false;
-    for (const auto& [suffix, tensor] : places) {
-      if (name.size() < suffix.size() || name.compare(name.size() - suffix.size(), suffix.size(), suffix) != 0)
-        continue;
-      *tensor = tensors[i];
-      placed = true;
-    }
-    QUARTET_CHECK(placed) << name << " is no parameter of a block";
+    const BlockTensor part = group.parameters[i].in_block;
+    QUARTET_CHECK(part != BlockTensor::kCount) << group.parameters[i].name << " is no parameter of a block";
+    tensors_[static_cast<size_t>(part)] = tensors[i];
   }
-  return w;
 }
 
 RotaryTable MakeRotaryTable(const ModelConfig& config, const at::Tensor& positions_T, at::ScalarType type) {
@@ -277,16 +271,29 @@ at::Tensor PackedCausalAttention::Attend(const at::Tensor& q_THd, const at::Tens
   return PagedFunction::apply(q_THd, k_TKd, v_TKd, rows_);
 }
 
-at::Tensor Embed(const at::Tensor& embedding_VD, const at::Tensor& ids_T) {
-  return embedding_VD.dim() == 4 ? PackedRows(embedding_VD, ids_T) : at::embedding(embedding_VD, ids_T);
+at::Tensor Stem(const ModelConfig& config, const at::Tensor& embedding_VD, const at::Tensor& ids_T) {
+  const at::Tensor rows_TD =
+      embedding_VD.dim() == 4 ? PackedRows(embedding_VD, ids_T) : at::embedding(embedding_VD, ids_T);
+  return config.embedding_multiplier == 1 ? rows_TD : rows_TD * config.embedding_multiplier;
+}
+
+at::Tensor StemGradient(const ModelConfig& config, const at::Tensor& gradient_TD) {
+  return config.embedding_multiplier == 1 ? gradient_TD : gradient_TD * config.embedding_multiplier;
+}
+
+at::Tensor FinalNorm(const ModelConfig& config, HeadKind head, const at::Tensor& norm_D, const at::Tensor& hidden_TD) {
+  const at::Tensor normal_TD = RmsNorm(hidden_TD, norm_D, config.rms_norm_eps);
+  return head == HeadKind::kScalar || config.logits_scaling == 1 ? normal_TD : normal_TD / config.logits_scaling;
 }
 
 at::Tensor DecoderBlock(const ModelConfig& config, const BlockWeights& weights, const RotaryTable& rotary,
                         const Attention& attention, const at::Tensor& hidden_TD, const SumPartials& sum) {
+  using enum BlockTensor;
   const at::Tensor attended = SelfAttention(config, weights, rotary, attention, hidden_TD);
-  const at::Tensor hidden = ProjectBack(attended, weights.o_proj, weights.o_bias, hidden_TD, sum);
-  const at::Tensor gated = GatedUp(weights, RmsNorm(hidden, weights.post_attention_norm_D, config.rms_norm_eps));
-  return ProjectBack(gated, weights.down_proj, weights.down_bias, hidden, sum);
+  const at::Tensor hidden =
+      AddToResidual(config, attended, weights[kO], weights[kOBias], weights[kAttentionOutputNorm], hidden_TD, sum);
+  const at::Tensor gated = GatedUp(weights, NormIfAny(config, hidden, weights[kMlpInputNorm]));
+  return AddToResidual(config, gated, weights[kDown], weights[kDownBias], weights[kMlpOutputNorm], hidden, sum);
 }
 
 }  // namespace quartet

@@ -8,6 +8,8 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <array>
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <vector>
@@ -19,20 +21,17 @@
 
 namespace quartet {
 
-// Views of one block's parameters; undefined tensors for those the architecture does not have. The projections may be
-// packed (core/kernels/linear.h), and so may the embedding and the vocabulary head: then nothing is differentiable.
-struct BlockWeights {
-  at::Tensor input_norm_D;
-  at::Tensor q_proj, k_proj, v_proj, o_proj;  // [H*d, D], [K*d, D], [K*d, D], [D, H*d]
-  at::Tensor q_bias, k_bias, v_bias, o_bias;  // optional
-  at::Tensor q_norm_d, k_norm_d;              // optional (Qwen3)
-  at::Tensor post_attention_norm_D;
-  at::Tensor gate_proj, up_proj, down_proj;  // [F, D], [F, D], [D, F]
-  at::Tensor gate_bias, up_bias, down_bias;  // optional
-};
+// Views of one block's parameters; undefined tensors for those that the architecture does not have. The projections may
+// be packed (core/kernels/linear.h), and so may the embedding and the vocabulary head: then nothing is differentiable.
+class BlockWeights {
+ public:
+  // `tensors` in the order of the group's parameters.
+  BlockWeights(const ParameterGroup& group, const std::vector<at::Tensor>& tensors);
+  const at::Tensor& operator[](BlockTensor part) const { return tensors_[static_cast<size_t>(part)]; }
 
-// `tensors` in the order of the group's parameters.
-BlockWeights MakeBlockWeights(const ParameterGroup& group, const std::vector<at::Tensor>& tensors);
+ private:
+  std::array<at::Tensor, static_cast<size_t>(BlockTensor::kCount)> tensors_;
+};
 
 // `type` is WideType of the weights'.
 RotaryTable MakeRotaryTable(const ModelConfig& config, const at::Tensor& positions_T, at::ScalarType type = at::kFloat);
@@ -59,7 +58,13 @@ class PackedCausalAttention : public Attention {
   SequenceRows rows_;
 };
 
-at::Tensor Embed(const at::Tensor& embedding_VD, const at::Tensor& ids_T);
+// What the first block reads of the tokens, [T, D].
+at::Tensor Stem(const ModelConfig& config, const at::Tensor& embedding_VD, const at::Tensor& ids_T);
+// The gradient of the tokens' rows of the embedding, from that of Stem's result; [T, D] both.
+at::Tensor StemGradient(const ModelConfig& config, const at::Tensor& gradient_TD);
+
+// What the head reads of the last block's result, [T, D]: a vocabulary head's products with it are logits.
+at::Tensor FinalNorm(const ModelConfig& config, HeadKind head, const at::Tensor& norm_D, const at::Tensor& hidden_TD);
 
 // Adds the ranks' partial sums, fp32 [T, D], into the tensor that it is given; the same bits on all ranks.
 using SumPartials = std::function<void(const at::Tensor& partial_TD)>;

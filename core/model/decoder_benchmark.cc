@@ -20,12 +20,13 @@ namespace {
 
 at::ScalarType Type(const benchmark::State& state) { return state.range(0) == 16 ? at::kBFloat16 : at::kFloat; }
 
-BlockWeights RandomBlock(const ModelConfig& config, at::ScalarType type) {
+BlockWeights RandomBlock(const ModelConfig& config, at::ScalarType type, bool trained = false) {
   const ParameterGroup group = MakeParameterLayout(config, HeadKind::kVocabulary).groups[1];
   std::vector<at::Tensor> tensors;
-  for (const ParameterSpec& parameter : group.parameters)
-    tensors.push_back((at::randn(parameter.shape) * 0.02).to(type));
-  return MakeBlockWeights(group, tensors);
+  for (const ParameterSpec& parameter : group.parameters) {
+    tensors.push_back((at::randn(parameter.shape) * 0.02).to(type).set_requires_grad(trained));
+  }
+  return BlockWeights(group, tensors);
 }
 
 constexpr int64_t kLength = 256, kSequences = 8, kTokens = kLength * kSequences;
@@ -56,11 +57,7 @@ BENCHMARK(BM_Block)->Arg(16)->Arg(32)->UseRealTime()->Unit(benchmark::kMilliseco
 
 void BM_BlockForwardBackward(benchmark::State& state) {
   const ModelConfig config = SmolLm2();
-  BlockWeights weights = RandomBlock(config, Type(state));
-  for (at::Tensor* weight : {&weights.q_proj, &weights.k_proj, &weights.v_proj, &weights.o_proj, &weights.gate_proj,
-                             &weights.up_proj, &weights.down_proj}) {
-    weight->set_requires_grad(true);
-  }
+  const BlockWeights weights = RandomBlock(config, Type(state), /*trained=*/true);
   const RotaryTable rotary = Rotary(config);
   const PackedCausalAttention attention({.starts = Starts(), .shared = {}});
   const at::Tensor hidden = at::randn({kTokens, config.hidden_size}).to(Type(state)).set_requires_grad(true);
@@ -107,7 +104,7 @@ void BM_WholeModel(benchmark::State& state) {
   const PackedCausalAttention attention({.starts = Starts(), .shared = {}});
   for (auto _ : state) {
     const RotaryTable rotary = Rotary(config);
-    at::Tensor hidden = Embed(embedding, ids);
+    at::Tensor hidden = Stem(config, embedding, ids);
     for (const BlockWeights& block : blocks) hidden = DecoderBlock(config, block, rotary, attention, hidden);
     benchmark::DoNotOptimize(ChunkedLogProbs(hidden, embedding, ids, 1, {}));
   }

@@ -16,6 +16,7 @@
 #include <string>
 #include <vector>
 
+#include "core/model/testing/golden_models.h"
 #include "core/model/testing/whole_model.h"
 #include "core/model/vocabulary_head.h"
 #include "core/safetensors/reader.h"
@@ -69,9 +70,7 @@ double RelativeDifference(const at::Tensor& a, const at::Tensor& b) {
 const std::vector<int64_t> kStarts = {0, 13, 26};
 
 class Architectures : public testing::TestWithParam<std::string> {};
-INSTANTIATE_TEST_SUITE_P(All, Architectures,
-                         testing::Values("llama", "llama_tied_llama3_rope", "llama_biases", "qwen2", "qwen3",
-                                         "mistral"),
+INSTANTIATE_TEST_SUITE_P(All, Architectures, testing::ValuesIn(kGoldenModels),
                          [](const auto& info) { return info.param; });
 
 TEST_P(Architectures, HaveTheLogitsOfTransformers) {
@@ -110,7 +109,8 @@ TEST_P(Architectures, ComeCloseInBfloat16) {
 }
 
 class ArchitecturesWithGradients : public Architectures {};
-INSTANTIATE_TEST_SUITE_P(All, ArchitecturesWithGradients, testing::Values("llama", "llama_tied_llama3_rope", "qwen3"),
+INSTANTIATE_TEST_SUITE_P(All, ArchitecturesWithGradients,
+                         testing::Values("llama", "llama_tied_llama3_rope", "qwen3", "granite", "olmo2"),
                          [](const auto& info) { return info.param; });
 
 TEST_P(ArchitecturesWithGradients, HaveTheGradientsOfTransformers) {

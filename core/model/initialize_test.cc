@@ -23,7 +23,7 @@ ModelConfig Config() {
   config.num_key_value_heads = 2;
   config.head_dim = 64;
   config.max_position_embeddings = 128;
-  config.qkv_bias = true;
+  config.block.qkv_bias = true;
   config.initializer_range = 0.05;
   return config;
 }
@@ -58,7 +58,7 @@ TEST(WriteRandomModel, WritesAFolderThatReadsBack) {
   const auto config = ReadModelConfig(folder);
   ASSERT_TRUE(config.ok()) << config.status();
   EXPECT_EQ(config->head, HeadKind::kScalar);
-  EXPECT_TRUE(config->qkv_bias);
+  EXPECT_TRUE(config->block.qkv_bias);
   const auto reader = CheckpointReader::Open(folder);
   ASSERT_TRUE(reader.ok()) << reader.status();
   size_t parameters = 0;

@@ -10,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/strip.h"
+#include "core/base/logging.h"
 #include "core/base/status_macros.h"
 #include "core/data/json.h"
 
@@ -24,24 +25,41 @@ constexpr int64_t kMaxConfigBytes = 8 << 20;
 constexpr int64_t kMaxDimension = int64_t{1} << 28;
 constexpr int64_t kMaxLayers = 10000;
 
-// What transformers calls a family, and what its configuration class fills in for a key that config.json lacks;
-// testdata/config_defaults.json holds all of it against those classes.
+// Which layers attend through the window that config.json states.
+enum class Windows {
+  kNone,        // whatever it states
+  kAll,         // unless it is null
+  kSomeOfThem,  // with use_sliding_window: those that layer_types says, else those from max_window_layers on
+};
+
+// A family of models: what its blocks are, what transformers calls it, which keys its configuration class knows, and
+// what that class fills in for a key that config.json lacks; testdata/config_defaults.json holds all of it against
+// those classes.
 struct Family {
   std::string_view model_type;
   std::string_view causal_lm;
-  std::string_view classification;
+  std::string_view classification = "";  // none: transformers has no such class
+  BlockSpec block = {};
+  bool has_attention_bias = false;  // of q, k, v and o
+  bool has_mlp_bias = false;
+  bool has_multipliers = false;
+  Windows windows = Windows::kNone;
   int64_t vocab_size;
   int64_t intermediate_size;
   int64_t max_position_embeddings;
   std::optional<int64_t> num_key_value_heads = std::nullopt;  // none: as many as heads
   std::optional<int64_t> head_dim = std::nullopt;             // none: hidden_size / num_attention_heads
+  double rms_norm_eps = 1e-6;
   std::optional<int64_t> bos_token_id = std::nullopt;
   std::optional<int64_t> eos_token_id = std::nullopt;
+  std::optional<int64_t> pad_token_id = std::nullopt;
 };
 constexpr Family kFamilies[] = {
     {.model_type = "llama",
      .causal_lm = "LlamaForCausalLM",
      .classification = "LlamaForSequenceClassification",
+     .has_attention_bias = true,
+     .has_mlp_bias = true,
      .vocab_size = 32000,
      .intermediate_size = 11008,
      .max_position_embeddings = 2048,
@@ -50,6 +68,8 @@ constexpr Family kFamilies[] = {
     {.model_type = "qwen2",
      .causal_lm = "Qwen2ForCausalLM",
      .classification = "Qwen2ForSequenceClassification",
+     .block = {.qkv_bias = true},
+     .windows = Windows::kSomeOfThem,
      .vocab_size = 151936,
      .intermediate_size = 22016,
      .max_position_embeddings = 32768,
@@ -57,6 +77,9 @@ constexpr Family kFamilies[] = {
     {.model_type = "qwen3",
      .causal_lm = "Qwen3ForCausalLM",
      .classification = "Qwen3ForSequenceClassification",
+     .block = {.qk_norm = QkNorm::kEachHead},
+     .has_attention_bias = true,
+     .windows = Windows::kSomeOfThem,
      .vocab_size = 151936,
      .intermediate_size = 22016,
      .max_position_embeddings = 32768,
@@ -65,13 +88,46 @@ constexpr Family kFamilies[] = {
     {.model_type = "mistral",
      .causal_lm = "MistralForCausalLM",
      .classification = "MistralForSequenceClassification",
+     .windows = Windows::kAll,
      .vocab_size = 32000,
      .intermediate_size = 14336,
      .max_position_embeddings = 131072,
      .num_key_value_heads = 8,
      .bos_token_id = 1,
      .eos_token_id = 2},
+    {.model_type = "granite",
+     .causal_lm = "GraniteForCausalLM",
+     .has_attention_bias = true,
+     .has_mlp_bias = true,
+     .has_multipliers = true,
+     .vocab_size = 32000,
+     .intermediate_size = 11008,
+     .max_position_embeddings = 2048,
+     .bos_token_id = 1,
+     .eos_token_id = 2},
+    {.model_type = "olmo2",
+     .causal_lm = "Olmo2ForCausalLM",
+     .block = {.attention_input_norm = "",
+               .attention_output_norm = "post_attention_layernorm",
+               .mlp_input_norm = "",
+               .mlp_output_norm = "post_feedforward_layernorm",
+               .qk_norm = QkNorm::kAllHeads},
+     .has_attention_bias = true,
+     .vocab_size = 50304,
+     .intermediate_size = 11008,
+     .max_position_embeddings = 2048,
+     .rms_norm_eps = 1e-5,
+     .eos_token_id = 50279,
+     .pad_token_id = 1},
 };
+
+// Null for one that is not supported.
+const Family* FindFamily(std::string_view model_type) {
+  const auto* found = std::find_if(std::begin(kFamilies), std::end(kFamilies),
+                                   [&](const Family& family) { return family.model_type == model_type; });
+  return found == std::end(kFamilies) ? nullptr : found;
+}
+
 constexpr int64_t kDefaultHiddenSize = 4096;
 constexpr int64_t kDefaultLayers = 32;
 constexpr int64_t kDefaultHeads = 32;
@@ -188,20 +244,21 @@ absl::Status CheckOneLabel(const Fields& fields) {
 
 absl::StatusOr<const Family*> ReadFamily(const Fields& fields, ModelConfig* config) {
   QUARTET_ASSIGN_OR_RETURN(config->model_type, fields.String("model_type", ""));
-  const Family* family = nullptr;
-  for (const Family& candidate : kFamilies) {
-    if (config->model_type == candidate.model_type) family = &candidate;
-  }
+  const Family* family = FindFamily(config->model_type);
   if (family == nullptr) {
-    return fields.Error("model_type", "supported are \"llama\", \"qwen2\", \"qwen3\" and \"mistral\"");
+    const auto quoted = [](std::string* out, const Family& known) {
+      absl::StrAppend(out, "\"", std::string(known.model_type), "\"");
+    };
+    return fields.Error("model_type", absl::StrCat("supported are ", absl::StrJoin(kFamilies, ", ", quoted)));
   }
+  config->block = family->block;
   const json* architectures = fields.Find("architectures");
   if (architectures == nullptr) return family;
   if (!architectures->is_array() || architectures->size() != 1 || !architectures->front().is_string()) {
     return fields.Error("architectures", "it must be a list of one name");
   }
   const std::string architecture = architectures->front().get<std::string>();
-  if (architecture == family->classification) {
+  if (!family->classification.empty() && architecture == family->classification) {
     QUARTET_RETURN_IF_ERROR(CheckOneLabel(fields));
     config->head = HeadKind::kScalar;
   } else if (architecture == "RewardModel" || architecture == "CriticModel") {
@@ -209,9 +266,10 @@ absl::StatusOr<const Family*> ReadFamily(const Fields& fields, ModelConfig* conf
     config->head = HeadKind::kScalar;
     QUARTET_ASSIGN_OR_RETURN(config->scalar_head, fields.String("value_head_prefix", "score"));
   } else if (architecture != family->causal_lm) {
-    return fields.Error("architectures",
-                        absl::StrCat("supported for model_type \"", std::string(family->model_type), "\" are ",
-                                     std::string(family->causal_lm), " and ", std::string(family->classification)));
+    std::string supported(family->causal_lm);
+    if (!family->classification.empty()) supported += ", " + std::string(family->classification);
+    return fields.Error("architectures", absl::StrCat("supported for model_type \"", std::string(family->model_type),
+                                                      "\" are ", supported, ", RewardModel and CriticModel"));
   }
   return family;
 }
@@ -258,20 +316,19 @@ absl::Status ReadRope(const Fields& fields, ModelConfig* config) {
   return absl::OkStatus();
 }
 
-// Reads the window through which a layer attends; none where no layer does, whatever sliding_window says. All layers of
-// Mistral's class slide. Of Qwen's those that layer_types says, by default those from max_window_layers on.
-absl::Status ReadSlidingWindow(const Fields& fields, ModelConfig* config) {
-  const bool is_llama = config->model_type == "llama", is_mistral = config->model_type == "mistral";
+// Reads the window through which a layer attends; none where no layer does, whatever sliding_window says.
+absl::Status ReadSlidingWindow(const Fields& fields, Windows windows, ModelConfig* config) {
+  const bool all = windows == Windows::kAll, some = windows == Windows::kSomeOfThem;
   const int64_t layers = config->num_hidden_layers;
-  bool uses_window = is_mistral;
-  if (!is_llama && !is_mistral) {
+  bool uses_window = all;
+  if (some) {
     QUARTET_ASSIGN_OR_RETURN(uses_window, fields.Boolean("use_sliding_window"));
   }
   std::optional<int64_t> window;
   if (uses_window && (!fields.Has("sliding_window") || fields.Find("sliding_window") != nullptr)) {
     QUARTET_ASSIGN_OR_RETURN(window, fields.Integer("sliding_window", 1, kMaxDimension, kDefaultSlidingWindow));
   }
-  int64_t sliding = is_mistral ? layers : 0;
+  int64_t sliding = all ? layers : 0;
   if (const json* types = fields.Find("layer_types"); types != nullptr) {
     const int64_t named = std::count(types->begin(), types->end(), "sliding_attention");
     const int64_t full = std::count(types->begin(), types->end(), "full_attention");
@@ -281,13 +338,15 @@ absl::Status ReadSlidingWindow(const Fields& fields, ModelConfig* config) {
           absl::StrCat("it must be a list of \"full_attention\" or \"sliding_attention\" for each of the ", layers,
                        " layers"));
     }
-    if (named > 0 && is_llama) return fields.Error("layer_types", "\"llama\" has \"full_attention\" alone");
-    if (named > 0 && !is_mistral && !window.has_value()) {
+    if (named > 0 && windows == Windows::kNone) {
+      return fields.Error("layer_types", absl::StrCat("\"", config->model_type, "\" has \"full_attention\" alone"));
+    }
+    if (named > 0 && some && !window.has_value()) {
       return fields.Error(uses_window ? "sliding_window" : "use_sliding_window",
                           "layer_types names layers with \"sliding_attention\", which need a window");
     }
-    if (!is_mistral) sliding = named;
-  } else if (window.has_value() && !is_mistral) {
+    if (!all) sliding = named;
+  } else if (window.has_value() && some) {
     QUARTET_ASSIGN_OR_RETURN(const int64_t first,
                              fields.Integer("max_window_layers", 0, kMaxDimension, kDefaultMaxWindowLayers));
     sliding = std::max<int64_t>(0, layers - first);
@@ -337,18 +396,26 @@ absl::Status ReadShape(const Fields& fields, const Family& family, ModelConfig* 
   return absl::OkStatus();
 }
 
-absl::Status ReadVariant(const Fields& fields, ModelConfig* config) {
-  QUARTET_ASSIGN_OR_RETURN(config->rms_norm_eps, fields.Number("rms_norm_eps", 0, 1e-6));
+absl::Status ReadMultipliers(const Fields& fields, ModelConfig* config) {
+  QUARTET_ASSIGN_OR_RETURN(config->embedding_multiplier, fields.Number("embedding_multiplier", 0, 1.0));
+  QUARTET_ASSIGN_OR_RETURN(config->logits_scaling, fields.Number("logits_scaling", 0, 1.0));
+  QUARTET_ASSIGN_OR_RETURN(config->block.residual_multiplier, fields.Number("residual_multiplier", 0, 1.0));
+  QUARTET_ASSIGN_OR_RETURN(config->block.attention_multiplier, fields.Number("attention_multiplier", 0, 1.0));
+  return absl::OkStatus();
+}
+
+absl::Status ReadVariant(const Fields& fields, const Family& family, ModelConfig* config) {
+  QUARTET_ASSIGN_OR_RETURN(config->rms_norm_eps, fields.Number("rms_norm_eps", 0, family.rms_norm_eps));
   QUARTET_ASSIGN_OR_RETURN(config->tie_word_embeddings, fields.Boolean("tie_word_embeddings"));
   QUARTET_ASSIGN_OR_RETURN(config->initializer_range, fields.Number("initializer_range", 0, 0.02, /*or_equal=*/true));
-  config->qkv_bias = config->model_type == "qwen2";
-  config->qk_norm = config->model_type == "qwen3";
-  if (config->model_type == "llama" || config->model_type == "qwen3") {
-    QUARTET_ASSIGN_OR_RETURN(config->attention_bias, fields.Boolean("attention_bias"));
+  if (family.has_attention_bias) {
+    QUARTET_ASSIGN_OR_RETURN(config->block.o_bias, fields.Boolean("attention_bias"));
+    config->block.qkv_bias = config->block.o_bias;
   }
-  if (config->model_type == "llama") {
-    QUARTET_ASSIGN_OR_RETURN(config->mlp_bias, fields.Boolean("mlp_bias"));
+  if (family.has_mlp_bias) {
+    QUARTET_ASSIGN_OR_RETURN(config->block.mlp_bias, fields.Boolean("mlp_bias"));
   }
+  if (family.has_multipliers) QUARTET_RETURN_IF_ERROR(ReadMultipliers(fields, config));
   QUARTET_ASSIGN_OR_RETURN(const std::string activation, fields.String("hidden_act", "silu"));
   if (activation != "silu") return fields.Error("hidden_act", "supported is \"silu\"");
   QUARTET_ASSIGN_OR_RETURN(const double dropout, fields.Number("attention_dropout", 0, 0.0, /*or_equal=*/true));
@@ -369,7 +436,7 @@ absl::Status ReadTokenIds(const Fields& fields, const std::string& folder, const
     return id < 0 ? std::nullopt : Id(id);  // Llama 1 and 2 write -1 for none
   };
   QUARTET_ASSIGN_OR_RETURN(config->bos_token_id, optional_id("bos_token_id", family.bos_token_id));
-  QUARTET_ASSIGN_OR_RETURN(config->pad_token_id, optional_id("pad_token_id", std::nullopt));
+  QUARTET_ASSIGN_OR_RETURN(config->pad_token_id, optional_id("pad_token_id", family.pad_token_id));
   QUARTET_ASSIGN_OR_RETURN(config->eos_token_ids, fields.Ids("eos_token_id", config->vocab_size));
   if (!fields.Has("eos_token_id") && family.eos_token_id.has_value()) config->eos_token_ids = {*family.eos_token_id};
 
@@ -399,9 +466,9 @@ absl::StatusOr<ModelConfig> ReadModelConfig(const std::string& folder) {
   const Fields fields(object, path);
   QUARTET_ASSIGN_OR_RETURN(const Family* family, ReadFamily(fields, &config));
   QUARTET_RETURN_IF_ERROR(ReadShape(fields, *family, &config));
-  QUARTET_RETURN_IF_ERROR(ReadVariant(fields, &config));
+  QUARTET_RETURN_IF_ERROR(ReadVariant(fields, *family, &config));
   QUARTET_RETURN_IF_ERROR(ReadRope(fields, &config));
-  QUARTET_RETURN_IF_ERROR(ReadSlidingWindow(fields, &config));
+  QUARTET_RETURN_IF_ERROR(ReadSlidingWindow(fields, family->windows, &config));
   QUARTET_RETURN_IF_ERROR(ReadTokenIds(fields, folder, *family, &config));
   return config;
 }
@@ -416,10 +483,16 @@ absl::Status CheckLengthInWindow(const ModelConfig& config, const std::string& f
 }
 
 std::string ConfigJson(const ModelConfig& config, HeadKind head, std::string_view torch_dtype) {
+  const Family* family = FindFamily(config.model_type);
+  QUARTET_CHECK(family != nullptr) << "model_type \"" << config.model_type << "\"";
   nlohmann::ordered_json object;
-  for (const Family& family : kFamilies) {
-    if (config.model_type != family.model_type) continue;
-    object["architectures"] = {head == HeadKind::kScalar ? family.classification : family.causal_lm};
+  if (head == HeadKind::kVocabulary) {
+    object["architectures"] = {family->causal_lm};
+  } else if (!family->classification.empty()) {
+    object["architectures"] = {family->classification};
+  } else {
+    object["architectures"] = {"RewardModel"};
+    object["value_head_prefix"] = "score";
   }
   object["model_type"] = config.model_type;
   object["vocab_size"] = config.vocab_size;
@@ -445,16 +518,22 @@ std::string ConfigJson(const ModelConfig& config, HeadKind head, std::string_vie
     object["rope_scaling"] = nullptr;
   }
   object["tie_word_embeddings"] = config.tie_word_embeddings;
-  if (config.model_type == "llama" || config.model_type == "qwen3") object["attention_bias"] = config.attention_bias;
-  if (config.model_type == "llama") object["mlp_bias"] = config.mlp_bias;
+  if (family->has_attention_bias) object["attention_bias"] = config.block.o_bias;
+  if (family->has_mlp_bias) object["mlp_bias"] = config.block.mlp_bias;
+  if (family->has_multipliers) {
+    object["embedding_multiplier"] = config.embedding_multiplier;
+    object["logits_scaling"] = config.logits_scaling;
+    object["residual_multiplier"] = config.block.residual_multiplier;
+    object["attention_multiplier"] = config.block.attention_multiplier.value_or(1);
+  }
   const bool slides = config.sliding_window.has_value();
-  if (config.model_type == "qwen2" || config.model_type == "qwen3") {
+  if (family->windows == Windows::kSomeOfThem) {
     object["use_sliding_window"] = slides;
     if (slides) object["max_window_layers"] = 0;
   }
   if (slides) {
     object["sliding_window"] = *config.sliding_window;
-  } else if (config.model_type == "mistral") {
+  } else if (family->windows == Windows::kAll) {
     object["sliding_window"] = nullptr;
   }
   object["attention_dropout"] = 0.0;

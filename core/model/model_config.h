@@ -1,4 +1,4 @@
-// The shape of a Llama-family decoder, as config.json of a Hugging Face folder gives it. LibTorch-free.
+// The shape of a decoder of Llama's kind, as config.json of a Hugging Face folder gives it. LibTorch-free.
 #pragma once
 
 #include <cstdint>
@@ -25,8 +25,30 @@ struct RopeScaling {
   int64_t original_max_position_embeddings = 8192;
 };
 
+// Over what queries and keys are normalised before they are rotated.
+enum class QkNorm { kNone, kEachHead, kAllHeads };
+
+// What tells the blocks of one family of models from another's: which parameters there are (parameter_layout.cc) and
+// what is done with them (decoder.cc).
+struct BlockSpec {
+  // Names of the norms over the hidden size: of what goes into attention and feed-forward, and of what comes out of
+  // them, before it is added to the residual. Empty: there is none in that place.
+  std::string_view attention_input_norm = "input_layernorm";
+  std::string_view attention_output_norm = "";
+  std::string_view mlp_input_norm = "post_attention_layernorm";
+  std::string_view mlp_output_norm = "";
+  QkNorm qk_norm = QkNorm::kNone;
+  bool qkv_bias = false;
+  bool o_bias = false;
+  bool mlp_bias = false;  // gate, up and down
+  // What attention and feed-forward add to the residual is multiplied by it.
+  double residual_multiplier = 1;
+  // Of q k^T; none: 1 / sqrt(head_dim).
+  std::optional<double> attention_multiplier;
+};
+
 struct ModelConfig {
-  std::string model_type;  // "llama", "qwen2", "qwen3", "mistral"
+  std::string model_type;  // of a family of models: "llama", "qwen2", ...
   int64_t vocab_size = 0;
   int64_t hidden_size = 0;
   int64_t intermediate_size = 0;
@@ -42,10 +64,9 @@ struct ModelConfig {
   // is the same for sequences up to the window; see CheckLengthInWindow.
   std::optional<int64_t> sliding_window;
   bool tie_word_embeddings = false;
-  bool qkv_bias = false;        // Qwen2
-  bool attention_bias = false;  // q, k, v and o biases (Llama with "attention_bias": true)
-  bool mlp_bias = false;
-  bool qk_norm = false;             // Qwen3
+  BlockSpec block;
+  double embedding_multiplier = 1;  // of what the first block reads
+  double logits_scaling = 1;        // logits are divided by it
   double initializer_range = 0.02;  // standard deviation of fresh weights
   HeadKind head =
       HeadKind::kVocabulary;  // of the folder: kScalar for *ForSequenceClassification with one label and OpenRLHF's

@@ -6,6 +6,8 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
+#include "core/model/testing/golden_models.h"
+
 namespace quartet {
 namespace {
 
@@ -92,6 +94,12 @@ json Reading(const ModelConfig& config) {
                {"high_freq_factor", config.rope_scaling->high_freq_factor},
                {"original_max_position_embeddings", config.rope_scaling->original_max_position_embeddings}};
   }
+  const BlockSpec& block = config.block;
+  json norms = json::array();
+  for (const std::string_view name :
+       {block.attention_input_norm, block.attention_output_norm, block.mlp_input_norm, block.mlp_output_norm}) {
+    if (!name.empty()) norms.push_back(name);
+  }
   return {{"vocab_size", config.vocab_size},
           {"hidden_size", config.hidden_size},
           {"intermediate_size", config.intermediate_size},
@@ -105,10 +113,16 @@ json Reading(const ModelConfig& config) {
           {"rope_scaling", scaling},
           {"sliding_window", or_null(config.sliding_window)},
           {"tie_word_embeddings", config.tie_word_embeddings},
-          {"qkv_bias", config.qkv_bias || config.attention_bias},
-          {"o_bias", config.attention_bias},
-          {"mlp_bias", config.mlp_bias},
-          {"qk_norm", config.qk_norm},
+          {"qkv_bias", block.qkv_bias},
+          {"o_bias", block.o_bias},
+          {"mlp_bias", block.mlp_bias},
+          {"qk_norm", block.qk_norm == QkNorm::kNone       ? "none"
+                      : block.qk_norm == QkNorm::kEachHead ? "each head"
+                                                           : "all heads"},
+          {"norms", norms},
+          {"multipliers",
+           {config.embedding_multiplier, block.residual_multiplier, block.attention_multiplier.value_or(0),
+            config.logits_scaling}},
           {"initializer_range", config.initializer_range},
           {"attention_dropout", 0.0},  // no other is taken
           {"bos_token_id", or_null(config.bos_token_id)},
@@ -121,7 +135,7 @@ json Reading(const ModelConfig& config) {
 TEST(ModelConfig, FillsInWhatTransformersFillsIn) {
   std::ifstream file("core/model/testdata/config_defaults.json");
   const json golden = json::parse(file);
-  ASSERT_EQ(golden.size(), 4);
+  ASSERT_EQ(golden.size(), 6);
   for (const auto& [family, golden_family] : golden.items()) {
     const json &full = golden_family["config"], &full_reading = golden_family["reading"];
     ASSERT_GE(golden_family["rows"].size(), full.size() * 2);
@@ -152,11 +166,11 @@ TEST(ModelConfig, ReadsWhatTransformersWrites) {
   const std::string root = "core/model/testdata/";
   const auto qwen2 = ReadModelConfig(root + "qwen2");
   ASSERT_TRUE(qwen2.ok()) << qwen2.status();
-  EXPECT_TRUE(qwen2->qkv_bias);
-  EXPECT_FALSE(qwen2->attention_bias);
+  EXPECT_TRUE(qwen2->block.qkv_bias);
+  EXPECT_FALSE(qwen2->block.o_bias);
   const auto qwen3 = ReadModelConfig(root + "qwen3");
   ASSERT_TRUE(qwen3.ok()) << qwen3.status();
-  EXPECT_TRUE(qwen3->qk_norm);
+  EXPECT_EQ(qwen3->block.qk_norm, QkNorm::kEachHead);
   EXPECT_TRUE(qwen3->tie_word_embeddings);
   EXPECT_EQ(qwen3->head_dim, 16);
   const auto llama3 = ReadModelConfig(root + "llama_tied_llama3_rope");
@@ -273,6 +287,18 @@ TEST(ModelConfig, RefusesShapesThatDoNotFitTogether) {
   ExpectRefused(qwen, {"num_key_value_heads is missing", "8"});  // transformers takes 32
 }
 
+// transformers has no classifier of the family: the head is that of OpenRLHF's classes.
+TEST(ModelConfig, WritesAScalarHeadForEveryFamily) {
+  for (const std::string& name : kGoldenModels) {
+    const auto config = ReadModelConfig("core/model/testdata/" + name);
+    ASSERT_TRUE(config.ok()) << config.status();
+    const auto critic = Read(ConfigJson(*config, HeadKind::kScalar));
+    ASSERT_TRUE(critic.ok()) << critic.status();
+    EXPECT_EQ(critic->head, HeadKind::kScalar) << name;
+    EXPECT_EQ(critic->scalar_head, "score") << name;
+  }
+}
+
 TEST(ModelConfig, RefusesClassifiersOfSeveralLabels) {
   const json critic = With(Llama(), "architectures", {"LlamaForSequenceClassification"});
   ExpectRefused(critic, {"id2label is missing", "one label"});
@@ -295,8 +321,9 @@ TEST(ModelConfig, NamesTheFileThatIsNoJson) {
 }
 
 TEST(ModelConfig, SurvivesARoundTripThroughConfigJson) {
-  for (const std::string name :
-       {"llama", "llama_tied_llama3_rope", "llama_biases", "qwen2", "qwen3", "mistral", "llama_critic"}) {
+  std::vector<std::string> names(std::begin(kGoldenModels), std::end(kGoldenModels));
+  names.push_back("llama_critic");
+  for (const std::string& name : names) {
     const auto config = ReadModelConfig("core/model/testdata/" + name);
     ASSERT_TRUE(config.ok()) << config.status();
     const auto again = Read(ConfigJson(*config, config->head));

@@ -7,35 +7,43 @@
 namespace quartet {
 namespace {
 
-// A linear layer's weight [out, in] and, where it has one, bias [out].
-void AddLinear(const std::string& name, int64_t out, int64_t in, bool bias, ParameterGroup* group) {
-  group->parameters.push_back({absl::StrCat(name, ".weight"), {out, in}, true});
-  if (bias) group->parameters.push_back({absl::StrCat(name, ".bias"), {out}, false});
-}
-
-void AddNorm(const std::string& name, int64_t size, ParameterGroup* group) {
-  group->parameters.push_back({absl::StrCat(name, ".weight"), {size}, false});
+void AddNorm(const std::string& name, int64_t size, ParameterGroup* group, BlockTensor in_block = BlockTensor::kCount) {
+  group->parameters.push_back({absl::StrCat(name, ".weight"), {size}, /*weight_decay=*/false, in_block});
 }
 
 ParameterGroup MakeBlock(const ModelConfig& config, int64_t block) {
-  const int64_t D = config.hidden_size, F = config.intermediate_size;
-  const int64_t q = config.num_attention_heads * config.head_dim, kv = config.num_key_value_heads * config.head_dim;
-  const bool qkv_bias = config.qkv_bias || config.attention_bias;
+  using enum BlockTensor;
+  const BlockSpec& spec = config.block;
+  const int64_t D = config.hidden_size, F = config.intermediate_size, d = config.head_dim;
+  const int64_t q = config.num_attention_heads * d, kv = config.num_key_value_heads * d;
   const std::string prefix = absl::StrCat("model.layers.", block, ".");
   ParameterGroup group{.name = absl::StrCat("block ", block), .parameters = {}};
-  AddNorm(prefix + "input_layernorm", D, &group);
-  AddLinear(prefix + "self_attn.q_proj", q, D, qkv_bias, &group);
-  AddLinear(prefix + "self_attn.k_proj", kv, D, qkv_bias, &group);
-  AddLinear(prefix + "self_attn.v_proj", kv, D, qkv_bias, &group);
-  AddLinear(prefix + "self_attn.o_proj", D, q, config.attention_bias, &group);
-  if (config.qk_norm) {
-    AddNorm(prefix + "self_attn.q_norm", config.head_dim, &group);
-    AddNorm(prefix + "self_attn.k_norm", config.head_dim, &group);
+  const auto norm = [&](BlockTensor part, std::string_view name, int64_t size) {
+    if (!name.empty()) AddNorm(prefix + std::string(name), size, &group, part);
+  };
+  // Its bias follows the weight here as in BlockTensor.
+  const auto linear = [&](BlockTensor part, std::string_view name, int64_t out, int64_t in, bool has_bias) {
+    const std::string path = prefix + std::string(name);
+    group.parameters.push_back({absl::StrCat(path, ".weight"), {out, in}, true, part});
+    const auto bias = static_cast<BlockTensor>(static_cast<int>(part) + 1);
+    if (has_bias) group.parameters.push_back({absl::StrCat(path, ".bias"), {out}, false, bias});
+  };
+  norm(kAttentionInputNorm, spec.attention_input_norm, D);
+  linear(kQ, "self_attn.q_proj", q, D, spec.qkv_bias);
+  linear(kK, "self_attn.k_proj", kv, D, spec.qkv_bias);
+  linear(kV, "self_attn.v_proj", kv, D, spec.qkv_bias);
+  linear(kO, "self_attn.o_proj", D, q, spec.o_bias);
+  if (spec.qk_norm != QkNorm::kNone) {
+    const bool each = spec.qk_norm == QkNorm::kEachHead;
+    norm(kQNorm, "self_attn.q_norm", each ? d : q);
+    norm(kKNorm, "self_attn.k_norm", each ? d : kv);
   }
-  AddNorm(prefix + "post_attention_layernorm", D, &group);
-  AddLinear(prefix + "mlp.gate_proj", F, D, config.mlp_bias, &group);
-  AddLinear(prefix + "mlp.up_proj", F, D, config.mlp_bias, &group);
-  AddLinear(prefix + "mlp.down_proj", D, F, config.mlp_bias, &group);
+  norm(kAttentionOutputNorm, spec.attention_output_norm, D);
+  norm(kMlpInputNorm, spec.mlp_input_norm, D);
+  linear(kGate, "mlp.gate_proj", F, D, spec.mlp_bias);
+  linear(kUp, "mlp.up_proj", F, D, spec.mlp_bias);
+  linear(kDown, "mlp.down_proj", D, F, spec.mlp_bias);
+  norm(kMlpOutputNorm, spec.mlp_output_norm, D);
   return group;
 }
 
@@ -77,6 +85,8 @@ ParameterLayout MakeParameterLayout(const ModelConfig& config, HeadKind head) {
   if (tied) AddNorm("model.norm", D, &embedding);
   layout.groups.push_back(std::move(embedding));
   for (int64_t block = 0; block < config.num_hidden_layers; ++block) layout.groups.push_back(MakeBlock(config, block));
+  layout.final_norm = tied ? 1 : 0;
+  layout.head = tied ? ParameterLayout::embedding : 1;
   if (!tied) {
     ParameterGroup group{.name = "head", .parameters = {}};
     AddNorm("model.norm", D, &group);

@@ -18,10 +18,36 @@ struct TensorSlice {
   int64_t begin = 0;
 };
 
+// What a parameter of a block is there for. D hidden, H heads, K key/value heads, d head dimension, F feed-forward.
+enum class BlockTensor {
+  kAttentionInputNorm,  // [D], as the other norms of BlockSpec
+  kQ,                   // [H * d, D]
+  kQBias,               // [H * d]
+  kK,                   // [K * d, D]
+  kKBias,
+  kV,  // [K * d, D]
+  kVBias,
+  kO,  // [D, H * d]
+  kOBias,
+  kQNorm,  // [d], or [H * d] with QkNorm::kAllHeads
+  kKNorm,  // [d], or [K * d]
+  kAttentionOutputNorm,
+  kMlpInputNorm,
+  kGate,  // [F, D]
+  kGateBias,
+  kUp,  // [F, D]
+  kUpBias,
+  kDown,  // [D, F]
+  kDownBias,
+  kMlpOutputNorm,
+  kCount,
+};
+
 struct ParameterSpec {
   std::string name;                                 // Hugging Face name, such as "model.layers.0.mlp.up_proj.weight"
   std::vector<int64_t> shape;                       // row-major
   bool weight_decay = true;                         // false for norms and biases
+  BlockTensor in_block = BlockTensor::kCount;       // kCount: not in a block
   std::optional<TensorSlice> slice = std::nullopt;  // none: all of the tensor of that name
   int64_t numel() const;
   int64_t stored_numel() const;
@@ -44,7 +70,11 @@ struct ParameterGroup {
 struct ParameterLayout {
   std::vector<ParameterGroup> groups;
   int block_group(int block) const { return 1 + block; }
-  int head_group = 0;  // equals 0 with tied embeddings
+  // Where a parameter stands; the embedding is the first of group 0. With tied embeddings it is the head, too.
+  static constexpr int embedding = 0;  // in group 0
+  int head_group = 0;                  // equals 0 with tied embeddings
+  int final_norm = 0, head = 0;        // in head_group
+  bool is_tied() const { return head_group == 0; }
   int64_t numel() const;
 };
 

@@ -5,15 +5,15 @@
 #include <map>
 #include <set>
 
+#include "core/model/testing/golden_models.h"
 #include "core/safetensors/reader.h"
 
 namespace quartet {
 namespace {
 
 class LayoutOf : public testing::TestWithParam<std::string> {};
-INSTANTIATE_TEST_SUITE_P(All, LayoutOf,
-                         testing::Values("llama", "llama_tied_llama3_rope", "llama_biases", "qwen2", "qwen3", "mistral",
-                                         "llama_critic"),
+INSTANTIATE_TEST_SUITE_P(All, LayoutOf, testing::ValuesIn(kGoldenModels), [](const auto& info) { return info.param; });
+INSTANTIATE_TEST_SUITE_P(Critic, LayoutOf, testing::Values("llama_critic"),
                          [](const auto& info) { return info.param; });
 
 TEST_P(LayoutOf, HasTheTensorsThatTransformersWrote) {

@@ -22,6 +22,11 @@ absl::Status CheckDivides(const char* field, int64_t value, int size) {
 }  // namespace
 
 absl::Status CheckTensorParallel(const ModelConfig& config, int size) {
+  if (size > 1 && config.block.qk_norm == QkNorm::kAllHeads) {
+    return absl::InvalidArgumentError(absl::StrCat("config.json: model_type is \"", config.model_type,
+                                                   "\", whose norms of queries and keys are over all heads, which ",
+                                                   size, " ranks do not have; allowed: 1 rank"));
+  }
   QUARTET_RETURN_IF_ERROR(CheckDivides("num_attention_heads", config.num_attention_heads, size));
   QUARTET_RETURN_IF_ERROR(CheckDivides("num_key_value_heads", config.num_key_value_heads, size));
   QUARTET_RETURN_IF_ERROR(CheckDivides("intermediate_size", config.intermediate_size, size));

@@ -17,9 +17,17 @@ ModelConfig ConfigOf(const std::string& model) {
 
 class SharesOf : public testing::TestWithParam<std::string> {};
 INSTANTIATE_TEST_SUITE_P(All, SharesOf,
-                         testing::Values("llama", "llama_tied_llama3_rope", "llama_biases", "qwen2", "qwen3",
-                                         "mistral"),
+                         testing::Values("llama", "llama_tied_llama3_rope", "llama_biases", "qwen2", "qwen3", "mistral",
+                                         "granite"),
                          [](const auto& info) { return info.param; });
+
+TEST(TensorParallel, RefusesNormsOverAllHeads) {
+  EXPECT_EQ(
+      CheckTensorParallel(ConfigOf("olmo2"), 2).message(),
+      "config.json: model_type is \"olmo2\", whose norms of queries and keys are over all heads, which 2 ranks do "
+      "not have; allowed: 1 rank");
+  EXPECT_TRUE(CheckTensorParallel(ConfigOf("olmo2"), 1).ok());
+}
 
 TEST_P(SharesOf, TogetherAreTheModel) {
   ModelConfig config = ConfigOf(GetParam());

@@ -79,14 +79,6 @@ absl::StatusOr<std::unique_ptr<ProcessGroup>> MakeLoneGroup(at::Device device) {
 
 }  // namespace
 
-int ShardedModel::Impl::FindParameter(int group, const std::string& name) const {
-  const auto& parameters = layout.groups[group].parameters;
-  for (size_t p = 0; p < parameters.size(); ++p) {
-    if (parameters[p].name == name) return static_cast<int>(p);
-  }
-  return -1;
-}
-
 OwnedRange ShardedModel::Impl::Owned(int group, int rank) const {
   const int64_t part = flat[group].shard, share = part / replicas();
   // Ranks of a mesh: replica * shards + shard.
@@ -124,14 +116,6 @@ absl::Status ShardedModel::Impl::Read(const CheckpointReader& reader, int group,
     }
   }
   return absl::OkStatus();
-}
-
-int ShardedModel::Impl::head_parameter() const {
-  for (const char* name : {"score.weight", "lm_head.weight", "model.embed_tokens.weight"}) {
-    const int found = FindParameter(layout.head_group, name);
-    if (found >= 0) return found;
-  }
-  return -1;
 }
 
 at::Tensor ShardedModel::Impl::Positions(const PackedSequences& batch) const {
@@ -285,24 +269,23 @@ void ShardedModel::Forward(const PackedSequences& batch,
     };
     at::Tensor hidden;
     {
-      const int embedding = model.FindParameter(0, "model.embed_tokens.weight");
       GatheredGroup group = model.Gather(0, next_of(-1));
-      if (!empty) hidden = Embed(group.tensors()[embedding], ids);
+      if (!empty) hidden = Stem(model.config, group.tensors()[ParameterLayout::embedding], ids);
     }
     for (int b = 0; b < blocks; ++b) {
       const int g = model.layout.block_group(b);
       GatheredGroup group = model.Gather(g, next_of(b));
       if (empty) continue;
       const TraceScope span("forward block ", b);
-      hidden = DecoderBlock(model.config, MakeBlockWeights(model.layout.groups[g], group.tensors()), rotary, attention,
-                            hidden);
+      hidden =
+          DecoderBlock(model.config, BlockWeights(model.layout.groups[g], group.tensors()), rotary, attention, hidden);
     }
     GatheredGroup head = model.Gather(model.layout.head_group, -1);
     if (!empty) {
       const TraceScope span("head");
-      hidden = RmsNorm(hidden, head.tensors()[model.norm_parameter()], model.config.rms_norm_eps);
+      hidden = FinalNorm(model.config, model.options.head, head.tensors()[model.layout.final_norm], hidden);
       const MemoryScope logits(model.ledger, MemoryCategory::kLogits);
-      use(hidden, head.tensors()[model.head_parameter()]);
+      use(hidden, head.tensors()[model.layout.head]);
     }
   } catch (...) {
     model.DropPending();

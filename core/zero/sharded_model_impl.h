@@ -118,12 +118,6 @@ struct ShardedModel::Impl {
   // flat buffer; what is padding stays as it is. Errors as ReadPiece's.
   absl::Status Read(const CheckpointReader& reader, int group, int64_t begin, const at::Tensor& out) const;
 
-  // Position of the parameter `name` in a group's list, -1 if it has none.
-  int FindParameter(int group, const std::string& name) const;
-  // The positions of the final norm and of the head's weight in layout.head_group.
-  int norm_parameter() const { return FindParameter(layout.head_group, "model.norm.weight"); }
-  int head_parameter() const;
-
   // Positions of the tokens within their sequences. Throws if `batch` contradicts itself.
   at::Tensor Positions(const PackedSequences& batch) const;
 };

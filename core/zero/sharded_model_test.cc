@@ -104,7 +104,7 @@ TEST(ShardedModel, AShareHoldsItsRowsAndColumnsOfWhatTheFileHolds) {
   for (const bool tied : {false, true}) {
     ModelConfig config = TinyConfig(1, tied);
     config.num_key_value_heads = 4;
-    config.attention_bias = config.mlp_bias = true;
+    config.block.qkv_bias = config.block.o_bias = config.block.mlp_bias = true;
     config.intermediate_size = 1 << 16;  // a matrix comes in several reads
     const std::string folder = WriteModel("shares", config);
     auto reader = *CheckpointReader::Open(folder);

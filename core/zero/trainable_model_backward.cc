@@ -60,9 +60,8 @@ double TrainableModel::Impl::ForwardBackward(const PackedSequences& batch, const
   RotaryTable rotary;
   if (!empty) rotary = MakeRotaryTable(config, positions, sharded->state_dtype());
   const at::Tensor ids = batch.ids_T.to(sharded->options.device);
-  const int embedding = sharded->FindParameter(0, "model.embed_tokens.weight");
   auto run_block = [&](int group, const std::vector<at::Tensor>& tensors, const at::Tensor& input_TD) {
-    return DecoderBlock(config, MakeBlockWeights(layout.groups[group], tensors), rotary, attention, input_TD);
+    return DecoderBlock(config, BlockWeights(layout.groups[group], tensors), rotary, attention, input_TD);
   };
   auto make_graph = [&](int group, const std::vector<at::Tensor>& tensors, const at::Tensor& input_TD) {
     const at::AutoGradMode with_grad(true);
@@ -78,7 +77,7 @@ double TrainableModel::Impl::ForwardBackward(const PackedSequences& batch, const
   {
     GatheredGroup group = sharded->Gather(0, layout.block_group(0));
     const TraceScope span("embedding");
-    if (!empty) hidden = Embed(group.tensors()[embedding], ids);
+    if (!empty) hidden = Stem(config, group.tensors()[ParameterLayout::embedding], ids);
   }
   for (int b = 0; b < blocks; ++b) {
     const int g = layout.block_group(b);
@@ -107,10 +106,10 @@ double TrainableModel::Impl::ForwardBackward(const PackedSequences& batch, const
       const TraceScope span("head");
       const MemoryScope logits(sharded->ledger, MemoryCategory::kLogits);
       const at::AutoGradMode with_grad(true);
-      const int norm = sharded->norm_parameter(), head = sharded->head_parameter();
+      const int norm = layout.final_norm, head = layout.head;
       const at::Tensor input = Leaf(hidden), norm_weight = Leaf(group.tensors()[norm]),
                        head_weight = Leaf(group.tensors()[head]);
-      const at::Tensor result = loss(RmsNorm(input, norm_weight, config.rms_norm_eps), head_weight);
+      const at::Tensor result = loss(FinalNorm(config, sharded->options.head, norm_weight, input), head_weight);
       value = ScalarValue(result);
       std::vector<at::Tensor> found = Gradients(result, at::Tensor(), {input, norm_weight, head_weight});
       hidden_gradient = found[0].defined() ? found[0] : at::zeros_like(hidden);
@@ -146,7 +145,9 @@ double TrainableModel::Impl::ForwardBackward(const PackedSequences& batch, const
   }
 
   // The embedding's gradient: rows are added in fp32, where a sum in bf16 would lose those of frequent tokens.
-  if (!empty) gradient->AddRows(0, embedding, ids, hidden_gradient);
+  if (!empty) {
+    gradient->AddRows(0, ParameterLayout::embedding, ids, StemGradient(config, hidden_gradient));
+  }
   gradient->StartReduceScatter(0);
   gradient->WaitReduceScatter();
   return value;

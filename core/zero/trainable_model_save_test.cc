@@ -41,7 +41,7 @@ std::map<std::string, std::pair<Dtype, std::vector<char>>> ReadFolder(const std:
 }
 
 TEST(TrainableModel, WhatWasNotTrainedIsSavedAsItWasRead) {
-  for (const char* name : {"llama", "qwen2_tied"}) {
+  for (const char* name : {"llama", "qwen2_tied", "granite", "olmo2"}) {
     const GoldenRun golden = ReadGoldenRun(name);
     for (int stage : {0, 2, 3}) {
       const std::string folder = FreshFolder("unchanged");

@@ -90,6 +90,12 @@ INSTANTIATE_TEST_SUITE_P(Arrangements, Training,
                                                           Arrangement{2, 2, false, 3})),
                          NameOf);
 
+// Blocks with multipliers, and with norms in other places.
+INSTANTIATE_TEST_SUITE_P(Families, Training,
+                         testing::Combine(testing::Values("granite", "olmo2"),
+                                          testing::Values(Arrangement{2, 3, true, 4}, Arrangement{1, 0, false, 8})),
+                         NameOf);
+
 // A mesh of 2 x 2, of 3 replicas of one rank, of 2 replicas of 3; each part of the state in host memory by itself and
 // all of it; micro-batches reduced together.
 INSTANTIATE_TEST_SUITE_P(

@@ -17,6 +17,7 @@
 #include "core/hardware/device.h"
 #include "core/kernels/cuda/cuda_paged_attention.h"
 #include "core/kernels/torch_paged_attention.h"
+#include "core/model/testing/golden_models.h"
 #include "core/safetensors/reader.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -129,7 +130,7 @@ void ExpectGolden(RolloutEngine& engine, const std::string& name) {
 }
 
 TEST_F(OnGpu, AnswersAreThoseOfTransformers) {
-  for (const std::string model : {"llama", "llama_biases", "llama_tied_llama3_rope", "qwen2", "qwen3", "mistral"}) {
+  for (const std::string& model : kGoldenModels) {
     LoadedEngine engine(OptionsFor(model));
     ASSERT_TRUE(engine.status.ok()) << engine.status;
     ExpectGolden(*engine.engine, model);
@@ -174,7 +175,7 @@ RolloutEngineOptions Eager(RolloutEngineOptions options) {
 }
 
 TEST_F(OnGpu, GraphsDecodeAsForwardsThatAreMadeAnewDo) {
-  for (const std::string model : {"llama", "llama_biases", "llama_tied_llama3_rope", "qwen2", "qwen3", "mistral"}) {
+  for (const std::string& model : kGoldenModels) {
     const json golden = GoldenOf(model);
     for (const int64_t max_num_seqs : {1, 3, 256}) {
       RolloutEngineOptions options = OptionsFor(model, "bf16");

@@ -148,6 +148,7 @@ TEST(RolloutEngine, RanksThatStepTogetherAgreeOnTheirNextStep) {
 TEST(TensorParallelEngine, GeneratesGreedilyWhatTransformersGenerates) {
   for (const json& golden : Golden()) {
     if (golden["model"] == "llama updated to mistral") continue;
+    if (golden["model"] == "olmo2") continue;  // its heads cannot be dealt to ranks
     SCOPED_TRACE(golden["model"].get<std::string>());
     RolloutEngineOptions options = OptionsFor(golden["model"]);
     options.max_num_batched_tokens = 50;

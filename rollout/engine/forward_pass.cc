@@ -21,14 +21,6 @@
 namespace quartet {
 namespace {
 
-at::Tensor Find(const ParameterGroup& parameters, const std::vector<at::Tensor>& tensors, const std::string& name) {
-  for (size_t i = 0; i < parameters.parameters.size(); ++i) {
-    if (parameters.parameters[i].name == name) return tensors[i];
-  }
-  QUARTET_CHECK(false) << "group '" << parameters.name << "' has no " << name;
-  return {};
-}
-
 // Whether forwards of one token a sequence are the same kernels each time.
 bool CanBeRecorded(const ShardedModel& model, const ShareExchange* exchange) {
   const ModelConfig& config = model.config();
@@ -79,8 +71,8 @@ void ForwardPass::Record() {
                      const at::Tensor& ids_B, const at::Tensor& positions_B, PagedAttention& attention) {
     const RotaryTable rotary{.cos_Td = at::index_select(all_positions.cos_Td, 0, positions_B),
                              .sin_Td = at::index_select(all_positions.sin_Td, 0, positions_B)};
-    const at::Tensor hidden_BD = ThroughBlocks(weights, rotary, attention, Embed(weights.embedding, ids_B));
-    return VocabularyLogits(RmsNorm(hidden_BD, weights.norm_D, config.rms_norm_eps), weights.head);
+    const at::Tensor hidden_BD = ThroughBlocks(weights, rotary, attention, Stem(config, weights.embedding, ids_B));
+    return VocabularyLogits(FinalNorm(config, HeadKind::kVocabulary, weights.norm_D, hidden_BD), weights.head);
   };
   graphs_.emplace(options_.new_recorder(), &*cache_, options, std::move(forward), ledger_);
   recorded_places_ = weights_->places();
@@ -131,7 +123,8 @@ at::Tensor ForwardPass::Run(const std::vector<ScheduledChunk>& chunks, const std
   PagedAttention attention(&*cache_, chunks, config.num_attention_heads);
   const auto finish = [&](const at::Tensor& norm_D, const at::Tensor& head_VD) {
     const auto logits_of = [&](std::vector<int64_t> of_rows) {
-      const at::Tensor of_ND = RmsNorm(at::index_select(hidden_TD, 0, as_tensor(of_rows)), norm_D, config.rms_norm_eps);
+      const at::Tensor of_ND =
+          FinalNorm(config, HeadKind::kVocabulary, norm_D, at::index_select(hidden_TD, 0, as_tensor(of_rows)));
       const MemoryScope logits(ledger_, MemoryCategory::kLogits);
       const at::Tensor logits_NV = VocabularyLogits(of_ND, head_VD);
       return OnHost(exchange_ != nullptr ? exchange_->GatherLogits(logits_NV) : logits_NV.contiguous());
@@ -147,17 +140,17 @@ at::Tensor ForwardPass::Run(const std::vector<ScheduledChunk>& chunks, const std
   if (const WholeWeights* whole = weights_->whole(); whole != nullptr) {
     if (!work) return {};
     hidden_TD =
-        exchange_ != nullptr ? exchange_->Embed(whole->embedding, ids) : Embed(whole->embedding, as_tensor(ids));
+        exchange_ != nullptr ? exchange_->Stem(whole->embedding, ids) : Stem(config, whole->embedding, as_tensor(ids));
     hidden_TD = ThroughBlocks(*whole, rotary, attention, hidden_TD);
     return finish(whole->norm_D, whole->head);
   }
   // The first group, or the head's: of tied embeddings the same, which stays gathered meanwhile.
-  const bool tied = layout.head_group == 0;
+  const bool tied = layout.is_tied();
   std::optional<GatheredGroup> ends = model.Gather(0, layout.block_group(0));
   std::vector<at::Tensor> tensors;
   if (work) {
     tensors = ArrangeGathered(model, 0, *ends);
-    hidden_TD = Embed(Find(layout.groups[0], tensors, "model.embed_tokens.weight"), as_tensor(ids));
+    hidden_TD = Stem(config, tensors[ParameterLayout::embedding], as_tensor(ids));
   }
   if (!tied) {
     tensors.clear();
@@ -169,14 +162,13 @@ at::Tensor ForwardPass::Run(const std::vector<ScheduledChunk>& chunks, const std
     const GatheredGroup group = model.Gather(index, next);
     if (!work) continue;
     attention.set_layer(block);
-    const BlockWeights weights = MakeBlockWeights(layout.groups[index], ArrangeGathered(model, index, group));
+    const BlockWeights weights(layout.groups[index], ArrangeGathered(model, index, group));
     hidden_TD = DecoderBlock(config, weights, rotary, attention, hidden_TD);
   }
   if (!tied) ends = model.Gather(layout.head_group);
   if (!work) return {};
   if (!tied) tensors = ArrangeGathered(model, layout.head_group, *ends);
-  const ParameterGroup& head = layout.groups[layout.head_group];
-  return finish(Find(head, tensors, "model.norm.weight"), Find(head, tensors, HeadName(config)));
+  return finish(tensors[layout.final_norm], tensors[layout.head]);
 }
 
 // Where the CPU can read it, once all that it is computed from is done.

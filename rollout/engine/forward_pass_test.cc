@@ -15,6 +15,7 @@
 
 #include "core/comm/process_group.h"
 #include "core/memory/ledger.h"
+#include "core/model/testing/golden_models.h"
 #include "core/safetensors/reader.h"
 #include "gtest/gtest.h"
 #include "rollout/engine/testing/run_again_recorder.h"
@@ -169,8 +170,7 @@ class Steps {
 };
 
 class Recorded : public ::testing::TestWithParam<std::string> {};
-INSTANTIATE_TEST_SUITE_P(Models, Recorded,
-                         ::testing::Values("llama", "llama_biases", "qwen3", "llama_tied_llama3_rope"),
+INSTANTIATE_TEST_SUITE_P(Models, Recorded, ::testing::ValuesIn(kGoldenModels),
                          [](const auto& info) { return info.param; });
 
 TEST_P(Recorded, StepsGiveTheLogitsOfForwardsThatAreNot) {

@@ -12,14 +12,14 @@
 namespace quartet {
 
 ShareExchange::ShareExchange(const ModelConfig& config, ProcessGroup* group, at::Device device)
-    : group_(group), device_(device) {
+    : config_(config), group_(group), device_(device) {
   for (int rank = 0; rank < group->size(); ++rank) {
     rows_.push_back(VocabularyRowsOf(config, {rank, group->size()}));
     widest_ = std::max(widest_, rows_.back().count);
   }
 }
 
-at::Tensor ShareExchange::Embed(const at::Tensor& embedding, const std::vector<int64_t>& ids) const {
+at::Tensor ShareExchange::Stem(const at::Tensor& embedding, const std::vector<int64_t>& ids) const {
   const VocabularyRows mine = rows_[group_->rank()];
   const auto is_mine = [&](int64_t id) { return id >= mine.begin && id < mine.begin + mine.count; };
   std::vector<int64_t> rows, foreign;
@@ -30,7 +30,7 @@ at::Tensor ShareExchange::Embed(const at::Tensor& embedding, const std::vector<i
   const auto as_tensor = [](std::vector<int64_t>& values) {
     return at::from_blob(values.data(), {static_cast<int64_t>(values.size())}, at::kLong);
   };
-  at::Tensor hidden_TD = quartet::Embed(embedding, as_tensor(rows).to(embedding.device()));
+  at::Tensor hidden_TD = quartet::Stem(config_, embedding, as_tensor(rows).to(embedding.device()));
   // One rank has a token's embedding, the others zero: the sum is exact in any type.
   if (!hidden_TD.is_meta()) hidden_TD.index_fill_(0, as_tensor(foreign).to(embedding.device()), 0);
   Sum(hidden_TD);

@@ -20,11 +20,11 @@ namespace quartet {
 // Calls throw as collectives do. One thread, but for CopyRow.
 class ShareExchange {
  public:
-  // `group`, of `device`, outlives it.
+  // `config` and `group`, of `device`, outlive it.
   ShareExchange(const ModelConfig& config, ProcessGroup* group, at::Device device);
 
-  // The embeddings of `ids`, [T, D], from the ranks' rows of the embedding.
-  at::Tensor Embed(const at::Tensor& embedding, const std::vector<int64_t>& ids) const;
+  // What the first block reads of `ids`, [T, D], from the ranks' rows of the embedding.
+  at::Tensor Stem(const at::Tensor& embedding, const std::vector<int64_t>& ids) const;
 
   // Adds the ranks' tensors into the one given.
   void Sum(const at::Tensor& partial) const;
@@ -41,6 +41,7 @@ class ShareExchange {
   std::vector<size_t> ShareDrawn(int32_t alternatives, std::vector<absl::StatusOr<SampledToken>>* drawn) const;
 
  private:
+  const ModelConfig& config_;
   ProcessGroup* const group_;
   const at::Device device_;
   std::vector<VocabularyRows> rows_;  // of each rank

@@ -15,7 +15,7 @@ import sys
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
-FAMILIES = ["llama", "mistral", "qwen2", "qwen3"]
+FAMILIES = ["llama", "mistral", "qwen2", "qwen3", "granite", "olmo2"]
 LLAMA3 = dict(rope_type="llama3", factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0, original_max_position_embeddings=64)
 FULL = dict(
     vocab_size=1000, hidden_size=256, intermediate_size=96, num_hidden_layers=3, num_attention_heads=64,
@@ -24,6 +24,7 @@ FULL = dict(
     initializer_range=0.01, bos_token_id=5, eos_token_id=6, pad_token_id=7, use_sliding_window=True, sliding_window=128,
     max_window_layers=1,
 )
+MULTIPLIERS = dict(embedding_multiplier=12.0, residual_multiplier=0.25, attention_multiplier=0.5, logits_scaling=8.0)
 ABSENT = "(absent)"
 FULL_ATTENTION, SLIDING = "full_attention", "sliding_attention"
 WINDOWS = [
@@ -42,6 +43,12 @@ WINDOWS = [
     dict(layer_types=[FULL_ATTENTION, SLIDING, FULL_ATTENTION], use_sliding_window=False),
     dict(layer_types=[FULL_ATTENTION] * 2),
 ]
+
+
+def qk_norm(attention):
+    if not hasattr(attention, "q_norm"):
+        return "none"
+    return "each head" if attention.q_norm.weight.numel() == attention.head_dim else "all heads"
 
 
 def without(config, *keys):
@@ -77,17 +84,20 @@ def reading(source):
         num_key_value_heads=attention.k_proj.out_features // attention.head_dim,
         head_dim=attention.head_dim,
         max_position_embeddings=config.max_position_embeddings,
-        rms_norm_eps=layer.input_layernorm.variance_epsilon,
+        rms_norm_eps=layer.post_attention_layernorm.variance_epsilon,
         rope_theta=config.rope_theta,
         tie_word_embeddings=bool(config.tie_word_embeddings),
         qkv_bias=attention.q_proj.bias is not None,
         o_bias=attention.o_proj.bias is not None,
         mlp_bias=mlp.gate_proj.bias is not None,
-        qk_norm=hasattr(attention, "q_norm"),
+        qk_norm=qk_norm(attention),
+        norms=[name for name, module in layer.named_children() if name.endswith("norm")],
+        multipliers=[getattr(model.model, "embedding_multiplier", 1.0), getattr(layer, "residual_multiplier", 1.0),
+                     attention.scaling if config.model_type == "granite" else 0.0, getattr(config, "logits_scaling", 1.0)],
         initializer_range=config.initializer_range,
         attention_dropout=config.attention_dropout,
     )
-    if any(value is None for value in view.values()) or not config.hidden_act == "silu":
+    if None in view.values() or None in view["multipliers"] or not config.hidden_act == "silu":
         return None
     return view | dict(
         rope_scaling=without(scaling, "rope_type", "type") if scaling else None,
@@ -106,20 +116,26 @@ def main(folder):
     golden = {}
     for family in FAMILIES:
         full = {"model_type": family} | FULL
-        if family == "qwen2":
-            del full["head_dim"]  # its class has no such key
+        if family in ("qwen2", "granite", "olmo2"):
+            del full["head_dim"]  # their classes have no such key
+        if family == "granite":
+            full |= MULTIPLIERS
+        if family == "olmo2":
+            full["rope_scaling"] = None  # its class refuses what transformers' other classes take
         configs = [{"model_type": family}]
-        configs += [without(full, key) for key in FULL if key in full]
-        configs += [full | {key: None} for key in FULL if key in full]
+        configs += [without(full, key) for key in full if key != "model_type"]
+        configs += [full | {key: None} for key in full if key != "model_type"]
         for window in WINDOWS:
-            # Llama's and Mistral's classes pass over layer_types; Quartet refuses what contradicts them.
+            # The other classes pass over layer_types; Quartet refuses what contradicts them.
             types = window.get("layer_types", [])
-            if family == "llama" and SLIDING in types or family in ("llama", "mistral") and len(types) == 2:
+            unread = family not in ("qwen2", "qwen3")
+            if unread and family != "mistral" and SLIDING in types or unread and len(types) == 2:
                 continue
             configs.append(full | window)
         deep = without(full, "num_hidden_layers", "max_window_layers", "rope_scaling")
         configs += [deep, without(deep, "sliding_window"), without(deep, "sliding_window", "use_sliding_window")]
-        configs += [full | {"rope_scaling": {"rope_type": "default", "rope_theta": 7.0}}]
+        if family != "olmo2":
+            configs += [full | {"rope_scaling": {"rope_type": "default", "rope_theta": 7.0}}]
         expected = reading(full)
         rows = [[changes(full, config), read and changes(expected, read)] for config in configs for read in [reading(config)]]
         golden[family] = dict(config=full, reading=expected, rows=rows)

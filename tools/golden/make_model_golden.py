@@ -2,7 +2,7 @@
 """Writes core/model/testdata: tiny random models of each architecture, and what transformers computes from them.
 
     python3 -m venv venv && venv/bin/pip install -r tools/golden/requirements.txt
-    venv/bin/python tools/golden/make_model_golden.py core/model/testdata
+    venv/bin/python tools/golden/make_model_golden.py core/model/testdata [MODEL ...]
 
 Each folder is a Hugging Face folder (config.json, model.safetensors) and golden/model.safetensors:
   ids [2, 13] (int64)          token ids
@@ -34,8 +34,13 @@ MODELS = {
     "qwen3": transformers.Qwen3Config(**COMMON, head_dim=16, rope_theta=1e6, tie_word_embeddings=True),
     "mistral": transformers.MistralConfig(**COMMON, sliding_window=None),
     "llama_critic": transformers.LlamaConfig(**COMMON, num_labels=1),
+    # Multipliers of the sizes that Granite 3's have; an attention_multiplier of 1 / head_dim.
+    "granite": transformers.GraniteConfig(
+        **COMMON, embedding_multiplier=12.0, residual_multiplier=0.22, attention_multiplier=0.125, logits_scaling=8.0,
+        tie_word_embeddings=True),
+    "olmo2": transformers.Olmo2Config(**COMMON, rope_theta=5e5),
 }
-WITH_GRADIENTS = {"llama", "llama_tied_llama3_rope", "qwen3"}
+WITH_GRADIENTS = {"llama", "llama_tied_llama3_rope", "qwen3", "granite", "olmo2"}
 
 
 def golden(model, scalar, with_gradients):
@@ -63,6 +68,8 @@ def golden(model, scalar, with_gradients):
 def main():
     root = pathlib.Path(sys.argv[1])
     for index, (name, config) in enumerate(MODELS.items()):
+        if sys.argv[2:] and name not in sys.argv[2:]:
+            continue
         torch.manual_seed(index)
         scalar = name.endswith("_critic")
         cls = transformers.AutoModelForSequenceClassification if scalar else transformers.AutoModelForCausalLM

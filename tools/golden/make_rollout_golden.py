@@ -1,12 +1,14 @@
 """Writes rollout/engine/testdata/generate.json: what transformers generates greedily, fp32, with the models of
 core/model/testdata.
 
-Needs torch 2.11 and transformers 4.57.6. Run from the repository root, after make_model_golden.py.
+Needs torch 2.11 and transformers 4.57.6. Run from the repository root, after make_model_golden.py; of models named as
+arguments these cases alone are made anew.
 """
 
 import json
 import os
 import random
+import sys
 
 import torch
 from transformers import AutoModelForCausalLM
@@ -54,13 +56,22 @@ def load(name):
 
 
 def main():
+    path = "rollout/engine/testdata/generate.json"
     names = [n for n in sorted(os.listdir(ROOT)) if os.path.exists(os.path.join(ROOT, n, "generation_config.json"))]
+    if sys.argv[1:]:
+        result = [case for case in json.load(open(path)) if case["model"] not in sys.argv[1:]]
+        result += [make_cases(name, load(name)) for name in names if name in sys.argv[1:]]
+        return write(path, result)
     result = [make_cases(name, load(name)) for name in names]
     # What a rollout of "llama" generates after an update to the weights of "mistral", which has the same shapes.
     updated = load("llama")
     updated.load_state_dict(load("mistral").state_dict())
     result.append(make_cases("llama updated to mistral", updated))
-    with open("rollout/engine/testdata/generate.json", "w") as out:
+    write(path, result)
+
+
+def write(path, result):
+    with open(path, "w") as out:
         json.dump(result, out, separators=(",", ":"))
         out.write("\n")
 

@@ -1,9 +1,9 @@
-"""Writes core/zero/testdata: two tiny models and how transformers and torch train them.
+"""Writes core/zero/testdata: tiny models and how transformers and torch train them.
 
 A folder a model, as save_pretrained writes it (fp32), and beside it training.json: the sequences, the options, and for
 each of 20 AdamW steps the loss before it (mean over all predicted tokens) and the norm of the gradient before clipping.
 
-Usage: python3 tools/golden/make_training_golden.py core/zero/testdata    (torch 2.11.0, transformers 4.57.6)
+Usage: python3 tools/golden/make_training_golden.py core/zero/testdata [MODEL ...]    (torch 2.11.0, transformers 4.57.6)
 """
 
 import json
@@ -28,6 +28,10 @@ SHAPE = dict(
 MODELS = {
     "llama": transformers.LlamaConfig(tie_word_embeddings=False, **SHAPE),
     "qwen2_tied": transformers.Qwen2Config(tie_word_embeddings=True, **SHAPE),
+    "granite": transformers.GraniteConfig(
+        embedding_multiplier=12.0, residual_multiplier=0.22, attention_multiplier=0.125, logits_scaling=2.0,
+        tie_word_embeddings=True, **SHAPE),
+    "olmo2": transformers.Olmo2Config(tie_word_embeddings=False, pad_token_id=None, eos_token_id=2, **SHAPE),
 }
 
 
@@ -58,8 +62,9 @@ def train(model, sequences):
     return losses, norms
 
 
-def main(out):
-    for name, config in MODELS.items():
+def main(out, names):
+    for name in names or MODELS:
+        config = MODELS[name]
         torch.manual_seed(20)
         model = transformers.AutoModelForCausalLM.from_config(config, torch_dtype=torch.float32)
         generator = torch.Generator().manual_seed(4)
@@ -80,4 +85,4 @@ def main(out):
 
 
 if __name__ == "__main__":
-    main(pathlib.Path(sys.argv[1]))
+    main(pathlib.Path(sys.argv[1]), sys.argv[2:])

@@ -64,19 +64,14 @@ at::Tensor WholeModel::Forward(const at::Tensor& ids_T, const std::vector<int64_
   for (size_t i = 0; i + 1 < starts.size(); ++i) positions.push_back(at::arange(starts[i + 1] - starts[i], at::kLong));
   const RotaryTable rotary = MakeRotaryTable(config_, at::cat(positions, 0));
   const PackedCausalAttention attention({.starts = starts, .shared = {}});
-  at::Tensor hidden = Embed(parameters_.front().front(), ids_T);
+  at::Tensor hidden = Stem(config_, parameters_.front()[ParameterLayout::embedding], ids_T);
   for (int block = 0; block < config_.num_hidden_layers; ++block) {
     const int group = layout_.block_group(block);
-    hidden =
-        DecoderBlock(config_, MakeBlockWeights(layout_.groups[group], parameters_[group]), rotary, attention, hidden);
+    hidden = DecoderBlock(config_, BlockWeights(layout_.groups[group], parameters_[group]), rotary, attention, hidden);
   }
-  // With tied embeddings the norm is the embedding group's second, else the head group's first parameter.
-  const at::Tensor& norm = parameters_[layout_.head_group][layout_.head_group == 0 ? 1 : 0];
-  return RmsNorm(hidden, norm, config_.rms_norm_eps);
+  return FinalNorm(config_, config_.head, parameters_[layout_.head_group][layout_.final_norm], hidden);
 }
 
-const at::Tensor& WholeModel::head_weight() const {
-  return parameters_[layout_.head_group][layout_.head_group == 0 ? 0 : 1];
-}
+const at::Tensor& WholeModel::head_weight() const { return parameters_[layout_.head_group][layout_.head]; }
 
 }  // namespace quartet

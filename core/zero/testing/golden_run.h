@@ -31,7 +31,7 @@ struct GoldenRun {
   TrainableModelOptions Fp32(int stage, bool checkpointing) const;
 };
 
-// "llama", "qwen2_tied".
+// "llama", "qwen2_tied", "granite", "olmo2".
 GoldenRun ReadGoldenRun(const std::string& model);
 
 PackedSequences PackIds(const TokenIds& sequences);

@@ -215,7 +215,7 @@ WideModel::WideModel(bool tied, int64_t vocab_size) {
   config.head_dim = 16;
   config.max_position_embeddings = 512;
   config.tie_word_embeddings = tied;
-  config.attention_bias = config.mlp_bias = !tied;
+  config.block.qkv_bias = config.block.o_bias = config.block.mlp_bias = !tied;
   config.initializer_range = 0.15;
   folder = testing::TempDir() + "/engine_test_wide_" + (tied ? "tied" : "untied") + std::to_string(vocab_size);
   const absl::Status written = WriteRandomModel(config, HeadKind::kVocabulary, 5, Dtype::kF32, folder);

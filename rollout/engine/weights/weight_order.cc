@@ -12,8 +12,8 @@ namespace quartet {
 namespace {
 
 // `rows` are some of the parameter's, a multiple of a panel's.
-bool HasOrder(const ModelConfig& config, const ParameterSpec& parameter, const at::Tensor& rows) {
-  const bool only_looked_up = parameter.name == "model.embed_tokens.weight" && !config.tie_word_embeddings;
+bool HasOrder(const ParameterLayout& layout, int group, const ParameterSpec& parameter, const at::Tensor& rows) {
+  const bool only_looked_up = group == 0 && !layout.is_tied();
   return !only_looked_up && parameter.shape.size() == 2 && parameter.shape[0] % kPanelRows == 0 && CanPack(rows);
 }
 
@@ -21,28 +21,23 @@ int64_t PanelsNumel(const ParameterSpec& parameter) { return kPanelRows * parame
 
 }  // namespace
 
-const char* HeadName(const ModelConfig& config) {
-  return config.tie_word_embeddings ? "model.embed_tokens.weight" : "lm_head.weight";
-}
-
 WholeWeights ArrangeWhole(const ShardedModel& model, const std::vector<at::Tensor>& buffers) {
   const at::NoGradGuard no_grad;
   const ParameterLayout& layout = model.layout();
-  const ModelConfig& config = model.config();
   WholeWeights weights;
-  for (size_t g = 0; g < layout.groups.size(); ++g) {
+  for (int g = 0; g < static_cast<int>(layout.groups.size()); ++g) {
     const ParameterGroup& parameters = layout.groups[g];
-    std::vector<at::Tensor> tensors = model.Views(static_cast<int>(g), buffers[g]);
+    std::vector<at::Tensor> tensors = model.Views(g, buffers[g]);
     for (size_t i = 0; i < tensors.size(); ++i) {
-      const ParameterSpec& parameter = parameters.parameters[i];
-      if (HasOrder(config, parameter, tensors[i])) tensors[i] = PackInPlace(tensors[i]);
-      if (parameter.name == "model.embed_tokens.weight") weights.embedding = tensors[i];
-      if (parameter.name == "model.norm.weight") weights.norm_D = tensors[i];
-      if (parameter.name == HeadName(config)) weights.head = tensors[i];
+      if (HasOrder(layout, g, parameters.parameters[i], tensors[i])) tensors[i] = PackInPlace(tensors[i]);
     }
-    const bool is_block = static_cast<int>(g) >= layout.block_group(0) &&
-                          static_cast<int>(g) < layout.block_group(static_cast<int>(config.num_hidden_layers));
-    if (is_block) weights.blocks.push_back(MakeBlockWeights(parameters, tensors));
+    if (g == 0) weights.embedding = tensors[ParameterLayout::embedding];
+    if (g == layout.head_group) {
+      weights.norm_D = tensors[layout.final_norm];
+      weights.head = tensors[layout.head];
+    } else if (g != 0) {
+      weights.blocks.emplace_back(parameters, tensors);
+    }
   }
   return weights;
 }
@@ -57,7 +52,7 @@ void ArrangePart(const ShardedModel& model, const std::vector<at::Tensor>& buffe
     const at::Tensor rows = buffers[piece.group]
                                 .narrow(0, piece.shard_offset + first * panel - piece.begin, (last - first) * panel)
                                 .view({(last - first) * kPanelRows, parameter.shape[1]});
-    if (HasOrder(model.config(), parameter, rows)) PackInPlace(rows);
+    if (HasOrder(model.layout(), piece.group, parameter, rows)) PackInPlace(rows);
   }
 }
 
@@ -70,7 +65,7 @@ std::vector<at::Tensor> ArrangeGathered(const ShardedModel& model, int group, co
   for (size_t i = 0; i < tensors.size(); ++i) {
     const ParameterSpec& parameter = parameters.parameters[i];
     at::Tensor& tensor = tensors[i];
-    if (!HasOrder(model.config(), parameter, tensor)) continue;
+    if (!HasOrder(model.layout(), group, parameter, tensor)) continue;
     const int64_t panel = PanelsNumel(parameter), offset = tensor.storage_offset() - beginning;
     int64_t arranged = -1;
     for (int64_t end = (offset / part + 1) * part - offset; end < tensor.numel(); end += part) {  // of a rank's part

@@ -17,9 +17,6 @@ struct WholeWeights {
   std::vector<BlockWeights> blocks;
 };
 
-// "model.embed_tokens.weight", or "lm_head.weight".
-const char* HeadName(const ModelConfig& config);
-
 // Of `buffers`, which hold a whole group each, laid out like the resident ones; views of them.
 WholeWeights ArrangeWhole(const ShardedModel& model, const std::vector<at::Tensor>& buffers);
 
