@@ -9,6 +9,7 @@
 #include <mutex>
 #include <nlohmann/json.hpp>
 
+#include "core/rl/testing/token_arrays.h"
 #include "core/training/batch/batch_split.h"
 #include "core/training/calls/update_call.h"
 #include "core/training/testing/engine_ranks.h"
@@ -27,9 +28,9 @@ std::vector<TrainingSequence> Sequences(const nlohmann::json& golden) {
     to.mutable_tokens()->set_index(sequences.size() * 10);
     for (int id : from["ids"]) to.mutable_tokens()->add_ids(id);
     for (bool action : from["action_mask"]) to.mutable_tokens()->add_action_mask(action);
-    for (double x : from["loss_weights"]) to.add_loss_weights(static_cast<float>(x));
-    for (double x : from["old_values"]) to.add_old_values(static_cast<float>(x));
-    for (double x : from["returns"]) to.add_returns(static_cast<float>(x));
+    for (double x : from["loss_weights"]) MutableArray(kLossWeights, &to).Add(static_cast<float>(x));
+    for (double x : from["old_values"]) MutableArray(kOldValues, &to).Add(static_cast<float>(x));
+    for (double x : from["returns"]) MutableArray(kReturns, &to).Add(static_cast<float>(x));
   }
   return sequences;
 }

@@ -1,6 +1,7 @@
 #include "critic_trainer/critic_trainer_service.h"
 
 #include <cmath>
+#include <iterator>
 #include <utility>
 #include <vector>
 
@@ -8,6 +9,7 @@
 #include "core/base/status_macros.h"
 #include "core/checkpoint/newest_state.h"
 #include "core/model/model_config.h"
+#include "core/rl/token_arrays.h"
 #include "core/service/wire/call_deadline.h"
 #include "core/service/wire/status_conversion.h"
 #include "core/training/batch/batch_check.h"
@@ -77,11 +79,7 @@ class CriticTrainerService final : public RankService, public CriticTrainer::Ser
       QUARTET_RETURN_IF_ERROR(CheckWholeSequences(items, calls_.limits()));
       return CheckPairs(items, /*has_margin=*/true);
     }
-    return CheckTrainingSequences(items,
-                                  {{"loss_weights", &TrainingSequence::loss_weights},
-                                   {"old_values", &TrainingSequence::old_values},
-                                   {"returns", &TrainingSequence::returns}},
-                                  calls_.limits());
+    return CheckTrainingSequences(items, {std::begin(kValueLossArrays), std::end(kValueLossArrays)}, calls_.limits());
   }
 
   static void Complete(const UpdateOutcome<CriticUpdateReply>& done, CriticUpdateReply* reply) {

@@ -5,6 +5,7 @@
 
 #include "core/config/run_config.h"
 #include "core/model/testing/edited_folder.h"
+#include "core/rl/testing/token_arrays.h"
 #include "core/service/wire/status_conversion.h"
 #include "core/training/testing/engine_ranks.h"
 #include "core/training/testing/service_ranks.h"
@@ -110,10 +111,10 @@ TEST_F(CriticTrainerServiceTest, LearnsTheReturnsThatItIsGiven) {
   for (size_t i = 0; i < items.size(); ++i) {
     EXPECT_EQ((*before)[i].index(), tokens[i].index());
     *items[i].mutable_tokens() = tokens[i];
-    *items[i].mutable_old_values() = (*before)[i].values();
+    MutableArray(kOldValues, &items[i]) = (*before)[i].values();
     for (int a = 0; a < (*before)[i].values_size(); ++a) {
-      items[i].add_returns(1);
-      items[i].add_loss_weights(1.0f / 13);
+      MutableArray(kReturns, &items[i]).Add(1);
+      MutableArray(kLossWeights, &items[i]).Add(1.0f / 13);
     }
   }
   double first = 0, last = 0;
@@ -175,9 +176,9 @@ TEST_F(CriticTrainerServiceTest, ComputesTheSameASequenceAtATimeAndAsManyTokensA
   for (size_t i = 0; i < items.size(); ++i) {
     *items[i].mutable_tokens() = tokens[i];
     for (int a = 0; a < tokens[i].ids_size() - 2; ++a) {
-      items[i].add_old_values(0.1f * static_cast<float>(a));
-      items[i].add_returns(a % 2 == 0 ? 1 : -1);
-      items[i].add_loss_weights(1.0f / 13);
+      MutableArray(kOldValues, &items[i]).Add(0.1f * static_cast<float>(a));
+      MutableArray(kReturns, &items[i]).Add(a % 2 == 0 ? 1 : -1);
+      MutableArray(kLossWeights, &items[i]).Add(1.0f / 13);
     }
   }
   const auto filled_values = Values(tokens);
@@ -208,9 +209,9 @@ TEST_F(CriticTrainerServiceTest, SavesItselfOnceAndStartsFromWhatItSaved) {
   std::vector<TrainingSequence> items(1);
   *items[0].mutable_tokens() = Tokens(0, 6);
   for (int a = 0; a < 4; ++a) {
-    items[0].add_loss_weights(0.25);
-    items[0].add_old_values(0);
-    items[0].add_returns(1);
+    MutableArray(kLossWeights, &items[0]).Add(0.25);
+    MutableArray(kOldValues, &items[0]).Add(0);
+    MutableArray(kReturns, &items[0]).Add(1);
   }
   ASSERT_TRUE(Update(1, items).ok());
   const auto saved = Save(2, "step_1");
@@ -246,12 +247,12 @@ TEST_F(CriticTrainerServiceTest, SavesItselfOnceAndStartsFromWhatItSaved) {
 TEST_F(CriticTrainerServiceTest, RefusesAnUpdateWithoutReturnsAndNamesTheSequence) {
   std::vector<TrainingSequence> items(1);
   *items[0].mutable_tokens() = Tokens(8, 3);
-  items[0].add_loss_weights(1);
-  items[0].add_old_values(0);
+  MutableArray(kLossWeights, &items[0]).Add(1);
+  MutableArray(kOldValues, &items[0]).Add(0);
   const absl::Status status = Update(1, items).status();
   EXPECT_TRUE(absl::IsInvalidArgument(status)) << status;
-  EXPECT_THAT(std::string(status.message()), HasSubstr("sequence 8: returns has 0 entries for 1 action tokens"));
-  items[0].add_returns(1);
+  EXPECT_THAT(std::string(status.message()), HasSubstr("sequence 8: arrays has no \"returns\""));
+  MutableArray(kReturns, &items[0]).Add(1);
   EXPECT_THAT(std::string(Update(1, items, -1).status().message()), HasSubstr("header.value_clip is -1"));
   EXPECT_TRUE(Update(1, items, 0.2f).ok());
 }

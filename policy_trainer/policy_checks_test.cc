@@ -5,6 +5,8 @@
 
 #include <limits>
 
+#include "core/rl/testing/token_arrays.h"
+
 namespace quartet {
 namespace {
 
@@ -23,9 +25,9 @@ class PolicyChecksTest : public ::testing::Test {
     sequence.mutable_tokens()->set_index(9);
     for (int id : {1, 2}) sequence.mutable_tokens()->add_ids(id);
     for (bool action : {false, true}) sequence.mutable_tokens()->add_action_mask(action);
-    sequence.add_loss_weights(1);
-    sequence.add_old_log_probs(-1);
-    sequence.add_advantages(2);
+    MutableArray(kLossWeights, &sequence).Add(1);
+    MutableArray(kOldLogProbs, &sequence).Add(-1);
+    MutableArray(kAdvantages, &sequence).Add(2);
   }
   std::string Refusal() const {
     const absl::Status status = CheckPolicyUpdate(header_, sequences_, {.vocab_size = 3, .max_len = 8});
@@ -39,22 +41,24 @@ class PolicyChecksTest : public ::testing::Test {
 TEST_F(PolicyChecksTest, AcceptsAnUpdateThatIsInOrder) { EXPECT_EQ(Refusal(), ""); }
 
 TEST_F(PolicyChecksTest, WantsTheArraysThatTheLossNeedsAndNoOthers) {
-  sequences_[0].clear_advantages();
-  EXPECT_THAT(Refusal(), HasSubstr("sequence 9: advantages has 0 entries for 1 action tokens"));
+  ClearArray(kAdvantages, &sequences_[0]);
+  EXPECT_THAT(Refusal(), HasSubstr("sequence 9: arrays has no \"advantages\", which this loss reads"));
   header_.mutable_loss()->set_kind(PolicyLossConfig::KIND_SFT);
-  sequences_[0].clear_old_log_probs();
+  EXPECT_THAT(Refusal(), HasSubstr("sequence 9: arrays has \"old_log_probs\", which this loss does not read; it reads "
+                                   "\"loss_weights\""));
+  ClearArray(kOldLogProbs, &sequences_[0]);
   EXPECT_EQ(Refusal(), "");
 }
 
 TEST_F(PolicyChecksTest, WantsWhatTermsBesideTheSurrogateNeed) {
   header_.mutable_loss()->set_kl_coef(0.1f);
-  EXPECT_THAT(Refusal(), HasSubstr("sequence 9: reference_log_probs has 0 entries for 1 action tokens"));
-  sequences_[0].add_reference_log_probs(-1);
+  EXPECT_THAT(Refusal(), HasSubstr("sequence 9: arrays has no \"reference_log_probs\""));
+  MutableArray(kReferenceLogProbs, &sequences_[0]).Add(-1);
   EXPECT_EQ(Refusal(), "");
   header_.mutable_loss()->set_correction_mode("token_mask");
   header_.mutable_loss()->set_correction_high(2);
-  EXPECT_THAT(Refusal(), HasSubstr("rollout_log_probs has 0 entries"));
-  sequences_[0].add_rollout_log_probs(-1);
+  EXPECT_THAT(Refusal(), HasSubstr("arrays has no \"rollout_log_probs\""));
+  MutableArray(kRolloutLogProbs, &sequences_[0]).Add(-1);
   EXPECT_EQ(Refusal(), "");
   header_.mutable_loss()->set_correction_gating("entropy");
   EXPECT_THAT(Refusal(), AllOf(HasSubstr("header.loss.correction_gating: "), HasSubstr("\"entropy\"")));
@@ -63,11 +67,14 @@ TEST_F(PolicyChecksTest, WantsWhatTermsBesideTheSurrogateNeed) {
 TEST_F(PolicyChecksTest, WantsOfALossOfPairsWhatItNeedsAndNothingElse) {
   header_.mutable_loss()->set_kind(PolicyLossConfig::KIND_DPO);
   header_.mutable_loss()->set_beta(0.1f);
-  EXPECT_THAT(Refusal(), AllOf(HasSubstr("eps_clip_low"), HasSubstr("KIND_DPO has beta and label_smoothing alone")));
+  EXPECT_THAT(Refusal(),
+              AllOf(HasSubstr("eps_clip_low"), HasSubstr("KIND_DPO, which has beta and label_smoothing alone")));
   header_.mutable_loss()->clear_eps_clip_low();
   header_.mutable_loss()->clear_eps_clip_high();
-  EXPECT_THAT(Refusal(), HasSubstr("sequence 9: reference_log_probs has 0 entries for 1 action tokens"));
-  sequences_[0].add_reference_log_probs(-1);
+  ClearArray(kOldLogProbs, &sequences_[0]);
+  ClearArray(kAdvantages, &sequences_[0]);
+  EXPECT_THAT(Refusal(), HasSubstr("sequence 9: arrays has no \"reference_log_probs\""));
+  MutableArray(kReferenceLogProbs, &sequences_[0]).Add(-1);
   EXPECT_THAT(Refusal(), HasSubstr("header.num_items is 1"));
   sequences_.push_back(sequences_[0]);
   sequences_[1].mutable_tokens()->set_index(10);
@@ -75,7 +82,7 @@ TEST_F(PolicyChecksTest, WantsOfALossOfPairsWhatItNeedsAndNothingElse) {
   sequences_[0].mutable_pair()->set_weight(1);
   EXPECT_EQ(Refusal(), "");
   header_.mutable_loss()->set_beta(0);
-  EXPECT_THAT(Refusal(), HasSubstr("header.loss: beta is 0"));
+  EXPECT_THAT(Refusal(), HasSubstr("header.loss.beta is 0"));
   header_.mutable_loss()->set_kind(PolicyLossConfig::KIND_SFT);
   header_.mutable_loss()->set_label_smoothing(0.25f);
   EXPECT_THAT(Refusal(), HasSubstr("label_smoothing 0.25; a loss that is not of pairs has neither"));
@@ -83,11 +90,11 @@ TEST_F(PolicyChecksTest, WantsOfALossOfPairsWhatItNeedsAndNothingElse) {
 
 TEST_F(PolicyChecksTest, RefusesALossThatIsNotSetOrHasSenselessBounds) {
   header_.mutable_loss()->set_dual_clip(0.5);
-  EXPECT_THAT(Refusal(), HasSubstr("header.loss: dual clip 0.5"));
+  EXPECT_THAT(Refusal(), HasSubstr("header.loss.dual_clip is 0.5"));
   header_.mutable_loss()->set_dual_clip(3);
   EXPECT_EQ(Refusal(), "");
   header_.mutable_loss()->set_eps_clip_high(std::numeric_limits<float>::quiet_NaN());
-  EXPECT_THAT(Refusal(), HasSubstr("header.loss: the ratio's clip range is 0.2 and nan"));
+  EXPECT_THAT(Refusal(), HasSubstr("header.loss.eps_clip_low is 0.2 and eps_clip_high nan"));
   header_.clear_loss();
   EXPECT_THAT(Refusal(), HasSubstr("header.loss.kind is 0"));
 }

@@ -7,10 +7,10 @@
 
 #include "core/base/status_macros.h"
 #include "core/hardware/meta_device.h"
+#include "core/rl/policy_losses.h"
 #include "core/training/calls/update_call.h"
 #include "core/training/engine/forward.h"
 #include "core/zero/sharded_model.h"
-#include "policy_trainer/loss_options.h"
 #include "policy_trainer/policy_loss.h"
 #include "policy_trainer/preference_loss.h"
 #include "proto/policy_trainer.pb.h"
@@ -36,23 +36,11 @@ absl::Status PolicyEngine::Update(const UpdateCall& call, const std::vector<Trai
                                   UpdateSums* sums) {
   PolicyUpdateHeader header;
   QUARTET_RETURN_IF_ERROR(ParseHeader(call, &header));
-  if (IsPairLoss(header.loss())) {
-    QUARTET_ASSIGN_OR_RETURN(const PreferenceLossOptions options, PreferenceLossOptionsOf(header.loss()));
-    return TakeStep(
-        call, sequences,
-        [&](const std::vector<const TrainingSequence*>& part, const PackedBatch& batch, const at::Tensor& hidden_TD,
-            const at::Tensor& head_VD) {
-          return MicroBatchPreferenceLoss(options, header.temperature(), part, batch, hidden_TD, head_VD, sums);
-        },
-        sums);
-  }
-  QUARTET_ASSIGN_OR_RETURN(const PolicyLossOptions options, LossOptionsOf(header.loss()));
+  const auto loss = TraitsOf(header.loss().kind()).is_of_pairs ? MicroBatchPreferenceLoss : MicroBatchPolicyLoss;
   return TakeStep(
       call, sequences,
       [&](const std::vector<const TrainingSequence*>& part, const PackedBatch& batch, const at::Tensor& hidden_TD,
-          const at::Tensor& head_VD) {
-        return MicroBatchPolicyLoss(header, options, part, batch, hidden_TD, head_VD, sums);
-      },
+          const at::Tensor& head_VD) { return loss(header, part, batch, hidden_TD, head_VD, sums); },
       sums);
 }
 

@@ -15,6 +15,7 @@
 #include <utility>
 
 #include "core/model/parameter_layout.h"
+#include "core/rl/testing/token_arrays.h"
 #include "core/safetensors/reader.h"
 #include "core/training/batch/batch_split.h"
 #include "core/training/calls/update_call.h"
@@ -39,9 +40,9 @@ std::vector<TrainingSequence> Sequences(const nlohmann::json& golden) {
     to.mutable_tokens()->set_index(sequences.size() * 10);
     for (int id : from["ids"]) to.mutable_tokens()->add_ids(id);
     for (bool action : from["action_mask"]) to.mutable_tokens()->add_action_mask(action);
-    for (double x : from["loss_weights"]) to.add_loss_weights(static_cast<float>(x));
-    for (double x : from["old_log_probs"]) to.add_old_log_probs(static_cast<float>(x));
-    for (double x : from["advantages"]) to.add_advantages(static_cast<float>(x));
+    for (double x : from["loss_weights"]) MutableArray(kLossWeights, &to).Add(static_cast<float>(x));
+    for (double x : from["old_log_probs"]) MutableArray(kOldLogProbs, &to).Add(static_cast<float>(x));
+    for (double x : from["advantages"]) MutableArray(kAdvantages, &to).Add(static_cast<float>(x));
   }
   return sequences;
 }
@@ -184,10 +185,10 @@ TEST_P(PolicyEngineTest, TakesItsOwnLogProbsForTheOldOnes) {
     std::mutex mutex;
     OnEveryRank([&](const RankContext& context, PolicyEngine& engine, std::vector<TrainingSequence> mine) {
       for (size_t i = 0; i < mine.size(); ++i) {
-        mine[i].clear_old_log_probs();
+        ClearArray(kOldLogProbs, &mine[i]);
         if (own) continue;
         for (const double x : golden_["sequences"][split_.items[context.rank][i]]["log_probs"]) {
-          mine[i].add_old_log_probs(static_cast<float>(x));
+          MutableArray(kOldLogProbs, &mine[i]).Add(static_cast<float>(x));
         }
       }
       UpdateSums part;
@@ -217,8 +218,8 @@ TEST_P(PolicyEngineTest, TakesTheNegativeLogProbabilityAsTheSupervisedLoss) {
   double loss = 0;
   OnEveryRank([&](const RankContext& context, PolicyEngine& engine, std::vector<TrainingSequence> mine) {
     for (TrainingSequence& sequence : mine) {
-      sequence.clear_old_log_probs();
-      sequence.clear_advantages();
+      ClearArray(kOldLogProbs, &sequence);
+      ClearArray(kAdvantages, &sequence);
     }
     UpdateSums part;
     ASSERT_TRUE(engine.Update(Call(context.rank, PolicyLossConfig::KIND_SFT), mine, &part).ok());

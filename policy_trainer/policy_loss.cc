@@ -1,8 +1,11 @@
 #include "policy_trainer/policy_loss.h"
 
+#include <algorithm>
+#include <string_view>
+
 #include "core/model/vocabulary_head.h"
 #include "core/rl/losses.h"
-#include "policy_trainer/loss_options.h"
+#include "core/rl/token_arrays.h"
 
 namespace quartet {
 namespace {
@@ -20,30 +23,28 @@ void AddTo(UpdateSums* sums, const PolicyLossResult& result) {
 
 }  // namespace
 
-at::Tensor MicroBatchPolicyLoss(const PolicyUpdateHeader& header, const PolicyLossOptions& options,
-                                const std::vector<const TrainingSequence*>& part, const PackedBatch& batch,
-                                const at::Tensor& hidden_TD, const at::Tensor& head_VD, UpdateSums* sums) {
+at::Tensor MicroBatchPolicyLoss(const PolicyUpdateHeader& header, const std::vector<const TrainingSequence*>& part,
+                                const PackedBatch& batch, const at::Tensor& hidden_TD, const at::Tensor& head_VD,
+                                UpdateSums* sums) {
+  const PolicyLossConfig& loss = header.loss();
   const TokenLogProbs now =
       ChunkedLogProbs(hidden_TD.index_select(0, batch.action_rows_A), head_VD, batch.action_ids_A, header.temperature(),
                       {.wanted = true,
                        .temperature = header.entropy_after_temperature() ? header.temperature() : 1,
-                       .differentiable = options.entropy_coefficient > 0});
-  const auto array = [&](bool is_used, ActionField field) {
-    return is_used ? Concatenate(part, field, hidden_TD.device()) : at::Tensor();
+                       .differentiable = loss.entropy_coef() > 0});
+  const std::vector<std::string_view> read = ArraysOf(loss);
+  const auto array = [&](std::string_view name) {
+    return std::ranges::count(read, name) > 0 ? Concatenate(part, name, hidden_TD.device()) : at::Tensor();
   };
-  const bool needs_old = NeedsOldLogProbs(options), own_is_old = header.loss().own_old_log_probs();
-  const at::Tensor old_A =
-      needs_old && own_is_old ? now.log_prob_T.detach() : array(needs_old, &TrainingSequence::old_log_probs);
-  const bool corrects = options.correction.mode != CorrectionMode::kOff;
-  const PolicyLossResult result = PolicyLoss(
-      options, {.log_prob_A = now.log_prob_T,
-                .weight_A = array(true, &TrainingSequence::loss_weights),
-                .advantage_A = array(options.kind != PolicyLossKind::kSft, &TrainingSequence::advantages),
-                .old_log_prob_A = old_A,
-                .rollout_log_prob_A = array(corrects, &TrainingSequence::rollout_log_probs),
-                .reference_log_prob_A = array(options.kl_coefficient > 0, &TrainingSequence::reference_log_probs),
-                .entropy_A = now.entropy_T,
-                .sequence_lengths = batch.actions});
+  const PolicyLossResult result =
+      PolicyLoss(loss, {.log_prob_A = now.log_prob_T,
+                        .weight_A = array(kLossWeights),
+                        .advantage_A = array(kAdvantages),
+                        .old_log_prob_A = loss.own_old_log_probs() ? now.log_prob_T.detach() : array(kOldLogProbs),
+                        .rollout_log_prob_A = array(kRolloutLogProbs),
+                        .reference_log_prob_A = array(kReferenceLogProbs),
+                        .entropy_A = now.entropy_T,
+                        .sequence_lengths = batch.actions});
   AddTo(sums, result);
   return result.loss;
 }

@@ -5,7 +5,7 @@
 
 #include <vector>
 
-#include "core/rl/policy_loss_options.h"
+#include "core/rl/policy_losses.h"
 #include "core/training/batch/packing.h"
 #include "core/training/calls/rank_calls.pb.h"
 #include "proto/experience.pb.h"
@@ -13,11 +13,10 @@
 
 namespace quartet {
 
-// As header.loss says, of which `options` are LossOptionsOf; scalar, differentiable in the hidden states and the head's
-// weight. Adds what is summed over tokens to `sums`. `part` packed is `batch`; the header is as CheckPolicyUpdate wants
-// it.
-at::Tensor MicroBatchPolicyLoss(const PolicyUpdateHeader& header, const PolicyLossOptions& options,
-                                const std::vector<const TrainingSequence*>& part, const PackedBatch& batch,
-                                const at::Tensor& hidden_TD, const at::Tensor& head_VD, UpdateSums* sums);
+// As header.loss, a loss of tokens, says; scalar, differentiable in the hidden states and the head's weight. Adds what
+// is summed over tokens to `sums`. `part` packed is `batch`; the header is as CheckPolicyUpdate wants it.
+at::Tensor MicroBatchPolicyLoss(const PolicyUpdateHeader& header, const std::vector<const TrainingSequence*>& part,
+                                const PackedBatch& batch, const at::Tensor& hidden_TD, const at::Tensor& head_VD,
+                                UpdateSums* sums);
 
 }  // namespace quartet

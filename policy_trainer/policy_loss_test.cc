@@ -7,7 +7,6 @@
 #include <memory>
 
 #include "core/training/testing/whole_gradient.h"
-#include "policy_trainer/loss_options.h"
 
 namespace quartet {
 namespace {
@@ -26,10 +25,10 @@ void ExpectInvariance(const std::string& folder, const PolicyUpdateHeader& heade
   TrainableModelOptions options;
   options.model.compute_dtype = precision.type;
   ExpectGradientDoesNotDependOnTheCut(folder, options, RandomTrainingSequences(14, 101, 7), precision.tolerance, [&] {
-    return [&header, loss = LossOptionsOf(header.loss()).value(), sums = std::make_shared<UpdateSums>()](
-               const std::vector<const TrainingSequence*>& part, const PackedBatch& batch, const at::Tensor& hidden_TD,
-               const at::Tensor& head_VD) {
-      return MicroBatchPolicyLoss(header, loss, part, batch, hidden_TD, head_VD, sums.get());
+    return [&header, sums = std::make_shared<UpdateSums>()](const std::vector<const TrainingSequence*>& part,
+                                                            const PackedBatch& batch, const at::Tensor& hidden_TD,
+                                                            const at::Tensor& head_VD) {
+      return MicroBatchPolicyLoss(header, part, batch, hidden_TD, head_VD, sums.get());
     };
   });
 }

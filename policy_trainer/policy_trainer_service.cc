@@ -12,13 +12,13 @@
 #include "core/model/model_config.h"
 #include "core/model/parameter_layout.h"
 #include "core/model/strided_range.h"
+#include "core/rl/policy_losses.h"
 #include "core/service/wire/call_deadline.h"
 #include "core/service/wire/status_conversion.h"
 #include "core/training/calls/leader_calls.h"
 #include "core/training/calls/trainer_calls.h"
 #include "core/training/engine/model_folder_check.h"
 #include "core/weights/tensor_range.h"
-#include "policy_trainer/loss_options.h"
 #include "policy_trainer/policy_checks.h"
 #include "policy_trainer/policy_engine.h"
 #include "policy_trainer/policy_rank.pb.h"
@@ -65,7 +65,7 @@ class PolicyTrainerService final : public RankService, public PolicyTrainer::Ser
     const auto check = [this](const PolicyUpdateHeader& header, const std::vector<TrainingSequence>& items) {
       return CheckPolicyUpdate(header, items, calls_.limits());
     };
-    const auto pairs = +[](const PolicyUpdateHeader& header) { return IsPairLoss(header.loss()); };
+    const auto pairs = +[](const PolicyUpdateHeader& header) { return TraitsOf(header.loss().kind()).is_of_pairs; };
     return ToGrpc(calls_.Update<PolicyUpdateRequest>(DeadlineOf(*context), reader, check, pairs, &Complete, reply));
   }
   grpc::Status Publish(grpc::ServerContext* context, const PublishRequest* request, PublishReply* reply) override {

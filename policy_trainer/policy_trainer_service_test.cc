@@ -13,6 +13,7 @@
 #include "core/checkpoint/state_folder.h"
 #include "core/config/run_config.h"
 #include "core/model/testing/edited_folder.h"
+#include "core/rl/testing/token_arrays.h"
 #include "core/safetensors/reader.h"
 #include "core/service/wire/status_conversion.h"
 #include "core/training/testing/engine_ranks.h"
@@ -69,7 +70,7 @@ std::vector<TrainingSequence> SftItems() {
   for (int i = 0; i < 3; ++i) {
     TrainingSequence& item = items.emplace_back();
     *item.mutable_tokens() = Tokens(i, std::vector<int32_t>(3 + i, 10 + i));
-    for (int t = 0; t < 2 + i; ++t) item.add_loss_weights(1.0f / 9);
+    for (int t = 0; t < 2 + i; ++t) MutableArray(kLossWeights, &item).Add(1.0f / 9);
   }
   return items;
 }
@@ -77,9 +78,9 @@ std::vector<TrainingSequence> SftItems() {
 std::vector<TrainingSequence> PpoItems() {
   std::vector<TrainingSequence> items = SftItems();
   for (TrainingSequence& item : items) {
-    for (int t = 0; t < item.loss_weights_size(); ++t) {
-      item.add_old_log_probs(-4.5f + 0.3f * static_cast<float>(t));
-      item.add_advantages(t % 2 == 0 ? 1.5f : -0.5f);
+    for (int t = 0; t < ArrayOf(item, kLossWeights).size(); ++t) {
+      MutableArray(kOldLogProbs, &item).Add(-4.5f + 0.3f * static_cast<float>(t));
+      MutableArray(kAdvantages, &item).Add(t % 2 == 0 ? 1.5f : -0.5f);
     }
   }
   return items;
@@ -210,10 +211,10 @@ TEST_F(PolicyTrainerServiceTest, RefusesWhatIsWrongBeforeAnyRankWorksAndServesOn
               HasSubstr("ids has 17 tokens; allowed are 1 to 16"));
   EXPECT_TRUE(absl::IsInvalidArgument(LogProbs({Tokens(0, {1, 2})}, 0).status()));
   std::vector<TrainingSequence> items = SftItems();
-  items[1].clear_loss_weights();
+  ClearArray(kLossWeights, &items[1]);
   const absl::Status status = Update(SftHeader(1), items).status();
   EXPECT_TRUE(absl::IsInvalidArgument(status)) << status;
-  EXPECT_THAT(std::string(status.message()), HasSubstr("sequence 1: loss_weights has 0 entries for 3 action tokens"));
+  EXPECT_THAT(std::string(status.message()), HasSubstr("sequence 1: arrays has no \"loss_weights\""));
   EXPECT_TRUE(LogProbs({Tokens(0, {1, 2})}).ok());
 }
 

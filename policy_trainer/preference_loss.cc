@@ -3,22 +3,23 @@
 #include "core/hardware/meta_device.h"
 #include "core/model/vocabulary_head.h"
 #include "core/rl/pairs/pair_losses.h"
+#include "core/rl/token_arrays.h"
 #include "core/training/engine/pair_terms.h"
 
 namespace quartet {
 
-at::Tensor MicroBatchPreferenceLoss(const PreferenceLossOptions& options, float temperature,
-                                    const std::vector<const TrainingSequence*>& part, const PackedBatch& batch,
-                                    const at::Tensor& hidden_TD, const at::Tensor& head_VD, UpdateSums* sums) {
+at::Tensor MicroBatchPreferenceLoss(const PolicyUpdateHeader& header, const std::vector<const TrainingSequence*>& part,
+                                    const PackedBatch& batch, const at::Tensor& hidden_TD, const at::Tensor& head_VD,
+                                    UpdateSums* sums) {
   const TokenLogProbs now = ChunkedLogProbs(hidden_TD.index_select(0, batch.action_rows_A), head_VD, batch.action_ids_A,
-                                            temperature, {.wanted = true});
-  const auto array = [&](ActionField field) { return Concatenate(part, field, hidden_TD.device()); };
+                                            header.temperature(), {.wanted = true});
+  const auto array = [&](std::string_view name) { return Concatenate(part, name, hidden_TD.device()); };
   const PairLossResult result =
-      PreferenceLoss(options, {.log_prob_A = now.log_prob_T,
-                               .reference_log_prob_A = array(&TrainingSequence::reference_log_probs),
-                               .token_weight_A = array(&TrainingSequence::loss_weights),
-                               .pair_weight_P = PairTermsOf(part, hidden_TD.device()).weight_P,
-                               .sequence_lengths = batch.actions});
+      PreferenceLoss(header.loss(), {.log_prob_A = now.log_prob_T,
+                                     .reference_log_prob_A = array(kReferenceLogProbs),
+                                     .token_weight_A = array(kLossWeights),
+                                     .pair_weight_P = PairTermsOf(part, hidden_TD.device()).weight_P,
+                                     .sequence_lengths = batch.actions});
   sums->set_entropy(sums->entropy() + ScalarValue(now.entropy_T.detach().sum(at::kDouble)));
   AddPairs(part, result, sums);
   return result.loss;

@@ -6,6 +6,7 @@
 #include <mutex>
 #include <nlohmann/json.hpp>
 
+#include "core/rl/testing/token_arrays.h"
 #include "core/training/calls/leader_calls.h"
 #include "core/training/calls/update_call.h"
 #include "core/training/testing/engine_ranks.h"
@@ -51,16 +52,16 @@ class PreferenceStepsTest : public ::testing::TestWithParam<int> {
         if (!of_pairs && key[0] == 'r') continue;
         TrainingSequence& sequence = batch.emplace_back();
         *sequence.mutable_tokens() = Sequence(batch.size(), pair["prompt_ids"], pair[key]);
-        sequence.mutable_loss_weights()->Resize(static_cast<int>(pair[key].size()),
-                                                run["loss"] == "ipo" ? 1.0f / pair[key].size() : 1.0f);
+        MutableArray(kLossWeights, &sequence)
+            .Resize(static_cast<int>(pair[key].size()), run["loss"] == "ipo" ? 1.0f / pair[key].size() : 1.0f);
         if (of_pairs && key[0] == 'c') sequence.mutable_pair()->set_weight(1.0f / pairs);
       }
     }
     if (!of_pairs) {  // a mean over all tokens of the step
       float tokens = 0;
-      for (const TrainingSequence& sequence : batch) tokens += sequence.loss_weights_size();
+      for (const TrainingSequence& sequence : batch) tokens += ArrayOf(sequence, kLossWeights).size();
       for (TrainingSequence& sequence : batch) {
-        for (float& weight : *sequence.mutable_loss_weights()) weight = 1 / tokens;
+        for (float& weight : MutableArray(kLossWeights, &sequence)) weight = 1 / tokens;
       }
     }
     return batch;
@@ -79,7 +80,7 @@ class PreferenceStepsTest : public ::testing::TestWithParam<int> {
         for (const TrainingSequence& sequence : batch) tokens.push_back(sequence.tokens());
         std::vector<TokenValues> replies;
         ASSERT_TRUE((*reference)->Forward(call, tokens, &replies).ok());
-        for (size_t i = 0; i < batch.size(); ++i) *batch[i].mutable_reference_log_probs() = replies[i].values();
+        for (size_t i = 0; i < batch.size(); ++i) MutableArray(kReferenceLogProbs, &batch[i]) = replies[i].values();
       }
     });
   }

@@ -17,6 +17,7 @@
 #include "core/rl/estimators.h"
 #include "core/rl/kl.h"
 #include "core/rl/rewards.h"
+#include "core/rl/testing/token_arrays.h"
 #include "core/safetensors/reader.h"
 #include "core/training/batch/batch_split.h"
 #include "core/training/calls/update_call.h"
@@ -98,11 +99,11 @@ std::vector<std::vector<TrainingSequence>> OptimizerSteps(const json& options) {
         sequence.mutable_tokens()->add_action_mask(sequence.tokens().ids_size() >= s["prompt_tokens"]);
         sequence.mutable_tokens()->add_ids(id);
       }
-      sequence.mutable_loss_weights()->Resize(answer, weights[sequences.size() - 1]);
-      Assign(advantages[i].advantages, sequence.mutable_advantages());
-      Assign(Floats(s["old_log_probs"]), sequence.mutable_old_log_probs());
-      Assign(Floats(s["rollout_log_probs"]), sequence.mutable_rollout_log_probs());
-      Assign(Floats(s["reference_log_probs"]), sequence.mutable_reference_log_probs());
+      MutableArray(kLossWeights, &sequence).Resize(answer, weights[sequences.size() - 1]);
+      Assign(advantages[i].advantages, &MutableArray(kAdvantages, &sequence));
+      Assign(Floats(s["old_log_probs"]), &MutableArray(kOldLogProbs, &sequence));
+      Assign(Floats(s["rollout_log_probs"]), &MutableArray(kRolloutLogProbs, &sequence));
+      Assign(Floats(s["reference_log_probs"]), &MutableArray(kReferenceLogProbs, &sequence));
     }
   }
   return steps;

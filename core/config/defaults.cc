@@ -20,7 +20,7 @@
 #include "core/config/run_config.h"
 #include "core/config/services.h"
 #include "core/rl/estimators.h"
-#include "core/rl/policy_loss_options.h"
+#include "core/rl/policy_losses.h"
 
 namespace quartet {
 namespace {

@@ -66,16 +66,16 @@ at::Tensor SequenceMeans(const at::Tensor& values_A, const std::vector<int64_t>&
   return SequenceSumOfTokens(values_A, lengths) / SequenceSumOfTokens(at::ones_like(values_A), lengths);
 }
 
-at::Tensor Ratio(const PolicyLossOptions& options, const PolicyLossInputs& in) {
+at::Tensor Ratio(const PolicyLossConfig& loss, const PolicyLossInputs& in) {
   const at::Tensor difference_A = in.log_prob_A - in.old_log_prob_A;
-  switch (options.kind) {
-    case PolicyLossKind::kGspo:
+  switch (loss.kind()) {
+    case PolicyLossConfig::KIND_GSPO:
       return at::exp(at::clamp(SequenceMeans(difference_A, in.sequence_lengths), -kMaxLogRatio, kMaxLogRatio));
-    case PolicyLossKind::kGspoToken: {
+    case PolicyLossConfig::KIND_GSPO_TOKEN: {
       const at::Tensor mean_A = SequenceMeans(difference_A.detach(), in.sequence_lengths);
       return at::exp(at::clamp_max(in.log_prob_A - in.log_prob_A.detach() + mean_A, kMaxGspoTokenLogRatio));
     }
-    case PolicyLossKind::kSequencePpo:
+    case PolicyLossConfig::KIND_SEQUENCE_PPO:
       return at::exp(at::clamp(SequenceSumOfTokens(difference_A, in.sequence_lengths), -kMaxLogRatio, kMaxLogRatio));
     default:
       return at::exp(at::clamp(difference_A, -kMaxLogRatio, kMaxLogRatio));
@@ -83,13 +83,13 @@ at::Tensor Ratio(const PolicyLossOptions& options, const PolicyLossInputs& in) {
 }
 
 // Loss of each token before correction, KL and entropy.
-at::Tensor TokenLosses(const PolicyLossOptions& options, const PolicyLossInputs& in, TokenSums* sums,
+at::Tensor TokenLosses(const PolicyLossConfig& loss, const PolicyLossInputs& in, TokenSums* sums,
                        PolicyLossResult* result) {
-  if (options.kind == PolicyLossKind::kSft) return -in.log_prob_A;
-  if (options.kind == PolicyLossKind::kReinforce) return -in.advantage_A * in.log_prob_A;
-  const at::Tensor ratio_A = Ratio(options, in);
-  const at::Tensor bounded_A = at::clamp(ratio_A, 1 - options.eps_clip_low, 1 + options.eps_clip_high);
-  if (options.kind == PolicyLossKind::kCispo) {
+  if (loss.kind() == PolicyLossConfig::KIND_SFT) return -in.log_prob_A;
+  if (loss.kind() == PolicyLossConfig::KIND_REINFORCE) return -in.advantage_A * in.log_prob_A;
+  const at::Tensor ratio_A = Ratio(loss, in);
+  const at::Tensor bounded_A = at::clamp(ratio_A, 1 - loss.eps_clip_low(), 1 + loss.eps_clip_high());
+  if (loss.kind() == PolicyLossConfig::KIND_CISPO) {
     sums->Count(bounded_A != ratio_A, &result->clipped);
     return -bounded_A.detach() * in.advantage_A * in.log_prob_A;
   }
@@ -97,41 +97,42 @@ at::Tensor TokenLosses(const PolicyLossOptions& options, const PolicyLossInputs&
   const at::Tensor clipped_A = bounded_A * in.advantage_A;
   sums->Count(clipped_A < surrogate_A, &result->clipped);
   const at::Tensor objective_A = at::minimum(surrogate_A, clipped_A);
-  if (options.dual_clip == 0) return -objective_A;
-  return -at::where(in.advantage_A < 0, at::maximum(objective_A, options.dual_clip * in.advantage_A), objective_A);
+  if (loss.dual_clip() == 0) return -objective_A;
+  return -at::where(in.advantage_A < 0, at::maximum(objective_A, loss.dual_clip() * in.advantage_A), objective_A);
 }
 
 // What CorrectionGate says of each token; for a sequence, of its mean.
-at::Tensor Gate(const CorrectionOptions& options, const PolicyLossInputs& in, const at::Tensor& log_ratio_A) {
-  const bool over_sequence = options.mode == CorrectionMode::kSequenceMaskGeometric;
+at::Tensor Gate(const PolicyLossConfig& loss, const PolicyLossInputs& in, const at::Tensor& log_ratio_A) {
+  const CorrectionGate gate = CorrectionGateOf(loss);
+  const bool over_sequence = CorrectionModeOf(loss) == CorrectionMode::kSequenceMaskGeometric;
   const auto over = [&](const at::Tensor& x_A) {
     return over_sequence ? SequenceMeans(x_A, in.sequence_lengths) : x_A;
   };
-  if (options.gate == CorrectionGate::kRatio) return at::exp(over(log_ratio_A));
+  if (gate == CorrectionGate::kRatio) return at::exp(over(log_ratio_A));
   const auto probability = [](const at::Tensor& log_prob_A) {
     return at::clamp(at::exp(log_prob_A), kMinProbability, 1 - kMinProbability);
   };
   const at::Tensor p_A = probability(in.rollout_log_prob_A);
   const at::Tensor q_A = probability(in.old_log_prob_A);
-  if (options.gate == CorrectionGate::kTotalVariation) return over(at::abs(p_A - q_A));
+  if (gate == CorrectionGate::kTotalVariation) return over(at::abs(p_A - q_A));
   return over(p_A * at::log(p_A / q_A) + (1 - p_A) * at::log((1 - p_A) / (1 - q_A)));
 }
 
 // The weight of each token; detached.
-at::Tensor CorrectionWeights(const CorrectionOptions& options, const PolicyLossInputs& in, TokenSums* sums,
+at::Tensor CorrectionWeights(const PolicyLossConfig& loss, const PolicyLossInputs& in, TokenSums* sums,
                              PolicyLossResult* result) {
+  const CorrectionMode mode = CorrectionModeOf(loss);
   const at::Tensor log_ratio_A = (in.old_log_prob_A - in.rollout_log_prob_A).detach();
-  const bool product =
-      options.mode == CorrectionMode::kSequenceMaskProduct || options.mode == CorrectionMode::kSequenceTruncate;
+  const bool product = mode == CorrectionMode::kSequenceMaskProduct || mode == CorrectionMode::kSequenceTruncate;
   const at::Tensor ratio_A = at::exp(at::clamp(
       product ? SequenceSumOfTokens(log_ratio_A, in.sequence_lengths) : log_ratio_A, -kMaxLogRatio, kMaxLogRatio));
   at::Tensor weights_A;
-  if (options.mode == CorrectionMode::kTokenTruncate || options.mode == CorrectionMode::kSequenceTruncate) {
-    weights_A = at::clamp(ratio_A, options.low, options.high);
+  if (mode == CorrectionMode::kTokenTruncate || mode == CorrectionMode::kSequenceTruncate) {
+    weights_A = at::clamp(ratio_A, loss.correction_low(), loss.correction_high());
     sums->Count(weights_A != ratio_A, &result->truncated);
   } else {
-    const at::Tensor gate_A = product ? ratio_A : Gate(options, in, log_ratio_A);
-    const at::Tensor keeps_A = (gate_A >= options.low).logical_and(gate_A <= options.high);
+    const at::Tensor gate_A = product ? ratio_A : Gate(loss, in, log_ratio_A);
+    const at::Tensor keeps_A = (gate_A >= loss.correction_low()).logical_and(gate_A <= loss.correction_high());
     weights_A = at::where(keeps_A, ratio_A, 0);
     sums->Count(keeps_A.logical_not(), &result->masked);
   }
@@ -140,28 +141,30 @@ at::Tensor CorrectionWeights(const CorrectionOptions& options, const PolicyLossI
   return weights_A;
 }
 
-at::Tensor Kl(const PolicyLossOptions& options, const PolicyLossInputs& in) {
+at::Tensor Kl(const PolicyLossConfig& loss, const PolicyLossInputs& in) {
+  const KlEstimator estimator = KlEstimatorOf(loss);
+  const KlClamp clamp = KlClampOf(loss);
+  const KlGradient gradient = KlGradientOf(loss);
   const at::Tensor difference_A = in.log_prob_A - in.reference_log_prob_A;
   at::Tensor value_A = difference_A;
-  if (options.kl_estimator == KlEstimator::kK2) value_A = 0.5 * difference_A.square();
-  if (options.kl_estimator == KlEstimator::kK3) {
+  if (estimator == KlEstimator::kK2) value_A = 0.5 * difference_A.square();
+  if (estimator == KlEstimator::kK3) {
     // Clamped, what lies below is worth more than the clamp anyway, and its exponential would overflow.
-    const at::Tensor d_A =
-        ClampsKl(options.kl_clamp, KlEstimator::kK3) ? at::clamp_min(difference_A, -kMaxKl) : difference_A;
+    const at::Tensor d_A = ClampsKl(clamp, KlEstimator::kK3) ? at::clamp_min(difference_A, -kMaxKl) : difference_A;
     value_A = at::expm1(-d_A) + d_A;
   }
-  if (ClampsKl(options.kl_clamp, options.kl_estimator)) value_A = at::clamp(value_A, -kMaxKl, kMaxKl);
-  switch (options.kl_gradient) {
+  if (ClampsKl(clamp, estimator)) value_A = at::clamp(value_A, -kMaxKl, kMaxKl);
+  switch (gradient) {
     case KlGradient::kEstimator:
       return value_A;
     case KlGradient::kTimesRatio:
-      return value_A * Ratio(options, in);
+      return value_A * Ratio(loss, in);
     case KlGradient::kK2:
     case KlGradient::kImportance:
       break;
   }
   at::Tensor gradient_A = 0.5 * difference_A.square();
-  if (options.kl_gradient == KlGradient::kImportance) {
+  if (gradient == KlGradient::kImportance) {
     const at::Tensor ratio_A = at::exp(at::clamp(in.log_prob_A - in.old_log_prob_A, -kMaxLogRatio, kMaxLogRatio));
     gradient_A = at::clamp_max(ratio_A, kMaxKlImportance).detach() * gradient_A;
   }
@@ -172,23 +175,23 @@ at::Tensor Kl(const PolicyLossOptions& options, const PolicyLossInputs& in) {
 
 at::Tensor SftLoss(const at::Tensor& log_prob_A, const at::Tensor& weight_A) { return -(weight_A * log_prob_A).sum(); }
 
-PolicyLossResult PolicyLoss(const PolicyLossOptions& options, const PolicyLossInputs& inputs) {
+PolicyLossResult PolicyLoss(const PolicyLossConfig& loss, const PolicyLossInputs& inputs) {
   PolicyLossResult result;
   TokenSums sums(inputs.weight_A);
   sums.CountTokens(&result.tokens);
-  at::Tensor losses_A = TokenLosses(options, inputs, &sums, &result);
-  if (options.correction.mode != CorrectionMode::kOff) {
-    losses_A = losses_A * CorrectionWeights(options.correction, inputs, &sums, &result);
+  at::Tensor losses_A = TokenLosses(loss, inputs, &sums, &result);
+  if (CorrectionModeOf(loss) != CorrectionMode::kOff) {
+    losses_A = losses_A * CorrectionWeights(loss, inputs, &sums, &result);
   }
   if (inputs.old_log_prob_A.defined()) sums.Add(inputs.old_log_prob_A - inputs.log_prob_A, &result.approx_kl_sum);
-  if (options.kl_coefficient > 0) {
-    const at::Tensor kl_A = Kl(options, inputs);
+  if (loss.kl_coef() > 0) {
+    const at::Tensor kl_A = Kl(loss, inputs);
     sums.Add(kl_A, &result.kl_sum);
-    losses_A = losses_A + options.kl_coefficient * kl_A;
+    losses_A = losses_A + loss.kl_coef() * kl_A;
   }
   if (inputs.entropy_A.defined()) {
     sums.Add(inputs.entropy_A, &result.entropy_sum);
-    if (options.entropy_coefficient > 0) losses_A = losses_A - options.entropy_coefficient * inputs.entropy_A;
+    if (loss.entropy_coef() > 0) losses_A = losses_A - loss.entropy_coef() * inputs.entropy_A;
   }
   result.loss = (inputs.weight_A * losses_A).sum();
   sums.Read();

@@ -11,31 +11,31 @@
 #include <cstdint>
 #include <vector>
 
-#include "core/rl/policy_loss_options.h"
+#include "core/rl/policy_losses.h"
 
 namespace quartet {
 
 // sum w * -log_prob: supervised fine-tuning. Scalar; differentiable in log_prob_A.
 at::Tensor SftLoss(const at::Tensor& log_prob_A, const at::Tensor& weight_A);
 
-// Tensors that the options do not use may be undefined.
+// Tensors that the loss does not use may be undefined.
 struct PolicyLossInputs {
   at::Tensor log_prob_A;
   at::Tensor weight_A;
   at::Tensor advantage_A;
   at::Tensor old_log_prob_A;        // kinds with a ratio, correction, KlGradient::kImportance and kTimesRatio
   at::Tensor rollout_log_prob_A;    // correction
-  at::Tensor reference_log_prob_A;  // kl_coefficient above 0
-  at::Tensor entropy_A;             // entropy_coefficient above 0; else only summed, where defined
+  at::Tensor reference_log_prob_A;  // kl_coef above 0
+  at::Tensor entropy_A;             // entropy_coef above 0; else only summed, where defined
   // Action tokens of each sequence, in order; they add up to A. Kinds and corrections over sequences.
   std::vector<int64_t> sequence_lengths;
 };
 
 struct PolicyLossResult {
-  at::Tensor loss;  // scalar; differentiable in log_prob_A, and in entropy_A where entropy_coefficient is above 0
+  at::Tensor loss;  // scalar; differentiable in log_prob_A, and in entropy_A where entropy_coef is above 0
 
   double tokens = 0;         // whose weight is not 0
-  double clipped = 0;        // tokens whose clipped term was the smaller one; kCispo: whose ratio was bounded
+  double clipped = 0;        // tokens whose clipped term was the smaller one; "cispo": whose ratio was bounded
   double approx_kl_sum = 0;  // of old_log_prob - log_prob
   double kl_sum = 0;         // of the KL of the loss, before its coefficient
   double entropy_sum = 0;
@@ -47,8 +47,8 @@ struct PolicyLossResult {
   double correction_square_sum = 0;
 };
 
-// The loss of the policy as `options` say, which are as CheckPolicyLossOptions wants them.
-PolicyLossResult PolicyLoss(const PolicyLossOptions& options, const PolicyLossInputs& inputs);
+// The loss of tokens that `loss` asks for, for which CheckPolicyLoss holds.
+PolicyLossResult PolicyLoss(const PolicyLossConfig& loss, const PolicyLossInputs& inputs);
 
 struct ValueLossResult {
   at::Tensor loss;       // scalar; differentiable in value_A

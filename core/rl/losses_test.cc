@@ -4,6 +4,7 @@
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/empty.h>
 #include <gmock/gmock.h>
+#include <google/protobuf/text_format.h>
 #include <gtest/gtest.h>
 
 #include <fstream>
@@ -62,25 +63,39 @@ void ExpectLoss(const at::Tensor& loss, const at::Tensor& leaf, const json& gold
   ExpectGolden<T>(Values<T>(leaf.grad()), golden["gradient"].get<std::vector<double>>(), function, golden["peer"]);
 }
 
-PolicyLossOptions OptionsOf(const json& golden) {
-  PolicyLossOptions options;
-  options.kind = FindPolicyLoss(golden.value("kind", "ppo"))->kind;
-  options.eps_clip_low = golden.value("eps_clip_low", 0.2);
-  options.eps_clip_high = golden.value("eps_clip_high", 0.2);
-  options.dual_clip = golden.value("dual_clip", 0.0);
+// PPO's with a clip range of 0.2, and what `fields`, in text format, say over it.
+PolicyLossConfig Loss(const std::string& fields = "") {
+  PolicyLossConfig loss;
+  EXPECT_TRUE(
+      google::protobuf::TextFormat::ParseFromString("kind: KIND_PPO eps_clip_low: 0.2 eps_clip_high: 0.2", &loss));
+  google::protobuf::TextFormat::Parser parser;
+  EXPECT_TRUE(parser.MergeFromString(fields, &loss)) << fields;
+  return loss;
+}
+PolicyLossConfig LossOfKind(const std::string& name) {
+  PolicyLossConfig loss = Loss();
+  loss.set_kind(FindPolicyLoss(name)->kind);
+  return loss;
+}
+
+PolicyLossConfig LossOf(const json& golden) {
+  PolicyLossConfig loss = LossOfKind(golden.value("kind", "ppo"));
+  loss.set_eps_clip_low(golden.value("eps_clip_low", 0.2));
+  loss.set_eps_clip_high(golden.value("eps_clip_high", 0.2));
+  loss.set_dual_clip(golden.value("dual_clip", 0.0));
   if (golden.contains("correction")) {
     const json& correction = golden["correction"];
-    options.correction = {.mode = *ParseCorrectionMode(correction["mode"].get<std::string>()),
-                          .gate = *ParseCorrectionGate(correction.value("gate", "ratio")),
-                          .low = correction["low"],
-                          .high = correction["high"]};
+    loss.set_correction_mode(correction["mode"].get<std::string>());
+    loss.set_correction_gating(correction.value("gate", "ratio"));
+    loss.set_correction_low(correction["low"]);
+    loss.set_correction_high(correction["high"]);
   }
-  options.kl_coefficient = golden.value("kl_coefficient", 0.0);
-  options.kl_estimator = *ParseKlEstimator(golden.value("kl_estimator", "k3"));
-  options.kl_clamp = *ParseKlClamp(golden.value("kl_clamp", "all"));
-  options.kl_gradient = *ParseKlGradient(golden.value("kl_gradient", "estimator"));
-  options.entropy_coefficient = golden.value("entropy_coefficient", 0.0);
-  return options;
+  loss.set_kl_coef(golden.value("kl_coefficient", 0.0));
+  loss.set_kl_estimator(golden.value("kl_estimator", "k3"));
+  loss.set_kl_clamp(golden.value("kl_clamp", "all"));
+  loss.set_kl_gradient(golden.value("kl_gradient", "estimator"));
+  loss.set_entropy_coef(golden.value("entropy_coefficient", 0.0));
+  return loss;
 }
 
 // What the case is about, for the table.
@@ -97,20 +112,20 @@ TYPED_TEST(LossGoldens, PolicyLossesAreThoseOfEveryPeer) {
   ASSERT_EQ(this->golden_["policy"].size(), 107);
   for (const json& golden : this->golden_["policy"]) {
     SCOPED_TRACE(golden["peer"].dump() + golden["options"].dump() + golden["aggregation"].dump());
-    const PolicyLossOptions options = OptionsOf(golden["options"]);
-    ASSERT_TRUE(CheckPolicyLossOptions(options).ok()) << CheckPolicyLossOptions(options);
+    const PolicyLossConfig loss = LossOf(golden["options"]);
+    ASSERT_TRUE(CheckPolicyLoss(loss).ok()) << CheckPolicyLoss(loss);
     const at::Tensor log_prob = this->Array(golden, "log_prob").set_requires_grad(true);
     const at::Tensor entropy = this->Array(golden, "entropy").set_requires_grad(true);
     const bool row = golden["options"].contains("row_advantage");
     const PolicyLossResult result = PolicyLoss(
-        options, {.log_prob_A = log_prob,
-                  .weight_A = this->Weights(golden),
-                  .advantage_A = this->Array(golden, row ? "row_advantage" : "advantage"),
-                  .old_log_prob_A = this->Array(golden, golden["options"].value("old_log_prob", "old_log_prob")),
-                  .rollout_log_prob_A = this->Array(golden, "rollout_log_prob"),
-                  .reference_log_prob_A = this->Array(golden, "reference_log_prob"),
-                  .entropy_A = entropy,
-                  .sequence_lengths = this->Data(golden)["lengths"]});
+        loss, {.log_prob_A = log_prob,
+               .weight_A = this->Weights(golden),
+               .advantage_A = this->Array(golden, row ? "row_advantage" : "advantage"),
+               .old_log_prob_A = this->Array(golden, golden["options"].value("old_log_prob", "old_log_prob")),
+               .rollout_log_prob_A = this->Array(golden, "rollout_log_prob"),
+               .reference_log_prob_A = this->Array(golden, "reference_log_prob"),
+               .entropy_A = entropy,
+               .sequence_lengths = this->Data(golden)["lengths"]});
     const std::string function = FunctionOf(golden["options"]);
     ExpectLoss<TypeParam>(result.loss, log_prob, golden, function);
     if (golden.contains("entropy_gradient")) {
@@ -153,10 +168,10 @@ at::Tensor Fp32(const std::vector<double>& values) { return GoldenTensor<float>(
 
 TEST(PolicyLoss, OfAnUnchangedPolicyIsMinusTheAdvantage) {
   const at::Tensor log_prob = Fp32({-1, -2}).set_requires_grad(true);
-  const PolicyLossResult result = PolicyLoss({}, {.log_prob_A = log_prob,
-                                                  .weight_A = Fp32({0.5, 0.5}),
-                                                  .advantage_A = Fp32({3, -5}),
-                                                  .old_log_prob_A = Fp32({-1, -2})});
+  const PolicyLossResult result = PolicyLoss(Loss(), {.log_prob_A = log_prob,
+                                                      .weight_A = Fp32({0.5, 0.5}),
+                                                      .advantage_A = Fp32({3, -5}),
+                                                      .old_log_prob_A = Fp32({-1, -2})});
   EXPECT_FLOAT_EQ(result.loss.item<float>(), 1);  // -(3 - 5) / 2
   EXPECT_EQ(result.tokens, 2);
   EXPECT_EQ(result.clipped, 0);
@@ -168,7 +183,7 @@ TEST(PolicyLoss, OfAnUnchangedPolicyIsMinusTheAdvantage) {
 
 TEST(PolicyLoss, CountsOnlyTokensThatAreInTheLoss) {
   const PolicyLossResult result =
-      PolicyLoss({.correction = {.mode = CorrectionMode::kTokenMask, .low = 0.5, .high = 2}},
+      PolicyLoss(Loss("correction_mode: 'token_mask' correction_low: 0.5 correction_high: 2"),
                  {.log_prob_A = Fp32({-1, -1, -1}),
                   .weight_A = Fp32({1, 1, 0}),
                   .advantage_A = Fp32({1, 1, 1}),
@@ -189,14 +204,13 @@ TEST(PolicyLoss, CountsOnlyTokensThatAreInTheLoss) {
 TEST(PolicyLoss, OfSequencesIsTheSameInOneMicroBatchAndInTwo) {
   const auto part = [](int64_t begin, int64_t end, std::vector<int64_t> lengths) {
     const auto cut = [&](const std::vector<double>& v) { return Fp32(v).narrow(0, begin, end - begin); };
-    return PolicyLoss(
-               {.kind = PolicyLossKind::kGspo, .correction = {.mode = CorrectionMode::kSequenceTruncate, .high = 1.1}},
-               {.log_prob_A = cut({-1, -2, -0.5, -3, -1}),
-                .weight_A = Fp32(std::vector<double>(5, 0.2)).narrow(0, begin, end - begin),
-                .advantage_A = cut({1, 1, 1, -2, -2}),
-                .old_log_prob_A = cut({-1.1, -2, -0.4, -3.3, -1}),
-                .rollout_log_prob_A = cut({-1, -2, -0.7, -3, -1.2}),
-                .sequence_lengths = std::move(lengths)})
+    return PolicyLoss(Loss("kind: KIND_GSPO correction_mode: 'sequence_truncate' correction_high: 1.1"),
+                      {.log_prob_A = cut({-1, -2, -0.5, -3, -1}),
+                       .weight_A = Fp32(std::vector<double>(5, 0.2)).narrow(0, begin, end - begin),
+                       .advantage_A = cut({1, 1, 1, -2, -2}),
+                       .old_log_prob_A = cut({-1.1, -2, -0.4, -3.3, -1}),
+                       .rollout_log_prob_A = cut({-1, -2, -0.7, -3, -1.2}),
+                       .sequence_lengths = std::move(lengths)})
         .loss.item<float>();
   };
   EXPECT_FLOAT_EQ(part(0, 5, {3, 0, 2}), part(0, 3, {3}) + part(3, 5, {2}));
@@ -209,19 +223,20 @@ TEST(PolicyLoss, StaysFiniteWhateverTheRatios) {
          {"token_truncate", "token_mask", "sequence_mask_geometric", "sequence_mask_product", "sequence_truncate"}) {
       for (const char* gradient : {"estimator", "k2", "importance", "times_ratio"}) {
         SCOPED_TRACE(std::string(kind) + " " + mode + " " + gradient);
+        PolicyLossConfig loss = LossOfKind(kind);
+        loss.set_correction_mode(mode);
+        loss.set_correction_low(0.5);
+        loss.set_correction_high(2);
+        loss.set_kl_coef(1);
+        loss.set_kl_gradient(gradient);
         const at::Tensor log_prob = Fp32({-kFar, -0.1, -kFar, -0.1}).set_requires_grad(true);
-        const PolicyLossResult result =
-            PolicyLoss({.kind = FindPolicyLoss(kind)->kind,
-                        .correction = {.mode = *ParseCorrectionMode(mode), .low = 0.5, .high = 2},
-                        .kl_coefficient = 1,
-                        .kl_gradient = *ParseKlGradient(gradient)},
-                       {.log_prob_A = log_prob,
-                        .weight_A = Fp32({1, 1, 1, 1}),
-                        .advantage_A = Fp32({1, 1, -1, -1}),
-                        .old_log_prob_A = Fp32({-0.1, -kFar, -0.1, -kFar}),
-                        .rollout_log_prob_A = Fp32({-kFar, -0.1, -0.1, -kFar}),
-                        .reference_log_prob_A = Fp32({-0.1, -kFar, -kFar, -0.1}),
-                        .sequence_lengths = {1, 1, 2}});
+        const PolicyLossResult result = PolicyLoss(loss, {.log_prob_A = log_prob,
+                                                          .weight_A = Fp32({1, 1, 1, 1}),
+                                                          .advantage_A = Fp32({1, 1, -1, -1}),
+                                                          .old_log_prob_A = Fp32({-0.1, -kFar, -0.1, -kFar}),
+                                                          .rollout_log_prob_A = Fp32({-kFar, -0.1, -0.1, -kFar}),
+                                                          .reference_log_prob_A = Fp32({-0.1, -kFar, -kFar, -0.1}),
+                                                          .sequence_lengths = {1, 1, 2}});
         result.loss.backward();
         EXPECT_TRUE(std::isfinite(result.loss.item<float>()));
         EXPECT_TRUE(log_prob.grad().isfinite().all().item<bool>()) << log_prob.grad();
@@ -234,11 +249,11 @@ TEST(PolicyLoss, OfNoTokensIsZero) {
   const at::Tensor none = Fp32({});
   for (const char* kind : {"sft", "ppo", "gspo", "gspo_token", "sequence_ppo", "cispo", "reinforce"}) {
     for (const std::vector<int64_t>& lengths : {std::vector<int64_t>{}, std::vector<int64_t>{0, 0}}) {
-      const PolicyLossResult result = PolicyLoss({.kind = FindPolicyLoss(kind)->kind}, {.log_prob_A = none,
-                                                                                        .weight_A = none,
-                                                                                        .advantage_A = none,
-                                                                                        .old_log_prob_A = none,
-                                                                                        .sequence_lengths = lengths});
+      const PolicyLossResult result = PolicyLoss(LossOfKind(kind), {.log_prob_A = none,
+                                                                    .weight_A = none,
+                                                                    .advantage_A = none,
+                                                                    .old_log_prob_A = none,
+                                                                    .sequence_lengths = lengths});
       EXPECT_EQ(result.loss.item<float>(), 0) << kind;
       EXPECT_EQ(result.tokens, 0);
     }
@@ -253,24 +268,24 @@ TEST(PolicyLoss, RunsWhereTensorsHaveNoData) {
   for (const char* kind : {"sft", "ppo", "gspo", "gspo_token", "sequence_ppo", "cispo", "reinforce"}) {
     for (const char* gate : {"ratio", "binary_kl", "tv"}) {
       SCOPED_TRACE(kind);
-      const bool sft = std::string(kind) == "sft";
+      PolicyLossConfig loss = LossOfKind(kind);
+      loss.set_dual_clip(3);
+      loss.set_entropy_coef(1);
+      if (std::string(kind) != "sft") {
+        loss.set_correction_mode("sequence_mask_geometric");
+        loss.set_correction_gating(gate);
+        loss.set_kl_coef(1);
+        loss.set_kl_gradient("importance");
+      }
       const at::Tensor log_prob = meta().set_requires_grad(true);
-      const PolicyLossResult result =
-          PolicyLoss({.kind = FindPolicyLoss(kind)->kind,
-                      .dual_clip = 3,
-                      .correction = {.mode = sft ? CorrectionMode::kOff : CorrectionMode::kSequenceMaskGeometric,
-                                     .gate = *ParseCorrectionGate(gate)},
-                      .kl_coefficient = sft ? 0.0 : 1.0,
-                      .kl_gradient = KlGradient::kImportance,
-                      .entropy_coefficient = 1},
-                     {.log_prob_A = log_prob,
-                      .weight_A = meta(),
-                      .advantage_A = meta(),
-                      .old_log_prob_A = meta(),
-                      .rollout_log_prob_A = meta(),
-                      .reference_log_prob_A = meta(),
-                      .entropy_A = meta(),
-                      .sequence_lengths = {3, 1}});
+      const PolicyLossResult result = PolicyLoss(loss, {.log_prob_A = log_prob,
+                                                        .weight_A = meta(),
+                                                        .advantage_A = meta(),
+                                                        .old_log_prob_A = meta(),
+                                                        .rollout_log_prob_A = meta(),
+                                                        .reference_log_prob_A = meta(),
+                                                        .entropy_A = meta(),
+                                                        .sequence_lengths = {3, 1}});
       EXPECT_EQ(result.tokens, 0);
       result.loss.backward();
       EXPECT_EQ(log_prob.grad().sizes(), log_prob.sizes());
@@ -279,30 +294,51 @@ TEST(PolicyLoss, RunsWhereTensorsHaveNoData) {
   EXPECT_EQ(ClippedValueLoss(meta(), meta(), meta(), meta(), 0.2).clipped, 0);
 }
 
-TEST(PolicyLossOptions, ThatAreOutOfRangeOrHaveNoEffectAreRefused) {
-  const auto sft = PolicyLossKind::kSft;
-  const auto truncate = CorrectionMode::kTokenTruncate, mask = CorrectionMode::kTokenMask;
-  for (const PolicyLossOptions& options : {
-           PolicyLossOptions{.eps_clip_low = 1.5},
-           PolicyLossOptions{.eps_clip_high = -0.1},
-           PolicyLossOptions{.dual_clip = 1},
-           PolicyLossOptions{.kind = PolicyLossKind::kCispo, .dual_clip = 3},
-           PolicyLossOptions{.kl_coefficient = -1},
-           PolicyLossOptions{.kind = sft, .kl_coefficient = 1},
-           PolicyLossOptions{.entropy_coefficient = std::numeric_limits<double>::infinity()},
-           PolicyLossOptions{.kind = sft, .correction = {.mode = truncate, .high = 2}},
-           PolicyLossOptions{.correction = {.mode = truncate, .low = 2, .high = 2}},
-           PolicyLossOptions{.correction = {.mode = truncate, .gate = CorrectionGate::kBinaryKl, .high = 2}},
-           PolicyLossOptions{.correction = {.mode = mask, .gate = CorrectionGate::kBinaryKl, .low = 1, .high = 2}},
+TEST(CheckPolicyLoss, RefusesWhatIsOutOfRangeOrHasNoEffectByItsField) {
+  for (const auto& [fields, refusal] : std::initializer_list<std::pair<const char*, const char*>>{
+           {"eps_clip_low: 1.5", "eps_clip_low is 1.5"},
+           {"eps_clip_high: -0.1", "eps_clip_high -0.1"},
+           {"dual_clip: 1", "dual_clip is 1"},
+           {"kind: KIND_CISPO dual_clip: 3", "dual_clip is 3, which has no effect with loss \"cispo\""},
+           {"kl_coef: -1", "kl_coef is -1"},
+           {"kind: KIND_SFT kl_coef: 1", "kl_coef is 1; supervised fine-tuning has no KL"},
+           {"entropy_coef: inf", "entropy_coef is inf"},
+           {"kind: KIND_SFT correction_mode: 'token_truncate' correction_high: 2",
+            "correction_mode is \"token_truncate\""},
+           {"correction_mode: 'token_truncate' correction_low: 2 correction_high: 2", "correction_low is 2"},
+           {"correction_mode: 'token_truncate' correction_gating: 'tv' correction_high: 2",
+            "correction_gating is \"tv\""},
+           {"correction_mode: 'token_mask' correction_gating: 'tv' correction_low: 1 correction_high: 2",
+            "correction_low is 1; a divergence"},
+           {"correction_mode: 'tis'", "correction_mode: importance correction \"tis\" is not known"},
+           {"beta: 0.1", "beta is 0.1"},
+           {"kind: KIND_UNSPECIFIED", "kind is 0; it must be 1 to 9"},
        }) {
-    EXPECT_FALSE(CheckPolicyLossOptions(options).ok());
+    const absl::Status status = CheckPolicyLoss(Loss(fields));
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << fields;
+    EXPECT_THAT(std::string(status.message()), HasSubstr(refusal));
   }
-  EXPECT_TRUE(CheckPolicyLossOptions({}).ok());
-  EXPECT_TRUE(CheckPolicyLossOptions({.kind = sft}).ok());
+  EXPECT_TRUE(CheckPolicyLoss(Loss()).ok());
+  EXPECT_TRUE(CheckPolicyLoss(Loss("kind: KIND_SFT")).ok());
+}
+
+TEST(PolicyLoss, ReadsTheArraysThatItsTermsNeed) {
+  using ::testing::ElementsAre;
+  EXPECT_THAT(ArraysOf(Loss("kind: KIND_SFT")), ElementsAre("loss_weights"));
+  EXPECT_THAT(ArraysOf(Loss("kind: KIND_REINFORCE")), ElementsAre("loss_weights", "advantages"));
+  EXPECT_THAT(ArraysOf(Loss()), ElementsAre("loss_weights", "advantages", "old_log_probs"));
+  EXPECT_THAT(ArraysOf(Loss("own_old_log_probs: true")), ElementsAre("loss_weights", "advantages"));
+  EXPECT_THAT(ArraysOf(Loss("kind: KIND_REINFORCE kl_coef: 1 kl_gradient: 'k2'")),
+              ElementsAre("loss_weights", "advantages", "reference_log_probs"));
+  EXPECT_THAT(ArraysOf(Loss("kind: KIND_REINFORCE kl_coef: 1 kl_gradient: 'importance'")),
+              ElementsAre("loss_weights", "advantages", "old_log_probs", "reference_log_probs"));
+  EXPECT_THAT(ArraysOf(Loss("kind: KIND_REINFORCE correction_mode: 'token_mask' correction_high: 2")),
+              ElementsAre("loss_weights", "advantages", "old_log_probs", "rollout_log_probs"));
+  EXPECT_THAT(ArraysOf(Loss("kind: KIND_DPO")), ElementsAre("loss_weights", "reference_log_probs"));
 }
 
 TEST(OptionNames, ThatAreUnknownAreAnsweredWithThoseThatAreAllowed) {
-  EXPECT_EQ(FindPolicyLoss("dpo"), nullptr);
+  EXPECT_EQ(FindPolicyLoss("trpo"), nullptr);
   EXPECT_THAT(std::string(ParseCorrectionMode("tis").status().message()), HasSubstr("off, token_truncate"));
   EXPECT_THAT(std::string(ParseCorrectionGate("kl").status().message()), HasSubstr("ratio, binary_kl, tv"));
   EXPECT_THAT(std::string(ParseKlGradient("").status().message()), HasSubstr("estimator, k2"));

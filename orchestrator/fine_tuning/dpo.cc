@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "core/base/status_macros.h"
+#include "core/rl/token_arrays.h"
 #include "orchestrator/fine_tuning/pair_batch.h"
 
 namespace quartet {
@@ -31,8 +32,8 @@ class Dpo final : public OfflineMethod {
     QUARTET_ASSIGN_OR_RETURN(const auto reference, run_.scorer.ReferenceLogProbs(kTemperature, SequencesOf(pairs)));
     std::vector<TrainingSequence> batch = TrainingPairs(pairs);
     for (size_t i = 0; i < batch.size(); ++i) {
-      batch[i].mutable_reference_log_probs()->Add(reference[i].begin(), reference[i].end());
-      batch[i].mutable_loss_weights()->Resize(static_cast<int>(reference[i].size()), TokenWeight(reference[i].size()));
+      AddArray(kReferenceLogProbs, &batch[i]).Assign(reference[i].begin(), reference[i].end());
+      AddArray(kLossWeights, &batch[i]).Resize(static_cast<int>(reference[i].size()), TokenWeight(reference[i].size()));
     }
     PolicyUpdateHeader header;
     header.set_temperature(kTemperature);

@@ -9,6 +9,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "core/config/run_config.h"
+#include "core/rl/testing/token_arrays.h"
 #include "orchestrator/data/preference_pairs.h"
 #include "orchestrator/fine_tuning/dpo.h"
 #include "orchestrator/fine_tuning/pair_batch.h"
@@ -119,10 +120,11 @@ TEST_F(PreferenceTest, DpoSendsPairsWithTheirReferenceAndSavesThePolicy) {
     for (size_t i = 0; i < batch.size(); ++i) {
       EXPECT_EQ(batch[i].has_pair(), i % 2 == 0);
       EXPECT_EQ(batch[i].pair().weight(), i % 2 == 0 ? 0.5f : 0);
-      EXPECT_THAT(batch[i].loss_weights(), Each(1.0f));
-      EXPECT_THAT(batch[i].reference_log_probs(), Each(services_.reference_log_prob));
-      EXPECT_EQ(batch[i].reference_log_probs_size(), batch[i].loss_weights_size());
-      EXPECT_EQ(static_cast<char>(batch[i].tokens().ids(batch[i].tokens().ids_size() - batch[i].loss_weights_size())),
+      EXPECT_THAT(ArrayOf(batch[i], kLossWeights), Each(1.0f));
+      EXPECT_THAT(ArrayOf(batch[i], kReferenceLogProbs), Each(services_.reference_log_prob));
+      EXPECT_EQ(ArrayOf(batch[i], kReferenceLogProbs).size(), ArrayOf(batch[i], kLossWeights).size());
+      EXPECT_EQ(static_cast<char>(
+                    batch[i].tokens().ids(batch[i].tokens().ids_size() - ArrayOf(batch[i], kLossWeights).size())),
                 i % 2 == 0 ? 'x' : 'n');
     }
   }
@@ -144,7 +146,7 @@ TEST_F(PreferenceTest, IpoTakesTheMeanOverAnAnswersTokens) {
   for (const auto& batch : services_.policy_batches()) {
     for (const TrainingSequence& sequence : batch) {
       float sum = 0;
-      for (float weight : sequence.loss_weights()) sum += weight;
+      for (float weight : ArrayOf(sequence, kLossWeights)) sum += weight;
       EXPECT_NEAR(sum, 1, 1e-6);
     }
   }

@@ -6,6 +6,7 @@
 
 #include "core/base/status_macros.h"
 #include "core/rl/aggregation.h"
+#include "core/rl/token_arrays.h"
 
 namespace quartet {
 namespace {
@@ -42,7 +43,7 @@ class Sft final : public OfflineMethod {
     }
     const std::vector<float> weights = LossWeights(parts, LossAggregation::kTokenMean);
     for (size_t i = 0; i < batch.size(); ++i) {
-      batch[i].mutable_loss_weights()->Resize(static_cast<int>(parts[i].action_tokens), weights[i]);
+      AddArray(kLossWeights, &batch[i]).Resize(static_cast<int>(parts[i].action_tokens), weights[i]);
     }
     PolicyUpdateHeader header;
     header.set_temperature(1);

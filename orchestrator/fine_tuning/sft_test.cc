@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "absl/strings/str_split.h"
+#include "core/rl/testing/token_arrays.h"
 #include "orchestrator/data/sft_examples.h"
 #include "orchestrator/testing/byte_tokenizer.h"
 #include "orchestrator/testing/fake_services.h"
@@ -80,7 +81,7 @@ TEST_F(SftTest, TakesEachExampleOnceAnEpochAndSavesTheResult) {
     double sum = 0;
     for (const TrainingSequence& sequence : batch) {
       examples_of_second_length += sequence.tokens().ids_size() == 7;
-      for (float weight : sequence.loss_weights()) sum += weight;
+      for (float weight : ArrayOf(sequence, kLossWeights)) sum += weight;
     }
     EXPECT_NEAR(sum, 1, 1e-6);
   }

@@ -2,10 +2,12 @@
 
 #include <algorithm>
 #include <cmath>
+#include <iterator>
 #include <numeric>
 #include <span>
 #include <utility>
 
+#include "core/base/logging.h"
 #include "core/base/random.h"
 #include "core/base/status_macros.h"
 #include "core/config/batches/updates.h"
@@ -13,7 +15,8 @@
 #include "core/rl/aggregation.h"
 #include "core/rl/kl.h"
 #include "core/rl/moments.h"
-#include "orchestrator/loop/algorithm.h"
+#include "core/rl/policy_losses.h"
+#include "core/rl/token_arrays.h"
 
 namespace quartet {
 namespace {
@@ -93,26 +96,26 @@ std::optional<double> BatchKl(const std::vector<Experience>& batch, KlMean mean)
   return MeanKl(kl, mean);
 }
 
-std::vector<TrainingArray> PolicyArrays(const RunConfig& config) {
-  const AlgorithmConfig& algorithm = config.algorithm();
-  std::vector<TrainingArray> arrays = {{&Experience::advantages, &TrainingSequence::mutable_advantages}};
-  if (!TakesOwnOldLogProbs(config)) {
-    arrays.push_back(
-        {algorithm.old_log_prob_source() == "rollout" ? &Experience::sampled_log_probs : &Experience::log_probs,
-         &TrainingSequence::mutable_old_log_probs});
-  }
-  if (algorithm.importance_correction().mode() != "off") {
-    arrays.push_back({&Experience::sampled_log_probs, &TrainingSequence::mutable_rollout_log_probs});
-  }
-  if (algorithm.kl().use_kl_loss()) {
-    arrays.push_back({&Experience::reference_log_probs, &TrainingSequence::mutable_reference_log_probs});
+std::vector<TrainingArray> PolicyArrays(const RunConfig& config, const PolicyLossConfig& loss) {
+  const bool old_of_rollout = config.algorithm().old_log_prob_source() == "rollout";
+  const TrainingArray known[] = {
+      {kAdvantages, &Experience::advantages},
+      {kOldLogProbs, old_of_rollout ? &Experience::sampled_log_probs : &Experience::log_probs},
+      {kRolloutLogProbs, &Experience::sampled_log_probs},
+      {kReferenceLogProbs, &Experience::reference_log_probs},
+  };
+  std::vector<TrainingArray> arrays;
+  for (const std::string_view name : ArraysOf(loss)) {
+    if (name == kLossWeights) continue;
+    const auto* const found = std::ranges::find(known, name, &TrainingArray::name);
+    QUARTET_CHECK(found != std::end(known)) << "no experience has " << name;
+    arrays.push_back(*found);
   }
   return arrays;
 }
 
 std::vector<TrainingArray> CriticArrays() {
-  return {{&Experience::values, &TrainingSequence::mutable_old_values},
-          {&Experience::returns, &TrainingSequence::mutable_returns}};
+  return {{kOldValues, &Experience::values}, {kReturns, &Experience::returns}};
 }
 
 absl::StatusOr<std::vector<std::vector<TrainingSequence>>> MakeOptimizerSteps(const RunConfig& config,
@@ -140,10 +143,10 @@ absl::StatusOr<std::vector<std::vector<TrainingSequence>>> MakeOptimizerSteps(co
       TrainingSequence& sequence = steps[s].emplace_back();
       *sequence.mutable_tokens() = e.tokens;
       sequence.mutable_tokens()->set_index(steps[s].size() - 1);
-      sequence.mutable_loss_weights()->Resize(static_cast<int>(e.action_tokens()), weights[i - begin]);
+      AddArray(kLossWeights, &sequence).Resize(static_cast<int>(e.action_tokens()), weights[i - begin]);
       for (const TrainingArray& array : arrays) {
         const std::vector<float>& values = e.*array.from;
-        (sequence.*array.to)()->Assign(values.begin(), values.end());
+        AddArray(array.name, &sequence).Assign(values.begin(), values.end());
       }
     }
   }

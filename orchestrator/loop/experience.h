@@ -6,6 +6,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -14,6 +15,7 @@
 #include "orchestrator/data/prompts.h"
 #include "orchestrator/run_folder/metrics.h"
 #include "proto/experience.pb.h"
+#include "proto/policy_trainer.pb.h"
 #include "proto/rollout.pb.h"
 #include "proto/run_config.pb.h"
 #include "proto/scorer.pb.h"
@@ -76,13 +78,13 @@ bool TakesOwnOldLogProbs(const RunConfig& config);
 // Over all action tokens, or as algorithm.kl.kl_mean says; nothing without a reference model.
 std::optional<double> BatchKl(const std::vector<Experience>& batch, KlMean mean = KlMean::kToken);
 
-// An array of an experience that a loss reads, and where a trainer is given it.
+// An array that a loss reads (core/rl/token_arrays.h), and what it is of an experience.
 struct TrainingArray {
+  std::string_view name;
   std::vector<float> Experience::*from;
-  google::protobuf::RepeatedField<float>* (TrainingSequence::*to)();
 };
-// What the losses of this run's trainers read; loss weights come by themselves.
-std::vector<TrainingArray> PolicyArrays(const RunConfig& config);
+// What the losses of this run's trainers read, that of the policy being `loss`; loss weights come by themselves.
+std::vector<TrainingArray> PolicyArrays(const RunConfig& config, const PolicyLossConfig& loss);
 std::vector<TrainingArray> CriticArrays();
 
 // Cuts the batch into `count` optimizer steps of one epoch, of as many sequences each as can be: shuffled by (seed,

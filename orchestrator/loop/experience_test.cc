@@ -6,6 +6,8 @@
 #include <set>
 
 #include "core/config/run_config.h"
+#include "core/rl/testing/token_arrays.h"
+#include "orchestrator/loop/algorithm.h"
 
 namespace quartet {
 namespace {
@@ -26,6 +28,12 @@ Experience MakeExperience(uint64_t index, int prompt_tokens, int action_tokens) 
   return e;
 }
 
+std::vector<TrainingArray> PolicyArraysOf(const RunConfig& config) {
+  PolicyLossConfig loss = PolicyLossOf(config.algorithm(), 0.01);
+  loss.set_own_old_log_probs(TakesOwnOldLogProbs(config));
+  return PolicyArrays(config, loss);
+}
+
 RunConfig Resolved(int train_batch_size) {
   RunConfig config;
   EXPECT_TRUE(ResolveRunConfig(&config, "").ok());
@@ -36,7 +44,7 @@ RunConfig Resolved(int train_batch_size) {
 TEST(OptimizerSteps, HoldEverySequenceOnceAndWeighTokensAlike) {
   std::vector<Experience> batch;
   for (int i = 0; i < 7; ++i) batch.push_back(MakeExperience(i, 2, 1 + i % 3));
-  const auto steps = MakeOptimizerSteps(Resolved(3), batch, PolicyArrays(Resolved(3)), 0, 0, 3);
+  const auto steps = MakeOptimizerSteps(Resolved(3), batch, PolicyArraysOf(Resolved(3)), 0, 0, 3);
   ASSERT_TRUE(steps.ok()) << steps.status();
   ASSERT_EQ(steps->size(), 3);
   std::multiset<float> seen;
@@ -45,10 +53,10 @@ TEST(OptimizerSteps, HoldEverySequenceOnceAndWeighTokensAlike) {
     double sum = 0;
     std::set<uint64_t> indices;
     for (const TrainingSequence& sequence : step) {
-      seen.insert(sequence.advantages(0));
+      seen.insert(ArrayOf(sequence, kAdvantages)[0]);
       indices.insert(sequence.tokens().index());
-      EXPECT_EQ(sequence.loss_weights_size(), sequence.advantages_size());
-      for (float weight : sequence.loss_weights()) {
+      EXPECT_EQ(ArrayOf(sequence, kLossWeights).size(), ArrayOf(sequence, kAdvantages).size());
+      for (float weight : ArrayOf(sequence, kLossWeights)) {
         weights.insert(weight);
         sum += weight;
       }
@@ -65,8 +73,8 @@ TEST(OptimizerSteps, AreShuffledByStepAndEpochAndRepeatable) {
   for (int i = 0; i < 16; ++i) batch.push_back(MakeExperience(i, 1, 1));
   const auto order = [&batch](int64_t step, int64_t epoch) {
     std::vector<float> order;
-    const auto steps = MakeOptimizerSteps(Resolved(16), batch, PolicyArrays(Resolved(16)), step, epoch, 1);
-    for (const TrainingSequence& sequence : (*steps)[0]) order.push_back(sequence.advantages(0));
+    const auto steps = MakeOptimizerSteps(Resolved(16), batch, PolicyArraysOf(Resolved(16)), step, epoch, 1);
+    for (const TrainingSequence& sequence : (*steps)[0]) order.push_back(ArrayOf(sequence, kAdvantages)[0]);
     return order;
   };
   EXPECT_EQ(order(1, 0), order(1, 0));
@@ -78,9 +86,11 @@ TEST(OptimizerSteps, TakeOldLogProbsFromWhereTheyAreToldTo) {
   std::vector<Experience> batch = {MakeExperience(0, 1, 2)};
   batch[0].log_probs = {-0.5f, -0.25f};
   RunConfig config = Resolved(1);
-  EXPECT_EQ((*MakeOptimizerSteps(config, batch, PolicyArrays(config), 0, 0, 1))[0][0].old_log_probs(1), -0.25f);
+  EXPECT_EQ(ArrayOf((*MakeOptimizerSteps(config, batch, PolicyArraysOf(config), 0, 0, 1))[0][0], kOldLogProbs)[1],
+            -0.25f);
   config.mutable_algorithm()->set_old_log_prob_source("rollout");
-  EXPECT_EQ((*MakeOptimizerSteps(config, batch, PolicyArrays(config), 0, 0, 1))[0][0].old_log_probs(1), -0.75f);
+  EXPECT_EQ(ArrayOf((*MakeOptimizerSteps(config, batch, PolicyArraysOf(config), 0, 0, 1))[0][0], kOldLogProbs)[1],
+            -0.75f);
 }
 
 TEST(OptimizerSteps, BringEachTrainerWhatItsLossReadsAlone) {
@@ -90,20 +100,22 @@ TEST(OptimizerSteps, BringEachTrainerWhatItsLossReadsAlone) {
     return (*MakeOptimizerSteps(config, {e}, arrays, 0, 0, 1))[0][0];
   };
   RunConfig config = Resolved(/*train_batch_size=*/128);  // one optimizer step
-  TrainingSequence policy = sent(config, PolicyArrays(config));
-  EXPECT_EQ(policy.advantages_size(), 2);
-  EXPECT_EQ(policy.old_log_probs_size(), 0) << "the update's own are taken";
-  EXPECT_EQ(policy.rollout_log_probs_size() + policy.reference_log_probs_size(), 0);
-  EXPECT_EQ(policy.old_values_size() + policy.returns_size(), 0) << "the critic's";
+  TrainingSequence policy = sent(config, PolicyArraysOf(config));
+  EXPECT_EQ(ArrayOf(policy, kAdvantages).size(), 2);
+  EXPECT_EQ(ArrayOf(policy, kOldLogProbs).size(), 0) << "the update's own are taken";
+  EXPECT_EQ(ArrayOf(policy, kRolloutLogProbs).size() + ArrayOf(policy, kReferenceLogProbs).size(), 0);
+  EXPECT_EQ(ArrayOf(policy, kOldValues).size() + ArrayOf(policy, kReturns).size(), 0) << "the critic's";
   config.mutable_algorithm()->mutable_importance_correction()->set_mode("token_truncate");
   config.mutable_algorithm()->mutable_kl()->set_use_kl_loss(true);
-  policy = sent(config, PolicyArrays(config));
-  EXPECT_EQ(policy.rollout_log_probs_size(), 2);
-  EXPECT_EQ(policy.reference_log_probs_size(), 2);
+  policy = sent(config, PolicyArraysOf(config));
+  EXPECT_EQ(ArrayOf(policy, kRolloutLogProbs).size(), 2);
+  EXPECT_EQ(ArrayOf(policy, kReferenceLogProbs).size(), 2);
   const TrainingSequence critic = sent(config, CriticArrays());
-  EXPECT_EQ(critic.old_values_size(), 2);
-  EXPECT_EQ(critic.returns_size(), 2);
-  EXPECT_EQ(critic.advantages_size() + critic.old_log_probs_size() + critic.rollout_log_probs_size(), 0);
+  EXPECT_EQ(ArrayOf(critic, kOldValues).size(), 2);
+  EXPECT_EQ(ArrayOf(critic, kReturns).size(), 2);
+  EXPECT_EQ(ArrayOf(critic, kAdvantages).size() + ArrayOf(critic, kOldLogProbs).size() +
+                ArrayOf(critic, kRolloutLogProbs).size(),
+            0);
 }
 
 TEST(RecomputedLogProbs, AreAllOrOneInSixteenAndOthersInEachStep) {

@@ -11,6 +11,7 @@
 
 #include "absl/strings/match.h"
 #include "core/config/run_config.h"
+#include "core/rl/testing/token_arrays.h"
 #include "orchestrator/loop/ppo.h"
 #include "orchestrator/testing/ppo_test_base.h"
 
@@ -52,7 +53,7 @@ class PpoAlgorithmsTest : public PpoTest {
     std::vector<float> advantages;
     const auto batches = services_.policy_batches();
     for (const TrainingSequence& sequence : batches.at(0)) {
-      advantages.insert(advantages.end(), sequence.advantages().begin(), sequence.advantages().end());
+      advantages.insert(advantages.end(), ArrayOf(sequence, kAdvantages).begin(), ArrayOf(sequence, kAdvantages).end());
     }
     std::sort(advantages.begin(), advantages.end());
     return advantages;
@@ -96,8 +97,8 @@ TEST_F(PpoAlgorithmsTest, PutTheKlIntoTheLossInsteadOfTheRewards) {
   double weights = 0;
   const auto batches = services_.policy_batches();
   for (const TrainingSequence& sequence : batches.at(0)) {
-    EXPECT_EQ(sequence.reference_log_probs(0), -1.25f);
-    for (const float weight : sequence.loss_weights()) weights += weight;
+    EXPECT_EQ(ArrayOf(sequence, kReferenceLogProbs)[0], -1.25f);
+    for (const float weight : ArrayOf(sequence, kLossWeights)) weights += weight;
   }
   // Sums of 8 answers of 3 tokens over 8 times generate_max_len, which is 5.
   EXPECT_NEAR(weights, 3.0 / 5, 1e-6);
@@ -233,7 +234,7 @@ TEST_F(PpoAlgorithmsTest, RecomputeFewLogProbsWhereTheRolloutsAgree) {
   EXPECT_EQ(Lines("run/metrics.jsonl").at(0)["policy/log_probs_recomputed"], 0.125) << "of 8 sequences one";
   // The batch's one optimizer step is under the weights that generated.
   EXPECT_TRUE(services_.policy_updates().at(0).loss().own_old_log_probs());
-  EXPECT_TRUE(services_.policy_batches().at(0).at(0).old_log_probs().empty());
+  EXPECT_TRUE(ArrayOf(services_.policy_batches().at(0).at(0), kOldLogProbs).empty());
 }
 
 TEST_F(PpoAlgorithmsTest, TakeTheRolloutsLogProbsForTheOldOnesOfSeveralSteps) {
@@ -243,7 +244,7 @@ TEST_F(PpoAlgorithmsTest, TakeTheRolloutsLogProbsForTheOldOnesOfSeveralSteps) {
   EXPECT_FALSE(services_.policy_updates().at(1).loss().own_old_log_probs());
   const auto batches = services_.policy_batches();
   for (const TrainingSequence& sequence : batches.at(1)) {
-    EXPECT_THAT(sequence.old_log_probs(), Each(-1.0f)) << "of the whole distribution, as the trainer's are";
+    EXPECT_THAT(ArrayOf(sequence, kOldLogProbs), Each(-1.0f)) << "of the whole distribution, as the trainer's are";
   }
 }
 
@@ -261,7 +262,7 @@ TEST_F(PpoAlgorithmsTest, RecomputeAllLogProbsForAKlThoughTheRolloutsAreTheOldOn
   EXPECT_EQ(Count("policy_trainer.LogProbs"), 2) << "of one sequence, then of the others";
   EXPECT_NEAR(Lines("run/metrics.jsonl").at(0)["kl/mean"].get<double>(), 0.249, 1e-5);
   const auto batches = services_.policy_batches();
-  EXPECT_THAT(batches.at(0).at(0).old_log_probs(), Each(-0.75f)) << "of what was drawn from";
+  EXPECT_THAT(ArrayOf(batches.at(0).at(0), kOldLogProbs), Each(-0.75f)) << "of what was drawn from";
 }
 
 TEST_F(PpoAlgorithmsTest, RecomputeAllLogProbsWhereTheRolloutsDiffer) {
@@ -270,7 +271,7 @@ TEST_F(PpoAlgorithmsTest, RecomputeAllLogProbsWhereTheRolloutsDiffer) {
   EXPECT_EQ(Count("policy_trainer.LogProbs"), 4) << "of one sequence and of the others, twice";
   const auto batches = services_.policy_batches();
   for (const TrainingSequence& sequence : batches.at(3)) {
-    EXPECT_THAT(sequence.old_log_probs(), Each(-1.001f));
+    EXPECT_THAT(ArrayOf(sequence, kOldLogProbs), Each(-1.001f));
   }
   EXPECT_EQ(Lines("run/metrics.jsonl").at(1)["policy/log_probs_recomputed"], 1.0);
   const std::vector<std::string> shown = Shown();
@@ -289,7 +290,7 @@ TEST_F(PpoAlgorithmsTest, ReportWhatTheImportanceCorrectionDid) {
   ASSERT_TRUE(Run(Config(1, {"algorithm.importance_correction.mode=token_truncate"})).ok());
   EXPECT_EQ(services_.policy_updates().at(0).loss().correction_mode(), "token_truncate");
   EXPECT_EQ(services_.policy_updates().at(0).loss().correction_high(), 2);
-  EXPECT_EQ(services_.policy_batches().at(0).at(0).rollout_log_probs(0), -0.75f)
+  EXPECT_EQ(ArrayOf(services_.policy_batches().at(0).at(0), kRolloutLogProbs)[0], -0.75f)
       << "of what was drawn from, not of the whole distribution";
   const nlohmann::json line = Lines("run/metrics.jsonl").at(0);
   EXPECT_EQ(line["correction/clipped"], 0.25);

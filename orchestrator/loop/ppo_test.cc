@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "core/config/run_config.h"
+#include "core/rl/testing/token_arrays.h"
 #include "orchestrator/testing/ppo_test_base.h"
 #include "orchestrator/testing/tensorboard_reader.h"
 
@@ -113,19 +114,19 @@ TEST_F(PpoTest, SendsWhatTheLossNeeds) {
     double weights = 0;
     for (const TrainingSequence& sequence : batch) {
       // Three action tokens, KL 0.25 each: rewards -0.0025, -0.0025 and -0.0025 (+ 1); values 0.5.
-      ASSERT_EQ(sequence.advantages_size(), 3);
-      const float scored = sequence.advantages(2) > 0 ? 1.0f : 0.0f;
-      EXPECT_NEAR(sequence.advantages(2), scored - 0.0025f - 0.5f, 1e-6);
-      EXPECT_NEAR(sequence.advantages(0), scored - 3 * 0.0025f - 0.5f, 1e-6);
-      EXPECT_EQ(sequence.old_log_probs(1), -1.0f);
-      for (float weight : sequence.loss_weights()) weights += weight;
+      ASSERT_EQ(ArrayOf(sequence, kAdvantages).size(), 3);
+      const float scored = ArrayOf(sequence, kAdvantages)[2] > 0 ? 1.0f : 0.0f;
+      EXPECT_NEAR(ArrayOf(sequence, kAdvantages)[2], scored - 0.0025f - 0.5f, 1e-6);
+      EXPECT_NEAR(ArrayOf(sequence, kAdvantages)[0], scored - 3 * 0.0025f - 0.5f, 1e-6);
+      EXPECT_EQ(ArrayOf(sequence, kOldLogProbs)[1], -1.0f);
+      for (float weight : ArrayOf(sequence, kLossWeights)) weights += weight;
     }
     EXPECT_NEAR(weights, 1.0, 1e-6);
   }
   for (const auto& batch : services_.critic_batches()) {
     for (const TrainingSequence& sequence : batch) {
-      EXPECT_EQ(sequence.old_values(1), 0.5f);
-      EXPECT_NEAR(std::abs(sequence.returns(0) + 3 * 0.0025f - 0.5f), 0.5f, 1e-6) << "scored 0 or 1";
+      EXPECT_EQ(ArrayOf(sequence, kOldValues)[1], 0.5f);
+      EXPECT_NEAR(std::abs(ArrayOf(sequence, kReturns)[0] + 3 * 0.0025f - 0.5f), 0.5f, 1e-6) << "scored 0 or 1";
     }
   }
   const PolicyUpdateHeader header = services_.policy_updates().front();
@@ -277,7 +278,7 @@ TEST_F(PpoTest, CarriesAnswersOfHundredsOfThousandsOfTokens) {
   };
   const absl::StatusOr<PpoSummary> summary = Run(config);
   ASSERT_TRUE(summary.ok()) << summary.status();
-  EXPECT_EQ(services_.policy_batches().at(0).at(0).advantages_size(), kTokens);
+  EXPECT_EQ(ArrayOf(services_.policy_batches().at(0).at(0), kAdvantages).size(), kTokens);
 }
 
 // `config`, with a program for its reward, evaluated on its own prompts.

@@ -10,7 +10,7 @@
 #include "core/base/logging.h"
 #include "core/base/status_macros.h"
 #include "core/config/batches/updates.h"
-#include "core/rl/policy_loss_options.h"
+#include "core/rl/policy_losses.h"
 #include "orchestrator/checks/start_check.h"
 #include "orchestrator/loop/algorithm.h"
 #include "orchestrator/loop/side_by_side.h"
@@ -170,8 +170,8 @@ absl::Status Updates::Run(int64_t step, const std::vector<Experience>& batch, do
   double policy_seconds = 0, critic_seconds = 0;
   auto policy_future = SideBySide(&policy_seconds, [&]() -> absl::StatusOr<Result> {
     if (!TrainsPolicy(step)) return Result();
-    return Update(*config_, "policy", *services_->policy_trainer, step, policy_header, batch, PolicyArrays(*config_),
-                  &policy_);
+    return Update(*config_, "policy", *services_->policy_trainer, step, policy_header, batch,
+                  PolicyArrays(*config_, policy_header.loss()), &policy_);
   });
   auto critic_future = SideBySide(&critic_seconds, [&]() -> absl::StatusOr<Result> {
     if (!critic_.has_value()) return Result();

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <map>
 #include <memory>
+#include <string_view>
 #include <utility>
 
 #include "core/base/status_macros.h"
@@ -12,6 +13,7 @@
 #include "core/config/run_config.h"
 #include "core/hardware/cores.h"
 #include "core/hardware/meta_device.h"
+#include "core/rl/token_arrays.h"
 #include "core/training/calls/rank_info.h"
 #include "core/training/calls/update_call.h"
 #include "critic_trainer/critic_engine.h"
@@ -41,13 +43,13 @@ TokenSequence SequenceOf(int32_t index, int64_t length, int64_t actions) {
   return sequence;
 }
 
+// With every array that any loss reads.
 TrainingSequence ExperienceOf(int32_t index, int64_t length, int64_t actions) {
   TrainingSequence sequence;
   *sequence.mutable_tokens() = SequenceOf(index, length, actions);
-  for (auto* array : {sequence.mutable_loss_weights(), sequence.mutable_old_log_probs(), sequence.mutable_advantages(),
-                      sequence.mutable_old_values(), sequence.mutable_returns(), sequence.mutable_rollout_log_probs(),
-                      sequence.mutable_reference_log_probs()}) {
-    array->Resize(static_cast<int>(actions), 0);
+  for (const std::string_view array :
+       {kLossWeights, kOldLogProbs, kAdvantages, kOldValues, kReturns, kRolloutLogProbs, kReferenceLogProbs}) {
+    AddArray(array, &sequence).Resize(static_cast<int>(actions), 0);
   }
   return sequence;
 }

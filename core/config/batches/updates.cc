@@ -5,7 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "core/config/services.h"
-#include "core/rl/policy_loss_options.h"
+#include "core/rl/policy_losses.h"
 
 namespace quartet {
 namespace {

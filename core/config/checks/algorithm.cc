@@ -12,7 +12,7 @@
 #include "core/config/checks/conditions.h"
 #include "core/config/services.h"
 #include "core/rl/estimators.h"
-#include "core/rl/policy_loss_options.h"
+#include "core/rl/policy_losses.h"
 
 namespace quartet {
 
@@ -76,7 +76,7 @@ absl::Status CheckEstimator(const AlgorithmConfig& a) {
 absl::Status CheckLoss(const AlgorithmConfig& a) {
   std::vector<std::string> names;
   for (const PolicyLossTraits& loss : PolicyLosses()) {
-    if (loss.kind != PolicyLossKind::kSft) names.emplace_back(loss.name);
+    if (loss.is_of_runs) names.emplace_back(loss.name);
   }
   QUARTET_RETURN_IF_ERROR(OneOf("algorithm.policy_loss", a.policy_loss(), names));
   const PolicyLossTraits& loss = *FindPolicyLoss(a.policy_loss());

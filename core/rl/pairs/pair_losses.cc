@@ -33,19 +33,19 @@ PairLossResult Result(const at::Tensor& losses_P, const at::Tensor& weight_P, co
 
 }  // namespace
 
-PairLossResult PreferenceLoss(const PreferenceLossOptions& options, const PreferenceLossInputs& in) {
+PairLossResult PreferenceLoss(const PolicyLossConfig& loss, const PreferenceLossInputs& in) {
   const at::Tensor log_ratio_P2 =
       Pairs(SequenceSums(in.token_weight_A * (in.log_prob_A - in.reference_log_prob_A), in.sequence_lengths));
   const at::Tensor h_P = log_ratio_P2.select(1, 0) - log_ratio_P2.select(1, 1);
   at::Tensor losses_P;
-  if (options.kind == PreferenceLossKind::kIpo) {
-    losses_P = (h_P - 1 / (2 * options.beta)).square();
+  if (loss.kind() == PolicyLossConfig::KIND_IPO) {
+    losses_P = (h_P - 1 / (2 * loss.beta())).square();
   } else {
-    const double s = options.label_smoothing;
-    losses_P = -(1 - s) * at::log_sigmoid(options.beta * h_P);
-    if (s > 0) losses_P = losses_P - s * at::log_sigmoid(-options.beta * h_P);
+    const double s = loss.label_smoothing();
+    losses_P = -(1 - s) * at::log_sigmoid(loss.beta() * h_P);
+    if (s > 0) losses_P = losses_P - s * at::log_sigmoid(-loss.beta() * h_P);
   }
-  return Result(losses_P, in.pair_weight_P, options.beta * log_ratio_P2);
+  return Result(losses_P, in.pair_weight_P, loss.beta() * log_ratio_P2);
 }
 
 PairLossResult PairwiseRewardLoss(const at::Tensor& reward_S, const at::Tensor& margin_P, const at::Tensor& weight_P) {

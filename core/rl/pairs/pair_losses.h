@@ -11,7 +11,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "core/rl/pairs/pair_loss_options.h"
+#include "core/rl/policy_losses.h"
 
 namespace quartet {
 
@@ -30,10 +30,10 @@ struct PreferenceLossInputs {
   std::vector<int64_t> sequence_lengths;  // action tokens of each of the 2 P sequences, in order; they add up to A
 };
 
-// As `options` say, which are as CheckPreferenceLossOptions wants them; differentiable in log_prob_A. With g the
+// The loss of pairs that `loss` asks for, for which CheckPolicyLoss holds; differentiable in log_prob_A. With g the
 // weighted sum of log_prob - reference_log_prob over a sequence, h is g(chosen) - g(rejected) and beta * g a sequence's
 // reward.
-PairLossResult PreferenceLoss(const PreferenceLossOptions& options, const PreferenceLossInputs& inputs);
+PairLossResult PreferenceLoss(const PolicyLossConfig& loss, const PreferenceLossInputs& inputs);
 
 // -log sigmoid(r_chosen - r_rejected - margin) (Bradley and Terry 1952; margins: Touvron et al. 2023), differentiable
 // in the rewards, which are [2 P]; margin and weight are [P].

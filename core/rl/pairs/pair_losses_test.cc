@@ -31,6 +31,14 @@ void ExpectValues(const at::Tensor& ours, const json& theirs, const std::string&
   ExpectGolden<T>(std::span(flat.const_data_ptr<T>(), flat.numel()), expected, function, "TRL", scale);
 }
 
+PolicyLossConfig PreferenceOf(const std::string& name, double beta, double label_smoothing) {
+  PolicyLossConfig loss;
+  loss.set_kind(FindPolicyLoss(name)->kind);
+  loss.set_beta(beta);
+  loss.set_label_smoothing(label_smoothing);
+  return loss;
+}
+
 template <typename T>
 class PairLossGoldens : public testing::Test {
  protected:
@@ -51,9 +59,7 @@ TYPED_TEST(PairLossGoldens, PreferenceLossesAndTheirGradientsAreTrls) {
     for (int64_t n : lengths) weights.insert(weights.end(), n, ipo ? 1.0 / static_cast<double>(n) : 1.0);
     const at::Tensor leaf = GoldenTensor<TypeParam>(golden["log_prob"]).requires_grad_();
     const PairLossResult result =
-        PreferenceLoss({.kind = ipo ? PreferenceLossKind::kIpo : PreferenceLossKind::kDpo,
-                        .beta = golden["beta"],
-                        .label_smoothing = golden["label_smoothing"]},
+        PreferenceLoss(PreferenceOf(ipo ? "ipo" : "dpo", golden["beta"], golden["label_smoothing"]),
                        {.log_prob_A = leaf,
                         .reference_log_prob_A = GoldenTensor<TypeParam>(golden["reference_log_prob"]),
                         .token_weight_A = GoldenTensor<TypeParam>(weights),
@@ -86,8 +92,9 @@ TYPED_TEST(PairLossGoldens, APairwiseRewardLossAndItsGradientAreTrls) {
 
 TEST(PairLosses, OfNoPairsAreZeroAndHaveAGradient) {
   const at::Tensor none = at::empty({0}), leaf = at::empty({0}).requires_grad_();
-  const PairLossResult preference = PreferenceLoss(
-      {}, {.log_prob_A = leaf, .reference_log_prob_A = none, .token_weight_A = none, .pair_weight_P = none});
+  const PairLossResult preference =
+      PreferenceLoss(PreferenceOf("dpo", 0.1, 0),
+                     {.log_prob_A = leaf, .reference_log_prob_A = none, .token_weight_A = none, .pair_weight_P = none});
   EXPECT_EQ(preference.loss.item<float>(), 0);
   EXPECT_TRUE(preference.loss.requires_grad());
   const PairLossResult reward = PairwiseRewardLoss(leaf, none, none);
@@ -112,15 +119,16 @@ TEST(PairLosses, OfEqualRewardsAreLogTwoAndPreferNeither) {
   EXPECT_EQ(result.chosen_rewards, 6);
 }
 
-TEST(PreferenceLossOptions, RefuseWhatMakesNoSenseByItsName) {
-  const auto refusal = [](const PreferenceLossOptions& options) {
-    return std::string(CheckPreferenceLossOptions(options).message());
-  };
-  EXPECT_EQ(refusal({}), "");
-  EXPECT_THAT(refusal({.beta = 0}), HasSubstr("beta is 0; it must be finite and above 0"));
-  EXPECT_THAT(refusal({.label_smoothing = 0.5}),
+TEST(CheckPolicyLoss, RefusesWhatMakesNoSenseOfPairsByItsField) {
+  const auto refusal = [](const PolicyLossConfig& loss) { return std::string(CheckPolicyLoss(loss).message()); };
+  EXPECT_EQ(refusal(PreferenceOf("dpo", 0.1, 0)), "");
+  EXPECT_THAT(refusal(PreferenceOf("dpo", 0, 0)), HasSubstr("beta is 0; it must be finite and above 0"));
+  EXPECT_THAT(refusal(PreferenceOf("dpo", 0.1, 0.5)),
               HasSubstr("label_smoothing is 0.5; it must be at least 0 and below 0.5"));
-  EXPECT_THAT(refusal({.kind = PreferenceLossKind::kIpo, .label_smoothing = 0.1}), HasSubstr("no effect with IPO"));
+  EXPECT_THAT(refusal(PreferenceOf("ipo", 0.1, 0.1)), HasSubstr("no effect with IPO"));
+  PolicyLossConfig clipped = PreferenceOf("dpo", 0.1, 0);
+  clipped.set_eps_clip_low(0.2);
+  EXPECT_THAT(refusal(clipped), HasSubstr("kind is KIND_DPO, which has beta and label_smoothing alone"));
 }
 
 }  // namespace

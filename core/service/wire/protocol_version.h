@@ -6,6 +6,6 @@
 namespace quartet {
 
 // Counts up with every change that a peer built before it would misunderstand.
-inline constexpr int32_t kProtocolVersion = 5;
+inline constexpr int32_t kProtocolVersion = 6;
 
 }  // namespace quartet

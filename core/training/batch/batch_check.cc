@@ -2,10 +2,13 @@
 
 #include <algorithm>
 #include <cmath>
+#include <string>
 #include <unordered_set>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "core/base/status_macros.h"
+#include "core/rl/token_arrays.h"
 
 namespace quartet {
 
@@ -53,7 +56,7 @@ absl::Status CheckWholeSequences(const std::vector<TrainingSequence>& sequences,
 }
 
 absl::Status CheckTrainingSequences(const std::vector<TrainingSequence>& sequences,
-                                    const std::vector<ActionArray>& arrays, const SequenceLimits& limits) {
+                                    const std::vector<std::string_view>& arrays, const SequenceLimits& limits) {
   QUARTET_RETURN_IF_ERROR(CheckWholeSequences(sequences, limits));
   for (const TrainingSequence& sequence : sequences) {
     const auto refuse = [&](auto&&... what) {
@@ -61,15 +64,25 @@ absl::Status CheckTrainingSequences(const std::vector<TrainingSequence>& sequenc
     };
     const int64_t actions = CountActions(sequence.tokens());
     if (actions == 0) return refuse("action_mask has no true entry; a training sequence needs an action token");
-    for (const ActionArray& array : arrays) {
-      const auto& values = (sequence.*array.values)();
-      if (values.empty() && !array.required) continue;
-      if (values.size() != actions) {
-        return refuse(array.name, " has ", values.size(), " entries for ", actions,
+    for (const std::string_view name : arrays) {
+      if (FindArray(sequence, name) == nullptr) {
+        return refuse("arrays has no \"", std::string(name), "\", which this loss reads");
+      }
+    }
+    for (int i = 0; i < sequence.arrays_size(); ++i) {
+      const TokenArray& array = sequence.arrays(i);
+      if (std::find(arrays.begin(), arrays.end(), array.name()) == arrays.end()) {
+        return refuse("arrays has \"", array.name(), "\", which this loss does not read; it reads \"",
+                      absl::StrJoin(std::vector<std::string>(arrays.begin(), arrays.end()), "\", \""), "\"");
+      }
+      if (FindArray(sequence, array.name()) != &array) return refuse("arrays has \"", array.name(), "\" twice");
+      if (array.values_size() != actions) {
+        return refuse(array.name(), " has ", array.values_size(), " entries for ", actions,
                       " action tokens; this loss needs one for each");
       }
-      for (int i = 0; i < values.size(); ++i) {
-        if (!std::isfinite(values[i])) return refuse(array.name, "[", i, "] is ", values[i], "; it must be finite");
+      for (int t = 0; t < array.values_size(); ++t) {
+        const float value = array.values(t);
+        if (!std::isfinite(value)) return refuse(array.name(), "[", t, "] is ", value, "; it must be finite");
       }
     }
   }

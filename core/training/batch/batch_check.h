@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <string_view>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -22,16 +23,10 @@ int64_t CountActions(const TokenSequence& sequence);
 // token is no action.
 absl::Status CheckSequences(const std::vector<const TokenSequence*>& sequences, const SequenceLimits& limits);
 
-// An array of TrainingSequence that has to have one finite entry per action token.
-struct ActionArray {
-  const char* name;
-  const google::protobuf::RepeatedField<float>& (TrainingSequence::*values)() const;
-  bool required = true;  // else it may be empty
-};
-
-// CheckSequences; besides, there is at least one sequence, each has an action token, and all arrays are in order.
+// CheckSequences; besides, there is at least one sequence, and each has an action token and the arrays of these names,
+// and no others, with one finite entry per action token.
 absl::Status CheckTrainingSequences(const std::vector<TrainingSequence>& sequences,
-                                    const std::vector<ActionArray>& arrays, const SequenceLimits& limits);
+                                    const std::vector<std::string_view>& arrays, const SequenceLimits& limits);
 
 // CheckSequences, for a loss that looks at no action token; besides, there is at least one sequence.
 absl::Status CheckWholeSequences(const std::vector<TrainingSequence>& sequences, const SequenceLimits& limits);

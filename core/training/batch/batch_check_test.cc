@@ -5,6 +5,8 @@
 
 #include <limits>
 
+#include "core/rl/testing/token_arrays.h"
+
 namespace quartet {
 namespace {
 
@@ -52,18 +54,24 @@ TEST(BatchCheck, RefusesTheSameIndexTwice) {
 TEST(BatchCheck, WantsOneFiniteEntryPerActionTokenOfEachArrayThatTheLossNeeds) {
   TrainingSequence sequence;
   *sequence.mutable_tokens() = Sequence(5, {1, 2, 3}, {false, true, true});
-  const std::vector<ActionArray> arrays = {{"loss_weights", &TrainingSequence::loss_weights},
-                                           {"old_log_probs", &TrainingSequence::old_log_probs, /*required=*/false}};
+  const std::vector<std::string_view> arrays = {kLossWeights};
   const auto refusal = [&] { return std::string(CheckTrainingSequences({sequence}, arrays, kLimits).message()); };
 
-  EXPECT_THAT(refusal(), AllOf(HasSubstr("sequence 5"), HasSubstr("loss_weights has 0 entries for 2 action tokens")));
-  sequence.add_loss_weights(0.5);
-  sequence.add_loss_weights(std::numeric_limits<float>::quiet_NaN());
+  EXPECT_THAT(refusal(), AllOf(HasSubstr("sequence 5"), HasSubstr("arrays has no \"loss_weights\"")));
+  MutableArray(kLossWeights, &sequence).Add(0.5);
+  MutableArray(kLossWeights, &sequence).Add(std::numeric_limits<float>::quiet_NaN());
   EXPECT_THAT(refusal(), HasSubstr("loss_weights[1] is nan"));
-  sequence.set_loss_weights(1, 0.5);
+  MutableArray(kLossWeights, &sequence)[1] = 0.5;
   EXPECT_EQ(refusal(), "");
-  sequence.add_old_log_probs(-1);  // not needed, but wrong where given
-  EXPECT_THAT(refusal(), HasSubstr("old_log_probs has 1 entries"));
+  MutableArray(kLossWeights, &sequence).Add(1);
+  EXPECT_THAT(refusal(), HasSubstr("loss_weights has 3 entries for 2 action tokens"));
+  MutableArray(kLossWeights, &sequence).RemoveLast();
+  *sequence.add_arrays() = sequence.arrays(0);
+  EXPECT_THAT(refusal(), HasSubstr("arrays has \"loss_weights\" twice"));
+  sequence.mutable_arrays()->RemoveLast();
+  MutableArray(kOldLogProbs, &sequence);
+  EXPECT_THAT(refusal(),
+              HasSubstr("arrays has \"old_log_probs\", which this loss does not read; it reads \"loss_weights\""));
 }
 
 TEST(BatchCheck, RefusesAnUpdateWithoutSequencesOrActions) {

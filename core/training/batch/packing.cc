@@ -4,7 +4,9 @@
 
 #include <algorithm>
 
+#include "core/base/logging.h"
 #include "core/kernels/row_padding.h"
+#include "core/rl/token_arrays.h"
 #include "core/training/batch/batch_check.h"
 #include "core/training/batch/sequence_tree.h"
 
@@ -66,11 +68,13 @@ PackedBatch Pack(const std::vector<const TokenSequence*>& sequences, at::Device 
   return batch;
 }
 
-at::Tensor Concatenate(const std::vector<const TrainingSequence*>& sequences, ActionField field, at::Device device) {
+at::Tensor Concatenate(const std::vector<const TrainingSequence*>& sequences, std::string_view array,
+                       at::Device device) {
   std::vector<float> values;
   for (const TrainingSequence* sequence : sequences) {
-    const google::protobuf::RepeatedField<float>& array = (sequence->*field)();
-    values.insert(values.end(), array.begin(), array.end());
+    const TokenArray* found = FindArray(*sequence, array);
+    QUARTET_CHECK(found != nullptr) << "a sequence without " << array;
+    values.insert(values.end(), found->values().begin(), found->values().end());
   }
   return ToTensor(values, at::kFloat, device);
 }

@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <numeric>
+#include <string_view>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -38,11 +39,9 @@ struct PackedBatch {
 // Sequences are as CheckSequences (batch_check.h) wants them. None: an empty batch.
 PackedBatch Pack(const std::vector<const TokenSequence*>& sequences, at::Device device);
 
-// One of the per-action arrays: &TrainingSequence::advantages.
-using ActionField = const google::protobuf::RepeatedField<float>& (TrainingSequence::*)() const;
-
-// fp32 [A]: that array of all `sequences`, end to end.
-at::Tensor Concatenate(const std::vector<const TrainingSequence*>& sequences, ActionField field, at::Device device);
+// fp32 [A]: the array of that name of all `sequences`, end to end. Each has it (CheckTrainingSequences).
+at::Tensor Concatenate(const std::vector<const TrainingSequence*>& sequences, std::string_view array,
+                       at::Device device);
 
 // Cuts `items` into micro-batches as the leader has decided: the first sizes[0] of them, the next sizes[1], ...
 // INTERNAL where the sizes do not add up to the items.

@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "core/rl/testing/token_arrays.h"
 #include "core/training/batch/batch_check.h"
 #include "core/training/batch/sequence_tree.h"
 #include "core/training/engine/engine_setup.h"
@@ -98,20 +99,21 @@ std::vector<TrainingSequence> RandomTrainingSequences(int count, int vocab_size,
     actions += answer;
     const float usual = -std::log(static_cast<float>(vocab_size));
     for (int t = 0; t < answer; ++t) {
-      sequences[i].add_old_log_probs(usual + 0.3f * normal(random));
-      sequences[i].add_advantages(normal(random));
-      sequences[i].add_old_values(0.3f * normal(random));
-      sequences[i].add_returns(normal(random));
+      MutableArray(kOldLogProbs, &sequences[i]).Add(usual + 0.3f * normal(random));
+      MutableArray(kAdvantages, &sequences[i]).Add(normal(random));
+      MutableArray(kOldValues, &sequences[i]).Add(0.3f * normal(random));
+      MutableArray(kReturns, &sequences[i]).Add(normal(random));
     }
   }
   for (TrainingSequence& sequence : sequences) {
-    for (const float old : sequence.old_log_probs()) {
-      sequence.add_rollout_log_probs(old + 0.1f * normal(random));
-      sequence.add_reference_log_probs(old + 0.2f * normal(random));
+    for (const float old : ArrayOf(sequence, kOldLogProbs)) {
+      MutableArray(kRolloutLogProbs, &sequence).Add(old + 0.1f * normal(random));
+      MutableArray(kReferenceLogProbs, &sequence).Add(old + 0.2f * normal(random));
     }
   }
   for (TrainingSequence& sequence : sequences) {
-    sequence.mutable_loss_weights()->Resize(sequence.advantages_size(), 1.0f / static_cast<float>(actions));
+    MutableArray(kLossWeights, &sequence)
+        .Resize(ArrayOf(sequence, kAdvantages).size(), 1.0f / static_cast<float>(actions));
   }
   return sequences;
 }

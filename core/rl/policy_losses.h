@@ -1,32 +1,37 @@
-// Which loss the policy is trained with. Without LibTorch, so that configurations can be checked anywhere; the losses
-// themselves are core/rl/losses.h. Formulas, and which options give which peer's numbers: docs/algorithms.md.
+// The losses that the policy is trained with, a row for each, and what a message may ask of them. Without LibTorch, so
+// that configurations and calls can be checked anywhere; the losses themselves are core/rl/losses.h and
+// core/rl/pairs/pair_losses.h. Formulas, and which options give which peer's numbers: docs/algorithms.md.
 #pragma once
 
-#include <limits>
 #include <span>
 #include <string_view>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "core/rl/kl.h"
+#include "proto/policy_trainer.pb.h"
 
 namespace quartet {
 
 // With the ratio rho_t = exp(log_prob_t - old_log_prob_t) and the advantage A_t of a token:
-enum class PolicyLossKind {
-  kSft,          // -log_prob: supervised fine-tuning
-  kPpo,          // -min(rho A, clip(rho) A) (Schulman et al. 2017)
-  kGspo,         // kPpo, rho the geometric mean over the sequence (Zheng et al. 2025): OpenRLHF, TRL
-  kGspoToken,    // the value of kGspo; a token's gradient is through its own log_prob alone: GSPO-token, verl
-  kSequencePpo,  // kPpo, rho the product over the sequence: TRL's RLOO
-  kCispo,        // -detach(clip(rho)) A log_prob (MiniMax 2025)
-  kReinforce,    // -A log_prob (Williams 1992)
-};
-
-// A row for each; defaults and checks go by them.
+//   sft           -log_prob: supervised fine-tuning
+//   ppo           -min(rho A, clip(rho) A) (Schulman et al. 2017)
+//   gspo          ppo, rho the geometric mean over the sequence (Zheng et al. 2025): OpenRLHF, TRL
+//   gspo_token    the value of gspo; a token's gradient is through its own log_prob alone: GSPO-token, verl
+//   sequence_ppo  ppo, rho the product over the sequence: TRL's RLOO
+//   cispo         -detach(clip(rho)) A log_prob (MiniMax 2025)
+//   reinforce     -A log_prob (Williams 1992)
+// and of pairs, with h (core/rl/pairs/pair_losses.h):
+//   dpo           -(1 - s) log sigmoid(beta h) - s log sigmoid(-beta h) (Rafailov et al. 2023; s, the label smoothing:
+//                 Mitchell 2023, cDPO)
+//   ipo           (h - 1 / (2 beta))^2 (Azar et al. 2023)
 struct PolicyLossTraits {
-  PolicyLossKind kind = PolicyLossKind::kPpo;
-  std::string_view name;  // in algorithm.policy_loss; "sft" is fine-tuning's, which no run names
+  PolicyLossConfig::Kind kind = PolicyLossConfig::KIND_UNSPECIFIED;
+  std::string_view name;
+  bool is_of_runs = true;  // algorithm.policy_loss may name it; other programs take the others
+  bool is_of_pairs = false;
+  bool has_advantages = true;
   // There is a ratio, bounded by eps_clip_low and _high, so that old log-probabilities are needed.
   bool has_ratio = false;
   bool has_dual_clip = false;
@@ -36,7 +41,15 @@ struct PolicyLossTraits {
 std::span<const PolicyLossTraits> PolicyLosses();
 // Null where none has the name.
 const PolicyLossTraits* FindPolicyLoss(std::string_view name);
-const PolicyLossTraits& TraitsOf(PolicyLossKind kind);
+// Of a kind that has a row.
+const PolicyLossTraits& TraitsOf(PolicyLossConfig::Kind kind);
+
+// What is out of its range, unknown, or without effect for the loss's kind is INVALID_ARGUMENT and begins with the
+// name of the field.
+absl::Status CheckPolicyLoss(const PolicyLossConfig& loss);
+
+// What follows is of a loss for which CheckPolicyLoss holds. The arrays that it reads of each sequence.
+std::vector<std::string_view> ArraysOf(const PolicyLossConfig& loss);
 
 // The weight w of a token that corrects for the rollout having sampled with probabilities other than the trainer's.
 // With r_t = exp(old_log_prob_t - rollout_log_prob_t), their product P over the sequence, and `low` and `high`:
@@ -64,15 +77,6 @@ enum class CorrectionGate {
 // "ratio", "binary_kl" or "tv"; anything else is INVALID_ARGUMENT.
 absl::StatusOr<CorrectionGate> ParseCorrectionGate(std::string_view name);
 
-struct CorrectionOptions {
-  CorrectionMode mode = CorrectionMode::kOff;
-  // Other than kRatio only for kTokenMask and kSequenceMaskGeometric.
-  CorrectionGate gate = CorrectionGate::kRatio;
-  // 0 <= low < high. low is 0 for kBinaryKl and kTotalVariation. A geometric mean wants bounds near 1.
-  double low = 0;
-  double high = std::numeric_limits<double>::infinity();
-};
-
 // How the KL of the loss is differentiated.
 enum class KlGradient {
   kEstimator,   // through the estimator's formula
@@ -84,29 +88,11 @@ enum class KlGradient {
 // "estimator", "k2", "importance" or "times_ratio"; anything else is INVALID_ARGUMENT.
 absl::StatusOr<KlGradient> ParseKlGradient(std::string_view name);
 
-struct PolicyLossOptions {
-  PolicyLossKind kind = PolicyLossKind::kPpo;
-  // The ratio is clipped to [1 - eps_clip_low, 1 + eps_clip_high]; low in [0, 1], high not negative.
-  double eps_clip_low = 0.2;
-  double eps_clip_high = 0.2;
-  // kPpo, kGspo, kGspoToken, kSequencePpo; negative advantages: the loss of a token is at most dual_clip * |advantage|.
-  // Off at 0, else greater than 1.
-  double dual_clip = 0;
-
-  // Not for kSft.
-  CorrectionOptions correction;
-
-  // Adds kl_coefficient * KL to the reference. 0: no reference is needed; not negative. Not for kSft.
-  double kl_coefficient = 0;
-  KlEstimator kl_estimator = KlEstimator::kK3;
-  KlClamp kl_clamp = KlClamp::kAll;
-  KlGradient kl_gradient = KlGradient::kEstimator;
-
-  // Subtracts entropy_coefficient * entropy; not negative.
-  double entropy_coefficient = 0;
-};
-
-// INVALID_ARGUMENT for values out of their range, and for those that would have no effect with this kind.
-absl::Status CheckPolicyLossOptions(const PolicyLossOptions& options);
+// By the fields of these names; of an empty one kOff, kRatio, kK3, kAll, kEstimator.
+CorrectionMode CorrectionModeOf(const PolicyLossConfig& loss);
+CorrectionGate CorrectionGateOf(const PolicyLossConfig& loss);
+KlEstimator KlEstimatorOf(const PolicyLossConfig& loss);
+KlClamp KlClampOf(const PolicyLossConfig& loss);
+KlGradient KlGradientOf(const PolicyLossConfig& loss);
 
 }  // namespace quartet
