@@ -221,7 +221,7 @@ TEST_F(PolicyTrainerServiceTest, RefusesWhatIsWrongBeforeAnyRankWorksAndServesOn
 // Each place where an update can fail; with one rank at each of its passes, with two on both.
 TEST_F(PolicyTrainerServiceTest, AnswersAFailedUpdateWithItsErrorAndEnds) {
   for (const int ranks : {1, 2}) {
-    for (const char* place : {"policy_trainer.update", "trainable_model.backward", "trainable_model.adamw"}) {
+    for (const char* place : {"policy_trainer.update", "trainable_model.backward", "trainable_model.optimizer"}) {
       SCOPED_TRACE(absl::StrCat(ranks, " ranks, ", place));
       Start(ranks);
       ASSERT_TRUE(Update(SftHeader(1), SftItems()).ok());

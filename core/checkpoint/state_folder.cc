@@ -49,6 +49,7 @@ std::string ManifestText(const StateManifest& manifest) {
   content["format"] = kFormat;
   content["version"] = kVersion;
   content["dtype"] = std::string(DtypeName(manifest.dtype));
+  content["optimizer"] = manifest.optimizer;
   content["optimizer_steps"] = manifest.optimizer_steps;
   content["kinds"] = manifest.kinds;
   content["parameters"] = Json::array();
@@ -175,6 +176,7 @@ absl::StatusOr<StateManifest> ParseManifest(const std::string& path, const std::
     fields.Fail(absl::StrCat("dtype \"", dtype, "\" is not known; allowed: F32, F64"));
   }
   manifest.dtype = dtype == DtypeName(Dtype::kF64) ? Dtype::kF64 : Dtype::kF32;
+  if (content.contains("optimizer")) manifest.optimizer = fields.Text(content, "optimizer");
   manifest.optimizer_steps = fields.Count(content, "optimizer_steps");
   for (const nlohmann::json& kind : fields.Array(content, "kinds")) {
     if (!kind.is_string()) fields.Fail("a kind is not a string");

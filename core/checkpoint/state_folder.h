@@ -45,7 +45,8 @@ struct StateFile {
 };
 
 struct StateManifest {
-  Dtype dtype = Dtype::kF32;  // of every tensor
+  Dtype dtype = Dtype::kF32;       // of every tensor
+  std::string optimizer = "adam";  // as TrainerConfig.optim; that of manifests which do not name one
   int64_t optimizer_steps = 0;
   std::vector<std::string> kinds;
   std::vector<StateParameter> parameters;

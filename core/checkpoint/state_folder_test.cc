@@ -8,7 +8,9 @@
 #include <numeric>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 #include "absl/strings/str_replace.h"
+#include "core/base/hash.h"
 
 namespace quartet {
 namespace {
@@ -209,6 +211,22 @@ TEST_F(StateFolder, RefusesNamesOfFilesElsewhere) {
   }
   ASSERT_TRUE(WriteStateManifest(folder_.string(), manifest_).ok());
   EXPECT_THAT(std::string(StateReader::Open(folder_.string()).status().message()), HasSubstr("plain name"));
+}
+
+TEST_F(StateFolder, KnowsItsOptimizerAndIsOfAdamWhereItNamesNone) {
+  manifest_.optimizer = "sgd";
+  WriteTo(folder_);
+  EXPECT_EQ((*StateReader::Open(folder_.string()))->manifest().optimizer, "sgd");
+  const std::string named = Contents(folder_ / "manifest.json");
+  std::string unnamed = absl::StrReplaceAll(named, {{"\"optimizer\": \"sgd\",", ""}});
+  ASSERT_NE(unnamed, named);
+  // It begins with the hash of what follows.
+  const size_t begin = std::string_view("{\"hash\": \"").size(), digits = 16;
+  unnamed.replace(begin, digits, absl::StrFormat("%016x", HashBytes(std::string_view(unnamed).substr(begin + digits))));
+  Replace(folder_ / "manifest.json", unnamed);
+  const auto reader = StateReader::Open(folder_.string());
+  ASSERT_TRUE(reader.ok()) << reader.status();
+  EXPECT_EQ((*reader)->manifest().optimizer, "adam");
 }
 
 TEST_F(StateFolder, IsNotThereWithoutAManifest) {

@@ -21,6 +21,7 @@
 #include "core/config/services.h"
 #include "core/rl/estimators.h"
 #include "core/rl/policy_losses.h"
+#include "core/zero/optimizer/optimizer_options.h"
 
 namespace quartet {
 namespace {
@@ -59,13 +60,11 @@ void FillMicroBatchTokens(const RunConfig& config, bool sequences, int max_len, 
 void FillTrainer(const RunConfig& config, double learning_rate, int max_len, TrainerConfig* t) {
   QUARTET_DEFAULT(t, zero_stage, 3);
   QUARTET_DEFAULT_TEXT(t, dtype, "bf16");
-  QUARTET_DEFAULT(t, learning_rate, learning_rate);
+  FillOptimizer(t);
+  if (IsScaleFree(*t)) QUARTET_DEFAULT(t, learning_rate, learning_rate);
   QUARTET_DEFAULT_TEXT(t, lr_scheduler, "cosine");
   if (!t->has_lr_warmup_steps()) QUARTET_DEFAULT(t, lr_warmup_ratio, 0.03);
   QUARTET_DEFAULT(t, min_lr_ratio, 0.1);
-  QUARTET_DEFAULT(t, adam_beta1, 0.9);
-  QUARTET_DEFAULT(t, adam_beta2, 0.95);
-  QUARTET_DEFAULT(t, adam_eps, 1e-8);
   QUARTET_DEFAULT(t, l2, 0);
   QUARTET_DEFAULT(t, max_norm, 1);
   QUARTET_DEFAULT(t, gradient_checkpointing, true);
@@ -348,7 +347,7 @@ void FillDefaults(RunConfig* c) {
   QUARTET_DEFAULT(s, batch_size, 32);
   QUARTET_DEFAULT(s, max_steps, 0);
   QUARTET_DEFAULT(s, max_epochs, 1);
-  QUARTET_DEFAULT(s, learning_rate, 1e-4);
+  if (IsScaleFree(c->actor())) QUARTET_DEFAULT(s, learning_rate, 1e-4);
   QUARTET_DEFAULT(s, multiturn, false);
 
   // The learning rate has another default in each program (FillDefaultsFor).

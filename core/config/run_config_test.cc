@@ -381,6 +381,66 @@ TEST(RunConfig, SavesWhatARunNeedsToGoOnWhereItSavesAtAll) {
   EXPECT_EQ(LoadRunConfig("", {}, "").value().train().max_ckpt_num(), 3);
 }
 
+TEST(RunConfig, AnOptimizerHasItsOwnOptionsAlone) {
+  const TrainerConfig adam = LoadRunConfig("", {}, "").value().actor();
+  EXPECT_EQ(adam.optim(), "adam");
+  EXPECT_EQ(adam.adam_beta1(), 0.9);
+  EXPECT_EQ(adam.adam_beta2(), 0.95);
+  EXPECT_EQ(adam.adam_eps(), 1e-8);
+  EXPECT_FALSE(adam.has_momentum());
+  const RunConfig config = LoadRunConfig("", {"critic.optim=sgd", "actor.optim=sgd", "actor.momentum=0"}, "").value();
+  EXPECT_EQ(config.critic().momentum(), 0.9);
+  EXPECT_EQ(config.actor().momentum(), 0);
+  for (const char* other : {"adam_beta1", "adam_beta2", "adam_eps"}) {
+    EXPECT_EQ(config.critic().DebugString().find(other), std::string::npos) << config.critic().DebugString();
+    ExpectError({"critic.optim=sgd", std::string("critic.") + other + "=0.5"},
+                {std::string("critic.") + other + " has no effect", "critic.optim is \"sgd\""});
+  }
+  ExpectError({"actor.momentum=0.9"}, {"actor.momentum has no effect", "actor.optim is \"adam\""});
+  ExpectError({"actor.optim=adamw"}, {"actor.optim", "\"adamw\"", "allowed: \"adam\", \"sgd\""});
+  ExpectError({"actor.optim=sgd", "actor.momentum=1"}, {"actor.momentum: 1", "at least 0 and below 1"});
+  ExpectError({"actor.adam_eps=0"}, {"actor.adam_eps: 0", "greater than 0"});
+}
+
+TEST(RunConfig, RatesOfSgdHaveNoDefault) {
+  const auto error_of = [](Program program, Strings overrides) {
+    overrides.insert(overrides.end(),
+                     {"actor.pretrain=/m", "critic.pretrain=/m", "data.prompt_data=/d", "reward.source.0.rule=number"});
+    const absl::StatusOr<RunConfig> config = LoadRunConfig("", overrides, "");
+    EXPECT_TRUE(config.ok()) << config.status();
+    return std::string(CheckFor(*config, program).message());
+  };
+  const std::string why = ".optim is \"sgd\", of which a step is the learning rate times the gradient";
+  EXPECT_EQ(error_of(Program::kPpo, {"actor.optim=sgd"}),
+            "actor.learning_rate is not set; it has no default where actor" + why);
+  EXPECT_EQ(error_of(Program::kPpo, {"critic.optim=sgd"}),
+            "critic.learning_rate is not set; it has no default where critic" + why);
+  EXPECT_EQ(error_of(Program::kPpo, {"actor.optim=sgd", "actor.learning_rate=0.1"}), "");
+  // Services are told the rate of each step.
+  EXPECT_EQ(error_of(Program::kPolicyTrainer, {"actor.optim=sgd"}), "");
+}
+
+TEST(RunConfig, RatesOfFineTuningBySgdHaveNoDefault) {
+  const auto error_of = [](Program program, const Strings& overrides) {
+    const absl::StatusOr<RunConfig> config = LoadRunConfig("", overrides, "");
+    EXPECT_TRUE(config.ok()) << config.status();
+    return std::string(CheckFor(*config, program).message());
+  };
+  const Strings sft = {"sft.data=/d", "actor.pretrain=/m"};
+  const Strings pairs = {"preference.data=/d", "actor.max_len=512"};
+  const auto with = [](Strings base, const Strings& more) {
+    base.insert(base.end(), more.begin(), more.end());
+    return base;
+  };
+  EXPECT_EQ(error_of(Program::kSft, sft), "");
+  EXPECT_EQ(error_of(Program::kSft, with(sft, {"actor.optim=sgd", "sft.learning_rate=0.1"})), "");
+  EXPECT_NE(error_of(Program::kSft, with(sft, {"actor.optim=sgd"})).find("sft.learning_rate is not set"),
+            std::string::npos);
+  const Strings dpo = with(pairs, {"actor.pretrain=/m", "actor.optim=sgd"});
+  EXPECT_EQ(error_of(Program::kDpo, with(dpo, {"preference.learning_rate=0.1"})), "");
+  EXPECT_NE(error_of(Program::kDpo, dpo).find("preference.learning_rate is not set"), std::string::npos);
+}
+
 TEST(RunConfig, AcceptsTheNeighboursOfWhatItRefuses) {
   EXPECT_EQ(ErrorOf({"actor.learning_rate=0", "actor.allow_zero_learning_rate=true"}), "");
   EXPECT_EQ(ErrorOf({"algorithm.dual_clip=3"}), "");
@@ -406,6 +466,7 @@ TEST(RunConfig, PrintsWhatItCanReadAgain) {
         Strings{"actor.micro_train_batch_size=4", "critic.micro_rollout_batch_size=2", "reward.source.0.model=rm",
                 "reward.micro_rollout_batch_size=2"},
         Strings{"algorithm.eps_clip=0.3", "algorithm.eps_clip_low=0.1"},
+        Strings{"actor.optim=sgd", "critic.optim=sgd", "critic.momentum=0"},
         Strings{"algorithm.eps_clip_low=0.1", "algorithm.eps_clip_high=0.3"},
         Strings{"data.input_template={}Größe\n\"x\""},
         Strings{"reward.source.0.rule=number", "reward.source.1.model=rm", "actor.learning_rate=3.3e-7"}}) {

@@ -22,6 +22,9 @@ void FusedAdamW(at::TensorList, at::TensorList, at::TensorList, at::TensorList, 
                 double, double, double, double, bool, bool, const std::optional<at::Tensor>&,
                 const std::optional<at::Tensor>&) {}
 
+void FusedSgd(at::TensorList, at::TensorList, at::TensorList, double, double, double, double, bool, bool, bool,
+              const std::optional<at::Tensor>&, const std::optional<at::Tensor>&) {}
+
 at::Tensor IndexSelect(const at::Tensor& self, int64_t dim, const at::Tensor& index) {
   std::vector<int64_t> sizes = self.sizes().vec();
   sizes.at(dim < 0 ? dim + self.dim() : dim) = index.numel();
@@ -102,6 +105,7 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> FlashAttentionBackward(
 
 TORCH_LIBRARY_IMPL(aten, Meta, m) {
   m.impl("_fused_adamw_", &FusedAdamW);
+  m.impl("_fused_sgd_", &FusedSgd);
   m.impl("abs", &Abs);
   m.impl("index_select", &IndexSelect);
   m.impl("index_select_backward", &IndexSelectBackward);

@@ -151,8 +151,9 @@ class ShardedModel {
 
  private:
   friend class TrainableModel;
-  friend class ShardedAdamW;
   friend class ShardedGradient;
+  friend class ShardedOptimizer;
+  friend class WeightsAverage;
   struct Impl;
   // Returns those that were resident, or none.
   std::vector<at::Tensor> SwapResident(std::vector<at::Tensor> buffers);

@@ -19,6 +19,7 @@
 #include "core/memory/accounted_tensor.h"
 #include "core/memory/catch_exceptions.h"
 #include "core/zero/trainable_model_impl.h"
+#include "proto/run_config.pb.h"
 
 namespace quartet {
 namespace {
@@ -70,7 +71,9 @@ absl::StatusOr<std::unique_ptr<TrainableModel>> TrainableModel::Load(
   absl::Status mine;
   try {
     impl->gradient = std::make_unique<ShardedGradient>(impl->sharded, options.no_sync);
-    impl->optimizer = std::make_unique<ShardedAdamW>(impl->sharded, options.adamw, options.ema_decay);
+    impl->optimizer = std::make_unique<ShardedOptimizer>(
+        impl->sharded, options.optimizer == nullptr ? MakeOptimizer(TrainerConfig()) : options.optimizer);
+    if (options.ema_decay != 0) impl->average = std::make_unique<WeightsAverage>(impl->sharded, options.ema_decay);
   } catch (const std::exception& error) {
     mine = StatusOf(error, "making gradients and optimizer state", *impl->sharded->ledger);
   }
@@ -84,9 +87,15 @@ absl::StatusOr<std::unique_ptr<TrainableModel>> TrainableModel::Load(
 
 ShardedModel& TrainableModel::model() { return *impl_->model; }
 
+const Optimizer& TrainableModel::optimizer() const { return impl_->optimizer->optimizer(); }
+
 int64_t TrainableModel::steps() const { return impl_->optimizer->steps(); }
 
-std::vector<NamedState> TrainableModel::state(int group) const { return impl_->optimizer->state(group); }
+std::vector<NamedState> TrainableModel::state(int group) const {
+  std::vector<NamedState> state = impl_->optimizer->state(group);
+  if (impl_->average != nullptr) state.push_back({"ema", impl_->average->of(group)});
+  return state;
+}
 
 void TrainableModel::Restore(int64_t steps) {
   impl_->optimizer->set_steps(steps);
@@ -119,6 +128,7 @@ StepResult TrainableModel::Step(double learning_rate, double max_norm) {
     // As torch.nn.utils.clip_grad_norm_ does it.
     const double clip = max_norm > 0 ? std::min(1.0, max_norm / (result.grad_norm + 1e-6)) : 1.0;
     impl.optimizer->Step(impl.gradient->parts(), 1 / clip, learning_rate);
+    if (impl.average != nullptr) impl.average->Update();
     impl.RefreshComputeWeights();
   } else {
     result.skipped = true;
@@ -131,12 +141,12 @@ absl::StatusOr<int64_t> TrainableModel::Save(const std::string& folder) {
   return impl_->Save(folder, [this](int group, int next) { return impl_->sharded->Gather(group, next); });
 }
 
-bool TrainableModel::keeps_average() const { return !impl_->optimizer->ema().empty(); }
+bool TrainableModel::keeps_average() const { return impl_->average != nullptr; }
 
 absl::StatusOr<int64_t> TrainableModel::SaveAverage(const std::string& folder) {
-  const std::vector<at::Tensor>& average = impl_->optimizer->ema();
-  if (average.empty()) return absl::FailedPreconditionError("no average of the weights is kept: ema_decay is 0");
-  return impl_->Save(folder, [&](int group, int) { return impl_->sharded->GatherCopy(group, average[group]); });
+  if (!keeps_average()) return absl::FailedPreconditionError("no average of the weights is kept: ema_decay is 0");
+  return impl_->Save(folder,
+                     [&](int group, int) { return impl_->sharded->GatherCopy(group, impl_->average->of(group)); });
 }
 
 absl::StatusOr<int64_t> TrainableModel::Impl::Save(const std::string& folder,

@@ -1,4 +1,4 @@
-// A sharded model with gradients and AdamW: what the policy trainer and the critic trainer share.
+// A sharded model with gradients and an optimizer: what the policy trainer and the critic trainer share.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -11,20 +11,15 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "core/zero/optimizer/optimizer.h"
 #include "core/zero/sharded_model.h"
 
 namespace quartet {
 
-struct AdamWOptions {
-  double beta1 = 0.9;
-  double beta2 = 0.95;
-  double eps = 1e-8;
-  double weight_decay = 0;  // not applied to norms and biases
-};
-
 struct TrainableModelOptions {
   ShardedModelOptions model;  // trainable is set
-  AdamWOptions adamw;
+  // Its weight decay is not applied to norms and biases. Null: the default, with its defaults.
+  std::shared_ptr<const Optimizer> optimizer;
   bool gradient_checkpointing = true;
   // The blocks' inputs, which checkpointing keeps, wait for the backward pass in host memory.
   bool activation_offload = false;
@@ -45,7 +40,7 @@ using LossFunction = std::function<at::Tensor(const at::Tensor& hidden_TD, const
 
 // A part of a group's training state.
 struct NamedState {
-  std::string name;   // "master", "exp_avg", "exp_avg_sq"; with ema_decay also "ema"
+  std::string name;   // "master", then as Optimizer::state() has it, then with ema_decay "ema"
   at::Tensor values;  // fp32, flat, laid out as model().resident(group) is: model().pieces() says what lies where
 };
 
@@ -71,9 +66,10 @@ class TrainableModel {
   // training has ever passed through: it must not be used, published or saved, and the process has to end.
   double ForwardBackward(const PackedSequences& batch, const LossFunction& loss);
 
-  // Clips to max_norm (0 = off), applies AdamW, clears the gradient.
+  // Clips to max_norm (0 = off), takes the optimizer's step, clears the gradient.
   StepResult Step(double learning_rate, double max_norm);
 
+  const Optimizer& optimizer() const;
   int64_t steps() const;  // applied, skipped ones not counted
 
   // What a restart needs of `group` beside steps(). The tensors themselves, to be read, or to be written and then put

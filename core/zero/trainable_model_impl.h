@@ -4,10 +4,11 @@
 #include <memory>
 #include <vector>
 
-#include "core/zero/sharded_adamw.h"
 #include "core/zero/sharded_gradient.h"
 #include "core/zero/sharded_model_impl.h"
+#include "core/zero/sharded_optimizer.h"
 #include "core/zero/trainable_model.h"
+#include "core/zero/weights_average.h"
 
 namespace quartet {
 
@@ -16,7 +17,8 @@ struct TrainableModel::Impl {
   std::unique_ptr<ShardedModel> model;
   ShardedModel::Impl* sharded = nullptr;  // of `model`
   std::unique_ptr<ShardedGradient> gradient;
-  std::unique_ptr<ShardedAdamW> optimizer;
+  std::unique_ptr<ShardedOptimizer> optimizer;
+  std::unique_ptr<WeightsAverage> average;  // null without ema_decay
 
   double ForwardBackward(const PackedSequences& batch, const LossFunction& loss);
   // What forwards compute with follows the master weights. Collective.

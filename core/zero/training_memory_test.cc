@@ -19,6 +19,7 @@
 #include "core/zero/trainable_model.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "proto/run_config.pb.h"
 
 namespace quartet {
 namespace {
@@ -103,6 +104,26 @@ TEST_P(TrainingMemory, IsHeldDuringACallAndGivenBackAfterIt) {
     EXPECT_EQ(Current(ledger), before);
     loaded->reset();
     EXPECT_EQ(Current(ledger), Holdings{});
+  });
+}
+
+TEST(TrainingMemoryOfOneRank, AnOptimizerHoldsABufferForEachPartOfItsState) {
+  RunRanks(1, [](ProcessGroup& group) {
+    const auto held = [&](const std::string& optim, double momentum) {
+      TrainerConfig trainer;
+      trainer.set_optim(optim);
+      trainer.set_momentum(momentum);
+      TrainableModelOptions options = Options(3, true);
+      options.optimizer = MakeOptimizer(trainer);
+      Ledger ledger;
+      const auto model = TrainableModel::Load(kModel, options, &group, &ledger);
+      EXPECT_TRUE(model.ok()) << model.status();
+      return std::pair(ledger.current(MemoryCategory::kOptimizer), ledger.current(MemoryCategory::kParameters));
+    };
+    const auto [adam, parameters] = held("adam", 0);
+    EXPECT_EQ(adam, 2 * parameters);
+    EXPECT_EQ(held("sgd", 0.9).first, parameters);
+    EXPECT_EQ(held("sgd", 0).first, 0);
   });
 }
 

@@ -3,11 +3,12 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "core/config/services.h"
+#include "core/zero/optimizer/optimizer_options.h"
 
 namespace quartet {
 namespace {
 
-// AdamW moves each parameter by about this much a step: beyond it a model is soon noise.
+// Beyond it a model is soon noise, where a step moves each parameter by about so much.
 constexpr double kLargeLearningRate = 0.01;
 
 }  // namespace
@@ -15,9 +16,9 @@ constexpr double kLargeLearningRate = 0.01;
 std::vector<std::string> ConfigurationWarnings(const RunConfig& config) {
   std::vector<std::string> warnings;
   const auto check = [&](const std::string& name, const TrainerConfig& trainer) {
-    if (trainer.learning_rate() <= kLargeLearningRate) return;
+    if (!IsScaleFree(trainer) || trainer.learning_rate() <= kLargeLearningRate) return;
     warnings.push_back(
-        absl::StrFormat("%s.learning_rate is %g: each step of AdamW moves each parameter by about so much; "
+        absl::StrFormat("%s.learning_rate is %g: each step moves each parameter by about so much; "
                         "rates that train language models are 1e-7 to 1e-3",
                         name, trainer.learning_rate()));
   };

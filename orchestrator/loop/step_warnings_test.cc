@@ -18,6 +18,7 @@ TEST(Warnings, OfAConfigurationAreOfWhatHardlyAnyoneMeans) {
   };
   EXPECT_THAT(warnings({}), IsEmpty());
   EXPECT_THAT(warnings({"actor.learning_rate=1e-3"}), IsEmpty());
+  EXPECT_THAT(warnings({"actor.optim=sgd", "actor.learning_rate=0.1"}), IsEmpty());
   EXPECT_THAT(warnings({"actor.learning_rate=5", "critic.learning_rate=0.1"}),
               ElementsAre(HasSubstr("actor.learning_rate is 5"), HasSubstr("critic.learning_rate is 0.1")));
 }

@@ -1,11 +1,14 @@
 """Writes core/zero/testdata: tiny models and how transformers and torch train them.
 
-A folder a model, as save_pretrained writes it (fp32), and beside it training.json: the sequences, the options, and for
-each of 20 AdamW steps the loss before it (mean over all predicted tokens) and the norm of the gradient before clipping.
+A folder a model, as save_pretrained writes it (fp32), and beside it NAME.json: the sequences, and for each optimizer its
+options, as TrainerConfig has them, and of 20 steps the loss before each (mean over all predicted tokens) and the norm of
+the gradient before clipping; and the loss with the moving average of the weights after the last one, by
+torch.optim.swa_utils.
 
 Usage: python3 tools/golden/make_training_golden.py core/zero/testdata [MODEL ...]    (torch 2.11.0, transformers 4.57.6)
 """
 
+import copy
 import json
 import pathlib
 import sys
@@ -13,7 +16,12 @@ import sys
 import torch
 import transformers
 
-OPTIONS = {"learning_rate": 2e-3, "beta1": 0.9, "beta2": 0.95, "eps": 1e-8, "weight_decay": 0.1, "max_norm": 1.0}
+EVERY = {"l2": 0.1, "max_norm": 1.0, "ema_decay": 0.9}
+OPTIMIZERS = {
+    "adam": {"optim": "adam", "learning_rate": 2e-3, "adam_beta1": 0.9, "adam_beta2": 0.95, "adam_eps": 1e-8, **EVERY},
+    "sgd": {"optim": "sgd", "learning_rate": 0.03, "momentum": 0.9, **EVERY},
+    "sgd_without_momentum": {"optim": "sgd", "learning_rate": 0.2, "momentum": 0.0, **EVERY},
+}
 STEPS = 20
 SHAPE = dict(
     vocab_size=89,
@@ -35,31 +43,45 @@ MODELS = {
 }
 
 
-def train(model, sequences):
+def make_optimizer(model, options):
     decayed = [p for name, p in model.named_parameters() if "norm" not in name and not name.endswith("bias")]
     others = [p for name, p in model.named_parameters() if "norm" in name or name.endswith("bias")]
-    optimizer = torch.optim.AdamW(
-        [{"params": decayed, "weight_decay": OPTIONS["weight_decay"]}, {"params": others, "weight_decay": 0.0}],
-        lr=OPTIONS["learning_rate"],
-        betas=(OPTIONS["beta1"], OPTIONS["beta2"]),
-        eps=OPTIONS["eps"],
-        foreach=False,
-    )
+    groups = [{"params": decayed, "weight_decay": options["l2"]}, {"params": others, "weight_decay": 0.0}]
+    rate = options["learning_rate"]
+    if options["optim"] == "sgd":
+        return torch.optim.SGD(groups, lr=rate, momentum=options["momentum"], foreach=False)
+    betas = (options["adam_beta1"], options["adam_beta2"])
+    return torch.optim.AdamW(groups, lr=rate, betas=betas, eps=options["adam_eps"], foreach=False)
+
+
+def losses_of(model, sequences):
+    """Of each sequence its part of the mean over all predicted tokens."""
     predicted = sum(len(s) - 1 for s in sequences)
+    for ids in sequences:
+        ids = torch.tensor([ids])
+        logits = model(input_ids=ids, attention_mask=torch.ones_like(ids)).logits[0, :-1]
+        yield torch.nn.functional.cross_entropy(logits, ids[0, 1:], reduction="sum") / predicted
+
+
+def train(model, sequences, options):
+    optimizer = make_optimizer(model, options)
+    swa = torch.optim.swa_utils
+    average = swa.AveragedModel(model, multi_avg_fn=swa.get_ema_multi_avg_fn(options["ema_decay"]))
+    average.update_parameters(model)  # the first call copies: the average begins with the weights before any step
     losses, norms = [], []
     for _ in range(STEPS):
         total = 0.0
-        for ids in sequences:
-            ids = torch.tensor([ids])
-            logits = model(input_ids=ids, attention_mask=torch.ones_like(ids)).logits[0, :-1]
-            loss = torch.nn.functional.cross_entropy(logits, ids[0, 1:], reduction="sum") / predicted
+        for loss in losses_of(model, sequences):
             loss.backward()
             total += loss.item()
         losses.append(total)
-        norms.append(torch.nn.utils.clip_grad_norm_(model.parameters(), OPTIONS["max_norm"]).item())
+        norms.append(torch.nn.utils.clip_grad_norm_(model.parameters(), options["max_norm"]).item())
         optimizer.step()
         optimizer.zero_grad()
-    return losses, norms
+        average.update_parameters(model)
+    with torch.no_grad():
+        average_loss = sum(loss.item() for loss in losses_of(average, sequences))
+    return {"options": options, "losses": losses, "grad_norms": norms, "average_loss": average_loss}
 
 
 def main(out, names):
@@ -77,11 +99,14 @@ def main(out, names):
         sequences = []
         for length in (5, 17, 2, 24, 9, 11, 3, 20):
             sequences.append(torch.randint(0, config.vocab_size, (length,), generator=generator).tolist())
-        # In double precision from the fp32 weights: after twenty steps torch's own fp32 gradient norms are 1e-4 off these.
-        losses, norms = train(model.double().train(), sequences)
-        golden = {"options": OPTIONS, "sequences": sequences, "losses": losses, "grad_norms": norms}
+        golden = {"sequences": sequences}
+        for optimizer, options in OPTIMIZERS.items():
+            # In double precision from the fp32 weights: after twenty steps torch's own fp32 gradient norms are 1e-4 off
+            # these.
+            steps = train(copy.deepcopy(model).double().train(), sequences, options)
+            golden[optimizer] = steps
+            print(name, optimizer, steps["losses"][0], steps["losses"][-1], steps["average_loss"])
         (out / f"{name}.json").write_text(json.dumps(golden) + "\n")
-        print(name, losses[0], losses[-1], norms[0], norms[-1])
 
 
 if __name__ == "__main__":

@@ -58,6 +58,11 @@ absl::Status Real(absl::string_view field, double value, double low, double high
                                : absl::StrCat("it must be ", lower, " and at most ", high));
 }
 
+absl::Status Below(absl::string_view field, double value, double high) {
+  if (value >= 0 && value < high) return absl::OkStatus();
+  return Bad(field, absl::StrCat(value), absl::StrCat("it must be at least 0 and below ", high));
+}
+
 absl::Status BothLimits(absl::string_view section, absl::string_view sequences) {
   return absl::InvalidArgumentError(
       absl::StrCat(section, ".", sequences, " and ", section, ".max_tokens_per_micro_batch are both set; drop ",

@@ -36,6 +36,8 @@ absl::Status Integer(absl::string_view field, int64_t value, int64_t low,
                      int64_t high = std::numeric_limits<int64_t>::max());
 // low <= value <= high; with `open_low`, low < value. NaN is in no range.
 absl::Status Real(absl::string_view field, double value, double low, double high, bool open_low = false);
+// 0 <= value < high.
+absl::Status Below(absl::string_view field, double value, double high);
 
 // Micro-batches are filled by sequences or by tokens: the refusal of both, where `sequences` is a leaf of `section`
 // that counts the former; and that the longest sequence fits into a micro-batch of `value` tokens.

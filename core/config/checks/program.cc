@@ -9,6 +9,7 @@
 #include "core/config/defaults.h"
 #include "core/config/field_difference.h"
 #include "core/config/run_config.h"
+#include "core/zero/optimizer/optimizer_options.h"
 
 namespace quartet {
 namespace {
@@ -118,6 +119,14 @@ absl::Status CheckPairsFit(const std::string& name, const TrainerConfig& t) {
                           ".max_len less"));
 }
 
+// That there is a learning rate, which `field` is, for the trainer of this name.
+absl::Status CheckRate(const std::string& field, bool is_set, const RunConfig& config, const std::string& trainer) {
+  const TrainerConfig& t = TrainerOf(config, trainer);
+  if (is_set || IsScaleFree(t)) return absl::OkStatus();
+  return Missing(field, absl::StrCat("it has no default where ", trainer, ".optim is \"", t.optim(),
+                                     "\", of which a step is the learning rate times the gradient"));
+}
+
 }  // namespace
 
 absl::Status CheckFor(const RunConfig& config, Program program) {
@@ -164,8 +173,15 @@ absl::Status CheckFor(const RunConfig& config, Program program) {
       }
     }
   }
-  if (program == Program::kSft && config.sft().data().empty()) {
-    return Missing("sft.data", "it names files of examples, JSONL or Parquet");
+  if (ppo) {
+    QUARTET_RETURN_IF_ERROR(CheckRate("actor.learning_rate", config.actor().has_learning_rate(), config, "actor"));
+    if (UsesCritic(config)) {
+      QUARTET_RETURN_IF_ERROR(CheckRate("critic.learning_rate", config.critic().has_learning_rate(), config, "critic"));
+    }
+  }
+  if (program == Program::kSft) {
+    if (config.sft().data().empty()) return Missing("sft.data", "it names files of examples, JSONL or Parquet");
+    QUARTET_RETURN_IF_ERROR(CheckRate("sft.learning_rate", config.sft().has_learning_rate(), config, "actor"));
   }
   if (dpo || program == Program::kRewardModel) {
     if (config.preference().data().empty()) {
@@ -173,6 +189,8 @@ absl::Status CheckFor(const RunConfig& config, Program program) {
     }
     const std::string model = dpo ? "actor" : "critic";
     QUARTET_RETURN_IF_ERROR(CheckPairsFit(model, TrainerOf(config, model)));
+    QUARTET_RETURN_IF_ERROR(
+        CheckRate("preference.learning_rate", config.preference().has_learning_rate(), config, model));
   }
   return absl::OkStatus();
 }

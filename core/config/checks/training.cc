@@ -1,7 +1,8 @@
 #include <algorithm>
 #include <cstdint>
 #include <string>
-#include <utility>
+#include <string_view>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
@@ -10,6 +11,7 @@
 #include "core/config/checks/checks.h"
 #include "core/config/checks/conditions.h"
 #include "core/config/services.h"
+#include "core/zero/optimizer/optimizer_options.h"
 
 namespace quartet {
 namespace {
@@ -40,10 +42,29 @@ absl::Status CheckSharding(const std::string& name, const TrainerConfig& t) {
     return NoEffect(field("activation_offload"),
                     absl::StrCat(field("gradient_checkpointing"), " is false, so no block's input is kept by itself"));
   }
-  if (!(t.ema_decay() >= 0 && t.ema_decay() < 1)) {
-    return Bad(field("ema_decay"), absl::StrCat(t.ema_decay()), "it must be at least 0 and below 1");
+  return Below(field("ema_decay"), t.ema_decay(), 1);
+}
+
+// The optimizer and its options, and that no other one's are set.
+absl::Status CheckOptimizer(const std::string& name, const TrainerConfig& t) {
+  const auto field = [&name](std::string_view leaf) { return absl::StrCat(name, ".", std::string(leaf)); };
+  std::vector<std::string> names;
+  for (const OptimizerTraits& optimizer : Optimizers()) names.emplace_back(optimizer.name);
+  QUARTET_RETURN_IF_ERROR(OneOf(field("optim"), t.optim(), names));
+  const OptimizerTraits& chosen = *FindOptimizer(t.optim());
+  for (const OptimizerTraits& other : Optimizers()) {
+    for (const OptimizerOption& option : other.options) {
+      if (!option.IsSetIn(t) || chosen.Has(option.field)) continue;
+      return NoEffect(field(option.field), absl::StrCat(field("optim"), " is \"", t.optim(), "\""));
+    }
   }
-  return absl::OkStatus();
+  for (const OptimizerOption& option : chosen.options) {
+    const double value = option.In(t);
+    QUARTET_RETURN_IF_ERROR(option.range == OptimizerOption::Range::kBelowOne
+                                ? Below(field(option.field), value, 1)
+                                : Real(field(option.field), value, 0, kInfinity, /*open_low=*/true));
+  }
+  return Real(field("l2"), t.l2(), 0, kInfinity);
 }
 
 absl::Status CheckTrainer(const std::string& name, const TrainerConfig& t) {
@@ -51,7 +72,7 @@ absl::Status CheckTrainer(const std::string& name, const TrainerConfig& t) {
   QUARTET_RETURN_IF_ERROR(Stage(field("zero_stage"), t.zero_stage(), {0, 2, 3}));
   QUARTET_RETURN_IF_ERROR(Dtype(field("dtype"), t.dtype()));
   QUARTET_RETURN_IF_ERROR(Real(field("learning_rate"), t.learning_rate(), 0, kInfinity));
-  if (t.learning_rate() == 0 && !t.allow_zero_learning_rate()) {
+  if (t.has_learning_rate() && t.learning_rate() == 0 && !t.allow_zero_learning_rate()) {
     return Bad(field("learning_rate"), "0",
                absl::StrCat("nothing would be learned; if that is meant (a baseline), set ",
                             field("allow_zero_learning_rate"), ": true"));
@@ -66,20 +87,12 @@ absl::Status CheckTrainer(const std::string& name, const TrainerConfig& t) {
       return NoEffect(field("lr_warmup_ratio"), absl::StrCat(field("lr_warmup_steps"), " is set"));
     }
   }
-  if (!(t.lr_warmup_ratio() >= 0 && t.lr_warmup_ratio() < 1)) {
-    return Bad(field("lr_warmup_ratio"), absl::StrCat(t.lr_warmup_ratio()), "it must be at least 0 and below 1");
-  }
+  QUARTET_RETURN_IF_ERROR(Below(field("lr_warmup_ratio"), t.lr_warmup_ratio(), 1));
   QUARTET_RETURN_IF_ERROR(Real(field("min_lr_ratio"), t.min_lr_ratio(), 0, 1));
   if (t.lr_scheduler() == "constant" && t.min_lr_ratio() != 0.1) {
     return NoEffect(field("min_lr_ratio"), absl::StrCat(field("lr_scheduler"), " is \"constant\""));
   }
-  for (const auto& [leaf, beta] : {std::pair("adam_beta1", t.adam_beta1()), std::pair("adam_beta2", t.adam_beta2())}) {
-    if (!(beta >= 0 && beta < 1)) {
-      return Bad(field(leaf), absl::StrCat(beta), "it must be at least 0 and below 1");
-    }
-  }
-  QUARTET_RETURN_IF_ERROR(Real(field("adam_eps"), t.adam_eps(), 0, kInfinity, /*open_low=*/true));
-  QUARTET_RETURN_IF_ERROR(Real(field("l2"), t.l2(), 0, kInfinity));
+  QUARTET_RETURN_IF_ERROR(CheckOptimizer(name, t));
   QUARTET_RETURN_IF_ERROR(Real(field("max_norm"), t.max_norm(), 0, kInfinity));
   QUARTET_RETURN_IF_ERROR(CheckSharding(name, t));
   QUARTET_RETURN_IF_ERROR(Integer(field("max_len"), t.max_len(), 2, 2 * kMaxTokens));
@@ -163,6 +176,7 @@ absl::Status CheckSft(const RunConfig& c) {
   if (s.multiturn() && !c.data().apply_chat_template()) {
     return NoEffect("sft.multiturn", "data.apply_chat_template is false, so there are no turns");
   }
+  if (!s.has_learning_rate()) return absl::OkStatus();
   return Real("sft.learning_rate", s.learning_rate(), 0, kInfinity, /*open_low=*/true);
 }
 
@@ -174,9 +188,7 @@ absl::Status CheckPreference(const RunConfig& c) {
   }
   QUARTET_RETURN_IF_ERROR(OneOf("preference.loss", p.loss(), {"sigmoid", "ipo"}));
   QUARTET_RETURN_IF_ERROR(Real("preference.beta", p.beta(), 0, kInfinity, /*open_low=*/true));
-  if (!(p.label_smoothing() >= 0 && p.label_smoothing() < 0.5)) {
-    return Bad("preference.label_smoothing", absl::StrCat(p.label_smoothing()), "it must be at least 0 and below 0.5");
-  }
+  QUARTET_RETURN_IF_ERROR(Below("preference.label_smoothing", p.label_smoothing(), 0.5));
   if (p.loss() == "ipo" && p.label_smoothing() != 0) {
     return NoEffect("preference.label_smoothing", "preference.loss is \"ipo\"");
   }

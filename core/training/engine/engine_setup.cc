@@ -50,10 +50,7 @@ TrainableModelOptions TrainerOptions(const TrainerConfig& config, HeadKind head,
   options.model.device = DeviceOf(context);
   options.model.initialize_missing_head = head == HeadKind::kScalar;
   options.model.seed = seed;
-  options.adamw.beta1 = config.adam_beta1();
-  options.adamw.beta2 = config.adam_beta2();
-  options.adamw.eps = config.adam_eps();
-  options.adamw.weight_decay = config.l2();
+  options.optimizer = MakeOptimizer(config);
   options.gradient_checkpointing = config.gradient_checkpointing();
   options.model.adam_offload = config.adam_offload();
   options.model.offload_param = config.offload_param();

@@ -77,6 +77,7 @@ StateManifest Describe(TrainableModel& model, const Partition& partition) {
   StateManifest manifest;
   const std::vector<NamedState> state = model.state(0);
   manifest.dtype = DtypeOf(state[0].values);
+  manifest.optimizer = std::string(model.optimizer().name());
   manifest.optimizer_steps = model.steps();
   for (const NamedState& part : state) manifest.kinds.push_back(part.name);
   for (const ParameterGroup& group : model.model().layout().groups) {
@@ -190,6 +191,12 @@ absl::Status CheckFits(TrainableModel& model, const std::string& folder, const S
   }
   if (parameters != static_cast<int64_t>(manifest.parameters.size())) {
     return refuse(absl::StrCat("it has ", manifest.parameters.size(), " parameters, the model has ", parameters));
+  }
+  if (const std::string optimizer(model.optimizer().name()); optimizer != manifest.optimizer) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        folder, " is of the optimizer \"", manifest.optimizer, "\" (it has ", absl::StrJoin(manifest.kinds, ", "),
+        "), and the model is trained by \"", optimizer, "\", which cannot go on from it: set optim to \"",
+        manifest.optimizer, "\", or begin anew from the model that was saved with it"));
   }
   for (const NamedState& part : model.state(0)) {
     if (reader.FindKind(part.name) < 0) {

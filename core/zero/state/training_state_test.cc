@@ -17,6 +17,7 @@
 #include "core/comm/agreed_error.h"
 #include "core/comm/testing/rank_threads.h"
 #include "core/model/initialize.h"
+#include "proto/run_config.pb.h"
 
 namespace quartet {
 namespace {
@@ -47,6 +48,7 @@ struct Arrangement {
   at::ScalarType dtype = at::kFloat;
   int shard_size = 0;  // 0: all ranks
   bool offload = false;
+  std::string optimizer = "adam";
 };
 
 class TrainingState : public testing::Test {
@@ -73,7 +75,10 @@ class TrainingState : public testing::Test {
       options.model.adam_offload = arrangement.offload;
       options.model.zero_stage = arrangement.stage;
       options.model.compute_dtype = arrangement.dtype;
-      options.adamw.weight_decay = 0.1;
+      TrainerConfig trainer;
+      trainer.set_optim(arrangement.optimizer);
+      trainer.set_l2(0.1);
+      options.optimizer = MakeOptimizer(trainer);
       auto model = TrainableModel::Load(Path(folder), options, mesh->get(), &ledger);
       if (!model.ok()) throw std::runtime_error(model.status().ToString());
       body(**model, (*mesh)->world());
@@ -336,6 +341,42 @@ TEST_F(TrainingState, IsRefusedByAllRanksWhereAByteOfOneFileChanged) {
     EXPECT_EQ(status.code(), absl::StatusCode::kDataLoss) << status;
     EXPECT_THAT(std::string(status.message()), AllOf(HasSubstr(damaged.string()), HasSubstr("cut short")));
   });
+}
+
+TEST_F(TrainingState, OfSgdGoesOnAsIfTrainingHadNeverStopped) {
+  const Arrangement two{.ranks = 2, .dtype = at::kBFloat16, .optimizer = "sgd"};
+  OnRanks(two, [&](TrainableModel& model, ProcessGroup&) {
+    Train(model, 2);
+    ASSERT_TRUE(SaveTrainingState(model, Path("half")).ok());
+    Train(model, 2);
+    ASSERT_TRUE(SaveTrainingState(model, Path("whole")).ok());
+  });
+  OnRanks(two, [&](TrainableModel& model, ProcessGroup&) {
+    ASSERT_TRUE(LoadTrainingState(model, Path("half")).ok());
+    Train(model, 2);
+    ASSERT_TRUE(SaveTrainingState(model, Path("resumed")).ok());
+  });
+  const auto resumed = Everything("resumed");
+  EXPECT_EQ(resumed, Everything("whole"));
+  EXPECT_EQ(resumed.size(), 2 * (2 + 3 * 9 + 1));
+  EXPECT_NE(resumed.at("momentum_buffer.lm_head.weight")[0], 0);
+}
+
+TEST_F(TrainingState, OfAnotherOptimizerIsRefusedByTheNamesOfBoth) {
+  for (const auto& [before, after, kinds] : {std::tuple("adam", "sgd", "master, exp_avg, exp_avg_sq"),
+                                             std::tuple("sgd", "adam", "master, momentum_buffer")}) {
+    fs::remove_all(root_ / "state");
+    OnRanks({.optimizer = before},
+            [&](TrainableModel& model, ProcessGroup&) { ASSERT_TRUE(SaveTrainingState(model, Path("state")).ok()); });
+    OnRanks({.ranks = 2, .optimizer = after},
+            [&, before = before, after = after, kinds = kinds](TrainableModel& model, ProcessGroup&) {
+              const absl::Status status = LoadTrainingState(model, Path("state"));
+              EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition) << status;
+              EXPECT_THAT(std::string(status.message()),
+                          AllOf(HasSubstr(Path("state") + " is of the optimizer \"" + before + "\""), HasSubstr(kinds),
+                                HasSubstr(std::string("trained by \"") + after + "\"")));
+            });
+  }
 }
 
 TEST_F(TrainingState, IsRefusedForAnotherModel) {

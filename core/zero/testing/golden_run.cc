@@ -4,6 +4,7 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/log_softmax.h>
 #include <ATen/ops/tensor.h>
+#include <google/protobuf/util/json_util.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -33,25 +34,24 @@ TrainableModelOptions GoldenRun::Fp32(int stage, bool checkpointing) const {
   TrainableModelOptions options;
   options.model.zero_stage = stage;
   options.model.compute_dtype = at::kFloat;
-  options.adamw = adamw;
+  options.optimizer = MakeOptimizer(trainer);
   options.gradient_checkpointing = checkpointing;
   return options;
 }
 
-GoldenRun ReadGoldenRun(const std::string& model) {
+GoldenRun ReadGoldenRun(const std::string& model, const std::string& optimizer) {
   const auto json = nlohmann::json::parse(std::ifstream(kTestdata + model + ".json"));
-  const auto& options = json["options"];
+  const auto& steps = json[optimizer];
   GoldenRun golden;
   golden.folder = kTestdata + model;
   golden.sequences = json["sequences"].get<TokenIds>();
-  golden.losses = json["losses"].get<std::vector<double>>();
-  golden.grad_norms = json["grad_norms"].get<std::vector<double>>();
-  golden.adamw.beta1 = options["beta1"];
-  golden.adamw.beta2 = options["beta2"];
-  golden.adamw.eps = options["eps"];
-  golden.adamw.weight_decay = options["weight_decay"];
-  golden.learning_rate = options["learning_rate"];
-  golden.max_norm = options["max_norm"];
+  golden.losses = steps["losses"].get<std::vector<double>>();
+  golden.grad_norms = steps["grad_norms"].get<std::vector<double>>();
+  golden.average_loss = steps["average_loss"];
+  const auto parsed = google::protobuf::util::JsonStringToMessage(steps["options"].dump(), &golden.trainer);
+  if (!parsed.ok()) throw std::runtime_error(parsed.ToString());
+  golden.learning_rate = golden.trainer.learning_rate();
+  golden.max_norm = golden.trainer.max_norm();
   return golden;
 }
 

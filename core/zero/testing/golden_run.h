@@ -12,6 +12,7 @@
 #include "core/memory/ledger.h"
 #include "core/model/model_config.h"
 #include "core/zero/trainable_model.h"
+#include "proto/run_config.pb.h"
 
 namespace quartet {
 
@@ -20,19 +21,21 @@ inline constexpr char kLlama[] = "core/zero/testdata/llama";
 
 using TokenIds = std::vector<std::vector<int64_t>>;
 
-// Twenty steps of one model, as transformers with torch's AdamW takes them in fp32.
+// Twenty steps of one model, as transformers with torch's optimizer takes them.
 struct GoldenRun {
   std::string folder;  // of the model
   TokenIds sequences;  // eight, every step's
   std::vector<double> losses, grad_norms;
-  AdamWOptions adamw;
-  double learning_rate, max_norm;
+  double average_loss;  // with the moving average of the weights after the last step, of `trainer.ema_decay()`
+  TrainerConfig trainer;
+  double learning_rate, max_norm;  // of it
 
+  // Without the average.
   TrainableModelOptions Fp32(int stage, bool checkpointing) const;
 };
 
-// "llama", "qwen2_tied", "granite", "olmo2".
-GoldenRun ReadGoldenRun(const std::string& model);
+// "llama", "qwen2_tied", "granite", "olmo2"; "adam", "sgd", "sgd_without_momentum".
+GoldenRun ReadGoldenRun(const std::string& model, const std::string& optimizer = "adam");
 
 PackedSequences PackIds(const TokenIds& sequences);
 

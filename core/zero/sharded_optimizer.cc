@@ -1,0 +1,68 @@
+#include "core/zero/sharded_optimizer.h"
+
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/full.h>
+
+#include <algorithm>
+#include <string>
+#include <utility>
+
+#include "core/base/fail_point.h"
+
+namespace quartet {
+
+ShardedOptimizer::ShardedOptimizer(ShardedModel::Impl* model, std::shared_ptr<const Optimizer> optimizer)
+    : model_(model), optimizer_(std::move(optimizer)), state_(optimizer_->state().size()) {
+  const at::NoGradGuard no_grad;
+  for (int g = 0; g < static_cast<int>(model->flat.size()); ++g) {
+    for (std::vector<at::Tensor>& buffers : state_) {
+      buffers.push_back(model->Zeros(model->resident_tier(), MemoryCategory::kOptimizer,
+                                     model->held[g].resident.numel(), model->state_dtype()));
+    }
+    const auto& parameters = model->layout.groups[g].parameters;
+    const FlatGroup& flat = model->flat[g];
+    const int64_t begin = model->part_begin(g), end = begin + flat.shard;
+    for (size_t p = 0; p < parameters.size(); ++p) {
+      const int64_t first = std::max(begin, flat.offsets[p]);
+      const int64_t last = std::min(end, p + 1 < parameters.size() ? flat.offsets[p + 1] : flat.total);
+      if (first >= last) continue;
+      const bool decay = parameters[p].weight_decay;
+      if (!runs_.empty() && runs_.back().group == g && runs_.back().decay == decay) {
+        runs_.back().count += last - first;
+      } else {
+        runs_.push_back({g, first - begin, last - first, decay});
+      }
+    }
+  }
+}
+
+void ShardedOptimizer::Step(const std::vector<at::Tensor>& gradients, double divisor, double learning_rate) {
+  const at::NoGradGuard no_grad;
+  OptimizerStep step{.number = ++steps_, .learning_rate = learning_rate, .grad_scale = std::nullopt};
+  if (divisor != 1) {
+    step.grad_scale = at::full({}, divisor, at::TensorOptions(at::kFloat).device(gradients.front().device()));
+  }
+  for (const bool decay : {false, true}) {
+    FlatRuns parts{.decay = decay, .weights = {}, .gradients = {}, .state = {}};
+    parts.state.resize(state_.size());
+    for (const Run& run : runs_) {
+      if (run.decay != decay) continue;
+      const auto part = [&](const at::Tensor& buffer) { return buffer.narrow(0, run.begin, run.count); };
+      parts.weights.push_back(part(model_->held[run.group].resident));
+      parts.gradients.push_back(part(gradients[run.group]));
+      for (size_t s = 0; s < state_.size(); ++s) parts.state[s].push_back(part(state_[s][run.group]));
+    }
+    if (parts.weights.empty()) continue;
+    optimizer_->Step(parts, step);
+    ThrowAtFailPoint("trainable_model.optimizer");
+  }
+}
+
+std::vector<NamedState> ShardedOptimizer::state(int group) const {
+  std::vector<NamedState> state = {{"master", model_->held[group].resident}};
+  const std::vector<std::string> names = optimizer_->state();
+  for (size_t s = 0; s < names.size(); ++s) state.push_back({names[s], state_[s][group]});
+  return state;
+}
+
+}  // namespace quartet
