@@ -27,7 +27,7 @@
 #include "core/base/loading.h"
 #include "core/base/logging.h"
 #include "core/base/status_macros.h"
-#include "core/config/service_fields.h"
+#include "core/config/services.h"
 #include "core/service/wire/call_deadline.h"
 #include "core/service/wire/credentials.h"
 #include "core/service/wire/protocol_version.h"

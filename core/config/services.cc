@@ -1,5 +1,6 @@
 #include "core/config/services.h"
 
+#include "core/config/field_difference.h"
 #include "core/rl/estimators.h"
 
 namespace quartet {
@@ -20,5 +21,37 @@ bool UsesCritic(const RunConfig& config) {
 }
 
 bool UsesReference(const RunConfig& config) { return config.algorithm().kl().init_kl_coef() > 0; }
+
+std::map<std::string, std::string> ServiceFields(const RunConfig& config, std::string_view service) {
+  RunConfig part;
+  if (service == "rollout") {
+    *part.mutable_rollout() = config.rollout();
+    // What calls say; HTTP, and the longest sequence, which it makes another and GetInfo tells by itself.
+    for (const char* field :
+         {"rollout_batch_size", "over_sampling_batch_size", "n_samples_per_prompt", "generate_max_len", "temperature",
+          "top_p", "top_k", "min_tokens", "http", "max_model_len"}) {
+      ClearPath(field, part.mutable_rollout());
+    }
+  } else if (service == "policy_trainer") {
+    part.set_run_dir(config.run_dir());
+    *part.mutable_actor() = config.actor();
+  } else if (service == "critic_trainer") {
+    part.set_run_dir(config.run_dir());
+    part.set_seed(config.seed());  // of a head that the model does not have
+    *part.mutable_critic() = config.critic();
+    part.mutable_actor()->set_pretrain(config.actor().pretrain());  // whose tokens it reads
+  } else if (service == "scorer") {
+    *part.mutable_reward() = config.reward();
+    if (UsesReference(config)) {
+      *part.mutable_reference() = config.reference();
+      if (config.actor().has_micro_rollout_batch_size()) {
+        part.mutable_actor()->set_micro_rollout_batch_size(config.actor().micro_rollout_batch_size());
+      }
+    }
+    part.mutable_actor()->set_pretrain(config.actor().pretrain());
+    part.mutable_actor()->set_max_len(config.actor().max_len());
+  }
+  return FlatFields(part);
+}
 
 }  // namespace quartet

@@ -1,6 +1,8 @@
-// Which services and models a run has, and what its method goes by. Of resolved configurations.
+// Which services and models a run has, and what of its configuration each goes by. Of resolved configurations.
+// LibTorch-free and gRPC-free.
 #pragma once
 
+#include <map>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -24,5 +26,11 @@ const TrainerConfig& TrainerOf(const RunConfig& config, std::string_view model);
 bool UsesCritic(const RunConfig& config);
 // Whether there is a KL penalty, and so a reference model.
 bool UsesReference(const RunConfig& config);
+
+// The fields that the service of this name uses, or that are its own by their section, as paths ("actor.dtype",
+// "reward.source.0.rule") with their values in text format; fields that are not set are left out. Neither where it runs
+// (services, tls), nor what only its other clients see (rollout.http), nor what GetInfo tells by itself
+// (rollout.max_model_len), nor what the orchestrator says in its calls.
+std::map<std::string, std::string> ServiceFields(const RunConfig& config, std::string_view service);
 
 }  // namespace quartet

@@ -13,7 +13,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "core/base/status_macros.h"
-#include "core/config/service_fields.h"
+#include "core/config/services.h"
 #include "core/service/wire/protocol_version.h"
 
 namespace quartet {

@@ -9,7 +9,7 @@
 #include "core/base/logging.h"
 #include "core/checkpoint/state_folder.h"
 #include "core/config/run_config.h"
-#include "core/config/service_fields.h"
+#include "core/config/services.h"
 #include "core/service/wire/message_size.h"
 #include "core/service/wire/protocol_version.h"
 #include "core/service/wire/status_conversion.h"

@@ -4,7 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "core/config/service_fields.h"
+#include "core/config/services.h"
 #include "core/service/wire/protocol_version.h"
 #include "core/training/batch/sequence_tree.h"
 

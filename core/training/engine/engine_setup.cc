@@ -1,10 +1,35 @@
 #include "core/training/engine/engine_setup.h"
 
+#include "absl/strings/str_cat.h"
 #include "core/base/logging.h"
 #include "core/base/status_macros.h"
-#include "core/training/engine/group_options.h"
+#include "core/hardware/device.h"
 
 namespace quartet {
+
+at::Device DeviceOf(const RankContext& context) {
+  if (context.device == "cuda") return at::Device(at::kCUDA, static_cast<c10::DeviceIndex>(context.local_rank));
+  return at::Device(context.device == "meta" ? at::kMeta : at::kCPU);
+}
+
+absl::StatusOr<at::Device> EnterDeviceOf(const RankContext& context) {
+  const at::Device device = DeviceOf(context);
+  const absl::Status entered = EnterDevice(device);
+  if (entered.ok()) return device;
+  return absl::Status(entered.code(), absl::StrCat("services.", context.service, ".", entered.message()));
+}
+
+ProcessGroupOptions GroupOptions(const RankContext& context, const std::string& name) {
+  ProcessGroupOptions options;
+  options.rank = context.rank;
+  options.size = context.world_size;
+  options.device = context.device;
+  options.host = context.host;
+  options.timeout = context.collective_timeout;
+  options.backend = context.collective_backend;
+  options.name = name;
+  return options;
+}
 
 absl::StatusOr<std::unique_ptr<ProcessGroup>> JoinRanks(const RankContext& context, const std::string& name) {
   QUARTET_RETURN_IF_ERROR(EnterDeviceOf(context).status());

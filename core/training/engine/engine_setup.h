@@ -1,5 +1,7 @@
-// How an engine joins its ranks and reads its model's options from the configuration.
+// How an engine enters its device, joins its ranks and reads its model's options from the configuration.
 #pragma once
+
+#include <c10/core/Device.h>
 
 #include <cstdint>
 #include <memory>
@@ -10,12 +12,21 @@
 #include "core/comm/process_group.h"
 #include "core/model/parameter_layout.h"
 #include "core/service/ranks/rank_context.h"
-#include "core/training/engine/rank_device.h"
 #include "core/zero/trainable_model.h"
 #include "proto/common.pb.h"
 #include "proto/run_config.pb.h"
 
 namespace quartet {
+
+// The device that a rank of any service computes on.
+at::Device DeviceOf(const RankContext& context);
+
+// The same, made the calling thread's: before a rank joins a group of its ranks or takes memory there. The error
+// (core/hardware/device.h) names the service's option.
+absl::StatusOr<at::Device> EnterDeviceOf(const RankContext& context);
+
+// Of the group of all ranks of a service; `name` is the group's own within the service.
+ProcessGroupOptions GroupOptions(const RankContext& context, const std::string& name);
 
 // As JoinRanks, the ranks cut into groups of `shard_size` (0: all), of which each holds the whole of a model.
 absl::StatusOr<std::unique_ptr<Mesh>> JoinMesh(const RankContext& context, const std::string& name, int shard_size);

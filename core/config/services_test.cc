@@ -1,4 +1,4 @@
-#include "core/config/service_fields.h"
+#include "core/config/services.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
