@@ -1,12 +1,14 @@
 // Direct preference optimization through the policy trainer, with a reference in the scorer.
-#include "orchestrator/fine_tuning/main.h"
+#include "orchestrator/fine_tuning/session.h"
+#include "orchestrator/session/run_program.h"
 
 int main(int argc, char** argv) {
-  return quartet::FineTuningMain(
+  return quartet::RunTraining(
       argc, argv,
       {.program = quartet::Program::kDpo,
        .name = "dpo",
        .summary = "trains the policy on pairs of answers of which one is preferred (preference {...}), by DPO or IPO, "
                   "driving policy_trainer and, for the reference, scorer.",
-       .example = "preference.beta=0.2"});
+       .example = "preference.beta=0.2"},
+      quartet::RunOfflineSession);
 }

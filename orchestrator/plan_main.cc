@@ -4,42 +4,25 @@
 #include <string.h>
 #include <unistd.h>
 
-#include <cstdio>
 #include <string>
 
 #include "absl/status/status.h"
-#include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "core/base/files.h"
 #include "core/base/logging.h"
 #include "orchestrator/planner/plan_request.h"
-#include "orchestrator/terminal/command_line.h"
 
 namespace quartet {
 namespace {
 
-int Fail(const absl::Status& status) {
-  std::fprintf(stderr, "plan: %s\n", std::string(status.message()).c_str());
-  return absl::IsInvalidArgument(status) || absl::IsNotFound(status) ? 2 : 1;
-}
-
 int Main(int argc, char** argv) {
   InitLogging(argv[0], "plan", -1);
-  const absl::StatusOr<CommandLine> flags = CommandLine::Parse(argc, argv, PlanFlags());
-  if (!flags.ok()) return Fail(flags.status());
-  if (flags->help()) {
-    std::printf(
-        "plan: tells what memory a run will take of each GPU and host, what would make it fit, or what it would fit "
-        "on, and how long a step takes at least. Runs the engines' own code on LibTorch's meta device; of a model it "
-        "reads config.json alone.\n\nUsage: plan --config=FILE [flags]\n\nFlags:\n%s\nExit codes: 0 where it fits; 3 "
-        "where it does not; 2 for a wrong configuration.\n",
-        CommandLine::Describe(PlanFlags()).c_str());
-    return 0;
-  }
-  if (const absl::Status asked = ReadPlanRequest(*flags).status(); !asked.ok()) return Fail(asked);
+  PlanRequest request;
+  if (const auto code = ReadCommandLine(argc, argv, PlanCommandLine(&request))) return *code;
+  if (const absl::Status asked = LoadPlanRequest(&request); !asked.ok()) return Finish("plan", asked);
   const std::string program = ExecutableFolder() + "/planner/make_plan";
   execv(program.c_str(), argv);
-  return Fail(absl::InternalError(absl::StrCat("cannot run ", program, ": ", strerror(errno))));
+  return Finish("plan", absl::InternalError(absl::StrCat("cannot run ", program, ": ", strerror(errno))));
 }
 
 }  // namespace

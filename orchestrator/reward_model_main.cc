@@ -1,13 +1,15 @@
 // Training of a reward model through the critic trainer.
-#include "orchestrator/fine_tuning/main.h"
+#include "orchestrator/fine_tuning/session.h"
+#include "orchestrator/session/run_program.h"
 
 int main(int argc, char** argv) {
-  return quartet::FineTuningMain(
+  return quartet::RunTraining(
       argc, argv,
       {.program = quartet::Program::kRewardModel,
        .name = "reward_model",
        .summary =
            "trains a reward model (critic {...}) on pairs of answers of which one is preferred (preference {...}), "
            "driving critic_trainer. A PPO run reads the result with reward { source { model: ... } }.",
-       .example = "preference.max_steps=100"});
+       .example = "preference.max_steps=100"},
+      quartet::RunOfflineSession);
 }

@@ -1,11 +1,13 @@
 // Supervised fine-tuning through the policy trainer.
-#include "orchestrator/fine_tuning/main.h"
+#include "orchestrator/fine_tuning/session.h"
+#include "orchestrator/session/run_program.h"
 
 int main(int argc, char** argv) {
-  return quartet::FineTuningMain(
+  return quartet::RunTraining(
       argc, argv,
       {.program = quartet::Program::kSft,
        .name = "sft",
        .summary = "fine-tunes the policy on prompts and responses (sft {...}), driving policy_trainer.",
-       .example = "sft.max_steps=100"});
+       .example = "sft.max_steps=100"},
+      quartet::RunOfflineSession);
 }

@@ -1,10 +1,4 @@
 // Generates from token ids without a service: for looking at a model, comparing and measuring.
-//
-//   generate --model=DIR [--dtype=fp32|bf16] [--max_new_tokens=N] [--temperature=T] [--n_samples=N] ... < prompts.jsonl
-//
-// One object a line in, {"ids": [...]}; one a line out, in the order of the prompts and samples: {"prompt", "sample",
-// "ids" (the answer's), "log_probs", "finish_reason"}. Speed goes to standard error.
-
 #include <algorithm>
 #include <chrono>
 #include <iostream>
@@ -15,38 +9,67 @@
 #include <variant>
 #include <vector>
 
-#include "absl/flags/flag.h"
-#include "absl/flags/parse.h"
-#include "absl/flags/usage.h"
 #include "core/comm/store/local_store.h"
+#include "core/command_line/command_line.h"
 #include "nlohmann/json.hpp"
 #include "rollout/engine/engine.h"
-
-ABSL_FLAG(std::string, model, "", "Hugging Face folder");
-ABSL_FLAG(std::string, dtype, "bf16", "bf16 or fp32");
-ABSL_FLAG(int32_t, max_new_tokens, 128, "longest answer, tokens");
-ABSL_FLAG(float, temperature, 0, "below 1e-5: greedy");
-ABSL_FLAG(int32_t, top_k, -1, "-1: off");
-ABSL_FLAG(float, top_p, 1, "1: off");
-ABSL_FLAG(uint64_t, seed, 0, "of the sampling noise");
-ABSL_FLAG(int32_t, n_samples, 1, "answers a prompt");
-ABSL_FLAG(bool, ignore_eos, false, "go on behind end tokens");
-ABSL_FLAG(int64_t, max_num_seqs, 256, "sequences that run at once");
-ABSL_FLAG(int64_t, max_num_batched_tokens, 2048, "tokens of one forward");
-ABSL_FLAG(int64_t, kv_cache_bytes, int64_t{1} << 30, "of the KV cache");
 
 namespace quartet {
 namespace {
 
-int Main() {
+struct Flags {
+  RolloutEngineOptions engine;
+  int32_t max_new_tokens = 128, top_k = -1, n_samples = 1;
+  double temperature = 0, top_p = 1;
+  uint64_t seed = 0;
+  bool ignore_eos = false;
+};
+
+CommandLine GenerateCommandLine(Flags* flags) {
+  RolloutEngineOptions& engine = flags->engine;
+  return {.program = "generate",
+          .before = R"(generate: generates from token ids, without a service.
+
+  generate --model=DIR [flags] < prompts.jsonl > answers.jsonl
+
+One object a line in, {"ids": [...]}; one a line out, in the order of the prompts and samples: {"prompt", "sample",
+"ids" (the answer's), "log_probs", "finish_reason"}. Speed goes to standard error.
+
+)",
+          .flags = {{"model", "DIR", "Hugging Face folder.", UserPath(&engine.model)},
+                    {"dtype", "NAME", "bf16 (default) or fp32.",
+                     OneOf<std::string>({{"bf16", "bf16"}, {"fp32", "fp32"}}, &engine.dtype)},
+                    {"max_new_tokens", "N", "Longest answer, tokens. Default 128.", AtLeast(1, &flags->max_new_tokens)},
+                    {"temperature", "T", "Below 1e-5, as by default: greedy.", AtLeast(0.0, &flags->temperature)},
+                    {"top_k", "K", "Default -1: off.", AtLeast(-1, &flags->top_k)},
+                    {"top_p", "P", "Default 1: off.", Positive(&flags->top_p)},
+                    {"seed", "N", "Of the sampling noise. Default 0.", AtLeast(uint64_t{0}, &flags->seed)},
+                    {"n_samples", "N", "Answers a prompt. Default 1.", AtLeast(1, &flags->n_samples)},
+                    {"ignore_eos", "", "Goes on behind end tokens.", Switch(&flags->ignore_eos)},
+                    {"max_num_seqs", "N", "Sequences that run at once. Default 256.",
+                     AtLeast(int64_t{1}, &engine.max_num_seqs)},
+                    {"max_num_batched_tokens", "N", "Tokens of one forward. Default 2048.",
+                     AtLeast(int64_t{1}, &engine.max_num_batched_tokens)},
+                    {"kv_cache_bytes", "N", "Of the KV cache. Default 1 GiB.",
+                     AtLeast(int64_t{1}, &engine.kv_cache_bytes)}},
+          .after = "\nExit codes: 0; 1 where a line or the model is wrong; 2 for wrong flags.\n",
+          .check = [flags] {
+            return flags->engine.model.empty() ? absl::InvalidArgumentError("--model=DIR is missing")
+                                               : absl::OkStatus();
+          }};
+}
+
+int Main(int argc, char** argv) {
+  Flags flags;
+  if (const auto code = ReadCommandLine(argc, argv, GenerateCommandLine(&flags))) return *code;
   SamplingParams sampling;
-  sampling.set_max_new_tokens(absl::GetFlag(FLAGS_max_new_tokens));
-  sampling.set_temperature(absl::GetFlag(FLAGS_temperature));
-  sampling.set_top_k(absl::GetFlag(FLAGS_top_k));
-  sampling.set_top_p(absl::GetFlag(FLAGS_top_p));
-  sampling.set_seed(absl::GetFlag(FLAGS_seed));
-  sampling.set_n_samples(absl::GetFlag(FLAGS_n_samples));
-  sampling.set_ignore_eos(absl::GetFlag(FLAGS_ignore_eos));
+  sampling.set_max_new_tokens(flags.max_new_tokens);
+  sampling.set_temperature(static_cast<float>(flags.temperature));
+  sampling.set_top_k(flags.top_k);
+  sampling.set_top_p(static_cast<float>(flags.top_p));
+  sampling.set_seed(flags.seed);
+  sampling.set_n_samples(flags.n_samples);
+  sampling.set_ignore_eos(flags.ignore_eos);
 
   const auto shared_sampling = std::make_shared<const SamplingParams>(sampling);
   std::vector<GenerationTask> tasks;
@@ -71,13 +94,7 @@ int Main() {
     longest = std::max(longest, task.ids.size());
   }
 
-  RolloutEngineOptions options;
-  options.model = absl::GetFlag(FLAGS_model);
-  options.dtype = absl::GetFlag(FLAGS_dtype);
-  options.max_num_seqs = absl::GetFlag(FLAGS_max_num_seqs);
-  options.max_num_batched_tokens = absl::GetFlag(FLAGS_max_num_batched_tokens);
-  options.kv_cache_bytes = absl::GetFlag(FLAGS_kv_cache_bytes);
-  options.max_model_len = static_cast<int64_t>(longest) + sampling.max_new_tokens();
+  flags.engine.max_model_len = static_cast<int64_t>(longest) + sampling.max_new_tokens();
   const auto store = MakeLocalStore();
   RankContext context;
   context.service = "rollout";
@@ -85,7 +102,7 @@ int Main() {
   context.device = "cpu";
   context.store = store.get();
   Ledger ledger;
-  auto engine = RolloutEngine::Load(options, context, &ledger);
+  auto engine = RolloutEngine::Load(flags.engine, context, &ledger);
   if (!engine.ok()) {
     std::cerr << "generate: " << engine.status() << "\n";
     return 1;
@@ -136,8 +153,4 @@ int Main() {
 }  // namespace
 }  // namespace quartet
 
-int main(int argc, char** argv) {
-  absl::SetProgramUsageMessage("generates from token ids: {\"ids\": [...]} a line in, answers out");
-  absl::ParseCommandLine(argc, argv);
-  return quartet::Main();
-}
+int main(int argc, char** argv) { return quartet::Main(argc, argv); }

@@ -1,13 +1,10 @@
 // Log-probabilities of token ids under a Hugging Face folder's model.
 //
-//   log_probs --model=DIR [--dtype=fp32|bf16] [--temperature=1] [--batch_tokens=4096] < in.jsonl > out.jsonl
-//
 // Reads JSONL {"ids": [...]} and writes, in order, {"log_probs": [...]}: one per token from the second on,
 // log_softmax(fp32 logits / temperature) at the token.
 #include <ATen/ops/tensor.h>
 #include <c10/core/GradMode.h>
 
-#include <cmath>
 #include <cstdio>
 #include <exception>
 #include <iostream>
@@ -17,12 +14,11 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "core/base/files.h"
 #include "core/base/status_macros.h"
 #include "core/comm/process_group.h"
 #include "core/comm/store/local_store.h"
+#include "core/command_line/command_line.h"
 #include "core/data/json.h"
 #include "core/memory/ledger.h"
 #include "core/model/vocabulary_head.h"
@@ -31,18 +27,6 @@
 namespace quartet {
 namespace {
 
-constexpr char kUsage[] =
-    R"(usage: log_probs --model=DIR [--dtype=fp32|bf16] [--temperature=1] [--batch_tokens=4096] < in.jsonl > out.jsonl
-
-Reads JSONL {"ids": [...]} and writes, in order, {"log_probs": [...]}: one per token from the second on.
-  --model=DIR         Hugging Face folder: config.json, model.safetensors
-  --dtype=bf16|fp32   what is computed in (fp32)
-  --temperature=T     logits are divided by T, greater than 0 (1)
-  --batch_tokens=N    lines are computed together up to N tokens; changes speed and memory alone (4096)
-
-Exit codes: 0 all lines done, 1 a line or the model is wrong (the message says which), 2 wrong flags.
-)";
-
 struct Flags {
   std::string model;
   at::ScalarType dtype = at::kFloat;
@@ -50,36 +34,29 @@ struct Flags {
   int64_t batch_tokens = 4096;
 };
 
-absl::StatusOr<Flags> ParseFlags(int argc, char** argv) {
-  Flags flags;
-  for (int i = 1; i < argc; ++i) {
-    const std::string argument = argv[i];
-    const size_t equals = argument.find('=');
-    const std::string name = argument.substr(0, equals);
-    const std::string value = equals == std::string::npos ? "" : argument.substr(equals + 1);
-    if (name == "--model") {
-      flags.model = ResolveUserPath(value);
-    } else if (name == "--dtype") {
-      if (value != "fp32" && value != "bf16") {
-        return absl::InvalidArgumentError(absl::StrCat("--dtype is '", value, "'; allowed are fp32 and bf16"));
-      }
-      flags.dtype = value == "bf16" ? at::kBFloat16 : at::kFloat;
-    } else if (name == "--temperature") {
-      if (!absl::SimpleAtod(value, &flags.temperature) || !std::isfinite(flags.temperature) || flags.temperature <= 0) {
-        return absl::InvalidArgumentError(
-            absl::StrCat("--temperature is '", value, "'; it must be a number greater than 0"));
-      }
-    } else if (name == "--batch_tokens") {
-      if (!absl::SimpleAtoi(value, &flags.batch_tokens) || flags.batch_tokens <= 0) {
-        return absl::InvalidArgumentError(
-            absl::StrCat("--batch_tokens is '", value, "'; it must be an integer greater than 0"));
-      }
-    } else {
-      return absl::InvalidArgumentError(absl::StrCat("Unknown argument '", argument, "'; --help tells what there is"));
-    }
-  }
-  if (flags.model.empty()) return absl::InvalidArgumentError("--model=DIR is missing; --help tells what there is");
-  return flags;
+CommandLine LogProbsCommandLine(Flags* flags) {
+  return {
+      .program = "log_probs",
+      .before =
+          R"(usage: log_probs --model=DIR [--dtype=fp32|bf16] [--temperature=1] [--batch_tokens=4096] < in.jsonl > out.jsonl
+
+Reads JSONL {"ids": [...]} and writes, in order, {"log_probs": [...]}: one per token from the second on.
+)",
+      .flags = {{"model", "DIR", "Hugging Face folder: config.json, model.safetensors", UserPath(&flags->model)},
+                {"dtype", "bf16|fp32", "what is computed in (fp32)",
+                 OneOf<at::ScalarType>({{"bf16", at::kBFloat16}, {"fp32", at::kFloat}}, &flags->dtype)},
+                {"temperature", "T", "logits are divided by T, greater than 0 (1)", Positive(&flags->temperature)},
+                {"batch_tokens", "N",
+                 "lines are computed together up to N tokens; changes speed and memory alone (4096)",
+                 AtLeast(int64_t{1}, &flags->batch_tokens)}},
+      .after =
+          "\nExit codes: 0 all lines done, 1 a line or the model is wrong (the message says which), 2 wrong flags.\n",
+      .check =
+          [flags] {
+            if (!flags->model.empty()) return absl::OkStatus();
+            return absl::InvalidArgumentError("--model=DIR is missing; --help tells what there is");
+          },
+      .column = 22};
 }
 
 using Ids = std::vector<int64_t>;
@@ -167,22 +144,17 @@ absl::Status Run(const Flags& flags) {
 }
 
 int Main(int argc, char** argv) {
-  for (int i = 1; i < argc; ++i) {
-    if (std::string_view(argv[i]) == "--help") {
-      std::cout << kUsage;
-      return 0;
-    }
-  }
-  const absl::StatusOr<Flags> flags = ParseFlags(argc, argv);
-  absl::Status status = flags.status();
+  Flags flags;
+  if (const auto code = ReadCommandLine(argc, argv, LogProbsCommandLine(&flags))) return *code;
+  absl::Status status;
   try {
-    if (flags.ok()) status = Run(*flags);
+    status = Run(flags);
   } catch (const std::exception& e) {
     status = absl::InternalError(e.what());
   }
   if (status.ok()) return 0;
   std::cerr << "log_probs: " << status.message() << "\n";
-  return flags.ok() ? 1 : 2;
+  return 1;
 }
 
 }  // namespace

@@ -11,15 +11,26 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
-#include "core/base/files.h"
 #include "core/base/status_macros.h"
+#include "core/command_line/command_line.h"
 #include "core/data/json.h"
 #include "core/tokenizer/tokenizer.h"
 
 namespace quartet {
 namespace {
 
-constexpr char kHelp[] = R"(tokenize: text to token ids and back, as a model's tokenizer does.
+struct Options {
+  std::string model;
+  bool chat = false;
+  bool decode = false;
+  bool no_special_tokens = false;
+  bool skip_special_tokens = false;
+};
+
+CommandLine TokenizeCommandLine(Options* options) {
+  return {
+      .program = "tokenize",
+      .before = R"(tokenize: text to token ids and back, as a model's tokenizer does.
 
   tokenize --model=DIR [--chat] [--no_special_tokens] < texts.jsonl > ids.jsonl
   tokenize --model=DIR --decode [--skip_special_tokens] < ids.jsonl > texts.jsonl
@@ -27,57 +38,31 @@ constexpr char kHelp[] = R"(tokenize: text to token ids and back, as a model's t
 Each line of standard input is one JSON value: a string, or, with --decode, a list of token ids. The line of standard
 output beside it is the other.
 
-  --model=DIR             folder with tokenizer.json, and tokenizer_config.json where there is one
-  --chat                  puts each text through the chat template, as a user's message, with the opening of the
-                          assistant's turn after it; adds no special tokens beyond the template's
-  --no_special_tokens     leaves out what the tokenizer adds around a text (BOS)
-  --decode                ids to text
-  --skip_special_tokens   leaves special tokens out of decoded text
-  --help                  this text
-
-Exit codes: 0 all lines done, 1 a line or the model is wrong (the message says which), 2 wrong flags.
-)";
-
-constexpr int kExitError = 1;
-constexpr int kExitUsage = 2;
-
-struct Options {
-  std::string model;
-  bool chat = false;
-  bool decode = false;
-  bool special_tokens = true;
-  bool skip_special_tokens = false;
-};
-
-absl::StatusOr<Options> ReadFlags(const std::vector<std::string>& arguments) {
-  Options options;
-  for (size_t i = 0; i < arguments.size(); ++i) {
-    const std::string& argument = arguments[i];
-    if (argument.starts_with("--model=")) {
-      options.model = argument.substr(8);
-    } else if (argument == "--model" && i + 1 < arguments.size()) {
-      options.model = arguments[++i];
-    } else if (argument == "--chat") {
-      options.chat = true;
-    } else if (argument == "--decode") {
-      options.decode = true;
-    } else if (argument == "--no_special_tokens") {
-      options.special_tokens = false;
-    } else if (argument == "--skip_special_tokens") {
-      options.skip_special_tokens = true;
-    } else {
-      return absl::InvalidArgumentError(absl::StrCat("unknown argument \"", argument, "\""));
-    }
-  }
-  if (options.model.empty()) return absl::InvalidArgumentError("--model=DIR is missing");
-  if (options.decode && (options.chat || !options.special_tokens)) {
-    return absl::InvalidArgumentError("--decode goes with neither --chat nor --no_special_tokens");
-  }
-  if (!options.decode && options.skip_special_tokens) {
-    return absl::InvalidArgumentError("--skip_special_tokens needs --decode");
-  }
-  options.model = ResolveUserPath(options.model);
-  return options;
+)",
+      .flags = {{"model", "DIR", "folder with tokenizer.json, and tokenizer_config.json where there is one",
+                 UserPath(&options->model)},
+                {"chat", "",
+                 "puts each text through the chat template, as a user's message, with the opening of the\n"
+                 "assistant's turn after it; adds no special tokens beyond the template's",
+                 Switch(&options->chat)},
+                {"no_special_tokens", "", "leaves out what the tokenizer adds around a text (BOS)",
+                 Switch(&options->no_special_tokens)},
+                {"decode", "", "ids to text", Switch(&options->decode)},
+                {"skip_special_tokens", "", "leaves special tokens out of decoded text",
+                 Switch(&options->skip_special_tokens)}},
+      .after =
+          "\nExit codes: 0 all lines done, 1 a line or the model is wrong (the message says which), 2 wrong flags.\n",
+      .check = [options]() -> absl::Status {
+        if (options->model.empty()) return absl::InvalidArgumentError("--model=DIR is missing");
+        if (options->decode && (options->chat || options->no_special_tokens)) {
+          return absl::InvalidArgumentError("--decode goes with neither --chat nor --no_special_tokens");
+        }
+        if (!options->decode && options->skip_special_tokens) {
+          return absl::InvalidArgumentError("--skip_special_tokens needs --decode");
+        }
+        return absl::OkStatus();
+      },
+      .column = 26};
 }
 
 absl::StatusOr<nlohmann::json> Decode(const Tokenizer& tokenizer, const Options& options, const nlohmann::json& value) {
@@ -100,7 +85,7 @@ absl::StatusOr<nlohmann::json> Encode(const Tokenizer& tokenizer, const Options&
   if (options.chat) {
     QUARTET_ASSIGN_OR_RETURN(prompt, tokenizer.ApplyChatTemplate({{"user", text}}, true));
   }
-  return tokenizer.Encode(prompt, !options.chat && options.special_tokens);
+  return tokenizer.Encode(prompt, !options.chat && !options.no_special_tokens);
 }
 
 absl::Status Run(const Options& options) {
@@ -118,30 +103,16 @@ absl::Status Run(const Options& options) {
   return absl::OkStatus();
 }
 
-int Main(const std::vector<std::string>& arguments) {
-  for (const std::string& argument : arguments) {
-    if (argument == "--help" || argument == "-h") {
-      std::cout << kHelp;
-      return 0;
-    }
-  }
-  const absl::StatusOr<Options> options = ReadFlags(arguments);
-  if (!options.ok()) {
-    std::cerr << "tokenize: " << options.status().message() << "\n\n" << kHelp;
-    return kExitUsage;
-  }
-  if (const absl::Status status = Run(*options); !status.ok()) {
-    std::cout.flush();
-    std::cerr << "tokenize: " << status.message() << "\n";
-    return kExitError;
-  }
-  return 0;
-}
-
 }  // namespace
 }  // namespace quartet
 
 int main(int argc, char** argv) {
   std::ios::sync_with_stdio(false);
-  return quartet::Main(std::vector<std::string>(argv + 1, argv + argc));
+  quartet::Options options;
+  if (const auto code = quartet::ReadCommandLine(argc, argv, quartet::TokenizeCommandLine(&options))) return *code;
+  const absl::Status status = quartet::Run(options);
+  if (status.ok()) return 0;
+  std::cout.flush();
+  std::cerr << "tokenize: " << status.message() << "\n";
+  return 1;
 }

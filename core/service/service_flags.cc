@@ -4,11 +4,8 @@
 
 #include <algorithm>
 
-#include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/string_view.h"
-#include "core/base/files.h"
 #include "core/base/status_macros.h"
 #include "core/config/address.h"
 #include "core/config/origins/origins.h"
@@ -16,8 +13,6 @@
 
 namespace quartet {
 namespace {
-
-constexpr char kFlagNames[] = "--preset, --config, --set, --ranks, --listen, --address_file, --trace, --help";
 
 // An environment variable's whole number of at least 0; nothing where it is not set.
 absl::StatusOr<std::optional<int>> EnvironmentNumber(const char* name) {
@@ -33,55 +28,60 @@ absl::StatusOr<std::optional<int>> EnvironmentNumber(const char* name) {
 
 }  // namespace
 
-absl::StatusOr<ServiceFlags> ParseServiceFlags(int argc, const char* const* argv) {
-  ServiceFlags flags;
-  for (int i = 1; i < argc; ++i) {
-    const absl::string_view argument = argv[i];
-    if (argument == "--help" || argument == "-h" || argument == "--help=true") {
-      flags.help = true;
-      continue;
-    }
-    if (!absl::StartsWith(argument, "--")) {
-      return absl::InvalidArgumentError(absl::StrCat("'", argument, "' is not a flag; there are ", kFlagNames));
-    }
-    const size_t equals = argument.find('=');
-    const absl::string_view name = argument.substr(0, equals);
-    if (name != "--preset" && name != "--config" && name != "--set" && name != "--ranks" && name != "--listen" &&
-        name != "--address_file" && name != "--trace") {
-      return absl::InvalidArgumentError(
-          absl::StrCat("unknown flag ", name, "; there are ", kFlagNames, " (--help explains them)"));
-    }
-    std::string value;
-    if (equals != absl::string_view::npos) {
-      value = std::string(argument.substr(equals + 1));
-    } else if (i + 1 < argc) {
-      value = argv[++i];
-    } else {
-      return absl::InvalidArgumentError(absl::StrCat(name, " needs a value: ", name, "=VALUE"));
-    }
-    if (value.empty()) return absl::InvalidArgumentError(absl::StrCat(name, " needs a value: ", name, "=VALUE"));
-    if (name == "--preset") {
-      flags.preset = value;
-    } else if (name == "--config") {
-      flags.config = value;
-    } else if (name == "--set") {
-      flags.overrides.push_back(value);
-    } else if (name == "--listen") {
-      QUARTET_RETURN_IF_ERROR(ParseHostPort(value).status());
-      flags.listen = value;
-    } else if (name == "--address_file") {
-      flags.address_file = ResolveUserPath(value);
-    } else if (name == "--trace") {
-      flags.trace = ResolveUserPath(value);
-    } else {
-      int ranks = 0;
-      if (!absl::SimpleAtoi(value, &ranks) || ranks < 1) {
-        return absl::InvalidArgumentError(absl::StrCat("--ranks=", value, ": it must be a whole number of at least 1"));
-      }
-      flags.ranks = ranks;
-    }
-  }
-  return flags;
+CommandLine ServiceCommandLine(const std::string& service, const std::string& summary, ServiceFlags* flags) {
+  return {.program = service,
+          .before = absl::StrCat(service, ": ", summary, "\n\nUsage: ", service, " --config=FILE [flags]\n\nFlags:\n"),
+          .flags = {{"preset", "NAME", "What a method sets, below --config and --set; as the orchestrator's.",
+                     Text(&flags->preset)},
+                    {"config", "FILE", "The run's configuration, a RunConfig in protobuf text format (below).",
+                     Text(&flags->config)},
+                    {"set", "PATH=VALUE",
+                     "Overrides one field, for example --set=rollout.temperature=0.8. May be repeated: the\n"
+                     "first one of a list (a,b or [\"a,b\", \"c\"]) replaces the file's, further ones append;\n"
+                     "an element of a list of groups is named by its index:\n"
+                     "--set=reward.source.0.rule=exact_match",
+                     Texts(&flags->overrides)},
+                    {"ranks", "N", absl::StrCat("Processes on this host. Default: services.", service, ".ranks"),
+                     AtLeast(1, &flags->ranks)},
+                    {"listen", "HOST:PORT",
+                     absl::StrCat("Where rank 0 listens; port 0 is a free one. Default: services.", service,
+                                  ".listen.\nAn address that is not loopback needs tls {...} in the configuration."),
+                     Text(&flags->listen)},
+                    {"address_file", "FILE", "Rank 0 writes its host:port there once all ranks serve.",
+                     UserPath(&flags->address_file)},
+                    {"trace", "FILE",
+                     "Each rank writes what it does when, for chrome://tracing or ui.perfetto.dev: rank N\n"
+                     "beside FILE, with .rankN before its extension.",
+                     UserPath(&flags->trace)}},
+          .after = absl::StrCat(
+              "\n"
+              "Environment:\n"
+              "  RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR (torchrun), or\n"
+              "  SLURM_PROCID, SLURM_NTASKS, SLURM_LOCALID, SLURM_NTASKS_PER_NODE (Slurm)\n"
+              "                         This process is that one rank, and starts no others. The ranks meet at the "
+              "leader's\n"
+              "                         address, services.",
+              service,
+              ".listen, whose port must not be 0. Where that is not loopback\n"
+              "                         MASTER_ADDR, if set, takes the place of its host.\n"
+              "  BUILD_WORKING_DIRECTORY  What relative paths are relative to (set by `bazel run`).\n"
+              "  QUARTET_PARENT_FD      A stream's descriptor: the process leaves when it closes, or says why.\n"
+              "  QUARTET_FAIL_POINTS    For tests: \"name=action[@n],...\" with the actions kill, error, sleep:MS and "
+              "trip.\n"
+              "\n"
+              "Exit codes: 0 after SIGINT or SIGTERM, 1 after an error, 2 for wrong flags or a wrong configuration.\n"
+              "\n"
+              "Examples:\n"
+              "  ",
+              service, " --config=run.textproto --ranks=2\n  ", service, " --config=run.textproto --set=services.",
+              service, ".device=cuda --listen=127.0.0.1:0 --address_file=/tmp/", service,
+              ".address\n"
+              "  grpcurl -plaintext 127.0.0.1:50051 grpc.health.v1.Health/Check\n"
+              "\n"
+              "The configuration, with every field and its default:\n\n",
+              std::string(DescribeRunConfig())),
+          .check = [flags] { return flags->listen.empty() ? absl::OkStatus() : ParseHostPort(flags->listen).status(); },
+          .column = 25};
 }
 
 absl::StatusOr<RunConfig> LoadServiceConfig(const ServiceFlags& flags, const std::string& service) {
@@ -131,56 +131,6 @@ absl::StatusOr<std::optional<RankEnvironment>> ReadRankEnvironment() {
     return place;
   }
   return std::nullopt;
-}
-
-std::string ServiceHelp(const std::string& service, const std::string& summary) {
-  return absl::StrCat(
-      service, ": ", summary, "\n\nUsage: ", service,
-      " --config=FILE [flags]\n"
-      "\n"
-      "Flags:\n"
-      "  --preset=NAME          What a method sets, below --config and --set; as the orchestrator's.\n"
-      "  --config=FILE          The run's configuration, a RunConfig in protobuf text format (below).\n"
-      "  --set=PATH=VALUE       Overrides one field, for example --set=rollout.temperature=0.8. May be repeated: the\n"
-      "                         first one of a list (a,b or [\"a,b\", \"c\"]) replaces the file's, further ones "
-      "append;\n"
-      "                         an element of a list of groups is named by its index:\n"
-      "                         --set=reward.source.0.rule=exact_match\n"
-      "  --ranks=N              Processes on this host. Default: services.",
-      service,
-      ".ranks\n"
-      "  --listen=HOST:PORT     Where rank 0 listens; port 0 is a free one. Default: services.",
-      service,
-      ".listen.\n"
-      "                         An address that is not loopback needs tls {...} in the configuration.\n"
-      "  --address_file=FILE    Rank 0 writes its host:port there once all ranks serve.\n"
-      "  --trace=FILE           Each rank writes what it does when, for chrome://tracing or ui.perfetto.dev: rank N\n"
-      "                         beside FILE, with .rankN before its extension.\n"
-      "  --help                 This text.\n"
-      "\n"
-      "Environment:\n"
-      "  RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR (torchrun), or\n"
-      "  SLURM_PROCID, SLURM_NTASKS, SLURM_LOCALID, SLURM_NTASKS_PER_NODE (Slurm)\n"
-      "                         This process is that one rank, and starts no others. The ranks meet at the leader's\n"
-      "                         address, services.",
-      service,
-      ".listen, whose port must not be 0. Where that is not loopback\n"
-      "                         MASTER_ADDR, if set, takes the place of its host.\n"
-      "  BUILD_WORKING_DIRECTORY  What relative paths are relative to (set by `bazel run`).\n"
-      "  QUARTET_PARENT_FD      A stream's descriptor: the process leaves when it closes, or says why.\n"
-      "  QUARTET_FAIL_POINTS    For tests: \"name=action[@n],...\" with the actions kill, error, sleep:MS and trip.\n"
-      "\n"
-      "Exit codes: 0 after SIGINT or SIGTERM, 1 after an error, 2 for wrong flags or a wrong configuration.\n"
-      "\n"
-      "Examples:\n"
-      "  ",
-      service, " --config=run.textproto --ranks=2\n  ", service, " --config=run.textproto --set=services.", service,
-      ".device=cuda --listen=127.0.0.1:0 --address_file=/tmp/", service,
-      ".address\n"
-      "  grpcurl -plaintext 127.0.0.1:50051 grpc.health.v1.Health/Check\n"
-      "\n"
-      "The configuration, with every field and its default:\n\n",
-      std::string(DescribeRunConfig()));
 }
 
 }  // namespace quartet

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "core/command_line/command_line.h"
 #include "proto/run_config.pb.h"
 
 namespace quartet {
@@ -18,11 +19,10 @@ struct ServiceFlags {
   std::string listen;
   std::string address_file;
   std::string trace;
-  bool help = false;
 };
 
-// "--name=value" or "--name value". INVALID_ARGUMENT names an unknown flag or a malformed value.
-absl::StatusOr<ServiceFlags> ParseServiceFlags(int argc, const char* const* argv);
+// Fills in `flags`.
+CommandLine ServiceCommandLine(const std::string& service, const std::string& summary, ServiceFlags* flags);
 
 // The configuration as these flags say, resolved and checked for `service`; --ranks and --listen are in it.
 absl::StatusOr<RunConfig> LoadServiceConfig(const ServiceFlags& flags, const std::string& service);
@@ -36,8 +36,5 @@ struct RankEnvironment {
   int local_world_size = 1;
 };
 absl::StatusOr<std::optional<RankEnvironment>> ReadRankEnvironment();
-
-// The text of --help.
-std::string ServiceHelp(const std::string& service, const std::string& summary);
 
 }  // namespace quartet

@@ -5,82 +5,64 @@
 #include <cstdio>
 #include <cstdlib>
 #include <fstream>
-#include <initializer_list>
 #include <iterator>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <string>
-#include <utility>
 #include <vector>
 
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "absl/time/clock.h"
-#include "absl/time/time.h"
 #include "core/base/files.h"
-#include "core/base/logging.h"
 #include "core/base/status_macros.h"
 #include "core/config/origins/origins.h"
 #include "core/config/run_config.h"
 #include "core/model/model_config.h"
 #include "core/model/model_work.h"
 #include "core/tokenizer/tokenizer.h"
-#include "orchestrator/clients/cancellation.h"
 #include "orchestrator/launch/service_launcher.h"
 #include "orchestrator/loop/session.h"
-#include "orchestrator/terminal/command_line.h"
-#include "orchestrator/terminal/interrupt_watch.h"
-#include "orchestrator/terminal/terminal_view.h"
+#include "orchestrator/session/run_program.h"
 
 namespace quartet {
 namespace {
 
 using nlohmann::json;
 
-const std::vector<FlagSpec>& Flags() {
-  static const std::vector<FlagSpec> flags = {
-      {"model", "FOLDER",
-       "A Hugging Face folder, of all models. Default: SmolLM2-135M-Instruct, where //orchestrator:smollm2_arithmetic "
-       "keeps it."},
-      {"preset", "NAME", "The method. Default grpo."},
-      {"prompts", "N", "Of a step. Default 8."},
-      {"samples", "N", "Answers to each. Default 8."},
-      {"prompt_tokens", "N", "Tokens of every prompt. Default 128."},
-      {"answer_tokens", "N", "Tokens of every answer. Default 64."},
-      {"dtype", "NAME", "bf16 (default) or fp32, of all models."},
-      {"ranks", "N", "Of each service, one thread each. Default 2."},
-      {"steps", "N", "The first is not counted where there are more. Default 3."},
-      {"run_dir", "FOLDER", "Default runs/step_benchmark-<time>."},
-      {"set", "PATH=VALUE", "Overrides one field of the configuration. May be repeated.", true},
-  };
-  return flags;
-}
-
-struct Sizes {
+struct Options {
+  std::string model;
+  std::string preset = "grpo", dtype = "bf16";
   int prompts = 8, samples = 8, prompt_tokens = 128, answer_tokens = 64, ranks = 2, steps = 3;
+  std::string run_dir = NewRunDir("step_benchmark");
+  std::vector<std::string> overrides;
 };
 
-absl::Status ReadCount(const CommandLine& flags, const std::string& name, int* count) {
-  const auto text = flags.Get(name);
-  if (!text.has_value()) return absl::OkStatus();
-  if (absl::SimpleAtoi(*text, count) && *count > 0) return absl::OkStatus();
-  return absl::InvalidArgumentError(
-      absl::StrCat("--", name, " is \"", *text, "\"; allowed: a whole number of at least 1"));
-}
-
-absl::StatusOr<Sizes> ReadSizes(const CommandLine& flags) {
-  Sizes sizes;
-  for (const auto& [name, count] :
-       std::initializer_list<std::pair<const char*, int*>>{{"prompts", &sizes.prompts},
-                                                           {"samples", &sizes.samples},
-                                                           {"prompt_tokens", &sizes.prompt_tokens},
-                                                           {"answer_tokens", &sizes.answer_tokens},
-                                                           {"ranks", &sizes.ranks},
-                                                           {"steps", &sizes.steps}}) {
-    QUARTET_RETURN_IF_ERROR(ReadCount(flags, name, count));
-  }
-  return sizes;
+CommandLine BenchmarkCommandLine(Options* options) {
+  return {
+      .program = "step_benchmark",
+      .before =
+          "step_benchmark: times whole steps of a method with all services on this machine. The last line, on standard "
+          "output, is a JSON object: medians over the steps in seconds, tokens a second, and `roofline`, the share of "
+          "the time that the least work would take (what sequences begin with once, all decoded together) at the "
+          "machine's best rates. tools/compare_step.py times TRL's GRPOTrainer on the same prompts.\n\nUsage: "
+          "step_benchmark [flags]\n\nFlags:\n",
+      .flags = {{"model", "FOLDER",
+                 "A Hugging Face folder, of all models. Default: SmolLM2-135M-Instruct, where "
+                 "//orchestrator:smollm2_arithmetic keeps it.",
+                 UserPath(&options->model)},
+                {"preset", "NAME", "The method. Default grpo.", Text(&options->preset)},
+                {"prompts", "N", "Of a step. Default 8.", AtLeast(1, &options->prompts)},
+                {"samples", "N", "Answers to each. Default 8.", AtLeast(1, &options->samples)},
+                {"prompt_tokens", "N", "Tokens of every prompt. Default 128.", AtLeast(1, &options->prompt_tokens)},
+                {"answer_tokens", "N", "Tokens of every answer. Default 64.", AtLeast(1, &options->answer_tokens)},
+                {"dtype", "NAME", "bf16 (default) or fp32, of all models.", Text(&options->dtype)},
+                {"ranks", "N", "Of each service, one thread each. Default 2.", AtLeast(1, &options->ranks)},
+                {"steps", "N", "The first is not counted where there are more. Default 3.",
+                 AtLeast(1, &options->steps)},
+                {"run_dir", "FOLDER", "Default runs/step_benchmark-<time>.", UserPath(&options->run_dir)},
+                {"set", "PATH=VALUE", "Overrides one field of the configuration. May be repeated.",
+                 Texts(&options->overrides)}},
+      .after = "\n"};
 }
 
 // JSONL of `count` prompts that begin with different tokens and have exactly so many.
@@ -108,37 +90,34 @@ absl::Status WritePrompts(const Tokenizer& tokenizer, int count, int tokens, con
   return AtomicWriteFile(path, rows);
 }
 
-std::vector<std::string> Settings(const CommandLine& flags, const Sizes& sizes, const std::string& model,
-                                  const std::string& run_dir, const std::string& prompts) {
-  const std::string dtype = flags.Get("dtype").value_or("bf16");
+std::vector<std::string> Settings(const Options& options, const std::string& prompts) {
   std::vector<std::string> settings = {
-      "run_dir=" + run_dir,
+      "run_dir=" + options.run_dir,
       "data.prompt_data=" + prompts,
-      absl::StrCat("data.prompt_max_len=", sizes.prompt_tokens),
-      absl::StrCat("rollout.rollout_batch_size=", sizes.prompts),
-      absl::StrCat("rollout.n_samples_per_prompt=", sizes.samples),
-      absl::StrCat("rollout.generate_max_len=", sizes.answer_tokens),
-      absl::StrCat("rollout.min_tokens=", sizes.answer_tokens),
+      absl::StrCat("data.prompt_max_len=", options.prompt_tokens),
+      absl::StrCat("rollout.rollout_batch_size=", options.prompts),
+      absl::StrCat("rollout.n_samples_per_prompt=", options.samples),
+      absl::StrCat("rollout.generate_max_len=", options.answer_tokens),
+      absl::StrCat("rollout.min_tokens=", options.answer_tokens),
       "rollout.temperature=1",
-      "rollout.dtype=" + dtype,
-      "actor.pretrain=" + model,
-      "actor.dtype=" + dtype,
+      "rollout.dtype=" + options.dtype,
+      "actor.pretrain=" + options.model,
+      "actor.dtype=" + options.dtype,
       "actor.gradient_checkpointing=false",
       "algorithm.kl.init_kl_coef=0.04",
-      "reference.dtype=" + dtype,
+      "reference.dtype=" + options.dtype,
       // Some answers are worth more than others: those with a comma.
       "reward.source.0.rule=format",
       R"(reward.source.0.pattern=[\s\S]*,[\s\S]*)",
       "train.updates_per_batch=1",
-      absl::StrCat("train.max_steps=", sizes.steps),
+      absl::StrCat("train.max_steps=", options.steps),
       "train.save_steps=0",
   };
   for (const char* service : {"rollout", "policy_trainer", "critic_trainer", "scorer"}) {
-    settings.push_back(absl::StrCat("services.", service, ".ranks=", sizes.ranks));
+    settings.push_back(absl::StrCat("services.", service, ".ranks=", options.ranks));
     settings.push_back(absl::StrCat("services.", service, ".threads=1"));
   }
-  const std::vector<std::string> told = flags.GetAll("set");
-  settings.insert(settings.end(), told.begin(), told.end());
+  settings.insert(settings.end(), options.overrides.begin(), options.overrides.end());
   return settings;
 }
 
@@ -167,11 +146,11 @@ struct LeastSeconds {
 };
 
 // `shared`: the share of a step's tokens that the trainer found at the beginning of others (policy/shared_tokens).
-LeastSeconds LeastOf(const RunConfig& config, const Sizes& sizes, const ModelConfig& model, const Rates& rates,
+LeastSeconds LeastOf(const RunConfig& config, const Options& options, const ModelConfig& model, const Rates& rates,
                      double shared) {
   const ModelWork policy = WorkOf(model, HeadKind::kVocabulary), critic = WorkOf(model, HeadKind::kScalar);
-  const double P = sizes.prompt_tokens, A = sizes.answer_tokens, prompts = sizes.prompts,
-               answers = prompts * sizes.samples;
+  const double P = options.prompt_tokens, A = options.answer_tokens, prompts = options.prompts,
+               answers = prompts * options.samples;
   const double prompt_pairs = prompts * P * P / 2, answer_pairs = answers * A * (P + A / 2);
   const double element_bytes = config.actor().dtype() == "fp32" ? 4 : 2;
   // Answers may begin alike, too.
@@ -235,26 +214,19 @@ std::string CpuName() {
 // To four digits, more than a shared machine's times are worth.
 double Rounded(double value) { return std::strtod(absl::StrFormat("%.4g", value).c_str(), nullptr); }
 
-absl::StatusOr<json> Measure(const CommandLine& flags, TerminalView& view, Cancellation& cancellation) {
-  QUARTET_ASSIGN_OR_RETURN(const Sizes sizes, ReadSizes(flags));
-  const char* const home = std::getenv("HOME");
-  const std::string model = ResolveUserPath(flags.Get("model").value_or(
-      absl::StrCat(home == nullptr ? "" : home, "/.cache/quartet/models/SmolLM2-135M-Instruct")));
-  const absl::StatusOr<ModelConfig> model_config = ReadModelConfig(model);
+absl::StatusOr<json> Measure(const Options& options, TerminalView& view, Cancellation& cancellation) {
+  const absl::StatusOr<ModelConfig> model_config = ReadModelConfig(options.model);
   if (!model_config.ok()) {
     return absl::InvalidArgumentError(absl::StrCat("--model: ", std::string(model_config.status().message()),
                                                    "; //orchestrator:smollm2_arithmetic fetches the default one"));
   }
-  const std::string run_dir = ResolveUserPath(flags.Get("run_dir").value_or(
-      absl::StrCat("runs/step_benchmark-", absl::FormatTime("%Y%m%d-%H%M%S", absl::Now(), absl::LocalTimeZone()))));
-  const std::string prompts = run_dir + "/start/prompts.jsonl";
-  ConfigSources sources = {flags.Get("preset").value_or("grpo"), "", Settings(flags, sizes, model, run_dir, prompts)};
+  const std::string prompts = options.run_dir + "/start/prompts.jsonl";
+  ConfigSources sources = {options.preset, "", Settings(options, prompts)};
   // Methods without a critic have no services.critic_trainer to set.
   QUARTET_ASSIGN_OR_RETURN(const RunConfig method, LoadRunConfig({sources.preset, "", {}}, ""));
   if (UsesCritic(method)) {
-    const std::string dtype = flags.Get("dtype").value_or("bf16");
-    for (const std::string& setting :
-         {"critic.pretrain=" + model, "critic.dtype=" + dtype, std::string("critic.gradient_checkpointing=false")}) {
+    for (const std::string& setting : {"critic.pretrain=" + options.model, "critic.dtype=" + options.dtype,
+                                       std::string("critic.gradient_checkpointing=false")}) {
       sources.overrides.insert(sources.overrides.begin(), setting);
     }
   } else {
@@ -264,45 +236,42 @@ absl::StatusOr<json> Measure(const CommandLine& flags, TerminalView& view, Cance
   QUARTET_ASSIGN_OR_RETURN(RunConfig config, LoadRunConfig(sources, ""));
   QUARTET_ASSIGN_OR_RETURN(config, LoadRunConfig(sources, "", ServiceLauncher::Defaults(PpoServices(config))));
   QUARTET_ASSIGN_OR_RETURN(const auto tokenizer, LoadTokenizer(config, "actor"));
-  QUARTET_RETURN_IF_ERROR(MakeDirs(run_dir + "/start"));
-  QUARTET_RETURN_IF_ERROR(WritePrompts(*tokenizer, sizes.prompts * sizes.steps, sizes.prompt_tokens, prompts));
+  QUARTET_RETURN_IF_ERROR(MakeDirs(options.run_dir + "/start"));
+  QUARTET_RETURN_IF_ERROR(WritePrompts(*tokenizer, options.prompts * options.steps, options.prompt_tokens, prompts));
 
   const std::string& dtype = config.actor().dtype();
-  QUARTET_ASSIGN_OR_RETURN(const Rates rates, MeasureRates(ExecutableFolder() + "/machine_rates", sizes.ranks, dtype));
-  QUARTET_ASSIGN_OR_RETURN(
-      const PpoResult result,
-      RunPpoSession(
-          config,
-          {.launch = true, .programs_folder = ServiceLauncher::DefaultProgramsFolder(), .allowed_entry = "start"}, view,
-          cancellation));
-  QUARTET_ASSIGN_OR_RETURN(const auto metrics, ReadMetrics(run_dir + "/metrics.jsonl"));
+  QUARTET_ASSIGN_OR_RETURN(const Rates rates,
+                           MeasureRates(ExecutableFolder() + "/machine_rates", options.ranks, dtype));
+  QUARTET_ASSIGN_OR_RETURN(const PpoResult result,
+                           RunPpoSession(config, {.launch = true, .allowed_entry = "start"}, view, cancellation));
+  QUARTET_ASSIGN_OR_RETURN(const auto metrics, ReadMetrics(options.run_dir + "/metrics.jsonl"));
   const auto value = [&](const char* name) {
     const auto found = metrics.find(name);
     return found == metrics.end() ? 0 : found->second;
   };
-  if (value("response_length/mean") != sizes.answer_tokens) {
+  if (value("response_length/mean") != options.answer_tokens) {
     return absl::FailedPreconditionError(absl::StrCat("answers have ", value("response_length/mean"), " tokens, not ",
-                                                      sizes.answer_tokens, " each: the figures would not compare"));
+                                                      options.answer_tokens, " each: the figures would not compare"));
   }
-  const double answered = static_cast<double>(sizes.prompts) * sizes.samples * sizes.answer_tokens;
-  const double trained = answered + static_cast<double>(sizes.prompts) * sizes.samples * sizes.prompt_tokens;
+  const double answered = static_cast<double>(options.prompts) * options.samples * options.answer_tokens;
+  const double trained = answered + static_cast<double>(options.prompts) * options.samples * options.prompt_tokens;
   const double step = value("time/step"), generate = value("time/generate"), forwards = value("time/forwards"),
                update = std::max(value("time/policy_update"), value("time/critic_update"));
-  const LeastSeconds least = LeastOf(config, sizes, *model_config, rates, value("policy/shared_tokens"));
+  const LeastSeconds least = LeastOf(config, options, *model_config, rates, value("policy/shared_tokens"));
   const auto& ranks = result.services.at("policy_trainer").ranks();
   return json{
       {"benchmark", "step"},
       {"cpu", CpuName()},
       {"kernels", ranks.empty() ? "" : ranks.at(0).cpu_kernels()},
-      {"model", model},
+      {"model", options.model},
       {"preset", sources.preset},
       {"dtype", dtype},
-      {"prompts", sizes.prompts},
-      {"samples", sizes.samples},
-      {"prompt_tokens", sizes.prompt_tokens},
-      {"answer_tokens", sizes.answer_tokens},
-      {"ranks", sizes.ranks},
-      {"steps", sizes.steps},
+      {"prompts", options.prompts},
+      {"samples", options.samples},
+      {"prompt_tokens", options.prompt_tokens},
+      {"answer_tokens", options.answer_tokens},
+      {"ranks", options.ranks},
+      {"steps", options.steps},
       {"seconds",
        {{"step", Rounded(step)},
         {"generate", Rounded(generate)},
@@ -324,31 +293,20 @@ absl::StatusOr<json> Measure(const CommandLine& flags, TerminalView& view, Cance
   };
 }
 
-int Main(int argc, char** argv) {
-  InitLogging(argv[0], "step_benchmark", -1);
-  absl::StatusOr<CommandLine> flags = CommandLine::Parse(argc, argv, Flags());
-  if (!flags.ok()) return Finish("step_benchmark", flags.status());
-  if (flags->help()) {
-    std::printf(
-        "step_benchmark: times whole steps of a method with all services on this machine. The last line, on standard "
-        "output, is a JSON object: medians over the steps in seconds, tokens a second, and `roofline`, the share of "
-        "the "
-        "time that the least work would take (what sequences begin with once, all decoded together) at the machine's "
-        "best "
-        "rates. tools/compare_step.py times TRL's GRPOTrainer on the same prompts.\n\nUsage: step_benchmark "
-        "[flags]\n\nFlags:\n%s\n",
-        CommandLine::Describe(Flags()).c_str());
-    return 0;
-  }
-  Cancellation cancellation;
-  InterruptWatch interrupts(&cancellation);
-  TerminalView view(stderr, TerminalView::IsTerminal(stderr));
-  const absl::StatusOr<json> measured = Measure(*flags, view, cancellation);
-  if (measured.ok()) std::printf("%s\n", measured->dump().c_str());
-  return Finish("step_benchmark", measured.status());
+absl::Status Run(const Options& options, TerminalView& view, Cancellation& cancellation) {
+  QUARTET_ASSIGN_OR_RETURN(const json measured, Measure(options, view, cancellation));
+  std::printf("%s\n", measured.dump().c_str());
+  return absl::OkStatus();
 }
 
 }  // namespace
 }  // namespace quartet
 
-int main(int argc, char** argv) { return quartet::Main(argc, argv); }
+int main(int argc, char** argv) {
+  quartet::Options options;
+  const char* const home = std::getenv("HOME");
+  options.model = absl::StrCat(home == nullptr ? "" : home, "/.cache/quartet/models/SmolLM2-135M-Instruct");
+  return quartet::RunProgram(
+      argc, argv, quartet::BenchmarkCommandLine(&options),
+      [&](auto& view, auto& cancellation) { return quartet::Run(options, view, cancellation); }, stderr);
+}

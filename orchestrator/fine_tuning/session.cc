@@ -37,7 +37,7 @@ struct Inputs {
 
 absl::StatusOr<Inputs> ReadInputs(const RunConfig& config, Program program, bool launch, TerminalView& view) {
   QUARTET_RETURN_IF_ERROR(CheckFor(config, program));
-  QUARTET_RETURN_IF_ERROR(CheckInputs(config, ServicesOf(program), launch));
+  QUARTET_RETURN_IF_ERROR(CheckInputs(config, ServicesOf(program, config), launch));
   const std::string model = ModelOf(program);
   Inputs inputs;
   QUARTET_ASSIGN_OR_RETURN(inputs.tokenizer, LoadTokenizer(config, model));
@@ -110,13 +110,8 @@ absl::StatusOr<OfflineSummary> RunLoop(Program program, const RunConfig& config,
 
 }  // namespace
 
-const std::vector<std::string>& ServicesOf(Program program) {
-  return program == Program::kSft ? kSftServices : program == Program::kDpo ? kDpoServices : kRewardModelServices;
-}
-
-absl::StatusOr<OfflineSummary> RunOfflineSession(Program program, const RunConfig& resolved,
-                                                 const SessionOptions& options, TerminalView& view,
-                                                 Cancellation& cancellation) {
+absl::StatusOr<std::string> RunOfflineSession(Program program, const RunConfig& resolved, const SessionOptions& options,
+                                              TerminalView& view, Cancellation& cancellation) {
   RunConfig config = resolved;
   FillDefaultsFor(program, &config);
   QUARTET_RETURN_IF_ERROR(CheckRunDir(config, options.allowed_entry));
@@ -140,11 +135,12 @@ absl::StatusOr<OfflineSummary> RunOfflineSession(Program program, const RunConfi
       config.mutable_actor()->set_load_checkpoint(checkpoint + "/policy_state");
     }
   }
-  view.Print(absl::StrCat("micro-batches: ", DescribeMicroBatches(config, ServicesOf(program))));
-  QUARTET_ASSIGN_OR_RETURN(const std::unique_ptr<ServiceLauncher> launcher,
-                           LaunchServices(options, ServicesOf(program), *start.folder, view, cancellation, &config));
+  view.Print(absl::StrCat("micro-batches: ", DescribeMicroBatches(config, ServicesOf(program, config))));
+  QUARTET_ASSIGN_OR_RETURN(
+      const std::unique_ptr<ServiceLauncher> launcher,
+      LaunchServices(options, ServicesOf(program, config), *start.folder, view, cancellation, &config));
   absl::StatusOr<OfflineSummary> summary = RunLoop(program, config, *inputs, start, view, cancellation);
-  if (summary.ok()) return summary;
+  if (summary.ok()) return summary->checkpoint;
   return WithContinuation(Explain(summary.status(), launcher.get(), cancellation), options, *start.folder,
                           config.train());
 }

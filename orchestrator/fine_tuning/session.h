@@ -2,26 +2,20 @@
 #pragma once
 
 #include <string>
-#include <vector>
 
 #include "absl/status/statusor.h"
 #include "core/config/run_config.h"
 #include "orchestrator/clients/cancellation.h"
-#include "orchestrator/fine_tuning/offline_loop.h"
 #include "orchestrator/session/session_parts.h"
 #include "orchestrator/terminal/terminal_view.h"
 #include "proto/run_config.pb.h"
 
 namespace quartet {
 
-// The services that a program drives; of Program::kSft, kDpo or kRewardModel.
-const std::vector<std::string>& ServicesOf(Program program);
-
-// Of the same programs. What it reads is read, and what services will load is looked at, before
+// Of Program::kSft, kDpo or kRewardModel. What it reads is read, and what services will load is looked at, before
 // run_dir is made or any service started: INVALID_ARGUMENT. Where a service ended by itself the error says so. No
-// service that was started here is left when it returns.
-absl::StatusOr<OfflineSummary> RunOfflineSession(Program program, const RunConfig& config,
-                                                 const SessionOptions& options, TerminalView& view,
-                                                 Cancellation& cancellation);
+// service that was started here is left when it returns. Returns the model's folder, relative to the run folder.
+absl::StatusOr<std::string> RunOfflineSession(Program program, const RunConfig& config, const SessionOptions& options,
+                                              TerminalView& view, Cancellation& cancellation);
 
 }  // namespace quartet

@@ -12,7 +12,6 @@
 #include "orchestrator/planner/report.h"
 #include "orchestrator/planner/search.h"
 #include "orchestrator/planner/step_time.h"
-#include "orchestrator/terminal/command_line.h"
 #include "proto/run_config.pb.h"
 
 namespace quartet {
@@ -114,20 +113,13 @@ absl::StatusOr<bool> Run(const PlanRequest& request) {
   return false;
 }
 
-int Fail(const absl::Status& status) {
-  std::fflush(stdout);
-  std::fprintf(stderr, "plan: %s\n", std::string(status.message()).c_str());
-  return absl::IsInvalidArgument(status) || absl::IsNotFound(status) ? 2 : 1;
-}
-
 int Main(int argc, char** argv) {
   InitLogging(argv[0], "plan", -1);
-  const absl::StatusOr<CommandLine> flags = CommandLine::Parse(argc, argv, PlanFlags());
-  if (!flags.ok()) return Fail(flags.status());
-  const absl::StatusOr<PlanRequest> request = ReadPlanRequest(*flags);
-  if (!request.ok()) return Fail(request.status());
-  const absl::StatusOr<bool> fits = Run(*request);
-  if (!fits.ok()) return Fail(fits.status());
+  PlanRequest request;
+  if (const auto code = ReadCommandLine(argc, argv, PlanCommandLine(&request))) return *code;
+  if (const absl::Status asked = LoadPlanRequest(&request); !asked.ok()) return Finish("plan", asked);
+  const absl::StatusOr<bool> fits = Run(request);
+  if (!fits.ok()) return Finish("plan", fits.status());
   return *fits ? 0 : kDoesNotFit;
 }
 

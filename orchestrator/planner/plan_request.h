@@ -6,15 +6,16 @@
 #include <string>
 #include <vector>
 
-#include "absl/status/statusor.h"
+#include "absl/status/status.h"
+#include "core/command_line/command_line.h"
+#include "core/config/origins/origins.h"
 #include "core/config/run_config.h"
-#include "orchestrator/terminal/command_line.h"
 #include "proto/run_config.pb.h"
 
 namespace quartet {
 
 struct PlanRequest {
-  RunConfig config;                 // resolved
+  ConfigSources sources;
   Program program = Program::kPpo;  // or kSft, kDpo, kRewardModel
   std::vector<std::string> services;
   enum class Search { kNone, kGpus, kBatch } search = Search::kNone;
@@ -25,11 +26,14 @@ struct PlanRequest {
   // In place of the known figures: bytes of a rank's process beside tensors, and of CUDA and NCCL on a GPU for a rank.
   std::optional<int64_t> process_bytes;
   std::optional<int64_t> cuda_bytes;
+  RunConfig config;  // resolved
 };
 
-const std::vector<FlagSpec>& PlanFlags();
+// Fills in `request`, all but its configuration.
+CommandLine PlanCommandLine(PlanRequest* request);
 
-// INVALID_ARGUMENT or NOT_FOUND names the flag or field. The models of `services` have a config.json that suits.
-absl::StatusOr<PlanRequest> ReadPlanRequest(const CommandLine& flags);
+// Loads the configuration, and names all services where none is named. INVALID_ARGUMENT or NOT_FOUND names the flag or
+// field. The models of `services` have a config.json that suits.
+absl::Status LoadPlanRequest(PlanRequest* request);
 
 }  // namespace quartet

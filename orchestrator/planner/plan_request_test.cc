@@ -34,9 +34,13 @@ class PlanRequestTest : public ::testing::Test {
     arguments.insert(arguments.begin(), {"plan", "--config=" + config_});
     std::vector<const char*> argv;
     for (const std::string& argument : arguments) argv.push_back(argument.c_str());
-    const auto flags = CommandLine::Parse(static_cast<int>(argv.size()), argv.data(), PlanFlags());
-    if (!flags.ok()) return flags.status();
-    return ReadPlanRequest(*flags);
+    PlanRequest request;
+    const CommandLine line = PlanCommandLine(&request);
+    const auto parsed = ParseFlags(static_cast<int>(argv.size()), argv.data(), line.flags);
+    if (!parsed.ok()) return parsed.status();
+    if (absl::Status wrong = line.check(); !wrong.ok()) return wrong;
+    if (absl::Status wrong = LoadPlanRequest(&request); !wrong.ok()) return wrong;
+    return request;
   }
   std::string Error(const std::vector<std::string>& arguments) const {
     return std::string(Read(arguments).status().message());

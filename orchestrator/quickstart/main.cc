@@ -1,67 +1,53 @@
 // From nothing to a model that has learned its task by PPO: data, tokenizer, model, fine-tuning, the four services.
-#include <cstdio>
 #include <numeric>
 #include <string>
 #include <vector>
 
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "core/base/files.h"
-#include "core/base/logging.h"
 #include "core/base/status_macros.h"
 #include "core/config/origins/presets.h"
 #include "core/config/run_config.h"
 #include "core/model/parameter_layout.h"
-#include "orchestrator/clients/cancellation.h"
 #include "orchestrator/fine_tuning/session.h"
 #include "orchestrator/launch/service_launcher.h"
 #include "orchestrator/loop/session.h"
 #include "orchestrator/quickstart/sorting_task.h"
-#include "orchestrator/terminal/command_line.h"
+#include "orchestrator/session/run_program.h"
 #include "orchestrator/terminal/continue_command.h"
-#include "orchestrator/terminal/interrupt_watch.h"
-#include "orchestrator/terminal/terminal_view.h"
 
 namespace quartet {
 namespace {
 
-const std::vector<FlagSpec>& Flags() {
-  static const std::vector<FlagSpec> flags = {
-      {"seed", "N", "Seed of data, model, sampling and shuffling. Default 42."},
-      {"preset", "NAME", "Learns by another method: one of those that orchestrator --help names. Default ppo."},
-      {"run_dir", "FOLDER", "Where everything is written; new or empty. Default runs/quickstart-<time>."},
-      {"actor_learning_rate", "RATE", "Of PPO's policy updates; 0 gives a baseline that learns nothing. Default 4e-4."},
-  };
-  return flags;
-}
-
 struct Options {
   uint64_t seed = 42;
   std::string preset;
-  std::string run_dir;
+  std::string run_dir = NewRunDir("quickstart");
   double actor_learning_rate = kSortingActorLearningRate;
 };
 
-absl::StatusOr<Options> ReadOptions(const CommandLine& flags) {
-  Options options;
-  if (const auto text = flags.Get("seed"); text.has_value() && !absl::SimpleAtoi(*text, &options.seed)) {
-    return absl::InvalidArgumentError(absl::StrCat("--seed=", *text, ": it must be a whole number of at least 0"));
-  }
-  if (const auto text = flags.Get("actor_learning_rate");
-      text.has_value() &&
-      (!absl::SimpleAtod(*text, &options.actor_learning_rate) || !(options.actor_learning_rate >= 0))) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("--actor_learning_rate=", *text, ": it must be a number of at least 0"));
-  }
-  options.preset = flags.Get("preset").value_or("");
-  if (!options.preset.empty()) QUARTET_RETURN_IF_ERROR(ReadPreset(options.preset).status());
-  options.run_dir = ResolveUserPath(flags.Get("run_dir").value_or(
-      absl::StrCat("runs/quickstart-", absl::FormatTime("%Y%m%d-%H%M%S", absl::Now(), absl::LocalTimeZone()))));
-  return options;
+CommandLine QuickstartCommandLine(Options* options) {
+  return {
+      .program = "quickstart",
+      .before =
+          "quickstart: makes a task, a tokenizer and a tiny model, fine-tunes it, and trains it with PPO until "
+          "it solves problems that it has never seen.\n\nUsage: quickstart [flags]\n\nFlags:\n",
+      .flags = {{"seed", "N", "Seed of data, model, sampling and shuffling. Default 42.",
+                 AtLeast(uint64_t{0}, &options->seed)},
+                {"preset", "NAME",
+                 "Learns by another method: one of those that orchestrator --help names. Default ppo.",
+                 Text(&options->preset)},
+                {"run_dir", "FOLDER", "Where everything is written; new or empty. Default runs/quickstart-<time>.",
+                 UserPath(&options->run_dir)},
+                {"actor_learning_rate", "RATE",
+                 "Of PPO's policy updates; 0 gives a baseline that learns nothing. Default 4e-4.",
+                 AtLeast(0.0, &options->actor_learning_rate)}},
+      .after = "\nExit codes: 0; 1 where the run failed; 2 for wrong flags; 130 after SIGINT or SIGTERM.\n",
+      .check = [options] { return options->preset.empty() ? absl::OkStatus() : ReadPreset(options->preset).status(); }};
 }
 
 // Bytes of the largest group of parameters as it lies in a gathered buffer: each tensor begins at a multiple of 256
@@ -133,13 +119,12 @@ absl::Status Run(const Options& options, TerminalView& view, Cancellation& cance
   view.Print("2. Supervised fine-tuning on demonstrations, of which three in ten are right");
   RunConfig sft = SortingSftConfig(files, preparation + "/sft", options.seed);
   QUARTET_RETURN_IF_ERROR(ResolveRunConfig(&sft, ""));
-  QUARTET_ASSIGN_OR_RETURN(
-      const OfflineSummary fine_tuned,
-      RunOfflineSession(Program::kSft, sft, {.launch = true, .programs_folder = programs}, view, cancellation));
+  QUARTET_ASSIGN_OR_RETURN(const std::string fine_tuned,
+                           RunOfflineSession(Program::kSft, sft, {.launch = true}, view, cancellation));
   const absl::Time fine_tuning_end = absl::Now();
 
-  RunConfig ppo = SortingPpoConfig(files, absl::StrCat(sft.run_dir(), "/", fine_tuned.checkpoint), options.run_dir,
-                                   options.seed, options.actor_learning_rate);
+  RunConfig ppo = SortingPpoConfig(files, absl::StrCat(sft.run_dir(), "/", fine_tuned), options.run_dir, options.seed,
+                                   options.actor_learning_rate);
   if (!options.preset.empty()) {
     QUARTET_ASSIGN_OR_RETURN(const RunConfig preset, ReadPreset(options.preset));
     UseMethod(preset, &ppo);
@@ -147,9 +132,8 @@ absl::Status Run(const Options& options, TerminalView& view, Cancellation& cance
   QUARTET_RETURN_IF_ERROR(ResolveRunConfig(&ppo, ""));
   view.Print(absl::StrCat("3. ", options.preset.empty() ? "PPO" : options.preset, " with ",
                           absl::StrJoin(PpoServices(ppo), ", "), ", two ranks each"));
-  QUARTET_ASSIGN_OR_RETURN(
-      const PpoResult result,
-      RunPpoSession(ppo, {.launch = true, .programs_folder = programs, .allowed_entry = "start"}, view, cancellation));
+  QUARTET_ASSIGN_OR_RETURN(const PpoResult result,
+                           RunPpoSession(ppo, {.launch = true, .allowed_entry = "start"}, view, cancellation));
 
   view.Print("4. What came of it");
   QUARTET_RETURN_IF_ERROR(CheckGatheredMemory(result, view));
@@ -179,27 +163,11 @@ absl::Status Run(const Options& options, TerminalView& view, Cancellation& cance
   return absl::OkStatus();
 }
 
-int Main(int argc, char** argv) {
-  InitLogging(argv[0], "quickstart", -1);
-  absl::StatusOr<CommandLine> flags = CommandLine::Parse(argc, argv, Flags());
-  if (!flags.ok()) return Finish("quickstart", flags.status());
-  if (flags->help()) {
-    std::printf(
-        "quickstart: makes a task, a tokenizer and a tiny model, fine-tunes it, and trains it with PPO until it solves "
-        "problems that it has never seen.\n\nUsage: quickstart [flags]\n\nFlags:\n%s\n"
-        "Exit codes: 0; 1 where the run failed; 2 for wrong flags; 130 after SIGINT or SIGTERM.\n",
-        CommandLine::Describe(Flags()).c_str());
-    return 0;
-  }
-  const absl::StatusOr<Options> options = ReadOptions(*flags);
-  if (!options.ok()) return Finish("quickstart", options.status());
-  Cancellation cancellation;
-  InterruptWatch interrupts(&cancellation);
-  TerminalView view(stdout, TerminalView::IsTerminal(stdout));
-  return Finish("quickstart", Run(*options, view, cancellation));
-}
-
 }  // namespace
 }  // namespace quartet
 
-int main(int argc, char** argv) { return quartet::Main(argc, argv); }
+int main(int argc, char** argv) {
+  quartet::Options options;
+  return quartet::RunProgram(argc, argv, quartet::QuickstartCommandLine(&options),
+                             [&](auto& view, auto& cancellation) { return quartet::Run(options, view, cancellation); });
+}

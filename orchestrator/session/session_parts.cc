@@ -1,6 +1,6 @@
 #include "orchestrator/session/session_parts.h"
 
-#include <cstdio>
+#include <optional>
 #include <utility>
 
 #include "absl/strings/match.h"
@@ -9,7 +9,6 @@
 #include "absl/strings/string_view.h"
 #include "core/base/files.h"
 #include "core/base/status_macros.h"
-#include "core/config/run_config.h"
 #include "orchestrator/run_folder/checkpoint_search.h"
 
 namespace quartet {
@@ -19,6 +18,19 @@ namespace {
 constexpr absl::Duration kDeathPatience = absl::Seconds(3);
 
 }  // namespace
+
+std::vector<std::string> ServicesOf(Program program, const RunConfig& config) {
+  switch (program) {
+    case Program::kSft:
+      return kSftServices;
+    case Program::kDpo:
+      return kDpoServices;
+    case Program::kRewardModel:
+      return kRewardModelServices;
+    default:
+      return PpoServices(config);
+  }
+}
 
 absl::StatusOr<std::unique_ptr<Tokenizer>> LoadTokenizer(const RunConfig& config, const std::string& model) {
   const std::string& chat_template = config.data().tokenizer_chat_template();
@@ -49,7 +61,7 @@ absl::StatusOr<std::unique_ptr<ServiceLauncher>> LaunchServices(const SessionOpt
   QUARTET_RETURN_IF_ERROR(AtomicWriteFile(folder.launch_config_path(), PrintRunConfig(*config)));
   ServiceLauncherOptions launcher_options;
   launcher_options.services = services;
-  launcher_options.programs_folder = options.programs_folder;
+  launcher_options.programs_folder = ServiceLauncher::DefaultProgramsFolder();
   launcher_options.config_path = folder.launch_config_path();
   launcher_options.logs_folder = folder.logs_path();
   launcher_options.trace = options.trace;
@@ -101,22 +113,6 @@ absl::Status WithContinuation(const absl::Status& status, const SessionOptions& 
                     newest.has_value() ? " with --set=train.load_checkpoint=true" : "", ", then");
   }
   return absl::Status(status.code(), absl::StrCat(status.message(), "\n", how, ":\n  ", command));
-}
-
-int Finish(const std::string& program, const absl::Status& status) {
-  if (status.ok()) return 0;
-  std::fflush(stdout);
-  std::fprintf(stderr, "%s: %s\n", program.c_str(), std::string(status.message()).c_str());
-  switch (status.code()) {
-    case absl::StatusCode::kCancelled:
-      return 130;
-    case absl::StatusCode::kInvalidArgument:
-    case absl::StatusCode::kAlreadyExists:
-    case absl::StatusCode::kNotFound:
-      return 2;
-    default:
-      return 1;
-  }
 }
 
 }  // namespace quartet

@@ -11,6 +11,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "core/config/origins/origins.h"
+#include "core/config/run_config.h"
 #include "core/tokenizer/tokenizer.h"
 #include "orchestrator/clients/cancellation.h"
 #include "orchestrator/launch/service_launcher.h"
@@ -23,8 +24,6 @@ namespace quartet {
 struct SessionOptions {
   // Start the services here; else they run already at config.services.*.listen.
   bool launch = false;
-  // Where their programs are (ServiceLauncher::DefaultProgramsFolder()).
-  std::string programs_folder;
   // As ServiceLauncherOptions::trace.
   std::string trace;
   // An entry of run_dir that may be there before the run.
@@ -34,6 +33,9 @@ struct SessionOptions {
   // The command that continues the run, for the error of one that ends before its time; may be empty.
   std::string continue_command;
 };
+
+// The services that a program drives; of Program::kPpo, kSft, kDpo or kRewardModel.
+std::vector<std::string> ServicesOf(Program program, const RunConfig& config);
 
 // The tokenizer of `model`, "actor" or "critic". Errors name the option.
 absl::StatusOr<std::unique_ptr<Tokenizer>> LoadTokenizer(const RunConfig& config, const std::string& model);
@@ -56,9 +58,5 @@ absl::Status Explain(const absl::Status& status, ServiceLauncher* launcher, cons
 // `status`, with how the run is continued that ended with it.
 absl::Status WithContinuation(const absl::Status& status, const SessionOptions& options, const RunFolder& folder,
                               const TrainConfig& train);
-
-// Reports the error, if it is one, and returns the program's exit code: 0; 130 where the run was stopped by a signal;
-// 2 for a wrong configuration or wrong data; 1 for everything else.
-int Finish(const std::string& program, const absl::Status& status);
 
 }  // namespace quartet

@@ -138,23 +138,19 @@ const std::vector<std::string>& RankEnvironmentNames() {
 
 int LauncherMain(int argc, char** argv, const LauncherOptions& options) {
   const std::string& service = options.service;
-  absl::StatusOr<ServiceFlags> flags = ParseServiceFlags(argc, argv);
-  if (!flags.ok()) return Fail(service, flags.status(), 2);
-  if (flags->help) {
-    std::cout << ServiceHelp(service, options.summary);
-    return 0;
-  }
+  ServiceFlags flags;
+  if (const auto code = ReadCommandLine(argc, argv, ServiceCommandLine(service, options.summary, &flags))) return *code;
   absl::StatusOr<std::optional<RankEnvironment>> place = ReadRankEnvironment();
   if (!place.ok()) return Fail(service, place.status(), 2);
-  absl::StatusOr<RunConfig> config = LoadServiceConfig(*flags, service);
+  absl::StatusOr<RunConfig> config = LoadServiceConfig(flags, service);
   if (!config.ok()) return Fail(service, config.status(), 2);
 
   const std::string program = ExecutableFolder() + "/rank";
   if (place->has_value()) {
-    if (flags->ranks.has_value() && *flags->ranks != (*place)->world_size) {
+    if (flags.ranks.has_value() && *flags.ranks != (*place)->world_size) {
       return Fail(service,
                   absl::InvalidArgumentError(absl::StrCat(
-                      "--ranks=", *flags->ranks, ", but the environment (RANK and WORLD_SIZE, or SLURM_PROCID and ",
+                      "--ranks=", *flags.ranks, ", but the environment (RANK and WORLD_SIZE, or SLURM_PROCID and ",
                       "SLURM_NTASKS) says that this process is one of ", (*place)->world_size,
                       " ranks; leave out --ranks, or remove these variables")),
                   2);

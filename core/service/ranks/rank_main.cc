@@ -50,22 +50,20 @@ int CodeOf(const absl::Status& status) { return absl::IsInvalidArgument(status) 
 
 int RankMain(int argc, char** argv, const RankMainOptions& options) {
   StopSignal stop;  // before any thread
-  absl::StatusOr<ServiceFlags> flags = ParseServiceFlags(argc, argv);
-  if (!flags.ok()) return WrongUse(options.service, flags.status());
-  if (flags->help) {
-    std::cout << ServiceHelp(options.service, "one rank of the service; users start its launcher.");
-    return 0;
-  }
+  ServiceFlags flags;
+  const CommandLine line =
+      ServiceCommandLine(options.service, "one rank of the service; users start its launcher.", &flags);
+  if (const auto wrong = ReadCommandLine(argc, argv, line)) return *wrong;
   absl::StatusOr<std::optional<RankEnvironment>> place = ReadRankEnvironment();
   if (!place.ok()) return WrongUse(options.service, place.status());
-  absl::StatusOr<RunConfig> config = LoadServiceConfig(*flags, options.service);
+  absl::StatusOr<RunConfig> config = LoadServiceConfig(flags, options.service);
   if (!config.ok()) return WrongUse(options.service, config.status());
 
   RankServerOptions server_options;
   server_options.service = options;
   server_options.config = *std::move(config);
   if (place->has_value()) server_options.place = **place;
-  server_options.address_file = flags->address_file;
+  server_options.address_file = flags.address_file;
   InitLogging(argv[0], options.service, server_options.place.rank);
   const std::string listen = PlacementOf(server_options.config, options.service).listen();
   server_options.leader_file = Environment("QUARTET_LEADER_FILE");
@@ -78,9 +76,9 @@ int RankMain(int argc, char** argv, const RankMainOptions& options) {
   server_options.listen = addresses->listen;
   server_options.advertised_host = addresses->advertised_host;
   server_options.leader = addresses->leader;
-  if (!flags->trace.empty()) {
+  if (!flags.trace.empty()) {
     const int rank = server_options.place.rank;
-    const std::string file = TraceFileOf(flags->trace, absl::StrCat("rank", rank));
+    const std::string file = TraceFileOf(flags.trace, absl::StrCat("rank", rank));
     if (absl::Status s = StartTrace(file, options.service, rank); !s.ok()) return WrongUse(options.service, s);
   }
   std::atomic<int> code{0};

@@ -373,8 +373,8 @@ TEST(Process, RefusesAPortInUse) {
 
 TEST(Process, RefusesWrongFlagsAndConfigurations) {
   Toy({"--rank=2"}).ExpectEnd(2, {"unknown flag --rank", "--ranks"});
-  Toy({"run.textproto"}).ExpectEnd(2, {"'run.textproto' is not a flag"});
-  Toy({"--ranks=0"}).ExpectEnd(2, {"--ranks=0", "at least 1"});
+  Toy({"run.textproto"}).ExpectEnd(2, {"\"run.textproto\" is not a flag"});
+  Toy({"--ranks=0"}).ExpectEnd(2, {"--ranks is \"0\"", "at least 1"});
   Toy({"--listen=0.0.0.0:0"}).ExpectEnd(2, {"0.0.0.0:0", "tls"});
   Toy({"--config=/nonexistent.textproto"}).ExpectEnd(2, {"/nonexistent.textproto"});
   Toy({"--set=rollout.pretrain="}).ExpectEnd(2, {"rollout.pretrain", "not set"});

@@ -1,0 +1,139 @@
+#include "core/command_line/command_line.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+namespace quartet {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::Optional;
+
+struct Values {
+  std::string config, dtype = "bf16";
+  std::vector<std::string> set;
+  bool launch = false;
+  std::optional<int> ranks;
+  double rate = 2, tflops = 0;
+};
+
+CommandLine LineOf(Values* values) {
+  return {
+      .program = "program",
+      .before = "Flags:\n",
+      .flags = {{"config", "FILE", "What is read.", Text(&values->config)},
+                {"set", "PATH=VALUE", "Overrides\none field.", Texts(&values->set)},
+                {"launch", "", "Starts it.", Switch(&values->launch)},
+                {"ranks", "N", "Processes.", AtLeast(1, &values->ranks)},
+                {"rate", "R", "Of learning.", AtLeast(0.0, &values->rate)},
+                {"tflops", "N", "Of a GPU.", Positive(&values->tflops, 1e12)},
+                {"dtype", "NAME", "Of all.", OneOf<std::string>({{"bf16", "bf16"}, {"fp32", "fp32"}}, &values->dtype)}},
+      .after = "Behind them.\n",
+      .check =
+          [values] { return values->launch ? absl::OkStatus() : absl::InvalidArgumentError("--launch is missing"); },
+      .column = 22};
+}
+
+absl::StatusOr<bool> Parse(std::vector<const char*> arguments, Values* values) {
+  arguments.insert(arguments.begin(), "program");
+  return ParseFlags(static_cast<int>(arguments.size()), arguments.data(), LineOf(values).flags);
+}
+
+std::string ErrorOf(const std::vector<const char*>& arguments) {
+  Values values;
+  return std::string(Parse(arguments, &values).status().message());
+}
+
+std::optional<int> CodeOf(std::vector<const char*> arguments) {
+  Values values;
+  arguments.insert(arguments.begin(), "program");
+  return ReadCommandLine(static_cast<int>(arguments.size()), arguments.data(), LineOf(&values));
+}
+
+TEST(ParseFlags, StoresValuesSwitchesAndRepeatedFlags) {
+  Values values;
+  const auto help = Parse({"--config=a", "--set", "x=1", "--set=y=2", "--launch", "--ranks=2", "--rate=0",
+                           "--tflops=2.5", "--dtype", "fp32"},
+                          &values);
+  ASSERT_TRUE(help.ok()) << help.status();
+  EXPECT_FALSE(*help);
+  EXPECT_EQ(values.config, "a");
+  EXPECT_THAT(values.set, ElementsAre("x=1", "y=2"));
+  EXPECT_TRUE(values.launch);
+  EXPECT_EQ(values.ranks, 2);
+  EXPECT_EQ(values.rate, 0);
+  EXPECT_EQ(values.tflops, 2.5e12);
+  EXPECT_EQ(values.dtype, "fp32");
+}
+
+TEST(ParseFlags, LeavesWhatIsNotGivenAsItIs) {
+  Values values;
+  const auto help = Parse({"--help"}, &values);
+  ASSERT_TRUE(help.ok()) << help.status();
+  EXPECT_TRUE(*help);
+  EXPECT_EQ(values.dtype, "bf16");
+  EXPECT_EQ(values.rate, 2);
+  EXPECT_FALSE(values.ranks.has_value() || values.launch);
+}
+
+TEST(ParseFlags, SaysWhatIsWrong) {
+  EXPECT_EQ(ErrorOf({"--confg=a"}),
+            "unknown flag --confg; there are --config, --set, --launch, --ranks, --rate, --tflops, --dtype, --help "
+            "(--help explains them)");
+  EXPECT_EQ(ErrorOf({"--config"}), "--config needs a value: --config=FILE");
+  EXPECT_EQ(ErrorOf({"--config="}), "--config needs a value: --config=FILE");
+  EXPECT_EQ(ErrorOf({"--config=a", "--config=b"}), "--config is given twice");
+  EXPECT_EQ(ErrorOf({"--launch", "--launch"}), "--launch is given twice");
+  EXPECT_EQ(ErrorOf({"--launch=yes"}), "--launch takes no value");
+  EXPECT_THAT(ErrorOf({"file"}), HasSubstr("\"file\" is not a flag; there are --config, "));
+}
+
+TEST(ParseFlags, SaysWhichValuesAreAllowed) {
+  for (const char* ranks : {"0", "1.5", "two", "99999999999"}) {
+    EXPECT_EQ(ErrorOf({"--ranks", ranks}),
+              absl::StrCat("--ranks is \"", ranks, "\"; allowed: a whole number of at least 1"));
+  }
+  for (const char* rate : {"-1", "nan", "inf", "fast"}) {
+    EXPECT_EQ(ErrorOf({"--rate", rate}), absl::StrCat("--rate is \"", rate, "\"; allowed: a number of at least 0"));
+  }
+  for (const char* tflops : {"0", "nan", "inf", "many"}) {
+    EXPECT_EQ(ErrorOf({"--tflops", tflops}), absl::StrCat("--tflops is \"", tflops, "\"; allowed: a number above 0"));
+  }
+  EXPECT_EQ(ErrorOf({"--dtype=fp16"}), "--dtype is \"fp16\"; allowed: bf16, fp32");
+}
+
+TEST(HelpText, HasOneColumnForWhatFlagsDo) {
+  Values values;
+  EXPECT_EQ(HelpText(LineOf(&values)),
+            "Flags:\n"
+            "  --config=FILE       What is read.\n"
+            "  --set=PATH=VALUE    Overrides\n"
+            "                      one field.\n"
+            "  --launch            Starts it.\n"
+            "  --ranks=N           Processes.\n"
+            "  --rate=R            Of learning.\n"
+            "  --tflops=N          Of a GPU.\n"
+            "  --dtype=NAME        Of all.\n"
+            "  --help              This text.\n"
+            "Behind them.\n");
+}
+
+TEST(ReadCommandLine, EndsTheProgramAfterHelpAndWhereSomethingIsWrong) {
+  EXPECT_THAT(CodeOf({"--help"}), Optional(0)) << "though --launch is missing";
+  EXPECT_THAT(CodeOf({"--ranks=0"}), Optional(2));
+  EXPECT_THAT(CodeOf({}), Optional(2)) << "--launch is missing";
+  EXPECT_EQ(CodeOf({"--launch"}), std::nullopt);
+}
+
+TEST(Finish, TellsWrongInputAndSignalsFromWhatFailed) {
+  EXPECT_EQ(Finish("program", absl::OkStatus()), 0);
+  EXPECT_EQ(Finish("program", absl::CancelledError("stopped by SIGINT")), 130);
+  EXPECT_EQ(Finish("program", absl::InvalidArgumentError("wrong")), 2);
+  EXPECT_EQ(Finish("program", absl::NotFoundError("not there")), 2);
+  EXPECT_EQ(Finish("program", absl::AlreadyExistsError("there")), 2);
+  EXPECT_EQ(Finish("program", absl::UnavailableError("lost")), 1);
+}
+
+}  // namespace
+}  // namespace quartet
