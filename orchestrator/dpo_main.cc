@@ -1,5 +1,5 @@
 // Direct preference optimization through the policy trainer, with a reference in the scorer.
-#include "orchestrator/fine_tuning/session.h"
+#include "orchestrator/fine_tuning/train.h"
 #include "orchestrator/session/run_program.h"
 
 int main(int argc, char** argv) {
@@ -10,5 +10,5 @@ int main(int argc, char** argv) {
        .summary = "trains the policy on pairs of answers of which one is preferred (preference {...}), by DPO or IPO, "
                   "driving policy_trainer and, for the reference, scorer.",
        .example = "preference.beta=0.2"},
-      quartet::RunOfflineSession);
+      quartet::TrainOnRows);
 }

@@ -11,8 +11,8 @@
 #include "core/config/origins/origins.h"
 #include "core/config/run_config.h"
 #include "orchestrator/checks/input_check.h"
+#include "orchestrator/evaluation/evaluation.h"
 #include "orchestrator/launch/service_launcher.h"
-#include "orchestrator/loop/session.h"
 #include "orchestrator/session/run_program.h"
 
 namespace quartet {
@@ -77,9 +77,8 @@ absl::Status Run(Options& options, TerminalView& view, Cancellation& cancellatio
       RunConfig config, LoadRunConfig(options.sources, "",
                                       options.launch ? ServiceLauncher::Defaults(kEvaluationServices) : RunConfig()));
   config.set_run_dir(options.output);
-  QUARTET_RETURN_IF_ERROR(
-      RunEvaluationSession(config, StepOf(config.rollout().pretrain()), {.launch = options.launch}, view, cancellation)
-          .status());
+  QUARTET_RETURN_IF_ERROR(EvaluateModel(StepOf(config.rollout().pretrain()),
+                                        RunSession(config, {.launch = options.launch}, view, cancellation)));
   view.Print("done: " + config.run_dir() + "/evaluations.jsonl");
   return absl::OkStatus();
 }

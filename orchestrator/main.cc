@@ -1,14 +1,16 @@
 // The orchestrator: PPO over the four services.
+#include <string>
+#include <utility>
+
 #include "core/base/status_macros.h"
-#include "orchestrator/loop/session.h"
+#include "orchestrator/loop/train.h"
 #include "orchestrator/session/run_program.h"
 
 namespace quartet {
 namespace {
 
-absl::StatusOr<std::string> Train(Program /*ppo*/, const RunConfig& config, const SessionOptions& options,
-                                  TerminalView& view, Cancellation& cancellation) {
-  QUARTET_ASSIGN_OR_RETURN(const PpoResult result, RunPpoSession(config, options, view, cancellation));
+absl::StatusOr<std::string> Train(Program /*ppo*/, RunSession session) {
+  QUARTET_ASSIGN_OR_RETURN(const PpoResult result, TrainByPpo(std::move(session)));
   return result.summary.checkpoint;
 }
 

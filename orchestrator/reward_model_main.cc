@@ -1,5 +1,5 @@
 // Training of a reward model through the critic trainer.
-#include "orchestrator/fine_tuning/session.h"
+#include "orchestrator/fine_tuning/train.h"
 #include "orchestrator/session/run_program.h"
 
 int main(int argc, char** argv) {
@@ -11,5 +11,5 @@ int main(int argc, char** argv) {
            "trains a reward model (critic {...}) on pairs of answers of which one is preferred (preference {...}), "
            "driving critic_trainer. A PPO run reads the result with reward { source { model: ... } }.",
        .example = "preference.max_steps=100"},
-      quartet::RunOfflineSession);
+      quartet::TrainOnRows);
 }

@@ -1,5 +1,5 @@
 // Supervised fine-tuning through the policy trainer.
-#include "orchestrator/fine_tuning/session.h"
+#include "orchestrator/fine_tuning/train.h"
 #include "orchestrator/session/run_program.h"
 
 int main(int argc, char** argv) {
@@ -9,5 +9,5 @@ int main(int argc, char** argv) {
        .name = "sft",
        .summary = "fine-tunes the policy on prompts and responses (sft {...}), driving policy_trainer.",
        .example = "sft.max_steps=100"},
-      quartet::RunOfflineSession);
+      quartet::TrainOnRows);
 }

@@ -21,7 +21,7 @@
 #include "core/model/model_work.h"
 #include "core/tokenizer/tokenizer.h"
 #include "orchestrator/launch/service_launcher.h"
-#include "orchestrator/loop/session.h"
+#include "orchestrator/loop/train.h"
 #include "orchestrator/session/run_program.h"
 
 namespace quartet {
@@ -242,8 +242,9 @@ absl::StatusOr<json> Measure(const Options& options, TerminalView& view, Cancell
   const std::string& dtype = config.actor().dtype();
   QUARTET_ASSIGN_OR_RETURN(const Rates rates,
                            MeasureRates(ExecutableFolder() + "/machine_rates", options.ranks, dtype));
-  QUARTET_ASSIGN_OR_RETURN(const PpoResult result,
-                           RunPpoSession(config, {.launch = true, .allowed_entry = "start"}, view, cancellation));
+  QUARTET_ASSIGN_OR_RETURN(
+      const PpoResult result,
+      TrainByPpo(RunSession(config, {.launch = true, .allowed_entry = "start"}, view, cancellation)));
   QUARTET_ASSIGN_OR_RETURN(const auto metrics, ReadMetrics(options.run_dir + "/metrics.jsonl"));
   const auto value = [&](const char* name) {
     const auto found = metrics.find(name);

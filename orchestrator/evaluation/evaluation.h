@@ -2,17 +2,18 @@
 #pragma once
 
 #include <cstdint>
-#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "core/tokenizer/tokenizer.h"
 #include "orchestrator/clients/service_clients.h"
 #include "orchestrator/data/prompts.h"
 #include "orchestrator/run_folder/metrics.h"
 #include "orchestrator/run_folder/run_folder.h"
+#include "orchestrator/session/run_session.h"
 #include "orchestrator/terminal/terminal_view.h"
 #include "proto/run_config.pb.h"
 
@@ -51,29 +52,26 @@ struct EvaluationResult {
   std::optional<double> pass_at_1() const { return values.Get("pass@1"); }
 };
 
+// Evaluates each set after `step` (-1: before training), shows it, and writes it to `folder`. Of each set
 // options.n_samples_per_prompt answers a prompt, by `policy_version`, scored by the scorer. An answer is right where
 // each source that tells so holds it for right. The seed is the same each time: a change of a figure is a change of the
 // policy. A prompt with an answer that could not be scored (reward.on_error "drop") is left out of the values;
 // UNAVAILABLE where that is every prompt.
-absl::StatusOr<EvaluationResult> Evaluate(const RunConfig& config, const EvaluationSet& set, uint64_t policy_version,
-                                          const Tokenizer& tokenizer, const Services& services,
-                                          const ProgressFunction& progress);
-
-// Evaluates each set after `step` (-1: before training), shows it, and writes it to `folder`.
 absl::StatusOr<std::vector<EvaluationResult>> EvaluateSets(const RunConfig& config,
                                                            const std::vector<EvaluationSet>& sets, int64_t step,
                                                            uint64_t policy_version, const Tokenizer& tokenizer,
                                                            const Services& services, RunFolder& folder,
                                                            TerminalView& view);
 
-// "gsm8k: pass@1 52.3 %, reward 0.5230, 187 tokens; 1319 prompts".
-std::string DescribeEvaluation(const EvaluationResult& result);
-
-// JSON, a line a prompt: {"prompt", "label", "source", "answers": [{"response", "reward", "right", "truncated",
-// "tokens"}]}; with "error" in place of reward and right where an answer could not be scored, without "right" where no
-// source tells.
-std::string AnswerLines(const EvaluationSet& set, const EvaluationResult& result);
-
 // "eval/<set>/<name>" of each value.
 void AddEvaluationMetrics(const EvaluationResult& result, Metrics* metrics);
+
+// The services that an evaluation drives.
+inline const std::vector<std::string> kEvaluationServices = {"rollout", "scorer"};
+
+// Evaluates the model rollout.pretrain on the sets of eval, with rollout and scorer alone; `step` is that after which
+// it was trained (-1: none). run_dir keeps what a run's would of it, and answers_<set>.jsonl: of each prompt its text,
+// label and source, and its answers with their rewards.
+absl::Status EvaluateModel(int64_t step, RunSession session);
+
 }  // namespace quartet

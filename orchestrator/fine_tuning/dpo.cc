@@ -13,23 +13,29 @@ namespace {
 
 class Dpo final : public OfflineMethod {
  public:
-  explicit Dpo(const DpoRun& run) : run_(run), preference_(run.config.preference()) {}
+  Dpo(const OfflineRun& run, PreferencePairs& pairs, PreferencePairs* held_out, PolicyTrainerClient& policy_trainer,
+      ScorerClient& scorer)
+      : run_(run),
+        preference_(run.config.preference()),
+        pairs_(pairs),
+        held_out_(held_out),
+        policy_trainer_(policy_trainer),
+        scorer_(scorer) {}
 
   OfflinePlan plan() const override { return PreferencePlan(run_.config, "dpo", "DPO", "actor", "policy"); }
-  const Dataset& rows() const override { return run_.pairs.rows(); }
-  uint64_t rows_hash() const override { return run_.pairs.hash(); }
-  TrainerClient& trainer() override { return run_.policy_trainer; }
+  const Dataset& rows() const override { return pairs_.rows(); }
+  uint64_t rows_hash() const override { return pairs_.hash(); }
+  TrainerClient& trainer() override { return policy_trainer_; }
 
   absl::Status MeetOthers(const ServiceInfo& trainer, const OnLoading& on_loading) override {
-    QUARTET_ASSIGN_OR_RETURN(
-        const ServiceInfo scorer,
-        CheckService(run_.scorer, run_.config, run_.tokenizer.vocab_size(), run_.config.actor().max_len(), on_loading));
+    QUARTET_ASSIGN_OR_RETURN(const ServiceInfo scorer, CheckService(scorer_, run_.config, run_.tokenizer.vocab_size(),
+                                                                    run_.config.actor().max_len(), on_loading));
     return CheckCpuKernels({&trainer, &scorer});
   }
 
   absl::StatusOr<OfflineStep> Step(int64_t step, double learning_rate, int64_t begin, int64_t count) override {
-    QUARTET_ASSIGN_OR_RETURN(const std::vector<PreferencePair> pairs, run_.pairs.Take(begin, count));
-    QUARTET_ASSIGN_OR_RETURN(const auto reference, run_.scorer.ReferenceLogProbs(kTemperature, SequencesOf(pairs)));
+    QUARTET_ASSIGN_OR_RETURN(const std::vector<PreferencePair> pairs, pairs_.Take(begin, count));
+    QUARTET_ASSIGN_OR_RETURN(const auto reference, scorer_.ReferenceLogProbs(kTemperature, SequencesOf(pairs)));
     std::vector<TrainingSequence> batch = TrainingPairs(pairs);
     for (size_t i = 0; i < batch.size(); ++i) {
       AddArray(kReferenceLogProbs, &batch[i]).Assign(reference[i].begin(), reference[i].end());
@@ -43,13 +49,12 @@ class Dpo final : public OfflineMethod {
     loss->set_beta(preference_.beta());
     loss->set_label_smoothing(preference_.label_smoothing());
     QUARTET_ASSIGN_OR_RETURN(const PolicyUpdateReply reply,
-                             run_.policy_trainer.Update(static_cast<uint64_t>(step), header, batch));
+                             policy_trainer_.Update(static_cast<uint64_t>(step), header, batch));
     return StepOf(reply);
   }
 
   absl::StatusOr<std::optional<PairStats>> Judge() override {
-    return JudgePairs(run_.held_out,
-                      [this](const std::vector<TokenSequence>& sequences) { return Rewards(sequences); });
+    return JudgePairs(held_out_, [this](const std::vector<TokenSequence>& sequences) { return Rewards(sequences); });
   }
 
  private:
@@ -61,8 +66,8 @@ class Dpo final : public OfflineMethod {
 
   // As PairStats has them.
   absl::StatusOr<std::vector<double>> Rewards(const std::vector<TokenSequence>& sequences) {
-    QUARTET_ASSIGN_OR_RETURN(const auto reference, run_.scorer.ReferenceLogProbs(kTemperature, sequences));
-    QUARTET_ASSIGN_OR_RETURN(const auto policy, run_.policy_trainer.LogProbs(kTemperature, sequences));
+    QUARTET_ASSIGN_OR_RETURN(const auto reference, scorer_.ReferenceLogProbs(kTemperature, sequences));
+    QUARTET_ASSIGN_OR_RETURN(const auto policy, policy_trainer_.LogProbs(kTemperature, sequences));
     std::vector<double> rewards;
     for (size_t i = 0; i < sequences.size(); ++i) {
       double sum = 0;
@@ -72,20 +77,20 @@ class Dpo final : public OfflineMethod {
     return rewards;
   }
 
-  const DpoRun& run_;
+  const OfflineRun& run_;
   const PreferenceConfig& preference_;
+  PreferencePairs& pairs_;
+  PreferencePairs* const held_out_;
+  PolicyTrainerClient& policy_trainer_;
+  ScorerClient& scorer_;  // of the reference's log-probabilities
 };
 
 }  // namespace
 
-absl::StatusOr<OfflineSummary> RunDpo(const DpoRun& run) {
-  Dpo dpo(run);
-  return RunOffline({.config = run.config,
-                     .vocab_size = run.tokenizer.vocab_size(),
-                     .method = dpo,
-                     .folder = run.folder,
-                     .view = run.view,
-                     .resume = run.resume});
+absl::StatusOr<OfflineSummary> RunDpo(const OfflineRun& run, PreferencePairs& pairs, PreferencePairs* held_out,
+                                      PolicyTrainerClient& policy_trainer, ScorerClient& scorer) {
+  Dpo dpo(run, pairs, held_out, policy_trainer, scorer);
+  return RunOffline(run, dpo);
 }
 
 }  // namespace quartet

@@ -25,11 +25,12 @@ constexpr int64_t kPrintedLines = 10;
 
 class OfflineLoop {
  public:
-  explicit OfflineLoop(const OfflineRun& run)
+  OfflineLoop(const OfflineRun& run, OfflineMethod& method)
       : run_(run),
-        plan_(run.method.plan()),
+        method_(method),
+        plan_(method.plan()),
         trainer_(TrainerOf(run.config, plan_.model)),
-        rows_(run.method.rows().rows()),
+        rows_(method.rows().rows()),
         steps_(plan_.max_steps > 0 ? plan_.max_steps
                                    : (rows_ * plan_.max_epochs + plan_.batch_size - 1) / plan_.batch_size),
         first_step_(run.resume.has_value() ? run.resume->step : 0) {}
@@ -82,15 +83,16 @@ class OfflineLoop {
       run_.view.PrintAndBegin(waiting);
       run_.view.Progress(0, detail);
     };
-    QUARTET_ASSIGN_OR_RETURN(const ServiceInfo trainer, CheckService(run_.method.trainer(), run_.config,
-                                                                     run_.vocab_size, trainer_.max_len(), on_loading));
+    QUARTET_ASSIGN_OR_RETURN(
+        const ServiceInfo trainer,
+        CheckService(method_.trainer(), run_.config, run_.tokenizer.vocab_size(), trainer_.max_len(), on_loading));
     if (run_.resume.has_value()) {
       QUARTET_RETURN_IF_ERROR(CheckResume(trainer));
     } else {
       QUARTET_RETURN_IF_ERROR(CheckFreshTrainer(trainer, plan_.model, trainer_.load_checkpoint()));
     }
     optimizer_steps_ = OptimizerSteps(trainer);
-    return run_.method.MeetOthers(trainer, on_loading);
+    return method_.MeetOthers(trainer, on_loading);
   }
 
   absl::Status CheckResume(const ServiceInfo& trainer) const {
@@ -99,7 +101,7 @@ class OfflineLoop {
     QUARTET_RETURN_IF_ERROR(CheckSameRun(run_.config, *run_.resume, folder,
                                          {.batch_field = plan_.section + ".batch_size",
                                           .batch_size = plan_.batch_size,
-                                          .hash = run_.method.rows_hash(),
+                                          .hash = method_.rows_hash(),
                                           .files = absl::StrJoin(files, ", ")}));
     const std::optional<SavedTrainer>& saved = plan_.model == "critic" ? run_.resume->critic : run_.resume->policy;
     if (!saved.has_value()) {
@@ -114,7 +116,7 @@ class OfflineLoop {
     const int64_t begin = step * plan_.batch_size;
     const int64_t end =
         plan_.max_steps > 0 ? begin + plan_.batch_size : std::min(begin + plan_.batch_size, rows_ * plan_.max_epochs);
-    QUARTET_ASSIGN_OR_RETURN(const OfflineStep done, run_.method.Step(step, learning_rate, begin, end - begin));
+    QUARTET_ASSIGN_OR_RETURN(const OfflineStep done, method_.Step(step, learning_rate, begin, end - begin));
     if (done.skipped || !std::isfinite(done.loss)) {
       return absl::FailedPreconditionError(
           absl::StrCat("step ", step, ": the gradient is not finite; lower ", plan_.section, ".learning_rate"));
@@ -146,7 +148,7 @@ class OfflineLoop {
       set("chosen_reward", done.pairs->chosen_reward());
       set("rejected_reward", done.pairs->rejected_reward());
     }
-    AddDataMetrics(run_.method.rows(), end, &metrics);
+    AddDataMetrics(method_.rows(), end, &metrics);
     metrics.Set("time/step", seconds);
     if (judge) {
       QUARTET_ASSIGN_OR_RETURN(summary->after, Judge(absl::StrCat("after step ", step + 1)));
@@ -161,7 +163,7 @@ class OfflineLoop {
   }
 
   absl::StatusOr<std::optional<PairStats>> Judge(const std::string& when) {
-    QUARTET_ASSIGN_OR_RETURN(std::optional<PairStats> stats, run_.method.Judge());
+    QUARTET_ASSIGN_OR_RETURN(std::optional<PairStats> stats, method_.Judge());
     if (stats.has_value()) {
       run_.view.Print(
           absl::StrFormat("held-out pairs %s: accuracy %.3f, margin %.4f", when, stats->accuracy(), stats->margin()));
@@ -174,13 +176,13 @@ class OfflineLoop {
     const std::string id = CheckpointId(steps);
     const bool save_optimizer = run_.config.train().save_optimizer();
     run_.view.Begin("checkpoint");
-    const auto saved = run_.method.trainer().SaveCheckpoint(static_cast<uint64_t>(steps), id, save_optimizer);
+    const auto saved = method_.trainer().SaveCheckpoint(static_cast<uint64_t>(steps), id, save_optimizer);
     if (!saved.ok()) return run_.folder.GiveUpCheckpoint(id, {saved.status()});
     run_.view.End();
     const std::string model = absl::StrCat(id, "/", plan_.saved);
     std::error_code ignored;
     if (!std::filesystem::exists(absl::StrCat(run_.folder.checkpoints_path(), "/", model), ignored)) {
-      return absl::FailedPreconditionError(absl::StrCat("the ", run_.method.trainer().service(), " saved ", id,
+      return absl::FailedPreconditionError(absl::StrCat("the ", method_.trainer().service(), " saved ", id,
                                                         " in its own run_dir, not in ", run_.folder.path(),
                                                         "; give both programs the same run_dir"));
     }
@@ -188,7 +190,7 @@ class OfflineLoop {
     record.step = steps;
     record.seed = run_.config.seed();
     record.rollout_batch_size = plan_.batch_size;
-    record.prompts_hash = run_.method.rows_hash();
+    record.prompts_hash = method_.rows_hash();
     if (save_optimizer) {
       (plan_.model == "critic" ? record.critic : record.policy) = SavedTrainer{saved->state_hash(), optimizer_steps_};
     }
@@ -197,6 +199,7 @@ class OfflineLoop {
   }
 
   const OfflineRun& run_;
+  OfflineMethod& method_;
   const OfflinePlan plan_;
   const TrainerConfig& trainer_;
   const int64_t rows_, steps_, first_step_;
@@ -206,6 +209,8 @@ class OfflineLoop {
 
 }  // namespace
 
-absl::StatusOr<OfflineSummary> RunOffline(const OfflineRun& run) { return OfflineLoop(run).Run(); }
+absl::StatusOr<OfflineSummary> RunOffline(const OfflineRun& run, OfflineMethod& method) {
+  return OfflineLoop(run, method).Run();
+}
 
 }  // namespace quartet

@@ -9,6 +9,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "core/data/dataset.h"
+#include "core/tokenizer/tokenizer.h"
 #include "orchestrator/clients/hello.h"
 #include "orchestrator/clients/service_clients.h"
 #include "orchestrator/run_folder/checkpoint_record.h"
@@ -78,15 +79,14 @@ class OfflineMethod {
   virtual absl::StatusOr<std::optional<PairStats>> Judge() { return std::nullopt; }
 };
 
-// What the loop works with. Nothing is owned.
+// What a run is. Nothing is owned.
 struct OfflineRun {
   const RunConfig& config;  // resolved
-  int32_t vocab_size;       // of the tokenizer
-  OfflineMethod& method;
+  const Tokenizer& tokenizer;
   RunFolder& folder;
   TerminalView& view;
   // What the run goes on after: the trainer has loaded its state. None in a new run.
-  const std::optional<CheckpointRecord>& resume;
+  std::optional<CheckpointRecord> resume = {};
 };
 
 struct OfflineSummary {
@@ -97,6 +97,6 @@ struct OfflineSummary {
 
 // All optimizer steps that are left, with a checkpoint after every train.save_steps and the last. The last batch does
 // not reach into an epoch beyond the last. A run that was cut off and goes on ends with the bits of one that was not.
-absl::StatusOr<OfflineSummary> RunOffline(const OfflineRun& run);
+absl::StatusOr<OfflineSummary> RunOffline(const OfflineRun& run, OfflineMethod& method);
 
 }  // namespace quartet

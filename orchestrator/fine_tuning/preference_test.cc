@@ -70,14 +70,8 @@ class PreferenceTest : public ::testing::Test {
     const auto scorer = ConnectScorer(config_, &cancellation);
     return WithPairs(Program::kDpo, "actor",
                      [&](PreferencePairs& pairs, PreferencePairs& held_out, RunFolder& folder, TerminalView& view) {
-                       return RunDpo({.config = config_,
-                                      .tokenizer = tokenizer_,
-                                      .pairs = pairs,
-                                      .held_out = &held_out,
-                                      .policy_trainer = **trainer,
-                                      .scorer = **scorer,
-                                      .folder = folder,
-                                      .view = view});
+                       return RunDpo({.config = config_, .tokenizer = tokenizer_, .folder = folder, .view = view},
+                                     pairs, &held_out, **trainer, **scorer);
                      });
   }
   absl::StatusOr<OfflineSummary> RunRewardModelHere() {
@@ -85,13 +79,9 @@ class PreferenceTest : public ::testing::Test {
     const auto trainer = ConnectCriticTrainer(config_, &cancellation);
     return WithPairs(Program::kRewardModel, "critic",
                      [&](PreferencePairs& pairs, PreferencePairs& held_out, RunFolder& folder, TerminalView& view) {
-                       return RunRewardModel({.config = config_,
-                                              .tokenizer = tokenizer_,
-                                              .pairs = pairs,
-                                              .held_out = &held_out,
-                                              .critic_trainer = **trainer,
-                                              .folder = folder,
-                                              .view = view});
+                       return RunRewardModel(
+                           {.config = config_, .tokenizer = tokenizer_, .folder = folder, .view = view}, pairs,
+                           &held_out, **trainer);
                      });
   }
 

@@ -13,26 +13,26 @@ namespace {
 
 class Sft final : public OfflineMethod {
  public:
-  explicit Sft(const SftRun& run) : run_(run) {}
+  Sft(const SftConfig& options, SftExamples& examples, PolicyTrainerClient& policy_trainer)
+      : options_(options), examples_(examples), policy_trainer_(policy_trainer) {}
 
   OfflinePlan plan() const override {
-    const SftConfig& sft = run_.config.sft();
     return {.name = "sft",
             .title = "fine-tuning",
             .section = "sft",
             .model = "actor",
             .saved = "policy",
-            .batch_size = sft.batch_size(),
-            .max_steps = sft.max_steps(),
-            .max_epochs = sft.max_epochs(),
-            .learning_rate = sft.learning_rate()};
+            .batch_size = options_.batch_size(),
+            .max_steps = options_.max_steps(),
+            .max_epochs = options_.max_epochs(),
+            .learning_rate = options_.learning_rate()};
   }
-  const Dataset& rows() const override { return run_.examples.rows(); }
-  uint64_t rows_hash() const override { return run_.examples.hash(); }
-  TrainerClient& trainer() override { return run_.policy_trainer; }
+  const Dataset& rows() const override { return examples_.rows(); }
+  uint64_t rows_hash() const override { return examples_.hash(); }
+  TrainerClient& trainer() override { return policy_trainer_; }
 
   absl::StatusOr<OfflineStep> Step(int64_t step, double learning_rate, int64_t begin, int64_t count) override {
-    QUARTET_ASSIGN_OR_RETURN(std::vector<TokenSequence> examples, run_.examples.Take(begin, count));
+    QUARTET_ASSIGN_OR_RETURN(std::vector<TokenSequence> examples, examples_.Take(begin, count));
     std::vector<TrainingSequence> batch(examples.size());
     std::vector<AggregatedSequence> parts;
     for (size_t i = 0; i < batch.size(); ++i) {
@@ -50,24 +50,22 @@ class Sft final : public OfflineMethod {
     header.mutable_loss()->set_kind(PolicyLossConfig::KIND_SFT);
     header.set_learning_rate(learning_rate);
     QUARTET_ASSIGN_OR_RETURN(const PolicyUpdateReply reply,
-                             run_.policy_trainer.Update(static_cast<uint64_t>(step), header, batch));
+                             policy_trainer_.Update(static_cast<uint64_t>(step), header, batch));
     return StepOf(reply);
   }
 
  private:
-  const SftRun& run_;
+  const SftConfig& options_;
+  SftExamples& examples_;
+  PolicyTrainerClient& policy_trainer_;
 };
 
 }  // namespace
 
-absl::StatusOr<OfflineSummary> RunSft(const SftRun& run) {
-  Sft sft(run);
-  return RunOffline({.config = run.config,
-                     .vocab_size = run.tokenizer.vocab_size(),
-                     .method = sft,
-                     .folder = run.folder,
-                     .view = run.view,
-                     .resume = run.resume});
+absl::StatusOr<OfflineSummary> RunSft(const OfflineRun& run, SftExamples& examples,
+                                      PolicyTrainerClient& policy_trainer) {
+  Sft sft(run.config.sft(), examples, policy_trainer);
+  return RunOffline(run, sft);
 }
 
 }  // namespace quartet

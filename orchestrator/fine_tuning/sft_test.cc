@@ -48,13 +48,9 @@ class SftTest : public ::testing::Test {
     size_t size = 0;
     std::FILE* out = open_memstream(&text, &size);
     auto view = std::make_unique<TerminalView>(out, false);
-    auto summary = RunSft({.config = config_,
-                           .tokenizer = tokenizer_,
-                           .examples = **examples,
-                           .policy_trainer = **client,
-                           .folder = **folder,
-                           .view = *view,
-                           .resume = resume});
+    auto summary =
+        RunSft({.config = config_, .tokenizer = tokenizer_, .folder = **folder, .view = *view, .resume = resume},
+               **examples, **client);
     view.reset();
     std::fclose(out);
     shown_ = text;

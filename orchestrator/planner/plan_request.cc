@@ -9,7 +9,7 @@
 #include "core/base/status_macros.h"
 #include "core/config/services.h"
 #include "orchestrator/checks/input_check.h"
-#include "orchestrator/session/session_parts.h"
+#include "orchestrator/session/run_session.h"
 
 namespace quartet {
 namespace {

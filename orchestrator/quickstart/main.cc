@@ -13,9 +13,9 @@
 #include "core/config/origins/presets.h"
 #include "core/config/run_config.h"
 #include "core/model/parameter_layout.h"
-#include "orchestrator/fine_tuning/session.h"
+#include "orchestrator/fine_tuning/train.h"
 #include "orchestrator/launch/service_launcher.h"
-#include "orchestrator/loop/session.h"
+#include "orchestrator/loop/train.h"
 #include "orchestrator/quickstart/sorting_task.h"
 #include "orchestrator/session/run_program.h"
 #include "orchestrator/terminal/continue_command.h"
@@ -120,7 +120,7 @@ absl::Status Run(const Options& options, TerminalView& view, Cancellation& cance
   RunConfig sft = SortingSftConfig(files, preparation + "/sft", options.seed);
   QUARTET_RETURN_IF_ERROR(ResolveRunConfig(&sft, ""));
   QUARTET_ASSIGN_OR_RETURN(const std::string fine_tuned,
-                           RunOfflineSession(Program::kSft, sft, {.launch = true}, view, cancellation));
+                           TrainOnRows(Program::kSft, RunSession(sft, {.launch = true}, view, cancellation)));
   const absl::Time fine_tuning_end = absl::Now();
 
   RunConfig ppo = SortingPpoConfig(files, absl::StrCat(sft.run_dir(), "/", fine_tuned), options.run_dir, options.seed,
@@ -133,7 +133,7 @@ absl::Status Run(const Options& options, TerminalView& view, Cancellation& cance
   view.Print(absl::StrCat("3. ", options.preset.empty() ? "PPO" : options.preset, " with ",
                           absl::StrJoin(PpoServices(ppo), ", "), ", two ranks each"));
   QUARTET_ASSIGN_OR_RETURN(const PpoResult result,
-                           RunPpoSession(ppo, {.launch = true, .allowed_entry = "start"}, view, cancellation));
+                           TrainByPpo(RunSession(ppo, {.launch = true, .allowed_entry = "start"}, view, cancellation)));
 
   view.Print("4. What came of it");
   QUARTET_RETURN_IF_ERROR(CheckGatheredMemory(result, view));

@@ -88,8 +88,7 @@ std::string NewRunDir(const std::string& program) {
 }
 
 int RunTraining(int argc, char** argv, const TrainingProgram& program,
-                const std::function<absl::StatusOr<std::string>(Program, const RunConfig&, const SessionOptions&,
-                                                                TerminalView&, Cancellation&)>& train) {
+                const std::function<absl::StatusOr<std::string>(Program, RunSession)>& train) {
   TrainingFlags flags;
   const auto body = [&](TerminalView& view, Cancellation& cancellation) -> absl::Status {
     const ConfigSources& sources = flags.sources;
@@ -99,7 +98,7 @@ int RunTraining(int argc, char** argv, const TrainingProgram& program,
       QUARTET_ASSIGN_OR_RETURN(
           config, LoadRunConfig(sources, "", ServiceLauncher::Defaults(ServicesOf(program.program, config))));
     }
-    SessionOptions options = {.launch = flags.launch, .trace = flags.trace};
+    RunOptions options = {.launch = flags.launch, .trace = flags.trace};
     QUARTET_ASSIGN_OR_RETURN(options.origins, OriginsOf(sources));
     if (!flags.launch) QUARTET_RETURN_IF_ERROR(CheckSaysRunDir(options.origins));
     QUARTET_ASSIGN_OR_RETURN(const std::vector<std::string> aside, LeftAside(sources));
@@ -109,7 +108,8 @@ int RunTraining(int argc, char** argv, const TrainingProgram& program,
     }
     const std::string label = program.name == "orchestrator" ? "//orchestrator" : "//orchestrator:" + program.name;
     options.continue_command = ContinueCommand(argc, argv, label, config.run_dir());
-    QUARTET_ASSIGN_OR_RETURN(const std::string checkpoint, train(program.program, config, options, view, cancellation));
+    QUARTET_ASSIGN_OR_RETURN(const std::string checkpoint,
+                             train(program.program, RunSession(config, options, view, cancellation)));
     view.Print(absl::StrCat("done: ", config.run_dir(), "/", checkpoint));
     return absl::OkStatus();
   };

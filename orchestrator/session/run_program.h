@@ -10,7 +10,7 @@
 #include "core/command_line/command_line.h"
 #include "core/config/run_config.h"
 #include "orchestrator/clients/cancellation.h"
-#include "orchestrator/session/session_parts.h"
+#include "orchestrator/session/run_session.h"
 #include "orchestrator/terminal/terminal_view.h"
 
 namespace quartet {
@@ -34,7 +34,6 @@ struct TrainingProgram {
 // RunProgram with the configuration that preset, file and --set make. `train` returns the last checkpoint, relative to
 // the run folder.
 int RunTraining(int argc, char** argv, const TrainingProgram& program,
-                const std::function<absl::StatusOr<std::string>(Program, const RunConfig&, const SessionOptions&,
-                                                                TerminalView&, Cancellation&)>& train);
+                const std::function<absl::StatusOr<std::string>(Program, RunSession)>& train);
 
 }  // namespace quartet

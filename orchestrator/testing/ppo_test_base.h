@@ -39,7 +39,7 @@ class PpoTest : public ::testing::Test {
     EXPECT_TRUE(SetFailPoints("").ok());
   }
 
-  // As RunPpoSession does, on services that were started with `config`; with `resume`, after that checkpoint.
+  // As TrainByPpo does, on services that were started with `config`; with `resume`, after that checkpoint.
   absl::StatusOr<PpoSummary> Run(const RunConfig& config,
                                  const std::optional<CheckpointRecord>& resume = std::nullopt) {
     const absl::StatusOr<std::unique_ptr<Prompts>> prompts = Prompts::Open(config, tokenizer_);

@@ -1,0 +1,17 @@
+// A whole run of a method that learns from rows alone, from a resolved configuration to a model's folder.
+#pragma once
+
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "core/config/run_config.h"
+#include "orchestrator/session/run_session.h"
+
+namespace quartet {
+
+// Of Program::kSft, kDpo or kRewardModel. Returns the model's folder, relative to the run folder. Whatever is wrong
+// with the configuration or what it names is found before run_dir is made or any service started
+// (RunSession::ReadInputs). Where a service ended by itself the error says so, whatever call failed because of it.
+absl::StatusOr<std::string> TrainOnRows(Program program, RunSession session);
+
+}  // namespace quartet

@@ -1,0 +1,87 @@
+#include "orchestrator/loop/train.h"
+
+#include <algorithm>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "core/base/status_macros.h"
+#include "core/config/batches/call_sizes.h"
+#include "core/config/batches/micro_batches.h"
+#include "core/config/batches/updates.h"
+#include "orchestrator/checks/input_check.h"
+#include "orchestrator/data/dataset_options.h"
+#include "orchestrator/data/first_example.h"
+#include "orchestrator/loop/step_warnings.h"
+
+namespace quartet {
+namespace {
+
+// What a PPO run reads before anything of it is made or started.
+struct PpoInputs {
+  std::unique_ptr<Prompts> prompts;
+  std::vector<EvaluationSet> evaluation_sets;
+};
+
+absl::Status ReadPpoInputs(RunSession& session, PpoInputs* inputs) {
+  const RunConfig& config = session.config();
+  // First, as it is quick: prompts may be many.
+  QUARTET_ASSIGN_OR_RETURN(inputs->evaluation_sets, LoadEvaluationSets(config, session.tokenizer()));
+  QUARTET_ASSIGN_OR_RETURN(inputs->prompts, Prompts::Open(config, session.tokenizer(), session.ShowChecking()));
+  QUARTET_RETURN_IF_ERROR(CheckBatch(config, inputs->prompts->size()));
+  int64_t evaluated = 0;
+  for (const EvaluationSet& set : inputs->evaluation_sets) {
+    evaluated =
+        std::max<int64_t>(evaluated, static_cast<int64_t>(set.prompts.size()) * set.options.n_samples_per_prompt());
+  }
+  return CheckCallSizes(config, evaluated);
+}
+
+}  // namespace
+
+absl::StatusOr<PpoResult> TrainByPpo(RunSession session) {
+  // 1. Everything that can be wrong before a folder is made or a service is started.
+  const RunConfig& config = session.config();
+  TerminalView& view = session.view();
+  const std::vector<std::string> services_of_run = PpoServices(config);
+  PpoInputs inputs;
+  QUARTET_RETURN_IF_ERROR(
+      session.ReadInputs({.programs = {Program::kPpo}, .services = services_of_run, .model = "actor"},
+                         [&] { return ReadPpoInputs(session, &inputs); }));
+  view.Print(absl::StrCat("run folder: ", config.run_dir()));
+  view.Print(absl::StrCat("prompts: ", DescribeRows("an epoch", inputs.prompts->rows())));
+  for (const EvaluationSet& set : inputs.evaluation_sets) {
+    view.Print(absl::StrCat("evaluation ", set.options.name(), ": ", set.description));
+  }
+  view.Print(DescribePrompt(inputs.prompts->first(), session.tokenizer()));
+  QUARTET_RETURN_IF_ERROR(session.OpenFolder(&inputs.prompts->rows()));
+  view.Print(absl::StrCat("updates: ", DescribeUpdates(config)));
+  for (const std::string& warning : ConfigurationWarnings(config)) view.Print("warning: " + warning);
+  view.Print(absl::StrCat("micro-batches: ", DescribeMicroBatches(config, services_of_run)));
+
+  // 2. The services.
+  QUARTET_RETURN_IF_ERROR(session.StartServices());
+  QUARTET_ASSIGN_OR_RETURN(Services services, ConnectServices(config, &session.cancellation()));
+
+  // 3. The loop.
+  PpoResult result;
+  absl::StatusOr<PpoSummary> summary = RunPpo({.config = config,
+                                               .tokenizer = session.tokenizer(),
+                                               .prompts = *inputs.prompts,
+                                               .evaluation_sets = inputs.evaluation_sets,
+                                               .services = services,
+                                               .folder = session.folder(),
+                                               .view = view,
+                                               .resume = session.resume()});
+  if (!summary.ok()) return session.Explain(summary.status());
+  result.summary = *std::move(summary);
+  for (ServiceClient* client : services.all()) {
+    absl::StatusOr<ServiceInfo> info = client->GetInfo();
+    if (!info.ok()) return session.Explain(info.status());
+    result.services[client->service()] = *std::move(info);
+  }
+  return result;
+}
+
+}  // namespace quartet

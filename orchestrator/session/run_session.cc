@@ -1,0 +1,155 @@
+#include "orchestrator/session/run_session.h"
+
+#include <utility>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/string_view.h"
+#include "core/base/files.h"
+#include "core/base/status_macros.h"
+#include "core/checkpoint/run_checkpoints.h"
+#include "orchestrator/checks/input_check.h"
+#include "orchestrator/run_folder/checkpoint_search.h"
+#include "orchestrator/run_folder/run_inputs.h"
+#include "orchestrator/run_folder/run_start.h"
+
+namespace quartet {
+namespace {
+
+// How long after a failed call a service's end is waited for: a broken connection comes before the exit status.
+constexpr absl::Duration kDeathPatience = absl::Seconds(3);
+
+}  // namespace
+
+std::vector<std::string> ServicesOf(Program program, const RunConfig& config) {
+  switch (program) {
+    case Program::kSft:
+      return kSftServices;
+    case Program::kDpo:
+      return kDpoServices;
+    case Program::kRewardModel:
+      return kRewardModelServices;
+    default:
+      return PpoServices(config);
+  }
+}
+
+absl::StatusOr<std::unique_ptr<Tokenizer>> LoadTokenizer(const RunConfig& config, const std::string& model) {
+  const std::string& chat_template = config.data().tokenizer_chat_template();
+  const std::string& folder = TrainerOf(config, model).pretrain();
+  absl::StatusOr<std::unique_ptr<Tokenizer>> tokenizer = Tokenizer::Load(folder, chat_template);
+  if (tokenizer.ok()) return tokenizer;
+  const absl::string_view message = tokenizer.status().message();
+  const bool of_template = !chat_template.empty() && absl::StartsWith(message, chat_template);
+  return absl::Status(tokenizer.status().code(),
+                      absl::StrCat(of_template ? "data.tokenizer_chat_template" : model + ".pretrain", ": ", message));
+}
+
+std::function<void(int64_t, int64_t)> RunSession::ShowChecking() {
+  constexpr int64_t kShown = 1000;
+  return [this](int64_t done, int64_t all) {
+    if (done == kShown) view_.Begin("checking rows", all);
+    if (done % kShown == 0) view_.Progress(done);
+  };
+}
+
+absl::Status RunSession::ReadInputs(const RunKind& kind, const std::function<absl::Status()>& read) {
+  kind_ = kind;
+  for (const Program program : kind.programs) FillDefaultsFor(program, &config_);
+  QUARTET_RETURN_IF_ERROR(kind.continues ? CheckRunDir(config_, options_.allowed_entry)
+                                         : CheckNewRunDir(config_, options_.allowed_entry));
+  const auto all = [&]() -> absl::Status {
+    for (const Program program : kind.programs) QUARTET_RETURN_IF_ERROR(CheckFor(config_, program));
+    QUARTET_RETURN_IF_ERROR(CheckInputs(config_, kind.services, options_.launch));
+    QUARTET_ASSIGN_OR_RETURN(tokenizer_, LoadTokenizer(config_, kind.model));
+    return read();
+  };
+  const absl::Status status = all();
+  view_.End();
+  // Whatever is wrong before a run is made, its input is.
+  return status.ok() ? status : absl::InvalidArgumentError(status.message());
+}
+
+absl::Status RunSession::OpenFolder(const Dataset* rows) {
+  if (!kind_.continues) {
+    QUARTET_ASSIGN_OR_RETURN(folder_, RunFolder::Create(config_, options_.allowed_entry));
+    return absl::OkStatus();
+  }
+  std::vector<RunInput> files = ModelInputs(config_);
+  for (RunInput& file : RowInputs(*rows)) files.push_back(std::move(file));
+  QUARTET_ASSIGN_OR_RETURN(RunStart start,
+                           OpenRun(config_, options_.allowed_entry, files, [this] { return cancellation_.status(); }));
+  folder_ = std::move(start.folder);
+  resume_ = std::move(start.resume);
+  folder_->UseConfigText(PrintRunConfig(config_, options_.origins));
+  for (const std::string& note : start.notes) view_.Print(note);
+  if (!resume_.has_value()) return absl::OkStatus();
+  const std::string checkpoint = absl::StrCat(folder_->checkpoints_path(), "/", CheckpointId(resume_->step));
+  for (const std::string& service : kind_.services) {
+    if (service == "policy_trainer") config_.mutable_actor()->set_load_checkpoint(checkpoint + "/policy_state");
+    if (service == "critic_trainer") config_.mutable_critic()->set_load_checkpoint(checkpoint + "/critic_state");
+  }
+  return absl::OkStatus();
+}
+
+absl::Status RunSession::StartServices() {
+  if (!options_.launch) return absl::OkStatus();
+  QUARTET_RETURN_IF_ERROR(AtomicWriteFile(folder_->launch_config_path(), PrintRunConfig(config_)));
+  view_.Begin("starting services", static_cast<int64_t>(kind_.services.size()));
+  absl::StatusOr<std::unique_ptr<ServiceLauncher>> launcher = ServiceLauncher::Start(
+      {.services = kind_.services,
+       .programs_folder = ServiceLauncher::DefaultProgramsFolder(),
+       .config_path = folder_->launch_config_path(),
+       .logs_folder = folder_->logs_path(),
+       .trace = options_.trace,
+       .cancellation = &cancellation_,
+       .on_loading = [this](int64_t up, const std::string& loading) { view_.Progress(up, loading); }});
+  view_.End();
+  QUARTET_RETURN_IF_ERROR(launcher.status());
+  launcher_ = *std::move(launcher);
+  std::vector<std::string> places;
+  for (const auto& [service, address] : launcher_->addresses()) {
+    MutablePlacementOf(&config_, service)->set_listen(address);
+    places.push_back(absl::StrCat(service, " ", address));
+  }
+  view_.Print(absl::StrCat("services run: ", absl::StrJoin(places, ", ")));
+  return absl::OkStatus();
+}
+
+absl::Status RunSession::Explain(const absl::Status& status) const {
+  const bool lost_connection = absl::IsUnavailable(status) || absl::IsInternal(status) || absl::IsCancelled(status);
+  const bool interrupted = absl::IsCancelled(cancellation_.status());
+  if (launcher_ == nullptr || interrupted) return WithContinuation(status);
+  const absl::Status death = launcher_->FindDeadService(lost_connection ? kDeathPatience : absl::ZeroDuration());
+  return WithContinuation(death.ok() ? status : death);
+}
+
+absl::Status RunSession::WithContinuation(const absl::Status& status) const {
+  const TrainConfig& train = config_.train();
+  // Before the services have accepted the run there is nothing to continue.
+  if (options_.continue_command.empty() || !folder_->has_begun()) return status;
+  const std::optional<CheckpointRecord> newest = NewestRecord(folder_->checkpoints_path());
+  if (!newest.has_value() && !absl::IsCancelled(status)) return status;
+  std::string how, command = options_.continue_command;
+  if (newest.has_value()) {
+    how = absl::StrCat("To continue after step ", newest->step);
+  } else {
+    const bool models_alone = train.save_steps() > 0 && !train.save_optimizer();
+    how = models_alone
+              ? "No checkpoint of this run can be continued from (train.save_optimizer is false); to begin anew with "
+                "some that can, in another folder"
+              : "There is no checkpoint to continue from yet (train.save_steps); to begin anew";
+    // Else it would be lost in the same way once more.
+    if (train.save_steps() == 0) absl::StrAppend(&command, " --set=train.save_steps=10");
+    if (!train.save_optimizer()) absl::StrAppend(&command, " --set=train.save_optimizer=true");
+    if (models_alone) absl::StrAppend(&command, " --set=run_dir=", folder_->path(), "_2");
+  }
+  if (!options_.launch) {
+    absl::StrAppend(&how, ", start the trainers again",
+                    newest.has_value() ? " with --set=train.load_checkpoint=true" : "", ", then");
+  }
+  return absl::Status(status.code(), absl::StrCat(status.message(), "\n", how, ":\n  ", command));
+}
+
+}  // namespace quartet

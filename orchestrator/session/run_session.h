@@ -1,0 +1,99 @@
+// A run, whatever it computes: what stands around its loop.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "core/config/origins/origins.h"
+#include "core/config/run_config.h"
+#include "core/data/dataset.h"
+#include "core/tokenizer/tokenizer.h"
+#include "orchestrator/clients/cancellation.h"
+#include "orchestrator/launch/service_launcher.h"
+#include "orchestrator/run_folder/checkpoint_record.h"
+#include "orchestrator/run_folder/run_folder.h"
+#include "orchestrator/terminal/terminal_view.h"
+#include "proto/run_config.pb.h"
+
+namespace quartet {
+
+struct RunOptions {
+  // Start the services here; else they run already at config.services.*.listen.
+  bool launch = false;
+  // As ServiceLauncherOptions::trace.
+  std::string trace = {};
+  // An entry of run_dir that may be there before the run.
+  std::string allowed_entry = {};
+  // Where the configuration's values are from, for the run folder.
+  ValueOrigins origins = {};
+  // The command that continues the run, for the error of one that ends before its time; may be empty.
+  std::string continue_command = {};
+};
+
+// The services that a program drives; of Program::kPpo, kSft, kDpo or kRewardModel.
+std::vector<std::string> ServicesOf(Program program, const RunConfig& config);
+
+// The tokenizer of `model`, "actor" or "critic". Errors name the option.
+absl::StatusOr<std::unique_ptr<Tokenizer>> LoadTokenizer(const RunConfig& config, const std::string& model);
+
+struct RunKind {
+  std::vector<Program> programs;  // whose checks the configuration passes
+  std::vector<std::string> services;
+  std::string model;  // whose tokenizer is used: "actor" or "critic"
+  // Whether train.load_checkpoint continues it. Else it begins in a new folder, and reads nothing that counts.
+  bool continues = true;
+};
+
+// What is called is called in this order, once each: ReadInputs, OpenFolder, StartServices. No service that was started
+// is left when it is gone.
+class RunSession {
+ public:
+  // `config` is resolved; `view` and `cancellation` outlive the session.
+  RunSession(const RunConfig& config, const RunOptions& options, TerminalView& view, Cancellation& cancellation)
+      : config_(config), options_(options), view_(view), cancellation_(cancellation) {}
+
+  // What can be wrong before a folder is made or a service started: run_dir, the configuration, what services will
+  // load, the tokenizer; then `read` reads the run's rows. INVALID_ARGUMENT, but where something is in run_dir's way.
+  absl::Status ReadInputs(const RunKind& kind, const std::function<absl::Status()>& read);
+  // Makes the run's folder, or opens the one in which it goes on, and tells the trainers by the configuration what to
+  // load. `rows` is what it learns from; null of a run that is not continued.
+  absl::Status OpenFolder(const Dataset* rows);
+  // If asked to, and puts their addresses into the configuration.
+  absl::Status StartServices();
+
+  // The reason behind the error `status` of a call: a service that ended by itself, if there is one, with the end of
+  // its log; and how the run is continued that ended with it.
+  absl::Status Explain(const absl::Status& status) const;
+
+  RunConfig& config() { return config_; }
+  const Tokenizer& tokenizer() const { return *tokenizer_; }
+  RunFolder& folder() { return *folder_; }
+  // What the run goes on after; none in a new one.
+  const std::optional<CheckpointRecord>& resume() const { return resume_; }
+  TerminalView& view() { return view_; }
+  Cancellation& cancellation() { return cancellation_; }
+
+  // Shows how far the checking of rows is on the live line, once it takes long enough to be asked about.
+  std::function<void(int64_t done, int64_t all)> ShowChecking();
+
+ private:
+  absl::Status WithContinuation(const absl::Status& status) const;
+
+  RunConfig config_;
+  RunOptions options_;
+  TerminalView& view_;
+  Cancellation& cancellation_;
+  RunKind kind_;
+  std::unique_ptr<Tokenizer> tokenizer_;
+  std::unique_ptr<RunFolder> folder_;
+  std::optional<CheckpointRecord> resume_;
+  std::unique_ptr<ServiceLauncher> launcher_;  // null where the services run already
+};
+
+}  // namespace quartet
