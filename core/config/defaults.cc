@@ -63,7 +63,7 @@ void FillTrainer(const RunConfig& config, double learning_rate, int max_len, Tra
   FillOptimizer(t);
   if (IsScaleFree(*t)) QUARTET_DEFAULT(t, learning_rate, learning_rate);
   QUARTET_DEFAULT_TEXT(t, lr_scheduler, "cosine");
-  if (!t->has_lr_warmup_steps()) QUARTET_DEFAULT(t, lr_warmup_ratio, 0.03);
+  QUARTET_DEFAULT(t, lr_warmup_ratio, 0.03);
   QUARTET_DEFAULT(t, min_lr_ratio, 0.1);
   QUARTET_DEFAULT(t, l2, 0);
   QUARTET_DEFAULT(t, max_norm, 1);
@@ -85,13 +85,11 @@ void FillTrainer(const RunConfig& config, double learning_rate, int max_len, Tra
 
 void FillImportanceCorrection(ImportanceCorrectionConfig* i) {
   QUARTET_DEFAULT_TEXT(i, mode, "off");
-  if (i->mode() == "off") return;
-  if (i->mode() == "token_mask" || i->mode() == "sequence_mask_geometric") QUARTET_DEFAULT_TEXT(i, gating, "ratio");
+  QUARTET_DEFAULT_TEXT(i, gating, "ratio");
   QUARTET_DEFAULT(i, threshold_low, 0);
   QUARTET_DEFAULT(i, threshold_high, 2);
 }
 
-// What belongs to one method is filled in where that is used.
 void FillAlgorithm(int generate_max_len, AlgorithmConfig* a) {
   QUARTET_DEFAULT_TEXT(a, advantage_estimator, "gae");
   constexpr AdvantageEstimator kUnknown;  // which is refused later
@@ -99,68 +97,53 @@ void FillAlgorithm(int generate_max_len, AlgorithmConfig* a) {
   const AdvantageEstimator& estimator = found == nullptr ? kUnknown : *found;
   QUARTET_DEFAULT(a, gamma, 1);
   QUARTET_DEFAULT(a, max_epochs, 1);
-  if (estimator.needs_critic) {
-    QUARTET_DEFAULT(a, lambd, 1);
-    QUARTET_DEFAULT(a, value_clip, 0.2f);
-    QUARTET_DEFAULT(a, critic_epochs, a->max_epochs());
-    QUARTET_DEFAULT(a, critic_warmup_steps, 0);
-  }
-  if (estimator.divides) {
-    QUARTET_DEFAULT(a, group_std_eps, 1e-9);
-    QUARTET_DEFAULT_TEXT(a, group_std_scale, "group");
-  }
-  if (estimator.has_baseline) QUARTET_DEFAULT_TEXT(a, group_baseline, "mean");
-  if (estimator.compares()) QUARTET_DEFAULT_TEXT(a, reward_clip_placement, "after_baseline");
+  QUARTET_DEFAULT(a, lambd, 1);
+  QUARTET_DEFAULT(a, value_clip, 0.2f);
+  QUARTET_DEFAULT(a, critic_epochs, a->max_epochs());
+  QUARTET_DEFAULT(a, critic_warmup_steps, 0);
+  QUARTET_DEFAULT(a, group_std_eps, 1e-9);
+  QUARTET_DEFAULT_TEXT(a, group_std_scale, "group");
+  QUARTET_DEFAULT_TEXT(a, group_baseline, "mean");
+  QUARTET_DEFAULT_TEXT(a, reward_clip_placement, "after_baseline");
   QUARTET_DEFAULT_TEXT(a, advantage_normalization, std::string(estimator.normalization));
-  if (a->advantage_normalization() == "whiten") QUARTET_DEFAULT_TEXT(a, whitening_variance, "population");
+  QUARTET_DEFAULT_TEXT(a, whitening_variance, "population");
 
   QUARTET_DEFAULT_TEXT(a, policy_loss, "ppo");
   const PolicyLossTraits* const known = FindPolicyLoss(a->policy_loss());
   const PolicyLossTraits loss = known == nullptr ? PolicyLossTraits() : *known;
-  if (loss.has_ratio) {
-    QUARTET_DEFAULT(a, eps_clip, 0.2f);
-    QUARTET_DEFAULT(a, eps_clip_low, a->eps_clip());
-    QUARTET_DEFAULT(a, eps_clip_high, a->eps_clip());
-  }
-  if (loss.has_dual_clip) QUARTET_DEFAULT(a, dual_clip, 0);
+  QUARTET_DEFAULT(a, eps_clip, 0.2f);
+  QUARTET_DEFAULT(a, eps_clip_low, a->eps_clip());
+  QUARTET_DEFAULT(a, eps_clip_high, a->eps_clip());
+  QUARTET_DEFAULT(a, dual_clip, 0);
   QUARTET_DEFAULT(a, entropy_coef, 0);
   QUARTET_DEFAULT(a, entropy_after_temperature, false);
   QUARTET_DEFAULT_TEXT(
       a, loss_aggregation,
       std::string(estimator.loss_aggregation.empty() ? loss.loss_aggregation : estimator.loss_aggregation));
-  if (a->loss_aggregation() == "sequence_sum_over_constant") QUARTET_DEFAULT(a, loss_constant, generate_max_len);
+  QUARTET_DEFAULT(a, loss_constant, generate_max_len);
   QUARTET_DEFAULT_TEXT(a, old_log_prob_source, "auto");
   FillImportanceCorrection(a->mutable_importance_correction());
 
   KlConfig* k = a->mutable_kl();
   QUARTET_DEFAULT(k, init_kl_coef, 0.01f);
-  if (k->init_kl_coef() > 0) {
-    QUARTET_DEFAULT(k, use_kl_loss, false);
-    QUARTET_DEFAULT_TEXT(k, kl_estimator, k->use_kl_loss() ? "k3" : "k1");
-    QUARTET_DEFAULT_TEXT(k, kl_clamp, "all");
-    if (k->use_kl_loss()) {
-      QUARTET_DEFAULT_TEXT(k, kl_gradient, "estimator");
-    } else if (estimator.compares()) {
-      QUARTET_DEFAULT_TEXT(k, kl_placement, "token");
-    }
-    QUARTET_DEFAULT(k, kl_target, 0);
-    if (k->kl_target() > 0) {
-      QUARTET_DEFAULT(k, kl_horizon, 10000);
-      QUARTET_DEFAULT_TEXT(k, kl_mean, "token");
-    }
-  }
+  QUARTET_DEFAULT(k, use_kl_loss, false);
+  QUARTET_DEFAULT_TEXT(k, kl_estimator, k->use_kl_loss() ? "k3" : "k1");
+  QUARTET_DEFAULT_TEXT(k, kl_clamp, "all");
+  QUARTET_DEFAULT_TEXT(k, kl_gradient, "estimator");
+  QUARTET_DEFAULT_TEXT(k, kl_placement, "token");
+  QUARTET_DEFAULT(k, kl_target, 0);
+  QUARTET_DEFAULT(k, kl_horizon, 10000);
+  QUARTET_DEFAULT_TEXT(k, kl_mean, "token");
 
   QUARTET_DEFAULT(a, reward_clip_min, -10);
   QUARTET_DEFAULT(a, reward_clip_max, 10);
   DynamicSamplingConfig* d = a->mutable_dynamic_sampling();
   QUARTET_DEFAULT_TEXT(d, filter, "none");
-  if (d->filter() == "mean_inside") {
-    QUARTET_DEFAULT(d, range_low, 0);
-    QUARTET_DEFAULT(d, range_high, 1);
-  }
-  if (d->filter() != "none") QUARTET_DEFAULT(d, max_num_gen_batches, 10);
+  QUARTET_DEFAULT(d, range_low, 0);
+  QUARTET_DEFAULT(d, range_high, 1);
+  QUARTET_DEFAULT(d, max_num_gen_batches, 10);
   QUARTET_DEFAULT(a, overlong_buffer_len, 0);
-  if (a->overlong_buffer_len() > 0) QUARTET_DEFAULT(a, overlong_penalty_factor, 1);
+  QUARTET_DEFAULT(a, overlong_penalty_factor, 1);
   QUARTET_DEFAULT(a, overlong_filtering, false);
 }
 
@@ -244,7 +227,7 @@ int PlacedGpus(const GpuPlacement& p, const ClusterConfig& cluster) {
 }
 
 // In the order of proto/run_config.proto.
-void FillDefaults(RunConfig* c) {
+std::vector<const Need*> FillDefaults(RunConfig* c) {
   QUARTET_DEFAULT_TEXT(c, run_dir,
                        absl::StrCat("runs/", absl::FormatTime("%Y%m%d-%H%M%S", absl::Now(), absl::LocalTimeZone())));
   QUARTET_DEFAULT(c, seed, 42);
@@ -273,9 +256,7 @@ void FillDefaults(RunConfig* c) {
   QUARTET_DEFAULT(r, top_k, -1);
   QUARTET_DEFAULT_TEXT(r, dtype, "bf16");
   QUARTET_DEFAULT(r, zero_stage, 0);
-  if (!r->has_gpu_memory_utilization()) {
-    QUARTET_DEFAULT(r, kv_cache_bytes, int64_t{1} << 30);
-  }
+  QUARTET_DEFAULT(r, kv_cache_bytes, int64_t{1} << 30);
   QUARTET_DEFAULT(r, block_size, 16);
   // Both lengths are checked before their sum is used for anything.
   const int64_t both = int64_t{d->prompt_max_len()} + r->generate_max_len();
@@ -297,15 +278,12 @@ void FillDefaults(RunConfig* c) {
   FillAlgorithm(r->generate_max_len(), c->mutable_algorithm());
 
   FillTrainer(*c, 1e-6, max_len, c->mutable_actor());
-  // Of models that the run does without nothing is filled in.
-  if (UsesCritic(*c)) FillTrainer(*c, 9e-6, max_len, c->mutable_critic());
-  if (UsesReference(*c)) {
-    ReferenceConfig* f = c->mutable_reference();
-    QUARTET_DEFAULT_TEXT(f, pretrain, c->actor().pretrain());
-    QUARTET_DEFAULT_TEXT(f, dtype, c->actor().dtype());
-    QUARTET_DEFAULT(f, zero_stage, 3);
-    QUARTET_DEFAULT(f, max_tokens_per_micro_batch, c->actor().max_tokens_per_micro_batch());
-  }
+  FillTrainer(*c, 9e-6, max_len, c->mutable_critic());
+  ReferenceConfig* f = c->mutable_reference();
+  QUARTET_DEFAULT_TEXT(f, pretrain, c->actor().pretrain());
+  QUARTET_DEFAULT_TEXT(f, dtype, c->actor().dtype());
+  QUARTET_DEFAULT(f, zero_stage, 3);
+  QUARTET_DEFAULT(f, max_tokens_per_micro_batch, c->actor().max_tokens_per_micro_batch());
 
   RewardConfig* w = c->mutable_reward();
   bool any_model = false;
@@ -328,9 +306,9 @@ void FillDefaults(RunConfig* c) {
   if (!t->has_updates_per_batch()) {
     QUARTET_DEFAULT(t, train_batch_size, countable ? static_cast<int32_t>(sequences) : 1);
   }
-  if (UsesCritic(*c) && t->has_updates_per_batch() && !t->has_critic_train_batch_size()) {
+  if (t->has_updates_per_batch() && !t->has_critic_train_batch_size()) {
     QUARTET_DEFAULT(t, critic_updates_per_batch, t->updates_per_batch());
-  } else if (UsesCritic(*c) && !t->has_critic_updates_per_batch()) {
+  } else if (!t->has_critic_updates_per_batch()) {
     QUARTET_DEFAULT(t, critic_train_batch_size, t->train_batch_size());
   }
   QUARTET_DEFAULT(t, save_steps, 0);
@@ -358,7 +336,7 @@ void FillDefaults(RunConfig* c) {
   QUARTET_DEFAULT_TEXT(p, rejected_key, "rejected");
   QUARTET_DEFAULT_TEXT(p, loss, "sigmoid");
   QUARTET_DEFAULT(p, beta, 0.1f);
-  if (p->loss() == "sigmoid") QUARTET_DEFAULT(p, label_smoothing, 0);
+  QUARTET_DEFAULT(p, label_smoothing, 0);
   QUARTET_DEFAULT(p, batch_size, 32);
   QUARTET_DEFAULT(p, max_epochs, 1);
   QUARTET_DEFAULT(p, max_steps, 0);
@@ -392,6 +370,7 @@ void FillDefaults(RunConfig* c) {
   FillPlacement(v->mutable_policy_trainer(), "127.0.0.1:50052", largest_call);
   FillPlacement(v->mutable_critic_trainer(), "127.0.0.1:50053", largest_call);
   FillPlacement(v->mutable_scorer(), "127.0.0.1:50054", largest_call);
+  return ClearIdle(c);
 }
 
 #undef QUARTET_DEFAULT

@@ -69,6 +69,26 @@ std::string FirstDifference(const Message& message, const Message& other) {
   return "";
 }
 
+std::string FirstSet(absl::string_view path, const Message& message) {
+  const std::vector<std::string> parts = absl::StrSplit(path, '.');
+  const Message* at = &message;
+  for (size_t i = 0; i < parts.size(); ++i) {
+    const FieldDescriptor* field = at->GetDescriptor()->FindFieldByName(parts[i]);
+    QUARTET_CHECK(field != nullptr) << path;
+    const google::protobuf::Reflection& reflection = *at->GetReflection();
+    if (field->is_repeated() ? reflection.FieldSize(*at, field) == 0 : !reflection.HasField(*at, field)) return "";
+    if (field->is_repeated() || field->cpp_type() != FieldDescriptor::CPPTYPE_MESSAGE) return std::string(path);
+    at = &reflection.GetMessage(*at, field);
+  }
+  std::vector<const FieldDescriptor*> below;
+  at->GetReflection()->ListFields(*at, &below);
+  for (const FieldDescriptor* field : below) {
+    const std::string found = FirstSet(field->name(), *at);
+    if (!found.empty()) return absl::StrCat(path, ".", found);
+  }
+  return "";
+}
+
 void ClearPath(absl::string_view path, Message* message) {
   const std::vector<std::string> parts = absl::StrSplit(path, '.');
   for (size_t i = 0; i < parts.size(); ++i) {
@@ -76,6 +96,8 @@ void ClearPath(absl::string_view path, Message* message) {
     QUARTET_CHECK(field != nullptr) << path;
     if (i + 1 == parts.size()) {
       message->GetReflection()->ClearField(message, field);
+    } else if (!message->GetReflection()->HasField(*message, field)) {
+      return;
     } else {
       message = message->GetReflection()->MutableMessage(message, field);
     }

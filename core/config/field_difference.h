@@ -13,6 +13,10 @@ namespace quartet {
 // there is none. Of a list, the list's.
 std::string FirstDifference(const google::protobuf::Message& message, const google::protobuf::Message& other);
 
+// The path of the first field that is set at `path`, or below it where it is a message; "" where there is none. The
+// path leads through single messages only.
+std::string FirstSet(absl::string_view path, const google::protobuf::Message& message);
+
 // Clears the field at `path`, which leads through single messages only.
 void ClearPath(absl::string_view path, google::protobuf::Message* message);
 

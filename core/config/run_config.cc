@@ -8,6 +8,7 @@
 #include "core/config/checks/checks.h"
 #include "core/config/checks/conditions.h"
 #include "core/config/defaults.h"
+#include "core/config/needs.h"
 #include "core/config/text/text_format.h"
 #include "core/config/text/text_override.h"
 
@@ -95,11 +96,16 @@ absl::StatusOr<RunConfig> LoadRunConfig(const std::string& path, const std::vect
 }
 
 absl::Status ResolveRunConfig(RunConfig* config, const std::string& base_folder) {
+  const RunConfig written = *config;
+  return ResolveRunConfig(config, base_folder, written);
+}
+
+absl::Status ResolveRunConfig(RunConfig* config, const std::string& base_folder, const RunConfig& written) {
   QUARTET_RETURN_IF_ERROR(CheckClipOverlap(config->algorithm()));
   if (config->train().load_checkpoint() && config->run_dir().empty()) {
     return Missing("run_dir", "train.load_checkpoint continues the run that is in it");
   }
-  FillDefaults(config);
+  QUARTET_RETURN_IF_ERROR(CheckIdle(FillDefaults(config), written, *config));
   QUARTET_RETURN_IF_ERROR(CheckAll(*config));
   ResolvePaths(base_folder, config);
   return absl::OkStatus();

@@ -28,7 +28,10 @@ absl::Status ReadConfigFile(const std::string& path, RunConfig* config);
 // ones add theirs; commas stand between values ("data.prompt_data=a,b"), or it is written as in a file (["a,b", "c"]).
 absl::Status ApplyOverrides(const std::vector<std::string>& overrides, RunConfig* config);
 
-// Fills in defaults and checks; for configurations made in memory. Idempotent.
+// Fills in defaults and checks; for configurations made in memory. Idempotent. What has no effect in it is cleared, and
+// refused where it is set in `written`, the part of `config` that its user wrote (core/config/needs.h).
+absl::Status ResolveRunConfig(RunConfig* config, const std::string& base_folder, const RunConfig& written);
+// All of it is.
 absl::Status ResolveRunConfig(RunConfig* config, const std::string& base_folder);
 
 // What a configuration is used for, and so which fields must be set.

@@ -378,7 +378,7 @@ TEST(RunConfig, SavesWhatARunNeedsToGoOnWhereItSavesAtAll) {
   EXPECT_TRUE(saves({"train.save_steps=10"}));
   EXPECT_FALSE(saves({"train.save_steps=10", "train.save_optimizer=false"}));
   EXPECT_TRUE(saves({"train.save_optimizer=true"}));
-  EXPECT_EQ(LoadRunConfig("", {}, "").value().train().max_ckpt_num(), 3);
+  EXPECT_EQ(LoadRunConfig("", {"train.save_steps=2"}, "").value().train().max_ckpt_num(), 3);
 }
 
 TEST(RunConfig, AnOptimizerHasItsOwnOptionsAlone) {

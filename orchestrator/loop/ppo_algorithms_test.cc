@@ -38,7 +38,9 @@ class PpoAlgorithmsTest : public PpoTest {
     config.mutable_train()->clear_critic_train_batch_size();
     absl::Status status = ApplyOverrides(overrides, &config);
     EXPECT_TRUE(status.ok()) << status;
-    status = ResolveRunConfig(&config, "");
+    RunConfig written;  // what the fake services listen at is not, where nothing calls them
+    for (const std::string& override : overrides) ApplyOverrides({override}, &written).IgnoreError();
+    status = ResolveRunConfig(&config, "", written);
     EXPECT_TRUE(status.ok()) << status;
     return config;
   }

@@ -22,13 +22,13 @@ RunConfig With(std::vector<std::string> overrides) {
 TEST(Continuation, ListsWhatIsOtherwiseThanBefore) {
   const RunConfig before = With({});
   EXPECT_THAT(ChangesOfRun(before, before, {}).value(), IsEmpty());
-  EXPECT_THAT(
-      ChangesOfRun(before,
-                   With({"train.max_steps=60", "actor.learning_rate=2e-6", "run_dir=/runs/moved",
-                         "train.load_checkpoint=true", "services.rollout.ranks=2", "data.checked_rows=7"}),
-                   {})
-          .value(),
-      ElementsAre("actor.learning_rate: 1e-06 -> 2e-06", "data.checked_rows: 100000 -> 7", "train.max_steps: 0 -> 60"));
+  EXPECT_THAT(ChangesOfRun(before,
+                           With({"train.max_steps=60", "actor.learning_rate=2e-6", "run_dir=/runs/moved",
+                                 "train.load_checkpoint=true", "services.rollout.ranks=2", "data.checked_rows=7"}),
+                           {})
+                  .value(),
+              ElementsAre("actor.learning_rate: 1e-06 -> 2e-06", "data.checked_rows: 100000 -> 7",
+                          "train.max_steps: 0 -> 60", "train.num_episodes: 1 -> nothing"));
 }
 
 TEST(Continuation, RefusesAnotherModelOrOtherDataByName) {

@@ -1,7 +1,7 @@
 #include <cmath>
 #include <cstdint>
 #include <string>
-#include <tuple>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -18,58 +18,37 @@ namespace quartet {
 
 namespace {
 
-// Refuses `field` where it is set although `is_used` is false. Of methods that are not in use no default is filled in.
-absl::Status OnlyWhere(bool is_used, absl::string_view field, bool is_set, absl::string_view why) {
-  return is_used || !is_set ? absl::OkStatus() : NoEffect(field, why);
-}
-
-std::string Is(absl::string_view field, absl::string_view value) { return absl::StrCat(field, " is \"", value, "\""); }
-
 absl::Status CheckEstimator(const AlgorithmConfig& a) {
   std::vector<std::string> names;
   for (const AdvantageEstimator& estimator : AdvantageEstimators()) names.emplace_back(estimator.name);
   QUARTET_RETURN_IF_ERROR(OneOf("algorithm.advantage_estimator", a.advantage_estimator(), names));
   const AdvantageEstimator& estimator = EstimatorOf(a);
-  const std::string why = Is("algorithm.advantage_estimator", a.advantage_estimator());
   QUARTET_RETURN_IF_ERROR(Real("algorithm.gamma", a.gamma(), 0, 1));
-  const bool critic = estimator.needs_critic;
-  QUARTET_RETURN_IF_ERROR(OnlyWhere(critic, "algorithm.lambd", a.has_lambd(), why));
   QUARTET_RETURN_IF_ERROR(Real("algorithm.lambd", a.lambd(), 0, 1));
-  QUARTET_RETURN_IF_ERROR(OnlyWhere(critic, "algorithm.value_clip", a.has_value_clip(), why));
   QUARTET_RETURN_IF_ERROR(Real("algorithm.value_clip", a.value_clip(), 0, kInfinity));
-  QUARTET_RETURN_IF_ERROR(OnlyWhere(critic, "algorithm.critic_epochs", a.has_critic_epochs(), why));
-  QUARTET_RETURN_IF_ERROR(OnlyWhere(critic, "algorithm.critic_warmup_steps", a.has_critic_warmup_steps(), why));
   QUARTET_RETURN_IF_ERROR(Integer("algorithm.max_epochs", a.max_epochs(), 1));
-  if (critic) {
+  if (estimator.needs_critic) {
     QUARTET_RETURN_IF_ERROR(Integer("algorithm.critic_epochs", a.critic_epochs(), 1));
     QUARTET_RETURN_IF_ERROR(Integer("algorithm.critic_warmup_steps", a.critic_warmup_steps(), 0));
   }
-  QUARTET_RETURN_IF_ERROR(OnlyWhere(estimator.divides, "algorithm.group_std_eps", a.has_group_std_eps(), why));
-  QUARTET_RETURN_IF_ERROR(OnlyWhere(estimator.divides, "algorithm.group_std_scale", !a.group_std_scale().empty(), why));
   if (estimator.divides) {
     QUARTET_RETURN_IF_ERROR(Real("algorithm.group_std_eps", a.group_std_eps(), 0, kInfinity, /*open_low=*/true));
     QUARTET_RETURN_IF_ERROR(OneOf("algorithm.group_std_scale", a.group_std_scale(), {"group", "batch"}));
   }
-  QUARTET_RETURN_IF_ERROR(
-      OnlyWhere(estimator.has_baseline, "algorithm.group_baseline", !a.group_baseline().empty(), why));
   if (estimator.has_baseline) {
     QUARTET_RETURN_IF_ERROR(OneOf("algorithm.group_baseline", a.group_baseline(), {"mean", "leave_one_out"}));
   }
-  const bool compares = estimator.compares();
-  QUARTET_RETURN_IF_ERROR(
-      OnlyWhere(compares, "algorithm.reward_clip_placement", !a.reward_clip_placement().empty(), why));
-  QUARTET_RETURN_IF_ERROR(OnlyWhere(compares, "algorithm.kl.kl_placement", !a.kl().kl_placement().empty(), why));
-  if (compares) {
-    if (a.gamma() != 1) return NoEffect("algorithm.gamma", absl::StrCat(why, ", which is of whole answers"));
+  if (estimator.compares()) {
+    if (a.gamma() != 1) {
+      return NoEffect("algorithm.gamma", absl::StrCat("algorithm.advantage_estimator is \"", a.advantage_estimator(),
+                                                      "\", which is of whole answers"));
+    }
     QUARTET_RETURN_IF_ERROR(
         OneOf("algorithm.reward_clip_placement", a.reward_clip_placement(), {"after_baseline", "before_baseline"}));
   }
   QUARTET_RETURN_IF_ERROR(
       OneOf("algorithm.advantage_normalization", a.advantage_normalization(), {"whiten", "center", "none"}));
-  const bool whitens = a.advantage_normalization() == "whiten";
-  QUARTET_RETURN_IF_ERROR(OnlyWhere(whitens, "algorithm.whitening_variance", !a.whitening_variance().empty(),
-                                    Is("algorithm.advantage_normalization", a.advantage_normalization())));
-  if (!whitens) return absl::OkStatus();
+  if (a.advantage_normalization() != "whiten") return absl::OkStatus();
   return OneOf("algorithm.whitening_variance", a.whitening_variance(), {"population", "unbiased"});
 }
 
@@ -80,31 +59,28 @@ absl::Status CheckLoss(const AlgorithmConfig& a) {
   }
   QUARTET_RETURN_IF_ERROR(OneOf("algorithm.policy_loss", a.policy_loss(), names));
   const PolicyLossTraits& loss = *FindPolicyLoss(a.policy_loss());
-  const std::string why = Is("algorithm.policy_loss", a.policy_loss());
-  const bool clips = loss.has_ratio;
-  for (const auto& [field, is_set, value] : {std::tuple("algorithm.eps_clip", a.has_eps_clip(), a.eps_clip()),
-                                             {"algorithm.eps_clip_low", a.has_eps_clip_low(), a.eps_clip_low()},
-                                             {"algorithm.eps_clip_high", a.has_eps_clip_high(), a.eps_clip_high()}}) {
-    QUARTET_RETURN_IF_ERROR(OnlyWhere(clips, field, is_set, why));
-    if (clips) QUARTET_RETURN_IF_ERROR(Real(field, value, 0, kInfinity, /*open_low=*/true));
+  if (loss.has_ratio) {
+    for (const auto& [field, value] : {std::pair("algorithm.eps_clip", a.eps_clip()),
+                                       {"algorithm.eps_clip_low", a.eps_clip_low()},
+                                       {"algorithm.eps_clip_high", a.eps_clip_high()}}) {
+      QUARTET_RETURN_IF_ERROR(Real(field, value, 0, kInfinity, /*open_low=*/true));
+    }
+  } else if (a.old_log_prob_source() == "rollout") {
+    return NoEffect("algorithm.old_log_prob_source",
+                    absl::StrCat("algorithm.policy_loss is \"", a.policy_loss(), "\""));
   }
   if (a.eps_clip_low() > 1) {
     QUARTET_RETURN_IF_ERROR(Real("algorithm.eps_clip_low", a.eps_clip_low(), 0, 1, /*open_low=*/true));
   }
-  QUARTET_RETURN_IF_ERROR(OnlyWhere(loss.has_dual_clip, "algorithm.dual_clip", a.has_dual_clip(), why));
   if (a.dual_clip() != 0 && !(a.dual_clip() > 1 && std::isfinite(a.dual_clip()))) {
     return Bad("algorithm.dual_clip", absl::StrCat(a.dual_clip()), "it must be 0 (off) or greater than 1");
   }
   QUARTET_RETURN_IF_ERROR(Real("algorithm.entropy_coef", a.entropy_coef(), 0, kInfinity));
   QUARTET_RETURN_IF_ERROR(OneOf("algorithm.loss_aggregation", a.loss_aggregation(),
                                 {"token_mean", "sequence_mean", "sequence_sum_over_constant"}));
-  const bool has_constant = a.loss_aggregation() == "sequence_sum_over_constant";
-  QUARTET_RETURN_IF_ERROR(OnlyWhere(has_constant, "algorithm.loss_constant", a.has_loss_constant(),
-                                    Is("algorithm.loss_aggregation", a.loss_aggregation())));
-  if (has_constant) {
+  if (a.loss_aggregation() == "sequence_sum_over_constant") {
     QUARTET_RETURN_IF_ERROR(Real("algorithm.loss_constant", a.loss_constant(), 0, kInfinity, /*open_low=*/true));
   }
-  QUARTET_RETURN_IF_ERROR(OnlyWhere(clips, "algorithm.old_log_prob_source", a.old_log_prob_source() == "rollout", why));
   return OneOf("algorithm.old_log_prob_source", a.old_log_prob_source(), {"trainer", "rollout", "auto"});
 }
 
@@ -114,13 +90,7 @@ absl::Status CheckImportanceCorrection(const AlgorithmConfig& a) {
   QUARTET_RETURN_IF_ERROR(OneOf(field("mode"), i.mode(),
                                 {"off", "token_truncate", "token_mask", "sequence_mask_geometric",
                                  "sequence_mask_product", "sequence_truncate"}));
-  const bool on = i.mode() != "off";
-  const std::string why = Is(field("mode"), i.mode());
-  QUARTET_RETURN_IF_ERROR(OnlyWhere(on, field("threshold_low"), i.has_threshold_low(), why));
-  QUARTET_RETURN_IF_ERROR(OnlyWhere(on, field("threshold_high"), i.has_threshold_high(), why));
-  const bool has_gate = i.mode() == "token_mask" || i.mode() == "sequence_mask_geometric";
-  QUARTET_RETURN_IF_ERROR(OnlyWhere(has_gate, field("gating"), !i.gating().empty(), why));
-  if (!on) return absl::OkStatus();
+  if (i.mode() == "off") return absl::OkStatus();
   if (a.old_log_prob_source() == "rollout") {
     return NoEffect(field("mode"), "algorithm.old_log_prob_source is \"rollout\", so that every weight is 1");
   }
@@ -130,10 +100,7 @@ absl::Status CheckImportanceCorrection(const AlgorithmConfig& a) {
     return Bad(field("threshold_low"), absl::StrCat(i.threshold_low()),
                absl::StrCat("it must be below ", field("threshold_high"), " (", i.threshold_high(), ")"));
   }
-  if (!has_gate) return absl::OkStatus();
-  QUARTET_RETURN_IF_ERROR(OneOf(field("gating"), i.gating(), {"ratio", "binary_kl", "tv"}));
-  return OnlyWhere(i.gating() == "ratio", field("threshold_low"), i.threshold_low() != 0,
-                   Is(field("gating"), i.gating()));
+  return i.gating().empty() ? absl::OkStatus() : OneOf(field("gating"), i.gating(), {"ratio", "binary_kl", "tv"});
 }
 
 // 1 / the largest relative error that an adaptive coefficient follows (core/rl/kl.h).
@@ -143,16 +110,6 @@ absl::Status CheckKl(const RunConfig& c) {
   const KlConfig& k = c.algorithm().kl();
   QUARTET_RETURN_IF_ERROR(Real("algorithm.kl.init_kl_coef", k.init_kl_coef(), 0, kInfinity));
   const bool on = k.init_kl_coef() != 0;
-  constexpr char kNoKl[] = "algorithm.kl.init_kl_coef is 0, so there is no KL penalty";
-  QUARTET_RETURN_IF_ERROR(OnlyWhere(on, "algorithm.kl.kl_target", k.kl_target() != 0, kNoKl));
-  QUARTET_RETURN_IF_ERROR(
-      OnlyWhere(on, "algorithm.kl.kl_estimator", !k.kl_estimator().empty() && k.kl_estimator() != "k1", kNoKl));
-  QUARTET_RETURN_IF_ERROR(OnlyWhere(on, "algorithm.kl.use_kl_loss", k.use_kl_loss(), kNoKl));
-  QUARTET_RETURN_IF_ERROR(OnlyWhere(on, "algorithm.kl.kl_clamp", !k.kl_clamp().empty(), kNoKl));
-  QUARTET_RETURN_IF_ERROR(OnlyWhere(k.use_kl_loss(), "algorithm.kl.kl_gradient", !k.kl_gradient().empty(),
-                                    "algorithm.kl.use_kl_loss is false, so the penalty is no part of the loss"));
-  QUARTET_RETURN_IF_ERROR(OnlyWhere(on && !k.use_kl_loss(), "algorithm.kl.kl_placement", !k.kl_placement().empty(),
-                                    "there is no KL penalty in the rewards"));
   if (on) {
     QUARTET_RETURN_IF_ERROR(OneOf("algorithm.kl.kl_estimator", k.kl_estimator(), {"k1", "k2", "k3"}));
     QUARTET_RETURN_IF_ERROR(OneOf("algorithm.kl.kl_clamp", k.kl_clamp(), {"all", "k3", "none"}));
@@ -165,12 +122,7 @@ absl::Status CheckKl(const RunConfig& c) {
     QUARTET_RETURN_IF_ERROR(OneOf("algorithm.kl.kl_placement", k.kl_placement(), {"token", "sequence"}));
   }
   QUARTET_RETURN_IF_ERROR(Real("algorithm.kl.kl_target", k.kl_target(), 0, kInfinity));
-  constexpr char kFixed[] = "algorithm.kl.kl_target is 0, so the coefficient does not adapt";
-  const bool adapts = k.kl_target() > 0;
-  QUARTET_RETURN_IF_ERROR(
-      OnlyWhere(adapts, "algorithm.kl.kl_horizon", k.has_kl_horizon() && k.kl_horizon() != 10000, kFixed));
-  QUARTET_RETURN_IF_ERROR(OnlyWhere(adapts, "algorithm.kl.kl_mean", !k.kl_mean().empty(), kFixed));
-  if (!adapts) return absl::OkStatus();
+  if (k.kl_target() == 0) return absl::OkStatus();
   QUARTET_RETURN_IF_ERROR(OneOf("algorithm.kl.kl_mean", k.kl_mean(), {"token", "sequence"}));
   QUARTET_RETURN_IF_ERROR(Real("algorithm.kl.kl_horizon", k.kl_horizon(), 0, kInfinity, /*open_low=*/true));
   // In one step the coefficient may go down by a fifth of sequences / horizon: to 0, and to stay there, or below.
@@ -186,11 +138,6 @@ absl::Status CheckKl(const RunConfig& c) {
 absl::Status CheckDynamicSampling(const DynamicSamplingConfig& d) {
   const auto field = [](absl::string_view leaf) { return absl::StrCat("algorithm.dynamic_sampling.", leaf); };
   QUARTET_RETURN_IF_ERROR(OneOf(field("filter"), d.filter(), {"none", "not_equal", "mean_inside"}));
-  const std::string why = Is(field("filter"), d.filter());
-  QUARTET_RETURN_IF_ERROR(OnlyWhere(d.filter() == "mean_inside", field("range_low"), d.has_range_low(), why));
-  QUARTET_RETURN_IF_ERROR(OnlyWhere(d.filter() == "mean_inside", field("range_high"), d.has_range_high(), why));
-  QUARTET_RETURN_IF_ERROR(
-      OnlyWhere(d.filter() != "none", field("max_num_gen_batches"), d.has_max_num_gen_batches(), why));
   if (d.filter() == "mean_inside" && !(d.range_low() < d.range_high())) {
     return Bad(field("range_low"), absl::StrCat(d.range_low()),
                absl::StrCat("it must be below ", field("range_high"), " (", d.range_high(), ")"));
@@ -216,8 +163,6 @@ absl::Status CheckAlgorithm(const RunConfig& c) {
   }
   QUARTET_RETURN_IF_ERROR(
       Integer("algorithm.overlong_buffer_len", a.overlong_buffer_len(), 0, c.rollout().generate_max_len()));
-  QUARTET_RETURN_IF_ERROR(OnlyWhere(a.overlong_buffer_len() > 0, "algorithm.overlong_penalty_factor",
-                                    a.has_overlong_penalty_factor(), "algorithm.overlong_buffer_len is 0"));
   return Real("algorithm.overlong_penalty_factor", a.overlong_penalty_factor(), 0, kInfinity);
 }
 
@@ -250,13 +195,7 @@ absl::Status CheckClipOverlap(const AlgorithmConfig& a) {
 }
 
 absl::Status CheckReference(const RunConfig& c) {
-  if (!UsesReference(c)) {
-    if (c.has_reference() && c.reference().ByteSizeLong() > 0) {
-      return NoEffect(c.reference().pretrain().empty() ? "reference" : "reference.pretrain",
-                      "algorithm.kl.init_kl_coef is 0, so no reference model is loaded");
-    }
-    return absl::OkStatus();
-  }
+  if (!UsesReference(c)) return absl::OkStatus();
   QUARTET_RETURN_IF_ERROR(Dtype("reference.dtype", c.reference().dtype()));
   QUARTET_RETURN_IF_ERROR(Stage("reference.zero_stage", c.reference().zero_stage(), {0, 3}));
   const int64_t budget = c.reference().max_tokens_per_micro_batch();

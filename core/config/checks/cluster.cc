@@ -26,9 +26,6 @@ absl::Status CheckClusterEffects(const RunConfig& c) {
     if (h.has_gpu_memory_bytes()) return NoEffect("cluster.gpu_memory_bytes", kNoGpu);
     if (h.num_gpus_per_node() != 8) return NoEffect("cluster.num_gpus_per_node", kNoGpu);
   }
-  if (h.num_nodes() == 1 && h.inter_node_gbps() != 0) {
-    return NoEffect("cluster.inter_node_gbps", "cluster.num_nodes is 1");
-  }
   return absl::OkStatus();
 }
 

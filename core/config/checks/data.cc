@@ -63,13 +63,6 @@ absl::Status CheckData(const RunConfig& c) {
   QUARTET_RETURN_IF_ERROR(Integer("data.prompt_max_len", d.prompt_max_len(), 1, kMaxTokens));
   QUARTET_RETURN_IF_ERROR(Integer("data.checked_rows", d.checked_rows(), 0));
   QUARTET_RETURN_IF_ERROR(Integer("data.max_samples", d.max_samples(), 0));
-  if (!d.apply_chat_template()) {
-    constexpr char kNoTemplate[] = "data.apply_chat_template is false";
-    if (!d.tools_key().empty()) return NoEffect("data.tools_key", kNoTemplate);
-    if (!d.tokenizer_chat_template().empty() && !c.rollout().has_http()) {
-      return NoEffect("data.tokenizer_chat_template", kNoTemplate);
-    }
-  }
   return OneOf("data.label_extract", d.label_extract(), kLabelExtractions);
 }
 

@@ -79,23 +79,17 @@ std::vector<Unread> UnreadByOffline(Program program) {
   return unread;
 }
 
-std::vector<Unread> UnreadBy(const RunConfig& config, Program program) {
+std::vector<Unread> UnreadBy(Program program) {
   if (IsOffline(program)) return UnreadByOffline(program);
   if (program != Program::kPpo) return {};
-  std::vector<Unread> unread = {
-      {"sft", "a PPO run makes no fine-tuning; //orchestrator:sft does"},
-      {"preference", "a PPO run has no pairs; //orchestrator:dpo and //orchestrator:reward_model learn from them"}};
-  if (!UsesCritic(config)) {
-    unread.push_back({"critic", kNoCritic});
-    unread.push_back({"services.critic_trainer", kNoCritic});
-  }
-  return unread;
+  return {{"sft", "a PPO run makes no fine-tuning; //orchestrator:sft does"},
+          {"preference", "a PPO run has no pairs; //orchestrator:dpo and //orchestrator:reward_model learn from them"}};
 }
 
 // That what the program does not read is at its default.
 absl::Status CheckUnread(const RunConfig& config, Program program) {
   const int prompt = config.data().prompt_max_len(), answer = config.rollout().generate_max_len();
-  for (const Unread& u : UnreadBy(config, program)) {
+  for (const Unread& u : UnreadBy(program)) {
     RunConfig without = config;
     ClearPath(u.path, &without);
     const TrainerConfig& trained = program == Program::kRewardModel ? config.critic() : config.actor();

@@ -55,7 +55,6 @@ absl::Status CheckUtilization(const RunConfig& c) {
   const RolloutConfig& r = c.rollout();
   if (!r.has_gpu_memory_utilization()) return absl::OkStatus();
   QUARTET_RETURN_IF_ERROR(Real("rollout.gpu_memory_utilization", r.gpu_memory_utilization(), 0, 1, /*open_low=*/true));
-  if (r.has_kv_cache_bytes()) return NoEffect("rollout.kv_cache_bytes", "rollout.gpu_memory_utilization is set");
   if (c.services().rollout().device() != "cuda") {
     return NoEffect("rollout.gpu_memory_utilization",
                     absl::StrCat("services.rollout.device is \"", c.services().rollout().device(),
@@ -104,6 +103,7 @@ absl::Status CheckServices(const RunConfig& c) {
     return NoEffect("services.allow_other_users", "tls says who may call");
   }
   for (const std::string& service : kServiceNames) {
+    if (service == "critic_trainer" && !UsesCritic(c)) continue;
     QUARTET_RETURN_IF_ERROR(CheckPlacement(service, PlacementOf(c, service)));
   }
   return CheckHostBudgets(c);

@@ -21,13 +21,9 @@ absl::Status CheckSharding(const std::string& name, const TrainerConfig& t) {
   const auto field = [&name](absl::string_view leaf) { return absl::StrCat(name, ".", leaf); };
   const std::string stage = absl::StrCat(field("zero_stage"), " is ", t.zero_stage());
   QUARTET_RETURN_IF_ERROR(Integer(field("shard_size"), t.shard_size(), 0));
-  if (t.zero_stage() == 0) {
-    if (t.shard_size() != 0) return NoEffect(field("shard_size"), absl::StrCat(stage, ", so nothing is sharded"));
-    if (t.no_sync()) return NoEffect(field("no_sync"), absl::StrCat(stage, ", which reduces once a step anyway"));
-    if (t.adam_offload()) {
-      return Bad(field("adam_offload"), "true",
-                 absl::StrCat(stage, ", where every rank would update the whole model on its host; it needs 2 or 3"));
-    }
+  if (t.zero_stage() == 0 && t.adam_offload()) {
+    return Bad(field("adam_offload"), "true",
+               absl::StrCat(stage, ", where every rank would update the whole model on its host; it needs 2 or 3"));
   }
   if (t.offload_param() && t.zero_stage() != 3) {
     return Bad(field("offload_param"), "true",
@@ -37,10 +33,6 @@ absl::Status CheckSharding(const std::string& name, const TrainerConfig& t) {
     return Bad(field("offload_param"), "true",
                absl::StrCat("the optimizer, which updates the parameters, would stay on the device: set ",
                             field("adam_offload"), " too"));
-  }
-  if (t.activation_offload() && !t.gradient_checkpointing()) {
-    return NoEffect(field("activation_offload"),
-                    absl::StrCat(field("gradient_checkpointing"), " is false, so no block's input is kept by itself"));
   }
   return Below(field("ema_decay"), t.ema_decay(), 1);
 }
@@ -77,21 +69,10 @@ absl::Status CheckTrainer(const std::string& name, const TrainerConfig& t) {
                absl::StrCat("nothing would be learned; if that is meant (a baseline), set ",
                             field("allow_zero_learning_rate"), ": true"));
   }
-  if (t.learning_rate() != 0 && t.allow_zero_learning_rate()) {
-    return NoEffect(field("allow_zero_learning_rate"), absl::StrCat(field("learning_rate"), " is not 0"));
-  }
   QUARTET_RETURN_IF_ERROR(OneOf(field("lr_scheduler"), t.lr_scheduler(), {"constant", "linear", "cosine"}));
-  if (t.has_lr_warmup_steps()) {
-    QUARTET_RETURN_IF_ERROR(Integer(field("lr_warmup_steps"), t.lr_warmup_steps(), 0));
-    if (t.lr_warmup_ratio() != 0) {
-      return NoEffect(field("lr_warmup_ratio"), absl::StrCat(field("lr_warmup_steps"), " is set"));
-    }
-  }
+  QUARTET_RETURN_IF_ERROR(Integer(field("lr_warmup_steps"), t.lr_warmup_steps(), 0));
   QUARTET_RETURN_IF_ERROR(Below(field("lr_warmup_ratio"), t.lr_warmup_ratio(), 1));
   QUARTET_RETURN_IF_ERROR(Real(field("min_lr_ratio"), t.min_lr_ratio(), 0, 1));
-  if (t.lr_scheduler() == "constant" && t.min_lr_ratio() != 0.1) {
-    return NoEffect(field("min_lr_ratio"), absl::StrCat(field("lr_scheduler"), " is \"constant\""));
-  }
   QUARTET_RETURN_IF_ERROR(CheckOptimizer(name, t));
   QUARTET_RETURN_IF_ERROR(Real(field("max_norm"), t.max_norm(), 0, kInfinity));
   QUARTET_RETURN_IF_ERROR(CheckSharding(name, t));
@@ -112,9 +93,7 @@ absl::Status CheckLength(const std::string& name, const Section& section) {
   const auto field = [&name](const char* leaf) { return absl::StrCat(name, ".", leaf); };
   QUARTET_RETURN_IF_ERROR(Integer(field("batch_size"), section.batch_size(), 1));
   QUARTET_RETURN_IF_ERROR(Integer(field("max_steps"), section.max_steps(), 0));
-  QUARTET_RETURN_IF_ERROR(Integer(field("max_epochs"), section.max_epochs(), 1));
-  if (section.max_steps() == 0 || section.max_epochs() == 1) return absl::OkStatus();
-  return NoEffect(field("max_epochs"), absl::StrCat(field("max_steps"), " is set"));
+  return section.max_steps() == 0 ? Integer(field("max_epochs"), section.max_epochs(), 1) : absl::OkStatus();
 }
 
 }  // namespace
@@ -127,8 +106,7 @@ absl::Status CheckTrainers(const RunConfig& c) {
 absl::Status CheckTrain(const RunConfig& c) {
   const TrainConfig& t = c.train();
   QUARTET_RETURN_IF_ERROR(Integer("train.max_steps", t.max_steps(), 0));
-  QUARTET_RETURN_IF_ERROR(Integer("train.num_episodes", t.num_episodes(), 1));
-  if (t.max_steps() > 0 && t.num_episodes() != 1) return NoEffect("train.num_episodes", "train.max_steps is set");
+  if (t.max_steps() == 0) QUARTET_RETURN_IF_ERROR(Integer("train.num_episodes", t.num_episodes(), 1));
   const int64_t sequences = SequencesPerBatch(c);
   const auto bad_for_batch = [&](absl::string_view field, int32_t value, absl::string_view rule) {
     return Bad(
@@ -148,24 +126,15 @@ absl::Status CheckTrain(const RunConfig& c) {
       return bad_for_batch("train.train_batch_size", t.train_batch_size(), "it must divide");
     }
   }
-  if (!UsesCritic(c)) {
-    if (t.has_critic_train_batch_size()) return NoEffect("train.critic_train_batch_size", kNoCritic);
-    if (t.has_critic_updates_per_batch()) return NoEffect("train.critic_updates_per_batch", kNoCritic);
-  } else if (t.has_critic_updates_per_batch()) {
+  if (t.has_critic_updates_per_batch()) {
     QUARTET_RETURN_IF_ERROR(check_count("train.critic_updates_per_batch", t.critic_updates_per_batch()));
-  } else {
+  } else if (UsesCritic(c)) {
     // The last of its optimizer steps may have fewer: recipes count the critic's steps, not their sequences.
     QUARTET_RETURN_IF_ERROR(
         Integer("train.critic_train_batch_size", t.critic_train_batch_size(), 1, std::max<int64_t>(1, sequences)));
   }
-  if (t.allow_changed_run() && !t.load_checkpoint()) {
-    return NoEffect("train.allow_changed_run", "train.load_checkpoint is false, so that no run is continued");
-  }
   QUARTET_RETURN_IF_ERROR(Integer("train.save_steps", t.save_steps(), 0));
   QUARTET_RETURN_IF_ERROR(Integer("train.max_ckpt_num", t.max_ckpt_num(), 0));
-  if (t.save_steps() == 0 && t.max_ckpt_num() != 3) {
-    return NoEffect("train.max_ckpt_num", "train.save_steps is 0, so there is only the checkpoint at the end");
-  }
   QUARTET_RETURN_IF_ERROR(Integer("train.call_timeout_seconds", t.call_timeout_seconds(), 1));
   return Real("train.max_log_prob_diff_mean", t.max_log_prob_diff_mean(), 0, kInfinity, /*open_low=*/true);
 }
@@ -173,9 +142,6 @@ absl::Status CheckTrain(const RunConfig& c) {
 absl::Status CheckSft(const RunConfig& c) {
   const SftConfig& s = c.sft();
   QUARTET_RETURN_IF_ERROR(CheckLength("sft", s));
-  if (s.multiturn() && !c.data().apply_chat_template()) {
-    return NoEffect("sft.multiturn", "data.apply_chat_template is false, so there are no turns");
-  }
   if (!s.has_learning_rate()) return absl::OkStatus();
   return Real("sft.learning_rate", s.learning_rate(), 0, kInfinity, /*open_low=*/true);
 }
@@ -183,15 +149,9 @@ absl::Status CheckSft(const RunConfig& c) {
 absl::Status CheckPreference(const RunConfig& c) {
   const PreferenceConfig& p = c.preference();
   QUARTET_RETURN_IF_ERROR(Integer("preference.eval_steps", p.eval_steps(), 0));
-  if (p.eval_steps() > 0 && p.eval_data().empty()) {
-    return NoEffect("preference.eval_steps", "preference.eval_data names no files of held-out pairs");
-  }
   QUARTET_RETURN_IF_ERROR(OneOf("preference.loss", p.loss(), {"sigmoid", "ipo"}));
   QUARTET_RETURN_IF_ERROR(Real("preference.beta", p.beta(), 0, kInfinity, /*open_low=*/true));
   QUARTET_RETURN_IF_ERROR(Below("preference.label_smoothing", p.label_smoothing(), 0.5));
-  if (p.loss() == "ipo" && p.label_smoothing() != 0) {
-    return NoEffect("preference.label_smoothing", "preference.loss is \"ipo\"");
-  }
   QUARTET_RETURN_IF_ERROR(CheckLength("preference", p));
   if (!p.has_learning_rate()) return absl::OkStatus();
   return Real("preference.learning_rate", p.learning_rate(), 0, kInfinity, /*open_low=*/true);

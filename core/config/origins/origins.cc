@@ -3,17 +3,17 @@
 #include <algorithm>
 #include <utility>
 
-#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/string_view.h"
 #include "absl/strings/strip.h"
 #include "core/base/status_macros.h"
+#include "core/config/defaults.h"
 #include "core/config/field_difference.h"
+#include "core/config/needs.h"
 #include "core/config/origins/presets.h"
 #include "core/config/run_config.h"
-#include "core/rl/estimators.h"
 
 namespace quartet {
 namespace {
@@ -27,15 +27,14 @@ void Note(const std::map<std::string, std::string>& before, const std::map<std::
   }
 }
 
-// What only a method with a critic reads.
-constexpr absl::string_view kOfCritic[] = {"critic",
-                                           "services.critic_trainer",
-                                           "algorithm.lambd",
-                                           "algorithm.value_clip",
-                                           "algorithm.critic_epochs",
-                                           "algorithm.critic_warmup_steps",
-                                           "train.critic_train_batch_size",
-                                           "train.critic_updates_per_batch"};
+// What has no effect in `config` once defaults are filled in.
+std::vector<const Need*> IdleIn(RunConfig config) { return FillDefaults(&config); }
+
+// What of these overrides can be told without what they go over: a further element of somebody's list cannot, and has
+// an effect wherever it is.
+void ApplyAlone(const std::vector<std::string>& overrides, RunConfig* config) {
+  for (const std::string& override : overrides) ApplyOverrides({override}, config).IgnoreError();
+}
 
 // The file's, without what is left aside.
 absl::StatusOr<RunConfig> ReadFileOf(const ConfigSources& sources) {
@@ -55,31 +54,33 @@ absl::StatusOr<std::vector<std::string>> LeftAside(const ConfigSources& sources)
   QUARTET_ASSIGN_OR_RETURN(const RunConfig preset, ReadPreset(sources.preset));
   RunConfig file;
   QUARTET_RETURN_IF_ERROR(ReadConfigFile(sources.file, &file));
-  const AdvantageEstimator* const estimator = FindEstimator(preset.algorithm().advantage_estimator());
-  const bool decides =
-      file.algorithm().advantage_estimator().empty() &&
-      std::none_of(sources.overrides.begin(), sources.overrides.end(), [](const std::string& override) {
-        return absl::StartsWith(override, "algorithm.advantage_estimator=");
-      });
-  if (estimator == nullptr || estimator->needs_critic || !decides) return aside;
-  for (const absl::string_view path : kOfCritic) {
-    RunConfig without = file;
-    ClearPath(path, &without);
-    if (!FirstDifference(file, without).empty()) aside.emplace_back(path);
+  RunConfig alone = file, together = preset;
+  together.MergeFrom(file);
+  ApplyAlone(sources.overrides, &alone);
+  ApplyAlone(sources.overrides, &together);
+  const std::vector<const Need*> idle_anyway = IdleIn(alone);
+  for (const Need* need : IdleIn(together)) {
+    if (std::find(idle_anyway.begin(), idle_anyway.end(), need) == idle_anyway.end() &&
+        !FirstSet(need->path, file).empty()) {
+      aside.push_back(need->path);
+    }
   }
   return aside;
 }
 
 absl::StatusOr<RunConfig> LoadRunConfig(const ConfigSources& sources, const std::string& base_folder,
                                         const RunConfig& defaults) {
-  RunConfig first = defaults;
+  RunConfig config = defaults;
   if (!sources.preset.empty()) {
     QUARTET_ASSIGN_OR_RETURN(const RunConfig preset, ReadPreset(sources.preset));
-    first.MergeFrom(preset);
+    config.MergeFrom(preset);
   }
-  QUARTET_ASSIGN_OR_RETURN(const RunConfig file, ReadFileOf(sources));
-  first.MergeFrom(file);
-  return LoadRunConfig("", sources.overrides, base_folder, first);
+  QUARTET_ASSIGN_OR_RETURN(RunConfig written, ReadFileOf(sources));
+  config.MergeFrom(written);
+  QUARTET_RETURN_IF_ERROR(ApplyOverrides(sources.overrides, &config));
+  ApplyAlone(sources.overrides, &written);
+  QUARTET_RETURN_IF_ERROR(ResolveRunConfig(&config, base_folder, written));
+  return config;
 }
 
 absl::StatusOr<ValueOrigins> OriginsOf(const ConfigSources& sources) {

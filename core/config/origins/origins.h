@@ -19,9 +19,9 @@ struct ConfigSources {
   std::vector<std::string> overrides;  // "path.to.field=value"
 };
 
-// What the file sets for a critic, as paths, where the preset is of a method that has none: a file of one's own serves
-// with every preset. Empty where the file or an override chooses the method itself; what overrides set is never left
-// aside.
+// What the file sets and only the preset's method has no use for, as paths (core/config/needs.h): a file of one's own
+// serves with every preset. What would have no effect without the preset, too, is not among it, and what overrides set
+// is never left aside: both are refused.
 absl::StatusOr<std::vector<std::string>> LeftAside(const ConfigSources& sources);
 
 // Of them all but for what is left aside, as LoadRunConfig does it. `defaults` come before all of them.

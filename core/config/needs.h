@@ -1,0 +1,33 @@
+// Which fields have an effect only where something else holds. No default is filled in where one has none
+// (core/config/defaults.h), and what the user has written there is refused.
+#pragma once
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "proto/run_config.pb.h"
+
+namespace quartet {
+
+struct Need {
+  std::string path;  // a field, or a message with all below it
+  // Of a configuration whose defaults are filled in, but for those that rows above have found idle. Holds where
+  // what it looks at is a value that is not allowed: that is refused by itself.
+  std::function<bool(const RunConfig& config)> holds;
+  // Why the field has no effect where that does not hold.
+  std::function<std::string(const RunConfig& config)> why;
+};
+
+// In an order in which a row that looks at a field comes after those of that field.
+const std::vector<Need>& Needs();
+
+// Clears what has no effect in `config`, whose defaults are filled in. Returns the rows that do not hold.
+std::vector<const Need*> ClearIdle(RunConfig* config);
+
+// INVALID_ARGUMENT names the first field that is set in `written`, a part of what a configuration is made of, although
+// one of these rows, which ClearIdle has found, says that it has no effect in `config`.
+absl::Status CheckIdle(const std::vector<const Need*>& idle, const RunConfig& written, const RunConfig& config);
+
+}  // namespace quartet
