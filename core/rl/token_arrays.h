@@ -18,6 +18,10 @@ inline constexpr std::string_view kOldValues = "old_values";
 inline constexpr std::string_view kReturns = "returns";
 inline constexpr std::string_view kReferenceLogProbs = "reference_log_probs";
 
+// All of them.
+inline constexpr std::string_view kTokenArrays[] = {kLossWeights, kOldLogProbs, kAdvantages,       kRolloutLogProbs,
+                                                    kOldValues,   kReturns,     kReferenceLogProbs};
+
 // What ClippedValueLoss (core/rl/losses.h) reads; of the policy's losses: ArraysOf (core/rl/policy_losses.h).
 inline constexpr std::string_view kValueLossArrays[] = {kLossWeights, kOldValues, kReturns};
 

@@ -47,8 +47,7 @@ TokenSequence SequenceOf(int32_t index, int64_t length, int64_t actions) {
 TrainingSequence ExperienceOf(int32_t index, int64_t length, int64_t actions) {
   TrainingSequence sequence;
   *sequence.mutable_tokens() = SequenceOf(index, length, actions);
-  for (const std::string_view array :
-       {kLossWeights, kOldLogProbs, kAdvantages, kOldValues, kReturns, kRolloutLogProbs, kReferenceLogProbs}) {
+  for (const std::string_view array : kTokenArrays) {
     AddArray(array, &sequence).Resize(static_cast<int>(actions), 0);
   }
   return sequence;

@@ -34,7 +34,7 @@ struct GoldenRun {
   TrainableModelOptions Fp32(int stage, bool checkpointing) const;
 };
 
-// "llama", "qwen2_tied", "granite", "olmo2"; "adam", "sgd", "sgd_without_momentum".
+// By the names that the script has for them, MODELS and OPTIMIZERS.
 GoldenRun ReadGoldenRun(const std::string& model, const std::string& optimizer = "adam");
 
 PackedSequences PackIds(const TokenIds& sequences);
