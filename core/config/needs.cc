@@ -82,6 +82,7 @@ void AddTrainer(const std::string& model, std::vector<Need>* needs) {
       says("gradient_checkpointing is false, so no block's input is kept by itself"));
 }
 
+// In an order in which a row that looks at a field comes after those of that field.
 std::vector<Need> MakeNeeds() {
   std::vector<Need> needs = {
       {"critic", NeedsCritic, Says(kNoCritic)},
@@ -185,12 +186,12 @@ std::vector<Need> MakeNeeds() {
   return needs;
 }
 
-}  // namespace
-
 const std::vector<Need>& Needs() {
   static const auto& needs = *new std::vector<Need>(MakeNeeds());
   return needs;
 }
+
+}  // namespace
 
 std::vector<const Need*> ClearIdle(RunConfig* config) {
   std::vector<const Need*> idle;

@@ -20,9 +20,6 @@ struct Need {
   std::function<std::string(const RunConfig& config)> why;
 };
 
-// In an order in which a row that looks at a field comes after those of that field.
-const std::vector<Need>& Needs();
-
 // Clears what has no effect in `config`, whose defaults are filled in. Returns the rows that do not hold.
 std::vector<const Need*> ClearIdle(RunConfig* config);
 

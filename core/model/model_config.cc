@@ -13,6 +13,7 @@
 #include "core/base/logging.h"
 #include "core/base/status_macros.h"
 #include "core/data/json.h"
+#include "core/model/families.h"
 
 namespace quartet {
 namespace {
@@ -24,109 +25,6 @@ constexpr int64_t kMaxConfigBytes = 8 << 20;
 // No dimension is larger; products of two fit 64 bits with room to spare.
 constexpr int64_t kMaxDimension = int64_t{1} << 28;
 constexpr int64_t kMaxLayers = 10000;
-
-// Which layers attend through the window that config.json states.
-enum class Windows {
-  kNone,        // whatever it states
-  kAll,         // unless it is null
-  kSomeOfThem,  // with use_sliding_window: those that layer_types says, else those from max_window_layers on
-};
-
-// A family of models: what its blocks are, what transformers calls it, which keys its configuration class knows, and
-// what that class fills in for a key that config.json lacks; testdata/config_defaults.json holds all of it against
-// those classes.
-struct Family {
-  std::string_view model_type;
-  std::string_view causal_lm;
-  std::string_view classification = "";  // none: transformers has no such class
-  BlockSpec block = {};
-  bool has_attention_bias = false;  // of q, k, v and o
-  bool has_mlp_bias = false;
-  bool has_multipliers = false;
-  Windows windows = Windows::kNone;
-  int64_t vocab_size;
-  int64_t intermediate_size;
-  int64_t max_position_embeddings;
-  std::optional<int64_t> num_key_value_heads = std::nullopt;  // none: as many as heads
-  std::optional<int64_t> head_dim = std::nullopt;             // none: hidden_size / num_attention_heads
-  double rms_norm_eps = 1e-6;
-  std::optional<int64_t> bos_token_id = std::nullopt;
-  std::optional<int64_t> eos_token_id = std::nullopt;
-  std::optional<int64_t> pad_token_id = std::nullopt;
-};
-constexpr Family kFamilies[] = {
-    {.model_type = "llama",
-     .causal_lm = "LlamaForCausalLM",
-     .classification = "LlamaForSequenceClassification",
-     .has_attention_bias = true,
-     .has_mlp_bias = true,
-     .vocab_size = 32000,
-     .intermediate_size = 11008,
-     .max_position_embeddings = 2048,
-     .bos_token_id = 1,
-     .eos_token_id = 2},
-    {.model_type = "qwen2",
-     .causal_lm = "Qwen2ForCausalLM",
-     .classification = "Qwen2ForSequenceClassification",
-     .block = {.qkv_bias = true},
-     .windows = Windows::kSomeOfThem,
-     .vocab_size = 151936,
-     .intermediate_size = 22016,
-     .max_position_embeddings = 32768,
-     .num_key_value_heads = 32},
-    {.model_type = "qwen3",
-     .causal_lm = "Qwen3ForCausalLM",
-     .classification = "Qwen3ForSequenceClassification",
-     .block = {.qk_norm = QkNorm::kEachHead},
-     .has_attention_bias = true,
-     .windows = Windows::kSomeOfThem,
-     .vocab_size = 151936,
-     .intermediate_size = 22016,
-     .max_position_embeddings = 32768,
-     .num_key_value_heads = 32,
-     .head_dim = 128},
-    {.model_type = "mistral",
-     .causal_lm = "MistralForCausalLM",
-     .classification = "MistralForSequenceClassification",
-     .windows = Windows::kAll,
-     .vocab_size = 32000,
-     .intermediate_size = 14336,
-     .max_position_embeddings = 131072,
-     .num_key_value_heads = 8,
-     .bos_token_id = 1,
-     .eos_token_id = 2},
-    {.model_type = "granite",
-     .causal_lm = "GraniteForCausalLM",
-     .has_attention_bias = true,
-     .has_mlp_bias = true,
-     .has_multipliers = true,
-     .vocab_size = 32000,
-     .intermediate_size = 11008,
-     .max_position_embeddings = 2048,
-     .bos_token_id = 1,
-     .eos_token_id = 2},
-    {.model_type = "olmo2",
-     .causal_lm = "Olmo2ForCausalLM",
-     .block = {.attention_input_norm = "",
-               .attention_output_norm = "post_attention_layernorm",
-               .mlp_input_norm = "",
-               .mlp_output_norm = "post_feedforward_layernorm",
-               .qk_norm = QkNorm::kAllHeads},
-     .has_attention_bias = true,
-     .vocab_size = 50304,
-     .intermediate_size = 11008,
-     .max_position_embeddings = 2048,
-     .rms_norm_eps = 1e-5,
-     .eos_token_id = 50279,
-     .pad_token_id = 1},
-};
-
-// Null for one that is not supported.
-const Family* FindFamily(std::string_view model_type) {
-  const auto* found = std::find_if(std::begin(kFamilies), std::end(kFamilies),
-                                   [&](const Family& family) { return family.model_type == model_type; });
-  return found == std::end(kFamilies) ? nullptr : found;
-}
 
 constexpr int64_t kDefaultHiddenSize = 4096;
 constexpr int64_t kDefaultLayers = 32;
@@ -249,7 +147,7 @@ absl::StatusOr<const Family*> ReadFamily(const Fields& fields, ModelConfig* conf
     const auto quoted = [](std::string* out, const Family& known) {
       absl::StrAppend(out, "\"", std::string(known.model_type), "\"");
     };
-    return fields.Error("model_type", absl::StrCat("supported are ", absl::StrJoin(kFamilies, ", ", quoted)));
+    return fields.Error("model_type", absl::StrCat("supported are ", absl::StrJoin(Families(), ", ", quoted)));
   }
   config->block = family->block;
   const json* architectures = fields.Find("architectures");

@@ -88,7 +88,7 @@ absl::Status CheckPairLoss(const PolicyLossConfig& loss) {
   return absl::OkStatus();
 }
 
-// The value that the name in `field` stands for, `otherwise` where it is empty.
+// That `name`, unless it is empty, is one that `parse` knows.
 template <typename T>
 absl::Status CheckName(const char* field, const std::string& name, absl::StatusOr<T> (*parse)(std::string_view)) {
   if (name.empty()) return absl::OkStatus();
@@ -96,6 +96,7 @@ absl::Status CheckName(const char* field, const std::string& name, absl::StatusO
   return status.ok() ? status : BadLoss(field, ": ", status.message());
 }
 
+// The value that `name` stands for, `otherwise` where it is empty.
 template <typename T>
 T NameOr(const std::string& name, absl::StatusOr<T> (*parse)(std::string_view), T otherwise) {
   return name.empty() ? otherwise : *parse(name);

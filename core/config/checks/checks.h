@@ -1,7 +1,7 @@
 // The checks of a configuration that has its defaults, by subject: what each field allows by itself and beside others.
 //
-// What does nothing in a combination is refused where it was set to something else than its default: the resolved
-// configuration, which names every default, must stay readable.
+// What has no effect in a combination is cleared or refused before (core/config/needs.h). Where a check finds that of a
+// single value, never of a default: the resolved configuration must stay readable.
 #pragma once
 
 #include "absl/status/status.h"
