@@ -6,7 +6,7 @@
 #include "core/config/run_config.h"
 #include "core/model/testing/edited_folder.h"
 #include "core/rl/testing/token_arrays.h"
-#include "core/service/wire/status_conversion.h"
+#include "core/service/rpc/status_conversion.h"
 #include "core/training/testing/engine_ranks.h"
 #include "core/training/testing/service_ranks.h"
 #include "proto/critic_trainer.grpc.pb.h"

@@ -26,7 +26,7 @@ class RewardModelStepsTest : public ::testing::TestWithParam<int> {
     critic->set_adam_beta1(golden_["adamw"]["beta1"]);
     critic->set_adam_beta2(golden_["adamw"]["beta2"]);
     critic->set_adam_eps(golden_["adamw"]["eps"]);
-    critic->set_l2(golden_["adamw"]["weight_decay"]);
+    critic->set_weight_decay(golden_["adamw"]["weight_decay"]);
     critic->set_max_norm(golden_["max_norm"]);
   }
 

@@ -1,5 +1,5 @@
 // Direct preference optimization through the policy trainer, with a reference in the scorer.
-#include "orchestrator/fine_tuning/train.h"
+#include "orchestrator/offline/train.h"
 #include "orchestrator/session/run_program.h"
 
 int main(int argc, char** argv) {

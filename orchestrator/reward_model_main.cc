@@ -1,5 +1,5 @@
 // Training of a reward model through the critic trainer.
-#include "orchestrator/fine_tuning/train.h"
+#include "orchestrator/offline/train.h"
 #include "orchestrator/session/run_program.h"
 
 int main(int argc, char** argv) {

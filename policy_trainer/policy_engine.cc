@@ -21,7 +21,7 @@ absl::StatusOr<std::unique_ptr<PolicyEngine>> PolicyEngine::Load(const RunConfig
   std::unique_ptr<PolicyEngine> engine(new PolicyEngine);
   QUARTET_RETURN_IF_ERROR(
       engine->TrainerEngine::Load("policy", HeadKind::kVocabulary, config.actor(), config.seed(), context));
-  const bool is_host_memory = ComputeDevice(engine->model().resident(0)) == at::kCPU;
+  const bool is_host_memory = ComputeDevice(engine->model().shard(0)) == at::kCPU;
   engine->snapshots_ =
       std::make_shared<SnapshotMemory>(&engine->ledger(), is_host_memory ? MemoryTier::kDevice : MemoryTier::kHost);
   return engine;
@@ -57,7 +57,7 @@ absl::StatusOr<std::shared_ptr<const PublishedWeights>> PolicyEngine::Publish(ui
       first_tensor.push_back(tensors);
       tensors += static_cast<int>(group.parameters.size());
     }
-    for (const ResidentPiece& piece : model.pieces()) {
+    for (const ParameterShard& piece : model.parameter_shards()) {
       const OwnedRange own = model.owned(piece.group, model.process_group().rank());
       const int64_t begin = std::max(piece.shard_offset, own.offset);
       const int64_t end = std::min(piece.shard_offset + piece.count, own.offset + own.count);
@@ -69,7 +69,7 @@ absl::StatusOr<std::shared_ptr<const PublishedWeights>> PolicyEngine::Publish(ui
       void* bytes = snapshot->Add(first_tensor[piece.group] + piece.parameter,
                                   piece.begin + (begin - piece.shard_offset), end - begin);
       at::from_blob(bytes, {end - begin}, at::TensorOptions().dtype(type))
-          .copy_(model.resident(piece.group).narrow(0, begin, end - begin));
+          .copy_(model.shard(piece.group).narrow(0, begin, end - begin));
     }
     return absl::OkStatus();
   });

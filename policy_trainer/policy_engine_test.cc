@@ -78,7 +78,7 @@ class PolicyEngineTest : public ::testing::TestWithParam<Arrangement> {
     actor->set_adam_beta1(golden_["adamw"]["beta1"]);
     actor->set_adam_beta2(golden_["adamw"]["beta2"]);
     actor->set_adam_eps(golden_["adamw"]["eps"]);
-    actor->set_l2(golden_["adamw"]["weight_decay"]);
+    actor->set_weight_decay(golden_["adamw"]["weight_decay"]);
     actor->set_max_norm(golden_["max_norm"]);
     std::vector<BatchItem> batch;
     for (const TrainingSequence& sequence : sequences_) {

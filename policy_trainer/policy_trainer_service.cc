@@ -13,8 +13,8 @@
 #include "core/model/parameter_layout.h"
 #include "core/model/strided_range.h"
 #include "core/rl/policy_losses.h"
-#include "core/service/wire/call_deadline.h"
-#include "core/service/wire/status_conversion.h"
+#include "core/service/rpc/call_deadline.h"
+#include "core/service/rpc/status_conversion.h"
 #include "core/training/calls/leader_calls.h"
 #include "core/training/calls/trainer_calls.h"
 #include "core/training/engine/model_folder_check.h"
@@ -39,7 +39,7 @@ class PolicyTrainerService final : public RankService, public PolicyTrainer::Ser
         layout_(MakeParameterLayout(model, HeadKind::kVocabulary)),
         calls_("policy", "actor", config, HeadKind::kVocabulary, model, context, group) {
     RegisterTyped<PublishCall, PublishedPart>(
-        group, kPublish, RankGroup::Kind::kLocal,
+        group, kPublish, RankGroup::Kind::kIndependent,
         [this](const auto& call, auto* part) { return Freeze(call.version(), part); });
   }
 

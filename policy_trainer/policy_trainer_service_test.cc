@@ -15,7 +15,7 @@
 #include "core/model/testing/edited_folder.h"
 #include "core/rl/testing/token_arrays.h"
 #include "core/safetensors/reader.h"
-#include "core/service/wire/status_conversion.h"
+#include "core/service/rpc/status_conversion.h"
 #include "core/training/testing/engine_ranks.h"
 #include "core/training/testing/service_ranks.h"
 #include "core/weights/tensor_hash.h"

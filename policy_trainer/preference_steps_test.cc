@@ -37,7 +37,7 @@ class PreferenceStepsTest : public ::testing::TestWithParam<int> {
     actor->set_adam_beta1(golden_["adamw"]["beta1"]);
     actor->set_adam_beta2(golden_["adamw"]["beta2"]);
     actor->set_adam_eps(golden_["adamw"]["eps"]);
-    actor->set_l2(golden_["adamw"]["weight_decay"]);
+    actor->set_weight_decay(golden_["adamw"]["weight_decay"]);
     actor->set_max_norm(golden_["max_norm"]);
   }
 

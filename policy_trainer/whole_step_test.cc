@@ -144,7 +144,7 @@ class WholeStep : public ::testing::TestWithParam<Case> {
     actor->set_adam_beta1(StepGolden()["adamw"]["beta1"]);
     actor->set_adam_beta2(StepGolden()["adamw"]["beta2"]);
     actor->set_adam_eps(StepGolden()["adamw"]["eps"]);
-    actor->set_l2(StepGolden()["adamw"]["weight_decay"]);
+    actor->set_weight_decay(StepGolden()["adamw"]["weight_decay"]);
     actor->set_max_norm(StepGolden()["max_norm"]);
   }
 

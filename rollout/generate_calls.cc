@@ -11,8 +11,8 @@
 #include "core/base/fail_point.h"
 #include "core/base/logging.h"
 #include "core/base/status_macros.h"
-#include "core/service/wire/status_conversion.h"
-#include "core/service/wire/stream_io.h"
+#include "core/service/rpc/status_conversion.h"
+#include "core/service/rpc/stream_io.h"
 
 namespace quartet {
 
@@ -57,8 +57,8 @@ class GenerateCall final : public GenerateCalls::Reactor, private CallSink {
   explicit GenerateCall(GenerateCalls* calls) : calls_(*calls), reader_(calls->limits_) {}
 
   absl::Status CheckRoom() {
-    QUARTET_RETURN_IF_ERROR(calls_.generation_->CheckServing());
-    QUARTET_RETURN_IF_ERROR(calls_.generation_->CheckWeights());
+    QUARTET_RETURN_IF_ERROR(calls_.backend_->CheckServing());
+    QUARTET_RETURN_IF_ERROR(calls_.backend_->CheckWeights());
     for (int64_t calls = calls_.calls_; calls < calls_.max_calls_;) {
       if (!calls_.calls_.compare_exchange_weak(calls, calls + 1)) continue;
       has_place_ = true;
@@ -108,12 +108,12 @@ class GenerateCall final : public GenerateCalls::Reactor, private CallSink {
 
   absl::Status Admit() {
     QUARTET_ASSIGN_OR_RETURN(Batch<GenerateRequest> batch, reader_.End());
-    QUARTET_RETURN_IF_ERROR(calls_.generation_->Check(batch.header.sampling(), batch.items));
+    QUARTET_RETURN_IF_ERROR(calls_.backend_->Check(batch.header.sampling(), batch.items));
     QUARTET_RETURN_IF_ERROR(FailPoint("rollout.generate"));
     start_ = absl::Now();
     share_ = std::move(batch.share);
     const auto begin = [this, version = batch.header.policy_version()] {
-      return calls_.generation_->CheckVersion(version);
+      return calls_.backend_->CheckVersion(version);
     };
     QUARTET_ASSIGN_OR_RETURN(
         std::unique_ptr<Dispatcher::Admission> admission,
@@ -188,8 +188,8 @@ class GenerateCall final : public GenerateCalls::Reactor, private CallSink {
   int64_t tokens_ = 0;
 };
 
-GenerateCalls::GenerateCalls(Generation* generation, Dispatcher* dispatcher, BatchLimits* limits, int64_t max_calls)
-    : generation_(generation), dispatcher_(dispatcher), limits_(limits), max_calls_(max_calls), writer_([this] {
+GenerateCalls::GenerateCalls(RolloutBackend* backend, Dispatcher* dispatcher, BatchLimits* limits, int64_t max_calls)
+    : backend_(backend), dispatcher_(dispatcher), limits_(limits), max_calls_(max_calls), writer_([this] {
         WriteNews();
       }) {}
 

@@ -13,10 +13,10 @@
 #include <mutex>
 #include <thread>
 
-#include "core/service/wire/batch_limits.h"
+#include "core/service/rpc/batch_limits.h"
 #include "proto/rollout.pb.h"
 #include "rollout/dispatcher.h"
-#include "rollout/generation.h"
+#include "rollout/rollout_backend.h"
 
 namespace quartet {
 
@@ -28,7 +28,7 @@ class GenerateCalls {
   using Reactor = grpc::ServerBidiReactor<GenerateRequest, GenerateReply>;
 
   // All outlive it. Above `max_calls` that read, wait or write the next is refused before it is read.
-  GenerateCalls(Generation* generation, Dispatcher* dispatcher, BatchLimits* limits, int64_t max_calls);
+  GenerateCalls(RolloutBackend* backend, Dispatcher* dispatcher, BatchLimits* limits, int64_t max_calls);
   // After the server has no call left.
   ~GenerateCalls();
 
@@ -40,7 +40,7 @@ class GenerateCalls {
   void Wake(std::shared_ptr<GenerateCall> call);
   void WriteNews();
 
-  Generation* const generation_;
+  RolloutBackend* const backend_;
   Dispatcher* const dispatcher_;
   BatchLimits* const limits_;
   const int64_t max_calls_;

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <chrono>
 #include <iostream>
+#include <limits>
 #include <map>
 #include <memory>
 #include <string>
@@ -85,8 +86,11 @@ int Main(int argc, char** argv) {
     task.prompt_index = tasks.size() - 1;
     task.samples = sampling.n_samples();
     for (const nlohmann::json& id : object["ids"]) {
-      if (!id.is_number_integer()) {
-        std::cerr << "generate: line " << tasks.size() << " holds the id " << id << ", which is no integer\n";
+      // What the engine's check says of an id needs one that it can be told.
+      constexpr int64_t kLargest = std::numeric_limits<int32_t>::max();
+      if (!id.is_number_integer() || id < 0 || id > kLargest) {
+        std::cerr << "generate: line " << tasks.size() << " holds the id " << id << ", which is no integer of 0 to "
+                  << kLargest << "\n";
         return 1;
       }
       task.ids.push_back(id.get<int32_t>());

@@ -13,8 +13,8 @@
 #include "core/base/loading.h"
 #include "core/base/status_macros.h"
 #include "core/memory/catch_exceptions.h"
-#include "core/service/wire/wire_text.h"
-#include "core/training/calls/rank_info.h"
+#include "core/rank/rank_info.h"
+#include "core/service/rpc/wire_text.h"
 #include "rollout/weight_receiver.h"
 
 namespace quartet {
@@ -87,9 +87,9 @@ RankWorker::RankWorker(const RunConfig& config, const RankContext& context, Rank
     Abort();
     return absl::OkStatus();
   });
-  RegisterTyped<SleepRequest, SleepReply>(group, kSleepMethod, RankGroup::Kind::kLocal,
+  RegisterTyped<SleepRequest, SleepReply>(group, kSleepMethod, RankGroup::Kind::kIndependent,
                                           [this](const auto& request, auto* reply) { return Sleep(request, reply); });
-  RegisterTyped<Nothing, Nothing>(group, kWakeMethod, RankGroup::Kind::kLocal,
+  RegisterTyped<Nothing, Nothing>(group, kWakeMethod, RankGroup::Kind::kIndependent,
                                   [this](const auto&, auto*) { return engine_->Wake(); });
   RegisterTyped<Nothing, RolloutRankInfo>(group, kInfoMethod, RankGroup::Kind::kConcurrent,
                                           [this](const auto&, auto* info) { return Info(info); });

@@ -28,21 +28,21 @@
 #include "core/base/logging.h"
 #include "core/base/status_macros.h"
 #include "core/config/services.h"
-#include "core/service/wire/call_deadline.h"
-#include "core/service/wire/credentials.h"
-#include "core/service/wire/protocol_version.h"
-#include "core/service/wire/replay_guard.h"
-#include "core/service/wire/status_conversion.h"
+#include "core/service/rpc/call_deadline.h"
+#include "core/service/rpc/credentials.h"
+#include "core/service/rpc/protocol_version.h"
+#include "core/service/rpc/replay_guard.h"
+#include "core/service/rpc/status_conversion.h"
 #include "core/tokenizer/tokenizer.h"
 #include "proto/rollout.grpc.pb.h"
 #include "rollout/dispatcher.h"
 #include "rollout/engine/engine.h"
 #include "rollout/engine/sampling/stop_strings.h"
 #include "rollout/generate_calls.h"
-#include "rollout/generation.h"
 #include "rollout/http/openai_front.h"
 #include "rollout/rank_links.h"
 #include "rollout/rank_worker.h"
+#include "rollout/rollout_backend.h"
 #include "rollout/rollout_metrics.h"
 #include "rollout/rollout_rank.pb.h"
 #include "rollout/weight_receiver.h"
@@ -52,7 +52,7 @@ namespace {
 
 class RolloutService final : public RankService,
                              private Rollout::WithCallbackMethod_Generate<Rollout::Service>,
-                             private Generation {
+                             private RolloutBackend {
  public:
   RolloutService(const RunConfig& config, const RankContext& context, RankGroup& group,
                  std::shared_ptr<grpc::ChannelCredentials> credentials)

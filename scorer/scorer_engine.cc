@@ -9,8 +9,8 @@
 #include "core/base/status_macros.h"
 #include "core/config/services.h"
 #include "core/memory/catch_exceptions.h"
-#include "core/training/calls/rank_info.h"
-#include "core/training/engine/engine_setup.h"
+#include "core/rank/rank_info.h"
+#include "core/rank/rank_setup.h"
 #include "core/training/engine/forward.h"
 #include "core/zero/sharded_model.h"
 

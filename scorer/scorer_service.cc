@@ -17,13 +17,13 @@
 #include "core/base/status_macros.h"
 #include "core/config/services.h"
 #include "core/model/model_config.h"
-#include "core/service/wire/call_deadline.h"
-#include "core/service/wire/status_conversion.h"
-#include "core/service/wire/stream_io.h"
+#include "core/rank/rank_info.h"
+#include "core/service/rpc/call_deadline.h"
+#include "core/service/rpc/status_conversion.h"
+#include "core/service/rpc/stream_io.h"
 #include "core/training/batch/batch_check.h"
 #include "core/training/batch/sequence_cost.h"
 #include "core/training/calls/leader_calls.h"
-#include "core/training/calls/rank_info.h"
 #include "core/training/calls/stream_calls.h"
 #include "core/training/engine/model_folder_check.h"
 #include "proto/scorer.grpc.pb.h"
@@ -93,7 +93,7 @@ class ScorerService final : public RankService, public Scorer::Service {
         [this](const auto& call, const auto& sequences, auto*, auto* replies) {
           return engine_ == nullptr ? StillLoading() : engine_->Rewards(call, sequences, replies);
         });
-    RegisterTyped<InfoCall, RankInfo>(group, kInfo, RankGroup::Kind::kLocal, [this](const auto&, auto* info) {
+    RegisterTyped<InfoCall, RankInfo>(group, kInfo, RankGroup::Kind::kIndependent, [this](const auto&, auto* info) {
       *info = engine_ != nullptr ? engine_->Info() : DescribeRank(context_, Ledger());
       return absl::OkStatus();
     });

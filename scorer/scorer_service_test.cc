@@ -10,7 +10,7 @@
 
 #include "core/config/run_config.h"
 #include "core/model/testing/edited_folder.h"
-#include "core/service/wire/status_conversion.h"
+#include "core/service/rpc/status_conversion.h"
 #include "core/training/testing/engine_ranks.h"
 #include "core/training/testing/service_ranks.h"
 #include "proto/scorer.grpc.pb.h"

@@ -5,7 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "core/base/status_macros.h"
-#include "core/service/wire/wire_text.h"
+#include "core/service/rpc/wire_text.h"
 #include "core/training/batch/batch_check.h"
 
 namespace quartet {

@@ -15,7 +15,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
-#include "core/service/wire/status_conversion.h"
+#include "core/service/rpc/status_conversion.h"
 #include "proto/rollout.grpc.pb.h"
 
 namespace quartet {

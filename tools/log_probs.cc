@@ -81,16 +81,16 @@ absl::StatusOr<Ids> ParseLine(const std::string& text, int64_t line, int64_t voc
 // Prints one line per sequence.
 absl::Status WriteLogProbs(const std::vector<Ids>& sequences, double temperature, ShardedModel* model) {
   if (sequences.empty()) return absl::OkStatus();
-  PackedSequences batch{.ids_T = {}, .starts = {0}};
+  PackedSequences batch{.ids_T = {}, .cu_seqlens = {0}};
   Ids ids, targets;
   std::vector<int64_t> predicting;  // tokens that have a next one in their sequence
   for (const Ids& sequence : sequences) {
     for (size_t i = 0; i + 1 < sequence.size(); ++i) {
-      predicting.push_back(batch.starts.back() + static_cast<int64_t>(i));
+      predicting.push_back(batch.cu_seqlens.back() + static_cast<int64_t>(i));
       targets.push_back(sequence[i + 1]);
     }
     ids.insert(ids.end(), sequence.begin(), sequence.end());
-    batch.starts.push_back(static_cast<int64_t>(ids.size()));
+    batch.cu_seqlens.push_back(static_cast<int64_t>(ids.size()));
   }
   batch.ids_T = at::tensor(ids, at::kLong);
   at::Tensor log_probs;

@@ -65,7 +65,7 @@ void FillTrainer(const RunConfig& config, double learning_rate, int max_len, Tra
   QUARTET_DEFAULT_TEXT(t, lr_scheduler, "cosine");
   QUARTET_DEFAULT(t, lr_warmup_ratio, 0.03);
   QUARTET_DEFAULT(t, min_lr_ratio, 0.1);
-  QUARTET_DEFAULT(t, l2, 0);
+  QUARTET_DEFAULT(t, weight_decay, 0);
   QUARTET_DEFAULT(t, max_norm, 1);
   QUARTET_DEFAULT(t, gradient_checkpointing, true);
   QUARTET_DEFAULT(t, max_len, max_len);

@@ -17,23 +17,24 @@ struct RowRange {
 // not lie there again: the sequences are a tree then, and the tokens that see one (itself, and what continues it) lie
 // in one range of rows, from it on.
 struct SequenceRows {
-  std::vector<int64_t> starts = {0};  // of the tokens of sequence i that are its own: rows [starts[i], starts[i + 1])
+  std::vector<int64_t> cu_seqlens = {
+      0};  // of the tokens of sequence i that are its own: rows [cu_seqlens[i], cu_seqlens[i + 1])
   // Tokens of sequence i that are not: as many as it shares with sequence i - 1, from the first on. Empty: none of any.
   std::vector<int64_t> shared;
 
-  size_t count() const { return starts.empty() ? 0 : starts.size() - 1; }
-  int64_t rows() const { return starts.empty() ? 0 : starts.back(); }
+  size_t count() const { return cu_seqlens.empty() ? 0 : cu_seqlens.size() - 1; }
+  int64_t rows() const { return cu_seqlens.empty() ? 0 : cu_seqlens.back(); }
   int64_t SharedOf(size_t i) const { return shared.empty() ? 0 : shared[i]; }
-  int64_t OwnOf(size_t i) const { return starts[i + 1] - starts[i]; }
+  int64_t OwnOf(size_t i) const { return cu_seqlens[i + 1] - cu_seqlens[i]; }
   int64_t LengthOf(size_t i) const { return SharedOf(i) + OwnOf(i); }
 
-  // Whether starts do not fall and no sequence shares more than the one before it has.
+  // Whether cu_seqlens do not fall and no sequence shares more than the one before it has.
   bool IsValid() const {
     if (!shared.empty() && shared.size() != count()) return false;
     for (size_t i = 0; i < count(); ++i) {
       if (OwnOf(i) < 0 || SharedOf(i) < 0 || SharedOf(i) > (i == 0 ? 0 : LengthOf(i - 1))) return false;
     }
-    return starts.empty() || starts.front() == 0;
+    return cu_seqlens.empty() || cu_seqlens.front() == 0;
   }
 };
 
@@ -50,7 +51,7 @@ inline std::vector<std::vector<RowRange>> SharedRanges(const SequenceRows& rows)
     }
     path.resize(used);
     all.push_back(path);
-    if (rows.OwnOf(i) > 0) path.push_back({rows.starts[i], rows.OwnOf(i)});
+    if (rows.OwnOf(i) > 0) path.push_back({rows.cu_seqlens[i], rows.OwnOf(i)});
   }
   return all;
 }

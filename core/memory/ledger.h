@@ -10,8 +10,8 @@
 namespace quartet {
 
 enum class MemoryCategory {
-  kParameters,     // resident weights
-  kGradients,      // of the resident weights, fp32
+  kParameters,     // a rank's shard of the weights
+  kGradients,      // of that shard, fp32
   kOptimizer,      // moments, and what the optimizer step makes
   kGathered,       // whole groups of parameters, at most two
   kActivations,    // what forward and backward passes make: saved inputs, graphs, temporaries, unreduced gradients

@@ -69,15 +69,15 @@ at::Tensor AttendEqualLengths(const at::Tensor& q_THd, const at::Tensor& k_TKd, 
 
 // Whole sequences, one behind the other.
 at::Tensor AttendWhole(const at::Tensor& q_THd, const at::Tensor& k_TKd, const at::Tensor& v_TKd,
-                       const std::vector<int64_t>& starts) {
+                       const std::vector<int64_t>& cu_seqlens) {
   std::vector<at::Tensor> parts;
-  const size_t sequences = starts.size() - 1;
+  const size_t sequences = cu_seqlens.size() - 1;
   for (size_t i = 0; i < sequences;) {
-    const int64_t length = starts[i + 1] - starts[i];
+    const int64_t length = cu_seqlens[i + 1] - cu_seqlens[i];
     size_t end = i + 1;  // neighbours of the same length go together
-    while (end < sequences && starts[end + 1] - starts[end] == length) ++end;
+    while (end < sequences && cu_seqlens[end + 1] - cu_seqlens[end] == length) ++end;
     if (length > 0) {
-      const int64_t from = starts[i], to = starts[end];
+      const int64_t from = cu_seqlens[i], to = cu_seqlens[end];
       parts.push_back(AttendEqualLengths(q_THd.slice(0, from, to), k_TKd.slice(0, from, to), v_TKd.slice(0, from, to),
                                          static_cast<int64_t>(end - i), length));
     }
@@ -90,25 +90,25 @@ at::Tensor AttendWhole(const at::Tensor& q_THd, const at::Tensor& k_TKd, const a
 // Its kernels know no trees: shared tokens are given to each sequence that has them, and only own ones taken back.
 at::Tensor AttendByLibTorch(const at::Tensor& q_THd, const at::Tensor& k_TKd, const at::Tensor& v_TKd,
                             const SequenceRows& rows) {
-  if (rows.shared.empty()) return AttendWhole(q_THd, k_TKd, v_TKd, rows.starts);
+  if (rows.shared.empty()) return AttendWhole(q_THd, k_TKd, v_TKd, rows.cu_seqlens);
   const std::vector<std::vector<RowRange>> shared = SharedRanges(rows);
   std::vector<RowRange> laid;  // end to end
-  std::vector<int64_t> starts = {0};
+  std::vector<int64_t> cu_seqlens = {0};
   for (size_t i = 0; i < rows.count(); ++i) {
     if (rows.OwnOf(i) == 0) continue;
     laid.insert(laid.end(), shared[i].begin(), shared[i].end());
-    laid.push_back({rows.starts[i], rows.OwnOf(i)});
-    starts.push_back(starts.back() + rows.LengthOf(i));
+    laid.push_back({rows.cu_seqlens[i], rows.OwnOf(i)});
+    cu_seqlens.push_back(cu_seqlens.back() + rows.LengthOf(i));
   }
   const auto lay = [&laid](const at::Tensor& x) {
     std::vector<at::Tensor> parts;
     for (const RowRange& range : laid) parts.push_back(x.narrow(0, range.first, range.count));
     return at::cat(parts, 0);
   };
-  const at::Tensor out = AttendWhole(lay(q_THd), lay(k_TKd), lay(v_TKd), starts);
+  const at::Tensor out = AttendWhole(lay(q_THd), lay(k_TKd), lay(v_TKd), cu_seqlens);
   std::vector<at::Tensor> own;
   for (size_t i = 0, next = 0; i < rows.count(); ++i) {
-    if (rows.OwnOf(i) > 0) own.push_back(out.slice(0, starts[next] + rows.SharedOf(i), starts[next + 1]));
+    if (rows.OwnOf(i) > 0) own.push_back(out.slice(0, cu_seqlens[next] + rows.SharedOf(i), cu_seqlens[next + 1]));
     next += rows.OwnOf(i) > 0;
   }
   return at::cat(own, 0);
@@ -129,7 +129,7 @@ Pages LayPages(const SequenceRows& rows, int64_t block_size) {
   std::vector<int32_t> table;
   for (size_t i = 0; i < rows.count(); ++i) {
     row_of.resize(rows.SharedOf(i));
-    for (int64_t row = rows.starts[i]; row < rows.starts[i + 1]; ++row) row_of.push_back(row);
+    for (int64_t row = rows.cu_seqlens[i]; row < rows.cu_seqlens[i + 1]; ++row) row_of.push_back(row);
     const int64_t whole = rows.SharedOf(i) / block_size;
     table.resize(whole);
     if (rows.OwnOf(i) > 0) {
@@ -167,7 +167,7 @@ class PagedFunction : public torch::autograd::Function<PagedFunction> {
     at::Tensor log_sums_TH;
     at::Tensor out_THd = AttendByPages(q_THd, k_TKd, v_TKd, rows, &log_sums_TH);
     context->save_for_backward({q_THd, k_TKd, v_TKd, out_THd, log_sums_TH});
-    context->saved_data["starts"] = rows.starts;
+    context->saved_data["cu_seqlens"] = rows.cu_seqlens;
     context->saved_data["shared"] = rows.shared;
     return out_THd;
   }
@@ -175,7 +175,7 @@ class PagedFunction : public torch::autograd::Function<PagedFunction> {
   static torch::autograd::variable_list backward(torch::autograd::AutogradContext* context,
                                                  const torch::autograd::variable_list& gradients) {
     const torch::autograd::variable_list saved = context->get_saved_variables();
-    const SequenceRows rows = {.starts = context->saved_data["starts"].toIntVector(),
+    const SequenceRows rows = {.cu_seqlens = context->saved_data["cu_seqlens"].toIntVector(),
                                .shared = context->saved_data["shared"].toIntVector()};
     AttentionGradients found =
         CpuAttentionGradient(rows, saved[0], saved[1], saved[2], saved[3], saved[4], gradients[0]);

@@ -32,9 +32,9 @@ BlockWeights RandomBlock(const ModelConfig& config, at::ScalarType type, bool tr
 constexpr int64_t kLength = 256, kSequences = 8, kTokens = kLength * kSequences;
 
 std::vector<int64_t> Starts() {
-  std::vector<int64_t> starts = {0};
-  while (starts.back() < kTokens) starts.push_back(starts.back() + kLength);
-  return starts;
+  std::vector<int64_t> cu_seqlens = {0};
+  while (cu_seqlens.back() < kTokens) cu_seqlens.push_back(cu_seqlens.back() + kLength);
+  return cu_seqlens;
 }
 
 RotaryTable Rotary(const ModelConfig& config) {
@@ -48,7 +48,7 @@ void BM_Block(benchmark::State& state) {
   const ModelConfig config = SmolLm2();
   const BlockWeights weights = RandomBlock(config, Type(state));
   const RotaryTable rotary = Rotary(config);
-  const PackedCausalAttention attention({.starts = Starts(), .shared = {}});
+  const PackedCausalAttention attention({.cu_seqlens = Starts(), .shared = {}});
   const at::Tensor hidden = at::randn({kTokens, config.hidden_size}).to(Type(state));
   for (auto _ : state) benchmark::DoNotOptimize(DecoderBlock(config, weights, rotary, attention, hidden));
   Finish(state);
@@ -59,7 +59,7 @@ void BM_BlockForwardBackward(benchmark::State& state) {
   const ModelConfig config = SmolLm2();
   const BlockWeights weights = RandomBlock(config, Type(state), /*trained=*/true);
   const RotaryTable rotary = Rotary(config);
-  const PackedCausalAttention attention({.starts = Starts(), .shared = {}});
+  const PackedCausalAttention attention({.cu_seqlens = Starts(), .shared = {}});
   const at::Tensor hidden = at::randn({kTokens, config.hidden_size}).to(Type(state)).set_requires_grad(true);
   for (auto _ : state) DecoderBlock(config, weights, rotary, attention, hidden).sum().backward();
   Finish(state);
@@ -101,7 +101,7 @@ void BM_WholeModel(benchmark::State& state) {
   for (int i = 0; i < config.num_hidden_layers; ++i) blocks.push_back(RandomBlock(config, Type(state)));
   const at::Tensor embedding = (at::randn({config.vocab_size, config.hidden_size}) * 0.02).to(Type(state));
   const at::Tensor ids = at::randint(config.vocab_size, {kTokens}, at::kLong);
-  const PackedCausalAttention attention({.starts = Starts(), .shared = {}});
+  const PackedCausalAttention attention({.cu_seqlens = Starts(), .shared = {}});
   for (auto _ : state) {
     const RotaryTable rotary = Rotary(config);
     at::Tensor hidden = Stem(config, embedding, ids);

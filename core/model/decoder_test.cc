@@ -165,7 +165,7 @@ TEST(PackedCausalAttention, DoesNotSeeTheFuture) {
 // A tree: branches inside of blocks and tiles, of several depths, longer than a tile, of one token; an end inside of
 // another sequence, and equal ones.
 SequenceRows Tree() {
-  return {.starts = {0, 40, 70, 75, 75, 275, 278, 279, 319, 389}, .shared = {0, 25, 50, 55, 0, 200, 100, 101, 48}};
+  return {.cu_seqlens = {0, 40, 70, 75, 75, 275, 278, 279, 319, 389}, .shared = {0, 25, 50, 55, 0, 200, 100, 101, 48}};
 }
 
 // [T, heads, d] each: what a token's attention gives, and the gradients of the sum of its products with `gradient`.
@@ -202,10 +202,10 @@ TEST(PackedCausalAttention, GivesSequencesThatBeginAlikeWhatEachHasAlone) {
         for (const at::Tensor& all : x) {
           std::vector<at::Tensor> parts;
           for (const RowRange& range : shared[i]) parts.push_back(all.narrow(0, range.first, range.count));
-          parts.push_back(all.slice(0, tree.starts[i], tree.starts[i + 1]));
+          parts.push_back(all.slice(0, tree.cu_seqlens[i], tree.cu_seqlens[i + 1]));
           whole.push_back(at::cat(parts, 0));
         }
-        const PackedCausalAttention attention({.starts = {0, tree.LengthOf(i)}, .shared = {}});
+        const PackedCausalAttention attention({.cu_seqlens = {0, tree.LengthOf(i)}, .shared = {}});
         own.push_back(attention.Attend(whole[0], whole[1], whole[2]).slice(0, tree.SharedOf(i)));
       }
       return at::cat(own, 0);
@@ -222,8 +222,8 @@ TEST(PackedCausalAttention, GivesSequencesThatBeginAlikeWhatEachHasAlone) {
 
 TEST(PackedCausalAttention, TakesNoTokens) {
   const at::Tensor none = at::randn({0, 4, 8});
-  EXPECT_EQ(PackedCausalAttention({.starts = {0}, .shared = {}}).Attend(none, none, none).size(0), 0);
-  EXPECT_EQ(PackedCausalAttention({.starts = {0, 0}, .shared = {}}).Attend(none, none, none).size(0), 0);
+  EXPECT_EQ(PackedCausalAttention({.cu_seqlens = {0}, .shared = {}}).Attend(none, none, none).size(0), 0);
+  EXPECT_EQ(PackedCausalAttention({.cu_seqlens = {0, 0}, .shared = {}}).Attend(none, none, none).size(0), 0);
 }
 
 }  // namespace

@@ -132,7 +132,7 @@ const std::vector<std::vector<int64_t>> kSequences = {
 PackedSequences Pack(const std::vector<int64_t>& sequence) {
   PackedSequences batch;
   batch.ids_T = at::tensor(sequence, at::TensorOptions(at::kLong));
-  if (!sequence.empty()) batch.starts = {0, static_cast<int64_t>(sequence.size())};
+  if (!sequence.empty()) batch.cu_seqlens = {0, static_cast<int64_t>(sequence.size())};
   return batch;
 }
 

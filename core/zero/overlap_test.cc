@@ -126,7 +126,7 @@ TEST_P(Overlap, TheNextGroupIsGatheredAndTheLastGradientReducedWhileABlockComput
         group.Barrier();
         PackedSequences batch;
         batch.ids_T = at::arange(16, at::TensorOptions(at::kLong));
-        batch.starts = {0, 16};
+        batch.cu_seqlens = {0, 16};
         (*model)->ForwardBackward(batch, [](const at::Tensor& hidden_TD, const at::Tensor& head_VD) {
           return hidden_TD.matmul(head_VD.t()).square().mean();
         });

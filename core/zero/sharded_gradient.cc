@@ -26,11 +26,11 @@ ShardedGradient::ShardedGradient(ShardedModel::Impl* model, bool no_sync)
     : model_(model), to_host_(model->options.device) {
   const int groups = static_cast<int>(model->flat.size());
   open_.resize(groups);
-  const bool in_host = model->resident_tier() == MemoryTier::kHost;
+  const bool in_host = model->shard_tier() == MemoryTier::kHost;
   const bool parts_are_whole = model->shard->size() == 1 && !in_host;
   for (int g = 0; g < groups; ++g) {
     parts_.push_back(
-        model->Zeros(model->resident_tier(), MemoryCategory::kGradients, model->flat[g].shard, model->state_dtype()));
+        model->Zeros(model->shard_tier(), MemoryCategory::kGradients, model->flat[g].shard, model->state_dtype()));
     if (parts_are_whole) {
       whole_.push_back(parts_[g]);
     } else if (no_sync) {
@@ -101,7 +101,7 @@ void ShardedGradient::WaitReduceScatter() {
   // Given back now, whoever still refers to it; sums of several micro-batches stay.
   if (!adds_up_whole()) FreeStorage(done.input);
   const at::Tensor& part = parts_[done.group];
-  if (!model_->resident_is_apart()) {
+  if (!model_->shard_is_apart()) {
     part.add_(done.output);
     FreeStorage(done.output);
     return;
@@ -136,7 +136,7 @@ void ShardedGradient::FinishSync() {
 
 void ShardedGradient::AllReduce(ProcessGroup& ranks, const at::Tensor& part) {
   const MemoryScope communication(model_->ledger, MemoryCategory::kCommunication);
-  if (!model_->resident_is_apart()) {
+  if (!model_->shard_is_apart()) {
     ranks.AllReduceSum(part)->Wait();
     return;
   }

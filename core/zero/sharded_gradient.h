@@ -37,7 +37,7 @@ class ShardedGradient {
   // To zero; drops what has been added and not reduced.
   void Clear();
 
-  // This rank's parts, laid out as the model's resident buffers are, by group.
+  // This rank's parts, laid out as the model's shards are, by group.
   const std::vector<at::Tensor>& parts() const { return parts_; }
 
  private:

@@ -200,19 +200,19 @@ absl::StatusOr<std::unique_ptr<ShardedModel>> ShardedModel::Load(const std::stri
     }
     model.compute_weights = model.ChooseComputeWeights();
     std::vector<at::Tensor> frozen;
-    if (!options.trainable) frozen = model.NewBuffers(model.resident_tier());
+    if (!options.trainable) frozen = model.NewBuffers(model.shard_tier());
     for (int g = 0; g < static_cast<int>(groups.size()); ++g) {
       const FlatGroup& flat = model.flat[g];
-      model.held.push_back(options.trainable ? model.NewTrainedGroup(g) : HeldGroup{frozen[g], frozen[g], {}});
-      for (const FlatPiece& piece : PiecesWithin(groups[g], flat, model.part_begin(g), flat.shard)) {
-        model.pieces.push_back({g, piece.parameter, piece.begin, piece.count, piece.offset});
+      model.groups.push_back(options.trainable ? model.NewTrainedGroup(g) : ShardedGroup{frozen[g], frozen[g], {}});
+      for (const FlatPiece& piece : PiecesWithin(groups[g], flat, model.shard_begin(g), flat.shard)) {
+        model.parameter_shards.push_back({g, piece.parameter, piece.begin, piece.count, piece.offset});
       }
 
       // No two ranks read the same, also where they will keep the same.
       if (reader == nullptr) continue;
       const OwnedRange range = model.Owned(g, model.world->rank());
       QUARTET_RETURN_IF_ERROR(
-          model.Read(*reader, g, range.begin, model.held[g].resident.narrow(0, range.offset, range.count)));
+          model.Read(*reader, g, range.begin, model.groups[g].shard.narrow(0, range.offset, range.count)));
       if (logs) ReportLoading("reading weights", g + 1, static_cast<int64_t>(groups.size()));
     }
     return absl::OkStatus();
@@ -231,8 +231,8 @@ absl::StatusOr<std::unique_ptr<ShardedModel>> ShardedModel::Load(const std::stri
                                                       }
                                                     }),
                                           options.device));
-    for (int g = 0; g < static_cast<int>(model.held.size()); ++g) {
-      model.CompleteFromOwners(g, model.held[g].resident);
+    for (int g = 0; g < static_cast<int>(model.groups.size()); ++g) {
+      model.CompleteFromOwners(g, model.groups[g].shard);
       model.RefreshComputeWeights(g);
     }
   } catch (const std::exception& error) {
@@ -293,8 +293,8 @@ void ShardedModel::Forward(const PackedSequences& batch,
   }
 }
 
-const std::vector<ResidentPiece>& ShardedModel::pieces() const { return impl_->pieces; }
-const at::Tensor& ShardedModel::resident(int group) const { return impl_->held[group].resident; }
+const std::vector<ParameterShard>& ShardedModel::parameter_shards() const { return impl_->parameter_shards; }
+const at::Tensor& ShardedModel::shard(int group) const { return impl_->groups[group].shard; }
 
 OwnedRange ShardedModel::owned(int group, int rank) const { return impl_->Owned(group, rank); }
 void ShardedModel::CompleteFromOwners(int group, const at::Tensor& values) { impl_->CompleteFromOwners(group, values); }
@@ -304,28 +304,28 @@ std::vector<at::Tensor> ShardedModel::Views(int group, const at::Tensor& buffer)
 }
 
 ComputeWeights ShardedModel::Impl::ChooseComputeWeights() const {
-  const bool types_equal = resident_dtype() == options.compute_dtype;
-  const bool on_device = resident_tier() == MemoryTier::kDevice;
+  const bool types_equal = shard_dtype() == options.compute_dtype;
+  const bool on_device = shard_tier() == MemoryTier::kDevice;
   if (options.zero_stage != 3 || (shard->size() == 1 && types_equal && on_device)) {
-    return types_equal && on_device ? ComputeWeights::kWholeResident : ComputeWeights::kWholeCopy;
+    return types_equal && on_device ? ComputeWeights::kWhole : ComputeWeights::kWholeCopy;
   }
   const bool copies = options.adam_offload && !(options.offload_param && types_equal);
-  return copies ? ComputeWeights::kGatheredFromCopy : ComputeWeights::kGatheredFromResident;
+  return copies ? ComputeWeights::kGatheredFromCopies : ComputeWeights::kGatheredFromShards;
 }
 
-HeldGroup ShardedModel::Impl::NewTrainedGroup(int group) const {
+ShardedGroup ShardedModel::Impl::NewTrainedGroup(int group) const {
   const auto zeros = [&](MemoryTier tier, int64_t numel, at::ScalarType dtype) {
     return Zeros(tier, MemoryCategory::kParameters, numel, dtype);
   };
-  HeldGroup weights;
+  ShardedGroup weights;
   if (!gathers()) weights.compute = zeros(MemoryTier::kDevice, flat[group].total, options.compute_dtype);
-  if (compute_weights == ComputeWeights::kWholeResident) {
-    weights.resident = OwnPart(group, weights.compute);
+  if (compute_weights == ComputeWeights::kWhole) {
+    weights.shard = OwnShard(group, weights.compute);
     return weights;
   }
-  weights.resident = zeros(resident_tier(), flat[group].shard, resident_dtype());
-  if (compute_weights == ComputeWeights::kGatheredFromResident) weights.compute = weights.resident;
-  if (compute_weights == ComputeWeights::kGatheredFromCopy) {
+  weights.shard = zeros(shard_tier(), flat[group].shard, shard_dtype());
+  if (compute_weights == ComputeWeights::kGatheredFromShards) weights.compute = weights.shard;
+  if (compute_weights == ComputeWeights::kGatheredFromCopies) {
     const MemoryTier tier = options.offload_param ? MemoryTier::kHost : MemoryTier::kDevice;
     weights.compute = zeros(tier, flat[group].shard, options.compute_dtype);
   }
@@ -335,14 +335,14 @@ HeldGroup ShardedModel::Impl::NewTrainedGroup(int group) const {
 std::vector<at::Tensor> ShardedModel::Impl::NewBuffers(MemoryTier tier) const {
   // One block of memory: few of its pages are too near to an end to be huge.
   constexpr int64_t kAlignment = 256;
-  const int64_t step = kAlignment / static_cast<int64_t>(c10::elementSize(resident_dtype()));
+  const int64_t step = kAlignment / static_cast<int64_t>(c10::elementSize(shard_dtype()));
   std::vector<int64_t> begins;
   int64_t numel = 0;
   for (int g = 0; g < static_cast<int>(flat.size()); ++g) {
     begins.push_back(numel);
     numel += (flat[g].shard + step - 1) / step * step;
   }
-  const at::Tensor block = Zeros(tier, MemoryCategory::kParameters, numel, resident_dtype());
+  const at::Tensor block = Zeros(tier, MemoryCategory::kParameters, numel, shard_dtype());
   std::vector<at::Tensor> buffers;
   for (int g = 0; g < static_cast<int>(flat.size()); ++g) {
     buffers.push_back(block.narrow(0, begins[g], flat[g].shard));
@@ -350,51 +350,51 @@ std::vector<at::Tensor> ShardedModel::Impl::NewBuffers(MemoryTier tier) const {
   return buffers;
 }
 
-bool ShardedModel::stages_apart() const { return impl_->host_is_apart() && !impl_->resident_is_apart(); }
+bool ShardedModel::stages_apart() const { return impl_->host_is_apart() && !impl_->shard_is_apart(); }
 
 std::vector<at::Tensor> ShardedModel::NewStagedBuffers() const {
-  return impl_->NewBuffers(stages_apart() ? MemoryTier::kHost : impl_->resident_tier());
+  return impl_->NewBuffers(stages_apart() ? MemoryTier::kHost : impl_->shard_tier());
 }
 
 std::vector<at::Tensor> ShardedModel::SwapWeights(std::vector<at::Tensor> staged) {
   Impl& model = *impl_;
-  if (!stages_apart()) return SwapResident(std::move(staged));
+  if (!stages_apart()) return SwapShards(std::move(staged));
   const at::NoGradGuard no_grad;
   model.DropPending();
-  if (!model.held.front().resident.defined()) SwapResident(model.NewBuffers(model.resident_tier()));
-  for (size_t g = 0; g < staged.size(); ++g) model.held[g].resident.copy_(staged[g]);
+  if (!model.groups.front().shard.defined()) SwapShards(model.NewBuffers(model.shard_tier()));
+  for (size_t g = 0; g < staged.size(); ++g) model.groups[g].shard.copy_(staged[g]);
   return staged;
 }
 
-std::vector<at::Tensor> ShardedModel::SwapResident(std::vector<at::Tensor> buffers) {
+std::vector<at::Tensor> ShardedModel::SwapShards(std::vector<at::Tensor> buffers) {
   Impl& model = *impl_;
   QUARTET_CHECK(!model.options.trainable) << "a trainable model's weights change by its optimizer only";
-  QUARTET_CHECK(buffers.size() == model.held.size()) << buffers.size() << " buffers";
+  QUARTET_CHECK(buffers.size() == model.groups.size()) << buffers.size() << " buffers";
   model.DropPending();
   for (int g = 0; g < static_cast<int>(buffers.size()); ++g) {
-    QUARTET_CHECK(buffers[g].numel() == model.flat[g].shard && buffers[g].scalar_type() == model.resident_dtype())
+    QUARTET_CHECK(buffers[g].numel() == model.flat[g].shard && buffers[g].scalar_type() == model.shard_dtype())
         << "buffer of group " << g;
-    // A frozen model computes with, or gathers from, what is resident itself.
-    model.held[g].compute = buffers[g];
-    std::swap(model.held[g].resident, buffers[g]);
+    // A frozen model computes with, or gathers from, the shard itself.
+    model.groups[g].compute = buffers[g];
+    std::swap(model.groups[g].shard, buffers[g]);
   }
   if (!buffers.front().defined()) buffers.clear();
   return buffers;
 }
 
-void ShardedModel::ReleaseResident() {
+void ShardedModel::ReleaseShards() {
   Impl& model = *impl_;
   QUARTET_CHECK(!model.options.trainable) << "a trainable model's weights have no other copy";
   model.DropPending();
-  for (HeldGroup& weights : model.held) weights = {};
+  for (ShardedGroup& weights : model.groups) weights = {};
 }
 
-absl::Status ShardedModel::ReadResident(const std::vector<at::Tensor>& buffers) const {
+absl::Status ShardedModel::ReadShards(const std::vector<at::Tensor>& buffers) const {
   if (impl_->options.device.is_meta()) return absl::OkStatus();
   const at::NoGradGuard no_grad;
   QUARTET_ASSIGN_OR_RETURN(const std::unique_ptr<CheckpointReader> reader, CheckpointReader::Open(impl_->folder));
   for (int g = 0; g < static_cast<int>(buffers.size()); ++g) {
-    QUARTET_RETURN_IF_ERROR(impl_->Read(*reader, g, impl_->part_begin(g), buffers[g]));
+    QUARTET_RETURN_IF_ERROR(impl_->Read(*reader, g, impl_->shard_begin(g), buffers[g]));
   }
   return absl::OkStatus();
 }

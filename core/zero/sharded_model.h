@@ -52,28 +52,28 @@ struct ShardedModelOptions {
   uint64_t seed = 0;
 };
 
-// Elements [begin, begin + count) of one parameter that are resident on this rank.
-struct ResidentPiece {
+// Elements [begin, begin + count) of one parameter that are in this rank's shard.
+struct ParameterShard {
   int group;
   int parameter;  // index into the group's parameters
   int64_t begin;  // element of the parameter, row-major
   int64_t count;
-  int64_t shard_offset;  // element of this rank's resident flat buffer of the group
+  int64_t shard_offset;  // element of this rank's shard of the group's flat buffer
 };
 
 // Elements of a group's flat buffer, whose offsets are those of MakeFlatGroup at any world size.
 struct OwnedRange {
   int64_t begin;   // of the whole buffer
-  int64_t offset;  // of the resident buffer of the rank that owns them
+  int64_t offset;  // of the shard of the rank that owns them
   int64_t count;
 };
 
 // Sequences laid end to end, each token once where they begin alike (core/kernels/sequence_rows.h).
 struct PackedSequences {
-  at::Tensor ids_T;             // int64
-  std::vector<int64_t> starts;  // the own tokens of sequence i are [starts[i], starts[i + 1])
-  std::vector<int64_t> shared;  // how many it has of sequence i - 1; empty: none
-  SequenceRows rows() const { return {starts, shared}; }
+  at::Tensor ids_T;                 // int64
+  std::vector<int64_t> cu_seqlens;  // the own tokens of sequence i are [cu_seqlens[i], cu_seqlens[i + 1])
+  std::vector<int64_t> shared;      // how many it has of sequence i - 1; empty: none
+  SequenceRows rows() const { return {cu_seqlens, shared}; }
 };
 
 class ShardedModel;
@@ -124,30 +124,30 @@ class ShardedModel {
                const std::function<void(const at::Tensor& hidden_TD, const at::Tensor& head_weight)>& use);
 
   // What this rank holds. Master type (fp32) when trainable, else compute type. Flat, one per group.
-  const std::vector<ResidentPiece>& pieces() const;
-  const at::Tensor& resident(int group) const;
+  const std::vector<ParameterShard>& parameter_shards() const;
+  const at::Tensor& shard(int group) const;
   // What `rank` owns of a group: no element is owned by two ranks, also where several hold it.
   OwnedRange owned(int group, int rank) const;
-  // Of `values`, laid out like resident(group), every rank has what it owns; brings the rest here. Collective.
+  // Of `values`, laid out like shard(group), every rank has what it owns; brings the rest here. Collective.
   void CompleteFromOwners(int group, const at::Tensor& values);
 
-  // The group's parameters, in their order, as views of `buffer`, which holds the group whole: resident(group) at stage
+  // The group's parameters, in their order, as views of `buffer`, which holds the group whole: shard(group) at stage
   // 0. Any thread.
   std::vector<at::Tensor> Views(int group, const at::Tensor& buffer) const;
 
-  // A second set of a frozen model's weights, laid out like the resident ones, in memory of the host: to be filled
-  // piece by piece with resident-type elements, by any thread, and then computed with from one forward to the next.
-  // Where host memory is not the resident buffers' memory (stages_apart), elements are copied from there over these
-  // (into new ones after ReleaseResident), so that no second set is on the device; else the buffers take their place.
-  // SwapWeights returns the set that is not in use then, to be filled anew, empty where ReleaseResident has given it
+  // A second set of a frozen model's weights, laid out like its shards, in memory of the host: to be filled
+  // piece by piece with elements of the shards' type, by any thread, and then computed with from one forward to the
+  // next. Where host memory is not the shards' memory (stages_apart), elements are copied from there over these (into
+  // new ones after ReleaseShards), so that no second set is on the device; else the buffers take their place.
+  // SwapWeights returns the set that is not in use then, to be filled anew, empty where ReleaseShards has given it
   // back: memory that a process has touched before costs far less to write than new pages.
   std::vector<at::Tensor> NewStagedBuffers() const;
   bool stages_apart() const;
   std::vector<at::Tensor> SwapWeights(std::vector<at::Tensor> staged);
-  // Gives the resident buffers of a frozen model back. Until SwapWeights there are no weights: nothing may gather them.
-  void ReleaseResident();
+  // Gives the shards of a frozen model back. Until SwapWeights there are no weights: nothing may gather them.
+  void ReleaseShards();
   // What Load read, into NewStagedBuffers; this rank alone, from the folder as it is now. Errors as Load's.
-  absl::Status ReadResident(const std::vector<at::Tensor>& buffers) const;
+  absl::Status ReadShards(const std::vector<at::Tensor>& buffers) const;
 
  private:
   friend class TrainableModel;
@@ -155,8 +155,8 @@ class ShardedModel {
   friend class ShardedOptimizer;
   friend class WeightsAverage;
   struct Impl;
-  // Returns those that were resident, or none.
-  std::vector<at::Tensor> SwapResident(std::vector<at::Tensor> buffers);
+  // Returns those that were there, or none.
+  std::vector<at::Tensor> SwapShards(std::vector<at::Tensor> buffers);
   explicit ShardedModel(std::unique_ptr<Impl> impl);
   // `impl` has its process groups.
   static absl::StatusOr<std::unique_ptr<ShardedModel>> Load(const std::string& folder,

@@ -25,7 +25,7 @@ at::Tensor ShardedModel::Impl::Zeros(MemoryTier tier, MemoryCategory category, i
   return AccountedZeros(ledger, category, numel, dtype, options.device, tier);
 }
 
-at::Tensor ShardedModel::Impl::OwnPart(int group, const at::Tensor& buffer) const {
+at::Tensor ShardedModel::Impl::OwnShard(int group, const at::Tensor& buffer) const {
   return buffer.narrow(0, shard->rank() * flat[group].shard, flat[group].shard);
 }
 
@@ -43,9 +43,9 @@ void ShardedModel::Impl::StartGather(int group) {
   at::NoGradGuard no_grad;
   Pending gather;
   gather.group = group;
-  if (held[group].refill.defined()) {
+  if (groups[group].refill.defined()) {
     gather.is_refill = true;
-    gather.buffer = std::exchange(held[group].refill, at::Tensor());
+    gather.buffer = std::exchange(groups[group].refill, at::Tensor());
     RefillStorage(ledger, MemoryCategory::kGathered, gather.buffer);
   } else {
     gather.buffer =
@@ -54,7 +54,7 @@ void ShardedModel::Impl::StartGather(int group) {
   try {
     const MemoryScope communication(ledger, MemoryCategory::kCommunication);
     // From host memory without waiting: it changes only in an optimizer step, which waits for the device.
-    OwnPart(group, gather.buffer).copy_(held[group].compute, /*non_blocking=*/true);
+    OwnShard(group, gather.buffer).copy_(groups[group].compute, /*non_blocking=*/true);
     gather.work = shard->AllGatherInPlace(gather.buffer);
   } catch (...) {
     FreeStorage(gather.buffer);
@@ -71,14 +71,14 @@ void ShardedModel::Impl::DropPending() noexcept {
     // The error that brought us here has the same cause and is on its way up already.
   }
   FreeStorage(pending->buffer);
-  if (pending->is_refill) held[pending->group].refill = pending->buffer;  // a graph refers to it still
+  if (pending->is_refill) groups[pending->group].refill = pending->buffer;  // a graph refers to it still
   pending.reset();
 }
 
 GatheredGroup ShardedModel::Impl::Gather(int group, int prefetch) {
   auto state = std::make_unique<GatheredGroup::State>();
   if (!gathers()) {
-    state->tensors = Views(group, held[group].compute);
+    state->tensors = Views(group, groups[group].compute);
     return GatheredGroup(std::move(state));
   }
   if (pending.has_value() && pending->group != group) DropPending();
@@ -98,7 +98,7 @@ GatheredGroup ShardedModel::Impl::GatherCopy(int group, const at::Tensor& part) 
   auto state = std::make_unique<GatheredGroup::State>();
   state->buffer =
       AccountedEmpty(ledger, MemoryCategory::kGathered, flat[group].total, options.compute_dtype, options.device);
-  OwnPart(group, state->buffer).copy_(part);
+  OwnShard(group, state->buffer).copy_(part);
   shard->AllGatherInPlace(state->buffer)->Wait();
   state->tensors = Views(group, state->buffer);
   return GatheredGroup(std::move(state));
@@ -106,17 +106,17 @@ GatheredGroup ShardedModel::Impl::GatherCopy(int group, const at::Tensor& part) 
 
 void ShardedModel::Impl::RefreshComputeWeights(int group) {
   at::NoGradGuard no_grad;
-  const HeldGroup& weights = held[group];
+  const ShardedGroup& weights = groups[group];
   switch (compute_weights) {
-    case ComputeWeights::kGatheredFromResident:
+    case ComputeWeights::kGatheredFromShards:
       return;
-    case ComputeWeights::kGatheredFromCopy:
-      weights.compute.copy_(weights.resident);
+    case ComputeWeights::kGatheredFromCopies:
+      weights.compute.copy_(weights.shard);
       return;
     case ComputeWeights::kWholeCopy:
-      OwnPart(group, weights.compute).copy_(weights.resident);
+      OwnShard(group, weights.compute).copy_(weights.shard);
       [[fallthrough]];
-    case ComputeWeights::kWholeResident:
+    case ComputeWeights::kWhole:
       if (shard->size() > 1) shard->AllGatherInPlace(weights.compute)->Wait();
   }
 }

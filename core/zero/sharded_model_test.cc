@@ -51,7 +51,7 @@ std::string WriteModel(const std::string& name, const ModelConfig& config, Dtype
 PackedSequences SomeSequences() {
   PackedSequences batch;
   batch.ids_T = at::arange(0, 30, at::kLong) * 31 % 97;
-  batch.starts = {0, 11, 12, 30};
+  batch.cu_seqlens = {0, 11, 12, 30};
   return batch;
 }
 
@@ -241,13 +241,13 @@ TEST(ShardedModel, EveryElementIsResidentOnExactlyOneRankAtStage3) {
     auto model = LoadShardedOrDie(folder, {}, group, ledger);
     GatheredGroup first = model->Gather(0);
     std::lock_guard<std::mutex> lock(mutex);
-    for (const ResidentPiece& piece : model->pieces()) {
+    for (const ParameterShard& piece : model->parameter_shards()) {
       const ParameterSpec& parameter = model->layout().groups[piece.group].parameters[piece.parameter];
       auto& counts = owners[parameter.name];
       counts.resize(parameter.numel());
       for (int64_t i = 0; i < piece.count; ++i) ++counts[piece.begin + i];
       if (piece.group == 0) {
-        EXPECT_TRUE(at::equal(model->resident(0).narrow(0, piece.shard_offset, piece.count),
+        EXPECT_TRUE(at::equal(model->shard(0).narrow(0, piece.shard_offset, piece.count),
                               first.tensors()[piece.parameter].view({-1}).narrow(0, piece.begin, piece.count)));
       }
     }
@@ -280,10 +280,10 @@ TEST(ShardedModel, NewWeightsAreUsedOnceSwappedIn) {
       const int64_t resident_bytes = ledger.current(MemoryCategory::kParameters);
       std::vector<at::Tensor> buffers = model->NewStagedBuffers();
       EXPECT_GT(ledger.current(MemoryCategory::kParameters), resident_bytes);
-      for (const ResidentPiece& piece : wanted->pieces()) {
+      for (const ParameterShard& piece : wanted->parameter_shards()) {
         buffers[piece.group]
             .narrow(0, piece.shard_offset, piece.count)
-            .copy_(wanted->resident(piece.group).narrow(0, piece.shard_offset, piece.count));
+            .copy_(wanted->shard(piece.group).narrow(0, piece.shard_offset, piece.count));
       }
       EXPECT_TRUE(at::equal(logits_of(*model), before));
       model->SwapWeights(std::move(buffers));
@@ -309,7 +309,7 @@ TEST(ShardedModel, OfADeviceStagesWeightsInHostMemoryAndKeepsOneSetOnTheDevice) 
   const auto on = [&](MemoryTier tier) { return ledger.current(MemoryCategory::kParameters, tier); };
   const int64_t weights = on(MemoryTier::kDevice);
   for (const bool release : {false, true}) {
-    if (release) model->ReleaseResident();
+    if (release) model->ReleaseShards();
     std::vector<at::Tensor> staged = model->NewStagedBuffers();
     EXPECT_EQ(on(MemoryTier::kHost), weights);
     EXPECT_EQ(on(MemoryTier::kDevice), release ? 0 : weights);

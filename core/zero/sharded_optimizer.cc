@@ -16,12 +16,12 @@ ShardedOptimizer::ShardedOptimizer(ShardedModel::Impl* model, std::shared_ptr<co
   const at::NoGradGuard no_grad;
   for (int g = 0; g < static_cast<int>(model->flat.size()); ++g) {
     for (std::vector<at::Tensor>& buffers : state_) {
-      buffers.push_back(model->Zeros(model->resident_tier(), MemoryCategory::kOptimizer,
-                                     model->held[g].resident.numel(), model->state_dtype()));
+      buffers.push_back(model->Zeros(model->shard_tier(), MemoryCategory::kOptimizer, model->groups[g].shard.numel(),
+                                     model->state_dtype()));
     }
     const auto& parameters = model->layout.groups[g].parameters;
     const FlatGroup& flat = model->flat[g];
-    const int64_t begin = model->part_begin(g), end = begin + flat.shard;
+    const int64_t begin = model->shard_begin(g), end = begin + flat.shard;
     for (size_t p = 0; p < parameters.size(); ++p) {
       const int64_t first = std::max(begin, flat.offsets[p]);
       const int64_t last = std::min(end, p + 1 < parameters.size() ? flat.offsets[p + 1] : flat.total);
@@ -48,7 +48,7 @@ void ShardedOptimizer::Step(const std::vector<at::Tensor>& gradients, double div
     for (const Run& run : runs_) {
       if (run.decay != decay) continue;
       const auto part = [&](const at::Tensor& buffer) { return buffer.narrow(0, run.begin, run.count); };
-      parts.weights.push_back(part(model_->held[run.group].resident));
+      parts.weights.push_back(part(model_->groups[run.group].shard));
       parts.gradients.push_back(part(gradients[run.group]));
       for (size_t s = 0; s < state_.size(); ++s) parts.state[s].push_back(part(state_[s][run.group]));
     }
@@ -59,7 +59,7 @@ void ShardedOptimizer::Step(const std::vector<at::Tensor>& gradients, double div
 }
 
 std::vector<NamedState> ShardedOptimizer::state(int group) const {
-  std::vector<NamedState> state = {{"master", model_->held[group].resident}};
+  std::vector<NamedState> state = {{"master", model_->groups[group].shard}};
   const std::vector<std::string> names = optimizer_->state();
   for (size_t s = 0; s < names.size(); ++s) state.push_back({names[s], state_[s][group]});
   return state;

@@ -18,7 +18,7 @@ class ShardedOptimizer {
   // `model` must outlive this.
   ShardedOptimizer(ShardedModel::Impl* model, std::shared_ptr<const Optimizer> optimizer);
 
-  // One update of the model's resident buffers by `gradients / divisor`, laid out alike.
+  // One update of the model's shards by `gradients / divisor`, laid out alike.
   void Step(const std::vector<at::Tensor>& gradients, double divisor, double learning_rate);
 
   // The tensors themselves: the master weights, and what the optimizer keeps beside them.
@@ -34,7 +34,7 @@ class ShardedOptimizer {
   std::vector<std::vector<at::Tensor>> state_;  // as optimizer_->state() has it, then by group
   int64_t steps_ = 0;
 
-  // Elements of a group's resident buffer that are decayed alike; padding belongs to what is before it.
+  // Elements of a group's shard that are decayed alike; padding belongs to what is before it.
   struct Run {
     int group;
     int64_t begin;

@@ -40,8 +40,9 @@ using LossFunction = std::function<at::Tensor(const at::Tensor& hidden_TD, const
 
 // A part of a group's training state.
 struct NamedState {
-  std::string name;   // "master", then as Optimizer::state() has it, then with ema_decay "ema"
-  at::Tensor values;  // fp32, flat, laid out as model().resident(group) is: model().pieces() says what lies where
+  std::string name;  // "master", then as Optimizer::state() has it, then with ema_decay "ema"
+  at::Tensor
+      values;  // fp32, flat, laid out as model().shard(group) is: model().parameter_shards() says what lies where
 };
 
 // One thread; all ranks in step. A sequence of micro-batches (the same number on every rank; an empty batch where a
@@ -79,7 +80,7 @@ class TrainableModel {
   // Collective.
   void Restore(int64_t steps);
 
-  // The gradient so far, laid out as model().resident(group) is. What Step itself still sums over ranks (all of it at
+  // The gradient so far, laid out as model().shard(group) is. What Step itself still sums over ranks (all of it at
   // stage 0 and with no_sync; replicas) is not yet in it.
   const at::Tensor& gradient(int group) const;
 

@@ -89,7 +89,7 @@ double TrainableModel::Impl::ForwardBackward(const PackedSequences& batch, const
       graphs[b] = make_graph(g, group.tensors(), hidden);
       hidden = graphs[b].output_TD.variable_data();
       // The graph refers to this memory, which is given back now and filled again for the backward pass.
-      sharded->held[g].refill = buffer;
+      sharded->groups[g].refill = buffer;
     } else {
       inputs.Save(b, hidden);
       hidden = run_block(g, group.tensors(), hidden);

@@ -100,13 +100,13 @@ Flags ReadFlags(int argc, char** argv) {
 absl::Status WriteGradients(TrainableModel& model, const std::string& path) {
   ShardedModel& sharded = model.model();
   std::vector<SafetensorsWriter::Entry> entries;
-  for (const ResidentPiece& piece : sharded.pieces()) {
+  for (const ParameterShard& piece : sharded.parameter_shards()) {
     const ParameterSpec& parameter = sharded.layout().groups[piece.group].parameters[piece.parameter];
     entries.push_back({parameter.name, Dtype::kF32, parameter.shape});
   }
   QUARTET_ASSIGN_OR_RETURN(const std::unique_ptr<SafetensorsWriter> writer, SafetensorsWriter::Create(path, entries));
   for (size_t i = 0; i < entries.size(); ++i) {
-    const ResidentPiece& piece = sharded.pieces()[i];
+    const ParameterShard& piece = sharded.parameter_shards()[i];
     const float* values = model.gradient(piece.group).const_data_ptr<float>() + piece.shard_offset;
     QUARTET_RETURN_IF_ERROR(writer->Write(static_cast<int>(i), 0, values, piece.count * sizeof(float)));
   }
@@ -137,8 +137,8 @@ int Main(int argc, char** argv) {
   options.gradient_checkpointing = flags.OneOf("gradient_checkpointing", "true", "false");
 
   std::vector<int64_t> rows, next;  // tokens that have a next one in their sequence, and where it is
-  std::vector<int64_t> starts;
-  for (int64_t s = 0; s <= sequences; ++s) starts.push_back(s * length);
+  std::vector<int64_t> cu_seqlens;
+  for (int64_t s = 0; s <= sequences; ++s) cu_seqlens.push_back(s * length);
   for (int64_t t = 0; t < tokens; ++t) {
     if (t % length == length - 1) continue;
     rows.push_back(t);
@@ -162,7 +162,7 @@ int Main(int argc, char** argv) {
       for (int64_t m = 0; m < micro_batches; ++m) {
         PackedSequences batch;
         batch.ids_T = ids.narrow(0, ((step * ranks + group.rank()) * micro_batches + m) * tokens, tokens);
-        batch.starts = starts;
+        batch.cu_seqlens = cu_seqlens;
         loss += (*model)->ForwardBackward(batch, [&](const at::Tensor& hidden_TD, const at::Tensor& head_VD) {
           const TokenLogProbs now =
               ChunkedLogProbs(hidden_TD.index_select(0, rows_A), head_VD, batch.ids_T.index_select(0, next_A), 1.0, {});

@@ -39,10 +39,10 @@ TrainableModelOptions Options(int stage, bool checkpointing, at::ScalarType dtyp
 
 // Of sequences of `length` tokens.
 PackedSequences Batch(int64_t tokens = kTokens, int64_t length = kTokens / 2) {
-  std::vector<int64_t> ids(tokens), starts;
+  std::vector<int64_t> ids(tokens), cu_seqlens;
   for (int64_t t = 0; t < tokens; ++t) ids[t] = 3 + t * 7 % (kVocabulary - 3);
-  for (int64_t start = 0; start <= tokens; start += length) starts.push_back(start);
-  return {at::tensor(ids, at::TensorOptions(at::kLong)), starts};
+  for (int64_t start = 0; start <= tokens; start += length) cu_seqlens.push_back(start);
+  return {at::tensor(ids, at::TensorOptions(at::kLong)), cu_seqlens};
 }
 
 at::Tensor Loss(const PackedSequences& batch, const at::Tensor& hidden_TD, const at::Tensor& head_VD) {

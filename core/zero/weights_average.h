@@ -17,7 +17,7 @@ class WeightsAverage {
   // average = decay * average + (1 - decay) * weights.
   void Update();
 
-  // Laid out as what is resident of a group; the tensors themselves.
+  // Laid out as a group's shard; the tensors themselves.
   const at::Tensor& of(int group) const { return average_[group]; }
 
  private:

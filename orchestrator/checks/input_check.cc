@@ -26,7 +26,7 @@
 #include "core/model/tensor_parallel.h"
 #include "core/safetensors/reader.h"
 #include "core/service/ranks/addresses/port_reservation.h"
-#include "core/service/wire/credentials.h"
+#include "core/service/rpc/credentials.h"
 #include "core/training/engine/model_folder_check.h"
 
 namespace quartet {

@@ -4,7 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "core/config/address.h"
-#include "core/service/wire/local_users.h"
+#include "core/service/rpc/local_users.h"
 
 namespace quartet {
 

@@ -16,7 +16,7 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "core/base/status_macros.h"
-#include "core/service/wire/status_conversion.h"
+#include "core/service/rpc/status_conversion.h"
 #include "orchestrator/clients/cancellation.h"
 #include "orchestrator/clients/replies.h"
 #include "orchestrator/clients/service_clients.h"

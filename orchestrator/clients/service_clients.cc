@@ -13,7 +13,7 @@
 #include "core/base/logging.h"
 #include "core/base/status_macros.h"
 #include "core/config/run_config.h"
-#include "core/service/wire/credentials.h"
+#include "core/service/rpc/credentials.h"
 #include "orchestrator/clients/connection.h"
 #include "orchestrator/clients/replies.h"
 #include "proto/critic_trainer.grpc.pb.h"

@@ -3,7 +3,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "core/answers/label.h"
+#include "core/answer_extraction/label.h"
 #include "core/base/hash.h"
 #include "core/base/status_macros.h"
 #include "orchestrator/data/conversation.h"

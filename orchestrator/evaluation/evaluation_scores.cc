@@ -5,7 +5,7 @@
 #include <map>
 
 #include "absl/strings/ascii.h"
-#include "core/answers/boxed.h"
+#include "core/answer_extraction/boxed.h"
 
 namespace quartet {
 namespace {

@@ -7,7 +7,7 @@
 
 #include "core/config/run_config.h"
 #include "core/rl/testing/token_arrays.h"
-#include "orchestrator/loop/algorithm.h"
+#include "orchestrator/loop/policy_loss.h"
 
 namespace quartet {
 namespace {

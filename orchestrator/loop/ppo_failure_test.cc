@@ -15,7 +15,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "core/base/fail_point.h"
-#include "core/service/wire/protocol_version.h"
+#include "core/service/rpc/protocol_version.h"
 #include "orchestrator/loop/ppo.h"
 #include "orchestrator/testing/ppo_test_base.h"
 

@@ -12,7 +12,7 @@
 #include "core/config/batches/updates.h"
 #include "core/rl/policy_losses.h"
 #include "orchestrator/checks/start_check.h"
-#include "orchestrator/loop/algorithm.h"
+#include "orchestrator/loop/policy_loss.h"
 #include "orchestrator/loop/side_by_side.h"
 
 namespace quartet {

@@ -14,9 +14,9 @@
 #include "core/comm/process_group.h"
 #include "core/config/run_config.h"
 #include "core/memory/ledger.h"
+#include "core/rank/rank_info.h"
+#include "core/rank/rank_setup.h"
 #include "core/service/ranks/rank_context.h"
-#include "core/training/calls/rank_info.h"
-#include "core/training/engine/engine_setup.h"
 #include "core/training/testing/engine_ranks.h"
 #include "core/zero/sharded_model.h"
 #include "orchestrator/planner/rank_run.h"
@@ -131,7 +131,7 @@ RankUse ForwardWith(const RunConfig& config, const RankContext& context, bool le
   if (leak) leaked = (*model)->Gather((*model)->layout().block_group(0));
   PackedSequences batch;
   batch.ids_T = at::zeros({512}, at::kLong);
-  batch.starts = {0, 512};
+  batch.cu_seqlens = {0, 512};
   (*model)->Forward(batch, [](const at::Tensor&, const at::Tensor&) {});
   RankUse use;
   use.tiers = TiersOf(DescribeRank(context, ledger));

@@ -10,10 +10,10 @@
 #include "core/checkpoint/state_folder.h"
 #include "core/config/run_config.h"
 #include "core/config/services.h"
-#include "core/service/wire/message_size.h"
-#include "core/service/wire/protocol_version.h"
-#include "core/service/wire/status_conversion.h"
-#include "core/service/wire/stream_io.h"
+#include "core/service/rpc/message_size.h"
+#include "core/service/rpc/protocol_version.h"
+#include "core/service/rpc/status_conversion.h"
+#include "core/service/rpc/stream_io.h"
 #include "orchestrator/testing/byte_tokenizer.h"
 
 namespace quartet {

@@ -25,7 +25,7 @@
 #include "core/memory/block_cache.h"
 #include "core/memory/catch_exceptions.h"
 #include "core/model/position_check.h"
-#include "core/training/engine/engine_setup.h"
+#include "core/rank/rank_setup.h"
 #include "core/zero/sharded_model.h"
 #include "rollout/engine/budget_measurement.h"
 #include "rollout/engine/cache/cache_budget.h"

@@ -30,7 +30,7 @@ std::vector<float> TrainersLogProbs(ShardedModel& model, const GeneratedSequence
   const int64_t prompt = length - sequence.log_probs_size();
   PackedSequences batch;
   batch.ids_T = at::from_blob(ids.data(), {length}, at::kLong).clone();
-  batch.starts = {0, length};
+  batch.cu_seqlens = {0, length};
   std::vector<float> log_probs;
   model.Forward(batch, [&](const at::Tensor& hidden_TD, const at::Tensor& head_VD) {
     const TokenLogProbs out = ChunkedLogProbs(hidden_TD.slice(0, prompt - 1, length - 1), head_VD,

@@ -22,7 +22,7 @@
 #include "core/base/byte_budget.h"
 #include "core/base/logging.h"
 #include "core/base/status_macros.h"
-#include "core/service/wire/local_users.h"
+#include "core/service/rpc/local_users.h"
 #include "rollout/http/connections.h"
 #include "rollout/http/departures.h"
 

@@ -17,7 +17,7 @@
 #include "core/base/files.h"
 #include "core/base/status_macros.h"
 #include "core/config/address.h"
-#include "core/service/wire/local_users.h"
+#include "core/service/rpc/local_users.h"
 #include "rollout/http/api_error.h"
 #include "rollout/http/metrics_text.h"
 #include "rollout/http/openai_request.h"
@@ -76,12 +76,12 @@ std::string MethodOf(const std::string& path) {
   return "";
 }
 
-ServedModel Describe(const std::string& name, const Generation& generation) {
+ServedModel Describe(const std::string& name, const RolloutBackend& backend) {
   return {.name = name,
-          .tokenizer = generation.tokenizer(),
-          .vocab_size = generation.vocab_size(),
-          .max_model_len = generation.max_model_len(),
-          .max_sequences = generation.max_guest_sequences()};
+          .tokenizer = backend.tokenizer(),
+          .vocab_size = backend.vocab_size(),
+          .max_model_len = backend.max_model_len(),
+          .max_sequences = backend.max_guest_sequences()};
 }
 
 // One request that the rollout works on.
@@ -127,8 +127,8 @@ absl::StatusOr<std::string> ReadSecret(const std::string& field, const std::stri
 
 }  // namespace
 
-OpenAiFront::OpenAiFront(OpenAiFrontOptions options, Generation* generation)
-    : options_(std::move(options)), generation_(generation), created_(absl::ToUnixSeconds(absl::Now())) {}
+OpenAiFront::OpenAiFront(OpenAiFrontOptions options, RolloutBackend* backend)
+    : options_(std::move(options)), backend_(backend), created_(absl::ToUnixSeconds(absl::Now())) {}
 
 std::optional<HttpReply> OpenAiFront::Refuse(const HttpRequest& head) {
   if (head.path == "/health" && head.method == "GET") return std::nullopt;
@@ -164,17 +164,17 @@ std::optional<HttpReply> OpenAiFront::Refuse(const HttpRequest& head) {
 bool OpenAiFront::IsControl(const HttpRequest& head) { return MethodOf(head.path) != "POST"; }
 
 HttpReply OpenAiFront::Answer(HttpRequest& request, const std::stop_token& gone) {
-  if (const absl::Status serving = generation_->CheckServing(); !serving.ok()) return ErrorReply(serving);
-  absl::Status weights = generation_->CheckWeights();
+  if (const absl::Status serving = backend_->CheckServing(); !serving.ok()) return ErrorReply(serving);
+  absl::Status weights = backend_->CheckWeights();
   if (!weights.ok()) weights = absl::UnavailableError(weights.message());
   HttpReply reply;
   reply.content_type = "text/plain; charset=utf-8";
   if (request.path == "/health") {
-    const absl::Status health = generation_->CheckHealth();
+    const absl::Status health = backend_->CheckHealth();
     return health.ok() ? reply : ErrorReply(health);
   }
   if (request.path == "/metrics") {
-    const absl::StatusOr<GenerationState> state = generation_->State(Deadline::In(kStateTimeout));
+    const absl::StatusOr<GenerationState> state = backend_->State(Deadline::In(kStateTimeout));
     if (!state.ok()) return ErrorReply(state.status());
     reply.content_type = "text/plain; version=0.0.4; charset=utf-8";
     reply.body = MetricsText(*state, options_.served_model_name);
@@ -190,7 +190,7 @@ HttpReply OpenAiFront::Models(const std::string& path) const {
                               {"object", "model"},
                               {"created", created_},
                               {"owned_by", "quartet"},
-                              {"max_model_len", generation_->max_model_len()}};
+                              {"max_model_len", backend_->max_model_len()}};
   HttpReply reply;
   if (path == kModels) {
     reply.body = ordered_json{{"object", "list"}, {"data", ordered_json::array({model})}}.dump();
@@ -207,20 +207,20 @@ HttpReply OpenAiFront::Models(const std::string& path) const {
 
 HttpReply OpenAiFront::Complete(bool chat, HttpRequest& request, const std::stop_token& gone) {
   auto work = std::make_shared<Work>();
-  work->model = Describe(options_.served_model_name, *generation_);
+  work->model = Describe(options_.served_model_name, *backend_);
   absl::StatusOr<OpenAiRequest> asked = ReadOpenAiRequest(chat, request.body, work->model, Random64());
   if (!asked.ok()) return ErrorReply(asked.status());
-  if (const absl::Status fits = generation_->Check(asked->header.sampling(), asked->prompts); !fits.ok()) {
+  if (const absl::Status fits = backend_->Check(asked->header.sampling(), asked->prompts); !fits.ok()) {
     // Trying again later does not help.
     return ErrorReply(absl::IsResourceExhausted(fits) ? absl::InvalidArgumentError(fits.message()) : fits);
   }
   OpenAiAnswerOptions options;
   options.id = absl::StrFormat("%016x", Random64());
   options.created = absl::ToUnixSeconds(absl::Now());
-  options.end_token_ids = generation_->stop_token_ids();
-  if (!asked->header.sampling().ignore_eos()) options.end_token_ids.merge(generation_->eos_token_ids());
+  options.end_token_ids = backend_->stop_token_ids();
+  if (!asked->header.sampling().ignore_eos()) options.end_token_ids.merge(backend_->eos_token_ids());
   absl::StatusOr<std::unique_ptr<BlockingCall>> call =
-      generation_->Begin(asked->header, asked->prompts, gone, &options.policy_version);
+      backend_->Begin(asked->header, asked->prompts, gone, &options.policy_version);
   if (!call.ok()) return ErrorReply(call.status());
   request.DropBody();  // its prompts do not wait here any more
   work->call = *std::move(call);
@@ -234,7 +234,7 @@ HttpReply OpenAiFront::Complete(bool chat, HttpRequest& request, const std::stop
   return reply;
 }
 
-absl::StatusOr<std::unique_ptr<HttpFront>> HttpFront::Start(const HttpConfig& config, Generation* generation,
+absl::StatusOr<std::unique_ptr<HttpFront>> HttpFront::Start(const HttpConfig& config, RolloutBackend* backend,
                                                             bool any_user) {
   HttpServerOptions server;
   QUARTET_ASSIGN_OR_RETURN(server.listen, ParseHostPort(config.listen()));
@@ -260,12 +260,12 @@ absl::StatusOr<std::unique_ptr<HttpFront>> HttpFront::Start(const HttpConfig& co
   server.bodies_full =
       ErrorReply(absl::UnavailableError(absl::StrCat("the bodies of all requests take rollout.http.max_bodies_bytes = ",
                                                      server.max_bodies_bytes, " bytes; try again later")));
-  server.max_requests = static_cast<int>(generation->max_guest_calls());
+  server.max_requests = static_cast<int>(backend->max_guest_calls());
   server.too_many = ErrorReply(absl::UnavailableError(
       absl::StrCat(server.max_requests, " requests wait or run; rollout.max_calls has no place for more of them")));
   auto front = std::make_unique<HttpFront>();
   front->https_ = !config.cert_file().empty();
-  front->front_ = std::make_unique<OpenAiFront>(std::move(options), generation);
+  front->front_ = std::make_unique<OpenAiFront>(std::move(options), backend);
   absl::StatusOr<std::unique_ptr<HttpServer>> started = HttpServer::Start(server, front->front_.get());
   if (absl::IsUnavailable(started.status())) {
     return absl::UnavailableError(absl::StrCat("rollout.http.listen is \"", config.listen(),

@@ -8,8 +8,8 @@
 
 #include "absl/status/statusor.h"
 #include "proto/run_config.pb.h"
-#include "rollout/generation.h"
 #include "rollout/http/http_server.h"
+#include "rollout/rollout_backend.h"
 
 namespace quartet {
 
@@ -22,8 +22,8 @@ struct OpenAiFrontOptions {
 
 class OpenAiFront final : public HttpHandler {
  public:
-  // `generation` outlives the front.
-  OpenAiFront(OpenAiFrontOptions options, Generation* generation);
+  // `backend` outlives the front.
+  OpenAiFront(OpenAiFrontOptions options, RolloutBackend* backend);
 
   std::optional<HttpReply> Refuse(const HttpRequest& head) override;
   bool IsControl(const HttpRequest& head) override;
@@ -34,16 +34,16 @@ class OpenAiFront final : public HttpHandler {
   HttpReply Complete(bool chat, HttpRequest& request, const std::stop_token& gone);
 
   const OpenAiFrontOptions options_;
-  Generation* const generation_;
+  RolloutBackend* const backend_;
   const int64_t created_;  // seconds since 1970
 };
 
-// The HTTP server that rollout.http, which is set, asks for, in front of `generation`. Without an API key it answers
+// The HTTP server that rollout.http, which is set, asks for, in front of `backend`. Without an API key it answers
 // programs of its own user and of root, or with `any_user` all of this host's. FAILED_PRECONDITION where a
 // key's file may be read by others than its owner; else as HttpServer::Start.
 class HttpFront {
  public:
-  static absl::StatusOr<std::unique_ptr<HttpFront>> Start(const HttpConfig& config, Generation* generation,
+  static absl::StatusOr<std::unique_ptr<HttpFront>> Start(const HttpConfig& config, RolloutBackend* backend,
                                                           bool any_user = false);
   // host:port, with the port that was found.
   std::string address() const { return server_->address().ToString(); }

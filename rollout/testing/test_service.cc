@@ -9,7 +9,7 @@
 #include "absl/time/time.h"
 #include "core/config/run_config.h"
 #include "core/safetensors/reader.h"
-#include "core/service/wire/health.grpc.pb.h"
+#include "core/service/rpc/health.grpc.pb.h"
 #include "rollout/rollout_service.h"
 
 namespace quartet {

@@ -9,7 +9,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
-#include "core/answers/boxed.h"
+#include "core/answer_extraction/boxed.h"
 #include "core/data/json.h"
 
 namespace quartet {

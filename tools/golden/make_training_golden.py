@@ -16,7 +16,7 @@ import sys
 import torch
 import transformers
 
-EVERY = {"l2": 0.1, "max_norm": 1.0, "ema_decay": 0.9}
+EVERY = {"weight_decay": 0.1, "max_norm": 1.0, "ema_decay": 0.9}
 OPTIMIZERS = {
     "adam": {"optim": "adam", "learning_rate": 2e-3, "adam_beta1": 0.9, "adam_beta2": 0.95, "adam_eps": 1e-8, **EVERY},
     "sgd": {"optim": "sgd", "learning_rate": 0.03, "momentum": 0.9, **EVERY},
@@ -46,7 +46,7 @@ MODELS = {
 def make_optimizer(model, options):
     decayed = [p for name, p in model.named_parameters() if "norm" not in name and not name.endswith("bias")]
     others = [p for name, p in model.named_parameters() if "norm" in name or name.endswith("bias")]
-    groups = [{"params": decayed, "weight_decay": options["l2"]}, {"params": others, "weight_decay": 0.0}]
+    groups = [{"params": decayed, "weight_decay": options["weight_decay"]}, {"params": others, "weight_decay": 0.0}]
     rate = options["learning_rate"]
     if options["optim"] == "sgd":
         return torch.optim.SGD(groups, lr=rate, momentum=options["momentum"], foreach=False)

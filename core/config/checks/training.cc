@@ -56,7 +56,7 @@ absl::Status CheckOptimizer(const std::string& name, const TrainerConfig& t) {
                                 ? Below(field(option.field), value, 1)
                                 : Real(field(option.field), value, 0, kInfinity, /*open_low=*/true));
   }
-  return Real(field("l2"), t.l2(), 0, kInfinity);
+  return Real(field("weight_decay"), t.weight_decay(), 0, kInfinity);
 }
 
 absl::Status CheckTrainer(const std::string& name, const TrainerConfig& t) {

@@ -32,6 +32,47 @@ size_t EditDistance(absl::string_view a, absl::string_view b) {
   return distance[a.size()][b.size()];
 }
 
+// What other systems and their users call a field.
+struct NameElsewhere {
+  absl::string_view name;
+  absl::string_view here;  // empty: nothing is
+};
+constexpr NameElsewhere kNamesElsewhere[] = {
+    {"lr", "learning_rate"},
+    {"actor_learning_rate", "learning_rate"},
+    {"critic_learning_rate", "learning_rate"},
+    {"l2", "weight_decay"},
+    {"adv_estimator", "advantage_estimator"},
+    {"lam", "lambd"},
+    {"cliprange", "eps_clip"},
+    {"clip_ratio", "eps_clip"},
+    {"cliprange_value", "value_clip"},
+    {"clip_grad", "max_norm"},
+    {"max_grad_norm", "max_norm"},
+    {"entropy_coeff", "entropy_coef"},
+    {"entropy_loss_coef", "entropy_coef"},
+    {"kl_coef", "init_kl_coef"},
+    {"max_tokens", "generate_max_len"},
+    {"max_new_tokens", "generate_max_len"},
+    {"response_length", "generate_max_len"},
+    {"max_completion_length", "generate_max_len"},
+    {"max_prompt_length", "prompt_max_len"},
+    {"num_generations", "n_samples_per_prompt"},
+    {"n", "n_samples_per_prompt"},
+    {"vllm_gpu_memory_utilization", "gpu_memory_utilization"},
+    {"vllm_tensor_parallel_size", "tensor_parallel_size"},
+    {"gen_tp", "tensor_parallel_size"},
+    {"per_device_train_batch_size", "micro_train_batch_size"},
+    {"zero_shard_size", "shard_size"},
+    {"warmup_ratio", "lr_warmup_ratio"},
+    {"model_name_or_path", "pretrain"},
+    {"reward_pretrain", "model"},
+    {"lora_rank", ""},
+    {"lora_alpha", ""},
+    {"target_modules", ""},
+    {"load_in_4bit", ""},
+};
+
 // Of the messages below `message` that have a field of that name.
 void FindPaths(absl::string_view name, const Descriptor& message, const std::string& path,
                std::vector<std::string>* paths) {
@@ -49,6 +90,15 @@ std::string MeantField(absl::string_view name, const Descriptor& message, const 
   std::vector<std::string> paths;
   FindPaths(name, root, "", &paths);
   if (!paths.empty()) return absl::StrCat("; it is a field of ", absl::StrJoin(paths, ", "));
+  for (const NameElsewhere& elsewhere : kNamesElsewhere) {
+    if (elsewhere.name != name) continue;
+    if (elsewhere.here.empty()) return "; what other systems mean by it is not there";
+    if (message.FindFieldByName(std::string(elsewhere.here)) != nullptr) {
+      return absl::StrCat("; did you mean '", elsewhere.here, "'?");
+    }
+    FindPaths(elsewhere.here, root, "", &paths);
+    return absl::StrCat("; did you mean '", elsewhere.here, "', a field of ", absl::StrJoin(paths, ", "), "?");
+  }
   std::string nearest;
   // Of three characters one may be wrong.
   size_t least = name.size() / 3 + 1;

@@ -9,7 +9,8 @@
 namespace quartet {
 
 // "; it is a field of rollout, eval" where messages below `root`, none of which contains itself, have a field of that
-// very name; else "; did you mean 'temperature'?" where `message` has one of nearly that name; else "".
+// very name; else "; did you mean 'temperature'?" where `message` has one of nearly that name, or other
+// systems have a name for one; else "".
 std::string MeantField(absl::string_view name, const google::protobuf::Descriptor& message,
                        const google::protobuf::Descriptor& root);
 

@@ -166,12 +166,12 @@ std::vector<AttentionGradientTask> AttentionGradientTasks(const SequenceRows& ro
   for (size_t i = 0; i < rows.count(); ++i) {
     if (rows.OwnOf(i) == 0) continue;
     for (const RowRange& range : shared[i]) {
-      after[range.first].push_back({.rows = {rows.starts[i], rows.OwnOf(i)}, .seen = range.count});
+      after[range.first].push_back({.rows = {rows.cu_seqlens[i], rows.OwnOf(i)}, .seen = range.count});
     }
   }
   std::vector<AttentionGradientTask> tasks;
   for (size_t i = 0; i < rows.count(); ++i) {
-    const RowRange own = {rows.starts[i], rows.OwnOf(i)};
+    const RowRange own = {rows.cu_seqlens[i], rows.OwnOf(i)};
     if (own.count == 0) continue;
     AttentionGradientTask task = {.own = own, .of_queries = true, .before = shared[i], .keys = own, .after = {}};
     const auto later = after.find(own.first);

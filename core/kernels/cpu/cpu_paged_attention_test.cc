@@ -29,11 +29,11 @@ struct Case {
   int64_t head_dim;
   int64_t kv_heads;
   int64_t group;
-  std::vector<int64_t> starts;
+  std::vector<int64_t> cu_seqlens;
 
   std::string Name() const {
     std::string name = "head_dim " + std::to_string(head_dim) + ", group " + std::to_string(group) + ", starts";
-    for (const int64_t start : starts) name += " " + std::to_string(start);
+    for (const int64_t start : cu_seqlens) name += " " + std::to_string(start);
     return name;
   }
 };
@@ -57,8 +57,8 @@ struct Inputs {
 };
 
 Inputs RandomInputs(const Case& c, at::ScalarType type) {
-  at::manual_seed(c.head_dim * 100 + c.starts.back());
-  const int64_t T = c.starts.back(), H = c.kv_heads * c.group;
+  at::manual_seed(c.head_dim * 100 + c.cu_seqlens.back());
+  const int64_t T = c.cu_seqlens.back(), H = c.kv_heads * c.group;
   return {.q_THd = (at::randn({T, H, c.head_dim}) * 2).to(type),
           .k_TKd = (at::randn({T, c.kv_heads, c.head_dim}) * 2).to(type),
           .v_TKd = at::randn({T, c.kv_heads, c.head_dim}).to(type),
@@ -75,8 +75,8 @@ Results Attended(const Case& c, const Inputs& in) {
   std::vector<std::vector<int32_t>> tables;
   std::vector<AttentionChunk> chunks;
   int32_t blocks = 0;
-  for (size_t i = 0; i + 1 < c.starts.size(); ++i) {
-    const int64_t count = c.starts[i + 1] - c.starts[i];
+  for (size_t i = 0; i + 1 < c.cu_seqlens.size(); ++i) {
+    const int64_t count = c.cu_seqlens[i + 1] - c.cu_seqlens[i];
     std::vector<int32_t>& table = tables.emplace_back((count + 15) / 16);
     std::iota(table.begin(), table.end(), blocks);
     blocks += static_cast<int32_t>(table.size());
@@ -92,7 +92,7 @@ Results Attended(const Case& c, const Inputs& in) {
       at::equal(results.out_THd,
                 CpuPagedAttention(layout, chunks).Attend(cache.mutable_data_ptr(), in.q_THd, in.k_TKd, in.v_TKd)))
       << c.Name();
-  results.gradients = CpuAttentionGradient({.starts = c.starts, .shared = {}}, in.q_THd, in.k_TKd, in.v_TKd,
+  results.gradients = CpuAttentionGradient({.cu_seqlens = c.cu_seqlens, .shared = {}}, in.q_THd, in.k_TKd, in.v_TKd,
                                            results.out_THd, results.log_sums_TH, in.out_gradient_THd);
   return results;
 }
@@ -102,10 +102,10 @@ Results Expected(const Case& c, const Inputs& in) {
   const auto leaf = [](const at::Tensor& x) { return x.to(at::kDouble).clone().set_requires_grad(true); };
   const at::Tensor q = leaf(in.q_THd), k = leaf(in.k_TKd), v = leaf(in.v_TKd);
   std::vector<at::Tensor> outs, sums;
-  for (size_t i = 0; i + 1 < c.starts.size(); ++i) {
-    if (c.starts[i] == c.starts[i + 1]) continue;
+  for (size_t i = 0; i + 1 < c.cu_seqlens.size(); ++i) {
+    if (c.cu_seqlens[i] == c.cu_seqlens[i + 1]) continue;
     const auto part = [&](const at::Tensor& x, int64_t copies) {  // [heads, length, d]
-      return x.slice(0, c.starts[i], c.starts[i + 1]).transpose(0, 1).repeat_interleave(copies, 0);
+      return x.slice(0, c.cu_seqlens[i], c.cu_seqlens[i + 1]).transpose(0, 1).repeat_interleave(copies, 0);
     };
     const at::Tensor pq = part(q, 1), pk = part(k, c.group), pv = part(v, c.group);
     outs.push_back(at::scaled_dot_product_attention(pq.unsqueeze(0), pk.unsqueeze(0), pv.unsqueeze(0), {}, 0.0, true)
@@ -135,7 +135,7 @@ void ExpectClose(at::ScalarType type, double tolerance) {
     EXPECT_LT(Difference(results.out_THd, expected.out_THd), tolerance) << c.Name();
     EXPECT_LT((results.log_sums_TH - expected.log_sums_TH).abs().max().item<double>(), 2e-5) << c.Name();
     EXPECT_LT(Difference(results.gradients.v_TKd, expected.gradients.v_TKd), tolerance) << c.Name();
-    if (c.starts.back() == 1) {  // the only weight is 1, whatever the score
+    if (c.cu_seqlens.back() == 1) {  // the only weight is 1, whatever the score
       EXPECT_LT(results.gradients.q_THd.abs().max().item<double>(), tolerance);
       EXPECT_LT(results.gradients.k_TKd.abs().max().item<double>(), tolerance);
       continue;

@@ -59,11 +59,12 @@ void WholeModel::RequireGradients() {
   }
 }
 
-at::Tensor WholeModel::Forward(const at::Tensor& ids_T, const std::vector<int64_t>& starts) const {
+at::Tensor WholeModel::Forward(const at::Tensor& ids_T, const std::vector<int64_t>& cu_seqlens) const {
   std::vector<at::Tensor> positions;
-  for (size_t i = 0; i + 1 < starts.size(); ++i) positions.push_back(at::arange(starts[i + 1] - starts[i], at::kLong));
+  for (size_t i = 0; i + 1 < cu_seqlens.size(); ++i)
+    positions.push_back(at::arange(cu_seqlens[i + 1] - cu_seqlens[i], at::kLong));
   const RotaryTable rotary = MakeRotaryTable(config_, at::cat(positions, 0));
-  const PackedCausalAttention attention({.starts = starts, .shared = {}});
+  const PackedCausalAttention attention({.cu_seqlens = cu_seqlens, .shared = {}});
   at::Tensor hidden = Stem(config_, parameters_.front()[ParameterLayout::embedding], ids_T);
   for (int block = 0; block < config_.num_hidden_layers; ++block) {
     const int group = layout_.block_group(block);

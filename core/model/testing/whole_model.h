@@ -27,8 +27,8 @@ class WholeModel {
   const std::vector<std::vector<at::Tensor>>& parameters() const { return parameters_; }
   void RequireGradients();
 
-  // After the final norm, [T, D]; positions start at 0 in each sequence [starts[i], starts[i + 1]).
-  at::Tensor Forward(const at::Tensor& ids_T, const std::vector<int64_t>& starts) const;
+  // After the final norm, [T, D]; positions start at 0 in each sequence [cu_seqlens[i], cu_seqlens[i + 1]).
+  at::Tensor Forward(const at::Tensor& ids_T, const std::vector<int64_t>& cu_seqlens) const;
   const at::Tensor& head_weight() const;  // [V, D] or [1, D]
 
  private:

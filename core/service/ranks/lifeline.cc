@@ -8,7 +8,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "core/base/status_macros.h"
-#include "core/service/wire/wire_text.h"
+#include "core/service/rpc/wire_text.h"
 
 namespace quartet {
 namespace {

@@ -31,11 +31,11 @@
 #include "core/service/ranks/addresses/rendezvous.h"
 #include "core/service/ranks/group/rank_group.h"
 #include "core/service/ranks/lifeline.h"
-#include "core/service/wire/batch_limits.h"
-#include "core/service/wire/credentials.h"
-#include "core/service/wire/health_service.h"
-#include "core/service/wire/local_listener.h"
-#include "core/service/wire/message_size.h"
+#include "core/service/rpc/batch_limits.h"
+#include "core/service/rpc/credentials.h"
+#include "core/service/rpc/health_service.h"
+#include "core/service/rpc/local_listener.h"
+#include "core/service/rpc/message_size.h"
 
 namespace quartet {
 namespace {

@@ -11,7 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "core/config/run_config.h"
 #include "core/service/ranks/testing/rank_servers.h"
-#include "core/service/wire/health.grpc.pb.h"
+#include "core/service/rpc/health.grpc.pb.h"
 
 namespace quartet {
 namespace {

@@ -25,9 +25,9 @@
 #include "core/service/process/child_process.h"
 #include "core/service/ranks/addresses/host_address.h"
 #include "core/service/ranks/addresses/port_reservation.h"
-#include "core/service/wire/credentials.h"
-#include "core/service/wire/health.grpc.pb.h"
-#include "core/service/wire/status_conversion.h"
+#include "core/service/rpc/credentials.h"
+#include "core/service/rpc/health.grpc.pb.h"
+#include "core/service/rpc/status_conversion.h"
 #include "proto/rollout.grpc.pb.h"
 
 namespace quartet {

@@ -18,7 +18,7 @@
 #include "absl/time/clock.h"
 #include "core/base/files.h"
 #include "core/base/logging.h"
-#include "core/service/wire/status_conversion.h"
+#include "core/service/rpc/status_conversion.h"
 #include "proto/rollout.grpc.pb.h"
 
 namespace quartet {

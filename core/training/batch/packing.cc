@@ -33,7 +33,7 @@ PackedBatch Pack(const std::vector<const TokenSequence*>& sequences, at::Device 
   }
   std::vector<int64_t> last_rows(sequences.size());
   PackedSequences& packed = batch.sequences;
-  packed.starts.push_back(0);
+  packed.cu_seqlens.push_back(0);
   std::vector<int64_t> ids, action_rows(batch.num_actions), action_ids(batch.num_actions);
   std::vector<int64_t> rows;  // of each token of a sequence
   for (const PlaceInTree& place : PlacesInTree(sequences, /*share=*/!device.is_cuda())) {
@@ -50,14 +50,14 @@ PackedBatch Pack(const std::vector<const TokenSequence*>& sequences, at::Device 
       action_ids[action++] = sequence.ids(t);
     }
     last_rows[place.index] = rows.back();
-    packed.starts.push_back(static_cast<int64_t>(ids.size()));
+    packed.cu_seqlens.push_back(static_cast<int64_t>(ids.size()));
     packed.shared.push_back(place.shared);
   }
   const auto rows_used = static_cast<int64_t>(ids.size());
   batch.num_computed = rows_used;
   if (const int64_t padded = PaddedRows(rows_used); padded > rows_used) {
     ids.resize(padded, 0);
-    packed.starts.push_back(padded);
+    packed.cu_seqlens.push_back(padded);
     packed.shared.push_back(0);
   }
   if (rows_used == batch.num_tokens) packed.shared.clear();

@@ -24,7 +24,7 @@ TEST(Packing, LaysSequencesEndToEndAndReadsEachActionAtTheTokenBeforeIt) {
   const TokenSequence c = Sequence(2, {30, 31, 32, 33}, {false, true, false, true});  // an answer in two turns
   const PackedBatch batch = Pack({&a, &b, &c}, at::kCPU);
   EXPECT_EQ(Values(batch.sequences.ids_T), (std::vector<int64_t>{10, 11, 12, 20, 30, 31, 32, 33}));
-  EXPECT_EQ(batch.sequences.starts, (std::vector<int64_t>{0, 3, 4, 8}));
+  EXPECT_EQ(batch.sequences.cu_seqlens, (std::vector<int64_t>{0, 3, 4, 8}));
   EXPECT_TRUE(batch.sequences.shared.empty());
   EXPECT_EQ(Values(batch.action_rows_A), (std::vector<int64_t>{0, 1, 4, 6}));
   EXPECT_EQ(Values(batch.action_ids_A), (std::vector<int64_t>{11, 12, 31, 33}));
@@ -41,7 +41,7 @@ TEST(Packing, LaysWhatSequencesBeginWithOnce) {
   const TokenSequence d = Sequence(3, {10, 11}, {false, true});  // all of it is in others
   const PackedBatch batch = Pack({&a, &b, &c, &d}, at::kCPU);
   EXPECT_EQ(Values(batch.sequences.ids_T), (std::vector<int64_t>{10, 11, 12, 9, 13, 20, 21}));
-  EXPECT_EQ(batch.sequences.starts, (std::vector<int64_t>{0, 2, 4, 5, 7}));
+  EXPECT_EQ(batch.sequences.cu_seqlens, (std::vector<int64_t>{0, 2, 4, 5, 7}));
   EXPECT_EQ(batch.sequences.shared, (std::vector<int64_t>{0, 2, 3, 0}));
   // In the order in which they were given.
   EXPECT_EQ(Values(batch.action_rows_A), (std::vector<int64_t>{1, 2, 5, 1, 2, 0}));
@@ -57,7 +57,7 @@ TEST(Packing, PadsTheTokensWithASequenceOfItsOwnThatCountsNowhere) {
       Sequence(0, {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17},
                {false, true, true, true, true, true, true, true, true, true, true, true, true, true, true, true, true});
   const PackedBatch batch = Pack({&sequence}, at::kCPU);
-  EXPECT_EQ(batch.sequences.starts, (std::vector<int64_t>{0, 17, 18}));
+  EXPECT_EQ(batch.sequences.cu_seqlens, (std::vector<int64_t>{0, 17, 18}));
   EXPECT_EQ(batch.sequences.ids_T.numel(), 18);
   EXPECT_EQ(batch.actions, (std::vector<int64_t>{16}));
   EXPECT_EQ(batch.num_tokens, 17);
@@ -68,7 +68,7 @@ TEST(Packing, PadsTheTokensWithASequenceOfItsOwnThatCountsNowhere) {
 TEST(Packing, MakesAnEmptyBatchOfNoSequences) {
   const PackedBatch batch = Pack({}, at::kCPU);
   EXPECT_EQ(batch.sequences.ids_T.numel(), 0);
-  EXPECT_EQ(batch.sequences.starts, (std::vector<int64_t>{0}));
+  EXPECT_EQ(batch.sequences.cu_seqlens, (std::vector<int64_t>{0}));
   EXPECT_EQ(batch.num_actions, 0);
 }
 

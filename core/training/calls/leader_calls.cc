@@ -5,7 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "core/config/services.h"
-#include "core/service/wire/protocol_version.h"
+#include "core/service/rpc/protocol_version.h"
 #include "core/training/batch/sequence_tree.h"
 
 namespace quartet {

@@ -45,7 +45,7 @@ TrainerCalls::TrainerCalls(const std::string& name, const std::string& section, 
   RegisterTyped<SaveCall, SaveSummary>(
       group, save_method_, RankGroup::Kind::kCollective,
       loaded([this](const auto& call, auto* summary) { return engine_->Save(call, summary); }));
-  RegisterTyped<InfoCall, RankInfo>(group, info_method_, RankGroup::Kind::kLocal,
+  RegisterTyped<InfoCall, RankInfo>(group, info_method_, RankGroup::Kind::kIndependent,
                                     loaded([this](const auto&, auto* info) {
                                       *info = engine_->Info();
                                       return absl::OkStatus();

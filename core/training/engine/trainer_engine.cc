@@ -5,14 +5,38 @@
 #include "core/base/status_macros.h"
 #include "core/memory/catch_exceptions.h"
 #include "core/memory/ledger.h"
-#include "core/training/calls/rank_info.h"
-#include "core/training/engine/engine_setup.h"
+#include "core/rank/rank_info.h"
+#include "core/rank/rank_setup.h"
 #include "core/training/engine/model_save.h"
 #include "core/training/engine/update.h"
 #include "core/zero/state/training_state.h"
 #include "core/zero/trainable_model.h"
 
 namespace quartet {
+
+namespace {
+
+TrainableModelOptions TrainerOptions(const TrainerConfig& config, HeadKind head, uint64_t seed,
+                                     const RankContext& context) {
+  TrainableModelOptions options;
+  options.model.head = head;
+  options.model.zero_stage = config.zero_stage();
+  options.model.compute_dtype = ComputeType(config.dtype());
+  options.model.trainable = true;
+  options.model.device = DeviceOf(context);
+  options.model.initialize_missing_head = head == HeadKind::kScalar;
+  options.model.seed = seed;
+  options.optimizer = MakeOptimizer(config);
+  options.gradient_checkpointing = config.gradient_checkpointing();
+  options.model.adam_offload = config.adam_offload();
+  options.model.offload_param = config.offload_param();
+  options.activation_offload = config.activation_offload();
+  options.no_sync = config.no_sync();
+  options.ema_decay = config.ema_decay();
+  return options;
+}
+
+}  // namespace
 
 struct TrainerEngine::Impl {
   std::string name;

@@ -10,10 +10,10 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "core/rank/rank_setup.h"
 #include "core/rl/testing/token_arrays.h"
 #include "core/training/batch/batch_check.h"
 #include "core/training/batch/sequence_tree.h"
-#include "core/training/engine/engine_setup.h"
 #include "core/training/testing/engine_ranks.h"
 
 namespace quartet {
@@ -47,7 +47,7 @@ Result GradientOf(const std::string& folder, const TrainableModelOptions& option
     std::lock_guard lock(mutex);
     result.loss += done->loss;
     const ShardedModel& sharded = (*model)->model();
-    for (const ResidentPiece& piece : sharded.pieces()) {
+    for (const ParameterShard& piece : sharded.parameter_shards()) {
       std::vector<double>& whole = result.gradient[{piece.group, piece.parameter}];
       whole.resize(sharded.layout().groups[piece.group].parameters[piece.parameter].numel());
       const at::Tensor part =

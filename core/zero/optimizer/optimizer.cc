@@ -18,7 +18,7 @@ class AdamW final : public Optimizer {
       : beta1_(trainer.adam_beta1()),
         beta2_(trainer.adam_beta2()),
         eps_(trainer.adam_eps()),
-        weight_decay_(trainer.l2()) {}
+        weight_decay_(trainer.weight_decay()) {}
 
   std::string_view name() const override { return "adam"; }
   std::vector<std::string> state() const override { return {"exp_avg", "exp_avg_sq"}; }
@@ -37,11 +37,11 @@ class AdamW final : public Optimizer {
   const double beta1_, beta2_, eps_, weight_decay_;
 };
 
-// As torch.optim.SGD has it, without dampening: buffer = momentum * buffer + gradient + l2 * weights, by which the
-// weights go. Its first step, which makes the buffer the gradient, is what a buffer of zeros does by itself.
+// As torch.optim.SGD has it, without dampening: buffer = momentum * buffer + gradient + weight_decay * weights, by
+// which the weights go. Its first step, which makes the buffer the gradient, is what a buffer of zeros does by itself.
 class Sgd final : public Optimizer {
  public:
-  explicit Sgd(const TrainerConfig& trainer) : momentum_(trainer.momentum()), weight_decay_(trainer.l2()) {}
+  explicit Sgd(const TrainerConfig& trainer) : momentum_(trainer.momentum()), weight_decay_(trainer.weight_decay()) {}
 
   std::string_view name() const override { return "sgd"; }
   std::vector<std::string> state() const override {

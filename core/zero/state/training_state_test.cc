@@ -77,7 +77,7 @@ class TrainingState : public testing::Test {
       options.model.compute_dtype = arrangement.dtype;
       TrainerConfig trainer;
       trainer.set_optim(arrangement.optimizer);
-      trainer.set_l2(0.1);
+      trainer.set_weight_decay(0.1);
       options.optimizer = MakeOptimizer(trainer);
       auto model = TrainableModel::Load(Path(folder), options, mesh->get(), &ledger);
       if (!model.ok()) throw std::runtime_error(model.status().ToString());
@@ -90,7 +90,7 @@ class TrainingState : public testing::Test {
       PackedSequences batch;
       const int64_t salt = 100 * model.steps() + model.model().process_group().rank();
       batch.ids_T = at::tensor({salt + 1, salt + 2, salt + 70, salt + 3, salt + 9}, at::TensorOptions(at::kLong));
-      batch.starts = {0, 5};
+      batch.cu_seqlens = {0, 5};
       model.ForwardBackward(batch, [](const at::Tensor& hidden_TD, const at::Tensor& head_VD) {
         return hidden_TD.matmul(head_VD.t()).to(at::kFloat).square().mean();
       });

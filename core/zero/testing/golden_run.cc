@@ -57,11 +57,11 @@ GoldenRun ReadGoldenRun(const std::string& model, const std::string& optimizer) 
 
 PackedSequences PackIds(const TokenIds& sequences) {
   PackedSequences batch;
-  batch.starts = {0};
+  batch.cu_seqlens = {0};
   std::vector<int64_t> ids;
   for (const auto& sequence : sequences) {
     ids.insert(ids.end(), sequence.begin(), sequence.end());
-    batch.starts.push_back(ids.size());
+    batch.cu_seqlens.push_back(ids.size());
   }
   batch.ids_T = at::tensor(ids, at::TensorOptions(at::kLong));
   return batch;
@@ -72,8 +72,8 @@ at::Tensor NextTokenLoss(const PackedSequences& batch, const at::Tensor& hidden_
   const at::ScalarType type = WideType(hidden_TD.scalar_type());
   const at::Tensor log_probs = at::log_softmax(hidden_TD.to(type).matmul(head_VD.to(type).t()), -1);
   std::vector<int64_t> from;
-  for (size_t i = 0; i + 1 < batch.starts.size(); ++i) {
-    for (int64_t t = batch.starts[i]; t + 1 < batch.starts[i + 1]; ++t) from.push_back(t);
+  for (size_t i = 0; i + 1 < batch.cu_seqlens.size(); ++i) {
+    for (int64_t t = batch.cu_seqlens[i]; t + 1 < batch.cu_seqlens[i + 1]; ++t) from.push_back(t);
   }
   const at::Tensor rows = at::tensor(from, at::TensorOptions(at::kLong));
   const at::Tensor targets = batch.ids_T.index_select(0, rows + 1).unsqueeze(1);

@@ -15,7 +15,7 @@ class Staging : public WeightStaging {
  public:
   Staging(const ShardedModel& model, const std::vector<int32_t>& first_tensor, std::vector<at::Tensor> buffers)
       : model_(model), buffers_(std::move(buffers)) {
-    for (const ResidentPiece& piece : model.pieces()) {
+    for (const ParameterShard& piece : model.parameter_shards()) {
       const at::Tensor& buffer = buffers_[piece.group];
       char* data = nullptr;
       if (!buffer.is_meta()) {
@@ -42,7 +42,7 @@ class Staging : public WeightStaging {
   }
 
   std::vector<at::Tensor>& buffers() { return buffers_; }
-  // Views of the buffers, where those are whole, prepared, and will be the resident ones.
+  // Views of the buffers, where those are whole, prepared, and will be the weights in use.
   std::optional<WholeWeights>& whole() { return whole_; }
 
  private:
@@ -60,7 +60,7 @@ EngineWeights::EngineWeights(std::unique_ptr<ShardedModel> model) : model_(std::
     first_tensor_.push_back(static_cast<int32_t>(tensors_.size()));
     tensors_.insert(tensors_.end(), parameters.parameters.begin(), parameters.parameters.end());
   }
-  ArrangeResident();
+  ArrangeShards();
 }
 
 std::unique_ptr<WeightStaging> EngineWeights::NewStaging() {
@@ -85,7 +85,7 @@ void EngineWeights::Use(WeightStaging& staging) {
   if (!model_->stages_apart() || !held_) ++places_;
   whole_ = std::move(staged.whole());
   std::vector<at::Tensor> left_over = model_->SwapWeights(std::move(staged.buffers()));
-  if (model_->options().zero_stage == 0 && !whole_.has_value()) ArrangeResident();
+  if (model_->options().zero_stage == 0 && !whole_.has_value()) ArrangeShards();
   held_ = true;
   const std::lock_guard lock(spare_mutex_);
   spare_ = std::move(left_over);
@@ -93,7 +93,7 @@ void EngineWeights::Use(WeightStaging& staging) {
 
 void EngineWeights::Release() {
   whole_.reset();
-  model_->ReleaseResident();
+  model_->ReleaseShards();
   held_ = false;
 }
 
@@ -104,15 +104,15 @@ void EngineWeights::ReleaseSpare() {
 
 absl::Status EngineWeights::ReadAgain() {
   Staging staging(*model_, first_tensor_, model_->NewStagedBuffers());
-  QUARTET_RETURN_IF_ERROR(model_->ReadResident(staging.buffers()));
+  QUARTET_RETURN_IF_ERROR(model_->ReadShards(staging.buffers()));
   Use(staging);
   return absl::OkStatus();
 }
 
-void EngineWeights::ArrangeResident() {
+void EngineWeights::ArrangeShards() {
   std::vector<at::Tensor> buffers;
   for (size_t g = 0; g < model_->layout().groups.size(); ++g) {
-    buffers.push_back(model_->resident(static_cast<int>(g)));
+    buffers.push_back(model_->shard(static_cast<int>(g)));
   }
   if (model_->options().zero_stage == 0) {
     whole_ = ArrangeWhole(*model_, buffers);

@@ -49,7 +49,7 @@ class EngineWeights {
   bool held() const { return held_; }
 
  private:
-  void ArrangeResident();
+  void ArrangeShards();
 
   const std::unique_ptr<ShardedModel> model_;
   std::vector<ParameterSpec> tensors_;

@@ -44,7 +44,7 @@ WholeWeights ArrangeWhole(const ShardedModel& model, const std::vector<at::Tenso
 
 void ArrangePart(const ShardedModel& model, const std::vector<at::Tensor>& buffers) {
   const at::NoGradGuard no_grad;
-  for (const ResidentPiece& piece : model.pieces()) {
+  for (const ParameterShard& piece : model.parameter_shards()) {
     const ParameterSpec& parameter = model.layout().groups[piece.group].parameters[piece.parameter];
     const int64_t panel = PanelsNumel(parameter);
     const int64_t first = (piece.begin + panel - 1) / panel, last = (piece.begin + piece.count) / panel;
@@ -59,7 +59,7 @@ void ArrangePart(const ShardedModel& model, const std::vector<at::Tensor>& buffe
 std::vector<at::Tensor> ArrangeGathered(const ShardedModel& model, int group, const GatheredGroup& gathered) {
   const at::NoGradGuard no_grad;
   const ParameterGroup& parameters = model.layout().groups[group];
-  const int64_t part = model.resident(group).numel();
+  const int64_t part = model.shard(group).numel();
   std::vector<at::Tensor> tensors = gathered.tensors();
   const int64_t beginning = tensors.front().storage_offset();
   for (size_t i = 0; i < tensors.size(); ++i) {

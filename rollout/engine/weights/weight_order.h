@@ -17,10 +17,10 @@ struct WholeWeights {
   std::vector<BlockWeights> blocks;
 };
 
-// Of `buffers`, which hold a whole group each, laid out like the resident ones; views of them.
+// Of `buffers`, which hold a whole group each, laid out like the weights in use; views of them.
 WholeWeights ArrangeWhole(const ShardedModel& model, const std::vector<at::Tensor>& buffers);
 
-// Of a sharded model's part, laid out like the resident one: all panels that lie in it whole.
+// Of a sharded model's part, laid out like its shard: all panels that lie in it whole.
 void ArrangePart(const ShardedModel& model, const std::vector<at::Tensor>& buffers);
 // The parameters of a group that has been gathered from such parts, in their order. To be called once for a gather:
 // panels that are cut between ranks, fewer than there are ranks, are put in order here.

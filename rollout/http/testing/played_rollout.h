@@ -17,12 +17,12 @@
 #include "core/base/deadline.h"
 #include "rollout/dispatcher.h"
 #include "rollout/engine/testing/piece_tokenizer.h"
-#include "rollout/generation.h"
+#include "rollout/rollout_backend.h"
 
 namespace quartet {
 
 // Answers " a b c d e f g h" to everything, until told otherwise.
-class PlayedRollout final : public Generation {
+class PlayedRollout final : public RolloutBackend {
  public:
   // max_num_seqs is 4.
   explicit PlayedRollout(int64_t max_waiting = 8, int64_t max_calls = 8)

@@ -7,7 +7,7 @@
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_replace.h"
-#include "core/answers/boxed.h"
+#include "core/answer_extraction/boxed.h"
 #include "scorer/rewards/extract.h"
 #include "scorer/rewards/math/parser.h"
 

@@ -8,7 +8,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
-#include "core/answers/boxed.h"
+#include "core/answer_extraction/boxed.h"
 #include "scorer/rewards/extract.h"
 
 namespace quartet {

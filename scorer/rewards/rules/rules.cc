@@ -8,7 +8,7 @@
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
-#include "core/answers/boxed.h"
+#include "core/answer_extraction/boxed.h"
 #include "core/base/status_macros.h"
 #include "core/data/json.h"
 #include "core/tokenizer/regex.h"

@@ -10,8 +10,8 @@
 #include "absl/strings/str_join.h"
 #include "core/base/deadline.h"
 #include "core/base/status_macros.h"
-#include "core/service/wire/call_deadline.h"
-#include "core/service/wire/status_conversion.h"
+#include "core/service/rpc/call_deadline.h"
+#include "core/service/rpc/status_conversion.h"
 
 namespace quartet {
 namespace {

@@ -12,7 +12,7 @@
 #include "core/base/logging.h"
 #include "core/base/status_macros.h"
 #include "core/comm/agreed_error.h"
-#include "core/service/wire/status_conversion.h"
+#include "core/service/rpc/status_conversion.h"
 
 namespace quartet {
 namespace {

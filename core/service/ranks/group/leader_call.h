@@ -17,7 +17,7 @@
 #include "core/base/deadline.h"
 #include "core/service/ranks/group/own_rank.h"
 #include "core/service/ranks/group/rank_group.h"
-#include "core/service/wire/message_size.h"
+#include "core/service/rpc/message_size.h"
 #include "proto/rank.grpc.pb.h"
 
 namespace quartet {

@@ -18,8 +18,8 @@
 #include "core/service/ranks/group/leader_call.h"
 #include "core/service/ranks/group/own_rank.h"
 #include "core/service/ranks/group/rank_pipe.h"
-#include "core/service/wire/credentials.h"
-#include "core/service/wire/status_conversion.h"
+#include "core/service/rpc/credentials.h"
+#include "core/service/rpc/status_conversion.h"
 #include "proto/rank.grpc.pb.h"
 
 namespace quartet {

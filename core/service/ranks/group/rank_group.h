@@ -64,7 +64,7 @@ class RankGroup {
   //
   // A concurrent handler runs beside the executor thread, on a thread of its call, in no order with other calls: for
   // what must not wait behind long computations. It must not enter LibTorch's operators or collectives.
-  enum class Kind { kCollective, kLocal, kConcurrent };
+  enum class Kind { kCollective, kIndependent, kConcurrent };
 
   // `context` must outlive the group; its `endpoint` and `store` are read by Start. With one rank neither is needed.
   // `on_broken` is called at most once, from any thread.

@@ -51,7 +51,7 @@ class FakeService : public RankService {
       }
     });
     for (auto [name, kind] :
-         {std::pair("echo", RankGroup::Kind::kCollective), std::pair("look", RankGroup::Kind::kLocal)}) {
+         {std::pair("echo", RankGroup::Kind::kCollective), std::pair("look", RankGroup::Kind::kIndependent)}) {
       group.Register(name, kind, [rank, journal](const RankInput& in) -> absl::StatusOr<RankOutput> {
         journal->Write(rank, in.header);
         RankOutput out;

@@ -1,0 +1,42 @@
+// The standard gRPC health service (core/service/rpc/health.proto). gRPC's own is SERVING from its first moment; this
+// one is NOT_SERVING until it is told, and while what it asks says so.
+#pragma once
+
+#include <condition_variable>
+#include <functional>
+#include <mutex>
+#include <set>
+#include <string>
+
+#include "core/service/rpc/health.grpc.pb.h"
+
+namespace quartet {
+
+// Thread safe. One answer for the whole server: every known name, and "", has the same state.
+class HealthService final : public grpc::health::v1::Health::Service {
+ public:
+  // NOT_FOUND is answered for other names. While it is serving, `is_ready` is asked at every check and every 200 ms of
+  // a watch, from any thread; it must not call this.
+  HealthService(std::set<std::string> names, std::function<bool()> is_ready);
+
+  void SetServing(bool serving);
+  // SetServing(false), and ends all watches.
+  void Close();
+
+  grpc::Status Check(grpc::ServerContext* context, const grpc::health::v1::HealthCheckRequest* request,
+                     grpc::health::v1::HealthCheckResponse* response) override;
+  grpc::Status Watch(grpc::ServerContext* context, const grpc::health::v1::HealthCheckRequest* request,
+                     grpc::ServerWriter<grpc::health::v1::HealthCheckResponse>* writer) override;
+
+ private:
+  grpc::health::v1::HealthCheckResponse::ServingStatus Status() const;
+
+  const std::set<std::string> names_;
+  const std::function<bool()> is_ready_;
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  bool serving_ = false;  // guarded by mutex_
+  bool closed_ = false;   // likewise
+};
+
+}  // namespace quartet

@@ -1,0 +1,216 @@
+#include "orchestrator/offline/offline_loop.h"
+
+#include <algorithm>
+#include <cmath>
+#include <filesystem>
+#include <system_error>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
+#include "absl/time/clock.h"
+#include "core/base/status_macros.h"
+#include "core/checkpoint/run_checkpoints.h"
+#include "core/config/services.h"
+#include "core/rl/learning_rate.h"
+#include "orchestrator/checks/start_check.h"
+#include "orchestrator/data/dataset_options.h"
+#include "orchestrator/terminal/time_left.h"
+
+namespace quartet {
+namespace {
+
+// Lines that a run prints, however many steps it has.
+constexpr int64_t kPrintedLines = 10;
+
+class OfflineLoop {
+ public:
+  OfflineLoop(const OfflineRun& run, OfflineMethod& method)
+      : run_(run),
+        method_(method),
+        plan_(method.plan()),
+        trainer_(TrainerOf(run.config, plan_.model)),
+        rows_(method.rows().rows()),
+        steps_(plan_.max_steps > 0 ? plan_.max_steps
+                                   : (rows_ * plan_.max_epochs + plan_.batch_size - 1) / plan_.batch_size),
+        first_step_(run.resume.has_value() ? run.resume->step : 0) {}
+
+  absl::StatusOr<OfflineSummary> Run() {
+    if (first_step_ > steps_) {
+      return absl::FailedPreconditionError(
+          absl::StrCat("the run has made ", first_step_, " steps already, more than the ", steps_, " of ",
+                       plan_.section, plan_.max_steps > 0 ? ".max_steps" : ".max_epochs", "; raise it to go on"));
+    }
+    QUARTET_ASSIGN_OR_RETURN(const LearningRateSchedule schedule, LearningRateSchedule::Create(ScheduleOptions()));
+    QUARTET_RETURN_IF_ERROR(Meet());
+    // The services have accepted the run: now the folder may change.
+    QUARTET_RETURN_IF_ERROR(run_.folder.BeginAfter(first_step_));
+    OfflineSummary summary;
+    summary.steps = steps_;
+    if (first_step_ == 0) {
+      QUARTET_ASSIGN_OR_RETURN(summary.before, Judge("before the first step"));
+      summary.after = summary.before;
+    } else {
+      summary.checkpoint = absl::StrCat("checkpoints/", CheckpointId(first_step_), "/", plan_.saved);
+      run_.view.Print(absl::StrFormat("going on after %d of %d steps", first_step_, steps_));
+    }
+    run_.view.Begin(plan_.title, steps_);
+    for (int64_t step = first_step_; step < steps_; ++step) {
+      const auto is_due = [&](int64_t every) { return step + 1 == steps_ || (every > 0 && (step + 1) % every == 0); };
+      QUARTET_RETURN_IF_ERROR(TakeStep(step, schedule.At(step + 1), is_due(plan_.eval_steps), &summary));
+      if (!is_due(run_.config.train().save_steps())) continue;
+      QUARTET_ASSIGN_OR_RETURN(summary.checkpoint, Save(step + 1));
+      run_.view.Begin(plan_.title, steps_);
+      run_.view.Progress(step + 1);
+    }
+    run_.view.End();
+    return summary;
+  }
+
+ private:
+  LearningRateSchedule::Options ScheduleOptions() const {
+    LearningRateSchedule::Options options = {.peak = plan_.learning_rate,
+                                             .scheduler = trainer_.lr_scheduler(),
+                                             .warmup_ratio = trainer_.lr_warmup_ratio(),
+                                             .min_ratio = trainer_.min_lr_ratio(),
+                                             .total_steps = steps_};
+    if (trainer_.has_lr_warmup_steps()) options.warmup_steps = trainer_.lr_warmup_steps();
+    return options;
+  }
+
+  absl::Status Meet() {
+    const OnLoading on_loading = [this](const std::string& waiting, const std::string& detail) {
+      run_.view.PrintAndBegin(waiting);
+      run_.view.Progress(0, detail);
+    };
+    QUARTET_ASSIGN_OR_RETURN(
+        const ServiceInfo trainer,
+        CheckService(method_.trainer(), run_.config, run_.tokenizer.vocab_size(), trainer_.max_len(), on_loading));
+    if (run_.resume.has_value()) {
+      QUARTET_RETURN_IF_ERROR(CheckResume(trainer));
+    } else {
+      QUARTET_RETURN_IF_ERROR(CheckFreshTrainer(trainer, plan_.model, trainer_.load_checkpoint()));
+    }
+    optimizer_steps_ = OptimizerSteps(trainer);
+    return method_.MeetOthers(trainer, on_loading);
+  }
+
+  absl::Status CheckResume(const ServiceInfo& trainer) const {
+    const std::string folder = absl::StrCat(run_.folder.checkpoints_path(), "/", CheckpointId(first_step_));
+    const auto& files = plan_.section == "sft" ? run_.config.sft().data() : run_.config.preference().data();
+    QUARTET_RETURN_IF_ERROR(CheckSameRun(run_.config, *run_.resume, folder,
+                                         {.batch_field = plan_.section + ".batch_size",
+                                          .batch_size = plan_.batch_size,
+                                          .hash = method_.rows_hash(),
+                                          .files = absl::StrJoin(files, ", ")}));
+    const std::optional<SavedTrainer>& saved = plan_.model == "critic" ? run_.resume->critic : run_.resume->policy;
+    if (!saved.has_value()) {
+      return absl::FailedPreconditionError(
+          absl::StrCat("the run cannot go on after ", folder, ": it has no state of the ", plan_.model));
+    }
+    return CheckResumedTrainer(trainer, *saved, plan_.model, folder);
+  }
+
+  absl::Status TakeStep(int64_t step, double learning_rate, bool judge, OfflineSummary* summary) {
+    const absl::Time began = absl::Now();
+    const int64_t begin = step * plan_.batch_size;
+    const int64_t end =
+        plan_.max_steps > 0 ? begin + plan_.batch_size : std::min(begin + plan_.batch_size, rows_ * plan_.max_epochs);
+    QUARTET_ASSIGN_OR_RETURN(const OfflineStep done, method_.Step(step, learning_rate, begin, end - begin));
+    if (done.skipped || !std::isfinite(done.loss)) {
+      return absl::FailedPreconditionError(
+          absl::StrCat("step ", step, ": the gradient is not finite; lower ", plan_.section, ".learning_rate"));
+    }
+    ++optimizer_steps_;
+    const double seconds = absl::ToDoubleSeconds(absl::Now() - began);
+    time_left_.AddStep(absl::Seconds(seconds));
+    run_.view.Progress(step + 1);
+    if (step == first_step_ || step + 1 == steps_ || (step + 1) % std::max<int64_t>(1, steps_ / kPrintedLines) == 0) {
+      run_.view.Print(
+          absl::StrFormat("%s step %d/%d: loss %.4f%s%s", plan_.title, step + 1, steps_, done.loss,
+                          done.pairs.has_value() ? absl::StrFormat(", accuracy %.3f", done.pairs->accuracy()) : "",
+                          time_left_.Text(", ", steps_ - step - 1)));
+    }
+
+    Metrics metrics;
+    const auto set = [&](const char* leaf, double value) { metrics.Set(absl::StrCat(plan_.name, "/", leaf), value); };
+    set("loss", done.loss);
+    set("learning_rate", learning_rate);
+    set("grad_norm", done.grad_norm);
+    set("tokens", static_cast<double>(done.tokens));
+    set("tokens_per_second", static_cast<double>(done.tokens) / seconds);
+    set("shared_tokens", 1 - static_cast<double>(done.computed_tokens) / static_cast<double>(done.tokens));
+    set("micro_batches", static_cast<double>(done.micro_batches));
+    set("balance", done.balance);
+    if (done.pairs.has_value()) {
+      set("accuracy", done.pairs->accuracy());
+      set("margin", done.pairs->margin());
+      set("chosen_reward", done.pairs->chosen_reward());
+      set("rejected_reward", done.pairs->rejected_reward());
+    }
+    AddDataMetrics(method_.rows(), end, &metrics);
+    metrics.Set("time/step", seconds);
+    if (judge) {
+      QUARTET_ASSIGN_OR_RETURN(summary->after, Judge(absl::StrCat("after step ", step + 1)));
+      if (const std::optional<PairStats>& held_out = summary->after; held_out.has_value()) {
+        metrics.Set("eval/preference_accuracy", held_out->accuracy());
+        metrics.Set("eval/preference_margin", held_out->margin());
+        metrics.Set("eval/chosen_reward", held_out->chosen_reward());
+        metrics.Set("eval/rejected_reward", held_out->rejected_reward());
+      }
+    }
+    return run_.folder.WriteMetrics(step, metrics);
+  }
+
+  absl::StatusOr<std::optional<PairStats>> Judge(const std::string& when) {
+    QUARTET_ASSIGN_OR_RETURN(std::optional<PairStats> stats, method_.Judge());
+    if (stats.has_value()) {
+      run_.view.Print(
+          absl::StrFormat("held-out pairs %s: accuracy %.3f, margin %.4f", when, stats->accuracy(), stats->margin()));
+    }
+    return stats;
+  }
+
+  // A checkpoint after so many steps. Returns the model's folder, relative to the run folder.
+  absl::StatusOr<std::string> Save(int64_t steps) {
+    const std::string id = CheckpointId(steps);
+    const bool save_optimizer = run_.config.train().save_optimizer();
+    run_.view.Begin("checkpoint");
+    const auto saved = method_.trainer().SaveCheckpoint(static_cast<uint64_t>(steps), id, save_optimizer);
+    if (!saved.ok()) return run_.folder.GiveUpCheckpoint(id, {saved.status()});
+    run_.view.End();
+    const std::string model = absl::StrCat(id, "/", plan_.saved);
+    std::error_code ignored;
+    if (!std::filesystem::exists(absl::StrCat(run_.folder.checkpoints_path(), "/", model), ignored)) {
+      return absl::FailedPreconditionError(absl::StrCat("the ", method_.trainer().service(), " saved ", id,
+                                                        " in its own run_dir, not in ", run_.folder.path(),
+                                                        "; give both programs the same run_dir"));
+    }
+    CheckpointRecord record;
+    record.step = steps;
+    record.seed = run_.config.seed();
+    record.rollout_batch_size = plan_.batch_size;
+    record.prompts_hash = method_.rows_hash();
+    if (save_optimizer) {
+      (plan_.model == "critic" ? record.critic : record.policy) = SavedTrainer{saved->state_hash(), optimizer_steps_};
+    }
+    QUARTET_RETURN_IF_ERROR(run_.folder.CommitCheckpoint(record, run_.config.train().max_ckpt_num()));
+    return absl::StrCat("checkpoints/", model);
+  }
+
+  const OfflineRun& run_;
+  OfflineMethod& method_;
+  const OfflinePlan plan_;
+  const TrainerConfig& trainer_;
+  const int64_t rows_, steps_, first_step_;
+  int64_t optimizer_steps_ = 0;  // behind the trainer's weights
+  TimeLeft time_left_;
+};
+
+}  // namespace
+
+absl::StatusOr<OfflineSummary> RunOffline(const OfflineRun& run, OfflineMethod& method) {
+  return OfflineLoop(run, method).Run();
+}
+
+}  // namespace quartet

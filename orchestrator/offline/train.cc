@@ -1,0 +1,101 @@
+#include "orchestrator/offline/train.h"
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "core/base/status_macros.h"
+#include "core/config/batches/micro_batches.h"
+#include "core/model/model_config.h"
+#include "orchestrator/clients/service_clients.h"
+#include "orchestrator/data/dataset_options.h"
+#include "orchestrator/data/first_example.h"
+#include "orchestrator/data/preference_pairs.h"
+#include "orchestrator/data/sft_examples.h"
+#include "orchestrator/offline/dpo.h"
+#include "orchestrator/offline/reward_model.h"
+#include "orchestrator/offline/sft.h"
+
+namespace quartet {
+namespace {
+
+// What a run reads before anything of it is made or started: examples, or pairs.
+struct Inputs {
+  std::unique_ptr<SftExamples> examples;
+  std::unique_ptr<PreferencePairs> pairs;
+  std::unique_ptr<PreferencePairs> held_out;  // null where preference.eval_data names no files
+};
+
+absl::Status ReadRows(RunSession& session, Program program, const std::string& model, Inputs* inputs) {
+  const RunConfig& config = session.config();
+  const Tokenizer& tokenizer = session.tokenizer();
+  QUARTET_ASSIGN_OR_RETURN(const ModelConfig read, ReadModelConfig(TrainerOf(config, model).pretrain()));
+  const std::vector<int64_t>& ends = read.eos_token_ids;
+  if (program == Program::kSft) {
+    QUARTET_ASSIGN_OR_RETURN(inputs->examples, OpenSftExamples(config, tokenizer, ends, session.ShowChecking()));
+    return absl::OkStatus();
+  }
+  const auto open = [&](bool held_out) {
+    return OpenPreferencePairs(config, held_out, model, tokenizer, ends, session.ShowChecking());
+  };
+  QUARTET_ASSIGN_OR_RETURN(inputs->pairs, open(/*held_out=*/false));
+  if (config.preference().eval_data().empty()) return absl::OkStatus();
+  QUARTET_ASSIGN_OR_RETURN(inputs->held_out, open(/*held_out=*/true));
+  return absl::OkStatus();
+}
+
+void ShowInputs(const Inputs& inputs, const Tokenizer& tokenizer, TerminalView& view) {
+  if (inputs.examples != nullptr) {
+    view.Print(absl::StrCat("examples: ", DescribeRows("an epoch", inputs.examples->rows())));
+    view.Print(DescribeExample(inputs.examples->first(), tokenizer));
+    return;
+  }
+  view.Print(absl::StrCat("pairs: ", DescribeRows("an epoch", inputs.pairs->rows())));
+  if (inputs.held_out != nullptr) {
+    view.Print(absl::StrCat("held-out pairs: ", DescribeRows("in all", inputs.held_out->rows())));
+  }
+  const PreferencePair& first = inputs.pairs->first();
+  view.Print(DescribePair(first.chosen, first.rejected, tokenizer));
+}
+
+absl::StatusOr<OfflineSummary> RunLoop(Program program, RunSession& session, const Inputs& inputs) {
+  const RunConfig& config = session.config();
+  Cancellation* const cancellation = &session.cancellation();
+  const OfflineRun run = {.config = config,
+                          .tokenizer = session.tokenizer(),
+                          .folder = session.folder(),
+                          .view = session.view(),
+                          .resume = session.resume()};
+  if (program == Program::kRewardModel) {
+    QUARTET_ASSIGN_OR_RETURN(const auto critic_trainer, ConnectCriticTrainer(config, cancellation));
+    return RunRewardModel(run, *inputs.pairs, inputs.held_out.get(), *critic_trainer);
+  }
+  QUARTET_ASSIGN_OR_RETURN(const auto policy_trainer, ConnectPolicyTrainer(config, cancellation));
+  if (program == Program::kSft) return RunSft(run, *inputs.examples, *policy_trainer);
+  QUARTET_ASSIGN_OR_RETURN(const auto scorer, ConnectScorer(config, cancellation));
+  return RunDpo(run, *inputs.pairs, inputs.held_out.get(), *policy_trainer, *scorer);
+}
+
+}  // namespace
+
+absl::StatusOr<std::string> TrainOnRows(Program program, RunSession session) {
+  const RunConfig& config = session.config();
+  TerminalView& view = session.view();
+  const std::string model = program == Program::kRewardModel ? "critic" : "actor";
+  const std::vector<std::string> services = ServicesOf(program, config);
+  Inputs inputs;
+  QUARTET_RETURN_IF_ERROR(session.ReadInputs({.programs = {program}, .services = services, .model = model},
+                                             [&] { return ReadRows(session, program, model, &inputs); }));
+  view.Print(absl::StrCat("run folder: ", config.run_dir()));
+  ShowInputs(inputs, session.tokenizer(), view);
+  QUARTET_RETURN_IF_ERROR(
+      session.OpenFolder(inputs.examples != nullptr ? &inputs.examples->rows() : &inputs.pairs->rows()));
+  view.Print(absl::StrCat("micro-batches: ", DescribeMicroBatches(config, services)));
+  QUARTET_RETURN_IF_ERROR(session.StartServices());
+  const absl::StatusOr<OfflineSummary> summary = RunLoop(program, session, inputs);
+  if (!summary.ok()) return session.Explain(summary.status());
+  return summary->checkpoint;
+}
+
+}  // namespace quartet
