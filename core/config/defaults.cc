@@ -328,7 +328,7 @@ std::vector<const Need*> FillDefaults(RunConfig* c) {
   if (IsScaleFree(c->actor())) QUARTET_DEFAULT(s, learning_rate, 1e-4);
   QUARTET_DEFAULT(s, multiturn, false);
 
-  // The learning rate has another default in each program (FillDefaultsFor).
+  // The learning rate has another default in each program (ResolveFor).
   PreferenceConfig* p = c->mutable_preference();
   QUARTET_DEFAULT(p, eval_steps, 0);
   QUARTET_DEFAULT_TEXT(p, input_key, "prompt");

@@ -111,7 +111,9 @@ absl::Status ResolveRunConfig(RunConfig* config, const std::string& base_folder,
   return absl::OkStatus();
 }
 
-void FillDefaultsFor(Program program, RunConfig* config) {
+void ResolveFor(Program program, RunConfig* config) {
+  ClearUnread(program, config);
+  FillDefaults(config);
   if (program != Program::kDpo && program != Program::kRewardModel) return;
   if (config->preference().has_learning_rate()) return;
   config->mutable_preference()->set_learning_rate(program == Program::kDpo ? 1e-6 : 1e-5);

@@ -1,6 +1,7 @@
 // Reads, overrides, completes and checks a run's configuration. LibTorch-free and gRPC-free.
 #pragma once
 
+#include <map>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -37,11 +38,21 @@ absl::Status ResolveRunConfig(RunConfig* config, const std::string& base_folder)
 // What a configuration is used for, and so which fields must be set.
 enum class Program { kRollout, kPolicyTrainer, kCriticTrainer, kScorer, kPpo, kSft, kDpo, kRewardModel };
 
-// Fills in what has another default in each program; of a resolved configuration.
-void FillDefaultsFor(Program program, RunConfig* config);
+// Of a resolved configuration: fills in what has another default in each program, and puts back to its default what
+// `program`, which drives services, does not read.
+void ResolveFor(Program program, RunConfig* config);
 
-// Checks that a resolved configuration has what `program` needs, and, for the programs that drive services, nothing
-// that they do not read; INVALID_ARGUMENT names the field.
+// Of such a one: clears what `program` does not read.
+void ClearUnread(Program program, RunConfig* config);
+
+// A field's path ("reward.source.0.rule") and what has set it: "preset grpo", a file's path or "--set". Fields that
+// have their default are not in it.
+using ValueOrigins = std::map<std::string, std::string>;
+
+// INVALID_ARGUMENT names what is set although `program` does not read it, and why it does not.
+absl::Status CheckRead(const ValueOrigins& origins, Program program);
+
+// Checks that a resolved configuration has what `program` needs; INVALID_ARGUMENT names the field.
 absl::Status CheckFor(const RunConfig& config, Program program);
 
 // The program of a service's name ("rollout", "policy_trainer", ...).

@@ -3,7 +3,11 @@
 #include <gtest/gtest.h>
 #include <stdlib.h>
 
+#include <map>
+
+#include "absl/strings/str_cat.h"
 #include "core/base/files.h"
+#include "core/config/field_difference.h"
 
 namespace quartet {
 namespace {
@@ -546,24 +550,30 @@ TEST(RunConfig, OfPreferencesNamesWhatIsWrongAndWhatIsAllowed) {
 TEST(RunConfig, HasALearningRateOfItsOwnForEachMethodOfPreferences) {
   RunConfig config = LoadRunConfig("", {}, "").value();
   EXPECT_FALSE(config.preference().has_learning_rate());
-  FillDefaultsFor(Program::kPpo, &config);
+  ResolveFor(Program::kPpo, &config);
   EXPECT_FALSE(config.preference().has_learning_rate());
   RunConfig dpo = config;
-  FillDefaultsFor(Program::kDpo, &dpo);
+  ResolveFor(Program::kDpo, &dpo);
   EXPECT_EQ(dpo.preference().learning_rate(), 1e-6);
-  FillDefaultsFor(Program::kRewardModel, &config);
+  ResolveFor(Program::kRewardModel, &config);
   EXPECT_EQ(config.preference().learning_rate(), 1e-5);
-  FillDefaultsFor(Program::kDpo, &config);
+  ResolveFor(Program::kDpo, &config);
   EXPECT_EQ(config.preference().learning_rate(), 1e-5) << "it is set";
+}
+
+ValueOrigins OriginsOf(const Strings& overrides) {
+  RunConfig written;
+  EXPECT_TRUE(ApplyOverrides(overrides, &written).ok());
+  ValueOrigins origins = FlatFields(written);
+  for (auto& [path, value] : origins) value = "--set";
+  return origins;
 }
 
 // Of each field that a program does not read: a configuration in which it is set is refused, whatever else it says.
 TEST(RunConfig, RefusesWhatAProgramDoesNotRead) {
   const auto refused = [](Strings overrides, Program program, const std::string& field) {
     overrides.insert(overrides.begin(), "actor.pretrain=/m");
-    const auto config = LoadRunConfig("", overrides, "");
-    ASSERT_TRUE(config.ok()) << config.status();
-    const absl::Status status = CheckFor(*config, program);
+    const absl::Status status = CheckRead(OriginsOf(overrides), program);
     EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << field;
     EXPECT_EQ(status.message().find(field + " has no effect: "), 0) << field << ": " << status.message();
   };
@@ -595,7 +605,11 @@ TEST(RunConfig, RefusesWhatAProgramDoesNotRead) {
                           "services.scorer.threads=1"}) {
     refused({set, "sft.data=/d"}, Program::kSft, std::string(set).substr(0, std::string(set).find('=')));
   }
-  refused({"reward.source.0.rule=number"}, Program::kSft, "reward.source");
+  refused({"reward.source.0.rule=number"}, Program::kSft, "reward.source.0.rule");
+  // Whatever the value: these are the defaults.
+  refused({"actor.learning_rate=1e-6"}, Program::kDpo, "actor.learning_rate");
+  refused({"algorithm.gamma=1"}, Program::kSft, "algorithm.gamma");
+  refused({"sft.max_epochs=1"}, Program::kPpo, "sft.max_epochs");
   for (const char* set : {"preference.beta=1", "preference.data=/d", "preference.batch_size=1"}) {
     const std::string field = std::string(set).substr(0, std::string(set).find('='));
     refused({set, "sft.data=/d"}, Program::kSft, field);
@@ -613,6 +627,14 @@ TEST(RunConfig, RefusesWhatAProgramDoesNotRead) {
   refused({"data.prompt_max_len=7", "actor.max_len=9"}, Program::kSft, "data.prompt_max_len");
 }
 
+TEST(RunConfig, NamesAllThatAProgramDoesNotRead) {
+  EXPECT_EQ(CheckRead(OriginsOf({"sft.data=a,b", "algorithm.gamma=1", "rollout.top_p=1", "rollout.stop_token_ids=1,2"}),
+                      Program::kSft)
+                .message(),
+            "rollout.stop_token_ids has no effect: fine-tuning generates nothing (it is set by --set); nor have "
+            "algorithm.gamma, rollout.top_p");
+}
+
 TEST(RunConfig, ServicesAreKeptFromOtherUsersByTlsOrByThemselves) {
   const Strings tls = {"tls.ca_file=/c", "tls.cert_file=/c", "tls.key_file=/k"};
   Strings both = tls;
@@ -620,12 +642,19 @@ TEST(RunConfig, ServicesAreKeptFromOtherUsersByTlsOrByThemselves) {
   ExpectError(both, {"services.allow_other_users has no effect", "tls"});
 }
 
-TEST(RunConfig, AcceptsWhatAProgramReadsAndDefaultsOfWhatItDoesNot) {
+TEST(RunConfig, AcceptsWhatAProgramReadsAndWhatItPrints) {
   const auto checked = [](const Strings& overrides, Program program) {
-    const RunConfig config = LoadRunConfig("", overrides, "").value();
+    RunConfig config = LoadRunConfig("", overrides, "").value();
+    std::string errors(CheckRead(OriginsOf(overrides), program).message());
+    ResolveFor(program, &config);
     // As its run folder keeps it, too.
-    const RunConfig again = LoadRunConfig(Written(PrintRunConfig(config)), {}, "").value();
-    return std::string(CheckFor(config, program).message()) + std::string(CheckFor(again, program).message());
+    RunConfig printed = config;
+    ClearUnread(program, &printed);
+    absl::StrAppend(&errors, CheckRead(FlatFields(printed), program).message());
+    RunConfig again = LoadRunConfig(Written(PrintRunConfig(printed)), {}, "").value();
+    ResolveFor(program, &again);
+    EXPECT_EQ(again.DebugString(), config.DebugString());
+    return absl::StrCat(errors, CheckFor(config, program).message());
   };
   const Strings sft = {"actor.pretrain=m", "sft.data=d"};
   EXPECT_EQ(checked(sft, Program::kSft), "");
@@ -634,7 +663,7 @@ TEST(RunConfig, AcceptsWhatAProgramReadsAndDefaultsOfWhatItDoesNot) {
         "data.input_template=p{}", "data.checked_rows=5", "data.shuffle=false", "data.skip_malformed=true",
         "data.filter_overlong_prompts=false", "sft.end_token=</s>", "sft.end_token=", "actor.lr_scheduler=constant",
         "actor.max_tokens_per_micro_batch=4096", "actor.micro_train_batch_size=2", "train.call_timeout_seconds=5",
-        "services.policy_trainer.ranks=2", "seed=5", "algorithm.gamma=1"}) {
+        "services.policy_trainer.ranks=2", "seed=5"}) {
     EXPECT_EQ(checked({sft[0], sft[1], set}, Program::kSft), "") << set;
   }
   for (const char* set :

@@ -45,7 +45,7 @@ class PreferenceTest : public ::testing::Test {
   // Calls `run(pairs, held_out, folder, view)`.
   template <typename Run>
   absl::StatusOr<OfflineSummary> WithPairs(Program program, const std::string& model, const Run& run) {
-    FillDefaultsFor(program, &config_);
+    ResolveFor(program, &config_);
     services_.SetConfiguration(config_);
     const auto pairs = OpenPreferencePairs(config_, false, model, tokenizer_, {ByteTokenizer::kEnd});
     if (!pairs.ok()) return pairs.status();

@@ -88,8 +88,10 @@ absl::Status LoadPlanRequest(PlanRequest* request) {
     if (request->flops.has_value() || request->bytes_per_second.has_value()) {
       return absl::InvalidArgumentError("--tflops and --gb_per_second have an effect on PPO's steps only");
     }
+    QUARTET_ASSIGN_OR_RETURN(const ValueOrigins origins, OriginsOf(request->sources));
+    QUARTET_RETURN_IF_ERROR(CheckRead(origins, request->program));
     QUARTET_RETURN_IF_ERROR(CheckFor(request->config, request->program));
-    FillDefaultsFor(request->program, &request->config);
+    ResolveFor(request->program, &request->config);
   }
   if (request->services.empty()) request->services = all;
   for (const std::string& service : request->services) {

@@ -56,11 +56,14 @@ std::function<void(int64_t, int64_t)> RunSession::ShowChecking() {
 
 absl::Status RunSession::ReadInputs(const RunKind& kind, const std::function<absl::Status()>& read) {
   kind_ = kind;
-  for (const Program program : kind.programs) FillDefaultsFor(program, &config_);
+  for (const Program program : kind.programs) ResolveFor(program, &config_);
   QUARTET_RETURN_IF_ERROR(kind.continues ? CheckRunDir(config_, options_.allowed_entry)
                                          : CheckNewRunDir(config_, options_.allowed_entry));
   const auto all = [&]() -> absl::Status {
-    for (const Program program : kind.programs) QUARTET_RETURN_IF_ERROR(CheckFor(config_, program));
+    for (const Program program : kind.programs) {
+      QUARTET_RETURN_IF_ERROR(CheckRead(options_.origins, program));
+      QUARTET_RETURN_IF_ERROR(CheckFor(config_, program));
+    }
     QUARTET_RETURN_IF_ERROR(CheckInputs(config_, kind.services, options_.launch));
     QUARTET_ASSIGN_OR_RETURN(tokenizer_, LoadTokenizer(config_, kind.model));
     return read();
@@ -82,7 +85,9 @@ absl::Status RunSession::OpenFolder(const Dataset* rows) {
                            OpenRun(config_, options_.allowed_entry, files, [this] { return cancellation_.status(); }));
   folder_ = std::move(start.folder);
   resume_ = std::move(start.resume);
-  folder_->UseConfigText(PrintRunConfig(config_, options_.origins));
+  RunConfig read = config_;
+  for (const Program program : kind_.programs) ClearUnread(program, &read);
+  folder_->UseConfigText(PrintRunConfig(read, options_.origins));
   for (const std::string& note : start.notes) view_.Print(note);
   if (!resume_.has_value()) return absl::OkStatus();
   const std::string checkpoint = absl::StrCat(folder_->checkpoints_path(), "/", CheckpointId(resume_->step));

@@ -1,12 +1,15 @@
+#include <map>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "core/base/status_macros.h"
 #include "core/config/checks/checks.h"
 #include "core/config/checks/conditions.h"
-#include "core/config/defaults.h"
 #include "core/config/field_difference.h"
 #include "core/config/run_config.h"
 #include "core/zero/optimizer/optimizer_options.h"
@@ -21,6 +24,8 @@ constexpr char kModelFolder[] = "it names a Hugging Face folder (config.json, mo
 struct Unread {
   std::string path;
   std::string why;
+  // If given, a field that has to be set for that; every resolved configuration has it.
+  std::string beside = {};
 };
 
 bool IsOffline(Program program) {
@@ -36,7 +41,7 @@ std::vector<Unread> UnreadByOffline(Program program) {
   const std::string loop = absl::StrCat(name, " is no PPO; ", own, " has its fields");
   const std::string models = absl::StrCat(name, " is without that model");
   const std::string services = absl::StrCat(name, " does not drive that service");
-  const std::string length = absl::StrCat(name, " goes by ", trainer, ".max_len, which is set");
+  const std::string length = absl::StrCat(name, " goes by ", trainer, ".max_len, which is set, too");
   const std::string nothing = absl::StrCat(name, " generates nothing");
   std::vector<Unread> unread = {
       {"data.prompt_data", data},
@@ -47,10 +52,9 @@ std::vector<Unread> UnreadByOffline(Program program) {
       {"data.label_required", data},
       {"data.label_extract", data},
       {"data.max_samples", data},
-      // These two make up max_len, unless that is set.
-      {"data.prompt_max_len", length},
-      {"rollout.generate_max_len", length},
-      {"rollout.http", nothing},  // others' defaults depend on it
+      // Before the whole section: these two make up max_len, unless that is set.
+      {"data.prompt_max_len", length, trainer + ".max_len"},
+      {"rollout.generate_max_len", length, trainer + ".max_len"},
       {"rollout", nothing},
       {"algorithm", loop},
       {absl::StrCat(trainer, ".learning_rate"), absl::StrCat(name, " has ", own, ".learning_rate")},
@@ -86,21 +90,20 @@ std::vector<Unread> UnreadBy(Program program) {
           {"preference", "a PPO run has no pairs; //orchestrator:dpo and //orchestrator:reward_model learn from them"}};
 }
 
-// That what the program does not read is at its default.
-absl::Status CheckUnread(const RunConfig& config, Program program) {
-  const int prompt = config.data().prompt_max_len(), answer = config.rollout().generate_max_len();
-  for (const Unread& u : UnreadBy(program)) {
-    RunConfig without = config;
-    ClearPath(u.path, &without);
-    const TrainerConfig& trained = program == Program::kRewardModel ? config.critic() : config.actor();
-    if (trained.max_len() == prompt + answer) {
-      without.mutable_data()->set_prompt_max_len(prompt);
-      without.mutable_rollout()->set_generate_max_len(answer);
-    }
-    FillDefaults(&without);
-    if (const std::string field = FirstDifference(config, without); !field.empty()) return NoEffect(field, u.why);
+// The fields of `origins` at `path` or below it.
+std::vector<std::string> SetAt(const std::string& path, const ValueOrigins& origins) {
+  std::vector<std::string> set;
+  for (auto field = origins.lower_bound(path); field != origins.end(); ++field) {
+    if (field->first != path && !absl::StartsWith(field->first, path + ".")) break;
+    set.push_back(field->first);
   }
-  return absl::OkStatus();
+  return set;
+}
+
+// Without the place in a list of values.
+std::string NameOf(const std::string& field) {
+  const size_t end = field.find_last_not_of("0123456789");
+  return end + 1 < field.size() && field[end] == '.' ? field.substr(0, end) : field;
 }
 
 // That the longest pair, which is not divided, fits into a micro-batch.
@@ -123,8 +126,38 @@ absl::Status CheckRate(const std::string& field, bool is_set, const RunConfig& c
 
 }  // namespace
 
+void ClearUnread(Program program, RunConfig* config) {
+  for (const Unread& unread : UnreadBy(program)) ClearPath(unread.path, config);
+}
+
+absl::Status CheckRead(const ValueOrigins& origins, Program program) {
+  std::map<std::string, std::string> refused;  // why, by field
+  std::set<std::string> read;                  // although a later row has it
+  std::string first;
+  for (const Unread& unread : UnreadBy(program)) {
+    const bool holds = unread.beside.empty() || !SetAt(unread.beside, origins).empty();
+    for (const std::string& field : SetAt(unread.path, origins)) {
+      if (!holds) read.insert(field);
+      if (read.count(field) > 0) continue;
+      if (first.empty()) first = field;
+      refused.emplace(field, unread.why);
+    }
+  }
+  if (refused.empty()) return absl::OkStatus();
+  std::string why = absl::StrCat(refused[first], " (it is set by ", origins.at(first), ")");
+  refused.erase(first);
+  if (!refused.empty()) {
+    std::vector<std::string> others;
+    for (const auto& [field, unused] : refused) {
+      const std::string name = NameOf(field);
+      if (name != NameOf(first) && (others.empty() || others.back() != name)) others.push_back(name);
+    }
+    if (!others.empty()) absl::StrAppend(&why, "; nor have ", absl::StrJoin(others, ", "));
+  }
+  return NoEffect(NameOf(first), why);
+}
+
 absl::Status CheckFor(const RunConfig& config, Program program) {
-  QUARTET_RETURN_IF_ERROR(CheckUnread(config, program));
   const bool ppo = program == Program::kPpo, dpo = program == Program::kDpo;
   if ((ppo || dpo || program == Program::kPolicyTrainer || program == Program::kSft) &&
       config.actor().pretrain().empty()) {

@@ -1,13 +1,13 @@
 // Where each value of a configuration comes from.
 #pragma once
 
-#include <map>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "core/config/run_config.h"
 #include "proto/run_config.pb.h"
 
 namespace quartet {
@@ -28,9 +28,6 @@ absl::StatusOr<std::vector<std::string>> LeftAside(const ConfigSources& sources)
 absl::StatusOr<RunConfig> LoadRunConfig(const ConfigSources& sources, const std::string& base_folder,
                                         const RunConfig& defaults = RunConfig());
 
-// A field's path ("reward.source.0.rule") and what has set it: "preset grpo", the file's path or "--set". Fields that
-// have their default are not in it.
-using ValueOrigins = std::map<std::string, std::string>;
 absl::StatusOr<ValueOrigins> OriginsOf(const ConfigSources& sources);
 
 // INVALID_ARGUMENT where run_dir has its default, which each program makes of the time at which it starts: programs
