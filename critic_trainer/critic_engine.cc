@@ -9,10 +9,10 @@
 
 namespace quartet {
 
-absl::StatusOr<std::unique_ptr<CriticEngine>> CriticEngine::Load(const RunConfig& config, const RankContext& context) {
+absl::StatusOr<std::unique_ptr<CriticEngine>> CriticEngine::Load(const TrainerConfig& config, uint64_t seed,
+                                                                 const RankContext& context) {
   std::unique_ptr<CriticEngine> engine(new CriticEngine);
-  QUARTET_RETURN_IF_ERROR(
-      engine->TrainerEngine::Load("critic", HeadKind::kScalar, config.critic(), config.seed(), context));
+  QUARTET_RETURN_IF_ERROR(engine->TrainerEngine::Load("critic", HeadKind::kScalar, config, seed, context));
   return engine;
 }
 

@@ -15,7 +15,8 @@ class CriticEngine final : public TrainerEngine {
  public:
   // Of config.critic. The head is the folder's score.weight, else a new one; an lm_head is left alone. `config` is
   // resolved.
-  static absl::StatusOr<std::unique_ptr<CriticEngine>> Load(const RunConfig& config, const RankContext& context);
+  static absl::StatusOr<std::unique_ptr<CriticEngine>> Load(const TrainerConfig& config, uint64_t seed,
+                                                            const RankContext& context);
 
   // Values: of the state before each action token or, with call.last_token, of each sequence.
   absl::Status Forward(const ForwardCall& call, const std::vector<TokenSequence>& sequences,

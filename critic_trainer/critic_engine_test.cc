@@ -56,7 +56,7 @@ class CriticEngineTest : public ::testing::TestWithParam<int> {
   void OnEveryRank(
       const std::function<void(const RankContext&, CriticEngine&, const std::vector<TrainingSequence>&)>& body) {
     RunEngineRanks(GetParam(), [&](const RankContext& context) {
-      auto engine = CriticEngine::Load(config_, context);
+      auto engine = CriticEngine::Load(config_.critic(), config_.seed(), context);
       ASSERT_TRUE(engine.ok()) << engine.status();
       std::vector<TrainingSequence> mine;
       for (size_t item : split_.items[context.rank]) mine.push_back(sequences_[item]);

@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "core/base/status_macros.h"
 #include "core/checkpoint/newest_state.h"
+#include "core/config/services.h"
 #include "core/model/model_config.h"
 #include "core/rl/token_arrays.h"
 #include "core/service/rpc/call_deadline.h"
@@ -26,12 +27,14 @@ class CriticTrainerService final : public RankService, public CriticTrainer::Ser
   CriticTrainerService(const RunConfig& config, const RankContext& context, RankGroup& group, const ModelConfig& model)
       : config_(config),
         context_(context),
-        calls_("critic", "critic", config, HeadKind::kScalar, model, context, group) {}
+        calls_("critic", "critic", config.critic(), config.run_dir(), ServiceFields(config, context.service),
+               HeadKind::kScalar, model, context, group) {}
 
   grpc::Service* grpc_service() override { return this; }
 
   absl::Status Load() override {
-    QUARTET_ASSIGN_OR_RETURN(std::unique_ptr<CriticEngine> engine, CriticEngine::Load(config_, context_));
+    QUARTET_ASSIGN_OR_RETURN(std::unique_ptr<CriticEngine> engine,
+                             CriticEngine::Load(config_.critic(), config_.seed(), context_));
     calls_.SetEngine(std::move(engine));
     return absl::OkStatus();
   }
@@ -105,7 +108,7 @@ absl::StatusOr<std::unique_ptr<RankService>> CreateCriticTrainer(const RunConfig
     QUARTET_RETURN_IF_ERROR(CheckSameVocabulary("critic", folder, model, actor, actor_model));
   }
   RunConfig own = config;
-  QUARTET_RETURN_IF_ERROR(UseNewestState(config, "critic_state", own.mutable_critic()));
+  QUARTET_RETURN_IF_ERROR(UseNewestState(config.train(), config.run_dir(), "critic_state", own.mutable_critic()));
   return std::make_unique<CriticTrainerService>(own, context, group, model);
 }
 

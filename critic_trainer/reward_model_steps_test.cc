@@ -64,7 +64,7 @@ TEST_P(RewardModelStepsTest, LossesOfTwentyStepsAreTrls) {
     std::vector<double> losses(expected.size());  // summed over ranks
     uint64_t pairs = 0;
     RunEngineRanks(GetParam(), [&](const RankContext& context) {
-      auto engine = CriticEngine::Load(config_, context);
+      auto engine = CriticEngine::Load(config_.critic(), config_.seed(), context);
       ASSERT_TRUE(engine.ok()) << engine.status();
       for (size_t step = 0; step < expected.size(); ++step) {
         const std::vector<TrainingSequence> batch = Step(run["margin"], step);
@@ -101,7 +101,7 @@ TEST_P(RewardModelStepsTest, RewardsOfWholeSequencesAreTransformers) {
   const std::vector<TrainingSequence> batch = Step(/*has_margin=*/false, 0);
   std::vector<float> found(batch.size());
   RunEngineRanks(GetParam(), [&](const RankContext& context) {
-    auto engine = CriticEngine::Load(config_, context);
+    auto engine = CriticEngine::Load(config_.critic(), config_.seed(), context);
     ASSERT_TRUE(engine.ok()) << engine.status();
     std::vector<TokenSequence> mine;
     for (size_t i = context.rank; i < batch.size(); i += context.world_size) mine.push_back(batch[i].tokens());

@@ -17,10 +17,10 @@
 
 namespace quartet {
 
-absl::StatusOr<std::unique_ptr<PolicyEngine>> PolicyEngine::Load(const RunConfig& config, const RankContext& context) {
+absl::StatusOr<std::unique_ptr<PolicyEngine>> PolicyEngine::Load(const TrainerConfig& config, uint64_t seed,
+                                                                 const RankContext& context) {
   std::unique_ptr<PolicyEngine> engine(new PolicyEngine);
-  QUARTET_RETURN_IF_ERROR(
-      engine->TrainerEngine::Load("policy", HeadKind::kVocabulary, config.actor(), config.seed(), context));
+  QUARTET_RETURN_IF_ERROR(engine->TrainerEngine::Load("policy", HeadKind::kVocabulary, config, seed, context));
   const bool is_host_memory = ComputeDevice(engine->model().shard(0)) == at::kCPU;
   engine->snapshots_ =
       std::make_shared<SnapshotMemory>(&engine->ledger(), is_host_memory ? MemoryTier::kDevice : MemoryTier::kHost);

@@ -16,7 +16,8 @@ namespace quartet {
 class PolicyEngine final : public TrainerEngine {
  public:
   // Of config.actor. `config` is resolved.
-  static absl::StatusOr<std::unique_ptr<PolicyEngine>> Load(const RunConfig& config, const RankContext& context);
+  static absl::StatusOr<std::unique_ptr<PolicyEngine>> Load(const TrainerConfig& config, uint64_t seed,
+                                                            const RankContext& context);
 
   // Log-probabilities at call.temperature.
   absl::Status Forward(const ForwardCall& call, const std::vector<TokenSequence>& sequences,

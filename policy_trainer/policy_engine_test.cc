@@ -92,7 +92,7 @@ class PolicyEngineTest : public ::testing::TestWithParam<Arrangement> {
   void OnEveryRank(
       const std::function<void(const RankContext&, PolicyEngine&, const std::vector<TrainingSequence>&)>& body) {
     RunEngineRanks(GetParam().ranks, [&](const RankContext& context) {
-      auto engine = PolicyEngine::Load(config_, context);
+      auto engine = PolicyEngine::Load(config_.actor(), config_.seed(), context);
       ASSERT_TRUE(engine.ok()) << engine.status();
       std::vector<TrainingSequence> mine;
       for (size_t item : split_.items[context.rank]) mine.push_back(sequences_[item]);
@@ -382,7 +382,7 @@ TEST_P(PolicyEngineTest, ABudgetThatIsTooSmallIsToldInsteadOfLoading) {
   });
   RunEngineRanks(GetParam().ranks, [&](RankContext context) {
     (tier == 0 ? context.device_memory_budget : context.host_memory_budget) = needed - 1;
-    const absl::Status status = PolicyEngine::Load(config_, context).status();
+    const absl::Status status = PolicyEngine::Load(config_.actor(), config_.seed(), context).status();
     EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted);
     EXPECT_THAT(std::string(status.message()),
                 ::testing::AllOf(HasSubstr("more of optimizer do not fit"),
@@ -401,7 +401,7 @@ TEST_P(OnePolicyEngineTest, ABudgetPassedByAnUpdateIsTold) {
     UpdateSums sums;
     for (const bool bounded : {false, true}) {
       context.device_memory_budget = bounded ? (needed + most) / 2 : 0;
-      auto engine = PolicyEngine::Load(config_, context);
+      auto engine = PolicyEngine::Load(config_.actor(), config_.seed(), context);
       ASSERT_TRUE(engine.ok()) << engine.status();
       needed = (*engine)->Info().memory_totals(0).current_bytes();
       const absl::Status status = (*engine)->Update(Call(context.rank, PolicyLossConfig::KIND_PPO), sequences_, &sums);

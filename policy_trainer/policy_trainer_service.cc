@@ -9,6 +9,7 @@
 #include "core/base/fail_point.h"
 #include "core/base/status_macros.h"
 #include "core/checkpoint/newest_state.h"
+#include "core/config/services.h"
 #include "core/model/model_config.h"
 #include "core/model/parameter_layout.h"
 #include "core/model/strided_range.h"
@@ -37,7 +38,8 @@ class PolicyTrainerService final : public RankService, public PolicyTrainer::Ser
         context_(context),
         group_(group),
         layout_(MakeParameterLayout(model, HeadKind::kVocabulary)),
-        calls_("policy", "actor", config, HeadKind::kVocabulary, model, context, group) {
+        calls_("policy", "actor", config.actor(), config.run_dir(), ServiceFields(config, context.service),
+               HeadKind::kVocabulary, model, context, group) {
     RegisterTyped<PublishCall, PublishedPart>(
         group, kPublish, RankGroup::Kind::kIndependent,
         [this](const auto& call, auto* part) { return Freeze(call.version(), part); });
@@ -46,7 +48,8 @@ class PolicyTrainerService final : public RankService, public PolicyTrainer::Ser
   grpc::Service* grpc_service() override { return this; }
 
   absl::Status Load() override {
-    QUARTET_ASSIGN_OR_RETURN(std::unique_ptr<PolicyEngine> engine, PolicyEngine::Load(config_, context_));
+    QUARTET_ASSIGN_OR_RETURN(std::unique_ptr<PolicyEngine> engine,
+                             PolicyEngine::Load(config_.actor(), config_.seed(), context_));
     engine_ = engine.get();
     calls_.SetEngine(std::move(engine));
     return absl::OkStatus();
@@ -198,7 +201,7 @@ absl::StatusOr<std::unique_ptr<RankService>> CreatePolicyTrainer(const RunConfig
   QUARTET_RETURN_IF_ERROR(CheckLengthInWindow(model, folder, "actor.max_len", config.actor().max_len()));
   QUARTET_RETURN_IF_ERROR(CheckTokenizerFits(folder, model));
   RunConfig own = config;
-  QUARTET_RETURN_IF_ERROR(UseNewestState(config, "policy_state", own.mutable_actor()));
+  QUARTET_RETURN_IF_ERROR(UseNewestState(config.train(), config.run_dir(), "policy_state", own.mutable_actor()));
   return std::make_unique<PolicyTrainerService>(own, context, group, std::move(model));
 }
 

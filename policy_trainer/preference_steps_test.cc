@@ -70,7 +70,7 @@ class PreferenceStepsTest : public ::testing::TestWithParam<int> {
   // The reference is the model before the first step.
   void AddReference(std::vector<std::vector<TrainingSequence>>* batches) const {
     RunEngineRanks(1, [&](const RankContext& context) {
-      auto reference = PolicyEngine::Load(config_, context);
+      auto reference = PolicyEngine::Load(config_.actor(), config_.seed(), context);
       ASSERT_TRUE(reference.ok()) << reference.status();
       for (std::vector<TrainingSequence>& batch : *batches) {
         ForwardCall call;
@@ -106,7 +106,7 @@ TEST_P(PreferenceStepsTest, LossesOfTwentyStepsAreTrls) {
     std::mutex mutex;
     std::vector<double> losses(expected.size());  // summed over ranks
     RunEngineRanks(GetParam(), [&](const RankContext& context) {
-      auto engine = PolicyEngine::Load(config_, context);
+      auto engine = PolicyEngine::Load(config_.actor(), config_.seed(), context);
       ASSERT_TRUE(engine.ok()) << engine.status();
       for (size_t step = 0; step < expected.size(); ++step) {
         const std::vector<TrainingSequence>& batch = batches[step];

@@ -201,7 +201,7 @@ TEST_P(WholeStep, ChangesTheParametersAsPlainTorchDoes) {
   std::mutex mutex;
   std::vector<UpdateSums> sums(steps.size());  // over ranks
   RunEngineRanks(GetParam().ranks, [&](const RankContext& context) {
-    auto engine = PolicyEngine::Load(config_, context);
+    auto engine = PolicyEngine::Load(config_.actor(), config_.seed(), context);
     ASSERT_TRUE(engine.ok()) << engine.status();
     for (size_t s = 0; s < steps.size(); ++s) {
       std::vector<TrainingSequence> mine;

@@ -73,9 +73,9 @@ void AddTasks(const CallPart& part, RolloutEngine& engine) {
 
 }  // namespace
 
-RankWorker::RankWorker(const RunConfig& config, const RankContext& context, RankGroup& group,
+RankWorker::RankWorker(const RolloutConfig& config, bool is_trained, const RankContext& context, RankGroup& group,
                        std::shared_ptr<grpc::ChannelCredentials> credentials)
-    : config_(config), context_(context), group_(group), credentials_(std::move(credentials)) {
+    : config_(config), is_trained_(is_trained), context_(context), group_(group), credentials_(std::move(credentials)) {
   SetBudgets(context_, &ledger_);
   group.RegisterPipe(kWorkPipe, [this](RankPipe& pipe) { Follow(pipe); });
   RegisterTyped<PullHeader, PullSummary>(group, kPullMethod, RankGroup::Kind::kConcurrent,
@@ -97,8 +97,7 @@ RankWorker::RankWorker(const RunConfig& config, const RankContext& context, Rank
 
 absl::Status RankWorker::Use(std::unique_ptr<RolloutEngine> engine) {
   engine_ = std::move(engine);
-  // A run that trains no policy has no updates.
-  if (!config_.actor().pretrain().empty()) {
+  if (is_trained_) {
     QUARTET_RETURN_IF_ERROR(CatchExceptions("room for the next version of the weights", ledger_, [&] {
       engine_->ReserveStaging();
       return absl::OkStatus();

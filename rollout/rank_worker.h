@@ -45,8 +45,8 @@ inline constexpr char kWorkPipe[] = "rollout.work";
 
 class RankWorker {
  public:
-  // Registers with `group`, which outlives it, as do `config` and `context`.
-  RankWorker(const RunConfig& config, const RankContext& context, RankGroup& group,
+  // Registers with `group`, which outlives it, as does `context`. `is_trained`: there will be updates of the weights.
+  RankWorker(const RolloutConfig& config, bool is_trained, const RankContext& context, RankGroup& group,
              std::shared_ptr<grpc::ChannelCredentials> credentials);
 
   // What its engine is to be made with.
@@ -58,9 +58,9 @@ class RankWorker {
   const RolloutEngine& engine() const { return *engine_; }
 
   // So many neighbours are one engine: they run and answer the same.
-  int ranks_per_engine() const { return config_.rollout().tensor_parallel_size(); }
+  int ranks_per_engine() const { return config_.tensor_parallel_size(); }
   // All ranks, each an engine, make their forwards together.
-  bool lockstep() const { return config_.rollout().zero_stage() == 3 && context_.world_size > 1; }
+  bool lockstep() const { return config_.zero_stage() == 3 && context_.world_size > 1; }
   // So many neighbours have the model's weights between them.
   int ranks_per_model() const { return lockstep() ? context_.world_size : ranks_per_engine(); }
   // Whether each of these has a part of a tensor of engine().tensors().
@@ -107,7 +107,8 @@ class RankWorker {
   absl::Status BreakUnless(const std::string& what, absl::FunctionRef<void()> change);
   absl::Status Info(RolloutRankInfo* described) const;
 
-  const RunConfig& config_;
+  const RolloutConfig config_;
+  const bool is_trained_;
   const RankContext& context_;
   RankGroup& group_;
   const std::shared_ptr<grpc::ChannelCredentials> credentials_;

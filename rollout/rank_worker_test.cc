@@ -110,11 +110,11 @@ RankWork Complete(RankWork work, bool in_flight = true) {
 // A rank of a service, with its engine. What it breaks the group for is in `broken`.
 struct TestRank {
   explicit TestRank(int rank = 0, int ranks_per_engine = 1) {
-    config.mutable_rollout()->set_tensor_parallel_size(ranks_per_engine);
+    config.set_tensor_parallel_size(ranks_per_engine);
     context.rank = rank;
     context.world_size = std::max(rank + 1, ranks_per_engine);
     group = RankGroup::Create(context, nullptr, [this](const absl::Status& status) { broken = status; });
-    worker = std::make_unique<RankWorker>(config, context, *group, nullptr);
+    worker = std::make_unique<RankWorker>(config, /*is_trained=*/false, context, *group, nullptr);
     auto fake = std::make_unique<FakeEngine>();
     engine = fake.get();
     EXPECT_TRUE(worker->Use(std::move(fake)).ok());
@@ -127,7 +127,7 @@ struct TestRank {
     return worker->Do();
   }
 
-  RunConfig config;
+  RolloutConfig config;
   RankContext context;
   std::unique_ptr<RankGroup> group;
   std::unique_ptr<RankWorker> worker;
@@ -144,11 +144,10 @@ int Sequences(const RankWorker::Result& result) {
 }
 
 TEST(RankWorker, SaysThatItIsLoadingUntilItHasAnEngine) {
-  RunConfig config;
   RankContext context;
   context.world_size = 1;
   const auto group = RankGroup::Create(context, nullptr, [](const absl::Status& why) { FAIL() << why; });
-  RankWorker worker(config, context, *group, nullptr);
+  RankWorker worker(RolloutConfig(), /*is_trained=*/false, context, *group, nullptr);
   const auto ask = [&](const char* method) { return group->Run(method, {RankInput()}, Deadline::Never()).status(); };
   for (const char* method : {kInfoMethod, kPullMethod}) EXPECT_TRUE(absl::IsUnavailable(ask(method))) << method;
   ASSERT_TRUE(worker.Use(std::make_unique<FakeEngine>()).ok());

@@ -7,7 +7,6 @@
 #include "absl/strings/str_cat.h"
 #include "core/base/logging.h"
 #include "core/base/status_macros.h"
-#include "core/config/services.h"
 #include "core/memory/catch_exceptions.h"
 #include "core/rank/rank_info.h"
 #include "core/rank/rank_setup.h"
@@ -38,24 +37,20 @@ struct ScorerEngine::Impl {
 ScorerEngine::ScorerEngine(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 ScorerEngine::~ScorerEngine() = default;
 
-bool ScorerEngine::HasModels(const RunConfig& config) {
-  return UsesReference(config) || std::any_of(config.reward().source().begin(), config.reward().source().end(),
-                                              [](const RewardSource& source) { return !source.model().empty(); });
-}
-
-absl::StatusOr<std::unique_ptr<ScorerEngine>> ScorerEngine::Load(const RunConfig& config, const RankContext& context) {
+absl::StatusOr<std::unique_ptr<ScorerEngine>> ScorerEngine::Load(const std::optional<ReferenceConfig>& reference,
+                                                                 const RewardConfig& reward,
+                                                                 const RankContext& context) {
   auto impl = std::make_unique<Impl>();
   impl->context = &context;
   SetBudgets(context, &impl->ledger);
   const absl::Status status = CatchExceptions("loading the scorer's models", impl->ledger, [&]() -> absl::Status {
     QUARTET_ASSIGN_OR_RETURN(impl->ranks, JoinRanks(context, "scorer"));
-    if (UsesReference(config)) {
-      const ReferenceConfig& reference = config.reference();
-      QUARTET_ASSIGN_OR_RETURN(impl->reference, impl->LoadFrozen(reference.pretrain(), HeadKind::kVocabulary,
-                                                                 reference.dtype(), reference.zero_stage()));
+    if (reference.has_value()) {
+      QUARTET_ASSIGN_OR_RETURN(impl->reference, impl->LoadFrozen(reference->pretrain(), HeadKind::kVocabulary,
+                                                                 reference->dtype(), reference->zero_stage()));
     }
-    for (int i = 0; i < config.reward().source_size(); ++i) {
-      const RewardSource& source = config.reward().source(i);
+    for (int i = 0; i < reward.source_size(); ++i) {
+      const RewardSource& source = reward.source(i);
       if (source.model().empty()) continue;
       QUARTET_ASSIGN_OR_RETURN(impl->rewards[i], impl->LoadFrozen(source.model(), HeadKind::kScalar, source.dtype(),
                                                                   source.zero_stage(), source.value_head_prefix()));

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -23,12 +24,10 @@ namespace quartet {
 // An error that comes from LibTorch or a collective is INTERNAL; the ranks are not in step afterwards.
 class ScorerEngine {
  public:
-  // Whether a resolved configuration has a model for the scorer at all.
-  static bool HasModels(const RunConfig& config);
-
-  // Loads the reference model where algorithm.kl.init_kl_coef is above 0, and every reward source's model, sharded over
-  // the ranks of `context`, which must outlive the engine. A reward model without its head is an error. Collective.
-  static absl::StatusOr<std::unique_ptr<ScorerEngine>> Load(const RunConfig& config, const RankContext& context);
+  // Loads the reference model, if there is one, and every reward source's model, sharded over the ranks of `context`,
+  // which must outlive the engine. A reward model without its head is an error. Collective.
+  static absl::StatusOr<std::unique_ptr<ScorerEngine>> Load(const std::optional<ReferenceConfig>& reference,
+                                                            const RewardConfig& reward, const RankContext& context);
   ~ScorerEngine();
 
   // Per action token, under the reference model and call.temperature. Collective.

@@ -6,6 +6,7 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
+#include "core/config/services.h"
 #include "core/training/batch/batch_split.h"
 #include "core/training/testing/engine_ranks.h"
 
@@ -51,7 +52,7 @@ class ScorerEngineTest : public ::testing::TestWithParam<int> {
     const BatchSplit split = SplitBatch(batch, GetParam(), {.sequences = 1});
     std::vector<TokenValues> replies(sequences.size());
     RunEngineRanks(GetParam(), [&](const RankContext& context) {
-      auto engine = ScorerEngine::Load(config_, context);
+      auto engine = ScorerEngine::Load(ReferenceOf(config_), config_.reward(), context);
       ASSERT_TRUE(engine.ok()) << engine.status();
       std::vector<TokenSequence> mine;
       for (size_t item : split.items[context.rank]) mine.push_back(sequences[item]);
@@ -100,7 +101,7 @@ TEST_P(ScorerEngineTest, GivesTheReferencesLogProbabilities) {
 TEST_P(ScorerEngineTest, RefusesARewardModelWithoutAScalarHead) {
   config_.mutable_reward()->mutable_source(1)->set_model(std::string(kTestdata) + "llama");
   RunEngineRanks(GetParam(), [&](const RankContext& context) {
-    const absl::Status status = ScorerEngine::Load(config_, context).status();
+    const absl::Status status = ScorerEngine::Load(ReferenceOf(config_), config_.reward(), context).status();
     EXPECT_FALSE(status.ok());
     EXPECT_THAT(std::string(status.message()), ::testing::HasSubstr("score.weight"));
   });

@@ -102,8 +102,8 @@ class ScorerService final : public RankService, public Scorer::Service {
   grpc::Service* grpc_service() override { return this; }
 
   absl::Status Load() override {
-    if (ScorerEngine::HasModels(config_)) {
-      QUARTET_ASSIGN_OR_RETURN(engine_, ScorerEngine::Load(config_, context_));
+    if (ScorerHasModels(config_)) {
+      QUARTET_ASSIGN_OR_RETURN(engine_, ScorerEngine::Load(ReferenceOf(config_), config_.reward(), context_));
     }
     loaded_ = true;
     return absl::OkStatus();
@@ -134,7 +134,8 @@ class ScorerService final : public RankService, public Scorer::Service {
   absl::Status GetInfo(const Deadline& deadline, ServiceInfo* info) {
     QUARTET_RETURN_IF_ERROR(CheckReady("GetInfo"));
     QUARTET_ASSIGN_OR_RETURN(*info,
-                             DescribeService(group_, kInfo, context_.service, config_, limits_.max_len, deadline));
+                             DescribeService(group_, kInfo, context_.service, ServiceFields(config_, context_.service),
+                                             limits_.max_len, deadline));
     for (const auto& [role, size] : vocab_sizes_) (*info->mutable_vocab_size())[role] = static_cast<int32_t>(size);
     return absl::OkStatus();
   }
@@ -225,7 +226,7 @@ class ScorerService final : public RankService, public Scorer::Service {
 absl::StatusOr<std::unique_ptr<RankService>> CreateScorer(const RunConfig& config, const RankContext& context,
                                                           RankGroup& group) {
   ScorerModels models;
-  if (ScorerEngine::HasModels(config)) {
+  if (ScorerHasModels(config)) {
     // All models must read the ids that the actor writes.
     std::optional<ModelConfig> actor;
     if (!config.actor().pretrain().empty()) {

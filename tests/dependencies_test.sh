@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Each argument is NAME=FILE: the labels that something depends on. Of a service's programs: no service may depend on
-# another one, nor on the orchestrator or the integration tests. Engines know no gRPC; `libtorch_free` knows no LibTorch.
+# another one, nor on the orchestrator or the integration tests. Engines know no gRPC,
+# and of a configuration their own section alone; `libtorch_free` knows no LibTorch.
 set -euo pipefail
 units=(rollout policy_trainer critic_trainer scorer orchestrator tests)
 bad=0
@@ -21,7 +22,10 @@ for argument in "$@"; do
     exit 1
   }
   case "${name}" in
-    engines) refuse "${file}" "${name}" '^@com_github_grpc_grpc//:grpc++$' ;;
+    engines)
+      refuse "${file}" "${name}" '^@com_github_grpc_grpc//:grpc++$'
+      refuse "${file}" "${name}" '^//core/config[:/]'
+      ;;
     libtorch_free) refuse "${file}" "${name}" '^@libtorch//' ;;
     *)
       # Only the shared protocol may connect two services.

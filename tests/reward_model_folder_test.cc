@@ -7,6 +7,7 @@
 #include <random>
 #include <vector>
 
+#include "core/config/services.h"
 #include "core/training/testing/engine_ranks.h"
 #include "critic_trainer/critic_engine.h"
 #include "scorer/scorer_engine.h"
@@ -43,7 +44,7 @@ TEST(RewardModelFolder, OfTheCriticTrainerGivesTheSameRewardsInTheScorer) {
   const std::string folder = NewTestFolder("reward_model");
   std::vector<TokenValues> taught, read;
   RunEngineRanks(1, [&](const RankContext& context) {
-    auto critic = CriticEngine::Load(config, context);
+    auto critic = CriticEngine::Load(config.critic(), config.seed(), context);
     ASSERT_TRUE(critic.ok()) << critic.status();
     ASSERT_TRUE((*critic)->Forward(call, sequences, &taught).ok());
     SaveCall save;
@@ -61,7 +62,7 @@ TEST(RewardModelFolder, OfTheCriticTrainerGivesTheSameRewardsInTheScorer) {
   source->set_model(folder);
   source->set_dtype("fp32");
   RunEngineRanks(1, [&](const RankContext& context) {
-    auto scorer = ScorerEngine::Load(config, context);
+    auto scorer = ScorerEngine::Load(ReferenceOf(config), config.reward(), context);
     ASSERT_TRUE(scorer.ok()) << scorer.status();
     ASSERT_TRUE((*scorer)->Rewards(call, sequences, &read).ok());
   });

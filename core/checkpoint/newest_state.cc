@@ -22,9 +22,10 @@ absl::StatusOr<std::string> FindNewestState(const std::string& run_dir, const st
   return "";
 }
 
-absl::Status UseNewestState(const RunConfig& config, const std::string& name, TrainerConfig* trainer) {
-  if (!config.train().load_checkpoint() || !trainer->load_checkpoint().empty()) return absl::OkStatus();
-  QUARTET_ASSIGN_OR_RETURN(const std::string folder, FindNewestState(config.run_dir(), name));
+absl::Status UseNewestState(const TrainConfig& train, const std::string& run_dir, const std::string& name,
+                            TrainerConfig* trainer) {
+  if (!train.load_checkpoint() || !trainer->load_checkpoint().empty()) return absl::OkStatus();
+  QUARTET_ASSIGN_OR_RETURN(const std::string folder, FindNewestState(run_dir, name));
   trainer->set_load_checkpoint(folder);
   QUARTET_LOG(kInfo) << (folder.empty() ? "the run has no checkpoint yet: it begins anew" : "going on from " + folder);
   return absl::OkStatus();

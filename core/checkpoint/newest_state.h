@@ -14,8 +14,8 @@ namespace quartet {
 // that verifies. "" where no checkpoint is finished. Where none of those has such a state, the error of the newest.
 absl::StatusOr<std::string> FindNewestState(const std::string& run_dir, const std::string& name);
 
-// Of a resolved configuration: with train.load_checkpoint, a trainer that is not told where to start from starts from
-// there. `trainer` is its section.
-absl::Status UseNewestState(const RunConfig& config, const std::string& name, TrainerConfig* trainer);
+// With train.load_checkpoint, a trainer that is not told where to start from starts from there.
+absl::Status UseNewestState(const TrainConfig& train, const std::string& run_dir, const std::string& name,
+                            TrainerConfig* trainer);
 
 }  // namespace quartet

@@ -65,7 +65,7 @@ TEST_F(NewestState, IsTakenByATrainerThatIsToContinueAndIsNotToldMore) {
   Save("step_3");
   const auto taken = [this] {
     TrainerConfig trainer = config_.actor();
-    EXPECT_TRUE(UseNewestState(config_, "policy_state", &trainer).ok());
+    EXPECT_TRUE(UseNewestState(config_.train(), run_, "policy_state", &trainer).ok());
     return trainer.load_checkpoint();
   };
   EXPECT_EQ(taken(), Checkpoint("step_3/policy_state"));

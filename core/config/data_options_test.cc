@@ -101,7 +101,7 @@ TEST(DataOptions, EvaluationSetsAreChecked) {
   EXPECT_THAT(Error({"eval.data=a", "eval.top_p=0.9"}), StartsWith("eval.top_p has no effect"));
   EXPECT_THAT(Error({"eval.data=a", "eval.k=2"}), StartsWith("eval.k"));
   EXPECT_THAT(Error({"eval.set.0.data=a", "eval.set.0.k=1,1"}), HasSubstr("each k stands there once"));
-  EXPECT_THAT(Error({"eval.set.0.name=a"}), StartsWith("eval.set.0.data is not set"));
+  EXPECT_THAT(Error({"eval.set.0.name=a"}), StartsWith("eval.set[0].data is not set"));
   EXPECT_THAT(Error({"eval.data=x/a.jsonl,y/a.parquet"}), HasSubstr("another set has that name"));
   EXPECT_THAT(Error({"eval.data=my set.jsonl"}), HasSubstr("visible ASCII characters without /"));
   EXPECT_THAT(Error({"eval.eval_steps=1"}), StartsWith("eval.eval_steps has no effect"));

@@ -6,6 +6,7 @@
 #include "core/config/services.h"
 #include "core/rl/estimators.h"
 #include "core/rl/policy_losses.h"
+#include "core/zero/optimizer/optimizer_options.h"
 
 namespace quartet {
 namespace {
@@ -65,6 +66,17 @@ void AddTrainer(const std::string& model, std::vector<Need>* needs) {
   };
   const auto says = [](const std::string& why) { return [why](const TrainerConfig&) { return why; }; };
   const auto is_sharded = [](const TrainerConfig& t) { return t.zero_stage() != 0; };
+  for (const OptimizerTraits& optimizer : Optimizers()) {
+    for (const std::string_view field : optimizer.fields) {
+      add(
+          std::string(field),
+          [field](const TrainerConfig& t) {
+            const OptimizerTraits* const chosen = FindOptimizer(t.optim());
+            return chosen == nullptr || chosen->Has(field);
+          },
+          [](const TrainerConfig& t) { return Is("optim", t.optim()); });
+    }
+  }
   add(
       "allow_zero_learning_rate",
       [](const TrainerConfig& t) { return t.has_learning_rate() && t.learning_rate() == 0; },

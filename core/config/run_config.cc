@@ -17,9 +17,11 @@ namespace {
 
 constexpr char kConfigText[] =
 #include "core/config/run_config_text.inc"
+#include "core/field_rules/field_rules.h"
     ;
 
 absl::Status CheckAll(const RunConfig& c) {
+  QUARTET_RETURN_IF_ERROR(CheckRules("", c));
   QUARTET_RETURN_IF_ERROR(CheckData(c));
   QUARTET_RETURN_IF_ERROR(CheckRollout(c.rollout()));
   QUARTET_RETURN_IF_ERROR(CheckAlgorithm(c));
@@ -27,8 +29,6 @@ absl::Status CheckAll(const RunConfig& c) {
   QUARTET_RETURN_IF_ERROR(CheckReference(c));
   QUARTET_RETURN_IF_ERROR(CheckReward(c));
   QUARTET_RETURN_IF_ERROR(CheckTrain(c));
-  QUARTET_RETURN_IF_ERROR(CheckSft(c));
-  QUARTET_RETURN_IF_ERROR(CheckPreference(c));
   QUARTET_RETURN_IF_ERROR(CheckEval(c));
   QUARTET_RETURN_IF_ERROR(CheckServices(c));
   QUARTET_RETURN_IF_ERROR(CheckPlacements(c));

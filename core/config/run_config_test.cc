@@ -100,7 +100,7 @@ TEST(RunConfig, ExplainsOverridesThatItCannotApply) {
 
 TEST(RunConfig, RefusesValuesOutOfRange) {
   ExpectError({"actor.dtype=fp16"}, {"actor.dtype", "fp16", "bf16", "fp32"});
-  ExpectError({"rollout.max_calls=0"}, {"rollout.max_calls: 0", "1 to 16384"});
+  ExpectError({"rollout.max_calls=0"}, {"rollout.max_calls: 0", "at least 1 and at most 16384"});
   ExpectError({"services.scorer.max_call_items=0"}, {"services.scorer.max_call_items: 0", "at least 1"});
   ExpectError({"services.scorer.max_call_bytes=11", "services.scorer.max_calls_bytes=10"},
               {"services.scorer.max_call_bytes: 11", "1 to 10"});
@@ -685,7 +685,7 @@ TEST(RunConfig, AcceptsWhatAProgramReadsAndWhatItPrints) {
 
 TEST(RunConfig, DescribesEveryOption) {
   const std::string_view text = DescribeRunConfig();
-  for (const char* word : {"rollout_batch_size", "Default 128", "message TlsConfig", "gamma"}) {
+  for (const char* word : {"rollout_batch_size", "default: \"128\"", "message TlsConfig", "gamma"}) {
     EXPECT_NE(text.find(word), std::string_view::npos) << word;
   }
 }

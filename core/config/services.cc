@@ -1,5 +1,7 @@
 #include "core/config/services.h"
 
+#include <algorithm>
+
 #include "core/config/field_difference.h"
 #include "core/rl/estimators.h"
 
@@ -21,6 +23,15 @@ bool UsesCritic(const RunConfig& config) {
 }
 
 bool UsesReference(const RunConfig& config) { return config.algorithm().kl().init_kl_coef() > 0; }
+
+std::optional<ReferenceConfig> ReferenceOf(const RunConfig& config) {
+  return UsesReference(config) ? std::optional(config.reference()) : std::nullopt;
+}
+
+bool ScorerHasModels(const RunConfig& config) {
+  return UsesReference(config) || std::any_of(config.reward().source().begin(), config.reward().source().end(),
+                                              [](const RewardSource& source) { return !source.model().empty(); });
+}
 
 std::map<std::string, std::string> ServiceFields(const RunConfig& config, std::string_view service) {
   RunConfig part;

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <map>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -24,8 +25,11 @@ const TrainerConfig& TrainerOf(const RunConfig& config, std::string_view model);
 
 // Whether there are values of states, as algorithm.advantage_estimator says.
 bool UsesCritic(const RunConfig& config);
-// Whether there is a KL penalty, and so a reference model.
+// Whether there is a KL penalty, and so a reference model; that model's section, if so.
 bool UsesReference(const RunConfig& config);
+std::optional<ReferenceConfig> ReferenceOf(const RunConfig& config);
+// Whether the scorer has a model at all: the reference or a reward source's.
+bool ScorerHasModels(const RunConfig& config);
 
 // The fields that the service of this name uses, or that are its own by their section, as paths ("actor.dtype",
 // "reward.source.0.rule") with their values in text format; fields that are not set are left out. Neither where it runs

@@ -211,7 +211,7 @@ absl::StatusOr<std::vector<EvaluationSet>> LoadEvaluationSets(const RunConfig& c
   std::vector<EvaluationSet> sets;
   for (const EvalSet& options : EvalSets(config)) {
     const auto i = static_cast<int>(sets.size()) - config.eval().data_size();
-    const std::string option = i < 0 ? "eval.data" : absl::StrCat("eval.set.", i, ".data");
+    const std::string option = i < 0 ? "eval.data" : absl::StrCat("eval.set[", i, "].data");
     QUARTET_ASSIGN_OR_RETURN(HeldOutPrompts held_out, ReadHeldOutPrompts(options, option, config, tokenizer));
     sets.push_back({options, std::move(held_out.prompts), std::move(held_out.description)});
   }

@@ -231,7 +231,8 @@ PolicyLossConfig LossOf(const RunConfig& config, Program program) {
 }
 
 absl::StatusOr<RankUse> RunPolicy(const RunConfig& config, Program program, const RankContext& context) {
-  QUARTET_ASSIGN_OR_RETURN(const std::unique_ptr<PolicyEngine> engine, PolicyEngine::Load(config, context));
+  QUARTET_ASSIGN_OR_RETURN(const std::unique_ptr<PolicyEngine> engine,
+                           PolicyEngine::Load(config.actor(), config.seed(), context));
   PolicyUpdateHeader step;
   step.set_temperature(config.rollout().temperature());
   step.set_learning_rate(config.actor().learning_rate());
@@ -250,7 +251,8 @@ absl::StatusOr<RankUse> RunPolicy(const RunConfig& config, Program program, cons
 }
 
 absl::StatusOr<RankUse> RunCritic(const RunConfig& config, Program program, const RankContext& context) {
-  QUARTET_ASSIGN_OR_RETURN(const std::unique_ptr<CriticEngine> engine, CriticEngine::Load(config, context));
+  QUARTET_ASSIGN_OR_RETURN(const std::unique_ptr<CriticEngine> engine,
+                           CriticEngine::Load(config.critic(), config.seed(), context));
   CriticUpdateHeader step;
   step.set_learning_rate(config.critic().learning_rate());
   step.set_value_clip(config.algorithm().value_clip());
@@ -263,7 +265,8 @@ absl::StatusOr<RankUse> RunCritic(const RunConfig& config, Program program, cons
 }
 
 absl::StatusOr<RankUse> RunScorer(const RunConfig& config, const RankContext& context) {
-  QUARTET_ASSIGN_OR_RETURN(const std::unique_ptr<ScorerEngine> engine, ScorerEngine::Load(config, context));
+  QUARTET_ASSIGN_OR_RETURN(const std::unique_ptr<ScorerEngine> engine,
+                           ScorerEngine::Load(ReferenceOf(config), config.reward(), context));
   Volumes sent;
   const auto run = [&](const Limit& limit, int model, const auto& forward) -> absl::Status {
     const Share share(config, context, limit, SequencesPerBatch(config));
@@ -396,7 +399,7 @@ std::array<TierUse, kNumMemoryTiers> TiersOf(const RankInfo& info) {
 }
 
 bool HasEngine(const RunConfig& config, const std::string& service) {
-  return service != "scorer" || ScorerEngine::HasModels(config);
+  return service != "scorer" || ScorerHasModels(config);
 }
 
 absl::StatusOr<RankUse> RunRank(const RunConfig& run, const RankContext& context, const GpuRoom& room,

@@ -1,4 +1,5 @@
-// The checks of a configuration that has its defaults, by subject: what each field allows by itself and beside others.
+// The checks of a configuration that has its defaults, by subject: what fields allow beside others. What each allows by
+// itself is its rule (core/field_rules/field_rules.h), which holds before.
 //
 // What has no effect in a combination is cleared or refused before (core/config/needs.h). Where a check finds that of a
 // single value, never of a default: the resolved configuration must stay readable.
@@ -21,11 +22,9 @@ absl::Status CheckClipOverlap(const AlgorithmConfig& algorithm);
 absl::Status CheckReference(const RunConfig& config);
 absl::Status CheckReward(const RunConfig& config);
 
-// `actor`, `critic`, `train`, `sft` and `preference`.
+// `actor`, `critic` and `train`.
 absl::Status CheckTrainers(const RunConfig& config);
 absl::Status CheckTrain(const RunConfig& config);
-absl::Status CheckSft(const RunConfig& config);
-absl::Status CheckPreference(const RunConfig& config);
 
 // `services` and what depends on their devices, `cluster`, `placement`, `tls`.
 absl::Status CheckServices(const RunConfig& config);

@@ -3,7 +3,6 @@
 #pragma once
 
 #include <cstdint>
-#include <initializer_list>
 #include <limits>
 #include <string>
 #include <vector>
@@ -13,7 +12,6 @@
 
 namespace quartet {
 
-constexpr double kInfinity = std::numeric_limits<double>::infinity();
 constexpr int64_t kMaxTokens = 1 << 24;
 constexpr int64_t kMaxRanks = 65536;
 // Below this, sampling is greedy and has no log-probabilities to train on.
@@ -29,16 +27,8 @@ absl::Status NoEffect(absl::string_view field, absl::string_view why);
 absl::Status Missing(absl::string_view field, absl::string_view what);
 
 absl::Status OneOf(absl::string_view field, const std::string& value, const std::vector<std::string>& allowed);
-absl::Status Dtype(absl::string_view field, const std::string& value);
-// Of ZeRO.
-absl::Status Stage(absl::string_view field, int value, std::initializer_list<int> allowed);
 absl::Status Integer(absl::string_view field, int64_t value, int64_t low,
                      int64_t high = std::numeric_limits<int64_t>::max());
-// low <= value <= high; with `open_low`, low < value. NaN is in no range.
-absl::Status Real(absl::string_view field, double value, double low, double high, bool open_low = false);
-// 0 <= value < high.
-absl::Status Below(absl::string_view field, double value, double high);
-
 // Micro-batches are filled by sequences or by tokens: the refusal of both, where `sequences` is a leaf of `section`
 // that counts the former; and that the longest sequence fits into a micro-batch of `value` tokens.
 absl::Status BothLimits(absl::string_view section, absl::string_view sequences);

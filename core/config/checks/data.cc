@@ -20,13 +20,9 @@ absl::Status CheckPaths(absl::string_view field, const google::protobuf::Repeate
   return empty == paths.end() ? absl::OkStatus() : Bad(field, "\"\"", "each is the path of a file");
 }
 
-// What a set of `n` answers a prompt is asked. `at` is where it stands: "eval." or "eval.set.0.".
-absl::Status CheckSampling(const std::string& at, int64_t max_samples, double temperature, double top_p, int n,
+// What a set of `n` answers a prompt is asked. `at` is where it stands: "eval." or "eval.set[0].".
+absl::Status CheckSampling(const std::string& at, double temperature, double top_p, int n,
                            const google::protobuf::RepeatedField<int32_t>& k) {
-  QUARTET_RETURN_IF_ERROR(Integer(at + "max_samples", max_samples, 0));
-  QUARTET_RETURN_IF_ERROR(Real(at + "temperature", temperature, 0, kInfinity));
-  QUARTET_RETURN_IF_ERROR(Real(at + "top_p", top_p, 0, 1, /*open_low=*/true));
-  QUARTET_RETURN_IF_ERROR(Integer(at + "n_samples_per_prompt", n, 1));
   if (temperature < kGreedyTemperature) {
     if (n > 1) {
       return Bad(at + "n_samples_per_prompt", absl::StrCat(n),
@@ -52,26 +48,18 @@ absl::Status CheckData(const RunConfig& c) {
     return Bad("data.prompt_data_probs", absl::StrCat("a list of ", d.prompt_data_probs_size()),
                absl::StrCat("one for each of the ", d.prompt_data_size(), " files of data.prompt_data"));
   }
-  for (const double prob : d.prompt_data_probs()) {
-    QUARTET_RETURN_IF_ERROR(Real("data.prompt_data_probs", prob, 0, kInfinity, /*open_low=*/true));
-  }
   const size_t place = d.input_template().find("{}");
   if (place == std::string::npos || d.input_template().find("{}", place + 2) != std::string::npos) {
     return Bad("data.input_template", absl::StrCat("\"", d.input_template(), "\""),
                "{} stands in it once, where the prompt's text comes");
   }
-  QUARTET_RETURN_IF_ERROR(Integer("data.prompt_max_len", d.prompt_max_len(), 1, kMaxTokens));
-  QUARTET_RETURN_IF_ERROR(Integer("data.checked_rows", d.checked_rows(), 0));
-  QUARTET_RETURN_IF_ERROR(Integer("data.max_samples", d.max_samples(), 0));
   return OneOf("data.label_extract", d.label_extract(), kLabelExtractions);
 }
 
 absl::Status CheckEval(const RunConfig& c) {
   const EvalConfig& e = c.eval();
   QUARTET_RETURN_IF_ERROR(CheckPaths("eval.data", e.data()));
-  QUARTET_RETURN_IF_ERROR(Integer("eval.eval_steps", e.eval_steps(), 0));
-  QUARTET_RETURN_IF_ERROR(
-      CheckSampling("eval.", e.max_samples(), e.temperature(), e.top_p(), e.n_samples_per_prompt(), e.k()));
+  QUARTET_RETURN_IF_ERROR(CheckSampling("eval.", e.temperature(), e.top_p(), e.n_samples_per_prompt(), e.k()));
   if (e.data().empty() && e.set().empty()) {
     constexpr char kNone[] = "eval.data and eval.set are empty";
     if (e.eval_steps() != 0) return NoEffect("eval.eval_steps", kNone);
@@ -81,11 +69,10 @@ absl::Status CheckEval(const RunConfig& c) {
   }
   for (int i = 0; i < e.set_size(); ++i) {
     const EvalSet& s = e.set(i);
-    const std::string at = absl::StrCat("eval.set.", i, ".");
+    const std::string at = absl::StrCat("eval.set[", i, "].");
     if (s.data().empty()) return Missing(at + "data", "it names a file of prompts, JSONL or Parquet");
     QUARTET_RETURN_IF_ERROR(OneOf(at + "label_extract", s.label_extract(), kLabelExtractions));
-    QUARTET_RETURN_IF_ERROR(
-        CheckSampling(at, s.max_samples(), s.temperature(), s.top_p(), s.n_samples_per_prompt(), s.k()));
+    QUARTET_RETURN_IF_ERROR(CheckSampling(at, s.temperature(), s.top_p(), s.n_samples_per_prompt(), s.k()));
   }
   std::set<std::string> names;
   for (const EvalSet& s : EvalSets(c)) {

@@ -71,9 +71,6 @@ absl::Status CheckEffects(int i, const RewardSource& s) {
 }
 
 absl::Status CheckRule(int i, const RewardSource& s) {
-  QUARTET_RETURN_IF_ERROR(OneOf(FieldOf(i, "rule"), s.rule(),
-                                {"exact_match", "number", "boxed", "math", "regex", "choice", "json_field",
-                                 "open_reasoner_zero", "format", "finished", "length"}));
   const bool pattern = s.rule() == "regex" || s.rule() == "format";
   if (pattern && s.pattern().empty()) {
     return Missing(FieldOf(i, "pattern"), absl::StrCat("rule \"", s.rule(), "\" needs a regular expression"));
@@ -91,9 +88,7 @@ absl::Status CheckRule(int i, const RewardSource& s) {
     }
   }
   if (s.rule() == "length") {
-    QUARTET_RETURN_IF_ERROR(Integer(FieldOf(i, "min_len"), s.min_len(), 0, kMaxTokens));
     QUARTET_RETURN_IF_ERROR(Integer(FieldOf(i, "max_len"), s.max_len(), s.min_len(), kMaxTokens));
-    QUARTET_RETURN_IF_ERROR(Integer(FieldOf(i, "len_buffer"), s.len_buffer(), 1, kMaxTokens));
   }
   return absl::OkStatus();
 }
@@ -115,14 +110,10 @@ absl::Status CheckUrls(int i, const RewardSource& s) {
     return absl::InvalidArgumentError(
         absl::StrCat(FieldOf(i, "remote_url"), ": HTTP and gRPC servers cannot take turns; make two sources of them"));
   }
-  return Integer(FieldOf(i, "max_batch_size"), s.max_batch_size(), 1, 65536);
+  return absl::OkStatus();
 }
 
 absl::Status CheckWork(int i, const RewardSource& s) {
-  // Not set: as many as the scorer's machine has cores.
-  if (s.has_workers()) QUARTET_RETURN_IF_ERROR(Integer(FieldOf(i, "workers"), s.workers(), 1, 4096));
-  QUARTET_RETURN_IF_ERROR(Real(FieldOf(i, "timeout_seconds"), s.timeout_seconds(), 0, 86400, /*open_low=*/true));
-  if (s.has_max_tries()) QUARTET_RETURN_IF_ERROR(Integer(FieldOf(i, "max_tries"), s.max_tries(), 1, 1000));
   const bool code = !s.code().empty();
   if (code || s.memory_limit_bytes() != 0) {
     return Integer(FieldOf(i, "memory_limit_bytes"), s.memory_limit_bytes(), kLeastCodeMemory);
@@ -133,17 +124,8 @@ absl::Status CheckWork(int i, const RewardSource& s) {
 absl::Status CheckSource(int i, const RewardSource& s) {
   QUARTET_RETURN_IF_ERROR(CheckKind(i, s));
   QUARTET_RETURN_IF_ERROR(CheckEffects(i, s));
-  QUARTET_RETURN_IF_ERROR(Real(FieldOf(i, "weight"), s.weight(), -kInfinity, kInfinity));
   if (!s.rule().empty()) return CheckRule(i, s);
-  if (!s.model().empty()) {
-    QUARTET_RETURN_IF_ERROR(Dtype(FieldOf(i, "dtype"), s.dtype()));
-    return Stage(FieldOf(i, "zero_stage"), s.zero_stage(), {0, 3});
-  }
   if (!s.remote_url().empty()) QUARTET_RETURN_IF_ERROR(CheckUrls(i, s));
-  if (!s.code().empty()) {
-    QUARTET_RETURN_IF_ERROR(OneOf(FieldOf(i, "code"), s.code(), {"python"}));
-    QUARTET_RETURN_IF_ERROR(OneOf(FieldOf(i, "code_score"), s.code_score(), {"all", "share"}));
-  }
   return CheckWork(i, s);
 }
 
@@ -161,16 +143,13 @@ absl::Status CheckReward(const RunConfig& c) {
                  "another source has this name already; set name");
     }
   }
-  if (!w.source().empty()) QUARTET_RETURN_IF_ERROR(OneOf("reward.on_error", w.on_error(), {"stop", "drop"}));
   if (!any_model) {
     constexpr char kNoModel[] = "no reward.source is a model";
     if (w.has_micro_rollout_batch_size()) return NoEffect("reward.micro_rollout_batch_size", kNoModel);
     if (w.has_max_tokens_per_micro_batch()) return NoEffect("reward.max_tokens_per_micro_batch", kNoModel);
     return absl::OkStatus();
   }
-  if (w.max_tokens_per_micro_batch() == 0) {
-    return Integer("reward.micro_rollout_batch_size", w.micro_rollout_batch_size(), 1);
-  }
+  if (w.max_tokens_per_micro_batch() == 0) return absl::OkStatus();
   if (w.has_micro_rollout_batch_size()) return BothLimits("reward", "micro_rollout_batch_size");
   return TokenBudget("reward.max_tokens_per_micro_batch", w.max_tokens_per_micro_batch(), "actor.max_len",
                      c.actor().max_len());

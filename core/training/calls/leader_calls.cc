@@ -4,7 +4,6 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "core/config/services.h"
 #include "core/service/rpc/protocol_version.h"
 #include "core/training/batch/sequence_tree.h"
 
@@ -105,14 +104,14 @@ absl::StatusOr<std::vector<TokenValues>> RunForward(RankGroup& group, const std:
 }
 
 absl::StatusOr<ServiceInfo> DescribeService(RankGroup& group, const std::string& method, const std::string& service,
-                                            const RunConfig& config, int64_t max_len, const Deadline& deadline) {
+                                            const std::map<std::string, std::string>& configuration, int64_t max_len,
+                                            const Deadline& deadline) {
   QUARTET_ASSIGN_OR_RETURN(std::vector<RankInfo> ranks, RunOnAll<RankInfo>(group, method, InfoCall(), deadline));
   ServiceInfo info;
   info.set_service(service);
   info.set_protocol_version(kProtocolVersion);
   info.set_max_model_len(static_cast<int32_t>(max_len));
-  const auto fields = ServiceFields(config, service);
-  info.mutable_configuration()->insert(fields.begin(), fields.end());
+  info.mutable_configuration()->insert(configuration.begin(), configuration.end());
   for (RankInfo& rank : ranks) *info.add_ranks() = std::move(rank);
   return info;
 }

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <string>
 #include <utility>
 #include <vector>
@@ -55,9 +56,11 @@ absl::StatusOr<std::vector<TokenValues>> RunForward(RankGroup& group, const std:
                                                     const MicroBatching& batching, const Deadline& deadline);
 
 // What a service says of itself to every client, with every rank's RankInfo by `method`, whose handler takes an
-// InfoCall and answers a RankInfo as summary. `config` is what it was started with, `max_len` in tokens.
+// InfoCall and answers a RankInfo as summary. `configuration` is what it was started with (ServiceFields), `max_len` in
+// tokens.
 absl::StatusOr<ServiceInfo> DescribeService(RankGroup& group, const std::string& method, const std::string& service,
-                                            const RunConfig& config, int64_t max_len, const Deadline& deadline);
+                                            const std::map<std::string, std::string>& configuration, int64_t max_len,
+                                            const Deadline& deadline);
 
 // To each rank the items that `split` gives it, and `call` with their micro_batch_sizes. `item(i)` is message i.
 template <typename Call, typename Items>

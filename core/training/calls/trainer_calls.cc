@@ -9,21 +9,22 @@
 
 namespace quartet {
 
-TrainerCalls::TrainerCalls(const std::string& name, const std::string& section, const RunConfig& config, HeadKind head,
+TrainerCalls::TrainerCalls(const std::string& name, const std::string& section, const TrainerConfig& config,
+                           const std::string& run_dir, std::map<std::string, std::string> configuration, HeadKind head,
                            const ModelConfig& model, const RankContext& context, RankGroup& group)
     : name_(name),
       service_(context.service),
-      config_(config),
-      own_(section == "actor" ? config_.actor() : config_.critic()),
+      run_dir_(run_dir),
+      configuration_(std::move(configuration)),
       forward_method_(absl::StrCat(name, "_trainer.Forward")),
       update_method_(absl::StrCat(name, "_trainer.Update")),
       save_method_(absl::StrCat(name, "_trainer.Save")),
       info_method_(absl::StrCat(name, "_trainer.Info")),
       group_(group),
-      limits_{.vocab_size = model.vocab_size, .max_len = own_.max_len()},
+      limits_{.vocab_size = model.vocab_size, .max_len = config.max_len()},
       batch_limits_(context.batch_limits),
-      forward_batching_(ForwardBatching(section, own_, MakeSequenceCost(model, head), context.device == "cpu")),
-      update_batching_(UpdateBatching(section, own_, forward_batching_.cost, forward_batching_.share)) {
+      forward_batching_(ForwardBatching(section, config, MakeSequenceCost(model, head), context.device == "cpu")),
+      update_batching_(UpdateBatching(section, config, forward_batching_.cost, forward_batching_.share)) {
   // The leader may have loaded before this rank has, or has failed to.
   const auto loaded = [this](auto work) {
     return [this, work](const auto&... call) { return engine_ == nullptr ? StillLoading() : work(call...); };
@@ -68,7 +69,8 @@ absl::Status TrainerCalls::StillLoading() const {
 
 absl::Status TrainerCalls::GetInfo(const Deadline& deadline, ServiceInfo* info) {
   QUARTET_RETURN_IF_ERROR(CheckReady("GetInfo"));
-  QUARTET_ASSIGN_OR_RETURN(*info, DescribeService(group_, info_method_, service_, config_, limits_.max_len, deadline));
+  QUARTET_ASSIGN_OR_RETURN(*info,
+                           DescribeService(group_, info_method_, service_, configuration_, limits_.max_len, deadline));
   (*info->mutable_vocab_size())["model"] = static_cast<int32_t>(limits_.vocab_size);
   if (const std::optional<CallIdentity> last = guard_.last_applied()) *info->mutable_last_applied() = *last;
   return absl::OkStatus();
@@ -78,7 +80,7 @@ absl::Status TrainerCalls::SaveCheckpoint(const Deadline& deadline, const SaveCh
                                           SaveCheckpointReply* reply) {
   QUARTET_RETURN_IF_ERROR(CheckReady("SaveCheckpoint"));
   return guard_.DoOnce(request.identity(), reply, [&]() -> absl::Status {
-    QUARTET_ASSIGN_OR_RETURN(*reply, RunSave(group_, save_method_, request, config_.run_dir(), name_, deadline));
+    QUARTET_ASSIGN_OR_RETURN(*reply, RunSave(group_, save_method_, request, run_dir_, name_, deadline));
     return absl::OkStatus();
   });
 }

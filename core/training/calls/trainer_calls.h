@@ -2,6 +2,7 @@
 #pragma once
 
 #include <atomic>
+#include <map>
 #include <memory>
 #include <string>
 #include <utility>
@@ -31,8 +32,10 @@ namespace quartet {
 class TrainerCalls {
  public:
   // `name` of the model, "policy" or "critic": of its checkpoints, and of the service with "_trainer" behind it.
-  // `section` of `config` is its own: "actor" or "critic". Registers the ranks' methods.
-  TrainerCalls(const std::string& name, const std::string& section, const RunConfig& config, HeadKind head,
+  // `config` is its section, named `section`: "actor" or "critic"; `configuration` is ServiceFields. Registers the
+  // ranks' methods.
+  TrainerCalls(const std::string& name, const std::string& section, const TrainerConfig& config,
+               const std::string& run_dir, std::map<std::string, std::string> configuration, HeadKind head,
                const ModelConfig& model, const RankContext& context, RankGroup& group);
 
   // Before this calls are UNAVAILABLE.
@@ -78,8 +81,8 @@ class TrainerCalls {
 
  private:
   const std::string name_, service_;
-  const RunConfig config_;
-  const TrainerConfig& own_;  // the section of config_
+  const std::string run_dir_;
+  const std::map<std::string, std::string> configuration_;
   const std::string forward_method_, update_method_, save_method_, info_method_;
   RankGroup& group_;
   const SequenceLimits limits_;

@@ -11,7 +11,8 @@ namespace {
 TEST(TrainerCalls, SayThatARankIsLoadingUntilItHasAnEngine) {
   const RankContext context;
   const auto group = RankGroup::Create(context, nullptr, [](const absl::Status& why) { FAIL() << why; });
-  const TrainerCalls calls("policy", "actor", RunConfig(), HeadKind::kVocabulary, SmolLm2(), context, *group);
+  const TrainerCalls calls("policy", "actor", TrainerConfig(), "/run", {}, HeadKind::kVocabulary, SmolLm2(), context,
+                           *group);
   for (const char* method :
        {"policy_trainer.Info", "policy_trainer.Forward", "policy_trainer.Update", "policy_trainer.Save"}) {
     const absl::Status status = group->Run(method, {RankInput()}, Deadline::Never()).status();

@@ -5,6 +5,7 @@
 #include <ATen/ops/full.h>
 
 #include "core/base/logging.h"
+#include "core/field_rules/field_rules.h"
 #include "core/zero/optimizer/optimizer_options.h"
 #include "proto/run_config.pb.h"
 
@@ -72,7 +73,7 @@ constexpr struct {
 
 std::shared_ptr<const Optimizer> MakeOptimizer(const TrainerConfig& trainer) {
   TrainerConfig filled = trainer;
-  FillOptimizer(&filled);
+  FillRules(&filled);
   for (const auto& [name, make] : kMakers) {
     if (name == filled.optim()) return make(filled);
   }

@@ -1,5 +1,5 @@
-// The optimizers by name, and their options: a row for each. Defaults and checks go by the rows, without LibTorch; the
-// updates themselves are core/zero/optimizer/optimizer.h. Formulas: docs/algorithms.md.
+// The optimizers by name, and the fields of TrainerConfig that are theirs: a row for each. Defaults and checks go by
+// the rows, without LibTorch; the updates themselves are core/zero/optimizer/optimizer.h. Formulas: docs/algorithms.md.
 #pragma once
 
 #include <span>
@@ -9,21 +9,9 @@
 
 namespace quartet {
 
-// A number of TrainerConfig that some optimizers have and others do not.
-struct OptimizerOption {
-  enum class Range { kBelowOne /* [0, 1) */, kAboveZero };
-
-  std::string_view field;
-  double default_value = 0;
-  Range range = Range::kBelowOne;
-
-  bool IsSetIn(const TrainerConfig& trainer) const;
-  double In(const TrainerConfig& trainer) const;
-};
-
 struct OptimizerTraits {
-  std::string_view name;  // in TrainerConfig.optim
-  std::span<const OptimizerOption> options;
+  std::string_view name;                     // in TrainerConfig.optim
+  std::span<const std::string_view> fields;  // of TrainerConfig, which have no effect with others
   // A step moves each parameter by about the learning rate, however large gradients are (Kingma and Ba 2015, section
   // 2.1), which is what default learning rates are for; for other optimizers they have to be set.
   bool scale_free = false;
@@ -36,8 +24,5 @@ std::span<const OptimizerTraits> Optimizers();
 const OptimizerTraits* FindOptimizer(std::string_view name);
 // Of the one that `trainer` names. True of an unknown one, which is refused elsewhere.
 bool IsScaleFree(const TrainerConfig& trainer);
-
-// `optim`, and the options of the one that it names, where they are not set. An unknown name is left alone.
-void FillOptimizer(TrainerConfig* trainer);
 
 }  // namespace quartet

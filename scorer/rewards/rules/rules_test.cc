@@ -3,6 +3,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "proto/field_rule.pb.h"
+
 namespace quartet {
 namespace {
 
@@ -135,6 +137,13 @@ TEST(Rules, RefuseWhatTheyCannotRead) {
   EXPECT_THAT(std::string(New({.rule = "regex", .pattern = "("}).status().message()), HasSubstr("not well-formed"));
   EXPECT_THAT(std::string(New({.rule = "format", .pattern = ")("}).status().message()), HasSubstr("not well-formed"));
   EXPECT_THAT(std::string(New({.rule = "guess"}).status().message()), HasSubstr("no rule \"guess\""));
+}
+
+TEST(Rules, AreThoseThatASourceMayName) {
+  const auto& options = RewardSource::descriptor()->FindFieldByName("rule")->options();
+  for (const std::string& name : options.GetExtension(field_rule).one_of()) {
+    EXPECT_TRUE(New({.rule = name, .pattern = "x", .field = "x"}).ok()) << name;
+  }
 }
 
 }  // namespace
