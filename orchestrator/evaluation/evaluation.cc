@@ -284,14 +284,14 @@ absl::Status EvaluateModel(int64_t step, RunSession session) {
        {static_cast<ServiceClient*>(services.rollout.get()), static_cast<ServiceClient*>(services.scorer.get())}) {
     const absl::StatusOr<ServiceInfo> info =
         CheckService(*client, config, session.tokenizer().vocab_size(), longest, on_loading);
-    if (!info.ok()) return session.Explain(info.status());
+    if (!info.ok()) return session.End(info.status());
     policy_version = std::max(policy_version, info->policy_version());
   }
   RunFolder& folder = session.folder();
   QUARTET_RETURN_IF_ERROR(folder.BeginAfter(0));
   const absl::StatusOr<std::vector<EvaluationResult>> results =
       EvaluateSets(config, sets, step, policy_version, session.tokenizer(), services, folder, view);
-  if (!results.ok()) return session.Explain(results.status());
+  if (!results.ok()) return session.End(results.status());
   for (size_t i = 0; i < results->size(); ++i) {
     QUARTET_RETURN_IF_ERROR(AtomicWriteFile(absl::StrCat(folder.path(), "/answers_", (*results)[i].set, ".jsonl"),
                                             AnswerLines(sets[i], (*results)[i])));

@@ -154,6 +154,7 @@ absl::Status PpoLoop::Prepare() {
   }
   // The services have accepted the run: now the folder may change.
   QUARTET_RETURN_IF_ERROR(run_.folder.BeginAfter(first_step_));
+  if (run_.begun) run_.begun(steps_);
   if (!run_.evaluation_sets.empty()) {
     std::vector<HeldoutRecord> records;
     for (const EvaluationSet& set : run_.evaluation_sets) {
@@ -247,7 +248,10 @@ absl::Status PpoLoop::EndStep(int64_t step, bool evaluate, Metrics* metrics) {
   // A step that a run before this one has made says nothing of how long they take here.
   if (step >= first_step_) time_left_.AddStep(absl::Seconds(metrics->Get("time/step").value_or(0)));
   run_.view.Print(StepTableLine(step, *metrics, time_left_.Text("  ", steps_ - step - 1)));
-  for (const std::string& warning : warnings_.Of(*metrics)) run_.view.Print("warning: " + warning);
+  for (const std::string& warning : warnings_.Of(*metrics)) {
+    run_.view.Print("warning: " + warning);
+    QUARTET_RETURN_IF_ERROR(run_.folder.WriteEvent("warning", step, "orchestrator", warning));
+  }
   return absl::OkStatus();
 }
 

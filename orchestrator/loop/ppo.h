@@ -6,6 +6,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <vector>
 
@@ -32,6 +33,8 @@ struct PpoRun {
   TerminalView& view;
   // Where the run goes on after a checkpoint: the trainers have loaded its states.
   std::optional<CheckpointRecord> resume = std::nullopt;
+  // Called once the services have accepted the run and its folder has begun, with the steps that it makes in all.
+  std::function<void(int64_t steps)> begun = {};
 };
 
 struct PpoSummary {

@@ -46,9 +46,9 @@ absl::StatusOr<PpoResult> TrainByPpo(RunSession session) {
   TerminalView& view = session.view();
   const std::vector<std::string> services_of_run = PpoServices(config);
   PpoInputs inputs;
-  QUARTET_RETURN_IF_ERROR(
-      session.ReadInputs({.programs = {Program::kPpo}, .services = services_of_run, .model = "actor"},
-                         [&] { return ReadPpoInputs(session, &inputs); }));
+  QUARTET_RETURN_IF_ERROR(session.ReadInputs(
+      {.programs = {Program::kPpo}, .services = services_of_run, .model = "actor", .name = "orchestrator"},
+      [&] { return ReadPpoInputs(session, &inputs); }));
   view.Print(absl::StrCat("run folder: ", config.run_dir()));
   view.Print(absl::StrCat("prompts: ", DescribeRows("an epoch", inputs.prompts->rows())));
   for (const EvaluationSet& set : inputs.evaluation_sets) {
@@ -57,7 +57,8 @@ absl::StatusOr<PpoResult> TrainByPpo(RunSession session) {
   view.Print(DescribePrompt(inputs.prompts->first(), session.tokenizer()));
   QUARTET_RETURN_IF_ERROR(session.OpenFolder(&inputs.prompts->rows()));
   view.Print(absl::StrCat("updates: ", DescribeUpdates(config)));
-  for (const std::string& warning : ConfigurationWarnings(config)) view.Print("warning: " + warning);
+  const std::vector<std::string> warnings = ConfigurationWarnings(config);
+  for (const std::string& warning : warnings) view.Print("warning: " + warning);
   view.Print(absl::StrCat("micro-batches: ", DescribeMicroBatches(config, services_of_run)));
 
   // 2. The services.
@@ -73,14 +74,19 @@ absl::StatusOr<PpoResult> TrainByPpo(RunSession session) {
                                                .services = services,
                                                .folder = session.folder(),
                                                .view = view,
-                                               .resume = session.resume()});
-  if (!summary.ok()) return session.Explain(summary.status());
+                                               .resume = session.resume(),
+                                               .begun = [&](int64_t steps) {
+                                                 session.Begin(steps);
+                                                 for (const std::string& warning : warnings) session.Warn(warning);
+                                               }});
+  if (!summary.ok()) return session.End(summary.status());
   result.summary = *std::move(summary);
   for (ServiceClient* client : services.all()) {
     absl::StatusOr<ServiceInfo> info = client->GetInfo();
-    if (!info.ok()) return session.Explain(info.status());
+    if (!info.ok()) return session.End(info.status());
     result.services[client->service()] = *std::move(info);
   }
+  QUARTET_RETURN_IF_ERROR(session.End(absl::OkStatus()));
   return result;
 }
 

@@ -46,6 +46,7 @@ class OfflineLoop {
     QUARTET_RETURN_IF_ERROR(Meet());
     // The services have accepted the run: now the folder may change.
     QUARTET_RETURN_IF_ERROR(run_.folder.BeginAfter(first_step_));
+    if (run_.begun) run_.begun(steps_);
     OfflineSummary summary;
     summary.steps = steps_;
     if (first_step_ == 0) {

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <string>
 
@@ -87,6 +88,8 @@ struct OfflineRun {
   TerminalView& view;
   // What the run goes on after: the trainer has loaded its state. None in a new run.
   std::optional<CheckpointRecord> resume = {};
+  // As PpoRun::begun.
+  std::function<void(int64_t steps)> begun = {};
 };
 
 struct OfflineSummary {

@@ -59,6 +59,10 @@ void ShowInputs(const Inputs& inputs, const Tokenizer& tokenizer, TerminalView& 
   view.Print(DescribePair(first.chosen, first.rejected, tokenizer));
 }
 
+std::string NameOf(Program program) {
+  return program == Program::kSft ? "sft" : program == Program::kDpo ? "dpo" : "reward_model";
+}
+
 absl::StatusOr<OfflineSummary> RunLoop(Program program, RunSession& session, const Inputs& inputs) {
   const RunConfig& config = session.config();
   Cancellation* const cancellation = &session.cancellation();
@@ -66,7 +70,8 @@ absl::StatusOr<OfflineSummary> RunLoop(Program program, RunSession& session, con
                           .tokenizer = session.tokenizer(),
                           .folder = session.folder(),
                           .view = session.view(),
-                          .resume = session.resume()};
+                          .resume = session.resume(),
+                          .begun = [&session](int64_t steps) { session.Begin(steps); }};
   if (program == Program::kRewardModel) {
     QUARTET_ASSIGN_OR_RETURN(const auto critic_trainer, ConnectCriticTrainer(config, cancellation));
     return RunRewardModel(run, *inputs.pairs, inputs.held_out.get(), *critic_trainer);
@@ -85,8 +90,9 @@ absl::StatusOr<std::string> TrainOnRows(Program program, RunSession session) {
   const std::string model = program == Program::kRewardModel ? "critic" : "actor";
   const std::vector<std::string> services = ServicesOf(program, config);
   Inputs inputs;
-  QUARTET_RETURN_IF_ERROR(session.ReadInputs({.programs = {program}, .services = services, .model = model},
-                                             [&] { return ReadRows(session, program, model, &inputs); }));
+  QUARTET_RETURN_IF_ERROR(
+      session.ReadInputs({.programs = {program}, .services = services, .model = model, .name = NameOf(program)},
+                         [&] { return ReadRows(session, program, model, &inputs); }));
   view.Print(absl::StrCat("run folder: ", config.run_dir()));
   ShowInputs(inputs, session.tokenizer(), view);
   QUARTET_RETURN_IF_ERROR(
@@ -94,7 +100,7 @@ absl::StatusOr<std::string> TrainOnRows(Program program, RunSession session) {
   view.Print(absl::StrCat("micro-batches: ", DescribeMicroBatches(config, services)));
   QUARTET_RETURN_IF_ERROR(session.StartServices());
   const absl::StatusOr<OfflineSummary> summary = RunLoop(program, session, inputs);
-  if (!summary.ok()) return session.Explain(summary.status());
+  QUARTET_RETURN_IF_ERROR(session.End(summary.status()));
   return summary->checkpoint;
 }
 

@@ -150,6 +150,7 @@ absl::Status Run(const Options& options, TerminalView& view, Cancellation& cance
   view.Print(absl::StrCat(
       "\nEverything is in ", options.run_dir, ":\n",
       "  checkpoints/latest/policy   the trained model, a Hugging Face folder\n",
+      "  report.html                 the run's page, for a browser\n",
       "  metrics.jsonl               the numbers of each step; tensorboard --logdir ", options.run_dir, " shows them\n",
       "  samples.jsonl               what the model answered\n",
       "  heldout.jsonl               what it was asked in the evaluation\n",

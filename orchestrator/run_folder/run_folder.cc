@@ -38,6 +38,9 @@ Json Number(double value) {
   return value;
 }
 
+// Unix seconds, to the millisecond.
+double Now() { return static_cast<double>(absl::ToUnixMillis(absl::Now())) / 1000; }
+
 absl::Status RemoveCheckpoint(const fs::path& folder) {
   std::error_code error;
   // From here on it is no whole checkpoint, however far the rest comes.
@@ -64,7 +67,7 @@ absl::StatusOr<std::vector<std::string>> ListFolder(const std::string& path) {
 // What an orchestrator leaves of a run that has ended before its first step was finished.
 bool IsOfAStart(const std::string& name) {
   for (const char* entry : {"run.textproto", "inputs.json", "metrics.jsonl", "samples.jsonl", "heldout.jsonl",
-                            "checkpoints", "logs", "superseded"}) {
+                            "events.jsonl", "state.json", "report.html", "checkpoints", "logs", "superseded"}) {
     if (name == entry) return true;
   }
   return absl::StartsWith(name, kEventsPrefix);
@@ -252,6 +255,7 @@ absl::Status RunFolder::WriteMetrics(int64_t step, const Metrics& metrics) {
   Json object;
   object["step"] = step;
   for (const auto& [name, value] : metrics.values()) object[name] = Number(value);
+  object["time/unix"] = Now();
   QUARTET_RETURN_IF_ERROR(metrics_->Append(Line(object)));
   return tensorboard_->Write(step, absl::Now(), metrics);
 }
@@ -290,12 +294,37 @@ absl::Status RunFolder::WriteEvaluation(const EvaluationRecord& record) {
   object["temperature"] = Number(record.temperature);
   object["top_p"] = Number(record.top_p);
   for (const auto& [name, value] : record.values.values()) object[name] = Number(value);
-  const std::string path = path_ + "/evaluations.jsonl";
+  return AppendTo("evaluations.jsonl", Line(object));
+}
+
+absl::Status RunFolder::AppendTo(const std::string& name, const std::string& line) {
+  const std::string path = absl::StrCat(path_, "/", name);
   std::error_code error;
   QUARTET_ASSIGN_OR_RETURN(const std::unique_ptr<AppendFile> file,
                            fs::exists(path, error) ? AppendFile::Open(path) : AppendFile::Create(path));
-  QUARTET_RETURN_IF_ERROR(file->Append(Line(object)));
+  QUARTET_RETURN_IF_ERROR(file->Append(line));
   return file->Sync();
+}
+
+absl::Status RunFolder::WriteState(const RunState& state) {
+  Json object;
+  object["program"] = state.program;
+  object["state"] = state.state;
+  object["why"] = state.why;
+  object["steps"] = state.steps;
+  object["time"] = Now();
+  return AtomicWriteFile(path_ + "/state.json", Line(object));
+}
+
+absl::Status RunFolder::WriteEvent(const std::string& kind, int64_t step, const std::string& from,
+                                   const std::string& text) {
+  Json object;
+  object["time"] = Now();
+  object["step"] = step < 0 ? Json(nullptr) : Json(step);
+  object["kind"] = kind;
+  object["from"] = from;
+  object["text"] = text;
+  return AppendTo("events.jsonl", Line(object));
 }
 
 absl::Status RunFolder::WriteHeldout(const std::vector<HeldoutRecord>& records) {

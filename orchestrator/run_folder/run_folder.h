@@ -9,6 +9,9 @@
 //   heldout.jsonl          {"prompt", "label"}: what evaluations ask
 //   checkpoints/           step_N, written by the trainers; latest -> the newest whole one, for people
 //   logs/                  one file a service; launch.textproto, what those were started with that the run started
+//   events.jsonl           {"time", "step", "kind", "from", "text"}: warnings and continuations
+//   state.json             {"program", "state", "why", "steps", "time"}: whether the run goes on, and why it does not
+//   report.html            the page of the run (orchestrator/page/run_page.h)
 //   superseded/            1, 2, ...: each time the run was continued, what of the above it put aside
 //   run.lock               names the orchestrator that uses the folder
 //
@@ -58,6 +61,14 @@ struct EvaluationRecord {
   Metrics values;
 };
 
+// What becomes of the run, in state.json.
+struct RunState {
+  std::string program;  // "orchestrator", "sft", ...
+  std::string state;    // "running", "finished", "stopped" (by its user) or "failed"
+  std::string why;      // of the last two
+  int64_t steps = 0;    // that it makes in all, as far as is known
+};
+
 // One line of heldout.jsonl.
 struct HeldoutRecord {
   std::string prompt;
@@ -102,12 +113,16 @@ class RunFolder {
   std::string logs_path() const { return path_ + "/logs"; }
   std::string launch_config_path() const { return logs_path() + "/launch.textproto"; }
 
-  // To metrics.jsonl and TensorBoard. A value that is not finite is null in metrics.jsonl (JSON has no other way).
+  // To metrics.jsonl, with the time as time/unix (seconds), and TensorBoard. A value that is not finite is null in
+  // metrics.jsonl (JSON has no other way).
   absl::Status WriteMetrics(int64_t step, const Metrics& metrics);
   absl::Status WriteSamples(const std::vector<SampleRecord>& samples);
   // Returns when metrics and samples so far are on disk.
   absl::Status SyncRecords();
   absl::Status WriteEvaluation(const EvaluationRecord& record);
+  absl::Status WriteState(const RunState& state);
+  // `kind` is "warning", "error" or "restart"; `from` the service; without a step: -1.
+  absl::Status WriteEvent(const std::string& kind, int64_t step, const std::string& from, const std::string& text);
   absl::Status WriteHeldout(const std::vector<HeldoutRecord>& records);
   // Makes a checkpoint of what trainers have written for `record`: the records of its steps, then the commit record are
   // on disk; `latest` points at it, and all but the newest `keep` go. What there is of it goes where it cannot be.
@@ -129,6 +144,8 @@ class RunFolder {
   absl::Status Supersede(const std::string& name);
   // Writes the file `name`; `aside`, what its old content has that the new one has not, goes there first.
   absl::Status Rewrite(const std::string& name, const std::string& aside, const std::string& content);
+  // Appends to the file `name`, which is made where it is not there.
+  absl::Status AppendTo(const std::string& name, const std::string& line);
   absl::Status ReplaceText(const std::string& name, const std::string& content);
   // Leaves the lines of `name`, one JSON object each, whose "step" is below `steps`, and returns the last of these
   // steps.

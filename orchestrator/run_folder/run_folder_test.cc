@@ -13,6 +13,7 @@
 #include <map>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <regex>
 #include <set>
 #include <string>
 #include <vector>
@@ -25,6 +26,11 @@
 
 namespace quartet {
 namespace {
+
+// Of metrics.jsonl, what does not depend on the clock.
+std::string WithoutTimes(const std::string& text) {
+  return std::regex_replace(text, std::regex(",\"time/unix\":[0-9.]+"), "");
+}
 
 using ::testing::AllOf;
 using ::testing::Contains;
@@ -66,7 +72,7 @@ TEST(RunFolder, NeverWritesOverAnotherRun) {
   EXPECT_EQ(folder.status().code(), absl::StatusCode::kAlreadyExists);
   EXPECT_THAT(std::string(folder.status().message()),
               AllOf(HasSubstr(scratch.path() + "/run is not empty"), HasSubstr("metrics.jsonl")));
-  EXPECT_EQ(scratch.Read("run/metrics.jsonl"), "{}\n");
+  EXPECT_EQ(WithoutTimes(scratch.Read("run/metrics.jsonl")), "{}\n");
 }
 
 TEST(RunFolder, ToleratesTheEntryThatItIsTold) {
@@ -92,7 +98,7 @@ TEST(RunFolder, WritesNumbersAsJson) {
   metrics.Set("policy/grad_norm", NAN);
   metrics.Set("tokens/generated", 123456);  // in its place
   ASSERT_TRUE(folder->WriteMetrics(3, metrics).ok());
-  EXPECT_EQ(scratch.Read("run/metrics.jsonl"),
+  EXPECT_EQ(WithoutTimes(scratch.Read("run/metrics.jsonl")),
             "{\"step\":3,\"tokens/generated\":123456,\"policy/loss\":-0.1,\"policy/grad_norm\":null}\n");
 }
 
@@ -237,7 +243,7 @@ class InterruptedRun : public ::testing::Test {
       EXPECT_TRUE(folder->WriteEvaluation({.step = step, .set = "gsm8k", .data = "/d", .prompts = 2}).ok());
     }
     EXPECT_TRUE(folder->WriteHeldout({{"a", "b"}}).ok());
-    scratch_.Write("run/metrics.jsonl", scratch_.Read("run/metrics.jsonl") + "{\"step\":4,\"half a rec");
+    scratch_.Write("run/metrics.jsonl", WithoutTimes(scratch_.Read("run/metrics.jsonl")) + "{\"step\":4,\"half a rec");
     scratch_.Write("run/checkpoints/step_2/checkpoint.json", "two");
     scratch_.Write("run/checkpoints/step_3/checkpoint.json", "three");
     scratch_.Write("run/checkpoints/step_4/policy/config.json", "four");
@@ -286,14 +292,15 @@ TEST_F(InterruptedRun, PutsAsideWhatCameAfterTheStep) {
   EXPECT_EQ((*folder)->last_recorded_step(), 1);
   ASSERT_TRUE((*folder)->WriteMetrics(2, Metrics()).ok());
   ASSERT_TRUE((*folder)->WriteHeldout({{"a", "b"}}).ok());
-  EXPECT_EQ(scratch_.Read("run/metrics.jsonl"), "{\"step\":0}\n{\"step\":1}\n{\"step\":2}\n");
+  EXPECT_EQ(WithoutTimes(scratch_.Read("run/metrics.jsonl")), "{\"step\":0}\n{\"step\":1}\n{\"step\":2}\n");
   EXPECT_EQ(Lines("samples.jsonl"), 4);
   EXPECT_THAT(EventSteps("run"), ElementsAre(0, 1, 2));
   EXPECT_EQ(scratch_.Read("run/checkpoints/step_2/checkpoint.json"), "two");
   EXPECT_FALSE(There("checkpoints/step_3") || There("checkpoints/step_4"));
   EXPECT_EQ(std::filesystem::read_symlink(scratch_.path() + "/run/checkpoints/latest"), "step_2");
 
-  EXPECT_EQ(scratch_.Read("run/superseded/1/metrics.jsonl"), "{\"step\":2}\n{\"step\":3}\n{\"step\":4,\"half a rec\n");
+  EXPECT_EQ(WithoutTimes(scratch_.Read("run/superseded/1/metrics.jsonl")),
+            "{\"step\":2}\n{\"step\":3}\n{\"step\":4,\"half a rec\n");
   EXPECT_EQ(Lines("superseded/1/samples.jsonl"), 4);
   EXPECT_EQ(Lines("evaluations.jsonl"), 2);
   EXPECT_EQ(Lines("superseded/1/evaluations.jsonl"), 1);
@@ -312,7 +319,7 @@ TEST_F(InterruptedRun, PutsAsideEverythingWhereItBeginsAnew) {
   ASSERT_TRUE((*folder)->BeginAfter(0).ok());
   ASSERT_TRUE((*folder)->WriteHeldout({{"c", "d"}}).ok());
   EXPECT_EQ((*folder)->last_recorded_step(), -1);
-  EXPECT_EQ(scratch_.Read("run/metrics.jsonl") + scratch_.Read("run/samples.jsonl"), "");
+  EXPECT_EQ(WithoutTimes(scratch_.Read("run/metrics.jsonl")) + scratch_.Read("run/samples.jsonl"), "");
   EXPECT_TRUE(std::filesystem::is_empty(scratch_.path() + "/run/checkpoints"));
   EXPECT_THAT(scratch_.Read("run/run.textproto"), HasSubstr("seed: 7"));
   EXPECT_EQ(Lines("superseded/1/metrics.jsonl"), 5);
@@ -350,8 +357,8 @@ TEST_F(InterruptedRun, KeepsWhatEachContinuationPutAside) {
     ASSERT_TRUE(folder.ok() && (*folder)->BeginAfter(steps).ok());
   }
   EXPECT_TRUE(There("superseded/1/checkpoints/step_4") && There("superseded/2/checkpoints/step_3"));
-  EXPECT_EQ(scratch_.Read("run/superseded/1/metrics.jsonl"), "{\"step\":3}\n{\"step\":4,\"half a rec\n");
-  EXPECT_EQ(scratch_.Read("run/superseded/2/metrics.jsonl"), "{\"step\":2}\n");
+  EXPECT_EQ(WithoutTimes(scratch_.Read("run/superseded/1/metrics.jsonl")), "{\"step\":3}\n{\"step\":4,\"half a rec\n");
+  EXPECT_EQ(WithoutTimes(scratch_.Read("run/superseded/2/metrics.jsonl")), "{\"step\":2}\n");
   EXPECT_THAT(EventSteps("run"), ElementsAre(0, 1));
   EXPECT_THAT(EventSteps("run/superseded/1"), ElementsAre(3));
   EXPECT_THAT(EventSteps("run/superseded/2"), ElementsAre(2));

@@ -7,6 +7,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/string_view.h"
 #include "core/base/files.h"
+#include "core/base/logging.h"
 #include "core/base/status_macros.h"
 #include "core/checkpoint/run_checkpoints.h"
 #include "orchestrator/checks/input_check.h"
@@ -120,6 +121,39 @@ absl::Status RunSession::StartServices() {
   }
   view_.Print(absl::StrCat("services run: ", absl::StrJoin(places, ", ")));
   return absl::OkStatus();
+}
+
+void RunSession::SayState(const std::string& state, const std::string& why) {
+  const absl::Status said = folder_->WriteState({.program = kind_.name, .state = state, .why = why, .steps = steps_});
+  if (!said.ok()) QUARTET_LOG(kWarning) << said;
+}
+
+void RunSession::SayEvent(const std::string& kind, int64_t step, const std::string& text) {
+  const absl::Status said = folder_->WriteEvent(kind, step, kind_.name, text);
+  if (!said.ok()) QUARTET_LOG(kWarning) << said;
+}
+
+void RunSession::Warn(const std::string& warning) { SayEvent("warning", -1, warning); }
+
+void RunSession::Begin(int64_t steps) {
+  steps_ = steps;
+  SayState("running", "");
+  if (resume_.has_value())
+    SayEvent("restart", resume_->step, absl::StrCat("the run goes on after step ", resume_->step));
+  page_ = std::make_unique<PageWriter>(folder_->path());
+}
+
+absl::Status RunSession::End(const absl::Status& status) {
+  absl::Status explained = status.ok() ? status : Explain(status);
+  if (page_ == nullptr) return explained;
+  if (status.ok()) {
+    SayState("finished", "");
+  } else {
+    SayState(absl::IsCancelled(cancellation_.status()) ? "stopped" : "failed", std::string(explained.message()));
+  }
+  page_ = nullptr;
+  view_.Print(absl::StrCat("page: ", folder_->path(), "/report.html"));
+  return explained;
 }
 
 absl::Status RunSession::Explain(const absl::Status& status) const {

@@ -16,6 +16,7 @@
 #include "core/tokenizer/tokenizer.h"
 #include "orchestrator/clients/cancellation.h"
 #include "orchestrator/launch/service_launcher.h"
+#include "orchestrator/page/page_writer.h"
 #include "orchestrator/run_folder/checkpoint_record.h"
 #include "orchestrator/run_folder/run_folder.h"
 #include "orchestrator/terminal/terminal_view.h"
@@ -45,13 +46,14 @@ absl::StatusOr<std::unique_ptr<Tokenizer>> LoadTokenizer(const RunConfig& config
 struct RunKind {
   std::vector<Program> programs;  // whose checks the configuration passes
   std::vector<std::string> services;
-  std::string model;  // whose tokenizer is used: "actor" or "critic"
+  std::string model;      // whose tokenizer is used: "actor" or "critic"
+  std::string name = {};  // of the program, for the run's page
   // Whether train.load_checkpoint continues it. Else it begins in a new folder, and reads nothing that counts.
   bool continues = true;
 };
 
-// What is called is called in this order, once each: ReadInputs, OpenFolder, StartServices. No service that was started
-// is left when it is gone.
+// What is called is called in this order, once each: ReadInputs, OpenFolder, StartServices, Begin, End. No service that
+// was started is left when it is gone.
 class RunSession {
  public:
   // `config` is resolved; `view` and `cancellation` outlive the session.
@@ -67,9 +69,14 @@ class RunSession {
   // If asked to, and puts their addresses into the configuration.
   absl::Status StartServices();
 
-  // The reason behind the error `status` of a call: a service that ended by itself, if there is one, with the end of
-  // its log; and how the run is continued that ended with it.
-  absl::Status Explain(const absl::Status& status) const;
+  // The services have accepted the run, which makes `steps` steps in all, and its folder has begun: from now on the
+  // folder says that it goes on, and has a page that is kept up to date.
+  void Begin(int64_t steps);
+  // After Begin: a warning of the whole run, for its page.
+  void Warn(const std::string& warning);
+  // How the run has ended, for its folder and its page where it has begun. Of an error what stands behind it is
+  // returned: a service that ended by itself, if there is one, with the end of its log; and how the run is continued.
+  absl::Status End(const absl::Status& status);
 
   RunConfig& config() { return config_; }
   const Tokenizer& tokenizer() const { return *tokenizer_; }
@@ -83,6 +90,10 @@ class RunSession {
   std::function<void(int64_t done, int64_t all)> ShowChecking();
 
  private:
+  absl::Status Explain(const absl::Status& status) const;
+  // What goes wrong with these two is said in the log, and ends no run.
+  void SayEvent(const std::string& kind, int64_t step, const std::string& text);
+  void SayState(const std::string& state, const std::string& why);
   absl::Status WithContinuation(const absl::Status& status) const;
 
   RunConfig config_;
@@ -93,6 +104,8 @@ class RunSession {
   std::unique_ptr<Tokenizer> tokenizer_;
   std::unique_ptr<RunFolder> folder_;
   std::optional<CheckpointRecord> resume_;
+  int64_t steps_ = 0;
+  std::unique_ptr<PageWriter> page_;           // null before Begin and after End
   std::unique_ptr<ServiceLauncher> launcher_;  // null where the services run already
 };
 

@@ -1,0 +1,47 @@
+#include "orchestrator/page/page_writer.h"
+
+#include <algorithm>
+
+#include "absl/time/clock.h"
+#include "core/base/logging.h"
+#include "orchestrator/page/run_page.h"
+
+namespace quartet {
+namespace {
+
+// The page takes at most one part in so many of the thread's time.
+constexpr int kPauses = 200;
+
+}  // namespace
+
+PageWriter::PageWriter(const std::string& run_dir, absl::Duration interval)
+    : thread_([this, run_dir, interval] { Run(run_dir, interval); }) {}
+
+PageWriter::~PageWriter() {
+  {
+    std::lock_guard lock(mutex_);
+    ending_ = true;
+  }
+  ends_.notify_all();
+  thread_.join();
+}
+
+void PageWriter::Run(const std::string& run_dir, absl::Duration interval) {
+  RunPage page(run_dir);
+  bool said = false;
+  for (bool last = false;;) {
+    const absl::Time begin = absl::Now();
+    absl::Status status = page.Read();
+    if (status.ok()) status = page.Write();
+    if (!status.ok() && !said) {
+      QUARTET_LOG(kWarning) << "the run page cannot be written: " << status;
+      said = true;
+    }
+    if (last) return;
+    const absl::Duration pause = std::max(interval, kPauses * (absl::Now() - begin));
+    std::unique_lock lock(mutex_);
+    last = ends_.wait_for(lock, absl::ToChronoMilliseconds(pause), [this] { return ending_; });
+  }
+}
+
+}  // namespace quartet

@@ -1,0 +1,273 @@
+#include "orchestrator/page/run_page.h"
+
+#include <algorithm>
+#include <cmath>
+#include <filesystem>
+#include <fstream>
+#include <optional>
+#include <system_error>
+#include <utility>
+
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_split.h"
+#include "absl/strings/string_view.h"
+#include "absl/time/time.h"
+#include "core/base/files.h"
+#include "core/base/status_macros.h"
+#include "nlohmann/json.hpp"
+#include "orchestrator/page/config_rows.h"
+#include "orchestrator/page/json_text.h"
+#include "orchestrator/page/record_fields.h"
+
+namespace quartet {
+namespace {
+
+using Json = nlohmann::json;
+
+constexpr size_t kMarks = 4000;
+
+// The page with its styles and scripts, and two places: its title, and the data.
+constexpr char kTemplate[] =
+#include "orchestrator/page/template.inc"
+    ;
+
+std::vector<Json> Records(const std::string& lines) {
+  std::vector<Json> records;
+  for (const absl::string_view line : absl::StrSplit(lines, '\n', absl::SkipEmpty())) {
+    Json record = Json::parse(line, nullptr, /*allow_exceptions=*/false);
+    if (record.is_object()) records.push_back(std::move(record));
+  }
+  return records;
+}
+
+// "W20261122 10:11:12.123456 ..." of glog, in the zone of the machine.
+std::optional<double> LogTime(absl::string_view line) {
+  constexpr size_t kLength = 24;  // behind the letter
+  absl::Time time;
+  std::string error;
+  if (line.size() <= kLength || !absl::ParseTime("%E4Y%m%d %H:%M:%E6S", std::string(line.substr(1, kLength)),
+                                                 absl::LocalTimeZone(), &time, &error)) {
+    return std::nullopt;
+  }
+  return absl::ToDoubleSeconds(time - absl::UnixEpoch());
+}
+
+void ReplaceOnce(std::string_view place, std::string_view with, std::string* text) {
+  const size_t at = text->find(place);
+  if (at != std::string::npos) text->replace(at, place.size(), with);
+}
+
+std::string Escaped(std::string_view text) {
+  std::string out;
+  for (const char c : text) {
+    if (c == '&')
+      out += "&amp;";
+    else if (c == '<')
+      out += "&lt;";
+    else if (c == '>')
+      out += "&gt;";
+    else if (c == '"')
+      out += "&quot;";
+    else
+      out += c;
+  }
+  return out;
+}
+
+}  // namespace
+
+absl::Status RunPage::Tail::Read(std::string* lines) {
+  lines->clear();
+  std::error_code none;
+  const auto size = static_cast<int64_t>(std::filesystem::file_size(path_, none));
+  if (none || size <= read_) return absl::OkStatus();
+  std::ifstream file(path_, std::ios::binary);
+  file.seekg(read_);
+  lines->resize(static_cast<size_t>(size - read_));
+  file.read(lines->data(), size - read_);
+  if (!file) return absl::InternalError(absl::StrCat("cannot read ", path_));
+  // A last line may still be being written.
+  lines->resize(lines->rfind('\n') == std::string::npos ? 0 : lines->rfind('\n') + 1);
+  read_ += static_cast<int64_t>(lines->size());
+  return absl::OkStatus();
+}
+
+absl::Status RunPage::ReadLines(const std::string& name, std::string* lines) {
+  const auto [tail, is_new] = tails_.try_emplace(name, Tail(absl::StrCat(run_dir_, "/", name)));
+  return tail->second.Read(lines);
+}
+
+absl::Status RunPage::Read() {
+  std::string lines;
+  QUARTET_RETURN_IF_ERROR(ReadLines("metrics.jsonl", &lines));
+  AddMetrics(lines);
+  QUARTET_RETURN_IF_ERROR(ReadLines("samples.jsonl", &lines));
+  for (const Json& sample : Records(lines)) samples_.Add(sample);
+  QUARTET_RETURN_IF_ERROR(ReadLines("evaluations.jsonl", &lines));
+  AddEvaluations(lines);
+  QUARTET_RETURN_IF_ERROR(ReadLines("events.jsonl", &lines));
+  for (const Json& event : Records(lines)) {
+    AddMark({.step = static_cast<int64_t>(NumberIn(event, "step", -1)),
+             .time = NumberIn(event, "time", 0),
+             .kind = TextIn(event, "kind"),
+             .from = TextIn(event, "from"),
+             .text = TextIn(event, "text")});
+  }
+  std::error_code none;
+  for (const auto& entry : std::filesystem::directory_iterator(absl::StrCat(run_dir_, "/logs"), none)) {
+    if (entry.path().extension() == ".log") QUARTET_RETURN_IF_ERROR(ReadLog(entry.path().filename().string()));
+  }
+  for (const auto& [name, text] : {std::pair("run.textproto", &config_text_), std::pair("state.json", &state_text_)}) {
+    absl::StatusOr<std::string> read = ReadFile(absl::StrCat(run_dir_, "/", name));
+    if (!read.ok() && !absl::IsNotFound(read.status())) return read.status();
+    *text = read.value_or("");
+  }
+  return absl::OkStatus();
+}
+
+void RunPage::AddMetrics(const std::string& lines) {
+  for (const Json& record : Records(lines)) {
+    if (!record.contains("step") || !record["step"].is_number_integer()) continue;
+    const auto step = record["step"].get<int64_t>();
+    Metrics metrics;
+    for (const auto& [name, value] : record.items()) {
+      if (name != "step" && value.is_number()) metrics.Set(name, value.get<double>());
+    }
+    columns_.Add(step, metrics);
+    if (metrics.Get("time/checkpoint").has_value()) AddMark({.step = step, .kind = "checkpoint"});
+  }
+}
+
+void RunPage::AddEvaluations(const std::string& lines) {
+  for (const Json& record : Records(lines)) {
+    const bool passes = record.contains("pass@1");
+    Evaluations& set = evaluations_[TextIn(record, "set")];
+    set.metric = passes ? "pass@1" : "reward";
+    set.prompts = static_cast<int64_t>(NumberIn(record, "prompts", 0));
+    set.samples = static_cast<int64_t>(NumberIn(record, "n_samples_per_prompt", 1));
+    set.steps.push_back(static_cast<int64_t>(NumberIn(record, "step", -1)));
+    set.values.push_back(NumberIn(record, set.metric.c_str(), std::nan("")));
+  }
+}
+
+absl::Status RunPage::ReadLog(const std::string& name) {
+  std::string lines;
+  QUARTET_RETURN_IF_ERROR(ReadLines("logs/" + name, &lines));
+  for (const absl::string_view line : absl::StrSplit(lines, '\n', absl::SkipEmpty())) {
+    if (line[0] != 'W' && line[0] != 'E' && line[0] != 'F') continue;
+    const std::optional<double> time = LogTime(line);
+    if (!time.has_value()) continue;
+    const size_t text = line.find("] ");
+    // The step under way.
+    AddMark({.step = columns_.steps() == 0 ? -1 : columns_.last_step(),
+             .time = *time,
+             .kind = line[0] == 'W' ? "warning" : "error",
+             .from = name.substr(0, name.size() - 4),
+             .text = std::string(text == absl::string_view::npos ? line : line.substr(text + 2))});
+  }
+  return absl::OkStatus();
+}
+
+void RunPage::AddMark(Mark mark) {
+  marks_.push_back(std::move(mark));
+  if (marks_.size() > kMarks) marks_.pop_front();
+}
+
+void RunPage::AppendRun(std::string* out) const {
+  const Json state = Json::parse(state_text_, nullptr, /*allow_exceptions=*/false);
+  const bool known = state.is_object();
+  JsonList run("{", out);
+  run.Text("name", std::filesystem::path(run_dir_).filename().string());
+  run.Text("dir", run_dir_);
+  run.Text("program", known ? TextIn(state, "program") : "");
+  run.Text("status", known ? TextIn(state, "state") : "");
+  run.Text("why", known ? TextIn(state, "why") : "");
+  absl::StrAppendFormat(run.Next("written"), "%.1f",
+                        known ? NumberIn(state, "time", columns_.ended()) : columns_.ended());
+  absl::StrAppendFormat(run.Next("stepped"), "%.1f", columns_.ended());
+  if (columns_.started() > 0) {
+    absl::StrAppendFormat(run.Next("started"), "%.1f", columns_.started());
+  } else {
+    run.Next("started")->append("null");
+  }
+  absl::StrAppend(run.Next("max_steps"), static_cast<int64_t>(known ? NumberIn(state, "steps", 0) : 0));
+  absl::StrAppend(run.Next("records"), columns_.steps());
+  absl::StrAppend(run.Next("bucket"), columns_.bucket_steps());
+}
+
+void RunPage::AppendEvaluations(std::string* out) const {
+  JsonList all("{", out);
+  for (const auto& [name, set] : evaluations_) {
+    JsonList one("{", all.Next(name));
+    one.Text("metric", set.metric);
+    one.Number("prompts", static_cast<double>(set.prompts));
+    one.Number("n", static_cast<double>(set.samples));
+    {
+      JsonList steps("[", one.Next("s"));
+      for (const int64_t step : set.steps) absl::StrAppend(steps.Next(), step);
+    }
+    JsonList values("[", one.Next("v"));
+    for (const double value : set.values) AppendJsonNumber(value, values.Next());
+  }
+}
+
+void RunPage::AppendMarks(std::string* out) const {
+  JsonList all("[", out);
+  for (const Mark& mark : marks_) {
+    JsonList one("{", all.Next());
+    if (mark.step >= 0) {
+      absl::StrAppend(one.Next("s"), mark.step);
+    } else {
+      one.Next("s")->append("null");
+    }
+    if (mark.time > 0) {
+      absl::StrAppendFormat(one.Next("t"), "%.1f", mark.time);
+    } else {
+      one.Next("t")->append("null");
+    }
+    one.Text("k", mark.kind);
+    one.Text("who", mark.from);
+    one.Text("text", mark.text);
+  }
+}
+
+void RunPage::AppendConfig(std::string* out) const {
+  JsonList all("[", out);
+  for (const ConfigRow& row : ReadConfigRows(config_text_)) {
+    JsonList one("[", all.Next());
+    AppendJsonText(row.path, one.Next());
+    AppendJsonText(row.value, one.Next());
+    if (row.by_default.has_value()) {
+      AppendJsonText(*row.by_default, one.Next());
+    } else {
+      one.Next()->append("null");
+    }
+    AppendJsonText(row.origin, one.Next());
+    one.Next()->append(row.differs ? "1" : "0");
+  }
+}
+
+std::string RunPage::Html() const {
+  std::string data;
+  {
+    JsonList all("{", &data);
+    AppendRun(all.Next("run"));
+    columns_.AppendJson(all.Next());
+    AppendEvaluations(all.Next("evals"));
+    AppendMarks(all.Next("marks"));
+    samples_.AppendJson(all.Next("samples"));
+    AppendConfig(all.Next("config"));
+  }
+  std::string page = kTemplate;
+  // The title's place comes first: what stands in the data is not looked at.
+  ReplaceOnce("{{TITLE}}", Escaped(std::filesystem::path(run_dir_).filename().string()), &page);
+  ReplaceOnce("{{DATA}}", data, &page);
+  return page;
+}
+
+absl::Status RunPage::Write() const { return AtomicWriteFile(run_dir_ + "/report.html", Html()); }
+
+}  // namespace quartet

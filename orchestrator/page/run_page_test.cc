@@ -1,0 +1,134 @@
+#include "orchestrator/page/run_page.h"
+
+#include <gtest/gtest.h>
+
+#include <fstream>
+#include <string>
+
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
+#include "core/base/files.h"
+#include "nlohmann/json.hpp"
+#include "orchestrator/page/page_writer.h"
+#include "orchestrator/testing/scratch_folder.h"
+
+namespace quartet {
+namespace {
+
+using Json = nlohmann::json;
+
+// A page is too long for an error's message.
+bool Has(const std::string& html, const std::string& text) { return html.find(text) != std::string::npos; }
+
+class RunPageTest : public ::testing::Test {
+ protected:
+  void Append(const std::string& name, const std::string& text) {
+    std::ofstream(scratch_.path() + "/" + name, std::ios::app) << text;
+  }
+
+  // What is between the page's tags of data.
+  static Json DataOf(const std::string& html) {
+    const std::string begin = "<script type=\"application/json\" id=\"data\">";
+    const size_t from = html.find(begin) + begin.size();
+    const Json data = Json::parse(html.substr(from, html.find("</script>", from) - from), nullptr, false);
+    EXPECT_TRUE(data.is_object());
+    return data;
+  }
+
+  Json Data() {
+    EXPECT_TRUE(page_.Read().ok());
+    return DataOf(page_.Html());
+  }
+
+  ScratchFolder scratch_;
+  RunPage page_{scratch_.path()};
+};
+
+TEST_F(RunPageTest, OfAnEmptyFolderHasNothing) {
+  const Json data = Data();
+  EXPECT_TRUE(data["x"].empty());
+  EXPECT_EQ(data["run"]["status"], "");
+  EXPECT_TRUE(page_.is_empty());
+}
+
+TEST_F(RunPageTest, GrowsWithTheFilesOfTheRun) {
+  scratch_.Write("run.textproto", "rollout {\n  top_k: 5  # --set\n}\n");
+  scratch_.Write("state.json", R"({"program":"orchestrator","state":"running","why":"","steps":9,"time":1000})");
+  Append("metrics.jsonl", "{\"step\":0,\"reward/mean\":0.5,\"time/unix\":1000,\"time/step\":4}\n{\"step\":1,\"rew");
+  Json data = Data();
+  EXPECT_EQ(data["x"], Json({0})) << "half a line is none";
+  EXPECT_EQ(data["config"][0], Json({"rollout.top_k", "5", "-1", "--set", 1}));
+  EXPECT_EQ(data["run"]["max_steps"], 9);
+  EXPECT_EQ(data["run"]["status"], "running");
+  Append("metrics.jsonl", "ard/mean\":0.75,\"time/unix\":1010,\"time/checkpoint\":2}\nno record\n");
+  Append("evaluations.jsonl", R"({"step":-1,"set":"held","prompts":9,"n_samples_per_prompt":1,"pass@1":0.25})"
+                              "\n");
+  Append("events.jsonl", R"({"time":1005,"step":1,"kind":"restart","from":"orchestrator","text":"goes on"})"
+                         "\n");
+  Append("samples.jsonl", R"({"step":1,"prompt":"p","response":"r","label":"l","reward":1})"
+                          "\n");
+  scratch_.Write("state.json", R"({"state":"failed","why":"the scorer ended","steps":9,"time":1011})");
+  data = Data();
+  EXPECT_EQ(data["x"], Json({0, 1}));
+  EXPECT_EQ(data["cols"]["reward/mean"], Json({0.5, 0.75}));
+  EXPECT_EQ(data["t"], Json({4.0, 14.0}));
+  EXPECT_EQ(data["evals"]["held"]["v"], Json({0.25}));
+  EXPECT_EQ(data["marks"].size(), 2);
+  EXPECT_EQ(data["marks"][0]["k"], "checkpoint");
+  EXPECT_EQ(data["marks"][1]["text"], "goes on");
+  EXPECT_EQ(data["samples"]["response"], Json({"r"}));
+  EXPECT_EQ(data["run"]["why"], "the scorer ended");
+}
+
+TEST_F(RunPageTest, ShowsWarningsAndErrorsOfTheLogs) {
+  ASSERT_TRUE(MakeDirs(scratch_.path() + "/logs").ok());
+  Append("logs/scorer.log",
+         "I20261122 10:11:12.123456  12 a.cc:3] [scorer/0] fine\n"
+         "W20261122 10:11:13.123456  12 a.cc:4] [scorer/0] a reward server is slow\nWhat is no line of a log\n");
+  const Json data = Data();
+  ASSERT_EQ(data["marks"].size(), 1);
+  EXPECT_EQ(data["marks"][0]["who"], "scorer");
+  EXPECT_EQ(data["marks"][0]["text"], "[scorer/0] a reward server is slow");
+  EXPECT_GT(data["marks"][0]["t"], 1.7e9);
+}
+
+// Answers are hostile: none of their characters can end the script that holds them.
+TEST_F(RunPageTest, HoldsHostileTextsAsData) {
+  const std::string hostile = "</script><!--<script>alert(1)</script> {{DATA}} {{TITLE}} \xE2\x80\xA8 & \xff \x01";
+  Append("samples.jsonl",
+         Json({{"step", 0}, {"prompt", hostile.substr(0, 20)}, {"response", "</script>{{TITLE}}"}}).dump() + "\n");
+  const Json data = Data();
+  EXPECT_EQ(data["samples"]["response"][0], "</script>{{TITLE}}");
+  const std::string html = page_.Html();
+  EXPECT_FALSE(Has(html, "</script>{{TITLE}}"));
+  EXPECT_FALSE(Has(html, "{{DATA}}"));
+}
+
+TEST_F(RunPageTest, AllowsItsOwnScriptsAlone) {
+  const std::string html = page_.Html();
+  EXPECT_TRUE(Has(html, "default-src 'none'"));
+  EXPECT_TRUE(Has(html, "script-src 'sha256-"));
+  EXPECT_FALSE(Has(html, "<script src"));
+  EXPECT_FALSE(Has(html, "'unsafe-eval'"));
+  EXPECT_TRUE(Has(html, "dygraphs")) << "the library's licence";
+}
+
+TEST_F(RunPageTest, IsWrittenAtFirstAndWhenTheRunEnds) {
+  const auto written = [&] { return ReadFile(scratch_.path() + "/report.html"); };
+  {
+    const PageWriter writer(scratch_.path(), absl::Hours(1));
+    for (int i = 0; i < 1000 && !written().ok(); ++i) absl::SleepFor(absl::Milliseconds(10));
+    ASSERT_TRUE(written().ok());
+    EXPECT_TRUE(DataOf(*written())["x"].empty());
+    Append("metrics.jsonl", "{\"step\":0,\"reward/mean\":0.5}\n");
+  }
+  EXPECT_EQ(DataOf(*written())["x"], Json({0}));
+}
+
+TEST_F(RunPageTest, ThatCannotBeWrittenEndsNothing) {
+  const PageWriter writer(scratch_.path() + "/is/not/there", absl::Milliseconds(1));
+  absl::SleepFor(absl::Milliseconds(20));
+}
+
+}  // namespace
+}  // namespace quartet
