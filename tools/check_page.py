@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """Opens run pages in headless Chromium and holds what they show against what the run folders say.
 
-    tools/check_page.py REPORT [--keep=FOLDER]
+    tools/check_page.py PROGRAMS [--keep=FOLDER]
 
-REPORT is the program //orchestrator:report. Run folders are made up here: without a step, with one, with hostile answers, NaN and
+PROGRAMS is the folder of the programs //orchestrator:report and //orchestrator:compare. Run folders are made up here: without a step, with one, with hostile answers, NaN and
 a continuation, without a critic, of fine-tuning, of preferences, of 10,000 steps. Of each page: no message on the console (an error,
 a request that the page's policy refuses), the title, the latest step's numbers, and what belongs to its kind. --keep leaves
 folders and screenshots (light and dark, and 400 pixels wide) there.
@@ -136,9 +136,23 @@ def check_page(name, folder, records):
     print(f'{name}: {os.path.getsize(folder + "/report.html"):,} bytes, drawn after {drawn.group(2) if drawn else "?"} ms')
 
 
+def check_comparison(programs, root):
+    page = root + '/comparison.html'
+    subprocess.run([programs + '/compare', f'--run_dir={root}/no_critic', f'--run_dir={root}/hostile', f'--run_dir={root}/sft', '--out=' + page],
+                   check=True, stdout=subprocess.DEVNULL)
+    opened = browse('file://' + page, '--enable-logging=stderr', '--dump-dom')
+    messages = [line for line in opened.stderr.splitlines() if 'CONSOLE' in line]
+    check('comparison', f'the console says {messages[:2]}', not messages)
+    body = re.sub(r'<[^>]+>', ' ', re.sub(r'<script.*?</script>', '', opened.stdout, flags=re.S))
+    for text in ('no_critic', 'hostile', 'sft', 'Reward', 'KL to reference', 'Loss', 'nothing differs but run_dir'):
+        check('comparison', f'it lacks {text}', text in body)
+    check('comparison', 'it lacks the latest reward of no_critic', shown(sum(ppo_step(s)['reward/mean'] for s in range(36, 40)) / 4) in body)
+    print(f'comparison: {os.path.getsize(page):,} bytes')
+
+
 def main():
     parser = argparse.ArgumentParser(usage=__doc__)
-    parser.add_argument('report')
+    parser.add_argument('programs')
     parser.add_argument('--keep')
     arguments = parser.parse_args()
     root = arguments.keep or tempfile.mkdtemp()
@@ -146,12 +160,15 @@ def main():
         for name, run in runs():
             folder = f'{root}/{name}'
             write_run(folder, **run)
-            subprocess.run([arguments.report, '--run_dir=' + folder], check=True, stdout=subprocess.DEVNULL)
+            subprocess.run([arguments.programs + '/report', '--run_dir=' + folder], check=True, stdout=subprocess.DEVNULL)
             check_page(name, folder, run['records'])
             if arguments.keep:
                 for look, size in (('light', '1440,1600'), ('dark', '1440,1600'), ('phone', '400,1600')):
                     theme = 'light' if look == 'phone' else look
                     browse(f'file://{folder}/report.html#theme={theme}', '--window-size=' + size, f'--screenshot={folder}/{look}.png')
+        check_comparison(arguments.programs, root)
+        if arguments.keep:
+            browse(f'file://{root}/comparison.html#theme=light', '--window-size=1440,1400', f'--screenshot={root}/comparison.png')
     finally:
         if not arguments.keep:
             shutil.rmtree(root)

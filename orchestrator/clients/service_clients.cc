@@ -360,6 +360,17 @@ absl::StatusOr<Services> ConnectServices(const RunConfig& config, Cancellation* 
   return clients;
 }
 
+absl::StatusOr<std::unique_ptr<ServiceClient>> ConnectService(const RunConfig& config, const std::string& service,
+                                                              Cancellation* cancellation) {
+  if (service == "policy_trainer") return ConnectPolicyTrainer(config, cancellation);
+  if (service == "critic_trainer") return ConnectCriticTrainer(config, cancellation);
+  if (service == "scorer") return ConnectScorer(config, cancellation);
+  if (service != "rollout") return absl::InvalidArgumentError(absl::StrCat("there is no service '", service, "'"));
+  std::unique_ptr<RolloutClient> client;
+  QUARTET_RETURN_IF_ERROR(Connect<Rollout>(config, "rollout", NewEpoch(), cancellation, &client));
+  return client;
+}
+
 absl::StatusOr<std::unique_ptr<PolicyTrainerClient>> ConnectPolicyTrainer(const RunConfig& config,
                                                                           Cancellation* cancellation) {
   std::unique_ptr<PolicyTrainerClient> client;

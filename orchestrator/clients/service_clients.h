@@ -142,6 +142,9 @@ struct Services {
 // Clients of the services at config.services.*.listen, for a run of its own. Nothing is connected yet; the first call
 // does. `cancellation` outlives them.
 absl::StatusOr<Services> ConnectServices(const RunConfig& config, Cancellation* cancellation);
+// Of any of them, by its name.
+absl::StatusOr<std::unique_ptr<ServiceClient>> ConnectService(const RunConfig& config, const std::string& service,
+                                                              Cancellation* cancellation);
 absl::StatusOr<std::unique_ptr<PolicyTrainerClient>> ConnectPolicyTrainer(const RunConfig& config,
                                                                           Cancellation* cancellation);
 absl::StatusOr<std::unique_ptr<CriticTrainerClient>> ConnectCriticTrainer(const RunConfig& config,

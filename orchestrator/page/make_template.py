@@ -1,4 +1,4 @@
-"""Puts the run page together: make_template.py OUT PAGE CSS JS LIBRARY_JS LIBRARY_CSS LIBRARY_LICENSE
+"""Puts the run page together: make_template.py OUT PAGE CSS COMMON_JS JS LIBRARY_JS LIBRARY_CSS LIBRARY_LICENSE
 
 OUT is C++: a string with two places left, {{TITLE}} and {{DATA}}. What runs in the page is named by its hash in a
 content security policy: an answer that came to be taken for HTML could still run nothing and ask for nothing.
@@ -9,10 +9,10 @@ import re
 import sys
 
 out, *parts = sys.argv[1:]
-page, css, script, library, library_css, license_text = (open(part, encoding='utf-8').read() for part in parts)
+page, css, common, script, library, library_css, license_text = (open(part, encoding='utf-8').read() for part in parts)
 library = re.sub(r'\n//# sourceMappingURL=.*', '', library).replace('</script', '<\\/script')
 library_css = re.sub(r'/\*# sourceMappingURL=.*?\*/', '', library_css)
-script = '\n' + script
+script = '\n' + common + script
 
 
 def digest(text):

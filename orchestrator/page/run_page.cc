@@ -19,6 +19,7 @@
 #include "core/base/status_macros.h"
 #include "nlohmann/json.hpp"
 #include "orchestrator/page/config_rows.h"
+#include "orchestrator/page/fill_template.h"
 #include "orchestrator/page/json_text.h"
 #include "orchestrator/page/record_fields.h"
 
@@ -31,7 +32,7 @@ constexpr size_t kMarks = 4000;
 
 // The page with its styles and scripts, and two places: its title, and the data.
 constexpr char kTemplate[] =
-#include "orchestrator/page/template.inc"
+#include "orchestrator/page/page.inc"
     ;
 
 std::vector<Json> Records(const std::string& lines) {
@@ -53,28 +54,6 @@ std::optional<double> LogTime(absl::string_view line) {
     return std::nullopt;
   }
   return absl::ToDoubleSeconds(time - absl::UnixEpoch());
-}
-
-void ReplaceOnce(std::string_view place, std::string_view with, std::string* text) {
-  const size_t at = text->find(place);
-  if (at != std::string::npos) text->replace(at, place.size(), with);
-}
-
-std::string Escaped(std::string_view text) {
-  std::string out;
-  for (const char c : text) {
-    if (c == '&')
-      out += "&amp;";
-    else if (c == '<')
-      out += "&lt;";
-    else if (c == '>')
-      out += "&gt;";
-    else if (c == '"')
-      out += "&quot;";
-    else
-      out += c;
-  }
-  return out;
 }
 
 }  // namespace
@@ -250,22 +229,20 @@ void RunPage::AppendConfig(std::string* out) const {
   }
 }
 
+void RunPage::AppendData(bool with_samples, std::string* out) const {
+  JsonList all("{", out);
+  AppendRun(all.Next("run"));
+  columns_.AppendJson(all.Next());
+  AppendEvaluations(all.Next("evals"));
+  AppendMarks(all.Next("marks"));
+  if (with_samples) samples_.AppendJson(all.Next("samples"));
+  AppendConfig(all.Next("config"));
+}
+
 std::string RunPage::Html() const {
   std::string data;
-  {
-    JsonList all("{", &data);
-    AppendRun(all.Next("run"));
-    columns_.AppendJson(all.Next());
-    AppendEvaluations(all.Next("evals"));
-    AppendMarks(all.Next("marks"));
-    samples_.AppendJson(all.Next("samples"));
-    AppendConfig(all.Next("config"));
-  }
-  std::string page = kTemplate;
-  // The title's place comes first: what stands in the data is not looked at.
-  ReplaceOnce("{{TITLE}}", Escaped(std::filesystem::path(run_dir_).filename().string()), &page);
-  ReplaceOnce("{{DATA}}", data, &page);
-  return page;
+  AppendData(/*with_samples=*/true, &data);
+  return FillTemplate(kTemplate, std::filesystem::path(run_dir_).filename().string(), data);
 }
 
 absl::Status RunPage::Write() const { return AtomicWriteFile(run_dir_ + "/report.html", Html()); }

@@ -27,6 +27,8 @@ class RunPage {
 
   // The whole page.
   std::string Html() const;
+  // Its data: run, metrics, evaluations, marks, samples, configuration; without `with_samples` no samples.
+  void AppendData(bool with_samples, std::string* out) const;
   // As run_dir/report.html, at once: who reads it sees the old one or the new one.
   absl::Status Write() const;
 

@@ -1,5 +1,6 @@
 #include "orchestrator/page/run_page.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <fstream>
@@ -9,6 +10,7 @@
 #include "absl/time/time.h"
 #include "core/base/files.h"
 #include "nlohmann/json.hpp"
+#include "orchestrator/page/compare_page.h"
 #include "orchestrator/page/page_writer.h"
 #include "orchestrator/testing/scratch_folder.h"
 
@@ -111,6 +113,21 @@ TEST_F(RunPageTest, AllowsItsOwnScriptsAlone) {
   EXPECT_FALSE(Has(html, "<script src"));
   EXPECT_FALSE(Has(html, "'unsafe-eval'"));
   EXPECT_TRUE(Has(html, "dygraphs")) << "the library's licence";
+}
+
+TEST_F(RunPageTest, IsComparedWithOthers) {
+  const ScratchFolder other;
+  scratch_.Write("run.textproto", "seed: 1\n");
+  Append("metrics.jsonl", "{\"step\":0,\"reward/mean\":0.5}\n");
+  EXPECT_THAT(ComparePage({scratch_.path(), other.path()}).status().message(), ::testing::HasSubstr(other.path()));
+  other.Write("run.textproto", "seed: 2\n");
+  const absl::StatusOr<std::string> page = ComparePage({scratch_.path(), other.path()});
+  ASSERT_TRUE(page.ok()) << page.status();
+  const Json runs = DataOf(*page)["runs"];
+  ASSERT_EQ(runs.size(), 2);
+  EXPECT_EQ(runs[0]["cols"]["reward/mean"], 0.5);
+  EXPECT_EQ(runs[1]["config"][0], Json({"seed", "2", "42", "", 1}));
+  EXPECT_FALSE(runs[0].contains("samples"));
 }
 
 TEST_F(RunPageTest, IsWrittenAtFirstAndWhenTheRunEnds) {

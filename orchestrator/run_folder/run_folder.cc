@@ -66,8 +66,9 @@ absl::StatusOr<std::vector<std::string>> ListFolder(const std::string& path) {
 
 // What an orchestrator leaves of a run that has ended before its first step was finished.
 bool IsOfAStart(const std::string& name) {
-  for (const char* entry : {"run.textproto", "inputs.json", "metrics.jsonl", "samples.jsonl", "heldout.jsonl",
-                            "events.jsonl", "state.json", "report.html", "checkpoints", "logs", "superseded"}) {
+  for (const char* entry :
+       {"run.textproto", "inputs.json", "metrics.jsonl", "samples.jsonl", "heldout.jsonl", "events.jsonl", "state.json",
+        "phase.json", "report.html", "checkpoints", "logs", "superseded"}) {
     if (name == entry) return true;
   }
   return absl::StartsWith(name, kEventsPrefix);
@@ -312,6 +313,7 @@ absl::Status RunFolder::WriteState(const RunState& state) {
   object["state"] = state.state;
   object["why"] = state.why;
   object["steps"] = state.steps;
+  object["services"] = state.services;
   object["time"] = Now();
   return AtomicWriteFile(path_ + "/state.json", Line(object));
 }

@@ -10,7 +10,10 @@
 //   checkpoints/           step_N, written by the trainers; latest -> the newest whole one, for people
 //   logs/                  one file a service; launch.textproto, what those were started with that the run started
 //   events.jsonl           {"time", "step", "kind", "from", "text"}: warnings and continuations
-//   state.json             {"program", "state", "why", "steps", "time"}: whether the run goes on, and why it does not
+//   state.json             {"program", "state", "why", "steps", "services", "time"}: whether the run goes on, and why
+//   it
+//                          does not; where its services listen
+//   phase.json             what the orchestrator is doing (orchestrator/run_folder/phase_file.h)
 //   report.html            the page of the run (orchestrator/page/run_page.h)
 //   superseded/            1, 2, ...: each time the run was continued, what of the above it put aside
 //   run.lock               names the orchestrator that uses the folder
@@ -63,10 +66,11 @@ struct EvaluationRecord {
 
 // What becomes of the run, in state.json.
 struct RunState {
-  std::string program;  // "orchestrator", "sft", ...
-  std::string state;    // "running", "finished", "stopped" (by its user) or "failed"
-  std::string why;      // of the last two
-  int64_t steps = 0;    // that it makes in all, as far as is known
+  std::string program;                          // "orchestrator", "sft", ...
+  std::string state;                            // "running", "finished", "stopped" (by its user) or "failed"
+  std::string why;                              // of the last two
+  int64_t steps = 0;                            // that it makes in all, as far as is known
+  std::map<std::string, std::string> services;  // host:port by name
 };
 
 // One line of heldout.jsonl.

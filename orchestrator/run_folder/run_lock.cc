@@ -13,6 +13,30 @@
 #include "absl/time/time.h"
 
 namespace quartet {
+namespace {
+
+std::string FirstLine(int fd) {
+  char text[512];
+  const ssize_t size = pread(fd, text, sizeof(text), 0);
+  std::string line(text, size > 0 ? static_cast<size_t>(size) : 0);
+  line.resize(std::min(line.find('\n'), line.size()));
+  return line;
+}
+
+}  // namespace
+
+std::optional<std::string> RunLock::HolderOf(const std::string& run_dir) {
+  const int fd = open(absl::StrCat(run_dir, "/", kRunLockName).c_str(), O_RDONLY | O_CLOEXEC);
+  if (fd < 0) return std::nullopt;
+  std::optional<std::string> holder;
+  int result;
+  do {
+    result = flock(fd, LOCK_SH | LOCK_NB);
+  } while (result != 0 && errno == EINTR);
+  if (result != 0 && errno == EWOULDBLOCK) holder = FirstLine(fd);
+  close(fd);
+  return holder;
+}
 
 absl::StatusOr<std::unique_ptr<RunLock>> RunLock::Take(const std::string& run_dir) {
   const std::string path = absl::StrCat(run_dir, "/", kRunLockName);
@@ -25,10 +49,7 @@ absl::StatusOr<std::unique_ptr<RunLock>> RunLock::Take(const std::string& run_di
     result = flock(fd, LOCK_EX | LOCK_NB);
   } while (result != 0 && errno == EINTR);
   if (result != 0 && errno == EWOULDBLOCK) {
-    char text[512];
-    const ssize_t size = pread(fd, text, sizeof(text), 0);
-    std::string holder(text, size > 0 ? static_cast<size_t>(size) : 0);
-    holder.resize(std::min(holder.find('\n'), holder.size()));
+    const std::string holder = FirstLine(fd);
     return absl::FailedPreconditionError(absl::StrCat("run_dir ", run_dir, " is in use by another orchestrator",
                                                       holder.empty() ? "" : absl::StrCat(" (", holder, ")"),
                                                       "; end it first, or give another run_dir"));

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "absl/status/statusor.h"
@@ -17,6 +18,8 @@ class RunLock {
   // FAILED_PRECONDITION names who holds it: process, host and since when. UNIMPLEMENTED where the file system has no
   // locks.
   static absl::StatusOr<std::unique_ptr<RunLock>> Take(const std::string& run_dir);
+  // Who holds it: process, host and since when; nothing where nobody does.
+  static std::optional<std::string> HolderOf(const std::string& run_dir);
   ~RunLock();
   RunLock(const RunLock&) = delete;
   RunLock& operator=(const RunLock&) = delete;

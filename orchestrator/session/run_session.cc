@@ -1,5 +1,6 @@
 #include "orchestrator/session/run_session.h"
 
+#include <map>
 #include <utility>
 
 #include "absl/strings/match.h"
@@ -12,6 +13,7 @@
 #include "core/checkpoint/run_checkpoints.h"
 #include "orchestrator/checks/input_check.h"
 #include "orchestrator/run_folder/checkpoint_search.h"
+#include "orchestrator/run_folder/phase_file.h"
 #include "orchestrator/run_folder/run_inputs.h"
 #include "orchestrator/run_folder/run_start.h"
 
@@ -124,7 +126,10 @@ absl::Status RunSession::StartServices() {
 }
 
 void RunSession::SayState(const std::string& state, const std::string& why) {
-  const absl::Status said = folder_->WriteState({.program = kind_.name, .state = state, .why = why, .steps = steps_});
+  std::map<std::string, std::string> services;
+  for (const std::string& service : kind_.services) services[service] = PlacementOf(config_, service).listen();
+  const absl::Status said =
+      folder_->WriteState({.program = kind_.name, .state = state, .why = why, .steps = steps_, .services = services});
   if (!said.ok()) QUARTET_LOG(kWarning) << said;
 }
 
@@ -141,11 +146,14 @@ void RunSession::Begin(int64_t steps) {
   if (resume_.has_value())
     SayEvent("restart", resume_->step, absl::StrCat("the run goes on after step ", resume_->step));
   page_ = std::make_unique<PageWriter>(folder_->path());
+  const auto phases = std::make_shared<PhaseFile>(folder_->path());
+  view_.OnPhase([phases](const std::string& phase) { phases->Say(phase); });
 }
 
 absl::Status RunSession::End(const absl::Status& status) {
   absl::Status explained = status.ok() ? status : Explain(status);
   if (page_ == nullptr) return explained;
+  view_.OnPhase({});
   if (status.ok()) {
     SayState("finished", "");
   } else {

@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
@@ -54,13 +55,23 @@ void TerminalView::WriteLine(const std::string& line) {
 }
 
 void TerminalView::Begin(const std::string& phase, int64_t total) {
+  std::function<void(const std::string&)> on_phase;
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    phase_ = phase;
+    detail_.clear();
+    began_ = absl::Now();
+    done_ = 0;
+    total_ = total;
+    Refresh();
+    on_phase = on_phase_;
+  }
+  if (on_phase) on_phase(phase);
+}
+
+void TerminalView::OnPhase(std::function<void(const std::string&)> on_phase) {
   std::lock_guard<std::mutex> lock(mutex_);
-  phase_ = phase;
-  detail_.clear();
-  began_ = absl::Now();
-  done_ = 0;
-  total_ = total;
-  Refresh();
+  on_phase_ = std::move(on_phase);
 }
 
 void TerminalView::PrintAndBegin(const std::string& phase) {

@@ -4,6 +4,7 @@
 #include <condition_variable>
 #include <cstdint>
 #include <cstdio>
+#include <functional>
 #include <mutex>
 #include <string>
 #include <thread>
@@ -29,6 +30,8 @@ class TerminalView {
 
   // What is being done from now on: the live line shows it with the time it has taken and, where total > 0, a bar.
   void Begin(const std::string& phase, int64_t total = 0);
+  // `on_phase` is told of each Begin from now on, by its thread, before it returns; {}: nobody.
+  void OnPhase(std::function<void(const std::string& phase)> on_phase);
   // Both: for what may take long, so that it is seen where there is no live line. Nothing where just this is being
   // done.
   void PrintAndBegin(const std::string& phase);
@@ -54,6 +57,7 @@ class TerminalView {
   std::mutex mutex_;
   std::condition_variable changed_;
   bool stopping_ = false;
+  std::function<void(const std::string&)> on_phase_;
   std::string phase_;
   std::string detail_;
   absl::Time began_;
