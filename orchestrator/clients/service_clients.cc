@@ -50,7 +50,7 @@ const std::string& ServiceClient::service() const { return connection_->service;
 const std::string& ServiceClient::address() const { return connection_->address; }
 
 bool ServiceClient::WaitForConnection() {
-  const Deadline deadline = Deadline::In(kConnectTimeout);
+  const Deadline deadline = Deadline::In(std::min(kConnectTimeout, connection_->timeout));
   while (!connection_->channel->WaitForConnected(absl::ToChronoTime(absl::Now() + absl::Milliseconds(100)))) {
     if (deadline.passed() || !connection_->cancellation->status().ok()) return false;
   }

@@ -1,7 +1,9 @@
 const started = performance.now();
 const D = JSON.parse(document.getElementById('data').textContent);
 const N = D.x.length, LAST = N - 1;
+// What was planned, of a rank: tensors by tier, the most of them at once, and with what is no tensor.
 D.plan = D.plan || {};
+for (const p of Object.values(D.plan)) for (const tier of ['device', 'host']) if (p[tier]) { p[tier].at_once = p[tier].total; p[tier].a_rank = (p.device ? p.device.total : 0) + (p.host ? p.host.total : 0) + p.outside; }
 // What is learned by: PPO, or from rows alone.
 const KIND = ['sft', 'dpo', 'reward_model'].find(n => D.cols[n + '/loss'] !== undefined) || (D.run.program && D.run.program !== 'orchestrator' ? D.run.program : 'ppo');
 

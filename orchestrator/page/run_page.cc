@@ -99,7 +99,8 @@ absl::Status RunPage::Read() {
   for (const auto& entry : std::filesystem::directory_iterator(absl::StrCat(run_dir_, "/logs"), none)) {
     if (entry.path().extension() == ".log") QUARTET_RETURN_IF_ERROR(ReadLog(entry.path().filename().string()));
   }
-  for (const auto& [name, text] : {std::pair("run.textproto", &config_text_), std::pair("state.json", &state_text_)}) {
+  for (const auto& [name, text] : {std::pair("run.textproto", &config_text_), std::pair("state.json", &state_text_),
+                                   std::pair("plan.json", &plan_text_)}) {
     absl::StatusOr<std::string> read = ReadFile(absl::StrCat(run_dir_, "/", name));
     if (!read.ok() && !absl::IsNotFound(read.status())) return read.status();
     *text = read.value_or("");
@@ -229,6 +230,25 @@ void RunPage::AppendConfig(std::string* out) const {
   }
 }
 
+void RunPage::AppendPlan(std::string* out) const {
+  const Json plan = Json::parse(plan_text_, nullptr, /*allow_exceptions=*/false);
+  JsonList all("{", out);
+  if (!plan.is_object() || !plan.contains("services") || !plan["services"].is_object()) return;
+  for (const auto& [service, ranks] : plan["services"].items()) {
+    JsonList one("{", all.Next(service));
+    double outside = 0;
+    for (const auto& [name, part] : ranks.items()) {
+      if (name.ends_with("_outside") && part.is_number()) outside += part.get<double>();
+      if (!part.is_object()) continue;
+      JsonList tier("{", one.Next(name));
+      for (const auto& [category, bytes] : part.items()) {
+        if (bytes.is_number()) absl::StrAppend(tier.Next(category), bytes.get<int64_t>());
+      }
+    }
+    absl::StrAppend(one.Next("outside"), static_cast<int64_t>(outside));
+  }
+}
+
 void RunPage::AppendData(bool with_samples, std::string* out) const {
   JsonList all("{", out);
   AppendRun(all.Next("run"));
@@ -237,6 +257,7 @@ void RunPage::AppendData(bool with_samples, std::string* out) const {
   AppendMarks(all.Next("marks"));
   if (with_samples) samples_.AppendJson(all.Next("samples"));
   AppendConfig(all.Next("config"));
+  AppendPlan(all.Next("plan"));
 }
 
 std::string RunPage::Html() const {

@@ -64,6 +64,7 @@ class RunPage {
   void AppendEvaluations(std::string* out) const;
   void AppendMarks(std::string* out) const;
   void AppendConfig(std::string* out) const;
+  void AppendPlan(std::string* out) const;
 
   const std::string run_dir_;
   std::map<std::string, Tail> tails_;  // by the file's name
@@ -71,7 +72,7 @@ class RunPage {
   KeptSamples samples_;
   std::map<std::string, Evaluations> evaluations_;
   std::deque<Mark> marks_;
-  std::string config_text_, state_text_;
+  std::string config_text_, state_text_, plan_text_;
 };
 
 }  // namespace quartet

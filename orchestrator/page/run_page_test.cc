@@ -115,6 +115,16 @@ TEST_F(RunPageTest, AllowsItsOwnScriptsAlone) {
   EXPECT_TRUE(Has(html, "dygraphs")) << "the library's licence";
 }
 
+TEST_F(RunPageTest, HasThePlanThatIsInTheFolder) {
+  scratch_.Write("plan.json", R"({"fits":true,"services":{"rollout":{"device":{"parameters":5,"total":12345678},
+                                 "device_outside":1,"host_outside":2,"ranks":2}}})");
+  const Json plan = Data()["plan"];
+  EXPECT_EQ(plan["rollout"]["device"]["total"], 12345678);
+  EXPECT_EQ(plan["rollout"]["outside"], 3);
+  scratch_.Write("plan.json", "no plan");
+  EXPECT_TRUE(Data()["plan"].empty());
+}
+
 TEST_F(RunPageTest, IsComparedWithOthers) {
   const ScratchFolder other;
   scratch_.Write("run.textproto", "seed: 1\n");
