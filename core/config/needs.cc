@@ -2,7 +2,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "core/config/checks/conditions.h"
-#include "core/config/field_difference.h"
+#include "core/config/field_paths.h"
 #include "core/config/services.h"
 #include "core/rl/estimators.h"
 #include "core/rl/policy_losses.h"

@@ -7,7 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "core/base/files.h"
-#include "core/config/field_difference.h"
+#include "core/config/field_paths.h"
 
 namespace quartet {
 namespace {

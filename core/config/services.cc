@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "core/config/field_difference.h"
+#include "core/config/field_paths.h"
 #include "core/rl/estimators.h"
 
 namespace quartet {

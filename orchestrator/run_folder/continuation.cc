@@ -9,7 +9,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "core/config/field_difference.h"
+#include "core/config/field_paths.h"
 
 namespace quartet {
 namespace {

@@ -10,7 +10,7 @@
 #include "core/base/status_macros.h"
 #include "core/config/checks/checks.h"
 #include "core/config/checks/conditions.h"
-#include "core/config/field_difference.h"
+#include "core/config/field_paths.h"
 #include "core/config/run_config.h"
 #include "core/zero/optimizer/optimizer_options.h"
 

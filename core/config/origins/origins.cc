@@ -10,7 +10,7 @@
 #include "absl/strings/strip.h"
 #include "core/base/status_macros.h"
 #include "core/config/defaults.h"
-#include "core/config/field_difference.h"
+#include "core/config/field_paths.h"
 #include "core/config/needs.h"
 #include "core/config/origins/presets.h"
 #include "core/config/run_config.h"

@@ -14,7 +14,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "core/base/files.h"
-#include "core/config/field_difference.h"
+#include "core/config/field_paths.h"
 #include "core/config/origins/origins.h"
 #include "core/config/origins/presets.h"
 #include "core/config/run_config.h"

@@ -1,4 +1,4 @@
-#include "core/config/field_difference.h"
+#include "core/config/field_paths.h"
 
 #include <google/protobuf/descriptor.h>
 #include <google/protobuf/text_format.h>
@@ -14,16 +14,6 @@ namespace {
 
 using google::protobuf::FieldDescriptor;
 using google::protobuf::Message;
-
-std::string Printed(const Message& message, const FieldDescriptor* field) {
-  const int size = field->is_repeated() ? message.GetReflection()->FieldSize(message, field) : 1;
-  std::string text, element;
-  for (int i = 0; i < size; ++i) {
-    google::protobuf::TextFormat::PrintFieldValueToString(message, field, field->is_repeated() ? i : -1, &element);
-    absl::StrAppend(&text, element, "\n");
-  }
-  return text;
-}
 
 void Flatten(const Message& message, const std::string& prefix, std::map<std::string, std::string>* fields) {
   const google::protobuf::Reflection& reflection = *message.GetReflection();
@@ -52,21 +42,6 @@ std::map<std::string, std::string> FlatFields(const Message& message) {
   std::map<std::string, std::string> fields;
   Flatten(message, "", &fields);
   return fields;
-}
-
-std::string FirstDifference(const Message& message, const Message& other) {
-  std::vector<const FieldDescriptor*> fields;
-  message.GetReflection()->ListFields(message, &fields);
-  for (const FieldDescriptor* field : fields) {
-    if (!field->is_repeated() && field->cpp_type() == FieldDescriptor::CPPTYPE_MESSAGE) {
-      const std::string below = FirstDifference(message.GetReflection()->GetMessage(message, field),
-                                                other.GetReflection()->GetMessage(other, field));
-      if (!below.empty()) return absl::StrCat(field->name(), ".", below);
-    } else if (Printed(message, field) != Printed(other, field)) {
-      return field->name();
-    }
-  }
-  return "";
 }
 
 std::string FirstSet(absl::string_view path, const Message& message) {

@@ -9,10 +9,6 @@
 
 namespace quartet {
 
-// The path of the first field that is set in `message` to what `other`, of the same type, does not have there; "" where
-// there is none. Of a list, the list's.
-std::string FirstDifference(const google::protobuf::Message& message, const google::protobuf::Message& other);
-
 // The path of the first field that is set at `path`, or below it where it is a message; "" where there is none. The
 // path leads through single messages only.
 std::string FirstSet(absl::string_view path, const google::protobuf::Message& message);
