@@ -37,6 +37,11 @@ TEST(Quickstart, LearnsItsTask) {
   EXPECT_GE(MeanReward(metrics, metrics.size() - 3, metrics.size()), 0.9);
   EXPECT_LT(metrics.front().at("eval/heldout/pass@1").get<double>(), 0.5);
   EXPECT_GE(metrics.back().at("eval/heldout/pass@1").get<double>(), 0.85);
+  ASSERT_EQ(ReadRecords(run_dir + "/state.json").size(), 1);
+  EXPECT_EQ(ReadRecords(run_dir + "/state.json").front().at("state"), "finished");
+  for (const char* folder : {"", "/start/sft"}) {
+    EXPECT_TRUE(std::filesystem::exists(run_dir + folder + "/report.html")) << folder;
+  }
   EXPECT_TRUE(std::filesystem::exists(run_dir + "/checkpoints/latest/policy/model.safetensors"));
   EXPECT_THAT(harness.Survivors(absl::Seconds(5)), testing::IsEmpty());
 }

@@ -5,7 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "orchestrator/page/json_text.h"
-#include "orchestrator/page/record_fields.h"
+#include "orchestrator/run_folder/record_fields.h"
 
 namespace quartet {
 namespace {

@@ -21,7 +21,7 @@
 #include "orchestrator/page/config_rows.h"
 #include "orchestrator/page/fill_template.h"
 #include "orchestrator/page/json_text.h"
-#include "orchestrator/page/record_fields.h"
+#include "orchestrator/run_folder/record_fields.h"
 
 namespace quartet {
 namespace {

@@ -1,7 +1,5 @@
 #include "orchestrator/run_status/run_status.h"
 
-#include <sys/stat.h>
-
 #include <algorithm>
 #include <cmath>
 #include <fstream>
@@ -22,6 +20,7 @@
 #include "orchestrator/clients/cancellation.h"
 #include "orchestrator/clients/service_clients.h"
 #include "orchestrator/run_folder/phase_file.h"
+#include "orchestrator/run_folder/record_fields.h"
 #include "orchestrator/run_folder/run_lock.h"
 #include "orchestrator/terminal/time_left.h"
 
@@ -35,14 +34,6 @@ constexpr size_t kLatest = 10;
 // Of metrics.jsonl that many bytes at its end are read: more than kLatest records.
 constexpr int64_t kTail = 256 << 10;
 
-std::string TextIn(const Json& record, const char* key) {
-  const auto found = record.find(key);
-  return found != record.end() && found->is_string() ? found->get<std::string>() : "";
-}
-double NumberIn(const Json& record, const char* key) {
-  const auto found = record.find(key);
-  return found != record.end() && found->is_number() ? found->get<double>() : 0;
-}
 absl::Time TimeOf(double unix_seconds) { return absl::UnixEpoch() + absl::Seconds(unix_seconds); }
 
 std::vector<Json> RecordsAtTheEndOf(const std::string& path) {
@@ -64,11 +55,11 @@ std::vector<Json> RecordsAtTheEndOf(const std::string& path) {
 void ReadSteps(RunStatus* status) {
   const std::vector<Json> records = RecordsAtTheEndOf(status->run_dir + "/metrics.jsonl");
   if (records.empty()) return;
-  status->steps_done = static_cast<int64_t>(NumberIn(records.back(), "step")) + 1;
-  status->last_step = TimeOf(NumberIn(records.back(), "time/unix"));
+  status->steps_done = static_cast<int64_t>(NumberIn(records.back(), "step", 0)) + 1;
+  status->last_step = TimeOf(NumberIn(records.back(), "time/unix", 0));
   const size_t latest = std::min(kLatest, records.size());
   for (size_t i = records.size() - latest; i < records.size(); ++i) {
-    status->mean_step += absl::Seconds(NumberIn(records[i], "time/step")) / static_cast<double>(latest);
+    status->mean_step += absl::Seconds(NumberIn(records[i], "time/step", 0)) / static_cast<double>(latest);
   }
 }
 
@@ -143,7 +134,7 @@ absl::StatusOr<RunStatus> ReadRunStatus(const std::string& run_dir) {
   if (state.is_object()) {
     status.state = TextIn(state, "state");
     status.why = TextIn(state, "why");
-    status.steps = static_cast<int64_t>(NumberIn(state, "steps"));
+    status.steps = static_cast<int64_t>(NumberIn(state, "steps", 0));
     if (const auto services = state.find("services"); services != state.end() && services->is_object()) {
       for (const auto& [name, address] : services->items()) {
         if (address.is_string()) status.services.push_back({.service = name, .address = address.get<std::string>()});
