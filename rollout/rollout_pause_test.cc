@@ -213,7 +213,7 @@ TEST_P(RolloutPauseTest, APauseCanEndOrAwaitWhatIsInFlight) {
   EXPECT_GT(cut, 0);
   ASSERT_TRUE(service_.Resume().ok());
 
-  auto awaited = service_.Stream(LongHeader(5, 2, 40), SomePrompts());
+  auto awaited = service_.Stream(LongHeader(5, 15, 80), SomePrompts());
   while (service_.Metric("running") == 0) {
   }
   uint64_t in_flight = 1;

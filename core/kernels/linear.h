@@ -1,7 +1,8 @@
 // Products with a weight matrix, as training, scoring and generation all take them.
 //
-// T tokens, K inputs, N outputs. A weight is a matrix [N, K], or packed: [N / 16, K / 2, 16, 2], the same elements in
-// the order in which products read them (element n, k at n / 16, k / 2, n % 16, k % 2).
+// T tokens, K inputs, N outputs. A weight is a matrix [N, K], or packed: the same elements in the order in which
+// products read them, of bf16 [N / 16, K / 2, 16, 2] (element n, k at n / 16, k / 2, n % 16, k % 2), of fp32 [N / 16,
+// K, 16, 1].
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -10,10 +11,11 @@
 
 namespace quartet {
 
-// Whether products with `weight` are made by core/kernels/cpu/bf16_gemm.h: those of bf16 on CPUs. A row of the product
-// then has the same bits whatever the other rows are, however many, and however the weight lies. Everywhere else (fp32,
-// other devices) products are LibTorch's, and no weight is packed.
-bool UsesBf16Gemm(const at::Tensor& weight);
+// Whether products with `weight` are made by core/kernels/cpu/gemm.h: on CPUs, those of bf16, and those of fp32 where
+// IsFp32GemmFast holds. A row of the product then has the same bits whatever the other rows are, however many, and
+// however the weight lies. Everywhere else (other CPUs' fp32, other types and devices) products are LibTorch's, and no
+// weight is packed.
+bool UsesGemm(const at::Tensor& weight);
 
 // input weight^T + bias, [T, N], of the weight's type; `bias_N` may be undefined. In bf16 the bias is added to the fp32
 // sum, which is then rounded once. Differentiable, but for packed weights.
@@ -40,12 +42,16 @@ at::Tensor WideProduct(const at::Tensor& input_TK, const at::Tensor& weight);
 at::Tensor GradientProduct(const at::Tensor& a_MK, const at::Tensor& b_KN);
 // Writes it to `product_MN`, whose rows lie end to end each.
 void GradientProductInto(const at::Tensor& a_MK, const at::Tensor& b_KN, at::Tensor* product_MN);
+// Adds it to `sum_MN`, likewise; not of bf16, which would round each sum.
+void AddGradientProduct(const at::Tensor& a_MK, const at::Tensor& b_KN, at::Tensor* sum_MN);
 
-// Whether a matrix can be packed: UsesBf16Gemm holds, N is a multiple of 16 and K of 2.
+// Whether a matrix can be packed: UsesGemm holds, N is a multiple of 16 and, in bf16, K of 2.
 bool CanPack(const at::Tensor& weight_NK);
 // Packs a contiguous matrix for which CanPack holds, in its own memory. Returns that memory's view as a packed weight;
 // `weight_NK` must not be read any more.
 at::Tensor PackInPlace(const at::Tensor& weight_NK);
+// A matrix that has been packed some rows at a time, as a packed weight.
+at::Tensor AsPacked(const at::Tensor& rows_NK);
 // The rows `indices_T` (int64) of a packed weight, [T, K].
 at::Tensor PackedRows(const at::Tensor& packed, const at::Tensor& indices_T);
 

@@ -1,5 +1,5 @@
-// Products with weight matrices of SmolLM2-135M's shapes, in bf16, beside LibTorch's: operations a second, and bytes a
-// second of the weight. As in generation a weight comes from memory: the calls go round over copies of it.
+// Products with weight matrices of SmolLM2-135M's shapes, in bf16 and fp32, beside LibTorch's: operations a second, and
+// bytes a second of the weight. As in generation a weight comes from memory: the calls go round over copies of it.
 //
 //   bazel build -c opt //core/kernels:linear_benchmark && OMP_NUM_THREADS=2 bazel-bin/core/kernels/linear_benchmark
 #include <ATen/TensorOperators.h>
@@ -82,6 +82,41 @@ void BM_LibTorchWidened(benchmark::State& state) {
   });
 }
 BENCHMARK(BM_LibTorchWidened)->Apply(Shapes);
+
+void BM_Fp32Linear(benchmark::State& state) {
+  Run(state, at::kFloat,
+      [](const at::Tensor& input, const at::Tensor& weight) { return Linear(input, weight, at::Tensor()); });
+}
+BENCHMARK(BM_Fp32Linear)->Apply(Shapes);
+
+void BM_Fp32PackedLinear(benchmark::State& state) {
+  Run(
+      state, at::kFloat,
+      [](const at::Tensor& input, const at::Tensor& weight) { return Linear(input, weight, at::Tensor()); },
+      [](const at::Tensor& weight) { return CanPack(weight) ? PackInPlace(weight) : weight; });
+}
+BENCHMARK(BM_Fp32PackedLinear)->Apply(Shapes);
+
+void BM_LibTorchFp32Linear(benchmark::State& state) {
+  Run(state, at::kFloat, [](const at::Tensor& input, const at::Tensor& weight) { return at::linear(input, weight); });
+}
+BENCHMARK(BM_LibTorchFp32Linear)->Apply(Shapes);
+
+void BM_Fp32WeightGradient(benchmark::State& state) {
+  Run(state, at::kFloat,
+      [&, gradient = at::randn({state.range(0), state.range(2)})](const at::Tensor& input, const at::Tensor&) {
+        return GradientProduct(gradient.t(), input);
+      });
+}
+BENCHMARK(BM_Fp32WeightGradient)->Apply(Shapes);
+
+void BM_LibTorchFp32WeightGradient(benchmark::State& state) {
+  Run(state, at::kFloat,
+      [&, gradient = at::randn({state.range(0), state.range(2)})](const at::Tensor& input, const at::Tensor&) {
+        return at::mm(gradient.t(), input);
+      });
+}
+BENCHMARK(BM_LibTorchFp32WeightGradient)->Apply(Shapes);
 
 // The gradients of a layer's input and weight.
 void BM_LibTorchInputGradient(benchmark::State& state) {

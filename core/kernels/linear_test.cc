@@ -176,14 +176,58 @@ TEST(Bf16Linear, PacksWhatFillsItsPanels) {
   EXPECT_FALSE(CanPack(Random({17, 8})));
   EXPECT_FALSE(CanPack(Random({16, 7})));
   EXPECT_FALSE(CanPack(Random({16})));
-  EXPECT_FALSE(CanPack(at::randn({16, 8})));
+  EXPECT_EQ(CanPack(at::randn({16, 7})), UsesGemm(at::randn({16, 7})));
+  EXPECT_FALSE(CanPack(at::randn({16, 8}).to(at::kDouble)));
   EXPECT_THROW(PackedRows(PackInPlace(Random({16, 8})), at::full({1}, 16, at::kLong)), c10::Error);
 }
 
-TEST(Linear, IsLibTorchsInFp32) {
-  const at::Tensor input = at::randn({5, 32}), weight = at::randn({16, 32}), bias = at::randn({16});
-  EXPECT_TRUE(at::equal(Linear(input, weight, bias), at::linear(input, weight, bias)));
-  EXPECT_TRUE(at::equal(Linear(input, weight, at::Tensor()), at::linear(input, weight)));
+// By whichever library makes them here.
+void ExpectWithinRounding(const at::Tensor& found, const at::Tensor& exact, const at::Tensor& magnitude) {
+  ASSERT_EQ(found.scalar_type(), at::kFloat);
+  ASSERT_EQ(found.sizes(), exact.sizes());
+  EXPECT_LE(((found.to(at::kDouble) - exact).abs() / (magnitude * 1e-5 + 1e-30)).max().item<double>(), 1);
+}
+
+TEST(Fp32Linear, HasSumsAndGradients) {
+  for (const auto& [rows, inputs, outputs] : {std::tuple{1, 577, 80}, {13, 96, 33}, {700, 64, 160}, {300, 1536, 48}}) {
+    const at::Tensor upstream = at::randn({rows, outputs});
+    std::vector<at::Tensor> ours = {at::randn({rows, inputs}), at::randn({outputs, inputs}), at::randn({outputs})};
+    std::vector<at::Tensor> exact, magnitude;
+    for (at::Tensor& tensor : ours) {
+      tensor.set_requires_grad(true);
+      exact.push_back(tensor.detach().to(at::kDouble).set_requires_grad(true));
+      magnitude.push_back(tensor.detach().to(at::kDouble).abs().set_requires_grad(true));
+    }
+    const at::Tensor found = Linear(ours[0], ours[1], ours[2]), expected = at::linear(exact[0], exact[1], exact[2]);
+    const at::Tensor sizes = at::linear(magnitude[0], magnitude[1], magnitude[2]);
+    ExpectWithinRounding(found, expected, sizes);
+    ExpectWithinRounding(WideProduct(ours[0], ours[1]), at::linear(exact[0], exact[1]), sizes);
+    found.backward(upstream);
+    expected.backward(upstream.to(at::kDouble));
+    sizes.backward(upstream.to(at::kDouble).abs());
+    for (size_t i = 0; i < ours.size(); ++i) {
+      ExpectWithinRounding(ours[i].grad(), exact[i].grad(), magnitude[i].grad());
+    }
+    at::Tensor sum = at::randn({inputs, outputs});
+    const at::Tensor first = sum.to(at::kDouble);
+    AddGradientProduct(ours[0].detach().t(), upstream, &sum);
+    ExpectWithinRounding(sum, first + at::mm(exact[0].detach().t(), upstream.to(at::kDouble)),
+                         first.abs() + at::mm(magnitude[0].detach().t(), upstream.to(at::kDouble).abs()));
+  }
+}
+
+TEST(Fp32Linear, GivesARowTheSameBitsWhateverIsAroundItAndHoweverTheWeightLies) {
+  const at::Tensor weight = at::randn({576, 1536}), bias = at::randn({576}), rows = at::randn({300, 1536});
+  if (!UsesGemm(weight)) GTEST_SKIP() << "products of fp32 are LibTorch's on this CPU";
+  const at::Tensor packed = PackInPlace(weight.clone()), all = Linear(rows, weight, bias);
+  for (const int64_t count : {1, 2, 5, 14, 32, 100}) {
+    const at::Tensor some = rows.slice(0, 0, count), expected = all.slice(0, 0, count);
+    EXPECT_TRUE(at::equal(Linear(some, weight, bias), expected)) << count;
+    EXPECT_TRUE(at::equal(Linear(some, packed, bias), expected)) << count;
+    EXPECT_TRUE(at::equal(LinearPlus(some, packed, bias, expected), expected + expected)) << count;
+  }
+  const at::Tensor indices = at::randint(576, {33}, at::kLong);
+  EXPECT_TRUE(at::equal(PackedRows(packed, indices), weight.index_select(0, indices)));
 }
 
 TEST(Bf16Linear, TakesNoRows) {

@@ -279,7 +279,7 @@ class LogProbsFunction : public torch::autograd::Function<LogProbsFunction> {
       if (first_tokens) {
         GradientProductInto(logits_grad_cV.t(), hidden_cD, head_grad_VD);
       } else {
-        head_grad_VD->addmm_(logits_grad_cV.t(), hidden_cD);
+        AddGradientProduct(logits_grad_cV.t(), hidden_cD, head_grad_VD);
       }
       return;
     }

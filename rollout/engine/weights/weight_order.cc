@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <string>
 
-#include "core/kernels/cpu/bf16_gemm.h"
+#include "core/kernels/cpu/gemm.h"
 #include "core/kernels/linear.h"
 
 namespace quartet {
@@ -73,7 +73,7 @@ std::vector<at::Tensor> ArrangeGathered(const ShardedModel& model, int group, co
       arranged = end / panel;
       PackInPlace(tensor.narrow(0, arranged * kPanelRows, kPanelRows));
     }
-    tensor = tensor.view({tensor.size(0) / kPanelRows, tensor.size(1) / 2, kPanelRows, 2});
+    tensor = AsPacked(tensor);
   }
   return tensors;
 }

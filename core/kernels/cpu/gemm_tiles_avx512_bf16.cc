@@ -2,7 +2,7 @@
 #include <cstring>
 #include <utility>
 
-#include "core/kernels/cpu/bf16_tiles.h"
+#include "core/kernels/cpu/gemm_tiles.h"
 
 #if defined(__x86_64__)
 #include <immintrin.h>
@@ -53,7 +53,7 @@ QUARTET_BF16_INLINE __m512 Widened(__m256i elements) {
 }
 
 // Sums that have been taken to their end: to columns [n, n + 16) of row m, of which `count` exist.
-QUARTET_BF16_INLINE void StoreSums(const Bf16Gemm& gemm, int64_t m, int64_t n, int64_t count, __m512 sums) {
+QUARTET_BF16_INLINE void StoreSums(const Gemm<uint16_t>& gemm, int64_t m, int64_t n, int64_t count, __m512 sums) {
   const __mmask16 mask = count >= 16 ? __mmask16{0xFFFF} : static_cast<__mmask16>((1u << count) - 1);
   if (gemm.bias != nullptr) {
     sums = _mm512_add_ps(sums, Widened(_mm256_maskz_loadu_epi16(mask, gemm.bias + n)));
@@ -68,27 +68,27 @@ QUARTET_BF16_INLINE void StoreSums(const Bf16Gemm& gemm, int64_t m, int64_t n, i
     const __m512 residual = Widened(_mm256_maskz_loadu_epi16(mask, gemm.residual + place));
     rounded = (__m256i)_mm512_cvtneps_pbh(_mm512_add_ps(Widened(rounded), residual));
   }
-  _mm256_mask_storeu_epi16(gemm.c_bf16 + place, mask, rounded);
+  _mm256_mask_storeu_epi16(gemm.c + place, mask, rounded);
 }
 
 // Rows [m, m + R), which are at `a`, `stride` apart, by the P panels from `panels` on, which are columns [n, n + 16 P)
 // of C.
 template <int R, int P>
-QUARTET_BF16_INLINE void MultiplyTile(const Bf16Gemm& gemm, int64_t m, const uint16_t* a, int64_t stride,
-                                      const uint16_t* panels, int64_t n, const NextPanels& next) {
+QUARTET_BF16_INLINE void MultiplyTile(const Gemm<uint16_t>& gemm, int64_t m, const uint16_t* a, int64_t stride,
+                                      const uint16_t* panels, int64_t n, const NextPanels<uint16_t>& next) {
   __m512 sums[R][P];
 #pragma GCC unroll 16
   for (int r = 0; r < R; ++r) {
 #pragma GCC unroll 8
     for (int p = 0; p < P; ++p) sums[r][p] = _mm512_setzero_ps();
   }
-  const int64_t panel_numel = PanelNumel(gemm.K);
+  const int64_t panel_numel = PanelNumel<uint16_t>(gemm.K);
   const int64_t steps = gemm.K / 2;
   for (int64_t step = 0; step < steps; ++step) {
     __m512bh b[P];
 #pragma GCC unroll 8
     for (int p = 0; p < P; ++p) {
-      b[p] = LoadPairs(panels + p * panel_numel + step * kStepNumel);
+      b[p] = LoadPairs(panels + p * panel_numel + step * kStepNumel<uint16_t>);
       _mm_prefetch(next.from + p * panel_numel + step * next.step_numel, _MM_HINT_T1);
     }
 #pragma GCC unroll 16
@@ -106,7 +106,8 @@ QUARTET_BF16_INLINE void MultiplyTile(const Bf16Gemm& gemm, int64_t m, const uin
       const __m512bh both = (__m512bh)_mm512_set1_epi32(a[r * stride + gemm.K - 1]);
 #pragma GCC unroll 8
       for (int p = 0; p < P; ++p) {
-        sums[r][p] = _mm512_dpbf16_ps(sums[r][p], both, LoadPairs(panels + p * panel_numel + steps * kStepNumel));
+        sums[r][p] =
+            _mm512_dpbf16_ps(sums[r][p], both, LoadPairs(panels + p * panel_numel + steps * kStepNumel<uint16_t>));
       }
     }
   }
@@ -119,8 +120,8 @@ QUARTET_BF16_INLINE void MultiplyTile(const Bf16Gemm& gemm, int64_t m, const uin
 
 // One function a shape keeps the compiler's work small.
 template <int R, int P>
-QUARTET_BF16 void Tile(const Bf16Gemm& gemm, int64_t m, const void* a, int64_t stride, const uint16_t* panels,
-                       int64_t n, const NextPanels& next) {
+QUARTET_BF16 void Tile(const Gemm<uint16_t>& gemm, int64_t m, const void* a, int64_t stride, const uint16_t* panels,
+                       int64_t n, const NextPanels<uint16_t>& next) {
   MultiplyTile<R, P>(gemm, m, static_cast<const uint16_t*>(a), stride, panels, n, next);
 }
 
@@ -128,18 +129,18 @@ QUARTET_BF16 void Tile(const Bf16Gemm& gemm, int64_t m, const void* a, int64_t s
 constexpr int kPanelsForRows[kMostTileRows + 1] = {0, 8, 8, 8, 6, 4, 4, 3, 3, 3, 2, 2, 2, 2, 2};
 
 template <int R, int... P>
-void SetTilesOfRows(Bf16Tiles* tiles, std::integer_sequence<int, P...>) {
+void SetTilesOfRows(GemmTiles<uint16_t>* tiles, std::integer_sequence<int, P...>) {
   ((tiles->tile[R - 1][P] = &Tile<R, std::min(P + 1, kPanelsForRows[R])>), ...);
 }
 template <int... R>
-void SetTiles(Bf16Tiles* tiles, std::integer_sequence<int, R...>) {
+void SetTiles(GemmTiles<uint16_t>* tiles, std::integer_sequence<int, R...>) {
   (SetTilesOfRows<R + 1>(tiles, std::make_integer_sequence<int, kMostTilePanels>()), ...);
 }
 
 QUARTET_BF16 void PackPanelPairs(const uint16_t* rows, int64_t count, int64_t stride, int64_t K, uint16_t* panel) {
-  for (int64_t k = 0; k < K; k += kStepNumel) {
-    const int64_t numel = std::min(kStepNumel, K - k);
-    const __mmask32 mask = numel >= kStepNumel ? ~__mmask32{0} : (__mmask32{1} << numel) - 1;
+  for (int64_t k = 0; k < K; k += kStepNumel<uint16_t>) {
+    const int64_t numel = std::min(kStepNumel<uint16_t>, K - k);
+    const __mmask32 mask = numel >= kStepNumel<uint16_t> ? ~__mmask32{0} : (__mmask32{1} << numel) - 1;
     __m512i v[kPanelRows];
 #pragma GCC unroll 16
     for (int r = 0; r < kPanelRows; ++r) {
@@ -149,25 +150,25 @@ QUARTET_BF16 void PackPanelPairs(const uint16_t* rows, int64_t count, int64_t st
     // The rows behind these, if B goes on there, end to end.
 #pragma GCC unroll 16
     for (int i = 0; i < kPanelRows; ++i) {
-      _mm_prefetch(rows + kPanelRows * (stride + k) + i * kStepNumel, _MM_HINT_T0);
+      _mm_prefetch(rows + kPanelRows * (stride + k) + i * kStepNumel<uint16_t>, _MM_HINT_T0);
     }
     const int64_t steps = (numel + 1) / 2;
-    for (int64_t i = 0; i < steps; ++i) _mm512_storeu_si512(panel + (k / 2 + i) * kStepNumel, v[i]);
+    for (int64_t i = 0; i < steps; ++i) _mm512_storeu_si512(panel + (k / 2 + i) * kStepNumel<uint16_t>, v[i]);
   }
 }
 
 }  // namespace
 
-const Bf16Tiles* Avx512Bf16Tiles() {
+const GemmTiles<uint16_t>* Avx512Bf16Tiles() {
   if (!__builtin_cpu_supports("avx512f") || !__builtin_cpu_supports("avx512bw") ||
       !__builtin_cpu_supports("avx512vl") || !__builtin_cpu_supports("avx512bf16")) {
     return nullptr;
   }
-  static const Bf16Tiles tiles = [] {
-    Bf16Tiles all = {.name = "avx512_bf16",
-                     .most_rows = kMostTileRows,
-                     .panels_for_rows = kPanelsForRows,
-                     .pack_panel = &PackPanelPairs};
+  static const GemmTiles<uint16_t> tiles = [] {
+    GemmTiles<uint16_t> all = {.name = "avx512_bf16",
+                               .most_rows = kMostTileRows,
+                               .panels_for_rows = kPanelsForRows,
+                               .pack_panel = &PackPanelPairs};
     SetTiles(&all, std::make_integer_sequence<int, kMostTileRows>());
     return all;
   }();
@@ -176,7 +177,7 @@ const Bf16Tiles* Avx512Bf16Tiles() {
 
 #else
 
-const Bf16Tiles* Avx512Bf16Tiles() { return nullptr; }
+const GemmTiles<uint16_t>* Avx512Bf16Tiles() { return nullptr; }
 
 #endif
 

@@ -1,0 +1,356 @@
+#include "core/kernels/cpu/gemm.h"
+
+#include <algorithm>
+#include <cstdlib>
+#include <memory>
+#include <new>
+#include <string_view>
+#include <type_traits>
+
+#if defined(__x86_64__)
+#include <cpuid.h>
+#endif
+
+#include "core/base/logging.h"
+#include "core/hardware/bf16.h"
+#include "core/kernels/cpu/gemm_tiles.h"
+
+namespace quartet {
+namespace {
+
+std::string_view Wanted() {
+  const char* value = std::getenv("QUARTET_CPU_KERNELS");
+  return value == nullptr ? "" : value;
+}
+
+// Intel's cores make fewer products by avx512_bf16 than of floats, AMD's more (docs/benchmarks.md). By the maker, not
+// by measuring: all ranks of a run must come to the same.
+bool IsAvx512Bf16Fast() {
+#if defined(__x86_64__)
+  return !__builtin_cpu_is("intel");
+#else
+  return false;
+#endif
+}
+
+bool HasAmx() {
+#if defined(__x86_64__)
+  constexpr unsigned kAmxBf16 = 1u << 22;  // of leaf 7, in EDX
+  unsigned a = 0, b = 0, c = 0, d = 0;
+  return __get_cpuid_count(7, 0, &a, &b, &c, &d) != 0 && (d & kAmxBf16) != 0;
+#else
+  return false;
+#endif
+}
+
+const GemmTiles<uint16_t>& ChooseBf16Tiles() {
+  const std::string_view wanted = Wanted();
+  QUARTET_CHECK(wanted.empty() || wanted == "fp32" || wanted == "avx512_bf16")
+      << "QUARTET_CPU_KERNELS is '" << wanted << "'; allowed: fp32, avx512_bf16";
+  const GemmTiles<uint16_t>* avx512 = Avx512Bf16Tiles();
+  QUARTET_CHECK(wanted != "avx512_bf16" || avx512 != nullptr)
+      << "QUARTET_CPU_KERNELS is 'avx512_bf16', which this CPU has not got; allowed here: fp32";
+  const bool by_bf16 = wanted.empty() ? avx512 != nullptr && IsAvx512Bf16Fast() : wanted == "avx512_bf16";
+  return by_bf16 ? *avx512 : FloatTiles<uint16_t>();
+}
+
+template <typename Element>
+const GemmTiles<Element>& Tiles() {
+  static const GemmTiles<Element>& tiles = [&]() -> const GemmTiles<Element>& {
+    if constexpr (std::is_same_v<Element, float>) {
+      return FloatTiles<float>();
+    } else {
+      return ChooseBf16Tiles();
+    }
+  }();
+  return tiles;
+}
+
+// What stays in a core's second cache.
+constexpr int64_t kCacheBytes = int64_t{512} << 10;
+
+// Panels that are worked on at a time: a part of B that stays there.
+template <typename Element>
+int64_t PanelsInCache(int64_t K) {
+  return std::max<int64_t>(2, kCacheBytes / (PanelNumel<Element>(K) * static_cast<int64_t>(sizeof(Element))) / 2 * 2);
+}
+
+struct FreeAligned {
+  void operator()(char* memory) const { std::free(memory); }
+};
+
+// Memory of one thread, kept for the next call.
+class Scratch {
+ public:
+  template <typename Element>
+  Element* Get(int64_t numel) {
+    const int64_t bytes = (numel * static_cast<int64_t>(sizeof(Element)) + 63) / 64 * 64;
+    if (bytes_ < bytes) {
+      memory_.reset(static_cast<char*>(std::aligned_alloc(64, bytes)));
+      if (memory_ == nullptr) throw std::bad_alloc();
+      bytes_ = bytes;
+    }
+    return reinterpret_cast<Element*>(memory_.get());
+  }
+
+ private:
+  std::unique_ptr<char, FreeAligned> memory_;
+  int64_t bytes_ = 0;
+};
+
+// Rows of bf16 whose distance is a multiple of this many bytes would share few places of a core's first cache. (Those
+// of floats do, too, but a copy of them gains nothing: docs/benchmarks.md.)
+constexpr int64_t kBadStrideBytes = 2048;
+
+template <typename Element>
+int64_t PartsOfRows(int64_t rows) {
+  return (rows + Tiles<Element>().most_rows - 1) / Tiles<Element>().most_rows;
+}
+template <typename Element>
+int64_t PanelsOfFewRows(int64_t rows) {
+  const int64_t parts = PartsOfRows<Element>(rows);
+  return Tiles<Element>().panels_for_rows[(rows + parts - 1) / parts];
+}
+
+// Some rows of A. They are cut into parts that one tile can take, as equal as they can be.
+template <typename Element>
+struct Rows {
+  int64_t first, count;
+  const Element* a;
+  int64_t stride;
+  bool transposed;  // as in Gemm
+
+  int64_t parts() const { return PartsOfRows<Element>(count); }
+  Rows part(int64_t index) const { return between(count * index / parts(), count * (index + 1) / parts()); }
+  Rows between(int64_t begin, int64_t end) const {
+    return {first + begin, end - begin, a + begin * (transposed ? 1 : stride), stride, transposed};
+  }
+};
+
+// Rows as a tile reads them.
+template <typename Element>
+struct PlacedRows {
+  int64_t first, count;
+  const char* a;
+  int64_t stride;         // elements
+  int64_t element_bytes;  // of Elements or of floats
+
+  int64_t parts() const { return PartsOfRows<Element>(count); }
+  PlacedRows part(int64_t index) const {
+    const int64_t begin = count * index / parts(), end = count * (index + 1) / parts();
+    return {first + begin, end - begin, a + begin * stride * element_bytes, stride, element_bytes};
+  }
+};
+
+template <typename To, typename From>
+To Converted(From value) {
+  if constexpr (std::is_same_v<To, From>) {
+    return value;
+  } else {
+    return FromBf16(value);
+  }
+}
+
+// `count` rows of K elements to `to`, `to_stride` apart; element r, k is at from + k * stride + r.
+void CopyTransposed(const float* from, int64_t count, int64_t stride, int64_t K, float* to, int64_t to_stride) {
+  // Some k at a time are a panel of `count` inputs: what is packed has them side by side.
+  float packed[kPanelRows * kMostTileRows];
+  for (int64_t k = 0; k < K; k += kPanelRows) {
+    const int64_t inputs = std::min(kPanelRows, K - k);
+    PackPanel(from + k * stride, inputs, stride, count, packed);
+    for (int64_t r = 0; r < count; ++r) std::copy_n(packed + r * kPanelRows, kPanelRows, to + r * to_stride + k);
+  }
+}
+void CopyTransposed(const uint16_t* from, int64_t count, int64_t stride, int64_t K, auto* to, int64_t to_stride) {
+  for (int64_t k = 0; k < K; ++k) {
+    for (int64_t r = 0; r < count; ++r) {
+      to[r * to_stride + k] = Converted<std::remove_reference_t<decltype(*to)>>(from[k * stride + r]);
+    }
+  }
+}
+
+template <typename To, typename Element>
+PlacedRows<Element> Copied(const Gemm<Element>& gemm, const Rows<Element>& rows) {
+  thread_local Scratch copies;
+  const int64_t stride = gemm.K + kStepNumel<Element>;
+  To* copy = copies.Get<To>(rows.count * stride);
+  if (rows.transposed) {
+    CopyTransposed(rows.a, rows.count, rows.stride, gemm.K, copy, stride);
+  } else {
+    for (int64_t r = 0; r < rows.count; ++r) {
+      for (int64_t k = 0; k < gemm.K; ++k) copy[r * stride + k] = Converted<To>(rows.a[r * rows.stride + k]);
+    }
+  }
+  return {rows.first, rows.count, reinterpret_cast<const char*>(copy), stride, sizeof(To)};
+}
+
+// The rows themselves, or a copy, which lives until this thread's next one.
+template <typename Element>
+PlacedRows<Element> Placed(const Gemm<Element>& gemm, const Rows<Element>& rows) {
+  if (Tiles<Element>().widens_rows) return Copied<float>(gemm, rows);
+  const bool badly = std::is_same_v<Element, uint16_t> && rows.count > 4 &&
+                     rows.stride * static_cast<int64_t>(sizeof(Element)) % kBadStrideBytes == 0;
+  if (rows.transposed || badly) return Copied<Element>(gemm, rows);
+  return {rows.first, rows.count, reinterpret_cast<const char*>(rows.a), rows.stride, sizeof(Element)};
+}
+
+template <typename Element>
+void MultiplyPart(const Gemm<Element>& gemm, const PlacedRows<Element>& part, const Element* panels, int64_t count,
+                  int64_t n, const NextPanels<Element>& next) {
+  Tiles<Element>().tile[part.count - 1][count - 1](gemm, part.first, part.a, part.stride, panels, n, next);
+}
+
+// `rows` by `count` panels, which are the columns from `n` on and stay in the cache.
+template <typename Element>
+void MultiplyPanels(const Gemm<Element>& gemm, const Rows<Element>& rows, const Element* panels, int64_t count,
+                    int64_t n) {
+  const int64_t panel_numel = PanelNumel<Element>(gemm.K);
+  for (int64_t i = 0; i < rows.parts(); ++i) {
+    const PlacedRows<Element> part = Placed(gemm, rows.part(i));
+    const int64_t most = Tiles<Element>().panels_for_rows[part.count];
+    for (int64_t p = 0; p < count; p += most) {
+      const int64_t taken = std::min(most, count - p);
+      const NextPanels<Element> next = {panels + (p + taken < count ? p + taken : 0) * panel_numel,
+                                        kStepNumel<Element>};
+      MultiplyPart(gemm, part, panels + p * panel_numel, taken, n + p * kPanelRows, next);
+    }
+  }
+}
+
+// Likewise for few rows, which stay in the cache while the panels come from memory. Each part of the rows asks for its
+// share of the next panels, so that memory is read all the time; `following` are those behind the last.
+template <typename Element>
+void MultiplyFewRows(const Gemm<Element>& gemm, const Rows<Element>& all, const Element* panels, int64_t count,
+                     int64_t n, const Element* following) {
+  const PlacedRows<Element> rows = Placed(gemm, all);
+  const int64_t panel_numel = PanelNumel<Element>(gemm.K), parts = rows.parts(),
+                most = PanelsOfFewRows<Element>(rows.count);
+  const int64_t step_numel = (kStepNumel<Element> + parts - 1) / parts,
+                share = gemm.K / kStepInputs<Element> * step_numel;
+  for (int64_t p = 0; p < count; p += most) {
+    const int64_t taken = std::min(most, count - p);
+    const Element* next = p + taken < count ? panels + (p + taken) * panel_numel : following;
+    for (int64_t i = 0; i < parts; ++i) {
+      MultiplyPart(gemm, rows.part(i), panels + p * panel_numel, taken, n + p * kPanelRows,
+                   {next + i * share, step_numel});
+    }
+  }
+}
+
+// `count` columns of K rows, `stride` apart, as one panel.
+template <typename Element>
+void PackColumns(const Element* columns, int64_t count, int64_t stride, int64_t K, Element* panel) {
+  constexpr Element kZeros[kPanelRows] = {};
+  constexpr int64_t kInputs = kStepInputs<Element>;
+  for (int64_t k = 0; k < K; k += kInputs, panel += kStepNumel<Element>) {
+    const Element* rows[kInputs];
+    for (int64_t j = 0; j < kInputs; ++j) rows[j] = k + j < K ? columns + (k + j) * stride : kZeros;
+    if (count == kPanelRows) {
+      for (int64_t i = 0; i < kPanelRows; ++i) {
+        for (int64_t j = 0; j < kInputs; ++j) panel[kInputs * i + j] = rows[j][i];
+      }
+      continue;
+    }
+    std::fill_n(panel, kStepNumel<Element>, Element{0});
+    for (int64_t i = 0; i < count; ++i) {
+      for (int64_t j = 0; j < kInputs; ++j) panel[kInputs * i + j] = rows[j][i];
+    }
+  }
+}
+
+}  // namespace
+
+std::string_view CpuKernels() { return Tiles<uint16_t>().name; }
+
+bool IsFp32GemmFast() {
+#if defined(__x86_64__)
+  static const bool is_fast = __builtin_cpu_supports("avx512f") && !__builtin_cpu_is("intel");
+  return is_fast;
+#else
+  return false;
+#endif
+}
+
+bool OthersHaveBf16Products() { return &Tiles<uint16_t>() == Avx512Bf16Tiles() || (Wanted().empty() && HasAmx()); }
+
+template <typename Element>
+void PackPanel(const Element* rows, int64_t count, int64_t stride, int64_t K, Element* panel) {
+  Tiles<Element>().pack_panel(rows, count, stride, K, panel);
+}
+
+template <typename Element>
+bool AreFewRows(int64_t rows, int64_t K) {
+  // Rows that are widened are widened again for each few columns.
+  if (Tiles<Element>().widens_rows) return rows <= Tiles<Element>().most_rows;
+  return rows * K * static_cast<int64_t>(sizeof(Element)) <= kCacheBytes;
+}
+
+template <typename Element>
+int64_t ColumnsOfFewRows(int64_t rows) {
+  return PanelsOfFewRows<Element>(rows) * kPanelRows;
+}
+
+template <typename Element>
+void Multiply(const Gemm<Element>& gemm, int64_t row_begin, int64_t row_end, int64_t column_begin, int64_t column_end,
+              int64_t next_column) {
+  if (row_begin >= row_end) return;
+  if constexpr (std::is_same_v<Element, float>) {
+    // What is copied of A and packed of B then is worth it: for many columns, or many rows.
+    constexpr int64_t kInputsAtATime = 256;
+    if (gemm.a_is_transposed && gemm.K > kInputsAtATime && gemm.bias == nullptr && gemm.residual == nullptr) {
+      QUARTET_CHECK(!gemm.b_is_packed);
+      for (int64_t k = 0; k < gemm.K; k += kInputsAtATime) {
+        Gemm<float> part = gemm;
+        part.K = std::min(kInputsAtATime, gemm.K - k);
+        part.a += k * gemm.a_stride;
+        part.b += gemm.b_is_transposed ? k * gemm.b_stride : k;
+        part.adds_to_c = gemm.adds_to_c || k > 0;
+        Multiply(part, row_begin, row_end, column_begin, column_end, next_column);
+      }
+      return;
+    }
+  }
+  const int64_t panel_numel = PanelNumel<Element>(gemm.K);
+  const Rows<Element> rows =
+      Rows<Element>{0, gemm.M, gemm.a, gemm.a_stride, gemm.a_is_transposed}.between(row_begin, row_end);
+  if (gemm.b_is_packed && AreFewRows<Element>(rows.count, gemm.K)) {
+    const auto panel_at = [&](int64_t column) { return gemm.b + column / kPanelRows * panel_numel; };
+    const int64_t panels = (column_end - column_begin + kPanelRows - 1) / kPanelRows;
+    MultiplyFewRows(gemm, rows, panel_at(column_begin), panels, column_begin, panel_at(next_column));
+    return;
+  }
+  // Panels that are packed to be read once, only until they are read.
+  const bool read_once = !gemm.b_is_packed && rows.count <= Tiles<Element>().most_rows;
+  const int64_t most = read_once ? 2 : PanelsInCache<Element>(gemm.K);
+  for (int64_t n = column_begin; n < column_end; n += most * kPanelRows) {
+    const int64_t end = std::min(n + most * kPanelRows, column_end);
+    const int64_t panels = (end - n + kPanelRows - 1) / kPanelRows;
+    if (gemm.b_is_packed) {
+      MultiplyPanels(gemm, rows, gemm.b + n / kPanelRows * panel_numel, panels, n);
+      continue;
+    }
+    thread_local Scratch scratch;
+    Element* packed = scratch.Get<Element>(panels * panel_numel);
+    for (int64_t p = 0; p < panels; ++p) {
+      const int64_t first = n + p * kPanelRows;
+      const int64_t count = std::min(kPanelRows, end - first);
+      if (gemm.b_is_transposed) {
+        PackColumns(gemm.b + first, count, gemm.b_stride, gemm.K, packed + p * panel_numel);
+      } else {
+        PackPanel(gemm.b + first * gemm.b_stride, count, gemm.b_stride, gemm.K, packed + p * panel_numel);
+      }
+    }
+    MultiplyPanels(gemm, rows, packed, panels, n);
+  }
+}
+
+template void PackPanel(const uint16_t*, int64_t, int64_t, int64_t, uint16_t*);
+template void PackPanel(const float*, int64_t, int64_t, int64_t, float*);
+template void Multiply(const Gemm<uint16_t>&, int64_t, int64_t, int64_t, int64_t, int64_t);
+template void Multiply(const Gemm<float>&, int64_t, int64_t, int64_t, int64_t, int64_t);
+template bool AreFewRows<uint16_t>(int64_t, int64_t);
+template bool AreFewRows<float>(int64_t, int64_t);
+template int64_t ColumnsOfFewRows<uint16_t>(int64_t);
+template int64_t ColumnsOfFewRows<float>(int64_t);
+
+}  // namespace quartet

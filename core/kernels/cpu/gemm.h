@@ -1,0 +1,81 @@
+// Matrix products on CPUs: C[M, N] = A[M, K] B[N, K]^T. LibTorch-free.
+//
+// Element: uint16_t with the bits of bf16, or float.
+//
+// Each element of C is one running fp32 sum over k in ascending order: its bits depend on its row of A, its row of B
+// and the CPU's instructions alone, not on M, N, the threads or how the work is cut. That is what makes a token's
+// log-probability the same in training and in generation. With avx512_bf16 a step adds two products of bf16, in the
+// instruction's own order, and denormal numbers count as zero; otherwise products are of floats, each added with one
+// rounding.
+#pragma once
+
+#include <cstdint>
+#include <string_view>
+
+namespace quartet {
+
+// By what products of bf16 are made in this process, as the environment's QUARTET_CPU_KERNELS says: "avx512_bf16",
+// which is taken by itself where the CPU has it and is fast at it (AMD's), and ends the process where it has not; or
+// "fp32". Any other value ends the process too. Bits differ between the two.
+std::string_view CpuKernels();
+
+// Whether products of bf16 that need no bits of their own are better made by libraries (oneDNN), which have the CPU's
+// instructions for them: those of CpuKernels(), or AMX where nothing else is asked for.
+bool OthersHaveBf16Products();
+
+// Whether products of fp32 are made faster here than by MKL: where it leaves half of the registers unused, as on every
+// CPU with AVX-512 that is not Intel's.
+bool IsFp32GemmFast();
+
+// B is read in panels of 16 rows of it. A step takes 32 bits of each: two neighbours in k of bf16, one of fp32, which
+// fill one register together: [N / 16][K / kStepInputs][16][kStepInputs].
+inline constexpr int64_t kPanelRows = 16;
+template <typename Element>
+inline constexpr int64_t kStepInputs = static_cast<int64_t>(sizeof(float) / sizeof(Element));
+
+// Of one panel: K is filled up to whole steps with zeros, and so is N to a multiple of 16.
+template <typename Element>
+constexpr int64_t PanelNumel(int64_t K) {
+  return kPanelRows * ((K + kStepInputs<Element> - 1) / kStepInputs<Element> * kStepInputs<Element>);
+}
+
+// Writes `count` (1 to 16) rows of K elements, `stride` apart, as one panel.
+template <typename Element>
+void PackPanel(const Element* rows, int64_t count, int64_t stride, int64_t K, Element* panel);
+
+template <typename Element>
+struct Gemm {
+  int64_t M = 0, N = 0, K = 0;
+  const Element* a = nullptr;  // row m: a + m * a_stride
+  int64_t a_stride = 0;
+  bool a_is_transposed = false;  // then element m, k is at a + k * a_stride + m
+  const Element* b = nullptr;    // row n: b + n * b_stride
+  int64_t b_stride = 0;
+  bool b_is_transposed = false;  // then element n, k is at b + k * b_stride + n
+  bool b_is_packed = false;      // then panels, one behind the other
+  // One of them; row m: c + m * c_stride. Rounded to the nearest where it is bf16.
+  Element* c = nullptr;
+  float* c_fp32 = nullptr;
+  int64_t c_stride = 0;
+  bool adds_to_c = false;         // of floats alone: the sums go on from what C holds
+  const Element* bias = nullptr;  // optional, [N]; added to the sum before it is rounded
+  // Optional, [M, N], row m: residual + m * c_stride, with `c`; added to the rounded sum, and rounded again.
+  const Element* residual = nullptr;
+};
+
+// Computes rows [row_begin, row_end), columns [column_begin, column_end) of C; columns begin and end at multiples of
+// 16, or end at N. `next_column` is where the same thread will probably go on with these rows, so that B is read ahead.
+// Thread safe for disjoint parts. Where B is not packed, each thread keeps scratch memory: half a MiB, or two panels
+// where they are larger.
+template <typename Element>
+void Multiply(const Gemm<Element>& gemm, int64_t row_begin, int64_t row_end, int64_t column_begin, int64_t column_end,
+              int64_t next_column = 0);
+
+// Whether so many rows stay in a core's cache, while a packed B of K inputs is read once.
+template <typename Element>
+bool AreFewRows(int64_t rows, int64_t K);
+// The columns that few rows are computed by at a time; a multiple of 16.
+template <typename Element>
+int64_t ColumnsOfFewRows(int64_t rows);
+
+}  // namespace quartet
