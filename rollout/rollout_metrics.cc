@@ -9,6 +9,14 @@ double Share(int64_t part, int64_t whole) {
   return whole == 0 ? 0.0 : static_cast<double>(part) / static_cast<double>(whole);
 }
 
+void AddUp(const DurationCounts& durations, DurationCounts* sum) {
+  for (int i = 0; i < durations.counts_size(); ++i) {
+    if (i == sum->counts_size()) sum->add_counts(0);
+    sum->set_counts(i, sum->counts(i) + durations.counts(i));
+  }
+  sum->set_seconds(sum->seconds() + durations.seconds());
+}
+
 }  // namespace
 
 void AddUp(const EngineStats& stats, EngineStats* sum) {
@@ -17,6 +25,11 @@ void AddUp(const EngineStats& stats, EngineStats* sum) {
   const google::protobuf::Descriptor& fields = *EngineStats::descriptor();
   for (int i = 0; i < fields.field_count(); ++i) {
     const FieldDescriptor* field = fields.field(i);
+    if (field->cpp_type() == FieldDescriptor::CPPTYPE_MESSAGE) {
+      AddUp(static_cast<const DurationCounts&>(reflection.GetMessage(stats, field)),
+            static_cast<DurationCounts*>(reflection.MutableMessage(sum, field)));
+      continue;
+    }
     if (field->cpp_type() == FieldDescriptor::CPPTYPE_DOUBLE) {
       reflection.SetDouble(sum, field, reflection.GetDouble(*sum, field) + reflection.GetDouble(stats, field));
     } else {

@@ -6,6 +6,7 @@
 
 #include "google/protobuf/message.h"
 #include "gtest/gtest.h"
+#include "rollout/engine/duration_counter.h"
 
 namespace quartet {
 namespace {
@@ -16,6 +17,7 @@ EngineStats Numbered(int64_t first) {
   const auto* fields = EngineStats::descriptor();
   for (int i = 0; i < fields->field_count(); ++i) {
     const auto* field = fields->field(i);
+    if (field->cpp_type() == google::protobuf::FieldDescriptor::CPPTYPE_MESSAGE) continue;
     if (field->cpp_type() == google::protobuf::FieldDescriptor::CPPTYPE_DOUBLE) {
       EngineStats::GetReflection()->SetDouble(&stats, field, static_cast<double>(first + i) + 0.5);
     } else {
@@ -33,6 +35,25 @@ TEST(RolloutMetrics, AddUpFieldByField) {
   EXPECT_EQ(sum.received_bytes(), 15 + 114);
   EXPECT_EQ(sum.prefill_tokens_per_second(), 16.5 + 115.5);
   EXPECT_EQ(sum.generated_tokens_per_second(), 17.5 + 116.5);
+}
+
+TEST(RolloutMetrics, AddUpDurationsBoundByBound) {
+  DurationCounter one, other;
+  one.Add(0.0005);
+  one.Add(1);
+  other.Add(1);
+  other.Add(5000);
+  EngineStats stats, sum;
+  one.WriteTo(stats.mutable_to_first_token());
+  AddUp(stats, &sum);
+  other.WriteTo(stats.mutable_to_first_token());
+  AddUp(stats, &sum);
+  const DurationCounts& durations = sum.to_first_token();
+  ASSERT_EQ(durations.counts_size(), static_cast<int>(DurationCounter::kBounds.size()) + 1);
+  EXPECT_EQ(durations.counts(0), 1);
+  EXPECT_EQ(durations.counts(9), 2);
+  EXPECT_EQ(durations.counts(durations.counts_size() - 1), 1);
+  EXPECT_DOUBLE_EQ(durations.seconds(), 0.0005 + 1 + 1 + 5000);
 }
 
 TEST(RolloutMetrics, HaveEachNameOnce) {

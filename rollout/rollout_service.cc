@@ -43,6 +43,7 @@
 #include "rollout/rank_links.h"
 #include "rollout/rank_worker.h"
 #include "rollout/rollout_backend.h"
+#include "rollout/rollout_figures.h"
 #include "rollout/rollout_metrics.h"
 #include "rollout/rollout_rank.pb.h"
 #include "rollout/weight_receiver.h"
@@ -78,6 +79,15 @@ class RolloutService final : public RankService,
   grpc::Service* grpc_service() override { return this; }
   bool IsReady() const override { return engine().has_weights(); }
   void EndCalls(const absl::Status& status) override { dispatcher_.Fail(status); }
+  void AddFigures(MetricFamilies* families) override {
+    constexpr absl::Duration kPatience = absl::Seconds(2);
+    if (!CheckServing().ok()) return;
+    const absl::StatusOr<GenerationState> state = State(Deadline::In(kPatience));
+    if (!state.ok()) return;
+    const std::string served = config_.rollout().http().served_model_name();
+    const std::string folder = std::filesystem::path(config_.rollout().pretrain()).filename().string();
+    AddRolloutFigures(*state, served.empty() ? folder : served, families);
+  }
   void EndWork() override {
     dispatcher_.Close();
     links_.AwaitEnd();

@@ -15,9 +15,9 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/substitute.h"
+#include "core/http/testing/http_client.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "rollout/http/testing/http_client.h"
 #include "tests/process_harness.h"
 #include "tests/tiny_run.h"
 

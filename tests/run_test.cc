@@ -16,10 +16,10 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "core/config/run_config.h"
+#include "core/http/testing/http_client.h"
 #include "core/service/ranks/addresses/port_reservation.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "rollout/http/testing/http_client.h"
 #include "tests/process_harness.h"
 #include "tests/tiny_run.h"
 

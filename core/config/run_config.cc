@@ -70,6 +70,12 @@ void ResolvePaths(const std::string& base_folder, RunConfig* c) {
       ResolvePath(base_folder, path);
     }
   }
+  if (c->has_monitor()) {
+    MonitorConfig* m = c->mutable_monitor();
+    for (std::string* path : {m->mutable_api_key_file(), m->mutable_cert_file(), m->mutable_key_file()}) {
+      ResolvePath(base_folder, path);
+    }
+  }
   if (c->has_tls()) {
     for (std::string* path : {c->mutable_tls()->mutable_ca_file(), c->mutable_tls()->mutable_cert_file(),
                               c->mutable_tls()->mutable_key_file()}) {

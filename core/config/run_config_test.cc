@@ -162,6 +162,20 @@ TEST(RunConfig, LetsOtherMachinesInOverHttpWithKeyAndCertificateOnly) {
   EXPECT_EQ(ErrorOf({"rollout.http.listen=[::1]:8000"}), "");
 }
 
+TEST(RunConfig, LetsOtherMachinesLookAtARunWithKeyAndCertificateOnly) {
+  const std::string key = "monitor.api_key_file=/k", cert_file = "monitor.cert_file=/c",
+                    key_file = "monitor.key_file=/p";
+  for (const std::string field : {"monitor.listen", "services.critic_trainer.metrics_listen"}) {
+    EXPECT_EQ(ErrorOf({field + "=127.0.0.1:0"}), "");
+    ExpectError({field + "=here"}, {field, "host:port"});
+    ExpectError({field + "=0.0.0.0:9400"}, {field, "0.0.0.0:9400", "api_key_file is not set", "127.0.0.1"});
+    ExpectError({field + "=0.0.0.0:9400", key}, {"cert_file and key_file are not set"});
+    ExpectError({field + "=127.0.0.1:0", cert_file}, {"monitor.key_file is not set"});
+    EXPECT_EQ(ErrorOf({field + "=0.0.0.0:9400", key, cert_file, key_file}), "");
+  }
+  ExpectError({key}, {"monitor.api_key_file has no effect", "monitor.listen", "metrics_listen"});
+}
+
 TEST(RunConfig, CallsTheServedModelAfterTheRunOrItsFolder) {
   const auto name = [](std::vector<std::string> overrides) {
     overrides.push_back("rollout.http.listen=127.0.0.1:0");

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cmath>
 #include <filesystem>
-#include <fstream>
 #include <optional>
 #include <system_error>
 #include <utility>
@@ -35,15 +34,6 @@ constexpr char kTemplate[] =
 #include "orchestrator/page/page.inc"
     ;
 
-std::vector<Json> Records(const std::string& lines) {
-  std::vector<Json> records;
-  for (const absl::string_view line : absl::StrSplit(lines, '\n', absl::SkipEmpty())) {
-    Json record = Json::parse(line, nullptr, /*allow_exceptions=*/false);
-    if (record.is_object()) records.push_back(std::move(record));
-  }
-  return records;
-}
-
 // "W20261122 10:11:12.123456 ..." of glog, in the zone of the machine.
 std::optional<double> LogTime(absl::string_view line) {
   constexpr size_t kLength = 24;  // behind the letter
@@ -58,24 +48,8 @@ std::optional<double> LogTime(absl::string_view line) {
 
 }  // namespace
 
-absl::Status RunPage::Tail::Read(std::string* lines) {
-  lines->clear();
-  std::error_code none;
-  const auto size = static_cast<int64_t>(std::filesystem::file_size(path_, none));
-  if (none || size <= read_) return absl::OkStatus();
-  std::ifstream file(path_, std::ios::binary);
-  file.seekg(read_);
-  lines->resize(static_cast<size_t>(size - read_));
-  file.read(lines->data(), size - read_);
-  if (!file) return absl::InternalError(absl::StrCat("cannot read ", path_));
-  // A last line may still be being written.
-  lines->resize(lines->rfind('\n') == std::string::npos ? 0 : lines->rfind('\n') + 1);
-  read_ += static_cast<int64_t>(lines->size());
-  return absl::OkStatus();
-}
-
 absl::Status RunPage::ReadLines(const std::string& name, std::string* lines) {
-  const auto [tail, is_new] = tails_.try_emplace(name, Tail(absl::StrCat(run_dir_, "/", name)));
+  const auto [tail, is_new] = tails_.try_emplace(name, FileTail(absl::StrCat(run_dir_, "/", name)));
   return tail->second.Read(lines);
 }
 

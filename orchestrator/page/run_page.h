@@ -11,6 +11,7 @@
 #include "absl/status/status.h"
 #include "orchestrator/page/kept_samples.h"
 #include "orchestrator/page/step_columns.h"
+#include "orchestrator/run_folder/file_tail.h"
 
 namespace quartet {
 
@@ -33,16 +34,6 @@ class RunPage {
   absl::Status Write() const;
 
  private:
-  // What a file has got since it was read last: whole lines.
-  class Tail {
-   public:
-    explicit Tail(const std::string& path) : path_(path) {}
-    absl::Status Read(std::string* lines);
-
-   private:
-    std::string path_;
-    int64_t read_ = 0;  // bytes
-  };
   struct Evaluations {
     std::string metric;
     int64_t prompts = 0, samples = 0;
@@ -67,7 +58,7 @@ class RunPage {
   void AppendPlan(std::string* out) const;
 
   const std::string run_dir_;
-  std::map<std::string, Tail> tails_;  // by the file's name
+  std::map<std::string, FileTail> tails_;  // by the file's name
   StepColumns columns_;
   KeptSamples samples_;
   std::map<std::string, Evaluations> evaluations_;

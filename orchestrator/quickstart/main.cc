@@ -28,6 +28,7 @@ struct Options {
   std::string preset;
   std::string run_dir = NewRunDir("quickstart");
   double actor_learning_rate = kSortingActorLearningRate;
+  std::string page;
 };
 
 CommandLine QuickstartCommandLine(Options* options) {
@@ -45,7 +46,8 @@ CommandLine QuickstartCommandLine(Options* options) {
                  UserPath(&options->run_dir)},
                 {"actor_learning_rate", "RATE",
                  "Of PPO's policy updates; 0 gives a baseline that learns nothing. Default 4e-4.",
-                 AtLeast(0.0, &options->actor_learning_rate)}},
+                 AtLeast(0.0, &options->actor_learning_rate)},
+                {"page", "HOST:PORT", "Serve the PPO run's page there; port 0 is a free one.", Text(&options->page)}},
       .after = "\nExit codes: 0; 1 where the run failed; 2 for wrong flags; 130 after SIGINT or SIGTERM.\n",
       .check = [options] { return options->preset.empty() ? absl::OkStatus() : ReadPreset(options->preset).status(); }};
 }
@@ -129,6 +131,7 @@ absl::Status Run(const Options& options, TerminalView& view, Cancellation& cance
     QUARTET_ASSIGN_OR_RETURN(const RunConfig preset, ReadPreset(options.preset));
     UseMethod(preset, &ppo);
   }
+  ppo.mutable_monitor()->set_listen(options.page);
   QUARTET_RETURN_IF_ERROR(ResolveRunConfig(&ppo, ""));
   view.Print(absl::StrCat("3. ", options.preset.empty() ? "PPO" : options.preset, " with ",
                           absl::StrJoin(PpoServices(ppo), ", "), ", two ranks each"));

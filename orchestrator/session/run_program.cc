@@ -23,6 +23,7 @@ struct TrainingFlags {
   ConfigSources sources;
   bool launch = false;
   std::string trace;
+  std::string page;
 };
 
 std::string LaunchHelp(Program program) {
@@ -42,16 +43,21 @@ CommandLine TrainingCommandLine(const TrainingProgram& program, TrainingFlags* f
       .program = program.name,
       .before = absl::StrCat(program.name, ": ", program.summary, "\n\nUsage: ", program.name,
                              " --config=FILE [flags]\n\nFlags:\n"),
-      .flags = {{"config", "FILE", "The run's configuration, a RunConfig in protobuf text format (below).",
-                 Text(&flags->sources.file)},
-                {"set", "PATH=VALUE",
-                 absl::StrCat("Overrides one field, for example --set=", program.example, ". May be repeated."),
-                 Texts(&flags->sources.overrides)},
-                {"launch", "", LaunchHelp(program.program), Switch(&flags->launch)},
-                {"trace", "FILE",
-                 "With --launch: each rank of each service writes what it does when, for chrome://tracing or "
-                 "ui.perfetto.dev, beside FILE, with .<service>.rankN before its extension.",
-                 UserPath(&flags->trace)}},
+      .flags =
+          {{"config", "FILE", "The run's configuration, a RunConfig in protobuf text format (below).",
+            Text(&flags->sources.file)},
+           {"set", "PATH=VALUE",
+            absl::StrCat("Overrides one field, for example --set=", program.example, ". May be repeated."),
+            Texts(&flags->sources.overrides)},
+           {"launch", "", LaunchHelp(program.program), Switch(&flags->launch)},
+           {"page", "HOST:PORT",
+            "Serve the run's page and its figures for Prometheus there, as --set=monitor.listen=HOST:PORT; port 0 is a "
+            "free one.",
+            Text(&flags->page)},
+           {"trace", "FILE",
+            "With --launch: each rank of each service writes what it does when, for chrome://tracing or "
+            "ui.perfetto.dev, beside FILE, with .<service>.rankN before its extension.",
+            UserPath(&flags->trace)}},
       .after = absl::StrCat("\nExit codes: 0; 1 where the run failed; 2 for a wrong configuration or wrong data; 130 "
                             "after SIGINT or SIGTERM.\n\n",
                             has_presets ? "Presets, which are the files of presets/:\n" + DescribePresets() + "\n" : "",
@@ -91,7 +97,8 @@ int RunTraining(int argc, char** argv, const TrainingProgram& program,
                 const std::function<absl::StatusOr<std::string>(Program, RunSession)>& train) {
   TrainingFlags flags;
   const auto body = [&](TerminalView& view, Cancellation& cancellation) -> absl::Status {
-    const ConfigSources& sources = flags.sources;
+    ConfigSources& sources = flags.sources;
+    if (!flags.page.empty()) sources.overrides.push_back("monitor.listen=" + flags.page);
     QUARTET_ASSIGN_OR_RETURN(RunConfig config, LoadRunConfig(sources, ""));
     if (flags.launch) {
       // Where services listen that are started here depends on which there are.

@@ -102,6 +102,9 @@ absl::Status RunSession::OpenFolder(const Dataset* rows) {
 }
 
 absl::Status RunSession::StartServices() {
+  if (!config_.monitor().listen().empty()) {
+    QUARTET_ASSIGN_OR_RETURN(monitor_, MonitorServer::Start(config_, folder_->path()));
+  }
   if (!options_.launch) return absl::OkStatus();
   QUARTET_RETURN_IF_ERROR(AtomicWriteFile(folder_->launch_config_path(), PrintRunConfig(config_)));
   view_.Begin("starting services", static_cast<int64_t>(kind_.services.size()));
@@ -146,6 +149,7 @@ void RunSession::Begin(int64_t steps) {
   if (resume_.has_value())
     SayEvent("restart", resume_->step, absl::StrCat("the run goes on after step ", resume_->step));
   page_ = std::make_unique<PageWriter>(folder_->path());
+  if (monitor_ != nullptr) view_.Print(absl::StrCat("page: ", monitor_->url(), " (and ", monitor_->url(), "metrics)"));
   const auto phases = std::make_shared<PhaseFile>(folder_->path());
   view_.OnPhase([phases](const std::string& phase) { phases->Say(phase); });
 }
@@ -160,6 +164,7 @@ absl::Status RunSession::End(const absl::Status& status) {
     SayState(absl::IsCancelled(cancellation_.status()) ? "stopped" : "failed", std::string(explained.message()));
   }
   page_ = nullptr;
+  monitor_ = nullptr;
   view_.Print(absl::StrCat("page: ", folder_->path(), "/report.html"));
   return explained;
 }

@@ -16,6 +16,7 @@
 #include "core/tokenizer/tokenizer.h"
 #include "orchestrator/clients/cancellation.h"
 #include "orchestrator/launch/service_launcher.h"
+#include "orchestrator/monitor/monitor_server.h"
 #include "orchestrator/page/page_writer.h"
 #include "orchestrator/run_folder/checkpoint_record.h"
 #include "orchestrator/run_folder/run_folder.h"
@@ -66,7 +67,7 @@ class RunSession {
   // Makes the run's folder, or opens the one in which it goes on, and tells the trainers by the configuration what to
   // load. `rows` is what it learns from; null of a run that is not continued.
   absl::Status OpenFolder(const Dataset* rows);
-  // If asked to, and puts their addresses into the configuration.
+  // If asked to, and puts their addresses into the configuration; before them, what monitor.listen asks for.
   absl::Status StartServices();
 
   // The services have accepted the run, which makes `steps` steps in all, and its folder has begun: from now on the
@@ -106,6 +107,7 @@ class RunSession {
   std::optional<CheckpointRecord> resume_;
   int64_t steps_ = 0;
   std::unique_ptr<PageWriter> page_;           // null before Begin and after End
+  std::unique_ptr<MonitorServer> monitor_;     // null where nothing is to be served
   std::unique_ptr<ServiceLauncher> launcher_;  // null where the services run already
 };
 

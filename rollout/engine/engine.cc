@@ -30,6 +30,7 @@
 #include "rollout/engine/budget_measurement.h"
 #include "rollout/engine/cache/cache_budget.h"
 #include "rollout/engine/cache/kv_cache.h"
+#include "rollout/engine/duration_counter.h"
 #include "rollout/engine/engine_options.h"
 #include "rollout/engine/forward_pass.h"
 #include "rollout/engine/graphs/graph_recorder.h"
@@ -308,6 +309,8 @@ class Engine : public RolloutEngine {
     stats_.set_received_bytes(received);
     stats_.set_prefill_tokens_per_second(meter_.prefill_rate());
     stats_.set_generated_tokens_per_second(meter_.generated_rate());
+    to_first_token_.WriteTo(stats_.mutable_to_first_token());
+    between_tokens_.WriteTo(stats_.mutable_between_tokens());
   }
 
   // How many tokens of its prompt need no score (any more).
@@ -345,6 +348,7 @@ class Engine : public RolloutEngine {
   void Extend(const std::vector<Draw>& draws, const at::Tensor& logits, std::map<uint64_t, absl::Status> failed,
               std::vector<EngineEvent>* events) {
     std::vector<absl::StatusOr<SampledToken>> drawn = rows_->DrawAll(draws, logits, calls_);
+    const auto now = std::chrono::steady_clock::now();
     for (size_t i = 0; i < draws.size(); ++i) {
       const Sequence& sequence = *draws[i].sequence;
       if (failed.contains(sequence.call)) continue;
@@ -355,7 +359,7 @@ class Engine : public RolloutEngine {
                                                             sequence.sample, ", token ", sequence.ids.size()),
                                                drawn[i].status()));
       } else {
-        Append(draws[i].sequence, *std::move(drawn[i]), events);
+        Append(draws[i].sequence, *std::move(drawn[i]), now, events);
       }
     }
     for (auto& [call, status] : failed) {
@@ -364,8 +368,11 @@ class Engine : public RolloutEngine {
     }
   }
 
-  void Append(Sequence* sequence, SampledToken token, std::vector<EngineEvent>* events) {
+  void Append(Sequence* sequence, SampledToken token, std::chrono::steady_clock::time_point now,
+              std::vector<EngineEvent>* events) {
     const RunningCall& call = calls_.at(sequence->call);
+    const std::chrono::duration<double> since = now - std::exchange(sequence->last_token, now);
+    (sequence->log_probs.empty() ? to_first_token_ : between_tokens_).Add(since.count());
     const auto ended = call.Append(std::move(token), version_, sequence);
     ++generated_tokens_;
     if (auto tokens = call.Streamed(*sequence)) events->push_back({sequence->call, *std::move(tokens)});
@@ -400,6 +407,7 @@ class Engine : public RolloutEngine {
   int64_t held_places_ = 0;
   int64_t empty_places_ = 0;
   RateMeter meter_;
+  DurationCounter to_first_token_, between_tokens_;
   mutable std::mutex stats_mutex_;
   EngineStats stats_;  // guarded by stats_mutex_
 };

@@ -6,7 +6,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
-#include "rollout/http/http_server.h"
+#include "core/http/http_server.h"
 
 namespace quartet {
 

@@ -10,10 +10,10 @@
 #include <string>
 #include <thread>
 
+#include "core/http/testing/http_client.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "rollout/http/openai_front.h"
-#include "rollout/http/testing/http_client.h"
 #include "rollout/http/testing/played_rollout.h"
 
 namespace quartet {

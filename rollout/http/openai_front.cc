@@ -1,7 +1,5 @@
 #include "rollout/http/openai_front.h"
 
-#include <unistd.h>
-
 #include <deque>
 #include <memory>
 #include <nlohmann/json.hpp>
@@ -14,14 +12,11 @@
 #include "absl/strings/str_format.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
-#include "core/base/files.h"
 #include "core/base/status_macros.h"
-#include "core/config/address.h"
-#include "core/service/rpc/local_users.h"
 #include "rollout/http/api_error.h"
-#include "rollout/http/metrics_text.h"
 #include "rollout/http/openai_request.h"
 #include "rollout/http/openai_response.h"
+#include "rollout/rollout_figures.h"
 
 namespace quartet {
 namespace {
@@ -34,29 +29,6 @@ constexpr char kModels[] = "/v1/models";
 uint64_t Random64() {
   thread_local std::random_device device;
   return (uint64_t{device()} << 32) | device();
-}
-
-std::string HeaderOf(const HttpRequest& request, const char* name) {
-  const auto found = request.headers.find(name);
-  return found == request.headers.end() ? "" : found->second;
-}
-
-// In a time that does not depend on where they differ.
-bool SameSecret(std::string_view given, std::string_view wanted) {
-  unsigned difference = given.size() != wanted.size();
-  for (size_t i = 0; i < given.size(); ++i) {
-    difference |= static_cast<unsigned char>(given[i]) ^ static_cast<unsigned char>(wanted[i % wanted.size()]);
-  }
-  return difference == 0;
-}
-
-// "host", "host:port", "[v6]:port".
-bool NamesLoopback(const std::string& host) {
-  for (const std::string& address : {host, absl::StrCat(host, ":0")}) {
-    const absl::StatusOr<HostPort> parsed = ParseHostPort(address);
-    if (parsed.ok() && IsLoopback(parsed->host)) return true;
-  }
-  return false;
 }
 
 HttpReply MethodError(const std::string& method, const std::string& allowed) {
@@ -121,10 +93,6 @@ HttpReply WholeAnswer(Work& work) {
   return reply;
 }
 
-absl::StatusOr<std::string> ReadSecret(const std::string& field, const std::string& path) {
-  return path.empty() ? "" : Prefixed(field, ReadSecretFile(path));
-}
-
 }  // namespace
 
 OpenAiFront::OpenAiFront(OpenAiFrontOptions options, RolloutBackend* backend)
@@ -132,21 +100,10 @@ OpenAiFront::OpenAiFront(OpenAiFrontOptions options, RolloutBackend* backend)
 
 std::optional<HttpReply> OpenAiFront::Refuse(const HttpRequest& head) {
   if (head.path == "/health" && head.method == "GET") return std::nullopt;
-  if (!options_.api_key.empty()) {
-    constexpr std::string_view kBearer = "bearer ";
-    const std::string given = HeaderOf(head, "authorization");
-    if (!absl::AsciiStrToLower(given).starts_with(kBearer) ||
-        !SameSecret(std::string_view(given).substr(kBearer.size()), options_.api_key)) {
-      HttpReply reply = ErrorReply(absl::UnauthenticatedError(
-          given.empty() ? "the API key is missing: send the header \"Authorization: Bearer KEY\""
-                        : "the API key in the header \"Authorization: Bearer KEY\" is wrong"));
-      reply.headers["WWW-Authenticate"] = "Bearer";
-      return reply;
-    }
-  } else if (const std::string host = HeaderOf(head, "host"); !NamesLoopback(host)) {
-    return ErrorReply(absl::PermissionDeniedError(absl::StrCat(
-        "the header Host is \"", host, "\"; without an API key (rollout.http.api_key_file) only 127.0.0.1, ::1 and ",
-        "localhost are allowed")));
+  if (const absl::Status allowed = options_.access.Check(head); !allowed.ok()) {
+    HttpReply reply = ErrorReply(allowed);
+    if (absl::IsUnauthenticated(allowed)) reply.headers["WWW-Authenticate"] = "Bearer";
+    return reply;
   }
   const std::string method = MethodOf(head.path);
   if (method.empty()) return ErrorReply(absl::UnimplementedError(absl::StrCat("there is no ", head.path)));
@@ -176,8 +133,10 @@ HttpReply OpenAiFront::Answer(HttpRequest& request, const std::stop_token& gone)
   if (request.path == "/metrics") {
     const absl::StatusOr<GenerationState> state = backend_->State(Deadline::In(kStateTimeout));
     if (!state.ok()) return ErrorReply(state.status());
-    reply.content_type = "text/plain; version=0.0.4; charset=utf-8";
-    reply.body = MetricsText(*state, options_.served_model_name);
+    MetricFamilies families;
+    AddRolloutFigures(*state, options_.served_model_name, &families);
+    reply.content_type = kMetricsContentType;
+    reply.body = MetricsText(families);
     return reply;
   }
   if (request.path.starts_with(kModels)) return Models(request.path);
@@ -236,23 +195,14 @@ HttpReply OpenAiFront::Complete(bool chat, HttpRequest& request, const std::stop
 
 absl::StatusOr<std::unique_ptr<HttpFront>> HttpFront::Start(const HttpConfig& config, RolloutBackend* backend,
                                                             bool any_user) {
+  QUARTET_ASSIGN_OR_RETURN(const HttpAccess access, HttpAccess::Read({.section = "rollout.http",
+                                                                      .listen = config.listen(),
+                                                                      .api_key_file = config.api_key_file(),
+                                                                      .cert_file = config.cert_file(),
+                                                                      .key_file = config.key_file(),
+                                                                      .any_user = any_user}));
   HttpServerOptions server;
-  QUARTET_ASSIGN_OR_RETURN(server.listen, ParseHostPort(config.listen()));
-  OpenAiFrontOptions options;
-  options.served_model_name = config.served_model_name();
-  QUARTET_ASSIGN_OR_RETURN(options.api_key, ReadSecret("rollout.http.api_key_file", config.api_key_file()));
-  absl::StripAsciiWhitespace(&options.api_key);
-  if (!config.api_key_file().empty() && options.api_key.empty()) {
-    return absl::InvalidArgumentError(absl::StrCat("rollout.http.api_key_file ", config.api_key_file(), " is empty"));
-  }
-  server.own_user_only = options.api_key.empty() && !any_user;
-  server.not_yours = ErrorReply(absl::PermissionDeniedError(
-      absl::StrCat("without an API key (rollout.http.api_key_file) programs of the user ", NameOfUser(geteuid()),
-                   " and of root alone are answered, unless services.allow_other_users is true")));
-  QUARTET_ASSIGN_OR_RETURN(server.private_key, ReadSecret("rollout.http.key_file", config.key_file()));
-  if (!config.cert_file().empty()) {
-    QUARTET_ASSIGN_OR_RETURN(server.certificate, ReadFile(config.cert_file()));
-  }
+  server.not_yours = ErrorReply(access.not_yours());
   server.too_long =
       ErrorReply(absl::InvalidArgumentError(absl::StrCat("the body is longer than ", server.max_body_bytes, " bytes")));
   server.too_long.status = 413;
@@ -264,15 +214,9 @@ absl::StatusOr<std::unique_ptr<HttpFront>> HttpFront::Start(const HttpConfig& co
   server.too_many = ErrorReply(absl::UnavailableError(
       absl::StrCat(server.max_requests, " requests wait or run; rollout.max_calls has no place for more of them")));
   auto front = std::make_unique<HttpFront>();
-  front->https_ = !config.cert_file().empty();
-  front->front_ = std::make_unique<OpenAiFront>(std::move(options), backend);
-  absl::StatusOr<std::unique_ptr<HttpServer>> started = HttpServer::Start(server, front->front_.get());
-  if (absl::IsUnavailable(started.status())) {
-    return absl::UnavailableError(absl::StrCat("rollout.http.listen is \"", config.listen(),
-                                               "\": ", started.status().message(),
-                                               "; choose another port (port 0 takes a free one)"));
-  }
-  QUARTET_ASSIGN_OR_RETURN(front->server_, std::move(started));
+  front->scheme_ = access.scheme();
+  front->front_ = std::make_unique<OpenAiFront>(OpenAiFrontOptions{config.served_model_name(), access}, backend);
+  QUARTET_ASSIGN_OR_RETURN(front->server_, access.Start(server, front->front_.get()));
   return front;
 }
 

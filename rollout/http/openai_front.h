@@ -7,17 +7,17 @@
 #include <string>
 
 #include "absl/status/statusor.h"
+#include "core/http/http_access.h"
+#include "core/http/http_server.h"
 #include "proto/run_config.pb.h"
-#include "rollout/http/http_server.h"
 #include "rollout/rollout_backend.h"
 
 namespace quartet {
 
 struct OpenAiFrontOptions {
   std::string served_model_name;
-  // Every request but /health must bring it; "": none is asked for, and requests must be addressed to a loopback name,
-  // so that no web page can reach the server through a name of its own.
-  std::string api_key;
+  // Of every request but /health.
+  HttpAccess access;
 };
 
 class OpenAiFront final : public HttpHandler {
@@ -48,10 +48,10 @@ class HttpFront {
   // host:port, with the port that was found.
   std::string address() const { return server_->address().ToString(); }
   // What OpenAI's clients call base_url.
-  std::string url() const { return (https_ ? "https://" : "http://") + address() + "/v1"; }
+  std::string url() const { return scheme_ + address() + "/v1"; }
 
  private:
-  bool https_ = false;
+  std::string scheme_;
   std::unique_ptr<OpenAiFront> front_;
   std::unique_ptr<HttpServer> server_;  // ends before the front
 };

@@ -18,9 +18,9 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "core/http/testing/http_client.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "rollout/http/testing/http_client.h"
 #include "rollout/http/testing/played_rollout.h"
 
 namespace quartet {

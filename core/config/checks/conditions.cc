@@ -2,6 +2,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "core/base/status_macros.h"
+#include "core/config/address.h"
 #include "core/field_rules/field_rules.h"
 
 namespace quartet {
@@ -45,6 +47,22 @@ absl::Status TokenBudget(absl::string_view field, int64_t value, absl::string_vi
   return Bad(field, absl::StrCat(value),
              absl::StrCat("a sequence of ", longest_field, " (", longest,
                           ") tokens would fit in no micro-batch: it must be at least that, or 0 to count sequences"));
+}
+
+absl::Status HttpAddress(absl::string_view field, const std::string& listen, absl::string_view section,
+                         bool has_api_key, bool has_cert, bool has_key) {
+  QUARTET_ASSIGN_OR_RETURN(const HostPort address, Prefixed(std::string(field), ParseHostPort(listen)));
+  if (has_cert != has_key) {
+    return absl::InvalidArgumentError(absl::StrCat(section, ".", has_cert ? "key_file" : "cert_file",
+                                                   " is not set; set both cert_file and key_file, or neither"));
+  }
+  if (IsLoopback(address.host) || (has_api_key && has_key)) return absl::OkStatus();
+  const bool same = field.substr(0, section.size()) == section;
+  return Bad(
+      field, absl::StrCat("\"", listen, "\""),
+      absl::StrCat("an address that other machines can reach needs ", same ? "" : absl::StrCat(section, "'s "),
+                   "api_key_file, cert_file and key_file, of which ",
+                   has_api_key ? "cert_file and key_file are" : "api_key_file is", " not set; or listen on 127.0.0.1"));
 }
 
 }  // namespace quartet

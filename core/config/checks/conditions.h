@@ -34,4 +34,15 @@ absl::Status Integer(absl::string_view field, int64_t value, int64_t low,
 absl::Status BothLimits(absl::string_view section, absl::string_view sequences);
 absl::Status TokenBudget(absl::string_view field, int64_t value, absl::string_view longest_field, int64_t longest);
 
+// That an HTTP server may listen at `listen`, "host:port", which `field` is, with the key and the certificate of
+// `section`: one that other machines reach needs both.
+absl::Status HttpAddress(absl::string_view field, const std::string& listen, absl::string_view section,
+                         bool has_api_key, bool has_cert, bool has_key);
+template <typename Section>
+absl::Status HttpAddress(absl::string_view field, const std::string& listen, absl::string_view name,
+                         const Section& section) {
+  return HttpAddress(field, listen, name, !section.api_key_file().empty(), !section.cert_file().empty(),
+                     !section.key_file().empty());
+}
+
 }  // namespace quartet

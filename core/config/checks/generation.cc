@@ -3,7 +3,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "core/base/status_macros.h"
-#include "core/config/address.h"
 #include "core/config/checks/checks.h"
 #include "core/config/checks/conditions.h"
 
@@ -14,17 +13,7 @@ absl::Status CheckHttp(const HttpConfig& h) {
   if (h.listen().empty()) {
     return absl::InvalidArgumentError("rollout.http.listen is not set; it is host:port, such as 127.0.0.1:8000");
   }
-  QUARTET_ASSIGN_OR_RETURN(const HostPort listen, Prefixed("rollout.http.listen", ParseHostPort(h.listen())));
-  if (h.cert_file().empty() != h.key_file().empty()) {
-    return absl::InvalidArgumentError(absl::StrCat("rollout.http.", h.cert_file().empty() ? "cert_file" : "key_file",
-                                                   " is not set; set both cert_file and key_file, or neither"));
-  }
-  if (IsLoopback(listen.host) || !(h.api_key_file().empty() || h.key_file().empty())) return absl::OkStatus();
-  return Bad(
-      "rollout.http.listen", absl::StrCat("\"", h.listen(), "\""),
-      absl::StrCat("an address that other machines can reach needs api_key_file, cert_file and key_file, of which ",
-                   h.api_key_file().empty() ? "api_key_file" : "cert_file and key_file",
-                   h.api_key_file().empty() ? " is" : " are", " not set; or listen on 127.0.0.1"));
+  return HttpAddress("rollout.http.listen", h.listen(), "rollout.http", h);
 }
 
 }  // namespace

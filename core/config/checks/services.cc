@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <string>
 
 #include "absl/strings/str_cat.h"
@@ -83,10 +84,33 @@ absl::Status CheckScorer(const RunConfig& c) {
   return absl::OkStatus();
 }
 
+bool HasMetrics(const RunConfig& c) {
+  return std::any_of(kServiceNames.begin(), kServiceNames.end(),
+                     [&](const std::string& service) { return !PlacementOf(c, service).metrics_listen().empty(); });
+}
+
+absl::Status CheckMonitor(const RunConfig& c) {
+  const MonitorConfig& m = c.monitor();
+  if (!m.listen().empty()) QUARTET_RETURN_IF_ERROR(HttpAddress("monitor.listen", m.listen(), "monitor", m));
+  for (const std::string& service : kServiceNames) {
+    const std::string& listen = PlacementOf(c, service).metrics_listen();
+    if (listen.empty()) continue;
+    QUARTET_RETURN_IF_ERROR(HttpAddress(absl::StrCat("services.", service, ".metrics_listen"), listen, "monitor", m));
+  }
+  if (!m.listen().empty() || HasMetrics(c)) return absl::OkStatus();
+  constexpr char kNoServer[] = "nothing is served: set monitor.listen, or metrics_listen of a service";
+  if (!m.api_key_file().empty()) return NoEffect("monitor.api_key_file", kNoServer);
+  if (!m.cert_file().empty()) return NoEffect("monitor.cert_file", kNoServer);
+  if (!m.key_file().empty()) return NoEffect("monitor.key_file", kNoServer);
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 absl::Status CheckServices(const RunConfig& c) {
-  const bool keyless_http = c.rollout().has_http() && c.rollout().http().api_key_file().empty();
+  const bool monitored = !c.monitor().listen().empty() || HasMetrics(c);
+  const bool keyless_http = (c.rollout().has_http() && c.rollout().http().api_key_file().empty()) ||
+                            (monitored && c.monitor().api_key_file().empty());
   if (c.services().allow_other_users() && !c.tls().ca_file().empty() && !keyless_http) {
     return NoEffect("services.allow_other_users", "tls says who may call");
   }
@@ -94,6 +118,7 @@ absl::Status CheckServices(const RunConfig& c) {
     if (service == "critic_trainer" && !UsesCritic(c)) continue;
     QUARTET_RETURN_IF_ERROR(CheckPlacement(service, PlacementOf(c, service)));
   }
+  QUARTET_RETURN_IF_ERROR(CheckMonitor(c));
   return CheckHostBudgets(c);
 }
 

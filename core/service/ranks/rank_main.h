@@ -8,6 +8,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "core/metrics/families.h"
 #include "core/service/ranks/group/rank_group.h"
 #include "core/service/ranks/rank_context.h"
 #include "proto/run_config.pb.h"
@@ -31,6 +32,8 @@ class RankService {
   virtual void EndWork() {}
   // After Load, from any thread: whether the rank can do its work. While it cannot, it reports NOT_SERVING.
   virtual bool IsReady() const { return true; }
+  // From any thread, at any time: adds the service's own figures for Prometheus. It waits for no work of the ranks.
+  virtual void AddFigures(MetricFamilies* /*families*/) {}
 };
 
 struct RankMainOptions {

@@ -27,8 +27,10 @@
 #include "core/config/address.h"
 #include "core/config/run_config.h"
 #include "core/hardware/cores.h"
+#include "core/metrics/metrics_server.h"
 #include "core/service/ranks/addresses/port_reservation.h"
 #include "core/service/ranks/addresses/rendezvous.h"
+#include "core/service/ranks/call_metrics.h"
 #include "core/service/ranks/group/rank_group.h"
 #include "core/service/ranks/lifeline.h"
 #include "core/service/rpc/batch_limits.h"
@@ -114,6 +116,11 @@ class RankServerImpl final : public RankServer {
     quota.Resize(size_t{2} << 30);
     quota.SetMaxThreads(1024);
     builder.SetResourceQuota(quota);
+    if (place.rank == 0 && !placement.metrics_listen().empty()) {
+      std::vector<std::unique_ptr<grpc::experimental::ServerInterceptorFactoryInterface>> interceptors;
+      interceptors.push_back(call_metrics_.Interceptor());
+      builder.experimental().SetInterceptorCreators(std::move(interceptors));
+    }
     health_ = std::make_unique<HealthService>(std::set<std::string>{FullName()},
                                               [this] { return !unfit_ && service_->IsReady(); });
     builder.RegisterService(health_.get());
@@ -131,6 +138,20 @@ class RankServerImpl final : public RankServer {
                        ": the address is in use, or the TLS files do not fit together (the line above says which)"));
     }
     if (listener_ != nullptr) listener_->Start();
+    if (place.rank == 0 && !placement.metrics_listen().empty()) {
+      const MonitorConfig& monitor = options_.config.monitor();
+      QUARTET_ASSIGN_OR_RETURN(
+          metrics_,
+          MetricsServer::Start({.section = "monitor",
+                                .listen_field = absl::StrCat("services.", context_.service, ".metrics_listen"),
+                                .listen = placement.metrics_listen(),
+                                .api_key_file = monitor.api_key_file(),
+                                .cert_file = monitor.cert_file(),
+                                .key_file = monitor.key_file(),
+                                .any_user = options_.config.services().allow_other_users()},
+                               [this] { return Figures(); }));
+      QUARTET_LOG(kInfo) << "figures for Prometheus: " << metrics_->url();
+    }
     if (place.rank == 0 && !options_.leader_file.empty()) {
       QUARTET_RETURN_IF_ERROR(AtomicWriteFile(options_.leader_file, context_.endpoint));
     }
@@ -149,6 +170,7 @@ class RankServerImpl final : public RankServer {
       stopping_ = true;
       stop_changed_.notify_all();
     }
+    metrics_ = nullptr;
     if (health_ != nullptr) health_->Close();
     gate_.Close();
     if (lifeline_ != nullptr) lifeline_->Leave(why, broken_);
@@ -171,6 +193,7 @@ class RankServerImpl final : public RankServer {
   }
 
   const RankContext& context() const override { return context_; }
+  std::string metrics_url() const override { return metrics_ == nullptr ? "" : metrics_->url(); }
 
  private:
   std::string Name() const { return absl::StrCat("rank ", context_.rank, " (", context_.endpoint, ")"); }
@@ -188,6 +211,17 @@ class RankServerImpl final : public RankServer {
       }
     }
     return "quartet." + name;
+  }
+
+  MetricFamilies Figures() {
+    MetricFamilies families = call_metrics_.Collect();
+    AddFigure(prometheus::MetricType::Gauge, "quartet_service_serving", "1 while the service takes calls.",
+              {{"service", context_.service}}, health_->is_serving() ? 1 : 0, &families);
+    AddFigure(prometheus::MetricType::Gauge, "quartet_service_ranks", "Processes that the service runs in.",
+              {{"service", context_.service}}, context_.world_size, &families);
+    service_->AddFigures(&families);
+    AddProcessFigures(&families);
+    return families;
   }
 
   void Broken(const absl::Status& status) {
@@ -306,7 +340,9 @@ class RankServerImpl final : public RankServer {
   std::unique_ptr<Lifeline> lifeline_;
   std::unique_ptr<RankService> service_;
   std::unique_ptr<LocalListener> listener_;  // where other users of this host are kept out
+  CallMetrics call_metrics_;
   std::unique_ptr<grpc::Server> server_;
+  std::unique_ptr<MetricsServer> metrics_;  // of rank 0, where it is asked for
 };
 
 }  // namespace

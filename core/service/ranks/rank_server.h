@@ -52,6 +52,8 @@ class RankServer {
   virtual void Shutdown(absl::Duration grace, const std::string& why) = 0;
 
   virtual const RankContext& context() const = 0;
+  // Of its figures for Prometheus; "" where it serves none.
+  virtual std::string metrics_url() const = 0;
 };
 
 }  // namespace quartet

@@ -10,13 +10,17 @@
 
 #include "absl/strings/str_cat.h"
 #include "core/config/run_config.h"
+#include "core/http/testing/http_client.h"
 #include "core/service/ranks/testing/rank_servers.h"
 #include "core/service/rpc/health.grpc.pb.h"
 
 namespace quartet {
 namespace {
 
+using ::testing::AllOf;
+using ::testing::EndsWith;
 using ::testing::HasSubstr;
+using ::testing::StartsWith;
 
 TEST(RankServer, FailsOnAllRanksWhereOneCannotLoad) {
   Group group(3, {absl::OkStatus(), absl::NotFoundError("no such model"), absl::OkStatus()});
@@ -65,6 +69,34 @@ TEST(RankServer, ReportsServingWhileItIsReady) {
     EXPECT_EQ(check("quartet.Scorer", &none).error_code(), grpc::StatusCode::NOT_FOUND);
     context.TryCancel();
   }
+}
+
+TEST(RankServer, TheLeaderTellsPrometheusOfItsCalls) {
+  Group group(2);
+  EXPECT_EQ(group.servers[1]->metrics_url(), "");
+  const std::string url = group.servers[0]->metrics_url();
+  EXPECT_THAT(url, AllOf(StartsWith("http://127.0.0.1:"), EndsWith("/metrics")));
+  EXPECT_TRUE(IsServing(*group.servers[0]));
+  const auto stub =
+      Rollout::NewStub(grpc::CreateChannel(group.servers[0]->context().endpoint, grpc::InsecureChannelCredentials()));
+  grpc::ClientContext context;
+  PauseReply reply;
+  EXPECT_EQ(stub->Pause(&context, PauseRequest(), &reply).error_code(), grpc::StatusCode::UNIMPLEMENTED);
+  const HttpAnswer answer = HttpAsk(std::stoi(url.substr(url.rfind(':') + 1)), "GET", "/metrics");
+  EXPECT_EQ(answer.status, 200);
+  EXPECT_EQ(answer.headers.at("content-type"), "text/plain; version=0.0.4; charset=utf-8");
+  for (const char* line :
+       {"quartet_service_serving{service=\"rollout\"} 1\n", "quartet_service_ranks{service=\"rollout\"} 2\n",
+        "# TYPE quartet_grpc_server_handling_seconds histogram\n",
+        "quartet_grpc_server_handling_seconds_count{code=\"UNIMPLEMENTED\",method=\"quartet.Rollout/Pause\"} 1\n",
+        "quartet_grpc_server_handling_seconds_count{code=\"OK\",method=\"grpc.health.v1.Health/Check\"} 1\n",
+        "quartet_grpc_server_in_flight{method=\"quartet.Rollout/Pause\"} 0\n",
+        "# TYPE process_resident_memory_bytes gauge\n"}) {
+    EXPECT_THAT(answer.body, HasSubstr(line));
+  }
+  group.is_ready = false;
+  EXPECT_THAT(HttpAsk(std::stoi(url.substr(url.rfind(':') + 1)), "GET", "/metrics").body,
+              HasSubstr("quartet_service_serving{service=\"rollout\"} 0\n"));
 }
 
 TEST(RankServer, OthersHearOfAnOrderlyEndAndTakeItForNoFailure) {

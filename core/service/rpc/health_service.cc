@@ -21,6 +21,11 @@ void HealthService::SetServing(bool serving) {
   changed_.notify_all();
 }
 
+bool HealthService::is_serving() {
+  const std::lock_guard lock(mutex_);
+  return Status() == HealthCheckResponse::SERVING;
+}
+
 void HealthService::Close() {
   std::lock_guard<std::mutex> lock(mutex_);
   serving_ = false;

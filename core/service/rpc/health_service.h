@@ -20,6 +20,8 @@ class HealthService final : public grpc::health::v1::Health::Service {
   HealthService(std::set<std::string> names, std::function<bool()> is_ready);
 
   void SetServing(bool serving);
+  // What a check is answered.
+  bool is_serving();
   // SetServing(false), and ends all watches.
   void Close();
 

@@ -62,6 +62,7 @@ absl::Status Scheduler::CheckFits(int64_t prompt_len, int64_t max_new_tokens) co
 
 void Scheduler::Add(uint64_t call_id, uint64_t prompt_index, const std::vector<int32_t>& prompt, int32_t first_sample,
                     int32_t samples, bool finds_prefix) {
+  const auto now = std::chrono::steady_clock::now();
   std::unique_ptr<Call>& call = calls_[call_id];
   if (call == nullptr) {
     call = std::make_unique<Call>();
@@ -73,6 +74,7 @@ void Scheduler::Add(uint64_t call_id, uint64_t prompt_index, const std::vector<i
   group->finds_prefix = finds_prefix;
   for (int32_t i = 0; i < samples; ++i) {
     auto sequence = std::make_unique<Sequence>();
+    sequence->last_token = now;
     sequence->call = call_id;
     sequence->prompt_index = prompt_index;
     sequence->sample = first_sample + i;

@@ -21,6 +21,7 @@
 // written, but for the places behind the prompt in that last block, which belong to the sample that computed it.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <deque>
 #include <map>
@@ -55,7 +56,8 @@ struct Sequence {
   std::vector<float> sampled_log_probs;
   std::vector<uint64_t> versions;  // of the weights
   std::vector<std::vector<std::pair<int32_t, float>>> alternatives;
-  std::unique_ptr<AnswerText> text;  // of the answer, where it is searched; or null
+  std::unique_ptr<AnswerText> text;                  // of the answer, where it is searched; or null
+  std::chrono::steady_clock::time_point last_token;  // when it was drawn; of none, when the sequence came
 
   // The scheduler's.
   PromptGroup* group = nullptr;

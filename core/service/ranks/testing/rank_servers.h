@@ -114,6 +114,7 @@ class Group {
     loads.resize(world_size);
     RunConfig config;
     config.mutable_services()->mutable_rollout()->set_collective_timeout_seconds(collective_timeout_seconds);
+    config.mutable_services()->mutable_rollout()->set_metrics_listen("127.0.0.1:0");
     EXPECT_TRUE(ResolveRunConfig(&config, "/").ok());
     for (int r = 0; r < world_size; ++r) {
       RankServerOptions options;

@@ -1,4 +1,4 @@
-#include "rollout/http/testing/http_client.h"
+#include "core/http/testing/http_client.h"
 
 #include <arpa/inet.h>
 #include <sys/socket.h>

@@ -1,4 +1,4 @@
-#include "rollout/http/connections.h"
+#include "core/http/connections.h"
 
 #include <vector>
 

@@ -1,4 +1,4 @@
-#include "rollout/http/http_server.h"
+#include "core/http/http_server.h"
 
 #include <errno.h>
 #include <microhttpd.h>
@@ -22,9 +22,9 @@
 #include "core/base/byte_budget.h"
 #include "core/base/logging.h"
 #include "core/base/status_macros.h"
+#include "core/http/connections.h"
+#include "core/http/departures.h"
 #include "core/service/rpc/local_users.h"
-#include "rollout/http/connections.h"
-#include "rollout/http/departures.h"
 
 namespace quartet {
 namespace {

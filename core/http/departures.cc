@@ -1,4 +1,4 @@
-#include "rollout/http/departures.h"
+#include "core/http/departures.h"
 
 #include <errno.h>
 #include <string.h>

@@ -1,13 +1,14 @@
-// The rollout's figures in Prometheus's text format.
+// The rollout's figures for Prometheus.
 #pragma once
 
 #include <string>
 
+#include "core/metrics/families.h"
 #include "rollout/rollout_metrics.h"
 
 namespace quartet {
 
 // Names are vLLM's, with "quartet_" in place of its prefix, where it has the figure too. `model_name` is their label.
-std::string MetricsText(const GenerationState& state, const std::string& model_name);
+void AddRolloutFigures(const GenerationState& state, const std::string& model_name, MetricFamilies* families);
 
 }  // namespace quartet

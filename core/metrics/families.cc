@@ -1,0 +1,77 @@
+#include "core/metrics/families.h"
+
+#include <dirent.h>
+#include <prometheus/text_serializer.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <fstream>
+#include <iterator>
+#include <memory>
+#include <sstream>
+
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
+
+namespace quartet {
+namespace {
+
+double Seconds(const timeval& time) {
+  return static_cast<double>(time.tv_sec) + 1e-6 * static_cast<double>(time.tv_usec);
+}
+
+int OpenFiles() {
+  const std::unique_ptr<DIR, int (*)(DIR*)> folder(opendir("/proc/self/fd"), closedir);
+  if (folder == nullptr) return 0;
+  int count = -3;  // ".", "..", and the folder itself
+  while (readdir(folder.get()) != nullptr) ++count;
+  return count;
+}
+
+}  // namespace
+
+void AddFigure(prometheus::MetricType type, const std::string& name, const std::string& help,
+               const MetricLabels& labels, double value, MetricFamilies* families) {
+  auto family = std::find_if(families->begin(), families->end(), [&](const auto& f) { return f.name == name; });
+  if (family == families->end()) {
+    families->push_back({.name = name, .help = help, .type = type, .metric = {}});
+    family = std::prev(families->end());
+  }
+  prometheus::ClientMetric& metric = family->metric.emplace_back();
+  for (const auto& [label, text] : labels) metric.label.push_back({label, text});
+  (type == prometheus::MetricType::Counter ? metric.counter.value : metric.gauge.value) = value;
+}
+
+void AddProcessFigures(MetricFamilies* families) {
+  using prometheus::MetricType;
+  static const double start = absl::ToDoubleSeconds(absl::Now() - absl::UnixEpoch());
+  rusage usage = {};
+  getrusage(RUSAGE_SELF, &usage);
+  AddFigure(MetricType::Counter, "process_cpu_seconds_total", "User and system CPU time, seconds.", {},
+            Seconds(usage.ru_utime) + Seconds(usage.ru_stime), families);
+  std::ifstream statm("/proc/self/statm");
+  double pages = 0, resident = 0;
+  statm >> pages >> resident;
+  const auto page = static_cast<double>(sysconf(_SC_PAGESIZE));
+  AddFigure(MetricType::Gauge, "process_virtual_memory_bytes", "Virtual memory.", {}, pages * page, families);
+  AddFigure(MetricType::Gauge, "process_resident_memory_bytes", "Resident memory.", {}, resident * page, families);
+  AddFigure(MetricType::Gauge, "process_open_fds", "Open files.", {}, OpenFiles(), families);
+  AddFigure(MetricType::Gauge, "process_start_time_seconds", "When the process was first asked, since 1970.", {}, start,
+            families);
+}
+
+std::string MetricsText(const MetricFamilies& families) { return prometheus::TextSerializer().Serialize(families); }
+
+std::vector<double> DurationBuckets(double least, double most) {
+  constexpr double kSteps[] = {1, 2.5, 5};
+  std::vector<double> bounds;
+  for (double decade = least; bounds.empty() || bounds.back() < most; decade *= 10) {
+    for (const double step : kSteps) {
+      if (bounds.empty() || bounds.back() < most) bounds.push_back(decade * step);
+    }
+  }
+  return bounds;
+}
+
+}  // namespace quartet
