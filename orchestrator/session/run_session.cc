@@ -149,6 +149,10 @@ void RunSession::Begin(int64_t steps) {
   if (resume_.has_value())
     SayEvent("restart", resume_->step, absl::StrCat("the run goes on after step ", resume_->step));
   page_ = std::make_unique<PageWriter>(folder_->path());
+  if (kind_.name == "orchestrator") {
+    plan_ =
+        std::make_unique<PlanWriter>(folder_->path(), ServiceLauncher::DefaultProgramsFolder() + "/orchestrator/plan");
+  }
   if (monitor_ != nullptr) view_.Print(absl::StrCat("page: ", monitor_->url(), " (and ", monitor_->url(), "metrics)"));
   const auto phases = std::make_shared<PhaseFile>(folder_->path());
   view_.OnPhase([phases](const std::string& phase) { phases->Say(phase); });
@@ -163,6 +167,7 @@ absl::Status RunSession::End(const absl::Status& status) {
   } else {
     SayState(absl::IsCancelled(cancellation_.status()) ? "stopped" : "failed", std::string(explained.message()));
   }
+  plan_ = nullptr;
   page_ = nullptr;
   monitor_ = nullptr;
   view_.Print(absl::StrCat("page: ", folder_->path(), "/report.html"));

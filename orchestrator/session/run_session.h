@@ -20,6 +20,7 @@
 #include "orchestrator/page/page_writer.h"
 #include "orchestrator/run_folder/checkpoint_record.h"
 #include "orchestrator/run_folder/run_folder.h"
+#include "orchestrator/session/plan_writer.h"
 #include "orchestrator/terminal/terminal_view.h"
 #include "proto/run_config.pb.h"
 
@@ -108,6 +109,7 @@ class RunSession {
   int64_t steps_ = 0;
   std::unique_ptr<PageWriter> page_;           // null before Begin and after End
   std::unique_ptr<MonitorServer> monitor_;     // null where nothing is to be served
+  std::unique_ptr<PlanWriter> plan_;           // as page_, of PPO
   std::unique_ptr<ServiceLauncher> launcher_;  // null where the services run already
 };
 

@@ -1,0 +1,63 @@
+#include "orchestrator/session/plan_writer.h"
+
+#include <chrono>
+#include <filesystem>
+#include <memory>
+#include <optional>
+#include <system_error>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
+#include "core/base/files.h"
+#include "core/base/logging.h"
+#include "core/service/process/child_process.h"
+#include "nlohmann/json.hpp"
+
+namespace quartet {
+namespace {
+
+constexpr std::chrono::milliseconds kPoll{100};
+
+}  // namespace
+
+PlanWriter::PlanWriter(const std::string& run_dir, const std::string& program)
+    : thread_([this, run_dir, program] { Run(run_dir, program); }) {}
+
+PlanWriter::~PlanWriter() {
+  {
+    const std::lock_guard lock(mutex_);
+    ending_ = true;
+  }
+  ends_.notify_all();
+  thread_.join();
+}
+
+void PlanWriter::Run(const std::string& run_dir, const std::string& program) {
+  std::error_code none;
+  if (!std::filesystem::exists(program, none)) return;
+  const std::string path = run_dir + "/plan.json", made = path + ".new";
+  std::filesystem::remove(made, none);
+  absl::StatusOr<std::unique_ptr<ChildProcess>> planner = ChildProcess::Start(
+      {.argv = {"/usr/bin/nice", "-n", "19", program, absl::StrCat("--config=", run_dir, "/run.textproto"), "--json"},
+       .environment = {{"OMP_NUM_THREADS", "1"}},
+       .log_file = made,
+       .own_process_group = true});
+  if (!planner.ok()) {
+    QUARTET_LOG(kWarning) << "the plan for the run's page: " << planner.status();
+    return;
+  }
+  std::optional<ExitState> end;
+  for (std::unique_lock lock(mutex_); !end.has_value(); end = (*planner)->Poll()) {
+    if (ends_.wait_for(lock, kPoll, [this] { return ending_; })) break;
+  }
+  const absl::StatusOr<std::string> text = ReadFile(made);
+  const bool is_plan = text.ok() && nlohmann::json::parse(*text, nullptr, /*allow_exceptions=*/false).is_object();
+  if (end.has_value() && is_plan) {
+    std::filesystem::rename(made, path, none);
+  } else if (end.has_value()) {
+    QUARTET_LOG(kWarning) << "the plan for the run's page (" << end->Describe() << "): " << text.value_or("");
+  }
+  std::filesystem::remove(made, none);
+}
+
+}  // namespace quartet
