@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "core/metrics/families.h"
 #include "rollout/engine/engine_stats.pb.h"
 
 namespace quartet {
@@ -30,5 +31,9 @@ struct RolloutMetric {
 };
 
 std::vector<RolloutMetric> MetricsOf(const GenerationState& state);
+
+// For Prometheus. Names are vLLM's, with "quartet_" in place of its prefix, where it has the figure too. `model_name`
+// is their label.
+void AddRolloutFigures(const GenerationState& state, const std::string& model_name, MetricFamilies* families);
 
 }  // namespace quartet

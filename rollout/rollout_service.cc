@@ -43,7 +43,6 @@
 #include "rollout/rank_links.h"
 #include "rollout/rank_worker.h"
 #include "rollout/rollout_backend.h"
-#include "rollout/rollout_figures.h"
 #include "rollout/rollout_metrics.h"
 #include "rollout/rollout_rank.pb.h"
 #include "rollout/weight_receiver.h"

@@ -29,6 +29,25 @@ int OpenFiles() {
   return count;
 }
 
+// Seconds since 1970.
+double StartTime() {
+  static const double time = [] {
+    // Of /proc/self/stat the 22nd field, in ticks since the host's start; the second, a name in parentheses, may have
+    // spaces.
+    std::ifstream stat("/proc/self/stat"), uptime("/proc/uptime");
+    std::string line, skipped;
+    std::getline(stat, line);
+    std::istringstream fields(line.substr(line.rfind(')') + 1));
+    for (int field = 3; field < 22; ++field) fields >> skipped;
+    double ticks = 0, up = 0;
+    fields >> ticks;
+    uptime >> up;
+    const double age = up - ticks / static_cast<double>(sysconf(_SC_CLK_TCK));
+    return absl::ToDoubleSeconds(absl::Now() - absl::UnixEpoch()) - age;
+  }();
+  return time;
+}
+
 }  // namespace
 
 void AddFigure(prometheus::MetricType type, const std::string& name, const std::string& help,
@@ -45,7 +64,6 @@ void AddFigure(prometheus::MetricType type, const std::string& name, const std::
 
 void AddProcessFigures(MetricFamilies* families) {
   using prometheus::MetricType;
-  static const double start = absl::ToDoubleSeconds(absl::Now() - absl::UnixEpoch());
   rusage usage = {};
   getrusage(RUSAGE_SELF, &usage);
   AddFigure(MetricType::Counter, "process_cpu_seconds_total", "User and system CPU time, seconds.", {},
@@ -57,11 +75,18 @@ void AddProcessFigures(MetricFamilies* families) {
   AddFigure(MetricType::Gauge, "process_virtual_memory_bytes", "Virtual memory.", {}, pages * page, families);
   AddFigure(MetricType::Gauge, "process_resident_memory_bytes", "Resident memory.", {}, resident * page, families);
   AddFigure(MetricType::Gauge, "process_open_fds", "Open files.", {}, OpenFiles(), families);
-  AddFigure(MetricType::Gauge, "process_start_time_seconds", "When the process was first asked, since 1970.", {}, start,
-            families);
+  AddFigure(MetricType::Gauge, "process_start_time_seconds", "When the process was started, since 1970.", {},
+            StartTime(), families);
 }
 
 std::string MetricsText(const MetricFamilies& families) { return prometheus::TextSerializer().Serialize(families); }
+
+HttpReply MetricsReply(const MetricFamilies& families) {
+  HttpReply reply;
+  reply.content_type = "text/plain; version=0.0.4; charset=utf-8";
+  reply.body = MetricsText(families);
+  return reply;
+}
 
 std::vector<double> DurationBuckets(double least, double most) {
   constexpr double kSteps[] = {1, 2.5, 5};

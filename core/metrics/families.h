@@ -8,6 +8,8 @@
 #include <utility>
 #include <vector>
 
+#include "core/http/http_server.h"
+
 namespace quartet {
 
 using MetricFamilies = std::vector<prometheus::MetricFamily>;
@@ -21,9 +23,9 @@ void AddFigure(prometheus::MetricType type, const std::string& name, const std::
 // Of this process, under the names that Prometheus's clients have for them: CPU seconds, memory, open files, start.
 void AddProcessFigures(MetricFamilies* families);
 
-// In Prometheus's text format.
+// In Prometheus's text format; and as what a scrape is answered with.
 std::string MetricsText(const MetricFamilies& families);
-inline constexpr char kMetricsContentType[] = "text/plain; version=0.0.4; charset=utf-8";
+HttpReply MetricsReply(const MetricFamilies& families);
 
 // Bounds of histograms of durations from `least` on, each about 2.5 times the one before, up to at least `most`;
 // seconds.

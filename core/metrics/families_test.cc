@@ -1,5 +1,7 @@
 #include "core/metrics/families.h"
 
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -19,6 +21,15 @@ TEST(Families, AValueStandsBesideTheOthersOfItsName) {
             "quartet_bytes{kind=\"a\"} 3\nquartet_bytes{kind=\"b \\\"\\n\"} 0.5\n"
             "# HELP quartet_things_total Things.\n# TYPE quartet_things_total counter\n"
             "quartet_things_total 1000000000000000\n");
+}
+
+TEST(Families, SayWhenTheProcessWasStarted) {
+  MetricFamilies families;
+  AddProcessFigures(&families);
+  const double now = absl::ToDoubleSeconds(absl::Now() - absl::UnixEpoch());
+  const prometheus::MetricFamily& start = families.back();
+  ASSERT_EQ(start.name, "process_start_time_seconds");
+  EXPECT_NEAR(start.metric.at(0).gauge.value, now, 60);
 }
 
 TEST(Families, SayWhatTheProcessTakes) {

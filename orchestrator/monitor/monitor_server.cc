@@ -1,15 +1,13 @@
 #include "orchestrator/monitor/monitor_server.h"
 
+#include <algorithm>
 #include <mutex>
-#include <optional>
-#include <utility>
 
-#include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "core/base/status_macros.h"
-#include "core/http/http_access.h"
-#include "core/metrics/metrics_server.h"
+#include "core/http/page_server.h"
+#include "core/metrics/families.h"
 #include "orchestrator/monitor/run_figures.h"
 #include "orchestrator/page/run_page.h"
 
@@ -20,37 +18,17 @@ namespace {
 constexpr absl::Duration kFresh = absl::Seconds(2);
 constexpr int kPauses = 20;
 
-class Server final : public MonitorServer, public HttpHandler {
+class Server final : public MonitorServer {
  public:
-  Server(HttpAccess access, const std::string& run_dir)
-      : access_(std::move(access)), page_(run_dir), figures_(run_dir) {}
+  explicit Server(const std::string& run_dir) : page_(run_dir), figures_(run_dir) {}
 
-  absl::Status Start() {
-    HttpServerOptions options;
-    options.not_yours = TextError(access_.not_yours(), 403);
-    options.max_requests = 16;
-    QUARTET_ASSIGN_OR_RETURN(server_, access_.Start(std::move(options), this));
+  absl::Status Start(const HttpAccessFields& fields) {
+    QUARTET_ASSIGN_OR_RETURN(server_, PageServer::Start(fields, {{"/", [this] { return Page(); }},
+                                                                 {"/metrics", [this] { return Figures(); }}}));
     return absl::OkStatus();
   }
 
-  std::string url() const override { return access_.scheme() + server_->address().ToString() + "/"; }
-
-  std::optional<HttpReply> Refuse(const HttpRequest& head) override {
-    if (std::optional<HttpReply> refused = RefusedBy(access_, head); refused.has_value()) return refused;
-    if (head.path != "/" && head.path != "/metrics") {
-      return TextError(absl::NotFoundError(absl::StrCat("there is no ", head.path, ", only / and /metrics")), 404);
-    }
-    if (head.method == "GET") return std::nullopt;
-    HttpReply reply =
-        TextError(absl::InvalidArgumentError(absl::StrCat(head.method, " is not allowed, only GET")), 405);
-    reply.headers["Allow"] = "GET";
-    return reply;
-  }
-  bool IsControl(const HttpRequest& /*head*/) override { return false; }
-
-  HttpReply Answer(HttpRequest& request, const std::stop_token& /*gone*/) override {
-    return request.path == "/" ? Page() : Figures();
-  }
+  std::string url() const override { return server_->url() + "/"; }
 
  private:
   HttpReply Page() {
@@ -76,13 +54,9 @@ class Server final : public MonitorServer, public HttpHandler {
       if (const absl::Status added = figures_.Add(&families); !added.ok()) return TextError(added, 500);
     }
     AddProcessFigures(&families);
-    HttpReply reply;
-    reply.content_type = kMetricsContentType;
-    reply.body = MetricsText(families);
-    return reply;
+    return MetricsReply(families);
   }
 
-  const HttpAccess access_;
   std::mutex page_mutex_;
   // Guarded by page_mutex_.
   RunPage page_;
@@ -90,7 +64,7 @@ class Server final : public MonitorServer, public HttpHandler {
   absl::Time fresh_until_;
   std::mutex figures_mutex_;
   RunFigures figures_;                  // guarded by figures_mutex_
-  std::unique_ptr<HttpServer> server_;  // ends before what it calls
+  std::unique_ptr<PageServer> server_;  // ends before what it calls
 };
 
 }  // namespace
@@ -98,14 +72,13 @@ class Server final : public MonitorServer, public HttpHandler {
 absl::StatusOr<std::unique_ptr<MonitorServer>> MonitorServer::Start(const RunConfig& config,
                                                                     const std::string& run_dir) {
   const MonitorConfig& monitor = config.monitor();
-  QUARTET_ASSIGN_OR_RETURN(HttpAccess access, HttpAccess::Read({.section = "monitor",
-                                                                .listen = monitor.listen(),
-                                                                .api_key_file = monitor.api_key_file(),
-                                                                .cert_file = monitor.cert_file(),
-                                                                .key_file = monitor.key_file(),
-                                                                .any_user = config.services().allow_other_users()}));
-  auto server = std::make_unique<Server>(std::move(access), run_dir);
-  QUARTET_RETURN_IF_ERROR(server->Start());
+  auto server = std::make_unique<Server>(run_dir);
+  QUARTET_RETURN_IF_ERROR(server->Start({.section = "monitor",
+                                         .listen = monitor.listen(),
+                                         .api_key_file = monitor.api_key_file(),
+                                         .cert_file = monitor.cert_file(),
+                                         .key_file = monitor.key_file(),
+                                         .any_user = config.services().allow_other_users()}));
   return server;
 }
 

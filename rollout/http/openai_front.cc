@@ -16,7 +16,6 @@
 #include "rollout/http/api_error.h"
 #include "rollout/http/openai_request.h"
 #include "rollout/http/openai_response.h"
-#include "rollout/rollout_figures.h"
 
 namespace quartet {
 namespace {
@@ -135,9 +134,7 @@ HttpReply OpenAiFront::Answer(HttpRequest& request, const std::stop_token& gone)
     if (!state.ok()) return ErrorReply(state.status());
     MetricFamilies families;
     AddRolloutFigures(*state, options_.served_model_name, &families);
-    reply.content_type = kMetricsContentType;
-    reply.body = MetricsText(families);
-    return reply;
+    return MetricsReply(families);
   }
   if (request.path.starts_with(kModels)) return Models(request.path);
   if (!weights.ok()) return ErrorReply(weights);

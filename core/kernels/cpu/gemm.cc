@@ -99,7 +99,7 @@ class Scratch {
 };
 
 // Rows of bf16 whose distance is a multiple of this many bytes would share few places of a core's first cache. (Those
-// of floats do, too, but a copy of them gains nothing: docs/benchmarks.md.)
+// of floats do, too, but a copy of them gains nothing on Zen 5.)
 constexpr int64_t kBadStrideBytes = 2048;
 
 template <typename Element>
@@ -151,31 +151,15 @@ To Converted(From value) {
   }
 }
 
-// `count` rows of K elements to `to`, `to_stride` apart; element r, k is at from + k * stride + r.
-void CopyTransposed(const float* from, int64_t count, int64_t stride, int64_t K, float* to, int64_t to_stride) {
-  // Some k at a time are a panel of `count` inputs: what is packed has them side by side.
-  float packed[kPanelRows * kMostTileRows];
-  for (int64_t k = 0; k < K; k += kPanelRows) {
-    const int64_t inputs = std::min(kPanelRows, K - k);
-    PackPanel(from + k * stride, inputs, stride, count, packed);
-    for (int64_t r = 0; r < count; ++r) std::copy_n(packed + r * kPanelRows, kPanelRows, to + r * to_stride + k);
-  }
-}
-void CopyTransposed(const uint16_t* from, int64_t count, int64_t stride, int64_t K, auto* to, int64_t to_stride) {
-  for (int64_t k = 0; k < K; ++k) {
-    for (int64_t r = 0; r < count; ++r) {
-      to[r * to_stride + k] = Converted<std::remove_reference_t<decltype(*to)>>(from[k * stride + r]);
-    }
-  }
-}
-
 template <typename To, typename Element>
 PlacedRows<Element> Copied(const Gemm<Element>& gemm, const Rows<Element>& rows) {
   thread_local Scratch copies;
   const int64_t stride = gemm.K + kStepNumel<Element>;
   To* copy = copies.Get<To>(rows.count * stride);
   if (rows.transposed) {
-    CopyTransposed(rows.a, rows.count, rows.stride, gemm.K, copy, stride);
+    for (int64_t k = 0; k < gemm.K; ++k) {
+      for (int64_t r = 0; r < rows.count; ++r) copy[r * stride + k] = Converted<To>(rows.a[k * rows.stride + r]);
+    }
   } else {
     for (int64_t r = 0; r < rows.count; ++r) {
       for (int64_t k = 0; k < gemm.K; ++k) copy[r * stride + k] = Converted<To>(rows.a[r * rows.stride + k]);

@@ -24,7 +24,7 @@ std::string_view CpuKernels();
 bool OthersHaveBf16Products();
 
 // Whether products of fp32 are made faster here than by MKL: where it leaves half of the registers unused, as on every
-// CPU with AVX-512 that is not Intel's.
+// CPU with AVX-512 that is not Intel's. (Measured on Zen 5.)
 bool IsFp32GemmFast();
 
 // B is read in panels of 16 rows of it. A step takes 32 bits of each: two neighbours in k of bf16, one of fp32, which

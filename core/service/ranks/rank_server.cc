@@ -27,7 +27,8 @@
 #include "core/config/address.h"
 #include "core/config/run_config.h"
 #include "core/hardware/cores.h"
-#include "core/metrics/metrics_server.h"
+#include "core/http/page_server.h"
+#include "core/metrics/families.h"
 #include "core/service/ranks/addresses/port_reservation.h"
 #include "core/service/ranks/addresses/rendezvous.h"
 #include "core/service/ranks/call_metrics.h"
@@ -141,16 +142,15 @@ class RankServerImpl final : public RankServer {
     if (place.rank == 0 && !placement.metrics_listen().empty()) {
       const MonitorConfig& monitor = options_.config.monitor();
       QUARTET_ASSIGN_OR_RETURN(
-          metrics_,
-          MetricsServer::Start({.section = "monitor",
-                                .listen_field = absl::StrCat("services.", context_.service, ".metrics_listen"),
-                                .listen = placement.metrics_listen(),
-                                .api_key_file = monitor.api_key_file(),
-                                .cert_file = monitor.cert_file(),
-                                .key_file = monitor.key_file(),
-                                .any_user = options_.config.services().allow_other_users()},
-                               [this] { return Figures(); }));
-      QUARTET_LOG(kInfo) << "figures for Prometheus: " << metrics_->url();
+          metrics_, PageServer::Start({.section = "monitor",
+                                       .listen_field = absl::StrCat("services.", context_.service, ".metrics_listen"),
+                                       .listen = placement.metrics_listen(),
+                                       .api_key_file = monitor.api_key_file(),
+                                       .cert_file = monitor.cert_file(),
+                                       .key_file = monitor.key_file(),
+                                       .any_user = options_.config.services().allow_other_users()},
+                                      {{"/metrics", [this] { return MetricsReply(Figures()); }}}));
+      QUARTET_LOG(kInfo) << "figures for Prometheus: " << metrics_url();
     }
     if (place.rank == 0 && !options_.leader_file.empty()) {
       QUARTET_RETURN_IF_ERROR(AtomicWriteFile(options_.leader_file, context_.endpoint));
@@ -193,7 +193,7 @@ class RankServerImpl final : public RankServer {
   }
 
   const RankContext& context() const override { return context_; }
-  std::string metrics_url() const override { return metrics_ == nullptr ? "" : metrics_->url(); }
+  std::string metrics_url() const override { return metrics_ == nullptr ? "" : metrics_->url() + "/metrics"; }
 
  private:
   std::string Name() const { return absl::StrCat("rank ", context_.rank, " (", context_.endpoint, ")"); }
@@ -342,7 +342,7 @@ class RankServerImpl final : public RankServer {
   std::unique_ptr<LocalListener> listener_;  // where other users of this host are kept out
   CallMetrics call_metrics_;
   std::unique_ptr<grpc::Server> server_;
-  std::unique_ptr<MetricsServer> metrics_;  // of rank 0, where it is asked for
+  std::unique_ptr<PageServer> metrics_;  // of rank 0, where it is asked for
 };
 
 }  // namespace
