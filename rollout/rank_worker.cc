@@ -12,6 +12,7 @@
 #include "core/base/deadline.h"
 #include "core/base/loading.h"
 #include "core/base/status_macros.h"
+#include "core/base/trace.h"
 #include "core/memory/catch_exceptions.h"
 #include "core/rank/rank_info.h"
 #include "core/service/rpc/wire_text.h"
@@ -251,6 +252,7 @@ absl::Status RankWorker::Pull(const PullHeader& header, PullSummary* summary) {
   const Deadline deadline =
       header.has_timeout_ms() ? Deadline::In(absl::Milliseconds(header.timeout_ms())) : Deadline::Never();
   const std::lock_guard lock(staging_mutex_);
+  const int64_t start = TraceNow();
   staging_.reset();
   std::unique_ptr<WeightStaging> staging;
   QUARTET_RETURN_IF_ERROR(CatchExceptions("room for the new weights", ledger_, [&] {
@@ -267,6 +269,7 @@ absl::Status RankWorker::Pull(const PullHeader& header, PullSummary* summary) {
     staging->Prepare();
     return absl::OkStatus();
   }));
+  TraceSpent("weights", "pull weights", start, TraceNow(), static_cast<int64_t>(pulled.bytes));
   staging_ = std::move(staging);
   staged_version_ = header.manifest().version();
   return absl::OkStatus();

@@ -2,11 +2,13 @@
 
 #include <signal.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
+#include <limits>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <sstream>
@@ -27,6 +29,7 @@ namespace quartet {
 namespace {
 
 using ::testing::AllOf;
+using ::testing::Contains;
 using ::testing::ContainsRegex;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
@@ -115,6 +118,50 @@ TEST(Run, WritesItsFolder) {
   ASSERT_EQ(again.exit_code, 0) << again.output;
   // Two ranks, synchronous, fp32: the first step does not depend on when things happened.
   EXPECT_EQ(ReadRecords(harness.Path("again") + "/metrics.jsonl")[0].at("reward/mean"), metrics[0].at("reward/mean"));
+}
+
+TEST(Run, LeavesTheTimelineOfStepsOverAllItsProcesses) {
+  ProcessHarness harness;
+  const TinyRun run = WriteTinyRun(harness, WriteTinyModel(harness, "model"), 2, {"train.trace_steps=1-2"});
+  const auto outcome = harness.Run(kOrchestrator, With(run.arguments, {"--launch"}), absl::Seconds(120));
+  ASSERT_EQ(outcome.exit_code, 0) << outcome.output;
+  EXPECT_THAT(outcome.output, HasSubstr(run.run_dir + "/trace_1-2.json"));
+  EXPECT_THAT(outcome.output, testing::Not(HasSubstr("warning: the trace")));
+  std::ifstream file(run.run_dir + "/trace_1-2.json");
+  const nlohmann::json events = nlohmann::json::parse(file);
+
+  std::map<int, std::string> processes;
+  std::map<std::string, std::string> lanes;
+  const auto lane_of = [](const nlohmann::json& event) {
+    return absl::StrCat(event["pid"].get<int>(), ":", event["tid"].get<int>());
+  };
+  for (const auto& event : events) {
+    if (event["name"] == "process_name") processes[event["pid"]] = event["args"]["name"];
+    if (event["name"] == "thread_name") lanes[lane_of(event)] = event["args"]["name"];
+  }
+  std::map<std::string, std::vector<std::string>> spans;  // by process and lane
+  double first = std::numeric_limits<double>::infinity(), last = 0;
+  for (const auto& event : events) {
+    if (event["ph"] != "X") continue;
+    spans[absl::StrCat(processes.at(event["pid"]), "/", lanes.at(lane_of(event)))].push_back(event["name"]);
+    first = std::min(first, event["ts"].get<double>());
+    last = std::max(last, event["ts"].get<double>() + event["dur"].get<double>());
+  }
+  EXPECT_GE(first, 0);
+  EXPECT_LT(last, 60e6);
+  EXPECT_THAT(spans["orchestrator/"], AllOf(Contains("step 1"), Contains("step 2"), Contains("weight sync"),
+                                            Contains("policy and critic update")));
+  EXPECT_THAT(spans["orchestrator/calls of policy_trainer"], AllOf(Contains("LogProbs"), Contains("Update")));
+  EXPECT_THAT(spans["orchestrator/calls of scorer"], AllOf(Contains("Score"), Contains("ReferenceLogProbs")));
+  for (const char* rank : {"rank 0", "rank 1"}) {
+    EXPECT_THAT(spans[absl::StrCat("rollout/", rank)], AllOf(Contains("sample"), Contains(HasSubstr("engine step"))));
+    EXPECT_THAT(spans[absl::StrCat("rollout/", rank, " weights")], Contains("pull weights"));
+    for (const char* trainer : {"policy_trainer/", "critic_trainer/"}) {
+      EXPECT_THAT(spans[absl::StrCat(trainer, rank)],
+                  AllOf(Contains("forward block 0"), Contains("backward block 1"), Contains("optimizer")));
+    }
+    EXPECT_THAT(spans[absl::StrCat("scorer/", rank)], Contains("forward block 0"));
+  }
 }
 
 TEST(Run, ListensOnLoopbackAlone) {

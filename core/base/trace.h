@@ -11,13 +11,28 @@
 #include <string_view>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 
 namespace quartet {
 
 // Begins to write to `path`, which is overwritten. Times are of the host's monotonic clock. `rank` is that of threads
-// which do not say another. FAILED_PRECONDITION while a trace is being written.
+// which do not say another; below 0: the process has no ranks. FAILED_PRECONDITION while a trace is being written.
 absl::Status StartTrace(const std::string& path, const std::string& service, int rank);
-// Writes what is left and closes the file. DATA_LOSS where not all could be written.
+
+// The same to memory. Times are of the host's clock for people less `origin`, nanoseconds since 1970: those of several
+// hosts fit together as well as their clocks do. What an earlier call has recorded is lost.
+absl::Status StartTraceInMemory(const std::string& service, int rank, int64_t origin);
+
+struct RecordedTrace {
+  std::string events;   // lines, each with one event and a comma
+  int64_t dropped = 0;  // spans that came when kMaxRecordedBytes were full
+};
+inline constexpr int64_t kMaxRecordedBytes = int64_t{64} << 20;
+
+// Ends what StartTraceInMemory began. FAILED_PRECONDITION where nothing is recorded to memory.
+absl::StatusOr<RecordedTrace> TakeTrace();
+
+// Writes what is left and closes the file; what is in memory is lost. DATA_LOSS where not all could be written.
 absl::Status StopTrace();
 
 // `path` for one of several writers: "run.json" and "rank0" give "run.rank0.json".
@@ -31,7 +46,7 @@ int64_t Now();
 // Costs one relaxed load, as everything below does while no trace is written. Thread safe.
 inline bool TraceEnabled() { return trace_internal::enabled.load(std::memory_order_relaxed); }
 
-// The monotonic clock in nanoseconds; 0 while no trace is written.
+// The monotonic clock in nanoseconds; 0 while no trace is written. A span that began before has no place in it.
 inline int64_t TraceNow() { return TraceEnabled() ? trace_internal::Now() : 0; }
 
 // Says which rank this thread is, where ranks are threads.

@@ -7,6 +7,7 @@
 #include <thread>
 #include <vector>
 
+#include "absl/time/clock.h"
 #include "core/base/files.h"
 
 namespace quartet {
@@ -70,6 +71,51 @@ TEST(Trace, RanksThatAreThreadsHaveLanesOfTheirOwn) {
   }
   EXPECT_EQ(spans.size(), 3);
   for (const auto& [lane, count] : spans) EXPECT_EQ(count, 100) << lane;
+}
+
+TEST(Trace, KeptInMemoryItsTimesCountFromItsOrigin) {
+  EXPECT_EQ(TakeTrace().status().code(), absl::StatusCode::kFailedPrecondition);
+  const int64_t origin = absl::GetCurrentTimeNanos();
+  ASSERT_TRUE(StartTraceInMemory("orchestrator", -1, origin).ok());
+  { TraceScope lost("of an earlier trace"); }
+  ASSERT_TRUE(StartTraceInMemory("orchestrator", -1, origin).ok());
+  const int64_t start = TraceNow();
+  TraceSpent("calls", "Update", start, start + 5'000);
+  const auto trace = TakeTrace();
+  ASSERT_TRUE(trace.ok()) << trace.status();
+  EXPECT_EQ(trace->dropped, 0);
+  EXPECT_FALSE(TraceEnabled());
+
+  ASSERT_TRUE(trace->events.ends_with(",\n"));
+  const nlohmann::json events = nlohmann::json::parse("[" + trace->events.substr(0, trace->events.size() - 2) + "]");
+  ASSERT_EQ(events.size(), 3u) << trace->events;  // the process's name, the lane's, the span
+  EXPECT_EQ(events[1]["args"]["name"], "calls");
+  EXPECT_EQ(events[2]["name"], "Update");
+  EXPECT_DOUBLE_EQ(events[2]["dur"].get<double>(), 5);
+  const double now = static_cast<double>(absl::GetCurrentTimeNanos() - origin) / 1e3;
+  EXPECT_GE(events[2]["ts"].get<double>(), 0);
+  EXPECT_LE(events[2]["ts"].get<double>(), now);
+}
+
+TEST(Trace, CountsWhatFindsNoPlaceInMemory) {
+  ASSERT_TRUE(StartTraceInMemory("scorer", 0, 0).ok());
+  const std::string name(size_t{1} << 20, 'x');
+  constexpr int kSpans = kMaxRecordedBytes / (1 << 20) + 3;
+  for (int i = 0; i < kSpans; ++i) TraceSpent("", name, 1, 2);
+  const auto trace = TakeTrace();
+  ASSERT_TRUE(trace.ok()) << trace.status();
+  EXPECT_EQ(trace->dropped, 3);
+  EXPECT_LT(trace->events.size(), size_t{kMaxRecordedBytes} + 2 * name.size());
+}
+
+TEST(Trace, OneIsWrittenAtATime) {
+  const std::string path = NewPath("one.json");
+  ASSERT_TRUE(StartTrace(path, "test", 0).ok());
+  const absl::Status status = StartTraceInMemory("test", 0, 0);
+  EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(std::string(status.message()), testing::HasSubstr(path));
+  EXPECT_EQ(TakeTrace().status().code(), absl::StatusCode::kFailedPrecondition);
+  ASSERT_TRUE(StopTrace().ok());
 }
 
 TEST(Trace, NothingIsRecordedWhileNoneIsWritten) {

@@ -16,6 +16,7 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "core/base/status_macros.h"
+#include "core/base/trace.h"
 #include "core/service/rpc/status_conversion.h"
 #include "orchestrator/clients/cancellation.h"
 #include "orchestrator/clients/replies.h"
@@ -55,17 +56,27 @@ struct ServiceClient::Connection {
   }
 };
 
-// The context of one call: deadline, and the end of the call when the run is cancelled.
+// The context of one call: deadline, the end of the call when the run is cancelled, and its span in a trace.
 class CallContext {
  public:
-  explicit CallContext(const ServiceClient::Connection& connection) : CallContext(connection, connection.timeout) {}
-  CallContext(const ServiceClient::Connection& connection, absl::Duration timeout)
-      : scope_(connection.cancellation, [this] { context_.TryCancel(); }) {
+  // `call` is its name; "": it has no span.
+  CallContext(const ServiceClient::Connection& connection, const std::string& call)
+      : CallContext(connection, call, connection.timeout) {}
+  CallContext(const ServiceClient::Connection& connection, std::string call, absl::Duration timeout)
+      : service_(connection.service),
+        call_(std::move(call)),
+        start_(call_.empty() ? 0 : TraceNow()),
+        scope_(connection.cancellation, [this] { context_.TryCancel(); }) {
     context_.set_deadline(std::chrono::system_clock::now() + absl::ToChronoNanoseconds(timeout));
   }
+  CallContext(const CallContext&) = delete;
+  CallContext& operator=(const CallContext&) = delete;
+  ~CallContext() { TraceSpent("calls of " + service_, call_, start_, TraceNow()); }
   grpc::ClientContext* get() { return &context_; }
 
  private:
+  const std::string service_, call_;
+  const int64_t start_;
   grpc::ClientContext context_;
   Cancellation::Scope scope_;  // after context_: ends first
 };
@@ -75,7 +86,7 @@ template <typename Stub, typename Request, typename Reply>
 absl::StatusOr<Reply> Ask(const ServiceClient::Connection& connection, const std::string& call,
                           grpc::Status (Stub::*method)(grpc::ClientContext*, const Request&, Reply*),
                           const Request& request) {
-  CallContext context(connection);
+  CallContext context(connection, call);
   Stub stub(connection.channel);
   Reply reply;
   QUARTET_RETURN_IF_ERROR(connection.Explain(call, FromGrpc((stub.*method)(context.get(), request, &reply))));
@@ -102,7 +113,7 @@ absl::StatusOr<Reply> SendAll(const ServiceClient::Connection& connection, const
                               std::unique_ptr<grpc::ClientWriter<Request>> (Stub::*method)(grpc::ClientContext*,
                                                                                            Reply*),
                               Header header, const std::vector<Item>& items) {
-  CallContext context(connection);
+  CallContext context(connection, call);
   Stub stub(connection.channel);
   Reply reply;
   const auto stream = (stub.*method)(context.get(), &reply);
@@ -117,7 +128,7 @@ absl::StatusOr<std::vector<Reply>> Exchange(
     const ServiceClient::Connection& connection, const std::string& call,
     std::unique_ptr<grpc::ClientReaderWriter<Request, Reply>> (Stub::*method)(grpc::ClientContext*), Header header,
     const std::vector<Item>& items) {
-  CallContext context(connection);
+  CallContext context(connection, call);
   Stub stub(connection.channel);
   const auto stream = (stub.*method)(context.get());
   SendBatch<Request>(*stream, std::move(header), items);

@@ -20,12 +20,16 @@
 #include "proto/policy_trainer.grpc.pb.h"
 #include "proto/rollout.grpc.pb.h"
 #include "proto/scorer.grpc.pb.h"
+#include "proto/trace.grpc.pb.h"
 
 namespace quartet {
 namespace {
 
 // How long GetInfo, the first call to a service, goes on trying to connect.
 constexpr absl::Duration kConnectTimeout = absl::Seconds(5);
+
+// A trace is worth no more of a run's time.
+constexpr absl::Duration kTraceTimeout = absl::Seconds(20);
 
 // How often a service that loads its model is asked again.
 constexpr absl::Duration kLoadingPoll = absl::Milliseconds(200);
@@ -82,10 +86,33 @@ absl::StatusOr<ServiceInfo> ServiceClient::AskInfo() {
   // comes about, the call below says why.
   WaitForConnection();
   QUARTET_RETURN_IF_ERROR(connection_->CheckOwner());
-  CallContext context(*connection_);
+  CallContext context(*connection_, "GetInfo");
   ServiceInfo info;
   QUARTET_RETURN_IF_ERROR(FromGrpc(connection_->get_info(context.get(), GetInfoRequest(), &info)));
   return info;
+}
+
+absl::Status ServiceClient::StartTrace(int64_t origin) {
+  CallContext context(*connection_, "", kTraceTimeout);
+  StartTraceRequest request;
+  request.set_origin(origin);
+  StartTraceReply reply;
+  return connection_->Explain("Trace.Start",
+                              FromGrpc(Trace::NewStub(connection_->channel)->Start(context.get(), request, &reply)));
+}
+
+absl::StatusOr<int64_t> ServiceClient::TakeTrace(const std::function<absl::Status(const std::string&)>& on_events) {
+  CallContext context(*connection_, "", kTraceTimeout);
+  const auto stub = Trace::NewStub(connection_->channel);
+  const auto stream = stub->Take(context.get(), TakeTraceRequest());
+  TraceChunk chunk;
+  absl::Status taken;
+  while (stream->Read(&chunk)) {
+    if (taken.ok()) taken = on_events(chunk.events());
+  }
+  QUARTET_RETURN_IF_ERROR(connection_->Explain("Trace.Take", FromGrpc(stream->Finish())));
+  QUARTET_RETURN_IF_ERROR(taken);
+  return chunk.dropped();
 }
 
 // --- rollout ---
@@ -106,7 +133,7 @@ absl::StatusOr<std::vector<GeneratedSequence>> RolloutClient::GenerateFirst(
   const auto wanted = static_cast<size_t>(first);
   QUARTET_CHECK(wanted <= prompts.size());
   const bool all = wanted == prompts.size();
-  CallContext context(*connection_);
+  CallContext context(*connection_, "Generate");
   Rollout::Stub stub(connection_->channel);
   const auto stream = stub.Generate(context.get());
   SendBatch<GenerateRequest>(*stream, header, prompts);
@@ -243,7 +270,7 @@ class ScoreCallImpl final : public ScoreCall {
  public:
   ScoreCallImpl(const ServiceClient::Connection& connection, int64_t num_items)
       : connection_(connection),
-        context_(connection, 2 * connection.timeout),
+        context_(connection, "Score", 2 * connection.timeout),
         stub_(connection.channel),
         stream_(stub_.Score(context_.get())) {
     ScoreRequest request;

@@ -38,6 +38,11 @@ class ServiceClient {
   // told again and again what the service says that it is at ("reading weights, 3 of 12"; may be "").
   absl::StatusOr<ServiceInfo> AwaitInfo(const std::function<void(const std::string&)>& on_loading);
 
+  // As proto/trace.proto has them, within seconds or not at all. TakeTrace gives the trace's events to `on_events` in
+  // pieces of whole lines; the number of spans that found no place is returned.
+  absl::Status StartTrace(int64_t origin);
+  absl::StatusOr<int64_t> TakeTrace(const std::function<absl::Status(const std::string&)>& on_events);
+
   // Made by Connect* below.
   struct Connection;
   explicit ServiceClient(std::shared_ptr<Connection> connection) : connection_(std::move(connection)) {}

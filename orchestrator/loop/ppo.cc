@@ -12,6 +12,7 @@
 #include "core/base/fail_point.h"
 #include "core/base/random.h"
 #include "core/base/status_macros.h"
+#include "core/base/trace.h"
 #include "core/checkpoint/run_checkpoints.h"
 #include "core/config/services.h"
 #include "core/rl/kl.h"
@@ -26,6 +27,7 @@
 #include "orchestrator/loop/updates.h"
 #include "orchestrator/loop/weight_sync.h"
 #include "orchestrator/terminal/time_left.h"
+#include "orchestrator/tracing/step_trace.h"
 
 namespace quartet {
 namespace {
@@ -78,10 +80,14 @@ class PpoLoop {
   // After `step`; -1: before training.
   absl::StatusOr<std::vector<EvaluationResult>> EvaluatePolicy(int64_t step);
 
-  // What the live line says.
-  std::string Label(int64_t step, const std::string& phase) const {
-    return absl::StrCat("step ", step, "/", steps_, "  ", phase);
+  // What the live line and a trace say that the step is at.
+  void BeginPhase(const std::string& phase, int64_t total = 0) {
+    EndPhase();
+    phase_ = phase;
+    phase_span_.emplace(phase_);
+    run_.view.Begin(absl::StrCat("step ", step_, "/", steps_, "  ", phase_), total);
   }
+  void EndPhase() { phase_span_.reset(); }
 
   const PpoRun& run_;
   const RunConfig& config_;
@@ -92,6 +98,9 @@ class PpoLoop {
   int64_t steps_ = 0;  // at most
   int64_t steps_done_ = 0;
   int64_t step_ = 0;  // under way
+  std::string phase_;
+  std::optional<TraceScope> phase_span_;  // of phase_
+  std::optional<StepTrace> trace_;
   TimeLeft time_left_;
   StepWarnings warnings_;
   bool has_said_difference_ = false;  // for which all log-probabilities are recomputed
@@ -114,7 +123,11 @@ absl::StatusOr<PpoSummary> PpoLoop::Run() {
     Metrics metrics = run_.resume->metrics;
     QUARTET_RETURN_IF_ERROR(EndStep(first_step_ - 1, run_.resume->has_evaluation, &metrics));
   }
-  for (; !IsLast(steps_done_ - 1); ++steps_done_) QUARTET_RETURN_IF_ERROR(Step(steps_done_));
+  for (; !IsLast(steps_done_ - 1); ++steps_done_) {
+    trace_->BeginStep(steps_done_);
+    QUARTET_RETURN_IF_ERROR(Step(steps_done_));
+    trace_->EndStep(steps_done_);
+  }
   // A weight sync that was lost after the last step would have been noticed by a further step only.
   QUARTET_ASSIGN_OR_RETURN(const ServiceInfo rollout, run_.services.rollout->GetInfo());
   if (rollout.policy_version() != policy_version_) {
@@ -138,9 +151,8 @@ absl::Status PpoLoop::Prepare() {
   sampler_.emplace(
       config_, run_.prompts, run_.tokenizer, run_.services,
       run_.resume.has_value() ? run_.resume->prompts_drawn.value_or(first_step_ * a_step) : 0,
-      BatchSampler::Progress{
-          .begin = [this](const std::string& phase, int64_t total) { run_.view.Begin(Label(step_, phase), total); },
-          .done = [this](int64_t done) { run_.view.Progress(done); }});
+      BatchSampler::Progress{.begin = [this](const std::string& phase, int64_t total) { BeginPhase(phase, total); },
+                             .done = [this](int64_t done) { run_.view.Progress(done); }});
   QUARTET_ASSIGN_OR_RETURN(const Hello hello, SayHello(run_.services, config_, run_.tokenizer.vocab_size(),
                                                        [this](const std::string& waiting, const std::string& detail) {
                                                          run_.view.PrintAndBegin(waiting);
@@ -155,6 +167,7 @@ absl::Status PpoLoop::Prepare() {
   // The services have accepted the run: now the folder may change.
   QUARTET_RETURN_IF_ERROR(run_.folder.BeginAfter(first_step_));
   if (run_.begun) run_.begun(steps_);
+  trace_.emplace(config_, first_step_, steps_, run_.services.all(), run_.folder, run_.view);
   if (!run_.evaluation_sets.empty()) {
     std::vector<HeldoutRecord> records;
     for (const EvaluationSet& set : run_.evaluation_sets) {
@@ -185,7 +198,7 @@ absl::Status PpoLoop::Step(int64_t step) {
 
   // 2. Side by side: reference log-probabilities, values, the policy's own log-probabilities.
   const Stopwatch forwards;
-  run_.view.Begin(Label(step, "values, log-probabilities"));
+  BeginPhase("values, log-probabilities");
   QUARTET_RETURN_IF_ERROR(Annotate(step, &batch, &metrics));
   metrics.Set("time/forwards", forwards.Seconds());
 
@@ -201,12 +214,12 @@ absl::Status PpoLoop::Step(int64_t step) {
   }
 
   // 4. Policy and critic learn, side by side.
-  run_.view.Begin(Label(step, "policy and critic update"));
+  BeginPhase("policy and critic update");
   QUARTET_RETURN_IF_ERROR(updates_->Run(step, batch, kl_coefficient, &metrics));
 
   // 5. The rollout gets the new weights.
   const Stopwatch sync;
-  run_.view.Begin(Label(step, "weight sync"));
+  BeginPhase("weight sync");
   if (updates_->TrainsPolicy(step)) QUARTET_RETURN_IF_ERROR(Sync(step, &metrics));
   metrics.Set("time/weight_sync", sync.Seconds());
 
@@ -225,7 +238,7 @@ absl::Status PpoLoop::Step(int64_t step) {
   std::optional<SavedStates> saved;
   if (is_due(config_.train().save_steps())) {
     const Stopwatch saving;
-    run_.view.Begin(Label(step, "checkpoint"));
+    BeginPhase("checkpoint");
     QUARTET_ASSIGN_OR_RETURN(saved, SaveStates(step + 1));
     metrics.Set("time/checkpoint", saving.Seconds());
   }
@@ -236,7 +249,9 @@ absl::Status PpoLoop::Step(int64_t step) {
 }
 
 absl::Status PpoLoop::EndStep(int64_t step, bool evaluate, Metrics* metrics) {
+  EndPhase();
   if (evaluate) {
+    const TraceScope span("evaluation");
     const Stopwatch stopwatch;
     QUARTET_ASSIGN_OR_RETURN(std::vector<EvaluationResult> results, EvaluatePolicy(step));
     for (const EvaluationResult& result : results) AddEvaluationMetrics(result, metrics);

@@ -26,6 +26,7 @@ class Dpo final : public OfflineMethod {
   const Dataset& rows() const override { return pairs_.rows(); }
   uint64_t rows_hash() const override { return pairs_.hash(); }
   TrainerClient& trainer() override { return policy_trainer_; }
+  std::vector<ServiceClient*> services() override { return {&policy_trainer_, &scorer_}; }
 
   absl::Status MeetOthers(const ServiceInfo& trainer, const OnLoading& on_loading) override {
     QUARTET_ASSIGN_OR_RETURN(const ServiceInfo scorer, CheckService(scorer_, run_.config, run_.tokenizer.vocab_size(),

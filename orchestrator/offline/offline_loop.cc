@@ -16,6 +16,7 @@
 #include "orchestrator/checks/start_check.h"
 #include "orchestrator/data/dataset_options.h"
 #include "orchestrator/terminal/time_left.h"
+#include "orchestrator/tracing/step_trace.h"
 
 namespace quartet {
 namespace {
@@ -47,6 +48,7 @@ class OfflineLoop {
     // The services have accepted the run: now the folder may change.
     QUARTET_RETURN_IF_ERROR(run_.folder.BeginAfter(first_step_));
     if (run_.begun) run_.begun(steps_);
+    StepTrace trace(run_.config, first_step_, steps_, method_.services(), run_.folder, run_.view);
     OfflineSummary summary;
     summary.steps = steps_;
     if (first_step_ == 0) {
@@ -59,7 +61,9 @@ class OfflineLoop {
     run_.view.Begin(plan_.title, steps_);
     for (int64_t step = first_step_; step < steps_; ++step) {
       const auto is_due = [&](int64_t every) { return step + 1 == steps_ || (every > 0 && (step + 1) % every == 0); };
+      trace.BeginStep(step);
       QUARTET_RETURN_IF_ERROR(TakeStep(step, schedule.At(step + 1), is_due(plan_.eval_steps), &summary));
+      trace.EndStep(step);
       if (!is_due(run_.config.train().save_steps())) continue;
       QUARTET_ASSIGN_OR_RETURN(summary.checkpoint, Save(step + 1));
       run_.view.Begin(plan_.title, steps_);

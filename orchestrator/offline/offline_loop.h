@@ -6,6 +6,7 @@
 #include <functional>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -70,6 +71,8 @@ class OfflineMethod {
   virtual const Dataset& rows() const = 0;
   virtual uint64_t rows_hash() const = 0;
   virtual TrainerClient& trainer() = 0;
+  // All that it calls.
+  virtual std::vector<ServiceClient*> services() { return {&trainer()}; }
   // Meets the services beside the trainer, as CheckService does.
   virtual absl::Status MeetOthers(const ServiceInfo& /*trainer*/, const OnLoading& /*on_loading*/) {
     return absl::OkStatus();

@@ -14,6 +14,7 @@
 //   it
 //                          does not; where its services listen
 //   phase.json             what the orchestrator is doing (orchestrator/run_folder/phase_file.h)
+//   trace_A-B.json         the timeline of steps over all processes (orchestrator/tracing/step_trace.h)
 //   report.html            the page of the run (orchestrator/page/run_page.h)
 //   superseded/            1, 2, ...: each time the run was continued, what of the above it put aside
 //   run.lock               names the orchestrator that uses the folder

@@ -67,6 +67,11 @@ absl::Status RunSession::ReadInputs(const RunKind& kind, const std::function<abs
       QUARTET_RETURN_IF_ERROR(CheckRead(options_.origins, program));
       QUARTET_RETURN_IF_ERROR(CheckFor(config_, program));
     }
+    if (!options_.trace.empty() && !config_.train().trace_steps().empty()) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("train.trace_steps is ", config_.train().trace_steps(), ", and --trace=", options_.trace,
+                       " has the ranks write all that they do to files: give one of the two"));
+    }
     QUARTET_RETURN_IF_ERROR(CheckInputs(config_, kind.services, options_.launch));
     QUARTET_ASSIGN_OR_RETURN(tokenizer_, LoadTokenizer(config_, kind.model));
     return read();

@@ -19,6 +19,7 @@
 #include "core/base/fail_point.h"
 #include "core/base/logging.h"
 #include "core/base/status_macros.h"
+#include "core/base/trace.h"
 #include "core/comm/agreement.h"
 #include "core/comm/process_group.h"
 #include "core/memory/accounted_tensor.h"
@@ -175,6 +176,7 @@ class Engine : public RolloutEngine {
       const auto start = std::chrono::steady_clock::now();
       const ScheduledStep step = scheduler_->Schedule();
       if (step.chunks.empty() && !lockstep_) return events;
+      const TraceScope span("engine step, sequences: ", static_cast<int>(step.chunks.size()));
       if (!reuse_.has_value()) reuse_.emplace();
       for (const BlockCopy& copy : step.copies) forward_->Copy(copy);
       std::map<uint64_t, absl::Status> failed;
@@ -347,6 +349,7 @@ class Engine : public RolloutEngine {
   // ranks must cancel in the same.
   void Extend(const std::vector<Draw>& draws, const at::Tensor& logits, std::map<uint64_t, absl::Status> failed,
               std::vector<EngineEvent>* events) {
+    const TraceScope span("sample");
     std::vector<absl::StatusOr<SampledToken>> drawn = rows_->DrawAll(draws, logits, calls_);
     const auto now = std::chrono::steady_clock::now();
     for (size_t i = 0; i < draws.size(); ++i) {

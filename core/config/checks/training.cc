@@ -11,6 +11,7 @@
 #include "core/config/checks/checks.h"
 #include "core/config/checks/conditions.h"
 #include "core/config/services.h"
+#include "core/config/step_range.h"
 #include "core/zero/optimizer/optimizer_options.h"
 
 namespace quartet {
@@ -63,6 +64,9 @@ absl::Status CheckTrainers(const RunConfig& c) {
 
 absl::Status CheckTrain(const RunConfig& c) {
   const TrainConfig& t = c.train();
+  if (!t.trace_steps().empty()) {
+    QUARTET_RETURN_IF_ERROR(ParseStepRange("train.trace_steps", t.trace_steps()).status());
+  }
   const int64_t sequences = SequencesPerBatch(c);
   const auto bad_for_batch = [&](absl::string_view field, int32_t value, absl::string_view rule) {
     return Bad(

@@ -34,6 +34,7 @@
 #include "core/service/ranks/call_metrics.h"
 #include "core/service/ranks/group/rank_group.h"
 #include "core/service/ranks/lifeline.h"
+#include "core/service/ranks/trace_service.h"
 #include "core/service/rpc/batch_limits.h"
 #include "core/service/rpc/credentials.h"
 #include "core/service/rpc/health_service.h"
@@ -93,6 +94,7 @@ class RankServerImpl final : public RankServer {
     context_.batch_limits = batch_limits_.get();
 
     group_ = RankGroup::Create(context_, channel_credentials_, [this](const absl::Status& s) { Broken(s); });
+    trace_ = std::make_unique<TraceService>(context_, *group_);
     lifeline_ = std::make_unique<Lifeline>(
         *group_, Lifeline::Callbacks{.on_broken = [this](const absl::Status& s) { OnLost(s); },
                                      .on_leave = [this](const std::string& why) { OnLeave(why); }});
@@ -127,6 +129,7 @@ class RankServerImpl final : public RankServer {
     builder.RegisterService(health_.get());
     builder.RegisterService(service_->grpc_service());
     builder.RegisterService(group_->service());
+    builder.RegisterService(trace_.get());
     if (place.rank == 0) {
       local_store_ = MakeLocalStore();
       rendezvous_ = std::make_unique<RendezvousService>(local_store_.get());
@@ -337,6 +340,7 @@ class RankServerImpl final : public RankServer {
   std::unique_ptr<HealthService> health_;
   std::unique_ptr<RendezvousService> rendezvous_;
   std::unique_ptr<RankGroup> group_;
+  std::unique_ptr<TraceService> trace_;
   std::unique_ptr<Lifeline> lifeline_;
   std::unique_ptr<RankService> service_;
   std::unique_ptr<LocalListener> listener_;  // where other users of this host are kept out

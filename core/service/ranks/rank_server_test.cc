@@ -13,6 +13,7 @@
 #include "core/http/testing/http_client.h"
 #include "core/service/ranks/testing/rank_servers.h"
 #include "core/service/rpc/health.grpc.pb.h"
+#include "proto/trace.grpc.pb.h"
 
 namespace quartet {
 namespace {
@@ -97,6 +98,28 @@ TEST(RankServer, TheLeaderTellsPrometheusOfItsCalls) {
   group.is_ready = false;
   EXPECT_THAT(HttpAsk(std::stoi(url.substr(url.rfind(':') + 1)), "GET", "/metrics").body,
               HasSubstr("quartet_service_serving{service=\"rollout\"} 0\n"));
+}
+
+TEST(RankServer, TracesWhatItsRanksDo) {
+  Group group(1);
+  const auto stub =
+      Trace::NewStub(grpc::CreateChannel(group.servers[0]->context().endpoint, grpc::InsecureChannelCredentials()));
+  const auto take = [&](std::string* events) {
+    grpc::ClientContext context;
+    const auto stream = stub->Take(&context, TakeTraceRequest());
+    for (TraceChunk chunk; stream->Read(&chunk);) *events += chunk.events();
+    return stream->Finish();
+  };
+  std::string events;
+  EXPECT_EQ(take(&events).error_code(), grpc::StatusCode::FAILED_PRECONDITION);
+  EXPECT_EQ(events, "");
+  grpc::ClientContext context;
+  StartTraceReply reply;
+  ASSERT_TRUE(stub->Start(&context, StartTraceRequest(), &reply).ok());
+  group.groups[0]->Run("echo", {RankInput()}, Deadline::In(absl::Seconds(60))).IgnoreError();
+  ASSERT_TRUE(take(&events).ok());
+  EXPECT_THAT(events, HasSubstr("\"name\":\"echo\"}"));
+  EXPECT_EQ(take(&events).error_code(), grpc::StatusCode::FAILED_PRECONDITION);
 }
 
 TEST(RankServer, OthersHearOfAnOrderlyEndAndTakeItForNoFailure) {

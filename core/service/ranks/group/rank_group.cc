@@ -14,6 +14,7 @@
 #include "absl/strings/str_cat.h"
 #include "core/base/logging.h"
 #include "core/base/status_macros.h"
+#include "core/base/trace.h"
 #include "core/comm/agreed_error.h"
 #include "core/service/ranks/group/leader_call.h"
 #include "core/service/ranks/group/own_rank.h"
@@ -56,6 +57,12 @@ class RankGroupImpl final : public RankGroup, private Rank::Service {
   ~RankGroupImpl() override { Stop(); }
 
   void Register(const std::string& method, Kind kind, Handler handler) override {
+    if (kind != Kind::kConcurrent) {
+      handler = [method, handler = std::move(handler)](const RankInput& input) {
+        const TraceScope span(method);
+        return handler(input);
+      };
+    }
     own_.Register(method, kind, std::move(handler));
   }
 

@@ -1,0 +1,137 @@
+#include "orchestrator/tracing/step_trace.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "core/base/logging.h"
+#include "core/base/status_macros.h"
+#include "core/base/trace.h"
+
+namespace quartet {
+namespace {
+
+constexpr char kOwnName[] = "orchestrator";
+constexpr int kNoRank = -1;
+
+absl::Status Append(std::FILE* file, const std::string& text) {
+  if (fwrite(text.data(), 1, text.size(), file) == text.size()) return absl::OkStatus();
+  return absl::DataLossError(std::strerror(errno));
+}
+
+}  // namespace
+
+StepTrace::StepTrace(const RunConfig& config, int64_t first, int64_t steps, std::vector<ServiceClient*> services,
+                     RunFolder& folder, TerminalView& view)
+    : services_(std::move(services)), folder_(folder), view_(view) {
+  const std::string& text = config.train().trace_steps();
+  if (text.empty()) return;
+  const absl::StatusOr<StepRange> range = ParseStepRange("train.trace_steps", text);
+  QUARTET_CHECK(range.ok()) << range.status();
+  if (range->first < steps && range->last >= first) {
+    steps_ = StepRange{.first = range->first, .last = std::min(range->last, steps - 1)};
+  } else {
+    Warn(-1, absl::StrCat("train.trace_steps is ", text, ", and the run makes the steps from ", first, " to ",
+                          steps - 1, ": nothing is traced"));
+  }
+}
+
+StepTrace::~StepTrace() {
+  if (first_.has_value()) Write(step_);
+}
+
+void StepTrace::BeginStep(int64_t step) {
+  if (!steps_.has_value() || !steps_->contains(step)) return;
+  if (!first_.has_value()) Start(step);
+  step_ = step;
+  step_start_ = TraceNow();
+}
+
+void StepTrace::EndStep(int64_t step) {
+  if (!first_.has_value()) return;
+  TraceSpent("", absl::StrCat("step ", step), step_start_, TraceNow());
+  if (step == steps_->last) Write(step);
+}
+
+void StepTrace::Start(int64_t step) {
+  const int64_t origin = absl::GetCurrentTimeNanos();
+  if (absl::Status s = StartTraceInMemory(kOwnName, kNoRank, origin); !s.ok()) {
+    Warn(step, absl::StrCat("the steps are not traced: ", std::string(s.message())));
+    steps_.reset();
+    return;
+  }
+  first_ = step;
+  for (ServiceClient* service : services_) {
+    if (absl::Status s = service->StartTrace(origin); s.ok()) {
+      recording_.push_back(service);
+    } else {
+      Warn(step,
+           absl::StrCat("the trace of the steps is without the ", service->service(), ": ", std::string(s.message())));
+    }
+  }
+}
+
+void StepTrace::Write(int64_t last) {
+  const int64_t first = *std::exchange(first_, std::nullopt);
+  const std::string name = absl::StrCat("trace_", first, first == last ? "" : absl::StrCat("-", last), ".json");
+  const std::string path = absl::StrCat(folder_.path(), "/", name), unfinished = path + ".tmp";
+  absl::Status written;
+  if (std::FILE* file = fopen(unfinished.c_str(), "we"); file == nullptr) {
+    written = absl::UnavailableError(std::strerror(errno));
+  } else {
+    written = WriteTo(file, first, last);
+    if (fclose(file) != 0 && written.ok()) written = absl::DataLossError(std::strerror(errno));
+    if (written.ok() && rename(unfinished.c_str(), path.c_str()) != 0) {
+      written = absl::UnavailableError(std::strerror(errno));
+    }
+  }
+  recording_.clear();
+  if (written.ok()) {
+    view_.Print(absl::StrCat("trace: ", path, " (https://ui.perfetto.dev opens it)"));
+    return;
+  }
+  unlink(unfinished.c_str());
+  Warn(last, absl::StrCat("no trace of the steps: ", path, ": ", std::string(written.message())));
+}
+
+absl::Status StepTrace::WriteTo(std::FILE* file, int64_t first, int64_t last) {
+  QUARTET_RETURN_IF_ERROR(Append(file, "[\n"));
+  QUARTET_ASSIGN_OR_RETURN(const RecordedTrace own, ::quartet::TakeTrace());
+  QUARTET_RETURN_IF_ERROR(Append(file, own.events));
+  int64_t dropped = own.dropped;
+  for (ServiceClient* service : recording_) {
+    absl::Status appended;
+    const absl::StatusOr<int64_t> taken = service->TakeTrace([&](const std::string& events) {
+      appended = Append(file, events);
+      return appended;
+    });
+    QUARTET_RETURN_IF_ERROR(appended);
+    if (taken.ok()) {
+      dropped += *taken;
+    } else {
+      Warn(last, absl::StrCat("the trace of the steps is without all of the ", service->service(), ": ",
+                              std::string(taken.status().message())));
+    }
+  }
+  if (dropped > 0) {
+    Warn(last,
+         absl::StrCat("the trace of the steps is without ", dropped, " spans, for which there was no room in the ",
+                      kMaxRecordedBytes >> 20, " MiB of their ranks; trace fewer steps at once"));
+  }
+  // The array's last element, which no comma follows.
+  return Append(file, absl::StrCat(R"({"ph":"M","name":"trace_steps","pid":0,"args":{"first":)", first, R"(,"last":)",
+                                   last, "}}\n]\n"));
+}
+
+void StepTrace::Warn(int64_t step, const std::string& what) {
+  view_.Print("warning: " + what);
+  const absl::Status said = folder_.WriteEvent("warning", step, kOwnName, what);
+  if (!said.ok()) QUARTET_LOG(kWarning) << said;
+}
+
+}  // namespace quartet
