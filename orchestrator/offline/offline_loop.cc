@@ -10,12 +10,12 @@
 #include "absl/strings/str_join.h"
 #include "absl/time/clock.h"
 #include "core/base/status_macros.h"
+#include "core/base/time_left.h"
 #include "core/checkpoint/run_checkpoints.h"
 #include "core/config/services.h"
 #include "core/rl/learning_rate.h"
 #include "orchestrator/checks/start_check.h"
 #include "orchestrator/data/dataset_options.h"
-#include "orchestrator/terminal/time_left.h"
 #include "orchestrator/tracing/step_trace.h"
 
 namespace quartet {

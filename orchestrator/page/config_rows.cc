@@ -79,7 +79,7 @@ std::vector<ConfigRow> ReadConfigRows(std::string_view text) {
         const FieldRule& rule = field->options().GetExtension(field_rule);
         if (rule.has_default_()) row.by_default = rule.default_();
       }
-      row.differs = !row.origin.empty() || (row.by_default.has_value() && !IsSame(row.value, *row.by_default));
+      row.differs = row.by_default.has_value() ? !IsSame(row.value, *row.by_default) : !row.origin.empty();
       rows.push_back(std::move(row));
     }
   }

@@ -13,7 +13,7 @@ struct ConfigRow {
   std::optional<std::string> by_default;  // of those that depend on no other field
   std::string origin;                     // "preset grpo", a file, "--set"; "": none was written down
   bool is_text = false;
-  bool differs = false;  // from the default, or somebody has set it
+  bool differs = false;  // from the default; of one without: somebody has set it
 };
 
 // Of the text that PrintRunConfig writes, origins in comments behind values.

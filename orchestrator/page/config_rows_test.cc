@@ -18,10 +18,10 @@ std::map<std::string, ConfigRow> ByPath(const std::string& text) {
 }
 
 TEST(ConfigRows, SayWhatDiffersAndWhereItIsFrom) {
-  const ConfigSources sources = {
-      .preset = "grpo",
-      .overrides = {"rollout.temperature=0.7", "reward.source.0.rule=number", "reward.source.1.rule=regex",
-                    "reward.source.1.pattern=#\"x\"", "data.prompt_data=a,b", "actor.learning_rate=1e-6"}};
+  const ConfigSources sources = {.preset = "grpo",
+                                 .overrides = {"rollout.temperature=0.7", "reward.source.0.rule=number",
+                                               "reward.source.1.rule=regex", "reward.source.1.pattern=#\"x\"",
+                                               "data.prompt_data=a,b", "actor.learning_rate=1e-6", "rollout.top_p=1"}};
   const RunConfig config = LoadRunConfig(sources, "/base").value();
   const auto rows = ByPath(PrintRunConfig(config, OriginsOf(sources).value()));
   EXPECT_EQ(rows.at("rollout.temperature").value, "0.7");
@@ -32,6 +32,8 @@ TEST(ConfigRows, SayWhatDiffersAndWhereItIsFrom) {
   EXPECT_EQ(rows.at("reward.source.1.pattern").value, "#\"x\"");
   EXPECT_EQ(rows.at("reward.source.0.rule").value, "number");
   EXPECT_TRUE(rows.at("actor.learning_rate").differs) << "somebody has set it";
+  EXPECT_FALSE(rows.at("rollout.top_p").differs) << "somebody has set it to its default";
+  EXPECT_EQ(rows.at("rollout.top_p").origin, "--set");
   EXPECT_FALSE(rows.at("rollout.block_size").differs);
   EXPECT_EQ(rows.at("rollout.block_size").by_default, "16");
   EXPECT_FALSE(rows.at("actor.max_len").differs) << "it depends on other fields";

@@ -682,7 +682,7 @@ function configTable() {
   const pretty = v => /^\d{7,}$/.test(v) && +v % 1048576 === 0 ? `${v}  (${bytes(+v)})` : v;
   const table = rows => make('table', {class: 'config'}, columnsOf([['field', 0, '30%'], ['value', 0, ''], ['default', 0, '16%'], ['from', 0, '16%']]), make('tbody', {}, rows.map(c => make('tr', {}, make('td', {class: 'mono'}, c[0]), make('td', {class: 'mono'}, visible(pretty(c[1]))), make('td', {class: 'mono muted'}, c[4] ? c[2] === null ? '–' : visible(c[2]) : ''), make('td', {class: 'muted'}, c[3] ? visible(c[3]) : c[4] ? '' : 'default')))));
   const mine = D.config.filter(c => c[4]);
-  $('f-config').textContent = D.config.length ? `${mine.length} of ${D.config.length} values differ from their default` : 'no run.textproto';
+  $('f-config').textContent = D.config.length ? `${mine.length} of ${D.config.length} values differ from their default, or have none and are set` : 'no run.textproto';
   if (!D.config.length) return;
   const holder = make('div'), all = make('details', {ontoggle() { if (all.open && !holder.firstChild) show(''); }}, make('summary', {}, `all ${D.config.length} values`), make('div', {class: 'filters noprint'}, make('label', {}, 'search', make('input', {type: 'search', oninput() { show(this.value); }}))), holder);
   const show = text => holder.replaceChildren(table(D.config.filter(c => (c[0] + ' ' + c[1]).toLowerCase().includes(text.toLowerCase()))));
@@ -721,8 +721,9 @@ document.addEventListener('keydown', e => {
 });
 function shift(by) { const r = $('smooth'); r.value = +r.value + by; r.dispatchEvent(new Event('input')); }
 media.addEventListener('change', () => { theme(); redraw(); });
-addEventListener('beforeprint', () => { theme('light'); charts.forEach(draw); waterfall(); });
-addEventListener('afterprint', () => { theme(); charts.forEach(s => s.g && draw(s)); waterfall(); });
+// Charts stay as they are: what is drawn on a canvas from here on is not printed.
+addEventListener('beforeprint', () => { theme('light'); waterfall(); });
+addEventListener('afterprint', () => { theme(); waterfall(); });
 if (D.run.status === 'running') setInterval(() => { if (S.reload && !document.hidden && !String(getSelection()) && !/INPUT|SELECT/.test(document.activeElement.tagName) && !$('help').open) { S.pin = pinned === null ? null : D.x[pinned]; S.win = S.show ? null : win; S.view = view; S.filter = filter; S.anchor = anchor < M - 1 ? anchor : null; keep(); location.reload(); } }, 30000);
 
 if (/^\d+$/.test(asked.step || '') && N) { pinned = 0; while (pinned < LAST && D.x[pinned] < +asked.step) pinned++; cursor = pinned; }

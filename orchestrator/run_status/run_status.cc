@@ -14,6 +14,7 @@
 #include "absl/strings/string_view.h"
 #include "core/base/files.h"
 #include "core/base/status_macros.h"
+#include "core/base/time_left.h"
 #include "core/checkpoint/run_checkpoints.h"
 #include "core/config/run_config.h"
 #include "nlohmann/json.hpp"
@@ -22,7 +23,6 @@
 #include "orchestrator/run_folder/phase_file.h"
 #include "orchestrator/run_folder/record_fields.h"
 #include "orchestrator/run_folder/run_lock.h"
-#include "orchestrator/terminal/time_left.h"
 
 namespace quartet {
 namespace {

@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/time/clock.h"
+#include "core/base/time_left.h"
 
 namespace quartet {
 namespace {
@@ -103,7 +104,11 @@ std::string TerminalView::Bar(int64_t done, int64_t total, int width) {
 std::string TerminalView::LiveLine() const {
   if (phase_.empty()) return "";
   std::string line = absl::StrFormat("%s  %.1f s", phase_, absl::ToDoubleSeconds(absl::Now() - began_));
-  if (total_ > 0) absl::StrAppend(&line, "  ", Bar(done_, total_, 24));
+  if (total_ > 0) {
+    absl::StrAppend(&line, "  ", Bar(done_, total_, 24));
+    const std::string left = TimeLeftAtRate(done_, total_, absl::Now() - began_);
+    if (!left.empty()) absl::StrAppend(&line, "  ", left);
+  }
   if (!detail_.empty()) absl::StrAppend(&line, "  ", detail_);
   return line;
 }

@@ -28,7 +28,8 @@ class TerminalView {
   // A line that stays.
   void Print(const std::string& line);
 
-  // What is being done from now on: the live line shows it with the time it has taken and, where total > 0, a bar.
+  // What is being done from now on: the live line shows it with the time it has taken and, where total > 0, a bar
+  // and, once it is known, the time that is left.
   void Begin(const std::string& phase, int64_t total = 0);
   // `on_phase` is told of each Begin from now on, by its thread, before it returns; {}: nobody.
   void OnPhase(std::function<void(const std::string& phase)> on_phase);

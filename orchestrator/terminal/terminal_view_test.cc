@@ -71,6 +71,26 @@ TEST(TerminalView, SaysNowAndThenWhatIsBeingDoneWhereThereIsNoTerminal) {
   std::fclose(in);
 }
 
+TEST(TerminalView, SaysHowLongTheRestWillTake) {
+  int ends[2];
+  ASSERT_EQ(pipe(ends), 0);
+  std::FILE* in = fdopen(ends[0], "r");
+  std::FILE* out = fdopen(ends[1], "w");
+  char line[256] = "";
+  {
+    TerminalView view(out, false, absl::Milliseconds(1));
+    view.Begin("checking rows", 4'000);
+    view.Progress(1);
+    while (std::string(line).find("left") == std::string::npos) {
+      ASSERT_NE(std::fgets(line, sizeof line, in), nullptr);
+    }
+  }
+  // A row took two seconds.
+  EXPECT_THAT(line, AllOf(HasSubstr("] 1/4000  2 h "), EndsWith(" m left\n")));
+  std::fclose(out);
+  std::fclose(in);
+}
+
 TEST(TerminalView, DrawsBarsInWholeCharacters) {
   EXPECT_EQ(TerminalView::Bar(0, 3, 6), "[......] 0/3");
   EXPECT_EQ(TerminalView::Bar(2, 3, 6), "[####..] 2/3");

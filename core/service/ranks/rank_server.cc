@@ -29,6 +29,7 @@
 #include "core/hardware/cores.h"
 #include "core/http/page_server.h"
 #include "core/metrics/families.h"
+#include "core/metrics/gpu_figures.h"
 #include "core/service/ranks/addresses/port_reservation.h"
 #include "core/service/ranks/addresses/rendezvous.h"
 #include "core/service/ranks/call_metrics.h"
@@ -223,6 +224,7 @@ class RankServerImpl final : public RankServer {
     AddFigure(prometheus::MetricType::Gauge, "quartet_service_ranks", "Processes that the service runs in.",
               {{"service", context_.service}}, context_.world_size, &families);
     service_->AddFigures(&families);
+    AddGpuFigures(&families);
     AddProcessFigures(&families);
     return families;
   }

@@ -1,4 +1,4 @@
-#include "orchestrator/terminal/time_left.h"
+#include "core/base/time_left.h"
 
 #include "absl/strings/str_format.h"
 
@@ -6,6 +6,8 @@ namespace quartet {
 namespace {
 
 constexpr size_t kLatest = 10;
+constexpr int64_t kAlikeParts = 10;
+constexpr absl::Duration kUnknownRate = absl::Seconds(2);
 
 }  // namespace
 
@@ -25,6 +27,11 @@ std::optional<absl::Duration> TimeLeft::Of(int64_t steps) const {
 std::string TimeLeft::Text(const std::string& separator, int64_t steps) const {
   const std::optional<absl::Duration> left = Of(steps);
   return left.has_value() && steps > 0 ? separator + FormatTimeLeft(*left) : "";
+}
+
+std::string TimeLeftAtRate(int64_t done, int64_t total, absl::Duration spent) {
+  if (total < kAlikeParts || done <= 0 || done >= total || spent < kUnknownRate) return "";
+  return FormatTimeLeft(spent / static_cast<double>(done) * static_cast<double>(total - done));
 }
 
 std::string FormatTimeLeft(absl::Duration left) {

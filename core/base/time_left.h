@@ -1,4 +1,4 @@
-// When a run of steps will be done.
+// When something will be done, for people.
 #pragma once
 
 #include <cstdint>
@@ -10,7 +10,7 @@
 
 namespace quartet {
 
-// One thread.
+// Of a run of steps. One thread.
 class TimeLeft {
  public:
   // A further step has taken so long. The first, in which everything is done for the first time, is not counted.
@@ -25,6 +25,10 @@ class TimeLeft {
   bool has_begun_ = false;
   std::deque<absl::Duration> latest_;
 };
+
+// What is left of `total` parts at the rate of the first `done`, which took `spent`; "" where that says nothing yet: in
+// the first two seconds, and of fewer than ten parts, which are not alike enough.
+std::string TimeLeftAtRate(int64_t done, int64_t total, absl::Duration spent);
 
 // "4 d 03 h left", "2 h 05 m left", "3 m 20 s left", "45 s left".
 std::string FormatTimeLeft(absl::Duration left);

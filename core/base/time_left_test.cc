@@ -1,4 +1,4 @@
-#include "orchestrator/terminal/time_left.h"
+#include "core/base/time_left.h"
 
 #include <gtest/gtest.h>
 
@@ -33,6 +33,14 @@ TEST(TimeLeft, IsSaidWhereItIsKnownAndThereIsMoreToDo) {
   time_left.AddStep(absl::Seconds(1));
   EXPECT_EQ(time_left.Text(", ", 5), ", 5 s left");
   EXPECT_EQ(time_left.Text(", ", 0), "");
+}
+
+TEST(TimeLeft, OfPartsIsThatAtTheRateSoFar) {
+  EXPECT_EQ(TimeLeftAtRate(3, 12, absl::Seconds(30)), "1 m 30 s left");
+  EXPECT_EQ(TimeLeftAtRate(3, 12, absl::Milliseconds(1900)), "") << "too early";
+  EXPECT_EQ(TimeLeftAtRate(3, 4, absl::Seconds(30)), "") << "too few";
+  EXPECT_EQ(TimeLeftAtRate(0, 12, absl::Seconds(30)), "");
+  EXPECT_EQ(TimeLeftAtRate(12, 12, absl::Seconds(30)), "");
 }
 
 TEST(TimeLeft, IsSaidInTheTwoLargestUnits) {
