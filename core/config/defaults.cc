@@ -17,6 +17,7 @@
 #include "core/config/batches/updates.h"
 #include "core/config/checks/conditions.h"
 #include "core/config/eval_sets.h"
+#include "core/config/placement.h"
 #include "core/config/run_config.h"
 #include "core/config/services.h"
 #include "core/field_rules/field_rules.h"
@@ -240,6 +241,9 @@ std::vector<const Need*> FillDefaults(RunConfig* c) {
   }
   // On a cluster's GPUs a service has one rank on each that it is placed on: all of them, where nothing else is said.
   for (const std::string& service : kServiceNames) {
+    if (const ServicePlacement& p = PlacementOf(*c, service); p.has_num_nodes() || p.has_num_gpus_per_node()) {
+      QUARTET_DEFAULT(MutablePlacementOf(c, service), ranks, RanksAskedFor(p));
+    }
     if (!c->has_cluster() || PlacementOf(*c, service).device() != "cuda") continue;
     const auto placed = std::find_if(c->placement().begin(), c->placement().end(),
                                      [&](const GpuPlacement& p) { return p.service() == service; });

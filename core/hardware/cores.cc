@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdlib>
 #include <fstream>
 #include <sstream>
 #include <thread>
@@ -75,7 +76,8 @@ int AvailableCores() {
 }
 
 int ThreadsOfRank(int said, int ranks_here) {
-  return said > 0 ? said : std::max(1, AvailableCores() / std::max(1, ranks_here));
+  const int sharing = std::getenv(kOwnCores) == nullptr ? std::max(1, ranks_here) : 1;
+  return said > 0 ? said : std::max(1, AvailableCores() / sharing);
 }
 
 }  // namespace quartet

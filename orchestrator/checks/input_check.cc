@@ -20,6 +20,7 @@
 #include "core/base/status_macros.h"
 #include "core/checkpoint/state_folder.h"
 #include "core/config/address.h"
+#include "core/config/placement.h"
 #include "core/model/model_config.h"
 #include "core/model/parameter_layout.h"
 #include "core/model/position_check.h"
@@ -163,19 +164,30 @@ int CountCudaDevices() {
   return count;
 }
 
+// That services that are started here can be where they are placed.
 absl::Status CheckDevices(const RunConfig& config, const std::vector<std::string>& services) {
+  QUARTET_ASSIGN_OR_RETURN(const auto placed, PlaceRanks(config));
   for (const std::string& service : services) {
-    const ServicePlacement& placement = PlacementOf(config, service);
-    if (placement.device() != "cuda") continue;
-    if (!kBuiltForCuda) {
+    const bool on_cuda = PlacementOf(config, service).device() == "cuda";
+    if (on_cuda && !kBuiltForCuda) {
       return absl::InvalidArgumentError(
           absl::StrCat("services.", service,
                        ".device is \"cuda\"; this build has no CUDA: build with --config=cuda, or use \"cpu\""));
     }
-    if (const int devices = CountCudaDevices(); placement.ranks() > devices) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("services.", service, ".ranks is ", placement.ranks(),
-                       " on device \"cuda\"; each rank needs a device, and this host has ", devices));
+    const int devices = on_cuda ? CountCudaDevices() : 0;
+    for (const RankPlace& place : placed.at(service)) {
+      if (place.node > 0) {
+        return absl::InvalidArgumentError(absl::StrCat("the ", service, " has ranks on node ", place.node, " of the ",
+                                                       config.cluster().num_nodes(),
+                                                       " of cluster.num_nodes; --launch starts all of them on this "
+                                                       "host: start the services of other hosts there, ",
+                                                       "or place it on node 0"));
+      }
+      if (place.gpu >= devices && on_cuda) {
+        return absl::InvalidArgumentError(
+            absl::StrCat("services.", service, ".ranks is ", PlacementOf(config, service).ranks(),
+                         " on device \"cuda\", one of them on GPU ", place.gpu, "; this host has ", devices));
+      }
     }
   }
   return absl::OkStatus();

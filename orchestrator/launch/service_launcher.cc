@@ -91,6 +91,7 @@ absl::Status ServiceLauncher::StartAll() {
                   "--config=" + options_.config_path, "--address_file=" + AddressPath(service)};
     if (!options_.trace.empty()) child.argv.push_back("--trace=" + TraceFileOf(options_.trace, service));
     child.removed_environment = RankEnvironmentNames();
+    child.environment = EnvironmentOf(options_.plan, service);
     // Paths in the resolved configuration are absolute already.
     child.log_file = LogPath(service);
     const uintmax_t earlier = std::filesystem::file_size(child.log_file, ignored);

@@ -15,6 +15,7 @@
 #include "absl/time/time.h"
 #include "core/service/process/child_process.h"
 #include "orchestrator/clients/cancellation.h"
+#include "orchestrator/launch/launch_plan.h"
 #include "proto/run_config.pb.h"
 
 namespace quartet {
@@ -23,6 +24,8 @@ struct ServiceLauncherOptions {
   // "rollout", "policy_trainer", ...; the program of each is <programs_folder>/<service>/<service>.
   std::vector<std::string> services;
   std::string programs_folder;
+  // Where their ranks are: all on this host.
+  std::vector<RankLaunch> plan;
   // Handed to each service with --config: it says where the service listens.
   std::string config_path;
   // Each service writes <logs_folder>/<service>.log.

@@ -53,6 +53,21 @@ class ServiceLauncherTest : public ::testing::Test {
   Cancellation cancellation_;
 };
 
+TEST_F(ServiceLauncherTest, TellsEachServiceItsGpusAndCores) {
+  for (const char* service : {"rollout", "scorer"}) {
+    Program(service, "echo \"$CUDA_VISIBLE_DEVICES $QUARTET_RANK_CORES\" > " + scratch_.path() + "/" + service +
+                         ".environment\n" + Serve(service));
+  }
+  ServiceLauncherOptions options = Options({"rollout", "scorer"});
+  options.plan = {{.service = "rollout", .gpu = 0, .cores = {0}, .environment = {{"CUDA_VISIBLE_DEVICES", "0,1"}}},
+                  {.service = "rollout", .gpu = 1, .cores = {1}, .environment = {{"CUDA_VISIBLE_DEVICES", "0,1"}}},
+                  {.service = "scorer", .gpu = 2, .environment = {{"CUDA_VISIBLE_DEVICES", "2"}}}};
+  const auto launcher = ServiceLauncher::Start(options);
+  ASSERT_TRUE(launcher.ok()) << launcher.status();
+  EXPECT_EQ(scratch_.Read("rollout.environment"), "0,1 0;1\n");
+  EXPECT_EQ(scratch_.Read("scorer.environment"), "2 \n");
+}
+
 TEST_F(ServiceLauncherTest, TellsEachServiceWhereToTrace) {
   Program("scorer", "echo \"$@\" > " + scratch_.path() + "/arguments\n" + Serve("scorer"));
   ServiceLauncherOptions options = Options({"scorer"});

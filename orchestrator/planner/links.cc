@@ -3,6 +3,9 @@
 #include <algorithm>
 #include <cstddef>
 
+#include "core/base/logging.h"
+#include "core/config/placement.h"
+
 namespace quartet {
 namespace {
 
@@ -22,21 +25,23 @@ std::optional<double> LinkUse::seconds() const {
 
 std::vector<LinkUse> LinksOf(const RunConfig& config, const Plan& plan) {
   std::vector<LinkUse> links;
+  const auto placed = PlaceRanks(config);
+  QUARTET_CHECK(placed.ok()) << placed.status();  // as the plan's
   for (const ServicePlan& service : plan.services) {
-    const auto places = PlacesOf(config, service.service);
+    const std::vector<RankPlace>& places = placed->at(service.service);
     for (const GroupTraffic& group : service.use.traffic) {
       int rings_out = 0;  // of the first node
       bool within = false;
-      const int first_node = places.front().first;
+      const int first_node = places.front().node;
       for (int begin = 0; begin < static_cast<int>(places.size()); ++begin) {
         if (begin % (group.stride * group.ranks) >= group.stride) continue;  // the first member of each ring
         for (int i = 0; i < group.ranks; ++i) {
           const size_t from = begin + i * group.stride;
           const size_t to = begin + (i + 1) % group.ranks * group.stride;
           if (from >= places.size() || to >= places.size()) continue;
-          if (places[from].first == places[to].first) {
+          if (places[from].node == places[to].node) {
             within = true;
-          } else if (places[from].first == first_node) {
+          } else if (places[from].node == first_node) {
             ++rings_out;
           }
         }

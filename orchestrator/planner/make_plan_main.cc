@@ -4,9 +4,13 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "core/base/files.h"
 #include "core/base/logging.h"
 #include "core/base/status_macros.h"
 #include "core/config/gpus.h"
+#include "core/hardware/topology.h"
+#include "orchestrator/launch/launch_plan.h"
+#include "orchestrator/launch/service_launcher.h"
 #include "orchestrator/planner/plan.h"
 #include "orchestrator/planner/plan_request.h"
 #include "orchestrator/planner/report.h"
@@ -90,6 +94,18 @@ absl::StatusOr<bool> Search(const PlanRequest& request, Planner& planner) {
   return true;
 }
 
+// How the ranks of what was asked for are started: nodes as the cluster says, without one this host.
+absl::StatusOr<std::vector<RankLaunch>> Launch(const PlanRequest& request) {
+  const ConfigSources& sources = request.sources;
+  std::vector<std::string> arguments;
+  if (!sources.preset.empty()) arguments.push_back("--preset=" + sources.preset);
+  if (!sources.file.empty()) arguments.push_back("--config=" + ResolveUserPath(sources.file));
+  for (const std::string& field : sources.overrides) arguments.push_back("--set=" + field);
+  const RunConfig& config = request.config;
+  return MakeLaunchPlan(config, request.services, config.has_cluster() ? TopologyOf(config.cluster()) : ReadTopology(),
+                        ServiceLauncher::DefaultProgramsFolder(), arguments);
+}
+
 // Whether it fits.
 absl::StatusOr<bool> Run(const PlanRequest& request) {
   Planner planner(request.services, Outside(request), request.program);
@@ -98,7 +114,8 @@ absl::StatusOr<bool> Run(const PlanRequest& request) {
   if (!request.json && !config.has_cluster()) return PlanAnywhere(request, planner);
   QUARTET_ASSIGN_OR_RETURN(const Plan plan, planner.MakePlan(config));
   if (request.json) {
-    std::printf("%s", PlanAsJson(plan).c_str());
+    QUARTET_ASSIGN_OR_RETURN(const std::vector<RankLaunch> launch, Launch(request));
+    std::printf("%s", PlanAsJson(plan, launch).c_str());
     return plan.fits();
   }
   QUARTET_RETURN_IF_ERROR(Print(request, config, plan));

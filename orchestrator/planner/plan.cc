@@ -7,6 +7,7 @@
 #include "absl/strings/str_join.h"
 #include "core/base/status_macros.h"
 #include "core/config/gpus.h"
+#include "core/config/placement.h"
 #include "core/config/run_config.h"
 #include "core/memory/block_cache.h"
 
@@ -115,29 +116,6 @@ int64_t GpuCapacity(const RunConfig& config) {
   return known == nullptr ? config.cluster().gpu_memory_bytes() : known->memory_bytes;
 }
 
-std::vector<std::pair<int, int>> PlacesOf(const RunConfig& config, const std::string& service) {
-  const int ranks = PlacementOf(config, service).ranks();
-  const int num_nodes = std::max(1, config.cluster().num_nodes());
-  const int gpus_per_node = config.cluster().num_gpus_per_node();
-  std::vector<std::pair<int, int>> places;
-  if (!OnGpu(config, service)) {
-    // As evenly as it goes, neighbours together.
-    for (int64_t rank = 0; rank < ranks; ++rank) places.emplace_back(static_cast<int>(rank * num_nodes / ranks), -1);
-    return places;
-  }
-  const GpuPlacement* own = nullptr;
-  for (const GpuPlacement& placement : config.placement()) {
-    if (placement.service() == service) own = &placement;
-  }
-  const bool some_nodes = own != nullptr && !own->nodes().empty(), some_gpus = own != nullptr && !own->gpus().empty();
-  const int gpus = some_gpus ? own->gpus_size() : gpus_per_node;
-  for (int rank = 0; rank < ranks; ++rank) {
-    const int node = rank / gpus, gpu = rank % gpus;
-    places.emplace_back(some_nodes ? own->nodes(node) : node, some_gpus ? own->gpus(gpu) : gpu);
-  }
-  return places;
-}
-
 absl::StatusOr<RankUse> Planner::Run(const RunConfig& config, const std::string& service, int rank,
                                      const GpuRoom& room) {
   const std::string key = KeyOf(config, service, rank, room);
@@ -164,6 +142,7 @@ absl::StatusOr<Plan> Planner::MakePlan(const RunConfig& config) {
                                                      "; or set cluster.gpu_memory_bytes"));
     }
   }
+  QUARTET_ASSIGN_OR_RETURN(const auto places, PlaceRanks(config));
   Plan plan;
   struct Place {
     std::map<std::string, int> ranks;
@@ -190,7 +169,7 @@ absl::StatusOr<Plan> Planner::MakePlan(const RunConfig& config) {
       TakeLarger(last, &use.use);
     }
     use.outside_host = outside_.process + FreedBlocks(use);
-    for (const auto& [node, gpu] : PlacesOf(config, service)) {
+    for (const auto& [node, gpu] : places.at(service)) {
       Place& host = hosts[node];
       ++host.ranks[service];
       host.bytes += use.host_bytes();
@@ -205,17 +184,17 @@ absl::StatusOr<Plan> Planner::MakePlan(const RunConfig& config) {
   // Places with the same ranks go together.
   std::map<std::map<std::string, int>, std::vector<std::pair<int, int>>> alike;
   for (const auto& [place, use] : gpus) alike[use.ranks].push_back(place);
-  for (const auto& [ranks, places] : alike) {
+  for (const auto& [ranks, alike_places] : alike) {
     std::set<int> nodes, numbers;
-    for (const auto& [node, gpu] : places) {
+    for (const auto& [node, gpu] : alike_places) {
       nodes.insert(node);
       numbers.insert(gpu);
     }
     plan.devices.push_back({.name = absl::StrCat(numbers.size() == 1 ? "GPU " : "GPUs ", Ranges(numbers), " of ",
                                                  nodes.size() == 1 ? "node " : "nodes ", Ranges(nodes)),
-                            .count = static_cast<int>(places.size()),
+                            .count = static_cast<int>(alike_places.size()),
                             .ranks = ranks,
-                            .bytes = gpus[places.front()].bytes,
+                            .bytes = gpus[alike_places.front()].bytes,
                             .capacity = GpuCapacity(config)});
   }
   std::map<std::map<std::string, int>, std::set<int>> alike_hosts;

@@ -89,7 +89,4 @@ bool OnGpu(const RunConfig& config, const std::string& service);
 // Bytes of one GPU of the cluster; 0: not stated.
 int64_t GpuCapacity(const RunConfig& config);
 
-// Node and GPU of each rank of a service; GPU -1 for one on CPUs. `config` is resolved.
-std::vector<std::pair<int, int>> PlacesOf(const RunConfig& config, const std::string& service);
-
 }  // namespace quartet

@@ -51,7 +51,9 @@ CommandLine PlanCommandLine(PlanRequest* request) {
            {"search", "WHAT", "\"gpus\": the fewest GPUs that it fits on; \"batch\": the fullest micro-batches.",
             OneOf<PlanRequest::Search>({{"gpus", PlanRequest::Search::kGpus}, {"batch", PlanRequest::Search::kBatch}},
                                        &request->search)},
-           {"json", "", "Prints the plan as JSON, without suggestions.", Switch(&request->json)},
+           {"format", "NAME",
+            "\"text\" (default), or \"json\": the plan and how each rank is started, without suggestions.",
+            OneOf<bool>({{"text", false}, {"json", true}}, &request->json)},
            {"tflops", "N",
             "What a GPU computes in a second, in 10^12 operations, instead of what its datasheet states of the models' "
             "types.",
@@ -68,7 +70,7 @@ CommandLine PlanCommandLine(PlanRequest* request) {
         if (!request->json || (!request->flops.has_value() && !request->bytes_per_second.has_value())) {
           return absl::OkStatus();
         }
-        return absl::InvalidArgumentError("--tflops and --gb_per_second have no effect with --json");
+        return absl::InvalidArgumentError("--tflops and --gb_per_second have no effect with --format=json");
       }};
 }
 

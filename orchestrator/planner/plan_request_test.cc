@@ -96,7 +96,7 @@ TEST_F(PlanRequestTest, NamesTheFlagThatIsWrong) {
   EXPECT_EQ(Error({"--search=batches"}), "--search is \"batches\"; allowed: gpus, batch");
   EXPECT_EQ(Error({"--tflops=0"}), "--tflops is \"0\"; allowed: a number above 0");
   EXPECT_EQ(Error({"--process_mib=-1"}), "--process_mib is \"-1\"; allowed: whole mebibytes, at least 0");
-  EXPECT_EQ(Error({"--json", "--tflops=2"}), "--tflops and --gb_per_second have no effect with --json");
+  EXPECT_EQ(Error({"--format=json", "--tflops=2"}), "--tflops and --gb_per_second have no effect with --format=json");
   EXPECT_THAT(Error({"--service=reward"}), StartsWith("there is no service 'reward'"));
 }
 

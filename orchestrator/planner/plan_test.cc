@@ -12,6 +12,7 @@
 
 #include "absl/strings/str_format.h"
 #include "core/comm/process_group.h"
+#include "core/config/placement.h"
 #include "core/config/run_config.h"
 #include "core/memory/ledger.h"
 #include "core/rank/rank_info.h"
@@ -231,7 +232,7 @@ TEST(Plan, KeepsPlacedServicesApart) {
     EXPECT_EQ(device.count, 2);
     EXPECT_EQ(device.ranks.size(), 1);
   }
-  EXPECT_EQ(PlacesOf(config, "policy_trainer"), (std::vector<std::pair<int, int>>{{0, 2}, {0, 3}}));
+  EXPECT_EQ(PlaceRanks(config)->at("policy_trainer"), (std::vector<RankPlace>{{0, 2}, {0, 3}}));
 }
 
 TEST(Plan, SaysWhatOfTheClusterItLeavesUnused) {

@@ -217,8 +217,10 @@ std::string PrintOffers(const std::vector<Suggestion>& offers) {
   return absl::StrCat("The fewest GPUs on which it fits, every service on all of them\n", Table(rows, 1));
 }
 
-std::string PlanAsJson(const Plan& plan) {
-  nlohmann::json out = {{"fits", plan.fits()}, {"services", nlohmann::json::object()}};
+std::string PlanAsJson(const Plan& plan, const std::vector<RankLaunch>& launch) {
+  nlohmann::json out = {{"fits", plan.fits()},
+                        {"services", nlohmann::json::object()},
+                        {"launch", nlohmann::json::parse(LaunchPlanAsJson(launch))}};
   for (const ServicePlan& service : plan.services) {
     nlohmann::json& entry = out["services"][service.service];
     entry["ranks"] = service.ranks;

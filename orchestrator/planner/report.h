@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "orchestrator/launch/launch_plan.h"
 #include "orchestrator/planner/plan.h"
 #include "orchestrator/planner/search.h"
 #include "orchestrator/planner/step_time.h"
@@ -22,8 +23,9 @@ std::string PrintStepTime(const RunConfig& config, const StepTime& step, const G
 std::string PrintOffers(const std::vector<Suggestion>& offers);
 
 // A plan for programs: one object, {"fits", "services": {name: {"ranks", "device", "host", "device_outside",
-// "host_outside"}}}, where "device" and "host" are peak bytes of one rank by category and "total".
-std::string PlanAsJson(const Plan& plan);
+// "host_outside"}}, "launch": [...]}, where "device" and "host" are peak bytes of one rank by category and "total", and
+// "launch" is as orchestrator/launch/launch_plan.h has it.
+std::string PlanAsJson(const Plan& plan, const std::vector<RankLaunch>& launch);
 
 // One line a suggestion.
 std::string PrintSuggestions(const std::vector<Suggestion>& suggestions);

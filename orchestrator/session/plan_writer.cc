@@ -37,11 +37,12 @@ void PlanWriter::Run(const std::string& run_dir, const std::string& program) {
   if (!std::filesystem::exists(program, none)) return;
   const std::string path = run_dir + "/plan.json", made = path + ".new";
   std::filesystem::remove(made, none);
-  absl::StatusOr<std::unique_ptr<ChildProcess>> planner = ChildProcess::Start(
-      {.argv = {"/usr/bin/nice", "-n", "19", program, absl::StrCat("--config=", run_dir, "/run.textproto"), "--json"},
-       .environment = {{"OMP_NUM_THREADS", "1"}},
-       .log_file = made,
-       .own_process_group = true});
+  absl::StatusOr<std::unique_ptr<ChildProcess>> planner =
+      ChildProcess::Start({.argv = {"/usr/bin/nice", "-n", "19", program,
+                                    absl::StrCat("--config=", run_dir, "/run.textproto"), "--format=json"},
+                           .environment = {{"OMP_NUM_THREADS", "1"}},
+                           .log_file = made,
+                           .own_process_group = true});
   if (!planner.ok()) {
     QUARTET_LOG(kWarning) << "the plan for the run's page: " << planner.status();
     return;

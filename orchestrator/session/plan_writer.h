@@ -8,7 +8,7 @@
 
 namespace quartet {
 
-// Writes plan.json, what //orchestrator:plan --json says of run.textproto, on a thread of its own, at the lowest
+// Writes plan.json, what //orchestrator:plan --format=json says of run.textproto, on a thread of its own, at the lowest
 // priority, once. Where there is no such program nothing is written; what goes wrong is said in the log, and ends
 // nothing.
 class PlanWriter {

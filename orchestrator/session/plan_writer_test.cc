@@ -35,7 +35,7 @@ class PlanWriterTest : public testing::Test {
 TEST_F(PlanWriterTest, LeavesWhatThePlannerSays) {
   const PlanWriter writer(scratch_.path(), Planner("echo \"{\\\"asked\\\": \\\"$*\\\"}\"; exit 1"));
   Await([&] { return Text("plan.json") != "none"; });
-  EXPECT_EQ(Text("plan.json"), "{\"asked\": \"--config=" + scratch_.path() + "/run.textproto --json\"}\n");
+  EXPECT_EQ(Text("plan.json"), "{\"asked\": \"--config=" + scratch_.path() + "/run.textproto --format=json\"}\n");
 }
 
 TEST_F(PlanWriterTest, LeavesNothingOfAPlannerThatFails) {

@@ -11,6 +11,7 @@
 #include "core/base/logging.h"
 #include "core/base/status_macros.h"
 #include "core/checkpoint/run_checkpoints.h"
+#include "core/hardware/topology.h"
 #include "orchestrator/checks/input_check.h"
 #include "orchestrator/run_folder/checkpoint_search.h"
 #include "orchestrator/run_folder/phase_file.h"
@@ -112,10 +113,16 @@ absl::Status RunSession::StartServices() {
   }
   if (!options_.launch) return absl::OkStatus();
   QUARTET_RETURN_IF_ERROR(AtomicWriteFile(folder_->launch_config_path(), PrintRunConfig(config_)));
+  const std::string programs = ServiceLauncher::DefaultProgramsFolder();
+  QUARTET_ASSIGN_OR_RETURN(
+      std::vector<RankLaunch> plan,
+      MakeLaunchPlan(config_, kind_.services, ReadTopology(), programs, {"--config=" + folder_->launch_config_path()}));
+  if (const char* visible = std::getenv("CUDA_VISIBLE_DEVICES")) WithinVisibleGpus(visible, &plan);
   view_.Begin("starting services", static_cast<int64_t>(kind_.services.size()));
   absl::StatusOr<std::unique_ptr<ServiceLauncher>> launcher = ServiceLauncher::Start(
       {.services = kind_.services,
-       .programs_folder = ServiceLauncher::DefaultProgramsFolder(),
+       .programs_folder = programs,
+       .plan = std::move(plan),
        .config_path = folder_->launch_config_path(),
        .logs_folder = folder_->logs_path(),
        .trace = options_.trace,

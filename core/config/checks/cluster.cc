@@ -3,12 +3,14 @@
 #include <string>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "absl/strings/string_view.h"
 #include "core/base/status_macros.h"
 #include "core/config/checks/checks.h"
 #include "core/config/checks/conditions.h"
 #include "core/config/defaults.h"
 #include "core/config/gpus.h"
+#include "core/config/placement.h"
 #include "core/config/run_config.h"
 
 namespace quartet {
@@ -59,13 +61,64 @@ absl::Status CheckGpus(const RunConfig& c, const std::string& service) {
   return absl::OkStatus();
 }
 
+// What a service says of its nodes and GPUs, and that it has a rank for each.
+absl::Status CheckAskedFor(const RunConfig& c, const std::string& service) {
+  const ServicePlacement& s = PlacementOf(c, service);
+  const auto field = [&service](absl::string_view leaf) { return absl::StrCat("services.", service, ".", leaf); };
+  if (s.device() != "cuda") {
+    const std::string why = absl::StrCat(field("device"), " is \"", s.device(), "\"");
+    if (s.has_num_gpus_per_node()) return NoEffect(field("num_gpus_per_node"), why);
+    if (s.has_gpu_share()) return NoEffect(field("gpu_share"), why);
+  } else if (s.has_num_nodes() && !s.has_num_gpus_per_node()) {
+    return NoEffect(field("num_nodes"), absl::StrCat(field("num_gpus_per_node"), " is not set"));
+  }
+  if (!s.has_num_nodes() && !s.has_num_gpus_per_node()) return absl::OkStatus();
+  const std::string said = field(s.has_num_gpus_per_node() ? "num_gpus_per_node" : "num_nodes");
+  if (!c.has_cluster()) {
+    return Missing("cluster", absl::StrCat(said, " is of its nodes: say at least cluster.num_gpus_per_node"));
+  }
+  if (s.num_nodes() > c.cluster().num_nodes()) {
+    return Bad(field("num_nodes"), absl::StrCat(s.num_nodes()),
+               absl::StrCat("cluster.num_nodes is ", c.cluster().num_nodes()));
+  }
+  if (s.has_num_gpus_per_node() ? s.ranks() != RanksAskedFor(s) : s.ranks() % s.num_nodes() != 0) {
+    return Bad(field("ranks"), absl::StrCat(s.ranks()),
+               s.has_num_gpus_per_node()
+                   ? absl::StrCat("it has ", RanksAskedFor(s), " GPUs (num_nodes * num_gpus_per_node), one a rank")
+                   : absl::StrCat("its ", s.num_nodes(), " nodes (num_nodes) have as many ranks each"));
+  }
+  for (const GpuPlacement& p : c.placement()) {
+    if (p.service() != service) continue;
+    return Bad(said, absl::StrCat(s.has_num_gpus_per_node() ? s.num_gpus_per_node() : s.num_nodes()),
+               "an entry of placement names its GPUs; give one of the two");
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckNodes(const ClusterConfig& h) {
+  if (h.node_names().empty()) return absl::OkStatus();
+  if (h.node_names_size() != h.num_nodes()) {
+    return Bad("cluster.node_names", absl::StrJoin(h.node_names(), ","),
+               absl::StrCat("they are ", h.node_names_size(), ", and cluster.num_nodes is ", h.num_nodes()));
+  }
+  std::set<std::string> names;
+  for (const std::string& name : h.node_names()) {
+    if (name.empty() || !names.insert(name).second) {
+      return Bad("cluster.node_names", absl::StrCat("\"", name, "\""), "each is another host");
+    }
+  }
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 absl::Status CheckPlacements(const RunConfig& c) {
+  for (const std::string& service : kServiceNames) QUARTET_RETURN_IF_ERROR(CheckAskedFor(c, service));
   if (!c.has_cluster()) {
     return c.placement().empty() ? absl::OkStatus() : NoEffect("placement", "cluster is not set");
   }
   QUARTET_RETURN_IF_ERROR(CheckCluster(c.cluster()));
+  QUARTET_RETURN_IF_ERROR(CheckNodes(c.cluster()));
   std::set<std::string> services;
   for (int i = 0; i < c.placement_size(); ++i) {
     const GpuPlacement& p = c.placement(i);
@@ -94,6 +147,7 @@ absl::Status CheckPlacements(const RunConfig& c) {
     }
   }
   for (const std::string& service : kServiceNames) QUARTET_RETURN_IF_ERROR(CheckGpus(c, service));
+  QUARTET_RETURN_IF_ERROR(PlaceRanks(c).status());
   return CheckClusterEffects(c);
 }
 

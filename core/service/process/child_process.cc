@@ -2,6 +2,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <sched.h>
 #include <signal.h>
 #include <string.h>
 #include <sys/socket.h>
@@ -100,11 +101,18 @@ absl::StatusOr<std::unique_ptr<ChildProcess>> ChildProcess::Start(const ChildPro
   std::vector<std::string> environment = MakeEnvironment(options, parent_stream[0]);
   const std::vector<char*> argv = Pointers(arguments);
   const std::vector<char*> envp = Pointers(environment);
+  cpu_set_t cores;
+  CPU_ZERO(&cores);
+  for (const int core : options.cores) {
+    if (core >= 0 && core < CPU_SETSIZE) CPU_SET(core, &cores);
+  }
 
   const pid_t pid = fork();
   if (pid < 0) return give_up(errno, absl::StrCat("cannot start ", program));
   if (pid == 0) {
     if (options.own_process_group) setpgid(0, 0);
+    // Where none of them is there any more it runs where this process does.
+    if (!options.cores.empty()) sched_setaffinity(0, sizeof(cores), &cores);
     sigset_t none;
     sigemptyset(&none);
     sigprocmask(SIG_SETMASK, &none, nullptr);

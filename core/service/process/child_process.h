@@ -34,6 +34,8 @@ struct ChildProcessOptions {
   std::vector<std::string> removed_environment;
   // Where standard output and error are appended to. Empty: this process's own.
   std::string log_file;
+  // Those that it may run on. Empty: this process's own.
+  std::vector<int> cores;
   // Its own process group, so that Ctrl-C in a terminal reaches only us.
   bool own_process_group = false;
 };

@@ -15,12 +15,14 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
 #include "absl/time/time.h"
 #include "core/base/deadline.h"
 #include "core/base/files.h"
 #include "core/base/logging.h"
 #include "core/config/run_config.h"
 #include "core/hardware/cores.h"
+#include "core/hardware/topology.h"
 #include "core/service/process/child_process.h"
 #include "core/service/process/stop_signal.h"
 #include "core/service/service_flags.h"
@@ -56,12 +58,25 @@ absl::Status BecomeRank(const std::string& program, const RunConfig& config, con
   return absl::ErrnoToStatus(errno, absl::StrCat("cannot run ", program));
 }
 
+// What kRankCores says of `ranks` ranks; none where it is not there.
+absl::StatusOr<std::vector<std::vector<int>>> RankCores(int ranks) {
+  const char* const said = getenv(kRankCores);
+  std::vector<std::vector<int>> cores;
+  if (said == nullptr) return cores;
+  for (const std::string& one : std::vector<std::string>(absl::StrSplit(said, ';'))) cores.push_back(ParseCores(one));
+  const bool empty = std::any_of(cores.begin(), cores.end(), [](const std::vector<int>& own) { return own.empty(); });
+  if (!empty && static_cast<int>(cores.size()) == ranks) return cores;
+  return absl::InvalidArgumentError(
+      absl::StrCat(kRankCores, " is \"", said, "\"; it names cores of each of ", ranks, " ranks, such as \"0-3;4-7\""));
+}
+
 class Ranks {
  public:
   Ranks(std::string service, int count) : service_(std::move(service)), children_(count) {}
 
+  // `threads` is of each rank, 0: as many as it has cores. `cores` are of each rank; none: all have all.
   absl::Status Start(const std::string& program, const std::vector<std::string>& arguments, int threads,
-                     const std::string& leader_file) {
+                     const std::vector<std::vector<int>>& cores, const std::string& leader_file) {
     const int count = static_cast<int>(children_.size());
     for (int r = 0; r < count; ++r) {
       ChildProcessOptions options;
@@ -71,7 +86,12 @@ class Ranks {
       for (const auto& [name, value] : kThreadEnvironment) options.environment[name] = value;
       options.environment["RANK"] = options.environment["LOCAL_RANK"] = absl::StrCat(r);
       options.environment["WORLD_SIZE"] = options.environment["LOCAL_WORLD_SIZE"] = absl::StrCat(count);
-      options.environment["OMP_NUM_THREADS"] = absl::StrCat(threads);
+      if (!cores.empty()) {
+        options.cores = cores[r];
+        options.environment[kOwnCores] = "1";
+      }
+      const int own = cores.empty() ? ThreadsOfRank(0, count) : static_cast<int>(cores[r].size());
+      options.environment["OMP_NUM_THREADS"] = absl::StrCat(threads > 0 ? threads : own);
       options.environment["QUARTET_LEADER_FILE"] = leader_file;
       absl::StatusOr<std::unique_ptr<ChildProcess>> child = ChildProcess::Start(options);
       if (!child.ok()) return child.status();
@@ -132,7 +152,8 @@ class Ranks {
 const std::vector<std::string>& RankEnvironmentNames() {
   static const auto* names = new std::vector<std::string>{
       "RANK",         "WORLD_SIZE",   "LOCAL_RANK",    "LOCAL_WORLD_SIZE",      "MASTER_ADDR",
-      "SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID", "SLURM_NTASKS_PER_NODE", "QUARTET_LEADER_FILE"};
+      "SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID", "SLURM_NTASKS_PER_NODE", "QUARTET_LEADER_FILE",
+      kRankCores,     kOwnCores};
   return *names;
 }
 
@@ -145,6 +166,8 @@ int LauncherMain(int argc, char** argv, const LauncherOptions& options) {
   absl::StatusOr<RunConfig> config = LoadServiceConfig(flags, service);
   if (!config.ok()) return Fail(service, config.status(), 2);
 
+  const absl::StatusOr<std::vector<std::vector<int>>> cores = RankCores(PlacementOf(*config, service).ranks());
+  if (!cores.ok()) return Fail(service, cores.status(), 2);
   const std::string program = ExecutableFolder() + "/rank";
   if (place->has_value()) {
     if (flags.ranks.has_value() && *flags.ranks != (*place)->world_size) {
@@ -180,9 +203,7 @@ int LauncherMain(int argc, char** argv, const LauncherOptions& options) {
   Ranks ranks(service, placement.ranks());
   int code = 0;
   std::string ends;
-  if (absl::Status s =
-          ranks.Start(program, arguments, ThreadsOfRank(placement.threads(), placement.ranks()), folder + "/leader");
-      !s.ok()) {
+  if (absl::Status s = ranks.Start(program, arguments, placement.threads(), *cores, folder + "/leader"); !s.ok()) {
     QUARTET_LOG(kError) << std::string(s.message());
     code = 1;
   } else {

@@ -16,7 +16,10 @@ struct LauncherOptions {
 //
 // When a rank ends by itself, or by a signal that was not ours, all others are ended and the exit code is 1. SIGINT and
 // SIGTERM end the ranks and the exit code is 0. No rank outlives this process.
+//
+// By kRankCores the environment may say which cores each rank has to itself, by rank: "0-3;4-7".
 int LauncherMain(int argc, char** argv, const LauncherOptions& options);
+inline constexpr char kRankCores[] = "QUARTET_RANK_CORES";
 
 // Names of the environment variables that make a program one rank of several. To be removed from the environment of a
 // service that is started with ranks of its own.

@@ -22,7 +22,9 @@
 #include "absl/strings/str_split.h"
 #include "absl/time/clock.h"
 #include "core/base/files.h"
+#include "core/hardware/topology.h"
 #include "core/service/process/child_process.h"
+#include "core/service/process/launcher.h"
 #include "core/service/ranks/addresses/host_address.h"
 #include "core/service/ranks/addresses/port_reservation.h"
 #include "core/service/rpc/credentials.h"
@@ -174,6 +176,24 @@ TEST(Process, ServesOnAllRanksAndLeavesOnSigterm) {
   toy.process().Signal(SIGTERM);
   toy.ExpectEnd(0, {"stopping: SIGTERM", "[rollout/0]", "[rollout/1]", "[rollout]"});
   EXPECT_TRUE(AllEndWithin(pids, absl::ZeroDuration()));
+}
+
+TEST(Process, EachRankRunsOnItsOwnCores) {
+  const std::vector<int> cores = ReadTopology().cores();
+  const std::string first = absl::StrCat(cores.front()), last = absl::StrCat(cores.back());
+  Toy toy(kTwoRanks, {{kRankCores, first + ";" + last}});
+  EXPECT_EQ(toy.RankPids().size(), 2);
+  for (const auto& [rank, core] : {std::pair(0, first), std::pair(1, last)}) {
+    const std::string folder = absl::StrCat("/proc/", toy.PidOfRank(rank));
+    EXPECT_NE(ReadFile(folder + "/status").value_or("").find("Cpus_allowed_list:\t" + core + "\n"), std::string::npos);
+    EXPECT_NE(ReadFile(folder + "/environ").value_or("").find("OMP_NUM_THREADS=1"), std::string::npos);
+    EXPECT_EQ(ReadFile(folder + "/environ").value_or("").find(kRankCores), std::string::npos) << "it is the launcher's";
+  }
+}
+
+TEST(Process, RefusesCoresThatAreNotOfItsRanks) {
+  Toy toy(kTwoRanks, {{kRankCores, "0"}});
+  toy.ExpectEnd(2, {kRankCores, "is \"0\"", "each of 2 ranks"});
 }
 
 TEST(Process, EachRankWritesATraceOfItsOwn) {

@@ -1,0 +1,30 @@
+// Which node and GPU each rank of each service is on. LibTorch-free.
+#pragma once
+
+#include <map>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "proto/run_config.pb.h"
+
+namespace quartet {
+
+struct RankPlace {
+  int node = 0;
+  int gpu = -1;  // of the node; -1: the rank is on CPUs
+  friend bool operator==(const RankPlace&, const RankPlace&) = default;
+};
+
+// Of a service with num_gpus_per_node or, on CPUs, num_nodes: its ranks.
+int RanksAskedFor(const ServicePlacement& service);
+
+// The places of every service's ranks, by service, in the order of the ranks; of a configuration that has its defaults.
+//
+// A service has the GPUs that its entry of `placement` names, without one the first of the cluster. One that says
+// num_gpus_per_node has free ones: as many on each of num_nodes nodes (Ray's STRICT_PACK within a node and
+// STRICT_SPREAD over nodes). Those that need most of a node are placed first, each on the nodes that it leaves least
+// of, and there on the GPUs with the least left. INVALID_ARGUMENT where there are not enough, which says what is free.
+absl::StatusOr<std::map<std::string, std::vector<RankPlace>>> PlaceRanks(const RunConfig& config);
+
+}  // namespace quartet

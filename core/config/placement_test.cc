@@ -1,0 +1,141 @@
+#include "core/config/placement.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "absl/strings/str_cat.h"
+#include "core/config/run_config.h"
+
+namespace quartet {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using Strings = std::vector<std::string>;
+
+// With all services on GPUs of `nodes` x `gpus`.
+absl::StatusOr<RunConfig> OnCluster(int nodes, int gpus, const Strings& more) {
+  Strings overrides = {absl::StrCat("cluster.num_nodes=", nodes), absl::StrCat("cluster.num_gpus_per_node=", gpus),
+                       "services.device=cuda"};
+  overrides.insert(overrides.end(), more.begin(), more.end());
+  return LoadRunConfig("", overrides, "");
+}
+
+// "node:gpu node:gpu" of a service's ranks.
+std::string Places(const RunConfig& config, const std::string& service) {
+  std::string text;
+  const auto placed = PlaceRanks(config);
+  if (!placed.ok()) return std::string(placed.status().message());
+  for (const RankPlace& place : placed->at(service)) {
+    absl::StrAppend(&text, text.empty() ? "" : " ", place.node, ":", place.gpu);
+  }
+  return text;
+}
+
+// What a configuration is refused for.
+std::string Refusal(int nodes, int gpus, const Strings& more) {
+  const auto config = OnCluster(nodes, gpus, more);
+  EXPECT_EQ(config.status().code(), absl::StatusCode::kInvalidArgument) << config.status();
+  return std::string(config.status().message());
+}
+
+TEST(PlaceRanks, GivesEachServiceGpusOfItsOwn) {
+  const auto config = OnCluster(2, 8,
+                                {"services.rollout.num_gpus_per_node=4", "services.policy_trainer.num_nodes=2",
+                                 "services.policy_trainer.num_gpus_per_node=4",
+                                 "services.critic_trainer.num_gpus_per_node=2", "services.scorer.num_gpus_per_node=2"});
+  ASSERT_TRUE(config.ok()) << config.status();
+  EXPECT_EQ(config->services().policy_trainer().ranks(), 8);
+  EXPECT_EQ(Places(*config, "rollout"), "0:0 0:1 0:2 0:3");
+  EXPECT_EQ(Places(*config, "policy_trainer"), "0:4 0:5 0:6 0:7 1:0 1:1 1:2 1:3");
+  EXPECT_EQ(Places(*config, "critic_trainer"), "1:4 1:5");
+  EXPECT_EQ(Places(*config, "scorer"), "1:6 1:7");
+}
+
+TEST(PlaceRanks, PutsWhatNeedsMostOfANodeFirst) {
+  // In the order of their names the small ones would have left no node whole.
+  const auto config = OnCluster(2, 8,
+                                {"services.rollout.num_gpus_per_node=4", "services.policy_trainer.num_gpus_per_node=8",
+                                 "services.critic_trainer.num_gpus_per_node=3", "services.scorer.num_gpus_per_node=1"});
+  ASSERT_TRUE(config.ok()) << config.status();
+  EXPECT_EQ(Places(*config, "policy_trainer"), "0:0 0:1 0:2 0:3 0:4 0:5 0:6 0:7");
+  EXPECT_EQ(Places(*config, "rollout"), "1:0 1:1 1:2 1:3");
+  EXPECT_EQ(Places(*config, "critic_trainer"), "1:4 1:5 1:6");
+  EXPECT_EQ(Places(*config, "scorer"), "1:7");
+}
+
+TEST(PlaceRanks, LetsServicesShareGpus) {
+  const auto config = OnCluster(1, 4,
+                                {"services.rollout.num_gpus_per_node=4", "services.rollout.gpu_share=0.5",
+                                 "services.policy_trainer.num_gpus_per_node=4", "services.policy_trainer.gpu_share=0.3",
+                                 "services.critic_trainer.num_gpus_per_node=2", "services.critic_trainer.gpu_share=0.2",
+                                 "services.scorer.num_gpus_per_node=2", "services.scorer.gpu_share=0.2"});
+  ASSERT_TRUE(config.ok()) << config.status();
+  EXPECT_EQ(Places(*config, "rollout"), "0:0 0:1 0:2 0:3");
+  EXPECT_EQ(Places(*config, "policy_trainer"), "0:0 0:1 0:2 0:3");
+  EXPECT_EQ(Places(*config, "critic_trainer"), "0:0 0:1");
+  EXPECT_EQ(Places(*config, "scorer"), "0:2 0:3") << "the others are full";
+}
+
+TEST(PlaceRanks, LeavesAloneWhatIsPlacedByHand) {
+  const auto config =
+      OnCluster(1, 8,
+                {"placement.0.service=rollout", "placement.0.gpus=2,3", "placement.1.service=scorer",
+                 "placement.1.gpus=0", "services.scorer.gpu_share=0.5", "services.policy_trainer.num_gpus_per_node=4",
+                 "services.critic_trainer.num_gpus_per_node=1", "services.critic_trainer.gpu_share=0.5"});
+  ASSERT_TRUE(config.ok()) << config.status();
+  EXPECT_EQ(Places(*config, "rollout"), "0:2 0:3");
+  EXPECT_EQ(Places(*config, "policy_trainer"), "0:1 0:4 0:5 0:6");
+  EXPECT_EQ(Places(*config, "critic_trainer"), "0:0") << "beside the scorer";
+}
+
+TEST(PlaceRanks, IsAsBeforeWhereNothingIsAskedFor) {
+  const auto config = OnCluster(2, 4, {"placement.0.service=scorer", "placement.0.nodes=1", "placement.0.gpus=0,3"});
+  ASSERT_TRUE(config.ok()) << config.status();
+  EXPECT_EQ(Places(*config, "rollout"), "0:0 0:1 0:2 0:3 1:0 1:1 1:2 1:3");
+  EXPECT_EQ(Places(*config, "scorer"), "1:0 1:3");
+}
+
+TEST(PlaceRanks, SpreadsRanksOnCpusOverTheirNodes) {
+  const auto config =
+      LoadRunConfig("",
+                    {"cluster.num_nodes=3", "services.policy_trainer.ranks=3", "services.critic_trainer.num_nodes=2",
+                     "services.critic_trainer.ranks=4", "services.rollout.num_nodes=1", "services.scorer.num_nodes=1"},
+                    "");
+  ASSERT_TRUE(config.ok()) << config.status();
+  EXPECT_EQ(Places(*config, "policy_trainer"), "0:-1 1:-1 2:-1");
+  EXPECT_EQ(Places(*config, "rollout"), "0:-1");
+  EXPECT_EQ(Places(*config, "critic_trainer"), "1:-1 1:-1 2:-1 2:-1") << "node 0 has the rollout";
+  EXPECT_EQ(Places(*config, "scorer"), "0:-1");
+}
+
+TEST(PlaceRanks, SaysWhatIsMissing) {
+  EXPECT_THAT(Refusal(2, 8,
+                      {"services.rollout.num_gpus_per_node=4", "services.policy_trainer.num_gpus_per_node=8",
+                       "services.critic_trainer.num_gpus_per_node=8", "services.scorer.num_gpus_per_node=1"}),
+              AllOf(HasSubstr("services.rollout.num_gpus_per_node"), HasSubstr("1 node (num_nodes)"),
+                    HasSubstr("node 0: 0, node 1: 0"), HasSubstr("gpu_share")));
+  EXPECT_THAT(Refusal(2, 8, {"services.rollout.num_gpus_per_node=4"}),
+              AllOf(HasSubstr("services.policy_trainer.num_gpus_per_node"), HasSubstr("services.rollout says it")));
+  EXPECT_THAT(Refusal(2, 4, {"services.rollout.num_nodes=3", "services.rollout.num_gpus_per_node=1"}),
+              AllOf(HasSubstr("services.rollout.num_nodes"), HasSubstr("3"), HasSubstr("cluster.num_nodes is 2")));
+  EXPECT_THAT(Refusal(2, 4, {"services.rollout.num_gpus_per_node=2", "services.rollout.ranks=3"}),
+              AllOf(HasSubstr("services.rollout.ranks"), HasSubstr("it has 2 GPUs")));
+  EXPECT_THAT(Refusal(2, 4, {"services.rollout.num_nodes=2"}), HasSubstr("services.rollout.num_nodes has no effect"));
+  EXPECT_THAT(Refusal(2, 4, {"services.rollout.num_gpus_per_node=2", "placement.0.service=rollout"}),
+              HasSubstr("an entry of placement"));
+  EXPECT_THAT(Refusal(2, 4, {"cluster.node_names=a"}), HasSubstr("cluster.node_names"));
+  EXPECT_THAT(Refusal(2, 4, {"cluster.node_names=a,a"}), HasSubstr("cluster.node_names"));
+  const auto refused = [](const Strings& overrides) {
+    return std::string(LoadRunConfig("", overrides, "").status().message());
+  };
+  EXPECT_THAT(refused({"services.rollout.num_gpus_per_node=2"}),
+              AllOf(HasSubstr("services.rollout.num_gpus_per_node has no effect"), HasSubstr("cpu")));
+  EXPECT_THAT(refused({"services.rollout.device=cuda", "services.rollout.num_gpus_per_node=2"}), HasSubstr("cluster"));
+  EXPECT_THAT(refused({"cluster.num_nodes=2", "services.rollout.num_nodes=2", "services.rollout.ranks=3"}),
+              HasSubstr("services.rollout.ranks"));
+}
+
+}  // namespace
+}  // namespace quartet
