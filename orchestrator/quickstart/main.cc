@@ -162,8 +162,12 @@ absl::Status Run(const Options& options, TerminalView& view, Cancellation& cance
       "  start/                      data, the random model and the fine-tuned one\n", "\nNext:\n",
       "  change an option   ", RunCommand("//orchestrator", programs + "/orchestrator/orchestrator"),
       " --launch --config=", options.run_dir, "/run.textproto --set=run_dir=runs/second --set=train.max_steps=20\n",
-      "  your own model     README.md, \"Your own model, data and reward\"\n", "  a real model       ",
-      RunCommand("//orchestrator:smollm2_arithmetic", programs + "/orchestrator/smollm2_arithmetic")));
+      "  your own model     README.md, \"Your own model, data and reward\""));
+  const std::string real_model = programs + "/orchestrator/smollm2_arithmetic";
+  std::error_code ignored;
+  if (std::filesystem::exists(real_model, ignored)) {  // in a bundle it is not
+    view.Print("  a real model       " + RunCommand("//orchestrator:smollm2_arithmetic", real_model));
+  }
   return absl::OkStatus();
 }
 
