@@ -149,8 +149,8 @@ TEST(Run, LeavesTheTimelineOfStepsOverAllItsProcesses) {
   }
   EXPECT_GE(first, 0);
   EXPECT_LT(last, 60e6);
-  EXPECT_THAT(spans["orchestrator/"], AllOf(Contains("step 1"), Contains("step 2"), Contains("weight sync"),
-                                            Contains("policy and critic update")));
+  EXPECT_THAT(spans["orchestrator/main"], AllOf(Contains("step 1"), Contains("step 2"), Contains("weight sync"),
+                                                Contains("policy and critic update")));
   EXPECT_THAT(spans["orchestrator/calls of policy_trainer"], AllOf(Contains("LogProbs"), Contains("Update")));
   EXPECT_THAT(spans["orchestrator/calls of scorer"], AllOf(Contains("Score"), Contains("ReferenceLogProbs")));
   for (const char* rank : {"rank 0", "rank 1"}) {

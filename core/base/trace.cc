@@ -154,9 +154,12 @@ class TraceRecorder {
     if (found != lanes.end()) return found->second;
     const int lane = std::max(rank, 0) * kLanesPerRank + static_cast<int>(lanes.size());
     lanes.emplace(std::string(name), lane);
-    std::string title = rank < 0 ? "" : absl::StrCat("rank ", rank);
-    if (!name.empty()) absl::StrAppend(&title, title.empty() ? "" : " ", std::string(name));
-    WriteName("thread_name", lane, title);
+    // Viewers refuse one without a name.
+    const std::string whose = rank < 0 ? "main" : absl::StrCat("rank ", rank);
+    WriteName("thread_name", lane,
+              name.empty() ? whose
+              : rank < 0   ? std::string(name)
+                           : absl::StrCat(whose, " ", std::string(name)));
     return lane;
   }
 

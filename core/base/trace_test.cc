@@ -81,6 +81,7 @@ TEST(Trace, KeptInMemoryItsTimesCountFromItsOrigin) {
   ASSERT_TRUE(StartTraceInMemory("orchestrator", -1, origin).ok());
   const int64_t start = TraceNow();
   TraceSpent("calls", "Update", start, start + 5'000);
+  { TraceScope step("step ", 4); }
   const auto trace = TakeTrace();
   ASSERT_TRUE(trace.ok()) << trace.status();
   EXPECT_EQ(trace->dropped, 0);
@@ -88,10 +89,12 @@ TEST(Trace, KeptInMemoryItsTimesCountFromItsOrigin) {
 
   ASSERT_TRUE(trace->events.ends_with(",\n"));
   const nlohmann::json events = nlohmann::json::parse("[" + trace->events.substr(0, trace->events.size() - 2) + "]");
-  ASSERT_EQ(events.size(), 3u) << trace->events;  // the process's name, the lane's, the span
+  ASSERT_EQ(events.size(), 5u) << trace->events;  // the process's name, a lane's and its span, another's
   EXPECT_EQ(events[1]["args"]["name"], "calls");
   EXPECT_EQ(events[2]["name"], "Update");
   EXPECT_DOUBLE_EQ(events[2]["dur"].get<double>(), 5);
+  EXPECT_EQ(events[3]["args"]["name"], "main");
+  EXPECT_EQ(events[4]["name"], "step 4");
   const double now = static_cast<double>(absl::GetCurrentTimeNanos() - origin) / 1e3;
   EXPECT_GE(events[2]["ts"].get<double>(), 0);
   EXPECT_LE(events[2]["ts"].get<double>(), now);

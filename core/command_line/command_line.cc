@@ -2,9 +2,12 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <filesystem>
+#include <system_error>
 
 #include "absl/strings/str_replace.h"
 #include "core/base/files.h"
+#include "proto/protocol_version.h"
 
 namespace quartet {
 namespace {
@@ -12,7 +15,7 @@ namespace {
 std::string Names(const std::vector<Flag>& flags) {
   std::string names;
   for (const Flag& flag : flags) absl::StrAppend(&names, "--", flag.name, ", ");
-  return names + "--help";
+  return names + "--help, --version";
 }
 
 }  // namespace
@@ -44,13 +47,17 @@ FlagTarget Texts(std::vector<std::string>* to) {
           .repeated = true};
 }
 
-absl::StatusOr<bool> ParseFlags(int argc, const char* const* argv, const std::vector<Flag>& flags) {
-  bool help = false;
+absl::StatusOr<Asked> ParseFlags(int argc, const char* const* argv, const std::vector<Flag>& flags) {
+  Asked asked = Asked::kNothing;
   std::vector<bool> given(flags.size());
   for (int i = 1; i < argc; ++i) {
     const std::string argument = argv[i];
     if (argument == "--help" || argument == "-h" || argument == "--help=true") {
-      help = true;
+      asked = Asked::kHelp;
+      continue;
+    }
+    if (argument == "--version") {
+      if (asked == Asked::kNothing) asked = Asked::kVersion;
       continue;
     }
     if (argument.substr(0, 2) != "--") {
@@ -85,7 +92,7 @@ absl::StatusOr<bool> ParseFlags(int argc, const char* const* argv, const std::ve
       return absl::InvalidArgumentError(absl::StrCat("--", name, " is \"", value, "\"; allowed: ", flag->to.allowed));
     }
   }
-  return help;
+  return asked;
 }
 
 std::string HelpText(const CommandLine& line) {
@@ -99,16 +106,30 @@ std::string HelpText(const CommandLine& line) {
     add(absl::StrCat("  --", flag.name, flag.value.empty() ? "" : "=", flag.value), flag.help);
   }
   add("  --help", "This text.");
+  add("  --version", "Commit, build and wire protocol.");
   return text + line.after;
 }
 
+std::string VersionText() {
+  // Programs of a bundle are one or two folders below it.
+  std::filesystem::path folder = ExecutableFolder();
+  for (int level = 0; level < 2; ++level) {
+    folder = folder.parent_path();
+    std::error_code ignored;
+    if (!std::filesystem::exists(folder / "quartet", ignored)) continue;
+    const absl::StatusOr<std::string> text = ReadFile((folder / "version.txt").string());
+    if (text.ok()) return *text;
+  }
+  return absl::StrCat("quartet, built from its sources, wire protocol ", kProtocolVersion, "\n");
+}
+
 std::optional<int> ReadCommandLine(int argc, const char* const* argv, const CommandLine& line) {
-  const absl::StatusOr<bool> help = ParseFlags(argc, argv, line.flags);
-  if (help.ok() && *help) {
-    std::printf("%s", HelpText(line).c_str());
+  const absl::StatusOr<Asked> asked = ParseFlags(argc, argv, line.flags);
+  if (asked.ok() && *asked != Asked::kNothing) {
+    std::printf("%s", *asked == Asked::kHelp ? HelpText(line).c_str() : VersionText().c_str());
     return 0;
   }
-  const absl::Status status = help.ok() && line.check ? line.check() : help.status();
+  const absl::Status status = asked.ok() && line.check ? line.check() : asked.status();
   if (status.ok()) return std::nullopt;
   std::fprintf(stderr, "%s: %s\n", line.program.c_str(), std::string(status.message()).c_str());
   return 2;

@@ -89,7 +89,7 @@ struct CommandLine {
   std::string program;
   // What --help says before the flags and behind them.
   std::string before;
-  std::vector<Flag> flags;  // --help is always there, too
+  std::vector<Flag> flags;  // --help and --version are always there, too
   std::string after = {};
   // What is wrong though each flag by itself is right, once all are stored.
   std::function<absl::Status()> check = {};
@@ -97,15 +97,22 @@ struct CommandLine {
   int column = 29;
 };
 
-// Stores the values of "--name=value", "--name value" and, for switches, "--name". True where --help is among them.
+// What is asked for beside or instead of a program's own work.
+enum class Asked { kNothing, kHelp, kVersion };
+
+// Stores the values of "--name=value", "--name value" and, for switches, "--name". Help goes before version.
 // INVALID_ARGUMENT names an unknown flag, a flag without its value, one that is given twice, or a value and what is
 // allowed.
-absl::StatusOr<bool> ParseFlags(int argc, const char* const* argv, const std::vector<Flag>& flags);
+absl::StatusOr<Asked> ParseFlags(int argc, const char* const* argv, const std::vector<Flag>& flags);
 
 std::string HelpText(const CommandLine& line);
 
-// ParseFlags and `check`. The exit code where the program has nothing else to do: 0 after --help; 2 where something is
-// wrong, which has been said.
+// "quartet, commit ..., for CPUs, wire protocol 6" of a bundle (deploy/); of a program that was built otherwise without
+// the commit.
+std::string VersionText();
+
+// ParseFlags and `check`. The exit code where the program has nothing else to do: 0 after --help and --version; 2 where
+// something is wrong, which has been said.
 std::optional<int> ReadCommandLine(int argc, const char* const* argv, const CommandLine& line);
 
 // Reports the error, if it is one, and returns the program's exit code: 0; 130 where a run was stopped by a signal;

@@ -3,6 +3,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "proto/protocol_version.h"
+
 namespace quartet {
 namespace {
 
@@ -35,7 +37,7 @@ CommandLine LineOf(Values* values) {
       .column = 22};
 }
 
-absl::StatusOr<bool> Parse(std::vector<const char*> arguments, Values* values) {
+absl::StatusOr<Asked> Parse(std::vector<const char*> arguments, Values* values) {
   arguments.insert(arguments.begin(), "program");
   return ParseFlags(static_cast<int>(arguments.size()), arguments.data(), LineOf(values).flags);
 }
@@ -53,11 +55,11 @@ std::optional<int> CodeOf(std::vector<const char*> arguments) {
 
 TEST(ParseFlags, StoresValuesSwitchesAndRepeatedFlags) {
   Values values;
-  const auto help = Parse({"--config=a", "--set", "x=1", "--set=y=2", "--launch", "--ranks=2", "--rate=0",
-                           "--tflops=2.5", "--dtype", "fp32"},
-                          &values);
-  ASSERT_TRUE(help.ok()) << help.status();
-  EXPECT_FALSE(*help);
+  const auto asked = Parse({"--config=a", "--set", "x=1", "--set=y=2", "--launch", "--ranks=2", "--rate=0",
+                            "--tflops=2.5", "--dtype", "fp32"},
+                           &values);
+  ASSERT_TRUE(asked.ok()) << asked.status();
+  EXPECT_EQ(*asked, Asked::kNothing);
   EXPECT_EQ(values.config, "a");
   EXPECT_THAT(values.set, ElementsAre("x=1", "y=2"));
   EXPECT_TRUE(values.launch);
@@ -69,9 +71,9 @@ TEST(ParseFlags, StoresValuesSwitchesAndRepeatedFlags) {
 
 TEST(ParseFlags, LeavesWhatIsNotGivenAsItIs) {
   Values values;
-  const auto help = Parse({"--help"}, &values);
-  ASSERT_TRUE(help.ok()) << help.status();
-  EXPECT_TRUE(*help);
+  EXPECT_EQ(Parse({"--help"}, &values).value(), Asked::kHelp);
+  EXPECT_EQ(Parse({"--version"}, &values).value(), Asked::kVersion);
+  EXPECT_EQ(Parse({"--help", "--version"}, &values).value(), Asked::kHelp);
   EXPECT_EQ(values.dtype, "bf16");
   EXPECT_EQ(values.rate, 2);
   EXPECT_FALSE(values.ranks.has_value() || values.launch);
@@ -79,8 +81,8 @@ TEST(ParseFlags, LeavesWhatIsNotGivenAsItIs) {
 
 TEST(ParseFlags, SaysWhatIsWrong) {
   EXPECT_EQ(ErrorOf({"--confg=a"}),
-            "unknown flag --confg; there are --config, --set, --launch, --ranks, --rate, --tflops, --dtype, --help "
-            "(--help explains them)");
+            "unknown flag --confg; there are --config, --set, --launch, --ranks, --rate, --tflops, --dtype, --help, "
+            "--version (--help explains them)");
   EXPECT_EQ(ErrorOf({"--config"}), "--config needs a value: --config=FILE");
   EXPECT_EQ(ErrorOf({"--config="}), "--config needs a value: --config=FILE");
   EXPECT_EQ(ErrorOf({"--config=a", "--config=b"}), "--config is given twice");
@@ -116,14 +118,20 @@ TEST(HelpText, HasOneColumnForWhatFlagsDo) {
             "  --tflops=N          Of a GPU.\n"
             "  --dtype=NAME        Of all.\n"
             "  --help              This text.\n"
+            "  --version           Commit, build and wire protocol.\n"
             "Behind them.\n");
 }
 
 TEST(ReadCommandLine, EndsTheProgramAfterHelpAndWhereSomethingIsWrong) {
   EXPECT_THAT(CodeOf({"--help"}), Optional(0)) << "though --launch is missing";
+  EXPECT_THAT(CodeOf({"--version"}), Optional(0));
   EXPECT_THAT(CodeOf({"--ranks=0"}), Optional(2));
   EXPECT_THAT(CodeOf({}), Optional(2)) << "--launch is missing";
   EXPECT_EQ(CodeOf({"--launch"}), std::nullopt);
+}
+
+TEST(VersionText, OfAProgramOutsideOfABundleHasTheProtocol) {
+  EXPECT_EQ(VersionText(), absl::StrCat("quartet, built from its sources, wire protocol ", kProtocolVersion, "\n"));
 }
 
 TEST(Finish, TellsWrongInputAndSignalsFromWhatFailed) {

@@ -14,7 +14,7 @@
 #include "absl/strings/str_join.h"
 #include "core/base/status_macros.h"
 #include "core/config/services.h"
-#include "core/service/rpc/protocol_version.h"
+#include "proto/protocol_version.h"
 
 namespace quartet {
 namespace {

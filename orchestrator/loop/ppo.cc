@@ -27,6 +27,7 @@
 #include "orchestrator/loop/step_warnings.h"
 #include "orchestrator/loop/updates.h"
 #include "orchestrator/loop/weight_sync.h"
+#include "orchestrator/terminal/folder_growth.h"
 #include "orchestrator/tracing/step_trace.h"
 
 namespace quartet {
@@ -102,6 +103,7 @@ class PpoLoop {
   std::optional<TraceScope> phase_span_;  // of phase_
   std::optional<StepTrace> trace_;
   TimeLeft time_left_;
+  int64_t last_checkpoint_bytes_ = 0;  // 0: none was saved yet
   StepWarnings warnings_;
   bool has_said_difference_ = false;  // for which all log-probabilities are recomputed
   // Of the weights that the policy has now; the rollout must generate with exactly these.
@@ -238,8 +240,14 @@ absl::Status PpoLoop::Step(int64_t step) {
   std::optional<SavedStates> saved;
   if (is_due(config_.train().save_steps())) {
     const Stopwatch saving;
-    BeginPhase("checkpoint");
-    QUARTET_ASSIGN_OR_RETURN(saved, SaveStates(step + 1));
+    const int64_t expected = last_checkpoint_bytes_;
+    BeginPhase("checkpoint", expected >> 20);
+    const std::string folder = run_.folder.checkpoint_path(CheckpointId(step + 1));
+    {
+      const FolderGrowth growth(run_.view, folder, expected);
+      QUARTET_ASSIGN_OR_RETURN(saved, SaveStates(step + 1));
+    }
+    last_checkpoint_bytes_ = BytesBelow(folder);
     metrics.Set("time/checkpoint", saving.Seconds());
   }
   QUARTET_RETURN_IF_ERROR(AddServiceMetrics(run_.services, &metrics));

@@ -15,9 +15,9 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "core/base/fail_point.h"
-#include "core/service/rpc/protocol_version.h"
 #include "orchestrator/loop/ppo.h"
 #include "orchestrator/testing/ppo_test_base.h"
+#include "proto/protocol_version.h"
 
 namespace quartet {
 namespace {

@@ -16,6 +16,7 @@
 #include "core/rl/learning_rate.h"
 #include "orchestrator/checks/start_check.h"
 #include "orchestrator/data/dataset_options.h"
+#include "orchestrator/terminal/folder_growth.h"
 #include "orchestrator/tracing/step_trace.h"
 
 namespace quartet {
@@ -171,8 +172,13 @@ class OfflineLoop {
   absl::StatusOr<std::string> Save(int64_t steps) {
     const std::string id = CheckpointId(steps);
     const bool save_optimizer = run_.config.train().save_optimizer();
-    run_.view.Begin("checkpoint");
-    const auto saved = method_.trainer().SaveCheckpoint(static_cast<uint64_t>(steps), id, save_optimizer);
+    const std::string folder = run_.folder.checkpoint_path(id);
+    run_.view.Begin("checkpoint", last_checkpoint_bytes_ >> 20);
+    const auto saved = [&] {
+      const FolderGrowth growth(run_.view, folder, last_checkpoint_bytes_);
+      return method_.trainer().SaveCheckpoint(static_cast<uint64_t>(steps), id, save_optimizer);
+    }();
+    last_checkpoint_bytes_ = BytesBelow(folder);
     if (!saved.ok()) return run_.folder.GiveUpCheckpoint(id, {saved.status()});
     run_.view.End();
     const std::string model = absl::StrCat(id, "/", plan_.saved);
@@ -201,6 +207,7 @@ class OfflineLoop {
   const int64_t rows_, steps_, first_step_;
   int64_t optimizer_steps_ = 0;  // behind the trainer's weights
   TimeLeft time_left_;
+  int64_t last_checkpoint_bytes_ = 0;  // 0: none was saved yet
 };
 
 }  // namespace

@@ -115,6 +115,7 @@ class RunFolder {
   std::string metrics_path() const { return path_ + "/metrics.jsonl"; }
   std::string samples_path() const { return path_ + "/samples.jsonl"; }
   std::string checkpoints_path() const { return path_ + "/checkpoints"; }
+  std::string checkpoint_path(const std::string& id) const { return path_ + "/checkpoints/" + id; }
   std::string logs_path() const { return path_ + "/logs"; }
   std::string launch_config_path() const { return logs_path() + "/launch.textproto"; }
 

@@ -11,10 +11,10 @@
 #include "core/config/run_config.h"
 #include "core/config/services.h"
 #include "core/service/rpc/message_size.h"
-#include "core/service/rpc/protocol_version.h"
 #include "core/service/rpc/status_conversion.h"
 #include "core/service/rpc/stream_io.h"
 #include "orchestrator/testing/byte_tokenizer.h"
+#include "proto/protocol_version.h"
 
 namespace quartet {
 namespace {
@@ -254,6 +254,9 @@ FakeServices::FakeServices() {
     int port = 0;
     builder.AddListeningPort("127.0.0.1:0", grpc::InsecureServerCredentials(), &port);
     builder.RegisterService(service.get());
+    // As a service that knows no traces.
+    services_.push_back(std::make_unique<Trace::Service>());
+    builder.RegisterService(services_.back().get());
     servers_[name] = builder.BuildAndStart();
     QUARTET_CHECK(servers_[name] != nullptr);
     ports_[name] = port;

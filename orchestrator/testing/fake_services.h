@@ -19,6 +19,7 @@
 #include "proto/rollout.grpc.pb.h"
 #include "proto/run_config.pb.h"
 #include "proto/scorer.grpc.pb.h"
+#include "proto/trace.grpc.pb.h"
 
 namespace quartet {
 

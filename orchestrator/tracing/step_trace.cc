@@ -7,6 +7,7 @@
 #include <cstring>
 #include <utility>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "core/base/logging.h"
@@ -19,10 +20,30 @@ namespace {
 constexpr char kOwnName[] = "orchestrator";
 constexpr int kNoRank = -1;
 
-absl::Status Append(std::FILE* file, const std::string& text) {
-  if (fwrite(text.data(), 1, text.size(), file) == text.size()) return absl::OkStatus();
-  return absl::DataLossError(std::strerror(errno));
-}
+// Writes a JSON array whose elements come as lines with a comma behind each.
+class ArrayFile {
+ public:
+  explicit ArrayFile(std::FILE* file) : file_(file) {}
+  absl::Status Append(const std::string& lines) {
+    constexpr absl::string_view kEnd = ",\n";
+    if (!absl::EndsWith(lines, kEnd)) {
+      return lines.empty() ? absl::OkStatus() : absl::InternalError("events do not end with a comma");
+    }
+    QUARTET_RETURN_IF_ERROR(Write(empty_ ? "[\n" : kEnd));
+    empty_ = false;
+    return Write(absl::string_view(lines).substr(0, lines.size() - kEnd.size()));
+  }
+  absl::Status End() { return Write(empty_ ? "[]\n" : "\n]\n"); }
+
+ private:
+  absl::Status Write(absl::string_view text) {
+    if (fwrite(text.data(), 1, text.size(), file_) == text.size()) return absl::OkStatus();
+    return absl::DataLossError(std::strerror(errno));
+  }
+
+  std::FILE* const file_;
+  bool empty_ = true;
+};
 
 }  // namespace
 
@@ -84,7 +105,7 @@ void StepTrace::Write(int64_t last) {
   if (std::FILE* file = fopen(unfinished.c_str(), "we"); file == nullptr) {
     written = absl::UnavailableError(std::strerror(errno));
   } else {
-    written = WriteTo(file, first, last);
+    written = WriteTo(file, last);
     if (fclose(file) != 0 && written.ok()) written = absl::DataLossError(std::strerror(errno));
     if (written.ok() && rename(unfinished.c_str(), path.c_str()) != 0) {
       written = absl::UnavailableError(std::strerror(errno));
@@ -99,15 +120,15 @@ void StepTrace::Write(int64_t last) {
   Warn(last, absl::StrCat("no trace of the steps: ", path, ": ", std::string(written.message())));
 }
 
-absl::Status StepTrace::WriteTo(std::FILE* file, int64_t first, int64_t last) {
-  QUARTET_RETURN_IF_ERROR(Append(file, "[\n"));
+absl::Status StepTrace::WriteTo(std::FILE* file, int64_t last) {
+  ArrayFile array(file);
   QUARTET_ASSIGN_OR_RETURN(const RecordedTrace own, ::quartet::TakeTrace());
-  QUARTET_RETURN_IF_ERROR(Append(file, own.events));
+  QUARTET_RETURN_IF_ERROR(array.Append(own.events));
   int64_t dropped = own.dropped;
   for (ServiceClient* service : recording_) {
     absl::Status appended;
     const absl::StatusOr<int64_t> taken = service->TakeTrace([&](const std::string& events) {
-      appended = Append(file, events);
+      appended = array.Append(events);
       return appended;
     });
     QUARTET_RETURN_IF_ERROR(appended);
@@ -123,9 +144,7 @@ absl::Status StepTrace::WriteTo(std::FILE* file, int64_t first, int64_t last) {
          absl::StrCat("the trace of the steps is without ", dropped, " spans, for which there was no room in the ",
                       kMaxRecordedBytes >> 20, " MiB of their ranks; trace fewer steps at once"));
   }
-  // The array's last element, which no comma follows.
-  return Append(file, absl::StrCat(R"({"ph":"M","name":"trace_steps","pid":0,"args":{"first":)", first, R"(,"last":)",
-                                   last, "}}\n]\n"));
+  return array.End();
 }
 
 void StepTrace::Warn(int64_t step, const std::string& what) {

@@ -35,7 +35,7 @@ class StepTrace {
  private:
   void Start(int64_t step);
   void Write(int64_t last);
-  absl::Status WriteTo(std::FILE* file, int64_t first, int64_t last);
+  absl::Status WriteTo(std::FILE* file, int64_t last);
   void Warn(int64_t step, const std::string& what);
 
   const std::vector<ServiceClient*> services_;

@@ -4,8 +4,8 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "core/service/rpc/protocol_version.h"
 #include "core/training/batch/sequence_tree.h"
+#include "proto/protocol_version.h"
 
 namespace quartet {
 

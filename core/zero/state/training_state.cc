@@ -18,6 +18,7 @@
 #include "absl/strings/str_join.h"
 #include "core/base/fail_point.h"
 #include "core/base/files.h"
+#include "core/base/loading.h"
 #include "core/base/status_macros.h"
 #include "core/checkpoint/state_folder.h"
 #include "core/comm/agreement.h"
@@ -212,14 +213,17 @@ absl::Status CheckFits(TrainableModel& model, const std::string& folder, const S
   return absl::OkStatus();
 }
 
-absl::Status ReadPieces(TrainableModel& model, const std::vector<Piece>& pieces, StateReader& reader) {
+absl::Status ReadPieces(TrainableModel& model, const std::vector<Piece>& pieces, StateReader& reader, bool logs) {
   std::vector<int> parameters;  // of the file, by the model's order
   for (const ParameterGroup& group : model.model().layout().groups) {
     for (const ParameterSpec& parameter : group.parameters) parameters.push_back(reader.FindParameter(parameter.name));
   }
   const int kinds = static_cast<int>(model.state(0).size());
+  int64_t begun = 0;
   for (int k = 0; k < kinds; ++k) {
     for (const Piece& piece : pieces) {
+      const auto all = static_cast<int64_t>(pieces.size()) * kinds;
+      if (logs) ReportLoading("reading the training state", ++begun, all);
       const NamedState part = model.state(piece.group)[k];
       const int kind = reader.FindKind(part.name);
       const at::Tensor values = part.values.narrow(0, piece.offset, piece.count);
@@ -342,7 +346,8 @@ absl::Status LoadTrainingState(TrainableModel& model, const std::string& folder)
       return CheckFits(model, folder, *reader);
     }));
     QUARTET_RETURN_IF_ERROR(CheckSameManifest(group, device, folder, reader->manifest_hash()));
-    QUARTET_RETURN_IF_ERROR(agree([&] { return ReadPieces(model, partition.PiecesOf(group.rank()), *reader); }));
+    QUARTET_RETURN_IF_ERROR(
+        agree([&] { return ReadPieces(model, partition.PiecesOf(group.rank()), *reader, group.rank() == 0); }));
     std::vector<uint64_t> sums = reader->sums();
     SumOverRanks(group, device, &sums);
     std::vector<int> kinds;
