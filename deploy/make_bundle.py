@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
 """Puts programs and the libraries that they need into one archive that is unpacked anywhere.
 
-    make_bundle.py ARCHIVE --root=FOLDER --version=FILE PROGRAM...
+    make_bundle.py ARCHIVE --root=FOLDER --version=FILE --command=FILE PROGRAM...
 
-Each PROGRAM is a file below --root and keeps its place there; scripts too. Shared libraries that the loader finds for them now go to
-lib/, where the programs' own search path (.bazelrc) finds them; those of the C and C++ compiler stay the host's. Archives of the same
-files are the same bytes: names are in order, times and owners are none.
+Each PROGRAM is a file below --root and keeps its place there; the command and the version go beside them. Shared libraries that the
+loader finds for them now go to lib/, where the programs' own search path (.bazelrc) finds them; those of the C and C++ compiler stay
+the host's. Archives of the same files are the same bytes: names are in order, times and owners are none.
 """
 import argparse
 import concurrent.futures

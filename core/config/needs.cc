@@ -193,6 +193,8 @@ std::vector<Need> MakeNeeds() {
 
       {"cluster.inter_node_gbps", [](const RunConfig& c) { return c.cluster().num_nodes() != 1; },
        Says("cluster.num_nodes is 1")},
+      {"cluster.num_numa_nodes", [](const RunConfig& c) { return c.cluster().num_cpus_per_node() > 0; },
+       Says("cluster.num_cpus_per_node is not set, so that nothing is known of cores")},
   };
   for (const char* model : {"actor", "critic"}) AddTrainer(model, &needs);
   return needs;

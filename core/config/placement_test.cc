@@ -127,6 +127,8 @@ TEST(PlaceRanks, SaysWhatIsMissing) {
               HasSubstr("an entry of placement"));
   EXPECT_THAT(Refusal(2, 4, {"cluster.node_names=a"}), HasSubstr("cluster.node_names"));
   EXPECT_THAT(Refusal(2, 4, {"cluster.node_names=a,a"}), HasSubstr("cluster.node_names"));
+  EXPECT_THAT(Refusal(2, 4, {"cluster.num_numa_nodes=2"}),
+              AllOf(HasSubstr("cluster.num_numa_nodes has no effect"), HasSubstr("cluster.num_cpus_per_node")));
   const auto refused = [](const Strings& overrides) {
     return std::string(LoadRunConfig("", overrides, "").status().message());
   };

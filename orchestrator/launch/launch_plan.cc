@@ -119,15 +119,17 @@ void WithinVisibleGpus(const std::string& visible, std::vector<RankLaunch>* plan
 std::map<std::string, std::string> EnvironmentOf(const std::vector<RankLaunch>& plan, const std::string& service) {
   std::map<std::string, std::string> environment;
   std::vector<std::string> cores;
+  bool all_bound = true;
   for (const RankLaunch& rank : plan) {
     if (rank.service != service) continue;
-    if (!rank.cores.empty()) cores.push_back(FormatCores(rank.cores));
+    all_bound = all_bound && !rank.cores.empty();
+    cores.push_back(FormatCores(rank.cores));
     for (const char* name : {"CUDA_DEVICE_ORDER", "CUDA_VISIBLE_DEVICES"}) {
       const auto found = rank.environment.find(name);
       if (found != rank.environment.end()) environment.insert(*found);
     }
   }
-  if (!cores.empty()) environment[kRankCores] = absl::StrJoin(cores, ";");
+  if (all_bound && !cores.empty()) environment[kRankCores] = absl::StrJoin(cores, ";");
   return environment;
 }
 

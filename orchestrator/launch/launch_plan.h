@@ -46,7 +46,7 @@ void WithinVisibleGpus(const std::string& visible, std::vector<RankLaunch>* plan
 std::string LaunchPlanAsJson(const std::vector<RankLaunch>& plan);
 
 // The environment of a service of which all ranks are on this host, for its own launcher of ranks
-// (core/service/process/launcher.h).
+// (core/service/process/launcher.h). Where the place of one GPU is not known, no rank is bound to cores.
 std::map<std::string, std::string> EnvironmentOf(const std::vector<RankLaunch>& plan, const std::string& service);
 
 }  // namespace quartet

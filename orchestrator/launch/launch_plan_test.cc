@@ -122,6 +122,16 @@ TEST(LaunchPlan, KeepsToTheGpusThatAreVisibleAlready) {
   EXPECT_THAT(EnvironmentOf(plan, "scorer"), ElementsAre(Pair("CUDA_VISIBLE_DEVICES", "GPU-b,GPU-c")));
 }
 
+TEST(LaunchPlan, BindsNoRankWhereThePlaceOfOneGpuIsNotKnown) {
+  const RunConfig config = Load({"cluster.num_gpus_per_node=2", "services.scorer.device=cuda",
+                                 "services.rollout.device=cuda", "placement.0.service=rollout", "placement.0.gpus=0"});
+  HostTopology topology = EvenTopology(8, 2, 2);
+  topology.gpu_numa[1] = -1;
+  const auto plan = PlanOf(config, {"scorer", "rollout"}, topology);
+  EXPECT_EQ(EnvironmentOf(plan, "scorer").count(kRankCores), 0u);
+  EXPECT_EQ(EnvironmentOf(plan, "rollout").at(kRankCores), "0-3");
+}
+
 TEST(LaunchPlan, IsJsonForWhoeverStartsTheRanks) {
   const RunConfig config = Load({"cluster.num_gpus_per_node=2", "cluster.num_cpus_per_node=4", "cluster.node_names=n1",
                                  "services.scorer.device=cuda"});

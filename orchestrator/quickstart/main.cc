@@ -1,6 +1,8 @@
 // From nothing to a model that has learned its task by PPO: data, tokenizer, model, fine-tuning, the four services.
+#include <filesystem>
 #include <numeric>
 #include <string>
+#include <system_error>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
