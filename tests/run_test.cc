@@ -421,16 +421,39 @@ TEST(Run, LaunchedServicesListenWhereTheyAreToldTo) {
   EXPECT_THAT(outcome.output, HasSubstr("scorer " + address));
 }
 
-// `run` and `expected` are the same metrics but for rounding. What is near 0 by itself is held by its error alone.
-void ExpectSameMetrics(const nlohmann::json& run, const nlohmann::json& expected, double relative) {
-  SCOPED_TRACE("step " + expected.at("step").dump());
-  for (const char* name :
-       {"step", "policy_version", "reward/mean", "response_length/mean", "tokens/generated", "kl/mean",
-        "kl/coefficient", "policy/loss", "policy/entropy", "policy/grad_norm", "policy/learning_rate", "critic/loss",
-        "critic/grad_norm", "critic/value_mean", "critic/learning_rate"}) {
-    const double want = expected.at(name).get<double>();
-    EXPECT_NEAR(run.at(name).get<double>(), want, relative * std::abs(want) + 1e-6) << name;
-  }
+// A cluster that takes a job's nodes away tells all of its processes.
+TEST(Run, SavesAtSigtermAndGoesOnAsIfItHadNeverStopped) {
+  ProcessHarness harness;
+  const TinyRun run = WriteTinyRun(harness, WriteTinyModel(harness, "model"), 2,
+                                   {"train.save_on_sigterm=true", "actor.lr_warmup_ratio=0", "critic.lr_warmup_ratio=0",
+                                    "actor.lr_scheduler=constant", "critic.lr_scheduler=constant"});
+  const auto in = [&](const std::string& name, const std::vector<std::string>& more) {
+    return With(run.arguments, With({"--launch", "--set=run_dir=" + harness.Path(name)}, more));
+  };
+  const pid_t pid = harness.Start(kOrchestrator, in("stopped", {"--set=train.max_steps=1000"}));
+  ASSERT_FALSE(WaitForRecords(harness, pid, harness.Path("stopped") + "/metrics.jsonl", 2, absl::Seconds(60)).empty())
+      << harness.Output(pid);
+  for (const pid_t process : harness.Alive()) kill(process, SIGTERM);
+  const auto outcome = harness.Wait(pid, absl::Seconds(60));
+  EXPECT_EQ(outcome.exit_code, 130) << outcome.output;
+  EXPECT_THAT(outcome.output,
+              AllOf(HasSubstr("the run ends after the step under way"), HasSubstr("stopped by SIGTERM")));
+  EXPECT_THAT(harness.Survivors(absl::Seconds(5)), IsEmpty());
+  const size_t steps = ReadRecords(harness.Path("stopped") + "/metrics.jsonl").size();
+  EXPECT_EQ(std::filesystem::read_symlink(harness.Path("stopped") + "/checkpoints/latest"),
+            absl::StrCat("step_", steps));
+
+  const std::string all = absl::StrCat("--set=train.max_steps=", steps + 1);
+  const std::string command = CommandBelow(absl::StrCat("To continue after step ", steps), outcome.output);
+  const auto continued = harness.Run("/bin/sh", {"-c", absl::StrCat(command, " ", all)}, absl::Seconds(120));
+  EXPECT_EQ(continued.exit_code, 0) << continued.output;
+  const auto whole = harness.Run(kOrchestrator, in("whole", {all}), absl::Seconds(120));
+  EXPECT_EQ(whole.exit_code, 0) << whole.output;
+  const auto records = ReadRecords(harness.Path("stopped") + "/metrics.jsonl");
+  const auto expected = ReadRecords(harness.Path("whole") + "/metrics.jsonl");
+  ASSERT_EQ(records.size(), steps + 1);
+  ASSERT_EQ(expected.size(), steps + 1);
+  for (size_t step = 0; step <= steps; ++step) ExpectSameMetrics(records[step], expected[step], 1e-5);
 }
 
 TEST(Run, GoesOnAfterACrashAsIfItHadNeverStopped) {

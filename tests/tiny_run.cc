@@ -1,5 +1,8 @@
 #include "tests/tiny_run.h"
 
+#include <gtest/gtest.h>
+
+#include <cmath>
 #include <fstream>
 
 #include "absl/strings/str_cat.h"
@@ -121,6 +124,17 @@ std::vector<nlohmann::json> WaitForRecords(ProcessHarness& harness, pid_t pid, c
     const bool last_look = harness.Wait(pid, absl::Milliseconds(50)).ended || absl::Now() > deadline;
     std::vector<nlohmann::json> records = ReadRecords(path);
     if (records.size() >= count || last_look) return records;
+  }
+}
+
+void ExpectSameMetrics(const nlohmann::json& run, const nlohmann::json& expected, double relative) {
+  SCOPED_TRACE("step " + expected.at("step").dump());
+  for (const char* name :
+       {"step", "policy_version", "reward/mean", "response_length/mean", "tokens/generated", "kl/mean",
+        "kl/coefficient", "policy/loss", "policy/entropy", "policy/grad_norm", "policy/learning_rate", "critic/loss",
+        "critic/grad_norm", "critic/value_mean", "critic/learning_rate"}) {
+    const double want = expected.at(name).get<double>();
+    EXPECT_NEAR(run.at(name).get<double>(), want, relative * std::abs(want) + 1e-6) << name;
   }
 }
 

@@ -49,4 +49,7 @@ std::vector<nlohmann::json> ReadRecords(const std::string& path);
 std::vector<nlohmann::json> WaitForRecords(ProcessHarness& harness, pid_t pid, const std::string& path, size_t count,
                                            absl::Duration timeout);
 
+// `run` and `expected` are the same metrics but for rounding. What is near 0 by itself is held by its error alone.
+void ExpectSameMetrics(const nlohmann::json& run, const nlohmann::json& expected, double relative);
+
 }  // namespace quartet

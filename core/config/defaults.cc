@@ -228,7 +228,7 @@ std::vector<const Need*> FillDefaults(RunConfig* c) {
   } else if (!t->has_critic_updates_per_batch()) {
     QUARTET_DEFAULT(t, critic_train_batch_size, t->train_batch_size());
   }
-  QUARTET_DEFAULT(t, save_optimizer, t->save_steps() > 0);
+  QUARTET_DEFAULT(t, save_optimizer, t->save_steps() > 0 || t->save_on_sigterm());
 
   SftConfig* s = c->mutable_sft();
   if (IsScaleFree(c->actor())) QUARTET_DEFAULT(s, learning_rate, 1e-4);

@@ -179,8 +179,9 @@ std::vector<Need> MakeNeeds() {
        Says("train.max_steps is set")},
       {"train.allow_changed_run", [](const RunConfig& c) { return c.train().load_checkpoint(); },
        Says("train.load_checkpoint is false, so that no run is continued")},
-      {"train.max_ckpt_num", [](const RunConfig& c) { return c.train().save_steps() != 0; },
-       Says("train.save_steps is 0, so there is only the checkpoint at the end")},
+      {"train.max_ckpt_num",
+       [](const RunConfig& c) { return c.train().save_steps() != 0 || c.train().save_on_sigterm(); },
+       Says("train.save_steps is 0 and train.save_on_sigterm false, so there is only the checkpoint at the end")},
 
       {"sft.multiturn", HasChatTemplate, Says("data.apply_chat_template is false, so there are no turns")},
       {"sft.max_epochs", [](const RunConfig& c) { return c.sft().max_steps() == 0; }, Says("sft.max_steps is set")},

@@ -396,6 +396,9 @@ TEST(RunConfig, SavesWhatARunNeedsToGoOnWhereItSavesAtAll) {
   EXPECT_TRUE(saves({"train.save_steps=10"}));
   EXPECT_FALSE(saves({"train.save_steps=10", "train.save_optimizer=false"}));
   EXPECT_TRUE(saves({"train.save_optimizer=true"}));
+  EXPECT_TRUE(saves({"train.save_on_sigterm=true"}));
+  ExpectError({"train.save_on_sigterm=true", "train.save_optimizer=false"},
+              {"train.save_optimizer: false", "train.save_on_sigterm"});
   EXPECT_EQ(LoadRunConfig("", {"train.save_steps=2"}, "").value().train().max_ckpt_num(), 3);
 }
 

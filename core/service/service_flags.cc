@@ -57,7 +57,7 @@ CommandLine ServiceCommandLine(const std::string& service, const std::string& su
               "\n"
               "Environment:\n"
               "  RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR (torchrun), or\n"
-              "  SLURM_PROCID, SLURM_NTASKS, SLURM_LOCALID, SLURM_NTASKS_PER_NODE (Slurm)\n"
+              "  SLURM_PROCID, SLURM_NTASKS, SLURM_LOCALID, SLURM_NTASKS_PER_NODE, SLURM_CPUS_PER_TASK (Slurm)\n"
               "                         This process is that one rank, and starts no others. The ranks meet at the "
               "leader's\n"
               "                         address, services.",
@@ -103,10 +103,11 @@ absl::StatusOr<RunConfig> LoadServiceConfig(const ServiceFlags& flags, const std
 
 absl::StatusOr<std::optional<RankEnvironment>> ReadRankEnvironment() {
   struct Names {
-    const char *rank, *world_size, *local_rank, *local_world_size;
+    const char *rank, *world_size, *local_rank, *local_world_size, *node, *cores;
   };
-  for (const Names& names : {Names{"RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"},
-                             Names{"SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID", "SLURM_NTASKS_PER_NODE"}}) {
+  for (const Names& names : {Names{"RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK", ""},
+                             Names{"SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID", "SLURM_NTASKS_PER_NODE",
+                                   "SLURM_NODEID", "SLURM_CPUS_PER_TASK"}}) {
     QUARTET_ASSIGN_OR_RETURN(const std::optional<int> rank, EnvironmentNumber(names.rank));
     if (!rank.has_value()) continue;
     QUARTET_ASSIGN_OR_RETURN(const std::optional<int> world_size, EnvironmentNumber(names.world_size));
@@ -121,7 +122,11 @@ absl::StatusOr<std::optional<RankEnvironment>> ReadRankEnvironment() {
     }
     QUARTET_ASSIGN_OR_RETURN(const std::optional<int> local_rank, EnvironmentNumber(names.local_rank));
     QUARTET_ASSIGN_OR_RETURN(const std::optional<int> local_world_size, EnvironmentNumber(names.local_world_size));
+    QUARTET_ASSIGN_OR_RETURN(const std::optional<int> node, EnvironmentNumber(names.node));
+    QUARTET_ASSIGN_OR_RETURN(const std::optional<int> cores, EnvironmentNumber(names.cores));
     RankEnvironment place;
+    place.node = node.value_or(0);
+    place.cores = cores.value_or(0);
     place.rank = *rank;
     place.world_size = *world_size;
     place.local_rank = local_rank.value_or(*rank);

@@ -34,6 +34,8 @@ struct RankEnvironment {
   int world_size = 1;
   int local_rank = 0;
   int local_world_size = 1;
+  int node = 0;   // among those that the ranks are on
+  int cores = 0;  // that Slurm gives it alone; 0: that is not said
 };
 absl::StatusOr<std::optional<RankEnvironment>> ReadRankEnvironment();
 

@@ -17,6 +17,28 @@ absl::Status Cancellation::status() const {
   return reason_;
 }
 
+void Cancellation::PromiseToEnd() {
+  std::lock_guard<std::mutex> lock(mutex_);
+  promised_ = true;
+}
+
+bool Cancellation::End(absl::Status reason) {
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    if (promised_ && ending_.ok() && reason_.ok()) {
+      ending_ = std::move(reason);
+      return true;
+    }
+  }
+  Cancel(std::move(reason));
+  return false;
+}
+
+absl::Status Cancellation::ending() const {
+  std::lock_guard<std::mutex> lock(mutex_);
+  return ending_;
+}
+
 Cancellation::Scope::Scope(Cancellation* cancellation, std::function<void()> hook) : cancellation_(cancellation) {
   std::lock_guard<std::mutex> lock(cancellation_->mutex_);
   id_ = cancellation_->next_id_++;

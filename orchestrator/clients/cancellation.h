@@ -19,6 +19,13 @@ class Cancellation {
   // OK until cancelled, then the reason.
   absl::Status status() const;
 
+  // From now on whoever drives the run asks for `ending` between its steps, and ends it in good order when told to.
+  void PromiseToEnd();
+  // That the run is to end: asks for it and returns true where it was promised, and not asked for before; else cancels.
+  bool End(absl::Status reason);
+  // OK until the run is asked to end, then the reason.
+  absl::Status ending() const;
+
   // While it lives, `hook` runs (at most once, on the cancelling thread) when the run is cancelled; at once if it is
   // cancelled already. The hook must be quick and must not use the Cancellation.
   class Scope {
@@ -36,6 +43,8 @@ class Cancellation {
  private:
   mutable std::mutex mutex_;
   absl::Status reason_;
+  bool promised_ = false;
+  absl::Status ending_;
   uint64_t next_id_ = 0;
   std::map<uint64_t, std::function<void()>> hooks_;
 };

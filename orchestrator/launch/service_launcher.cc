@@ -182,7 +182,10 @@ void ServiceLauncher::Stop() {
   }
   if (watcher_.joinable()) watcher_.join();
   // All at once, so that the graces do not add up.
-  for (auto& [service, child] : children_) child->Signal(SIGTERM);
+  for (auto& [service, child] : children_) {
+    child->SendReason("SIGTERM");  // by the signal alone a service may not end (train.save_on_sigterm)
+    child->Signal(SIGTERM);
+  }
   const Deadline deadline = Deadline::In(kStopGrace);
   for (auto& [service, child] : children_) child->Terminate(deadline.left());
   children_.clear();

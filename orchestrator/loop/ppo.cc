@@ -73,11 +73,14 @@ class PpoLoop {
                                                             const std::vector<size_t>& positions);
   absl::Status CheckLogProbs(int64_t step, const LogProbDifference& difference) const;
   absl::Status Sync(int64_t step, Metrics* metrics);
-  absl::StatusOr<SavedStates> SaveStates(int64_t steps_done);
+  absl::StatusOr<SavedStates> SaveStates(int64_t steps_done, Metrics* metrics);
+  absl::StatusOr<SavedStates> AskForStates(int64_t steps_done);
   // Makes a checkpoint of what SaveStates has written.
   absl::Status Commit(int64_t steps_done, const SavedStates& saved, const Metrics& metrics, bool has_evaluation);
   // What remains of a step whose policy is in use in the rollout: its evaluation, and the record of it.
   absl::Status EndStep(int64_t step, bool evaluate, Metrics* metrics);
+  // Why no further step is made, once the last one has a checkpoint; OK: it is made.
+  absl::Status EndEarly();
   // After `step`; -1: before training.
   absl::StatusOr<std::vector<EvaluationResult>> EvaluatePolicy(int64_t step);
 
@@ -104,6 +107,8 @@ class PpoLoop {
   std::optional<StepTrace> trace_;
   TimeLeft time_left_;
   int64_t last_checkpoint_bytes_ = 0;  // 0: none was saved yet
+  int64_t checkpoint_step_ = 0;        // steps done of the last one that was saved here
+  Metrics last_metrics_;               // of the step before
   StepWarnings warnings_;
   bool has_said_difference_ = false;  // for which all log-probabilities are recomputed
   // Of the weights that the policy has now; the rollout must generate with exactly these.
@@ -126,6 +131,7 @@ absl::StatusOr<PpoSummary> PpoLoop::Run() {
     QUARTET_RETURN_IF_ERROR(EndStep(first_step_ - 1, run_.resume->has_evaluation, &metrics));
   }
   for (; !IsLast(steps_done_ - 1); ++steps_done_) {
+    QUARTET_RETURN_IF_ERROR(EndEarly());
     trace_->BeginStep(steps_done_);
     QUARTET_RETURN_IF_ERROR(Step(steps_done_));
     trace_->EndStep(steps_done_);
@@ -237,22 +243,16 @@ absl::Status PpoLoop::Step(int64_t step) {
   const bool last = IsLast(step);
   const auto is_due = [&](int64_t every) { return last || (every > 0 && (step + 1) % every == 0); };
   const bool evaluate = !run_.evaluation_sets.empty() && is_due(config_.eval().eval_steps());
+  absl::Status ending = run_.ending();
   std::optional<SavedStates> saved;
-  if (is_due(config_.train().save_steps())) {
-    const Stopwatch saving;
-    const int64_t expected = last_checkpoint_bytes_;
-    BeginPhase("checkpoint", expected >> 20);
-    const std::string folder = run_.folder.checkpoint_path(CheckpointId(step + 1));
-    {
-      const FolderGrowth growth(run_.view, folder, expected);
-      QUARTET_ASSIGN_OR_RETURN(saved, SaveStates(step + 1));
-    }
-    last_checkpoint_bytes_ = BytesBelow(folder);
-    metrics.Set("time/checkpoint", saving.Seconds());
+  if (is_due(config_.train().save_steps()) || !ending.ok()) {
+    QUARTET_ASSIGN_OR_RETURN(saved, SaveStates(step + 1, &metrics));
   }
   QUARTET_RETURN_IF_ERROR(AddServiceMetrics(run_.services, &metrics));
   metrics.Set("time/step", whole_step.Seconds());
   if (saved.has_value()) QUARTET_RETURN_IF_ERROR(Commit(step + 1, *saved, metrics, evaluate));
+  // There may be no time for it.
+  if (!ending.ok() && evaluate) return ending;
   return EndStep(step, evaluate, &metrics);
 }
 
@@ -268,6 +268,7 @@ absl::Status PpoLoop::EndStep(int64_t step, bool evaluate, Metrics* metrics) {
     if (IsLast(step)) summary_.after = std::move(results);
   }
   QUARTET_RETURN_IF_ERROR(run_.folder.WriteMetrics(step, *metrics));
+  last_metrics_ = *metrics;
   // A step that a run before this one has made says nothing of how long they take here.
   if (step >= first_step_) time_left_.AddStep(absl::Seconds(metrics->Get("time/step").value_or(0)));
   run_.view.Print(StepTableLine(step, *metrics, time_left_.Text("  ", steps_ - step - 1)));
@@ -387,7 +388,33 @@ absl::Status PpoLoop::Sync(int64_t step, Metrics* metrics) {
   return absl::OkStatus();
 }
 
-absl::StatusOr<SavedStates> PpoLoop::SaveStates(int64_t steps_done) {
+absl::Status PpoLoop::EndEarly() {
+  absl::Status why = run_.ending();
+  if (why.ok() || steps_done_ == first_step_ || checkpoint_step_ == steps_done_) return why;
+  step_ = steps_done_ - 1;
+  QUARTET_ASSIGN_OR_RETURN(const SavedStates saved, SaveStates(steps_done_, &last_metrics_));
+  QUARTET_RETURN_IF_ERROR(Commit(steps_done_, saved, last_metrics_, /*has_evaluation=*/false));
+  EndPhase();
+  return why;
+}
+
+absl::StatusOr<SavedStates> PpoLoop::SaveStates(int64_t steps_done, Metrics* metrics) {
+  const Stopwatch saving;
+  const int64_t expected = last_checkpoint_bytes_;
+  BeginPhase("checkpoint", expected >> 20);
+  const std::string folder = run_.folder.checkpoint_path(CheckpointId(steps_done));
+  absl::StatusOr<SavedStates> saved;
+  {
+    const FolderGrowth growth(run_.view, folder, expected);
+    saved = AskForStates(steps_done);
+  }
+  QUARTET_RETURN_IF_ERROR(saved.status());
+  last_checkpoint_bytes_ = BytesBelow(folder);
+  metrics->Set("time/checkpoint", saving.Seconds());
+  return saved;
+}
+
+absl::StatusOr<SavedStates> PpoLoop::AskForStates(int64_t steps_done) {
   const std::string id = CheckpointId(steps_done);
   const auto step = static_cast<uint64_t>(steps_done);
   const bool save_optimizer = config_.train().save_optimizer();
@@ -437,6 +464,7 @@ absl::Status PpoLoop::Commit(int64_t steps_done, const SavedStates& saved, const
   record.has_evaluation = has_evaluation;
   QUARTET_RETURN_IF_ERROR(run_.folder.CommitCheckpoint(record, config_.train().max_ckpt_num()));
   summary_.checkpoint = absl::StrCat("checkpoints/", saved.policy.folder());
+  checkpoint_step_ = steps_done;
   return absl::OkStatus();
 }
 

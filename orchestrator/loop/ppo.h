@@ -33,6 +33,8 @@ struct PpoRun {
   TerminalView& view;
   // Where the run goes on after a checkpoint: the trainers have loaded its states.
   std::optional<CheckpointRecord> resume = std::nullopt;
+  // Asked between steps: why the run is to end, with a checkpoint; OK: it goes on.
+  std::function<absl::Status()> ending = [] { return absl::OkStatus(); };
   // Called once the services have accepted the run and its folder has begun, with the steps that it makes in all.
   std::function<void(int64_t steps)> begun = {};
 };
@@ -47,6 +49,9 @@ struct PpoSummary {
 // Runs all steps. The first failure of a call, a reply that is not whole, or a difference of the trainer's and the
 // rollout's log-probabilities above train.max_log_prob_diff_mean ends the run with an error. Samples are demanded of
 // exactly the policy version that the step before trained: weights that did not arrive are an error, too.
+//
+// A run that `ending` ends has a checkpoint of its last step, and that error. An evaluation that was due after the step
+// is made by the run that goes on.
 absl::StatusOr<PpoSummary> RunPpo(const PpoRun& run);
 
 // Prompts that a run over `prompts` prompts draws at least: the passes of train.num_episodes. Without an end where

@@ -10,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "core/base/fail_point.h"
 #include "orchestrator/loop/ppo.h"
+#include "orchestrator/run_folder/checkpoint_search.h"
 #include "orchestrator/testing/ppo_test_base.h"
 
 namespace quartet {
@@ -103,6 +104,46 @@ TEST_F(PpoResumeTest, GoesOnAfterACheckpointAsIfItHadNeverStopped) {
   }
   EXPECT_EQ(Lines("run/metrics.jsonl").size(), 4) << "one object a step, also of a run in two parts";
   EXPECT_EQ(Lines("run/superseded/1/metrics.jsonl").size(), 2);
+}
+
+TEST_F(PpoResumeTest, EndsWithACheckpointWhenItIsAskedTo) {
+  RunConfig config = MakeSavingConfig(9);
+  config.mutable_train()->set_save_steps(100);
+  const std::string run = scratch_.path() + "/run";
+  // In a step, between two, and before the first: after so many answers to "does it end?".
+  for (const auto& [asked, steps] : {std::pair(3, 2), std::pair(4, 2), std::pair(0, 0)}) {
+    std::filesystem::remove_all(run);
+    services_.SetOptimizerSteps(0);
+    int answers = 0;
+    const absl::Status stopped = absl::CancelledError("stopped by SIGTERM");
+    ending_ = [&, asked = asked] { return answers++ < asked ? absl::OkStatus() : stopped; };
+    EXPECT_EQ(Run(config).status(), stopped);
+    const auto record = NewestRecord(run + "/checkpoints");
+    EXPECT_EQ(record.has_value() ? record->step : 0, steps) << asked;
+    EXPECT_EQ(steps == 0 ? 0 : Lines("run/metrics.jsonl").size(), steps) << asked;
+  }
+}
+
+TEST_F(PpoResumeTest, LeavesTheEvaluationThatWasDueToTheRunThatGoesOn) {
+  RunConfig config = MakeSavingConfig(4);
+  config.mutable_train()->set_save_steps(100);
+  config.mutable_eval()->add_data(config.data().prompt_data(0));
+  config.mutable_eval()->set_eval_steps(2);
+  int answers = 0;
+  ending_ = [&] { return answers++ < 3 ? absl::OkStatus() : absl::CancelledError("stopped by SIGTERM"); };
+  EXPECT_EQ(Run(config).status().code(), absl::StatusCode::kCancelled);
+  EXPECT_EQ(Lines("run/metrics.jsonl").size(), 1) << "the second has no evaluation yet";
+  const auto record = NewestRecord(scratch_.path() + "/run/checkpoints");
+  ASSERT_TRUE(record.has_value());
+  EXPECT_EQ(record->step, 2);
+  ending_ = [] { return absl::OkStatus(); };
+  config.mutable_train()->set_load_checkpoint(true);
+  services_.SetOptimizerSteps(2);
+  const absl::StatusOr<PpoSummary> summary = Run(config, *record);
+  ASSERT_TRUE(summary.ok()) << summary.status();
+  const auto metrics = Lines("run/metrics.jsonl");
+  ASSERT_EQ(metrics.size(), 4);
+  EXPECT_TRUE(metrics[1].contains("eval/prompts/pass@1")) << metrics[1];
 }
 
 TEST_F(PpoResumeTest, ChangesNothingBeforeTheServicesHaveAcceptedTheRun) {

@@ -38,7 +38,20 @@ absl::Status ReadPpoInputs(RunSession& session, PpoInputs* inputs) {
   return CheckCallSizes(config, evaluated);
 }
 
+absl::Status ReadInputs(RunSession& session, PpoInputs* inputs) {
+  return session.ReadInputs({.programs = {Program::kPpo},
+                             .services = PpoServices(session.config()),
+                             .model = "actor",
+                             .name = "orchestrator"},
+                            [&] { return ReadPpoInputs(session, inputs); });
+}
+
 }  // namespace
+
+absl::Status CheckPpo(RunSession& session) {
+  PpoInputs inputs;
+  return ReadInputs(session, &inputs);
+}
 
 absl::StatusOr<PpoResult> TrainByPpo(RunSession session) {
   // 1. Everything that can be wrong before a folder is made or a service is started.
@@ -46,9 +59,7 @@ absl::StatusOr<PpoResult> TrainByPpo(RunSession session) {
   TerminalView& view = session.view();
   const std::vector<std::string> services_of_run = PpoServices(config);
   PpoInputs inputs;
-  QUARTET_RETURN_IF_ERROR(session.ReadInputs(
-      {.programs = {Program::kPpo}, .services = services_of_run, .model = "actor", .name = "orchestrator"},
-      [&] { return ReadPpoInputs(session, &inputs); }));
+  QUARTET_RETURN_IF_ERROR(ReadInputs(session, &inputs));
   view.Print(absl::StrCat("run folder: ", config.run_dir()));
   view.Print(absl::StrCat("prompts: ", DescribeRows("an epoch", inputs.prompts->rows())));
   for (const EvaluationSet& set : inputs.evaluation_sets) {
@@ -75,10 +86,19 @@ absl::StatusOr<PpoResult> TrainByPpo(RunSession session) {
                                                .folder = session.folder(),
                                                .view = view,
                                                .resume = session.resume(),
-                                               .begun = [&](int64_t steps) {
-                                                 session.Begin(steps);
-                                                 for (const std::string& warning : warnings) session.Warn(warning);
-                                               }});
+                                               .ending = [&] { return session.cancellation().ending(); },
+                                               .begun =
+                                                   [&](int64_t steps) {
+                                                     session.Begin(steps);
+                                                     if (config.train().save_on_sigterm()) {
+                                                       session.cancellation().PromiseToEnd();
+                                                     }
+                                                     for (const std::string& warning : warnings) session.Warn(warning);
+                                                   }});
+  // What was asked to end and has is as if it were cancelled then.
+  if (!session.cancellation().ending().ok() && summary.status() == session.cancellation().ending()) {
+    session.cancellation().Cancel(summary.status());
+  }
   if (!summary.ok()) return session.End(summary.status());
   result.summary = *std::move(summary);
   for (ServiceClient* client : services.all()) {

@@ -17,6 +17,9 @@ struct PpoResult {
   std::map<std::string, ServiceInfo> services;
 };
 
+// That nothing is wrong that TrainByPpo finds before run_dir is made or a service is started; makes and starts nothing.
+absl::Status CheckPpo(RunSession& session);
+
 // Whatever is wrong with the configuration or what it names is found before run_dir is made or any service started
 // (RunSession::ReadInputs). Where a service ended by itself the error says so, whatever call failed because of it.
 absl::StatusOr<PpoResult> TrainByPpo(RunSession session);

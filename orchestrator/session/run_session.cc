@@ -210,7 +210,7 @@ absl::Status RunSession::WithContinuation(const absl::Status& status) const {
                 "some that can, in another folder"
               : "There is no checkpoint to continue from yet (train.save_steps); to begin anew";
     // Else it would be lost in the same way once more.
-    if (train.save_steps() == 0) absl::StrAppend(&command, " --set=train.save_steps=10");
+    if (train.save_steps() == 0 && !train.save_on_sigterm()) absl::StrAppend(&command, " --set=train.save_steps=10");
     if (!train.save_optimizer()) absl::StrAppend(&command, " --set=train.save_optimizer=true");
     if (models_alone) absl::StrAppend(&command, " --set=run_dir=", folder_->path(), "_2");
   }

@@ -13,13 +13,6 @@
 namespace quartet {
 namespace {
 
-// As one word of a shell.
-std::string Quoted(const std::string& word) {
-  constexpr char kPlain[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-+=:,./@%";
-  if (!word.empty() && word.find_first_not_of(kPlain) == std::string::npos) return word;
-  return absl::StrCat("'", absl::StrReplaceAll(word, {{"'", "'\\''"}}), "'");
-}
-
 std::string Environment(const char* name) {
   const char* value = getenv(name);
   return value == nullptr ? "" : value;
@@ -27,11 +20,17 @@ std::string Environment(const char* name) {
 
 }  // namespace
 
+std::string ShellWord(const std::string& word) {
+  constexpr char kPlain[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-+=:,./@%";
+  if (!word.empty() && word.find_first_not_of(kPlain) == std::string::npos) return word;
+  return absl::StrCat("'", absl::StrReplaceAll(word, {{"'", "'\\''"}}), "'");
+}
+
 std::string RunCommand(const std::string& label, const std::string& program) {
   const std::string workspace = Environment("BUILD_WORKSPACE_DIRECTORY");
-  if (workspace.empty()) return Quoted(program);
+  if (workspace.empty()) return ShellWord(program);
   const bool inside = Environment("BUILD_WORKING_DIRECTORY") == workspace;
-  return absl::StrCat(Quoted(absl::StrCat(inside ? "." : workspace, "/bazelw")), " run ", label, " --");
+  return absl::StrCat(ShellWord(absl::StrCat(inside ? "." : workspace, "/bazelw")), " run ", label, " --");
 }
 
 std::string ContinueCommand(int argc, const char* const* argv, const std::string& label, const std::string& run_dir) {
@@ -44,7 +43,7 @@ std::string ContinueCommand(int argc, const char* const* argv, const std::string
   }
   return absl::StrCat(
       RunCommand(label, argv[0]), " ",
-      absl::StrJoin(words, " ", [](std::string* out, const std::string& word) { out->append(Quoted(word)); }));
+      absl::StrJoin(words, " ", [](std::string* out, const std::string& word) { out->append(ShellWord(word)); }));
 }
 
 }  // namespace quartet

@@ -5,6 +5,9 @@
 
 namespace quartet {
 
+// `word` as one word of a shell.
+std::string ShellWord(const std::string& word);
+
 // What runs the target `label`, whose program is the file `program`, from the folder that this program was called from:
 // under `bazel run` bazelw with the label, else the file. Arguments may follow.
 std::string RunCommand(const std::string& label, const std::string& program);

@@ -23,8 +23,14 @@ void InterruptWatch::Watch(Cancellation* cancellation) {
       std::fprintf(stderr, "\nended at once by a second signal, %s\n", reason->c_str());
       _exit(130);
     }
+    const absl::Status stopped = absl::CancelledError(absl::StrCat("stopped by ", *reason));
+    if (*reason == "SIGTERM" && cancellation->End(stopped)) {
+      std::fprintf(stderr,
+                   "\nSIGTERM: the run ends after the step under way, with a checkpoint; a second one ends it now\n");
+      continue;
+    }
     cancelled = true;
-    cancellation->Cancel(absl::CancelledError(absl::StrCat("stopped by ", *reason)));
+    cancellation->Cancel(stopped);
     if (*reason != "SIGINT" && *reason != "SIGTERM") return;  // what does not come twice
     std::fprintf(stderr, "\n%s: the run and its services are ending; a second one ends at once\n", reason->c_str());
   }

@@ -9,8 +9,9 @@
 
 namespace quartet {
 
-// Made in main before any thread; cancels the run with CANCELLED at the first SIGINT or SIGTERM. The second ends the
-// program with exit code 130; services that it has started end by themselves then, as their parent is gone.
+// Made in main before any thread; cancels the run with CANCELLED at the first SIGINT or SIGTERM; at a SIGTERM asks it
+// to end, where it has promised to, and cancels it at the one after that. The next signal ends the program with exit
+// code 130; services that it has started end by themselves then, as their parent is gone.
 class InterruptWatch {
  public:
   // `cancellation` outlives it.

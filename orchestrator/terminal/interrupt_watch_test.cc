@@ -31,6 +31,22 @@ void InterruptTwice(int second) {
   while (true) pause();
 }
 
+// A run that has promised to end in good order.
+void Terminate() {
+  Cancellation cancellation;
+  cancellation.PromiseToEnd();
+  InterruptWatch watch(&cancellation);
+  kill(getpid(), SIGTERM);
+  while (cancellation.ending().ok()) absl::SleepFor(absl::Milliseconds(1));
+  if (!cancellation.status().ok()) _exit(1);
+  Interrupt(SIGTERM, cancellation);
+  _exit(cancellation.ending() == absl::CancelledError("stopped by SIGTERM") ? 7 : 2);
+}
+
+TEST(InterruptWatch, AsksARunThatSavesToEndAndCancelsItAtTheSecondSigterm) {
+  EXPECT_EXIT(Terminate(), ::testing::ExitedWithCode(7), "ends after the step under way, with a checkpoint");
+}
+
 TEST(InterruptWatch, CancelsTheRunAtTheFirstSignal) { EXPECT_EXIT(InterruptOnce(), ::testing::ExitedWithCode(7), ""); }
 
 TEST(InterruptWatch, EndsTheProgramAtTheSecond) {

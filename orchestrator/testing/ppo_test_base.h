@@ -59,7 +59,8 @@ class PpoTest : public ::testing::Test {
                    .services = *clients,
                    .folder = *start->folder,
                    .view = view,
-                   .resume = resume.has_value() ? resume : start->resume});
+                   .resume = resume.has_value() ? resume : start->resume,
+                   .ending = ending_});
   }
 
   std::vector<nlohmann::json> Lines(const std::string& name) {
@@ -111,6 +112,7 @@ class PpoTest : public ::testing::Test {
   FakeServices services_;
   ByteTokenizer tokenizer_;
   Cancellation cancellation_;
+  std::function<absl::Status()> ending_ = [] { return absl::OkStatus(); };
   std::FILE* terminal_;
 
  private:

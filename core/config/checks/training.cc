@@ -67,6 +67,10 @@ absl::Status CheckTrain(const RunConfig& c) {
   if (!t.trace_steps().empty()) {
     QUARTET_RETURN_IF_ERROR(ParseStepRange("train.trace_steps", t.trace_steps()).status());
   }
+  if (t.save_on_sigterm() && !t.save_optimizer()) {
+    return Bad("train.save_optimizer", "false",
+               "train.save_on_sigterm makes checkpoints that a run goes on after: it must be true, or not set");
+  }
   const int64_t sequences = SequencesPerBatch(c);
   const auto bad_for_batch = [&](absl::string_view field, int32_t value, absl::string_view rule) {
     return Bad(

@@ -1,6 +1,7 @@
 #include "core/service/process/launcher.h"
 
 #include <errno.h>
+#include <sched.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
@@ -14,7 +15,9 @@
 #include <thread>
 #include <utility>
 
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "absl/time/time.h"
 #include "core/base/deadline.h"
@@ -41,17 +44,63 @@ int Fail(const std::string& service, const absl::Status& status, int code) {
   return code;
 }
 
-// Becomes the rank that the environment names. Returns only on an error.
+// Makes the GPUs that kNodeGpus gives a rank those that it sees.
+absl::Status SeeOwnGpus(const RankEnvironment& place) {
+  const char* const said = getenv(kNodeGpus);
+  if (said == nullptr) return absl::OkStatus();
+  const std::vector<std::string> nodes = absl::StrSplit(said, ';');
+  if (place.node >= static_cast<int>(nodes.size())) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(kNodeGpus, " is \"", said, "\", and this rank is on node ", place.node, ", counted from 0"));
+  }
+  const char* const visible = getenv("CUDA_VISIBLE_DEVICES");
+  const std::vector<std::string> names =
+      visible == nullptr ? std::vector<std::string>() : absl::StrSplit(visible, ',', absl::SkipEmpty());
+  std::vector<std::string> own;
+  for (const std::string& gpu : std::vector<std::string>(absl::StrSplit(nodes[place.node], ','))) {
+    size_t position = 0;
+    if (!absl::SimpleAtoi(gpu, &position) || (visible != nullptr && position >= names.size())) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(kNodeGpus, " is \"", said, "\", of which \"", gpu, "\" is no position among ",
+                       visible == nullptr ? "GPUs" : absl::StrCat("those of CUDA_VISIBLE_DEVICES, \"", visible, "\"")));
+    }
+    own.push_back(visible == nullptr ? gpu : names[position]);
+  }
+  setenv("CUDA_VISIBLE_DEVICES", absl::StrJoin(own, ",").c_str(), /*overwrite=*/1);
+  return absl::OkStatus();
+}
+
+// How many threads a rank computes with that Slurm or torchrun has started.
+int ThreadsOf(const RankEnvironment& place, int said, const std::vector<int>& own_cores) {
+  if (said > 0) return said;
+  if (!own_cores.empty()) return static_cast<int>(own_cores.size());
+  return place.cores > 0 ? place.cores : ThreadsOfRank(0, place.local_world_size);
+}
+
+// Becomes the rank that the environment names. `cores` are of each rank; none: all have all. Returns only on an error.
 absl::Status BecomeRank(const std::string& program, const RunConfig& config, const std::string& service,
-                        const RankEnvironment& place, char** argv) {
+                        const RankEnvironment& place, const std::vector<std::vector<int>>& cores, char** argv) {
+  if (absl::Status s = SeeOwnGpus(place); !s.ok()) return s;
+  const std::vector<int> own = cores.empty() ? std::vector<int>() : cores[place.rank];
+  if (!own.empty()) {
+    cpu_set_t set;
+    CPU_ZERO(&set);
+    for (const int core : own) {
+      if (core < CPU_SETSIZE) CPU_SET(core, &set);
+    }
+    if (sched_setaffinity(0, sizeof(set), &set) != 0) {
+      return absl::ErrnoToStatus(errno, absl::StrCat("cannot run on cores ", FormatCores(own), ", which ", kRankCores,
+                                                     " gives rank ", place.rank));
+    }
+    setenv(kOwnCores, "1", /*overwrite=*/1);
+  }
   for (const auto& [name, value] : kThreadEnvironment) setenv(name, value, /*overwrite=*/0);
   // Where the user says nothing torchrun sets it to 1.
   const char* const threads = getenv("OMP_NUM_THREADS");
   const bool said = PlacementOf(config, service).threads() > 0;
   const bool of_torchrun =
       getenv("TORCHELASTIC_RUN_ID") != nullptr && threads != nullptr && std::string(threads) == "1";
-  setenv("OMP_NUM_THREADS",
-         absl::StrCat(ThreadsOfRank(PlacementOf(config, service).threads(), place.local_world_size)).c_str(),
+  setenv("OMP_NUM_THREADS", absl::StrCat(ThreadsOf(place, PlacementOf(config, service).threads(), own)).c_str(),
          /*overwrite=*/said || of_torchrun);
   argv[0] = const_cast<char*>(program.c_str());
   execv(program.c_str(), argv);
@@ -120,11 +169,11 @@ class Ranks {
   bool ended_by_wrong_use() const { return ended_by_wrong_use_; }
 
   // SIGTERM to all at once, SIGKILL to those that are still there after the grace. `why` is the reason that they
-  // give their callers; where it is empty, the signal is.
+  // give their callers.
   void End(const std::string& why) {
     for (auto& child : children_) {
       if (child == nullptr) continue;
-      if (!why.empty()) child->SendReason(why);
+      child->SendReason(why);
       child->Signal(SIGTERM);
     }
     const Deadline deadline = Deadline::In(kGrace + absl::Seconds(1));
@@ -151,9 +200,10 @@ class Ranks {
 
 const std::vector<std::string>& RankEnvironmentNames() {
   static const auto* names = new std::vector<std::string>{
-      "RANK",         "WORLD_SIZE",   "LOCAL_RANK",    "LOCAL_WORLD_SIZE",      "MASTER_ADDR",
-      "SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID", "SLURM_NTASKS_PER_NODE", "QUARTET_LEADER_FILE",
-      kRankCores,     kOwnCores};
+      "RANK",         "WORLD_SIZE",          "LOCAL_RANK",          "LOCAL_WORLD_SIZE", "MASTER_ADDR",
+      "GROUP_RANK",   "SLURM_PROCID",        "SLURM_NTASKS",        "SLURM_LOCALID",    "SLURM_NTASKS_PER_NODE",
+      "SLURM_NODEID", "SLURM_CPUS_PER_TASK", "QUARTET_LEADER_FILE", kNodeGpus,          kRankCores,
+      kOwnCores};
   return *names;
 }
 
@@ -166,7 +216,8 @@ int LauncherMain(int argc, char** argv, const LauncherOptions& options) {
   absl::StatusOr<RunConfig> config = LoadServiceConfig(flags, service);
   if (!config.ok()) return Fail(service, config.status(), 2);
 
-  const absl::StatusOr<std::vector<std::vector<int>>> cores = RankCores(PlacementOf(*config, service).ranks());
+  const absl::StatusOr<std::vector<std::vector<int>>> cores =
+      RankCores(place->has_value() ? (*place)->world_size : PlacementOf(*config, service).ranks());
   if (!cores.ok()) return Fail(service, cores.status(), 2);
   const std::string program = ExecutableFolder() + "/rank";
   if (place->has_value()) {
@@ -178,10 +229,12 @@ int LauncherMain(int argc, char** argv, const LauncherOptions& options) {
                       " ranks; leave out --ranks, or remove these variables")),
                   2);
     }
-    return Fail(service, BecomeRank(program, *config, service, **place, argv), 1);
+    const absl::Status failed = BecomeRank(program, *config, service, **place, *cores, argv);
+    return Fail(service, failed, absl::IsInvalidArgument(failed) ? 2 : 1);
   }
 
   StopSignal stop;
+  if (config->train().save_on_sigterm()) stop.LeaveSigtermToOthers();
   InitLogging(argv[0], service, -1);
   std::error_code no_folder;
   const std::filesystem::path temporary = std::filesystem::temp_directory_path(no_folder);
@@ -202,7 +255,7 @@ int LauncherMain(int argc, char** argv, const LauncherOptions& options) {
   const ServicePlacement& placement = PlacementOf(*config, service);
   Ranks ranks(service, placement.ranks());
   int code = 0;
-  std::string ends;
+  std::string why = "not all ranks could be started";
   if (absl::Status s = ranks.Start(program, arguments, placement.threads(), *cores, folder + "/leader"); !s.ok()) {
     QUARTET_LOG(kError) << std::string(s.message());
     code = 1;
@@ -211,17 +264,19 @@ int LauncherMain(int argc, char** argv, const LauncherOptions& options) {
       const std::optional<std::string> reason = stop.Wait(absl::Seconds(1));
       if (reason.has_value()) {
         QUARTET_LOG(kInfo) << "stopping: " << *reason;
+        why = *reason;
         break;
       }
-      ends = ranks.LogEnded();
+      const std::string ends = ranks.LogEnded();
       if (!ends.empty()) {
+        why = ends;
         QUARTET_LOG(kError) << "a rank is missing; ending the others";
         code = 1;
         break;
       }
     }
   }
-  ranks.End(ends);
+  ranks.End(why);
   // Others end because of it, and perhaps before it.
   if (code == 1 && ranks.ended_by_wrong_use()) {
     QUARTET_LOG(kError) << "a rank cannot do what it was told to, which its messages name";

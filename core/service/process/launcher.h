@@ -20,6 +20,9 @@ struct LauncherOptions {
 // By kRankCores the environment may say which cores each rank has to itself, by rank: "0-3;4-7".
 int LauncherMain(int argc, char** argv, const LauncherOptions& options);
 inline constexpr char kRankCores[] = "QUARTET_RANK_CORES";
+// To ranks that Slurm or torchrun starts it may say which GPUs the service has on each of its nodes (SLURM_NODEID,
+// GROUP_RANK), counted among those that CUDA_VISIBLE_DEVICES names there: "0,1;2,3".
+inline constexpr char kNodeGpus[] = "QUARTET_NODE_GPUS";
 
 // Names of the environment variables that make a program one rank of several. To be removed from the environment of a
 // service that is started with ranks of its own.

@@ -10,8 +10,10 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <mutex>
 
+#include "core/base/logging.h"
 #include "core/service/process/child_process.h"
 
 namespace quartet {
@@ -20,6 +22,7 @@ struct StopSignal::Impl {
   int signal_fd = -1;
   int request_fd = -1;
   int parent_fd = -1;  // readable once the parent says why to stop, or (at its end) is gone
+  std::atomic<bool> ends_by_sigterm{true};
   std::mutex mutex;
   std::optional<std::string> reason;  // guarded by mutex
 };
@@ -54,6 +57,8 @@ void StopSignal::Request(const std::string& reason) {
   (void)!write(impl_->request_fd, &one, sizeof(one));
 }
 
+void StopSignal::LeaveSigtermToOthers() { impl_->ends_by_sigterm = false; }
+
 std::optional<std::string> StopSignal::Wait(absl::Duration timeout) {
   pollfd fds[] = {{impl_->signal_fd, POLLIN, 0}, {impl_->request_fd, POLLIN, 0}, {impl_->parent_fd, POLLIN, 0}};
   // poll ignores descriptors below 0: without a parent's pipe the third is never ready.
@@ -71,7 +76,10 @@ std::optional<std::string> StopSignal::Wait(absl::Duration timeout) {
   signalfd_siginfo info;
   while (read(impl_->signal_fd, &info, sizeof(info)) == sizeof(info)) {
     if (info.ssi_signo == SIGINT) return "SIGINT";
-    if (info.ssi_signo == SIGTERM) return "SIGTERM";
+    if (info.ssi_signo != SIGTERM) continue;
+    if (impl_->ends_by_sigterm) return "SIGTERM";
+    QUARTET_LOG(kInfo)
+        << "SIGTERM: the orchestrator makes a checkpoint first (train.save_on_sigterm); SIGINT ends this";
   }
   return std::nullopt;
 }

@@ -20,6 +20,9 @@ class StopSignal {
   // Thread safe; the first reason stays.
   void Request(const std::string& reason);
 
+  // From now on SIGTERM is no reason: who started this process will say when to stop, or send SIGINT.
+  void LeaveSigtermToOthers();
+
   // The reason to stop ("SIGTERM", "the parent process is gone", what the parent sends, or a requested one), as soon as
   // there is one; nothing after `timeout`, or once a child has ended. One thread.
   std::optional<std::string> Wait(absl::Duration timeout);

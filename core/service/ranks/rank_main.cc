@@ -58,6 +58,7 @@ int RankMain(int argc, char** argv, const RankMainOptions& options) {
   if (!place.ok()) return WrongUse(options.service, place.status());
   absl::StatusOr<RunConfig> config = LoadServiceConfig(flags, options.service);
   if (!config.ok()) return WrongUse(options.service, config.status());
+  if (config->train().save_on_sigterm()) stop.LeaveSigtermToOthers();
 
   RankServerOptions server_options;
   server_options.service = options;

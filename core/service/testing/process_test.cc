@@ -178,16 +178,47 @@ TEST(Process, ServesOnAllRanksAndLeavesOnSigterm) {
   EXPECT_TRUE(AllEndWithin(pids, absl::ZeroDuration()));
 }
 
+TEST(Process, LeavesSigtermToAnOrchestratorThatSavesAtIt) {
+  Strings flags = kTwoRanks;
+  flags.push_back("--set=train.save_on_sigterm=true");
+  Toy toy(flags);
+  const auto pids = toy.RankPids();
+  EXPECT_EQ(pids.size(), 2);
+  for (const pid_t rank : pids) kill(rank, SIGTERM);
+  toy.process().Signal(SIGTERM);
+  for (const char* name : {"rollout/0", "rollout/1", "rollout"}) {
+    toy.WaitForLog(absl::StrCat("[", name, "] SIGTERM: the orchestrator makes a checkpoint first"));
+  }
+  EXPECT_EQ(Health(toy.Address(), ""), "SERVING");
+  toy.process().Signal(SIGINT);
+  toy.ExpectEnd(0, {"stopping: SIGINT"});
+  EXPECT_TRUE(AllEndWithin(pids, absl::ZeroDuration()));
+}
+
+// Of a process: the value of a variable of its environment, "" where it is not there; "0-3,8".
+std::string Variable(pid_t pid, const std::string& name) {
+  const std::string environment = ReadFile(absl::StrCat("/proc/", pid, "/environ")).value_or("");
+  for (const std::string& one : std::vector<std::string>(absl::StrSplit(environment, '\0'))) {
+    if (absl::StartsWith(one, name + "=")) return one.substr(name.size() + 1);
+  }
+  return "";
+}
+std::string AllowedCores(pid_t pid) {
+  const std::string status = ReadFile(absl::StrCat("/proc/", pid, "/status")).value_or("");
+  const std::string label = "Cpus_allowed_list:\t";
+  const size_t begin = status.find(label) + label.size();
+  return status.substr(begin, status.find('\n', begin) - begin);
+}
+
 TEST(Process, EachRankRunsOnItsOwnCores) {
   const std::vector<int> cores = ReadTopology().cores();
   const std::string first = absl::StrCat(cores.front()), last = absl::StrCat(cores.back());
   Toy toy(kTwoRanks, {{kRankCores, first + ";" + last}});
   EXPECT_EQ(toy.RankPids().size(), 2);
   for (const auto& [rank, core] : {std::pair(0, first), std::pair(1, last)}) {
-    const std::string folder = absl::StrCat("/proc/", toy.PidOfRank(rank));
-    EXPECT_NE(ReadFile(folder + "/status").value_or("").find("Cpus_allowed_list:\t" + core + "\n"), std::string::npos);
-    EXPECT_NE(ReadFile(folder + "/environ").value_or("").find("OMP_NUM_THREADS=1"), std::string::npos);
-    EXPECT_EQ(ReadFile(folder + "/environ").value_or("").find(kRankCores), std::string::npos) << "it is the launcher's";
+    EXPECT_EQ(AllowedCores(toy.PidOfRank(rank)), core);
+    EXPECT_EQ(Variable(toy.PidOfRank(rank), "OMP_NUM_THREADS"), "1");
+    EXPECT_EQ(Variable(toy.PidOfRank(rank), kRankCores), "") << "it is the launcher's";
   }
 }
 
@@ -496,6 +527,42 @@ TEST(Process, ARankThatDiesBetweenCallsEndsTheOthers) {
   ASSERT_EQ(leader.RankPids().size(), 2u);
   follower.process().Signal(SIGKILL);
   leader.ExpectEnd(1, {"the ranks cannot work together any more: rank 1 (127.0.0.1:", "is gone"});
+}
+
+TEST(Process, HasTheGpusAndCoresThatSlurmsStepGivesIt) {
+  const std::string listen = absl::StrCat("--listen=127.0.0.1:", FreePort());
+  const std::vector<int> cores = ReadTopology().cores();
+  const auto task = [&](int rank, const std::string& gpus) {
+    return Variables{{"SLURM_PROCID", absl::StrCat(rank)},
+                     {"SLURM_NTASKS", "2"},
+                     {"SLURM_LOCALID", "0"},
+                     {"SLURM_NODEID", absl::StrCat(rank)},
+                     {"SLURM_CPUS_PER_TASK", "7"},
+                     {"CUDA_VISIBLE_DEVICES", "4,5,6"},
+                     {kNodeGpus, gpus},
+                     {kRankCores, absl::StrCat(cores.front(), ";", cores.back())}};
+  };
+  Toy first({listen}, task(0, "0,2;1"));
+  Toy second({listen, "--set=services.rollout.threads=3"}, task(1, "0,2;1"));
+  ASSERT_EQ(first.RankPids().size(), 2u);
+  EXPECT_EQ(Variable(first.process().pid(), "CUDA_VISIBLE_DEVICES"), "4,6");
+  EXPECT_EQ(Variable(second.process().pid(), "CUDA_VISIBLE_DEVICES"), "5");
+  EXPECT_EQ(Variable(first.process().pid(), "OMP_NUM_THREADS"), "1") << "of its core, not of the task's";
+  EXPECT_EQ(Variable(second.process().pid(), "OMP_NUM_THREADS"), "3");
+  EXPECT_EQ(AllowedCores(first.process().pid()), absl::StrCat(cores.front()));
+  EXPECT_EQ(AllowedCores(second.process().pid()), absl::StrCat(cores.back()));
+
+  Toy wrong({listen}, task(1, "0;3"));
+  wrong.ExpectEnd(2, {"QUARTET_NODE_GPUS is \"0;3\", of which \"3\" is no position among", "4,5,6"});
+  Toy missing({listen}, task(1, "0"));
+  missing.ExpectEnd(2, {"QUARTET_NODE_GPUS is \"0\"", "node 1"});
+}
+
+TEST(Process, ComputesWithAsManyThreadsAsSlurmsTaskHasCores) {
+  const std::string listen = absl::StrCat("--listen=127.0.0.1:", FreePort());
+  Toy only({listen}, {{"SLURM_PROCID", "0"}, {"SLURM_NTASKS", "1"}, {"SLURM_CPUS_PER_TASK", "7"}});
+  ASSERT_EQ(only.RankPids().size(), 1u);
+  EXPECT_EQ(Variable(only.process().pid(), "OMP_NUM_THREADS"), "7");
 }
 
 TEST(Process, TakesItsPlaceFromSlurm) {

@@ -1,0 +1,178 @@
+#include "orchestrator/engines/slurm/job.h"
+
+#include <sys/wait.h>
+
+#include <cstdio>
+#include <fstream>
+#include <map>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
+#include "core/base/status_macros.h"
+#include "orchestrator/terminal/continue_command.h"
+
+namespace quartet {
+namespace {
+
+constexpr absl::Duration kPollInterval = absl::Seconds(1);
+// A job that has not started by then waits for something that should be said.
+constexpr absl::Duration kSoon = absl::Seconds(10);
+
+struct Output {
+  int exit_code = 0;
+  std::string text;  // of standard output and error, without the last line's end
+};
+
+absl::StatusOr<Output> Call(const std::string& command) {
+  std::FILE* const pipe = popen(absl::StrCat(command, " 2>&1").c_str(), "r");
+  if (pipe == nullptr) return absl::InternalError("cannot run " + command);
+  Output output;
+  char part[4096];
+  while (const size_t size = std::fread(part, 1, sizeof(part), pipe)) output.text.append(part, size);
+  const int status = pclose(pipe);
+  output.exit_code = WIFEXITED(status) ? WEXITSTATUS(status) : 1;
+  output.text = std::string(absl::StripTrailingAsciiWhitespace(output.text));
+  return output;
+}
+
+// What a file has from byte `*from` on, which goes with it.
+std::string ReadOn(const std::string& path, int64_t* from) {
+  std::ifstream file(path, std::ios::binary);
+  if (!file || !file.seekg(*from)) return "";
+  std::string text(std::istreambuf_iterator<char>(file), {});
+  *from += static_cast<int64_t>(text.size());
+  return text;
+}
+
+// Why a job waits that will never start as it is.
+bool IsForEver(const std::string& reason) {
+  for (const char* one : {"PartitionNodeLimit", "PartitionTimeLimit", "BadConstraints", "InvalidAccount", "InvalidQOS",
+                          "AccountNotAllowed", "QOSNotAllowed", "launch_failed_requeued_held"}) {
+    if (reason == one) return true;
+  }
+  return false;
+}
+
+bool Waits(const SlurmJobState& job) {
+  return job.state == "PENDING" || job.state == "CONFIGURING" || absl::StartsWith(job.state, "REQUEUE");
+}
+
+bool Runs(const SlurmJobState& job) {
+  return job.state == "RUNNING" || job.state == "COMPLETING" || job.state == "SUSPENDED" || job.state == "STAGE_OUT";
+}
+
+}  // namespace
+
+absl::Status CheckSlurm() {
+  for (const char* command : {"sbatch", "scontrol", "squeue", "scancel", "srun"}) {
+    QUARTET_ASSIGN_OR_RETURN(const Output found, Call(absl::StrCat("command -v ", command)));
+    if (found.exit_code == 0) continue;
+    return absl::FailedPreconditionError(
+        absl::StrCat("--engine=slurm: there is no ", command,
+                     " here; run this on a login node of the cluster, or install Slurm's client (slurm-client)"));
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::string> SubmitSlurmJob(const std::string& script) {
+  QUARTET_ASSIGN_OR_RETURN(const Output output, Call("sbatch --parsable " + ShellWord(script)));
+  // "17", or "17;cluster", below what it warns of.
+  const std::vector<std::string> lines = absl::StrSplit(output.text, '\n');
+  const std::string id = std::vector<std::string>(absl::StrSplit(lines.back(), ';')).front();
+  int64_t number = 0;
+  if (output.exit_code == 0 && absl::SimpleAtoi(id, &number)) return id;
+  return absl::FailedPreconditionError(absl::StrCat("sbatch refuses ", script, ": ", output.text));
+}
+
+SlurmJobState ParseSlurmJob(const std::string& text) {
+  std::map<std::string, std::string> fields;
+  for (const std::string& field :
+       std::vector<std::string>(absl::StrSplit(text, absl::ByAnyChar(" \n"), absl::SkipEmpty()))) {
+    const size_t equals = field.find('=');
+    if (equals != std::string::npos) fields.emplace(field.substr(0, equals), field.substr(equals + 1));
+  }
+  SlurmJobState job = {.state = fields["JobState"], .reason = fields["Reason"]};
+  // "2:0": exit code and signal.
+  const std::vector<std::string> code = absl::StrSplit(fields["ExitCode"], ':');
+  int signal = 0;
+  if (!absl::SimpleAtoi(code.front(), &job.exit_code)) job.exit_code = 0;
+  if (code.size() > 1 && absl::SimpleAtoi(code[1], &signal) && signal != 0) job.exit_code = 128 + signal;
+  if (!absl::SimpleAtoi(fields["Restarts"], &job.restarts)) job.restarts = 0;
+  return job;
+}
+
+absl::StatusOr<SlurmJobState> ReadSlurmJob(const std::string& id) {
+  QUARTET_ASSIGN_OR_RETURN(const Output output, Call("scontrol show job -o " + id));
+  if (output.exit_code == 0) return ParseSlurmJob(output.text);
+  if (absl::StrContains(output.text, "Invalid job id")) return SlurmJobState();
+  return absl::UnavailableError(absl::StrCat("scontrol show job ", id, ": ", output.text));
+}
+
+absl::Status FollowSlurmJob(const std::string& id, const std::string& log, int64_t from, TerminalView& view,
+                            const Cancellation& cancellation) {
+  const std::string job_name = absl::StrCat("job ", id);
+  absl::Time waits_since = absl::Now();
+  bool said_wait = false;
+  int restarts = 0;
+  std::string line;  // the log's last, not ended yet
+  const auto show_log = [&] {
+    line += ReadOn(log, &from);
+    for (size_t end = line.find('\n'); end != std::string::npos; end = line.find('\n')) {
+      view.Print(line.substr(0, end));
+      line.erase(0, end + 1);
+    }
+  };
+  bool unreachable = false;
+  while (true) {
+    if (!cancellation.status().ok()) {
+      return absl::CancelledError(
+          absl::StrCat(job_name, " goes on; what it prints is in ", log, ", and \"scancel ", id, "\" ends it"));
+    }
+    const absl::StatusOr<SlurmJobState> job = ReadSlurmJob(id);
+    show_log();
+    if (!job.ok()) {
+      if (!unreachable) view.Print(std::string(job.status().message()));
+      unreachable = true;
+    } else if (job->state.empty()) {
+      return absl::UnavailableError(absl::StrCat("Slurm does not know ", job_name, " any more; its end is in ", log));
+    } else if (Waits(*job)) {
+      unreachable = false;
+      if (job->restarts > restarts) {
+        restarts = job->restarts;
+        view.Print(absl::StrCat(job_name, " is queued again"));
+        waits_since = absl::Now();
+        said_wait = false;
+      }
+      if (IsForEver(job->reason)) {
+        QUARTET_RETURN_IF_ERROR(Call("scancel " + id).status());
+        return absl::InvalidArgumentError(
+            absl::StrCat(job_name, " would wait for ever: ", job->reason,
+                         " (squeue(1), job reason codes). It is cancelled; ask for less (cluster.num_nodes, "
+                         "services.*.num_nodes) or of others (--sbatch)"));
+      }
+      if (!said_wait && absl::Now() - waits_since > kSoon) {
+        view.Print(absl::StrCat(job_name, " has not started yet: ", job->reason));
+        said_wait = true;
+      }
+      view.Begin(absl::StrCat(job_name, " waits: ", job->reason));
+    } else if (Runs(*job)) {
+      unreachable = false;
+      view.Begin(absl::StrCat(job_name, " runs"));
+    } else {
+      view.End();
+      if (!line.empty()) view.Print(line);
+      if (job->state == "COMPLETED") return absl::OkStatus();
+      const std::string message = absl::StrCat(job_name, " has ended: ", job->state, ", exit code ", job->exit_code);
+      if (job->state == "CANCELLED") return absl::CancelledError(message);
+      return job->exit_code == 2 ? absl::InvalidArgumentError(message) : absl::UnavailableError(message);
+    }
+    absl::SleepFor(kPollInterval);
+  }
+}
+
+}  // namespace quartet

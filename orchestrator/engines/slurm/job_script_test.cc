@@ -1,0 +1,121 @@
+#include "orchestrator/engines/slurm/job_script.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "core/base/files.h"
+#include "core/service/process/child_process.h"
+#include "orchestrator/testing/scratch_folder.h"
+
+namespace quartet {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::ContainsRegex;
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+using Strings = std::vector<std::string>;
+
+absl::StatusOr<std::string> Script(Strings overrides, const SlurmOptions& options = {}) {
+  overrides.insert(overrides.begin(), "run_dir=/shared/runs/first");
+  const ConfigSources sources = {.overrides = overrides};
+  const absl::StatusOr<RunConfig> config = LoadRunConfig(sources, "");
+  if (!config.ok()) return config.status();
+  const absl::StatusOr<ValueOrigins> origins = OriginsOf(sources);
+  return SlurmJobScript(*config, *origins, "/opt/quartet", options);
+}
+
+const Strings kGpus = {"services.device=cuda", "cluster.num_nodes=4", "cluster.num_gpus_per_node=8",
+                       "cluster.gpu=H100-80G"};
+
+Strings With(Strings overrides, const Strings& more) {
+  overrides.insert(overrides.end(), more.begin(), more.end());
+  return overrides;
+}
+
+void ExpectRunnable(const std::string& script) {
+  ScratchFolder scratch;
+  ChildProcessOptions options;
+  options.argv = {"/bin/bash", "-n", scratch.Write("job.sh", script)};
+  options.log_file = scratch.path() + "/log";
+  auto child = ChildProcess::Start(options);
+  ASSERT_TRUE(child.ok()) << child.status();
+  const auto exit = (*child)->Wait(absl::Seconds(60));
+  ASSERT_TRUE(exit.has_value());
+  EXPECT_TRUE(exit->ok()) << scratch.Read("log");
+}
+
+TEST(SlurmJobScript, AsksForTheNodesOfServicesThatShareNone) {
+  const auto script =
+      Script(With(kGpus, {"services.policy_trainer.num_nodes=2", "services.policy_trainer.num_gpus_per_node=8",
+                          "services.critic_trainer.num_gpus_per_node=8", "services.rollout.num_gpus_per_node=4",
+                          "services.scorer.num_gpus_per_node=2", "cluster.num_cpus_per_node=64",
+                          "cluster.host_memory_bytes=1099511627776"}),
+             {.sbatch = {"--partition=gpu", "--time=24:00:00"}});
+  ASSERT_TRUE(script.ok()) << script.status();
+  ExpectRunnable(*script);
+  EXPECT_THAT(*script,
+              AllOf(HasSubstr("# policy_trainer: nodes 0, 1 of the plan\n"
+                              "#SBATCH --nodes=2 --ntasks-per-node=1 --gres=gpu:8 --exclusive --mem=0\n"
+                              "#SBATCH --partition=gpu\n#SBATCH --time=24:00:00\n#SBATCH hetjob\n"
+                              "# critic_trainer: nodes 2 of the plan\n"),
+                    // Others may use the rest of this node.
+                    HasSubstr("# rollout, scorer: nodes 3 of the plan\n"
+                              "#SBATCH --nodes=1 --ntasks-per-node=1 --gres=gpu:6 --cpus-per-gpu=8 --mem=786432M\n")));
+  EXPECT_THAT(*script, AllOf(HasSubstr("\"--set=services.policy_trainer.listen=${hosts0[0]}:$((port + 1))\""),
+                             HasSubstr("\"--set=services.scorer.listen=${hosts2[0]}:$((port + 3))\"")));
+  // Of the six GPUs that the component has.
+  EXPECT_THAT(*script,
+              HasSubstr("QUARTET_NODE_GPUS='4,5' srun --het-group=2 --nodelist=\"${hosts2[0]}\" --nodes=1 --ntasks=2 "
+                        "--ntasks-per-node=2"));
+  // Cores are the service's own where nobody else is on the node.
+  EXPECT_THAT(*script, AllOf(ContainsRegex("QUARTET_NODE_GPUS='0,1,2,3,4,5,6,7;0,1,2,3,4,5,6,7' "
+                                           "QUARTET_RANK_CORES='0-7;8-15;[-0-9;]*' srun --het-group=0 "),
+                             Not(HasSubstr("QUARTET_RANK_CORES='0-7' srun --het-group=2"))));
+  EXPECT_THAT(*script, HasSubstr("srun --het-group=0 --nodelist=\"${hosts0[0]}\" --nodes=1 --ntasks=1 --overlap"));
+}
+
+TEST(SlurmJobScript, IsAnOrdinaryJobWhereAllServicesShareNodes) {
+  const auto script =
+      Script({"services.policy_trainer.ranks=2", "tls.ca_file=/ca", "tls.cert_file=/cert", "tls.key_file=/key"});
+  ASSERT_TRUE(script.ok()) << script.status();
+  ExpectRunnable(*script);
+  EXPECT_THAT(*script, AllOf(HasSubstr("#SBATCH --nodes=1 --ntasks-per-node=1 --exclusive --mem=0\n"),
+                             Not(HasSubstr("het")), Not(HasSubstr("openssl")), Not(HasSubstr("CUDA_VISIBLE")),
+                             HasSubstr("hosts0=($(scontrol show hostnames \"$SLURM_JOB_NODELIST\"))")));
+}
+
+TEST(SlurmJobScript, GivesTheOrchestratorANodeOfItsOwnWhereAskedTo) {
+  const auto script = Script({}, {.orchestrator_sbatch = {"--partition=cpu"}, .max_restarts = 5});
+  ASSERT_TRUE(script.ok()) << script.status();
+  ExpectRunnable(*script);
+  EXPECT_THAT(
+      *script,
+      AllOf(HasSubstr("#SBATCH hetjob\n# the orchestrator\n#SBATCH --nodes=1 --ntasks=1\n#SBATCH --partition=cpu\n"),
+            HasSubstr("srun --het-group=1 --nodes=1 --ntasks=1"), HasSubstr("max_restarts=5\n"),
+            HasSubstr("all_nodes=--het-group=0-1\n")));
+}
+
+TEST(SlurmJobScript, KeepsPortsThatAreChosen) {
+  const auto script = Script({"services.rollout.listen=0.0.0.0:7000"});
+  ASSERT_TRUE(script.ok()) << script.status();
+  EXPECT_THAT(*script, HasSubstr("services.rollout.listen=${hosts0[0]}:7000\""));
+  EXPECT_EQ(
+      Script({"services.rollout.listen=10.0.0.7:7000", "tls.ca_file=/ca", "tls.cert_file=/cert", "tls.key_file=/key"})
+          .status()
+          .message(),
+      "services.rollout.listen is 10.0.0.7:7000, but it is Slurm that chooses the host; give 0.0.0.0:7000, or leave "
+      "it out");
+}
+
+TEST(SlurmJobScript, NamesWhatSlurmCannotBeAskedFor) {
+  EXPECT_THAT(std::string(Script({"cluster.num_nodes=2", "services.policy_trainer.ranks=3"}).status().message()),
+              AllOf(HasSubstr("services.policy_trainer.ranks is 3 on 2 nodes"), HasSubstr("num_nodes")));
+  EXPECT_THAT(std::string(Script({}, {.sbatch = {"gpu"}}).status().message()),
+              AllOf(HasSubstr("--sbatch=gpu is no option"), HasSubstr("--partition=gpu")));
+  EXPECT_THAT(std::string(Script({"run_dir=/runs/50%"}).status().message()), HasSubstr("/runs/50%"));
+}
+
+}  // namespace
+}  // namespace quartet

@@ -1,0 +1,240 @@
+// Runs on a cluster of three hosts that Slurm's own daemons manage. The hosts are network namespaces, which root alone
+// can make.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "absl/time/clock.h"
+#include "tests/process_harness.h"
+#include "tests/tiny_run.h"
+
+namespace quartet {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::ContainsRegex;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::Not;
+
+using Strings = std::vector<std::string>;
+
+constexpr char kHosts[] = "tests/cluster/hosts.sh";
+constexpr absl::Duration kLong = absl::Minutes(3);
+
+class SlurmTest : public ::testing::Test {
+ protected:
+  static void SetUpTestSuite() {
+    if (getuid() != 0) missing_ = "root";
+    for (const char* program : {"slurmctld", "slurmd", "munged", "sbatch", "nsenter", "ip"}) {
+      bool found = false;
+      for (const char* folder : {"/usr/sbin/", "/usr/bin/", "/sbin/", "/bin/"}) {
+        found = found || std::filesystem::exists(absl::StrCat(folder, program));
+      }
+      if (!found) missing_ = program;
+    }
+    if (!missing_.empty()) return;
+    cluster_ = std::make_unique<ProcessHarness>();
+    folder_ = cluster_->Path("cluster");
+    ASSERT_EQ(cluster_->Run(kHosts, {"up", folder_, "3"}, kLong).exit_code, 0);
+    std::vector<pid_t> nodes;
+    for (int host = 1; host <= 3; ++host) nodes.push_back(StartNode(host));
+    for (const pid_t node : nodes) {
+      ASSERT_TRUE(cluster_->WaitForOutput(node, "slurmd started", kLong)) << cluster_->Output(node);
+    }
+    WaitForIdleNodes();
+  }
+  static void TearDownTestSuite() { cluster_ = nullptr; }
+
+  void SetUp() override {
+    if (!missing_.empty())
+      GTEST_SKIP() << "needs " << missing_ << " (packages slurmctld slurmd slurm-client munge iproute2)";
+    model_ = WriteTinyModel(harness_, "model");
+  }
+  void TearDown() override {
+    if (!missing_.empty()) return;
+    On(1, {"scancel", "--user=root"});
+    WaitForIdleNodes();
+  }
+
+  static pid_t StartNode(int host) {
+    const std::string number = absl::StrCat(host);
+    return cluster_->Start(
+        kHosts, {"run", folder_, number, std::filesystem::absolute("tests/cluster/slurm.sh"), folder_, number, "3"});
+  }
+
+  // What a command prints on a host.
+  static std::string On(int host, const Strings& command) {
+    Strings arguments = {"run", folder_, absl::StrCat(host)};
+    arguments.insert(arguments.end(), command.begin(), command.end());
+    return cluster_->Run(kHosts, arguments, kLong, {{"SLURM_CONF", folder_ + "/slurm.conf"}}).output;
+  }
+
+  static void WaitForIdleNodes() {
+    const absl::Time deadline = absl::Now() + kLong;
+    std::string states;
+    while (absl::Now() < deadline) {
+      states = On(1, {"sinfo", "--noheader", "--partition=all", "--format=%T %D"});
+      if (states == "idle 3\n") return;
+      absl::SleepFor(absl::Milliseconds(200));
+    }
+    FAIL() << "the nodes are not idle: " << states;
+  }
+
+  // Starts `quartet launch --engine=slurm`: two nodes for the services, of which the policy trainer is on both, and one
+  // for the orchestrator.
+  pid_t Launch(const Strings& fields, const Strings& flags = {}) {
+    Strings all = {
+        "cluster.num_nodes=2",          "services.policy_trainer.num_nodes=2", "services.critic_trainer.num_nodes=1",
+        "services.rollout.num_nodes=1", "services.scorer.num_nodes=1",         "actor.lr_warmup_ratio=0",
+        "critic.lr_warmup_ratio=0",     "actor.lr_scheduler=constant",         "critic.lr_scheduler=constant"};
+    all.insert(all.end(), fields.begin(), fields.end());
+    run_ = WriteTinyRun(harness_, model_, 2, all);
+    Strings arguments = {"run",
+                         folder_,
+                         "1",
+                         std::filesystem::absolute("orchestrator/engines/launch"),
+                         "--engine=slurm",
+                         "--orchestrator_sbatch=--mem=1000"};
+    arguments.insert(arguments.end(), run_.arguments.begin(), run_.arguments.end());
+    arguments.insert(arguments.end(), flags.begin(), flags.end());
+    return harness_.Start(kHosts, arguments, {{"SLURM_CONF", folder_ + "/slurm.conf"}});
+  }
+
+  std::vector<nlohmann::json> WaitForSteps(pid_t launch, size_t steps) {
+    auto records = WaitForRecords(harness_, launch, run_.run_dir + "/metrics.jsonl", steps, kLong);
+    EXPECT_GE(records.size(), steps) << harness_.Output(launch);
+    return records;
+  }
+
+  // The run goes on, and has made every step once.
+  void ExpectGoesOn(pid_t launch) {
+    ASSERT_TRUE(harness_.WaitForOutput(launch, "going on after ", kLong)) << harness_.Output(launch);
+    const size_t before = ReadRecords(run_.run_dir + "/metrics.jsonl").size();
+    const auto records = WaitForSteps(launch, before + 3);
+    for (size_t step = 0; step < records.size(); ++step) EXPECT_EQ(records[step].at("step"), step);
+  }
+
+  // Ends the job as its user does, and what is left of it.
+  void Cancel(pid_t launch) {
+    On(1, {"scancel", "--user=root"});
+    const auto outcome = harness_.Wait(launch, kLong);
+    EXPECT_EQ(outcome.exit_code, 130) << outcome.output;
+    EXPECT_THAT(outcome.output, HasSubstr("has ended: CANCELLED"));
+    EXPECT_THAT(harness_.Survivors(absl::Seconds(60)), IsEmpty());
+    EXPECT_EQ(On(1, {"squeue", "--noheader", "--format=%T"}).find("PENDING"), std::string::npos)
+        << "it is queued again";
+  }
+
+  static inline std::string missing_, folder_;
+  static inline std::unique_ptr<ProcessHarness> cluster_;
+  ProcessHarness harness_;
+  std::string model_;
+  TinyRun run_;
+};
+
+TEST_F(SlurmTest, RunsOverThreeHosts) {
+  const pid_t launch = Launch({});
+  const auto outcome = harness_.Wait(launch, kLong);
+  ASSERT_EQ(outcome.exit_code, 0) << outcome.output;
+  EXPECT_THAT(outcome.output,
+              AllOf(HasSubstr("batch script: " + run_.run_dir + "/launch/job.sh"),
+                    ContainsRegex("submitted: job [0-9]+; \"scancel "), HasSubstr("done: " + run_.run_dir)));
+  const auto records = ReadRecords(run_.run_dir + "/metrics.jsonl");
+  ASSERT_EQ(records.size(), 3u);
+  EXPECT_THAT(On(1, {"cat", run_.run_dir + "/logs/policy_trainer.log"}),
+              AllOf(ContainsRegex("policy_trainer/0\\] serving on host1:"),
+                    ContainsRegex("policy_trainer/1\\] serving on 10.77.0.2:")));
+  EXPECT_THAT(harness_.Survivors(absl::Seconds(30)), IsEmpty());
+
+  // As with all services on one host.
+  Strings alone = run_.arguments;
+  for (const char* flag : {"--launch", "--set=services.policy_trainer.num_nodes=1", "--set=cluster.num_nodes=1"})
+    alone.emplace_back(flag);
+  alone.push_back("--set=run_dir=" + harness_.Path("alone"));
+  const auto one_host = harness_.Run(kOrchestrator, alone, kLong);
+  ASSERT_EQ(one_host.exit_code, 0) << one_host.output;
+  const auto expected = ReadRecords(harness_.Path("alone") + "/metrics.jsonl");
+  ASSERT_EQ(expected.size(), 3u);
+  for (size_t step = 0; step < 3; ++step) ExpectSameMetrics(records[step], expected[step], 1e-4);
+}
+
+TEST_F(SlurmTest, SavesWhenItIsPreemptedAndGoesOn) {
+  const pid_t launch = Launch({"train.max_steps=100000"});
+  WaitForSteps(launch, 2);
+  On(1, {"sbatch", "--partition=urgent", "--nodes=3", "--exclusive", "--output=/dev/null", "--wrap=sleep 1"});
+  ASSERT_TRUE(harness_.WaitForOutput(launch, "asked to end: queued again", kLong)) << harness_.Output(launch);
+  ExpectGoesOn(launch);
+  EXPECT_FALSE(std::filesystem::exists(run_.run_dir + "/superseded")) << "no step was made twice";
+  Cancel(launch);
+}
+
+TEST_F(SlurmTest, GoesOnWithoutAHostThatIsLost) {
+  const pid_t launch = Launch({"train.max_steps=100000", "train.save_steps=1"});
+  WaitForSteps(launch, 2);
+  EXPECT_EQ(cluster_->Run(kHosts, {"cut", folder_, "2"}, kLong).exit_code, 0);
+  ASSERT_TRUE(harness_.WaitForOutput(launch, "is queued again", kLong)) << harness_.Output(launch);
+  EXPECT_EQ(cluster_->Run(kHosts, {"mend", folder_, "2"}, kLong).exit_code, 0);
+  ExpectGoesOn(launch);
+  Cancel(launch);
+}
+
+TEST_F(SlurmTest, GoesOnAfterADaemonOfSlurmHasDied) {
+  const pid_t launch = Launch({"train.max_steps=100000", "train.save_steps=1"});
+  WaitForSteps(launch, 2);
+  for (const pid_t daemon : cluster_->Find("-N host2")) kill(daemon, SIGKILL);
+  ASSERT_TRUE(harness_.WaitForOutput(launch, "is queued again", kLong)) << harness_.Output(launch);
+  StartNode(2);
+  ExpectGoesOn(launch);
+  Cancel(launch);
+}
+
+TEST_F(SlurmTest, IsQueuedAgainWhenAServiceDiesUntilItHelpsNoMore) {
+  const pid_t launch = Launch({"train.max_steps=100000", "train.save_steps=1"}, {"--max_restarts=0"});
+  WaitForSteps(launch, 2);
+  for (const pid_t rank : harness_.Find("critic_trainer/rank")) kill(rank, SIGKILL);
+  const auto outcome = harness_.Wait(launch, kLong);
+  EXPECT_EQ(outcome.exit_code, 1) << outcome.output;
+  EXPECT_THAT(outcome.output,
+              AllOf(HasSubstr("has failed 1 times with step_"), HasSubstr("has ended: FAILED, exit code 1")));
+  EXPECT_THAT(harness_.Survivors(absl::Seconds(60)), IsEmpty());
+}
+
+TEST_F(SlurmTest, SaysWhatAJobWaitsFor) {
+  On(1, {"sbatch", "--nodes=3", "--exclusive", "--output=/dev/null", "--wrap=sleep 1000"});
+  const pid_t launch = Launch({});
+  ASSERT_TRUE(harness_.WaitForOutput(launch, "has not started yet: ", kLong)) << harness_.Output(launch);
+  kill(launch, SIGINT);
+  const auto outcome = harness_.Wait(launch, kLong);
+  EXPECT_EQ(outcome.exit_code, 130);
+  EXPECT_THAT(outcome.output, ContainsRegex("job [0-9]+ goes on; .*\"scancel [0-9]+\" ends it"));
+  EXPECT_THAT(On(1, {"squeue", "--noheader", "--format=%j %T"}), HasSubstr("quartet PENDING"));
+}
+
+TEST_F(SlurmTest, RefusesWhatCannotRunBeforeItIsQueued) {
+  const auto refused = [&](const Strings& fields, const Strings& flags) {
+    const auto outcome = harness_.Wait(Launch(fields, flags), kLong);
+    EXPECT_NE(outcome.exit_code, 0);
+    EXPECT_EQ(On(1, {"squeue", "--noheader"}), "");
+    return outcome.output;
+  };
+  EXPECT_THAT(refused({}, {"--sbatch=--partition=nonsense"}),
+              AllOf(HasSubstr("sbatch refuses"), HasSubstr("invalid partition")));
+  EXPECT_THAT(
+      refused({"cluster.num_nodes=7", "services.policy_trainer.ranks=7", "services.policy_trainer.num_nodes=7"}, {}),
+      HasSubstr("would wait for ever: PartitionNodeLimit"));
+  EXPECT_THAT(refused({"data.prompt_data=/nowhere.jsonl"}, {}), HasSubstr("/nowhere.jsonl"));
+  EXPECT_THAT(refused({"services.policy_trainer.ranks=3"}, {}),
+              HasSubstr("services.policy_trainer.ranks: 3 is not allowed"));
+}
+
+}  // namespace
+}  // namespace quartet
