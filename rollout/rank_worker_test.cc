@@ -114,6 +114,7 @@ struct TestRank {
     context.rank = rank;
     context.world_size = std::max(rank + 1, ranks_per_engine);
     group = RankGroup::Create(context, nullptr, [this](const absl::Status& status) { broken = status; });
+    if (context.world_size == 1) EXPECT_TRUE(group->Start(absl::ZeroDuration()).ok());
     worker = std::make_unique<RankWorker>(config, /*is_trained=*/false, context, *group, nullptr);
     auto fake = std::make_unique<FakeEngine>();
     engine = fake.get();
@@ -147,6 +148,7 @@ TEST(RankWorker, SaysThatItIsLoadingUntilItHasAnEngine) {
   RankContext context;
   context.world_size = 1;
   const auto group = RankGroup::Create(context, nullptr, [](const absl::Status& why) { FAIL() << why; });
+  ASSERT_TRUE(group->Start(absl::ZeroDuration()).ok());
   RankWorker worker(RolloutConfig(), /*is_trained=*/false, context, *group, nullptr);
   const auto ask = [&](const char* method) { return group->Run(method, {RankInput()}, Deadline::Never()).status(); };
   for (const char* method : {kInfoMethod, kPullMethod}) EXPECT_TRUE(absl::IsUnavailable(ask(method))) << method;

@@ -3,9 +3,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <signal.h>
-#include <unistd.h>
 
 #include <filesystem>
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
@@ -14,6 +14,7 @@
 #include "absl/strings/str_split.h"
 #include "absl/time/clock.h"
 #include "tests/process_harness.h"
+#include "tests/simulated_hosts.h"
 #include "tests/tiny_run.h"
 
 namespace quartet {
@@ -27,36 +28,27 @@ using ::testing::Not;
 
 using Strings = std::vector<std::string>;
 
-constexpr char kHosts[] = "tests/cluster/hosts.sh";
 constexpr absl::Duration kLong = absl::Minutes(3);
 
 class SlurmTest : public ::testing::Test {
  protected:
   static void SetUpTestSuite() {
-    if (getuid() != 0) missing_ = "root";
-    for (const char* program : {"slurmctld", "slurmd", "munged", "sbatch", "nsenter", "ip"}) {
-      bool found = false;
-      for (const char* folder : {"/usr/sbin/", "/usr/bin/", "/sbin/", "/bin/"}) {
-        found = found || std::filesystem::exists(absl::StrCat(folder, program));
-      }
-      if (!found) missing_ = program;
-    }
+    missing_ = SimulatedHosts::Missing({"slurmctld", "slurmd", "munged", "sbatch"});
     if (!missing_.empty()) return;
-    cluster_ = std::make_unique<ProcessHarness>();
-    folder_ = cluster_->Path("cluster");
-    ASSERT_EQ(cluster_->Run(kHosts, {"up", folder_, "3"}, kLong).exit_code, 0);
+    hosts_ = std::make_unique<SimulatedHosts>(3);
     std::vector<pid_t> nodes;
     for (int host = 1; host <= 3; ++host) nodes.push_back(StartNode(host));
     for (const pid_t node : nodes) {
-      ASSERT_TRUE(cluster_->WaitForOutput(node, "slurmd started", kLong)) << cluster_->Output(node);
+      ASSERT_TRUE(hosts_->harness().WaitForOutput(node, "slurmd started", kLong)) << hosts_->harness().Output(node);
     }
     WaitForIdleNodes();
   }
-  static void TearDownTestSuite() { cluster_ = nullptr; }
+  static void TearDownTestSuite() { hosts_ = nullptr; }
 
   void SetUp() override {
-    if (!missing_.empty())
+    if (!missing_.empty()) {
       GTEST_SKIP() << "needs " << missing_ << " (packages slurmctld slurmd slurm-client munge iproute2)";
+    }
     model_ = WriteTinyModel(harness_, "model");
   }
   void TearDown() override {
@@ -66,17 +58,13 @@ class SlurmTest : public ::testing::Test {
   }
 
   static pid_t StartNode(int host) {
-    const std::string number = absl::StrCat(host);
-    return cluster_->Start(
-        kHosts, {"run", folder_, number, std::filesystem::absolute("tests/cluster/slurm.sh"), folder_, number, "3"});
+    return hosts_->Start(hosts_->harness(), host, "tests/cluster/slurm.sh",
+                         {hosts_->folder(), absl::StrCat(host), "3"});
   }
 
+  static std::map<std::string, std::string> Environment() { return {{"SLURM_CONF", hosts_->folder() + "/slurm.conf"}}; }
   // What a command prints on a host.
-  static std::string On(int host, const Strings& command) {
-    Strings arguments = {"run", folder_, absl::StrCat(host)};
-    arguments.insert(arguments.end(), command.begin(), command.end());
-    return cluster_->Run(kHosts, arguments, kLong, {{"SLURM_CONF", folder_ + "/slurm.conf"}}).output;
-  }
+  static std::string On(int host, const Strings& command) { return hosts_->Output(host, command, Environment()); }
 
   static void WaitForIdleNodes() {
     const absl::Time deadline = absl::Now() + kLong;
@@ -98,15 +86,10 @@ class SlurmTest : public ::testing::Test {
         "critic.lr_warmup_ratio=0",     "actor.lr_scheduler=constant",         "critic.lr_scheduler=constant"};
     all.insert(all.end(), fields.begin(), fields.end());
     run_ = WriteTinyRun(harness_, model_, 2, all);
-    Strings arguments = {"run",
-                         folder_,
-                         "1",
-                         std::filesystem::absolute("orchestrator/engines/launch"),
-                         "--engine=slurm",
-                         "--orchestrator_sbatch=--mem=1000"};
+    Strings arguments = {"--engine=slurm", "--orchestrator_sbatch=--mem=1000"};
     arguments.insert(arguments.end(), run_.arguments.begin(), run_.arguments.end());
     arguments.insert(arguments.end(), flags.begin(), flags.end());
-    return harness_.Start(kHosts, arguments, {{"SLURM_CONF", folder_ + "/slurm.conf"}});
+    return hosts_->Start(harness_, 1, "orchestrator/engines/launch", arguments, Environment());
   }
 
   std::vector<nlohmann::json> WaitForSteps(pid_t launch, size_t steps) {
@@ -134,8 +117,8 @@ class SlurmTest : public ::testing::Test {
         << "it is queued again";
   }
 
-  static inline std::string missing_, folder_;
-  static inline std::unique_ptr<ProcessHarness> cluster_;
+  static inline std::string missing_;
+  static inline std::unique_ptr<SimulatedHosts> hosts_;
   ProcessHarness harness_;
   std::string model_;
   TinyRun run_;
@@ -180,9 +163,9 @@ TEST_F(SlurmTest, SavesWhenItIsPreemptedAndGoesOn) {
 TEST_F(SlurmTest, GoesOnWithoutAHostThatIsLost) {
   const pid_t launch = Launch({"train.max_steps=100000", "train.save_steps=1"});
   WaitForSteps(launch, 2);
-  EXPECT_EQ(cluster_->Run(kHosts, {"cut", folder_, "2"}, kLong).exit_code, 0);
+  hosts_->Cut(2);
   ASSERT_TRUE(harness_.WaitForOutput(launch, "is queued again", kLong)) << harness_.Output(launch);
-  EXPECT_EQ(cluster_->Run(kHosts, {"mend", folder_, "2"}, kLong).exit_code, 0);
+  hosts_->Mend(2);
   ExpectGoesOn(launch);
   Cancel(launch);
 }
@@ -190,7 +173,7 @@ TEST_F(SlurmTest, GoesOnWithoutAHostThatIsLost) {
 TEST_F(SlurmTest, GoesOnAfterADaemonOfSlurmHasDied) {
   const pid_t launch = Launch({"train.max_steps=100000", "train.save_steps=1"});
   WaitForSteps(launch, 2);
-  for (const pid_t daemon : cluster_->Find("-N host2")) kill(daemon, SIGKILL);
+  for (const pid_t daemon : hosts_->harness().Find("-N host2")) kill(daemon, SIGKILL);
   ASSERT_TRUE(harness_.WaitForOutput(launch, "is queued again", kLong)) << harness_.Output(launch);
   StartNode(2);
   ExpectGoesOn(launch);

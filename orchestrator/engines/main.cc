@@ -1,9 +1,12 @@
 // Starts a PPO run and its services where they are to run: here, or on a cluster that another system runs.
 #include <errno.h>
+#include <signal.h>
 #include <string.h>
 #include <unistd.h>
 
 #include <filesystem>
+#include <map>
+#include <memory>
 #include <string>
 #include <string_view>
 #include <system_error>
@@ -16,6 +19,7 @@
 #include "core/config/origins/origins.h"
 #include "orchestrator/engines/slurm/job.h"
 #include "orchestrator/engines/slurm/job_script.h"
+#include "orchestrator/launch/launch_plan.h"
 #include "orchestrator/loop/train.h"
 #include "orchestrator/run_folder/run_lock.h"
 #include "orchestrator/session/run_program.h"
@@ -23,12 +27,21 @@
 namespace quartet {
 namespace {
 
+// What ray/launch.py reads, and the script itself; relative to the run's folder, to that of the programs.
+constexpr char kRayPlan[] = "launch/ranks.json";
+constexpr char kRayDriver[] = "deploy/ray/launch";
+
+enum class Engine { kProcess, kSlurm, kRay };
+
 struct LaunchFlags {
-  std::string engine;
+  Engine engine = Engine::kProcess;
   ConfigSources sources;
-  SlurmOptions slurm;
+  int max_restarts = 3;
   bool dry_run = false;
+  SlurmOptions slurm;
   bool detach = false;
+  std::string ray_address = "auto";
+  std::string python = "python3";
 };
 
 CommandLine LaunchCommandLine(LaunchFlags* flags) {
@@ -36,34 +49,48 @@ CommandLine LaunchCommandLine(LaunchFlags* flags) {
       .program = "launch",
       .before =
           "launch: starts a PPO run and its services where they are to run.\n\n"
-          "Usage: launch --engine=process --config=FILE [flags of the orchestrator]\n"
-          "       launch --engine=slurm --config=FILE [flags]\n\n"
-          "On this host (\"process\", the default) it is the orchestrator with --launch; its --help tells the "
-          "flags. With\nSlurm:\n",
-      .flags = {{"engine", "NAME", "What starts the processes: process or slurm.",
-                 OneOf<std::string>({{"process", "process"}, {"slurm", "slurm"}}, &flags->engine)},
+          "Usage: launch [--engine=process] --config=FILE [flags of the orchestrator]\n"
+          "       launch --engine=slurm|ray --config=FILE [flags]\n\n"
+          "On this host (\"process\") it is the orchestrator with --launch; its --help tells the flags. On a "
+          "cluster:\n",
+      .flags = {{"engine", "NAME", "What starts the processes: process, slurm or ray.",
+                 OneOf<Engine>({{"process", Engine::kProcess}, {"slurm", Engine::kSlurm}, {"ray", Engine::kRay}},
+                               &flags->engine)},
                 {"preset", "NAME", "As the orchestrator's.", Text(&flags->sources.preset)},
                 {"config", "FILE",
                  "The run's configuration. Its `cluster` says what nodes there are, services.*.num_nodes and\n"
                  "num_gpus_per_node what each service has of them.",
                  Text(&flags->sources.file)},
                 {"set", "PATH=VALUE", "Overrides one field. May be repeated.", Texts(&flags->sources.overrides)},
+                {"max_restarts", "N",
+                 "A run that fails is started again, at most N times without a new checkpoint between. Default 3.",
+                 AtLeast(0, &flags->max_restarts)},
+                {"dry_run", "", "Look at everything, write what the engine reads, and start nothing.",
+                 Switch(&flags->dry_run)},
                 {"sbatch", "OPTION",
-                 "An option of sbatch for the nodes of the services, such as --sbatch=--partition=gpu or\n"
+                 "Slurm: an option of sbatch for the nodes of the services, such as --sbatch=--partition=gpu or\n"
                  "--sbatch=--time=24:00:00. May be repeated.",
                  Texts(&flags->slurm.sbatch)},
                 {"orchestrator_sbatch", "OPTION",
-                 "The same for a node that the orchestrator is to have to itself. Default: it runs on the first\n"
-                 "node of the services.",
+                 "Slurm: the same for a node that the orchestrator is to have to itself. Default: it runs on the\n"
+                 "first node of the services.",
                  Texts(&flags->slurm.orchestrator_sbatch)},
-                {"max_restarts", "N",
-                 "A run that fails is queued again, at most N times without a new checkpoint between. Default 3.",
-                 AtLeast(0, &flags->slurm.max_restarts)},
-                {"detach", "", "Leave the job to itself once it is submitted.", Switch(&flags->detach)},
-                {"dry_run", "", "Write the batch script, and submit nothing.", Switch(&flags->dry_run)}},
+                {"detach", "", "Slurm: leave the job to itself once it is submitted.", Switch(&flags->detach)},
+                {"ray_address", "HOST:PORT", "Ray: the cluster, as ray.init takes it. Default auto.",
+                 Text(&flags->ray_address)},
+                {"python", "PROGRAM",
+                 "Ray: the Python that has the package ray, of the cluster's version. Default python3.",
+                 Text(&flags->python)}},
       .after =
-          "\nCtrl-C ends the watching of a job, not the job.\n\nExit codes: 0; 1 where the run failed; 2 for a wrong "
-          "configuration or wrong data; 130 after SIGINT or SIGTERM, and\nwhere the job was cancelled.\n"};
+          "\nSlurm: Ctrl-C ends the watching of a job, not the job. Ray: it ends the run.\n\nExit codes: 0; 1 where "
+          "the run failed; 2 for a wrong configuration or wrong data; 130 after SIGINT or SIGTERM, and\nwhere the "
+          "job was cancelled.\n",
+      .check = [flags] {
+        const bool of_slurm =
+            flags->detach || !flags->slurm.sbatch.empty() || !flags->slurm.orchestrator_sbatch.empty();
+        if (!of_slurm || flags->engine == Engine::kSlurm) return absl::OkStatus();
+        return absl::InvalidArgumentError("--sbatch, --orchestrator_sbatch and --detach are for --engine=slurm");
+      }};
 }
 
 // Whether the flags are of the orchestrator, which has more; `words` are those for it.
@@ -84,21 +111,29 @@ bool IsOfOrchestrator(int argc, char** argv, std::vector<std::string>* words) {
   return engine == "process" && !help;
 }
 
-int BecomeOrchestrator(std::vector<std::string> words) {
-  const std::string program = ServiceLauncher::DefaultProgramsFolder() + "/orchestrator/orchestrator";
-  words.insert(words.begin(), {program, "--launch"});
+// Runs the program `words` instead of this one. Returns only where that is not possible.
+absl::Status Become(std::vector<std::string> words) {
   std::vector<char*> arguments;
   for (std::string& word : words) arguments.push_back(word.data());
   arguments.push_back(nullptr);
-  execv(program.c_str(), arguments.data());
-  return Finish("launch", absl::InternalError(absl::StrCat("cannot run ", program, ": ", strerror(errno))));
+  // What this program has blocked for itself.
+  sigset_t none;
+  sigemptyset(&none);
+  pthread_sigmask(SIG_SETMASK, &none, nullptr);
+  execv(arguments[0], arguments.data());
+  return absl::InternalError(absl::StrCat("cannot run ", words[0], ": ", strerror(errno)));
 }
 
-// The run's configuration as the job's programs read it.
-absl::StatusOr<RunConfig> OnSlurm(const LaunchFlags& flags, const ValueOrigins& origins) {
+int BecomeOrchestrator(std::vector<std::string> words) {
+  words.insert(words.begin(), {ServiceLauncher::DefaultProgramsFolder() + "/orchestrator/orchestrator", "--launch"});
+  return Finish("launch", Become(std::move(words)));
+}
+
+// The run's configuration as the programs on the cluster read it.
+absl::StatusOr<RunConfig> OnCluster(const LaunchFlags& flags, const ValueOrigins& origins) {
   QUARTET_ASSIGN_OR_RETURN(RunConfig config, LoadRunConfig(flags.sources, ""));
   ConfigSources sources = flags.sources;
-  // Whatever comes, the job goes on with what there is.
+  // Whatever comes, the run goes on with what there is.
   sources.overrides.push_back("train.load_checkpoint=true");
   if (origins.count("train.save_on_sigterm") == 0 &&
       (origins.count("train.save_optimizer") == 0 || config.train().save_optimizer())) {
@@ -107,40 +142,74 @@ absl::StatusOr<RunConfig> OnSlurm(const LaunchFlags& flags, const ValueOrigins& 
   return LoadRunConfig(sources, "");
 }
 
-absl::Status LaunchOnSlurm(const LaunchFlags& flags, TerminalView& view, Cancellation& cancellation) {
-  // 1. Whatever is wrong is found before the job is queued, and not after hours of waiting.
-  if (!flags.dry_run) QUARTET_RETURN_IF_ERROR(CheckSlurm());
-  QUARTET_ASSIGN_OR_RETURN(const ValueOrigins origins, OriginsOf(flags.sources));
-  QUARTET_RETURN_IF_ERROR(CheckSaysRunDir(origins));
-  QUARTET_ASSIGN_OR_RETURN(const RunConfig asked, LoadRunConfig(flags.sources, ""));
-  QUARTET_ASSIGN_OR_RETURN(RunConfig config, OnSlurm(flags, origins));
-  QUARTET_ASSIGN_OR_RETURN(const std::string script,
-                           SlurmJobScript(config, origins, ServiceLauncher::DefaultProgramsFolder(), flags.slurm));
-  RunSession session(asked, {.origins = origins}, view, cancellation);
-  QUARTET_RETURN_IF_ERROR(CheckPpo(session));
-
-  // 2. What the job reads, in the run's folder.
-  ClearUnread(Program::kPpo, &config);
-  const std::string& run_dir = config.run_dir();
-  const std::string log = absl::StrCat(run_dir, "/", kSlurmLog);
-  for (const char* folder : {"/launch", "/logs"}) QUARTET_RETURN_IF_ERROR(MakeDirs(run_dir + folder));
-  {
-    QUARTET_ASSIGN_OR_RETURN(const std::unique_ptr<RunLock> lock, RunLock::Take(run_dir));
-    QUARTET_RETURN_IF_ERROR(AtomicWriteFile(absl::StrCat(run_dir, "/", kSlurmConfig), PrintRunConfig(config, origins)));
-    QUARTET_RETURN_IF_ERROR(AtomicWriteFile(absl::StrCat(run_dir, "/", kSlurmScript), script));
-    std::error_code none;
-    std::filesystem::remove(run_dir + "/launch/failures", none);
-  }
-  view.Print(absl::StrCat("batch script: ", run_dir, "/", kSlurmScript));
-  if (flags.dry_run) return absl::OkStatus();
-
-  // 3. The job.
+absl::Status SubmitToSlurm(const LaunchFlags& flags, const std::string& run_dir, TerminalView& view,
+                           const Cancellation& cancellation) {
+  const std::string script = absl::StrCat(run_dir, "/", kSlurmScript), log = absl::StrCat(run_dir, "/", kSlurmLog);
   std::error_code none;
   const uintmax_t earlier = std::filesystem::file_size(log, none);
-  QUARTET_ASSIGN_OR_RETURN(const std::string id, SubmitSlurmJob(absl::StrCat(run_dir, "/", kSlurmScript)));
+  QUARTET_ASSIGN_OR_RETURN(const std::string id, SubmitSlurmJob(script));
   view.Print(absl::StrCat("submitted: job ", id, "; \"scancel ", id, "\" ends it"));
   if (flags.detach) return absl::OkStatus();
   return FollowSlurmJob(id, log, none ? 0 : static_cast<int64_t>(earlier), view, cancellation);
+}
+
+// Returns only where that is not possible.
+absl::Status BecomeRayDriver(const LaunchFlags& flags, const std::string& run_dir, const std::string& programs) {
+  std::vector<std::string> words = {"/usr/bin/env",
+                                    flags.python,
+                                    programs + "/" + kRayDriver,
+                                    run_dir,
+                                    "--programs=" + programs,
+                                    "--address=" + flags.ray_address,
+                                    absl::StrCat("--max_restarts=", flags.max_restarts)};
+  return Become(std::move(words));
+}
+
+absl::Status LaunchOnCluster(const LaunchFlags& flags, TerminalView& view, Cancellation& cancellation) {
+  // 1. Whatever is wrong is found here, and not after hours of waiting in a queue.
+  const bool slurm = flags.engine == Engine::kSlurm;
+  if (slurm && !flags.dry_run) QUARTET_RETURN_IF_ERROR(CheckSlurm());
+  QUARTET_ASSIGN_OR_RETURN(const ValueOrigins origins, OriginsOf(flags.sources));
+  QUARTET_RETURN_IF_ERROR(CheckSaysRunDir(origins));
+  QUARTET_ASSIGN_OR_RETURN(const RunConfig asked, LoadRunConfig(flags.sources, ""));
+  QUARTET_ASSIGN_OR_RETURN(RunConfig config, OnCluster(flags, origins));
+  const std::string programs = ServiceLauncher::DefaultProgramsFolder();
+  const std::string run_dir = config.run_dir();
+  const std::string config_path = absl::StrCat(run_dir, "/", kClusterConfig);
+  std::map<std::string, std::string> files;  // by name in run_dir
+  if (slurm) {
+    SlurmOptions options = flags.slurm;
+    options.max_restarts = flags.max_restarts;
+    QUARTET_ASSIGN_OR_RETURN(files[kSlurmScript], SlurmJobScript(config, origins, programs, options));
+  } else {
+    QUARTET_ASSIGN_OR_RETURN(const std::vector<RankLaunch> plan,
+                             MakeLaunchPlan(config, PpoServices(config), TopologyOf(config.cluster()), programs,
+                                            {"--config=" + config_path}));
+    files[kRayPlan] = LaunchPlanAsJson(plan);
+  }
+  RunSession session(asked, {.origins = origins}, view, cancellation);
+  QUARTET_RETURN_IF_ERROR(CheckPpo(session));
+
+  // 2. What the engine and the programs read, in the run's folder.
+  ClearUnread(Program::kPpo, &config);
+  files[kClusterConfig] = PrintRunConfig(config, origins);
+  for (const char* folder : {"/launch", "/logs"}) QUARTET_RETURN_IF_ERROR(MakeDirs(run_dir + folder));
+  {
+    QUARTET_ASSIGN_OR_RETURN(const std::unique_ptr<RunLock> lock, RunLock::Take(run_dir));
+    std::error_code none;
+    std::filesystem::remove(run_dir + "/launch/failures", none);
+    for (const auto& [name, text] : files) {
+      QUARTET_RETURN_IF_ERROR(AtomicWriteFile(absl::StrCat(run_dir, "/", name), text));
+    }
+  }
+  if (!config.train().save_optimizer()) {
+    view.Print("warning: train.save_optimizer is false, so that the run has nothing to go on with when it ends early");
+  }
+  view.Print(absl::StrCat(slurm ? "batch script: " : "launch plan: ", run_dir, "/", slurm ? kSlurmScript : kRayPlan));
+  if (flags.dry_run) return absl::OkStatus();
+
+  // 3. The engine.
+  return slurm ? SubmitToSlurm(flags, run_dir, view, cancellation) : BecomeRayDriver(flags, run_dir, programs);
 }
 
 }  // namespace
@@ -152,6 +221,6 @@ int main(int argc, char** argv) {
   quartet::LaunchFlags flags;
   return quartet::RunProgram(argc, argv, quartet::LaunchCommandLine(&flags),
                              [&](quartet::TerminalView& view, quartet::Cancellation& cancellation) {
-                               return quartet::LaunchOnSlurm(flags, view, cancellation);
+                               return quartet::LaunchOnCluster(flags, view, cancellation);
                              });
 }

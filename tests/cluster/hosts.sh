@@ -5,7 +5,8 @@
 #
 #   hosts.sh up FOLDER N
 #   hosts.sh run FOLDER I COMMAND...
-#   hosts.sh cut FOLDER I     takes the link of host I down; `mend` takes it up again
+#   hosts.sh cut FOLDER I           takes the link of host I down; `mend` takes it up again
+#   hosts.sh limit FOLDER I RATE    lets it pass no more, either way, as tc takes it: 10mbit
 #   hosts.sh down FOLDER
 set -eu
 export PATH=$PATH:/usr/sbin:/sbin
@@ -59,9 +60,13 @@ case $action in
     ;;
   cut) in_net_of switch ip link set "port$1" down ;;
   mend) in_net_of switch ip link set "port$1" up ;;
+  limit)
+    in_net_of switch tc qdisc replace dev "port$1" root tbf rate "$2" burst 256kb latency 50ms
+    in_net_of "host$1" tc qdisc replace dev eth0 root tbf rate "$2" burst 256kb latency 50ms
+    ;;
   down) cut -d' ' -f2 "$folder/pids" | xargs kill ;;
   *)
-    sed -n '2,9s/^# \?//p' "$0" >&2
+    sed -n '2,10s/^# \?//p' "$0" >&2
     exit 2
     ;;
 esac

@@ -11,6 +11,7 @@ namespace {
 TEST(TrainerCalls, SayThatARankIsLoadingUntilItHasAnEngine) {
   const RankContext context;
   const auto group = RankGroup::Create(context, nullptr, [](const absl::Status& why) { FAIL() << why; });
+  ASSERT_TRUE(group->Start(absl::ZeroDuration()).ok());
   const TrainerCalls calls("policy", "actor", TrainerConfig(), "/run", {}, HeadKind::kVocabulary, SmolLm2(), context,
                            *group);
   for (const char* method :

@@ -287,7 +287,7 @@ absl::StatusOr<std::string> SlurmJobScript(const RunConfig& config, const ValueO
   }
 
   // 3. The programs.
-  absl::StrAppend(&text, ")\nconfig=$run_dir/", kSlurmConfig, "\nmkdir -p \"$run_dir/logs\"\ndeclare -A steps\n");
+  absl::StrAppend(&text, ")\nconfig=$run_dir/", kClusterConfig, "\nmkdir -p \"$run_dir/logs\"\ndeclare -A steps\n");
   for (const std::string& service : services) {
     const Step& step = steps.at(service);
     const std::string hosts = absl::StrJoin(step.hosts, ",", [&](std::string* out, size_t host) {

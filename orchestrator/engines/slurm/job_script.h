@@ -20,9 +20,10 @@ struct SlurmOptions {
   int max_restarts = 3;
 };
 
-// What the launcher of a run on a cluster keeps in the run's folder, relative to it.
+// What the launcher of a run on a cluster keeps in the run's folder, relative to it: the configuration as its programs
+// read it, and for Slurm the script.
+inline constexpr char kClusterConfig[] = "launch/run.textproto";
 inline constexpr char kSlurmScript[] = "launch/job.sh";
-inline constexpr char kSlurmConfig[] = "launch/run.textproto";
 // What the script and the orchestrator print.
 inline constexpr char kSlurmLog[] = "logs/orchestrator.log";
 

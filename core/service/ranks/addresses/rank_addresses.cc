@@ -24,15 +24,19 @@ absl::StatusOr<RankAddresses> FindRankAddresses(const std::string& service, cons
     HostPort leader = own;
     if (!IsLoopback(own.host) && !master.empty()) leader.host = master;
     if (IsWildcard(leader.host)) return wrong(": set MASTER_ADDR to the leader's host, or listen on one address");
+    const bool one_host = place.local_world_size == place.world_size;
     if (!leads) {
       found.leader = leader.ToString();
       QUARTET_ASSIGN_OR_RETURN(own.host, LocalAddressTowards(leader));
     } else if (IsWildcard(own.host)) {
-      const bool one_host = place.local_world_size == place.world_size;
       if (absl::Status status = CheckReachable(leader, own.host, one_host); !status.ok()) {
         return wrong(", so that the other ranks are told MASTER_ADDR, but ", status.message());
       }
       found.advertised_host = leader.host;
+    } else if (!IsLoopback(own.host)) {
+      if (absl::Status status = CheckReachable(own, "::", one_host); !status.ok()) {
+        return wrong(", but ", status.message());
+      }
     }
   }
   if (!leads) own.port = 0;

@@ -76,6 +76,17 @@ TEST(RankAddresses, TheLeaderIsOnlyFoundUnderAnAddressOfItsHostThatOthersReach) 
   EXPECT_EQ(found->advertised_host, *own);
 }
 
+TEST(RankAddresses, TheLeaderListensUnderNoNameThatOthersTakeForTheirs) {
+  const auto listens = [](const std::string& listen) {
+    return FindRankAddresses("scorer", listen, {.world_size = 2, .local_world_size = 1}, false, "").status();
+  };
+  EXPECT_THAT(std::string(listens("192.0.2.7:5").message()),
+              AllOf(HasSubstr("services.scorer.listen is 192.0.2.7:5"), HasSubstr("no address of this host")));
+  EXPECT_TRUE(listens("127.0.0.1:5").ok()) << "hosts that share it, such as containers of one pod";
+  const absl::StatusOr<std::string> own = OwnReachableHost("0.0.0.0");
+  if (own.ok()) EXPECT_TRUE(listens(*own + ":5").ok()) << *own;
+}
+
 TEST(RankAddresses, SaysWhatToSetWhereNobodyCouldBeFound) {
   EXPECT_THAT(std::string(Alone(1, "127.0.0.1:0", "").status().message()),
               AllOf(HasSubstr("services.scorer.listen is 127.0.0.1:0"), HasSubstr("port")));

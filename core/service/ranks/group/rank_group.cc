@@ -106,8 +106,7 @@ class RankGroupImpl final : public RankGroup, private Rank::Service {
     if (static_cast<int>(inputs.size()) != world_size()) {
       return absl::InternalError(absl::StrCat(method, ": ", inputs.size(), " inputs for ", world_size(), " ranks"));
     }
-    if (world_size() > 1 && !started_)
-      return absl::FailedPreconditionError(absl::StrCat(method, ": the ranks are not connected yet"));
+    if (!started_) return absl::FailedPreconditionError(absl::StrCat(method, ": the ranks are not connected yet"));
     for (int r = 0; r < world_size(); ++r) QUARTET_RETURN_IF_ERROR(CheckSizes(method, r, inputs[r]));
     QUARTET_RETURN_IF_ERROR(own_.end());
     if (own_.stopping()) return absl::UnavailableError(absl::StrCat(method, ": the service is stopping"));

@@ -1,0 +1,221 @@
+#!/usr/bin/env python3
+"""Runs the ranks of a launch plan on a Ray cluster, and the orchestrator beside this program.
+
+    launch.py RUN_DIR --programs=FOLDER [--address=HOST:PORT] [--max_restarts=N]
+
+`quartet launch --engine=ray` starts it, once it has written RUN_DIR/launch/run.textproto and ranks.json. Each node of the plan is a
+bundle of one placement group (so its ranks are packed on one node of Ray's, and no two nodes of the plan share one), and an actor
+there starts the programs of its ranks and reports the first that ends. RUN_DIR and FOLDER are on a file system of all nodes.
+"""
+import argparse
+import collections
+import contextlib
+import json
+import os
+import pathlib
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+
+import ray
+from ray.util.placement_group import placement_group, remove_placement_group
+from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
+
+STARTS_SOON = 10  # seconds after which it is said what is waited for
+NOTICES = 20  # seconds in which the orchestrator notices by itself that a service has ended
+
+
+def say(text):
+    print(f'ray: {text}', flush=True)
+
+
+@ray.remote(max_restarts=0, max_concurrency=4)
+class Node:
+    """One node of the plan. What it has started ends with it: the programs leave when the stream from their parent closes."""
+
+    def __init__(self, ranks, logs):
+        self.ranks, self.logs, self.programs, self.alive = ranks, logs, [], os.pipe()
+        os.set_inheritable(self.alive[0], True)
+
+    def host(self):
+        return ray.util.get_node_ip_address()
+
+    def free_ports(self, count):
+        with contextlib.ExitStack() as stack:
+            sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
+            for one in sockets:
+                one.bind(('', 0))
+            return [one.getsockname()[1] for one in sockets]
+
+    def start(self, flags):
+        own = [str(gpu) for gpu in ray.get_gpu_ids()]
+        of_plan = sorted({gpu for rank in self.ranks for gpu in rank['gpus']})  # their positions are those of `own`
+        usable = os.sched_getaffinity(0)
+        for rank in self.ranks:
+            environment = {**os.environ, **rank['environment'], 'QUARTET_PARENT_FD': str(self.alive[0])}
+            if rank['gpus']:
+                of_service = [int(gpu) for gpu in rank['environment']['CUDA_VISIBLE_DEVICES'].split(',')]
+                environment['CUDA_VISIBLE_DEVICES'] = ','.join(own[of_plan.index(gpu)] for gpu in of_service)
+            command = rank['command'] + flags
+            # The plan's cores are of a whole node; where Ray's has others, no rank has cores of its own.
+            if rank['cores'] and cores_of(rank['cores']) <= usable:
+                command = ['taskset', '--cpu-list', rank['cores'], *command]
+            else:
+                environment.pop('QUARTET_OWN_CORES', None)
+            with open(f'{self.logs}/{rank["service"]}.log', 'ab') as log:
+                self.programs.append((rank, subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=environment,
+                                                             pass_fds=[self.alive[0]], start_new_session=True)))
+
+    def first_end(self):
+        """Waits for it: the service, the rank and the exit code."""
+        while True:
+            for rank, program in self.programs:
+                if program.poll() is not None:
+                    return rank['service'], rank['rank'], program.returncode
+            time.sleep(0.2)
+
+    def stop(self):
+        os.close(self.alive[1])
+        deadline = time.monotonic() + 10
+        for _, program in self.programs:
+            try:
+                program.wait(max(0.1, deadline - time.monotonic()))
+            except subprocess.TimeoutExpired:
+                os.killpg(program.pid, signal.SIGKILL)
+
+
+def cores_of(text):
+    """Of "0-3,8"."""
+    ranges = [part.split('-') for part in text.split(',')]
+    return {core for bounds in ranges for core in range(int(bounds[0]), int(bounds[-1]) + 1)}
+
+
+def wait_for(group, bundles, stopped):
+    """Until all nodes are there; says what is waited for, and exits where no cluster of this kind could have them."""
+    began, said = time.monotonic(), False
+    while not group.wait(1):
+        if stopped.is_set():
+            sys.exit(130)
+        if said or time.monotonic() - began < STARTS_SOON:
+            continue
+        said = True
+        nodes = [node['Resources'] for node in ray.nodes() if node['Alive']]
+        has = ', '.join(f'{node.get("GPU", 0):g} GPUs and {node.get("CPU", 0):g} CPUs' for node in nodes)
+        want = ', '.join(f'{bundle.get("GPU", 0)} GPUs and {bundle["CPU"]} CPUs' for bundle in bundles)
+        say(f'waits for nodes that are free, each another one: {want}. The cluster has: {has}')
+
+
+def certificates(folder, hosts):
+    """Flags of certificates made for these addresses, of this start alone."""
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    names = ','.join(f'IP:{host}' for host in sorted(hosts))
+    subprocess.run(['openssl', 'req', '-x509', '-newkey', 'rsa:2048', '-nodes', '-days', '365', '-subj', '/CN=quartet', '-keyout',
+                    folder / 'key.pem', '-out', folder / 'cert.pem', '-addext', f'subjectAltName={names}'],
+                   check=True, stderr=subprocess.DEVNULL)
+    os.chmod(folder / 'key.pem', 0o600)
+    return [f'--set=tls.{field}={folder}/{file}' for field, file in
+            [('ca_file', 'cert.pem'), ('cert_file', 'cert.pem'), ('key_file', 'key.pem')]]
+
+
+def attempt(run_dir, programs, ranks, stopped):
+    """One start of everything; the exit code of the run."""
+    by_node = collections.defaultdict(list)
+    for rank in ranks:
+        by_node[rank['node']].append(rank)
+    bundles = []
+    for on_node in by_node.values():
+        gpus = len({gpu for rank in on_node for gpu in rank['gpus']})
+        bundles.append({'CPU': len(on_node), **({'GPU': gpus} if gpus else {})})
+    group = placement_group(bundles, strategy='STRICT_SPREAD')
+    orchestrator = None
+    try:
+        wait_for(group, bundles, stopped)
+        nodes = {}
+        for index, (node, on_node) in enumerate(by_node.items()):
+            strategy = PlacementGroupSchedulingStrategy(group, index)
+            nodes[node] = Node.options(num_cpus=len(on_node), num_gpus=bundles[index].get('GPU', 0),
+                                       scheduling_strategy=strategy).remote(on_node, str(run_dir / 'logs'))
+        hosts = dict(zip(nodes, ray.get([node.host.remote() for node in nodes.values()])))
+        leaders = {rank['service']: rank['node'] for rank in ranks if rank['rank'] == 0}
+        flags = []
+        for node, actor in nodes.items():
+            led = [service for service, where in leaders.items() if where == node]
+            for service, port in zip(led, ray.get(actor.free_ports.remote(len(led)))):
+                flags.append(f'--set=services.{service}.listen={hosts[node]}:{port}')
+        config = run_dir / 'launch/run.textproto'
+        has_tls = any(line.startswith('tls ') for line in config.read_text().splitlines())
+        if not has_tls and any(not host.startswith('127.') for host in hosts.values()):
+            flags += certificates(run_dir / 'launch/tls', set(hosts.values()))
+        ray.get([node.start.remote(flags) for node in nodes.values()])
+        say('ranks start on ' + ', '.join(f'{host} ({len(by_node[node])})' for node, host in hosts.items()))
+        orchestrator = subprocess.Popen([f'{programs}/orchestrator/orchestrator', f'--config={config}', *flags], start_new_session=True)
+        ends = [node.first_end.remote() for node in nodes.values()]
+        told, lost = False, None
+        while orchestrator.poll() is None:
+            if stopped.is_set() and not told:
+                told = True
+                orchestrator.send_signal(stopped.signal)
+            ended, _ = ray.wait(ends, timeout=0.5)
+            if not ended:
+                continue
+            try:
+                service, rank, code = ray.get(ended[0])
+                lost = f'{service} rank {rank} has ended with exit code {code}; its log is {run_dir}/logs/{service}.log'
+            except ray.exceptions.RayActorError:
+                lost = f'the node {hosts[list(nodes)[ends.index(ended[0])]]} is lost'
+            say(lost)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                orchestrator.wait(NOTICES)
+            break
+        if orchestrator.poll() is None:
+            orchestrator.send_signal(signal.SIGINT)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                orchestrator.wait(NOTICES)
+        stops = [node.stop.remote() for node in nodes.values()]
+        ray.wait(stops, num_returns=len(stops), timeout=15)
+        code = orchestrator.poll()
+        return 1 if lost and code != 2 else code
+    finally:
+        if orchestrator is not None and orchestrator.poll() is None:
+            orchestrator.kill()
+        remove_placement_group(group)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument('run_dir', type=pathlib.Path)
+    parser.add_argument('--programs', required=True)
+    parser.add_argument('--address', default='auto')
+    parser.add_argument('--max_restarts', type=int, default=3)
+    arguments = parser.parse_args()
+    run_dir = arguments.run_dir
+    ranks = json.loads((run_dir / 'launch/ranks.json').read_text())
+    stopped = threading.Event()
+
+    def stop(number, _):
+        stopped.signal = number
+        stopped.set()
+
+    try:
+        ray.init(address=arguments.address, log_to_driver=False, logging_level='warning')
+    except ConnectionError as error:
+        sys.exit(f'launch: --ray_address={arguments.address}: {error}')
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, stop)
+    latest, failures, after = run_dir / 'checkpoints/latest', 0, None
+    while True:
+        code = attempt(run_dir, arguments.programs, ranks, stopped)
+        if code != 1 or stopped.is_set():
+            sys.exit(code)
+        newest = os.readlink(latest) if latest.is_symlink() else 'no checkpoint'
+        failures, after = (failures + 1 if newest == after else 1), newest
+        if failures > arguments.max_restarts:
+            sys.exit(f'launch: the run has failed {failures} times after {newest}, and is left as it is')
+        say(f'the run failed; it is started again, to go on after {newest}')
+
+
+if __name__ == '__main__':
+    main()

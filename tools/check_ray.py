@@ -1,0 +1,135 @@
+#!/usr/bin/env python3
+"""Runs of `launch --engine=ray` on a Ray cluster of three nodes on this host: a whole one, one that loses a node, one that is told to
+end, and which GPUs its ranks see.
+
+    check_ray.py PROGRAMS     (with the packages of deploy/ray/requirements.txt; check_ray.sh installs them)
+"""
+import json
+import os
+import pathlib
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+
+import ray
+from ray.cluster_utils import Cluster
+
+LONG = 180  # seconds
+
+
+def until(what, condition, process):
+    deadline = time.monotonic() + LONG
+    while not condition():
+        if process.poll() is not None or time.monotonic() > deadline:
+            sys.exit(f'waited for {what}; exit code {process.poll()}')
+        time.sleep(0.1)
+
+
+def steps(run):
+    file = run / 'metrics.jsonl'
+    return [json.loads(line)['step'] for line in file.read_text().splitlines()] if file.exists() else []
+
+
+def check(name, found, wanted):
+    if found != wanted:
+        sys.exit(f'{name}: {found!r}, not {wanted!r}')
+    print(f'{name}: {found!r}', flush=True)
+
+
+class Check:
+    def __init__(self, programs, folder, cluster):
+        self.programs, self.folder, self.cluster = programs, folder, cluster
+        made = subprocess.run([programs / 'orchestrator/quickstart/quickstart', f'--run_dir={folder}/task'], capture_output=True, text=True)
+        check('quickstart', made.returncode, 0)
+
+    def launch(self, name, *fields):
+        run = self.folder / name
+        command = [self.programs / 'orchestrator/engines/launch', '--engine=ray', f'--config={self.folder}/task/run.textproto',
+                   f'--ray_address={self.cluster.address}', f'--python={sys.executable}', f'--set=run_dir={run}']
+        placed = ['cluster.num_nodes=2', 'services.policy_trainer.num_nodes=2', 'train.save_steps=1', 'train.save_optimizer=true']
+        placed += [f'services.{service}.num_nodes=1' for service in ('critic_trainer', 'rollout', 'scorer')]
+        placed += [f'services.{service}.ranks=2' for service in ('policy_trainer', 'critic_trainer', 'rollout', 'scorer')]
+        log = open(self.folder / f'{name}.log', 'w')
+        return run, subprocess.Popen(command + [f'--set={field}' for field in [*placed, *fields]], stdout=log, stderr=log)
+
+    def log(self, name):
+        return (self.folder / f'{name}.log').read_text()
+
+    def whole_run(self):
+        run, process = self.launch('whole', 'train.max_steps=3')
+        began = time.monotonic()
+        until('services', lambda: 'run folder:' in self.log('whole'), process)
+        print(f'seconds from the command to the orchestrator: {time.monotonic() - began:.1f}')
+        check('a run', (process.wait(LONG), steps(run)), (0, [0, 1, 2]))
+
+    def lost_node(self):
+        run, process = self.launch('lost', 'train.max_steps=100000')
+        until('steps', lambda: len(steps(run)) > 3, process)
+        ray.init(address=self.cluster.address, log_to_driver=False, logging_level='error')
+        used = {actor['Address']['NodeID'] for actor in ray._private.state.actors().values() if actor['State'] == 'ALIVE'}
+        ray.shutdown()
+        self.cluster.remove_node(next(node for node in self.cluster.list_all_nodes() if node.node_id in used), allow_graceful=False)
+        until('a new start', lambda: 'going on after ' in self.log('lost'), process)
+        before = len(steps(run))
+        until('further steps', lambda: len(steps(run)) > before + 3, process)
+        check('steps after a lost node', steps(run)[:before], list(range(before)))
+        # Told to end, it makes a checkpoint first.
+        process.send_signal(signal.SIGTERM)
+        check('exit code after SIGTERM', process.wait(LONG), 130)
+        check('the newest checkpoint', os.readlink(run / 'checkpoints/latest'), f'step_{len(steps(run))}')
+        left = subprocess.run(['pgrep', '-f', f'{run}/launch/run.textproto'], capture_output=True, text=True).stdout
+        check('what is left running', left, '')
+
+    def gpus(self):
+        """Programs that write what they see stand for those of the plan."""
+        run = self.folder / 'gpus'
+        (run / 'launch').mkdir(parents=True)
+        (run / 'logs').mkdir()
+        (run / 'launch/run.textproto').write_text('tls { }\n')
+        orchestrator = self.folder / 'fake/orchestrator/orchestrator'
+        orchestrator.parent.mkdir(parents=True)
+        orchestrator.write_text(f'#!/bin/sh\nuntil [ $(cat {run}/seen.* | wc -l) = 3 ]; do sleep 0.1; done\n')
+        orchestrator.chmod(0o755)
+        ranks = []
+        for service, node, gpus in (('policy_trainer', 0, [1, 3]), ('rollout', 0, [6]), ('scorer', 1, [2])):
+            script = f'echo "$CUDA_VISIBLE_DEVICES" >{run}/seen.{service}; sleep 1000'
+            ranks.append({'service': service, 'rank': 0, 'node': node, 'gpus': gpus, 'cores': '',
+                          'environment': {'CUDA_VISIBLE_DEVICES': ','.join(map(str, gpus))}, 'command': ['sh', '-c', script]})
+        (run / 'launch/ranks.json').write_text(json.dumps(ranks))
+        done = subprocess.run([sys.executable, self.programs / 'deploy/ray/launch', run, f'--programs={self.folder}/fake',
+                               f'--address={self.cluster.address}'], timeout=LONG)
+        seen = {service: (run / f'seen.{service}').read_text().strip() for service in ('policy_trainer', 'rollout', 'scorer')}
+        check('exit code', done.returncode, 0)
+        # Of three GPUs that the first node's bundle has, whichever Ray gives: two are the policy trainer's, one the rollout's.
+        own = [*seen['policy_trainer'].split(','), seen['rollout']]
+        check('GPUs of three ranks', (len(own), len(set(own)), len(seen['scorer'].split(','))), (3, 3, 1))
+
+    def too_large(self):
+        run, process = self.launch('large', 'cluster.num_nodes=9', 'services.policy_trainer.num_nodes=9', 'services.policy_trainer.ranks=9')
+        until('what it waits for', lambda: 'waits for nodes that are free' in self.log('large'), process)
+        process.send_signal(signal.SIGINT)
+        check('exit code after Ctrl-C', process.wait(LONG), 130)
+
+
+def main():
+    programs = pathlib.Path(sys.argv[1]).resolve()
+    folder = pathlib.Path(tempfile.mkdtemp(prefix='check_ray_'))
+    cluster = Cluster(initialize_head=True, head_node_args={'num_cpus': 0, 'num_gpus': 0, 'object_store_memory': 80 << 20})
+    for _ in range(3):
+        cluster.add_node(num_cpus=16, num_gpus=8, object_store_memory=80 << 20)
+    try:
+        checks = Check(programs, folder, cluster)
+        for one in (checks.whole_run, checks.gpus, checks.too_large, checks.lost_node):
+            one()
+    finally:
+        for log in sorted(folder.glob('*.log')) if sys.exc_info()[0] else []:
+            print(f'== {log}\n{log.read_text()[-3000:]}')
+        cluster.shutdown()
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+if __name__ == '__main__':
+    main()
