@@ -1,4 +1,4 @@
-// docs/memory.md shows plans: below each command that it gives stands what the command prints.
+// docs/memory.md and docs/capacity.md show plans: below each command that they give stands what the command prints.
 //
 // `bazel run //orchestrator/planner:docs_test` writes them anew.
 #include <gmock/gmock.h>
@@ -22,7 +22,7 @@
 namespace quartet {
 namespace {
 
-constexpr char kDocument[] = "docs/memory.md";
+constexpr const char* kDocuments[] = {"docs/memory.md", "docs/capacity.md"};
 constexpr char kCommand[] = "`./bazelw run //orchestrator:plan -- --config=examples/";
 
 std::string Read(const std::string& path) {
@@ -51,9 +51,9 @@ Printed AwaitPlan(std::FILE* output) {
   return printed;
 }
 
-TEST(MemoryDocument, ShowsWhatThePlannerPrints) {
-  unsetenv("BUILD_WORKING_DIRECTORY");  // the examples are those beside this test
-  const std::string before = Read(kDocument);
+// Compares one document, and writes it anew where asked to. The commands that it gives.
+std::string CheckDocument(const std::string& document) {
+  const std::string before = Read(document);
   const std::vector<std::string> lines = absl::StrSplit(before, '\n');
   std::vector<std::string> rewritten;
   std::string commands;
@@ -64,8 +64,10 @@ TEST(MemoryDocument, ShowsWhatThePlannerPrints) {
   for (size_t i = 0; i < lines.size(); ++i) {
     rewritten.push_back(lines[i]);
     if (!absl::StartsWith(lines[i], kCommand)) continue;
-    ASSERT_TRUE(absl::EndsWith(lines[i], "`") && i + 2 < lines.size() && lines[i + 1].empty() && lines[i + 2] == "```")
-        << "below \"" << lines[i] << "\" no printed plan begins";
+    const bool shows =
+        absl::EndsWith(lines[i], "`") && i + 2 < lines.size() && lines[i + 1].empty() && lines[i + 2] == "```";
+    EXPECT_TRUE(shows) << document << ": below \"" << lines[i] << "\" no printed plan begins";
+    if (!shows) return commands;
     absl::StrAppend(&commands, lines[i], "\n");
     const Printed printed = AwaitPlan(plans.front());
     plans.pop_front();
@@ -75,13 +77,20 @@ TEST(MemoryDocument, ShowsWhatThePlannerPrints) {
     EXPECT_EQ(shown, printed.text);
     absl::StrAppend(&rewritten.emplace_back(), "\n```\n", printed.text, "```");
   }
+  if (const char* workspace = getenv("BUILD_WORKSPACE_DIRECTORY"); workspace != nullptr) {
+    std::ofstream(absl::StrCat(workspace, "/", document)) << absl::StrJoin(rewritten, "\n");
+  }
+  return commands;
+}
+
+TEST(PlansInDocuments, AreWhatThePlannerPrints) {
+  unsetenv("BUILD_WORKING_DIRECTORY");  // the examples are those beside this test
+  std::string commands;
+  for (const char* document : kDocuments) commands += CheckDocument(document);
   for (const auto& entry : std::filesystem::directory_iterator("examples")) {
     if (entry.path().extension() != ".textproto") continue;
     if (!absl::StrContains(Read(entry.path()), "cluster {")) continue;
     EXPECT_THAT(commands, testing::HasSubstr(entry.path().string())) << "an example that is not shown";
-  }
-  if (const char* workspace = getenv("BUILD_WORKSPACE_DIRECTORY"); workspace != nullptr) {
-    std::ofstream(absl::StrCat(workspace, "/", kDocument)) << absl::StrJoin(rewritten, "\n");
   }
 }
 
