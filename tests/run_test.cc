@@ -352,6 +352,30 @@ std::map<std::string, uintmax_t> FilesOf(const std::string& folder) {
   return files;
 }
 
+// A call that the service gives up is no Ctrl-C of the run, which exit code 130 would say.
+TEST(Run, FailsWhereAServiceIsToldToEnd) {
+  ProcessHarness harness;
+  const TinyRun run = WriteTinyRun(harness, WriteTinyModel(harness, "model"), 1, {"train.max_steps=100000"});
+  for (const std::string stopped : {"critic_trainer", "rollout"}) {
+    std::map<std::string, pid_t> services;
+    std::vector<std::string> arguments = With(run.arguments, {"--set=run_dir=" + harness.Path("run_" + stopped)});
+    for (const std::string& service : kServiceNames) {
+      const auto [pid, address] = harness.StartService(service, arguments);
+      ASSERT_FALSE(address.empty()) << harness.Output(pid);
+      services[service] = pid;
+      arguments.push_back(absl::StrCat("--set=services.", service, ".listen=", address));
+    }
+    const pid_t orchestrator = harness.Start(kOrchestrator, arguments);
+    WaitForRecords(harness, orchestrator, harness.Path("run_" + stopped) + "/metrics.jsonl", 2, absl::Seconds(60));
+    EXPECT_EQ(kill(services.at(stopped), SIGTERM), 0);
+    const auto outcome = harness.Wait(orchestrator, absl::Seconds(60));
+    EXPECT_EQ(outcome.exit_code, 1) << outcome.output;
+    EXPECT_THAT(outcome.output, HasSubstr(stopped + " at "));
+    for (const auto& [service, pid] : services) kill(pid, SIGTERM);
+    EXPECT_THAT(harness.Survivors(absl::Seconds(10)), IsEmpty());
+  }
+}
+
 TEST(Run, ANewOneOnTheServicesOfAnotherBeginsAnewOrNotAtAll) {
   ProcessHarness harness;
   const TinyRun run = WriteTinyRun(harness, WriteTinyModel(harness, "model"), 1);

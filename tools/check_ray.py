@@ -45,15 +45,16 @@ class Check:
         made = subprocess.run([programs / 'orchestrator/quickstart/quickstart', f'--run_dir={folder}/task'], capture_output=True, text=True)
         check('quickstart', made.returncode, 0)
 
-    def launch(self, name, *fields):
+    def launch(self, name, *fields, flags=()):
         run = self.folder / name
         command = [self.programs / 'orchestrator/engines/launch', '--engine=ray', f'--config={self.folder}/task/run.textproto',
-                   f'--ray_address={self.cluster.address}', f'--python={sys.executable}', f'--set=run_dir={run}']
+                   f'--python={sys.executable}', f'--set=run_dir={run}']
         placed = ['cluster.num_nodes=2', 'services.policy_trainer.num_nodes=2', 'train.save_steps=1', 'train.save_optimizer=true']
         placed += [f'services.{service}.num_nodes=1' for service in ('critic_trainer', 'rollout', 'scorer')]
         placed += [f'services.{service}.ranks=2' for service in ('policy_trainer', 'critic_trainer', 'rollout', 'scorer')]
         log = open(self.folder / f'{name}.log', 'w')
-        return run, subprocess.Popen(command + [f'--set={field}' for field in [*placed, *fields]], stdout=log, stderr=log)
+        flags = flags or [f'--ray_address={self.cluster.address}']
+        return run, subprocess.Popen(command + [f'--set={field}' for field in [*placed, *fields]] + list(flags), stdout=log, stderr=log)
 
     def log(self, name):
         return (self.folder / f'{name}.log').read_text()
@@ -114,6 +115,15 @@ class Check:
         check('exit code after Ctrl-C', process.wait(LONG), 130)
 
 
+    def refused(self):
+        """What is wrong is named, with the flag that would be right."""
+        _, process = self.launch('nobody', flags=['--ray_address=127.0.0.1:1'])
+        check('nobody there', (process.wait(LONG), '--ray_address=127.0.0.1:1: ' in self.log('nobody')), (1, True))
+        without = subprocess.run([sys.executable, '-S', self.programs / 'deploy/ray/launch', 'run', '--programs=.'],
+                                 capture_output=True, text=True)
+        check('without ray', (without.returncode, 'has no package ray' in without.stderr), (1, True))
+
+
 def main():
     programs = pathlib.Path(sys.argv[1]).resolve()
     folder = pathlib.Path(tempfile.mkdtemp(prefix='check_ray_'))
@@ -122,7 +132,7 @@ def main():
         cluster.add_node(num_cpus=16, num_gpus=8, object_store_memory=80 << 20)
     try:
         checks = Check(programs, folder, cluster)
-        for one in (checks.whole_run, checks.gpus, checks.too_large, checks.lost_node):
+        for one in (checks.refused, checks.whole_run, checks.gpus, checks.too_large, checks.lost_node):
             one()
     finally:
         for log in sorted(folder.glob('*.log')) if sys.exc_info()[0] else []:

@@ -20,9 +20,13 @@ import sys
 import threading
 import time
 
-import ray
-from ray.util.placement_group import placement_group, remove_placement_group
-from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
+try:
+    import ray
+    from ray.util.placement_group import placement_group, remove_placement_group
+    from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
+except ImportError as error:
+    sys.exit(f'launch: --engine=ray: {sys.executable} has no package ray ({error}); install the version of the cluster, or name '
+             'a Python that has it by --python')
 
 STARTS_SOON = 10  # seconds after which it is said what is waited for
 NOTICES = 20  # seconds in which the orchestrator notices by itself that a service has ended
@@ -177,7 +181,7 @@ def attempt(run_dir, programs, ranks, stopped):
         stops = [node.stop.remote() for node in nodes.values()]
         ray.wait(stops, num_returns=len(stops), timeout=15)
         code = orchestrator.poll()
-        return 1 if lost and code != 2 else code
+        return 1 if (lost and code != 2) or (code == 130 and not stopped.is_set()) else code
     finally:
         if orchestrator is not None and orchestrator.poll() is None:
             orchestrator.kill()
@@ -200,8 +204,11 @@ def main():
         stopped.set()
 
     try:
+        host, _, port = arguments.address.rpartition(':')
+        if host and port.isdigit():  # Ray itself tries for minutes
+            socket.create_connection((host, int(port)), timeout=10).close()
         ray.init(address=arguments.address, log_to_driver=False, logging_level='warning')
-    except ConnectionError as error:
+    except (OSError, RuntimeError, ValueError) as error:  # nobody there; another version; no address
         sys.exit(f'launch: --ray_address={arguments.address}: {error}')
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, stop)

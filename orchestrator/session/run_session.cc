@@ -189,7 +189,11 @@ absl::Status RunSession::End(const absl::Status& status) {
 absl::Status RunSession::Explain(const absl::Status& status) const {
   const bool lost_connection = absl::IsUnavailable(status) || absl::IsInternal(status) || absl::IsCancelled(status);
   const bool interrupted = absl::IsCancelled(cancellation_.status());
-  if (launcher_ == nullptr || interrupted) return WithContinuation(status);
+  if (launcher_ == nullptr || interrupted) {
+    // That a service has given up a call is no sign that the run was stopped.
+    const bool given_up = absl::IsCancelled(status) && !interrupted;
+    return WithContinuation(given_up ? absl::UnavailableError(status.message()) : status);
+  }
   const absl::Status death = launcher_->FindDeadService(lost_connection ? kDeathPatience : absl::ZeroDuration());
   return WithContinuation(death.ok() ? status : death);
 }

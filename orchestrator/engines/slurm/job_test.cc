@@ -50,6 +50,13 @@ TEST_F(SlurmJobTest, TakesTheIdFromBelowWarnings) {
             "sbatch refuses /a job.sh: sbatch: error: invalid partition specified: /a job.sh");
 }
 
+TEST_F(SlurmJobTest, NamesTheCommandThatIsNotHere) {
+  for (const char* command : {"sbatch", "scontrol", "squeue", "scancel"}) Command(command, "true");
+  setenv("PATH", scratch_.path().c_str(), 1);
+  EXPECT_THAT(std::string(CheckSlurm().message()),
+              AllOf(HasSubstr("--engine=slurm: there is no srun here"), HasSubstr("login node")));
+}
+
 TEST_F(SlurmJobTest, FollowsAJobToItsEnd) {
   // Each call of scontrol finds it further on.
   Command("scontrol", absl::StrCat("cd ", scratch_.path(), R"(
