@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Runs of launch --engine=ray on a Ray cluster of three nodes on this host. Installs Ray (285 MB, Python 3.11) into a folder of its own.
+# Runs of launch --engine=ray on a Ray cluster of three nodes on this host. Installs Ray (286 MB, Python 3.11) into a folder of its own.
 #
 # usage: check_ray.sh [FOLDER]     (where Ray is kept; default ~/.cache/quartet/ray)
 set -euo pipefail

@@ -144,13 +144,13 @@ absl::StatusOr<RunConfig> OnCluster(const LaunchFlags& flags, const ValueOrigins
 
 absl::Status SubmitToSlurm(const LaunchFlags& flags, const std::string& run_dir, TerminalView& view,
                            const Cancellation& cancellation) {
-  const std::string script = absl::StrCat(run_dir, "/", kSlurmScript), log = absl::StrCat(run_dir, "/", kSlurmLog);
-  std::error_code none;
-  const uintmax_t earlier = std::filesystem::file_size(log, none);
-  QUARTET_ASSIGN_OR_RETURN(const std::string id, SubmitSlurmJob(script));
+  const std::string log_path = absl::StrCat(run_dir, "/", kSlurmLog);
+  FileTail log(log_path);
+  std::string earlier;  // of a run that goes on
+  QUARTET_RETURN_IF_ERROR(log.Read(&earlier));
+  QUARTET_ASSIGN_OR_RETURN(const std::string id, SubmitSlurmJob(absl::StrCat(run_dir, "/", kSlurmScript)));
   view.Print(absl::StrCat("submitted: job ", id, "; \"scancel ", id, "\" ends it"));
-  if (flags.detach) return absl::OkStatus();
-  return FollowSlurmJob(id, log, none ? 0 : static_cast<int64_t>(earlier), view, cancellation);
+  return flags.detach ? absl::OkStatus() : FollowSlurmJob(id, log_path, log, view, cancellation);
 }
 
 // Returns only where that is not possible.

@@ -3,7 +3,6 @@
 #include <sys/wait.h>
 
 #include <cstdio>
-#include <fstream>
 #include <map>
 
 #include "absl/strings/ascii.h"
@@ -38,15 +37,6 @@ absl::StatusOr<Output> Call(const std::string& command) {
   output.exit_code = WIFEXITED(status) ? WEXITSTATUS(status) : 1;
   output.text = std::string(absl::StripTrailingAsciiWhitespace(output.text));
   return output;
-}
-
-// What a file has from byte `*from` on, which goes with it.
-std::string ReadOn(const std::string& path, int64_t* from) {
-  std::ifstream file(path, std::ios::binary);
-  if (!file || !file.seekg(*from)) return "";
-  std::string text(std::istreambuf_iterator<char>(file), {});
-  *from += static_cast<int64_t>(text.size());
-  return text;
 }
 
 // Why a job waits that will never start as it is.
@@ -113,33 +103,32 @@ absl::StatusOr<SlurmJobState> ReadSlurmJob(const std::string& id) {
   return absl::UnavailableError(absl::StrCat("scontrol show job ", id, ": ", output.text));
 }
 
-absl::Status FollowSlurmJob(const std::string& id, const std::string& log, int64_t from, TerminalView& view,
+absl::Status FollowSlurmJob(const std::string& id, const std::string& log_path, FileTail& log, TerminalView& view,
                             const Cancellation& cancellation) {
   const std::string job_name = absl::StrCat("job ", id);
   absl::Time waits_since = absl::Now();
   bool said_wait = false;
   int restarts = 0;
-  std::string line;  // the log's last, not ended yet
-  const auto show_log = [&] {
-    line += ReadOn(log, &from);
-    for (size_t end = line.find('\n'); end != std::string::npos; end = line.find('\n')) {
-      view.Print(line.substr(0, end));
-      line.erase(0, end + 1);
-    }
+  const auto show_log = [&]() -> absl::Status {
+    std::string lines;
+    QUARTET_RETURN_IF_ERROR(log.Read(&lines));
+    if (!lines.empty()) view.Print(lines.substr(0, lines.size() - 1));
+    return absl::OkStatus();
   };
   bool unreachable = false;
   while (true) {
     if (!cancellation.status().ok()) {
       return absl::CancelledError(
-          absl::StrCat(job_name, " goes on; what it prints is in ", log, ", and \"scancel ", id, "\" ends it"));
+          absl::StrCat(job_name, " goes on; what it prints is in ", log_path, ", and \"scancel ", id, "\" ends it"));
     }
     const absl::StatusOr<SlurmJobState> job = ReadSlurmJob(id);
-    show_log();
+    QUARTET_RETURN_IF_ERROR(show_log());
     if (!job.ok()) {
       if (!unreachable) view.Print(std::string(job.status().message()));
       unreachable = true;
     } else if (job->state.empty()) {
-      return absl::UnavailableError(absl::StrCat("Slurm does not know ", job_name, " any more; its end is in ", log));
+      return absl::UnavailableError(
+          absl::StrCat("Slurm does not know ", job_name, " any more; its end is in ", log_path));
     } else if (Waits(*job)) {
       unreachable = false;
       if (job->restarts > restarts) {
@@ -165,7 +154,6 @@ absl::Status FollowSlurmJob(const std::string& id, const std::string& log, int64
       view.Begin(absl::StrCat(job_name, " runs"));
     } else {
       view.End();
-      if (!line.empty()) view.Print(line);
       if (job->state == "COMPLETED") return absl::OkStatus();
       const std::string message = absl::StrCat(job_name, " has ended: ", job->state, ", exit code ", job->exit_code);
       if (job->state == "CANCELLED") return absl::CancelledError(message);

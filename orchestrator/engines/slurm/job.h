@@ -6,6 +6,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "orchestrator/clients/cancellation.h"
+#include "orchestrator/run_folder/file_tail.h"
 #include "orchestrator/terminal/terminal_view.h"
 
 namespace quartet {
@@ -26,10 +27,10 @@ absl::StatusOr<SlurmJobState> ReadSlurmJob(const std::string& id);
 // What `scontrol show job` prints, of which the first component's line counts.
 SlurmJobState ParseSlurmJob(const std::string& text);
 
-// Shows what the job waits for and then what `log` gets, from its byte `from` on, until the job has ended. OK: by
+// Shows what the job waits for and then what `log`, the tail of `log_path`, gets, until the job has ended. OK: by
 // itself, with exit code 0. One that can never start is cancelled: INVALID_ARGUMENT. A cancelled `cancellation` ends
 // the watching and nothing else.
-absl::Status FollowSlurmJob(const std::string& id, const std::string& log, int64_t from, TerminalView& view,
+absl::Status FollowSlurmJob(const std::string& id, const std::string& log_path, FileTail& log, TerminalView& view,
                             const Cancellation& cancellation);
 
 }  // namespace quartet

@@ -87,7 +87,6 @@ std::string Request(const Component& component, const ClusterConfig& cluster) {
 
 // What the step of a service is given; `index` is that of its component, of which it is on `nodes`.
 struct Step {
-  std::string service;
   int index = 0;
   std::vector<size_t> hosts;  // among its component's
   int ranks_per_node = 0;
@@ -98,7 +97,7 @@ struct Step {
 absl::StatusOr<Step> StepOf(const std::string& service, const Component& component,
                             const std::vector<RankPlace>& places, const std::vector<RankLaunch>& plan,
                             bool whole_nodes) {
-  Step step = {.service = service};
+  Step step;
   std::map<int, int> ranks_on;
   std::map<int, Strings> gpus_on;  // as positions among those that the component has
   for (const RankPlace& place : places) {
@@ -152,6 +151,14 @@ say "job $SLURM_JOB_ID on $(hostname), start $((restart + 1))"
 export CUDA_DEVICE_ORDER=PCI_BUS_ID
 # SIGTERM is for the orchestrator, which gets it, too, and makes a checkpoint.
 trap '' TERM
+)sh";
+
+// What an earlier start has left on a node that was lost and is back: Slurm takes it for a part of the job, and it has
+// the ports. The brackets keep pkill's callers out of what it finds.
+constexpr char kClear[] = R"sh(
+if ((restart > 0)); then
+  srun $all_nodes --overlap --ntasks-per-node=1 --gres=none bash -c 'pkill -KILL -f -- "$0" || true' "[-]-config=$config --set=services"
+fi
 )sh";
 
 // Certificates of this start alone, for the addresses that its nodes have.
@@ -260,11 +267,10 @@ absl::StatusOr<std::string> SlurmJobScript(const RunConfig& config, const ValueO
     absl::StrAppend(&text, "hosts", index, "=($(scontrol show hostnames \"$SLURM_JOB_NODELIST",
                     count > 1 ? absl::StrCat("_HET_GROUP_", index) : "", "\"))\n");
   }
+  absl::StrAppend(&text, "config=$run_dir/", kClusterConfig,
+                  "\nall_nodes=", count > 1 ? absl::StrCat("--het-group=0-", count - 1) : "", kClear);
   const bool own_tls = config.tls().ca_file().empty();
-  if (own_tls) {
-    absl::StrAppend(
-        &text, "tls=$run_dir/launch/tls\nall_nodes=", count > 1 ? absl::StrCat("--het-group=0-", count - 1) : "", kTls);
-  }
+  if (own_tls) absl::StrAppend(&text, "tls=$run_dir/launch/tls", kTls);
   std::map<std::string, Step> steps;
   for (size_t index = 0; index < components.size(); ++index) {
     for (const std::string& service : components[index].services) {
@@ -287,7 +293,7 @@ absl::StatusOr<std::string> SlurmJobScript(const RunConfig& config, const ValueO
   }
 
   // 3. The programs.
-  absl::StrAppend(&text, ")\nconfig=$run_dir/", kClusterConfig, "\nmkdir -p \"$run_dir/logs\"\ndeclare -A steps\n");
+  absl::StrAppend(&text, ")\nmkdir -p \"$run_dir/logs\"\ndeclare -A steps\n");
   for (const std::string& service : services) {
     const Step& step = steps.at(service);
     const std::string hosts = absl::StrJoin(step.hosts, ",", [&](std::string* out, size_t host) {

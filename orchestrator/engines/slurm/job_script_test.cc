@@ -97,6 +97,15 @@ TEST(SlurmJobScript, GivesTheOrchestratorANodeOfItsOwnWhereAskedTo) {
             HasSubstr("all_nodes=--het-group=0-1\n")));
 }
 
+// It runs on each node of the job, and must not find itself.
+TEST(SlurmJobScript, KillsWhatAnEarlierStartHasLeft) {
+  const auto script = Script({});
+  ASSERT_TRUE(script.ok()) << script.status();
+  EXPECT_THAT(*script, AllOf(HasSubstr("if ((restart > 0)); then\n  srun $all_nodes "),
+                             HasSubstr("\"[-]-config=$config --set=services\"")));
+  EXPECT_LT(script->find("[-]-config"), script->find("declare -A steps")) << "before there are new ones";
+}
+
 TEST(SlurmJobScript, KeepsPortsThatAreChosen) {
   const auto script = Script({"services.rollout.listen=0.0.0.0:7000"});
   ASSERT_TRUE(script.ok()) << script.status();

@@ -64,8 +64,8 @@ TEST_F(SlurmJobTest, FollowsAJobToItsEnd) {
     case $n in
       0) echo JobState=PENDING Reason=Priority Restarts=0 ;;
       1) echo JobState=RUNNING Reason=None Restarts=0; printf 'earlier\nstep 0\nstep' >log ;;
-      2) echo JobState=PENDING Reason=BeginTime Restarts=1; printf 'earlier\nstep 0\nstep 1\nend' >log ;;
-      *) echo JobState=FAILED Restarts=1 ExitCode=2:0 ;;
+      2) echo JobState=PENDING Reason=BeginTime Restarts=1; printf 'earlier\nstep 0\nstep 1\n' >log ;;
+      *) echo JobState=FAILED Restarts=1 ExitCode=2:0; echo end >>log ;;
     esac)"));
   char* shown = nullptr;
   size_t size = 0;
@@ -73,7 +73,11 @@ TEST_F(SlurmJobTest, FollowsAJobToItsEnd) {
   Cancellation cancellation;
   {
     TerminalView view(terminal, false);
-    const absl::Status end = FollowSlurmJob("17", scratch_.path() + "/log", /*from=*/8, view, cancellation);
+    const std::string path = scratch_.Write("log", "earlier\n");
+    FileTail log(path);
+    std::string earlier;
+    ASSERT_TRUE(log.Read(&earlier).ok());
+    const absl::Status end = FollowSlurmJob("17", path, log, view, cancellation);
     EXPECT_EQ(end, absl::InvalidArgumentError("job 17 has ended: FAILED, exit code 2"));
   }
   std::fclose(terminal);
@@ -86,7 +90,8 @@ TEST_F(SlurmJobTest, CancelsAJobThatCanNeverStart) {
   Command("scancel", "echo \"$1\" >" + scratch_.path() + "/cancelled");
   TerminalView view(stderr, false);
   Cancellation cancellation;
-  EXPECT_THAT(std::string(FollowSlurmJob("17", "/none", 0, view, cancellation).message()),
+  FileTail none("/none");
+  EXPECT_THAT(std::string(FollowSlurmJob("17", "/none", none, view, cancellation).message()),
               AllOf(HasSubstr("PartitionNodeLimit"), HasSubstr("cluster.num_nodes")));
   EXPECT_EQ(scratch_.Read("cancelled"), "17\n");
 }
@@ -95,8 +100,9 @@ TEST_F(SlurmJobTest, LeavesAJobThatIsNotWatchedAnyMore) {
   Command("scontrol", "echo JobState=RUNNING");
   TerminalView view(stderr, false);
   Cancellation cancellation;
+  FileTail none("/none");
   cancellation.Cancel(absl::CancelledError("stopped by SIGINT"));
-  EXPECT_THAT(std::string(FollowSlurmJob("17", "/none", 0, view, cancellation).message()),
+  EXPECT_THAT(std::string(FollowSlurmJob("17", "/none", none, view, cancellation).message()),
               AllOf(HasSubstr("job 17 goes on"), HasSubstr("scancel 17")));
 }
 
