@@ -31,9 +31,9 @@
 #include "core/service/rpc/call_deadline.h"
 #include "core/service/rpc/credentials.h"
 #include "core/service/rpc/replay_guard.h"
+#include "core/service/rpc/service_version.h"
 #include "core/service/rpc/status_conversion.h"
 #include "core/tokenizer/tokenizer.h"
-#include "proto/protocol_version.h"
 #include "proto/rollout.grpc.pb.h"
 #include "rollout/dispatcher.h"
 #include "rollout/engine/engine.h"
@@ -227,7 +227,7 @@ class RolloutService final : public RankService,
     }
     for (RolloutRankInfo& rank : ranks) *info->add_ranks() = std::move(*rank.mutable_info());
     info->set_service("rollout");
-    info->set_protocol_version(kProtocolVersion);
+    SayVersion(info);
     (*info->mutable_vocab_size())["model"] = static_cast<int32_t>(engine().vocab_size());
     info->set_policy_version(engine().version());
     info->set_max_model_len(static_cast<int32_t>(max_model_len()));

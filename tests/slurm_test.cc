@@ -174,6 +174,7 @@ TEST_F(SlurmTest, GoesOnWithoutAHostThatIsLost) {
   hosts_->Mend(2);
   ExpectGoesOn(launch);
   Cancel(launch);
+  ExpectNothingIsLeft();
 }
 
 TEST_F(SlurmTest, GoesOnAfterADaemonOfSlurmHasDied) {

@@ -2,12 +2,11 @@
 
 #include <algorithm>
 #include <cstdio>
-#include <filesystem>
-#include <system_error>
 
+#include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
 #include "core/base/files.h"
-#include "proto/protocol_version.h"
+#include "core/version/version.h"
 
 namespace quartet {
 namespace {
@@ -110,23 +109,10 @@ std::string HelpText(const CommandLine& line) {
   return text + line.after;
 }
 
-std::string VersionText() {
-  // Programs of a bundle are one or two folders below it.
-  std::filesystem::path folder = ExecutableFolder();
-  for (int level = 0; level < 2; ++level) {
-    folder = folder.parent_path();
-    std::error_code ignored;
-    if (!std::filesystem::exists(folder / "quartet", ignored)) continue;
-    const absl::StatusOr<std::string> text = ReadFile((folder / "version.txt").string());
-    if (text.ok()) return *text;
-  }
-  return absl::StrCat("quartet, built from its sources, wire protocol ", kProtocolVersion, "\n");
-}
-
 std::optional<int> ReadCommandLine(int argc, const char* const* argv, const CommandLine& line) {
   const absl::StatusOr<Asked> asked = ParseFlags(argc, argv, line.flags);
   if (asked.ok() && *asked != Asked::kNothing) {
-    std::printf("%s", *asked == Asked::kHelp ? HelpText(line).c_str() : VersionText().c_str());
+    std::printf("%s", *asked == Asked::kHelp ? HelpText(line).c_str() : absl::StrCat(VersionText(), "\n").c_str());
     return 0;
   }
   const absl::Status status = asked.ok() && line.check ? line.check() : asked.status();

@@ -107,10 +107,6 @@ absl::StatusOr<Asked> ParseFlags(int argc, const char* const* argv, const std::v
 
 std::string HelpText(const CommandLine& line);
 
-// "quartet, commit ..., for CPUs, wire protocol 6" of a bundle (deploy/); of a program that was built otherwise without
-// the commit.
-std::string VersionText();
-
 // ParseFlags and `check`. The exit code where the program has nothing else to do: 0 after --help and --version; 2 where
 // something is wrong, which has been said.
 std::optional<int> ReadCommandLine(int argc, const char* const* argv, const CommandLine& line);

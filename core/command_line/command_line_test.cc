@@ -3,8 +3,6 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "proto/protocol_version.h"
-
 namespace quartet {
 namespace {
 
@@ -128,10 +126,6 @@ TEST(ReadCommandLine, EndsTheProgramAfterHelpAndWhereSomethingIsWrong) {
   EXPECT_THAT(CodeOf({"--ranks=0"}), Optional(2));
   EXPECT_THAT(CodeOf({}), Optional(2)) << "--launch is missing";
   EXPECT_EQ(CodeOf({"--launch"}), std::nullopt);
-}
-
-TEST(VersionText, OfAProgramOutsideOfABundleHasTheProtocol) {
-  EXPECT_EQ(VersionText(), absl::StrCat("quartet, built from its sources, wire protocol ", kProtocolVersion, "\n"));
 }
 
 TEST(Finish, TellsWrongInputAndSignalsFromWhatFailed) {

@@ -64,6 +64,22 @@ std::string FirstSet(absl::string_view path, const Message& message) {
   return "";
 }
 
+bool IsFieldPath(absl::string_view path, const google::protobuf::Descriptor& type) {
+  const google::protobuf::Descriptor* at = &type;
+  bool in_list = false;  // the next part is a place
+  for (const absl::string_view part : absl::StrSplit(path, '.')) {
+    if (in_list) {
+      in_list = false;
+      continue;
+    }
+    const FieldDescriptor* field = at == nullptr ? nullptr : at->FindFieldByName(std::string(part));
+    if (field == nullptr) return false;
+    at = field->message_type();
+    in_list = field->is_repeated();
+  }
+  return true;
+}
+
 void ClearPath(absl::string_view path, Message* message) {
   const std::vector<std::string> parts = absl::StrSplit(path, '.');
   for (size_t i = 0; i < parts.size(); ++i) {

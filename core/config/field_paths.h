@@ -13,6 +13,9 @@ namespace quartet {
 // path leads through single messages only.
 std::string FirstSet(absl::string_view path, const google::protobuf::Message& message);
 
+// Whether messages of `type` can have a field at `path`, as FlatFields names it.
+bool IsFieldPath(absl::string_view path, const google::protobuf::Descriptor& type);
+
 // Clears the field at `path`, which leads through single messages only.
 void ClearPath(absl::string_view path, google::protobuf::Message* message);
 

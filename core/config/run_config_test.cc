@@ -616,6 +616,7 @@ TEST(RunConfig, RefusesWhatAProgramDoesNotRead) {
                           "train.max_steps=1",
                           "train.num_episodes=2",
                           "train.max_log_prob_diff_mean=1",
+                          "train.max_upgrade_diff_mean=1",
                           "eval.data=/d",
                           "services.rollout.ranks=2",
                           "services.critic_trainer.device=cuda",

@@ -32,10 +32,13 @@ struct ServiceClient::Connection {
   std::string run_id;
   uint64_t epoch = 1;
   Cancellation* cancellation = nullptr;
+  std::shared_ptr<grpc::ChannelCredentials> credentials;
   std::shared_ptr<grpc::Channel> channel;
   bool own_user_only = true;  // talks to programs of this user, or root, alone: nothing else says who is there
   // GetInfo is the same call in each service, on its own stub.
-  std::function<grpc::Status(grpc::ClientContext*, const GetInfoRequest&, ServiceInfo*)> get_info;
+  std::function<grpc::Status(const std::shared_ptr<grpc::Channel>&, grpc::ClientContext*, const GetInfoRequest&,
+                             ServiceInfo*)>
+      get_info;
 
   std::mutex mutex;
   uint64_t last_sequence = 0;

@@ -13,7 +13,9 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "core/base/status_macros.h"
+#include "core/config/field_paths.h"
 #include "core/config/services.h"
+#include "core/version/version.h"
 #include "proto/protocol_version.h"
 
 namespace quartet {
@@ -30,10 +32,13 @@ absl::StatusOr<ServiceInfo> Meet(ServiceClient& client, const OnLoading& on_load
     return absl::FailedPreconditionError(absl::StrCat("at ", client.address(), " is the service \"", info.service(),
                                                       "\", not \"", client.service(), "\""));
   }
-  if (info.protocol_version() != kProtocolVersion) {
-    return absl::FailedPreconditionError(absl::StrCat(PlaceOf(client), " speaks protocol version ",
-                                                      info.protocol_version(), "; this orchestrator speaks ",
-                                                      kProtocolVersion, ". Build both from the same sources"));
+  const int lowest = info.min_protocol_version() > 0 ? info.min_protocol_version() : info.protocol_version();
+  if (info.protocol_version() < kMinProtocolVersion || lowest > kProtocolVersion) {
+    return absl::FailedPreconditionError(
+        absl::StrCat(PlaceOf(client), " (", info.version().empty() ? "of an unknown version" : info.version(),
+                     ") speaks protocol versions ", lowest, " to ", info.protocol_version(), "; this orchestrator (",
+                     VersionText(), ") speaks ", kMinProtocolVersion, " to ", kProtocolVersion,
+                     ". Take builds of one version, or of two that follow each other"));
   }
   return info;
 }
@@ -60,6 +65,8 @@ std::vector<std::string> Differences(const ServiceInfo& info, const RunConfig& c
     if (config.train().load_checkpoint() && absl::EndsWith(field, ".load_checkpoint")) continue;
     const std::string &ours = here[field], &theirs = there[field];
     if (ours == theirs || AreOnePath(ours, theirs)) continue;
+    // A later build's own, which the run cannot have set.
+    if (!IsFieldPath(field, *RunConfig::descriptor())) continue;
     differences.push_back(absl::StrCat(field, " is ", theirs.empty() ? "not set" : theirs, " there and ",
                                        ours.empty() ? "not set" : ours, " here"));
   }

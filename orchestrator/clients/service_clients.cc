@@ -53,6 +53,11 @@ ServiceClient::~ServiceClient() = default;
 const std::string& ServiceClient::service() const { return connection_->service; }
 const std::string& ServiceClient::address() const { return connection_->address; }
 
+void ServiceClient::MoveTo(const std::string& address) {
+  connection_->address = address;
+  connection_->channel = MakeChannel(address, connection_->credentials);
+}
+
 bool ServiceClient::WaitForConnection() {
   const Deadline deadline = Deadline::In(std::min(kConnectTimeout, connection_->timeout));
   while (!connection_->channel->WaitForConnected(absl::ToChronoTime(absl::Now() + absl::Milliseconds(100)))) {
@@ -88,7 +93,8 @@ absl::StatusOr<ServiceInfo> ServiceClient::AskInfo() {
   QUARTET_RETURN_IF_ERROR(connection_->CheckOwner());
   CallContext context(*connection_, "GetInfo");
   ServiceInfo info;
-  QUARTET_RETURN_IF_ERROR(FromGrpc(connection_->get_info(context.get(), GetInfoRequest(), &info)));
+  QUARTET_RETURN_IF_ERROR(
+      FromGrpc(connection_->get_info(connection_->channel, context.get(), GetInfoRequest(), &info)));
   return info;
 }
 
@@ -354,12 +360,12 @@ absl::Status Connect(const RunConfig& config, const char* service, uint64_t epoc
   connection->run_id = absl::StrCat(config.run_dir(), "@", epoch);
   connection->epoch = epoch;
   connection->cancellation = cancellation;
+  connection->credentials = credentials;
   connection->channel = MakeChannel(address, credentials);
   connection->own_user_only = config.tls().ca_file().empty() && !config.services().allow_other_users();
-  connection->get_info = [channel = connection->channel](grpc::ClientContext* context, const GetInfoRequest& request,
-                                                         ServiceInfo* info) {
-    return Service::NewStub(channel)->GetInfo(context, request, info);
-  };
+  connection->get_info = [](const std::shared_ptr<grpc::Channel>& channel, grpc::ClientContext* context,
+                            const GetInfoRequest& request,
+                            ServiceInfo* info) { return Service::NewStub(channel)->GetInfo(context, request, info); };
   *client = std::make_unique<Client>(std::move(connection));
   return absl::OkStatus();
 }

@@ -32,6 +32,8 @@ class ServiceClient {
   virtual ~ServiceClient();
   const std::string& service() const;
   const std::string& address() const;
+  // The service listens at `address` from now on. Calls that are under way end as they would have.
+  void MoveTo(const std::string& address);
   // Gives a service that does not answer yet a few seconds to come up.
   absl::StatusOr<ServiceInfo> GetInfo();
   // Waits for a service that answers, but is still loading its model, however long it takes; `on_loading`, if given, is

@@ -84,36 +84,51 @@ absl::StatusOr<std::unique_ptr<ServiceLauncher>> ServiceLauncher::Start(const Se
 
 absl::Status ServiceLauncher::StartAll() {
   for (const std::string& service : options_.services) {
-    std::error_code ignored;
-    std::filesystem::remove(AddressPath(service), ignored);
-    ChildProcessOptions child;
-    child.argv = {absl::StrCat(options_.programs_folder, "/", service, "/", service),
-                  "--config=" + options_.config_path, "--address_file=" + AddressPath(service)};
-    if (!options_.trace.empty()) child.argv.push_back("--trace=" + TraceFileOf(options_.trace, service));
-    child.removed_environment = RankEnvironmentNames();
-    child.environment = EnvironmentOf(options_.plan, service);
-    // Paths in the resolved configuration are absolute already.
-    child.log_file = LogPath(service);
-    const uintmax_t earlier = std::filesystem::file_size(child.log_file, ignored);
-    log_begins_[service] = ignored ? 0 : static_cast<int64_t>(earlier);
-    child.own_process_group = true;
-    QUARTET_ASSIGN_OR_RETURN(children_[service], Prefixed("cannot start " + service, ChildProcess::Start(child)));
+    QUARTET_ASSIGN_OR_RETURN(children_[service], Begin(service, options_.programs_folder, {}));
   }
+  return AwaitServing(options_.services, [this] { return Poll(); });
+}
+
+absl::StatusOr<std::unique_ptr<ChildProcess>> ServiceLauncher::Begin(const std::string& service,
+                                                                     const std::string& programs_folder,
+                                                                     const std::vector<std::string>& arguments) {
+  std::error_code ignored;
+  std::filesystem::remove(AddressPath(service), ignored);
+  ChildProcessOptions child;
+  child.argv = {absl::StrCat(programs_folder, "/", service, "/", service), "--config=" + options_.config_path,
+                "--address_file=" + AddressPath(service)};
+  if (!options_.trace.empty()) child.argv.push_back("--trace=" + TraceFileOf(options_.trace, service));
+  child.argv.insert(child.argv.end(), arguments.begin(), arguments.end());
+  child.removed_environment = RankEnvironmentNames();
+  child.environment = EnvironmentOf(options_.plan, service);
+  // Paths in the resolved configuration are absolute already.
+  child.log_file = LogPath(service);
+  const uintmax_t earlier = std::filesystem::file_size(child.log_file, ignored);
+  child.own_process_group = true;
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    log_begins_[service] = ignored ? 0 : static_cast<int64_t>(earlier);
+  }
+  return Prefixed("cannot start " + service, ChildProcess::Start(child));
+}
+
+absl::Status ServiceLauncher::AwaitServing(const std::vector<std::string>& services,
+                                           const std::function<absl::Status()>& poll) {
   const Deadline deadline = Deadline::In(options_.start_timeout);
   while (addresses_.size() < options_.services.size()) {
     QUARTET_RETURN_IF_ERROR(options_.cancellation->status());
-    QUARTET_RETURN_IF_ERROR(Poll());
-    for (const std::string& service : options_.services) {
+    QUARTET_RETURN_IF_ERROR(poll());
+    for (const std::string& service : services) {
       if (addresses_.count(service) > 0) continue;
       // The file appears whole, once the service is SERVING.
       absl::StatusOr<std::string> address = ReadFile(AddressPath(service));
       if (!address.ok()) continue;
       addresses_[service] = std::string(absl::StripAsciiWhitespace(*address));
     }
-    if (options_.on_loading) options_.on_loading(static_cast<int64_t>(addresses_.size()), WhatOthersAreAt());
+    if (options_.on_loading) options_.on_loading(static_cast<int64_t>(addresses_.size()), WhatOthersAreAt(services));
     if (deadline.passed()) {
       std::string missing;
-      for (const std::string& service : options_.services) {
+      for (const std::string& service : services) {
         if (addresses_.count(service) == 0) absl::StrAppend(&missing, missing.empty() ? "" : ", ", service);
       }
       return absl::DeadlineExceededError(absl::StrCat(missing, " did not come up within ",
@@ -125,9 +140,43 @@ absl::Status ServiceLauncher::StartAll() {
   return absl::OkStatus();
 }
 
-std::string ServiceLauncher::WhatOthersAreAt() const {
+absl::Status ServiceLauncher::StopService(const std::string& service) {
+  std::unique_ptr<ChildProcess> child;
+  {
+    // From here on its end is nobody's death.
+    const std::lock_guard<std::mutex> lock(mutex_);
+    child = std::move(children_[service]);
+    children_.erase(service);
+  }
+  addresses_.erase(service);
+  if (child == nullptr) return absl::NotFoundError(absl::StrCat("the ", service, " does not run"));
+  Terminate({child.get()});
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::string> ServiceLauncher::StartService(const std::string& service,
+                                                          const std::string& programs_folder,
+                                                          const std::vector<std::string>& arguments) {
+  QUARTET_ASSIGN_OR_RETURN(std::unique_ptr<ChildProcess> child, Begin(service, programs_folder, arguments));
+  // Until it serves, its end is not the run's, and it is not watched.
+  const absl::Status serving = AwaitServing({service}, [&]() -> absl::Status {
+    QUARTET_RETURN_IF_ERROR(Poll());
+    const std::optional<ExitState> exit = child->Poll();
+    const std::lock_guard<std::mutex> lock(mutex_);
+    return exit.has_value() ? DescribeEnd(service, *exit) : absl::OkStatus();
+  });
+  if (!serving.ok()) {
+    Terminate({child.get()});
+    return serving;
+  }
+  const std::lock_guard<std::mutex> lock(mutex_);
+  children_[service] = std::move(child);
+  return addresses_.at(service);
+}
+
+std::string ServiceLauncher::WhatOthersAreAt(const std::vector<std::string>& services) const {
   std::string text;
-  for (const std::string& service : options_.services) {
+  for (const std::string& service : services) {
     if (addresses_.count(service) > 0) continue;
     const std::string detail = LoadingDetail(LogEnd(service, 1));
     absl::StrAppend(&text, text.empty() ? "" : ", ", service, detail.empty() ? "" : absl::StrCat(" (", detail, ")"));
@@ -141,15 +190,28 @@ absl::Status ServiceLauncher::Poll() {
   for (auto& [service, child] : children_) {
     const std::optional<ExitState> exit = child->Poll();
     if (!exit.has_value()) continue;
-    const std::string log = LogEnd(service, kLogLines);
-    const std::string message = absl::StrCat(service, " ended by itself: ", exit->Describe(), ". The end of ",
-                                             LogPath(service), log.empty() ? " is empty" : ":\n", log);
-    // By 2 a service says that what it was told to do is wrong.
-    const bool wrong_input = exit->signal == 0 && exit->code == 2;
-    death_ = wrong_input ? absl::InvalidArgumentError(message) : absl::UnavailableError(message);
+    death_ = DescribeEnd(service, *exit);
     return death_;
   }
   return absl::OkStatus();
+}
+
+absl::Status ServiceLauncher::DescribeEnd(const std::string& service, const ExitState& exit) const {
+  const std::string log = LogEnd(service, kLogLines);
+  const std::string message = absl::StrCat(service, " ended by itself: ", exit.Describe(), ". The end of ",
+                                           LogPath(service), log.empty() ? " is empty" : ":\n", log);
+  // By 2 a service says that what it was told to do is wrong.
+  const bool wrong_input = exit.signal == 0 && exit.code == 2;
+  return wrong_input ? absl::InvalidArgumentError(message) : absl::UnavailableError(message);
+}
+
+void ServiceLauncher::Terminate(const std::vector<ChildProcess*>& children) {
+  for (ChildProcess* child : children) {
+    child->SendReason("SIGTERM");  // by the signal alone a service may not end (train.save_on_sigterm)
+    child->Signal(SIGTERM);
+  }
+  const Deadline deadline = Deadline::In(kStopGrace);
+  for (ChildProcess* child : children) child->Terminate(deadline.left());
 }
 
 void ServiceLauncher::Watch() {
@@ -181,13 +243,9 @@ void ServiceLauncher::Stop() {
     stopping_ = true;
   }
   if (watcher_.joinable()) watcher_.join();
-  // All at once, so that the graces do not add up.
-  for (auto& [service, child] : children_) {
-    child->SendReason("SIGTERM");  // by the signal alone a service may not end (train.save_on_sigterm)
-    child->Signal(SIGTERM);
-  }
-  const Deadline deadline = Deadline::In(kStopGrace);
-  for (auto& [service, child] : children_) child->Terminate(deadline.left());
+  std::vector<ChildProcess*> children;
+  for (auto& [service, child] : children_) children.push_back(child.get());
+  Terminate(children);
   children_.clear();
 }
 

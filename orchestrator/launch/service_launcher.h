@@ -16,6 +16,7 @@
 #include "core/service/process/child_process.h"
 #include "orchestrator/clients/cancellation.h"
 #include "orchestrator/launch/launch_plan.h"
+#include "orchestrator/launch/service_engine.h"
 #include "proto/run_config.pb.h"
 
 namespace quartet {
@@ -42,18 +43,23 @@ struct ServiceLauncherOptions {
   std::function<void(int64_t up, const std::string& loading)> on_loading;
 };
 
-// While it lives, the services run; none outlives it. Thread safe.
-class ServiceLauncher {
+// While it lives, the services run; none outlives it. One thread, but for Stop, FindDeadService and what it watches.
+class ServiceLauncher : public ServiceEngine {
  public:
   // Returns when all services are SERVING. An error names the service that did not come up, how it ended and the last
   // lines of its log; all others are stopped then.
   static absl::StatusOr<std::unique_ptr<ServiceLauncher>> Start(const ServiceLauncherOptions& options);
-  ~ServiceLauncher();
+  ~ServiceLauncher() override;
   ServiceLauncher(const ServiceLauncher&) = delete;
   ServiceLauncher& operator=(const ServiceLauncher&) = delete;
 
   // host:port of each service's leader.
   const std::map<std::string, std::string>& addresses() const { return addresses_; }
+
+  const std::string& programs_folder() const override { return options_.programs_folder; }
+  absl::Status StopService(const std::string& service) override;
+  absl::StatusOr<std::string> StartService(const std::string& service, const std::string& programs_folder,
+                                           const std::vector<std::string>& arguments) override;
 
   // A broken connection is often seen before the end of the process behind it. Waits up to `patience` for a service to
   // end and returns what is known of its end; OK if all run.
@@ -72,9 +78,18 @@ class ServiceLauncher {
  private:
   explicit ServiceLauncher(ServiceLauncherOptions options) : options_(std::move(options)) {}
   absl::Status StartAll();
-  // Of the services that have not come up: their names, and what their logs say last.
-  std::string WhatOthersAreAt() const;
-  absl::Status Poll();  // OK if all run
+  // Starts its program, which is not waited for.
+  absl::StatusOr<std::unique_ptr<ChildProcess>> Begin(const std::string& service, const std::string& programs_folder,
+                                                      const std::vector<std::string>& arguments);
+  // Until all of them are SERVING, and then their addresses are known; or `poll` has an error.
+  absl::Status AwaitServing(const std::vector<std::string>& services, const std::function<absl::Status()>& poll);
+  // Of those that have not come up: their names, and what their logs say last.
+  std::string WhatOthersAreAt(const std::vector<std::string>& services) const;
+  absl::Status Poll();  // OK if all in children_ run
+  // mutex_ is held.
+  absl::Status DescribeEnd(const std::string& service, const ExitState& exit) const;
+  // All at once, so that the graces do not add up.
+  static void Terminate(const std::vector<ChildProcess*>& children);
   void Watch();
   std::string LogPath(const std::string& service) const;
   // Its last lines, of this start alone.
@@ -83,8 +98,8 @@ class ServiceLauncher {
 
   const ServiceLauncherOptions options_;
   std::map<std::string, std::string> addresses_;
-  std::map<std::string, int64_t> log_begins_;  // bytes that earlier starts had written; as it is once all are started
   std::mutex mutex_;
+  std::map<std::string, int64_t> log_begins_;  // bytes that earlier starts had written; changes under mutex_
   std::map<std::string, std::unique_ptr<ChildProcess>> children_;
   absl::Status death_;
   bool stopping_ = false;

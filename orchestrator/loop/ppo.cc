@@ -19,14 +19,15 @@
 #include "core/rl/kl.h"
 #include "orchestrator/checks/start_check.h"
 #include "orchestrator/clients/hello.h"
+#include "orchestrator/clients/weight_sync.h"
 #include "orchestrator/data/dataset_options.h"
 #include "orchestrator/loop/batch_sampler.h"
+#include "orchestrator/loop/canary_of.h"
 #include "orchestrator/loop/experience.h"
 #include "orchestrator/loop/side_by_side.h"
 #include "orchestrator/loop/step_report.h"
 #include "orchestrator/loop/step_warnings.h"
 #include "orchestrator/loop/updates.h"
-#include "orchestrator/loop/weight_sync.h"
 #include "orchestrator/terminal/folder_growth.h"
 #include "orchestrator/tracing/step_trace.h"
 
@@ -79,6 +80,10 @@ class PpoLoop {
   absl::Status Commit(int64_t steps_done, const SavedStates& saved, const Metrics& metrics, bool has_evaluation);
   // What remains of a step whose policy is in use in the rollout: its evaluation, and the record of it.
   absl::Status EndStep(int64_t step, bool evaluate, Metrics* metrics);
+  // Does what the run was asked for, where at least one step was made here.
+  absl::Status TakeRequests();
+  // Makes a checkpoint of the run as it is between two steps, unless the last one is that.
+  absl::Status SaveNow();
   // Why no further step is made, once the last one has a checkpoint; OK: it is made.
   absl::Status EndEarly();
   // After `step`; -1: before training.
@@ -111,8 +116,12 @@ class PpoLoop {
   Metrics last_metrics_;               // of the step before
   StepWarnings warnings_;
   bool has_said_difference_ = false;  // for which all log-probabilities are recomputed
-  // Of the weights that the policy has now; the rollout must generate with exactly these.
+  // Of the weights that the policy has now; the rollout must generate with exactly these. And as what it has published
+  // them.
   uint64_t policy_version_ = 0;
+  std::optional<WeightManifest> published_;
+  std::unique_ptr<Upgrades> upgrades_;
+  Canary canary_;  // of the last batch
   PpoSummary summary_;
 };
 
@@ -131,6 +140,7 @@ absl::StatusOr<PpoSummary> PpoLoop::Run() {
     QUARTET_RETURN_IF_ERROR(EndStep(first_step_ - 1, run_.resume->has_evaluation, &metrics));
   }
   for (; !IsLast(steps_done_ - 1); ++steps_done_) {
+    QUARTET_RETURN_IF_ERROR(TakeRequests());
     QUARTET_RETURN_IF_ERROR(EndEarly());
     trace_->BeginStep(steps_done_);
     QUARTET_RETURN_IF_ERROR(Step(steps_done_));
@@ -175,6 +185,16 @@ absl::Status PpoLoop::Prepare() {
   // The services have accepted the run: now the folder may change.
   QUARTET_RETURN_IF_ERROR(run_.folder.BeginAfter(first_step_));
   if (run_.begun) run_.begun(steps_);
+  if (run_.cancellation != nullptr) {
+    QUARTET_ASSIGN_OR_RETURN(upgrades_, Upgrades::Open({.config = config_,
+                                                        .tokenizer_vocab_size = run_.tokenizer.vocab_size(),
+                                                        .services = run_.services,
+                                                        .folder = run_.folder,
+                                                        .view = run_.view,
+                                                        .cancellation = *run_.cancellation,
+                                                        .engine = run_.engine,
+                                                        .on_moved = run_.on_moved}));
+  }
   trace_.emplace(config_, first_step_, steps_, run_.services.all(), run_.folder, run_.view);
   if (!run_.evaluation_sets.empty()) {
     std::vector<HeldoutRecord> records;
@@ -190,7 +210,7 @@ absl::Status PpoLoop::Prepare() {
       OptimizerSteps(hello.policy_trainer) > 0) {
     policy_version_ = std::max(policy_version_ + 1, static_cast<uint64_t>(first_step_));
     run_.view.Begin("bringing the rollout to the policy's weights");
-    return SyncWeights(run_.services, 0, policy_version_).status();
+    return SyncWeights(run_.services, 0, policy_version_, &published_.emplace()).status();
   }
   return absl::OkStatus();
 }
@@ -233,6 +253,7 @@ absl::Status PpoLoop::Step(int64_t step) {
 
   // 6. Samples, checkpoint, metrics: in this order, so that a run which ends anywhere in between loses none of them.
   // Before the commit record of a checkpoint the whole step is made again, after it the rest of the step is.
+  canary_ = CanaryOf(batch, config_.reward(), run_.tokenizer);
   summary_.mean_rewards.push_back(metrics.Get("reward/mean").value_or(0));
   if (step == 0) {
     for (const EvaluationResult& result : summary_.before) AddEvaluationMetrics(result, &metrics);
@@ -382,20 +403,44 @@ absl::Status PpoLoop::Sync(int64_t step, Metrics* metrics) {
   // The policy has changed, so its version has, whatever becomes of the transfer.
   ++policy_version_;
   if (FailPointArmed("orchestrator.weight_sync.skip")) return absl::OkStatus();
-  QUARTET_ASSIGN_OR_RETURN(const double paused_seconds,
-                           SyncWeights(run_.services, static_cast<uint64_t>(step), policy_version_));
+  QUARTET_ASSIGN_OR_RETURN(const double paused_seconds, SyncWeights(run_.services, static_cast<uint64_t>(step),
+                                                                    policy_version_, &published_.emplace()));
   metrics->Set("time/weight_sync_pause", paused_seconds);
+  return absl::OkStatus();
+}
+
+absl::Status PpoLoop::SaveNow() {
+  if (steps_done_ == first_step_ || checkpoint_step_ == steps_done_) return absl::OkStatus();
+  step_ = steps_done_ - 1;
+  QUARTET_ASSIGN_OR_RETURN(const SavedStates saved, SaveStates(steps_done_, &last_metrics_));
+  QUARTET_RETURN_IF_ERROR(Commit(steps_done_, saved, last_metrics_, /*has_evaluation=*/false));
+  EndPhase();
   return absl::OkStatus();
 }
 
 absl::Status PpoLoop::EndEarly() {
   absl::Status why = run_.ending();
-  if (why.ok() || steps_done_ == first_step_ || checkpoint_step_ == steps_done_) return why;
-  step_ = steps_done_ - 1;
-  QUARTET_ASSIGN_OR_RETURN(const SavedStates saved, SaveStates(steps_done_, &last_metrics_));
-  QUARTET_RETURN_IF_ERROR(Commit(steps_done_, saved, last_metrics_, /*has_evaluation=*/false));
-  EndPhase();
+  if (!why.ok()) QUARTET_RETURN_IF_ERROR(SaveNow());
   return why;
+}
+
+absl::Status PpoLoop::TakeRequests() {
+  if (upgrades_ == nullptr || steps_done_ == first_step_ || !run_.ending().ok() || !upgrades_->IsAsked()) {
+    return absl::OkStatus();
+  }
+  const auto checkpoint = [this]() -> absl::StatusOr<std::pair<CheckpointRecord, std::string>> {
+    QUARTET_RETURN_IF_ERROR(SaveNow());
+    const std::string folder = run_.folder.checkpoint_path(CheckpointId(steps_done_));
+    QUARTET_ASSIGN_OR_RETURN(CheckpointRecord record, ReadCheckpointRecord(folder));
+    return std::pair(std::move(record), folder);
+  };
+  QUARTET_RETURN_IF_ERROR(upgrades_->Do({.steps_done = steps_done_,
+                                         .canary = canary_,
+                                         .policy_version = policy_version_,
+                                         .published = published_,
+                                         .checkpoint = checkpoint}));
+  run_.view.End();
+  return absl::OkStatus();
 }
 
 absl::StatusOr<SavedStates> PpoLoop::SaveStates(int64_t steps_done, Metrics* metrics) {

@@ -18,6 +18,7 @@
 #include "orchestrator/run_folder/checkpoint_record.h"
 #include "orchestrator/run_folder/run_folder.h"
 #include "orchestrator/terminal/terminal_view.h"
+#include "orchestrator/upgrades/upgrades.h"
 #include "proto/run_config.pb.h"
 
 namespace quartet {
@@ -37,6 +38,11 @@ struct PpoRun {
   std::function<absl::Status()> ending = [] { return absl::OkStatus(); };
   // Called once the services have accepted the run and its folder has begun, with the steps that it makes in all.
   std::function<void(int64_t steps)> begun = {};
+  // What starts the services and ends them, where they are to be replaced by it, and who is told where they are then.
+  ServiceEngine* engine = nullptr;
+  std::function<void(const std::string& service, const std::string& address)> on_moved = {};
+  // Null: the run takes no requests.
+  Cancellation* cancellation = nullptr;
 };
 
 struct PpoSummary {

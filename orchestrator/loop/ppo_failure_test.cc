@@ -196,10 +196,12 @@ TEST_F(PpoFailureTest, RefusesServicesThatDoNotFitTogether) {
   const auto again = [this] { std::filesystem::remove_all(scratch_.path() + "/run"); };
 
   services_.spoil_info = [](ServiceInfo* info) {
-    if (info->service() == "scorer") info->set_protocol_version(99);
+    if (info->service() != "scorer") return;
+    info->set_protocol_version(99);
+    info->set_min_protocol_version(98);
   };
-  EXPECT_THAT(message(),
-              AllOf(HasSubstr("scorer"), HasSubstr("99"), HasSubstr(absl::StrCat("speaks ", kProtocolVersion))));
+  EXPECT_THAT(message(), AllOf(HasSubstr("scorer"), HasSubstr("speaks protocol versions 98 to 99"),
+                               HasSubstr(absl::StrCat(" to ", kProtocolVersion))));
   again();
   services_.spoil_info = [](ServiceInfo* info) {
     if (info->service() == "critic_trainer") (*info->mutable_vocab_size())["model"] = 256;

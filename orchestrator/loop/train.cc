@@ -78,23 +78,27 @@ absl::StatusOr<PpoResult> TrainByPpo(RunSession session) {
 
   // 3. The loop.
   PpoResult result;
-  absl::StatusOr<PpoSummary> summary = RunPpo({.config = config,
-                                               .tokenizer = session.tokenizer(),
-                                               .prompts = *inputs.prompts,
-                                               .evaluation_sets = inputs.evaluation_sets,
-                                               .services = services,
-                                               .folder = session.folder(),
-                                               .view = view,
-                                               .resume = session.resume(),
-                                               .ending = [&] { return session.cancellation().ending(); },
-                                               .begun =
-                                                   [&](int64_t steps) {
-                                                     session.Begin(steps);
-                                                     if (config.train().save_on_sigterm()) {
-                                                       session.cancellation().PromiseToEnd();
-                                                     }
-                                                     for (const std::string& warning : warnings) session.Warn(warning);
-                                                   }});
+  absl::StatusOr<PpoSummary> summary = RunPpo(
+      {.config = config,
+       .tokenizer = session.tokenizer(),
+       .prompts = *inputs.prompts,
+       .evaluation_sets = inputs.evaluation_sets,
+       .services = services,
+       .folder = session.folder(),
+       .view = view,
+       .resume = session.resume(),
+       .ending = [&] { return session.cancellation().ending(); },
+       .begun =
+           [&](int64_t steps) {
+             session.Begin(steps);
+             if (config.train().save_on_sigterm()) {
+               session.cancellation().PromiseToEnd();
+             }
+             for (const std::string& warning : warnings) session.Warn(warning);
+           },
+       .engine = session.engine(),
+       .on_moved = [&](const std::string& service, const std::string& address) { session.MoveTo(service, address); },
+       .cancellation = &session.cancellation()});
   // What was asked to end and has is as if it were cancelled then.
   if (!session.cancellation().ending().ok() && summary.status() == session.cancellation().ending()) {
     session.cancellation().Cancel(summary.status());

@@ -68,7 +68,7 @@ absl::StatusOr<std::vector<std::string>> ListFolder(const std::string& path) {
 bool IsOfAStart(const std::string& name) {
   for (const char* entry :
        {"run.textproto", "inputs.json", "metrics.jsonl", "samples.jsonl", "heldout.jsonl", "events.jsonl", "state.json",
-        "phase.json", "report.html", "plan.json", "launch", "checkpoints", "logs", "superseded"}) {
+        "phase.json", "report.html", "plan.json", "launch", "control", "checkpoints", "logs", "superseded"}) {
     if (name == entry) return true;
   }
   return absl::StartsWith(name, kEventsPrefix);

@@ -14,6 +14,7 @@
 //   it
 //                          does not; where its services listen
 //   phase.json             what the orchestrator is doing (orchestrator/run_folder/phase_file.h)
+//   control/               how the run is asked for something (orchestrator/upgrades/control_folder.h)
 //   trace_A-B.json         the timeline of steps over all processes (orchestrator/tracing/step_trace.h)
 //   report.html            the page of the run (orchestrator/page/run_page.h)
 //   superseded/            1, 2, ...: each time the run was continued, what of the above it put aside
@@ -127,7 +128,7 @@ class RunFolder {
   absl::Status SyncRecords();
   absl::Status WriteEvaluation(const EvaluationRecord& record);
   absl::Status WriteState(const RunState& state);
-  // `kind` is "warning", "error" or "restart"; `from` the service; without a step: -1.
+  // `kind` is "warning", "error", "restart" or "upgrade"; `from` the service; without a step: -1.
   absl::Status WriteEvent(const std::string& kind, int64_t step, const std::string& from, const std::string& text);
   absl::Status WriteHeldout(const std::vector<HeldoutRecord>& records);
   // Makes a checkpoint of what trainers have written for `record`: the records of its steps, then the commit record are

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <fstream>
+#include <map>
 #include <memory>
 #include <thread>
 #include <utility>
@@ -219,6 +220,13 @@ std::string PrintRunStatus(const RunStatus& s, absl::Time now) {
     }
     absl::StrAppendFormat(&out, "%5d  %-22s %-30s %s\n", service.info.ranks_size(), MemoryOf(service.info),
                           WorkOf(service.info), ProcessesOf(service.info));
+  }
+  std::map<std::string, std::vector<std::string>> of_version;
+  for (const ServiceStatus& service : s.services) {
+    if (!service.info.version().empty()) of_version[service.info.version()].push_back(service.service);
+  }
+  for (const auto& [version, services] : of_version) {
+    absl::StrAppend(&out, version, of_version.size() > 1 ? ": " + absl::StrJoin(services, ", ") : "", "\n");
   }
   return out;
 }

@@ -155,6 +155,11 @@ void RunSession::SayEvent(const std::string& kind, int64_t step, const std::stri
 
 void RunSession::Warn(const std::string& warning) { SayEvent("warning", -1, warning); }
 
+void RunSession::MoveTo(const std::string& service, const std::string& address) {
+  MutablePlacementOf(&config_, service)->set_listen(address);
+  SayState("running", "");
+}
+
 void RunSession::Begin(int64_t steps) {
   steps_ = steps;
   SayState("running", "");

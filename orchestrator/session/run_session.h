@@ -76,6 +76,8 @@ class RunSession {
   void Begin(int64_t steps);
   // After Begin: a warning of the whole run, for its page.
   void Warn(const std::string& warning);
+  // A service listens there from now on: for whoever looks at the folder.
+  void MoveTo(const std::string& service, const std::string& address);
   // How the run has ended, for its folder and its page where it has begun. Of an error what stands behind it is
   // returned: a service that ended by itself, if there is one, with the end of its log; and how the run is continued.
   absl::Status End(const absl::Status& status);
@@ -85,6 +87,8 @@ class RunSession {
   RunFolder& folder() { return *folder_; }
   // What the run goes on after; none in a new one.
   const std::optional<CheckpointRecord>& resume() const { return resume_; }
+  // What has started the services; null where they run already.
+  ServiceEngine* engine() { return launcher_.get(); }
   TerminalView& view() { return view_; }
   Cancellation& cancellation() { return cancellation_; }
 

@@ -11,10 +11,10 @@
 #include "core/config/run_config.h"
 #include "core/config/services.h"
 #include "core/service/rpc/message_size.h"
+#include "core/service/rpc/service_version.h"
 #include "core/service/rpc/status_conversion.h"
 #include "core/service/rpc/stream_io.h"
 #include "orchestrator/testing/byte_tokenizer.h"
-#include "proto/protocol_version.h"
 
 namespace quartet {
 namespace {
@@ -327,7 +327,7 @@ grpc::Status FakeServices::Change(const std::string& service, const std::string&
 grpc::Status FakeServices::Info(const std::string& service, ServiceInfo* info) {
   if (grpc::Status s = Begin(service + ".GetInfo"); !s.ok()) return s;
   info->set_service(service);
-  info->set_protocol_version(kProtocolVersion);
+  SayVersion(info);
   (*info->mutable_vocab_size())[service == "scorer" ? "reference" : "model"] = kVocabulary;
   info->set_max_model_len(64);
   RankInfo* rank = info->add_ranks();

@@ -66,6 +66,7 @@ std::vector<Unread> UnreadByOffline(Program program) {
       {"train.train_batch_size", loop},
       {"train.updates_per_batch", loop},
       {"train.max_log_prob_diff_mean", loop},
+      {"train.max_upgrade_diff_mean", loop},
       {"train.save_on_sigterm", absl::StrCat("of ", name, " SIGTERM makes no checkpoint; train.save_steps does")},
       {"eval", absl::StrCat(name, " generates no answers", sft ? "" : "; preference.eval_data is judged")},
       {"services.rollout", services},

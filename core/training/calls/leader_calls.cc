@@ -4,8 +4,8 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "core/service/rpc/service_version.h"
 #include "core/training/batch/sequence_tree.h"
-#include "proto/protocol_version.h"
 
 namespace quartet {
 
@@ -109,7 +109,7 @@ absl::StatusOr<ServiceInfo> DescribeService(RankGroup& group, const std::string&
   QUARTET_ASSIGN_OR_RETURN(std::vector<RankInfo> ranks, RunOnAll<RankInfo>(group, method, InfoCall(), deadline));
   ServiceInfo info;
   info.set_service(service);
-  info.set_protocol_version(kProtocolVersion);
+  SayVersion(&info);
   info.set_max_model_len(static_cast<int32_t>(max_len));
   info.mutable_configuration()->insert(configuration.begin(), configuration.end());
   for (RankInfo& rank : ranks) *info.add_ranks() = std::move(rank);

@@ -1,0 +1,20 @@
+// Brings the policy's weights to the rollout.
+#pragma once
+
+#include <cstdint>
+
+#include "absl/status/statusor.h"
+#include "orchestrator/clients/service_clients.h"
+#include "proto/weights.pb.h"
+
+namespace quartet {
+
+// Has the rollout take what the policy trainer has published as `manifest`, beside what it generates with, which it
+// keeps in flight; returns the seconds in which it made no forwards. After an error it goes on, without what it staged.
+absl::StatusOr<double> TakeWeights(RolloutClient& rollout, uint64_t step, const WeightManifest& manifest);
+
+// Publishes the policy's present weights as `version`, and TakeWeights. `published` is what was published, also where
+// the rollout fails to take it.
+absl::StatusOr<double> SyncWeights(Services& services, uint64_t step, uint64_t version, WeightManifest* published);
+
+}  // namespace quartet

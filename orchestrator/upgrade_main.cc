@@ -1,0 +1,133 @@
+// Replaces services of a run that goes on, by those of another build.
+#include <algorithm>
+#include <cstdio>
+#include <filesystem>
+#include <string>
+#include <system_error>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "core/base/logging.h"
+#include "core/base/status_macros.h"
+#include "core/command_line/command_line.h"
+#include "orchestrator/clients/cancellation.h"
+#include "orchestrator/run_status/run_status.h"
+#include "orchestrator/terminal/interrupt_watch.h"
+#include "orchestrator/upgrades/control_folder.h"
+
+namespace quartet {
+namespace {
+
+struct UpgradeFlags {
+  std::string service, bundle, run_dir;
+  bool hold = false, release = false;
+};
+
+// One after the other: what nothing depends on first, the trainers, whose states move, last.
+const std::vector<std::string>& UpgradeOrder() {
+  static const auto* const order =
+      new std::vector<std::string>{"scorer", "rollout", "critic_trainer", "policy_trainer"};
+  return *order;
+}
+
+// Where the programs of a bundle are, which is unpacked to a folder of its own name.
+std::string ProgramsIn(const std::string& bundle) {
+  std::error_code error;
+  const std::string inside = bundle + "/quartet";
+  return std::filesystem::is_directory(inside, error) ? inside : bundle;
+}
+
+absl::Status Upgrade(const UpgradeFlags& flags, Cancellation& cancellation) {
+  QUARTET_ASSIGN_OR_RETURN(const RunStatus run, ReadRunStatus(flags.run_dir));
+  std::vector<std::string> services;
+  for (const std::string& service : UpgradeOrder()) {
+    const bool is_there = std::any_of(run.services.begin(), run.services.end(),
+                                      [&](const ServiceStatus& one) { return one.service == service; });
+    if (flags.service == service || (flags.service == "all" && is_there)) services.push_back(service);
+  }
+  // What the run does not know it says itself.
+  if (services.empty()) services.push_back(flags.service);
+  if (run.holder.empty()) {
+    return absl::FailedPreconditionError(absl::StrCat("no run goes on in ", flags.run_dir));
+  }
+  std::printf("waiting for the end of a step (%ld of %ld are done)\n", static_cast<long>(run.steps_done),
+              static_cast<long>(run.steps));
+  for (const std::string& service : services) {
+    std::fflush(stdout);
+    QUARTET_RETURN_IF_ERROR(AskRun(
+        flags.run_dir,
+        {.id = "",
+         .action = flags.hold      ? "hold"
+                   : flags.release ? "release"
+                                   : "upgrade",
+         .service = service,
+         .programs_folder = flags.bundle.empty() ? "" : ProgramsIn(flags.bundle)},
+        [](const std::string& text) {
+          std::printf("%s\n", text.c_str());
+          std::fflush(stdout);
+        },
+        [&] { return cancellation.status(); }));
+  }
+  return absl::OkStatus();
+}
+
+int Main(int argc, char** argv) {
+  InitLogging(argv[0], "upgrade", -1);
+  UpgradeFlags flags;
+  const CommandLine line = {
+      .program = "upgrade",
+      .before =
+          "upgrade: replaces services of a PPO run that goes on, at the end of a step, by those of another build.\n"
+          "\nUsage: upgrade --service=NAME --bundle=FOLDER --run_dir=FOLDER\n\nFlags:\n",
+      .flags = {{"service", "NAME",
+                 "scorer, rollout, critic_trainer or policy_trainer; or all: one after the other, in this order.",
+                 Text(&flags.service)},
+                {"bundle", "FOLDER",
+                 "Where the new programs are: an unpacked bundle, on a path that the hosts of the service see.",
+                 UserPath(&flags.bundle)},
+                {"run_dir", "FOLDER", "The run's folder.", UserPath(&flags.run_dir)},
+                {"hold", "",
+                 "Only hold the run at the end of a step, while you replace the service yourself where it is.",
+                 Switch(&flags.hold)},
+                {"release", "", "Have a run that is held look at the service again, and go on.",
+                 Switch(&flags.release)}},
+      .after =
+          "\nThe new service must answer a few of the run's own sequences as the old one did\n"
+          "(train.max_upgrade_diff_mean); else the old one comes back.\n"
+          "\nExit codes: 0 once the run goes on with all that were to be replaced; 1 where one was not, and the "
+          "run\ngoes on as it was; 2 for a wrong flag; 130 after SIGINT or SIGTERM.\n",
+      .check = [&]() -> absl::Status {
+        if (flags.run_dir.empty()) {
+          return absl::InvalidArgumentError("--run_dir is not given; it names the run's folder");
+        }
+        if (flags.hold && flags.release) return absl::InvalidArgumentError("give --hold or --release, not both");
+        if (flags.service.empty())
+          return absl::InvalidArgumentError("--service is not given; it names what to replace");
+        if ((flags.hold || flags.release) && flags.service == "all") {
+          return absl::InvalidArgumentError("--service=all is for --bundle; hold the run for one service at a time");
+        }
+        if (flags.bundle.empty() != (flags.hold || flags.release)) {
+          return absl::InvalidArgumentError(flags.bundle.empty()
+                                                ? "--bundle is not given; it names the folder of the new programs"
+                                                : "--bundle has no effect with --hold and --release");
+        }
+        return absl::OkStatus();
+      }};
+  if (const auto code = ReadCommandLine(argc, argv, line)) return *code;
+  Cancellation cancellation;
+  InterruptWatch interrupts(&cancellation);
+  const absl::Status status = Upgrade(flags, cancellation);
+  // By 2 flags alone are wrong.
+  if (!status.ok() && !absl::IsCancelled(status)) {
+    std::fflush(stdout);
+    std::fprintf(stderr, "upgrade: %s\n", std::string(status.message()).c_str());
+    return 1;
+  }
+  return Finish("upgrade", status);
+}
+
+}  // namespace
+}  // namespace quartet
+
+int main(int argc, char** argv) { return quartet::Main(argc, argv); }

@@ -1,0 +1,313 @@
+#include "orchestrator/upgrades/upgrades.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <system_error>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
+#include "absl/time/clock.h"
+#include "core/base/logging.h"
+#include "core/base/status_macros.h"
+#include "core/config/run_config.h"
+#include "core/config/services.h"
+#include "core/version/version.h"
+#include "orchestrator/checks/start_check.h"
+#include "orchestrator/clients/weight_sync.h"
+#include "orchestrator/upgrades/program_version.h"
+#include "proto/protocol_version.h"
+
+namespace quartet {
+namespace {
+
+constexpr absl::Duration kHoldPoll = absl::Milliseconds(100);
+
+bool IsTrainer(const std::string& service) { return service == "policy_trainer" || service == "critic_trainer"; }
+std::string SectionOf(const std::string& trainer) { return trainer == "policy_trainer" ? "actor" : "critic"; }
+std::string SourceOf(const ServiceInfo& info) { return info.version().empty() ? "an unknown build" : info.version(); }
+
+ServiceClient& ClientOf(Services& services, const std::string& service) {
+  for (ServiceClient* client : services.all()) {
+    if (client->service() == service) return *client;
+  }
+  QUARTET_CHECK(false) << service;
+  return *services.scorer;
+}
+
+const ServiceInfo& InfoOf(const Hello& hello, const std::string& service) {
+  if (service == "rollout") return hello.rollout;
+  if (service == "scorer") return hello.scorer;
+  return service == "policy_trainer" ? hello.policy_trainer : *hello.critic_trainer;
+}
+
+bool AreOneProcess(const ServiceInfo& a, const ServiceInfo& b) {
+  return std::equal(a.ranks().begin(), a.ranks().end(), b.ranks().begin(), b.ranks().end(),
+                    [](const RankInfo& one, const RankInfo& other) {
+                      return one.pid() == other.pid() && one.endpoint() == other.endpoint();
+                    });
+}
+
+// The same weights have the same hashes, whoever publishes them.
+absl::Status CheckSameWeights(const WeightManifest& before, const WeightManifest& after) {
+  if (before.dtype() != after.dtype() || before.tensors_size() != after.tensors_size()) {
+    return absl::DataLossError(absl::StrCat("it publishes ", after.tensors_size(), " tensors of ", after.dtype(),
+                                            " instead of ", before.tensors_size(), " of ", before.dtype()));
+  }
+  for (int i = 0; i < before.tensors_size(); ++i) {
+    const TensorEntry &was = before.tensors(i), &is = after.tensors(i);
+    if (was.name() == is.name() && was.hash() == is.hash()) continue;
+    return absl::DataLossError(
+        absl::StrCat("its tensor ", is.name(), " is not that which the one before it has saved"));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Upgrades>> Upgrades::Open(const UpgradeContext& context) {
+  QUARTET_ASSIGN_OR_RETURN(std::unique_ptr<ControlFolder> control, ControlFolder::Open(context.folder.path()));
+  return std::unique_ptr<Upgrades>(new Upgrades(context, std::move(control)));
+}
+
+bool Upgrades::IsAsked() {
+  if (!asked_.has_value()) asked_ = control_->Take();
+  return asked_.has_value();
+}
+
+void Upgrades::Say(const std::string& text) {
+  context_.view.Print(text);
+  control_->Say(text);
+}
+
+void Upgrades::WriteEvent(const std::string& kind, const std::string& text, const StepBoundary& boundary) {
+  const absl::Status said = context_.folder.WriteEvent(kind, boundary.steps_done - 1, "orchestrator", text);
+  if (!said.ok()) QUARTET_LOG(kWarning) << said;
+}
+
+absl::Status Upgrades::CheckService(const std::string& service) const {
+  const std::vector<std::string> services = PpoServices(context_.config);
+  if (std::find(services.begin(), services.end(), service) == services.end()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("the run has no service \"", service, "\"; it has ", absl::StrJoin(services, ", ")));
+  }
+  if (IsTrainer(service) && !context_.config.train().save_optimizer()) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("train.save_optimizer is false in this run, and a ", service,
+                     " hands its training state over in a checkpoint: such a run's trainers cannot be replaced"));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Upgrades::CheckPrograms(const std::string& service, const std::string& folder) const {
+  for (const std::string& program : {service, std::string("rank")}) {
+    const std::string path = absl::StrCat(folder, "/", service, "/", program);
+    std::error_code error;
+    if (std::filesystem::is_regular_file(path, error)) continue;
+    return absl::NotFoundError(absl::StrCat("there is no ", path, ": --bundle names the folder of an unpacked bundle"));
+  }
+  const std::string path = absl::StrCat(folder, "/", service, "/", service);
+  QUARTET_ASSIGN_OR_RETURN(const ProgramVersion version, ReadProgramVersion(path));
+  if (version.protocol >= kMinProtocolVersion && version.min_protocol <= kProtocolVersion) return absl::OkStatus();
+  return absl::FailedPreconditionError(
+      absl::StrCat(path, " (", version.text, ") speaks protocol versions ", version.min_protocol, " to ",
+                   version.protocol, "; this run's orchestrator (", VersionText(), ") speaks ", kMinProtocolVersion,
+                   " to ", kProtocolVersion, ". Take a version that follows the run's, or start the run anew"));
+}
+
+absl::StatusOr<Upgrades::Before> Upgrades::Look(const std::string& service, const StepBoundary& boundary) {
+  Before before;
+  QUARTET_ASSIGN_OR_RETURN(before.info, ClientOf(context_.services, service).GetInfo());
+  QUARTET_ASSIGN_OR_RETURN(
+      before.answers, AskCanary(service, context_.config, context_.services, boundary.canary, boundary.policy_version));
+  if (!IsTrainer(service)) return before;
+  QUARTET_ASSIGN_OR_RETURN(const auto checkpoint, boundary.checkpoint());
+  const auto& [record, folder] = checkpoint;
+  before.state = service == "policy_trainer" ? record.policy : record.critic;
+  before.state_folder = absl::StrCat(folder, "/", service == "policy_trainer" ? "policy" : "critic", "_state");
+  if (!before.state.has_value()) return absl::InternalError(folder + " has no training state of the " + service);
+  return before;
+}
+
+void Upgrades::MoveTo(const std::string& service, const std::string& address) {
+  ClientOf(context_.services, service).MoveTo(address);
+  MutablePlacementOf(&as_started_, service)->set_listen(address);
+  if (context_.on_moved) context_.on_moved(service, address);
+}
+
+absl::StatusOr<std::string> Upgrades::TakeOn(const std::string& service, const Before& before,
+                                             const StepBoundary& boundary) {
+  if (service == "policy_trainer") as_started_.mutable_actor()->set_load_checkpoint(before.state_folder);
+  if (service == "critic_trainer") as_started_.mutable_critic()->set_load_checkpoint(before.state_folder);
+  QUARTET_ASSIGN_OR_RETURN(const Hello hello, SayHello(context_.services, as_started_, context_.tokenizer_vocab_size,
+                                                       [this](const std::string& waiting, const std::string& detail) {
+                                                         context_.view.PrintAndBegin(waiting);
+                                                         context_.view.Progress(0, detail);
+                                                       }));
+  const ServiceInfo& info = InfoOf(hello, service);
+  if (IsTrainer(service)) {
+    QUARTET_RETURN_IF_ERROR(CheckResumedTrainer(info, *before.state, SectionOf(service), before.state_folder));
+  }
+  const auto step = static_cast<uint64_t>(boundary.steps_done - 1);
+  std::string weights;
+  if (boundary.published.has_value() && service == "policy_trainer") {
+    QUARTET_ASSIGN_OR_RETURN(const PublishReply reply,
+                             context_.services.policy_trainer->Publish(step, boundary.policy_version));
+    QUARTET_RETURN_IF_ERROR(CheckSameWeights(*boundary.published, reply.manifest()));
+    *boundary.published = reply.manifest();
+    weights = absl::StrCat("; the same weights, ", reply.manifest().tensors_size(), " tensors");
+  }
+  if (boundary.published.has_value() && service == "rollout") {
+    QUARTET_RETURN_IF_ERROR(TakeWeights(*context_.services.rollout, step, *boundary.published).status());
+    weights = absl::StrCat("; it has weights ", boundary.policy_version);
+  }
+  QUARTET_ASSIGN_OR_RETURN(
+      const std::vector<CanaryNumbers> answers,
+      AskCanary(service, context_.config, context_.services, boundary.canary, boundary.policy_version));
+  QUARTET_ASSIGN_OR_RETURN(const std::string compared,
+                           CompareCanary(before.answers, answers, context_.config.train().max_upgrade_diff_mean()));
+  return absl::StrCat(SourceOf(before.info), " -> ", SourceOf(info), weights, "; ", compared);
+}
+
+absl::StatusOr<std::string> Upgrades::StartAndTakeOn(const std::string& service, const std::string& programs_folder,
+                                                     const Before& before, const StepBoundary& boundary) {
+  std::vector<std::string> arguments;
+  if (IsTrainer(service)) {
+    arguments.push_back(absl::StrCat("--set=", SectionOf(service), ".load_checkpoint=", before.state_folder));
+  }
+  QUARTET_ASSIGN_OR_RETURN(const std::string address,
+                           context_.engine->StartService(service, programs_folder, arguments));
+  MoveTo(service, address);
+  absl::StatusOr<std::string> taken = TakeOn(service, before, boundary);
+  if (taken.ok()) {
+    programs_folder_[service] = programs_folder;
+  } else if (absl::Status stopped = context_.engine->StopService(service); !stopped.ok()) {
+    return absl::InternalError(absl::StrCat(taken.status().message(), "; and ", stopped.message()));
+  }
+  return taken;
+}
+
+absl::StatusOr<absl::StatusOr<std::string>> Upgrades::Replace(const ControlRequest& request,
+                                                              const StepBoundary& boundary) {
+  const std::string& service = request.service;
+  const auto look = [&]() -> absl::StatusOr<Before> {
+    if (context_.engine == nullptr) {
+      return absl::FailedPreconditionError(
+          absl::StrCat("this run's services were started by hand, so nothing here can replace the ", service,
+                       ": hold the run (--hold), replace it where it is, release the run (--release)"));
+    }
+    QUARTET_RETURN_IF_ERROR(CheckPrograms(service, request.programs_folder));
+    return Look(service, boundary);
+  };
+  const absl::StatusOr<Before> before = look();
+  // What is wrong with the run itself ends it.
+  QUARTET_RETURN_IF_ERROR(context_.cancellation.status());
+  if (!before.ok()) return absl::StatusOr<std::string>(before.status());
+
+  Say(absl::StrCat("after step ", boundary.steps_done, ": the ", service, " of ", SourceOf(before->info),
+                   " is stopped"));
+  const absl::Time begin = absl::Now();
+  QUARTET_RETURN_IF_ERROR(context_.engine->StopService(service));
+  const absl::StatusOr<std::string> replaced = StartAndTakeOn(service, request.programs_folder, *before, boundary);
+  if (replaced.ok()) {
+    return absl::StatusOr<std::string>(absl::StrFormat("the %s is replaced, in %.1f s: %s", service,
+                                                       absl::ToDoubleSeconds(absl::Now() - begin), *replaced));
+  }
+  QUARTET_RETURN_IF_ERROR(context_.cancellation.status());
+  const auto old = programs_folder_.find(service);
+  Say(absl::StrCat("it does not do: ", replaced.status().message(), "\nthe one before it comes back"));
+  const absl::StatusOr<std::string> back = StartAndTakeOn(
+      service, old != programs_folder_.end() ? old->second : context_.engine->programs_folder(), *before, boundary);
+  if (!back.ok()) {
+    return absl::Status(back.status().code(),
+                        absl::StrCat("the ", service, " could not be replaced (", replaced.status().message(),
+                                     "), and the one before it does not come back: ", back.status().message()));
+  }
+  return absl::StatusOr<std::string>(absl::Status(
+      replaced.status().code(),
+      absl::StrFormat("the %s is as it was before, after a pause of %.1f s. Its replacement did not do: %s", service,
+                      absl::ToDoubleSeconds(absl::Now() - begin), replaced.status().message())));
+}
+
+absl::Status Upgrades::Hold(const std::string& service, const StepBoundary& boundary) {
+  const absl::StatusOr<Before> before = Look(service, boundary);
+  QUARTET_RETURN_IF_ERROR(context_.cancellation.status());
+  if (!before.ok()) {
+    control_->Finish(before.status());
+    return absl::OkStatus();
+  }
+  const std::string& address = ClientOf(context_.services, service).address();
+  const std::string with =
+      IsTrainer(service) ? absl::StrCat(", with --set=", SectionOf(service), ".load_checkpoint=", before->state_folder)
+                         : "";
+  const std::string text = absl::StrCat("the run is held after step ", boundary.steps_done, ": end the ", service,
+                                        " and start another at ", address, with, "; then release the run");
+  context_.view.PrintAndBegin(text);
+  control_->Finish(absl::OkStatus(), text);
+  WriteEvent("upgrade", text, boundary);
+  const absl::Time begin = absl::Now();
+  while (true) {
+    QUARTET_RETURN_IF_ERROR(context_.cancellation.status());
+    if (!context_.cancellation.ending().ok()) return absl::OkStatus();
+    const std::optional<ControlRequest> request = control_->Take();
+    if (!request.has_value()) {
+      absl::SleepFor(kHoldPoll);
+      continue;
+    }
+    if (request->action != "release") {
+      control_->Finish(
+          absl::FailedPreconditionError(absl::StrCat("the run is held for the ", service, "; release it")));
+      continue;
+    }
+    MoveTo(service, address);
+    const absl::StatusOr<ServiceInfo> info = ClientOf(context_.services, service).GetInfo();
+    const absl::StatusOr<std::string> taken =
+        info.ok() && AreOneProcess(*info, before->info) ? "is the one that it was" : TakeOn(service, *before, boundary);
+    QUARTET_RETURN_IF_ERROR(context_.cancellation.status());
+    if (!taken.ok()) {
+      control_->Finish(absl::Status(taken.status().code(), absl::StrCat(taken.status().message(),
+                                                                        "\nThe run is still held: put it right, or "
+                                                                        "start the one before it again, and release")));
+      continue;
+    }
+    const std::string done = absl::StrFormat("the run goes on, after %.1f s: %s %s",
+                                             absl::ToDoubleSeconds(absl::Now() - begin), service, *taken);
+    context_.view.Print(done);
+    WriteEvent("upgrade", done, boundary);
+    control_->Finish(absl::OkStatus(), done);
+    return absl::OkStatus();
+  }
+}
+
+absl::Status Upgrades::Do(const StepBoundary& boundary) {
+  QUARTET_CHECK(asked_.has_value());
+  const ControlRequest request = *std::exchange(asked_, std::nullopt);
+  absl::Status wrong = CheckService(request.service);
+  if (wrong.ok() && request.action != "upgrade" && request.action != "hold") {
+    wrong = absl::FailedPreconditionError(request.action == "release"
+                                              ? "the run is not held"
+                                              : absl::StrCat("the run knows no \"", request.action, "\""));
+  }
+  if (!wrong.ok()) {
+    control_->Finish(wrong);
+    return absl::OkStatus();
+  }
+  context_.view.Begin(absl::StrCat(request.action, " of the ", request.service));
+  if (request.action == "hold") return Hold(request.service, boundary);
+  absl::StatusOr<absl::StatusOr<std::string>> outcome = Replace(request, boundary);
+  if (!outcome.ok()) {
+    control_->Finish(absl::Status(outcome.status().code(), absl::StrCat(outcome.status().message(),
+                                                                        "\nThe run ends; it goes on after its "
+                                                                        "newest checkpoint when it is started again")));
+    return outcome.status();
+  }
+  const absl::StatusOr<std::string>& done = *outcome;
+  const std::string text = done.ok() ? *done : absl::StrCat("no upgrade: ", done.status().message());
+  context_.view.Print(text);
+  WriteEvent(done.ok() ? "upgrade" : "warning", text, boundary);
+  control_->Finish(done.status(), text);
+  return absl::OkStatus();
+}
+
+}  // namespace quartet
