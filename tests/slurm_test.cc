@@ -13,6 +13,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "absl/time/clock.h"
+#include "core/config/services.h"
 #include "tests/process_harness.h"
 #include "tests/simulated_hosts.h"
 #include "tests/tiny_run.h"
@@ -155,6 +156,45 @@ TEST_F(SlurmTest, RunsOverThreeHosts) {
   for (size_t step = 0; step < 3; ++step) ExpectSameMetrics(records[step], expected[step], 1e-4);
 }
 
+TEST_F(SlurmTest, ReplacesServicesWhileARunGoesOn) {
+  const pid_t launch = Launch({"train.max_steps=100000"});
+  WaitForSteps(launch, 2);
+  const auto upgrade = [&](const std::string& service, const std::string& bundle) {
+    return harness_.Wait(hosts_->Start(harness_, 3, "orchestrator/upgrade",
+                                       {"--service=" + service, "--bundle=" + bundle, "--run_dir=" + run_.run_dir}),
+                         kLong);
+  };
+  const auto all = upgrade("all", ".");
+  EXPECT_EQ(all.exit_code, 0) << all.output << harness_.Output(launch);
+  for (const std::string& service : kServiceNames)
+    EXPECT_THAT(all.output, HasSubstr("the " + service + " is replaced"));
+  const std::string trainer = harness_.Path("ending/policy_trainer"),
+                    real = std::filesystem::absolute("policy_trainer").string();
+  std::filesystem::create_directories(trainer);
+  std::filesystem::create_symlink(real + "/rank", trainer + "/rank");
+  std::filesystem::permissions(
+      harness_.Write("ending/policy_trainer/policy_trainer", absl::StrCat("#!/bin/sh\n[ $1 != --version ] || exec ",
+                                                                          real, "/policy_trainer --version\nexit 7\n")),
+      std::filesystem::perms::owner_all);
+  const auto refused = upgrade("policy_trainer", harness_.Path("ending"));
+  EXPECT_EQ(refused.exit_code, 1) << refused.output;
+  EXPECT_THAT(refused.output, AllOf(HasSubstr("policy_trainer ended by itself: exit code 7"),
+                                    HasSubstr("the policy_trainer is as it was before")));
+  const auto records = WaitForSteps(launch, ReadRecords(run_.run_dir + "/metrics.jsonl").size() + 3);
+  for (size_t step = 0; step < records.size(); ++step) EXPECT_EQ(records[step].at("step"), step);
+  // A new start of the job is by what was replaced, too.
+  std::filesystem::create_directories(harness_.Path("other"));
+  std::filesystem::create_symlink(std::filesystem::absolute("scorer"), harness_.Path("other/scorer"));
+  const auto other = upgrade("scorer", harness_.Path("other"));
+  EXPECT_EQ(other.exit_code, 0) << other.output;
+  On(1, {"sbatch", "--partition=urgent", "--nodes=3", "--exclusive", "--output=/dev/null", "--wrap=sleep 1"});
+  ASSERT_TRUE(harness_.WaitForOutput(launch, "asked to end: queued again", kLong)) << harness_.Output(launch);
+  ExpectGoesOn(launch);
+  EXPECT_FALSE(harness_.Find(harness_.Path("other/scorer/scorer")).empty());
+  Cancel(launch);
+  ExpectNothingIsLeft();
+}
+
 TEST_F(SlurmTest, SavesWhenItIsPreemptedAndGoesOn) {
   const pid_t launch = Launch({"train.max_steps=100000"});
   WaitForSteps(launch, 2);
@@ -174,6 +214,7 @@ TEST_F(SlurmTest, GoesOnWithoutAHostThatIsLost) {
   hosts_->Mend(2);
   ExpectGoesOn(launch);
   Cancel(launch);
+  ExpectNothingIsLeft();
   ExpectNothingIsLeft();
 }
 

@@ -149,6 +149,12 @@ for line in sys.stdin:
   EXPECT_EQ(trainer.exit_code, 1);
   EXPECT_THAT(trainer.output, HasSubstr("the policy_trainer is as it was before"));
   ExpectGoesOn(run);
+  // One that serves, and dies of the first prompt.
+  const auto rollout =
+      Upgrade("rollout", {Bundle("fragile", "rollout", "QUARTET_FAIL_POINTS=rollout.generate=kill exec $real \"$@\"")});
+  EXPECT_EQ(rollout.exit_code, 1) << rollout.output;
+  EXPECT_THAT(rollout.output, HasSubstr("the rollout is as it was before"));
+  ExpectGoesOn(run);
   // What can be seen before anything is stopped.
   for (const auto& [bundle, why] : std::map<std::string, std::string>{
            {Bundle("later", "scorer", "echo quartet 9.0.0, of the future, wire protocols 98 to 99"),

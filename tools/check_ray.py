@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Runs of `launch --engine=ray` on a Ray cluster of three nodes on this host: a whole one, one that loses a node, one that is told to
+"""Runs of `launch --engine=ray` on a Ray cluster of three nodes on this host: a whole one, one whose services are
+replaced, one that loses a node, one that is told to
 end, and which GPUs its ranks see.
 
     check_ray.py PROGRAMS     (with the packages of deploy/ray/requirements.txt; check_ray.sh installs them)
@@ -65,6 +66,27 @@ class Check:
         until('services', lambda: 'run folder:' in self.log('whole'), process)
         print(f'seconds from the command to the orchestrator: {time.monotonic() - began:.1f}')
         check('a run', (process.wait(LONG), steps(run)), (0, [0, 1, 2]))
+
+    def upgrade(self):
+        run, process = self.launch('upgrade', 'train.max_steps=100000')
+        until('steps', lambda: len(steps(run)) > 3, process)
+        upgrade = [self.programs / 'orchestrator/upgrade', f'--run_dir={run}']
+        done = subprocess.run([*upgrade, '--service=all', f'--bundle={self.programs}'], capture_output=True, text=True)
+        check('replaced', (done.returncode, done.stdout.count(' is replaced, in ')), (0, 4))
+        bundle = self.folder / 'ending/policy_trainer'
+        bundle.mkdir(parents=True)
+        (bundle / 'rank').symlink_to(self.programs / 'policy_trainer/rank')
+        program = bundle / 'policy_trainer'
+        real = self.programs / 'policy_trainer/policy_trainer'
+        program.write_text(f'#!/bin/sh\n[ "$1" != --version ] || exec {real} --version\nexit 7\n')
+        program.chmod(0o755)
+        refused = subprocess.run([*upgrade, '--service=policy_trainer', f'--bundle={bundle.parent}'], capture_output=True, text=True)
+        check('one that ends', (refused.returncode, 'exit code 7' in refused.stderr, 'as it was before' in refused.stderr), (1, True, True))
+        made = len(steps(run))
+        until('further steps', lambda: len(steps(run)) > made + 3, process)
+        check('steps', steps(run)[:made], list(range(made)))
+        process.send_signal(signal.SIGINT)
+        check('exit code after Ctrl-C', process.wait(LONG), 130)
 
     def lost_node(self):
         run, process = self.launch('lost', 'train.max_steps=100000')
@@ -132,7 +154,7 @@ def main():
         cluster.add_node(num_cpus=16, num_gpus=8, object_store_memory=80 << 20)
     try:
         checks = Check(programs, folder, cluster)
-        for one in (checks.refused, checks.whole_run, checks.gpus, checks.too_large, checks.lost_node):
+        for one in (checks.refused, checks.whole_run, checks.gpus, checks.too_large, checks.upgrade, checks.lost_node):
             one()
     finally:
         for log in sorted(folder.glob('*.log')) if sys.exc_info()[0] else []:

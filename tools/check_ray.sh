@@ -11,5 +11,5 @@ if [[ ! -e "${folder}/installed" ]]; then
     -r deploy/ray/requirements.txt
   touch "${folder}/installed"
 fi
-./bazelw build //orchestrator:launch //orchestrator:quickstart
+./bazelw build //orchestrator:launch //orchestrator:quickstart //orchestrator:upgrade
 exec "${folder}/bin/python" tools/check_ray.py bazel-bin

@@ -41,7 +41,7 @@ class Node:
     """One node of the plan. What it has started ends with it: the programs leave when the stream from their parent closes."""
 
     def __init__(self, ranks, logs):
-        self.ranks, self.logs, self.programs, self.alive = ranks, logs, [], os.pipe()
+        self.ranks, self.logs, self.programs, self.trial, self.alive = ranks, logs, [], None, os.pipe()
         os.set_inheritable(self.alive[0], True)
 
     def host(self):
@@ -54,16 +54,21 @@ class Node:
                 one.bind(('', 0))
             return [one.getsockname()[1] for one in sockets]
 
-    def start(self, flags):
+    def start(self, flags, programs, trial=None):
+        """All ranks, or those of one service on trial, whose end is its own affair until it is kept; `programs` by service, where
+        not the plan's."""
+        self.trial = trial
         own = [str(gpu) for gpu in ray.get_gpu_ids()]
         of_plan = sorted({gpu for rank in self.ranks for gpu in rank['gpus']})  # their positions are those of `own`
         usable = os.sched_getaffinity(0)
-        for rank in self.ranks:
+        for rank in [rank for rank in self.ranks if trial in (None, rank['service'])]:
             environment = {**os.environ, **rank['environment'], 'QUARTET_PARENT_FD': str(self.alive[0])}
             if rank['gpus']:
                 of_service = [int(gpu) for gpu in rank['environment']['CUDA_VISIBLE_DEVICES'].split(',')]
                 environment['CUDA_VISIBLE_DEVICES'] = ','.join(own[of_plan.index(gpu)] for gpu in of_service)
-            command = rank['command'] + flags
+            command = [*rank['command'], *flags]
+            if folder := programs.get(rank['service']):
+                command[0] = f'{folder}/{rank["service"]}/{os.path.basename(command[0])}'
             # The plan's cores are of a whole node; where Ray's has others, no rank has cores of its own.
             if rank['cores'] and cores_of(rank['cores']) <= usable:
                 command = ['taskset', '--cpu-list', rank['cores'], *command]
@@ -76,15 +81,35 @@ class Node:
     def first_end(self):
         """Waits for it: the service, the rank and the exit code."""
         while True:
-            for rank, program in self.programs:
-                if program.poll() is not None:
+            for rank, program in list(self.programs):
+                if program.poll() is not None and rank['service'] != self.trial and (rank, program) in self.programs:
                     return rank['service'], rank['rank'], program.returncode
             time.sleep(0.2)
 
+    def keep(self):
+        self.trial = None
+
+    def ended(self, service):
+        """The exit code of a rank of it that has ended, if one has."""
+        return next((program.poll() for rank, program in self.programs if rank['service'] == service and program.poll() is not None), None)
+
+    def stop_service(self, service):
+        stopping = [one for one in self.programs if one[0]['service'] == service]
+        self.trial = service
+        for _, program in stopping:
+            program.send_signal(signal.SIGINT)
+        self.wait_for([program for _, program in stopping])
+        self.programs = [one for one in self.programs if one not in stopping]
+        self.trial = None
+
     def stop(self):
         os.close(self.alive[1])
+        self.wait_for([program for _, program in self.programs])
+
+    def wait_for(self, programs):
+        """Until they have ended; what does not by itself is killed."""
         deadline = time.monotonic() + 10
-        for _, program in self.programs:
+        for program in programs:
             try:
                 program.wait(max(0.1, deadline - time.monotonic()))
             except subprocess.TimeoutExpired:
@@ -124,6 +149,44 @@ def certificates(folder, hosts):
             [('ca_file', 'cert.pem'), ('cert_file', 'cert.pem'), ('key_file', 'key.pem')]]
 
 
+class Requests:
+    """What the orchestrator asks for while the run goes on, by files: orchestrator/launch/requested_services.h."""
+
+    def __init__(self, folder, nodes, flags):
+        self.folder, self.nodes, self.flags, self.trial = folder, nodes, flags, None
+        folder.mkdir(parents=True, exist_ok=True)
+        for left in [folder / 'request', *folder.glob('*.ended')]:
+            left.unlink(missing_ok=True)
+        # What was replaced stays so when the run starts again.
+        self.kept = {kept.stem: kept.read_text().strip() for kept in folder.glob('*.programs')}
+        self.tried = None
+
+    def take(self):
+        if self.trial:
+            codes = [code for code in ray.get([node.ended.remote(self.trial) for node in self.nodes]) if code is not None]
+            if codes:
+                new = self.folder / 'ended.new'
+                new.write_text(f'{codes[0]}\n')
+                new.rename(self.folder / f'{self.trial}.ended')
+                self.trial = None
+        request = self.folder / 'request'
+        if not request.exists():
+            return
+        verb, service, *rest = request.read_text().splitlines()
+        say(' '.join([verb, service, *rest]))
+        if verb == 'stop':
+            ray.get([node.stop_service.remote(service) for node in self.nodes])
+        elif verb == 'start':
+            (self.folder / f'{service}.ended').unlink(missing_ok=True)
+            self.tried = rest[0]
+            ray.get([node.start.remote([*self.flags, *rest[1:]], {service: self.tried}, trial=service) for node in self.nodes])
+        else:
+            ray.get([node.keep.remote() for node in self.nodes])
+            (self.folder / f'{service}.programs').write_text(f'{self.tried}\n')
+        self.trial = service if verb == 'start' else None
+        request.unlink()
+
+
 def attempt(run_dir, programs, ranks, stopped):
     """One start of everything; the exit code of the run."""
     by_node = collections.defaultdict(list)
@@ -153,17 +216,21 @@ def attempt(run_dir, programs, ranks, stopped):
         has_tls = any(line.startswith('tls ') for line in config.read_text().splitlines())
         if not has_tls and any(not host.startswith('127.') for host in hosts.values()):
             flags += certificates(run_dir / 'launch/tls', set(hosts.values()))
-        ray.get([node.start.remote(flags) for node in nodes.values()])
+        requests = Requests(run_dir / 'launch/services', list(nodes.values()), flags)
+        ray.get([node.start.remote(flags, requests.kept) for node in nodes.values()])
         say('ranks start on ' + ', '.join(f'{host} ({len(by_node[node])})' for node, host in hosts.items()))
-        orchestrator = subprocess.Popen([f'{programs}/orchestrator/orchestrator', f'--config={config}', *flags], start_new_session=True)
+        orchestrator = subprocess.Popen([f'{programs}/orchestrator/orchestrator', f'--config={config}', *flags], start_new_session=True,
+                                        env={**os.environ, 'QUARTET_SERVICE_REQUESTS': str(requests.folder)})
         ends = [node.first_end.remote() for node in nodes.values()]
         told, lost = False, None
         while orchestrator.poll() is None:
             if stopped.is_set() and not told:
                 told = True
                 orchestrator.send_signal(stopped.signal)
-            ended, _ = ray.wait(ends, timeout=0.5)
+            ended, _ = ray.wait(ends, timeout=0.3)
             if not ended:
+                with contextlib.suppress(ray.exceptions.RayActorError):  # a lost node is among the ends next
+                    requests.take()
                 continue
             try:
                 service, rank, code = ray.get(ended[0])

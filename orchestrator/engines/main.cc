@@ -198,6 +198,7 @@ absl::Status LaunchOnCluster(const LaunchFlags& flags, TerminalView& view, Cance
     QUARTET_ASSIGN_OR_RETURN(const std::unique_ptr<RunLock> lock, RunLock::Take(run_dir));
     std::error_code none;
     std::filesystem::remove(run_dir + "/launch/failures", none);
+    std::filesystem::remove_all(run_dir + "/launch/services", none);  // of an earlier launch, by other programs maybe
     for (const auto& [name, text] : files) {
       QUARTET_RETURN_IF_ERROR(AtomicWriteFile(absl::StrCat(run_dir, "/", name), text));
     }

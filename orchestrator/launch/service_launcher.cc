@@ -27,7 +27,6 @@ constexpr absl::Duration kPollInterval = absl::Milliseconds(50);
 // A launcher waits 3 s for its ranks; it needs a little longer itself.
 // Longer than a launcher's own for its ranks (4 s): it has to see them end.
 constexpr absl::Duration kStopGrace = absl::Seconds(6);
-constexpr int kLogLines = 20;
 
 }  // namespace
 
@@ -140,13 +139,22 @@ absl::Status ServiceLauncher::AwaitServing(const std::vector<std::string>& servi
   return absl::OkStatus();
 }
 
+std::string ServiceLauncher::ProgramsFolderOf(const std::string& service) const {
+  const auto kept = kept_programs_.find(service);
+  return kept == kept_programs_.end() ? options_.programs_folder : kept->second;
+}
+
 absl::Status ServiceLauncher::StopService(const std::string& service) {
   std::unique_ptr<ChildProcess> child;
   {
     // From here on its end is nobody's death.
     const std::lock_guard<std::mutex> lock(mutex_);
-    child = std::move(children_[service]);
-    children_.erase(service);
+    for (auto* children : {&children_, &not_kept_}) {
+      const auto found = children->find(service);
+      if (found == children->end()) continue;
+      child = std::move(found->second);
+      children->erase(found);
+    }
   }
   addresses_.erase(service);
   if (child == nullptr) return absl::NotFoundError(absl::StrCat("the ", service, " does not run"));
@@ -158,7 +166,6 @@ absl::StatusOr<std::string> ServiceLauncher::StartService(const std::string& ser
                                                           const std::string& programs_folder,
                                                           const std::vector<std::string>& arguments) {
   QUARTET_ASSIGN_OR_RETURN(std::unique_ptr<ChildProcess> child, Begin(service, programs_folder, arguments));
-  // Until it serves, its end is not the run's, and it is not watched.
   const absl::Status serving = AwaitServing({service}, [&]() -> absl::Status {
     QUARTET_RETURN_IF_ERROR(Poll());
     const std::optional<ExitState> exit = child->Poll();
@@ -169,9 +176,19 @@ absl::StatusOr<std::string> ServiceLauncher::StartService(const std::string& ser
     Terminate({child.get()});
     return serving;
   }
-  const std::lock_guard<std::mutex> lock(mutex_);
-  children_[service] = std::move(child);
+  tried_programs_[service] = programs_folder;
+  not_kept_[service] = std::move(child);
   return addresses_.at(service);
+}
+
+absl::Status ServiceLauncher::KeepService(const std::string& service) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  const auto found = not_kept_.find(service);
+  if (found == not_kept_.end()) return absl::NotFoundError(absl::StrCat("the ", service, " was not started anew"));
+  children_[service] = std::move(found->second);
+  not_kept_.erase(found);
+  kept_programs_[service] = tried_programs_[service];
+  return absl::OkStatus();
 }
 
 std::string ServiceLauncher::WhatOthersAreAt(const std::vector<std::string>& services) const {
@@ -245,8 +262,10 @@ void ServiceLauncher::Stop() {
   if (watcher_.joinable()) watcher_.join();
   std::vector<ChildProcess*> children;
   for (auto& [service, child] : children_) children.push_back(child.get());
+  for (auto& [service, child] : not_kept_) children.push_back(child.get());
   Terminate(children);
   children_.clear();
+  not_kept_.clear();
 }
 
 ServiceLauncher::~ServiceLauncher() { Stop(); }

@@ -56,10 +56,11 @@ class ServiceLauncher : public ServiceEngine {
   // host:port of each service's leader.
   const std::map<std::string, std::string>& addresses() const { return addresses_; }
 
-  const std::string& programs_folder() const override { return options_.programs_folder; }
+  std::string ProgramsFolderOf(const std::string& service) const override;
   absl::Status StopService(const std::string& service) override;
   absl::StatusOr<std::string> StartService(const std::string& service, const std::string& programs_folder,
                                            const std::vector<std::string>& arguments) override;
+  absl::Status KeepService(const std::string& service) override;
 
   // A broken connection is often seen before the end of the process behind it. Waits up to `patience` for a service to
   // end and returns what is known of its end; OK if all run.
@@ -101,10 +102,16 @@ class ServiceLauncher : public ServiceEngine {
   std::mutex mutex_;
   std::map<std::string, int64_t> log_begins_;  // bytes that earlier starts had written; changes under mutex_
   std::map<std::string, std::unique_ptr<ChildProcess>> children_;
+  // That were started anew, but not kept yet, and of what programs; and of which those are that were kept.
+  std::map<std::string, std::unique_ptr<ChildProcess>> not_kept_;
+  std::map<std::string, std::string> tried_programs_, kept_programs_;
   absl::Status death_;
   bool stopping_ = false;
   std::thread watcher_;
 };
+
+// Of a service's log, in an error.
+inline constexpr int kLogLines = 20;
 
 // The last `lines` lines of what the file has from byte `from` on, at most 8 KiB of them; "" where it cannot be read.
 std::string LastLines(const std::string& path, int lines, int64_t from = 0);

@@ -1,5 +1,6 @@
 #include "orchestrator/session/run_session.h"
 
+#include <cstdlib>
 #include <map>
 #include <utility>
 
@@ -154,6 +155,21 @@ void RunSession::SayEvent(const std::string& kind, int64_t step, const std::stri
 }
 
 void RunSession::Warn(const std::string& warning) { SayEvent("warning", -1, warning); }
+
+ServiceEngine* RunSession::engine() {
+  const char* requests = std::getenv(kServiceRequests);
+  if (launcher_ != nullptr || requests == nullptr || *requests == '\0') return launcher_.get();
+  if (!requested_.has_value()) {
+    std::map<std::string, std::string> addresses;
+    for (const std::string& service : kind_.services) addresses[service] = PlacementOf(config_, service).listen();
+    requested_.emplace(RequestedServices::Options{.folder = requests,
+                                                  .programs_folder = ServiceLauncher::DefaultProgramsFolder(),
+                                                  .logs_folder = folder_->logs_path(),
+                                                  .addresses = std::move(addresses),
+                                                  .cancellation = &cancellation_});
+  }
+  return &*requested_;
+}
 
 void RunSession::MoveTo(const std::string& service, const std::string& address) {
   MutablePlacementOf(&config_, service)->set_listen(address);

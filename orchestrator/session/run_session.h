@@ -15,6 +15,7 @@
 #include "core/data/dataset.h"
 #include "core/tokenizer/tokenizer.h"
 #include "orchestrator/clients/cancellation.h"
+#include "orchestrator/launch/requested_services.h"
 #include "orchestrator/launch/service_launcher.h"
 #include "orchestrator/monitor/monitor_server.h"
 #include "orchestrator/page/page_writer.h"
@@ -87,8 +88,8 @@ class RunSession {
   RunFolder& folder() { return *folder_; }
   // What the run goes on after; none in a new one.
   const std::optional<CheckpointRecord>& resume() const { return resume_; }
-  // What has started the services; null where they run already.
-  ServiceEngine* engine() { return launcher_.get(); }
+  // What has started the services; null where they were started by hand.
+  ServiceEngine* engine();
   TerminalView& view() { return view_; }
   Cancellation& cancellation() { return cancellation_; }
 
@@ -111,10 +112,11 @@ class RunSession {
   std::unique_ptr<RunFolder> folder_;
   std::optional<CheckpointRecord> resume_;
   int64_t steps_ = 0;
-  std::unique_ptr<PageWriter> page_;           // null before Begin and after End
-  std::unique_ptr<MonitorServer> monitor_;     // null where nothing is to be served
-  std::unique_ptr<PlanWriter> plan_;           // as page_, of PPO
-  std::unique_ptr<ServiceLauncher> launcher_;  // null where the services run already
+  std::unique_ptr<PageWriter> page_;            // null before Begin and after End
+  std::unique_ptr<MonitorServer> monitor_;      // null where nothing is to be served
+  std::unique_ptr<PlanWriter> plan_;            // as page_, of PPO
+  std::unique_ptr<ServiceLauncher> launcher_;   // null where the services run already
+  std::optional<RequestedServices> requested_;  // those that a script has started
 };
 
 }  // namespace quartet

@@ -181,9 +181,10 @@ absl::StatusOr<std::string> Upgrades::StartAndTakeOn(const std::string& service,
   MoveTo(service, address);
   absl::StatusOr<std::string> taken = TakeOn(service, before, boundary);
   if (taken.ok()) {
-    programs_folder_[service] = programs_folder;
-  } else if (absl::Status stopped = context_.engine->StopService(service); !stopped.ok()) {
-    return absl::InternalError(absl::StrCat(taken.status().message(), "; and ", stopped.message()));
+    QUARTET_RETURN_IF_ERROR(context_.engine->KeepService(service));
+  } else {
+    QUARTET_RETURN_IF_ERROR(Prefixed(absl::StrCat(taken.status().message(), "; and it does not end"),
+                                     context_.engine->StopService(service)));
   }
   return taken;
 }
@@ -215,10 +216,9 @@ absl::StatusOr<absl::StatusOr<std::string>> Upgrades::Replace(const ControlReque
                                                        absl::ToDoubleSeconds(absl::Now() - begin), *replaced));
   }
   QUARTET_RETURN_IF_ERROR(context_.cancellation.status());
-  const auto old = programs_folder_.find(service);
   Say(absl::StrCat("it does not do: ", replaced.status().message(), "\nthe one before it comes back"));
-  const absl::StatusOr<std::string> back = StartAndTakeOn(
-      service, old != programs_folder_.end() ? old->second : context_.engine->programs_folder(), *before, boundary);
+  const absl::StatusOr<std::string> back =
+      StartAndTakeOn(service, context_.engine->ProgramsFolderOf(service), *before, boundary);
   if (!back.ok()) {
     return absl::Status(back.status().code(),
                         absl::StrCat("the ", service, " could not be replaced (", replaced.status().message(),

@@ -3,7 +3,6 @@
 
 #include <cstdint>
 #include <functional>
-#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -96,7 +95,6 @@ class Upgrades {
   RunConfig as_started_;  // what the services that run now were started with
   std::unique_ptr<ControlFolder> control_;
   std::optional<ControlRequest> asked_;
-  std::map<std::string, std::string> programs_folder_;  // of services that were replaced
 };
 
 }  // namespace quartet

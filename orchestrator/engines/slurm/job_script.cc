@@ -15,7 +15,9 @@
 #include "core/config/services.h"
 #include "core/hardware/topology.h"
 #include "core/service/process/launcher.h"
+#include "orchestrator/engines/slurm/script_parts.h"
 #include "orchestrator/launch/launch_plan.h"
+#include "orchestrator/launch/requested_services.h"
 #include "orchestrator/terminal/continue_command.h"
 
 namespace quartet {
@@ -144,80 +146,6 @@ absl::StatusOr<int> PortOf(const RunConfig& config, const ValueOrigins& origins,
                                                  ", or leave it out"));
 }
 
-constexpr char kBegin[] = R"sh(set -u
-restart=${SLURM_RESTART_COUNT:-0}
-say() { echo "$(date '+%F %T') slurm: $*"; }
-say "job $SLURM_JOB_ID on $(hostname), start $((restart + 1))"
-export CUDA_DEVICE_ORDER=PCI_BUS_ID
-# SIGTERM is for the orchestrator, which gets it, too, and makes a checkpoint.
-trap '' TERM
-)sh";
-
-// What an earlier start has left on a node that was lost and is back: Slurm takes it for a part of the job, and it has
-// the ports. The brackets keep pkill's callers out of what it finds.
-constexpr char kClear[] = R"sh(
-if ((restart > 0)); then
-  srun $all_nodes --overlap --ntasks-per-node=1 --gres=none bash -c 'pkill -KILL -f -- "$0" || true' "[-]-config=$config --set=services"
-fi
-)sh";
-
-// Certificates of this start alone, for the addresses that its nodes have.
-constexpr char kTls[] = R"sh(
-names=$(srun $all_nodes --overlap --ntasks-per-node=1 --gres=none bash -c '
-  echo "DNS:$SLURMD_NODENAME"; for address in $(hostname -I); do echo "IP:$address"; done') || exit 1
-(umask 077; rm -rf "$tls"; mkdir -p "$tls")
-openssl req -x509 -newkey rsa:2048 -nodes -days 365 -subj /CN=quartet -keyout "$tls/key.pem" -out "$tls/cert.pem" \
-  -addext "subjectAltName=$(sort -u <<<"$names" | paste -sd,)" 2>"$tls/openssl.log" ||
-  { say "openssl made no certificates: $(tail -n 1 "$tls/openssl.log")"; exit 1; }
-)sh";
-
-constexpr char kEnd[] = R"sh(
-# The first to end ends all.
-ended=
-while [ -z "$ended" ]; do
-  wait -n
-  kill -0 "$orchestrator" 2>/dev/null || ended=orchestrator
-  for name in "${!steps[@]}"; do kill -0 "${steps[$name]}" 2>/dev/null || ended=${ended:-$name}; done
-done
-if [ "$ended" != orchestrator ]; then
-  say "the step of the $ended has ended; the end of $run_dir/logs/$ended.log:"
-  tail -n 20 "$run_dir/logs/$ended.log"
-  for _ in {1..20}; do kill -0 "$orchestrator" 2>/dev/null || break; sleep 1; done
-fi
-scancel --signal=INT "$SLURM_JOB_ID" 2>/dev/null
-for _ in {1..20}; do [ -n "$(jobs -r)" ] || break; sleep 1; done
-kill "${steps[@]}" "$orchestrator" 2>/dev/null  # srun ends its step then
-wait "$orchestrator"
-code=$?
-[ "$ended" = orchestrator ] || code=1
-
-# What was asked to end by SIGTERM goes on after its checkpoint, unless the job is cancelled; what failed does, while that
-# helps. A wrong configuration stays wrong.
-again=
-case $code in
-  0 | 2) ;;
-  130) grep -q 'stopped by SIGTERM' "$run_dir/state.json" && again="asked to end" ;;
-  *)
-    newest=$(readlink "$run_dir/checkpoints/latest" || echo none)
-    failures=0 after=
-    [ ! -e "$run_dir/launch/failures" ] || read -r failures after <"$run_dir/launch/failures"
-    [ "$after" = "$newest" ] || failures=0
-    echo "$((failures + 1)) $newest" >"$run_dir/launch/failures"
-    if ((failures < max_restarts)); then
-      again="failed"
-    else
-      say "has failed $((failures + 1)) times with $newest as its newest checkpoint, and is left as it is"
-    fi
-    ;;
-esac
-if [ -n "$again" ] && [ "$(squeue -h -j "$SLURM_JOB_ID" -o %T | sort -u)" = RUNNING ]; then
-  say "$again: queued again, to go on after its newest checkpoint, $(readlink "$run_dir/checkpoints/latest" || echo none)"
-  scontrol requeue "$SLURM_JOB_ID"
-fi
-say "ends with exit code $code"
-exit $code
-)sh";
-
 }  // namespace
 
 absl::StatusOr<std::string> SlurmJobScript(const RunConfig& config, const ValueOrigins& origins,
@@ -293,25 +221,27 @@ absl::StatusOr<std::string> SlurmJobScript(const RunConfig& config, const ValueO
   }
 
   // 3. The programs.
-  absl::StrAppend(&text, ")\nmkdir -p \"$run_dir/logs\"\ndeclare -A steps\n");
+  absl::StrAppend(&text, ")\nmkdir -p \"$run_dir/logs\"\ndeclare -A steps\n", kRequests);
   for (const std::string& service : services) {
     const Step& step = steps.at(service);
     const std::string hosts = absl::StrJoin(step.hosts, ",", [&](std::string* out, size_t host) {
       absl::StrAppend(out, "${hosts", step.index, "[", host, "]}");
     });
-    absl::StrAppend(&text, "\n");
+    absl::StrAppend(&text, "\nstart_", service, "() {  # PROGRAMS ARGUMENTS...\n  ");
     if (!step.node_gpus.empty()) absl::StrAppend(&text, kNodeGpus, "='", step.node_gpus, "' ");
     if (!step.rank_cores.empty()) absl::StrAppend(&text, kRankCores, "='", step.rank_cores, "' ");
     absl::StrAppend(&text, "srun", of_component(step.index), " --nodelist=\"", hosts, "\" --nodes=", step.hosts.size(),
                     " --ntasks=", step.hosts.size() * step.ranks_per_node, " --ntasks-per-node=", step.ranks_per_node,
-                    " \\\n  --overlap --cpu-bind=none --kill-on-bad-exit=1 --job-name=", service,
-                    " --open-mode=append --output=\"$run_dir/logs/", service, ".log\" \\\n  \"$programs/", service, "/",
-                    service, "\" --config=\"$config\" \"${where[@]}\" &\nsteps[", service, "]=$!\n");
+                    " \\\n    --overlap --cpu-bind=none --kill-on-bad-exit=1 --job-name=", service,
+                    " --open-mode=append --output=\"$run_dir/logs/", service, ".log\" \\\n    \"$1/", service, "/",
+                    service, "\" --config=\"$config\" \"${where[@]}\" \"${@:2}\" &\n  steps[", service,
+                    "]=$!\n}\nstart_", service, " \"$(programs_of ", service, ")\"\n");
   }
-  absl::StrAppend(
-      &text, "\nsrun", apart ? of_component(count - 1) : absl::StrCat(of_component(0), " --nodelist=\"${hosts0[0]}\""),
-      " --nodes=1 --ntasks=1 --overlap --cpu-bind=none --gres=none --job-name=orchestrator \\\n",
-      "  \"$programs/orchestrator/orchestrator\" --config=\"$config\" \"${where[@]}\" &\norchestrator=$!\n", kEnd);
+  absl::StrAppend(&text, "\n", kServiceRequests, "=\"$requests\" srun",
+                  apart ? of_component(count - 1) : absl::StrCat(of_component(0), " --nodelist=\"${hosts0[0]}\""),
+                  " --nodes=1 --ntasks=1 --overlap --cpu-bind=none --gres=none --job-name=orchestrator \\\n",
+                  "  \"$programs/orchestrator/orchestrator\" --config=\"$config\" \"${where[@]}\" &\norchestrator=$!\n",
+                  kEnd);
   return text;
 }
 

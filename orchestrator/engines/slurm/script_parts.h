@@ -1,0 +1,124 @@
+// What is the same in every batch script of a run (job_script.h).
+#pragma once
+
+namespace quartet {
+
+inline constexpr char kBegin[] = R"sh(set -u
+restart=${SLURM_RESTART_COUNT:-0}
+say() { echo "$(date '+%F %T') slurm: $*"; }
+say "job $SLURM_JOB_ID on $(hostname), start $((restart + 1))"
+export CUDA_DEVICE_ORDER=PCI_BUS_ID
+# SIGTERM is for the orchestrator, which gets it, too, and makes a checkpoint.
+trap '' TERM
+)sh";
+
+// What an earlier start has left on a node that was lost and is back: Slurm takes it for a part of the job, and it has
+// the ports. The brackets keep pkill's callers out of what it finds.
+inline constexpr char kClear[] = R"sh(
+if ((restart > 0)); then
+  srun $all_nodes --overlap --ntasks-per-node=1 --gres=none bash -c 'pkill -KILL -f -- "$0" || true' "[-]-config=$config --set=services"
+fi
+)sh";
+
+// Certificates of this start alone, for the addresses that its nodes have.
+inline constexpr char kTls[] = R"sh(
+names=$(srun $all_nodes --overlap --ntasks-per-node=1 --gres=none bash -c '
+  echo "DNS:$SLURMD_NODENAME"; for address in $(hostname -I); do echo "IP:$address"; done') || exit 1
+(umask 077; rm -rf "$tls"; mkdir -p "$tls")
+openssl req -x509 -newkey rsa:2048 -nodes -days 365 -subj /CN=quartet -keyout "$tls/key.pem" -out "$tls/cert.pem" \
+  -addext "subjectAltName=$(sort -u <<<"$names" | paste -sd,)" 2>"$tls/openssl.log" ||
+  { say "openssl made no certificates: $(tail -n 1 "$tls/openssl.log")"; exit 1; }
+)sh";
+
+// orchestrator/launch/requested_services.h
+inline constexpr char kRequests[] = R"sh(
+# Services may be replaced while the run goes on: each request is a file. A replaced one stays so when the job starts again.
+requests=$run_dir/launch/services
+mkdir -p "$requests"
+rm -f "$requests"/request "$requests"/*.ended
+programs_of() { cat "$requests/$1.programs" 2>/dev/null || echo "$programs"; }
+step_of() { squeue --noheader --steps --job="$SLURM_JOB_ID" --format="%i %j" | sed -n "s/ $1\$//p"; }
+take_request() {
+  local verb name folder arguments
+  { read -r verb && read -r name && read -r folder; mapfile -t arguments; } <"$requests/request"
+  say "$verb $name $folder"
+  case $verb in
+    stop)
+      local pid=${steps[$name]:-} step
+      unset "steps[$name]" trial
+      if [ -n "$pid" ]; then
+        for step in $(step_of "$name"); do scancel --signal=INT "$step"; done
+        for _ in {1..100}; do kill -0 "$pid" 2>/dev/null || break; sleep 0.2; done
+        kill "$pid" 2>/dev/null  # srun ends its step then
+        wait "$pid"
+      fi
+      ;;
+    start)
+      trial=$name tried=$folder
+      rm -f "$requests/$name.ended"
+      "start_$name" "$folder" "${arguments[@]}"
+      ;;
+    keep)
+      unset trial
+      echo "$tried" >"$requests/$name.programs"
+      ;;
+  esac
+  rm -f "$requests/request"
+}
+)sh";
+
+inline constexpr char kEnd[] = R"sh(
+# The first to end ends all, but for a service that is tried in place of another.
+ended=
+while [ -z "$ended" ]; do
+  sleep 0.3
+  kill -0 "$orchestrator" 2>/dev/null || ended=orchestrator
+  for name in "${!steps[@]}"; do
+    kill -0 "${steps[$name]}" 2>/dev/null && continue
+    [ "$name" = "${trial:-}" ] || { ended=${ended:-$name}; continue; }
+    wait "${steps[$name]}"
+    echo $? >"$requests/$name.new" && mv "$requests/$name.new" "$requests/$name.ended"
+    unset "steps[$name]"
+  done
+  [ ! -e "$requests/request" ] || take_request
+done
+if [ "$ended" != orchestrator ]; then
+  say "the step of the $ended has ended; the end of $run_dir/logs/$ended.log:"
+  tail -n 20 "$run_dir/logs/$ended.log"
+  for _ in {1..20}; do kill -0 "$orchestrator" 2>/dev/null || break; sleep 1; done
+fi
+scancel --signal=INT "$SLURM_JOB_ID" 2>/dev/null
+for _ in {1..20}; do [ -n "$(jobs -r)" ] || break; sleep 1; done
+kill "${steps[@]}" "$orchestrator" 2>/dev/null  # srun ends its step then
+wait "$orchestrator"
+code=$?
+[ "$ended" = orchestrator ] || code=1
+
+# What was asked to end by SIGTERM goes on after its checkpoint, unless the job is cancelled; what failed does, while that
+# helps. A wrong configuration stays wrong.
+again=
+case $code in
+  0 | 2) ;;
+  130) grep -q 'stopped by SIGTERM' "$run_dir/state.json" && again="asked to end" ;;
+  *)
+    newest=$(readlink "$run_dir/checkpoints/latest" || echo none)
+    failures=0 after=
+    [ ! -e "$run_dir/launch/failures" ] || read -r failures after <"$run_dir/launch/failures"
+    [ "$after" = "$newest" ] || failures=0
+    echo "$((failures + 1)) $newest" >"$run_dir/launch/failures"
+    if ((failures < max_restarts)); then
+      again="failed"
+    else
+      say "has failed $((failures + 1)) times with $newest as its newest checkpoint, and is left as it is"
+    fi
+    ;;
+esac
+if [ -n "$again" ] && [ "$(squeue -h -j "$SLURM_JOB_ID" -o %T | sort -u)" = RUNNING ]; then
+  say "$again: queued again, to go on after its newest checkpoint, $(readlink "$run_dir/checkpoints/latest" || echo none)"
+  scontrol requeue "$SLURM_JOB_ID"
+fi
+say "ends with exit code $code"
+exit $code
+)sh";
+
+}  // namespace quartet
