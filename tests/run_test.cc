@@ -120,6 +120,29 @@ TEST(Run, WritesItsFolder) {
   EXPECT_EQ(ReadRecords(harness.Path("again") + "/metrics.jsonl")[0].at("reward/mean"), metrics[0].at("reward/mean"));
 }
 
+TEST(Run, IsLookedAtBeforeModelsAreLoaded) {
+  ProcessHarness harness;
+  const TinyRun run = WriteTinyRun(harness, WriteTinyModel(harness, "model"), 2);
+  const auto outcome = harness.Run("orchestrator/check", run.arguments, absl::Seconds(120));
+  ASSERT_EQ(outcome.exit_code, 0) << outcome.output;
+  EXPECT_THAT(
+      outcome.output,
+      AllOf(ContainsRegex("ranks 2 of the critic_trainer, 2 of the policy_trainer, 2 of the rollout, 2 of the scorer"),
+            ContainsRegex("policy_trainer: all_gather over 2 ranks [0-9.e+]+ Gb/s a rank, barrier"),
+            ContainsRegex("weight transfer: [0-9.e+]+ Gb/s"), HasSubstr("checked: ")));
+  EXPECT_FALSE(std::filesystem::exists(run.run_dir)) << "it leaves nothing";
+  EXPECT_THAT(harness.Survivors(absl::Seconds(5)), IsEmpty());
+
+  // A service with a model is not one to check.
+  const auto [pid, address] = harness.StartService("rollout", run.arguments);
+  ASSERT_FALSE(address.empty()) << harness.Output(pid);
+  const auto wrong = harness.Run("orchestrator/check",
+                                 With(run.arguments, {"--services_run", "--set=services.rollout.listen=" + address}),
+                                 absl::Seconds(120));
+  EXPECT_EQ(wrong.exit_code, 1);
+  EXPECT_THAT(wrong.output, HasSubstr("it was started without --check"));
+}
+
 TEST(Run, LeavesTheTimelineOfStepsOverAllItsProcesses) {
   ProcessHarness harness;
   const TinyRun run = WriteTinyRun(harness, WriteTinyModel(harness, "model"), 2, {"train.trace_steps=1-2"});

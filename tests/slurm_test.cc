@@ -79,14 +79,16 @@ class SlurmTest : public ::testing::Test {
 
   // Starts `quartet launch --engine=slurm`: two nodes for the services, of which the policy trainer is on both, and one
   // for the orchestrator.
-  pid_t Launch(const Strings& fields, const Strings& flags = {}) {
+  pid_t Launch(const Strings& fields, const Strings& flags = {},
+               const Strings& orchestrator = {"--orchestrator_sbatch=--mem=1000"}) {
     Strings all = {
         "cluster.num_nodes=2",          "services.policy_trainer.num_nodes=2", "services.critic_trainer.num_nodes=1",
         "services.rollout.num_nodes=1", "services.scorer.num_nodes=1",         "actor.lr_warmup_ratio=0",
         "critic.lr_warmup_ratio=0",     "actor.lr_scheduler=constant",         "critic.lr_scheduler=constant"};
     all.insert(all.end(), fields.begin(), fields.end());
     run_ = WriteTinyRun(harness_, model_, 2, all);
-    Strings arguments = {"--engine=slurm", "--orchestrator_sbatch=--mem=1000"};
+    Strings arguments = {"--engine=slurm"};
+    arguments.insert(arguments.end(), orchestrator.begin(), orchestrator.end());
     arguments.insert(arguments.end(), run_.arguments.begin(), run_.arguments.end());
     arguments.insert(arguments.end(), flags.begin(), flags.end());
     return hosts_->Start(harness_, 1, "orchestrator/engines/launch", arguments, Environment());
@@ -154,6 +156,26 @@ TEST_F(SlurmTest, RunsOverThreeHosts) {
   const auto expected = ReadRecords(harness_.Path("alone") + "/metrics.jsonl");
   ASSERT_EQ(expected.size(), 3u);
   for (size_t step = 0; step < 3; ++step) ExpectSameMetrics(records[step], expected[step], 1e-4);
+}
+
+TEST_F(SlurmTest, NamesAHostWhoseLinkIsSlow) {
+  const Strings everywhere = {"cluster.num_nodes=3", "services.policy_trainer.ranks=3",
+                              "services.policy_trainer.num_nodes=3", "services.policy_trainer.collective_backend=gloo"};
+  const auto check = [&] {
+    auto outcome = harness_.Wait(Launch(everywhere, {"--check=only"}, {}), kLong);
+    EXPECT_EQ(outcome.exit_code, 0) << outcome.output;
+    return outcome.output;
+  };
+  const std::string well = check();
+  EXPECT_THAT(well,
+              AllOf(ContainsRegex("host1: ranks .* of the policy_trainer"), HasSubstr("host3: ranks"),
+                    HasSubstr("all_gather over 3 ranks"), HasSubstr("checked: "), Not(HasSubstr("its link is slow"))));
+  hosts_->Limit(3, "200mbit");
+  const std::string slow = check();
+  hosts_->Limit(3, "100gbit");
+  EXPECT_THAT(slow, HasSubstr("warning: host3: its link is slow. "));
+  EXPECT_FALSE(std::filesystem::exists(run_.run_dir + "/metrics.jsonl"));
+  ExpectNothingIsLeft();
 }
 
 TEST_F(SlurmTest, ReplacesServicesWhileARunGoesOn) {

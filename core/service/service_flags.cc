@@ -52,7 +52,10 @@ CommandLine ServiceCommandLine(const std::string& service, const std::string& su
                     {"trace", "FILE",
                      "Each rank writes what it does when, for chrome://tracing or ui.perfetto.dev: rank N\n"
                      "beside FILE, with .rankN before its extension.",
-                     UserPath(&flags->trace)}},
+                     UserPath(&flags->trace)},
+                    {"check", "",
+                     "Load no model: serve what //orchestrator:check asks of hosts and of the links between them.",
+                     Switch(&flags->check)}},
           .after = absl::StrCat(
               "\n"
               "Environment:\n"

@@ -19,6 +19,7 @@ struct ServiceFlags {
   std::string listen;
   std::string address_file;
   std::string trace;
+  bool check = false;
 };
 
 // Fills in `flags`.

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Runs the ranks of a launch plan on a Ray cluster, and the orchestrator beside this program.
 
-    launch.py RUN_DIR --programs=FOLDER [--address=HOST:PORT] [--max_restarts=N]
+    launch.py RUN_DIR --programs=FOLDER [--address=HOST:PORT] [--max_restarts=N] [--check=on|off|only]
 
 `quartet launch --engine=ray` starts it, once it has written RUN_DIR/launch/run.textproto and ranks.json. Each node of the plan is a
 bundle of one placement group (so its ranks are packed on one node of Ray's, and no two nodes of the plan share one), and an actor
@@ -77,6 +77,10 @@ class Node:
             with open(f'{self.logs}/{rank["service"]}.log', 'ab') as log:
                 self.programs.append((rank, subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=environment,
                                                              pass_fds=[self.alive[0]], start_new_session=True)))
+
+    def stop_services(self):
+        for service in {rank['service'] for rank in self.ranks}:
+            self.stop_service(service)
 
     def first_end(self):
         """Waits for it: the service, the rank and the exit code."""
@@ -187,7 +191,7 @@ class Requests:
         request.unlink()
 
 
-def attempt(run_dir, programs, ranks, stopped):
+def attempt(run_dir, programs, ranks, check, stopped):
     """One start of everything; the exit code of the run."""
     by_node = collections.defaultdict(list)
     for rank in ranks:
@@ -217,6 +221,12 @@ def attempt(run_dir, programs, ranks, stopped):
         if not has_tls and any(not host.startswith('127.') for host in hosts.values()):
             flags += certificates(run_dir / 'launch/tls', set(hosts.values()))
         requests = Requests(run_dir / 'launch/services', list(nodes.values()), flags)
+        if check != 'off':
+            ray.get([node.start.remote([*flags, '--check'], requests.kept) for node in nodes.values()])
+            code = subprocess.call([f'{programs}/orchestrator/check', f'--config={config}', *flags, '--services_run'])
+            ray.get([node.stop_services.remote() for node in nodes.values()])
+            if code or check == 'only':
+                return code
         ray.get([node.start.remote(flags, requests.kept) for node in nodes.values()])
         say('ranks start on ' + ', '.join(f'{host} ({len(by_node[node])})' for node, host in hosts.items()))
         orchestrator = subprocess.Popen([f'{programs}/orchestrator/orchestrator', f'--config={config}', *flags], start_new_session=True,
@@ -261,6 +271,7 @@ def main():
     parser.add_argument('--programs', required=True)
     parser.add_argument('--address', default='auto')
     parser.add_argument('--max_restarts', type=int, default=3)
+    parser.add_argument('--check', choices=['on', 'off', 'only'], default='on')
     arguments = parser.parse_args()
     run_dir = arguments.run_dir
     ranks = json.loads((run_dir / 'launch/ranks.json').read_text())
@@ -281,7 +292,7 @@ def main():
         signal.signal(number, stop)
     latest, failures, after = run_dir / 'checkpoints/latest', 0, None
     while True:
-        code = attempt(run_dir, arguments.programs, ranks, stopped)
+        code = attempt(run_dir, arguments.programs, ranks, arguments.check, stopped)
         if code != 1 or stopped.is_set():
             sys.exit(code)
         newest = os.readlink(latest) if latest.is_symlink() else 'no checkpoint'

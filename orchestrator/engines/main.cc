@@ -37,6 +37,7 @@ struct LaunchFlags {
   Engine engine = Engine::kProcess;
   ConfigSources sources;
   int max_restarts = 3;
+  std::string check = "on";
   bool dry_run = false;
   SlurmOptions slurm;
   bool detach = false;
@@ -65,6 +66,10 @@ CommandLine LaunchCommandLine(LaunchFlags* flags) {
                 {"max_restarts", "N",
                  "A run that fails is started again, at most N times without a new checkpoint between. Default 3.",
                  AtLeast(0, &flags->max_restarts)},
+                {"check", "on|off|only",
+                 "Whether hosts and links are looked at before models are loaded, at each start of the run. Default\n"
+                 "on. only: nothing else is done.",
+                 OneOf<std::string>({{"on", "on"}, {"off", "off"}, {"only", "only"}}, &flags->check)},
                 {"dry_run", "", "Look at everything, write what the engine reads, and start nothing.",
                  Switch(&flags->dry_run)},
                 {"sbatch", "OPTION",
@@ -161,7 +166,8 @@ absl::Status BecomeRayDriver(const LaunchFlags& flags, const std::string& run_di
                                     run_dir,
                                     "--programs=" + programs,
                                     "--address=" + flags.ray_address,
-                                    absl::StrCat("--max_restarts=", flags.max_restarts)};
+                                    absl::StrCat("--max_restarts=", flags.max_restarts),
+                                    "--check=" + flags.check};
   return Become(std::move(words));
 }
 
@@ -180,6 +186,7 @@ absl::Status LaunchOnCluster(const LaunchFlags& flags, TerminalView& view, Cance
   if (slurm) {
     SlurmOptions options = flags.slurm;
     options.max_restarts = flags.max_restarts;
+    options.check = flags.check;
     QUARTET_ASSIGN_OR_RETURN(files[kSlurmScript], SlurmJobScript(config, origins, programs, options));
   } else {
     QUARTET_ASSIGN_OR_RETURN(const std::vector<RankLaunch> plan,

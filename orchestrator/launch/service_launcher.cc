@@ -83,7 +83,7 @@ absl::StatusOr<std::unique_ptr<ServiceLauncher>> ServiceLauncher::Start(const Se
 
 absl::Status ServiceLauncher::StartAll() {
   for (const std::string& service : options_.services) {
-    QUARTET_ASSIGN_OR_RETURN(children_[service], Begin(service, options_.programs_folder, {}));
+    QUARTET_ASSIGN_OR_RETURN(children_[service], Begin(service, options_.programs_folder, options_.arguments));
   }
   return AwaitServing(options_.services, [this] { return Poll(); });
 }

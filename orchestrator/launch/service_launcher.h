@@ -31,6 +31,8 @@ struct ServiceLauncherOptions {
   std::string config_path;
   // Each service writes <logs_folder>/<service>.log.
   std::string logs_folder;
+  // For all of them, behind the others.
+  std::vector<std::string> arguments = {};
   // Where not empty, each service is told to trace to this file, with .<service> before its extension.
   std::string trace;
   // Longest time from start to SERVING.

@@ -14,6 +14,7 @@
 #include "core/checkpoint/run_checkpoints.h"
 #include "core/hardware/topology.h"
 #include "orchestrator/checks/input_check.h"
+#include "orchestrator/preflight/preflight.h"
 #include "orchestrator/run_folder/checkpoint_search.h"
 #include "orchestrator/run_folder/phase_file.h"
 #include "orchestrator/run_folder/run_inputs.h"
@@ -113,6 +114,7 @@ absl::Status RunSession::StartServices() {
     QUARTET_ASSIGN_OR_RETURN(monitor_, MonitorServer::Start(config_, folder_->path()));
   }
   if (!options_.launch) return absl::OkStatus();
+  for (const Finding& finding : FindProblemsHere(config_)) view_.Print("warning: " + Describe(finding));
   QUARTET_RETURN_IF_ERROR(AtomicWriteFile(folder_->launch_config_path(), PrintRunConfig(config_)));
   const std::string programs = ServiceLauncher::DefaultProgramsFolder();
   QUARTET_ASSIGN_OR_RETURN(

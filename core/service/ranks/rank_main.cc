@@ -62,6 +62,7 @@ int RankMain(int argc, char** argv, const RankMainOptions& options) {
 
   RankServerOptions server_options;
   server_options.service = options;
+  if (flags.check) server_options.service.create = options.create_check;
   server_options.config = *std::move(config);
   if (place->has_value()) server_options.place = **place;
   server_options.address_file = flags.address_file;

@@ -44,6 +44,10 @@ struct RankMainOptions {
   std::function<absl::StatusOr<std::unique_ptr<RankService>>(const RunConfig& config, const RankContext& context,
                                                              RankGroup& group)>
       create;
+  // The same of --check, which serves what a service without models can tell (core/preflight).
+  std::function<absl::StatusOr<std::unique_ptr<RankService>>(const RunConfig& config, const RankContext& context,
+                                                             RankGroup& group)>
+      create_check;
 };
 
 // Runs one rank until SIGINT, SIGTERM, the parent's end or a broken group. Returns the exit code.

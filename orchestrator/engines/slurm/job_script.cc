@@ -189,8 +189,8 @@ absl::StatusOr<std::string> SlurmJobScript(const RunConfig& config, const ValueO
 
   // 2. Which nodes it got, and where on them services listen.
   const std::string programs = ShellWord(programs_folder);
-  absl::StrAppend(&text, "run_dir=", run_dir, "\nprograms=", programs, "\nmax_restarts=", options.max_restarts, "\n",
-                  kBegin);
+  absl::StrAppend(&text, "run_dir=", run_dir, "\nprograms=", programs, "\nmax_restarts=", options.max_restarts,
+                  "\ncheck=", options.check, "\n", kBegin);
   for (size_t index = 0; index < components.size(); ++index) {
     absl::StrAppend(&text, "hosts", index, "=($(scontrol show hostnames \"$SLURM_JOB_NODELIST",
                     count > 1 ? absl::StrCat("_HET_GROUP_", index) : "", "\"))\n");
@@ -221,7 +221,8 @@ absl::StatusOr<std::string> SlurmJobScript(const RunConfig& config, const ValueO
   }
 
   // 3. The programs.
-  absl::StrAppend(&text, ")\nmkdir -p \"$run_dir/logs\"\ndeclare -A steps\n", kRequests);
+  absl::StrAppend(&text, ")\nservices=(", absl::StrJoin(services, " "),
+                  ")\nmkdir -p \"$run_dir/logs\"\ndeclare -A steps\n", kRequests);
   for (const std::string& service : services) {
     const Step& step = steps.at(service);
     const std::string hosts = absl::StrJoin(step.hosts, ",", [&](std::string* out, size_t host) {
@@ -234,14 +235,13 @@ absl::StatusOr<std::string> SlurmJobScript(const RunConfig& config, const ValueO
                     " --ntasks=", step.hosts.size() * step.ranks_per_node, " --ntasks-per-node=", step.ranks_per_node,
                     " \\\n    --overlap --cpu-bind=none --kill-on-bad-exit=1 --job-name=", service,
                     " --open-mode=append --output=\"$run_dir/logs/", service, ".log\" \\\n    \"$1/", service, "/",
-                    service, "\" --config=\"$config\" \"${where[@]}\" \"${@:2}\" &\n  steps[", service,
-                    "]=$!\n}\nstart_", service, " \"$(programs_of ", service, ")\"\n");
+                    service, "\" --config=\"$config\" \"${where[@]}\" \"${@:2}\" &\n  steps[", service, "]=$!\n}\n");
   }
-  absl::StrAppend(&text, "\n", kServiceRequests, "=\"$requests\" srun",
+  absl::StrAppend(&text, "\non_orchestrator() {  # NAME PROGRAM ARGUMENTS...\n  ", kServiceRequests,
+                  "=\"$requests\" exec srun",
                   apart ? of_component(count - 1) : absl::StrCat(of_component(0), " --nodelist=\"${hosts0[0]}\""),
-                  " --nodes=1 --ntasks=1 --overlap --cpu-bind=none --gres=none --job-name=orchestrator \\\n",
-                  "  \"$programs/orchestrator/orchestrator\" --config=\"$config\" \"${where[@]}\" &\norchestrator=$!\n",
-                  kEnd);
+                  " --nodes=1 --ntasks=1 --overlap --cpu-bind=none --gres=none \\\n",
+                  "    --job-name=\"$1\" \"${@:2}\"\n}\n", kEnd);
   return text;
 }
 

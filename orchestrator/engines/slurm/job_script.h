@@ -18,6 +18,9 @@ struct SlurmOptions {
   std::vector<std::string> orchestrator_sbatch;
   // A run that fails is queued again until it has failed so many times without a new checkpoint between.
   int max_restarts = 3;
+  // Whether hosts and links are looked at first (orchestrator/preflight): "on"; "off"; "only", and then nothing else is
+  // done.
+  std::string check = "on";
 };
 
 // What the launcher of a run on a cluster keeps in the run's folder, relative to it: the configuration as its programs

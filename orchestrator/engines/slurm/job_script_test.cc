@@ -73,7 +73,7 @@ TEST(SlurmJobScript, AsksForTheNodesOfServicesThatShareNone) {
   EXPECT_THAT(*script, AllOf(ContainsRegex("QUARTET_NODE_GPUS='0,1,2,3,4,5,6,7;0,1,2,3,4,5,6,7' "
                                            "QUARTET_RANK_CORES='0-7;8-15;[-0-9;]*' srun --het-group=0 "),
                              Not(HasSubstr("QUARTET_RANK_CORES='0-7' srun --het-group=2"))));
-  EXPECT_THAT(*script, HasSubstr("srun --het-group=0 --nodelist=\"${hosts0[0]}\" --nodes=1 --ntasks=1 --overlap"));
+  EXPECT_THAT(*script, HasSubstr("exec srun --het-group=0 --nodelist=\"${hosts0[0]}\" --nodes=1 --ntasks=1 --overlap"));
 }
 
 TEST(SlurmJobScript, IsAnOrdinaryJobWhereAllServicesShareNodes) {

@@ -38,20 +38,27 @@ mkdir -p "$requests"
 rm -f "$requests"/request "$requests"/*.ended
 programs_of() { cat "$requests/$1.programs" 2>/dev/null || echo "$programs"; }
 step_of() { squeue --noheader --steps --job="$SLURM_JOB_ID" --format="%i %j" | sed -n "s/ $1\$//p"; }
+stop_services() { # NAMES
+  local name step pids=()
+  for name; do
+    [ -n "${steps[$name]:-}" ] || continue
+    pids+=("${steps[$name]}")
+    unset "steps[$name]"
+    for step in $(step_of "$name"); do scancel --signal=INT "$step" 2>/dev/null; done
+  done
+  [ ${#pids[@]} -gt 0 ] || return 0
+  for _ in {1..100}; do kill -0 "${pids[@]}" 2>/dev/null || break; sleep 0.2; done
+  kill "${pids[@]}" 2>/dev/null  # srun ends its step then
+  wait "${pids[@]}"
+}
 take_request() {
   local verb name folder arguments
   { read -r verb && read -r name && read -r folder; mapfile -t arguments; } <"$requests/request"
   say "$verb $name $folder"
   case $verb in
     stop)
-      local pid=${steps[$name]:-} step
-      unset "steps[$name]" trial
-      if [ -n "$pid" ]; then
-        for step in $(step_of "$name"); do scancel --signal=INT "$step"; done
-        for _ in {1..100}; do kill -0 "$pid" 2>/dev/null || break; sleep 0.2; done
-        kill "$pid" 2>/dev/null  # srun ends its step then
-        wait "$pid"
-      fi
+      unset trial
+      stop_services "$name"
       ;;
     start)
       trial=$name tried=$folder
@@ -67,32 +74,60 @@ take_request() {
 }
 )sh";
 
+// Before it: `services` has their names, and `on_orchestrator NAME PROGRAM ARGUMENTS...` becomes a step where the
+// orchestrator is to run.
 inline constexpr char kEnd[] = R"sh(
-# The first to end ends all, but for a service that is tried in place of another.
-ended=
-while [ -z "$ended" ]; do
-  sleep 0.3
-  kill -0 "$orchestrator" 2>/dev/null || ended=orchestrator
-  for name in "${!steps[@]}"; do
+# Hosts and links, by services without models.
+check_hosts() {
+  local code name
+  for name in "${services[@]}"; do "start_$name" "$(programs_of "$name")" --check; done
+  (on_orchestrator check "$programs/orchestrator/check" --config="$config" "${where[@]}" --services_run)
+  code=$?
+  for name in "${services[@]}"; do
     kill -0 "${steps[$name]}" 2>/dev/null && continue
-    [ "$name" = "${trial:-}" ] || { ended=${ended:-$name}; continue; }
-    wait "${steps[$name]}"
-    echo $? >"$requests/$name.new" && mv "$requests/$name.new" "$requests/$name.ended"
-    unset "steps[$name]"
+    say "the $name did not stay to be checked:"
+    tail -n 5 "$run_dir/logs/$name.log"
   done
-  [ ! -e "$requests/request" ] || take_request
-done
-if [ "$ended" != orchestrator ]; then
-  say "the step of the $ended has ended; the end of $run_dir/logs/$ended.log:"
-  tail -n 20 "$run_dir/logs/$ended.log"
-  for _ in {1..20}; do kill -0 "$orchestrator" 2>/dev/null || break; sleep 1; done
-fi
-scancel --signal=INT "$SLURM_JOB_ID" 2>/dev/null
-for _ in {1..20}; do [ -n "$(jobs -r)" ] || break; sleep 1; done
-kill "${steps[@]}" "$orchestrator" 2>/dev/null  # srun ends its step then
-wait "$orchestrator"
-code=$?
-[ "$ended" = orchestrator ] || code=1
+  stop_services "${services[@]}"
+  return $code
+}
+
+run() {
+  local ended= name
+  for name in "${services[@]}"; do "start_$name" "$(programs_of "$name")"; done
+  on_orchestrator orchestrator "$programs/orchestrator/orchestrator" --config="$config" "${where[@]}" &
+  orchestrator=$!
+  # The first to end ends all, but for a service that is tried in place of another.
+  while [ -z "$ended" ]; do
+    sleep 0.3
+    kill -0 "$orchestrator" 2>/dev/null || ended=orchestrator
+    for name in "${!steps[@]}"; do
+      kill -0 "${steps[$name]}" 2>/dev/null && continue
+      [ "$name" = "${trial:-}" ] || { ended=${ended:-$name}; continue; }
+      wait "${steps[$name]}"
+      echo $? >"$requests/$name.new" && mv "$requests/$name.new" "$requests/$name.ended"
+      unset "steps[$name]"
+    done
+    [ ! -e "$requests/request" ] || take_request
+  done
+  if [ "$ended" != orchestrator ]; then
+    say "the step of the $ended has ended; the end of $run_dir/logs/$ended.log:"
+    tail -n 20 "$run_dir/logs/$ended.log"
+    for _ in {1..20}; do kill -0 "$orchestrator" 2>/dev/null || break; sleep 1; done
+  fi
+  scancel --signal=INT "$SLURM_JOB_ID" 2>/dev/null
+  for _ in {1..20}; do [ -n "$(jobs -r)" ] || break; sleep 1; done
+  kill "${steps[@]}" "$orchestrator" 2>/dev/null  # srun ends its step then
+  wait "$orchestrator"
+  local code=$?
+  [ "$ended" = orchestrator ] || code=1
+  return $code
+}
+
+code=0
+[ "$check" = off ] || check_hosts || code=$?
+[ "$check" != only ] || exit $code
+[ $code != 0 ] || run || code=$?
 
 # What was asked to end by SIGTERM goes on after its checkpoint, unless the job is cancelled; what failed does, while that
 # helps. A wrong configuration stays wrong.

@@ -1,0 +1,120 @@
+#include "orchestrator/preflight/findings.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+namespace quartet {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::StartsWith;
+
+constexpr int64_t kGibi = int64_t{1} << 30;
+
+NodeFacts Healthy(const std::string& host) {
+  NodeFacts node;
+  node.set_host(host);
+  node.set_version("quartet 1");
+  node.set_memory_bytes(64 * kGibi);
+  node.set_shared_memory_free_bytes(8 * kGibi);
+  node.set_open_files(65536);
+  node.set_disk_free_bytes(500 * kGibi);
+  node.set_sees_run_dir(true);
+  node.set_cpu_kernels("fp32");
+  return node;
+}
+
+class FindingsTest : public testing::Test {
+ protected:
+  FindingsTest() {
+    facts_.own = Healthy("host1");
+    for (const char* host : {"host1", "host2", "host3"}) {
+      RankCheck* rank = facts_.services["policy_trainer"].add_ranks();
+      *rank->mutable_node() = Healthy(host);
+    }
+  }
+  NodeFacts& node(int rank) { return *facts_.services["policy_trainer"].mutable_ranks(rank)->mutable_node(); }
+  std::vector<std::string> Found() {
+    std::vector<std::string> found;
+    for (const Finding& finding : FindProblems(config_, facts_)) {
+      found.push_back((finding.fatal ? "error: " : "") + Describe(finding));
+    }
+    return found;
+  }
+
+  RunConfig config_;
+  PreflightFacts facts_;
+};
+
+TEST_F(FindingsTest, HasNothingToSayOfHealthyHosts) { EXPECT_THAT(Found(), IsEmpty()); }
+
+TEST_F(FindingsTest, NamesTheHostAndWhatToDo) {
+  node(1).set_open_files(512);
+  node(1).set_shared_memory_free_bytes(64 << 20);
+  node(2).set_disk_free_bytes(27 * kGibi);
+  facts_.model_bytes = 2 * kGibi;
+  facts_.clock_ahead = {{"host2", 0.9}, {"host3", -7.25}};
+  config_.mutable_cluster()->set_host_memory_bytes(65 * kGibi);
+  node(0).set_memory_bytes(128 * kGibi);
+  node(2).set_memory_bytes(128 * kGibi);
+  EXPECT_THAT(Found(), ElementsAre(StartsWith("host2: a process may have 512 files open; raise it"),
+                                   StartsWith("host2: /dev/shm has 0.0625 GiB free"),
+                                   AllOf(StartsWith("host2: has 64 GiB of memory"), HasSubstr("65 GiB")),
+                                   AllOf(StartsWith("host3: where run_dir is, 27 GiB are free"), HasSubstr("28 GiB")),
+                                   StartsWith("host3: its clock is 7.2 s behind that of host1")));
+}
+
+TEST_F(FindingsTest, PutsFirstWhatIsInTheWay) {
+  node(0).set_open_files(1);
+  node(1).set_version("quartet 2");
+  node(2).set_sees_run_dir(false);
+  node(2).set_cpu_kernels("avx512_bf16");
+  EXPECT_THAT(Found(),
+              ElementsAre(StartsWith("error: host2: has quartet 2, and host1 has quartet 1"),
+                          StartsWith("error: host3: does not see what host1 has written to run_dir"),
+                          AllOf(StartsWith("error: hosts: "), HasSubstr("avx512_bf16 on host3; fp32 on host1, host2")),
+                          StartsWith("host1: a process may have 1 files open")));
+}
+
+TEST_F(FindingsTest, LooksAtGpus) {
+  config_.mutable_cluster()->set_gpu_memory_bytes(79 * kGibi);
+  for (int rank : {0, 1, 2}) {
+    node(rank).set_gpu_memory_bytes(80 * kGibi);
+    node(rank).set_gpu_driver("550");
+  }
+  EXPECT_THAT(Found(), IsEmpty());
+  node(0).set_gpu_memory_used_bytes(20 * kGibi);
+  node(1).set_gpu_memory_bytes(40 * kGibi);
+  node(2).set_gpu_driver("535");
+  EXPECT_THAT(Found(),
+              ElementsAre(AllOf(StartsWith("host1, rank 0 of the policy_trainer: "), HasSubstr("20 GiB are in use")),
+                          AllOf(StartsWith("host2, "), HasSubstr("40 GiB"), HasSubstr("79 GiB")),
+                          HasSubstr("drivers differ: 535 on host3; 550 on host1, host2")));
+}
+
+TEST_F(FindingsTest, NamesTheHostWhoseLinkIsSlow) {
+  const auto link = [&](const std::string& from, const std::string& to, double gigabits) {
+    facts_.links.push_back(
+        {.kind = "collectives", .from_host = from, .to_host = to, .bytes_per_second = gigabits / 8e-9});
+  };
+  link("host1", "host1", 100);
+  link("host1", "host2", 10);
+  link("host2", "host3", 4);
+  EXPECT_THAT(Found(), IsEmpty());
+  link("host3", "host4", 1);
+  link("host4", "host1", 1.1);
+  EXPECT_THAT(Found(),
+              ElementsAre(AllOf(StartsWith("host4: its link is slow. "), HasSubstr("from host3 to host4: 1 Gb/s"),
+                                HasSubstr("the best: 10 Gb/s"), HasSubstr("NCCL_SOCKET_IFNAME"))));
+  // What is stated counts, too, where there is nothing to compare with.
+  facts_.links.clear();
+  link("host1", "host2", 10);
+  config_.mutable_cluster()->set_inter_node_gbps(25);
+  EXPECT_THAT(Found(), ElementsAre(AllOf(StartsWith("links between hosts: slow. "), HasSubstr("says 25 Gb/s"))));
+}
+
+}  // namespace
+}  // namespace quartet
