@@ -72,12 +72,12 @@ class HostsTest : public ::testing::Test {
     return services_.emplace_back(
         hosts_->Start(harness_, host, absl::StrCat(service, "/", service), Arguments(more), environment));
   }
-  void StartServices() {
-    Start("policy_trainer", 1, 0);
-    Start("policy_trainer", 2, 1);
-    Start("critic_trainer", 2);
-    Start("rollout", 3);
-    Start("scorer", 1);
+  void StartServices(const Strings& more = {}) {
+    Start("policy_trainer", 1, 0, more);
+    Start("policy_trainer", 2, 1, more);
+    Start("critic_trainer", 2, -1, more);
+    Start("rollout", 3, -1, more);
+    Start("scorer", 1, -1, more);
   }
   pid_t StartOrchestrator(const Strings& more = {}) {
     return hosts_->Start(harness_, 3, kOrchestrator, Arguments(more));
@@ -148,6 +148,33 @@ TEST_F(HostsTest, IsRightOnASlowLink) {
   hosts_->Limit(2, "10gbit");
   ASSERT_EQ(outcome.exit_code, 0) << outcome.output << Outputs();
   EXPECT_EQ(ReadRecords(run_.run_dir + "/metrics.jsonl").size(), 3u);
+}
+
+TEST_F(HostsTest, AreLookedAtBeforeModelsAreLoaded) {
+  // All hosts are this machine's, where ranks would meet in its memory.
+  const Strings fields = {"--set=services.policy_trainer.collective_backend=gloo", "--set=cluster.inter_node_gbps=1",
+                          "--set=cluster.num_nodes=3"};
+  Strings checked = fields;
+  checked.emplace_back("--check");
+  StartServices(checked);
+  const auto check = [&] {
+    Strings arguments = Arguments(fields);
+    arguments.emplace_back("--services_run");
+    return harness_.Wait(hosts_->Start(harness_, 3, "orchestrator/check", arguments), kLong);
+  };
+  const auto well = check();
+  EXPECT_EQ(well.exit_code, 0) << well.output << Outputs();
+  EXPECT_THAT(well.output, AllOf(HasSubstr("host1: ranks 1 of the policy_trainer, 1 of the scorer"),
+                                 HasSubstr("host1 -> host2, collectives of the policy_trainer: "),
+                                 HasSubstr("host2 -> host3, weight transfer: "), HasSubstr("checked: ")));
+  hosts_->Limit(2, "100mbit");
+  const auto slow = check();
+  hosts_->Limit(2, "10gbit");
+  EXPECT_EQ(slow.exit_code, 0) << slow.output;
+  EXPECT_THAT(slow.output, AllOf(HasSubstr("warning: host2: its link is slow. collectives of the policy_trainer from "
+                                           "host1 to host2: 0.0"),
+                                 HasSubstr("weight transfer from host2 to host3: 0.0"),
+                                 HasSubstr("cluster.inter_node_gbps says 1 Gb/s")));
 }
 
 // As Debian's installer has it: a host's own name is loopback there, and others know it under another.

@@ -74,6 +74,7 @@ class PreflightService final : public RankService, public Preflight::Service {
   absl::Status Load() override {
     QUARTET_ASSIGN_OR_RETURN(device_, EnterDeviceOf(context_));
     QUARTET_ASSIGN_OR_RETURN(world_, JoinRanks(context_, "preflight"));
+    is_loaded_ = true;
     return absl::OkStatus();
   }
 
@@ -137,7 +138,13 @@ class PreflightService final : public RankService, public Preflight::Service {
     return absl::OkStatus();
   }
 
+  // The server answers before the ranks have met.
+  absl::Status CheckLoaded() const {
+    return is_loaded_ ? absl::OkStatus() : absl::UnavailableError("the ranks have not met yet");
+  }
+
   absl::Status DoMeasure(const MeasureRequest& request, const Deadline& deadline, MeasureReply* reply) {
+    QUARTET_RETURN_IF_ERROR(CheckLoaded());
     QUARTET_RETURN_IF_ERROR(CheckBytes(request.bytes()));
     QUARTET_ASSIGN_OR_RETURN(const std::vector<NodeFacts> facts,
                              RunOnAll<NodeFacts>(group_, "Facts", request, deadline));
@@ -173,6 +180,7 @@ class PreflightService final : public RankService, public Preflight::Service {
   }
 
   absl::Status DoPullFrom(const PullFromRequest& request, const Deadline& deadline, PullFromReply* reply) {
+    QUARTET_RETURN_IF_ERROR(CheckLoaded());
     QUARTET_RETURN_IF_ERROR(CheckBytes(request.bytes()));
     if (request.rank() < 0 || request.rank() >= context_.world_size) {
       return absl::InvalidArgumentError(
@@ -217,6 +225,7 @@ class PreflightService final : public RankService, public Preflight::Service {
   RankGroup& group_;
   at::Device device_ = at::kCPU;
   std::unique_ptr<ProcessGroup> world_;
+  std::atomic<bool> is_loaded_ = false;
   std::atomic<int64_t> calls_ = 0;
 };
 

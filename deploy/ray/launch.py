@@ -78,10 +78,6 @@ class Node:
                 self.programs.append((rank, subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=environment,
                                                              pass_fds=[self.alive[0]], start_new_session=True)))
 
-    def stop_services(self):
-        for service in {rank['service'] for rank in self.ranks}:
-            self.stop_service(service)
-
     def first_end(self):
         """Waits for it: the service, the rank and the exit code."""
         while True:
@@ -97,27 +93,20 @@ class Node:
         """The exit code of a rank of it that has ended, if one has."""
         return next((program.poll() for rank, program in self.programs if rank['service'] == service and program.poll() is not None), None)
 
-    def stop_service(self, service):
-        stopping = [one for one in self.programs if one[0]['service'] == service]
+    def stop(self, service=None):
+        """All, or a service; what does not end by itself is killed."""
         self.trial = service
+        stopping = [one for one in self.programs if service in (None, one[0]['service'])]
         for _, program in stopping:
             program.send_signal(signal.SIGINT)
-        self.wait_for([program for _, program in stopping])
-        self.programs = [one for one in self.programs if one not in stopping]
-        self.trial = None
-
-    def stop(self):
-        os.close(self.alive[1])
-        self.wait_for([program for _, program in self.programs])
-
-    def wait_for(self, programs):
-        """Until they have ended; what does not by itself is killed."""
         deadline = time.monotonic() + 10
-        for program in programs:
+        for _, program in stopping:
             try:
                 program.wait(max(0.1, deadline - time.monotonic()))
             except subprocess.TimeoutExpired:
                 os.killpg(program.pid, signal.SIGKILL)
+        self.programs = [one for one in self.programs if one not in stopping]
+        self.trial = None
 
 
 def cores_of(text):
@@ -179,7 +168,7 @@ class Requests:
         verb, service, *rest = request.read_text().splitlines()
         say(' '.join([verb, service, *rest]))
         if verb == 'stop':
-            ray.get([node.stop_service.remote(service) for node in self.nodes])
+            ray.get([node.stop.remote(service) for node in self.nodes])
         elif verb == 'start':
             (self.folder / f'{service}.ended').unlink(missing_ok=True)
             self.tried = rest[0]
@@ -224,9 +213,9 @@ def attempt(run_dir, programs, ranks, check, stopped):
         if check != 'off':
             ray.get([node.start.remote([*flags, '--check'], requests.kept) for node in nodes.values()])
             code = subprocess.call([f'{programs}/orchestrator/check', f'--config={config}', *flags, '--services_run'])
-            ray.get([node.stop_services.remote() for node in nodes.values()])
-            if code or check == 'only':
-                return code
+            ray.get([node.stop.remote() for node in nodes.values()])
+            if code or check == 'only' or stopped.is_set():
+                return 130 if stopped.is_set() else code
         ray.get([node.start.remote(flags, requests.kept) for node in nodes.values()])
         say('ranks start on ' + ', '.join(f'{host} ({len(by_node[node])})' for node, host in hosts.items()))
         orchestrator = subprocess.Popen([f'{programs}/orchestrator/orchestrator', f'--config={config}', *flags], start_new_session=True,
@@ -292,8 +281,12 @@ def main():
         signal.signal(number, stop)
     latest, failures, after = run_dir / 'checkpoints/latest', 0, None
     while True:
-        code = attempt(run_dir, arguments.programs, ranks, arguments.check, stopped)
-        if code != 1 or stopped.is_set():
+        try:
+            code = attempt(run_dir, arguments.programs, ranks, arguments.check, stopped)
+        except ray.exceptions.RayActorError as error:  # before the orchestrator runs; later it is among the ends
+            say(f'a node is lost: {error}')
+            code = 1
+        if code != 1 or stopped.is_set() or arguments.check == 'only':
             sys.exit(code)
         newest = os.readlink(latest) if latest.is_symlink() else 'no checkpoint'
         failures, after = (failures + 1 if newest == after else 1), newest

@@ -145,6 +145,23 @@ void CheckLinks(const RunConfig& config, std::vector<LinkRate> links, Problems* 
                               "(NCCL_SOCKET_IFNAME, GLOO_SOCKET_IFNAME) and who else uses it"));
 }
 
+// The collectives of services that are on one host.
+void CheckWithinHosts(const RunConfig& config, const PreflightFacts& facts, Problems* problems) {
+  const double stated = config.cluster().intra_node_gbps() * 1e9 / 8;
+  for (const auto& [service, reply] : facts.services) {
+    const double rate = reply.all_gather_bytes_per_second();
+    if (rate == 0 || rate >= kShareOfStated * stated) continue;
+    const std::string& host = reply.ranks(0).node().host();
+    const bool one_host = std::all_of(reply.ranks().begin(), reply.ranks().end(),
+                                      [&](const RankCheck& rank) { return rank.node().host() == host; });
+    if (!one_host) continue;
+    problems->Warn(host,
+                   absl::StrCat("the collectives of the ", service, " within it carry ", Gigabits(rate),
+                                ", and cluster.intra_node_gbps says ", Gigabits(stated)),
+                   "see how its GPUs are linked (nvidia-smi topo -m), or state what they have");
+  }
+}
+
 }  // namespace
 
 std::string Gigabits(double bytes_per_second) { return absl::StrFormat("%.3g Gb/s", bytes_per_second * 8e-9); }
@@ -185,6 +202,7 @@ std::vector<Finding> FindProblems(const RunConfig& config, const PreflightFacts&
              /*fatal=*/true, &problems);
   CheckAlike(hosts, "NVIDIA's drivers", &NodeFacts::gpu_driver, "install one version on all hosts", /*fatal=*/false,
              &problems);
+  CheckWithinHosts(config, facts, &problems);
   CheckLinks(config, facts.links, &problems);
   return problems.All();
 }

@@ -95,6 +95,18 @@ TEST_F(FindingsTest, LooksAtGpus) {
                           HasSubstr("drivers differ: 535 on host3; 550 on host1, host2")));
 }
 
+TEST_F(FindingsTest, ComparesWhatIsWithinAHostWithWhatIsStated) {
+  MeasureReply& rollout = facts_.services["rollout"];
+  for (int rank = 0; rank < 2; ++rank) *rollout.add_ranks()->mutable_node() = Healthy("host2");
+  rollout.set_all_gather_bytes_per_second(10 / 8e-9);
+  EXPECT_THAT(Found(), IsEmpty()) << "nothing is stated";
+  config_.mutable_cluster()->set_intra_node_gbps(100);
+  EXPECT_THAT(Found(), ElementsAre(AllOf(StartsWith("host2: the collectives of the rollout within it carry 10 Gb/s"),
+                                         HasSubstr("says 100 Gb/s"))));
+  rollout.mutable_ranks(1)->mutable_node()->set_host("host3");
+  EXPECT_THAT(Found(), IsEmpty()) << "it goes over links between hosts";
+}
+
 TEST_F(FindingsTest, NamesTheHostWhoseLinkIsSlow) {
   const auto link = [&](const std::string& from, const std::string& to, double gigabits) {
     facts_.links.push_back(
