@@ -64,9 +64,9 @@ class PreflightService final : public RankService, public Preflight::Service {
                                                  return absl::InternalError(error.what());
                                                }
                                              });
-    RegisterTyped<RankPullFrom, PullFromReply>(
+    RegisterTyped<PullFromRequest, PullFromReply>(
         group, "PullFrom", RankGroup::Kind::kIndependent,
-        [this](const RankPullFrom& request, PullFromReply* reply) { return PullHere(request.request(), reply); });
+        [this](const PullFromRequest& request, PullFromReply* reply) { return PullHere(request, reply); });
   }
 
   grpc::Service* grpc_service() override { return this; }
@@ -186,10 +186,8 @@ class PreflightService final : public RankService, public Preflight::Service {
       return absl::InvalidArgumentError(
           absl::StrCat("rank is ", request.rank(), "; allowed: 0 to ", context_.world_size - 1));
     }
-    RankPullFrom on_rank;
-    *on_rank.mutable_request() = request;
     QUARTET_ASSIGN_OR_RETURN(const std::vector<PullFromReply> replies,
-                             RunOnAll<PullFromReply>(group_, "PullFrom", on_rank, deadline));
+                             RunOnAll<PullFromReply>(group_, "PullFrom", request, deadline));
     *reply = replies[request.rank()];
     return absl::OkStatus();
   }

@@ -28,6 +28,7 @@ struct LinkRate {
   std::string kind;  // "collectives", "weight transfer": rates of one kind are comparable
   std::string from_host, to_host;
   double bytes_per_second = 0;
+  double first_bytes_seconds = 0;  // until they had come, with the connection; 0: not measured
 };
 
 struct PreflightFacts {

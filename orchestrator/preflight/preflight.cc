@@ -148,7 +148,8 @@ absl::Status PullWeights(CheckedService& rollout, TerminalView& view, PreflightF
     facts->links.push_back({.kind = "weight transfer",
                             .from_host = source.node().host(),
                             .to_host = puller.node().host(),
-                            .bytes_per_second = static_cast<double>(kPullBytes) / reply->seconds()});
+                            .bytes_per_second = static_cast<double>(kPullBytes) / reply->seconds(),
+                            .first_bytes_seconds = reply->first_chunk_seconds()});
   }
   return absl::OkStatus();
 }
@@ -233,8 +234,10 @@ absl::Status ReportPreflight(const RunConfig& config, const PreflightFacts& fact
                                Gigabits(reply.all_gather_bytes_per_second()), reply.barrier_seconds() * 1e3));
   }
   for (const LinkRate& link : facts.links) {
-    view.Print(
-        absl::StrCat(link.from_host, " -> ", link.to_host, ", ", link.kind, ": ", Gigabits(link.bytes_per_second)));
+    const double first = link.first_bytes_seconds;
+    view.Print(absl::StrCat(link.from_host, " -> ", link.to_host, ", ", link.kind, ": ",
+                            Gigabits(link.bytes_per_second),
+                            first > 0 ? absl::StrFormat(", the first bytes after %.2g ms", first * 1e3) : ""));
   }
   const std::vector<Finding> findings = FindProblems(config, facts);
   int fatal = 0;

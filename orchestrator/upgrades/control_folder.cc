@@ -64,6 +64,14 @@ absl::Status CheckOwn(const std::string& path) {
 absl::StatusOr<std::unique_ptr<ControlFolder>> ControlFolder::Open(const std::string& run_dir) {
   const std::string path = FolderOf(run_dir);
   if (mkdir(path.c_str(), 0700) != 0 && errno != EEXIST) return absl::ErrnoToStatus(errno, "cannot create " + path);
+  struct stat info;
+  if (lstat(path.c_str(), &info) != 0) return absl::ErrnoToStatus(errno, path);
+  if (!S_ISDIR(info.st_mode) || info.st_uid != geteuid() || chmod(path.c_str(), 0700) != 0) {
+    return absl::PermissionDeniedError(
+        absl::StrCat(path,
+                     " is no folder of this run's user alone, and whoever may write there decides what it runs; "
+                     "remove it"));
+  }
   std::unique_ptr<ControlFolder> folder(new ControlFolder(path));
   if (const std::optional<ControlRequest> old = folder->Take()) {
     folder->Finish(absl::UnavailableError("the orchestrator that was asked has ended; another goes on with the run"));

@@ -26,7 +26,8 @@ struct ControlRequest {
 // The orchestrator's side. One thread.
 class ControlFolder {
  public:
-  // Makes run_dir/control, for its owner alone; what was asked of an earlier orchestrator goes.
+  // Makes run_dir/control, for its owner alone; what was asked of an earlier orchestrator goes. PERMISSION_DENIED where
+  // it is there, and another user's.
   static absl::StatusOr<std::unique_ptr<ControlFolder>> Open(const std::string& run_dir);
   // Answers what is taken, or stands there, that the run has ended.
   ~ControlFolder();

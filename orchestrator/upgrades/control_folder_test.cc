@@ -95,6 +95,18 @@ TEST_F(ControlFolderTest, TakesOneRequestAtATimeAndGivesUpWhatWasNotTaken) {
   EXPECT_EQ(folder_->Take()->id, "2");
 }
 
+TEST_F(ControlFolderTest, IsOfTheRunsUserAlone) {
+  const std::string path = scratch_.path() + "/control";
+  ASSERT_EQ(chmod(path.c_str(), 0777), 0);
+  ASSERT_TRUE(ControlFolder::Open(scratch_.path()).ok());
+  struct stat folder;
+  ASSERT_EQ(stat(path.c_str(), &folder), 0);
+  EXPECT_EQ(folder.st_mode & 0777, 0700u);
+  if (geteuid() != 0) GTEST_SKIP() << "only root can give a folder away";
+  ASSERT_EQ(chown(path.c_str(), 12345, 12345), 0);
+  EXPECT_EQ(ControlFolder::Open(scratch_.path()).status().code(), absl::StatusCode::kPermissionDenied);
+}
+
 TEST_F(ControlFolderTest, DropsWhatIsNoRequestOrOfAnEarlierOrchestrator) {
   const std::string path = scratch_.path() + "/control/request.json";
   std::ofstream(path) << "nonsense";

@@ -237,7 +237,7 @@ absl::Status Upgrades::Hold(const std::string& service, const StepBoundary& boun
     control_->Finish(before.status());
     return absl::OkStatus();
   }
-  const std::string& address = ClientOf(context_.services, service).address();
+  const std::string address = ClientOf(context_.services, service).address();
   const std::string with =
       IsTrainer(service) ? absl::StrCat(", with --set=", SectionOf(service), ".load_checkpoint=", before->state_folder)
                          : "";
