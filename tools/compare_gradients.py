@@ -2,7 +2,7 @@
 """Compares the gradient of //core/zero:training_comparison with those of transformers, parameter by parameter.
 
     bazel build //core/zero:training_comparison
-    python tools/compare_gradients.py --model DIR --blocks FILE [--threads 2] [--binary PATH]
+    python tools/compare_gradients.py --model DIR --blocks FILE [--device cuda] [--threads 2] [--binary PATH]
 
 Of one micro-batch: the first 4 sequences of 256 int32 token ids in FILE. All gradients are held against transformers' in
 double precision, by the norm of the difference over the norm. Exit code 1 where Quartet's gradient in fp32 or in bf16
@@ -31,18 +31,19 @@ def ours(args, dtype):
         path = os.path.join(folder, "gradients.safetensors")
         subprocess.run([args.binary, f"--model={args.model}", f"--blocks={args.blocks}", f"--dtype={dtype}",
                         "--ranks=1", "--steps=1", "--micro_batches=1", f"--micro_batch={SEQUENCES}",
-                        f"--length={LENGTH}", f"--gradients={path}"], check=True, stdout=subprocess.DEVNULL)
+                        f"--length={LENGTH}", f"--gradients={path}", f"--device={args.device}"],
+                       check=True, stdout=subprocess.DEVNULL)
         return load_file(path)
 
 
 def theirs(args, dtype, variant):
-    model = transformers.AutoModelForCausalLM.from_pretrained(args.model, dtype=dtype).train()
+    model = transformers.AutoModelForCausalLM.from_pretrained(args.model, dtype=dtype).to(args.device).train()
     model.model.embed_tokens.padding_idx = None
     ids = torch.from_numpy(np.fromfile(args.blocks, dtype=np.int32, count=SEQUENCES * LENGTH))
     undo = widen(model) if variant == "wide" else lambda: None
-    cross_entropy(model, ids.long().reshape(SEQUENCES, LENGTH), variant).backward()
+    cross_entropy(model, ids.long().reshape(SEQUENCES, LENGTH).to(args.device), variant).backward()
     undo()
-    return {name: parameter.grad for name, parameter in model.named_parameters()}
+    return {name: parameter.grad.cpu() for name, parameter in model.named_parameters()}
 
 
 def norm(gradient):
@@ -58,6 +59,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", required=True)
     parser.add_argument("--blocks", required=True)
+    parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu", help="of both")
     parser.add_argument("--threads", type=int, default=2, help="of torch")
     parser.add_argument("--binary", default="bazel-bin/core/zero/training_comparison")
     args = parser.parse_args()

@@ -3,14 +3,14 @@
 //
 //   training_comparison --model=DIR --blocks=FILE [--ranks=2] [--zero_stage=3] [--gradient_checkpointing=false]
 //                       [--dtype=bf16] [--steps=5] [--learning_rate=2e-5] [--micro_batch=4] [--length=256]
-//                       [--gradients=FILE]
+//                       [--gradients=FILE] [--device=cuda]
 //
 // FILE holds int32 token ids, [steps, ranks, micro-batches, micro_batch, length]; one optimizer step takes
 // [ranks, micro-batches], and is a call in which freed memory is used again (core/memory/block_cache.h). The loss is
 // the mean next-token cross entropy over all ranks, before the step's update; AdamW with betas 0.9 and 0.95, eps 1e-8,
 // no decay, no clipping. The ranks are threads of this process with one computing thread each. Seconds are of whole
 // steps, optimizer included. --gradients writes the last step's gradient as a safetensors file, fp32, by the
-// parameters' names; for one rank.
+// parameters' names; for one rank. --device=cuda trains on the first GPU, of --config=cuda; for one rank, too.
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/from_blob.h>
 #include <ATen/ops/full.h>
@@ -38,6 +38,7 @@
 #include "absl/strings/str_cat.h"
 #include "core/base/status_macros.h"
 #include "core/comm/testing/rank_threads.h"
+#include "core/hardware/device.h"
 #include "core/memory/block_cache.h"
 #include "core/memory/ledger.h"
 #include "core/model/vocabulary_head.h"
@@ -60,7 +61,8 @@ struct Flags {
                                              {"micro_batch", "4"},
                                              {"length", "256"},
                                              {"learning_rate", "2e-5"},
-                                             {"gradients", ""}};
+                                             {"gradients", ""},
+                                             {"device", "cpu"}};
 
   int64_t Integer(const std::string& name) const {
     int64_t value = 0;
@@ -107,8 +109,9 @@ absl::Status WriteGradients(TrainableModel& model, const std::string& path) {
   QUARTET_ASSIGN_OR_RETURN(const std::unique_ptr<SafetensorsWriter> writer, SafetensorsWriter::Create(path, entries));
   for (size_t i = 0; i < entries.size(); ++i) {
     const ParameterShard& piece = sharded.parameter_shards()[i];
-    const float* values = model.gradient(piece.group).const_data_ptr<float>() + piece.shard_offset;
-    QUARTET_RETURN_IF_ERROR(writer->Write(static_cast<int>(i), 0, values, piece.count * sizeof(float)));
+    const at::Tensor values = model.gradient(piece.group).narrow(0, piece.shard_offset, piece.count).cpu();
+    QUARTET_RETURN_IF_ERROR(
+        writer->Write(static_cast<int>(i), 0, values.const_data_ptr<float>(), piece.count * sizeof(float)));
   }
   return writer->Close();
 }
@@ -122,6 +125,9 @@ int Main(int argc, char** argv) {
   const double learning_rate = flags.Number("learning_rate");
   const std::string& gradients = flags.text.at("gradients");
   if (!gradients.empty() && ranks != 1) flags.Fail("gradients", "nothing where --ranks is not 1");
+  const bool on_cuda = flags.OneOf("device", "cuda", "cpu");
+  if (on_cuda && ranks != 1) flags.Fail("device", "cpu where --ranks is not 1");
+  const at::Device device = on_cuda ? at::Device(at::kCUDA, 0) : at::Device(at::kCPU);
 
   std::ifstream file(flags.text.at("blocks"), std::ios::binary);
   const std::string bytes((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
@@ -133,6 +139,7 @@ int Main(int argc, char** argv) {
 
   TrainableModelOptions options;
   options.model.zero_stage = static_cast<int>(flags.Integer("zero_stage"));
+  options.model.device = device;
   options.model.compute_dtype = flags.OneOf("dtype", "bf16", "fp32") ? at::kBFloat16 : at::kFloat;
   options.gradient_checkpointing = flags.OneOf("gradient_checkpointing", "true", "false");
 
@@ -144,9 +151,13 @@ int Main(int argc, char** argv) {
     rows.push_back(t);
     next.push_back(t + 1);
   }
-  const at::Tensor rows_A = at::tensor(rows, at::kLong), next_A = at::tensor(next, at::kLong);
-  const at::Tensor weights_A =
-      at::full({targets}, 1.0 / static_cast<double>(targets * micro_batches * ranks), at::kFloat);
+  if (const absl::Status entered = EnterDevice(device); !entered.ok()) {
+    std::cerr << "training_comparison: " << entered.message() << '\n';
+    return 1;
+  }
+  const at::Tensor rows_A = at::tensor(rows, at::kLong).to(device), next_A = at::tensor(next, at::kLong);
+  const at::Tensor weights_A = at::full({targets}, 1.0 / static_cast<double>(targets * micro_batches * ranks),
+                                        at::TensorOptions(at::kFloat).device(device));
 
   nlohmann::json report = flags.text;
   std::atomic<int64_t> peak_total = 0;  // of the ranks, added up
@@ -154,6 +165,7 @@ int Main(int argc, char** argv) {
     Ledger ledger;
     auto model = TrainableModel::Load(flags.text.at("model"), options, &group, &ledger);
     if (!model.ok()) throw std::runtime_error(std::string(model.status().message()));
+    if (on_cuda) ResetPeakTensors(device);
     for (int64_t step = 0; step < steps; ++step) {
       group.Barrier();
       const auto begin = std::chrono::steady_clock::now();
@@ -164,8 +176,8 @@ int Main(int argc, char** argv) {
         batch.ids_T = ids.narrow(0, ((step * ranks + group.rank()) * micro_batches + m) * tokens, tokens);
         batch.cu_seqlens = cu_seqlens;
         loss += (*model)->ForwardBackward(batch, [&](const at::Tensor& hidden_TD, const at::Tensor& head_VD) {
-          const TokenLogProbs now =
-              ChunkedLogProbs(hidden_TD.index_select(0, rows_A), head_VD, batch.ids_T.index_select(0, next_A), 1.0, {});
+          const TokenLogProbs now = ChunkedLogProbs(hidden_TD.index_select(0, rows_A), head_VD,
+                                                    batch.ids_T.index_select(0, next_A).to(device), 1.0, {});
           return SftLoss(now.log_prob_T, weights_A);
         });
       }
@@ -189,6 +201,7 @@ int Main(int argc, char** argv) {
     peak_total += ledger.peak_total(MemoryTier::kDevice);
     group.Barrier();
     if (group.rank() != 0) return;
+    if (on_cuda) report["peak_bytes"]["cuda"] = ReadDeviceMemory(device).peak_tensors;
     for (int c = 0; c < kNumMemoryCategories; ++c) {
       const auto category = static_cast<MemoryCategory>(c);
       report["peak_bytes"][std::string(MemoryCategoryName(category))] = ledger.peak(category);

@@ -51,6 +51,8 @@ ABSL_FLAG(int32_t, new_tokens, 128, "of each sequence");
 ABSL_FLAG(int32_t, repeats, 3, "calls of each kind");
 ABSL_FLAG(int32_t, ranks, 1, "ranks");
 ABSL_FLAG(int32_t, zero_stage, 0, "0 or 3");
+ABSL_FLAG(std::string, device, "cpu", "cpu, or cuda: a rank a GPU");
+ABSL_FLAG(bool, enforce_eager, false, "on cuda: no CUDA graphs");
 ABSL_FLAG(int32_t, tensor_parallel_size, 1, "ranks of an engine");
 ABSL_FLAG(int32_t, mixed, 0, "sequences of the mixed load; 0: none");
 
@@ -103,7 +105,7 @@ class Ranks {
     RankContext context;
     context.service = "rollout";
     context.host = "127.0.0.1";
-    context.device = "cpu";
+    context.device = absl::GetFlag(FLAGS_device);
     context.store = store_.get();
     context.rank = context.local_rank = rank;
     context.world_size = context.local_world_size = count_;
@@ -245,16 +247,18 @@ int Main() {
   RolloutEngineOptions options;
   options.model = absl::GetFlag(FLAGS_model);
   options.dtype = absl::GetFlag(FLAGS_dtype);
+  options.enforce_eager = absl::GetFlag(FLAGS_enforce_eager);
   const int mixed = absl::GetFlag(FLAGS_mixed);
   options.max_model_len = std::max(static_cast<int64_t>(longest) + new_tokens, mixed > 0 ? kLongestMixed : 0);
-  if (mixed > 0) options.kv_cache_bytes = int64_t{6} << 30;  // nothing is preempted
+  if (mixed > 0 || absl::GetFlag(FLAGS_device) != "cpu")
+    options.kv_cache_bytes = int64_t{6} << 30;  // nothing is preempted
   const bool alone = absl::GetFlag(FLAGS_ranks) == 1;
   options.zero_stage = absl::GetFlag(FLAGS_zero_stage);
   options.tensor_parallel_size = absl::GetFlag(FLAGS_tensor_parallel_size);
   Ranks ranks(options, absl::GetFlag(FLAGS_ranks));
   RolloutEngine* const engine = ranks.engine();
   if (engine == nullptr) return 1;
-  const MachineRates rates = MeasureMachineRates();
+  const MachineRates rates = MeasureMachineRates(at::Device(absl::GetFlag(FLAGS_device)));
   std::printf("matrix rate %.1f GFLOP/s (bf16), memory is read at %.1f GiB/s\n", rates.bf16_flops * 1e-9,
               rates.bytes * 0x1p-30);
   const absl::StatusOr<ModelConfig> model = ReadModelConfig(options.model);

@@ -5,12 +5,20 @@
 #include <stdlib.h>
 
 #include <exception>
+#include <stdexcept>
+#include <string>
 #include <thread>
 #include <vector>
 
 #include "core/base/trace.h"
+#include "core/hardware/device.h"
 
 namespace quartet {
+
+at::Device TestDevice() {
+  const char* device = getenv("QUARTET_TEST_DEVICE");
+  return device != nullptr && std::string(device) == "cuda" ? at::Device(at::kCUDA, 0) : at::Device(at::kCPU);
+}
 
 void RunRanksOfStore(int size,
                      const std::function<void(KeyValueStore* store, const ProcessGroupOptions& options)>& body,
@@ -27,6 +35,9 @@ void RunRanksOfStore(int size,
       options.timeout = timeout;
       if (const char* backend = getenv("QUARTET_TEST_BACKEND"); backend != nullptr) options.backend = backend;
       try {
+        const absl::Status entered = EnterDevice(TestDevice());
+        if (!entered.ok()) throw std::runtime_error(std::string(entered.message()));
+        if (TestDevice().is_cuda()) options.device = "cuda";
         body(store.get(), options);
       } catch (const std::exception& error) {
         ADD_FAILURE() << "rank " << rank << " of " << size << ": " << error.what();

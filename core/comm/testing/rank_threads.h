@@ -1,6 +1,8 @@
 // For tests: the ranks of a group as threads of this process.
 #pragma once
 
+#include <c10/core/Device.h>
+
 #include <functional>
 #include <string>
 
@@ -8,6 +10,10 @@
 #include "core/comm/process_group.h"
 
 namespace quartet {
+
+// Where models of tests compute that can compute on a GPU as well: what the environment variable QUARTET_TEST_DEVICE
+// says, "cpu" or "cuda" (the first), or the CPU. On a GPU there is one rank.
+at::Device TestDevice();
 
 // Calls `body` for every rank of a group of `size`, each on a thread of its own, and joins them. Fails the test if the
 // group cannot be made or `body` throws. `backend` "" is what the environment variable QUARTET_TEST_BACKEND says, or

@@ -2,7 +2,9 @@
 
 #include <ATen/ops/linear.h>
 #include <ATen/ops/randn.h>
+#include <ATen/ops/sum.h>
 #include <c10/core/GradMode.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
 
 #include <algorithm>
 #include <atomic>
@@ -67,9 +69,30 @@ double MatrixRate(at::ScalarType type) {
   return 2.0 * kRows * kSize * kSize / std::min(ours, theirs);
 }
 
+MachineRates RatesOfGpu(at::Device device) {
+  const c10::NoGradGuard no_grad;
+  const c10::impl::VirtualGuardImpl guard(device.type());
+  const auto seconds = [&](const auto& run) {
+    return BestSeconds([&] {
+      run();
+      guard.synchronizeDevice(guard.getDevice().index());
+    });
+  };
+  constexpr int64_t kSize = 8192, kBytes = int64_t{4} << 30;
+  const auto flops = [&](at::ScalarType type) {
+    const at::Tensor a = at::randn({kSize, kSize}, device).to(type), b = at::randn({kSize, kSize}, device).to(type);
+    return 2.0 * kSize * kSize * kSize / seconds([&] { at::linear(a, b); });
+  };
+  const at::Tensor much = at::randn({kBytes / static_cast<int64_t>(sizeof(float))}, device);
+  return {.bf16_flops = flops(at::kBFloat16),
+          .fp32_flops = flops(at::kFloat),
+          .bytes = static_cast<double>(kBytes) / seconds([&] { at::sum(much); })};
+}
+
 }  // namespace
 
-MachineRates MeasureMachineRates() {
+MachineRates MeasureMachineRates(at::Device device) {
+  if (!device.is_cpu()) return RatesOfGpu(device);
   return {.bf16_flops = MatrixRate(at::kBFloat16), .fp32_flops = MatrixRate(at::kFloat), .bytes = ReadRate()};
 }
 

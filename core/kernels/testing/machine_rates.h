@@ -1,6 +1,8 @@
 // What the machine could do at best: what benchmarks hold their figures against.
 #pragma once
 
+#include <c10/core/Device.h>
+
 namespace quartet {
 
 struct MachineRates {
@@ -9,7 +11,7 @@ struct MachineRates {
   double bytes = 0;       // a second, read from memory
 };
 
-// Takes a second or two, with LibTorch's threads.
-MachineRates MeasureMachineRates();
+// Takes a second or two, with LibTorch's threads; of a GPU with products and sums of LibTorch.
+MachineRates MeasureMachineRates(at::Device device = at::Device(at::kCPU));
 
 }  // namespace quartet

@@ -32,6 +32,7 @@ int64_t PredictedTokens(const TokenIds& sequences) {
 
 TrainableModelOptions GoldenRun::Fp32(int stage, bool checkpointing) const {
   TrainableModelOptions options;
+  options.model.device = TestDevice();
   options.model.zero_stage = stage;
   options.model.compute_dtype = at::kFloat;
   options.optimizer = MakeOptimizer(trainer);
@@ -76,8 +77,8 @@ at::Tensor NextTokenLoss(const PackedSequences& batch, const at::Tensor& hidden_
     for (int64_t t = batch.cu_seqlens[i]; t + 1 < batch.cu_seqlens[i + 1]; ++t) from.push_back(t);
   }
   const at::Tensor rows = at::tensor(from, at::TensorOptions(at::kLong));
-  const at::Tensor targets = batch.ids_T.index_select(0, rows + 1).unsqueeze(1);
-  return log_probs.index_select(0, rows).gather(1, targets).sum() * -weight;
+  const at::Tensor targets = batch.ids_T.index_select(0, rows + 1).unsqueeze(1).to(hidden_TD.device());
+  return log_probs.index_select(0, rows.to(hidden_TD.device())).gather(1, targets).sum() * -weight;
 }
 
 std::unique_ptr<TrainableModel> LoadOrDie(const std::string& folder, const TrainableModelOptions& options,

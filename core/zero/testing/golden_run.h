@@ -30,7 +30,7 @@ struct GoldenRun {
   TrainerConfig trainer;
   double learning_rate, max_norm;  // of it
 
-  // Without the average.
+  // On TestDevice(), without the average.
   TrainableModelOptions Fp32(int stage, bool checkpointing) const;
 };
 
