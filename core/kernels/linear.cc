@@ -1,5 +1,6 @@
 #include "core/kernels/linear.h"
 
+#include <ATen/ops/addmm.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/linear.h>
 #include <ATen/ops/mm.h>
@@ -286,6 +287,11 @@ at::Tensor WideProduct(const at::Tensor& input_TK, const at::Tensor& weight) {
   const c10::NoGradGuard no_grad;
   if (UsesGemm(weight)) return Product(input_TK, weight, at::Tensor(), at::kFloat);
   if (weight.scalar_type() != at::kBFloat16) return at::mm(input_TK, weight.t());
+  if (HasWideProducts(weight)) {
+    at::Tensor product = at::empty({input_TK.size(0), weight.size(0)}, input_TK.options().dtype(at::kFloat));
+    WideProductInto(input_TK, weight.t(), /*adds=*/false, &product);
+    return product;
+  }
   // LibTorch's product of bf16 matrices comes out as bf16. The factors are widened instead, the weight some rows at a
   // time: more of them would only fill memory.
   constexpr int64_t kWideBytes = int64_t{16} << 20;
@@ -327,6 +333,21 @@ void AddGradientProduct(const at::Tensor& a_MK, const at::Tensor& b_KN, at::Tens
     sum_MN->addmm_(a_MK, b_KN);
   } else if (a_MK.numel() != 0) {
     MultiplyGradients<float>(a_MK, b_KN, /*adds=*/true, sum_MN);
+  }
+}
+
+bool HasWideProducts(const at::Tensor& factor) {
+  return factor.scalar_type() == at::kBFloat16 && ComputeDevice(factor) == at::kCUDA;
+}
+
+void WideProductInto(const at::Tensor& a_MK, const at::Tensor& b_KN, bool adds, at::Tensor* product_MN) {
+  const c10::NoGradGuard no_grad;
+  QUARTET_CHECK(HasWideProducts(a_MK) && product_MN->scalar_type() == at::kFloat);
+  if (a_MK.is_meta()) return;
+  if (adds) {
+    at::addmm_out(*product_MN, *product_MN, a_MK, b_KN, at::kFloat);
+  } else {
+    at::mm_out(*product_MN, a_MK, b_KN, at::kFloat);
   }
 }
 

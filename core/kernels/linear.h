@@ -45,6 +45,11 @@ void GradientProductInto(const at::Tensor& a_MK, const at::Tensor& b_KN, at::Ten
 // Adds it to `sum_MN`, likewise; not of bf16, which would round each sum.
 void AddGradientProduct(const at::Tensor& a_MK, const at::Tensor& b_KN, at::Tensor* sum_MN);
 
+// Whether products of bf16 factors like this one come out in fp32 at once: on GPUs.
+bool HasWideProducts(const at::Tensor& factor);
+// For factors for which it holds: writes a b to `product_MN`, fp32, or adds it. Without gradient.
+void WideProductInto(const at::Tensor& a_MK, const at::Tensor& b_KN, bool adds, at::Tensor* product_MN);
+
 // Whether a matrix can be packed: UsesGemm holds, N is a multiple of 16 and, in bf16, K of 2.
 bool CanPack(const at::Tensor& weight_NK);
 // Packs a contiguous matrix for which CanPack holds, in its own memory. Returns that memory's view as a packed weight;

@@ -101,9 +101,41 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> FlashAttentionBackward(
   return {q_gradient, k_gradient, v_gradient};
 }
 
+// The same of sequences one behind the other, T tokens.
+std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor, at::Tensor> FlashAttentionOfLengths(
+    const at::Tensor& q_THd, const at::Tensor&, const at::Tensor&, const std::optional<at::Tensor>&,
+    const std::optional<at::Tensor>&, int64_t, int64_t, double, bool, bool, std::optional<double>,
+    std::optional<int64_t>, std::optional<int64_t>, const std::optional<at::Tensor>&,
+    const std::optional<at::Tensor>&) {
+  const at::TensorOptions fp32 = q_THd.options().dtype(at::kFloat), none = q_THd.options().dtype(at::kLong);
+  return {at::empty(q_THd.sizes(), q_THd.options()), at::empty({q_THd.size(1), q_THd.size(0)}, fp32),
+          at::empty({2}, none), at::empty({0}, none), at::empty({0}, q_THd.options())};
+}
+
+std::tuple<at::Tensor, at::Tensor, at::Tensor> FlashAttentionOfLengthsBackward(
+    const at::Tensor&, const at::Tensor& q_THd, const at::Tensor& k_TKd, const at::Tensor& v_TKd, const at::Tensor&,
+    const at::Tensor&, const at::Tensor& cu_seqlens, const at::Tensor&, int64_t, int64_t, double, bool,
+    const at::Tensor&, const at::Tensor&, std::optional<double>, std::optional<int64_t>, std::optional<int64_t>) {
+  const int64_t T = q_THd.size(0), H = q_THd.size(1), d = q_THd.size(2);
+  const auto result = [](const at::Tensor& like) { return at::empty(like.sizes(), like.options()); };
+  at::Tensor q_gradient = result(q_THd), k_gradient = result(k_TKd), v_gradient = result(v_TKd);
+  const at::TensorOptions fp32 = q_THd.options().dtype(at::kFloat);
+  // mha_varlen_bwd: rows are padded by 128 a sequence.
+  const int64_t rows = T + 128 * (cu_seqlens.numel() - 1), padded = (d + 31) / 32 * 32;
+  const at::Tensor row_sums = at::empty({H, rows}, fp32), q_sums = at::empty({rows, H, padded}, fp32);
+  at::Tensor k_expanded, v_expanded;
+  if (H != k_TKd.size(1)) {
+    k_expanded = at::empty(q_THd.sizes(), k_TKd.options());
+    v_expanded = at::empty(q_THd.sizes(), v_TKd.options());
+  }
+  return {q_gradient, k_gradient, v_gradient};
+}
+
 }  // namespace
 
 TORCH_LIBRARY_IMPL(aten, Meta, m) {
+  m.impl("_flash_attention_backward", &FlashAttentionOfLengthsBackward);
+  m.impl("_flash_attention_forward", &FlashAttentionOfLengths);
   m.impl("_fused_adamw_", &FusedAdamW);
   m.impl("_fused_sgd_", &FusedSgd);
   m.impl("abs", &Abs);

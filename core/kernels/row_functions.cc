@@ -7,6 +7,7 @@
 #include <ATen/ops/empty_like.h>
 #include <ATen/ops/rsqrt.h>
 #include <ATen/ops/silu.h>
+#include <ATen/ops/sum.h>
 #include <torch/csrc/autograd/custom_function.h>
 
 #include <algorithm>
@@ -15,6 +16,8 @@
 #include "core/hardware/meta_device.h"
 #include "core/hardware/parallel.h"
 #include "core/kernels/cpu/row_kernels.h"
+#include "core/kernels/cuda/present_stream.h"
+#include "core/kernels/cuda/row_kernels.h"
 #include "core/kernels/need_gradients.h"
 
 namespace quartet {
@@ -30,8 +33,16 @@ constexpr int64_t kElementsPerTask = 1 << 12;
 constexpr int64_t kRowsPerSum = 64;
 
 bool ByKernels(const at::Tensor& x) {
-  return ComputeDevice(x) == at::kCPU && (x.scalar_type() == at::kFloat || x.scalar_type() == at::kBFloat16);
+  const at::DeviceType device = ComputeDevice(x);
+  return (device == at::kCPU || device == at::kCUDA) &&
+         (x.scalar_type() == at::kFloat || x.scalar_type() == at::kBFloat16);
 }
+
+RowElement ElementOf(const at::Tensor& x) {
+  return x.scalar_type() == at::kFloat ? RowElement::kFloat : RowElement::kBf16;
+}
+
+constexpr char kRows[] = "a decoder's rows";
 
 // Calls run(Element{}) with the type of elements as kernels know it.
 template <typename Run>
@@ -64,6 +75,13 @@ at::Tensor RmsNormForward(const at::Tensor& x, const at::Tensor& weight, double 
   if (x.is_meta()) return out;
   const int64_t size = x.size(-1), rows = x.numel() / size;
   float* inverses = inverse_rms.defined() ? Write<float>(inverse_rms) : nullptr;
+  if (x.is_cuda()) {
+    StartOn(x.device(), kRows, [&](void* stream) {
+      return LaunchRmsNorm(ElementOf(x), x.const_data_ptr(), weight.const_data_ptr(), eps, rows, size,
+                           out.mutable_data_ptr(), inverses, stream);
+    });
+    return out;
+  }
   ForType(x, [&](auto element) {
     using Element = decltype(element);
     InParallel(rows, size, [&](int64_t begin, int64_t end) {
@@ -88,9 +106,23 @@ class RmsNormFunction : public torch::autograd::Function<RmsNormFunction> {
     const at::Tensor &x = saved[0], &weight = saved[1], &inverse_rms = saved[2];
     const at::Tensor gradient = gradients[0].contiguous();
     const int64_t size = x.size(-1), rows = x.numel() / size;
-    const int64_t parts = std::max<int64_t>(1, (rows + kRowsPerSum - 1) / kRowsPerSum);
+    const bool on_gpu = ComputeDevice(x) == at::kCUDA;
+    const int64_t rows_per_sum = on_gpu ? RmsNormRowsPerSum(size) : kRowsPerSum;
+    const int64_t parts = on_gpu && rows == 0 ? 0 : std::max<int64_t>(1, (rows + rows_per_sum - 1) / rows_per_sum);
     at::Tensor x_gradient = at::empty_like(x), sums, weight_gradient;
     if (context->needs_input_grad(1)) sums = at::empty({parts, size}, inverse_rms.options());
+    if (on_gpu) {
+      if (!x.is_meta()) {
+        StartOn(x.device(), kRows, [&](void* stream) {
+          return LaunchRmsNormGradient(ElementOf(x), x.const_data_ptr(), weight.const_data_ptr(),
+                                       Read<float>(inverse_rms), gradient.const_data_ptr(), rows, size,
+                                       x_gradient.mutable_data_ptr(), sums.defined() ? Write<float>(sums) : nullptr,
+                                       stream);
+        });
+      }
+      if (sums.defined()) weight_gradient = at::sum(sums, 0).to(weight.scalar_type());
+      return {x_gradient, weight_gradient, at::Tensor()};
+    }
     if (!x.is_meta()) {
       ForType(x, [&](auto element) {
         using Element = decltype(element);
@@ -124,6 +156,13 @@ at::Tensor Rotated(const at::Tensor& x, const at::Tensor& cos_Td, const at::Tens
   at::Tensor out = at::empty_like(x);
   if (x.is_meta()) return out;
   const int64_t T = x.size(0), H = x.size(1), d = x.size(2);
+  if (x.is_cuda()) {
+    StartOn(x.device(), kRows, [&](void* stream) {
+      return LaunchRotate(ElementOf(x), x.const_data_ptr(), Read<float>(cos_Td), Read<float>(sin_Td), d, back, T, H, d,
+                          out.mutable_data_ptr(), stream);
+    });
+    return out;
+  }
   ForType(x, [&](auto element) {
     using Element = decltype(element);
     InParallel(T, H * d, [&](int64_t begin, int64_t end) {
@@ -150,6 +189,13 @@ class RotateFunction : public torch::autograd::Function<RotateFunction> {
 at::Tensor SwiGluForward(const at::Tensor& gate, const at::Tensor& up) {
   at::Tensor out = at::empty_like(gate);
   if (gate.is_meta()) return out;
+  if (gate.is_cuda()) {
+    StartOn(gate.device(), kRows, [&](void* stream) {
+      return LaunchSwiGlu(ElementOf(gate), gate.const_data_ptr(), up.const_data_ptr(), gate.numel(),
+                          out.mutable_data_ptr(), stream);
+    });
+    return out;
+  }
   ForType(gate, [&](auto element) {
     using Element = decltype(element);
     InParallel(gate.numel(), 1, [&](int64_t begin, int64_t end) {
@@ -170,7 +216,13 @@ class SwiGluFunction : public torch::autograd::Function<SwiGluFunction> {
     const at::Tensor &gate = saved[0], &up = saved[1];
     const at::Tensor gradient = gradients[0].contiguous();
     at::Tensor gate_gradient = at::empty_like(gate), up_gradient = at::empty_like(up);
-    if (!gate.is_meta()) {
+    if (gate.is_cuda()) {
+      StartOn(gate.device(), kRows, [&](void* stream) {
+        return LaunchSwiGluGradient(ElementOf(gate), gate.const_data_ptr(), up.const_data_ptr(),
+                                    gradient.const_data_ptr(), gate.numel(), gate_gradient.mutable_data_ptr(),
+                                    up_gradient.mutable_data_ptr(), stream);
+      });
+    } else if (!gate.is_meta()) {
       ForType(gate, [&](auto element) {
         using Element = decltype(element);
         InParallel(gate.numel(), 1, [&](int64_t begin, int64_t end) {

@@ -2,8 +2,8 @@
 // differentiable where its inputs require gradients. Between forward and backward a function keeps what came in, no
 // intermediate result.
 //
-// On the CPU in bf16 and fp32 by the kernels of row_kernels.h, which give a token the same bits whatever the number of
-// tokens; on other devices and in fp64 by LibTorch's operators, with the same roundings.
+// In bf16 and fp32 by the kernels of cpu/row_kernels.h and cuda/row_kernels.h, which give a token the same bits
+// whatever the number of tokens; in fp64 by LibTorch's operators, with the same roundings.
 #pragma once
 
 #include <ATen/core/Tensor.h>

@@ -15,6 +15,7 @@
 #include <utility>
 
 #include "core/hardware/device.h"
+#include "core/hardware/meta_device.h"
 #include "core/memory/block_cache.h"
 
 namespace quartet {
@@ -221,6 +222,15 @@ at::Tensor AccountedZeros(Ledger* ledger, MemoryCategory category, int64_t numel
   at::Tensor tensor = AccountedEmpty(ledger, category, numel, dtype, device, tier);
   tensor.zero_();
   return tensor;
+}
+
+at::Tensor HostCopyOf(Ledger* ledger, MemoryCategory category, const at::Tensor& values) {
+  if (ComputeDevice(values) == at::kCPU) return values;
+  const at::Tensor copy =
+      AccountedEmpty(ledger, category, values.numel(), values.scalar_type(), values.device(), MemoryTier::kHost)
+          .view(values.sizes());
+  copy.copy_(values);
+  return copy;
 }
 
 void GiveBackFreedBlocks() {

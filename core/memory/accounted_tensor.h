@@ -46,6 +46,10 @@ at::Tensor AccountedZeros(Ledger* ledger, MemoryCategory category, int64_t numel
 // CUDA devices' memory to these. Thread safe.
 void GiveBackFreedBlocks();
 
+// `values` where the CPU can read them, once all that they are computed from is done: themselves where they are on the
+// CPU, else a copy, accounted to `category` in the host's tier.
+at::Tensor HostCopyOf(Ledger* ledger, MemoryCategory category, const at::Tensor& values);
+
 // Gives back the memory under `tensor` and all its views, which then must not be read until Refill.
 void FreeStorage(const at::Tensor& tensor);
 

@@ -1,6 +1,7 @@
 #include "core/model/decoder.h"
 
 #include <ATen/TensorOperators.h>
+#include <ATen/ops/_flash_attention_forward.h>
 #include <ATen/ops/_scaled_dot_product_flash_attention_for_cpu.h>
 #include <ATen/ops/arange.h>
 #include <ATen/ops/cat.h>
@@ -9,9 +10,11 @@
 #include <ATen/ops/outer.h>
 #include <ATen/ops/pow.h>
 #include <ATen/ops/scaled_dot_product_attention.h>
+#include <ATen/ops/tensor.h>
 #include <ATen/ops/where.h>
 #include <torch/csrc/autograd/custom_function.h>
 
+#include <algorithm>
 #include <cmath>
 #include <numbers>
 #include <optional>
@@ -67,9 +70,22 @@ at::Tensor AttendEqualLengths(const at::Tensor& q_THd, const at::Tensor& k_TKd, 
   return out.transpose(1, 2).reshape(q_THd.sizes());
 }
 
-// Whole sequences, one behind the other.
+// Whether FlashAttention takes sequences of any lengths at once.
+bool FlashFits(const at::Tensor& q_THd) {
+  return ComputeDevice(q_THd) == at::kCUDA && q_THd.scalar_type() == at::kBFloat16 && q_THd.size(2) % 8 == 0 &&
+         q_THd.size(2) <= 256;
+}
+
+// Whole sequences, one behind the other. `on_device`: cu_seqlens where FlashAttention reads them; made where undefined.
 at::Tensor AttendWhole(const at::Tensor& q_THd, const at::Tensor& k_TKd, const at::Tensor& v_TKd,
-                       const std::vector<int64_t>& cu_seqlens) {
+                       const std::vector<int64_t>& cu_seqlens, at::Tensor* on_device) {
+  if (FlashFits(q_THd) && q_THd.size(0) > 0) {
+    int64_t longest = 0;
+    for (size_t i = 0; i + 1 < cu_seqlens.size(); ++i) longest = std::max(longest, cu_seqlens[i + 1] - cu_seqlens[i]);
+    if (!on_device->defined()) *on_device = at::tensor(cu_seqlens, at::kInt).to(q_THd.device());
+    return std::get<0>(at::_flash_attention_forward(q_THd, k_TKd, v_TKd, *on_device, *on_device, longest, longest, 0.0,
+                                                    /*is_causal=*/true, /*return_debug_mask=*/false));
+  }
   std::vector<at::Tensor> parts;
   const size_t sequences = cu_seqlens.size() - 1;
   for (size_t i = 0; i < sequences;) {
@@ -89,8 +105,8 @@ at::Tensor AttendWhole(const at::Tensor& q_THd, const at::Tensor& k_TKd, const a
 
 // Its kernels know no trees: shared tokens are given to each sequence that has them, and only own ones taken back.
 at::Tensor AttendByLibTorch(const at::Tensor& q_THd, const at::Tensor& k_TKd, const at::Tensor& v_TKd,
-                            const SequenceRows& rows) {
-  if (rows.shared.empty()) return AttendWhole(q_THd, k_TKd, v_TKd, rows.cu_seqlens);
+                            const SequenceRows& rows, at::Tensor* cu_seqlens_on_device) {
+  if (rows.shared.empty()) return AttendWhole(q_THd, k_TKd, v_TKd, rows.cu_seqlens, cu_seqlens_on_device);
   const std::vector<std::vector<RowRange>> shared = SharedRanges(rows);
   std::vector<RowRange> laid;  // end to end
   std::vector<int64_t> cu_seqlens = {0};
@@ -105,7 +121,7 @@ at::Tensor AttendByLibTorch(const at::Tensor& q_THd, const at::Tensor& k_TKd, co
     for (const RowRange& range : laid) parts.push_back(x.narrow(0, range.first, range.count));
     return at::cat(parts, 0);
   };
-  const at::Tensor out = AttendWhole(lay(q_THd), lay(k_TKd), lay(v_TKd), cu_seqlens);
+  const at::Tensor out = AttendWhole(lay(q_THd), lay(k_TKd), lay(v_TKd), cu_seqlens, cu_seqlens_on_device);
   std::vector<at::Tensor> own;
   for (size_t i = 0, next = 0; i < rows.count(); ++i) {
     if (rows.OwnOf(i) > 0) own.push_back(out.slice(0, cu_seqlens[next] + rows.SharedOf(i), cu_seqlens[next + 1]));
@@ -265,7 +281,7 @@ at::Tensor PackedCausalAttention::Attend(const at::Tensor& q_THd, const at::Tens
   QUARTET_CHECK(rows_.IsValid() && rows_.rows() == q_THd.size(0))
       << "sequences must cover the " << q_THd.size(0) << " tokens";
   if (ComputeDevice(q_THd) != at::kCPU || q_THd.scalar_type() == at::kDouble) {
-    return AttendByLibTorch(q_THd, k_TKd, v_TKd, rows_);
+    return AttendByLibTorch(q_THd, k_TKd, v_TKd, rows_, &cu_seqlens_);
   }
   if (!NeedGradients(q_THd, k_TKd, v_TKd)) return AttendByPages(q_THd, k_TKd, v_TKd, rows_, /*log_sums_TH=*/nullptr);
   return PagedFunction::apply(q_THd, k_TKd, v_TKd, rows_);

@@ -47,7 +47,7 @@ class Attention {
 // the CPU it computes a token's attention with the same bits as generation does
 // (core/kernels/cpu/paged_attention_kernel.h). That matters in bf16: one rounding that falls the other way spreads to
 // every activation within a few blocks, and trainer and rollout then differ by as much as two independent computations
-// in bf16 do.
+// in bf16 do. One thread.
 class PackedCausalAttention : public Attention {
  public:
   // rows.rows() == T.
@@ -56,6 +56,7 @@ class PackedCausalAttention : public Attention {
 
  private:
   SequenceRows rows_;
+  mutable at::Tensor cu_seqlens_;  // where LibTorch's attention reads them, once it has
 };
 
 // What the first block reads of the tokens, [T, D].

@@ -14,6 +14,8 @@
 #include "core/hardware/meta_device.h"
 #include "core/hardware/parallel.h"
 #include "core/kernels/cpu/log_softmax_rows.h"
+#include "core/kernels/cuda/log_softmax_rows.h"
+#include "core/kernels/cuda/present_stream.h"
 #include "core/kernels/linear.h"
 #include "core/kernels/row_padding.h"
 #include "core/model/decoder.h"
@@ -48,10 +50,13 @@ at::Tensor LogSoftmax(const at::Tensor& logits_cV, double temperature) {
 
 int64_t PartTokens(int64_t chunk_tokens) { return (chunk_tokens + kPartsOfChunk - 1) / kPartsOfChunk; }
 
-// Whether logits of this type are worked on by core/kernels/cpu/log_softmax_rows.h, else by LibTorch's operators.
+// Whether logits of this type are worked on by the kernels of log_softmax_rows.h, else by LibTorch's operators.
 bool ByRows(const at::Tensor& tensor, at::ScalarType type) {
-  return ComputeDevice(tensor) == at::kCPU && type == at::kFloat;
+  const at::DeviceType device = ComputeDevice(tensor);
+  return (device == at::kCPU || device == at::kCUDA) && type == at::kFloat;
 }
+
+constexpr char kRows[] = "log-probabilities of rows";
 
 void CheckTargets(const at::Tensor& targets, int64_t vocabulary) {
   const auto* ids = targets.const_data_ptr<int64_t>();
@@ -97,6 +102,13 @@ void TakeLogProbs(const at::Tensor& logits_cV, const at::Tensor& targets_c, doub
     entropy.entropies = parts.entropy_c.mutable_data_ptr<float>();
     entropy.log_sums = parts.entropy_log_sum_c.mutable_data_ptr<float>();
   }
+  if (all.is_cuda()) {
+    StartOn(all.device(), kRows, [&](void* stream) {
+      return LaunchLogSoftmaxRows(logits, targets, static_cast<float>(temperature), c, V, log_probs, log_sums,
+                                  with_entropy ? &entropy : nullptr, stream);
+    });
+    return;
+  }
   at::parallel_for(0, c, 1, [&](int64_t begin, int64_t end) {
     const EntropyResult part = {.temperature = entropy.temperature,
                                 .entropies = with_entropy ? entropy.entropies + begin : nullptr,
@@ -137,6 +149,15 @@ void WriteLogitsGradient(const at::Tensor& logits_cV, const HeadGradients& of, c
     entropy.entropies = of.entropy_c.const_data_ptr<float>();
     entropy.log_sums = of.entropy_log_sum_c.const_data_ptr<float>();
     entropy.gradients = of.entropy_grad_c.const_data_ptr<float>();
+  }
+  if (logits_cV.is_cuda()) {
+    StartOn(logits_cV.device(), kRows, [&](void* stream) {
+      return LaunchLogSoftmaxRowsGradient(logits, targets, static_cast<float>(of.temperature), log_sums, grads,
+                                          of.entropy_grad_c.defined() ? &entropy : nullptr, logits_cV.size(0), V,
+                                          out.scalar_type() == at::kFloat ? RowElement::kFloat : RowElement::kBf16,
+                                          out.mutable_data_ptr(), stream);
+    });
+    return;
   }
   auto* gradients = static_cast<Element*>(out.mutable_data_ptr());
   at::parallel_for(0, logits_cV.size(0), 1, [&](int64_t begin, int64_t end) {
@@ -200,7 +221,7 @@ class LogProbsFunction : public torch::autograd::Function<LogProbsFunction> {
     const at::TensorOptions wide = hidden_TD.options().dtype(WideType(hidden_TD.scalar_type()));
     const bool by_rows = ByRows(hidden_TD, WideType(hidden_TD.scalar_type()));
     const at::Tensor targets = targets_T.contiguous();
-    if (by_rows && !hidden_TD.is_meta()) CheckTargets(targets, head_VD.size(0));
+    if (by_rows && targets.is_cpu()) CheckTargets(targets, head_VD.size(0));
     at::Tensor log_prob_T = at::empty({T}, wide);
     at::Tensor log_sum_T = at::empty({by_rows ? T : 0}, wide);
     at::Tensor entropy_T = at::empty({entropy.wanted ? T : 0}, wide);
@@ -281,6 +302,10 @@ class LogProbsFunction : public torch::autograd::Function<LogProbsFunction> {
       } else {
         AddGradientProduct(logits_grad_cV.t(), hidden_cD, head_grad_VD);
       }
+      return;
+    }
+    if (HasWideProducts(logits_grad_cV)) {
+      WideProductInto(logits_grad_cV.t(), hidden_cD, /*adds=*/!first_tokens, head_grad_VD);
       return;
     }
     InParts(head_VD.size(0), RowsWithin(kHeadRowsBytes, head_VD.size(1), head_VD.scalar_type()),

@@ -68,7 +68,7 @@ class Engine : public RolloutEngine {
     forward.max_model_len = options.max_model_len;
     if (!options.enforce_eager) forward.new_recorder = GraphRecordersFor(device());
     forward_.emplace(std::move(forward), &weights_, exchange_.has_value() ? &*exchange_ : nullptr, ledger);
-    rows_.emplace(config().vocab_size, exchange_.has_value() ? &*exchange_ : nullptr);
+    rows_.emplace(config().vocab_size, exchange_.has_value() ? &*exchange_ : nullptr, ledger);
   }
 
   absl::Status MakeCache() {

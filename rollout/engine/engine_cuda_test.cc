@@ -3,10 +3,13 @@
 
 #include <ATen/TensorOperators.h>
 #include <ATen/core/Tensor.h>
+#include <ATen/ops/from_blob.h>
 #include <ATen/ops/randn.h>
 
 #include <algorithm>
+#include <cmath>
 #include <fstream>
+#include <limits>
 #include <memory>
 #include <string>
 #include <utility>
@@ -16,6 +19,8 @@
 #include "core/comm/store/local_store.h"
 #include "core/hardware/device.h"
 #include "core/kernels/cuda/cuda_paged_attention.h"
+#include "core/kernels/cuda/draw_rows.h"
+#include "core/kernels/cuda/present_stream.h"
 #include "core/kernels/torch_paged_attention.h"
 #include "core/model/testing/golden_models.h"
 #include "core/safetensors/reader.h"
@@ -23,6 +28,7 @@
 #include "gtest/gtest.h"
 #include "nlohmann/json.hpp"
 #include "rollout/engine/engine.h"
+#include "rollout/engine/sampling/sampler.h"
 
 namespace quartet {
 namespace {
@@ -242,6 +248,94 @@ TEST_F(OnGpu, GraphsAreGivenBackInASleepAndMadeAgain) {
     const int64_t replayed = engine->stats().replayed();
     ExpectNear(AnswersOf(*engine.engine, golden, 40), before, "after a sleep");
     EXPECT_GT(engine->stats().replayed(), replayed + 5);
+  }
+}
+
+TEST_F(OnGpu, DrawsAreThoseOfTheCpu) {
+  at::manual_seed(1);
+  constexpr int64_t kVocabulary = 50'003;
+  constexpr int32_t kRows = 40;
+  at::Tensor logits = at::randn({kRows, kVocabulary}) * 3;
+  logits.select(0, 7).fill_(-std::numeric_limits<float>::infinity());
+  logits[8][3] = std::numeric_limits<float>::quiet_NaN();
+  logits[9][100] = logits[9][70] = 100;  // of equals the lower id, where the largest is taken
+  const at::Tensor there = logits.to(kGpu);
+  Sampler sampler;
+  for (const float temperature : {0.0f, 0.7f, 1.0f, 1.5f}) {
+    for (const bool raw : {false, true}) {
+      const SamplingRule rule = {.temperature = temperature, .raw_log_probs = raw};
+      std::vector<RowToDraw> rows;
+      for (int32_t i = 0; i < kRows; ++i) {
+        rows.push_back({.noise_key = NoiseKey(1, 2, i, 3),
+                        .row = kRows - 1 - i,
+                        .temperature = temperature,
+                        .log_prob_temperature = rule.log_prob_temperature()});
+      }
+      const auto on_gpu = [](const auto& values) {
+        return at::from_blob(const_cast<void*>(static_cast<const void*>(values.data())),
+                             {static_cast<int64_t>(values.size() * sizeof(values[0]))}, at::kByte)
+            .to(kGpu);
+      };
+      std::vector<DrawnRow> drawn(rows.size());
+      const at::Tensor rows_there = on_gpu(rows), drawn_there = on_gpu(drawn);
+      ASSERT_EQ(LaunchDrawRows(there.const_data_ptr<float>(), kVocabulary,
+                               static_cast<const RowToDraw*>(rows_there.const_data_ptr()), kRows,
+                               static_cast<DrawnRow*>(drawn_there.mutable_data_ptr()), PresentStream(kGpu)),
+                nullptr);
+      at::from_blob(drawn.data(), {drawn_there.numel()}, at::kByte).copy_(drawn_there);
+      for (int32_t i = 0; i < kRows; ++i) {
+        const auto expected = sampler.Sample(
+            absl::MakeConstSpan(logits.const_data_ptr<float>() + rows[i].row * kVocabulary, kVocabulary), rule,
+            /*history=*/{}, rows[i].noise_key);
+        EXPECT_EQ(expected.ok(), std::isfinite(drawn[i].largest)) << rows[i].row;
+        if (!expected.ok()) continue;
+        EXPECT_EQ(drawn[i].id, expected->id) << "row " << rows[i].row << " at " << temperature;
+        EXPECT_NEAR(drawn[i].log_prob, expected->log_prob, 2e-5);
+        EXPECT_NEAR(drawn[i].sampled_log_prob, expected->sampled_log_prob, 2e-5);
+      }
+    }
+  }
+}
+
+// Of one forward, some by the GPU and some by the CPU.
+TEST_F(OnGpu, CallsThatAreNotForTheGpuAreDrawnByTheCpu) {
+  const json golden = GoldenOf("llama");
+  LoadedEngine engine(OptionsFor("llama", "bf16")), cpu(OptionsFor("llama", "bf16"), "cpu");
+  ASSERT_TRUE(engine.status.ok() && cpu.status.ok()) << engine.status << cpu.status;
+  const auto answers_of = [&](RolloutEngine& of) {
+    std::vector<std::vector<float>> log_probs(4);
+    for (uint64_t call = 0; call < 4; ++call) {
+      const auto sampling = std::make_shared<SamplingParams>();
+      sampling->set_temperature(call % 2 == 0 ? 0 : 1);
+      sampling->set_top_p(1);
+      sampling->set_seed(call);
+      sampling->set_max_new_tokens(1);
+      sampling->set_n_samples(1);
+      if (call >= 2) sampling->set_logprobs(2);
+      GenerationTask task;
+      task.call = call;
+      task.sampling = sampling;
+      task.ids = golden["cases"][0]["prompt"].get<std::vector<int32_t>>();
+      EXPECT_TRUE(of.Check(*sampling, task).ok());
+      of.Add(task);
+    }
+    while (!of.idle()) {
+      const auto events = of.Step();
+      EXPECT_TRUE(events.ok()) << events.status();
+      if (!events.ok()) break;
+      for (const EngineEvent& event : *events) {
+        if (const auto* sequence = std::get_if<GeneratedSequence>(&event.what)) {
+          log_probs[event.call].assign(sequence->log_probs().begin(), sequence->log_probs().end());
+        }
+      }
+    }
+    return log_probs;
+  };
+  const auto found = answers_of(*engine.engine), expected = answers_of(*cpu.engine);
+  for (size_t call = 0; call < 4; ++call) {
+    ASSERT_EQ(found[call].size(), 1u);
+    ASSERT_EQ(expected[call].size(), 1u);
+    EXPECT_NEAR(found[call][0], expected[call][0], 0.05) << "call " << call;
   }
 }
 

@@ -94,7 +94,7 @@ at::Tensor ForwardPass::Run(const std::vector<ScheduledChunk>& chunks, const std
   const MemoryScope activations(ledger_, MemoryCategory::kActivations);
   if (rows.empty() && graphs_.has_value() && recorded_places_ == weights_->places() && graphs_->Fit(chunks)) {
     ++replays_;
-    return OnHost(graphs_->Run(chunks));
+    return graphs_->Run(chunks);
   }
   ShardedModel& model = weights_->model();
   const ParameterLayout& layout = model.layout();
@@ -122,20 +122,21 @@ at::Tensor ForwardPass::Run(const std::vector<ScheduledChunk>& chunks, const std
   if (work) rotary = MakeRotaryTable(config, as_tensor(positions));
   PagedAttention attention(&*cache_, chunks, config.num_attention_heads);
   const auto finish = [&](const at::Tensor& norm_D, const at::Tensor& head_VD) {
-    const auto logits_of = [&](std::vector<int64_t> of_rows) {
+    const auto logits_of = [&](std::vector<int64_t> of_rows, bool on_host) {
       const at::Tensor of_ND =
           FinalNorm(config, HeadKind::kVocabulary, norm_D, at::index_select(hidden_TD, 0, as_tensor(of_rows)));
       const MemoryScope logits(ledger_, MemoryCategory::kLogits);
       const at::Tensor logits_NV = VocabularyLogits(of_ND, head_VD);
-      return OnHost(exchange_ != nullptr ? exchange_->GatherLogits(logits_NV) : logits_NV.contiguous());
+      const at::Tensor all = exchange_ != nullptr ? exchange_->GatherLogits(logits_NV) : logits_NV.contiguous();
+      return on_host || all.is_meta() ? HostCopyOf(ledger_, MemoryCategory::kLogits, all) : all;
     };
     const auto count = static_cast<int64_t>(rows.size());
     for (int64_t begin = 0; begin < count; begin += options_.max_num_seqs) {
       const int64_t end = std::min(count, begin + options_.max_num_seqs);
       use(static_cast<size_t>(begin), static_cast<size_t>(end - begin),
-          logits_of({rows.begin() + begin, rows.begin() + end}));
+          logits_of({rows.begin() + begin, rows.begin() + end}, /*on_host=*/true));
     }
-    return last_rows.empty() ? at::Tensor() : logits_of(last_rows);
+    return last_rows.empty() ? at::Tensor() : logits_of(last_rows, /*on_host=*/exchange_ != nullptr);
   };
   if (const WholeWeights* whole = weights_->whole(); whole != nullptr) {
     if (!work) return {};
@@ -169,16 +170,6 @@ at::Tensor ForwardPass::Run(const std::vector<ScheduledChunk>& chunks, const std
   if (!work) return {};
   if (!tied) tensors = ArrangeGathered(model, layout.head_group, *ends);
   return finish(tensors[layout.final_norm], tensors[layout.head]);
-}
-
-// Where the CPU can read it, once all that it is computed from is done.
-at::Tensor ForwardPass::OnHost(const at::Tensor& values) const {
-  if (ComputeDevice(values) == at::kCPU) return values;
-  const at::Tensor copy = AccountedEmpty(ledger_, MemoryCategory::kLogits, values.numel(), values.scalar_type(),
-                                         values.device(), MemoryTier::kHost)
-                              .view(values.sizes());
-  copy.copy_(values);
-  return copy;
 }
 
 }  // namespace quartet

@@ -45,9 +45,9 @@ class ForwardPass {
   void Copy(const BlockCopy& copy) { cache_->Copy(copy); }
 
   // Computes the chunks' tokens, laid end to end. The logits after the last token of each chunk that ends its sequence:
-  // fp32 [N, V], where the CPU can read them (of a share, as its exchange has gathered them); undefined where there is
-  // none. `use` is given those of the tokens `rows` of the batch, some at a time, before. At stage 3 a rank without
-  // chunks takes part in every gather.
+  // fp32 [N, V], on the device until the next call (of a share, where the CPU can read them, as its exchange has
+  // gathered them); undefined where there is none. `use` is given those of the tokens `rows` of the batch, some at a
+  // time, where the CPU can read them, before. At stage 3 a rank without chunks takes part in every gather.
   at::Tensor Run(const std::vector<ScheduledChunk>& chunks, const std::vector<int64_t>& rows, const UseLogits& use);
 
   // Records forwards of sequences that decode, over the cache and with the weights that there are now, if both are and
@@ -64,7 +64,6 @@ class ForwardPass {
  private:
   at::Tensor ThroughBlocks(const WholeWeights& weights, const RotaryTable& rotary, PagedAttention& attention,
                            at::Tensor hidden_TD) const;
-  at::Tensor OnHost(const at::Tensor& values) const;
 
   const ForwardOptions options_;
   EngineWeights* const weights_;

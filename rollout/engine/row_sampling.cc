@@ -1,14 +1,38 @@
 #include "rollout/engine/row_sampling.h"
 
+#include <ATen/ops/from_blob.h>
+#include <ATen/ops/index_select.h>
+
 #include <algorithm>
+#include <cmath>
 
 #include "absl/status/status.h"
 #include "core/hardware/parallel.h"
+#include "core/kernels/cuda/draw_rows.h"
+#include "core/kernels/cuda/present_stream.h"
+#include "core/memory/accounted_tensor.h"
 
 namespace quartet {
+namespace {
 
-RowSampling::RowSampling(int64_t vocab_size, ShareExchange* exchange)
-    : vocab_size_(vocab_size), exchange_(exchange), samplers_(at::get_num_threads()) {}
+bool IsForGpu(const SamplingRule& rule, const SamplingHistory& history, int64_t vocab_size) {
+  const bool edits = !history.forbidden.empty() || !rule.logit_bias.empty() || rule.repetition_penalty != 1 ||
+                     rule.presence_penalty != 0 || rule.frequency_penalty != 0;
+  const bool cuts = (rule.top_k > 0 && rule.top_k < vocab_size) || rule.top_p < 1 || rule.min_p > 0;
+  return !edits && (!cuts || rule.greedy()) && rule.alternatives <= 0;
+}
+
+// int32 words of `values` on `device`.
+template <typename Value>
+at::Tensor WordsOn(at::Device device, std::vector<Value>* values) {
+  const auto words = static_cast<int64_t>(values->size() * sizeof(Value) / sizeof(int32_t));
+  return at::from_blob(values->data(), {words}, at::kInt).to(device, at::kInt, /*non_blocking=*/false, /*copy=*/true);
+}
+
+}  // namespace
+
+RowSampling::RowSampling(int64_t vocab_size, ShareExchange* exchange, Ledger* ledger)
+    : vocab_size_(vocab_size), exchange_(exchange), ledger_(ledger), samplers_(at::get_num_threads()) {}
 
 std::vector<absl::StatusOr<SampledToken>> RowSampling::Score(absl::Span<const PromptToken> tokens,
                                                              const at::Tensor& logits, const Calls& calls) {
@@ -29,6 +53,7 @@ std::vector<absl::StatusOr<SampledToken>> RowSampling::Score(absl::Span<const Pr
 std::vector<absl::StatusOr<SampledToken>> RowSampling::DrawAll(const std::vector<Draw>& draws, const at::Tensor& logits,
                                                                const Calls& calls) {
   if (draws.empty()) return {};
+  if (logits.is_cuda()) return DrawOnGpu(draws, logits, calls);
   std::vector<absl::StatusOr<SampledToken>> drawn(draws.size(), SampledToken{});
   const bool draw = !logits.is_meta();
   at::parallel_for(0, static_cast<int64_t>(draws.size()), 1, [&](int64_t begin, int64_t end) {
@@ -44,6 +69,65 @@ std::vector<absl::StatusOr<SampledToken>> RowSampling::DrawAll(const std::vector
     if (!draw) continue;
     drawn[i] = DrawToken(draws[i], logits, calls);  // to say the same of it
     if (drawn[i].ok()) drawn[i] = absl::InternalError("another rank could not draw from the logits");
+  }
+  return drawn;
+}
+
+// Rows that the CPU has to draw from are brought there.
+std::vector<absl::StatusOr<SampledToken>> RowSampling::DrawOnGpu(const std::vector<Draw>& draws,
+                                                                 const at::Tensor& logits, const Calls& calls) {
+  std::vector<absl::StatusOr<SampledToken>> drawn(draws.size(), SampledToken{});
+  std::vector<RowToDraw> here;
+  std::vector<size_t> drawn_here;
+  std::vector<Draw> elsewhere;
+  std::vector<size_t> drawn_elsewhere;
+  std::vector<int64_t> rows_elsewhere;
+  for (size_t i = 0; i < draws.size(); ++i) {
+    const RunningCall& call = calls.at(draws[i].sequence->call);
+    if (call.sampling().max_new_tokens() == 0) continue;
+    const SamplingRule& rule = call.rule();
+    if (IsForGpu(rule, call.HistoryOf(*draws[i].sequence), vocab_size_)) {
+      drawn_here.push_back(i);
+      here.push_back({.noise_key = call.NoiseKeyOf(*draws[i].sequence),
+                      .row = static_cast<int32_t>(draws[i].row),
+                      .temperature = rule.greedy() ? 0 : rule.temperature,
+                      .log_prob_temperature = rule.log_prob_temperature()});
+    } else {
+      drawn_elsewhere.push_back(i);
+      elsewhere.push_back({draws[i].sequence, static_cast<int64_t>(rows_elsewhere.size())});
+      rows_elsewhere.push_back(draws[i].row);
+    }
+  }
+  const MemoryScope scope(ledger_, MemoryCategory::kLogits);
+  if (!here.empty()) {
+    const at::Tensor rows = WordsOn(logits.device(), &here);
+    std::vector<DrawnRow> found(here.size());
+    at::Tensor there = WordsOn(logits.device(), &found);
+    const at::Tensor all = logits.contiguous();
+    StartOn(logits.device(), "drawing tokens", [&](void* stream) {
+      return LaunchDrawRows(all.const_data_ptr<float>(), vocab_size_,
+                            static_cast<const RowToDraw*>(rows.const_data_ptr()), static_cast<int64_t>(here.size()),
+                            static_cast<DrawnRow*>(there.mutable_data_ptr()), stream);
+    });
+    at::from_blob(found.data(), {there.numel()}, at::kInt).copy_(there);
+    for (size_t i = 0; i < found.size(); ++i) {
+      if (std::isfinite(found[i].largest)) {
+        drawn[drawn_here[i]] = SampledToken{.id = found[i].id,
+                                            .log_prob = found[i].log_prob,
+                                            .sampled_log_prob = found[i].sampled_log_prob,
+                                            .alternatives = {}};
+      } else {
+        drawn[drawn_here[i]] = Sampler::NotFinite(found[i].largest);
+      }
+    }
+  }
+  if (!elsewhere.empty()) {
+    std::vector<int64_t>& rows = rows_elsewhere;
+    const at::Tensor some = at::index_select(
+        logits, 0, at::from_blob(rows.data(), {static_cast<int64_t>(rows.size())}, at::kLong).to(logits.device()));
+    const std::vector<absl::StatusOr<SampledToken>> found =
+        DrawAll(elsewhere, HostCopyOf(ledger_, MemoryCategory::kLogits, some), calls);
+    for (size_t i = 0; i < found.size(); ++i) drawn[drawn_elsewhere[i]] = found[i];
   }
   return drawn;
 }

@@ -1,4 +1,5 @@
-// From the rows of a forward's logits to tokens, by all of LibTorch's threads.
+// From the rows of a forward's logits to tokens: by all of LibTorch's threads, or where the logits are on a GPU and a
+// call asks for nothing that is for the CPU (core/kernels/cuda/draw_rows.h), there.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -9,6 +10,7 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
+#include "core/memory/ledger.h"
 #include "rollout/engine/running_call.h"
 #include "rollout/engine/sampling/sampler.h"
 #include "rollout/engine/scheduling/scheduler.h"
@@ -34,24 +36,27 @@ class RowSampling {
  public:
   using Calls = absl::flat_hash_map<uint64_t, RunningCall>;
 
-  // `exchange`: of tensor-parallel ranks, each with a part of every row; else null. It outlives this.
-  RowSampling(int64_t vocab_size, ShareExchange* exchange);
+  // `exchange`: of tensor-parallel ranks, each with a part of every row; else null. Both outlive this.
+  RowSampling(int64_t vocab_size, ShareExchange* exchange, Ledger* ledger);
 
   // Of row i of `logits` what tokens[i] is worth. On the meta device nothing is.
   std::vector<absl::StatusOr<SampledToken>> Score(absl::Span<const PromptToken> tokens, const at::Tensor& logits,
                                                   const Calls& calls);
 
-  // One token of each of `draws`; for calls that want none, anything. With an exchange it is collective, and all ranks
-  // get the same.
+  // One token of each of `draws`; for calls that want none, anything. With an exchange, whose logits the CPU can read,
+  // it is collective, and all ranks get the same.
   std::vector<absl::StatusOr<SampledToken>> DrawAll(const std::vector<Draw>& draws, const at::Tensor& logits,
                                                     const Calls& calls);
 
  private:
+  std::vector<absl::StatusOr<SampledToken>> DrawOnGpu(const std::vector<Draw>& draws, const at::Tensor& logits,
+                                                      const Calls& calls);
   absl::StatusOr<SampledToken> DrawToken(const Draw& draw, const at::Tensor& logits, const Calls& calls);
   absl::Span<const float> Row(const at::Tensor& logits, int64_t row, std::vector<float>* joined) const;
 
   const int64_t vocab_size_;
   ShareExchange* const exchange_;
+  Ledger* const ledger_;
   std::vector<Sampler> samplers_;  // one a thread
 };
 

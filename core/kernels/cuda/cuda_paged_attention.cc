@@ -5,8 +5,9 @@
 
 #include <utility>
 
+#include "core/kernels/cuda/paged_kernel.h"
 #include "core/kernels/cuda/paged_on_cpu.h"
-#include "core/kernels/cuda/run_paged_kernel.h"
+#include "core/kernels/cuda/present_stream.h"
 
 namespace quartet {
 namespace {
@@ -80,8 +81,7 @@ at::Tensor CudaPagedAttention::Attend(const at::Tensor& q_THd, const at::Tensor&
     ComputePagedItems(args);
     return out_THd;
   }
-  const char* error = RunPagedKernel(args, q.device());
-  TORCH_CHECK(error == nullptr, "paged attention: ", error);
+  StartOn(q.device(), "paged attention", [&](void* stream) { return LaunchPagedKernel(args, stream); });
   return out_THd;
 }
 

@@ -124,11 +124,11 @@ struct LogProb {
   }
 };
 
-absl::Status NotFinite(float largest) {
+}  // namespace
+
+absl::Status Sampler::NotFinite(float largest) {
   return absl::InternalError(absl::StrCat("the model's logits are not finite: their maximum is ", largest));
 }
-
-}  // namespace
 
 uint64_t NoiseKey(uint64_t seed, uint64_t prompt_index, int32_t sample, int64_t position) {
   uint64_t key = SplitMixFinalise(seed + kStride);

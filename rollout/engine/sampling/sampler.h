@@ -68,6 +68,9 @@ class Sampler {
   absl::StatusOr<SampledToken> Score(absl::Span<const float> logits, const SamplingRule& rule, int32_t id,
                                      int32_t alternatives);
 
+  // What is wrong where the largest logit is not finite.
+  static absl::Status NotFinite(float largest);
+
  private:
   // Points `scaled` at values / temperature; returns the largest.
   float Scale(absl::Span<const float> values, float temperature, const float** scaled);
