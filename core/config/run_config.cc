@@ -2,13 +2,17 @@
 
 #include <google/protobuf/text_format.h>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "core/base/files.h"
 #include "core/base/status_macros.h"
 #include "core/config/checks/checks.h"
 #include "core/config/checks/conditions.h"
 #include "core/config/defaults.h"
 #include "core/config/needs.h"
+#include "core/config/placement.h"
+#include "core/config/services.h"
 #include "core/config/text/text_format.h"
 #include "core/config/text/text_override.h"
 
@@ -34,6 +38,18 @@ absl::Status CheckAll(const RunConfig& c) {
   QUARTET_RETURN_IF_ERROR(CheckPlacements(c));
   QUARTET_RETURN_IF_ERROR(CheckDevices(c));
   return CheckTls(c.tls());
+}
+
+// That services.device, which --set has changed, is some service's: a configuration that a run has written says each
+// service's own.
+absl::Status CheckDeviceOfAll(const RunConfig& c) {
+  std::vector<std::string> own;
+  for (const std::string& service : kServiceNames) {
+    const std::string& device = PlacementOf(c, service).device();
+    if (device.empty() || device == c.services().device()) return absl::OkStatus();
+    own.push_back(absl::StrCat("services.", service, ".device"));
+  }
+  return NoEffect("services.device", absl::StrCat("each service says its own; set ", absl::StrJoin(own, ", ")));
 }
 
 void ResolvePath(const std::string& base_folder, std::string* path) {
@@ -89,7 +105,11 @@ void ResolvePaths(const std::string& base_folder, RunConfig* c) {
 absl::Status ReadConfigFile(const std::string& path, RunConfig* config) { return ReadTextFormat(path, config); }
 
 absl::Status ApplyOverrides(const std::vector<std::string>& overrides, RunConfig* config) {
-  return SetFieldsFromTexts(overrides, config);
+  QUARTET_RETURN_IF_ERROR(SetFieldsFromTexts(overrides, config));
+  for (const std::string& override : overrides) {
+    if (absl::StartsWith(override, "services.device=")) return CheckDeviceOfAll(*config);
+  }
+  return absl::OkStatus();
 }
 
 absl::StatusOr<RunConfig> LoadRunConfig(const std::string& path, const std::vector<std::string>& overrides,

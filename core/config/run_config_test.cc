@@ -125,6 +125,9 @@ TEST(RunConfig, RefusesValuesOutOfRange) {
   ExpectError({"services.scorer.listen=localhost"}, {"services.scorer.listen", "host:port"});
   ExpectError({"services.scorer.listen=localhost:70000"}, {"services.scorer.listen", "65535"});
   ExpectError({"services.scorer.device=tpu"}, {"tpu", "cpu", "cuda"});
+  ExpectError({"services.scorer.device=cpu", "services.rollout.device=cpu", "services.policy_trainer.device=cpu",
+               "services.critic_trainer.device=cpu", "services.device=cuda"},
+              {"services.device has no effect", "set services.rollout.device, services.policy_trainer.device"});
   ExpectError({"services.scorer.device_memory_budget=-1"},
               {"services.scorer.device_memory_budget", "-1", "at least 0"});
   ExpectError({"services.scorer.collective_backend=mpi"}, {"mpi", "auto", "gloo", "shm"});
