@@ -1,7 +1,11 @@
 #include "policy_trainer/weight_publisher.h"
 
 #include <algorithm>
+#include <atomic>
+#include <mutex>
+#include <thread>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "core/base/logging.h"
@@ -70,7 +74,6 @@ void* PublishedWeights::Add(int tensor, int64_t begin, int64_t count) {
 void PublishedWeights::Count(int64_t count) { counted_.push_back(memory_->Count(count * DtypeSize(dtype_))); }
 
 PublishedPart PublishedWeights::Describe(int num_tensors) const {
-  std::vector<uint64_t> hashes(num_tensors, 0);
   PublishedPart part;
   for (const Piece& piece : pieces_) {
     QUARTET_CHECK(piece.tensor < num_tensors) << piece.tensor << " of " << num_tensors;
@@ -78,10 +81,45 @@ PublishedPart PublishedWeights::Describe(int num_tensors) const {
     range->set_tensor(piece.tensor);
     range->set_begin(piece.begin);
     range->set_count(piece.count);
-    hashes[piece.tensor] += HashElements(piece.block.bytes.get(), dtype_, piece.begin, piece.count);
   }
+  const std::vector<uint64_t> hashes = Hashes(num_tensors);
   part.mutable_hashes()->Assign(hashes.begin(), hashes.end());
   return part;
+}
+
+// A hash is a sum: by several threads, of a few megabytes at a time.
+std::vector<uint64_t> PublishedWeights::Hashes(int num_tensors) const {
+  struct Part {
+    const Piece* piece;
+    int64_t first, count;
+  };
+  constexpr int64_t kElements = int64_t{1} << 21;
+  std::vector<Part> parts;
+  for (const Piece& piece : pieces_) {
+    for (int64_t first = 0; first < piece.count; first += kElements) {
+      parts.push_back({&piece, first, std::min(kElements, piece.count - first)});
+    }
+  }
+  std::vector<uint64_t> hashes(num_tensors, 0);
+  std::mutex mutex;
+  std::atomic<size_t> next = 0;
+  const auto work = [&] {
+    std::vector<uint64_t> own(num_tensors, 0);
+    for (size_t i = next++; i < parts.size(); i = next++) {
+      const auto& [piece, first, count] = parts[i];
+      own[piece->tensor] +=
+          HashElements(piece->block.bytes.get() + first * DtypeSize(dtype_), dtype_, piece->begin + first, count);
+    }
+    const std::lock_guard lock(mutex);
+    for (int i = 0; i < num_tensors; ++i) hashes[i] += own[i];
+  };
+  constexpr size_t kMostThreads = 8;
+  const size_t threads = std::min({kMostThreads, parts.size(), size_t{std::thread::hardware_concurrency()}});
+  std::vector<std::thread> others;
+  for (size_t i = 1; i < threads; ++i) others.emplace_back(work);
+  work();
+  for (std::thread& other : others) other.join();
+  return hashes;
 }
 
 absl::StatusOr<const PublishedWeights::Piece*> PublishedWeights::Find(const TensorRange& range) const {

@@ -89,6 +89,7 @@ class PublishedWeights {
     SnapshotMemory::Block block;
   };
   absl::StatusOr<const Piece*> Find(const TensorRange& range) const;
+  std::vector<uint64_t> Hashes(int num_tensors) const;
 
   const uint64_t version_;
   const Dtype dtype_;

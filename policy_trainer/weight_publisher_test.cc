@@ -54,6 +54,14 @@ TEST(WeightPublisher, AddsPartialHashesUpToTheHashesOfWholeTensors) {
   EXPECT_EQ(manifest->sources(1).ranges(0).begin(), 4);
 }
 
+TEST(WeightPublisher, HashesLargePartsAsTheirElementsAre) {
+  constexpr int64_t kCount = (int64_t{5} << 20) + 3;
+  const auto weights = Frozen({{0, 7, kCount}, {1, 0, 5}});
+  const PublishedPart part = weights->Describe(2);
+  const std::string bytes = weights->Read(Range(0, 7, kCount)).value();
+  EXPECT_EQ(part.hashes(0), HashElements(bytes.data(), Dtype::kF32, 7, kCount));
+}
+
 TEST(WeightPublisher, RefusesAManifestWithAGapAnOverlapOrAMissingEnd) {
   const auto built = [](std::vector<std::vector<int64_t>> first, std::vector<std::vector<int64_t>> second) {
     return BuildManifest(3, Dtype::kF32, TwoTensors(), {Frozen(first)->Describe(2), Frozen(second)->Describe(2)},

@@ -67,6 +67,27 @@ class SourcePull {
 
   void Want(const Destination& destination) { wanted_.push_back(destination); }
   bool wanted() const { return !wanted_.empty(); }
+  // The same in at most `parts` of about the same length, each without an element of nobody's.
+  std::vector<SourcePull> Divided(int64_t parts, int64_t element_bytes) const {
+    int64_t numel = 0;
+    for (const Destination& destination : wanted_) numel += destination.elements.numel();
+    const int64_t most = std::max<int64_t>(1, (numel + parts - 1) / parts);
+    std::vector<SourcePull> divided;
+    int64_t room = 0;  // in the last one
+    for (const Destination& destination : wanted_) {
+      for (int64_t done = 0; done < destination.elements.numel();) {
+        if (room == 0) {
+          divided.emplace_back(endpoint_, hashes_.size());
+          room = most;
+        }
+        const StridedRange part = NextPart(destination.elements, done, room);
+        divided.back().Want({destination.tensor, part, destination.data + done * element_bytes});
+        done += part.numel();
+        room -= part.numel();
+      }
+    }
+    return divided;
+  }
   const std::string& endpoint() const { return endpoint_; }
   int64_t bytes() const { return bytes_; }
   const std::vector<uint64_t>& hashes() const { return hashes_; }
@@ -219,10 +240,15 @@ absl::Status CheckManifest(const WeightManifest& manifest, const std::vector<Par
   return absl::OkStatus();
 }
 
+int PullConnections() {
+  constexpr int kMost = 8;
+  return std::clamp(static_cast<int>(std::thread::hardware_concurrency()) / 2, 1, kMost);
+}
+
 absl::StatusOr<PulledWeights> PullWeights(const WeightManifest& manifest, const std::vector<ParameterSpec>& tensors,
                                           const std::vector<StagedRange>& ranges, Dtype resident_dtype,
                                           const std::shared_ptr<grpc::ChannelCredentials>& credentials,
-                                          const Deadline& deadline) {
+                                          const Deadline& deadline, int connections) {
   const Dtype wire = manifest.dtype() == "F32" ? Dtype::kF32 : Dtype::kBF16;
   absl::flat_hash_map<std::string, int32_t> index;
   for (int i = 0; i < manifest.tensors_size(); ++i) index[manifest.tensors(i).name()] = i;
@@ -246,6 +272,17 @@ absl::StatusOr<PulledWeights> PullWeights(const WeightManifest& manifest, const 
           {tensor, part, static_cast<char*>(wanted.data) + done * DtypeSize(resident_dtype)});
       done += part.numel();
     }
+  }
+
+  const auto sources = std::count_if(pulls.begin(), pulls.end(), [](const SourcePull& pull) { return pull.wanted(); });
+  if (connections > sources) {
+    std::vector<SourcePull> divided;
+    for (const SourcePull& pull : pulls) {
+      for (SourcePull& part : pull.Divided(connections / sources, DtypeSize(resident_dtype))) {
+        divided.push_back(std::move(part));
+      }
+    }
+    pulls = std::move(divided);
   }
 
   // The first failure cancels the others.

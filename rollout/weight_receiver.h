@@ -33,16 +33,20 @@ struct PulledWeights {
   std::vector<uint64_t> hashes;
 };
 
-// Pulls everything that `ranges` wants (tensors as indices into `tensors`), one connection a source, all at once, and
-// returns when all are done or one failed. Elements are converted to `resident_dtype` after hashing. The manifest must
-// have passed CheckManifest.
+// How many connections a pull has at once where there are fewer sources than that: one takes a core here and one at the
+// source.
+int PullConnections();
+
+// Pulls everything that `ranges` wants (tensors as indices into `tensors`), by a connection a source or, of few
+// sources, by several that divide what it has, `connections` together; all at once. Returns when all are done or one
+// failed. Elements are converted to `resident_dtype` after hashing. The manifest must have passed CheckManifest.
 //
 // UNAVAILABLE or DEADLINE_EXCEEDED names the source's endpoint; DATA_LOSS a source that sends other ranges or fewer
 // bytes than asked for. After an error the memory holds anything.
 absl::StatusOr<PulledWeights> PullWeights(const WeightManifest& manifest, const std::vector<ParameterSpec>& tensors,
                                           const std::vector<StagedRange>& ranges, Dtype resident_dtype,
                                           const std::shared_ptr<grpc::ChannelCredentials>& credentials,
-                                          const Deadline& deadline);
+                                          const Deadline& deadline, int connections = PullConnections());
 
 // DATA_LOSS names the first tensor whose hash is not the manifest's. `ranks` has what each rank pulled, by the
 // manifest's tensors; each `ranks_per_model` neighbours have the model between them: of a tensor that is `divided` over

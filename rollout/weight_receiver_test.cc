@@ -66,9 +66,10 @@ struct Memory {
   std::vector<StagedRange> ranges;
 };
 
-absl::StatusOr<PulledWeights> Pull(const WeightManifest& manifest, Memory* memory, Dtype resident) {
+absl::StatusOr<PulledWeights> Pull(const WeightManifest& manifest, Memory* memory, Dtype resident,
+                                   int connections = 1) {
   return PullWeights(manifest, Tensors(), memory->ranges, resident, grpc::InsecureChannelCredentials(),
-                     Deadline::In(absl::Seconds(20)));
+                     Deadline::In(absl::Seconds(20)), connections);
 }
 
 TEST(WeightReceiver, PutsEveryElementInItsPlaceAndItsHashesAddUpOverRanks) {
@@ -93,6 +94,22 @@ TEST(WeightReceiver, PutsEveryElementInItsPlaceAndItsHashesAddUpOverRanks) {
       }
       EXPECT_TRUE(CheckHashes(publisher.manifest(), {sums}, 1, kWhole).ok());
       EXPECT_EQ(bytes, (97 * 33 + 33 + 70 * 33) * 2);
+    }
+  }
+}
+
+TEST(WeightReceiver, DividesWhatFewSourcesHaveAmongConnections) {
+  const std::vector<std::vector<char>> values = Values(Dtype::kF32);
+  for (const int sources : {1, 2}) {
+    for (const int connections : {2, 3, 8, 64}) {
+      FakePublisher publisher(7, Dtype::kF32, Tensors(), values, sources);
+      Memory memory(Dtype::kF32, 0, 1);
+      const auto pulled = Pull(publisher.manifest(), &memory, Dtype::kF32, connections);
+      ASSERT_TRUE(pulled.ok()) << pulled.status();
+      EXPECT_EQ(publisher.pulls(), connections / sources * sources);
+      EXPECT_EQ(pulled->bytes, (97 * 33 + 33 + 70 * 33) * 4);
+      EXPECT_TRUE(CheckHashes(publisher.manifest(), {pulled->hashes}, 1, kWhole).ok());
+      for (size_t i = 0; i < values.size(); ++i) EXPECT_EQ(memory.buffers[i], values[i]) << "tensor " << i;
     }
   }
 }
@@ -128,7 +145,8 @@ TEST(WeightReceiver, PullsSlicesOfRowsAndColumnsWhereverTheirSourcesCutThem) {
             ranges.push_back({static_cast<int32_t>(i), shares[i].stored_range(), buffers.back().data()});
           }
           const auto pulled = PullWeights(publisher.manifest(), shares, ranges, wire,
-                                          grpc::InsecureChannelCredentials(), Deadline::In(absl::Seconds(20)));
+                                          grpc::InsecureChannelCredentials(), Deadline::In(absl::Seconds(20)),
+                                          /*connections=*/rank == 1 ? 1 : 7);
           ASSERT_TRUE(pulled.ok()) << pulled.status();
           hashes.push_back(pulled->hashes);
           for (size_t i = 0; i < shares.size(); ++i) {
