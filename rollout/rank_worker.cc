@@ -313,6 +313,7 @@ absl::Status RankWorker::Info(RolloutRankInfo* described) const {
   QUARTET_RETURN_IF_ERROR(CheckLoaded());
   RankInfo& info = *described->mutable_info();
   info = DescribeRank(context_, ledger_);
+  engine_->DescribeDevice(&info);
   int64_t parameters = 0;
   for (const ParameterSpec& tensor : engine_->tensors()) parameters += tensor.stored_numel();
   info.set_model_parameters(parameters);

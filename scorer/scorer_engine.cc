@@ -80,6 +80,7 @@ absl::Status ScorerEngine::Rewards(const ForwardCall& call, const std::vector<To
 RankInfo ScorerEngine::Info() const {
   RankInfo info = DescribeRank(*impl_->context, impl_->ledger);
   DescribeGroup(*impl_->ranks, /*stride=*/1, &info);
+  DescribeDevice(DeviceOf(*impl_->context), &info);
   int64_t parameters = 0, bytes = 0;
   const auto count = [&](const ShardedModel& model) {
     parameters += model.layout().numel();

@@ -42,6 +42,7 @@ DeviceMemory ReadDeviceMemory(at::Device device) {
           .tensors = Sum(stats.allocated_bytes, &c10::CachingAllocator::Stat::current),
           .peak_tensors = Sum(stats.allocated_bytes, &c10::CachingAllocator::Stat::peak),
           .reserved = reserved,
+          .peak_reserved = Sum(stats.reserved_bytes, &c10::CachingAllocator::Stat::peak),
           .others = static_cast<int64_t>(total - free) - reserved};
 }
 

@@ -19,7 +19,8 @@ struct DeviceMemory {
   int64_t tensors = 0;       // that LibTorch's allocator has given out
   int64_t peak_tensors = 0;  // at most, since ResetPeakTensors
   int64_t reserved = 0;      // that it has of the device: for tensors, and kept
-  int64_t others = 0;        // in use, but not of that allocator: the context, libraries, other processes
+  int64_t peak_reserved = 0;
+  int64_t others = 0;  // in use, but not of that allocator: the context, libraries, other processes
 };
 DeviceMemory ReadDeviceMemory(at::Device device);
 void ResetPeakTensors(at::Device device);

@@ -53,6 +53,20 @@ void DescribeGroup(const ProcessGroup& group, int stride, RankInfo* info) {
   }
 }
 
+void DescribeDevice(at::Device device, RankInfo* info) {
+  if (!device.is_cuda()) return;
+  const DeviceMemory memory = ReadDeviceMemory(device);
+  const auto add = [&](const char* category, int64_t now, int64_t peak) {
+    MemoryUse* use = info->add_memory();
+    use->set_category(category);
+    use->set_tier("device");
+    use->set_current_bytes(now);
+    use->set_peak_bytes(peak);
+  };
+  add("allocated", memory.tensors, memory.peak_tensors);
+  add("reserved", memory.reserved, memory.peak_reserved);
+}
+
 void DescribeGroups(Mesh& mesh, RankInfo* info) {
   DescribeGroup(mesh.world(), /*stride=*/1, info);
   if (&mesh.shard() != &mesh.world()) DescribeGroup(mesh.shard(), /*stride=*/1, info);

@@ -36,6 +36,9 @@ absl::StatusOr<std::unique_ptr<ProcessGroup>> JoinRanks(const RankContext& conte
 void DescribeGroup(const ProcessGroup& group, int stride, RankInfo* info);
 void DescribeGroups(Mesh& mesh, RankInfo* info);
 
+// Adds what LibTorch's allocator has of a GPU, on one: "allocated" and "reserved" (proto/common.proto).
+void DescribeDevice(at::Device device, RankInfo* info);
+
 // "bf16" or "fp32", as a resolved configuration has it.
 at::ScalarType ComputeType(const std::string& dtype);
 

@@ -263,6 +263,8 @@ class Engine : public RolloutEngine {
     return stats_;
   }
 
+  void DescribeDevice(RankInfo* info) const override { quartet::DescribeDevice(device(), info); }
+
  private:
   const ModelConfig& config() const { return weights_.model().config(); }
   at::Device device() const { return weights_.model().options().device; }

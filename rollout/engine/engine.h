@@ -160,6 +160,8 @@ class RolloutEngine {
   // Ends a sequence, unless ignore_eos.
   virtual const std::vector<int64_t>& eos_token_ids() const = 0;
   virtual EngineStats stats() const = 0;
+  // Adds what is told of a GPU's memory, on one (core/rank/rank_setup.h).
+  virtual void DescribeDevice(RankInfo*) const {}
 };
 
 }  // namespace quartet

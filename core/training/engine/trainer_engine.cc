@@ -90,6 +90,7 @@ absl::Status TrainerEngine::Save(const SaveCall& call, SaveSummary* summary) {
 RankInfo TrainerEngine::Info() const {
   RankInfo info = DescribeRank(*impl_->context, impl_->ledger);
   DescribeGroups(*impl_->ranks, &info);
+  DescribeDevice(model().options().device, &info);
   info.set_model_parameters(model().layout().numel());
   info.set_gathered_bytes_per_parameter(static_cast<int32_t>(c10::elementSize(model().options().compute_dtype)));
   if (model().options().compute_dtype == at::kBFloat16) DescribeCpuKernels(*impl_->context, &info);
