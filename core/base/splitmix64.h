@@ -3,6 +3,13 @@
 
 #include <cstdint>
 
+// Kernels on GPUs mix with the same functions.
+#ifdef __CUDACC__
+#define QUARTET_SPLITMIX __host__ __device__
+#else
+#define QUARTET_SPLITMIX __attribute__((always_inline))
+#endif
+
 namespace quartet {
 
 // 2^64 / golden ratio, odd. Output n of the generator is SplitMixFinalise(seed + n * kSplitMixStride).
@@ -10,7 +17,7 @@ inline constexpr uint64_t kSplitMixStride = 0x9E3779B97F4A7C15u;
 
 // Its finaliser: a bijection of 64 bits by which every input bit reaches every output bit. Word: uint64_t or a vector.
 template <typename Word>
-__attribute__((always_inline)) inline Word SplitMixFinalise(Word x) {
+QUARTET_SPLITMIX inline Word SplitMixFinalise(Word x) {
   x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9u;
   x = (x ^ (x >> 27)) * 0x94D049BB133111EBu;
   return x ^ (x >> 31);

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 
+#include "core/base/splitmix64.h"
 #include "core/kernels/cuda/draw_rows.h"
 
 namespace quartet {
@@ -9,16 +10,8 @@ namespace {
 
 constexpr int kThreads = 1024;
 
-// As core/base/splitmix64.h.
-__device__ uint64_t SplitMixFinalise(uint64_t x) {
-  x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9u;
-  x = (x ^ (x >> 27)) * 0x94D049BB133111EBu;
-  return x ^ (x >> 31);
-}
-
 __device__ double Uniform(uint64_t key, int id) {
-  return (static_cast<double>(SplitMixFinalise(key + (static_cast<uint64_t>(id) + 1) * 0x9E3779B97F4A7C15u) >> 11) +
-          0.5) *
+  return (static_cast<double>(SplitMixFinalise(key + (static_cast<uint64_t>(id) + 1) * kSplitMixStride) >> 11) + 0.5) *
          0x1p-53;
 }
 

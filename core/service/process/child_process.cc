@@ -10,7 +10,9 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cstdio>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "core/base/deadline.h"
@@ -52,6 +54,17 @@ void CloseIfOpen(int fd) {
 void KeepEndsOfChildren() {
   struct sigaction action = {};
   if (sigaction(SIGCHLD, nullptr, &action) == 0 && action.sa_handler == SIG_IGN) signal(SIGCHLD, SIG_DFL);
+}
+
+absl::StatusOr<ShellResult> RunInShell(const std::string& command) {
+  std::FILE* const pipe = popen(absl::StrCat("{ ", command, "\n} 2>&1").c_str(), "r");
+  if (pipe == nullptr) return absl::ErrnoToStatus(errno, absl::StrCat("cannot run ", command));
+  ShellResult result;
+  char part[4096];
+  while (const size_t size = std::fread(part, 1, sizeof(part), pipe)) result.output.append(part, size);
+  result.end = ExitState::OfWait(pclose(pipe));
+  absl::StripTrailingAsciiWhitespace(&result.output);
+  return result;
 }
 
 ExitState ExitState::OfWait(int wait_status) {

@@ -25,6 +25,15 @@ struct ExitState {
   std::string Describe() const;
 };
 
+// What a command has written to standard output and error, and how its shell ended.
+struct ShellResult {
+  std::string output;  // without blanks at its end
+  ExitState end;
+};
+
+// Waits for `command`, of the shell. An error where no shell can be started.
+absl::StatusOr<ShellResult> RunInShell(const std::string& command);
+
 struct ChildProcessOptions {
   // The program's path, then its arguments.
   std::vector<std::string> argv;

@@ -54,6 +54,14 @@ TEST(ChildProcess, AppendsItsOutputToTheLogAndHasItsEnvironment) {
   EXPECT_EQ(ReadFile(options.log_file).value(), "1--\nerr\n1--\nerr\n");
 }
 
+TEST(RunInShell, TellsWhatACommandSaidAndHowItEnded) {
+  const auto result = RunInShell("echo one; echo two >&2; exit 3");
+  ASSERT_TRUE(result.ok()) << result.status();
+  EXPECT_EQ(result->output, "one\ntwo");
+  EXPECT_EQ(result->end.code, 3);
+  EXPECT_FALSE(RunInShell("no_such_program_at_all").value().end.ok());
+}
+
 TEST(ChildProcess, NamesAProgramThatCannotRun) {
   ChildProcessOptions options;
   options.argv = {"/nonexistent/program"};

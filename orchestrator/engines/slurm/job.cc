@@ -1,8 +1,5 @@
 #include "orchestrator/engines/slurm/job.h"
 
-#include <sys/wait.h>
-
-#include <cstdio>
 #include <map>
 
 #include "absl/strings/ascii.h"
@@ -13,6 +10,7 @@
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "core/base/status_macros.h"
+#include "core/service/process/child_process.h"
 #include "orchestrator/terminal/continue_command.h"
 
 namespace quartet {
@@ -21,23 +19,6 @@ namespace {
 constexpr absl::Duration kPollInterval = absl::Seconds(1);
 // A job that has not started by then waits for something that should be said.
 constexpr absl::Duration kSoon = absl::Seconds(10);
-
-struct Output {
-  int exit_code = 0;
-  std::string text;  // of standard output and error, without the last line's end
-};
-
-absl::StatusOr<Output> Call(const std::string& command) {
-  std::FILE* const pipe = popen(absl::StrCat(command, " 2>&1").c_str(), "r");
-  if (pipe == nullptr) return absl::InternalError("cannot run " + command);
-  Output output;
-  char part[4096];
-  while (const size_t size = std::fread(part, 1, sizeof(part), pipe)) output.text.append(part, size);
-  const int status = pclose(pipe);
-  output.exit_code = WIFEXITED(status) ? WEXITSTATUS(status) : 1;
-  output.text = std::string(absl::StripTrailingAsciiWhitespace(output.text));
-  return output;
-}
 
 // Why a job waits that will never start as it is.
 bool IsForEver(const std::string& reason) {
@@ -60,8 +41,8 @@ bool Runs(const SlurmJobState& job) {
 
 absl::Status CheckSlurm() {
   for (const char* command : {"sbatch", "scontrol", "squeue", "scancel", "srun"}) {
-    QUARTET_ASSIGN_OR_RETURN(const Output found, Call(absl::StrCat("command -v ", command)));
-    if (found.exit_code == 0) continue;
+    QUARTET_ASSIGN_OR_RETURN(const ShellResult found, RunInShell(absl::StrCat("command -v ", command)));
+    if (found.end.ok()) continue;
     return absl::FailedPreconditionError(
         absl::StrCat("--engine=slurm: there is no ", command,
                      " here; run this on a login node of the cluster, or install Slurm's client (slurm-client)"));
@@ -70,13 +51,13 @@ absl::Status CheckSlurm() {
 }
 
 absl::StatusOr<std::string> SubmitSlurmJob(const std::string& script) {
-  QUARTET_ASSIGN_OR_RETURN(const Output output, Call("sbatch --parsable " + ShellWord(script)));
+  QUARTET_ASSIGN_OR_RETURN(const ShellResult said, RunInShell("sbatch --parsable " + ShellWord(script)));
   // "17", or "17;cluster", below what it warns of.
-  const std::vector<std::string> lines = absl::StrSplit(output.text, '\n');
+  const std::vector<std::string> lines = absl::StrSplit(said.output, '\n');
   const std::string id = std::vector<std::string>(absl::StrSplit(lines.back(), ';')).front();
   int64_t number = 0;
-  if (output.exit_code == 0 && absl::SimpleAtoi(id, &number)) return id;
-  return absl::FailedPreconditionError(absl::StrCat("sbatch refuses ", script, ": ", output.text));
+  if (said.end.ok() && absl::SimpleAtoi(id, &number)) return id;
+  return absl::FailedPreconditionError(absl::StrCat("sbatch refuses ", script, ": ", said.output));
 }
 
 SlurmJobState ParseSlurmJob(const std::string& text) {
@@ -97,10 +78,10 @@ SlurmJobState ParseSlurmJob(const std::string& text) {
 }
 
 absl::StatusOr<SlurmJobState> ReadSlurmJob(const std::string& id) {
-  QUARTET_ASSIGN_OR_RETURN(const Output output, Call("scontrol show job -o " + id));
-  if (output.exit_code == 0) return ParseSlurmJob(output.text);
-  if (absl::StrContains(output.text, "Invalid job id")) return SlurmJobState();
-  return absl::UnavailableError(absl::StrCat("scontrol show job ", id, ": ", output.text));
+  QUARTET_ASSIGN_OR_RETURN(const ShellResult said, RunInShell("scontrol show job -o " + id));
+  if (said.end.ok()) return ParseSlurmJob(said.output);
+  if (absl::StrContains(said.output, "Invalid job id")) return SlurmJobState();
+  return absl::UnavailableError(absl::StrCat("scontrol show job ", id, ": ", said.output));
 }
 
 absl::Status FollowSlurmJob(const std::string& id, const std::string& log_path, FileTail& log, TerminalView& view,
@@ -138,7 +119,7 @@ absl::Status FollowSlurmJob(const std::string& id, const std::string& log_path, 
         said_wait = false;
       }
       if (IsForEver(job->reason)) {
-        QUARTET_RETURN_IF_ERROR(Call("scancel " + id).status());
+        QUARTET_RETURN_IF_ERROR(RunInShell("scancel " + id).status());
         return absl::InvalidArgumentError(
             absl::StrCat(job_name, " would wait for ever: ", job->reason,
                          " (squeue(1), job reason codes). It is cancelled; ask for less (cluster.num_nodes, "
