@@ -9,6 +9,7 @@ the host's. Archives of the same files are the same bytes: names are in order, t
 """
 import argparse
 import concurrent.futures
+import glob
 import gzip
 import io
 import os
@@ -32,7 +33,10 @@ def libraries_of(program):
             continue
         if 'not found' in rest:
             sys.exit(f'{program}: {line.strip()}')
-        found[os.path.basename(name)] = rest.rsplit(' (', 1)[0]
+        path = rest.rsplit(' (', 1)[0]
+        found[os.path.basename(name)] = path
+        if os.path.basename(name).startswith('libcudnn.so'):  # opens its parts by name when it wants them
+            found.update((os.path.basename(part), part) for part in glob.glob(os.path.dirname(path) + '/libcudnn_*.so.*'))
     return found
 
 
