@@ -1,5 +1,11 @@
 """A folder's files compiled as one: what a file costs is nearly all headers, which a unit reads once."""
 
+# Skipped but for --config=cuda: target_compatible_with of what needs CUDA to be built.
+NEEDS_CUDA = select({
+    "//bazel:cuda_enabled": [],
+    "//conditions:default": ["//bazel:never"],
+})
+
 def unit(name, srcs, testonly = False, own_names = []):
     """Writes `name`.cc: the files of `srcs` one after the other, each under its own name to who reads an error or debugs.
 

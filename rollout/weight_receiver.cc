@@ -275,7 +275,7 @@ absl::StatusOr<PulledWeights> PullWeights(const WeightManifest& manifest, const 
   }
 
   const auto sources = std::count_if(pulls.begin(), pulls.end(), [](const SourcePull& pull) { return pull.wanted(); });
-  if (connections > sources) {
+  if (sources > 0 && connections > sources) {
     std::vector<SourcePull> divided;
     for (const SourcePull& pull : pulls) {
       for (SourcePull& part : pull.Divided(connections / sources, DtypeSize(resident_dtype))) {

@@ -114,6 +114,16 @@ TEST(WeightReceiver, DividesWhatFewSourcesHaveAmongConnections) {
   }
 }
 
+// A rank of many of a small model.
+TEST(WeightReceiver, PullsNothingWhereARankHasNoElement) {
+  FakePublisher publisher(7, Dtype::kF32, Tensors(), Values(Dtype::kF32), 2);
+  const auto pulled = PullWeights(publisher.manifest(), Tensors(), /*ranges=*/{}, Dtype::kF32,
+                                  grpc::InsecureChannelCredentials(), Deadline::In(absl::Seconds(20)), 8);
+  ASSERT_TRUE(pulled.ok()) << pulled.status();
+  EXPECT_EQ(pulled->bytes, 0);
+  EXPECT_EQ(publisher.pulls(), 0);
+}
+
 // The rows of the first tensor and the columns of the last divided over `ranks`, the norm whole.
 std::vector<ParameterSpec> SharesOf(int rank, int ranks) {
   std::vector<ParameterSpec> shares = Tensors();

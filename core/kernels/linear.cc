@@ -286,24 +286,9 @@ std::vector<at::Tensor> Linears(const at::Tensor& input_TK, const std::vector<Li
 at::Tensor WideProduct(const at::Tensor& input_TK, const at::Tensor& weight) {
   const c10::NoGradGuard no_grad;
   if (UsesGemm(weight)) return Product(input_TK, weight, at::Tensor(), at::kFloat);
-  if (weight.scalar_type() != at::kBFloat16) return at::mm(input_TK, weight.t());
-  if (HasWideProducts(weight)) {
-    at::Tensor product = at::empty({input_TK.size(0), weight.size(0)}, input_TK.options().dtype(at::kFloat));
-    WideProductInto(input_TK, weight.t(), /*adds=*/false, &product);
-    return product;
-  }
-  // LibTorch's product of bf16 matrices comes out as bf16. The factors are widened instead, the weight some rows at a
-  // time: more of them would only fill memory.
-  constexpr int64_t kWideBytes = int64_t{16} << 20;
-  const at::Tensor input = input_TK.to(at::kFloat);
-  const int64_t N = weight.size(0);
-  const int64_t step = std::max<int64_t>(1, kWideBytes / (weight.size(1) * static_cast<int64_t>(sizeof(float))));
-  const at::Tensor product = at::empty({input.size(0), N}, input.options());
-  for (int64_t begin = 0; begin < N; begin += step) {
-    const int64_t end = std::min(N, begin + step);
-    at::Tensor part = product.slice(1, begin, end);
-    at::mm_out(part, input, weight.slice(0, begin, end).to(at::kFloat).t());
-  }
+  if (!HasWideProducts(weight)) return at::mm(input_TK, weight.t());
+  at::Tensor product = at::empty({input_TK.size(0), weight.size(0)}, input_TK.options().dtype(at::kFloat));
+  WideProductInto(input_TK, weight.t(), /*adds=*/false, &product);
   return product;
 }
 
