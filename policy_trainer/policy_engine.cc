@@ -3,6 +3,7 @@
 #include <ATen/ops/from_blob.h>
 
 #include <algorithm>
+#include <optional>
 #include <utility>
 
 #include "core/base/status_macros.h"
@@ -10,18 +11,25 @@
 #include "core/rl/policy_losses.h"
 #include "core/training/calls/update_call.h"
 #include "core/training/engine/forward.h"
+#include "core/weights/device_hashes.h"
 #include "core/zero/sharded_model.h"
 #include "policy_trainer/policy_loss.h"
 #include "policy_trainer/preference_loss.h"
 #include "proto/policy_trainer.pb.h"
 
 namespace quartet {
+namespace {
+
+// Elements that leave the device in one copy, so that their conversion takes little memory there.
+constexpr int64_t kConvertedAtOnce = int64_t{16} << 20;
+
+}  // namespace
 
 absl::StatusOr<std::unique_ptr<PolicyEngine>> PolicyEngine::Load(const TrainerConfig& config, uint64_t seed,
                                                                  const RankContext& context) {
   std::unique_ptr<PolicyEngine> engine(new PolicyEngine);
   QUARTET_RETURN_IF_ERROR(engine->TrainerEngine::Load("policy", HeadKind::kVocabulary, config, seed, context));
-  const bool is_host_memory = ComputeDevice(engine->model().shard(0)) == at::kCPU;
+  const bool is_host_memory = ComputeDevice(engine->model().options().device) == at::kCPU;
   engine->snapshots_ =
       std::make_shared<SnapshotMemory>(&engine->ledger(), is_host_memory ? MemoryTier::kDevice : MemoryTier::kHost);
   return engine;
@@ -57,6 +65,7 @@ absl::StatusOr<std::shared_ptr<const PublishedWeights>> PolicyEngine::Publish(ui
       first_tensor.push_back(tensors);
       tensors += static_cast<int>(group.parameters.size());
     }
+    std::optional<DeviceHashes> hashes;
     for (const ParameterShard& piece : model.parameter_shards()) {
       const OwnedRange own = model.owned(piece.group, model.process_group().rank());
       const int64_t begin = std::max(piece.shard_offset, own.offset);
@@ -66,11 +75,25 @@ absl::StatusOr<std::shared_ptr<const PublishedWeights>> PolicyEngine::Publish(ui
         snapshot->Count(end - begin);
         continue;
       }
-      void* bytes = snapshot->Add(first_tensor[piece.group] + piece.parameter,
-                                  piece.begin + (begin - piece.shard_offset), end - begin);
-      at::from_blob(bytes, {end - begin}, at::TensorOptions().dtype(type))
-          .copy_(model.shard(piece.group).narrow(0, begin, end - begin));
+      const int tensor = first_tensor[piece.group] + piece.parameter;
+      const int64_t position = piece.begin + (begin - piece.shard_offset);
+      const at::Tensor to =
+          at::from_blob(snapshot->Add(tensor, position, end - begin), {end - begin}, at::TensorOptions().dtype(type));
+      const at::Tensor from = model.shard(piece.group).narrow(0, begin, end - begin);
+      if (!from.is_cuda()) {
+        to.copy_(from);
+        continue;
+      }
+      // The device hashes what it has, so that the hash proves this copy as well.
+      if (!hashes.has_value()) hashes.emplace(tensors, from.device());
+      for (int64_t done = 0; done < from.numel(); done += kConvertedAtOnce) {
+        const int64_t count = std::min(kConvertedAtOnce, from.numel() - done);
+        const at::Tensor part = from.narrow(0, done, count).to(type);
+        hashes->Add(tensor, position + done, part);
+        to.narrow(0, done, count).copy_(part);
+      }
     }
+    if (hashes.has_value()) snapshot->SetHashes(hashes->Wait());
     return absl::OkStatus();
   });
   QUARTET_RETURN_IF_ERROR(status);

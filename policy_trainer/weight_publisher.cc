@@ -82,7 +82,8 @@ PublishedPart PublishedWeights::Describe(int num_tensors) const {
     range->set_begin(piece.begin);
     range->set_count(piece.count);
   }
-  const std::vector<uint64_t> hashes = Hashes(num_tensors);
+  QUARTET_CHECK(hashes_.empty() || hashes_.size() == static_cast<size_t>(num_tensors)) << hashes_.size();
+  const std::vector<uint64_t> hashes = hashes_.empty() ? Hashes(num_tensors) : hashes_;
   part.mutable_hashes()->Assign(hashes.begin(), hashes.end());
   return part;
 }

@@ -66,6 +66,10 @@ class PublishedWeights {
   // MemoryBudgetError or std::bad_alloc.
   void* Add(int tensor, int64_t begin, int64_t count);
 
+  // What HashElements gives for what is here of each tensor, where something else has computed it. Without, Describe
+  // does.
+  void SetHashes(std::vector<uint64_t> hashes) { hashes_ = std::move(hashes); }
+
   // Counts `count` elements that there will be no room for: on the meta device.
   void Count(int64_t count);
 
@@ -96,6 +100,7 @@ class PublishedWeights {
   const std::shared_ptr<SnapshotMemory> memory_;
   std::vector<Piece> pieces_;
   std::vector<LedgerEntry> counted_;
+  std::vector<uint64_t> hashes_;  // none: from the pieces
 };
 
 // One manifest of what all ranks have frozen: part i is that of the rank at endpoints[i]. INTERNAL where the parts

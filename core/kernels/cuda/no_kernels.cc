@@ -1,4 +1,5 @@
 #include "core/kernels/cuda/draw_rows.h"
+#include "core/kernels/cuda/hash_elements.h"
 #include "core/kernels/cuda/log_softmax_rows.h"
 #include "core/kernels/cuda/paged_kernel.h"
 #include "core/kernels/cuda/present_stream.h"
@@ -44,6 +45,8 @@ const char* LaunchLogSoftmaxRowsGradient(const float*, const int64_t*, float, co
                                          const EntropyGradient*, int64_t, int64_t, RowElement, void*, void*) {
   return kNoCuda;
 }
+
+const char* LaunchHashElements(const void*, int, int64_t, int64_t, uint64_t*, void*) { return kNoCuda; }
 
 const char* LaunchDrawRows(const float*, int64_t, const RowToDraw*, int64_t, DrawnRow*, void*) { return kNoCuda; }
 
