@@ -1,6 +1,5 @@
 #include "core/memory/accounted_tensor.h"
 
-#include <ATen/Context.h>
 #include <ATen/ops/empty.h>
 #include <c10/core/Allocator.h>
 #include <c10/core/DeviceGuard.h>
@@ -17,6 +16,7 @@
 #include "core/hardware/device.h"
 #include "core/hardware/meta_device.h"
 #include "core/memory/block_cache.h"
+#include "core/memory/pinned_memory.h"
 
 namespace quartet {
 namespace {
@@ -180,12 +180,12 @@ bool InstallAllocators() {
 [[maybe_unused]] const bool installed = InstallAllocators();
 
 c10::DataPtr AllocateOn(at::Device device, int64_t bytes, Ledger* ledger, MemoryCategory category, MemoryTier tier) {
-  // Pinned, so that copies reach the device at full speed and beside its computation.
-  c10::Allocator* allocator = device.is_cuda() && tier == MemoryTier::kHost
-                                  ? at::globalContext().getPinnedMemoryAllocator(device.type())
-                                  : c10::GetAllocator(device.type());
+  c10::Allocator* allocator = c10::GetAllocator(device.type());
   if (device.is_cuda()) {
     const c10::DeviceGuard guard(device);
+    // Pinned, so that copies reach the device at full speed and beside its computation.
+    PinnedMemory pinned(device);
+    if (tier == MemoryTier::kHost) allocator = &pinned;
     LedgerEntry entry;
     c10::DataPtr memory = Allocate(allocator, bytes, ledger, category, tier, &entry);
     return WithContext(std::move(memory), std::move(entry));
@@ -235,6 +235,7 @@ at::Tensor HostCopyOf(Ledger* ledger, MemoryCategory category, const at::Tensor&
 
 void GiveBackFreedBlocks() {
   HostBlocks().GiveBack();
+  PinnedMemory::GiveBackFreed();
   GiveBackDeviceMemory();
 }
 

@@ -36,7 +36,7 @@ class [[nodiscard]] MemoryScope {
 };
 
 // Flat, not initialised. Throws as MemoryScope says, also for CUDA devices; for these the host tier is pinned memory of
-// the host.
+// the host (core/memory/pinned_memory.h).
 at::Tensor AccountedEmpty(Ledger* ledger, MemoryCategory category, int64_t numel, at::ScalarType dtype,
                           at::Device device, MemoryTier tier = MemoryTier::kDevice);
 at::Tensor AccountedZeros(Ledger* ledger, MemoryCategory category, int64_t numel, at::ScalarType dtype,

@@ -1,6 +1,7 @@
 // Groups of parameters brought together from the ranks that hold them, and given back.
 #include <ATen/core/grad_mode.h>
 
+#include <algorithm>
 #include <exception>
 #include <utility>
 
@@ -8,6 +9,22 @@
 #include "core/zero/sharded_model_impl.h"
 
 namespace quartet {
+namespace {
+
+// Between types and devices LibTorch converts into memory as large as the whole, which nothing counts: so in parts.
+void CopyConverted(const at::Tensor& to, const at::Tensor& from) {
+  constexpr int64_t kAtOnce = int64_t{4} << 20;
+  if (to.device() == from.device() || to.scalar_type() == from.scalar_type()) {
+    to.copy_(from);
+    return;
+  }
+  for (int64_t done = 0; done < from.numel(); done += kAtOnce) {
+    const int64_t count = std::min(kAtOnce, from.numel() - done);
+    to.narrow(0, done, count).copy_(from.narrow(0, done, count));
+  }
+}
+
+}  // namespace
 
 GatheredGroup::State::~State() {
   tensors.clear();
@@ -111,10 +128,10 @@ void ShardedModel::Impl::RefreshComputeWeights(int group) {
     case ComputeWeights::kGatheredFromShards:
       return;
     case ComputeWeights::kGatheredFromCopies:
-      weights.compute.copy_(weights.shard);
+      CopyConverted(weights.compute, weights.shard);
       return;
     case ComputeWeights::kWholeCopy:
-      OwnShard(group, weights.compute).copy_(weights.shard);
+      CopyConverted(OwnShard(group, weights.compute), weights.shard);
       [[fallthrough]];
     case ComputeWeights::kWhole:
       if (shard->size() > 1) shard->AllGatherInPlace(weights.compute)->Wait();

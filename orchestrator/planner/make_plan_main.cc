@@ -34,6 +34,7 @@ GpuRates Rates(const PlanRequest& request, const RunConfig& config) {
 OutsideTensors Outside(const PlanRequest& request) {
   OutsideTensors outside = DefaultOutsideTensors();
   outside.process = request.process_bytes.value_or(outside.process);
+  outside.process_on_gpu = request.process_bytes.value_or(outside.process_on_gpu);
   if (request.cuda_bytes.has_value()) {
     outside.cuda_context = *request.cuda_bytes;
     outside.nccl_of_two = outside.nccl_of_more = 0;

@@ -19,8 +19,9 @@ inline constexpr int64_t kMiB = int64_t{1} << 20;
 // What a rank takes beside its tensors, in bytes. Not computed: measured, or told by others; docs/memory.md says where
 // and how.
 struct OutsideTensors {
-  // Code, libraries, gRPC, threads' stacks, and what the C library keeps: of the host.
+  // Code, libraries, gRPC, threads' stacks, and what the C library keeps: of the host. On GPUs CUDA's libraries, too.
   int64_t process = 0;
+  int64_t process_on_gpu = 0;
   // A CUDA context with the kernels in use, and NCCL's buffers for each group of ranks: of the GPU.
   int64_t cuda_context = 0;
   int64_t nccl_of_two = 0;

@@ -190,6 +190,23 @@ TEST(Plan, OnCpusAProcessHoldsFreedMemoryBesideItsTensors) {
   }
 }
 
+TEST(Plan, OnGpusAProcessHoldsPinnedMemoryBesideWhatItHasInHostMemory) {
+  const std::string model = NewModel();
+  OutsideTensors outside;
+  outside.process = 1;
+  outside.process_on_gpu = 5000;
+  const auto use = [&](const std::vector<std::string>& overrides) {
+    const auto plan = Planner({"critic_trainer"}, outside).MakePlan(OnGpus(model, int64_t{1} << 40, overrides));
+    EXPECT_TRUE(plan.ok()) << plan.status();
+    return plan->services[0];
+  };
+  EXPECT_EQ(use({}).outside_host, 5000);
+  const ServicePlan offloads = use({"critic.gradient_checkpointing=true", "critic.activation_offload=true"});
+  const int64_t inputs = offloads.use.host().total;
+  EXPECT_GT(inputs, 0);
+  EXPECT_EQ(offloads.outside_host, 5000 + std::min(inputs, inputs / 8 + (64 << 20)));
+}
+
 // With the optimizer in host memory a reduced gradient goes there while the next group's is reduced.
 TEST(Plan, CountsTheBuffersThroughWhichGradientsGoToTheHost) {
   const std::string model = NewModel();
