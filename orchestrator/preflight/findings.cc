@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
+#include "core/config/placement.h"
 #include "core/config/run_config.h"
 
 namespace quartet {
@@ -23,6 +24,8 @@ constexpr int64_t kCheckpointOfModel = 2 * (1 + 6);
 constexpr int64_t kDisk = int64_t{1} << 30;
 // Of a GPU, by programs that are there before the run; drivers take some hundred MiB themselves.
 constexpr int64_t kGpuInUse = int64_t{1} << 30;
+// What each rank of the run may have of its GPU already: its context.
+constexpr int64_t kContext = int64_t{816} << 20;
 // Of what is stated, and of the best of its kind.
 constexpr double kShareOfStated = 0.5, kShareOfBest = 1.0 / 3;
 
@@ -82,6 +85,17 @@ void CheckHost(const RunConfig& config, const NodeFacts& own, const NodeFacts& n
   }
 }
 
+// By the run's placement, itself among them.
+int64_t RanksOnTheGpuOf(const RunConfig& config, const std::string& service, int rank) {
+  const auto places = PlaceRanks(config);
+  if (!places.ok() || !places->contains(service)) return 1;
+  const std::vector<RankPlace>& own = places->at(service);
+  if (rank >= static_cast<int>(own.size())) return 1;
+  int64_t ranks = 0;
+  for (const auto& [name, of_service] : *places) ranks += std::count(of_service.begin(), of_service.end(), own[rank]);
+  return ranks;
+}
+
 void CheckGpu(const RunConfig& config, const std::string& service, const RankCheck& rank, Problems* problems) {
   const NodeFacts& node = rank.node();
   if (node.gpu_memory_bytes() == 0) return;
@@ -90,7 +104,8 @@ void CheckGpu(const RunConfig& config, const std::string& service, const RankChe
     problems->Warn(where, absl::StrCat("its GPU has ", Gibibytes(node.gpu_memory_bytes())),
                    absl::StrCat("the plan counts on ", Gibibytes(config.cluster().gpu_memory_bytes())));
   }
-  if (node.gpu_memory_used_bytes() > kGpuInUse) {
+  const int64_t others = RanksOnTheGpuOf(config, service, rank.rank()) - 1;
+  if (node.gpu_memory_used_bytes() > kGpuInUse + others * kContext) {
     problems->Warn(where, absl::StrCat("of its GPU ", Gibibytes(node.gpu_memory_used_bytes()), " are in use already"),
                    "see which program has it (nvidia-smi), and end it");
   }

@@ -3,6 +3,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "core/config/run_config.h"
+
 namespace quartet {
 namespace {
 
@@ -93,6 +95,21 @@ TEST_F(FindingsTest, LooksAtGpus) {
               ElementsAre(AllOf(StartsWith("host1, rank 0 of the policy_trainer: "), HasSubstr("20 GiB are in use")),
                           AllOf(StartsWith("host2, "), HasSubstr("40 GiB"), HasSubstr("79 GiB")),
                           HasSubstr("drivers differ: 535 on host3; 550 on host1, host2")));
+}
+
+TEST_F(FindingsTest, LeavesTheContextsOfServicesThatShareAGpuAlone) {
+  const int64_t four_contexts = int64_t{2100} << 20;
+  node(0).set_gpu_memory_bytes(80 * kGibi);
+  node(0).set_gpu_memory_used_bytes(four_contexts);
+  EXPECT_THAT(Found(), ElementsAre(HasSubstr("2.05 GiB are in use")));
+  config_.mutable_services()->set_device("cuda");
+  for (const std::string& service : kServiceNames) {
+    MutablePlacementOf(&config_, service)->set_ranks(1);
+    MutablePlacementOf(&config_, service)->set_device("cuda");
+  }
+  EXPECT_THAT(Found(), IsEmpty());
+  node(0).set_gpu_memory_used_bytes(four_contexts + 2 * kGibi);
+  EXPECT_THAT(Found(), ElementsAre(HasSubstr("4.05 GiB are in use")));
 }
 
 TEST_F(FindingsTest, ComparesWhatIsWithinAHostWithWhatIsStated) {
