@@ -109,7 +109,7 @@ class SlurmTest : public ::testing::Test {
   }
 
   // Ends the job as its user does. On a host that Slurm had lost it may take steps of the earlier start for the job's,
-  // and not end them: who checks for what is left does so without one.
+  // and not end them: there services end once no orchestrator is there.
   void Cancel(pid_t launch) {
     On(1, {"scancel", "--user=root"});
     const auto outcome = harness_.Wait(launch, kLong);
@@ -230,13 +230,15 @@ TEST_F(SlurmTest, SavesWhenItIsPreemptedAndGoesOn) {
 }
 
 TEST_F(SlurmTest, GoesOnWithoutAHostThatIsLost) {
-  const pid_t launch = Launch({"train.max_steps=100000", "train.save_steps=1"});
+  const pid_t launch =
+      Launch({"train.max_steps=100000", "train.save_steps=1", "services.orchestrator_timeout_seconds=30"});
   WaitForSteps(launch, 2);
   hosts_->Cut(2);
   ASSERT_TRUE(harness_.WaitForOutput(launch, "is queued again", kLong)) << harness_.Output(launch);
   hosts_->Mend(2);
   ExpectGoesOn(launch);
   Cancel(launch);
+  ExpectNothingIsLeft();
 }
 
 TEST_F(SlurmTest, GoesOnAfterADaemonOfSlurmHasDied) {

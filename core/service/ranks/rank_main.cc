@@ -91,6 +91,10 @@ int RankMain(int argc, char** argv, const RankMainOptions& options) {
 
   server_options.on_leave = [&stop](const std::string& why) { stop.Request(why); };
 
+  // Who checks the hosts asks once, and ends what it has started.
+  const absl::Duration patience = flags.check
+                                      ? absl::ZeroDuration()
+                                      : absl::Seconds(server_options.config.services().orchestrator_timeout_seconds());
   const auto calls_ended = std::make_shared<std::promise<void>>();
   server_options.on_calls_ended = [calls_ended] { calls_ended->set_value(); };
   const auto ended = std::make_shared<std::atomic<bool>>(false);
@@ -108,7 +112,13 @@ int RankMain(int argc, char** argv, const RankMainOptions& options) {
     }
   });
   std::optional<std::string> reason;
-  while (!reason.has_value()) reason = stop.Wait(absl::Hours(1));
+  while (!reason.has_value()) {
+    reason = stop.Wait(patience > absl::ZeroDuration() ? absl::Seconds(1) : absl::Hours(1));
+    if (patience > absl::ZeroDuration() && (*server)->unwatched() > patience) {
+      stop.Request(absl::StrCat("no orchestrator has been there for ", absl::FormatDuration(patience),
+                                " (services.orchestrator_timeout_seconds)"));
+    }
+  }
   (code == 0 ? QUARTET_LOG(kInfo) : QUARTET_LOG(kError)) << "stopping: " << *reason;
 
   // Model code and collectives cannot be interrupted: a rank that is still in one is left as it is.

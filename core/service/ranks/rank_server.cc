@@ -196,6 +196,9 @@ class RankServerImpl final : public RankServer {
     if (group_ != nullptr) group_->Stop();
   }
 
+  absl::Duration unwatched() const override {
+    return context_.rank == 0 && health_ != nullptr ? health_->unwatched() : absl::ZeroDuration();
+  }
   const RankContext& context() const override { return context_; }
   std::string metrics_url() const override { return metrics_ == nullptr ? "" : metrics_->url() + "/metrics"; }
 

@@ -51,6 +51,10 @@ class RankServer {
   // they do not end soon even then. Waits for the executor thread. Idempotent.
   virtual void Shutdown(absl::Duration grace, const std::string& why) = 0;
 
+  // How long the service has been serving and no orchestrator has been there; zero on ranks that orchestrators do not
+  // talk to.
+  virtual absl::Duration unwatched() const = 0;
+
   virtual const RankContext& context() const = 0;
   // Of its figures for Prometheus; "" where it serves none.
   virtual std::string metrics_url() const = 0;

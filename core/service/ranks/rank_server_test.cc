@@ -72,6 +72,25 @@ TEST(RankServer, ReportsServingWhileItIsReady) {
   }
 }
 
+TEST(RankServer, TheLeaderKnowsForHowLongNobodyHasWatchedIt) {
+  Group group(2);
+  const auto until_unwatched = [&] {
+    while (group.servers[0]->unwatched() == absl::ZeroDuration()) absl::SleepFor(absl::Milliseconds(1));
+  };
+  until_unwatched();
+  const auto stub = grpc::health::v1::Health::NewStub(
+      grpc::CreateChannel(group.servers[0]->context().endpoint, grpc::InsecureChannelCredentials()));
+  grpc::ClientContext context;
+  const auto watch = stub->Watch(&context, grpc::health::v1::HealthCheckRequest());
+  Health watched;
+  ASSERT_TRUE(watch->Read(&watched));
+  EXPECT_TRUE(IsServing(*group.servers[0])) << "who checks does not watch";
+  EXPECT_EQ(group.servers[0]->unwatched(), absl::ZeroDuration());
+  context.TryCancel();
+  until_unwatched();
+  EXPECT_EQ(group.servers[1]->unwatched(), absl::ZeroDuration()) << "no orchestrator asks it";
+}
+
 TEST(RankServer, TheLeaderTellsPrometheusOfItsCalls) {
   Group group(2);
   EXPECT_EQ(group.servers[1]->metrics_url(), "");

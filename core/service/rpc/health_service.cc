@@ -1,7 +1,10 @@
 #include "core/service/rpc/health_service.h"
 
+#include <algorithm>
 #include <chrono>
 #include <utility>
+
+#include "absl/cleanup/cleanup.h"
 
 namespace quartet {
 
@@ -18,6 +21,7 @@ HealthService::HealthService(std::set<std::string> names, std::function<bool()> 
 void HealthService::SetServing(bool serving) {
   std::lock_guard<std::mutex> lock(mutex_);
   serving_ = serving && !closed_;
+  CountUnwatched();
   changed_.notify_all();
 }
 
@@ -26,10 +30,24 @@ bool HealthService::is_serving() {
   return Status() == HealthCheckResponse::SERVING;
 }
 
+absl::Duration HealthService::unwatched() {
+  const std::lock_guard lock(mutex_);
+  return std::max(absl::Now() - unwatched_since_, absl::ZeroDuration());
+}
+
+void HealthService::CountUnwatched() {
+  if (!serving_ || watchers_ > 0) {
+    unwatched_since_ = absl::InfiniteFuture();
+  } else if (unwatched_since_ == absl::InfiniteFuture()) {
+    unwatched_since_ = absl::Now();
+  }
+}
+
 void HealthService::Close() {
   std::lock_guard<std::mutex> lock(mutex_);
   serving_ = false;
   closed_ = true;
+  CountUnwatched();
   changed_.notify_all();
 }
 
@@ -54,6 +72,13 @@ grpc::Status HealthService::Watch(grpc::ServerContext* context, const HealthChec
   HealthCheckResponse response;
   response.set_status(HealthCheckResponse::UNKNOWN);
   std::unique_lock<std::mutex> lock(mutex_);
+  ++watchers_;
+  CountUnwatched();
+  const absl::Cleanup leave = [&] {
+    if (!lock.owns_lock()) lock.lock();
+    --watchers_;
+    CountUnwatched();
+  };
   for (;;) {
     const auto now = known ? Status() : HealthCheckResponse::SERVICE_UNKNOWN;
     const bool last = closed_;

@@ -8,6 +8,8 @@
 #include <set>
 #include <string>
 
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
 #include "core/service/rpc/health.grpc.pb.h"
 
 namespace quartet {
@@ -22,6 +24,8 @@ class HealthService final : public grpc::health::v1::Health::Service {
   void SetServing(bool serving);
   // What a check is answered.
   bool is_serving();
+  // How long it has been serving while nobody watched; zero while somebody does.
+  absl::Duration unwatched();
   // SetServing(false), and ends all watches.
   void Close();
 
@@ -31,14 +35,18 @@ class HealthService final : public grpc::health::v1::Health::Service {
                      grpc::ServerWriter<grpc::health::v1::HealthCheckResponse>* writer) override;
 
  private:
+  // Under the lock, after a change of serving_ or watchers_.
+  void CountUnwatched();
   grpc::health::v1::HealthCheckResponse::ServingStatus Status() const;
 
   const std::set<std::string> names_;
   const std::function<bool()> is_ready_;
   std::mutex mutex_;
   std::condition_variable changed_;
-  bool serving_ = false;  // guarded by mutex_
-  bool closed_ = false;   // likewise
+  bool serving_ = false;                                 // guarded by mutex_
+  bool closed_ = false;                                  // likewise
+  int watchers_ = 0;                                     // likewise
+  absl::Time unwatched_since_ = absl::InfiniteFuture();  // likewise; future while it is watched, or does not serve
 };
 
 }  // namespace quartet

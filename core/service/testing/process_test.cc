@@ -210,6 +210,13 @@ std::string AllowedCores(pid_t pid) {
   return status.substr(begin, status.find('\n', begin) - begin);
 }
 
+TEST(Process, EndsWhereNoOrchestratorComes) {
+  Strings flags = kTwoRanks;
+  flags.push_back("--set=services.orchestrator_timeout_seconds=1");
+  Toy toy(flags);
+  toy.ExpectEnd(1, {"serving on", "no orchestrator has been there for 1s (services.orchestrator_timeout_seconds)"});
+}
+
 TEST(Process, EachRankRunsOnItsOwnCores) {
   const std::vector<int> cores = ReadTopology().cores();
   const std::string first = absl::StrCat(cores.front()), last = absl::StrCat(cores.back());

@@ -214,6 +214,9 @@ absl::StatusOr<std::string> SlurmJobScript(const RunConfig& config, const ValueO
     absl::StrAppend(&text, "  \"--set=services.", services[i], ".listen=${hosts", step.index, "[", step.hosts.front(),
                     "]}:", port > 0 ? absl::StrCat(port) : absl::StrCat("$((port + ", i, "))"), "\"\n");
   }
+  // A host that is cut off is not told that the job has ended.
+  constexpr char kTimeout[] = "services.orchestrator_timeout_seconds";
+  if (origins.count(kTimeout) == 0) absl::StrAppend(&text, "  --set=", kTimeout, "=300\n");
   if (own_tls) {
     for (const char* file : {"ca_file=$tls/cert.pem", "cert_file=$tls/cert.pem", "key_file=$tls/key.pem"}) {
       absl::StrAppend(&text, "  \"--set=tls.", file, "\"\n");

@@ -106,6 +106,12 @@ TEST(SlurmJobScript, KillsWhatAnEarlierStartHasLeft) {
   EXPECT_LT(script->find("[-]-config"), script->find("declare -A steps")) << "before there are new ones";
 }
 
+TEST(SlurmJobScript, EndsServicesThatHaveLostTheirOrchestrator) {
+  EXPECT_THAT(*Script({}), HasSubstr("\n  --set=services.orchestrator_timeout_seconds=300\n"));
+  EXPECT_THAT(*Script({"services.orchestrator_timeout_seconds=0"}), Not(HasSubstr("orchestrator_timeout_seconds")))
+      << "the configuration says it";
+}
+
 TEST(SlurmJobScript, KeepsPortsThatAreChosen) {
   const auto script = Script({"services.rollout.listen=0.0.0.0:7000"});
   ASSERT_TRUE(script.ok()) << script.status();

@@ -84,7 +84,9 @@ TEST(RankAddresses, TheLeaderListensUnderNoNameThatOthersTakeForTheirs) {
               AllOf(HasSubstr("services.scorer.listen is 192.0.2.7:5"), HasSubstr("no address of this host")));
   EXPECT_TRUE(listens("127.0.0.1:5").ok()) << "hosts that share it, such as containers of one pod";
   const absl::StatusOr<std::string> own = OwnReachableHost("0.0.0.0");
-  if (own.ok()) EXPECT_TRUE(listens(*own + ":5").ok()) << *own;
+  if (own.ok()) {
+    EXPECT_TRUE(listens(*own + ":5").ok()) << *own;
+  }
 }
 
 TEST(RankAddresses, SaysWhatToSetWhereNobodyCouldBeFound) {

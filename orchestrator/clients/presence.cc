@@ -1,0 +1,49 @@
+#include "orchestrator/clients/presence.h"
+
+#include <chrono>
+#include <utility>
+
+#include "core/service/rpc/health.grpc.pb.h"
+
+namespace quartet {
+
+Presence::Presence(std::shared_ptr<grpc::Channel> channel) : channel_(std::move(channel)), thread_([this] { Run(); }) {}
+
+Presence::~Presence() {
+  {
+    const std::lock_guard lock(mutex_);
+    stopped_ = true;
+    if (watching_ != nullptr) watching_->TryCancel();
+    changed_.notify_all();
+  }
+  thread_.join();
+}
+
+void Presence::MoveTo(std::shared_ptr<grpc::Channel> channel) {
+  const std::lock_guard lock(mutex_);
+  channel_ = std::move(channel);
+  if (watching_ != nullptr) watching_->TryCancel();
+  changed_.notify_all();
+}
+
+void Presence::Run() {
+  constexpr std::chrono::milliseconds kPause{500};
+  std::unique_lock lock(mutex_);
+  while (!stopped_) {
+    grpc::ClientContext context;
+    context.set_wait_for_ready(true);
+    watching_ = &context;
+    const auto stub = grpc::health::v1::Health::NewStub(channel_);
+    lock.unlock();
+    const auto reader = stub->Watch(&context, grpc::health::v1::HealthCheckRequest());
+    grpc::health::v1::HealthCheckResponse state;
+    while (reader->Read(&state)) {
+    }
+    reader->Finish();
+    lock.lock();
+    watching_ = nullptr;
+    if (!stopped_) changed_.wait_for(lock, kPause);
+  }
+}
+
+}  // namespace quartet
