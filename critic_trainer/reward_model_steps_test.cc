@@ -9,7 +9,7 @@
 
 #include "core/training/calls/leader_calls.h"
 #include "core/training/calls/update_call.h"
-#include "core/training/testing/engine_ranks.h"
+#include "core/training/testing/golden_batch.h"
 #include "critic_trainer/critic_engine.h"
 #include "proto/critic_trainer.pb.h"
 
@@ -22,12 +22,7 @@ class RewardModelStepsTest : public ::testing::TestWithParam<int> {
   RewardModelStepsTest()
       : golden_(nlohmann::json::parse(std::ifstream("critic_trainer/testdata/preference_steps.json"))),
         config_(TestConfig("core/model/testdata/llama_critic", 3)) {
-    TrainerConfig* critic = config_.mutable_critic();
-    critic->set_adam_beta1(golden_["adamw"]["beta1"]);
-    critic->set_adam_beta2(golden_["adamw"]["beta2"]);
-    critic->set_adam_eps(golden_["adamw"]["eps"]);
-    critic->set_weight_decay(golden_["adamw"]["weight_decay"]);
-    critic->set_max_norm(golden_["max_norm"]);
+    SetGoldenOptimizer(golden_, config_.mutable_critic());
   }
 
   std::vector<TrainingSequence> Step(bool has_margin, size_t step) const {

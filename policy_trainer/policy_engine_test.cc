@@ -6,7 +6,6 @@
 #include <cmath>
 #include <cstring>
 #include <filesystem>
-#include <fstream>
 #include <map>
 #include <mutex>
 #include <nlohmann/json.hpp>
@@ -17,9 +16,8 @@
 #include "core/model/parameter_layout.h"
 #include "core/rl/testing/token_arrays.h"
 #include "core/safetensors/reader.h"
-#include "core/training/batch/batch_split.h"
 #include "core/training/calls/update_call.h"
-#include "core/training/testing/engine_ranks.h"
+#include "core/training/testing/golden_batch.h"
 #include "core/weights/tensor_hash.h"
 #include "proto/policy_trainer.pb.h"
 
@@ -29,23 +27,6 @@ namespace {
 using ::testing::HasSubstr;
 
 constexpr char kModel[] = "core/model/testdata/llama";
-
-// tools/golden/make_service_golden.py: torch and transformers, one sequence a forward.
-nlohmann::json Golden() { return nlohmann::json::parse(std::ifstream("policy_trainer/testdata/golden.json")); }
-
-std::vector<TrainingSequence> Sequences(const nlohmann::json& golden) {
-  std::vector<TrainingSequence> sequences;
-  for (const auto& from : golden["sequences"]) {
-    TrainingSequence& to = sequences.emplace_back();
-    to.mutable_tokens()->set_index(sequences.size() * 10);
-    for (int id : from["ids"]) to.mutable_tokens()->add_ids(id);
-    for (bool action : from["action_mask"]) to.mutable_tokens()->add_action_mask(action);
-    for (double x : from["loss_weights"]) MutableArray(kLossWeights, &to).Add(static_cast<float>(x));
-    for (double x : from["old_log_probs"]) MutableArray(kOldLogProbs, &to).Add(static_cast<float>(x));
-    for (double x : from["advantages"]) MutableArray(kAdvantages, &to).Add(static_cast<float>(x));
-  }
-  return sequences;
-}
 
 struct Arrangement {
   int ranks;
@@ -69,58 +50,24 @@ std::map<std::pair<std::string, std::string>, int64_t> CurrentBytes(const RankIn
 class PolicyEngineTest : public ::testing::TestWithParam<Arrangement> {
  protected:
   PolicyEngineTest()
-      : golden_(Golden()), sequences_(Sequences(golden_)), config_(TestConfig(kModel, GetParam().stage)) {
+      : batch_("policy_trainer/testdata/golden.json", {kLossWeights, kOldLogProbs, kAdvantages}, GetParam().ranks,
+               GetParam().micro_batch),
+        config_(TestConfig(kModel, GetParam().stage)) {
     TrainerConfig* actor = config_.mutable_actor();
     actor->set_shard_size(GetParam().shard_size);
     actor->set_adam_offload(GetParam().offload);
     actor->set_offload_param(GetParam().offload);
     actor->set_activation_offload(GetParam().offload);
-    actor->set_adam_beta1(golden_["adamw"]["beta1"]);
-    actor->set_adam_beta2(golden_["adamw"]["beta2"]);
-    actor->set_adam_eps(golden_["adamw"]["eps"]);
-    actor->set_weight_decay(golden_["adamw"]["weight_decay"]);
-    actor->set_max_norm(golden_["max_norm"]);
-    std::vector<BatchItem> batch;
-    for (const TrainingSequence& sequence : sequences_) {
-      const int tokens = sequence.tokens().ids_size();
-      batch.push_back({.tokens = tokens, .cost = static_cast<double>(tokens)});
-    }
-    split_ = SplitBatch(batch, GetParam().ranks, {.sequences = GetParam().micro_batch});
+    SetGoldenOptimizer(golden_, actor);
   }
 
-  // Calls `body` with a loaded engine, and this rank's sequences, on every rank.
   void OnEveryRank(
       const std::function<void(const RankContext&, PolicyEngine&, const std::vector<TrainingSequence>&)>& body) {
-    RunEngineRanks(GetParam().ranks, [&](const RankContext& context) {
-      auto engine = PolicyEngine::Load(config_.actor(), config_.seed(), context);
-      ASSERT_TRUE(engine.ok()) << engine.status();
-      std::vector<TrainingSequence> mine;
-      for (size_t item : split_.items[context.rank]) mine.push_back(sequences_[item]);
-      body(context, **engine, mine);
-    });
+    quartet::OnEveryRank<PolicyEngine>(batch_, config_.actor(), config_.seed(), body);
   }
 
-  template <typename Call>
-  void SetMicroBatches(int rank, Call* call) const {
-    const std::vector<uint32_t>& sizes = split_.micro_batch_sizes[rank];
-    call->mutable_micro_batch_sizes()->Assign(sizes.begin(), sizes.end());
-  }
-
-  // Log-probabilities of this rank's sequences are those of `expected`, one array a sequence of the batch.
-  void ExpectLogProbs(PolicyEngine& engine, int rank, const std::vector<std::vector<float>>& expected) {
-    std::vector<TokenSequence> tokens;
-    for (size_t item : split_.items[rank]) tokens.push_back(sequences_[item].tokens());
-    ForwardCall call;
-    SetMicroBatches(rank, &call);
-    call.set_temperature(golden_["temperature"]);
-    std::vector<TokenValues> replies;
-    ASSERT_TRUE(engine.Forward(call, tokens, &replies).ok());
-    ASSERT_EQ(replies.size(), tokens.size());
-    for (size_t i = 0; i < replies.size(); ++i) {
-      EXPECT_EQ(replies[i].index(), tokens[i].index());
-      const std::vector<float> values(replies[i].values().begin(), replies[i].values().end());
-      EXPECT_THAT(values, ::testing::Pointwise(::testing::FloatNear(2e-4), expected[split_.items[rank][i]]));
-    }
+  void ExpectLogProbs(PolicyEngine& engine, int rank, const std::vector<std::vector<float>>& expected) const {
+    batch_.ExpectForward(engine, rank, golden_["temperature"], expected);
   }
 
   UpdateCall Call(int rank, PolicyLossConfig::Kind kind, bool own_old_log_probs = false) const {
@@ -133,14 +80,13 @@ class PolicyEngineTest : public ::testing::TestWithParam<Arrangement> {
     header.mutable_loss()->set_eps_clip_high(golden_["eps_clip_high"]);
     if (kind == PolicyLossConfig::KIND_PPO) header.mutable_loss()->set_dual_clip(golden_["dual_clip"]);
     UpdateCall call = MakeUpdateCall(header);
-    SetMicroBatches(rank, &call);
+    batch_.SetMicroBatches(rank, &call);
     return call;
   }
 
-  const nlohmann::json golden_;
-  const std::vector<TrainingSequence> sequences_;
+  const GoldenBatch batch_;
+  const nlohmann::json& golden_ = batch_.golden;
   RunConfig config_;
-  BatchSplit split_;
 };
 
 TEST_P(PolicyEngineTest, UpdatesAsTorchDoesOnTransformersModel) {
@@ -187,7 +133,7 @@ TEST_P(PolicyEngineTest, TakesItsOwnLogProbsForTheOldOnes) {
       for (size_t i = 0; i < mine.size(); ++i) {
         ClearArray(kOldLogProbs, &mine[i]);
         if (own) continue;
-        for (const double x : golden_["sequences"][split_.items[context.rank][i]]["log_probs"]) {
+        for (const double x : golden_["sequences"][batch_.split.items[context.rank][i]]["log_probs"]) {
           MutableArray(kOldLogProbs, &mine[i]).Add(static_cast<float>(x));
         }
       }
@@ -404,7 +350,8 @@ TEST_P(OnePolicyEngineTest, ABudgetPassedByAnUpdateIsTold) {
       auto engine = PolicyEngine::Load(config_.actor(), config_.seed(), context);
       ASSERT_TRUE(engine.ok()) << engine.status();
       needed = (*engine)->Info().memory_totals(0).current_bytes();
-      const absl::Status status = (*engine)->Update(Call(context.rank, PolicyLossConfig::KIND_PPO), sequences_, &sums);
+      const absl::Status status =
+          (*engine)->Update(Call(context.rank, PolicyLossConfig::KIND_PPO), batch_.sequences, &sums);
       most = (*engine)->Info().memory_totals(0).peak_bytes();
       if (!bounded) continue;
       EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted);

@@ -9,7 +9,7 @@
 #include "core/rl/testing/token_arrays.h"
 #include "core/training/calls/leader_calls.h"
 #include "core/training/calls/update_call.h"
-#include "core/training/testing/engine_ranks.h"
+#include "core/training/testing/golden_batch.h"
 #include "policy_trainer/policy_engine.h"
 #include "proto/policy_trainer.pb.h"
 
@@ -33,12 +33,7 @@ TokenSequence Sequence(uint64_t index, const std::vector<int>& prompt, const std
 class PreferenceStepsTest : public ::testing::TestWithParam<int> {
  protected:
   PreferenceStepsTest() : golden_(PreferenceGolden()), config_(TestConfig("core/model/testdata/llama", 3)) {
-    TrainerConfig* actor = config_.mutable_actor();
-    actor->set_adam_beta1(golden_["adamw"]["beta1"]);
-    actor->set_adam_beta2(golden_["adamw"]["beta2"]);
-    actor->set_adam_eps(golden_["adamw"]["eps"]);
-    actor->set_weight_decay(golden_["adamw"]["weight_decay"]);
-    actor->set_max_norm(golden_["max_norm"]);
+    SetGoldenOptimizer(golden_, config_.mutable_actor());
   }
 
   // The examples of one step, as the orchestrator would send them, without reference log-probabilities.
