@@ -20,6 +20,7 @@ namespace {
 
 struct CheckFlags {
   ConfigSources sources;
+  Program program = Program::kPpo;
   bool services_run = false;
 };
 
@@ -41,9 +42,9 @@ class Workspace {
 };
 
 // All of them on this host, without models, for as long as what is returned lives.
-absl::StatusOr<std::unique_ptr<ServiceLauncher>> StartHere(const std::string& folder, RunConfig* config,
+absl::StatusOr<std::unique_ptr<ServiceLauncher>> StartHere(const std::string& folder,
+                                                           const std::vector<std::string>& services, RunConfig* config,
                                                            TerminalView& view, Cancellation& cancellation) {
-  const std::vector<std::string> services = PpoServices(*config);
   const std::string config_path = folder + "/check.textproto", programs = ServiceLauncher::DefaultProgramsFolder();
   QUARTET_RETURN_IF_ERROR(AtomicWriteFile(config_path, PrintRunConfig(*config)));
   QUARTET_ASSIGN_OR_RETURN(std::vector<RankLaunch> plan,
@@ -69,6 +70,7 @@ absl::StatusOr<std::unique_ptr<ServiceLauncher>> StartHere(const std::string& fo
 
 absl::Status Check(const CheckFlags& flags, TerminalView& view, Cancellation& cancellation) {
   QUARTET_ASSIGN_OR_RETURN(RunConfig config, LoadRunConfig(flags.sources, ""));
+  const std::vector<std::string> services = ServicesOf(flags.program, config);
   const Workspace workspace;
   std::unique_ptr<ServiceLauncher> launcher;
   if (!flags.services_run) {
@@ -79,11 +81,11 @@ absl::Status Check(const CheckFlags& flags, TerminalView& view, Cancellation& ca
           "quartet launch --engine=slurm|ray --check=only, or start them with --check on their hosts, then "
           "quartet check --services_run"));
     }
-    QUARTET_ASSIGN_OR_RETURN(config, LoadRunConfig(flags.sources, "", ServiceLauncher::Defaults(PpoServices(config))));
+    QUARTET_ASSIGN_OR_RETURN(config, LoadRunConfig(flags.sources, "", ServiceLauncher::Defaults(services)));
     if (workspace.path().empty()) return absl::UnavailableError("cannot make a folder for temporary files (TMPDIR)");
-    QUARTET_ASSIGN_OR_RETURN(launcher, StartHere(workspace.path(), &config, view, cancellation));
+    QUARTET_ASSIGN_OR_RETURN(launcher, StartHere(workspace.path(), services, &config, view, cancellation));
   }
-  QUARTET_ASSIGN_OR_RETURN(const PreflightFacts facts, AskForFacts(config, view, cancellation));
+  QUARTET_ASSIGN_OR_RETURN(const PreflightFacts facts, AskForFacts(config, services, view, cancellation));
   return ReportPreflight(config, facts, view);
 }
 
@@ -95,12 +97,14 @@ int main(int argc, char** argv) {
   const quartet::CommandLine line = {
       .program = "check",
       .before =
-          "check: looks at the hosts of a PPO run and at the links between them, before any model is loaded.\n\n"
+          "check: looks at the hosts of a run and at the links between them, before any model is loaded.\n\n"
           "Usage: check --config=FILE [flags]\n\nFlags:\n",
       .flags = {{"preset", "NAME", "As the orchestrator's.", quartet::Text(&flags.sources.preset)},
                 {"config", "FILE", "The run's configuration.", quartet::Text(&flags.sources.file)},
                 {"set", "PATH=VALUE", "Overrides one field. May be repeated.",
                  quartet::Texts(&flags.sources.overrides)},
+                {"program", "NAME", "The run: ppo (default), sft, dpo or reward_model.",
+                 quartet::OneOf(quartet::kRunPrograms, &flags.program)},
                 {"services_run", "",
                  "The services run already, each started with --check, at services.*.listen. Without it they are\n"
                  "started on this host.",

@@ -262,6 +262,29 @@ TEST_F(SlurmTest, IsQueuedAgainWhenAServiceDiesUntilItHelpsNoMore) {
   ExpectNothingIsLeft();
 }
 
+TEST_F(SlurmTest, FineTunesOverTwoHostsAndGoesOnAfterAFailure) {
+  const std::string rows = harness_.Write(
+      "rows.jsonl", "{\"prompt\": \"1+1=\", \"response\": \"2\"}\n{\"prompt\": \"2+3=\", \"response\": \"5\"}\n");
+  const std::string run_dir = harness_.Path("fine_tuned");
+  std::map<std::string, std::string> environment = Environment();
+  environment["QUARTET_FAIL_POINTS"] = "policy_trainer.update=kill@5";  // which is not reached by the second start
+  const auto outcome =
+      harness_.Wait(hosts_->Start(harness_, 1, "orchestrator/engines/launch",
+                                  {"--engine=slurm", "--program=sft", "--set=run_dir=" + run_dir,
+                                   "--set=sft.data=" + rows, "--set=actor.pretrain=" + model_,
+                                   "--set=data.prompt_max_len=16", "--set=rollout.generate_max_len=16",
+                                   "--set=sft.batch_size=4", "--set=sft.max_steps=7", "--set=train.save_steps=3",
+                                   "--set=cluster.num_nodes=2", "--set=services.policy_trainer.num_nodes=2"},
+                                  environment),
+                    kLong);
+  EXPECT_EQ(outcome.exit_code, 0) << outcome.output;
+  EXPECT_THAT(outcome.output, AllOf(HasSubstr("checked: nothing is in the way"), HasSubstr("is queued again"),
+                                    HasSubstr("going on after 3 of 7 steps"), HasSubstr("done: " + run_dir)));
+  EXPECT_EQ(ReadRecords(run_dir + "/metrics.jsonl").size(), 7u);
+  EXPECT_FALSE(std::filesystem::exists(run_dir + "/logs/rollout.log"));
+  ExpectNothingIsLeft();
+}
+
 TEST_F(SlurmTest, SaysWhatAJobWaitsFor) {
   On(1, {"sbatch", "--nodes=3", "--exclusive", "--output=/dev/null", "--wrap=sleep 1000"});
   const pid_t launch = Launch({});

@@ -1,7 +1,6 @@
 #!/usr/bin/env python3
-"""Runs of `launch --engine=ray` on a Ray cluster of three nodes on this host: a whole one, one whose services are
-replaced, one that loses a node, one that is told to
-end, and which GPUs its ranks see.
+"""Runs of `launch --engine=ray` on a Ray cluster of three nodes on this host: a whole one, one of fine-tuning, one whose services
+are replaced, one that loses a node, one that is told to end, and which GPUs its ranks see.
 
     check_ray.py PROGRAMS     (with the packages of deploy/ray/requirements.txt; check_ray.sh installs them)
 """
@@ -66,6 +65,15 @@ class Check:
         until('services', lambda: 'run folder:' in self.log('whole'), process)
         print(f'seconds from the command to the orchestrator: {time.monotonic() - began:.1f}')
         check('a run', (process.wait(LONG), steps(run)), (0, [0, 1, 2]))
+
+    def fine_tuning(self):
+        run, start = self.folder / 'fine_tuned', self.folder / 'task/start'
+        fields = [f'run_dir={run}', f'sft.data={start}/demonstrations.jsonl', f'actor.pretrain={start}/model', 'data.prompt_max_len=16',
+                  'rollout.generate_max_len=16', 'sft.batch_size=16', 'sft.max_steps=4', 'cluster.num_nodes=2',
+                  'services.policy_trainer.num_nodes=2']
+        done = subprocess.run([self.programs / 'orchestrator/engines/launch', '--engine=ray', '--program=sft', f'--python={sys.executable}',
+                               f'--ray_address={self.cluster.address}', *(f'--set={field}' for field in fields)], timeout=LONG)
+        check('fine-tuning', (done.returncode, len(steps(run)), (run / 'logs/rollout.log').exists()), (0, 4, False))
 
     def upgrade(self):
         run, process = self.launch('upgrade', 'train.max_steps=100000')
@@ -154,7 +162,7 @@ def main():
         cluster.add_node(num_cpus=16, num_gpus=8, object_store_memory=80 << 20)
     try:
         checks = Check(programs, folder, cluster)
-        for one in (checks.refused, checks.whole_run, checks.gpus, checks.too_large, checks.upgrade, checks.lost_node):
+        for one in (checks.refused, checks.whole_run, checks.fine_tuning, checks.gpus, checks.too_large, checks.upgrade, checks.lost_node):
             one()
     finally:
         for log in sorted(folder.glob('*.log')) if sys.exc_info()[0] else []:

@@ -2,10 +2,13 @@
 
 #include <google/protobuf/text_format.h>
 
+#include <algorithm>
+
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "core/base/files.h"
+#include "core/base/logging.h"
 #include "core/base/status_macros.h"
 #include "core/config/checks/checks.h"
 #include "core/config/checks/conditions.h"
@@ -135,6 +138,26 @@ absl::Status ResolveRunConfig(RunConfig* config, const std::string& base_folder,
   QUARTET_RETURN_IF_ERROR(CheckAll(*config));
   ResolvePaths(base_folder, config);
   return absl::OkStatus();
+}
+
+const std::string& RunProgramName(Program program) {
+  const auto named = std::find_if(kRunPrograms.begin(), kRunPrograms.end(),
+                                  [program](const auto& one) { return one.second == program; });
+  QUARTET_CHECK(named != kRunPrograms.end()) << static_cast<int>(program) << " drives no services";
+  return named->first;
+}
+
+std::vector<std::string> ServicesOf(Program program, const RunConfig& config) {
+  switch (program) {
+    case Program::kSft:
+      return kSftServices;
+    case Program::kDpo:
+      return kDpoServices;
+    case Program::kRewardModel:
+      return kRewardModelServices;
+    default:
+      return PpoServices(config);
+  }
 }
 
 void ResolveFor(Program program, RunConfig* config) {

@@ -4,6 +4,7 @@
 #include <map>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -37,6 +38,14 @@ absl::Status ResolveRunConfig(RunConfig* config, const std::string& base_folder)
 
 // What a configuration is used for, and so which fields must be set.
 enum class Program { kRollout, kPolicyTrainer, kCriticTrainer, kScorer, kPpo, kSft, kDpo, kRewardModel };
+
+// Those that drive services, by the names that users know; a program of that name runs it, but for PPO, which is the
+// orchestrator's.
+inline const std::vector<std::pair<std::string, Program>> kRunPrograms = {
+    {"ppo", Program::kPpo}, {"sft", Program::kSft}, {"dpo", Program::kDpo}, {"reward_model", Program::kRewardModel}};
+const std::string& RunProgramName(Program program);
+// The services that it drives.
+std::vector<std::string> ServicesOf(Program program, const RunConfig& config);
 
 // Of a resolved configuration: fills in what has another default in each program, and puts back to its default what
 // `program`, which drives services, does not read.

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Runs the ranks of a launch plan on a Ray cluster, and the orchestrator beside this program.
 
-    launch.py RUN_DIR --programs=FOLDER [--address=HOST:PORT] [--max_restarts=N] [--check=on|off|only]
+    launch.py RUN_DIR --programs=FOLDER [--program=NAME] [--address=HOST:PORT] [--max_restarts=N] [--check=on|off|only]
 
 `quartet launch --engine=ray` starts it, once it has written RUN_DIR/launch/run.textproto and ranks.json. Each node of the plan is a
 bundle of one placement group (so its ranks are packed on one node of Ray's, and no two nodes of the plan share one), and an actor
@@ -180,7 +180,7 @@ class Requests:
         request.unlink()
 
 
-def attempt(run_dir, programs, ranks, check, stopped):
+def attempt(run_dir, programs, program, ranks, check, stopped):
     """One start of everything; the exit code of the run."""
     by_node = collections.defaultdict(list)
     for rank in ranks:
@@ -212,13 +212,15 @@ def attempt(run_dir, programs, ranks, check, stopped):
         requests = Requests(run_dir / 'launch/services', list(nodes.values()), flags)
         if check != 'off':
             ray.get([node.start.remote([*flags, '--check'], requests.kept) for node in nodes.values()])
-            code = subprocess.call([f'{programs}/orchestrator/check', f'--config={config}', *flags, '--services_run'])
+            code = subprocess.call([f'{programs}/orchestrator/check', f'--program={program}', f'--config={config}', *flags,
+                                    '--services_run'])
             ray.get([node.stop.remote() for node in nodes.values()])
             if code or check == 'only' or stopped.is_set():
                 return 130 if stopped.is_set() else code
         ray.get([node.start.remote(flags, requests.kept) for node in nodes.values()])
         say('ranks start on ' + ', '.join(f'{host} ({len(by_node[node])})' for node, host in hosts.items()))
-        orchestrator = subprocess.Popen([f'{programs}/orchestrator/orchestrator', f'--config={config}', *flags], start_new_session=True,
+        main = 'orchestrator' if program == 'ppo' else program
+        orchestrator = subprocess.Popen([f'{programs}/orchestrator/{main}', f'--config={config}', *flags], start_new_session=True,
                                         env={**os.environ, 'QUARTET_SERVICE_REQUESTS': str(requests.folder)})
         ends = [node.first_end.remote() for node in nodes.values()]
         told, lost = False, None
@@ -258,6 +260,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument('run_dir', type=pathlib.Path)
     parser.add_argument('--programs', required=True)
+    parser.add_argument('--program', choices=['ppo', 'sft', 'dpo', 'reward_model'], default='ppo')
     parser.add_argument('--address', default='auto')
     parser.add_argument('--max_restarts', type=int, default=3)
     parser.add_argument('--check', choices=['on', 'off', 'only'], default='on')
@@ -282,7 +285,7 @@ def main():
     latest, failures, after = run_dir / 'checkpoints/latest', 0, None
     while True:
         try:
-            code = attempt(run_dir, arguments.programs, ranks, arguments.check, stopped)
+            code = attempt(run_dir, arguments.programs, arguments.program, ranks, arguments.check, stopped)
         except ray.exceptions.RayActorError as error:  # before the orchestrator runs; later it is among the ends
             say(f'a node is lost: {error}')
             code = 1

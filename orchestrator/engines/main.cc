@@ -1,9 +1,10 @@
-// Starts a PPO run and its services where they are to run: here, or on a cluster that another system runs.
+// Starts a run and its services where they are to run: here, or on a cluster that another system runs.
 #include <errno.h>
 #include <signal.h>
 #include <string.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <map>
 #include <memory>
@@ -21,6 +22,7 @@
 #include "orchestrator/engines/slurm/job_script.h"
 #include "orchestrator/launch/launch_plan.h"
 #include "orchestrator/loop/train.h"
+#include "orchestrator/offline/train.h"
 #include "orchestrator/run_folder/run_lock.h"
 #include "orchestrator/session/run_program.h"
 
@@ -35,6 +37,7 @@ enum class Engine { kProcess, kSlurm, kRay };
 
 struct LaunchFlags {
   Engine engine = Engine::kProcess;
+  Program program = Program::kPpo;
   ConfigSources sources;
   int max_restarts = 3;
   std::string check = "on";
@@ -49,14 +52,16 @@ CommandLine LaunchCommandLine(LaunchFlags* flags) {
   return {
       .program = "launch",
       .before =
-          "launch: starts a PPO run and its services where they are to run.\n\n"
-          "Usage: launch [--engine=process] --config=FILE [flags of the orchestrator]\n"
-          "       launch --engine=slurm|ray --config=FILE [flags]\n\n"
-          "On this host (\"process\") it is the orchestrator with --launch; its --help tells the flags. On a "
-          "cluster:\n",
+          "launch: starts a run and its services where they are to run.\n\n"
+          "Usage: launch [--engine=process] [--program=NAME] --config=FILE [flags of the program]\n"
+          "       launch --engine=slurm|ray [--program=NAME] --config=FILE [flags]\n\n"
+          "On this host (\"process\") it is the orchestrator, sft, dpo or reward_model with --launch; their --help "
+          "tells the\nflags. On a cluster:\n",
       .flags = {{"engine", "NAME", "What starts the processes: process, slurm or ray.",
                  OneOf<Engine>({{"process", Engine::kProcess}, {"slurm", Engine::kSlurm}, {"ray", Engine::kRay}},
                                &flags->engine)},
+                {"program", "NAME", "What is run: ppo (default), sft, dpo or reward_model.",
+                 OneOf(kRunPrograms, &flags->program)},
                 {"preset", "NAME", "As the orchestrator's.", Text(&flags->sources.preset)},
                 {"config", "FILE",
                  "The run's configuration. Its `cluster` says what nodes there are, services.*.num_nodes and\n"
@@ -98,22 +103,31 @@ CommandLine LaunchCommandLine(LaunchFlags* flags) {
       }};
 }
 
-// Whether the flags are of the orchestrator, which has more; `words` are those for it.
-bool IsOfOrchestrator(int argc, char** argv, std::vector<std::string>* words) {
-  std::string engine = "process";
+// Whether the flags are of the program that is to be run, which has more; `words` are those for it, its name first.
+bool IsOfProgram(int argc, char** argv, std::vector<std::string>* words) {
+  std::string engine = "process", program = "ppo";
   bool help = false;
+  words->push_back("");
   for (int i = 1; i < argc; ++i) {
-    const std::string_view word = argv[i];
-    if (word.substr(0, 9) == "--engine=") {
-      engine = word.substr(9);
-    } else if (word == "--engine" && i + 1 < argc) {
-      engine = argv[++i];
-    } else {
-      help = help || word == "--help" || word == "--version";
-      words->push_back(argv[i]);
+    const std::string word = argv[i];
+    bool taken = false;
+    for (auto [flag, to] : {std::pair{"--engine", &engine}, std::pair{"--program", &program}}) {
+      if (word.starts_with(absl::StrCat(flag, "="))) {
+        *to = word.substr(word.find('=') + 1);
+        taken = true;
+      } else if (word == flag && i + 1 < argc) {
+        *to = argv[++i];
+        taken = true;
+      }
     }
+    if (taken) continue;
+    help = help || word == "--help" || word == "--version";
+    words->push_back(word);
   }
-  return engine == "process" && !help;
+  const bool known =
+      std::any_of(kRunPrograms.begin(), kRunPrograms.end(), [&](const auto& one) { return one.first == program; });
+  words->front() = program == "ppo" ? "orchestrator" : program;
+  return engine == "process" && known && !help;
 }
 
 // Runs the program `words` instead of this one. Returns only where that is not possible.
@@ -129,8 +143,9 @@ absl::Status Become(std::vector<std::string> words) {
   return absl::InternalError(absl::StrCat("cannot run ", words[0], ": ", strerror(errno)));
 }
 
-int BecomeOrchestrator(std::vector<std::string> words) {
-  words.insert(words.begin(), {ServiceLauncher::DefaultProgramsFolder() + "/orchestrator/orchestrator", "--launch"});
+int BecomeProgram(std::vector<std::string> words) {
+  words.front() = absl::StrCat(ServiceLauncher::DefaultProgramsFolder(), "/orchestrator/", words.front());
+  words.insert(words.begin() + 1, "--launch");
   return Finish("launch", Become(std::move(words)));
 }
 
@@ -140,7 +155,7 @@ absl::StatusOr<RunConfig> OnCluster(const LaunchFlags& flags, const ValueOrigins
   ConfigSources sources = flags.sources;
   // Whatever comes, the run goes on with what there is.
   sources.overrides.push_back("train.load_checkpoint=true");
-  if (origins.count("train.save_on_sigterm") == 0 &&
+  if (flags.program == Program::kPpo && origins.count("train.save_on_sigterm") == 0 &&
       (origins.count("train.save_optimizer") == 0 || config.train().save_optimizer())) {
     sources.overrides.push_back("train.save_on_sigterm=true");
   }
@@ -165,6 +180,7 @@ absl::Status BecomeRayDriver(const LaunchFlags& flags, const std::string& run_di
                                     programs + "/" + kRayDriver,
                                     run_dir,
                                     "--programs=" + programs,
+                                    "--program=" + RunProgramName(flags.program),
                                     "--address=" + flags.ray_address,
                                     absl::StrCat("--max_restarts=", flags.max_restarts),
                                     "--check=" + flags.check};
@@ -187,18 +203,19 @@ absl::Status LaunchOnCluster(const LaunchFlags& flags, TerminalView& view, Cance
     SlurmOptions options = flags.slurm;
     options.max_restarts = flags.max_restarts;
     options.check = flags.check;
+    options.program = flags.program;
     QUARTET_ASSIGN_OR_RETURN(files[kSlurmScript], SlurmJobScript(config, origins, programs, options));
   } else {
     QUARTET_ASSIGN_OR_RETURN(const std::vector<RankLaunch> plan,
-                             MakeLaunchPlan(config, PpoServices(config), TopologyOf(config.cluster()), programs,
-                                            {"--config=" + config_path}));
+                             MakeLaunchPlan(config, ServicesOf(flags.program, config), TopologyOf(config.cluster()),
+                                            programs, {"--config=" + config_path}));
     files[kRayPlan] = LaunchPlanAsJson(plan);
   }
   RunSession session(asked, {.origins = origins}, view, cancellation);
-  QUARTET_RETURN_IF_ERROR(CheckPpo(session));
+  QUARTET_RETURN_IF_ERROR(flags.program == Program::kPpo ? CheckPpo(session) : CheckRows(flags.program, session));
 
   // 2. What the engine and the programs read, in the run's folder.
-  ClearUnread(Program::kPpo, &config);
+  ClearUnread(flags.program, &config);
   files[kClusterConfig] = PrintRunConfig(config, origins);
   for (const char* folder : {"/launch", "/logs"}) QUARTET_RETURN_IF_ERROR(MakeDirs(run_dir + folder));
   {
@@ -211,7 +228,9 @@ absl::Status LaunchOnCluster(const LaunchFlags& flags, TerminalView& view, Cance
     }
   }
   if (!config.train().save_optimizer()) {
-    view.Print("warning: train.save_optimizer is false, so that the run has nothing to go on with when it ends early");
+    view.Print(absl::StrCat("warning: train.save_",
+                            config.train().save_steps() == 0 ? "steps is 0" : "optimizer is false",
+                            ", so that the run has nothing to go on with when it ends early"));
   }
   view.Print(absl::StrCat(slurm ? "batch script: " : "launch plan: ", run_dir, "/", slurm ? kSlurmScript : kRayPlan));
   if (flags.dry_run) return absl::OkStatus();
@@ -225,7 +244,7 @@ absl::Status LaunchOnCluster(const LaunchFlags& flags, TerminalView& view, Cance
 
 int main(int argc, char** argv) {
   std::vector<std::string> words;
-  if (quartet::IsOfOrchestrator(argc, argv, &words)) return quartet::BecomeOrchestrator(std::move(words));
+  if (quartet::IsOfProgram(argc, argv, &words)) return quartet::BecomeProgram(std::move(words));
   quartet::LaunchFlags flags;
   return quartet::RunProgram(argc, argv, quartet::LaunchCommandLine(&flags),
                              [&](quartet::TerminalView& view, quartet::Cancellation& cancellation) {

@@ -59,8 +59,13 @@ void ShowInputs(const Inputs& inputs, const Tokenizer& tokenizer, TerminalView& 
   view.Print(DescribePair(first.chosen, first.rejected, tokenizer));
 }
 
-std::string NameOf(Program program) {
-  return program == Program::kSft ? "sft" : program == Program::kDpo ? "dpo" : "reward_model";
+absl::Status ReadInputs(Program program, RunSession& session, Inputs* inputs) {
+  const std::string model = program == Program::kRewardModel ? "critic" : "actor";
+  return session.ReadInputs({.programs = {program},
+                             .services = ServicesOf(program, session.config()),
+                             .model = model,
+                             .name = RunProgramName(program)},
+                            [&] { return ReadRows(session, program, model, inputs); });
 }
 
 absl::StatusOr<OfflineSummary> RunLoop(Program program, RunSession& session, const Inputs& inputs) {
@@ -84,20 +89,21 @@ absl::StatusOr<OfflineSummary> RunLoop(Program program, RunSession& session, con
 
 }  // namespace
 
+absl::Status CheckRows(Program program, RunSession& session) {
+  Inputs inputs;
+  return ReadInputs(program, session, &inputs);
+}
+
 absl::StatusOr<std::string> TrainOnRows(Program program, RunSession session) {
   const RunConfig& config = session.config();
   TerminalView& view = session.view();
-  const std::string model = program == Program::kRewardModel ? "critic" : "actor";
-  const std::vector<std::string> services = ServicesOf(program, config);
   Inputs inputs;
-  QUARTET_RETURN_IF_ERROR(
-      session.ReadInputs({.programs = {program}, .services = services, .model = model, .name = NameOf(program)},
-                         [&] { return ReadRows(session, program, model, &inputs); }));
+  QUARTET_RETURN_IF_ERROR(ReadInputs(program, session, &inputs));
   view.Print(absl::StrCat("run folder: ", config.run_dir()));
   ShowInputs(inputs, session.tokenizer(), view);
   QUARTET_RETURN_IF_ERROR(
       session.OpenFolder(inputs.examples != nullptr ? &inputs.examples->rows() : &inputs.pairs->rows()));
-  view.Print(absl::StrCat("micro-batches: ", DescribeMicroBatches(config, services)));
+  view.Print(absl::StrCat("micro-batches: ", DescribeMicroBatches(config, ServicesOf(program, config))));
   QUARTET_RETURN_IF_ERROR(session.StartServices());
   const absl::StatusOr<OfflineSummary> summary = RunLoop(program, session, inputs);
   QUARTET_RETURN_IF_ERROR(session.End(summary.status()));

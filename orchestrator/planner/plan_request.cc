@@ -9,13 +9,9 @@
 #include "core/base/status_macros.h"
 #include "core/config/services.h"
 #include "orchestrator/checks/input_check.h"
-#include "orchestrator/session/run_session.h"
 
 namespace quartet {
 namespace {
-
-const std::vector<std::pair<std::string, Program>> kPlannedPrograms = {
-    {"ppo", Program::kPpo}, {"sft", Program::kSft}, {"dpo", Program::kDpo}, {"reward_model", Program::kRewardModel}};
 
 FlagTarget Mebibytes(std::optional<int64_t>* bytes) {
   return {.store =
@@ -45,7 +41,7 @@ CommandLine PlanCommandLine(PlanRequest* request) {
            {"set", "PATH=VALUE", "Overrides one field, for example --set=actor.zero_stage=3. May be repeated.",
             Texts(&request->sources.overrides)},
            {"program", "NAME", "The run that is planned: ppo (default), sft, dpo or reward_model.",
-            OneOf(kPlannedPrograms, &request->program)},
+            OneOf(kRunPrograms, &request->program)},
            {"service", "NAME", "Plans this service. May be repeated; default: all that the run has.",
             Texts(&request->services)},
            {"search", "WHAT", "\"gpus\": the fewest GPUs that it fits on; \"batch\": the fullest micro-batches.",
@@ -101,9 +97,8 @@ absl::Status LoadPlanRequest(PlanRequest* request) {
     if (request->program == Program::kPpo) {
       QUARTET_RETURN_IF_ERROR(CheckFor(request->config, program));
     } else if (std::find(all.begin(), all.end(), service) == all.end()) {
-      const auto planned = std::find_if(kPlannedPrograms.begin(), kPlannedPrograms.end(),
-                                        [request](const auto& one) { return one.second == request->program; });
-      return absl::InvalidArgumentError(absl::StrCat("--service=", service, " is not of --program=", planned->first,
+      return absl::InvalidArgumentError(absl::StrCat("--service=", service,
+                                                     " is not of --program=", RunProgramName(request->program),
                                                      ", which has ", absl::StrJoin(all, ", ")));
     }
   }

@@ -156,7 +156,8 @@ absl::Status PullWeights(CheckedService& rollout, TerminalView& view, PreflightF
 
 }  // namespace
 
-absl::StatusOr<PreflightFacts> AskForFacts(const RunConfig& config, TerminalView& view, Cancellation& cancellation) {
+absl::StatusOr<PreflightFacts> AskForFacts(const RunConfig& config, const std::vector<std::string>& names,
+                                           TerminalView& view, Cancellation& cancellation) {
   QUARTET_ASSIGN_OR_RETURN(const auto credentials, MakeChannelCredentials(config.tls()));
   QUARTET_ASSIGN_OR_RETURN(const std::unique_ptr<Token> token, Token::Make(config.run_dir()));
   PreflightFacts facts;
@@ -164,7 +165,7 @@ absl::StatusOr<PreflightFacts> AskForFacts(const RunConfig& config, TerminalView
   facts.model_bytes = BytesBelow(config.actor().pretrain());
   std::map<std::string, std::unique_ptr<CheckedService>> services;
   // 1. Who is there, with what.
-  for (const std::string& service : PpoServices(config)) {
+  for (const std::string& service : names) {
     services[service] =
         std::make_unique<CheckedService>(service, PlacementOf(config, service).listen(), credentials, cancellation);
     view.Begin("hosts of the " + service);
@@ -196,7 +197,9 @@ absl::StatusOr<PreflightFacts> AskForFacts(const RunConfig& config, TerminalView
                              .bytes_per_second = pair.bytes_per_second()});
     }
   }
-  QUARTET_RETURN_IF_ERROR(PullWeights(*services.at("rollout"), view, &facts));
+  if (services.contains("rollout") && services.contains("policy_trainer")) {
+    QUARTET_RETURN_IF_ERROR(PullWeights(*services.at("rollout"), view, &facts));
+  }
   view.End();
   return facts;
 }

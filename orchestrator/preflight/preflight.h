@@ -1,6 +1,7 @@
 // Looks at the hosts of a run and the links between them before any model is loaded.
 #pragma once
 
+#include <string>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -12,10 +13,10 @@
 
 namespace quartet {
 
-// Asks the services of a PPO run, which were started with --check and listen where `config` says, for all that
-// FindProblems looks at; each is waited for while it starts. UNAVAILABLE names a service, or a rank, that cannot be
-// reached, and from where.
-absl::StatusOr<PreflightFacts> AskForFacts(const RunConfig& config, TerminalView& view, Cancellation& cancellation);
+// Asks `services`, which were started with --check and listen where `config` says, for all that FindProblems looks at;
+// each is waited for while it starts. UNAVAILABLE names a service, or a rank, that cannot be reached, and from where.
+absl::StatusOr<PreflightFacts> AskForFacts(const RunConfig& config, const std::vector<std::string>& services,
+                                           TerminalView& view, Cancellation& cancellation);
 
 // Of this host alone, without asking anybody.
 std::vector<Finding> FindProblemsHere(const RunConfig& config);

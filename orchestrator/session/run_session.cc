@@ -28,19 +28,6 @@ constexpr absl::Duration kDeathPatience = absl::Seconds(3);
 
 }  // namespace
 
-std::vector<std::string> ServicesOf(Program program, const RunConfig& config) {
-  switch (program) {
-    case Program::kSft:
-      return kSftServices;
-    case Program::kDpo:
-      return kDpoServices;
-    case Program::kRewardModel:
-      return kRewardModelServices;
-    default:
-      return PpoServices(config);
-  }
-}
-
 absl::StatusOr<std::unique_ptr<Tokenizer>> LoadTokenizer(const RunConfig& config, const std::string& model) {
   const std::string& chat_template = config.data().tokenizer_chat_template();
   const std::string& folder = TrainerOf(config, model).pretrain();

@@ -40,9 +40,6 @@ struct RunOptions {
   std::string continue_command = {};
 };
 
-// The services that a program drives; of Program::kPpo, kSft, kDpo or kRewardModel.
-std::vector<std::string> ServicesOf(Program program, const RunConfig& config);
-
 // The tokenizer of `model`, "actor" or "critic". Errors name the option.
 absl::StatusOr<std::unique_ptr<Tokenizer>> LoadTokenizer(const RunConfig& config, const std::string& model);
 

@@ -158,7 +158,7 @@ absl::StatusOr<std::string> SlurmJobScript(const RunConfig& config, const ValueO
   for (const std::string& option : options.orchestrator_sbatch) {
     QUARTET_RETURN_IF_ERROR(CheckOption("orchestrator_sbatch", option));
   }
-  const Strings services = PpoServices(config);
+  const Strings services = ServicesOf(options.program, config);
   QUARTET_ASSIGN_OR_RETURN(const auto placed, PlaceRanks(config));
   QUARTET_ASSIGN_OR_RETURN(const std::vector<RankLaunch> plan,
                            MakeLaunchPlan(config, services, TopologyOf(config.cluster()), programs_folder, {}));
@@ -171,7 +171,7 @@ absl::StatusOr<std::string> SlurmJobScript(const RunConfig& config, const ValueO
 
   // 1. What Slurm is asked for.
   std::string text =
-      absl::StrCat("#!/bin/bash\n# The PPO run in ", config.run_dir(),
+      absl::StrCat("#!/bin/bash\n# The run in ", config.run_dir(),
                    ", written by its launcher. It goes on after its newest checkpoint", " by\n#   sbatch ", script_path,
                    "\n#SBATCH --job-name=quartet --requeue --open-mode=append --output=\"", config.run_dir(), "/",
                    kSlurmLog, "\"\n");
@@ -190,7 +190,7 @@ absl::StatusOr<std::string> SlurmJobScript(const RunConfig& config, const ValueO
   // 2. Which nodes it got, and where on them services listen.
   const std::string programs = ShellWord(programs_folder);
   absl::StrAppend(&text, "run_dir=", run_dir, "\nprograms=", programs, "\nmax_restarts=", options.max_restarts,
-                  "\ncheck=", options.check, "\n", kBegin);
+                  "\ncheck=", options.check, "\nprogram=", RunProgramName(options.program), "\n", kBegin);
   for (size_t index = 0; index < components.size(); ++index) {
     absl::StrAppend(&text, "hosts", index, "=($(scontrol show hostnames \"$SLURM_JOB_NODELIST",
                     count > 1 ? absl::StrCat("_HET_GROUP_", index) : "", "\"))\n");

@@ -1,4 +1,4 @@
-// A PPO run as a batch script of Slurm.
+// A run as a batch script of Slurm.
 #pragma once
 
 #include <string>
@@ -12,6 +12,8 @@
 namespace quartet {
 
 struct SlurmOptions {
+  // What the run is; of kRunPrograms.
+  Program program = Program::kPpo;
   // Options of sbatch for the nodes of all services, such as "--partition=gpu".
   std::vector<std::string> sbatch;
   // The same of a node that the orchestrator has to itself; none: it runs on the first node of the services.

@@ -106,6 +106,14 @@ TEST(SlurmJobScript, KillsWhatAnEarlierStartHasLeft) {
   EXPECT_LT(script->find("[-]-config"), script->find("declare -A steps")) << "before there are new ones";
 }
 
+TEST(SlurmJobScript, StartsTheServicesAndTheProgramOfWhatIsTrained) {
+  const auto script = Script({}, {.program = Program::kDpo});
+  ASSERT_TRUE(script.ok()) << script.status();
+  ExpectRunnable(*script);
+  EXPECT_THAT(*script, AllOf(HasSubstr("\nprogram=dpo\n"), HasSubstr("\nservices=(policy_trainer scorer)\n"),
+                             HasSubstr("start_scorer() {"), Not(HasSubstr("start_rollout() {"))));
+}
+
 TEST(SlurmJobScript, EndsServicesThatHaveLostTheirOrchestrator) {
   EXPECT_THAT(*Script({}), HasSubstr("\n  --set=services.orchestrator_timeout_seconds=300\n"));
   EXPECT_THAT(*Script({"services.orchestrator_timeout_seconds=0"}), Not(HasSubstr("orchestrator_timeout_seconds")))

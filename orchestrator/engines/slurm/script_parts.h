@@ -81,7 +81,7 @@ inline constexpr char kEnd[] = R"sh(
 check_hosts() {
   local code name
   for name in "${services[@]}"; do "start_$name" "$(programs_of "$name")" --check; done
-  (on_orchestrator check "$programs/orchestrator/check" --config="$config" "${where[@]}" --services_run)
+  (on_orchestrator check "$programs/orchestrator/check" --program=$program --config="$config" "${where[@]}" --services_run)
   code=$?
   for name in "${services[@]}"; do
     kill -0 "${steps[$name]}" 2>/dev/null && continue
@@ -95,7 +95,9 @@ check_hosts() {
 run() {
   local ended= name
   for name in "${services[@]}"; do "start_$name" "$(programs_of "$name")"; done
-  on_orchestrator orchestrator "$programs/orchestrator/orchestrator" --config="$config" "${where[@]}" &
+  local main=$program
+  [ "$main" != ppo ] || main=orchestrator
+  on_orchestrator orchestrator "$programs/orchestrator/$main" --config="$config" "${where[@]}" &
   orchestrator=$!
   # The first to end ends all, but for a service that is tried in place of another.
   while [ -z "$ended" ]; do
