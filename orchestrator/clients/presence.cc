@@ -33,16 +33,23 @@ void Presence::Run() {
     grpc::ClientContext context;
     context.set_wait_for_ready(true);
     watching_ = &context;
-    const auto stub = grpc::health::v1::Health::NewStub(channel_);
+    const std::shared_ptr<grpc::Channel> watched = channel_;
+    const auto stub = grpc::health::v1::Health::NewStub(watched);
     lock.unlock();
     const auto reader = stub->Watch(&context, grpc::health::v1::HealthCheckRequest());
     grpc::health::v1::HealthCheckResponse state;
     while (reader->Read(&state)) {
     }
-    reader->Finish();
+    const bool answers = reader->Finish().error_code() != grpc::StatusCode::UNIMPLEMENTED;
     lock.lock();
     watching_ = nullptr;
-    if (!stopped_) changed_.wait_for(lock, kPause);
+    if (stopped_) return;
+    const auto moved = [&] { return stopped_ || channel_ != watched; };
+    if (answers) {
+      changed_.wait_for(lock, kPause, moved);
+    } else {
+      changed_.wait(lock, moved);  // what listens there knows no health
+    }
   }
 }
 

@@ -4,12 +4,14 @@
 #include <filesystem>
 #include <fstream>
 #include <optional>
+#include <set>
 
 #include "absl/strings/str_cat.h"
 #include "core/base/logging.h"
 #include "core/checkpoint/state_folder.h"
 #include "core/config/run_config.h"
 #include "core/config/services.h"
+#include "core/service/rpc/health_service.h"
 #include "core/service/rpc/message_size.h"
 #include "core/service/rpc/service_version.h"
 #include "core/service/rpc/status_conversion.h"
@@ -254,6 +256,10 @@ FakeServices::FakeServices() {
     int port = 0;
     builder.AddListeningPort("127.0.0.1:0", grpc::InsecureServerCredentials(), &port);
     builder.RegisterService(service.get());
+    auto health = std::make_unique<HealthService>(std::set<std::string>(), [] { return true; });
+    health->SetServing(true);
+    builder.RegisterService(health.get());
+    services_.push_back(std::move(health));
     // As a service that knows no traces.
     services_.push_back(std::make_unique<Trace::Service>());
     builder.RegisterService(services_.back().get());
