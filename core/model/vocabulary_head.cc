@@ -9,6 +9,8 @@
 #include <torch/csrc/autograd/custom_function.h>
 
 #include <algorithm>
+#include <ranges>
+#include <vector>
 
 #include "core/base/logging.h"
 #include "core/hardware/meta_device.h"
@@ -36,6 +38,18 @@ constexpr int64_t kPartsOfChunk = 8;
 template <typename Use>
 void InParts(int64_t count, int64_t size, const Use& use) {
   for (int64_t begin = 0; begin < count; begin += size) use(begin, std::min(count, begin + size));
+}
+
+// [0, count) in chunks of `size`, but that the first may be smaller.
+struct Chunk {
+  int64_t begin, end;
+};
+std::vector<Chunk> Chunks(int64_t count, int64_t size) {
+  std::vector<Chunk> chunks;
+  for (int64_t begin = 0, end = (count - 1) % size + 1; begin < count; begin = end, end += size) {
+    chunks.push_back({begin, end});
+  }
+  return chunks;
 }
 
 // Of `row_numel` elements of `type` each.
@@ -211,12 +225,13 @@ at::Tensor LogitsGradient(const at::Tensor& logits_cV, const HeadGradients& of, 
   return padded;
 }
 
-// The logits are made anew in backward: what is saved between the passes is what came in, and a number a token.
+// What is saved between the passes is what came in, a number a token, and the last chunk's logits, with which backward
+// begins: either pass holds as much. Those of the chunks before it are made anew.
 class LogProbsFunction : public torch::autograd::Function<LogProbsFunction> {
  public:
   static variable_list forward(AutogradContext* context, const at::Tensor& hidden_TD, const at::Tensor& head_VD,
                                const at::Tensor& targets_T, double temperature, const EntropyRequest& entropy,
-                               int64_t chunk_tokens) {
+                               int64_t chunk_tokens, bool keeps_logits) {
     const int64_t T = hidden_TD.size(0);
     const at::TensorOptions wide = hidden_TD.options().dtype(WideType(hidden_TD.scalar_type()));
     const bool by_rows = ByRows(hidden_TD, WideType(hidden_TD.scalar_type()));
@@ -226,14 +241,15 @@ class LogProbsFunction : public torch::autograd::Function<LogProbsFunction> {
     at::Tensor log_sum_T = at::empty({by_rows ? T : 0}, wide);
     at::Tensor entropy_T = at::empty({entropy.wanted ? T : 0}, wide);
     at::Tensor entropy_log_sum_T = at::empty({by_rows && entropy.wanted ? T : 0}, wide);
-    InParts(T, chunk_tokens, [&](int64_t begin, int64_t end) {
-      TakeLogProbs(VocabularyLogits(hidden_TD.slice(0, begin, end), head_VD), targets.slice(0, begin, end), temperature,
-                   entropy.temperature,
+    for (const auto& [begin, end] : Chunks(T, chunk_tokens)) {
+      const at::Tensor logits = VocabularyLogits(hidden_TD.slice(0, begin, end), head_VD);
+      if (keeps_logits && end == T) context->saved_data[kLastLogits] = logits;
+      TakeLogProbs(logits, targets.slice(0, begin, end), temperature, entropy.temperature,
                    {.log_prob_c = log_prob_T.slice(0, begin, end),
                     .entropy_c = entropy_T.slice(0, begin, end),
                     .log_sum_c = log_sum_T.slice(0, begin, end),
                     .entropy_log_sum_c = entropy_log_sum_T.slice(0, begin, end)});
-    });
+    }
     const bool differentiable = entropy.wanted && entropy.differentiable;
     variable_list saved = {hidden_TD, head_VD, targets, log_sum_T};
     if (differentiable) {
@@ -266,7 +282,7 @@ class LogProbsFunction : public torch::autograd::Function<LogProbsFunction> {
       head_grad_VD = at::empty(head_VD.sizes(), head_VD.options().dtype(type));
       if (T == 0) head_grad_VD.zero_();
     }
-    InParts(T, chunk_tokens, [&](int64_t begin, int64_t end) {
+    for (const auto& [begin, end] : std::views::reverse(Chunks(T, chunk_tokens))) {
       const at::Tensor hidden = hidden_TD.slice(0, begin, end);
       HeadGradients part = all;
       part.targets_c = targets_T.slice(0, begin, end);
@@ -277,45 +293,58 @@ class LogProbsFunction : public torch::autograd::Function<LogProbsFunction> {
         part.entropy_c = saved[4].slice(0, begin, end);
         part.entropy_log_sum_c = saved[5].slice(0, begin, end);
       }
-      const at::Tensor logits_grad = LogitsGradient(VocabularyLogits(hidden, head_VD), part, hidden_TD.scalar_type());
+      const at::Tensor logits_grad =
+          LogitsGradient(end == T ? TakeLastLogits(context, hidden, head_VD) : VocabularyLogits(hidden, head_VD), part,
+                         hidden_TD.scalar_type());
       const int64_t rows = logits_grad.size(0);
       AddHeadGradient(logits_grad, rows == end - begin ? hidden : NarrowPadded(hidden, rows, hidden.scalar_type()),
-                      head_VD, begin, end, &hidden_grad_TD, &head_grad_VD);
-    });
+                      head_VD, begin, end, /*adds=*/end < T, &hidden_grad_TD, &head_grad_VD);
+    }
     if (head_grad_VD.defined()) head_grad_VD = head_grad_VD.to(head_VD.scalar_type());
-    return {hidden_grad_TD, head_grad_VD, at::Tensor(), at::Tensor(), at::Tensor(), at::Tensor()};
+    return {hidden_grad_TD, head_grad_VD, at::Tensor(), at::Tensor(), at::Tensor(), at::Tensor(), at::Tensor()};
   }
 
  private:
-  // Of tokens [begin, end), from the gradient of their logits; there may be rows of zeros behind them. The first
-  // tokens' are written, the others' added. What is not asked for is undefined.
+  static constexpr char kLastLogits[] = "last_logits";
+
+  // Gives up what forward has kept. It is no longer there where a graph is gone through once more.
+  static at::Tensor TakeLastLogits(AutogradContext* context, const at::Tensor& hidden_cD, const at::Tensor& head_VD) {
+    const auto kept = context->saved_data.find(kLastLogits);
+    if (kept == context->saved_data.end()) return VocabularyLogits(hidden_cD, head_VD);
+    at::Tensor logits = kept->second.toTensor();
+    context->saved_data.erase(kept);
+    return logits;
+  }
+
+  // Of tokens [begin, end), from the gradient of their logits; there may be rows of zeros behind them. The head's is
+  // written or added. What is not asked for is undefined.
   static void AddHeadGradient(const at::Tensor& logits_grad_cV, const at::Tensor& hidden_cD, const at::Tensor& head_VD,
-                              int64_t begin, int64_t end, at::Tensor* hidden_grad_TD, at::Tensor* head_grad_VD) {
+                              int64_t begin, int64_t end, bool adds, at::Tensor* hidden_grad_TD,
+                              at::Tensor* head_grad_VD) {
     if (hidden_grad_TD->defined()) {
       hidden_grad_TD->slice(0, begin, end).copy_(GradientProduct(logits_grad_cV, head_VD).slice(0, 0, end - begin));
     }
     if (!head_grad_VD->defined()) return;
-    const bool first_tokens = begin == 0;
     if (head_VD.scalar_type() == head_grad_VD->scalar_type()) {
-      if (first_tokens) {
-        GradientProductInto(logits_grad_cV.t(), hidden_cD, head_grad_VD);
-      } else {
+      if (adds) {
         AddGradientProduct(logits_grad_cV.t(), hidden_cD, head_grad_VD);
+      } else {
+        GradientProductInto(logits_grad_cV.t(), hidden_cD, head_grad_VD);
       }
       return;
     }
     if (HasWideProducts(logits_grad_cV)) {
-      WideProductInto(logits_grad_cV.t(), hidden_cD, /*adds=*/!first_tokens, head_grad_VD);
+      WideProductInto(logits_grad_cV.t(), hidden_cD, adds, head_grad_VD);
       return;
     }
     InParts(head_VD.size(0), RowsWithin(kHeadRowsBytes, head_VD.size(1), head_VD.scalar_type()),
             [&](int64_t first, int64_t last) {
               at::Tensor sum = head_grad_VD->slice(0, first, last);
               const at::Tensor part = GradientProduct(logits_grad_cV.slice(1, first, last).t(), hidden_cD);
-              if (first_tokens) {
-                sum.copy_(part);
-              } else {
+              if (adds) {
                 sum.add_(part);
+              } else {
+                sum.copy_(part);
               }
             });
   }
@@ -334,7 +363,9 @@ TokenLogProbs ChunkedLogProbs(const at::Tensor& hidden_TD, const at::Tensor& hea
   QUARTET_CHECK(temperature > 0 && chunk_bytes > 0) << temperature << ", " << chunk_bytes;
   QUARTET_CHECK(entropy.temperature > 0) << entropy.temperature;
   const int64_t chunk_tokens = RowsWithin(chunk_bytes, head_VD.size(0), WideType(head_VD.scalar_type()));
-  const variable_list out = LogProbsFunction::apply(hidden_TD, head_VD, targets_T, temperature, entropy, chunk_tokens);
+  const bool has_backward = at::GradMode::is_enabled() && (hidden_TD.requires_grad() || head_VD.requires_grad());
+  const variable_list out = LogProbsFunction::apply(hidden_TD, head_VD, targets_T, temperature, entropy, chunk_tokens,
+                                                    /*keeps_logits=*/has_backward);
   return {.log_prob_T = out[0], .entropy_T = entropy.wanted ? out[1] : at::Tensor()};
 }
 

@@ -36,8 +36,9 @@ inline constexpr int64_t kLogitsChunkBytes = int64_t{128} << 20;
 // log_softmax(fp32(hidden head^T) / temperature)[target] for each token. `hidden_TD` after the final norm, `head_VD`
 // the vocabulary head's weight, `targets_T` int64. With fp64 inputs everything is fp64.
 //
-// Works on a chunk of tokens at a time, whose logits in fp32 are at most `chunk_bytes` (one token's at the least), and
-// makes them anew in the backward pass: either pass holds less than two chunks of anything tokens x V, whatever T is.
+// Works on a chunk of tokens at a time, whose logits in fp32 are at most `chunk_bytes` (one token's at the least). The
+// last chunk's are kept for the backward pass, which begins with them and makes the others anew: either pass holds less
+// than two chunks of anything tokens x V, whatever T is.
 // (The gradient of the head's weight is summed in fp32 over chunks, then cast to the weight's type.)
 TokenLogProbs ChunkedLogProbs(const at::Tensor& hidden_TD, const at::Tensor& head_VD, const at::Tensor& targets_T,
                               double temperature, const EntropyRequest& entropy,

@@ -144,6 +144,19 @@ TEST(ChunkedLogProbs, LeavesOutWhatIsNotAskedFor) {
   EXPECT_TRUE(hidden.grad().defined());
 }
 
+TEST(ChunkedLogProbs, GivesTheSameGradientsWhereAGraphIsGoneThroughOnceMore) {
+  const Case c;
+  const at::Tensor hidden = c.hidden.clone().set_requires_grad(true);
+  const at::Tensor head = c.head.clone().set_requires_grad(true);
+  const at::Tensor loss = (ChunkedLogProbs(hidden, head, c.targets, 1, {}, Logits(10)).log_prob_T * c.upstream).sum();
+  loss.backward({}, /*retain_graph=*/true);
+  const at::Tensor hidden_grad = hidden.grad().clone(), head_grad = head.grad().clone();
+  hidden.mutable_grad() = head.mutable_grad() = at::Tensor();
+  loss.backward();
+  EXPECT_TRUE(hidden.grad().equal(hidden_grad));
+  EXPECT_TRUE(head.grad().equal(head_grad));
+}
+
 TEST(ChunkedLogProbs, TakesNoTokens) {
   const Case c;
   const TokenLogProbs result =
