@@ -17,6 +17,8 @@ constexpr int64_t kBlockTokens = 16;
 constexpr int64_t kWorthSharing = 8;
 // Ranks that wait no more than this leaves are not worth sharing less.
 constexpr double kBalanceEnough = 0.95;
+// How near to the least cost of the costliest piece, as a share of it, cuts of the tree come.
+constexpr double kCutExactly = 1e-3;
 
 // What a micro-batch of sequences comes to, which are added in the order of the tree.
 class Together {
@@ -58,15 +60,16 @@ bool Fits(const BatchItem& item, const MicroBatchLimit& limit) {
          (limit.tokens == 0 || item.tokens <= limit.tokens);
 }
 
-// Neighbours in the tree that share enough, as many as cost no more than `most_cost`; each sequence in one bundle.
+// Neighbours in the tree, as many as keep to the limit and cost no more than `most_cost`; each sequence in one bundle.
+// With `alike`, of sequences that share enough with the one before.
 std::vector<Bundle> MakeBundles(const std::vector<const TokenSequence*>& sequences,
                                 const std::vector<PlaceInTree>& places, const MicroBatchLimit& limit,
-                                const SequenceCost& cost, double most_cost) {
+                                const SequenceCost& cost, double most_cost, bool alike) {
   std::vector<Bundle> bundles;
   std::optional<Together> last;
   for (const PlaceInTree& place : places) {
     const TokenSequence& sequence = *sequences[place.index];
-    if (last.has_value() && kWorthSharing * place.shared >= sequence.ids_size()) {
+    if (last.has_value() && (!alike || kWorthSharing * place.shared >= sequence.ids_size())) {
       Together more = *last;
       more.Add(sequence, place.shared);
       if (Fits(more.item(), limit) && more.item().cost <= most_cost) {
@@ -125,21 +128,33 @@ BatchItem TogetherOf(const std::vector<const TokenSequence*>& sequences, const S
 BatchSplit SplitTree(const std::vector<const TokenSequence*>& sequences, int ranks, const MicroBatchLimit& limit,
                      const SequenceCost& cost, bool share) {
   const std::vector<PlaceInTree> places = PlacesInTree(sequences, share);
-  const auto split_bundles = [&](double most_cost) {
-    const std::vector<Bundle> bundles = MakeBundles(sequences, places, limit, cost, most_cost);
+  constexpr double kAnyCost = std::numeric_limits<double>::infinity();
+  const auto split = [&](const std::vector<Bundle>& bundles) {
     std::vector<BatchItem> items;
     for (const Bundle& bundle : bundles) items.push_back(bundle.item);
     return Unbundled(SplitBatch(items, ranks, limit), bundles);
   };
-  BatchSplit best = split_bundles(std::numeric_limits<double>::infinity());
-  // Smaller bundles share less, and make ranks that are more even.
-  const double all = best.paced_cost * ranks * best.balance;
-  for (const double share : {1.5, 1.25, 1.0, 0.75, 0.5, 0.25, 0.125}) {
-    if (best.balance > kBalanceEnough || !share) break;
-    BatchSplit other = split_bundles(share * all / ranks);
-    if (std::pair(other.micro_batches(), other.paced_cost) < std::pair(best.micro_batches(), best.paced_cost)) {
-      best = std::move(other);
+  BatchSplit best = split(MakeBundles(sequences, places, limit, cost, kAnyCost, /*alike=*/true));
+  if (best.balance > kBalanceEnough || !share) return best;
+  // The tree cut in as many pieces as there are micro-batches, as even as they can be: more even ranks, which share
+  // less.
+  const size_t count = best.micro_batches() * ranks;
+  double too_little = 0, enough = best.paced_cost * ranks;
+  std::vector<Bundle> pieces = MakeBundles(sequences, places, limit, cost, kAnyCost, /*alike=*/false);
+  if (pieces.size() > count) return best;
+  while (enough - too_little > kCutExactly * enough) {
+    const double most_cost = (too_little + enough) / 2;
+    std::vector<Bundle> smaller = MakeBundles(sequences, places, limit, cost, most_cost, /*alike=*/false);
+    if (smaller.size() > count) {
+      too_little = most_cost;
+    } else {
+      enough = most_cost;
+      pieces = std::move(smaller);
     }
+  }
+  BatchSplit other = split(pieces);
+  if (std::pair(other.micro_batches(), other.paced_cost) < std::pair(best.micro_batches(), best.paced_cost)) {
+    best = std::move(other);
   }
   return best;
 }

@@ -91,6 +91,22 @@ TEST(SplitTree, SplitsAPromptsAnswersWhereRanksWouldWaitElse) {
   EXPECT_LE(*std::max_element(tokens.begin(), tokens.end()), 900) << "of 1500, and one prompt or two more";
 }
 
+TEST(SplitTree, CutsATreeThatAllSequencesBelongToIntoEvenPieces) {
+  Batch batch;  // as few-shot examples are the beginning of every prompt
+  for (int i = 0; i < 100; ++i) {
+    batch.Add(0, 20, 1 + i % 7);
+    if (i % 2 == 0) batch.sequences.push_back(batch.sequences.back());
+  }
+  const MicroBatchLimit limit = {.tokens = 2000};
+  for (const int ranks : {2, 3, 4}) {
+    const std::vector<int64_t> tokens =
+        TokensByRank(batch, SplitTree(batch.pointers(), ranks, limit, kByToken, true), limit);
+    const auto [least, most] = std::minmax_element(tokens.begin(), tokens.end());
+    EXPECT_LE(*most - *least, 10) << ranks;
+    EXPECT_LE(*most, 20 + 397 / ranks + 7) << ranks;
+  }
+}
+
 TEST(SplitTree, KeepsToTheLimitsWhateverIsShared) {
   Batch batch;
   for (int sample = 0; sample < 40; ++sample) batch.Add(sample % 3, 30, 1 + sample);
