@@ -10,9 +10,8 @@ at::Tensor ValueLoss(const CriticUpdateHeader& header, const std::vector<const T
                      const PackedBatch& batch, const at::Tensor& hidden_TD, const at::Tensor& head_1D,
                      UpdateSums* sums) {
   const auto array = [&](std::string_view name) { return Concatenate(part, name, hidden_TD.device()); };
-  const ValueLossResult result =
-      ClippedValueLoss(ScalarHead(hidden_TD, head_1D, batch.action_rows_A), array(kOldValues), array(kReturns),
-                       array(kLossWeights), header.value_clip());
+  const ValueLossResult result = ClippedValueLoss(ActionScalars(hidden_TD, head_1D, batch.targets), array(kOldValues),
+                                                  array(kReturns), array(kLossWeights), header.value_clip());
   sums->set_clipped(sums->clipped() + result.clipped);
   sums->set_values(sums->values() + result.value_sum);
   return result.loss;

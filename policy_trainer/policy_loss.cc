@@ -28,7 +28,7 @@ at::Tensor MicroBatchPolicyLoss(const PolicyUpdateHeader& header, const std::vec
                                 UpdateSums* sums) {
   const PolicyLossConfig& loss = header.loss();
   const TokenLogProbs now =
-      ChunkedLogProbs(hidden_TD.index_select(0, batch.action_rows_A), head_VD, batch.action_ids_A, header.temperature(),
+      ChunkedLogProbs(hidden_TD, head_VD, batch.targets, header.temperature(),
                       {.wanted = true,
                        .temperature = header.entropy_after_temperature() ? header.temperature() : 1,
                        .differentiable = loss.entropy_coef() > 0});

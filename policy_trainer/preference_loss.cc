@@ -11,8 +11,7 @@ namespace quartet {
 at::Tensor MicroBatchPreferenceLoss(const PolicyUpdateHeader& header, const std::vector<const TrainingSequence*>& part,
                                     const PackedBatch& batch, const at::Tensor& hidden_TD, const at::Tensor& head_VD,
                                     UpdateSums* sums) {
-  const TokenLogProbs now = ChunkedLogProbs(hidden_TD.index_select(0, batch.action_rows_A), head_VD, batch.action_ids_A,
-                                            header.temperature(), {.wanted = true});
+  const TokenLogProbs now = ChunkedLogProbs(hidden_TD, head_VD, batch.targets, header.temperature(), {.wanted = true});
   const auto array = [&](std::string_view name) { return Concatenate(part, name, hidden_TD.device()); };
   const PairLossResult result =
       PreferenceLoss(header.loss(), {.log_prob_A = now.log_prob_T,

@@ -1,11 +1,11 @@
 // Attention of packed sequences and log-probabilities on a GPU, against the same on the CPU.
 
 #include <ATen/TensorOperators.h>
-#include <ATen/ops/randint.h>
 #include <ATen/ops/randn.h>
 #include <gtest/gtest.h>
 #include <torch/csrc/autograd/autograd.h>
 
+#include <numeric>
 #include <vector>
 
 #include "core/hardware/device.h"
@@ -60,12 +60,13 @@ TEST(PackedCausalAttention, OnAGpuIsThatOfTheCpu) {
 }
 
 // Log-probabilities, entropies, and the gradients of hidden states and head.
-std::vector<at::Tensor> Scored(const at::Tensor& hidden_TD, const at::Tensor& head_VD, const at::Tensor& targets_T,
-                               double temperature, const EntropyRequest& entropy, at::Device device) {
+std::vector<at::Tensor> Scored(const at::Tensor& hidden_TD, const at::Tensor& head_VD, const std::vector<int64_t>& rows,
+                               const std::vector<int64_t>& ids, double temperature, const EntropyRequest& entropy,
+                               at::Device device) {
   const at::Tensor hidden = hidden_TD.to(device).set_requires_grad(true);
   const at::Tensor head = head_VD.to(device).set_requires_grad(true);
   // Three chunks.
-  const TokenLogProbs scored = ChunkedLogProbs(hidden, head, targets_T.to(device), temperature, entropy,
+  const TokenLogProbs scored = ChunkedLogProbs(hidden, head, MakeHeadTargets(rows, ids, device), temperature, entropy,
                                                int64_t{15} * head.size(0) * int64_t{sizeof(float)});
   at::Tensor loss = (scored.log_prob_T * scored.log_prob_T.detach()).sum();
   if (entropy.differentiable) loss = loss + (scored.entropy_T * 3).sum();
@@ -76,7 +77,7 @@ std::vector<at::Tensor> Scored(const at::Tensor& hidden_TD, const at::Tensor& he
   return all;
 }
 
-TEST(ChunkedLogProbs, OnAGpuAreThoseOfTheCpu) {
+void ExpectThoseOfTheCpu(const std::vector<int64_t>& rows, const std::vector<int64_t>& ids) {
   if (const absl::Status entered = EnterDevice(kGpu); !entered.ok()) GTEST_SKIP() << entered;
   at::manual_seed(1);
   for (const at::ScalarType type : {at::kFloat, at::kBFloat16}) {
@@ -87,9 +88,8 @@ TEST(ChunkedLogProbs, OnAGpuAreThoseOfTheCpu) {
             const EntropyRequest entropy = {
                 .wanted = with_entropy, .temperature = entropy_temperature, .differentiable = with_entropy};
             const at::Tensor hidden = at::randn({37, 64}).to(type), head = at::randn({vocabulary, 64}).to(type);
-            const at::Tensor targets = at::randint(vocabulary, {37}, at::kLong);
-            const auto expected = Scored(hidden, head, targets, temperature, entropy, at::kCPU);
-            const auto found = Scored(hidden, head, targets, temperature, entropy, kGpu);
+            const auto expected = Scored(hidden, head, rows, ids, temperature, entropy, at::kCPU);
+            const auto found = Scored(hidden, head, rows, ids, temperature, entropy, kGpu);
             for (size_t i = 0; i < found.size(); ++i) {
               const double difference = ((found[i] - expected[i]).norm() / expected[i].norm()).item<double>();
               // Gradients in bf16 are rounded in other places: a sum over chunks is taken in fp32 on a GPU.
@@ -102,6 +102,17 @@ TEST(ChunkedLogProbs, OnAGpuAreThoseOfTheCpu) {
       }
     }
   }
+}
+
+TEST(ChunkedLogProbs, OnAGpuAreThoseOfTheCpu) {
+  std::vector<int64_t> rows(37), ids(37);
+  std::iota(rows.begin(), rows.end(), 0);
+  for (size_t i = 0; i < ids.size(); ++i) ids[i] = static_cast<int64_t>(23 * i);
+  ExpectThoseOfTheCpu(rows, ids);
+}
+
+TEST(ChunkedLogProbs, OnAGpuAreThoseOfTheCpuWhereTargetsShareRows) {
+  ExpectThoseOfTheCpu({5, 3, 5, 5, 0, 3, 22, 36, 20, 21}, {1, 2, 1, 7, 8, 56, 0, 1002, 500, 500});
 }
 
 }  // namespace

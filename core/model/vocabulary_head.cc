@@ -5,10 +5,13 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
 #include <ATen/ops/mul.h>
+#include <ATen/ops/tensor.h>
+#include <ATen/ops/zeros.h>
 #include <c10/core/GradMode.h>
 #include <torch/csrc/autograd/custom_function.h>
 
 #include <algorithm>
+#include <numeric>
 #include <ranges>
 #include <vector>
 
@@ -80,16 +83,47 @@ void CheckTargets(const at::Tensor& targets, int64_t vocabulary) {
   }
 }
 
-// What a forward pass gives for c tokens.
+// HeadTargets, less what they are in the caller's order.
+struct TargetsOfRows {
+  at::Tensor ids_A, starts_U;
+
+  // The first one of a row.
+  int64_t Begin(int64_t row) const { return starts_U.defined() ? starts_U.const_data_ptr<int64_t>()[row] : row; }
+  at::Tensor IdsOf(int64_t first, int64_t last) const { return ids_A.slice(0, Begin(first), Begin(last)); }
+  // int64: of each target of the rows [first, last) its row, counted from `first`.
+  at::Tensor RowsOf(int64_t first, int64_t last) const {
+    at::Tensor rows = at::empty({Begin(last) - Begin(first)}, at::TensorOptions().dtype(at::kLong));
+    auto* next = rows.mutable_data_ptr<int64_t>();
+    for (int64_t row = first; row < last; ++row) next = std::fill_n(next, Begin(row + 1) - Begin(row), row - first);
+    return rows.to(ids_A.device());
+  }
+};
+
+// Calls use(targets) with those of the rows from `first` on, for as long as their memory lives.
+template <typename Use>
+void WithRowTargets(const TargetsOfRows& targets, int64_t first, const Use& use) {
+  const at::Tensor starts = targets.starts_U.defined() ? targets.starts_U.to(targets.ids_A.device()) : at::Tensor();
+  use(RowTargets{.ids = targets.ids_A.const_data_ptr<int64_t>(),
+                 .starts = starts.defined() ? starts.const_data_ptr<int64_t>() : nullptr,
+                 .first = first});
+}
+
+// Of the targets of the rows [first, last), the places in those rows' values, [last - first, V] laid end to end.
+at::Tensor Places(const TargetsOfRows& targets, int64_t first, int64_t last, int64_t V) {
+  return targets.RowsOf(first, last).mul_(V).add_(targets.IdsOf(first, last));
+}
+
+// What a forward pass gives: of all targets, and of c rows.
 struct LogProbParts {
-  at::Tensor log_prob_c;
+  at::Tensor log_prob_A;
   at::Tensor entropy_c;  // of no elements where it is not wanted
   // ByRows, for the gradient; else of no elements. Of the entropy's softmax only where that is wanted.
   at::Tensor log_sum_c;
   at::Tensor entropy_log_sum_c;
 };
 
-void TakeLogProbs(const at::Tensor& logits_cV, const at::Tensor& targets_c, double temperature,
+// Of the rows from `begin` on.
+void TakeLogProbs(const at::Tensor& logits_cV, const TargetsOfRows& targets, int64_t begin, double temperature,
                   double entropy_temperature, const LogProbParts& parts) {
   const int64_t c = logits_cV.size(0), V = logits_cV.size(1);
   const bool with_entropy = parts.entropy_c.numel() > 0;
@@ -97,8 +131,8 @@ void TakeLogProbs(const at::Tensor& logits_cV, const at::Tensor& targets_c, doub
     InParts(c, PartTokens(c), [&](int64_t first, int64_t last) {
       const at::Tensor logits = logits_cV.slice(0, first, last);
       at::Tensor log_probs = LogSoftmax(logits, temperature);
-      parts.log_prob_c.slice(0, first, last)
-          .copy_(log_probs.gather(1, targets_c.slice(0, first, last).unsqueeze(1)).squeeze(1));
+      parts.log_prob_A.slice(0, targets.Begin(begin + first), targets.Begin(begin + last))
+          .copy_(log_probs.take(Places(targets, begin + first, begin + last, V)));
       if (!with_entropy) return;
       if (temperature != entropy_temperature) log_probs = LogSoftmax(logits, entropy_temperature);
       parts.entropy_c.slice(0, first, last).copy_(log_probs.exp().mul_(log_probs).sum(-1).neg_());
@@ -108,27 +142,28 @@ void TakeLogProbs(const at::Tensor& logits_cV, const at::Tensor& targets_c, doub
   if (logits_cV.is_meta()) return;
   const at::Tensor all = logits_cV.contiguous();
   const auto* logits = all.const_data_ptr<float>();
-  const auto* targets = targets_c.const_data_ptr<int64_t>();
-  auto* log_probs = parts.log_prob_c.mutable_data_ptr<float>();
+  auto* log_probs = parts.log_prob_A.mutable_data_ptr<float>();
   auto* log_sums = parts.log_sum_c.mutable_data_ptr<float>();
   EntropyResult entropy = {.temperature = static_cast<float>(entropy_temperature)};
   if (with_entropy) {
     entropy.entropies = parts.entropy_c.mutable_data_ptr<float>();
     entropy.log_sums = parts.entropy_log_sum_c.mutable_data_ptr<float>();
   }
-  if (all.is_cuda()) {
-    StartOn(all.device(), kRows, [&](void* stream) {
-      return LaunchLogSoftmaxRows(logits, targets, static_cast<float>(temperature), c, V, log_probs, log_sums,
-                                  with_entropy ? &entropy : nullptr, stream);
+  WithRowTargets(targets, begin, [&](const RowTargets& chosen) {
+    if (all.is_cuda()) {
+      StartOn(all.device(), kRows, [&](void* stream) {
+        return LaunchLogSoftmaxRows(logits, chosen, static_cast<float>(temperature), c, V, log_probs, log_sums,
+                                    with_entropy ? &entropy : nullptr, stream);
+      });
+      return;
+    }
+    at::parallel_for(0, c, 1, [&](int64_t first, int64_t last) {
+      const EntropyResult part = {.temperature = entropy.temperature,
+                                  .entropies = with_entropy ? entropy.entropies + first : nullptr,
+                                  .log_sums = with_entropy ? entropy.log_sums + first : nullptr};
+      LogSoftmaxRows(logits + first * V, chosen.From(first), static_cast<float>(temperature), last - first, V,
+                     log_probs, log_sums + first, with_entropy ? &part : nullptr);
     });
-    return;
-  }
-  at::parallel_for(0, c, 1, [&](int64_t begin, int64_t end) {
-    const EntropyResult part = {.temperature = entropy.temperature,
-                                .entropies = with_entropy ? entropy.entropies + begin : nullptr,
-                                .log_sums = with_entropy ? entropy.log_sums + begin : nullptr};
-    LogSoftmaxRows(logits + begin * V, targets + begin, static_cast<float>(temperature), end - begin, V,
-                   log_probs + begin, log_sums + begin, with_entropy ? &part : nullptr);
   });
 }
 
@@ -141,12 +176,13 @@ at::Tensor NarrowPadded(const at::Tensor& values, int64_t rows, at::ScalarType t
   return padded;
 }
 
-// What the logits' gradient is made of, for c tokens: gradients that arrive at log-probabilities and, where
-// `entropy_grad_c` is defined, at entropies.
+// What the logits' gradient is made of, for c rows from `begin` on: gradients that arrive at all log-probabilities and,
+// where `entropy_grad_c` is defined, at the rows' entropies.
 struct HeadGradients {
-  at::Tensor targets_c;
+  TargetsOfRows targets;
+  int64_t begin = 0;
   double temperature = 1, entropy_temperature = 1;
-  at::Tensor grad_c, entropy_grad_c;
+  at::Tensor grad_A, entropy_grad_c;
   at::Tensor entropy_c;
   at::Tensor log_sum_c, entropy_log_sum_c;  // ByRows
 };
@@ -155,39 +191,40 @@ template <typename Element>
 void WriteLogitsGradient(const at::Tensor& logits_cV, const HeadGradients& of, const at::Tensor& out) {
   const int64_t V = logits_cV.size(1);
   const auto* logits = logits_cV.const_data_ptr<float>();
-  const auto* targets = of.targets_c.const_data_ptr<int64_t>();
   const auto* log_sums = of.log_sum_c.const_data_ptr<float>();
-  const auto* grads = of.grad_c.const_data_ptr<float>();
+  const auto* grads = of.grad_A.const_data_ptr<float>();
   EntropyGradient entropy = {.temperature = static_cast<float>(of.entropy_temperature)};
   if (of.entropy_grad_c.defined()) {
     entropy.entropies = of.entropy_c.const_data_ptr<float>();
     entropy.log_sums = of.entropy_log_sum_c.const_data_ptr<float>();
     entropy.gradients = of.entropy_grad_c.const_data_ptr<float>();
   }
-  if (logits_cV.is_cuda()) {
-    StartOn(logits_cV.device(), kRows, [&](void* stream) {
-      return LaunchLogSoftmaxRowsGradient(logits, targets, static_cast<float>(of.temperature), log_sums, grads,
-                                          of.entropy_grad_c.defined() ? &entropy : nullptr, logits_cV.size(0), V,
-                                          out.scalar_type() == at::kFloat ? RowElement::kFloat : RowElement::kBf16,
-                                          out.mutable_data_ptr(), stream);
-    });
-    return;
-  }
-  auto* gradients = static_cast<Element*>(out.mutable_data_ptr());
-  at::parallel_for(0, logits_cV.size(0), 1, [&](int64_t begin, int64_t end) {
-    EntropyGradient part = entropy;
-    if (of.entropy_grad_c.defined()) {
-      part.entropies += begin;
-      part.log_sums += begin;
-      part.gradients += begin;
+  WithRowTargets(of.targets, of.begin, [&](const RowTargets& targets) {
+    if (logits_cV.is_cuda()) {
+      StartOn(logits_cV.device(), kRows, [&](void* stream) {
+        return LaunchLogSoftmaxRowsGradient(logits, targets, static_cast<float>(of.temperature), log_sums, grads,
+                                            of.entropy_grad_c.defined() ? &entropy : nullptr, logits_cV.size(0), V,
+                                            out.scalar_type() == at::kFloat ? RowElement::kFloat : RowElement::kBf16,
+                                            out.mutable_data_ptr(), stream);
+      });
+      return;
     }
-    LogSoftmaxRowsGradient(logits + begin * V, targets + begin, static_cast<float>(of.temperature), log_sums + begin,
-                           grads + begin, of.entropy_grad_c.defined() ? &part : nullptr, end - begin, V,
-                           gradients + begin * V);
+    auto* gradients = static_cast<Element*>(out.mutable_data_ptr());
+    at::parallel_for(0, logits_cV.size(0), 1, [&](int64_t first, int64_t last) {
+      EntropyGradient part = entropy;
+      if (of.entropy_grad_c.defined()) {
+        part.entropies += first;
+        part.log_sums += first;
+        part.gradients += first;
+      }
+      LogSoftmaxRowsGradient(logits + first * V, targets.From(first), static_cast<float>(of.temperature),
+                             log_sums + first, grads, of.entropy_grad_c.defined() ? &part : nullptr, last - first, V,
+                             gradients + first * V);
+    });
   });
 }
 
-// The same by LibTorch's operators, for the tokens [first, last), in the logits' place.
+// The same by LibTorch's operators, for the rows [first, last) of the c, in the logits' place.
 void OverwriteWithGradient(const at::Tensor& logits_cV, const HeadGradients& of, int64_t first, int64_t last) {
   const auto part = [&](const at::Tensor& tensor_c) { return tensor_c.slice(0, first, last).unsqueeze(1); };
   at::Tensor logits = logits_cV.slice(0, first, last);
@@ -197,16 +234,18 @@ void OverwriteWithGradient(const at::Tensor& logits_cV, const HeadGradients& of,
     of_entropy = (log_probability + part(of.entropy_c)).mul_(log_probability.exp());
     of_entropy.mul_(part(of.entropy_grad_c) / of.entropy_temperature);
   }
-  const at::Tensor grad = part(of.grad_c) / of.temperature;
-  at::mul_out(logits, LogSoftmax(logits, of.temperature).exp_(), grad.neg());
-  logits.scatter_add_(1, part(of.targets_c), grad);
+  const int64_t begin = of.begin + first, end = of.begin + last;
+  const at::Tensor grad = of.grad_A.slice(0, of.targets.Begin(begin), of.targets.Begin(end)) / of.temperature;
+  const at::Tensor sums = at::zeros({last - first}, grad.options()).index_add_(0, of.targets.RowsOf(begin, end), grad);
+  at::mul_out(logits, LogSoftmax(logits, of.temperature).exp_(), sums.neg_().unsqueeze(1));
+  logits.put_(Places(of.targets, begin, end, logits.size(1)), grad, /*accumulate=*/true);
   if (of_entropy.defined()) logits.sub_(of_entropy);
 }
 
-// d log_prob / d logits = (onehot - softmax) / temperature and d entropy / d logits = -p (log p + entropy) /
-// temperature (each softmax, p, at its own temperature), times the gradients that arrive; of `type`, which is the
-// logits' own or bf16. In the logits' place, or else with rows of zeros behind them (row_padding.h), which add nothing
-// to products.
+// d log_prob / d logits = (onehot - softmax) / temperature, summed over a row's targets, and d entropy / d logits = -p
+// (log p + entropy) / temperature (each softmax, p, at its own temperature), times the gradients that arrive; of
+// `type`, which is the logits' own or bf16. In the logits' place, or else with rows of zeros behind them
+// (row_padding.h), which add nothing to products.
 at::Tensor LogitsGradient(const at::Tensor& logits_cV, const HeadGradients& of, at::ScalarType type) {
   const int64_t c = logits_cV.size(0), V = logits_cV.size(1);
   const bool in_place = type == logits_cV.scalar_type();
@@ -229,83 +268,91 @@ at::Tensor LogitsGradient(const at::Tensor& logits_cV, const HeadGradients& of, 
 // begins: either pass holds as much. Those of the chunks before it are made anew.
 class LogProbsFunction : public torch::autograd::Function<LogProbsFunction> {
  public:
-  static variable_list forward(AutogradContext* context, const at::Tensor& hidden_TD, const at::Tensor& head_VD,
-                               const at::Tensor& targets_T, double temperature, const EntropyRequest& entropy,
-                               int64_t chunk_tokens, bool keeps_logits) {
-    const int64_t T = hidden_TD.size(0);
-    const at::TensorOptions wide = hidden_TD.options().dtype(WideType(hidden_TD.scalar_type()));
-    const bool by_rows = ByRows(hidden_TD, WideType(hidden_TD.scalar_type()));
-    const at::Tensor targets = targets_T.contiguous();
-    if (by_rows && targets.is_cpu()) CheckTargets(targets, head_VD.size(0));
-    at::Tensor log_prob_T = at::empty({T}, wide);
-    at::Tensor log_sum_T = at::empty({by_rows ? T : 0}, wide);
-    at::Tensor entropy_T = at::empty({entropy.wanted ? T : 0}, wide);
-    at::Tensor entropy_log_sum_T = at::empty({by_rows && entropy.wanted ? T : 0}, wide);
-    for (const auto& [begin, end] : Chunks(T, chunk_tokens)) {
-      const at::Tensor logits = VocabularyLogits(hidden_TD.slice(0, begin, end), head_VD);
-      if (keeps_logits && end == T) context->saved_data[kLastLogits] = logits;
-      TakeLogProbs(logits, targets.slice(0, begin, end), temperature, entropy.temperature,
-                   {.log_prob_c = log_prob_T.slice(0, begin, end),
-                    .entropy_c = entropy_T.slice(0, begin, end),
-                    .log_sum_c = log_sum_T.slice(0, begin, end),
-                    .entropy_log_sum_c = entropy_log_sum_T.slice(0, begin, end)});
+  // Log-probabilities [A], entropies [U].
+  static variable_list forward(AutogradContext* context, const at::Tensor& hidden_UD, const at::Tensor& head_VD,
+                               const TargetsOfRows& targets, double temperature, const EntropyRequest& entropy,
+                               int64_t chunk_rows, bool keeps_logits) {
+    const int64_t U = hidden_UD.size(0);
+    const at::TensorOptions wide = hidden_UD.options().dtype(WideType(hidden_UD.scalar_type()));
+    const bool by_rows = ByRows(hidden_UD, WideType(hidden_UD.scalar_type()));
+    if (by_rows && targets.ids_A.is_cpu()) CheckTargets(targets.ids_A, head_VD.size(0));
+    at::Tensor log_prob_A = at::empty({targets.ids_A.size(0)}, wide);
+    at::Tensor log_sum_U = at::empty({by_rows ? U : 0}, wide);
+    at::Tensor entropy_U = at::empty({entropy.wanted ? U : 0}, wide);
+    at::Tensor entropy_log_sum_U = at::empty({by_rows && entropy.wanted ? U : 0}, wide);
+    for (const auto& [begin, end] : Chunks(U, chunk_rows)) {
+      const at::Tensor logits = VocabularyLogits(hidden_UD.slice(0, begin, end), head_VD);
+      if (keeps_logits && end == U) context->saved_data[kLastLogits] = logits;
+      TakeLogProbs(logits, targets, begin, temperature, entropy.temperature,
+                   {.log_prob_A = log_prob_A,
+                    .entropy_c = entropy_U.slice(0, begin, end),
+                    .log_sum_c = log_sum_U.slice(0, begin, end),
+                    .entropy_log_sum_c = entropy_log_sum_U.slice(0, begin, end)});
     }
     const bool differentiable = entropy.wanted && entropy.differentiable;
-    variable_list saved = {hidden_TD, head_VD, targets, log_sum_T};
+    variable_list saved = {hidden_UD, head_VD, targets.ids_A, log_sum_U};
     if (differentiable) {
-      saved.push_back(entropy_T);
-      saved.push_back(entropy_log_sum_T);
+      saved.push_back(entropy_U);
+      saved.push_back(entropy_log_sum_U);
     }
     context->save_for_backward(saved);
+    if (targets.starts_U.defined()) context->saved_data[kStarts] = targets.starts_U;
     context->saved_data["temperature"] = temperature;
     context->saved_data["entropy_temperature"] = entropy.temperature;
-    context->saved_data["chunk_tokens"] = chunk_tokens;
-    if (!differentiable) context->mark_non_differentiable({entropy_T});
-    return {log_prob_T, entropy_T};
+    context->saved_data["chunk_rows"] = chunk_rows;
+    if (!differentiable) context->mark_non_differentiable({entropy_U});
+    return {log_prob_A, entropy_U};
   }
 
   static variable_list backward(AutogradContext* context, const variable_list& grads) {
     const variable_list saved = context->get_saved_variables();
-    const at::Tensor &hidden_TD = saved[0], &head_VD = saved[1], &targets_T = saved[2], &log_sum_T = saved[3];
+    const at::Tensor &hidden_UD = saved[0], &head_VD = saved[1], &log_sum_U = saved[3];
     HeadGradients all;
+    all.targets.ids_A = saved[2];
+    if (const auto starts = context->saved_data.find(kStarts); starts != context->saved_data.end()) {
+      all.targets.starts_U = starts->second.toTensor();
+    }
     all.temperature = context->saved_data["temperature"].toDouble();
     all.entropy_temperature = context->saved_data["entropy_temperature"].toDouble();
-    const int64_t chunk_tokens = context->saved_data["chunk_tokens"].toInt();
-    const int64_t T = hidden_TD.size(0);
-    const at::Tensor grad_T = grads[0].contiguous();
-    const at::Tensor entropy_grad_T = saved.size() > 4 ? grads[1].contiguous() : at::Tensor();
-    at::Tensor hidden_grad_TD, head_grad_VD;
-    if (context->needs_input_grad(0)) hidden_grad_TD = at::empty_like(hidden_TD);
+    all.grad_A = grads[0].contiguous();
+    const int64_t chunk_rows = context->saved_data["chunk_rows"].toInt();
+    const int64_t U = hidden_UD.size(0);
+    const at::Tensor entropy_grad_U = saved.size() > 4 ? grads[1].contiguous() : at::Tensor();
+    at::Tensor hidden_grad_UD, head_grad_VD;
+    if (context->needs_input_grad(0)) hidden_grad_UD = at::empty_like(hidden_UD);
     if (context->needs_input_grad(1)) {
       // A sum over chunks is taken in fp32.
-      const at::ScalarType type = T <= chunk_tokens ? head_VD.scalar_type() : WideType(head_VD.scalar_type());
+      const at::ScalarType type = U <= chunk_rows ? head_VD.scalar_type() : WideType(head_VD.scalar_type());
       head_grad_VD = at::empty(head_VD.sizes(), head_VD.options().dtype(type));
-      if (T == 0) head_grad_VD.zero_();
+      if (U == 0) head_grad_VD.zero_();
     }
-    for (const auto& [begin, end] : std::views::reverse(Chunks(T, chunk_tokens))) {
-      const at::Tensor hidden = hidden_TD.slice(0, begin, end);
+    for (const auto& [begin, end] : std::views::reverse(Chunks(U, chunk_rows))) {
+      const at::Tensor hidden = hidden_UD.slice(0, begin, end);
       HeadGradients part = all;
-      part.targets_c = targets_T.slice(0, begin, end);
-      part.log_sum_c = log_sum_T.slice(0, begin, end);
-      part.grad_c = grad_T.slice(0, begin, end);
-      if (entropy_grad_T.defined()) {
-        part.entropy_grad_c = entropy_grad_T.slice(0, begin, end);
+      part.begin = begin;
+      part.log_sum_c = log_sum_U.slice(0, begin, end);
+      if (entropy_grad_U.defined()) {
+        part.entropy_grad_c = entropy_grad_U.slice(0, begin, end);
         part.entropy_c = saved[4].slice(0, begin, end);
         part.entropy_log_sum_c = saved[5].slice(0, begin, end);
       }
       const at::Tensor logits_grad =
-          LogitsGradient(end == T ? TakeLastLogits(context, hidden, head_VD) : VocabularyLogits(hidden, head_VD), part,
-                         hidden_TD.scalar_type());
+          LogitsGradient(end == U ? TakeLastLogits(context, hidden, head_VD) : VocabularyLogits(hidden, head_VD), part,
+                         hidden_UD.scalar_type());
       const int64_t rows = logits_grad.size(0);
       AddHeadGradient(logits_grad, rows == end - begin ? hidden : NarrowPadded(hidden, rows, hidden.scalar_type()),
-                      head_VD, begin, end, /*adds=*/end < T, &hidden_grad_TD, &head_grad_VD);
+                      head_VD, begin, end, /*adds=*/end < U, &hidden_grad_UD, &head_grad_VD);
     }
     if (head_grad_VD.defined()) head_grad_VD = head_grad_VD.to(head_VD.scalar_type());
-    return {hidden_grad_TD, head_grad_VD, at::Tensor(), at::Tensor(), at::Tensor(), at::Tensor(), at::Tensor()};
+    variable_list all_grads(7);
+    all_grads[0] = hidden_grad_UD;
+    all_grads[1] = head_grad_VD;
+    return all_grads;
   }
 
  private:
   static constexpr char kLastLogits[] = "last_logits";
+  static constexpr char kStarts[] = "starts";
 
   // Gives up what forward has kept. It is no longer there where a graph is gone through once more.
   static at::Tensor TakeLastLogits(AutogradContext* context, const at::Tensor& hidden_cD, const at::Tensor& head_VD) {
@@ -316,13 +363,13 @@ class LogProbsFunction : public torch::autograd::Function<LogProbsFunction> {
     return logits;
   }
 
-  // Of tokens [begin, end), from the gradient of their logits; there may be rows of zeros behind them. The head's is
+  // Of rows [begin, end), from the gradient of their logits; there may be rows of zeros behind them. The head's is
   // written or added. What is not asked for is undefined.
   static void AddHeadGradient(const at::Tensor& logits_grad_cV, const at::Tensor& hidden_cD, const at::Tensor& head_VD,
-                              int64_t begin, int64_t end, bool adds, at::Tensor* hidden_grad_TD,
+                              int64_t begin, int64_t end, bool adds, at::Tensor* hidden_grad_UD,
                               at::Tensor* head_grad_VD) {
-    if (hidden_grad_TD->defined()) {
-      hidden_grad_TD->slice(0, begin, end).copy_(GradientProduct(logits_grad_cV, head_VD).slice(0, 0, end - begin));
+    if (hidden_grad_UD->defined()) {
+      hidden_grad_UD->slice(0, begin, end).copy_(GradientProduct(logits_grad_cV, head_VD).slice(0, 0, end - begin));
     }
     if (!head_grad_VD->defined()) return;
     if (head_VD.scalar_type() == head_grad_VD->scalar_type()) {
@@ -358,15 +405,53 @@ at::Tensor VocabularyLogits(const at::Tensor& hidden_TD, const at::Tensor& head_
   return WideProduct(hidden_TD, head_VD);
 }
 
-TokenLogProbs ChunkedLogProbs(const at::Tensor& hidden_TD, const at::Tensor& head_VD, const at::Tensor& targets_T,
+HeadTargets MakeHeadTargets(const std::vector<int64_t>& rows, const std::vector<int64_t>& ids, at::Device device) {
+  QUARTET_CHECK(rows.size() == ids.size()) << rows.size() << ", " << ids.size();
+  const auto on_device = [device](const std::vector<int64_t>& values) {
+    return at::tensor(values, at::TensorOptions().dtype(at::kLong)).to(device);
+  };
+  std::vector<size_t> order(rows.size());
+  std::iota(order.begin(), order.end(), 0);
+  std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) { return rows[a] < rows[b]; });
+  std::vector<int64_t> own_rows, sorted_ids, starts, places(rows.size()), row_places(rows.size());
+  for (const size_t target : order) {
+    if (own_rows.empty() || own_rows.back() != rows[target]) {
+      own_rows.push_back(rows[target]);
+      starts.push_back(static_cast<int64_t>(sorted_ids.size()));
+    }
+    places[target] = static_cast<int64_t>(sorted_ids.size());
+    row_places[target] = static_cast<int64_t>(own_rows.size()) - 1;
+    sorted_ids.push_back(ids[target]);
+  }
+  if (own_rows.size() == rows.size()) return {.rows_U = on_device(rows), .ids_A = on_device(ids)};
+  starts.push_back(static_cast<int64_t>(sorted_ids.size()));
+  return {.rows_U = on_device(own_rows),
+          .ids_A = on_device(sorted_ids),
+          .starts_U = at::tensor(starts, at::TensorOptions().dtype(at::kLong)),
+          .places_A = on_device(places),
+          .row_places_A = on_device(row_places)};
+}
+
+TokenLogProbs ChunkedLogProbs(const at::Tensor& hidden_TD, const at::Tensor& head_VD, const HeadTargets& targets,
                               double temperature, const EntropyRequest& entropy, int64_t chunk_bytes) {
   QUARTET_CHECK(temperature > 0 && chunk_bytes > 0) << temperature << ", " << chunk_bytes;
   QUARTET_CHECK(entropy.temperature > 0) << entropy.temperature;
-  const int64_t chunk_tokens = RowsWithin(chunk_bytes, head_VD.size(0), WideType(head_VD.scalar_type()));
-  const bool has_backward = at::GradMode::is_enabled() && (hidden_TD.requires_grad() || head_VD.requires_grad());
-  const variable_list out = LogProbsFunction::apply(hidden_TD, head_VD, targets_T, temperature, entropy, chunk_tokens,
-                                                    /*keeps_logits=*/has_backward);
-  return {.log_prob_T = out[0], .entropy_T = entropy.wanted ? out[1] : at::Tensor()};
+  const int64_t chunk_rows = RowsWithin(chunk_bytes, head_VD.size(0), WideType(head_VD.scalar_type()));
+  const at::Tensor hidden_UD = targets.rows_U.defined() ? hidden_TD.index_select(0, targets.rows_U) : hidden_TD;
+  const bool has_backward = at::GradMode::is_enabled() && (hidden_UD.requires_grad() || head_VD.requires_grad());
+  const variable_list out = LogProbsFunction::apply(
+      hidden_UD, head_VD, TargetsOfRows{targets.ids_A.contiguous(), targets.starts_U}, temperature, entropy, chunk_rows,
+      /*keeps_logits=*/has_backward);
+  const auto in_order = [&](const at::Tensor& values, const at::Tensor& places_A) {
+    return targets.starts_U.defined() ? values.index_select(0, places_A) : values;
+  };
+  return {.log_prob_T = in_order(out[0], targets.places_A),
+          .entropy_T = entropy.wanted ? in_order(out[1], targets.row_places_A) : at::Tensor()};
+}
+
+TokenLogProbs ChunkedLogProbs(const at::Tensor& hidden_TD, const at::Tensor& head_VD, const at::Tensor& targets_T,
+                              double temperature, const EntropyRequest& entropy, int64_t chunk_bytes) {
+  return ChunkedLogProbs(hidden_TD, head_VD, HeadTargets{.ids_A = targets_T}, temperature, entropy, chunk_bytes);
 }
 
 }  // namespace quartet

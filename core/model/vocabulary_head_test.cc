@@ -5,6 +5,8 @@
 #include <ATen/ops/log_softmax.h>
 #include <ATen/ops/randint.h>
 #include <ATen/ops/randn.h>
+#include <ATen/ops/tensor.h>
+#include <ATen/ops/zeros_like.h>
 #include <c10/core/GradMode.h>
 #include <gtest/gtest.h>
 
@@ -155,6 +157,44 @@ TEST(ChunkedLogProbs, GivesTheSameGradientsWhereAGraphIsGoneThroughOnceMore) {
   loss.backward();
   EXPECT_TRUE(hidden.grad().equal(hidden_grad));
   EXPECT_TRUE(head.grad().equal(head_grad));
+}
+
+TEST(ChunkedLogProbs, ReadsTheLogitsOfARowOnceForAllItsTargets) {
+  const std::vector<int64_t> rows = {5, 3, 5, 5, 0, 3, 22}, ids = {1, 2, 1, 7, 8, 56, 0};
+  const at::Tensor rows_A = at::tensor(rows, at::kLong), ids_A = at::tensor(ids, at::kLong);
+  const HeadTargets targets = MakeHeadTargets(rows, ids, at::kCPU);
+  EXPECT_EQ(targets.rows_U.numel(), 4);
+  for (const at::ScalarType type : {at::kFloat, at::kDouble, at::kBFloat16}) {
+    for (const int64_t chunk : {1, 2, 100}) {
+      Case c;
+      c.hidden = c.hidden.to(type);
+      c.head = c.head.to(type);
+      const at::Tensor upstream = at::randn({7}), entropy_upstream = at::randn({7});
+      const at::Tensor wide_hidden = c.hidden.to(at::kDouble);
+      Case repeated = c;
+      repeated.hidden = wide_hidden.index_select(0, rows_A);
+      repeated.targets = ids_A;
+      repeated.upstream = upstream;
+      const Expected expected = WrittenOutWithEntropy(repeated, entropy_upstream, 0.7, 1.0);
+      const at::Tensor hidden_grad = at::zeros_like(wide_hidden).index_add(0, rows_A, expected.hidden_grad);
+
+      const at::Tensor hidden = c.hidden.clone().set_requires_grad(true);
+      const at::Tensor head = c.head.clone().set_requires_grad(true);
+      const TokenLogProbs found =
+          ChunkedLogProbs(hidden, head, targets, 0.7, {.wanted = true, .differentiable = true}, Logits(chunk));
+      const TokenLogProbs each = ChunkedLogProbs(hidden.index_select(0, rows_A), head, ids_A, 0.7, {.wanted = true});
+      if (type != at::kDouble) {  // whose sums are LibTorch's
+        EXPECT_TRUE(found.log_prob_T.equal(each.log_prob_T)) << type;
+        EXPECT_TRUE(found.entropy_T.equal(each.entropy_T)) << type;
+      }
+      ((found.log_prob_T * upstream).sum() + (found.entropy_T * entropy_upstream).sum()).backward();
+      const double tolerance = type == at::kDouble ? 1e-13 : type == at::kFloat ? 1e-5 : 2e-2;
+      EXPECT_LT(Difference(found.log_prob_T, expected.log_prob), tolerance) << type;
+      EXPECT_LT(Difference(found.entropy_T, expected.entropy), tolerance) << type;
+      EXPECT_LT(Difference(hidden.grad(), hidden_grad), tolerance) << type;
+      EXPECT_LT(Difference(head.grad(), expected.head_grad), tolerance) << type;
+    }
+  }
 }
 
 TEST(ChunkedLogProbs, TakesNoTokens) {

@@ -1,7 +1,9 @@
 #include "core/kernels/cpu/log_softmax_rows.h"
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
+#include <vector>
 
 #include "core/hardware/simd.h"
 
@@ -73,7 +75,7 @@ struct EntropyRow {
 
 }  // namespace
 
-QUARTET_SIMD_CLONES void LogSoftmaxRows(const float* logits, const int64_t* targets, float temperature, int64_t rows,
+QUARTET_SIMD_CLONES void LogSoftmaxRows(const float* logits, const RowTargets& targets, float temperature, int64_t rows,
                                         int64_t vocabulary, float* log_probs, float* log_sums,
                                         const EntropyResult* entropy) {
   const float scale = 1 / temperature;
@@ -83,7 +85,9 @@ QUARTET_SIMD_CLONES void LogSoftmaxRows(const float* logits, const int64_t* targ
     const Sums sums = entropy_scale == scale ? SumRow<true>(logits, vocabulary, largest, scale)
                                              : SumRow<false>(logits, vocabulary, largest, scale);
     const float log_sum = std::log(sums.exponentials);
-    log_probs[r] = (logits[targets[r]] - largest) * scale - log_sum;
+    for (int64_t i = targets.Begin(r); i < targets.Begin(r + 1); ++i) {
+      log_probs[i] = (logits[targets.ids[i]] - largest) * scale - log_sum;
+    }
     log_sums[r] = largest * scale + log_sum;
     if (entropy == nullptr) continue;
     const Sums own = entropy_scale == scale ? sums : SumRow<true>(logits, vocabulary, largest, entropy_scale);
@@ -93,16 +97,23 @@ QUARTET_SIMD_CLONES void LogSoftmaxRows(const float* logits, const int64_t* targ
   }
 }
 
-// d log_prob / d logits = (onehot - softmax) / temperature.
+// d log_prob / d logits = (onehot - softmax) / temperature, summed over a row's targets.
 template <typename Element>
-QUARTET_SIMD_CLONES void LogSoftmaxRowsGradient(const float* logits, const int64_t* targets, float temperature,
+QUARTET_SIMD_CLONES void LogSoftmaxRowsGradient(const float* logits, const RowTargets& targets, float temperature,
                                                 const float* log_sums, const float* gradients,
                                                 const EntropyGradient* entropy, int64_t rows, int64_t vocabulary,
                                                 Element* logits_gradients) {
   const float scale = 1 / temperature;
+  std::vector<float> of_targets;  // logits, which may be written over
   for (int64_t r = 0; r < rows; ++r, logits += vocabulary, logits_gradients += vocabulary) {
-    const float gradient = gradients[r] * scale;
-    const float of_target = logits[targets[r]];
+    const int64_t begin = targets.Begin(r), end = targets.Begin(r + 1);
+    float sum = 0;
+    of_targets.clear();
+    for (int64_t i = begin; i < end; ++i) {
+      sum += gradients[i];
+      of_targets.push_back(logits[targets.ids[i]]);
+    }
+    const float gradient = sum * scale;
     const EntropyRow of_entropy = entropy == nullptr ? EntropyRow{}
                                                      : EntropyRow{1 / entropy->temperature, entropy->log_sums[r],
                                                                   entropy->entropies[r], entropy->gradients[r]};
@@ -112,17 +123,25 @@ QUARTET_SIMD_CLONES void LogSoftmaxRowsGradient(const float* logits, const int64
       if (entropy != nullptr) out += of_entropy.At(logit);
       simd::StoreSome(logits_gradients + i, out, vocabulary - i);
     }
-    Element both[kLanes];
-    F16 out = (1 - simd::ExpNonPositive(simd::Splat(of_target * scale - log_sums[r]))) * gradient;
-    if (entropy != nullptr) out += of_entropy.At(simd::Splat(of_target));
-    simd::Store(both, out);
-    logits_gradients[targets[r]] = both[0];
+    for (int64_t i = begin; i < end; ++i) {
+      const int64_t id = targets.ids[i];
+      if (std::find(targets.ids + begin, targets.ids + i, id) != targets.ids + i) continue;
+      float own = gradients[i];
+      for (int64_t again = i + 1; again < end; ++again) own += targets.ids[again] == id ? gradients[again] : 0;
+      const F16 logit = simd::Splat(of_targets[i - begin]);
+      const F16 probability = simd::ExpNonPositive(logit * scale - log_sums[r]);
+      F16 out = (1 - probability) * (own * scale) - probability * ((sum - own) * scale);
+      if (entropy != nullptr) out += of_entropy.At(logit);
+      Element lanes[kLanes];
+      simd::Store(lanes, out);
+      logits_gradients[id] = lanes[0];
+    }
   }
 }
 
-template void LogSoftmaxRowsGradient<float>(const float*, const int64_t*, float, const float*, const float*,
+template void LogSoftmaxRowsGradient<float>(const float*, const RowTargets&, float, const float*, const float*,
                                             const EntropyGradient*, int64_t, int64_t, float*);
-template void LogSoftmaxRowsGradient<uint16_t>(const float*, const int64_t*, float, const float*, const float*,
+template void LogSoftmaxRowsGradient<uint16_t>(const float*, const RowTargets&, float, const float*, const float*,
                                                const EntropyGradient*, int64_t, int64_t, uint16_t*);
 
 }  // namespace quartet

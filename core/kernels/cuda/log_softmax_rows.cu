@@ -14,6 +14,11 @@ constexpr int kAtOnce = 4;
 
 __device__ float Infinity() { return __int_as_float(0x7f800000); }
 
+// RowTargets::Begin.
+__device__ int64_t Begin(const RowTargets& targets, int64_t row) {
+  return targets.starts == nullptr ? targets.first + row : targets.starts[targets.first + row];
+}
+
 // With x = (logit - largest) * scale: the sums of e^x and of x e^x.
 struct Sums {
   float largest, exponentials, weighted;
@@ -62,7 +67,7 @@ __device__ Sums SumRow(const float* logits, int64_t vocabulary, float scale) {
 }
 
 __global__ void __launch_bounds__(kThreads)
-    LogSoftmaxKernel(const float* all_logits, const int64_t* targets, float temperature, int64_t vocabulary,
+    LogSoftmaxKernel(const float* all_logits, RowTargets targets, float temperature, int64_t vocabulary,
                      float* log_probs, float* log_sums, EntropyResult entropy) {
   const int64_t row = blockIdx.x;
   const float* logits = all_logits + row * vocabulary;
@@ -72,10 +77,12 @@ __global__ void __launch_bounds__(kThreads)
   const float entropy_scale = 1 / entropy.temperature;
   const Sums own = other ? SumRow(logits, vocabulary, entropy_scale) : sums;
   if (threadIdx.x != 0) return;
-  const int64_t target = targets[row];
   const float log_sum = logf(sums.exponentials);
-  log_probs[row] = target >= 0 && target < vocabulary ? (logits[target] - sums.largest) * scale - log_sum
+  for (int64_t i = Begin(targets, row); i < Begin(targets, row + 1); ++i) {
+    const int64_t target = targets.ids[i];
+    log_probs[i] = target >= 0 && target < vocabulary ? (logits[target] - sums.largest) * scale - log_sum
                                                       : __int_as_float(0x7fc00000);
+  }
   log_sums[row] = sums.largest * scale + log_sum;
   if (entropy.entropies == nullptr) return;
   const float own_log_sum = logf(own.exponentials);
@@ -89,12 +96,15 @@ __device__ void Put(float x, __nv_bfloat16* to) { *to = __float2bfloat16_rn(x); 
 // May write over the logits: a place is read and written by the same thread.
 template <typename Element>
 __global__ void __launch_bounds__(kThreads)
-    LogSoftmaxGradientKernel(const float* logits, const int64_t* targets, float temperature, const float* log_sums,
+    LogSoftmaxGradientKernel(const float* logits, RowTargets targets, float temperature, const float* log_sums,
                              const float* gradients, EntropyGradient entropy, int64_t vocabulary, Element* out) {
-  const int64_t row = blockIdx.x, target = targets[row];
+  const int64_t row = blockIdx.x, begin = Begin(targets, row), end = Begin(targets, row + 1);
+  const int64_t only = end - begin == 1 ? targets.ids[begin] : -1;
+  float sum = 0;
+  for (int64_t t = begin; t < end; ++t) sum += gradients[t];
   logits += row * vocabulary;
   out += row * vocabulary;
-  const float scale = 1 / temperature, gradient = gradients[row] * scale, log_sum = log_sums[row];
+  const float scale = 1 / temperature, log_sum = log_sums[row];
   const bool with_entropy = entropy.entropies != nullptr;
   const float own_scale = 1 / entropy.temperature;
   const float own_log_sum = with_entropy ? entropy.log_sums[row] : 0;
@@ -102,7 +112,12 @@ __global__ void __launch_bounds__(kThreads)
   const float own_gradient = with_entropy ? entropy.gradients[row] * own_scale : 0;
   for (int64_t i = threadIdx.x; i < vocabulary; i += kThreads) {
     const float logit = logits[i];
-    float found = ((i == target ? 1.0f : 0.0f) - expf(logit * scale - log_sum)) * gradient;
+    float own = i == only ? sum : 0;
+    if (only < 0) {
+      for (int64_t t = begin; t < end; ++t) own += targets.ids[t] == i ? gradients[t] : 0;
+    }
+    const float softmax = expf(logit * scale - log_sum);
+    float found = ((1 - softmax) * own - softmax * (sum - own)) * scale;
     if (with_entropy) {
       const float log_probability = logit * own_scale - own_log_sum, probability = expf(log_probability);
       if (probability > 0) found -= probability * (log_probability + own_entropy) * own_gradient;
@@ -118,7 +133,7 @@ const char* Last() {
 
 }  // namespace
 
-const char* LaunchLogSoftmaxRows(const float* logits, const int64_t* targets, float temperature, int64_t rows,
+const char* LaunchLogSoftmaxRows(const float* logits, const RowTargets& targets, float temperature, int64_t rows,
                                  int64_t vocabulary, float* log_probs, float* log_sums, const EntropyResult* entropy,
                                  void* stream) {
   if (rows == 0) return nullptr;
@@ -127,7 +142,7 @@ const char* LaunchLogSoftmaxRows(const float* logits, const int64_t* targets, fl
   return Last();
 }
 
-const char* LaunchLogSoftmaxRowsGradient(const float* logits, const int64_t* targets, float temperature,
+const char* LaunchLogSoftmaxRowsGradient(const float* logits, const RowTargets& targets, float temperature,
                                          const float* log_sums, const float* gradients, const EntropyGradient* entropy,
                                          int64_t rows, int64_t vocabulary, RowElement element, void* logits_gradients,
                                          void* stream) {

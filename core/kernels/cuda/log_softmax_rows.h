@@ -13,11 +13,11 @@
 namespace quartet {
 
 // A target that is no word gives NaN.
-const char* LaunchLogSoftmaxRows(const float* logits, const int64_t* targets, float temperature, int64_t rows,
+const char* LaunchLogSoftmaxRows(const float* logits, const RowTargets& targets, float temperature, int64_t rows,
                                  int64_t vocabulary, float* log_probs, float* log_sums, const EntropyResult* entropy,
                                  void* stream);
 
-const char* LaunchLogSoftmaxRowsGradient(const float* logits, const int64_t* targets, float temperature,
+const char* LaunchLogSoftmaxRowsGradient(const float* logits, const RowTargets& targets, float temperature,
                                          const float* log_sums, const float* gradients, const EntropyGradient* entropy,
                                          int64_t rows, int64_t vocabulary, RowElement element, void* logits_gradients,
                                          void* stream);

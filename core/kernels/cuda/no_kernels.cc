@@ -36,12 +36,12 @@ const char* LaunchSwiGluGradient(RowElement, const void*, const void*, const voi
   return kNoCuda;
 }
 
-const char* LaunchLogSoftmaxRows(const float*, const int64_t*, float, int64_t, int64_t, float*, float*,
+const char* LaunchLogSoftmaxRows(const float*, const RowTargets&, float, int64_t, int64_t, float*, float*,
                                  const EntropyResult*, void*) {
   return kNoCuda;
 }
 
-const char* LaunchLogSoftmaxRowsGradient(const float*, const int64_t*, float, const float*, const float*,
+const char* LaunchLogSoftmaxRowsGradient(const float*, const RowTargets&, float, const float*, const float*,
                                          const EntropyGradient*, int64_t, int64_t, RowElement, void*, void*) {
   return kNoCuda;
 }

@@ -62,8 +62,7 @@ PackedBatch Pack(const std::vector<const TokenSequence*>& sequences, at::Device 
   }
   if (rows_used == batch.num_tokens) packed.shared.clear();
   packed.ids_T = ToTensor(ids, at::kLong, device);
-  batch.action_rows_A = ToTensor(action_rows, at::kLong, device);
-  batch.action_ids_A = ToTensor(action_ids, at::kLong, device);
+  batch.targets = MakeHeadTargets(action_rows, action_ids, device);
   batch.last_rows_S = ToTensor(last_rows, at::kLong, device);
   return batch;
 }

@@ -11,6 +11,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
+#include "core/model/vocabulary_head.h"
 #include "core/zero/sharded_model.h"
 #include "google/protobuf/repeated_field.h"
 #include "proto/experience.pb.h"
@@ -24,11 +25,9 @@ struct PackedBatch {
   // more sequence, whose hidden states mean nothing: it brings the tokens to a number that PaddedRows
   // (core/kernels/row_padding.h) gives.
   PackedSequences sequences;
-  // int64 [A]: the row whose hidden state speaks of the action token: that of the token before it. Sequences that share
-  // that token share the row.
-  at::Tensor action_rows_A;
-  // int64 [A]: the action tokens' ids.
-  at::Tensor action_ids_A;
+  // The action tokens, each wanted of the row whose hidden state speaks of it: that of the token before it. Sequences
+  // that share that token share the row.
+  HeadTargets targets;
   at::Tensor last_rows_S;        // int64, of each given sequence the row of its last token
   std::vector<int64_t> actions;  // of each given sequence
   int64_t num_tokens = 0;        // of the given sequences, shared ones each time

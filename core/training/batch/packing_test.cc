@@ -26,8 +26,9 @@ TEST(Packing, LaysSequencesEndToEndAndReadsEachActionAtTheTokenBeforeIt) {
   EXPECT_EQ(Values(batch.sequences.ids_T), (std::vector<int64_t>{10, 11, 12, 20, 30, 31, 32, 33}));
   EXPECT_EQ(batch.sequences.cu_seqlens, (std::vector<int64_t>{0, 3, 4, 8}));
   EXPECT_TRUE(batch.sequences.shared.empty());
-  EXPECT_EQ(Values(batch.action_rows_A), (std::vector<int64_t>{0, 1, 4, 6}));
-  EXPECT_EQ(Values(batch.action_ids_A), (std::vector<int64_t>{11, 12, 31, 33}));
+  EXPECT_EQ(Values(batch.targets.rows_U), (std::vector<int64_t>{0, 1, 4, 6}));
+  EXPECT_EQ(Values(batch.targets.ids_A), (std::vector<int64_t>{11, 12, 31, 33}));
+  EXPECT_FALSE(batch.targets.starts_U.defined());
   EXPECT_EQ(batch.actions, (std::vector<int64_t>{2, 0, 2}));
   EXPECT_EQ(Values(batch.last_rows_S), (std::vector<int64_t>{2, 3, 7}));
   EXPECT_EQ(batch.num_tokens, 8);
@@ -44,8 +45,12 @@ TEST(Packing, LaysWhatSequencesBeginWithOnce) {
   EXPECT_EQ(batch.sequences.cu_seqlens, (std::vector<int64_t>{0, 2, 4, 5, 7}));
   EXPECT_EQ(batch.sequences.shared, (std::vector<int64_t>{0, 2, 3, 0}));
   // In the order in which they were given.
-  EXPECT_EQ(Values(batch.action_rows_A), (std::vector<int64_t>{1, 2, 5, 1, 2, 0}));
-  EXPECT_EQ(Values(batch.action_ids_A), (std::vector<int64_t>{12, 13, 21, 12, 9, 11}));
+  // Rows 1, 2, 5, 1, 2, 0 of ids 12, 13, 21, 12, 9, 11.
+  EXPECT_EQ(Values(batch.targets.rows_U), (std::vector<int64_t>{0, 1, 2, 5}));
+  EXPECT_EQ(Values(batch.targets.ids_A), (std::vector<int64_t>{11, 12, 12, 13, 9, 21}));
+  EXPECT_EQ(Values(batch.targets.starts_U), (std::vector<int64_t>{0, 1, 3, 5, 6}));
+  EXPECT_EQ(Values(batch.targets.places_A), (std::vector<int64_t>{1, 3, 5, 2, 4, 0}));
+  EXPECT_EQ(Values(batch.targets.row_places_A), (std::vector<int64_t>{1, 2, 3, 1, 2, 0}));
   EXPECT_EQ(Values(batch.last_rows_S), (std::vector<int64_t>{4, 6, 3, 1}));
   EXPECT_EQ(batch.actions, (std::vector<int64_t>{2, 1, 2, 1}));
   EXPECT_EQ(batch.num_tokens, 12);

@@ -13,6 +13,8 @@ namespace {
 
 // Of attention's cache (PagedCacheLayout).
 constexpr int64_t kBlockTokens = 16;
+// So many actions of rows that are there once take no more memory than a token: some numbers each.
+constexpr int64_t kActionsOfAToken = 16;
 // Sequences stay together where at least one in so many tokens is shared.
 constexpr int64_t kWorthSharing = 8;
 // Ranks that wait no more than this leaves are not worth sharing less.
@@ -26,12 +28,15 @@ class Together {
   explicit Together(const SequenceCost& cost) : cost_(cost) {}
 
   void Add(const TokenSequence& sequence, int64_t shared) {
-    const int64_t tokens = sequence.ids_size(), own = tokens - shared, actions = CountActions(sequence);
+    const int64_t tokens = sequence.ids_size(), own = tokens - shared;
     rows_ += own;
-    actions_ += actions;
+    actions_ += CountActions(sequence);
+    // A token is spoken of by the one before it.
+    int64_t head_rows = 0;
+    for (int64_t t = shared + 1; t < tokens; ++t) head_rows += sequence.action_mask(static_cast<int>(t)) ? 1 : 0;
     const int64_t blocks = (shared % kBlockTokens + own + kBlockTokens - 1) / kBlockTokens;
     if (own > 0) cache_ += shared == 0 ? own : blocks * kBlockTokens;
-    item_.cost += cost_.Of(tokens, actions) - cost_.Of(shared, 0);
+    item_.cost += cost_.Of(tokens, head_rows) - cost_.Of(shared, 0);
     ++sequences_;
   }
 
@@ -40,7 +45,7 @@ class Together {
     item.sequences = sequences_;
     // Memory is planned for as many actions as tokens, and a cache that is full: equal answers have more of the one,
     // very short ones more of the other.
-    item.tokens = std::max({rows_, actions_, cache_ / 2});
+    item.tokens = std::max({rows_, actions_ / kActionsOfAToken, cache_ / 2});
     return item;
   }
 

@@ -117,14 +117,19 @@ TEST(SplitTree, KeepsToTheLimitsWhateverIsShared) {
   }
 }
 
-TEST(SplitTree, CountsActionsOfEqualAnswersEachTime) {
+TEST(SplitTree, CountsEqualAnswersOnce) {
   Batch batch;
   batch.Add(0, 10, 90);
   for (int sample = 0; sample < 7; ++sample) batch.sequences.push_back(batch.sequences[0]);
   const BatchItem item = TogetherOf(batch.pointers(), kByToken, true);
   EXPECT_EQ(item.cost, 100);
-  EXPECT_EQ(item.tokens, 8 * 90) << "the head reads each action";
-  EXPECT_EQ(TogetherOf(batch.pointers(), kByToken, false).cost, 800);
+  EXPECT_EQ(item.tokens, 100);
+  constexpr SequenceCost kByAction = {.per_token = 0, .per_action = 1};
+  EXPECT_EQ(TogetherOf(batch.pointers(), kByAction, true).cost, 90);
+  EXPECT_EQ(TogetherOf(batch.pointers(), kByAction, false).cost, 8 * 90);
+  for (int sample = 0; sample < 24; ++sample) batch.sequences.push_back(batch.sequences[0]);
+  EXPECT_EQ(TogetherOf(batch.pointers(), kByToken, true).tokens, 32 * 90 / 16) << "what is kept of each action";
+  EXPECT_EQ(TogetherOf(batch.pointers(), kByToken, false).cost, 3200);
 }
 
 }  // namespace

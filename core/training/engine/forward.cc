@@ -49,6 +49,11 @@ at::Tensor ScalarHead(const at::Tensor& hidden_TD, const at::Tensor& head_1D, co
   return at::linear(hidden_TD.index_select(0, rows_A).to(wide), head_1D.to(wide)).squeeze(1);
 }
 
+at::Tensor ActionScalars(const at::Tensor& hidden_TD, const at::Tensor& head_1D, const HeadTargets& actions) {
+  const at::Tensor of_rows_U = ScalarHead(hidden_TD, head_1D, actions.rows_U);
+  return actions.starts_U.defined() ? of_rows_U.index_select(0, actions.row_places_A) : of_rows_U;
+}
+
 absl::Status ForwardLogProbs(ShardedModel& model, const ForwardCall& call, const std::vector<TokenSequence>& sequences,
                              std::vector<TokenValues>* replies) {
   return Forward(
@@ -56,9 +61,7 @@ absl::Status ForwardLogProbs(ShardedModel& model, const ForwardCall& call, const
       [&](const PackedBatch& batch, const at::Tensor& hidden_TD, const at::Tensor& weight) {
         if (batch.num_actions == 0)
           return Outputs{at::empty({0}, at::TensorOptions().dtype(at::kFloat)), batch.actions};
-        return Outputs{ChunkedLogProbs(hidden_TD.index_select(0, batch.action_rows_A), weight, batch.action_ids_A,
-                                       call.temperature(), {})
-                           .log_prob_T,
+        return Outputs{ChunkedLogProbs(hidden_TD, weight, batch.targets, call.temperature(), {}).log_prob_T,
                        batch.actions};
       },
       replies);
@@ -70,7 +73,7 @@ absl::Status ForwardScalars(ShardedModel& model, ScalarRows rows, const ForwardC
       model, call, sequences,
       [&](const PackedBatch& batch, const at::Tensor& hidden_TD, const at::Tensor& weight) {
         if (rows == ScalarRows::kBeforeActions) {
-          return Outputs{ScalarHead(hidden_TD, weight, batch.action_rows_A), batch.actions};
+          return Outputs{ActionScalars(hidden_TD, weight, batch.targets), batch.actions};
         }
         return Outputs{ScalarHead(hidden_TD, weight, batch.last_rows_S), std::vector<int64_t>(batch.actions.size(), 1)};
       },

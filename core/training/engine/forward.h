@@ -30,5 +30,7 @@ absl::Status ForwardScalars(ShardedModel& model, ScalarRows rows, const ForwardC
 // fp32 (fp64 for fp64 inputs), [A]: the scalar head's output at `rows_A` of the hidden states; head [1, D].
 // Differentiable.
 at::Tensor ScalarHead(const at::Tensor& hidden_TD, const at::Tensor& head_1D, const at::Tensor& rows_A);
+// The same at the row of each action, read once however many actions have it.
+at::Tensor ActionScalars(const at::Tensor& hidden_TD, const at::Tensor& head_1D, const HeadTargets& actions);
 
 }  // namespace quartet
