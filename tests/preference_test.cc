@@ -1,4 +1,6 @@
 // Training on preferences over real processes: from pairs to a model's folder that has learned them.
+#include <signal.h>
+
 #include <cstdlib>
 #include <filesystem>
 #include <map>
@@ -79,7 +81,36 @@ preference { data: "$2" eval_data: "$3" eval_steps: 20 batch_size: 16 max_steps:
     EXPECT_THAT(harness_.Survivors(absl::Seconds(5)), IsEmpty());
   }
 
+  void WriteShortRuns() {
+    model_ = WriteTinyModel(harness_, "model");
+    pairs_ = harness_.Write("pairs.jsonl", Pairs(60, 1));
+    rows_ = harness_.Write(
+        "rows.jsonl", "{\"prompt\": \"1+1=\", \"response\": \"2\"}\n{\"prompt\": \"2+3=\", \"response\": \"5\"}\n");
+  }
+  // The arguments of `program` for so many steps on that.
+  std::vector<std::string> ShortRun(const std::string& program, const std::string& folder, size_t steps,
+                                    const std::vector<std::string>& sets) {
+    const std::string section = program == "sft" ? "sft" : "preference";
+    std::vector<std::string> arguments = {
+        "--launch",
+        "--set=run_dir=" + harness_.Path(folder),
+        "--set=data.prompt_max_len=16",
+        "--set=rollout.generate_max_len=16",
+        absl::StrCat("--set=", section, ".data=", program == "sft" ? rows_ : pairs_),
+        absl::StrCat("--set=", program == "reward_model" ? "critic" : "actor", ".pretrain=", model_),
+        absl::StrCat("--set=", section, ".batch_size=4"),
+        absl::StrCat("--set=", section, ".max_steps=", steps),
+        absl::StrCat("--set=", section, ".learning_rate=1e-3")};
+    for (const std::string& set : sets) arguments.push_back("--set=" + set);
+    return arguments;
+  }
+  std::string Weights(const std::string& folder, size_t step, const std::string& saved) {
+    return ReadFile(harness_.Path(absl::StrCat(folder, "/checkpoints/step_", step, "/", saved, "/model.safetensors")))
+        .value();
+  }
+
   ProcessHarness harness_;
+  std::string model_, pairs_, rows_;
 };
 
 TEST_F(PreferenceRunTest, DpoTeachesThePolicyWhatIsPreferred) {
@@ -110,27 +141,11 @@ services { critic_trainer { ranks: 2 threads: 1 } })",
 
 // Cut off after an update, and gone on with: what is left is, to the last bit, what a run leaves that was not.
 TEST_F(PreferenceRunTest, ARunThatWasCutOffGoesOnToTheSameModel) {
-  const std::string model = WriteTinyModel(harness_, "model");
-  const std::string pairs = harness_.Write("pairs.jsonl", Pairs(60, 1));
-  const std::string rows = harness_.Write(
-      "rows.jsonl", "{\"prompt\": \"1+1=\", \"response\": \"2\"}\n{\"prompt\": \"2+3=\", \"response\": \"5\"}\n");
-  const auto run = [&](const std::string& program, const std::string& folder, const std::vector<std::string>& sets,
+  WriteShortRuns();
+  const auto run = [&](const std::string& program, const std::string& folder, std::vector<std::string> sets,
                        const std::map<std::string, std::string>& environment = {}) {
-    const std::string trained = program == "reward_model" ? "critic" : "actor";
-    const std::string data = program == "sft" ? "sft.data=" + rows : "preference.data=" + pairs;
-    const std::string section = program == "sft" ? "sft" : "preference";
-    std::vector<std::string> arguments = {"--launch",
-                                          "--set=run_dir=" + harness_.Path(folder),
-                                          "--set=data.prompt_max_len=16",
-                                          "--set=rollout.generate_max_len=16",
-                                          "--set=" + data,
-                                          absl::StrCat("--set=", trained, ".pretrain=", model),
-                                          absl::StrCat("--set=", section, ".batch_size=4"),
-                                          absl::StrCat("--set=", section, ".max_steps=7"),
-                                          absl::StrCat("--set=", section, ".learning_rate=1e-3"),
-                                          "--set=train.save_steps=3"};
-    for (const std::string& set : sets) arguments.push_back("--set=" + set);
-    return harness_.Run("orchestrator/" + program, arguments, absl::Seconds(240), environment);
+    sets.push_back("train.save_steps=3");
+    return harness_.Run("orchestrator/" + program, ShortRun(program, folder, 7, sets), absl::Seconds(240), environment);
   };
   for (const std::string program : {"sft", "dpo", "reward_model"}) {
     const std::string service = program == "reward_model" ? "critic_trainer" : "policy_trainer";
@@ -144,15 +159,38 @@ TEST_F(PreferenceRunTest, ARunThatWasCutOffGoesOnToTheSameModel) {
     const auto rest = run(program, parts, {"train.load_checkpoint=true"});
     ASSERT_EQ(rest.exit_code, 0) << rest.output;
     EXPECT_THAT(rest.output, HasSubstr("going on after 3 of 7 steps"));
-    const auto weights = [&](const std::string& folder) {
-      return ReadFile(harness_.Path(absl::StrCat(folder, "/checkpoints/step_7/", saved, "/model.safetensors"))).value();
-    };
-    EXPECT_TRUE(weights(whole) == weights(parts)) << program;
+    EXPECT_TRUE(Weights(whole, 7, saved) == Weights(parts, 7, saved)) << program;
     EXPECT_EQ(ReadRecords(harness_.Path(parts + "/metrics.jsonl")).size(), 7u);
     const auto refused = run(program, parts, {"train.load_checkpoint=true", "seed=5"});
     EXPECT_EQ(refused.exit_code, 1) << refused.output;
     EXPECT_THAT(refused.output, HasSubstr("seed: "));
   }
+}
+
+// A cluster that takes a job's nodes away tells all of its processes.
+TEST_F(PreferenceRunTest, ARunSavesAtSigtermAndGoesOnToTheSameModel) {
+  WriteShortRuns();
+  const std::vector<std::string> sets = {"train.save_on_sigterm=true", "actor.lr_scheduler=constant",
+                                         "actor.lr_warmup_ratio=0"};
+  const pid_t pid = harness_.Start("orchestrator/dpo", ShortRun("dpo", "stopped", 100000, sets));
+  WaitForRecords(harness_, pid, harness_.Path("stopped/metrics.jsonl"), 2, absl::Seconds(120));
+  for (const pid_t process : harness_.Alive()) kill(process, SIGTERM);
+  const auto outcome = harness_.Wait(pid, absl::Seconds(60));
+  EXPECT_EQ(outcome.exit_code, 130) << outcome.output;
+  const size_t steps = ReadRecords(harness_.Path("stopped/metrics.jsonl")).size();
+  EXPECT_THAT(outcome.output, AllOf(HasSubstr("the run ends after the step under way"), HasSubstr("stopped by SIGTERM"),
+                                    HasSubstr(absl::StrCat("To continue after step ", steps, ":")),
+                                    HasSubstr("train.load_checkpoint=true")));
+  EXPECT_THAT(harness_.Survivors(absl::Seconds(5)), IsEmpty());
+
+  std::vector<std::string> more = sets;
+  more.push_back("train.load_checkpoint=true");
+  const auto rest = harness_.Run("orchestrator/dpo", ShortRun("dpo", "stopped", steps + 1, more), absl::Seconds(240));
+  ASSERT_EQ(rest.exit_code, 0) << rest.output;
+  EXPECT_THAT(rest.output, HasSubstr(absl::StrCat("going on after ", steps, " of ", steps + 1, " steps")));
+  const auto whole = harness_.Run("orchestrator/dpo", ShortRun("dpo", "whole", steps + 1, sets), absl::Seconds(240));
+  ASSERT_EQ(whole.exit_code, 0) << whole.output;
+  EXPECT_TRUE(Weights("stopped", steps + 1, "policy") == Weights("whole", steps + 1, "policy"));
 }
 
 TEST_F(PreferenceRunTest, NamesWhatHasNoEffectInAProgram) {

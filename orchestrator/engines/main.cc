@@ -155,7 +155,7 @@ absl::StatusOr<RunConfig> OnCluster(const LaunchFlags& flags, const ValueOrigins
   ConfigSources sources = flags.sources;
   // Whatever comes, the run goes on with what there is.
   sources.overrides.push_back("train.load_checkpoint=true");
-  if (flags.program == Program::kPpo && origins.count("train.save_on_sigterm") == 0 &&
+  if (origins.count("train.save_on_sigterm") == 0 &&
       (origins.count("train.save_optimizer") == 0 || config.train().save_optimizer())) {
     sources.overrides.push_back("train.save_on_sigterm=true");
   }

@@ -91,18 +91,11 @@ absl::StatusOr<PpoResult> TrainByPpo(RunSession session) {
        .begun =
            [&](int64_t steps) {
              session.Begin(steps);
-             if (config.train().save_on_sigterm()) {
-               session.cancellation().PromiseToEnd();
-             }
              for (const std::string& warning : warnings) session.Warn(warning);
            },
        .engine = session.engine(),
        .on_moved = [&](const std::string& service, const std::string& address) { session.MoveTo(service, address); },
        .cancellation = &session.cancellation()});
-  // What was asked to end and has is as if it were cancelled then.
-  if (!session.cancellation().ending().ok() && summary.status() == session.cancellation().ending()) {
-    session.cancellation().Cancel(summary.status());
-  }
   if (!summary.ok()) return session.End(summary.status());
   result.summary = *std::move(summary);
   for (ServiceClient* client : services.all()) {

@@ -65,8 +65,10 @@ class OfflineLoop {
       trace.BeginStep(step);
       QUARTET_RETURN_IF_ERROR(TakeStep(step, schedule.At(step + 1), is_due(plan_.eval_steps), &summary));
       trace.EndStep(step);
-      if (!is_due(run_.config.train().save_steps())) continue;
+      const absl::Status ending = run_.ending();
+      if (!is_due(run_.config.train().save_steps()) && ending.ok()) continue;
       QUARTET_ASSIGN_OR_RETURN(summary.checkpoint, Save(step + 1));
+      if (!ending.ok() && step + 1 < steps_) return ending;
       run_.view.Begin(plan_.title, steps_);
       run_.view.Progress(step + 1);
     }

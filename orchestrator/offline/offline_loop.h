@@ -91,7 +91,8 @@ struct OfflineRun {
   TerminalView& view;
   // What the run goes on after: the trainer has loaded its state. None in a new run.
   std::optional<CheckpointRecord> resume = {};
-  // As PpoRun::begun.
+  // As PpoRun::ending and PpoRun::begun.
+  std::function<absl::Status()> ending = [] { return absl::OkStatus(); };
   std::function<void(int64_t steps)> begun = {};
 };
 
@@ -101,7 +102,8 @@ struct OfflineSummary {
   std::optional<PairStats> before, after;  // held-out pairs, where there are any; `before` not in a run that goes on
 };
 
-// All optimizer steps that are left, with a checkpoint after every train.save_steps and the last. The last batch does
+// All optimizer steps that are left, with a checkpoint after every train.save_steps and the last, or after the step in
+// which the run is asked to end: then it returns the reason. The last batch does
 // not reach into an epoch beyond the last. A run that was cut off and goes on ends with the bits of one that was not.
 absl::StatusOr<OfflineSummary> RunOffline(const OfflineRun& run, OfflineMethod& method);
 

@@ -5,6 +5,7 @@
 
 #include <cstdio>
 #include <filesystem>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -35,7 +36,8 @@ class SftTest : public ::testing::Test {
                        "\"xyz\"}\n{\"prompt\": \"a\", \"response\": \"xy\"}\n"));
     config_.mutable_sft()->set_batch_size(2);
   }
-  absl::StatusOr<OfflineSummary> Run(const std::optional<CheckpointRecord>& resume = std::nullopt) {
+  absl::StatusOr<OfflineSummary> Run(const std::optional<CheckpointRecord>& resume = std::nullopt,
+                                     const std::function<absl::Status()>& ending = absl::OkStatus) {
     const auto examples = OpenSftExamples(config_, tokenizer_, {ByteTokenizer::kEnd});
     if (!examples.ok()) return examples.status();
     services_.SetConfiguration(config_);
@@ -48,9 +50,13 @@ class SftTest : public ::testing::Test {
     size_t size = 0;
     std::FILE* out = open_memstream(&text, &size);
     auto view = std::make_unique<TerminalView>(out, false);
-    auto summary =
-        RunSft({.config = config_, .tokenizer = tokenizer_, .folder = **folder, .view = *view, .resume = resume},
-               **examples, **client);
+    auto summary = RunSft({.config = config_,
+                           .tokenizer = tokenizer_,
+                           .folder = **folder,
+                           .view = *view,
+                           .resume = resume,
+                           .ending = ending},
+                          **examples, **client);
     view.reset();
     std::fclose(out);
     shown_ = text;
@@ -136,6 +142,24 @@ TEST_F(SftTest, GoesOnAfterACheckpointAsIfItHadNeverStopped) {
   }
   const std::vector<std::string> metrics = absl::StrSplit(scratch_.Read("run/metrics.jsonl"), '\n', absl::SkipEmpty());
   EXPECT_EQ(metrics.size(), 5u);
+}
+
+TEST_F(SftTest, SavesAndEndsAfterTheStepInWhichItIsAskedToEnd) {
+  config_.mutable_sft()->set_max_steps(5);
+  config_.mutable_train()->set_save_optimizer(true);
+  const absl::Status told = absl::CancelledError("stopped by SIGTERM");
+  EXPECT_EQ(Run({}, [&] { return services_.policy_batches().size() == 2 ? told : absl::OkStatus(); }).status(), told);
+  EXPECT_EQ(services_.policy_batches().size(), 2u);
+  const auto record = ReadCheckpointRecord(scratch_.path() + "/run/checkpoints/step_2");
+  EXPECT_TRUE(record.ok()) << record.status();
+}
+
+TEST_F(SftTest, IsDoneWhereItIsAskedToEndInItsLastStep) {
+  config_.mutable_sft()->set_max_steps(2);
+  const absl::Status told = absl::CancelledError("stopped by SIGTERM");
+  const auto summary = Run({}, [&] { return services_.policy_batches().size() == 2 ? told : absl::OkStatus(); });
+  ASSERT_TRUE(summary.ok()) << summary.status();
+  EXPECT_EQ(summary->checkpoint, "checkpoints/step_2/policy");
 }
 
 TEST_F(SftTest, DoesNotGoOnWithOtherRowsOrATrainerThatDidNotLoadTheCheckpoint) {

@@ -76,6 +76,7 @@ absl::StatusOr<OfflineSummary> RunLoop(Program program, RunSession& session, con
                           .folder = session.folder(),
                           .view = session.view(),
                           .resume = session.resume(),
+                          .ending = [cancellation] { return cancellation->ending(); },
                           .begun = [&session](int64_t steps) { session.Begin(steps); }};
   if (program == Program::kRewardModel) {
     QUARTET_ASSIGN_OR_RETURN(const auto critic_trainer, ConnectCriticTrainer(config, cancellation));

@@ -167,6 +167,7 @@ void RunSession::MoveTo(const std::string& service, const std::string& address) 
 
 void RunSession::Begin(int64_t steps) {
   steps_ = steps;
+  if (config_.train().save_on_sigterm()) cancellation_.PromiseToEnd();
   SayState("running", "");
   if (resume_.has_value())
     SayEvent("restart", resume_->step, absl::StrCat("the run goes on after step ", resume_->step));
@@ -181,6 +182,8 @@ void RunSession::Begin(int64_t steps) {
 }
 
 absl::Status RunSession::End(const absl::Status& status) {
+  // What was asked to end and has is as if it were cancelled then.
+  if (!status.ok() && status == cancellation_.ending()) cancellation_.Cancel(status);
   absl::Status explained = status.ok() ? status : Explain(status);
   if (page_ == nullptr) return explained;
   view_.OnPhase({});

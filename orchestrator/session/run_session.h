@@ -70,7 +70,8 @@ class RunSession {
   absl::Status StartServices();
 
   // The services have accepted the run, which makes `steps` steps in all, and its folder has begun: from now on the
-  // folder says that it goes on, and has a page that is kept up to date.
+  // folder says that it goes on, and has a page that is kept up to date. With train.save_on_sigterm its loop asks for
+  // `cancellation`'s ending between its steps from now on.
   void Begin(int64_t steps);
   // After Begin: a warning of the whole run, for its page.
   void Warn(const std::string& warning);

@@ -67,7 +67,6 @@ std::vector<Unread> UnreadByOffline(Program program) {
       {"train.updates_per_batch", loop},
       {"train.max_log_prob_diff_mean", loop},
       {"train.max_upgrade_diff_mean", loop},
-      {"train.save_on_sigterm", absl::StrCat("of ", name, " SIGTERM makes no checkpoint; train.save_steps does")},
       {"eval", absl::StrCat(name, " generates no answers", sft ? "" : "; preference.eval_data is judged")},
       {"services.rollout", services},
       {reward_model ? "services.policy_trainer" : "services.critic_trainer", services}};
