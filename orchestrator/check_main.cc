@@ -4,6 +4,7 @@
 #include <string>
 #include <system_error>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "core/base/files.h"
 #include "core/base/status_macros.h"
@@ -73,7 +74,16 @@ absl::Status Check(const CheckFlags& flags, TerminalView& view, Cancellation& ca
   const std::vector<std::string> services = ServicesOf(flags.program, config);
   const Workspace workspace;
   std::unique_ptr<ServiceLauncher> launcher;
-  if (!flags.services_run) {
+  if (flags.services_run) {
+    for (const std::string& service : services) {
+      const std::string& listen = PlacementOf(config, service).listen();
+      if (absl::EndsWith(listen, ":0")) {
+        return absl::InvalidArgumentError(
+            absl::StrCat("services.", service, ".listen is \"", listen,
+                         "\"; with --services_run it is the address and port at which the ", service, " listens"));
+      }
+    }
+  } else {
     if (config.cluster().num_nodes() > 1) {
       return absl::InvalidArgumentError(absl::StrCat(
           "cluster.num_nodes is ", config.cluster().num_nodes(),

@@ -133,12 +133,29 @@ TEST(Run, IsLookedAtBeforeModelsAreLoaded) {
   EXPECT_FALSE(std::filesystem::exists(run.run_dir)) << "it leaves nothing";
   EXPECT_THAT(harness.Survivors(absl::Seconds(5)), IsEmpty());
 
+  // Services that run already, or should: at one place no service can be.
+  const auto check = [&](const std::string& rollout) {
+    std::vector<std::string> arguments = With(run.arguments, {"--services_run"});
+    for (const std::string& service : kServiceNames) {
+      arguments.push_back(
+          absl::StrCat("--set=services.", service, ".listen=", service == "rollout" ? rollout : "127.0.0.1:1"));
+    }
+    return harness.Start("orchestrator/check", arguments);
+  };
+  const auto unplaced = harness.Wait(check("127.0.0.1:0"), absl::Seconds(60));
+  EXPECT_EQ(unplaced.exit_code, 2);
+  EXPECT_THAT(unplaced.output, HasSubstr("services.rollout.listen is \"127.0.0.1:0\"; with --services_run"));
+
+  const pid_t waits = check("127.0.0.1:1");
+  EXPECT_TRUE(harness.WaitForOutput(waits, "waiting for the rollout at 127.0.0.1:1", absl::Seconds(60)))
+      << harness.Output(waits);
+  EXPECT_EQ(kill(waits, SIGINT), 0);
+  EXPECT_EQ(harness.Wait(waits, absl::Seconds(30)).exit_code, 130);
+
   // A service with a model is not one to check.
   const auto [pid, address] = harness.StartService("rollout", run.arguments);
   ASSERT_FALSE(address.empty()) << harness.Output(pid);
-  const auto wrong = harness.Run("orchestrator/check",
-                                 With(run.arguments, {"--services_run", "--set=services.rollout.listen=" + address}),
-                                 absl::Seconds(120));
+  const auto wrong = harness.Wait(check(address), absl::Seconds(120));
   EXPECT_EQ(wrong.exit_code, 1);
   EXPECT_THAT(wrong.output, HasSubstr("it was started without --check"));
 }

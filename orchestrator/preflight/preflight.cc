@@ -31,6 +31,7 @@ namespace {
 
 // For a service without models to listen, on whatever host it is.
 constexpr absl::Duration kStart = absl::Minutes(2);
+constexpr absl::Duration kPatience = absl::Seconds(5);  // before it is said what is waited for
 constexpr std::chrono::seconds kCall{120};
 constexpr int64_t kCollectiveBytes = int64_t{16} << 20;
 constexpr int64_t kPullBytes = int64_t{16} << 20;
@@ -72,16 +73,21 @@ class CheckedService {
         stub_(Preflight::NewStub(channel_)),
         cancellation_(cancellation) {}
 
-  // Waits until it serves.
-  absl::StatusOr<MeasureReply> AwaitFacts(const std::string& token) {
+  // Waits until it serves, and says so where that takes long.
+  absl::StatusOr<MeasureReply> AwaitFacts(const std::string& token, TerminalView& view) {
     MeasureRequest request;
     request.set_token_file(token);
-    const Deadline deadline = Deadline::In(kStart);
-    while (true) {
+    const Deadline deadline = Deadline::In(kStart), patience = Deadline::In(kPatience);
+    for (bool said = false;;) {
       // A connection comes about only while somebody waits for it.
       channel_->WaitForConnected(std::chrono::system_clock::now() + std::chrono::seconds(1));
       absl::StatusOr<MeasureReply> facts = Measure(request);
       if (!absl::IsUnavailable(facts.status()) || deadline.passed()) return facts;
+      if (!said && patience.passed()) {
+        view.PrintAndBegin(absl::StrCat("waiting for the ", name_, " at ", address_, ", at most ",
+                                        absl::FormatDuration(kStart), " in all; it is started with --check"));
+        said = true;
+      }
       absl::SleepFor(absl::Milliseconds(100));
     }
   }
@@ -169,7 +175,7 @@ absl::StatusOr<PreflightFacts> AskForFacts(const RunConfig& config, const std::v
     services[service] =
         std::make_unique<CheckedService>(service, PlacementOf(config, service).listen(), credentials, cancellation);
     view.Begin("hosts of the " + service);
-    QUARTET_RETURN_IF_ERROR(services[service]->AwaitFacts(token->path()).status());
+    QUARTET_RETURN_IF_ERROR(services[service]->AwaitFacts(token->path(), view).status());
     // Again, now that nothing is waited for: what its clock says is between what the own one says before and after.
     MeasureRequest request;
     request.set_token_file(token->path());
