@@ -114,16 +114,21 @@ def _test_tags(tags):
     # Two threads: the machine for itself (tests run two at a time).
     return tags + (["cpu:2"] if "torch" in tags and "exclusive" not in tags else [])
 
-def rerun_test(name, test, tags = [], size = "small", **kwargs):
+def _on_gpu(gpu):
+    return {"target_compatible_with": NEEDS_CUDA} if gpu else {}
+
+def rerun_test(name, test, tags = [], size = "small", gpu = False, **kwargs):
     """The program of another test once more, in another environment.
 
     Args:
       name, tags, **kwargs: as for cc_test (args, env, size).
       test: the other test.
+      gpu: as for unit_test.
     """
-    _rerun_test(name = name, test = test, size = size, tags = _test_tags(tags), **kwargs)
+    tags = tags + (["gpu", "torch"] if gpu else [])
+    _rerun_test(name = name, test = test, size = size, tags = _test_tags(tags), **dict(_on_gpu(gpu), **kwargs))
 
-def unit_test(name, srcs = None, deps = [], copts = [], tags = [], size = "small", env = {}, **kwargs):
+def unit_test(name, srcs = None, deps = [], copts = [], tags = [], size = "small", env = {}, gpu = False, **kwargs):
     """A GoogleTest program whose .cc files are one compilation.
 
     Args:
@@ -132,8 +137,9 @@ def unit_test(name, srcs = None, deps = [], copts = [], tags = [], size = "small
       deps: as for cc_test; GoogleTest's main, Abseil and core/base come by themselves.
       copts, tags, size, **kwargs: as for cc_test. What needs LibTorch is tagged "torch"; it runs with two threads.
       env: as for cc_test. Ranks that are threads of one process have the machine's cores with {"OMP_NUM_THREADS": "1"}.
+      gpu: it needs a GPU: built with --config=cuda alone, run by --test_tag_filters=gpu. It is tagged "torch".
     """
-    tags = _tags(name, tags)
+    tags = _tags(name, tags + (["gpu", "torch"] if gpu else []))
     if srcs == None:
         srcs = _rest_of_folder(["**/*_test.cc"], [])
     native.cc_test(
@@ -146,7 +152,7 @@ def unit_test(name, srcs = None, deps = [], copts = [], tags = [], size = "small
         tags = _test_tags(tags),
         copts = _copts(copts),
         local_defines = _local_defines(tags),
-        **kwargs
+        **dict(_on_gpu(gpu), **kwargs)
     )
 
 def benchmark(name, deps, tags = [], **kwargs):

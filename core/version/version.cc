@@ -27,4 +27,12 @@ std::string VersionText() {
                       kProtocolVersion);
 }
 
+absl::Status CheckProtocol(const std::string& who, const std::string& version, int32_t lowest, int32_t highest) {
+  if (highest >= kMinProtocolVersion && lowest <= kProtocolVersion) return absl::OkStatus();
+  return absl::FailedPreconditionError(absl::StrCat(
+      who, " (", version.empty() ? "of an unknown version" : version.c_str(), ") speaks protocol versions ", lowest,
+      " to ", highest, "; this orchestrator (", VersionText(), ") speaks ", kMinProtocolVersion, " to ",
+      kProtocolVersion, ". Take builds of one version, or of two that follow each other"));
+}
+
 }  // namespace quartet

@@ -1,7 +1,10 @@
 // Which build this is.
 #pragma once
 
+#include <cstdint>
 #include <string>
+
+#include "absl/status/status.h"
 
 namespace quartet {
 
@@ -9,5 +12,9 @@ namespace quartet {
 // protocol 6") of a program of a bundle
 // (deploy/); of one that was built otherwise without the commit.
 std::string VersionText();
+
+// Whether this program, an orchestrator, and `who`, whose --version is `version` and which speaks the versions `lowest`
+// to `highest` of the protocol, have one in common; else FAILED_PRECONDITION with both and what to do.
+absl::Status CheckProtocol(const std::string& who, const std::string& version, int32_t lowest, int32_t highest);
 
 }  // namespace quartet

@@ -16,7 +16,6 @@
 #include "core/config/field_paths.h"
 #include "core/config/services.h"
 #include "core/version/version.h"
-#include "proto/protocol_version.h"
 
 namespace quartet {
 namespace {
@@ -33,13 +32,7 @@ absl::StatusOr<ServiceInfo> Meet(ServiceClient& client, const OnLoading& on_load
                                                       "\", not \"", client.service(), "\""));
   }
   const int lowest = info.min_protocol_version() > 0 ? info.min_protocol_version() : info.protocol_version();
-  if (info.protocol_version() < kMinProtocolVersion || lowest > kProtocolVersion) {
-    return absl::FailedPreconditionError(
-        absl::StrCat(PlaceOf(client), " (", info.version().empty() ? "of an unknown version" : info.version(),
-                     ") speaks protocol versions ", lowest, " to ", info.protocol_version(), "; this orchestrator (",
-                     VersionText(), ") speaks ", kMinProtocolVersion, " to ", kProtocolVersion,
-                     ". Take builds of one version, or of two that follow each other"));
-  }
+  QUARTET_RETURN_IF_ERROR(CheckProtocol(PlaceOf(client), info.version(), lowest, info.protocol_version()));
   return info;
 }
 

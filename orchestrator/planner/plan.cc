@@ -10,6 +10,7 @@
 #include "core/config/placement.h"
 #include "core/config/run_config.h"
 #include "core/memory/block_cache.h"
+#include "core/memory/cuda_context.h"
 #include "core/memory/pinned_blocks.h"
 
 namespace quartet {
@@ -93,9 +94,7 @@ OutsideTensors DefaultOutsideTensors() {
   // Of four services of 1.24 B parameters on an H100 and an H200, CUDA 13.0: 785 (a scorer) to 1,079 MiB (a trainer)
   // beside tensors.
   outside.process_on_gpu = 1080 * kMiB;
-  // What a rank takes of an H200 beside what LibTorch's allocator has reserved, CUDA 13.0: 683 (a scorer) to 816 MiB (a
-  // trainer) in two runs of 1.24 B parameters.
-  outside.cuda_context = 816 * kMiB;
+  outside.cuda_context = kCudaContextBytes;
   // By a group over two and over more of 4 A100 with NVLink (NVIDIA/nccl#964).
   outside.nccl_of_two = 544 * kMiB;
   outside.nccl_of_more = 688 * kMiB;

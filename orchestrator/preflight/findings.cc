@@ -9,6 +9,7 @@
 #include "absl/strings/str_join.h"
 #include "core/config/placement.h"
 #include "core/config/run_config.h"
+#include "core/memory/cuda_context.h"
 
 namespace quartet {
 namespace {
@@ -24,8 +25,6 @@ constexpr int64_t kCheckpointOfModel = 2 * (1 + 6);
 constexpr int64_t kDisk = int64_t{1} << 30;
 // Of a GPU, by programs that are there before the run; drivers take some hundred MiB themselves.
 constexpr int64_t kGpuInUse = int64_t{1} << 30;
-// What each rank of the run may have of its GPU already: its context.
-constexpr int64_t kContext = int64_t{816} << 20;
 // Of what is stated, and of the best of its kind.
 constexpr double kShareOfStated = 0.5, kShareOfBest = 1.0 / 3;
 
@@ -105,7 +104,7 @@ void CheckGpu(const RunConfig& config, const std::string& service, const RankChe
                    absl::StrCat("the plan counts on ", Gibibytes(config.cluster().gpu_memory_bytes())));
   }
   const int64_t others = RanksOnTheGpuOf(config, service, rank.rank()) - 1;
-  if (node.gpu_memory_used_bytes() > kGpuInUse + others * kContext) {
+  if (node.gpu_memory_used_bytes() > kGpuInUse + others * kCudaContextBytes) {
     problems->Warn(where, absl::StrCat("of its GPU ", Gibibytes(node.gpu_memory_used_bytes()), " are in use already"),
                    "see which program has it (nvidia-smi), and end it");
   }

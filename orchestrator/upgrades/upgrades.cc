@@ -17,7 +17,6 @@
 #include "orchestrator/checks/start_check.h"
 #include "orchestrator/clients/weight_sync.h"
 #include "orchestrator/upgrades/program_version.h"
-#include "proto/protocol_version.h"
 
 namespace quartet {
 namespace {
@@ -109,11 +108,7 @@ absl::Status Upgrades::CheckPrograms(const std::string& service, const std::stri
   }
   const std::string path = absl::StrCat(folder, "/", service, "/", service);
   QUARTET_ASSIGN_OR_RETURN(const ProgramVersion version, ReadProgramVersion(path));
-  if (version.protocol >= kMinProtocolVersion && version.min_protocol <= kProtocolVersion) return absl::OkStatus();
-  return absl::FailedPreconditionError(
-      absl::StrCat(path, " (", version.text, ") speaks protocol versions ", version.min_protocol, " to ",
-                   version.protocol, "; this run's orchestrator (", VersionText(), ") speaks ", kMinProtocolVersion,
-                   " to ", kProtocolVersion, ". Take a version that follows the run's, or start the run anew"));
+  return CheckProtocol(path, version.text, version.min_protocol, version.protocol);
 }
 
 absl::StatusOr<Upgrades::Before> Upgrades::Look(const std::string& service, const StepBoundary& boundary) {
