@@ -242,13 +242,15 @@ TEST_F(SlurmTest, GoesOnWithoutAHostThatIsLost) {
 }
 
 TEST_F(SlurmTest, GoesOnAfterADaemonOfSlurmHasDied) {
-  const pid_t launch = Launch({"train.max_steps=100000", "train.save_steps=1"});
+  const pid_t launch =
+      Launch({"train.max_steps=100000", "train.save_steps=1", "services.orchestrator_timeout_seconds=30"});
   WaitForSteps(launch, 2);
   for (const pid_t daemon : hosts_->harness().Find("-N host2")) kill(daemon, SIGKILL);
   ASSERT_TRUE(harness_.WaitForOutput(launch, "is queued again", kLong)) << harness_.Output(launch);
   StartNode(2);
   ExpectGoesOn(launch);
   Cancel(launch);
+  ExpectNothingIsLeft();
 }
 
 TEST_F(SlurmTest, IsQueuedAgainWhenAServiceDiesUntilItHelpsNoMore) {
