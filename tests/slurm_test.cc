@@ -94,6 +94,33 @@ class SlurmTest : public ::testing::Test {
     return hosts_->Start(harness_, 1, "orchestrator/engines/launch", arguments, Environment());
   }
 
+  // The same of fine-tuning, whose trainer is on two nodes.
+  pid_t LaunchFineTuning(const Strings& fields, const std::map<std::string, std::string>& more = {}) {
+    const std::string rows = harness_.Write(
+        "rows.jsonl", "{\"prompt\": \"1+1=\", \"response\": \"2\"}\n{\"prompt\": \"2+3=\", \"response\": \"5\"}\n");
+    run_.run_dir = harness_.Path("fine_tuned");
+    Strings arguments = {"--engine=slurm",
+                         "--program=sft",
+                         "--set=run_dir=" + run_.run_dir,
+                         "--set=sft.data=" + rows,
+                         "--set=actor.pretrain=" + model_,
+                         "--set=data.prompt_max_len=16",
+                         "--set=rollout.generate_max_len=16",
+                         "--set=sft.batch_size=4",
+                         "--set=cluster.num_nodes=2",
+                         "--set=services.policy_trainer.num_nodes=2"};
+    for (const std::string& field : fields) arguments.push_back("--set=" + field);
+    std::map<std::string, std::string> environment = Environment();
+    environment.insert(more.begin(), more.end());
+    return hosts_->Start(harness_, 1, "orchestrator/engines/launch", arguments, environment);
+  }
+
+  // Lets a job of a higher partition take the nodes.
+  void Preempt(pid_t launch) {
+    On(1, {"sbatch", "--partition=urgent", "--nodes=3", "--exclusive", "--output=/dev/null", "--wrap=sleep 1"});
+    EXPECT_TRUE(harness_.WaitForOutput(launch, "asked to end: queued again", kLong)) << harness_.Output(launch);
+  }
+
   std::vector<nlohmann::json> WaitForSteps(pid_t launch, size_t steps) {
     auto records = WaitForRecords(harness_, launch, run_.run_dir + "/metrics.jsonl", steps, kLong);
     EXPECT_GE(records.size(), steps) << harness_.Output(launch);
@@ -210,8 +237,7 @@ TEST_F(SlurmTest, ReplacesServicesWhileARunGoesOn) {
   std::filesystem::create_symlink(std::filesystem::absolute("scorer"), harness_.Path("other/scorer"));
   const auto other = upgrade("scorer", harness_.Path("other"));
   EXPECT_EQ(other.exit_code, 0) << other.output;
-  On(1, {"sbatch", "--partition=urgent", "--nodes=3", "--exclusive", "--output=/dev/null", "--wrap=sleep 1"});
-  ASSERT_TRUE(harness_.WaitForOutput(launch, "asked to end: queued again", kLong)) << harness_.Output(launch);
+  Preempt(launch);
   ExpectGoesOn(launch);
   EXPECT_FALSE(harness_.Find(harness_.Path("other/scorer/scorer")).empty());
   Cancel(launch);
@@ -221,8 +247,7 @@ TEST_F(SlurmTest, ReplacesServicesWhileARunGoesOn) {
 TEST_F(SlurmTest, SavesWhenItIsPreemptedAndGoesOn) {
   const pid_t launch = Launch({"train.max_steps=100000"});
   WaitForSteps(launch, 2);
-  On(1, {"sbatch", "--partition=urgent", "--nodes=3", "--exclusive", "--output=/dev/null", "--wrap=sleep 1"});
-  ASSERT_TRUE(harness_.WaitForOutput(launch, "asked to end: queued again", kLong)) << harness_.Output(launch);
+  Preempt(launch);
   ExpectGoesOn(launch);
   EXPECT_FALSE(std::filesystem::exists(run_.run_dir + "/superseded")) << "no step was made twice";
   Cancel(launch);
@@ -265,25 +290,25 @@ TEST_F(SlurmTest, IsQueuedAgainWhenAServiceDiesUntilItHelpsNoMore) {
 }
 
 TEST_F(SlurmTest, FineTunesOverTwoHostsAndGoesOnAfterAFailure) {
-  const std::string rows = harness_.Write(
-      "rows.jsonl", "{\"prompt\": \"1+1=\", \"response\": \"2\"}\n{\"prompt\": \"2+3=\", \"response\": \"5\"}\n");
-  const std::string run_dir = harness_.Path("fine_tuned");
-  std::map<std::string, std::string> environment = Environment();
-  environment["QUARTET_FAIL_POINTS"] = "policy_trainer.update=kill@5";  // which is not reached by the second start
-  const auto outcome =
-      harness_.Wait(hosts_->Start(harness_, 1, "orchestrator/engines/launch",
-                                  {"--engine=slurm", "--program=sft", "--set=run_dir=" + run_dir,
-                                   "--set=sft.data=" + rows, "--set=actor.pretrain=" + model_,
-                                   "--set=data.prompt_max_len=16", "--set=rollout.generate_max_len=16",
-                                   "--set=sft.batch_size=4", "--set=sft.max_steps=7", "--set=train.save_steps=3",
-                                   "--set=cluster.num_nodes=2", "--set=services.policy_trainer.num_nodes=2"},
-                                  environment),
-                    kLong);
+  // Not reached by the second start.
+  const pid_t launch = LaunchFineTuning({"sft.max_steps=7", "train.save_steps=3"},
+                                        {{"QUARTET_FAIL_POINTS", "policy_trainer.update=kill@5"}});
+  const auto outcome = harness_.Wait(launch, kLong);
   EXPECT_EQ(outcome.exit_code, 0) << outcome.output;
   EXPECT_THAT(outcome.output, AllOf(HasSubstr("checked: nothing is in the way"), HasSubstr("is queued again"),
-                                    HasSubstr("going on after 3 of 7 steps"), HasSubstr("done: " + run_dir)));
-  EXPECT_EQ(ReadRecords(run_dir + "/metrics.jsonl").size(), 7u);
-  EXPECT_FALSE(std::filesystem::exists(run_dir + "/logs/rollout.log"));
+                                    HasSubstr("going on after 3 of 7 steps"), HasSubstr("done: " + run_.run_dir)));
+  EXPECT_EQ(ReadRecords(run_.run_dir + "/metrics.jsonl").size(), 7u);
+  EXPECT_FALSE(std::filesystem::exists(run_.run_dir + "/logs/rollout.log"));
+  ExpectNothingIsLeft();
+}
+
+TEST_F(SlurmTest, SavesFineTuningWhenItIsPreemptedAndGoesOn) {
+  const pid_t launch = LaunchFineTuning({"sft.max_steps=100000"});
+  WaitForSteps(launch, 2);
+  Preempt(launch);
+  ExpectGoesOn(launch);
+  EXPECT_FALSE(std::filesystem::exists(run_.run_dir + "/superseded")) << "no step was made twice";
+  Cancel(launch);
   ExpectNothingIsLeft();
 }
 
