@@ -152,6 +152,15 @@ class SlurmTest : public ::testing::Test {
     }
   }
 
+  void ExpectLosesNoStepByPreemption(pid_t launch) {
+    WaitForSteps(launch, 2);
+    Preempt(launch);
+    ExpectGoesOn(launch);
+    EXPECT_FALSE(std::filesystem::exists(run_.run_dir + "/superseded")) << "no step was made twice";
+    Cancel(launch);
+    ExpectNothingIsLeft();
+  }
+
   static inline std::string missing_;
   static inline std::unique_ptr<SimulatedHosts> hosts_;
   ProcessHarness harness_;
@@ -245,13 +254,7 @@ TEST_F(SlurmTest, ReplacesServicesWhileARunGoesOn) {
 }
 
 TEST_F(SlurmTest, SavesWhenItIsPreemptedAndGoesOn) {
-  const pid_t launch = Launch({"train.max_steps=100000"});
-  WaitForSteps(launch, 2);
-  Preempt(launch);
-  ExpectGoesOn(launch);
-  EXPECT_FALSE(std::filesystem::exists(run_.run_dir + "/superseded")) << "no step was made twice";
-  Cancel(launch);
-  ExpectNothingIsLeft();
+  ExpectLosesNoStepByPreemption(Launch({"train.max_steps=100000"}));
 }
 
 TEST_F(SlurmTest, GoesOnWithoutAHostThatIsLost) {
@@ -303,13 +306,7 @@ TEST_F(SlurmTest, FineTunesOverTwoHostsAndGoesOnAfterAFailure) {
 }
 
 TEST_F(SlurmTest, SavesFineTuningWhenItIsPreemptedAndGoesOn) {
-  const pid_t launch = LaunchFineTuning({"sft.max_steps=100000"});
-  WaitForSteps(launch, 2);
-  Preempt(launch);
-  ExpectGoesOn(launch);
-  EXPECT_FALSE(std::filesystem::exists(run_.run_dir + "/superseded")) << "no step was made twice";
-  Cancel(launch);
-  ExpectNothingIsLeft();
+  ExpectLosesNoStepByPreemption(LaunchFineTuning({"sft.max_steps=100000"}));
 }
 
 TEST_F(SlurmTest, SaysWhatAJobWaitsFor) {

@@ -43,8 +43,8 @@ class Together {
   BatchItem item() const {
     BatchItem item = item_;
     item.sequences = sequences_;
-    // Memory is planned for as many actions as tokens, and a cache that is full: equal answers have more of the one,
-    // very short ones more of the other.
+    // Memory is planned for at most one action a token, and a cache that is full: many equal answers have more of the
+    // one, very short ones more of the other.
     item.tokens = std::max({rows_, actions_ / kActionsOfAToken, cache_ / 2});
     return item;
   }
