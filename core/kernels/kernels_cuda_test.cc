@@ -5,6 +5,7 @@
 #include <ATen/ops/equal.h>
 #include <ATen/ops/matmul.h>
 #include <ATen/ops/randn.h>
+#include <ATen/ops/tensor.h>
 #include <gtest/gtest.h>
 #include <torch/csrc/autograd/autograd.h>
 
@@ -14,8 +15,10 @@
 #include <vector>
 
 #include "core/hardware/device.h"
+#include "core/kernels/cuda/cuda_paged_attention.h"
 #include "core/kernels/linear.h"
 #include "core/kernels/row_functions.h"
+#include "core/kernels/torch_paged_attention.h"
 
 namespace quartet {
 namespace {
@@ -113,6 +116,69 @@ TEST_F(OnGpu, ProductsOfBf16ComeOutInFp32) {
   at::Tensor sum = at::matmul(a.to(at::kFloat), b.to(at::kFloat)).to(kGpu);
   WideProductInto(a.t().contiguous().to(kGpu).t(), b.to(kGpu), /*adds=*/true, &sum);
   EXPECT_LT(Difference(sum.cpu().to(at::kDouble), 2 * expected), 1e-6);
+}
+
+TEST_F(OnGpu, PartsOfLongerRowsAreReadWhereTheyAre) {
+  for (const at::ScalarType type : {at::kFloat, at::kBFloat16}) {
+    const at::Tensor rows = at::randn({70, 7, 64}, kGpu).to(type), angles = at::randn({70, 32}, kGpu).repeat({1, 2});
+    const RotaryTable rotary{.cos_Td = angles.cos(), .sin_Td = angles.sin()};
+    const at::Tensor heads = rows.narrow(1, 2, 3);
+    EXPECT_TRUE(at::equal(Rotate(heads, rotary), Rotate(heads.contiguous(), rotary)));
+    for (const int64_t size : {48, 50}) {  // four elements at once, and one
+      const at::Tensor both = at::randn({70, 2 * size}, kGpu).to(type);
+      const at::Tensor gate = both.narrow(1, 0, size), up = both.narrow(1, size, size);
+      EXPECT_TRUE(at::equal(SwiGlu(gate, up), SwiGlu(gate.contiguous(), up.contiguous())));
+    }
+  }
+}
+
+struct PagedCase {
+  int64_t block_size, kv_heads, group, head_dim;
+  std::vector<std::pair<int64_t, int64_t>> chunks;  // first, count
+};
+
+TEST_F(OnGpu, PagedAttentionIsThatOfItsItemsOnTheCpu) {
+  const std::vector<PagedCase> cases = {{16, 8, 4, 64, {{190, 1}, {0, 1}, {63, 1}, {2000, 1}}},
+                                        {16, 2, 7, 64, {{190, 1}, {17, 2}, {900, 1}, {0, 40}}},
+                                        {32, 3, 3, 128, {{700, 1}, {5, 5}, {100, 70}}},
+                                        {16, 4, 1, 80, {{31, 1}, {32, 1}, {600, 9}}},
+                                        {16, 1, 16, 128, {{255, 1}, {256, 1}, {1500, 1}, {0, 100}}},
+                                        {16, 2, 2, 256, {{190, 1}, {900, 1}, {0, 33}}},
+                                        {48, 1, 8, 24, {{190, 1}, {800, 2}}}};
+  for (const PagedCase& c : cases) {
+    int64_t tokens = 0, blocks = 0;
+    for (const auto& [first, count] : c.chunks) {
+      tokens += count;
+      blocks += (first + count + c.block_size - 1) / c.block_size;
+    }
+    std::vector<int32_t> order;
+    for (int64_t block = blocks; block-- > 0;) order.push_back(static_cast<int32_t>(block));
+    std::vector<AttentionChunk> chunks;
+    for (int64_t used = 0; const auto& [first, count] : c.chunks) {
+      chunks.push_back({.blocks = order.data() + used, .first = first, .count = count});
+      used += (first + count + c.block_size - 1) / c.block_size;
+    }
+    const int64_t heads = c.kv_heads * c.group;
+    at::Tensor keys = at::randn({blocks * c.block_size, c.kv_heads, c.head_dim}).to(at::kBFloat16);
+    at::Tensor values = at::randn({blocks * c.block_size, c.kv_heads, c.head_dim}).to(at::kBFloat16);
+    at::Tensor keys_there = keys.to(kGpu), values_there = values.to(kGpu);
+    // Queries, keys and values of the tokens, as one product makes them.
+    const at::Tensor made = at::randn({tokens, heads + 2 * c.kv_heads, c.head_dim}).to(at::kBFloat16);
+    const auto attend = [&](at::Device device, at::Tensor& key_slots, at::Tensor& value_slots) {
+      const at::Tensor all = made.to(device);
+      std::vector<int64_t> slots = SlotsOf(c.block_size, chunks);
+      const at::Tensor slots_n = at::tensor(slots, at::kLong).to(device);
+      const auto store = device.is_cuda() ? StoreInSlots : WriteToSlots;
+      store(slots_n, all.narrow(1, heads, c.kv_heads), all.narrow(1, heads + c.kv_heads, c.kv_heads), key_slots,
+            value_slots);
+      return CudaPagedAttention(c.block_size, chunks, heads, c.kv_heads, c.head_dim, device)
+          .Attend(all.narrow(1, 0, heads), key_slots, value_slots)
+          .cpu();
+    };
+    const at::Tensor expected = attend(at::kCPU, keys, values), found = attend(kGpu, keys_there, values_there);
+    EXPECT_TRUE(at::equal(keys_there.cpu(), keys) && at::equal(values_there.cpu(), values));
+    EXPECT_LT((found - expected).abs().max().item<double>(), 0.02) << c.group << " heads of " << c.head_dim;
+  }
 }
 
 }  // namespace

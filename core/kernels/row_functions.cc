@@ -152,14 +152,17 @@ class RmsNormFunction : public torch::autograd::Function<RmsNormFunction> {
   }
 };
 
-at::Tensor Rotated(const at::Tensor& x, const at::Tensor& cos_Td, const at::Tensor& sin_Td, bool back) {
-  at::Tensor out = at::empty_like(x);
+at::Tensor Rotated(const at::Tensor& x_THd, const at::Tensor& cos_Td, const at::Tensor& sin_Td, bool back) {
+  // On a GPU tokens may be parts of longer rows.
+  const bool as_it_is = ComputeDevice(x_THd) == at::kCUDA && x_THd.stride(2) == 1 && x_THd.stride(1) == x_THd.size(2);
+  const at::Tensor x = as_it_is ? x_THd : x_THd.contiguous();
+  at::Tensor out = at::empty(x.sizes(), x.options());
   if (x.is_meta()) return out;
   const int64_t T = x.size(0), H = x.size(1), d = x.size(2);
   if (x.is_cuda()) {
     StartOn(x.device(), kRows, [&](void* stream) {
-      return LaunchRotate(ElementOf(x), x.const_data_ptr(), Read<float>(cos_Td), Read<float>(sin_Td), d, back, T, H, d,
-                          out.mutable_data_ptr(), stream);
+      return LaunchRotate(ElementOf(x), x.const_data_ptr(), x.stride(0), Read<float>(cos_Td), Read<float>(sin_Td), d,
+                          back, T, H, d, out.mutable_data_ptr(), stream);
     });
     return out;
   }
@@ -178,21 +181,22 @@ class RotateFunction : public torch::autograd::Function<RotateFunction> {
   static at::Tensor forward(AutogradContext* context, const at::Tensor& x_THd, const at::Tensor& cos_Td,
                             const at::Tensor& sin_Td) {
     context->save_for_backward({cos_Td, sin_Td});
-    return Rotated(x_THd.contiguous(), cos_Td, sin_Td, /*back=*/false);
+    return Rotated(x_THd, cos_Td, sin_Td, /*back=*/false);
   }
   static variable_list backward(AutogradContext* context, const variable_list& gradients) {
     const variable_list saved = context->get_saved_variables();
-    return {Rotated(gradients[0].contiguous(), saved[0], saved[1], /*back=*/true), at::Tensor(), at::Tensor()};
+    return {Rotated(gradients[0], saved[0], saved[1], /*back=*/true), at::Tensor(), at::Tensor()};
   }
 };
 
+// Contiguous, or on a GPU parts of rows of one length.
 at::Tensor SwiGluForward(const at::Tensor& gate, const at::Tensor& up) {
-  at::Tensor out = at::empty_like(gate);
+  at::Tensor out = at::empty(gate.sizes(), gate.options());
   if (gate.is_meta()) return out;
   if (gate.is_cuda()) {
     StartOn(gate.device(), kRows, [&](void* stream) {
-      return LaunchSwiGlu(ElementOf(gate), gate.const_data_ptr(), up.const_data_ptr(), gate.numel(),
-                          out.mutable_data_ptr(), stream);
+      return LaunchSwiGlu(ElementOf(gate), gate.const_data_ptr(), up.const_data_ptr(), gate.stride(0), gate.size(0),
+                          gate.size(1), out.mutable_data_ptr(), stream);
     });
     return out;
   }
@@ -256,7 +260,7 @@ at::Tensor Rotate(const at::Tensor& x_THd, const RotaryTable& rotary) {
   }
   const at::Tensor cos_Td = rotary.cos_Td.contiguous(), sin_Td = rotary.sin_Td.contiguous();
   if (NeedGradients(x_THd)) return RotateFunction::apply(x_THd, cos_Td, sin_Td);
-  return Rotated(x_THd.contiguous(), cos_Td, sin_Td, /*back=*/false);
+  return Rotated(x_THd, cos_Td, sin_Td, /*back=*/false);
 }
 
 at::Tensor SwiGlu(at::Tensor gate_TF, at::Tensor up_TF) {
@@ -264,6 +268,9 @@ at::Tensor SwiGlu(at::Tensor gate_TF, at::Tensor up_TF) {
     gate_TF = at::silu(gate_TF);
     return gate_TF * up_TF;
   }
+  const bool rows_alike = ComputeDevice(gate_TF) == at::kCUDA && !NeedGradients(gate_TF, up_TF) &&
+                          gate_TF.stride(1) == 1 && gate_TF.strides() == up_TF.strides();
+  if (rows_alike) return SwiGluForward(gate_TF, up_TF);
   gate_TF = gate_TF.contiguous();
   up_TF = up_TF.contiguous();
   if (NeedGradients(gate_TF, up_TF)) return SwiGluFunction::apply(gate_TF, up_TF);

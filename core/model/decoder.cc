@@ -217,16 +217,28 @@ at::Tensor SelfAttention(const ModelConfig& config, const BlockWeights& weights,
   const int64_t d = config.head_dim;
   const BlockSpec& block = config.block;
   const at::Tensor input = NormIfAny(config, hidden_TD, weights[kAttentionInputNorm]);
-  const std::vector<at::Tensor> projected =
-      Linears(input, {{weights[kQ], weights[kQBias]}, {weights[kK], weights[kKBias]}, {weights[kV], weights[kVBias]}});
-  at::Tensor q = projected[0], k = projected[1];
-  const bool each_head = block.qk_norm == QkNorm::kEachHead;
+  const bool each_head = block.qk_norm == QkNorm::kEachHead, scaled = block.attention_multiplier.has_value();
+  at::Tensor q, k, v;
+  if (weights.qkv().defined()) {
+    const at::Tensor all = Linear(input, weights.qkv(), at::Tensor()).view({T, H + 2 * K, d});
+    v = all.narrow(1, H + K, K);
+    if (block.qk_norm == QkNorm::kNone && !scaled) {
+      const at::Tensor both = Rotate(all.narrow(1, 0, H + K), rotary);
+      return attention.Attend(both.narrow(1, 0, H), both.narrow(1, H, K), v).reshape({T, H * d});
+    }
+    q = all.narrow(1, 0, H), k = all.narrow(1, H, K);
+    if (!each_head) q = q.flatten(1), k = k.flatten(1);
+  } else {
+    const std::vector<at::Tensor> projected = Linears(
+        input, {{weights[kQ], weights[kQBias]}, {weights[kK], weights[kKBias]}, {weights[kV], weights[kVBias]}});
+    q = projected[0], k = projected[1], v = projected[2].view({T, K, d});
+  }
   if (!each_head) q = NormIfAny(config, q, weights[kQNorm]), k = NormIfAny(config, k, weights[kKNorm]);
   q = q.view({T, H, d}), k = k.view({T, K, d});
   if (each_head) q = NormIfAny(config, q, weights[kQNorm]), k = NormIfAny(config, k, weights[kKNorm]);
-  q = Rotate(q, block.attention_multiplier.has_value() ? Scaled(rotary, *block.attention_multiplier, d) : rotary);
+  q = Rotate(q, scaled ? Scaled(rotary, *block.attention_multiplier, d) : rotary);
   k = Rotate(k, rotary);
-  return attention.Attend(q, k, projected[2].view({T, K, d})).reshape({T, H * d});
+  return attention.Attend(q, k, v).reshape({T, H * d});
 }
 
 // Output or down projection, what a block makes of it, and `residual_TD`, [T, D]: a new tensor.
@@ -253,6 +265,11 @@ at::Tensor AddToResidual(const ModelConfig& config, const at::Tensor& input, con
 // What goes into the down projection, [T, F].
 at::Tensor GatedUp(const BlockWeights& weights, const at::Tensor& input_TD) {
   using enum BlockTensor;
+  if (weights.gate_up().defined()) {
+    const at::Tensor both = Linear(input_TD, weights.gate_up(), at::Tensor());
+    const int64_t F = both.size(1) / 2;
+    return SwiGlu(both.narrow(1, 0, F), both.narrow(1, F, F));
+  }
   std::vector<at::Tensor> both =
       Linears(input_TD, {{weights[kGate], weights[kGateBias]}, {weights[kUp], weights[kUpBias]}});
   return SwiGlu(std::move(both[0]), std::move(both[1]));
@@ -268,6 +285,25 @@ BlockWeights::BlockWeights(const ParameterGroup& group, const std::vector<at::Te
     QUARTET_CHECK(part != BlockTensor::kCount) << group.parameters[i].name << " is no parameter of a block";
     tensors_[static_cast<size_t>(part)] = tensors[i];
   }
+}
+
+void BlockWeights::JoinProducts() {
+  qkv_ = Joined(BlockTensor::kQ, BlockTensor::kVBias);
+  gate_up_ = Joined(BlockTensor::kGate, BlockTensor::kUpBias);
+}
+
+at::Tensor BlockWeights::Joined(BlockTensor first, BlockTensor last) const {
+  const at::Tensor& weight = (*this)[first];
+  int64_t rows = 0;
+  for (auto part = static_cast<size_t>(first); part <= static_cast<size_t>(last); part += 2) {
+    const at::Tensor &next = tensors_[part], &bias = tensors_[part + 1];
+    if (bias.defined() || next.dim() != 2 || !next.is_contiguous() || next.size(1) != weight.size(1) ||
+        !next.is_alias_of(weight) || next.storage_offset() != weight.storage_offset() + rows * weight.size(1)) {
+      return {};
+    }
+    rows += next.size(0);
+  }
+  return weight.as_strided({rows, weight.size(1)}, {weight.size(1), 1});
 }
 
 RotaryTable MakeRotaryTable(const ModelConfig& config, const at::Tensor& positions_T, at::ScalarType type) {

@@ -29,8 +29,18 @@ class BlockWeights {
   BlockWeights(const ParameterGroup& group, const std::vector<at::Tensor>& tensors);
   const at::Tensor& operator[](BlockTensor part) const { return tensors_[static_cast<size_t>(part)]; }
 
+  // Lets DecoderBlock make one product for q, k and v, and one for gate and up, where they have no biases and lie end
+  // to end in memory; nothing is differentiable then. For devices on which few large products are faster than many.
+  void JoinProducts();
+  // Undefined where they are not joined.
+  const at::Tensor& qkv() const { return qkv_; }
+  const at::Tensor& gate_up() const { return gate_up_; }
+
  private:
+  at::Tensor Joined(BlockTensor first, BlockTensor last) const;
+
   std::array<at::Tensor, static_cast<size_t>(BlockTensor::kCount)> tensors_;
+  at::Tensor qkv_, gate_up_;  // views of the same memory
 };
 
 // `type` is WideType of the weights'.

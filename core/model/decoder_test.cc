@@ -4,6 +4,7 @@
 #include <ATen/TensorOperators.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/allclose.h>
+#include <ATen/ops/arange.h>
 #include <ATen/ops/cat.h>
 #include <ATen/ops/equal.h>
 #include <ATen/ops/linear.h>
@@ -130,6 +131,34 @@ TEST_P(ArchitecturesWithGradients, HaveTheGradientsOfTransformers) {
     }
   }
   EXPECT_EQ(compared, names.size());
+}
+
+// As an engine's buffers hold a block: one parameter behind the other.
+TEST_P(Architectures, GiveTheSameWhereProductsAreJoined) {
+  const WholeModel model = Load(GetParam());
+  const ParameterGroup& group = model.layout().groups[1];
+  std::vector<at::Tensor> flat, views;
+  for (const at::Tensor& parameter : model.parameters()[1]) flat.push_back(parameter.flatten());
+  const at::Tensor buffer = at::cat(flat);
+  for (int64_t begin = 0; const at::Tensor& parameter : model.parameters()[1]) {
+    views.push_back(buffer.narrow(0, begin, parameter.numel()).view(parameter.sizes()));
+    begin += parameter.numel();
+  }
+  const BlockWeights separate(group, views);
+  BlockWeights joined(group, views);
+  joined.JoinProducts();
+  EXPECT_NE(joined.qkv().defined(), separate[BlockTensor::kQBias].defined());
+  EXPECT_NE(joined.gate_up().defined(), separate[BlockTensor::kGateBias].defined());
+  const PackedCausalAttention attention({.cu_seqlens = kStarts, .shared = {}});
+  const RotaryTable rotary = MakeRotaryTable(model.config(), at::arange(13).repeat({2}));
+  const at::Tensor hidden = at::randn({26, model.config().hidden_size});
+  EXPECT_LT(RelativeDifference(DecoderBlock(model.config(), joined, rotary, attention, hidden),
+                               DecoderBlock(model.config(), separate, rotary, attention, hidden)),
+            1e-6);
+
+  BlockWeights apart(group, model.parameters()[1]);
+  apart.JoinProducts();
+  EXPECT_FALSE(apart.qkv().defined() || apart.gate_up().defined());
 }
 
 TEST(ScalarHead, HasTheValuesOfTransformers) {

@@ -23,6 +23,8 @@ const Element* Elements(const at::Tensor& tensor) {
   return static_cast<const Element*>(tensor.const_data_ptr());
 }
 
+bool HasHeadsEndToEnd(const at::Tensor& x_THd) { return x_THd.stride(2) == 1 && x_THd.stride(1) == x_THd.size(2); }
+
 DevicePlan Upload(PagedPlan plan, const std::vector<AttentionChunk>& chunks, at::Device device) {
   DevicePlan there;
   for (const AttentionChunk& chunk : chunks) there.tokens += chunk.count;
@@ -31,6 +33,7 @@ DevicePlan Upload(PagedPlan plan, const std::vector<AttentionChunk>& chunks, at:
   there.tables = OnDevice(plan.tables, device);
   there.num_items = static_cast<int32_t>(plan.items.size());
   there.num_narrow = plan.num_narrow;
+  there.narrow_rows = plan.narrow_rows;
   there.num_merges = static_cast<int32_t>(plan.merges.size());
   there.parts = plan.parts;
   return there;
@@ -55,19 +58,21 @@ CudaPagedAttention::CudaPagedAttention(int64_t block_size, DevicePlan plan, int6
 
 at::Tensor CudaPagedAttention::Attend(const at::Tensor& q_THd, const at::Tensor& keys_NKd,
                                       const at::Tensor& values_NKd) const {
-  const at::Tensor q = q_THd.contiguous();
+  const at::Tensor q = HasHeadsEndToEnd(q_THd) ? q_THd : q_THd.contiguous();
   at::Tensor out_THd = at::empty(q.sizes(), q.options());
   out_THd.slice(0, plan_.tokens).zero_();
   if (plan_.num_items == 0 || q.is_meta()) return out_THd;
   TORCH_CHECK(keys_NKd.is_contiguous() && values_NKd.is_contiguous(), "a layer's slots lie end to end");
   PagedKernelArgs args;
   args.q = Elements<uint16_t>(q);
+  args.q_stride = q.stride(0);
   args.out = static_cast<uint16_t*>(out_THd.mutable_data_ptr());
   args.keys = Elements<uint16_t>(keys_NKd);
   args.values = Elements<uint16_t>(values_NKd);
   args.items = reinterpret_cast<const AttentionItem*>(Elements<int32_t>(plan_.items));
   args.num_items = plan_.num_items;
   args.num_narrow = plan_.num_narrow;
+  args.narrow_rows = plan_.narrow_rows;
   args.merges = reinterpret_cast<const AttentionMerge*>(Elements<int32_t>(plan_.merges));
   args.num_merges = plan_.num_merges;
   args.tables = Elements<int32_t>(plan_.tables);
@@ -83,6 +88,23 @@ at::Tensor CudaPagedAttention::Attend(const at::Tensor& q_THd, const at::Tensor&
   }
   StartOn(q.device(), "paged attention", [&](void* stream) { return LaunchPagedKernel(args, stream); });
   return out_THd;
+}
+
+void StoreInSlots(const at::Tensor& slots_n, const at::Tensor& k_TKd, const at::Tensor& v_TKd,
+                  const at::Tensor& keys_NKd, const at::Tensor& values_NKd) {
+  const at::Tensor k = HasHeadsEndToEnd(k_TKd) ? k_TKd : k_TKd.contiguous();
+  const at::Tensor v = HasHeadsEndToEnd(v_TKd) ? v_TKd : v_TKd.contiguous();
+  NewKeys stored;
+  stored.slots = Elements<int64_t>(slots_n);
+  stored.keys = Elements<uint16_t>(k);
+  stored.values = Elements<uint16_t>(v);
+  stored.keys_stride = k.stride(0);
+  stored.values_stride = v.stride(0);
+  stored.key_slots = static_cast<uint16_t*>(keys_NKd.mutable_data_ptr());
+  stored.value_slots = static_cast<uint16_t*>(values_NKd.mutable_data_ptr());
+  stored.tokens = slots_n.numel();
+  stored.row = k.size(1) * k.size(2);
+  StartOn(k.device(), "the key/value cache", [&](void* stream) { return LaunchStoreInSlots(stored, stream); });
 }
 
 }  // namespace quartet

@@ -19,6 +19,7 @@ struct DevicePlan {
   at::Tensor tables;         // int32
   int32_t num_items = 0;
   int32_t num_narrow = 0;
+  int32_t narrow_rows = 0;  // no narrow item has more
   int32_t num_merges = 0;
   int64_t parts = 0;
 };
@@ -45,5 +46,9 @@ class CudaPagedAttention {
   DevicePlan plan_;
   at::Tensor part_sums_, part_scores_;  // fp32
 };
+
+// WriteToSlots (core/kernels/torch_paged_attention.h) by one kernel, on a GPU, of what CudaPagedAttention reads.
+void StoreInSlots(const at::Tensor& slots_n, const at::Tensor& k_TKd, const at::Tensor& v_TKd,
+                  const at::Tensor& keys_NKd, const at::Tensor& values_NKd);
 
 }  // namespace quartet

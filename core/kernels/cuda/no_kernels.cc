@@ -15,6 +15,7 @@ constexpr char kNoCuda[] = "this build has no CUDA";
 void* PresentStream(at::Device) { return nullptr; }
 
 const char* LaunchPagedKernel(const PagedKernelArgs&, void*) { return kNoCuda; }
+const char* LaunchStoreInSlots(const NewKeys&, void*) { return kNoCuda; }
 
 const char* LaunchRmsNorm(RowElement, const void*, const void*, double, int64_t, int64_t, void*, float*, void*) {
   return kNoCuda;
@@ -25,12 +26,14 @@ const char* LaunchRmsNormGradient(RowElement, const void*, const void*, const fl
   return kNoCuda;
 }
 
-const char* LaunchRotate(RowElement, const void*, const float*, const float*, int64_t, bool, int64_t, int64_t, int64_t,
-                         void*, void*) {
+const char* LaunchRotate(RowElement, const void*, int64_t, const float*, const float*, int64_t, bool, int64_t, int64_t,
+                         int64_t, void*, void*) {
   return kNoCuda;
 }
 
-const char* LaunchSwiGlu(RowElement, const void*, const void*, int64_t, void*, void*) { return kNoCuda; }
+const char* LaunchSwiGlu(RowElement, const void*, const void*, int64_t, int64_t, int64_t, void*, void*) {
+  return kNoCuda;
+}
 
 const char* LaunchSwiGluGradient(RowElement, const void*, const void*, const void*, int64_t, void*, void*, void*) {
   return kNoCuda;

@@ -6,6 +6,8 @@
 #include <mutex>
 
 #include "core/kernels/cuda/paged_kernel.h"
+#include "core/kernels/cuda/paged_rows.h"
+#include "core/kernels/cuda/paged_tiles.h"
 
 namespace quartet {
 namespace {
@@ -75,16 +77,67 @@ struct ThreadBlock {
   }
 };
 
-// Block (x, y): item first_item + x, key/value head y.
-__global__ void __launch_bounds__(kThreads) AttendKernel(PagedKernelArgs args, int first_item) {
+// A thread's lane of its warp.
+struct ThreadWarp {
+  template <typename T>
+  class PerLane {
+   public:
+    __device__ T& operator()(int) { return value_; }
+
+   private:
+    T value_;
+  };
+
+  template <typename F>
+  __device__ void ForEachLane(F f) {
+    f(static_cast<int>(threadIdx.x) % kLanesOfWarp);
+  }
+  template <int kFrom, int kTo, typename F, typename Op>
+  __device__ void Reduce(F f, Op op) {
+    float& value = f(static_cast<int>(threadIdx.x) % kLanesOfWarp);
+#pragma unroll
+    for (int bit = kFrom; bit < kTo; bit *= 2) value = op(value, __shfl_xor_sync(0xffffffffu, value, bit));
+  }
+};
+
+// Block (x, y, z): kRows rows of narrow item x from z * kRows on, key/value head y.
+template <int kRows, int kLanes>
+__global__ void __launch_bounds__(kThreads) AttendRowsKernel(PagedKernelArgs args) {
+  static_assert(kWarps == kRowWarps);
+  __shared__ float found[FoundFloats(kRows, kLanes)];
+  const AttentionItem item = args.items[blockIdx.x];
+  const int kv_head = static_cast<int>(blockIdx.y), first_row = static_cast<int>(blockIdx.z) * kRows;
+  if (first_row >= item.tokens * (args.heads / args.kv_heads)) return;  // the whole block
+  ThreadWarp warp;
+  AttendRows<kRows, kLanes>(warp, args, item, kv_head, first_row, static_cast<int>(threadIdx.x) / kLanesOfWarp, found);
+  __syncthreads();
+  ThreadBlock block;
+  MergeWarps<kRows, kLanes>(block, args, item, kv_head, first_row, found);
+}
+
+// Block (x, y): wide item num_narrow + x, key/value head y.
+__global__ void __launch_bounds__(kThreads) AttendKernel(PagedKernelArgs args) {
   extern __shared__ __align__(128) char memory[];
   ThreadBlock block;
-  AttendItem(block, args, args.items[first_item + blockIdx.x], static_cast<int>(blockIdx.y), memory);
+  AttendItem(block, args, args.items[args.num_narrow + blockIdx.x], static_cast<int>(blockIdx.y), memory);
 }
 
 __global__ void __launch_bounds__(kThreads) MergeKernel(PagedKernelArgs args) {
   ThreadBlock block;
   MergeParts(block, args, args.merges[blockIdx.x], static_cast<int>(blockIdx.y));
+}
+
+// Block (x, y): eights of a row, tokens.
+__global__ void StoreKernel(NewKeys stored) {
+  const int64_t c = (blockIdx.x * int64_t{blockDim.x} + threadIdx.x) * 8;
+  if (c >= stored.row) return;
+  for (int64_t token = blockIdx.y; token < stored.tokens; token += gridDim.y) {
+    const int64_t to = stored.slots[token] * stored.row + c;
+    *reinterpret_cast<EightElements*>(stored.key_slots + to) =
+        *reinterpret_cast<const EightElements*>(stored.keys + token * stored.keys_stride + c);
+    *reinterpret_cast<EightElements*>(stored.value_slots + to) =
+        *reinterpret_cast<const EightElements*>(stored.values + token * stored.values_stride + c);
+  }
 }
 
 // Lets the kernel share so many bytes on the present device. Asked for once: what has run before starts nothing but
@@ -102,12 +155,22 @@ cudaError_t AllowSharedMemory(int bytes) {
   return set;
 }
 
-cudaError_t Attend(const PagedKernelArgs& args, int first_item, int items, int rows, cudaStream_t stream) {
-  if (items == 0) return cudaSuccess;
-  const int bytes = TileMemory(rows, args.head_dim).bytes;
+cudaError_t AttendNarrow(const PagedKernelArgs& args, cudaStream_t stream) {
+  if (args.num_narrow == 0) return cudaSuccess;
+  return ForRows(args.narrow_rows, args.head_dim, [&](auto rows, auto lanes) {
+    constexpr int kRows = decltype(rows)::value, kLanes = decltype(lanes)::value;
+    const dim3 blocks(args.num_narrow, args.kv_heads, (args.narrow_rows + kRows - 1) / kRows);
+    AttendRowsKernel<kRows, kLanes><<<blocks, kThreads, 0, stream>>>(args);
+    return cudaGetLastError();
+  });
+}
+
+cudaError_t AttendWide(const PagedKernelArgs& args, cudaStream_t stream) {
+  if (args.num_items == args.num_narrow) return cudaSuccess;
+  const int bytes = TileMemory(MostRows(args.head_dim), args.head_dim).bytes;
   const cudaError_t allowed = AllowSharedMemory(bytes);
   if (allowed != cudaSuccess) return allowed;
-  AttendKernel<<<dim3(items, args.kv_heads), kThreads, bytes, stream>>>(args, first_item);
+  AttendKernel<<<dim3(args.num_items - args.num_narrow, args.kv_heads), kThreads, bytes, stream>>>(args);
   return cudaGetLastError();
 }
 
@@ -115,14 +178,23 @@ cudaError_t Attend(const PagedKernelArgs& args, int first_item, int items, int r
 
 const char* LaunchPagedKernel(const PagedKernelArgs& args, void* stream) {
   const auto on = static_cast<cudaStream_t>(stream);
-  cudaError_t error = Attend(args, 0, args.num_narrow, kNarrowRows, on);
-  if (error == cudaSuccess) {
-    error = Attend(args, args.num_narrow, args.num_items - args.num_narrow, MostRows(args.head_dim), on);
-  }
+  cudaError_t error = AttendNarrow(args, on);
+  if (error == cudaSuccess) error = AttendWide(args, on);
   if (error == cudaSuccess && args.num_merges > 0) {
     MergeKernel<<<dim3(args.num_merges, args.kv_heads), kThreads, 0, on>>>(args);
     error = cudaGetLastError();
   }
+  return error == cudaSuccess ? nullptr : cudaGetErrorString(error);
+}
+
+const char* LaunchStoreInSlots(const NewKeys& stored, void* stream) {
+  if (stored.tokens == 0 || stored.row == 0) return nullptr;
+  constexpr int64_t kMostRows = (1 << 16) - 1;
+  const int64_t eights = stored.row / 8, threads = eights < kThreads ? (eights + 31) / 32 * 32 : kThreads;
+  const dim3 blocks(static_cast<unsigned>((eights + threads - 1) / threads),
+                    static_cast<unsigned>(stored.tokens < kMostRows ? stored.tokens : kMostRows));
+  StoreKernel<<<blocks, static_cast<unsigned>(threads), 0, static_cast<cudaStream_t>(stream)>>>(stored);
+  const cudaError_t error = cudaGetLastError();
   return error == cudaSuccess ? nullptr : cudaGetErrorString(error);
 }
 

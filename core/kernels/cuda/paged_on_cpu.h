@@ -1,8 +1,8 @@
-// The items of core/kernels/cuda/paged_tiles.h on one thread of the CPU: for tests of what a GPU's threads do together.
+// The items of core/kernels/cuda/paged_items.h on one thread of the CPU: for tests of what a GPU's threads do together.
 // LibTorch-free.
 #pragma once
 
-#include "core/kernels/cuda/paged_tiles.h"
+#include "core/kernels/cuda/paged_items.h"
 
 namespace quartet {
 

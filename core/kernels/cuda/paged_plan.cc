@@ -45,12 +45,12 @@ PagedPlan PlanPagedAttention(int64_t block_size, const std::vector<AttentionChun
   const int64_t items = static_cast<int64_t>(narrow.size() + wide.size()) * kv_heads;
   const int64_t cuts = items == 0 ? 1 : CeilDivide(wanted, items);
   for (const AttentionItem& item : narrow) {
+    plan.narrow_rows = std::max(plan.narrow_rows, item.tokens * static_cast<int32_t>(group));
     const int64_t parts = std::min<int64_t>(cuts, item.end / kLeastPartKeys);
     if (parts <= 1) {
       plan.items.push_back(item);
       continue;
     }
-    // Of whole tiles, so that only the last one is not full.
     const int64_t keys = CeilDivide(CeilDivide(item.end, parts), kTileKeys) * kTileKeys;
     AttentionMerge merge{item.row, item.tokens, plan.parts, 0};
     for (int64_t begin = 0; begin < item.end; begin += keys) {

@@ -1,11 +1,11 @@
-// How a forward's attention is cut into the items of core/kernels/cuda/paged_tiles.h. LibTorch-free.
+// How a forward's attention is cut into the items of core/kernels/cuda/paged_items.h. LibTorch-free.
 #pragma once
 
 #include <cstdint>
 #include <vector>
 
 #include "core/kernels/cpu/paged_attention_kernel.h"
-#include "core/kernels/cuda/paged_tiles.h"
+#include "core/kernels/cuda/paged_items.h"
 
 namespace quartet {
 
@@ -15,6 +15,7 @@ inline constexpr int64_t kWantedItems = 264;
 struct PagedPlan {
   std::vector<AttentionItem> items;  // narrow ones first
   int32_t num_narrow = 0;
+  int32_t narrow_rows = 0;  // the most that one of them has
   std::vector<AttentionMerge> merges;
   int32_t parts = 0;
   std::vector<int32_t> tables;

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "core/kernels/cuda/paged_on_cpu.h"
+#include "core/kernels/cuda/paged_tiles.h"
 #include "gtest/gtest.h"
 
 namespace quartet {
@@ -78,6 +79,7 @@ TEST_P(PagedItems, GiveTheAttentionOfTheirSequences) {
   std::vector<float> part_sums(plan.parts * K * kNarrowRows * d), part_scores(plan.parts * K * kNarrowRows * 2);
   PagedKernelArgs args = {};
   args.q = q.data();
+  args.q_stride = H * d;
   args.out = out.data();
   args.keys = keys.data();
   args.values = values.data();
@@ -91,12 +93,14 @@ TEST_P(PagedItems, GiveTheAttentionOfTheirSequences) {
   args.items = plan.items.data();
   args.num_items = static_cast<int32_t>(plan.items.size());
   args.num_narrow = plan.num_narrow;
+  args.narrow_rows = plan.narrow_rows;
   args.merges = plan.merges.data();
   args.num_merges = static_cast<int32_t>(plan.merges.size());
   for (size_t i = 0; i < plan.items.size(); ++i) {
     const int64_t rows = plan.items[i].tokens * G;
-    EXPECT_LE(rows, static_cast<int>(i) < plan.num_narrow ? kNarrowRows : MostRows(static_cast<int>(d)));
+    EXPECT_LE(rows, static_cast<int>(i) < plan.num_narrow ? plan.narrow_rows : MostRows(static_cast<int>(d)));
   }
+  EXPECT_LE(plan.narrow_rows, kNarrowRows);
   EXPECT_LE(TileMemory(MostRows(static_cast<int>(d)), static_cast<int>(d)).bytes,
             160 << 10);  // what a group of threads of an A100 can share
   ComputePagedItems(args);

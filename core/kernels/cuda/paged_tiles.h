@@ -1,85 +1,13 @@
-// Paged attention cut into items of work that run side by side: what one of them computes, and how a forward is cut.
-// LibTorch-free. A GPU's group of threads runs an item (paged_kernel.cu); the same code runs on one thread of the CPU,
-// which is how it is tested.
-//
-// T tokens of a forward, d head dimension, K key/value heads, H = K * G query heads (head h reads key/value head h /
-// G), S block size. Elements are uint16_t with the bits of bf16; scores, sums and what they are added up in are fp32.
+// What a wide item of core/kernels/cuda/paged_items.h computes, in tiles of rows and keys. A GPU's group of threads
+// runs an item (paged_kernel.cu); the same code runs on one thread of the CPU, which is how it is tested.
 #pragma once
 
 #include <cmath>
 #include <cstdint>
-#include <cstring>
 
-#ifdef __CUDACC__
-#define QUARTET_DEVICE __device__
-#define QUARTET_HOST_DEVICE __host__ __device__
-#else
-#define QUARTET_DEVICE
-#define QUARTET_HOST_DEVICE
-#endif
+#include "core/kernels/cuda/paged_items.h"
 
 namespace quartet {
-
-// Some tokens of one chunk that see some of its keys, for one key/value head each time. Rows of an item are its tokens'
-// query heads that share the key/value head: row r is token r / G, head r % G of these.
-struct AttentionItem {
-  int32_t row;       // of q, of the first token
-  int32_t tokens;    // at most kMostRows / G
-  int32_t position;  // of the first token; the next ones follow
-  int32_t table;     // where the sequence's block table begins in `tables`
-  int32_t begin;     // keys [begin, end)
-  int32_t end;
-  int32_t part;  // -1: these are all keys that the tokens see; else the place of this part among all parts
-};
-
-// An item whose keys were cut: parts [part, part + parts) are to be merged.
-struct AttentionMerge {
-  int32_t row;
-  int32_t tokens;
-  int32_t part;
-  int32_t parts;
-};
-
-struct PagedKernelArgs {
-  const uint16_t* q;       // [T, H, d]
-  uint16_t* out;           // the same
-  const uint16_t* keys;    // of one layer, [slots, K, d]
-  const uint16_t* values;  // the same
-  const AttentionItem* items;
-  int32_t num_items;
-  int32_t num_narrow;  // the first items, of at most kNarrowRows rows
-  const AttentionMerge* merges;
-  int32_t num_merges;
-  const int32_t* tables;
-  // Of each part, key/value head and row, kNarrowRows of these: the sum of values [d], the largest score and the sum of
-  // e^(score - largest).
-  float* part_sums;
-  float* part_scores;  // two of them
-  int32_t heads;       // H
-  int32_t kv_heads;    // K
-  int32_t head_dim;    // d, a multiple of 8, at most kMostHeadDim
-  int32_t block_size;  // S
-};
-
-constexpr int kMostHeadDim = 256;
-constexpr int kNarrowRows = 16;  // rows are taken in multiples of this
-constexpr int kTileKeys = 64;    // keys at a time
-// Most rows of an item, so that what it works on fits where a group of threads shares memory.
-QUARTET_HOST_DEVICE constexpr int MostRows(int head_dim) { return head_dim <= 128 ? 64 : 32; }
-
-QUARTET_DEVICE inline float FloatOfBf16(uint16_t bits) {
-  const uint32_t wide = uint32_t{bits} << 16;
-  float value;
-  memcpy(&value, &wide, sizeof(value));
-  return value;
-}
-
-// To the nearest, ties to even; no NaN comes here.
-QUARTET_DEVICE inline uint16_t Bf16OfFloat(float value) {
-  uint32_t wide;
-  memcpy(&wide, &value, sizeof(wide));
-  return static_cast<uint16_t>((wide + 0x7fff + ((wide >> 16) & 1)) >> 16);
-}
 
 // Where an item's working memory lies; rows are longer than what they hold, so that columns spread over memory banks,
 // and begin at multiples of 16 bytes. Offsets in bytes, each a multiple of 128.
@@ -110,11 +38,6 @@ struct TileMemory {
   QUARTET_HOST_DEVICE static constexpr int Larger(int a, int b) { return a > b ? a : b; }
 };
 
-// Eight elements.
-struct alignas(16) EightElements {
-  uint16_t elements[8];
-};
-
 // Computes `item` for `kv_head`, in `memory` of TileMemory(rows of the item in whole kNarrowRows, d).bytes, aligned to
 // 128. `group` is the threads that do it:
 //   group.ForEach(n, f)                    f(i) for i in [0, n), in any order; returns when all are done
@@ -143,16 +66,13 @@ QUARTET_DEVICE void AttendItem(Group& group, const PagedKernelArgs& args, const 
   const float scale = 1 / sqrtf(static_cast<float>(d));
   const int eights = at.dims / 8;
   const EightElements zeros = {};
-  // Where row r's elements begin in q and out.
-  const auto row_begin = [&](int r) {
-    return (static_cast<int64_t>(item.row + r / G) * args.heads + kv_head * G + r % G) * d;
-  };
-
   group.ForEach(rows * eights, [&](int i) {
     const int r = i / eights, c = i % eights * 8;
     const bool is = r < used_rows && c < d;
     *reinterpret_cast<EightElements*>(q + r * at.row + c) =
-        is ? *reinterpret_cast<const EightElements*>(args.q + row_begin(r) + c) : zeros;
+        is ? *reinterpret_cast<const EightElements*>(args.q + (item.row + r / G) * args.q_stride +
+                                                     (kv_head * G + r % G) * d + c)
+           : zeros;
     for (int k = 0; k < 8; ++k) sums[r * at.sum_row + c + k] = 0;
     if (c == 0) {
       largest[r] = -INFINITY;
@@ -221,41 +141,10 @@ QUARTET_DEVICE void AttendItem(Group& group, const PagedKernelArgs& args, const 
     });
     group.AddProduct(weights, at.weight_row, values, at.row, sums, at.sum_row, rows, at.dims, kTileKeys);
   }
-  const int64_t part_row = (static_cast<int64_t>(item.part) * args.kv_heads + kv_head) * kNarrowRows;
   group.ForEach(used_rows * d, [&](int i) {
     const int r = i / d, c = i % d;
-    const float sum = sums[r * at.sum_row + c];
-    if (item.part < 0) {
-      args.out[row_begin(r) + c] = Bf16OfFloat(sum / total[r]);
-      return;
-    }
-    args.part_sums[(part_row + r) * d + c] = sum;
-    if (c == 0) {
-      args.part_scores[(part_row + r) * 2] = largest[r];
-      args.part_scores[(part_row + r) * 2 + 1] = total[r];
-    }
-  });
-}
-
-// Merges the parts of `merge` for `kv_head`.
-template <typename Group>
-QUARTET_DEVICE void MergeParts(Group& group, const PagedKernelArgs& args, const AttentionMerge& merge, int kv_head) {
-  const int G = args.heads / args.kv_heads, d = args.head_dim;
-  group.ForEach(merge.tokens * G * d, [&](int i) {
-    const int r = i / d, c = i % d;
-    const auto part_row = [&](int part) {
-      return (static_cast<int64_t>(merge.part + part) * args.kv_heads + kv_head) * kNarrowRows + r;
-    };
-    float most = -INFINITY;
-    for (int part = 0; part < merge.parts; ++part) most = fmaxf(most, args.part_scores[part_row(part) * 2]);
-    float sum = 0, total = 0;
-    for (int part = 0; part < merge.parts; ++part) {
-      const float weight = expf(args.part_scores[part_row(part) * 2] - most);  // 0 where the row saw none of its keys
-      sum += weight * args.part_sums[part_row(part) * d + c];
-      total += weight * args.part_scores[part_row(part) * 2 + 1];
-    }
-    args.out[(static_cast<int64_t>(merge.row + r / G) * args.heads + kv_head * G + r % G) * d + c] =
-        Bf16OfFloat(sum / total);
+    args.out[(static_cast<int64_t>(item.row + r / G) * args.heads + kv_head * G + r % G) * d + c] =
+        Bf16OfFloat(sums[r * at.sum_row + c] / total[r]);
   });
 }
 

@@ -137,30 +137,38 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
+// Threads (x, y): pairs of a token, tokens.
 template <typename Element>
-__global__ void RotateKernel(const Element* x, const float* cosines, const float* sines, int64_t table_stride,
-                             float sign, int64_t pairs, int64_t heads, int64_t half, Element* out) {
-  for (int64_t p = blockIdx.x * int64_t{blockDim.x} + threadIdx.x; p < pairs; p += int64_t{gridDim.x} * blockDim.x) {
-    const int64_t i = p % half, head = p / half, token = head / heads;
-    const float cosine = cosines[token * table_stride + i], sine = sines[token * table_stride + i] * sign;
-    const int64_t at = head * 2 * half + i;
-    const float first = Wide(x[at]), second = Wide(x[at + half]);
-    Put(first * cosine - second * sine, out + at);
-    Put(second * cosine + first * sine, out + at + half);
+__global__ void RotateKernel(const Element* x, int64_t x_stride, const float* cosines, const float* sines,
+                             int64_t table_stride, float sign, int64_t tokens, int pairs, int half, Element* out) {
+  for (int64_t token = blockIdx.y; token < tokens; token += gridDim.y) {
+    for (int p = blockIdx.x * blockDim.x + threadIdx.x; p < pairs; p += gridDim.x * blockDim.x) {
+      const int i = p % half, at = p / half * 2 * half + i;
+      const float cosine = cosines[token * table_stride + i], sine = sines[token * table_stride + i] * sign;
+      const Element* const from = x + token * x_stride + at;
+      Element* const to = out + token * 2 * pairs + at;
+      const float first = Wide(from[0]), second = Wide(from[half]);
+      Put(first * cosine - second * sine, to);
+      Put(second * cosine + first * sine, to + half);
+    }
   }
 }
 
+// Threads (x, y): elements of a row, rows.
 template <typename Element, int N>
-__global__ void SwiGluKernel(const Element* gate, const Element* up, int64_t count, Element* out) {
-  for (int64_t i = (blockIdx.x * int64_t{blockDim.x} + threadIdx.x) * N; i < count;
-       i += int64_t{gridDim.x} * blockDim.x * N) {
-    const Few<Element, N> gates = Read<N>(gate + i), ups = Read<N>(up + i);
-    Few<Element, N> found;
-    for (int n = 0; n < N; ++n) {
-      const float x = Wide(gates.at[n]);
-      Put(Rounded<Element>(x * Sigmoid(x)) * Wide(ups.at[n]), &found.at[n]);
+__global__ void SwiGluKernel(const Element* gate, const Element* up, int64_t stride, int64_t rows, int64_t size,
+                             Element* out) {
+  for (int64_t row = blockIdx.y; row < rows; row += gridDim.y) {
+    for (int64_t i = (blockIdx.x * int64_t{blockDim.x} + threadIdx.x) * N; i < size;
+         i += int64_t{gridDim.x} * blockDim.x * N) {
+      const Few<Element, N> gates = Read<N>(gate + row * stride + i), ups = Read<N>(up + row * stride + i);
+      Few<Element, N> found;
+      for (int n = 0; n < N; ++n) {
+        const float x = Wide(gates.at[n]);
+        Put(Rounded<Element>(x * Sigmoid(x)) * Wide(ups.at[n]), &found.at[n]);
+      }
+      Write<N>(found, out + row * size + i);
     }
-    Write<N>(found, out + i);
   }
 }
 
@@ -211,6 +219,12 @@ const char* ForElements(RowElement element, const Run& run, int64_t size, const 
 int BlocksFor(int64_t threads) {
   constexpr int64_t kMost = 1 << 16;
   return static_cast<int>(std::clamp<int64_t>((threads + kThreads - 1) / kThreads, 1, kMost));
+}
+
+// Blocks (x, y) for so many threads of each of `rows` rows.
+dim3 BlocksOfRows(int64_t threads, int64_t rows) {
+  constexpr int64_t kMost = (1 << 16) - 1;
+  return dim3(BlocksFor(threads), static_cast<unsigned>(std::min(rows, kMost)));
 }
 
 template <typename Element>
@@ -278,32 +292,33 @@ const char* LaunchRmsNormGradient(RowElement element, const void* x, const void*
   return allowed == cudaSuccess ? error : cudaGetErrorString(allowed);
 }
 
-const char* LaunchRotate(RowElement element, const void* x, const float* cosines, const float* sines,
+const char* LaunchRotate(RowElement element, const void* x, int64_t x_stride, const float* cosines, const float* sines,
                          int64_t table_stride, bool back, int64_t tokens, int64_t heads, int64_t d, void* out,
                          void* stream) {
-  const int64_t half = d / 2, pairs = tokens * heads * half;
-  if (pairs == 0) return nullptr;
+  const auto half = static_cast<int>(d / 2), pairs = static_cast<int>(heads * half);
+  if (tokens == 0 || pairs == 0) return nullptr;
   return ForElements(
       element,
       [&](auto zero, auto) {
         using E = decltype(zero);
-        RotateKernel<E><<<BlocksFor(pairs), kThreads, 0, static_cast<cudaStream_t>(stream)>>>(
-            In<E>(x), cosines, sines, table_stride, back ? -1.0f : 1.0f, pairs, heads, half, Out<E>(out));
+        RotateKernel<E><<<BlocksOfRows(pairs, tokens), kThreads, 0, static_cast<cudaStream_t>(stream)>>>(
+            In<E>(x), x_stride, cosines, sines, table_stride, back ? -1.0f : 1.0f, tokens, pairs, half, Out<E>(out));
       },
       1, x);
 }
 
-const char* LaunchSwiGlu(RowElement element, const void* gate, const void* up, int64_t count, void* out, void* stream) {
-  if (count == 0) return nullptr;
+const char* LaunchSwiGlu(RowElement element, const void* gate, const void* up, int64_t stride, int64_t rows,
+                         int64_t size, void* out, void* stream) {
+  if (rows == 0 || size == 0) return nullptr;
   return ForElements(
       element,
       [&](auto zero, auto few) {
         using E = decltype(zero);
         constexpr int N = decltype(few)::value;
-        SwiGluKernel<E, N><<<BlocksFor(count / N), kThreads, 0, static_cast<cudaStream_t>(stream)>>>(
-            In<E>(gate), In<E>(up), count, Out<E>(out));
+        SwiGluKernel<E, N><<<BlocksOfRows(size / N, rows), kThreads, 0, static_cast<cudaStream_t>(stream)>>>(
+            In<E>(gate), In<E>(up), stride, rows, size, Out<E>(out));
       },
-      count, gate, up, static_cast<const void*>(out));
+      stride % kAtOnce == 0 ? size : 1, gate, up, static_cast<const void*>(out));
 }
 
 const char* LaunchSwiGluGradient(RowElement element, const void* gate, const void* up, const void* out_gradient,

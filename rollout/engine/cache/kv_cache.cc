@@ -94,7 +94,11 @@ PagedAttention::PagedAttention(const KvCache* cache, const std::vector<Scheduled
 at::Tensor PagedAttention::Attend(const at::Tensor& q_THd, const at::Tensor& k_TKd, const at::Tensor& v_TKd) const {
   if (by_vectors_.has_value()) return by_vectors_->Attend(cache_->vectors(layer_), q_THd, k_TKd, v_TKd);
   const at::Tensor keys = cache_->key_slots(layer_), values = cache_->value_slots(layer_);
-  WriteToSlots(slots_n_, k_TKd, v_TKd, keys, values);
+  if (by_items_.has_value() && keys.is_cuda()) {
+    StoreInSlots(slots_n_, k_TKd, v_TKd, keys, values);
+  } else {
+    WriteToSlots(slots_n_, k_TKd, v_TKd, keys, values);
+  }
   return by_items_.has_value() ? by_items_->Attend(q_THd, keys, values) : by_slots_->Attend(q_THd, keys, values);
 }
 

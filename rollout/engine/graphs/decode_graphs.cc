@@ -78,6 +78,7 @@ std::unique_ptr<RecordedForward> DecodeGraphs::RecordSize(int64_t B) {
   plan.merges = words_.narrow(0, at.merges, at.tables - at.merges);
   plan.tables = words_.narrow(0, at.tables, at.end - at.tables);
   plan.num_items = plan.num_narrow = static_cast<int32_t>(size.items);
+  plan.narrow_rows = static_cast<int32_t>(options_.heads / kv_heads);
   plan.num_merges = static_cast<int32_t>(size.merges);
   plan.parts = size.parts;
   Write({}, B);  // rows that can be computed

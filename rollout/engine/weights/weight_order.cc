@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <string>
 
+#include "core/hardware/meta_device.h"
 #include "core/kernels/cpu/gemm.h"
 #include "core/kernels/linear.h"
 
@@ -36,7 +37,8 @@ WholeWeights ArrangeWhole(const ShardedModel& model, const std::vector<at::Tenso
       weights.norm_D = tensors[layout.final_norm];
       weights.head = tensors[layout.head];
     } else if (g != 0) {
-      weights.blocks.emplace_back(parameters, tensors);
+      BlockWeights& block = weights.blocks.emplace_back(parameters, tensors);
+      if (ComputeDevice(tensors.front()) == at::kCUDA) block.JoinProducts();
     }
   }
   return weights;
