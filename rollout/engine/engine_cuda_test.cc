@@ -3,6 +3,7 @@
 
 #include <ATen/TensorOperators.h>
 #include <ATen/core/Tensor.h>
+#include <ATen/ops/empty.h>
 #include <ATen/ops/from_blob.h>
 #include <ATen/ops/randn.h>
 
@@ -258,7 +259,8 @@ TEST_F(OnGpu, DrawsAreThoseOfTheCpu) {
   at::Tensor logits = at::randn({kRows, kVocabulary}) * 3;
   logits.select(0, 7).fill_(-std::numeric_limits<float>::infinity());
   logits[8][3] = std::numeric_limits<float>::quiet_NaN();
-  logits[9][100] = logits[9][70] = 100;  // of equals the lower id, where the largest is taken
+  // Of equals the lower id, where the largest is taken.
+  logits[9][100] = logits[9][70] = logits[10][40'000] = logits[10][90] = 100;
   const at::Tensor there = logits.to(kGpu);
   Sampler sampler;
   for (const float temperature : {0.0f, 0.7f, 1.0f, 1.5f}) {
@@ -278,10 +280,12 @@ TEST_F(OnGpu, DrawsAreThoseOfTheCpu) {
       };
       std::vector<DrawnRow> drawn(rows.size());
       const at::Tensor rows_there = on_gpu(rows), drawn_there = on_gpu(drawn);
-      ASSERT_EQ(LaunchDrawRows(there.const_data_ptr<float>(), kVocabulary,
-                               static_cast<const RowToDraw*>(rows_there.const_data_ptr()), kRows,
-                               static_cast<DrawnRow*>(drawn_there.mutable_data_ptr()), PresentStream(kGpu)),
-                nullptr);
+      const at::Tensor scratch = at::empty({DrawRowsScratch(kVocabulary, kRows)}, rows_there.options());
+      ASSERT_EQ(
+          LaunchDrawRows(there.const_data_ptr<float>(), kVocabulary,
+                         static_cast<const RowToDraw*>(rows_there.const_data_ptr()), kRows, scratch.mutable_data_ptr(),
+                         static_cast<DrawnRow*>(drawn_there.mutable_data_ptr()), PresentStream(kGpu)),
+          nullptr);
       at::from_blob(drawn.data(), {drawn_there.numel()}, at::kByte).copy_(drawn_there);
       for (int32_t i = 0; i < kRows; ++i) {
         const auto expected = sampler.Sample(

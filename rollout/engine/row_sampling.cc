@@ -1,5 +1,6 @@
 #include "rollout/engine/row_sampling.h"
 
+#include <ATen/ops/empty.h>
 #include <ATen/ops/from_blob.h>
 #include <ATen/ops/index_select.h>
 
@@ -104,9 +105,12 @@ std::vector<absl::StatusOr<SampledToken>> RowSampling::DrawOnGpu(const std::vect
     std::vector<DrawnRow> found(here.size());
     at::Tensor there = WordsOn(logits.device(), &found);
     const at::Tensor all = logits.contiguous();
+    const auto count = static_cast<int64_t>(here.size());
+    const at::Tensor scratch = at::empty({DrawRowsScratch(vocab_size_, count) / static_cast<int64_t>(sizeof(double))},
+                                         logits.options().dtype(at::kDouble));
     StartOn(logits.device(), "drawing tokens", [&](void* stream) {
       return LaunchDrawRows(all.const_data_ptr<float>(), vocab_size_,
-                            static_cast<const RowToDraw*>(rows.const_data_ptr()), static_cast<int64_t>(here.size()),
+                            static_cast<const RowToDraw*>(rows.const_data_ptr()), count, scratch.mutable_data_ptr(),
                             static_cast<DrawnRow*>(there.mutable_data_ptr()), stream);
     });
     at::from_blob(found.data(), {there.numel()}, at::kInt).copy_(there);

@@ -51,6 +51,9 @@ const char* LaunchLogSoftmaxRowsGradient(const float*, const RowTargets&, float,
 
 const char* LaunchHashElements(const void*, int, int64_t, int64_t, uint64_t*, void*) { return kNoCuda; }
 
-const char* LaunchDrawRows(const float*, int64_t, const RowToDraw*, int64_t, DrawnRow*, void*) { return kNoCuda; }
+int64_t DrawRowsScratch(int64_t, int64_t) { return 0; }
+const char* LaunchDrawRows(const float*, int64_t, const RowToDraw*, int64_t, void*, DrawnRow*, void*) {
+  return kNoCuda;
+}
 
 }  // namespace quartet

@@ -86,7 +86,7 @@ QUARTET_DEVICE inline uint16_t Bf16OfFloat(float value) {
 
 // Eight elements.
 struct alignas(16) EightElements {
-  uint16_t elements[8];
+  uint32_t words[4];  // two each, the first in the lower half
 };
 
 }  // namespace quartet

@@ -98,21 +98,36 @@ struct ThreadWarp {
 #pragma unroll
     for (int bit = kFrom; bit < kTo; bit *= 2) value = op(value, __shfl_xor_sync(0xffffffffu, value, bit));
   }
+
+  template <typename C, typename A, typename B>
+  __device__ void Multiply(C c, A a, B b) {
+    const int lane = static_cast<int>(threadIdx.x) % kLanesOfWarp;
+    float* const sums = c(lane);
+    asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
+        "{%0, %1, %2, %3};"
+        : "+f"(sums[0]), "+f"(sums[1]), "+f"(sums[2]), "+f"(sums[3])
+        : "r"(a(lane, 0)), "r"(a(lane, 1)), "r"(a(lane, 2)), "r"(a(lane, 3)), "r"(b(lane, 0)), "r"(b(lane, 1)));
+  }
+  template <typename F>
+  __device__ void Transpose(F f) {
+    uint32_t& word = f(static_cast<int>(threadIdx.x) % kLanesOfWarp);
+    asm volatile("movmatrix.sync.aligned.m8n8.trans.b16 %0, %0;" : "+r"(word));
+  }
 };
 
-// Block (x, y, z): kRows rows of narrow item x from z * kRows on, key/value head y.
-template <int kRows, int kLanes>
+// Block (x, y, z): rows of narrow item x from z * kRowsAtOnce on, key/value head y.
+template <int kDims>
 __global__ void __launch_bounds__(kThreads) AttendRowsKernel(PagedKernelArgs args) {
   static_assert(kWarps == kRowWarps);
-  __shared__ float found[FoundFloats(kRows, kLanes)];
+  __shared__ float found[FoundFloats(kDims)];
   const AttentionItem item = args.items[blockIdx.x];
-  const int kv_head = static_cast<int>(blockIdx.y), first_row = static_cast<int>(blockIdx.z) * kRows;
+  const int kv_head = static_cast<int>(blockIdx.y), first_row = static_cast<int>(blockIdx.z) * kRowsAtOnce;
   if (first_row >= item.tokens * (args.heads / args.kv_heads)) return;  // the whole block
   ThreadWarp warp;
-  AttendRows<kRows, kLanes>(warp, args, item, kv_head, first_row, static_cast<int>(threadIdx.x) / kLanesOfWarp, found);
+  AttendRows<kDims>(warp, args, item, kv_head, first_row, static_cast<int>(threadIdx.x) / kLanesOfWarp, found);
   __syncthreads();
   ThreadBlock block;
-  MergeWarps<kRows, kLanes>(block, args, item, kv_head, first_row, found);
+  MergeWarps<kDims>(block, args, item, kv_head, first_row, found);
 }
 
 // Block (x, y): wide item num_narrow + x, key/value head y.
@@ -157,10 +172,9 @@ cudaError_t AllowSharedMemory(int bytes) {
 
 cudaError_t AttendNarrow(const PagedKernelArgs& args, cudaStream_t stream) {
   if (args.num_narrow == 0) return cudaSuccess;
-  return ForRows(args.narrow_rows, args.head_dim, [&](auto rows, auto lanes) {
-    constexpr int kRows = decltype(rows)::value, kLanes = decltype(lanes)::value;
-    const dim3 blocks(args.num_narrow, args.kv_heads, (args.narrow_rows + kRows - 1) / kRows);
-    AttendRowsKernel<kRows, kLanes><<<blocks, kThreads, 0, stream>>>(args);
+  return ForDims(args.head_dim, [&](auto dims) {
+    const dim3 blocks(args.num_narrow, args.kv_heads, (args.narrow_rows + kRowsAtOnce - 1) / kRowsAtOnce);
+    AttendRowsKernel<decltype(dims)::value><<<blocks, kThreads, 0, stream>>>(args);
     return cudaGetLastError();
   });
 }

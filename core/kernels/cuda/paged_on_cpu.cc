@@ -59,19 +59,51 @@ struct OneWarp {
       for (int lane = 0; lane < kLanesOfWarp; ++lane) f(lane) = op(before[lane], before[lane ^ bit]);
     }
   }
+
+  // Where lanes hold what, as PTX says of both instructions: lane 4 g + j a word's two elements of columns 2 j and 2 j
+  // + 1 (of b: rows), and more of them eight rows or columns farther on.
+  template <typename C, typename A, typename B>
+  void Multiply(C c, A a, B b) {
+    const auto element = [](uint32_t word, int i) { return FloatOfBf16(static_cast<uint16_t>(word >> 16 * i)); };
+    std::array<std::array<float, 16>, 16> left;
+    std::array<std::array<float, 8>, 16> right;
+    for (int lane = 0; lane < kLanesOfWarp; ++lane) {
+      const int g = lane / 4, j = lane % 4;
+      for (int i = 0; i < 2; ++i) {
+        for (int k = 0; k < 4; ++k) left[g + 8 * (k % 2)][2 * j + i + 8 * (k / 2)] = element(a(lane, k), i);
+        for (int k = 0; k < 2; ++k) right[2 * j + i + 8 * k][g] = element(b(lane, k), i);
+      }
+    }
+    for (int lane = 0; lane < kLanesOfWarp; ++lane) {
+      for (int i = 0; i < 4; ++i) {
+        const int m = lane / 4 + 8 * (i / 2), n = 2 * (lane % 4) + i % 2;
+        for (int k = 0; k < 16; ++k) c(lane)[i] += left[m][k] * right[k][n];
+      }
+    }
+  }
+  template <typename F>
+  void Transpose(F f) {
+    std::array<uint32_t, kLanesOfWarp> before;
+    for (int lane = 0; lane < kLanesOfWarp; ++lane) before[lane] = f(lane);
+    const auto element = [&before](int row, int column) {
+      return before[4 * row + column / 2] >> 16 * (column % 2) & 0xffff;
+    };
+    for (int lane = 0; lane < kLanesOfWarp; ++lane) {
+      const int row = lane / 4, column = 2 * (lane % 4);
+      f(lane) = element(column, row) | element(column + 1, row) << 16;
+    }
+  }
 };
 
-template <int kRows, int kLanes>
+template <int kDims>
 void ComputeNarrow(const PagedKernelArgs& args, const AttentionItem& item, int kv_head) {
   OneThread thread;
   OneWarp warp;
   const int rows = item.tokens * args.heads / args.kv_heads;
-  for (int first_row = 0; first_row < rows; first_row += kRows) {
-    std::array<float, FoundFloats(kRows, kLanes)> found;
-    for (int w = 0; w < kRowWarps; ++w) {
-      AttendRows<kRows, kLanes>(warp, args, item, kv_head, first_row, w, found.data());
-    }
-    MergeWarps<kRows, kLanes>(thread, args, item, kv_head, first_row, found.data());
+  for (int first_row = 0; first_row < rows; first_row += kRowsAtOnce) {
+    std::array<float, FoundFloats(kDims)> found;
+    for (int w = 0; w < kRowWarps; ++w) AttendRows<kDims>(warp, args, item, kv_head, first_row, w, found.data());
+    MergeWarps<kDims>(thread, args, item, kv_head, first_row, found.data());
   }
 }
 
@@ -79,10 +111,10 @@ void ComputeNarrow(const PagedKernelArgs& args, const AttentionItem& item, int k
 
 void ComputePagedItems(const PagedKernelArgs& args) {
   OneThread thread;
-  ForRows(args.narrow_rows, args.head_dim, [&](auto rows, auto lanes) {
+  ForDims(args.head_dim, [&](auto dims) {
     for (int i = 0; i < args.num_narrow; ++i) {
       for (int kv_head = 0; kv_head < args.kv_heads; ++kv_head) {
-        ComputeNarrow<decltype(rows)::value, decltype(lanes)::value>(args, args.items[i], kv_head);
+        ComputeNarrow<decltype(dims)::value>(args, args.items[i], kv_head);
       }
     }
   });

@@ -1,9 +1,14 @@
-// What a narrow item of core/kernels/cuda/paged_items.h computes, a few of its rows at a time: each of some warps takes
-// keys of its own, all rows of which stay in registers. A GPU's warps run it (paged_rows.cu); the same code runs on one
-// thread of the CPU, which is how it is tested.
+// What a narrow item of core/kernels/cuda/paged_items.h computes, kRowsAtOnce of its rows at a time: each of some warps
+// takes keys of its own, sixteen at a time, by products of small matrices that stay in the registers of its lanes. A
+// GPU's warps run it (paged_kernel.cu); the same code runs on one thread of the CPU, which is how it is tested.
 //
-// In a warp kLanes lanes read a key and its value together, eight elements each, and as many sets of lanes read others
-// at the same time. Each set of each warp weighs its keys by itself; what they have found is merged at the end.
+// Lane 4 g + j of a warp holds of these matrices what PTX's mma.m16n8k16 wants of it. The order of what is summed over
+// (a head's elements; keys) and of the rows of a result is free as long as both factors agree, and chosen so that each
+// lane reads sixteen bytes at once and no element has to move to another lane:
+//   scores [16 keys, 8 rows] = keys [16, d] q^T [d, 8]; lane (g, j) reads elements 32 c + 8 j .. + 7 of keys g, g + 8
+//     and of row g of q
+//   sums [d, 8 rows] += values^T [d, 16 keys] weights [16 keys, 8]; lane (g, j) reads elements 64 b + 8 g .. + 7 of the
+//     values of keys 2 j, 2 j + 1, 2 j + 8, 2 j + 9
 #pragma once
 
 #include <cmath>
@@ -15,13 +20,13 @@ namespace quartet {
 
 constexpr int kLanesOfWarp = 32;
 constexpr int kRowWarps = 4;
-// That a lane reads one behind the other before it weighs them. They lie in one block: items begin at multiples of
-// kTileKeys, and blocks are of multiples of sixteen keys.
-constexpr int kKeysOfLane = 4;
+constexpr int kRowsAtOnce = 8;
+// Of a warp. They lie in one block: items begin at multiples of kTileKeys, and blocks hold multiples of this.
+constexpr int kKeysAtOnce = 16;
 
-// Where a warp's row lies in what warps have found: the sum of values, the largest score, the sum of weights.
-QUARTET_HOST_DEVICE constexpr int FoundRow(int lanes) { return lanes * 8 + 2; }
-QUARTET_HOST_DEVICE constexpr int FoundFloats(int rows, int lanes) { return kRowWarps * rows * FoundRow(lanes); }
+// Where a warp's row lies in what warps have found of heads of `dims`: sums of values, largest score, sum of weights.
+QUARTET_HOST_DEVICE constexpr int FoundRow(int dims) { return dims + 2; }
+QUARTET_HOST_DEVICE constexpr int FoundFloats(int dims) { return kRowWarps * kRowsAtOnce * FoundRow(dims); }
 
 struct MaxOf {
   QUARTET_HOST_DEVICE float operator()(float a, float b) const { return fmaxf(a, b); }
@@ -30,186 +35,199 @@ struct SumOf {
   QUARTET_HOST_DEVICE float operator()(float a, float b) const { return a + b; }
 };
 
-QUARTET_DEVICE inline void Widen(const EightElements& from, float* to) {
-  QUARTET_UNROLL
-  for (int k = 0; k < 4; ++k) {
-    uint32_t two;
-    memcpy(&two, from.elements + 2 * k, sizeof(two));
-    const uint32_t first = two << 16, second = two & 0xffff0000u;
-    memcpy(to + 2 * k, &first, sizeof(first));
-    memcpy(to + 2 * k + 1, &second, sizeof(second));
-  }
-}
-
 // By what sums of weights of 2^(score - largest) are multiplied where `most` is the largest score of others as well.
 QUARTET_DEVICE inline float Rescaled(float largest, float most) {
   return largest == -INFINITY ? 0 : exp2f(largest - most);
 }
 
-// A lane's share of kRows rows: its eight elements of the scaled queries and of the sums of values.
-template <int kRows>
+// The lower, or the upper halves of two words as one.
+QUARTET_DEVICE inline uint32_t LowerHalves(uint32_t a, uint32_t b) { return (a & 0xffffu) | b << 16; }
+QUARTET_DEVICE inline uint32_t UpperHalves(uint32_t a, uint32_t b) { return a >> 16 | (b & 0xffff0000u); }
+
+// Lane (g, j)'s share, for heads of at most kDims elements.
+template <int kDims>
 struct RowsOfLane {
-  float q[kRows][8];
-  float sums[kRows][8];
-  float largest[kRows];
-  float total[kRows];  // of 2^(score - largest)
-  int last[kRows];     // the last position that the row sees
-  EightElements keys[kKeysOfLane], values[kKeysOfLane];
-  float scores[kRows][kKeysOfLane];  // then weights
+  EightElements q[kDims / 32];  // of row g
+  float sums[kDims / 16][4];    // elements 8 g + 2 t of row 2 j and of row 2 j + 1; elements 8 g + 2 t + 1 of both
+  float largest[2];             // score, of rows 2 j and 2 j + 1
+  float total[2];               // of their weights, 2^(score - largest), of this lane's keys
+  int last[2];                  // position that the row sees
+  EightElements keys[2][kDims / 32], values[4][kDims / 64];
+  float scores[4];  // then weights: of key g in both rows; of key g + 8
+  float most[2];
+  uint32_t weights[2];  // of row g: for keys 2 j, 2 j + 1; for keys 2 j + 8, 2 j + 9
 };
 
-// The part of warp `w` in rows [first_row, first_row + kRows) of `item`, for heads of at most 8 * kLanes elements:
-// writes its place of `found`, FoundFloats(kRows, kLanes). `warp`:
-//   PerLane<T>              one T a lane: state(lane)
-//   ForEachLane(f)          f(lane)
-//   Reduce<from, to>(f, op) f(lane), a float&, becomes op of it in all lanes whose numbers differ in bits from .. to /
-//   2
-template <int kRows, int kLanes, typename Warp>
+// The part of warp `w` in rows [first_row, first_row + kRowsAtOnce) of `item`, for heads of at most kDims elements:
+// writes its place of `found`, FoundFloats(kDims). `warp`:
+//   PerLane<T>               one T a lane: state(lane)
+//   ForEachLane(f)           f(lane)
+//   Reduce<from, to>(f, op)  f(lane), a float&, becomes op of it in all lanes whose numbers differ in bits from .. to /
+//   2 Multiply(c, a, b)        mma.m16n8k16 of bf16, added to fp32; c(lane) is a float*, a(lane, i) and b(lane, i)
+//   words Transpose(f)             f(lane), a uint32_t&, becomes movmatrix.m8n8.trans of it
+template <int kDims, typename Warp>
 QUARTET_DEVICE void AttendRows(Warp& warp, const PagedKernelArgs& args, const AttentionItem& item, int kv_head,
                                int first_row, int w, float* found) {
-  constexpr int kKeys = kLanesOfWarp / kLanes * kKeysOfLane;
   const int G = args.heads / args.kv_heads, d = args.head_dim, used_rows = item.tokens * G;
-  const auto S = static_cast<uint32_t>(args.block_size);
   const int64_t key_stride = static_cast<int64_t>(args.kv_heads) * d;
   const float scale = 1.44269504f / sqrtf(static_cast<float>(d));  // scores are powers of two
-  typename Warp::template PerLane<RowsOfLane<kRows>> state;
+  typename Warp::template PerLane<RowsOfLane<kDims>> state;
   warp.ForEachLane([&](int lane) {
-    RowsOfLane<kRows>& own = state(lane);
-    const int c = lane % kLanes * 8;
+    RowsOfLane<kDims>& own = state(lane);
+    const int g = lane / 4, j = lane % 4, row = first_row + g;
+    const uint16_t* const q = args.q + (item.row + row / G) * args.q_stride + (kv_head * G + row % G) * d;
     QUARTET_UNROLL
-    for (int r = 0; r < kRows; ++r) {
-      const int row = first_row + r, token = row / G;
-      EightElements q = {};
-      if (row < used_rows && c < d) {
-        q = *reinterpret_cast<const EightElements*>(args.q + (item.row + token) * args.q_stride +
-                                                    (kv_head * G + row % G) * d + c);
-      }
-      Widen(q, own.q[r]);
+    for (int c = 0; c < kDims / 32; ++c) {
+      const int first = 32 * c + 8 * j;
+      own.q[c] = {};
+      if (row < used_rows && first < d) own.q[c] = *reinterpret_cast<const EightElements*>(q + first);
+    }
+    QUARTET_UNROLL
+    for (int t = 0; t < kDims / 16; ++t) {
       QUARTET_UNROLL
-      for (int k = 0; k < 8; ++k) {
-        own.q[r][k] *= scale;
-        own.sums[r][k] = 0;
-      }
+      for (int i = 0; i < 4; ++i) own.sums[t][i] = 0;
+    }
+    QUARTET_UNROLL
+    for (int r = 0; r < 2; ++r) {
       own.largest[r] = -INFINITY;
       own.total[r] = 0;
-      own.last[r] = item.position + token;
+      own.last[r] = item.position + (first_row + 2 * j + r) / G;
     }
   });
-  for (int first = item.begin + w * kKeys; first < item.end; first += kRowWarps * kKeys) {
+  for (int first = item.begin + w * kKeysAtOnce; first < item.end; first += kRowWarps * kKeysAtOnce) {
+    const auto at = static_cast<uint32_t>(first), S = static_cast<uint32_t>(args.block_size);
+    const int64_t slot = static_cast<int64_t>(args.tables[item.table + at / S]) * S + at % S;
+    const int64_t begin = slot * key_stride + kv_head * d;
+    const int count = item.end - first;
     warp.ForEachLane([&](int lane) {
-      RowsOfLane<kRows>& own = state(lane);
-      const int position = first + lane / kLanes * kKeysOfLane, c = lane % kLanes * 8;
-      const bool reads = position < item.end && c < d;
-      const auto at = static_cast<uint32_t>(position);
-      const int64_t slot = reads ? static_cast<int64_t>(args.tables[item.table + at / S]) * S + at % S : 0;
-      const int64_t from = slot * key_stride + kv_head * d + c;
+      RowsOfLane<kDims>& own = state(lane);
+      const int g = lane / 4, j = lane % 4;
       QUARTET_UNROLL
-      for (int u = 0; u < kKeysOfLane; ++u) {
-        own.keys[u] = own.values[u] = EightElements{};
-        if (!reads || position + u >= item.end) continue;
-        own.keys[u] = *reinterpret_cast<const EightElements*>(args.keys + from + u * key_stride);
-        own.values[u] = *reinterpret_cast<const EightElements*>(args.values + from + u * key_stride);
-      }
-      QUARTET_UNROLL
-      for (int u = 0; u < kKeysOfLane; ++u) {
-        float key[8];
-        Widen(own.keys[u], key);
+      for (int k = 0; k < 2; ++k) {
+        const int key = g + 8 * k;
         QUARTET_UNROLL
-        for (int r = 0; r < kRows; ++r) {
-          float score = 0;
-          QUARTET_UNROLL
-          for (int k = 0; k < 8; ++k) score += own.q[r][k] * key[k];
-          own.scores[r][u] = score;
+        for (int c = 0; c < kDims / 32; ++c) {
+          const int element = 32 * c + 8 * j;
+          own.keys[k][c] = {};
+          if (key >= count || element >= d) continue;
+          own.keys[k][c] = *reinterpret_cast<const EightElements*>(args.keys + begin + key * key_stride + element);
         }
       }
+      QUARTET_UNROLL
+      for (int k = 0; k < 4; ++k) {
+        const int key = 2 * j + k % 2 + 8 * (k / 2);
+        QUARTET_UNROLL
+        for (int b = 0; b < kDims / 64; ++b) {
+          const int element = 64 * b + 8 * g;
+          own.values[k][b] = {};
+          if (key >= count || element >= d) continue;
+          own.values[k][b] = *reinterpret_cast<const EightElements*>(args.values + begin + key * key_stride + element);
+        }
+      }
+      QUARTET_UNROLL
+      for (int i = 0; i < 4; ++i) own.scores[i] = 0;
     });
     QUARTET_UNROLL
-    for (int r = 0; r < kRows; ++r) {
+    for (int c = 0; c < kDims / 32; ++c) {
       QUARTET_UNROLL
-      for (int u = 0; u < kKeysOfLane; ++u) {
-        warp.template Reduce<1, kLanes>([&](int lane) -> float& { return state(lane).scores[r][u]; }, SumOf());
+      for (int h = 0; h < 2; ++h) {
+        warp.Multiply([&](int lane) { return state(lane).scores; },
+                      [&](int lane, int i) { return state(lane).keys[i % 2][c].words[2 * h + i / 2]; },
+                      [&](int lane, int i) { return state(lane).q[c].words[2 * h + i]; });
       }
     }
     warp.ForEachLane([&](int lane) {
-      RowsOfLane<kRows>& own = state(lane);
-      const int position = first + lane / kLanes * kKeysOfLane;
+      RowsOfLane<kDims>& own = state(lane);
       QUARTET_UNROLL
-      for (int r = 0; r < kRows; ++r) {
-        float most = own.largest[r];
-        QUARTET_UNROLL
-        for (int u = 0; u < kKeysOfLane; ++u) {
-          const bool seen = position + u < item.end && position + u <= own.last[r];
-          own.scores[r][u] = seen ? own.scores[r][u] : -INFINITY;
-          most = fmaxf(most, own.scores[r][u]);
-        }
-        const float rescale = Rescaled(own.largest[r], most);
-        own.largest[r] = most;
-        own.total[r] *= rescale;
-        QUARTET_UNROLL
-        for (int k = 0; k < 8; ++k) own.sums[r][k] *= rescale;
-        QUARTET_UNROLL
-        for (int u = 0; u < kKeysOfLane; ++u) {
-          own.scores[r][u] = Rescaled(own.scores[r][u], most);
-          own.total[r] += own.scores[r][u];
-        }
-      }
+      for (int r = 0; r < 2; ++r) own.most[r] = own.largest[r];
       QUARTET_UNROLL
-      for (int u = 0; u < kKeysOfLane; ++u) {
-        float value[8];
-        Widen(own.values[u], value);
-        QUARTET_UNROLL
-        for (int r = 0; r < kRows; ++r) {
-          QUARTET_UNROLL
-          for (int k = 0; k < 8; ++k) own.sums[r][k] += own.scores[r][u] * value[k];
-        }
+      for (int i = 0; i < 4; ++i) {
+        const int key = lane / 4 + 8 * (i / 2);
+        const bool seen = key < count && first + key <= own.last[i % 2];
+        own.scores[i] = seen ? own.scores[i] * scale : -INFINITY;
+        own.most[i % 2] = fmaxf(own.most[i % 2], own.scores[i]);
       }
     });
+    QUARTET_UNROLL
+    for (int r = 0; r < 2; ++r) {
+      warp.template Reduce<4, kLanesOfWarp>([&](int lane) -> float& { return state(lane).most[r]; }, MaxOf());
+    }
+    warp.ForEachLane([&](int lane) {
+      RowsOfLane<kDims>& own = state(lane);
+      float rescale[2];
+      QUARTET_UNROLL
+      for (int r = 0; r < 2; ++r) {
+        rescale[r] = Rescaled(own.largest[r], own.most[r]);
+        own.largest[r] = own.most[r];
+        own.total[r] *= rescale[r];
+      }
+      QUARTET_UNROLL
+      for (int k = 0; k < 2; ++k) {
+        uint16_t rounded[2];
+        QUARTET_UNROLL
+        for (int r = 0; r < 2; ++r) {
+          rounded[r] = Bf16OfFloat(Rescaled(own.scores[2 * k + r], own.most[r]));
+          own.total[r] += FloatOfBf16(rounded[r]);  // what the values are multiplied with
+        }
+        own.weights[k] = LowerHalves(rounded[0], rounded[1]);
+      }
+      QUARTET_UNROLL
+      for (int t = 0; t < kDims / 16; ++t) {
+        QUARTET_UNROLL
+        for (int i = 0; i < 4; ++i) own.sums[t][i] *= rescale[i % 2];
+      }
+    });
+    QUARTET_UNROLL
+    for (int k = 0; k < 2; ++k) warp.Transpose([&](int lane) -> uint32_t& { return state(lane).weights[k]; });
+    QUARTET_UNROLL
+    for (int t = 0; t < kDims / 16; ++t) {
+      warp.Multiply([&](int lane) { return state(lane).sums[t]; },
+                    [&](int lane, int i) {
+                      const auto& values = state(lane).values;
+                      const uint32_t a = values[i / 2 * 2][t / 4].words[t % 4],
+                                     b = values[i / 2 * 2 + 1][t / 4].words[t % 4];
+                      return i % 2 == 0 ? LowerHalves(a, b) : UpperHalves(a, b);
+                    },
+                    [&](int lane, int i) { return state(lane).weights[i]; });
+    }
   }
   QUARTET_UNROLL
-  for (int r = 0; r < kRows; ++r) {
-    typename Warp::template PerLane<float> most;
-    warp.ForEachLane([&](int lane) { most(lane) = state(lane).largest[r]; });
-    warp.template Reduce<kLanes, kLanesOfWarp>([&](int lane) -> float& { return most(lane); }, MaxOf());
-    warp.ForEachLane([&](int lane) {
-      RowsOfLane<kRows>& own = state(lane);
-      const float rescale = Rescaled(own.largest[r], most(lane));
-      own.total[r] *= rescale;
-      QUARTET_UNROLL
-      for (int k = 0; k < 8; ++k) own.sums[r][k] *= rescale;
-    });
-    warp.template Reduce<kLanes, kLanesOfWarp>([&](int lane) -> float& { return state(lane).total[r]; }, SumOf());
-    QUARTET_UNROLL
-    for (int k = 0; k < 8; ++k) {
-      warp.template Reduce<kLanes, kLanesOfWarp>([&](int lane) -> float& { return state(lane).sums[r][k]; }, SumOf());
-    }
-    float* const at = found + (w * kRows + r) * FoundRow(kLanes);
-    warp.ForEachLane([&](int lane) {
-      if (lane >= kLanes) return;
-      QUARTET_UNROLL
-      for (int k = 0; k < 8; ++k) at[lane * 8 + k] = state(lane).sums[r][k];
-      if (lane != 0) return;
-      at[kLanes * 8] = most(lane);
-      at[kLanes * 8 + 1] = state(lane).total[r];
-    });
+  for (int r = 0; r < 2; ++r) {
+    warp.template Reduce<4, kLanesOfWarp>([&](int lane) -> float& { return state(lane).total[r]; }, SumOf());
   }
+  warp.ForEachLane([&](int lane) {
+    const RowsOfLane<kDims>& own = state(lane);
+    const int g = lane / 4, j = lane % 4;
+    QUARTET_UNROLL
+    for (int r = 0; r < 2; ++r) {
+      float* const to = found + (w * kRowsAtOnce + 2 * j + r) * FoundRow(kDims);
+      QUARTET_UNROLL
+      for (int t = 0; t < kDims / 16; ++t) {
+        to[64 * (t / 4) + 8 * g + 2 * (t % 4)] = own.sums[t][r];
+        to[64 * (t / 4) + 8 * g + 2 * (t % 4) + 1] = own.sums[t][2 + r];
+      }
+      if (g != 0) continue;
+      to[kDims] = own.largest[r];
+      to[kDims + 1] = own.total[r];
+    }
+  });
 }
 
-// Merges what all warps have found of the same rows. `group` as for AttendItem.
-template <int kRows, int kLanes, typename Group>
+// Merges what all warps have found of the same rows. `group` as for AttendItem (paged_tiles.h).
+template <int kDims, typename Group>
 QUARTET_DEVICE void MergeWarps(Group& group, const PagedKernelArgs& args, const AttentionItem& item, int kv_head,
                                int first_row, const float* found) {
-  const int G = args.heads / args.kv_heads, d = args.head_dim;
-  const int rows = item.tokens * G - first_row < kRows ? item.tokens * G - first_row : kRows;
+  const int G = args.heads / args.kv_heads, d = args.head_dim, left = item.tokens * G - first_row;
   const int64_t part_row = (static_cast<int64_t>(item.part) * args.kv_heads + kv_head) * kNarrowRows;
-  group.ForEach(rows * d, [&](int i) {
+  group.ForEach((left < kRowsAtOnce ? left : kRowsAtOnce) * d, [&](int i) {
     const int r = i / d, c = i % d, row = first_row + r;
-    const auto of_warp = [&](int w) { return found + (w * kRows + r) * FoundRow(kLanes); };
+    const auto of_warp = [&](int w) { return found + (w * kRowsAtOnce + r) * FoundRow(kDims); };
     float most = -INFINITY, sum = 0, total = 0;
-    for (int w = 0; w < kRowWarps; ++w) most = fmaxf(most, of_warp(w)[kLanes * 8]);
+    for (int w = 0; w < kRowWarps; ++w) most = fmaxf(most, of_warp(w)[kDims]);
     for (int w = 0; w < kRowWarps; ++w) {
-      const float rescale = Rescaled(of_warp(w)[kLanes * 8], most);
+      const float rescale = Rescaled(of_warp(w)[kDims], most);
       sum += rescale * of_warp(w)[c];
-      total += rescale * of_warp(w)[kLanes * 8 + 1];
+      total += rescale * of_warp(w)[kDims + 1];
     }
     if (item.part < 0) {
       args.out[(static_cast<int64_t>(item.row + row / G) * args.heads + kv_head * G + row % G) * d + c] =
@@ -246,23 +264,16 @@ QUARTET_DEVICE void MergeParts(Group& group, const PagedKernelArgs& args, const 
   });
 }
 
-// How narrow items of heads of `head_dim` are computed: run(Count<rows>, Count<lanes>), the numbers that AttendRows
-// takes, where no item has more than `most_rows`.
+// run(Dims<kDims>()) with the least kDims that heads of `head_dim` fit.
 template <int N>
-struct CountOf {
+struct Dims {
   static constexpr int value = N;
 };
 template <typename Run>
-auto ForRows(int most_rows, int head_dim, const Run& run) {
-  const auto with_lanes = [&](auto rows) {
-    if (head_dim <= 64) return run(rows, CountOf<8>());
-    if (head_dim <= 128) return run(rows, CountOf<16>());
-    return run(rows, CountOf<32>());
-  };
-  if (most_rows <= 1) return with_lanes(CountOf<1>());
-  if (most_rows <= 2) return with_lanes(CountOf<2>());
-  if (most_rows <= 4) return with_lanes(CountOf<4>());
-  return with_lanes(CountOf<8>());
+auto ForDims(int head_dim, const Run& run) {
+  if (head_dim <= 64) return run(Dims<64>());
+  if (head_dim <= 128) return run(Dims<128>());
+  return run(Dims<kMostHeadDim>());
 }
 
 }  // namespace quartet
