@@ -43,10 +43,9 @@ DevicePlan Upload(PagedPlan plan, const std::vector<AttentionChunk>& chunks, at:
 
 CudaPagedAttention::CudaPagedAttention(int64_t block_size, const std::vector<AttentionChunk>& chunks, int64_t heads,
                                        int64_t kv_heads, int64_t head_dim, at::Device device)
-    : CudaPagedAttention(
-          block_size,
-          Upload(PlanPagedAttention(block_size, chunks, heads, kv_heads, head_dim, kWantedItems), chunks, device),
-          kv_heads, head_dim) {}
+    : CudaPagedAttention(block_size,
+                         Upload(PlanPagedAttention(block_size, chunks, heads, kv_heads, kWantedItems), chunks, device),
+                         kv_heads, head_dim) {}
 
 CudaPagedAttention::CudaPagedAttention(int64_t block_size, DevicePlan plan, int64_t kv_heads, int64_t head_dim)
     : block_size_(block_size), plan_(std::move(plan)) {

@@ -2,8 +2,6 @@
 //
 // T tokens of a forward, d head dimension, K key/value heads, H = K * G query heads (head h reads key/value head h /
 // G), S block size. Elements are uint16_t with the bits of bf16; scores, sums and what they are added up in are fp32.
-//
-// Narrow items, of at most kNarrowRows rows, are computed as paged_rows.h says, wide ones as paged_tiles.h does.
 #pragma once
 
 #include <cstdint>
@@ -65,10 +63,9 @@ struct PagedKernelArgs {
 };
 
 constexpr int kMostHeadDim = 256;
-constexpr int kNarrowRows = 16;  // wide items' rows are taken in multiples of this
-constexpr int kTileKeys = 64;    // keys at a time; parts begin at multiples of this
-// Most rows of an item, so that what it works on fits where a group of threads shares memory.
-QUARTET_HOST_DEVICE constexpr int MostRows(int head_dim) { return head_dim <= 128 ? 64 : 32; }
+constexpr int kNarrowRows = 16;  // of a narrow item, at most; keys of narrow ones alone may be in parts
+constexpr int kWideRows = 32;    // of a wide one
+constexpr int kPartKeys = 64;    // parts begin at multiples of this
 
 QUARTET_DEVICE inline float FloatOfBf16(uint16_t bits) {
   const uint32_t wide = uint32_t{bits} << 16;

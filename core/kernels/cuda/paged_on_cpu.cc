@@ -3,11 +3,9 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
-#include <cstdlib>
-#include <memory>
+#include <vector>
 
 #include "core/kernels/cuda/paged_rows.h"
-#include "core/kernels/cuda/paged_tiles.h"
 
 namespace quartet {
 namespace {
@@ -17,22 +15,6 @@ struct OneThread {
   template <typename F>
   void ForEach(int n, F f) {
     for (int i = n - 1; i >= 0; --i) f(i);
-  }
-  void Scores(const uint16_t* a, int lda, const uint16_t* b, int ldb, float* c, int ldc, int M, int N, int K) {
-    for (int m = 0; m < M; ++m) {
-      for (int n = 0; n < N; ++n) {
-        float sum = 0;
-        for (int k = 0; k < K; ++k) sum += FloatOfBf16(a[m * lda + k]) * FloatOfBf16(b[n * ldb + k]);
-        c[m * ldc + n] = sum;
-      }
-    }
-  }
-  void AddProduct(const uint16_t* a, int lda, const uint16_t* b, int ldb, float* c, int ldc, int M, int N, int K) {
-    for (int m = 0; m < M; ++m) {
-      for (int n = 0; n < N; ++n) {
-        for (int k = 0; k < K; ++k) c[m * ldc + n] += FloatOfBf16(a[m * lda + k]) * FloatOfBf16(b[k * ldb + n]);
-      }
-    }
   }
 };
 
@@ -95,15 +77,19 @@ struct OneWarp {
   }
 };
 
-template <int kDims>
-void ComputeNarrow(const PagedKernelArgs& args, const AttentionItem& item, int kv_head) {
+template <int kDims, int kEights>
+void ComputeItem(const PagedKernelArgs& args, const AttentionItem& item) {
   OneThread thread;
   OneWarp warp;
   const int rows = item.tokens * args.heads / args.kv_heads;
-  for (int first_row = 0; first_row < rows; first_row += kRowsAtOnce) {
-    std::array<float, FoundFloats(kDims)> found;
-    for (int w = 0; w < kRowWarps; ++w) AttendRows<kDims>(warp, args, item, kv_head, first_row, w, found.data());
-    MergeWarps<kDims>(thread, args, item, kv_head, first_row, found.data());
+  std::vector<float> found(FoundFloats(kDims, kEights));
+  for (int kv_head = 0; kv_head < args.kv_heads; ++kv_head) {
+    for (int first_row = 0; first_row < rows; first_row += kEights * kEight) {
+      for (int w = 0; w < kRowWarps; ++w) {
+        AttendRows<kDims, kEights>(warp, args, item, kv_head, first_row, w, found.data());
+      }
+      MergeWarps<kDims, kEights>(thread, args, item, kv_head, first_row, found.data());
+    }
   }
 }
 
@@ -112,20 +98,10 @@ void ComputeNarrow(const PagedKernelArgs& args, const AttentionItem& item, int k
 void ComputePagedItems(const PagedKernelArgs& args) {
   OneThread thread;
   ForDims(args.head_dim, [&](auto dims) {
-    for (int i = 0; i < args.num_narrow; ++i) {
-      for (int kv_head = 0; kv_head < args.kv_heads; ++kv_head) {
-        ComputeNarrow<decltype(dims)::value>(args, args.items[i], kv_head);
-      }
-    }
+    constexpr int kDims = decltype(dims)::value;
+    for (int i = 0; i < args.num_narrow; ++i) ComputeItem<kDims, 1>(args, args.items[i]);
+    for (int i = args.num_narrow; i < args.num_items; ++i) ComputeItem<kDims, WideEights(kDims)>(args, args.items[i]);
   });
-  const auto bytes = static_cast<size_t>(TileMemory(MostRows(args.head_dim), args.head_dim).bytes);
-  const std::unique_ptr<char, decltype(&std::free)> memory(static_cast<char*>(std::aligned_alloc(128, bytes)),
-                                                           &std::free);
-  for (int i = args.num_narrow; i < args.num_items; ++i) {
-    for (int kv_head = 0; kv_head < args.kv_heads; ++kv_head) {
-      AttendItem(thread, args, args.items[i], kv_head, memory.get());
-    }
-  }
   for (int i = 0; i < args.num_merges; ++i) {
     for (int kv_head = 0; kv_head < args.kv_heads; ++kv_head) MergeParts(thread, args, args.merges[i], kv_head);
   }

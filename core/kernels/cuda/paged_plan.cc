@@ -17,7 +17,7 @@ bool TilesFit(int64_t head_dim, int64_t group) {
 }
 
 PagedPlan PlanPagedAttention(int64_t block_size, const std::vector<AttentionChunk>& chunks, int64_t heads,
-                             int64_t kv_heads, int64_t head_dim, int64_t wanted) {
+                             int64_t kv_heads, int64_t wanted) {
   const int64_t group = heads / kv_heads;
   PagedPlan plan;
   std::vector<AttentionItem> narrow, wide;
@@ -26,8 +26,7 @@ PagedPlan PlanPagedAttention(int64_t block_size, const std::vector<AttentionChun
     const auto table = static_cast<int32_t>(plan.tables.size());
     plan.tables.insert(plan.tables.end(), chunk.blocks,
                        chunk.blocks + CeilDivide(chunk.first + chunk.count, block_size));
-    const int64_t most =
-        (chunk.count * group <= kNarrowRows ? kNarrowRows : MostRows(static_cast<int>(head_dim))) / group;
+    const int64_t most = (chunk.count * group <= kNarrowRows ? kNarrowRows : kWideRows) / group;
     for (int64_t done = 0; done < chunk.count; done += most) {
       const int64_t tokens = std::min(most, chunk.count - done), position = chunk.first + done;
       AttentionItem item;
@@ -51,7 +50,7 @@ PagedPlan PlanPagedAttention(int64_t block_size, const std::vector<AttentionChun
       plan.items.push_back(item);
       continue;
     }
-    const int64_t keys = CeilDivide(CeilDivide(item.end, parts), kTileKeys) * kTileKeys;
+    const int64_t keys = CeilDivide(CeilDivide(item.end, parts), kPartKeys) * kPartKeys;
     AttentionMerge merge{item.row, item.tokens, plan.parts, 0};
     for (int64_t begin = 0; begin < item.end; begin += keys) {
       AttentionItem part = item;

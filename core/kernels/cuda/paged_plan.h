@@ -27,7 +27,7 @@ bool TilesFit(int64_t head_dim, int64_t group);
 // The chunks' tokens lie end to end. Where there are fewer items than `wanted` (of all key/value heads together), keys
 // of narrow ones are cut into parts.
 PagedPlan PlanPagedAttention(int64_t block_size, const std::vector<AttentionChunk>& chunks, int64_t heads,
-                             int64_t kv_heads, int64_t head_dim, int64_t wanted);
+                             int64_t kv_heads, int64_t wanted);
 
 // The numbers of what a plan has.
 struct DecodePlanSize {

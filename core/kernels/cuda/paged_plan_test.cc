@@ -10,7 +10,6 @@
 #include <vector>
 
 #include "core/kernels/cuda/paged_on_cpu.h"
-#include "core/kernels/cuda/paged_tiles.h"
 #include "gtest/gtest.h"
 
 namespace quartet {
@@ -73,7 +72,7 @@ TEST_P(PagedItems, GiveTheAttentionOfTheirSequences) {
     }
   }
 
-  const PagedPlan plan = PlanPagedAttention(S, chunks, H, K, d, c.wanted);
+  const PagedPlan plan = PlanPagedAttention(S, chunks, H, K, c.wanted);
   EXPECT_EQ(c.wanted > 1, !plan.merges.empty());
   std::vector<uint16_t> out(T * H * d, 0x7fc0);
   std::vector<float> part_sums(plan.parts * K * kNarrowRows * d), part_scores(plan.parts * K * kNarrowRows * 2);
@@ -98,11 +97,9 @@ TEST_P(PagedItems, GiveTheAttentionOfTheirSequences) {
   args.num_merges = static_cast<int32_t>(plan.merges.size());
   for (size_t i = 0; i < plan.items.size(); ++i) {
     const int64_t rows = plan.items[i].tokens * G;
-    EXPECT_LE(rows, static_cast<int>(i) < plan.num_narrow ? plan.narrow_rows : MostRows(static_cast<int>(d)));
+    EXPECT_LE(rows, static_cast<int>(i) < plan.num_narrow ? plan.narrow_rows : kWideRows);
   }
   EXPECT_LE(plan.narrow_rows, kNarrowRows);
-  EXPECT_LE(TileMemory(MostRows(static_cast<int>(d)), static_cast<int>(d)).bytes,
-            160 << 10);  // what a group of threads of an A100 can share
   ComputePagedItems(args);
 
   int64_t row = 0;
@@ -142,7 +139,7 @@ TEST_P(PagedItems, GiveTheAttentionOfTheirSequences) {
 TEST(PagedPlan, CutsNothingWhereThereIsEnoughToDo) {
   std::vector<int32_t> blocks(1000, 0);
   const std::vector<AttentionChunk> chunks(40, {blocks.data(), 9000, 1});
-  const PagedPlan plan = PlanPagedAttention(16, chunks, 32, 8, 128, 300);
+  const PagedPlan plan = PlanPagedAttention(16, chunks, 32, 8, 300);
   EXPECT_EQ(plan.items.size(), 40);
   EXPECT_TRUE(plan.merges.empty());
 }
@@ -161,7 +158,7 @@ TEST(PagedPlan, OfTokensThatDecodeIsAtMostAsLargeAsFilledUp) {
           for (int64_t c = 0; c < count; ++c) {
             chunks.push_back({blocks.data(), i == 0 ? longest - 1 : static_cast<int64_t>(random() % longest), 1});
           }
-          PagedPlan plan = PlanPagedAttention(16, chunks, 4 * kv_heads, kv_heads, 64, kWantedItems);
+          PagedPlan plan = PlanPagedAttention(16, chunks, 4 * kv_heads, kv_heads, kWantedItems);
           ASSERT_LE(plan.items.size(), most.items);
           ASSERT_LE(plan.merges.size(), most.merges);
           ASSERT_LE(plan.parts, most.parts);

@@ -105,7 +105,7 @@ at::Tensor DecodeGraphs::Run(const std::vector<ScheduledChunk>& chunks) {
 // Returns when the device has it: the next step may write to the host's side.
 void DecodeGraphs::Write(const std::vector<ScheduledChunk>& scheduled, int64_t B) {
   if (words_.is_meta()) return;
-  const auto [block_size, kv_heads, head_dim] = cache_->shape().layout;
+  const int64_t block_size = cache_->shape().layout.block_size, kv_heads = cache_->shape().layout.kv_heads;
   std::vector<AttentionChunk> chunks;
   for (const ScheduledChunk& chunk : scheduled) {
     chunks.push_back({.blocks = chunk.sequence->blocks.data(), .first = chunk.first, .count = 1});
@@ -113,7 +113,7 @@ void DecodeGraphs::Write(const std::vector<ScheduledChunk>& scheduled, int64_t B
   // Rows of nobody see the one key that they write themselves.
   chunks.resize(static_cast<size_t>(B), {.blocks = &spare_block_, .first = 0, .count = 1});
   const DecodePlanSize size = PlanSize(B);
-  PagedPlan plan = PlanPagedAttention(block_size, chunks, options_.heads, kv_heads, head_dim, kWantedItems);
+  PagedPlan plan = PlanPagedAttention(block_size, chunks, options_.heads, kv_heads, kWantedItems);
   FillUp(size, &plan);
 
   const Places at(B, size);
