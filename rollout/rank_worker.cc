@@ -108,9 +108,7 @@ absl::Status RankWorker::Use(std::unique_ptr<RolloutEngine> engine) {
   return absl::OkStatus();
 }
 
-absl::Status RankWorker::CheckLoaded() const {
-  return loaded_ ? absl::OkStatus() : StillLoading("the rollout is still loading its model");
-}
+absl::Status RankWorker::CheckLoaded() const { return loaded_ ? absl::OkStatus() : StillLoading(kRolloutLoading); }
 
 void RankWorker::Put(RankWork work) {
   const std::lock_guard lock(mutex_);

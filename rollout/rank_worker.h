@@ -33,6 +33,8 @@ class ChannelCredentials;
 
 namespace quartet {
 
+inline constexpr char kRolloutLoading[] = "the rollout is still loading its model";
+
 // What the leader makes every rank do (RankGroup::Run), with the types of its input and summary.
 inline constexpr char kPullMethod[] = "rollout.pull";      // PullHeader, PullSummary
 inline constexpr char kCommitMethod[] = "rollout.commit";  // VersionHeader, Nothing

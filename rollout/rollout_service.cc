@@ -20,18 +20,18 @@
 
 #include "absl/functional/function_ref.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "core/base/deadline.h"
 #include "core/base/fail_point.h"
-#include "core/base/loading.h"
 #include "core/base/logging.h"
 #include "core/base/status_macros.h"
 #include "core/config/services.h"
+#include "core/service/ranks/group/leader_face.h"
 #include "core/service/rpc/call_deadline.h"
 #include "core/service/rpc/credentials.h"
 #include "core/service/rpc/replay_guard.h"
-#include "core/service/rpc/service_version.h"
 #include "core/service/rpc/status_conversion.h"
 #include "core/tokenizer/tokenizer.h"
 #include "proto/rollout.grpc.pb.h"
@@ -59,6 +59,7 @@ class RolloutService final : public RankService,
       : config_(config),
         context_(context),
         group_(group),
+        face_(group, context.service, kRolloutLoading, ServiceFields(config, context.service)),
         // A run that trains no policy has no updates.
         worker_(config_.rollout(), !config_.actor().pretrain().empty(), context, group, std::move(credentials)),
         dispatcher_({.ranks = context.world_size,
@@ -116,7 +117,7 @@ class RolloutService final : public RankService,
                              RolloutEngine::Load(options, context_, worker_.ledger()));
     QUARTET_RETURN_IF_ERROR(worker_.Use(std::move(engine)));
     if (group_.is_leader()) QUARTET_RETURN_IF_ERROR(links_.Start());
-    loaded_ = true;
+    face_.SetLoaded();
     if (http_ != nullptr) {
       QUARTET_LOG(kInfo) << "HTTP on " << http_->address() << " for model \""
                          << config_.rollout().http().served_model_name() << "\": base_url " << http_->url();
@@ -185,20 +186,13 @@ class RolloutService final : public RankService,
     return [context] { return context->IsCancelled(); };
   }
 
-  absl::Status CheckServing() const override {
-    if (!loaded_) return StillLoading("the rollout is still loading its model");
-    if (!group_.is_leader()) {
-      return absl::FailedPreconditionError(absl::StrCat("this is rank ", context_.rank,
-                                                        " of the rollout; calls go to rank 0 at ",
-                                                        group_.endpoints().empty() ? "?" : group_.endpoints()[0]));
-    }
-    return absl::OkStatus();
-  }
+  absl::Status CheckServing() const override { return face_.CheckReady("Generate"); }
 
   // Does `work` under the rules of CallIdentity, so that a repeat gets the stored reply.
   template <typename Request, typename Reply>
   grpc::Status Once(const Request& request, Reply* reply, absl::FunctionRef<absl::Status()> work) {
-    if (const absl::Status status = CheckServing(); !status.ok()) return ToGrpc(status);
+    const std::string call(absl::StripSuffix(Request::descriptor()->name(), "Request"));
+    if (const absl::Status status = face_.CheckReady(call); !status.ok()) return ToGrpc(status);
     return ToGrpc(guard_.DoOnce(request.identity(), reply, work));
   }
 
@@ -220,23 +214,19 @@ class RolloutService final : public RankService,
   }
 
   absl::Status DoGetInfo(const Deadline& deadline, ServiceInfo* info) {
-    QUARTET_RETURN_IF_ERROR(CheckServing());
+    QUARTET_RETURN_IF_ERROR(face_.CheckReady("GetInfo"));
     QUARTET_ASSIGN_OR_RETURN(std::vector<RolloutRankInfo> ranks, AskRanks(deadline));
+    std::vector<RankInfo> infos;
+    for (RolloutRankInfo& rank : ranks) infos.push_back(std::move(*rank.mutable_info()));
+    *info = face_.Describe(std::move(infos), max_model_len(), {{"model", vocab_size()}});
     for (const RolloutMetric& metric : MetricsOf(Summarize(ranks))) {
       if (!metric.name.empty()) (*info->mutable_metrics())["rollout/" + metric.name] = metric.value;
     }
-    for (RolloutRankInfo& rank : ranks) *info->add_ranks() = std::move(*rank.mutable_info());
-    info->set_service("rollout");
-    SayVersion(info);
-    (*info->mutable_vocab_size())["model"] = static_cast<int32_t>(engine().vocab_size());
     info->set_policy_version(engine().version());
-    info->set_max_model_len(static_cast<int32_t>(max_model_len()));
     if (http_ != nullptr) {
       info->set_http_url(http_->url());
       info->set_served_model_name(config_.rollout().http().served_model_name());
     }
-    const auto fields = ServiceFields(config_, "rollout");
-    info->mutable_configuration()->insert(fields.begin(), fields.end());
     if (const std::optional<CallIdentity> last = guard_.last_applied()) *info->mutable_last_applied() = *last;
     return absl::OkStatus();
   }
@@ -425,9 +415,9 @@ class RolloutService final : public RankService,
   const RunConfig config_;
   const RankContext& context_;
   RankGroup& group_;
+  LeaderFace face_;
   std::unique_ptr<Tokenizer> tokenizer_;  // or null
   RankWorker worker_;
-  std::atomic<bool> loaded_ = false;  // the engine may be used
   ReplayGuard guard_;
   Dispatcher dispatcher_;            // on the leader
   RankLinks links_;                  // likewise

@@ -12,12 +12,12 @@
 
 #include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
-#include "core/base/loading.h"
 #include "core/base/logging.h"
 #include "core/base/status_macros.h"
 #include "core/config/services.h"
 #include "core/model/model_config.h"
 #include "core/rank/rank_info.h"
+#include "core/service/ranks/group/leader_face.h"
 #include "core/service/rpc/call_deadline.h"
 #include "core/service/rpc/status_conversion.h"
 #include "core/service/rpc/stream_io.h"
@@ -58,6 +58,7 @@ class ScorerService final : public RankService, public Scorer::Service {
       : config_(config),
         context_(context),
         group_(group),
+        face_(group, context.service, "the scorer is still loading its models", ServiceFields(config, context.service)),
         vocab_sizes_(std::move(models.vocab_sizes)),
         reference_batching_{
             .limit = config.reference().max_tokens_per_micro_batch() > 0
@@ -86,12 +87,12 @@ class ScorerService final : public RankService, public Scorer::Service {
     RegisterTyped<ForwardCall, TokenSequence, ForwardSummary, TokenValues>(
         group, kReferenceLogProbs, RankGroup::Kind::kCollective,
         [this](const auto& call, const auto& sequences, auto*, auto* replies) {
-          return engine_ == nullptr ? StillLoading() : engine_->ReferenceLogProbs(call, sequences, replies);
+          return engine_ == nullptr ? face_.StillLoading() : engine_->ReferenceLogProbs(call, sequences, replies);
         });
     RegisterTyped<ForwardCall, TokenSequence, ForwardSummary, TokenValues>(
         group, kRewards, RankGroup::Kind::kCollective,
         [this](const auto& call, const auto& sequences, auto*, auto* replies) {
-          return engine_ == nullptr ? StillLoading() : engine_->Rewards(call, sequences, replies);
+          return engine_ == nullptr ? face_.StillLoading() : engine_->Rewards(call, sequences, replies);
         });
     RegisterTyped<InfoCall, RankInfo>(group, kInfo, RankGroup::Kind::kIndependent, [this](const auto&, auto* info) {
       *info = engine_ != nullptr ? engine_->Info() : DescribeRank(context_, Ledger());
@@ -105,7 +106,7 @@ class ScorerService final : public RankService, public Scorer::Service {
     if (ScorerHasModels(config_)) {
       QUARTET_ASSIGN_OR_RETURN(engine_, ScorerEngine::Load(ReferenceOf(config_), config_.reward(), context_));
     }
-    loaded_ = true;
+    face_.SetLoaded();
     return absl::OkStatus();
   }
 
@@ -124,25 +125,16 @@ class ScorerService final : public RankService, public Scorer::Service {
   }
 
  private:
-  absl::Status CheckReady(const std::string& call) const {
-    QUARTET_RETURN_IF_ERROR(CheckLeader(group_, call));
-    return loaded_ ? absl::OkStatus() : StillLoading();
-  }
-  // What a rank says that has no engine: the leader may have loaded before it has, or has failed to.
-  static absl::Status StillLoading() { return quartet::StillLoading("the scorer is still loading its models"); }
-
   absl::Status GetInfo(const Deadline& deadline, ServiceInfo* info) {
-    QUARTET_RETURN_IF_ERROR(CheckReady("GetInfo"));
-    QUARTET_ASSIGN_OR_RETURN(*info,
-                             DescribeService(group_, kInfo, context_.service, ServiceFields(config_, context_.service),
-                                             limits_.max_len, deadline));
-    for (const auto& [role, size] : vocab_sizes_) (*info->mutable_vocab_size())[role] = static_cast<int32_t>(size);
+    QUARTET_RETURN_IF_ERROR(face_.CheckReady("GetInfo"));
+    QUARTET_ASSIGN_OR_RETURN(std::vector<RankInfo> ranks, RunOnAll<RankInfo>(group_, kInfo, InfoCall(), deadline));
+    *info = face_.Describe(std::move(ranks), limits_.max_len, vocab_sizes_);
     return absl::OkStatus();
   }
 
   absl::Status Score(const Deadline& deadline, const std::function<bool()>& cancelled,
                      grpc::ServerReaderWriter<ScoreReply, ScoreRequest>* stream) {
-    QUARTET_RETURN_IF_ERROR(CheckReady("Score"));
+    QUARTET_RETURN_IF_ERROR(face_.CheckReady("Score"));
     if (config_.reward().source().empty()) {
       return absl::FailedPreconditionError("no reward is configured: reward.source is empty");
     }
@@ -198,7 +190,7 @@ class ScorerService final : public RankService, public Scorer::Service {
 
   absl::Status ReferenceLogProbs(const Deadline& deadline,
                                  grpc::ServerReaderWriter<ReferenceLogProbsReply, ReferenceLogProbsRequest>* stream) {
-    QUARTET_RETURN_IF_ERROR(CheckReady("ReferenceLogProbs"));
+    QUARTET_RETURN_IF_ERROR(face_.CheckReady("ReferenceLogProbs"));
     if (!UsesReference(config_)) {
       return absl::FailedPreconditionError(
           "no reference model is loaded, because algorithm.kl.init_kl_coef is 0; set it above 0 to have one");
@@ -211,13 +203,13 @@ class ScorerService final : public RankService, public Scorer::Service {
   const RunConfig config_;
   const RankContext& context_;
   RankGroup& group_;
+  LeaderFace face_;
   const std::map<std::string, int64_t> vocab_sizes_;
   const MicroBatching reference_batching_;
   const std::map<int, RewardScale> reward_scales_;  // by index into reward.source
   std::map<int, MicroBatching> reward_batching_;    // likewise
   SequenceLimits limits_;
-  std::unique_ptr<ScorerEngine> engine_;  // executor thread only; null: no models
-  std::atomic<bool> loaded_ = false;
+  std::unique_ptr<ScorerEngine> engine_;          // executor thread only; null: no models
   const std::unique_ptr<AnswerSources> sources_;  // null where this is not the leader
 };
 

@@ -4,17 +4,9 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "core/service/rpc/service_version.h"
 #include "core/training/batch/sequence_tree.h"
 
 namespace quartet {
-
-absl::Status CheckLeader(const RankGroup& group, const std::string& call) {
-  if (group.is_leader()) return absl::OkStatus();
-  const std::string leader = group.endpoints().empty() ? "" : absl::StrCat(" at ", group.endpoints()[0]);
-  return absl::FailedPreconditionError(
-      absl::StrCat(call, " is answered by the leader, rank 0", leader, "; this is rank ", group.rank()));
-}
 
 MicroBatching ForwardBatching(const std::string& name, const TrainerConfig& config, const SequenceCost& cost,
                               bool share) {
@@ -101,19 +93,6 @@ absl::StatusOr<std::vector<TokenValues>> RunForward(RankGroup& group, const std:
     }
   }
   return replies;
-}
-
-absl::StatusOr<ServiceInfo> DescribeService(RankGroup& group, const std::string& method, const std::string& service,
-                                            const std::map<std::string, std::string>& configuration, int64_t max_len,
-                                            const Deadline& deadline) {
-  QUARTET_ASSIGN_OR_RETURN(std::vector<RankInfo> ranks, RunOnAll<RankInfo>(group, method, InfoCall(), deadline));
-  ServiceInfo info;
-  info.set_service(service);
-  SayVersion(&info);
-  info.set_max_model_len(static_cast<int32_t>(max_len));
-  info.mutable_configuration()->insert(configuration.begin(), configuration.end());
-  for (RankInfo& rank : ranks) *info.add_ranks() = std::move(rank);
-  return info;
 }
 
 }  // namespace quartet

@@ -2,7 +2,6 @@
 #pragma once
 
 #include <cstdint>
-#include <map>
 #include <string>
 #include <utility>
 #include <vector>
@@ -15,7 +14,6 @@
 #include "core/training/batch/batch_split.h"
 #include "core/training/batch/sequence_cost.h"
 #include "core/training/calls/rank_calls.pb.h"
-#include "proto/common.pb.h"
 #include "proto/experience.pb.h"
 #include "proto/run_config.pb.h"
 
@@ -35,9 +33,6 @@ MicroBatching ForwardBatching(const std::string& name, const TrainerConfig& conf
 MicroBatching UpdateBatching(const std::string& name, const TrainerConfig& config, const SequenceCost& cost,
                              bool share);
 
-// FAILED_PRECONDITION, naming the leader, on every other rank. `call` is what a client asked for.
-absl::Status CheckLeader(const RankGroup& group, const std::string& call);
-
 // Splits `sequences` over `ranks`. INVALID_ARGUMENT names a sequence that is longer than limit.tokens.
 absl::StatusOr<BatchSplit> SplitSequences(const std::vector<const TokenSequence*>& sequences, int ranks,
                                           const MicroBatching& batching);
@@ -54,13 +49,6 @@ absl::StatusOr<BatchSplit> SplitPairs(const std::vector<const TokenSequence*>& s
 absl::StatusOr<std::vector<TokenValues>> RunForward(RankGroup& group, const std::string& method, ForwardCall call,
                                                     const std::vector<const TokenSequence*>& sequences,
                                                     const MicroBatching& batching, const Deadline& deadline);
-
-// What a service says of itself to every client, with every rank's RankInfo by `method`, whose handler takes an
-// InfoCall and answers a RankInfo as summary. `configuration` is what it was started with (ServiceFields), `max_len` in
-// tokens.
-absl::StatusOr<ServiceInfo> DescribeService(RankGroup& group, const std::string& method, const std::string& service,
-                                            const std::map<std::string, std::string>& configuration, int64_t max_len,
-                                            const Deadline& deadline);
 
 // To each rank the items that `split` gives it, and `call` with their micro_batch_sizes. `item(i)` is message i.
 template <typename Call, typename Items>

@@ -3,7 +3,6 @@
 #include <optional>
 
 #include "absl/strings/str_cat.h"
-#include "core/base/loading.h"
 #include "core/training/batch/sequence_cost.h"
 #include "core/training/calls/checkpoint_calls.h"
 
@@ -13,21 +12,20 @@ TrainerCalls::TrainerCalls(const std::string& name, const std::string& section, 
                            const std::string& run_dir, std::map<std::string, std::string> configuration, HeadKind head,
                            const ModelConfig& model, const RankContext& context, RankGroup& group)
     : name_(name),
-      service_(context.service),
       run_dir_(run_dir),
-      configuration_(std::move(configuration)),
       forward_method_(absl::StrCat(name, "_trainer.Forward")),
       update_method_(absl::StrCat(name, "_trainer.Update")),
       save_method_(absl::StrCat(name, "_trainer.Save")),
       info_method_(absl::StrCat(name, "_trainer.Info")),
       group_(group),
+      face_(group, context.service, absl::StrCat("the ", name, " trainer is still loading its model"),
+            std::move(configuration)),
       limits_{.vocab_size = model.vocab_size, .max_len = config.max_len()},
       batch_limits_(context.batch_limits),
       forward_batching_(ForwardBatching(section, config, MakeSequenceCost(model, head), context.device == "cpu")),
       update_batching_(UpdateBatching(section, config, forward_batching_.cost, forward_batching_.share)) {
-  // The leader may have loaded before this rank has, or has failed to.
   const auto loaded = [this](auto work) {
-    return [this, work](const auto&... call) { return engine_ == nullptr ? StillLoading() : work(call...); };
+    return [this, work](const auto&... call) { return engine_ == nullptr ? face_.StillLoading() : work(call...); };
   };
   RegisterTyped<ForwardCall, TokenSequence, ForwardSummary, TokenValues>(
       group, forward_method_, RankGroup::Kind::kCollective,
@@ -55,30 +53,20 @@ TrainerCalls::TrainerCalls(const std::string& name, const std::string& section, 
 
 void TrainerCalls::SetEngine(std::unique_ptr<TrainerEngine> engine) {
   engine_ = std::move(engine);
-  loaded_ = true;
-}
-
-absl::Status TrainerCalls::CheckReady(const std::string& call) const {
-  QUARTET_RETURN_IF_ERROR(CheckLeader(group_, call));
-  return loaded_ ? absl::OkStatus() : StillLoading();
-}
-
-absl::Status TrainerCalls::StillLoading() const {
-  return quartet::StillLoading(absl::StrCat("the ", name_, " trainer is still loading its model"));
+  face_.SetLoaded();
 }
 
 absl::Status TrainerCalls::GetInfo(const Deadline& deadline, ServiceInfo* info) {
-  QUARTET_RETURN_IF_ERROR(CheckReady("GetInfo"));
-  QUARTET_ASSIGN_OR_RETURN(*info,
-                           DescribeService(group_, info_method_, service_, configuration_, limits_.max_len, deadline));
-  (*info->mutable_vocab_size())["model"] = static_cast<int32_t>(limits_.vocab_size);
+  QUARTET_RETURN_IF_ERROR(face_.CheckReady("GetInfo"));
+  QUARTET_ASSIGN_OR_RETURN(std::vector<RankInfo> ranks, RunOnAll<RankInfo>(group_, info_method_, InfoCall(), deadline));
+  *info = face_.Describe(std::move(ranks), limits_.max_len, {{"model", limits_.vocab_size}});
   if (const std::optional<CallIdentity> last = guard_.last_applied()) *info->mutable_last_applied() = *last;
   return absl::OkStatus();
 }
 
 absl::Status TrainerCalls::SaveCheckpoint(const Deadline& deadline, const SaveCheckpointRequest& request,
                                           SaveCheckpointReply* reply) {
-  QUARTET_RETURN_IF_ERROR(CheckReady("SaveCheckpoint"));
+  QUARTET_RETURN_IF_ERROR(face_.CheckReady("SaveCheckpoint"));
   return guard_.DoOnce(request.identity(), reply, [&]() -> absl::Status {
     QUARTET_ASSIGN_OR_RETURN(*reply, RunSave(group_, save_method_, request, run_dir_, name_, deadline));
     return absl::OkStatus();

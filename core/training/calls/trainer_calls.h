@@ -1,7 +1,6 @@
 // What the services of both trainers answer alike, for their leaders and for every rank. LibTorch-free.
 #pragma once
 
-#include <atomic>
 #include <map>
 #include <memory>
 #include <string>
@@ -14,6 +13,7 @@
 #include "core/base/status_macros.h"
 #include "core/model/model_config.h"
 #include "core/model/parameter_layout.h"
+#include "core/service/ranks/group/leader_face.h"
 #include "core/service/ranks/group/rank_group.h"
 #include "core/service/ranks/rank_context.h"
 #include "core/service/rpc/batch_limits.h"
@@ -41,11 +41,7 @@ class TrainerCalls {
   // Before this calls are UNAVAILABLE.
   void SetEngine(std::unique_ptr<TrainerEngine> engine);
 
-  // That this rank leads and has loaded.
-  absl::Status CheckReady(const std::string& call) const;
-  // What a rank says that has no engine: UNAVAILABLE.
-  absl::Status StillLoading() const;
-
+  const LeaderFace& face() const { return face_; }
   const SequenceLimits& limits() const { return limits_; }
   ReplayGuard& guard() { return guard_; }
 
@@ -57,7 +53,7 @@ class TrainerCalls {
   template <typename Request, typename Reply, typename Stream>
   absl::Status Forward(const std::string& call, const Deadline& deadline, Stream* stream,
                        TokenValues* (Reply::*values)()) {
-    QUARTET_RETURN_IF_ERROR(CheckReady(call));
+    QUARTET_RETURN_IF_ERROR(face_.CheckReady(call));
     return AnswerForward<Request>(group_, forward_method_, forward_batching_, limits_, batch_limits_, deadline, stream,
                                   values);
   }
@@ -68,7 +64,7 @@ class TrainerCalls {
   absl::Status Update(const Deadline& deadline, Stream* stream, const Check& check,
                       bool (*pairs)(const HeaderOf<Request>&), void (*complete)(const UpdateOutcome<Reply>&, Reply*),
                       Reply* reply) {
-    QUARTET_RETURN_IF_ERROR(CheckReady("Update"));
+    QUARTET_RETURN_IF_ERROR(face_.CheckReady("Update"));
     const auto apply = [&](const auto& header, const std::vector<TrainingSequence>& items) -> absl::StatusOr<Reply> {
       QUARTET_ASSIGN_OR_RETURN(UpdateOutcome<Reply> done,
                                RunUpdate<Reply>(group_, update_method_, MakeUpdateCall(header), items, update_batching_,
@@ -80,17 +76,15 @@ class TrainerCalls {
   }
 
  private:
-  const std::string name_, service_;
-  const std::string run_dir_;
-  const std::map<std::string, std::string> configuration_;
+  const std::string name_, run_dir_;
   const std::string forward_method_, update_method_, save_method_, info_method_;
   RankGroup& group_;
+  LeaderFace face_;
   const SequenceLimits limits_;
   BatchLimits* const batch_limits_;
   const MicroBatching forward_batching_, update_batching_;
   ReplayGuard guard_;
   std::unique_ptr<TrainerEngine> engine_;  // executor thread only
-  std::atomic<bool> loaded_ = false;
 };
 
 }  // namespace quartet

@@ -1,0 +1,33 @@
+#include "core/service/ranks/group/leader_face.h"
+
+#include "absl/strings/str_cat.h"
+#include "core/base/loading.h"
+#include "core/base/status_macros.h"
+#include "core/service/rpc/service_version.h"
+
+namespace quartet {
+
+absl::Status LeaderFace::CheckReady(const std::string& call) const {
+  if (!group_.is_leader()) {
+    const std::string leader = group_.endpoints().empty() ? "" : absl::StrCat(" at ", group_.endpoints()[0]);
+    return absl::FailedPreconditionError(
+        absl::StrCat(call, " is answered by the leader, rank 0", leader, "; this is rank ", group_.rank()));
+  }
+  return loaded_ ? absl::OkStatus() : StillLoading();
+}
+
+absl::Status LeaderFace::StillLoading() const { return quartet::StillLoading(still_loading_); }
+
+ServiceInfo LeaderFace::Describe(std::vector<RankInfo> ranks, int64_t max_model_len,
+                                 const std::map<std::string, int64_t>& vocab_sizes) const {
+  ServiceInfo info;
+  info.set_service(service_);
+  SayVersion(&info);
+  info.set_max_model_len(static_cast<int32_t>(max_model_len));
+  for (const auto& [role, size] : vocab_sizes) (*info.mutable_vocab_size())[role] = static_cast<int32_t>(size);
+  info.mutable_configuration()->insert(configuration_.begin(), configuration_.end());
+  for (RankInfo& rank : ranks) *info.add_ranks() = std::move(rank);
+  return info;
+}
+
+}  // namespace quartet
