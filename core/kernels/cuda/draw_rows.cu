@@ -1,5 +1,6 @@
 #include <cuda_runtime.h>
 
+#include <algorithm>
 #include <cstdint>
 
 #include "core/base/splitmix64.h"
@@ -183,16 +184,19 @@ int64_t DrawRowsScratch(int64_t vocab_size, int64_t count) {
 
 const char* LaunchDrawRows(const float* logits, int64_t vocab_size, const RowToDraw* rows, int64_t count, void* scratch,
                            DrawnRow* drawn, void* stream) {
-  if (count == 0) return nullptr;
   const auto on = static_cast<cudaStream_t>(stream);
-  const int vocab = static_cast<int>(vocab_size), parts = Parts(vocab_size), num_rows = static_cast<int>(count);
-  auto* const left = static_cast<PartOfRow*>(scratch);
-  const dim3 blocks(static_cast<unsigned>(parts), static_cast<unsigned>(count));
-  TopsKernel<<<blocks, kThreads, 0, on>>>(logits, vocab, rows, left);
-  RaceKernel<<<blocks, kThreads, 0, on>>>(logits, vocab, rows, left);
-  constexpr int kRowsOfBlock = 32;
-  FinishKernel<<<(num_rows + kRowsOfBlock - 1) / kRowsOfBlock, kRowsOfBlock, 0, on>>>(logits, vocab, rows, num_rows,
-                                                                                      left, parts, drawn);
+  const int vocab = static_cast<int>(vocab_size), parts = Parts(vocab_size);
+  constexpr int64_t kMostRows = (1 << 16) - 1;  // of a launch
+  for (int64_t begin = 0; begin < count; begin += kMostRows) {
+    const int num_rows = static_cast<int>(std::min(count - begin, kMostRows));
+    auto* const left = static_cast<PartOfRow*>(scratch) + begin * parts;
+    const dim3 blocks(static_cast<unsigned>(parts), static_cast<unsigned>(num_rows));
+    TopsKernel<<<blocks, kThreads, 0, on>>>(logits, vocab, rows + begin, left);
+    RaceKernel<<<blocks, kThreads, 0, on>>>(logits, vocab, rows + begin, left);
+    constexpr int kRowsOfBlock = 32;
+    FinishKernel<<<(num_rows + kRowsOfBlock - 1) / kRowsOfBlock, kRowsOfBlock, 0, on>>>(
+        logits, vocab, rows + begin, num_rows, left, parts, drawn + begin);
+  }
   const cudaError_t error = cudaGetLastError();
   return error == cudaSuccess ? nullptr : cudaGetErrorString(error);
 }

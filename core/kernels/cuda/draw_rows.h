@@ -25,8 +25,8 @@ struct DrawnRow {
 // Bytes of memory, aligned to 8, that LaunchDrawRows works in.
 int64_t DrawRowsScratch(int64_t vocab_size, int64_t count);
 
-// logits [*, vocab_size], fp32; `rows` and `drawn` [count], at most 65,535; all of the present device's memory. On
-// `stream` (a cudaStream_t). Null, or what CUDA says is wrong.
+// logits [*, vocab_size], fp32; `rows` and `drawn` [count]; all of the present device's memory. On `stream` (a
+// cudaStream_t). Null, or what CUDA says is wrong.
 const char* LaunchDrawRows(const float* logits, int64_t vocab_size, const RowToDraw* rows, int64_t count, void* scratch,
                            DrawnRow* drawn, void* stream);
 
