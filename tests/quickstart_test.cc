@@ -46,5 +46,16 @@ TEST(Quickstart, LearnsItsTask) {
   EXPECT_THAT(harness.Survivors(absl::Seconds(5)), testing::IsEmpty());
 }
 
+TEST(Quickstart, RefusesWhatCannotRunBeforeItMakesAnything) {
+  ProcessHarness harness;
+  const std::string run_dir = harness.Path("run");
+  const auto outcome =
+      harness.Run("orchestrator/quickstart/quickstart", {"--run_dir=" + run_dir, "--page=nonsense"}, absl::Minutes(1));
+  EXPECT_NE(outcome.exit_code, 0);
+  EXPECT_THAT(outcome.output, testing::HasSubstr("monitor.listen"));
+  EXPECT_THAT(outcome.output, testing::HasSubstr("nonsense"));
+  EXPECT_FALSE(std::filesystem::exists(run_dir)) << "the next try finds it free";
+}
+
 }  // namespace
 }  // namespace quartet

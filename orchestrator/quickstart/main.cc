@@ -5,6 +5,7 @@
 #include <system_error>
 #include <vector>
 
+#include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
@@ -107,6 +108,18 @@ double Mean(const std::vector<double>& values, size_t begin, size_t end) {
   return std::accumulate(values.begin() + begin, values.begin() + end, 0.0) / static_cast<double>(end - begin);
 }
 
+// Of the policy in the folder `policy`, with what the user asked for; resolved.
+absl::StatusOr<RunConfig> PpoConfig(const Options& options, const SortingTaskFiles& files, const std::string& policy) {
+  RunConfig config = SortingPpoConfig(files, policy, options.run_dir, options.seed, options.actor_learning_rate);
+  if (!options.preset.empty()) {
+    QUARTET_ASSIGN_OR_RETURN(const RunConfig preset, ReadPreset(options.preset));
+    UseMethod(preset, &config);
+  }
+  config.mutable_monitor()->set_listen(options.page);
+  QUARTET_RETURN_IF_ERROR(ResolveRunConfig(&config, ""));
+  return config;
+}
+
 absl::Status Run(const Options& options, TerminalView& view, Cancellation& cancellation) {
   const absl::Time start = absl::Now();
   const std::string programs = ServiceLauncher::DefaultProgramsFolder();
@@ -115,6 +128,10 @@ absl::Status Run(const Options& options, TerminalView& view, Cancellation& cance
     return absl::AlreadyExistsError(absl::StrCat(options.run_dir, " holds a run already; give another --run_dir"));
   }
   QUARTET_RETURN_IF_ERROR(RunFolder::CheckFree(options.run_dir, ""));
+  // What cannot run is refused before anything is made.
+  const SortingTaskFiles to_come = {
+      .model = preparation, .sft = preparation, .train = preparation, .heldout = preparation};
+  QUARTET_RETURN_IF_ERROR(PpoConfig(options, to_come, preparation).status());
 
   view.Print("1. Data, tokenizer and a random model");
   SortingTaskFiles files;
@@ -127,14 +144,8 @@ absl::Status Run(const Options& options, TerminalView& view, Cancellation& cance
                            TrainOnRows(Program::kSft, RunSession(sft, {.launch = true}, view, cancellation)));
   const absl::Time fine_tuning_end = absl::Now();
 
-  RunConfig ppo = SortingPpoConfig(files, absl::StrCat(sft.run_dir(), "/", fine_tuned), options.run_dir, options.seed,
-                                   options.actor_learning_rate);
-  if (!options.preset.empty()) {
-    QUARTET_ASSIGN_OR_RETURN(const RunConfig preset, ReadPreset(options.preset));
-    UseMethod(preset, &ppo);
-  }
-  ppo.mutable_monitor()->set_listen(options.page);
-  QUARTET_RETURN_IF_ERROR(ResolveRunConfig(&ppo, ""));
+  QUARTET_ASSIGN_OR_RETURN(const RunConfig ppo,
+                           PpoConfig(options, files, absl::StrCat(sft.run_dir(), "/", fine_tuned)));
   view.Print(absl::StrCat("3. ", options.preset.empty() ? "PPO" : options.preset, " with ",
                           absl::StrJoin(PpoServices(ppo), ", "), ", two ranks each"));
   QUARTET_ASSIGN_OR_RETURN(const PpoResult result,
