@@ -1,5 +1,9 @@
 #include "policy_trainer/policy_trainer_service.h"
 
+#include <google/protobuf/descriptor.h>
+#include <grpcpp/grpcpp.h>
+#include <grpcpp/support/method_handler.h>
+
 #include <algorithm>
 #include <mutex>
 #include <utility>
@@ -20,6 +24,7 @@
 #include "core/training/calls/trainer_calls.h"
 #include "core/training/engine/model_folder_check.h"
 #include "core/weights/tensor_range.h"
+#include "core/weights/wire/chunk_message.h"
 #include "policy_trainer/policy_checks.h"
 #include "policy_trainer/policy_engine.h"
 #include "policy_trainer/policy_rank.pb.h"
@@ -43,6 +48,13 @@ class PolicyTrainerService final : public RankService, public PolicyTrainer::Ser
     RegisterTyped<PublishCall, PublishedPart>(
         group, kPublish, RankGroup::Kind::kIndependent,
         [this](const auto& call, auto* part) { return Freeze(call.version(), part); });
+    // In the place of the generated method, whose messages have their bytes copied.
+    const auto* method = google::protobuf::DescriptorPool::generated_pool()->FindMethodByName(
+        absl::StrCat(PolicyTrainer::service_full_name(), ".PullWeights"));
+    MarkMethodStreamed(
+        method->index(),
+        new grpc::internal::SplitServerStreamingHandler<PullWeightsRequest, grpc::ByteBuffer>(
+            [this](grpc::ServerContext* context, Puller* puller) { return ToGrpc(PullWeights(context, puller)); }));
   }
 
   grpc::Service* grpc_service() override { return this; }
@@ -74,16 +86,14 @@ class PolicyTrainerService final : public RankService, public PolicyTrainer::Ser
   grpc::Status Publish(grpc::ServerContext* context, const PublishRequest* request, PublishReply* reply) override {
     return ToGrpc(Publish(DeadlineOf(*context), *request, reply));
   }
-  grpc::Status PullWeights(grpc::ServerContext* context, const PullWeightsRequest* request,
-                           grpc::ServerWriter<WeightChunk>* writer) override {
-    return ToGrpc(PullWeights(context, *request, writer));
-  }
   grpc::Status SaveCheckpoint(grpc::ServerContext* context, const SaveCheckpointRequest* request,
                               SaveCheckpointReply* reply) override {
     return ToGrpc(calls_.SaveCheckpoint(DeadlineOf(*context), *request, reply));
   }
 
  private:
+  using Puller = grpc::ServerSplitStreamer<PullWeightsRequest, grpc::ByteBuffer>;
+
   // This rank's part of a publication.
   absl::Status Freeze(uint64_t version, PublishedPart* part) {
     if (engine_ == nullptr) return calls_.face().StillLoading();
@@ -149,8 +159,9 @@ class PolicyTrainerService final : public RankService, public PolicyTrainer::Ser
     return reply;
   }
 
-  absl::Status PullWeights(grpc::ServerContext* context, const PullWeightsRequest& request,
-                           grpc::ServerWriter<WeightChunk>* writer) {
+  absl::Status PullWeights(grpc::ServerContext* context, Puller* puller) {
+    PullWeightsRequest request;
+    if (!puller->Read(&request)) return absl::CancelledError("the client asked for nothing");
     std::shared_ptr<const PublishedWeights> weights;
     {
       std::lock_guard lock(mutex_);
@@ -167,17 +178,31 @@ class PolicyTrainerService final : public RankService, public PolicyTrainer::Ser
       const StridedRange elements = ElementsOf(range);
       for (int64_t done = 0; done < elements.numel();) {
         const StridedRange part = NextPart(elements, done, kWeightChunkBytes / size);
-        WeightChunk chunk;
-        *chunk.mutable_range() = MakeTensorRange(range.tensor(), part);
-        QUARTET_ASSIGN_OR_RETURN(*chunk.mutable_data(), weights->Read(chunk.range()));
+        const TensorRange sent = MakeTensorRange(range.tensor(), part);
+        QUARTET_ASSIGN_OR_RETURN(const grpc::Slice data, DataOf(weights, sent, part));
         done += part.numel();
-        if (FailPointArmed("policy_trainer.publish.corrupt")) (*chunk.mutable_data())[chunk.data().size() / 2] ^= 1;
-        if (!writer->Write(chunk) || context->IsCancelled()) {
+        if (!puller->Write(MakeChunkMessage(sent, {data})) || context->IsCancelled()) {
           return absl::CancelledError("the client stopped reading");
         }
       }
     }
     return absl::OkStatus();
+  }
+
+  // The bytes of `part`, which is `range`: of one run where they lie, for as long as they are being sent.
+  static absl::StatusOr<grpc::Slice> DataOf(const std::shared_ptr<const PublishedWeights>& weights,
+                                            const TensorRange& range, const StridedRange& part) {
+    const bool corrupts = FailPointArmed("policy_trainer.publish.corrupt");
+    if (part.rows > 1 || corrupts) {
+      QUARTET_ASSIGN_OR_RETURN(std::string bytes, weights->Read(range));
+      if (corrupts) bytes[bytes.size() / 2] ^= 1;
+      return grpc::Slice(bytes);
+    }
+    using Holder = std::shared_ptr<const PublishedWeights>;
+    QUARTET_ASSIGN_OR_RETURN(const char* data, weights->Find(range));
+    return grpc::Slice(
+        const_cast<char*>(data), static_cast<size_t>(part.count * DtypeSize(weights->dtype())),
+        [](void* holder) { delete static_cast<Holder*>(holder); }, new Holder(weights));
   }
 
   const RunConfig config_;

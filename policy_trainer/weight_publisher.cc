@@ -123,7 +123,7 @@ std::vector<uint64_t> PublishedWeights::Hashes(int num_tensors) const {
   return hashes;
 }
 
-absl::StatusOr<const PublishedWeights::Piece*> PublishedWeights::Find(const TensorRange& range) const {
+absl::StatusOr<const PublishedWeights::Piece*> PublishedWeights::FindPiece(const TensorRange& range) const {
   const StridedRange wanted = ElementsOf(range);
   std::string here;
   for (const Piece& piece : pieces_) {
@@ -146,11 +146,15 @@ absl::StatusOr<const PublishedWeights::Piece*> PublishedWeights::Find(const Tens
       " are not of this rank; it has ", here.empty() ? "nothing of that tensor" : here));
 }
 
+absl::StatusOr<const char*> PublishedWeights::Find(const TensorRange& range) const {
+  QUARTET_ASSIGN_OR_RETURN(const Piece* piece, FindPiece(range));
+  return piece->block.bytes.get() + (range.begin() - piece->begin) * DtypeSize(dtype_);
+}
+
 absl::StatusOr<std::string> PublishedWeights::Read(const TensorRange& range) const {
-  QUARTET_ASSIGN_OR_RETURN(const Piece* piece, Find(range));
+  QUARTET_ASSIGN_OR_RETURN(const char* from, Find(range));
   const StridedRange wanted = ElementsOf(range);
   const int64_t size = DtypeSize(dtype_);
-  const char* from = piece->block.bytes.get() + (wanted.begin - piece->begin) * size;
   std::string bytes;
   bytes.reserve(wanted.numel() * size);
   for (int64_t row = 0; row < wanted.rows; ++row) bytes.append(from + row * wanted.stride * size, wanted.count * size);

@@ -81,9 +81,11 @@ class PublishedWeights {
 
   // Whether `range` can be read: it must lie within one added range. OUT_OF_RANGE names what is asked for and what is
   // here.
-  absl::Status Check(const TensorRange& range) const { return Find(range).status(); }
+  absl::Status Check(const TensorRange& range) const { return FindPiece(range).status(); }
   // The bytes of such a range.
   absl::StatusOr<std::string> Read(const TensorRange& range) const;
+  // Where those of one run (range.rows() at most 1) lie.
+  absl::StatusOr<const char*> Find(const TensorRange& range) const;
 
  private:
   struct Piece {
@@ -92,7 +94,7 @@ class PublishedWeights {
     int64_t count;
     SnapshotMemory::Block block;
   };
-  absl::StatusOr<const Piece*> Find(const TensorRange& range) const;
+  absl::StatusOr<const Piece*> FindPiece(const TensorRange& range) const;
   std::vector<uint64_t> Hashes(int num_tensors) const;
 
   const uint64_t version_;

@@ -20,6 +20,7 @@
 #include "core/service/rpc/status_conversion.h"
 #include "core/weights/tensor_hash.h"
 #include "core/weights/tensor_range.h"
+#include "core/weights/wire/chunk_message.h"
 #include "proto/policy_trainer.grpc.pb.h"
 
 namespace quartet {
@@ -32,6 +33,9 @@ int64_t Numel(const TensorEntry& entry) {
   for (const int64_t size : entry.shape()) numel *= size;
   return numel;
 }
+
+// Of a connection, two chunks: 2 GiB/s over a round trip of a millisecond, and memory that no plan has to know.
+constexpr int kMostUnreadBytes = 2 << 20;
 
 // Where elements of one of the manifest's tensors go.
 struct Destination {
@@ -94,16 +98,21 @@ class SourcePull {
 
   absl::Status Run(grpc::ClientContext* context, const WeightManifest& manifest, Dtype wire, Dtype resident,
                    const std::shared_ptr<grpc::ChannelCredentials>& credentials) {
-    const auto stub = PolicyTrainer::NewStub(MakeChannel(endpoint_, credentials));
     PullWeightsRequest request;
     request.set_version(manifest.version());
     for (const Destination& destination : wanted_) {
       *request.add_ranges() = MakeTensorRange(destination.tensor, destination.elements);
     }
-    const auto reader = stub->PullWeights(context, request);
+    // As PolicyTrainer::Stub does it, but for messages that stay in gRPC's buffers.
+    static const std::string& name =
+        *new std::string(absl::StrCat("/", PolicyTrainer::service_full_name(), "/PullWeights"));
+    const std::shared_ptr<grpc::Channel> channel = MakeChannel(endpoint_, credentials, kMostUnreadBytes);
+    const grpc::internal::RpcMethod method(name.c_str(), grpc::internal::RpcMethod::SERVER_STREAMING, channel);
+    const std::unique_ptr<grpc::ClientReader<grpc::ByteBuffer>> reader(
+        grpc::internal::ClientReaderFactory<grpc::ByteBuffer>::Create(channel.get(), method, context, request));
     absl::Status status;
-    WeightChunk chunk;
-    while (status.ok() && reader->Read(&chunk)) status = Take(chunk, manifest, wire, resident);
+    grpc::ByteBuffer message;
+    while (status.ok() && reader->Read(&message)) status = Take(&message, manifest, wire, resident);
     if (!status.ok()) context->TryCancel();
     const absl::Status finished = FromGrpc(reader->Finish());
     QUARTET_RETURN_IF_ERROR(status);
@@ -121,9 +130,15 @@ class SourcePull {
   }
 
   // Chunks come in the order of the ranges that were asked for, each a further part of the present range.
-  absl::Status Take(const WeightChunk& chunk, const WeightManifest& manifest, Dtype wire, Dtype resident) {
-    const int32_t tensor = chunk.range().tensor();
-    const StridedRange sent = ElementsOf(chunk.range());
+  absl::Status Take(grpc::ByteBuffer* message, const WeightManifest& manifest, Dtype wire, Dtype resident) {
+    ChunkReader chunk(message);
+    TensorRange range;
+    int64_t bytes = 0;
+    if (!chunk.ReadHead(&range, &bytes)) {
+      return absl::DataLossError(absl::StrCat(Where(manifest), ": sent what is no WeightChunk"));
+    }
+    const int32_t tensor = range.tensor();
+    const StridedRange sent = ElementsOf(range);
     const Destination* wanted = current_ < wanted_.size() ? &wanted_[current_] : nullptr;
     const int64_t left = wanted == nullptr ? 0 : wanted->elements.numel() - received_;
     if (wanted == nullptr || tensor != wanted->tensor || sent.count < 1 || sent.rows > left / sent.count ||
@@ -132,17 +147,42 @@ class SourcePull {
                                               sent.rows == 1 ? "" : absl::StrCat(" in each of ", sent.rows, " rows"),
                                               " of tensor ", tensor, ", which were not asked for next"));
     }
-    const int64_t row_bytes = sent.count * DtypeSize(wire);
-    if (static_cast<int64_t>(chunk.data().size()) != sent.rows * row_bytes) {
-      return absl::DataLossError(absl::StrCat(Where(manifest), ": ", chunk.data().size(), " bytes for ", sent.numel(),
+    const int64_t size = DtypeSize(wire);
+    // Elements of the chunk that have been stored, and the bytes of one that is divided between two pieces.
+    int64_t stored = 0, held = 0;
+    char divided[sizeof(uint32_t)];
+    const auto store = [&](const char* elements, int64_t count) {
+      while (count > 0) {
+        const int64_t row = stored / sent.count, in_row = stored % sent.count;
+        const int64_t run = std::min(count, sent.count - in_row);
+        hashes_[tensor] += HashElements(elements, wire, sent.begin + row * sent.stride + in_row, run);
+        StoreElements(elements, wire, run, wanted->data + (received_ + stored) * DtypeSize(resident), resident);
+        stored += run;
+        elements += run * size;
+        count -= run;
+      }
+    };
+    const char* piece = nullptr;
+    int64_t piece_bytes = 0;
+    while (bytes == sent.numel() * size && chunk.Next(&piece, &piece_bytes)) {
+      bytes_ += piece_bytes;
+      if (held > 0) {
+        const int64_t rest = std::min(size - held, piece_bytes);
+        std::memcpy(divided + held, piece, rest);
+        piece += rest;
+        piece_bytes -= rest;
+        held = (held + rest) % size;
+        if (held != 0) continue;
+        store(divided, 1);
+      }
+      store(piece, piece_bytes / size);
+      held = piece_bytes % size;
+      std::memcpy(divided, piece + piece_bytes - held, held);
+    }
+    if (stored != sent.numel()) {
+      return absl::DataLossError(absl::StrCat(Where(manifest), ": ", bytes, " bytes for ", sent.numel(),
                                               " elements of ", manifest.tensors(tensor).name()));
     }
-    for (int64_t row = 0; row < sent.rows; ++row) {
-      hashes_[tensor] +=
-          HashElements(chunk.data().data() + row * row_bytes, wire, sent.begin + row * sent.stride, sent.count);
-    }
-    StoreElements(chunk.data().data(), wire, sent.numel(), wanted->data + received_ * DtypeSize(resident), resident);
-    bytes_ += static_cast<int64_t>(chunk.data().size());
     received_ += sent.numel();
     if (received_ == wanted->elements.numel()) {
       ++current_;

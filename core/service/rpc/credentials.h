@@ -20,8 +20,10 @@ absl::StatusOr<std::shared_ptr<grpc::ServerCredentials>> MakeServerCredentials(c
 absl::StatusOr<std::shared_ptr<grpc::ChannelCredentials>> MakeChannelCredentials(const TlsConfig& tls);
 
 // A channel with the settings that all our clients use: keepalive, quick reconnection, no HTTP proxy, default message
-// limits, a connection of its own.
+// limits, a connection of its own. Above 0, at most `most_unread_bytes` of a stream wait here to be read; else gRPC
+// lets as many come as it finds the connection to carry, which on one host is tens of MiB.
 std::shared_ptr<grpc::Channel> MakeChannel(const std::string& address,
-                                           const std::shared_ptr<grpc::ChannelCredentials>& credentials);
+                                           const std::shared_ptr<grpc::ChannelCredentials>& credentials,
+                                           int most_unread_bytes = 0);
 
 }  // namespace quartet
