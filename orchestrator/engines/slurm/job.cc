@@ -30,11 +30,18 @@ bool IsForEver(const std::string& reason) {
 }
 
 bool Waits(const SlurmJobState& job) {
-  return job.state == "PENDING" || job.state == "CONFIGURING" || absl::StartsWith(job.state, "REQUEUE");
+  return job.state == "PENDING" || job.state == "CONFIGURING" || absl::StartsWith(job.state, "REQUEUE") ||
+         job.state == "SPECIAL_EXIT" || job.state == "RESV_DEL_HOLD";
 }
 
-bool Runs(const SlurmJobState& job) {
-  return job.state == "RUNNING" || job.state == "COMPLETING" || job.state == "SUSPENDED" || job.state == "STAGE_OUT";
+// The states that Slurm leaves a job in (squeue(1), job state codes). Others are of one that runs, and not all are
+// known: it is SIGNALING for a moment, or STOPPED.
+bool HasEnded(const SlurmJobState& job) {
+  for (const char* one : {"COMPLETED", "CANCELLED", "FAILED", "TIMEOUT", "NODE_FAIL", "OUT_OF_MEMORY", "PREEMPTED",
+                          "DEADLINE", "BOOT_FAIL", "REVOKED", "LAUNCH_FAILED"}) {
+    if (job.state == one) return true;
+  }
+  return false;
 }
 
 }  // namespace
@@ -130,7 +137,7 @@ absl::Status FollowSlurmJob(const std::string& id, const std::string& log_path, 
         said_wait = true;
       }
       view.Begin(absl::StrCat(job_name, " waits: ", job->reason));
-    } else if (Runs(*job)) {
+    } else if (!HasEnded(*job)) {
       unreachable = false;
       view.Begin(absl::StrCat(job_name, " runs"));
     } else {

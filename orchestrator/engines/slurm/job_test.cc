@@ -64,7 +64,8 @@ TEST_F(SlurmJobTest, FollowsAJobToItsEnd) {
     case $n in
       0) echo JobState=PENDING Reason=Priority Restarts=0 ;;
       1) echo JobState=RUNNING Reason=None Restarts=0; printf 'earlier\nstep 0\nstep' >log ;;
-      2) echo JobState=PENDING Reason=BeginTime Restarts=1; printf 'earlier\nstep 0\nstep 1\n' >log ;;
+      2) echo JobState=SIGNALING Reason=None Restarts=0 ;;
+      3) echo JobState=PENDING Reason=BeginTime Restarts=1; printf 'earlier\nstep 0\nstep 1\n' >log ;;
       *) echo JobState=FAILED Restarts=1 ExitCode=2:0; echo end >>log ;;
     esac)"));
   char* shown = nullptr;
