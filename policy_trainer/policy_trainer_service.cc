@@ -173,7 +173,7 @@ class PolicyTrainerService final : public RankService, public PolicyTrainer::Ser
                        weights == nullptr ? "nothing is" : absl::StrCat("version ", weights->version(), " is")));
     }
     const int64_t size = DtypeSize(weights->dtype());
-    for (const TensorRange& range : request.ranges()) QUARTET_RETURN_IF_ERROR(weights->Check(range));
+    for (const TensorRange& range : request.ranges()) QUARTET_RETURN_IF_ERROR(weights->Find(range).status());
     for (const TensorRange& range : request.ranges()) {
       const StridedRange elements = ElementsOf(range);
       for (int64_t done = 0; done < elements.numel();) {

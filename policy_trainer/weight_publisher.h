@@ -79,13 +79,11 @@ class PublishedWeights {
   // Ranges and, for each of `num_tensors` tensors, the hash of what is here of it.
   PublishedPart Describe(int num_tensors) const;
 
-  // Whether `range` can be read: it must lie within one added range. OUT_OF_RANGE names what is asked for and what is
-  // here.
-  absl::Status Check(const TensorRange& range) const { return FindPiece(range).status(); }
-  // The bytes of such a range.
-  absl::StatusOr<std::string> Read(const TensorRange& range) const;
-  // Where those of one run (range.rows() at most 1) lie.
+  // Where the first run of `range` lies, which must lie within one added range. OUT_OF_RANGE names what is asked for
+  // and what is here.
   absl::StatusOr<const char*> Find(const TensorRange& range) const;
+  // The bytes of all its runs.
+  absl::StatusOr<std::string> Read(const TensorRange& range) const;
 
  private:
   struct Piece {

@@ -102,7 +102,7 @@ TEST(WeightPublisher, ReadsOnlyWhatIsThere) {
       {.begin = 1, .count = 1, .rows = 2, .stride = 3}};
   for (const StridedRange& range : bad) {
     const TensorRange asked = MakeTensorRange(0, range);
-    EXPECT_EQ(weights->Check(asked).code(), absl::StatusCode::kOutOfRange) << asked.ShortDebugString();
+    EXPECT_EQ(weights->Find(asked).status().code(), absl::StatusCode::kOutOfRange) << asked.ShortDebugString();
   }
   EXPECT_THAT(std::string(weights->Read(Range(0, 0, 2)).status().message()), HasSubstr("[2, 6)"));
 }

@@ -148,36 +148,19 @@ class SourcePull {
                                               " of tensor ", tensor, ", which were not asked for next"));
     }
     const int64_t size = DtypeSize(wire);
-    // Elements of the chunk that have been stored, and the bytes of one that is divided between two pieces.
-    int64_t stored = 0, held = 0;
-    char divided[sizeof(uint32_t)];
-    const auto store = [&](const char* elements, int64_t count) {
+    int64_t stored = 0, count = 0;
+    const char* elements = nullptr;
+    while (bytes == sent.numel() * size && chunk.Next(size, &elements, &count)) {
+      bytes_ += count * size;
       while (count > 0) {
-        const int64_t row = stored / sent.count, in_row = stored % sent.count;
-        const int64_t run = std::min(count, sent.count - in_row);
+        const int64_t row = stored / sent.count, in_row = stored % sent.count,
+                      run = std::min(count, sent.count - in_row);
         hashes_[tensor] += HashElements(elements, wire, sent.begin + row * sent.stride + in_row, run);
         StoreElements(elements, wire, run, wanted->data + (received_ + stored) * DtypeSize(resident), resident);
         stored += run;
         elements += run * size;
         count -= run;
       }
-    };
-    const char* piece = nullptr;
-    int64_t piece_bytes = 0;
-    while (bytes == sent.numel() * size && chunk.Next(&piece, &piece_bytes)) {
-      bytes_ += piece_bytes;
-      if (held > 0) {
-        const int64_t rest = std::min(size - held, piece_bytes);
-        std::memcpy(divided + held, piece, rest);
-        piece += rest;
-        piece_bytes -= rest;
-        held = (held + rest) % size;
-        if (held != 0) continue;
-        store(divided, 1);
-      }
-      store(piece, piece_bytes / size);
-      held = piece_bytes % size;
-      std::memcpy(divided, piece + piece_bytes - held, held);
     }
     if (stored != sent.numel()) {
       return absl::DataLossError(absl::StrCat(Where(manifest), ": ", bytes, " bytes for ", sent.numel(),

@@ -16,6 +16,7 @@
 #include "core/hardware/meta_device.h"
 #include "core/hardware/parallel.h"
 #include "core/kernels/cpu/row_kernels.h"
+#include "core/kernels/cuda/cuda_paged_attention.h"
 #include "core/kernels/cuda/present_stream.h"
 #include "core/kernels/cuda/row_kernels.h"
 #include "core/kernels/need_gradients.h"
@@ -153,8 +154,7 @@ class RmsNormFunction : public torch::autograd::Function<RmsNormFunction> {
 };
 
 at::Tensor Rotated(const at::Tensor& x_THd, const at::Tensor& cos_Td, const at::Tensor& sin_Td, bool back) {
-  // On a GPU tokens may be parts of longer rows.
-  const bool as_it_is = ComputeDevice(x_THd) == at::kCUDA && x_THd.stride(2) == 1 && x_THd.stride(1) == x_THd.size(2);
+  const bool as_it_is = ComputeDevice(x_THd) == at::kCUDA && HasHeadsEndToEnd(x_THd);
   const at::Tensor x = as_it_is ? x_THd : x_THd.contiguous();
   at::Tensor out = at::empty(x.sizes(), x.options());
   if (x.is_meta()) return out;

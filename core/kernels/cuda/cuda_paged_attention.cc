@@ -23,8 +23,6 @@ const Element* Elements(const at::Tensor& tensor) {
   return static_cast<const Element*>(tensor.const_data_ptr());
 }
 
-bool HasHeadsEndToEnd(const at::Tensor& x_THd) { return x_THd.stride(2) == 1 && x_THd.stride(1) == x_THd.size(2); }
-
 DevicePlan Upload(PagedPlan plan, const std::vector<AttentionChunk>& chunks, at::Device device) {
   DevicePlan there;
   for (const AttentionChunk& chunk : chunks) there.tokens += chunk.count;

@@ -12,6 +12,11 @@
 
 namespace quartet {
 
+// Whether kernels of this folder read a token's heads where they are: the token may be a part of a longer row.
+inline bool HasHeadsEndToEnd(const at::Tensor& x_THd) {
+  return x_THd.stride(2) == 1 && x_THd.stride(1) == x_THd.size(2);
+}
+
 // A plan in the device's memory. Between two forwards other items of the same number may be put there.
 struct DevicePlan {
   int64_t tokens = 0;        // of all chunks

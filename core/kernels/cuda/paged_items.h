@@ -23,7 +23,7 @@ namespace quartet {
 // query heads that share the key/value head: row r is token r / G, head r % G of these.
 struct AttentionItem {
   int32_t row;       // of q, of the first token
-  int32_t tokens;    // at most kMostRows / G
+  int32_t tokens;    // at most kWideRows / G
   int32_t position;  // of the first token; the next ones follow
   int32_t table;     // where the sequence's block table begins in `tables`
   int32_t begin;     // keys [begin, end)

@@ -3,6 +3,7 @@
 #include <google/protobuf/wire_format_lite.h>
 
 #include <algorithm>
+#include <cstring>
 #include <limits>
 #include <string>
 
@@ -51,16 +52,35 @@ bool ChunkReader::ReadHead(TensorRange* range, int64_t* bytes) {
   return true;
 }
 
-bool ChunkReader::Next(const char** data, int64_t* bytes) {
-  const void* piece = nullptr;
-  int size = 0;
-  if (left_ == 0 || !coded_.GetDirectBufferPointer(&piece, &size)) return false;
-  size = static_cast<int>(std::min<int64_t>(size, left_));
-  coded_.Skip(size);
-  *data = static_cast<const char*>(piece);
-  *bytes = size;
-  left_ -= size;
-  return true;
+bool ChunkReader::Next(int64_t element_bytes, const char** elements, int64_t* count) {
+  while (true) {
+    if (piece_bytes_ == 0) {
+      const void* piece = nullptr;
+      int size = 0;
+      if (left_ == 0 || !coded_.GetDirectBufferPointer(&piece, &size)) return false;
+      piece_ = static_cast<const char*>(piece);
+      piece_bytes_ = std::min<int64_t>(size, left_);
+      coded_.Skip(static_cast<int>(piece_bytes_));
+      left_ -= piece_bytes_;
+    }
+    if (divided_bytes_ == 0 && piece_bytes_ >= element_bytes) {
+      *elements = piece_;
+      *count = piece_bytes_ / element_bytes;
+      piece_ += *count * element_bytes;
+      piece_bytes_ -= *count * element_bytes;
+      return true;
+    }
+    const int64_t bytes = std::min(element_bytes - divided_bytes_, piece_bytes_);
+    std::memcpy(divided_ + divided_bytes_, piece_, bytes);
+    piece_ += bytes;
+    piece_bytes_ -= bytes;
+    divided_bytes_ += bytes;
+    if (divided_bytes_ < element_bytes) continue;
+    divided_bytes_ = 0;
+    *elements = divided_;
+    *count = 1;
+    return true;
+  }
 }
 
 }  // namespace quartet

@@ -24,14 +24,18 @@ class ChunkReader {
 
   // False where the message is no chunk. `bytes` is what it says that its data has.
   bool ReadHead(TensorRange* range, int64_t* bytes);
-  // After that: the next bytes of data, where they lie until the message goes; elements may be divided between two
-  // pieces. False at the end of the data, or of a message that is cut short.
-  bool Next(const char** data, int64_t* bytes);
+  // After that: the next elements, of so many bytes each (at most 8), where they lie until the next call. False at the
+  // end of the data, or of a message that is cut short.
+  bool Next(int64_t element_bytes, const char** elements, int64_t* count);
 
  private:
   grpc::ProtoBufferReader buffers_;
   google::protobuf::io::CodedInputStream coded_;
-  int64_t left_ = 0;
+  int64_t left_ = 0;             // bytes of data, behind the present piece of the message
+  const char* piece_ = nullptr;  // what is not read yet of it
+  int64_t piece_bytes_ = 0;
+  char divided_[8] = {};  // the first bytes of an element that two pieces have
+  int64_t divided_bytes_ = 0;
 };
 
 }  // namespace quartet

@@ -17,11 +17,12 @@ TensorRange SomeRange() {
   return range;
 }
 
-std::string DataOf(ChunkReader& reader) {
+std::string DataOf(ChunkReader& reader, int64_t element_bytes = 1) {
   std::string data;
-  const char* piece = nullptr;
-  int64_t size = 0;
-  while (reader.Next(&piece, &size)) data.append(piece, static_cast<size_t>(size));
+  const char* elements = nullptr;
+  int64_t count = 0;
+  while (reader.Next(element_bytes, &elements, &count))
+    data.append(elements, static_cast<size_t>(count * element_bytes));
   return data;
 }
 
@@ -44,16 +45,18 @@ TEST(ChunkMessage, IsTheMessageThatProtobufReads) {
 TEST(ChunkMessage, IsReadAsProtobufWritesItHoweverItIsCut) {
   WeightChunk chunk;
   *chunk.mutable_range() = SomeRange();
-  chunk.set_data(std::string(1000, 'x') + "end");
-  for (const size_t length : {1, 3, 64, 5000}) {
-    grpc::ByteBuffer message = Pieces(chunk.SerializeAsString(), length);
-    ChunkReader reader(&message);
-    TensorRange range;
-    int64_t bytes = 0;
-    ASSERT_TRUE(reader.ReadHead(&range, &bytes));
-    EXPECT_EQ(range.SerializeAsString(), SomeRange().SerializeAsString());
-    EXPECT_EQ(bytes, 1003);
-    EXPECT_EQ(DataOf(reader), chunk.data());
+  for (int i = 0; i < 1000; ++i) chunk.mutable_data()->push_back(static_cast<char>(i));
+  for (const int64_t element_bytes : {1, 2, 4, 8}) {
+    for (const size_t length : {1, 3, 64, 5000}) {
+      grpc::ByteBuffer message = Pieces(chunk.SerializeAsString(), length);
+      ChunkReader reader(&message);
+      TensorRange range;
+      int64_t bytes = 0;
+      ASSERT_TRUE(reader.ReadHead(&range, &bytes));
+      EXPECT_EQ(range.SerializeAsString(), SomeRange().SerializeAsString());
+      EXPECT_EQ(bytes, 1000);
+      EXPECT_EQ(DataOf(reader, element_bytes), chunk.data()) << element_bytes << " in pieces of " << length;
+    }
   }
 }
 
