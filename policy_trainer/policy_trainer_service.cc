@@ -54,7 +54,7 @@ class PolicyTrainerService final : public RankService, public PolicyTrainer::Ser
     MarkMethodStreamed(
         method->index(),
         new grpc::internal::SplitServerStreamingHandler<PullWeightsRequest, grpc::ByteBuffer>(
-            [this](grpc::ServerContext* context, Puller* puller) { return ToGrpc(PullWeights(context, puller)); }));
+            [this](grpc::ServerContext* context, Puller* puller) { return ToGrpc(SendWeights(context, puller)); }));
   }
 
   grpc::Service* grpc_service() override { return this; }
@@ -159,7 +159,7 @@ class PolicyTrainerService final : public RankService, public PolicyTrainer::Ser
     return reply;
   }
 
-  absl::Status PullWeights(grpc::ServerContext* context, Puller* puller) {
+  absl::Status SendWeights(grpc::ServerContext* context, Puller* puller) {
     PullWeightsRequest request;
     if (!puller->Read(&request)) return absl::CancelledError("the client asked for nothing");
     std::shared_ptr<const PublishedWeights> weights;
