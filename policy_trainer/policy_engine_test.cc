@@ -265,7 +265,7 @@ TEST_P(PolicyEngineTest, TellsByWhatItMultipliesBf16) {
     OnEveryRank([&](const RankContext&, PolicyEngine& engine, const std::vector<TrainingSequence>&) {
       const std::string kernels = engine.Info().cpu_kernels();
       if (std::strcmp(dtype, "bf16") == 0) {
-        EXPECT_THAT(kernels, testing::AnyOf("fp32", "avx512_bf16"));
+        EXPECT_THAT(kernels, testing::AnyOf("amx", "avx512_bf16", "fp32"));
       } else {
         EXPECT_EQ(kernels, "");
       }

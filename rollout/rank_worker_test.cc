@@ -114,7 +114,9 @@ struct TestRank {
     context.rank = rank;
     context.world_size = std::max(rank + 1, ranks_per_engine);
     group = RankGroup::Create(context, nullptr, [this](const absl::Status& status) { broken = status; });
-    if (context.world_size == 1) EXPECT_TRUE(group->Start(absl::ZeroDuration()).ok());
+    if (context.world_size == 1) {
+      EXPECT_TRUE(group->Start(absl::ZeroDuration()).ok());
+    }
     worker = std::make_unique<RankWorker>(config, /*is_trained=*/false, context, *group, nullptr);
     auto fake = std::make_unique<FakeEngine>();
     engine = fake.get();

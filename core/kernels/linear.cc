@@ -63,6 +63,22 @@ class ColumnUnits {
   int64_t count_ = 0;
 };
 
+// Into how many parts the rows of a product with `columns` columns are divided, each times all of them. Only where
+// columns are too few for the threads, as each packs those that it works on, or where threads copy rows as well: then
+// so that one has the least to pack and to copy.
+template <typename Element>
+int64_t PartsOfRows(const Gemm<Element>& gemm, int64_t columns) {
+  constexpr int64_t kFewestRows = 64;
+  const int64_t threads = at::get_num_threads(), most = std::clamp<int64_t>(gemm.M / kFewestRows, 1, threads);
+  int64_t parts = std::clamp<int64_t>(threads * 2 * kPanelRows / columns, 1, most);
+  if (!gemm.a_is_transposed) return parts;
+  const auto moved = [&](int64_t count) { return gemm.M / count + columns * count / threads; };
+  for (int64_t i = parts + 1; i <= most; ++i) {
+    if (threads % i == 0 && moved(i) < moved(parts)) parts = i;
+  }
+  return parts;
+}
+
 // Products of one input by weights that are all packed, or all not.
 template <typename Element>
 void MultiplyAll(const std::vector<Gemm<Element>>& gemms) {
@@ -78,10 +94,7 @@ void MultiplyAll(const std::vector<Gemm<Element>>& gemms) {
   }
   constexpr int64_t kColumns = 2 * kPanelRows;  // two panels share each load of a row
   const ColumnUnits units(gemms, kColumns);
-  // Rows are divided too only where columns are too few: each thread packs the columns that it works on.
-  constexpr int64_t kFewestRows = 64;
-  const int64_t count = units.count();
-  const int64_t parts = std::clamp<int64_t>(at::get_num_threads() / count, 1, std::max<int64_t>(1, M / kFewestRows));
+  const int64_t count = units.count(), parts = PartsOfRows(gemms.front(), count * kColumns);
   at::parallel_for(
       0, count * parts, UnitsAThread(M / parts, K, kColumns, sizeof(Element)), [&](int64_t begin, int64_t end) {
         while (begin < end) {

@@ -2,17 +2,17 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <cstring>
 #include <memory>
 #include <new>
+#include <string>
 #include <string_view>
 #include <type_traits>
-
-#if defined(__x86_64__)
-#include <cpuid.h>
-#endif
+#include <vector>
 
 #include "core/base/logging.h"
 #include "core/hardware/bf16.h"
+#include "core/hardware/simd.h"
 #include "core/kernels/cpu/gemm_tiles.h"
 
 namespace quartet {
@@ -33,25 +33,26 @@ bool IsAvx512Bf16Fast() {
 #endif
 }
 
-bool HasAmx() {
-#if defined(__x86_64__)
-  constexpr unsigned kAmxBf16 = 1u << 22;  // of leaf 7, in EDX
-  unsigned a = 0, b = 0, c = 0, d = 0;
-  return __get_cpuid_count(7, 0, &a, &b, &c, &d) != 0 && (d & kAmxBf16) != 0;
-#else
-  return false;
-#endif
+// Those that are taken by themselves first.
+std::vector<const GemmTiles<uint16_t>*> Bf16TilesByRank() {
+  const GemmTiles<uint16_t>*const amx = AmxTiles(), *const avx512 = Avx512Bf16Tiles(),
+                                  *const fp32 = &FloatTiles<uint16_t>();
+  return IsAvx512Bf16Fast() ? std::vector{amx, avx512, fp32} : std::vector{amx, fp32, avx512};
 }
 
 const GemmTiles<uint16_t>& ChooseBf16Tiles() {
   const std::string_view wanted = Wanted();
-  QUARTET_CHECK(wanted.empty() || wanted == "fp32" || wanted == "avx512_bf16")
-      << "QUARTET_CPU_KERNELS is '" << wanted << "'; allowed: fp32, avx512_bf16";
-  const GemmTiles<uint16_t>* avx512 = Avx512Bf16Tiles();
-  QUARTET_CHECK(wanted != "avx512_bf16" || avx512 != nullptr)
-      << "QUARTET_CPU_KERNELS is 'avx512_bf16', which this CPU has not got; allowed here: fp32";
-  const bool by_bf16 = wanted.empty() ? avx512 != nullptr && IsAvx512Bf16Fast() : wanted == "avx512_bf16";
-  return by_bf16 ? *avx512 : FloatTiles<uint16_t>();
+  const std::vector<const GemmTiles<uint16_t>*> by_rank = Bf16TilesByRank();
+  std::string allowed;
+  for (const GemmTiles<uint16_t>* tiles : by_rank) {
+    if (tiles == nullptr) continue;
+    if (wanted.empty() || wanted == tiles->name) return *tiles;
+    allowed.append(tiles->name).append(", ");
+  }
+  if (wanted == EmulatedAmxTiles().name) return EmulatedAmxTiles();
+  QUARTET_CHECK(false) << "QUARTET_CPU_KERNELS is '" << wanted << "'; allowed on this CPU: " << allowed
+                       << EmulatedAmxTiles().name << " (slow, for tests)";
+  std::abort();
 }
 
 template <typename Element>
@@ -66,13 +67,22 @@ const GemmTiles<Element>& Tiles() {
   return tiles;
 }
 
-// What stays in a core's second cache.
-constexpr int64_t kCacheBytes = int64_t{512} << 10;
+// Lets the thread go on without the tiles that it used.
+template <typename Element>
+struct ReleaseTiles {
+  ReleaseTiles() = default;
+  ReleaseTiles(const ReleaseTiles&) = delete;
+  ReleaseTiles& operator=(const ReleaseTiles&) = delete;
+  ~ReleaseTiles() {
+    if (Tiles<Element>().release != nullptr) Tiles<Element>().release();
+  }
+};
 
-// Panels that are worked on at a time: a part of B that stays there.
+// Panels that are worked on at a time.
 template <typename Element>
 int64_t PanelsInCache(int64_t K) {
-  return std::max<int64_t>(2, kCacheBytes / (PanelNumel<Element>(K) * static_cast<int64_t>(sizeof(Element))) / 2 * 2);
+  return std::max<int64_t>(
+      2, Tiles<Element>().panels_bytes / (PanelNumel<Element>(K) * static_cast<int64_t>(sizeof(Element))) / 2 * 2);
 }
 
 struct FreeAligned {
@@ -151,11 +161,67 @@ To Converted(From value) {
   }
 }
 
+// 16 P columns of K rows, `stride` apart, as panels.
+template <int P>
+QUARTET_SIMD_INLINE void PackWholeColumns(const uint16_t* columns, int64_t stride, int64_t K, uint16_t* panels) {
+  const auto widened = [](const uint16_t* row) {
+    simd::H16 elements;
+    std::memcpy(&elements, row, sizeof(elements));
+    return __builtin_convertvector(elements, simd::U16);
+  };
+  const int64_t panel_numel = PanelNumel<uint16_t>(K);
+  for (int64_t k = 0; k < K; k += 2, columns += 2 * stride, panels += kStepNumel<uint16_t>) {
+    for (int p = 0; p < P; ++p) {
+      simd::U16 pairs = widened(columns + p * kPanelRows);
+      if (k + 1 < K) pairs |= widened(columns + stride + p * kPanelRows) << 16;
+      std::memcpy(panels + p * panel_numel, &pairs, sizeof(pairs));
+    }
+  }
+}
+// Two panels at a time: what a line of memory holds.
+QUARTET_SIMD_CLONES void PackWholePanels(const uint16_t* columns, int64_t count, int64_t stride, int64_t K,
+                                         uint16_t* panels) {
+  int64_t p = 0;
+  for (; p + 2 <= count; p += 2) {
+    PackWholeColumns<2>(columns + p * kPanelRows, stride, K, panels + p * PanelNumel<uint16_t>(K));
+  }
+  if (p < count) PackWholeColumns<1>(columns + p * kPanelRows, stride, K, panels + p * PanelNumel<uint16_t>(K));
+}
+void PackWholePanels(const float* columns, int64_t count, int64_t stride, int64_t K, float* panels) {
+  for (int64_t p = 0; p < count; ++p, columns += kPanelRows, panels += PanelNumel<float>(K)) {
+    for (int64_t k = 0; k < K; ++k) {
+      std::memcpy(panels + k * kPanelRows, columns + k * stride, kPanelRows * sizeof(float));
+    }
+  }
+}
+
+// `count` columns of K rows, `stride` apart, as panels, the last one filled up with zeros.
+template <typename Element>
+void PackColumns(const Element* columns, int64_t count, int64_t stride, int64_t K, Element* panels) {
+  PackWholePanels(columns, count / kPanelRows, stride, K, panels);
+  const int64_t left = count % kPanelRows;
+  if (left == 0) return;
+  constexpr int64_t kInputs = kStepInputs<Element>;
+  columns += count - left;
+  panels += count / kPanelRows * PanelNumel<Element>(K);
+  std::fill_n(panels, PanelNumel<Element>(K), Element{0});
+  for (int64_t k = 0; k < K; ++k) {
+    Element* const step = panels + k / kInputs * kStepNumel<Element> + k % kInputs;
+    for (int64_t i = 0; i < left; ++i) step[kInputs * i] = columns[k * stride + i];
+  }
+}
+
 template <typename To, typename Element>
 PlacedRows<Element> Copied(const Gemm<Element>& gemm, const Rows<Element>& rows) {
   thread_local Scratch copies;
   const int64_t stride = gemm.K + kStepNumel<Element>;
   To* copy = copies.Get<To>(rows.count * stride);
+  if constexpr (std::is_same_v<To, Element>) {
+    if (rows.transposed && Tiles<Element>().transpose != nullptr) {
+      Tiles<Element>().transpose(rows.a, rows.count, rows.stride, gemm.K, copy, stride);
+      return {rows.first, rows.count, reinterpret_cast<const char*>(copy), stride, sizeof(To)};
+    }
+  }
   if (rows.transposed) {
     for (int64_t k = 0; k < gemm.K; ++k) {
       for (int64_t r = 0; r < rows.count; ++r) copy[r * stride + k] = Converted<To>(rows.a[k * rows.stride + r]);
@@ -181,7 +247,7 @@ PlacedRows<Element> Placed(const Gemm<Element>& gemm, const Rows<Element>& rows)
 template <typename Element>
 void MultiplyPart(const Gemm<Element>& gemm, const PlacedRows<Element>& part, const Element* panels, int64_t count,
                   int64_t n, const NextPanels<Element>& next) {
-  Tiles<Element>().tile[part.count - 1][count - 1](gemm, part.first, part.a, part.stride, panels, n, next);
+  Tiles<Element>().multiply(gemm, part.first, part.count, part.a, part.stride, panels, count, n, next);
 }
 
 // `rows` by `count` panels, which are the columns from `n` on and stay in the cache.
@@ -191,11 +257,11 @@ void MultiplyPanels(const Gemm<Element>& gemm, const Rows<Element>& rows, const 
   const int64_t panel_numel = PanelNumel<Element>(gemm.K);
   for (int64_t i = 0; i < rows.parts(); ++i) {
     const PlacedRows<Element> part = Placed(gemm, rows.part(i));
-    const int64_t most = Tiles<Element>().panels_for_rows[part.count];
+    const int64_t most = Tiles<Element>().walks_panels ? count : Tiles<Element>().panels_for_rows[part.count];
     for (int64_t p = 0; p < count; p += most) {
       const int64_t taken = std::min(most, count - p);
       const NextPanels<Element> next = {panels + (p + taken < count ? p + taken : 0) * panel_numel,
-                                        kStepNumel<Element>};
+                                        Tiles<Element>().walks_panels ? 0 : kStepNumel<Element>};
       MultiplyPart(gemm, part, panels + p * panel_numel, taken, n + p * kPanelRows, next);
     }
   }
@@ -221,27 +287,6 @@ void MultiplyFewRows(const Gemm<Element>& gemm, const Rows<Element>& all, const 
   }
 }
 
-// `count` columns of K rows, `stride` apart, as one panel.
-template <typename Element>
-void PackColumns(const Element* columns, int64_t count, int64_t stride, int64_t K, Element* panel) {
-  constexpr Element kZeros[kPanelRows] = {};
-  constexpr int64_t kInputs = kStepInputs<Element>;
-  for (int64_t k = 0; k < K; k += kInputs, panel += kStepNumel<Element>) {
-    const Element* rows[kInputs];
-    for (int64_t j = 0; j < kInputs; ++j) rows[j] = k + j < K ? columns + (k + j) * stride : kZeros;
-    if (count == kPanelRows) {
-      for (int64_t i = 0; i < kPanelRows; ++i) {
-        for (int64_t j = 0; j < kInputs; ++j) panel[kInputs * i + j] = rows[j][i];
-      }
-      continue;
-    }
-    std::fill_n(panel, kStepNumel<Element>, Element{0});
-    for (int64_t i = 0; i < count; ++i) {
-      for (int64_t j = 0; j < kInputs; ++j) panel[kInputs * i + j] = rows[j][i];
-    }
-  }
-}
-
 }  // namespace
 
 std::string_view CpuKernels() { return Tiles<uint16_t>().name; }
@@ -255,7 +300,7 @@ bool IsFp32GemmFast() {
 #endif
 }
 
-bool OthersHaveBf16Products() { return &Tiles<uint16_t>() == Avx512Bf16Tiles() || (Wanted().empty() && HasAmx()); }
+bool OthersHaveBf16Products() { return &Tiles<uint16_t>() == Avx512Bf16Tiles(); }
 
 template <typename Element>
 void PackPanel(const Element* rows, int64_t count, int64_t stride, int64_t K, Element* panel) {
@@ -266,7 +311,8 @@ template <typename Element>
 bool AreFewRows(int64_t rows, int64_t K) {
   // Rows that are widened are widened again for each few columns.
   if (Tiles<Element>().widens_rows) return rows <= Tiles<Element>().most_rows;
-  return rows * K * static_cast<int64_t>(sizeof(Element)) <= kCacheBytes;
+  constexpr int64_t kRowsBytes = int64_t{512} << 10;  // stay in a core's second cache
+  return rows * K * static_cast<int64_t>(sizeof(Element)) <= kRowsBytes;
 }
 
 template <typename Element>
@@ -278,6 +324,7 @@ template <typename Element>
 void Multiply(const Gemm<Element>& gemm, int64_t row_begin, int64_t row_end, int64_t column_begin, int64_t column_end,
               int64_t next_column) {
   if (row_begin >= row_end) return;
+  const ReleaseTiles<Element> release;
   if constexpr (std::is_same_v<Element, float>) {
     // What is copied of A and packed of B then is worth it: for many columns, or many rows.
     constexpr int64_t kInputsAtATime = 256;
@@ -315,14 +362,11 @@ void Multiply(const Gemm<Element>& gemm, int64_t row_begin, int64_t row_end, int
     }
     thread_local Scratch scratch;
     Element* packed = scratch.Get<Element>(panels * panel_numel);
-    for (int64_t p = 0; p < panels; ++p) {
+    if (gemm.b_is_transposed) PackColumns(gemm.b + n, end - n, gemm.b_stride, gemm.K, packed);
+    for (int64_t p = 0; p < panels && !gemm.b_is_transposed; ++p) {
       const int64_t first = n + p * kPanelRows;
-      const int64_t count = std::min(kPanelRows, end - first);
-      if (gemm.b_is_transposed) {
-        PackColumns(gemm.b + first, count, gemm.b_stride, gemm.K, packed + p * panel_numel);
-      } else {
-        PackPanel(gemm.b + first * gemm.b_stride, count, gemm.b_stride, gemm.K, packed + p * panel_numel);
-      }
+      PackPanel(gemm.b + first * gemm.b_stride, std::min(kPanelRows, end - first), gemm.b_stride, gemm.K,
+                packed + p * panel_numel);
     }
     MultiplyPanels(gemm, rows, packed, panels, n);
   }

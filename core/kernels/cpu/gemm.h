@@ -5,8 +5,8 @@
 // Each element of C is one running fp32 sum over k in ascending order: its bits depend on its row of A, its row of B
 // and the CPU's instructions alone, not on M, N, the threads or how the work is cut. That is what makes a token's
 // log-probability the same in training and in generation. With avx512_bf16 a step adds two products of bf16, in the
-// instruction's own order, and denormal numbers count as zero; otherwise products are of floats, each added with one
-// rounding.
+// instruction's own order, and with amx 32 (gemm_tiles_amx.cc); with both, denormal numbers count as zero. Otherwise
+// products are of floats, each added with one rounding.
 #pragma once
 
 #include <cstdint>
@@ -14,13 +14,14 @@
 
 namespace quartet {
 
-// By what products of bf16 are made in this process, as the environment's QUARTET_CPU_KERNELS says: "avx512_bf16",
-// which is taken by itself where the CPU has it and is fast at it (AMD's), and ends the process where it has not; or
-// "fp32". Any other value ends the process too. Bits differ between the two.
+// By what products of bf16 are made in this process, as the environment's QUARTET_CPU_KERNELS says: "amx";
+// "avx512_bf16"; "fp32"; or "amx_emulated", for tests: amx's bits by plain loops. Where it says nothing: amx where the
+// CPU has it, avx512_bf16 where the CPU is fast at it (AMD's), else fp32. What the CPU has not got, and any other
+// value, ends the process. Bits differ between them.
 std::string_view CpuKernels();
 
-// Whether products of bf16 that need no bits of their own are better made by libraries (oneDNN), which have the CPU's
-// instructions for them: those of CpuKernels(), or AMX where nothing else is asked for.
+// Whether products of bf16 that need no bits of their own are better made by libraries: by oneDNN with avx512_bf16.
+// (Without it they have no fast ones, and with amx those here are faster.)
 bool OthersHaveBf16Products();
 
 // Whether products of fp32 are made faster here than by MKL: where it leaves half of the registers unused, as on every

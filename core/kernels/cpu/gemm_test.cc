@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "core/hardware/bf16.h"
+#include "core/kernels/cpu/gemm_tiles.h"
 
 namespace quartet {
 namespace {
@@ -266,6 +267,34 @@ TYPED_TEST(GemmTest, KeepsWhatIsNoNumberInItsRowAndColumn) {
       } else {
         EXPECT_EQ(std::isinf(c[m * N + n]), m == 1) << m << ", " << n;
       }
+    }
+  }
+}
+
+// So that what the emulation shows on any CPU holds of the instructions.
+TEST(AmxGemm, IsEmulatedBitForBit) {
+  const GemmTiles<uint16_t>* const amx = AmxTiles();
+  if (amx == nullptr) GTEST_SKIP() << "the CPU has no AMX";
+  const GemmTiles<uint16_t>& emulated = EmulatedAmxTiles();
+  std::mt19937 engine(5);
+  std::uniform_int_distribution<uint32_t> bits(0, 0xFFFF);
+  for (const int64_t K : {2, 31, 32, 97, 160}) {
+    for (int64_t rows = 1; rows <= amx->most_rows; ++rows) {
+      const int64_t panels = amx->panels_for_rows[rows], N = panels * kPanelRows - 3;
+      std::vector<uint16_t> a(rows * K), b(panels * PanelNumel<uint16_t>(K));
+      // Numbers of any size, denormal ones among them.
+      for (uint16_t& value : a) value = static_cast<uint16_t>(bits(engine) & 0xBFFF);
+      for (uint16_t& value : b) value = static_cast<uint16_t>(bits(engine) & 0xBFFF);
+      std::vector<float> expected, c;
+      Gemm<uint16_t> gemm = Describe(a, b, N, K, &expected);
+      gemm.b_is_packed = true;
+      emulated.multiply(gemm, 0, rows, a.data(), K, b.data(), panels, 0, {b.data(), 0});
+      emulated.release();
+      gemm = Describe(a, b, N, K, &c);
+      gemm.b_is_packed = true;
+      amx->multiply(gemm, 0, rows, a.data(), K, b.data(), panels, 0, {b.data(), 0});
+      amx->release();
+      ASSERT_EQ(c, expected) << rows << " x " << N << " x " << K;
     }
   }
 }

@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <array>
 #include <cstring>
 #include <utility>
 
@@ -125,16 +126,24 @@ QUARTET_BF16 void Tile(const Gemm<uint16_t>& gemm, int64_t m, const void* a, int
   MultiplyTile<R, P>(gemm, m, static_cast<const uint16_t*>(a), stride, panels, n, next);
 }
 
+constexpr int kMostRows = 14, kMostPanels = 8;
 // So many that their sums, the panels' pairs and a row's pair fill the 32 registers.
-constexpr int kPanelsForRows[kMostTileRows + 1] = {0, 8, 8, 8, 6, 4, 4, 3, 3, 3, 2, 2, 2, 2, 2};
+constexpr int kPanelsForRows[kMostRows + 1] = {0, 8, 8, 8, 6, 4, 4, 3, 3, 3, 2, 2, 2, 2, 2};
 
+using TileFunction = decltype(&Tile<1, 1>);
 template <int R, int... P>
-void SetTilesOfRows(GemmTiles<uint16_t>* tiles, std::integer_sequence<int, P...>) {
-  ((tiles->tile[R - 1][P] = &Tile<R, std::min(P + 1, kPanelsForRows[R])>), ...);
+constexpr std::array<TileFunction, kMostPanels> TilesOfRows(std::integer_sequence<int, P...>) {
+  return {&Tile<R, std::min(P + 1, kPanelsForRows[R])>...};
 }
 template <int... R>
-void SetTiles(GemmTiles<uint16_t>* tiles, std::integer_sequence<int, R...>) {
-  (SetTilesOfRows<R + 1>(tiles, std::make_integer_sequence<int, kMostTilePanels>()), ...);
+constexpr std::array<std::array<TileFunction, kMostPanels>, kMostRows> AllTiles(std::integer_sequence<int, R...>) {
+  return {TilesOfRows<R + 1>(std::make_integer_sequence<int, kMostPanels>())...};
+}
+
+void MultiplyByPairs(const Gemm<uint16_t>& gemm, int64_t m, int64_t rows, const void* a, int64_t stride,
+                     const uint16_t* panels, int64_t count, int64_t n, const NextPanels<uint16_t>& next) {
+  static constexpr auto kTiles = AllTiles(std::make_integer_sequence<int, kMostRows>());
+  kTiles[rows - 1][count - 1](gemm, m, a, stride, panels, n, next);
 }
 
 QUARTET_BF16 void PackPanelPairs(const uint16_t* rows, int64_t count, int64_t stride, int64_t K, uint16_t* panel) {
@@ -157,6 +166,38 @@ QUARTET_BF16 void PackPanelPairs(const uint16_t* rows, int64_t count, int64_t st
   }
 }
 
+// 32 columns by 32 of k at a time.
+QUARTET_BF16 void TransposePairs(const uint16_t* columns, int64_t count, int64_t stride, int64_t K, uint16_t* rows,
+                                 int64_t row_stride) {
+  constexpr int64_t kColumns = 32;
+  for (int64_t first = 0; first < count; first += kColumns) {
+    const int64_t taken = std::min(kColumns, count - first);
+    const __mmask32 mask = taken == kColumns ? ~__mmask32{0} : (__mmask32{1} << taken) - 1;
+    for (int64_t k = 0; k < K; k += kStepNumel<uint16_t>) {
+      const auto load = [&](int64_t at) __attribute__((target("avx512f,avx512bw,avx512vl,avx512bf16"))) {
+        _mm_prefetch(columns + (at + kStepNumel<uint16_t>)*stride + first, _MM_HINT_T0);
+        return at < K ? _mm512_maskz_loadu_epi16(mask, columns + at * stride + first) : _mm512_setzero_si512();
+      };
+      __m512i pairs[2][kPanelRows];  // of columns 8 i to 8 i + 3, and of the four behind them
+#pragma GCC unroll 16
+      for (int i = 0; i < kPanelRows; ++i) {
+        const __m512i even = load(k + 2 * i), odd = load(k + 2 * i + 1);
+        pairs[0][i] = _mm512_unpacklo_epi16(even, odd);
+        pairs[1][i] = _mm512_unpackhi_epi16(even, odd);
+      }
+#pragma GCC unroll 2
+      for (int half = 0; half < 2; ++half) {
+        Transpose(pairs[half]);
+#pragma GCC unroll 16
+        for (int i = 0; i < kPanelRows; ++i) {
+          const int64_t column = i / 4 * 8 + i % 4 + 4 * half;
+          if (column < taken) _mm512_storeu_si512(rows + (first + column) * row_stride + k, pairs[half][i]);
+        }
+      }
+    }
+  }
+}
+
 }  // namespace
 
 const GemmTiles<uint16_t>* Avx512Bf16Tiles() {
@@ -164,20 +205,41 @@ const GemmTiles<uint16_t>* Avx512Bf16Tiles() {
       !__builtin_cpu_supports("avx512vl") || !__builtin_cpu_supports("avx512bf16")) {
     return nullptr;
   }
-  static const GemmTiles<uint16_t> tiles = [] {
-    GemmTiles<uint16_t> all = {.name = "avx512_bf16",
-                               .most_rows = kMostTileRows,
-                               .panels_for_rows = kPanelsForRows,
-                               .pack_panel = &PackPanelPairs};
-    SetTiles(&all, std::make_integer_sequence<int, kMostTileRows>());
-    return all;
-  }();
-  return &tiles;
+  static constexpr GemmTiles<uint16_t> kTiles = {.name = "avx512_bf16",
+                                                 .most_rows = kMostRows,
+                                                 .panels_for_rows = kPanelsForRows,
+                                                 .multiply = &MultiplyByPairs,
+                                                 .pack_panel = &PackPanelPairs,
+                                                 .transpose = &TransposePairs};
+  return &kTiles;
+}
+
+QUARTET_BF16 void StoreSumsByAvx512Bf16(const Gemm<uint16_t>& gemm, int64_t m, int64_t rows, int64_t n, int64_t panels,
+                                        const float* sums) {
+  const Gemm<uint16_t> to = gemm;  // which no store can change, so that what it asks for is asked once
+  if (to.bias == nullptr && to.residual == nullptr && to.c_fp32 == nullptr && panels == 2 &&
+      to.N - n >= 2 * kPanelRows) {
+    uint16_t* c = to.c + m * to.c_stride + n;
+    for (int64_t r = 0; r < rows; ++r, c += to.c_stride, sums += 2 * kPanelRows) {
+      const __m512 low = _mm512_loadu_ps(sums), high = _mm512_loadu_ps(sums + kPanelRows);
+      _mm512_storeu_si512(c, (__m512i)_mm512_cvtne2ps_pbh(high, low));
+    }
+    return;
+  }
+  for (int64_t r = 0; r < rows; ++r) {
+    for (int64_t p = 0; p < panels; ++p, sums += kPanelRows) {
+      StoreSums(to, m + r, n + p * kPanelRows, to.N - n - p * kPanelRows, _mm512_loadu_ps(sums));
+    }
+  }
 }
 
 #else
 
 const GemmTiles<uint16_t>* Avx512Bf16Tiles() { return nullptr; }
+void StoreSumsByAvx512Bf16(const Gemm<uint16_t>& gemm, int64_t m, int64_t rows, int64_t n, int64_t panels,
+                           const float* sums) {
+  StoreSumsByFloats(gemm, m, rows, n, panels, sums);
+}
 
 #endif
 

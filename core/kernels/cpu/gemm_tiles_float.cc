@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <array>
 #include <cstring>
 #include <type_traits>
 #include <utility>
@@ -110,12 +111,16 @@ QUARTET_SIMD_CLONES void Tile(const Gemm<Element>& gemm, int64_t m, const void* 
   }
 }
 
+constexpr int kMostPanels = 8;
+template <typename Element>
+using TileFunction = decltype(&Tile<Element, 1, 1>);
+
 // So many that their sums, a panel's elements and a row's element fill 16 registers of eight floats.
 struct Narrow {
   static constexpr int kMostRows = 6;
-  static constexpr int kPanelsForRows[kMostTileRows + 1] = {0, 4, 3, 2, 1, 1, 1};
+  static constexpr int kPanelsForRows[kMostRows + 1] = {0, 4, 3, 2, 1, 1, 1};
   template <typename Element, int R, int P>
-  static constexpr GemmTile<Element> kTile = &Tile<Element, R, P>;
+  static constexpr TileFunction<Element> kTile = &Tile<Element, R, P>;
 };
 
 #if defined(__x86_64__)
@@ -210,9 +215,9 @@ QUARTET_WIDE void WideTile(const Gemm<Element>& gemm, int64_t m, const void* a, 
 // Likewise of 32 registers of sixteen floats.
 struct Wide {
   static constexpr int kMostRows = 14;
-  static constexpr int kPanelsForRows[kMostTileRows + 1] = {0, 8, 8, 7, 6, 4, 4, 3, 3, 3, 2, 2, 2, 2, 2};
+  static constexpr int kPanelsForRows[kMostRows + 1] = {0, 8, 8, 7, 6, 4, 4, 3, 3, 3, 2, 2, 2, 2, 2};
   template <typename Element, int R, int P>
-  static constexpr GemmTile<Element> kTile = &WideTile<Element, R, P>;
+  static constexpr TileFunction<Element> kTile = &WideTile<Element, R, P>;
 };
 
 bool HasWide() {
@@ -227,13 +232,24 @@ bool HasWide() { return false; }
 
 #endif
 
+template <typename Width, typename Element>
+using TileTable = std::array<std::array<TileFunction<Element>, kMostPanels>, Width::kMostRows>;
 template <typename Width, typename Element, int R, int... P>
-void SetTilesOfRows(GemmTiles<Element>* tiles, std::integer_sequence<int, P...>) {
-  ((tiles->tile[R - 1][P] = Width::template kTile<Element, R, std::min(P + 1, Width::kPanelsForRows[R])>), ...);
+constexpr auto TilesOfRows(std::integer_sequence<int, P...>) {
+  return std::array<TileFunction<Element>, kMostPanels>{
+      Width::template kTile<Element, R, std::min(P + 1, Width::kPanelsForRows[R])>...};
 }
 template <typename Width, typename Element, int... R>
-void SetTiles(GemmTiles<Element>* tiles, std::integer_sequence<int, R...>) {
-  (SetTilesOfRows<Width, Element, R + 1>(tiles, std::make_integer_sequence<int, kMostTilePanels>()), ...);
+constexpr auto AllTiles(std::integer_sequence<int, R...>) {
+  return TileTable<Width, Element>{
+      TilesOfRows<Width, Element, R + 1>(std::make_integer_sequence<int, kMostPanels>())...};
+}
+
+template <typename Width, typename Element>
+void MultiplyFloats(const Gemm<Element>& gemm, int64_t m, int64_t rows, const void* a, int64_t stride,
+                    const Element* panels, int64_t count, int64_t n, const NextPanels<Element>& next) {
+  static constexpr auto kTiles = AllTiles<Width, Element>(std::make_integer_sequence<int, Width::kMostRows>());
+  kTiles[rows - 1][count - 1](gemm, m, a, stride, panels, n, next);
 }
 
 // What a row has for a step stands in one lane. Some steps of all rows at a time, so that a panel's lines are written
@@ -268,13 +284,13 @@ GemmTiles<Element> TilesOf() {
   GemmTiles<Element> tiles = {.name = "fp32",
                               .widens_rows = sizeof(Element) < sizeof(float),
                               .most_rows = Width::kMostRows,
-                              .panels_for_rows = Width::kPanelsForRows};
+                              .panels_for_rows = Width::kPanelsForRows,
+                              .multiply = &MultiplyFloats<Width, Element>};
   if constexpr (std::is_same_v<Element, float>) {
     tiles.pack_panel = &PackFloats;
   } else {
     tiles.pack_panel = &PackSteps<Element>;
   }
-  SetTiles<Width>(&tiles, std::make_integer_sequence<int, Width::kMostRows>());
   return tiles;
 }
 
@@ -287,5 +303,14 @@ const GemmTiles<Element>& FloatTiles() {
 }
 template const GemmTiles<uint16_t>& FloatTiles();
 template const GemmTiles<float>& FloatTiles();
+
+QUARTET_SIMD_CLONES void StoreSumsByFloats(const Gemm<uint16_t>& gemm, int64_t m, int64_t rows, int64_t n,
+                                           int64_t panels, const float* sums) {
+  for (int64_t r = 0; r < rows; ++r) {
+    for (int64_t p = 0; p < panels; ++p, sums += kPanelRows) {
+      StoreSums(gemm, m + r, n + p * kPanelRows, gemm.N - n - p * kPanelRows, sums);
+    }
+  }
+}
 
 }  // namespace quartet

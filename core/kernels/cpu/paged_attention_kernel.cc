@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "core/hardware/simd.h"
+#include "core/kernels/cpu/paged_attention_amx.h"
 
 namespace quartet {
 namespace {
@@ -126,8 +127,9 @@ QUARTET_SIMD_INLINE void StoreSums(const float* sums, float scale, int64_t d, ui
 // keys up to now.
 template <typename Element>
 struct Rows {
-  const float* queries;    // [R, d]
-  const int64_t* visible;  // keys that each row sees; at least 1
+  const float* queries;     // [R, d]
+  const Element* as_given;  // [R, d], not divided
+  const int64_t* visible;   // keys that each row sees; at least 1
   Element* const* outputs;
   float* log_sums;    // [R]
   float* largest;     // [R], score
@@ -136,6 +138,7 @@ struct Rows {
 
   Rows From(int64_t row, const PagedCacheLayout& layout) const {
     return {queries + row * layout.head_dim,
+            as_given + row * layout.head_dim,
             visible + row,
             outputs + row,
             log_sums + row,
@@ -260,7 +263,8 @@ void Attend(const PagedCacheLayout& layout, const PagedAttentionTask<float>& tas
 }
 void Attend(const PagedCacheLayout& layout, const PagedAttentionTask<uint16_t>& task, const Rows<uint16_t>& rows,
             int64_t count, int64_t begin, int64_t end) {
-  AttendBf16(layout, task, rows, count, begin, end);
+  if (!HasAmxAttention(layout)) return AttendBf16(layout, task, rows, count, begin, end);
+  AmxAttend(layout, task, {count, rows.as_given, rows.visible, rows.largest, rows.weight_sum, rows.sums}, begin, end);
 }
 QUARTET_SIMD_CLONES void StoreFloat(const PagedCacheLayout& layout, const Rows<float>& rows, int64_t count) {
   StoreRows(layout, rows, count);
@@ -291,6 +295,7 @@ class RowMemory {
     for (int64_t k = 0; k < d; k += kLanes) {
       simd::StoreSome(&queries_[row * d + k], simd::LoadSome(task.queries + start + k, d - k) * scale, d - k);
     }
+    std::copy_n(task.queries + start, d, &as_given_[row * d]);
     visible_[row] = task.first_position + token + 1;
     outputs_[row] = task.outputs + start;
     largest_[row] = -std::numeric_limits<float>::infinity();
@@ -304,8 +309,8 @@ class RowMemory {
   }
 
   Rows<Element> rows() {
-    return {queries_.data(), visible_.data(),    outputs_.data(), log_sums_.data(),
-            largest_.data(), weight_sum_.data(), sums_.data()};
+    return {queries_.data(),  as_given_.data(), visible_.data(),    outputs_.data(),
+            log_sums_.data(), largest_.data(),  weight_sum_.data(), sums_.data()};
   }
 
  private:
@@ -314,6 +319,7 @@ class RowMemory {
       if (static_cast<int64_t>(values.size()) < size) values.resize(size);
     };
     grow(queries_, rows * layout.head_dim);
+    grow(as_given_, rows * layout.head_dim);
     grow(visible_, rows);
     grow(outputs_, rows);
     grow(log_sums_, rows);
@@ -323,12 +329,19 @@ class RowMemory {
   }
 
   std::vector<float> queries_;
+  std::vector<Element> as_given_;
   std::vector<int64_t> visible_;
   std::vector<Element*> outputs_;
   std::vector<float> log_sums_, largest_, weight_sum_, sums_;
 };
 
 constexpr int64_t kAllKeys = std::numeric_limits<int64_t>::max();
+
+// Whether keys are best read once for all rows of a task, or of several.
+template <typename Element>
+bool TakesAllRows(const PagedCacheLayout& layout) {
+  return std::is_same_v<Element, uint16_t> && HasAmxAttention(layout);
+}
 
 }  // namespace
 
@@ -348,9 +361,10 @@ void WriteToCache(const PagedCacheLayout& layout, const Element* key_d, const El
 template <typename Element>
 void PagedAttend(const PagedCacheLayout& layout, const PagedAttentionTask<Element>& task) {
   const int64_t total = task.tokens * task.group;
-  auto& memory = RowMemory<Element>::OfThisThread(layout, std::min<int64_t>(total, kMostRows));
-  for (int64_t first = 0; first < total; first += kMostRows) {
-    const int64_t count = std::min<int64_t>(kMostRows, total - first);
+  const int64_t most = TakesAllRows<Element>(layout) ? total : std::min<int64_t>(total, kMostRows);
+  auto& memory = RowMemory<Element>::OfThisThread(layout, most);
+  for (int64_t first = 0; first < total; first += most) {
+    const int64_t count = std::min(most, total - first);
     for (int64_t r = 0; r < count; ++r) memory.Start(layout, task, first + r, r);
     Attend(layout, task, memory.rows(), count, 0, kAllKeys);
     Store(layout, memory.rows(), count);
@@ -362,15 +376,19 @@ template <typename Element>
 void PagedAttendTogether(const PagedCacheLayout& layout, const std::vector<PagedAttentionTask<Element>>& tasks,
                          int64_t shared) {
   // Keys that stay in a core's first cache until all tasks have read them.
-  constexpr int64_t kKeysAtATime = 64;
+  constexpr int64_t kKeysAtATime = kAmxKeysAtATime;
   const int64_t group = tasks.front().group, count = static_cast<int64_t>(tasks.size());
   auto& memory = RowMemory<Element>::OfThisThread(layout, count * group);
   for (int64_t t = 0; t < count; ++t) {
     for (int64_t g = 0; g < group; ++g) memory.Start(layout, tasks[t], g, t * group + g);
   }
   const auto rows_of = [&](int64_t t) { return memory.rows().From(t * group, layout); };
-  const int64_t end = shared * layout.block_size;
-  for (int64_t first = 0; first < end; first += kKeysAtATime) {
+  int64_t end = shared * layout.block_size;
+  if (TakesAllRows<Element>(layout)) {
+    end -= end % kKeysAtATime;
+    Attend(layout, tasks.front(), rows_of(0), count * group, 0, end);
+  }
+  for (int64_t first = 0; first < end && !TakesAllRows<Element>(layout); first += kKeysAtATime) {
     for (int64_t t = 0; t < count; ++t) {
       Attend(layout, tasks[t], rows_of(t), group, first, std::min(first + kKeysAtATime, end));
     }

@@ -16,6 +16,7 @@
 #include <random>
 #include <vector>
 
+#include "core/kernels/cpu/paged_attention_amx.h"
 #include "gtest/gtest.h"
 
 namespace quartet {
@@ -112,8 +113,10 @@ TEST(PagedAttention, EqualsFullAttentionInFp32) {
 
 TEST(PagedAttention, InBf16IsAsExactAsItsOutputType) {
   for (const KernelCase& c : KernelCases()) {
-    // Half a unit in the last place of values below 4, and the error of fp32.
-    EXPECT_LT(LargestDifference<uint16_t>(c, at::kBFloat16), 0.0079)
+    // Half a unit in the last place of values below 4, and the error of fp32; with tiles also that of weights in bf16,
+    // of which each is wrong by at most 2^-9 of itself, one way or the other.
+    const double most = HasAmxAttention({c.block_size, c.kv_heads, c.head_dim}) ? 0.0118 : 0.0079;
+    EXPECT_LT(LargestDifference<uint16_t>(c, at::kBFloat16), most)
         << "head_dim " << c.head_dim << ", context " << c.context << ", tokens " << c.tokens;
   }
 }

@@ -1,0 +1,160 @@
+// The matrix registers of AMX: eight tiles of 16 rows of 64 bytes, each a thread's own. LibTorch-free.
+//
+// A product of tiles is of up to 16 rows of 32 numbers in bf16, as they lie in memory, by 16 columns of them, of which
+// row k has numbers 2 k and 2 k + 1 of each. Bits: the products of even and of odd numbers are summed apart, each from
+// zero in ascending order; the two sums are added, and that to the element of the third tile (TDPBF16PS in Intel's
+// manual). Denormal numbers count as zero.
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+#include <limits>
+
+#include "core/hardware/bf16.h"
+#include "core/hardware/simd.h"
+
+namespace quartet {
+
+inline constexpr int64_t kTileRows = 16;
+inline constexpr int64_t kTileInputs = 32;
+inline constexpr int64_t kTileBytes = 64;  // of a row, of every tile
+
+// What LDTILECFG reads.
+struct alignas(64) TileShapes {
+  uint8_t palette = 1;
+  uint8_t start_row = 0;
+  uint8_t zeros[14] = {};
+  uint16_t row_bytes[16] = {};
+  uint8_t rows[16] = {};
+};
+
+#if defined(__x86_64__) && defined(__linux__)
+
+// Compilers know nothing of these registers: volatile statements keep their order.
+struct AmxInstructions {
+  static void Configure(const TileShapes& shapes) { asm volatile("ldtilecfg %0" : : "m"(shapes)); }
+  static void Release() { asm volatile("tilerelease"); }
+  template <int tile>
+  QUARTET_SIMD_INLINE static void Zero() {
+    asm volatile("tilezero %%tmm%c0" : : "i"(tile));
+  }
+  template <int tile>
+  QUARTET_SIMD_INLINE static void Load(const void* from, int64_t stride_bytes) {
+    asm volatile("tileloadd (%0,%1,1), %%tmm%c2" : : "r"(from), "r"(stride_bytes), "i"(tile) : "memory");
+  }
+  // Of what is not read again soon: it leaves the first cache to what is.
+  template <int tile>
+  QUARTET_SIMD_INLINE static void LoadOnce(const void* from, int64_t stride_bytes) {
+    asm volatile("tileloaddt1 (%0,%1,1), %%tmm%c2" : : "r"(from), "r"(stride_bytes), "i"(tile) : "memory");
+  }
+  template <int tile>
+  QUARTET_SIMD_INLINE static void Store(float* to, int64_t stride_bytes) {
+    asm volatile("tilestored %%tmm%c2, (%0,%1,1)" : : "r"(to), "r"(stride_bytes), "i"(tile) : "memory");
+  }
+  template <int c, int a, int b>
+  QUARTET_SIMD_INLINE static void AddProducts() {
+    asm volatile("tdpbf16ps %%tmm%c2, %%tmm%c1, %%tmm%c0" : : "i"(c), "i"(a), "i"(b));
+  }
+};
+
+#endif
+
+// The same, whatever the CPU, with the same bits.
+struct AmxEmulation {
+  struct Tiles {
+    TileShapes shapes;
+    std::array<std::array<std::array<uint8_t, kTileBytes>, kTileRows>, 8> rows;
+  };
+  static Tiles& Mine() {
+    thread_local Tiles tiles;
+    return tiles;
+  }
+  template <typename T>
+  static T At(int tile, int64_t row, int64_t column) {
+    T value;
+    std::memcpy(&value, Mine().rows[tile][row].data() + column * sizeof(T), sizeof(T));
+    return value;
+  }
+  static float Flushed(float value) {
+    return std::abs(value) < std::numeric_limits<float>::min() ? std::copysign(0.0f, value) : value;
+  }
+
+  static void Configure(const TileShapes& shapes) {
+    Mine().shapes = shapes;
+    Mine().rows = {};
+  }
+  static void Release() { Configure({}); }
+  template <int tile>
+  static void Zero() {
+    Mine().rows[tile] = {};
+  }
+  template <int tile>
+  static void Load(const void* from, int64_t stride_bytes) {
+    Zero<tile>();
+    for (int r = 0; r < Mine().shapes.rows[tile]; ++r) {
+      std::memcpy(Mine().rows[tile][r].data(), static_cast<const char*>(from) + r * stride_bytes, kTileBytes);
+    }
+  }
+  template <int tile>
+  static void LoadOnce(const void* from, int64_t stride_bytes) {
+    Load<tile>(from, stride_bytes);
+  }
+  template <int tile>
+  static void Store(float* to, int64_t stride_bytes) {
+    for (int r = 0; r < Mine().shapes.rows[tile]; ++r) {
+      std::memcpy(reinterpret_cast<char*>(to) + r * stride_bytes, Mine().rows[tile][r].data(), kTileBytes);
+    }
+  }
+  template <int c, int a, int b>
+  static void AddProducts() {
+    for (int m = 0; m < Mine().shapes.rows[c]; ++m) {
+      for (int n = 0; n < kTileRows; ++n) {
+        float sums[2] = {};
+        for (int k = 0; k < kTileInputs; ++k) {
+          const float left = Flushed(FromBf16(At<uint16_t>(a, m, k)));
+          const float right = Flushed(FromBf16(At<uint16_t>(b, k / 2, 2 * n + k % 2)));
+          sums[k % 2] = Flushed(std::fma(left, right, sums[k % 2]));
+        }
+        const float sum = Flushed(Flushed(sums[0] + sums[1]) + At<float>(c, m, n));
+        std::memcpy(Mine().rows[c][m].data() + n * sizeof(sum), &sum, sizeof(sum));
+      }
+    }
+  }
+};
+
+// Tiles for up to 32 rows of A. Tiles 0 to 3 hold sums, tile 4 the first 16 rows of A. Of up to 16 rows: all sums are
+// theirs, and tiles 5 to 7 hold what they are multiplied by. Of more: tile 5 holds the other rows of A, tiles 2 and 3
+// are of their sums, and tiles 6 and 7 hold what all are multiplied by.
+inline TileShapes ShapesOf(int64_t rows) {
+  TileShapes shapes;
+  const auto low = static_cast<uint8_t>(std::min(rows, kTileRows)), high = static_cast<uint8_t>(rows - low);
+  const bool both = high > 0;
+  const uint8_t of_tile[8] = {
+      low, low, both ? high : low, both ? high : low, low, both ? high : uint8_t{kTileRows}, kTileRows, kTileRows};
+  for (int i = 0; i < 8; ++i) {
+    shapes.rows[i] = of_tile[i];
+    shapes.row_bytes[i] = kTileBytes;
+  }
+  return shapes;
+}
+
+// How many rows this thread's tiles are configured for; 0: they are not.
+inline thread_local int64_t configured_rows = 0;
+
+template <typename I>
+void ConfigureTiles(int64_t rows) {
+  if (configured_rows == rows) return;
+  I::Configure(ShapesOf(rows));
+  configured_rows = rows;
+}
+template <typename I>
+void ReleaseTiles() {
+  if (configured_rows == 0) return;
+  I::Release();
+  configured_rows = 0;
+}
+
+}  // namespace quartet
