@@ -9,35 +9,19 @@
 #include <algorithm>
 #include <cmath>
 #include <map>
+#include <memory>
+#include <type_traits>
 #include <utility>
 
 #include "core/hardware/simd.h"
+#include "core/kernels/cpu/gradient_tiles.h"
+#include "core/kernels/cpu/paged_attention_amx.h"
 
 namespace quartet {
 namespace {
 
 using simd::F16;
 using simd::kLanes;
-
-constexpr int64_t kQueryRows = 32;
-constexpr int64_t kKeyRows = 64;
-static_assert(kKeyRows % kQueryRows == 0, "the first tile of queries that sees a tile of keys starts with it");
-
-int64_t RoundUp(int64_t count, int64_t multiple) { return (count + multiple - 1) / multiple * multiple; }
-
-// A part of scratch memory after the other.
-class Scratch {
- public:
-  explicit Scratch(float* begin) : next_(begin) {}
-  float* Take(int64_t count) {
-    float* taken = next_;
-    next_ += count;
-    return taken;
-  }
-
- private:
-  float* next_;
-};
 
 // [rows, columns] (+)= a b of depth k, where element (m, k) of a is a[m * row_step + k * depth_step], and b's rows are
 // contiguous.
@@ -157,6 +141,95 @@ void Transpose(const float* from, int64_t stride, int64_t rows, int64_t d, float
   }
 }
 
+// In fp32.
+template <typename Element>
+class FloatTiles final : public GradientTiles {
+ public:
+  FloatTiles(const AttentionGradientHead<Element>& head, int64_t own_rows, float* scratch)
+      : head_(head), rows_(RoundUp(own_rows, kQueryRows)), memory_(scratch) {}
+
+  void ReadKeys(int64_t first, int64_t used) override {
+    // Values first: their rows are not needed once they are transposed.
+    const int64_t start = first * head_.key_stride;
+    Widen(head_.values + start, head_.key_stride, used, d_, 1, keys_, padded_);
+    Transpose(keys_, padded_, used, d_, values_dk_);
+    Widen(head_.keys + start, head_.key_stride, used, d_, 1, keys_, padded_);
+    std::fill_n(keys_ + used * padded_, (kKeyRows - used) * padded_, 0.0f);
+    Transpose(keys_, padded_, used, d_, keys_dk_);
+  }
+
+  void Meet(const QueryTile& tile) override {
+    const int64_t count = tile.count, all = RoundUp(count, kRowsAtATime);
+    const int64_t start = tile.first * head_.query_stride + tile.head * d_;
+    Widen(head_.queries + start, head_.query_stride, count, d_, scale_, queries_, padded_);
+    Widen(head_.output_gradients + start, head_.query_stride, count, d_, 1, gradients_, padded_);
+    std::fill_n(queries_ + count * padded_, (all - count) * padded_, 0.0f);
+    std::fill_n(gradients_ + count * padded_, (all - count) * padded_, 0.0f);
+    for (int64_t r = 0; r < count; ++r) {
+      log_sums_[r] = head_.log_sums[(tile.first + r) * head_.number_stride + tile.head];
+      deltas_[r] = head_.deltas[(tile.first + r) * head_.number_stride + tile.head];
+    }
+    const auto rows_times = [&](const float* a, int64_t a_stride, const float* b, int64_t b_stride, int64_t depth,
+                                float* out, int64_t out_stride, bool add, int64_t out_columns) {
+      Multiply({a, a_stride, 1, b, b_stride, depth, out, out_stride, add}, all, out_columns);
+    };
+    rows_times(queries_, padded_, keys_dk_, kKeyRows, d_, weights_, kKeyRows, false, tile.columns);
+    rows_times(gradients_, padded_, values_dk_, kKeyRows, d_, score_gradients_, kKeyRows, false, tile.columns);
+    Weigh(weights_, score_gradients_, tile.visible, tile.more, log_sums_, deltas_, count, all, tile.columns);
+    if (tile.own_row >= 0) {
+      rows_times(score_gradients_, kKeyRows, keys_, padded_, tile.columns,
+                 query_sums_ + (tile.head * rows_ + tile.own_row) * padded_, padded_, true, padded_);
+    }
+    if (!tile.of_keys) return;
+    Multiply({weights_, 1, kKeyRows, gradients_, padded_, all, value_sums_, padded_, true}, tile.columns, padded_);
+    Multiply({score_gradients_, 1, kKeyRows, queries_, padded_, all, key_sums_, padded_, true}, tile.columns, padded_);
+  }
+
+  void StartKeySums() override {
+    std::fill_n(key_sums_, kKeyRows * padded_, 0.0f);
+    std::fill_n(value_sums_, kKeyRows * padded_, 0.0f);
+  }
+  void StoreKeySums(int64_t first, int64_t used) override {
+    const int64_t start = first * head_.key_stride;
+    Narrow(key_sums_, padded_, used, d_, 1, head_.key_gradients + start, head_.key_stride);
+    Narrow(value_sums_, padded_, used, d_, 1, head_.value_gradients + start, head_.key_stride);
+  }
+  void StartQuerySums() override { std::fill_n(query_sums_, head_.group * rows_ * padded_, 0.0f); }
+  void StoreQuerySums(int64_t first, int64_t count) override {
+    for (int64_t g = 0; g < head_.group; ++g) {
+      Narrow(query_sums_ + g * rows_ * padded_, padded_, count, d_, scale_,
+             head_.query_gradients + first * head_.query_stride + g * d_, head_.query_stride);
+    }
+  }
+
+ private:
+  const AttentionGradientHead<Element>& head_;
+  const int64_t d_ = head_.head_dim, padded_ = RoundUp(d_, kLanes), rows_;
+  const float scale_ = static_cast<float>(1.0 / std::sqrt(static_cast<double>(d_)));
+  Scratch memory_;
+  float* query_sums_ = memory_.Take(head_.group * rows_ * padded_);  // of each head its own rows
+  float* keys_ = memory_.Take(kKeyRows * padded_);
+  float* keys_dk_ = memory_.Take(d_ * kKeyRows);
+  float* values_dk_ = memory_.Take(d_ * kKeyRows);
+  float* key_sums_ = memory_.Take(kKeyRows * padded_);
+  float* value_sums_ = memory_.Take(kKeyRows * padded_);
+  float* queries_ = memory_.Take(kQueryRows * padded_);
+  float* gradients_ = memory_.Take(kQueryRows * padded_);
+  float* weights_ = memory_.Take(kQueryRows * kKeyRows);
+  float* score_gradients_ = memory_.Take(kQueryRows * kKeyRows);
+  float* log_sums_ = memory_.Take(kQueryRows);
+  float* deltas_ = memory_.Take(kQueryRows);
+};
+
+template <typename Element>
+std::unique_ptr<GradientTiles> MakeGradientTiles(const AttentionGradientHead<Element>& head, int64_t own_rows,
+                                                 float* scratch) {
+  if constexpr (std::is_same_v<Element, uint16_t>) {
+    if (HasAmxAttention({.head_dim = head.head_dim})) return MakeAmxGradientTiles(head, own_rows, scratch);
+  }
+  return std::make_unique<FloatTiles<Element>>(head, own_rows, scratch);
+}
+
 }  // namespace
 
 std::vector<AttentionGradientTask> AttentionGradientTasks(const SequenceRows& rows) {
@@ -206,72 +279,25 @@ void AttentionDeltas(const Element* outputs, const Element* output_gradients, in
 
 template <typename Element>
 void AttendGradient(const AttentionGradientHead<Element>& head, const AttentionGradientTask& task, float* scratch) {
-  const int64_t d = head.head_dim, padded = RoundUp(d, kLanes), rows = RoundUp(task.own.count, kQueryRows);
-  const float scale = static_cast<float>(1.0 / std::sqrt(static_cast<double>(d)));
-  Scratch memory(scratch);
-  float* query_sums = memory.Take(head.group * rows * padded);  // of each head its own rows
-  float* keys = memory.Take(kKeyRows * padded);
-  float* keys_dk = memory.Take(d * kKeyRows);
-  float* values_dk = memory.Take(d * kKeyRows);
-  float* key_sums = memory.Take(kKeyRows * padded);
-  float* value_sums = memory.Take(kKeyRows * padded);
-  float* queries = memory.Take(kQueryRows * padded);
-  float* gradients = memory.Take(kQueryRows * padded);
-  float* weights = memory.Take(kQueryRows * kKeyRows);
-  float* score_gradients = memory.Take(kQueryRows * kKeyRows);
-  float* log_sums = memory.Take(kQueryRows);
-  float* deltas = memory.Take(kQueryRows);
-
-  const auto read_keys = [&](int64_t first_key, int64_t used) {
-    // Values first: their rows are not needed once they are transposed.
-    Widen(head.values + first_key * head.key_stride, head.key_stride, used, d, 1, keys, padded);
-    Transpose(keys, padded, used, d, values_dk);
-    Widen(head.keys + first_key * head.key_stride, head.key_stride, used, d, 1, keys, padded);
-    std::fill_n(keys + used * padded, (kKeyRows - used) * padded, 0.0f);
-    Transpose(keys, padded, used, d, keys_dk);
-  };
-  // The `count` queries of head g from row `first` on with the keys that were read, of which row r sees the first
-  // `visible` + r * `more`, all in `columns`. Adds to the sums of the keys, and to those of the queries at `own_row` of
-  // the task's own (-1: of others).
-  const auto meet = [&](int64_t g, int64_t first, int64_t count, int64_t visible, int64_t more, int64_t columns,
-                        bool of_keys, int64_t own_row) {
-    const int64_t all = RoundUp(count, kRowsAtATime), start = first * head.query_stride + g * d;
-    Widen(head.queries + start, head.query_stride, count, d, scale, queries, padded);
-    Widen(head.output_gradients + start, head.query_stride, count, d, 1, gradients, padded);
-    std::fill_n(queries + count * padded, (all - count) * padded, 0.0f);
-    std::fill_n(gradients + count * padded, (all - count) * padded, 0.0f);
-    for (int64_t r = 0; r < count; ++r) {
-      log_sums[r] = head.log_sums[(first + r) * head.number_stride + g];
-      deltas[r] = head.deltas[(first + r) * head.number_stride + g];
-    }
-    const auto rows_times = [&](const float* a, int64_t a_stride, const float* b, int64_t b_stride, int64_t depth,
-                                float* out, int64_t out_stride, bool add, int64_t out_columns) {
-      Multiply({a, a_stride, 1, b, b_stride, depth, out, out_stride, add}, all, out_columns);
-    };
-    rows_times(queries, padded, keys_dk, kKeyRows, d, weights, kKeyRows, false, columns);
-    rows_times(gradients, padded, values_dk, kKeyRows, d, score_gradients, kKeyRows, false, columns);
-    Weigh(weights, score_gradients, visible, more, log_sums, deltas, count, all, columns);
-    if (own_row >= 0) {
-      rows_times(score_gradients, kKeyRows, keys, padded, columns, query_sums + (g * rows + own_row) * padded, padded,
-                 true, padded);
-    }
-    if (!of_keys) return;
-    Multiply({weights, 1, kKeyRows, gradients, padded, all, value_sums, padded, true}, columns, padded);
-    Multiply({score_gradients, 1, kKeyRows, queries, padded, all, key_sums, padded, true}, columns, padded);
-  };
+  const std::unique_ptr<GradientTiles> tiles = MakeGradientTiles(head, task.own.count, scratch);
   // In tiles: rows that all see the first `seen` keys of those that were read.
   const auto meet_all = [&](int64_t g, const RowRange& range, int64_t seen, bool of_keys, bool own) {
     for (int64_t i = 0; i < range.count; i += kQueryRows) {
-      meet(g, range.first + i, std::min(kQueryRows, range.count - i), seen, 0, RoundUp(seen, kLanes), of_keys,
-           own ? i : -1);
+      tiles->Meet({.head = g,
+                   .first = range.first + i,
+                   .count = std::min(kQueryRows, range.count - i),
+                   .visible = seen,
+                   .columns = RoundUp(seen, kLanes),
+                   .of_keys = of_keys,
+                   .own_row = own ? i : -1});
     }
   };
 
-  if (task.of_queries) std::fill_n(query_sums, head.group * rows * padded, 0.0f);
+  if (task.of_queries) tiles->StartQuerySums();
   for (const RowRange& range : task.before) {
     for (int64_t first = 0; first < range.count; first += kKeyRows) {
       const int64_t used = std::min(kKeyRows, range.count - first);
-      read_keys(range.first + first, used);
+      tiles->ReadKeys(range.first + first, used);
       for (int64_t g = 0; g < head.group; ++g) meet_all(g, task.own, used, /*of_keys=*/false, /*own=*/true);
     }
   }
@@ -280,17 +306,19 @@ void AttendGradient(const AttentionGradientHead<Element>& head, const AttentionG
     const int64_t key_row = task.own.first + first_key;
     const bool of_keys = key_row >= task.keys.first && key_row < task.keys.first + task.keys.count;
     if (!of_keys && !task.of_queries) continue;
-    read_keys(key_row, used);
-    if (of_keys) {
-      std::fill_n(key_sums, kKeyRows * padded, 0.0f);
-      std::fill_n(value_sums, kKeyRows * padded, 0.0f);
-    }
+    tiles->ReadKeys(key_row, used);
+    if (of_keys) tiles->StartKeySums();
     for (int64_t g = 0; g < head.group; ++g) {
       for (int64_t first = first_key; first < task.own.count; first += kQueryRows) {
         const int64_t count = std::min(kQueryRows, task.own.count - first);
-        const int64_t columns = std::min(used_columns, RoundUp(first + count - first_key, kLanes));
-        meet(g, task.own.first + first, count, first - first_key + 1, 1, columns, of_keys,
-             task.of_queries ? first : -1);
+        tiles->Meet({.head = g,
+                     .first = task.own.first + first,
+                     .count = count,
+                     .visible = first - first_key + 1,
+                     .more = 1,
+                     .columns = std::min(used_columns, RoundUp(first + count - first_key, kLanes)),
+                     .of_keys = of_keys,
+                     .own_row = task.of_queries ? first : -1});
       }
       if (!of_keys) continue;
       for (const AttentionGradientTask::Later& later : task.after) {
@@ -298,16 +326,9 @@ void AttendGradient(const AttentionGradientHead<Element>& head, const AttentionG
         if (seen > 0) meet_all(g, later.rows, seen, /*of_keys=*/true, /*own=*/false);
       }
     }
-    if (!of_keys) continue;
-    const int64_t start = key_row * head.key_stride;
-    Narrow(key_sums, padded, used, d, 1, head.key_gradients + start, head.key_stride);
-    Narrow(value_sums, padded, used, d, 1, head.value_gradients + start, head.key_stride);
+    if (of_keys) tiles->StoreKeySums(key_row, used);
   }
-  if (!task.of_queries) return;
-  for (int64_t g = 0; g < head.group; ++g) {
-    Narrow(query_sums + g * rows * padded, padded, task.own.count, d, scale,
-           head.query_gradients + task.own.first * head.query_stride + g * d, head.query_stride);
-  }
+  if (task.of_queries) tiles->StoreQuerySums(task.own.first, task.own.count);
 }
 
 template void AttentionDeltas<float>(const float*, const float*, int64_t, int64_t, int64_t, float*);

@@ -195,30 +195,14 @@ void PackWholePanels(const float* columns, int64_t count, int64_t stride, int64_
   }
 }
 
-// `count` columns of K rows, `stride` apart, as panels, the last one filled up with zeros.
-template <typename Element>
-void PackColumns(const Element* columns, int64_t count, int64_t stride, int64_t K, Element* panels) {
-  PackWholePanels(columns, count / kPanelRows, stride, K, panels);
-  const int64_t left = count % kPanelRows;
-  if (left == 0) return;
-  constexpr int64_t kInputs = kStepInputs<Element>;
-  columns += count - left;
-  panels += count / kPanelRows * PanelNumel<Element>(K);
-  std::fill_n(panels, PanelNumel<Element>(K), Element{0});
-  for (int64_t k = 0; k < K; ++k) {
-    Element* const step = panels + k / kInputs * kStepNumel<Element> + k % kInputs;
-    for (int64_t i = 0; i < left; ++i) step[kInputs * i] = columns[k * stride + i];
-  }
-}
-
 template <typename To, typename Element>
 PlacedRows<Element> Copied(const Gemm<Element>& gemm, const Rows<Element>& rows) {
   thread_local Scratch copies;
   const int64_t stride = gemm.K + kStepNumel<Element>;
   To* copy = copies.Get<To>(rows.count * stride);
-  if constexpr (std::is_same_v<To, Element>) {
-    if (rows.transposed && Tiles<Element>().transpose != nullptr) {
-      Tiles<Element>().transpose(rows.a, rows.count, rows.stride, gemm.K, copy, stride);
+  if constexpr (std::is_same_v<To, uint16_t>) {
+    if (rows.transposed) {
+      TransposeBf16(rows.a, rows.count, rows.stride, gemm.K, copy, stride);
       return {rows.first, rows.count, reinterpret_cast<const char*>(copy), stride, sizeof(To)};
     }
   }
@@ -228,7 +212,8 @@ PlacedRows<Element> Copied(const Gemm<Element>& gemm, const Rows<Element>& rows)
     }
   } else {
     for (int64_t r = 0; r < rows.count; ++r) {
-      for (int64_t k = 0; k < gemm.K; ++k) copy[r * stride + k] = Converted<To>(rows.a[r * rows.stride + k]);
+      std::transform(rows.a + r * rows.stride, rows.a + r * rows.stride + gemm.K, copy + r * stride,
+                     [](Element value) { return Converted<To>(value); });
     }
   }
   return {rows.first, rows.count, reinterpret_cast<const char*>(copy), stride, sizeof(To)};
@@ -308,6 +293,31 @@ void PackPanel(const Element* rows, int64_t count, int64_t stride, int64_t K, El
 }
 
 template <typename Element>
+void PackColumns(const Element* columns, int64_t count, int64_t stride, int64_t K, Element* panels) {
+  PackWholePanels(columns, count / kPanelRows, stride, K, panels);
+  const int64_t left = count % kPanelRows;
+  if (left == 0) return;
+  constexpr int64_t kInputs = kStepInputs<Element>;
+  columns += count - left;
+  panels += count / kPanelRows * PanelNumel<Element>(K);
+  std::fill_n(panels, PanelNumel<Element>(K), Element{0});
+  for (int64_t k = 0; k < K; ++k) {
+    Element* const step = panels + k / kInputs * kStepNumel<Element> + k % kInputs;
+    for (int64_t i = 0; i < left; ++i) step[kInputs * i] = columns[k * stride + i];
+  }
+}
+
+void TransposeBf16(const uint16_t* columns, int64_t count, int64_t stride, int64_t K, uint16_t* rows,
+                   int64_t row_stride) {
+  if (Tiles<uint16_t>().transpose != nullptr) {
+    return Tiles<uint16_t>().transpose(columns, count, stride, K, rows, row_stride);
+  }
+  for (int64_t k = 0; k < K; ++k) {
+    for (int64_t i = 0; i < count; ++i) rows[i * row_stride + k] = columns[k * stride + i];
+  }
+}
+
+template <typename Element>
 bool AreFewRows(int64_t rows, int64_t K) {
   // Rows that are widened are widened again for each few columns.
   if (Tiles<Element>().widens_rows) return rows <= Tiles<Element>().most_rows;
@@ -374,6 +384,8 @@ void Multiply(const Gemm<Element>& gemm, int64_t row_begin, int64_t row_end, int
 
 template void PackPanel(const uint16_t*, int64_t, int64_t, int64_t, uint16_t*);
 template void PackPanel(const float*, int64_t, int64_t, int64_t, float*);
+template void PackColumns(const uint16_t*, int64_t, int64_t, int64_t, uint16_t*);
+template void PackColumns(const float*, int64_t, int64_t, int64_t, float*);
 template void Multiply(const Gemm<uint16_t>&, int64_t, int64_t, int64_t, int64_t, int64_t);
 template void Multiply(const Gemm<float>&, int64_t, int64_t, int64_t, int64_t, int64_t);
 template bool AreFewRows<uint16_t>(int64_t, int64_t);

@@ -44,6 +44,16 @@ constexpr int64_t PanelNumel(int64_t K) {
 template <typename Element>
 void PackPanel(const Element* rows, int64_t count, int64_t stride, int64_t K, Element* panel);
 
+// Writes `count` columns of K elements, the elements `stride` apart, as panels, one behind the other; the last one is
+// filled up with zeros.
+template <typename Element>
+void PackColumns(const Element* columns, int64_t count, int64_t stride, int64_t K, Element* panels);
+
+// Writes `count` columns of K elements of bf16, the elements `stride` apart, as rows, `row_stride` apart, each with
+// room for 32 elements behind it.
+void TransposeBf16(const uint16_t* columns, int64_t count, int64_t stride, int64_t K, uint16_t* rows,
+                   int64_t row_stride);
+
 template <typename Element>
 struct Gemm {
   int64_t M = 0, N = 0, K = 0;

@@ -169,18 +169,20 @@ void Multiply(const Gemm<uint16_t>& gemm, int64_t m, int64_t rows, const void* a
   static constexpr Function kManyRows[] = {&MultiplyTiles<I, true, 1>, &MultiplyTiles<I, true, 2>};
   ConfigureTiles<I>(rows);
   const int64_t most = kPanelsForRows[rows], panel_numel = PanelNumel<uint16_t>(gemm.K);
-  const int64_t parts = count > most ? (gemm.K + kMostInputs - 1) / kMostInputs : 1;
+  const int64_t parts = count > most ? std::max<int64_t>(1, (gemm.K + kMostInputs - 1) / kMostInputs) : 1;
   const int64_t inputs = (gemm.K + parts * kTileInputs - 1) / (parts * kTileInputs) * kTileInputs;
   thread_local std::vector<float> partial;
   if (parts > 1) partial.resize(std::max<size_t>(partial.size(), rows * count * kPanelRows));
-  for (int64_t begin = 0; begin < gemm.K; begin += inputs) {
+  int64_t begin = 0;
+  do {
     for (int64_t p = 0; p < count; p += most) {
       const int64_t taken = std::min(most, count - p);
       const auto multiply = rows > kTileRows ? kManyRows[taken - 1] : kFewRows[taken - 1];
       multiply(gemm, m, rows, static_cast<const uint16_t*>(a), stride, panels + p * panel_numel, n + p * kPanelRows,
                {begin, std::min(gemm.K, begin + inputs), partial.data() + p * rows * kPanelRows}, next);
     }
-  }
+    begin += inputs;
+  } while (begin < gemm.K);
 }
 
 template <typename I>
