@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <memory>
 
 #include "core/hardware/simd.h"
 #include "core/kernels/cpu/amx.h"
@@ -176,9 +177,12 @@ class AmxTiles final : public GradientTiles {
   }
 
  private:
+  // Where the next line of memory begins.
   static float* Aligned(float* scratch) {
-    constexpr uintptr_t kLineBytes = 64;
-    return reinterpret_cast<float*>((reinterpret_cast<uintptr_t>(scratch) + kLineBytes - 1) / kLineBytes * kLineBytes);
+    constexpr size_t kLineBytes = 64;
+    void* aligned = scratch;
+    size_t room = 2 * kLineBytes;
+    return static_cast<float*>(std::align(kLineBytes, kLineBytes, aligned, room));
   }
   uint16_t* TakeBf16(int64_t count) {
     return reinterpret_cast<uint16_t*>(
