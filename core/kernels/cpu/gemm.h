@@ -5,7 +5,7 @@
 // Each element of C is one running fp32 sum over k in ascending order: its bits depend on its row of A, its row of B
 // and the CPU's instructions alone, not on M, N, the threads or how the work is cut. That is what makes a token's
 // log-probability the same in training and in generation. With avx512_bf16 a step adds two products of bf16, in the
-// instruction's own order, and with amx 32 (gemm_tiles_amx.cc); with both, denormal numbers count as zero. Otherwise
+// instruction's own order, and with amx 32 (amx.h); with both, denormal numbers count as zero. Otherwise
 // products are of floats, each added with one rounding.
 #pragma once
 

@@ -172,7 +172,7 @@ void Multiply(const Gemm<uint16_t>& gemm, int64_t m, int64_t rows, const void* a
   const int64_t parts = count > most ? std::max<int64_t>(1, (gemm.K + kMostInputs - 1) / kMostInputs) : 1;
   const int64_t inputs = (gemm.K + parts * kTileInputs - 1) / (parts * kTileInputs) * kTileInputs;
   thread_local std::vector<float> partial;
-  if (parts > 1) partial.resize(std::max<size_t>(partial.size(), rows * count * kPanelRows));
+  partial.resize(std::max<size_t>(partial.size(), rows * count * kPanelRows));
   int64_t begin = 0;
   do {
     for (int64_t p = 0; p < count; p += most) {
