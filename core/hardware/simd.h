@@ -63,8 +63,7 @@ QUARTET_SIMD_INLINE F16 Load(const uint16_t* from) {
   std::memcpy(&value, &bits, sizeof(value));
   return value;
 }
-// From bf16, twice as many as V has lanes: those at even places and those at odd ones. Cheaper than to load them V at a
-// time.
+// From bf16, twice as many as V has lanes: those at even places and those at odd ones.
 template <typename V>
 QUARTET_SIMD_INLINE void LoadPairs(const uint16_t* from, V* even, V* odd) {
   using Bits = std::conditional_t<std::is_same_v<V, F16>, U16, U8>;
@@ -106,11 +105,6 @@ QUARTET_SIMD_INLINE void StoreSome(Element* to, const F16& value, int64_t count)
   Element all[kLanes];
   Store(all, value);
   std::memcpy(to, all, count * sizeof(Element));
-}
-// What LoadPairs reads; the first `count` of the 32, or all.
-QUARTET_SIMD_INLINE void StorePairs(uint16_t* to, const F16& even, const F16& odd, int64_t count) {
-  const U16 pairs = RoundedToBf16(even) | RoundedToBf16(odd) << 16;
-  std::memcpy(to, &pairs, count >= 2 * kLanes ? sizeof(pairs) : count * sizeof(uint16_t));
 }
 // As the value reads when it has been stored as Element.
 template <typename Element>

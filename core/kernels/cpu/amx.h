@@ -29,6 +29,8 @@ struct alignas(64) TileShapes {
   uint8_t zeros[14] = {};
   uint16_t row_bytes[16] = {};
   uint8_t rows[16] = {};
+
+  bool operator==(const TileShapes&) const = default;
 };
 
 #if defined(__x86_64__) && defined(__linux__)
@@ -94,8 +96,10 @@ struct AmxEmulation {
   template <int tile>
   static void Load(const void* from, int64_t stride_bytes) {
     Zero<tile>();
-    for (int r = 0; r < Mine().shapes.rows[tile]; ++r) {
-      std::memcpy(Mine().rows[tile][r].data(), static_cast<const char*>(from) + r * stride_bytes, kTileBytes);
+    const TileShapes& shapes = Mine().shapes;
+    for (int r = 0; r < shapes.rows[tile]; ++r) {
+      std::memcpy(Mine().rows[tile][r].data(), static_cast<const char*>(from) + r * stride_bytes,
+                  shapes.row_bytes[tile]);
     }
   }
   template <int tile>
@@ -113,7 +117,7 @@ struct AmxEmulation {
     for (int m = 0; m < Mine().shapes.rows[c]; ++m) {
       for (int n = 0; n < kTileRows; ++n) {
         float sums[2] = {};
-        for (int k = 0; k < kTileInputs; ++k) {
+        for (int k = 0; k < Mine().shapes.row_bytes[a] / 2; ++k) {
           const float left = Flushed(FromBf16(At<uint16_t>(a, m, k)));
           const float right = Flushed(FromBf16(At<uint16_t>(b, k / 2, 2 * n + k % 2)));
           sums[k % 2] = Flushed(std::fma(left, right, sums[k % 2]));
@@ -141,20 +145,20 @@ inline TileShapes ShapesOf(int64_t rows) {
   return shapes;
 }
 
-// How many rows this thread's tiles are configured for; 0: they are not.
-inline thread_local int64_t configured_rows = 0;
+// What this thread's tiles are configured for; of no rows: they are not.
+inline thread_local TileShapes configured_shapes;
 
 template <typename I>
-void ConfigureTiles(int64_t rows) {
-  if (configured_rows == rows) return;
-  I::Configure(ShapesOf(rows));
-  configured_rows = rows;
+void ConfigureTiles(const TileShapes& shapes) {
+  if (configured_shapes == shapes) return;
+  I::Configure(shapes);
+  configured_shapes = shapes;
 }
 template <typename I>
 void ReleaseTiles() {
-  if (configured_rows == 0) return;
+  if (configured_shapes == TileShapes()) return;
   I::Release();
-  configured_rows = 0;
+  configured_shapes = {};
 }
 
 }  // namespace quartet

@@ -134,7 +134,7 @@ class AmxTiles final : public GradientTiles {
 
   void Meet(const QueryTile& tile) override {
     thread_local Memory memory;
-    ConfigureTiles<I>(kQueryRows);
+    ConfigureTiles<I>(ShapesOf(kQueryRows));
     const int64_t start = tile.first * head_.query_stride + tile.head * d_,
                   columns = RoundUp(tile.columns, kTileInputs);
     const int64_t numbers = tile.first * head_.number_stride + tile.head;

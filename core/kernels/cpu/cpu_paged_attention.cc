@@ -158,8 +158,11 @@ void CpuPagedAttention::Attend(Element* cache, const at::Tensor& q, const at::Te
       if (chunks_[c].count == 1 && writes_.empty()) write(c, 0, head);
     }
     if (group.end - group.begin == 1) {
-      PagedAttend(layout_, task_of(group.begin, first, head));
-      return;
+      const PagedAttentionTask<Element> task = task_of(group.begin, first, head);
+      if (static_cast<size_t>(i) + 1 == works_.size()) return PagedAttend(layout_, task);
+      const Work& next = works_[i + 1];
+      const PagedAttentionTask<Element> next_task = task_of(next.group.begin, next.first, next.head);
+      return PagedAttend(layout_, task, &next_task);
     }
     std::vector<PagedAttentionTask<Element>> tasks;
     for (size_t c = group.begin; c < group.end; ++c) tasks.push_back(task_of(c, 0, head));

@@ -167,7 +167,7 @@ void Multiply(const Gemm<uint16_t>& gemm, int64_t m, int64_t rows, const void* a
   static constexpr Function kFewRows[kMostPanels] = {&MultiplyTiles<I, false, 1>, &MultiplyTiles<I, false, 2>,
                                                      &MultiplyTiles<I, false, 3>, &MultiplyTiles<I, false, 4>};
   static constexpr Function kManyRows[] = {&MultiplyTiles<I, true, 1>, &MultiplyTiles<I, true, 2>};
-  ConfigureTiles<I>(rows);
+  ConfigureTiles<I>(ShapesOf(rows));
   const int64_t most = kPanelsForRows[rows], panel_numel = PanelNumel<uint16_t>(gemm.K);
   const int64_t parts = count > most ? std::max<int64_t>(1, (gemm.K + kMostInputs - 1) / kMostInputs) : 1;
   const int64_t inputs = (gemm.K + parts * kTileInputs - 1) / (parts * kTileInputs) * kTileInputs;

@@ -16,7 +16,15 @@ using simd::F16;
 using simd::kLanes;
 
 constexpr int64_t kKeys = kAmxKeysAtATime, kKeyTiles = kKeys / kTileRows;
-constexpr int64_t kLineBytes = 64;
+// A block may have sixteen keys, so values are multiplied by that many weights at a time.
+constexpr int64_t kValueKeys = PagedCacheLayout::kBlockSizeMultiple;
+
+// Tiles 0 to 3 hold sums; 4 queries and 5 keys, 32 dimensions of each; 6 weights and 7 values, of sixteen keys.
+TileShapes AttentionShapes(int64_t rows) {
+  constexpr auto kKeyBytes = static_cast<uint16_t>(kValueKeys * sizeof(uint16_t));
+  const auto r = static_cast<uint8_t>(rows);
+  return {.row_bytes = {64, 64, 64, 64, 64, 64, kKeyBytes, 64}, .rows = {r, r, r, r, r, kTileRows, r, kValueKeys / 2}};
+}
 
 // What one thread works with, kept for its next task.
 struct Memory {
@@ -24,56 +32,39 @@ struct Memory {
   alignas(64) uint16_t weights[kTileRows][kKeys];
   alignas(64) float added[kTileRows][kKeyTiles * kTileRows];
   float scale[kTileRows];  // of what there was before these keys
-  std::vector<uint16_t> values;
+  std::vector<uint16_t> last_values;
 };
 
+// Keys that are weighed at a time, sixteen in each part.
 struct Keys {
-  const PagedCacheLayout& layout;
-  const PagedAttentionTask<uint16_t>& task;
-
-  // Of the task's head, in the block that holds a position of the sequence.
-  const uint16_t* HeadAt(int64_t position) const {
-    const int64_t block = task.blocks[position / layout.block_size];
-    return task.cache + (block * layout.kv_heads + task.kv_head) * layout.head_numel();
-  }
-  const uint16_t* KeysAt(int64_t position) const { return HeadAt(position) + 2 * (position % layout.block_size); }
-  const uint16_t* ValueAt(int64_t position) const {
-    return HeadAt(position) + layout.key_numel() + position % layout.block_size * layout.padded_head_dim();
-  }
+  int64_t parts = 0;
+  const uint16_t* keys[kKeyTiles] = {};
+  const uint16_t* values[kKeyTiles] = {};
 };
 
-// Asks for the keys and values [first, end), which come from memory.
-void Prefetch(const Keys& keys, int64_t first, int64_t end) {
-  const int64_t d = keys.layout.head_dim, S = keys.layout.block_size;
-  for (int64_t position = first; position < end; position += kTileRows) {
-    const uint16_t* key = keys.KeysAt(position);
-    for (int64_t i = 0; i < d / 2; ++i) simd::PrefetchToSecondCache(key + 2 * i * S);
-    const auto* value = reinterpret_cast<const char*>(keys.ValueAt(position));
-    const int64_t bytes = std::min<int64_t>(kTileRows, end - position) * d * static_cast<int64_t>(sizeof(uint16_t));
-    for (int64_t i = 0; i < bytes; i += kLineBytes) simd::PrefetchToSecondCache(value + i);
+// Those of positions [first, end) of the task's head.
+Keys KeysAt(const PagedCacheLayout& layout, const PagedAttentionTask<uint16_t>& task, int64_t first, int64_t end) {
+  Keys keys;
+  for (int64_t position = first; position < end; position += kTileRows, ++keys.parts) {
+    const int64_t block = task.blocks[position / layout.block_size], offset = position % layout.block_size;
+    const uint16_t* const head = task.cache + (block * layout.kv_heads + task.kv_head) * layout.head_numel();
+    keys.keys[keys.parts] = head + 2 * offset;
+    keys.values[keys.parts] = head + layout.key_numel() + offset * layout.head_dim;
   }
+  return keys;
 }
 
-// Values of `count` keys from `first` on, as tiles are multiplied by: row i has those of keys 2 i and 2 i + 1 side by
-// side, 32 dimensions as the even ones and then the odd ones. Filled up with zeros to a multiple of 32 keys.
-QUARTET_SIMD_CLONES void PairValues(const Keys& keys, int64_t first, int64_t count, uint16_t* pairs) {
-  const int64_t d = keys.layout.head_dim;
-  const auto load = [](const uint16_t* from) {
-    simd::U16 bits;
-    std::memcpy(&bits, from, sizeof(bits));
-    return bits;
-  };
-  for (int64_t key = 0; key < (count + kTileInputs - 1) / kTileInputs * kTileInputs; key += 2, pairs += 2 * d) {
-    const uint16_t* const value = key < count ? keys.ValueAt(first + key) : nullptr;
-    const uint16_t* const next = key + 1 < count ? keys.ValueAt(first + key + 1) : nullptr;
-    for (int64_t i = 0; i < d; i += 2 * kLanes) {
-      const simd::U16 a = value != nullptr ? load(value + i) : simd::U16{};
-      const simd::U16 b = next != nullptr ? load(next + i) : simd::U16{};
-      const simd::U16 even = (a & 0xFFFFu) | b << 16, odd = a >> 16 | (b & 0xFFFF0000u);
-      std::memcpy(pairs + 2 * i, &even, sizeof(even));
-      std::memcpy(pairs + 2 * i + 2 * kLanes, &odd, sizeof(odd));
-    }
-  }
+// Asks for lines that come from memory.
+QUARTET_SIMD_INLINE void AskFor(const uint16_t* from, int64_t lines, int64_t stride) {
+  for (int64_t i = 0; i < lines; ++i) simd::PrefetchToSecondCache(from + i * stride);
+}
+
+// Values of `count` keys, fewer than sixteen, with zeros behind them.
+const uint16_t* FilledUp(const uint16_t* values, int64_t count, int64_t d, std::vector<uint16_t>* memory) {
+  memory->assign(std::max<size_t>(memory->size(), kValueKeys * d), 0);
+  std::copy_n(values, count / 2 * 2 * d, memory->begin());
+  for (int64_t i = count / 2 * 2 * d; count % 2 != 0 && i < (count + 1) * d; i += 2) (*memory)[i] = values[i];
+  return memory->data();
 }
 
 // Weights of `count` rows from `row` on, from their scores of the keys from `first` on.
@@ -91,7 +82,7 @@ QUARTET_SIMD_CLONES void Weigh(const AmxRows& rows, int64_t row, int64_t count, 
     }
     float& largest = rows.largest[row + r];
     const float max = std::max(largest, simd::Max(most));
-    const float scale = max > largest ? std::exp(largest - max) : 1.0f;
+    const float scale = max > largest ? simd::ExpNonPositive(simd::Splat(largest - max))[0] : 1.0f;
     memory->scale[r] = scale;
     largest = max;
     F16 sum = simd::Load(rows.weight_sum + (row + r) * kLanes) * scale;
@@ -130,58 +121,78 @@ void ZeroTiles() {
   I::template Zero<2>();
   I::template Zero<3>();
 }
-// Tile 4 times `count` (1 to 4) tiles, of which tile i is at `at(i)`, with rows `stride` elements apart.
-template <typename I, typename At>
-QUARTET_SIMD_INLINE void AddProducts(int64_t count, int64_t stride, const At& at) {
-  const auto stride_bytes = stride * static_cast<int64_t>(sizeof(uint16_t));
-  I::template Load<5>(at(0), stride_bytes);
-  I::template AddProducts<0, 4, 5>();
+// Adds to `count` (1 to 4) tiles the products of one tile by others, of which tile i is at `at(i)` with rows
+// `stride_bytes` apart.
+template <typename I, int a, int b, typename At>
+QUARTET_SIMD_INLINE void AddProducts(int64_t count, int64_t stride_bytes, const At& at) {
+  I::template Load<b>(at(0), stride_bytes);
+  I::template AddProducts<0, a, b>();
   if (count < 2) return;
-  I::template Load<6>(at(1), stride_bytes);
-  I::template AddProducts<1, 4, 6>();
+  I::template Load<b>(at(1), stride_bytes);
+  I::template AddProducts<1, a, b>();
   if (count < 3) return;
-  I::template Load<7>(at(2), stride_bytes);
-  I::template AddProducts<2, 4, 7>();
+  I::template Load<b>(at(2), stride_bytes);
+  I::template AddProducts<2, a, b>();
   if (count < 4) return;
-  I::template Load<5>(at(3), stride_bytes);
-  I::template AddProducts<3, 4, 5>();
+  I::template Load<b>(at(3), stride_bytes);
+  I::template AddProducts<3, a, b>();
 }
 
 template <typename I>
-void Attend(const Keys& keys, const AmxRows& rows, int64_t begin, int64_t end) {
+void Attend(const PagedCacheLayout& layout, const PagedAttentionTask<uint16_t>& task, const AmxRows& rows,
+            int64_t begin, int64_t end, const PagedAttentionTask<uint16_t>* next) {
   thread_local Memory memory;
-  const int64_t d = keys.layout.head_dim;
-  memory.values.resize(std::max<size_t>(memory.values.size(), kKeys * d));
+  const int64_t d = layout.head_dim, key_stride = 2 * layout.block_size, value_stride = 2 * d;
+  const auto bytes = [](int64_t numel) { return numel * static_cast<int64_t>(sizeof(uint16_t)); };
   const auto factor = static_cast<float>(1.0 / std::sqrt(static_cast<double>(d)));
   const int64_t seen = std::min(end, *std::max_element(rows.visible, rows.visible + rows.count));
   for (int64_t first = begin; first < seen; first += kKeys) {
-    const int64_t count = std::min(kKeys, seen - first);
-    Prefetch(keys, first + count, std::min(seen, first + count + kKeys));
-    PairValues(keys, first, count, memory.values.data());
+    const int64_t behind = std::min(first + kKeys, seen);
+    Keys keys = KeysAt(layout, task, first, behind), ahead;
+    if (const int64_t last = behind % kValueKeys; last != 0) {
+      const uint16_t*& values = keys.values[keys.parts - 1];
+      values = FilledUp(values, last, d, &memory.last_values);
+    }
+    // What is read behind them is asked for meanwhile, with each tile the lines of another.
+    if (behind < seen) {
+      ahead = KeysAt(layout, task, behind, std::min(behind + kKeys, seen));
+    } else if (next != nullptr) {
+      ahead = KeysAt(layout, *next, 0, std::min(kKeys, next->first_position + next->tokens));
+    }
     for (int64_t row = 0; row < rows.count; row += kTileRows) {
       const int64_t taken = std::min(kTileRows, rows.count - row);
       const int64_t* const visible = rows.visible + row;
       if (*std::max_element(visible, visible + taken) <= first) continue;
-      ConfigureTiles<I>(taken);
+      ConfigureTiles<I>(AttentionShapes(taken));
       ZeroTiles<I>();
       for (int64_t i = 0; i < d; i += kTileInputs) {
-        I::template Load<4>(rows.queries + row * d + i, d * static_cast<int64_t>(sizeof(uint16_t)));
-        AddProducts<I>((count + kTileRows - 1) / kTileRows, 2 * keys.layout.block_size,
-                       [&](int64_t t) { return keys.KeysAt(first + t * kTileRows) + i * keys.layout.block_size; });
+        I::template Load<4>(rows.queries + row * d + i, bytes(d));
+        AddProducts<I, 4, 5>(keys.parts, bytes(key_stride), [&](int64_t t) {
+          if (t < ahead.parts) AskFor(ahead.keys[t] + i * layout.block_size, kTileInputs / 2, key_stride);
+          return keys.keys[t] + i * layout.block_size;
+        });
       }
       StoreTiles<I>(memory.scores[0], kKeys);
       Weigh(rows, row, taken, first, factor, &memory);
       for (int64_t i = 0; i < d; i += kKeyTiles * kTileRows) {
         const int64_t tiles = std::min(kKeyTiles, (d - i) / kTileRows);
         ZeroTiles<I>();
-        for (int64_t key = 0; key < count; key += kTileInputs) {
-          I::template Load<4>(memory.weights[0] + key, sizeof(memory.weights[0]));
-          AddProducts<I>(tiles, 2 * d,
-                         [&](int64_t t) { return memory.values.data() + key * d + 2 * (i + t * kTileRows); });
+        for (int64_t part = 0; part < keys.parts; ++part) {
+          I::template Load<6>(memory.weights[0] + part * kValueKeys, sizeof(memory.weights[0]));
+          AddProducts<I, 6, 7>(tiles, bytes(value_stride), [&](int64_t t) {
+            const int64_t dimension = 2 * (i + t * kTileRows);
+            if (part < ahead.parts) AskFor(ahead.values[part] + dimension, kValueKeys / 2, value_stride);
+            return keys.values[part] + dimension;
+          });
         }
         StoreTiles<I>(memory.added[0], kKeyTiles * kTileRows);
         AddToSums(rows, row, taken, d, i, tiles, memory);
       }
+      for (int64_t part = keys.parts; part < ahead.parts; ++part) {
+        AskFor(ahead.keys[part], d / 2, key_stride);
+        for (int64_t i = 0; i < d; i += kTileRows) AskFor(ahead.values[part] + 2 * i, kValueKeys / 2, value_stride);
+      }
+      ahead.parts = 0;
     }
   }
   ReleaseTiles<I>();
@@ -195,11 +206,11 @@ bool HasAmxAttention(const PagedCacheLayout& layout) {
 }
 
 void AmxAttend(const PagedCacheLayout& layout, const PagedAttentionTask<uint16_t>& task, const AmxRows& rows,
-               int64_t begin, int64_t end) {
+               int64_t begin, int64_t end, const PagedAttentionTask<uint16_t>* next) {
 #if defined(__x86_64__) && defined(__linux__)
-  if (CpuKernels() == "amx") return Attend<AmxInstructions>({layout, task}, rows, begin, end);
+  if (CpuKernels() == "amx") return Attend<AmxInstructions>(layout, task, rows, begin, end, next);
 #endif
-  Attend<AmxEmulation>({layout, task}, rows, begin, end);
+  Attend<AmxEmulation>(layout, task, rows, begin, end, next);
 }
 
 }  // namespace quartet

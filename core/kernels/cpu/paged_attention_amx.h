@@ -17,7 +17,7 @@ struct AmxRows {
   const int64_t* visible;  // keys that each row sees; at least 1
   float* largest;          // [count], score / sqrt(d)
   float* weight_sum;       // [count, 16]: of every sixteenth key
-  float* sums;             // [count, d]; 32 lie as the sixteen of even dimensions, then those of odd ones
+  float* sums;             // [count, d]
 };
 
 // Whether attention in bf16 is made so in this process: where products are (CpuKernels), of heads of a multiple of 32
@@ -26,8 +26,8 @@ bool HasAmxAttention(const PagedCacheLayout& layout);
 
 // Goes on with keys [begin, end), as far as the rows see them. Both are multiples of kAmxKeysAtATime, or `end` is
 // behind all keys. Weights are rounded to bf16 before values are multiplied by them. The bits of a row depend on no
-// other. Thread safe.
+// other. What `next` reads first, where it is not null, is asked for meanwhile. Thread safe.
 void AmxAttend(const PagedCacheLayout& layout, const PagedAttentionTask<uint16_t>& task, const AmxRows& rows,
-               int64_t begin, int64_t end);
+               int64_t begin, int64_t end, const PagedAttentionTask<uint16_t>* next);
 
 }  // namespace quartet

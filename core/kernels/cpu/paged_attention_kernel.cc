@@ -53,74 +53,69 @@ QUARTET_SIMD_INLINE void Score(const float* queries, const Element* key, int64_t
   }
 }
 
-// sums[r] += sum over keys j of weight[r][j] * value row j, R rows of `padded` elements. Where bf16 is read in pairs,
-// 32 sums lie as the sixteen of even dimensions, then those of odd ones.
-template <typename V, int R>
-QUARTET_SIMD_INLINE void AddValues(const float* value, int64_t padded, int64_t keys, const float (*weight)[kLanes],
-                                   const float* next, float* sums) {
-  for (int64_t i = 0; i < padded; i += simd::kLanesOf<V>) {
-    V sum[R];
-    for (int r = 0; r < R; ++r) simd::LoadTo(sums + r * padded + i, &sum[r]);
-    for (int64_t j = 0; j < keys; ++j) {
-      V v;
-      simd::LoadTo(value + j * padded + i, &v);
-      if (i % kLanes == 0) simd::PrefetchToSecondCache(next + j * padded + i);
-      for (int r = 0; r < R; ++r) sum[r] += weight[r][j] * v;
-    }
-    for (int r = 0; r < R; ++r) simd::StoreFrom(sum[r], sums + r * padded + i);
-  }
+// Two keys' values of as many dimensions as V has lanes. Of bf16 they lie side by side.
+template <typename V>
+QUARTET_SIMD_INLINE void LoadValuePairs(const float* value, int64_t padded, V* first, V* second) {
+  simd::LoadTo(value, first);
+  simd::LoadTo(value + padded, second);
 }
-template <typename V, int R>
-QUARTET_SIMD_INLINE void AddValues(const uint16_t* value, int64_t padded, int64_t keys, const float (*weight)[kLanes],
-                                   const uint16_t* next, float* sums) {
-  int64_t i = 0;
-  for (; i + 2 * kLanes <= padded; i += 2 * kLanes) {
-    for (int pair = 0; pair < kLanes; pair += simd::kLanesOf<V>) {
-      float* even_sums = sums + i + pair;
-      float* odd_sums = even_sums + kLanes;
-      V even[R], odd[R];
-      for (int r = 0; r < R; ++r) {
-        simd::LoadTo(even_sums + r * padded, &even[r]);
-        simd::LoadTo(odd_sums + r * padded, &odd[r]);
-      }
-      for (int64_t j = 0; j < keys; ++j) {
-        V a, b;
-        simd::LoadPairs(value + j * padded + i + 2 * pair, &a, &b);
-        if (pair == 0) simd::PrefetchToSecondCache(next + j * padded + i);
+template <typename V>
+QUARTET_SIMD_INLINE void LoadValuePairs(const uint16_t* value, int64_t, V* first, V* second) {
+  simd::LoadPairs(value, first, second);
+}
+// Dimension `i` in a row of values.
+inline const float* ValuesAt(const float* row, int64_t i) { return row + i; }
+inline const uint16_t* ValuesAt(const uint16_t* row, int64_t i) { return row + 2 * i; }
+
+// sums[r] += sum over keys j of weight[r][j] * value of key j, R rows of `padded` elements.
+template <typename V, int R, typename Element>
+QUARTET_SIMD_INLINE void AddValues(const Element* value, int64_t padded, int64_t keys, const float (*weight)[kLanes],
+                                   const Element* next, float* sums) {
+  constexpr int kStep = simd::kLanesOf<V>;
+  // Of two vectors at a time where there are: sums of one would wait for each other.
+  const auto add = [&](int64_t i, auto vectors) {
+    constexpr int kVectors = decltype(vectors)::value;
+    V sum[R][kVectors];
+    for (int r = 0; r < R; ++r) {
+      for (int k = 0; k < kVectors; ++k) simd::LoadTo(sums + r * padded + i + k * kStep, &sum[r][k]);
+    }
+    int64_t j = 0;
+    for (; j + 2 <= keys; j += 2) {
+      for (int k = 0; k < kVectors; ++k) {
+        V first, second;
+        LoadValuePairs(ValuesAt(value + j * padded, i + k * kStep), padded, &first, &second);
+        if ((i + k * kStep) % kLanes == 0) {
+          simd::PrefetchToSecondCache(ValuesAt(next + j * padded, i + k * kStep));
+          if constexpr (std::is_same_v<Element, float>) {
+            simd::PrefetchToSecondCache(ValuesAt(next + (j + 1) * padded, i + k * kStep));
+          }
+        }
         for (int r = 0; r < R; ++r) {
-          even[r] += weight[r][j] * a;
-          odd[r] += weight[r][j] * b;
+          sum[r][k] += weight[r][j] * first;
+          sum[r][k] += weight[r][j + 1] * second;
         }
       }
-      for (int r = 0; r < R; ++r) {
-        simd::StoreFrom(even[r], even_sums + r * padded);
-        simd::StoreFrom(odd[r], odd_sums + r * padded);
+    }
+    if (j < keys) {
+      for (int k = 0; k < kVectors; ++k) {
+        V first, second;
+        LoadValuePairs(ValuesAt(value + j * padded, i + k * kStep), 0, &first, &second);
+        for (int r = 0; r < R; ++r) sum[r][k] += weight[r][j] * first;
       }
     }
-  }
-  if (i == padded) return;
-  F16 sum[R];
-  for (int r = 0; r < R; ++r) sum[r] = simd::Load(sums + r * padded + i);
-  for (int64_t j = 0; j < keys; ++j) {
-    const F16 v = simd::Load(value + j * padded + i);
-    for (int r = 0; r < R; ++r) sum[r] += weight[r][j] * v;
-  }
-  for (int r = 0; r < R; ++r) simd::Store(sums + r * padded + i, sum[r]);
+    for (int r = 0; r < R; ++r) {
+      for (int k = 0; k < kVectors; ++k) simd::StoreFrom(sum[r][k], sums + r * padded + i + k * kStep);
+    }
+  };
+  int64_t i = 0;
+  for (; i + 2 * kStep <= padded; i += 2 * kStep) add(i, std::integral_constant<int, 2>());
+  if (i < padded) add(i, std::integral_constant<int, 1>());
 }
 
 // One row of AddValues' sums times `scale`, as d elements.
-QUARTET_SIMD_INLINE void StoreSums(const float* sums, float scale, int64_t d, float* out) {
+template <typename Element>
+QUARTET_SIMD_INLINE void StoreSums(const float* sums, float scale, int64_t d, Element* out) {
   for (int64_t i = 0; i < d; i += kLanes) simd::StoreSome(out + i, simd::Load(sums + i) * scale, d - i);
-}
-QUARTET_SIMD_INLINE void StoreSums(const float* sums, float scale, int64_t d, uint16_t* out) {
-  const int64_t paired = (d + kLanes - 1) / kLanes / 2 * 2 * kLanes;
-  for (int64_t i = 0; i < d; i += i < paired ? 2 * kLanes : kLanes) {
-    if (i < paired) {
-      simd::StorePairs(out + i, simd::Load(sums + i) * scale, simd::Load(sums + i + kLanes) * scale, d - i);
-    } else {
-      simd::StoreSome(out + i, simd::Load(sums + i) * scale, d - i);
-    }
-  }
 }
 
 // Rows of queries that are worked on together, in fp32 and already divided by sqrt(d), and what has been made of the
@@ -258,13 +253,14 @@ QUARTET_SIMD_CLONES void AttendBf16(const PagedCacheLayout& layout, const PagedA
   AttendSome<simd::F8>(layout, task, rows, count, begin, end);
 }
 void Attend(const PagedCacheLayout& layout, const PagedAttentionTask<float>& task, const Rows<float>& rows,
-            int64_t count, int64_t begin, int64_t end) {
+            int64_t count, int64_t begin, int64_t end, const PagedAttentionTask<float>* /*next*/) {
   AttendFloat(layout, task, rows, count, begin, end);
 }
 void Attend(const PagedCacheLayout& layout, const PagedAttentionTask<uint16_t>& task, const Rows<uint16_t>& rows,
-            int64_t count, int64_t begin, int64_t end) {
+            int64_t count, int64_t begin, int64_t end, const PagedAttentionTask<uint16_t>* next) {
   if (!HasAmxAttention(layout)) return AttendBf16(layout, task, rows, count, begin, end);
-  AmxAttend(layout, task, {count, rows.as_given, rows.visible, rows.largest, rows.weight_sum, rows.sums}, begin, end);
+  AmxAttend(layout, task, {count, rows.as_given, rows.visible, rows.largest, rows.weight_sum, rows.sums}, begin, end,
+            next);
 }
 QUARTET_SIMD_CLONES void StoreFloat(const PagedCacheLayout& layout, const Rows<float>& rows, int64_t count) {
   StoreRows(layout, rows, count);
@@ -355,18 +351,25 @@ void WriteToCache(const PagedCacheLayout& layout, const Element* key_d, const El
       head[i * layout.block_size + offset] = key_d[i];
     }
   }
-  std::copy_n(value_d, layout.head_dim, head + layout.key_numel() + offset * layout.padded_head_dim());
+  Element* const values = head + layout.key_numel();
+  if constexpr (sizeof(Element) == sizeof(uint16_t)) {
+    uint16_t* const pairs = values + offset / 2 * 2 * layout.padded_head_dim() + offset % 2;
+    for (int64_t i = 0; i < layout.head_dim; ++i) pairs[2 * i] = value_d[i];
+  } else {
+    std::copy_n(value_d, layout.head_dim, values + offset * layout.padded_head_dim());
+  }
 }
 
 template <typename Element>
-void PagedAttend(const PagedCacheLayout& layout, const PagedAttentionTask<Element>& task) {
+void PagedAttend(const PagedCacheLayout& layout, const PagedAttentionTask<Element>& task,
+                 const PagedAttentionTask<Element>* next) {
   const int64_t total = task.tokens * task.group;
   const int64_t most = TakesAllRows<Element>(layout) ? total : std::min<int64_t>(total, kMostRows);
   auto& memory = RowMemory<Element>::OfThisThread(layout, most);
   for (int64_t first = 0; first < total; first += most) {
     const int64_t count = std::min(most, total - first);
     for (int64_t r = 0; r < count; ++r) memory.Start(layout, task, first + r, r);
-    Attend(layout, task, memory.rows(), count, 0, kAllKeys);
+    Attend(layout, task, memory.rows(), count, 0, kAllKeys, next);
     Store(layout, memory.rows(), count);
     for (int64_t r = 0; r < count; ++r) memory.TellLogSum(task, first + r, r);
   }
@@ -386,14 +389,14 @@ void PagedAttendTogether(const PagedCacheLayout& layout, const std::vector<Paged
   int64_t end = shared * layout.block_size;
   if (TakesAllRows<Element>(layout)) {
     end -= end % kKeysAtATime;
-    Attend(layout, tasks.front(), rows_of(0), count * group, 0, end);
+    Attend(layout, tasks.front(), rows_of(0), count * group, 0, end, nullptr);
   }
   for (int64_t first = 0; first < end && !TakesAllRows<Element>(layout); first += kKeysAtATime) {
     for (int64_t t = 0; t < count; ++t) {
-      Attend(layout, tasks[t], rows_of(t), group, first, std::min(first + kKeysAtATime, end));
+      Attend(layout, tasks[t], rows_of(t), group, first, std::min(first + kKeysAtATime, end), nullptr);
     }
   }
-  for (int64_t t = 0; t < count; ++t) Attend(layout, tasks[t], rows_of(t), group, end, kAllKeys);
+  for (int64_t t = 0; t < count; ++t) Attend(layout, tasks[t], rows_of(t), group, end, kAllKeys, nullptr);
   Store(layout, memory.rows(), count * group);
   for (int64_t t = 0; t < count; ++t) {
     for (int64_t g = 0; g < group; ++g) memory.TellLogSum(tasks[t], g, t * group + g);
@@ -402,8 +405,10 @@ void PagedAttendTogether(const PagedCacheLayout& layout, const std::vector<Paged
 
 template void WriteToCache<float>(const PagedCacheLayout&, const float*, const float*, int64_t, float*);
 template void WriteToCache<uint16_t>(const PagedCacheLayout&, const uint16_t*, const uint16_t*, int64_t, uint16_t*);
-template void PagedAttend<float>(const PagedCacheLayout&, const PagedAttentionTask<float>&);
-template void PagedAttend<uint16_t>(const PagedCacheLayout&, const PagedAttentionTask<uint16_t>&);
+template void PagedAttend<float>(const PagedCacheLayout&, const PagedAttentionTask<float>&,
+                                 const PagedAttentionTask<float>*);
+template void PagedAttend<uint16_t>(const PagedCacheLayout&, const PagedAttentionTask<uint16_t>&,
+                                    const PagedAttentionTask<uint16_t>*);
 template void PagedAttendTogether<float>(const PagedCacheLayout&, const std::vector<PagedAttentionTask<float>>&,
                                          int64_t);
 template void PagedAttendTogether<uint16_t>(const PagedCacheLayout&, const std::vector<PagedAttentionTask<uint16_t>>&,

@@ -12,7 +12,8 @@ namespace quartet {
 // Layout of one layer's part of the cache: block after block, in each head after head, of which first the keys and then
 // the values lie, so that what is read one after the other lies so. Keys of a block and head lie [d, S] in fp32 and
 // [d / 2, S, 2] in bf16, so that one vector holds one or two dimensions of sixteen keys and scores need no horizontal
-// sums; values lie [S, padded_d], rows padded with zeros.
+// sums. Values lie [S, padded_d] in fp32 and [S / 2, padded_d, 2] in bf16, two keys side by side, as tiles and pairs of
+// products take them. Padding has no effect.
 struct PagedCacheLayout {
   int64_t block_size = 16;  // a multiple of kBlockSizeMultiple
   int64_t kv_heads = 1;
@@ -59,9 +60,11 @@ struct PagedAttentionTask {
 };
 
 // outputs = softmax(q k^T / sqrt(d)) v. All keys that are seen must have been written; what else the cache holds has no
-// effect. Thread safe for disjoint outputs.
+// effect. `next`, where it is not null: what the same thread will probably be given then; what it reads first may be
+// asked for meanwhile. Thread safe for disjoint outputs.
 template <typename Element>
-void PagedAttend(const PagedCacheLayout& layout, const PagedAttentionTask<Element>& task);
+void PagedAttend(const PagedCacheLayout& layout, const PagedAttentionTask<Element>& task,
+                 const PagedAttentionTask<Element>* next = nullptr);
 
 // PagedAttend of each, with the same bits: tasks of one token, of one head and group, whose sequences have the same
 // first `shared` blocks and see all of their keys. Those come from memory once.
