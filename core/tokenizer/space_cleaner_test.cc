@@ -29,9 +29,10 @@ std::string InPieces(const std::string& text, size_t cut) {
   return read + cleaner.Finish();
 }
 
-// All texts of up to six of the characters that matter, cut everywhere.
+// All texts of up to six of the characters that matter, cut everywhere: 'v' stands for 'r' too, and 'e' alone for all
+// others.
 TEST(SpaceCleaner, MakesTheSameTextHoweverItIsCut) {
-  constexpr std::string_view kCharacters = " 'ntver.x";
+  constexpr std::string_view kCharacters = " 'ntve.";
   std::vector<std::string> texts = {""};
   for (size_t from = 0, length = 0; length < 6; ++length) {
     const size_t end = texts.size();
