@@ -145,6 +145,40 @@ inline TileShapes ShapesOf(int64_t rows) {
   return shapes;
 }
 
+// Adds the products of 32 inputs: of A's 16 or 32 rows, `stride_bytes` apart, by kPanels (1 to 4; 1 or 2 for both rows)
+// parts of B as it is multiplied by, one behind the other `panel_numel` elements on.
+template <typename I, bool kBothRows, int kPanels>
+QUARTET_SIMD_INLINE void AddProducts(const uint16_t* a, int64_t stride_bytes, const uint16_t* panels,
+                                     int64_t panel_numel) {
+  I::template Load<4>(a, stride_bytes);
+  if constexpr (kBothRows) {
+    I::template LoadOnce<6>(panels, kTileBytes);
+    I::template AddProducts<0, 4, 6>();
+    if constexpr (kPanels > 1) {
+      I::template LoadOnce<7>(panels + panel_numel, kTileBytes);
+      I::template AddProducts<1, 4, 7>();
+    }
+    I::template Load<5>(reinterpret_cast<const char*>(a) + kTileRows * stride_bytes, stride_bytes);
+    I::template AddProducts<2, 5, 6>();
+    if constexpr (kPanels > 1) I::template AddProducts<3, 5, 7>();
+  } else {
+    I::template LoadOnce<5>(panels, kTileBytes);
+    I::template AddProducts<0, 4, 5>();
+    if constexpr (kPanels > 1) {
+      I::template LoadOnce<6>(panels + panel_numel, kTileBytes);
+      I::template AddProducts<1, 4, 6>();
+    }
+    if constexpr (kPanels > 2) {
+      I::template LoadOnce<7>(panels + 2 * panel_numel, kTileBytes);
+      I::template AddProducts<2, 4, 7>();
+    }
+    if constexpr (kPanels > 3) {
+      I::template LoadOnce<5>(panels + 3 * panel_numel, kTileBytes);
+      I::template AddProducts<3, 4, 5>();
+    }
+  }
+}
+
 // What this thread's tiles are configured for; of no rows: they are not.
 inline thread_local TileShapes configured_shapes;
 

@@ -49,14 +49,7 @@ void Multiply(const Product& p) {
       const uint16_t* const a = p.a + row * p.a_stride;
       const uint16_t* const panel = p.panels + column / kPanelRows * p.panel_numel;
       for (int64_t k = 0; k < p.depth; k += kTileInputs) {
-        I::template Load<4>(a + k, a_bytes);
-        I::template Load<6>(panel + k * kPanelRows, kTileBytes);
-        I::template AddProducts<0, 4, 6>();
-        I::template Load<7>(panel + p.panel_numel + k * kPanelRows, kTileBytes);
-        I::template AddProducts<1, 4, 7>();
-        I::template Load<5>(a + kTileRows * p.a_stride + k, a_bytes);
-        I::template AddProducts<2, 5, 6>();
-        I::template AddProducts<3, 5, 7>();
+        AddProducts<I, true, 2>(a + k, a_bytes, panel + k * kPanelRows, p.panel_numel);
       }
       I::template Store<0>(out, out_bytes);
       I::template Store<1>(out + kPanelRows, out_bytes);

@@ -67,13 +67,13 @@ const GemmTiles<Element>& Tiles() {
   return tiles;
 }
 
-// Lets the thread go on without the tiles that it used.
+// Behind it the thread goes on without the tiles that it used.
 template <typename Element>
-struct ReleaseTiles {
-  ReleaseTiles() = default;
-  ReleaseTiles(const ReleaseTiles&) = delete;
-  ReleaseTiles& operator=(const ReleaseTiles&) = delete;
-  ~ReleaseTiles() {
+struct TileScope {
+  TileScope() = default;
+  TileScope(const TileScope&) = delete;
+  TileScope& operator=(const TileScope&) = delete;
+  ~TileScope() {
     if (Tiles<Element>().release != nullptr) Tiles<Element>().release();
   }
 };
@@ -334,7 +334,7 @@ template <typename Element>
 void Multiply(const Gemm<Element>& gemm, int64_t row_begin, int64_t row_end, int64_t column_begin, int64_t column_end,
               int64_t next_column) {
   if (row_begin >= row_end) return;
-  const ReleaseTiles<Element> release;
+  const TileScope<Element> scope;
   if constexpr (std::is_same_v<Element, float>) {
     // What is copied of A and packed of B then is worth it: for many columns, or many rows.
     constexpr int64_t kInputsAtATime = 256;

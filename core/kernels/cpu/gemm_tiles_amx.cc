@@ -44,39 +44,6 @@ template <>
 constexpr auto* kStoreSums<AmxInstructions> = &StoreSumsByAvx512Bf16;
 #endif
 
-// The products of 32 inputs.
-template <typename I, bool kBothRows, int kPanels>
-QUARTET_SIMD_INLINE void AddProducts(const uint16_t* a, int64_t stride_bytes, const uint16_t* panels,
-                                     int64_t panel_numel) {
-  I::template Load<4>(a, stride_bytes);
-  if constexpr (kBothRows) {
-    I::template LoadOnce<6>(panels, kTileBytes);
-    I::template AddProducts<0, 4, 6>();
-    if constexpr (kPanels > 1) {
-      I::template LoadOnce<7>(panels + panel_numel, kTileBytes);
-      I::template AddProducts<1, 4, 7>();
-    }
-    I::template Load<5>(reinterpret_cast<const char*>(a) + kTileRows * stride_bytes, stride_bytes);
-    I::template AddProducts<2, 5, 6>();
-    if constexpr (kPanels > 1) I::template AddProducts<3, 5, 7>();
-  } else {
-    I::template LoadOnce<5>(panels, kTileBytes);
-    I::template AddProducts<0, 4, 5>();
-    if constexpr (kPanels > 1) {
-      I::template LoadOnce<6>(panels + panel_numel, kTileBytes);
-      I::template AddProducts<1, 4, 6>();
-    }
-    if constexpr (kPanels > 2) {
-      I::template LoadOnce<7>(panels + 2 * panel_numel, kTileBytes);
-      I::template AddProducts<2, 4, 7>();
-    }
-    if constexpr (kPanels > 3) {
-      I::template LoadOnce<5>(panels + 3 * panel_numel, kTileBytes);
-      I::template AddProducts<3, 4, 5>();
-    }
-  }
-}
-
 // Those of the last inputs, fewer than 32: filled up with zeros.
 template <typename I, bool kBothRows, int kPanels>
 void AddLastProducts(int64_t rows, const uint16_t* a, int64_t stride, const uint16_t* panels, int64_t panel_numel,

@@ -124,7 +124,7 @@ void ZeroTiles() {
 // Adds to `count` (1 to 4) tiles the products of one tile by others, of which tile i is at `at(i)` with rows
 // `stride_bytes` apart.
 template <typename I, int a, int b, typename At>
-QUARTET_SIMD_INLINE void AddProducts(int64_t count, int64_t stride_bytes, const At& at) {
+QUARTET_SIMD_INLINE void AddByEach(int64_t count, int64_t stride_bytes, const At& at) {
   I::template Load<b>(at(0), stride_bytes);
   I::template AddProducts<0, a, b>();
   if (count < 2) return;
@@ -167,7 +167,7 @@ void Attend(const PagedCacheLayout& layout, const PagedAttentionTask<uint16_t>& 
       ZeroTiles<I>();
       for (int64_t i = 0; i < d; i += kTileInputs) {
         I::template Load<4>(rows.queries + row * d + i, bytes(d));
-        AddProducts<I, 4, 5>(keys.parts, bytes(key_stride), [&](int64_t t) {
+        AddByEach<I, 4, 5>(keys.parts, bytes(key_stride), [&](int64_t t) {
           if (t < ahead.parts) AskFor(ahead.keys[t] + i * layout.block_size, kTileInputs / 2, key_stride);
           return keys.keys[t] + i * layout.block_size;
         });
@@ -179,7 +179,7 @@ void Attend(const PagedCacheLayout& layout, const PagedAttentionTask<uint16_t>& 
         ZeroTiles<I>();
         for (int64_t part = 0; part < keys.parts; ++part) {
           I::template Load<6>(memory.weights[0] + part * kValueKeys, sizeof(memory.weights[0]));
-          AddProducts<I, 6, 7>(tiles, bytes(value_stride), [&](int64_t t) {
+          AddByEach<I, 6, 7>(tiles, bytes(value_stride), [&](int64_t t) {
             const int64_t dimension = 2 * (i + t * kTileRows);
             if (part < ahead.parts) AskFor(ahead.values[part] + dimension, kValueKeys / 2, value_stride);
             return keys.values[part] + dimension;
