@@ -30,6 +30,7 @@ class CheckpointReaderTest : public ::testing::Test {
 
   std::string WriteFile(const std::string& name, const std::string& content) {
     const std::string path = folder_ + "/" + name;
+    std::filesystem::remove(path);  // ext4 brings to the disk at once what overwrites a file
     std::ofstream(path, std::ios::binary) << content;
     return path;
   }
