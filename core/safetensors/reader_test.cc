@@ -29,7 +29,7 @@ class CheckpointReaderTest : public ::testing::Test {
   void TearDown() override { std::filesystem::remove_all(folder_); }
 
   std::string WriteFile(const std::string& name, const std::string& content) {
-    const std::string path = folder_ + "/" + name;
+    std::string path = folder_ + "/" + name;
     std::filesystem::remove(path);  // ext4 brings to the disk at once what overwrites a file
     std::ofstream(path, std::ios::binary) << content;
     return path;
