@@ -1,8 +1,8 @@
 // The matrix registers of AMX: eight tiles of 16 rows of 64 bytes, each a thread's own. LibTorch-free.
 //
-// A product of tiles is of up to 16 rows of 32 numbers in bf16, as they lie in memory, by 16 columns of them, of which
-// row k has numbers 2 k and 2 k + 1 of each. Bits: the products of even and of odd numbers are summed apart, each from
-// zero in ascending order; the two sums are added, and that to the element of the third tile (TDPBF16PS in Intel's
+// A product of tiles is of up to 16 rows of up to 32 numbers in bf16, as they lie in memory, by 16 columns of them, of
+// which row k has numbers 2 k and 2 k + 1 of each. Bits: the products of even and of odd numbers are summed apart, each
+// from zero in ascending order; the two sums are added, and that to the element of the third tile (TDPBF16PS in Intel's
 // manual). Denormal numbers count as zero.
 #pragma once
 

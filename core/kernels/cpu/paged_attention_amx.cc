@@ -21,9 +21,10 @@ constexpr int64_t kValueKeys = PagedCacheLayout::kBlockSizeMultiple;
 
 // Tiles 0 to 3 hold sums; 4 queries and 5 keys, 32 dimensions of each; 6 weights and 7 values, of sixteen keys.
 TileShapes AttentionShapes(int64_t rows) {
-  constexpr auto kKeyBytes = static_cast<uint16_t>(kValueKeys * sizeof(uint16_t));
+  constexpr uint16_t kAll = kTileBytes, kWeights = kValueKeys * static_cast<int64_t>(sizeof(uint16_t));
   const auto r = static_cast<uint8_t>(rows);
-  return {.row_bytes = {64, 64, 64, 64, 64, 64, kKeyBytes, 64}, .rows = {r, r, r, r, r, kTileRows, r, kValueKeys / 2}};
+  return {.row_bytes = {kAll, kAll, kAll, kAll, kAll, kAll, kWeights, kAll},
+          .rows = {r, r, r, r, r, kTileRows, r, kValueKeys / 2}};
 }
 
 // What one thread works with, kept for its next task.

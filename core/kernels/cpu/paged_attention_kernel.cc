@@ -18,19 +18,20 @@ namespace {
 using simd::F16;
 using simd::kLanes;
 
-// Two dimensions of V's keys. Of bf16 they lie side by side, so that a shift and a mask widen them.
+// Two rows of as many numbers as V has lanes, `stride` apart. Of bf16 they lie side by side, so that a shift and a mask
+// widen them.
 template <typename V>
-QUARTET_SIMD_INLINE void LoadKeyPairs(const float* key, int64_t block_size, V* even, V* odd) {
-  simd::LoadTo(key, even);
-  simd::LoadTo(key + block_size, odd);
+QUARTET_SIMD_INLINE void LoadRows(const float* from, int64_t stride, V* first, V* second) {
+  simd::LoadTo(from, first);
+  simd::LoadTo(from + stride, second);
 }
 template <typename V>
-QUARTET_SIMD_INLINE void LoadKeyPairs(const uint16_t* key, int64_t, V* even, V* odd) {
-  simd::LoadPairs(key, even, odd);
+QUARTET_SIMD_INLINE void LoadRows(const uint16_t* from, int64_t, V* first, V* second) {
+  simd::LoadPairs(from, first, second);
 }
-// Of a key in a row of them; `offset` in its block.
-inline const float* KeysAt(const float* block, int64_t offset) { return block + offset; }
-inline const uint16_t* KeysAt(const uint16_t* block, int64_t offset) { return block + 2 * offset; }
+// Number `i` of the first of two rows.
+inline const float* InRows(const float* rows, int64_t i) { return rows + i; }
+inline const uint16_t* InRows(const uint16_t* rows, int64_t i) { return rows + 2 * i; }
 
 // scores[r][j] = the product of query r and key j of sixteen, R rows of d elements: those of even dimensions and those
 // of odd ones are summed by themselves.
@@ -39,10 +40,10 @@ QUARTET_SIMD_INLINE void Score(const float* queries, const Element* key, int64_t
                                const Element* next, float (*scores)[kLanes]) {
   for (int j = 0; j < kLanes; j += simd::kLanesOf<V>) {
     V score[R] = {}, odd_score[R] = {};
-    const Element* keys = KeysAt(key, j);
+    const Element* keys = InRows(key, j);
     for (int64_t i = 0; i < d; i += 2) {
       V even, odd;
-      LoadKeyPairs(keys + i * block_size, block_size, &even, &odd);
+      LoadRows(keys + i * block_size, block_size, &even, &odd);
       if (j == 0) simd::PrefetchToSecondCache(next + i * block_size);
       for (int r = 0; r < R; ++r) {
         score[r] += queries[r * d + i] * even;
@@ -53,63 +54,49 @@ QUARTET_SIMD_INLINE void Score(const float* queries, const Element* key, int64_t
   }
 }
 
-// Two keys' values of as many dimensions as V has lanes. Of bf16 they lie side by side.
-template <typename V>
-QUARTET_SIMD_INLINE void LoadValuePairs(const float* value, int64_t padded, V* first, V* second) {
-  simd::LoadTo(value, first);
-  simd::LoadTo(value + padded, second);
+// sums[r] += sum over keys j of weight[r][j] * value of key j, R rows of `padded` elements, of which those from `i` on
+// that N vectors have.
+template <typename V, int R, int N, typename Element>
+QUARTET_SIMD_INLINE void AddValuesFrom(int64_t i, const Element* value, int64_t padded, int64_t keys,
+                                       const float (*weight)[kLanes], const Element* next, float* sums) {
+  constexpr int kStep = simd::kLanesOf<V>;
+  V sum[R][N];
+  for (int r = 0; r < R; ++r) {
+    for (int n = 0; n < N; ++n) simd::LoadTo(sums + r * padded + i + n * kStep, &sum[r][n]);
+  }
+  int64_t j = 0;
+  for (; j + 2 <= keys; j += 2) {
+    for (int n = 0; n < N; ++n) {
+      const int64_t at = i + n * kStep;
+      V first, second;
+      LoadRows(InRows(value + j * padded, at), padded, &first, &second);
+      if (at % kLanes == 0) {
+        simd::PrefetchToSecondCache(InRows(next + j * padded, at));
+        if constexpr (std::is_same_v<Element, float>) simd::PrefetchToSecondCache(next + (j + 1) * padded + at);
+      }
+      for (int r = 0; r < R; ++r) {
+        sum[r][n] += weight[r][j] * first;
+        sum[r][n] += weight[r][j + 1] * second;
+      }
+    }
+  }
+  for (int n = 0; n < N && j < keys; ++n) {
+    V first, second;
+    LoadRows(InRows(value + j * padded, i + n * kStep), /*stride=*/0, &first, &second);
+    for (int r = 0; r < R; ++r) sum[r][n] += weight[r][j] * first;
+  }
+  for (int r = 0; r < R; ++r) {
+    for (int n = 0; n < N; ++n) simd::StoreFrom(sum[r][n], sums + r * padded + i + n * kStep);
+  }
 }
-template <typename V>
-QUARTET_SIMD_INLINE void LoadValuePairs(const uint16_t* value, int64_t, V* first, V* second) {
-  simd::LoadPairs(value, first, second);
-}
-// Dimension `i` in a row of values.
-inline const float* ValuesAt(const float* row, int64_t i) { return row + i; }
-inline const uint16_t* ValuesAt(const uint16_t* row, int64_t i) { return row + 2 * i; }
-
-// sums[r] += sum over keys j of weight[r][j] * value of key j, R rows of `padded` elements.
 template <typename V, int R, typename Element>
 QUARTET_SIMD_INLINE void AddValues(const Element* value, int64_t padded, int64_t keys, const float (*weight)[kLanes],
                                    const Element* next, float* sums) {
   constexpr int kStep = simd::kLanesOf<V>;
   // Of two vectors at a time where there are: sums of one would wait for each other.
-  const auto add = [&](int64_t i, auto vectors) {
-    constexpr int kVectors = decltype(vectors)::value;
-    V sum[R][kVectors];
-    for (int r = 0; r < R; ++r) {
-      for (int k = 0; k < kVectors; ++k) simd::LoadTo(sums + r * padded + i + k * kStep, &sum[r][k]);
-    }
-    int64_t j = 0;
-    for (; j + 2 <= keys; j += 2) {
-      for (int k = 0; k < kVectors; ++k) {
-        V first, second;
-        LoadValuePairs(ValuesAt(value + j * padded, i + k * kStep), padded, &first, &second);
-        if ((i + k * kStep) % kLanes == 0) {
-          simd::PrefetchToSecondCache(ValuesAt(next + j * padded, i + k * kStep));
-          if constexpr (std::is_same_v<Element, float>) {
-            simd::PrefetchToSecondCache(ValuesAt(next + (j + 1) * padded, i + k * kStep));
-          }
-        }
-        for (int r = 0; r < R; ++r) {
-          sum[r][k] += weight[r][j] * first;
-          sum[r][k] += weight[r][j + 1] * second;
-        }
-      }
-    }
-    if (j < keys) {
-      for (int k = 0; k < kVectors; ++k) {
-        V first, second;
-        LoadValuePairs(ValuesAt(value + j * padded, i + k * kStep), 0, &first, &second);
-        for (int r = 0; r < R; ++r) sum[r][k] += weight[r][j] * first;
-      }
-    }
-    for (int r = 0; r < R; ++r) {
-      for (int k = 0; k < kVectors; ++k) simd::StoreFrom(sum[r][k], sums + r * padded + i + k * kStep);
-    }
-  };
   int64_t i = 0;
-  for (; i + 2 * kStep <= padded; i += 2 * kStep) add(i, std::integral_constant<int, 2>());
-  if (i < padded) add(i, std::integral_constant<int, 1>());
+  for (; i + 2 * kStep <= padded; i += 2 * kStep) AddValuesFrom<V, R, 2>(i, value, padded, keys, weight, next, sums);
+  if (i < padded) AddValuesFrom<V, R, 1>(i, value, padded, keys, weight, next, sums);
 }
 
 // One row of AddValues' sums times `scale`, as d elements.
@@ -172,12 +159,12 @@ QUARTET_SIMD_INLINE void AttendRows(const PagedCacheLayout& layout, const PagedA
   for (int64_t first = begin; first < std::min(keys, end); first += kLanes) {
     const Element* head = HeadAt(layout, task, first);
     const int64_t offset = first % block_size;
-    const Element* key = KeysAt(head, offset);
+    const Element* key = InRows(head, offset);
     const Element* value = head + layout.key_numel() + offset * padded;
     // What is read next comes from memory, and its place is not to be guessed: it is asked for while this is used.
     const int64_t next = first + kLanes < keys ? first + kLanes : first;
     const Element* next_head = HeadAt(layout, task, next);
-    const Element* next_key = KeysAt(next_head, next % block_size);
+    const Element* next_key = InRows(next_head, next % block_size);
     const Element* next_value = next_head + layout.key_numel() + next % block_size * padded;
 
     alignas(64) float score[R][kLanes];
