@@ -27,7 +27,7 @@ SchedulerParameters=bf_interval=1,sched_interval=1
 PreemptType=preempt/partition_prio
 PreemptMode=REQUEUE
 ReturnToService=2
-KillWait=10
+KillWait=5
 MessageTimeout=5
 TcpTimeout=2
 SlurmctldTimeout=10

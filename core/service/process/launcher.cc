@@ -157,6 +157,7 @@ class Ranks {
       const std::optional<ExitState> end = children_[r]->Poll();
       if (!end.has_value()) continue;
       ended_by_wrong_use_ = ended_by_wrong_use_ || end->code == 2;
+      ended_well_ = ended_well_ && end->ok();
       const std::string what = absl::StrCat("rank ", r, " (pid ", children_[r]->pid(), ") ended: ", end->Describe());
       QUARTET_LOG(kError) << service_ << " " << what;
       absl::StrAppend(&ends, ends.empty() ? "" : "; ", what);
@@ -167,6 +168,13 @@ class Ranks {
 
   // Whether one of those that have ended said so by its exit code.
   bool ended_by_wrong_use() const { return ended_by_wrong_use_; }
+  bool ended_well() const { return ended_well_; }
+
+  void Signal(int number) {
+    for (auto& child : children_) {
+      if (child != nullptr) child->Signal(number);
+    }
+  }
 
   // SIGTERM to all at once, SIGKILL to those that are still there after the grace. `why` is the reason that they
   // give their callers.
@@ -192,7 +200,7 @@ class Ranks {
 
  private:
   const std::string service_;
-  bool ended_by_wrong_use_ = false;
+  bool ended_by_wrong_use_ = false, ended_well_ = true;
   std::vector<std::unique_ptr<ChildProcess>> children_;  // by rank; null once its end is known
 };
 
@@ -234,7 +242,7 @@ int LauncherMain(int argc, char** argv, const LauncherOptions& options) {
   }
 
   StopSignal stop;
-  if (config->train().save_on_sigterm()) stop.LeaveSigtermToOthers();
+  if (config->train().save_on_sigterm()) stop.LeaveSigtermToOrchestrator();
   InitLogging(argv[0], service, -1);
   std::error_code no_folder;
   const std::filesystem::path temporary = std::filesystem::temp_directory_path(no_folder);
@@ -256,6 +264,7 @@ int LauncherMain(int argc, char** argv, const LauncherOptions& options) {
   Ranks ranks(service, placement.ranks());
   int code = 0;
   std::string why = "not all ranks could be started";
+  bool ranks_know_of_sigterm = false;
   if (absl::Status s = ranks.Start(program, arguments, placement.threads(), *cores, folder + "/leader"); !s.ok()) {
     QUARTET_LOG(kError) << std::string(s.message());
     code = 1;
@@ -267,9 +276,14 @@ int LauncherMain(int argc, char** argv, const LauncherOptions& options) {
         why = *reason;
         break;
       }
+      if (stop.left_sigterm() && !ranks_know_of_sigterm) {
+        ranks.Signal(SIGTERM);
+        ranks_know_of_sigterm = true;
+      }
       const std::string ends = ranks.LogEnded();
       if (!ends.empty()) {
         why = ends;
+        if (stop.left_sigterm() && ranks.ended_well()) break;
         QUARTET_LOG(kError) << "a rank is missing; ending the others";
         code = 1;
         break;

@@ -22,7 +22,7 @@ struct StopSignal::Impl {
   int signal_fd = -1;
   int request_fd = -1;
   int parent_fd = -1;  // readable once the parent says why to stop, or (at its end) is gone
-  std::atomic<bool> ends_by_sigterm{true};
+  std::atomic<bool> ends_by_sigterm{true}, left_sigterm{false};
   std::mutex mutex;
   std::optional<std::string> reason;  // guarded by mutex
 };
@@ -57,7 +57,8 @@ void StopSignal::Request(const std::string& reason) {
   (void)!write(impl_->request_fd, &one, sizeof(one));
 }
 
-void StopSignal::LeaveSigtermToOthers() { impl_->ends_by_sigterm = false; }
+void StopSignal::LeaveSigtermToOrchestrator() { impl_->ends_by_sigterm = false; }
+bool StopSignal::left_sigterm() const { return impl_->left_sigterm; }
 
 std::optional<std::string> StopSignal::Wait(absl::Duration timeout) {
   pollfd fds[] = {{impl_->signal_fd, POLLIN, 0}, {impl_->request_fd, POLLIN, 0}, {impl_->parent_fd, POLLIN, 0}};
@@ -78,8 +79,9 @@ std::optional<std::string> StopSignal::Wait(absl::Duration timeout) {
     if (info.ssi_signo == SIGINT) return "SIGINT";
     if (info.ssi_signo != SIGTERM) continue;
     if (impl_->ends_by_sigterm) return "SIGTERM";
-    QUARTET_LOG(kInfo)
-        << "SIGTERM: the orchestrator makes a checkpoint first (train.save_on_sigterm); SIGINT ends this";
+    if (impl_->left_sigterm.exchange(true)) continue;
+    QUARTET_LOG(kInfo) << "SIGTERM: this goes on until no orchestrator is there, which makes a checkpoint first "
+                          "(train.save_on_sigterm); SIGINT ends it";
   }
   return std::nullopt;
 }

@@ -20,11 +20,13 @@ class StopSignal {
   // Thread safe; the first reason stays.
   void Request(const std::string& reason);
 
-  // From now on SIGTERM is no reason: who started this process will say when to stop, or send SIGINT.
-  void LeaveSigtermToOthers();
+  // From now on SIGTERM is no reason by itself: an orchestrator makes a checkpoint at it, with this process's help.
+  void LeaveSigtermToOrchestrator();
+  // Whether one has come since. Thread safe.
+  bool left_sigterm() const;
 
   // The reason to stop ("SIGTERM", "the parent process is gone", what the parent sends, or a requested one), as soon as
-  // there is one; nothing after `timeout`, or once a child has ended. One thread.
+  // there is one; nothing after `timeout`, or once a child has ended or a signal has come that is none. One thread.
   std::optional<std::string> Wait(absl::Duration timeout);
 
  private:

@@ -26,6 +26,8 @@ namespace {
 
 constexpr absl::Duration kGrace = absl::Seconds(1);
 constexpr std::chrono::seconds kStuck{3};
+// An orchestrator that has been away for so long after SIGTERM has ended.
+constexpr absl::Duration kLeft = absl::Seconds(2);
 // How long the executor thread may go on with what nobody waits for any more.
 constexpr std::chrono::milliseconds kUnwanted{250};
 
@@ -58,7 +60,7 @@ int RankMain(int argc, char** argv, const RankMainOptions& options) {
   if (!place.ok()) return WrongUse(options.service, place.status());
   absl::StatusOr<RunConfig> config = LoadServiceConfig(flags, options.service);
   if (!config.ok()) return WrongUse(options.service, config.status());
-  if (config->train().save_on_sigterm()) stop.LeaveSigtermToOthers();
+  if (config->train().save_on_sigterm()) stop.LeaveSigtermToOrchestrator();
 
   RankServerOptions server_options;
   server_options.service = options;
@@ -113,7 +115,11 @@ int RankMain(int argc, char** argv, const RankMainOptions& options) {
   });
   std::optional<std::string> reason;
   while (!reason.has_value()) {
-    reason = stop.Wait(patience > absl::ZeroDuration() ? absl::Seconds(1) : absl::Hours(1));
+    const bool counts = patience > absl::ZeroDuration() || stop.left_sigterm();
+    reason = stop.Wait(counts ? absl::Seconds(1) : absl::Hours(1));
+    if (stop.left_sigterm() && (*server)->unwatched() > kLeft) {
+      stop.Request("SIGTERM, and no orchestrator is there");
+    }
     if (patience > absl::ZeroDuration() && (*server)->unwatched() > patience) {
       stop.Request(absl::StrCat("no orchestrator has been there for ", absl::FormatDuration(patience),
                                 " (services.orchestrator_timeout_seconds)"));

@@ -178,21 +178,66 @@ TEST(Process, ServesOnAllRanksAndLeavesOnSigterm) {
   EXPECT_TRUE(AllEndWithin(pids, absl::ZeroDuration()));
 }
 
-TEST(Process, LeavesSigtermToAnOrchestratorThatSavesAtIt) {
-  Strings flags = kTwoRanks;
-  flags.push_back("--set=train.save_on_sigterm=true");
-  Toy toy(flags);
-  const auto pids = toy.RankPids();
-  EXPECT_EQ(pids.size(), 2);
-  for (const pid_t rank : pids) kill(rank, SIGTERM);
-  toy.process().Signal(SIGTERM);
-  for (const char* name : {"rollout/0", "rollout/1", "rollout"}) {
-    toy.WaitForLog(absl::StrCat("[", name, "] SIGTERM: the orchestrator makes a checkpoint first"));
+// Is there for a service, as an orchestrator is, until its end.
+class Watch {
+ public:
+  explicit Watch(const std::string& address)
+      : stub_(grpc::health::v1::Health::NewStub(MakeChannel(address, grpc::InsecureChannelCredentials()))) {
+    context_.set_wait_for_ready(true);
+    reader_ = stub_->Watch(&context_, {});
+    HealthCheckResponse response;
+    EXPECT_TRUE(reader_->Read(&response));
   }
-  EXPECT_EQ(Health(toy.Address(), ""), "SERVING");
-  toy.process().Signal(SIGINT);
-  toy.ExpectEnd(0, {"stopping: SIGINT"});
-  EXPECT_TRUE(AllEndWithin(pids, absl::ZeroDuration()));
+  ~Watch() {
+    context_.TryCancel();
+    HealthCheckResponse response;
+    while (reader_->Read(&response)) {
+    }
+    reader_->Finish();
+  }
+
+ private:
+  grpc::ClientContext context_;
+  const std::unique_ptr<grpc::health::v1::Health::Stub> stub_;
+  std::unique_ptr<grpc::ClientReader<HealthCheckResponse>> reader_;
+};
+
+class SigtermIsLeft : public ::testing::Test {
+ protected:
+  static Strings Flags() {
+    Strings flags = kTwoRanks;
+    flags.push_back("--set=train.save_on_sigterm=true");
+    return flags;
+  }
+  void ExpectGoesOn() {
+    for (const char* name : {"rollout/0", "rollout/1", "rollout"}) {
+      toy_.WaitForLog(absl::StrCat("[", name, "] SIGTERM: this goes on until no orchestrator is there"));
+    }
+    EXPECT_EQ(Health(toy_.Address(), ""), "SERVING");
+  }
+
+  Toy toy_{Flags()};
+  const std::set<pid_t> pids_ = toy_.RankPids();
+};
+
+TEST_F(SigtermIsLeft, ToAnOrchestratorAsLongAsOneIsThere) {
+  {
+    const Watch orchestrator(toy_.Address());
+    toy_.process().Signal(SIGTERM);
+    ExpectGoesOn();
+  }
+  toy_.ExpectEnd(0, {"[rollout/0] stopping: SIGTERM, and no orchestrator is there"});
+  EXPECT_TRUE(AllEndWithin(pids_, absl::ZeroDuration()));
+}
+
+TEST_F(SigtermIsLeft, AndSigintEndsAServiceAtOnce) {
+  const Watch orchestrator(toy_.Address());
+  for (const pid_t rank : pids_) kill(rank, SIGTERM);
+  toy_.process().Signal(SIGTERM);
+  ExpectGoesOn();
+  toy_.process().Signal(SIGINT);
+  toy_.ExpectEnd(0, {"stopping: SIGINT"});
+  EXPECT_TRUE(AllEndWithin(pids_, absl::ZeroDuration()));
 }
 
 // Of a process: the value of a variable of its environment, "" where it is not there; "0-3,8".
