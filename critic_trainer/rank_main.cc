@@ -5,7 +5,7 @@
 #include "critic_trainer/critic_trainer_service.h"
 
 int main(int argc, char** argv) {
-  return quartet::RankMain(
+  quartet::RankMain(
       argc, argv,
       {.service = "critic_trainer", .create = quartet::CreateCriticTrainer, .create_check = quartet::CreatePreflight});
 }

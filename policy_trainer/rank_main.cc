@@ -5,7 +5,7 @@
 #include "policy_trainer/policy_trainer_service.h"
 
 int main(int argc, char** argv) {
-  return quartet::RankMain(
+  quartet::RankMain(
       argc, argv,
       {.service = "policy_trainer", .create = quartet::CreatePolicyTrainer, .create_check = quartet::CreatePreflight});
 }

@@ -11,7 +11,7 @@ int main(int argc, char** argv) {
   mallopt(M_TRIM_THRESHOLD, 16 << 20);
   // mallopt ends glibc's own adjustment of this one, from 128 KiB upwards.
   mallopt(M_MMAP_THRESHOLD, 256 << 10);
-  return quartet::RankMain(
+  quartet::RankMain(
       argc, argv,
       {.service = "rollout", .create = quartet::CreateRolloutService, .create_check = quartet::CreatePreflight});
 }

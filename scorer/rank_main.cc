@@ -5,6 +5,6 @@
 #include "scorer/scorer_service.h"
 
 int main(int argc, char** argv) {
-  return quartet::RankMain(
-      argc, argv, {.service = "scorer", .create = quartet::CreateScorer, .create_check = quartet::CreatePreflight});
+  quartet::RankMain(argc, argv,
+                    {.service = "scorer", .create = quartet::CreateScorer, .create_check = quartet::CreatePreflight});
 }

@@ -219,7 +219,8 @@ TEST_F(Errors, AServiceKilledInTheMiddleOfTheRunIsNamed) {
   const std::string model = WriteTinyModel(harness_, "model");
   for (const std::string& service : kServiceNames) {
     SCOPED_TRACE(service);
-    const TinyRun run = WriteTinyRun(harness_, model, 2, {"train.max_steps=100000"});
+    const TinyRun run =
+        WriteTinyRun(harness_, model, 1, {"train.max_steps=100000", absl::StrCat("services.", service, ".ranks=2")});
     const std::string run_dir = run.run_dir + "." + service;
     std::vector<std::string> arguments = run.arguments;
     arguments.insert(arguments.end(), {"--launch", "--set=run_dir=" + run_dir});
@@ -259,7 +260,8 @@ TEST_F(Errors, AMemoryBudgetThatIsTooSmallNamesTheServiceTheRankAndWhatToDo) {
   const int64_t budget = std::filesystem::file_size(WriteTinyModel(harness_, "model") + "/model.safetensors");
   for (const int ranks : {1, 2}) {
     SCOPED_TRACE(ranks);
-    const TinyRun run = WriteTinyRun(harness_, harness_.Path("model"), ranks);
+    const TinyRun run =
+        WriteTinyRun(harness_, harness_.Path("model"), 1, {absl::StrCat("services.policy_trainer.ranks=", ranks)});
     const auto outcome = Launch(run, {},
                                 {absl::StrCat("--set=services.policy_trainer.device_memory_budget=", budget),
                                  absl::StrCat("--set=run_dir=", run.run_dir, ranks)});
@@ -275,7 +277,8 @@ TEST_F(Errors, AMemoryBudgetThatIsTooSmallNamesTheServiceTheRankAndWhatToDo) {
 
 // Less than the first update takes, more than anything before it.
 TEST_F(Errors, AMemoryBudgetPassedInTheMiddleOfTheRunNamesTheServiceTheRankAndWhatToDo) {
-  const TinyRun run = WriteTinyRun(harness_, WriteTinyModel(harness_, "model"), 2, {"train.max_steps=1"});
+  const TinyRun run = WriteTinyRun(harness_, WriteTinyModel(harness_, "model"), 1,
+                                   {"train.max_steps=1", "services.policy_trainer.ranks=2"});
   const auto unbounded = Launch(run);
   ASSERT_EQ(unbounded.exit_code, 0) << unbounded.output;
   const int64_t most = ReadRecords(run.run_dir + "/metrics.jsonl").at(0)["memory/policy_trainer/total"];

@@ -123,6 +123,18 @@ TEST(Run, WritesItsFolder) {
 TEST(Run, IsLookedAtBeforeModelsAreLoaded) {
   ProcessHarness harness;
   const TinyRun run = WriteTinyRun(harness, WriteTinyModel(harness, "model"), 2);
+  // Of services that run already, or should.
+  const auto check = [&](const std::string& rollout) {
+    std::vector<std::string> arguments =
+        With(run.arguments, {"--services_run", "--set=run_dir=" + harness.Path("beside")});
+    for (const std::string& service : kServiceNames) {
+      arguments.push_back(
+          absl::StrCat("--set=services.", service, ".listen=", service == "rollout" ? rollout : "127.0.0.1:1"));
+    }
+    return harness.Start("orchestrator/check", arguments);
+  };
+  const pid_t waits = check("127.0.0.1:1");  // says so after seconds
+
   const auto outcome = harness.Run("orchestrator/check", run.arguments, absl::Seconds(120));
   ASSERT_EQ(outcome.exit_code, 0) << outcome.output;
   EXPECT_THAT(
@@ -131,26 +143,17 @@ TEST(Run, IsLookedAtBeforeModelsAreLoaded) {
             ContainsRegex("policy_trainer: all_gather over 2 ranks [0-9.e+]+ Gb/s a rank, barrier"),
             ContainsRegex("weight transfer: [0-9.e+]+ Gb/s"), HasSubstr("checked: ")));
   EXPECT_FALSE(std::filesystem::exists(run.run_dir)) << "it leaves nothing";
-  EXPECT_THAT(harness.Survivors(absl::Seconds(5)), IsEmpty());
 
-  // Services that run already, or should: at one place no service can be.
-  const auto check = [&](const std::string& rollout) {
-    std::vector<std::string> arguments = With(run.arguments, {"--services_run"});
-    for (const std::string& service : kServiceNames) {
-      arguments.push_back(
-          absl::StrCat("--set=services.", service, ".listen=", service == "rollout" ? rollout : "127.0.0.1:1"));
-    }
-    return harness.Start("orchestrator/check", arguments);
-  };
+  // At this place no service can be.
   const auto unplaced = harness.Wait(check("127.0.0.1:0"), absl::Seconds(60));
   EXPECT_EQ(unplaced.exit_code, 2);
   EXPECT_THAT(unplaced.output, HasSubstr("services.rollout.listen is \"127.0.0.1:0\"; with --services_run"));
 
-  const pid_t waits = check("127.0.0.1:1");
   EXPECT_TRUE(harness.WaitForOutput(waits, "waiting for the rollout at 127.0.0.1:1", absl::Seconds(60)))
       << harness.Output(waits);
   EXPECT_EQ(kill(waits, SIGINT), 0);
   EXPECT_EQ(harness.Wait(waits, absl::Seconds(30)).exit_code, 130);
+  EXPECT_THAT(harness.Survivors(absl::Seconds(5)), IsEmpty());
 
   // A service with a model is not one to check.
   const auto [pid, address] = harness.StartService("rollout", run.arguments);

@@ -48,9 +48,8 @@ int WrongUse(const std::string& service, const absl::Status& status) {
 // 2: what it was told to do is wrong, such as the path of a model.
 int CodeOf(const absl::Status& status) { return absl::IsInvalidArgument(status) || absl::IsNotFound(status) ? 2 : 1; }
 
-}  // namespace
-
-int RankMain(int argc, char** argv, const RankMainOptions& options) {
+// The exit code.
+int RunRank(int argc, char** argv, const RankMainOptions& options) {
   StopSignal stop;  // before any thread
   ServiceFlags flags;
   const CommandLine line =
@@ -143,6 +142,19 @@ int RankMain(int argc, char** argv, const RankMainOptions& options) {
   *ended = true;
   EndTrace();
   return code;
+}
+
+}  // namespace
+
+void RankMain(int argc, char** argv, const RankMainOptions& options) {
+  const int code = RunRank(argc, argv, options);
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+  exit(code);  // where leaks are looked for
+#else
+  std::cout.flush();
+  fflush(nullptr);
+  _exit(code);
+#endif
 }
 
 }  // namespace quartet

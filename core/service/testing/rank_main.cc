@@ -92,10 +92,10 @@ class ToyService final : public RankService, public Rollout::Service {
 
 int main(int argc, char** argv) {
   using namespace quartet;
-  return RankMain(argc, argv,
-                  {.service = "rollout",
-                   .create = [](const RunConfig&, const RankContext& context,
-                                RankGroup& group) -> absl::StatusOr<std::unique_ptr<RankService>> {
-                     return std::make_unique<ToyService>(context, group);
-                   }});
+  RankMain(argc, argv,
+           {.service = "rollout",
+            .create = [](const RunConfig&, const RankContext& context,
+                         RankGroup& group) -> absl::StatusOr<std::unique_ptr<RankService>> {
+              return std::make_unique<ToyService>(context, group);
+            }});
 }
