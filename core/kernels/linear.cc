@@ -236,7 +236,12 @@ void MultiplyGradients(const at::Tensor& a_MK, const at::Tensor& b_KN, bool adds
   gemm.b_stride = gemm.b_is_transposed ? b.stride(0) : b.stride(1);
   gemm.c = MutableElements<Element>(product);
   gemm.c_stride = product.stride(0);
-  gemm.adds_to_c = adds;
+  if constexpr (std::is_same_v<Element, float>) {
+    if (adds) {
+      gemm.first_sums = gemm.c;
+      gemm.first_stride = gemm.c_stride;
+    }
+  }
   MultiplyAll<Element>({gemm});
 }
 

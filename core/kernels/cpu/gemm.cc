@@ -212,8 +212,12 @@ PlacedRows<Element> Copied(const Gemm<Element>& gemm, const Rows<Element>& rows)
     }
   } else {
     for (int64_t r = 0; r < rows.count; ++r) {
-      std::transform(rows.a + r * rows.stride, rows.a + r * rows.stride + gemm.K, copy + r * stride,
-                     [](Element value) { return Converted<To>(value); });
+      const Element* const row = rows.a + r * rows.stride;
+      if constexpr (std::is_same_v<To, Element>) {
+        std::copy(row, row + gemm.K, copy + r * stride);
+      } else {
+        std::transform(row, row + gemm.K, copy + r * stride, [](Element value) { return Converted<To>(value); });
+      }
     }
   }
   return {rows.first, rows.count, reinterpret_cast<const char*>(copy), stride, sizeof(To)};
@@ -268,6 +272,73 @@ void MultiplyFewRows(const Gemm<Element>& gemm, const Rows<Element>& all, const 
     for (int64_t i = 0; i < parts; ++i) {
       MultiplyPart(gemm, rows.part(i), panels + p * panel_numel, taken, n + p * kPanelRows,
                    {next + i * share, step_numel});
+    }
+  }
+}
+
+// Of a B that is not packed: what is copied of A and packed of it for so many inputs stays in the caches, and is worth
+// it for many columns, or many rows.
+template <typename Element>
+int64_t InputsAtATime(const Gemm<Element>& gemm) {
+  return std::is_same_v<Element, float> && gemm.a_is_transposed ? 256 : 2048;
+}
+
+// Rows [row_begin, row_end) and columns [column_begin, column_end), as a product of its own.
+template <typename Element>
+Gemm<Element> PartOf(const Gemm<Element>& gemm, int64_t row_begin, int64_t row_end, int64_t column_begin,
+                     int64_t column_end) {
+  Gemm<Element> part = gemm;
+  part.M = row_end - row_begin;
+  part.N = column_end - column_begin;
+  part.a += row_begin * (gemm.a_is_transposed ? 1 : gemm.a_stride);
+  part.b += column_begin * (gemm.b_is_transposed ? 1 : gemm.b_stride);
+  const int64_t place = row_begin * gemm.c_stride + column_begin;
+  if (part.c != nullptr) part.c += place;
+  if (part.c_fp32 != nullptr) part.c_fp32 += place;
+  if (part.residual != nullptr) part.residual += place;
+  if (part.bias != nullptr) part.bias += column_begin;
+  if (part.first_sums != nullptr) part.first_sums += row_begin * gemm.first_stride + column_begin;
+  return part;
+}
+
+// Some inputs after the others, with sums in fp32 between them: in C, where it is of floats.
+template <typename Element>
+void MultiplyInParts(const Gemm<Element>& gemm, int64_t row_begin, int64_t row_end, int64_t column_begin,
+                     int64_t column_end) {
+  constexpr int64_t kSums = 1 << 20;
+  const int64_t inputs = InputsAtATime(gemm), most_columns = PanelsInCache<Element>(inputs) * kPanelRows,
+                most_rows = std::max<int64_t>(kPanelRows, kSums / most_columns / kPanelRows * kPanelRows);
+  thread_local Scratch scratch;
+  for (int64_t n = column_begin; n < column_end; n += most_columns) {
+    for (int64_t m = row_begin; m < row_end; m += most_rows) {
+      const Gemm<Element> whole =
+          PartOf(gemm, m, std::min(row_end, m + most_rows), n, std::min(column_end, n + most_columns));
+      Gemm<Element> part = whole;
+      part.bias = part.residual = nullptr;
+      float* sums = whole.c_fp32;
+      if constexpr (std::is_same_v<Element, float>) {
+        sums = whole.c;
+      } else if (sums == nullptr) {
+        part.c = nullptr;
+        part.c_fp32 = sums = scratch.Get<float>(whole.M * whole.N);
+        part.c_stride = whole.N;
+      }
+      const int64_t stride = part.c_stride;
+      for (int64_t k = 0; k < gemm.K; k += inputs) {
+        if (k + inputs >= gemm.K) {
+          part.c = whole.c;
+          part.c_fp32 = whole.c_fp32;
+          part.c_stride = whole.c_stride;
+          part.bias = whole.bias;
+          part.residual = whole.residual;
+        }
+        part.K = std::min(inputs, gemm.K - k);
+        part.a = whole.a + k * (gemm.a_is_transposed ? gemm.a_stride : 1);
+        part.b = whole.b + k * (gemm.b_is_transposed ? gemm.b_stride : 1);
+        Multiply(part, 0, part.M, 0, part.N);
+        part.first_sums = sums;
+        part.first_stride = stride;
+      }
     }
   }
 }
@@ -335,21 +406,9 @@ void Multiply(const Gemm<Element>& gemm, int64_t row_begin, int64_t row_end, int
               int64_t next_column) {
   if (row_begin >= row_end) return;
   const TileScope<Element> scope;
-  if constexpr (std::is_same_v<Element, float>) {
-    // What is copied of A and packed of B then is worth it: for many columns, or many rows.
-    constexpr int64_t kInputsAtATime = 256;
-    if (gemm.a_is_transposed && gemm.K > kInputsAtATime && gemm.bias == nullptr && gemm.residual == nullptr) {
-      QUARTET_CHECK(!gemm.b_is_packed);
-      for (int64_t k = 0; k < gemm.K; k += kInputsAtATime) {
-        Gemm<float> part = gemm;
-        part.K = std::min(kInputsAtATime, gemm.K - k);
-        part.a += k * gemm.a_stride;
-        part.b += gemm.b_is_transposed ? k * gemm.b_stride : k;
-        part.adds_to_c = gemm.adds_to_c || k > 0;
-        Multiply(part, row_begin, row_end, column_begin, column_end, next_column);
-      }
-      return;
-    }
+  if (!gemm.b_is_packed && gemm.K > InputsAtATime(gemm)) {
+    MultiplyInParts(gemm, row_begin, row_end, column_begin, column_end);
+    return;
   }
   const int64_t panel_numel = PanelNumel<Element>(gemm.K);
   const Rows<Element> rows =

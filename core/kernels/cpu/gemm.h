@@ -68,7 +68,10 @@ struct Gemm {
   Element* c = nullptr;
   float* c_fp32 = nullptr;
   int64_t c_stride = 0;
-  bool adds_to_c = false;         // of floats alone: the sums go on from what C holds
+  // Optional, [M, N], row m: first_sums + m * first_stride: the sums go on from these, as if they had not stopped. They
+  // may be C.
+  const float* first_sums = nullptr;
+  int64_t first_stride = 0;
   const Element* bias = nullptr;  // optional, [N]; added to the sum before it is rounded
   // Optional, [M, N], row m: residual + m * c_stride, with `c`; added to the rounded sum, and rounded again.
   const Element* residual = nullptr;
@@ -76,8 +79,8 @@ struct Gemm {
 
 // Computes rows [row_begin, row_end), columns [column_begin, column_end) of C; columns begin and end at multiples of
 // 16, or end at N. `next_column` is where the same thread will probably go on with these rows, so that B is read ahead.
-// Thread safe for disjoint parts. Where B is not packed, each thread keeps scratch memory: half a MiB, or two panels
-// where they are larger.
+// Thread safe for disjoint parts. Where B is not packed, each thread keeps scratch memory: up to 1.5 MiB, and 4 MiB
+// for sums where there are more inputs than caches hold and C is of bf16.
 template <typename Element>
 void Multiply(const Gemm<Element>& gemm, int64_t row_begin, int64_t row_end, int64_t column_begin, int64_t column_end,
               int64_t next_column = 0);

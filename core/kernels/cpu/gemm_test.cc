@@ -193,6 +193,38 @@ TYPED_TEST(GemmTest, GivesTheSameBitsOfTransposedFactors) {
   }
 }
 
+// As B where it is packed, whose inputs are taken in one go.
+TYPED_TEST(GemmTest, GivesTheSameBitsOfManyInputsInParts) {
+  constexpr int64_t N = 340, K = 2100;
+  const int64_t most = CpuKernels() == EmulatedAmxTiles().name ? 40 : 8200;
+  const auto b = this->Random(N * K), b_transposed = Transposed(b, N), packed = Pack(b, N, K);
+  for (const auto& [M, columns] : {std::pair<int64_t, int64_t>(40, N), {most, kPanelRows}}) {
+    SCOPED_TRACE(M);
+    const auto a = this->Random(M * K), bias = this->Random(N), residual = this->Random(M * N);
+    const auto multiply = [&](const std::vector<TypeParam>& of, bool is_packed, bool is_transposed, bool in_fp32) {
+      std::vector<float> sums;
+      std::vector<TypeParam> rounded(M * N);
+      Gemm<TypeParam> gemm = Describe(a, of, N, K, &sums);
+      gemm.b_is_packed = is_packed;
+      gemm.b_is_transposed = is_transposed;
+      if (is_transposed) gemm.b_stride = N;
+      gemm.bias = bias.data();
+      if (!in_fp32) {
+        gemm.c = rounded.data();
+        gemm.c_fp32 = nullptr;
+        gemm.residual = residual.data();
+      }
+      Multiply(gemm, 1, M, 0, columns);
+      return std::pair(sums, rounded);
+    };
+    for (const bool in_fp32 : {false, true}) {
+      const auto expected = multiply(packed, true, false, in_fp32);
+      EXPECT_EQ(multiply(b, false, false, in_fp32), expected);
+      EXPECT_EQ(multiply(b_transposed, false, true, in_fp32), expected);
+    }
+  }
+}
+
 TYPED_TEST(GemmTest, CanBeCutBetweenThreads) {
   constexpr int64_t M = 29, N = 100, K = 65;
   const std::vector<TypeParam> a = this->Random(M * K), b = this->Random(N * K);
@@ -234,21 +266,19 @@ TYPED_TEST(GemmTest, AddsTheBiasBeforeTheOneRounding) {
   }
 }
 
-TEST(Fp32Gemm, GoesOnFromWhatCHolds) {
-  constexpr int64_t M = 29, N = 50, K = 700, kFirst = 300;
-  std::mt19937 engine(3);
-  std::normal_distribution<float> normal;
-  std::vector<float> a(M * K), b(N * K), whole, parts;
-  for (float& value : a) value = normal(engine);
-  for (float& value : b) value = normal(engine);
+TYPED_TEST(GemmTest, GoesOnFromWhatCHolds) {
+  constexpr int64_t M = 29, N = 50, K = 700, kFirst = 320;
+  const auto a = this->Random(M * K), b = this->Random(N * K);
+  std::vector<float> whole, parts;
   Multiply(Describe(a, b, N, K, &whole), 0, M, 0, N);
-  Gemm<float> gemm = Describe(a, b, N, K, &parts);
+  Gemm<TypeParam> gemm = Describe(a, b, N, K, &parts);
   gemm.K = kFirst;
   Multiply(gemm, 0, M, 0, N);
   gemm.K = K - kFirst;
   gemm.a += kFirst;
   gemm.b += kFirst;
-  gemm.adds_to_c = true;
+  gemm.first_sums = parts.data();
+  gemm.first_stride = N;
   Multiply(gemm, 0, M, 0, N);
   EXPECT_EQ(parts, whole);
 }

@@ -78,6 +78,7 @@ QUARTET_SIMD_INLINE void ForSums(float* sums, const Visit& visit) {
 struct Inputs {
   int64_t begin, end;  // end: K, or a multiple of 32 like begin
   float* partial;      // the sums between them: [rows, 16 kPanels]
+  bool has_sums;       // it has those to go on from
 };
 
 // Where row m of C has column n, and the bytes from row to row.
@@ -94,10 +95,10 @@ void MultiplyTiles(const Gemm<uint16_t>& gemm, int64_t m, int64_t rows, const ui
                    const uint16_t* panels, int64_t n, const Inputs& inputs, const NextPanels<uint16_t>& next) {
   constexpr int64_t kSteps = kTileInputs / kStepInputs<uint16_t>, kLineNumel = 32, kSumsBytes = kPanels * kTileBytes;
   ForSums<I, kBothRows, kPanels>(inputs.partial, [&](auto tile, const float* from) {
-    if (inputs.begin == 0) {
-      I::template Zero<tile>();
-    } else {
+    if (inputs.has_sums) {
       I::template Load<tile>(from, kSumsBytes);
+    } else {
+      I::template Zero<tile>();
     }
   });
   const int64_t panel_numel = PanelNumel<uint16_t>(gemm.K),
@@ -124,6 +125,15 @@ void MultiplyTiles(const Gemm<uint16_t>& gemm, int64_t m, int64_t rows, const ui
   if (ends) kStoreSums<I>(gemm, m, rows, n, kPanels, last);
 }
 
+// gemm.first_sums of rows [m, m + rows) and `panels` panels, as a matrix of its own.
+void CopyFirstSums(const Gemm<uint16_t>& gemm, int64_t m, int64_t rows, int64_t n, int64_t panels, float* sums) {
+  const int64_t columns = panels * kPanelRows, known = std::min(columns, gemm.N - n);
+  for (int64_t r = 0; r < rows; ++r, sums += columns) {
+    const float* const first = gemm.first_sums + (m + r) * gemm.first_stride + n;
+    std::fill(std::copy(first, first + known, sums), sums + columns, 0.0f);
+  }
+}
+
 // Two tiles of A's rows of so many inputs leave room in the first cache (48 KiB).
 constexpr int64_t kMostInputs = 576;
 
@@ -144,9 +154,12 @@ void Multiply(const Gemm<uint16_t>& gemm, int64_t m, int64_t rows, const void* a
   do {
     for (int64_t p = 0; p < count; p += most) {
       const int64_t taken = std::min(most, count - p);
+      float* const sums = partial.data() + p * rows * kPanelRows;
+      const bool goes_on = begin == 0 && gemm.first_sums != nullptr;
+      if (goes_on) CopyFirstSums(gemm, m, rows, n + p * kPanelRows, taken, sums);
       const auto multiply = rows > kTileRows ? kManyRows[taken - 1] : kFewRows[taken - 1];
       multiply(gemm, m, rows, static_cast<const uint16_t*>(a), stride, panels + p * panel_numel, n + p * kPanelRows,
-               {begin, std::min(gemm.K, begin + inputs), partial.data() + p * rows * kPanelRows}, next);
+               {begin, std::min(gemm.K, begin + inputs), sums, goes_on || begin > 0}, next);
     }
     begin += inputs;
   } while (begin < gemm.K);

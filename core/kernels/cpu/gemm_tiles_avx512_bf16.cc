@@ -53,9 +53,13 @@ QUARTET_BF16_INLINE __m512 Widened(__m256i elements) {
   return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(elements), 16));
 }
 
+QUARTET_BF16_INLINE __mmask16 FirstLanes(int64_t count) {
+  return count >= 16 ? __mmask16{0xFFFF} : static_cast<__mmask16>((1u << count) - 1);
+}
+
 // Sums that have been taken to their end: to columns [n, n + 16) of row m, of which `count` exist.
 QUARTET_BF16_INLINE void StoreSums(const Gemm<uint16_t>& gemm, int64_t m, int64_t n, int64_t count, __m512 sums) {
-  const __mmask16 mask = count >= 16 ? __mmask16{0xFFFF} : static_cast<__mmask16>((1u << count) - 1);
+  const __mmask16 mask = FirstLanes(count);
   if (gemm.bias != nullptr) {
     sums = _mm512_add_ps(sums, Widened(_mm256_maskz_loadu_epi16(mask, gemm.bias + n)));
   }
@@ -82,6 +86,16 @@ QUARTET_BF16_INLINE void MultiplyTile(const Gemm<uint16_t>& gemm, int64_t m, con
   for (int r = 0; r < R; ++r) {
 #pragma GCC unroll 8
     for (int p = 0; p < P; ++p) sums[r][p] = _mm512_setzero_ps();
+  }
+  if (gemm.first_sums != nullptr) {
+#pragma GCC unroll 16
+    for (int r = 0; r < R; ++r) {
+      const float* const first = gemm.first_sums + (m + r) * gemm.first_stride + n;
+#pragma GCC unroll 8
+      for (int p = 0; p < P; ++p) {
+        sums[r][p] = _mm512_maskz_loadu_ps(FirstLanes(gemm.N - n - p * kPanelRows), first + p * kPanelRows);
+      }
+    }
   }
   const int64_t panel_numel = PanelNumel<uint16_t>(gemm.K);
   const int64_t steps = gemm.K / 2;

@@ -52,10 +52,7 @@ QUARTET_SIMD_INLINE void StoreSums(const Gemm<Element>& gemm, int64_t m, int64_t
 // What the sums of StoreSums begin with.
 template <typename Element>
 QUARTET_SIMD_INLINE simd::F16 FirstSums(const Gemm<Element>& gemm, int64_t m, int64_t n, int64_t count) {
-  if constexpr (std::is_same_v<Element, float>) {
-    if (gemm.adds_to_c) return simd::LoadSome(gemm.c + m * gemm.c_stride + n, count);
-  }
-  return simd::F16{};
+  return gemm.first_sums == nullptr ? simd::F16{} : simd::LoadSome(gemm.first_sums + m * gemm.first_stride + n, count);
 }
 
 // Adds to the sums of R rows and P panels the products of one k of a step: rows[r * stride] by the elements of each
@@ -176,7 +173,7 @@ QUARTET_WIDE void WideTile(const Gemm<Element>& gemm, int64_t m, const void* a, 
   // Sums come and go by way of memory: loading and storing them calls functions, for which they would be kept there all
   // the time.
   alignas(64) float stored[R][P][kPanelRows];
-  if (gemm.adds_to_c) {
+  if (gemm.first_sums != nullptr) {
     for (int r = 0; r < R; ++r) {
       for (int p = 0; p < P; ++p) {
         simd::Store(stored[r][p], FirstSums(gemm, m + r, n + p * kPanelRows, gemm.N - n - p * kPanelRows));
