@@ -243,7 +243,7 @@ void MultiplyPart(const Gemm<Element>& gemm, const PlacedRows<Element>& part, co
 template <typename Element>
 void MultiplyPanels(const Gemm<Element>& gemm, const Rows<Element>& rows, const Element* panels, int64_t count,
                     int64_t n) {
-  const int64_t panel_numel = PanelNumel<Element>(gemm.K);
+  const int64_t panel_numel = PanelStride(gemm);
   for (int64_t i = 0; i < rows.parts(); ++i) {
     const PlacedRows<Element> part = Placed(gemm, rows.part(i));
     const int64_t most = Tiles<Element>().walks_panels ? count : Tiles<Element>().panels_for_rows[part.count];
@@ -262,8 +262,7 @@ template <typename Element>
 void MultiplyFewRows(const Gemm<Element>& gemm, const Rows<Element>& all, const Element* panels, int64_t count,
                      int64_t n, const Element* following) {
   const PlacedRows<Element> rows = Placed(gemm, all);
-  const int64_t panel_numel = PanelNumel<Element>(gemm.K), parts = rows.parts(),
-                most = PanelsOfFewRows<Element>(rows.count);
+  const int64_t panel_numel = PanelStride(gemm), parts = rows.parts(), most = PanelsOfFewRows<Element>(rows.count);
   const int64_t step_numel = (kStepNumel<Element> + parts - 1) / parts,
                 share = gemm.K / kStepInputs<Element> * step_numel;
   for (int64_t p = 0; p < count; p += most) {
@@ -276,11 +275,18 @@ void MultiplyFewRows(const Gemm<Element>& gemm, const Rows<Element>& all, const 
   }
 }
 
-// Of a B that is not packed: what is copied of A and packed of it for so many inputs stays in the caches, and is worth
-// it for many columns, or many rows.
+// So many of A's rows, copied or not, and of B's panels, packed for it or before, stay in the caches; what is copied
+// and packed is worth it for many columns, or many rows.
 template <typename Element>
 int64_t InputsAtATime(const Gemm<Element>& gemm) {
   return std::is_same_v<Element, float> && gemm.a_is_transposed ? 256 : 2048;
+}
+
+template <typename Element>
+bool IsBetterInParts(const Gemm<Element>& gemm) {
+  // Where so many panels stay in the cache anyway, rows come from memory seldom enough.
+  constexpr int64_t kEnoughPanels = 4;
+  return gemm.K > InputsAtATime(gemm) && !(gemm.b_is_packed && PanelsInCache<Element>(gemm.K) >= kEnoughPanels);
 }
 
 // Rows [row_begin, row_end) and columns [column_begin, column_end), as a product of its own.
@@ -291,7 +297,8 @@ Gemm<Element> PartOf(const Gemm<Element>& gemm, int64_t row_begin, int64_t row_e
   part.M = row_end - row_begin;
   part.N = column_end - column_begin;
   part.a += row_begin * (gemm.a_is_transposed ? 1 : gemm.a_stride);
-  part.b += column_begin * (gemm.b_is_transposed ? 1 : gemm.b_stride);
+  part.b += gemm.b_is_packed ? column_begin / kPanelRows * PanelStride(gemm)
+                             : column_begin * (gemm.b_is_transposed ? 1 : gemm.b_stride);
   const int64_t place = row_begin * gemm.c_stride + column_begin;
   if (part.c != nullptr) part.c += place;
   if (part.c_fp32 != nullptr) part.c_fp32 += place;
@@ -315,6 +322,7 @@ void MultiplyInParts(const Gemm<Element>& gemm, int64_t row_begin, int64_t row_e
           PartOf(gemm, m, std::min(row_end, m + most_rows), n, std::min(column_end, n + most_columns));
       Gemm<Element> part = whole;
       part.bias = part.residual = nullptr;
+      if (gemm.b_is_packed) part.panel_inputs = std::max(gemm.K, gemm.panel_inputs);
       float* sums = whole.c_fp32;
       if constexpr (std::is_same_v<Element, float>) {
         sums = whole.c;
@@ -334,7 +342,7 @@ void MultiplyInParts(const Gemm<Element>& gemm, int64_t row_begin, int64_t row_e
         }
         part.K = std::min(inputs, gemm.K - k);
         part.a = whole.a + k * (gemm.a_is_transposed ? gemm.a_stride : 1);
-        part.b = whole.b + k * (gemm.b_is_transposed ? gemm.b_stride : 1);
+        part.b = whole.b + k * (gemm.b_is_packed ? kPanelRows : gemm.b_is_transposed ? gemm.b_stride : 1);
         Multiply(part, 0, part.M, 0, part.N);
         part.first_sums = sums;
         part.first_stride = stride;
@@ -406,17 +414,17 @@ void Multiply(const Gemm<Element>& gemm, int64_t row_begin, int64_t row_end, int
               int64_t next_column) {
   if (row_begin >= row_end) return;
   const TileScope<Element> scope;
-  if (!gemm.b_is_packed && gemm.K > InputsAtATime(gemm)) {
-    MultiplyInParts(gemm, row_begin, row_end, column_begin, column_end);
-    return;
-  }
-  const int64_t panel_numel = PanelNumel<Element>(gemm.K);
+  const int64_t panel_numel = PanelStride(gemm);
   const Rows<Element> rows =
       Rows<Element>{0, gemm.M, gemm.a, gemm.a_stride, gemm.a_is_transposed}.between(row_begin, row_end);
   if (gemm.b_is_packed && AreFewRows<Element>(rows.count, gemm.K)) {
     const auto panel_at = [&](int64_t column) { return gemm.b + column / kPanelRows * panel_numel; };
     const int64_t panels = (column_end - column_begin + kPanelRows - 1) / kPanelRows;
     MultiplyFewRows(gemm, rows, panel_at(column_begin), panels, column_begin, panel_at(next_column));
+    return;
+  }
+  if (IsBetterInParts(gemm)) {
+    MultiplyInParts(gemm, row_begin, row_end, column_begin, column_end);
     return;
   }
   // Panels that are packed to be read once, only until they are read.

@@ -9,6 +9,7 @@
 // products are of floats, each added with one rounding.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <string_view>
 
@@ -64,6 +65,7 @@ struct Gemm {
   int64_t b_stride = 0;
   bool b_is_transposed = false;  // then element n, k is at b + k * b_stride + n
   bool b_is_packed = false;      // then panels, one behind the other
+  int64_t panel_inputs = 0;      // of those panels, where K is a part of them
   // One of them; row m: c + m * c_stride. Rounded to the nearest where it is bf16.
   Element* c = nullptr;
   float* c_fp32 = nullptr;
@@ -77,10 +79,16 @@ struct Gemm {
   const Element* residual = nullptr;
 };
 
+// Elements from one panel of B to the next.
+template <typename Element>
+int64_t PanelStride(const Gemm<Element>& gemm) {
+  return PanelNumel<Element>(std::max(gemm.K, gemm.panel_inputs));
+}
+
 // Computes rows [row_begin, row_end), columns [column_begin, column_end) of C; columns begin and end at multiples of
 // 16, or end at N. `next_column` is where the same thread will probably go on with these rows, so that B is read ahead.
-// Thread safe for disjoint parts. Where B is not packed, each thread keeps scratch memory: up to 1.5 MiB, and 4 MiB
-// for sums where there are more inputs than caches hold and C is of bf16.
+// Thread safe for disjoint parts. Each thread keeps scratch memory: up to 1.5 MiB where B is not packed, and 4 MiB
+// for sums where many rows have more inputs than caches hold and C is of bf16.
 template <typename Element>
 void Multiply(const Gemm<Element>& gemm, int64_t row_begin, int64_t row_end, int64_t column_begin, int64_t column_end,
               int64_t next_column = 0);

@@ -13,6 +13,7 @@
 #include <type_traits>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "core/hardware/bf16.h"
 #include "core/kernels/cpu/gemm_tiles.h"
 
@@ -193,34 +194,38 @@ TYPED_TEST(GemmTest, GivesTheSameBitsOfTransposedFactors) {
   }
 }
 
-// As B where it is packed, whose inputs are taken in one go.
+// As a few rows by a packed B, whose inputs are taken in one go.
 TYPED_TEST(GemmTest, GivesTheSameBitsOfManyInputsInParts) {
-  constexpr int64_t N = 340, K = 2100;
-  const int64_t most = CpuKernels() == EmulatedAmxTiles().name ? 40 : 8200;
-  const auto b = this->Random(N * K), b_transposed = Transposed(b, N), packed = Pack(b, N, K);
-  for (const auto& [M, columns] : {std::pair<int64_t, int64_t>(40, N), {most, kPanelRows}}) {
-    SCOPED_TRACE(M);
-    const auto a = this->Random(M * K), bias = this->Random(N), residual = this->Random(M * N);
-    const auto multiply = [&](const std::vector<TypeParam>& of, bool is_packed, bool is_transposed, bool in_fp32) {
-      std::vector<float> sums;
-      std::vector<TypeParam> rounded(M * N);
-      Gemm<TypeParam> gemm = Describe(a, of, N, K, &sums);
-      gemm.b_is_packed = is_packed;
-      gemm.b_is_transposed = is_transposed;
-      if (is_transposed) gemm.b_stride = N;
-      gemm.bias = bias.data();
-      if (!in_fp32) {
-        gemm.c = rounded.data();
-        gemm.c_fp32 = nullptr;
-        gemm.residual = residual.data();
-      }
-      Multiply(gemm, 1, M, 0, columns);
-      return std::pair(sums, rounded);
-    };
+  struct Shape {
+    int64_t M, N, K;
+  };
+  std::vector<Shape> shapes = {{40, 340, 2100}, {40, 35, 10500}};
+  if (CpuKernels() != EmulatedAmxTiles().name) shapes.push_back({8200, 16, 2100});
+  for (const auto& [M, N, K] : shapes) {
+    SCOPED_TRACE(absl::StrCat(M, " x ", K, " x ", N));
+    const auto a = this->Random(M * K), b = this->Random(N * K), bias = this->Random(N), residual = this->Random(M * N);
     for (const bool in_fp32 : {false, true}) {
-      const auto expected = multiply(packed, true, false, in_fp32);
-      EXPECT_EQ(multiply(b, false, false, in_fp32), expected);
-      EXPECT_EQ(multiply(b_transposed, false, true, in_fp32), expected);
+      const auto multiply = [&](const std::vector<TypeParam>& of, bool is_packed, bool is_transposed, int64_t rows) {
+        std::vector<float> sums;
+        std::vector<TypeParam> rounded(M * N);
+        Gemm<TypeParam> gemm = Describe(a, of, N, K, &sums);
+        gemm.b_is_packed = is_packed;
+        gemm.b_is_transposed = is_transposed;
+        if (is_transposed) gemm.b_stride = N;
+        gemm.bias = bias.data();
+        if (!in_fp32) {
+          gemm.c = rounded.data();
+          gemm.c_fp32 = nullptr;
+          gemm.residual = residual.data();
+        }
+        for (int64_t m = 1; m < M; m += rows) Multiply(gemm, m, std::min(M, m + rows), 0, N);
+        return std::pair(sums, rounded);
+      };
+      const auto packed = Pack(b, N, K);
+      const auto expected = multiply(packed, true, false, 8);
+      EXPECT_EQ(multiply(packed, true, false, M), expected);
+      EXPECT_EQ(multiply(b, false, false, M), expected);
+      EXPECT_EQ(multiply(Transposed(b, N), false, true, M), expected);
     }
   }
 }

@@ -101,8 +101,8 @@ void MultiplyTiles(const Gemm<uint16_t>& gemm, int64_t m, int64_t rows, const ui
       I::template Zero<tile>();
     }
   });
-  const int64_t panel_numel = PanelNumel<uint16_t>(gemm.K),
-                stride_bytes = stride * static_cast<int64_t>(sizeof(uint16_t)), ahead = kSteps * next.step_numel;
+  const int64_t panel_numel = PanelStride(gemm), stride_bytes = stride * static_cast<int64_t>(sizeof(uint16_t)),
+                ahead = kSteps * next.step_numel;
   // C's lines are on their way while its sums are made: two rows a step.
   const bool ends = inputs.end == gemm.K;
   const auto c = ends ? CAt(gemm, m, n) : std::pair<const char*, int64_t>();
@@ -145,7 +145,7 @@ void Multiply(const Gemm<uint16_t>& gemm, int64_t m, int64_t rows, const void* a
                                                      &MultiplyTiles<I, false, 3>, &MultiplyTiles<I, false, 4>};
   static constexpr Function kManyRows[] = {&MultiplyTiles<I, true, 1>, &MultiplyTiles<I, true, 2>};
   ConfigureTiles<I>(ShapesOf(rows));
-  const int64_t most = kPanelsForRows[rows], panel_numel = PanelNumel<uint16_t>(gemm.K);
+  const int64_t most = kPanelsForRows[rows], panel_numel = PanelStride(gemm);
   const int64_t parts = count > most ? std::max<int64_t>(1, (gemm.K + kMostInputs - 1) / kMostInputs) : 1;
   const int64_t inputs = (gemm.K + parts * kTileInputs - 1) / (parts * kTileInputs) * kTileInputs;
   thread_local std::vector<float> partial;

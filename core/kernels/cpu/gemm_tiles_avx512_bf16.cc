@@ -97,7 +97,7 @@ QUARTET_BF16_INLINE void MultiplyTile(const Gemm<uint16_t>& gemm, int64_t m, con
       }
     }
   }
-  const int64_t panel_numel = PanelNumel<uint16_t>(gemm.K);
+  const int64_t panel_numel = PanelStride(gemm);
   const int64_t steps = gemm.K / 2;
   for (int64_t step = 0; step < steps; ++step) {
     __m512bh b[P];

@@ -88,7 +88,7 @@ QUARTET_SIMD_CLONES void Tile(const Gemm<Element>& gemm, int64_t m, const void* 
     }
   }
   constexpr int64_t kInputs = kStepInputs<Element>;
-  const int64_t panel_numel = PanelNumel<Element>(gemm.K), steps = gemm.K / kInputs;
+  const int64_t panel_numel = PanelStride(gemm), steps = gemm.K / kInputs;
   for (int64_t step = 0; step < steps; ++step) {
 #pragma GCC unroll 4
     for (int p = 0; p < P; ++p) simd::PrefetchToSecondCache(next.from + p * panel_numel + step * next.step_numel);
@@ -186,7 +186,7 @@ QUARTET_WIDE void WideTile(const Gemm<Element>& gemm, int64_t m, const void* a, 
     }
   }
   constexpr int64_t kInputs = kStepInputs<Element>;
-  const int64_t panel_numel = PanelNumel<Element>(gemm.K), steps = gemm.K / kInputs;
+  const int64_t panel_numel = PanelStride(gemm), steps = gemm.K / kInputs;
   for (int64_t step = 0; step < steps; ++step) {
 #pragma GCC unroll 8
     for (int p = 0; p < P; ++p) simd::PrefetchToSecondCache(next.from + p * panel_numel + step * next.step_numel);
