@@ -212,12 +212,8 @@ PlacedRows<Element> Copied(const Gemm<Element>& gemm, const Rows<Element>& rows)
     }
   } else {
     for (int64_t r = 0; r < rows.count; ++r) {
-      const Element* const row = rows.a + r * rows.stride;
-      if constexpr (std::is_same_v<To, Element>) {
-        std::copy(row, row + gemm.K, copy + r * stride);
-      } else {
-        std::transform(row, row + gemm.K, copy + r * stride, [](Element value) { return Converted<To>(value); });
-      }
+      std::transform(rows.a + r * rows.stride, rows.a + r * rows.stride + gemm.K, copy + r * stride,
+                     [](Element value) { return Converted<To>(value); });
     }
   }
   return {rows.first, rows.count, reinterpret_cast<const char*>(copy), stride, sizeof(To)};
@@ -312,7 +308,7 @@ Gemm<Element> PartOf(const Gemm<Element>& gemm, int64_t row_begin, int64_t row_e
 template <typename Element>
 void MultiplyInParts(const Gemm<Element>& gemm, int64_t row_begin, int64_t row_end, int64_t column_begin,
                      int64_t column_end) {
-  constexpr int64_t kSums = 1 << 20;
+  constexpr int64_t kSums = 1 << 20;  // that a thread keeps
   const int64_t inputs = InputsAtATime(gemm), most_columns = PanelsInCache<Element>(inputs) * kPanelRows,
                 most_rows = std::max<int64_t>(kPanelRows, kSums / most_columns / kPanelRows * kPanelRows);
   thread_local Scratch scratch;
@@ -323,14 +319,15 @@ void MultiplyInParts(const Gemm<Element>& gemm, int64_t row_begin, int64_t row_e
       Gemm<Element> part = whole;
       part.bias = part.residual = nullptr;
       if (gemm.b_is_packed) part.panel_inputs = std::max(gemm.K, gemm.panel_inputs);
-      float* sums = whole.c_fp32;
-      if constexpr (std::is_same_v<Element, float>) {
-        sums = whole.c;
-      } else if (sums == nullptr) {
-        part.c = nullptr;
-        part.c_fp32 = sums = scratch.Get<float>(whole.M * whole.N);
-        part.c_stride = whole.N;
+      if (part.c_fp32 == nullptr) {
+        if constexpr (std::is_same_v<Element, float>) {
+          part.c_fp32 = part.c;
+        } else {
+          part.c_fp32 = scratch.Get<float>(whole.M * whole.N);
+          part.c_stride = whole.N;
+        }
       }
+      const float* const sums = part.c_fp32;
       const int64_t stride = part.c_stride;
       for (int64_t k = 0; k < gemm.K; k += inputs) {
         if (k + inputs >= gemm.K) {

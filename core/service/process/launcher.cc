@@ -159,7 +159,7 @@ class Ranks {
       ended_by_wrong_use_ = ended_by_wrong_use_ || end->code == 2;
       ended_well_ = ended_well_ && end->ok();
       const std::string what = absl::StrCat("rank ", r, " (pid ", children_[r]->pid(), ") ended: ", end->Describe());
-      QUARTET_LOG(kError) << service_ << " " << what;
+      (end->ok() ? QUARTET_LOG(kInfo) : QUARTET_LOG(kError)) << service_ << " " << what;
       absl::StrAppend(&ends, ends.empty() ? "" : "; ", what);
       children_[r] = nullptr;
     }
