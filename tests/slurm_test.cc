@@ -157,8 +157,6 @@ class SlurmTest : public ::testing::Test {
     Preempt(launch);
     ExpectGoesOn(launch);
     EXPECT_FALSE(std::filesystem::exists(run_.run_dir + "/superseded")) << "no step was made twice";
-    Cancel(launch);
-    ExpectNothingIsLeft();
   }
 
   static inline std::string missing_;
@@ -214,7 +212,18 @@ TEST_F(SlurmTest, NamesAHostWhoseLinkIsSlow) {
   ExpectNothingIsLeft();
 }
 
-TEST_F(SlurmTest, ReplacesServicesWhileARunGoesOn) {
+TEST_F(SlurmTest, WaitsForNoServiceThatDidNotStayToBeChecked) {
+  // The port of Slurm's own daemon.
+  const auto outcome = harness_.Wait(Launch({"services.scorer.listen=0.0.0.0:6818"}, {"--check=only"}), kLong);
+  EXPECT_EQ(outcome.exit_code, 1) << outcome.output;
+  EXPECT_THAT(outcome.output, AllOf(HasSubstr("the scorer did not stay to be checked:"),
+                                    HasSubstr("the address is in use by another process"),
+                                    Not(HasSubstr("the critic_trainer did not stay"))));
+  EXPECT_THAT(outcome.output, Not(HasSubstr("check: the scorer"))) << "the check waited for it until it gave up";
+  ExpectNothingIsLeft();
+}
+
+TEST_F(SlurmTest, ReplacesServicesOfARunThatIsPreemptedLaterAndGoesOn) {
   const pid_t launch = Launch({"train.max_steps=100000"});
   WaitForSteps(launch, 2);
   const auto upgrade = [&](const std::string& service, const std::string& bundle) {
@@ -246,15 +255,10 @@ TEST_F(SlurmTest, ReplacesServicesWhileARunGoesOn) {
   std::filesystem::create_symlink(std::filesystem::absolute("scorer"), harness_.Path("other/scorer"));
   const auto other = upgrade("scorer", harness_.Path("other"));
   EXPECT_EQ(other.exit_code, 0) << other.output;
-  Preempt(launch);
-  ExpectGoesOn(launch);
+  ExpectLosesNoStepByPreemption(launch);
   EXPECT_FALSE(harness_.Find(harness_.Path("other/scorer/scorer")).empty());
   Cancel(launch);
   ExpectNothingIsLeft();
-}
-
-TEST_F(SlurmTest, SavesWhenItIsPreemptedAndGoesOn) {
-  ExpectLosesNoStepByPreemption(Launch({"train.max_steps=100000"}));
 }
 
 TEST_F(SlurmTest, GoesOnWithoutAHostThatIsLost) {
@@ -306,7 +310,10 @@ TEST_F(SlurmTest, FineTunesOverTwoHostsAndGoesOnAfterAFailure) {
 }
 
 TEST_F(SlurmTest, SavesFineTuningWhenItIsPreemptedAndGoesOn) {
-  ExpectLosesNoStepByPreemption(LaunchFineTuning({"sft.max_steps=100000"}));
+  const pid_t launch = LaunchFineTuning({"sft.max_steps=100000"});
+  ExpectLosesNoStepByPreemption(launch);
+  Cancel(launch);
+  ExpectNothingIsLeft();
 }
 
 TEST_F(SlurmTest, SaysWhatAJobWaitsFor) {

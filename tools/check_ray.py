@@ -114,36 +114,46 @@ class Check:
         left = subprocess.run(['pgrep', '-f', f'{run}/launch/run.textproto'], capture_output=True, text=True).stdout
         check('what is left running', left, '')
 
-    def gpus(self):
-        """Programs that write what they see stand for those of the plan."""
-        run = self.folder / 'gpus'
+    def stand_ins(self, name, program, script, ranks, *flags):
+        """A launch of scripts in place of the programs of a plan: `program` of the orchestrator's, and ranks as (service, node, GPUs,
+        script)."""
+        run = self.folder / name
         (run / 'launch').mkdir(parents=True)
         (run / 'logs').mkdir()
         (run / 'launch/run.textproto').write_text('tls { }\n')
-        orchestrator = self.folder / 'fake/orchestrator/orchestrator'
-        orchestrator.parent.mkdir(parents=True)
-        orchestrator.write_text(f'#!/bin/sh\nuntil [ $(cat {run}/seen.* | wc -l) = 3 ]; do sleep 0.1; done\n')
-        orchestrator.chmod(0o755)
-        ranks = []
-        for service, node, gpus in (('policy_trainer', 0, [1, 3]), ('rollout', 0, [6]), ('scorer', 1, [2])):
-            script = f'echo "$CUDA_VISIBLE_DEVICES" >{run}/seen.{service}; sleep 1000'
-            ranks.append({'service': service, 'rank': 0, 'node': node, 'gpus': gpus, 'cores': '',
-                          'environment': {'CUDA_VISIBLE_DEVICES': ','.join(map(str, gpus))}, 'command': ['sh', '-c', script]})
-        (run / 'launch/ranks.json').write_text(json.dumps(ranks))
-        done = subprocess.run([sys.executable, self.programs / 'deploy/ray/launch', run, f'--programs={self.folder}/fake', '--check=off',
-                               f'--address={self.cluster.address}'], timeout=LONG)
-        seen = {service: (run / f'seen.{service}').read_text().strip() for service in ('policy_trainer', 'rollout', 'scorer')}
+        stands_in = self.folder / 'fake/orchestrator' / program
+        stands_in.parent.mkdir(parents=True, exist_ok=True)
+        stands_in.write_text(f'#!/bin/sh\n{script}\n')
+        stands_in.chmod(0o755)
+        (run / 'launch/ranks.json').write_text(json.dumps(
+            [{'service': service, 'rank': 0, 'node': node, 'gpus': gpus, 'cores': '',
+              'environment': {'CUDA_VISIBLE_DEVICES': ','.join(map(str, gpus))}, 'command': ['sh', '-c', of_rank]}
+             for service, node, gpus, of_rank in ranks]))
+        return subprocess.run([sys.executable, self.programs / 'deploy/ray/launch', run, f'--programs={self.folder}/fake',
+                               f'--address={self.cluster.address}', *flags], timeout=LONG, capture_output=True, text=True)
+
+    def gpus(self):
+        seen = {service: self.folder / f'seen.{service}' for service in ('policy_trainer', 'rollout', 'scorer')}
+        ranks = [(service, node, gpus, f'echo "$CUDA_VISIBLE_DEVICES" >{seen[service]}; sleep 1000')
+                 for service, node, gpus in (('policy_trainer', 0, [1, 3]), ('rollout', 0, [6]), ('scorer', 1, [2]))]
+        done = self.stand_ins('gpus', 'orchestrator', f'until [ $(cat {self.folder}/seen.* | wc -l) = 3 ]; do sleep 0.1; done', ranks,
+                              '--check=off')
+        seen = {service: file.read_text().strip() for service, file in seen.items()}
         check('exit code', done.returncode, 0)
         # Of three GPUs that the first node's bundle has, whichever Ray gives: two are the policy trainer's, one the rollout's.
         own = [*seen['policy_trainer'].split(','), seen['rollout']]
         check('GPUs of three ranks', (len(own), len(set(own)), len(seen['scorer'].split(','))), (3, 3, 1))
+
+    def not_checked(self):
+        done = self.stand_ins('not_checked', 'check', 'exec sleep 1000', [('rollout', 0, [], 'sleep 1000'), ('scorer', 1, [], 'exit 7')],
+                              '--check=only')
+        check('a rank that ends before it is checked', (done.returncode, 'scorer rank 0 has ended with exit code 7' in done.stdout), (1, True))
 
     def too_large(self):
         run, process = self.launch('large', 'cluster.num_nodes=9', 'services.policy_trainer.num_nodes=9', 'services.policy_trainer.ranks=9')
         until('what it waits for', lambda: 'waits for nodes that are free' in self.log('large'), process)
         process.send_signal(signal.SIGINT)
         check('exit code after Ctrl-C', process.wait(LONG), 130)
-
 
     def refused(self):
         """What is wrong is named, with the flag that would be right."""
@@ -162,7 +172,8 @@ def main():
         cluster.add_node(num_cpus=16, num_gpus=8, object_store_memory=80 << 20)
     try:
         checks = Check(programs, folder, cluster)
-        for one in (checks.refused, checks.whole_run, checks.fine_tuning, checks.gpus, checks.too_large, checks.upgrade, checks.lost_node):
+        for one in (checks.refused, checks.whole_run, checks.fine_tuning, checks.gpus, checks.not_checked, checks.too_large, checks.upgrade,
+                    checks.lost_node):
             one()
     finally:
         for log in sorted(folder.glob('*.log')) if sys.exc_info()[0] else []:

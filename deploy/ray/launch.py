@@ -30,6 +30,7 @@ except ImportError as error:
 
 STARTS_SOON = 10  # seconds after which it is said what is waited for
 NOTICES = 20  # seconds in which the orchestrator notices by itself that a service has ended
+CHECK_NOTICES = 3  # and the check, which waits for services that have not begun to listen
 
 
 def say(text):
@@ -180,6 +181,25 @@ class Requests:
         request.unlink()
 
 
+def await_end(program, ends, logs, notices, meanwhile=lambda: None):
+    """Waits for its end, or until a rank or a node has gone and it has had `notices` seconds to say so better; whether one has.
+    `ends`: the hosts of the nodes, by what each has first."""
+    while program.poll() is None:
+        ended, _ = ray.wait(list(ends), timeout=0.3)
+        if not ended:
+            meanwhile()
+            continue
+        try:
+            service, rank, code = ray.get(ended[0])
+            say(f'{service} rank {rank} has ended with exit code {code}; its log is {logs}/{service}.log')
+        except ray.exceptions.RayActorError:
+            say(f'the node {ends[ended[0]]} is lost')
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            program.wait(notices)
+        return True
+    return False
+
+
 def attempt(run_dir, programs, program, ranks, check, stopped):
     """One start of everything; the exit code of the run."""
     by_node = collections.defaultdict(list)
@@ -210,10 +230,17 @@ def attempt(run_dir, programs, program, ranks, check, stopped):
         if not has_tls and any(not host.startswith('127.') for host in hosts.values()):
             flags += certificates(run_dir / 'launch/tls', set(hosts.values()))
         requests = Requests(run_dir / 'launch/services', list(nodes.values()), flags)
+
+        def first_ends():
+            return {node.first_end.remote(): hosts[name] for name, node in nodes.items()}
+
         if check != 'off':
             ray.get([node.start.remote([*flags, '--check'], requests.kept) for node in nodes.values()])
-            code = subprocess.call([f'{programs}/orchestrator/check', f'--program={program}', f'--config={config}', *flags,
-                                    '--services_run'])
+            checking = subprocess.Popen([f'{programs}/orchestrator/check', f'--program={program}', f'--config={config}', *flags,
+                                         '--services_run'])
+            if await_end(checking, first_ends(), run_dir / 'logs', CHECK_NOTICES):
+                checking.kill()
+            code = 1 if checking.wait() < 0 else checking.returncode
             ray.get([node.stop.remote() for node in nodes.values()])
             if code or check == 'only' or stopped.is_set():
                 return 130 if stopped.is_set() else code
@@ -222,26 +249,17 @@ def attempt(run_dir, programs, program, ranks, check, stopped):
         main = 'orchestrator' if program == 'ppo' else program
         orchestrator = subprocess.Popen([f'{programs}/orchestrator/{main}', f'--config={config}', *flags], start_new_session=True,
                                         env={**os.environ, 'QUARTET_SERVICE_REQUESTS': str(requests.folder)})
-        ends = [node.first_end.remote() for node in nodes.values()]
-        told, lost = False, None
-        while orchestrator.poll() is None:
+        told = False
+
+        def meanwhile():
+            nonlocal told
             if stopped.is_set() and not told:
                 told = True
                 orchestrator.send_signal(stopped.signal)
-            ended, _ = ray.wait(ends, timeout=0.3)
-            if not ended:
-                with contextlib.suppress(ray.exceptions.RayActorError):  # a lost node is among the ends next
-                    requests.take()
-                continue
-            try:
-                service, rank, code = ray.get(ended[0])
-                lost = f'{service} rank {rank} has ended with exit code {code}; its log is {run_dir}/logs/{service}.log'
-            except ray.exceptions.RayActorError:
-                lost = f'the node {hosts[list(nodes)[ends.index(ended[0])]]} is lost'
-            say(lost)
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                orchestrator.wait(NOTICES)
-            break
+            with contextlib.suppress(ray.exceptions.RayActorError):  # a lost node is among the ends next
+                requests.take()
+
+        lost = await_end(orchestrator, first_ends(), run_dir / 'logs', NOTICES, meanwhile)
         if orchestrator.poll() is None:
             orchestrator.send_signal(signal.SIGINT)
             with contextlib.suppress(subprocess.TimeoutExpired):

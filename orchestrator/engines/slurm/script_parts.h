@@ -37,7 +37,9 @@ requests=$run_dir/launch/services
 mkdir -p "$requests"
 rm -f "$requests"/request "$requests"/*.ended
 programs_of() { cat "$requests/$1.programs" 2>/dev/null || echo "$programs"; }
-step_of() { squeue --noheader --steps --job="$SLURM_JOB_ID" --format="%i %j" | sed -n "s/ $1\$//p"; }
+jobs=$SLURM_JOB_ID
+for id in "${!SLURM_JOB_ID_HET_GROUP_@}"; do jobs+=,${!id}; done
+step_of() { squeue --noheader --steps --job="$jobs" --format="%i %j" | sed -n "s/ $1\$//p"; }
 stop_services() { # NAMES
   local name step pids=()
   for name; do
@@ -79,10 +81,24 @@ take_request() {
 inline constexpr char kEnd[] = R"sh(
 # Hosts and links, by services without models.
 check_hosts() {
-  local code name
+  local code=1 name left=0
   for name in "${services[@]}"; do "start_$name" "$(programs_of "$name")" --check; done
-  (on_orchestrator check "$programs/orchestrator/check" --program=$program --config="$config" "${where[@]}" --services_run)
-  code=$?
+  on_orchestrator check "$programs/orchestrator/check" --program=$program --config="$config" "${where[@]}" --services_run &
+  steps[check]=$!
+  # Who waits for a service that has ended waits for nothing: there are 3 s for the check to say it better.
+  while kill -0 "${steps[check]}" 2>/dev/null && ((left < 10)); do
+    sleep 0.3
+    for name in "${services[@]}"; do
+      kill -0 "${steps[$name]}" 2>/dev/null || { ((++left)); break; }
+    done
+  done
+  if kill -0 "${steps[check]}" 2>/dev/null; then
+    stop_services check
+  else
+    wait "${steps[check]}"
+    code=$?
+    unset "steps[check]"
+  fi
   for name in "${services[@]}"; do
     kill -0 "${steps[$name]}" 2>/dev/null && continue
     say "the $name did not stay to be checked:"
