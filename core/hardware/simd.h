@@ -12,8 +12,13 @@
 #if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__) && !defined(__SANITIZE_ADDRESS__) && \
     !defined(__SANITIZE_THREAD__)
 #define QUARTET_SIMD_CLONES __attribute__((target_clones("default", "arch=x86-64-v3", "arch=x86-64-v4")))
+// Of a function that runs where HasSixteenLanes() alone, and of one that runs elsewhere.
+#define QUARTET_SIMD_SIXTEEN __attribute__((target("arch=x86-64-v4")))
+#define QUARTET_SIMD_EIGHT_CLONES __attribute__((target_clones("default", "arch=x86-64-v3")))
 #else
 #define QUARTET_SIMD_CLONES
+#define QUARTET_SIMD_SIXTEEN
+#define QUARTET_SIMD_EIGHT_CLONES
 #endif
 #define QUARTET_SIMD_INLINE __attribute__((always_inline)) inline
 
@@ -27,11 +32,13 @@ typedef uint16_t H16 __attribute__((vector_size(32)));
 typedef float F8 __attribute__((vector_size(32)));
 typedef uint32_t U8 __attribute__((vector_size(32)));
 
-// Whether this machine's registers have sixteen lanes. Where they have eight, compilers keep each F16 in memory: loops
-// that add to many sums take F8 there. Sums of a lane are the same bits either way.
+// Whether this machine's registers have sixteen lanes (x86-64-v4). Where they have eight, compilers keep each F16 in
+// memory: loops that add to many sums take F8 there. Sums of a lane are the same bits either way.
 inline bool HasSixteenLanes() {
 #if defined(__x86_64__)
-  static const bool has = __builtin_cpu_supports("avx512f");
+  static const bool has = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+                          __builtin_cpu_supports("avx512cd") && __builtin_cpu_supports("avx512dq") &&
+                          __builtin_cpu_supports("avx512vl");
   return has;
 #else
   return false;

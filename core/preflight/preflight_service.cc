@@ -1,6 +1,7 @@
 #include "core/preflight/preflight_service.h"
 
-#include <torch/torch.h>
+#include <ATen/ops/zeros.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
 
 #include <algorithm>
 #include <atomic>
@@ -36,10 +37,10 @@ double Seconds(absl::Time begin) { return absl::ToDoubleSeconds(absl::Now() - be
 // What a rank receives a second where all gather `bytes` together. Collective.
 double GatherRate(ProcessGroup& group, at::Device device, int64_t bytes) {
   const int64_t part = std::max<int64_t>(1, bytes / 4 / group.size());
-  const at::Tensor buffer = torch::zeros({part * group.size()}, at::TensorOptions(device));
+  const at::Tensor buffer = at::zeros({part * group.size()}, at::TensorOptions(device));
   const auto gather = [&] {
     group.AllGatherInPlace(buffer)->Wait();
-    if (device.is_cuda()) torch::cuda::synchronize(device.index());
+    if (device.is_cuda()) c10::impl::VirtualGuardImpl(device.type()).synchronizeDevice(device.index());
   };
   gather();  // makes connections
   group.Barrier();

@@ -75,8 +75,8 @@ QUARTET_SIMD_INLINE void AddProducts(const float* rows, int64_t stride, const El
 
 // A sum takes the product of k, then that of k + 1.
 template <typename Element, int R, int P>
-QUARTET_SIMD_CLONES void Tile(const Gemm<Element>& gemm, int64_t m, const void* a, int64_t stride,
-                              const Element* panels, int64_t n, const NextPanels<Element>& next) {
+QUARTET_SIMD_EIGHT_CLONES void Tile(const Gemm<Element>& gemm, int64_t m, const void* a, int64_t stride,
+                                    const Element* panels, int64_t n, const NextPanels<Element>& next) {
   const auto* rows = static_cast<const float*>(a);
   F8 sums[R][P][2];
 #pragma GCC unroll 6
@@ -217,15 +217,9 @@ struct Wide {
   static constexpr TileFunction<Element> kTile = &WideTile<Element, R, P>;
 };
 
-bool HasWide() {
-  return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-         __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
-}
-
 #else
 
 using Wide = Narrow;
-bool HasWide() { return false; }
 
 #endif
 
@@ -295,7 +289,8 @@ GemmTiles<Element> TilesOf() {
 
 template <typename Element>
 const GemmTiles<Element>& FloatTiles() {
-  static const GemmTiles<Element> tiles = HasWide() ? TilesOf<Wide, Element>() : TilesOf<Narrow, Element>();
+  static const GemmTiles<Element> tiles =
+      simd::HasSixteenLanes() ? TilesOf<Wide, Element>() : TilesOf<Narrow, Element>();
   return tiles;
 }
 template const GemmTiles<uint16_t>& FloatTiles();

@@ -229,23 +229,29 @@ QUARTET_SIMD_INLINE void StoreRows(const PagedCacheLayout& layout, const Rows<El
   }
 }
 
-QUARTET_SIMD_CLONES void AttendFloat(const PagedCacheLayout& layout, const PagedAttentionTask<float>& task,
-                                     const Rows<float>& rows, int64_t count, int64_t begin, int64_t end) {
-  if (simd::HasSixteenLanes()) return AttendSome<F16>(layout, task, rows, count, begin, end);
+template <typename Element>
+QUARTET_SIMD_SIXTEEN void AttendBySixteen(const PagedCacheLayout& layout, const PagedAttentionTask<Element>& task,
+                                          const Rows<Element>& rows, int64_t count, int64_t begin, int64_t end) {
+  AttendSome<F16>(layout, task, rows, count, begin, end);
+}
+template <typename Element>
+QUARTET_SIMD_EIGHT_CLONES void AttendByEight(const PagedCacheLayout& layout, const PagedAttentionTask<Element>& task,
+                                             const Rows<Element>& rows, int64_t count, int64_t begin, int64_t end) {
   AttendSome<simd::F8>(layout, task, rows, count, begin, end);
 }
-QUARTET_SIMD_CLONES void AttendBf16(const PagedCacheLayout& layout, const PagedAttentionTask<uint16_t>& task,
-                                    const Rows<uint16_t>& rows, int64_t count, int64_t begin, int64_t end) {
-  if (simd::HasSixteenLanes()) return AttendSome<F16>(layout, task, rows, count, begin, end);
-  AttendSome<simd::F8>(layout, task, rows, count, begin, end);
+template <typename Element>
+void AttendByVectors(const PagedCacheLayout& layout, const PagedAttentionTask<Element>& task, const Rows<Element>& rows,
+                     int64_t count, int64_t begin, int64_t end) {
+  const auto attend = simd::HasSixteenLanes() ? &AttendBySixteen<Element> : &AttendByEight<Element>;
+  attend(layout, task, rows, count, begin, end);
 }
 void Attend(const PagedCacheLayout& layout, const PagedAttentionTask<float>& task, const Rows<float>& rows,
             int64_t count, int64_t begin, int64_t end, const PagedAttentionTask<float>* /*next*/) {
-  AttendFloat(layout, task, rows, count, begin, end);
+  AttendByVectors(layout, task, rows, count, begin, end);
 }
 void Attend(const PagedCacheLayout& layout, const PagedAttentionTask<uint16_t>& task, const Rows<uint16_t>& rows,
             int64_t count, int64_t begin, int64_t end, const PagedAttentionTask<uint16_t>* next) {
-  if (!HasAmxAttention(layout)) return AttendBf16(layout, task, rows, count, begin, end);
+  if (!HasAmxAttention(layout)) return AttendByVectors(layout, task, rows, count, begin, end);
   AmxAttend(layout, task, {count, rows.as_given, rows.visible, rows.largest, rows.weight_sum, rows.sums}, begin, end,
             next);
 }
