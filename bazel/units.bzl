@@ -128,7 +128,7 @@ def rerun_test(name, test, tags = [], size = "small", gpu = False, **kwargs):
     tags = tags + (["gpu", "torch"] if gpu else [])
     _rerun_test(name = name, test = test, size = size, tags = _test_tags(tags), **dict(_on_gpu(gpu), **kwargs))
 
-def unit_test(name, srcs = None, deps = [], copts = [], tags = [], size = "small", env = {}, gpu = False, **kwargs):
+def unit_test(name, srcs = None, deps = [], copts = [], tags = [], size = "small", env = {}, gpu = False, waits = False, **kwargs):
     """A GoogleTest program whose .cc files are one compilation.
 
     Args:
@@ -138,6 +138,8 @@ def unit_test(name, srcs = None, deps = [], copts = [], tags = [], size = "small
       copts, tags, size, **kwargs: as for cc_test. What needs LibTorch is tagged "torch"; it runs with two threads.
       env: as for cc_test. Ranks that are threads of one process have the machine's cores with {"OMP_NUM_THREADS": "1"}.
       gpu: it needs a GPU: built with --config=cuda alone, run by --test_tag_filters=gpu. It is tagged "torch".
+      waits: it waits more than it computes, for deadlines or for other programs: its cases run in two halves, side by side
+        or beside another test.
     """
     tags = _tags(name, tags + (["gpu", "torch"] if gpu else []))
     if srcs == None:
@@ -149,7 +151,8 @@ def unit_test(name, srcs = None, deps = [], copts = [], tags = [], size = "small
         deps = deps + _ABSEIL + _BASE + ["@com_google_googletest//:gtest_main"],
         env = dict(_QUIET_THREADS if "torch" in tags else {}, **env),
         size = size,
-        tags = _test_tags(tags),
+        shard_count = 2 if waits else None,
+        tags = tags if waits else _test_tags(tags),
         copts = _copts(copts),
         local_defines = _local_defines(tags),
         **dict(_on_gpu(gpu), **kwargs)

@@ -80,7 +80,9 @@ class HostsTest : public ::testing::Test {
     Start("rollout", 3, -1, more);
     Start("scorer", 1, -1, more);
   }
+  // Once services listen: it does not wait for those that are late.
   pid_t StartOrchestrator(const Strings& more = {}) {
+    for (const pid_t service : services_) harness_.WaitForOutput(service, "serving on", kLong);
     return hosts_->Start(harness_, 3, kOrchestrator, Arguments(more));
   }
   size_t WaitForSteps(pid_t orchestrator, size_t steps) {
