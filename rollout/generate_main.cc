@@ -12,6 +12,7 @@
 
 #include "core/comm/store/local_store.h"
 #include "core/command_line/command_line.h"
+#include "core/field_rules/field_rules.h"
 #include "nlohmann/json.hpp"
 #include "rollout/engine/engine.h"
 
@@ -19,7 +20,9 @@ namespace quartet {
 namespace {
 
 struct Flags {
-  RolloutEngineOptions engine;
+  std::string model, dtype = "bf16";
+  int32_t max_num_seqs = 256, max_num_batched_tokens = 2048;
+  int64_t kv_cache_bytes = int64_t{1} << 30;
   int32_t max_new_tokens = 128, top_k = -1, n_samples = 1;
   double temperature = 0, top_p = 1;
   uint64_t seed = 0;
@@ -27,7 +30,6 @@ struct Flags {
 };
 
 CommandLine GenerateCommandLine(Flags* flags) {
-  RolloutEngineOptions& engine = flags->engine;
   return {.program = "generate",
           .before = R"(generate: generates from token ids, without a service.
 
@@ -37,9 +39,9 @@ One object a line in, {"ids": [...]}; one a line out, in the order of the prompt
 "ids" (the answer's), "log_probs", "finish_reason"}. Speed goes to standard error.
 
 )",
-          .flags = {{"model", "DIR", "Hugging Face folder.", UserPath(&engine.model)},
+          .flags = {{"model", "DIR", "Hugging Face folder.", UserPath(&flags->model)},
                     {"dtype", "NAME", "bf16 (default) or fp32.",
-                     OneOf<std::string>({{"bf16", "bf16"}, {"fp32", "fp32"}}, &engine.dtype)},
+                     OneOf<std::string>({{"bf16", "bf16"}, {"fp32", "fp32"}}, &flags->dtype)},
                     {"max_new_tokens", "N", "Longest answer, tokens. Default 128.", AtLeast(1, &flags->max_new_tokens)},
                     {"temperature", "T", "Below 1e-5, as by default: greedy.", AtLeast(0.0, &flags->temperature)},
                     {"top_k", "K", "Default -1: off.", AtLeast(-1, &flags->top_k)},
@@ -47,16 +49,14 @@ One object a line in, {"ids": [...]}; one a line out, in the order of the prompt
                     {"seed", "N", "Of the sampling noise. Default 0.", AtLeast(uint64_t{0}, &flags->seed)},
                     {"n_samples", "N", "Answers a prompt. Default 1.", AtLeast(1, &flags->n_samples)},
                     {"ignore_eos", "", "Goes on behind end tokens.", Switch(&flags->ignore_eos)},
-                    {"max_num_seqs", "N", "Sequences that run at once. Default 256.",
-                     AtLeast(int64_t{1}, &engine.max_num_seqs)},
+                    {"max_num_seqs", "N", "Sequences that run at once. Default 256.", AtLeast(1, &flags->max_num_seqs)},
                     {"max_num_batched_tokens", "N", "Tokens of one forward. Default 2048.",
-                     AtLeast(int64_t{1}, &engine.max_num_batched_tokens)},
+                     AtLeast(1, &flags->max_num_batched_tokens)},
                     {"kv_cache_bytes", "N", "Of the KV cache. Default 1 GiB.",
-                     AtLeast(int64_t{1}, &engine.kv_cache_bytes)}},
+                     AtLeast(int64_t{1}, &flags->kv_cache_bytes)}},
           .after = "\nExit codes: 0; 1 where a line or the model is wrong; 2 for wrong flags.\n",
           .check = [flags] {
-            return flags->engine.model.empty() ? absl::InvalidArgumentError("--model=DIR is missing")
-                                               : absl::OkStatus();
+            return flags->model.empty() ? absl::InvalidArgumentError("--model=DIR is missing") : absl::OkStatus();
           }};
 }
 
@@ -98,7 +98,14 @@ int Main(int argc, char** argv) {
     longest = std::max(longest, task.ids.size());
   }
 
-  flags.engine.max_model_len = static_cast<int64_t>(longest) + sampling.max_new_tokens();
+  RolloutConfig options;
+  options.set_pretrain(flags.model);
+  options.set_dtype(flags.dtype);
+  options.set_max_num_seqs(flags.max_num_seqs);
+  options.set_max_num_batched_tokens(flags.max_num_batched_tokens);
+  options.set_kv_cache_bytes(flags.kv_cache_bytes);
+  options.set_max_model_len(static_cast<int32_t>(longest) + sampling.max_new_tokens());
+  FillRules(&options);
   const auto store = MakeLocalStore();
   RankContext context;
   context.service = "rollout";
@@ -106,7 +113,7 @@ int Main(int argc, char** argv) {
   context.device = "cpu";
   context.store = store.get();
   Ledger ledger;
-  auto engine = RolloutEngine::Load(flags.engine, context, &ledger);
+  auto engine = RolloutEngine::Load(options, context, &ledger);
   if (!engine.ok()) {
     std::cerr << "generate: " << engine.status() << "\n";
     return 1;

@@ -102,19 +102,18 @@ class RolloutService final : public RankService,
   }
 
   absl::Status Load() override {
-    RolloutEngineOptions options = RolloutOptions(config_.rollout());
-    if (std::filesystem::exists(options.model + "/tokenizer.json")) {
+    const RolloutConfig& options = config_.rollout();
+    if (std::filesystem::exists(options.pretrain() + "/tokenizer.json")) {
       // Chats over HTTP are read as the prompts are that the policy trains on.
       const std::string& chat_template = config_.data().tokenizer_chat_template();
       QUARTET_ASSIGN_OR_RETURN(tokenizer_,
-                               Tokenizer::Load(options.model, config_.rollout().has_http() ? chat_template : ""));
-      options.tokenizer = tokenizer_.get();
-    } else if (config_.rollout().has_http()) {
-      return absl::FailedPreconditionError(absl::StrCat("rollout.http is set, but ", options.model,
+                               Tokenizer::Load(options.pretrain(), options.has_http() ? chat_template : ""));
+    } else if (options.has_http()) {
+      return absl::FailedPreconditionError(absl::StrCat("rollout.http is set, but ", options.pretrain(),
                                                         " has no tokenizer.json to read and write text with"));
     }
     QUARTET_ASSIGN_OR_RETURN(std::unique_ptr<RolloutEngine> engine,
-                             RolloutEngine::Load(options, context_, worker_.ledger()));
+                             RolloutEngine::Load(options, context_, worker_.ledger(), tokenizer_.get()));
     QUARTET_RETURN_IF_ERROR(worker_.Use(std::move(engine)));
     if (group_.is_leader()) QUARTET_RETURN_IF_ERROR(links_.Start());
     face_.SetLoaded();

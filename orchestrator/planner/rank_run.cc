@@ -316,16 +316,18 @@ int64_t SentInStep(const RunConfig& config, double engines, int64_t running, int
 
 // Loads, generates one token for as many sequences as run at once, in forwards that are as large as they can be, takes
 // new weights, and generates again.
-absl::StatusOr<RankUse> RunRolloutWith(const RunConfig& config, const RolloutEngineOptions& options,
-                                       const RankContext& context) {
+absl::StatusOr<RankUse> RunRollout(const RunConfig& config, const RankContext& context, const GpuRoom& room) {
+  const RolloutConfig& options = config.rollout();
   Ledger ledger;
   SetBudgets(context, &ledger);
-  QUARTET_ASSIGN_OR_RETURN(const std::unique_ptr<RolloutEngine> engine, RolloutEngine::Load(options, context, &ledger));
-  const int64_t engines = context.world_size / options.tensor_parallel_size;
+  QUARTET_ASSIGN_OR_RETURN(const std::unique_ptr<RolloutEngine> engine,
+                           RolloutEngine::Load(options, context, &ledger, /*tokenizer=*/nullptr,
+                                               {.bytes = room.memory_bytes, .other_bytes = room.outside_tensors}));
+  const int64_t engines = context.world_size / options.tensor_parallel_size();
   const int64_t sequences = CeilDivide(SequencesPerBatch(config), engines);
-  const int64_t running = std::min({sequences, options.max_num_seqs, options.max_num_batched_tokens});
+  const int64_t running = std::min<int64_t>({sequences, options.max_num_seqs(), options.max_num_batched_tokens()});
   const int64_t length =
-      std::min<int64_t>(config.data().prompt_max_len(), CeilDivide(options.max_num_batched_tokens, running));
+      std::min<int64_t>(config.data().prompt_max_len(), CeilDivide(options.max_num_batched_tokens(), running));
   // Returns what that sent.
   const auto generate = [&](int32_t tokens) -> absl::StatusOr<int64_t> {
     auto sampling = std::make_shared<SamplingParams>();
@@ -354,27 +356,20 @@ absl::StatusOr<RankUse> RunRolloutWith(const RunConfig& config, const RolloutEng
   engine->Commit(engine->NewStaging(), 1);
   QUARTET_ASSIGN_OR_RETURN(const int64_t prefill, generate(1));
   Volumes sent;
-  if (options.tensor_parallel_size > 1) {
+  if (options.tensor_parallel_size() > 1) {
     int64_t decode = 0;
     if (config.rollout().generate_max_len() > 1) {
       engine->Commit(engine->NewStaging(), 2);  // so that the prompts are computed again
       QUARTET_ASSIGN_OR_RETURN(decode, generate(2));
       decode -= prefill;
     }
-    sent[{options.tensor_parallel_size, 1}] =
+    sent[{options.tensor_parallel_size(), 1}] =
         SentInStep(config, static_cast<double>(engines), running, length, prefill, decode);
   }
   RankUse use = UseOf(DescribeRank(context, ledger), sent);
   use.kv_cache_bytes = ledger.current(MemoryCategory::kKvCache);
   use.kv_cache_blocks = engine->stats().blocks();
   return use;
-}
-
-absl::StatusOr<RankUse> RunRollout(const RunConfig& config, const RankContext& context, const GpuRoom& room) {
-  RolloutEngineOptions options = RolloutOptions(config.rollout());
-  options.planned_device_bytes = room.memory_bytes;
-  options.planned_other_bytes = room.outside_tensors;
-  return RunRolloutWith(config, options, context);
 }
 
 }  // namespace

@@ -13,16 +13,16 @@ namespace {
 
 // As many tokens as a forward may have, of as many sequences as may run, each at the end of the longest context. All
 // lie in the cache's first block: only the memory matters.
-void MakeLargestForward(const RolloutEngineOptions& options, ForwardPass* forward) {
-  const int64_t length = options.max_model_len;
-  const int64_t count = std::min(options.max_num_seqs, options.max_num_batched_tokens);
-  int64_t tokens = std::min(options.max_num_batched_tokens, count * length);
+void MakeLargestForward(const RolloutConfig& options, ForwardPass* forward) {
+  const int64_t length = options.max_model_len();
+  const int64_t count = std::min(options.max_num_seqs(), options.max_num_batched_tokens());
+  int64_t tokens = std::min<int64_t>(options.max_num_batched_tokens(), count * length);
   std::vector<std::unique_ptr<Sequence>> sequences;
   std::vector<ScheduledChunk> chunks;
   for (int64_t i = 0; i < count; ++i) {
     Sequence& sequence = *sequences.emplace_back(std::make_unique<Sequence>());
     sequence.ids.assign(length, 0);
-    sequence.blocks.assign((length + options.block_size - 1) / options.block_size, 0);
+    sequence.blocks.assign((length + options.block_size() - 1) / options.block_size(), 0);
     const int64_t part = std::min(length, tokens - (count - 1 - i));  // each of the others has one at least
     chunks.push_back({&sequence, length - part, part, /*last=*/true});
     tokens -= part;
@@ -32,10 +32,11 @@ void MakeLargestForward(const RolloutEngineOptions& options, ForwardPass* forwar
 
 }  // namespace
 
-absl::StatusOr<CacheBudget> MeasureCacheBudget(const RolloutEngineOptions& options, const KvCacheShape& shape,
-                                               at::Device device, ForwardPass* forward, Ledger* ledger) {
+absl::StatusOr<CacheBudget> MeasureCacheBudget(const RolloutConfig& options, const PlannedDevice& planned,
+                                               const KvCacheShape& shape, at::Device device, ForwardPass* forward,
+                                               Ledger* ledger) {
   CacheBudget budget;
-  budget.utilization = options.gpu_memory_utilization;
+  budget.utilization = options.gpu_memory_utilization();
   budget.least_cache_bytes = (1 + forward->spare_blocks()) * shape.block_bytes();
   const absl::Status status = CatchExceptions("the largest forward", *ledger, [&] {
     if (device.is_meta()) {
@@ -47,8 +48,8 @@ absl::StatusOr<CacheBudget> MeasureCacheBudget(const RolloutEngineOptions& optio
       forward->Record();
       budget.graphs_bytes = ledger->total(MemoryTier::kDevice) - left;
       budget.forward_bytes = peak - budget.weights_bytes - budget.least_cache_bytes;
-      budget.device_bytes = options.planned_device_bytes;
-      budget.other_bytes = options.planned_other_bytes;
+      budget.device_bytes = planned.bytes;
+      budget.other_bytes = planned.other_bytes;
       forward->DropCache();
       return absl::OkStatus();
     }

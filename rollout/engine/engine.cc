@@ -53,43 +53,45 @@ double SecondsSince(std::chrono::steady_clock::time_point start) {
 class Engine : public RolloutEngine {
  public:
   // `options` say a length; with `fits_length` a shorter one serves where the cache has no room for it.
-  Engine(const RolloutEngineOptions& options, bool fits_length, Ledger* ledger, EngineGroups groups,
-         std::unique_ptr<ShardedModel> model)
+  Engine(const RolloutConfig& options, bool fits_length, const Tokenizer* tokenizer, const PlannedDevice& planned,
+         Ledger* ledger, EngineGroups groups, std::unique_ptr<ShardedModel> model)
       : options_(options),
         fits_length_(fits_length),
-        max_model_len_(options.max_model_len),
+        tokenizer_(tokenizer),
+        planned_(planned),
+        max_model_len_(options.max_model_len()),
         ledger_(ledger),
         groups_(std::move(groups)),
         weights_(std::move(model)),
-        lockstep_(options.zero_stage == 3 && groups_.all->size() > 1) {
-    if (options.tensor_parallel_size > 1) exchange_.emplace(config(), groups_.of_shares(), device());
+        lockstep_(options.zero_stage() == 3 && groups_.all->size() > 1) {
+    if (options.tensor_parallel_size() > 1) exchange_.emplace(config(), groups_.of_shares(), device());
     ForwardOptions forward;
-    forward.max_num_seqs = std::min(options.max_num_seqs, options.max_num_batched_tokens);
-    forward.max_model_len = options.max_model_len;
-    if (!options.enforce_eager) forward.new_recorder = GraphRecordersFor(device());
+    forward.max_num_seqs = std::min(options.max_num_seqs(), options.max_num_batched_tokens());
+    forward.max_model_len = options.max_model_len();
+    if (!options.enforce_eager()) forward.new_recorder = GraphRecordersFor(device());
     forward_.emplace(std::move(forward), &weights_, exchange_.has_value() ? &*exchange_ : nullptr, ledger);
     rows_.emplace(config().vocab_size, exchange_.has_value() ? &*exchange_ : nullptr, ledger);
   }
 
   absl::Status MakeCache() {
-    const KvCacheShape shape{.layout = {options_.block_size, config().num_key_value_heads, config().head_dim},
+    const KvCacheShape shape{.layout = {options_.block_size(), config().num_key_value_heads, config().head_dim},
                              .layers = config().num_hidden_layers,
                              .dtype = weights_.model().options().compute_dtype,
                              .format = CacheFormatFor(device())};
     const int64_t block_bytes = shape.block_bytes();
-    int64_t cache_bytes = options_.kv_cache_bytes;
-    if (options_.gpu_memory_utilization > 0) {
+    int64_t cache_bytes = options_.kv_cache_bytes();
+    if (options_.gpu_memory_utilization() > 0) {
       QUARTET_ASSIGN_OR_RETURN(cache_bytes, BudgetedCacheBytes(shape));
     }
-    const int64_t blocks_a_sequence = (options_.max_model_len + options_.block_size - 1) / options_.block_size;
+    const int64_t blocks_a_sequence = (max_model_len_ + options_.block_size() - 1) / options_.block_size();
     const int64_t spare = forward_->spare_blocks();
-    const int64_t blocks = std::min(cache_bytes / block_bytes - spare, options_.max_num_seqs * blocks_a_sequence);
+    const int64_t blocks = std::min(cache_bytes / block_bytes - spare, options_.max_num_seqs() * blocks_a_sequence);
     if (blocks < 1) {
       return absl::InvalidArgumentError(absl::StrCat(
-          "rollout.kv_cache_bytes is ", options_.kv_cache_bytes, "; one block of ", options_.block_size,
+          "rollout.kv_cache_bytes is ", options_.kv_cache_bytes(), "; one block of ", options_.block_size(),
           " tokens takes ", block_bytes, " bytes", spare > 0 ? ", and recorded forwards need one more" : ""));
     }
-    if (fits_length_) max_model_len_ = std::min(max_model_len_, blocks * options_.block_size);
+    if (fits_length_) max_model_len_ = std::min(max_model_len_, blocks * options_.block_size());
     make_cache_ = [=, this] {
       forward_->TakeCache(shape, blocks);
       forward_->Record();
@@ -98,19 +100,19 @@ class Engine : public RolloutEngine {
     make_cache_();
     const double seconds = SecondsSince(start);
     scheduler_.emplace(SchedulerOptions{.num_blocks = blocks,
-                                        .block_size = options_.block_size,
-                                        .max_num_seqs = options_.max_num_seqs,
-                                        .max_num_batched_tokens = options_.max_num_batched_tokens,
+                                        .block_size = options_.block_size(),
+                                        .max_num_seqs = options_.max_num_seqs(),
+                                        .max_num_batched_tokens = options_.max_num_batched_tokens(),
                                         .max_model_len = max_model_len_});
     if (device().is_meta()) return absl::OkStatus();
-    QUARTET_LOG(kInfo) << "KV cache: " << blocks << " blocks of " << options_.block_size << " tokens, "
+    QUARTET_LOG(kInfo) << "KV cache: " << blocks << " blocks of " << options_.block_size() << " tokens, "
                        << blocks * block_bytes / (1 << 20) << " MiB; sequences of at most " << max_model_len_
                        << " tokens";
     if (const DecodeGraphs* graphs = forward_->graphs(); graphs != nullptr) {
       QUARTET_LOG(kInfo) << "Decoding by graphs: " << graphs->sizes().size() << " recorded for up to "
                          << graphs->sizes().back() << " sequences, with the cache in " << seconds << " s, "
                          << graphs->bytes() / (1 << 20) << " MiB";
-    } else if (device().is_cuda() && !options_.enforce_eager) {
+    } else if (device().is_cuda() && !options_.enforce_eager()) {
       QUARTET_LOG(kInfo)
           << "Decoding by graphs: none; they need the whole model on each rank, bf16, and heads that the "
              "attention's kernel takes";
@@ -119,7 +121,7 @@ class Engine : public RolloutEngine {
   }
 
   absl::Status Check(const SamplingParams& sampling) const override {
-    return CheckSamplingParams(sampling, vocab_size(), options_.tokenizer != nullptr);
+    return CheckSamplingParams(sampling, vocab_size(), tokenizer_ != nullptr);
   }
 
   absl::Status Check(const SamplingParams& sampling, const GenerationTask& task) const override {
@@ -132,9 +134,9 @@ class Engine : public RolloutEngine {
   void Add(const GenerationTask& task) override {
     auto call = calls_.find(task.call);
     if (call == calls_.end()) {
-      std::vector<int32_t> stops = options_.stop_token_ids;
+      std::vector<int32_t> stops(options_.stop_token_ids().begin(), options_.stop_token_ids().end());
       if (!task.sampling->ignore_eos()) stops.insert(stops.end(), eos_token_ids().begin(), eos_token_ids().end());
-      call = calls_.emplace(task.call, RunningCall(task, stops, options_.tokenizer)).first;
+      call = calls_.emplace(task.call, RunningCall(task, stops, tokenizer_)).first;
     }
     call->second.sequences += task.samples;
     scheduler_->Add(task.call, task.prompt_index, task.ids, task.first_sample, task.samples,
@@ -195,7 +197,7 @@ class Engine : public RolloutEngine {
         for (Sequence* sequence : scheduler_->Computed(chunk)) draws.push_back({sequence, row});
         if (chunk.last) ++row;
       }
-      held_places_ += scheduler_->blocks_in_use() * options_.block_size;
+      held_places_ += scheduler_->blocks_in_use() * options_.block_size();
       empty_places_ += scheduler_->empty_places();
       Extend(draws, logits_NV, std::move(failed), &events);
       ++steps_;
@@ -277,7 +279,8 @@ class Engine : public RolloutEngine {
   // What rollout.gpu_memory_utilization leaves for the cache, the least that any rank found: a prompt that fits into
   // the leader's cache fits into all. Collective.
   absl::StatusOr<int64_t> BudgetedCacheBytes(const KvCacheShape& shape) {
-    const absl::StatusOr<CacheBudget> budget = MeasureCacheBudget(options_, shape, device(), &*forward_, ledger_);
+    const absl::StatusOr<CacheBudget> budget =
+        MeasureCacheBudget(options_, planned_, shape, device(), &*forward_, ledger_);
     absl::StatusOr<int64_t> bytes = budget.ok() ? CacheBytesWithin(*budget) : budget.status();
     if (groups_.all->size() == 1) return bytes;
     QUARTET_RETURN_IF_ERROR(AgreeOnStatus(*groups_.all, bytes.status(), device()));
@@ -391,8 +394,10 @@ class Engine : public RolloutEngine {
     if (--call->second.sequences == 0) calls_.erase(call);
   }
 
-  const RolloutEngineOptions options_;
+  const RolloutConfig options_;
   const bool fits_length_;
+  const Tokenizer* const tokenizer_;
+  const PlannedDevice planned_;
   int64_t max_model_len_;  // tokens; as it is once there is a cache
   Ledger* const ledger_;
   const EngineGroups groups_;
@@ -417,58 +422,62 @@ class Engine : public RolloutEngine {
   EngineStats stats_;  // guarded by stats_mutex_
 };
 
-absl::StatusOr<std::unique_ptr<RolloutEngine>> LoadEngine(const RolloutEngineOptions& options,
-                                                          const RankContext& context, Ledger* ledger) {
+absl::StatusOr<std::unique_ptr<RolloutEngine>> LoadEngine(const RolloutConfig& options, const RankContext& context,
+                                                          Ledger* ledger, const Tokenizer* tokenizer,
+                                                          const PlannedDevice& planned) {
   QUARTET_RETURN_IF_ERROR(CheckOptions(options, context));
   QUARTET_ASSIGN_OR_RETURN(const at::Device device, EnterDeviceOf(context));
   QUARTET_ASSIGN_OR_RETURN(EngineGroups groups, MakeEngineGroups(options, context));
   ShardedModelOptions model_options;
   model_options.head = HeadKind::kVocabulary;
-  model_options.zero_stage = options.zero_stage;
-  model_options.compute_dtype = options.dtype == "fp32" ? at::kFloat : at::kBFloat16;
+  model_options.zero_stage = options.zero_stage();
+  model_options.compute_dtype = options.dtype() == "fp32" ? at::kFloat : at::kBFloat16;
   model_options.device = device;
-  if (options.tensor_parallel_size > 1) {
-    model_options.tensor_parallel = {context.rank % options.tensor_parallel_size, options.tensor_parallel_size};
+  if (options.tensor_parallel_size() > 1) {
+    model_options.tensor_parallel = {context.rank % options.tensor_parallel_size(), options.tensor_parallel_size()};
   }
   std::unique_ptr<ShardedModel> model;
   const auto load = [&]() -> absl::Status {
-    QUARTET_ASSIGN_OR_RETURN(model, ShardedModel::Load(options.model, model_options, groups.of_model(), ledger));
+    QUARTET_ASSIGN_OR_RETURN(model, ShardedModel::Load(options.pretrain(), model_options, groups.of_model(), ledger));
     return absl::OkStatus();
   };
   if (groups.alone != nullptr) {
     // A share meets nobody while it is loaded.
     QUARTET_RETURN_IF_ERROR(
-        AgreeOnStatus(*groups.all, AtOwnPace(*groups.all, model_options.device, "loading " + options.model, load),
+        AgreeOnStatus(*groups.all, AtOwnPace(*groups.all, model_options.device, "loading " + options.pretrain(), load),
                       model_options.device));
   } else {
     QUARTET_RETURN_IF_ERROR(load());
   }
   const ModelConfig& config = model->config();
-  RolloutEngineOptions with_length = options;
-  if (options.max_model_len == 0) {
-    with_length.max_model_len = std::min<int64_t>(config.max_position_embeddings,
-                                                  config.sliding_window.value_or(std::numeric_limits<int64_t>::max()));
+  RolloutConfig with_length = options;
+  if (options.max_model_len() == 0) {
+    constexpr int64_t kMost = std::numeric_limits<int32_t>::max();
+    with_length.set_max_model_len(
+        static_cast<int32_t>(std::min({config.max_position_embeddings, config.sliding_window.value_or(kMost), kMost})));
   }
   QUARTET_RETURN_IF_ERROR(
-      CheckLengthInPositions(config, options.model, "rollout.max_model_len", options.max_model_len));
-  for (const int32_t id : options.stop_token_ids) {
+      CheckLengthInPositions(config, options.pretrain(), "rollout.max_model_len", options.max_model_len()));
+  for (const int32_t id : options.stop_token_ids()) {
     if (id < 0 || id >= config.vocab_size) {
       return absl::InvalidArgumentError(
           absl::StrCat("rollout.stop_token_ids holds ", id, "; allowed: 0 to ", config.vocab_size - 1));
     }
   }
-  auto engine = std::make_unique<Engine>(with_length, /*fits_length=*/options.max_model_len == 0, ledger,
-                                         std::move(groups), std::move(model));
+  auto engine = std::make_unique<Engine>(with_length, /*fits_length=*/options.max_model_len() == 0, tokenizer, planned,
+                                         ledger, std::move(groups), std::move(model));
   QUARTET_RETURN_IF_ERROR(engine->MakeCache());
   return engine;
 }
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<RolloutEngine>> RolloutEngine::Load(const RolloutEngineOptions& options,
-                                                                   const RankContext& context, Ledger* ledger) {
+absl::StatusOr<std::unique_ptr<RolloutEngine>> RolloutEngine::Load(const RolloutConfig& options,
+                                                                   const RankContext& context, Ledger* ledger,
+                                                                   const Tokenizer* tokenizer,
+                                                                   const PlannedDevice& planned) {
   try {
-    return LoadEngine(options, context, ledger);
+    return LoadEngine(options, context, ledger, tokenizer, planned);
   } catch (const std::exception& error) {
     return StatusOf(error, "loading the rollout's model", *ledger);
   }

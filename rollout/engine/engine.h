@@ -22,38 +22,11 @@
 
 namespace quartet {
 
-// On the meta device (a plan) an engine takes no memory and counts what it would take; each token it draws is 0.
-struct RolloutEngineOptions {
-  std::string model;           // Hugging Face folder
-  std::string dtype = "bf16";  // or "fp32"; of weights, activations and cache
-  // 0: every rank holds the whole model and generates alone. 3: parameters are sharded over the ranks, gathered block
-  // by block, and all ranks step together.
-  int zero_stage = 0;
-  // A divisor t of the number of ranks: each t neighbours, [g t, (g + 1) t), are one engine, in which each has a share
-  // of every matrix (core/model/tensor_parallel.h). They must be given the same calls in the same order, and step
-  // together. Every rank answers.
-  int tensor_parallel_size = 1;
-  int64_t kv_cache_bytes = int64_t{1} << 30;  // of this rank; less is taken where less can be used
-  // Above 0, instead of kv_cache_bytes: the share of the device's memory that the process may take, of which the cache
-  // gets what the weights, the largest forward and what is no tensor leave (rollout/engine/cache/cache_budget.h). CUDA,
-  // and plans.
-  double gpu_memory_utilization = 0;
-  // Of plans with gpu_memory_utilization: the device's memory, and how much of it is taken by what is no tensor.
-  int64_t planned_device_bytes = 0;
-  int64_t planned_other_bytes = 0;
-  int64_t block_size = 16;  // tokens; a multiple of 16
-  // Tokens of prompt and answer together. 0: as many as the model's positions (within its window) allow, and as one
-  // sequence finds room for in the cache.
-  int64_t max_model_len = 2048;
-  int64_t max_num_seqs = 256;             // running at once
-  int64_t max_num_batched_tokens = 2048;  // of one forward
-  bool enforce_eager = false;             // no forwards are recorded and replayed; on CUDA, and in its plans
-  std::vector<int32_t> stop_token_ids;    // beside the model's end tokens and the request's
-  const Tokenizer* tokenizer = nullptr;   // to find stop strings with; outlives the engine. Null: they are refused
+// What a plan knows of the device: its memory, and how much of it is taken by what is no tensor.
+struct PlannedDevice {
+  int64_t bytes = 0;
+  int64_t other_bytes = 0;
 };
-
-// What a resolved configuration says.
-RolloutEngineOptions RolloutOptions(const RolloutConfig& config);
 
 // Samples [first_sample, first_sample + samples) of one prompt. Tasks of one call have the same `sampling`.
 struct GenerationTask {
@@ -98,12 +71,19 @@ struct StepAgreement {
 };
 
 // Load, Add, Cancel, AgreeOnStep, Step, Sleep, Wake and Commit: one thread. The rest: any thread.
+// With zero_stage 3 all ranks step together. Each tensor_parallel_size = t neighbours, [g t, (g + 1) t), are one
+// engine, in which each has a share of every matrix (core/model/tensor_parallel.h): they must be given the same calls
+// in the same order, and step together; every rank answers.
 class RolloutEngine {
  public:
-  // `context.store` is where the ranks meet; `ledger` must outlive the engine. INVALID_ARGUMENT names the option, its
-  // value and what is allowed; the model's own errors name file and tensor.
-  static absl::StatusOr<std::unique_ptr<RolloutEngine>> Load(const RolloutEngineOptions& options,
-                                                             const RankContext& context, Ledger* ledger);
+  // `options` is the section `rollout` of a resolved configuration (proto/run_config.proto), or one whose defaults are
+  // filled in (FillRules). `context.store` is where the ranks meet; `ledger` must outlive the engine, as must
+  // `tokenizer`, to find stop strings with; null: they are refused. On the meta device (a plan) an engine takes no
+  // memory and counts what it would take of a device that is as `planned`; each token it draws is 0. INVALID_ARGUMENT
+  // names the option, its value and what is allowed; the model's own errors name file and tensor.
+  static absl::StatusOr<std::unique_ptr<RolloutEngine>> Load(const RolloutConfig& options, const RankContext& context,
+                                                             Ledger* ledger, const Tokenizer* tokenizer = nullptr,
+                                                             const PlannedDevice& planned = {});
   virtual ~RolloutEngine() = default;
 
   // Whether a prompt can be served with `sampling`: INVALID_ARGUMENT names field, value and what is allowed,

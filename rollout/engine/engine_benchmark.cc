@@ -36,6 +36,7 @@
 #include "absl/status/status.h"
 #include "core/base/status_macros.h"
 #include "core/comm/store/local_store.h"
+#include "core/field_rules/field_rules.h"
 #include "core/kernels/testing/machine_rates.h"
 #include "core/model/model_config.h"
 #include "core/model/model_work.h"
@@ -71,7 +72,7 @@ struct Load {
 // The ranks' engines, each on a thread of its own; that of rank 0 on the caller's.
 class Ranks {
  public:
-  Ranks(const RolloutEngineOptions& options, int count)
+  Ranks(const RolloutConfig& options, int count)
       : options_(options), count_(count), store_(MakeLocalStore()), together_(count), failed_(count) {
     for (int rank = 1; rank < count; ++rank) {
       threads_.emplace_back([this, rank] {
@@ -137,7 +138,7 @@ class Ranks {
     sampling.set_top_k(-1);
     sampling.set_top_p(1);
     sampling.set_ignore_eos(true);
-    const size_t engines = count_ / options_.tensor_parallel_size, mine = rank / options_.tensor_parallel_size;
+    const size_t engines = count_ / options_.tensor_parallel_size(), mine = rank / options_.tensor_parallel_size();
     for (size_t i = mine; i < loads_->size(); i += engines) {
       const auto& load = (*loads_)[i];
       sampling.set_max_new_tokens(load.new_tokens);
@@ -157,7 +158,7 @@ class Ranks {
     }
   }
 
-  const RolloutEngineOptions options_;
+  const RolloutConfig options_;
   const int count_;
   const std::unique_ptr<KeyValueStore> store_;
   std::barrier<> together_;
@@ -181,7 +182,7 @@ std::vector<Load> SameLength(const Prompts& prompts, int sequences, int32_t new_
   return loads;
 }
 
-constexpr int64_t kLongestMixed = 800 + 400;
+constexpr int32_t kLongestMixed = 800 + 400;
 
 std::vector<Load> Mixed(const Prompts& prompts, int sequences) {
   constexpr int kSamples = 4;
@@ -244,24 +245,25 @@ int Main() {
   for (const auto& prompt : prompts) longest = std::max(longest, prompt.size());
   const int32_t new_tokens = absl::GetFlag(FLAGS_new_tokens);
 
-  RolloutEngineOptions options;
-  options.model = absl::GetFlag(FLAGS_model);
-  options.dtype = absl::GetFlag(FLAGS_dtype);
-  options.enforce_eager = absl::GetFlag(FLAGS_enforce_eager);
+  RolloutConfig options;
+  options.set_pretrain(absl::GetFlag(FLAGS_model));
+  options.set_dtype(absl::GetFlag(FLAGS_dtype));
+  options.set_enforce_eager(absl::GetFlag(FLAGS_enforce_eager));
   const int mixed = absl::GetFlag(FLAGS_mixed);
-  options.max_model_len = std::max(static_cast<int64_t>(longest) + new_tokens, mixed > 0 ? kLongestMixed : 0);
+  options.set_max_model_len(std::max(static_cast<int32_t>(longest) + new_tokens, mixed > 0 ? kLongestMixed : 0));
   if (mixed > 0 || absl::GetFlag(FLAGS_device) != "cpu")
-    options.kv_cache_bytes = int64_t{6} << 30;  // nothing is preempted
+    options.set_kv_cache_bytes(int64_t{6} << 30);  // nothing is preempted
   const bool alone = absl::GetFlag(FLAGS_ranks) == 1;
-  options.zero_stage = absl::GetFlag(FLAGS_zero_stage);
-  options.tensor_parallel_size = absl::GetFlag(FLAGS_tensor_parallel_size);
+  options.set_zero_stage(absl::GetFlag(FLAGS_zero_stage));
+  options.set_tensor_parallel_size(absl::GetFlag(FLAGS_tensor_parallel_size));
+  FillRules(&options);
   Ranks ranks(options, absl::GetFlag(FLAGS_ranks));
   RolloutEngine* const engine = ranks.engine();
   if (engine == nullptr) return 1;
   const MachineRates rates = MeasureMachineRates(at::Device(absl::GetFlag(FLAGS_device)));
   std::printf("matrix rate %.1f GFLOP/s (bf16), memory is read at %.1f GiB/s\n", rates.bf16_flops * 1e-9,
               rates.bytes * 0x1p-30);
-  const absl::StatusOr<ModelConfig> model = ReadModelConfig(options.model);
+  const absl::StatusOr<ModelConfig> model = ReadModelConfig(options.pretrain());
   if (!model.ok()) {
     std::cerr << "engine_benchmark: " << model.status() << "\n";
     return 1;

@@ -18,6 +18,7 @@
 #include <vector>
 
 #include "core/comm/store/local_store.h"
+#include "core/field_rules/field_rules.h"
 #include "core/hardware/device.h"
 #include "core/kernels/cuda/cuda_paged_attention.h"
 #include "core/kernels/cuda/draw_rows.h"
@@ -58,17 +59,17 @@ json GoldenOf(const std::string& model) {
 
 std::string Folder(const std::string& model) { return "core/model/testdata/" + model; }
 
-RolloutEngineOptions OptionsFor(const std::string& model, const std::string& dtype = "fp32") {
-  RolloutEngineOptions options;
-  options.model = Folder(model);
-  options.dtype = dtype;
-  options.max_model_len = 256;
+RolloutConfig OptionsFor(const std::string& model, const std::string& dtype = "fp32") {
+  RolloutConfig options;
+  options.set_pretrain(Folder(model));
+  options.set_dtype(dtype);
+  options.set_max_model_len(256);
+  FillRules(&options);
   return options;
 }
 
 struct LoadedEngine {
-  explicit LoadedEngine(const RolloutEngineOptions& options, const std::string& device = "cuda")
-      : store(MakeLocalStore()) {
+  explicit LoadedEngine(const RolloutConfig& options, const std::string& device = "cuda") : store(MakeLocalStore()) {
     RankContext context;
     context.service = "rollout";
     context.host = "127.0.0.1";
@@ -145,8 +146,8 @@ TEST_F(OnGpu, AnswersAreThoseOfTransformers) {
 }
 
 TEST_F(OnGpu, PromptsInChunksChangeNothing) {
-  RolloutEngineOptions options = OptionsFor("llama");
-  options.max_num_batched_tokens = 16;
+  RolloutConfig options = OptionsFor("llama");
+  options.set_max_num_batched_tokens(16);
   LoadedEngine engine(options);
   ASSERT_TRUE(engine.status.ok()) << engine.status;
   ExpectGolden(*engine.engine, "llama");
@@ -176,17 +177,17 @@ void ExpectNear(const std::vector<Answer>& found, const std::vector<Answer>& exp
   EXPECT_GT(2 * same, all) << what;
 }
 
-RolloutEngineOptions Eager(RolloutEngineOptions options) {
-  options.enforce_eager = true;
+RolloutConfig Eager(RolloutConfig options) {
+  options.set_enforce_eager(true);
   return options;
 }
 
 TEST_F(OnGpu, GraphsDecodeAsForwardsThatAreMadeAnewDo) {
   for (const std::string& model : kGoldenModels) {
     const json golden = GoldenOf(model);
-    for (const int64_t max_num_seqs : {1, 3, 256}) {
-      RolloutEngineOptions options = OptionsFor(model, "bf16");
-      options.max_num_seqs = max_num_seqs;
+    for (const int32_t max_num_seqs : {1, 3, 256}) {
+      RolloutConfig options = OptionsFor(model, "bf16");
+      options.set_max_num_seqs(max_num_seqs);
       LoadedEngine graphs(options), eager(Eager(options));
       ASSERT_TRUE(graphs.status.ok() && eager.status.ok()) << graphs.status << eager.status;
       const std::vector<Answer> found = AnswersOf(*graphs.engine, golden, 40);
@@ -424,10 +425,10 @@ TEST_F(OnGpu, SleepGivesMemoryBackToTheDevice) {
 }
 
 TEST_F(OnGpu, TheCacheGetsWhatTheLargestForwardLeaves) {
-  RolloutEngineOptions options = OptionsFor("llama", "bf16");
-  options.max_num_seqs = 1 << 20;  // so many blocks that the device's memory is the bound
-  options.max_num_batched_tokens = 512;
-  options.gpu_memory_utilization = 0.5;
+  RolloutConfig options = OptionsFor("llama", "bf16");
+  options.set_max_num_seqs(1 << 20);  // so many blocks that the device's memory is the bound
+  options.set_max_num_batched_tokens(512);
+  options.set_gpu_memory_utilization(0.5);
   LoadedEngine engine(options);
   ASSERT_TRUE(engine.status.ok()) << engine.status;
   GiveBackDeviceMemory();
@@ -435,7 +436,7 @@ TEST_F(OnGpu, TheCacheGetsWhatTheLargestForwardLeaves) {
   const double taken = static_cast<double>(memory.reserved + memory.others) / static_cast<double>(memory.total);
   EXPECT_LE(taken, 0.501);
 
-  options.gpu_memory_utilization = 1e-4;
+  options.set_gpu_memory_utilization(1e-4);
   LoadedEngine none(options);
   EXPECT_EQ(none.status.code(), absl::StatusCode::kInvalidArgument);
   EXPECT_THAT(std::string(none.status.message()), HasSubstr("rollout.gpu_memory_utilization is 0.0001"));

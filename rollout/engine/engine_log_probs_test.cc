@@ -49,9 +49,9 @@ TEST(RolloutEngine, ItsLogProbsAreTheTrainers) {
   };
   for (const auto& [dtype, mean, most] : {Allowed{"fp32", 2e-6, 2e-5}, Allowed{"bf16", 2e-6, 2e-5}}) {
     for (const std::string model : {"llama_tied_llama3_rope", "qwen2"}) {
-      RolloutEngineOptions options = OptionsFor(model);
-      options.dtype = dtype;
-      options.max_num_batched_tokens = 50;
+      RolloutConfig options = OptionsFor(model);
+      options.set_dtype(dtype);
+      options.set_max_num_batched_tokens(50);
       LoadedEngine engine(options);
       const SamplingParams sampling = Sampling(0.7f, 20, 0.95f);
       const Results results = Generate(*engine.engine, sampling, TasksOf(GoldenOf(model), 2));
@@ -126,10 +126,10 @@ TEST(RolloutEngine, TellsOfAPromptsTokensWhatTheTrainerComputes) {
 
   // Whole prompts; in chunks, logits of few rows at a time; with so little cache that sequences are preempted.
   for (int way = 0; way < 3; ++way) {
-    RolloutEngineOptions options = OptionsFor("llama");
-    if (way > 0) options.max_num_batched_tokens = 7;
-    if (way > 0) options.max_num_seqs = 3;
-    if (way == 2) options.kv_cache_bytes = CacheBytes("llama", "fp32", 11);
+    RolloutConfig options = OptionsFor("llama");
+    if (way > 0) options.set_max_num_batched_tokens(7);
+    if (way > 0) options.set_max_num_seqs(3);
+    if (way == 2) options.set_kv_cache_bytes(CacheBytes("llama", "fp32", 11));
     LoadedEngine engine(options);
     for (const float temperature : {0.0f, 0.7f}) {
       for (const int32_t new_tokens : {0, 1, 40}) {

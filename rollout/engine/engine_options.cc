@@ -15,68 +15,51 @@
 
 namespace quartet {
 
-RolloutEngineOptions RolloutOptions(const RolloutConfig& config) {
-  RolloutEngineOptions options;
-  options.model = config.pretrain();
-  options.dtype = config.dtype();
-  options.zero_stage = config.zero_stage();
-  options.tensor_parallel_size = config.tensor_parallel_size();
-  options.kv_cache_bytes = config.kv_cache_bytes();
-  options.gpu_memory_utilization = config.gpu_memory_utilization();
-  options.block_size = config.block_size();
-  options.max_model_len = config.max_model_len();
-  options.max_num_seqs = config.max_num_seqs();
-  options.max_num_batched_tokens = config.max_num_batched_tokens();
-  options.enforce_eager = config.enforce_eager();
-  options.stop_token_ids.assign(config.stop_token_ids().begin(), config.stop_token_ids().end());
-  return options;
-}
-
-absl::Status CheckOptions(const RolloutEngineOptions& options, const RankContext& context) {
+absl::Status CheckOptions(const RolloutConfig& options, const RankContext& context) {
   const auto refuse = [](const char* field, const auto& value, const auto& allowed) {
     return absl::InvalidArgumentError(absl::StrCat("rollout.", field, " is ", value, "; allowed: ", allowed));
   };
-  if (options.dtype != "bf16" && options.dtype != "fp32") {
-    return refuse("dtype", absl::StrCat("\"", options.dtype, "\""), "\"bf16\", \"fp32\"");
+  if (options.dtype() != "bf16" && options.dtype() != "fp32") {
+    return refuse("dtype", absl::StrCat("\"", options.dtype(), "\""), "\"bf16\", \"fp32\"");
   }
-  if (options.zero_stage != 0 && options.zero_stage != 3) return refuse("zero_stage", options.zero_stage, "0, 3");
-  if (options.tensor_parallel_size < 1 || context.world_size % options.tensor_parallel_size != 0) {
+  if (options.zero_stage() != 0 && options.zero_stage() != 3) return refuse("zero_stage", options.zero_stage(), "0, 3");
+  if (options.tensor_parallel_size() < 1 || context.world_size % options.tensor_parallel_size() != 0) {
     std::string divisors = "1";
     for (int size = 2; size <= context.world_size; ++size) {
       if (context.world_size % size == 0) absl::StrAppend(&divisors, ", ", size);
     }
-    return refuse("tensor_parallel_size", options.tensor_parallel_size,
+    return refuse("tensor_parallel_size", options.tensor_parallel_size(),
                   absl::StrCat(divisors, " (the divisors of services.rollout.ranks, ", context.world_size, ")"));
   }
-  if (options.tensor_parallel_size > 1 && options.zero_stage != 0) {
-    return refuse("tensor_parallel_size", options.tensor_parallel_size, "1 with rollout.zero_stage 3");
+  if (options.tensor_parallel_size() > 1 && options.zero_stage() != 0) {
+    return refuse("tensor_parallel_size", options.tensor_parallel_size(), "1 with rollout.zero_stage 3");
   }
-  if (options.block_size < 1 || options.block_size % PagedCacheLayout::kBlockSizeMultiple != 0) {
-    return refuse("block_size", options.block_size, "multiples of 16");
+  if (options.block_size() < 1 || options.block_size() % PagedCacheLayout::kBlockSizeMultiple != 0) {
+    return refuse("block_size", options.block_size(), "multiples of 16");
   }
-  if (options.max_model_len < 2 && options.max_model_len != 0) {
-    return refuse("max_model_len", options.max_model_len, "at least 2, or 0 (the model's)");
+  if (options.max_model_len() < 2 && options.max_model_len() != 0) {
+    return refuse("max_model_len", options.max_model_len(), "at least 2, or 0 (the model's)");
   }
-  if (options.max_num_seqs < 1) return refuse("max_num_seqs", options.max_num_seqs, "at least 1");
-  if (options.max_num_batched_tokens < 1) {
-    return refuse("max_num_batched_tokens", options.max_num_batched_tokens, "at least 1");
+  if (options.max_num_seqs() < 1) return refuse("max_num_seqs", options.max_num_seqs(), "at least 1");
+  if (options.max_num_batched_tokens() < 1) {
+    return refuse("max_num_batched_tokens", options.max_num_batched_tokens(), "at least 1");
   }
   return absl::OkStatus();
 }
 
-absl::StatusOr<EngineGroups> MakeEngineGroups(const RolloutEngineOptions& options, const RankContext& context) {
+absl::StatusOr<EngineGroups> MakeEngineGroups(const RolloutConfig& options, const RankContext& context) {
   const ProcessGroupOptions of_all = GroupOptions(context, "rollout");
   EngineGroups groups;
   QUARTET_ASSIGN_OR_RETURN(groups.all, MakeProcessGroup(context.store, of_all));
-  if (options.tensor_parallel_size == 1) return groups;
+  if (options.tensor_parallel_size() == 1) return groups;
   ProcessGroupOptions alone;
   alone.device = context.device;
   QUARTET_ASSIGN_OR_RETURN(groups.alone, MakeProcessGroup(nullptr, alone));
-  if (options.tensor_parallel_size == context.world_size) return groups;
+  if (options.tensor_parallel_size() == context.world_size) return groups;
   ProcessGroupOptions of_shares = of_all;
-  const int engine = context.rank / options.tensor_parallel_size;
-  of_shares.rank = context.rank % options.tensor_parallel_size;
-  of_shares.size = options.tensor_parallel_size;
+  const int engine = context.rank / options.tensor_parallel_size();
+  of_shares.rank = context.rank % options.tensor_parallel_size();
+  of_shares.size = options.tensor_parallel_size();
   of_shares.name = absl::StrCat("rollout/engine_", engine);
   for (int r = 0; r < of_shares.size; ++r) of_shares.rank_names.push_back(engine * of_shares.size + r);
   QUARTET_ASSIGN_OR_RETURN(groups.shares, MakeProcessGroup(context.store, of_shares));

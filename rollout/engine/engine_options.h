@@ -15,7 +15,7 @@ namespace quartet {
 
 // Whether the options can be served by `context.world_size` ranks: INVALID_ARGUMENT names the option, its value and
 // what is allowed. What depends on the model is not looked at.
-absl::Status CheckOptions(const RolloutEngineOptions& options, const RankContext& context);
+absl::Status CheckOptions(const RolloutConfig& options, const RankContext& context);
 
 // The ranks of the service; those that have shares of the model with this one; and those over which the model is
 // sharded: all, but for a share of it, which is whole.
@@ -28,7 +28,7 @@ struct EngineGroups {
 };
 
 // Collective over all ranks; for options that were checked.
-absl::StatusOr<EngineGroups> MakeEngineGroups(const RolloutEngineOptions& options, const RankContext& context);
+absl::StatusOr<EngineGroups> MakeEngineGroups(const RolloutConfig& options, const RankContext& context);
 
 // What the ranks of `group`, each of which says its own, have of the fewest batches, and whether all are idle.
 // Collective; throws as collectives do.

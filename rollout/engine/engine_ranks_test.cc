@@ -64,8 +64,8 @@ TEST(RolloutEngine, ShardedRanksReleaseAndReadTheirShards) {
 TEST(RolloutEngine, ShardedRanksMakeTheBitsOfOneWithAllOfTheWeights) {
   for (const bool tied : {true, false}) {
     const WideModel model(tied, /*vocab_size=*/160);  // whole panels: embedding and head have the order, too
-    RolloutEngineOptions options = model.options;
-    options.dtype = "bf16";
+    RolloutConfig options = model.options;
+    options.set_dtype("bf16");
     const SamplingParams sampling = Greedy(20);
     LoadedEngine whole(options);
     const Results loaded = Generate(*whole.engine, sampling, model.tasks);
@@ -73,7 +73,7 @@ TEST(RolloutEngine, ShardedRanksMakeTheBitsOfOneWithAllOfTheWeights) {
     FillWithPattern(*of_whole);
     whole->Commit(std::move(of_whole), 1);
     const Results updated = Generate(*whole.engine, sampling, model.tasks);
-    options.zero_stage = 3;
+    options.set_zero_stage(3);
     for (const int ranks : {2, 3, 5}) {
       WithRanks(options, ranks, [&](int rank, RolloutEngine& engine) {
         const auto expect = [&](const Results& expected) {
@@ -124,9 +124,9 @@ TEST(RolloutEngine, ShardedRanksCommitTheirShards) {
 TEST(RolloutEngine, RanksThatStepTogetherAgreeOnTheirNextStep) {
   const WideModel model(true);
   const auto agreement = [&](int zero_stage, int tensor_parallel_size) {
-    RolloutEngineOptions options = model.options;
-    options.zero_stage = zero_stage;
-    options.tensor_parallel_size = tensor_parallel_size;
+    RolloutConfig options = model.options;
+    options.set_zero_stage(zero_stage);
+    options.set_tensor_parallel_size(tensor_parallel_size);
     std::vector<StepAgreement> agreed(2);
     WithRanks(options, 2, [&](int rank, RolloutEngine& engine) {
       if (rank == 1) Add(engine, Greedy(5), {model.tasks[0]});
@@ -150,8 +150,8 @@ TEST(TensorParallelEngine, GeneratesGreedilyWhatTransformersGenerates) {
     if (golden["model"] == "llama updated to mistral") continue;
     if (golden["model"] == "olmo2") continue;  // its heads cannot be dealt to ranks
     SCOPED_TRACE(golden["model"].get<std::string>());
-    RolloutEngineOptions options = OptionsFor(golden["model"]);
-    options.max_num_batched_tokens = 50;
+    RolloutConfig options = OptionsFor(golden["model"]);
+    options.set_max_num_batched_tokens(50);
     WithTensorParallelRanks(options, 2, [&](int, RolloutEngine& engine) {
       ExpectGolden(golden, Generate(engine, Greedy(golden["max_new_tokens"]), TasksOf(golden)));
     });
@@ -250,18 +250,18 @@ std::vector<EngineEvent> LiveThrough(RolloutEngine& engine, const WideModel& mod
 TEST(TensorParallelEngine, LivesThroughTheSameAsOneRank) {
   for (const bool tied : {false, true}) {
     const WideModel model(tied);
-    RolloutEngineOptions options = model.options;
-    options.max_num_batched_tokens = 60;
-    options.max_num_seqs = 11;
-    options.kv_cache_bytes = int64_t{3} * 30 * 2 * 4 * 16 * 16 * 4;  // 30 blocks
+    RolloutConfig options = model.options;
+    options.set_max_num_batched_tokens(60);
+    options.set_max_num_seqs(11);
+    options.set_kv_cache_bytes(int64_t{3} * 30 * 2 * 4 * 16 * 16 * 4);  // 30 blocks
     LoadedEngine lone(options);
     const std::vector<EngineEvent> expected = LiveThrough(*lone.engine, model);
     EXPECT_GT(lone->stats().preemptions(), 1);
     EXPECT_GT(lone->stats().cached_tokens(), 0);
     for (const int ranks : {2, 4}) {
       SCOPED_TRACE(absl::StrCat(ranks, " ranks, ", tied ? "tied" : "untied"));
-      RolloutEngineOptions share = options;
-      share.kv_cache_bytes /= ranks;
+      RolloutConfig share = options;
+      share.set_kv_cache_bytes(share.kv_cache_bytes() / ranks);
       WithTensorParallelRanks(share, ranks, [&](int, RolloutEngine& engine) {
         ExpectTheSame(LiveThrough(engine, model), expected, 1e-5);
         EXPECT_EQ(engine.stats().blocks(), lone->stats().blocks());
@@ -320,8 +320,8 @@ TEST(TensorParallelEngine, SaysTheSameOnAllRanksOfATokenThatCannotBeDrawn) {
 
 TEST(TensorParallelEngine, InBf16ItsLogProbsAreNearThoseOfOneRank) {
   const WideModel model(false);
-  RolloutEngineOptions options = model.options;
-  options.dtype = "bf16";
+  RolloutConfig options = model.options;
+  options.set_dtype("bf16");
   // One token each: what follows an answer that differs cannot be compared.
   const SamplingParams sampling = Greedy(1);
   LoadedEngine lone(options);
@@ -342,8 +342,8 @@ TEST(TensorParallelEngine, HoldsItsShareOfWeightsAndCache) {
   for (int rank = 0; rank < 4; ++rank) {
     threads.emplace_back([&, rank] {
       Ledger ledger;
-      RolloutEngineOptions options = model.options;
-      options.tensor_parallel_size = 4;
+      RolloutConfig options = model.options;
+      options.set_tensor_parallel_size(4);
       const auto engine = RolloutEngine::Load(options, ContextOf(rank, 4, store.get()), &ledger);
       ASSERT_TRUE(engine.ok()) << engine.status();
       EXPECT_LT(ledger.current(MemoryCategory::kParameters), whole * 3 / 10);
@@ -355,7 +355,7 @@ TEST(TensorParallelEngine, HoldsItsShareOfWeightsAndCache) {
 }
 
 TEST(TensorParallelEngine, RefusesWhatItCannotDivide) {
-  const auto refusal = [](const RolloutEngineOptions& options, int ranks) {
+  const auto refusal = [](const RolloutConfig& options, int ranks) {
     const auto store = MakeLocalStore();
     std::vector<std::string> messages(ranks);
     std::vector<std::thread> threads;
@@ -371,18 +371,18 @@ TEST(TensorParallelEngine, RefusesWhatItCannotDivide) {
     for (const std::string& message : messages) EXPECT_EQ(message, messages[0]);
     return messages[0];
   };
-  RolloutEngineOptions options = OptionsFor("llama");
-  options.tensor_parallel_size = 2;
+  RolloutConfig options = OptionsFor("llama");
+  options.set_tensor_parallel_size(2);
   EXPECT_EQ(refusal(options, 1),
             "rollout.tensor_parallel_size is 2; allowed: 1 (the divisors of services.rollout.ranks, 1)");
-  options.tensor_parallel_size = 4;
+  options.set_tensor_parallel_size(4);
   EXPECT_EQ(refusal(options, 6),
             "rollout.tensor_parallel_size is 4; allowed: 1, 2, 3, 6 (the divisors of services.rollout.ranks, 6)");
-  options.tensor_parallel_size = 2;
-  options.zero_stage = 3;
+  options.set_tensor_parallel_size(2);
+  options.set_zero_stage(3);
   EXPECT_EQ(refusal(options, 2), "rollout.tensor_parallel_size is 2; allowed: 1 with rollout.zero_stage 3");
-  options.zero_stage = 0;
-  options.tensor_parallel_size = 4;
+  options.set_zero_stage(0);
+  options.set_tensor_parallel_size(4);
   EXPECT_EQ(refusal(options, 4),
             "rank 0 of 4: config.json: num_key_value_heads is 2, which cannot be "
             "divided over 4 ranks; allowed: multiples of 4");

@@ -34,11 +34,11 @@ TEST(RolloutEngine, GeneratesGreedilyWhatTransformersGenerates) {
 TEST(RolloutEngine, GeneratesTheSameWithAnyBatchSizeAndChunkedPrompts) {
   const json golden = GoldenOf("llama");
   for (const auto& [seqs, tokens, block_size] :
-       std::vector<std::array<int64_t, 3>>{{1, 2048, 16}, {3, 2048, 16}, {64, 7, 16}, {64, 1, 32}, {5, 33, 48}}) {
-    RolloutEngineOptions options = OptionsFor("llama");
-    options.max_num_seqs = seqs;
-    options.max_num_batched_tokens = tokens;
-    options.block_size = block_size;
+       std::vector<std::array<int32_t, 3>>{{1, 2048, 16}, {3, 2048, 16}, {64, 7, 16}, {64, 1, 32}, {5, 33, 48}}) {
+    RolloutConfig options = OptionsFor("llama");
+    options.set_max_num_seqs(seqs);
+    options.set_max_num_batched_tokens(tokens);
+    options.set_block_size(block_size);
     LoadedEngine engine(options);
     ExpectGolden(golden, Generate(*engine.engine, Greedy(golden["max_new_tokens"]), TasksOf(golden)));
   }
@@ -47,8 +47,8 @@ TEST(RolloutEngine, GeneratesTheSameWithAnyBatchSizeAndChunkedPrompts) {
 TEST(RolloutEngine, GeneratesTheSameWhenItsCacheIsTooSmallForAll) {
   for (const std::string model : {"llama", "qwen3"}) {
     const json golden = GoldenOf(model);
-    RolloutEngineOptions options = OptionsFor(model);
-    options.kv_cache_bytes = CacheBytes(model, "fp32", 13);
+    RolloutConfig options = OptionsFor(model);
+    options.set_kv_cache_bytes(CacheBytes(model, "fp32", 13));
     LoadedEngine engine(options);
     ExpectGolden(golden, Generate(*engine.engine, Greedy(golden["max_new_tokens"]), TasksOf(golden)));
     EXPECT_GT(engine->stats().preemptions(), 0);
@@ -84,9 +84,7 @@ TEST(RolloutEngine, EndsAtStopStringsButNotBeforeTheMinimumLength) {
   std::set<int32_t> stops;
   for (int32_t id = 7; id <= 100; id += 7) stops.insert(id);
   const PieceTokenizer tokenizer = TokenizerWith(stops);
-  RolloutEngineOptions options = OptionsFor("llama");
-  options.tokenizer = &tokenizer;
-  LoadedEngine engine(options);
+  LoadedEngine engine(OptionsFor("llama"), &tokenizer);
   SamplingParams sampling = Greedy(golden["max_new_tokens"]);
   sampling.add_stop("Stop");
   for (const int32_t min_tokens : {0, 10}) {
@@ -111,9 +109,7 @@ TEST(RolloutEngine, ReadsAnswersBehindTheirPromptsForStopStrings) {
   std::set<int32_t> first;
   for (const json& c : golden["cases"]) first.insert(c["answer"][0].get<int32_t>());
   const PieceTokenizer tokenizer = TokenizerWith(first);
-  RolloutEngineOptions options = OptionsFor("llama");
-  options.tokenizer = &tokenizer;
-  LoadedEngine engine(options);
+  LoadedEngine engine(OptionsFor("llama"), &tokenizer);
   SamplingParams sampling = Greedy(golden["max_new_tokens"]);
   sampling.add_stop(" Stop");
   for (const auto& [key, sequence] : Generate(*engine.engine, sampling, TasksOf(golden))) {
@@ -240,8 +236,8 @@ TEST(RolloutEngine, EndsAtStopTokensAndGoesOnBehindEndTokensWhenTold) {
 }
 
 TEST(RolloutEngine, RefusesRequestsByFieldValueAndWhatIsAllowed) {
-  RolloutEngineOptions options = OptionsFor("llama");
-  options.kv_cache_bytes = CacheBytes("llama", "fp32", 4);
+  RolloutConfig options = OptionsFor("llama");
+  options.set_kv_cache_bytes(CacheBytes("llama", "fp32", 4));
   LoadedEngine engine(options);
   const auto message = [&](const std::function<void(SamplingParams*, GenerationTask*)>& spoil,
                            absl::StatusCode code = absl::StatusCode::kInvalidArgument) {
@@ -277,10 +273,10 @@ TEST(RolloutEngine, RefusesRequestsByFieldValueAndWhatIsAllowed) {
 }
 
 TEST(RolloutEngine, TakesSequencesAsLongAsModelAndCacheAllowWhereNoLengthIsSaid) {
-  RolloutEngineOptions options = OptionsFor("llama");
-  options.max_model_len = 0;
+  RolloutConfig options = OptionsFor("llama");
+  options.set_max_model_len(0);
   EXPECT_EQ(LoadedEngine(options)->max_model_len(), 256);
-  options.kv_cache_bytes = CacheBytes("llama", "fp32", 4);
+  options.set_kv_cache_bytes(CacheBytes("llama", "fp32", 4));
   LoadedEngine small(options);
   EXPECT_EQ(small->max_model_len(), 64);
   GenerationTask task;
@@ -289,29 +285,30 @@ TEST(RolloutEngine, TakesSequencesAsLongAsModelAndCacheAllowWhereNoLengthIsSaid)
   EXPECT_EQ(small->Check(Greedy(62), task).message(),
             "prompt 0: ids (3) and max_new_tokens (62) together exceed max_model_len = 64");
   options = OptionsFor("mistral");
-  options.max_model_len = 0;
-  options.model = EditedFolder(Folder("mistral"), {{"sliding_window", 128}});
+  options.set_max_model_len(0);
+  options.set_pretrain(EditedFolder(Folder("mistral"), {{"sliding_window", 128}}));
   EXPECT_EQ(LoadedEngine(options)->max_model_len(), 128);
 }
 
 TEST(RolloutEngine, RefusesOptionsThatCannotWork) {
   const auto store = MakeLocalStore();
-  const auto message = [&](const std::function<void(RolloutEngineOptions*)>& spoil) {
-    RolloutEngineOptions options = OptionsFor("llama");
+  const auto message = [&](const std::function<void(RolloutConfig*)>& spoil) {
+    RolloutConfig options = OptionsFor("llama");
     spoil(&options);
     Ledger ledger;
     const auto engine = RolloutEngine::Load(options, ContextOf(0, 1, store.get()), &ledger);
     EXPECT_EQ(engine.status().code(), absl::StatusCode::kInvalidArgument) << engine.status();
     return std::string(engine.status().message());
   };
-  EXPECT_EQ(message([](auto* o) { o->block_size = 20; }), "rollout.block_size is 20; allowed: multiples of 16");
-  EXPECT_EQ(message([](auto* o) { o->zero_stage = 2; }), "rollout.zero_stage is 2; allowed: 0, 3");
-  EXPECT_EQ(message([](auto* o) { o->dtype = "fp16"; }), "rollout.dtype is \"fp16\"; allowed: \"bf16\", \"fp32\"");
-  EXPECT_NE(message([](auto* o) { o->max_model_len = 300; }).find("at most 256"), std::string::npos);
+  EXPECT_EQ(message([](auto* o) { o->set_block_size(20); }), "rollout.block_size is 20; allowed: multiples of 16");
+  EXPECT_EQ(message([](auto* o) { o->set_zero_stage(2); }), "rollout.zero_stage is 2; allowed: 0, 3");
+  EXPECT_EQ(message([](auto* o) { o->set_dtype("fp16"); }), "rollout.dtype is \"fp16\"; allowed: \"bf16\", \"fp32\"");
+  EXPECT_NE(message([](auto* o) { o->set_max_model_len(300); }).find("at most 256"), std::string::npos);
   const std::string windowed = EditedFolder(Folder("mistral"), {{"sliding_window", 128}});
-  const auto in_window = message([&](auto* o) { o->model = windowed; });
+  const auto in_window = message([&](auto* o) { o->set_pretrain(windowed); });
   EXPECT_NE(in_window.find("rollout.max_model_len is 256; at most 128"), std::string::npos) << in_window;
-  EXPECT_NE(message([](auto* o) { o->kv_cache_bytes = 10; }).find("one block of 16 tokens takes"), std::string::npos);
+  EXPECT_NE(message([](auto* o) { o->set_kv_cache_bytes(10); }).find("one block of 16 tokens takes"),
+            std::string::npos);
 }
 
 }  // namespace

@@ -49,9 +49,9 @@ TEST(RolloutEngine, SequencesGoOnAcrossACommitAndSayWhichVersionMadeEachToken) {
 // Some of each prompt is computed under the old weights, none of the samples has a token yet.
 TEST(RolloutEngine, APromptThatACommitInterruptsIsOfTheNewWeightsAlone) {
   const json updated = GoldenOf("llama updated to mistral");
-  RolloutEngineOptions options = OptionsFor("llama");
-  options.max_num_batched_tokens = 4;
-  options.max_num_seqs = 2;
+  RolloutConfig options = OptionsFor("llama");
+  options.set_max_num_batched_tokens(4);
+  options.set_max_num_seqs(2);
   LoadedEngine engine(options);
   for (const GenerationTask& task : TasksOf(updated, 3)) {
     if (task.ids.size() < 6) continue;
@@ -129,10 +129,10 @@ TEST(RolloutEngine, UpdatesAreStagedInReservedMemoryAndWhereTheVersionBeforeWasU
 // Whether they are put in the order of products while the present ones are in use or at the commit.
 TEST(RolloutEngine, GeneratesTheSameHoweverItsWeightsLie) {
   for (const std::string model : {"llama_tied_llama3_rope", "qwen2"}) {
-    RolloutEngineOptions options = OptionsFor(model);
-    options.dtype = "bf16";
+    RolloutConfig options = OptionsFor(model);
+    options.set_dtype("bf16");
     LoadedEngine whole(options);
-    options.zero_stage = 3;
+    options.set_zero_stage(3);
     LoadedEngine sharded(options);
     const auto expect_the_same = [&] {
       const SamplingParams sampling = Sampling(0.7f, 20, 0.95f);
@@ -162,9 +162,9 @@ TEST(RolloutEngine, GeneratesTheSameHoweverItsWeightsLie) {
 
 // Forwards of many tokens, so that most of what they take are blocks of the cache.
 TEST(RolloutEngine, WhatForwardsFreeServesTheNextAndGoesBackInSleep) {
-  RolloutEngineOptions options = OptionsFor("llama");
-  options.max_num_batched_tokens = 16384;
-  options.max_num_seqs = 64;
+  RolloutConfig options = OptionsFor("llama");
+  options.set_max_num_batched_tokens(16384);
+  options.set_max_num_seqs(64);
   LoadedEngine engine(options);
   std::map<uint64_t, Results> results;
   const auto generate = [&](uint64_t call) {
@@ -220,8 +220,8 @@ TEST(RolloutEngine, AnEngineThatCannotHaveItsMemoryAgainGoesOnSleeping) {
 
 TEST(RolloutEngine, ReadsItsWeightsAgainAfterASleepThatReleasedThem) {
   for (const std::string dtype : {"fp32", "bf16"}) {
-    RolloutEngineOptions options = OptionsFor("llama");
-    options.dtype = dtype;
+    RolloutConfig options = OptionsFor("llama");
+    options.set_dtype(dtype);
     LoadedEngine engine(options);
     const json golden = GoldenOf("llama");
     const SamplingParams sampling = Greedy(golden["max_new_tokens"]);
@@ -288,8 +288,8 @@ TEST(RolloutEngine, AnEngineThatCannotHaveItsWeightsAgainGoesOnSleepingWithoutTh
   const std::filesystem::path folder = std::filesystem::path(testing::TempDir()) / "engine_test_vanishing";
   std::filesystem::remove_all(folder);
   std::filesystem::copy(Folder("llama"), folder, std::filesystem::copy_options::recursive);
-  RolloutEngineOptions options = OptionsFor("llama");
-  options.model = folder.string();
+  RolloutConfig options = OptionsFor("llama");
+  options.set_pretrain(folder.string());
   LoadedEngine engine(options);
   const int64_t parameters = engine.ledger.current(MemoryCategory::kParameters);
   engine->Sleep(/*release_weights=*/true);

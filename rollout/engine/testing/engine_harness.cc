@@ -5,6 +5,7 @@
 #include <thread>
 #include <variant>
 
+#include "core/field_rules/field_rules.h"
 #include "core/kernels/cpu/paged_attention_kernel.h"
 #include "core/model/initialize.h"
 #include "core/model/model_config.h"
@@ -30,11 +31,12 @@ json GoldenOf(const std::string& model) {
 
 std::string Folder(const std::string& model) { return "core/model/testdata/" + model; }
 
-RolloutEngineOptions OptionsFor(const std::string& model) {
-  RolloutEngineOptions options;
-  options.model = Folder(model);
-  options.dtype = "fp32";
-  options.max_model_len = 256;
+RolloutConfig OptionsFor(const std::string& model) {
+  RolloutConfig options;
+  options.set_pretrain(Folder(model));
+  options.set_dtype("fp32");
+  options.set_max_model_len(256);
+  FillRules(&options);
   return options;
 }
 
@@ -144,7 +146,7 @@ void ExpectGolden(const json& golden, const Results& results) {
   }
 }
 
-void WithRanks(const RolloutEngineOptions& options, int ranks, const std::function<void(int, RolloutEngine&)>& body) {
+void WithRanks(const RolloutConfig& options, int ranks, const std::function<void(int, RolloutEngine&)>& body) {
   const auto store = MakeLocalStore();
   std::vector<std::thread> threads;
   for (int rank = 0; rank < ranks; ++rank) {
@@ -159,14 +161,14 @@ void WithRanks(const RolloutEngineOptions& options, int ranks, const std::functi
   for (std::thread& thread : threads) thread.join();
 }
 
-void WithTwoShardedRanks(RolloutEngineOptions options, const std::function<void(int, RolloutEngine&)>& body) {
-  options.zero_stage = 3;
+void WithTwoShardedRanks(RolloutConfig options, const std::function<void(int, RolloutEngine&)>& body) {
+  options.set_zero_stage(3);
   WithRanks(options, 2, body);
 }
 
-void WithTensorParallelRanks(RolloutEngineOptions options, int ranks,
-                             const std::function<void(int, RolloutEngine&)>& body, int engines) {
-  options.tensor_parallel_size = ranks;
+void WithTensorParallelRanks(RolloutConfig options, int ranks, const std::function<void(int, RolloutEngine&)>& body,
+                             int engines) {
+  options.set_tensor_parallel_size(ranks);
   WithRanks(options, engines * ranks, body);
 }
 
@@ -220,9 +222,10 @@ WideModel::WideModel(bool tied, int64_t vocab_size) {
   folder = testing::TempDir() + "/engine_test_wide_" + (tied ? "tied" : "untied") + std::to_string(vocab_size);
   const absl::Status written = WriteRandomModel(config, HeadKind::kVocabulary, 5, Dtype::kF32, folder);
   EXPECT_TRUE(written.ok()) << written;
-  options.model = folder;
-  options.dtype = "fp32";
-  options.max_model_len = 256;
+  options.set_pretrain(folder);
+  options.set_dtype("fp32");
+  options.set_max_model_len(256);
+  FillRules(&options);
   for (int32_t prompt = 0; prompt < 6; ++prompt) {
     GenerationTask& task = tasks.emplace_back();
     task.prompt_index = prompt;

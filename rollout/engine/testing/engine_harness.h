@@ -26,7 +26,7 @@ nlohmann::json GoldenOf(const std::string& model);
 
 std::string Folder(const std::string& model);
 
-RolloutEngineOptions OptionsFor(const std::string& model);
+RolloutConfig OptionsFor(const std::string& model);
 
 // The bytes of `blocks` blocks of cache.
 int64_t CacheBytes(const std::string& model, const std::string& dtype, int64_t blocks);
@@ -35,8 +35,8 @@ RankContext ContextOf(int rank, int ranks, KeyValueStore* store);
 
 // An engine of one rank with what it needs.
 struct LoadedEngine {
-  explicit LoadedEngine(const RolloutEngineOptions& options) : store(MakeLocalStore()) {
-    auto loaded = RolloutEngine::Load(options, ContextOf(0, 1, store.get()), &ledger);
+  explicit LoadedEngine(const RolloutConfig& options, const Tokenizer* tokenizer = nullptr) : store(MakeLocalStore()) {
+    auto loaded = RolloutEngine::Load(options, ContextOf(0, 1, store.get()), &ledger, tokenizer);
     if (!loaded.ok()) throw std::runtime_error(loaded.status().ToString());
     engine = *std::move(loaded);
   }
@@ -66,13 +66,13 @@ std::vector<int32_t> AnswerOf(const GeneratedSequence& sequence);
 void ExpectGolden(const nlohmann::json& golden, const Results& results);
 
 // Runs `body` as each of `ranks` ranks that share an engine.
-void WithRanks(const RolloutEngineOptions& options, int ranks, const std::function<void(int, RolloutEngine&)>& body);
+void WithRanks(const RolloutConfig& options, int ranks, const std::function<void(int, RolloutEngine&)>& body);
 
-void WithTwoShardedRanks(RolloutEngineOptions options, const std::function<void(int, RolloutEngine&)>& body);
+void WithTwoShardedRanks(RolloutConfig options, const std::function<void(int, RolloutEngine&)>& body);
 
 // `engines` engines of `ranks` ranks each.
-void WithTensorParallelRanks(RolloutEngineOptions options, int ranks,
-                             const std::function<void(int, RolloutEngine&)>& body, int engines = 1);
+void WithTensorParallelRanks(RolloutConfig options, int ranks, const std::function<void(int, RolloutEngine&)>& body,
+                             int engines = 1);
 
 // As many steps for a rank whatever it has to do.
 Results GenerateInSteps(RolloutEngine& engine, const SamplingParams& sampling, const std::vector<GenerationTask>& tasks,
@@ -89,7 +89,7 @@ void FillWithPattern(WeightStaging& staging, int64_t pattern = 7919);
 struct WideModel {
   explicit WideModel(bool tied, int64_t vocab_size = 151);
   std::string folder;
-  RolloutEngineOptions options;
+  RolloutConfig options;
   std::vector<GenerationTask> tasks;
 };
 
