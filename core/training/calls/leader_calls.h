@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <string>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -50,7 +51,8 @@ absl::StatusOr<std::vector<TokenValues>> RunForward(RankGroup& group, const std:
                                                     const std::vector<const TokenSequence*>& sequences,
                                                     const MicroBatching& batching, const Deadline& deadline);
 
-// To each rank the items that `split` gives it, and `call` with their micro_batch_sizes. `item(i)` is message i.
+// To each rank the items that `split` gives it, and `call` with their micro_batch_sizes. `item(i)` is message i. What
+// the leader itself is given is not serialised.
 template <typename Call, typename Items>
 std::vector<RankInput> MakeInputs(Call call, const Items& item, const BatchSplit& split) {
   std::vector<RankInput> inputs(split.items.size());
@@ -58,7 +60,14 @@ std::vector<RankInput> MakeInputs(Call call, const Items& item, const BatchSplit
     const std::vector<uint32_t>& sizes = split.micro_batch_sizes[rank];
     call.mutable_micro_batch_sizes()->Assign(sizes.begin(), sizes.end());
     inputs[rank].header = call.SerializeAsString();
-    for (size_t i : split.items[rank]) inputs[rank].items.push_back(item(i).SerializeAsString());
+    if (rank > 0) {
+      for (size_t i : split.items[rank]) inputs[rank].items.push_back(item(i).SerializeAsString());
+      continue;
+    }
+    std::vector<std::decay_t<decltype(item(0))>> own;
+    own.reserve(split.items[rank].size());
+    for (size_t i : split.items[rank]) own.push_back(item(i));
+    inputs[rank].own_items = std::move(own);
   }
   return inputs;
 }

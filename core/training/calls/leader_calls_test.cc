@@ -7,7 +7,9 @@ namespace quartet {
 namespace {
 
 using ::testing::AllOf;
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using ::testing::IsEmpty;
 
 TokenSequence Sequence(uint64_t index, int prompt, int answer) {
   TokenSequence sequence;
@@ -43,6 +45,23 @@ TEST(SplitSequences, TakesTheSizesThatTheConfigurationGivesToForwardsAndUpdates)
   EXPECT_EQ(
       SplitSequences(sequences, 1, ForwardBatching("actor", config, SequenceCost(), /*share=*/true))->micro_batches(),
       2);
+}
+
+TEST(MakeInputs, SerialisesWhatOtherRanksAreGivenAlone) {
+  const std::vector<TokenSequence> sequences = {Sequence(0, 1, 1), Sequence(1, 1, 2), Sequence(2, 1, 3)};
+  BatchSplit split;
+  split.items = {{2, 0}, {1}};
+  split.micro_batch_sizes = {{2}, {1}};
+  const auto item = [&](size_t i) -> const TokenSequence& { return sequences[i]; };
+  const std::vector<RankInput> inputs = MakeInputs(ForwardCall(), item, split);
+  EXPECT_THAT(inputs[0].items, IsEmpty());
+  const auto* own = std::any_cast<std::vector<TokenSequence>>(&inputs[0].own_items);
+  ASSERT_NE(own, nullptr);
+  ASSERT_EQ(own->size(), 2);
+  EXPECT_EQ((*own)[0].SerializeAsString(), sequences[2].SerializeAsString());
+  EXPECT_EQ((*own)[1].SerializeAsString(), sequences[0].SerializeAsString());
+  EXPECT_THAT(inputs[1].items, ElementsAre(sequences[1].SerializeAsString()));
+  EXPECT_FALSE(inputs[1].own_items.has_value());
 }
 
 TEST(SplitPairs, KeepsAPairInOneMicroBatchOfOneRank) {

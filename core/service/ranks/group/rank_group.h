@@ -1,6 +1,7 @@
 // How the leader makes every rank of a service do its part of a call. Knows no service and no LibTorch.
 #pragma once
 
+#include <any>
 #include <functional>
 #include <memory>
 #include <string>
@@ -24,6 +25,8 @@ namespace quartet {
 struct RankInput {
   std::string header;
   std::vector<std::string> items;
+  // The leader's own part may have its items here instead, as they are: the std::vector<Item> of RegisterTyped.
+  std::any own_items;
 };
 struct RankOutput {
   std::string summary;
@@ -128,14 +131,18 @@ void RegisterTyped(
                  [handler = std::move(handler), method](const RankInput& in) -> absl::StatusOr<RankOutput> {
                    Header header;
                    if (!header.ParseFromString(in.header)) return absl::InternalError("unreadable header of " + method);
-                   std::vector<Item> items(in.items.size());
-                   for (size_t i = 0; i < items.size(); ++i) {
-                     if (!items[i].ParseFromString(in.items[i]))
+                   std::vector<Item> parsed(in.items.size());
+                   for (size_t i = 0; i < parsed.size(); ++i) {
+                     if (!parsed[i].ParseFromString(in.items[i]))
                        return absl::InternalError("unreadable item of " + method);
                    }
+                   const auto* own = std::any_cast<std::vector<Item>>(&in.own_items);
+                   if (own == nullptr && in.own_items.has_value())
+                     return absl::InternalError("items of another type for " + method);
                    Summary summary;
                    std::vector<OutItem> out;
-                   if (absl::Status s = handler(header, items, &summary, &out); !s.ok()) return s;
+                   if (absl::Status s = handler(header, own != nullptr ? *own : parsed, &summary, &out); !s.ok())
+                     return s;
                    RankOutput output;
                    output.summary = summary.SerializeAsString();
                    for (const OutItem& o : out) output.items.push_back(o.SerializeAsString());
