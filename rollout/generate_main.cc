@@ -12,7 +12,6 @@
 
 #include "core/comm/store/local_store.h"
 #include "core/command_line/command_line.h"
-#include "core/field_rules/field_rules.h"
 #include "nlohmann/json.hpp"
 #include "rollout/engine/engine.h"
 
@@ -105,7 +104,6 @@ int Main(int argc, char** argv) {
   options.set_max_num_batched_tokens(flags.max_num_batched_tokens);
   options.set_kv_cache_bytes(flags.kv_cache_bytes);
   options.set_max_model_len(static_cast<int32_t>(longest) + sampling.max_new_tokens());
-  FillRules(&options);
   const auto store = MakeLocalStore();
   RankContext context;
   context.service = "rollout";

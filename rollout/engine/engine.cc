@@ -22,6 +22,7 @@
 #include "core/base/trace.h"
 #include "core/comm/agreement.h"
 #include "core/comm/process_group.h"
+#include "core/field_rules/field_rules.h"
 #include "core/memory/accounted_tensor.h"
 #include "core/memory/block_cache.h"
 #include "core/memory/catch_exceptions.h"
@@ -477,7 +478,9 @@ absl::StatusOr<std::unique_ptr<RolloutEngine>> RolloutEngine::Load(const Rollout
                                                                    const Tokenizer* tokenizer,
                                                                    const PlannedDevice& planned) {
   try {
-    return LoadEngine(options, context, ledger, tokenizer, planned);
+    RolloutConfig filled = options;
+    FillRules(&filled);
+    return LoadEngine(filled, context, ledger, tokenizer, planned);
   } catch (const std::exception& error) {
     return StatusOf(error, "loading the rollout's model", *ledger);
   }

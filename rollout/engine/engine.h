@@ -76,11 +76,11 @@ struct StepAgreement {
 // in the same order, and step together; every rank answers.
 class RolloutEngine {
  public:
-  // `options` is the section `rollout` of a resolved configuration (proto/run_config.proto), or one whose defaults are
-  // filled in (FillRules). `context.store` is where the ranks meet; `ledger` must outlive the engine, as must
-  // `tokenizer`, to find stop strings with; null: they are refused. On the meta device (a plan) an engine takes no
-  // memory and counts what it would take of a device that is as `planned`; each token it draws is 0. INVALID_ARGUMENT
-  // names the option, its value and what is allowed; the model's own errors name file and tensor.
+  // `options` is the section `rollout` of a configuration (proto/run_config.proto); what is not set has its default.
+  // `context.store` is where the ranks meet; `ledger` must outlive the engine, as must `tokenizer`, to find stop
+  // strings with; null: they are refused. On the meta device (a plan) an engine takes no memory and counts what it
+  // would take of a device that is as `planned`; each token it draws is 0. INVALID_ARGUMENT names the option, its value
+  // and what is allowed; the model's own errors name file and tensor.
   static absl::StatusOr<std::unique_ptr<RolloutEngine>> Load(const RolloutConfig& options, const RankContext& context,
                                                              Ledger* ledger, const Tokenizer* tokenizer = nullptr,
                                                              const PlannedDevice& planned = {});

@@ -36,7 +36,6 @@
 #include "absl/status/status.h"
 #include "core/base/status_macros.h"
 #include "core/comm/store/local_store.h"
-#include "core/field_rules/field_rules.h"
 #include "core/kernels/testing/machine_rates.h"
 #include "core/model/model_config.h"
 #include "core/model/model_work.h"
@@ -256,7 +255,6 @@ int Main() {
   const bool alone = absl::GetFlag(FLAGS_ranks) == 1;
   options.set_zero_stage(absl::GetFlag(FLAGS_zero_stage));
   options.set_tensor_parallel_size(absl::GetFlag(FLAGS_tensor_parallel_size));
-  FillRules(&options);
   Ranks ranks(options, absl::GetFlag(FLAGS_ranks));
   RolloutEngine* const engine = ranks.engine();
   if (engine == nullptr) return 1;

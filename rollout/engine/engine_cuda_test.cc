@@ -18,7 +18,6 @@
 #include <vector>
 
 #include "core/comm/store/local_store.h"
-#include "core/field_rules/field_rules.h"
 #include "core/hardware/device.h"
 #include "core/kernels/cuda/cuda_paged_attention.h"
 #include "core/kernels/cuda/draw_rows.h"
@@ -64,7 +63,6 @@ RolloutConfig OptionsFor(const std::string& model, const std::string& dtype = "f
   options.set_pretrain(Folder(model));
   options.set_dtype(dtype);
   options.set_max_model_len(256);
-  FillRules(&options);
   return options;
 }
 

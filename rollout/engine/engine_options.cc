@@ -10,20 +10,18 @@
 
 #include "absl/strings/str_cat.h"
 #include "core/base/status_macros.h"
+#include "core/field_rules/field_rules.h"
 #include "core/kernels/cpu/paged_attention_kernel.h"
 #include "core/rank/rank_setup.h"
 
 namespace quartet {
 
 absl::Status CheckOptions(const RolloutConfig& options, const RankContext& context) {
+  QUARTET_RETURN_IF_ERROR(CheckRules("rollout.", options));
   const auto refuse = [](const char* field, const auto& value, const auto& allowed) {
     return absl::InvalidArgumentError(absl::StrCat("rollout.", field, " is ", value, "; allowed: ", allowed));
   };
-  if (options.dtype() != "bf16" && options.dtype() != "fp32") {
-    return refuse("dtype", absl::StrCat("\"", options.dtype(), "\""), "\"bf16\", \"fp32\"");
-  }
-  if (options.zero_stage() != 0 && options.zero_stage() != 3) return refuse("zero_stage", options.zero_stage(), "0, 3");
-  if (options.tensor_parallel_size() < 1 || context.world_size % options.tensor_parallel_size() != 0) {
+  if (context.world_size % options.tensor_parallel_size() != 0) {
     std::string divisors = "1";
     for (int size = 2; size <= context.world_size; ++size) {
       if (context.world_size % size == 0) absl::StrAppend(&divisors, ", ", size);
@@ -34,15 +32,11 @@ absl::Status CheckOptions(const RolloutConfig& options, const RankContext& conte
   if (options.tensor_parallel_size() > 1 && options.zero_stage() != 0) {
     return refuse("tensor_parallel_size", options.tensor_parallel_size(), "1 with rollout.zero_stage 3");
   }
-  if (options.block_size() < 1 || options.block_size() % PagedCacheLayout::kBlockSizeMultiple != 0) {
+  if (options.block_size() % PagedCacheLayout::kBlockSizeMultiple != 0) {
     return refuse("block_size", options.block_size(), "multiples of 16");
   }
   if (options.max_model_len() < 2 && options.max_model_len() != 0) {
     return refuse("max_model_len", options.max_model_len(), "at least 2, or 0 (the model's)");
-  }
-  if (options.max_num_seqs() < 1) return refuse("max_num_seqs", options.max_num_seqs(), "at least 1");
-  if (options.max_num_batched_tokens() < 1) {
-    return refuse("max_num_batched_tokens", options.max_num_batched_tokens(), "at least 1");
   }
   return absl::OkStatus();
 }

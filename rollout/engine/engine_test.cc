@@ -301,8 +301,11 @@ TEST(RolloutEngine, RefusesOptionsThatCannotWork) {
     return std::string(engine.status().message());
   };
   EXPECT_EQ(message([](auto* o) { o->set_block_size(20); }), "rollout.block_size is 20; allowed: multiples of 16");
-  EXPECT_EQ(message([](auto* o) { o->set_zero_stage(2); }), "rollout.zero_stage is 2; allowed: 0, 3");
-  EXPECT_EQ(message([](auto* o) { o->set_dtype("fp16"); }), "rollout.dtype is \"fp16\"; allowed: \"bf16\", \"fp32\"");
+  EXPECT_EQ(message([](auto* o) { o->set_zero_stage(2); }), "rollout.zero_stage: 2 is not allowed; allowed: 0, 3");
+  EXPECT_EQ(message([](auto* o) { o->set_dtype("fp64"); }),
+            "rollout.dtype: \"fp64\" is not allowed; allowed: \"bf16\", \"fp32\"");
+  EXPECT_EQ(message([](auto* o) { o->set_max_num_seqs(0); }),
+            "rollout.max_num_seqs: 0 is not allowed; it must be at least 1");
   EXPECT_NE(message([](auto* o) { o->set_max_model_len(300); }).find("at most 256"), std::string::npos);
   const std::string windowed = EditedFolder(Folder("mistral"), {{"sliding_window", 128}});
   const auto in_window = message([&](auto* o) { o->set_pretrain(windowed); });

@@ -5,7 +5,6 @@
 #include <thread>
 #include <variant>
 
-#include "core/field_rules/field_rules.h"
 #include "core/kernels/cpu/paged_attention_kernel.h"
 #include "core/model/initialize.h"
 #include "core/model/model_config.h"
@@ -36,7 +35,6 @@ RolloutConfig OptionsFor(const std::string& model) {
   options.set_pretrain(Folder(model));
   options.set_dtype("fp32");
   options.set_max_model_len(256);
-  FillRules(&options);
   return options;
 }
 
@@ -225,7 +223,6 @@ WideModel::WideModel(bool tied, int64_t vocab_size) {
   options.set_pretrain(folder);
   options.set_dtype("fp32");
   options.set_max_model_len(256);
-  FillRules(&options);
   for (int32_t prompt = 0; prompt < 6; ++prompt) {
     GenerationTask& task = tasks.emplace_back();
     task.prompt_index = prompt;
