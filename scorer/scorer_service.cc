@@ -66,7 +66,6 @@ class ScorerService final : public RankService, public Scorer::Service {
                          : MicroBatchLimit{.sequences = config.actor().micro_rollout_batch_size()},
             .tokens_option = "reference.max_tokens_per_micro_batch",
             .cost = models.reference_cost,
-            .share = context.device == "cpu",
         },
         reward_scales_(std::move(models.reward_scales)),
         sources_(std::move(sources)) {
@@ -76,7 +75,6 @@ class ScorerService final : public RankService, public Scorer::Service {
                     .tokens = config.reward().max_tokens_per_micro_batch()},
           .tokens_option = "reward.max_tokens_per_micro_batch",
           .cost = cost,
-          .share = context.device == "cpu",
       };
     }
     // All models read the same ids. Without a model any id that the wire can carry will do.
@@ -224,8 +222,8 @@ absl::StatusOr<std::unique_ptr<RankService>> CreateScorer(const RunConfig& confi
     if (!config.actor().pretrain().empty()) {
       QUARTET_ASSIGN_OR_RETURN(actor, ReadModelConfig(config.actor().pretrain()));
     }
-    const auto check = [&](const std::string& role, const std::string& what, const std::string& folder, HeadKind head,
-                           SequenceCost* cost) -> absl::Status {
+    const auto check = [&](const std::string& role, const std::string& what, const std::string& folder,
+                           const std::string& dtype, HeadKind head, SequenceCost* cost) -> absl::Status {
       QUARTET_ASSIGN_OR_RETURN(ModelConfig model, ReadModelConfig(folder));
       QUARTET_RETURN_IF_ERROR(CheckLengthInWindow(model, folder, "actor.max_len", config.actor().max_len()));
       QUARTET_RETURN_IF_ERROR(CheckTokenizerFits(folder, model));
@@ -233,18 +231,18 @@ absl::StatusOr<std::unique_ptr<RankService>> CreateScorer(const RunConfig& confi
         QUARTET_RETURN_IF_ERROR(CheckSameVocabulary(what, folder, model, config.actor().pretrain(), *actor));
       }
       models.vocab_sizes[role] = model.vocab_size;
-      *cost = MakeSequenceCost(model, head);
+      *cost = MakeSequenceCost(model, head, SharingOn(context.device == "cpu", dtype == "bf16", model.head_dim));
       return absl::OkStatus();
     };
     if (UsesReference(config)) {
       QUARTET_RETURN_IF_ERROR(check("reference", "reference model", config.reference().pretrain(),
-                                    HeadKind::kVocabulary, &models.reference_cost));
+                                    config.reference().dtype(), HeadKind::kVocabulary, &models.reference_cost));
     }
     for (int i = 0; i < config.reward().source_size(); ++i) {
       const RewardSource& source = config.reward().source(i);
       if (source.model().empty()) continue;
       QUARTET_RETURN_IF_ERROR(check("reward", absl::StrCat("reward model \"", source.name(), "\""), source.model(),
-                                    HeadKind::kScalar, &models.reward_costs[i]));
+                                    source.dtype(), HeadKind::kScalar, &models.reward_costs[i]));
       QUARTET_ASSIGN_OR_RETURN(models.reward_scales[i], ReadRewardScale(source));
     }
   }

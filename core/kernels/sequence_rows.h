@@ -56,4 +56,10 @@ inline std::vector<std::vector<RowRange>> SharedRanges(const SequenceRows& rows)
   return all;
 }
 
+// Where FlashAttention attends to what sequences share, each has copies of the keys: a batch so many for a row at most.
+inline constexpr int64_t kMostKeysOfARow = 2;
+
+// Whether LibTorch's FlashAttention, which a GPU has, takes queries and keys of this type and size.
+inline bool FlashAttentionTakes(bool bf16, int64_t head_dim) { return bf16 && head_dim % 8 == 0 && head_dim <= 256; }
+
 }  // namespace quartet

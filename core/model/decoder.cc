@@ -1,30 +1,19 @@
 #include "core/model/decoder.h"
 
 #include <ATen/TensorOperators.h>
-#include <ATen/ops/_flash_attention_forward.h>
-#include <ATen/ops/_scaled_dot_product_flash_attention_for_cpu.h>
 #include <ATen/ops/arange.h>
 #include <ATen/ops/cat.h>
 #include <ATen/ops/embedding.h>
-#include <ATen/ops/empty.h>
 #include <ATen/ops/outer.h>
 #include <ATen/ops/pow.h>
-#include <ATen/ops/scaled_dot_product_attention.h>
-#include <ATen/ops/tensor.h>
 #include <ATen/ops/where.h>
-#include <torch/csrc/autograd/custom_function.h>
 
-#include <algorithm>
 #include <cmath>
 #include <numbers>
-#include <optional>
 #include <utility>
 
 #include "core/base/logging.h"
-#include "core/hardware/meta_device.h"
-#include "core/kernels/cpu/cpu_paged_attention.h"
 #include "core/kernels/linear.h"
-#include "core/kernels/need_gradients.h"
 
 namespace quartet {
 namespace {
@@ -51,153 +40,6 @@ at::Tensor InverseFrequencies(const ModelConfig& config, at::Device device) {
   const at::Tensor is_short = wave_lengths < context / scaling.high_freq_factor;
   return at::where(is_long, stretched, at::where(is_short, frequencies, blended));
 }
-
-// `count` sequences of one length, one behind the other, by LibTorch's kernel.
-at::Tensor AttendEqualLengths(const at::Tensor& q_THd, const at::Tensor& k_TKd, const at::Tensor& v_TKd, int64_t count,
-                              int64_t length) {
-  const auto split = [&](const at::Tensor& x) {  // [count, heads, length, d], a view
-    return x.view({count, length, x.size(1), x.size(2)}).transpose(1, 2);
-  };
-  at::Tensor out;
-  if (q_THd.is_cpu() || q_THd.is_meta()) {
-    // Reads each key/value head for the query heads that share it, without copies.
-    out = std::get<0>(
-        at::_scaled_dot_product_flash_attention_for_cpu(split(q_THd), split(k_TKd), split(v_TKd), 0.0, true));
-  } else {
-    out = at::scaled_dot_product_attention(split(q_THd), split(k_TKd), split(v_TKd), {}, 0.0, /*is_causal=*/true,
-                                           std::nullopt, /*enable_gqa=*/q_THd.size(1) != k_TKd.size(1));
-  }
-  return out.transpose(1, 2).reshape(q_THd.sizes());
-}
-
-// Whether FlashAttention takes sequences of any lengths at once.
-bool FlashFits(const at::Tensor& q_THd) {
-  return ComputeDevice(q_THd) == at::kCUDA && q_THd.scalar_type() == at::kBFloat16 && q_THd.size(2) % 8 == 0 &&
-         q_THd.size(2) <= 256;
-}
-
-// Whole sequences, one behind the other. `on_device`: cu_seqlens where FlashAttention reads them; made where undefined.
-at::Tensor AttendWhole(const at::Tensor& q_THd, const at::Tensor& k_TKd, const at::Tensor& v_TKd,
-                       const std::vector<int64_t>& cu_seqlens, at::Tensor* on_device) {
-  if (FlashFits(q_THd) && q_THd.size(0) > 0) {
-    int64_t longest = 0;
-    for (size_t i = 0; i + 1 < cu_seqlens.size(); ++i) longest = std::max(longest, cu_seqlens[i + 1] - cu_seqlens[i]);
-    if (!on_device->defined()) *on_device = at::tensor(cu_seqlens, at::kInt).to(q_THd.device());
-    return std::get<0>(at::_flash_attention_forward(q_THd, k_TKd, v_TKd, *on_device, *on_device, longest, longest, 0.0,
-                                                    /*is_causal=*/true, /*return_debug_mask=*/false));
-  }
-  std::vector<at::Tensor> parts;
-  const size_t sequences = cu_seqlens.size() - 1;
-  for (size_t i = 0; i < sequences;) {
-    const int64_t length = cu_seqlens[i + 1] - cu_seqlens[i];
-    size_t end = i + 1;  // neighbours of the same length go together
-    while (end < sequences && cu_seqlens[end + 1] - cu_seqlens[end] == length) ++end;
-    if (length > 0) {
-      const int64_t from = cu_seqlens[i], to = cu_seqlens[end];
-      parts.push_back(AttendEqualLengths(q_THd.slice(0, from, to), k_TKd.slice(0, from, to), v_TKd.slice(0, from, to),
-                                         static_cast<int64_t>(end - i), length));
-    }
-    i = end;
-  }
-  if (parts.empty()) return q_THd;
-  return parts.size() == 1 ? parts.front() : at::cat(parts, 0);
-}
-
-// Its kernels know no trees: shared tokens are given to each sequence that has them, and only own ones taken back.
-at::Tensor AttendByLibTorch(const at::Tensor& q_THd, const at::Tensor& k_TKd, const at::Tensor& v_TKd,
-                            const SequenceRows& rows, at::Tensor* cu_seqlens_on_device) {
-  if (rows.shared.empty()) return AttendWhole(q_THd, k_TKd, v_TKd, rows.cu_seqlens, cu_seqlens_on_device);
-  const std::vector<std::vector<RowRange>> shared = SharedRanges(rows);
-  std::vector<RowRange> laid;  // end to end
-  std::vector<int64_t> cu_seqlens = {0};
-  for (size_t i = 0; i < rows.count(); ++i) {
-    if (rows.OwnOf(i) == 0) continue;
-    laid.insert(laid.end(), shared[i].begin(), shared[i].end());
-    laid.push_back({rows.cu_seqlens[i], rows.OwnOf(i)});
-    cu_seqlens.push_back(cu_seqlens.back() + rows.LengthOf(i));
-  }
-  const auto lay = [&laid](const at::Tensor& x) {
-    std::vector<at::Tensor> parts;
-    for (const RowRange& range : laid) parts.push_back(x.narrow(0, range.first, range.count));
-    return at::cat(parts, 0);
-  };
-  const at::Tensor out = AttendWhole(lay(q_THd), lay(k_TKd), lay(v_TKd), cu_seqlens, cu_seqlens_on_device);
-  std::vector<at::Tensor> own;
-  for (size_t i = 0, next = 0; i < rows.count(); ++i) {
-    if (rows.OwnOf(i) > 0) own.push_back(out.slice(0, cu_seqlens[next] + rows.SharedOf(i), cu_seqlens[next + 1]));
-    next += rows.OwnOf(i) > 0;
-  }
-  return at::cat(own, 0);
-}
-
-// Where keys and values of `rows` lie in a cache of blocks of `block_size`.
-struct Pages {
-  std::vector<std::vector<int32_t>> tables;  // by sequence
-  std::vector<CpuPagedAttention::Write> writes;
-  int32_t blocks = 0;
-};
-
-// A sequence reads whole blocks that it shares where they are, and has the rest of its shared tokens once more, so that
-// each token finds its keys in the places that they have in its own sequence.
-Pages LayPages(const SequenceRows& rows, int64_t block_size) {
-  Pages pages;
-  std::vector<int64_t> row_of;  // of each token of the sequence
-  std::vector<int32_t> table;
-  for (size_t i = 0; i < rows.count(); ++i) {
-    row_of.resize(rows.SharedOf(i));
-    for (int64_t row = rows.cu_seqlens[i]; row < rows.cu_seqlens[i + 1]; ++row) row_of.push_back(row);
-    const int64_t whole = rows.SharedOf(i) / block_size;
-    table.resize(whole);
-    if (rows.OwnOf(i) > 0) {
-      for (int64_t position = whole * block_size; position < rows.LengthOf(i); ++position) {
-        if (position % block_size == 0) table.push_back(pages.blocks++);
-        pages.writes.push_back({.row = row_of[position], .block = table.back(), .offset = position % block_size});
-      }
-    }
-    pages.tables.push_back(table);
-  }
-  return pages;
-}
-
-// By the kernel that generation uses, over a cache laid out for this call. `log_sums_TH` as in CpuPagedAttention.
-at::Tensor AttendByPages(const at::Tensor& q_THd, const at::Tensor& k_TKd, const at::Tensor& v_TKd,
-                         const SequenceRows& rows, at::Tensor* log_sums_TH) {
-  PagedCacheLayout layout;
-  layout.kv_heads = k_TKd.size(1);
-  layout.head_dim = k_TKd.size(2);
-  Pages pages = LayPages(rows, layout.block_size);
-  std::vector<AttentionChunk> chunks;
-  for (size_t i = 0; i < rows.count(); ++i) {
-    if (rows.OwnOf(i) == 0) continue;
-    chunks.push_back({.blocks = pages.tables[i].data(), .first = rows.SharedOf(i), .count = rows.OwnOf(i)});
-  }
-  const at::Tensor cache = at::empty({pages.blocks * layout.block_numel()}, q_THd.options());
-  return CpuPagedAttention(layout, std::move(chunks), std::move(pages.writes))
-      .Attend(cache.mutable_data_ptr(), q_THd, k_TKd, v_TKd, log_sums_TH);
-}
-
-class PagedFunction : public torch::autograd::Function<PagedFunction> {
- public:
-  static at::Tensor forward(torch::autograd::AutogradContext* context, const at::Tensor& q_THd, const at::Tensor& k_TKd,
-                            const at::Tensor& v_TKd, const SequenceRows& rows) {
-    at::Tensor log_sums_TH;
-    at::Tensor out_THd = AttendByPages(q_THd, k_TKd, v_TKd, rows, &log_sums_TH);
-    context->save_for_backward({q_THd, k_TKd, v_TKd, out_THd, log_sums_TH});
-    context->saved_data["cu_seqlens"] = rows.cu_seqlens;
-    context->saved_data["shared"] = rows.shared;
-    return out_THd;
-  }
-
-  static torch::autograd::variable_list backward(torch::autograd::AutogradContext* context,
-                                                 const torch::autograd::variable_list& gradients) {
-    const torch::autograd::variable_list saved = context->get_saved_variables();
-    const SequenceRows rows = {.cu_seqlens = context->saved_data["cu_seqlens"].toIntVector(),
-                               .shared = context->saved_data["shared"].toIntVector()};
-    AttentionGradients found =
-        CpuAttentionGradient(rows, saved[0], saved[1], saved[2], saved[3], saved[4], gradients[0]);
-    return {std::move(found.q_THd), std::move(found.k_TKd), std::move(found.v_TKd), at::Tensor()};
-  }
-};
 
 at::Tensor NormIfAny(const ModelConfig& config, const at::Tensor& x, const at::Tensor& weight) {
   return weight.defined() ? RmsNorm(x, weight, config.rms_norm_eps) : x;
@@ -310,17 +152,6 @@ RotaryTable MakeRotaryTable(const ModelConfig& config, const at::Tensor& positio
   const at::Tensor angles = at::outer(positions_T.to(at::kFloat), InverseFrequencies(config, positions_T.device()));
   const at::Tensor both = at::cat({angles, angles}, 1).to(type);
   return {.cos_Td = both.cos(), .sin_Td = both.sin()};
-}
-
-at::Tensor PackedCausalAttention::Attend(const at::Tensor& q_THd, const at::Tensor& k_TKd,
-                                         const at::Tensor& v_TKd) const {
-  QUARTET_CHECK(rows_.IsValid() && rows_.rows() == q_THd.size(0))
-      << "sequences must cover the " << q_THd.size(0) << " tokens";
-  if (ComputeDevice(q_THd) != at::kCPU || q_THd.scalar_type() == at::kDouble) {
-    return AttendByLibTorch(q_THd, k_TKd, v_TKd, rows_, &cu_seqlens_);
-  }
-  if (!NeedGradients(q_THd, k_TKd, v_TKd)) return AttendByPages(q_THd, k_TKd, v_TKd, rows_, /*log_sums_TH=*/nullptr);
-  return PagedFunction::apply(q_THd, k_TKd, v_TKd, rows_);
 }
 
 at::Tensor Stem(const ModelConfig& config, const at::Tensor& embedding_VD, const at::Tensor& ids_T) {

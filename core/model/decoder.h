@@ -15,7 +15,6 @@
 #include <vector>
 
 #include "core/kernels/row_functions.h"
-#include "core/kernels/sequence_rows.h"
 #include "core/model/model_config.h"
 #include "core/model/parameter_layout.h"
 
@@ -51,22 +50,6 @@ class Attention {
  public:
   virtual ~Attention() = default;
   virtual at::Tensor Attend(const at::Tensor& q_THd, const at::Tensor& k_TKd, const at::Tensor& v_TKd) const = 0;
-};
-
-// Training and scoring: each token attends to itself and those before it in its sequence. On
-// the CPU it computes a token's attention with the same bits as generation does
-// (core/kernels/cpu/paged_attention_kernel.h). That matters in bf16: one rounding that falls the other way spreads to
-// every activation within a few blocks, and trainer and rollout then differ by as much as two independent computations
-// in bf16 do. One thread.
-class PackedCausalAttention : public Attention {
- public:
-  // rows.rows() == T.
-  explicit PackedCausalAttention(SequenceRows rows) : rows_(std::move(rows)) {}
-  at::Tensor Attend(const at::Tensor& q_THd, const at::Tensor& k_TKd, const at::Tensor& v_TKd) const override;
-
- private:
-  SequenceRows rows_;
-  mutable at::Tensor cu_seqlens_;  // where LibTorch's attention reads them, once it has
 };
 
 // What the first block reads of the tokens, [T, D].

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "core/model/decoder.h"
+#include "core/model/packed_attention.h"
 #include "core/model/parameter_layout.h"
 #include "core/model/testing/smollm2.h"
 #include "core/model/vocabulary_head.h"

@@ -10,6 +10,7 @@
 
 #include "core/hardware/device.h"
 #include "core/model/decoder.h"
+#include "core/model/packed_attention.h"
 #include "core/model/vocabulary_head.h"
 
 namespace quartet {
@@ -23,11 +24,11 @@ struct Shape {
 };
 
 // The result, then the gradients of queries, keys and values.
-std::vector<at::Tensor> Attended(const std::vector<int64_t>& cu_seqlens, const std::vector<at::Tensor>& qkv,
+std::vector<at::Tensor> Attended(const SequenceRows& rows, const std::vector<at::Tensor>& qkv,
                                  const at::Tensor& gradient, at::ScalarType type, at::Device device) {
   std::vector<at::Tensor> leaves;
   for (const at::Tensor& x : qkv) leaves.push_back(x.to(type).to(device).set_requires_grad(true));
-  const PackedCausalAttention attention({.cu_seqlens = cu_seqlens, .shared = {}});
+  const PackedCausalAttention attention(rows);
   const at::Tensor out = attention.Attend(leaves[0], leaves[1], leaves[2]);
   std::vector<at::Tensor> all = torch::autograd::grad({out}, leaves, {gradient.to(type).to(device)});
   all.insert(all.begin(), out.detach());
@@ -41,19 +42,24 @@ TEST(PackedCausalAttention, OnAGpuIsThatOfTheCpu) {
   for (const auto& [H, K, d, type] :
        {Shape{9, 3, 64, at::kBFloat16}, Shape{8, 8, 128, at::kBFloat16}, Shape{4, 2, 80, at::kBFloat16},
         Shape{4, 2, 12, at::kBFloat16}, Shape{9, 3, 64, at::kFloat}}) {
-    for (const std::vector<int64_t>& cu_seqlens :
-         {std::vector<int64_t>{0, 200}, {0, 1, 1, 130, 400, 407}, {0, 64, 128, 192}}) {
-      const int64_t T = cu_seqlens.back();
+    for (const SequenceRows& rows :
+         {SequenceRows{{0, 200}, {}}, SequenceRows{{0, 1, 1, 130, 400, 407}, {}}, SequenceRows{{0, 64, 128, 192}, {}},
+          // Trees: a prompt with answers, one of them a token; branches of several depths, an end inside of another
+          // sequence, equal ones.
+          SequenceRows{{0, 300, 345, 346, 424}, {0, 256, 256, 256}},
+          SequenceRows{{0, 40, 70, 75, 75, 275, 278, 279, 319, 389}, {0, 25, 50, 55, 0, 200, 100, 101, 48}}}) {
+      const int64_t T = rows.rows();
       const std::vector<at::Tensor> qkv = {at::randn({T, H, d}), at::randn({T, K, d}), at::randn({T, K, d})};
       const at::Tensor gradient = at::randn({T, H, d});
       std::vector<at::Tensor> rounded;
       for (const at::Tensor& x : qkv) rounded.push_back(x.to(type).to(at::kDouble));
-      const auto expected = Attended(cu_seqlens, rounded, gradient.to(type).to(at::kDouble), at::kDouble, at::kCPU);
-      const auto found = Attended(cu_seqlens, qkv, gradient, type, kGpu);
+      const auto expected = Attended(rows, rounded, gradient.to(type).to(at::kDouble), at::kDouble, at::kCPU);
+      const auto found = Attended(rows, qkv, gradient, type, kGpu);
       for (size_t i = 0; i < found.size(); ++i) {
         const double difference = ((found[i] - expected[i]).norm() / expected[i].norm()).item<double>();
         EXPECT_LT(difference, type == at::kFloat ? 2e-6 : 1e-2)
-            << H << " heads of " << d << ", " << type << ", " << cu_seqlens.size() - 1 << " sequences, of " << i;
+            << H << " heads of " << d << ", " << type << ", " << rows.count() << (rows.shared.empty() ? "" : " shared")
+            << " sequences, of " << i;
       }
     }
   }

@@ -17,6 +17,7 @@
 #include "core/comm/agreement.h"
 #include "core/memory/accounted_tensor.h"
 #include "core/memory/catch_exceptions.h"
+#include "core/model/packed_attention.h"
 #include "core/safetensors/reader.h"
 #include "core/zero/parameter_reader.h"
 #include "core/zero/sharded_model_impl.h"

@@ -3,7 +3,7 @@
 //
 //   training_comparison --model=DIR --blocks=FILE [--ranks=2] [--zero_stage=3] [--gradient_checkpointing=false]
 //                       [--dtype=bf16] [--steps=5] [--learning_rate=2e-5] [--micro_batch=4] [--length=256]
-//                       [--gradients=FILE] [--device=cuda]
+//                       [--gradients=FILE] [--device=cuda] [--samples=1] [--prompt=1] [--share=true]
 //
 // FILE holds int32 token ids, [steps, ranks, micro-batches, micro_batch, length]; one optimizer step takes
 // [ranks, micro-batches], and is a call in which freed memory is used again (core/memory/block_cache.h). The loss is
@@ -11,6 +11,9 @@
 // no decay, no clipping. The ranks are threads of this process with one computing thread each. Seconds are of whole
 // steps, optimizer included. --gradients writes the last step's gradient as a safetensors file, fp32, by the
 // parameters' names; for one rank. --device=cuda trains on the first GPU, of --config=cuda; for one rank, too.
+//
+// Each --samples sequences have the first --prompt tokens of the first of them, which are computed once, or, with
+// --share=false, in each; the loss is that of the other tokens, and tokens a second are those of whole sequences.
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/from_blob.h>
 #include <ATen/ops/full.h>
@@ -62,7 +65,10 @@ struct Flags {
                                              {"length", "256"},
                                              {"learning_rate", "2e-5"},
                                              {"gradients", ""},
-                                             {"device", "cpu"}};
+                                             {"device", "cpu"},
+                                             {"samples", "1"},
+                                             {"prompt", "1"},
+                                             {"share", "true"}};
 
   int64_t Integer(const std::string& name) const {
     int64_t value = 0;
@@ -99,6 +105,31 @@ Flags ReadFlags(int argc, char** argv) {
   return flags;
 }
 
+// Sequences that are alike in every micro-batch: which tokens of its block are computed, where sequences begin, and
+// which tokens are predicted of which row.
+struct Layout {
+  Layout(int64_t sequences, int64_t length, int64_t samples, int64_t prompt, bool share) {
+    std::vector<int64_t> row_of(length);
+    for (int64_t s = 0; s < sequences; ++s) {
+      const int64_t shared = share && s % samples > 0 ? prompt : 0;
+      for (int64_t t = 0; t < length; ++t) {
+        if (t >= shared) {
+          row_of[t] = static_cast<int64_t>(tokens.size());
+          tokens.push_back((t < prompt ? s - s % samples : s) * length + t);
+        }
+        if (t < prompt) continue;
+        rows.push_back(row_of[t - 1]);
+        predicted.push_back(s * length + t);
+      }
+      cu_seqlens.push_back(static_cast<int64_t>(tokens.size()));
+      this->shared.push_back(shared);
+    }
+    if (static_cast<int64_t>(tokens.size()) == sequences * length) this->shared.clear();
+  }
+
+  std::vector<int64_t> tokens, cu_seqlens = {0}, shared, rows, predicted;
+};
+
 absl::Status WriteGradients(TrainableModel& model, const std::string& path) {
   ShardedModel& sharded = model.model();
   std::vector<SafetensorsWriter::Entry> entries;
@@ -121,7 +152,10 @@ int Main(int argc, char** argv) {
   const int64_t ranks = flags.Integer("ranks"), steps = flags.Integer("steps"),
                 micro_batches = flags.Integer("micro_batches"), sequences = flags.Integer("micro_batch"),
                 length = flags.Integer("length");
-  const int64_t tokens = sequences * length, targets = sequences * (length - 1);
+  const int64_t tokens = sequences * length, samples = flags.Integer("samples"), prompt = flags.Integer("prompt");
+  if (prompt >= length) flags.Fail("prompt", "less than --length");
+  const Layout layout(sequences, length, samples, prompt, flags.OneOf("share", "true", "false"));
+  const auto targets = static_cast<int64_t>(layout.rows.size());
   const double learning_rate = flags.Number("learning_rate");
   const std::string& gradients = flags.text.at("gradients");
   if (!gradients.empty() && ranks != 1) flags.Fail("gradients", "nothing where --ranks is not 1");
@@ -143,19 +177,13 @@ int Main(int argc, char** argv) {
   options.model.compute_dtype = flags.OneOf("dtype", "bf16", "fp32") ? at::kBFloat16 : at::kFloat;
   options.gradient_checkpointing = flags.OneOf("gradient_checkpointing", "true", "false");
 
-  std::vector<int64_t> rows, next;  // tokens that have a next one in their sequence, and where it is
-  std::vector<int64_t> cu_seqlens;
-  for (int64_t s = 0; s <= sequences; ++s) cu_seqlens.push_back(s * length);
-  for (int64_t t = 0; t < tokens; ++t) {
-    if (t % length == length - 1) continue;
-    rows.push_back(t);
-    next.push_back(t + 1);
-  }
   if (const absl::Status entered = EnterDevice(device); !entered.ok()) {
     std::cerr << "training_comparison: " << entered.message() << '\n';
     return 1;
   }
-  const at::Tensor rows_A = at::tensor(rows, at::kLong).to(device), next_A = at::tensor(next, at::kLong);
+  const at::Tensor tokens_T = at::tensor(layout.tokens, at::kLong),
+                   predicted_A = at::tensor(layout.predicted, at::kLong),
+                   rows_A = at::tensor(layout.rows, at::kLong).to(device);
   const at::Tensor weights_A = at::full({targets}, 1.0 / static_cast<double>(targets * micro_batches * ranks),
                                         at::TensorOptions(at::kFloat).device(device));
 
@@ -173,11 +201,13 @@ int Main(int argc, char** argv) {
       double loss = 0;
       for (int64_t m = 0; m < micro_batches; ++m) {
         PackedSequences batch;
-        batch.ids_T = ids.narrow(0, ((step * ranks + group.rank()) * micro_batches + m) * tokens, tokens);
-        batch.cu_seqlens = cu_seqlens;
+        const at::Tensor block = ids.narrow(0, ((step * ranks + group.rank()) * micro_batches + m) * tokens, tokens);
+        batch.ids_T = block.index_select(0, tokens_T);
+        batch.cu_seqlens = layout.cu_seqlens;
+        batch.shared = layout.shared;
         loss += (*model)->ForwardBackward(batch, [&](const at::Tensor& hidden_TD, const at::Tensor& head_VD) {
           const TokenLogProbs now = ChunkedLogProbs(hidden_TD.index_select(0, rows_A), head_VD,
-                                                    batch.ids_T.index_select(0, next_A).to(device), 1.0, {});
+                                                    block.index_select(0, predicted_A).to(device), 1.0, {});
           return SftLoss(now.log_prob_T, weights_A);
         });
       }

@@ -13,8 +13,11 @@
 #include "core/config/run_config.h"
 #include "core/hardware/cores.h"
 #include "core/hardware/meta_device.h"
+#include "core/kernels/sequence_rows.h"
+#include "core/model/model_config.h"
 #include "core/rank/rank_info.h"
 #include "core/rl/token_arrays.h"
+#include "core/training/batch/sequence_cost.h"
 #include "core/training/calls/update_call.h"
 #include "critic_trainer/critic_engine.h"
 #include "orchestrator/loop/policy_loss.h"
@@ -85,14 +88,22 @@ Limit ForwardLimit(const TrainerConfig& config) {
   return {config.micro_rollout_batch_size(), config.max_tokens_per_micro_batch()};
 }
 
+// How sequences that begin alike are computed by the model in folder `pretrain`.
+absl::StatusOr<Sharing> SharingOf(const RunConfig& config, const RankContext& context, const std::string& pretrain,
+                                  const std::string& dtype) {
+  QUARTET_ASSIGN_OR_RETURN(const ModelConfig model, ReadModelConfig(pretrain));
+  return SharingOn(PlacementOf(config, context.service).device() == "cpu", dtype == "bf16", model.head_dim);
+}
+
 // A rank's share of `sequences` sequences: micro-batches as full as they can be, and how many of them there are.
 struct Share {
-  // `together` sequences, 1 or 2, are not divided. On CPUs samples share their prompt.
-  Share(const RunConfig& config, const RankContext& context, const Limit& limit, int64_t sequences,
+  // `together` sequences, 1 or 2, are not divided.
+  Share(const RunConfig& config, const RankContext& context, Sharing sharing, const Limit& limit, int64_t sequences,
         int64_t together = 1)
       : prompt_(config.data().prompt_max_len()),
         answer_(config.rollout().generate_max_len()),
-        samples_(PlacementOf(config, context.service).device() == "cpu" ? config.rollout().n_samples_per_prompt() : 1) {
+        samples_(sharing != Sharing::kNone ? config.rollout().n_samples_per_prompt() : 1),
+        copies_keys_(sharing == Sharing::kKeyCopies) {
     const int ranks = context.world_size;
     const int64_t longest = LongestSequence(config), most = CeilDivide(sequences / together, ranks) * together;
     const int64_t fit = limit.tokens > 0 ? limit.tokens / longest : limit.sequences;
@@ -119,12 +130,17 @@ struct Share {
   // Sequences that fit in a micro-batch of tokens where samples share their prompt.
   int64_t SharingFit(const Limit& limit) const {
     if (limit.tokens == 0) return 0;
-    const int64_t group = prompt_ + samples_ * answer_;
-    const auto answers_in = [this](int64_t tokens) { return std::max<int64_t>(0, (tokens - prompt_) / answer_); };
+    const int64_t keys = copies_keys_ ? CeilDivide(prompt_ + answer_, kMostKeysOfARow) : 0;  // of a sequence
+    const int64_t group = std::max(prompt_ + samples_ * answer_, samples_ * keys);
+    const auto answers_in = [this, keys](int64_t tokens) {
+      const int64_t answers = std::max<int64_t>(0, (tokens - prompt_) / answer_);
+      return keys == 0 ? answers : std::min(answers, tokens / keys);
+    };
     return limit.tokens / group * samples_ + answers_in(limit.tokens % group);
   }
 
   int64_t prompt_, answer_, samples_;
+  bool copies_keys_;
   int64_t shared_fit_ = 0;  // samples of one prompt
 };
 
@@ -186,8 +202,9 @@ struct Training {
 absl::Status Train(const RunConfig& config, Program program, const TrainerConfig& trainer, const Training& steps,
                    const RankContext& context, TrainerEngine& engine, const UpdateCall& step, Volumes* sent) {
   const bool pairs = HasPairs(program);
-  const Share forwards(config, context, ForwardLimit(trainer), SequencesPerBatch(config));
-  const Share training(config, context, TrainLimit(trainer), steps.batch_size, pairs ? 2 : 1);
+  QUARTET_ASSIGN_OR_RETURN(const Sharing sharing, SharingOf(config, context, trainer.pretrain(), trainer.dtype()));
+  const Share forwards(config, context, sharing, ForwardLimit(trainer), SequencesPerBatch(config));
+  const Share training(config, context, sharing, TrainLimit(trainer), steps.batch_size, pairs ? 2 : 1);
   const auto forward = [&]() -> absl::Status {
     const std::vector<TokenSequence> tokens = ForwardBatch(forwards);
     ForwardCall call;
@@ -268,8 +285,10 @@ absl::StatusOr<RankUse> RunScorer(const RunConfig& config, const RankContext& co
   QUARTET_ASSIGN_OR_RETURN(const std::unique_ptr<ScorerEngine> engine,
                            ScorerEngine::Load(ReferenceOf(config), config.reward(), context));
   Volumes sent;
-  const auto run = [&](const Limit& limit, int model, const auto& forward) -> absl::Status {
-    const Share share(config, context, limit, SequencesPerBatch(config));
+  const auto run = [&](const std::string& folder, const std::string& dtype, const Limit& limit, int model,
+                       const auto& forward) -> absl::Status {
+    QUARTET_ASSIGN_OR_RETURN(const Sharing sharing, SharingOf(config, context, folder, dtype));
+    const Share share(config, context, sharing, limit, SequencesPerBatch(config));
     ForwardCall call;
     call.add_micro_batch_sizes(static_cast<uint32_t>(share.lengths.size()));
     call.set_temperature(config.rollout().temperature());
@@ -282,16 +301,18 @@ absl::StatusOr<RankUse> RunScorer(const RunConfig& config, const RankContext& co
   };
   if (UsesReference(config)) {
     const Limit limit = {config.actor().micro_rollout_batch_size(), config.reference().max_tokens_per_micro_batch()};
-    QUARTET_RETURN_IF_ERROR(run(limit, 0, [&](const auto& call, const auto& tokens, auto* replies) {
-      return engine->ReferenceLogProbs(call, tokens, replies);
-    }));
+    QUARTET_RETURN_IF_ERROR(run(config.reference().pretrain(), config.reference().dtype(), limit, 0,
+                                [&](const auto& call, const auto& tokens, auto* replies) {
+                                  return engine->ReferenceLogProbs(call, tokens, replies);
+                                }));
   }
   for (int i = 0; i < config.reward().source_size(); ++i) {
-    if (config.reward().source(i).model().empty()) continue;
+    const RewardSource& source = config.reward().source(i);
+    if (source.model().empty()) continue;
     const Limit limit = {config.reward().micro_rollout_batch_size(), config.reward().max_tokens_per_micro_batch()};
-    QUARTET_RETURN_IF_ERROR(run(limit, i, [&](const auto& call, const auto& tokens, auto* replies) {
-      return engine->Rewards(call, tokens, replies);
-    }));
+    QUARTET_RETURN_IF_ERROR(run(
+        source.model(), source.dtype(), limit, i,
+        [&](const auto& call, const auto& tokens, auto* replies) { return engine->Rewards(call, tokens, replies); }));
   }
   return UseOf(engine->Info(), sent);
 }

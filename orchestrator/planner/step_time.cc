@@ -10,6 +10,7 @@
 #include "core/config/run_config.h"
 #include "core/model/model_config.h"
 #include "core/model/model_work.h"
+#include "core/training/batch/sequence_cost.h"
 #include "orchestrator/planner/cache_use.h"
 #include "orchestrator/planner/links.h"
 
@@ -20,13 +21,14 @@ namespace {
 struct Lengths {
   double prompt;
   double answer;
-  double both() const { return prompt + answer; }
+  double samples;  // of each prompt
 };
 
 struct Shape {
   ModelWork work;
   double element_bytes = 2;
   double flops_per_second = 0;  // in the type that it is computed in
+  bool shares = false;          // trainers and scorers compute a prompt once for its samples
 };
 
 absl::StatusOr<Shape> ShapeOf(const std::string& folder, HeadKind head, const std::string& dtype,
@@ -34,21 +36,30 @@ absl::StatusOr<Shape> ShapeOf(const std::string& folder, HeadKind head, const st
   QUARTET_ASSIGN_OR_RETURN(const ModelConfig model, ReadModelConfig(folder));
   return Shape{.work = WorkOf(model, head),
                .element_bytes = dtype == "fp32" ? 4.0 : 2.0,
-               .flops_per_second = dtype == "fp32" ? rates.fp32_flops : rates.bf16_flops};
+               .flops_per_second = dtype == "fp32" ? rates.fp32_flops : rates.bf16_flops,
+               .shares = SharingOn(/*cpu=*/false, dtype == "bf16", model.head_dim) != Sharing::kNone};
 }
 
-// Of a whole sequence.
-double BlockFlops(const Shape& shape, double tokens) { return shape.work.BlockFlops(tokens, tokens * tokens / 2); }
+// Of a prompt.
+double PromptFlops(const Shape& shape, const Lengths& lengths) {
+  return shape.work.BlockFlops(lengths.prompt, lengths.prompt * lengths.prompt / 2);
+}
+
+// Of a sequence, and of its part of the prompt where that is shared.
+double BlockFlops(const Shape& shape, const Lengths& lengths) {
+  const double pairs = lengths.answer * (lengths.prompt + lengths.answer / 2);
+  return PromptFlops(shape, lengths) / (shape.shares ? lengths.samples : 1) +
+         shape.work.BlockFlops(lengths.answer, pairs);
+}
 
 // The head is computed for the answer alone.
 double ForwardFlops(const Shape& shape, const Lengths& lengths) {
-  return BlockFlops(shape, lengths.both()) + shape.work.HeadFlops(lengths.answer);
+  return BlockFlops(shape, lengths) + shape.work.HeadFlops(lengths.answer);
 }
 
 // A backward pass computes two products for each of the forward's; what is not kept is computed again before it.
 double TrainFlops(const Shape& shape, const Lengths& lengths, bool gradient_checkpointing) {
-  return (gradient_checkpointing ? 4 : 3) * BlockFlops(shape, lengths.both()) +
-         4 * shape.work.HeadFlops(lengths.answer);
+  return (gradient_checkpointing ? 4 : 3) * BlockFlops(shape, lengths) + 4 * shape.work.HeadFlops(lengths.answer);
 }
 
 void Add(double flops, const Shape& shape, ServiceTime* time) {
@@ -64,7 +75,7 @@ absl::Status AddRollout(const RunConfig& config, const ServicePlan& service, con
   const double parallel = rollout.tensor_parallel_size(), engines = service.ranks / parallel;
   const double own = sequences / engines;
   // Each prompt once: its samples share it.
-  Add(rollout.rollout_batch_size() / engines * BlockFlops(shape, lengths.prompt) / parallel, shape, time);
+  Add(rollout.rollout_batch_size() / engines * PromptFlops(shape, lengths) / parallel, shape, time);
   // Each further token: its products, and attention over all before it.
   const double pairs = lengths.answer * (lengths.prompt + lengths.answer / 2);
   const ModelWork& work = shape.work;
@@ -102,7 +113,8 @@ absl::StatusOr<StepTime> EstimateStep(const RunConfig& config, const Plan& plan,
     return absl::InvalidArgumentError("no rates are known; set cluster.gpu, or --tflops and --gb_per_second");
   }
   const Lengths lengths = {.prompt = static_cast<double>(config.data().prompt_max_len()),
-                           .answer = static_cast<double>(config.rollout().generate_max_len())};
+                           .answer = static_cast<double>(config.rollout().generate_max_len()),
+                           .samples = static_cast<double>(config.rollout().n_samples_per_prompt())};
   const double sequences =
       static_cast<double>(config.rollout().rollout_batch_size()) * config.rollout().n_samples_per_prompt();
   StepTime step;

@@ -55,6 +55,17 @@ TEST(StepTime, CountsTwoOperationsAWeightAndTokenAndThoseOfAttention) {
   EXPECT_NEAR(times["policy_trainer"].computing_seconds, times["policy_trainer"].flops / 1e11, 1e-9);
 }
 
+TEST(StepTime, TrainersComputeAPromptOnceForItsSamples) {
+  auto times = ByName(Estimated({"rollout.n_samples_per_prompt=4"}));  // 8 sequences a rank
+  const double pairs = 256 * 256 / 2. / 4 + 256 * (256 + 128);
+  const double forward = 2 * kBlocks * (256 / 4. + 256) + 4 * 4 * 256 * pairs + kHeadForward;
+  EXPECT_NEAR(times["scorer"].flops, 8 * forward, 1);
+  EXPECT_NEAR(times["policy_trainer"].flops, 8 * 5 * forward, 1);
+  // Attention on a GPU takes shared tokens in bf16 alone.
+  times = ByName(Estimated({"rollout.n_samples_per_prompt=4", "actor.dtype=fp32"}));
+  EXPECT_NEAR(times["policy_trainer"].flops, 8 * 5 * (kBlockForward + kHeadForward), 1);
+}
+
 TEST(StepTime, DecodingReadsTheWeightsOnceAForwardAndTheCacheOfEachSequence) {
   // Each of 4 ranks has 2 sequences, which run together: 256 forwards.
   auto rollout = ByName(Estimated({"rollout.kv_cache_bytes=1073741824"}))["rollout"];

@@ -39,6 +39,10 @@ const char* LaunchSwiGluGradient(RowElement, const void*, const void*, const voi
   return kNoCuda;
 }
 
+const char* LaunchSumCopies(RowElement, const void*, const int32_t*, const int32_t*, int64_t, int64_t, void*, void*) {
+  return kNoCuda;
+}
+
 const char* LaunchLogSoftmaxRows(const float*, const RowTargets&, float, int64_t, int64_t, float*, float*,
                                  const EntropyResult*, void*) {
   return kNoCuda;

@@ -189,6 +189,26 @@ __global__ void SwiGluGradientKernel(const Element* gate, const Element* up, con
   }
 }
 
+// Threads (x, y): elements of a row, rows.
+template <typename Element, int N>
+__global__ void SumCopiesKernel(const Element* copies, const int32_t* starts, const int32_t* places, int64_t rows,
+                                int64_t size, Element* sums) {
+  for (int64_t row = blockIdx.y; row < rows; row += gridDim.y) {
+    const int32_t begin = starts[row], end = starts[row + 1];
+    for (int64_t i = (blockIdx.x * int64_t{blockDim.x} + threadIdx.x) * N; i < size;
+         i += int64_t{gridDim.x} * blockDim.x * N) {
+      float sum[N] = {};
+      for (int32_t c = begin; c < end; ++c) {
+        const Few<Element, N> copy = Read<N>(copies + places[c] * size + i);
+        for (int n = 0; n < N; ++n) sum[n] += Wide(copy.at[n]);
+      }
+      Few<Element, N> found;
+      for (int n = 0; n < N; ++n) Put(sum[n], &found.at[n]);
+      Write<N>(found, sums + row * size + i);
+    }
+  }
+}
+
 template <int N>
 struct Count {
   static constexpr int value = N;
@@ -333,6 +353,20 @@ const char* LaunchSwiGluGradient(RowElement element, const void* gate, const voi
             In<E>(gate), In<E>(up), In<E>(out_gradient), count, Out<E>(gate_gradient), Out<E>(up_gradient));
       },
       count, gate, up, out_gradient, static_cast<const void*>(gate_gradient), static_cast<const void*>(up_gradient));
+}
+
+const char* LaunchSumCopies(RowElement element, const void* copies, const int32_t* starts, const int32_t* places,
+                            int64_t rows, int64_t size, void* sums, void* stream) {
+  if (rows == 0 || size == 0) return nullptr;
+  return ForElements(
+      element,
+      [&](auto zero, auto few) {
+        using E = decltype(zero);
+        constexpr int N = decltype(few)::value;
+        SumCopiesKernel<E, N><<<BlocksOfRows(size / N, rows), kThreads, 0, static_cast<cudaStream_t>(stream)>>>(
+            In<E>(copies), starts, places, rows, size, Out<E>(sums));
+      },
+      size, copies, static_cast<const void*>(sums));
 }
 
 }  // namespace quartet

@@ -36,4 +36,9 @@ const char* LaunchSwiGlu(RowElement element, const void* gate, const void* up, i
 const char* LaunchSwiGluGradient(RowElement element, const void* gate, const void* up, const void* out_gradient,
                                  int64_t count, void* gate_gradient, void* up_gradient, void* stream);
 
+// Row r of `sums` [rows, size] becomes the sum, in fp32 and in this order, of rows places[starts[r]], ...,
+// places[starts[r + 1] - 1] of `copies`.
+const char* LaunchSumCopies(RowElement element, const void* copies, const int32_t* starts, const int32_t* places,
+                            int64_t rows, int64_t size, void* sums, void* stream);
+
 }  // namespace quartet

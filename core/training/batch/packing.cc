@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "core/base/logging.h"
+#include "core/hardware/meta_device.h"
 #include "core/kernels/row_padding.h"
 #include "core/rl/token_arrays.h"
 #include "core/training/batch/batch_check.h"
@@ -22,7 +23,14 @@ at::Tensor ToTensor(const std::vector<T>& values, at::ScalarType type, at::Devic
 
 }  // namespace
 
-PackedBatch Pack(const std::vector<const TokenSequence*>& sequences, at::Device device) {
+PackedBatch Pack(const std::vector<const TokenSequence*>& sequences, const ShardedModel& model) {
+  const ShardedModelOptions& options = model.options();
+  return Pack(sequences, options.device,
+              SharingOn(ComputeDevice(options.device) == at::kCPU, options.compute_dtype == at::kBFloat16,
+                        model.config().head_dim));
+}
+
+PackedBatch Pack(const std::vector<const TokenSequence*>& sequences, at::Device device, Sharing sharing) {
   PackedBatch batch;
   std::vector<int64_t> first_action;  // of each sequence, among all
   for (const TokenSequence* sequence : sequences) {
@@ -36,7 +44,7 @@ PackedBatch Pack(const std::vector<const TokenSequence*>& sequences, at::Device 
   packed.cu_seqlens.push_back(0);
   std::vector<int64_t> ids, action_rows(batch.num_actions), action_ids(batch.num_actions);
   std::vector<int64_t> rows;  // of each token of a sequence
-  for (const PlaceInTree& place : PlacesInTree(sequences, /*share=*/!device.is_cuda())) {
+  for (const PlaceInTree& place : PlacesInTree(sequences, sharing != Sharing::kNone)) {
     const TokenSequence& sequence = *sequences[place.index];
     rows.resize(place.shared);
     for (int t = static_cast<int>(place.shared); t < sequence.ids_size(); ++t) {

@@ -12,6 +12,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "core/model/vocabulary_head.h"
+#include "core/training/batch/sequence_cost.h"
 #include "core/zero/sharded_model.h"
 #include "google/protobuf/repeated_field.h"
 #include "proto/experience.pb.h"
@@ -21,7 +22,7 @@ namespace quartet {
 // Tokens of which A are actions, in the order of the given sequences.
 struct PackedBatch {
   // The given ones, ordered by their ids, so that those that begin alike are neighbours, and what they share is there
-  // once; on CUDA, whose attention knows no trees, in their own order, and each whole. Behind them there may be one
+  // once; without sharing in their own order, and each whole. Behind them there may be one
   // more sequence, whose hidden states mean nothing: it brings the tokens to a number that PaddedRows
   // (core/kernels/row_padding.h) gives.
   PackedSequences sequences;
@@ -36,7 +37,9 @@ struct PackedBatch {
 };
 
 // Sequences are as CheckSequences (batch_check.h) wants them. None: an empty batch.
-PackedBatch Pack(const std::vector<const TokenSequence*>& sequences, at::Device device);
+PackedBatch Pack(const std::vector<const TokenSequence*>& sequences, at::Device device, Sharing sharing);
+// For this model.
+PackedBatch Pack(const std::vector<const TokenSequence*>& sequences, const ShardedModel& model);
 
 // fp32 [A]: the array of that name of all `sequences`, end to end. Each has it (CheckTrainingSequences).
 at::Tensor Concatenate(const std::vector<const TrainingSequence*>& sequences, std::string_view array,

@@ -22,7 +22,7 @@ TEST(Packing, LaysSequencesEndToEndAndReadsEachActionAtTheTokenBeforeIt) {
   const TokenSequence a = Sequence(0, {10, 11, 12}, {false, true, true});
   const TokenSequence b = Sequence(1, {20}, {false});
   const TokenSequence c = Sequence(2, {30, 31, 32, 33}, {false, true, false, true});  // an answer in two turns
-  const PackedBatch batch = Pack({&a, &b, &c}, at::kCPU);
+  const PackedBatch batch = Pack({&a, &b, &c}, at::kCPU, Sharing::kBlocks);
   EXPECT_EQ(Values(batch.sequences.ids_T), (std::vector<int64_t>{10, 11, 12, 20, 30, 31, 32, 33}));
   EXPECT_EQ(batch.sequences.cu_seqlens, (std::vector<int64_t>{0, 3, 4, 8}));
   EXPECT_TRUE(batch.sequences.shared.empty());
@@ -40,7 +40,7 @@ TEST(Packing, LaysWhatSequencesBeginWithOnce) {
   const TokenSequence b = Sequence(1, {20, 21}, {false, true});
   const TokenSequence c = Sequence(2, {10, 11, 12, 9}, {false, false, true, true});
   const TokenSequence d = Sequence(3, {10, 11}, {false, true});  // all of it is in others
-  const PackedBatch batch = Pack({&a, &b, &c, &d}, at::kCPU);
+  const PackedBatch batch = Pack({&a, &b, &c, &d}, at::kCPU, Sharing::kBlocks);
   EXPECT_EQ(Values(batch.sequences.ids_T), (std::vector<int64_t>{10, 11, 12, 9, 13, 20, 21}));
   EXPECT_EQ(batch.sequences.cu_seqlens, (std::vector<int64_t>{0, 2, 4, 5, 7}));
   EXPECT_EQ(batch.sequences.shared, (std::vector<int64_t>{0, 2, 3, 0}));
@@ -61,7 +61,7 @@ TEST(Packing, PadsTheTokensWithASequenceOfItsOwnThatCountsNowhere) {
   const TokenSequence sequence =
       Sequence(0, {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17},
                {false, true, true, true, true, true, true, true, true, true, true, true, true, true, true, true, true});
-  const PackedBatch batch = Pack({&sequence}, at::kCPU);
+  const PackedBatch batch = Pack({&sequence}, at::kCPU, Sharing::kBlocks);
   EXPECT_EQ(batch.sequences.cu_seqlens, (std::vector<int64_t>{0, 17, 18}));
   EXPECT_EQ(batch.sequences.ids_T.numel(), 18);
   EXPECT_EQ(batch.actions, (std::vector<int64_t>{16}));
@@ -71,7 +71,7 @@ TEST(Packing, PadsTheTokensWithASequenceOfItsOwnThatCountsNowhere) {
 }
 
 TEST(Packing, MakesAnEmptyBatchOfNoSequences) {
-  const PackedBatch batch = Pack({}, at::kCPU);
+  const PackedBatch batch = Pack({}, at::kCPU, Sharing::kBlocks);
   EXPECT_EQ(batch.sequences.ids_T.numel(), 0);
   EXPECT_EQ(batch.sequences.cu_seqlens, (std::vector<int64_t>{0}));
   EXPECT_EQ(batch.num_actions, 0);

@@ -1,8 +1,15 @@
 #include "core/training/batch/sequence_cost.h"
 
+#include "core/kernels/sequence_rows.h"
+
 namespace quartet {
 
-SequenceCost MakeSequenceCost(const ModelConfig& config, HeadKind head) {
+Sharing SharingOn(bool cpu, bool bf16, int64_t head_dim) {
+  if (cpu) return Sharing::kBlocks;
+  return FlashAttentionTakes(bf16, head_dim) ? Sharing::kKeyCopies : Sharing::kNone;
+}
+
+SequenceCost MakeSequenceCost(const ModelConfig& config, HeadKind head, Sharing sharing) {
   const auto layers = static_cast<double>(config.num_hidden_layers), hidden = static_cast<double>(config.hidden_size),
              attention = static_cast<double>(config.num_attention_heads * config.head_dim),
              key_value = static_cast<double>(config.num_key_value_heads * config.head_dim),
@@ -13,6 +20,7 @@ SequenceCost MakeSequenceCost(const ModelConfig& config, HeadKind head) {
   cost.per_token = 2 * layers * block_weights;
   cost.per_token_squared = 4 * layers * attention / 2;
   cost.per_action = 2 * hidden * (head == HeadKind::kVocabulary ? static_cast<double>(config.vocab_size) : 1);
+  cost.sharing = sharing;
   return cost;
 }
 

@@ -6,6 +6,7 @@
 #include <optional>
 #include <utility>
 
+#include "core/kernels/sequence_rows.h"
 #include "core/training/batch/batch_check.h"
 
 namespace quartet {
@@ -22,6 +23,8 @@ constexpr double kBalanceEnough = 0.95;
 // How near to the least cost of the costliest piece, as a share of it, cuts of the tree come.
 constexpr double kCutExactly = 1e-3;
 
+int64_t CeilDivide(int64_t a, int64_t b) { return (a + b - 1) / b; }
+
 // What a micro-batch of sequences comes to, which are added in the order of the tree.
 class Together {
  public:
@@ -34,8 +37,7 @@ class Together {
     // A token is spoken of by the one before it.
     int64_t head_rows = 0;
     for (int64_t t = shared + 1; t < tokens; ++t) head_rows += sequence.action_mask(static_cast<int>(t)) ? 1 : 0;
-    const int64_t blocks = (shared % kBlockTokens + own + kBlockTokens - 1) / kBlockTokens;
-    if (own > 0) cache_ += shared == 0 ? own : blocks * kBlockTokens;
+    if (own > 0) keys_ += shared == 0 ? own : KeysOf(shared, own);
     item_.cost += cost_.Of(tokens, head_rows) - cost_.Of(shared, 0);
     ++sequences_;
   }
@@ -43,16 +45,22 @@ class Together {
   BatchItem item() const {
     BatchItem item = item_;
     item.sequences = sequences_;
-    // Memory is planned for at most one action a token, and a cache that is full: many equal answers have more of the
+    // Memory is planned for at most one action and kMostKeysOfARow keys a token: many equal answers have more of the
     // one, very short ones more of the other.
-    item.tokens = std::max({rows_, actions_ / kActionsOfAToken, cache_ / 2});
+    item.tokens = std::max({rows_, actions_ / kActionsOfAToken, CeilDivide(keys_, kMostKeysOfARow)});
     return item;
   }
 
  private:
+  // Of `own` tokens behind `shared` ones, copies among them.
+  int64_t KeysOf(int64_t shared, int64_t own) const {
+    return cost_.sharing == Sharing::kKeyCopies ? shared + own
+                                                : CeilDivide(shared % kBlockTokens + own, kBlockTokens) * kBlockTokens;
+  }
+
   const SequenceCost& cost_;
   BatchItem item_;
-  int64_t rows_ = 0, actions_ = 0, cache_ = 0, sequences_ = 0;
+  int64_t rows_ = 0, actions_ = 0, keys_ = 0, sequences_ = 0;
 };
 
 struct Bundle {
@@ -124,14 +132,16 @@ std::vector<PlaceInTree> PlacesInTree(const std::vector<const TokenSequence*>& s
   return places;
 }
 
-BatchItem TogetherOf(const std::vector<const TokenSequence*>& sequences, const SequenceCost& cost, bool share) {
+BatchItem TogetherOf(const std::vector<const TokenSequence*>& sequences, const SequenceCost& cost) {
   Together together(cost);
-  for (const PlaceInTree& place : PlacesInTree(sequences, share)) together.Add(*sequences[place.index], place.shared);
+  for (const PlaceInTree& place : PlacesInTree(sequences, cost.sharing != Sharing::kNone))
+    together.Add(*sequences[place.index], place.shared);
   return together.item();
 }
 
 BatchSplit SplitTree(const std::vector<const TokenSequence*>& sequences, int ranks, const MicroBatchLimit& limit,
-                     const SequenceCost& cost, bool share) {
+                     const SequenceCost& cost) {
+  const bool share = cost.sharing != Sharing::kNone;
   const std::vector<PlaceInTree> places = PlacesInTree(sequences, share);
   constexpr double kAnyCost = std::numeric_limits<double>::infinity();
   const auto split = [&](const std::vector<Bundle>& bundles) {

@@ -20,13 +20,13 @@ struct PlaceInTree {
 // between them. Without `share`, in their own order, and nothing is shared.
 std::vector<PlaceInTree> PlacesInTree(const std::vector<const TokenSequence*>& sequences, bool share);
 
-// SplitBatch of `sequences`, where what sequences of one micro-batch share is computed, and counted, once: those that
-// begin alike stay together as far as the limit and even work for the ranks allow. Each sequence has at most
-// limit.tokens tokens.
+// SplitBatch of `sequences`, where what sequences of one micro-batch share is computed, and counted, as cost.sharing
+// says: where that is once, those that begin alike stay together as far as the limit and even work for the ranks allow.
+// Each sequence has at most limit.tokens tokens.
 BatchSplit SplitTree(const std::vector<const TokenSequence*>& sequences, int ranks, const MicroBatchLimit& limit,
-                     const SequenceCost& cost, bool share);
+                     const SequenceCost& cost);
 
 // What the sequences are together, in one micro-batch.
-BatchItem TogetherOf(const std::vector<const TokenSequence*>& sequences, const SequenceCost& cost, bool share);
+BatchItem TogetherOf(const std::vector<const TokenSequence*>& sequences, const SequenceCost& cost);
 
 }  // namespace quartet

@@ -12,7 +12,7 @@ namespace {
 using ::testing::Each;
 using ::testing::ElementsAre;
 
-constexpr SequenceCost kByToken = {.per_token = 1};
+constexpr SequenceCost kByToken = {.per_token = 1, .sharing = Sharing::kBlocks};
 
 // Of `prompt` and then `answer`, tokens that no other sequence has.
 struct Batch {
@@ -46,7 +46,7 @@ std::vector<int64_t> TokensByRank(const Batch& batch, const BatchSplit& split, c
         part.push_back(&batch.sequences[*next]);
         EXPECT_TRUE(seen.insert(*next).second) << "sequence " << *next << " twice";
       }
-      const BatchItem item = TogetherOf(part, kByToken, true);
+      const BatchItem item = TogetherOf(part, kByToken);
       tokens += static_cast<int64_t>(item.cost);
       EXPECT_TRUE(limit.tokens == 0 || item.tokens <= limit.tokens) << item.tokens;
       EXPECT_TRUE(limit.sequences == 0 || item.sequences <= limit.sequences) << item.sequences;
@@ -75,7 +75,7 @@ TEST(SplitTree, ComputesEachPromptOnceWhereItCan) {
   }
   const MicroBatchLimit limit = {.tokens = 600};
   for (const int ranks : {1, 2, 4}) {
-    const BatchSplit split = SplitTree(batch.pointers(), ranks, limit, kByToken, true);
+    const BatchSplit split = SplitTree(batch.pointers(), ranks, limit, kByToken);
     EXPECT_THAT(TokensByRank(batch, split, limit), Each(16 * (100 + 8 * 20) / ranks));
     EXPECT_EQ(split.micro_batches(), 8 / ranks) << "two prompts each";
   }
@@ -85,9 +85,9 @@ TEST(SplitTree, SplitsAPromptsAnswersWhereRanksWouldWaitElse) {
   Batch batch;
   for (int sample = 0; sample < 8; ++sample) batch.Add(0, 100, 50);
   const MicroBatchLimit limit = {.tokens = 2000};
-  EXPECT_THAT(TokensByRank(batch, SplitTree(batch.pointers(), 2, limit, kByToken, true), limit), Each(100 + 4 * 50));
+  EXPECT_THAT(TokensByRank(batch, SplitTree(batch.pointers(), 2, limit, kByToken), limit), Each(100 + 4 * 50));
   for (int sample = 0; sample < 16; ++sample) batch.Add(sample < 8 ? 1 : 2, 100, 50);
-  const std::vector<int64_t> tokens = TokensByRank(batch, SplitTree(batch.pointers(), 2, limit, kByToken, true), limit);
+  const std::vector<int64_t> tokens = TokensByRank(batch, SplitTree(batch.pointers(), 2, limit, kByToken), limit);
   EXPECT_LE(*std::max_element(tokens.begin(), tokens.end()), 900) << "of 1500, and one prompt or two more";
 }
 
@@ -99,8 +99,7 @@ TEST(SplitTree, CutsATreeThatAllSequencesBelongToIntoEvenPieces) {
   }
   const MicroBatchLimit limit = {.tokens = 2000};
   for (const int ranks : {2, 3, 4}) {
-    const std::vector<int64_t> tokens =
-        TokensByRank(batch, SplitTree(batch.pointers(), ranks, limit, kByToken, true), limit);
+    const std::vector<int64_t> tokens = TokensByRank(batch, SplitTree(batch.pointers(), ranks, limit, kByToken), limit);
     const auto [least, most] = std::minmax_element(tokens.begin(), tokens.end());
     EXPECT_LE(*most - *least, 10) << ranks;
     EXPECT_LE(*most, 20 + 397 / ranks + 7) << ranks;
@@ -112,8 +111,7 @@ TEST(SplitTree, KeepsToTheLimitsWhateverIsShared) {
   for (int sample = 0; sample < 40; ++sample) batch.Add(sample % 3, 30, 1 + sample);
   for (const MicroBatchLimit& limit : {MicroBatchLimit{.sequences = 1}, MicroBatchLimit{.sequences = 3},
                                        MicroBatchLimit{.tokens = 71}, MicroBatchLimit{.sequences = 5, .tokens = 120}}) {
-    for (const int ranks : {1, 2, 3})
-      TokensByRank(batch, SplitTree(batch.pointers(), ranks, limit, kByToken, true), limit);
+    for (const int ranks : {1, 2, 3}) TokensByRank(batch, SplitTree(batch.pointers(), ranks, limit, kByToken), limit);
   }
 }
 
@@ -121,15 +119,29 @@ TEST(SplitTree, CountsEqualAnswersOnce) {
   Batch batch;
   batch.Add(0, 10, 90);
   for (int sample = 0; sample < 7; ++sample) batch.sequences.push_back(batch.sequences[0]);
-  const BatchItem item = TogetherOf(batch.pointers(), kByToken, true);
+  const BatchItem item = TogetherOf(batch.pointers(), kByToken);
   EXPECT_EQ(item.cost, 100);
   EXPECT_EQ(item.tokens, 100);
-  constexpr SequenceCost kByAction = {.per_token = 0, .per_action = 1};
-  EXPECT_EQ(TogetherOf(batch.pointers(), kByAction, true).cost, 90);
-  EXPECT_EQ(TogetherOf(batch.pointers(), kByAction, false).cost, 8 * 90);
+  constexpr SequenceCost kByAction = {.per_token = 0, .per_action = 1, .sharing = Sharing::kBlocks};
+  EXPECT_EQ(TogetherOf(batch.pointers(), kByAction).cost, 90);
+  EXPECT_EQ(TogetherOf(batch.pointers(), {.per_token = 0, .per_action = 1}).cost, 8 * 90);
   for (int sample = 0; sample < 24; ++sample) batch.sequences.push_back(batch.sequences[0]);
-  EXPECT_EQ(TogetherOf(batch.pointers(), kByToken, true).tokens, 32 * 90 / 16) << "what is kept of each action";
-  EXPECT_EQ(TogetherOf(batch.pointers(), kByToken, false).cost, 3200);
+  EXPECT_EQ(TogetherOf(batch.pointers(), kByToken).tokens, 32 * 90 / 16) << "what is kept of each action";
+  EXPECT_EQ(TogetherOf(batch.pointers(), {.per_token = 1}).cost, 3200);
+}
+
+TEST(SplitTree, CountsHalfTheKeysThatSequencesHaveCopiesOf) {
+  constexpr SequenceCost kByCopies = {.per_token = 1, .sharing = Sharing::kKeyCopies};
+  Batch batch;
+  for (int sample = 0; sample < 5; ++sample) {
+    batch.Add(0, 100, 10);
+    const BatchItem item = TogetherOf(batch.pointers(), kByCopies);
+    const int64_t rows = 100 + 10 * (sample + 1), keys = 110 * (sample + 1);
+    EXPECT_EQ(item.tokens, std::max(rows, keys / 2)) << sample + 1 << " answers";
+    EXPECT_EQ(item.cost, rows);
+  }
+  batch.sequences.push_back(batch.sequences.back());
+  EXPECT_EQ(TogetherOf(batch.pointers(), kByCopies).tokens, 275) << "one that is all shared attends to nothing";
 }
 
 }  // namespace

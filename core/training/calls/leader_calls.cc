@@ -8,17 +8,14 @@
 
 namespace quartet {
 
-MicroBatching ForwardBatching(const std::string& name, const TrainerConfig& config, const SequenceCost& cost,
-                              bool share) {
+MicroBatching ForwardBatching(const std::string& name, const TrainerConfig& config, const SequenceCost& cost) {
   return {.limit = {.sequences = config.micro_rollout_batch_size(), .tokens = config.max_tokens_per_micro_batch()},
           .tokens_option = absl::StrCat(name, ".max_tokens_per_micro_batch"),
-          .cost = cost,
-          .share = share};
+          .cost = cost};
 }
 
-MicroBatching UpdateBatching(const std::string& name, const TrainerConfig& config, const SequenceCost& cost,
-                             bool share) {
-  MicroBatching batching = ForwardBatching(name, config, cost, share);
+MicroBatching UpdateBatching(const std::string& name, const TrainerConfig& config, const SequenceCost& cost) {
+  MicroBatching batching = ForwardBatching(name, config, cost);
   batching.limit.sequences = config.micro_train_batch_size();
   return batching;
 }
@@ -40,7 +37,7 @@ absl::StatusOr<BatchSplit> SplitSequences(const std::vector<const TokenSequence*
     QUARTET_RETURN_IF_ERROR(
         CheckFits(absl::StrCat("sequence ", sequence->index(), ": ids has"), sequence->ids_size(), batching));
   }
-  return SplitTree(sequences, ranks, batching.limit, batching.cost, batching.share);
+  return SplitTree(sequences, ranks, batching.limit, batching.cost);
 }
 
 absl::StatusOr<BatchSplit> SplitPairs(const std::vector<const TokenSequence*>& sequences, int ranks,
@@ -48,7 +45,7 @@ absl::StatusOr<BatchSplit> SplitPairs(const std::vector<const TokenSequence*>& s
   std::vector<BatchItem> batch;
   batch.reserve(sequences.size() / 2);
   for (size_t i = 0; i < sequences.size(); i += 2) {
-    batch.push_back(TogetherOf({sequences[i], sequences[i + 1]}, batching.cost, batching.share));
+    batch.push_back(TogetherOf({sequences[i], sequences[i + 1]}, batching.cost));
     batch.back().sequences = 1;  // the limit counts pairs
     QUARTET_RETURN_IF_ERROR(CheckFits(absl::StrCat("sequences ", sequences[i]->index(), " and ",
                                                    sequences[i + 1]->index(), ", a pair, together have"),

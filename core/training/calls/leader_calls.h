@@ -25,14 +25,11 @@ struct MicroBatching {
   MicroBatchLimit limit;
   std::string tokens_option;  // where limit.tokens comes from, such as "actor.max_tokens_per_micro_batch"
   SequenceCost cost;
-  bool share = false;  // what sequences begin with is computed once (Pack)
 };
 
 // Of the section `name` ("actor" or "critic") of a resolved configuration: for forwards without gradient, for updates.
-MicroBatching ForwardBatching(const std::string& name, const TrainerConfig& config, const SequenceCost& cost,
-                              bool share);
-MicroBatching UpdateBatching(const std::string& name, const TrainerConfig& config, const SequenceCost& cost,
-                             bool share);
+MicroBatching ForwardBatching(const std::string& name, const TrainerConfig& config, const SequenceCost& cost);
+MicroBatching UpdateBatching(const std::string& name, const TrainerConfig& config, const SequenceCost& cost);
 
 // Splits `sequences` over `ranks`. INVALID_ARGUMENT names a sequence that is longer than limit.tokens.
 absl::StatusOr<BatchSplit> SplitSequences(const std::vector<const TokenSequence*>& sequences, int ranks,

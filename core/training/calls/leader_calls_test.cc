@@ -24,7 +24,7 @@ TokenSequence Sequence(uint64_t index, int prompt, int answer) {
 TEST(SplitSequences, NamesASequenceThatFitsInNoMicroBatch) {
   TrainerConfig config;
   config.set_max_tokens_per_micro_batch(8);
-  const MicroBatching batching = UpdateBatching("critic", config, SequenceCost(), /*share=*/true);
+  const MicroBatching batching = UpdateBatching("critic", config, SequenceCost{.sharing = Sharing::kBlocks});
   const TokenSequence fits = Sequence(1, 4, 4), too_long = Sequence(7, 5, 4);
   EXPECT_TRUE(SplitSequences({&fits}, 2, batching).ok());
   const absl::Status status = SplitSequences({&fits, &too_long}, 2, batching).status();
@@ -39,12 +39,12 @@ TEST(SplitSequences, TakesTheSizesThatTheConfigurationGivesToForwardsAndUpdates)
   config.set_micro_rollout_batch_size(3);
   const TokenSequence sequence = Sequence(0, 2, 2);
   const std::vector<const TokenSequence*> sequences(6, &sequence);
-  EXPECT_EQ(
-      SplitSequences(sequences, 1, UpdateBatching("actor", config, SequenceCost(), /*share=*/true))->micro_batches(),
-      6);
-  EXPECT_EQ(
-      SplitSequences(sequences, 1, ForwardBatching("actor", config, SequenceCost(), /*share=*/true))->micro_batches(),
-      2);
+  EXPECT_EQ(SplitSequences(sequences, 1, UpdateBatching("actor", config, SequenceCost{.sharing = Sharing::kBlocks}))
+                ->micro_batches(),
+            6);
+  EXPECT_EQ(SplitSequences(sequences, 1, ForwardBatching("actor", config, SequenceCost{.sharing = Sharing::kBlocks}))
+                ->micro_batches(),
+            2);
 }
 
 TEST(MakeInputs, SerialisesWhatOtherRanksAreGivenAlone) {
@@ -107,7 +107,8 @@ TEST(SplitPairs, NamesAPairThatFitsInNoMicroBatch) {
   config.set_max_tokens_per_micro_batch(8);
   const TokenSequence chosen = Sequence(4, 2, 3), rejected = Sequence(5, 2, 2);
   const absl::Status status =
-      SplitPairs({&chosen, &rejected}, 1, UpdateBatching("actor", config, SequenceCost(), /*share=*/true)).status();
+      SplitPairs({&chosen, &rejected}, 1, UpdateBatching("actor", config, SequenceCost{.sharing = Sharing::kBlocks}))
+          .status();
   EXPECT_TRUE(absl::IsInvalidArgument(status)) << status;
   EXPECT_THAT(std::string(status.message()), AllOf(HasSubstr("sequences 4 and 5, a pair, together have 9 tokens"),
                                                    HasSubstr("actor.max_tokens_per_micro_batch is 8")));
@@ -115,7 +116,7 @@ TEST(SplitPairs, NamesAPairThatFitsInNoMicroBatch) {
 
 TEST(SplitPairs, CountsAPromptOnce) {
   MicroBatching batching;
-  batching.share = true;
+  batching.cost.sharing = Sharing::kBlocks;
   batching.limit.tokens = 100;
   const TokenSequence chosen = Sequence(4, 60, 20);
   TokenSequence rejected = chosen;

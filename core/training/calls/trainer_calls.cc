@@ -22,8 +22,10 @@ TrainerCalls::TrainerCalls(const std::string& name, const std::string& section, 
             std::move(configuration)),
       limits_{.vocab_size = model.vocab_size, .max_len = config.max_len()},
       batch_limits_(context.batch_limits),
-      forward_batching_(ForwardBatching(section, config, MakeSequenceCost(model, head), context.device == "cpu")),
-      update_batching_(UpdateBatching(section, config, forward_batching_.cost, forward_batching_.share)) {
+      forward_batching_(ForwardBatching(
+          section, config,
+          MakeSequenceCost(model, head, SharingOn(context.device == "cpu", config.dtype() == "bf16", model.head_dim)))),
+      update_batching_(UpdateBatching(section, config, forward_batching_.cost)) {
   const auto loaded = [this](auto work) {
     return [this, work](const auto&... call) { return engine_ == nullptr ? face_.StillLoading() : work(call...); };
   };

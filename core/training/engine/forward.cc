@@ -24,7 +24,7 @@ absl::Status Forward(ShardedModel& model, const ForwardCall& call, const std::ve
                      const Head& head, std::vector<TokenValues>* replies) {
   QUARTET_ASSIGN_OR_RETURN(const auto micro_batches, CutMicroBatches(sequences, call.micro_batch_sizes()));
   for (const std::vector<const TokenSequence*>& part : micro_batches) {
-    const PackedBatch batch = Pack(part, model.options().device);
+    const PackedBatch batch = Pack(part, model);
     Outputs outputs;
     model.Forward(batch.sequences, [&](const at::Tensor& hidden_TD, const at::Tensor& weight) {
       if (!part.empty()) outputs = head(batch, hidden_TD, weight);

@@ -13,7 +13,7 @@ absl::StatusOr<Accumulated> AccumulateGradient(TrainableModel& model, const std:
     std::vector<const TokenSequence*> tokens;
     tokens.reserve(part.size());
     for (const TrainingSequence* sequence : part) tokens.push_back(&sequence->tokens());
-    const PackedBatch batch = Pack(tokens, model.model().options().device);
+    const PackedBatch batch = Pack(tokens, model.model());
     done.loss +=
         model.ForwardBackward(batch.sequences, [&](const at::Tensor& hidden_TD, const at::Tensor& head_weight) {
           return loss(part, batch, hidden_TD, head_weight);

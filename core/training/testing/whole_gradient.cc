@@ -29,7 +29,7 @@ Result GradientOf(const std::string& folder, const TrainableModelOptions& option
                   const std::function<MicroBatchLoss()>& make_loss) {
   std::vector<const TokenSequence*> batch;
   for (const TrainingSequence& sequence : sequences) batch.push_back(&sequence.tokens());
-  const BatchSplit split = SplitTree(batch, ranks, limit, {.per_token = 1}, /*share=*/true);
+  const BatchSplit split = SplitTree(batch, ranks, limit, {.per_token = 1, .sharing = Sharing::kBlocks});
   Result result;
   std::mutex mutex;
   RunEngineRanks(ranks, [&](const RankContext& context) {
