@@ -47,6 +47,8 @@ ABSL_FLAG(std::string, prompts, "", "JSON file, a list of lists of token ids");
 ABSL_FLAG(std::string, dtype, "bf16", "bf16 or fp32");
 ABSL_FLAG(std::vector<std::string>, sequences, (std::vector<std::string>{"1", "8", "32", "128"}), "at once");
 ABSL_FLAG(std::vector<std::string>, temperatures, (std::vector<std::string>{"0", "1"}), "0: greedy");
+ABSL_FLAG(int32_t, top_k, -1, "of draws; -1: off");
+ABSL_FLAG(double, top_p, 1, "of draws");
 ABSL_FLAG(int32_t, new_tokens, 128, "of each sequence");
 ABSL_FLAG(int32_t, repeats, 3, "calls of each kind");
 ABSL_FLAG(int32_t, ranks, 1, "ranks");
@@ -134,8 +136,8 @@ class Ranks {
   absl::Status RunPart(int rank, RolloutEngine& engine) const {
     SamplingParams sampling;
     sampling.set_temperature(temperature_);
-    sampling.set_top_k(-1);
-    sampling.set_top_p(1);
+    sampling.set_top_k(absl::GetFlag(FLAGS_top_k));
+    sampling.set_top_p(static_cast<float>(absl::GetFlag(FLAGS_top_p)));
     sampling.set_ignore_eos(true);
     const size_t engines = count_ / options_.tensor_parallel_size(), mine = rank / options_.tensor_parallel_size();
     for (size_t i = mine; i < loads_->size(); i += engines) {

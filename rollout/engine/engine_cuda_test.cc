@@ -13,6 +13,7 @@
 #include <limits>
 #include <memory>
 #include <string>
+#include <tuple>
 #include <utility>
 #include <variant>
 #include <vector>
@@ -258,44 +259,87 @@ TEST_F(OnGpu, DrawsAreThoseOfTheCpu) {
   at::Tensor logits = at::randn({kRows, kVocabulary}) * 3;
   logits.select(0, 7).fill_(-std::numeric_limits<float>::infinity());
   logits[8][3] = std::numeric_limits<float>::quiet_NaN();
-  // Of equals the lower id, where the largest is taken.
+  // Of equals the lower id, where the largest is taken, and where a cut goes through them.
   logits[9][100] = logits[9][70] = logits[10][40'000] = logits[10][90] = 100;
+  for (int id = 49'000; id < 49'100; id += 7) logits[11][id] = logits[12][id] = 20;
+  // Nothing is left of the last row.
+  logits.select(0, 13).fill_(-std::numeric_limits<float>::infinity());
+  logits[13][5] = 1;
   const at::Tensor there = logits.to(kGpu);
-  Sampler sampler;
+  const std::vector<int32_t> forbidden = {5, 70};
+  struct Case {
+    SamplingRule rule;
+    bool forbids = false;
+  };
+  std::vector<Case> cases;
   for (const float temperature : {0.0f, 0.7f, 1.0f, 1.5f}) {
-    for (const bool raw : {false, true}) {
-      const SamplingRule rule = {.temperature = temperature, .raw_log_probs = raw};
-      std::vector<RowToDraw> rows;
-      for (int32_t i = 0; i < kRows; ++i) {
-        rows.push_back({.noise_key = NoiseKey(1, 2, i, 3),
-                        .row = kRows - 1 - i,
-                        .temperature = temperature,
-                        .log_prob_temperature = rule.log_prob_temperature()});
-      }
-      const auto on_gpu = [](const auto& values) {
-        return at::from_blob(const_cast<void*>(static_cast<const void*>(values.data())),
-                             {static_cast<int64_t>(values.size() * sizeof(values[0]))}, at::kByte)
-            .to(kGpu);
-      };
-      std::vector<DrawnRow> drawn(rows.size());
-      const at::Tensor rows_there = on_gpu(rows), drawn_there = on_gpu(drawn);
-      const at::Tensor scratch = at::empty({DrawRowsScratch(kVocabulary, kRows)}, rows_there.options());
-      ASSERT_EQ(
-          LaunchDrawRows(there.const_data_ptr<float>(), kVocabulary,
-                         static_cast<const RowToDraw*>(rows_there.const_data_ptr()), kRows, scratch.mutable_data_ptr(),
-                         static_cast<DrawnRow*>(drawn_there.mutable_data_ptr()), PresentStream(kGpu)),
-          nullptr);
-      at::from_blob(drawn.data(), {drawn_there.numel()}, at::kByte).copy_(drawn_there);
-      for (int32_t i = 0; i < kRows; ++i) {
-        const auto expected = sampler.Sample(
-            absl::MakeConstSpan(logits.const_data_ptr<float>() + rows[i].row * kVocabulary, kVocabulary), rule,
-            /*history=*/{}, rows[i].noise_key);
-        EXPECT_EQ(expected.ok(), std::isfinite(drawn[i].largest)) << rows[i].row;
-        if (!expected.ok()) continue;
-        EXPECT_EQ(drawn[i].id, expected->id) << "row " << rows[i].row << " at " << temperature;
-        EXPECT_NEAR(drawn[i].log_prob, expected->log_prob, 2e-5);
-        EXPECT_NEAR(drawn[i].sampled_log_prob, expected->sampled_log_prob, 2e-5);
-      }
+    for (const bool raw : {false, true}) cases.push_back({{.temperature = temperature, .raw_log_probs = raw}});
+    cases.push_back({{.temperature = temperature}, /*forbids=*/true});
+    cases.push_back(
+        {{.temperature = temperature, .logit_bias = {{49'000, 3.0f}, {90, -200.0f}, {49'000, 1.5f}}}, true});
+    for (const auto& [top_k, top_p, min_p] : std::vector<std::tuple<int, float, float>>{{1, 1, 0},
+                                                                                        {20, 1, 0},
+                                                                                        {0, 0.9f, 0},
+                                                                                        {0, 0.5f, 0},
+                                                                                        {0, 1, 0.05f},
+                                                                                        {50, 0.95f, 0},
+                                                                                        {1000, 0.7f, 0.01f},
+                                                                                        {0, 1e-6f, 0},
+                                                                                        {0, 0.999f, 0}}) {
+      cases.push_back({{.temperature = temperature, .top_k = top_k, .top_p = top_p, .min_p = min_p}});
+      cases.push_back({{.temperature = temperature, .top_k = top_k, .top_p = top_p, .min_p = min_p}, true});
+    }
+  }
+  Sampler sampler;
+  for (size_t c = 0; c < cases.size(); ++c) {
+    const SamplingRule& rule = cases[c].rule;
+    std::vector<RowToDraw> rows;
+    std::vector<LogitEdit> edits = {{1, 1000}};  // another's
+    for (const int32_t id : forbidden) {
+      if (cases[c].forbids) edits.push_back({id, -std::numeric_limits<float>::infinity()});
+    }
+    for (const auto& [id, bias] : rule.logit_bias) edits.push_back({id, bias});
+    for (int32_t i = 0; i < kRows; ++i) {
+      rows.push_back({.noise_key = NoiseKey(1, 2, i, static_cast<int64_t>(c)),
+                      .row = kRows - 1 - i,
+                      .temperature = rule.temperature,
+                      .log_prob_temperature = rule.log_prob_temperature(),
+                      .top_k = rule.top_k,
+                      .top_p = rule.top_p,
+                      .min_p = rule.min_p,
+                      .edits_begin = 1,
+                      .edits_end = static_cast<int32_t>(edits.size())});
+    }
+    const auto on_gpu = [](const auto& values) {
+      return at::from_blob(const_cast<void*>(static_cast<const void*>(values.data())),
+                           {static_cast<int64_t>(values.size() * sizeof(values[0]))}, at::kByte)
+          .to(kGpu);
+    };
+    std::vector<DrawnRow> drawn(rows.size());
+    const at::Tensor rows_there = on_gpu(rows), edits_there = on_gpu(edits), drawn_there = on_gpu(drawn);
+    const at::Tensor scratch = at::empty({DrawRowsScratch(kVocabulary, kRows)}, rows_there.options());
+    ASSERT_EQ(LaunchDrawRows(there.const_data_ptr<float>(), kVocabulary,
+                             static_cast<const RowToDraw*>(rows_there.const_data_ptr()),
+                             static_cast<const LogitEdit*>(edits_there.const_data_ptr()), kRows,
+                             rule.top_k > 0 || rule.top_p < 1, scratch.mutable_data_ptr(),
+                             static_cast<DrawnRow*>(drawn_there.mutable_data_ptr()), PresentStream(kGpu)),
+              nullptr);
+    at::from_blob(drawn.data(), {drawn_there.numel()}, at::kByte).copy_(drawn_there);
+    for (int32_t i = 0; i < kRows; ++i) {
+      SamplingHistory history;
+      if (cases[c].forbids) history.forbidden = forbidden;
+      const auto expected =
+          sampler.Sample(absl::MakeConstSpan(logits.const_data_ptr<float>() + rows[i].row * kVocabulary, kVocabulary),
+                         rule, history, rows[i].noise_key);
+      EXPECT_EQ(absl::IsInternal(expected.status()), !std::isfinite(drawn[i].largest)) << rows[i].row;
+      EXPECT_EQ(expected.ok(), std::isfinite(drawn[i].largest) && std::isfinite(drawn[i].largest_edited))
+          << rows[i].row << ": " << expected.status();
+      if (!expected.ok()) continue;
+      EXPECT_EQ(drawn[i].id, expected->id)
+          << "row " << rows[i].row << " at " << rule.temperature << ", top_k " << rule.top_k << ", top_p " << rule.top_p
+          << ", min_p " << rule.min_p << (cases[c].forbids ? ", some forbidden" : "");
+      EXPECT_NEAR(drawn[i].log_prob, expected->log_prob, 2e-5);
+      EXPECT_NEAR(drawn[i].sampled_log_prob, expected->sampled_log_prob, 2e-5);
     }
   }
 }

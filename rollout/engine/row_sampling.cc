@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 
 #include "absl/status/status.h"
 #include "core/hardware/parallel.h"
@@ -16,11 +17,25 @@
 namespace quartet {
 namespace {
 
-bool IsForGpu(const SamplingRule& rule, const SamplingHistory& history, int64_t vocab_size) {
-  const bool edits = !history.forbidden.empty() || !rule.logit_bias.empty() || rule.repetition_penalty != 1 ||
-                     rule.presence_penalty != 0 || rule.frequency_penalty != 0;
-  const bool cuts = (rule.top_k > 0 && rule.top_k < vocab_size) || rule.top_p < 1 || rule.min_p > 0;
-  return !edits && (!cuts || rule.greedy()) && rule.alternatives <= 0;
+bool IsForGpu(const SamplingRule& rule, const SamplingHistory& history) {
+  const bool penalties = rule.repetition_penalty != 1 || rule.presence_penalty != 0 || rule.frequency_penalty != 0;
+  const auto edits = static_cast<int64_t>(history.forbidden.size() + rule.logit_bias.size());
+  return !penalties && edits <= kMostEditsOfRow && rule.alternatives <= 0;
+}
+
+// What a row is drawn by, with its edits behind those of other rows.
+RowToDraw RowOf(const SamplingRule& rule, const SamplingHistory& history, int64_t vocab_size,
+                std::vector<LogitEdit>* edits) {
+  RowToDraw row = {.temperature = rule.greedy() ? 0 : rule.temperature,
+                   .log_prob_temperature = rule.log_prob_temperature(),
+                   .top_k = rule.top_k < vocab_size ? std::max(rule.top_k, 0) : 0,
+                   .top_p = rule.top_p,
+                   .min_p = rule.min_p,
+                   .edits_begin = static_cast<int32_t>(edits->size())};
+  for (const int32_t id : history.forbidden) edits->push_back({id, -std::numeric_limits<float>::infinity()});
+  for (const auto& [id, bias] : rule.logit_bias) edits->push_back({id, bias});
+  row.edits_end = static_cast<int32_t>(edits->size());
+  return row;
 }
 
 // int32 words of `values` on `device`.
@@ -79,6 +94,8 @@ std::vector<absl::StatusOr<SampledToken>> RowSampling::DrawOnGpu(const std::vect
                                                                  const at::Tensor& logits, const Calls& calls) {
   std::vector<absl::StatusOr<SampledToken>> drawn(draws.size(), SampledToken{});
   std::vector<RowToDraw> here;
+  std::vector<LogitEdit> edits;
+  bool cuts = false;
   std::vector<size_t> drawn_here;
   std::vector<Draw> elsewhere;
   std::vector<size_t> drawn_elsewhere;
@@ -87,12 +104,12 @@ std::vector<absl::StatusOr<SampledToken>> RowSampling::DrawOnGpu(const std::vect
     const RunningCall& call = calls.at(draws[i].sequence->call);
     if (call.sampling().max_new_tokens() == 0) continue;
     const SamplingRule& rule = call.rule();
-    if (IsForGpu(rule, call.HistoryOf(*draws[i].sequence), vocab_size_)) {
+    if (const SamplingHistory history = call.HistoryOf(*draws[i].sequence); IsForGpu(rule, history)) {
       drawn_here.push_back(i);
-      here.push_back({.noise_key = call.NoiseKeyOf(*draws[i].sequence),
-                      .row = static_cast<int32_t>(draws[i].row),
-                      .temperature = rule.greedy() ? 0 : rule.temperature,
-                      .log_prob_temperature = rule.log_prob_temperature()});
+      RowToDraw& row = here.emplace_back(RowOf(rule, history, vocab_size_, &edits));
+      row.noise_key = call.NoiseKeyOf(*draws[i].sequence);
+      row.row = static_cast<int32_t>(draws[i].row);
+      cuts |= row.top_k > 0 || row.top_p < 1;
     } else {
       drawn_elsewhere.push_back(i);
       elsewhere.push_back({draws[i].sequence, static_cast<int64_t>(rows_elsewhere.size())});
@@ -101,7 +118,7 @@ std::vector<absl::StatusOr<SampledToken>> RowSampling::DrawOnGpu(const std::vect
   }
   const MemoryScope scope(ledger_, MemoryCategory::kLogits);
   if (!here.empty()) {
-    const at::Tensor rows = WordsOn(logits.device(), &here);
+    const at::Tensor rows = WordsOn(logits.device(), &here), of_rows = WordsOn(logits.device(), &edits);
     std::vector<DrawnRow> found(here.size());
     at::Tensor there = WordsOn(logits.device(), &found);
     const at::Tensor all = logits.contiguous();
@@ -110,18 +127,21 @@ std::vector<absl::StatusOr<SampledToken>> RowSampling::DrawOnGpu(const std::vect
                                          logits.options().dtype(at::kDouble));
     StartOn(logits.device(), "drawing tokens", [&](void* stream) {
       return LaunchDrawRows(all.const_data_ptr<float>(), vocab_size_,
-                            static_cast<const RowToDraw*>(rows.const_data_ptr()), count, scratch.mutable_data_ptr(),
-                            static_cast<DrawnRow*>(there.mutable_data_ptr()), stream);
+                            static_cast<const RowToDraw*>(rows.const_data_ptr()),
+                            static_cast<const LogitEdit*>(of_rows.const_data_ptr()), count, cuts,
+                            scratch.mutable_data_ptr(), static_cast<DrawnRow*>(there.mutable_data_ptr()), stream);
     });
     at::from_blob(found.data(), {there.numel()}, at::kInt).copy_(there);
     for (size_t i = 0; i < found.size(); ++i) {
-      if (std::isfinite(found[i].largest)) {
+      if (!std::isfinite(found[i].largest)) {
+        drawn[drawn_here[i]] = Sampler::NotFinite(found[i].largest);
+      } else if (!std::isfinite(found[i].largest_edited)) {
+        drawn[drawn_here[i]] = Sampler::NothingLeft();
+      } else {
         drawn[drawn_here[i]] = SampledToken{.id = found[i].id,
                                             .log_prob = found[i].log_prob,
                                             .sampled_log_prob = found[i].sampled_log_prob,
                                             .alternatives = {}};
-      } else {
-        drawn[drawn_here[i]] = Sampler::NotFinite(found[i].largest);
       }
     }
   }

@@ -56,7 +56,8 @@ const char* LaunchLogSoftmaxRowsGradient(const float*, const RowTargets&, float,
 const char* LaunchHashElements(const void*, int, int64_t, int64_t, uint64_t*, void*) { return kNoCuda; }
 
 int64_t DrawRowsScratch(int64_t, int64_t) { return 0; }
-const char* LaunchDrawRows(const float*, int64_t, const RowToDraw*, int64_t, void*, DrawnRow*, void*) {
+const char* LaunchDrawRows(const float*, int64_t, const RowToDraw*, const LogitEdit*, int64_t, bool, void*, DrawnRow*,
+                           void*) {
   return kNoCuda;
 }
 

@@ -130,6 +130,10 @@ absl::Status Sampler::NotFinite(float largest) {
   return absl::InternalError(absl::StrCat("the model's logits are not finite: their maximum is ", largest));
 }
 
+absl::Status Sampler::NothingLeft() {
+  return absl::InvalidArgumentError("min_tokens, logit_bias and penalties leave no token that can be drawn");
+}
+
 uint64_t NoiseKey(uint64_t seed, uint64_t prompt_index, int32_t sample, int64_t position) {
   uint64_t key = SplitMixFinalise(seed + kStride);
   key = SplitMixFinalise((key ^ prompt_index) + kStride);
@@ -164,7 +168,7 @@ absl::StatusOr<SampledToken> Sampler::Sample(absl::Span<const float> logits, con
   if (differs) {
     largest = Scale(edits ? absl::MakeConstSpan(edited_) : logits, temperature, &scaled);
     if (!std::isfinite(largest)) {
-      return absl::InvalidArgumentError("min_tokens, logit_bias and penalties leave no token that can be drawn");
+      return NothingLeft();
     }
     if (!rule.greedy()) mass = Weigh(scaled, count, largest, weights);
   }

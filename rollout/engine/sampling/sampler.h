@@ -70,6 +70,8 @@ class Sampler {
 
   // What is wrong where the largest logit is not finite.
   static absl::Status NotFinite(float largest);
+  // What is wrong where edits leave no token.
+  static absl::Status NothingLeft();
 
  private:
   // Points `scaled` at values / temperature; returns the largest.
