@@ -235,7 +235,7 @@ at::Tensor SumOfKeys(const at::Tensor& of_keys_LKd, const at::Tensor& key_starts
   return sums_TKd;
 }
 
-// Of a batch that shares tokens: each key's copies are made for the call, in both directions.
+// Of a batch that shares tokens: keys and values are copied for the call, in both directions.
 class FlashFunction : public torch::autograd::Function<FlashFunction> {
  public:
   static at::Tensor forward(torch::autograd::AutogradContext* context, const at::Tensor& q_THd, const at::Tensor& k_TKd,
