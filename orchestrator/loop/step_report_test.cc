@@ -31,5 +31,13 @@ TEST(StepTable, ShowsWhatAStepWaitsForInPartsThatAddUp) {
   EXPECT_EQ(head.find("step s") + 6, line.find("  1 min"));
 }
 
+TEST(StepTable, ShowsNoSignOfAKlThatIsNothing) {
+  Metrics metrics;
+  metrics.Set("kl/mean", -4e-6);
+  EXPECT_THAT(StepTableLine(0, metrics, ""), testing::HasSubstr("  0.00000 "));
+  metrics.Set("kl/mean", -1.23e-3);
+  EXPECT_THAT(StepTableLine(0, metrics, ""), testing::HasSubstr(" -0.00123 "));
+}
+
 }  // namespace
 }  // namespace quartet
