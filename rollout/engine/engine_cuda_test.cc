@@ -262,7 +262,7 @@ TEST_F(OnGpu, DrawsAreThoseOfTheCpu) {
   // Of equals the lower id, where the largest is taken, and where a cut goes through them.
   logits[9][100] = logits[9][70] = logits[10][40'000] = logits[10][90] = 100;
   for (int id = 49'000; id < 49'100; id += 7) logits[11][id] = logits[12][id] = 20;
-  // Nothing is left of the last row.
+  // Nothing is left where token 5 is forbidden.
   logits.select(0, 13).fill_(-std::numeric_limits<float>::infinity());
   logits[13][5] = 1;
   const at::Tensor there = logits.to(kGpu);
