@@ -27,9 +27,9 @@ def unit(name, srcs, testonly = False, own_names = []):
     )
     return name + ".cc"
 
-# What nearly every file includes: Abseil, one label for all of it (third_party/absl), and core/base.
-_ABSEIL = ["@com_google_absl//absl"]
-_BASE = ["//core/base"]
+def _common_deps():
+    """What nearly every file includes: Abseil, one label for all of it (third_party/absl), and core/base."""
+    return ["@com_google_absl//absl"] + ([] if native.package_name() == "core/base" else ["//core/base"])
 
 # What no library takes from its folder: tests, programs, test doubles.
 _NO_SOURCES = ["**/*_test.cc", "*_benchmark.cc", "*main.cc", "testing/**"]
@@ -78,7 +78,7 @@ def unit_library(name, srcs = None, more_srcs = [], hdrs = [], apart = [], deps 
         name = name,
         srcs = [unit(name + "_unit", sources + more_srcs, testonly)] + [file for file in srcs if not _is_source(file)] + apart,
         hdrs = hdrs,
-        deps = deps + _ABSEIL + ([] if native.package_name() == "core/base" else _BASE),
+        deps = deps + _common_deps(),
         testonly = testonly,
         tags = tags,
         copts = _copts(copts),
@@ -148,7 +148,7 @@ def unit_test(name, srcs = None, deps = [], copts = [], tags = [], size = "small
         name = name,
         srcs = [unit(name + "_unit", [file for file in srcs if _is_source(file)], True)] +
                [file for file in srcs if not _is_source(file)],
-        deps = deps + _ABSEIL + _BASE + ["@com_google_googletest//:gtest_main"],
+        deps = deps + _common_deps() + ["@com_google_googletest//:gtest_main"],
         env = dict(_QUIET_THREADS if "torch" in tags else {}, **env),
         size = size,
         shard_count = 2 if waits else None,
@@ -173,3 +173,14 @@ def benchmark(name, deps, tags = [], **kwargs):
         deps = deps + ["@com_google_benchmark//:benchmark_main"],
         **kwargs
     )
+
+def folder(deps = [], test = {}, **kwargs):
+    """What most folders are: a library named after the folder, of the files that no rule above names, and its test.
+
+    Args:
+      deps, **kwargs: as for unit_library.
+      test: arguments of unit_test, a dict(); its `deps` are those beside the library.
+    """
+    name = native.package_name().rpartition("/")[2]
+    unit_library(name = name, deps = deps, **kwargs)
+    unit_test(name = name + "_test", **dict(test, deps = [":" + name] + test.get("deps", [])))
