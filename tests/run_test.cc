@@ -41,8 +41,9 @@ std::vector<std::string> With(std::vector<std::string> arguments, const std::vec
 }
 
 // Starts a run that would go on for ever and waits for its first step.
-pid_t StartEndlessRun(ProcessHarness& harness, TinyRun* run, const std::vector<std::string>& overrides = {}) {
-  *run = WriteTinyRun(harness, WriteTinyModel(harness, "model"), 2, With(overrides, {"train.max_steps=100000"}));
+pid_t StartEndlessRun(ProcessHarness& harness, TinyRun* run, int ranks = 1,
+                      const std::vector<std::string>& overrides = {}) {
+  *run = WriteTinyRun(harness, WriteTinyModel(harness, "model"), ranks, With(overrides, {"train.max_steps=100000"}));
   const pid_t pid = harness.Start(kOrchestrator, With(run->arguments, {"--launch"}));
   EXPECT_FALSE(WaitForRecords(harness, pid, run->run_dir + "/metrics.jsonl", 1, absl::Seconds(60)).empty())
       << harness.Output(pid);
@@ -210,7 +211,7 @@ TEST(Run, LeavesTheTimelineOfStepsOverAllItsProcesses) {
 TEST(Run, ListensOnLoopbackAlone) {
   ProcessHarness harness;
   TinyRun run;
-  StartEndlessRun(harness, &run);
+  StartEndlessRun(harness, &run, 2);
   const std::vector<ListeningSocket> sockets = harness.ListeningSockets();
   // At least one gRPC server a rank.
   EXPECT_GE(sockets.size(), 8u);
@@ -223,7 +224,7 @@ TEST(Run, ListensOnLoopbackAlone) {
 TEST(Run, EndsAtCtrlCAndLeavesNothing) {
   ProcessHarness harness;
   TinyRun run;
-  const pid_t pid = StartEndlessRun(harness, &run);
+  const pid_t pid = StartEndlessRun(harness, &run, 2);
   kill(pid, SIGINT);
   const auto outcome = harness.Wait(pid, absl::Seconds(10));
   EXPECT_TRUE(outcome.ended) << outcome.output;
@@ -259,7 +260,7 @@ std::string CommandBelow(const std::string& text, const std::string& output) {
 TEST(Run, PrintsACommandThatRunsWhereNothingCanBeContinuedFrom) {
   ProcessHarness harness;
   TinyRun run;
-  const pid_t pid = StartEndlessRun(harness, &run, {"train.save_steps=1", "train.save_optimizer=false"});
+  const pid_t pid = StartEndlessRun(harness, &run, 1, {"train.save_steps=1", "train.save_optimizer=false"});
   kill(pid, SIGINT);
   const auto outcome = harness.Wait(pid, absl::Seconds(10));
   EXPECT_THAT(outcome.output, HasSubstr("train.save_optimizer is false"));
@@ -273,7 +274,7 @@ TEST(Run, PrintsACommandThatRunsWhereNothingCanBeContinuedFrom) {
 TEST(Run, PrintsTheCommandThatContinuesIt) {
   ProcessHarness harness;
   TinyRun run;
-  const pid_t pid = StartEndlessRun(harness, &run, {"train.save_steps=1"});
+  const pid_t pid = StartEndlessRun(harness, &run, 1, {"train.save_steps=1"});
   kill(pid, SIGINT);
   const auto outcome = harness.Wait(pid, absl::Seconds(10));
   EXPECT_EQ(outcome.exit_code, 130) << outcome.output;
@@ -290,7 +291,7 @@ TEST(Run, PrintsTheCommandThatContinuesIt) {
 TEST(Run, LeavesNothingWhenTheOrchestratorIsKilled) {
   ProcessHarness harness;
   TinyRun run;
-  const pid_t pid = StartEndlessRun(harness, &run);
+  const pid_t pid = StartEndlessRun(harness, &run, 2);
   kill(pid, SIGKILL);
   EXPECT_TRUE(harness.Wait(pid, absl::Seconds(5)).ended);
   EXPECT_THAT(harness.Survivors(absl::Seconds(5)), IsEmpty());
@@ -300,7 +301,7 @@ TEST(Run, DoesNotWaitForAnswersToOthers) {
   ProcessHarness harness;
   TinyRun run;
   const pid_t pid = StartEndlessRun(
-      harness, &run, {"rollout.http.listen=127.0.0.1:0", "rollout.max_model_len=256", "rollout.max_num_seqs=8"});
+      harness, &run, 2, {"rollout.http.listen=127.0.0.1:0", "rollout.max_model_len=256", "rollout.max_num_seqs=8"});
   const std::string console = harness.Output(pid);
   const std::string kPlace = "the policy answers HTTP at http://127.0.0.1:";
   const size_t at = console.find(kPlace);

@@ -28,6 +28,9 @@ namespace {
 
 namespace fs = std::filesystem;
 
+// With the embedding and the head, five groups.
+constexpr int64_t kDepth = 3;
+
 ModelConfig Config(int64_t blocks) {
   ModelConfig config;
   config.model_type = "llama";
@@ -176,7 +179,7 @@ double Accumulate(TrainableModel& model, ProcessGroup& world, Uses uses) {
 // What the model's steps gave, in order: losses over all ranks and norms of gradients.
 std::vector<double> Live(const Arrangement& a, Mesh& mesh) {
   Ledger ledger;
-  auto model = LoadOrDie(5, OptionsOf(a), mesh, ledger);
+  auto model = LoadOrDie(kDepth, OptionsOf(a), mesh, ledger);
   const int64_t limit = TwoLargestGroups(model->model(), mesh);
   std::vector<double> results;
   const auto check = [&](const std::string& after) {
@@ -263,7 +266,7 @@ TEST(GatherMatrix, SeesAGroupThatLeaks) {
     RunMesh(2, 2, [&](Mesh& mesh) {
       Ledger ledger;
       auto model =
-          LoadOrDie(5, OptionsOf({2, 2, 3, checkpointing, Accumulation::kReduced, Place::kDevice}), mesh, ledger);
+          LoadOrDie(kDepth, OptionsOf({2, 2, 3, checkpointing, Accumulation::kReduced, Place::kDevice}), mesh, ledger);
       const int64_t limit = TwoLargestGroups(model->model(), mesh);
       std::vector<GatheredGroup> leaked;
       const auto step = [&](int group) {
@@ -317,7 +320,7 @@ TEST(GatherMatrix, AnExceptionOnOneRankEndsTheGroupWithAnErrorThatNamesIt) {
         Ledger ledger;
         TrainableModelOptions options;
         options.model.zero_stage = stage;
-        auto model = LoadOrDie(5, options, mesh, ledger);
+        auto model = LoadOrDie(kDepth, options, mesh, ledger);
         std::string error;
         try {
           model->ForwardBackward(Pack(kSequences[0]), [&](const at::Tensor& hidden_TD, const at::Tensor& head_VD) {

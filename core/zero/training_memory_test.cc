@@ -212,7 +212,7 @@ TEST(TrainingMemoryOfOneRank, FromTheThirdStepOnTheSystemIsAskedForNothing) {
     ASSERT_TRUE(model.ok()) << model.status();
     const auto call = [&] {
       const ReuseScope reuse;
-      for (const int64_t sequences : {512, 301}) {
+      for (const int64_t sequences : {256, 151}) {
         const PackedSequences batch = Batch(sequences * kLength, kLength);
         (*model)->ForwardBackward(batch, [&](const at::Tensor& hidden_TD, const at::Tensor& head_VD) {
           return Loss(batch, hidden_TD, head_VD);

@@ -8,12 +8,9 @@
 
 #include <algorithm>
 #include <array>
-#include <cmath>
 #include <cstdint>
 #include <cstring>
-#include <limits>
 
-#include "core/hardware/bf16.h"
 #include "core/hardware/simd.h"
 
 namespace quartet {
@@ -64,24 +61,20 @@ struct AmxInstructions {
 
 #endif
 
+using TileBytes = std::array<std::array<uint8_t, kTileBytes>, kTileRows>;
+
+// What AddProducts does to tile c, of whose rows the first `rows` are there, and of A's the first `inputs` numbers.
+void EmulateProducts(int64_t rows, int64_t inputs, const TileBytes& a, const TileBytes& b, TileBytes* c);
+
 // The same, whatever the CPU, with the same bits.
 struct AmxEmulation {
   struct Tiles {
     TileShapes shapes;
-    std::array<std::array<std::array<uint8_t, kTileBytes>, kTileRows>, 8> rows;
+    std::array<TileBytes, 8> rows;
   };
   static Tiles& Mine() {
     thread_local Tiles tiles;
     return tiles;
-  }
-  template <typename T>
-  static T At(int tile, int64_t row, int64_t column) {
-    T value;
-    std::memcpy(&value, Mine().rows[tile][row].data() + column * sizeof(T), sizeof(T));
-    return value;
-  }
-  static float Flushed(float value) {
-    return std::abs(value) < std::numeric_limits<float>::min() ? std::copysign(0.0f, value) : value;
   }
 
   static void Configure(const TileShapes& shapes) {
@@ -114,18 +107,8 @@ struct AmxEmulation {
   }
   template <int c, int a, int b>
   static void AddProducts() {
-    for (int m = 0; m < Mine().shapes.rows[c]; ++m) {
-      for (int n = 0; n < kTileRows; ++n) {
-        float sums[2] = {};
-        for (int k = 0; k < Mine().shapes.row_bytes[a] / 2; ++k) {
-          const float left = Flushed(FromBf16(At<uint16_t>(a, m, k)));
-          const float right = Flushed(FromBf16(At<uint16_t>(b, k / 2, 2 * n + k % 2)));
-          sums[k % 2] = Flushed(std::fma(left, right, sums[k % 2]));
-        }
-        const float sum = Flushed(Flushed(sums[0] + sums[1]) + At<float>(c, m, n));
-        std::memcpy(Mine().rows[c][m].data() + n * sizeof(sum), &sum, sizeof(sum));
-      }
-    }
+    Tiles& mine = Mine();
+    EmulateProducts(mine.shapes.rows[c], mine.shapes.row_bytes[a] / 2, mine.rows[a], mine.rows[b], &mine.rows[c]);
   }
 };
 

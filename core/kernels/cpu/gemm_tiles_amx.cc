@@ -1,7 +1,10 @@
 // Products by AMX's tiles: of an input, 32 elements of each row of A are one; a panel's part for them is the other as
 // it lies.
 #include <algorithm>
+#include <bit>
+#include <cmath>
 #include <cstring>
+#include <limits>
 #include <type_traits>
 #include <utility>
 #include <vector>
@@ -12,6 +15,7 @@
 #include <unistd.h>
 #endif
 
+#include "core/hardware/bf16.h"
 #include "core/hardware/simd.h"
 #include "core/kernels/cpu/amx.h"
 #include "core/kernels/cpu/gemm_tiles.h"
@@ -31,6 +35,10 @@ bool SystemGivesAmx() {
 }
 
 #endif
+
+QUARTET_SIMD_INLINE float Flushed(float value) {
+  return std::abs(value) < std::numeric_limits<float>::min() ? std::copysign(0.0f, value) : value;
+}
 
 // So many that there are tiles for their sums.
 constexpr int kPanelsForRows[kMostRows + 1] = {0, 4, 4, 4, 4, 4, 4, 4, 4, 4, 4, 4, 4, 4, 4, 4, 4,
@@ -179,6 +187,28 @@ GemmTiles<uint16_t> TilesOf(std::string_view name, const GemmTiles<uint16_t>& pa
 }
 
 }  // namespace
+
+QUARTET_SIMD_CLONES void EmulateProducts(int64_t rows, int64_t inputs, const TileBytes& a, const TileBytes& b,
+                                         TileBytes* c) {
+  for (int64_t m = 0; m < rows; ++m) {
+    float sums[2][kTileRows] = {}, added[kTileRows];  // of even and of odd inputs
+    for (int64_t k = 0; k < inputs; ++k) {
+      uint16_t left_bits;
+      std::memcpy(&left_bits, a[m].data() + k * sizeof(left_bits), sizeof(left_bits));
+      const float left = Flushed(FromBf16(left_bits));
+      uint32_t pairs[kTileRows];
+      std::memcpy(pairs, b[k / 2].data(), sizeof(pairs));
+      float* const sum = sums[k % 2];
+      for (int64_t n = 0; n < kTileRows; ++n) {
+        const float right = Flushed(std::bit_cast<float>(k % 2 == 0 ? pairs[n] << 16 : pairs[n] & 0xFFFF0000u));
+        sum[n] = Flushed(std::fma(left, right, sum[n]));
+      }
+    }
+    std::memcpy(added, (*c)[m].data(), sizeof(added));
+    for (int64_t n = 0; n < kTileRows; ++n) added[n] = Flushed(Flushed(sums[0][n] + sums[1][n]) + added[n]);
+    std::memcpy((*c)[m].data(), added, sizeof(added));
+  }
+}
 
 const GemmTiles<uint16_t>* AmxTiles() {
 #if defined(__x86_64__) && defined(__linux__)
