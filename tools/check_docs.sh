@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Fails where a document names a file or a folder of the project that is not there, or links to nothing.
+# Fails where a document names a file or a folder of the project that is not there, or links to nothing, and where a folder
+# of more than five files has no README.md.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 git ls-files '*.md' ':!:third_party' | python3 -c '
@@ -21,3 +22,14 @@ for document in sys.stdin.read().split():
             print(f"{document}: names {path}, which is not there")
             bad = 1
 sys.exit(bad)'
+# Documents, and data of tests, need no guide.
+git ls-files | python3 -c '
+import collections, os, re, sys
+files = collections.defaultdict(set)
+for path in sys.stdin.read().splitlines():
+    files[os.path.dirname(path)].add(os.path.basename(path))
+missing = [folder for folder, names in sorted(files.items())
+           if len(names) > 5 and "README.md" not in names and not re.search(r"^docs$|(^|/)testdata(/|$)", folder)]
+for folder in missing:
+    print(f"{folder} has {len(files[folder])} files and no README.md")
+sys.exit(bool(missing))'
