@@ -225,7 +225,7 @@ TEST_F(HostsTest, CertificatesOfOtherNamesAreNamed) {
   MakeCertificates("DNS:elsewhere,IP:10.77.0.1,IP:10.77.0.2,IP:10.77.0.3");
   for (const auto& [service, host] : {std::pair("critic_trainer", 2), {"rollout", 3}, {"scorer", 1}})
     Start(service, host);
-  const pid_t orchestrator = StartOrchestrator();
+  const pid_t orchestrator = StartOrchestrator({"--set=train.call_timeout_seconds=2"});
   const auto outcome = harness_.Wait(orchestrator, kLong);
   EXPECT_EQ(outcome.exit_code, 1) << outcome.output;
   EXPECT_THAT(outcome.output, HasSubstr("certificate"));

@@ -120,17 +120,29 @@ bool ProcessHarness::WaitForOutput(pid_t pid, const std::string& text, absl::Dur
   }
 }
 
-ProcessHarness::Service ProcessHarness::StartService(const std::string& name, std::vector<std::string> arguments) {
-  const std::string file = Path(absl::StrCat(name, "_", started_, ".address"));
-  arguments.push_back("--address_file=" + file);
-  Service service;
-  service.pid = Start(absl::StrCat(name, "/", name), arguments);
-  const absl::Time deadline = absl::Now() + absl::Minutes(1);
-  while (!std::filesystem::exists(file) && !Reap(service.pid) && absl::Now() < deadline) {
-    absl::SleepFor(absl::Milliseconds(50));
+ProcessHarness::Service ProcessHarness::StartService(const std::string& name,
+                                                     const std::vector<std::string>& arguments) {
+  return StartServices({&name, 1}, arguments).at(name);
+}
+
+std::map<std::string, ProcessHarness::Service> ProcessHarness::StartServices(
+    std::span<const std::string> names, const std::vector<std::string>& arguments) {
+  std::map<std::string, Service> services;
+  std::map<std::string, std::string> files;
+  for (const std::string& name : names) {
+    files[name] = Path(absl::StrCat(name, "_", started_, ".address"));
+    std::vector<std::string> all = arguments;
+    all.push_back("--address_file=" + files[name]);
+    services[name].pid = Start(absl::StrCat(name, "/", name), all);
   }
-  std::ifstream(file) >> service.address;
-  return service;
+  const absl::Time deadline = absl::Now() + absl::Minutes(1);
+  for (auto& [name, service] : services) {
+    while (!std::filesystem::exists(files[name]) && !Reap(service.pid) && absl::Now() < deadline) {
+      absl::SleepFor(absl::Milliseconds(50));
+    }
+    std::ifstream(files[name]) >> service.address;
+  }
+  return services;
 }
 
 ProcessHarness::Outcome ProcessHarness::Wait(pid_t pid, absl::Duration timeout) {

@@ -4,6 +4,7 @@
 #include <sys/types.h>
 
 #include <map>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -45,7 +46,10 @@ class ProcessHarness {
     std::string address;  // host:port; empty where it was not SERVING within a minute
   };
   // Start of a service's program ("rollout": rollout/rollout), and waiting until it is SERVING.
-  Service StartService(const std::string& name, std::vector<std::string> arguments);
+  Service StartService(const std::string& name, const std::vector<std::string>& arguments);
+  // Several, which start beside each other.
+  std::map<std::string, Service> StartServices(std::span<const std::string> names,
+                                               const std::vector<std::string>& arguments);
 
   struct Outcome {
     bool ended = false;  // within the time

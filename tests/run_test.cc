@@ -334,57 +334,46 @@ TEST(Run, DoesNotWaitForAnswersToOthers) {
 TEST(Run, UsesServicesThatRunAlready) {
   ProcessHarness harness;
   const TinyRun run = WriteTinyRun(harness, WriteTinyModel(harness, "model"), 1, {"rollout.zero_stage=3"});
-  std::vector<std::string> arguments = run.arguments;
-  std::vector<pid_t> services;
-  for (const std::string& service : kServiceNames) {
-    const auto [pid, address] = harness.StartService(service, With(run.arguments, {"--ranks=2"}));
-    ASSERT_FALSE(address.empty()) << harness.Output(pid);
-    services.push_back(pid);
-    arguments.push_back(absl::StrCat("--set=services.", service, ".listen=", address));
-  }
-  const auto outcome = harness.Run(kOrchestrator, arguments, absl::Seconds(120));
+  const ServicesByHand by_hand = StartServices(harness, With(run.arguments, {"--ranks=2"}));
+  const auto outcome = harness.Run(kOrchestrator, With(run.arguments, by_hand.arguments()), absl::Seconds(120));
   EXPECT_EQ(outcome.exit_code, 0) << outcome.output;
   EXPECT_EQ(ReadRecords(run.run_dir + "/metrics.jsonl").size(), 3u);
   // They outlive the run, and end cleanly when told to.
-  for (pid_t service : services) {
-    EXPECT_EQ(kill(service, SIGTERM), 0);
-    const auto ended = harness.Wait(service, absl::Seconds(10));
+  for (const auto& [name, service] : by_hand.services) {
+    EXPECT_EQ(kill(service.pid, SIGTERM), 0);
+    const auto ended = harness.Wait(service.pid, absl::Seconds(10));
     EXPECT_TRUE(ended.ended);
     EXPECT_EQ(ended.exit_code, 0) << ended.output;
   }
   EXPECT_THAT(harness.Survivors(absl::Seconds(5)), IsEmpty());
 }
 
-// Four services that were started by hand, and the orchestrator that is to use them.
-class ServicesByHand {
+// Services that were started by hand and are started again, and the orchestrator that is to use them.
+class ReplaceableServices {
  public:
-  ServicesByHand(ProcessHarness& harness, const TinyRun& run) : harness_(harness), run_(run) {
-    for (const std::string& service : kServiceNames) Start(service, {});
+  ReplaceableServices(ProcessHarness& harness, const TinyRun& run)
+      : harness_(harness), run_(run), by_hand_(StartServices(harness, run.arguments)) {}
+
+  // Ends a service, and starts it with more arguments.
+  void Replace(const std::string& name, const std::vector<std::string>& more) {
+    ProcessHarness::Service& service = by_hand_.services.at(name);
+    EXPECT_EQ(kill(service.pid, SIGTERM), 0);
+    EXPECT_TRUE(harness_.Wait(service.pid, absl::Seconds(10)).ended);
+    service = harness_.StartService(name, With(run_.arguments, more));
+    ASSERT_FALSE(service.address.empty()) << harness_.Output(service.pid);
   }
-  // In the place of the one before, if there was one.
-  void Start(const std::string& service, const std::vector<std::string>& more) {
-    if (const auto before = services_.find(service); before != services_.end()) {
-      EXPECT_EQ(kill(before->second.pid, SIGTERM), 0);
-      EXPECT_TRUE(harness_.Wait(before->second.pid, absl::Seconds(10)).ended);
-    }
-    services_[service] = harness_.StartService(service, With(run_.arguments, more));
-    ASSERT_FALSE(services_[service].address.empty()) << harness_.Output(services_[service].pid);
-  }
-  std::string Output(const std::string& service) const { return harness_.Output(services_.at(service).pid); }
-  std::string Place(const std::string& service) const { return service + " at " + services_.at(service).address; }
+  std::string Output(const std::string& name) const { return harness_.Output(by_hand_.services.at(name).pid); }
+  std::string Place(const std::string& name) const { return name + " at " + by_hand_.services.at(name).address; }
   ProcessHarness::Outcome Run(const std::vector<std::string>& more,
                               const std::map<std::string, std::string>& environment = {}) {
-    std::vector<std::string> arguments = With(run_.arguments, more);
-    for (const auto& [name, service] : services_) {
-      arguments.push_back(absl::StrCat("--set=services.", name, ".listen=", service.address));
-    }
-    return harness_.Run(kOrchestrator, arguments, absl::Seconds(120), environment);
+    return harness_.Run(kOrchestrator, With(With(run_.arguments, more), by_hand_.arguments()), absl::Seconds(120),
+                        environment);
   }
 
  private:
   ProcessHarness& harness_;
   const TinyRun& run_;
-  std::map<std::string, ProcessHarness::Service> services_;
+  ServicesByHand by_hand_;
 };
 
 // The names and sizes of all files.
@@ -401,21 +390,15 @@ TEST(Run, FailsWhereAServiceIsToldToEnd) {
   ProcessHarness harness;
   const TinyRun run = WriteTinyRun(harness, WriteTinyModel(harness, "model"), 1, {"train.max_steps=100000"});
   for (const std::string stopped : {"critic_trainer", "rollout"}) {
-    std::map<std::string, pid_t> services;
-    std::vector<std::string> arguments = With(run.arguments, {"--set=run_dir=" + harness.Path("run_" + stopped)});
-    for (const std::string& service : kServiceNames) {
-      const auto [pid, address] = harness.StartService(service, arguments);
-      ASSERT_FALSE(address.empty()) << harness.Output(pid);
-      services[service] = pid;
-      arguments.push_back(absl::StrCat("--set=services.", service, ".listen=", address));
-    }
-    const pid_t orchestrator = harness.Start(kOrchestrator, arguments);
+    const std::vector<std::string> arguments = With(run.arguments, {"--set=run_dir=" + harness.Path("run_" + stopped)});
+    const ServicesByHand by_hand = StartServices(harness, arguments);
+    const pid_t orchestrator = harness.Start(kOrchestrator, With(arguments, by_hand.arguments()));
     WaitForRecords(harness, orchestrator, harness.Path("run_" + stopped) + "/metrics.jsonl", 2, absl::Seconds(60));
-    EXPECT_EQ(kill(services.at(stopped), SIGTERM), 0);
+    EXPECT_EQ(kill(by_hand.services.at(stopped).pid, SIGTERM), 0);
     const auto outcome = harness.Wait(orchestrator, absl::Seconds(60));
     EXPECT_EQ(outcome.exit_code, 1) << outcome.output;
     EXPECT_THAT(outcome.output, HasSubstr(stopped + " at "));
-    for (const auto& [service, pid] : services) kill(pid, SIGTERM);
+    for (const auto& [name, service] : by_hand.services) kill(service.pid, SIGTERM);
     EXPECT_THAT(harness.Survivors(absl::Seconds(10)), IsEmpty());
   }
 }
@@ -423,7 +406,7 @@ TEST(Run, FailsWhereAServiceIsToldToEnd) {
 TEST(Run, ANewOneOnTheServicesOfAnotherBeginsAnewOrNotAtAll) {
   ProcessHarness harness;
   const TinyRun run = WriteTinyRun(harness, WriteTinyModel(harness, "model"), 1);
-  ServicesByHand services(harness, run);
+  ReplaceableServices services(harness, run);
   const auto first = services.Run({});
   ASSERT_EQ(first.exit_code, 0) << first.output;
   const auto files = FilesOf(run.run_dir);
@@ -440,7 +423,7 @@ TEST(Run, ANewOneOnTheServicesOfAnotherBeginsAnewOrNotAtAll) {
   EXPECT_FALSE(std::filesystem::exists(second + "/checkpoints"));
 
   // What the message says helps.
-  for (const char* trainer : {"policy_trainer", "critic_trainer"}) services.Start(trainer, change);
+  for (const char* trainer : {"policy_trainer", "critic_trainer"}) services.Replace(trainer, change);
   const auto anew = services.Run(change);
   ASSERT_EQ(anew.exit_code, 0) << anew.output;
   const auto new_metrics = ReadRecords(second + "/metrics.jsonl");
@@ -456,20 +439,20 @@ TEST(Run, ANewOneOnTheServicesOfAnotherBeginsAnewOrNotAtAll) {
 TEST(Run, ATrainerThatIsRestartedByHandFindsWhereTheRunGoesOn) {
   ProcessHarness harness;
   const TinyRun run = WriteTinyRun(harness, WriteTinyModel(harness, "model"), 1, {"train.save_steps=1"});
-  ServicesByHand services(harness, run);
+  ReplaceableServices services(harness, run);
   const auto first = services.Run({}, {{"QUARTET_FAIL_POINTS", "orchestrator.checkpoint.saved=error@3"}});
   EXPECT_EQ(first.exit_code, 1) << first.output;
   const std::vector<std::string> change = {"--set=train.load_checkpoint=true"};
   EXPECT_THAT(first.output, ContainsRegex("To continue after step 2, start the trainers again with " + change[0] +
                                           ", then:\n  .*" + change[0] + "\n"));
-  services.Start("policy_trainer", {});
+  services.Replace("policy_trainer", {});
   const auto refused = services.Run(change);
   EXPECT_EQ(refused.exit_code, 1) << refused.output;
   EXPECT_THAT(refused.output, AllOf(HasSubstr("the policy_trainer has made 0 optimizer steps, the checkpoint 2"),
                                     HasSubstr("start it again with train.load_checkpoint set")));
   // What the first run has said helps.
   for (const std::string trainer : {"policy", "critic"}) {
-    services.Start(trainer + "_trainer", change);
+    services.Replace(trainer + "_trainer", change);
     EXPECT_THAT(services.Output(trainer + "_trainer"),
                 HasSubstr("going on from " + run.run_dir + "/checkpoints/step_2/" + trainer + "_state"));
   }

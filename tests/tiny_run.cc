@@ -9,6 +9,7 @@
 #include "absl/strings/substitute.h"
 #include "absl/time/clock.h"
 #include "core/base/logging.h"
+#include "core/config/services.h"
 #include "core/model/initialize.h"
 
 namespace quartet {
@@ -108,6 +109,22 @@ services {
   run.arguments = {"--config=" + run.config};
   for (const std::string& field : overrides) run.arguments.push_back("--set=" + field);
   return run;
+}
+
+std::vector<std::string> ServicesByHand::arguments() const {
+  std::vector<std::string> arguments;
+  for (const auto& [name, service] : services) {
+    arguments.push_back(absl::StrCat("--set=services.", name, ".listen=", service.address));
+  }
+  return arguments;
+}
+
+ServicesByHand StartServices(ProcessHarness& harness, const std::vector<std::string>& arguments) {
+  ServicesByHand started{harness.StartServices(kServiceNames, arguments)};
+  for (const auto& [name, service] : started.services) {
+    EXPECT_FALSE(service.address.empty()) << harness.Output(service.pid);
+  }
+  return started;
 }
 
 std::vector<nlohmann::json> ReadRecords(const std::string& path) {

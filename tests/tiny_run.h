@@ -2,6 +2,7 @@
 // prompts, a configuration.
 #pragma once
 
+#include <map>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
@@ -39,6 +40,16 @@ struct TinyRun {
 // `ranks` ranks each.
 TinyRun WriteTinyRun(const ProcessHarness& harness, const std::string& model, int ranks,
                      const std::vector<std::string>& overrides = {});
+
+// The four services of a run, started by hand.
+struct ServicesByHand {
+  std::map<std::string, ProcessHarness::Service> services;
+
+  // Tells an orchestrator where they listen.
+  std::vector<std::string> arguments() const;
+};
+// Starts them beside each other, and expects that all come up. `arguments` are those of a run.
+ServicesByHand StartServices(ProcessHarness& harness, const std::vector<std::string>& arguments);
 
 // The whole lines of a JSONL file, which may be growing: what comes after the last newline is still being written. None
 // where there is no file.

@@ -173,14 +173,8 @@ for line in sys.stdin:
 
 TEST_F(UpgradeTest, HoldsARunWhileAServiceIsReplacedByHand) {
   run_ = WriteTinyRun(harness_, model_, 1, {"train.max_steps=100000", "train.save_optimizer=true"});
-  std::map<std::string, ProcessHarness::Service> services;
-  Strings arguments = run_.arguments;
-  for (const std::string& service : kServiceNames) {
-    services[service] = harness_.StartService(service, run_.arguments);
-    ASSERT_FALSE(services[service].address.empty()) << harness_.Output(services[service].pid);
-    arguments.push_back(absl::StrCat("--set=services.", service, ".listen=", services[service].address));
-  }
-  const pid_t run = harness_.Start(kOrchestrator, arguments);
+  ServicesByHand by_hand = StartServices(harness_, run_.arguments);
+  const pid_t run = harness_.Start(kOrchestrator, With(run_.arguments, by_hand.arguments()));
   ASSERT_FALSE(WaitForRecords(harness_, run, Records(run_.run_dir), 1, kLong).empty()) << harness_.Output(run);
   EXPECT_THAT(Upgrade("scorer", {"--bundle=."}).output, HasSubstr("services were started by hand"));
   EXPECT_THAT(Upgrade("scorer", {"--release"}).output, HasSubstr("the run is not held"));
@@ -195,7 +189,7 @@ TEST_F(UpgradeTest, HoldsARunWhileAServiceIsReplacedByHand) {
   EXPECT_THAT(held.output, HasSubstr(absl::StrCat("the run is held after step ", steps, ": ")));
   EXPECT_THAT(Upgrade("scorer", {"--hold"}).output, HasSubstr("the run is held for the critic_trainer"));
 
-  const ProcessHarness::Service old = services["critic_trainer"];
+  const ProcessHarness::Service old = by_hand.services["critic_trainer"];
   kill(old.pid, SIGTERM);
   EXPECT_TRUE(harness_.Wait(old.pid, kLong).ended);
   EXPECT_THAT(Upgrade("critic_trainer", {"--release"}).output,

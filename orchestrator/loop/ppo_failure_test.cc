@@ -84,7 +84,9 @@ TEST_F(PpoFailureTest, StopsWhenTrainerAndRolloutDisagree) {
 
 TEST_F(PpoFailureTest, NamesTheServiceThatIsNotThere) {
   services_.Kill("scorer");
-  const absl::StatusOr<PpoSummary> summary = Run(services_.MakeConfig(scratch_.path(), 1));
+  RunConfig config = services_.MakeConfig(scratch_.path(), 1);
+  config.mutable_train()->set_call_timeout_seconds(2);
+  const absl::StatusOr<PpoSummary> summary = Run(config);
   EXPECT_EQ(summary.status().code(), absl::StatusCode::kUnavailable);
   EXPECT_THAT(std::string(summary.status().message()),
               AllOf(HasSubstr("scorer at " + services_.address("scorer")), HasSubstr("GetInfo"),
