@@ -15,7 +15,7 @@ namespace {
 
 long Skew() {
   const char* seconds = getenv("SKEW_SECONDS");
-  return seconds == nullptr ? 0 : atol(seconds);
+  return seconds == nullptr ? 0 : strtol(seconds, nullptr, 10);
 }
 
 template <typename Function>

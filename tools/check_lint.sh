@@ -10,16 +10,20 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 quietly() { "$@" 2>"${log}" || { cat "${log}" >&2; return 1; }; }
 log="$(mktemp)"
 trap 'rm -f "${log}"' EXIT
-generated="$(quietly ./bazelw query 'kind("_proto_codegen|genrule", //...) except attr(testonly, 1, //...)')"
+generated="$(quietly ./bazelw query 'kind("_proto_codegen|genrule", //...)')"
 # shellcheck disable=SC2086  # One argument a label.
-quietly ./bazelw build --ui_event_filters=-info ${generated}  # bazel-bin now leads to where they are
+quietly ./bazelw build --ui_event_filters=-info ${generated} @clang_tidy//:clang_tidy/data/bin/clang-tidy
+# bazel-bin now leads to where they are.
+clang_tidy="$(quietly ./bazelw info output_base)/external/clang_tidy/clang_tidy/data/bin/clang-tidy"
 
 # What was found clean is kept by the hash of all it depends on: the file with its headers, the configuration, the tool.
 cache="${HOME}/.cache/quartet/clang-tidy"
 mkdir -p "${cache}"
-flags="-std=c++20 -Wall -Wno-sign-compare -I. -isystem bazel-bin"
-tool="$(clang-tidy --version | head -n 1) ${flags} $(cat .clang-tidy)"
-export cache flags tool
+# Headers of the sanitizers are g++'s. What is deprecated g++ says as well, and not of the standard library.
+flags="-std=c++20 -Wall -Wno-sign-compare -Wno-deprecated-declarations -I. -isystem bazel-bin"
+flags+=" -idirafter $(g++ -print-file-name=include)"
+tool="$("${clang_tidy}" --version) ${flags} $(cat .clang-tidy)"
+export cache clang_tidy flags tool
 
 # The files of a unit, with the line of the unit that each begins after.
 parts() { sed -n 's/^#line 1 "\(.*\)"$/\1/;T;=;p' "$1" | paste - -; }
@@ -49,7 +53,7 @@ check() {
   key="$({ printf '%s' "${tool}"; cat "${scratch}/source"; } | sha256sum | cut -d' ' -f1)"
   [[ -e "${cache}/${key}" ]] && return 0
   # shellcheck disable=SC2086
-  clang-tidy --quiet "${file}" -- ${flags} >"${scratch}/findings" 2>"${scratch}/errors" || status=$?
+  "${clang_tidy}" --quiet "${file}" -- ${flags} >"${scratch}/findings" 2>"${scratch}/errors" || status=$?
   if ((status == 0)) && [[ ! -s "${scratch}/findings" ]]; then
     : >"${cache}/${key}"
     return 0
@@ -74,9 +78,9 @@ if (($#)); then
   files=("$@")
 else
   mapfile -t units < <(./bazelw query --noshow_progress --ui_event_filters=-info,-stderr \
-    'filter("_unit$", kind(genrule, //...) except attr(testonly, 1, //...))' | sed 's|^//|bazel-bin/|;s|:|/|;s|$|.cc|')
-  # Not of what protoc wrote.
-  mapfile -t units < <(grep -LE '^#line 1 "bazel-out/' "${units[@]}")
+    'filter("_unit$", kind(genrule, //...))' | sed 's|^//|bazel-bin/|;s|:|/|;s|$|.cc|')
+  # Neither of what protoc wrote nor of tests.
+  mapfile -t units < <(grep -LE '^#line 1 "(bazel-out/.*|.*_test\.cc"$)' "${units[@]}")
   ((${#units[@]})) || { echo "check_lint: no unit found" >&2; exit 1; }
   # What stands in no unit: programs, files that are compiled apart.
   mapfile -t files < <(comm -23 <(git ls-files '*.cc' ':!:*_test.cc' ':!:*_benchmark.cc' | sort) \

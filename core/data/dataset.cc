@@ -83,7 +83,7 @@ absl::StatusOr<bool> Dataset::TryUse(const File& file, int64_t row, const Use& u
     return absl::InvalidArgumentError(status.message());
   }
   int64_t& count = overlong ? left_out_.overlong : left_out_.malformed;
-  if (count++ == 0) (overlong ? left_out_.first_overlong : left_out_.first_malformed) = status;
+  if (count++ == 0) (overlong ? left_out_.first_overlong : left_out_.first_malformed) = std::move(status);
   return false;
 }
 

@@ -35,7 +35,7 @@ std::string Ranges(const std::set<int>& numbers) {
   for (auto i = numbers.begin(); i != numbers.end();) {
     const int first = *i;
     int last = first;
-    while (++i != numbers.end() && *i == last + 1) last = *i;
+    for (++i; i != numbers.end() && *i == last + 1; ++i) last = *i;
     parts.push_back(first == last ? absl::StrCat(first) : absl::StrCat(first, "-", last));
   }
   return absl::StrJoin(parts, ", ");
@@ -57,12 +57,12 @@ std::string KeyOf(const RunConfig& config, const std::string& service, int rank,
     relevant.mutable_actor()->set_micro_rollout_batch_size(service == "scorer" ? micro_batch : 0);
   }
   if (service != "rollout") {
-    RolloutConfig shape;
+    RolloutConfig& shape = *relevant.mutable_rollout();
+    shape.Clear();
     shape.set_rollout_batch_size(config.rollout().rollout_batch_size());
     shape.set_n_samples_per_prompt(config.rollout().n_samples_per_prompt());
     shape.set_generate_max_len(config.rollout().generate_max_len());
     shape.set_temperature(config.rollout().temperature());
-    *relevant.mutable_rollout() = shape;
   }
   const bool by_room = service == "rollout" && config.rollout().has_gpu_memory_utilization();
   return absl::StrCat(service, "/", rank, "/", config.cluster().num_nodes() > 1, "/", by_room ? room.memory_bytes : 0,

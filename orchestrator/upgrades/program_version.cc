@@ -1,10 +1,13 @@
 #include "orchestrator/upgrades/program_version.h"
 
-#include <cstdio>
+#include <algorithm>
+#include <vector>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
 #include "core/base/status_macros.h"
 #include "core/service/process/child_process.h"
 #include "orchestrator/terminal/continue_command.h"
@@ -16,9 +19,10 @@ absl::StatusOr<ProgramVersion> ReadProgramVersion(const std::string& path) {
   ProgramVersion version = {.text = std::string(absl::StripAsciiWhitespace(said.output))};
   // core/version: "quartet 0.2.0, ..., wire protocol 6", or "..., wire protocols 5 to 6".
   const size_t at = version.text.rfind("wire protocol");
-  const char* const protocols = at == std::string::npos ? "" : version.text.c_str() + at;
-  const bool one = sscanf(protocols, "wire protocol %d", &version.protocol) == 1;
-  const bool two = sscanf(protocols, "wire protocols %d to %d", &version.min_protocol, &version.protocol) == 2;
+  const std::vector<std::string> words = absl::StrSplit(version.text.substr(std::min(at, version.text.size())), ' ');
+  const bool one = words.size() >= 3 && words[1] == "protocol" && absl::SimpleAtoi(words[2], &version.protocol);
+  const bool two = words.size() >= 5 && words[1] == "protocols" && words[3] == "to" &&
+                   absl::SimpleAtoi(words[2], &version.min_protocol) && absl::SimpleAtoi(words[4], &version.protocol);
   if (one) version.min_protocol = version.protocol;
   if (said.end.ok() && absl::StartsWith(version.text, "quartet ") && (one || two)) return version;
   return absl::FailedPreconditionError(

@@ -7,6 +7,7 @@
 #include <cstdlib>
 
 #include "absl/strings/ascii.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "core/base/logging.h"
 
@@ -40,7 +41,7 @@ void HttpClient::Ask(const std::string& method, const std::string& path, const s
 HttpAnswer HttpClient::ReadHead() {
   HttpAnswer answer;
   const std::string first = ReadLine();
-  if (first.starts_with("HTTP/1.1 ")) answer.status = std::atoi(first.c_str() + 9);
+  if (first.starts_with("HTTP/1.1 ")) (void)absl::SimpleAtoi(first.substr(9, 3), &answer.status);
   for (std::string line = ReadLine(); !line.empty(); line = ReadLine()) {
     const size_t colon = line.find(':');
     answer.headers[absl::AsciiStrToLower(line.substr(0, colon))] =

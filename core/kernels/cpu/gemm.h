@@ -33,7 +33,7 @@ bool IsFp32GemmFast();
 // fill one register together: [N / 16][K / kStepInputs][16][kStepInputs].
 inline constexpr int64_t kPanelRows = 16;
 template <typename Element>
-inline constexpr int64_t kStepInputs = static_cast<int64_t>(sizeof(float) / sizeof(Element));
+inline constexpr int64_t kStepInputs = 4 / static_cast<int64_t>(sizeof(Element));
 
 // Of one panel: K is filled up to whole steps with zeros, and so is N to a multiple of 16.
 template <typename Element>

@@ -40,7 +40,7 @@ const std::pair<const char*, const char*> kThreadEnvironment[] = {{"OMP_WAIT_POL
 constexpr absl::Duration kGrace = absl::Seconds(3);
 
 int Fail(const std::string& service, const absl::Status& status, int code) {
-  std::cerr << service << ": " << std::string(status.message()) << std::endl;
+  std::cerr << service << ": " << std::string(status.message()) << '\n';
   return code;
 }
 

@@ -41,7 +41,7 @@ void EndTrace() {
 }
 
 int WrongUse(const std::string& service, const absl::Status& status) {
-  std::cerr << service << ": " << std::string(status.message()) << std::endl;
+  std::cerr << service << ": " << std::string(status.message()) << '\n';
   return 2;
 }
 

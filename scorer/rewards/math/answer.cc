@@ -141,7 +141,7 @@ bool RemoveSuffix(std::string_view* text, std::string_view suffix) {
 size_t BeginOfPower(std::string_view text, size_t begin) {
   std::string_view before = text.substr(0, begin);
   if (!RemoveSuffix(&before, "-")) RemoveSuffix(&before, "+");
-  if ((before.ends_with("e") || before.ends_with("E")) && IsDigit(before, before.size() - 2)) {
+  if ((before.ends_with('e') || before.ends_with('E')) && IsDigit(before, before.size() - 2)) {
     return BeginOfDigits(text, before.size() - 1);
   }
   if (!RemoveSuffix(&before, "{")) RemoveSuffix(&before, "(");

@@ -272,7 +272,7 @@ class Parser {
 
   ExpressionPtr Symbol(std::string name) {
     name += tokens_.TakeSubscript();
-    while (tokens_.TakeSign("'")) name += "'";
+    while (tokens_.TakeSign("'")) name += '\'';
     if (name == "e" || name == "i") return Make(Kind::kConstant, name, {});
     return Make(Kind::kSymbol, name, {});
   }

@@ -101,7 +101,7 @@ bool ConsumeSign(std::string_view* text) {
 std::string_view Bare(std::string_view text) {
   text = StripSpace(text);
   for (const std::string_view style : {"\\text{", "\\textbf{", "\\mathbf{", "\\mathrm{"}) {
-    if (Consume(&text, style) && text.ends_with("}")) text.remove_suffix(1);
+    if (Consume(&text, style) && text.ends_with('}')) text.remove_suffix(1);
   }
   if (text.size() > 1 && IsLetter(text[0])) {
     std::string_view value = text.substr(1);
@@ -158,7 +158,8 @@ std::optional<Number> Number::Parse(std::string_view text, std::string_view* res
     while (!slash.empty() && slash.front() == ' ') slash.remove_prefix(1);
     if (Consume(&slash, "/")) {
       while (!slash.empty() && slash.front() == ' ') slash.remove_prefix(1);
-      if ((below = ParseDecimal(&slash)).has_value()) text = slash;
+      below = ParseDecimal(&slash);
+      if (below.has_value()) text = slash;
     }
     // "3,4" and "1.2.3" are something else; "x" or "e" after digits may make another number of them.
     if (text.size() >= 2 && (text[0] == ',' || text[0] == '.' || text[0] == '/') && IsDigit(text[1])) {
