@@ -366,7 +366,7 @@ TEST(RankWorker, RanksThatDoTheSameMakeTheSameForwardsWheneverTheirWorkComes) {
     works.push_back({Last()});
     return works;
   });
-  EXPECT_GT(ranks[0]->engine->steps, 10);
+  EXPECT_GE(ranks[0]->engine->steps, 4);  // as many as the longest answers have tokens, were all there at once
   for (const auto& rank : ranks) {
     EXPECT_EQ(rank->engine->tasks_at_step, ranks[0]->engine->tasks_at_step);
     EXPECT_EQ(rank->engine->left, ranks[0]->engine->left);
