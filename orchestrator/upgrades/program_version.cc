@@ -19,7 +19,8 @@ absl::StatusOr<ProgramVersion> ReadProgramVersion(const std::string& path) {
   ProgramVersion version = {.text = std::string(absl::StripAsciiWhitespace(said.output))};
   // core/version: "quartet 0.2.0, ..., wire protocol 6", or "..., wire protocols 5 to 6".
   const size_t at = version.text.rfind("wire protocol");
-  const std::vector<std::string> words = absl::StrSplit(version.text.substr(std::min(at, version.text.size())), ' ');
+  const std::vector<std::string> words =
+      absl::StrSplit(version.text.substr(std::min(at, version.text.size())), absl::ByAnyChar(" \n"));
   const bool one = words.size() >= 3 && words[1] == "protocol" && absl::SimpleAtoi(words[2], &version.protocol);
   const bool two = words.size() >= 5 && words[1] == "protocols" && words[3] == "to" &&
                    absl::SimpleAtoi(words[2], &version.min_protocol) && absl::SimpleAtoi(words[4], &version.protocol);
