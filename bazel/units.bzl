@@ -47,9 +47,20 @@ def _rest_of_folder(patterns, exclude):
 def _is_source(file):
     return file.endswith(".cc")
 
-def _copts(copts):
+def _header(deps, testonly):
+    """The header that a unit begins with, which is parsed already: where LibTorch, or what is above it, is in `deps`."""
+    if ":torch" not in repr(deps):  # of which a select may be a part
+        return None
+    return "torch_headers_test" if testonly else "torch_headers"
+
+def _header_deps(header):
+    return ["//bazel:" + header] if header else []
+
+def _copts(copts, header):
     # The anonymous namespaces of a unit's files follow on a #line of theirs, which g++ takes for headers.
-    return copts + ["-Wno-subobject-linkage"]
+    # With OpenMP, which ATen/Parallel.h is for.
+    included = ["-include", "bazel/%s.h" % header, "-fpch-deps", "-fopenmp"] if header else []
+    return included + copts + ["-Wno-subobject-linkage"]
 
 def _tags(name, tags):
     return tags + (["torch"] if name.startswith("torch") and "torch" not in tags else [])
@@ -73,15 +84,16 @@ def unit_library(name, srcs = None, more_srcs = [], hdrs = [], apart = [], deps 
     tags = _tags(name, tags)
     if srcs == None:
         srcs = _rest_of_folder(["**/*.cc", "**/*.h"], _NO_SOURCES + hdrs + apart)
+    header = _header(deps, testonly)
     sources = [file for file in srcs if _is_source(file)]
     native.cc_library(
         name = name,
         srcs = [unit(name + "_unit", sources + more_srcs, testonly)] + [file for file in srcs if not _is_source(file)] + apart,
         hdrs = hdrs,
-        deps = deps + _common_deps(),
+        deps = deps + _common_deps() + _header_deps(header),
         testonly = testonly,
         tags = tags,
-        copts = _copts(copts),
+        copts = _copts(copts, header),
         local_defines = _local_defines(tags),
         **kwargs
     )
@@ -144,16 +156,17 @@ def unit_test(name, srcs = None, deps = [], copts = [], tags = [], size = "small
     tags = _tags(name, tags + (["gpu", "torch"] if gpu else []))
     if srcs == None:
         srcs = _rest_of_folder(["**/*_test.cc"], [])
+    header = _header(deps, True)
     native.cc_test(
         name = name,
         srcs = [unit(name + "_unit", [file for file in srcs if _is_source(file)], True)] +
                [file for file in srcs if not _is_source(file)],
-        deps = deps + _common_deps() + ["@com_google_googletest//:gtest_main"],
+        deps = deps + _common_deps() + _header_deps(header) + ["@com_google_googletest//:gtest_main"],
         env = dict(_QUIET_THREADS if "torch" in tags else {}, **env),
         size = size,
         shard_count = 2 if waits else None,
         tags = tags if waits else _test_tags(tags),
-        copts = _copts(copts),
+        copts = _copts(copts, header),
         local_defines = _local_defines(tags),
         **dict(_on_gpu(gpu), **kwargs)
     )

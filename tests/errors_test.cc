@@ -126,7 +126,7 @@ TEST_F(Errors, AStartThatFailedLeavesItsFolderToTheCorrectedCommand) {
 TEST_F(Errors, AMissingWeightsFileIsNamed) {
   const std::string model = WriteTinyModel(harness_, "model");
   std::filesystem::remove(model + "/model.safetensors");
-  const auto outcome = Launch(WriteTinyRun(harness_, model, 2));
+  const auto outcome = Launch(WriteTinyRun(harness_, model, 1, {kTwoPolicyRanks}));
   ExpectFailed(outcome);
   EXPECT_THAT(outcome.output, HasSubstr(model));
   EXPECT_THAT(outcome.output, HasSubstr("model.safetensors"));
@@ -137,7 +137,7 @@ TEST_F(Errors, ATruncatedWeightsFileIsNamed) {
   const std::string model = WriteTinyModel(harness_, "model");
   const std::string file = model + "/model.safetensors";
   std::filesystem::resize_file(file, std::filesystem::file_size(file) - 1000);
-  const auto outcome = Launch(WriteTinyRun(harness_, model, 2));
+  const auto outcome = Launch(WriteTinyRun(harness_, model, 1, {kTwoPolicyRanks}));
   ExpectFailed(outcome);
   EXPECT_THAT(outcome.output, HasSubstr(file));
   ExpectNothingLeft();
@@ -148,7 +148,7 @@ TEST_F(Errors, AHostileWeightsFileIsRefused) {
   const std::string file = model + "/model.safetensors";
   // A header of 2^63 bytes.
   std::fstream(file, std::ios::in | std::ios::out | std::ios::binary).write("\0\0\0\0\0\0\0\x80", 8);
-  const auto outcome = Launch(WriteTinyRun(harness_, model, 2));
+  const auto outcome = Launch(WriteTinyRun(harness_, model, 1, {kTwoPolicyRanks}));
   ExpectFailed(outcome);
   EXPECT_THAT(outcome.output, HasSubstr(file));
   EXPECT_THAT(outcome.output, HasSubstr("header"));
@@ -247,7 +247,7 @@ TEST_F(Errors, ASuppressedWeightSyncEndsTheRun) {
 }
 
 TEST_F(Errors, WeightsThatDoNotVerifyAreNeverServed) {
-  const TinyRun run = WriteTinyRun(harness_, WriteTinyModel(harness_, "model"), 2);
+  const TinyRun run = WriteTinyRun(harness_, WriteTinyModel(harness_, "model"), 1, {kTwoPolicyRanks});
   const auto outcome = Launch(run, {{"QUARTET_FAIL_POINTS", "policy_trainer.publish.corrupt=trip"}});
   ExpectFailed(outcome);
   EXPECT_THAT(outcome.output, HasSubstr("hash"));

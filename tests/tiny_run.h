@@ -41,6 +41,9 @@ struct TinyRun {
 TinyRun WriteTinyRun(const ProcessHarness& harness, const std::string& model, int ranks,
                      const std::vector<std::string>& overrides = {});
 
+// For what is about ranks that belong together, of which one service is enough: an override where all others have one.
+inline constexpr char kTwoPolicyRanks[] = "services.policy_trainer.ranks=2";
+
 // The four services of a run, started by hand.
 struct ServicesByHand {
   std::map<std::string, ProcessHarness::Service> services;
