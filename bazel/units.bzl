@@ -122,10 +122,6 @@ _rerun_test = rule(
     },
 )
 
-def _test_tags(tags):
-    # Two threads: the machine for itself (tests run two at a time).
-    return tags + (["cpu:2"] if "torch" in tags and "exclusive" not in tags else [])
-
 def _on_gpu(gpu):
     return {"target_compatible_with": NEEDS_CUDA} if gpu else {}
 
@@ -138,7 +134,7 @@ def rerun_test(name, test, tags = [], size = "small", gpu = False, **kwargs):
       gpu: as for unit_test.
     """
     tags = tags + (["gpu", "torch"] if gpu else [])
-    _rerun_test(name = name, test = test, size = size, tags = _test_tags(tags), **dict(_on_gpu(gpu), **kwargs))
+    _rerun_test(name = name, test = test, size = size, tags = tags, **dict(_on_gpu(gpu), **kwargs))
 
 def unit_test(name, srcs = None, deps = [], copts = [], tags = [], size = "small", env = {}, gpu = False, waits = False, **kwargs):
     """A GoogleTest program whose .cc files are one compilation.
@@ -164,8 +160,8 @@ def unit_test(name, srcs = None, deps = [], copts = [], tags = [], size = "small
         deps = deps + _common_deps() + _header_deps(header) + ["@com_google_googletest//:gtest_main"],
         env = dict(_QUIET_THREADS if "torch" in tags else {}, **env),
         size = size,
-        shard_count = 2 if waits else None,
-        tags = tags if waits else _test_tags(tags),
+        shard_count = 4 if waits else None,
+        tags = tags,
         copts = _copts(copts, header),
         local_defines = _local_defines(tags),
         **dict(_on_gpu(gpu), **kwargs)

@@ -3,8 +3,8 @@
 
     tools/check_metrics.py PROGRAMS
 
-PROGRAMS is the folder that bazel leaves programs in: orchestrator/orchestrator, orchestrator/quickstart/quickstart, whose model and
-prompts are trained on, and core/metrics/testing/libnvidia-ml.so.1, which stands for the library of a GPU's driver. Needs prometheus
+PROGRAMS is the folder that bazel leaves programs in: orchestrator/orchestrator, orchestrator/quickstart/quickstart, which is ended
+once the model and the prompts to train on are there, and core/metrics/testing/libnvidia-ml.so.1, which stands for the library of a GPU's driver. Needs prometheus
 and promtool. The alerts fire as examples/monitoring/alerts_test.yml says. A run of the orchestrator with all services serves its figures on free ports; Prometheus scrapes them
 every second with the rules of examples/monitoring. Then: each endpoint was up and passes `promtool check metrics`; the rules pass
 `promtool check rules` and none of them fails; each query of the dashboard has an answer; the run's figures are those of its
@@ -12,6 +12,7 @@ metrics.jsonl. Prints how long scrapes took.
 """
 import json
 import os
+import signal
 import socket
 import statistics
 import subprocess
@@ -57,9 +58,13 @@ def main():
     programs = os.path.abspath(sys.argv[1])
     with tempfile.TemporaryDirectory() as work:
         start = work + '/start'
-        made = subprocess.run([programs + '/orchestrator/quickstart/quickstart', '--run_dir=' + start], capture_output=True, text=True)
-        if made.returncode != 0:
-            sys.exit(made.stdout[-2000:] + made.stderr[-2000:])
+        with open(work + '/start.log', 'w') as log:
+            made = subprocess.Popen([programs + '/orchestrator/quickstart/quickstart', '--run_dir=' + start], stdout=log, stderr=log)
+            while made.poll() is None and not os.path.exists(start + '/metrics.jsonl'):
+                time.sleep(0.1)
+            made.send_signal(signal.SIGINT)
+            if made.wait() != 130:
+                sys.exit(open(work + '/start.log').read()[-2000:])
         ports = dict(zip(['run'] + SERVICES + ['prometheus'], free_ports(6)))
         with open(work + '/prometheus.yml', 'w') as file:
             file.write('global: {scrape_interval: 1s, scrape_timeout: 1s, evaluation_interval: 1s}\n'
@@ -77,7 +82,7 @@ def main():
                                        f'--web.listen-address=127.0.0.1:{ports["prometheus"]}'],
                                       stdout=subprocess.DEVNULL, stderr=open(work + '/prometheus.log', 'w'))
         run = subprocess.Popen([programs + '/orchestrator/orchestrator', '--launch', f'--config={start}/run.textproto', f'--page=127.0.0.1:{ports["run"]}',
-                                f'--set=run_dir={work}/run', '--set=train.max_steps=60', '--set=eval.eval_steps=10'] +
+                                f'--set=run_dir={work}/run', '--set=train.max_steps=30', '--set=eval.eval_steps=10'] +
                                [f'--set=services.{name}.metrics_listen=127.0.0.1:{ports[name]}' for name in SERVICES],
                                stdout=open(work + '/run.log', 'w'), stderr=subprocess.STDOUT,
                                env={**os.environ, 'LD_LIBRARY_PATH': programs + '/core/metrics/testing'})
