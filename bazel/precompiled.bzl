@@ -23,7 +23,7 @@ _header = rule(
     },
 )
 
-def precompiled_header(name, src, deps, testonly, copts = [], **kwargs):
+def precompiled_header(name, src, deps, testonly, copts = [], tags = [], **kwargs):
     """What `deps` of compilations may name, beside `copts = ["-include", "<package>/<name>.h", "-fpch-deps"]`.
 
     Args:
@@ -31,7 +31,7 @@ def precompiled_header(name, src, deps, testonly, copts = [], **kwargs):
       src: a .cc file of #include lines; compiled with the flags that .bazelrc gives a file of its name.
       deps: the libraries that these are of.
       copts: those of the compilations.
-      testonly, **kwargs: as for cc_library (local_defines).
+      testonly, tags, **kwargs: as for cc_library (local_defines).
     """
     native.cc_library(
         name = name + "_compiled",
@@ -43,4 +43,4 @@ def precompiled_header(name, src, deps, testonly, copts = [], **kwargs):
         visibility = ["//visibility:private"],
         **kwargs
     )
-    _header(name = name, compiled = ":" + name + "_compiled", src = src, testonly = testonly)
+    _header(name = name, compiled = ":" + name + "_compiled", src = src, testonly = testonly, tags = tags)

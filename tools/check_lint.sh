@@ -16,7 +16,8 @@ quietly ./bazelw build --ui_event_filters=-info ${generated} @clang_tidy//:clang
 # bazel-bin now leads to where they are.
 clang_tidy="$(quietly ./bazelw info output_base)/external/clang_tidy/clang_tidy/data/bin/clang-tidy"
 
-# What was found clean is kept by the hash of all it depends on: the file with its headers, the configuration, the tool.
+# What was found clean is kept by the hash of all it depends on: the file with its headers, the configuration, the tool;
+# and under the file's name, which headers those were.
 cache="${HOME}/.cache/quartet/clang-tidy"
 mkdir -p "${cache}"
 # Headers of the sanitizers are g++'s. What is deprecated g++ says as well, and not of the standard library.
@@ -28,20 +29,25 @@ export cache clang_tidy flags tool
 # The files of a unit, with the line of the unit that each begins after.
 parts() { sed -n 's/^#line 1 "\(.*\)"$/\1/;T;=;p' "$1" | paste - -; }
 
-# Without headers that are not on the path (exit code 2: one of those was asked for).
-preprocess() {
+# Writes the names of all files that one reads. Exit code 2: it asks for a header that is not on the path.
+list_files() {
   # shellcheck disable=SC2086
-  g++ -E -C -fdirectives-only ${flags} "$1" 2>"$2" && return 0
-  grep -qE 'fatal error: (ATen|c10|torch|nccl|arrow|parquet)[/.][^ ]*: No such file' "$2" && return 2
+  g++ -M ${flags} "$1" >"$2.rule" 2>"$3" && { tr -s ' \\\n' '\n' <"$2.rule" | tail -n +2 >"$2"; return 0; }
+  grep -qE 'fatal error: (ATen|c10|torch|nccl|arrow|parquet)[/.][^ ]*: No such file' "$3" && return 2
   return 1
 }
 
+# Of the contents of the files that are named in one; files that are gone make it another, too.
+hash_of() { { printf '%s' "${tool}"; xargs -a "$1" sha256sum 2>&1; } | sha256sum | cut -d' ' -f1; }
+
 check() {
-  local file="$1" scratch key status=0
+  local file="$1" scratch known clean status=0
+  known="${cache}/$(printf 'files of %s' "${file}" | sha256sum | cut -d' ' -f1)"
+  [[ -e "${known}" && -e "${cache}/$(hash_of "${known}")" ]] && return 0
   scratch="$(mktemp -d)"
   # shellcheck disable=SC2064
   trap "rm -rf '${scratch}'" RETURN
-  preprocess "${file}" "${scratch}/errors" >"${scratch}/source" || status=$?
+  list_files "${file}" "${scratch}/files" "${scratch}/errors" || status=$?
   if ((status == 2)) && [[ "${file}" == *_unit.cc ]]; then
     # Some of its files may do without.
     local part failed=0
@@ -50,12 +56,13 @@ check() {
   fi
   ((status == 2)) && return 0
   ((status == 0)) || { cat "${scratch}/errors"; return 1; }
-  key="$({ printf '%s' "${tool}"; cat "${scratch}/source"; } | sha256sum | cut -d' ' -f1)"
-  [[ -e "${cache}/${key}" ]] && return 0
+  cp "${scratch}/files" "${known}"
+  clean="${cache}/$(hash_of "${known}")"
+  [[ -e "${clean}" ]] && return 0
   # shellcheck disable=SC2086
   "${clang_tidy}" --quiet "${file}" -- ${flags} >"${scratch}/findings" 2>"${scratch}/errors" || status=$?
   if ((status == 0)) && [[ ! -s "${scratch}/findings" ]]; then
-    : >"${cache}/${key}"
+    : >"${clean}"
     return 0
   fi
   {
@@ -72,7 +79,7 @@ check() {
   } || true
   return 1
 }
-export -f check parts preprocess
+export -f check parts list_files hash_of
 
 if (($#)); then
   files=("$@")
