@@ -23,19 +23,27 @@ _header = rule(
     },
 )
 
-def precompiled_header(name, src, deps, testonly, copts = [], tags = [], **kwargs):
+def precompiled_header(name, includes, deps, testonly, copts = [], tags = [], **kwargs):
     """What `deps` of compilations may name, beside `copts = ["-include", "<package>/<name>.h", "-fpch-deps"]`.
 
     Args:
       name: of the rule.
-      src: a .cc file of #include lines; compiled with the flags that .bazelrc gives a file of its name.
+      includes: the headers that it is of. They are compiled with the flags that .bazelrc gives <name>_unit.cc.
       deps: the libraries that these are of.
       copts: those of the compilations.
       testonly, tags, **kwargs: as for cc_library (local_defines).
     """
+    unit = name + "_unit.cc"
+    native.genrule(
+        name = name + "_source",
+        outs = [unit],
+        cmd = "printf '#include <%s>\\n' " + " ".join(includes) + " >$@",
+        testonly = testonly,
+        visibility = ["//visibility:private"],
+    )
     native.cc_library(
         name = name + "_compiled",
-        srcs = [src],
+        srcs = [unit],
         copts = copts + ["-x", "c++-header"],
         deps = deps,
         tags = ["manual"],
@@ -43,4 +51,4 @@ def precompiled_header(name, src, deps, testonly, copts = [], tags = [], **kwarg
         visibility = ["//visibility:private"],
         **kwargs
     )
-    _header(name = name, compiled = ":" + name + "_compiled", src = src, testonly = testonly, tags = tags)
+    _header(name = name, compiled = ":" + name + "_compiled", src = unit, testonly = testonly, tags = tags)

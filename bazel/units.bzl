@@ -146,8 +146,8 @@ def unit_test(name, srcs = None, deps = [], copts = [], tags = [], size = "small
       copts, tags, size, **kwargs: as for cc_test. What needs LibTorch is tagged "torch"; it runs with two threads.
       env: as for cc_test. Ranks that are threads of one process have the machine's cores with {"OMP_NUM_THREADS": "1"}.
       gpu: it needs a GPU: built with --config=cuda alone, run by --test_tag_filters=gpu. It is tagged "torch".
-      waits: it waits more than it computes, for deadlines or for other programs: its cases run in two halves, side by side
-        or beside another test.
+      waits: it waits more than it computes, for deadlines or for other programs: its cases run in four parts, side by side
+        or beside other tests.
     """
     tags = _tags(name, tags + (["gpu", "torch"] if gpu else []))
     if srcs == None:
