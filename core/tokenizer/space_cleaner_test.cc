@@ -34,7 +34,7 @@ std::string InPieces(const std::string& text, size_t cut) {
 TEST(SpaceCleaner, MakesTheSameTextHoweverItIsCut) {
   constexpr std::string_view kCharacters = " 'ntve.";
   std::vector<std::string> texts = {""};
-  for (size_t from = 0, length = 0; length < 6; ++length) {
+  for (size_t from = 0, length = 0; length < 5; ++length) {
     const size_t end = texts.size();
     for (; from < end; ++from) {
       for (const char c : kCharacters) {
