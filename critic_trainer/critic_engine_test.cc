@@ -9,7 +9,7 @@
 #include <nlohmann/json.hpp>
 #include <vector>
 
-#include "core/rl/token_arrays.h"
+#include "core/rl/options/token_arrays.h"
 #include "core/training/calls/update_call.h"
 #include "core/training/testing/golden_batch.h"
 #include "proto/critic_trainer.pb.h"

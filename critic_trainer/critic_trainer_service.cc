@@ -10,7 +10,7 @@
 #include "core/checkpoint/newest_state.h"
 #include "core/config/services.h"
 #include "core/model/model_config.h"
-#include "core/rl/token_arrays.h"
+#include "core/rl/options/token_arrays.h"
 #include "core/service/rpc/call_deadline.h"
 #include "core/service/rpc/status_conversion.h"
 #include "core/training/batch/batch_check.h"

@@ -1,7 +1,7 @@
 #include "critic_trainer/value_loss.h"
 
 #include "core/rl/losses.h"
-#include "core/rl/token_arrays.h"
+#include "core/rl/options/token_arrays.h"
 #include "core/training/engine/forward.h"
 
 namespace quartet {

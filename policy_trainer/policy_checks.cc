@@ -2,7 +2,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "core/base/status_macros.h"
-#include "core/rl/policy_losses.h"
+#include "core/rl/options/policy_losses.h"
 
 namespace quartet {
 

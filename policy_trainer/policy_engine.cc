@@ -8,7 +8,7 @@
 
 #include "core/base/status_macros.h"
 #include "core/hardware/meta_device.h"
-#include "core/rl/policy_losses.h"
+#include "core/rl/options/policy_losses.h"
 #include "core/training/calls/update_call.h"
 #include "core/training/engine/forward.h"
 #include "core/weights/device_hashes.h"

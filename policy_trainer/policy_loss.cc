@@ -5,7 +5,7 @@
 
 #include "core/model/vocabulary_head.h"
 #include "core/rl/losses.h"
-#include "core/rl/token_arrays.h"
+#include "core/rl/options/token_arrays.h"
 
 namespace quartet {
 namespace {

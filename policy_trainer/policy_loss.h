@@ -5,7 +5,7 @@
 
 #include <vector>
 
-#include "core/rl/policy_losses.h"
+#include "core/rl/options/policy_losses.h"
 #include "core/training/batch/packing.h"
 #include "core/training/calls/rank_calls.pb.h"
 #include "proto/experience.pb.h"

@@ -17,7 +17,7 @@
 #include "core/model/model_config.h"
 #include "core/model/parameter_layout.h"
 #include "core/model/strided_range.h"
-#include "core/rl/policy_losses.h"
+#include "core/rl/options/policy_losses.h"
 #include "core/service/rpc/call_deadline.h"
 #include "core/service/rpc/status_conversion.h"
 #include "core/training/calls/leader_calls.h"

@@ -2,8 +2,8 @@
 
 #include "core/hardware/meta_device.h"
 #include "core/model/vocabulary_head.h"
+#include "core/rl/options/token_arrays.h"
 #include "core/rl/pairs/pair_losses.h"
-#include "core/rl/token_arrays.h"
 #include "core/training/engine/pair_terms.h"
 
 namespace quartet {

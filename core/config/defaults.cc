@@ -21,8 +21,8 @@
 #include "core/config/run_config.h"
 #include "core/config/services.h"
 #include "core/field_rules/field_rules.h"
-#include "core/rl/estimators.h"
-#include "core/rl/policy_losses.h"
+#include "core/rl/options/estimators.h"
+#include "core/rl/options/policy_losses.h"
 #include "core/zero/optimizer/optimizer_options.h"
 
 namespace quartet {

@@ -4,8 +4,8 @@
 #include "core/config/checks/conditions.h"
 #include "core/config/field_paths.h"
 #include "core/config/services.h"
-#include "core/rl/estimators.h"
-#include "core/rl/policy_losses.h"
+#include "core/rl/options/estimators.h"
+#include "core/rl/options/policy_losses.h"
 #include "core/zero/optimizer/optimizer_options.h"
 
 namespace quartet {

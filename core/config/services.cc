@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "core/config/field_paths.h"
-#include "core/rl/estimators.h"
+#include "core/rl/options/estimators.h"
 
 namespace quartet {
 

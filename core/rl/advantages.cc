@@ -7,8 +7,8 @@
 #include <utility>
 
 #include "core/base/logging.h"
-#include "core/rl/estimators.h"
-#include "core/rl/moments.h"
+#include "core/rl/options/estimators.h"
+#include "core/rl/options/moments.h"
 
 namespace quartet {
 namespace {

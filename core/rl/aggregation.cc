@@ -1,7 +1,7 @@
 #include "core/rl/aggregation.h"
 
 #include "core/base/logging.h"
-#include "core/rl/option_name.h"
+#include "core/rl/options/option_name.h"
 
 namespace quartet {
 

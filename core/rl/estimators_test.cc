@@ -1,5 +1,5 @@
 // Against the peers' own functions (tools/golden/rl_estimators.py), and cases worked out by hand.
-#include "core/rl/estimators.h"
+#include "core/rl/options/estimators.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

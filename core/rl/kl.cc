@@ -4,7 +4,7 @@
 #include <cmath>
 
 #include "core/base/logging.h"
-#include "core/rl/option_name.h"
+#include "core/rl/options/option_name.h"
 
 namespace quartet {
 namespace {
@@ -53,20 +53,6 @@ std::optional<double> MeanKlOf(std::span<const std::span<const T>> kl, KlMean me
 }
 
 }  // namespace
-
-absl::StatusOr<KlEstimator> ParseKlEstimator(std::string_view name) {
-  return ParseOptionName<KlEstimator>("KL estimator", name,
-                                      {{"k1", KlEstimator::kK1}, {"k2", KlEstimator::kK2}, {"k3", KlEstimator::kK3}});
-}
-
-absl::StatusOr<KlClamp> ParseKlClamp(std::string_view name) {
-  return ParseOptionName<KlClamp>("KL clamp", name,
-                                  {{"all", KlClamp::kAll}, {"k3", KlClamp::kK3Only}, {"none", KlClamp::kNone}});
-}
-
-bool ClampsKl(KlClamp clamp, KlEstimator estimator) {
-  return clamp == KlClamp::kAll || (clamp == KlClamp::kK3Only && estimator == KlEstimator::kK3);
-}
 
 std::vector<float> EstimateKl(std::span<const float> log_probs, std::span<const float> reference_log_probs,
                               KlEstimator estimator, KlClamp clamp) {

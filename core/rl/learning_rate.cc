@@ -6,7 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "core/base/status_macros.h"
-#include "core/rl/option_name.h"
+#include "core/rl/options/option_name.h"
 
 namespace quartet {
 absl::StatusOr<LearningRateSchedule> LearningRateSchedule::Create(double peak, const TrainerConfig& trainer,

@@ -11,7 +11,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "core/rl/policy_losses.h"
+#include "core/rl/options/policy_losses.h"
 
 namespace quartet {
 

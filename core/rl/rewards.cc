@@ -4,7 +4,7 @@
 #include <numeric>
 
 #include "core/base/logging.h"
-#include "core/rl/option_name.h"
+#include "core/rl/options/option_name.h"
 
 namespace quartet {
 

@@ -14,9 +14,9 @@
 #include "core/rl/advantages.h"
 #include "core/rl/aggregation.h"
 #include "core/rl/kl.h"
-#include "core/rl/moments.h"
-#include "core/rl/policy_losses.h"
-#include "core/rl/token_arrays.h"
+#include "core/rl/options/moments.h"
+#include "core/rl/options/policy_losses.h"
+#include "core/rl/options/token_arrays.h"
 
 namespace quartet {
 namespace {

@@ -78,7 +78,7 @@ bool TakesOwnOldLogProbs(const RunConfig& config);
 // Over all action tokens, or as algorithm.kl.kl_mean says; nothing without a reference model.
 std::optional<double> BatchKl(const std::vector<Experience>& batch, KlMean mean = KlMean::kToken);
 
-// An array that a loss reads (core/rl/token_arrays.h), and what it is of an experience.
+// An array that a loss reads (core/rl/options/token_arrays.h), and what it is of an experience.
 struct TrainingArray {
   std::string_view name;
   std::vector<float> Experience::*from;

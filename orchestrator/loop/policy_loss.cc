@@ -1,6 +1,6 @@
 #include "orchestrator/loop/policy_loss.h"
 
-#include "core/rl/policy_losses.h"
+#include "core/rl/options/policy_losses.h"
 
 namespace quartet {
 

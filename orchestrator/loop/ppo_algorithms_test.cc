@@ -13,7 +13,7 @@
 #include "core/config/run_config.h"
 #include "core/rl/testing/token_arrays.h"
 #include "orchestrator/loop/ppo.h"
-#include "orchestrator/testing/ppo_test_base.h"
+#include "orchestrator/loop/testing/ppo_test_base.h"
 
 namespace quartet {
 namespace {

@@ -16,7 +16,7 @@
 #include "absl/time/clock.h"
 #include "core/base/fail_point.h"
 #include "orchestrator/loop/ppo.h"
-#include "orchestrator/testing/ppo_test_base.h"
+#include "orchestrator/loop/testing/ppo_test_base.h"
 #include "proto/protocol_version.h"
 
 namespace quartet {

@@ -14,7 +14,7 @@
 
 #include "core/config/run_config.h"
 #include "core/rl/testing/token_arrays.h"
-#include "orchestrator/testing/ppo_test_base.h"
+#include "orchestrator/loop/testing/ppo_test_base.h"
 #include "orchestrator/testing/tensorboard_reader.h"
 
 namespace quartet {

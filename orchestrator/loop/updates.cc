@@ -10,7 +10,7 @@
 #include "core/base/logging.h"
 #include "core/base/status_macros.h"
 #include "core/config/batches/updates.h"
-#include "core/rl/policy_losses.h"
+#include "core/rl/options/policy_losses.h"
 #include "orchestrator/checks/start_check.h"
 #include "orchestrator/loop/policy_loss.h"
 #include "orchestrator/loop/side_by_side.h"

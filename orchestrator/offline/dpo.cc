@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "core/base/status_macros.h"
-#include "core/rl/token_arrays.h"
+#include "core/rl/options/token_arrays.h"
 #include "orchestrator/offline/pair_batch.h"
 
 namespace quartet {

@@ -6,7 +6,7 @@
 
 #include "core/base/status_macros.h"
 #include "core/rl/aggregation.h"
-#include "core/rl/token_arrays.h"
+#include "core/rl/options/token_arrays.h"
 
 namespace quartet {
 namespace {

@@ -16,7 +16,7 @@
 #include "core/kernels/sequence_rows.h"
 #include "core/model/model_config.h"
 #include "core/rank/rank_info.h"
-#include "core/rl/token_arrays.h"
+#include "core/rl/options/token_arrays.h"
 #include "core/training/batch/sequence_cost.h"
 #include "core/training/calls/update_call.h"
 #include "critic_trainer/critic_engine.h"

@@ -5,7 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "core/config/services.h"
-#include "core/rl/policy_losses.h"
+#include "core/rl/options/policy_losses.h"
 
 namespace quartet {
 namespace {

@@ -9,8 +9,8 @@
 #include "core/config/checks/checks.h"
 #include "core/config/checks/conditions.h"
 #include "core/config/services.h"
-#include "core/rl/estimators.h"
-#include "core/rl/policy_losses.h"
+#include "core/rl/options/estimators.h"
+#include "core/rl/options/policy_losses.h"
 
 namespace quartet {
 

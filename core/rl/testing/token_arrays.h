@@ -3,7 +3,7 @@
 
 #include <string_view>
 
-#include "core/rl/token_arrays.h"
+#include "core/rl/options/token_arrays.h"
 
 namespace quartet {
 

@@ -8,7 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "core/base/status_macros.h"
-#include "core/rl/token_arrays.h"
+#include "core/rl/options/token_arrays.h"
 
 namespace quartet {
 

@@ -9,7 +9,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "core/rl/kl.h"
+#include "core/rl/options/kl_estimator.h"
 #include "proto/policy_trainer.pb.h"
 
 namespace quartet {

@@ -22,7 +22,7 @@ inline constexpr std::string_view kReferenceLogProbs = "reference_log_probs";
 inline constexpr std::string_view kTokenArrays[] = {kLossWeights, kOldLogProbs, kAdvantages,       kRolloutLogProbs,
                                                     kOldValues,   kReturns,     kReferenceLogProbs};
 
-// What ClippedValueLoss (core/rl/losses.h) reads; of the policy's losses: ArraysOf (core/rl/policy_losses.h).
+// What ClippedValueLoss (core/rl/losses.h) reads; of the policy's losses: ArraysOf (core/rl/options/policy_losses.h).
 inline constexpr std::string_view kValueLossArrays[] = {kLossWeights, kOldValues, kReturns};
 
 // Null where the sequence has none of that name.

@@ -5,7 +5,7 @@
 #include <span>
 #include <string_view>
 
-#include "core/rl/moments.h"
+#include "core/rl/options/moments.h"
 #include "proto/run_config.pb.h"
 
 namespace quartet {

@@ -1,4 +1,4 @@
-#include "core/rl/policy_losses.h"
+#include "core/rl/options/policy_losses.h"
 
 #include <algorithm>
 #include <cmath>
@@ -7,8 +7,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "core/base/status_macros.h"
-#include "core/rl/option_name.h"
-#include "core/rl/token_arrays.h"
+#include "core/rl/options/option_name.h"
+#include "core/rl/options/token_arrays.h"
 
 namespace quartet {
 namespace {

@@ -1,4 +1,4 @@
-#include "core/rl/estimators.h"
+#include "core/rl/options/estimators.h"
 
 #include <algorithm>
 #include <cmath>
