@@ -62,13 +62,14 @@ class TraceRecorder {
     return absl::OkStatus();
   }
 
-  absl::Status StartMemory(const std::string& service, int rank, int64_t origin) {
+  absl::Status StartMemory(const std::string& service, int rank, int64_t origin, int64_t max_bytes) {
     std::lock_guard<std::mutex> lock(mutex_);
     QUARTET_RETURN_IF_ERROR(CheckNoFile());
     Close();
     file_ = open_memstream(&data_, &size_);
     if (file_ == nullptr) return absl::ResourceExhaustedError(absl::StrCat("trace: ", std::strerror(errno)));
     path_.clear();
+    max_bytes_ = max_bytes;
     shift_ = absl::GetCurrentTimeNanos() - trace_internal::Now() - origin;
     Begin(service, rank);
     return absl::OkStatus();
@@ -96,7 +97,7 @@ class TraceRecorder {
   void Write(std::string_view lane, std::string_view name, int64_t start, int64_t end, int64_t bytes, int rank) {
     std::lock_guard<std::mutex> lock(mutex_);
     if (file_ == nullptr) return;
-    if (path_.empty() && written_ > kMaxRecordedBytes) {
+    if (path_.empty() && written_ > max_bytes_) {
       ++dropped_;
       return;
     }
@@ -166,7 +167,8 @@ class TraceRecorder {
   std::mutex mutex_;
   // Guarded by mutex_.
   FILE* file_ = nullptr;
-  std::string path_;  // "": in memory
+  std::string path_;       // "": in memory
+  int64_t max_bytes_ = 0;  // there
   char* data_ = nullptr;
   size_t size_ = 0;
   int64_t shift_ = 0;  // from the monotonic clock to the trace's
@@ -188,8 +190,8 @@ absl::Status StartTrace(const std::string& path, const std::string& service, int
   return Recorder().StartFile(path, service, rank);
 }
 
-absl::Status StartTraceInMemory(const std::string& service, int rank, int64_t origin) {
-  return Recorder().StartMemory(service, rank, origin);
+absl::Status StartTraceInMemory(const std::string& service, int rank, int64_t origin, int64_t max_bytes) {
+  return Recorder().StartMemory(service, rank, origin, max_bytes);
 }
 
 absl::StatusOr<RecordedTrace> TakeTrace() { return Recorder().Take(); }

@@ -21,13 +21,14 @@ absl::Status StartTrace(const std::string& path, const std::string& service, int
 
 // The same to memory. Times are of the host's clock for people less `origin`, nanoseconds since 1970: those of several
 // hosts fit together as well as their clocks do. What an earlier call has recorded is lost.
-absl::Status StartTraceInMemory(const std::string& service, int rank, int64_t origin);
+inline constexpr int64_t kMaxRecordedBytes = int64_t{64} << 20;
+absl::Status StartTraceInMemory(const std::string& service, int rank, int64_t origin,
+                                int64_t max_bytes = kMaxRecordedBytes);
 
 struct RecordedTrace {
   std::string events;   // lines, each with one event and a comma
-  int64_t dropped = 0;  // spans that came when kMaxRecordedBytes were full
+  int64_t dropped = 0;  // spans that came when `max_bytes` were full
 };
-inline constexpr int64_t kMaxRecordedBytes = int64_t{64} << 20;
 
 // Ends what StartTraceInMemory began. FAILED_PRECONDITION where nothing is recorded to memory.
 absl::StatusOr<RecordedTrace> TakeTrace();

@@ -55,7 +55,7 @@ TEST(KeptSamples, CutLongTextsBetweenCharacters) {
 
 TEST(KeptSamples, OfALongRunAreOfStepsEvenlyOverItAndOfTheLatest) {
   KeptSamples samples;
-  constexpr int64_t kSteps = 10'000;
+  constexpr int64_t kSteps = 4'000;
   for (int64_t step = 0; step < kSteps; ++step) {
     for (int i = 0; i < 4; ++i) samples.Add({{"step", step}, {"prompt", std::string(200, 'p')}, {"response", "r"}});
   }
