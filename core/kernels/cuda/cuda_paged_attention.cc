@@ -6,7 +6,6 @@
 #include <utility>
 
 #include "core/kernels/cuda/paged_kernel.h"
-#include "core/kernels/cuda/paged_on_cpu.h"
 #include "core/kernels/cuda/present_stream.h"
 
 namespace quartet {
@@ -80,7 +79,8 @@ at::Tensor CudaPagedAttention::Attend(const at::Tensor& q_THd, const at::Tensor&
   args.head_dim = static_cast<int32_t>(q.size(2));
   args.block_size = static_cast<int32_t>(block_size_);
   if (q.is_cpu()) {
-    ComputePagedItems(args);
+    TORCH_CHECK(compute_items_of_host != nullptr, "paged attention by items is for GPUs; use TorchPagedAttention");
+    compute_items_of_host(args);
     return out_THd;
   }
   StartOn(q.device(), "paged attention", [&](void* stream) { return LaunchPagedKernel(args, stream); });

@@ -1,5 +1,5 @@
 // Attention over a paged cache by the GPU kernel of core/kernels/cuda/paged_kernel.h: bf16, the cache as slots
-// (core/kernels/torch_paged_attention.h). On the CPU one thread computes the same, for tests.
+// (core/kernels/torch_paged_attention.h). In tests also on the CPU (testing/paged_on_cpu.h).
 #pragma once
 
 #include <ATen/core/Tensor.h>

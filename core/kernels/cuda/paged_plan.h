@@ -43,4 +43,8 @@ DecodePlanSize LargestDecodePlan(int64_t block_size, int64_t chunks, int64_t kv_
 // Adds narrow items and merges of no tokens, which compute nothing, to a plan without wide ones, up to these numbers.
 void FillUp(const DecodePlanSize& size, PagedPlan* plan);
 
+// Computes what `args` describes, whose pointers are of the host's memory. Tests alone have it
+// (testing/paged_on_cpu.h).
+inline void (*compute_items_of_host)(const PagedKernelArgs& args) = nullptr;
+
 }  // namespace quartet

@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "core/kernels/cuda/paged_on_cpu.h"
+#include "core/kernels/cuda/testing/paged_on_cpu.h"
 #include "gtest/gtest.h"
 
 namespace quartet {

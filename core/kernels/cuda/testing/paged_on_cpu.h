@@ -1,5 +1,5 @@
 // The items of core/kernels/cuda/paged_items.h on one thread of the CPU: for tests of what a GPU's threads do together.
-// LibTorch-free.
+// Where this is linked CudaPagedAttention takes tensors of the host's memory. LibTorch-free.
 #pragma once
 
 #include "core/kernels/cuda/paged_items.h"

@@ -1,10 +1,11 @@
-#include "core/kernels/cuda/paged_on_cpu.h"
+#include "core/kernels/cuda/testing/paged_on_cpu.h"
 
 #include <array>
 #include <cstddef>
 #include <cstdint>
 #include <vector>
 
+#include "core/kernels/cuda/paged_plan.h"
 #include "core/kernels/cuda/paged_rows.h"
 
 namespace quartet {
@@ -92,6 +93,8 @@ void ComputeItem(const PagedKernelArgs& args, const AttentionItem& item) {
     }
   }
 }
+
+[[maybe_unused]] const bool in_place = (compute_items_of_host = &ComputePagedItems) != nullptr;
 
 }  // namespace
 
