@@ -9,8 +9,9 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 # What the build generates: headers, units. What Bazel says of it matters only where it fails.
 quietly() { "$@" 2>"${log}" || { cat "${log}" >&2; return 1; }; }
 log="$(mktemp)"
-trap 'rm -f "${log}"' EXIT
-generated="$(quietly ./bazelw query 'kind("_proto_codegen|genrule", //...)')"
+sums="$(mktemp)"
+trap 'rm -f "${log}" "${sums}"' EXIT
+generated="$(quietly ./bazelw query 'kind("_proto_codegen|genrule", //...) except attr(tags, "\bmanual\b", //...)')"
 # shellcheck disable=SC2086  # One argument a label.
 quietly ./bazelw build --ui_event_filters=-info ${generated} @clang_tidy//:clang_tidy/data/bin/clang-tidy
 # bazel-bin now leads to where they are.
@@ -19,12 +20,12 @@ clang_tidy="$(quietly ./bazelw info output_base)/external/clang_tidy/clang_tidy/
 # What was found clean is kept by the hash of all it depends on: the file with its headers, the configuration, the tool;
 # and under the file's name, which headers those were.
 cache="${HOME}/.cache/quartet/clang-tidy"
-mkdir -p "${cache}"
+mkdir -p "${cache}/files"
 # Headers of the sanitizers are g++'s. What is deprecated g++ says as well, and not of the standard library.
 flags="-std=c++20 -Wall -Wno-sign-compare -Wno-deprecated-declarations -I. -isystem bazel-bin"
 flags+=" -idirafter $(g++ -print-file-name=include)"
 tool="$("${clang_tidy}" --version) ${flags} $(cat .clang-tidy)"
-export cache clang_tidy flags tool
+export cache clang_tidy flags sums tool
 
 # The files of a unit, with the line of the unit that each begins after.
 parts() { sed -n 's/^#line 1 "\(.*\)"$/\1/;T;=;p' "$1" | paste - -; }
@@ -37,13 +38,19 @@ list_files() {
   return 1
 }
 
-# Of the contents of the files that are named in one; files that are gone make it another, too.
+# Of the contents of the files that are named in one.
 hash_of() { { printf '%s' "${tool}"; xargs -a "$1" sha256sum 2>&1; } | sha256sum | cut -d' ' -f1; }
+
+# The same by `sums`, where files that are gone make it another.
+known_hash_of() {
+  local lines='NR == FNR { sum[$2] = $0; next } { print $1 in sum ? sum[$1] : "none of " $1 }'
+  { printf '%s' "${tool}"; awk "${lines}" "${sums}" "$1"; } | sha256sum | cut -d' ' -f1
+}
 
 check() {
   local file="$1" scratch known clean status=0
-  known="${cache}/$(printf 'files of %s' "${file}" | sha256sum | cut -d' ' -f1)"
-  [[ -e "${known}" && -e "${cache}/$(hash_of "${known}")" ]] && return 0
+  known="${cache}/files/$(printf '%s' "${file}" | sha256sum | cut -d' ' -f1)"
+  [[ -e "${known}" && -e "${cache}/$(known_hash_of "${known}")" ]] && return 0
   scratch="$(mktemp -d)"
   # shellcheck disable=SC2064
   trap "rm -rf '${scratch}'" RETURN
@@ -79,7 +86,7 @@ check() {
   } || true
   return 1
 }
-export -f check parts list_files hash_of
+export -f check parts list_files hash_of known_hash_of
 
 if (($#)); then
   files=("$@")
@@ -94,4 +101,6 @@ else
     <(for unit in "${units[@]}"; do parts "${unit}" | cut -f2; done | sort))
   files+=("${units[@]}")
 fi
+# Each header once, which many of them read.
+find "${cache}/files" -type f -exec cat {} + | sort -u | { xargs sha256sum 2>/dev/null || true; } >"${sums}"
 printf '%s\0' "${files[@]}" | xargs -0 -n 1 -P "$(nproc)" bash -c 'check "$0"'
