@@ -19,9 +19,11 @@ namespace quartet {
 // which do not say another; below 0: the process has no ranks. FAILED_PRECONDITION while a trace is being written.
 absl::Status StartTrace(const std::string& path, const std::string& service, int rank);
 
-// The same to memory. Times are of the host's clock for people less `origin`, nanoseconds since 1970: those of several
-// hosts fit together as well as their clocks do. What an earlier call has recorded is lost.
 inline constexpr int64_t kMaxRecordedBytes = int64_t{64} << 20;
+
+// The same to memory, which takes spans until `max_bytes` are full. Times are of the host's clock for people less
+// `origin`, nanoseconds since 1970: those of several hosts fit together as well as their clocks do. What an earlier
+// call has recorded is lost.
 absl::Status StartTraceInMemory(const std::string& service, int rank, int64_t origin,
                                 int64_t max_bytes = kMaxRecordedBytes);
 
