@@ -13,7 +13,7 @@ namespace quartet {
 
 class CriticEngine final : public TrainerEngine {
  public:
-  // Of config.critic. The head is the folder's score.weight, else a new one; an lm_head is left alone. `config` is
+  // Of config.critic. The head is the folder's, a new one where it says of none; an lm_head is left alone. `config` is
   // resolved.
   static absl::StatusOr<std::unique_ptr<CriticEngine>> Load(const TrainerConfig& config, uint64_t seed,
                                                             const RankContext& context);

@@ -10,10 +10,8 @@
 #include <utility>
 #include <vector>
 
-#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "absl/strings/strip.h"
 #include "core/base/files.h"
 #include "core/base/status_macros.h"
 #include "core/safetensors/writer.h"
@@ -38,30 +36,6 @@ constexpr const char* kCompanions[] = {"generation_config.json",
 
 const char* TorchName(Dtype dtype) {
   return dtype == Dtype::kF32 ? "float32" : dtype == Dtype::kF16 ? "float16" : "bfloat16";
-}
-
-absl::StatusOr<std::string> ConfigText(const ModelConfig& config, const ModelFolderOptions& options) {
-  Json json = Json::parse(config.json, nullptr, /*allow_exceptions=*/false);
-  if (!json.is_object()) {
-    return absl::InvalidArgumentError(absl::StrCat(options.source, "/config.json: not a JSON object"));
-  }
-  json["torch_dtype"] = TorchName(options.dtype);
-  if (json.contains("dtype")) json["dtype"] = TorchName(options.dtype);
-  if (options.head == HeadKind::kScalar) {
-    if (json.contains("architectures") && json["architectures"].is_array()) {
-      for (Json& name : json["architectures"]) {
-        if (!name.is_string()) continue;
-        std::string architecture = name.get<std::string>();
-        if (absl::EndsWith(architecture, "ForCausalLM")) {
-          name = absl::StrCat(absl::StripSuffix(architecture, "ForCausalLM"), "ForSequenceClassification");
-        }
-      }
-    }
-    // transformers takes the number of outputs from here, two by default.
-    json["id2label"] = {{"0", "LABEL_0"}};
-    json["label2id"] = {{"LABEL_0", 0}};
-  }
-  return json.dump(2) + "\n";
 }
 
 }  // namespace
@@ -106,8 +80,6 @@ absl::StatusOr<std::unique_ptr<ModelFolderWriter>> ModelFolderWriter::Create(con
   if (fs::exists(target, error)) {
     return absl::AlreadyExistsError(absl::StrCat("cannot save a model to ", options.target, ": it exists already"));
   }
-  QUARTET_ASSIGN_OR_RETURN(const std::string config_text, ConfigText(config, options));
-
   std::string temporary = absl::StrCat(options.target, ".XXXXXX");
   const fs::path parent = fs::absolute(target).parent_path();
   QUARTET_RETURN_IF_ERROR(MakeDirs(parent.string()));
@@ -117,7 +89,8 @@ absl::StatusOr<std::unique_ptr<ModelFolderWriter>> ModelFolderWriter::Create(con
   impl->temporary = temporary;
   fs::permissions(temporary, fs::perms(0755), error);
 
-  QUARTET_RETURN_IF_ERROR(impl->WriteText("config.json", config_text));
+  QUARTET_RETURN_IF_ERROR(
+      impl->WriteText("config.json", TrainedConfigJson(config, options.head, TorchName(options.dtype))));
   for (const char* name : kCompanions) {
     const fs::path source = fs::path(options.source) / name;
     if (!fs::exists(source, error)) continue;
@@ -139,7 +112,7 @@ absl::StatusOr<std::unique_ptr<ModelFolderWriter>> ModelFolderWriter::Create(con
       }
       places.push_back({static_cast<int>(files.size()) - 1, static_cast<int>(files.back().size())});
       bytes.push_back(size);
-      files.back().push_back({parameter.name, options.dtype, parameter.shape});
+      files.back().push_back({NameInFolder(parameter, config), options.dtype, parameter.shape});
       file_bytes += size;
       total_bytes += size;
     }

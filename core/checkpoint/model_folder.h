@@ -25,8 +25,8 @@ struct ModelFolderOptions {
 // does. Errors name the path and what the system said. Not thread safe.
 class ModelFolderWriter {
  public:
-  // Takes `config.json` with "torch_dtype" set to what is written; for a scalar head also "architectures" and one
-  // label, as transformers needs them to load it. ALREADY_EXISTS where the target is there.
+  // Writes TrainedConfigJson of `config`, and all parameters by their NameInFolder. ALREADY_EXISTS where the target is
+  // there.
   static absl::StatusOr<std::unique_ptr<ModelFolderWriter>> Create(const ModelConfig& config,
                                                                    const ParameterLayout& layout,
                                                                    const ModelFolderOptions& options);

@@ -23,6 +23,7 @@ class ModelFolder : public testing::Test {
     options_.source = (root_ / "source").string();
     options_.target = (root_ / "target").string();
     options_.dtype = Dtype::kF32;
+    config_.model_type = "llama";
     config_.json = R"({"architectures": ["LlamaForCausalLM"], "hidden_size": 4, "torch_dtype": "bfloat16"})";
     for (int g = 0; g < 3; ++g) {
       ParameterGroup group;
@@ -105,6 +106,30 @@ TEST_F(ModelFolder, TellsTransformersThatAScalarHeadHasOneLabel) {
   const auto config = nlohmann::json::parse(std::ifstream(root_ / "target" / "config.json"));
   EXPECT_EQ(config["architectures"][0], "LlamaForSequenceClassification");
   EXPECT_EQ(config["id2label"].size(), 1u);
+}
+
+TEST_F(ModelFolder, HasAScalarHeadUnderTheNameThatItsConfigGives) {
+  layout_.groups[2].parameters = {{"score.weight", {1, 16}, true}};
+  config_.json = R"({"architectures": ["CriticModel"], "value_head_prefix": "value_head", "mean": 1.5, "std": 2})";
+  config_.head = options_.head = HeadKind::kScalar;
+  config_.scalar_head = "value_head";
+  auto writer = ModelFolderWriter::Create(config_, layout_, options_);
+  ASSERT_TRUE(writer.ok()) << writer.status();
+  const std::vector<float> values(16, 7);
+  for (int g = 0; g < 3; ++g) {
+    for (size_t p = 0; p < layout_.groups[g].parameters.size(); ++p) {
+      ASSERT_TRUE((*writer)->Write(g, static_cast<int>(p), values.data()).ok());
+    }
+  }
+  ASSERT_TRUE((*writer)->Finish().ok());
+  auto reader = CheckpointReader::Open(options_.target);
+  ASSERT_TRUE(reader.ok()) << reader.status();
+  EXPECT_EQ((*reader)->tensors().count("value_head.weight"), 1u);
+  EXPECT_EQ((*reader)->tensors().count("score.weight"), 0u);
+  const auto config = nlohmann::json::parse(std::ifstream(root_ / "target" / "config.json"));
+  EXPECT_EQ(config["architectures"][0], "CriticModel");
+  EXPECT_EQ(config["value_head_prefix"], "value_head");
+  EXPECT_FALSE(config.contains("mean") || config.contains("std")) << "of the values of another head";
 }
 
 TEST_F(ModelFolder, IsNotThereUntilFinished) {

@@ -82,7 +82,9 @@ absl::Status WriteRandomModel(const ModelConfig& config, HeadKind head, uint64_t
   const ParameterLayout layout = MakeParameterLayout(config, head);
   std::vector<SafetensorsWriter::Entry> entries;
   for (const ParameterGroup& group : layout.groups) {
-    for (const ParameterSpec& parameter : group.parameters) entries.push_back({parameter.name, dtype, parameter.shape});
+    for (const ParameterSpec& parameter : group.parameters) {
+      entries.push_back({NameInFolder(parameter, config), dtype, parameter.shape});
+    }
   }
   QUARTET_ASSIGN_OR_RETURN(const std::unique_ptr<SafetensorsWriter> writer,
                            SafetensorsWriter::Create(absl::StrCat(folder, "/model.safetensors"), std::move(entries)));

@@ -32,6 +32,13 @@ constexpr int64_t kDefaultHeads = 32;
 constexpr int64_t kDefaultSlidingWindow = 4096;
 constexpr int64_t kDefaultMaxWindowLayers = 28;
 
+// OpenRLHF's classes, around any family's decoder. Their config.json names the head.
+constexpr std::string_view kNamedHeads[] = {"RewardModel", "CriticModel"};
+
+bool HasNamedHead(std::string_view architecture) {
+  return std::ranges::find(kNamedHeads, architecture) != std::end(kNamedHeads);
+}
+
 // A value as it stands in the file, cut to a length that fits a message.
 std::string Shown(const json& value) {
   std::string text = value.dump(-1, ' ', false, json::error_handler_t::replace);
@@ -159,10 +166,9 @@ absl::StatusOr<const Family*> ReadFamily(const Fields& fields, ModelConfig* conf
   if (!family->classification.empty() && architecture == family->classification) {
     QUARTET_RETURN_IF_ERROR(CheckOneLabel(fields));
     config->head = HeadKind::kScalar;
-  } else if (architecture == "RewardModel" || architecture == "CriticModel") {
-    // OpenRLHF's classes, around any family's decoder.
+  } else if (HasNamedHead(architecture)) {
     config->head = HeadKind::kScalar;
-    QUARTET_ASSIGN_OR_RETURN(config->scalar_head, fields.String("value_head_prefix", "score"));
+    QUARTET_ASSIGN_OR_RETURN(config->scalar_head, fields.String("value_head_prefix", kScalarHead));
   } else if (architecture != family->causal_lm) {
     std::string supported(family->causal_lm);
     if (!family->classification.empty()) supported += ", " + std::string(family->classification);
@@ -348,6 +354,29 @@ absl::Status ReadTokenIds(const Fields& fields, const std::string& folder, const
   return absl::OkStatus();
 }
 
+// Says in a config.json which head the weights beside it have, and under which name ReadFamily finds it.
+void SetHead(const ModelConfig& config, HeadKind head, nlohmann::ordered_json* object) {
+  const Family* family = FindFamily(config.model_type);
+  QUARTET_CHECK(family != nullptr) << "model_type \"" << config.model_type << "\"";
+  nlohmann::ordered_json& architectures = (*object)["architectures"];
+  if (head == HeadKind::kVocabulary) {
+    architectures = {family->causal_lm};
+    return;
+  }
+  const bool has_named_head = architectures.is_array() && architectures.size() == 1 &&
+                              HasNamedHead(architectures[0].get_ref<const std::string&>());
+  if (!has_named_head && !family->classification.empty() && config.scalar_head == kScalarHead) {
+    architectures = {family->classification};
+    object->erase("value_head_prefix");
+  } else {
+    if (!has_named_head) architectures = {kNamedHeads[0]};
+    (*object)["value_head_prefix"] = config.scalar_head;
+  }
+  // transformers takes the number of outputs from here, two by default.
+  (*object)["id2label"] = {{"0", "LABEL_0"}};
+  (*object)["label2id"] = {{"LABEL_0", 0}};
+}
+
 }  // namespace
 
 absl::StatusOr<ModelConfig> ReadModelConfig(const std::string& folder) {
@@ -380,18 +409,18 @@ absl::Status CheckLengthInWindow(const ModelConfig& config, const std::string& f
       " where the key is absent), which is supported for sequences within it alone"));
 }
 
+absl::Status CheckHead(const ModelConfig& config, const std::string& folder, HeadKind head) {
+  if (head != HeadKind::kVocabulary || config.head != HeadKind::kScalar) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat(folder, "/config.json: architectures names a model with a scalar head (", config.scalar_head,
+                   ".weight), a critic or a reward model; here a language model is wanted, \"",
+                   std::string(FindFamily(config.model_type)->causal_lm), "\""));
+}
+
 std::string ConfigJson(const ModelConfig& config, HeadKind head, std::string_view torch_dtype) {
-  const Family* family = FindFamily(config.model_type);
-  QUARTET_CHECK(family != nullptr) << "model_type \"" << config.model_type << "\"";
   nlohmann::ordered_json object;
-  if (head == HeadKind::kVocabulary) {
-    object["architectures"] = {family->causal_lm};
-  } else if (!family->classification.empty()) {
-    object["architectures"] = {family->classification};
-  } else {
-    object["architectures"] = {"RewardModel"};
-    object["value_head_prefix"] = "score";
-  }
+  SetHead(config, head, &object);
+  const Family* family = FindFamily(config.model_type);
   object["model_type"] = config.model_type;
   object["vocab_size"] = config.vocab_size;
   object["hidden_size"] = config.hidden_size;
@@ -448,12 +477,20 @@ std::string ConfigJson(const ModelConfig& config, HeadKind head, std::string_vie
   } else {
     object["eos_token_id"] = config.eos_token_ids;
   }
-  if (head == HeadKind::kScalar) {
-    object["id2label"] = {{"0", "LABEL_0"}};
-    object["label2id"] = {{"LABEL_0", 0}};
-  }
   object["torch_dtype"] = torch_dtype;
   object["use_cache"] = true;
+  return object.dump(2) + "\n";
+}
+
+std::string TrainedConfigJson(const ModelConfig& config, HeadKind head, std::string_view torch_dtype) {
+  auto object = nlohmann::ordered_json::parse(config.json, nullptr, /*allow_exceptions=*/false);
+  QUARTET_CHECK(object.is_object()) << config.json;
+  SetHead(config, head, &object);
+  object["torch_dtype"] = torch_dtype;
+  if (object.contains("dtype")) object["dtype"] = torch_dtype;  // its name since transformers 5
+  if (head == HeadKind::kScalar) {
+    for (const char* scale : {"mean", "std"}) object.erase(scale);
+  }
   return object.dump(2) + "\n";
 }
 

@@ -16,6 +16,8 @@ enum class HeadKind {
   kVocabulary,  // lm_head: logits over the vocabulary
   kScalar,      // score: one value (critic, reward model)
 };
+// What transformers calls a scalar head.
+inline constexpr std::string_view kScalarHead = "score";
 
 // Llama 3's stretching of rotary frequencies ("rope_type": "llama3").
 struct RopeScaling {
@@ -70,7 +72,7 @@ struct ModelConfig {
   double initializer_range = 0.02;  // standard deviation of fresh weights
   HeadKind head =
       HeadKind::kVocabulary;  // of the folder: kScalar for *ForSequenceClassification with one label and OpenRLHF's
-  std::string scalar_head = "score";  // its name there: the weights are "<scalar_head>.weight"
+  std::string scalar_head{kScalarHead};  // its name there: the weights are "<scalar_head>.weight"
   std::optional<int64_t> bos_token_id;
   std::optional<int64_t> pad_token_id;
   std::vector<int64_t> eos_token_ids;  // generation_config.json's, else config.json's
@@ -87,9 +89,19 @@ absl::StatusOr<ModelConfig> ReadModelConfig(const std::string& folder);
 absl::Status CheckLengthInWindow(const ModelConfig& config, const std::string& folder, std::string_view field,
                                  int64_t length);
 
-// The inverse: a config.json that ReadModelConfig and transformers read as `config` with that head. Shape fields must
-// be as ReadModelConfig would accept them; `config.json` and `config.head` are not looked at. `torch_dtype` is
-// "float32" or "bfloat16", the type of the weights beside it.
+// INVALID_ARGUMENT where `head` is kVocabulary and the model of `folder`, read as `config`, has a scalar head. The
+// other way round a head can be drawn.
+absl::Status CheckHead(const ModelConfig& config, const std::string& folder, HeadKind head);
+
+// The inverse: a config.json that ReadModelConfig and transformers read as `config` with that head, whose name is
+// config.scalar_head (a family without such a class, and a head of another name than transformers', become OpenRLHF's
+// RewardModel). Shape fields must be as ReadModelConfig would accept them; `config.json` and `config.head` are not
+// looked at. `torch_dtype` is "float32" or "bfloat16", the type of the weights beside it.
 std::string ConfigJson(const ModelConfig& config, HeadKind head, std::string_view torch_dtype = "float32");
+
+// `config.json`, of a config that ReadModelConfig has read, for the same model trained with `head`: head and type are
+// told as ConfigJson tells them, OpenRLHF's class is kept where it was there, and the "mean" and "std" of another
+// head's values are left out. All else stays as it is.
+std::string TrainedConfigJson(const ModelConfig& config, HeadKind head, std::string_view torch_dtype);
 
 }  // namespace quartet

@@ -314,6 +314,28 @@ TEST(ModelConfig, ReadsTheHeadsThatOpenRlhfNames) {
   EXPECT_EQ(Read(With(With(Llama(), "architectures", {"CriticModel"}), "value_head_prefix", "v"))->scalar_head, "v");
 }
 
+TEST(ModelConfig, IsReadAgainAsItWasTrained) {
+  for (const std::string& name : kGoldenModels) {
+    const auto config = ReadModelConfig("core/model/testdata/" + name);
+    ASSERT_TRUE(config.ok()) << config.status();
+    const std::string trained = TrainedConfigJson(*config, HeadKind::kScalar, "bfloat16");
+    const auto critic = Read(trained);
+    ASSERT_TRUE(critic.ok()) << critic.status();
+    EXPECT_EQ(critic->head, HeadKind::kScalar) << name;
+    EXPECT_EQ(critic->scalar_head, "score") << name;
+    EXPECT_EQ(Read(TrainedConfigJson(*critic, HeadKind::kScalar, "bfloat16"))->json, trained) << name;
+    EXPECT_EQ(Read(TrainedConfigJson(*config, HeadKind::kVocabulary, "float32"))->head, HeadKind::kVocabulary) << name;
+  }
+  json critic = With(With(Llama(), "architectures", {"CriticModel"}), "value_head_prefix", "v");
+  const auto config = Read(With(With(critic, "mean", 0.5), "std", 2));
+  const json trained = json::parse(TrainedConfigJson(*config, HeadKind::kScalar, "float32"));
+  EXPECT_EQ(trained["architectures"], json({"CriticModel"}));
+  EXPECT_FALSE(trained.contains("mean"));
+  EXPECT_FALSE(trained.contains("std"));
+  EXPECT_EQ(Read(trained)->scalar_head, "v");
+  EXPECT_EQ(Read(ConfigJson(*config, HeadKind::kScalar))->scalar_head, "v");
+}
+
 TEST(ModelConfig, NamesTheFileThatIsNoJson) {
   EXPECT_EQ(ReadModelConfig(Folder() + "/absent").status().code(), absl::StatusCode::kNotFound);
   EXPECT_FALSE(Read(std::string("{")).ok());

@@ -7,6 +7,8 @@
 namespace quartet {
 namespace {
 
+std::string WeightsOf(std::string_view head) { return absl::StrCat(std::string(head), ".weight"); }
+
 void AddNorm(const std::string& name, int64_t size, ParameterGroup* group, BlockTensor in_block = BlockTensor::kCount) {
   group->parameters.push_back({absl::StrCat(name, ".weight"), {size}, /*weight_decay=*/false, in_block});
 }
@@ -91,7 +93,7 @@ ParameterLayout MakeParameterLayout(const ModelConfig& config, HeadKind head) {
     ParameterGroup group{.name = "head", .parameters = {}};
     AddNorm("model.norm", D, &group);
     if (head == HeadKind::kScalar) {
-      group.parameters.push_back({"score.weight", {1, D}, true});
+      group.parameters.push_back({WeightsOf(kScalarHead), {1, D}, true});
     } else {
       group.parameters.push_back({"lm_head.weight", {config.vocab_size, D}, true});
     }
@@ -99,6 +101,12 @@ ParameterLayout MakeParameterLayout(const ModelConfig& config, HeadKind head) {
     layout.groups.push_back(std::move(group));
   }
   return layout;
+}
+
+bool IsScalarHead(const ParameterSpec& parameter) { return parameter.name == WeightsOf(kScalarHead); }
+
+std::string NameInFolder(const ParameterSpec& parameter, const ModelConfig& config) {
+  return IsScalarHead(parameter) ? WeightsOf(config.scalar_head) : parameter.name;
 }
 
 }  // namespace quartet

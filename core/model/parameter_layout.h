@@ -44,7 +44,7 @@ enum class BlockTensor {
 };
 
 struct ParameterSpec {
-  std::string name;                                 // Hugging Face name, such as "model.layers.0.mlp.up_proj.weight"
+  std::string name;                                 // transformers', such as "model.layers.0.mlp.up_proj.weight"
   std::vector<int64_t> shape;                       // row-major
   bool weight_decay = true;                         // false for norms and biases
   BlockTensor in_block = BlockTensor::kCount;       // kCount: not in a block
@@ -79,5 +79,10 @@ struct ParameterLayout {
 };
 
 ParameterLayout MakeParameterLayout(const ModelConfig& config, HeadKind head);
+
+bool IsScalarHead(const ParameterSpec& parameter);
+// What the model folder of `config` calls a parameter: by its name, but for a scalar head that has one of its own
+// there.
+std::string NameInFolder(const ParameterSpec& parameter, const ModelConfig& config);
 
 }  // namespace quartet

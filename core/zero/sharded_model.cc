@@ -26,13 +26,12 @@ namespace quartet {
 namespace {
 
 // Says which tensors of the folder the model has no place for.
-void LogUnread(const CheckpointReader& reader, const ParameterLayout& layout, const std::string& head,
+void LogUnread(const CheckpointReader& reader, const ParameterLayout& layout, const ModelConfig& config,
                const std::string& folder) {
   std::set<std::string> unread;
   for (const auto& [name, info] : reader.tensors()) unread.insert(name);
-  unread.erase(head);
   for (const ParameterGroup& group : layout.groups) {
-    for (const ParameterSpec& parameter : group.parameters) unread.erase(parameter.name);
+    for (const ParameterSpec& parameter : group.parameters) unread.erase(NameInFolder(parameter, config));
   }
   if (unread.empty()) return;
   QUARTET_LOG(kInfo) << folder << ": left out " << unread.size() << " tensors that the model has no place for, such as "
@@ -102,15 +101,23 @@ void ShardedModel::Impl::CompleteFromOwners(int group, const at::Tensor& values)
   values.copy_(shares);
 }
 
+bool ShardedModel::Impl::DrawsHead(const CheckpointReader& reader) const {
+  if (options.head != HeadKind::kScalar || !options.initialize_missing_head || config.head == HeadKind::kScalar) {
+    return false;
+  }
+  const ParameterSpec& head = layout.groups[layout.head_group].parameters[layout.head];
+  return reader.tensors().count(NameInFolder(head, config)) == 0;
+}
+
 absl::Status ShardedModel::Impl::Read(const CheckpointReader& reader, int group, int64_t begin,
                                       const at::Tensor& out) const {
   const ParameterGroup& parameters = layout.groups[group];
   for (const FlatPiece& piece : PiecesWithin(parameters, flat[group], begin, out.numel())) {
     ParameterSpec parameter = parameters.parameters[piece.parameter];
-    const bool scalar_head = parameter.name == "score.weight";
-    if (scalar_head) parameter.name = absl::StrCat(config.scalar_head, ".weight");
+    const bool may_be_drawn = IsScalarHead(parameter) && DrawsHead(reader);
+    parameter.name = NameInFolder(parameter, config);
     const at::Tensor elements = out.narrow(0, piece.offset, piece.count);
-    if (scalar_head && options.initialize_missing_head && reader.tensors().count(parameter.name) == 0) {
+    if (may_be_drawn) {
       DrawPiece(options.seed, config.hidden_size, piece, elements);
     } else {
       QUARTET_RETURN_IF_ERROR(ReadPiece(reader, parameter, piece, elements));
@@ -179,6 +186,7 @@ absl::StatusOr<std::unique_ptr<ShardedModel>> ShardedModel::Load(const std::stri
   // Whatever happens to this rank's part, all ranks meet below before the first other collective.
   auto read = [&]() -> absl::Status {
     QUARTET_ASSIGN_OR_RETURN(model.config, ReadModelConfig(folder));
+    QUARTET_RETURN_IF_ERROR(CheckHead(model.config, folder, options.head));
     if (!options.scalar_head.empty()) model.config.scalar_head = options.scalar_head;
     std::unique_ptr<CheckpointReader> reader;  // null on the meta device
     if (!options.device.is_meta()) {
@@ -187,14 +195,19 @@ absl::StatusOr<std::unique_ptr<ShardedModel>> ShardedModel::Load(const std::stri
     QUARTET_RETURN_IF_ERROR(CheckTensorParallel(model.config, options.tensor_parallel.size));
     model.layout = ShareOfLayout(model.config, options.head, options.tensor_parallel);
     model.config = ShareOfConfig(model.config, options.tensor_parallel.size);
-    const std::string head = absl::StrCat(model.config.scalar_head, ".weight");
     const std::string bias = absl::StrCat(model.config.scalar_head, ".bias");
     if (options.head == HeadKind::kScalar && reader != nullptr && reader->tensors().count(bias) > 0) {
       return absl::InvalidArgumentError(
           absl::StrCat(folder, ": the head has a bias, ", bias, "; a scalar head has none (bias=False)"));
     }
     const bool logs = model.world->rank() == 0 && options.tensor_parallel.rank == 0;
-    if (logs && reader != nullptr) LogUnread(*reader, model.layout, head, folder);
+    if (logs && reader != nullptr) {
+      LogUnread(*reader, model.layout, model.config, folder);
+      if (model.DrawsHead(*reader)) {
+        QUARTET_LOG(kInfo) << folder << ": there is no " << model.config.scalar_head
+                           << ".weight; the scalar head begins at random weights, drawn with seed " << options.seed;
+      }
+    }
     const auto& groups = model.layout.groups;
     for (const ParameterGroup& group : groups) {
       model.flat.push_back(MakeFlatGroup(group, element_bytes, model.shard->size(), model.replicas()));

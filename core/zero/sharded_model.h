@@ -46,8 +46,8 @@ struct ShardedModelOptions {
   TensorParallel tensor_parallel;
   // What the folder calls a scalar head, in place of its config.json's ModelConfig::scalar_head; "": as that.
   std::string scalar_head;
-  // A scalar head that the folder does not have: true = drawn from N(0, 1 / (hidden + 1)) with `seed`; false = an
-  // error.
+  // A scalar head that the folder does not have: true = drawn from N(0, 1 / (hidden + 1)) with `seed`, unless
+  // config.json says that it has one; else an error.
   bool initialize_missing_head = false;
   uint64_t seed = 0;
 };
@@ -98,7 +98,8 @@ class GatheredGroup {
 class ShardedModel {
  public:
   // Each rank reads only the byte ranges of its part of `folder`'s safetensors. Errors name file and tensor: missing,
-  // other shape, unsupported type. On the meta device only config.json is read.
+  // other shape, unsupported type; so does one where a vocabulary head is asked for of a folder with a scalar one. On
+  // the meta device only config.json is read.
   static absl::StatusOr<std::unique_ptr<ShardedModel>> Load(const std::string& folder,
                                                             const ShardedModelOptions& options, ProcessGroup* group,
                                                             Ledger* ledger);

@@ -114,6 +114,8 @@ struct ShardedModel::Impl {
   // group.
   void RefreshComputeWeights(int group);
 
+  // Whether the folder has no scalar head where one is wanted, and does not say that it has.
+  bool DrawsHead(const CheckpointReader& reader) const;
   // From the folder's files (a head that they do not have: drawn), elements [begin, begin + out.numel()) of a group's
   // flat buffer; what is padding stays as it is. Errors as ReadPiece's.
   absl::Status Read(const CheckpointReader& reader, int group, int64_t begin, const at::Tensor& out) const;

@@ -470,6 +470,32 @@ TEST(ShardedModel, ReadsAScalarHeadByItsName) {
   EXPECT_THAT(std::string(LoadStatus(folder, options).message()), testing::HasSubstr("value_head.weight is missing"));
 }
 
+TEST(ShardedModel, DrawsNoHeadWhereTheFolderSaysThatItHasOne) {
+  ModelConfig config = TinyConfig(1);
+  config.scalar_head = "value_head";
+  const std::string folder = WriteModel("lost_head", config, Dtype::kF32, HeadKind::kScalar);
+  ShardedModelOptions options;
+  options.head = HeadKind::kScalar;
+  options.compute_dtype = at::kFloat;
+  options.initialize_missing_head = true;
+  EXPECT_TRUE(LoadStatus(folder, options).ok()) << LoadStatus(folder, options);
+  const std::string headless = WriteModel("lost_head_weights", config);
+  fs::copy_file(fs::path(headless) / "model.safetensors", fs::path(folder) / "model.safetensors",
+                fs::copy_options::overwrite_existing);
+  EXPECT_THAT(std::string(LoadStatus(folder, options).message()), testing::HasSubstr("value_head.weight is missing"));
+}
+
+TEST(ShardedModel, RefusesACriticWhereALanguageModelIsWanted) {
+  ModelConfig config = TinyConfig(1);
+  config.tie_word_embeddings = true;  // all tensors of a language model are there
+  const std::string folder = WriteModel("critic", config, Dtype::kF32, HeadKind::kScalar);
+  const absl::Status status = LoadStatus(folder);
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(std::string(status.message()),
+              testing::AllOf(testing::HasSubstr(folder + "/config.json: architectures"),
+                             testing::HasSubstr("scalar head"), testing::HasSubstr("ForCausalLM")));
+}
+
 TEST(ShardedModel, DrawsAMissingScalarHeadAlikeAtEveryWorldSizeOrRefuses) {
   ModelConfig config = TinyConfig(1);
   config.hidden_size = 1024;

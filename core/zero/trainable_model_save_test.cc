@@ -17,6 +17,7 @@
 
 #include "core/base/fail_point.h"
 #include "core/comm/testing/rank_threads.h"
+#include "core/model/initialize.h"
 #include "core/safetensors/reader.h"
 #include "core/zero/testing/golden_run.h"
 #include "core/zero/trainable_model.h"
@@ -142,6 +143,27 @@ TEST(TrainableModel, SavesTheMovingAverageOfTheWeights) {
         EXPECT_EQ(config["architectures"][0], "LlamaForCausalLM");
       }
     });
+  }
+}
+
+TEST(TrainableModel, SavesAHeadThatLoadsAgain) {
+  for (const char* type : {"llama", "granite", "olmo2"}) {
+    for (const char* head : {"score", "value_head"}) {
+      ModelConfig config = *ReadModelConfig(ReadGoldenRun(type).folder);
+      config.scalar_head = head;
+      const std::string source = FreshFolder("source"), saved = FreshFolder("saved");
+      ASSERT_TRUE(WriteRandomModel(config, HeadKind::kScalar, 7, Dtype::kF32, source).ok());
+      const auto weights = ReadFolder(source);
+      ASSERT_EQ(weights.count(std::string(head) + ".weight"), 1u);
+      TrainableModelOptions options = ReadGoldenRun(type).Fp32(2, true);
+      options.model.head = HeadKind::kScalar;
+      RunRanks(2, [&](ProcessGroup& group) {
+        Ledger ledger;
+        ASSERT_TRUE(LoadOrDie(source, options, group, ledger)->Save(saved).ok());
+        LoadOrDie(saved, options, group, ledger);
+      });
+      EXPECT_EQ(ReadFolder(saved), weights) << type << " " << head;
+    }
   }
 }
 

@@ -53,6 +53,7 @@ struct ModelUse {
   bool has_head;  // else one that is missing is drawn
   std::string length_option;
   int64_t length;
+  std::string scalar_head = "";  // its name there; "": as config.json says
 };
 
 // The option and the folder of the model whose tokenizer is the run's: the actor's, unless a reward model alone is
@@ -84,26 +85,30 @@ std::vector<ModelUse> ModelsOf(const RunConfig& c, const std::vector<std::string
   for (int i = 0; i < c.reward().source_size(); ++i) {
     if (c.reward().source(i).model().empty()) continue;
     models.push_back({absl::StrCat("reward.source[", i, "].model"), c.reward().source(i).model(), HeadKind::kScalar,
-                      true, "actor.max_len", c.actor().max_len()});
+                      true, "actor.max_len", c.actor().max_len(), c.reward().source(i).value_head_prefix()});
   }
   return models;
 }
 
-absl::Status CheckWeights(const ModelUse& use, const ModelConfig& model) {
+absl::Status CheckWeights(const ModelUse& use, ModelConfig model) {
+  if (!use.scalar_head.empty()) model.scalar_head = use.scalar_head;
   QUARTET_ASSIGN_OR_RETURN(const std::unique_ptr<CheckpointReader> reader, CheckpointReader::Open(use.folder));
   for (const ParameterGroup& group : MakeParameterLayout(model, use.head).groups) {
     for (const ParameterSpec& parameter : group.parameters) {
-      const auto found = reader->tensors().find(parameter.name);
-      const bool is_score = parameter.name == "score.weight";
+      const std::string name = NameInFolder(parameter, model);
+      const auto found = reader->tensors().find(name);
+      const bool is_score = IsScalarHead(parameter);
       if (found == reader->tensors().end()) {
-        if (is_score && !use.has_head) continue;
-        return absl::NotFoundError(absl::StrCat(
-            "the weights in ", use.folder, " have no tensor ", parameter.name,
-            is_score ? "; a reward model has a scalar head: AutoModelForSequenceClassification with num_labels=1"
-                     : ""));
+        if (is_score && !use.has_head && model.head != HeadKind::kScalar) continue;
+        return absl::NotFoundError(absl::StrCat("the weights in ", use.folder, " have no tensor ", name,
+                                                !is_score ? ""
+                                                : model.head == HeadKind::kScalar
+                                                    ? ", the scalar head that config.json says they have"
+                                                    : "; a reward model has a scalar head: "
+                                                      "AutoModelForSequenceClassification with num_labels=1"));
       }
       if (found->second.shape == parameter.shape) continue;
-      return absl::InvalidArgumentError(absl::StrCat(reader->files()[found->second.file], ": tensor ", parameter.name,
+      return absl::InvalidArgumentError(absl::StrCat(reader->files()[found->second.file], ": tensor ", name,
                                                      " has shape [", absl::StrJoin(found->second.shape, ", "),
                                                      "], the model needs [", absl::StrJoin(parameter.shape, ", "), "]",
                                                      is_score ? ": train and save it with num_labels=1" : ""));
@@ -137,7 +142,7 @@ absl::Status CheckModels(const RunConfig& config, const std::vector<std::string>
   const absl::StatusOr<ModelConfig> first = ReadModelConfig(folder);
   QUARTET_RETURN_IF_ERROR(Prefixed(option, first.status()));
   std::set<std::string> tokenizers;
-  std::set<std::tuple<std::string, HeadKind, bool>> weights;
+  std::set<std::tuple<std::string, HeadKind, bool, std::string>> weights;
   for (const ModelUse& use : ModelsOf(config, services)) {
     QUARTET_ASSIGN_OR_RETURN(const ModelConfig model, ReadModelConfig(use.folder));
     if (use.option == kRolloutModel) QUARTET_RETURN_IF_ERROR(CheckCache(model, config));
@@ -146,7 +151,7 @@ absl::Status CheckModels(const RunConfig& config, const std::vector<std::string>
       QUARTET_RETURN_IF_ERROR(Prefixed(use.option, CheckTokenizerFits(use.folder, model)));
       QUARTET_RETURN_IF_ERROR(Prefixed(use.option, CheckSameVocabulary("model", use.folder, model, folder, *first)));
     }
-    if (weights.emplace(use.folder, use.head, use.has_head).second) {
+    if (weights.emplace(use.folder, use.head, use.has_head, use.scalar_head).second) {
       QUARTET_RETURN_IF_ERROR(Prefixed(use.option, CheckWeights(use, model)));
     }
   }
@@ -246,6 +251,7 @@ absl::Status CheckModelConfigs(const RunConfig& config, const std::vector<std::s
     QUARTET_RETURN_IF_ERROR(CheckModelFolder(use.option, use.folder));
     const absl::StatusOr<ModelConfig> model = ReadModelConfig(use.folder);
     QUARTET_RETURN_IF_ERROR(Prefixed(use.option, model.status()));
+    QUARTET_RETURN_IF_ERROR(Prefixed(use.option, CheckHead(*model, use.folder, use.head)));
     // Trainers and the scorer compute at positions beyond those that the model was made for; the rollout refuses to.
     const auto check_length = use.option == kRolloutModel ? CheckLengthInPositions : CheckLengthInWindow;
     QUARTET_RETURN_IF_ERROR(check_length(*model, use.folder, use.length_option, use.length));

@@ -120,6 +120,30 @@ TEST_F(CheckInputsTest, SaysHowARewardModelHasOneLabel) {
                              HasSubstr("num_labels=1")));
 }
 
+TEST_F(CheckInputsTest, ReadsAHeadByItsName) {
+  ModelConfig named = TinyModel();
+  named.scalar_head = "value_head";
+  WriteModel("named", HeadKind::kScalar, named);
+  config_.mutable_reward()->mutable_source(0)->set_model(InScratch("named"));
+  EXPECT_EQ(Error(), "");
+  config_.mutable_reward()->mutable_source(0)->set_value_head_prefix("other");
+  EXPECT_THAT(Error(), AllOf(StartsWith("reward.source[0].model: "), HasSubstr("no tensor other.weight")));
+}
+
+TEST_F(CheckInputsTest, RefusesACriticAsALanguageModel) {
+  config_.mutable_actor()->set_pretrain(InScratch("reward"));
+  EXPECT_THAT(Error(), AllOf(StartsWith("actor.pretrain: "), HasSubstr("/reward/config.json: architectures"),
+                             HasSubstr("MistralForCausalLM")));
+}
+
+TEST_F(CheckInputsTest, RefusesACriticThatHasLostItsHead) {
+  fs::copy_file(InScratch("model/model.safetensors"), InScratch("reward/model.safetensors"),
+                fs::copy_options::overwrite_existing);
+  config_.mutable_critic()->set_pretrain(InScratch("reward"));
+  EXPECT_THAT(Error(), AllOf(StartsWith("critic.pretrain: "), HasSubstr("no tensor score.weight"),
+                             HasSubstr("config.json says")));
+}
+
 TEST_F(CheckInputsTest, NamesATensorOfAnotherShape) {
   ModelConfig wide = TinyModel();
   wide.intermediate_size = 24;
