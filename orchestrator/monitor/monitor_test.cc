@@ -1,7 +1,10 @@
+#include <filesystem>
 #include <fstream>
 #include <memory>
 #include <string>
 
+#include "absl/strings/str_cat.h"
+#include "core/base/files.h"
 #include "core/http/testing/http_client.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -80,6 +83,39 @@ TEST_F(MonitorTest, TheFiguresAreThoseOfTheRunFolder) {
   EXPECT_THAT(later, HasSubstr("quartet_run_steps_total 3\n"));
   EXPECT_THAT(later, HasSubstr("quartet_run_reward_mean 1\n"));
   EXPECT_THAT(later, Not(HasSubstr("quartet_run_policy_kl")));
+}
+
+// A run that goes on after step 1: what is of later steps is put aside, and its files are others then.
+TEST_F(MonitorTest, TheFiguresForgetWhatARunThatGoesOnHasPutAside) {
+  RunFigures figures(scratch_.path());
+  const auto step = [](int step, double reward) {
+    return absl::StrCat("{\"step\":", step, ",\"reward/mean\":", reward, ",\"time/step\":2}\n");
+  };
+  Append("metrics.jsonl", step(0, 0.5) + step(1, 0.75) + step(2, 0.875));
+  Append("evaluations.jsonl", R"({"step":2,"set":"test","reward":0.5})"
+                              "\n");
+  EXPECT_THAT(TextOf(figures), HasSubstr("quartet_run_steps_total 3\n"));
+  ASSERT_TRUE(AtomicWriteFile(scratch_.path() + "/metrics.jsonl", step(0, 0.5)).ok());
+  ASSERT_TRUE(AtomicWriteFile(scratch_.path() + "/evaluations.jsonl", "").ok());
+  // As long as before, so that its length alone tells nothing.
+  Append("metrics.jsonl", step(1, 0.25) + step(2, 0.125));
+  const std::string text = TextOf(figures);
+  EXPECT_THAT(text, HasSubstr("quartet_run_steps_total 3\n"));
+  EXPECT_THAT(text, HasSubstr("quartet_run_reward_mean 0.125\n"));
+  EXPECT_THAT(text, HasSubstr("quartet_run_step_duration_seconds_count 3\n"));
+  EXPECT_THAT(text, Not(HasSubstr("quartet_run_evaluation")));
+}
+
+TEST_F(MonitorTest, CountsTheWarningsAndErrorsOfLogs) {
+  std::filesystem::create_directory(scratch_.path() + "/logs");
+  Append("logs/scorer.log",
+         "E20261122 10:11:12.123456  12 a.cc:3] [scorer/0] a worker died\n"
+         "W20261122 10:11:13.123456  12 a.cc:4] [scorer/0] a reward server is slow\n");
+  Append("events.jsonl", "{\"kind\":\"warning\"}\n");
+  RunFigures figures(scratch_.path());
+  const std::string text = TextOf(figures);
+  EXPECT_THAT(text, HasSubstr("quartet_run_events_total{kind=\"error\"} 1\n"));
+  EXPECT_THAT(text, HasSubstr("quartet_run_events_total{kind=\"warning\"} 2\n"));
 }
 
 TEST_F(MonitorTest, ServesThePageAndTheFigures) {

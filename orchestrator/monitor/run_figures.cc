@@ -39,51 +39,53 @@ std::pair<std::string, std::string> SplitLast(const std::string& name) {
 
 }  // namespace
 
-RunFigures::RunFigures(const std::string& run_dir)
-    : metrics_(run_dir + "/metrics.jsonl"),
-      evaluations_(run_dir + "/evaluations.jsonl"),
-      events_(run_dir + "/events.jsonl"),
-      step_(prometheus::BuildHistogram()
+RunFigures::Steps::Steps()
+    : whole(prometheus::BuildHistogram()
                 .Name("quartet_run_step_duration_seconds")
                 .Help("Steps, whole.")
-                .Register(registry_)
+                .Register(registry)
                 .Add({}, Buckets())),
-      phases_(prometheus::BuildHistogram()
-                  .Name("quartet_run_phase_duration_seconds")
-                  .Help("Parts of steps, by phase; some go on beside each other.")
-                  .Register(registry_)) {}
+      phases(prometheus::BuildHistogram()
+                 .Name("quartet_run_phase_duration_seconds")
+                 .Help("Parts of steps, by phase; some go on beside each other.")
+                 .Register(registry)) {}
+
+RunFigures::RunFigures(const std::string& run_dir)
+    : metrics_(run_dir + "/metrics.jsonl"), evaluations_(run_dir + "/evaluations.jsonl"), events_(run_dir) {}
 
 absl::Status RunFigures::Add(MetricFamilies* families) {
   std::string lines;
   QUARTET_RETURN_IF_ERROR(metrics_.Read(&lines));
+  if (metrics_.began_anew()) steps_ = std::make_unique<Steps>();
   for (const nlohmann::json& record : Records(lines)) {
-    ++steps_;
-    newest_.clear();
+    ++steps_->count;
+    steps_->newest.clear();
     for (const auto& [name, value] : record.items()) {
       if (!value.is_number()) continue;
-      newest_[name] = value.get<double>();
+      const auto number = value.get<double>();
+      steps_->newest[name] = number;
       if (name == "time/step") {
-        step_.Observe(newest_[name]);
+        steps_->whole.Observe(number);
       } else if (absl::StartsWith(name, kTime) && name != "time/unix") {
-        phases_.Add({{"phase", name.substr(sizeof(kTime) - 1)}}, Buckets()).Observe(newest_[name]);
+        steps_->phases.Add({{"phase", name.substr(sizeof(kTime) - 1)}}, Buckets()).Observe(number);
       }
     }
   }
   QUARTET_RETURN_IF_ERROR(evaluations_.Read(&lines));
+  if (evaluations_.began_anew()) evaluated_.clear();
   for (const nlohmann::json& record : Records(lines)) {
     for (const auto& [name, value] : record.items()) {
       if (value.is_number() && name != "step") evaluated_[{TextIn(record, "set"), name}] = value.get<double>();
     }
   }
-  QUARTET_RETURN_IF_ERROR(events_.Read(&lines));
-  for (const nlohmann::json& record : Records(lines)) ++events_of_[TextIn(record, "kind")];
+  QUARTET_RETURN_IF_ERROR(events_.Read());
 
-  AddFigure(MetricType::Counter, "quartet_run_steps_total", "Steps that have been made.", {}, steps_, families);
-  for (const auto& [kind, count] : events_of_) {
+  AddFigure(MetricType::Counter, "quartet_run_steps_total", "Steps that have been made.", {}, steps_->count, families);
+  for (const auto& [kind, count] : events_.Counts()) {
     AddFigure(MetricType::Counter, "quartet_run_events_total", "Warnings, restarts and other events, by kind.",
-              {{"kind", kind}}, count, families);
+              {{"kind", kind}}, static_cast<double>(count), families);
   }
-  if (steps_ > 0) AddSteps(families);
+  if (steps_->count > 0) AddSteps(families);
   for (const auto& [place, value] : evaluated_) {
     AddFigure(MetricType::Gauge, "quartet_run_evaluation", "Of the newest evaluation, as in evaluations.jsonl.",
               {{"set", place.first}, {"metric", place.second}}, value, families);
@@ -92,8 +94,8 @@ absl::Status RunFigures::Add(MetricFamilies* families) {
 }
 
 void RunFigures::AddSteps(MetricFamilies* families) const {
-  for (const prometheus::MetricFamily& family : registry_.Collect()) families->push_back(family);
-  for (const auto& [name, value] : newest_) {
+  for (const prometheus::MetricFamily& family : steps_->registry.Collect()) families->push_back(family);
+  for (const auto& [name, value] : steps_->newest) {
     if (name == "step") {
       AddFigure(MetricType::Gauge, "quartet_run_step", "The newest step.", {}, value, families);
     } else if (name == "time/unix") {

@@ -27,52 +27,30 @@ namespace {
 
 using Json = nlohmann::json;
 
-constexpr size_t kMarks = 4000;
+constexpr size_t kCheckpoints = 4000;
 
 // The page with its styles and scripts, and two places: its title, and the data.
 constexpr char kTemplate[] =
 #include "orchestrator/page/page.inc"
     ;
 
-// "W20261122 10:11:12.123456 ..." of glog, in the zone of the machine.
-std::optional<double> LogTime(absl::string_view line) {
-  constexpr size_t kLength = 24;  // behind the letter
-  absl::Time time;
-  std::string error;
-  if (line.size() <= kLength || !absl::ParseTime("%E4Y%m%d %H:%M:%E6S", std::string(line.substr(1, kLength)),
-                                                 absl::LocalTimeZone(), &time, &error)) {
-    return std::nullopt;
-  }
-  return absl::ToDoubleSeconds(time - absl::UnixEpoch());
-}
-
 }  // namespace
-
-absl::Status RunPage::ReadLines(const std::string& name, std::string* lines) {
-  const auto [tail, is_new] = tails_.try_emplace(name, FileTail(absl::StrCat(run_dir_, "/", name)));
-  return tail->second.Read(lines);
-}
 
 absl::Status RunPage::Read() {
   std::string lines;
-  QUARTET_RETURN_IF_ERROR(ReadLines("metrics.jsonl", &lines));
+  QUARTET_RETURN_IF_ERROR(metric_lines_.Read(&lines));
+  if (metric_lines_.began_anew()) {
+    columns_ = StepColumns();
+    checkpoints_.clear();
+  }
   AddMetrics(lines);
-  QUARTET_RETURN_IF_ERROR(ReadLines("samples.jsonl", &lines));
+  QUARTET_RETURN_IF_ERROR(sample_lines_.Read(&lines));
+  if (sample_lines_.began_anew()) samples_ = KeptSamples();
   for (const Json& sample : Records(lines)) samples_.Add(sample);
-  QUARTET_RETURN_IF_ERROR(ReadLines("evaluations.jsonl", &lines));
+  QUARTET_RETURN_IF_ERROR(evaluation_lines_.Read(&lines));
+  if (evaluation_lines_.began_anew()) evaluations_.clear();
   AddEvaluations(lines);
-  QUARTET_RETURN_IF_ERROR(ReadLines("events.jsonl", &lines));
-  for (const Json& event : Records(lines)) {
-    AddMark({.step = static_cast<int64_t>(NumberIn(event, "step", -1)),
-             .time = NumberIn(event, "time", 0),
-             .kind = TextIn(event, "kind"),
-             .from = TextIn(event, "from"),
-             .text = TextIn(event, "text")});
-  }
-  std::error_code none;
-  for (const auto& entry : std::filesystem::directory_iterator(absl::StrCat(run_dir_, "/logs"), none)) {
-    if (entry.path().extension() == ".log") QUARTET_RETURN_IF_ERROR(ReadLog(entry.path().filename().string()));
-  }
+  QUARTET_RETURN_IF_ERROR(events_.Read());
   for (const auto& [name, text] : {std::pair("run.textproto", &config_text_), std::pair("state.json", &state_text_),
                                    std::pair("plan.json", &plan_text_)}) {
     absl::StatusOr<std::string> read = ReadFile(absl::StrCat(run_dir_, "/", name));
@@ -91,7 +69,9 @@ void RunPage::AddMetrics(const std::string& lines) {
       if (name != "step" && value.is_number()) metrics.Set(name, value.get<double>());
     }
     columns_.Add(step, metrics);
-    if (metrics.Get("time/checkpoint").has_value()) AddMark({.step = step, .kind = "checkpoint"});
+    if (!metrics.Get("time/checkpoint").has_value()) continue;
+    checkpoints_.push_back(step);
+    if (checkpoints_.size() > kCheckpoints) checkpoints_.pop_front();
   }
 }
 
@@ -105,29 +85,6 @@ void RunPage::AddEvaluations(const std::string& lines) {
     set.steps.push_back(static_cast<int64_t>(NumberIn(record, "step", -1)));
     set.values.push_back(NumberIn(record, set.metric.c_str(), std::nan("")));
   }
-}
-
-absl::Status RunPage::ReadLog(const std::string& name) {
-  std::string lines;
-  QUARTET_RETURN_IF_ERROR(ReadLines("logs/" + name, &lines));
-  for (const absl::string_view line : absl::StrSplit(lines, '\n', absl::SkipEmpty())) {
-    if (line[0] != 'W' && line[0] != 'E' && line[0] != 'F') continue;
-    const std::optional<double> time = LogTime(line);
-    if (!time.has_value()) continue;
-    const size_t text = line.find("] ");
-    // The step under way.
-    AddMark({.step = columns_.steps() == 0 ? -1 : columns_.last_step(),
-             .time = *time,
-             .kind = line[0] == 'W' ? "warning" : "error",
-             .from = name.substr(0, name.size() - 4),
-             .text = std::string(text == absl::string_view::npos ? line : line.substr(text + 2))});
-  }
-  return absl::OkStatus();
-}
-
-void RunPage::AddMark(Mark mark) {
-  marks_.push_back(std::move(mark));
-  if (marks_.size() > kMarks) marks_.pop_front();
 }
 
 void RunPage::AppendRun(std::string* out) const {
@@ -170,10 +127,12 @@ void RunPage::AppendEvaluations(std::string* out) const {
 
 void RunPage::AppendMarks(std::string* out) const {
   JsonList all("[", out);
-  for (const Mark& mark : marks_) {
+  const auto append = [&](const RunEvent& mark) {
     JsonList one("{", all.Next());
-    if (mark.step >= 0) {
-      absl::StrAppend(one.Next("s"), mark.step);
+    // What a log tells belongs to the step that was under way.
+    const int64_t step = mark.step >= 0 ? mark.step : mark.of_log ? columns_.StepAt(mark.time) : -1;
+    if (step >= 0) {
+      absl::StrAppend(one.Next("s"), step);
     } else {
       one.Next("s")->append("null");
     }
@@ -185,7 +144,9 @@ void RunPage::AppendMarks(std::string* out) const {
     one.Text("k", mark.kind);
     one.Text("who", mark.from);
     one.Text("text", mark.text);
-  }
+  };
+  for (const int64_t step : checkpoints_) append({.step = step, .kind = "checkpoint"});
+  for (const RunEvent* event : events_.Newest()) append(*event);
 }
 
 void RunPage::AppendConfig(std::string* out) const {

@@ -12,16 +12,23 @@
 #include "orchestrator/page/kept_samples.h"
 #include "orchestrator/page/step_columns.h"
 #include "orchestrator/run_folder/file_tail.h"
+#include "orchestrator/run_folder/run_events.h"
 
 namespace quartet {
 
 // What is kept is bounded, but for evaluations and checkpoints, of which there are few. One thread.
 class RunPage {
  public:
-  explicit RunPage(const std::string& run_dir) : run_dir_(run_dir) {}
+  explicit RunPage(const std::string& run_dir)
+      : run_dir_(run_dir),
+        metric_lines_(run_dir + "/metrics.jsonl"),
+        sample_lines_(run_dir + "/samples.jsonl"),
+        evaluation_lines_(run_dir + "/evaluations.jsonl"),
+        events_(run_dir) {}
 
   // Reads what the files of the folder have got since the last time; one that is not there is empty, and a line that is
-  // no record is left out. The error names the file that cannot be read.
+  // no record is left out. What a run that goes on has put aside is forgotten. The error names the file that cannot be
+  // read.
   absl::Status Read();
   // Whether there was no configuration of a run.
   bool is_empty() const { return config_text_.empty(); }
@@ -40,17 +47,8 @@ class RunPage {
     std::vector<int64_t> steps;
     std::vector<double> values;
   };
-  struct Mark {
-    int64_t step = -1;  // none
-    double time = 0;
-    std::string kind, from, text;
-  };
-
-  absl::Status ReadLines(const std::string& name, std::string* lines);
-  absl::Status ReadLog(const std::string& name);
   void AddMetrics(const std::string& lines);
   void AddEvaluations(const std::string& lines);
-  void AddMark(Mark mark);
   void AppendRun(std::string* out) const;
   void AppendEvaluations(std::string* out) const;
   void AppendMarks(std::string* out) const;
@@ -58,11 +56,12 @@ class RunPage {
   void AppendPlan(std::string* out) const;
 
   const std::string run_dir_;
-  std::map<std::string, FileTail> tails_;  // by the file's name
+  FileTail metric_lines_, sample_lines_, evaluation_lines_;
   StepColumns columns_;
+  std::deque<int64_t> checkpoints_;  // steps after which one was saved
   KeptSamples samples_;
   std::map<std::string, Evaluations> evaluations_;
-  std::deque<Mark> marks_;
+  RunEvents events_;
   std::string config_text_, state_text_, plan_text_;
 };
 

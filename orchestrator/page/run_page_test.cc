@@ -5,7 +5,9 @@
 
 #include <fstream>
 #include <string>
+#include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "core/base/files.h"
@@ -92,6 +94,42 @@ TEST_F(RunPageTest, ShowsWarningsAndErrorsOfTheLogs) {
   EXPECT_EQ(data["marks"][0]["who"], "scorer");
   EXPECT_EQ(data["marks"][0]["text"], "[scorer/0] a reward server is slow");
   EXPECT_GT(data["marks"][0]["t"], 1.7e9);
+}
+
+TEST_F(RunPageTest, ShowsWhatALogTellsAtTheStepThatWasUnderWay) {
+  ASSERT_TRUE(MakeDirs(scratch_.path() + "/logs").ok());
+  const absl::Time began = absl::FromUnixSeconds(1'700'000'000);
+  for (int step = 0; step < 5; ++step) {
+    Append("metrics.jsonl",
+           absl::StrCat("{\"step\":", step, ",\"time/step\":10,\"time/unix\":", 1'700'000'010 + 10 * step, "}\n"));
+  }
+  for (const int second : {-20, 5, 15, 35, 90}) {
+    Append("logs/scorer.log", absl::FormatTime("W%E4Y%m%d %H:%M:%E6S  12 a.cc:4] slow\n", began + absl::Seconds(second),
+                                               absl::LocalTimeZone()));
+  }
+  std::vector<Json> steps;
+  const Json data = Data();
+  for (const Json& mark : data["marks"]) steps.push_back(mark["s"]);
+  EXPECT_THAT(steps, ::testing::ElementsAre(Json(nullptr), Json(0), Json(1), Json(3), Json(4)));
+}
+
+// A run that goes on after its first step.
+TEST_F(RunPageTest, ForgetsWhatARunThatGoesOnHasPutAside) {
+  const std::string first = "{\"step\":0,\"reward/mean\":0.5}\n";
+  Append("metrics.jsonl", first + "{\"step\":1,\"reward/mean\":0.75,\"time/checkpoint\":1}\n{\"step\":2}\n");
+  Append("samples.jsonl", "{\"step\":0,\"response\":\"a\"}\n{\"step\":2,\"response\":\"b\"}\n");
+  Append("evaluations.jsonl", "{\"step\":2,\"set\":\"held\",\"reward\":0.5}\n");
+  EXPECT_EQ(Data()["x"], Json({0, 1, 2}));
+  ASSERT_TRUE(AtomicWriteFile(scratch_.path() + "/metrics.jsonl", first).ok());
+  ASSERT_TRUE(AtomicWriteFile(scratch_.path() + "/samples.jsonl", "{\"step\":0,\"response\":\"a\"}\n").ok());
+  ASSERT_TRUE(AtomicWriteFile(scratch_.path() + "/evaluations.jsonl", "").ok());
+  Append("metrics.jsonl", "{\"step\":1,\"reward/mean\":0.25}\n");
+  const Json data = Data();
+  EXPECT_EQ(data["x"], Json({0, 1}));
+  EXPECT_EQ(data["cols"]["reward/mean"], Json({0.5, 0.25}));
+  EXPECT_EQ(data["samples"]["response"], Json({"a"}));
+  EXPECT_TRUE(data["evals"].empty());
+  EXPECT_TRUE(data["marks"].empty());
 }
 
 // Answers are hostile: none of their characters can end the script that holds them.

@@ -111,6 +111,16 @@ void StepColumns::Add(int64_t step, const Metrics& metrics) {
   size_ *= 2;
 }
 
+int64_t StepColumns::StepAt(double time) const {
+  if (started_ <= 0 || time < started_) return -1;
+  const auto ended_before = [&](const Bucket& bucket) { return started_ + bucket.seconds < time; };
+  if (const auto old = std::partition_point(old_.begin(), old_.end(), ended_before); old != old_.end()) {
+    return old->last_step;
+  }
+  const auto found = std::partition_point(newest_.begin(), newest_.end(), ended_before);
+  return found == newest_.end() ? last_step_ : found->last_step;
+}
+
 void StepColumns::AppendJson(std::string* out) const {
   std::vector<const Bucket*> points;
   for (const Bucket& bucket : old_) points.push_back(&bucket);

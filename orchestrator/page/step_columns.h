@@ -27,7 +27,9 @@ class StepColumns {
   double started() const { return started_; }
   // At the end of the latest step.
   double ended() const { return ended_; }
-  int64_t last_step() const { return last_step_; }
+  // The step under way at a time in Unix seconds: the first one that ended then or later (of a bucket its last step),
+  // or the latest one where none has. -1 before the first step began, and where steps have no time.
+  int64_t StepAt(double time) const;
 
   // {"x", "n", "t", "cols", "lo", "hi", "stats"} without its braces: of each point its last step, how many steps it
   // stands for and the seconds until then; each metric's means, for those whose spikes matter their least and greatest

@@ -23,6 +23,7 @@
 #include "orchestrator/clients/service_clients.h"
 #include "orchestrator/run_folder/phase_file.h"
 #include "orchestrator/run_folder/record_fields.h"
+#include "orchestrator/run_folder/run_events.h"
 #include "orchestrator/run_folder/run_lock.h"
 
 namespace quartet {
@@ -64,14 +65,17 @@ void ReadSteps(RunStatus* status) {
   }
 }
 
-void ReadEvents(RunStatus* status) {
-  for (const Json& event : RecordsAtTheEndOf(status->run_dir + "/events.jsonl")) {
-    const std::string kind = TextIn(event, "kind");
-    status->restarts += kind == "restart";
-    status->warnings += kind == "warning";
-    status->errors += kind == "error";
-    status->last_event = absl::StrCat(kind, ": ", TextIn(event, "text"));
+absl::Status ReadEvents(RunStatus* status) {
+  RunEvents events(status->run_dir);
+  QUARTET_RETURN_IF_ERROR(events.Read());
+  std::map<std::string, int64_t> counts = events.Counts();
+  status->restarts = counts["restart"];
+  status->warnings = counts["warning"];
+  status->errors = counts["error"];
+  if (const auto newest = events.Newest(); !newest.empty()) {
+    status->last_event = absl::StrCat(newest.back()->kind, ": ", newest.back()->text);
   }
+  return absl::OkStatus();
 }
 
 std::string Ago(absl::Duration since) {
@@ -150,12 +154,11 @@ absl::StatusOr<RunStatus> ReadRunStatus(const std::string& run_dir) {
     status.phase_since = phase->since;
   }
   ReadSteps(&status);
-  ReadEvents(&status);
-  if (const auto checkpoints = ListCheckpoints(run_dir + "/checkpoints"); checkpoints.ok()) {
-    for (const auto& [step, path] : *checkpoints) {
-      if (IsFinished(path)) status.checkpoint = CheckpointId(step);
-    }
-  }
+  QUARTET_RETURN_IF_ERROR(ReadEvents(&status));
+  QUARTET_ASSIGN_OR_RETURN(const auto checkpoints, ListCheckpoints(run_dir + "/checkpoints"));
+  const auto newest = std::find_if(checkpoints.begin(), checkpoints.end(),
+                                   [](const auto& checkpoint) { return IsFinished(checkpoint.second); });
+  if (newest != checkpoints.end()) status.checkpoint = CheckpointId(newest->first);
   return status;
 }
 

@@ -32,8 +32,8 @@ struct RunStatus {
   int64_t steps_done = 0;
   absl::Time last_step;  // where steps_done > 0
   absl::Duration mean_step;
-  std::string checkpoint;  // the newest, such as "step_20"
-  int64_t restarts = 0, warnings = 0, errors = 0;
+  std::string checkpoint;                          // the newest, such as "step_20"
+  int64_t restarts = 0, warnings = 0, errors = 0;  // of events.jsonl and of logs/
   std::string last_event;
   std::vector<ServiceStatus> services;  // only their names and addresses before AskServices
 };

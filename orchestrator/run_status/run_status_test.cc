@@ -7,7 +7,9 @@
 #include <memory>
 #include <string>
 
+#include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
+#include "core/base/files.h"
 #include "orchestrator/run_folder/phase_file.h"
 #include "orchestrator/run_folder/run_folder.h"
 #include "orchestrator/testing/fake_services.h"
@@ -98,6 +100,29 @@ TEST_F(RunStatusTest, OfARunThatIsOverSaysWhy) {
           .ok());
   folder_ = nullptr;
   EXPECT_THAT(PrintRunStatus(Read(), absl::Now()), HasSubstr("failed\n  a rank died\n  at step 3\n"));
+}
+
+TEST_F(RunStatusTest, NamesTheNewestCheckpointThatIsWhole) {
+  StartRun();
+  for (const int64_t step : {9, 10, 20}) {
+    const std::string folder = folder_->checkpoint_path(absl::StrCat("step_", step));
+    ASSERT_TRUE(MakeDirs(folder).ok());
+    if (step < 20) ASSERT_TRUE(AtomicWriteFile(folder + "/checkpoint.json", "{}").ok());
+  }
+  EXPECT_EQ(Read().checkpoint, "step_10");
+}
+
+TEST_F(RunStatusTest, CountsTheWarningsAndErrorsOfLogsToo) {
+  StartRun();
+  ASSERT_TRUE(folder_->WriteEvent("warning", 1, "orchestrator", "rewards are equal").ok());
+  ASSERT_TRUE(AtomicWriteFile(folder_->logs_path() + "/scorer.log",
+                              "E20261122 10:11:12.123456  12 a.cc:3] [scorer/0] a worker died\n"
+                              "W20261122 10:11:13.123456  12 a.cc:4] [scorer/0] a reward server is slow\n"
+                              "I20261122 10:11:13.123456  12 a.cc:4] [scorer/0] fine\n")
+                  .ok());
+  const RunStatus status = Read();
+  EXPECT_EQ(status.errors, 1);
+  EXPECT_EQ(status.warnings, 2);
 }
 
 TEST_F(RunStatusTest, IsReadWithoutChangingTheFolder) {
