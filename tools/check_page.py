@@ -4,7 +4,7 @@
     tools/check_page.py PROGRAMS [--keep=FOLDER]
 
 PROGRAMS is the folder of the programs //orchestrator:report and //orchestrator:compare. Run folders are made up here: without a step, with one, with hostile answers, NaN and
-a continuation, without a critic, of fine-tuning, of preferences, of 10,000 steps. Of each page: no message on the console (an error,
+a continuation, without a critic, that learns nothing, of fine-tuning, of preferences, of 10,000 steps. Of each page: no message on the console (an error,
 a request that the page's policy refuses), the title, the latest step's numbers, and what belongs to its kind. --keep leaves
 folders and screenshots (light and dark, and 400 pixels wide) there.
 """
@@ -22,6 +22,9 @@ import tempfile
 HOSTILE = ['<img src=x onerror="document.title=\'HACKED\'">', '</script><script>document.title="HACKED"</script>', '<!--<script>',
            '\u202egnp.exe\u202c \x00\x07 \u2028 </div></table><h1>BIG</h1>', '{{DATA}} {{TITLE}} $& ${alert(1)}',
            '<svg/onload=document.title="HACKED">']
+# What may be 0 in every step, among them all that is drawn on a logarithmic axis unless it is asked for.
+NOTHING = ('reward/mean', 'reward/std', 'kl/mean', 'policy/entropy', 'policy/grad_norm', 'critic/grad_norm', 'critic/loss', 'policy/loss',
+           'policy/learning_rate', 'rollout/log_prob_diff_mean', 'rollout/log_prob_diff_max')
 failures = []
 
 
@@ -82,6 +85,7 @@ def runs():
                                        for s in (-1, 29, 59)],
                           events=[{'time': 1.7e9 + 200, 'step': 30, 'kind': 'restart', 'from': 'orchestrator', 'text': HOSTILE[1]}])
     yield 'no_critic', dict(records=[ppo_step(s, critic=False) for s in range(40)], samples=[sample(3, 'two')])
+    yield 'no_gradient', dict(records=[ppo_step(s) | {name: 0 for name in NOTHING} for s in range(40)])
     yield 'sft', dict(records=[offline_step('sft', s) for s in range(50)], program='sft')
     yield 'dpo', dict(records=[offline_step('dpo', s) for s in range(50)], program='dpo')
     yield 'long', dict(records=[ppo_step(s) for s in range(10000)], samples=[sample(s, 'x' * 400) for s in range(10000)])
@@ -89,7 +93,11 @@ def runs():
 
 def browse(page, *options):
     command = ['chromium', '--headless=new', '--no-sandbox', '--disable-gpu', '--hide-scrollbars', '--virtual-time-budget=8000', *options, page]
-    return subprocess.run(command, capture_output=True, text=True, timeout=120)
+    try:
+        return subprocess.run(command, capture_output=True, text=True, timeout=120)
+    except subprocess.TimeoutExpired:
+        check(os.path.basename(os.path.dirname(page)), 'the browser hangs on it', False)
+        return subprocess.CompletedProcess(command, 124, '<title></title>', '')
 
 
 def readout_of(dom):
@@ -99,12 +107,13 @@ def readout_of(dom):
 
 def shown(value):
     """As the page writes a number: with three significant digits."""
-    return f'{value:.{2 - math.floor(math.log10(value))}f}'
+    return f'{value:.{2 - math.floor(math.log10(value))}f}' if value else '0'
 
 
 def check_page(name, folder, records):
     page = 'file://' + folder + '/report.html'
-    opened = browse(page, '--enable-logging=stderr', '--dump-dom')
+    # High enough that all charts are in view, which are drawn only then.
+    opened = browse(page, '--enable-logging=stderr', '--window-size=1440,6000', '--dump-dom')
     dom = opened.stdout
     messages = [line for line in opened.stderr.splitlines() if 'CONSOLE' in line]
     check(name, f'the console says {messages[:2]}', not messages)
@@ -124,6 +133,8 @@ def check_page(name, folder, records):
     if name == 'hostile':
         check(name, 'the cause of the end is not told', 'a rank of the scorer has ended' in body)
         check(name, 'the restart is not told', '1 restart' in body)
+    if name == 'no_gradient':
+        check(name, 'charts that cannot be logarithmic are not linear', body.count('linear: nothing above 0') == 4)
     if name == 'no_critic':
         check(name, 'it has a critic', 'Gradient norm, critic' not in body)
     if name == 'dpo':
@@ -138,13 +149,13 @@ def check_page(name, folder, records):
 
 def check_comparison(programs, root):
     page = root + '/comparison.html'
-    subprocess.run([programs + '/compare', f'--run_dir={root}/no_critic', f'--run_dir={root}/hostile', f'--run_dir={root}/sft', '--out=' + page],
+    subprocess.run([programs + '/compare', *(f'--run_dir={root}/{name}' for name in ('no_critic', 'hostile', 'sft', 'no_gradient')), '--out=' + page],
                    check=True, stdout=subprocess.DEVNULL)
     opened = browse('file://' + page, '--enable-logging=stderr', '--dump-dom')
     messages = [line for line in opened.stderr.splitlines() if 'CONSOLE' in line]
     check('comparison', f'the console says {messages[:2]}', not messages)
     body = re.sub(r'<[^>]+>', ' ', re.sub(r'<script.*?</script>', '', opened.stdout, flags=re.S))
-    for text in ('no_critic', 'hostile', 'sft', 'Reward', 'KL to reference', 'Loss', 'nothing differs but run_dir'):
+    for text in ('no_critic', 'hostile', 'sft', 'no_gradient', 'Reward', 'KL to reference', 'Loss', 'nothing differs but run_dir'):
         check('comparison', f'it lacks {text}', text in body)
     check('comparison', 'it lacks the latest reward of no_critic', shown(sum(ppo_step(s)['reward/mean'] for s in range(36, 40)) / 4) in body)
     print(f'comparison: {os.path.getsize(page):,} bytes')

@@ -94,8 +94,8 @@ function chart(parent, spec) {
   const tools = make('span', {class: 'tools'});
   if (spec.logs) {
     const b = make('button', {class: 'plain', type: 'button', title: 'logarithmic axis', 'aria-label': 'logarithmic axis of ' + spec.title, onclick() {
-      S.logs[spec.id] = !isLog(spec); keep(); b.setAttribute('aria-pressed', isLog(spec)); draw(spec); }}, 'log');
-    b.setAttribute('aria-pressed', isLog(spec)); spec.button = b; tools.append(b);
+      S.logs[spec.id] = !wantsLog(spec); keep(); b.setAttribute('aria-pressed', wantsLog(spec)); draw(spec); }}, 'log');
+    b.setAttribute('aria-pressed', wantsLog(spec)); spec.button = b; tools.append(b);
   }
   parent.append(make('figure', {}, make('figcaption', {}, make('b', {}, spec.title), spec.key || note, spec.key ? note : null, tools), plot));
   Object.assign(spec, {plot, holder, cursor, dot, noteElement: note});
@@ -105,7 +105,9 @@ function chart(parent, spec) {
   plot.addEventListener('click', e => { if (!dragged) { hover(spec, e.clientX); pin(); } });
   watcher ? watcher.observe(plot) : draw(spec);
 }
-const isLog = spec => !!(spec.logs && (S.logs[spec.id] === undefined ? spec.logByDefault : S.logs[spec.id]));
+const wantsLog = spec => !!(spec.logs && (S.logs[spec.id] === undefined ? spec.logByDefault : S.logs[spec.id]));
+// As it is drawn: where nothing above 0 is shown a logarithmic axis has no place for anything.
+const isLog = spec => !!spec.log;
 const watcher = 'IntersectionObserver' in window ? new IntersectionObserver(es => es.forEach(e => { if (e.isIntersecting) {
   const spec = charts.find(c => c.plot === e.target); watcher.unobserve(e.target); if (spec && !spec.g) draw(spec); } }), {rootMargin: '300px'}) : null;
 
@@ -170,14 +172,18 @@ function rowsOf(spec) {
   return {labels, series, colors, rows};
 }
 
-// A sensible axis: what is shown of the values; a few outliers may leave it, and the caption says so.
-function rangeOf(spec, rows) {
-  if (spec.range) return spec.range;
-  const [a, b] = win || whole(), log = isLog(spec), values = [];
+function shownValues(spec, rows) {
+  const [a, b] = win || whole(), values = [];
   for (const r of rows) if (r[0] >= a && r[0] <= b) {
     if (spec.stacked) { values.push(r.slice(1).reduce((p, q) => p + q, 0)); continue; }
     for (let j = 1; j < r.length; j++) if (r[j]) for (const v of r[j]) if (v !== null && isFinite(v)) values.push(v);
   }
+  return values;
+}
+// A sensible axis: what is shown of the values; a few outliers may leave it, and the caption says so.
+function rangeOf(spec, rows) {
+  if (spec.range) return spec.range;
+  const log = isLog(spec), values = shownValues(spec, rows);
   if (!values.length) return [0, 1];
   values.sort((p, q) => p - q);
   let lo = values[0], hi = values[values.length - 1];
@@ -236,8 +242,10 @@ const limitLine = spec => ({activate: () => ({didDrawChart(e) {
   c.fillStyle = ink.ink; c.fillText(spec.limit.text, tx, ty);
   c.restore();
 }, }), toString: () => 'limit'});
-// Ticks of a logarithmic axis: powers of ten, or 1, 2, 5 where there are few of them.
+// Ticks of a logarithmic axis: powers of ten, or 1, 2, 5 where there are few of them. Between two numbers above 0 there are
+// at most 633 powers of ten.
 const logTicks = format => (a, b, pixels) => {
+  if (!(a > 0 && b < Infinity)) return [];
   const lo = Math.log10(a), hi = Math.log10(b), out = [], every = Math.max(1, Math.ceil((hi - lo) * 17 / pixels));
   for (let e = Math.floor(lo); e <= Math.ceil(hi); e++)
     for (const m of hi - lo > 1.6 ? [1] : [1, 2, 5]) {
@@ -260,7 +268,10 @@ const interaction = {
 };
 
 function options(spec) {
-  const {labels, series, colors, rows} = rowsOf(spec), log = isLog(spec), small = spec.plot.clientWidth < 260;
+  spec.log = wantsLog(spec);
+  let drawn = rowsOf(spec);
+  if (spec.log && !shownValues(spec, drawn.rows).length) { spec.log = false; drawn = rowsOf(spec); }
+  const {labels, series, colors, rows} = drawn, log = isLog(spec), small = spec.plot.clientWidth < 260;
   const range = rangeOf(spec, rows);
   const y = spec.axis || axisNumber;
   return {file: rows, labels, series, colors, customBars: !spec.stacked, stackedGraph: !!spec.stacked, logscale: log, dateWindow: win || whole(), valueRange: range,
@@ -283,6 +294,7 @@ function draw(spec) {
     if (spec.limit.v > b || spec.limit.v < a) note = spec.limit.text + ', out of view';
   }
   if (spec.cut) note = 'up to ' + (spec.format || sig)(spec.cut);
+  if (wantsLog(spec) && !isLog(spec)) note = 'linear: nothing above 0';
   spec.noteElement.textContent = note;
   spec.plot.setAttribute('aria-label', spec.title + '. ' + spec.lines.filter(l => !l.points && l.name).map(l => l.label + ': latest ' + (spec.format || sig)(at(l.name, LAST))).join('; ') + '. ' + (spec.limit ? spec.limit.text : ''));
   place(spec);
