@@ -43,26 +43,35 @@ std::vector<double> CompareWithinGroups(const std::vector<ScoredSequence<T>>& ba
   return rewards;
 }
 
-// The scalar that stands at the last token of each sequence.
+struct ShapedRewards {
+  std::vector<double> values;  // what stands at the last token of each sequence
+  std::vector<bool> clipped;
+};
+
 template <typename T>
-std::vector<double> ShapedRewards(const std::vector<ScoredSequence<T>>& batch, const Estimation& how) {
+ShapedRewards ShapeRewards(const std::vector<ScoredSequence<T>>& batch, const Estimation& how) {
   const AlgorithmConfig& algorithm = how.algorithm;
-  const auto clip = [&](std::vector<double>* rewards) {
-    for (double& r : *rewards) r = std::clamp<double>(r, algorithm.reward_clip_min(), algorithm.reward_clip_max());
+  ShapedRewards shaped = {.values = {}, .clipped = std::vector<bool>(batch.size())};
+  std::vector<double>& rewards = shaped.values;
+  const auto clip = [&] {
+    for (size_t i = 0; i < rewards.size(); ++i) {
+      const double before = rewards[i];
+      rewards[i] = std::clamp<double>(before, algorithm.reward_clip_min(), algorithm.reward_clip_max());
+      shaped.clipped[i] = rewards[i] != before;
+    }
   };
   const bool clips_before = algorithm.reward_clip_placement() == "before_baseline";
-  std::vector<double> rewards;
   rewards.reserve(batch.size());
   for (const ScoredSequence<T>& s : batch) rewards.push_back(s.reward);
-  if (clips_before) clip(&rewards);
+  if (clips_before) clip();
   if (how.sequence_kl != 0) {
     for (size_t i = 0; i < batch.size(); ++i) {
       rewards[i] -= how.sequence_kl * std::accumulate(batch[i].kl.begin(), batch[i].kl.end(), 0.0);
     }
   }
   if (how.estimator.compares()) rewards = CompareWithinGroups(batch, how, std::move(rewards));
-  if (!clips_before) clip(&rewards);
-  return rewards;
+  if (!clips_before) clip();
+  return shaped;
 }
 
 struct Estimates {
@@ -127,16 +136,19 @@ std::vector<AdvantagesAndReturns<T>> EstimateAdvantages(const std::vector<Scored
                           .estimator = EstimatorOf(algorithm),
                           .token_kl = of_sequences ? 0 : kl_coefficient,
                           .sequence_kl = of_sequences ? kl_coefficient : 0};
-  const std::vector<double> rewards = ShapedRewards(batch, how);
+  const ShapedRewards rewards = ShapeRewards(batch, how);
   std::vector<Estimates> estimates;
   estimates.reserve(batch.size());
-  for (size_t i = 0; i < batch.size(); ++i) estimates.push_back(EstimateSequence(batch[i], rewards[i], how));
+  for (size_t i = 0; i < batch.size(); ++i) estimates.push_back(EstimateSequence(batch[i], rewards.values[i], how));
   Normalize(batch, algorithm, &estimates);
   std::vector<AdvantagesAndReturns<T>> results;
   results.reserve(batch.size());
-  for (const Estimates& e : estimates) {
-    results.push_back(
-        {std::vector<T>(e.advantages.begin(), e.advantages.end()), std::vector<T>(e.returns.begin(), e.returns.end())});
+  for (size_t i = 0; i < batch.size(); ++i) {
+    const Estimates& e = estimates[i];
+    results.push_back({.advantages = std::vector<T>(e.advantages.begin(), e.advantages.end()),
+                       .returns = std::vector<T>(e.returns.begin(), e.returns.end()),
+                       .shaped_reward = rewards.values[i],
+                       .clipped = rewards.clipped[i]});
   }
   return results;
 }

@@ -33,6 +33,10 @@ struct AdvantagesAndReturns {
   std::vector<T> advantages;
   // Discounted rewards to go, less their baseline, or advantages + values with a critic; before normalisation.
   std::vector<T> returns;
+  // The scalar at the last token: the reward, less its group's baseline and with the KL penalty of a sequence where
+  // those are, clipped; and whether clipping has changed it.
+  double shaped_reward = 0;
+  bool clipped = false;
 };
 
 // Of each sequence of the batch, in order. Defined for float and double; computed in double either way. `algorithm` is

@@ -48,6 +48,8 @@ absl::Status ComputeAdvantages(const AlgorithmConfig& algorithm, double kl_coeff
   for (size_t i = 0; i < batch->size(); ++i) {
     (*batch)[i].advantages = std::move(estimated[i].advantages);
     (*batch)[i].returns = std::move(estimated[i].returns);
+    (*batch)[i].shaped_reward = estimated[i].shaped_reward;
+    (*batch)[i].reward_clipped = estimated[i].clipped;
   }
   return absl::OkStatus();
 }
@@ -160,13 +162,17 @@ void AddLogProbMetrics(const LogProbDifference& difference, Metrics* metrics) {
 }
 
 void AddExperienceMetrics(const std::vector<Experience>& batch, Metrics* metrics) {
-  std::vector<double> rewards, lengths, returns, errors;
+  std::vector<double> rewards, shaped, lengths, returns, errors;
+  std::map<int64_t, bool> teaches;  // by group
   std::map<std::string, double> parts;
   int64_t tokens = 0;
-  int64_t truncated = 0;
+  int64_t truncated = 0, clipped = 0;
   const double n = static_cast<double>(std::max<size_t>(batch.size(), 1));
   for (const Experience& e : batch) {
     rewards.push_back(e.reward);
+    shaped.push_back(e.shaped_reward);
+    clipped += e.reward_clipped;
+    teaches[e.group] |= !e.excluded && std::ranges::any_of(e.advantages, [](float a) { return a != 0; });
     lengths.push_back(static_cast<double>(e.action_tokens()));
     tokens += e.action_tokens();
     truncated += e.truncated;
@@ -179,9 +185,13 @@ void AddExperienceMetrics(const std::vector<Experience>& batch, Metrics* metrics
     }
   }
   const Moments reward = MomentsOf(rewards);
+  const auto idle = static_cast<double>(std::ranges::count_if(teaches, [](const auto& one) { return !one.second; }));
+  for (const auto& [name, value] : parts) metrics->Set("reward/" + name, value);
   metrics->Set("reward/mean", reward.mean);
   metrics->Set("reward/std", std::sqrt(reward.PopulationVariance()));
-  for (const auto& [name, value] : parts) metrics->Set("reward/" + name, value);
+  metrics->Set("reward/shaped_std", std::sqrt(MomentsOf(shaped).PopulationVariance()));
+  metrics->Set("reward/clipped", static_cast<double>(clipped) / n);
+  metrics->Set("reward/groups_without_signal", idle / static_cast<double>(std::max<size_t>(teaches.size(), 1)));
   if (const std::optional<double> kl = BatchKl(batch); kl.has_value()) metrics->Set("kl/mean", *kl);
   metrics->Set("response_length/mean", MomentsOf(lengths).mean);
   metrics->Set("response_length/truncated", static_cast<double>(truncated) / n);

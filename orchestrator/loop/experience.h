@@ -47,11 +47,13 @@ struct Experience {
   std::vector<float> kl;
   std::vector<float> advantages;
   std::vector<float> returns;
+  double shaped_reward = 0;     // that advantages are made of: less a baseline, clipped
+  bool reward_clipped = false;  // and changed by that
 
   int64_t action_tokens() const { return static_cast<int64_t>(rollout_log_probs.size()); }
 };
 
-// Fills in kl, advantages and returns as algorithm.* says (docs/algorithms.md).
+// Fills in kl, advantages, returns, shaped_reward and reward_clipped as algorithm.* says (docs/algorithms.md).
 absl::Status ComputeAdvantages(const AlgorithmConfig& algorithm, double kl_coefficient, std::vector<Experience>* batch);
 
 // Absolute differences of the trainer's and the rollout's log-probabilities over all action tokens.

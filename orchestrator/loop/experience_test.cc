@@ -68,6 +68,29 @@ TEST(OptimizerSteps, HoldEverySequenceOnceAndWeighTokensAlike) {
   EXPECT_EQ(seen, (std::multiset<float>{0, 1, 2, 3, 4, 5, 6}));
 }
 
+TEST(ExperienceMetrics, TellWhatOfTheRewardsTeaches) {
+  std::vector<Experience> batch;
+  // Rewards 100 and 20 are both 10 once they are clipped, and the third group's are equal.
+  const float rewards[] = {100, 20, 1, 0, 2, 2};
+  for (int i = 0; i < 6; ++i) {
+    batch.push_back(MakeExperience(i, 2, 2));
+    batch.back().group = i / 2;
+    batch.back().reward = rewards[i];
+  }
+  RunConfig config;
+  config.mutable_algorithm()->set_advantage_estimator("rloo");
+  config.mutable_algorithm()->set_reward_clip_placement("before_baseline");
+  ASSERT_TRUE(ResolveRunConfig(&config, "").ok());
+  ASSERT_TRUE(ComputeAdvantages(config.algorithm(), 0, &batch).ok());
+  Metrics metrics;
+  AddExperienceMetrics(batch, &metrics);
+  EXPECT_DOUBLE_EQ(*metrics.Get("reward/clipped"), 2.0 / 6);
+  EXPECT_DOUBLE_EQ(*metrics.Get("reward/groups_without_signal"), 2.0 / 3);
+  for (Experience& e : batch) e.excluded = true;
+  AddExperienceMetrics(batch, &metrics);
+  EXPECT_EQ(metrics.Get("reward/groups_without_signal"), 1);
+}
+
 TEST(OptimizerSteps, AreShuffledByStepAndEpochAndRepeatable) {
   std::vector<Experience> batch;
   for (int i = 0; i < 16; ++i) batch.push_back(MakeExperience(i, 1, 1));

@@ -114,7 +114,7 @@ class PpoLoop {
   int64_t last_checkpoint_bytes_ = 0;  // 0: none was saved yet
   int64_t checkpoint_step_ = 0;        // steps done of the last one that was saved here
   Metrics last_metrics_;               // of the step before
-  StepWarnings warnings_;
+  StepWarnings warnings_{config_};
   bool has_said_difference_ = false;  // for which all log-probabilities are recomputed
   // Of the weights that the policy has now; the rollout must generate with exactly these. And as what it has published
   // them.

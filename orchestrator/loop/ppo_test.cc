@@ -63,6 +63,15 @@ TEST_F(PpoTest, SaysBesideTheStepsHowMuchTimeIsLeft) {
   EXPECT_THAT(lines[3], Not(HasSubstr("left")));
 }
 
+TEST_F(PpoTest, SaysThatClippedRewardsTeachNothing) {
+  services_.spoil_score = [](ScoreReply* reply) { reply->set_reward(reply->reward() > 0 ? 100 : 20); };
+  ASSERT_TRUE(Run(services_.MakeConfig(scratch_.path(), 6)).ok());
+  std::vector<std::string> warnings;
+  for (const nlohmann::json& event : Lines("run/events.jsonl")) warnings.push_back(event["text"]);
+  EXPECT_THAT(warnings, testing::ElementsAre(HasSubstr("rewards differ, and are equal once they are clipped")));
+  EXPECT_EQ(Lines("run/metrics.jsonl").back()["reward/clipped"], 1);
+}
+
 TEST_F(PpoTest, DemandsTheVersionThatTheStepBeforeTrained) {
   ASSERT_TRUE(Run(services_.MakeConfig(scratch_.path(), 3)).ok());
   std::vector<uint64_t> versions;

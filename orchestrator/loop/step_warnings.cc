@@ -1,5 +1,7 @@
 #include "orchestrator/loop/step_warnings.h"
 
+#include <algorithm>
+
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "core/config/services.h"
@@ -27,15 +29,44 @@ std::vector<std::string> ConfigurationWarnings(const RunConfig& config) {
   return warnings;
 }
 
+std::string StepWarnings::WhyIdle(const Metrics& metrics) const {
+  const AlgorithmConfig& algorithm = config_.algorithm();
+  const auto is = [&](const char* name, double value) { return metrics.Get(name) == value; };
+  if (algorithm.overlong_filtering() && is("response_length/truncated", 1)) {
+    return absl::StrCat("every answer was cut off at rollout.generate_max_len (", config_.rollout().generate_max_len(),
+                        ") and is left out of the loss (algorithm.overlong_filtering)");
+  }
+  if (is("reward/std", 0)) {
+    const auto& sources = config_.reward().source();
+    if (!sources.empty() && std::ranges::all_of(sources, [](const auto& source) { return source.weight() == 0; })) {
+      return "the weight of every source of rewards is 0 (reward.source.weight)";
+    }
+    return absl::StrFormat(
+        "all rewards were equal (%g). Is the reward what it should be (samples.jsonl), and can the model do the task "
+        "at all?",
+        metrics.Get("reward/mean").value_or(0));
+  }
+  if (is("reward/shaped_std", 0) || is("reward/groups_without_signal", 1)) {
+    if (metrics.Get("reward/clipped").value_or(0) > 0) {
+      return absl::StrFormat(
+          "rewards differ, and are equal once they are clipped (algorithm.reward_clip_min and _max, %g and %g)",
+          algorithm.reward_clip_min(), algorithm.reward_clip_max());
+    }
+    return "rewards differ between prompts and not between the answers to one prompt, and an advantage is what an "
+           "answer is better than the others to its prompt";
+  }
+  if (!is("policy/grad_norm", 0) || !is("policy/skipped", 0)) return "";
+  if (is("correction/masked", 1)) return "every token's weight is 0 (algorithm.importance_correction)";
+  return "the policy's gradient was 0";
+}
+
 std::vector<std::string> StepWarnings::Of(const Metrics& metrics) {
   std::vector<std::string> warnings;
-  equal_steps_ = metrics.Get("reward/std").value_or(1) == 0 ? equal_steps_ + 1 : 0;
-  if (equal_steps_ >= kEqualSteps && !said_equal_) {
-    said_equal_ = true;
-    warnings.push_back(absl::StrFormat(
-        "all rewards of the last %d steps were equal (%g): nothing can be learned from them. Is the reward what it "
-        "should be (samples.jsonl), and can the model do the task at all?",
-        kEqualSteps, metrics.Get("reward/mean").value_or(0)));
+  const std::string why = WhyIdle(metrics);
+  idle_steps_ = why.empty() ? 0 : idle_steps_ + 1;
+  if (idle_steps_ >= kIdleSteps && !said_idle_) {
+    said_idle_ = true;
+    warnings.push_back(absl::StrCat("nothing can be learned from the last ", kIdleSteps, " steps: ", why));
   }
   const double kl = metrics.Get("kl/mean").value_or(0);
   if (kl > kMostKl && !said_kl_) {

@@ -15,16 +15,23 @@ std::vector<std::string> ConfigurationWarnings(const RunConfig& config);
 // Of the steps of a run, each thing once. One thread.
 class StepWarnings {
  public:
-  // What the metrics of a further step show: that all rewards have been equal for kEqualSteps steps, so that nothing is
-  // learned from them, or that the policy has gone farther from its reference than is of any use.
+  // `config` is resolved, and outlives it.
+  explicit StepWarnings(const RunConfig& config) : config_(config) {}
+
+  // What the metrics of a further step show: that nothing could be learned from the last kIdleSteps steps, and why; or
+  // that the policy has gone farther from its reference than is of any use.
   std::vector<std::string> Of(const Metrics& metrics);
 
-  static constexpr int kEqualSteps = 5;
+  static constexpr int kIdleSteps = 5;
   static constexpr double kMostKl = 10;  // a token
 
  private:
-  int equal_steps_ = 0;
-  bool said_equal_ = false, said_kl_ = false;
+  // Of one step; "" where something could be learned.
+  std::string WhyIdle(const Metrics& metrics) const;
+
+  const RunConfig& config_;
+  int idle_steps_ = 0;
+  bool said_idle_ = false, said_kl_ = false;
 };
 
 }  // namespace quartet

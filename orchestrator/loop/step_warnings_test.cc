@@ -3,6 +3,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <map>
+#include <string>
+#include <vector>
+
 #include "core/config/run_config.h"
 
 namespace quartet {
@@ -23,21 +27,65 @@ TEST(Warnings, OfAConfigurationAreOfWhatHardlyAnyoneMeans) {
               ElementsAre(HasSubstr("actor.learning_rate is 5"), HasSubstr("critic.learning_rate is 0.1")));
 }
 
+RunConfig Config(const std::vector<std::string>& overrides = {}) { return LoadRunConfig("", overrides, "").value(); }
+
+Metrics MetricsOf(const std::map<std::string, double>& values) {
+  Metrics metrics;
+  for (const auto& [name, value] : values) metrics.Set(name, value);
+  return metrics;
+}
+
 TEST(Warnings, OfRewardsThatStayEqualComeOnce) {
-  StepWarnings warnings;
-  Metrics equal, other;
-  equal.Set("reward/std", 0);
-  equal.Set("reward/mean", 1);
-  other.Set("reward/std", 0.5);
-  for (int step = 1; step < StepWarnings::kEqualSteps; ++step) EXPECT_THAT(warnings.Of(equal), IsEmpty());
+  const RunConfig config = Config();
+  StepWarnings warnings(config);
+  const Metrics equal = MetricsOf({{"reward/std", 0}, {"reward/mean", 1}}), other = MetricsOf({{"reward/std", 0.5}});
+  for (int step = 1; step < StepWarnings::kIdleSteps; ++step) EXPECT_THAT(warnings.Of(equal), IsEmpty());
   EXPECT_THAT(warnings.Of(other), IsEmpty());
-  for (int step = 1; step < StepWarnings::kEqualSteps; ++step) EXPECT_THAT(warnings.Of(equal), IsEmpty());
-  EXPECT_THAT(warnings.Of(equal), ElementsAre(HasSubstr("all rewards of the last 5 steps were equal (1)")));
+  for (int step = 1; step < StepWarnings::kIdleSteps; ++step) EXPECT_THAT(warnings.Of(equal), IsEmpty());
+  EXPECT_THAT(warnings.Of(equal), ElementsAre(HasSubstr("learned from the last 5 steps: all rewards were equal (1)")));
   EXPECT_THAT(warnings.Of(equal), IsEmpty());
 }
 
+TEST(Warnings, SayWhyNothingIsLearned) {
+  // What five steps with these metrics are told of.
+  const auto said = [](const std::vector<std::string>& overrides, const std::map<std::string, double>& values) {
+    const RunConfig config = Config(overrides);
+    StepWarnings warnings(config);
+    for (int step = 1; step < StepWarnings::kIdleSteps; ++step) {
+      EXPECT_THAT(warnings.Of(MetricsOf(values)), IsEmpty());
+    }
+    return warnings.Of(MetricsOf(values));
+  };
+  const std::map<std::string, double> learning = {{"reward/std", 1},
+                                                  {"reward/shaped_std", 1},
+                                                  {"reward/clipped", 0.5},
+                                                  {"reward/groups_without_signal", 0.75},
+                                                  {"response_length/truncated", 0.5},
+                                                  {"policy/grad_norm", 1},
+                                                  {"policy/skipped", 0}};
+  const auto with = [&](const std::map<std::string, double>& values) {
+    std::map<std::string, double> all = values;
+    all.insert(learning.begin(), learning.end());
+    return all;
+  };
+  EXPECT_THAT(said({}, learning), IsEmpty());
+  EXPECT_THAT(said({}, with({{"reward/shaped_std", 0}})),
+              ElementsAre(HasSubstr("equal once they are clipped (algorithm.reward_clip_min and _max, -10 and 10)")));
+  EXPECT_THAT(said({}, with({{"reward/groups_without_signal", 1}, {"reward/clipped", 0}})),
+              ElementsAre(HasSubstr("between prompts and not between the answers to one prompt")));
+  EXPECT_THAT(said({}, with({{"response_length/truncated", 1}})), IsEmpty());
+  EXPECT_THAT(said({"algorithm.overlong_filtering=true"}, with({{"response_length/truncated", 1}})),
+              ElementsAre(HasSubstr("algorithm.overlong_filtering")));
+  EXPECT_THAT(said({"reward.source.0.rule=math", "reward.source.0.weight=0"}, with({{"reward/std", 0}})),
+              ElementsAre(HasSubstr("weight of every source of rewards is 0")));
+  EXPECT_THAT(said({}, with({{"policy/grad_norm", 0}})), ElementsAre(HasSubstr("the policy's gradient was 0")));
+  // Of such steps another warning tells.
+  EXPECT_THAT(said({}, with({{"policy/grad_norm", 0}, {"policy/skipped", 1}})), IsEmpty());
+}
+
 TEST(Warnings, OfAPolicyThatHasLeftItsReferenceComeOnce) {
-  StepWarnings warnings;
+  const RunConfig config = Config();
+  StepWarnings warnings(config);
   Metrics near, far;
   near.Set("kl/mean", 3.2);
   far.Set("kl/mean", 12.5);

@@ -24,6 +24,8 @@ namespace {
 
 // Lines that a run prints, however many steps it has.
 constexpr int64_t kPrintedLines = 10;
+// So many steps in a row without a gradient are told of.
+constexpr int kIdleSteps = 5;
 
 class OfflineLoop {
  public:
@@ -158,7 +160,15 @@ class OfflineLoop {
         metrics.Set("eval/rejected_reward", held_out->rejected_reward());
       }
     }
-    return run_.folder.WriteMetrics(step, metrics);
+    QUARTET_RETURN_IF_ERROR(run_.folder.WriteMetrics(step, metrics));
+    idle_steps_ = done.grad_norm == 0 ? idle_steps_ + 1 : 0;
+    if (idle_steps_ < kIdleSteps || said_idle_) return absl::OkStatus();
+    said_idle_ = true;
+    const std::string warning =
+        absl::StrCat("nothing was learned in the last ", kIdleSteps, " steps: the gradient was 0. Do the rows of ",
+                     plan_.section, ".data say what is to be learned?");
+    run_.view.Print("warning: " + warning);
+    return run_.folder.WriteEvent("warning", step, plan_.name, warning);
   }
 
   absl::StatusOr<std::optional<PairStats>> Judge(const std::string& when) {
@@ -210,6 +220,8 @@ class OfflineLoop {
   int64_t optimizer_steps_ = 0;  // behind the trainer's weights
   TimeLeft time_left_;
   int64_t last_checkpoint_bytes_ = 0;  // 0: none was saved yet
+  int idle_steps_ = 0;                 // the last ones, whose gradient was 0
+  bool said_idle_ = false;
 };
 
 }  // namespace

@@ -113,6 +113,15 @@ TEST_F(SftTest, SaysBesideTheStepsHowMuchTimeIsLeft) {
                                  "fine-tuning step 3/3: loss 0.2500"));
 }
 
+TEST_F(SftTest, SaysThatNothingWasLearnedInStepsWithoutAGradient) {
+  services_.spoil_policy_update = [](PolicyUpdateReply* reply) { reply->set_grad_norm(0); };
+  config_.mutable_sft()->set_max_steps(7);
+  ASSERT_TRUE(Run().ok());
+  EXPECT_THAT(shown_, HasSubstr("warning: nothing was learned in the last 5 steps: the gradient was 0"));
+  const std::vector<std::string> events = absl::StrSplit(scratch_.Read("run/events.jsonl"), '\n', absl::SkipEmpty());
+  EXPECT_THAT(events, ElementsAre(AllOf(HasSubstr("\"step\":4"), HasSubstr("\"kind\":\"warning\""))));
+}
+
 TEST_F(SftTest, GoesOnAfterACheckpointAsIfItHadNeverStopped) {
   config_.mutable_sft()->set_max_steps(5);
   config_.mutable_train()->set_save_steps(2);

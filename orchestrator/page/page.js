@@ -668,7 +668,7 @@ function more() {
   chart(box, {id: 'tput', title: 'Trained', logs: true, key: key([['', 'blue', 'policy'], ['dash', 'orange', 'critic, tokens/s']]), lines: [line('policy/tokens_per_second', 'policy', 'blue', {quiet: true}), line('critic/tokens_per_second', 'critic', 'orange', {dash: 'dash', quiet: true})]});
   chart(box, {id: 'length', title: 'Answer length', note: 'tokens', limit: limitOf('rollout.generate_max_len', 'generate_max_len'), lines: [line('response_length/mean', 'mean')]});
   chart(box, {id: 'truncated', title: 'Cut off', note: 'share of answers at the limit', axis: axisPercent, format: percent, lines: [line('response_length/truncated', 'cut off')]});
-  const parts = Object.keys(D.cols).filter(n => /^reward\//.test(n) && !['reward/mean', 'reward/std', 'reward/failed'].includes(n)), colors = ['blue', 'orange', 'green', 'pink'];
+  const parts = Object.keys(D.cols).filter(n => /^reward\//.test(n) && !['mean', 'std', 'shaped_std', 'clipped', 'groups_without_signal', 'failed'].includes(n.slice(7))), colors = ['blue', 'orange', 'green', 'pink'];
   if (parts.length > 1) chart(box, {id: 'parts', title: 'Reward by source', free: true, key: key(parts.slice(0, 4).map((n, k) => [['', 'dash', 'dot3', ''][k], colors[k], n.slice(7)])), lines: parts.slice(0, 4).map((n, k) => line(n, n, colors[k], {quiet: true, dash: ['solid', 'dash', 'dots', 'solid'][k]}))});
   chart(box, {id: 'ploss', title: 'Policy loss', free: true, lines: [line('policy/loss', 'loss')]});
   chart(box, {id: 'closs', title: 'Critic loss', logs: true, logByDefault: true, lines: [line('critic/loss', 'loss')]});
