@@ -19,6 +19,7 @@
 #include "absl/strings/str_cat.h"
 #include "core/base/status_macros.h"
 #include "core/data/open_file.h"
+#include "core/errors/shown.h"
 
 namespace quartet {
 namespace {
@@ -60,7 +61,7 @@ class BoundedBuilder : public nlohmann::json_sax<Json> {
 
   bool key(string_t& name) override {
     slot_ = Insert(name, &open_.back());
-    return slot_ != nullptr || Fail(absl::StrCat("the key \"", name, "\" stands twice in one object"));
+    return slot_ != nullptr || Fail(absl::StrCat("the key ", Quoted(name), " stands twice in one object"));
   }
 
   bool parse_error(std::size_t position, const std::string&, const nlohmann::json::exception& exception) override {
@@ -76,7 +77,7 @@ class BoundedBuilder : public nlohmann::json_sax<Json> {
     }
     constexpr std::size_t kMaxErrorBytes = 200;  // it quotes what was read, whatever its length
     if (what.size() > kMaxErrorBytes) what = what.substr(0, kMaxErrorBytes) + "...";
-    error_ = std::move(what);
+    error_ = Shown(what);
     return false;
   }
 
@@ -195,13 +196,13 @@ absl::StatusOr<Json> Parse(std::string_view text, std::string_view source, int m
   const char* furthest = text.data();
   const bool parsed = json::sax_parse(TrackingIterator(text.data(), &furthest),
                                       TrackingIterator(text.data() + text.size(), &furthest), &builder);
-  if (!parsed) {
-    const size_t offset = builder.position().value_or(furthest - text.data());
-    return absl::InvalidArgumentError(absl::StrCat(std::string(source), ": not well-formed JSON at ",
-                                                   Place(text, offset, first_line), ": ",
-                                                   builder.error().value_or("unexpected end")));
-  }
-  return builder.Take();
+  // To the parser a zero byte is the end of the text.
+  const size_t zero = parsed ? text.find('\0') : std::string_view::npos;
+  if (parsed && zero == std::string_view::npos) return builder.Take();
+  const size_t offset = parsed ? zero + 1 : builder.position().value_or(furthest - text.data());
+  return absl::InvalidArgumentError(
+      absl::StrCat(std::string(source), ": not well-formed JSON at ", Place(text, offset, first_line), ": ",
+                   parsed ? "a byte of value 0 after the value" : builder.error().value_or("unexpected end")));
 }
 
 }  // namespace

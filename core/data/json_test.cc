@@ -57,6 +57,26 @@ TEST(ParseJson, NamesTheSourceAndThePlaceOfAnError) {
   EXPECT_LT(Error("[" + std::string(100'000, 'x')).size(), 500);
 }
 
+TEST(ParseJson, RefusesWhatFollowsAZeroByte) {
+  const std::string zero(1, '\0');
+  for (const std::string& text : {"1" + zero, "{\"a\":\n1} " + zero + "rm -rf", "[1]" + zero + "[2]", zero + "1"}) {
+    EXPECT_EQ(ParseJson(text, "f").status().code(), absl::StatusCode::kInvalidArgument) << text;
+    EXPECT_EQ(ParseOrderedJson(text, "f").status().code(), absl::StatusCode::kInvalidArgument) << text;
+  }
+  EXPECT_EQ(ParseJson("{\"a\":\n1} " + zero + "more", "f").status().message(),
+            "f: not well-formed JSON at line 2, column 4: a byte of value 0 after the value");
+}
+
+TEST(ParseJson, EscapesWhatATerminalObeysInItsErrors) {
+  const std::string long_key(100'000, 'k');
+  for (const std::string& text : {std::string("{\"\\u001b[2J\":1,\"\\u001b[2J\":2}"), std::string("{\x1b[2J}"),
+                                  "{\"" + long_key + "\":1,\"" + long_key + "\":2}"}) {
+    const std::string message(ParseJson(text, "f").status().message());
+    EXPECT_EQ(message.find('\x1b'), std::string::npos) << message;
+    EXPECT_LT(message.size(), 400);
+  }
+}
+
 TEST(ParseJson, RefusesAKeyThatStandsTwice) {
   EXPECT_THAT(Error("{\"a\": 1,\n \"a\": 2}"), HasSubstr("line 2"));
   EXPECT_THAT(Error(R"([{"b":{"a":1,"\u0061":2}}])"), HasSubstr("the key \"a\" stands twice"));

@@ -15,12 +15,14 @@
 #include <algorithm>
 #include <charconv>
 #include <cmath>
+#include <new>
 #include <numeric>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "core/base/status_macros.h"
 #include "core/data/open_file.h"
+#include "core/errors/shown.h"
 
 namespace quartet {
 namespace {
@@ -202,6 +204,28 @@ arrow::Status Append(const arrow::Array& array, int64_t i, std::string* out) {
   }
 }
 
+// What Arrow says of a file that it cannot read.
+std::string Damaged(std::string_view reason) { return absl::StrCat("is damaged (", Shown(reason), ")"); }
+std::string Damaged(const std::exception& error) {
+  // Sizes that are read from the file are what memory is asked for.
+  if (dynamic_cast<const std::bad_alloc*>(&error) != nullptr) return "is damaged, or its rows do not fit into memory";
+  return Damaged(error.what());
+}
+
+// The rows of all row groups, or that the footer does not add up.
+absl::Status CheckRows(const parquet::FileMetaData& footer) {
+  int64_t rows = 0;
+  for (int g = 0; g < footer.num_row_groups(); ++g) {
+    const int64_t own = footer.RowGroup(g)->num_rows();
+    if (own < 0 || __builtin_add_overflow(rows, own, &rows)) {
+      return absl::InvalidArgumentError(absl::StrCat("row group ", g, " has ", own, " rows by its footer"));
+    }
+  }
+  if (rows == footer.num_rows()) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("its footer tells of ", footer.num_rows(), " rows, and of ", rows, " in its row groups"));
+}
+
 class ArrowReader : public ParquetReader {
  public:
   ArrowReader(std::string path, std::unique_ptr<parquet::arrow::FileReader> file)
@@ -218,7 +242,7 @@ class ArrowReader : public ParquetReader {
     try {
       return ReadRows(names, count, take);
     } catch (const std::exception& e) {
-      return Error(e.what());
+      return Error(Damaged(e));
     }
   }
 
@@ -227,7 +251,7 @@ class ArrowReader : public ParquetReader {
     return absl::InvalidArgumentError(absl::StrCat(path_, ": ", std::string(what)));
   }
   absl::Status Converted(const arrow::Status& status) const {
-    return status.ok() ? absl::OkStatus() : Error(status.message());
+    return status.ok() ? absl::OkStatus() : Error(Damaged(status.message()));
   }
 
   absl::Status ReadRows(const std::vector<std::string>& names, int64_t count,
@@ -244,10 +268,14 @@ class ArrowReader : public ParquetReader {
     auto batches = file_->GetRecordBatchReader(groups, leaves);
     QUARTET_RETURN_IF_ERROR(Converted(batches.status()));
     std::string row;
+    const int64_t asked = std::min(count, rows());
+    count = asked;
     while (count > 0) {
       std::shared_ptr<arrow::RecordBatch> batch;
       QUARTET_RETURN_IF_ERROR(Converted((*batches)->ReadNext(&batch)));
-      if (batch == nullptr) break;
+      if (batch == nullptr) {
+        return Error(absl::StrCat("is damaged: its columns end after ", asked - count, " of ", rows(), " rows"));
+      }
       // Lengths and offsets of a damaged file are not to be trusted.
       QUARTET_RETURN_IF_ERROR(Converted(batch->Validate()));
       for (int64_t i = 0; i < batch->num_rows() && count > 0; ++i, --count) {
@@ -292,11 +320,14 @@ absl::StatusOr<std::unique_ptr<ParquetReader>> ParquetReader::Open(const std::st
     arrow::Status status = builder.Open(*std::move(input), properties);
     if (status.ok()) status = builder.properties(arrow_properties)->Build(&file);
     if (!status.ok()) {
-      return absl::InvalidArgumentError(absl::StrCat(path, ": is no Parquet file: ", status.message()));
+      return absl::InvalidArgumentError(absl::StrCat(path, ": is no Parquet file, or ", Damaged(status.message())));
+    }
+    if (absl::Status wrong = CheckRows(*file->parquet_reader()->metadata()); !wrong.ok()) {
+      return Prefixed(absl::StrCat(path, ": is damaged"), wrong);
     }
     return std::make_unique<ArrowReader>(path, std::move(file));
   } catch (const std::exception& e) {
-    return absl::InvalidArgumentError(absl::StrCat(path, ": is no Parquet file: ", e.what()));
+    return absl::InvalidArgumentError(absl::StrCat(path, ": is no Parquet file, or ", Damaged(e)));
   }
 }
 

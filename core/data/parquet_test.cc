@@ -86,7 +86,7 @@ TEST(Parquet, NamesTheFileThatIsNone) {
     std::ofstream(path) << content;
     const absl::Status status = ParquetReader::Open(path).status();
     EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
-    EXPECT_THAT(std::string(status.message()), StartsWith(path + ": is no Parquet file: "));
+    EXPECT_THAT(std::string(status.message()), StartsWith(path + ": is no Parquet file, or is damaged ("));
   }
   std::filesystem::remove(path);
 }
@@ -110,6 +110,30 @@ TEST(Parquet, ADamagedFileIsAnErrorWhereverTheDamageIs) {
     std::ofstream(path, std::ios::binary) << bytes.substr(0, size);
     EXPECT_THAT(std::string(ReadAll(path).status().message()), HasSubstr("is no Parquet file"));
   }
+  std::filesystem::remove(path);
+}
+
+// The place of the footer's own number of rows is where files differ that have another number there alone.
+TEST(Parquet, RefusesANumberOfRowsThatIsNotThatOfTheRowGroups) {
+  std::ifstream whole(Golden("trl.parquet"), std::ios::binary);
+  const std::string bytes((std::istreambuf_iterator<char>(whole)), std::istreambuf_iterator<char>());
+  const std::string path = ::testing::TempDir() + "/rows_" + std::to_string(getpid()) + ".parquet";
+  int refused = 0;
+  for (size_t at = bytes.size() / 2; at < bytes.size(); ++at) {
+    for (const int flip : {0x01, 0x06, 0x80}) {
+      std::string damaged = bytes;
+      damaged[at] = static_cast<char>(damaged[at] ^ flip);
+      std::ofstream(path, std::ios::binary) << damaged;
+      const auto reader = ParquetReader::Open(path);
+      if (reader.ok()) {
+        EXPECT_GE((*reader)->rows(), 0) << "byte " << at;
+      } else {
+        EXPECT_EQ(reader.status().code(), absl::StatusCode::kInvalidArgument) << reader.status();
+        refused += std::string(reader.status().message()).find("rows, and of ") != std::string::npos;
+      }
+    }
+  }
+  EXPECT_GT(refused, 0);
   std::filesystem::remove(path);
 }
 

@@ -201,7 +201,6 @@ absl::Status RowFile::WriteRows(int64_t max_rows) {
     return Prefixed(file_.path, status);
   };
   const int64_t count = max_rows > 0 ? std::min(max_rows, parquet->rows()) : parquet->rows();
-  begins_.reserve(static_cast<size_t>(count) + 1);
   QUARTET_RETURN_IF_ERROR(parquet->Read(names, count, [&](std::string_view row) {
     begins_.push_back(written + buffer.size());
     buffer.append(row);
@@ -210,6 +209,7 @@ absl::Status RowFile::WriteRows(int64_t max_rows) {
   }));
   QUARTET_RETURN_IF_ERROR(flush());
   begins_.push_back(written);
+  begins_.shrink_to_fit();
   return absl::OkStatus();
 }
 

@@ -191,6 +191,19 @@ TEST_F(RowFileTest, NamesTheColumnThatAParquetFileLacks) {
             "it has: data_source, prompt, ability, reward_model, extra_info");
 }
 
+TEST_F(RowFileTest, AParquetFileOfWhichOneByteIsChangedIsReadOrRefused) {
+  std::ifstream whole("core/data/testdata/trl.parquet", std::ios::binary);
+  const std::string bytes((std::istreambuf_iterator<char>(whole)), std::istreambuf_iterator<char>());
+  const std::string path = folder_ + "/changed.parquet";
+  for (size_t at = 0; at < bytes.size(); ++at) {
+    std::string changed = bytes;
+    changed[at] = static_cast<char>(changed[at] ^ (at % 2 == 0 ? 0x81 : 0x7e));
+    std::ofstream(path, std::ios::binary) << changed;
+    const auto file = RowFile::Open({.path = path, .option = "data.file"}, {{.name = "prompt", .option = "x"}});
+    if (!file.ok()) EXPECT_EQ(file.status().code(), absl::StatusCode::kInvalidArgument) << file.status();
+  }
+}
+
 TEST_F(RowFileTest, KeepsRowsOfParquetInAFileWithoutANameInTmpdir) {
   const std::vector<RowKey> keys = {{.name = "ability", .option = "x"}};
   const char* before = std::getenv("TMPDIR");

@@ -1,0 +1,39 @@
+#include "core/errors/shown.h"
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "core/base/utf8.h"
+
+namespace quartet {
+namespace {
+
+std::string Escaped(std::string_view bytes, bool one_line) {
+  const std::string text = ReplaceInvalidUtf8(bytes);
+  std::string shown;
+  for (size_t i = 0; i < text.size(); ++i) {
+    const auto byte = static_cast<unsigned char>(text[i]);
+    if (byte == '\n' || byte == '\t') {
+      one_line ? shown.append(byte == '\n' ? "\\n" : "\\t") : shown.append(1, text[i]);
+    } else if (byte < 0x20 || byte == 0x7f) {
+      absl::StrAppendFormat(&shown, "\\x%02x", byte);
+    } else if (byte == 0xc2 && static_cast<unsigned char>(text[i + 1]) < 0xa0) {  // U+0080 to U+009F
+      absl::StrAppendFormat(&shown, "\\x%02x", static_cast<unsigned char>(text[++i]));
+    } else {
+      shown.push_back(text[i]);
+    }
+  }
+  return shown;
+}
+
+}  // namespace
+
+std::string Shown(std::string_view text) { return Escaped(text, /*one_line=*/false); }
+
+std::string Quoted(std::string_view text, size_t most) {
+  if (text.size() <= most) return absl::StrCat("\"", Escaped(text, /*one_line=*/true), "\"");
+  size_t end = most;
+  while (end > 0 && (static_cast<unsigned char>(text[end]) & 0xc0) == 0x80) --end;
+  return absl::StrCat("\"", Escaped(text.substr(0, end), /*one_line=*/true), "\"... (", text.size(), " bytes)");
+}
+
+}  // namespace quartet

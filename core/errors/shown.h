@@ -1,0 +1,20 @@
+// Texts from outside (files, arguments, peers) as messages show them. LibTorch-free. Thread safe.
+#pragma once
+
+#include <cstddef>
+#include <string>
+#include <string_view>
+
+namespace quartet {
+
+// `text` without what a terminal obeys: control characters are written as \x1b, but for line ends and tabs; what is no
+// UTF-8 becomes U+FFFD.
+std::string Shown(std::string_view text);
+
+inline constexpr size_t kMostQuotedBytes = 200;
+
+// `text` between double quotes, on one line: line ends and tabs are escaped too. Where it has more than `most` bytes
+// it is cut between two characters, and its size follows: "abc"... (1000 bytes).
+std::string Quoted(std::string_view text, size_t most = kMostQuotedBytes);
+
+}  // namespace quartet

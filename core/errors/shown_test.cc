@@ -1,0 +1,26 @@
+#include "core/errors/shown.h"
+
+#include <gtest/gtest.h>
+
+namespace quartet {
+namespace {
+
+TEST(Shown, EscapesWhatATerminalObeysAndKeepsLines) {
+  EXPECT_EQ(Shown("a\x1b[31mb\x07\x7f\r"), "a\\x1b[31mb\\x07\\x7f\\x0d");
+  EXPECT_EQ(Shown("one\n\ttwo"), "one\n\ttwo");
+  EXPECT_EQ(Shown("caf\xc3\xa9 \xc2\xa0 \xe4\xb8\xad"), "caf\xc3\xa9 \xc2\xa0 \xe4\xb8\xad");
+  EXPECT_EQ(Shown("\xc2\x9b[2J"), "\\x9b[2J") << "CSI in one character";
+  EXPECT_EQ(Shown("\xff|\xc2"), "\xef\xbf\xbd|\xef\xbf\xbd");
+}
+
+TEST(Shown, QuotesOnOneLineAndCutsBetweenCharacters) {
+  EXPECT_EQ(Quoted("one\ntwo\t\x1b"), "\"one\\ntwo\\t\\x1b\"");
+  EXPECT_EQ(Quoted(""), "\"\"");
+  EXPECT_EQ(Quoted("abcd", 4), "\"abcd\"");
+  EXPECT_EQ(Quoted("abcde", 4), "\"abcd\"... (5 bytes)");
+  EXPECT_EQ(Quoted("ab\xe4\xb8\xad", 4), "\"ab\"... (5 bytes)");
+  EXPECT_LT(Quoted(std::string(1'000'000, 'x')).size(), 250);
+}
+
+}  // namespace
+}  // namespace quartet
