@@ -40,23 +40,26 @@ class CriticTrainerService final : public RankService, public CriticTrainer::Ser
   }
 
   grpc::Status GetInfo(grpc::ServerContext* context, const GetInfoRequest*, ServiceInfo* info) override {
-    return ToGrpc(calls_.GetInfo(DeadlineOf(*context), info));
+    return ToGrpc([&] { return calls_.GetInfo(DeadlineOf(*context), info); });
   }
   grpc::Status Values(grpc::ServerContext* context,
                       grpc::ServerReaderWriter<ValuesReply, ValuesRequest>* stream) override {
-    return ToGrpc(calls_.Forward<ValuesRequest>("Values", DeadlineOf(*context), stream, &ValuesReply::mutable_values));
+    return ToGrpc([&] {
+      return calls_.Forward<ValuesRequest>("Values", DeadlineOf(*context), stream, &ValuesReply::mutable_values);
+    });
   }
   grpc::Status Update(grpc::ServerContext* context, grpc::ServerReader<CriticUpdateRequest>* reader,
                       CriticUpdateReply* reply) override {
     const auto check = [this](const CriticUpdateHeader& header, const std::vector<TrainingSequence>& items) {
       return CheckUpdate(header, items);
     };
-    return ToGrpc(
-        calls_.Update<CriticUpdateRequest>(DeadlineOf(*context), reader, check, &IsPairwise, &Complete, reply));
+    return ToGrpc([&] {
+      return calls_.Update<CriticUpdateRequest>(DeadlineOf(*context), reader, check, &IsPairwise, &Complete, reply);
+    });
   }
   grpc::Status SaveCheckpoint(grpc::ServerContext* context, const SaveCheckpointRequest* request,
                               SaveCheckpointReply* reply) override {
-    return ToGrpc(calls_.SaveCheckpoint(DeadlineOf(*context), *request, reply));
+    return ToGrpc([&] { return calls_.SaveCheckpoint(DeadlineOf(*context), *request, reply); });
   }
 
  private:

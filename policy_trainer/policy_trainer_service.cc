@@ -51,10 +51,11 @@ class PolicyTrainerService final : public RankService, public PolicyTrainer::Ser
     // In the place of the generated method, whose messages have their bytes copied.
     const auto* method = google::protobuf::DescriptorPool::generated_pool()->FindMethodByName(
         absl::StrCat(PolicyTrainer::service_full_name(), ".PullWeights"));
-    MarkMethodStreamed(
-        method->index(),
-        new grpc::internal::SplitServerStreamingHandler<PullWeightsRequest, grpc::ByteBuffer>(
-            [this](grpc::ServerContext* context, Puller* puller) { return ToGrpc(SendWeights(context, puller)); }));
+    MarkMethodStreamed(method->index(),
+                       new grpc::internal::SplitServerStreamingHandler<PullWeightsRequest, grpc::ByteBuffer>(
+                           [this](grpc::ServerContext* context, Puller* puller) {
+                             return ToGrpc([&] { return SendWeights(context, puller); });
+                           }));
   }
 
   grpc::Service* grpc_service() override { return this; }
@@ -68,12 +69,14 @@ class PolicyTrainerService final : public RankService, public PolicyTrainer::Ser
   }
 
   grpc::Status GetInfo(grpc::ServerContext* context, const GetInfoRequest*, ServiceInfo* info) override {
-    return ToGrpc(GetInfo(DeadlineOf(*context), info));
+    return ToGrpc([&] { return GetInfo(DeadlineOf(*context), info); });
   }
   grpc::Status LogProbs(grpc::ServerContext* context,
                         grpc::ServerReaderWriter<LogProbsReply, LogProbsRequest>* stream) override {
-    return ToGrpc(
-        calls_.Forward<LogProbsRequest>("LogProbs", DeadlineOf(*context), stream, &LogProbsReply::mutable_log_probs));
+    return ToGrpc([&] {
+      return calls_.Forward<LogProbsRequest>("LogProbs", DeadlineOf(*context), stream,
+                                             &LogProbsReply::mutable_log_probs);
+    });
   }
   grpc::Status Update(grpc::ServerContext* context, grpc::ServerReader<PolicyUpdateRequest>* reader,
                       PolicyUpdateReply* reply) override {
@@ -81,14 +84,16 @@ class PolicyTrainerService final : public RankService, public PolicyTrainer::Ser
       return CheckPolicyUpdate(header, items, calls_.limits());
     };
     const auto pairs = +[](const PolicyUpdateHeader& header) { return TraitsOf(header.loss().kind()).is_of_pairs; };
-    return ToGrpc(calls_.Update<PolicyUpdateRequest>(DeadlineOf(*context), reader, check, pairs, &Complete, reply));
+    return ToGrpc([&] {
+      return calls_.Update<PolicyUpdateRequest>(DeadlineOf(*context), reader, check, pairs, &Complete, reply);
+    });
   }
   grpc::Status Publish(grpc::ServerContext* context, const PublishRequest* request, PublishReply* reply) override {
-    return ToGrpc(Publish(DeadlineOf(*context), *request, reply));
+    return ToGrpc([&] { return Publish(DeadlineOf(*context), *request, reply); });
   }
   grpc::Status SaveCheckpoint(grpc::ServerContext* context, const SaveCheckpointRequest* request,
                               SaveCheckpointReply* reply) override {
-    return ToGrpc(calls_.SaveCheckpoint(DeadlineOf(*context), *request, reply));
+    return ToGrpc([&] { return calls_.SaveCheckpoint(DeadlineOf(*context), *request, reply); });
   }
 
  private:

@@ -116,10 +116,10 @@ std::vector<uint64_t> PublishedWeights::Hashes(int num_tensors) const {
   };
   constexpr size_t kMostThreads = 8;
   const size_t threads = std::min({kMostThreads, parts.size(), size_t{std::thread::hardware_concurrency()}});
-  std::vector<std::thread> others;
+  std::vector<std::jthread> others;
   for (size_t i = 1; i < threads; ++i) others.emplace_back(work);
   work();
-  for (std::thread& other : others) other.join();
+  others.clear();  // joins them
   return hashes;
 }
 

@@ -11,6 +11,7 @@
 #include "core/base/fail_point.h"
 #include "core/base/logging.h"
 #include "core/base/status_macros.h"
+#include "core/errors/exceptions.h"
 #include "core/service/rpc/status_conversion.h"
 #include "core/service/rpc/stream_io.h"
 
@@ -73,13 +74,13 @@ class GenerateCall final : public GenerateCalls::Reactor, private CallSink {
   void OnReadDone(bool ok) override {
     absl::Status status;
     if (ok) {
-      status = reader_.Take(&request_);
+      status = CatchAll([this] { return reader_.Take(&request_); });
       if (status.ok()) {
         StartRead(&request_);
         return;
       }
     } else {
-      status = Admit();
+      status = CatchAll([this] { return Admit(); });
     }
     if (!status.ok()) EndNow(status);
   }

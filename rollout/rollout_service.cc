@@ -130,7 +130,7 @@ class RolloutService final : public RankService,
   // ---- The public service, on the leader.
 
   grpc::Status GetInfo(grpc::ServerContext* context, const GetInfoRequest*, ServiceInfo* info) override {
-    return ToGrpc(DoGetInfo(DeadlineOf(*context), info));
+    return ToGrpc([&] { return DoGetInfo(DeadlineOf(*context), info); });
   }
   GenerateCalls::Reactor* Generate(grpc::CallbackServerContext* context) override {
     return generate_calls_.Begin(context);
@@ -192,7 +192,7 @@ class RolloutService final : public RankService,
   grpc::Status Once(const Request& request, Reply* reply, absl::FunctionRef<absl::Status()> work) {
     const std::string call(absl::StripSuffix(Request::descriptor()->name(), "Request"));
     if (const absl::Status status = face_.CheckReady(call); !status.ok()) return ToGrpc(status);
-    return ToGrpc(guard_.DoOnce(request.identity(), reply, work));
+    return ToGrpc([&] { return guard_.DoOnce(request.identity(), reply, work); });
   }
 
   absl::StatusOr<std::vector<RolloutRankInfo>> AskRanks(const Deadline& deadline) {

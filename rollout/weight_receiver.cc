@@ -312,7 +312,7 @@ absl::StatusOr<PulledWeights> PullWeights(const WeightManifest& manifest, const 
   std::mutex mutex;
   absl::Status first_error;
   std::vector<grpc::ClientContext> contexts(pulls.size());
-  std::vector<std::thread> threads;
+  std::vector<std::jthread> threads;
   for (size_t i = 0; i < pulls.size(); ++i) {
     if (!pulls[i].wanted()) continue;
     SetDeadline(&contexts[i], deadline);
@@ -327,7 +327,7 @@ absl::StatusOr<PulledWeights> PullWeights(const WeightManifest& manifest, const 
       }
     });
   }
-  for (std::thread& thread : threads) thread.join();
+  threads.clear();  // joins them
   QUARTET_RETURN_IF_ERROR(first_error);
 
   PulledWeights result;

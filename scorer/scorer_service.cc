@@ -109,17 +109,19 @@ class ScorerService final : public RankService, public Scorer::Service {
   }
 
   grpc::Status GetInfo(grpc::ServerContext* context, const GetInfoRequest*, ServiceInfo* info) override {
-    return ToGrpc(GetInfo(DeadlineOf(*context), info));
+    return ToGrpc([&] { return GetInfo(DeadlineOf(*context), info); });
   }
   grpc::Status Score(grpc::ServerContext* context,
                      grpc::ServerReaderWriter<ScoreReply, ScoreRequest>* stream) override {
-    return ToGrpc(Score(
-        DeadlineOf(*context), [context] { return context->IsCancelled(); }, stream));
+    return ToGrpc([&] {
+      return Score(
+          DeadlineOf(*context), [context] { return context->IsCancelled(); }, stream);
+    });
   }
   grpc::Status ReferenceLogProbs(
       grpc::ServerContext* context,
       grpc::ServerReaderWriter<ReferenceLogProbsReply, ReferenceLogProbsRequest>* stream) override {
-    return ToGrpc(ReferenceLogProbs(DeadlineOf(*context), stream));
+    return ToGrpc([&] { return ReferenceLogProbs(DeadlineOf(*context), stream); });
   }
 
  private:

@@ -6,6 +6,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
 #include "core/base/files.h"
+#include "core/errors/exceptions.h"
+#include "core/errors/shown.h"
 #include "core/version/version.h"
 
 namespace quartet {
@@ -60,14 +62,14 @@ absl::StatusOr<Asked> ParseFlags(int argc, const char* const* argv, const std::v
       continue;
     }
     if (argument.substr(0, 2) != "--") {
-      return absl::InvalidArgumentError(absl::StrCat("\"", argument, "\" is not a flag; there are ", Names(flags)));
+      return absl::InvalidArgumentError(absl::StrCat(Quoted(argument), " is not a flag; there are ", Names(flags)));
     }
     const size_t equals = argument.find('=');
     const std::string name = argument.substr(2, equals == std::string::npos ? equals : equals - 2);
     const auto flag = std::find_if(flags.begin(), flags.end(), [&](const Flag& f) { return f.name == name; });
     if (flag == flags.end()) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("unknown flag --", name, "; there are ", Names(flags), " (--help explains them)"));
+      return absl::InvalidArgumentError(absl::StrCat("unknown flag --", Shown(name.substr(0, kMostQuotedBytes)),
+                                                     "; there are ", Names(flags), " (--help explains them)"));
     }
     const size_t index = flag - flags.begin();
     if (given[index] && !flag->to.repeated) {
@@ -88,7 +90,8 @@ absl::StatusOr<Asked> ParseFlags(int argc, const char* const* argv, const std::v
       }
     }
     if (!flag->to.store(value)) {
-      return absl::InvalidArgumentError(absl::StrCat("--", name, " is \"", value, "\"; allowed: ", flag->to.allowed));
+      return absl::InvalidArgumentError(
+          absl::StrCat("--", name, " is ", Quoted(value), "; allowed: ", flag->to.allowed));
     }
   }
   return asked;
@@ -110,6 +113,7 @@ std::string HelpText(const CommandLine& line) {
 }
 
 std::optional<int> ReadCommandLine(int argc, const char* const* argv, const CommandLine& line) {
+  EndOnExceptions(line.program);
   const absl::StatusOr<Asked> asked = ParseFlags(argc, argv, line.flags);
   if (asked.ok() && *asked != Asked::kNothing) {
     std::printf("%s", *asked == Asked::kHelp ? HelpText(line).c_str() : absl::StrCat(VersionText(), "\n").c_str());
@@ -117,14 +121,14 @@ std::optional<int> ReadCommandLine(int argc, const char* const* argv, const Comm
   }
   const absl::Status status = asked.ok() && line.check ? line.check() : asked.status();
   if (status.ok()) return std::nullopt;
-  std::fprintf(stderr, "%s: %s\n", line.program.c_str(), std::string(status.message()).c_str());
+  std::fprintf(stderr, "%s: %s\n", line.program.c_str(), Shown(std::string(status.message())).c_str());
   return 2;
 }
 
 int Finish(const std::string& program, const absl::Status& status) {
   if (status.ok()) return 0;
   std::fflush(stdout);
-  std::fprintf(stderr, "%s: %s\n", program.c_str(), std::string(status.message()).c_str());
+  std::fprintf(stderr, "%s: %s\n", program.c_str(), Shown(std::string(status.message())).c_str());
   switch (status.code()) {
     case absl::StatusCode::kCancelled:
       return 130;

@@ -108,7 +108,8 @@ absl::StatusOr<Asked> ParseFlags(int argc, const char* const* argv, const std::v
 std::string HelpText(const CommandLine& line);
 
 // ParseFlags and `check`. The exit code where the program has nothing else to do: 0 after --help and --version; 2 where
-// something is wrong, which has been said.
+// something is wrong, which has been said. From then on exceptions that nobody catches end the program with code 1 and
+// a sentence (core/errors/exceptions.h).
 std::optional<int> ReadCommandLine(int argc, const char* const* argv, const CommandLine& line);
 
 // Reports the error, if it is one, and returns the program's exit code: 0; 130 where a run was stopped by a signal;

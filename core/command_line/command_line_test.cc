@@ -3,6 +3,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cstdlib>
+#include <new>
+#include <thread>
+
 namespace quartet {
 namespace {
 
@@ -135,6 +139,29 @@ TEST(Finish, TellsWrongInputAndSignalsFromWhatFailed) {
   EXPECT_EQ(Finish("program", absl::NotFoundError("not there")), 2);
   EXPECT_EQ(Finish("program", absl::AlreadyExistsError("there")), 2);
   EXPECT_EQ(Finish("program", absl::UnavailableError("lost")), 1);
+}
+
+TEST(FinishDeathTest, EscapesWhatATerminalObeys) {
+  const auto end = [] { exit(Finish("program", absl::InvalidArgumentError("the key \x1b[2J is wrong"))); };
+  EXPECT_EXIT(end(), ::testing::ExitedWithCode(2), "^program: the key .x1b.2J is wrong");
+}
+
+TEST(ParseFlags, CutsAndEscapesWhatItQuotes) {
+  const std::string value(100'000, 'x'), flag = "--" + value, escape = "--ranks=\x1b[2J";
+  for (const std::string& argument : {value, flag, escape, "--ranks=" + value}) {
+    const std::string message = ErrorOf({argument.c_str()});
+    EXPECT_LT(message.size(), 500) << message;
+    EXPECT_EQ(message.find('\x1b'), std::string::npos) << message;
+  }
+}
+
+TEST(ReadCommandLineDeathTest, AfterItAnExceptionOfAThreadIsCode1AndASentence) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  const auto run = [] {
+    ASSERT_EQ(CodeOf({"--launch"}), std::nullopt);
+    std::thread([] { throw std::bad_alloc(); }).join();
+  };
+  EXPECT_EXIT(run(), ::testing::ExitedWithCode(1), "^program: out of memory: ");
 }
 
 }  // namespace

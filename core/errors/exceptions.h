@@ -1,4 +1,5 @@
-// What becomes of exceptions that nobody expects: memory or a thread that cannot be had, a library's own. LibTorch-free.
+// What becomes of exceptions that nobody expects: memory or a thread that cannot be had, a library's own.
+// LibTorch-free.
 #pragma once
 
 #include <exception>

@@ -80,10 +80,10 @@ class PreflightService final : public RankService, public Preflight::Service {
   }
 
   grpc::Status Measure(grpc::ServerContext* context, const MeasureRequest* request, MeasureReply* reply) override {
-    return ToGrpc(DoMeasure(*request, DeadlineOf(*context), reply));
+    return ToGrpc([&] { return DoMeasure(*request, DeadlineOf(*context), reply); });
   }
   grpc::Status PullFrom(grpc::ServerContext* context, const PullFromRequest* request, PullFromReply* reply) override {
-    return ToGrpc(DoPullFrom(*request, DeadlineOf(*context), reply));
+    return ToGrpc([&] { return DoPullFrom(*request, DeadlineOf(*context), reply); });
   }
   grpc::Status Pull(grpc::ServerContext* /*context*/, const PullRequest* request,
                     grpc::ServerWriter<PullChunk>* writer) override {

@@ -170,7 +170,7 @@ absl::Status AskServices(absl::Duration patience, RunStatus* status) {
     MutablePlacementOf(&config, service.service)->set_listen(service.address);
   }
   Cancellation cancellation;
-  std::vector<std::thread> asking;
+  std::vector<std::jthread> asking;
   for (ServiceStatus& service : status->services) {
     asking.emplace_back([&] {
       const auto client = ConnectService(config, service.service, &cancellation);
@@ -183,7 +183,7 @@ absl::Status AskServices(absl::Duration patience, RunStatus* status) {
       if (info.ok()) service.info = *std::move(info);
     });
   }
-  for (std::thread& thread : asking) thread.join();
+  asking.clear();  // joins them
   return absl::OkStatus();
 }
 

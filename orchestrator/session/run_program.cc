@@ -11,6 +11,7 @@
 #include "core/base/status_macros.h"
 #include "core/config/origins/origins.h"
 #include "core/config/origins/presets.h"
+#include "core/errors/exceptions.h"
 #include "orchestrator/launch/service_launcher.h"
 #include "orchestrator/terminal/continue_command.h"
 #include "orchestrator/terminal/interrupt_watch.h"
@@ -85,7 +86,7 @@ int RunProgram(int argc, char** argv, const CommandLine& line,
   Cancellation cancellation;
   InterruptWatch interrupts(&cancellation);
   TerminalView view(out, TerminalView::IsTerminal(out));
-  return Finish(line.program, body(view, cancellation));
+  return Finish(line.program, CatchAll([&] { return body(view, cancellation); }));
 }
 
 std::string NewRunDir(const std::string& program) {

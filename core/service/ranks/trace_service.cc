@@ -53,11 +53,15 @@ TraceService::TraceService(const RankContext& context, RankGroup& group) : group
 
 grpc::Status TraceService::Start(grpc::ServerContext* context, const StartTraceRequest* request, StartTraceReply*) {
   const std::vector<RankInput> inputs(group_.world_size(), {.header = request->SerializeAsString(), .items = {}});
-  return ToGrpc(group_.Run(kStart, inputs, DeadlineOf(*context)).status());
+  return ToGrpc([&] { return group_.Run(kStart, inputs, DeadlineOf(*context)).status(); });
 }
 
 grpc::Status TraceService::Take(grpc::ServerContext* context, const TakeTraceRequest*,
                                 grpc::ServerWriter<TraceChunk>* writer) {
+  return ToGrpc([&] { return DoTake(context, writer); });
+}
+
+grpc::Status TraceService::DoTake(grpc::ServerContext* context, grpc::ServerWriter<TraceChunk>* writer) {
   absl::StatusOr<std::vector<RankOutput>> outputs =
       group_.Run(kTake, std::vector<RankInput>(group_.world_size()), DeadlineOf(*context));
   if (!outputs.ok()) return ToGrpc(outputs.status());

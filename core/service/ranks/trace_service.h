@@ -20,6 +20,8 @@ class TraceService final : public Trace::Service {
                     grpc::ServerWriter<TraceChunk>* writer) override;
 
  private:
+  grpc::Status DoTake(grpc::ServerContext* context, grpc::ServerWriter<TraceChunk>* writer);
+
   RankGroup& group_;
 };
 

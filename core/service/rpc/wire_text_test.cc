@@ -3,6 +3,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <new>
+#include <stdexcept>
+
 #include "core/base/utf8.h"
 #include "core/service/rpc/status_conversion.h"
 
@@ -40,6 +43,17 @@ TEST(WireText, IsCutBetweenCharacters) {
 TEST(WireText, IsUtf8) {
   EXPECT_EQ(WireText("/data/\xFFname"), "/data/\xEF\xBF\xBDname");
   EXPECT_EQ(ToGrpc(absl::NotFoundError("/data/\xC3")).error_message(), "/data/\xEF\xBF\xBD");
+}
+
+TEST(ToGrpc, TellsWhatTheBodyOfAHandlerThrows) {
+  const grpc::Status no_memory = ToGrpc([]() -> absl::Status { throw std::bad_alloc(); });
+  EXPECT_EQ(no_memory.error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED);
+  EXPECT_THAT(no_memory.error_message(), StartsWith("out of memory: "));
+  const grpc::Status odd = ToGrpc([]() -> grpc::Status { throw std::runtime_error("odd"); });
+  EXPECT_EQ(odd.error_code(), grpc::StatusCode::INTERNAL);
+  EXPECT_EQ(odd.error_message(), "odd");
+  EXPECT_TRUE(ToGrpc([] { return absl::OkStatus(); }).ok());
+  EXPECT_EQ(ToGrpc([] { return absl::NotFoundError("x"); }).error_code(), grpc::StatusCode::NOT_FOUND);
 }
 
 }  // namespace

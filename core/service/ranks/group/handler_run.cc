@@ -1,23 +1,10 @@
 #include "core/service/ranks/group/handler_run.h"
 
-#include <exception>
-#include <new>
 #include <utility>
 
+#include "core/errors/exceptions.h"
+
 namespace quartet {
-namespace {
-
-absl::StatusOr<RankOutput> Call(const RankGroup::Handler& handler, const RankInput& input) {
-  try {
-    return handler(input);
-  } catch (const std::bad_alloc&) {
-    return absl::ResourceExhaustedError("out of memory");
-  } catch (const std::exception& e) {
-    return absl::InternalError(e.what());
-  }
-}
-
-}  // namespace
 
 std::function<void()> HandlerRun::WorkOf(std::shared_ptr<HandlerRun> run) {
   struct Owner {
@@ -38,7 +25,7 @@ void HandlerRun::Run() {
     changed_.wait(lock, [this] { return permitted_ || begun_; });
     if (std::exchange(begun_, true)) return;
   }
-  Put(Call(handler_, input_));
+  Put(CatchAll([this] { return handler_(input_); }));
 }
 
 bool HandlerRun::AwaitTurn(absl::Duration timeout) {

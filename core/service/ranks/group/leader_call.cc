@@ -12,6 +12,7 @@
 #include "core/base/logging.h"
 #include "core/base/status_macros.h"
 #include "core/comm/agreed_error.h"
+#include "core/errors/exceptions.h"
 #include "core/service/rpc/status_conversion.h"
 
 namespace quartet {
@@ -64,10 +65,16 @@ LeaderCall::LeaderCall(const std::string& name, const RankMethod& method, std::v
 }
 
 absl::StatusOr<std::vector<RankOutput>> LeaderCall::Run() {
-  std::vector<std::thread> threads;
-  for (int rank = 1; rank < ranks(); ++rank) threads.emplace_back([this, rank] { RunOn(rank); });
+  std::vector<std::jthread> threads;
+  for (int rank = 1; rank < ranks(); ++rank) {
+    const absl::Status started = CatchAll([&] {
+      threads.emplace_back([this, rank] { RunOn(rank); });
+      return absl::OkStatus();
+    });
+    if (!started.ok()) End(rank, started, false);
+  }
   RunOnSelf();
-  for (std::thread& thread : threads) thread.join();
+  threads.clear();  // joins them
   if (!failed_) {
     std::vector<RankOutput> outputs;
     for (absl::StatusOr<RankOutput>& output : outputs_) outputs.push_back(*std::move(output));

@@ -4,6 +4,7 @@
 
 #include "core/base/logging.h"
 #include "core/base/status_macros.h"
+#include "core/errors/exceptions.h"
 
 namespace quartet {
 
@@ -23,7 +24,11 @@ std::shared_ptr<HandlerRun> OwnRank::Start(const RankMethod& method, uint64_t nu
   if (method.kind != RankGroup::Kind::kConcurrent) {
     executor_.SubmitNumbered(number, std::move(work));
   } else if (!stopping_) {
-    *beside = std::jthread(std::move(work));
+    const absl::Status started = CatchAll([&] {
+      *beside = std::jthread(work);
+      return absl::OkStatus();
+    });
+    if (!started.ok()) run->Withdraw(started);
   }
   return run;
 }

@@ -159,6 +159,10 @@ class RankGroupImpl final : public RankGroup, private Rank::Service {
   // A follower's side of a call.
   grpc::Status Execute(grpc::ServerContext* context,
                        grpc::ServerReaderWriter<RankReply, RankRequest>* stream) override {
+    return ToGrpc([&] { return DoExecute(context, stream); });
+  }
+
+  grpc::Status DoExecute(grpc::ServerContext* context, grpc::ServerReaderWriter<RankReply, RankRequest>* stream) {
     if (is_leader()) return {grpc::StatusCode::FAILED_PRECONDITION, "this is rank 0, which nobody else leads"};
     RankRequest request;
     if (!stream->Read(&request) || !request.has_begin()) {
@@ -229,6 +233,10 @@ class RankGroupImpl final : public RankGroup, private Rank::Service {
 
   // A follower's side of a pipe.
   grpc::Status Pipe(grpc::ServerContext*, grpc::ServerReaderWriter<PipeMessage, PipeMessage>* stream) override {
+    return ToGrpc([&] { return DoPipe(stream); });
+  }
+
+  grpc::Status DoPipe(grpc::ServerReaderWriter<PipeMessage, PipeMessage>* stream) {
     PipeMessage first;
     if (!stream->Read(&first) || !first.has_open()) {
       return {grpc::StatusCode::INVALID_ARGUMENT, "the first message is not `open`"};
