@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include <filesystem>
+#include <random>
 #include <system_error>
 
 #include "absl/cleanup/cleanup.h"
@@ -62,14 +63,18 @@ absl::StatusOr<std::string> ReadSecretFile(const std::string& path) {
 
 absl::Status AtomicWriteFile(const std::string& path, std::string_view content, int mode) {
   // Beside `path`: a rename is atomic only within one file system.
-  std::string temporary = absl::StrCat(path, ".XXXXXX");
-  const int fd = mkostemp(temporary.data(), O_CLOEXEC);
+  std::string temporary;
+  int fd = -1;
+  std::random_device random;
+  do {
+    temporary = absl::StrCat(path, ".", absl::Hex(random(), absl::kZeroPad8));
+    fd = open(temporary.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, mode);  // of which the umask leaves a part
+  } while (fd < 0 && errno == EEXIST);
   if (fd < 0) return OsError(errno, "create a file beside", path);
   absl::Cleanup remove = [&temporary] { unlink(temporary.c_str()); };
   {
     absl::Cleanup close_fd = [fd] { close(fd); };
     if (absl::Status s = WriteAll(fd, content, path); !s.ok()) return s;
-    if (fchmod(fd, mode) != 0) return OsError(errno, "set the mode of", path);
     if (fsync(fd) != 0) return OsError(errno, "sync", path);
   }
   if (rename(temporary.c_str(), path.c_str()) != 0) return OsError(errno, "rename a new file to", path);

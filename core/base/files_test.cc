@@ -38,6 +38,19 @@ TEST(Files, LeaveNothingBesideTheFileAndKeepTheMode) {
   EXPECT_EQ(info.st_mode & 0777, 0600);
 }
 
+// Whoever wants a run to be private says so by it, once.
+TEST(Files, HaveTheModeThatTheUmaskLeaves) {
+  const std::string path = TempFolder() + "/file";
+  for (const mode_t mask : {0022, 0077}) {
+    const mode_t before = umask(mask);
+    EXPECT_TRUE(AtomicWriteFile(path, "x").ok());
+    umask(before);
+    struct stat info;
+    ASSERT_EQ(stat(path.c_str(), &info), 0);
+    EXPECT_EQ(info.st_mode & 0777, 0644 & ~mask);
+  }
+}
+
 TEST(Files, NameTheMissingFile) {
   absl::Status status = ReadFile("/nonexistent/file").status();
   EXPECT_EQ(status.code(), absl::StatusCode::kNotFound);

@@ -1,5 +1,6 @@
 #include "core/checkpoint/model_folder.h"
 
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -83,11 +84,11 @@ absl::StatusOr<std::unique_ptr<ModelFolderWriter>> ModelFolderWriter::Create(con
   std::string temporary = absl::StrCat(options.target, ".XXXXXX");
   const fs::path parent = fs::absolute(target).parent_path();
   QUARTET_RETURN_IF_ERROR(MakeDirs(parent.string()));
-  if (mkdtemp(temporary.data()) == nullptr) {
+  // Made again, as others may read it as far as the umask lets them.
+  if (mkdtemp(temporary.data()) == nullptr || rmdir(temporary.c_str()) != 0 || mkdir(temporary.c_str(), 0755) != 0) {
     return absl::ErrnoToStatus(errno, absl::StrCat("making folder ", temporary));
   }
   impl->temporary = temporary;
-  fs::permissions(temporary, fs::perms(0755), error);
 
   QUARTET_RETURN_IF_ERROR(
       impl->WriteText("config.json", TrainedConfigJson(config, options.head, TorchName(options.dtype))));

@@ -143,16 +143,24 @@ def certificates(folder, hosts):
             [('ca_file', 'cert.pem'), ('cert_file', 'cert.pem'), ('key_file', 'key.pem')]]
 
 
+def own(path):
+    """Whether it is this user's, and no link."""
+    return not path.is_symlink() and path.exists() and path.stat().st_uid == os.geteuid()
+
+
 class Requests:
     """What the orchestrator asks for while the run goes on, by files: orchestrator/launch/requested_services.h."""
 
     def __init__(self, folder, nodes, flags):
         self.folder, self.nodes, self.flags, self.trial = folder, nodes, flags, None
         folder.mkdir(parents=True, exist_ok=True)
+        if not own(folder):
+            sys.exit(f'launch: {folder} is no folder of this run\'s user alone, and whoever may write there decides what it runs; remove it')
+        folder.chmod(0o700)
         for left in [folder / 'request', *folder.glob('*.ended')]:
             left.unlink(missing_ok=True)
         # What was replaced stays so when the run starts again.
-        self.kept = {kept.stem: kept.read_text().strip() for kept in folder.glob('*.programs')}
+        self.kept = {kept.stem: kept.read_text().strip() for kept in folder.glob('*.programs') if own(kept)}
         self.tried = None
 
     def take(self):
@@ -165,6 +173,10 @@ class Requests:
                 self.trial = None
         request = self.folder / 'request'
         if not request.exists():
+            return
+        if not own(request):
+            say(f'{request} is of another user, and is dropped')
+            request.unlink()
             return
         verb, service, *rest = request.read_text().splitlines()
         say(' '.join([verb, service, *rest]))

@@ -23,6 +23,7 @@
 #include "orchestrator/launch/launch_plan.h"
 #include "orchestrator/loop/train.h"
 #include "orchestrator/offline/train.h"
+#include "orchestrator/run_folder/private_folder.h"
 #include "orchestrator/run_folder/run_lock.h"
 #include "orchestrator/session/run_program.h"
 
@@ -217,12 +218,14 @@ absl::Status LaunchOnCluster(const LaunchFlags& flags, TerminalView& view, Cance
   // 2. What the engine and the programs read, in the run's folder.
   ClearUnread(flags.program, &config);
   files[kClusterConfig] = PrintRunConfig(config, origins);
-  for (const char* folder : {"/launch", "/logs"}) QUARTET_RETURN_IF_ERROR(MakeDirs(run_dir + folder));
+  QUARTET_RETURN_IF_ERROR(MakeDirs(run_dir + "/logs"));
+  QUARTET_RETURN_IF_ERROR(MakePrivateFolder(run_dir + "/launch"));
   {
     QUARTET_ASSIGN_OR_RETURN(const std::unique_ptr<RunLock> lock, RunLock::Take(run_dir));
     std::error_code none;
     std::filesystem::remove(run_dir + "/launch/failures", none);
     std::filesystem::remove_all(run_dir + "/launch/services", none);  // of an earlier launch, by other programs maybe
+    QUARTET_RETURN_IF_ERROR(MakePrivateFolder(run_dir + "/launch/services"));
     for (const auto& [name, text] : files) {
       QUARTET_RETURN_IF_ERROR(AtomicWriteFile(absl::StrCat(run_dir, "/", name), text));
     }

@@ -18,6 +18,7 @@
 #include "core/base/files.h"
 #include "core/base/logging.h"
 #include "core/base/status_macros.h"
+#include "orchestrator/run_folder/private_folder.h"
 #include "orchestrator/run_folder/record_fields.h"
 #include "orchestrator/run_folder/run_lock.h"
 
@@ -63,15 +64,7 @@ absl::Status CheckOwn(const std::string& path) {
 
 absl::StatusOr<std::unique_ptr<ControlFolder>> ControlFolder::Open(const std::string& run_dir) {
   const std::string path = FolderOf(run_dir);
-  if (mkdir(path.c_str(), 0700) != 0 && errno != EEXIST) return absl::ErrnoToStatus(errno, "cannot create " + path);
-  struct stat info;
-  if (lstat(path.c_str(), &info) != 0) return absl::ErrnoToStatus(errno, path);
-  if (!S_ISDIR(info.st_mode) || info.st_uid != geteuid() || chmod(path.c_str(), 0700) != 0) {
-    return absl::PermissionDeniedError(
-        absl::StrCat(path,
-                     " is no folder of this run's user alone, and whoever may write there decides what it runs; "
-                     "remove it"));
-  }
+  QUARTET_RETURN_IF_ERROR(MakePrivateFolder(path));
   std::unique_ptr<ControlFolder> folder(new ControlFolder(path));
   if (const std::optional<ControlRequest> old = folder->Take()) {
     folder->Finish(absl::UnavailableError("the orchestrator that was asked has ended; another goes on with the run"));

@@ -2,9 +2,15 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
+#include <filesystem>
+
+#include "absl/strings/str_cat.h"
 #include "core/base/files.h"
 #include "core/service/process/child_process.h"
+#include "orchestrator/engines/slurm/script_parts.h"
 #include "orchestrator/testing/scratch_folder.h"
 
 namespace quartet {
@@ -104,6 +110,35 @@ TEST(SlurmJobScript, KillsWhatAnEarlierStartHasLeft) {
   EXPECT_THAT(*script, AllOf(HasSubstr("if ((restart > 0)); then\n  srun $all_nodes "),
                              HasSubstr("\"[-]-config=$config --set=services\"")));
   EXPECT_LT(script->find("[-]-config"), script->find("declare -A steps")) << "before there are new ones";
+}
+
+// What the script does with the folder of requests, with `more` behind it.
+std::string OnRequests(const ScratchFolder& scratch, const std::string& more) {
+  const auto said = RunInShell(
+      "bash " + scratch.Write("script", absl::StrCat("run_dir=", scratch.path(), " programs=/programs SLURM_JOB_ID=1\n",
+                                                     "say() { echo \"$*\"; }\n", kRequests, more)));
+  return said.ok() ? absl::StrCat(said->output, "; ", said->end.Describe()) : said.status().ToString();
+}
+
+// As launch/services is made and read by Ray's driver (deploy/ray/launch.py), too.
+TEST(SlurmJobScript, TakesRequestsAndProgramsFromItsOwnUserAlone) {
+  const ScratchFolder scratch;
+  const std::string requests = scratch.path() + "/launch/services";
+  std::filesystem::create_directories(requests);
+  chmod(requests.c_str(), 0777);
+  scratch.Write("launch/services/scorer.programs", "/own\n");
+  EXPECT_EQ(OnRequests(scratch, "stat -c %a $requests; programs_of scorer; programs_of rollout"),
+            "700\n/own\n/programs; exit code 0");
+  std::filesystem::rename(requests + "/scorer.programs", scratch.path() + "/elsewhere");
+  std::filesystem::create_symlink(scratch.path() + "/elsewhere", requests + "/scorer.programs");
+  EXPECT_EQ(OnRequests(scratch, "programs_of scorer"), "/programs; exit code 0");
+  if (geteuid() != 0) GTEST_SKIP() << "only root can give files away";
+  const std::string request = "echo stop >$requests/request; chown 12345 $requests/request; take_request; ls $requests";
+  EXPECT_EQ(OnRequests(scratch, request),
+            requests + "/request is of another user, and is dropped\nscorer.programs; exit code 0");
+  ASSERT_EQ(chown(requests.c_str(), 12345, 12345), 0);
+  EXPECT_THAT(OnRequests(scratch, "echo goes on"),
+              AllOf(HasSubstr(requests + " is no folder of this run's user alone"), HasSubstr("; exit code 2")));
 }
 
 TEST(SlurmJobScript, StartsTheServicesAndTheProgramOfWhatIsTrained) {

@@ -34,9 +34,14 @@ openssl req -x509 -newkey rsa:2048 -nodes -days 365 -subj /CN=quartet -keyout "$
 inline constexpr char kRequests[] = R"sh(
 # Services may be replaced while the run goes on: each request is a file. A replaced one stays so when the job starts again.
 requests=$run_dir/launch/services
+own() { [ -O "$1" ] && [ ! -L "$1" ]; }
 mkdir -p "$requests"
+own "$requests" && chmod 700 "$requests" || {
+  say "$requests is no folder of this run's user alone, and whoever may write there decides what it runs; remove it"
+  exit 2
+}
 rm -f "$requests"/request "$requests"/*.ended
-programs_of() { cat "$requests/$1.programs" 2>/dev/null || echo "$programs"; }
+programs_of() { own "$requests/$1.programs" && cat "$requests/$1.programs" 2>/dev/null || echo "$programs"; }
 jobs=$SLURM_JOB_ID
 for id in "${!SLURM_JOB_ID_HET_GROUP_@}"; do jobs+=,${!id}; done
 step_of() { squeue --noheader --steps --job="$jobs" --format="%i %j" | sed -n "s/ $1\$//p"; }
@@ -55,6 +60,7 @@ stop_services() { # NAMES
 }
 take_request() {
   local verb name folder arguments
+  own "$requests/request" || { say "$requests/request is of another user, and is dropped"; rm -f "$requests/request"; return; }
   { read -r verb && read -r name && read -r folder; mapfile -t arguments; } <"$requests/request"
   say "$verb $name $folder"
   case $verb in
