@@ -20,7 +20,7 @@ int64_t CheckedRows(const RowFile& rows, int64_t wanted) {
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Dataset>> Dataset::Open(DatasetOptions options, const Use& check,
-                                                       const std::function<void(int64_t, int64_t)>& progress) {
+                                                       const RowProgress& progress) {
   std::unique_ptr<Dataset> dataset(new Dataset(std::move(options)));
   const DatasetOptions& o = dataset->options_;
   int64_t all = 0, done = 0;
@@ -37,22 +37,21 @@ absl::StatusOr<std::unique_ptr<Dataset>> Dataset::Open(DatasetOptions options, c
   }
   std::vector<int64_t> sizes;
   for (File& file : dataset->files_) {
-    QUARTET_RETURN_IF_ERROR(dataset->Check(&file, check, [&] {
-      if (progress) progress(++done, all);
-    }));
+    QUARTET_RETURN_IF_ERROR(
+        dataset->Check(&file, check, [&] { return progress ? progress(++done, all) : absl::OkStatus(); }));
     sizes.push_back(file.size());
   }
   dataset->order_.emplace(o.seed, o.shuffle, std::move(sizes), o.weights);
   return dataset;
 }
 
-absl::Status Dataset::Check(File* file, const Use& check, const std::function<void()>& checked) {
+absl::Status Dataset::Check(File* file, const Use& check, const std::function<absl::Status()>& checked) {
   const int64_t count = CheckedRows(*file->rows, options_.checked_rows);
   const LeftOut before = left_out_;
   for (int64_t row = 0; row < count; ++row) {
     QUARTET_ASSIGN_OR_RETURN(const bool used, TryUse(*file, row, check));
     if (!used) file->dropped.push_back(row);
-    checked();
+    QUARTET_RETURN_IF_ERROR(checked());
   }
   if (static_cast<int64_t>(file->dropped.size()) < count) return absl::OkStatus();
   const absl::Status& first =

@@ -37,6 +37,9 @@ struct LeftOut {
   absl::Status first_overlong, first_malformed;  // why; OK where there is none
 };
 
+// Told after each row that is checked, by how many there are; an error ends the checking.
+using RowProgress = std::function<absl::Status(int64_t done, int64_t all)>;
+
 // Rows are checked where they are opened, as far as checked_rows goes: those that cannot be used are not among the rows
 // of an epoch. What is behind them is found out when it is drawn; in place of a row that cannot be used comes another
 // one of its file then, drawn by position and seed. So each position has its row, whatever came before: a run goes on
@@ -49,10 +52,10 @@ class Dataset {
   // out and counted, or errors, as the options say; other errors are errors.
   using Use = std::function<absl::Status(const Record&)>;
 
-  // Opens the files and calls `check` for the first rows of each, in order; `progress`, if any, after each.
-  // INVALID_ARGUMENT names option, file, row and reason; so where no row of a file can be used.
+  // Opens the files and calls `check` for the first rows of each, in order. INVALID_ARGUMENT names option, file, row
+  // and reason; so where no row of a file can be used. An error of `progress` is returned as it is.
   static absl::StatusOr<std::unique_ptr<Dataset>> Open(DatasetOptions options, const Use& check,
-                                                       const std::function<void(int64_t done, int64_t all)>& progress);
+                                                       const RowProgress& progress);
 
   // Rows of an epoch: all that are not known to be left out.
   int64_t rows() const { return order_->rows(); }
@@ -79,7 +82,7 @@ class Dataset {
     int64_t Row(int64_t index) const;
   };
 
-  absl::Status Check(File* file, const Use& check, const std::function<void()>& checked);
+  absl::Status Check(File* file, const Use& check, const std::function<absl::Status()>& checked);
   // Whether the row is used; an error where it is none that is left out.
   absl::StatusOr<bool> TryUse(const File& file, int64_t row, const Use& use);
 

@@ -172,9 +172,19 @@ TEST_F(DatasetTest, TellsHowManyRowsAreChecked) {
   std::vector<std::pair<int64_t, int64_t>> progress;
   ASSERT_TRUE(Dataset::Open(
                   options_, [](const Record&) { return absl::OkStatus(); },
-                  [&](int64_t done, int64_t all) { progress.emplace_back(done, all); })
+                  [&](int64_t done, int64_t all) {
+                    progress.emplace_back(done, all);
+                    return absl::OkStatus();
+                  })
                   .ok());
   EXPECT_THAT(progress, ElementsAre(std::pair(1, 3), std::pair(2, 3), std::pair(3, 3)));
+  // Ctrl-C.
+  const absl::Status stopped = absl::CancelledError("stopped by SIGINT");
+  EXPECT_EQ(Dataset::Open(
+                options_, [](const Record&) { return absl::OkStatus(); },
+                [&](int64_t done, int64_t) { return done < 2 ? absl::OkStatus() : stopped; })
+                .status(),
+            stopped);
 }
 
 TEST_F(DatasetTest, MixesFilesByTheirWeights) {

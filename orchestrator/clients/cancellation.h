@@ -16,7 +16,7 @@ class Cancellation {
   // The first reason stays. Runs the hooks of all scopes that are alive.
   void Cancel(absl::Status reason);
 
-  // OK until cancelled, then the reason.
+  // OK until cancelled, then the reason; while a GiveUpScope lives, also once the run is asked to end.
   absl::Status status() const;
 
   // From now on whoever drives the run asks for `ending` between its steps, and ends it in good order when told to.
@@ -40,11 +40,29 @@ class Cancellation {
     uint64_t id_;
   };
 
+  // While it lives, to be asked to end is to be cancelled for what has a Scope: for work that may be left to the run
+  // that goes on, and that no checkpoint is to wait for.
+  class GiveUpScope {
+   public:
+    explicit GiveUpScope(Cancellation* cancellation);
+    ~GiveUpScope();
+    GiveUpScope(const GiveUpScope&) = delete;
+    GiveUpScope& operator=(const GiveUpScope&) = delete;
+
+   private:
+    Cancellation* cancellation_;
+  };
+
  private:
+  // Under the lock, as what follows.
+  const absl::Status& StatusLocked() const { return reason_.ok() && give_up_scopes_ > 0 ? ending_ : reason_; }
+  void RunHooks();
+
   mutable std::mutex mutex_;
   absl::Status reason_;
   bool promised_ = false;
   absl::Status ending_;
+  int give_up_scopes_ = 0;  // that are alive
   uint64_t next_id_ = 0;
   std::map<uint64_t, std::function<void()>> hooks_;
 };

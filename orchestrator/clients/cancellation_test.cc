@@ -32,6 +32,27 @@ TEST(Cancellation, RunsTheHookOfALateComerAtOnce) {
   EXPECT_TRUE(ran);
 }
 
+TEST(Cancellation, GivesUpWhatMayWaitOnceTheRunIsAskedToEnd) {
+  Cancellation cancellation;
+  cancellation.PromiseToEnd();
+  const absl::Status told = absl::CancelledError("told to end");
+  int given_up = 0;
+  {
+    const Cancellation::GiveUpScope may_wait(&cancellation);
+    const Cancellation::Scope scope(&cancellation, [&] { ++given_up; });
+    EXPECT_TRUE(cancellation.status().ok());
+    EXPECT_TRUE(cancellation.End(told));
+    EXPECT_EQ(given_up, 1);
+    EXPECT_EQ(cancellation.status(), told);
+    const Cancellation::Scope late(&cancellation, [&] { ++given_up; });
+    EXPECT_EQ(given_up, 2);
+  }
+  EXPECT_TRUE(cancellation.status().ok()) << "its checkpoint is not given up";
+  const Cancellation::Scope checkpoint(&cancellation, [&] { ++given_up; });
+  EXPECT_EQ(given_up, 2);
+  EXPECT_EQ(cancellation.ending(), told);
+}
+
 TEST(Cancellation, NeverRunsAHookAfterItsScope) {
   for (int round = 0; round < 200; ++round) {
     Cancellation cancellation;

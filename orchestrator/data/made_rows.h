@@ -22,8 +22,8 @@ class MadeRows {
   using Make = std::function<absl::StatusOr<Item>(const Record&)>;
 
   // Errors and `progress` as Dataset::Open has them; a row is checked by making its item.
-  static absl::StatusOr<std::unique_ptr<MadeRows>> Open(
-      const DatasetOptions& options, Make make, const std::function<void(int64_t done, int64_t all)>& progress) {
+  static absl::StatusOr<std::unique_ptr<MadeRows>> Open(const DatasetOptions& options, Make make,
+                                                        const RowProgress& progress) {
     std::unique_ptr<MadeRows> made(new MadeRows(std::move(make)));
     bool is_first = true;
     const auto check = [&](const Record& record) -> absl::Status {

@@ -98,9 +98,11 @@ uint64_t HashItem(const PreferencePair& pair, uint64_t seed) {
   return HashBytes({reinterpret_cast<const char*>(&pair.margin), sizeof(pair.margin)}, seed);
 }
 
-absl::StatusOr<std::unique_ptr<PreferencePairs>> OpenPreferencePairs(
-    const RunConfig& config, bool held_out, const std::string& model, const Tokenizer& tokenizer,
-    const std::vector<int64_t>& model_end_ids, const std::function<void(int64_t done, int64_t all)>& progress) {
+absl::StatusOr<std::unique_ptr<PreferencePairs>> OpenPreferencePairs(const RunConfig& config, bool held_out,
+                                                                     const std::string& model,
+                                                                     const Tokenizer& tokenizer,
+                                                                     const std::vector<int64_t>& model_end_ids,
+                                                                     const RowProgress& progress) {
   const PreferenceConfig& p = config.preference();
   const TrainerConfig& trainer = TrainerOf(config, model);
   ExampleOptions example = {.data = config.data(),

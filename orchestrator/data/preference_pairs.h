@@ -33,9 +33,10 @@ using PreferencePairs = MadeRows<PreferencePair>;
 //
 // INVALID_ARGUMENT names the option, or file and row of a pair that is not well-formed, or, where these are not left
 // out, of which an answer with its prompt is longer than the model's max_len.
-absl::StatusOr<std::unique_ptr<PreferencePairs>> OpenPreferencePairs(
-    const RunConfig& config, bool held_out, const std::string& model, const Tokenizer& tokenizer,
-    const std::vector<int64_t>& model_end_ids,
-    const std::function<void(int64_t done, int64_t all)>& progress = nullptr);
+absl::StatusOr<std::unique_ptr<PreferencePairs>> OpenPreferencePairs(const RunConfig& config, bool held_out,
+                                                                     const std::string& model,
+                                                                     const Tokenizer& tokenizer,
+                                                                     const std::vector<int64_t>& model_end_ids,
+                                                                     const RowProgress& progress = nullptr);
 
 }  // namespace quartet

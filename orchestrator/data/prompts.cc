@@ -61,7 +61,7 @@ absl::StatusOr<PromptRecord> ReadPrompt(const Record& record, const PromptKeys& 
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Prompts>> Prompts::Open(const RunConfig& config, const Tokenizer& tokenizer,
-                                                       const std::function<void(int64_t, int64_t)>& progress) {
+                                                       const RowProgress& progress) {
   const DataConfig& data = config.data();
   const PromptKeys keys = {data.input_key(), data.label_key(), data.label_extract()};
   std::unique_ptr<Prompts> prompts(new Prompts());
@@ -105,7 +105,8 @@ absl::StatusOr<std::vector<std::shared_ptr<const PromptRecord>>> Prompts::Take(i
 }
 
 absl::StatusOr<HeldOutPrompts> ReadHeldOutPrompts(const EvalSet& set, const std::string& option,
-                                                  const RunConfig& config, const Tokenizer& tokenizer) {
+                                                  const RunConfig& config, const Tokenizer& tokenizer,
+                                                  const RowProgress& progress) {
   const PromptKeys keys = {set.input_key(), set.label_key(), set.label_extract()};
   DatasetOptions options = DatasetOptionsOf(config);
   options.option = option;
@@ -121,7 +122,7 @@ absl::StatusOr<HeldOutPrompts> ReadHeldOutPrompts(const EvalSet& set, const std:
     held_out.prompts.push_back(std::move(prompt));
     return absl::OkStatus();
   };
-  QUARTET_ASSIGN_OR_RETURN(const std::unique_ptr<Dataset> rows, Dataset::Open(std::move(options), read, nullptr));
+  QUARTET_ASSIGN_OR_RETURN(const std::unique_ptr<Dataset> rows, Dataset::Open(std::move(options), read, progress));
   held_out.description = DescribeRows("prompts", *rows);
   return held_out;
 }

@@ -39,9 +39,8 @@ class Prompts {
  public:
   // Those of config.data(). Rows are checked as Dataset does; the tokenizer outlives this. A row without the label is
   // not well-formed where a rule needs it or data.label_required says so. INVALID_ARGUMENT names option, file and row.
-  static absl::StatusOr<std::unique_ptr<Prompts>> Open(
-      const RunConfig& config, const Tokenizer& tokenizer,
-      const std::function<void(int64_t done, int64_t all)>& progress = nullptr);
+  static absl::StatusOr<std::unique_ptr<Prompts>> Open(const RunConfig& config, const Tokenizer& tokenizer,
+                                                       const RowProgress& progress = nullptr);
 
   const Dataset& rows() const { return *dataset_; }
   // Prompts of an epoch.
@@ -71,6 +70,7 @@ struct HeldOutPrompts {
   std::string description;  // DescribeRows
 };
 absl::StatusOr<HeldOutPrompts> ReadHeldOutPrompts(const EvalSet& set, const std::string& option,
-                                                  const RunConfig& config, const Tokenizer& tokenizer);
+                                                  const RunConfig& config, const Tokenizer& tokenizer,
+                                                  const RowProgress& progress = nullptr);
 
 }  // namespace quartet

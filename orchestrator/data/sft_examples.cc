@@ -44,9 +44,9 @@ uint64_t HashItem(const TokenSequence& example, uint64_t seed) {
   return HashBytes(bytes, seed);
 }
 
-absl::StatusOr<std::unique_ptr<SftExamples>> OpenSftExamples(
-    const RunConfig& config, const Tokenizer& tokenizer, const std::vector<int64_t>& model_end_ids,
-    const std::function<void(int64_t done, int64_t all)>& progress) {
+absl::StatusOr<std::unique_ptr<SftExamples>> OpenSftExamples(const RunConfig& config, const Tokenizer& tokenizer,
+                                                             const std::vector<int64_t>& model_end_ids,
+                                                             const RowProgress& progress) {
   const SftConfig& sft = config.sft();
   ExampleOptions example = {.data = config.data(),
                             .section = "sft",

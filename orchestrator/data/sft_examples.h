@@ -25,8 +25,8 @@ using SftExamples = MadeRows<TokenSequence>;
 //
 // INVALID_ARGUMENT names the option, or file and row of an example without an answer, whose chat template does not
 // write an answer behind its prompt, or, where these are not left out, that is longer than actor.max_len.
-absl::StatusOr<std::unique_ptr<SftExamples>> OpenSftExamples(
-    const RunConfig& config, const Tokenizer& tokenizer, const std::vector<int64_t>& model_end_ids,
-    const std::function<void(int64_t done, int64_t all)>& progress = nullptr);
+absl::StatusOr<std::unique_ptr<SftExamples>> OpenSftExamples(const RunConfig& config, const Tokenizer& tokenizer,
+                                                             const std::vector<int64_t>& model_end_ids,
+                                                             const RowProgress& progress = nullptr);
 
 }  // namespace quartet

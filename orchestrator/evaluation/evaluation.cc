@@ -207,12 +207,13 @@ std::string AnswerLines(const EvaluationSet& set, const EvaluationResult& result
 
 }  // namespace
 
-absl::StatusOr<std::vector<EvaluationSet>> LoadEvaluationSets(const RunConfig& config, const Tokenizer& tokenizer) {
+absl::StatusOr<std::vector<EvaluationSet>> LoadEvaluationSets(const RunConfig& config, const Tokenizer& tokenizer,
+                                                              const RowProgress& progress) {
   std::vector<EvaluationSet> sets;
   for (const EvalSet& options : EvalSets(config)) {
     const auto i = static_cast<int>(sets.size()) - config.eval().data_size();
     const std::string option = i < 0 ? "eval.data" : absl::StrCat("eval.set[", i, "].data");
-    QUARTET_ASSIGN_OR_RETURN(HeldOutPrompts held_out, ReadHeldOutPrompts(options, option, config, tokenizer));
+    QUARTET_ASSIGN_OR_RETURN(HeldOutPrompts held_out, ReadHeldOutPrompts(options, option, config, tokenizer, progress));
     sets.push_back({options, std::move(held_out.prompts), std::move(held_out.description)});
   }
   return sets;
@@ -259,7 +260,7 @@ absl::Status EvaluateModel(int64_t step, RunSession session) {
   config.mutable_train()->clear_load_checkpoint();
   std::vector<EvaluationSet> sets;
   const auto read = [&]() -> absl::Status {
-    QUARTET_ASSIGN_OR_RETURN(sets, LoadEvaluationSets(config, session.tokenizer()));
+    QUARTET_ASSIGN_OR_RETURN(sets, LoadEvaluationSets(config, session.tokenizer(), session.ShowChecking()));
     if (!sets.empty()) return absl::OkStatus();
     return absl::InvalidArgumentError("eval.data and eval.set are empty; they name what is evaluated");
   };

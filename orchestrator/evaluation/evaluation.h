@@ -25,8 +25,9 @@ struct EvaluationSet {
   std::string description;  // how many there are, and what was left out
 };
 
-// The sets of config.eval(); none where it names no data.
-absl::StatusOr<std::vector<EvaluationSet>> LoadEvaluationSets(const RunConfig& config, const Tokenizer& tokenizer);
+// The sets of config.eval(); none where it names no data. `progress` is told of the rows of each set.
+absl::StatusOr<std::vector<EvaluationSet>> LoadEvaluationSets(const RunConfig& config, const Tokenizer& tokenizer,
+                                                              const RowProgress& progress = nullptr);
 
 // One answer of an evaluation.
 struct EvaluatedAnswer {

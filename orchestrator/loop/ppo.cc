@@ -80,6 +80,7 @@ class PpoLoop {
   absl::Status Commit(int64_t steps_done, const SavedStates& saved, const Metrics& metrics, bool has_evaluation);
   // What remains of a step whose policy is in use in the rollout: its evaluation, and the record of it.
   absl::Status EndStep(int64_t step, bool evaluate, Metrics* metrics);
+  absl::Status LeaveEvaluation(int64_t step, Metrics* metrics);
   // Does what the run was asked for, where at least one step was made here.
   absl::Status TakeRequests();
   // Makes a checkpoint of the run as it is between two steps, unless the last one is that.
@@ -282,7 +283,10 @@ absl::Status PpoLoop::EndStep(int64_t step, bool evaluate, Metrics* metrics) {
   if (evaluate) {
     const TraceScope span("evaluation");
     const Stopwatch stopwatch;
-    QUARTET_ASSIGN_OR_RETURN(std::vector<EvaluationResult> results, EvaluatePolicy(step));
+    absl::StatusOr<std::vector<EvaluationResult>> evaluated = EvaluatePolicy(step);
+    if (!evaluated.ok() && evaluated.status() == run_.ending()) return LeaveEvaluation(step, metrics);
+    QUARTET_RETURN_IF_ERROR(evaluated.status());
+    std::vector<EvaluationResult> results = *std::move(evaluated);
     for (const EvaluationResult& result : results) AddEvaluationMetrics(result, metrics);
     metrics->Set("time/evaluation", stopwatch.Seconds());
     metrics->Set("time/step", metrics->Get("time/step").value_or(0) + stopwatch.Seconds());
@@ -298,6 +302,16 @@ absl::Status PpoLoop::EndStep(int64_t step, bool evaluate, Metrics* metrics) {
     QUARTET_RETURN_IF_ERROR(run_.folder.WriteEvent("warning", step, "orchestrator", warning));
   }
   return absl::OkStatus();
+}
+
+// The run ends after `step`, with a checkpoint by which the evaluation is left to the run that goes on.
+absl::Status PpoLoop::LeaveEvaluation(int64_t step, Metrics* metrics) {
+  run_.view.End();
+  if (step >= first_step_ && checkpoint_step_ != step + 1) {
+    QUARTET_ASSIGN_OR_RETURN(const SavedStates saved, SaveStates(step + 1, metrics));
+    QUARTET_RETURN_IF_ERROR(Commit(step + 1, saved, *metrics, /*has_evaluation=*/true));
+  }
+  return run_.ending();
 }
 
 absl::Status PpoLoop::Annotate(int64_t step, std::vector<Experience>* batch, Metrics* metrics) {
@@ -514,6 +528,8 @@ absl::Status PpoLoop::Commit(int64_t steps_done, const SavedStates& saved, const
 }
 
 absl::StatusOr<std::vector<EvaluationResult>> PpoLoop::EvaluatePolicy(int64_t step) {
+  std::optional<Cancellation::GiveUpScope> may_wait;
+  if (run_.cancellation != nullptr) may_wait.emplace(run_.cancellation);
   QUARTET_ASSIGN_OR_RETURN(std::vector<EvaluationResult> results,
                            EvaluateSets(config_, run_.evaluation_sets, step, policy_version_, run_.tokenizer,
                                         run_.services, run_.folder, run_.view));

@@ -41,7 +41,7 @@ struct PpoRun {
   // What starts the services and ends them, where they are to be replaced by it, and who is told where they are then.
   ServiceEngine* engine = nullptr;
   std::function<void(const std::string& service, const std::string& address)> on_moved = {};
-  // Null: the run takes no requests.
+  // What `ending` is of, which gives up evaluations. Null: they are not, and the run takes no requests.
   Cancellation* cancellation = nullptr;
 };
 
@@ -56,8 +56,8 @@ struct PpoSummary {
 // rollout's log-probabilities above train.max_log_prob_diff_mean ends the run with an error. Samples are demanded of
 // exactly the policy version that the step before trained: weights that did not arrive are an error, too.
 //
-// A run that `ending` ends has a checkpoint of its last step, and that error. An evaluation that was due after the step
-// is made by the run that goes on.
+// A run that `ending` ends has a checkpoint of its last step, and that error. An evaluation that was due after the
+// step, or was being made, is made by the run that goes on.
 absl::StatusOr<PpoSummary> RunPpo(const PpoRun& run);
 
 // Prompts that a run over `prompts` prompts draws at least: the passes of train.num_episodes. Without an end where

@@ -4,6 +4,7 @@
 
 #include <atomic>
 #include <filesystem>
+#include <future>
 #include <memory>
 #include <set>
 
@@ -144,6 +145,35 @@ TEST_F(PpoResumeTest, LeavesTheEvaluationThatWasDueToTheRunThatGoesOn) {
   const auto metrics = Lines("run/metrics.jsonl");
   ASSERT_EQ(metrics.size(), 4);
   EXPECT_TRUE(metrics[1].contains("eval/prompts/pass@1")) << metrics[1];
+}
+
+TEST_F(PpoResumeTest, GivesUpAnEvaluationThatIsUnderWayForItsCheckpoint) {
+  RunConfig config = MakeSavingConfig(4);
+  config.mutable_train()->set_save_steps(100);
+  config.mutable_eval()->add_data(config.data().prompt_data(0));
+  config.mutable_eval()->set_eval_steps(2);
+  const absl::Status stopped = absl::CancelledError("stopped by SIGTERM");
+  told_ = &cancellation_;
+  ending_ = [this] { return cancellation_.ending(); };
+  cancellation_.PromiseToEnd();
+  // The evaluation after the second step is the fourth time that answers are asked for; it would never end.
+  std::promise<void> test_is_over;
+  std::shared_future<void> over = test_is_over.get_future();
+  int generations = 0;
+  services_.SetHook([&](const std::string& call) {
+    if (call == "rollout.Generate" && ++generations == 4) {
+      EXPECT_TRUE(cancellation_.End(stopped));
+      over.wait();
+    }
+    return grpc::Status::OK;
+  });
+  EXPECT_EQ(Run(config).status(), stopped);
+  test_is_over.set_value();
+  EXPECT_EQ(Lines("run/metrics.jsonl").size(), 1) << "the second has no evaluation yet";
+  const auto record = NewestRecord(scratch_.path() + "/run/checkpoints");
+  ASSERT_TRUE(record.has_value());
+  EXPECT_EQ(record->step, 2);
+  EXPECT_TRUE(record->has_evaluation) << "the run that goes on makes it";
 }
 
 TEST_F(PpoResumeTest, ChangesNothingBeforeTheServicesHaveAcceptedTheRun) {

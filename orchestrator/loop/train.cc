@@ -27,7 +27,8 @@ struct PpoInputs {
 absl::Status ReadPpoInputs(RunSession& session, PpoInputs* inputs) {
   const RunConfig& config = session.config();
   // First, as it is quick: prompts may be many.
-  QUARTET_ASSIGN_OR_RETURN(inputs->evaluation_sets, LoadEvaluationSets(config, session.tokenizer()));
+  QUARTET_ASSIGN_OR_RETURN(inputs->evaluation_sets,
+                           LoadEvaluationSets(config, session.tokenizer(), session.ShowChecking()));
   QUARTET_ASSIGN_OR_RETURN(inputs->prompts, Prompts::Open(config, session.tokenizer(), session.ShowChecking()));
   QUARTET_RETURN_IF_ERROR(CheckBatch(config, inputs->prompts->size()));
   int64_t evaluated = 0;

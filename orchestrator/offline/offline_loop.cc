@@ -152,7 +152,10 @@ class OfflineLoop {
     AddDataMetrics(method_.rows(), end, &metrics);
     metrics.Set("time/step", seconds);
     if (judge) {
-      QUARTET_ASSIGN_OR_RETURN(summary->after, Judge(absl::StrCat("after step ", step + 1)));
+      absl::StatusOr<std::optional<PairStats>> judged = Judge(absl::StrCat("after step ", step + 1));
+      const bool given_up = !judged.ok() && judged.status() == run_.ending();
+      if (!given_up) QUARTET_RETURN_IF_ERROR(judged.status());
+      summary->after = given_up ? std::nullopt : *std::move(judged);
       if (const std::optional<PairStats>& held_out = summary->after; held_out.has_value()) {
         metrics.Set("eval/preference_accuracy", held_out->accuracy());
         metrics.Set("eval/preference_margin", held_out->margin());
@@ -172,6 +175,8 @@ class OfflineLoop {
   }
 
   absl::StatusOr<std::optional<PairStats>> Judge(const std::string& when) {
+    std::optional<Cancellation::GiveUpScope> may_wait;
+    if (run_.cancellation != nullptr) may_wait.emplace(run_.cancellation);
     QUARTET_ASSIGN_OR_RETURN(std::optional<PairStats> stats, method_.Judge());
     if (stats.has_value()) {
       run_.view.Print(

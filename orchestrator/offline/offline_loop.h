@@ -94,6 +94,8 @@ struct OfflineRun {
   // As PpoRun::ending and PpoRun::begun.
   std::function<absl::Status()> ending = [] { return absl::OkStatus(); };
   std::function<void(int64_t steps)> begun = {};
+  // What `ending` is of, which gives up looks at held-out pairs. Null: they are not.
+  Cancellation* cancellation = nullptr;
 };
 
 struct OfflineSummary {
@@ -103,8 +105,9 @@ struct OfflineSummary {
 };
 
 // All optimizer steps that are left, with a checkpoint after every train.save_steps and the last, or after the step in
-// which the run is asked to end: then it returns the reason. The last batch does
-// not reach into an epoch beyond the last. A run that was cut off and goes on ends with the bits of one that was not.
+// which the run is asked to end: then it returns the reason, and a look at held-out pairs that was under way is left
+// out. The last batch does not reach into an epoch beyond the last. A run that was cut off and goes on ends with the
+// bits of one that was not.
 absl::StatusOr<OfflineSummary> RunOffline(const OfflineRun& run, OfflineMethod& method);
 
 }  // namespace quartet

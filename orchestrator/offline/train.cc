@@ -77,7 +77,8 @@ absl::StatusOr<OfflineSummary> RunLoop(Program program, RunSession& session, con
                           .view = session.view(),
                           .resume = session.resume(),
                           .ending = [cancellation] { return cancellation->ending(); },
-                          .begun = [&session](int64_t steps) { session.Begin(steps); }};
+                          .begun = [&session](int64_t steps) { session.Begin(steps); },
+                          .cancellation = cancellation};
   if (program == Program::kRewardModel) {
     QUARTET_ASSIGN_OR_RETURN(const auto critic_trainer, ConnectCriticTrainer(config, cancellation));
     return RunRewardModel(run, *inputs.pairs, inputs.held_out.get(), *critic_trainer);

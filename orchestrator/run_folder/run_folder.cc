@@ -11,9 +11,11 @@
 #include <nlohmann/json.hpp>
 #include <system_error>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "absl/strings/strip.h"
 #include "absl/time/clock.h"
 #include "core/base/fail_point.h"
 #include "core/base/files.h"
@@ -64,12 +66,19 @@ absl::StatusOr<std::vector<std::string>> ListFolder(const std::string& path) {
   return names;
 }
 
+// Whether a name's end is what AtomicWriteFile gives to a file that it has not put in its place yet.
+bool IsOfAtomicWrite(absl::string_view end) {
+  return end.size() == 9 && end[0] == '.' && std::all_of(end.begin() + 1, end.end(), absl::ascii_isxdigit);
+}
+
 // What an orchestrator leaves of a run that has ended before its first step was finished.
 bool IsOfAStart(const std::string& name) {
-  for (const char* entry :
-       {"run.textproto", "inputs.json", "metrics.jsonl", "samples.jsonl", "heldout.jsonl", "events.jsonl", "state.json",
-        "phase.json", "report.html", "plan.json", "launch", "control", "checkpoints", "logs", "superseded"}) {
-    if (name == entry) return true;
+  for (const char* entry : {"run.textproto", "inputs.json", "metrics.jsonl", "samples.jsonl", "heldout.jsonl",
+                            "evaluations.jsonl", "events.jsonl", "state.json", "phase.json", "report.html", "plan.json",
+                            "launch", "control", "checkpoints", "logs", "superseded"}) {
+    // Or what it was about to put in its place.
+    absl::string_view rest = name;
+    if (absl::ConsumePrefix(&rest, entry) && (rest.empty() || rest == ".new" || IsOfAtomicWrite(rest))) return true;
   }
   return absl::StartsWith(name, kEventsPrefix);
 }

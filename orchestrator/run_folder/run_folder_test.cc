@@ -206,9 +206,15 @@ TEST(RunFolder, IsUsedAgainWhereNoStepWasFinished) {
     SampleRecord sample;
     sample.response = "of a step that was not finished";
     ASSERT_TRUE(folder->WriteSamples({sample}).ok());
+    // Before the first step, and what a kill has left of writing.
+    ASSERT_TRUE(folder->WriteEvaluation({.step = -1, .set = "gsm8k", .data = "/d", .prompts = 2}).ok());
+    scratch.Write("run/state.json.0badc0de", "{");
+    scratch.Write("run/phase.json.new", "{");
   }
   config.set_seed(7);
   ASSERT_NE(Begin(config), nullptr);
+  EXPECT_EQ(scratch.Read("run/evaluations.jsonl"), "");
+  EXPECT_THAT(scratch.Read("run/superseded/1/evaluations.jsonl"), HasSubstr("gsm8k"));
   EXPECT_EQ(scratch.Read("run/samples.jsonl"), "");
   EXPECT_THAT(scratch.Read("run/run.textproto"), HasSubstr("seed: 7"));
   EXPECT_THAT(scratch.Read("run/superseded/1/run.textproto"), HasSubstr("seed: 42"));
@@ -216,7 +222,8 @@ TEST(RunFolder, IsUsedAgainWhereNoStepWasFinished) {
 }
 
 TEST(RunFolder, IsNotUsedAgainWhereThereAreResultsOrOtherFiles) {
-  for (const std::string name : {"metrics.jsonl", "checkpoints/step_1/policy/config.json", "notes.txt"}) {
+  for (const std::string name :
+       {"metrics.jsonl", "checkpoints/step_1/policy/config.json", "notes.txt", "metrics.jsonl.old"}) {
     const ScratchFolder scratch;
     const RunConfig config = ConfigIn(scratch.path() + "/run");
     ASSERT_NE(Begin(config), nullptr);

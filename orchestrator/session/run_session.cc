@@ -39,11 +39,12 @@ absl::StatusOr<std::unique_ptr<Tokenizer>> LoadTokenizer(const RunConfig& config
                       absl::StrCat(of_template ? "data.tokenizer_chat_template" : model + ".pretrain", ": ", message));
 }
 
-std::function<void(int64_t, int64_t)> RunSession::ShowChecking() {
+RowProgress RunSession::ShowChecking() {
   constexpr int64_t kShown = 1000;
   return [this](int64_t done, int64_t all) {
     if (done == kShown) view_.Begin("checking rows", all);
     if (done % kShown == 0) view_.Progress(done);
+    return cancellation_.status();
   };
 }
 
@@ -68,7 +69,8 @@ absl::Status RunSession::ReadInputs(const RunKind& kind, const std::function<abs
   };
   const absl::Status status = all();
   view_.End();
-  // Whatever is wrong before a run is made, its input is.
+  // Whatever is wrong before a run is made, its input is, unless it was told to end.
+  QUARTET_RETURN_IF_ERROR(cancellation_.status());
   return status.ok() ? status : absl::InvalidArgumentError(status.message());
 }
 

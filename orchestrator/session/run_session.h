@@ -91,8 +91,9 @@ class RunSession {
   TerminalView& view() { return view_; }
   Cancellation& cancellation() { return cancellation_; }
 
-  // Shows how far the checking of rows is on the live line, once it takes long enough to be asked about.
-  std::function<void(int64_t done, int64_t all)> ShowChecking();
+  // Shows how far the checking of rows is on the live line, once it takes long enough to be asked about, and ends it
+  // where the run is cancelled.
+  RowProgress ShowChecking();
 
  private:
   absl::Status Explain(const absl::Status& status) const;

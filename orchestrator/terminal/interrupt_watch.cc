@@ -5,6 +5,7 @@
 #include <cstdio>
 #include <optional>
 #include <string>
+#include <utility>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
@@ -15,23 +16,26 @@ namespace quartet {
 InterruptWatch::InterruptWatch(Cancellation* cancellation) : thread_([this, cancellation] { Watch(cancellation); }) {}
 
 void InterruptWatch::Watch(Cancellation* cancellation) {
-  bool cancelled = false;
+  bool cancelled = false, hung_up = false;
   while (!stopping_) {
     const std::optional<std::string> reason = signal_.Wait(absl::Milliseconds(100));
     if (!reason.has_value()) continue;
+    // Of a terminal that is closed it comes from the kernel and from the shell: more of them say nothing new.
+    if (*reason == "SIGHUP" && std::exchange(hung_up, true)) continue;
     if (cancelled) {
       std::fprintf(stderr, "\nended at once by a second signal, %s\n", reason->c_str());
       _exit(130);
     }
     const absl::Status stopped = absl::CancelledError(absl::StrCat("stopped by ", *reason));
-    if (*reason == "SIGTERM" && cancellation->End(stopped)) {
-      std::fprintf(stderr,
-                   "\nSIGTERM: the run ends after the step under way, with a checkpoint; a second one ends it now\n");
+    const bool may_wait = *reason == "SIGTERM" || *reason == "SIGHUP";
+    if (may_wait && cancellation->End(stopped)) {
+      std::fprintf(stderr, "\n%s: the run ends after the step under way, with a checkpoint; SIGTERM ends it now\n",
+                   reason->c_str());
       continue;
     }
     cancelled = true;
     cancellation->Cancel(stopped);
-    if (*reason != "SIGINT" && *reason != "SIGTERM") return;  // what does not come twice
+    if (*reason != "SIGINT" && !may_wait) return;  // what does not come twice
     std::fprintf(stderr, "\n%s: the run and its services are ending; a second one ends at once\n", reason->c_str());
   }
 }

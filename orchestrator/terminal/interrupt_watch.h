@@ -1,4 +1,4 @@
-// Ctrl-C and SIGTERM end a run in good order, and a second one at once.
+// Ctrl-C, SIGTERM and SIGHUP end a run in good order, and a second one at once.
 #pragma once
 
 #include <atomic>
@@ -9,9 +9,10 @@
 
 namespace quartet {
 
-// Made in main before any thread; cancels the run with CANCELLED at the first SIGINT or SIGTERM; at a SIGTERM asks it
-// to end, where it has promised to, and cancels it at the one after that. The next signal ends the program with exit
-// code 130; services that it has started end by themselves then, as their parent is gone.
+// Made in main before any thread; cancels the run with CANCELLED at the first SIGINT, SIGTERM or SIGHUP (but where that
+// is ignored, as under nohup); at one of the latter two asks it to end, where it has promised to, and cancels it at the
+// signal after that. The next ends the program with exit code 130; services that it has started end by themselves then,
+// as their parent is gone. A second SIGHUP is none: a terminal that is closed sends several.
 class InterruptWatch {
  public:
   // `cancellation` outlives it.

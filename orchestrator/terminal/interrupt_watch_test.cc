@@ -4,6 +4,7 @@
 #include <signal.h>
 #include <unistd.h>
 
+#include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 
 namespace quartet {
@@ -32,19 +33,47 @@ void InterruptTwice(int second) {
 }
 
 // A run that has promised to end in good order.
-void Terminate() {
+void Terminate(int signal, const char* name) {
   Cancellation cancellation;
   cancellation.PromiseToEnd();
   InterruptWatch watch(&cancellation);
-  kill(getpid(), SIGTERM);
+  kill(getpid(), signal);
   while (cancellation.ending().ok()) absl::SleepFor(absl::Milliseconds(1));
   if (!cancellation.status().ok()) _exit(1);
   Interrupt(SIGTERM, cancellation);
-  _exit(cancellation.ending() == absl::CancelledError("stopped by SIGTERM") ? 7 : 2);
+  _exit(cancellation.ending() == absl::CancelledError(absl::StrCat("stopped by ", name)) ? 7 : 2);
 }
 
 TEST(InterruptWatch, AsksARunThatSavesToEndAndCancelsItAtTheSecondSigterm) {
-  EXPECT_EXIT(Terminate(), ::testing::ExitedWithCode(7), "ends after the step under way, with a checkpoint");
+  const char* const said = "ends after the step under way, with a checkpoint";
+  EXPECT_EXIT(Terminate(SIGTERM, "SIGTERM"), ::testing::ExitedWithCode(7), said);
+  EXPECT_EXIT(Terminate(SIGHUP, "SIGHUP"), ::testing::ExitedWithCode(7), said);
+}
+
+// Of a terminal that is closed the kernel and the shell tell the run, one after the other.
+void HangUpTwice() {
+  Cancellation cancellation;
+  InterruptWatch watch(&cancellation);
+  Interrupt(SIGHUP, cancellation);
+  kill(getpid(), SIGHUP);
+  kill(getpid(), SIGINT);
+  while (true) pause();
+}
+
+// As nohup starts it.
+void HangUpWhatIgnoresIt() {
+  signal(SIGHUP, SIG_IGN);
+  Cancellation cancellation;
+  InterruptWatch watch(&cancellation);
+  kill(getpid(), SIGHUP);
+  Interrupt(SIGTERM, cancellation);
+  _exit(cancellation.status() == absl::CancelledError("stopped by SIGTERM") ? 7 : 1);
+}
+
+TEST(InterruptWatch, TakesAClosedTerminalForSigtermUnlessItIsToldToIgnoreIt) {
+  EXPECT_EXIT(HangUpTwice(), ::testing::ExitedWithCode(130),
+              "SIGHUP: the run .*ended at once by a second signal, SIGINT");
+  EXPECT_EXIT(HangUpWhatIgnoresIt(), ::testing::ExitedWithCode(7), "");
 }
 
 TEST(InterruptWatch, CancelsTheRunAtTheFirstSignal) { EXPECT_EXIT(InterruptOnce(), ::testing::ExitedWithCode(7), ""); }

@@ -42,6 +42,14 @@ TEST(ChildProcess, IsSeenToEndWhereItsParentWasToldToIgnoreThat) {
   EXPECT_EQ(end->code, 3);
 }
 
+TEST(ChildProcess, IgnoresAClosedTerminalWhereItsParentDoes) {
+  const auto end_by_hang_up = [] { return *Shell("kill -HUP $$; exit 3")->Wait(absl::Seconds(20)); };
+  EXPECT_EQ(end_by_hang_up().signal, SIGHUP);
+  signal(SIGHUP, SIG_IGN);  // as nohup starts it
+  EXPECT_EQ(end_by_hang_up().code, 3);
+  signal(SIGHUP, SIG_DFL);
+}
+
 TEST(ChildProcess, AppendsItsOutputToTheLogAndHasItsEnvironment) {
   setenv("REMOVED", "yes", 1);
   ChildProcessOptions options;

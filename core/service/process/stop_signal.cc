@@ -32,6 +32,9 @@ StopSignal::StopSignal() : impl_(new Impl) {
   sigset_t signals;
   sigemptyset(&signals);
   for (int s : {SIGINT, SIGTERM, SIGCHLD}) sigaddset(&signals, s);
+  // A terminal that is closed asks as SIGTERM does, but for what nohup has started.
+  struct sigaction hang_up = {};
+  if (sigaction(SIGHUP, nullptr, &hang_up) == 0 && hang_up.sa_handler != SIG_IGN) sigaddset(&signals, SIGHUP);
   pthread_sigmask(SIG_BLOCK, &signals, nullptr);
   impl_->signal_fd = signalfd(-1, &signals, SFD_CLOEXEC | SFD_NONBLOCK);
   impl_->request_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
@@ -77,10 +80,12 @@ std::optional<std::string> StopSignal::Wait(absl::Duration timeout) {
   signalfd_siginfo info;
   while (read(impl_->signal_fd, &info, sizeof(info)) == sizeof(info)) {
     if (info.ssi_signo == SIGINT) return "SIGINT";
-    if (info.ssi_signo != SIGTERM) continue;
-    if (impl_->ends_by_sigterm) return "SIGTERM";
+    if (info.ssi_signo != SIGTERM && info.ssi_signo != SIGHUP) continue;
+    const char* const name = info.ssi_signo == SIGTERM ? "SIGTERM" : "SIGHUP";
+    if (impl_->ends_by_sigterm) return name;
     if (impl_->left_sigterm.exchange(true)) continue;
-    QUARTET_LOG(kInfo) << "SIGTERM: this goes on until no orchestrator is there, which makes a checkpoint first "
+    QUARTET_LOG(kInfo) << name
+                       << ": this goes on until no orchestrator is there, which makes a checkpoint first "
                           "(train.save_on_sigterm); SIGINT ends it";
   }
   return std::nullopt;

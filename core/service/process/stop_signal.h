@@ -8,8 +8,8 @@
 
 namespace quartet {
 
-// Blocks SIGINT, SIGTERM and SIGCHLD in the calling thread, and so in the threads that it starts later: to be made in
-// main, before any thread. One per process.
+// Blocks SIGINT, SIGTERM, SIGHUP and SIGCHLD in the calling thread, and so in the threads that it starts later: to be
+// made in main, before any thread. One per process.
 class StopSignal {
  public:
   StopSignal();
@@ -20,13 +20,15 @@ class StopSignal {
   // Thread safe; the first reason stays.
   void Request(const std::string& reason);
 
-  // From now on SIGTERM is no reason by itself: an orchestrator makes a checkpoint at it, with this process's help.
+  // From now on SIGTERM is no reason by itself, nor SIGHUP: an orchestrator makes a checkpoint at them, with this
+  // process's help.
   void LeaveSigtermToOrchestrator();
   // Whether one has come since. Thread safe.
   bool left_sigterm() const;
 
-  // The reason to stop ("SIGTERM", "the parent process is gone", what the parent sends, or a requested one), as soon as
-  // there is one; nothing after `timeout`, or once a child has ended or a signal has come that is none. One thread.
+  // The reason to stop ("SIGTERM", "SIGHUP" where it is not ignored, "the parent process is gone", what the parent
+  // sends, or a requested one), as soon as there is one; nothing after `timeout`, or once a child has ended or a signal
+  // has come that is none. One thread.
   std::optional<std::string> Wait(absl::Duration timeout);
 
  private:

@@ -60,7 +60,8 @@ class PpoTest : public ::testing::Test {
                    .folder = *start->folder,
                    .view = view,
                    .resume = resume.has_value() ? resume : start->resume,
-                   .ending = ending_});
+                   .ending = ending_,
+                   .cancellation = told_});
   }
 
   std::vector<nlohmann::json> Lines(const std::string& name) {
@@ -113,6 +114,7 @@ class PpoTest : public ::testing::Test {
   ByteTokenizer tokenizer_;
   Cancellation cancellation_;
   std::function<absl::Status()> ending_ = [] { return absl::OkStatus(); };
+  Cancellation* told_ = nullptr;  // as PpoRun::cancellation
   std::FILE* terminal_;
 
  private:
