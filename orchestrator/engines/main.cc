@@ -169,7 +169,7 @@ absl::Status SubmitToSlurm(const LaunchFlags& flags, const std::string& run_dir,
   FileTail log(log_path);
   std::string earlier;  // of a run that goes on
   QUARTET_RETURN_IF_ERROR(log.Read(&earlier));
-  QUARTET_ASSIGN_OR_RETURN(const std::string id, SubmitSlurmJob(absl::StrCat(run_dir, "/", kSlurmScript)));
+  QUARTET_ASSIGN_OR_RETURN(const std::string id, SubmitSlurmJob(absl::StrCat(run_dir, "/", kSlurmScript), cancellation));
   view.Print(absl::StrCat("submitted: job ", id, "; \"scancel ", id, "\" ends it"));
   return flags.detach ? absl::OkStatus() : FollowSlurmJob(id, log_path, log, view, cancellation);
 }

@@ -14,8 +14,10 @@
 
 namespace quartet {
 
-absl::StatusOr<ProgramVersion> ReadProgramVersion(const std::string& path) {
-  QUARTET_ASSIGN_OR_RETURN(const ShellResult said, RunInShell(absl::StrCat(ShellWord(path), " --version")));
+absl::StatusOr<ProgramVersion> ReadProgramVersion(const std::string& path, const std::function<absl::Status()>& proceed,
+                                                  absl::Duration timeout) {
+  QUARTET_ASSIGN_OR_RETURN(const ShellResult said,
+                           RunInShell(absl::StrCat(ShellWord(path), " --version"), timeout, proceed));
   ProgramVersion version = {.text = std::string(absl::StripAsciiWhitespace(said.output))};
   // core/version: "quartet 0.2.0, ..., wire protocol 6", or "..., wire protocols 5 to 6".
   const size_t at = version.text.rfind("wire protocol");

@@ -22,8 +22,11 @@ class ProgramVersionTest : public testing::Test {
     const std::string path = scratch_.path() + "/program";
     std::ofstream(path) << "#!/bin/sh\n" << script << "\n";
     std::filesystem::permissions(path, std::filesystem::perms::owner_all);
-    return ReadProgramVersion(path);
+    return ReadProgramVersion(path, proceed_, timeout_);
   }
+
+  std::function<absl::Status()> proceed_ = absl::OkStatus;
+  absl::Duration timeout_ = absl::InfiniteDuration();
 
   ScratchFolder scratch_;
 };
@@ -45,6 +48,16 @@ TEST_F(ProgramVersionTest, IsReadThoughAWarningFollows) {
   const auto version = Read("echo quartet 0.2.0, wire protocol 6; echo a library warns >&2");
   ASSERT_TRUE(version.ok()) << version.status();
   EXPECT_EQ(version->protocol, 6);
+}
+
+// It would hold the run for as long as it takes.
+TEST_F(ProgramVersionTest, IsNotWaitedForWithoutEnd) {
+  timeout_ = absl::Milliseconds(100);
+  EXPECT_EQ(Read("sleep 1000; true").status().code(), absl::StatusCode::kDeadlineExceeded);
+  timeout_ = absl::InfiniteDuration();
+  const absl::Status stopped = absl::CancelledError("stopped by SIGINT");
+  proceed_ = [&] { return stopped; };
+  EXPECT_EQ(Read("sleep 1000; true").status(), stopped);
 }
 
 TEST_F(ProgramVersionTest, IsOfNoOtherProgram) {

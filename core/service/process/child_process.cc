@@ -5,17 +5,21 @@
 #include <sched.h>
 #include <signal.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
-#include <cstdio>
+#include <utility>
 
+#include "absl/cleanup/cleanup.h"
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "core/base/deadline.h"
+#include "core/base/files.h"
+#include "core/base/status_macros.h"
 
 extern char** environ;
 
@@ -23,6 +27,8 @@ namespace quartet {
 namespace {
 
 constexpr char kParentFdName[] = "QUARTET_PARENT_FD";
+// How often it is asked whether a command is still waited for.
+constexpr absl::Duration kShellPoll = absl::Milliseconds(50);
 
 std::vector<char*> Pointers(std::vector<std::string>& strings) {
   std::vector<char*> pointers;
@@ -56,15 +62,33 @@ void KeepEndsOfChildren() {
   if (sigaction(SIGCHLD, nullptr, &action) == 0 && action.sa_handler == SIG_IGN) signal(SIGCHLD, SIG_DFL);
 }
 
-absl::StatusOr<ShellResult> RunInShell(const std::string& command) {
-  std::FILE* const pipe = popen(absl::StrCat("{ ", command, "\n} 2>&1").c_str(), "r");
-  if (pipe == nullptr) return absl::ErrnoToStatus(errno, absl::StrCat("cannot run ", command));
-  ShellResult result;
-  char part[4096];
-  while (const size_t size = std::fread(part, 1, sizeof(part), pipe)) result.output.append(part, size);
-  result.end = ExitState::OfWait(pclose(pipe));
-  absl::StripTrailingAsciiWhitespace(&result.output);
-  return result;
+absl::StatusOr<ShellResult> RunInShell(const std::string& command, absl::Duration timeout,
+                                       const std::function<absl::Status()>& proceed) {
+  // No pipe: whatever keeps one open would be waited for.
+  const int output = memfd_create("output", MFD_CLOEXEC);
+  if (output < 0) return absl::ErrnoToStatus(errno, absl::StrCat("cannot run ", command));
+  const absl::Cleanup close_output = [output] { close(output); };
+  const std::string path = absl::StrCat("/proc/self/fd/", output);
+  QUARTET_ASSIGN_OR_RETURN(
+      const std::unique_ptr<ChildProcess> shell,
+      ChildProcess::Start({.argv = {"/bin/sh", "-c", command}, .log_file = path, .own_process_group = true}));
+  const Deadline deadline = Deadline::In(timeout);
+  std::optional<ExitState> end;
+  absl::Status stopped;
+  while (stopped.ok() && !(end = shell->Wait(std::min(kShellPoll, deadline.left()))).has_value()) {
+    stopped = proceed();
+    if (stopped.ok() && deadline.passed()) {
+      stopped = absl::DeadlineExceededError(
+          absl::StrCat(command, " has not ended after ", absl::FormatDuration(timeout), ", and is killed"));
+    }
+  }
+  if (!stopped.ok()) {
+    kill(-shell->pid(), SIGKILL);
+    return stopped;
+  }
+  QUARTET_ASSIGN_OR_RETURN(std::string said, ReadFile(path));
+  absl::StripTrailingAsciiWhitespace(&said);
+  return ShellResult{.output = std::move(said), .end = *end};
 }
 
 ExitState ExitState::OfWait(int wait_status) {

@@ -3,12 +3,14 @@
 
 #include <sys/types.h>
 
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
 #include <string>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 
@@ -31,8 +33,11 @@ struct ShellResult {
   ExitState end;
 };
 
-// Waits for `command`, of the shell. An error where no shell can be started.
-absl::StatusOr<ShellResult> RunInShell(const std::string& command);
+// Waits for `command`, of the shell. One that has not ended after `timeout` is killed, with what it has started:
+// DEADLINE_EXCEEDED. So it is where `proceed`, which is asked again and again, has an error, which is returned. Other
+// errors: no shell can be started.
+absl::StatusOr<ShellResult> RunInShell(const std::string& command, absl::Duration timeout,
+                                       const std::function<absl::Status()>& proceed = absl::OkStatus);
 
 struct ChildProcessOptions {
   // The program's path, then its arguments.

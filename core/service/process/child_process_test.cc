@@ -8,6 +8,7 @@
 #include <optional>
 #include <string>
 
+#include "absl/strings/str_cat.h"
 #include "core/base/files.h"
 
 namespace quartet {
@@ -63,11 +64,25 @@ TEST(ChildProcess, AppendsItsOutputToTheLogAndHasItsEnvironment) {
 }
 
 TEST(RunInShell, TellsWhatACommandSaidAndHowItEnded) {
-  const auto result = RunInShell("echo one; echo two >&2; exit 3");
+  const auto result = RunInShell("echo one; echo two >&2; exit 3", absl::InfiniteDuration());
   ASSERT_TRUE(result.ok()) << result.status();
   EXPECT_EQ(result->output, "one\ntwo");
   EXPECT_EQ(result->end.code, 3);
-  EXPECT_FALSE(RunInShell("no_such_program_at_all").value().end.ok());
+  EXPECT_FALSE(RunInShell("no_such_program_at_all", absl::InfiniteDuration()).value().end.ok());
+  EXPECT_EQ(RunInShell("sleep 1000 & echo does not wait for it", absl::InfiniteDuration()).value().output,
+            "does not wait for it");
+}
+
+TEST(RunInShell, WaitsNoLongerThanItIsTold) {
+  const absl::Status late = RunInShell("sleep 1000; true", absl::Milliseconds(100)).status();
+  EXPECT_EQ(late.code(), absl::StatusCode::kDeadlineExceeded);
+  EXPECT_NE(late.message().find("sleep 1000; true has not ended after 100ms"), std::string::npos) << late;
+  const std::string started = LogFile();
+  const absl::Status stopped = absl::CancelledError("stopped by SIGINT");
+  EXPECT_EQ(RunInShell(absl::StrCat("echo yes >", started, "; sleep 1000; true"), absl::InfiniteDuration(),
+                       [&] { return ReadFile(started).value() == "yes\n" ? stopped : absl::OkStatus(); })
+                .status(),
+            stopped);
 }
 
 TEST(ChildProcess, NamesAProgramThatCannotRun) {

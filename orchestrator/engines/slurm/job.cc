@@ -20,6 +20,13 @@ constexpr absl::Duration kPollInterval = absl::Seconds(1);
 // A job that has not started by then waits for something that should be said.
 constexpr absl::Duration kSoon = absl::Seconds(10);
 
+// Longer than Slurm's commands wait for its daemons themselves.
+constexpr absl::Duration kCommandTimeout = absl::Minutes(2);
+
+absl::StatusOr<ShellResult> Ask(const std::string& command, const Cancellation& cancellation) {
+  return RunInShell(command, kCommandTimeout, [&] { return cancellation.status(); });
+}
+
 // Why a job waits that will never start as it is.
 bool IsForEver(const std::string& reason) {
   for (const char* one : {"PartitionNodeLimit", "PartitionTimeLimit", "BadConstraints", "InvalidAccount", "InvalidQOS",
@@ -48,7 +55,7 @@ bool HasEnded(const SlurmJobState& job) {
 
 absl::Status CheckSlurm() {
   for (const char* command : {"sbatch", "scontrol", "squeue", "scancel", "srun"}) {
-    QUARTET_ASSIGN_OR_RETURN(const ShellResult found, RunInShell(absl::StrCat("command -v ", command)));
+    QUARTET_ASSIGN_OR_RETURN(const ShellResult found, RunInShell(absl::StrCat("command -v ", command), kCommandTimeout));
     if (found.end.ok()) continue;
     return absl::FailedPreconditionError(
         absl::StrCat("--engine=slurm: there is no ", command,
@@ -57,8 +64,11 @@ absl::Status CheckSlurm() {
   return absl::OkStatus();
 }
 
-absl::StatusOr<std::string> SubmitSlurmJob(const std::string& script) {
-  QUARTET_ASSIGN_OR_RETURN(const ShellResult said, RunInShell("sbatch --parsable " + ShellWord(script)));
+absl::StatusOr<std::string> SubmitSlurmJob(const std::string& script, const Cancellation& cancellation) {
+  QUARTET_ASSIGN_OR_RETURN(
+      const ShellResult said,
+      Prefixed("squeue tells whether the job was submitted",
+               Ask("sbatch --parsable " + ShellWord(script), cancellation)));
   // "17", or "17;cluster", below what it warns of.
   const std::vector<std::string> lines = absl::StrSplit(said.output, '\n');
   const std::string id = std::vector<std::string>(absl::StrSplit(lines.back(), ';')).front();
@@ -84,8 +94,8 @@ SlurmJobState ParseSlurmJob(const std::string& text) {
   return job;
 }
 
-absl::StatusOr<SlurmJobState> ReadSlurmJob(const std::string& id) {
-  QUARTET_ASSIGN_OR_RETURN(const ShellResult said, RunInShell("scontrol show job -o " + id));
+absl::StatusOr<SlurmJobState> ReadSlurmJob(const std::string& id, const Cancellation& cancellation) {
+  QUARTET_ASSIGN_OR_RETURN(const ShellResult said, Ask("scontrol show job -o " + id, cancellation));
   if (said.end.ok()) return ParseSlurmJob(said.output);
   if (absl::StrContains(said.output, "Invalid job id")) return SlurmJobState();
   return absl::UnavailableError(absl::StrCat("scontrol show job ", id, ": ", said.output));
@@ -109,8 +119,9 @@ absl::Status FollowSlurmJob(const std::string& id, const std::string& log_path, 
       return absl::CancelledError(
           absl::StrCat(job_name, " goes on; what it prints is in ", log_path, ", and \"scancel ", id, "\" ends it"));
     }
-    const absl::StatusOr<SlurmJobState> job = ReadSlurmJob(id);
+    const absl::StatusOr<SlurmJobState> job = ReadSlurmJob(id, cancellation);
     QUARTET_RETURN_IF_ERROR(show_log());
+    if (!cancellation.status().ok()) continue;
     if (!job.ok()) {
       if (!unreachable) view.Print(std::string(job.status().message()));
       unreachable = true;
@@ -126,7 +137,7 @@ absl::Status FollowSlurmJob(const std::string& id, const std::string& log_path, 
         said_wait = false;
       }
       if (IsForEver(job->reason)) {
-        QUARTET_RETURN_IF_ERROR(RunInShell("scancel " + id).status());
+        QUARTET_RETURN_IF_ERROR(Ask("scancel " + id, cancellation).status());
         return absl::InvalidArgumentError(
             absl::StrCat(job_name, " would wait for ever: ", job->reason,
                          " (squeue(1), job reason codes). It is cancelled; ask for less (cluster.num_nodes, "

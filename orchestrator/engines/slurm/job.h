@@ -14,8 +14,10 @@ namespace quartet {
 // Whether Slurm's commands are here; FAILED_PRECONDITION names the one that is not.
 absl::Status CheckSlurm();
 
+// Each of Slurm's commands has two minutes, and ends where `cancellation` is cancelled.
+
 // Submits the script; the job's id. Of an error, what sbatch says.
-absl::StatusOr<std::string> SubmitSlurmJob(const std::string& script);
+absl::StatusOr<std::string> SubmitSlurmJob(const std::string& script, const Cancellation& cancellation);
 
 struct SlurmJobState {
   std::string state;   // "PENDING", "RUNNING", "COMPLETED", ...; "": Slurm does not know the job (any more)
@@ -23,7 +25,7 @@ struct SlurmJobState {
   int exit_code = 0;   // of its script
   int restarts = 0;
 };
-absl::StatusOr<SlurmJobState> ReadSlurmJob(const std::string& id);
+absl::StatusOr<SlurmJobState> ReadSlurmJob(const std::string& id, const Cancellation& cancellation);
 // What `scontrol show job` prints, of which the first component's line counts.
 SlurmJobState ParseSlurmJob(const std::string& text);
 

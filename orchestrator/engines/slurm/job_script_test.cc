@@ -116,7 +116,8 @@ TEST(SlurmJobScript, KillsWhatAnEarlierStartHasLeft) {
 std::string OnRequests(const ScratchFolder& scratch, const std::string& more) {
   const auto said = RunInShell(
       "bash " + scratch.Write("script", absl::StrCat("run_dir=", scratch.path(), " programs=/programs SLURM_JOB_ID=1\n",
-                                                     "say() { echo \"$*\"; }\n", kRequests, more)));
+                                                     "say() { echo \"$*\"; }\n", kRequests, more)),
+      absl::InfiniteDuration());
   return said.ok() ? absl::StrCat(said->output, "; ", said->end.Describe()) : said.status().ToString();
 }
 

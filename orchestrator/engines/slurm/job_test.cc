@@ -5,7 +5,11 @@
 #include <stdlib.h>
 #include <sys/stat.h>
 
+#include <filesystem>
+#include <thread>
+
 #include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
 #include "orchestrator/testing/scratch_folder.h"
 
 namespace quartet {
@@ -44,10 +48,28 @@ TEST_F(SlurmJobTest, ReadsWhatSlurmSaysOfTheFirstComponent) {
 
 TEST_F(SlurmJobTest, TakesTheIdFromBelowWarnings) {
   Command("sbatch", "echo 'sbatch: this partition is slow' >&2; echo '17;cluster'");
-  EXPECT_EQ(SubmitSlurmJob("/a job.sh").value_or(""), "17");
+  const Cancellation cancellation;
+  EXPECT_EQ(SubmitSlurmJob("/a job.sh", cancellation).value_or(""), "17");
   Command("sbatch", "echo \"sbatch: error: invalid partition specified: $2\" >&2; exit 1");
-  EXPECT_EQ(SubmitSlurmJob("/a job.sh").status().message(),
+  EXPECT_EQ(SubmitSlurmJob("/a job.sh", cancellation).status().message(),
             "sbatch refuses /a job.sh: sbatch: error: invalid partition specified: /a job.sh");
+}
+
+TEST_F(SlurmJobTest, WaitsForNoCommandOnceItIsCancelled) {
+  Command("scontrol", "touch " + scratch_.path() + "/asked; sleep 1000; true");
+  Command("sbatch", "sleep 1000; true");
+  Cancellation cancellation;
+  std::thread ctrl_c([&] {
+    while (!std::filesystem::exists(scratch_.path() + "/asked")) absl::SleepFor(absl::Milliseconds(5));
+    cancellation.Cancel(absl::CancelledError("stopped by SIGINT"));
+  });
+  TerminalView view(stderr, false);
+  FileTail none("/none");
+  EXPECT_THAT(std::string(FollowSlurmJob("17", "/none", none, view, cancellation).message()),
+              HasSubstr("job 17 goes on"));
+  ctrl_c.join();
+  EXPECT_EQ(SubmitSlurmJob("/job.sh", cancellation).status(),
+            absl::CancelledError("squeue tells whether the job was submitted: stopped by SIGINT"));
 }
 
 TEST_F(SlurmJobTest, NamesTheCommandThatIsNotHere) {
