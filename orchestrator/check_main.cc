@@ -121,7 +121,7 @@ int main(int argc, char** argv) {
                  quartet::Switch(&flags.services_run)}},
       .after =
           "\nExit codes: 0 where the run can begin, with warnings or without; 1 where something is in its way; 2 for "
-          "a wrong\nconfiguration; 130 after SIGINT or SIGTERM.\n"};
+          "a wrong\nconfiguration; 130, 143 or 129 after SIGINT, SIGTERM or SIGHUP.\n"};
   return quartet::RunProgram(argc, argv, line, [&](quartet::TerminalView& view, quartet::Cancellation& cancellation) {
     return quartet::Check(flags, view, cancellation);
   });

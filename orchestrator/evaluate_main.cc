@@ -61,7 +61,8 @@ CommandLine EvaluateCommandLine(Options* options) {
                  Switch(&options->launch)}},
       .after =
           absl::StrCat("\nExit codes: 0; 1 where the evaluation failed; 2 for a wrong configuration or wrong data; "
-                       "130 after SIGINT or SIGTERM.\n\nThe configuration, with every field and its default:\n\n",
+                       "130, 143 or 129 after SIGINT, SIGTERM or SIGHUP.\n\nThe configuration, with every field and "
+                       "its default:\n\n",
                        std::string(DescribeRunConfig()), "\n")};
 }
 

@@ -63,7 +63,7 @@ def main():
             while made.poll() is None and not os.path.exists(start + '/metrics.jsonl'):
                 time.sleep(0.1)
             made.send_signal(signal.SIGINT)
-            if made.wait() != 130:
+            if made.wait() != 128 + signal.SIGINT:
                 sys.exit(open(work + '/start.log').read()[-2000:])
         ports = dict(zip(['run'] + SERVICES + ['prometheus'], free_ports(6)))
         with open(work + '/prometheus.yml', 'w') as file:

@@ -109,7 +109,7 @@ class Check:
         check('steps after a lost node', steps(run)[:before], list(range(before)))
         # Told to end, it makes a checkpoint first.
         process.send_signal(signal.SIGTERM)
-        check('exit code after SIGTERM', process.wait(LONG), 130)
+        check('exit code after SIGTERM', process.wait(LONG), 143)
         check('the newest checkpoint', os.readlink(run / 'checkpoints/latest'), f'step_{len(steps(run))}')
         left = subprocess.run(['pgrep', '-f', f'{run}/launch/run.textproto'], capture_output=True, text=True).stdout
         check('what is left running', left, '')

@@ -17,7 +17,6 @@ import signal
 import socket
 import subprocess
 import sys
-import threading
 import time
 
 try:
@@ -31,10 +30,33 @@ except ImportError as error:
 STARTS_SOON = 10  # seconds after which it is said what is waited for
 NOTICES = 20  # seconds in which the orchestrator notices by itself that a service has ended
 CHECK_NOTICES = 3  # and the check, which waits for services that have not begun to listen
+STOPS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)  # and the programs that get them end with 128 and their number
 
 
 def say(text):
     print(f'ray: {text}', flush=True)
+
+
+class Told:
+    """The signals by which this program was told to end; each is the orchestrator's, too."""
+
+    def __init__(self):
+        self.numbers, self.passed_on = [], 0
+        for number in STOPS:
+            # A closed terminal asks as SIGTERM does, but for what nohup has started.
+            if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN:
+                signal.signal(number, lambda number, _: self.numbers.append(number))
+
+    def is_set(self):
+        return bool(self.numbers)
+
+    def code(self):
+        return 128 + self.numbers[-1]
+
+    def pass_on(self, program):
+        while self.passed_on < len(self.numbers):
+            program.send_signal(self.numbers[self.passed_on])
+            self.passed_on += 1
 
 
 @ray.remote(max_restarts=0, max_concurrency=4)
@@ -116,12 +138,12 @@ def cores_of(text):
     return {core for bounds in ranges for core in range(int(bounds[0]), int(bounds[-1]) + 1)}
 
 
-def wait_for(group, bundles, stopped):
+def wait_for(group, bundles, told):
     """Until all nodes are there; says what is waited for, and exits where no cluster of this kind could have them."""
     began, said = time.monotonic(), False
     while not group.wait(1):
-        if stopped.is_set():
-            sys.exit(130)
+        if told.is_set():
+            sys.exit(told.code())
         if said or time.monotonic() - began < STARTS_SOON:
             continue
         said = True
@@ -212,7 +234,7 @@ def await_end(program, ends, logs, notices, meanwhile=lambda: None):
     return False
 
 
-def attempt(run_dir, programs, program, ranks, check, stopped):
+def attempt(run_dir, programs, program, ranks, check, told):
     """One start of everything; the exit code of the run."""
     by_node = collections.defaultdict(list)
     for rank in ranks:
@@ -224,7 +246,7 @@ def attempt(run_dir, programs, program, ranks, check, stopped):
     group = placement_group(bundles, strategy='STRICT_SPREAD')
     orchestrator = None
     try:
-        wait_for(group, bundles, stopped)
+        wait_for(group, bundles, told)
         nodes = {}
         for index, (node, on_node) in enumerate(by_node.items()):
             strategy = PlacementGroupSchedulingStrategy(group, index)
@@ -249,25 +271,21 @@ def attempt(run_dir, programs, program, ranks, check, stopped):
         if check != 'off':
             ray.get([node.start.remote([*flags, '--check'], requests.kept) for node in nodes.values()])
             checking = subprocess.Popen([f'{programs}/orchestrator/check', f'--program={program}', f'--config={config}', *flags,
-                                         '--services_run'])
-            if await_end(checking, first_ends(), run_dir / 'logs', CHECK_NOTICES):
+                                         '--services_run'], start_new_session=True)
+            if await_end(checking, first_ends(), run_dir / 'logs', CHECK_NOTICES, lambda: told.pass_on(checking)):
                 checking.kill()
             code = 1 if checking.wait() < 0 else checking.returncode
             ray.get([node.stop.remote() for node in nodes.values()])
-            if code or check == 'only' or stopped.is_set():
-                return 130 if stopped.is_set() else code
+            if code or check == 'only' or told.is_set():
+                return told.code() if told.is_set() else code
         ray.get([node.start.remote(flags, requests.kept) for node in nodes.values()])
         say('ranks start on ' + ', '.join(f'{host} ({len(by_node[node])})' for node, host in hosts.items()))
         main = 'orchestrator' if program == 'ppo' else program
         orchestrator = subprocess.Popen([f'{programs}/orchestrator/{main}', f'--config={config}', *flags], start_new_session=True,
                                         env={**os.environ, 'QUARTET_SERVICE_REQUESTS': str(requests.folder)})
-        told = False
 
         def meanwhile():
-            nonlocal told
-            if stopped.is_set() and not told:
-                told = True
-                orchestrator.send_signal(stopped.signal)
+            told.pass_on(orchestrator)
             with contextlib.suppress(ray.exceptions.RayActorError):  # a lost node is among the ends next
                 requests.take()
 
@@ -279,7 +297,8 @@ def attempt(run_dir, programs, program, ranks, check, stopped):
         stops = [node.stop.remote() for node in nodes.values()]
         ray.wait(stops, num_returns=len(stops), timeout=15)
         code = orchestrator.poll()
-        return 1 if (lost and code != 2) or (code == 130 and not stopped.is_set()) else code
+        by_signal = code is None or code < 0 or code in [128 + number for number in STOPS]
+        return 1 if (lost and code != 2) or (by_signal and not told.is_set()) else code
     finally:
         if orchestrator is not None and orchestrator.poll() is None:
             orchestrator.kill()
@@ -297,12 +316,6 @@ def main():
     arguments = parser.parse_args()
     run_dir = arguments.run_dir
     ranks = json.loads((run_dir / 'launch/ranks.json').read_text())
-    stopped = threading.Event()
-
-    def stop(number, _):
-        stopped.signal = number
-        stopped.set()
-
     try:
         host, _, port = arguments.address.rpartition(':')
         if host and port.isdigit():  # Ray itself tries for minutes
@@ -310,17 +323,16 @@ def main():
         ray.init(address=arguments.address, log_to_driver=False, logging_level='warning')
     except (OSError, RuntimeError, ValueError) as error:  # nobody there; another version; no address
         sys.exit(f'launch: --ray_address={arguments.address}: {error}')
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, stop)
+    told = Told()
     latest, failures, after = run_dir / 'checkpoints/latest', 0, None
     while True:
         try:
-            code = attempt(run_dir, arguments.programs, arguments.program, ranks, arguments.check, stopped)
+            code = attempt(run_dir, arguments.programs, arguments.program, ranks, arguments.check, told)
         except ray.exceptions.RayActorError as error:  # before the orchestrator runs; later it is among the ends
             say(f'a node is lost: {error}')
             code = 1
-        if code != 1 or stopped.is_set() or arguments.check == 'only':
-            sys.exit(code)
+        if code != 1 or told.is_set() or arguments.check == 'only':
+            sys.exit(told.code() if code is None or code < 0 else code)
         newest = os.readlink(latest) if latest.is_symlink() else 'no checkpoint'
         failures, after = (failures + 1 if newest == after else 1), newest
         if failures > arguments.max_restarts:

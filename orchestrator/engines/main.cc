@@ -94,8 +94,8 @@ CommandLine LaunchCommandLine(LaunchFlags* flags) {
                  Text(&flags->python)}},
       .after =
           "\nSlurm: Ctrl-C ends the watching of a job, not the job. Ray: it ends the run.\n\nExit codes: 0; 1 where "
-          "the run failed; 2 for a wrong configuration or wrong data; 130 after SIGINT or SIGTERM, and\nwhere the "
-          "job was cancelled.\n",
+          "the run failed; 2 for a wrong configuration or wrong data; 130, 143 or 129 after SIGINT,\nSIGTERM or "
+          "SIGHUP; 130 where the job was cancelled.\n",
       .check = [flags] {
         const bool of_slurm =
             flags->detach || !flags->slurm.sbatch.empty() || !flags->slurm.orchestrator_sbatch.empty();
@@ -169,7 +169,8 @@ absl::Status SubmitToSlurm(const LaunchFlags& flags, const std::string& run_dir,
   FileTail log(log_path);
   std::string earlier;  // of a run that goes on
   QUARTET_RETURN_IF_ERROR(log.Read(&earlier));
-  QUARTET_ASSIGN_OR_RETURN(const std::string id, SubmitSlurmJob(absl::StrCat(run_dir, "/", kSlurmScript), cancellation));
+  QUARTET_ASSIGN_OR_RETURN(const std::string id,
+                           SubmitSlurmJob(absl::StrCat(run_dir, "/", kSlurmScript), cancellation));
   view.Print(absl::StrCat("submitted: job ", id, "; \"scancel ", id, "\" ends it"));
   return flags.detach ? absl::OkStatus() : FollowSlurmJob(id, log_path, log, view, cancellation);
 }

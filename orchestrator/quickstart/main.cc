@@ -51,7 +51,9 @@ CommandLine QuickstartCommandLine(Options* options) {
                  "Of PPO's policy updates; 0 gives a baseline that learns nothing. Default 4e-4.",
                  AtLeast(0.0, &options->actor_learning_rate)},
                 {"page", "HOST:PORT", "Serve the PPO run's page there; port 0 is a free one.", Text(&options->page)}},
-      .after = "\nExit codes: 0; 1 where the run failed; 2 for wrong flags; 130 after SIGINT or SIGTERM.\n",
+      .after =
+          "\nExit codes: 0; 1 where the run failed; 2 for wrong flags; 130, 143 or 129 after SIGINT, SIGTERM or "
+          "SIGHUP.\n",
       .check = [options] { return options->preset.empty() ? absl::OkStatus() : ReadPreset(options->preset).status(); }};
 }
 

@@ -59,8 +59,8 @@ CommandLine TrainingCommandLine(const TrainingProgram& program, TrainingFlags* f
             "With --launch: each rank of each service writes what it does when, for chrome://tracing or "
             "ui.perfetto.dev, beside FILE, with .<service>.rankN before its extension.",
             UserPath(&flags->trace)}},
-      .after = absl::StrCat("\nExit codes: 0; 1 where the run failed; 2 for a wrong configuration or wrong data; 130 "
-                            "after SIGINT or SIGTERM.\n\n",
+      .after = absl::StrCat("\nExit codes: 0; 1 where the run failed; 2 for a wrong configuration or wrong data; 130, "
+                            "143 or 129 after SIGINT,\nSIGTERM or SIGHUP.\n\n",
                             has_presets ? "Presets, which are the files of presets/:\n" + DescribePresets() + "\n" : "",
                             "The configuration, with every field and its default:\n\n",
                             std::string(DescribeRunConfig()), "\n"),
@@ -86,7 +86,10 @@ int RunProgram(int argc, char** argv, const CommandLine& line,
   Cancellation cancellation;
   InterruptWatch interrupts(&cancellation);
   TerminalView view(out, TerminalView::IsTerminal(out));
-  return Finish(line.program, CatchAll([&] { return body(view, cancellation); }));
+  const absl::Status status = CatchAll([&] { return body(view, cancellation); });
+  const int code = Finish(line.program, status);
+  // Who has started this program learns by which signal it was told to end.
+  return absl::IsCancelled(status) && interrupts.exit_code() != 0 ? interrupts.exit_code() : code;
 }
 
 std::string NewRunDir(const std::string& program) {

@@ -15,8 +15,8 @@
 
 namespace quartet {
 
-// Reads the command line, then does `body`, which SIGINT and SIGTERM cancel, with a view on `out`. Returns the exit
-// code, that of Finish.
+// Reads the command line, then does `body`, which SIGINT, SIGTERM and SIGHUP cancel, with a view on `out`. Returns the
+// exit code: that of Finish, or, where a signal has cancelled it, InterruptWatch's.
 int RunProgram(int argc, char** argv, const CommandLine& line,
                const std::function<absl::Status(TerminalView&, Cancellation&)>& body, std::FILE* out = stdout);
 

@@ -1,5 +1,6 @@
 #include "orchestrator/terminal/interrupt_watch.h"
 
+#include <signal.h>
 #include <unistd.h>
 
 #include <cstdio>
@@ -22,12 +23,14 @@ void InterruptWatch::Watch(Cancellation* cancellation) {
     if (!reason.has_value()) continue;
     // Of a terminal that is closed it comes from the kernel and from the shell: more of them say nothing new.
     if (*reason == "SIGHUP" && std::exchange(hung_up, true)) continue;
+    const bool may_wait = *reason == "SIGTERM" || *reason == "SIGHUP";
+    if (may_wait || *reason == "SIGINT")
+      exit_code_ = 128 + (*reason == "SIGTERM" ? SIGTERM : may_wait ? SIGHUP : SIGINT);
     if (cancelled) {
       std::fprintf(stderr, "\nended at once by a second signal, %s\n", reason->c_str());
-      _exit(130);
+      _exit(exit_code_);
     }
     const absl::Status stopped = absl::CancelledError(absl::StrCat("stopped by ", *reason));
-    const bool may_wait = *reason == "SIGTERM" || *reason == "SIGHUP";
     if (may_wait && cancellation->End(stopped)) {
       std::fprintf(stderr, "\n%s: the run ends after the step under way, with a checkpoint; SIGTERM ends it now\n",
                    reason->c_str());

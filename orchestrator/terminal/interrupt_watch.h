@@ -11,7 +11,7 @@ namespace quartet {
 
 // Made in main before any thread; cancels the run with CANCELLED at the first SIGINT, SIGTERM or SIGHUP (but where that
 // is ignored, as under nohup); at one of the latter two asks it to end, where it has promised to, and cancels it at the
-// signal after that. The next ends the program with exit code 130; services that it has started end by themselves then,
+// signal after that. The next ends the program with its exit code; services that it has started end by themselves then,
 // as their parent is gone. A second SIGHUP is none: a terminal that is closed sends several.
 class InterruptWatch {
  public:
@@ -19,11 +19,16 @@ class InterruptWatch {
   explicit InterruptWatch(Cancellation* cancellation);
   ~InterruptWatch();
 
+  // What a program ends with that was told to: 128 and the number of the signal that came last, so 130, 143 or 129
+  // after SIGINT, SIGTERM or SIGHUP. 0: none has come. Thread safe.
+  int exit_code() const { return exit_code_; }
+
  private:
   void Watch(Cancellation* cancellation);
 
   StopSignal signal_;
   std::atomic<bool> stopping_{false};
+  std::atomic<int> exit_code_{0};
   std::thread thread_;
 };
 

@@ -107,7 +107,8 @@ absl::Status Upgrades::CheckPrograms(const std::string& service, const std::stri
     return absl::NotFoundError(absl::StrCat("there is no ", path, ": --bundle names the folder of an unpacked bundle"));
   }
   const std::string path = absl::StrCat(folder, "/", service, "/", service);
-  QUARTET_ASSIGN_OR_RETURN(const ProgramVersion version, ReadProgramVersion(path, [this] { return context_.cancellation.status(); }));
+  QUARTET_ASSIGN_OR_RETURN(const ProgramVersion version,
+                           ReadProgramVersion(path, [this] { return context_.cancellation.status(); }));
   return CheckProtocol(path, version.text, version.min_protocol, version.protocol);
 }
 

@@ -45,6 +45,7 @@ TEST(ChildProcess, IsSeenToEndWhereItsParentWasToldToIgnoreThat) {
 
 TEST(ChildProcess, IgnoresAClosedTerminalWhereItsParentDoes) {
   const auto end_by_hang_up = [] { return *Shell("kill -HUP $$; exit 3")->Wait(absl::Seconds(20)); };
+  signal(SIGHUP, SIG_DFL);
   EXPECT_EQ(end_by_hang_up().signal, SIGHUP);
   signal(SIGHUP, SIG_IGN);  // as nohup starts it
   EXPECT_EQ(end_by_hang_up().code, 3);

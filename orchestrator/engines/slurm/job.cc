@@ -55,7 +55,8 @@ bool HasEnded(const SlurmJobState& job) {
 
 absl::Status CheckSlurm() {
   for (const char* command : {"sbatch", "scontrol", "squeue", "scancel", "srun"}) {
-    QUARTET_ASSIGN_OR_RETURN(const ShellResult found, RunInShell(absl::StrCat("command -v ", command), kCommandTimeout));
+    QUARTET_ASSIGN_OR_RETURN(const ShellResult found,
+                             RunInShell(absl::StrCat("command -v ", command), kCommandTimeout));
     if (found.end.ok()) continue;
     return absl::FailedPreconditionError(
         absl::StrCat("--engine=slurm: there is no ", command,
@@ -65,10 +66,9 @@ absl::Status CheckSlurm() {
 }
 
 absl::StatusOr<std::string> SubmitSlurmJob(const std::string& script, const Cancellation& cancellation) {
-  QUARTET_ASSIGN_OR_RETURN(
-      const ShellResult said,
-      Prefixed("squeue tells whether the job was submitted",
-               Ask("sbatch --parsable " + ShellWord(script), cancellation)));
+  QUARTET_ASSIGN_OR_RETURN(const ShellResult said,
+                           Prefixed("squeue tells whether the job was submitted",
+                                    Ask("sbatch --parsable " + ShellWord(script), cancellation)));
   // "17", or "17;cluster", below what it warns of.
   const std::vector<std::string> lines = absl::StrSplit(said.output, '\n');
   const std::string id = std::vector<std::string>(absl::StrSplit(lines.back(), ';')).front();

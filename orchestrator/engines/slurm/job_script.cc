@@ -30,6 +30,7 @@ struct Component {
   Strings services;
   std::vector<int> nodes;             // of the plan, ascending
   std::map<int, std::set<int>> gpus;  // that are used, by node
+  std::map<int, int> ranks;           // how many there are, by node
 };
 
 std::vector<Component> Components(const Strings& services,
@@ -40,6 +41,7 @@ std::vector<Component> Components(const Strings& services,
     std::set<int> nodes;
     for (const RankPlace& place : placed.at(service)) {
       nodes.insert(place.node);
+      ++own.ranks[place.node];
       if (place.gpu >= 0) own.gpus[place.node].insert(place.gpu);
     }
     std::vector<Component> apart;
@@ -51,6 +53,7 @@ std::vector<Component> Components(const Strings& services,
       own.services.insert(own.services.begin(), other.services.begin(), other.services.end());
       nodes.insert(other.nodes.begin(), other.nodes.end());
       for (const auto& [node, gpus] : other.gpus) own.gpus[node].insert(gpus.begin(), gpus.end());
+      for (const auto& [node, ranks] : other.ranks) own.ranks[node] += ranks;
     }
     own.nodes.assign(nodes.begin(), nodes.end());
     apart.push_back(std::move(own));
@@ -80,8 +83,14 @@ std::string Request(const Component& component, const ClusterConfig& cluster) {
   if (gpus > 0) absl::StrAppend(&request, " --gres=gpu:", gpus);
   if (HasWholeNodes(component, cluster)) return request + " --exclusive --mem=0";
   const int all = cluster.num_gpus_per_node();
-  if (cluster.num_cpus_per_node() >= all)
+  if (cluster.num_cpus_per_node() >= all) {
     absl::StrAppend(&request, " --cpus-per-gpu=", cluster.num_cpus_per_node() / all);
+  } else {
+    // Else Slurm gives one core, on which no step of several ranks starts. One for each, and for the orchestrator.
+    int most = 0;
+    for (const auto& [node, ranks] : component.ranks) most = std::max(most, ranks);
+    absl::StrAppend(&request, " --cpus-per-task=", most + 1);
+  }
   if (cluster.host_memory_bytes() > 0)
     absl::StrAppend(&request, " --mem=", (cluster.host_memory_bytes() >> 20) * gpus / all, "M");
   return request;

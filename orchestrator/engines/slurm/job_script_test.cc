@@ -2,6 +2,7 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <signal.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -107,9 +108,66 @@ TEST(SlurmJobScript, GivesTheOrchestratorANodeOfItsOwnWhereAskedTo) {
 TEST(SlurmJobScript, KillsWhatAnEarlierStartHasLeft) {
   const auto script = Script({});
   ASSERT_TRUE(script.ok()) << script.status();
-  EXPECT_THAT(*script, AllOf(HasSubstr("if ((restart > 0)); then\n  srun $all_nodes "),
-                             HasSubstr("\"[-]-config=$config --set=services\"")));
-  EXPECT_LT(script->find("[-]-config"), script->find("declare -A steps")) << "before there are new ones";
+  EXPECT_LT(script->find("pkill"), script->find("declare -A steps")) << "before there are new ones";
+  const ScratchFolder scratch;
+  const auto left_of = [&](const std::string& run) {
+    return ChildProcess::Start({.argv = {"/bin/bash", "-c", "while :; do sleep 0.05; done",
+                                         absl::StrCat("--config=", scratch.path(), "/", run, "/launch/run.textproto"),
+                                         "--set=services.rollout.listen=host1:1"}})
+        .value();
+  };
+  const auto own = left_of("exp.1"), other = left_of("exp_1");
+  const auto said = RunInShell(
+      absl::StrCat("bash ",
+                   scratch.Write("script", absl::StrCat(R"(
+      srun() { while [[ $1 == -* ]]; do shift; done; "$@"; }
+      restart=1 all_nodes= config=)",
+                                                        scratch.path(), "/exp.1/launch/run.textproto\n", kClear))),
+      absl::InfiniteDuration());
+  ASSERT_TRUE(said.ok() && said->end.ok()) << said->output;
+  EXPECT_EQ(own->Wait(absl::InfiniteDuration())->signal, SIGKILL);
+  EXPECT_FALSE(other->Poll().has_value()) << "it is another run's";
+}
+
+// As Ray's driver does (deploy/ray/launch_test.py).
+TEST(SlurmJobScript, IsQueuedAgainAfterSigtermAndFailuresWhateverTheRunWasAt) {
+  // Of an orchestrator that ends so: what the script does at last.
+  const auto end_of = [](const std::string& orchestrator) {
+    const ScratchFolder scratch;
+    scratch.Write("run/logs/scorer.log", "");
+    scratch.Write("run/launch/run.textproto", "");
+    const std::string script = absl::StrCat("say() { echo \"$*\"; }\ncd ", scratch.path(), R"(
+        run_dir=$PWD/run requests=$PWD SLURM_JOB_ID=17 check=off program=ppo programs=. config=c where=() max_restarts=3
+        services=(scorer)
+        declare -A steps
+        programs_of() { echo .; }
+        start_scorer() { until [ -e stopped ]; do sleep 0.05; done & steps[scorer]=$!; }
+        scancel() { touch stopped; }
+        squeue() { echo RUNNING; }
+        scontrol() { echo "scontrol $*"; }
+        on_orchestrator() { exec bash -c ')",
+                                            orchestrator, "'; }\n", kEnd);
+    const auto said = RunInShell("bash " + scratch.Write("script", script), absl::InfiniteDuration());
+    return said.ok() ? absl::StrCat(said->output, "; ", said->end.Describe()) : said.status().ToString();
+  };
+  for (const std::string failed : {"exit 1", "kill -KILL $$"}) {
+    EXPECT_THAT(end_of(failed), HasSubstr("failed: queued again, to go on after its newest checkpoint, none\n"
+                                          "scontrol requeue 17\n"))
+        << failed;
+  }
+  EXPECT_THAT(end_of("exit 143"), AllOf(HasSubstr("asked to end: queued again"), HasSubstr("scontrol requeue 17\n")));
+  for (const int code : {0, 2, 130}) {
+    EXPECT_EQ(end_of(absl::StrCat("exit ", code)), absl::StrCat("ends with exit code ", code, "; exit code ", code));
+  }
+}
+
+TEST(SlurmJobScript, HasCoresForItsRanksWhereNobodySaysHowManyThereAre) {
+  const auto script =
+      Script(With(kGpus, {"services.policy_trainer.num_gpus_per_node=3", "cluster.num_nodes=1",
+                          "services.critic_trainer.num_gpus_per_node=1", "services.rollout.num_gpus_per_node=2",
+                          "services.scorer.num_gpus_per_node=1"}));
+  ASSERT_TRUE(script.ok()) << script.status();
+  EXPECT_THAT(*script, HasSubstr("#SBATCH --nodes=1 --ntasks-per-node=1 --gres=gpu:7 --cpus-per-task=8\n"));
 }
 
 // What the script does with the folder of requests, with `more` behind it.

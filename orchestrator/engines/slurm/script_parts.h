@@ -10,13 +10,17 @@ say "job $SLURM_JOB_ID on $(hostname), start $((restart + 1))"
 export CUDA_DEVICE_ORDER=PCI_BUS_ID
 # SIGTERM is for the orchestrator, which gets it, too, and makes a checkpoint.
 trap '' TERM
+# The cores of the job's nodes, which srun of older versions takes for those of each rank.
+unset SLURM_CPUS_PER_TASK
 )sh";
 
 // What an earlier start has left on a node that was lost and is back: Slurm takes it for a part of the job, and it has
 // the ports. The brackets keep pkill's callers out of what it finds.
 inline constexpr char kClear[] = R"sh(
 if ((restart > 0)); then
-  srun $all_nodes --overlap --ntasks-per-node=1 --gres=none bash -c 'pkill -KILL -f -- "$0" || true' "[-]-config=$config --set=services"
+  # Of this run alone: what pkill looks for is an expression, in which the dot of a folder's name is any letter.
+  left=$(sed 's/[][\\.*^$+?(){}|]/\\&/g' <<<"-config=$config --set=services")
+  srun $all_nodes --overlap --ntasks-per-node=1 --gres=none bash -c 'pkill -KILL -f -- "$0" || true' "[-]$left"
 fi
 )sh";
 
@@ -153,12 +157,12 @@ code=0
 [ "$check" != only ] || exit $code
 [ $code != 0 ] || run || code=$?
 
-# What was asked to end by SIGTERM goes on after its checkpoint, unless the job is cancelled; what failed does, while that
-# helps. A wrong configuration stays wrong.
+# What was asked to end by SIGTERM (143), whatever it was at, goes on after its checkpoint, unless the job is cancelled; what
+# failed does, while that helps. A wrong configuration stays wrong.
 again=
 case $code in
-  0 | 2) ;;
-  130) grep -q 'stopped by SIGTERM' "$run_dir/state.json" && again="asked to end" ;;
+  0 | 2 | 130) ;;
+  143) again="asked to end" ;;
   *)
     newest=$(readlink "$run_dir/checkpoints/latest" || echo none)
     failures=0 after=

@@ -1,0 +1,2 @@
+class RayActorError(Exception):
+    """A node is lost."""

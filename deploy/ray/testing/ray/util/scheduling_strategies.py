@@ -1,0 +1,3 @@
+class PlacementGroupSchedulingStrategy:
+    def __init__(self, group, index):
+        pass
