@@ -11,12 +11,15 @@
 #include <unistd.h>
 
 #include <chrono>
+#include <optional>
+#include <string>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "core/base/logging.h"
 #include "core/base/status_macros.h"
 #include "core/service/rpc/local_users.h"
+#include "core/service/rpc/repeated_line.h"
 #include "core/service/rpc/resolve_host.h"
 
 namespace quartet {
@@ -72,14 +75,23 @@ void LocalListener::Stop() {
 }
 
 void LocalListener::Run() {
+  RepeatedLine refused, no_room;
+  const auto log = [](const std::optional<std::string>& line) {
+    if (line.has_value()) QUARTET_LOG(kWarning) << *line;
+  };
   while (true) {
     pollfd waits[] = {{.fd = socket_, .events = POLLIN, .revents = 0}, {.fd = wake_, .events = POLLIN, .revents = 0}};
-    if (poll(waits, 2, -1) < 0) continue;
+    const bool more_to_tell = refused.waits() || no_room.waits();
+    const int ready = poll(waits, 2, more_to_tell ? std::chrono::milliseconds(RepeatedLine::kPause).count() : -1);
+    const RepeatedLine::Time now = std::chrono::steady_clock::now();
+    log(refused.Due(now));
+    log(no_room.Due(now));
+    if (ready <= 0) continue;
     if (waits[1].revents != 0) return;
     const int fd = accept4(socket_, nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC);
     if (fd < 0) {
       if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM) {
-        QUARTET_LOG(kWarning) << "cannot take a connection: " << strerror(errno);
+        log(no_room.Happened(absl::StrCat("cannot take a connection: ", strerror(errno)), now));
         std::this_thread::sleep_for(kNoRoom);
       }
       continue;
@@ -87,9 +99,10 @@ void LocalListener::Run() {
     const absl::StatusOr<uid_t> user = UserOfPeer(fd);
     if (!user.ok() || !IsTrusted(*user)) {
       if (!absl::IsNotFound(user.status())) {
-        QUARTET_LOG(kWarning) << "refused a connection of "
-                              << (user.ok() ? NameOfUser(*user) : std::string(user.status().message()))
-                              << ": without tls a service takes calls of its own user's programs, and of root's";
+        log(refused.Happened(
+            absl::StrCat("refused a connection of ", user.ok() ? NameOfUser(*user) : user.status().message(),
+                         ": without tls a service takes calls of its own user's programs, and of root's"),
+            now));
       }
       close(fd);
       continue;

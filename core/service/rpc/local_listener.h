@@ -11,7 +11,8 @@
 
 namespace quartet {
 
-// A connection of another user is closed before a byte of it is read, and the log says whose it was. Not thread safe.
+// A connection of another user is closed before a byte of it is read, and the log says whose it was: of the first, then
+// once a minute with their number. Not thread safe.
 class LocalListener {
  public:
   // Listens at once; what connects waits until Start. `reuse_port` as for PortReservation. UNAVAILABLE where the
