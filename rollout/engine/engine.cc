@@ -262,6 +262,7 @@ class Engine : public RolloutEngine {
   const std::vector<int64_t>& eos_token_ids() const override { return config().eos_token_ids; }
 
   EngineStats stats() const override {
+    for (auto& [id, call] : calls_) call.prompts.ForgetParts();
     const std::lock_guard lock(stats_mutex_);
     return stats_;
   }
@@ -345,8 +346,9 @@ class Engine : public RolloutEngine {
     std::vector<absl::StatusOr<SampledToken>> scored = rows_->Score(tokens, logits, calls_);
     for (size_t i = 0; i < tokens.size(); ++i) {
       const Sequence& sequence = *tokens[i].sequence;
-      absl::Status taken =
-          calls_.at(sequence.call).prompts.Take(sequence.prompt_index, tokens[i].position, std::move(scored[i]));
+      absl::Status taken = calls_.at(sequence.call)
+                               .prompts.Take(sequence.prompt_index, sequence.prompt_len, tokens[i].position, version_,
+                                             std::move(scored[i]));
       if (!taken.ok()) failed->emplace(sequence.call, std::move(taken));
     }
   }

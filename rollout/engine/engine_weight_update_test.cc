@@ -77,6 +77,56 @@ TEST(RolloutEngine, APromptThatACommitInterruptsIsOfTheNewWeightsAlone) {
   }
 }
 
+// After each number of steps of a prompt in chunks, up to the one in which its first tokens are drawn.
+TEST(RolloutEngine, WhatIsToldOfAPromptThatACommitInterruptsIsOfOneVersion) {
+  const json updated = GoldenOf("llama updated to mistral");
+  RolloutConfig options = OptionsFor("llama");
+  options.set_max_num_batched_tokens(2);
+  options.set_max_num_seqs(2);
+  const GenerationTask task = [&] {
+    std::vector<GenerationTask> tasks = TasksOf(updated, 3);
+    return *std::max_element(tasks.begin(), tasks.end(),
+                             [](const auto& a, const auto& b) { return a.ids.size() < b.ids.size(); });
+  }();
+  SamplingParams sampling = Greedy(4);
+  sampling.set_ignore_eos(true);
+  sampling.set_prompt_logprobs(1);
+  const int chunks = static_cast<int>((task.ids.size() + 1) / 2);
+  ASSERT_GT(chunks, 2);
+  const auto told_by = [&](const std::string& model) {
+    LoadedEngine engine(options);
+    auto staging = engine->NewStaging();
+    Fill(*staging, *engine.engine, model);
+    engine->Commit(std::move(staging), 3);
+    return Generate(*engine.engine, sampling, {task}).at({task.prompt_index, 0});
+  };
+  const GeneratedSequence by_old = told_by("llama"), by_new = told_by("mistral");
+  for (int before = 1; before <= chunks; ++before) {
+    LoadedEngine engine(options);
+    auto staging = engine->NewStaging();
+    Fill(*staging, *engine.engine, "mistral");
+    std::map<uint64_t, Results> results;
+    Add(*engine.engine, sampling, {task});
+    for (int step = 0; step < before; ++step) Step(*engine.engine, &results);
+    engine->Commit(std::move(staging), 3);
+    while (!engine->idle()) Step(*engine.engine, &results);
+    ASSERT_EQ(results[1].size(), 3u);
+    for (const auto& [key, sequence] : results[1]) {
+      const bool old = before == chunks;
+      const GeneratedSequence& expected = old ? by_old : by_new;
+      EXPECT_EQ(sequence.policy_versions(0), old ? 0u : 3u);
+      EXPECT_EQ(sequence.prompt_policy_version(), sequence.policy_versions(0));
+      ASSERT_EQ(sequence.prompt_log_probs_size(), static_cast<int>(task.ids.size()) - 1);
+      ASSERT_EQ(sequence.prompt_alternatives_size(), sequence.prompt_log_probs_size());
+      for (int t = 0; t < sequence.prompt_log_probs_size(); ++t) {
+        EXPECT_NEAR(sequence.prompt_log_probs(t), expected.prompt_log_probs(t), 2e-5)
+            << before << " steps, token " << t;
+        EXPECT_EQ(sequence.prompt_alternatives(t).ids(0), expected.prompt_alternatives(t).ids(0));
+      }
+    }
+  }
+}
+
 TEST(RolloutEngine, ACommittedVersionGeneratesAndStampsItsTokens) {
   const json llama = GoldenOf("llama");
   const json updated = GoldenOf("llama updated to mistral");

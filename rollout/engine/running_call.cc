@@ -66,6 +66,7 @@ std::optional<GeneratedTokens> RunningCall::Streamed(const Sequence& sequence) c
   tokens.set_sample(sequence.sample);
   tokens.add_ids(sequence.ids.back());
   tokens.add_log_probs(sequence.log_probs.back());
+  tokens.set_policy_version(sequence.versions.back());
   if (rule_.alternatives > 0) DescribeAlternatives(sequence.alternatives.back(), tokens.add_alternatives());
   if (sequence.log_probs.size() == 1) prompts.Describe(sequence.prompt_index, &tokens);
   return tokens;

@@ -92,12 +92,14 @@ std::string OpenAiAnswer::Take(const GenerateReply& reply) {
   choice.begun = true;
   if (!is_end) {
     const GeneratedTokens& tokens = reply.tokens();
+    if (tokens.has_policy_version()) TellVersion(tokens.policy_version());
     ReadTokens(&choice, tokens.ids().data(), tokens.log_probs().data(), tokens.ids_size(), tokens.alternatives(),
                &text);
     // What is still held back is told later; a token's log-probability at once.
     return text.empty() && choice.logprobs.is_null() ? "" : Part(index, &choice, text, /*last=*/false);
   }
   const GeneratedSequence& sequence = reply.sequence();
+  for (const uint64_t version : sequence.policy_versions()) TellVersion(version);
   if (!request_.stream) {
     const int count = sequence.log_probs_size();
     const int32_t* ids = sequence.tokens().ids().data() + (sequence.tokens().ids_size() - count);
@@ -216,6 +218,7 @@ std::string OpenAiAnswer::Echo(Choice* choice, const Reply& reply) {
   const std::string& text = request_.echoes[reply.prompt_index()];
   choice->echoed = CountCharacters(text);
   if (request_.logprobs) {
+    if (reply.has_prompt_policy_version()) TellVersion(reply.prompt_policy_version());
     AddPromptLogprobs(choice, request_.prompts[reply.prompt_index()].ids(), reply.prompt_log_probs(),
                       reply.prompt_alternatives());
   }
@@ -252,12 +255,19 @@ std::string OpenAiAnswer::Finish(Choice* choice, const GeneratedSequence& sequen
   return choice->text.Finish();
 }
 
+void OpenAiAnswer::TellVersion(uint64_t version) {
+  first_version_ = std::min(first_version_.value_or(version), version);
+  last_version_ = std::max(last_version_.value_or(version), version);
+}
+
 ordered_json OpenAiAnswer::Frame(const char* completion, const char* chat) const {
-  return {{"id", absl::StrCat(request_.chat ? "chatcmpl-" : "cmpl-", options_.id)},
-          {"object", request_.chat ? chat : completion},
-          {"created", options_.created},
-          {"model", model_.name},
-          {"system_fingerprint", absl::StrCat("policy_version_", options_.policy_version)}};
+  const uint64_t first = first_version_.value_or(options_.policy_version), last = last_version_.value_or(first);
+  return {
+      {"id", absl::StrCat(request_.chat ? "chatcmpl-" : "cmpl-", options_.id)},
+      {"object", request_.chat ? chat : completion},
+      {"created", options_.created},
+      {"model", model_.name},
+      {"system_fingerprint", absl::StrCat("policy_version_", first, last == first ? "" : absl::StrCat("_to_", last))}};
 }
 
 ordered_json OpenAiAnswer::Usage() const {

@@ -19,7 +19,7 @@ namespace quartet {
 struct OpenAiAnswerOptions {
   std::string id;       // without the prefix that says what it is
   int64_t created = 0;  // seconds since 1970
-  uint64_t policy_version = 0;
+  uint64_t policy_version = 0;  // in use when the request begins
   // That end an answer, beside the request's own; they have no text.
   std::set<int32_t> end_token_ids;
 };
@@ -70,6 +70,8 @@ class OpenAiAnswer {
   nlohmann::ordered_json TakeLogprobs(Choice* choice) const;
   std::string Finish(Choice* choice, const GeneratedSequence& sequence);
   std::string TokenText(const Choice& choice, int32_t id) const;
+  // That made what is told.
+  void TellVersion(uint64_t version);
   nlohmann::ordered_json Frame(const char* completion, const char* chat) const;
   nlohmann::ordered_json Usage() const;
   std::string Event(nlohmann::ordered_json choice) const;
@@ -82,6 +84,7 @@ class OpenAiAnswer {
   std::vector<Choice> choices_;
   int64_t prompt_tokens_ = 0;
   int64_t completion_tokens_ = 0;
+  std::optional<uint64_t> first_version_, last_version_;  // that made what has been told
 };
 
 }  // namespace quartet

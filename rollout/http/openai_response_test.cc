@@ -103,6 +103,29 @@ TEST(OpenAiAnswer, IsWhole) {
     "usage": {"prompt_tokens": 2, "completion_tokens": 5, "total_tokens": 7}})"));
 }
 
+TEST(OpenAiAnswer, TellsTheVersionsThatMadeWhatItTells) {
+  const auto fingerprint = [](const json& body) { return body.at("system_fingerprint").get<std::string>(); };
+  GenerateReply ended = SequenceReply(0, 0, {0, 10}, {{4, -1, {}}, {5, -1, {}}}, GeneratedSequence::LENGTH);
+  for (const uint64_t version : {4, 6}) ended.mutable_sequence()->add_policy_versions(version);
+  // Where weights were committed between its beginning and its first token, between two tokens.
+  OpenAiAnswer whole(Completion({}), Model(), Options());
+  whole.Take(ended);
+  EXPECT_EQ(fingerprint(json::parse(whole.Whole())), "policy_version_4_to_6");
+  OpenAiAnswer stream(Completion({{"stream", true}}), Model(), Options());
+  GenerateReply first = TokensReply(0, 0, {4, -1, {}});
+  first.mutable_tokens()->set_policy_version(4);
+  EXPECT_EQ(fingerprint(EventsOf(stream.Take(first)).at(0)), "policy_version_4");
+  GenerateReply second = TokensReply(0, 0, {5, -1, {}});
+  second.mutable_tokens()->set_policy_version(6);
+  EXPECT_EQ(fingerprint(EventsOf(stream.Take(second)).at(0)), "policy_version_4_to_6");
+  // An echo alone.
+  OpenAiAnswer echo(Completion({{"echo", true}, {"max_tokens", 0}, {"logprobs", 0}}), Model(), Options());
+  GenerateReply prompt = SequenceReply(0, 0, {10}, {}, GeneratedSequence::LENGTH);
+  prompt.mutable_sequence()->set_prompt_policy_version(5);
+  echo.Take(prompt);
+  EXPECT_EQ(fingerprint(json::parse(echo.Whole())), "policy_version_5");
+}
+
 TEST(OpenAiAnswer, IsWholeAsAChatMessage) {
   OpenAiAnswer answer(Chat({{"stop", "sat"}}), Model(), Options());
   answer.Take(SequenceReply(0, 0, {7, 8, 10, 9}, {{2, -1, {}}, {3, -1, {}}}, GeneratedSequence::STOP, "sat"));
