@@ -21,7 +21,7 @@ void MakeLargestForward(const RolloutConfig& options, ForwardPass* forward) {
   std::vector<ScheduledChunk> chunks;
   for (int64_t i = 0; i < count; ++i) {
     Sequence& sequence = *sequences.emplace_back(std::make_unique<Sequence>());
-    sequence.ids.assign(length, 0);
+    sequence.ids = TokenIds(std::vector<int32_t>(length));
     sequence.blocks.assign((length + options.block_size() - 1) / options.block_size(), 0);
     const int64_t part = std::min(length, tokens - (count - 1 - i));  // each of the others has one at least
     chunks.push_back({&sequence, length - part, part, /*last=*/true});

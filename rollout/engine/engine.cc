@@ -8,8 +8,10 @@
 #include <chrono>
 #include <exception>
 #include <functional>
+#include <iterator>
 #include <limits>
 #include <map>
+#include <memory>
 #include <mutex>
 #include <optional>
 #include <utility>
@@ -178,7 +180,8 @@ class Engine : public RolloutEngine {
         throw std::runtime_error(failed.ToString());
       const auto start = std::chrono::steady_clock::now();
       const ScheduledStep step = scheduler_->Schedule();
-      if (step.chunks.empty() && !lockstep_) return events;
+      const bool computes = lockstep_ || !step.chunks.empty();
+      if (!computes && step.first_draws.empty()) return events;
       const TraceScope span("engine step, sequences: ", static_cast<int>(step.chunks.size()));
       if (!reuse_.has_value()) reuse_.emplace();
       for (const BlockCopy& copy : step.copies) forward_->Copy(copy);
@@ -186,21 +189,27 @@ class Engine : public RolloutEngine {
       const std::vector<PromptToken> prompt_tokens = PromptTokensIn(step.chunks);
       std::vector<int64_t> prompt_rows;
       for (const PromptToken& token : prompt_tokens) prompt_rows.push_back(token.row);
-      const at::Tensor logits_NV =
-          forward_->Run(step.chunks, prompt_rows, [&](size_t first, size_t count, const at::Tensor& logits) {
-            Score(absl::MakeConstSpan(prompt_tokens).subspan(first, count), logits, &failed);
-          });
+      at::Tensor logits_NV;
+      if (computes) {
+        logits_NV = forward_->Run(step.chunks, prompt_rows, [&](size_t first, size_t count, const at::Tensor& logits) {
+          Score(absl::MakeConstSpan(prompt_tokens).subspan(first, count), logits, &failed);
+        });
+      }
       std::vector<Draw> draws;
       int64_t row = 0;
+      const auto keep_row = [&] {
+        const MemoryScope scope(ledger_, MemoryCategory::kLogits);
+        return std::make_shared<const at::Tensor>(RowSampling::CopyOfRow(logits_NV, row));
+      };
       for (const ScheduledChunk& chunk : step.chunks) {
         // What was generated before a preemption is computed again, but not drawn.
         prefill_tokens_ += chunk.count - (chunk.last && chunk.first >= chunk.sequence->prompt_len ? 1 : 0);
-        for (Sequence* sequence : scheduler_->Computed(chunk)) draws.push_back({sequence, row});
+        for (Sequence* sequence : scheduler_->Computed(chunk, keep_row)) draws.push_back({sequence, row});
         if (chunk.last) ++row;
       }
       held_places_ += scheduler_->blocks_in_use() * options_.block_size();
       empty_places_ += scheduler_->empty_places();
-      Extend(draws, logits_NV, std::move(failed), &events);
+      Extend(draws, logits_NV, step.first_draws, std::move(failed), &events);
       ++steps_;
       meter_.Add(SecondsSince(start), prefill_tokens_, generated_tokens_);
     } catch (const std::exception& error) {
@@ -253,6 +262,7 @@ class Engine : public RolloutEngine {
     });
     if (!recorded.ok()) QUARTET_LOG(kWarning) << recorded << "; decoding goes on without";
     scheduler_->FlushPrefixes();
+    for (auto& [id, call] : calls_) call.prompts.ForgetParts();
     version_ = version;
   }
 
@@ -262,7 +272,6 @@ class Engine : public RolloutEngine {
   const std::vector<int64_t>& eos_token_ids() const override { return config().eos_token_ids; }
 
   EngineStats stats() const override {
-    for (auto& [id, call] : calls_) call.prompts.ForgetParts();
     const std::lock_guard lock(stats_mutex_);
     return stats_;
   }
@@ -355,10 +364,18 @@ class Engine : public RolloutEngine {
 
   // Draws the next tokens, and gives away the sequences that end with them and the calls that `failed`, in order: all
   // ranks must cancel in the same.
-  void Extend(const std::vector<Draw>& draws, const at::Tensor& logits, std::map<uint64_t, absl::Status> failed,
-              std::vector<EngineEvent>* events) {
+  void Extend(std::vector<Draw> draws, const at::Tensor& logits, const std::vector<FirstDraws>& first_draws,
+              std::map<uint64_t, absl::Status> failed, std::vector<EngineEvent>* events) {
     const TraceScope span("sample");
     std::vector<absl::StatusOr<SampledToken>> drawn = rows_->DrawAll(draws, logits, calls_);
+    for (const FirstDraws& first : first_draws) {
+      std::vector<Draw> of_row;
+      for (Sequence* sequence : first.sequences) of_row.push_back({sequence, 0});
+      std::vector<absl::StatusOr<SampledToken>> some =
+          rows_->DrawAll(of_row, *static_cast<const at::Tensor*>(first.row.get()), calls_);
+      draws.insert(draws.end(), of_row.begin(), of_row.end());
+      drawn.insert(drawn.end(), std::make_move_iterator(some.begin()), std::make_move_iterator(some.end()));
+    }
     const auto now = std::chrono::steady_clock::now();
     for (size_t i = 0; i < draws.size(); ++i) {
       const Sequence& sequence = *draws[i].sequence;

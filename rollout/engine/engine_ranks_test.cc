@@ -158,6 +158,40 @@ TEST(TensorParallelEngine, GeneratesGreedilyWhatTransformersGenerates) {
   }
 }
 
+// Two places, one engine alone and tensor-parallel ranks; with one new token no sample ever runs.
+TEST(TensorParallelEngine, SamplesGetTheSameTokensHoweverFewFirstTokensAreDrawnAStep) {
+  const json golden = GoldenOf("llama");
+  constexpr int32_t kSamples = 40;
+  for (const int32_t new_tokens : {1, 6}) {
+    SamplingParams sampling = Sampling(0.7f, 20, 0.95f);
+    sampling.set_max_new_tokens(new_tokens);
+    RolloutConfig options = OptionsFor("llama");
+    options.set_max_num_seqs(64);
+    LoadedEngine many(options);
+    const Results expected = Generate(*many.engine, sampling, TasksOf(golden, kSamples));
+    options.set_max_num_seqs(2);
+    const auto expect_the_same = [&](RolloutEngine& engine) {
+      Add(engine, sampling, TasksOf(golden, kSamples));
+      Results results;
+      while (!engine.idle()) {
+        const int64_t before = engine.stats().generated_tokens();
+        std::map<uint64_t, Results> ended;
+        Step(engine, &ended);
+        EXPECT_LE(engine.stats().generated_tokens() - before, 2 + 2) << "those that run, and two that wait";
+        results.merge(ended[1]);
+      }
+      ASSERT_EQ(results.size(), expected.size());
+      for (const auto& [key, sequence] : results) {
+        EXPECT_EQ(AnswerOf(sequence), AnswerOf(expected.at(key)))
+            << "prompt " << key.first << ", sample " << key.second;
+      }
+    };
+    LoadedEngine few(options);
+    expect_the_same(*few.engine);
+    WithTensorParallelRanks(options, 2, [&](int, RolloutEngine& engine) { expect_the_same(engine); });
+  }
+}
+
 // What an engine answered, event by event.
 void ExpectTheSame(const std::vector<EngineEvent>& events, const std::vector<EngineEvent>& expected, double allowed) {
   ASSERT_EQ(events.size(), expected.size());

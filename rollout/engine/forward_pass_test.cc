@@ -260,7 +260,7 @@ TEST(RecordedForwards, WaitForWeightsThatAreReleased) {
 TEST(RecordedForwards, AreNotUsedWherePromptsAreTold) {
   Computing recorded("llama", true);
   Sequence sequence;
-  sequence.ids = {5, 6, 7};
+  sequence.ids = TokenIds({5, 6, 7});
   sequence.blocks = {3};
   recorded->Run({{&sequence, 0, 3, true}}, {}, nullptr);
   sequence.ids.push_back(8);

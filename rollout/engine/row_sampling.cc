@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <iterator>
 #include <limits>
 
 #include "absl/status/status.h"
@@ -89,7 +90,12 @@ std::vector<absl::StatusOr<SampledToken>> RowSampling::DrawAll(const std::vector
   return drawn;
 }
 
-// Rows that the CPU has to draw from are brought there.
+// [N, vocabulary], or with an exchange [ranks, N, its part].
+at::Tensor RowSampling::CopyOfRow(const at::Tensor& logits, int64_t row) {
+  return logits.slice(/*dim=*/-2, row, row + 1).clone(at::MemoryFormat::Contiguous);
+}
+
+// Rows that the CPU has to draw from are brought there, each once.
 std::vector<absl::StatusOr<SampledToken>> RowSampling::DrawOnGpu(const std::vector<Draw>& draws,
                                                                  const at::Tensor& logits, const Calls& calls) {
   std::vector<absl::StatusOr<SampledToken>> drawn(draws.size(), SampledToken{});
@@ -112,8 +118,9 @@ std::vector<absl::StatusOr<SampledToken>> RowSampling::DrawOnGpu(const std::vect
       cuts |= row.top_k > 0 || row.top_p < 1;
     } else {
       drawn_elsewhere.push_back(i);
-      elsewhere.push_back({draws[i].sequence, static_cast<int64_t>(rows_elsewhere.size())});
-      rows_elsewhere.push_back(draws[i].row);
+      // Those of one row come one behind the other.
+      if (rows_elsewhere.empty() || rows_elsewhere.back() != draws[i].row) rows_elsewhere.push_back(draws[i].row);
+      elsewhere.push_back({draws[i].sequence, std::ssize(rows_elsewhere) - 1});
     }
   }
   const MemoryScope scope(ledger_, MemoryCategory::kLogits);

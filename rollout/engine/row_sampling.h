@@ -48,6 +48,9 @@ class RowSampling {
   std::vector<absl::StatusOr<SampledToken>> DrawAll(const std::vector<Draw>& draws, const at::Tensor& logits,
                                                     const Calls& calls);
 
+  // The row alone, as DrawAll takes it at 0; in memory of its own, where `logits` are.
+  static at::Tensor CopyOfRow(const at::Tensor& logits, int64_t row);
+
  private:
   std::vector<absl::StatusOr<SampledToken>> DrawOnGpu(const std::vector<Draw>& draws, const at::Tensor& logits,
                                                       const Calls& calls);

@@ -4,8 +4,8 @@
 #include <string>
 #include <utility>
 
-#include "rollout/engine/sampling/answer_text.h"
 #include "rollout/engine/sampling/sampling_params.h"
+#include "rollout/engine/sampling/stop_strings.h"
 
 namespace quartet {
 
@@ -20,15 +20,17 @@ RunningCall::RunningCall(const GenerationTask& task, const std::vector<int32_t>&
   stop_token_list_.assign(stop_tokens_.begin(), stop_tokens_.end());
   const auto& strings = sampling_->stop();
   if (!strings.empty()) {
-    stop_strings_ = std::make_shared<const StopStrings>(std::vector<std::string>(strings.begin(), strings.end()));
+    AnswerTextOptions text;
+    text.stop = std::make_shared<const StopStrings>(std::vector<std::string>(strings.begin(), strings.end()));
+    text.min_tokens = sampling_->min_tokens();
+    text_ = std::make_shared<const AnswerTextOptions>(std::move(text));
   }
 }
 
 SamplingHistory RunningCall::HistoryOf(const Sequence& sequence) const {
-  const absl::Span<const int32_t> ids = sequence.ids;
   SamplingHistory history;
-  history.prompt = ids.subspan(0, sequence.prompt_len);
-  history.answer = ids.subspan(sequence.prompt_len);
+  history.prompt = sequence.ids.prompt();
+  history.answer = sequence.ids.answer();
   if (static_cast<int64_t>(history.answer.size()) < sampling_->min_tokens()) history.forbidden = stop_token_list_;
   return history;
 }
@@ -46,11 +48,9 @@ std::optional<GeneratedSequence::FinishReason> RunningCall::Append(SampledToken 
   if (rule_.alternatives > 0) sequence->alternatives.push_back(std::move(token.alternatives));
   // The text of an answer has no stop token.
   if (stop_tokens_.contains(token.id)) return GeneratedSequence::STOP;
-  if (stop_strings_ != nullptr) {
+  if (text_ != nullptr) {
     if (sequence->text == nullptr) {
-      sequence->text =
-          std::make_unique<AnswerText>(*tokenizer_, absl::MakeConstSpan(sequence->ids).subspan(0, sequence->prompt_len),
-                                       AnswerTextOptions{.stop = stop_strings_, .min_tokens = sampling_->min_tokens()});
+      sequence->text = std::make_unique<AnswerText>(*tokenizer_, sequence->ids.prompt(), text_);
     }
     sequence->text->Read(token.id);
     if (sequence->text->stop_string() != nullptr) return GeneratedSequence::STOP;
@@ -81,7 +81,9 @@ GeneratedSequence RunningCall::Describe(const Sequence& sequence, GeneratedSeque
     out.set_stop_string(*sequence.text->stop_string());
   }
   TokenSequence& tokens = *out.mutable_tokens();
-  tokens.mutable_ids()->Add(sequence.ids.begin(), sequence.ids.end());
+  for (const absl::Span<const int32_t> part : {sequence.ids.prompt(), sequence.ids.answer()}) {
+    tokens.mutable_ids()->Add(part.begin(), part.end());
+  }
   tokens.mutable_action_mask()->Resize(static_cast<int>(sequence.ids.size()), true);
   std::fill_n(tokens.mutable_action_mask()->begin(), sequence.prompt_len, false);
   out.mutable_log_probs()->Add(sequence.log_probs.begin(), sequence.log_probs.end());

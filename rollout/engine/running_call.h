@@ -11,9 +11,9 @@
 #include "core/tokenizer/tokenizer.h"
 #include "proto/rollout.pb.h"
 #include "rollout/engine/engine.h"
+#include "rollout/engine/sampling/answer_text.h"
 #include "rollout/engine/sampling/prompt_log_probs.h"
 #include "rollout/engine/sampling/sampler.h"
-#include "rollout/engine/sampling/stop_strings.h"
 #include "rollout/engine/scheduling/scheduler.h"
 
 namespace quartet {
@@ -46,8 +46,8 @@ class RunningCall {
   SamplingRule rule_;
   bool stream_tokens_;
   absl::flat_hash_set<int32_t> stop_tokens_;
-  std::vector<int32_t> stop_token_list_;             // the same
-  std::shared_ptr<const StopStrings> stop_strings_;  // or null
+  std::vector<int32_t> stop_token_list_;           // the same
+  std::shared_ptr<const AnswerTextOptions> text_;  // null where no stop string is looked for
   const Tokenizer* tokenizer_;
 };
 

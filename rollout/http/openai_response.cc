@@ -1,6 +1,7 @@
 #include "rollout/http/openai_response.h"
 
 #include <algorithm>
+#include <memory>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -60,11 +61,13 @@ OpenAiAnswer::OpenAiAnswer(OpenAiRequest request, const ServedModel& model, cons
     text.silent = options_.end_token_ids;
     text.silent.insert(sampling.stop_token_ids().begin(), sampling.stop_token_ids().end());
   }
+  const auto shared = std::make_shared<const AnswerTextOptions>(std::move(text));
   for (const Prompt& prompt : request_.prompts) {
     const std::vector<int32_t> ids(prompt.ids().begin(), prompt.ids().end());
     prompt_tokens_ += prompt.ids_size();
+    const AnswerText behind_prompt(*model_.tokenizer, ids, shared);
     for (int32_t sample = 0; sample < sampling.n_samples(); ++sample) {
-      choices_.push_back({.text = AnswerText(*model_.tokenizer, ids, text), .last_token = ids.back()});
+      choices_.push_back({.text = behind_prompt, .last_token = ids.back()});
     }
   }
 }
@@ -228,7 +231,7 @@ std::string OpenAiAnswer::Echo(Choice* choice, const Reply& reply) {
 void OpenAiAnswer::AddPromptLogprobs(Choice* choice, const google::protobuf::RepeatedField<int32_t>& ids,
                                      const google::protobuf::RepeatedField<float>& log_probs,
                                      const google::protobuf::RepeatedPtrField<TokenAlternatives>& alternatives) {
-  AnswerText text(*model_.tokenizer, {}, {});
+  AnswerText text(*model_.tokenizer, {}, std::make_shared<const AnswerTextOptions>());
   choice->last_token.reset();
   for (int i = 0; i < ids.size(); ++i) {
     const int told = i - 1;  // the first one has nothing before it

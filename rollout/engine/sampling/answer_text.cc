@@ -11,20 +11,20 @@ int64_t CountCharacters(std::string_view text) {
 
 std::string AnswerText::Read(int32_t token) {
   ++tokens_;
-  if (stop_string_ != nullptr || options_.silent.contains(token)) return "";
+  if (stop_string_ != nullptr || options_->silent.contains(token)) return "";
   std::string piece = reader_.Read(token);
   characters_ += CountCharacters(piece);
-  if (options_.stop == nullptr) return piece;
+  if (options_->stop == nullptr) return piece;
   for (const char byte : piece) {
     held_ += byte;
-    state_ = options_.stop->Next(state_, byte);
-    const std::string* found = options_.stop->EndingAt(state_);
-    if (found == nullptr || tokens_ <= options_.min_tokens) continue;
+    state_ = options_->stop->Next(state_, byte);
+    const std::string* found = options_->stop->EndingAt(state_);
+    if (found == nullptr || tokens_ <= options_->min_tokens) continue;
     stop_string_ = found;
-    if (!options_.includes_stop) held_.resize(held_.size() - found->size());
+    if (!options_->includes_stop) held_.resize(held_.size() - found->size());
     return std::exchange(held_, "");
   }
-  const int64_t kept = options_.includes_stop ? 0 : options_.stop->Begun(state_);
+  const int64_t kept = options_->includes_stop ? 0 : options_->stop->Begun(state_);
   std::string text = held_.substr(0, held_.size() - kept);
   held_.erase(0, text.size());
   return text;

@@ -29,8 +29,9 @@ struct AnswerTextOptions {
 // those that are complete with the same byte, the first of the list), as in vLLM. One thread.
 class AnswerText {
  public:
-  // `prompt` stands before the answer. `tokenizer` outlives this.
-  AnswerText(const Tokenizer& tokenizer, absl::Span<const int32_t> prompt, AnswerTextOptions options)
+  // `prompt` stands before the answer. `tokenizer` outlives this; `options`, not null, may be many answers'.
+  AnswerText(const Tokenizer& tokenizer, absl::Span<const int32_t> prompt,
+             std::shared_ptr<const AnswerTextOptions> options)
       : reader_(tokenizer, prompt), options_(std::move(options)) {}
 
   // What can be given with `token`: whole characters, but not what may yet turn out to be part of a stop string.
@@ -44,7 +45,7 @@ class AnswerText {
 
  private:
   TextReader reader_;
-  const AnswerTextOptions options_;
+  const std::shared_ptr<const AnswerTextOptions> options_;
   int64_t tokens_ = 0;
   int64_t characters_ = 0;
   std::string held_;  // not given yet

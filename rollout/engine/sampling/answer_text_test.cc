@@ -24,7 +24,7 @@ AnswerTextOptions EndedBy(const Strings& stop) { return {.stop = std::make_share
 // What is given token by token, and at the end.
 Strings Given(const Tokenizer& tokenizer, const std::vector<int32_t>& ids, const AnswerTextOptions& options = {},
               const std::vector<int32_t>& prompt = {}) {
-  AnswerText text(tokenizer, prompt, options);
+  AnswerText text(tokenizer, prompt, std::make_shared<const AnswerTextOptions>(options));
   Strings given;
   for (const int32_t id : ids) given.push_back(text.Read(id));
   given.push_back(text.Finish());
@@ -54,7 +54,7 @@ TEST(AnswerText, HasTheSpaceOfAWordBehindSpecialTokens) {
 TEST(AnswerText, CountsTheCharactersItHasRead) {
   AnswerTextOptions options = EndedBy({"t!"});
   options.silent = {8};
-  AnswerText text(Words(), {}, options);
+  AnswerText text(Words(), {}, std::make_shared<const AnswerTextOptions>(options));
   std::vector<int64_t> characters;
   for (const int32_t id : {2, 0, 3, 4, 8}) {
     text.Read(id);
@@ -106,7 +106,7 @@ TEST(AnswerText, IsOfWholeCharacters) {
 // At which token (from 0) the text ends and by what; -1: not at all.
 using End = std::pair<int, std::string>;
 End EndOf(const Tokenizer& tokenizer, const Strings& stop, const std::vector<int32_t>& ids) {
-  AnswerText text(tokenizer, {}, EndedBy(stop));
+  AnswerText text(tokenizer, {}, std::make_shared<const AnswerTextOptions>(EndedBy(stop)));
   for (size_t i = 0; i < ids.size(); ++i) {
     text.Read(ids[i]);
     if (text.stop_string() != nullptr) return {static_cast<int>(i), *text.stop_string()};
@@ -153,7 +153,7 @@ TEST(AnswerText, EndsWhereItEndsInVllm) {
     options.min_tokens = golden["min_tokens"];
     options.includes_stop = golden["include_stop_str_in_output"];
     const auto prompt = golden["prompt"].get<std::vector<int32_t>>();
-    AnswerText text(*tokenizers[folder], prompt, options);
+    AnswerText text(*tokenizers[folder], prompt, std::make_shared<const AnswerTextOptions>(options));
     std::string given;
     int tokens = 0;
     for (const int32_t id : golden["answer"].get<std::vector<int32_t>>()) {

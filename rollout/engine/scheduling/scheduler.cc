@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <tuple>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/types/span.h"
@@ -15,6 +16,8 @@ struct PromptGroup {
   int64_t prompt_len = 0;
   bool finds_prefix = true;
   std::deque<std::unique_ptr<Sequence>> waiting;
+  int64_t undrawn = 0;                  // of `waiting`, at its end: without a first token, which is not being drawn
+  KeptRow row;                          // that it is drawn from; or null
   const Sequence* computing = nullptr;  // runs and computes the prompt, for which the others wait
   bool ready = false;                   // in its call's queue
   std::vector<int32_t> blocks;          // of the prompt, kept for those that wait; or empty
@@ -29,6 +32,8 @@ struct Scheduler::Call {
 };
 
 namespace {
+
+bool IsUndrawn(const Sequence& sequence) { return static_cast<int64_t>(sequence.ids.size()) == sequence.prompt_len; }
 
 // Between two steps: all but the token that was drawn last is in the cache.
 bool IsDecoding(const Sequence& sequence) {
@@ -72,6 +77,8 @@ void Scheduler::Add(uint64_t call_id, uint64_t prompt_index, const std::vector<i
   group->call = call_id;
   group->prompt_len = static_cast<int64_t>(prompt.size());
   group->finds_prefix = finds_prefix;
+  group->undrawn = samples;
+  const auto shared = std::make_shared<const std::vector<int32_t>>(prompt);
   for (int32_t i = 0; i < samples; ++i) {
     auto sequence = std::make_unique<Sequence>();
     sequence->last_token = now;
@@ -79,7 +86,7 @@ void Scheduler::Add(uint64_t call_id, uint64_t prompt_index, const std::vector<i
     sequence->prompt_index = prompt_index;
     sequence->sample = first_sample + i;
     sequence->prompt_len = group->prompt_len;
-    sequence->ids = prompt;
+    sequence->ids = TokenIds(shared);
     sequence->group = group;
     group->waiting.push_back(std::move(sequence));
   }
@@ -120,12 +127,40 @@ ScheduledStep Scheduler::Schedule() {
     schedule(running_.back().get());
   }
   CountSteps();
-  QUARTET_CHECK(idle() || !step.chunks.empty())
+  ScheduleFirstDraws(&step);
+  QUARTET_CHECK(idle() || !step.chunks.empty() || !step.first_draws.empty())
       << "nothing scheduled with " << running() << " running and " << waiting_ << " waiting";
   return step;
 }
 
-std::vector<Sequence*> Scheduler::Computed(const ScheduledChunk& chunk) {
+// From rows that were kept; those that are served move behind the others.
+void Scheduler::ScheduleFirstDraws(ScheduledStep* step) {
+  first_draws_left_ = options_.max_num_seqs;
+  for (auto left = std::min(std::ssize(kept_rows_), first_draws_left_); left > 0; --left) {
+    PromptGroup* group = kept_rows_.front();
+    kept_rows_.erase(kept_rows_.begin());
+    step->first_draws.push_back({group->row, TakeUndrawn(group, first_draws_left_ / left)});
+    if (group->undrawn > 0) {
+      kept_rows_.push_back(group);
+    } else {
+      group->row = nullptr;
+    }
+  }
+}
+
+// Some of the group's that wait for a first token, which is drawn in this step.
+std::vector<Sequence*> Scheduler::TakeUndrawn(PromptGroup* group, int64_t most) {
+  const int64_t count = std::min({most, group->undrawn, first_draws_left_});
+  const int64_t first = std::ssize(group->waiting) - group->undrawn;
+  std::vector<Sequence*> taken;
+  for (int64_t i = first; i < first + count; ++i) taken.push_back(group->waiting[i].get());
+  group->undrawn -= count;
+  first_draws_left_ -= count;
+  UpdateReady(group);
+  return taken;
+}
+
+std::vector<Sequence*> Scheduler::Computed(const ScheduledChunk& chunk, absl::FunctionRef<KeptRow()> keep) {
   Sequence* sequence = chunk.sequence;
   PromptGroup* group = sequence->group;
   sequence->computed = chunk.first + chunk.count;
@@ -134,14 +169,16 @@ std::vector<Sequence*> Scheduler::Computed(const ScheduledChunk& chunk) {
   if (chunk.last) drawn.push_back(sequence);
   if (group->computing == sequence && sequence->computed >= group->prompt_len) {
     group->computing = nullptr;
-    if (!group->waiting.empty()) {
-      KeepPrompt(*sequence);
-      MakeReady(group);
+    if (!group->waiting.empty()) KeepPrompt(*sequence);
+    if (IsUndrawn(*sequence)) {
+      const std::vector<Sequence*> siblings = TakeUndrawn(group, group->undrawn);
+      drawn.insert(drawn.end(), siblings.begin(), siblings.end());
+      if (group->undrawn > 0) {
+        group->row = keep();
+        kept_rows_.push_back(group);
+      }
     }
-    // All samples draw their first token at once, or none.
-    if (static_cast<int64_t>(sequence->ids.size()) == group->prompt_len) {
-      for (const auto& sibling : group->waiting) drawn.push_back(sibling.get());
-    }
+    UpdateReady(group);
   }
   return drawn;
 }
@@ -162,11 +199,8 @@ std::unique_ptr<Sequence> Scheduler::Finish(Sequence* sequence) {
     group->waiting.erase(waiting);
     std::erase(sent_back_, sequence);
     --waiting_;
-    if (group->waiting.empty()) {
-      GiveUpPrompt(group);
-      if (group->ready) std::erase(calls_.at(sequence->call)->ready, group);
-      group->ready = false;
-    }
+    if (group->waiting.empty()) GiveUpPrompt(group);
+    UpdateReady(group);
   }
   if (--calls_.at(finished->call)->left == 0) Drop(finished->call);
   finished->group = nullptr;
@@ -185,6 +219,7 @@ std::vector<std::unique_ptr<Sequence>> Scheduler::Cancel(uint64_t call_id) {
   std::erase(running_, nullptr);
   for (const auto& group : call->second->groups) {
     GiveUpPrompt(group.get());
+    std::erase(kept_rows_, group.get());
     waiting_ -= static_cast<int64_t>(group->waiting.size());
     for (std::unique_ptr<Sequence>& sequence : group->waiting) cancelled.push_back(std::move(sequence));
   }
@@ -200,6 +235,10 @@ void Scheduler::FlushPrefixes() {
     if (!IsDecoding(*running_[i])) Preempt(i);
   }
   while (!kept_prompts_.empty()) GiveUpPrompt(kept_prompts_.back());
+  for (PromptGroup* group : std::exchange(kept_rows_, {})) {
+    group->row = nullptr;
+    UpdateReady(group);
+  }
   pool_.Flush();
   for (const auto& sequence : running_) sequence->publishes = false;
 }
@@ -252,17 +291,17 @@ bool Scheduler::Admit(PromptGroup* group, ScheduledStep* step) {
   const auto length = static_cast<int64_t>(sequence->ids.size());
   const int64_t block_size = options_.block_size;
   // What the cache holds of it. The last token is always computed: its logits are wanted.
-  std::vector<int32_t> found;
+  std::vector<int32_t> found, joined;
   std::vector<uint64_t> prefixes;
   for (int64_t begin = 0; group->finds_prefix && begin + block_size < length; begin += block_size) {
     const uint64_t before = prefixes.empty() ? BlockPool::kEmptyPrefix : prefixes.back();
-    const auto hit = pool_.Find(before, absl::MakeConstSpan(sequence->ids).subspan(begin, block_size));
+    const auto hit = pool_.Find(before, sequence->ids.Part(begin, block_size, &joined));
     if (!hit.has_value()) break;
     found.push_back(hit->block);
     prefixes.push_back(hit->prefix);
   }
   auto cached = static_cast<int64_t>(found.size()) * block_size;
-  const bool forked = !group->blocks.empty() && cached < group->prompt_len;
+  const bool forked = !group->blocks.empty() && cached < group->prompt_len && !IsUndrawn(*sequence);
   const int64_t shared = forked ? group->prompt_len / block_size : static_cast<int64_t>(found.size());
   const std::vector<int32_t>& source = forked ? group->blocks : found;
   int64_t free_after = pool_.free();
@@ -298,17 +337,15 @@ bool Scheduler::Admit(PromptGroup* group, ScheduledStep* step) {
     next_ = nullptr;
   }
   Call& call = *calls_.at(group->call);
+  if (IsUndrawn(*sequence)) --group->undrawn;
   running_.push_back(std::move(group->waiting.front()));
   group->waiting.pop_front();
   --waiting_;
   ++call.running;
   const bool others_wait = !group->waiting.empty();
   if (others_wait && sequence->computed < group->prompt_len) group->computing = sequence;
-  if (!others_wait || group->computing != nullptr) {
-    call.ready.erase(std::find(call.ready.begin(), call.ready.end(), group));
-    group->ready = false;
-  }
   if (!others_wait) GiveUpPrompt(group);
+  UpdateReady(group);
   return true;
 }
 
@@ -358,10 +395,11 @@ void Scheduler::Drop(uint64_t call_id) {
 void Scheduler::Publish(Sequence* sequence) {
   if (!sequence->publishes) return;
   const int64_t block_size = options_.block_size;
+  std::vector<int32_t> joined;
   for (; (sequence->named_blocks + 1) * block_size <= sequence->computed; ++sequence->named_blocks) {
     const int64_t block = sequence->named_blocks;
     sequence->prefix = pool_.Publish(sequence->blocks[block], sequence->prefix,
-                                     absl::MakeConstSpan(sequence->ids).subspan(block * block_size, block_size));
+                                     sequence->ids.Part(block * block_size, block_size, &joined));
   }
 }
 
@@ -373,21 +411,29 @@ void Scheduler::Preempt(size_t running_index) {
   --calls_.at(group->call)->running;
   // Whoever runs was admitted before those that have been sent back.
   sent_back_.insert(sent_back_.begin(), sequence.get());
+  if (IsUndrawn(*sequence)) ++group->undrawn;
   group->waiting.push_front(std::move(sequence));
   ++waiting_;
   ++preemptions_;
-  if (group->computing == nullptr) MakeReady(group);
+  UpdateReady(group);
 }
 
-// Its samples that wait are the next of the call.
-void Scheduler::MakeReady(PromptGroup* group) {
-  if (group->ready) return;
-  group->ready = true;
-  calls_.at(group->call)->ready.push_front(group);
+// Whether one of its samples can be admitted. They are the next of the call.
+void Scheduler::UpdateReady(PromptGroup* group) {
+  const bool awaits_draw = group->row != nullptr && std::ssize(group->waiting) == group->undrawn;
+  const bool ready = !group->waiting.empty() && group->computing == nullptr && !awaits_draw;
+  if (ready == std::exchange(group->ready, ready)) return;
+  std::deque<PromptGroup*>& queue = calls_.at(group->call)->ready;
+  if (ready) {
+    queue.push_front(group);
+  } else {
+    std::erase(queue, group);
+  }
 }
 
 void Scheduler::KeepPrompt(const Sequence& sequence) {
   PromptGroup* group = sequence.group;
+  GiveUpPrompt(group);
   const int64_t blocks = (group->prompt_len + options_.block_size - 1) / options_.block_size;
   group->blocks.assign(sequence.blocks.begin(), sequence.blocks.begin() + blocks);
   for (const int32_t block : group->blocks) pool_.Share(block);

@@ -16,9 +16,11 @@
 //
 // Full blocks are published (rollout/engine/scheduling/block_pool.h), so that a sequence starts behind what the cache
 // still holds of it, whoever computed that. Samples of one prompt are forked: the first one computes the prompt while
-// the others wait; the first token of each is drawn from the one row of logits at the prompt's end; then they share its
-// full blocks and get a copy of the last one where that is not full. A block that has more than one user is never
-// written, but for the places behind the prompt in that last block, which belong to the sample that computed it.
+// the others wait; the first token of each is drawn from the one row of logits at the prompt's end, at most
+// max_num_seqs a step beside those of what runs: where more wait the row is kept for the next steps, unless weights
+// change. Then they share its full blocks and get a copy of the last one where that is not full. A block that has more
+// than one user is never written, but for the places behind the prompt in that last block, which belong to the sample
+// that computed it.
 #pragma once
 
 #include <chrono>
@@ -29,9 +31,11 @@
 #include <utility>
 #include <vector>
 
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "rollout/engine/sampling/answer_text.h"
 #include "rollout/engine/scheduling/block_pool.h"
+#include "rollout/engine/scheduling/token_ids.h"
 
 namespace quartet {
 
@@ -50,7 +54,7 @@ struct Sequence {
   uint64_t prompt_index = 0;
   int32_t sample = 0;
   int64_t prompt_len = 0;
-  std::vector<int32_t> ids;  // prompt, then what was generated
+  TokenIds ids;
   // Of each generated token.
   std::vector<float> log_probs;
   std::vector<float> sampled_log_probs;
@@ -84,9 +88,19 @@ struct ScheduledChunk {
   bool last;
 };
 
+// What the caller keeps of a row of logits, for the first tokens of samples that wait.
+using KeptRow = std::shared_ptr<const void>;
+
+// Sequences that wait, whose first token is to be drawn from a row that was kept in an earlier step.
+struct FirstDraws {
+  KeptRow row;
+  std::vector<Sequence*> sequences;
+};
+
 struct ScheduledStep {
   std::vector<BlockCopy> copies;  // in this order: one may read what an earlier one wrote
   std::vector<ScheduledChunk> chunks;
+  std::vector<FirstDraws> first_draws;
 };
 
 // One thread.
@@ -106,13 +120,13 @@ class Scheduler {
 
   bool idle() const { return calls_.empty(); }
 
-  // What to compute next; without chunks only when idle. At most one chunk a sequence.
+  // What to compute and draw next; nothing only when idle. At most one chunk a sequence.
   ScheduledStep Schedule();
 
   // The chunk is in the cache now; before any token is appended. Returns the sequences whose next token is to be drawn
   // from the logits behind the chunk: none where it is not `last`, else its own one, and after it those that wait for
-  // its prompt.
-  std::vector<Sequence*> Computed(const ScheduledChunk& chunk);
+  // its prompt. Where some of these are left for the next steps, `keep` is asked for what is kept of these logits.
+  std::vector<Sequence*> Computed(const ScheduledChunk& chunk, absl::FunctionRef<KeptRow()> keep);
 
   // Takes a sequence out that runs or has just been returned by Computed. Its place and blocks are free for the next
   // Schedule.
@@ -122,7 +136,8 @@ class Scheduler {
   std::vector<std::unique_ptr<Sequence>> Cancel(uint64_t call);
 
   // The model's weights are others now. What decodes goes on with its keys and values; nobody else gets them. A
-  // sequence whose prompt is computed in part waits again: others would share what two versions computed of it.
+  // sequence whose prompt is computed in part waits again: others would share what two versions computed of it. Samples
+  // without a first token have their prompt computed anew.
   void FlushPrefixes();
 
   // Everything that runs waits again and will be computed anew; no block is in use or found any more.
@@ -151,7 +166,9 @@ class Scheduler {
   void Drop(uint64_t call_id);
   void Publish(Sequence* sequence);
   void Preempt(size_t running_index);
-  void MakeReady(PromptGroup* group);
+  void UpdateReady(PromptGroup* group);
+  std::vector<Sequence*> TakeUndrawn(PromptGroup* group, int64_t most);
+  void ScheduleFirstDraws(ScheduledStep* step);
   void KeepPrompt(const Sequence& sequence);
   void GiveUpPrompt(PromptGroup* group);
   void ReleaseBlocks(std::vector<int32_t>* blocks);
@@ -163,6 +180,8 @@ class Scheduler {
   std::vector<std::unique_ptr<Sequence>> running_;  // in the order of admission
   std::vector<Sequence*> sent_back_;                // ran and wait again, in the order of admission
   std::vector<PromptGroup*> kept_prompts_;          // groups that hold blocks for samples that wait
+  std::vector<PromptGroup*> kept_rows_;             // groups that hold a row for samples that wait
+  int64_t first_draws_left_ = 0;                    // of this step
   Call* next_ = nullptr;                            // chosen, and waits for blocks; or null
   bool next_in_turn_ = false;                       // how it was chosen
   int64_t steps_ = 0;                               // where a new call's count begins

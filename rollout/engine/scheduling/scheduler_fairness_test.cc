@@ -1,6 +1,7 @@
 // Whose turn it is.
 #include <algorithm>
 #include <map>
+#include <memory>
 #include <random>
 #include <set>
 #include <utility>
@@ -144,19 +145,25 @@ TEST(SchedulerFairness, NoCallWaitsLongerThanHalfOfTheBatchTakesForWhatWasThereB
         ASSERT_LE(step - call.came, call.most) << (call.large ? "large" : "small") << " call, step " << step;
         longest_wait = std::max(longest_wait, step - call.came);
       }
+      std::vector<Sequence*> draws;
+      for (const FirstDraws& first : scheduled.first_draws) {
+        draws.insert(draws.end(), first.sequences.begin(), first.sequences.end());
+      }
       for (const ScheduledChunk& chunk : scheduled.chunks) {
-        for (Sequence* sequence : scheduler.Computed(chunk)) {
-          sequence->ids.push_back(1);
-          const auto call = calls.find(sequence->call);
-          if (static_cast<int64_t>(sequence->ids.size()) < kPromptLen + call->second.new_tokens) continue;
-          // A sample of which its prompt's logits give the only token ends without having run.
-          if (started.insert({sequence->prompt_index, sequence->sample}).second) {
-            waiting_steps -= call->second.new_tokens;
-          }
-          if (call->second.large) --large_left;
-          if (--call->second.left == 0) calls.erase(call);
-          scheduler.Finish(sequence);
+        const std::vector<Sequence*> drawn = scheduler.Computed(chunk, [] { return std::make_shared<const int>(); });
+        draws.insert(draws.end(), drawn.begin(), drawn.end());
+      }
+      for (Sequence* sequence : draws) {
+        sequence->ids.push_back(1);
+        const auto call = calls.find(sequence->call);
+        if (static_cast<int64_t>(sequence->ids.size()) < kPromptLen + call->second.new_tokens) continue;
+        // A sample of which its prompt's logits give the only token ends without having run.
+        if (started.insert({sequence->prompt_index, sequence->sample}).second) {
+          waiting_steps -= call->second.new_tokens;
         }
+        if (call->second.large) --large_left;
+        if (--call->second.left == 0) calls.erase(call);
+        scheduler.Finish(sequence);
       }
     }
     EXPECT_EQ(scheduler.preemptions(), 0);

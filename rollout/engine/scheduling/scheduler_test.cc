@@ -1,5 +1,6 @@
 #include "rollout/engine/scheduling/scheduler.h"
 
+#include <memory>
 #include <random>
 #include <set>
 #include <utility>
@@ -53,6 +54,55 @@ TEST(Scheduler, APromptIsComputedOnceForAllItsSamples) {
   }
 }
 
+// One call of very many samples holds nobody up for longer than a step.
+TEST(Scheduler, FirstTokensOfSamplesThatWaitAreDrawnAFewAStep) {
+  constexpr int32_t kSamples = 1000;
+  for (const int64_t new_tokens : {1, 3}) {
+    SchedulerOptions options = SmallOptions();
+    options.num_blocks = 200;
+    Player player(options, new_tokens);
+    player.Add(PromptOf(22), kSamples, /*call=*/1);
+    ASSERT_NO_FATAL_FAILURE(player.Step());
+    player.Add(PromptOf(9, 1), 3, /*call=*/2);
+    int64_t steps = 1, steps_of_other = 1;
+    for (; !player.scheduler().idle(); ++steps) {
+      ASSERT_LT(steps, 10'000);
+      EXPECT_LE(player.first_draws(), options.max_num_seqs);
+      steps_of_other += player.left(2) > 0 ? 1 : 0;
+      ASSERT_NO_FATAL_FAILURE(player.Step());
+    }
+    EXPECT_EQ(player.finished().size(), kSamples + 3u);
+    EXPECT_LE(steps_of_other, 2 * new_tokens + 4);
+    if (new_tokens > 1) continue;
+    EXPECT_EQ(player.computed_tokens(), 22 + 9) << "each prompt is computed once";
+    EXPECT_GE(steps, kSamples / options.max_num_seqs);
+    EXPECT_LE(steps, kSamples / options.max_num_seqs + 4);
+  }
+}
+
+TEST(Scheduler, SamplesThatHaveNoFirstTokenYetBeginAnewWhenTheWeightsChange) {
+  SchedulerOptions options = SmallOptions();
+  options.max_num_seqs = 2;
+  Player player(options, 3);
+  player.Add(PromptOf(22), 9);
+  player.Step();
+  player.NewWeights();
+  player.PlayToTheEnd();
+  EXPECT_EQ(player.finished().size(), 9u);
+  // Three began under the old weights: the prompt, for their second and third tokens of two of them again, once for
+  // all.
+  EXPECT_GE(player.computed_tokens(), 22 + 22 + 9 * 2);
+  EXPECT_LE(player.computed_tokens(), 22 + 2 * 22 + 9 * 2);
+}
+
+TEST(Scheduler, SamplesOfOnePromptShareItsTokens) {
+  Scheduler scheduler(SmallOptions());
+  scheduler.Add(1, 0, PromptOf(22), 0, 5);
+  const std::vector<std::unique_ptr<Sequence>> all = scheduler.Cancel(1);
+  ASSERT_EQ(all.size(), 5u);
+  for (const auto& sequence : all) EXPECT_EQ(sequence->ids.prompt().data(), all[0]->ids.prompt().data());
+}
+
 TEST(Scheduler, APromptStartsBehindWhatEarlierCallsLeftInTheCache) {
   Player player(SmallOptions(), 3);
   player.Add(PromptOf(22));
@@ -78,7 +128,7 @@ TEST(Scheduler, APromptThatIsToBeComputedWholeFindsNothingButItsOwn) {
     while (!scheduler.idle()) {
       for (const ScheduledChunk& chunk : scheduler.Schedule().chunks) {
         tokens += chunk.count;
-        for (Sequence* sequence : scheduler.Computed(chunk)) scheduler.Finish(sequence);
+        for (Sequence* sequence : scheduler.Computed(chunk, [] { return KeptRow(); })) scheduler.Finish(sequence);
       }
     }
     return tokens;
@@ -224,7 +274,7 @@ TEST(Scheduler, KeepsItsPromisesInThousandsOfRandomSteps) {
           // Few different prompts of many lengths: prefixes are met again.
           const std::vector<int32_t> prompt = PromptOf(1 + random() % 30, static_cast<int32_t>(random() % 3));
           if (!player.scheduler().CheckFits(static_cast<int64_t>(prompt.size()), new_tokens).ok()) continue;
-          const auto samples = static_cast<int32_t>(1 + random() % 4);
+          const auto samples = static_cast<int32_t>(1 + random() % (random() % 8 == 0 ? 30 : 4));
           player.Add(prompt, samples, call);
           expected += samples;
         }

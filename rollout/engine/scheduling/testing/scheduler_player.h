@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <map>
+#include <memory>
 #include <set>
 #include <utility>
 #include <vector>
@@ -35,6 +36,8 @@ class Player {
   int64_t computed_tokens() const { return computed_tokens_; }
   int64_t copies() const { return copies_; }
   const std::vector<std::pair<uint64_t, int32_t>>& finished() const { return finished_; }
+  // First tokens that the last step drew, but for those of sequences that ran.
+  int64_t first_draws() const { return first_draws_; }
   // Sequences of each call that the last step computed.
   const std::map<uint64_t, int>& shares() const { return shares_; }
 
@@ -55,7 +58,7 @@ class Player {
     ForgetThoseSentBack();
     const ScheduledStep step = scheduler_.Schedule();
     ForgetThoseSentBack();
-    ASSERT_FALSE(step.chunks.empty());
+    ASSERT_FALSE(step.chunks.empty() && step.first_draws.empty());
     ASSERT_LE(static_cast<int64_t>(step.chunks.size()), options_.max_num_seqs);
     for (const BlockCopy& copy : step.copies) {
       ASSERT_NE(copy.from, copy.to);
@@ -92,11 +95,28 @@ class Player {
     ASSERT_LE(tokens, options_.max_num_batched_tokens);
     computed_tokens_ += tokens;
     std::vector<Sequence*> draws;
+    first_draws_ = 0;
+    for (const FirstDraws& first : step.first_draws) {
+      const auto& row = *static_cast<const Row*>(first.row.get());
+      ASSERT_EQ(row.weights, weights_) << "a first token from logits of weights that are gone";
+      ASSERT_FALSE(first.sequences.empty());
+      for (Sequence* sequence : first.sequences) {
+        ASSERT_EQ(sequence->ids.size(), static_cast<size_t>(sequence->prompt_len));
+        ASSERT_EQ(sequence->prompt_index, row.prompt_index);
+        draws.push_back(sequence);
+        ++first_draws_;
+      }
+    }
     for (const ScheduledChunk& chunk : step.chunks) {
-      const std::vector<Sequence*> drawn = scheduler_.Computed(chunk);
+      const std::vector<Sequence*> drawn = scheduler_.Computed(chunk, [&]() -> KeptRow {
+        EXPECT_TRUE(chunk.last);
+        return std::make_shared<const Row>(Row{chunk.sequence->prompt_index, weights_});
+      });
       ASSERT_EQ(chunk.last, !drawn.empty());
       draws.insert(draws.end(), drawn.begin(), drawn.end());
+      if (chunk.last) first_draws_ += static_cast<int64_t>(drawn.size()) - 1;
     }
+    ASSERT_LE(first_draws_, options_.max_num_seqs);
     CheckEmptyPlaces(step);
     ASSERT_EQ(std::set(draws.begin(), draws.end()).size(), draws.size()) << "a token is drawn twice";
     for (Sequence* sequence : draws) {
@@ -151,7 +171,16 @@ class Player {
     std::vector<int32_t> ids;    // up to and with their own
     int64_t oldest_weights = 0;  // that computed them, or anything that they attended to
   };
-  static std::vector<int32_t> History(const Sequence& s, int64_t t) { return {s.ids.begin(), s.ids.begin() + t + 1}; }
+  // Logits at the end of a prompt.
+  struct Row {
+    uint64_t prompt_index = 0;
+    int64_t weights = 0;
+  };
+  static std::vector<int32_t> History(const Sequence& s, int64_t t) {
+    std::vector<int32_t> history;
+    for (int64_t i = 0; i <= t; ++i) history.push_back(s.ids[i]);
+    return history;
+  }
   // That a token attends to which stands behind the first `tokens` ones.
   int64_t OldestWeights(const Sequence& s, int64_t tokens) const {
     int64_t oldest = weights_;
@@ -174,6 +203,7 @@ class Player {
   int64_t weights_ = 0;
   int64_t computed_tokens_ = 0;
   int64_t copies_ = 0;
+  int64_t first_draws_ = 0;
   std::vector<std::pair<uint64_t, int32_t>> finished_;
   std::map<uint64_t, int64_t> left_;
   std::map<const Sequence*, int64_t> admitted_under_;  // weights, of those that run
