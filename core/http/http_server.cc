@@ -9,8 +9,10 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <exception>
+#include <map>
 #include <string_view>
 #include <utility>
 #include <vector>
@@ -38,6 +40,11 @@ constexpr size_t kBlockBytes = 16 << 10;
 constexpr size_t kHeaderBytes = 64 << 10;
 // A connection on which nothing moves is closed after so long, unless the handler is at work.
 constexpr unsigned kIdleSeconds = 60;
+// Of the body of a request that is refused, that are read for the client to read the answer.
+constexpr int64_t kMostDroppedBytes = int64_t{256} << 20;
+// Headers of which a second one says something else, to one who reads the first, than to one who reads the last.
+constexpr std::array<std::string_view, 5> kOnce = {"authorization", "content-length", "content-type", "host",
+                                                   "transfer-encoding"};
 
 absl::StatusOr<int> Listen(const HostPort& address) {
   addrinfo hints = {};
@@ -132,10 +139,21 @@ MHD_Result Send(MHD_Connection* connection, HttpReply reply) {
   return queued;
 }
 
-MHD_Result AddHeader(void* request, MHD_ValueKind /*kind*/, const char* name, const char* value) {
-  static_cast<HttpRequest*>(request)->headers[absl::AsciiStrToLower(name)] = value == nullptr ? "" : value;
-  return MHD_YES;
-}
+// The headers of a request, as they come.
+struct Headers {
+  HttpRequest* request;
+  bool malformed = false;
+
+  static MHD_Result Add(void* self, MHD_ValueKind /*kind*/, const char* name, const char* value) {
+    auto& headers = *static_cast<Headers*>(self);
+    std::map<std::string, std::string>& all = headers.request->headers;
+    const std::string lower = absl::AsciiStrToLower(name);
+    const bool comes_again = !all.insert_or_assign(lower, value == nullptr ? "" : value).second;
+    if (comes_again && std::find(kOnce.begin(), kOnce.end(), lower) != kOnce.end()) headers.malformed = true;
+    if (all.contains("content-length") && all.contains("transfer-encoding")) headers.malformed = true;
+    return MHD_YES;
+  }
+};
 
 // So many files may be open at the same time as far as the system allows it.
 void RaiseFileLimit(rlim_t files) {
@@ -190,10 +208,15 @@ class HttpServerImpl final : public HttpServer {
  private:
   // A request, until its answer is sent.
   struct Incoming {
-    explicit Incoming(ByteBudget* bodies) { request.share = ByteBudget::Share(bodies); }
+    explicit Incoming(ByteBudget* bodies) {
+      request.share = ByteBudget::Share(bodies);
+      request.bodies = bodies;
+    }
     HttpRequest request;
-    const HttpReply* refusal = nullptr;  // what it is answered with once it has come
-    bool has_place = false;              // among max_requests
+    std::optional<HttpReply> refusal;  // what it is answered with once it has come
+    int64_t dropped = 0;               // bytes of its body
+    std::shared_ptr<void> until_sent;
+    bool has_place = false;  // among max_requests
     std::optional<Departures::Watch> client;
   };
 
@@ -217,38 +240,57 @@ class HttpServerImpl final : public HttpServer {
       HttpRequest& request = incoming->request;
       request.method = method;
       request.path = url;
-      MHD_get_connection_values(connection, MHD_HEADER_KIND, AddHeader, &request);
-      if (options_.own_user_only && !IsOwnUsers(connection)) return Send(connection, options_.not_yours);
-      if (std::optional<HttpReply> refusal = handler_->Refuse(request)) return Send(connection, *std::move(refusal));
+      Headers headers = {.request = &request};
+      MHD_get_connection_values(connection, MHD_HEADER_KIND, Headers::Add, &headers);
+      if (headers.malformed) {
+        // Where its body ends cannot be known.
+        HttpReply reply = options_.malformed;
+        reply.headers["Connection"] = "close";
+        return Send(connection, std::move(reply));
+      }
       int64_t length = 0;
       const auto said = request.headers.find("content-length");
-      if (said == request.headers.end() || !absl::SimpleAtoi(said->second, &length)) return MHD_YES;
-      if (length > options_.max_body_bytes) return Send(connection, options_.too_long);
-      // One that may come is read to its end, so that a client that writes it all first gets to read the answer.
-      if (length > bodies_.limit() - bodies_.held()) incoming->refusal = &options_.bodies_full;
+      if (said != request.headers.end() && !absl::SimpleAtoi(said->second, &length)) length = 0;
+      if (options_.own_user_only && !IsOwnUsers(connection)) {
+        incoming->refusal = options_.not_yours;
+      } else if (std::optional<HttpReply> refusal = handler_->Refuse(request)) {
+        incoming->refusal = std::move(refusal);
+      } else if (length > options_.max_body_bytes) {
+        incoming->refusal = options_.too_long;
+      } else if (length > bodies_.limit() - bodies_.held()) {
+        incoming->refusal = options_.bodies_full;
+      }
+      // A body that comes is read to its end, so that a client that writes it all first gets to read the answer. One
+      // that has not been begun need not come.
+      const bool asks_first = request.headers.contains("expect");
+      if (incoming->refusal.has_value() && (asks_first || length > kMostDroppedBytes)) {
+        return Send(connection, *std::move(incoming->refusal));
+      }
       return MHD_YES;
     }
     HttpRequest& request = incoming->request;
     if (*data_size > 0) {
       const auto size = static_cast<int64_t>(*data_size);
-      if (incoming->refusal == nullptr) {
+      if (!incoming->refusal.has_value()) {
         if (request.share.bytes() + size > options_.max_body_bytes) {
-          incoming->refusal = &options_.too_long;
+          incoming->refusal = options_.too_long;
         } else if (!request.share.Grow(size)) {
-          incoming->refusal = &options_.bodies_full;
+          incoming->refusal = options_.bodies_full;
         } else {
           request.body.append(data, *data_size);
         }
-        if (incoming->refusal != nullptr) request.DropBody();
+        if (incoming->refusal.has_value()) request.DropBody();
+      } else if ((incoming->dropped += size) > kMostDroppedBytes) {
+        return MHD_NO;  // closes the connection
       }
       *data_size = 0;
       return MHD_YES;
     }
-    if (incoming->refusal == nullptr && !handler_->IsControl(request)) {
+    if (!incoming->refusal.has_value() && !handler_->IsControl(request)) {
       incoming->has_place = TakePlace();
-      if (!incoming->has_place) incoming->refusal = &options_.too_many;
+      if (!incoming->has_place) incoming->refusal = options_.too_many;
     }
-    if (incoming->refusal != nullptr) return Send(connection, *incoming->refusal);
+    if (incoming->refusal.has_value()) return Send(connection, *std::move(incoming->refusal));
     connections_.SetBusy(connection, true);
     incoming->client.emplace(&departures_,
                              MHD_get_connection_info(connection, MHD_CONNECTION_INFO_CONNECTION_FD)->connect_fd);
@@ -258,6 +300,7 @@ class HttpServerImpl final : public HttpServer {
       reply = handler_->Answer(request, incoming->client->token());
     }
     request.DropBody();
+    incoming->until_sent = std::move(reply.until_sent);
     return Send(connection, std::move(reply));
   }
 

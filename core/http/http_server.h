@@ -1,6 +1,7 @@
 // An HTTP/1.1 server for answers that take long: a thread a connection, bodies that are sent as they come about, and a
 // way to notice that the client has gone. Requests, bodies and connections are bounded; a new connection always finds a
-// place (connections.h). Knows nothing of what is served.
+// place (connections.h). A request that is refused is read to its end, unless it is very long, so that whoever writes
+// all of it first gets to read why. Knows nothing of what is served.
 #pragma once
 
 #include <functional>
@@ -21,7 +22,8 @@ struct HttpRequest {
   std::string path;                            // decoded, without the query
   std::map<std::string, std::string> headers;  // names in lower case
   std::string body;
-  ByteBudget::Share share;  // of the body
+  ByteBudget::Share share;       // of the body
+  ByteBudget* bodies = nullptr;  // which it is a share of; whatever is made of the body may have another
 
   // To be called as soon as the body is not needed any more, so that others have its room.
   void DropBody() {
@@ -38,6 +40,8 @@ struct HttpReply {
   // Where set, the body is what it gives, piece by piece and each sent at once, until nothing comes. It is destroyed as
   // soon as the client has gone or all is sent.
   std::function<std::optional<std::string>()> next_piece;
+  // Ends as soon as the client has gone or all is sent, too.
+  std::shared_ptr<void> until_sent;
 };
 
 // Its functions are called from many threads at once.
@@ -53,11 +57,19 @@ class HttpHandler {
   virtual HttpReply Answer(HttpRequest& request, const std::stop_token& gone) = 0;
 };
 
+// What whoever sends malformed headers is told.
+inline constexpr char kMalformedHeaders[] =
+    "a header comes twice that may come once (Authorization, Content-Length, Content-Type, Host, Transfer-Encoding), "
+    "or "
+    "both Content-Length and Transfer-Encoding do";
+
 struct HttpServerOptions {
   HostPort listen;  // port 0: a free one
   // A request of a program of another user of this host, root apart, is answered with `not_yours`. For loopback.
   bool own_user_only = false;
   HttpReply not_yours = {.status = 403};
+  // Where a header that may come once comes twice, or a body's length is said in two ways.
+  HttpReply malformed = {.status = 400};
   // PEM; both or neither.
   std::string certificate;
   std::string private_key;

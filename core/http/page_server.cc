@@ -18,6 +18,7 @@ class Server final : public PageServer, public HttpHandler {
   absl::Status Start() {
     HttpServerOptions options;
     options.not_yours = TextError(access_.not_yours(), 403);
+    options.malformed = TextError(absl::InvalidArgumentError(kMalformedHeaders), 400);
     options.max_requests = 16;
     QUARTET_ASSIGN_OR_RETURN(server_, access_.Start(std::move(options), this));
     return absl::OkStatus();

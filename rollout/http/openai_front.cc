@@ -200,6 +200,7 @@ absl::StatusOr<std::unique_ptr<HttpFront>> HttpFront::Start(const HttpConfig& co
                                                                       .any_user = any_user}));
   HttpServerOptions server;
   server.not_yours = ErrorReply(access.not_yours());
+  server.malformed = ErrorReply(absl::InvalidArgumentError(kMalformedHeaders));
   server.too_long =
       ErrorReply(absl::InvalidArgumentError(absl::StrCat("the body is longer than ", server.max_body_bytes, " bytes")));
   server.too_long.status = 413;

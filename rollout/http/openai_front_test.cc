@@ -189,6 +189,45 @@ TEST_F(Front, SaysWhatIsWrongWithARequest) {
   EXPECT_THAT(ErrorOf(too_long).at("message"), HasSubstr("longer than 16777216 bytes"));
 }
 
+// Clients that write all of a body before they read get to read the answer, and may ask again on the same connection.
+TEST_F(Front, SaysWhyItRefusesALongBodyToWhoeverWritesItWhole) {
+  const std::string file = absl::StrCat(::testing::TempDir(), "/long_key");
+  std::ofstream(file) << "sesame\n";
+  ASSERT_EQ(chmod(file.c_str(), 0600), 0);
+  Start(file);
+  const std::string longer(17 << 20, ' ');
+  HttpClient client(port_);
+  for (const auto& [key, status] : {std::pair("Bearer sesame", 413), std::pair("Bearer salami", 401)}) {
+    client.Ask("POST", "/v1/completions", longer, {{"Authorization", key}});
+    EXPECT_EQ(client.Read().status, status);
+  }
+  const std::string long_body(8 << 20, ' ');
+  client.Ask("POST", "/v1/embeddings", long_body, {{"Authorization", "Bearer sesame"}});
+  EXPECT_EQ(client.Read().status, 404);
+  client.Ask("GET", "/v1/models", "", {{"Authorization", "Bearer sesame"}});
+  EXPECT_EQ(client.Read().status, 200);
+  // One that asks before it writes needs not write.
+  client.Ask("POST", "/v1/completions", "",
+             {{"Content-Type", "application/json"}, {"Content-Length", "9"}, {"Expect", "100-continue"}});
+  EXPECT_EQ(client.Read().status, 401);
+}
+
+TEST_F(Front, RefusesHeadersThatReadDifferentlyToDifferentReaders) {
+  Start();
+  for (const char* twice :
+       {"Content-Length: 2\r\nContent-Length: 2\r\n", "Content-Length: 2\r\nContent-Length: 40\r\n",
+        "Content-Length: 2\r\nTransfer-Encoding: chunked\r\n", "Content-Length: 2\r\nHost: evil.example\r\n",
+        "Content-Length: 2\r\nContent-Type: text/plain\r\n"}) {
+    HttpClient client(port_);
+    client.Send(absl::StrCat("POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n",
+                             twice, "\r\n{}"));
+    const HttpAnswer answer = client.Read();
+    EXPECT_EQ(answer.status, 400) << twice;
+    EXPECT_THAT(answer.body, HasSubstr("a header comes twice")) << twice;
+    EXPECT_EQ(answer.headers.at("connection"), "close");
+  }
+}
+
 TEST_F(Front, ListsItsModel) {
   Start();
   const json list = json::parse(HttpAsk(port_, "GET", "/v1/models").body);
