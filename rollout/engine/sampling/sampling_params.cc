@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "absl/strings/str_cat.h"
+#include "core/service/rpc/message_size.h"
 #include "rollout/engine/sampling/stop_strings.h"
 
 namespace quartet {
@@ -13,8 +14,10 @@ constexpr int32_t kMostAlternatives = 20;
 // Of one call, so that its messages to the ranks stay well below what gRPC takes.
 constexpr int kMostStopTokens = 4096;
 constexpr int kMostBiases = 32768;
-// Of one answer: gRPC's limit is 4 MiB a message.
-constexpr int64_t kMostAnswerBytes = (int64_t{4} << 20) - (64 << 10);
+// Of one answer: what the pipe between ranks takes.
+constexpr int64_t kMostAnswerBytes = kMaxMessageBytes - 4096;
+// What of an answer does not grow with its tokens: a stop string, numbers, tags and lengths.
+constexpr int64_t kOtherBytes = 32 << 10;
 
 template <typename Value>
 absl::Status Refuse(const std::string& field, const Value& value, const std::string& allowed) {
@@ -27,9 +30,13 @@ int64_t VarintBytes(int64_t value) {
   return bytes;
 }
 
-}  // namespace
+// What is told of a token of the prompt, and of one of the answer.
+struct TokenBytes {
+  int64_t of_prompt;
+  int64_t of_answer;
+};
 
-int64_t MostNewTokens(const SamplingParams& sampling, int64_t prompt_len, int64_t vocab_size) {
+TokenBytes BytesOf(const SamplingParams& sampling, int64_t vocab_size) {
   const int64_t id = VarintBytes(vocab_size - 1);
   // Tags and lengths of a TokenAlternatives and of its two lists; and these.
   const auto alternatives = [&](int64_t count) { return count == 0 ? 0 : 9 + count * (id + 4); };
@@ -37,9 +44,20 @@ int64_t MostNewTokens(const SamplingParams& sampling, int64_t prompt_len, int64_
   int64_t of_prompt = id + 1;
   if (sampling.has_prompt_logprobs()) of_prompt += 4 + alternatives(sampling.prompt_logprobs());
   constexpr int64_t kVersionBytes = 4;
-  const int64_t of_answer = id + 1 + 4 + 4 + kVersionBytes + alternatives(sampling.logprobs());
-  const int64_t left = kMostAnswerBytes - prompt_len * of_prompt;
-  return left < 0 ? -1 : left / of_answer;
+  return {of_prompt, id + 1 + 4 + 4 + kVersionBytes + alternatives(sampling.logprobs())};
+}
+
+}  // namespace
+
+int64_t AnswerBytes(const SamplingParams& sampling, int64_t prompt_len, int64_t new_tokens, int64_t vocab_size) {
+  const TokenBytes bytes = BytesOf(sampling, vocab_size);
+  return kOtherBytes + prompt_len * bytes.of_prompt + new_tokens * bytes.of_answer;
+}
+
+int64_t MostNewTokens(const SamplingParams& sampling, int64_t prompt_len, int64_t vocab_size) {
+  const TokenBytes bytes = BytesOf(sampling, vocab_size);
+  const int64_t left = kMostAnswerBytes - AnswerBytes(sampling, prompt_len, 0, vocab_size);
+  return left < 0 ? -1 : left / bytes.of_answer;
 }
 
 absl::Status CheckSamplingParams(const SamplingParams& sampling, int64_t vocab_size, bool reads_text) {

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "core/service/rpc/message_size.h"
 #include "gtest/gtest.h"
 
 namespace quartet {
@@ -106,26 +107,32 @@ GeneratedSequence LargestAnswer(const SamplingParams& sampling, int64_t prompt_l
 }
 
 TEST(SamplingParams, AllowNoAnswerThatNoMessageHasRoomFor) {
-  constexpr int64_t kVocabulary = 150'000, kMessage = int64_t{4} << 20;
+  constexpr int64_t kVocabulary = 150'000;
   for (const int32_t logprobs : {0, 1, 20}) {
     for (const int32_t prompt_logprobs : {-1, 0, 20}) {
       const std::vector<int32_t> ids(10'000, kVocabulary - 1);
       SamplingParams sampling = Plain();
       sampling.set_logprobs(logprobs);
       if (prompt_logprobs >= 0) sampling.set_prompt_logprobs(prompt_logprobs);
+      sampling.set_max_new_tokens(50'000);
+      const int64_t bytes = LargestAnswer(sampling, std::ssize(ids), kVocabulary - 1).ByteSizeLong();
+      const int64_t allowed = AnswerBytes(sampling, std::ssize(ids), sampling.max_new_tokens(), kVocabulary);
+      EXPECT_LT(bytes, allowed);
+      EXPECT_GT(bytes, allowed * 85 / 100) << "more is refused than needs to be";
+
       const int64_t most = MostNewTokens(sampling, std::ssize(ids), kVocabulary);
+      EXPECT_LE(AnswerBytes(sampling, std::ssize(ids), most, kVocabulary), kMaxMessageBytes - 4096);
+      EXPECT_GT(AnswerBytes(sampling, std::ssize(ids), most + 1, kVocabulary), kMaxMessageBytes - 4096);
       sampling.set_max_new_tokens(static_cast<int32_t>(most));
       EXPECT_TRUE(CheckPrompt(sampling, 0, ids, kVocabulary).ok());
-      const int64_t bytes = LargestAnswer(sampling, std::ssize(ids), kVocabulary - 1).ByteSizeLong();
-      EXPECT_LT(bytes, kMessage - 32 * 1024);
-      EXPECT_GT(bytes, kMessage * 85 / 100) << "more is refused than needs to be";
       sampling.set_max_new_tokens(static_cast<int32_t>(most) + 1);
       EXPECT_TRUE(absl::IsInvalidArgument(CheckPrompt(sampling, 0, ids, kVocabulary)));
     }
   }
   SamplingParams sampling = Plain();
+  EXPECT_GT(MostNewTokens(sampling, 100'000, kVocabulary), 8'000'000);
   sampling.set_prompt_logprobs(20);
-  EXPECT_EQ(MostNewTokens(sampling, 100'000, kVocabulary), -1);
+  EXPECT_EQ(MostNewTokens(sampling, 10'000'000, kVocabulary), -1);
 }
 
 TEST(SamplingParams, WithoutARepetitionPenaltyThereIsNone) {
