@@ -10,7 +10,7 @@ absl::StatusOr<std::unique_ptr<BlockingCall>> BlockingCall::Begin(Dispatcher& di
                                                                   std::vector<Prompt> prompts,
                                                                   std::function<absl::Status()> begin,
                                                                   std::stop_token gone, Dispatcher::Origin origin) {
-  std::unique_ptr<BlockingCall> call(new BlockingCall(std::move(gone)));
+  std::unique_ptr<BlockingCall> call(new BlockingCall(std::move(gone), header.stream_tokens()));
   QUARTET_ASSIGN_OR_RETURN(call->admission_,
                            dispatcher.Begin(header, std::move(prompts), std::move(begin), call.get(), origin));
   std::unique_lock lock(call->mutex_);
@@ -21,9 +21,11 @@ absl::StatusOr<std::unique_ptr<BlockingCall>> BlockingCall::Begin(Dispatcher& di
 }
 
 absl::StatusOr<std::deque<GenerateReply>> BlockingCall::Next() {
+  if (streams_ && returned_ > 0) admission_->Fetched(returned_);
   std::unique_lock lock(mutex_);
   QUARTET_RETURN_IF_ERROR(Wait(&lock, [this] { return !replies_.empty() || ended_; }));
   std::deque<GenerateReply> replies = std::exchange(replies_, {});
+  returned_ = replies.size();
   if (replies.empty()) QUARTET_RETURN_IF_ERROR(end_);
   return replies;
 }
@@ -50,6 +52,7 @@ void BlockingCall::End(const absl::Status& status) {
   const std::lock_guard lock(mutex_);
   ended_ = true;
   end_ = status;
+  if (!status.ok()) replies_.clear();  // there is no room for them any more, or no use
   changed_.notify_one();
 }
 

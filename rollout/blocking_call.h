@@ -2,6 +2,7 @@
 #pragma once
 
 #include <condition_variable>
+#include <cstddef>
 #include <deque>
 #include <functional>
 #include <memory>
@@ -26,11 +27,13 @@ class BlockingCall final : private CallSink {
                                                              std::function<absl::Status()> begin, std::stop_token gone,
                                                              Dispatcher::Origin origin);
 
-  // Waits for replies and returns all that are there; none once every sequence has come. An error ends the call.
+  // Waits for replies and returns all that are there; none once every sequence has come. An error ends the call. Of a
+  // call that streams tokens those that were returned before are fetched then, as Dispatcher counts; of others all are
+  // with the end of this.
   absl::StatusOr<std::deque<GenerateReply>> Next();
 
  private:
-  explicit BlockingCall(std::stop_token gone) : gone_(std::move(gone)) {}
+  BlockingCall(std::stop_token gone, bool streams) : gone_(std::move(gone)), streams_(streams) {}
   void Begun() override;
   void Reply(GenerateReply reply) override;
   void End(const absl::Status& status) override;
@@ -38,6 +41,8 @@ class BlockingCall final : private CallSink {
   absl::Status Wait(std::unique_lock<std::mutex>* lock, Condition condition);
 
   const std::stop_token gone_;
+  const bool streams_;
+  size_t returned_ = 0;  // by the last Next
   std::mutex mutex_;
   std::condition_variable_any changed_;
   // Guarded by mutex_.

@@ -31,6 +31,14 @@ struct Dispatcher::Call {
   // From then on, by engine.
   std::vector<int64_t> left_on;
   std::vector<double> load_on;
+  // Of a guest: replies that it has not fetched.
+  struct HeldReply {
+    int64_t bytes;
+    bool is_sequence;
+  };
+  std::deque<HeldReply> held_replies;
+  int64_t held_bytes = 0;
+  int64_t held_sequences = 0;
 };
 
 Dispatcher::Dispatcher(const DispatcherOptions& options)
@@ -53,7 +61,8 @@ absl::StatusOr<std::unique_ptr<Dispatcher::Admission>> Dispatcher::Begin(const G
                                           .prompts = std::move(prompts),
                                           .begin = std::move(begin),
                                           .left_on = {},
-                                          .load_on = {}});
+                                          .load_on = {},
+                                          .held_replies = {}});
   const uint64_t id = ++last_call_;
   not_begun_ += samples;
   if (!paused_) {
@@ -71,7 +80,13 @@ Dispatcher::Admission::~Admission() {
   Call* const call = dispatcher_->calls_.at(id_).get();
   call->ended = true;  // nobody is to be told
   dispatcher_->GiveUp(id_, call, absl::CancelledError(""));
+  dispatcher_->ReleaseReplies(call, call->held_replies.size());
   dispatcher_->calls_.erase(id_);
+}
+
+void Dispatcher::Admission::Fetched(size_t replies) {
+  const std::lock_guard lock(dispatcher_->mutex_);
+  dispatcher_->ReleaseReplies(dispatcher_->calls_.at(id_).get(), replies);
 }
 
 void Dispatcher::AbortInFlight() {
@@ -194,6 +209,8 @@ void Dispatcher::Answer(int rank, RankEvents events) {
     } else {
       *reply.mutable_sequence() = std::move(*event.mutable_sequence());
     }
+    if (call.origin == Origin::kGuest) HoldReply(&call, reply);
+    if (call.ended) continue;
     call.sink->Reply(std::move(reply));
     if (call.left == 0) End(&call, absl::OkStatus());
   }
@@ -233,7 +250,7 @@ absl::Status Dispatcher::CheckRoom(int64_t samples, Origin origin) const {
     for (const auto& [id, call] : calls_) {
       if (call->origin != Origin::kGuest) continue;
       ++calls;
-      sequences += call->left;
+      sequences += call->left + call->held_sequences;
     }
     if (calls > max_guest_calls()) {
       return absl::ResourceExhaustedError(absl::StrCat(calls - 1, " requests wait or run; of rollout.max_calls = ",
@@ -242,7 +259,7 @@ absl::Status Dispatcher::CheckRoom(int64_t samples, Origin origin) const {
     if (sequences > max_guest_sequences()) {
       return absl::ResourceExhaustedError(
           absl::StrCat("the request asks for ", samples, " sequences while those of other requests are ",
-                       sequences - samples, ": beside ", capacity(),
+                       sequences - samples, ", until their answers are fetched: beside ", capacity(),
                        " that can run, half of rollout.max_waiting = ", options_.max_waiting, " is kept for the run"));
     }
   }
@@ -285,7 +302,39 @@ absl::Status Dispatcher::Start(uint64_t id, Call* call) {
 void Dispatcher::End(Call* call, const absl::Status& status) {
   if (call->ended) return;
   call->ended = true;
+  if (!status.ok()) ReleaseReplies(call, call->held_replies.size());
   call->sink->End(status);
+}
+
+// One that the guest has yet to fetch. Where there is no room for it, the guest that has fetched least makes some: this
+// one, maybe, whose call has ended then.
+void Dispatcher::HoldReply(Call* call, const GenerateReply& reply) {
+  const auto bytes = static_cast<int64_t>(reply.SpaceUsedLong());
+  call->held_replies.push_back({bytes, reply.has_sequence()});
+  call->held_bytes += bytes;
+  call->held_sequences += reply.has_sequence() ? 1 : 0;
+  guest_reply_bytes_ += bytes;
+  while (guest_reply_bytes_ > options_.max_guest_reply_bytes && !call->ended) {
+    const auto fetched_less = [](const auto& a, const auto& b) {
+      return (a.second->ended ? 0 : a.second->held_bytes) < (b.second->ended ? 0 : b.second->held_bytes);
+    };
+    const auto& [id, most] = *std::max_element(calls_.begin(), calls_.end(), fetched_less);
+    GiveUp(id, most.get(),
+           absl::ResourceExhaustedError(
+               absl::StrCat("answers that their clients have yet to fetch take rollout.http.max_bodies_bytes = ",
+                            options_.max_guest_reply_bytes, " bytes, most of them this request's (", most->held_bytes,
+                            "): ask for fewer at a time, or read faster")));
+  }
+}
+
+void Dispatcher::ReleaseReplies(Call* call, size_t count) {
+  for (count = std::min(count, call->held_replies.size()); count > 0; --count) {
+    const Call::HeldReply& reply = call->held_replies.front();
+    call->held_bytes -= reply.bytes;
+    call->held_sequences -= reply.is_sequence ? 1 : 0;
+    guest_reply_bytes_ -= reply.bytes;
+    call->held_replies.pop_front();
+  }
 }
 
 // The longest prompts first, each to the engine with the least to do. Samples of one prompt stay together, to share its

@@ -29,6 +29,8 @@ struct DispatcherOptions {
   int64_t max_num_seqs = 256;  // that one engine runs
   int64_t max_waiting = 0;     // beyond those that all engines can run; a call that comes before may make it more
   int64_t max_calls = 1024;    // at once, whether they wait or run
+  // Of memory, of the replies to guests that these have not fetched.
+  int64_t max_guest_reply_bytes = int64_t{256} << 20;
 };
 
 // Takes what one call is answered, in its order. Called under the dispatcher's lock, from any thread: it must not wait,
@@ -69,7 +71,9 @@ class Dispatcher {
   // what is returned.
   //
   // Guests are refused earlier: where they have three quarters of max_calls, or would have more sequences than can run
-  // and half of max_waiting. So the run, which is none, always finds room.
+  // and half of max_waiting. So the run, which is none, always finds room. A guest's sequence counts until its reply is
+  // fetched (Admission::Fetched). Where replies that guests have not fetched take more than max_guest_reply_bytes, the
+  // call that has most of them ends with RESOURCE_EXHAUSTED.
   enum class Origin { kRun, kGuest };
   absl::StatusOr<std::unique_ptr<Admission>> Begin(const GenerateHeader& header, std::vector<Prompt> prompts,
                                                    std::function<absl::Status()> begin, CallSink* sink,
@@ -120,6 +124,8 @@ class Dispatcher {
   void Spread(uint64_t id, Call* call);
   void End(Call* call, const absl::Status& status);
   void Account(Call* call, int engine);
+  void HoldReply(Call* call, const GenerateReply& reply);
+  void ReleaseReplies(Call* call, size_t count);
   void GiveUp(uint64_t id, Call* call, const absl::Status& status);
   RankWork& WorkFor(int engine);
   void Hold();
@@ -140,6 +146,7 @@ class Dispatcher {
   std::vector<double> load_;              // tokens that each engine has to make, at most
   int64_t in_flight_ = 0;                 // sequences of calls that have begun
   int64_t not_begun_ = 0;                 // sequences of the others
+  int64_t guest_reply_bytes_ = 0;         // that are not fetched
   bool paused_ = false;                   // calls do not begin
   bool held_ = false;                     // ranks make no forwards
   uint64_t hold_ = 0;                     // number of the last hold
@@ -153,6 +160,10 @@ class Dispatcher {
 class Dispatcher::Admission {
  public:
   ~Admission();
+
+  // The client has `replies` more of those that the sink was given, in their order. The rest is fetched with the end of
+  // this. Of a call that has ended with an error nothing is left to be fetched.
+  void Fetched(size_t replies);
 
  private:
   friend class Dispatcher;

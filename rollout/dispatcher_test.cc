@@ -6,6 +6,8 @@
 #include <cstdlib>
 #include <deque>
 #include <memory>
+#include <stop_token>
+#include <string>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -120,8 +122,8 @@ TEST(Dispatcher, KeepsPlacesForTheRunWhateverItsGuestsAskFor) {
   Dispatcher dispatcher({.ranks = 2, .max_num_seqs = 4, .max_waiting = 6, .max_calls = 8});
   const auto guest = [&](int prompts) { return BeginOne(dispatcher, prompts, 1, kMay, Dispatcher::Origin::kGuest); };
   EXPECT_EQ(guest(12).status().message(),
-            "the request asks for 12 sequences while those of other requests are 0: beside 8 that can run, half of "
-            "rollout.max_waiting = 6 is kept for the run");
+            "the request asks for 12 sequences while those of other requests are 0, until their answers are fetched: "
+            "beside 8 that can run, half of rollout.max_waiting = 6 is kept for the run");
   std::vector<std::unique_ptr<Sunk>> guests;
   for (const int prompts : {6, 1, 1, 1, 1, 1}) guests.push_back(guest(prompts).value());
   EXPECT_EQ(guest(0).status().message(),
@@ -130,6 +132,82 @@ TEST(Dispatcher, KeepsPlacesForTheRunWhateverItsGuestsAskFor) {
   EXPECT_TRUE(run.ok()) << run.status();
   guests.pop_back();
   EXPECT_EQ(guest(1).status().code(), absl::StatusCode::kResourceExhausted) << "the run's own fill what is left";
+}
+
+TEST(Dispatcher, AGuestsSequenceCountsUntilItsReplyIsFetched) {
+  Dispatcher dispatcher({.ranks = 1, .max_num_seqs = 4, .max_waiting = 0});
+  FakeRank rank;
+  const auto guest = [&](int prompts) { return BeginOne(dispatcher, prompts, 1, kMay, Dispatcher::Origin::kGuest); };
+  const auto first = guest(4);
+  ASSERT_TRUE(first.ok()) << first.status();
+  rank.Apply(TakeFor(dispatcher, 0));
+  while (rank.left() > 0) dispatcher.Answer(0, rank.EndOne());
+  EXPECT_EQ((*first)->end, absl::OkStatus());
+  EXPECT_EQ(guest(1).status().message(),
+            "the request asks for 1 sequences while those of other requests are 4, until their answers are fetched: "
+            "beside 4 that can run, half of rollout.max_waiting = 0 is kept for the run");
+  EXPECT_TRUE(BeginOne(dispatcher, 1).ok()) << "the run's count otherwise";
+  (*first)->admission->Fetched(2);
+  EXPECT_FALSE(guest(3).ok());
+  EXPECT_TRUE(guest(2).ok());
+  (*first)->admission.reset();
+  EXPECT_TRUE(guest(4).ok());
+}
+
+TEST(Dispatcher, AStreamThatIsReadHoldsWhatWasReturnedLast) {
+  Dispatcher dispatcher({.ranks = 1, .max_num_seqs = 4, .max_waiting = 0});
+  FakeRank rank;
+  for (const bool streams : {false, true}) {
+    GenerateHeader header = HeaderOf(1);
+    header.set_stream_tokens(streams);
+    const std::stop_source gone;
+    auto call =
+        BlockingCall::Begin(dispatcher, header, PromptsOf(4), kMay, gone.get_token(), Dispatcher::Origin::kGuest);
+    ASSERT_TRUE(call.ok()) << call.status();
+    rank.Apply(TakeFor(dispatcher, 0));
+    const auto fits = [&](int prompts) {
+      return BeginOne(dispatcher, prompts, 1, kMay, Dispatcher::Origin::kGuest).ok();
+    };
+    for (int i = 0; i < 2; ++i) {
+      dispatcher.Answer(0, rank.EndOne());
+      ASSERT_EQ((*call)->Next()->size(), 1u);
+      EXPECT_FALSE(fits(i + 1));
+      EXPECT_EQ(fits(1), streams && i == 1);
+    }
+    call->reset();
+    EXPECT_TRUE(fits(4));
+    rank.Apply(TakeFor(dispatcher, 0));
+  }
+}
+
+TEST(Dispatcher, RepliesThatWaitForTheirGuestsStandInABudget) {
+  Dispatcher dispatcher({.ranks = 1, .max_num_seqs = 100, .max_guest_reply_bytes = 20'000});
+  const auto begin = [&](Dispatcher::Origin origin) { return BeginOne(dispatcher, 20, 1, kMay, origin).value(); };
+  const auto answer = [&](uint64_t call, int tokens) {
+    RankEvents events;
+    RankEvent& event = *events.add_events();
+    event.set_call(call);
+    for (int t = 0; t < tokens; ++t) event.mutable_sequence()->mutable_tokens()->add_ids(t);
+    dispatcher.Answer(0, std::move(events));
+  };
+  // Calls 1 to 3.
+  const auto modest = begin(Dispatcher::Origin::kGuest), greedy = begin(Dispatcher::Origin::kGuest);
+  const auto run = begin(Dispatcher::Origin::kRun);
+  for (int i = 0; i < 10; ++i) answer(/*call=*/3, 1000);
+  answer(/*call=*/1, 1000);
+  for (int i = 0; i < 10 && !greedy->end.has_value(); ++i) answer(/*call=*/2, 1000);
+  EXPECT_GE(greedy->replies, 2);
+  ASSERT_TRUE(greedy->end.has_value());
+  EXPECT_EQ(greedy->end->code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_NE(greedy->end->message().find("rollout.http.max_bodies_bytes = 20000 bytes"), std::string::npos);
+  EXPECT_FALSE(modest->end.has_value() || run->end.has_value());
+  // Its room is free; who fetches goes on without end.
+  for (int i = 0; i < 15; ++i) {
+    answer(/*call=*/1, 1000);
+    modest->admission->Fetched(1);
+  }
+  EXPECT_EQ(modest->replies, 16);
+  EXPECT_EQ(run->replies, 10);
 }
 
 TEST(Dispatcher, RefusesACallThatCouldNotEvenWaitAlone) {

@@ -67,7 +67,8 @@ class RolloutService final : public RankService,
                      .lockstep = worker_.lockstep(),
                      .max_num_seqs = config.rollout().max_num_seqs(),
                      .max_waiting = config.rollout().max_waiting(),
-                     .max_calls = config.rollout().max_calls()}),
+                     .max_calls = config.rollout().max_calls(),
+                     .max_guest_reply_bytes = config.rollout().http().max_bodies_bytes()}),
         links_(context, group, worker_, dispatcher_),
         generate_calls_(this, &dispatcher_, context.batch_limits, config.rollout().max_calls()) {}
 

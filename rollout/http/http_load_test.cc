@@ -103,6 +103,18 @@ TEST(HttpLoad, ClosesIdleConnectionsWhereANewOneHasNoPlace) {
   for (HttpClient& client : waiting) EXPECT_EQ(client.Read().status, 200);
 }
 
+// Half a million lists, which take a hundred times their text.
+TEST(HttpLoad, WeighsABodyByWhatItBecomes) {
+  Load load(8);
+  std::string body = "{\"prompt\":[[1]";
+  for (int i = 0; i < 500'000; ++i) body += ",[1]";
+  body += "]}";
+  const HttpAnswer refused = HttpAsk(load.port, "POST", "/v1/completions", body);
+  EXPECT_EQ(refused.status, 413);
+  EXPECT_THAT(refused.body, HasSubstr("allowed: at most rollout.http.max_bodies_bytes = 20971520"));
+  EXPECT_EQ(HttpAsk(load.port, "POST", "/v1/completions", "{\"prompt\":[[1],[1]],\"max_tokens\":1}").status, 200);
+}
+
 TEST(HttpLoad, BoundsTheBodiesOfAllRequestsTogether) {
   Load load(8);
   const std::string body = json{{"prompt", "hi"}, {"max_tokens", 2}}.dump() + std::string(12 * kMiB, ' ');

@@ -38,6 +38,17 @@ HttpReply MethodError(const std::string& method, const std::string& allowed) {
   return reply;
 }
 
+HttpReply TooLong(const std::string& message) {
+  HttpReply reply = ErrorReply(absl::InvalidArgumentError(message));
+  reply.status = 413;
+  return reply;
+}
+
+HttpReply BodiesFull(int64_t limit) {
+  return ErrorReply(absl::UnavailableError(absl::StrCat(
+      "the bodies of all requests take rollout.http.max_bodies_bytes = ", limit, " bytes; try again later")));
+}
+
 // What `path` may be asked with; "": there is no such path.
 std::string MethodOf(const std::string& path) {
   if (path == "/v1/completions" || path == "/v1/chat/completions") return "POST";
@@ -164,7 +175,17 @@ HttpReply OpenAiFront::Models(const std::string& path) const {
 HttpReply OpenAiFront::Complete(bool chat, HttpRequest& request, const std::stop_token& gone) {
   auto work = std::make_shared<Work>();
   work->model = Describe(options_.served_model_name, *backend_);
-  absl::StatusOr<OpenAiRequest> asked = ReadOpenAiRequest(chat, request.body, work->model, Random64());
+  absl::StatusOr<OpenAiRequest> asked;
+  {
+    ByteBudget::Share reading(request.bodies);
+    const int64_t bytes = JsonBytes(request.body), limit = request.bodies->limit();
+    if (bytes > limit) {
+      return TooLong(absl::StrCat("the body would take ", bytes, " bytes of memory while it is read; allowed: at most ",
+                                  "rollout.http.max_bodies_bytes = ", limit, ": ask for fewer prompts at a time"));
+    }
+    if (!reading.Grow(bytes)) return BodiesFull(limit);
+    asked = ReadOpenAiRequest(chat, request.body, work->model, Random64());
+  }
   if (!asked.ok()) return ErrorReply(asked.status());
   if (const absl::Status fits = backend_->Check(asked->header.sampling(), asked->prompts); !fits.ok()) {
     // Trying again later does not help.
@@ -182,8 +203,13 @@ HttpReply OpenAiFront::Complete(bool chat, HttpRequest& request, const std::stop
   work->call = *std::move(call);
   const bool stream = asked->stream;
   work->answer = std::make_unique<OpenAiAnswer>(*std::move(asked), work->model, options);
-  if (!stream) return WholeAnswer(*work);
   HttpReply reply;
+  if (!stream) {
+    reply = WholeAnswer(*work);
+    work->answer.reset();
+    reply.until_sent = std::move(work);  // its sequences count until then
+    return reply;
+  }
   reply.content_type = "text/event-stream; charset=utf-8";
   reply.headers["Cache-Control"] = "no-cache";
   reply.next_piece = [work = std::move(work)] { return NextEvents(*work); };
@@ -201,13 +227,9 @@ absl::StatusOr<std::unique_ptr<HttpFront>> HttpFront::Start(const HttpConfig& co
   HttpServerOptions server;
   server.not_yours = ErrorReply(access.not_yours());
   server.malformed = ErrorReply(absl::InvalidArgumentError(kMalformedHeaders));
-  server.too_long =
-      ErrorReply(absl::InvalidArgumentError(absl::StrCat("the body is longer than ", server.max_body_bytes, " bytes")));
-  server.too_long.status = 413;
+  server.too_long = TooLong(absl::StrCat("the body is longer than ", server.max_body_bytes, " bytes"));
   server.max_bodies_bytes = config.max_bodies_bytes();
-  server.bodies_full =
-      ErrorReply(absl::UnavailableError(absl::StrCat("the bodies of all requests take rollout.http.max_bodies_bytes = ",
-                                                     server.max_bodies_bytes, " bytes; try again later")));
+  server.bodies_full = BodiesFull(server.max_bodies_bytes);
   server.max_requests = static_cast<int>(backend->max_guest_calls());
   server.too_many = ErrorReply(absl::UnavailableError(
       absl::StrCat(server.max_requests, " requests wait or run; rollout.max_calls has no place for more of them")));

@@ -228,6 +228,20 @@ TEST_F(Front, RefusesHeadersThatReadDifferentlyToDifferentReaders) {
   }
 }
 
+TEST_F(Front, CountsSequencesUntilTheirAnswersAreRead) {
+  Start();
+  HttpClient slow(port_);
+  // More than sockets hold.
+  const std::string text = "hi" + std::string(4 << 20, 'x');
+  slow.Ask("POST", "/v1/completions", json{{"prompt", text}, {"n", 8}, {"echo", true}, {"max_tokens", 1}}.dump());
+  EXPECT_EQ(slow.ReadHead().status, 200);
+  const HttpAnswer refused = Post({{"prompt", "hi"}});
+  EXPECT_EQ(refused.status, 429);
+  EXPECT_THAT(ErrorOf(refused).at("message"), HasSubstr("until their answers are fetched"));
+  slow.Close();
+  WaitUntil([&] { return Post({{"prompt", "hi"}}).status == 200; });
+}
+
 TEST_F(Front, ListsItsModel) {
   Start();
   const json list = json::parse(HttpAsk(port_, "GET", "/v1/models").body);

@@ -38,7 +38,8 @@ absl::Status Refused(absl::string_view name, const json& value, absl::string_vie
 // The parameters of a request. A null is a parameter that is not there.
 class Parameters {
  public:
-  explicit Parameters(const json& object) : object_(object) {}
+  // Errors have `place` before the names.
+  explicit Parameters(const json& object, std::string place = "") : object_(object), place_(std::move(place)) {}
 
   // Null where it is absent.
   const json* Find(const std::string& name) {
@@ -50,14 +51,14 @@ class Parameters {
   absl::Status Read(const std::string& name, bool* value) {
     const json* found = Find(name);
     if (found == nullptr) return absl::OkStatus();
-    if (!found->is_boolean()) return Refused(name, *found, "true or false");
+    if (!found->is_boolean()) return Refuse(name, *found, "true or false");
     *value = found->get<bool>();
     return absl::OkStatus();
   }
   absl::Status Read(const std::string& name, std::optional<float>* value) {
     const json* found = Find(name);
     if (found == nullptr) return absl::OkStatus();
-    if (!found->is_number()) return Refused(name, *found, "a number");
+    if (!found->is_number()) return Refuse(name, *found, "a number");
     *value = found->get<float>();
     return absl::OkStatus();
   }
@@ -65,7 +66,7 @@ class Parameters {
     const json* found = Find(name);
     if (found == nullptr) return absl::OkStatus();
     int32_t number = 0;
-    if (!ToInt32(*found, &number)) return Refused(name, *found, "a whole number of 32 bits");
+    if (!ToInt32(*found, &number)) return Refuse(name, *found, "a whole number of 32 bits");
     *value = number;
     return absl::OkStatus();
   }
@@ -80,7 +81,10 @@ class Parameters {
       if (*found == value) return absl::OkStatus();
       allowed.push_back(value.dump());
     }
-    return Refused(name, *found, absl::StrCat(absl::StrJoin(allowed, ", "), " (others are not supported)"));
+    return Refuse(name, *found, absl::StrCat(absl::StrJoin(allowed, ", "), " (others are not supported)"));
+  }
+  absl::Status Refuse(const std::string& name, const json& value, absl::string_view allowed) const {
+    return Refused(place_ + name, value, allowed);
   }
   // A parameter without influence on the answer.
   void Ignore(const std::string& name) { tolerated_.insert(name); }
@@ -89,8 +93,8 @@ class Parameters {
   absl::Status CheckAllKnown() const {
     for (const auto& [name, value] : object_.items()) {
       if (!offered_.contains(name) && !tolerated_.contains(name) && !value.is_null()) {
-        return ParameterError(
-            name, absl::StrCat("is not a parameter that is known here; allowed: ", absl::StrJoin(offered_, ", ")));
+        return ParameterError(place_ + name, absl::StrCat("is not a parameter that is known here; allowed: ",
+                                                          absl::StrJoin(offered_, ", ")));
       }
     }
     return absl::OkStatus();
@@ -112,10 +116,20 @@ class Parameters {
   }
 
   const json& object_;
+  const std::string place_;
   std::set<std::string> offered_, tolerated_;
 };
 
 bool IsIdList(const json& value) { return value.is_array() && !value.empty() && value[0].is_number(); }
+
+// The values of a list, or one that stands for a list of itself; without copies, which may be large.
+std::vector<const json*> ListOf(const json& value, bool alone) {
+  if (alone) return {&value};
+  std::vector<const json*> list;
+  if (!value.is_array()) return list;
+  for (const json& one : value) list.push_back(&one);
+  return list;
+}
 
 class Reader {
  public:
@@ -129,12 +143,13 @@ class Reader {
     QUARTET_RETURN_IF_ERROR(ReadSampling());
     QUARTET_RETURN_IF_ERROR(request_.chat ? ReadChatLogprobs() : ReadCompletionLogprobs());
     QUARTET_RETURN_IF_ERROR(ReadStream());
+    QUARTET_RETURN_IF_ERROR(ReadPromptLogprobs());
     QUARTET_RETURN_IF_ERROR(ReadMaxTokens());
     QUARTET_RETURN_IF_ERROR(CheckUnsupported());
     QUARTET_RETURN_IF_ERROR(request_.chat ? ReadMessages() : ReadPrompts());
     QUARTET_RETURN_IF_ERROR(parameters_.CheckAllKnown());
     QUARTET_RETURN_IF_ERROR(ReadLengths());
-    sampling().set_raw_logprobs(request_.logprobs);
+    sampling().set_raw_logprobs(request_.logprobs || request_.prompt_logprobs.has_value());
     request_.header.set_num_items(request_.prompts.size());
     request_.header.set_stream_tokens(request_.stream);
     return std::move(request_);
@@ -191,11 +206,10 @@ class Reader {
   absl::Status ReadStops() {
     if (const json* stop = parameters_.Find("stop")) {
       const char* allowed = "a string that is not empty, or a list of them";
-      const json list = stop->is_string() ? json::array({*stop}) : *stop;
-      if (!list.is_array()) return Refused("stop", *stop, allowed);
-      for (const json& one : list) {
-        if (!one.is_string()) return Refused("stop", *stop, allowed);
-        sampling().add_stop(one.get<std::string>());
+      if (!stop->is_string() && !stop->is_array()) return Refused("stop", *stop, allowed);
+      for (const json* one : ListOf(*stop, stop->is_string())) {
+        if (!one->is_string()) return Refused("stop", *stop, allowed);
+        sampling().add_stop(one->get<std::string>());
       }
     }
     if (const json* ids = parameters_.Find("stop_token_ids")) {
@@ -262,16 +276,39 @@ class Reader {
     QUARTET_RETURN_IF_ERROR(parameters_.Read("stream", &request_.stream));
     const json* options = parameters_.Find("stream_options");
     if (options == nullptr) return absl::OkStatus();
-    if (!options->is_object()) return Refused("stream_options", *options, R"({"include_usage": true or false})");
+    const char* allowed = R"({"include_usage": true or false, "continuous_usage_stats": true or false})";
+    if (!options->is_object()) return Refused("stream_options", *options, allowed);
     if (!request_.stream) return ParameterError("stream_options", "is set, but stream is not true");
     for (const auto& [name, value] : options->items()) {
       if (name == "include_usage" && value.is_boolean()) {
         request_.include_usage = value.get<bool>();
+      } else if (name == "continuous_usage_stats" && value.is_boolean()) {
+        request_.continuous_usage = value.get<bool>();
       } else if (!(name == "include_obfuscation" && value == false) && !value.is_null()) {
-        return Refused("stream_options", *options, R"({"include_usage": true or false})");
+        return Refused("stream_options", *options, allowed);
       }
     }
+    // As in vLLM.
+    request_.continuous_usage = request_.continuous_usage && request_.include_usage;
     return absl::OkStatus();
+  }
+
+  absl::Status ReadPromptLogprobs() {
+    QUARTET_RETURN_IF_ERROR(parameters_.Read("prompt_logprobs", &request_.prompt_logprobs));
+    if (!request_.prompt_logprobs.has_value()) return absl::OkStatus();
+    if (request_.stream) {
+      return ParameterError("prompt_logprobs", "is set, and stream is true; allowed: one of them");
+    }
+    sampling().set_prompt_logprobs(std::max(sampling().prompt_logprobs(), *request_.prompt_logprobs));
+    if (*request_.prompt_logprobs < 0) sampling().set_prompt_logprobs(*request_.prompt_logprobs);  // is refused
+    return absl::OkStatus();
+  }
+
+  // Before anything is made of the prompts.
+  absl::Status CheckSequences(size_t prompts) {
+    if (static_cast<int64_t>(prompts) * sampling().n_samples() <= model_.max_sequences) return absl::OkStatus();
+    return ParameterError("n", absl::StrCat("is ", sampling().n_samples(), " for ", prompts,
+                                            " prompts; together at most ", model_.max_sequences, " sequences"));
   }
 
   // What the interface has and this server has not, as long as it asks for nothing.
@@ -285,7 +322,6 @@ class Reader {
         {"spaces_between_special_tokens", {true}},
         {"allowed_token_ids", {}},
         {"bad_words", {json::array()}},
-        {"prompt_logprobs", {0}},
         {"truncate_prompt_tokens", {}},
         {"priority", {0}},
         {"return_tokens_as_token_ids", {false}},
@@ -329,7 +365,9 @@ class Reader {
 
   absl::Status AddText(const char* parameter, const std::string& text, bool add_special_tokens) {
     const absl::StatusOr<std::vector<int32_t>> ids = model_.tokenizer->Encode(text, add_special_tokens);
-    if (!ids.ok()) return ParameterError(parameter, absl::StrCat("cannot be read: ", ids.status().message()));
+    if (!ids.ok()) {
+      return ParameterError(parameter, absl::StrCat("cannot be read: ", WithoutFolder(ids.status().message())));
+    }
     AddPrompt(*ids);
     return absl::OkStatus();
   }
@@ -340,17 +378,18 @@ class Reader {
     const char* allowed = "a string, a list of strings, a list of token ids, or a list of such lists; not empty";
     const json* prompt = parameters_.Find("prompt");
     if (prompt == nullptr) return ParameterError("prompt", absl::StrCat("is missing; allowed: ", allowed));
-    const json list = prompt->is_string() || IsIdList(*prompt) ? json::array({*prompt}) : *prompt;
-    if (!list.is_array() || list.empty()) return Refused("prompt", *prompt, allowed);
-    for (const json& one : list) {
-      if (one.is_string()) {
-        QUARTET_RETURN_IF_ERROR(AddText("prompt", one.get_ref<const std::string&>(), add_special_tokens));
-        if (echo_) request_.echoes.push_back(one.get<std::string>());
+    const bool alone = prompt->is_string() || IsIdList(*prompt);
+    if (!alone && (!prompt->is_array() || prompt->empty())) return Refused("prompt", *prompt, allowed);
+    QUARTET_RETURN_IF_ERROR(CheckSequences(alone ? 1 : prompt->size()));
+    for (const json* one : ListOf(*prompt, alone)) {
+      if (one->is_string()) {
+        QUARTET_RETURN_IF_ERROR(AddText("prompt", one->get_ref<const std::string&>(), add_special_tokens));
+        if (echo_) request_.echoes.push_back(one->get<std::string>());
         continue;
       }
-      if (!IsIdList(one)) return Refused("prompt", *prompt, allowed);
+      if (!IsIdList(*one)) return Refused("prompt", *prompt, allowed);
       std::vector<int32_t> ids;
-      for (const json& id : one) {
+      for (const json& id : *one) {
         if (!Parameters::ToInt32(id, &ids.emplace_back()) || ids.back() < 0 || ids.back() >= model_.vocab_size) {
           return ParameterError("prompt",
                                 absl::StrCat("holds ", Short(id), " where a token id is expected; allowed: 0 to ",
@@ -371,6 +410,7 @@ class Reader {
     const char* allowed = R"(a list of {"role": ..., "content": ...}, not empty)";
     if (messages == nullptr) return ParameterError("messages", absl::StrCat("is missing; allowed: ", allowed));
     if (!messages->is_array() || messages->empty()) return Refused("messages", *messages, allowed);
+    QUARTET_RETURN_IF_ERROR(CheckSequences(1));
     std::vector<Tokenizer::Message> conversation;
     for (size_t i = 0; i < messages->size(); ++i) {
       QUARTET_RETURN_IF_ERROR(
@@ -378,28 +418,35 @@ class Reader {
     }
     const absl::StatusOr<std::string> text =
         model_.tokenizer->ApplyChatTemplate(conversation, /*add_generation_prompt=*/true);
-    if (!text.ok()) return ParameterError("messages", absl::StrCat("cannot be written: ", text.status().message()));
+    if (absl::IsFailedPrecondition(text.status())) {
+      return ParameterError("messages", "cannot be written: the model has no chat template");
+    }
+    if (!text.ok()) {
+      return ParameterError("messages", absl::StrCat("cannot be written: ", WithoutFolder(text.status().message())));
+    }
     return AddText("messages", *text, add_special_tokens);
   }
 
   static absl::Status ReadMessage(const json& message, const std::string& place, Tokenizer::Message* out) {
     if (!message.is_object()) return Refused(place, message, R"({"role": ..., "content": ...})");
-    Parameters fields(message);
+    Parameters fields(message, place + ".");
     const json* role = fields.Find("role");
     if (role == nullptr || !role->is_string()) return Refused(place, message, "a string as \"role\"");
     out->role = role->get<std::string>();
-    const json* content = fields.Find("content");
-    const char* allowed = R"(a string as "content", or a list of {"type": "text", "text": ...})";
-    if (content == nullptr) return Refused(place, message, allowed);
-    const json parts = content->is_string() ? json::array({{{"type", "text"}, {"text", *content}}}) : *content;
-    if (!parts.is_array()) return Refused(place, message, allowed);
-    for (const json& part : parts) {
-      if (!part.is_object() || part.size() != 2 || part.value("type", json()) != "text" ||
-          !part.value("text", json()).is_string()) {
-        return Refused(place, message, allowed);
+    const char* allowed = R"(a string, null, or a list of {"type": "text", "text": ...})";
+    if (!message.contains("content")) return Refused(place, message, absl::StrCat("\"content\", ", allowed));
+    if (const json* content = fields.Find("content")) {
+      if (content->is_string()) {
+        out->content = content->get<std::string>();
+      } else if (!content->is_array()) {
+        return fields.Refuse("content", *content, allowed);
+      } else {
+        QUARTET_RETURN_IF_ERROR(ReadParts(*content, place + ".content", &out->content));
       }
-      if (&part != &parts.front()) out->content += '\n';
-      out->content += part["text"].get<std::string>();
+    }
+    // Who speaks, which chat templates do not get.
+    if (const json* name = fields.Find("name"); name != nullptr && !name->is_string()) {
+      return fields.Refuse("name", *name, "a string");
     }
     for (const char* name : {"refusal", "annotations", "audio", "function_call"}) {
       QUARTET_RETURN_IF_ERROR(fields.OnlyNeutral(name, {}));
@@ -408,12 +455,20 @@ class Reader {
     return fields.CheckAllKnown();
   }
 
-  absl::Status ReadLengths() {
-    const int64_t sequences = static_cast<int64_t>(request_.prompts.size()) * sampling().n_samples();
-    if (sequences > model_.max_sequences) {
-      return ParameterError("n", absl::StrCat("is ", sampling().n_samples(), " for ", request_.prompts.size(),
-                                              " prompts; together at most ", model_.max_sequences, " sequences"));
+  // Parts may have further keys, such as marks for caches.
+  static absl::Status ReadParts(const json& parts, const std::string& place, std::string* text) {
+    for (size_t i = 0; i < parts.size(); ++i) {
+      const json& part = parts[i];
+      if (!part.is_object() || part.value("type", json()) != "text" || !part.value("text", json()).is_string()) {
+        return Refused(absl::StrCat(place, "[", i, "]"), part, R"({"type": "text", "text": ...})");
+      }
+      if (i > 0) *text += '\n';
+      *text += part["text"].get_ref<const std::string&>();
     }
+    return absl::OkStatus();
+  }
+
+  absl::Status ReadLengths() {
     int64_t longest = 0;
     for (const Prompt& prompt : request_.prompts) longest = std::max<int64_t>(longest, prompt.ids_size());
     const char* prompt_name = request_.chat ? "messages" : "prompt";
@@ -456,6 +511,43 @@ class Reader {
 };
 
 }  // namespace
+
+std::string WithoutFolder(absl::string_view message) {
+  const size_t path = message.substr(0, message.find(": ")).rfind('/');
+  return std::string(path == absl::string_view::npos ? message : message.substr(path + 1));
+}
+
+int64_t JsonBytes(std::string_view body) {
+  // A value in a list that grows is there twice for a moment, in room for up to twice as many; containers, strings and
+  // names have memory of their own.
+  constexpr int64_t kValue = 3 * sizeof(json), kContainer = 64, kMember = 96;
+  int64_t bytes = kValue;
+  for (size_t i = 0; i < body.size(); ++i) {
+    switch (body[i]) {
+      case '"': {
+        const size_t begin = i;
+        for (++i; i < body.size() && body[i] != '"'; ++i) {
+          if (body[i] == '\\') ++i;
+        }
+        bytes += kContainer + static_cast<int64_t>(i - begin);
+        break;
+      }
+      case '[':
+      case '{':
+        bytes += kContainer + kValue;
+        break;
+      case ',':
+        bytes += kValue;
+        break;
+      case ':':
+        bytes += kMember;
+        break;
+      default:
+        break;
+    }
+  }
+  return bytes;
+}
 
 absl::StatusOr<OpenAiRequest> ReadOpenAiRequest(bool chat, std::string_view body, const ServedModel& model,
                                                 uint64_t seed) {

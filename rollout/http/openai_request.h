@@ -2,11 +2,13 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "core/tokenizer/tokenizer.h"
 #include "proto/rollout.pb.h"
 
@@ -21,6 +23,10 @@ struct ServedModel {
   int64_t max_sequences = 0;  // prompts x n of one request
 };
 
+// What is told of the server's files in errors: no folders. Of "/models/x/tokenizer.json: normalizer: ...", what stands
+// behind the folder.
+std::string WithoutFolder(absl::string_view message);
+
 struct OpenAiRequest {
   bool chat = false;  // /v1/chat/completions; else /v1/completions
   GenerateHeader header;
@@ -30,8 +36,15 @@ struct OpenAiRequest {
   // Texts that are told before the answers; by prompt, or none.
   std::vector<std::string> echoes;
   bool stream = false;
-  bool include_usage = false;
+  bool include_usage = false;     // in an event at the end
+  bool continuous_usage = false;  // so far, in every event
+  // Likeliest tokens that are told at each place of the prompt beside its own; not set: nothing is. Whole answers only.
+  std::optional<int32_t> prompt_logprobs;
 };
+
+// An upper bound of the memory that the JSON text `body` takes once it is parsed, beside its own; found in a pass that
+// takes none.
+int64_t JsonBytes(std::string_view body);
 
 // The request in `body`, JSON. `seed` is taken where the request has none. INVALID_ARGUMENT names the parameter, its
 // value and what is allowed, also for a parameter that is not known, or known and not supported, and would change the

@@ -147,12 +147,83 @@ TEST(OpenAiRequest, PutsMessagesThroughTheTemplate) {
   };
   EXPECT_THAT(error_of("hi"), HasSubstr("messages[0] is \"hi\""));
   EXPECT_THAT(error_of({{"content", "hi"}}), HasSubstr("a string as \"role\""));
-  EXPECT_THAT(error_of({{"role", "user"}}), HasSubstr("a string as \"content\""));
+  EXPECT_THAT(error_of({{"role", "user"}}), HasSubstr("messages[0] is {\"role\":\"user\"}; allowed: \"content\""));
+  EXPECT_THAT(error_of({{"role", "user"}, {"content", 7}}), HasSubstr("messages[0].content is 7"));
   EXPECT_THAT(error_of({{"role", "user"}, {"content", {{{"type", "image_url"}, {"image_url", "x"}}}}}),
-              HasSubstr("\"text\""));
-  EXPECT_THAT(error_of({{"role", "user"}, {"content", "hi"}, {"name", "x"}}), HasSubstr("name is not a parameter"));
+              HasSubstr("messages[0].content[0] is {\"image_url\":\"x\",\"type\":\"image_url\"}"));
+  EXPECT_THAT(error_of({{"role", "user"}, {"content", "hi"}, {"name", 1}}), HasSubstr("messages[0].name is 1"));
+  EXPECT_THAT(error_of({{"role", "user"}, {"content", "hi"}, {"nam", "x"}}),
+              HasSubstr("messages[0].nam is not a parameter"));
   EXPECT_THAT(error_of({{"role", "assistant"}, {"content", "hi"}, {"tool_calls", {1}}}),
-              HasSubstr("tool_calls is [1]"));
+              HasSubstr("messages[0].tool_calls is [1]"));
+  EXPECT_EQ(
+      ErrorOf(true, {{"messages", json::array({{{"role", "user"}, {"content", "hi"}}, {{"role", 1}}})}}).at("param"),
+      "messages[1]");
+}
+
+TEST(OpenAiRequest, TakesWhatClientsSendAlong) {
+  const auto ids = [](const json& message) {
+    return Ids(Read(true, {{"messages", json::array({message})}})->prompts[0]);
+  };
+  const std::vector<int32_t> hi = ids({{"role", "user"}, {"content", "hi"}});
+  EXPECT_EQ(ids({{"role", "user"}, {"content", "hi"}, {"name", "someone"}}), hi);
+  const json part = {{"type", "text"}, {"text", "hi"}, {"cache_control", {{"type", "ephemeral"}}}};
+  EXPECT_EQ(ids({{"role", "user"}, {"content", json::array({part})}}), hi);
+  const std::vector<int32_t> empty = ids({{"role", "user"}, {"content", ""}});
+  EXPECT_NE(empty, hi);
+  EXPECT_EQ(ids({{"role", "user"}, {"content", nullptr}}), empty);
+  const json usage = {{"include_usage", true}, {"continuous_usage_stats", true}};
+  EXPECT_TRUE(Completion({{"stream", true}, {"stream_options", usage}}).continuous_usage);
+  EXPECT_FALSE(Completion({{"stream", true}, {"stream_options", {{"include_usage", true}}}}).continuous_usage);
+}
+
+TEST(OpenAiRequest, CanAskForThePromptsLogProbabilities) {
+  for (const bool chat : {false, true}) {
+    const OpenAiRequest none = chat ? Chat({{"prompt_logprobs", nullptr}}) : Completion({{"prompt_logprobs", nullptr}});
+    EXPECT_FALSE(none.header.sampling().has_prompt_logprobs());
+    const OpenAiRequest own = chat ? Chat({{"prompt_logprobs", 0}}) : Completion({{"prompt_logprobs", 0}});
+    EXPECT_TRUE(own.header.sampling().has_prompt_logprobs());
+    EXPECT_TRUE(own.header.sampling().raw_logprobs());
+    EXPECT_EQ(own.prompt_logprobs, 0);
+    for (const int bad : {-1, 21}) {
+      EXPECT_THAT(ErrorOf(chat, {{"prompt_logprobs", bad}}).at("message"),
+                  absl::StrCat("prompt_logprobs is ", bad, "; allowed: 0 to 20"));
+    }
+    EXPECT_EQ(ErrorOf(chat, {{"prompt_logprobs", 0}, {"stream", true}}).at("param"), "prompt_logprobs");
+  }
+  EXPECT_EQ(Completion({{"echo", true}, {"logprobs", 3}, {"prompt_logprobs", 1}}).header.sampling().prompt_logprobs(),
+            3);
+}
+
+// What a reader would do with each prompt is not done for too many.
+TEST(OpenAiRequest, CountsItsPromptsBeforeItReadsThem) {
+  json prompts = json::array();
+  for (int i = 0; i < 101; ++i) prompts.push_back(i == 0 ? json(true) : json("hi"));
+  EXPECT_THAT(ErrorOf(false, {{"prompt", prompts}}).at("message"),
+              HasSubstr("n is 1 for 101 prompts; together at most 100 sequences"));
+}
+
+TEST(OpenAiRequest, IsWeighedByWhatItBecomes) {
+  constexpr int64_t kCount = 1000;
+  const auto list = [](const std::string& one) {
+    std::string text = "[" + one;
+    for (int64_t i = 1; i < kCount; ++i) text += "," + one;
+    return text + "]";
+  };
+  EXPECT_GE(JsonBytes(list("1")), kCount * 3 * sizeof(json));
+  EXPECT_GE(JsonBytes(list("[]")), kCount * (3 * sizeof(json) + sizeof(std::vector<json>)));
+  EXPECT_GE(JsonBytes(list("\"\"")), kCount * (3 * sizeof(json) + sizeof(std::string)));
+  EXPECT_GE(JsonBytes(list("{\"a\":1}")), kCount * (3 * sizeof(json) + sizeof(json::object_t) + 96));
+  // A text is a text, whatever is in it.
+  const std::string text = json(list("{[\"\\,:]}")).dump();
+  EXPECT_LT(JsonBytes(text), static_cast<int64_t>(text.size()) + 200);
+  EXPECT_LT(JsonBytes("{}" + std::string(1'000'000, ' ')), 200);
+}
+
+TEST(OpenAiRequest, TellsOfNoFolderOfTheServer) {
+  EXPECT_EQ(WithoutFolder("/home/alice/runs/tiny/tokenizer.json: pre_tokenizer: too long"),
+            "tokenizer.json: pre_tokenizer: too long");
+  EXPECT_EQ(WithoutFolder("roles must alternate: a/b"), "roles must alternate: a/b");
 }
 
 TEST(OpenAiRequest, NamesParameterValueAndWhatIsAllowed) {
@@ -271,6 +342,7 @@ TEST(OpenAiRequest, TellsTheParametersThatWorkWhereOneIsUnknown) {
                                            "model",
                                            "n",
                                            "presence_penalty",
+                                           "prompt_logprobs",
                                            "repetition_penalty",
                                            "seed",
                                            "stop",
@@ -291,16 +363,16 @@ TEST(OpenAiRequest, TellsTheParametersThatWorkWhereOneIsUnknown) {
 TEST(OpenAiRequest, LeavesAnAnswerThatIsToldWithLogProbabilitiesRoomInItsMessage) {
   ServedModel model = Model();
   model.vocab_size = 150'000;
-  model.max_model_len = 100'000;
+  model.max_model_len = 10'000'000;
   const auto longest = [&](const json& more) {
     json body = {{"messages", json::array({{{"role", "user"}, {"content", "hi"}}})}};
     body.update(more);
     return ReadOpenAiRequest(true, body.dump(), model, kSeed)->header.sampling().max_new_tokens();
   };
-  EXPECT_EQ(longest(json::object()), 99'996);
+  EXPECT_EQ(longest(json::object()), 9'999'996);
   const int32_t told = longest({{"logprobs", true}, {"top_logprobs", 20}});
-  EXPECT_LT(told, 30'000);
-  EXPECT_GT(told, 20'000);
+  EXPECT_LT(told, 1'700'000);
+  EXPECT_GT(told, 1'500'000);
 }
 
 TEST(OpenAiRequest, IsForTheModelThatIsServed) {

@@ -108,6 +108,7 @@ std::string OpenAiAnswer::Take(const GenerateReply& reply) {
     const int32_t* ids = sequence.tokens().ids().data() + (sequence.tokens().ids_size() - count);
     ReadTokens(&choice, ids, sequence.log_probs().data(), count, sequence.alternatives(), &text);
   }
+  if (request_.prompt_logprobs.has_value()) choice.prompt_logprobs = PromptLogprobs(sequence);
   text += Finish(&choice, sequence);
   if (request_.stream) return Part(index, &choice, text, /*last=*/true);
   choice.told = std::move(text);
@@ -143,8 +144,10 @@ std::string OpenAiAnswer::Whole() {
     out["logprobs"] = TakeLogprobs(&choice);
     out["finish_reason"] = choice.finish_reason;
     out["stop_reason"] = choice.stop_reason;
+    if (request_.prompt_logprobs.has_value() && !request_.chat) out["prompt_logprobs"] = choice.prompt_logprobs;
     frame["choices"].push_back(std::move(out));
   }
+  if (request_.prompt_logprobs.has_value() && request_.chat) frame["prompt_logprobs"] = choices_[0].prompt_logprobs;
   frame["usage"] = Usage();
   return Dump(frame);
 }
@@ -168,21 +171,22 @@ void OpenAiAnswer::ReadTokens(Choice* choice, const int32_t* ids, const float* l
 
 // As a token reads after the one before it: many decoders drop a space at a text's beginning. Special tokens by their
 // names.
-std::string OpenAiAnswer::TokenText(const Choice& choice, int32_t id) const {
-  if (choice.last_token.has_value()) {
-    const std::string before = model_.tokenizer->Decode({*choice.last_token}, /*skip_special_tokens=*/false);
-    const std::string both = model_.tokenizer->Decode({*choice.last_token, id}, /*skip_special_tokens=*/false);
+std::string OpenAiAnswer::TokenText(const std::optional<int32_t>& last_token, int32_t id) const {
+  if (last_token.has_value()) {
+    const std::string before = model_.tokenizer->Decode({*last_token}, /*skip_special_tokens=*/false);
+    const std::string both = model_.tokenizer->Decode({*last_token, id}, /*skip_special_tokens=*/false);
     if (both.starts_with(before)) return both.substr(before.size());
   }
   return model_.tokenizer->Decode({id}, /*skip_special_tokens=*/false);
 }
 
 void OpenAiAnswer::AddChatLogprobs(Choice* choice, int32_t id, float log_prob, const TokenAlternatives* alternatives) {
-  ordered_json entry = ChatLogprob(TokenText(*choice, id), log_prob);
+  ordered_json entry = ChatLogprob(TokenText(choice->last_token, id), log_prob);
   entry["top_logprobs"] = ordered_json::array();
   const int count = alternatives == nullptr ? 0 : alternatives->ids_size();
   for (int i = 0; i < count; ++i) {
-    entry["top_logprobs"].push_back(ChatLogprob(TokenText(*choice, alternatives->ids(i)), alternatives->log_probs(i)));
+    entry["top_logprobs"].push_back(
+        ChatLogprob(TokenText(choice->last_token, alternatives->ids(i)), alternatives->log_probs(i)));
   }
   ordered_json& logprobs = choice->logprobs;
   if (logprobs.is_null()) logprobs = {{"content", ordered_json::array()}, {"refusal", nullptr}};
@@ -191,7 +195,7 @@ void OpenAiAnswer::AddChatLogprobs(Choice* choice, int32_t id, float log_prob, c
 
 void OpenAiAnswer::AddLogprobs(Choice* choice, int32_t id, const float* log_prob, const TokenAlternatives* alternatives,
                                int64_t offset) {
-  const std::string text = TokenText(*choice, id);
+  const std::string text = TokenText(choice->last_token, id);
   ordered_json& logprobs = choice->logprobs;
   if (logprobs.is_null()) {
     for (const char* list : {"text_offset", "token_logprobs", "tokens", "top_logprobs"}) {
@@ -206,22 +210,49 @@ void OpenAiAnswer::AddLogprobs(Choice* choice, int32_t id, const float* log_prob
     return;
   }
   ordered_json top = ordered_json::object();
-  const int count = alternatives == nullptr ? 0 : alternatives->ids_size();
+  // Of a prompt more may be told elsewhere.
+  const int count =
+      alternatives == nullptr ? 0 : std::min(alternatives->ids_size(), request_.header.sampling().logprobs());
   for (int i = 0; i < count; ++i) {
-    top.emplace(TokenText(*choice, alternatives->ids(i)), std::max(alternatives->log_probs(i), kLeastLogprob));
+    top.emplace(TokenText(choice->last_token, alternatives->ids(i)),
+                std::max(alternatives->log_probs(i), kLeastLogprob));
   }
   top.emplace(text, std::max(*log_prob, kLeastLogprob));
   logprobs["token_logprobs"].push_back(std::max(*log_prob, kLeastLogprob));
   logprobs["top_logprobs"].push_back(std::move(top));
 }
 
+// vLLM's: of each token but the first an object of ids. What rank a token has that is not among the likeliest is not
+// known.
+ordered_json OpenAiAnswer::PromptLogprobs(const GeneratedSequence& sequence) const {
+  const auto& ids = request_.prompts[sequence.prompt_index()].ids();
+  ordered_json told = ordered_json::array({nullptr});
+  for (int i = 0; i < sequence.prompt_log_probs_size(); ++i) {
+    ordered_json entry = ordered_json::object();
+    const auto add = [&](int32_t id, float log_prob, ordered_json rank) {
+      entry[absl::StrCat(id)] = {{"logprob", std::max(log_prob, kLeastLogprob)},
+                                 {"rank", std::move(rank)},
+                                 {"decoded_token", TokenText(ids[i], id)}};
+    };
+    add(ids[i + 1], sequence.prompt_log_probs(i), nullptr);
+    const int count = i < sequence.prompt_alternatives_size() ? sequence.prompt_alternatives(i).ids_size() : 0;
+    for (int a = 0; a < std::min(count, *request_.prompt_logprobs); ++a) {
+      const TokenAlternatives& likeliest = sequence.prompt_alternatives(i);
+      add(likeliest.ids(a), likeliest.log_probs(a), a + 1);
+    }
+    told.push_back(std::move(entry));
+  }
+  return told;
+}
+
 template <typename Reply>
 std::string OpenAiAnswer::Echo(Choice* choice, const Reply& reply) {
+  const bool tells_prompt = request_.prompt_logprobs.has_value() || (request_.logprobs && !request_.echoes.empty());
+  if (tells_prompt && reply.has_prompt_policy_version()) TellVersion(reply.prompt_policy_version());
   if (request_.echoes.empty()) return "";
   const std::string& text = request_.echoes[reply.prompt_index()];
   choice->echoed = CountCharacters(text);
   if (request_.logprobs) {
-    if (reply.has_prompt_policy_version()) TellVersion(reply.prompt_policy_version());
     AddPromptLogprobs(choice, request_.prompts[reply.prompt_index()].ids(), reply.prompt_log_probs(),
                       reply.prompt_alternatives());
   }
@@ -284,6 +315,7 @@ std::string OpenAiAnswer::Event(ordered_json choice) const {
   frame["choices"] = ordered_json::array();
   frame["choices"].push_back(std::move(choice));
   if (request_.include_usage) frame["usage"] = nullptr;
+  if (request_.continuous_usage) frame["usage"] = Usage();
   return DataEvent(Dump(frame));
 }
 

@@ -17,8 +17,8 @@
 namespace quartet {
 
 struct OpenAiAnswerOptions {
-  std::string id;       // without the prefix that says what it is
-  int64_t created = 0;  // seconds since 1970
+  std::string id;               // without the prefix that says what it is
+  int64_t created = 0;          // seconds since 1970
   uint64_t policy_version = 0;  // in use when the request begins
   // That end an answer, beside the request's own; they have no text.
   std::set<int32_t> end_token_ids;
@@ -47,8 +47,9 @@ class OpenAiAnswer {
     std::optional<int32_t> last_token;  // of prompt and answer so far
     std::string told;                   // whole answers only
     nlohmann::ordered_json logprobs;    // of tokens that are not told yet
-    bool begun = false;                 // a reply has come
-    int64_t echoed = 0;                 // characters of the prompt's text before the answer's
+    nlohmann::ordered_json prompt_logprobs;
+    bool begun = false;  // a reply has come
+    int64_t echoed = 0;  // characters of the prompt's text before the answer's
     std::string finish_reason;
     nlohmann::ordered_json stop_reason;
   };
@@ -69,7 +70,8 @@ class OpenAiAnswer {
                          const google::protobuf::RepeatedPtrField<TokenAlternatives>& alternatives);
   nlohmann::ordered_json TakeLogprobs(Choice* choice) const;
   std::string Finish(Choice* choice, const GeneratedSequence& sequence);
-  std::string TokenText(const Choice& choice, int32_t id) const;
+  std::string TokenText(const std::optional<int32_t>& last_token, int32_t id) const;
+  nlohmann::ordered_json PromptLogprobs(const GeneratedSequence& sequence) const;
   // That made what is told.
   void TellVersion(uint64_t version);
   nlohmann::ordered_json Frame(const char* completion, const char* chat) const;

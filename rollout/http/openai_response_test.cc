@@ -103,6 +103,43 @@ TEST(OpenAiAnswer, IsWhole) {
     "usage": {"prompt_tokens": 2, "completion_tokens": 5, "total_tokens": 7}})"));
 }
 
+TEST(OpenAiAnswer, TellsOfAPromptsTokensByTheirIds) {
+  GenerateReply reply = SequenceReply(0, 0, {0, 2, 3}, {{4, -1, {}}}, GeneratedSequence::LENGTH);
+  GeneratedSequence& sequence = *reply.mutable_sequence();
+  for (const float log_prob : {-2.0f, -0.5f}) sequence.add_prompt_log_probs(log_prob);
+  Describe({{1, -0.25f}, {2, -2}}, sequence.add_prompt_alternatives());
+  Describe({{3, -0.5f}, {1, -4}}, sequence.add_prompt_alternatives());
+  const json first = {{"1", {{"logprob", -0.25}, {"rank", 1}, {"decoded_token", " the"}}},
+                      {"2", {{"logprob", -2}, {"rank", nullptr}, {"decoded_token", " cat"}}}};
+  const json second = {{"3", {{"logprob", -0.5}, {"rank", 1}, {"decoded_token", " sat"}}}};
+  const json prompt = {{"prompt", json::array({0, 2, 3})}, {"prompt_logprobs", 1}};
+  OpenAiAnswer completion(Completion(prompt), Model(), Options());
+  completion.Take(reply);
+  const json told = json::parse(completion.Whole());
+  EXPECT_EQ(told.at("choices").at(0).at("prompt_logprobs"), json::array({nullptr, first, second}));
+  EXPECT_FALSE(told.contains("prompt_logprobs"));
+  OpenAiAnswer none(Completion({}), Model(), Options());
+  none.Take(reply);
+  EXPECT_FALSE(json::parse(none.Whole()).at("choices").at(0).contains("prompt_logprobs"));
+  // A chat has them beside its choices.
+  OpenAiAnswer chat(Chat({{"prompt_logprobs", 0}}), Model(), Options());
+  reply = SequenceReply(0, 0, {7, 8, 10, 9}, {{4, -1, {}}}, GeneratedSequence::LENGTH);
+  for (int i = 0; i < 3; ++i) reply.mutable_sequence()->add_prompt_log_probs(-1);
+  chat.Take(reply);
+  const json list = json::parse(chat.Whole()).at("prompt_logprobs");
+  ASSERT_EQ(list.size(), 4u);
+  EXPECT_EQ(list[2], json({{"10", {{"logprob", -1}, {"rank", nullptr}, {"decoded_token", "hi"}}}}));
+}
+
+TEST(OpenAiAnswer, TellsTheUsageSoFarInEachEventWhereAsked) {
+  const json options = {{"include_usage", true}, {"continuous_usage_stats", true}};
+  OpenAiAnswer answer(Completion({{"stream", true}, {"stream_options", options}}), Model(), Options());
+  for (int i = 0; i < 2; ++i) {
+    const json event = EventsOf(answer.Take(TokensReply(0, 0, kCatSat[i]))).at(0);
+    EXPECT_EQ(event.at("usage"), json({{"prompt_tokens", 2}, {"completion_tokens", i + 1}, {"total_tokens", i + 3}}));
+  }
+}
+
 TEST(OpenAiAnswer, TellsTheVersionsThatMadeWhatItTells) {
   const auto fingerprint = [](const json& body) { return body.at("system_fingerprint").get<std::string>(); };
   GenerateReply ended = SequenceReply(0, 0, {0, 10}, {{4, -1, {}}, {5, -1, {}}}, GeneratedSequence::LENGTH);
