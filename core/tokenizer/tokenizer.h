@@ -48,6 +48,7 @@ class Tokenizer {
   struct Message {
     std::string role;
     std::string content;
+    bool operator==(const Message&) const = default;
   };
   // The text of a conversation; with `add_generation_prompt` the opening of the assistant's turn comes at its end.
   // `tools`, a list or null, is what the template knows by that name. FAILED_PRECONDITION where there is no chat

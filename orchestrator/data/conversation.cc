@@ -1,9 +1,12 @@
 #include "orchestrator/data/conversation.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "absl/status/status.h"
+#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
 #include "core/base/status_macros.h"
 #include "core/data/json.h"
 
@@ -11,13 +14,14 @@ namespace quartet {
 namespace {
 
 using json = nlohmann::ordered_json;
+using Message = Tokenizer::Message;
 
-absl::StatusOr<Tokenizer::Message> ReadMessage(const json& value) {
+absl::StatusOr<Message> ReadMessage(const json& value) {
   if (!value.is_object()) {
     return absl::InvalidArgumentError(
         absl::StrCat("is of JSON type ", value.type_name(), "; a message is {\"role\": ..., \"content\": ...}"));
   }
-  Tokenizer::Message message;
+  Message message;
   for (const auto& [name, text] : {std::pair("role", &message.role), std::pair("content", &message.content)}) {
     const auto field = value.find(name);
     if (field == value.end() || !field->is_string()) {
@@ -60,14 +64,13 @@ absl::StatusOr<json> ReadTools(const Record& record, const std::string& key) {
       absl::StrCat(place, " is the JSON text of a value of type ", tools.type_name(), "; it must be a list"));
 }
 
-absl::StatusOr<std::vector<Tokenizer::Message>> ReadMessages(const Record& record, const std::string& key,
-                                                             const DataConfig& data) {
+absl::StatusOr<std::vector<Message>> ReadMessages(const Record& record, const std::string& key,
+                                                  const DataConfig& data) {
   const auto list = record.lists.find(key);
   if (list == record.lists.end()) {
     const size_t place = data.input_template().find("{}");
-    return std::vector<Tokenizer::Message>{
-        {"user", absl::StrCat(data.input_template().substr(0, place), record.fields.at(key),
-                              data.input_template().substr(place + 2))}};
+    return std::vector<Message>{{kUser, absl::StrCat(data.input_template().substr(0, place), record.fields.at(key),
+                                                     data.input_template().substr(place + 2))}};
   }
   const std::string place = absl::StrCat("field \"", key, "\"");
   const auto error = [&place](const std::string& what) {
@@ -76,9 +79,9 @@ absl::StatusOr<std::vector<Tokenizer::Message>> ReadMessages(const Record& recor
   if (!data.apply_chat_template()) return error("; only a chat template writes such: set data.apply_chat_template");
   if (data.input_template() != "{}") return error(", in which data.input_template has no place");
   if (list->second.empty()) return error(" without a message");
-  std::vector<Tokenizer::Message> messages;
+  std::vector<Message> messages;
   for (const json& value : list->second) {
-    absl::StatusOr<Tokenizer::Message> message = ReadMessage(value);
+    absl::StatusOr<Message> message = ReadMessage(value);
     if (!message.ok()) {
       return absl::InvalidArgumentError(
           absl::StrCat(place, ": message ", messages.size(), " (counted from 0) ", message.status().message()));
@@ -86,6 +89,42 @@ absl::StatusOr<std::vector<Tokenizer::Message>> ReadMessages(const Record& recor
     messages.push_back(*std::move(message));
   }
   return messages;
+}
+
+absl::StatusOr<std::vector<Message>> ReadAnswer(const Record& record, const std::string& key, const DataConfig& data) {
+  const auto text = record.fields.find(key);
+  if (text == record.fields.end()) return ReadMessages(record, key, data);
+  return std::vector<Message>{{kAssistant, text->second}};
+}
+
+// Whether `prompt`, one message of the user where it is a text, stands in a conversation before its last message.
+bool Holds(const std::vector<Message>& conversation, const std::vector<Message>& prompt, bool text) {
+  if (!text) {
+    return conversation.size() > prompt.size() && std::equal(prompt.begin(), prompt.end(), conversation.begin());
+  }
+  // Rows that have both differ in spaces around the text, which templates strip.
+  const absl::string_view asked = absl::StripAsciiWhitespace(prompt.front().content);
+  return std::any_of(conversation.begin(), conversation.end() - 1, [asked](const Message& message) {
+    return message.role == kUser && absl::StripAsciiWhitespace(message.content) == asked;
+  });
+}
+
+absl::Status CheckEndsWithAnswer(const std::vector<Message>& messages, const std::string& field) {
+  if (messages.back().role == kAssistant) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat("the last message of ", field, " is not the assistant's"));
+}
+
+// Of a conversation whose last messages are those of `field`.
+absl::Status CheckTurns(const std::vector<Message>& messages, const std::string& field) {
+  const auto error = [](const auto&... what) { return absl::InvalidArgumentError(absl::StrCat(what...)); };
+  if (messages.size() == 1) return error("there is nothing before the answer in ", field);
+  for (size_t i = 1; i < messages.size(); ++i) {
+    const std::string& role = messages[i].role;
+    if (role != messages[i - 1].role || (role != kUser && role != kAssistant)) continue;
+    return error("messages ", i - 1, " and ", i, " (counted from 0) of the conversation that ends in ", field,
+                 " are both the ", role, "'s; they must take turns");
+  }
+  return absl::OkStatus();
 }
 
 }  // namespace
@@ -99,21 +138,42 @@ absl::StatusOr<Conversation> ReadConversation(const Record& record, const std::s
   return conversation;
 }
 
-absl::Status AppendAnswer(const Record& record, const std::string& key, const std::string& option,
-                          const DataConfig& data, Conversation* conversation) {
-  if (const auto text = record.fields.find(key); text != record.fields.end()) {
-    conversation->messages.push_back({kAssistant, text->second});
-    return absl::OkStatus();
+absl::StatusOr<Conversation> ReadAnswered(const Record& record, const OptionKey& prompt, const OptionKey& answer,
+                                          const DataConfig& data) {
+  const std::string prompt_field = FieldName(prompt.key, prompt.option);
+  const std::string answer_field = FieldName(answer.key, answer.option);
+  const bool has_prompt = record.contains(prompt.key), has_answer = record.contains(answer.key);
+  if (!has_prompt && !record.lists.contains(answer.key)) {
+    return absl::InvalidArgumentError(absl::StrCat("has no field ", prompt_field, "; without it ", answer_field,
+                                                   " must be a whole conversation, a list of messages"));
   }
-  QUARTET_ASSIGN_OR_RETURN(const std::vector<Tokenizer::Message> answer, ReadMessages(record, key, data));
-  QUARTET_RETURN_IF_ERROR(CheckEndsWithAnswer(answer, FieldName(key, option)));
-  conversation->messages.insert(conversation->messages.end(), answer.begin(), answer.end());
-  return absl::OkStatus();
-}
-
-absl::Status CheckEndsWithAnswer(const std::vector<Tokenizer::Message>& messages, const std::string& field) {
-  if (messages.back().role == kAssistant) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrCat("the last message of ", field, " is not the assistant's"));
+  QUARTET_ASSIGN_OR_RETURN(Conversation conversation,
+                           ReadConversation(record, has_prompt ? prompt.key : answer.key, data));
+  std::vector<Message>& messages = conversation.messages;
+  if (has_prompt && messages.back().role == kAssistant && has_answer) {
+    return absl::InvalidArgumentError(absl::StrCat("has two answers: the last message of ", prompt_field,
+                                                   " is the assistant's, and there is ", answer_field));
+  }
+  if (has_prompt && messages.back().role != kAssistant && !has_answer) {
+    return absl::InvalidArgumentError(absl::StrCat("has no answer: the last message of ", prompt_field,
+                                                   " is not the assistant's, and there is no field ", answer_field));
+  }
+  if (has_prompt && has_answer) {
+    QUARTET_ASSIGN_OR_RETURN(std::vector<Message> answers, ReadAnswer(record, answer.key, data));
+    QUARTET_RETURN_IF_ERROR(CheckEndsWithAnswer(answers, answer_field));
+    if (Holds(answers, messages, /*text=*/record.fields.contains(prompt.key))) {
+      messages = std::move(answers);
+    } else if (answers.front().role == kAssistant) {
+      messages.insert(messages.end(), answers.begin(), answers.end());
+    } else {
+      return absl::InvalidArgumentError(absl::StrCat(answer_field, " is a whole conversation, which does not have ",
+                                                     prompt_field, " before its last message"));
+    }
+  }
+  const std::string& last_field = has_answer ? answer_field : prompt_field;
+  QUARTET_RETURN_IF_ERROR(CheckEndsWithAnswer(messages, last_field));
+  QUARTET_RETURN_IF_ERROR(CheckTurns(messages, last_field));
+  return conversation;
 }
 
 std::string FieldName(const std::string& key, const std::string& option) {

@@ -25,14 +25,21 @@ struct Conversation {
 // INVALID_ARGUMENT names the message that is not well-formed, or the field of `data` that a list does not go with.
 absl::StatusOr<Conversation> ReadConversation(const Record& record, const std::string& key, const DataConfig& data);
 
-// Puts the answer behind a prompt: the field `key`, which the record has. A text is one message of the assistant; a
-// list of messages is taken as it is. INVALID_ARGUMENT as ReadConversation, or where CheckEndsWithAnswer refuses the
-// list.
-absl::Status AppendAnswer(const Record& record, const std::string& key, const std::string& option,
-                          const DataConfig& data, Conversation* conversation);
+// A key of rows and the option whose value it is.
+struct OptionKey {
+  std::string key, option;
+};
 
-// That the last message is the assistant's; INVALID_ARGUMENT names `field`, where the messages are.
-absl::Status CheckEndsWithAnswer(const std::vector<Tokenizer::Message>& messages, const std::string& field);
+// A conversation that ends in an answer, out of the fields `prompt` and `answer` of `record`: either one alone, which
+// is the whole conversation, or both. An answer beside a prompt is a text, the assistant's next message; or messages
+// that go on where the prompt ends, the first of them the assistant's; or the whole conversation with the prompt in it,
+// before its last message: the prompt's messages at its beginning, or a prompt that is a text as one of the user's
+// messages, but for spaces around it.
+//
+// INVALID_ARGUMENT as ReadConversation; where there is no answer, or one behind another, or nothing before it; and
+// where two messages in a row are the user's, or the assistant's.
+absl::StatusOr<Conversation> ReadAnswered(const Record& record, const OptionKey& prompt, const OptionKey& answer,
+                                          const DataConfig& data);
 
 // A field in errors: "key" (option), `key` being the value of `option`.
 std::string FieldName(const std::string& key, const std::string& option);
@@ -54,6 +61,7 @@ absl::StatusOr<std::vector<int32_t>> PromptIds(const std::string& text, const Da
 absl::StatusOr<std::string> ChatText(const Conversation& conversation, size_t count, bool add_generation_prompt,
                                      const Tokenizer& tokenizer);
 
+constexpr char kUser[] = "user";
 constexpr char kAssistant[] = "assistant";
 
 }  // namespace quartet

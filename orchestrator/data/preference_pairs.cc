@@ -27,45 +27,23 @@ struct Answers {
 };
 
 absl::StatusOr<Answers> ReadAnswers(const Record& record, const PreferenceConfig& p, const DataConfig& data) {
-  const std::string prompt = FieldName(p.input_key(), kPreferencePrompt);
-  const std::string chosen = FieldName(p.chosen_key(), kChosenOption);
-  const std::string rejected = FieldName(p.rejected_key(), kRejectedOption);
+  const OptionKey prompt = {p.input_key(), kPreferencePrompt};
+  const OptionKey chosen = {p.chosen_key(), kChosenOption}, rejected = {p.rejected_key(), kRejectedOption};
   Answers answers;
-  if (record.contains(p.input_key())) {
-    QUARTET_ASSIGN_OR_RETURN(answers.chosen, ReadConversation(record, p.input_key(), data));
-    if (answers.chosen.messages.back().role == kAssistant) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("the last message of ", prompt, " is the assistant's; the answers are to follow it"));
-    }
-    answers.rejected = answers.chosen;
-    QUARTET_RETURN_IF_ERROR(AppendAnswer(record, p.chosen_key(), kChosenOption, data, &answers.chosen));
-    QUARTET_RETURN_IF_ERROR(AppendAnswer(record, p.rejected_key(), kRejectedOption, data, &answers.rejected));
-    return answers;
-  }
-  if (!record.lists.contains(p.chosen_key()) || !record.lists.contains(p.rejected_key())) {
-    return absl::InvalidArgumentError(absl::StrCat("has no field ", prompt, "; without it ", chosen, " and ", rejected,
-                                                   " must be whole conversations, lists of messages"));
-  }
-  QUARTET_ASSIGN_OR_RETURN(answers.chosen, ReadConversation(record, p.chosen_key(), data));
-  QUARTET_ASSIGN_OR_RETURN(answers.rejected, ReadConversation(record, p.rejected_key(), data));
-  QUARTET_RETURN_IF_ERROR(CheckEndsWithAnswer(answers.chosen.messages, chosen));
-  QUARTET_RETURN_IF_ERROR(CheckEndsWithAnswer(answers.rejected.messages, rejected));
+  QUARTET_ASSIGN_OR_RETURN(answers.chosen, ReadAnswered(record, prompt, chosen, data));
+  QUARTET_ASSIGN_OR_RETURN(answers.rejected, ReadAnswered(record, prompt, rejected, data));
   const auto &a = answers.chosen.messages, &b = answers.rejected.messages;
-  const auto same = [](const Tokenizer::Message& x, const Tokenizer::Message& y) {
-    return x.role == y.role && x.content == y.content;
-  };
-  if (a.size() != b.size() || !std::equal(a.begin(), a.end() - 1, b.begin(), same)) {
-    return absl::InvalidArgumentError(absl::StrCat("the conversations ", chosen, " and ", rejected,
-                                                   " differ before their last messages, which are to be compared"));
+  const std::string both =
+      absl::StrCat(FieldName(chosen.key, chosen.option), " and ", FieldName(rejected.key, rejected.option));
+  if (a.size() != b.size() || !std::equal(a.begin(), a.end() - 1, b.begin())) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("the conversations ", both, " differ before their last messages, which are to be compared"));
   }
-  if (a.size() == 1) {
-    return absl::InvalidArgumentError(absl::StrCat("the conversations ", chosen, " and ", rejected,
-                                                   " have an answer alone, and there is no field ", prompt));
-  }
-  if (same(a.back(), b.back())) {
-    return absl::InvalidArgumentError(absl::StrCat("the answers ", chosen, " and ", rejected,
-                                                   " are the same, which teaches nothing (data.skip_malformed=true "
-                                                   "leaves such rows out and counts them)"));
+  if (a.back() == b.back()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("the answers ", both,
+                     " are the same, which teaches nothing (data.skip_malformed=true leaves such rows out and counts "
+                     "them)"));
   }
   return answers;
 }

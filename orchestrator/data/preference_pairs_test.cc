@@ -100,9 +100,68 @@ TEST_F(PreferencePairsTest, OfMessagesFollowThePromptOrAreWholeConversations) {
                     "," + user + "," + said("y") + "]}\n"),
               HasSubstr("differ before their last messages"));
   EXPECT_THAT(Error("{\"chosen\": [" + said("x") + "], \"rejected\": [" + said("y") + "]}\n"),
-              HasSubstr("have an answer alone"));
+              HasSubstr("there is nothing before the answer in \"chosen\""));
   EXPECT_THAT(Error("{\"prompt\": [" + said("x") + "], \"chosen\": \"x\", \"rejected\": \"y\"}\n"),
               HasSubstr("the last message of \"prompt\" (preference.input_key) is the assistant's"));
+}
+
+std::string PairMessage(const std::string& role, const std::string& content) {
+  return R"({"role": ")" + role + R"(", "content": ")" + content + "\"}";
+}
+
+TEST_F(PreferencePairsTest, ReadAPromptOnceThatStandsBesideWholeConversations) {
+  config_.mutable_data()->set_apply_chat_template(true);
+  const std::string system = PairMessage("system", "s"), one = PairMessage("user", "one");
+  const std::string answers = R"(, "chosen": [)" + system + "," + one + "," + PairMessage("assistant", "yes") +
+                              R"(], "rejected": [)" + system + "," + one + "," + PairMessage("assistant", "no") +
+                              "]}\n";
+  for (const std::string& prompt : {std::string(R"("one")"), "[" + system + "," + one + "]"}) {
+    const auto pairs = Load(R"({"prompt": )" + prompt + answers);
+    ASSERT_TRUE(pairs.ok()) << pairs.status();
+    EXPECT_EQ(Shown(pairs->front().chosen), "[system]s[user]one[assistant]<yes$>");
+    EXPECT_EQ(Shown(pairs->front().rejected), "[system]s[user]one[assistant]<no$>");
+  }
+  for (const std::string& prompt : {std::string(R"("two")"), "[" + one + "]"}) {
+    EXPECT_THAT(Error(R"({"prompt": )" + prompt + answers),
+                HasSubstr("pairs.jsonl line 1: \"chosen\" (preference.chosen_key) is a whole conversation, which does "
+                          "not have \"prompt\" (preference.input_key) before its last message"));
+  }
+}
+
+TEST_F(PreferencePairsTest, AreToDifferInTheirLastMessagesAlone) {
+  config_.mutable_data()->set_apply_chat_template(true);
+  const std::string user = PairMessage("user", "q"), more = PairMessage("user", "r"), x = PairMessage("assistant", "x"),
+                    y = PairMessage("assistant", "y");
+  const auto error = [this](const std::string& prompt, const std::string& chosen, const std::string& rejected) {
+    return Error("{" + (prompt.empty() ? "" : "\"prompt\": " + prompt + ", ") + "\"chosen\": " + chosen +
+                 ", \"rejected\": " + rejected + "}\n");
+  };
+  const auto list = [](const std::vector<std::string>& messages) {
+    std::string text;
+    for (const std::string& message : messages) text += (text.empty() ? "[" : ",") + message;
+    return text + "]";
+  };
+  // With a prompt that is a text, with one of messages, and without.
+  for (const std::string& prompt : {std::string(R"("q")"), list({user}), std::string()}) {
+    SCOPED_TRACE(prompt);
+    EXPECT_THAT(error(prompt, list({user, x}), list({user, x})), HasSubstr("are the same, which teaches nothing"));
+    EXPECT_THAT(error(prompt, list({user, x, more, x}), list({user, y, more, y})),
+                HasSubstr("differ before their last messages"));
+    EXPECT_THAT(error(prompt, list({user, x}), list({user, x, more, y})),
+                HasSubstr("differ before their last messages"));
+    EXPECT_THAT(error(prompt, list({user, x, x}), list({user, x, y})),
+                HasSubstr("messages 1 and 2 (counted from 0) of the conversation that ends in \"chosen\" "
+                          "(preference.chosen_key) are both the assistant's"));
+    EXPECT_THAT(error(prompt, list({user, more, x}), list({user, more, y})),
+                HasSubstr("messages 0 and 1 (counted from 0) of the conversation that ends in \"chosen\" "
+                          "(preference.chosen_key) are both the user's"));
+    if (prompt.empty()) continue;
+    EXPECT_THAT(error(prompt, R"("x")", R"("x")"), HasSubstr("are the same, which teaches nothing"));
+    EXPECT_THAT(error(prompt, list({x, more, x}), list({y, more, y})), HasSubstr("differ before their last messages"));
+    EXPECT_THAT(error(prompt, list({x, x}), list({x, y})), HasSubstr("are both the assistant's"));
+  }
+  config_.mutable_data()->set_apply_chat_template(false);
+  EXPECT_THAT(error(R"("q")", R"("x")", R"("x")"), HasSubstr("are the same, which teaches nothing"));
 }
 
 TEST_F(PreferencePairsTest, AreLeftOutWhereOneAnswerIsTooLong) {
@@ -120,7 +179,7 @@ TEST_F(PreferencePairsTest, NameTheOptionFileAndRowThatIsWrong) {
   EXPECT_THAT(Error("{\"prompt\": \"ab\", \"rejected\": \"x\"}\n", /*held_out=*/true),
               AllOf(HasSubstr("preference.eval_data"), HasSubstr("\"chosen\" (preference.chosen_key)")));
   EXPECT_THAT(Error("{\"chosen\": \"x\", \"rejected\": \"y\"}\n"),
-              AllOf(HasSubstr("\"prompt\" (preference.input_key)"), HasSubstr("whole conversations")));
+              AllOf(HasSubstr("\"prompt\" (preference.input_key)"), HasSubstr("must be a whole conversation")));
   config_.mutable_preference()->set_end_token("<stop>");
   EXPECT_THAT(Error("{}\n"), AllOf(HasSubstr("preference.end_token: \"<stop>\""), HasSubstr("/models/m")));
 }

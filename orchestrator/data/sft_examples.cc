@@ -18,24 +18,6 @@ namespace {
 constexpr char kSftPrompt[] = "sft.input_key";
 constexpr char kAnswerOption[] = "sft.output_key";
 
-// Prompt and answer of a row.
-absl::StatusOr<Conversation> ReadExample(const Record& record, const SftConfig& sft, const DataConfig& data) {
-  const std::string prompt = FieldName(sft.input_key(), kSftPrompt);
-  const std::string answer = FieldName(sft.output_key(), kAnswerOption);
-  QUARTET_ASSIGN_OR_RETURN(Conversation conversation, ReadConversation(record, sft.input_key(), data));
-  const bool has_answer = record.contains(sft.output_key());
-  if (conversation.messages.back().role == kAssistant) {
-    if (!has_answer) return conversation;
-    return absl::InvalidArgumentError(absl::StrCat("has two answers: the last message of ", prompt, " and ", answer));
-  }
-  if (!has_answer) {
-    return absl::InvalidArgumentError(absl::StrCat("has no answer: the last message of ", prompt,
-                                                   " is not the assistant's, and there is no field ", answer));
-  }
-  QUARTET_RETURN_IF_ERROR(AppendAnswer(record, sft.output_key(), kAnswerOption, data, &conversation));
-  return conversation;
-}
-
 }  // namespace
 
 uint64_t HashItem(const TokenSequence& example, uint64_t seed) {
@@ -67,7 +49,8 @@ absl::StatusOr<std::unique_ptr<SftExamples>> OpenSftExamples(const RunConfig& co
       {.name = sft.output_key(), .option = kAnswerOption, .list = true, .spared_by = sft.input_key()});
   const auto make = [sft, data = config.data(), maker](const Record& record) -> absl::StatusOr<TokenSequence> {
     // Whatever is wrong with a row, it is not well-formed, but for one that is too long.
-    const absl::StatusOr<Conversation> conversation = ReadExample(record, sft, data);
+    const absl::StatusOr<Conversation> conversation =
+        ReadAnswered(record, {sft.input_key(), kSftPrompt}, {sft.output_key(), kAnswerOption}, data);
     if (!conversation.ok()) return absl::InvalidArgumentError(conversation.status().message());
     return maker->Make(*conversation);
   };

@@ -112,8 +112,54 @@ TEST_F(SftExamplesTest, OfMessagesTakeTheLastOrTheAnswerBesideThem) {
   EXPECT_THAT(Error(R"({"prompt": )" + turns + R"(], "response": [{"role": "user", "content": "f"}]})"),
               HasSubstr("the last message of \"response\" (sft.output_key) is not the assistant's"));
   EXPECT_THAT(Error(R"({"prompt": )" + turns + "]}"), HasSubstr("sft.jsonl line 1: has no answer: "));
-  EXPECT_THAT(Error(R"({"prompt": [{"role": "assistant", "content": "d"}], "response": "e"})"),
-              HasSubstr("has two answers: the last message of \"prompt\" (sft.input_key) and \"response\""));
+  EXPECT_THAT(
+      Error(R"({"prompt": [{"role": "assistant", "content": "d"}], "response": "e"})"),
+      HasSubstr("has two answers: the last message of \"prompt\" (sft.input_key) is the assistant's, and there is "
+                "\"response\""));
+}
+
+std::string Said(const std::string& role, const std::string& content) {
+  return json{{"role", role}, {"content", content}}.dump();
+}
+
+TEST_F(SftExamplesTest, ReadAPromptOnceThatStandsBesideTheWholeConversation) {
+  config_.mutable_data()->set_apply_chat_template(true);
+  const std::string whole =
+      "[" + Said("system", "s") + "," + Said("user", "one") + "," + Said("assistant", "yes") + "]";
+  const std::string messages = "[" + Said("system", "s") + "," + Said("user", "one") + "]";
+  for (const bool multiturn : {false, true}) {
+    config_.mutable_sft()->set_multiturn(multiturn);
+    for (const std::string& prompt : {std::string(R"("one")"), std::string(R"(" one\n")"), messages}) {
+      const auto examples = Load(R"({"prompt": )" + prompt + R"(, "response": )" + whole + "}");
+      ASSERT_TRUE(examples.ok()) << examples.status();
+      EXPECT_EQ(Shown(examples->front()), "[system]s[user]one[assistant]<yes$>");
+    }
+    for (const std::string& prompt : {std::string(R"("two")"), "[" + Said("user", "one") + "]"}) {
+      EXPECT_THAT(Error(R"({"prompt": )" + prompt + R"(, "response": )" + whole + "}"),
+                  HasSubstr("sft.jsonl line 1: \"response\" (sft.output_key) is a whole conversation, which does not "
+                            "have \"prompt\" (sft.input_key) before its last message"));
+    }
+  }
+}
+
+TEST_F(SftExamplesTest, OfMessagesTakeTurns) {
+  config_.mutable_data()->set_apply_chat_template(true);
+  const std::string a = Said("user", "a"), b = Said("assistant", "b"), c = Said("assistant", "c");
+  for (const bool multiturn : {false, true}) {
+    config_.mutable_sft()->set_multiturn(multiturn);
+    for (const std::string& row :
+         {R"({"prompt": [)" + a + "," + b + "," + c + "]}", R"({"prompt": "a", "response": [)" + b + "," + c + "]}"}) {
+      EXPECT_THAT(Error(row), HasSubstr("line 1: messages 1 and 2 (counted from 0) of the conversation that ends in "))
+          << row;
+    }
+    EXPECT_THAT(Error(R"({"prompt": [)" + a + "," + a + "," + b + "]}"),
+                HasSubstr("messages 0 and 1 (counted from 0) of the conversation that ends in \"prompt\" "
+                          "(sft.input_key) are both the user's"));
+    EXPECT_THAT(Error(R"({"prompt": [)" + b + "]}"),
+                HasSubstr("there is nothing before the answer in \"prompt\" (sft.input_key)"));
+    const std::string system = Said("system", "s");
+    EXPECT_TRUE(Load(R"({"prompt": [)" + system + "," + system + "," + a + "," + b + "]}").ok());
+  }
 }
 
 TEST_F(SftExamplesTest, NameTheLineThatIsTooLongOrHasNothingToLearn) {
@@ -146,7 +192,7 @@ class ChatTest : public SftExamplesTest {
 TEST_F(ChatTest, HasTheIdsAndTheMaskOfTransformers) {
   std::ifstream file("orchestrator/data/testdata/conversations.json");
   const json rows = json::parse(file);
-  ASSERT_GE(rows.size(), 15);
+  ASSERT_GE(rows.size(), 12);
   for (const json& row : rows) {
     const auto tokenizer = LoadTokenizer(row[0], "orchestrator/data/testdata/" + row[1].get<std::string>() + ".jinja");
     for (const bool multiturn : {true, false}) {

@@ -38,7 +38,7 @@ class PreferenceTest : public ::testing::Test {
     // To the fake reward model an answer's last letter is its reward: it prefers one of these two, by 'z' - 'a'.
     p->add_eval_data(scratch_.Write("held_out.jsonl",
                                     "{\"prompt\": \"p\", \"chosen\": \"qz\", \"rejected\": \"qa\", \"gap\": 0}\n"
-                                    "{\"prompt\": \"p\", \"chosen\": \"qa\", \"rejected\": \"qa\", \"gap\": 0}\n"));
+                                    "{\"prompt\": \"p\", \"chosen\": \"qa\", \"rejected\": \"ra\", \"gap\": 0}\n"));
     p->set_batch_size(2);
   }
 
@@ -183,7 +183,7 @@ TEST_F(PreferenceTest, ARewardModelIsTaughtPairsWithTheirMarginsAndJudgedByItsRe
 TEST_F(PreferenceTest, JudgeHeldOutPairsInCallsThatDoNotGrowWithTheirNumber) {
   std::string rows;
   for (int i = 0; i < 300; ++i) {
-    absl::StrAppend(&rows, "{\"prompt\": \"p\", \"chosen\": \"", i < 280 ? "b" : "a", "\", \"rejected\": \"a\"}\n");
+    absl::StrAppend(&rows, "{\"prompt\": \"p\", \"chosen\": \"", i < 280 ? "b" : "a", "\", \"rejected\": \"aa\"}\n");
   }
   config_.mutable_preference()->set_eval_data(0, scratch_.Write("many.jsonl", rows));
   const auto held_out = OpenPreferencePairs(config_, true, "critic", tokenizer_, {ByteTokenizer::kEnd});

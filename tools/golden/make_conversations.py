@@ -19,7 +19,6 @@ CONVERSATIONS = [
     [(SYSTEM, "Answer in one word."), (USER, "Wie groß ist der Deich?\n\nSag es."), (ASSISTANT, "Größer.\nViel größer!")],
     [(USER, "1, 2"), (ASSISTANT, "3"), (USER, "and then?  "), (ASSISTANT, "4, 5 and 6"), (USER, "今日は"), (ASSISTANT, "天気がいい 😀")],
     [(SYSTEM, "Be quick."), (USER, "a"), (ASSISTANT, "def add(a, b):\n    return a + b"), (USER, "'quote' {{ b }}"), (ASSISTANT, "")],
-    [(USER, "a"), (USER, "b"), (ASSISTANT, "c"), (ASSISTANT, "d")],
 ]
 CASES = [("byte_level", "chatml"), ("split_regex", "chatml"), ("split_regex", "brackets")]
 
