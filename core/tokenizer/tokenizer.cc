@@ -13,10 +13,10 @@
 #include "core/base/utf8.h"
 #include "core/data/json.h"
 #include "core/tokenizer/added_tokens.h"
+#include "core/tokenizer/clean_up_spaces.h"
 #include "core/tokenizer/jinja/jinja_template.h"
 #include "core/tokenizer/model.h"
 #include "core/tokenizer/pipeline/pipeline.h"
-#include "core/tokenizer/space_cleaner.h"
 
 namespace quartet {
 namespace {
@@ -215,8 +215,6 @@ class HuggingFaceTokenizer : public Tokenizer {
     std::string text = DecodeUncleaned(ids, skip_special_tokens);
     return cleans_up_spaces_ ? CleanUpSpaces(std::move(text)) : text;
   }
-
-  bool cleans_up_spaces() const override { return cleans_up_spaces_; }
 
   int32_t vocab_size() const override { return vocab_size_; }
 

@@ -34,12 +34,10 @@ class Tokenizer {
   // As in transformers: invalid UTF-8 becomes U+FFFD, and where the folder says clean_up_tokenization_spaces the spaces
   // are cleaned up.
   virtual std::string Decode(const std::vector<int32_t>& ids, bool skip_special_tokens) const = 0;
-  // The same before spaces are cleaned up, for whoever decodes a text as it grows: its pieces go through a SpaceCleaner
-  // where cleans_up_spaces().
+  // The same, and never cleaned up: what the tokens say, of which code and stop strings must not lose a space.
   virtual std::string DecodeUncleaned(const std::vector<int32_t>& ids, bool skip_special_tokens) const {
     return Decode(ids, skip_special_tokens);
   }
-  virtual bool cleans_up_spaces() const { return false; }
 
   // Largest token id + 1, added tokens included.
   virtual int32_t vocab_size() const = 0;

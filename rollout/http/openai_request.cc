@@ -397,7 +397,7 @@ class Reader {
         }
       }
       AddPrompt(ids);
-      if (echo_) request_.echoes.push_back(model_.tokenizer->Decode(ids, /*skip_special_tokens=*/true));
+      if (echo_) request_.echoes.push_back(model_.tokenizer->DecodeUncleaned(ids, /*skip_special_tokens=*/true));
     }
     return absl::OkStatus();
   }

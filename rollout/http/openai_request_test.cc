@@ -2,6 +2,7 @@
 
 #include "rollout/http/openai_request.h"
 
+#include <memory>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <utility>
@@ -285,6 +286,13 @@ TEST(OpenAiRequest, CanAskForThePromptAgain) {
   const OpenAiRequest ids = Completion({{"prompt", {{0, 2, 3}, {10}}}, {"echo", true}, {"logprobs", 4}});
   EXPECT_THAT(ids.echoes, ElementsAre("cat sat", "hi"));
   EXPECT_EQ(ids.header.sampling().prompt_logprobs(), 4);
+  // Where the folder says clean_up_tokenization_spaces, too.
+  const std::unique_ptr<Tokenizer> cleaned = Tokenizer::Load("core/tokenizer/testdata/cleaned").value();
+  ServedModel model = Model();
+  model.tokenizer = cleaned.get();
+  model.vocab_size = cleaned->vocab_size();
+  const json asked = {{"prompt", cleaned->Encode("e , s", false).value()}, {"echo", true}};
+  EXPECT_THAT(ReadOpenAiRequest(false, asked.dump(), model, kSeed).value().echoes, ElementsAre("e , s"));
   EXPECT_EQ(ids.header.sampling().logprobs(), 4);
   EXPECT_TRUE(Completion({{"echo", true}, {"logprobs", 0}}).header.sampling().has_prompt_logprobs());
   EXPECT_THAT(Completion({{"echo", false}, {"logprobs", 4}}).echoes, SizeIs(0));

@@ -173,11 +173,11 @@ void OpenAiAnswer::ReadTokens(Choice* choice, const int32_t* ids, const float* l
 // names.
 std::string OpenAiAnswer::TokenText(const std::optional<int32_t>& last_token, int32_t id) const {
   if (last_token.has_value()) {
-    const std::string before = model_.tokenizer->Decode({*last_token}, /*skip_special_tokens=*/false);
-    const std::string both = model_.tokenizer->Decode({*last_token, id}, /*skip_special_tokens=*/false);
+    const std::string before = model_.tokenizer->DecodeUncleaned({*last_token}, /*skip_special_tokens=*/false);
+    const std::string both = model_.tokenizer->DecodeUncleaned({*last_token, id}, /*skip_special_tokens=*/false);
     if (both.starts_with(before)) return both.substr(before.size());
   }
-  return model_.tokenizer->Decode({id}, /*skip_special_tokens=*/false);
+  return model_.tokenizer->DecodeUncleaned({id}, /*skip_special_tokens=*/false);
 }
 
 void OpenAiAnswer::AddChatLogprobs(Choice* choice, int32_t id, float log_prob, const TokenAlternatives* alternatives) {

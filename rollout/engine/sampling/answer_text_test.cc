@@ -132,6 +132,13 @@ TEST(AnswerText, HasNoStopStringInSpecialTokens) {
   EXPECT_EQ(EndOf(tokenizer, {"ab"}, {1, 0, 2}), End(2, "ab"));
 }
 
+TEST(AnswerText, EndsAtAStopStringWhoseSpaceTransformersWouldTakeOut) {
+  const std::unique_ptr<Tokenizer> tokenizer = Tokenizer::Load("core/tokenizer/testdata/cleaned").value();
+  EXPECT_EQ(EndOf(*tokenizer, {" ,", " n't"}, *tokenizer->Encode("es , m", false)), End(3, " ,"));
+  EXPECT_EQ(EndOf(*tokenizer, {" ,", " n't"}, *tokenizer->Encode("e n't", false)), End(4, " n't"));
+  EXPECT_EQ(EndOf(*tokenizer, {"e."}, *tokenizer->Encode("e .", false)), End(-1, ""));
+}
+
 TEST(AnswerText, EndsWithCharactersOfSeveralTokens) {
   // U+1F600 in four bytes.
   const PieceTokenizer tokenizer({"<end>", "\xF0", "\x9F", "\x98", "\x80", " a", "b"});

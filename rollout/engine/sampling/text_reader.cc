@@ -51,11 +51,6 @@ bool TextReader::IsSpecial(int32_t token) const {
 }
 
 std::string TextReader::Read(int32_t token) {
-  std::string piece = ReadUncleaned(token);
-  return tokenizer_.cleans_up_spaces() ? cleaner_.Read(piece) : piece;
-}
-
-std::string TextReader::ReadUncleaned(int32_t token) {
   if (IsSpecial(token)) return "";
   window_.push_back(token);
   std::string text = Whole();
@@ -91,11 +86,7 @@ void TextReader::Shorten() {
 
 std::string TextReader::Finish() const {
   const std::string text = Whole();
-  std::string rest = text.starts_with(known_) ? text.substr(known_.size()) : "";
-  if (!tokenizer_.cleans_up_spaces()) return rest;
-  SpaceCleaner cleaner = cleaner_;
-  std::string cleaned = cleaner.Read(rest);
-  return cleaned + cleaner.Finish();
+  return text.starts_with(known_) ? text.substr(known_.size()) : "";
 }
 
 }  // namespace quartet
