@@ -161,6 +161,9 @@ class HuggingFaceTokenizer : public Tokenizer {
     QUARTET_RETURN_IF_ERROR(Prefixed(path, ReadTokenizer(file, config)));
     QUARTET_ASSIGN_OR_RETURN(const TokenizerClass its_class, FindTokenizerClass(folder, config));
     QUARTET_RETURN_IF_ERROR(Prefixed(config_path, ReadConfig(config, its_class)));
+    constexpr int32_t kText = -1;  // no token
+    before_text_ = post_processor_({kText});
+    before_text_.erase(std::find(before_text_.begin(), before_text_.end(), kText), before_text_.end());
     for (const auto& [content, token] : added_) {
       std::string pattern = content;
       if (token.normalized) {
@@ -195,6 +198,8 @@ class HuggingFaceTokenizer : public Tokenizer {
     }
     return add_special_tokens ? post_processor_(std::move(ids)) : ids;
   }
+
+  std::vector<int32_t> ids_before_text() const override { return before_text_; }
 
   std::string DecodeUncleaned(const std::vector<int32_t>& ids, bool skip_special_tokens) const override {
     std::vector<std::string> tokens;
@@ -418,6 +423,7 @@ class HuggingFaceTokenizer : public Tokenizer {
   Normalizer normalizer_;
   PreTokenizer pre_tokenizer_;
   PostProcessor post_processor_;
+  std::vector<int32_t> before_text_;  // what it puts there
   TokenDecoder decoder_;
   std::map<std::string, AddedToken, std::less<>> added_;  // by content
   std::map<int32_t, std::string> ids_taken_;              // of added tokens

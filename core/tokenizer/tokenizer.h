@@ -31,6 +31,8 @@ class Tokenizer {
   // INVALID_ARGUMENT names the part of tokenizer.json whose pattern takes more time or memory on this text than is
   // allowed.
   virtual absl::StatusOr<std::vector<int32_t>> Encode(std::string_view text, bool add_special_tokens) const = 0;
+  // What Encode puts before a text with add_special_tokens: BOS most often, or nothing.
+  virtual std::vector<int32_t> ids_before_text() const { return {}; }
   // As in transformers: invalid UTF-8 becomes U+FFFD, and where the folder says clean_up_tokenization_spaces the spaces
   // are cleaned up.
   virtual std::string Decode(const std::vector<int32_t>& ids, bool skip_special_tokens) const = 0;

@@ -46,6 +46,19 @@ TEST_P(GoldenTest, EncodesAsTransformersDoes) {
   }
 }
 
+TEST_P(GoldenTest, SaysWhatTransformersPutsBeforeAText) {
+  const auto tokenizer = LoadGolden(GetParam());
+  const json golden = ReadJson(std::string(kTestdata) + GetParam() + "/golden.json");
+  for (const json& row : golden["encode"]) {
+    const auto plain = row[1].get<std::vector<int32_t>>();
+    const auto whole = row[2].get<std::vector<int32_t>>();
+    std::vector<int32_t> begun = tokenizer->ids_before_text();
+    begun.insert(begun.end(), plain.begin(), plain.end());
+    ASSERT_LE(begun.size(), whole.size()) << row[0];
+    EXPECT_TRUE(std::equal(begun.begin(), begun.end(), whole.begin())) << row[0];
+  }
+}
+
 TEST_P(GoldenTest, DecodesAsTransformersDoes) {
   const auto tokenizer = LoadGolden(GetParam());
   const json golden = ReadJson(std::string(kTestdata) + GetParam() + "/golden.json");

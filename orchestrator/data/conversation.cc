@@ -5,6 +5,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "core/base/status_macros.h"
@@ -209,7 +210,15 @@ absl::StatusOr<std::string> PromptText(const Conversation& conversation, const D
 
 absl::StatusOr<std::vector<int32_t>> PromptIds(const std::string& text, const DataConfig& data,
                                                const Tokenizer& tokenizer) {
-  return tokenizer.Encode(text, /*add_special_tokens=*/!data.apply_chat_template());
+  if (data.apply_chat_template()) return tokenizer.Encode(text, /*add_special_tokens=*/false);
+  QUARTET_ASSIGN_OR_RETURN(std::vector<int32_t> ids, tokenizer.Encode(text, /*add_special_tokens=*/true));
+  const std::vector<int32_t> before = tokenizer.ids_before_text();
+  if (before.empty() || text.empty() || ids.size() <= before.size() || ids[before.size()] != before.front()) return ids;
+  const std::string token = tokenizer.Decode({before.front()}, /*skip_special_tokens=*/false);
+  return absl::InvalidArgumentError(
+      absl::StrCat("the text begins with \"", token,
+                   "\", which the tokenizer puts before every text: the model would read it twice; leave it out of ",
+                   absl::StartsWith(data.input_template(), token) ? "data.input_template" : "the text"));
 }
 
 }  // namespace quartet

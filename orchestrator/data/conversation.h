@@ -52,7 +52,8 @@ std::vector<RowKey> ConversationKeys(const std::string& key, const std::string& 
 absl::StatusOr<std::string> PromptText(const Conversation& conversation, const DataConfig& data,
                                        const Tokenizer& tokenizer);
 
-// The ids of PromptText. A chat template writes the special tokens itself; to another text the tokenizer adds its own.
+// The ids of PromptText. A chat template writes the special tokens itself; to another text the tokenizer adds its own,
+// and INVALID_ARGUMENT says where the text begins with what is put before it, as one does that a template has written.
 absl::StatusOr<std::vector<int32_t>> PromptIds(const std::string& text, const DataConfig& data,
                                                const Tokenizer& tokenizer);
 

@@ -78,6 +78,40 @@ TEST_F(PromptsTest, GoThroughTheChatTemplateAsAUsersMessage) {
   EXPECT_EQ((*Load("{\"question\": \"hi\", \"answer\": \"x\"}\n"))[0].text, "[user]hi[assistant]");
 }
 
+TEST_F(PromptsTest, BeginWithTheTokenOnceThatTheTokenizerPutsBeforeThem) {
+  const std::unique_ptr<Tokenizer> tokenizer = Tokenizer::Load("core/tokenizer/testdata/llama_class").value();
+  ASSERT_EQ(tokenizer->ids_before_text(), (std::vector<int32_t>{1}));
+  config_.clear_reward();
+  data().set_skip_malformed(true);
+  data().set_shuffle(false);
+  const std::string plain = "{\"question\": \"se\"}\n", rendered = "{\"question\": \"<s>set\"}\n";
+  // One row among many.
+  Write(plain + rendered + plain);
+  const auto prompts = Prompts::Open(config_, *tokenizer);
+  ASSERT_TRUE(prompts.ok()) << prompts.status();
+  EXPECT_EQ((*prompts)->first().ids, (std::vector<int32_t>{1, 12, 14}));
+  EXPECT_EQ((*prompts)->size(), 2);
+  EXPECT_EQ((*prompts)->rows().left_out().malformed, 1);
+  EXPECT_THAT(
+      std::string((*prompts)->rows().left_out().first_malformed.message()),
+      HasSubstr("data.jsonl line 2: the text begins with \"<s>\", which the tokenizer puts before every text: the "
+                "model would read it twice; leave it out of the text"));
+  data().set_skip_malformed(false);
+  EXPECT_THAT(std::string(Prompts::Open(config_, *tokenizer).status().message()), HasSubstr("data.jsonl line 2: "));
+  data().clear_prompt_data();
+  Write(plain);
+  data().set_input_template("<s>{}?");
+  EXPECT_THAT(std::string(Prompts::Open(config_, *tokenizer).status().message()),
+              HasSubstr("leave it out of data.input_template"));
+  // A chat template writes what it likes.
+  data().set_input_template("{}");
+  data().set_apply_chat_template(true);
+  const std::string chat = scratch_.Write("chat.jinja", "<s>{{ messages[0].content }}");
+  EXPECT_EQ(
+      (*Prompts::Open(config_, *Tokenizer::Load("core/tokenizer/testdata/llama_class", chat).value()))->first().ids,
+      (std::vector<int32_t>{1, 12, 14}));
+}
+
 TEST_F(PromptsTest, MayBeListsOfMessages) {
   config_.clear_reward();
   const auto load = [&](const std::string& messages, bool with_template = true,

@@ -142,6 +142,13 @@ TEST_F(SftExamplesTest, ReadAPromptOnceThatStandsBesideTheWholeConversation) {
   }
 }
 
+TEST_F(SftExamplesTest, BeginWithTheTokenOnceThatTheTokenizerPutsBeforeThem) {
+  const std::unique_ptr<Tokenizer> tokenizer = Tokenizer::Load("core/tokenizer/testdata/llama_class").value();
+  EXPECT_EQ(IdsOf(Load(R"({"prompt": "se", "response": "<s>"})", *tokenizer, {2})->front()), (Ids{1, 12, 14, 1, 2}));
+  EXPECT_THAT(std::string(Load(R"({"prompt": "<s>se", "response": "t"})", *tokenizer, {2}).status().message()),
+              HasSubstr("sft.jsonl line 1: the text begins with \"<s>\", which the tokenizer puts before every text"));
+}
+
 TEST_F(SftExamplesTest, OfMessagesTakeTurns) {
   config_.mutable_data()->set_apply_chat_template(true);
   const std::string a = Said("user", "a"), b = Said("assistant", "b"), c = Said("assistant", "c");
