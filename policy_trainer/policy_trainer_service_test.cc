@@ -405,17 +405,23 @@ TEST_F(PolicyTrainerServiceTest, ServesOnAfterADiskThatWasFull) {
 }
 
 TEST_F(PolicyTrainerServiceTest, ServesOnAfterASaveThatFailedOnOneRank) {
-  uint64_t sequence = 0;
-  for (const char* point : {"policy_trainer.save", "training_state.write", "trainable_model.save"}) {
-    ASSERT_TRUE(SetFailPoints(std::string(point) + "=error@1").ok());
-    const absl::Status status = Save(++sequence, "step_1", true).status();
-    ASSERT_TRUE(SetFailPoints("").ok());
-    EXPECT_TRUE(absl::IsInternal(status)) << status;
-    EXPECT_THAT(std::string(status.message()), HasSubstr(point));
-    EXPECT_TRUE(std::filesystem::is_empty(config_.run_dir() + "/checkpoints/step_1"));
-    EXPECT_TRUE(LogProbs({Tokens(0, {1, 2})}).ok());
+  for (const int ranks : {2, 1}) {
+    Start(ranks);
+    const std::string id = absl::StrCat("step_", ranks);
+    uint64_t sequence = 0;
+    for (const char* point : {"policy_trainer.save", "training_state.write", "trainable_model.save"}) {
+      SCOPED_TRACE(absl::StrCat(ranks, " ranks, ", point));
+      ASSERT_TRUE(SetFailPoints(std::string(point) + "=error@1").ok());
+      const absl::Status status = Save(++sequence, id, true).status();
+      ASSERT_TRUE(SetFailPoints("").ok());
+      EXPECT_TRUE(absl::IsInternal(status)) << status;
+      EXPECT_THAT(std::string(status.message()), HasSubstr(point));
+      EXPECT_TRUE(std::filesystem::is_empty(absl::StrCat(config_.run_dir(), "/checkpoints/", id)));
+      EXPECT_TRUE(LogProbs({Tokens(0, {1, 2})}).ok());
+    }
+    const auto saved = Save(++sequence, id, true);
+    EXPECT_TRUE(saved.ok()) << saved.status();
   }
-  EXPECT_TRUE(Save(++sequence, "step_1", true).ok());
 }
 
 TEST_F(PolicyTrainerServiceTest, DescribesItselfAndItsRanks) {

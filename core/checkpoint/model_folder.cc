@@ -41,6 +41,17 @@ const char* TorchName(Dtype dtype) {
 
 }  // namespace
 
+absl::StatusOr<std::map<std::string, std::string>> ReadCompanions(const std::string& folder) {
+  std::map<std::string, std::string> companions;
+  for (const char* name : kCompanions) {
+    const fs::path path = fs::path(folder) / name;
+    std::error_code error;
+    if (!fs::exists(path, error)) continue;
+    QUARTET_ASSIGN_OR_RETURN(companions[name], ReadFile(path.string()));
+  }
+  return companions;
+}
+
 struct ModelFolderWriter::Impl {
   ModelFolderOptions options;
   fs::path temporary;
@@ -92,12 +103,7 @@ absl::StatusOr<std::unique_ptr<ModelFolderWriter>> ModelFolderWriter::Create(con
 
   QUARTET_RETURN_IF_ERROR(
       impl->WriteText("config.json", TrainedConfigJson(config, options.head, TorchName(options.dtype))));
-  for (const char* name : kCompanions) {
-    const fs::path source = fs::path(options.source) / name;
-    if (!fs::exists(source, error)) continue;
-    QUARTET_ASSIGN_OR_RETURN(const std::string text, ReadFile(source.string()));
-    QUARTET_RETURN_IF_ERROR(impl->WriteText(name, text));
-  }
+  for (const auto& [name, bytes] : options.companions) QUARTET_RETURN_IF_ERROR(impl->WriteText(name, bytes));
 
   // Parameters in their order, a new file where the next would not fit.
   std::vector<std::vector<SafetensorsWriter::Entry>> files(1);

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <string>
 
@@ -13,9 +14,12 @@
 
 namespace quartet {
 
+// The bytes of config.json's companions (tokenizer, generation_config.json) that `folder` has, by name.
+absl::StatusOr<std::map<std::string, std::string>> ReadCompanions(const std::string& folder);
+
 struct ModelFolderOptions {
-  std::string source;  // config.json's companions (tokenizer, generation_config.json) are copied from here
-  std::string target;  // must not exist; folders above it are made
+  std::map<std::string, std::string> companions;  // ReadCompanions of the folder that the model was loaded from
+  std::string target;                             // must not exist; folders above it are made
   Dtype dtype = Dtype::kBF16;
   HeadKind head = HeadKind::kVocabulary;
   int64_t max_file_bytes = int64_t{2} << 30;  // of tensors in one safetensors file

@@ -20,7 +20,6 @@ class ModelFolder : public testing::Test {
     root_ = fs::path(testing::TempDir()) / "model_folder_test";
     fs::remove_all(root_);
     fs::create_directories(root_ / "source");
-    options_.source = (root_ / "source").string();
     options_.target = (root_ / "target").string();
     options_.dtype = Dtype::kF32;
     config_.model_type = "llama";
@@ -76,6 +75,8 @@ TEST_F(ModelFolder, IsOneFileWhereAllFits) {
   std::ofstream(root_ / "source" / "tokenizer.json") << "{}";
   std::ofstream(root_ / "source" / "chat_template.jinja") << "hi";
   std::ofstream(root_ / "source" / "unrelated.bin") << "x";
+  options_.companions = *ReadCompanions((root_ / "source").string());
+  fs::remove(root_ / "source" / "tokenizer.json");  // what there was when the model was loaded counts
   auto bytes = WriteAll();
   ASSERT_TRUE(bytes.ok()) << bytes.status();
   EXPECT_EQ(Names(root_ / "target"),

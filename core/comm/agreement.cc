@@ -101,7 +101,11 @@ absl::Status Caught(const std::string& what, const std::function<absl::Status()>
 }  // namespace
 
 absl::Status AgreeOnStatus(ProcessGroup& group, const absl::Status& mine, at::Device device) {
-  if (group.size() == 1) return mine;
+  if (group.size() == 1) {
+    absl::Status error = mine;
+    if (!error.ok()) MarkAgreed(&error);
+    return error;
+  }
   at::Tensor slots = at::zeros({group.size() * kMessageSlotBytes}, at::kByte);
   Head head = {static_cast<int32_t>(mine.code()),
                static_cast<int32_t>(std::min<int64_t>(mine.message().size(), kMessageBytes))};

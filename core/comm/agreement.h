@@ -12,7 +12,8 @@
 namespace quartet {
 
 // A collective. OK if `mine` is OK on every rank; else, on every rank, the error of the lowest rank that has one, "rank
-// <r> of <n>: " before its message (cut at 2,000 bytes), marked as agreed (agreed_error.h). `device` is the group's; of
+// <r> of <n>: " before its message (cut at 2,000 bytes; a lone rank's as it is), marked as agreed (agreed_error.h).
+// `device` is the group's; of
 // a dry group it is meta, and the verdict `mine`. Throws as collectives do.
 absl::Status AgreeOnStatus(ProcessGroup& group, const absl::Status& mine, at::Device device);
 

@@ -74,6 +74,11 @@ absl::StatusOr<std::unique_ptr<TrainableModel>> TrainableModel::Load(
     impl->optimizer = std::make_unique<ShardedOptimizer>(
         impl->sharded, options.optimizer == nullptr ? MakeOptimizer(TrainerConfig()) : options.optimizer);
     if (options.ema_decay != 0) impl->average = std::make_unique<WeightsAverage>(impl->sharded, options.ema_decay);
+    if (impl->sharded->world->rank() == 0 && !options.model.device.is_meta()) {
+      auto companions = ReadCompanions(impl->sharded->folder);
+      mine = companions.status();
+      if (companions.ok()) impl->companions = *std::move(companions);
+    }
   } catch (const std::exception& error) {
     mine = StatusOf(error, "making gradients and optimizer state", *impl->sharded->ledger);
   }
@@ -169,7 +174,7 @@ absl::StatusOr<int64_t> TrainableModel::Impl::Save(const std::string& folder,
   try {
     write([&]() -> absl::Status {
       ModelFolderOptions options;
-      options.source = sharded->folder;
+      options.companions = companions;
       options.target = folder;
       options.dtype = type == at::kFloat ? Dtype::kF32 : Dtype::kBF16;
       options.head = sharded->options.head;

@@ -84,11 +84,11 @@ class TrainableModel {
   // stage 0 and with no_sync; replicas) is not yet in it.
   const at::Tensor& gradient(int group) const;
 
-  // Writes a Hugging Face folder: config.json and tokenizer files of the source folder, weights in the compute type as
-  // safetensors, with an index where they are several files. Streamed: rank 0 writes one gathered group after the
-  // other, no rank ever holds the whole model. `folder` must not exist; it appears all at once (temporary name, fsync,
-  // rename). Collective. Returns the bytes written. An error of rank 0 (RESOURCE_EXHAUSTED: the disk is full) is every
-  // rank's, leaves nothing behind and the ranks in step; UNAVAILABLE where a collective failed.
+  // Writes a Hugging Face folder: config.json and tokenizer files as the source folder had them at Load, weights in the
+  // compute type as safetensors, with an index where they are several files. Streamed: rank 0 writes one gathered group
+  // after the other, no rank ever holds the whole model. `folder` must not exist; it appears all at once (temporary
+  // name, fsync, rename). Collective. Returns the bytes written. An error of rank 0 (RESOURCE_EXHAUSTED: the disk is
+  // full) is every rank's, leaves nothing behind and the ranks in step; UNAVAILABLE where a collective failed.
   absl::StatusOr<int64_t> Save(const std::string& folder);
   // The same of the weights' average. FAILED_PRECONDITION where none is kept: without ema_decay.
   bool keeps_average() const;

@@ -1,7 +1,9 @@
 // Inside of TrainableModel.
 #pragma once
 
+#include <map>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "core/zero/sharded_gradient.h"
@@ -15,7 +17,8 @@ namespace quartet {
 struct TrainableModel::Impl {
   TrainableModelOptions options;
   std::unique_ptr<ShardedModel> model;
-  ShardedModel::Impl* sharded = nullptr;  // of `model`
+  ShardedModel::Impl* sharded = nullptr;          // of `model`
+  std::map<std::string, std::string> companions;  // of the folder, for Save; rank 0's
   std::unique_ptr<ShardedGradient> gradient;
   std::unique_ptr<ShardedOptimizer> optimizer;
   std::unique_ptr<WeightsAverage> average;  // null without ema_decay

@@ -167,6 +167,23 @@ TEST(TrainableModel, SavesAHeadThatLoadsAgain) {
   }
 }
 
+TEST(TrainableModel, SavesTheTokenizerThatItsFolderHadAtLoad) {
+  const std::string source = FreshFolder("source"), saved = FreshFolder("saved");
+  fs::create_directories(source);
+  for (const char* name : {"config.json", "model.safetensors"})
+    fs::copy_file(fs::path(kLlama) / name, source + "/" + name);
+  std::ofstream(source + "/tokenizer.json") << "of then";
+  RunRanks(2, [&](ProcessGroup& group) {
+    Ledger ledger;
+    auto model = LoadOrDie(source, ReadGoldenRun("llama").Fp32(3, true), group, ledger);
+    if (group.rank() == 0) fs::remove_all(source);
+    EXPECT_TRUE(model->Save(saved).ok());
+  });
+  std::string text;
+  std::getline(std::ifstream(saved + "/tokenizer.json"), text);
+  EXPECT_EQ(text, "of then");
+}
+
 TEST(TrainableModel, RefusesToSaveOverAFolderOnEveryRank) {
   const std::string folder = FreshFolder("taken");
   fs::create_directories(folder);

@@ -25,13 +25,13 @@ absl::Status SaveModel(TrainableModel& model, const SaveCall& call, const std::s
     const auto keep = [&](const absl::Status& status, const std::string& folder) -> absl::Status {
       if (status.ok()) {
         written.push_back(folder);
-      } else if (!written.empty() && IsAgreed(status)) {
-        std::error_code ignored;  // the save has failed anyway
-        for (const std::string& done : written) {
-          if (ranks.rank() == 0) std::filesystem::remove_all(done, ignored);
-        }
-        ranks.Barrier();
+        return status;
       }
+      std::error_code ignored;  // the save has failed anyway
+      for (const std::string& done : written) {
+        if (ranks.rank() == 0) std::filesystem::remove_all(done, ignored);
+      }
+      if (IsAgreed(status)) ranks.Barrier();
       return status;
     };
     SavedState state;
