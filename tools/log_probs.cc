@@ -5,6 +5,7 @@
 #include <ATen/ops/tensor.h>
 #include <c10/core/GradMode.h>
 
+#include <cmath>
 #include <cstdio>
 #include <exception>
 #include <iostream>
@@ -15,6 +16,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "core/base/status_macros.h"
 #include "core/comm/process_group.h"
 #include "core/comm/store/local_store.h"
@@ -103,6 +105,11 @@ absl::Status WriteLogProbs(const std::vector<Ids>& sequences, double temperature
   for (const Ids& sequence : sequences) {
     std::string line = "{\"log_probs\": [";
     for (size_t i = 0; i + 1 < sequence.size(); ++i) {
+      if (!std::isfinite(*next)) {
+        return absl::InternalError(absl::StrCat("the log-probability of the id ", sequence[i + 1], " at index ", i + 1,
+                                                " of ", absl::StrJoin(sequence, ", "), " is ", *next,
+                                                ": the model's weights make no finite logits"));
+      }
       char number[32];
       std::snprintf(number, sizeof number, "%s%.9g", i == 0 ? "" : ", ", *next++);  // reads back as the same float
       line += number;

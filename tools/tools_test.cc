@@ -149,6 +149,21 @@ TEST(LogProbsTest, AreRefusedBeyondASlidingWindow) {
   EXPECT_THAT(outcome.errors, HasSubstr("standard input, line 2: the number of ids is 4; at most 3 is allowed"));
 }
 
+TEST(LogProbsTest, AreAnErrorWhereTheyAreNoNumbers) {
+  const std::string model = EditedFolder(kModel, json::object());
+  {
+    const std::string path = model + "/model.safetensors";
+    std::filesystem::permissions(path, std::filesystem::perms::owner_write, std::filesystem::perm_options::add);
+    std::fstream weights(path, std::ios::in | std::ios::out | std::ios::binary);
+    weights.seekp(-4, std::ios::end);
+    weights.write("\xff\xff\xff\xff", 4);  // of the last tensor
+    ASSERT_TRUE(weights.good());
+  }
+  const Outcome outcome = RunTool("log_probs --dtype=fp32 --model=" + model, {json{{"ids", json::array({1, 2, 3})}}});
+  EXPECT_EQ(outcome.exit_code, 1);
+  EXPECT_THAT(outcome.errors, HasSubstr("the log-probability of the id 2 at index 1 of 1, 2, 3 is "));
+}
+
 TEST(LogProbsTest, NameTheLineAndTheIdThatIsNotInTheVocabulary) {
   const Outcome outcome =
       RunTool(std::string("log_probs --dtype=fp32 --model=") + kModel, {json{{"ids", json::array({1, -5})}}});

@@ -25,6 +25,7 @@ constexpr int64_t kMaxConfigBytes = 8 << 20;
 // No dimension is larger; products of two fit 64 bits with room to spare.
 constexpr int64_t kMaxDimension = int64_t{1} << 28;
 constexpr int64_t kMaxLayers = 10000;
+constexpr double kMaxRopeTheta = 1e12;  // of long contexts; below 1 frequencies would grow
 
 constexpr int64_t kDefaultHiddenSize = 4096;
 constexpr int64_t kDefaultLayers = 32;
@@ -84,17 +85,18 @@ class Fields {
     return Integer(name, 1, kMaxDimension, fallback);
   }
 
-  // Finite and greater than `above`, or equal to it where `or_equal`.
-  absl::StatusOr<double> Number(const std::string& name, double above, std::optional<double> fallback,
-                                bool or_equal = false) const {
+  absl::StatusOr<double> Number(const std::string& name, double min, double max, std::optional<double> fallback) const {
     if (!Has(name) && fallback.has_value()) return *fallback;
     const json* value = Find(name);
-    const std::string allowed =
-        absl::StrCat("it must be a finite number ", or_equal ? "not less than " : "greater than ", above);
+    const std::string allowed = absl::StrCat("it must be a number in [", min, ", ", max, "]");
     if (value == nullptr || !value->is_number()) return Error(name, allowed);
     const double number = value->get<double>();
-    if (!std::isfinite(number) || number < above || (number == above && !or_equal)) return Error(name, allowed);
-    return number;
+    return number >= min && number <= max ? absl::StatusOr<double>(number) : Error(name, allowed);
+  }
+
+  // A factor that leaves what it is multiplied with a number that fp32 and bf16 hold.
+  absl::StatusOr<double> Factor(const std::string& name, std::optional<double> fallback) const {
+    return Number(name, 1e-6, 1e6, fallback);
   }
 
   // False where absent, the default of all of them, and where null.
@@ -179,8 +181,8 @@ absl::StatusOr<const Family*> ReadFamily(const Fields& fields, ModelConfig* conf
 }
 
 absl::Status ReadRope(const Fields& fields, ModelConfig* config) {
-  QUARTET_ASSIGN_OR_RETURN(config->rope_theta, fields.Number("rope_theta", 0, 10000.0));
-  QUARTET_ASSIGN_OR_RETURN(const double rotated, fields.Number("partial_rotary_factor", 0, 1.0));
+  QUARTET_ASSIGN_OR_RETURN(config->rope_theta, fields.Number("rope_theta", 1, kMaxRopeTheta, 10000.0));
+  QUARTET_ASSIGN_OR_RETURN(const double rotated, fields.Number("partial_rotary_factor", 0, 1, 1.0));
   if (rotated != 1)
     return fields.Error("partial_rotary_factor", "supported is 1: every dimension of a head is rotated");
 
@@ -191,7 +193,7 @@ absl::Status ReadRope(const Fields& fields, ModelConfig* config) {
   if (!object->is_object()) return fields.Error(name, "it must be an object or null");
   const Fields rope(*object, fields.file(), absl::StrCat(name, "."));
   if (name == "rope_parameters") {
-    QUARTET_ASSIGN_OR_RETURN(config->rope_theta, rope.Number("rope_theta", 0, config->rope_theta));
+    QUARTET_ASSIGN_OR_RETURN(config->rope_theta, rope.Number("rope_theta", 1, kMaxRopeTheta, config->rope_theta));
   }
   const json *new_type = rope.Find("rope_type"), *old_type = rope.Find("type");
   if (new_type != nullptr && old_type != nullptr && *new_type != *old_type) {
@@ -207,9 +209,9 @@ absl::Status ReadRope(const Fields& fields, ModelConfig* config) {
         "a full forward, or lengths beyond training, would not agree)");
   }
   RopeScaling scaling;
-  QUARTET_ASSIGN_OR_RETURN(scaling.factor, rope.Number("factor", 1, std::nullopt, /*or_equal=*/true));
-  QUARTET_ASSIGN_OR_RETURN(scaling.low_freq_factor, rope.Number("low_freq_factor", 0, std::nullopt));
-  QUARTET_ASSIGN_OR_RETURN(scaling.high_freq_factor, rope.Number("high_freq_factor", 0, std::nullopt));
+  QUARTET_ASSIGN_OR_RETURN(scaling.factor, rope.Number("factor", 1, 1e6, std::nullopt));
+  QUARTET_ASSIGN_OR_RETURN(scaling.low_freq_factor, rope.Factor("low_freq_factor", std::nullopt));
+  QUARTET_ASSIGN_OR_RETURN(scaling.high_freq_factor, rope.Factor("high_freq_factor", std::nullopt));
   QUARTET_ASSIGN_OR_RETURN(scaling.original_max_position_embeddings,
                            rope.Dimension("original_max_position_embeddings"));
   if (scaling.high_freq_factor <= scaling.low_freq_factor) {
@@ -301,17 +303,17 @@ absl::Status ReadShape(const Fields& fields, const Family& family, ModelConfig* 
 }
 
 absl::Status ReadMultipliers(const Fields& fields, ModelConfig* config) {
-  QUARTET_ASSIGN_OR_RETURN(config->embedding_multiplier, fields.Number("embedding_multiplier", 0, 1.0));
-  QUARTET_ASSIGN_OR_RETURN(config->logits_scaling, fields.Number("logits_scaling", 0, 1.0));
-  QUARTET_ASSIGN_OR_RETURN(config->block.residual_multiplier, fields.Number("residual_multiplier", 0, 1.0));
-  QUARTET_ASSIGN_OR_RETURN(config->block.attention_multiplier, fields.Number("attention_multiplier", 0, 1.0));
+  QUARTET_ASSIGN_OR_RETURN(config->embedding_multiplier, fields.Factor("embedding_multiplier", 1.0));
+  QUARTET_ASSIGN_OR_RETURN(config->logits_scaling, fields.Factor("logits_scaling", 1.0));
+  QUARTET_ASSIGN_OR_RETURN(config->block.residual_multiplier, fields.Factor("residual_multiplier", 1.0));
+  QUARTET_ASSIGN_OR_RETURN(config->block.attention_multiplier, fields.Factor("attention_multiplier", 1.0));
   return absl::OkStatus();
 }
 
 absl::Status ReadVariant(const Fields& fields, const Family& family, ModelConfig* config) {
-  QUARTET_ASSIGN_OR_RETURN(config->rms_norm_eps, fields.Number("rms_norm_eps", 0, family.rms_norm_eps));
+  QUARTET_ASSIGN_OR_RETURN(config->rms_norm_eps, fields.Number("rms_norm_eps", 1e-20, 0.1, family.rms_norm_eps));
   QUARTET_ASSIGN_OR_RETURN(config->tie_word_embeddings, fields.Boolean("tie_word_embeddings"));
-  QUARTET_ASSIGN_OR_RETURN(config->initializer_range, fields.Number("initializer_range", 0, 0.02, /*or_equal=*/true));
+  QUARTET_ASSIGN_OR_RETURN(config->initializer_range, fields.Number("initializer_range", 0, 1e6, 0.02));
   if (family.has_attention_bias) {
     QUARTET_ASSIGN_OR_RETURN(config->block.o_bias, fields.Boolean("attention_bias"));
     config->block.qkv_bias = config->block.o_bias;
@@ -322,7 +324,7 @@ absl::Status ReadVariant(const Fields& fields, const Family& family, ModelConfig
   if (family.has_multipliers) QUARTET_RETURN_IF_ERROR(ReadMultipliers(fields, config));
   QUARTET_ASSIGN_OR_RETURN(const std::string activation, fields.String("hidden_act", "silu"));
   if (activation != "silu") return fields.Error("hidden_act", "supported is \"silu\"");
-  QUARTET_ASSIGN_OR_RETURN(const double dropout, fields.Number("attention_dropout", 0, 0.0, /*or_equal=*/true));
+  QUARTET_ASSIGN_OR_RETURN(const double dropout, fields.Number("attention_dropout", 0, 1, 0.0));
   if (dropout != 0)
     return fields.Error("attention_dropout", "supported is 0: dropout would make log-probabilities random");
   if (fields.Find("quantization_config") != nullptr) {

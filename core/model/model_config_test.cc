@@ -270,8 +270,15 @@ TEST(ModelConfig, RefusesMissingAndNonsensicalFields) {
       ExpectRefused(With(Llama(), field, value), {field + " is " + value.dump(), "integer in [1, "});
     }
   }
-  ExpectRefused(With(Llama(), "rms_norm_eps", 0), {"rms_norm_eps"});
-  ExpectRefused(With(Llama(), "rope_theta", -1.0), {"rope_theta"});
+  // Where arithmetic in fp32 is none: norms of 0 / 0, angles that are infinite.
+  for (const json& value : {json(0), json(1e-40), json(1e30), json("small")}) {
+    ExpectRefused(With(Llama(), "rms_norm_eps", value), {"rms_norm_eps is " + value.dump(), "[1e-20, 0.1]"});
+  }
+  for (const json& value : {json(-1.0), json(1e-300), json(1e300), json(nullptr)}) {
+    ExpectRefused(With(Llama(), "rope_theta", value), {"rope_theta is " + value.dump(), "[1, 1e+12]"});
+    ExpectRefused(With(Llama(), "rope_parameters", {{"rope_theta", value}}),
+                  {"rope_parameters.rope_theta is " + value.dump()});
+  }
   ExpectRefused(With(Llama(), "tie_word_embeddings", 1), {"tie_word_embeddings", "true or false"});
   ExpectRefused(With(Llama(), "eos_token_id", 1000), {"eos_token_id", "[0, 1000)"});
 }

@@ -173,6 +173,11 @@ class HuggingFaceTokenizer : public Tokenizer {
       vocab_size_ = std::max(vocab_size_, token.id + 1);
       added_by_id_.emplace(token.id, &token);
     }
+    for (const int32_t id : post_processor_({})) {
+      if (id < vocab_size_) continue;
+      return absl::InvalidArgumentError(absl::StrCat(path, ": post_processor: it puts the token id ", id,
+                                                     " around a text; allowed: 0 to ", vocab_size_ - 1));
+    }
     return ReadChatTemplate(folder, chat_template, config, config_path);
   }
 

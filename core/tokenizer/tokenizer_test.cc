@@ -192,6 +192,20 @@ TEST_F(LoadTest, RefusesByNameWhatIsNotSupported) {
       HasSubstr("(unclosed"));
 }
 
+TEST_F(LoadTest, RefusesAPostProcessorWithIdsBeyondTheVocabulary) {
+  const auto adds = [](int64_t id) {
+    return [id](json* file) {
+      (*file)["post_processor"] = {
+          {"type", "TemplateProcessing"},
+          {"single",
+           {{{"SpecialToken", {{"id", "<x>"}, {"type_id", 0}}}}, {{"Sequence", {{"id", "A"}, {"type_id", 0}}}}}},
+          {"special_tokens", {{"<x>", {{"id", "<x>"}, {"ids", {id}}}}}}};
+    };
+  };
+  EXPECT_THAT(ErrorAfter(adds(100000)),
+              HasSubstr("post_processor: it puts the token id 100000 around a text; allowed"));
+}
+
 TEST_F(LoadTest, RefusesAMergeOfUnknownTokens) {
   EXPECT_THAT(ErrorAfter([](json* file) {
                 (*file)["model"]["merges"][3] = json::array({"zzz", "a"});
