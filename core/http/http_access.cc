@@ -10,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "core/base/files.h"
 #include "core/base/status_macros.h"
+#include "core/certificates/certificates.h"
 #include "core/config/address.h"
 #include "core/service/rpc/local_users.h"
 
@@ -67,6 +68,14 @@ absl::StatusOr<HttpAccess> HttpAccess::Read(const HttpAccessFields& fields) {
   QUARTET_ASSIGN_OR_RETURN(access.private_key_, ReadSecret(field("key_file"), fields.key_file));
   if (!fields.cert_file.empty()) {
     QUARTET_ASSIGN_OR_RETURN(access.certificate_, Prefixed(field("cert_file"), ReadFile(fields.cert_file)));
+    QUARTET_RETURN_IF_ERROR(CheckCertificate({.section = fields.section,
+                                              .ca_file = "",
+                                              .cert_file = fields.cert_file,
+                                              .key_file = fields.key_file,
+                                              .ca = "",
+                                              .cert = access.certificate_,
+                                              .key = access.private_key_},
+                                             /*host=*/""));
   }
   return access;
 }

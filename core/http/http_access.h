@@ -26,7 +26,8 @@ struct HttpAccessFields {
 
 class HttpAccess {
  public:
-  // Reads the files. FAILED_PRECONDITION where one with a secret may be read by others than its owner.
+  // Reads the files. FAILED_PRECONDITION where one with a secret may be read by others than its owner; INVALID_ARGUMENT
+  // says what is wrong with the certificate.
   static absl::StatusOr<HttpAccess> Read(const HttpAccessFields& fields);
 
   // What programs of other users are told.

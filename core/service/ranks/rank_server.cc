@@ -69,12 +69,11 @@ class RankServerImpl final : public RankServer {
     QUARTET_ASSIGN_OR_RETURN(const PortReservation reservation,
                              Prefixed(absl::StrCat("services.", options_.service.service, ".listen (--listen)"),
                                       PortReservation::Make(listen)));
-    QUARTET_ASSIGN_OR_RETURN(const std::shared_ptr<grpc::ServerCredentials> server_credentials,
-                             MakeServerCredentials(options_.config.tls()));
-    QUARTET_ASSIGN_OR_RETURN(channel_credentials_, MakeChannelCredentials(options_.config.tls()));
-
     HostPort advertised = reservation.address();
     if (!options_.advertised_host.empty()) advertised.host = options_.advertised_host;
+    QUARTET_ASSIGN_OR_RETURN(const std::shared_ptr<grpc::ServerCredentials> server_credentials,
+                             MakeServerCredentials(options_.config.tls(), advertised.host));
+    QUARTET_ASSIGN_OR_RETURN(channel_credentials_, MakeChannelCredentials(options_.config.tls()));
     context_.service = options_.service.service;
     context_.rank = place.rank;
     context_.world_size = place.world_size;

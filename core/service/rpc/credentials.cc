@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "core/base/files.h"
 #include "core/base/status_macros.h"
+#include "core/certificates/certificates.h"
 #include "core/service/rpc/message_size.h"
 
 namespace quartet {
@@ -22,7 +23,7 @@ struct Pem {
   std::string ca, cert, key;
 };
 
-absl::StatusOr<Pem> ReadPem(const TlsConfig& tls) {
+absl::StatusOr<Pem> ReadPem(const TlsConfig& tls, const std::string& host) {
   for (const auto& [field, path] :
        {std::pair("tls.ca_file", &tls.ca_file()), std::pair("tls.cert_file", &tls.cert_file()),
         std::pair("tls.key_file", &tls.key_file())}) {
@@ -32,14 +33,23 @@ absl::StatusOr<Pem> ReadPem(const TlsConfig& tls) {
   QUARTET_ASSIGN_OR_RETURN(pem.ca, Prefixed("tls.ca_file", ReadFile(tls.ca_file())));
   QUARTET_ASSIGN_OR_RETURN(pem.cert, Prefixed("tls.cert_file", ReadFile(tls.cert_file())));
   QUARTET_ASSIGN_OR_RETURN(pem.key, Prefixed("tls.key_file", ReadSecretFile(tls.key_file())));
+  QUARTET_RETURN_IF_ERROR(CheckCertificate({.section = "tls",
+                                            .ca_file = tls.ca_file(),
+                                            .cert_file = tls.cert_file(),
+                                            .key_file = tls.key_file(),
+                                            .ca = pem.ca,
+                                            .cert = pem.cert,
+                                            .key = pem.key},
+                                           host));
   return pem;
 }
 
 }  // namespace
 
-absl::StatusOr<std::shared_ptr<grpc::ServerCredentials>> MakeServerCredentials(const TlsConfig& tls) {
+absl::StatusOr<std::shared_ptr<grpc::ServerCredentials>> MakeServerCredentials(const TlsConfig& tls,
+                                                                               const std::string& host) {
   if (IsEmpty(tls)) return grpc::InsecureServerCredentials();
-  QUARTET_ASSIGN_OR_RETURN(const Pem pem, ReadPem(tls));
+  QUARTET_ASSIGN_OR_RETURN(const Pem pem, ReadPem(tls, host));
   grpc::SslServerCredentialsOptions options(GRPC_SSL_REQUEST_AND_REQUIRE_CLIENT_CERTIFICATE_AND_VERIFY);
   options.pem_root_certs = pem.ca;
   options.pem_key_cert_pairs.push_back({pem.key, pem.cert});
@@ -48,7 +58,7 @@ absl::StatusOr<std::shared_ptr<grpc::ServerCredentials>> MakeServerCredentials(c
 
 absl::StatusOr<std::shared_ptr<grpc::ChannelCredentials>> MakeChannelCredentials(const TlsConfig& tls) {
   if (IsEmpty(tls)) return grpc::InsecureChannelCredentials();
-  QUARTET_ASSIGN_OR_RETURN(const Pem pem, ReadPem(tls));
+  QUARTET_ASSIGN_OR_RETURN(const Pem pem, ReadPem(tls, ""));
   grpc::SslCredentialsOptions options;
   options.pem_root_certs = pem.ca;
   options.pem_private_key = pem.key;

@@ -14,9 +14,11 @@
 
 namespace quartet {
 
-// Insecure where `tls` is empty. INVALID_ARGUMENT names a missing setting, FAILED_PRECONDITION a key file that others
-// than its owner may read, NOT_FOUND a missing file.
-absl::StatusOr<std::shared_ptr<grpc::ServerCredentials>> MakeServerCredentials(const TlsConfig& tls);
+// Insecure where `tls` is empty. INVALID_ARGUMENT names a missing setting or what is wrong with a certificate
+// (core/certificates/certificates.h), FAILED_PRECONDITION a key file that others than its owner may read, NOT_FOUND a
+// missing file. `host` is how others reach the server, "" where that is not known.
+absl::StatusOr<std::shared_ptr<grpc::ServerCredentials>> MakeServerCredentials(const TlsConfig& tls,
+                                                                               const std::string& host = "");
 absl::StatusOr<std::shared_ptr<grpc::ChannelCredentials>> MakeChannelCredentials(const TlsConfig& tls);
 
 // A channel with the settings that all our clients use: keepalive, quick reconnection, no HTTP proxy, default message

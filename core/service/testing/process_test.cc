@@ -535,6 +535,18 @@ TEST(Process, TalksTlsWithCertificatesFromFiles) {
   Toy(flags).ExpectEnd(1, {tls.key_file(), "chmod 600"});
 }
 
+TEST(Process, RefusesACertificateForAnotherNameOrOfAnotherAuthorityAtOnce) {
+  const TlsConfig tls = MakeTls(NewFolder(), "IP:10.1.2.3,DNS:node7");
+  Strings flags = kTwoRanks;
+  for (const std::string& flag : TlsFlags(tls)) flags.push_back(flag);
+  Toy(flags).ExpectEnd(2, {tls.cert_file(), "is for IP:10.1.2.3, DNS:node7, and not for 127.0.0.1"});
+  TlsConfig foreign = MakeTls(NewFolder(), "IP:127.0.0.1");
+  foreign.set_ca_file(tls.ca_file());
+  flags = kTwoRanks;
+  for (const std::string& flag : TlsFlags(foreign)) flags.push_back(flag);
+  Toy(flags).ExpectEnd(2, {foreign.cert_file(), "is signed by no authority in tls.ca_file " + tls.ca_file()});
+}
+
 TEST(Process, RanksThatListenOnAllAddressesAreFoundUnderOne) {
   const absl::StatusOr<std::string> host = OwnReachableHost("0.0.0.0");
   if (!host.ok()) GTEST_SKIP() << host.status();
