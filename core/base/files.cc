@@ -38,9 +38,15 @@ absl::Status WriteAll(int fd, std::string_view content, const std::string& path)
 }  // namespace
 
 absl::StatusOr<std::string> ReadFile(const std::string& path) {
-  const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);  // NONBLOCK: a pipe must not hang us
   if (fd < 0) return OsError(errno, "open", path);
   absl::Cleanup close_fd = [fd] { close(fd); };
+  struct stat info;
+  if (fstat(fd, &info) != 0) return OsError(errno, "look at", path);
+  if (!S_ISREG(info.st_mode)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(path, S_ISDIR(info.st_mode) ? " is a folder, not a regular file" : " is not a regular file"));
+  }
   std::string content;
   char buffer[1 << 16];
   for (;;) {

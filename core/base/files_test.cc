@@ -60,6 +60,15 @@ TEST(Files, NameTheMissingFile) {
   EXPECT_NE(status.message().find("/nonexistent/file"), std::string::npos) << status;
 }
 
+TEST(Files, RefuseWhatIsNoRegularFileWithoutReadingIt) {
+  const std::string folder = TempFolder(), pipe = folder + "/pipe";
+  ASSERT_EQ(mkfifo(pipe.c_str(), 0600), 0);
+  EXPECT_EQ(ReadFile(pipe).status(), absl::InvalidArgumentError(pipe + " is not a regular file"));
+  EXPECT_EQ(ReadFile("/dev/zero").status(), absl::InvalidArgumentError("/dev/zero is not a regular file"));
+  EXPECT_EQ(ReadFile(folder).status(), absl::InvalidArgumentError(folder + " is a folder, not a regular file"));
+  EXPECT_TRUE(ReadFile("/proc/self/stat").ok());
+}
+
 TEST(Files, MakeDirsMakesAllAndRefusesAFileInTheWay) {
   const std::string folder = TempFolder();
   ASSERT_TRUE(MakeDirs(folder + "/a/b/c").ok());

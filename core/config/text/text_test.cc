@@ -112,7 +112,8 @@ TEST(ConfigText, NamesTheMissingFile) {
 TEST(ConfigText, NamesAFolderThatIsGivenForAFile) {
   const absl::Status status = LoadRunConfig(testing::TempDir(), {}, "").status();
   EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
-  EXPECT_THAT(std::string(status.message()), AllOf(HasSubstr("--config: "), HasSubstr("Is a directory")));
+  EXPECT_THAT(std::string(status.message()),
+              AllOf(HasSubstr("--config: "), HasSubstr("is a folder, not a regular file")));
 }
 
 }  // namespace
