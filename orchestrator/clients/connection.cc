@@ -2,9 +2,11 @@
 
 #include <unistd.h>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "core/config/address.h"
 #include "core/service/rpc/local_users.h"
+#include "core/service/rpc/status_conversion.h"
 
 namespace quartet {
 
@@ -38,7 +40,7 @@ absl::Status ServiceClient::Connection::Explain(const std::string& call, const a
     if (absl::Status owner = CheckOwner(); !owner.ok()) return owner;
   }
   std::string message = absl::StrCat(service, " at ", address, ", ", call, ": ", status.message());
-  if (status.code() == absl::StatusCode::kUnavailable) {
+  if (status.code() == absl::StatusCode::kUnavailable && !absl::StrContains(status.message(), kNoAnswer)) {
     absl::StrAppend(&message, ". Does it run? Start it with `./bazelw run //", service,
                     " -- --config=FILE`, or all services with the orchestrator's --launch");
   } else if (status.code() == absl::StatusCode::kCancelled) {

@@ -17,6 +17,10 @@ grpc::Status ToGrpc(const absl::Status& status) {
 }
 
 absl::Status FromGrpc(const grpc::Status& status) {
+  // Nothing came back for the time of keepalive (credentials.cc), though the connection stands.
+  if (status.error_code() == grpc::StatusCode::UNAVAILABLE && status.error_message() == "keepalive watchdog timeout") {
+    return absl::UnavailableError(kNoAnswer);
+  }
   return absl::Status(static_cast<absl::StatusCode>(status.error_code()), status.error_message());
 }
 

@@ -30,6 +30,8 @@ requires std::is_invocable_v<Work> grpc::Status ToGrpc(Work&& work) {
   }
 }
 
+// Of a peer that does not answer keepalive any more, in place of gRPC's "keepalive watchdog timeout".
+inline constexpr char kNoAnswer[] = "has not answered for 30 s: it is stopped, or its host is gone";
 absl::Status FromGrpc(const grpc::Status& status);
 
 }  // namespace quartet

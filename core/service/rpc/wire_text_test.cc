@@ -45,6 +45,13 @@ TEST(WireText, IsUtf8) {
   EXPECT_EQ(ToGrpc(absl::NotFoundError("/data/\xC3")).error_message(), "/data/\xEF\xBF\xBD");
 }
 
+TEST(FromGrpc, SaysWhatNoAnswerToKeepaliveMeans) {
+  EXPECT_EQ(FromGrpc(grpc::Status(grpc::StatusCode::UNAVAILABLE, "keepalive watchdog timeout")),
+            absl::UnavailableError("has not answered for 30 s: it is stopped, or its host is gone"));
+  EXPECT_EQ(FromGrpc(grpc::Status(grpc::StatusCode::UNAVAILABLE, "Socket closed")),
+            absl::UnavailableError("Socket closed"));
+}
+
 TEST(ToGrpc, TellsWhatTheBodyOfAHandlerThrows) {
   const grpc::Status no_memory = ToGrpc([]() -> absl::Status { throw std::bad_alloc(); });
   EXPECT_EQ(no_memory.error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED);

@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "core/service/ranks/group/rank_group.h"
+#include "core/service/rpc/status_conversion.h"
 #include "proto/rank.grpc.pb.h"
 
 namespace quartet {
@@ -47,7 +48,7 @@ class LeaderPipe final : public RankPipe {
     if (pipe_.Read(message)) return true;
     ended_ = true;
     context_.TryCancel();
-    why_ended_ = stream_->Finish().error_message();
+    why_ended_ = std::string(FromGrpc(stream_->Finish()).message());
     return false;
   }
   std::string WhyEnded() const override { return why_ended_; }
