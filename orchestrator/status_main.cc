@@ -7,6 +7,7 @@
 #include "core/base/logging.h"
 #include "core/base/status_macros.h"
 #include "core/command_line/command_line.h"
+#include "core/errors/shown.h"
 #include "orchestrator/run_status/run_status.h"
 
 namespace quartet {
@@ -16,7 +17,7 @@ absl::Status ShowStatus(const std::string& run_dir, int64_t patience) {
   QUARTET_ASSIGN_OR_RETURN(RunStatus status, ReadRunStatus(run_dir));
   // Services that a run has started end with it; others may go on.
   QUARTET_RETURN_IF_ERROR(AskServices(absl::Seconds(patience), &status));
-  std::fputs(PrintRunStatus(status, absl::Now()).c_str(), stdout);
+  std::fputs(Shown(PrintRunStatus(status, absl::Now())).c_str(), stdout);
   return absl::OkStatus();
 }
 

@@ -38,7 +38,12 @@ void LogLine(LogSeverity severity, std::string_view file, int line, std::string_
       glog_severity = google::GLOG_FATAL;
       break;
   }
-  google::LogMessage(std::string(file).c_str(), line, glog_severity).stream() << Tag() << message;
+  // What a terminal would obey, in texts from outside.
+  std::string shown(message);
+  for (char& c : shown) {
+    if ((static_cast<unsigned char>(c) < 0x20 && c != '\n' && c != '\t') || c == 0x7f) c = '?';
+  }
+  google::LogMessage(std::string(file).c_str(), line, glog_severity).stream() << Tag() << shown;
 }
 
 }  // namespace quartet

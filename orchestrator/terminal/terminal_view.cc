@@ -10,6 +10,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/time/clock.h"
 #include "core/base/time_left.h"
+#include "core/errors/shown.h"
 
 namespace quartet {
 namespace {
@@ -49,7 +50,7 @@ void TerminalView::Print(const std::string& line) {
 
 void TerminalView::WriteLine(const std::string& line) {
   if (live_) std::fputs(kClearLine, out_);
-  std::fputs(line.c_str(), out_);
+  std::fputs(Shown(line).c_str(), out_);
   std::fputc('\n', out_);
   std::fflush(out_);
   written_ = absl::Now();
@@ -110,7 +111,7 @@ std::string TerminalView::LiveLine() const {
     if (!left.empty()) absl::StrAppend(&line, "  ", left);
   }
   if (!detail_.empty()) absl::StrAppend(&line, "  ", detail_);
-  return line;
+  return Shown(line);
 }
 
 void TerminalView::Refresh() {

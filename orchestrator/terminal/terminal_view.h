@@ -25,7 +25,7 @@ class TerminalView {
   TerminalView(const TerminalView&) = delete;
   TerminalView& operator=(const TerminalView&) = delete;
 
-  // A line that stays.
+  // A line that stays. What a terminal would obey in it is escaped (core/errors/shown.h).
   void Print(const std::string& line);
 
   // What is being done from now on: the live line shows it with the time it has taken and, where total > 0, a bar

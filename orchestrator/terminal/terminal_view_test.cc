@@ -32,6 +32,12 @@ std::string Written(bool live, Use use) {
   return result;
 }
 
+TEST(TerminalView, EscapesWhatATerminalWouldObeyInTextsFromOutside) {
+  const std::string text =
+      Written(false, [](TerminalView& view) { view.Print("prompt: \x1b]0;mine\x07 of\ntwo lines"); });
+  EXPECT_EQ(text, "prompt: \\x1b]0;mine\\x07 of\ntwo lines\n");
+}
+
 TEST(TerminalView, WritesPlainLinesWhereThereIsNoTerminal) {
   const std::string text = Written(false, [](TerminalView& view) {
     view.Begin("generate", 10);
