@@ -2,10 +2,10 @@
 
 #include <cmath>
 
-#include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "core/base/status_macros.h"
 #include "core/data/json.h"
+#include "core/errors/shown.h"
 
 namespace quartet {
 
@@ -25,17 +25,11 @@ std::string PrintJson(const json& value) {
   return value.dump(/*indent=*/-1, ' ', /*ensure_ascii=*/false, json::error_handler_t::replace);
 }
 
-std::string Shown(std::string_view text) {
-  constexpr size_t kMost = 200;
-  return absl::StrCat("\"", absl::Utf8SafeCEscape(absl::string_view(text.data(), std::min(text.size(), kMost))), "\"",
-                      text.size() > kMost ? "..." : "");
-}
-
 absl::StatusOr<float> ReadFinite(const json& value, std::string_view what) {
   const std::string name(what);
   if (value.is_boolean()) return value.get<bool>() ? 1.0f : 0.0f;
   if (!value.is_number())
-    return absl::InternalError(absl::StrCat(name, " is ", Shown(PrintJson(value)), ", no number"));
+    return absl::InternalError(absl::StrCat(name, " is ", Quoted(PrintJson(value)), ", no number"));
   const float number = static_cast<float>(value.get<double>());
   if (!std::isfinite(number)) {
     return absl::InternalError(absl::StrCat(name, " is ", PrintJson(value), ", which is beyond fp32"));
@@ -48,10 +42,10 @@ absl::StatusOr<json> ReadReplyObject(std::string_view reply, std::string_view sh
   if (parsed.ok() && parsed->is_object()) return parsed;
   for (const std::string_view word : {"NaN", "Infinity"}) {
     if (!parsed.ok() && reply.find(word) != std::string_view::npos) {
-      return absl::InternalError(absl::StrCat("the reply ", Shown(reply), " has NaN or Infinity, which is no reward"));
+      return absl::InternalError(absl::StrCat("the reply ", Quoted(reply), " has NaN or Infinity, which is no reward"));
     }
   }
-  return absl::InternalError(absl::StrCat("the reply ", Shown(reply), " is no JSON object ", std::string(shape),
+  return absl::InternalError(absl::StrCat("the reply ", Quoted(reply), " is no JSON object ", std::string(shape),
                                           parsed.ok() ? "" : ": ", std::string(parsed.status().message())));
 }
 
@@ -62,7 +56,7 @@ absl::StatusOr<Reward> ReadReward(std::string_view reply) {
     const json& error = object["error"];
     return absl::InternalError(error.is_string() ? error.get<std::string>() : PrintJson(error));
   }
-  if (!has("reward")) return absl::InternalError(absl::StrCat("the reply ", Shown(reply), " has no \"reward\""));
+  if (!has("reward")) return absl::InternalError(absl::StrCat("the reply ", Quoted(reply), " has no \"reward\""));
   Reward reward;
   QUARTET_ASSIGN_OR_RETURN(reward.value, ReadFinite(object["reward"], "\"reward\""));
   if (has("score")) {

@@ -27,7 +27,4 @@ absl::StatusOr<Reward> ReadReward(std::string_view reply);
 // A finite number that fits into a float; `what` is named in the error (INTERNAL).
 absl::StatusOr<float> ReadFinite(const nlohmann::json& value, std::string_view what);
 
-// Of a reply, for errors: its beginning, printable.
-std::string Shown(std::string_view text);
-
 }  // namespace quartet

@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "core/base/status_macros.h"
 #include "core/data/json.h"
+#include "core/errors/shown.h"
 #include "scorer/rewards/extract.h"
 #include "scorer/rewards/reply_json.h"
 
@@ -18,7 +19,7 @@ using nlohmann::json;
 
 absl::Status Wrong(std::string_view label, absl::string_view why) {
   return absl::InvalidArgumentError(
-      absl::StrCat("label ", Shown(label), " has no tests of a program: ", why,
+      absl::StrCat("label ", Quoted(label), " has no tests of a program: ", why,
                    R"(; what it may be: {"inputs": [...], "outputs": [...]} or {"asserts": [...]})"));
 }
 

@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "core/base/status_macros.h"
 #include "core/data/json.h"
+#include "core/errors/shown.h"
 #include "scorer/rewards/programs/piped_process.h"
 #include "scorer/rewards/reply_json.h"
 
@@ -28,7 +29,7 @@ absl::StatusOr<std::unique_ptr<PipedProcess>> Begin(const CommandOptions& option
 }
 
 absl::Status Named(const std::string& command, const absl::Status& status) {
-  return Prefixed(absl::StrCat("command ", Shown(command)), status);
+  return Prefixed(absl::StrCat("command ", Quoted(command)), status);
 }
 
 class Command final : public RewardFunction {
@@ -63,7 +64,7 @@ class Command final : public RewardFunction {
     // An answer that says {"error": ...} comes from a program that is well; one that is not understood may not be.
     const absl::StatusOr<json> said = ParseJson(*reply, "");
     if (said.ok() && said->is_object() && said->contains("id") && (*said)["id"] != id) {
-      return absl::InternalError(absl::StrCat("the reply ", Shown(*reply), " is to another question than ", id,
+      return absl::InternalError(absl::StrCat("the reply ", Quoted(*reply), " is to another question than ", id,
                                               ": it has answered one twice, or not at all"));
     }
     absl::StatusOr<Reward> reward = ReadReward(*reply);

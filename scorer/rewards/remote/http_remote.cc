@@ -11,6 +11,7 @@
 #include "absl/time/clock.h"
 #include "core/base/logging.h"
 #include "core/base/status_macros.h"
+#include "core/errors/shown.h"
 #include "scorer/rewards/remote/remote.h"
 #include "scorer/rewards/reply_json.h"
 
@@ -127,7 +128,7 @@ class HttpRemote final : public RewardFunction {
       return absl::UnavailableError(*error != '\0' ? error : curl_easy_strerror(code));
     }
     if (status == 200) return std::move(transfer.reply);
-    const std::string message = absl::StrCat("HTTP status ", status, ": ", Shown(transfer.reply));
+    const std::string message = absl::StrCat("HTTP status ", status, ": ", Quoted(transfer.reply));
     return Passes(status) ? absl::UnavailableError(message) : absl::FailedPreconditionError(message);
   }
 
@@ -171,7 +172,7 @@ class HttpRemote final : public RewardFunction {
   static absl::StatusOr<std::vector<absl::StatusOr<Reward>>> ReadReply(const std::string& text, size_t count) {
     QUARTET_ASSIGN_OR_RETURN(const json reply, ReadReplyObject(text, "with \"rewards\""));
     if (!reply.contains("rewards")) {
-      return absl::InternalError(absl::StrCat("the reply ", Shown(text), " has no \"rewards\""));
+      return absl::InternalError(absl::StrCat("the reply ", Quoted(text), " has no \"rewards\""));
     }
     const bool has_scores = reply.contains("scores") && !reply["scores"].is_null();
     const bool has_logs = reply.contains("extra_logs") && !reply["extra_logs"].is_null();

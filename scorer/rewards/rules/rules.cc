@@ -11,6 +11,7 @@
 #include "core/answer_extraction/boxed.h"
 #include "core/base/status_macros.h"
 #include "core/data/json.h"
+#include "core/errors/shown.h"
 #include "core/tokenizer/regex.h"
 #include "scorer/rewards/extract.h"
 #include "scorer/rewards/math/answer.h"
@@ -48,7 +49,7 @@ Rule Plain(Value value_of) {
 }
 
 absl::Status BadLabel(const Answer& answer, std::string_view rule, std::string_view wanted) {
-  return absl::InvalidArgumentError(absl::StrCat("label ", Shown(answer.label), " is no ", std::string(wanted),
+  return absl::InvalidArgumentError(absl::StrCat("label ", Quoted(answer.label), " is no ", std::string(wanted),
                                                  ", which rule \"", std::string(rule), "\" needs"));
 }
 
