@@ -24,11 +24,12 @@ namespace {
 
 class CriticTrainerService final : public RankService, public CriticTrainer::Service {
  public:
-  CriticTrainerService(const RunConfig& config, const RankContext& context, RankGroup& group, const ModelConfig& model)
+  CriticTrainerService(const RunConfig& config, const RankContext& context, RankGroup& group, const ModelConfig& model,
+                       int64_t vocabulary)
       : config_(config),
         context_(context),
         calls_("critic", "critic", config.critic(), config.run_dir(), ServiceFields(config, context.service),
-               HeadKind::kScalar, model, context, group) {}
+               HeadKind::kScalar, model, vocabulary, context, group) {}
 
   grpc::Service* grpc_service() override { return this; }
 
@@ -105,14 +106,11 @@ absl::StatusOr<std::unique_ptr<RankService>> CreateCriticTrainer(const RunConfig
   const std::string& folder = config.critic().pretrain();
   QUARTET_ASSIGN_OR_RETURN(ModelConfig model, ReadModelConfig(folder));
   QUARTET_RETURN_IF_ERROR(CheckLengthInWindow(model, folder, "critic.max_len", config.critic().max_len()));
-  QUARTET_RETURN_IF_ERROR(CheckTokenizerFits(folder, model));
-  if (const std::string& actor = config.actor().pretrain(); !actor.empty() && actor != folder) {
-    QUARTET_ASSIGN_OR_RETURN(ModelConfig actor_model, ReadModelConfig(actor));
-    QUARTET_RETURN_IF_ERROR(CheckSameVocabulary("critic", folder, model, actor, actor_model));
-  }
+  QUARTET_ASSIGN_OR_RETURN(const int64_t vocabulary,
+                           ReadVocabulary("critic", folder, model, config.actor().pretrain()));
   RunConfig own = config;
   QUARTET_RETURN_IF_ERROR(UseNewestState(config.train(), config.run_dir(), "critic_state", own.mutable_critic()));
-  return std::make_unique<CriticTrainerService>(own, context, group, model);
+  return std::make_unique<CriticTrainerService>(own, context, group, model, vocabulary);
 }
 
 }  // namespace quartet

@@ -26,9 +26,10 @@ constexpr int64_t kConvertedAtOnce = int64_t{16} << 20;
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<PolicyEngine>> PolicyEngine::Load(const TrainerConfig& config, uint64_t seed,
-                                                                 const RankContext& context) {
+                                                                 const RankContext& context, int64_t vocabulary) {
   std::unique_ptr<PolicyEngine> engine(new PolicyEngine);
-  QUARTET_RETURN_IF_ERROR(engine->TrainerEngine::Load("policy", HeadKind::kVocabulary, config, seed, context));
+  QUARTET_RETURN_IF_ERROR(
+      engine->TrainerEngine::Load("policy", HeadKind::kVocabulary, config, seed, context, vocabulary));
   const bool is_host_memory = ComputeDevice(engine->model().options().device) == at::kCPU;
   engine->snapshots_ =
       std::make_shared<SnapshotMemory>(&engine->ledger(), is_host_memory ? MemoryTier::kDevice : MemoryTier::kHost);

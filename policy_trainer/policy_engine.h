@@ -15,9 +15,9 @@ namespace quartet {
 
 class PolicyEngine final : public TrainerEngine {
  public:
-  // Of config.actor. `config` is resolved.
+  // Of config.actor. `config` is resolved, `vocabulary` as in ShardedModelOptions.
   static absl::StatusOr<std::unique_ptr<PolicyEngine>> Load(const TrainerConfig& config, uint64_t seed,
-                                                            const RankContext& context);
+                                                            const RankContext& context, int64_t vocabulary = 0);
 
   // Log-probabilities at call.temperature.
   absl::Status Forward(const ForwardCall& call, const std::vector<TokenSequence>& sequences,

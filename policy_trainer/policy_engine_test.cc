@@ -14,6 +14,7 @@
 #include <utility>
 
 #include "core/model/parameter_layout.h"
+#include "core/model/testing/padded_folder.h"
 #include "core/rl/testing/token_arrays.h"
 #include "core/safetensors/reader.h"
 #include "core/training/calls/update_call.h"
@@ -361,6 +362,33 @@ TEST_P(OnePolicyEngineTest, ABudgetPassedByAnUpdateIsTold) {
       EXPECT_EQ((*engine)->Info().memory_totals(0).budget_bytes(), context.device_memory_budget);
     }
   });
+}
+
+TEST_P(OnePolicyEngineTest, RowsThatStandForNoTokenChangeNoLogProbability) {
+  config_.mutable_actor()->set_dtype("bf16");
+  const auto cut = ReadModelConfig(kModel)->vocab_size;
+  const std::string padded = PaddedFolder(kModel, 10, 3);
+  for (const int ranks : {1, 2}) {
+    std::mutex mutex;
+    std::map<bool, std::map<int, std::string>> values;  // by whether the vocabulary is padded, and by rank
+    for (const bool is_padded : {false, true}) {
+      config_.mutable_actor()->set_pretrain(is_padded ? padded : kModel);
+      RunEngineRanks(ranks, [&](const RankContext& context) {
+        auto engine = PolicyEngine::Load(config_.actor(), config_.seed(), context, cut);
+        ASSERT_TRUE(engine.ok()) << engine.status();
+        std::vector<TokenSequence> sequences;
+        for (const TrainingSequence& sequence : batch_.sequences) sequences.push_back(sequence.tokens());
+        ForwardCall call;
+        call.set_temperature(golden_["temperature"]);
+        call.add_micro_batch_sizes(sequences.size());
+        std::vector<TokenValues> replies;
+        ASSERT_TRUE((*engine)->Forward(call, sequences, &replies).ok());
+        std::lock_guard lock(mutex);
+        for (const TokenValues& reply : replies) values[is_padded][context.rank] += reply.SerializeAsString();
+      });
+    }
+    EXPECT_EQ(values[true], values[false]) << ranks << " ranks";
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(Arrangements, PolicyEngineTest,

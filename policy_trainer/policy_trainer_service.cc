@@ -38,13 +38,14 @@ constexpr char kPublish[] = "policy_trainer.Publish";
 
 class PolicyTrainerService final : public RankService, public PolicyTrainer::Service {
  public:
-  PolicyTrainerService(const RunConfig& config, const RankContext& context, RankGroup& group, const ModelConfig& model)
+  PolicyTrainerService(const RunConfig& config, const RankContext& context, RankGroup& group, const ModelConfig& model,
+                       int64_t vocabulary)
       : config_(config),
         context_(context),
         group_(group),
         layout_(MakeParameterLayout(model, HeadKind::kVocabulary)),
         calls_("policy", "actor", config.actor(), config.run_dir(), ServiceFields(config, context.service),
-               HeadKind::kVocabulary, model, context, group) {
+               HeadKind::kVocabulary, model, vocabulary, context, group) {
     RegisterTyped<PublishCall, PublishedPart>(
         group, kPublish, RankGroup::Kind::kIndependent,
         [this](const auto& call, auto* part) { return Freeze(call.version(), part); });
@@ -62,7 +63,7 @@ class PolicyTrainerService final : public RankService, public PolicyTrainer::Ser
 
   absl::Status Load() override {
     QUARTET_ASSIGN_OR_RETURN(std::unique_ptr<PolicyEngine> engine,
-                             PolicyEngine::Load(config_.actor(), config_.seed(), context_));
+                             PolicyEngine::Load(config_.actor(), config_.seed(), context_, calls_.limits().vocab_size));
     engine_ = engine.get();
     calls_.SetEngine(std::move(engine));
     return absl::OkStatus();
@@ -227,12 +228,12 @@ class PolicyTrainerService final : public RankService, public PolicyTrainer::Ser
 absl::StatusOr<std::unique_ptr<RankService>> CreatePolicyTrainer(const RunConfig& config, const RankContext& context,
                                                                  RankGroup& group) {
   const std::string& folder = config.actor().pretrain();
-  QUARTET_ASSIGN_OR_RETURN(ModelConfig model, ReadModelConfig(folder));
+  QUARTET_ASSIGN_OR_RETURN(const ModelConfig model, ReadModelConfig(folder));
   QUARTET_RETURN_IF_ERROR(CheckLengthInWindow(model, folder, "actor.max_len", config.actor().max_len()));
-  QUARTET_RETURN_IF_ERROR(CheckTokenizerFits(folder, model));
+  QUARTET_ASSIGN_OR_RETURN(const int64_t vocabulary, ReadVocabulary(folder, model));
   RunConfig own = config;
   QUARTET_RETURN_IF_ERROR(UseNewestState(config.train(), config.run_dir(), "policy_state", own.mutable_actor()));
-  return std::make_unique<PolicyTrainerService>(own, context, group, std::move(model));
+  return std::make_unique<PolicyTrainerService>(own, context, group, model, vocabulary);
 }
 
 }  // namespace quartet

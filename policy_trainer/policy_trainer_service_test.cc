@@ -13,6 +13,7 @@
 #include "core/checkpoint/state_folder.h"
 #include "core/config/run_config.h"
 #include "core/model/testing/edited_folder.h"
+#include "core/model/testing/letters_tokenizer.h"
 #include "core/rl/testing/token_arrays.h"
 #include "core/safetensors/reader.h"
 #include "core/service/rpc/status_conversion.h"
@@ -216,6 +217,16 @@ TEST_F(PolicyTrainerServiceTest, RefusesWhatIsWrongBeforeAnyRankWorksAndServesOn
   EXPECT_TRUE(absl::IsInvalidArgument(status)) << status;
   EXPECT_THAT(std::string(status.message()), HasSubstr("sequence 1: arrays has no \"loss_weights\""));
   EXPECT_TRUE(LogProbs({Tokens(0, {1, 2})}).ok());
+}
+
+TEST_F(PolicyTrainerServiceTest, RefusesIdsThatTheTokenizerDoesNotHave) {
+  const std::string folder = EditedFolder(config_.actor().pretrain(), nlohmann::json::object());
+  WriteLettersTokenizer(folder, 90);  // of 101 rows
+  config_.mutable_actor()->set_pretrain(folder);
+  Start(1);
+  EXPECT_TRUE(LogProbs({Tokens(0, {1, 89})}).ok());
+  EXPECT_THAT(std::string(LogProbs({Tokens(0, {1, 90})}).status().message()),
+              AllOf(HasSubstr("ids[1] is 90"), HasSubstr("0 to 89")));
 }
 
 // Each place where an update can fail; with one rank at each of its passes, with two on both.

@@ -1,6 +1,7 @@
 // Generates from token ids without a service: for looking at a model, comparing and measuring.
 #include <algorithm>
 #include <chrono>
+#include <filesystem>
 #include <iostream>
 #include <limits>
 #include <map>
@@ -111,7 +112,16 @@ int Main(int argc, char** argv) {
   context.device = "cpu";
   context.store = store.get();
   Ledger ledger;
-  auto engine = RolloutEngine::Load(options, context, &ledger);
+  std::unique_ptr<Tokenizer> tokenizer;
+  if (std::error_code error; std::filesystem::exists(flags.model + "/tokenizer.json", error)) {
+    auto loaded = Tokenizer::Load(flags.model);
+    if (!loaded.ok()) {
+      std::cerr << "generate: " << loaded.status() << "\n";
+      return 1;
+    }
+    tokenizer = *std::move(loaded);
+  }
+  auto engine = RolloutEngine::Load(options, context, &ledger, tokenizer.get());
   if (!engine.ok()) {
     std::cerr << "generate: " << engine.status() << "\n";
     return 1;

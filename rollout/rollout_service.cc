@@ -28,6 +28,7 @@
 #include "core/base/logging.h"
 #include "core/base/status_macros.h"
 #include "core/config/services.h"
+#include "core/model/model_config.h"
 #include "core/service/ranks/group/leader_face.h"
 #include "core/service/rpc/call_deadline.h"
 #include "core/service/rpc/credentials.h"
@@ -113,6 +114,8 @@ class RolloutService final : public RankService,
       return absl::FailedPreconditionError(absl::StrCat("rollout.http is set, but ", options.pretrain(),
                                                         " has no tokenizer.json to read and write text with"));
     }
+    QUARTET_ASSIGN_OR_RETURN(const ModelConfig model, ReadModelConfig(options.pretrain()));
+    rows_ = model.vocab_size;
     QUARTET_ASSIGN_OR_RETURN(std::unique_ptr<RolloutEngine> engine,
                              RolloutEngine::Load(options, context_, worker_.ledger(), tokenizer_.get()));
     QUARTET_RETURN_IF_ERROR(worker_.Use(std::move(engine)));
@@ -218,7 +221,7 @@ class RolloutService final : public RankService,
     QUARTET_ASSIGN_OR_RETURN(std::vector<RolloutRankInfo> ranks, AskRanks(deadline));
     std::vector<RankInfo> infos;
     for (RolloutRankInfo& rank : ranks) infos.push_back(std::move(*rank.mutable_info()));
-    *info = face_.Describe(std::move(infos), max_model_len(), {{"model", vocab_size()}});
+    *info = face_.Describe(std::move(infos), max_model_len(), {{"model", {.rows = rows_, .tokens = vocab_size()}}});
     for (const RolloutMetric& metric : MetricsOf(Summarize(ranks))) {
       if (!metric.name.empty()) (*info->mutable_metrics())["rollout/" + metric.name] = metric.value;
     }
@@ -417,6 +420,7 @@ class RolloutService final : public RankService,
   RankGroup& group_;
   LeaderFace face_;
   std::unique_ptr<Tokenizer> tokenizer_;  // or null
+  int64_t rows_ = 0;                      // of the embedding
   RankWorker worker_;
   ReplayGuard guard_;
   Dispatcher dispatcher_;            // on the leader

@@ -24,11 +24,12 @@ struct ScorerEngine::Impl {
 
   absl::StatusOr<std::unique_ptr<ShardedModel>> LoadFrozen(const std::string& folder, HeadKind head,
                                                            const std::string& dtype, int zero_stage,
-                                                           const std::string& scalar_head = "") {
+                                                           const std::string& scalar_head, int64_t vocabulary) {
     const ShardedModelOptions options = {.head = head,
                                          .zero_stage = zero_stage,
                                          .compute_dtype = ComputeType(dtype),
                                          .device = DeviceOf(*context),
+                                         .vocabulary = vocabulary,
                                          .scalar_head = scalar_head};
     return ShardedModel::Load(folder, options, ranks.get(), &ledger);
   }
@@ -38,8 +39,8 @@ ScorerEngine::ScorerEngine(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) 
 ScorerEngine::~ScorerEngine() = default;
 
 absl::StatusOr<std::unique_ptr<ScorerEngine>> ScorerEngine::Load(const std::optional<ReferenceConfig>& reference,
-                                                                 const RewardConfig& reward,
-                                                                 const RankContext& context) {
+                                                                 const RewardConfig& reward, const RankContext& context,
+                                                                 int64_t vocabulary) {
   auto impl = std::make_unique<Impl>();
   impl->context = &context;
   SetBudgets(context, &impl->ledger);
@@ -47,13 +48,15 @@ absl::StatusOr<std::unique_ptr<ScorerEngine>> ScorerEngine::Load(const std::opti
     QUARTET_ASSIGN_OR_RETURN(impl->ranks, JoinRanks(context, "scorer"));
     if (reference.has_value()) {
       QUARTET_ASSIGN_OR_RETURN(impl->reference, impl->LoadFrozen(reference->pretrain(), HeadKind::kVocabulary,
-                                                                 reference->dtype(), reference->zero_stage()));
+                                                                 reference->dtype(), reference->zero_stage(),
+                                                                 /*scalar_head=*/"", vocabulary));
     }
     for (int i = 0; i < reward.source_size(); ++i) {
       const RewardSource& source = reward.source(i);
       if (source.model().empty()) continue;
-      QUARTET_ASSIGN_OR_RETURN(impl->rewards[i], impl->LoadFrozen(source.model(), HeadKind::kScalar, source.dtype(),
-                                                                  source.zero_stage(), source.value_head_prefix()));
+      QUARTET_ASSIGN_OR_RETURN(impl->rewards[i],
+                               impl->LoadFrozen(source.model(), HeadKind::kScalar, source.dtype(), source.zero_stage(),
+                                                source.value_head_prefix(), vocabulary));
     }
     return absl::OkStatus();
   });

@@ -25,9 +25,11 @@ namespace quartet {
 class ScorerEngine {
  public:
   // Loads the reference model, if there is one, and every reward source's model, sharded over the ranks of `context`,
-  // which must outlive the engine. A reward model without its head is an error. Collective.
+  // which must outlive the engine. A reward model without its head is an error. `vocabulary` as in ShardedModelOptions,
+  // of all models. Collective.
   static absl::StatusOr<std::unique_ptr<ScorerEngine>> Load(const std::optional<ReferenceConfig>& reference,
-                                                            const RewardConfig& reward, const RankContext& context);
+                                                            const RewardConfig& reward, const RankContext& context,
+                                                            int64_t vocabulary = 0);
   ~ScorerEngine();
 
   // Per action token, under the reference model and call.temperature. Collective.

@@ -41,7 +41,7 @@ constexpr char kInfo[] = "scorer.Info";
 
 // What the leader has to know of the models.
 struct ScorerModels {
-  std::map<std::string, int64_t> vocab_sizes;  // by role
+  std::map<std::string, Vocabulary> vocabularies;  // by role
   SequenceCost reference_cost;
   // By index into reward.source.
   std::map<int, SequenceCost> reward_costs;
@@ -59,7 +59,7 @@ class ScorerService final : public RankService, public Scorer::Service {
         context_(context),
         group_(group),
         face_(group, context.service, "the scorer is still loading its models", ServiceFields(config, context.service)),
-        vocab_sizes_(std::move(models.vocab_sizes)),
+        vocabularies_(std::move(models.vocabularies)),
         reference_batching_{
             .limit = config.reference().max_tokens_per_micro_batch() > 0
                          ? MicroBatchLimit{.tokens = config.reference().max_tokens_per_micro_batch()}
@@ -79,7 +79,7 @@ class ScorerService final : public RankService, public Scorer::Service {
     }
     // All models read the same ids. Without a model any id that the wire can carry will do.
     limits_.vocab_size = int64_t{std::numeric_limits<int32_t>::max()} + 1;
-    if (!vocab_sizes_.empty()) limits_.vocab_size = vocab_sizes_.begin()->second;
+    if (!vocabularies_.empty()) limits_.vocab_size = vocabularies_.begin()->second.tokens;
     limits_.max_len = config.actor().max_len();
 
     RegisterTyped<ForwardCall, TokenSequence, ForwardSummary, TokenValues>(
@@ -102,7 +102,8 @@ class ScorerService final : public RankService, public Scorer::Service {
 
   absl::Status Load() override {
     if (ScorerHasModels(config_)) {
-      QUARTET_ASSIGN_OR_RETURN(engine_, ScorerEngine::Load(ReferenceOf(config_), config_.reward(), context_));
+      QUARTET_ASSIGN_OR_RETURN(
+          engine_, ScorerEngine::Load(ReferenceOf(config_), config_.reward(), context_, limits_.vocab_size));
     }
     face_.SetLoaded();
     return absl::OkStatus();
@@ -128,7 +129,7 @@ class ScorerService final : public RankService, public Scorer::Service {
   absl::Status GetInfo(const Deadline& deadline, ServiceInfo* info) {
     QUARTET_RETURN_IF_ERROR(face_.CheckReady("GetInfo"));
     QUARTET_ASSIGN_OR_RETURN(std::vector<RankInfo> ranks, RunOnAll<RankInfo>(group_, kInfo, InfoCall(), deadline));
-    *info = face_.Describe(std::move(ranks), limits_.max_len, vocab_sizes_);
+    *info = face_.Describe(std::move(ranks), limits_.max_len, vocabularies_);
     return absl::OkStatus();
   }
 
@@ -204,7 +205,7 @@ class ScorerService final : public RankService, public Scorer::Service {
   const RankContext& context_;
   RankGroup& group_;
   LeaderFace face_;
-  const std::map<std::string, int64_t> vocab_sizes_;
+  const std::map<std::string, Vocabulary> vocabularies_;
   const MicroBatching reference_batching_;
   const std::map<int, RewardScale> reward_scales_;  // by index into reward.source
   std::map<int, MicroBatching> reward_batching_;    // likewise
@@ -219,20 +220,12 @@ absl::StatusOr<std::unique_ptr<RankService>> CreateScorer(const RunConfig& confi
                                                           RankGroup& group) {
   ScorerModels models;
   if (ScorerHasModels(config)) {
-    // All models must read the ids that the actor writes.
-    std::optional<ModelConfig> actor;
-    if (!config.actor().pretrain().empty()) {
-      QUARTET_ASSIGN_OR_RETURN(actor, ReadModelConfig(config.actor().pretrain()));
-    }
     const auto check = [&](const std::string& role, const std::string& what, const std::string& folder,
                            const std::string& dtype, HeadKind head, SequenceCost* cost) -> absl::Status {
       QUARTET_ASSIGN_OR_RETURN(ModelConfig model, ReadModelConfig(folder));
       QUARTET_RETURN_IF_ERROR(CheckLengthInWindow(model, folder, "actor.max_len", config.actor().max_len()));
-      QUARTET_RETURN_IF_ERROR(CheckTokenizerFits(folder, model));
-      if (actor.has_value()) {
-        QUARTET_RETURN_IF_ERROR(CheckSameVocabulary(what, folder, model, config.actor().pretrain(), *actor));
-      }
-      models.vocab_sizes[role] = model.vocab_size;
+      QUARTET_ASSIGN_OR_RETURN(const int64_t tokens, ReadVocabulary(what, folder, model, config.actor().pretrain()));
+      models.vocabularies[role] = {.rows = model.vocab_size, .tokens = tokens};
       *cost = MakeSequenceCost(model, head, SharingOn(context.device == "cpu", dtype == "bf16", model.head_dim));
       return absl::OkStatus();
     };

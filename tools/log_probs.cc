@@ -24,6 +24,7 @@
 #include "core/data/json.h"
 #include "core/memory/ledger.h"
 #include "core/model/vocabulary_head.h"
+#include "core/training/engine/model_folder_check.h"
 #include "core/zero/sharded_model.h"
 
 namespace quartet {
@@ -98,7 +99,8 @@ absl::Status WriteLogProbs(const std::vector<Ids>& sequences, double temperature
   at::Tensor log_probs;
   model->Forward(batch, [&](const at::Tensor& hidden_TD, const at::Tensor& head_VD) {
     log_probs = ChunkedLogProbs(hidden_TD.index_select(0, at::tensor(predicting, at::kLong)), head_VD,
-                                at::tensor(targets, at::kLong), temperature, {})
+                                HeadTargets{.vocabulary = model->vocabulary(), .ids_A = at::tensor(targets, at::kLong)},
+                                temperature, {})
                     .log_prob_T;
   });
   const float* next = log_probs.const_data_ptr<float>();
@@ -127,6 +129,8 @@ absl::Status Run(const Flags& flags) {
   ShardedModelOptions options;
   options.zero_stage = 0;
   options.compute_dtype = flags.dtype;
+  QUARTET_ASSIGN_OR_RETURN(const ModelConfig config, ReadModelConfig(flags.model));
+  QUARTET_ASSIGN_OR_RETURN(options.vocabulary, ReadVocabulary(flags.model, config));
   QUARTET_ASSIGN_OR_RETURN(const std::unique_ptr<ShardedModel> model,
                            ShardedModel::Load(flags.model, options, group.get(), &ledger));
   const c10::NoGradGuard no_grad;
@@ -134,7 +138,7 @@ absl::Status Run(const Flags& flags) {
   int64_t tokens = 0, line = 0;
   for (std::string text; std::getline(std::cin, text);) {
     ++line;
-    QUARTET_ASSIGN_OR_RETURN(Ids ids, ParseLine(text, line, model->config().vocab_size));
+    QUARTET_ASSIGN_OR_RETURN(Ids ids, ParseLine(text, line, options.vocabulary));
     QUARTET_RETURN_IF_ERROR(CheckLengthInWindow(model->config(), flags.model,
                                                 absl::StrCat("standard input, line ", line, ": the number of ids"),
                                                 static_cast<int64_t>(ids.size())));

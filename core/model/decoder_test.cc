@@ -76,7 +76,7 @@ TEST_P(Architectures, HaveTheLogitsOfTransformers) {
   const Golden golden(GetParam());
   const WholeModel model = Load(GetParam());
   const at::Tensor hidden = model.Forward(golden["ids"].reshape(-1), kStarts);
-  const at::Tensor logits = VocabularyLogits(hidden, model.head_weight()).view({2, 13, -1});
+  const at::Tensor logits = VocabularyLogits(hidden, model.head_weight(), model.config().vocab_size).view({2, 13, -1});
   EXPECT_LT(RelativeDifference(logits, golden["logits"]), 1e-5);
 }
 
@@ -103,7 +103,7 @@ TEST_P(Architectures, ComeCloseInBfloat16) {
   const WholeModel model = Load(GetParam(), at::kBFloat16);
   const at::Tensor hidden = model.Forward(golden["ids"].reshape(-1), kStarts);
   EXPECT_EQ(hidden.scalar_type(), at::kBFloat16);
-  const at::Tensor logits = VocabularyLogits(hidden, model.head_weight()).view({2, 13, -1});
+  const at::Tensor logits = VocabularyLogits(hidden, model.head_weight(), model.config().vocab_size).view({2, 13, -1});
   EXPECT_LT(RelativeDifference(logits, golden["logits"]), 0.05);  // bf16 keeps 8 bits
 }
 

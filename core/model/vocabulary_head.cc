@@ -86,6 +86,7 @@ void CheckTargets(const at::Tensor& targets, int64_t vocabulary) {
 // HeadTargets, less what they are in the caller's order.
 struct TargetsOfRows {
   at::Tensor ids_A, starts_U;
+  int64_t vocabulary;  // of HeadTargets, never 0
 
   // The first one of a row.
   int64_t Begin(int64_t row) const { return starts_U.defined() ? starts_U.const_data_ptr<int64_t>()[row] : row; }
@@ -275,13 +276,13 @@ class LogProbsFunction : public torch::autograd::Function<LogProbsFunction> {
     const int64_t U = hidden_UD.size(0);
     const at::TensorOptions wide = hidden_UD.options().dtype(WideType(hidden_UD.scalar_type()));
     const bool by_rows = ByRows(hidden_UD, WideType(hidden_UD.scalar_type()));
-    if (by_rows && targets.ids_A.is_cpu()) CheckTargets(targets.ids_A, head_VD.size(0));
+    if (by_rows && targets.ids_A.is_cpu()) CheckTargets(targets.ids_A, targets.vocabulary);
     at::Tensor log_prob_A = at::empty({targets.ids_A.size(0)}, wide);
     at::Tensor log_sum_U = at::empty({by_rows ? U : 0}, wide);
     at::Tensor entropy_U = at::empty({entropy.wanted ? U : 0}, wide);
     at::Tensor entropy_log_sum_U = at::empty({by_rows && entropy.wanted ? U : 0}, wide);
     for (const auto& [begin, end] : Chunks(U, chunk_rows)) {
-      const at::Tensor logits = VocabularyLogits(hidden_UD.slice(0, begin, end), head_VD);
+      const at::Tensor logits = VocabularyLogits(hidden_UD.slice(0, begin, end), head_VD, targets.vocabulary);
       if (keeps_logits && end == U) context->saved_data[kLastLogits] = logits;
       TakeLogProbs(logits, targets, begin, temperature, entropy.temperature,
                    {.log_prob_A = log_prob_A,
@@ -297,6 +298,7 @@ class LogProbsFunction : public torch::autograd::Function<LogProbsFunction> {
     }
     context->save_for_backward(saved);
     if (targets.starts_U.defined()) context->saved_data[kStarts] = targets.starts_U;
+    context->saved_data["vocabulary"] = targets.vocabulary;
     context->saved_data["temperature"] = temperature;
     context->saved_data["entropy_temperature"] = entropy.temperature;
     context->saved_data["chunk_rows"] = chunk_rows;
@@ -312,6 +314,7 @@ class LogProbsFunction : public torch::autograd::Function<LogProbsFunction> {
     if (const auto starts = context->saved_data.find(kStarts); starts != context->saved_data.end()) {
       all.targets.starts_U = starts->second.toTensor();
     }
+    all.targets.vocabulary = context->saved_data["vocabulary"].toInt();
     all.temperature = context->saved_data["temperature"].toDouble();
     all.entropy_temperature = context->saved_data["entropy_temperature"].toDouble();
     all.grad_A = grads[0].contiguous();
@@ -337,8 +340,9 @@ class LogProbsFunction : public torch::autograd::Function<LogProbsFunction> {
         part.entropy_log_sum_c = saved[5].slice(0, begin, end);
       }
       const at::Tensor logits_grad =
-          LogitsGradient(end == U ? TakeLastLogits(context, hidden, head_VD) : VocabularyLogits(hidden, head_VD), part,
-                         hidden_UD.scalar_type());
+          LogitsGradient(end == U ? TakeLastLogits(context, hidden, head_VD)
+                                  : VocabularyLogits(hidden, head_VD, all.targets.vocabulary),
+                         part, hidden_UD.scalar_type());
       const int64_t rows = logits_grad.size(0);
       AddHeadGradient(logits_grad, rows == end - begin ? hidden : NarrowPadded(hidden, rows, hidden.scalar_type()),
                       head_VD, begin, end, /*adds=*/end < U, &hidden_grad_UD, &head_grad_VD);
@@ -357,7 +361,9 @@ class LogProbsFunction : public torch::autograd::Function<LogProbsFunction> {
   // Gives up what forward has kept. It is no longer there where a graph is gone through once more.
   static at::Tensor TakeLastLogits(AutogradContext* context, const at::Tensor& hidden_cD, const at::Tensor& head_VD) {
     const auto kept = context->saved_data.find(kLastLogits);
-    if (kept == context->saved_data.end()) return VocabularyLogits(hidden_cD, head_VD);
+    if (kept == context->saved_data.end()) {
+      return VocabularyLogits(hidden_cD, head_VD, context->saved_data["vocabulary"].toInt());
+    }
     at::Tensor logits = kept->second.toTensor();
     context->saved_data.erase(kept);
     return logits;
@@ -401,8 +407,10 @@ class LogProbsFunction : public torch::autograd::Function<LogProbsFunction> {
 
 // LibTorch's product of bf16 matrices would come out as bf16: logits of usual size would move in steps of 1/8, and
 // log-probabilities with them.
-at::Tensor VocabularyLogits(const at::Tensor& hidden_TD, const at::Tensor& head_VD) {
-  return WideProduct(hidden_TD, head_VD);
+at::Tensor VocabularyLogits(const at::Tensor& hidden_TD, const at::Tensor& head_VD, int64_t vocabulary) {
+  at::Tensor logits_TV = WideProduct(hidden_TD, head_VD);
+  if (vocabulary < logits_TV.size(1)) logits_TV.slice(1, vocabulary).fill_(kNoTokenLogit);
+  return logits_TV;
 }
 
 HeadTargets MakeHeadTargets(const std::vector<int64_t>& rows, const std::vector<int64_t>& ids, at::Device device) {
@@ -437,11 +445,12 @@ TokenLogProbs ChunkedLogProbs(const at::Tensor& hidden_TD, const at::Tensor& hea
   QUARTET_CHECK(temperature > 0 && chunk_bytes > 0) << temperature << ", " << chunk_bytes;
   QUARTET_CHECK(entropy.temperature > 0) << entropy.temperature;
   const int64_t chunk_rows = RowsWithin(chunk_bytes, head_VD.size(0), WideType(head_VD.scalar_type()));
+  const int64_t vocabulary = targets.vocabulary > 0 ? targets.vocabulary : head_VD.size(0);
   const at::Tensor hidden_UD = targets.rows_U.defined() ? hidden_TD.index_select(0, targets.rows_U) : hidden_TD;
   const bool has_backward = at::GradMode::is_enabled() && (hidden_UD.requires_grad() || head_VD.requires_grad());
   const variable_list out = LogProbsFunction::apply(
-      hidden_UD, head_VD, TargetsOfRows{targets.ids_A.contiguous(), targets.starts_U}, temperature, entropy, chunk_rows,
-      /*keeps_logits=*/has_backward);
+      hidden_UD, head_VD, TargetsOfRows{targets.ids_A.contiguous(), targets.starts_U, vocabulary}, temperature, entropy,
+      chunk_rows, /*keeps_logits=*/has_backward);
   const auto in_order = [&](const at::Tensor& values, const at::Tensor& places_A) {
     return targets.starts_U.defined() ? values.index_select(0, places_A) : values;
   };

@@ -10,8 +10,12 @@ namespace quartet {
 
 // hidden head^T in fp32 (fp64 for fp64 inputs), [T, V], without gradient: of bf16 inputs too, so that logits are not
 // rounded to bf16's three digits. Trainer and rollout both take their logits here. The head may be
-// packed (core/kernels/linear.h).
-at::Tensor VocabularyLogits(const at::Tensor& hidden_TD, const at::Tensor& head_VD);
+// packed (core/kernels/linear.h). Its rows from `vocabulary` on stand for no token of the tokenizer (embeddings are
+// padded to sizes that products like): their logits are kNoTokenLogit.
+at::Tensor VocabularyLogits(const at::Tensor& hidden_TD, const at::Tensor& head_VD, int64_t vocabulary);
+
+// Weighs nothing in softmax and its gradient, at temperatures from 1e-8 on. Finite, so that 0 times it is 0.
+inline constexpr float kNoTokenLogit = -1e30f;
 
 // What is asked for beside log-probabilities.
 struct EntropyRequest {
@@ -32,10 +36,11 @@ struct TokenLogProbs {
 // Which tokens' log-probabilities are wanted, of which rows of the hidden states. Logits of a row are made once,
 // however many tokens want them.
 struct HeadTargets {
-  at::Tensor rows_U;    // int64, each row once; undefined: all rows
-  at::Tensor ids_A;     // int64, row by row
-  at::Tensor starts_U;  // int64 [U + 1], on the host: row u's are ids_A[starts_U[u]] to ids_A[starts_U[u + 1] - 1].
-                        // Undefined: one each
+  int64_t vocabulary = 0;  // token ids that there are (VocabularyLogits); 0: as many as the head has rows
+  at::Tensor rows_U;       // int64, each row once; undefined: all rows
+  at::Tensor ids_A;        // int64, row by row
+  at::Tensor starts_U;     // int64 [U + 1], on the host: row u's are ids_A[starts_U[u]] to ids_A[starts_U[u + 1] - 1].
+                           // Undefined: one each
   // Where `starts_U` is defined, int64 [A]: of each token, in the order of MakeHeadTargets, its place among ids_A, and
   // that of its row among rows_U. Else ids_A has that order.
   at::Tensor places_A;

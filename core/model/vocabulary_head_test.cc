@@ -2,6 +2,8 @@
 #include "core/model/vocabulary_head.h"
 
 #include <ATen/TensorOperators.h>
+#include <ATen/ops/cat.h>
+#include <ATen/ops/full.h>
 #include <ATen/ops/log_softmax.h>
 #include <ATen/ops/randint.h>
 #include <ATen/ops/randn.h>
@@ -137,6 +139,42 @@ TEST(ChunkedLogProbs, KeepsBfloat16GradientsInTheirType) {
   EXPECT_EQ(head.grad().scalar_type(), at::kBFloat16);
   EXPECT_LT(Difference(hidden.grad(), expected.hidden_grad), 2e-2);
   EXPECT_LT(Difference(head.grad(), expected.head_grad), 2e-2);
+}
+
+TEST(ChunkedLogProbs, WeighsRowsBehindTheVocabularyWithNothing) {
+  for (const at::ScalarType type : {at::kBFloat16, at::kFloat, at::kDouble}) {
+    const Case c;
+    const at::Tensor head = c.head.to(type), hidden = c.hidden.to(type);
+    // Ten rows that copy a token's.
+    const at::Tensor padded = at::cat({head, head.slice(0, 3, 4).expand({10, kHidden})}).contiguous();
+    const auto compute = [&](const at::Tensor& weight) {
+      struct {
+        at::Tensor log_prob, entropy, hidden_grad, head_grad;
+      } out;
+      const at::Tensor x = hidden.clone().set_requires_grad(true), w = weight.clone().set_requires_grad(true);
+      const TokenLogProbs now =
+          ChunkedLogProbs(x, w, HeadTargets{.vocabulary = kVocabulary, .ids_A = c.targets}, 0.7,
+                          {.wanted = true, .temperature = 1.3, .differentiable = true}, Logits(7));
+      ((now.log_prob_T * c.upstream.to(now.log_prob_T.scalar_type())).sum() + now.entropy_T.sum()).backward();
+      out = {now.log_prob_T.detach(), now.entropy_T.detach(), x.grad(), w.grad()};
+      return out;
+    };
+    const auto cut = compute(head), found = compute(padded);
+    // LibTorch's products of other types have bits that depend on the number of rows.
+    if (UsesGemm(head)) {
+      EXPECT_TRUE(at::equal(found.log_prob, cut.log_prob)) << type;
+      EXPECT_TRUE(at::equal(found.entropy, cut.entropy)) << type;
+    }
+    const double rounding = type == at::kBFloat16 ? 1e-2 : 1e-5;
+    EXPECT_LT(Difference(found.log_prob, cut.log_prob), rounding);
+    EXPECT_LT(Difference(found.entropy, cut.entropy), rounding);
+    EXPECT_LT(Difference(found.hidden_grad, cut.hidden_grad), rounding);
+    EXPECT_LT(Difference(found.head_grad.slice(0, 0, kVocabulary), cut.head_grad), rounding);
+    EXPECT_EQ(found.head_grad.slice(0, kVocabulary).abs().max().item<double>(), 0);
+    EXPECT_THROW(ChunkedLogProbs(c.hidden, at::cat({c.head, c.head}),
+                                 HeadTargets{.vocabulary = 5, .ids_A = at::full({kTokens}, 5, at::kLong)}, 1, {}),
+                 c10::Error);
+  }
 }
 
 TEST(ChunkedLogProbs, LeavesOutWhatIsNotAskedFor) {

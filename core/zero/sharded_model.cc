@@ -258,6 +258,14 @@ absl::StatusOr<std::unique_ptr<ShardedModel>> ShardedModel::Load(const std::stri
 const ModelConfig& ShardedModel::config() const { return impl_->config; }
 const ParameterLayout& ShardedModel::layout() const { return impl_->layout; }
 const ShardedModelOptions& ShardedModel::options() const { return impl_->options; }
+int64_t ShardedModel::vocabulary() const {
+  const ModelConfig& config = impl_->config;
+  const ShardedModelOptions& options = impl_->options;
+  const VocabularyRows rows = VocabularyRowsOf(config, options.tensor_parallel);
+  const int64_t tokens = options.vocabulary > 0 ? options.vocabulary : config.vocab_size;
+  return std::clamp<int64_t>(tokens - rows.begin, 0, rows.count);
+}
+
 ProcessGroup& ShardedModel::process_group() { return *impl_->world; }
 
 Ledger& ShardedModel::ledger() { return *impl_->ledger; }

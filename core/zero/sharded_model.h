@@ -44,6 +44,9 @@ struct ShardedModelOptions {
   // Which share of the model this rank has. A share is a model of its own here: frozen, at stage 0, of a group that is
   // this rank alone; config() describes it, layout() its slices. Forward, which knows no partial sums, is not for it.
   TensorParallel tensor_parallel;
+  // Token ids that there are, those of the tokenizer, at most vocab_size: the rows of the vocabulary behind them weigh
+  // nothing (VocabularyLogits). 0: vocab_size.
+  int64_t vocabulary = 0;
   // What the folder calls a scalar head, in place of its config.json's ModelConfig::scalar_head; "": as that.
   std::string scalar_head;
   // A scalar head that the folder does not have: true = drawn from N(0, 1 / (hidden + 1)) with `seed`, unless
@@ -112,6 +115,8 @@ class ShardedModel {
   const ModelConfig& config() const;
   const ParameterLayout& layout() const;
   const ShardedModelOptions& options() const;
+  // Of the rows of the vocabulary head that this rank has, those that stand for tokens: the first ones.
+  int64_t vocabulary() const;
   ProcessGroup& process_group();  // of all ranks
   Ledger& ledger();
 

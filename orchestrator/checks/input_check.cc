@@ -139,8 +139,7 @@ absl::Status CheckCache(const ModelConfig& model, const RunConfig& config) {
 absl::Status CheckModels(const RunConfig& config, const std::vector<std::string>& services) {
   QUARTET_RETURN_IF_ERROR(CheckModelConfigs(config, services));
   const auto [option, folder] = TokenizersModel(config, services);
-  const absl::StatusOr<ModelConfig> first = ReadModelConfig(folder);
-  QUARTET_RETURN_IF_ERROR(Prefixed(option, first.status()));
+  QUARTET_RETURN_IF_ERROR(Prefixed(option, ReadModelConfig(folder).status()));
   std::set<std::string> tokenizers;
   std::set<std::tuple<std::string, HeadKind, bool, std::string>> weights;
   for (const ModelUse& use : ModelsOf(config, services)) {
@@ -148,8 +147,7 @@ absl::Status CheckModels(const RunConfig& config, const std::vector<std::string>
     if (use.option == kRolloutModel) QUARTET_RETURN_IF_ERROR(CheckCache(model, config));
     // To read a tokenizer takes longer than all else here.
     if (tokenizers.insert(use.folder).second) {
-      QUARTET_RETURN_IF_ERROR(Prefixed(use.option, CheckTokenizerFits(use.folder, model)));
-      QUARTET_RETURN_IF_ERROR(Prefixed(use.option, CheckSameVocabulary("model", use.folder, model, folder, *first)));
+      QUARTET_RETURN_IF_ERROR(Prefixed(use.option, ReadVocabulary("model", use.folder, model, folder).status()));
     }
     if (weights.emplace(use.folder, use.head, use.has_head, use.scalar_head).second) {
       QUARTET_RETURN_IF_ERROR(Prefixed(use.option, CheckWeights(use, model)));

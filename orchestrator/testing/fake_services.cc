@@ -334,7 +334,9 @@ grpc::Status FakeServices::Info(const std::string& service, ServiceInfo* info) {
   if (grpc::Status s = Begin(service + ".GetInfo"); !s.ok()) return s;
   info->set_service(service);
   SayVersion(info);
-  (*info->mutable_vocab_size())[service == "scorer" ? "reference" : "model"] = kVocabulary;
+  for (auto* sizes : {info->mutable_vocab_size(), info->mutable_tokenizer_vocab_size()}) {
+    (*sizes)[service == "scorer" ? "reference" : "model"] = kVocabulary;
+  }
   info->set_max_model_len(64);
   RankInfo* rank = info->add_ranks();
   MemoryUse* use = rank->add_memory();

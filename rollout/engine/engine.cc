@@ -66,14 +66,19 @@ class Engine : public RolloutEngine {
         ledger_(ledger),
         groups_(std::move(groups)),
         weights_(std::move(model)),
-        lockstep_(options.zero_stage() == 3 && groups_.all->size() > 1) {
+        lockstep_(options.zero_stage() == 3 && groups_.all->size() > 1),
+        vocabulary_(tokenizer == nullptr ? config().vocab_size : tokenizer->vocab_size()) {
+    // What is never drawn ends nothing.
+    for (const int64_t id : config().eos_token_ids) {
+      if (id < vocabulary_) eos_token_ids_.push_back(id);
+    }
     if (options.tensor_parallel_size() > 1) exchange_.emplace(config(), groups_.of_shares(), device());
     ForwardOptions forward;
     forward.max_num_seqs = std::min(options.max_num_seqs(), options.max_num_batched_tokens());
     forward.max_model_len = options.max_model_len();
     if (!options.enforce_eager()) forward.new_recorder = GraphRecordersFor(device());
     forward_.emplace(std::move(forward), &weights_, exchange_.has_value() ? &*exchange_ : nullptr, ledger);
-    rows_.emplace(config().vocab_size, exchange_.has_value() ? &*exchange_ : nullptr, ledger);
+    rows_.emplace(config().vocab_size, vocabulary_, exchange_.has_value() ? &*exchange_ : nullptr, ledger);
   }
 
   absl::Status MakeCache() {
@@ -268,8 +273,8 @@ class Engine : public RolloutEngine {
 
   uint64_t version() const override { return version_; }
   int64_t max_model_len() const override { return max_model_len_; }
-  int64_t vocab_size() const override { return config().vocab_size; }
-  const std::vector<int64_t>& eos_token_ids() const override { return config().eos_token_ids; }
+  int64_t vocab_size() const override { return vocabulary_; }
+  const std::vector<int64_t>& eos_token_ids() const override { return eos_token_ids_; }
 
   EngineStats stats() const override {
     const std::lock_guard lock(stats_mutex_);
@@ -423,6 +428,8 @@ class Engine : public RolloutEngine {
   const EngineGroups groups_;
   EngineWeights weights_;
   const bool lockstep_;
+  const int64_t vocabulary_;  // token ids that there are, of the model's vocab_size
+  std::vector<int64_t> eos_token_ids_;
   std::optional<ShareExchange> exchange_;  // tensor-parallel
   std::optional<ReuseScope> reuse_;        // from the first forward to the last, and not in sleep
   std::optional<ForwardPass> forward_;     // without a cache while the engine sleeps
@@ -453,6 +460,7 @@ absl::StatusOr<std::unique_ptr<RolloutEngine>> LoadEngine(const RolloutConfig& o
   model_options.zero_stage = options.zero_stage();
   model_options.compute_dtype = options.dtype() == "fp32" ? at::kFloat : at::kBFloat16;
   model_options.device = device;
+  model_options.vocabulary = tokenizer == nullptr ? 0 : tokenizer->vocab_size();
   if (options.tensor_parallel_size() > 1) {
     model_options.tensor_parallel = {context.rank % options.tensor_parallel_size(), options.tensor_parallel_size()};
   }
@@ -470,6 +478,12 @@ absl::StatusOr<std::unique_ptr<RolloutEngine>> LoadEngine(const RolloutConfig& o
     QUARTET_RETURN_IF_ERROR(load());
   }
   const ModelConfig& config = model->config();
+  if (model_options.vocabulary > config.vocab_size) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("the tokenizer has ", model_options.vocabulary, " token ids, but vocab_size in ",
+                     options.pretrain(), "/config.json is ", config.vocab_size, "; allowed: at least as many"));
+  }
+  const int64_t vocabulary = model_options.vocabulary > 0 ? model_options.vocabulary : config.vocab_size;
   RolloutConfig with_length = options;
   if (options.max_model_len() == 0) {
     constexpr int64_t kMost = std::numeric_limits<int32_t>::max();
@@ -479,9 +493,9 @@ absl::StatusOr<std::unique_ptr<RolloutEngine>> LoadEngine(const RolloutConfig& o
   QUARTET_RETURN_IF_ERROR(
       CheckLengthInPositions(config, options.pretrain(), "rollout.max_model_len", options.max_model_len()));
   for (const int32_t id : options.stop_token_ids()) {
-    if (id < 0 || id >= config.vocab_size) {
+    if (id < 0 || id >= vocabulary) {
       return absl::InvalidArgumentError(
-          absl::StrCat("rollout.stop_token_ids holds ", id, "; allowed: 0 to ", config.vocab_size - 1));
+          absl::StrCat("rollout.stop_token_ids holds ", id, "; allowed: 0 to ", vocabulary - 1));
     }
   }
   auto engine = std::make_unique<Engine>(with_length, /*fits_length=*/options.max_model_len() == 0, tokenizer, planned,

@@ -78,9 +78,10 @@ class RolloutEngine {
  public:
   // `options` is the section `rollout` of a configuration (proto/run_config.proto); what is not set has its default.
   // `context.store` is where the ranks meet; `ledger` must outlive the engine, as must `tokenizer`, to find stop
-  // strings with; null: they are refused. On the meta device (a plan) an engine takes no memory and counts what it
-  // would take of a device that is as `planned`; each token it draws is 0. INVALID_ARGUMENT names the option, its value
-  // and what is allowed; the model's own errors name file and tensor.
+  // strings with, whose ids alone are drawn; null: stop strings are refused, and every row of the vocabulary is drawn.
+  // On the meta device (a plan) an engine takes no memory and counts what it would take of a device that is as
+  // `planned`; each token it draws is 0. INVALID_ARGUMENT names the option, its value and what is allowed; the model's
+  // own errors name file and tensor.
   static absl::StatusOr<std::unique_ptr<RolloutEngine>> Load(const RolloutConfig& options, const RankContext& context,
                                                              Ledger* ledger, const Tokenizer* tokenizer = nullptr,
                                                              const PlannedDevice& planned = {});
@@ -136,8 +137,9 @@ class RolloutEngine {
 
   // Tokens of prompt and answer together.
   virtual int64_t max_model_len() const = 0;
+  // Token ids that prompts may have and answers can have.
   virtual int64_t vocab_size() const = 0;
-  // Ends a sequence, unless ignore_eos.
+  // Ends a sequence, unless ignore_eos. Below vocab_size.
   virtual const std::vector<int64_t>& eos_token_ids() const = 0;
   virtual EngineStats stats() const = 0;
   // Adds what is told of a GPU's memory, on one (core/rank/rank_setup.h).

@@ -72,7 +72,8 @@ void ForwardPass::Record() {
     const RotaryTable rotary{.cos_Td = at::index_select(all_positions.cos_Td, 0, positions_B),
                              .sin_Td = at::index_select(all_positions.sin_Td, 0, positions_B)};
     const at::Tensor hidden_BD = ThroughBlocks(weights, rotary, attention, Stem(config, weights.embedding, ids_B));
-    return VocabularyLogits(FinalNorm(config, HeadKind::kVocabulary, weights.norm_D, hidden_BD), weights.head);
+    return VocabularyLogits(FinalNorm(config, HeadKind::kVocabulary, weights.norm_D, hidden_BD), weights.head,
+                            weights_->model().vocabulary());
   };
   graphs_.emplace(options_.new_recorder(), &*cache_, options, std::move(forward), ledger_);
   recorded_places_ = weights_->places();
@@ -126,7 +127,7 @@ at::Tensor ForwardPass::Run(const std::vector<ScheduledChunk>& chunks, const std
       const at::Tensor of_ND =
           FinalNorm(config, HeadKind::kVocabulary, norm_D, at::index_select(hidden_TD, 0, as_tensor(of_rows)));
       const MemoryScope logits(ledger_, MemoryCategory::kLogits);
-      const at::Tensor logits_NV = VocabularyLogits(of_ND, head_VD);
+      const at::Tensor logits_NV = VocabularyLogits(of_ND, head_VD, model.vocabulary());
       const at::Tensor all = exchange_ != nullptr ? exchange_->GatherLogits(logits_NV) : logits_NV.contiguous();
       return on_host || all.is_meta() ? HostCopyOf(ledger_, MemoryCategory::kLogits, all) : all;
     };

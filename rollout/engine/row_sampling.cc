@@ -25,11 +25,11 @@ bool IsForGpu(const SamplingRule& rule, const SamplingHistory& history) {
 }
 
 // What a row is drawn by, with its edits behind those of other rows.
-RowToDraw RowOf(const SamplingRule& rule, const SamplingHistory& history, int64_t vocab_size,
+RowToDraw RowOf(const SamplingRule& rule, const SamplingHistory& history, int64_t vocabulary,
                 std::vector<LogitEdit>* edits) {
   RowToDraw row = {.temperature = rule.greedy() ? 0 : rule.temperature,
                    .log_prob_temperature = rule.log_prob_temperature(),
-                   .top_k = rule.top_k < vocab_size ? std::max(rule.top_k, 0) : 0,
+                   .top_k = rule.top_k < vocabulary ? std::max(rule.top_k, 0) : 0,
                    .top_p = rule.top_p,
                    .min_p = rule.min_p,
                    .edits_begin = static_cast<int32_t>(edits->size())};
@@ -48,8 +48,12 @@ at::Tensor WordsOn(at::Device device, std::vector<Value>* values) {
 
 }  // namespace
 
-RowSampling::RowSampling(int64_t vocab_size, ShareExchange* exchange, Ledger* ledger)
-    : vocab_size_(vocab_size), exchange_(exchange), ledger_(ledger), samplers_(at::get_num_threads()) {}
+RowSampling::RowSampling(int64_t vocab_size, int64_t vocabulary, ShareExchange* exchange, Ledger* ledger)
+    : vocab_size_(vocab_size),
+      vocabulary_(vocabulary),
+      exchange_(exchange),
+      ledger_(ledger),
+      samplers_(at::get_num_threads()) {}
 
 std::vector<absl::StatusOr<SampledToken>> RowSampling::Score(absl::Span<const PromptToken> tokens,
                                                              const at::Tensor& logits, const Calls& calls) {
@@ -112,7 +116,7 @@ std::vector<absl::StatusOr<SampledToken>> RowSampling::DrawOnGpu(const std::vect
     const SamplingRule& rule = call.rule();
     if (const SamplingHistory history = call.HistoryOf(*draws[i].sequence); IsForGpu(rule, history)) {
       drawn_here.push_back(i);
-      RowToDraw& row = here.emplace_back(RowOf(rule, history, vocab_size_, &edits));
+      RowToDraw& row = here.emplace_back(RowOf(rule, history, vocabulary_, &edits));
       row.noise_key = call.NoiseKeyOf(*draws[i].sequence);
       row.row = static_cast<int32_t>(draws[i].row);
       cuts |= row.top_k > 0 || row.top_p < 1;
@@ -142,7 +146,8 @@ std::vector<absl::StatusOr<SampledToken>> RowSampling::DrawOnGpu(const std::vect
     for (size_t i = 0; i < found.size(); ++i) {
       if (!std::isfinite(found[i].largest)) {
         drawn[drawn_here[i]] = Sampler::NotFinite(found[i].largest);
-      } else if (!std::isfinite(found[i].largest_edited)) {
+      } else if (!std::isfinite(found[i].largest_edited) || found[i].id >= vocabulary_) {
+        // Behind the tokens are logits so low that one of them is drawn where no token can be.
         drawn[drawn_here[i]] = Sampler::NothingLeft();
       } else {
         drawn[drawn_here[i]] = SampledToken{.id = found[i].id,
@@ -171,13 +176,13 @@ absl::StatusOr<SampledToken> RowSampling::DrawToken(const Draw& draw, const at::
                                                 call.HistoryOf(*draw.sequence), call.NoiseKeyOf(*draw.sequence));
 }
 
-// A row of logits as a forward gives them, where they are or in `joined`. Any thread.
+// The tokens' part of a row of logits as a forward gives them, where they are or in `joined`. Any thread.
 absl::Span<const float> RowSampling::Row(const at::Tensor& logits, int64_t row, std::vector<float>* joined) const {
   if (exchange_ != nullptr) {
     exchange_->CopyRow(logits, row, joined);
-    return *joined;
+    return absl::MakeConstSpan(joined->data(), vocabulary_);
   }
-  return absl::MakeConstSpan(logits.const_data_ptr<float>() + row * vocab_size_, vocab_size_);
+  return absl::MakeConstSpan(logits.const_data_ptr<float>() + row * vocab_size_, vocabulary_);
 }
 
 }  // namespace quartet

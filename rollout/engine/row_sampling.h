@@ -36,8 +36,9 @@ class RowSampling {
  public:
   using Calls = absl::flat_hash_map<uint64_t, RunningCall>;
 
-  // `exchange`: of tensor-parallel ranks, each with a part of every row; else null. Both outlive this.
-  RowSampling(int64_t vocab_size, ShareExchange* exchange, Ledger* ledger);
+  // Rows have `vocab_size` logits, of which the first `vocabulary` are of tokens. `exchange`: of tensor-parallel ranks,
+  // each with a part of every row; else null. Both outlive this.
+  RowSampling(int64_t vocab_size, int64_t vocabulary, ShareExchange* exchange, Ledger* ledger);
 
   // Of row i of `logits` what tokens[i] is worth. On the meta device nothing is.
   std::vector<absl::StatusOr<SampledToken>> Score(absl::Span<const PromptToken> tokens, const at::Tensor& logits,
@@ -57,7 +58,7 @@ class RowSampling {
   absl::StatusOr<SampledToken> DrawToken(const Draw& draw, const at::Tensor& logits, const Calls& calls);
   absl::Span<const float> Row(const at::Tensor& logits, int64_t row, std::vector<float>* joined) const;
 
-  const int64_t vocab_size_;
+  const int64_t vocab_size_, vocabulary_;
   ShareExchange* const exchange_;
   Ledger* const ledger_;
   std::vector<Sampler> samplers_;  // one a thread

@@ -13,8 +13,8 @@
 namespace quartet {
 
 struct SequenceLimits {
-  int64_t vocab_size = 0;
-  int64_t max_len = 0;  // tokens
+  int64_t vocab_size = 0;  // token ids that there are
+  int64_t max_len = 0;     // tokens
 };
 
 int64_t CountActions(const TokenSequence& sequence);

@@ -25,9 +25,11 @@ at::Tensor ToTensor(const std::vector<T>& values, at::ScalarType type, at::Devic
 
 PackedBatch Pack(const std::vector<const TokenSequence*>& sequences, const ShardedModel& model) {
   const ShardedModelOptions& options = model.options();
-  return Pack(sequences, options.device,
-              SharingOn(ComputeDevice(options.device) == at::kCPU, options.compute_dtype == at::kBFloat16,
-                        model.config().head_dim));
+  PackedBatch batch = Pack(sequences, options.device,
+                           SharingOn(ComputeDevice(options.device) == at::kCPU, options.compute_dtype == at::kBFloat16,
+                                     model.config().head_dim));
+  batch.targets.vocabulary = model.vocabulary();
+  return batch;
 }
 
 PackedBatch Pack(const std::vector<const TokenSequence*>& sequences, at::Device device, Sharing sharing) {

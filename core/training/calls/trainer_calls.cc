@@ -10,7 +10,7 @@ namespace quartet {
 
 TrainerCalls::TrainerCalls(const std::string& name, const std::string& section, const TrainerConfig& config,
                            const std::string& run_dir, std::map<std::string, std::string> configuration, HeadKind head,
-                           const ModelConfig& model, const RankContext& context, RankGroup& group)
+                           const ModelConfig& model, int64_t vocabulary, const RankContext& context, RankGroup& group)
     : name_(name),
       run_dir_(run_dir),
       forward_method_(absl::StrCat(name, "_trainer.Forward")),
@@ -20,7 +20,8 @@ TrainerCalls::TrainerCalls(const std::string& name, const std::string& section, 
       group_(group),
       face_(group, context.service, absl::StrCat("the ", name, " trainer is still loading its model"),
             std::move(configuration)),
-      limits_{.vocab_size = model.vocab_size, .max_len = config.max_len()},
+      limits_{.vocab_size = vocabulary, .max_len = config.max_len()},
+      vocabulary_{.rows = model.vocab_size, .tokens = vocabulary},
       batch_limits_(context.batch_limits),
       forward_batching_(ForwardBatching(
           section, config,
@@ -61,7 +62,7 @@ void TrainerCalls::SetEngine(std::unique_ptr<TrainerEngine> engine) {
 absl::Status TrainerCalls::GetInfo(const Deadline& deadline, ServiceInfo* info) {
   QUARTET_RETURN_IF_ERROR(face_.CheckReady("GetInfo"));
   QUARTET_ASSIGN_OR_RETURN(std::vector<RankInfo> ranks, RunOnAll<RankInfo>(group_, info_method_, InfoCall(), deadline));
-  *info = face_.Describe(std::move(ranks), limits_.max_len, {{"model", limits_.vocab_size}});
+  *info = face_.Describe(std::move(ranks), limits_.max_len, {{"model", vocabulary_}});
   if (const std::optional<CallIdentity> last = guard_.last_applied()) *info->mutable_last_applied() = *last;
   return absl::OkStatus();
 }

@@ -32,11 +32,11 @@ namespace quartet {
 class TrainerCalls {
  public:
   // `name` of the model, "policy" or "critic": of its checkpoints, and of the service with "_trainer" behind it.
-  // `config` is its section, named `section`: "actor" or "critic"; `configuration` is ServiceFields. Registers the
-  // ranks' methods.
+  // `config` is its section, named `section`: "actor" or "critic"; `configuration` is ServiceFields. `vocabulary`:
+  // token ids that there are. Registers the ranks' methods.
   TrainerCalls(const std::string& name, const std::string& section, const TrainerConfig& config,
                const std::string& run_dir, std::map<std::string, std::string> configuration, HeadKind head,
-               const ModelConfig& model, const RankContext& context, RankGroup& group);
+               const ModelConfig& model, int64_t vocabulary, const RankContext& context, RankGroup& group);
 
   // Before this calls are UNAVAILABLE.
   void SetEngine(std::unique_ptr<TrainerEngine> engine);
@@ -81,6 +81,7 @@ class TrainerCalls {
   RankGroup& group_;
   LeaderFace face_;
   const SequenceLimits limits_;
+  const Vocabulary vocabulary_;
   BatchLimits* const batch_limits_;
   const MicroBatching forward_batching_, update_batching_;
   ReplayGuard guard_;

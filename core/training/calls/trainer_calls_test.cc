@@ -12,8 +12,8 @@ TEST(TrainerCalls, SayThatARankIsLoadingUntilItHasAnEngine) {
   const RankContext context;
   const auto group = RankGroup::Create(context, nullptr, [](const absl::Status& why) { FAIL() << why; });
   ASSERT_TRUE(group->Start(absl::ZeroDuration()).ok());
-  const TrainerCalls calls("policy", "actor", TrainerConfig(), "/run", {}, HeadKind::kVocabulary, SmolLm2(), context,
-                           *group);
+  const TrainerCalls calls("policy", "actor", TrainerConfig(), "/run", {}, HeadKind::kVocabulary, SmolLm2(),
+                           SmolLm2().vocab_size, context, *group);
   for (const char* method :
        {"policy_trainer.Info", "policy_trainer.Forward", "policy_trainer.Update", "policy_trainer.Save"}) {
     const absl::Status status = group->Run(method, {RankInput()}, Deadline::Never()).status();

@@ -1,6 +1,7 @@
 #include "core/training/engine/model_folder_check.h"
 
 #include <filesystem>
+#include <memory>
 
 #include "absl/strings/str_cat.h"
 #include "core/base/status_macros.h"
@@ -9,29 +10,30 @@
 
 namespace quartet {
 
-absl::Status CheckTokenizerFits(const std::string& folder, const ModelConfig& config) {
+absl::StatusOr<int64_t> ReadVocabulary(const std::string& folder, const ModelConfig& config) {
   const std::string path = folder + "/tokenizer.json";
   std::error_code error;
-  if (!std::filesystem::exists(path, error)) return absl::OkStatus();
-  QUARTET_ASSIGN_OR_RETURN(std::unique_ptr<Tokenizer> tokenizer, Tokenizer::Load(folder));
-  if (tokenizer->vocab_size() > config.vocab_size) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "tokenizer of another vocabulary size than the model: ", path, " has ", tokenizer->vocab_size(),
-        " token ids, but vocab_size in ", folder, "/config.json is ", config.vocab_size,
-        "; the model needs at least as many as the tokenizer. Use the tokenizer that the model was trained with."));
-  }
-  return absl::OkStatus();
+  if (!std::filesystem::exists(path, error)) return config.vocab_size;
+  QUARTET_ASSIGN_OR_RETURN(const std::unique_ptr<Tokenizer> tokenizer, Tokenizer::Load(folder));
+  if (tokenizer->vocab_size() <= config.vocab_size) return tokenizer->vocab_size();
+  return absl::InvalidArgumentError(absl::StrCat(
+      "tokenizer of another vocabulary size than the model: ", path, " has ", tokenizer->vocab_size(),
+      " token ids, but vocab_size in ", folder, "/config.json is ", config.vocab_size,
+      "; the model needs at least as many as the tokenizer. Use the tokenizer that the model was trained with."));
 }
 
-absl::Status CheckSameVocabulary(const std::string& role, const std::string& folder, const ModelConfig& config,
-                                 const std::string& actor_folder, const ModelConfig& actor_config) {
+absl::StatusOr<int64_t> ReadVocabulary(const std::string& role, const std::string& folder, const ModelConfig& config,
+                                       const std::string& actor_folder) {
+  QUARTET_ASSIGN_OR_RETURN(const int64_t own, ReadVocabulary(folder, config));
+  if (actor_folder.empty() || actor_folder == folder) return own;
+  QUARTET_ASSIGN_OR_RETURN(const ModelConfig actor_config, ReadModelConfig(actor_folder));
   if (config.vocab_size != actor_config.vocab_size) {
     return absl::InvalidArgumentError(absl::StrCat(
         "the ", role, " ", folder, " has a vocabulary of ", config.vocab_size, " tokens, but the actor ", actor_folder,
         " one of ", actor_config.vocab_size, "; both read the same token ids, so they must be equal."));
   }
   QUARTET_ASSIGN_OR_RETURN(const std::string difference, DescribeTokenizerDifference(folder, actor_folder));
-  if (difference.empty()) return absl::OkStatus();
+  if (difference.empty()) return ReadVocabulary(actor_folder, actor_config);
   return absl::InvalidArgumentError(absl::StrCat("the ", role, " ", folder, " has another tokenizer than the actor ",
                                                  actor_folder, ": ", difference,
                                                  ". It is given the actor's token ids, which would be other texts to "

@@ -1,20 +1,24 @@
 // Checks of model folders before anything is loaded. LibTorch-free.
 #pragma once
 
+#include <cstdint>
 #include <string>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "core/model/model_config.h"
 
 namespace quartet {
 
-// INVALID_ARGUMENT where `folder` has a tokenizer.json with token ids that the folder's own model, `config`, does not
-// have: names both sizes. A folder without a tokenizer is in order.
-absl::Status CheckTokenizerFits(const std::string& folder, const ModelConfig& config);
+// How many token ids there are for the model of `folder`, read as `config`: as many as its tokenizer.json has; without
+// one, as its embedding has rows, of which there are often more (ShardedModelOptions::vocabulary). INVALID_ARGUMENT
+// where the tokenizer has ids that the model does not have: names both sizes.
+absl::StatusOr<int64_t> ReadVocabulary(const std::string& folder, const ModelConfig& config);
 
-// INVALID_ARGUMENT where two models that read the same token ids have vocabularies of different sizes, or tokenizers
-// that differ; names both folders, and the sizes or the difference. `role` is what `folder` is for: "reference model".
-absl::Status CheckSameVocabulary(const std::string& role, const std::string& folder, const ModelConfig& config,
-                                 const std::string& actor_folder, const ModelConfig& actor_config);
+// The same of a model that is given the token ids of the actor, whose folder is another: the actor's. INVALID_ARGUMENT
+// where the two have vocabularies of different sizes, or tokenizers that differ; names both folders, and the sizes or
+// the difference. `role` is what `folder` is for: "reference model". With an `actor_folder` of "" it is as above.
+absl::StatusOr<int64_t> ReadVocabulary(const std::string& role, const std::string& folder, const ModelConfig& config,
+                                       const std::string& actor_folder);
 
 }  // namespace quartet

@@ -17,7 +17,7 @@ namespace quartet {
 namespace {
 
 TrainableModelOptions TrainerOptions(const TrainerConfig& config, HeadKind head, uint64_t seed,
-                                     const RankContext& context) {
+                                     const RankContext& context, int64_t vocabulary) {
   TrainableModelOptions options;
   options.model.head = head;
   options.model.zero_stage = config.zero_stage();
@@ -26,6 +26,7 @@ TrainableModelOptions TrainerOptions(const TrainerConfig& config, HeadKind head,
   options.model.device = DeviceOf(context);
   options.model.initialize_missing_head = head == HeadKind::kScalar;
   options.model.seed = seed;
+  options.model.vocabulary = vocabulary;
   options.optimizer = MakeOptimizer(config);
   options.gradient_checkpointing = config.gradient_checkpointing();
   options.model.adam_offload = config.adam_offload();
@@ -51,7 +52,7 @@ TrainerEngine::TrainerEngine() : impl_(std::make_unique<Impl>()) {}
 TrainerEngine::~TrainerEngine() = default;
 
 absl::Status TrainerEngine::Load(const std::string& name, HeadKind head, const TrainerConfig& config, uint64_t seed,
-                                 const RankContext& context) {
+                                 const RankContext& context, int64_t vocabulary) {
   Impl& impl = *impl_;
   impl.name = name;
   impl.config = config;
@@ -59,9 +60,9 @@ absl::Status TrainerEngine::Load(const std::string& name, HeadKind head, const T
   SetBudgets(context, &impl.ledger);
   return CatchExceptions(absl::StrCat("loading the ", name), impl.ledger, [&]() -> absl::Status {
     QUARTET_ASSIGN_OR_RETURN(impl.ranks, JoinMesh(context, name, config.shard_size()));
-    QUARTET_ASSIGN_OR_RETURN(impl.trainable,
-                             TrainableModel::Load(config.pretrain(), TrainerOptions(config, head, seed, context),
-                                                  impl.ranks.get(), &impl.ledger));
+    QUARTET_ASSIGN_OR_RETURN(
+        impl.trainable, TrainableModel::Load(config.pretrain(), TrainerOptions(config, head, seed, context, vocabulary),
+                                             impl.ranks.get(), &impl.ledger));
     if (config.load_checkpoint().empty()) return absl::OkStatus();
     return LoadTrainingState(*impl.trainable, config.load_checkpoint());
   });

@@ -54,9 +54,10 @@ class TrainerEngine {
   TrainerEngine();
 
   // Loads config.pretrain and config.load_checkpoint, sharded over the ranks of `context`, which must outlive this.
-  // `name` is the model's in messages. A scalar head that the folder does not have is drawn with `seed`. Collective.
+  // `name` is the model's in messages. A scalar head that the folder does not have is drawn with `seed`. `vocabulary`
+  // as in ShardedModelOptions. Collective.
   absl::Status Load(const std::string& name, HeadKind head, const TrainerConfig& config, uint64_t seed,
-                    const RankContext& context);
+                    const RankContext& context, int64_t vocabulary = 0);
   ShardedModel& model() const;
   Ledger& ledger() const;
 

@@ -144,13 +144,14 @@ void ExpectGolden(const json& golden, const Results& results) {
   }
 }
 
-void WithRanks(const RolloutConfig& options, int ranks, const std::function<void(int, RolloutEngine&)>& body) {
+void WithRanks(const RolloutConfig& options, int ranks, const std::function<void(int, RolloutEngine&)>& body,
+               const Tokenizer* tokenizer) {
   const auto store = MakeLocalStore();
   std::vector<std::thread> threads;
   for (int rank = 0; rank < ranks; ++rank) {
     threads.emplace_back([&, rank] {
       Ledger ledger;
-      auto engine = RolloutEngine::Load(options, ContextOf(rank, ranks, store.get()), &ledger);
+      auto engine = RolloutEngine::Load(options, ContextOf(rank, ranks, store.get()), &ledger, tokenizer);
       ASSERT_TRUE(engine.ok()) << engine.status();
       body(rank, **engine);
       EXPECT_EQ(ledger.current(MemoryCategory::kGathered), 0);
@@ -165,9 +166,9 @@ void WithTwoShardedRanks(RolloutConfig options, const std::function<void(int, Ro
 }
 
 void WithTensorParallelRanks(RolloutConfig options, int ranks, const std::function<void(int, RolloutEngine&)>& body,
-                             int engines) {
+                             int engines, const Tokenizer* tokenizer) {
   options.set_tensor_parallel_size(ranks);
-  WithRanks(options, engines * ranks, body);
+  WithRanks(options, engines * ranks, body, tokenizer);
 }
 
 Results GenerateInSteps(RolloutEngine& engine, const SamplingParams& sampling, const std::vector<GenerationTask>& tasks,

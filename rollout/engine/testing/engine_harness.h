@@ -66,13 +66,14 @@ std::vector<int32_t> AnswerOf(const GeneratedSequence& sequence);
 void ExpectGolden(const nlohmann::json& golden, const Results& results);
 
 // Runs `body` as each of `ranks` ranks that share an engine.
-void WithRanks(const RolloutConfig& options, int ranks, const std::function<void(int, RolloutEngine&)>& body);
+void WithRanks(const RolloutConfig& options, int ranks, const std::function<void(int, RolloutEngine&)>& body,
+               const Tokenizer* tokenizer = nullptr);
 
 void WithTwoShardedRanks(RolloutConfig options, const std::function<void(int, RolloutEngine&)>& body);
 
 // `engines` engines of `ranks` ranks each.
 void WithTensorParallelRanks(RolloutConfig options, int ranks, const std::function<void(int, RolloutEngine&)>& body,
-                             int engines = 1);
+                             int engines = 1, const Tokenizer* tokenizer = nullptr);
 
 // As many steps for a rank whatever it has to do.
 Results GenerateInSteps(RolloutEngine& engine, const SamplingParams& sampling, const std::vector<GenerationTask>& tasks,

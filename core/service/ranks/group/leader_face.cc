@@ -19,12 +19,15 @@ absl::Status LeaderFace::CheckReady(const std::string& call) const {
 absl::Status LeaderFace::StillLoading() const { return quartet::StillLoading(still_loading_); }
 
 ServiceInfo LeaderFace::Describe(std::vector<RankInfo> ranks, int64_t max_model_len,
-                                 const std::map<std::string, int64_t>& vocab_sizes) const {
+                                 const std::map<std::string, Vocabulary>& vocabularies) const {
   ServiceInfo info;
   info.set_service(service_);
   SayVersion(&info);
   info.set_max_model_len(static_cast<int32_t>(max_model_len));
-  for (const auto& [role, size] : vocab_sizes) (*info.mutable_vocab_size())[role] = static_cast<int32_t>(size);
+  for (const auto& [role, vocabulary] : vocabularies) {
+    (*info.mutable_vocab_size())[role] = static_cast<int32_t>(vocabulary.rows);
+    (*info.mutable_tokenizer_vocab_size())[role] = static_cast<int32_t>(vocabulary.tokens);
+  }
   info.mutable_configuration()->insert(configuration_.begin(), configuration_.end());
   for (RankInfo& rank : ranks) *info.add_ranks() = std::move(rank);
   return info;

@@ -14,6 +14,12 @@
 
 namespace quartet {
 
+// Of a model.
+struct Vocabulary {
+  int64_t rows;    // of the embedding
+  int64_t tokens;  // ids that it takes
+};
+
 class LeaderFace {
  public:
   // `still_loading` as for StillLoading (core/base/loading.h): "the scorer is still loading its models".
@@ -34,9 +40,9 @@ class LeaderFace {
   // What a rank says that has nothing loaded: UNAVAILABLE. The leader may have loaded before it, or it has failed to.
   absl::Status StillLoading() const;
 
-  // To every client. `ranks` in their order; `max_model_len` in tokens; `vocab_sizes` by role.
+  // To every client. `ranks` in their order; `max_model_len` in tokens; `vocabularies` by role.
   ServiceInfo Describe(std::vector<RankInfo> ranks, int64_t max_model_len,
-                       const std::map<std::string, int64_t>& vocab_sizes) const;
+                       const std::map<std::string, Vocabulary>& vocabularies) const;
 
  private:
   const RankGroup& group_;

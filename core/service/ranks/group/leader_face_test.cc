@@ -35,11 +35,12 @@ TEST(LeaderFace, DescribesTheServiceAndItsRanksInOrder) {
   std::vector<RankInfo> ranks(2);
   ranks[0].set_rank(0);
   ranks[1].set_rank(1);
-  const ServiceInfo info = leader.Describe(ranks, 512, {{"model", 100}, {"reference", 101}});
+  const ServiceInfo info = leader.Describe(ranks, 512, {{"model", {100, 90}}, {"reference", {101, 90}}});
   EXPECT_EQ(info.service(), "toy");
   EXPECT_GT(info.protocol_version(), 0);
   EXPECT_EQ(info.max_model_len(), 512);
   EXPECT_EQ(info.vocab_size().at("reference"), 101);
+  EXPECT_EQ(info.tokenizer_vocab_size().at("reference"), 90);
   EXPECT_EQ(info.configuration().at("toy.size"), "3");
   ASSERT_EQ(info.ranks_size(), 2);
   EXPECT_EQ(info.ranks(1).rank(), 1);
