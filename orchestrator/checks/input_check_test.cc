@@ -14,6 +14,7 @@
 #include "core/config/run_config.h"
 #include "core/model/initialize.h"
 #include "core/model/model_config.h"
+#include "core/model/testing/letters_tokenizer.h"
 #include "orchestrator/testing/scratch_folder.h"
 
 namespace quartet {
@@ -155,11 +156,22 @@ TEST_F(CheckInputsTest, NamesATensorOfAnotherShape) {
 }
 
 TEST_F(CheckInputsTest, NamesModelsOfDifferentVocabularies) {
-  ModelConfig large = TinyModel();
-  large.vocab_size = 48;
-  WriteModel("critic", HeadKind::kScalar, large);
+  ModelConfig small = TinyModel();
+  small.vocab_size = 24;
+  WriteModel("critic", HeadKind::kScalar, small);
   config_.mutable_critic()->set_pretrain(InScratch("critic"));
-  EXPECT_THAT(Error(), AllOf(StartsWith("critic.pretrain: "), HasSubstr("48"), HasSubstr("32")));
+  EXPECT_THAT(Error(), AllOf(StartsWith("critic.pretrain: "), HasSubstr("24"), HasSubstr("32")));
+}
+
+TEST_F(CheckInputsTest, TakesModelsOfOneTokenizerWhateverTheirPadding) {
+  ModelConfig padded = TinyModel();
+  padded.vocab_size = 48;
+  WriteModel("critic", HeadKind::kScalar, padded);
+  for (const char* name : {"model", "reward", "critic"}) WriteLettersTokenizer(InScratch(name), 30);
+  config_.mutable_critic()->set_pretrain(InScratch("critic"));
+  EXPECT_EQ(Error(), "");
+  WriteLettersTokenizer(InScratch("critic"), 31);
+  EXPECT_THAT(Error(), AllOf(StartsWith("critic.pretrain: "), HasSubstr("another tokenizer")));
 }
 
 TEST_F(CheckInputsTest, NamesALengthBeyondTheModelsWindow) {

@@ -90,6 +90,13 @@ absl::Status CheckFits(const ServiceClient& client, const ServiceInfo& info, int
                                                         ". Give each model the tokenizer that it was trained with"));
     }
   }
+  for (const auto& [role, size] : info.tokenizer_vocab_size()) {
+    if (size != tokenizer_vocab_size) {
+      return absl::FailedPreconditionError(absl::StrCat(PlaceOf(client), ": its ", role, " takes ", size,
+                                                        " token ids but the tokenizer has ", tokenizer_vocab_size,
+                                                        ". All models of a run must share one tokenizer"));
+    }
+  }
   if (info.max_model_len() > 0 && longest_sequence > info.max_model_len()) {
     return absl::FailedPreconditionError(
         absl::StrCat(PlaceOf(client), " takes sequences of at most ", info.max_model_len(),
@@ -149,21 +156,8 @@ absl::StatusOr<Hello> SayHello(Services& services, const RunConfig& config, int3
   std::vector<const ServiceInfo*> infos;
   for (const auto& [client, info] : peers) infos.push_back(info);
   QUARTET_RETURN_IF_ERROR(CheckCpuKernels(infos));
-  std::string first_name;
-  int32_t first_size = 0;
   for (const auto& [client, info] : peers) {
     QUARTET_RETURN_IF_ERROR(CheckFits(*client, *info, tokenizer_vocab_size, longest));
-    for (const auto& [role, size] : info->vocab_size()) {
-      const std::string name = absl::StrCat(client->service(), "'s ", role);
-      if (first_name.empty()) {
-        first_name = name;
-        first_size = size;
-      } else if (size != first_size) {
-        return absl::FailedPreconditionError(absl::StrCat("vocabularies differ: ", first_name, " has ", first_size,
-                                                          " tokens, ", name, " has ", size,
-                                                          ". All models of a run must share one tokenizer"));
-      }
-    }
   }
   return hello;
 }

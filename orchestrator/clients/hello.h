@@ -26,9 +26,9 @@ using OnLoading = std::function<void(const std::string& waiting, const std::stri
 
 // Asks every service who it is, waits for those that are still loading, and refuses, with both values in the message:
 // another service at the address, another protocol version, a configuration other than the run's (all differences of
-// all services), ranks whose CPUs multiply in different ways, vocabularies that differ between models, a tokenizer with
-// ids that the models do not have, a longest sequence shorter than prompt and answer, a rollout that is paused. Which
-// training state a trainer was started from is its own affair where the run is to be continued.
+// all services), ranks whose CPUs multiply in different ways, models of another number of token ids than the
+// tokenizer's (their embeddings may be padded), a longest sequence shorter than prompt and answer, a rollout that is
+// paused. Which training state a trainer was started from is its own affair where the run is to be continued.
 absl::StatusOr<Hello> SayHello(Services& services, const RunConfig& config, int32_t tokenizer_vocab_size,
                                const OnLoading& on_loading);
 
@@ -36,7 +36,7 @@ absl::StatusOr<Hello> SayHello(Services& services, const RunConfig& config, int3
 // log-probabilities of one token differ.
 absl::Status CheckCpuKernels(const std::vector<const ServiceInfo*>& services);
 
-// The same of one service; of several models the vocabularies are compared by SayHello.
+// The same of one service.
 absl::StatusOr<ServiceInfo> CheckService(ServiceClient& client, const RunConfig& config, int32_t tokenizer_vocab_size,
                                          int64_t longest_sequence, const OnLoading& on_loading);
 

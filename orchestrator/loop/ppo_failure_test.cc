@@ -206,9 +206,10 @@ TEST_F(PpoFailureTest, RefusesServicesThatDoNotFitTogether) {
                                HasSubstr(absl::StrCat(" to ", kProtocolVersion))));
   again();
   services_.spoil_info = [](ServiceInfo* info) {
-    if (info->service() == "critic_trainer") (*info->mutable_vocab_size())["model"] = 256;
+    if (info->service() == "critic_trainer") (*info->mutable_tokenizer_vocab_size())["model"] = 256;
   };
-  EXPECT_THAT(message(), AllOf(HasSubstr("critic_trainer's model has 256"), HasSubstr("128")));
+  EXPECT_THAT(message(), AllOf(HasSubstr("critic_trainer"), HasSubstr("its model takes 256 token ids"),
+                               HasSubstr("the tokenizer has 128")));
   again();
   services_.spoil_info = [](ServiceInfo* info) {
     for (auto& [role, size] : *info->mutable_vocab_size()) size = 100;

@@ -27,13 +27,14 @@ absl::StatusOr<int64_t> ReadVocabulary(const std::string& role, const std::strin
   QUARTET_ASSIGN_OR_RETURN(const int64_t own, ReadVocabulary(folder, config));
   if (actor_folder.empty() || actor_folder == folder) return own;
   QUARTET_ASSIGN_OR_RETURN(const ModelConfig actor_config, ReadModelConfig(actor_folder));
-  if (config.vocab_size != actor_config.vocab_size) {
+  QUARTET_ASSIGN_OR_RETURN(const std::string difference, DescribeTokenizerDifference(folder, actor_folder));
+  if (difference.empty()) {
+    QUARTET_ASSIGN_OR_RETURN(const int64_t tokens, ReadVocabulary(actor_folder, actor_config));
+    if (tokens <= config.vocab_size) return tokens;
     return absl::InvalidArgumentError(absl::StrCat(
         "the ", role, " ", folder, " has a vocabulary of ", config.vocab_size, " tokens, but the actor ", actor_folder,
-        " one of ", actor_config.vocab_size, "; both read the same token ids, so they must be equal."));
+        " one of ", tokens, "; it is given the actor's token ids, so it must have at least as many."));
   }
-  QUARTET_ASSIGN_OR_RETURN(const std::string difference, DescribeTokenizerDifference(folder, actor_folder));
-  if (difference.empty()) return ReadVocabulary(actor_folder, actor_config);
   return absl::InvalidArgumentError(absl::StrCat("the ", role, " ", folder, " has another tokenizer than the actor ",
                                                  actor_folder, ": ", difference,
                                                  ". It is given the actor's token ids, which would be other texts to "

@@ -16,8 +16,9 @@ namespace quartet {
 absl::StatusOr<int64_t> ReadVocabulary(const std::string& folder, const ModelConfig& config);
 
 // The same of a model that is given the token ids of the actor, whose folder is another: the actor's. INVALID_ARGUMENT
-// where the two have vocabularies of different sizes, or tokenizers that differ; names both folders, and the sizes or
-// the difference. `role` is what `folder` is for: "reference model". With an `actor_folder` of "" it is as above.
+// where the two have tokenizers that differ, or the model has fewer rows than the actor ids; names both folders, and
+// the difference or the sizes. `role` is what `folder` is for: "reference model". With an `actor_folder` of "" it is as
+// above.
 absl::StatusOr<int64_t> ReadVocabulary(const std::string& role, const std::string& folder, const ModelConfig& config,
                                        const std::string& actor_folder);
 

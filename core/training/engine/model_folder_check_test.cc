@@ -55,6 +55,11 @@ TEST_F(ReadVocabularyTest, OfAModelWithoutATokenizerIsTheActors) {
   EXPECT_EQ(*Of(Model("without", 32, 0), actor), 21);
   EXPECT_EQ(*Of(actor, actor), 21);
   EXPECT_EQ(*Of(actor, ""), 21);
+  EXPECT_EQ(*Of(Model("wider", 48, 21), actor), 21);
+  EXPECT_EQ(*Of(Model("wider_without", 48, 0), actor), 21);
+  EXPECT_EQ(*Of(Model("narrower", 21, 21), actor), 21);
+  EXPECT_THAT(std::string(Of(Model("too_narrow", 20, 0), actor).status().message()),
+              AllOf(HasSubstr("too_narrow has a vocabulary of 20"), HasSubstr("actor one of 21")));
   EXPECT_THAT(std::string(Of(Model("other", 32, 22), actor).status().message()),
               AllOf(HasSubstr("critic"), HasSubstr("another tokenizer"), HasSubstr("token 21 is \"a21\", not nothing")));
 }
