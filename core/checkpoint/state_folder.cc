@@ -9,13 +9,13 @@
 #include <nlohmann/json.hpp>
 #include <utility>
 
-#include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "core/base/files.h"
 #include "core/base/hash.h"
 #include "core/base/status_macros.h"
+#include "core/checkpoint/hashed_text.h"
 #include "core/data/json.h"
 #include "core/safetensors/writer.h"
 #include "core/weights/tensor_hash.h"
@@ -31,10 +31,6 @@ constexpr int64_t kMaxManifestBytes = int64_t{1} << 30;
 constexpr int kMaxManifestDepth = 8;
 // Hashed while still in the processor's cache.
 constexpr int64_t kChunkBytes = 1 << 20;
-// The manifest's text begins so, with the hash of all that follows.
-constexpr char kHashPrefix[] = "{\"hash\": \"";
-constexpr size_t kHashDigits = 16;
-constexpr size_t kHashedFrom = sizeof(kHashPrefix) - 1 + kHashDigits;
 
 std::string Hex(uint64_t value) { return absl::StrFormat("%016x", value); }
 
@@ -72,8 +68,7 @@ std::string ManifestText(const StateManifest& manifest) {
                                 {"header_hash", Hex(file.header_hash)},
                                 {"slices", std::move(slices)}});
   }
-  const std::string rest = absl::StrCat("\", \"content\": ", content.dump(1), "}\n");
-  return absl::StrCat(kHashPrefix, Hex(HashBytes(rest)), rest);
+  return WithOwnHash(absl::StrCat("{\"content\": ", content.dump(1), "}\n"));
 }
 
 // Typed access to the fields of a manifest; the first thing that is wrong is kept.
@@ -115,7 +110,7 @@ class Fields {
   }
   uint64_t AsHash(const nlohmann::json& value) {
     uint64_t hash = 0;
-    if (!value.is_string() || value.get_ref<const std::string&>().size() != kHashDigits ||
+    if (!value.is_string() || value.get_ref<const std::string&>().size() != 16 ||
         !absl::SimpleHexAtoi(value.get_ref<const std::string&>(), &hash)) {
       Fail("a hash is not 16 hexadecimal digits");
     }
@@ -153,14 +148,10 @@ absl::Status CheckCoverage(const std::string& path, const StateManifest& manifes
 }
 
 absl::StatusOr<StateManifest> ParseManifest(const std::string& path, const std::string& text) {
-  if (!absl::StartsWith(text, kHashPrefix) || text.size() < kHashedFrom) {
+  if (!BeginsWithHash(text)) {
     return absl::InvalidArgumentError(absl::StrCat(path, ": is not the manifest of a training state"));
   }
-  const std::string_view hashed = std::string_view(text).substr(kHashedFrom);
-  if (Hex(HashBytes(hashed)) != std::string_view(text).substr(sizeof(kHashPrefix) - 1, kHashDigits)) {
-    return absl::DataLossError(
-        absl::StrCat(path, ": does not have the hash that it begins with: it was cut short or altered"));
-  }
+  QUARTET_RETURN_IF_ERROR(CheckOwnHash(text, path));
   QUARTET_ASSIGN_OR_RETURN(const nlohmann::json json, ParseJson(text, path, kMaxManifestDepth));
   Fields fields(path);
   const nlohmann::json& content = fields.Get(json, "content", nlohmann::json::value_t::object);

@@ -29,6 +29,7 @@
 #include "core/service/ranks/addresses/port_reservation.h"
 #include "core/service/rpc/credentials.h"
 #include "core/training/engine/model_folder_check.h"
+#include "orchestrator/run_folder/checkpoint_record.h"
 
 namespace quartet {
 namespace {
@@ -140,7 +141,7 @@ absl::Status CheckModels(const RunConfig& config, const std::vector<std::string>
   QUARTET_RETURN_IF_ERROR(CheckModelConfigs(config, services));
   const auto [option, folder] = TokenizersModel(config, services);
   QUARTET_RETURN_IF_ERROR(Prefixed(option, ReadModelConfig(folder).status()));
-  std::set<std::string> tokenizers;
+  std::set<std::string> tokenizers, folders;
   std::set<std::tuple<std::string, HeadKind, bool, std::string>> weights;
   for (const ModelUse& use : ModelsOf(config, services)) {
     QUARTET_ASSIGN_OR_RETURN(const ModelConfig model, ReadModelConfig(use.folder));
@@ -151,6 +152,9 @@ absl::Status CheckModels(const RunConfig& config, const std::vector<std::string>
     }
     if (weights.emplace(use.folder, use.head, use.has_head, use.scalar_head).second) {
       QUARTET_RETURN_IF_ERROR(Prefixed(use.option, CheckWeights(use, model)));
+    }
+    if (folders.insert(use.folder).second) {
+      QUARTET_RETURN_IF_ERROR(Prefixed(use.option, VerifySavedModel(use.folder)));
     }
   }
   return absl::OkStatus();

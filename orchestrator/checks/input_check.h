@@ -19,9 +19,10 @@ absl::Status CheckModelFolder(const std::string& option, const std::string& fold
 absl::Status CheckModelConfigs(const RunConfig& config, const std::vector<std::string>& services);
 
 // Certificates and the folder of the actor, or of a reward model that is trained; with `launch` also what `services`,
-// which are started here, will load: model folders (shapes and vocabularies, lengths, what weights there are), training
-// states, the HTTP interface's files; whether there are devices for them, and nobody else at the ports where they
-// listen. Errors name the option, what is wrong and what would help.
+// which are started here, will load: model folders (shapes and vocabularies, lengths, what weights there are; those of
+// checkpoints are read whole, and held against the hashes of their record), training states, the HTTP interface's
+// files; whether there are devices for them, and nobody else at the ports where they listen. Errors name the option,
+// what is wrong and what would help.
 absl::Status CheckInputs(const RunConfig& config, const std::vector<std::string>& services, bool launch);
 
 // That a batch is not larger than all `prompts` prompts, so that it would have to repeat some.

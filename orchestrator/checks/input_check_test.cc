@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include <filesystem>
+#include <fstream>
 #include <string>
 #include <vector>
 
@@ -15,6 +16,7 @@
 #include "core/model/initialize.h"
 #include "core/model/model_config.h"
 #include "core/model/testing/letters_tokenizer.h"
+#include "orchestrator/run_folder/checkpoint_record.h"
 #include "orchestrator/testing/scratch_folder.h"
 
 namespace quartet {
@@ -79,6 +81,28 @@ TEST_F(CheckInputsTest, AcceptsWhatServicesCanLoad) {
       EXPECT_TRUE(status.ok()) << status;
     }
   }
+}
+
+TEST_F(CheckInputsTest, RefusesAModelOfACheckpointOfWhichABitIsFlipped) {
+  WriteModel("step_3/policy", HeadKind::kVocabulary);
+  CheckpointRecord record;
+  record.step = 3;
+  record.rollout_batch_size = 1;
+  const auto models = HashModels(InScratch("step_3"));
+  ASSERT_TRUE(models.ok()) << models.status();
+  record.models = *models;
+  ASSERT_TRUE(WriteCheckpointRecord(InScratch("step_3"), record).ok());
+  config_.mutable_actor()->set_pretrain(InScratch("step_3/policy"));
+  EXPECT_EQ(Error(), "");
+  const std::string file = InScratch("step_3/policy/model.safetensors");
+  {
+    std::fstream weights(file, std::ios::in | std::ios::out | std::ios::binary);
+    weights.seekg(-1, std::ios::end);
+    const auto last = static_cast<char>(weights.get() ^ 1);
+    weights.seekp(-1, std::ios::end);
+    weights.put(last);
+  }
+  EXPECT_EQ(Error(), absl::StrCat("actor.pretrain: ", file, ": does not have the bytes that it had when it was saved"));
 }
 
 TEST_F(CheckInputsTest, NamesTheOptionOfAFolderThatDoesNotExist) {

@@ -2,11 +2,14 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
+#include <map>
 #include <optional>
 #include <string>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "core/checkpoint/folder_hashes.h"
 #include "orchestrator/run_folder/metrics.h"
 
 namespace quartet {
@@ -38,12 +41,25 @@ struct CheckpointRecord {
   // The numbers of the step before `step`, all but those of its evaluation, and whether it has one.
   Metrics metrics;
   bool has_evaluation = false;
+
+  // What the models' folders ("policy", "critic") had in them, by their names. Not in records of release 0.1.0.
+  std::map<std::string, FolderHashes> models;
+  // Set where it is read: whether it began with its own hash, as all do but those of release 0.1.0.
+  bool has_own_hash = false;
 };
 
-// `folder`/checkpoint.json, durably.
+// `folder`/checkpoint.json, durably; it begins with its own hash (core/checkpoint/hashed_text.h).
 absl::Status WriteCheckpointRecord(const std::string& folder, const CheckpointRecord& record);
 
-// NOT_FOUND where there is no record. Errors name the file.
+// NOT_FOUND where there is no record, DATA_LOSS where it is not as it was written, INVALID_ARGUMENT where a field is
+// not what it may be. Errors name the file, and the field with what is allowed.
 absl::StatusOr<CheckpointRecord> ReadCheckpointRecord(const std::string& folder);
+
+// The hashes of the models' folders that are in the checkpoint `folder`.
+absl::StatusOr<std::map<std::string, FolderHashes>> HashModels(const std::string& folder);
+
+// Where `model` is the folder of a model in a checkpoint whose record has its hashes: DATA_LOSS names a file that is
+// not as it was saved. OK of all other folders. `proceed` as of VerifyFolder.
+absl::Status VerifySavedModel(const std::string& model, const std::function<absl::Status()>& proceed = nullptr);
 
 }  // namespace quartet

@@ -26,6 +26,8 @@ TEST(CheckpointRecord, IsReadAsItWasWritten) {
   record.metrics.Set("policy/grad_norm", NAN);
   record.metrics.Set("tokens/generated", 123456);
   record.has_evaluation = true;
+  record.prompts_drawn = 512;
+  record.models["policy"]["config.json"] = {.bytes = 12, .hash = 0xfedcba9876543211};
   ASSERT_TRUE(WriteCheckpointRecord(scratch.path(), record).ok());
   const auto read = ReadCheckpointRecord(scratch.path());
   ASSERT_TRUE(read.ok()) << read.status();
@@ -42,6 +44,31 @@ TEST(CheckpointRecord, IsReadAsItWasWritten) {
   EXPECT_TRUE(std::isnan(*read->metrics.Get("policy/grad_norm")));
   EXPECT_EQ(read->metrics.Get("tokens/generated"), 123456);
   EXPECT_TRUE(read->has_evaluation);
+  EXPECT_EQ(read->prompts_drawn, 512);
+  EXPECT_EQ(read->models, record.models);
+  EXPECT_TRUE(read->has_own_hash);
+}
+
+TEST(CheckpointRecord, KnowsOfEachByteWhetherItWasAltered) {
+  const ScratchFolder scratch;
+  CheckpointRecord record;
+  record.step = 4;
+  record.rollout_batch_size = 16;
+  record.prompts_drawn = 512;
+  ASSERT_TRUE(WriteCheckpointRecord(scratch.path(), record).ok());
+  const std::string text = scratch.Read("checkpoint.json");
+  for (size_t at = 0; at < text.size(); ++at) {
+    for (const int flip : {1, 4}) {
+      std::string altered = text;
+      altered[at] = static_cast<char>(altered[at] ^ flip);
+      scratch.Write("checkpoint.json", altered);
+      EXPECT_FALSE(ReadCheckpointRecord(scratch.path()).ok()) << altered;
+    }
+  }
+  for (size_t size = 0; size < text.size(); ++size) {
+    scratch.Write("checkpoint.json", text.substr(0, size));
+    EXPECT_FALSE(ReadCheckpointRecord(scratch.path()).ok()) << size;
+  }
 }
 
 TEST(CheckpointRecord, RefusesWhatIsNoRecord) {
@@ -50,7 +77,9 @@ TEST(CheckpointRecord, RefusesWhatIsNoRecord) {
   const std::string whole = R"("step": 4, "kl_coefficient": 0.1, "seed": 1, "rollout_batch_size": 2,
                                "prompts_hash": "12")";
   scratch.Write("checkpoint.json", "{" + whole + "}");
-  EXPECT_TRUE(ReadCheckpointRecord(scratch.path()).ok());
+  const auto without_hash = ReadCheckpointRecord(scratch.path());
+  ASSERT_TRUE(without_hash.ok()) << without_hash.status();
+  EXPECT_FALSE(without_hash->has_own_hash);
   for (const std::string& text :
        {std::string("[]"), std::string("{}"), std::string("{\"step\": -1}"),
         std::string("{\"step\": 4, \"kl_coefficient\": 0.1, \"seed\": 1}"), "{" + whole + ", \"metrics\": []}",
@@ -59,6 +88,52 @@ TEST(CheckpointRecord, RefusesWhatIsNoRecord) {
     const absl::Status status = ReadCheckpointRecord(scratch.path()).status();
     EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << text;
     EXPECT_THAT(std::string(status.message()), HasSubstr(scratch.path() + "/checkpoint.json"));
+  }
+}
+
+TEST(CheckpointRecord, NamesTheFieldThatIsNotWhatItMayBe) {
+  const ScratchFolder scratch;
+  const auto error = [&](const std::string& step, const std::string& coefficient, const std::string& more) {
+    scratch.Write("checkpoint.json", "{\"step\": " + step + ", \"kl_coefficient\": " + coefficient +
+                                         ", \"seed\": 1, \"rollout_batch_size\": 2, \"prompts_hash\": \"12\"" + more +
+                                         "}");
+    return std::string(ReadCheckpointRecord(scratch.path()).status().message());
+  };
+  EXPECT_EQ(error("4", "0.1", ", \"prompts_drawn\": 4"), "");
+  EXPECT_THAT(error("0", "0.1", ""), HasSubstr("step is \"0\"; it must be a whole number of 1 to 9007199254740992"));
+  EXPECT_THAT(error("4", "-5", ""), HasSubstr("kl_coefficient is \"-5\"; it must be a number of at least 0"));
+  EXPECT_THAT(error("4", "\"x\"", ""), HasSubstr("kl_coefficient is "));
+  for (const std::string drawn : {"-5", "0", "3", "4611686018427387904", "8.5", "null"}) {
+    EXPECT_THAT(error("4", "0.1", ", \"prompts_drawn\": " + drawn), HasSubstr("prompts_drawn is \"" + drawn + "\""));
+  }
+  EXPECT_THAT(error("4", "0.1", ", \"policy_state\": {\"manifest_hash\": \"1\", \"optimizer_steps\": -1}"),
+              HasSubstr("optimizer_steps is \"-1\""));
+  EXPECT_THAT(error("4", "0.1", ", \"policy_state\": {\"manifest_hash\": \"1\"}"),
+              HasSubstr("optimizer_steps is missing"));
+  EXPECT_THAT(error("4", "0.1", ", \"has_evaluation\": 1"), HasSubstr("has_evaluation is \"1\""));
+  EXPECT_THAT(error("4", "0.1", ", \"hash\": \"12\""), HasSubstr("\"hash\" is "));
+}
+
+TEST(CheckpointRecord, HoldsTheHashesOfTheModels) {
+  const ScratchFolder scratch;
+  scratch.Write("step_4/policy/model.safetensors", "weights");
+  CheckpointRecord record;
+  record.step = 4;
+  record.rollout_batch_size = 2;
+  const std::string folder = scratch.path() + "/step_4";
+  const auto models = HashModels(folder);
+  ASSERT_TRUE(models.ok()) << models.status();
+  record.models = *models;
+  ASSERT_EQ(record.models.size(), 1);
+  ASSERT_TRUE(WriteCheckpointRecord(folder, record).ok());
+  EXPECT_TRUE(VerifySavedModel(folder + "/policy").ok());
+  EXPECT_TRUE(VerifySavedModel(folder + "/policy/").ok());
+  EXPECT_TRUE(VerifySavedModel(scratch.path()).ok());
+  scratch.Write("step_4/policy/model.safetensors", "weighus");
+  for (const std::string end : {"", "/"}) {
+    const absl::Status status = VerifySavedModel(folder + "/policy" + end);
+    EXPECT_EQ(status.code(), absl::StatusCode::kDataLoss);
+    EXPECT_THAT(std::string(status.message()), HasSubstr("/step_4/policy/model.safetensors"));
   }
 }
 

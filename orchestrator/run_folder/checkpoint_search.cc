@@ -47,6 +47,25 @@ absl::Status CheckCheckpoint(const std::string& folder, int64_t step, const Chec
   return policy.ok() ? critic_done : policy;
 }
 
+absl::StatusOr<std::vector<std::string>> NotesOf(const std::string& folder, const CheckpointRecord& record,
+                                                 const std::function<absl::Status()>& proceed) {
+  std::vector<std::string> notes;
+  if (!record.has_own_hash) {
+    notes.push_back(absl::StrCat(folder,
+                                 "/checkpoint.json has no hash of its own, as release 0.1.0 wrote it: whether it was "
+                                 "altered since is not known"));
+  }
+  for (const auto& [model, hashes] : record.models) {
+    const absl::Status whole = VerifyFolder(absl::StrCat(folder, "/", model), hashes, proceed);
+    QUARTET_RETURN_IF_ERROR(proceed());
+    if (whole.ok()) continue;
+    notes.push_back(
+        absl::StrCat("do not use the model ", folder, "/", model,
+                     " (the run goes on from the training state beside it, which is whole): ", whole.message()));
+  }
+  return notes;
+}
+
 }  // namespace
 
 std::optional<CheckpointRecord> NewestRecord(const std::string& checkpoints) {
@@ -73,6 +92,7 @@ absl::StatusOr<CheckpointSearch> FindNewestCheckpoint(const std::string& checkpo
     const absl::Status status = record.ok() ? CheckCheckpoint(folder, step, *record, proceed) : record.status();
     QUARTET_RETURN_IF_ERROR(proceed());
     if (status.ok()) {
+      QUARTET_ASSIGN_OR_RETURN(search.notes, NotesOf(folder, *record, proceed));
       search.found = *std::move(record);
       return search;
     }

@@ -19,6 +19,9 @@ struct CheckpointSearch {
   std::optional<CheckpointRecord> found;
   // One sentence for each folder newer than it that was passed over.
   std::vector<std::string> passed_over;
+  // What a person should know of the one that is found: that a model's folder, which the run does not go on from, is
+  // damaged; that its record has no hash of its own.
+  std::vector<std::string> notes;
 };
 
 // The newest checkpoint of the folder `checkpoints` that verifies: its commit record is there and names training

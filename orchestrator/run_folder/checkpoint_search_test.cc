@@ -36,6 +36,7 @@ class CheckpointSearchTest : public ::testing::Test {
   void Save(int64_t step) {
     CheckpointRecord record;
     record.step = step;
+    record.rollout_batch_size = 2;
     record.policy = WriteTrainingState(Folder(step) + "/policy_state", step);
     record.critic = WriteTrainingState(Folder(step) + "/critic_state", step);
     ASSERT_TRUE(WriteCheckpointRecord(Folder(step), record).ok());
@@ -123,6 +124,7 @@ TEST_F(CheckpointSearchTest, PassesOverARecordThatIsNone) {
 TEST_F(CheckpointSearchTest, PassesOverACheckpointWithoutTrainingStates) {
   CheckpointRecord record;
   record.step = 15;
+  record.rollout_batch_size = 2;
   ASSERT_TRUE(WriteCheckpointRecord(Folder(15), record).ok());
   ExpectPassesOverTheNewest("train.save_optimizer");
 }
@@ -170,6 +172,36 @@ TEST_F(CheckpointSearchTest, FailsWhereTheFolderCannotBeRead) {
 TEST_F(CheckpointSearchTest, EndsWhenItIsTold) {
   const absl::Status stop = absl::CancelledError("stopped by SIGINT");
   EXPECT_EQ(FindNewestCheckpoint(checkpoints_, [&] { return stop; }).status(), stop);
+}
+
+TEST_F(CheckpointSearchTest, SaysThatAModelBesideTheStatesIsDamagedAndGoesOnFromThem) {
+  scratch_.Write("checkpoints/step_15/policy/model.safetensors", "weights");
+  auto record = ReadCheckpointRecord(Folder(15));
+  ASSERT_TRUE(record.ok());
+  const auto models = HashModels(Folder(15));
+  ASSERT_TRUE(models.ok());
+  record->models = *models;
+  ASSERT_TRUE(WriteCheckpointRecord(Folder(15), *record).ok());
+  EXPECT_THAT(Search()->notes, IsEmpty());
+  scratch_.Write("checkpoints/step_15/policy/model.safetensors", "weighus");
+  ExpectFinds(15);
+  EXPECT_THAT(Search()->notes, ElementsAre(AllOf(HasSubstr("do not use the model " + Folder(15) + "/policy"),
+                                                 HasSubstr("model.safetensors: does not have the bytes"))));
+}
+
+TEST_F(CheckpointSearchTest, TakesARecordOfTheFirstReleaseAndSaysThatItHasNoHash) {
+  std::string text = scratch_.Read("checkpoints/step_15/checkpoint.json");
+  text = "{" + text.substr(text.find(',') + 1);
+  scratch_.Write("checkpoints/step_15/checkpoint.json", text);
+  ExpectFinds(15);
+  EXPECT_THAT(Search()->notes, ElementsAre(HasSubstr("/step_15/checkpoint.json has no hash of its own")));
+}
+
+TEST_F(CheckpointSearchTest, PassesOverARecordThatWasAltered) {
+  std::string text = scratch_.Read("checkpoints/step_15/checkpoint.json");
+  text[text.find("rollout_batch_size") + 21] = '3';
+  scratch_.Write("checkpoints/step_15/checkpoint.json", text);
+  ExpectPassesOverTheNewest("does not have the hash that it begins with");
 }
 
 }  // namespace

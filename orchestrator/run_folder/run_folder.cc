@@ -145,7 +145,7 @@ absl::StatusOr<std::unique_ptr<RunFolder>> RunFolder::Open(const RunConfig& conf
 
 absl::Status RunFolder::BeginAfter(int64_t steps) {
   // First: with it the folder is a run's, which can be opened.
-  QUARTET_RETURN_IF_ERROR(ReplaceText("run.textproto", config_));
+  QUARTET_RETURN_IF_ERROR(ReplaceText("run.textproto", absl::StrCat(kConfigBegin, config_, kConfigEnd)));
   if (!inputs_.empty()) QUARTET_RETURN_IF_ERROR(ReplaceText("inputs.json", inputs_));
   QUARTET_RETURN_IF_ERROR(MakeDirs(checkpoints_path()));
   QUARTET_ASSIGN_OR_RETURN(const auto checkpoints, ListCheckpoints(checkpoints_path()));
@@ -354,8 +354,12 @@ absl::Status RunFolder::CommitCheckpoint(const CheckpointRecord& record, int64_t
   // The records of the steps before it last as long as the checkpoint behind them.
   QUARTET_RETURN_IF_ERROR(SyncRecords());
   const std::string id = CheckpointId(record.step);
-  const absl::Status written = WriteCheckpointRecord(absl::StrCat(checkpoints_path(), "/", id), record);
-  if (!written.ok()) return GiveUpCheckpoint(id, {written});
+  CheckpointRecord whole = record;
+  const auto commit = [&]() -> absl::Status {
+    QUARTET_ASSIGN_OR_RETURN(whole.models, HashModels(checkpoint_path(id)));
+    return WriteCheckpointRecord(checkpoint_path(id), whole);
+  };
+  if (const absl::Status written = commit(); !written.ok()) return GiveUpCheckpoint(id, {written});
   QUARTET_RETURN_IF_ERROR(FailPoint("orchestrator.checkpoint.committed"));
   QUARTET_RETURN_IF_ERROR(PointLatestAt(id));
   return RemoveOldCheckpoints(keep);

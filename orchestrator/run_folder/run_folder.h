@@ -43,6 +43,11 @@
 
 namespace quartet {
 
+// The first and the last line of run.textproto: with the first and without the last it was cut short. Release 0.1.0
+// wrote neither.
+inline constexpr char kConfigBegin[] = "# Complete with the last line, \"# end\".\n";
+inline constexpr char kConfigEnd[] = "# end\n";
+
 // One line of samples.jsonl.
 struct SampleRecord {
   int64_t step = 0;
@@ -131,8 +136,9 @@ class RunFolder {
   // `kind` is "warning", "error", "restart" or "upgrade"; `from` the service; without a step: -1.
   absl::Status WriteEvent(const std::string& kind, int64_t step, const std::string& from, const std::string& text);
   absl::Status WriteHeldout(const std::vector<HeldoutRecord>& records);
-  // Makes a checkpoint of what trainers have written for `record`: the records of its steps, then the commit record are
-  // on disk; `latest` points at it, and all but the newest `keep` go. What there is of it goes where it cannot be.
+  // Makes a checkpoint of what trainers have written for `record`, whose models it reads for their hashes: the records
+  // of its steps, then the commit record are on disk; `latest` points at it, and all but the newest `keep` go. What
+  // there is of it goes where it cannot be.
   absl::Status CommitCheckpoint(const CheckpointRecord& record, int64_t keep);
   // Makes checkpoints/latest a relative link to `checkpoint_id`, atomically and durably.
   absl::Status PointLatestAt(const std::string& checkpoint_id);

@@ -104,6 +104,7 @@ TEST_F(RunInputsTest, KeepARunFromGoingOnWithOthers) {
     ASSERT_TRUE(start->folder->BeginAfter(0).ok());
     CheckpointRecord record;
     record.step = 1;
+    record.rollout_batch_size = 2;
     const std::string folder = start->folder->checkpoints_path() + "/step_1";
     record.policy = WriteTrainingState(folder + "/policy_state", 1);
     ASSERT_TRUE(WriteCheckpointRecord(folder, record).ok());
@@ -130,6 +131,42 @@ TEST_F(RunInputsTest, KeepARunFromGoingOnWithOthers) {
 
   std::filesystem::remove(scratch_.path() + "/run/inputs.json");
   EXPECT_THAT(open()->notes, ElementsAre(HasSubstr("is not known")));
+}
+
+TEST_F(RunInputsTest, AFileCutShortThatSaysHowTheRunBeganIsAnErrorUnlessItMayBeAnother) {
+  const auto open = [&] { return OpenRun(config_, "", Inputs(), [] { return absl::OkStatus(); }); };
+  {
+    const auto start = open();
+    ASSERT_TRUE(start.ok() && start->folder->BeginAfter(0).ok());
+    CheckpointRecord record;
+    record.step = 1;
+    record.rollout_batch_size = 2;
+    const std::string folder = start->folder->checkpoints_path() + "/step_1";
+    record.policy = WriteTrainingState(folder + "/policy_state", 1);
+    ASSERT_TRUE(WriteCheckpointRecord(folder, record).ok());
+  }
+  config_.mutable_train()->set_load_checkpoint(true);
+  for (const std::string name : {"run/inputs.json", "run/run.textproto"}) {
+    const std::string text = scratch_.Read(name);
+    // In the last line; after the last message; in the middle; after the first line.
+    for (const size_t size : {text.size() - 3, text.rfind("\n}\n") + 3, text.size() / 2, size_t{45}}) {
+      if (size >= text.size()) continue;
+      scratch_.Write(name, text.substr(0, size));
+      const absl::Status status = open().status();
+      EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition) << name << " " << size << " " << status;
+      EXPECT_THAT(std::string(status.message()),
+                  AllOf(HasSubstr("is not known: "), HasSubstr("/" + name), HasSubstr("train.allow_changed_run=true")));
+    }
+    config_.mutable_train()->set_allow_changed_run(true);
+    EXPECT_THAT(open()->notes, ElementsAre(HasSubstr("is not known: ")));
+    config_.mutable_train()->set_allow_changed_run(false);
+    scratch_.Write(name, text);
+    EXPECT_THAT(open()->notes, IsEmpty());
+  }
+  // As release 0.1.0 wrote it.
+  const std::string text = scratch_.Read("run/run.textproto");
+  scratch_.Write("run/run.textproto", text.substr(text.find('\n') + 1, text.rfind("# end") - text.find('\n') - 1));
+  EXPECT_THAT(open()->notes, IsEmpty());
 }
 
 }  // namespace

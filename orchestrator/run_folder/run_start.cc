@@ -5,17 +5,21 @@
 #include <system_error>
 #include <utility>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "core/base/files.h"
+#include "absl/strings/strip.h"
 #include "core/base/status_macros.h"
 #include "core/checkpoint/run_checkpoints.h"
 #include "core/config/run_config.h"
+#include "core/data/json.h"
 #include "orchestrator/run_folder/checkpoint_search.h"
 #include "orchestrator/run_folder/continuation.h"
 #include "orchestrator/run_folder/run_lock.h"
 
 namespace quartet {
 namespace {
+
+constexpr int64_t kMaxTextBytes = int64_t{64} << 20;
 
 bool Continues(const RunConfig& config) {
   return config.train().load_checkpoint() && RunFolder::HasRun(config.run_dir());
@@ -39,9 +43,48 @@ absl::Status CheckNotInUse(const std::string& run_dir) {
   return RunLock::Take(run_dir).status();
 }
 
+absl::StatusOr<RunConfig> ReadConfigOf(const RunFolder& folder) {
+  QUARTET_ASSIGN_OR_RETURN(const std::string text, ReadTextFile(folder.config_path(), kMaxTextBytes));
+  if (absl::StartsWith(text, kConfigBegin) && !absl::EndsWith(text, absl::StrCat("\n", kConfigEnd))) {
+    return absl::DataLossError(absl::StrCat(folder.config_path(), ": is cut short: its last line, \"",
+                                            absl::StripSuffix(kConfigEnd, "\n"), "\", is missing"));
+  }
+  return LoadRunConfig(folder.config_path(), {}, "");
+}
+
 absl::StatusOr<std::vector<RunInput>> ReadInputsOf(const RunFolder& folder) {
-  QUARTET_ASSIGN_OR_RETURN(const std::string text, ReadFile(folder.inputs_path()));
+  QUARTET_ASSIGN_OR_RETURN(const std::string text, ReadTextFile(folder.inputs_path(), kMaxTextBytes));
   return ParseRunInputs(text, folder.inputs_path());
+}
+
+// What says how the run began cannot be read: an error, or a note where the run may go on as another.
+absl::Status NotKnown(const RunConfig& config, const std::string& what, const absl::Status& why, RunStart* start) {
+  const std::string text = absl::StrCat(what, " is not known: ", why.message());
+  if (config.train().allow_changed_run()) {
+    start->notes.push_back(text);
+    return absl::OkStatus();
+  }
+  return absl::FailedPreconditionError(
+      absl::StrCat(text, ". Bring the file back as it was; or, to go on all the same, train.allow_changed_run=true"));
+}
+
+absl::Status NoteChanges(const RunConfig& config, const std::vector<RunInput>& inputs, RunStart* start) {
+  const absl::StatusOr<RunConfig> before = ReadConfigOf(*start->folder);
+  if (!before.ok()) return NotKnown(config, "what has changed since the run began", before.status(), start);
+  std::vector<ChangedInput> changed;
+  if (const absl::StatusOr<std::vector<RunInput>> read = ReadInputsOf(*start->folder); read.ok()) {
+    changed = ChangedInputs(*read, inputs);
+  } else if (absl::IsNotFound(read.status())) {
+    start->notes.push_back(
+        absl::StrCat("whether its models and data are as when it began is not known: ", read.status().message()));
+  } else {
+    QUARTET_RETURN_IF_ERROR(NotKnown(config, "whether its models and data are as when it began", read.status(), start));
+  }
+  QUARTET_ASSIGN_OR_RETURN(const std::vector<std::string> changes, ChangesOfRun(*before, config, changed));
+  for (const std::string& change : changes) {
+    start->notes.push_back(absl::StrCat("changed since the run began: ", change));
+  }
+  return absl::OkStatus();
 }
 
 }  // namespace
@@ -71,22 +114,11 @@ absl::StatusOr<RunStart> OpenRun(const RunConfig& config, const std::string& all
   for (std::string& reason : search.passed_over) {
     start.notes.push_back(absl::StrCat("passed over a checkpoint: ", reason));
   }
+  for (std::string& note : search.notes) start.notes.push_back(std::move(note));
   if (!search.found.has_value()) {
     start.notes.push_back("the run has no checkpoint yet: it begins anew");
-  } else if (absl::StatusOr<RunConfig> before = LoadRunConfig(start.folder->config_path(), {}, ""); before.ok()) {
-    std::vector<ChangedInput> changed;
-    if (absl::StatusOr<std::vector<RunInput>> read = ReadInputsOf(*start.folder); read.ok()) {
-      changed = ChangedInputs(*read, inputs);
-    } else {
-      start.notes.push_back(
-          absl::StrCat("whether its models and data are as when it began is not known: ", read.status().message()));
-    }
-    QUARTET_ASSIGN_OR_RETURN(const std::vector<std::string> changes, ChangesOfRun(*before, config, changed));
-    for (const std::string& change : changes)
-      start.notes.push_back(absl::StrCat("changed since the run began: ", change));
   } else {
-    start.notes.push_back(
-        absl::StrCat("what has changed since the run began is not known: ", before.status().message()));
+    QUARTET_RETURN_IF_ERROR(NoteChanges(config, inputs, &start));
   }
   start.folder->UseInputsText(PrintRunInputs(inputs));
   start.resume = std::move(search.found);

@@ -57,6 +57,7 @@ TEST_F(OpenRunTest, AdvisesNobodyToContinueWhatCannotBe) {
     std::filesystem::create_directories(checkpoint);
     CheckpointRecord record;
     record.step = 1;
+    record.rollout_batch_size = 2;
     ASSERT_TRUE(WriteCheckpointRecord(checkpoint, record).ok());
   }
   EXPECT_THAT(Error(), AllOf(HasSubstr("is not empty"), Not(HasSubstr("load_checkpoint"))));
