@@ -19,8 +19,8 @@ struct FileHash {
 };
 using FolderHashes = std::map<std::string, FileHash>;  // by path in the folder
 
-// Reads all files of `folder` and its folders, several at a time. `proceed`, if given, is asked before each part that is
-// read, by any of the threads that read; its error is the result. UNAVAILABLE names a file that cannot be read.
+// Reads all files of `folder` and its folders, several at a time. `proceed`, if given, is asked before each part that
+// is read, by any of the threads that read; its error is the result. UNAVAILABLE names a file that cannot be read.
 absl::StatusOr<FolderHashes> HashFolder(const std::string& folder,
                                         const std::function<absl::Status()>& proceed = nullptr);
 

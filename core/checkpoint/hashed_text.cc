@@ -29,8 +29,8 @@ bool BeginsWithHash(std::string_view text) { return text.starts_with(kPrefix) &&
 absl::Status CheckOwnHash(std::string_view text, std::string_view path) {
   QUARTET_CHECK(BeginsWithHash(text));
   if (HashOf(text.substr(kHashedFrom)) == text.substr(kPrefix.size(), kDigits)) return absl::OkStatus();
-  return absl::DataLossError(absl::StrCat(
-      std::string(path), ": does not have the hash that it begins with: it was cut short or altered"));
+  return absl::DataLossError(
+      absl::StrCat(std::string(path), ": does not have the hash that it begins with: it was cut short or altered"));
 }
 
 }  // namespace quartet

@@ -71,8 +71,12 @@ class RankServerImpl final : public RankServer {
                                       PortReservation::Make(listen)));
     HostPort advertised = reservation.address();
     if (!options_.advertised_host.empty()) advertised.host = options_.advertised_host;
+    // By this address it is reached by its other ranks, by rollouts that pull weights, and by who reads the address
+    // file; clients that are told another may know it by another name.
+    const bool reached_by_it =
+        place.world_size > 1 || options_.service.service == "policy_trainer" || !options_.address_file.empty();
     QUARTET_ASSIGN_OR_RETURN(const std::shared_ptr<grpc::ServerCredentials> server_credentials,
-                             MakeServerCredentials(options_.config.tls(), advertised.host));
+                             MakeServerCredentials(options_.config.tls(), reached_by_it ? advertised.host : ""));
     QUARTET_ASSIGN_OR_RETURN(channel_credentials_, MakeChannelCredentials(options_.config.tls()));
     context_.service = options_.service.service;
     context_.rank = place.rank;
