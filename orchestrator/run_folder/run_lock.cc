@@ -3,6 +3,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <sys/file.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -27,6 +28,7 @@ std::string FirstLine(int fd) {
 
 std::optional<std::string> RunLock::HolderOf(const std::string& run_dir) {
   const int fd = open(absl::StrCat(run_dir, "/", kRunLockName).c_str(), O_RDONLY | O_CLOEXEC);
+  if (fd < 0 && errno == EACCES) return "not known: the run is of another user";
   if (fd < 0) return std::nullopt;
   std::optional<std::string> holder;
   int result;
@@ -41,9 +43,11 @@ std::optional<std::string> RunLock::HolderOf(const std::string& run_dir) {
 absl::StatusOr<std::unique_ptr<RunLock>> RunLock::Take(const std::string& run_dir) {
   const std::string path = absl::StrCat(run_dir, "/", kRunLockName);
   // Closed in programs that are started: a service that outlives the orchestrator does not hold its lock.
-  const int fd = open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644);
+  const int fd = open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600);
   if (fd < 0) return absl::ErrnoToStatus(errno, absl::StrCat("cannot open ", path));
   std::unique_ptr<RunLock> lock(new RunLock(fd));
+  // One that was made for others to read. It may be somebody else's who lets this user write it.
+  if (struct stat info; fstat(fd, &info) == 0 && info.st_uid == geteuid()) fchmod(fd, 0600);
   int result;
   do {
     result = flock(fd, LOCK_EX | LOCK_NB);

@@ -4,6 +4,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <signal.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -28,6 +29,23 @@ TEST(RunLock, RefusesASecondHolderAndNamesTheFirst) {
       std::string(second.message()),
       AllOf(HasSubstr(scratch.path()), HasSubstr(absl::StrCat("process ", getpid(), " on ", host, ", started 2")),
             HasSubstr("give another run_dir")));
+}
+
+// flock asks for no more than an open file.
+TEST(RunLock, CannotBeHeldByAnotherUser) {
+  const ScratchFolder scratch;
+  const std::string path = scratch.Write(kRunLockName, "");  // as an earlier version has made it
+  ASSERT_EQ(chmod(path.c_str(), 0644), 0);
+  const auto lock = RunLock::Take(scratch.path());
+  ASSERT_TRUE(lock.ok()) << lock.status();
+  struct stat info;
+  ASSERT_EQ(stat(path.c_str(), &info), 0);
+  EXPECT_EQ(info.st_mode & 0777, 0600u);
+  if (geteuid() != 0) GTEST_SKIP() << "only root can be another user";
+  ASSERT_EQ(seteuid(12345), 0);
+  const auto holder = RunLock::HolderOf(scratch.path());
+  ASSERT_EQ(seteuid(0), 0);
+  EXPECT_EQ(holder, "not known: the run is of another user");
 }
 
 TEST(RunLock, IsFreeWhenItsHolderIs) {
