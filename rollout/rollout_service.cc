@@ -21,6 +21,7 @@
 #include "absl/functional/function_ref.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
+#include "absl/time/civil_time.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "core/base/deadline.h"
@@ -28,6 +29,7 @@
 #include "core/base/logging.h"
 #include "core/base/status_macros.h"
 #include "core/config/services.h"
+#include "core/config/template_date.h"
 #include "core/model/model_config.h"
 #include "core/service/ranks/group/leader_face.h"
 #include "core/service/rpc/call_deadline.h"
@@ -108,8 +110,9 @@ class RolloutService final : public RankService,
     if (std::filesystem::exists(options.pretrain() + "/tokenizer.json")) {
       // Chats over HTTP are read as the prompts are that the policy trains on.
       const std::string& chat_template = config_.data().tokenizer_chat_template();
+      QUARTET_ASSIGN_OR_RETURN(const std::optional<absl::CivilDay> date, TemplateDate(config_.data()));
       QUARTET_ASSIGN_OR_RETURN(tokenizer_,
-                               Tokenizer::Load(options.pretrain(), options.has_http() ? chat_template : ""));
+                               Tokenizer::Load(options.pretrain(), options.has_http() ? chat_template : "", date));
     } else if (options.has_http()) {
       return absl::FailedPreconditionError(absl::StrCat("rollout.http is set, but ", options.pretrain(),
                                                         " has no tokenizer.json to read and write text with"));

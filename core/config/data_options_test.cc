@@ -1,11 +1,13 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "core/config/eval_sets.h"
 #include "core/config/run_config.h"
+#include "core/config/template_date.h"
 
 namespace quartet {
 namespace {
@@ -51,6 +53,17 @@ TEST(DataOptions, EachFileOfAMixtureHasAProbability) {
             "data.prompt_data_probs: a list of 1 is not allowed; one for each of the 2 files of data.prompt_data");
   EXPECT_THAT(Error({"data.prompt_data=a,b", "data.prompt_data_probs=1,0"}), StartsWith("data.prompt_data_probs"));
   EXPECT_THAT(Error({"data.prompt_data=a,,b"}), HasSubstr("each is the path of a file"));
+}
+
+TEST(DataOptions, ATemplateWritesADayThatThereIs) {
+  const Strings chat = {"data.apply_chat_template=true"};
+  EXPECT_EQ(TemplateDate(Load(chat).data()).value(), std::nullopt);
+  EXPECT_EQ(TemplateDate(Load({chat[0], "data.template_date=2024-02-29"}).data()).value(), absl::CivilDay(2024, 2, 29));
+  for (const char* date : {"2023-02-29", "29.02.2024", "2024-02-29T10:00:00", "today"}) {
+    EXPECT_EQ(Error({chat[0], std::string("data.template_date=") + date}),
+              std::string("data.template_date: \"") + date + "\" is not allowed; a day such as \"2026-11-28\"");
+  }
+  EXPECT_THAT(Error({"data.template_date=2024-02-29"}), HasSubstr("data.template_date has no effect"));
 }
 
 TEST(DataOptions, AnInputTemplateHasOnePlaceForThePrompt) {

@@ -44,6 +44,7 @@ bool HasRatio(const RunConfig& c) { return PolicyLossIn(c).has_ratio; }
 bool HasKl(const RunConfig& c) { return KlIn(c).init_kl_coef() != 0; }
 bool AdaptsKl(const RunConfig& c) { return KlIn(c).kl_target() > 0; }
 bool HasChatTemplate(const RunConfig& c) { return c.data().apply_chat_template(); }
+bool ReadsChats(const RunConfig& c) { return HasChatTemplate(c) || c.rollout().has_http(); }
 bool Corrects(const RunConfig& c) { return CorrectionModeIn(c) != "off"; }
 bool HasRange(const RunConfig& c) { return FilterIn(c) != "none" && FilterIn(c) != "not_equal"; }
 
@@ -169,8 +170,8 @@ std::vector<Need> MakeNeeds() {
        Says("algorithm.overlong_buffer_len is 0")},
 
       {"data.tools_key", HasChatTemplate, Says("data.apply_chat_template is false")},
-      {"data.tokenizer_chat_template", [](const RunConfig& c) { return HasChatTemplate(c) || c.rollout().has_http(); },
-       Says("data.apply_chat_template is false")},
+      {"data.tokenizer_chat_template", ReadsChats, Says("data.apply_chat_template is false")},
+      {"data.template_date", ReadsChats, Says("data.apply_chat_template is false")},
 
       {"rollout.kv_cache_bytes", [](const RunConfig& c) { return !c.rollout().has_gpu_memory_utilization(); },
        Says("rollout.gpu_memory_utilization is set")},

@@ -137,6 +137,8 @@ absl::StatusOr<TokenizerClass> FindTokenizerClass(const std::string& folder, con
 
 class HuggingFaceTokenizer : public Tokenizer {
  public:
+  explicit HuggingFaceTokenizer(std::optional<absl::CivilDay> date) : date_(date) {}
+
   absl::Status Read(const std::string& folder, const std::string& chat_template) {
     const std::string path = path_ = folder + "/tokenizer.json";
     const std::string config_path = folder + "/tokenizer_config.json";
@@ -234,6 +236,8 @@ class HuggingFaceTokenizer : public Tokenizer {
     return model_->TokenToId(token);
   }
 
+  bool writes_date() const override { return writes_date_; }
+
   absl::StatusOr<std::string> ApplyChatTemplate(const std::vector<Message>& messages, bool add_generation_prompt,
                                                 const nlohmann::ordered_json& tools) const override {
     if (!chat_template_) {
@@ -250,7 +254,7 @@ class HuggingFaceTokenizer : public Tokenizer {
       variables["messages"].push_back(
           {{"role", ReplaceInvalidUtf8(message.role)}, {"content", ReplaceInvalidUtf8(message.content)}});
     }
-    return Prefixed(chat_template_place_, chat_template_->Render(variables));
+    return Prefixed(chat_template_place_, chat_template_->Render(variables, date_));
   }
 
  private:
@@ -419,6 +423,7 @@ class HuggingFaceTokenizer : public Tokenizer {
       source = value.get<std::string>();
     }
     QUARTET_ASSIGN_OR_RETURN(JinjaTemplate parsed, Prefixed(chat_template_place_, JinjaTemplate::Parse(*source)));
+    writes_date_ = source->find("strftime_now") != std::string::npos;
     chat_template_ = std::make_unique<JinjaTemplate>(std::move(parsed));
     return absl::OkStatus();
   }
@@ -436,6 +441,8 @@ class HuggingFaceTokenizer : public Tokenizer {
   TokenFinder in_raw_, in_normalized_;
   int32_t vocab_size_ = 0;
   bool cleans_up_spaces_ = false;
+  const std::optional<absl::CivilDay> date_;  // of the chat template
+  bool writes_date_ = false;
   std::unique_ptr<JinjaTemplate> chat_template_;  // null: none
   std::string chat_template_place_;
   nlohmann::ordered_json template_variables_ = nlohmann::ordered_json::object();
@@ -448,9 +455,9 @@ absl::StatusOr<std::string> Tokenizer::ApplyChatTemplate(const std::vector<Messa
   return ApplyChatTemplate(messages, add_generation_prompt, nullptr);
 }
 
-absl::StatusOr<std::unique_ptr<Tokenizer>> Tokenizer::Load(const std::string& folder,
-                                                           const std::string& chat_template) {
-  auto tokenizer = std::make_unique<HuggingFaceTokenizer>();
+absl::StatusOr<std::unique_ptr<Tokenizer>> Tokenizer::Load(const std::string& folder, const std::string& chat_template,
+                                                           std::optional<absl::CivilDay> date) {
+  auto tokenizer = std::make_unique<HuggingFaceTokenizer>(date);
   QUARTET_RETURN_IF_ERROR(tokenizer->Read(folder, chat_template));
   return tokenizer;
 }

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "absl/time/civil_time.h"
 
 namespace quartet {
 
@@ -22,10 +23,11 @@ class Tokenizer {
   virtual ~Tokenizer() = default;
 
   // Reads `folder`/tokenizer.json, tokenizer_config.json and the chat template, or in its place the file
-  // `chat_template` where that is not "". INVALID_ARGUMENT names the file and the part that is not supported or not
-  // well-formed.
+  // `chat_template` where that is not "". `date` is the day that a chat template writes which writes one; nothing: each
+  // time the present one. INVALID_ARGUMENT names the file and the part that is not supported or not well-formed.
   static absl::StatusOr<std::unique_ptr<Tokenizer>> Load(const std::string& folder,
-                                                         const std::string& chat_template = "");
+                                                         const std::string& chat_template = "",
+                                                         std::optional<absl::CivilDay> date = std::nullopt);
 
   // Special tokens that stand in the text are recognised. add_special_tokens: what the post-processor adds (BOS).
   // INVALID_ARGUMENT names the part of tokenizer.json whose pattern takes more time or memory on this text than is
@@ -44,6 +46,9 @@ class Tokenizer {
   // Largest token id + 1, added tokens included.
   virtual int32_t vocab_size() const = 0;
   virtual std::optional<int32_t> TokenToId(std::string_view token) const = 0;
+
+  // Whether the chat template may write the day.
+  virtual bool writes_date() const { return false; }
 
   struct Message {
     std::string role;

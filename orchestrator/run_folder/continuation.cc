@@ -40,8 +40,9 @@ constexpr std::string_view kFixed[] = {
     "preference.end_token",
     "preference.loss",
 };
-// Of data, what decides neither which prompts there are nor what they read.
-constexpr std::string_view kFree[] = {"data.source_key", "data.checked_rows"};
+// Of data, what decides neither which prompts there are nor what they read; or, of the date, only with some templates,
+// which the hash of a checkpoint's prompts then tells.
+constexpr std::string_view kFree[] = {"data.source_key", "data.checked_rows", "data.template_date"};
 // Where things are.
 constexpr std::string_view kPlaces[] = {"run_dir", "train.load_checkpoint", "train.allow_changed_run", "services."};
 

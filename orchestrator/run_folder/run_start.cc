@@ -99,6 +99,12 @@ absl::Status CheckRunDir(const RunConfig& config, const std::string& allowed_ent
   return WithWayOn(config, CheckNewRunDir(config, allowed_entry));
 }
 
+std::optional<RunConfig> ConfigBefore(const RunConfig& config) {
+  if (!Continues(config)) return std::nullopt;
+  absl::StatusOr<RunConfig> before = LoadRunConfig(config.run_dir() + "/run.textproto", {}, "");
+  return before.ok() ? std::optional(*std::move(before)) : std::nullopt;
+}
+
 absl::StatusOr<RunStart> OpenRun(const RunConfig& config, const std::string& allowed_entry,
                                  const std::vector<RunInput>& inputs, const std::function<absl::Status()>& proceed) {
   RunStart start;

@@ -22,6 +22,9 @@ absl::Status CheckNewRunDir(const RunConfig& config, const std::string& allowed_
 // The same of OpenRun.
 absl::Status CheckRunDir(const RunConfig& config, const std::string& allowed_entry);
 
+// Of a run that OpenRun would go on with, its run.textproto, as far as it can be read; nothing of a new one.
+std::optional<RunConfig> ConfigBefore(const RunConfig& config);
+
 struct RunStart {
   std::unique_ptr<RunFolder> folder;
   std::optional<CheckpointRecord> resume;

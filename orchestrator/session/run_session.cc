@@ -8,10 +8,13 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/string_view.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
 #include "core/base/files.h"
 #include "core/base/logging.h"
 #include "core/base/status_macros.h"
 #include "core/checkpoint/run_checkpoints.h"
+#include "core/config/template_date.h"
 #include "core/hardware/topology.h"
 #include "orchestrator/checks/input_check.h"
 #include "orchestrator/preflight/preflight.h"
@@ -31,12 +34,24 @@ constexpr absl::Duration kDeathPatience = absl::Seconds(3);
 absl::StatusOr<std::unique_ptr<Tokenizer>> LoadTokenizer(const RunConfig& config, const std::string& model) {
   const std::string& chat_template = config.data().tokenizer_chat_template();
   const std::string& folder = TrainerOf(config, model).pretrain();
-  absl::StatusOr<std::unique_ptr<Tokenizer>> tokenizer = Tokenizer::Load(folder, chat_template);
+  QUARTET_ASSIGN_OR_RETURN(const std::optional<absl::CivilDay> date, TemplateDate(config.data()));
+  absl::StatusOr<std::unique_ptr<Tokenizer>> tokenizer = Tokenizer::Load(folder, chat_template, date);
   if (tokenizer.ok()) return tokenizer;
   const absl::string_view message = tokenizer.status().message();
   const bool of_template = !chat_template.empty() && absl::StartsWith(message, chat_template);
   return absl::Status(tokenizer.status().code(),
                       absl::StrCat(of_template ? "data.tokenizer_chat_template" : model + ".pretrain", ": ", message));
+}
+
+absl::StatusOr<std::unique_ptr<Tokenizer>> LoadTokenizerOfRun(const std::string& model, bool continues,
+                                                              absl::CivilDay today, RunConfig* config) {
+  QUARTET_ASSIGN_OR_RETURN(std::unique_ptr<Tokenizer> tokenizer, LoadTokenizer(*config, model));
+  DataConfig& data = *config->mutable_data();
+  if (!data.apply_chat_template() || !tokenizer->writes_date() || !data.template_date().empty()) return tokenizer;
+  const std::optional<RunConfig> before = continues ? ConfigBefore(*config) : std::nullopt;
+  if (before.has_value()) data.set_template_date(before->data().template_date());
+  if (data.template_date().empty()) data.set_template_date(absl::FormatCivilTime(today));
+  return LoadTokenizer(*config, model);
 }
 
 RowProgress RunSession::ShowChecking() {
@@ -64,7 +79,8 @@ absl::Status RunSession::ReadInputs(const RunKind& kind, const std::function<abs
                        " has the ranks write all that they do to files: give one of the two"));
     }
     QUARTET_RETURN_IF_ERROR(CheckInputs(config_, kind.services, options_.launch));
-    QUARTET_ASSIGN_OR_RETURN(tokenizer_, LoadTokenizer(config_, kind.model));
+    const absl::CivilDay today = absl::ToCivilDay(absl::Now(), absl::LocalTimeZone());
+    QUARTET_ASSIGN_OR_RETURN(tokenizer_, LoadTokenizerOfRun(kind.model, kind.continues, today, &config_));
     return read();
   };
   const absl::Status status = all();

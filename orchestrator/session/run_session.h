@@ -10,6 +10,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/time/civil_time.h"
 #include "core/config/origins/origins.h"
 #include "core/config/run_config.h"
 #include "core/data/dataset.h"
@@ -42,6 +43,12 @@ struct RunOptions {
 
 // The tokenizer of `model`, "actor" or "critic". Errors name the option.
 absl::StatusOr<std::unique_ptr<Tokenizer>> LoadTokenizer(const RunConfig& config, const std::string& model);
+
+// The same for a run, whose prompts have one date from its beginning to its end. Where its chat template writes a date
+// and data.template_date is not set, that becomes what it was before in a run that goes on, where `continues` says that
+// it may, else `today`.
+absl::StatusOr<std::unique_ptr<Tokenizer>> LoadTokenizerOfRun(const std::string& model, bool continues,
+                                                              absl::CivilDay today, RunConfig* config);
 
 struct RunKind {
   std::vector<Program> programs;  // whose checks the configuration passes

@@ -11,6 +11,7 @@
 #include "core/config/checks/checks.h"
 #include "core/config/checks/conditions.h"
 #include "core/config/eval_sets.h"
+#include "core/config/template_date.h"
 
 namespace quartet {
 namespace {
@@ -53,6 +54,7 @@ absl::Status CheckData(const RunConfig& c) {
     return Bad("data.input_template", absl::StrCat("\"", d.input_template(), "\""),
                "{} stands in it once, where the prompt's text comes");
   }
+  QUARTET_RETURN_IF_ERROR(TemplateDate(d).status());
   return OneOf("data.label_extract", d.label_extract(), kLabelExtractions);
 }
 

@@ -5,6 +5,8 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
 #include "core/tokenizer/jinja/builtins/functions.h"
 #include "core/tokenizer/jinja/builtins/methods.h"
 #include "core/tokenizer/jinja/syntax/parser.h"
@@ -17,13 +19,20 @@ constexpr int64_t kMaxSteps = 2'000'000;
 
 }  // namespace
 
-Interpreter::Interpreter(Fields variables) { scopes_.push_back(std::move(variables)); }
+Interpreter::Interpreter(Fields variables, std::optional<absl::CivilDay> date) : date_(date) {
+  scopes_.push_back(std::move(variables));
+}
 
 absl::StatusOr<std::string> Interpreter::Run(const Node& root) {
   std::string out;
   Execute(root, &out);
   if (!status_.ok()) return status_;
   return out;
+}
+
+std::tm Interpreter::Now() const {
+  if (!date_.has_value()) return absl::ToTM(absl::Now(), absl::LocalTimeZone());
+  return absl::ToTM(absl::FromCivil(*date_, absl::UTCTimeZone()), absl::UTCTimeZone());
 }
 
 Value Interpreter::Fail(const Node& at, const std::string& what) {

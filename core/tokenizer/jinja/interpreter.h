@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <ctime>
 #include <map>
 #include <optional>
 #include <string>
@@ -9,6 +10,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "absl/time/civil_time.h"
 #include "core/tokenizer/jinja/syntax/node.h"
 #include "core/tokenizer/jinja/values/value.h"
 
@@ -24,13 +26,16 @@ struct Arguments {
 // After an error every evaluation is undefined and every statement does nothing: the first error is the result.
 class Interpreter {
  public:
-  explicit Interpreter(Fields variables);
+  // `date` as of JinjaTemplate::Render.
+  Interpreter(Fields variables, std::optional<absl::CivilDay> date);
   absl::StatusOr<std::string> Run(const Node& root);
 
   // ---- For filters, tests, methods and functions ----
 
   Value Fail(const Node& at, const std::string& what);
   bool ok() const { return status_.ok(); }
+  // What strftime_now writes.
+  std::tm Now() const;
   // The items of a list, the keys of a dict, the characters of a text.
   List Items(const Node& at, const Value& value);
   // As Python's str writes it.
@@ -75,6 +80,7 @@ class Interpreter {
 
   std::vector<Fields> scopes_;           // the template's own, then one a loop
   std::optional<std::string> filtered_;  // what the chain of a filter block begins with
+  std::optional<absl::CivilDay> date_;
   int64_t steps_ = 0;
   int calls_ = 0;
   absl::Status status_;

@@ -34,12 +34,13 @@ absl::StatusOr<JinjaTemplate> JinjaTemplate::Parse(std::string_view source) {
   return JinjaTemplate(std::move(program));
 }
 
-absl::StatusOr<std::string> JinjaTemplate::Render(const nlohmann::ordered_json& variables) const {
+absl::StatusOr<std::string> JinjaTemplate::Render(const nlohmann::ordered_json& variables,
+                                                  std::optional<absl::CivilDay> date) const {
   jinja::Fields values;
   for (const auto& [name, json] : variables.items()) {
     QUARTET_ASSIGN_OR_RETURN(values[name], jinja::FromJson(json));
   }
-  return jinja::Interpreter(std::move(values)).Run(*program_->root);
+  return jinja::Interpreter(std::move(values), date).Run(*program_->root);
 }
 
 }  // namespace quartet

@@ -4,10 +4,12 @@
 
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <string>
 #include <string_view>
 
 #include "absl/status/statusor.h"
+#include "absl/time/civil_time.h"
 
 namespace quartet {
 
@@ -22,9 +24,11 @@ class JinjaTemplate {
   JinjaTemplate& operator=(JinjaTemplate&&) noexcept;
   ~JinjaTemplate();
 
-  // `variables`: an object, the template's global names. INVALID_ARGUMENT for an error, the template's own
-  // raise_exception among them, RESOURCE_EXHAUSTED for a template that works or writes without end.
-  absl::StatusOr<std::string> Render(const nlohmann::ordered_json& variables) const;
+  // `variables`: an object, the template's global names. strftime_now writes `date`, at midnight, or where there is
+  // none the present moment here. INVALID_ARGUMENT for an error, the template's own raise_exception among them,
+  // RESOURCE_EXHAUSTED for a template that works or writes without end.
+  absl::StatusOr<std::string> Render(const nlohmann::ordered_json& variables,
+                                     std::optional<absl::CivilDay> date = std::nullopt) const;
 
  private:
   struct Program;

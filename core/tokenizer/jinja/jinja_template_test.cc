@@ -35,6 +35,14 @@ TEST(Jinja, RendersAsJinja2Does) {
   for (const Json& row : golden) EXPECT_EQ(Render(row[0], row[1]), row[2].get<std::string>()) << row[0];
 }
 
+// Python: datetime.date(2024, 2, 29).strftime(...).
+TEST(Jinja, WritesTheDateThatItIsGiven) {
+  const auto parsed = JinjaTemplate::Parse("{{ strftime_now('%d %b %Y, %A, day %j, %H:%M') }}");
+  ASSERT_TRUE(parsed.ok()) << parsed.status();
+  EXPECT_EQ(parsed->Render(Json::object(), absl::CivilDay(2024, 2, 29)).value(),
+            "29 Feb 2024, Thursday, day 060, 00:00");
+}
+
 TEST(Jinja, NamesTheLineOfAnError) {
   EXPECT_THAT(Error("a\n{{ b.c }}"), HasSubstr("line 2: \"b\" is undefined"));
   EXPECT_THAT(Error("a\n\n{% if a %}"), HasSubstr("line 3: \"{% endif %}\" is missing"));

@@ -69,11 +69,9 @@ Value CallFunction(Interpreter& interpreter, const Node& at, const std::string& 
   if (name == "strftime_now") {
     const std::optional<std::string> format = Bound(interpreter, at, name, arguments, {"format"}).Text(0);
     if (!format) return interpreter.Fail(at, "strftime_now() takes a format");
-    const std::time_t now = std::time(nullptr);
-    std::tm local;
-    localtime_r(&now, &local);
+    const std::tm now = interpreter.Now();
     char text[256];
-    return Value::Text(std::string(text, std::strftime(text, sizeof(text), format->c_str(), &local)));
+    return Value::Text(std::string(text, std::strftime(text, sizeof(text), format->c_str(), &now)));
   }
   return interpreter.Fail(at, absl::StrCat("the function \"", name, "\" is not supported"));
 }
