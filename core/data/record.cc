@@ -27,6 +27,21 @@ std::string RestOf(const Json& row, const std::vector<RowKey>& keys) {
   return rest.dump(/*indent=*/-1, ' ', /*ensure_ascii=*/false, Json::error_handler_t::replace);
 }
 
+// A field that is null as well; a null pointer where there is none.
+const Json* FindFieldOrNull(const Json& row, std::string_view key) {
+  if (!row.is_object()) return nullptr;
+  if (const auto whole = row.find(std::string(key)); whole != row.end()) return &*whole;
+  const Json* is_null = nullptr;
+  for (size_t dot = key.find('.'); dot != std::string_view::npos; dot = key.find('.', dot + 1)) {
+    const auto outer = row.find(std::string(key.substr(0, dot)));
+    if (outer == row.end()) continue;
+    const Json* inner = FindFieldOrNull(*outer, key.substr(dot + 1));
+    if (inner != nullptr && !inner->is_null()) return inner;
+    if (inner != nullptr) is_null = inner;
+  }
+  return is_null;
+}
+
 bool IsList(const Json* field) { return field != nullptr && field->is_array(); }
 
 }  // namespace
@@ -42,14 +57,8 @@ std::string JoinNames(const std::vector<std::string>& names) {
 }
 
 const Json* FindField(const Json& row, std::string_view key) {
-  if (!row.is_object()) return nullptr;
-  if (const auto whole = row.find(std::string(key)); whole != row.end()) return whole->is_null() ? nullptr : &*whole;
-  for (size_t dot = key.find('.'); dot != std::string_view::npos; dot = key.find('.', dot + 1)) {
-    const auto outer = row.find(std::string(key.substr(0, dot)));
-    if (outer == row.end()) continue;
-    if (const Json* inner = FindField(*outer, key.substr(dot + 1)); inner != nullptr) return inner;
-  }
-  return nullptr;
+  const Json* field = FindFieldOrNull(row, key);
+  return field == nullptr || field->is_null() ? nullptr : field;
 }
 
 absl::StatusOr<Record> ReadRecord(const Json& row, const std::vector<RowKey>& keys, const std::string& columns) {
@@ -62,9 +71,12 @@ absl::StatusOr<Record> ReadRecord(const Json& row, const std::vector<RowKey>& ke
       record.rest = RestOf(row, keys);
       continue;
     }
-    const Json* field = FindField(row, key.name);
-    if (field == nullptr) {
+    const Json* field = FindFieldOrNull(row, key.name);
+    if (field == nullptr || field->is_null()) {
       if (key.optional || IsList(FindField(row, key.spared_by))) continue;
+      if (field != nullptr) {
+        return absl::InvalidArgumentError(absl::StrCat("field \"", key.name, "\" (", key.option, ") is null"));
+      }
       return absl::InvalidArgumentError(absl::StrCat("has no field \"", key.name, "\" (", key.option,
                                                      "); it has: ", columns.empty() ? KeysOf(row) : columns));
     }

@@ -74,7 +74,12 @@ TEST(Record, TakesAWholeNameWithDotsFirst) {
 
 TEST(Record, LeavesOutAnOptionalFieldThatIsNullOrNotThere) {
   EXPECT_THAT(Read(R"({"q": "1", "b": null})", {"q", "?a", "?b", "?c.d"})->fields, ElementsAre(Pair("q", "1")));
-  EXPECT_THAT(Error(R"({"q": null})", {"q"}), HasSubstr("has no field \"q\""));
+}
+
+TEST(Record, SaysOfANullFieldThatItIsNull) {
+  EXPECT_EQ(Error(R"({"q": null})", {"q"}), "field \"q\" (data.key) is null");
+  EXPECT_EQ(Error(R"({"a": {"b": null}})", {"a.b"}), "field \"a.b\" (data.key) is null");
+  EXPECT_THAT(Error(R"({"a": null})", {"a.b"}), HasSubstr("has no field \"a.b\""));
 }
 
 TEST(Record, TakesAListWhereTheKeySaysSoWithoutWhatTheListHas) {

@@ -56,7 +56,10 @@ absl::StatusOr<Reward> ReadReward(std::string_view reply) {
     const json& error = object["error"];
     return absl::InternalError(error.is_string() ? error.get<std::string>() : PrintJson(error));
   }
-  if (!has("reward")) return absl::InternalError(absl::StrCat("the reply ", Quoted(reply), " has no \"reward\""));
+  if (!has("reward")) {
+    const char* wrong = object.contains("reward") ? " has a \"reward\" that is null" : " has no \"reward\"";
+    return absl::InternalError(absl::StrCat("the reply ", Quoted(reply), wrong));
+  }
   Reward reward;
   QUARTET_ASSIGN_OR_RETURN(reward.value, ReadFinite(object["reward"], "\"reward\""));
   if (has("score")) {

@@ -20,8 +20,8 @@ std::string PrintJson(const nlohmann::json& json);
 // The object of `shape`, for the error, that `reply` should be. INTERNAL says what is wrong with it: NaN, say.
 absl::StatusOr<nlohmann::json> ReadReplyObject(std::string_view reply, std::string_view shape);
 
-// {"reward": number, "score": number?, "extra_logs": {name: number}?}. Null counts as not there. INTERNAL says what is
-// wrong with it, or, where it is {"error": text}, that text.
+// {"reward": number, "score": number?, "extra_logs": {name: number}?}. A score or logs that are null count as not
+// there. INTERNAL says what is wrong with it, or, where it is {"error": text}, that text.
 absl::StatusOr<Reward> ReadReward(std::string_view reply);
 
 // A finite number that fits into a float; `what` is named in the error (INTERNAL).
