@@ -111,7 +111,7 @@ TEST(Command, IsAnErrorWhereItSaysNoReward) {
   EXPECT_THAT(message(R"({"reward": 1e300})"), HasSubstr("beyond fp32"));
   EXPECT_THAT(message(R"({"reward": NaN})"), HasSubstr("has NaN or Infinity, which is no reward"));
   EXPECT_THAT(message(R"({"reward": 1e400})"), HasSubstr("overflow parsing '1e400'"));
-  EXPECT_THAT(message(R"({"reward": null})"), HasSubstr("has no \"reward\""));
+  EXPECT_THAT(message(R"({"reward": null})"), HasSubstr("a \"reward\" that is null"));
   EXPECT_THAT(message(R"({"reward": 1, "score": []})"), HasSubstr("\"score\""));
   EXPECT_THAT(message(R"({"error": "the judge is asleep"})"), HasSubstr("the judge is asleep"));
   EXPECT_THAT(message(std::string(2 << 20, 'x')), HasSubstr("more than 1048576 bytes"));
