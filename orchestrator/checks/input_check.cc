@@ -137,6 +137,15 @@ absl::Status CheckCache(const ModelConfig& model, const RunConfig& config) {
       " tokens, and //orchestrator:plan says with how many all sequences of a step are in the cache at once"));
 }
 
+absl::Status CheckStopTokens(const ModelConfig& model, const RolloutConfig& rollout) {
+  for (const int32_t id : rollout.stop_token_ids()) {
+    if (id >= 0 && id < model.vocab_size) continue;
+    return absl::InvalidArgumentError(
+        absl::StrCat("rollout.stop_token_ids holds ", id, "; allowed: 0 to ", model.vocab_size - 1));
+  }
+  return absl::OkStatus();
+}
+
 absl::Status CheckModels(const RunConfig& config, const std::vector<std::string>& services) {
   QUARTET_RETURN_IF_ERROR(CheckModelConfigs(config, services));
   const auto [option, folder] = TokenizersModel(config, services);
@@ -145,7 +154,10 @@ absl::Status CheckModels(const RunConfig& config, const std::vector<std::string>
   std::set<std::tuple<std::string, HeadKind, bool, std::string>> weights;
   for (const ModelUse& use : ModelsOf(config, services)) {
     QUARTET_ASSIGN_OR_RETURN(const ModelConfig model, ReadModelConfig(use.folder));
-    if (use.option == kRolloutModel) QUARTET_RETURN_IF_ERROR(CheckCache(model, config));
+    if (use.option == kRolloutModel) {
+      QUARTET_RETURN_IF_ERROR(CheckCache(model, config));
+      QUARTET_RETURN_IF_ERROR(CheckStopTokens(model, config.rollout()));
+    }
     // To read a tokenizer takes longer than all else here.
     if (tokenizers.insert(use.folder).second) {
       QUARTET_RETURN_IF_ERROR(Prefixed(use.option, ReadVocabulary("model", use.folder, model, folder).status()));

@@ -73,6 +73,13 @@ class CheckInputsTest : public ::testing::Test {
   RunConfig config_;
 };
 
+TEST_F(CheckInputsTest, NamesAStopTokenBeyondTheVocabulary) {
+  config_.mutable_rollout()->add_stop_token_ids(31);
+  EXPECT_EQ(Error(), "");
+  config_.mutable_rollout()->add_stop_token_ids(32);
+  EXPECT_EQ(Error(), "rollout.stop_token_ids holds 32; allowed: 0 to 31");
+}
+
 TEST_F(CheckInputsTest, AcceptsWhatServicesCanLoad) {
   for (const bool launch : {false, true}) {
     for (const std::vector<std::string>& services :

@@ -8,6 +8,7 @@
 #include "core/base/status_macros.h"
 #include "core/checkpoint/run_checkpoints.h"
 #include "core/checkpoint/state_folder.h"
+#include "core/config/services.h"
 
 namespace quartet {
 
@@ -66,7 +67,30 @@ absl::Status CheckResumedTrainer(const ServiceInfo& trainer, const SavedTrainer&
                            field, ".load_checkpoint set to ", folder, "/", state, "), or all services by --launch"));
 }
 
-absl::Status CheckStart(const RunConfig& config, uint64_t prompts_hash, const std::optional<CheckpointRecord>& resume,
+absl::Status CheckStepsLeft(int64_t done, int64_t steps, const std::string& option) {
+  if (done <= steps) return absl::OkStatus();
+  return absl::FailedPreconditionError(absl::StrCat("the run has made ", done, " steps already, more than the ", steps,
+                                                    " of ", option, "; raise it to go on"));
+}
+
+absl::Status CheckGoesOn(const RunConfig& config, uint64_t prompts_hash, int64_t steps, const CheckpointRecord& resume,
+                         const std::string& checkpoints) {
+  QUARTET_RETURN_IF_ERROR(
+      CheckStepsLeft(resume.step, steps, config.train().max_steps() > 0 ? "train.max_steps" : "train.num_episodes"));
+  const std::string folder = absl::StrCat(checkpoints, "/", CheckpointId(resume.step));
+  QUARTET_RETURN_IF_ERROR(CheckSameRun(config, resume, folder,
+                                       {.batch_field = "rollout.rollout_batch_size",
+                                        .batch_size = config.rollout().rollout_batch_size(),
+                                        .hash = prompts_hash,
+                                        .files = absl::StrJoin(config.data().prompt_data(), ", ")}));
+  if (!resume.policy.has_value()) return CannotGoOn(folder, "it was made without a policy");
+  if (UsesCritic(config) == resume.critic.has_value()) return absl::OkStatus();
+  return CannotGoOn(folder, resume.critic.has_value() ? "it was made with a critic, which this run is without "
+                                                        "(algorithm.advantage_estimator)"
+                                                      : "it was made without a critic");
+}
+
+absl::Status CheckStart(const RunConfig& config, const std::optional<CheckpointRecord>& resume,
                         const std::string& checkpoints, const Hello& hello) {
   if (!resume.has_value()) {
     QUARTET_RETURN_IF_ERROR(CheckFreshTrainer(hello.policy_trainer, "actor", config.actor().load_checkpoint()));
@@ -74,19 +98,9 @@ absl::Status CheckStart(const RunConfig& config, uint64_t prompts_hash, const st
     return CheckFreshTrainer(*hello.critic_trainer, "critic", config.critic().load_checkpoint());
   }
   const std::string folder = absl::StrCat(checkpoints, "/", CheckpointId(resume->step));
-  QUARTET_RETURN_IF_ERROR(CheckSameRun(config, *resume, folder,
-                                       {.batch_field = "rollout.rollout_batch_size",
-                                        .batch_size = config.rollout().rollout_batch_size(),
-                                        .hash = prompts_hash,
-                                        .files = absl::StrJoin(config.data().prompt_data(), ", ")}));
-  if (!resume->policy.has_value()) return CannotGoOn(folder, "it was made without a policy");
   QUARTET_RETURN_IF_ERROR(CheckResumedTrainer(hello.policy_trainer, *resume->policy, "actor", folder));
-  if (hello.critic_trainer.has_value()) {
-    if (!resume->critic.has_value()) return CannotGoOn(folder, "it was made without a critic");
-    return CheckResumedTrainer(*hello.critic_trainer, *resume->critic, "critic", folder);
-  }
-  if (!resume->critic.has_value()) return absl::OkStatus();
-  return CannotGoOn(folder, "it was made with a critic, which this run is without (algorithm.advantage_estimator)");
+  if (!hello.critic_trainer.has_value()) return absl::OkStatus();
+  return CheckResumedTrainer(*hello.critic_trainer, *resume->critic, "critic", folder);
 }
 
 }  // namespace quartet

@@ -38,9 +38,18 @@ absl::Status CheckSameRun(const RunConfig& config, const CheckpointRecord& resum
 absl::Status CheckResumedTrainer(const ServiceInfo& trainer, const SavedTrainer& saved, const std::string& field,
                                  const std::string& folder);
 
-// CheckFreshTrainer of both trainers of a PPO run; or, with `resume`, that the run is the one that the checkpoint is
-// of, and that the trainers have loaded it. `checkpoints` is the folder that it is in.
-absl::Status CheckStart(const RunConfig& config, uint64_t prompts_hash, const std::optional<CheckpointRecord>& resume,
+// That a run which has made `done` steps has not made more than the `steps` that `option` comes to. FAILED_PRECONDITION
+// names both.
+absl::Status CheckStepsLeft(int64_t done, int64_t steps, const std::string& option);
+
+// That a PPO run of `steps` steps in all can go on after the checkpoint that `resume` is of, in the folder
+// `checkpoints`: all that can be said without its services. Errors as of CheckStepsLeft and CheckSameRun.
+absl::Status CheckGoesOn(const RunConfig& config, uint64_t prompts_hash, int64_t steps, const CheckpointRecord& resume,
+                         const std::string& checkpoints);
+
+// CheckFreshTrainer of both trainers of a PPO run; or, with `resume`, of which CheckGoesOn holds, that the trainers
+// have loaded that checkpoint.
+absl::Status CheckStart(const RunConfig& config, const std::optional<CheckpointRecord>& resume,
                         const std::string& checkpoints, const Hello& hello);
 
 }  // namespace quartet

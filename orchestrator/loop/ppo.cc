@@ -161,10 +161,9 @@ absl::StatusOr<PpoSummary> PpoLoop::Run() {
 absl::Status PpoLoop::Prepare() {
   steps_ = PpoSteps(config_, run_.prompts.size());
   steps_done_ = first_step_;
-  if (first_step_ > steps_) {
-    return absl::FailedPreconditionError(absl::StrCat(
-        "the run has made ", first_step_, " steps already, more than the ", steps_, " of ",
-        config_.train().max_steps() > 0 ? "train.max_steps" : "train.num_episodes", "; raise it to go on"));
+  if (run_.resume.has_value()) {
+    QUARTET_RETURN_IF_ERROR(
+        CheckGoesOn(config_, run_.prompts.hash(), steps_, *run_.resume, run_.folder.checkpoints_path()));
   }
   const int64_t a_step = config_.rollout().rollout_batch_size();
   sampler_.emplace(
@@ -177,7 +176,7 @@ absl::Status PpoLoop::Prepare() {
                                                          run_.view.PrintAndBegin(waiting);
                                                          run_.view.Progress(0, detail);
                                                        }));
-  QUARTET_RETURN_IF_ERROR(CheckStart(config_, run_.prompts.hash(), run_.resume, run_.folder.checkpoints_path(), hello));
+  QUARTET_RETURN_IF_ERROR(CheckStart(config_, run_.resume, run_.folder.checkpoints_path(), hello));
   QUARTET_ASSIGN_OR_RETURN(updates_, Updates::Create(config_, run_.services, hello, steps_, first_step_));
   if (!hello.rollout.http_url().empty()) {
     run_.view.Print(absl::StrCat("the policy answers HTTP at ", hello.rollout.http_url(), ", as model \"",

@@ -319,6 +319,11 @@ TEST_F(PpoResumeTest, RefusesToGoOnWithOtherDataOrTrainersThatDidNotLoadTheCheck
   other = record;
   ++other.prompts_hash;
   EXPECT_THAT(message(other), HasSubstr("other rows"));
+  const size_t calls = services_.calls().size();
+  config.mutable_train()->set_max_steps(1);
+  EXPECT_THAT(message(record), HasSubstr("made 2 steps already, more than the 1 of train.max_steps"));
+  config.mutable_train()->set_max_steps(3);
+  EXPECT_EQ(services_.calls().size(), calls) << "is found before any service is there";
   services_.SetOptimizerSteps(0);
   EXPECT_THAT(message(record), AllOf(HasSubstr("policy_trainer has made 0 optimizer steps, the checkpoint 2"),
                                      HasSubstr("actor.load_checkpoint")));

@@ -11,6 +11,7 @@
 #include "core/config/batches/micro_batches.h"
 #include "core/config/batches/updates.h"
 #include "orchestrator/checks/input_check.h"
+#include "orchestrator/checks/start_check.h"
 #include "orchestrator/data/dataset_options.h"
 #include "orchestrator/data/first_example.h"
 #include "orchestrator/loop/step_warnings.h"
@@ -68,6 +69,10 @@ absl::StatusOr<PpoResult> TrainByPpo(RunSession session) {
   }
   view.Print(DescribePrompt(inputs.prompts->first(), session.tokenizer()));
   QUARTET_RETURN_IF_ERROR(session.OpenFolder(&inputs.prompts->rows()));
+  if (session.resume().has_value()) {
+    QUARTET_RETURN_IF_ERROR(CheckGoesOn(config, inputs.prompts->hash(), PpoSteps(config, inputs.prompts->size()),
+                                        *session.resume(), session.folder().checkpoints_path()));
+  }
   view.Print(absl::StrCat("updates: ", DescribeUpdates(config)));
   const std::vector<std::string> warnings = ConfigurationWarnings(config);
   for (const std::string& warning : warnings) view.Print("warning: " + warning);

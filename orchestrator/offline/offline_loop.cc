@@ -35,16 +35,10 @@ class OfflineLoop {
         plan_(method.plan()),
         trainer_(TrainerOf(run.config, plan_.model)),
         rows_(method.rows().rows()),
-        steps_(plan_.max_steps > 0 ? plan_.max_steps
-                                   : (rows_ * plan_.max_epochs + plan_.batch_size - 1) / plan_.batch_size),
+        steps_(OfflineSteps(rows_, plan_.batch_size, plan_.max_steps, plan_.max_epochs)),
         first_step_(run.resume.has_value() ? run.resume->step : 0) {}
 
   absl::StatusOr<OfflineSummary> Run() {
-    if (first_step_ > steps_) {
-      return absl::FailedPreconditionError(
-          absl::StrCat("the run has made ", first_step_, " steps already, more than the ", steps_, " of ",
-                       plan_.section, plan_.max_steps > 0 ? ".max_steps" : ".max_epochs", "; raise it to go on"));
-    }
     QUARTET_ASSIGN_OR_RETURN(const LearningRateSchedule schedule,
                              LearningRateSchedule::Create(plan_.learning_rate, trainer_, steps_));
     QUARTET_RETURN_IF_ERROR(Meet());
@@ -230,6 +224,10 @@ class OfflineLoop {
 };
 
 }  // namespace
+
+int64_t OfflineSteps(int64_t rows, int64_t batch_size, int64_t max_steps, int64_t max_epochs) {
+  return max_steps > 0 ? max_steps : (rows * max_epochs + batch_size - 1) / batch_size;
+}
 
 absl::StatusOr<OfflineSummary> RunOffline(const OfflineRun& run, OfflineMethod& method) {
   return OfflineLoop(run, method).Run();

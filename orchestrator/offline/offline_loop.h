@@ -104,10 +104,13 @@ struct OfflineSummary {
   std::optional<PairStats> before, after;  // held-out pairs, where there are any; `before` not in a run that goes on
 };
 
-// All optimizer steps that are left, with a checkpoint after every train.save_steps and the last, or after the step in
-// which the run is asked to end: then it returns the reason, and a look at held-out pairs that was under way is left
-// out. The last batch does not reach into an epoch beyond the last. A run that was cut off and goes on ends with the
-// bits of one that was not.
+// Its optimizer steps over so many rows: `max_steps`, or, where that is 0, those of all epochs.
+int64_t OfflineSteps(int64_t rows, int64_t batch_size, int64_t max_steps, int64_t max_epochs);
+
+// All optimizer steps that are left (of a run that goes on some are, CheckStepsLeft), with a checkpoint after every
+// train.save_steps and the last, or after the step in which the run is asked to end: then it returns the reason, and a
+// look at held-out pairs that was under way is left out. The last batch does not reach into an epoch beyond the last. A
+// run that was cut off and goes on ends with the bits of one that was not.
 absl::StatusOr<OfflineSummary> RunOffline(const OfflineRun& run, OfflineMethod& method);
 
 }  // namespace quartet

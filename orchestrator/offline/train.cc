@@ -8,12 +8,14 @@
 #include "core/base/status_macros.h"
 #include "core/config/batches/micro_batches.h"
 #include "core/model/model_config.h"
+#include "orchestrator/checks/start_check.h"
 #include "orchestrator/clients/service_clients.h"
 #include "orchestrator/data/dataset_options.h"
 #include "orchestrator/data/first_example.h"
 #include "orchestrator/data/preference_pairs.h"
 #include "orchestrator/data/sft_examples.h"
 #include "orchestrator/offline/dpo.h"
+#include "orchestrator/offline/offline_loop.h"
 #include "orchestrator/offline/reward_model.h"
 #include "orchestrator/offline/sft.h"
 
@@ -68,6 +70,19 @@ absl::Status ReadInputs(Program program, RunSession& session, Inputs* inputs) {
                             [&] { return ReadRows(session, program, model, inputs); });
 }
 
+// That steps are left, of a run that goes on.
+absl::Status CheckGoesOn(Program program, RunSession& session, const Inputs& inputs) {
+  if (!session.resume().has_value()) return absl::OkStatus();
+  const auto check = [&](const std::string& section, const auto& options, const Dataset& rows) {
+    return CheckStepsLeft(session.resume()->step,
+                          OfflineSteps(rows.rows(), options.batch_size(), options.max_steps(), options.max_epochs()),
+                          absl::StrCat(section, options.max_steps() > 0 ? ".max_steps" : ".max_epochs"));
+  };
+  const RunConfig& config = session.config();
+  return program == Program::kSft ? check("sft", config.sft(), inputs.examples->rows())
+                                  : check("preference", config.preference(), inputs.pairs->rows());
+}
+
 absl::StatusOr<OfflineSummary> RunLoop(Program program, RunSession& session, const Inputs& inputs) {
   const RunConfig& config = session.config();
   Cancellation* const cancellation = &session.cancellation();
@@ -105,6 +120,7 @@ absl::StatusOr<std::string> TrainOnRows(Program program, RunSession session) {
   ShowInputs(inputs, session.tokenizer(), view);
   QUARTET_RETURN_IF_ERROR(
       session.OpenFolder(inputs.examples != nullptr ? &inputs.examples->rows() : &inputs.pairs->rows()));
+  QUARTET_RETURN_IF_ERROR(CheckGoesOn(program, session, inputs));
   view.Print(absl::StrCat("micro-batches: ", DescribeMicroBatches(config, ServicesOf(program, config))));
   QUARTET_RETURN_IF_ERROR(session.StartServices());
   const absl::StatusOr<OfflineSummary> summary = RunLoop(program, session, inputs);
