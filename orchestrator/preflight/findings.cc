@@ -20,9 +20,6 @@ constexpr double kMostSecondsApart = 1;
 constexpr int64_t kOpenFiles = 1024;
 // Of /dev/shm: what NCCL's rings of one host take, or the buffers of ranks on CPUs.
 constexpr int64_t kSharedMemory = int64_t{512} << 20;
-// Of a model's files in bf16: itself, and 12 bytes a parameter of optimizer and master weights; of policy and critic.
-constexpr int64_t kCheckpointOfModel = 2 * (1 + 6);
-constexpr int64_t kDisk = int64_t{1} << 30;
 // Of a GPU, by programs that are there before the run; drivers take some hundred MiB themselves.
 constexpr int64_t kGpuInUse = int64_t{1} << 30;
 // Of what is stated, and of the best of its kind.
@@ -50,7 +47,7 @@ class Problems {
   std::vector<Finding> fatal_, others_;
 };
 
-void CheckHost(const RunConfig& config, const NodeFacts& own, const NodeFacts& node, int64_t model_bytes,
+void CheckHost(const RunConfig& config, const NodeFacts& own, const NodeFacts& node, int64_t checkpoint_bytes,
                Problems* problems) {
   const std::string& host = node.host();
   if (!node.sees_run_dir()) {
@@ -71,11 +68,9 @@ void CheckHost(const RunConfig& config, const NodeFacts& own, const NodeFacts& n
     problems->Warn(host, absl::StrCat("/dev/shm has ", Gibibytes(node.shared_memory_free_bytes()), " free"),
                    "give it more (a container's is 64 MiB unless --shm-size says more)");
   }
-  const int64_t checkpoint = std::max(kDisk, kCheckpointOfModel * model_bytes);
-  if (node.disk_free_bytes() >= 0 && node.disk_free_bytes() < checkpoint) {
-    problems->Warn(
-        host, absl::StrCat("where run_dir is, ", Gibibytes(node.disk_free_bytes()), " are free"),
-        absl::StrCat("a checkpoint that the run can go on after takes about ", Gibibytes(checkpoint), "; make room"));
+  if (node.disk_free_bytes() >= 0 && node.disk_free_bytes() < checkpoint_bytes) {
+    problems->Warn(host, absl::StrCat("where run_dir is, ", Gibibytes(node.disk_free_bytes()), " are free"),
+                   absl::StrCat("a checkpoint takes about ", Gibibytes(checkpoint_bytes), "; make room"));
   }
   if (config.cluster().host_memory_bytes() > node.memory_bytes()) {
     problems->Warn(host, absl::StrCat("has ", Gibibytes(node.memory_bytes()), " of memory"),
@@ -199,7 +194,7 @@ std::vector<Finding> FindProblems(const RunConfig& config, const PreflightFacts&
   Problems problems;
   const std::vector<const NodeFacts*> hosts = HostsOf(facts);
   for (const NodeFacts* node : hosts) {
-    CheckHost(config, facts.own, *node, facts.model_bytes, &problems);
+    CheckHost(config, facts.own, *node, facts.checkpoint_bytes, &problems);
     const auto ahead = facts.clock_ahead.find(node->host());
     if (ahead != facts.clock_ahead.end() && std::abs(ahead->second) > kMostSecondsApart) {
       problems.Warn(node->host(),

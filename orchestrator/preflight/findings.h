@@ -33,7 +33,7 @@ struct LinkRate {
 
 struct PreflightFacts {
   NodeFacts own;                                 // of the host that asks
-  int64_t model_bytes = 0;                       // of the policy's files
+  int64_t checkpoint_bytes = 0;                  // about what one of the run takes
   std::map<std::string, MeasureReply> services;  // by name
   // By how much a host's clock is at least ahead of the own one, seconds; negative: behind.
   std::map<std::string, double> clock_ahead;

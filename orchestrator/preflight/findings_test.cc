@@ -4,6 +4,9 @@
 #include <gtest/gtest.h>
 
 #include "core/config/run_config.h"
+#include "core/model/initialize.h"
+#include "orchestrator/preflight/preflight.h"
+#include "orchestrator/testing/scratch_folder.h"
 
 namespace quartet {
 namespace {
@@ -57,7 +60,7 @@ TEST_F(FindingsTest, NamesTheHostAndWhatToDo) {
   node(1).set_open_files(512);
   node(1).set_shared_memory_free_bytes(64 << 20);
   node(2).set_disk_free_bytes(27 * kGibi);
-  facts_.model_bytes = 2 * kGibi;
+  facts_.checkpoint_bytes = 28 * kGibi;
   facts_.clock_ahead = {{"host2", 0.9}, {"host3", -7.25}};
   config_.mutable_cluster()->set_host_memory_bytes(65 * kGibi);
   node(0).set_memory_bytes(128 * kGibi);
@@ -67,6 +70,33 @@ TEST_F(FindingsTest, NamesTheHostAndWhatToDo) {
                                    AllOf(StartsWith("host2: has 64 GiB of memory"), HasSubstr("65 GiB")),
                                    AllOf(StartsWith("host3: where run_dir is, 27 GiB are free"), HasSubstr("28 GiB")),
                                    StartsWith("host3: its clock is 7.2 s behind that of host1")));
+}
+
+TEST(CheckpointBytes, AreThoseOfTheModelsThatTheRunTrains) {
+  const ScratchFolder scratch;
+  ModelConfig model;
+  model.model_type = "mistral";
+  model.vocab_size = 32;
+  model.hidden_size = 8;
+  model.intermediate_size = 16;
+  model.num_hidden_layers = 1;
+  model.num_attention_heads = model.num_key_value_heads = 2;
+  model.head_dim = 4;
+  model.max_position_embeddings = 64;
+  ASSERT_TRUE(WriteRandomModel(model, HeadKind::kVocabulary, 7, Dtype::kF32, scratch.path()).ok());
+  // Projections of attention, three of the feed-forward network, three norms, the embedding; and a head.
+  constexpr int64_t kBody = 4 * 8 * 8 + 3 * 8 * 16 + 3 * 8 + 32 * 8, kActor = kBody + 32 * 8, kCritic = kBody + 8;
+  RunConfig config;
+  config.mutable_actor()->set_pretrain(scratch.path());
+  config.mutable_actor()->set_dtype("bf16");
+  config.mutable_critic()->set_pretrain(scratch.path());
+  config.mutable_critic()->set_dtype("fp32");
+  EXPECT_EQ(CheckpointBytes(config, {"policy_trainer"}), kActor * 2);
+  config.mutable_train()->set_save_optimizer(true);
+  EXPECT_EQ(CheckpointBytes(config, {"policy_trainer", "rollout", "scorer"}), kActor * (2 + 12));
+  EXPECT_EQ(CheckpointBytes(config, {"policy_trainer", "critic_trainer"}), kActor * (2 + 12) + kCritic * (4 + 12));
+  config.mutable_actor()->set_pretrain(scratch.path() + "/none");
+  EXPECT_EQ(CheckpointBytes(config, {"policy_trainer"}), 0);
 }
 
 TEST_F(FindingsTest, PutsFirstWhatIsInTheWay) {

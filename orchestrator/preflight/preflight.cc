@@ -20,14 +20,18 @@
 #include "core/base/status_macros.h"
 #include "core/config/run_config.h"
 #include "core/config/services.h"
+#include "core/model/model_config.h"
+#include "core/model/parameter_layout.h"
 #include "core/preflight/node_facts.h"
 #include "core/preflight/preflight.grpc.pb.h"
 #include "core/service/rpc/credentials.h"
 #include "core/service/rpc/status_conversion.h"
-#include "orchestrator/terminal/folder_growth.h"
 
 namespace quartet {
 namespace {
+
+// A parameter's master weight and Adam's two moments, in fp32.
+constexpr int64_t kStateOfParameter = 12;
 
 // For a service without models to listen, on whatever host it is.
 constexpr absl::Duration kStart = absl::Minutes(2);
@@ -162,13 +166,32 @@ absl::Status PullWeights(CheckedService& rollout, TerminalView& view, PreflightF
 
 }  // namespace
 
+int64_t CheckpointBytes(const RunConfig& config, const std::vector<std::string>& services) {
+  int64_t bytes = 0;
+  const auto add = [&](const TrainerConfig& trainer, HeadKind head) {
+    const absl::StatusOr<ModelConfig> model = ReadModelConfig(trainer.pretrain());
+    if (!model.ok()) return;
+    int64_t parameters = 0;
+    for (const ParameterGroup& group : MakeParameterLayout(*model, head).groups) {
+      for (const ParameterSpec& parameter : group.parameters) parameters += parameter.numel();
+    }
+    const int64_t of_file = trainer.dtype() == "fp32" ? 4 : 2;
+    bytes += parameters * (of_file + (config.train().save_optimizer() ? kStateOfParameter : 0));
+  };
+  for (const std::string& service : services) {
+    if (service == "policy_trainer") add(config.actor(), HeadKind::kVocabulary);
+    if (service == "critic_trainer") add(config.critic(), HeadKind::kScalar);
+  }
+  return bytes;
+}
+
 absl::StatusOr<PreflightFacts> AskForFacts(const RunConfig& config, const std::vector<std::string>& names,
                                            TerminalView& view, Cancellation& cancellation) {
   QUARTET_ASSIGN_OR_RETURN(const auto credentials, MakeChannelCredentials(config.tls()));
   QUARTET_ASSIGN_OR_RETURN(const std::unique_ptr<Token> token, Token::Make(config.run_dir()));
   PreflightFacts facts;
   facts.own = ReadNodeFacts(config.run_dir(), token->path());
-  facts.model_bytes = BytesBelow(config.actor().pretrain());
+  facts.checkpoint_bytes = CheckpointBytes(config, names);
   std::map<std::string, std::unique_ptr<CheckedService>> services;
   // 1. Who is there, with what.
   for (const std::string& service : names) {
@@ -210,10 +233,10 @@ absl::StatusOr<PreflightFacts> AskForFacts(const RunConfig& config, const std::v
   return facts;
 }
 
-std::vector<Finding> FindProblemsHere(const RunConfig& config) {
+std::vector<Finding> FindProblemsHere(const RunConfig& config, const std::vector<std::string>& services) {
   PreflightFacts facts;
   facts.own = ReadNodeFacts(config.run_dir(), "");
-  facts.model_bytes = BytesBelow(config.actor().pretrain());
+  facts.checkpoint_bytes = CheckpointBytes(config, services);
   *facts.services["run"].add_ranks()->mutable_node() = facts.own;
   return FindProblems(config, facts);
 }

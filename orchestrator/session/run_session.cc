@@ -119,7 +119,7 @@ absl::Status RunSession::StartServices() {
     QUARTET_ASSIGN_OR_RETURN(monitor_, MonitorServer::Start(config_, folder_->path()));
   }
   if (!options_.launch) return absl::OkStatus();
-  for (const Finding& finding : FindProblemsHere(config_)) view_.Print("warning: " + Describe(finding));
+  for (const Finding& finding : FindProblemsHere(config_, kind_.services)) view_.Print("warning: " + Describe(finding));
   QUARTET_RETURN_IF_ERROR(AtomicWriteFile(folder_->launch_config_path(), PrintRunConfig(config_)));
   const std::string programs = ServiceLauncher::DefaultProgramsFolder();
   QUARTET_ASSIGN_OR_RETURN(
