@@ -17,13 +17,16 @@ constexpr int kPauses = 200;
 PageWriter::PageWriter(const std::string& run_dir, absl::Duration interval)
     : thread_([this, run_dir, interval] { Run(run_dir, interval); }) {}
 
-PageWriter::~PageWriter() {
+PageWriter::~PageWriter() { End().IgnoreError(); }
+
+absl::Status PageWriter::End() {
   {
     std::lock_guard lock(mutex_);
     ending_ = true;
   }
   ends_.notify_all();
-  thread_.join();
+  if (thread_.joinable()) thread_.join();
+  return written_;
 }
 
 void PageWriter::Run(const std::string& run_dir, absl::Duration interval) {
@@ -31,10 +34,10 @@ void PageWriter::Run(const std::string& run_dir, absl::Duration interval) {
   bool said = false;
   for (bool last = false;;) {
     const absl::Time begin = absl::Now();
-    absl::Status status = page.Read();
-    if (status.ok()) status = page.Write();
-    if (!status.ok() && !said) {
-      QUARTET_LOG(kWarning) << "the run page cannot be written: " << status;
+    written_ = page.Read();
+    if (written_.ok()) written_ = page.Write();
+    if (!written_.ok() && !said) {
+      QUARTET_LOG(kWarning) << "the run page cannot be written: " << written_;
       said = true;
     }
     if (last) return;

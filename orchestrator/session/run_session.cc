@@ -211,9 +211,11 @@ absl::Status RunSession::End(const absl::Status& status) {
     SayState(absl::IsCancelled(cancellation_.status()) ? "stopped" : "failed", std::string(explained.message()));
   }
   plan_ = nullptr;
+  const absl::Status page = page_->End();
   page_ = nullptr;
   monitor_ = nullptr;
-  view_.Print(absl::StrCat("page: ", folder_->path(), "/report.html"));
+  view_.Print(page.ok() ? absl::StrCat("page: ", folder_->path(), "/report.html")
+                        : absl::StrCat("the run's page could not be written: ", page.message()));
   return explained;
 }
 
