@@ -1,6 +1,7 @@
 #include "core/command_line/command_line.h"
 
 #include <algorithm>
+#include <csignal>
 #include <cstdio>
 
 #include "absl/strings/str_cat.h"
@@ -114,6 +115,7 @@ std::string HelpText(const CommandLine& line) {
 
 std::optional<int> ReadCommandLine(int argc, const char* const* argv, const CommandLine& line) {
   EndOnExceptions(line.program);
+  std::signal(SIGXFSZ, SIG_IGN);
   const absl::StatusOr<Asked> asked = ParseFlags(argc, argv, line.flags);
   if (asked.ok() && *asked != Asked::kNothing) {
     std::printf("%s", *asked == Asked::kHelp ? HelpText(line).c_str() : absl::StrCat(VersionText(), "\n").c_str());

@@ -109,7 +109,8 @@ std::string HelpText(const CommandLine& line);
 
 // ParseFlags and `check`. The exit code where the program has nothing else to do: 0 after --help and --version; 2 where
 // something is wrong, which has been said. From then on exceptions that nobody catches end the program with code 1 and
-// a sentence (core/errors/exceptions.h).
+// a sentence (core/errors/exceptions.h), and a write beyond the process's limit of a file's size (ulimit -f) is an
+// error (EFBIG), as on a full disk, and no longer the end of the process.
 std::optional<int> ReadCommandLine(int argc, const char* const* argv, const CommandLine& line);
 
 // Reports the error, if it is one, and returns the program's exit code: 0; 130 where a run was stopped by a signal;

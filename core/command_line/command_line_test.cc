@@ -2,10 +2,14 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 
 #include <cstdlib>
 #include <new>
+#include <string>
 #include <thread>
+
+#include "core/base/files.h"
 
 namespace quartet {
 namespace {
@@ -162,6 +166,21 @@ TEST(ReadCommandLineDeathTest, AfterItAnExceptionOfAThreadIsCode1AndASentence) {
     std::thread([] { throw std::bad_alloc(); }).join();
   };
   EXPECT_EXIT(run(), ::testing::ExitedWithCode(1), "^program: out of memory: ");
+}
+
+// Writes more than a file may have, and leaves with what was said of it on standard error.
+[[noreturn]] void WriteBeyondTheLimit(const std::string& path) {
+  Values values;
+  const char* argv[] = {"program", "--launch"};
+  if (ReadCommandLine(2, argv, LineOf(&values)).has_value()) std::exit(9);
+  const rlimit limit = {.rlim_cur = 1000, .rlim_max = 1000};
+  if (setrlimit(RLIMIT_FSIZE, &limit) != 0) std::exit(9);
+  std::exit(Finish("program", AtomicWriteFile(path, std::string(2000, 'x'))));
+}
+
+TEST(CommandLine, MakesAWriteBeyondTheLimitOfAFilesSizeAnErrorWithItsPath) {
+  const std::string path = ::testing::TempDir() + "/large";
+  EXPECT_EXIT(WriteBeyondTheLimit(path), ::testing::ExitedWithCode(1), "write .*/large: .*File too large");
 }
 
 }  // namespace

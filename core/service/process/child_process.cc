@@ -153,7 +153,8 @@ absl::StatusOr<std::unique_ptr<ChildProcess>> ChildProcess::Start(const ChildPro
     sigset_t none;
     sigemptyset(&none);
     sigprocmask(SIG_SETMASK, &none, nullptr);
-    for (int s : {SIGINT, SIGTERM, SIGPIPE, SIGCHLD}) signal(s, SIG_DFL);  // where SIGHUP is ignored it stays so
+    // Where SIGHUP is ignored it stays so.
+    for (int s : {SIGINT, SIGTERM, SIGPIPE, SIGCHLD, SIGXFSZ}) signal(s, SIG_DFL);
     fcntl(parent_stream[0], F_SETFD, 0);
     if (log_fd >= 0) {
       dup2(log_fd, STDOUT_FILENO);
