@@ -14,6 +14,7 @@
 #include "core/data/json.h"
 #include "orchestrator/run_folder/checkpoint_search.h"
 #include "orchestrator/run_folder/continuation.h"
+#include "orchestrator/run_folder/file_tail.h"
 #include "orchestrator/run_folder/run_lock.h"
 
 namespace quartet {
@@ -50,6 +51,18 @@ absl::StatusOr<RunConfig> ReadConfigOf(const RunFolder& folder) {
                                             absl::StripSuffix(kConfigEnd, "\n"), "\", is missing"));
   }
   return LoadRunConfig(folder.config_path(), {}, "");
+}
+
+// What a run without a checkpoint does, and what becomes of its steps.
+std::string BeginsAnew(const std::string& run_dir) {
+  FileTail metrics(run_dir + "/metrics.jsonl");
+  std::string lines;
+  const absl::Status read = metrics.Read(&lines);
+  const size_t steps = read.ok() ? Records(lines).size() : 0;
+  if (steps == 0) return "the run has no checkpoint yet: it begins anew";
+  return absl::StrCat("the run has made ", steps, steps == 1 ? " step and has" : " steps and has",
+                      " no checkpoint (train.save_steps): it begins anew, and what it has recorded goes to ", run_dir,
+                      "/superseded");
 }
 
 absl::StatusOr<std::vector<RunInput>> ReadInputsOf(const RunFolder& folder) {
@@ -122,7 +135,7 @@ absl::StatusOr<RunStart> OpenRun(const RunConfig& config, const std::string& all
   }
   for (std::string& note : search.notes) start.notes.push_back(std::move(note));
   if (!search.found.has_value()) {
-    start.notes.push_back("the run has no checkpoint yet: it begins anew");
+    start.notes.push_back(BeginsAnew(config.run_dir()));
   } else {
     QUARTET_RETURN_IF_ERROR(NoteChanges(config, inputs, &start));
   }

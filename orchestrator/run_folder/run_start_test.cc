@@ -46,6 +46,7 @@ TEST_F(OpenRunTest, SaysHowARunThatIsThereIsContinued) {
   const auto again = Open();
   ASSERT_TRUE(again.ok()) << again.status();
   EXPECT_FALSE(again->resume.has_value());
+  EXPECT_THAT(again->notes, testing::ElementsAre(HasSubstr("has made 1 step and has no checkpoint")));
 }
 
 // One that has its end and saved no state can only be kept.
