@@ -163,8 +163,8 @@ void AddLogProbMetrics(const LogProbDifference& difference, Metrics* metrics) {
 
 void AddExperienceMetrics(const std::vector<Experience>& batch, Metrics* metrics) {
   std::vector<double> rewards, shaped, lengths, returns, errors;
-  std::map<int64_t, bool> teaches;  // by group
-  std::map<std::string, double> parts;
+  std::map<int64_t, bool> teaches;      // by group
+  std::map<std::string, double> parts;  // sums
   int64_t tokens = 0;
   int64_t truncated = 0, clipped = 0;
   const double n = static_cast<double>(std::max<size_t>(batch.size(), 1));
@@ -176,8 +176,8 @@ void AddExperienceMetrics(const std::vector<Experience>& batch, Metrics* metrics
     lengths.push_back(static_cast<double>(e.action_tokens()));
     tokens += e.action_tokens();
     truncated += e.truncated;
-    for (const auto& [name, value] : e.reward_parts) parts[name] += value / n;
-    for (const auto& [name, value] : e.extra_logs) parts[name] += value / n;
+    for (const auto& [name, value] : e.reward_parts) parts[name] += value;
+    for (const auto& [name, value] : e.extra_logs) parts[name] += value;
     // Without a critic there are returns, but no values.
     for (size_t t = 0; t < e.values.size(); ++t) {
       returns.push_back(e.returns[t]);
@@ -186,7 +186,7 @@ void AddExperienceMetrics(const std::vector<Experience>& batch, Metrics* metrics
   }
   const Moments reward = MomentsOf(rewards);
   const auto idle = static_cast<double>(std::ranges::count_if(teaches, [](const auto& one) { return !one.second; }));
-  for (const auto& [name, value] : parts) metrics->Set("reward/" + name, value);
+  for (const auto& [name, sum] : parts) metrics->Set("reward/" + name, sum / n);
   metrics->Set("reward/mean", reward.mean);
   metrics->Set("reward/std", std::sqrt(reward.PopulationVariance()));
   metrics->Set("reward/shaped_std", std::sqrt(MomentsOf(shaped).PopulationVariance()));

@@ -91,6 +91,16 @@ TEST(ExperienceMetrics, TellWhatOfTheRewardsTeaches) {
   EXPECT_EQ(metrics.Get("reward/groups_without_signal"), 1);
 }
 
+// 49 times a 49th is less than 1.
+TEST(ExperienceMetrics, OfPartsThatAreAllOneAreOne) {
+  std::vector<Experience> batch(49);
+  for (Experience& e : batch) e.reward_parts["command"] = e.extra_logs["format"] = 1;
+  Metrics metrics;
+  AddExperienceMetrics(batch, &metrics);
+  EXPECT_EQ(metrics.Get("reward/command"), 1);
+  EXPECT_EQ(metrics.Get("reward/format"), 1);
+}
+
 TEST(OptimizerSteps, AreShuffledByStepAndEpochAndRepeatable) {
   std::vector<Experience> batch;
   for (int i = 0; i < 16; ++i) batch.push_back(MakeExperience(i, 1, 1));
