@@ -22,6 +22,7 @@
 #include "orchestrator/run_folder/phase_file.h"
 #include "orchestrator/run_folder/run_inputs.h"
 #include "orchestrator/run_folder/run_start.h"
+#include "orchestrator/terminal/continue_command.h"
 
 namespace quartet {
 namespace {
@@ -249,7 +250,7 @@ absl::Status RunSession::WithContinuation(const absl::Status& status) const {
     // Else it would be lost in the same way once more.
     if (train.save_steps() == 0 && !train.save_on_sigterm()) absl::StrAppend(&command, " --set=train.save_steps=10");
     if (!train.save_optimizer()) absl::StrAppend(&command, " --set=train.save_optimizer=true");
-    if (models_alone) absl::StrAppend(&command, " --set=run_dir=", folder_->path(), "_2");
+    if (models_alone) absl::StrAppend(&command, " ", ShellWord(absl::StrCat("--set=run_dir=", folder_->path(), "_2")));
   }
   if (!options_.launch) {
     absl::StrAppend(&how, ", start the trainers again",
