@@ -54,8 +54,9 @@ absl::StatusOr<std::unique_ptr<RewardFunction>> NewFunction(const RewardSource& 
   return NewRule(source);
 }
 
-WorkerPoolOptions PoolOptions(const RewardSource& source) {
+WorkerPoolOptions PoolOptions(int index, const RewardSource& source) {
   WorkerPoolOptions options;
+  options.name = absl::StrCat("reward.source[", index, "]", source.name().empty() ? "" : " ", source.name());
   options.workers = source.has_workers() ? source.workers() : AvailableCores();
   options.max_batch = std::max(1, source.max_batch_size());
   options.max_tries = std::max(1, source.max_tries());
@@ -71,9 +72,15 @@ absl::StatusOr<std::unique_ptr<AnswerSources>> AnswerSources::Create(const Rewar
     if (!source.model().empty()) continue;
     QUARTET_ASSIGN_OR_RETURN(std::unique_ptr<RewardFunction> function,
                              Prefixed(absl::StrCat("reward.source[", i, "]"), NewFunction(source)));
-    sources->pools_.push_back({i, std::make_unique<WorkerPool>(std::move(function), PoolOptions(source))});
+    sources->pools_.push_back({i, std::make_unique<WorkerPool>(std::move(function), PoolOptions(i, source))});
   }
   return sources;
+}
+
+int64_t AnswerSources::failed_tries() const {
+  int64_t count = 0;
+  for (const Pool& pool : pools_) count += pool.workers->failed_tries();
+  return count;
 }
 
 void AnswerSources::Score(const std::shared_ptr<const Answer>& answer, const std::stop_token& stop,

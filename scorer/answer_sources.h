@@ -1,6 +1,7 @@
 // The sources of rewards that need no model, as configured: rules, servers, commands and code, with their threads.
 #pragma once
 
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <stop_token>
@@ -21,6 +22,9 @@ class AnswerSources {
 
   // How many they are.
   size_t size() const { return pools_.size(); }
+
+  // WorkerPool::failed_tries of all of them.
+  int64_t failed_tries() const;
 
   // `done` is called once for each of them, from their threads, with the index into reward.source. Errors as those of
   // WorkerPool::Submit.

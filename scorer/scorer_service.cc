@@ -130,6 +130,9 @@ class ScorerService final : public RankService, public Scorer::Service {
     QUARTET_RETURN_IF_ERROR(face_.CheckReady("GetInfo"));
     QUARTET_ASSIGN_OR_RETURN(std::vector<RankInfo> ranks, RunOnAll<RankInfo>(group_, kInfo, InfoCall(), deadline));
     *info = face_.Describe(std::move(ranks), limits_.max_len, vocabularies_);
+    if (sources_ != nullptr && sources_->size() > 0) {
+      (*info->mutable_metrics())["scorer/failed_tries"] = static_cast<double>(sources_->failed_tries());
+    }
     return absl::OkStatus();
   }
 

@@ -178,6 +178,10 @@ TEST(ScorerService, SaysOfEachSequenceWhyItHasNoRewardWhereThoseAreDropped) {
   EXPECT_EQ((*replies)[1].parts_size(), 0);
   EXPECT_THAT((*replies)[2].error(), HasSubstr("exit code 3"));
   EXPECT_EQ((*replies)[3].reward(), 4);
+  ServiceInfo info;
+  grpc::ClientContext context;
+  ASSERT_TRUE(Scorer::NewStub(ranks->channel())->GetInfo(&context, GetInfoRequest(), &info).ok());
+  EXPECT_EQ(info.metrics().at("scorer/failed_tries"), 2) << "one that says so, one that dies";
 }
 
 TEST(ScorerService, AnswersASequenceBeforeTheNextHasCome) {

@@ -77,6 +77,12 @@ std::vector<std::string> StepWarnings::Of(const Metrics& metrics) {
                         "algorithm.kl.init_kl_coef holds it back",
                         kl));
   }
+  if (const double failed = metrics.Get("scorer/failed_tries").value_or(0); failed > 0 && !said_failed_) {
+    said_failed_ = true;
+    warnings.push_back(absl::StrFormat(
+        "of the tries at scoring answers %g have failed so far (scorer/failed_tries); the scorer's log says how",
+        failed));
+  }
   return warnings;
 }
 

@@ -18,8 +18,8 @@ class StepWarnings {
   // `config` is resolved, and outlives it.
   explicit StepWarnings(const RunConfig& config) : config_(config) {}
 
-  // What the metrics of a further step show: that nothing could be learned from the last kIdleSteps steps, and why; or
-  // that the policy has gone farther from its reference than is of any use.
+  // What the metrics of a further step show: that nothing could be learned from the last kIdleSteps steps, and why;
+  // that the policy has gone farther from its reference than is of any use; or that tries at scoring answers fail.
   std::vector<std::string> Of(const Metrics& metrics);
 
   static constexpr int kIdleSteps = 5;
@@ -31,7 +31,7 @@ class StepWarnings {
 
   const RunConfig& config_;
   int idle_steps_ = 0;
-  bool said_idle_ = false, said_kl_ = false;
+  bool said_idle_ = false, said_kl_ = false, said_failed_ = false;
 };
 
 }  // namespace quartet

@@ -83,6 +83,14 @@ TEST(Warnings, SayWhyNothingIsLearned) {
   EXPECT_THAT(said({}, with({{"policy/grad_norm", 0}, {"policy/skipped", 1}})), IsEmpty());
 }
 
+TEST(Warnings, OfTriesAtScoringThatFailComeOnce) {
+  const RunConfig config = Config();
+  StepWarnings warnings(config);
+  EXPECT_THAT(warnings.Of(MetricsOf({{"scorer/failed_tries", 0}})), IsEmpty());
+  EXPECT_THAT(warnings.Of(MetricsOf({{"scorer/failed_tries", 3}})), ElementsAre(HasSubstr("3 have failed so far")));
+  EXPECT_THAT(warnings.Of(MetricsOf({{"scorer/failed_tries", 4}})), IsEmpty());
+}
+
 TEST(Warnings, OfAPolicyThatHasLeftItsReferenceComeOnce) {
   const RunConfig config = Config();
   StepWarnings warnings(config);

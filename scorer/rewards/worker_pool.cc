@@ -14,6 +14,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "core/base/deadline.h"
+#include "core/base/logging.h"
 #include "core/base/status_macros.h"
 
 namespace quartet {
@@ -46,6 +47,8 @@ struct WorkerPool::State {
   // helps is known soon, however many wait.
   std::multimap<TimePoint, Task> again;
   bool ending = false;
+  int64_t failed_tries = 0;
+  TimePoint quiet_until{};  // the log is not told of further ones
   std::stop_source end;
   std::minstd_rand random{std::random_device{}()};
   std::vector<std::jthread> threads;  // last: they use what is above
@@ -100,6 +103,20 @@ struct WorkerPool::State {
     }
   }
 
+  void CountFailure(const absl::Status& why) {
+    int64_t count = 0;
+    {
+      const std::lock_guard lock(mutex);
+      count = ++failed_tries;
+      if (Deadline::Clock::now() < quiet_until) return;
+      quiet_until = Deadline::In(absl::Minutes(1)).time();
+    }
+    QUARTET_LOG(kWarning) << options.name << ": " << count
+                          << (count == 1 ? " try at scoring an answer has failed: "
+                                         : " tries at scoring an answer have failed so far, the last one: ")
+                          << why.message();
+  }
+
   void Try(std::vector<Task> tasks) {
     std::vector<const Answer*> answers;
     // The function stops when the pool ends, or no one of its answers is wanted any more.
@@ -129,6 +146,7 @@ struct WorkerPool::State {
     for (size_t i = 0; i < tasks.size(); ++i) {
       Task& task = tasks[i];
       ++task.tries;
+      if (!rewards[i].ok() && !absl::IsCancelled(rewards[i].status())) CountFailure(rewards[i].status());
       if (!rewards[i].ok() && MayPass(rewards[i].status()) && task.tries < options.max_tries) {
         const std::lock_guard lock(mutex);
         if (!ending) {
@@ -166,6 +184,11 @@ WorkerPool::~WorkerPool() {
   state_->changed.notify_all();
   for (Task& task : left) task.done(absl::CancelledError("the scorer stops"));
   state_->threads.clear();  // waits for them
+}
+
+int64_t WorkerPool::failed_tries() const {
+  const std::lock_guard lock(state_->mutex);
+  return state_->failed_tries;
 }
 
 void WorkerPool::Submit(std::shared_ptr<const Answer> answer, std::stop_token stop, Done done) {

@@ -76,6 +76,21 @@ TEST(WorkerPool, GivesTheLastErrorAfterAllTriesAndNeverANumber) {
   EXPECT_EQ(std::string(status.message()), "after 3 tries: down, the 3. time");
 }
 
+TEST(WorkerPool, CountsTheTriesThatFail) {
+  std::atomic<int> tries = 0;
+  WorkerPool pool(std::make_unique<Function>([&](const Answer&, auto) -> absl::StatusOr<Reward> {
+                    if (++tries % 3 != 0) return absl::AbortedError("it has ended: exit code 3");
+                    return Reward{7};
+                  }),
+                  Quick(1, 3));
+  for (int answer = 0; answer < 2; ++answer) EXPECT_TRUE(Submit(pool, "").get().ok());
+  EXPECT_EQ(pool.failed_tries(), 4);
+  std::stop_source stop;
+  stop.request_stop();
+  EXPECT_TRUE(absl::IsCancelled(Submit(pool, "", stop.get_token()).get().status()));
+  EXPECT_EQ(pool.failed_tries(), 4);
+}
+
 TEST(WorkerPool, TriesAgainBeforeItBeginsWhatWaits) {
   // The first answer fails in every try; each of the others lasts longer than the pause before the next one.
   std::atomic<int> begun = 0;
