@@ -29,9 +29,10 @@ std::string Escaped(std::string_view text) {
 
 std::string FillTemplate(std::string_view page, std::string_view title, std::string_view data) {
   std::string filled(page);
-  // The title's place comes first: what stands in the data is not looked at.
-  ReplaceOnce("{{TITLE}}", Escaped(title), &filled);
+  // What is filled in is not looked at: the data's place is the last one while the title is not there, and the title's
+  // comes before the data.
   ReplaceOnce("{{DATA}}", data, &filled);
+  ReplaceOnce("{{TITLE}}", Escaped(title), &filled);
   return filled;
 }
 

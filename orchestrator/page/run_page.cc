@@ -1,19 +1,11 @@
 #include "orchestrator/page/run_page.h"
 
-#include <algorithm>
 #include <cmath>
 #include <filesystem>
-#include <optional>
-#include <system_error>
 #include <utility>
 
-#include "absl/strings/match.h"
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "absl/strings/str_split.h"
-#include "absl/strings/string_view.h"
-#include "absl/time/time.h"
 #include "core/base/files.h"
 #include "core/base/status_macros.h"
 #include "nlohmann/json.hpp"

@@ -144,6 +144,14 @@ TEST_F(RunPageTest, HoldsHostileTextsAsData) {
   EXPECT_FALSE(Has(html, "{{DATA}}"));
 }
 
+TEST_F(RunPageTest, OfARunWithAHostileNameHasItsDataInTheirPlace) {
+  const std::string run_dir = scratch_.path() + "/{{DATA}} {{TITLE}}";
+  ASSERT_TRUE(MakeDirs(run_dir).ok());
+  const std::string html = RunPage(run_dir).Html();
+  EXPECT_EQ(DataOf(html)["run"]["name"], "{{DATA}} {{TITLE}}");
+  EXPECT_TRUE(Has(html, "<title>{{DATA}} {{TITLE}}</title>")) << html.substr(html.find("<title>"), 100);
+}
+
 TEST_F(RunPageTest, AllowsItsOwnScriptsAlone) {
   const std::string html = page_.Html();
   EXPECT_TRUE(Has(html, "default-src 'none'"));
