@@ -121,7 +121,9 @@ std::string ResolveUserPath(std::string_view path) {
                                                              : std::filesystem::current_path(ignored)) /
              result;
   }
-  return result.lexically_normal().string();
+  std::string resolved = result.lexically_normal().string();
+  while (resolved.size() > 1 && resolved.back() == '/') resolved.pop_back();
+  return resolved;
 }
 
 std::string ExecutableFolder() {

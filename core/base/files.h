@@ -27,7 +27,7 @@ absl::Status SyncFolderOf(const std::string& path);
 absl::Status MakeDirs(const std::string& path);
 
 // An absolute path for one that a user gave: relative ones are relative to the folder the user is in, which is
-// BUILD_WORKING_DIRECTORY under `bazel run`. "" stays "".
+// BUILD_WORKING_DIRECTORY under `bazel run`. Without a slash at its end. "" stays "".
 std::string ResolveUserPath(std::string_view path);
 
 // The folder of the running program's file.

@@ -84,6 +84,8 @@ TEST(Files, ResolvesAgainstTheFolderThatTheUserIsIn) {
   EXPECT_EQ(ResolveUserPath("runs/x"), "/home/user/runs/x");
   EXPECT_EQ(ResolveUserPath("../x"), "/home/x");
   EXPECT_EQ(ResolveUserPath("/abs"), "/abs");
+  EXPECT_EQ(ResolveUserPath("runs/x//"), "/home/user/runs/x");
+  EXPECT_EQ(ResolveUserPath("/"), "/");
   EXPECT_EQ(ResolveUserPath(""), "");
   unsetenv("BUILD_WORKING_DIRECTORY");
   EXPECT_EQ(ResolveUserPath("x"), std::filesystem::current_path().string() + "/x");

@@ -56,8 +56,9 @@ absl::Status CheckDeviceOfAll(const RunConfig& c) {
 }
 
 void ResolvePath(const std::string& base_folder, std::string* path) {
-  if (path->empty() || path->front() == '/') return;
-  *path = ResolveUserPath(base_folder.empty() ? *path : absl::StrCat(base_folder, "/", *path));
+  if (path->empty()) return;
+  const bool lies_in_base = path->front() != '/' && !base_folder.empty();
+  *path = ResolveUserPath(lies_in_base ? absl::StrCat(base_folder, "/", *path) : *path);
 }
 
 // Makes every path of `c` absolute; a relative one lies in `base_folder` ("" = the folder the user is in).

@@ -508,10 +508,12 @@ TEST(RunConfig, MakesPathsAbsolute) {
   EXPECT_EQ(c.actor().pretrain(), "/base/x/models/a");
   EXPECT_EQ(c.rollout().pretrain(), "/base/x/models/a");
   EXPECT_EQ(c.run_dir(), "/base/x/out");
+  EXPECT_EQ(LoadRunConfig("", {"run_dir=/runs/a/"}, "/base/x").value().run_dir(), "/runs/a");
+  EXPECT_EQ(LoadRunConfig("", {"run_dir=a/"}, "/base/x").value().run_dir(), "/base/x/a");
   EXPECT_EQ(c.reward().source(0).model(), "/base/rm");
   const RunConfig command = LoadRunConfig("", {"reward.source.0.command=python3 mine.py"}, "/base/x").value();
   EXPECT_EQ(command.reward().source(0).command(), "python3 mine.py");
-  EXPECT_EQ(command.reward().source(0).command_folder(), "/base/x/");
+  EXPECT_EQ(command.reward().source(0).command_folder(), "/base/x");
   c = LoadRunConfig("", {"data.apply_chat_template=true", "data.tokenizer_chat_template=t.jinja"}, "/base/x").value();
   EXPECT_EQ(c.data().tokenizer_chat_template(), "/base/x/t.jinja");
   c = LoadRunConfig("", {"actor.load_checkpoint=a_state", "critic.load_checkpoint=/c"}, "/base/x").value();
