@@ -45,8 +45,7 @@ struct LaunchFlags {
   bool dry_run = false;
   SlurmOptions slurm;
   bool detach = false;
-  std::string ray_address = "auto";
-  std::string python = "python3";
+  std::string ray_address, python;  // "": their defaults
 };
 
 CommandLine LaunchCommandLine(LaunchFlags* flags) {
@@ -99,8 +98,12 @@ CommandLine LaunchCommandLine(LaunchFlags* flags) {
       .check = [flags] {
         const bool of_slurm =
             flags->detach || !flags->slurm.sbatch.empty() || !flags->slurm.orchestrator_sbatch.empty();
-        if (!of_slurm || flags->engine == Engine::kSlurm) return absl::OkStatus();
-        return absl::InvalidArgumentError("--sbatch, --orchestrator_sbatch and --detach are for --engine=slurm");
+        if (of_slurm && flags->engine != Engine::kSlurm) {
+          return absl::InvalidArgumentError("--sbatch, --orchestrator_sbatch and --detach are for --engine=slurm");
+        }
+        const bool of_ray = !flags->ray_address.empty() || !flags->python.empty();
+        if (!of_ray || flags->engine == Engine::kRay) return absl::OkStatus();
+        return absl::InvalidArgumentError("--ray_address and --python are for --engine=ray");
       }};
 }
 
@@ -178,12 +181,12 @@ absl::Status SubmitToSlurm(const LaunchFlags& flags, const std::string& run_dir,
 // Returns only where that is not possible.
 absl::Status BecomeRayDriver(const LaunchFlags& flags, const std::string& run_dir, const std::string& programs) {
   std::vector<std::string> words = {"/usr/bin/env",
-                                    flags.python,
+                                    flags.python.empty() ? "python3" : flags.python,
                                     programs + "/" + kRayDriver,
                                     run_dir,
                                     "--programs=" + programs,
                                     "--program=" + RunProgramName(flags.program),
-                                    "--address=" + flags.ray_address,
+                                    "--address=" + (flags.ray_address.empty() ? "auto" : flags.ray_address),
                                     absl::StrCat("--max_restarts=", flags.max_restarts),
                                     "--check=" + flags.check};
   return Become(std::move(words));
@@ -197,6 +200,7 @@ absl::Status LaunchOnCluster(const LaunchFlags& flags, TerminalView& view, Cance
   QUARTET_RETURN_IF_ERROR(CheckSaysRunDir(origins));
   QUARTET_ASSIGN_OR_RETURN(const RunConfig asked, LoadRunConfig(flags.sources, ""));
   QUARTET_ASSIGN_OR_RETURN(RunConfig config, OnCluster(flags, origins));
+  QUARTET_RETURN_IF_ERROR(CheckHostsAreChosen(slurm ? "Slurm" : "Ray", /*chooses_ports=*/!slurm, origins));
   const std::string programs = ServiceLauncher::DefaultProgramsFolder();
   const std::string run_dir = config.run_dir();
   const std::string config_path = absl::StrCat(run_dir, "/", kClusterConfig);

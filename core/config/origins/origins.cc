@@ -14,6 +14,7 @@
 #include "core/config/needs.h"
 #include "core/config/origins/presets.h"
 #include "core/config/run_config.h"
+#include "core/config/services.h"
 
 namespace quartet {
 namespace {
@@ -111,6 +112,20 @@ absl::Status CheckSaysRunDir(const ValueOrigins& origins) {
   return absl::InvalidArgumentError(
       "run_dir is not set; orchestrator and trainers that are started one by one write to the same folder: set it in "
       "the file that all of them are given, or by --set=run_dir=FOLDER for each");
+}
+
+absl::Status CheckHostsAreChosen(const std::string& engine, bool chooses_ports, const ValueOrigins& origins) {
+  const auto refuse = [&](const std::string& field, const std::string& what) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(field, " is set, but it is ", engine, " that chooses ", what, "; leave it out"));
+  };
+  if (origins.count("cluster.node_names.0") > 0) return refuse("cluster.node_names", "the hosts");
+  if (!chooses_ports) return absl::OkStatus();
+  for (const std::string& service : kServiceNames) {
+    const std::string listen = absl::StrCat("services.", service, ".listen");
+    if (origins.count(listen) > 0) return refuse(listen, "the host and the port");
+  }
+  return absl::OkStatus();
 }
 
 std::string PrintRunConfig(const RunConfig& config, const ValueOrigins& origins) {

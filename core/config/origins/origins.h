@@ -34,6 +34,10 @@ absl::StatusOr<ValueOrigins> OriginsOf(const ConfigSources& sources);
 // that are started one by one must be told.
 absl::Status CheckSaysRunDir(const ValueOrigins& origins);
 
+// INVALID_ARGUMENT names a field that says on which hosts the run is, or with `chooses_ports` at which ports its
+// services listen, where `engine` ("Slurm", "Ray") chooses them: it would have no effect.
+absl::Status CheckHostsAreChosen(const std::string& engine, bool chooses_ports, const ValueOrigins& origins);
+
 // PrintRunConfig with a comment behind each value that is in `origins`.
 std::string PrintRunConfig(const RunConfig& config, const ValueOrigins& origins);
 

@@ -77,6 +77,19 @@ TEST(CheckSaysRunDir, IsOfFileOrOverrideAlone) {
   EXPECT_EQ(error({.file = Written("with.textproto", "run_dir: \"runs/a\"\n")}), "");
 }
 
+TEST(CheckHostsAreChosen, NamesWhatWouldHaveNoEffect) {
+  const auto error = [](const std::vector<std::string>& overrides, bool chooses_ports) {
+    return std::string(
+        CheckHostsAreChosen("Ray", chooses_ports, OriginsOf({.overrides = overrides}).value()).message());
+  };
+  EXPECT_EQ(error({"cluster.num_nodes=1"}, true), "");
+  EXPECT_EQ(error({"services.scorer.listen=0.0.0.0:7"}, false), "");
+  EXPECT_EQ(error({"services.scorer.listen=0.0.0.0:7"}, true),
+            "services.scorer.listen is set, but it is Ray that chooses the host and the port; leave it out");
+  EXPECT_EQ(error({"cluster.node_names=a"}, false),
+            "cluster.node_names is set, but it is Ray that chooses the hosts; leave it out");
+}
+
 TEST(Presets, AreWholeConfigurationsOnceTheModelsAndTheDataAreNamed) {
   EXPECT_EQ(Presets().size(), 8);
   for (const Preset& preset : Presets()) {
