@@ -192,6 +192,20 @@ TEST(RunConfig, CallsTheServedModelAfterTheRunOrItsFolder) {
   EXPECT_FALSE(LoadRunConfig("", {"actor.pretrain=/m"}, "")->rollout().has_http());
 }
 
+TEST(RunConfig, GivesTheOverlongPenaltyDaposShareOfTheLength) {
+  const auto buffer = [](std::vector<std::string> overrides) {
+    overrides.push_back("rollout.generate_max_len=20480");
+    return LoadRunConfig("", overrides, "").value().algorithm().overlong_buffer_len();
+  };
+  EXPECT_EQ(buffer({}), 0);
+  EXPECT_EQ(buffer({"algorithm.overlong_penalty_factor=1"}), 4096);
+  EXPECT_EQ(buffer({"algorithm.overlong_penalty_factor=1", "algorithm.overlong_buffer_len=200"}), 200);
+  EXPECT_EQ(LoadRunConfig("", {"algorithm.overlong_buffer_len=200"}, "").value().algorithm().overlong_penalty_factor(),
+            1);
+  ExpectError({"algorithm.overlong_penalty_factor=1", "algorithm.overlong_buffer_len=0"},
+              {"algorithm.overlong_penalty_factor has no effect"});
+}
+
 TEST(RunConfig, WhoTalksToThePolicyHasTheModelsLengthUnlessItIsSaid) {
   const auto length = [](std::vector<std::string> overrides) {
     overrides.push_back("actor.pretrain=/m");

@@ -250,6 +250,7 @@ void UseMethod(const RunConfig& preset, RunConfig* config) {
   *config->mutable_algorithm() = preset.algorithm();
   // All right answers have one length, which is the longest there is.
   config->mutable_algorithm()->clear_overlong_buffer_len();
+  config->mutable_algorithm()->clear_overlong_penalty_factor();
   // So many that groups with right and wrong answers are common.
   const int samples = std::min(preset.rollout().n_samples_per_prompt(), 16);
   if (samples > 1) {
