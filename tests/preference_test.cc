@@ -176,7 +176,7 @@ TEST_F(PreferenceRunTest, ARunSavesAtSigtermAndGoesOnToTheSameModel) {
   WaitForRecords(harness_, pid, harness_.Path("stopped/metrics.jsonl"), 2, absl::Seconds(120));
   for (const pid_t process : harness_.Alive()) kill(process, SIGTERM);
   const auto outcome = harness_.Wait(pid, absl::Seconds(60));
-  EXPECT_EQ(outcome.exit_code, 130) << outcome.output;
+  EXPECT_EQ(outcome.exit_code, 128 + SIGTERM) << outcome.output;
   const size_t steps = ReadRecords(harness_.Path("stopped/metrics.jsonl")).size();
   EXPECT_THAT(outcome.output, AllOf(HasSubstr("the run ends after the step under way"), HasSubstr("stopped by SIGTERM"),
                                     HasSubstr(absl::StrCat("To continue after step ", steps, ":")),

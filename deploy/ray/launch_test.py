@@ -11,7 +11,7 @@ import tempfile
 import time
 import unittest
 
-HERE = pathlib.Path(__file__).absolute().parent
+HERE = pathlib.Path(__file__).resolve().parent  # Bazel runs it by another name
 
 
 class LaunchTest(unittest.TestCase):
@@ -45,8 +45,9 @@ class LaunchTest(unittest.TestCase):
         file = self.folder / name
         return file.read_text() if file.exists() else ''
 
-    def await_text(self, name, text):
+    def await_text(self, process, name, text):
         while text not in self.text(name):
+            self.assertIsNone(process.poll(), 'it has ended')
             time.sleep(0.01)
 
     def test_an_orchestrator_that_was_killed_or_has_failed_is_started_again(self):
@@ -72,18 +73,17 @@ class LaunchTest(unittest.TestCase):
                     trap 'echo told >>told; [ $(wc -l <told) -lt 2 ] || exit {128 + number}' {number}
                     echo {program} >>told.ready
                     while :; do sleep 0.05; done""", check=check)
-                self.await_text('told.ready', program)
+                self.await_text(process, 'told.ready', program)
                 (self.folder / 'told.ready').unlink()
                 process.send_signal(number)
-                self.await_text('told', 'told\n')
+                self.await_text(process, 'told', 'told\n')
                 process.send_signal(number)
                 self.assertEqual(self.end_of(process)[0], 128 + number)
                 self.assertEqual(self.text('starts').splitlines()[-1], program, 'nothing is started again')
 
     def test_a_closed_terminal_is_ignored_where_nohup_says_so(self):
-        process = self.launch('touch up; until [ -e go ]; do sleep 0.05; done', hang_up=signal.SIG_IGN)
-        while not (self.folder / 'up').exists():
-            time.sleep(0.01)
+        process = self.launch('echo up >up; until [ -e go ]; do sleep 0.05; done', hang_up=signal.SIG_IGN)
+        self.await_text(process, 'up', 'up')
         process.send_signal(signal.SIGHUP)
         (self.folder / 'go').touch()
         self.assertEqual(self.end_of(process)[0], 0)

@@ -158,9 +158,9 @@ TEST_F(PpoResumeTest, GivesUpAnEvaluationThatIsUnderWayForItsCheckpoint) {
   cancellation_.PromiseToEnd();
   // The evaluation after the second step is the fourth time that answers are asked for; it would never end.
   std::promise<void> test_is_over;
-  std::shared_future<void> over = test_is_over.get_future();
+  const std::shared_future<void> over = test_is_over.get_future();
   int generations = 0;
-  services_.SetHook([&](const std::string& call) {
+  services_.SetHook([&, over](const std::string& call) {
     if (call == "rollout.Generate" && ++generations == 4) {
       EXPECT_TRUE(cancellation_.End(stopped));
       over.wait();
