@@ -116,10 +116,11 @@ class Toy {
   }
 
   // `patient`: goes on trying to connect, since a first connection may fail by itself on a busy machine.
-  absl::StatusOr<ServiceInfo> Info(const TlsConfig& tls = {}, bool patient = true) {
+  absl::StatusOr<ServiceInfo> Info(const TlsConfig& tls = {}, bool patient = true,
+                                   std::chrono::seconds timeout = std::chrono::seconds(20)) {
     auto stub = Rollout::NewStub(MakeChannel(Address(), MakeChannelCredentials(tls).value()));
     grpc::ClientContext context;
-    context.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(20));
+    context.set_deadline(std::chrono::system_clock::now() + timeout);
     context.set_wait_for_ready(patient);
     ServiceInfo info;
     const grpc::Status status = stub->GetInfo(&context, GetInfoRequest(), &info);
@@ -365,6 +366,24 @@ TEST(Process, ACallUnderWayIsToldWhichRankDied) {
     EXPECT_NE(status.message().find("killed by SIGKILL"), std::string::npos) << status;
     toy.ExpectEnd(1, {"killed by SIGKILL"});
   }
+}
+
+// Before its own time is over, of which it would know nothing but that.
+TEST(Process, ACallerIsToldWhichRankIsStopped) {
+  Toy toy({"--ranks=3", "--listen=127.0.0.1:0"});
+  toy.Address();
+  const pid_t stopped = toy.PidOfRank(1);
+  ASSERT_GT(stopped, 0);
+  kill(stopped, SIGSTOP);
+  for (const auto& [timeout, what] : {std::pair(3, ": not all ranks were ready in time: rank 1 (127.0.0.1:"),
+                                      std::pair(300, ") has not answered for 15s: stopped, or its host is gone")}) {
+    const absl::Status status = toy.Info({}, true, std::chrono::seconds(timeout)).status();
+    EXPECT_EQ(status.code(), absl::StatusCode::kDeadlineExceeded) << status;
+    EXPECT_NE(status.message().find(what), std::string::npos) << status;
+    EXPECT_NE(status.message().find("rank 1 (127.0.0.1:"), std::string::npos) << status;
+    EXPECT_EQ(status.message().find("rank 2"), std::string::npos) << status;
+  }
+  kill(stopped, SIGCONT);
 }
 
 TEST(Process, ACallUnderWayIsToldThatTheServiceStops) {

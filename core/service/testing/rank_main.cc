@@ -18,6 +18,7 @@
 #include "absl/time/clock.h"
 #include "core/base/files.h"
 #include "core/base/logging.h"
+#include "core/service/rpc/call_deadline.h"
 #include "core/service/rpc/status_conversion.h"
 #include "proto/rollout.grpc.pb.h"
 
@@ -50,14 +51,14 @@ class ToyService final : public RankService, public Rollout::Service {
     changed_.notify_all();
   }
 
-  grpc::Status GetInfo(grpc::ServerContext*, const GetInfoRequest*, ServiceInfo* info) override {
+  grpc::Status GetInfo(grpc::ServerContext* context, const GetInfoRequest*, ServiceInfo* info) override {
     if (Environment("TOY_CALL") == "alone") {
       QUARTET_LOG(kInfo) << "at work";
       std::unique_lock lock(mutex_);
       changed_.wait(lock, [this] { return !end_.ok(); });
       return ToGrpc(end_);
     }
-    auto outputs = group_.Run("info", std::vector<RankInput>(context_.world_size), Deadline::In(absl::Seconds(60)));
+    auto outputs = group_.Run("info", std::vector<RankInput>(context_.world_size), DeadlineOf(*context));
     if (!outputs.ok()) return ToGrpc(outputs.status());
     for (const RankOutput& output : *outputs) info->add_ranks()->ParseFromString(output.summary);
     return grpc::Status::OK;

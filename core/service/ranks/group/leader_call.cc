@@ -23,6 +23,8 @@ constexpr std::chrono::milliseconds kPoll{50};
 constexpr absl::Duration kFailureGrace = absl::Seconds(2);
 // After a call has come too late for a rank, how long the others, who find that out by themselves, may take to say so.
 constexpr absl::Duration kWithdrawalGrace = absl::Seconds(10);
+// For a rank to say that it has its part where that is next to nothing: one that computes says so at once.
+constexpr absl::Duration kConfirmation = absl::Seconds(15);
 // How long after the deadline it is worth a line in the log that a call is still waited for.
 constexpr absl::Duration kWorthALine = absl::Seconds(1);
 
@@ -42,6 +44,11 @@ bool IsRefusal(absl::StatusCode code) {
   }
 }
 
+Deadline ConfirmedBy(const std::vector<RankInput>& inputs, const Deadline& deadline) {
+  const bool has_items = std::any_of(inputs.begin(), inputs.end(), [](const RankInput& i) { return !i.items.empty(); });
+  return has_items ? deadline : std::min(deadline, Deadline::In(kConfirmation));
+}
+
 }  // namespace
 
 LeaderCall::LeaderCall(const std::string& name, const RankMethod& method, std::vector<RankInput> inputs,
@@ -51,6 +58,7 @@ LeaderCall::LeaderCall(const std::string& name, const RankMethod& method, std::v
       method_(method),
       together_(method.kind == RankGroup::Kind::kCollective && names.size() > 1),
       deadline_(deadline),
+      confirmed_by_(ConfirmedBy(inputs, deadline)),
       collective_timeout_(collective_timeout),
       stubs_(stubs),
       names_(names),
@@ -58,6 +66,7 @@ LeaderCall::LeaderCall(const std::string& name, const RankMethod& method, std::v
       last_number_(last_number),
       inputs_(std::move(inputs)),
       contexts_(names.size()),
+      is_ready_(names.size()),
       knows_number_(names.size()),
       has_answered_(names.size()),
       outputs_(names.size(), absl::UnknownError("no answer")) {
@@ -86,15 +95,16 @@ absl::StatusOr<std::vector<RankOutput>> LeaderCall::Run() {
 }
 
 // This rank holds its part; true once every rank does. The last one draws the call's number.
-bool LeaderCall::WaitUntilAllReady() {
+bool LeaderCall::WaitUntilAllReady(int rank) {
   std::unique_lock lock(mutex_);
+  is_ready_[rank] = true;
   if (++ready_ == ranks() && !failed_) {
     gone_ = true;
     if (method_.kind != RankGroup::Kind::kConcurrent) number_ = ++last_number_;
   }
   changed_.notify_all();
   while (!changed_.wait_for(lock, kPoll, [this] { return gone_ || failed_; })) {
-    given_up_ = deadline_.passed();
+    given_up_ = confirmed_by_.passed();
     if (CutOff() || given_up_) Fail(-1);
   }
   return gone_;
@@ -178,7 +188,7 @@ void LeaderCall::End(int rank, absl::StatusOr<RankOutput> output, bool lost) {
 // The leader's part, and the watch over the others': one that hangs is waited for neither after another has failed nor
 // once their collectives have been given up.
 void LeaderCall::RunOnSelf() {
-  if (!WaitUntilAllReady()) {
+  if (!WaitUntilAllReady(0)) {
     End(0, absl::AbortedError("another rank was not ready"), false);
     return;
   }
@@ -210,7 +220,8 @@ void LeaderCall::RunOnSelf() {
       grace_end_ = std::min(grace_end_, Deadline::In(absl::ZeroDuration()));
     }
     if (worth_a_line.passed() && !std::exchange(logged, true)) {
-      QUARTET_LOG(kWarning) << name_ << " has not ended by its deadline, and is waited for on " << LateRanks();
+      QUARTET_LOG(kWarning) << name_ << " has not ended by its deadline, and is waited for on "
+                            << RanksWithout(has_answered_);
     }
     if (grace_end_.passed()) {
       CancelOthers();
@@ -246,7 +257,7 @@ void LeaderCall::RunOn(int rank) {
   }
   RankOutput output;
   bool done = false;
-  if (ok && stream->Read(&reply) && reply.has_ready() && WaitUntilAllReady()) {
+  if (ok && stream->Read(&reply) && reply.has_ready() && WaitUntilAllReady(rank)) {
     RankGo& go = *request.mutable_go();
     go.set_call_number(number_);
     if (!deadline_.never()) go.set_begin_within_ms(absl::ToInt64Milliseconds(deadline_.left()));
@@ -282,12 +293,12 @@ void LeaderCall::RunOn(int rank) {
 }
 
 // Under the lock.
-std::string LeaderCall::LateRanks() const {
-  std::vector<std::string> late;
+std::string LeaderCall::RanksWithout(const std::vector<bool>& of) const {
+  std::vector<std::string> without;
   for (int rank = 0; rank < ranks(); ++rank) {
-    if (!has_answered_[rank]) late.push_back(names_[rank]);
+    if (!of[rank]) without.push_back(names_[rank]);
   }
-  return absl::StrJoin(late, ", ");
+  return absl::StrJoin(without, ", ");
 }
 
 // What the call's failures come to.
@@ -311,7 +322,11 @@ absl::Status LeaderCall::FindError() const {
   }
   if (!error.ok()) return error;
   if (!gone_ && given_up_) {
-    return absl::DeadlineExceededError(absl::StrCat(name_, ": not all ranks were ready in time"));
+    const std::string missing = RanksWithout(is_ready_);
+    return absl::DeadlineExceededError(
+        confirmed_by_ < deadline_ ? absl::StrCat(name_, ": ", missing, " has not answered for ",
+                                                 absl::FormatDuration(kConfirmation), ": stopped, or its host is gone")
+                                  : absl::StrCat(name_, ": not all ranks were ready in time: ", missing));
   }
   if (together_ && !begun_ && (given_up_ || !late.empty())) {
     return absl::DeadlineExceededError(absl::StrCat(

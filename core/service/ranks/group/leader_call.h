@@ -48,7 +48,7 @@ class LeaderCall {
 
  private:
   int ranks() const { return static_cast<int>(names_.size()); }
-  bool WaitUntilAllReady();
+  bool WaitUntilAllReady(int rank);
   bool WaitUntilAllsTurn(int rank);
   bool AwaitOwnTurn(HandlerRun& run);
   bool CutOff();
@@ -57,7 +57,7 @@ class LeaderCall {
   void Fail(int rank);
   void CancelOthers();
   void End(int rank, absl::StatusOr<RankOutput> output, bool lost);
-  std::string LateRanks() const;
+  std::string RanksWithout(const std::vector<bool>& of) const;
   absl::Status FindError() const;
   bool StayedInStep() const;
 
@@ -65,6 +65,7 @@ class LeaderCall {
   const RankMethod& method_;
   const bool together_;  // the handlers of several ranks need each other
   const Deadline deadline_;
+  const Deadline confirmed_by_;  // by all ranks, that they have their parts
   const absl::Duration collective_timeout_;
   const Stubs& stubs_;
   const std::vector<std::string>& names_;
@@ -90,6 +91,7 @@ class LeaderCall {
   Deadline hangs_after_ = Deadline::Never();  // once begun_: the ranks wait for each other in vain
   Deadline grace_end_ = Deadline::Never();
   std::vector<std::unique_ptr<grpc::ClientContext>> contexts_;
+  std::vector<bool> is_ready_;
   std::vector<bool> knows_number_;  // what it says proves that it has received `go`
   std::vector<bool> has_answered_;
   std::vector<absl::StatusOr<RankOutput>> outputs_;

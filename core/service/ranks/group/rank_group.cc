@@ -3,7 +3,6 @@
 #include <grpcpp/server_context.h>
 
 #include <atomic>
-#include <chrono>
 #include <map>
 #include <mutex>
 #include <optional>
@@ -19,6 +18,7 @@
 #include "core/service/ranks/group/leader_call.h"
 #include "core/service/ranks/group/own_rank.h"
 #include "core/service/ranks/group/rank_pipe.h"
+#include "core/service/rpc/call_deadline.h"
 #include "core/service/rpc/credentials.h"
 #include "core/service/rpc/status_conversion.h"
 #include "proto/rank.grpc.pb.h"
@@ -85,7 +85,7 @@ class RankGroupImpl final : public RankGroup, private Rank::Service {
     NameRanks();
     for (int r = 1; r < world_size() && is_leader(); ++r) {
       std::shared_ptr<grpc::Channel> channel = MakeChannel(endpoints_[r], credentials_);
-      if (!channel->WaitForConnected(std::chrono::system_clock::now() + absl::ToChronoMilliseconds(deadline.left()))) {
+      if (!channel->WaitForConnected(FromNow(deadline.left()))) {
         return absl::UnavailableError(absl::StrCat(names_[r], ": cannot be connected to"));
       }
       stubs_.push_back(Rank::NewStub(channel));
