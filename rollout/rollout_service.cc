@@ -351,15 +351,15 @@ class RolloutService final : public RankService,
     QUARTET_RETURN_IF_ERROR(FailPoint("rollout.commit"));
     VersionHeader header;
     header.set_version(version);
-    absl::Time held;
+    Deadline::Clock::time_point held{};
     QUARTET_RETURN_IF_ERROR(dispatcher_.Quietly(GoneOf(context), [&] {
-      held = absl::Now();
+      held = Deadline::Clock::now();
       const std::lock_guard weights_lock(weights_mutex_);
       return RunOnAll<Nothing>(group_, kCommitMethod, header, DeadlineOf(*context)).status();
     }));
     verified_version_ = 0;
     reply->set_policy_version(version);
-    reply->set_pause_seconds(absl::ToDoubleSeconds(absl::Now() - held));
+    reply->set_pause_seconds(std::chrono::duration<double>(Deadline::Clock::now() - held).count());
     QUARTET_LOG(kInfo) << "weights are version " << version << " now";
     return absl::OkStatus();
   }

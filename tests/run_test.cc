@@ -1,9 +1,14 @@
 // A whole run over real processes: what it writes, where it listens, how it ends.
 
+#include <fcntl.h>
 #include <signal.h>
+#include <sys/mman.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cmath>
+#include <cstdint>
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
@@ -17,6 +22,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
+#include "core/base/files.h"
 #include "core/config/run_config.h"
 #include "core/http/testing/http_client.h"
 #include "core/service/ranks/addresses/port_reservation.h"
@@ -487,7 +493,7 @@ TEST(Run, SavesAtSigtermAndGoesOnAsIfItHadNeverStopped) {
       << harness.Output(pid);
   for (const pid_t process : harness.Alive()) kill(process, SIGTERM);
   const auto outcome = harness.Wait(pid, absl::Seconds(60));
-  EXPECT_EQ(outcome.exit_code, 130) << outcome.output;
+  EXPECT_EQ(outcome.exit_code, 128 + SIGTERM) << outcome.output;
   EXPECT_THAT(outcome.output,
               AllOf(HasSubstr("the run ends after the step under way"), HasSubstr("stopped by SIGTERM")));
   EXPECT_THAT(harness.Survivors(absl::Seconds(5)), IsEmpty());
@@ -506,6 +512,43 @@ TEST(Run, SavesAtSigtermAndGoesOnAsIfItHadNeverStopped) {
   ASSERT_EQ(records.size(), steps + 1);
   ASSERT_EQ(expected.size(), steps + 1);
   for (size_t step = 0; step <= steps; ++step) ExpectSameMetrics(records[step], expected[step], 1e-5);
+}
+
+TEST(Run, GoesOnAndKeepsItsTimesWhateverIsDoneToTheClock) {
+  ProcessHarness harness;
+  const TinyRun run = WriteTinyRun(harness, WriteTinyModel(harness, "model"), 1,
+                                   {kTwoPolicyRanks, "train.max_steps=100000", "train.call_timeout_seconds=600"});
+  const std::string skew_file = harness.Write("skew", std::string(sizeof(int64_t), '\0'));
+  const int fd = open(skew_file.c_str(), O_RDWR | O_CLOEXEC);
+  void* const mapped = mmap(nullptr, sizeof(int64_t), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+  close(fd);
+  ASSERT_NE(mapped, MAP_FAILED);
+  std::atomic_ref<int64_t> seconds_ahead(*static_cast<int64_t*>(mapped));
+  const pid_t pid =
+      harness.Start(kOrchestrator, With(run.arguments, {"--launch"}),
+                    {{"LD_PRELOAD", ExecutableFolder() + "/libskewed_clock.so"}, {"SKEW_FILE", skew_file}});
+  const auto await_steps = [&](size_t steps) {
+    return WaitForRecords(harness, pid, run.run_dir + "/metrics.jsonl", steps, absl::Seconds(120));
+  };
+  // Abseil's clock takes some seconds to trust in the processor's counter, and then does not see at once that it was
+  // set.
+  size_t steps = 100;
+  ASSERT_GE(await_steps(steps).size(), steps) << harness.Output(pid);
+  for (const int64_t ahead : {-700, 700, 0}) {
+    seconds_ahead = ahead;
+    steps = ReadRecords(run.run_dir + "/metrics.jsonl").size() + 5;
+    ASSERT_GE(await_steps(steps).size(), steps) << ahead << harness.Output(pid);
+  }
+  kill(pid, SIGINT);
+  EXPECT_EQ(harness.Wait(pid, absl::Seconds(60)).exit_code, 130);
+  for (const nlohmann::json& record : ReadRecords(run.run_dir + "/metrics.jsonl")) {
+    for (const auto& [name, value] : record.items()) {
+      if (!name.starts_with("time/") || name == "time/unix") continue;
+      EXPECT_GE(value.get<double>(), 0) << name << " of " << record;
+      EXPECT_LT(value.get<double>(), 100) << name << " of " << record;
+    }
+  }
+  munmap(mapped, sizeof(int64_t));
 }
 
 TEST(Run, GoesOnAfterACrashAsIfItHadNeverStopped) {

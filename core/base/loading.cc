@@ -3,8 +3,8 @@
 #include <mutex>
 
 #include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
 #include "absl/time/time.h"
+#include "core/base/deadline.h"
 #include "core/base/logging.h"
 #include "core/base/time_left.h"
 
@@ -15,8 +15,8 @@ struct Report {
   std::mutex mutex;
   std::string what;
   std::string text;
-  absl::Time began;
-  absl::Time logged;  // or begun
+  Deadline::Clock::time_point began{};
+  Deadline::Clock::time_point logged{};  // or begun
   bool was_logged = false;
 };
 
@@ -30,16 +30,16 @@ Report& Latest() {
 void ReportLoading(const std::string& what, int64_t done, int64_t total) {
   Report& latest = Latest();
   const std::lock_guard lock(latest.mutex);
-  const absl::Time now = absl::Now();
+  const Deadline::Clock::time_point now = Deadline::Clock::now();
   if (latest.what != what) {
     latest.what = what;
     latest.began = latest.logged = now;
     latest.was_logged = false;
   }
-  const std::string left = TimeLeftAtRate(done, total, now - latest.began);
+  const std::string left = TimeLeftAtRate(done, total, absl::FromChrono(now - latest.began));
   latest.text = absl::StrCat(what, ", ", done, " of ", total, left.empty() ? "" : ", ", left);
   const bool is_end = done == total && latest.was_logged;
-  if (is_end || now - latest.logged >= absl::Seconds(1)) {
+  if (is_end || now - latest.logged >= std::chrono::seconds(1)) {
     QUARTET_LOG(kInfo) << kLoading << latest.text;
     latest.logged = now;
     latest.was_logged = true;

@@ -15,6 +15,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
+#include "core/base/deadline.h"
 #include "core/base/status_macros.h"
 #include "core/hardware/device.h"
 #include "core/kernels/cpu/gemm.h"
@@ -32,7 +33,11 @@ constexpr int kBarriers = 5;
 constexpr int64_t kMaxBytes = int64_t{1} << 30;
 constexpr size_t kChunk = 1 << 20;
 
-double Seconds(absl::Time begin) { return absl::ToDoubleSeconds(absl::Now() - begin); }
+using TimePoint = Deadline::Clock::time_point;
+
+double Seconds(TimePoint begin, TimePoint end = Deadline::Clock::now()) {
+  return std::chrono::duration<double>(end - begin).count();
+}
 
 // What a rank receives a second where all gather `bytes` together. Collective.
 double GatherRate(ProcessGroup& group, at::Device device, int64_t bytes) {
@@ -44,7 +49,7 @@ double GatherRate(ProcessGroup& group, at::Device device, int64_t bytes) {
   };
   gather();  // makes connections
   group.Barrier();
-  const absl::Time begin = absl::Now();
+  const TimePoint begin = Deadline::Clock::now();
   gather();
   group.Barrier();
   return static_cast<double>(part * 4 * (group.size() - 1)) / Seconds(begin);
@@ -117,7 +122,7 @@ class PreflightService final : public RankService, public Preflight::Service {
   absl::Status Rates(const RankMeasure& request, MeasureReply* reply) {
     if (world_->size() == 1) return absl::OkStatus();
     world_->Barrier();
-    const absl::Time begin = absl::Now();
+    const TimePoint begin = Deadline::Clock::now();
     for (int i = 0; i < kBarriers; ++i) world_->Barrier();
     reply->set_barrier_seconds(Seconds(begin) / kBarriers);
     reply->set_all_gather_bytes_per_second(GatherRate(*world_, device_, request.bytes()));
@@ -198,16 +203,16 @@ class PreflightService final : public RankService, public Preflight::Service {
     QUARTET_ASSIGN_OR_RETURN(const auto credentials, MakeChannelCredentials(config_.tls()));
     const std::shared_ptr<grpc::Channel> channel = MakeChannel(request.endpoint(), credentials);
     grpc::ClientContext context;
-    context.set_deadline(std::chrono::system_clock::now() + std::chrono::minutes(1));
+    context.set_deadline(FromNow(absl::Minutes(1)));
     PullRequest pull;
     pull.set_bytes(request.bytes());
-    const absl::Time begin = absl::Now();
+    const TimePoint begin = Deadline::Clock::now();
     const auto stream = Preflight::NewStub(channel)->Pull(&context, pull);
     PullChunk chunk;
-    absl::Time first;
+    TimePoint first{};
     int64_t received = 0;
     while (stream->Read(&chunk)) {
-      if (received == 0) first = absl::Now();
+      if (received == 0) first = Deadline::Clock::now();
       received += static_cast<int64_t>(chunk.data().size());
     }
     QUARTET_RETURN_IF_ERROR(FromGrpc(stream->Finish()));
@@ -215,7 +220,7 @@ class PreflightService final : public RankService, public Preflight::Service {
       return absl::DataLossError(absl::StrCat(received, " bytes came of ", request.bytes()));
     }
     reply->set_seconds(Seconds(begin));
-    reply->set_first_chunk_seconds(absl::ToDoubleSeconds(first - begin));
+    reply->set_first_chunk_seconds(Seconds(begin, first));
     return absl::OkStatus();
   }
 

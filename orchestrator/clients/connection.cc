@@ -10,11 +10,22 @@
 
 namespace quartet {
 
+void Incarnation::Follow(uint64_t epoch) {
+  const std::lock_guard lock(mutex_);
+  if (!used_ && epoch >= epoch_) epoch_ = epoch + 1;
+}
+
+uint64_t Incarnation::Use() {
+  const std::lock_guard lock(mutex_);
+  used_ = true;
+  return epoch_;
+}
+
 CallIdentity ServiceClient::Connection::NextIdentity(uint64_t step) {
   CallIdentity identity;
-  identity.set_run_id(run_id);
+  identity.set_epoch(incarnation->Use());
+  identity.set_run_id(absl::StrCat(run_dir, "@", identity.epoch()));
   identity.set_step(step);
-  identity.set_epoch(epoch);
   std::lock_guard<std::mutex> lock(mutex);
   identity.set_sequence(++last_sequence);
   return identity;
@@ -45,7 +56,8 @@ absl::Status ServiceClient::Connection::Explain(const std::string& call, const a
                     " -- --config=FILE`, or all services with the orchestrator's --launch");
   } else if (status.code() == absl::StatusCode::kCancelled) {
     absl::StrAppend(&message, " (the service has cut off the call)");
-  } else if (status.code() == absl::StatusCode::kDeadlineExceeded) {
+  } else if (status.code() == absl::StatusCode::kDeadlineExceeded &&
+             !absl::StrContains(status.message(), "has not answered for")) {
     absl::StrAppend(&message, " (train.call_timeout_seconds is ", absl::ToInt64Seconds(timeout), ")");
   }
   return absl::Status(status.code(), message);

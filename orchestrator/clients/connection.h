@@ -3,7 +3,6 @@
 
 #include <grpcpp/grpcpp.h>
 
-#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -18,6 +17,7 @@
 #include "absl/time/time.h"
 #include "core/base/status_macros.h"
 #include "core/base/trace.h"
+#include "core/service/rpc/call_deadline.h"
 #include "core/service/rpc/status_conversion.h"
 #include "orchestrator/clients/cancellation.h"
 #include "orchestrator/clients/presence.h"
@@ -26,13 +26,29 @@
 
 namespace quartet {
 
+// Which of a run's orchestrators this is, for all its clients: one that comes later has a higher number. Time orders
+// them, but where the clock was set back. Thread safe.
+class Incarnation {
+ public:
+  explicit Incarnation(uint64_t epoch) : epoch_(epoch) {}
+  // A service has had a call of this number: this is a later one, if it has made none of its own yet.
+  void Follow(uint64_t epoch);
+  // That of its calls, from now on for good.
+  uint64_t Use();
+
+ private:
+  std::mutex mutex_;
+  uint64_t epoch_;     // guarded by mutex_
+  bool used_ = false;  // likewise
+};
+
 struct ServiceClient::Connection {
   std::string service;
   std::string address;     // host:port of the leader
   absl::Duration timeout;  // of each call
-  // Name the run in the identity of each call; `epoch` is higher than that of every earlier orchestrator.
-  std::string run_id;
-  uint64_t epoch = 1;
+  // Name the run in the identity of each call.
+  std::string run_dir;
+  std::shared_ptr<Incarnation> incarnation;
   Cancellation* cancellation = nullptr;
   std::shared_ptr<grpc::ChannelCredentials> credentials;
   std::shared_ptr<grpc::Channel> channel;
@@ -73,7 +89,7 @@ class CallContext {
         call_(std::move(call)),
         start_(call_.empty() ? 0 : TraceNow()),
         scope_(connection.cancellation, [this] { context_.TryCancel(); }) {
-    context_.set_deadline(std::chrono::system_clock::now() + absl::ToChronoNanoseconds(timeout));
+    context_.set_deadline(FromNow(timeout));
   }
   CallContext(const CallContext&) = delete;
   CallContext& operator=(const CallContext&) = delete;

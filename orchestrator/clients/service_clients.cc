@@ -13,6 +13,7 @@
 #include "core/base/logging.h"
 #include "core/base/status_macros.h"
 #include "core/config/run_config.h"
+#include "core/service/rpc/call_deadline.h"
 #include "core/service/rpc/credentials.h"
 #include "orchestrator/clients/connection.h"
 #include "orchestrator/clients/replies.h"
@@ -61,7 +62,7 @@ void ServiceClient::MoveTo(const std::string& address) {
 
 bool ServiceClient::WaitForConnection() {
   const Deadline deadline = Deadline::In(std::min(kConnectTimeout, connection_->timeout));
-  while (!connection_->channel->WaitForConnected(absl::ToChronoTime(absl::Now() + absl::Milliseconds(100)))) {
+  while (!connection_->channel->WaitForConnected(FromNow(absl::Milliseconds(100)))) {
     if (deadline.passed() || !connection_->cancellation->status().ok()) return false;
   }
   return true;
@@ -96,6 +97,7 @@ absl::StatusOr<ServiceInfo> ServiceClient::AskInfo() {
   ServiceInfo info;
   QUARTET_RETURN_IF_ERROR(
       FromGrpc(connection_->get_info(connection_->channel, context.get(), GetInfoRequest(), &info)));
+  connection_->incarnation->Follow(info.last_applied().epoch());
   return info;
 }
 
@@ -344,12 +346,13 @@ absl::StatusOr<std::vector<std::vector<float>>> ScorerClient::ReferenceLogProbs(
 
 namespace {
 
-// Time orders orchestrators that follow each other.
-uint64_t NewEpoch() { return static_cast<uint64_t>(absl::ToUnixMicros(absl::Now())); }
+std::shared_ptr<Incarnation> NewIncarnation() {
+  return std::make_shared<Incarnation>(static_cast<uint64_t>(absl::ToUnixMicros(absl::Now())));
+}
 
 template <typename Service, typename Client>
-absl::Status Connect(const RunConfig& config, const char* service, uint64_t epoch, Cancellation* cancellation,
-                     std::unique_ptr<Client>* client) {
+absl::Status Connect(const RunConfig& config, const char* service, std::shared_ptr<Incarnation> incarnation,
+                     Cancellation* cancellation, std::unique_ptr<Client>* client) {
   QUARTET_CHECK(cancellation != nullptr);
   const std::string& address = PlacementOf(config, service).listen();
   QUARTET_RETURN_IF_ERROR(Prefixed(absl::StrCat("services.", service, ".listen"), ParseHostPort(address).status()));
@@ -358,8 +361,8 @@ absl::Status Connect(const RunConfig& config, const char* service, uint64_t epoc
   connection->service = service;
   connection->address = address;
   connection->timeout = absl::Seconds(config.train().call_timeout_seconds());
-  connection->run_id = absl::StrCat(config.run_dir(), "@", epoch);
-  connection->epoch = epoch;
+  connection->run_dir = config.run_dir();
+  connection->incarnation = std::move(incarnation);
   connection->cancellation = cancellation;
   connection->credentials = credentials;
   connection->channel = MakeChannel(address, credentials);
@@ -382,16 +385,16 @@ std::vector<ServiceClient*> Services::all() const {
 }
 
 absl::StatusOr<Services> ConnectServices(const RunConfig& config, Cancellation* cancellation) {
-  const uint64_t epoch = NewEpoch();
+  const std::shared_ptr<Incarnation> incarnation = NewIncarnation();
   Services clients;
-  QUARTET_RETURN_IF_ERROR(Connect<Rollout>(config, "rollout", epoch, cancellation, &clients.rollout));
+  QUARTET_RETURN_IF_ERROR(Connect<Rollout>(config, "rollout", incarnation, cancellation, &clients.rollout));
   QUARTET_RETURN_IF_ERROR(
-      Connect<PolicyTrainer>(config, "policy_trainer", epoch, cancellation, &clients.policy_trainer));
+      Connect<PolicyTrainer>(config, "policy_trainer", incarnation, cancellation, &clients.policy_trainer));
   if (UsesCritic(config)) {
     QUARTET_RETURN_IF_ERROR(
-        Connect<CriticTrainer>(config, "critic_trainer", epoch, cancellation, &clients.critic_trainer));
+        Connect<CriticTrainer>(config, "critic_trainer", incarnation, cancellation, &clients.critic_trainer));
   }
-  QUARTET_RETURN_IF_ERROR(Connect<Scorer>(config, "scorer", epoch, cancellation, &clients.scorer));
+  QUARTET_RETURN_IF_ERROR(Connect<Scorer>(config, "scorer", incarnation, cancellation, &clients.scorer));
   return clients;
 }
 
@@ -402,27 +405,27 @@ absl::StatusOr<std::unique_ptr<ServiceClient>> ConnectService(const RunConfig& c
   if (service == "scorer") return ConnectScorer(config, cancellation);
   if (service != "rollout") return absl::InvalidArgumentError(absl::StrCat("there is no service '", service, "'"));
   std::unique_ptr<RolloutClient> client;
-  QUARTET_RETURN_IF_ERROR(Connect<Rollout>(config, "rollout", NewEpoch(), cancellation, &client));
+  QUARTET_RETURN_IF_ERROR(Connect<Rollout>(config, "rollout", NewIncarnation(), cancellation, &client));
   return client;
 }
 
 absl::StatusOr<std::unique_ptr<PolicyTrainerClient>> ConnectPolicyTrainer(const RunConfig& config,
                                                                           Cancellation* cancellation) {
   std::unique_ptr<PolicyTrainerClient> client;
-  QUARTET_RETURN_IF_ERROR(Connect<PolicyTrainer>(config, "policy_trainer", NewEpoch(), cancellation, &client));
+  QUARTET_RETURN_IF_ERROR(Connect<PolicyTrainer>(config, "policy_trainer", NewIncarnation(), cancellation, &client));
   return client;
 }
 
 absl::StatusOr<std::unique_ptr<CriticTrainerClient>> ConnectCriticTrainer(const RunConfig& config,
                                                                           Cancellation* cancellation) {
   std::unique_ptr<CriticTrainerClient> client;
-  QUARTET_RETURN_IF_ERROR(Connect<CriticTrainer>(config, "critic_trainer", NewEpoch(), cancellation, &client));
+  QUARTET_RETURN_IF_ERROR(Connect<CriticTrainer>(config, "critic_trainer", NewIncarnation(), cancellation, &client));
   return client;
 }
 
 absl::StatusOr<std::unique_ptr<ScorerClient>> ConnectScorer(const RunConfig& config, Cancellation* cancellation) {
   std::unique_ptr<ScorerClient> client;
-  QUARTET_RETURN_IF_ERROR(Connect<Scorer>(config, "scorer", NewEpoch(), cancellation, &client));
+  QUARTET_RETURN_IF_ERROR(Connect<Scorer>(config, "scorer", NewIncarnation(), cancellation, &client));
   return client;
 }
 

@@ -107,6 +107,19 @@ TEST_F(PpoTest, NumbersTheCallsThatChangeState) {
   }
 }
 
+// Else services would take it for one that the last has followed, where the clock was set back between the two.
+TEST_F(PpoTest, ComesAfterEveryOrchestratorThatItsServicesHaveSeen) {
+  constexpr uint64_t kSeen = uint64_t{1} << 60;
+  services_.spoil_info = [](ServiceInfo* info) {
+    if (info->service() == "critic_trainer") info->mutable_last_applied()->set_epoch(kSeen);
+  };
+  ASSERT_TRUE(Run(services_.MakeConfig(scratch_.path(), 2)).ok());
+  for (const char* service : {"rollout", "policy_trainer", "critic_trainer"}) {
+    for (const CallIdentity& identity : services_.identities(service)) EXPECT_EQ(identity.epoch(), kSeen + 1);
+    EXPECT_FALSE(services_.identities(service).empty());
+  }
+}
+
 TEST_F(PpoTest, SendsWhatTheLossNeeds) {
   RunConfig config = services_.MakeConfig(scratch_.path(), 1);
   config.mutable_train()->set_train_batch_size(4);

@@ -5,6 +5,7 @@
 
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
+#include "core/base/deadline.h"
 #include "core/base/status_macros.h"
 #include "core/http/page_server.h"
 #include "core/metrics/families.h"
@@ -33,12 +34,11 @@ class Server final : public MonitorServer {
  private:
   HttpReply Page() {
     const std::lock_guard lock(page_mutex_);
-    const absl::Time begin = absl::Now();
-    if (html_.empty() || begin > fresh_until_) {
+    const Deadline::Clock::time_point begin = Deadline::Clock::now();
+    if (html_.empty() || fresh_until_.passed()) {
       if (const absl::Status read = page_.Read(); !read.ok()) return TextError(read, 500);
       html_ = page_.Html();
-      const absl::Time end = absl::Now();
-      fresh_until_ = end + std::max(kFresh, kPauses * (end - begin));
+      fresh_until_ = Deadline::In(std::max(kFresh, kPauses * absl::FromChrono(Deadline::Clock::now() - begin)));
     }
     HttpReply reply;
     reply.content_type = "text/html; charset=utf-8";
@@ -61,7 +61,7 @@ class Server final : public MonitorServer {
   // Guarded by page_mutex_.
   RunPage page_;
   std::string html_;
-  absl::Time fresh_until_;
+  Deadline fresh_until_ = Deadline::Never();
   std::mutex figures_mutex_;
   RunFigures figures_;                  // guarded by figures_mutex_
   std::unique_ptr<PageServer> server_;  // ends before what it calls

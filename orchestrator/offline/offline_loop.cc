@@ -9,6 +9,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "absl/time/clock.h"
+#include "core/base/deadline.h"
 #include "core/base/status_macros.h"
 #include "core/base/time_left.h"
 #include "core/checkpoint/run_checkpoints.h"
@@ -107,7 +108,7 @@ class OfflineLoop {
   }
 
   absl::Status TakeStep(int64_t step, double learning_rate, bool judge, OfflineSummary* summary) {
-    const absl::Time began = absl::Now();
+    const Deadline::Clock::time_point began = Deadline::Clock::now();
     const int64_t begin = step * plan_.batch_size;
     const int64_t end =
         plan_.max_steps > 0 ? begin + plan_.batch_size : std::min(begin + plan_.batch_size, rows_ * plan_.max_epochs);
@@ -117,7 +118,7 @@ class OfflineLoop {
           absl::StrCat("step ", step, ": the gradient is not finite; lower ", plan_.section, ".learning_rate"));
     }
     ++optimizer_steps_;
-    const double seconds = absl::ToDoubleSeconds(absl::Now() - began);
+    const double seconds = std::chrono::duration<double>(Deadline::Clock::now() - began).count();
     time_left_.AddStep(absl::Seconds(seconds));
     run_.view.Progress(step + 1);
     if (step == first_step_ || step + 1 == steps_ || (step + 1) % std::max<int64_t>(1, steps_ / kPrintedLines) == 0) {

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "absl/time/clock.h"
+#include "core/base/deadline.h"
 #include "core/base/logging.h"
 #include "orchestrator/page/run_page.h"
 
@@ -33,7 +34,7 @@ void PageWriter::Run(const std::string& run_dir, absl::Duration interval) {
   RunPage page(run_dir);
   bool said = false;
   for (bool last = false;;) {
-    const absl::Time begin = absl::Now();
+    const Deadline::Clock::time_point begin = Deadline::Clock::now();
     written_ = page.Read();
     if (written_.ok()) written_ = page.Write();
     if (!written_.ok() && !said) {
@@ -41,7 +42,7 @@ void PageWriter::Run(const std::string& run_dir, absl::Duration interval) {
       said = true;
     }
     if (last) return;
-    const absl::Duration pause = std::max(interval, kPauses * (absl::Now() - begin));
+    const absl::Duration pause = std::max(interval, kPauses * absl::FromChrono(Deadline::Clock::now() - begin));
     std::unique_lock lock(mutex_);
     last = ends_.wait_for(lock, absl::ToChronoMilliseconds(pause), [this] { return ending_; });
   }

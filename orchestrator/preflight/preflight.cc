@@ -4,7 +4,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <chrono>
 #include <filesystem>
 #include <memory>
 #include <set>
@@ -24,6 +23,7 @@
 #include "core/model/parameter_layout.h"
 #include "core/preflight/node_facts.h"
 #include "core/preflight/preflight.grpc.pb.h"
+#include "core/service/rpc/call_deadline.h"
 #include "core/service/rpc/credentials.h"
 #include "core/service/rpc/status_conversion.h"
 
@@ -36,7 +36,7 @@ constexpr int64_t kStateOfParameter = 12;
 // For a service without models to listen, on whatever host it is.
 constexpr absl::Duration kStart = absl::Minutes(2);
 constexpr absl::Duration kPatience = absl::Seconds(5);  // before it is said what is waited for
-constexpr std::chrono::seconds kCall{120};
+constexpr absl::Duration kCall = absl::Minutes(2);
 constexpr int64_t kCollectiveBytes = int64_t{16} << 20;
 constexpr int64_t kPullBytes = int64_t{16} << 20;
 // Pulls are made one after the other; more of them tell no more.
@@ -84,7 +84,7 @@ class CheckedService {
     const Deadline deadline = Deadline::In(kStart), patience = Deadline::In(kPatience);
     for (bool said = false;;) {
       // A connection comes about only while somebody waits for it.
-      channel_->WaitForConnected(std::chrono::system_clock::now() + std::chrono::seconds(1));
+      channel_->WaitForConnected(FromNow(absl::Seconds(1)));
       absl::StatusOr<MeasureReply> facts = Measure(request);
       if (!absl::IsUnavailable(facts.status()) || deadline.passed()) return facts;
       if (!said && patience.passed()) {
@@ -109,7 +109,7 @@ class CheckedService {
                              const Request& request) {
     QUARTET_RETURN_IF_ERROR(cancellation_.status());
     grpc::ClientContext context;
-    context.set_deadline(std::chrono::system_clock::now() + kCall);
+    context.set_deadline(FromNow(kCall));
     const Cancellation::Scope scope(&cancellation_, [&context] { context.TryCancel(); });
     Reply reply;
     const absl::Status status = FromGrpc((*stub_.*method)(&context, request, &reply));

@@ -11,6 +11,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
+#include "core/base/deadline.h"
 #include "core/base/files.h"
 #include "core/base/status_macros.h"
 #include "core/config/origins/presets.h"
@@ -123,7 +124,7 @@ absl::StatusOr<RunConfig> PpoConfig(const Options& options, const SortingTaskFil
 }
 
 absl::Status Run(const Options& options, TerminalView& view, Cancellation& cancellation) {
-  const absl::Time start = absl::Now();
+  const Deadline::Clock::time_point start = Deadline::Clock::now();
   const std::string programs = ServiceLauncher::DefaultProgramsFolder();
   const std::string preparation = options.run_dir + "/start";
   if (ReadFile(options.run_dir + "/run.textproto").ok() || ReadFile(preparation + "/train.jsonl").ok()) {
@@ -144,7 +145,7 @@ absl::Status Run(const Options& options, TerminalView& view, Cancellation& cance
   QUARTET_RETURN_IF_ERROR(ResolveRunConfig(&sft, ""));
   QUARTET_ASSIGN_OR_RETURN(const std::string fine_tuned,
                            TrainOnRows(Program::kSft, RunSession(sft, {.launch = true}, view, cancellation)));
-  const absl::Time fine_tuning_end = absl::Now();
+  const Deadline::Clock::time_point fine_tuning_end = Deadline::Clock::now();
 
   QUARTET_ASSIGN_OR_RETURN(const RunConfig ppo,
                            PpoConfig(options, files, absl::StrCat(sft.run_dir(), "/", fine_tuned)));
@@ -162,9 +163,10 @@ absl::Status Run(const Options& options, TerminalView& view, Cancellation& cance
   view.Print(absl::StrFormat("held-out problems solved: %.1f %% before PPO, %.1f %% after",
                              100 * result.summary.before.at(0).pass_at_1().value_or(0),
                              100 * result.summary.after.at(0).pass_at_1().value_or(0)));
-  view.Print(absl::StrFormat("time: %.0f s (fine-tuning %.0f s, PPO %.0f s)",
-                             absl::ToDoubleSeconds(absl::Now() - start), absl::ToDoubleSeconds(fine_tuning_end - start),
-                             absl::ToDoubleSeconds(absl::Now() - fine_tuning_end)));
+  const Deadline::Clock::time_point end = Deadline::Clock::now();
+  const auto seconds = [](Deadline::Clock::duration spent) { return std::chrono::duration<double>(spent).count(); };
+  view.Print(absl::StrFormat("time: %.0f s (fine-tuning %.0f s, PPO %.0f s)", seconds(end - start),
+                             seconds(fine_tuning_end - start), seconds(end - fine_tuning_end)));
   view.Print(absl::StrCat(
       "\nEverything is in ", options.run_dir, ":\n",
       "  checkpoints/latest/policy   the trained model, a Hugging Face folder\n",

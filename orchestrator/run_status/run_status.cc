@@ -78,7 +78,9 @@ absl::Status ReadEvents(RunStatus* status) {
   return absl::OkStatus();
 }
 
+// Of a stamp, which lies ahead where the clock was set back since.
 std::string Ago(absl::Duration since) {
+  since = std::max(since, absl::ZeroDuration());
   if (since < absl::Minutes(2)) return absl::StrFormat("%.0f s", absl::ToDoubleSeconds(since));
   if (since < absl::Hours(2)) return absl::StrFormat("%.0f min", absl::ToDoubleMinutes(since));
   return absl::StrFormat("%.1f h", absl::ToDoubleHours(since));

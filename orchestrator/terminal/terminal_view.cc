@@ -53,7 +53,7 @@ void TerminalView::WriteLine(const std::string& line) {
   std::fputs(Shown(line).c_str(), out_);
   std::fputc('\n', out_);
   std::fflush(out_);
-  written_ = absl::Now();
+  written_ = Deadline::Clock::now();
 }
 
 void TerminalView::Begin(const std::string& phase, int64_t total) {
@@ -62,7 +62,7 @@ void TerminalView::Begin(const std::string& phase, int64_t total) {
     std::lock_guard<std::mutex> lock(mutex_);
     phase_ = phase;
     detail_.clear();
-    began_ = absl::Now();
+    began_ = Deadline::Clock::now();
     done_ = 0;
     total_ = total;
     Refresh();
@@ -104,10 +104,11 @@ std::string TerminalView::Bar(int64_t done, int64_t total, int width) {
 
 std::string TerminalView::LiveLine() const {
   if (phase_.empty()) return "";
-  std::string line = absl::StrFormat("%s  %.1f s", phase_, absl::ToDoubleSeconds(absl::Now() - began_));
+  const absl::Duration spent = absl::FromChrono(Deadline::Clock::now() - began_);
+  std::string line = absl::StrFormat("%s  %.1f s", phase_, absl::ToDoubleSeconds(spent));
   if (total_ > 0) {
     absl::StrAppend(&line, "  ", Bar(done_, total_, 24));
-    const std::string left = TimeLeftAtRate(done_, total_, absl::Now() - began_);
+    const std::string left = TimeLeftAtRate(done_, total_, spent);
     if (!left.empty()) absl::StrAppend(&line, "  ", left);
   }
   if (!detail_.empty()) absl::StrAppend(&line, "  ", detail_);
@@ -127,7 +128,8 @@ void TerminalView::Tick() {
   std::unique_lock<std::mutex> lock(mutex_);
   while (!stopping_) {
     if (live_ && !phase_.empty()) Refresh();
-    if (!live_ && !phase_.empty() && absl::Now() - std::max(began_, written_) >= quiet_) WriteLine(LiveLine());
+    const absl::Duration still = absl::FromChrono(Deadline::Clock::now() - std::max(began_, written_));
+    if (!live_ && !phase_.empty() && still >= quiet_) WriteLine(LiveLine());
     changed_.wait_for(lock, kRefreshInterval);
   }
 }

@@ -10,6 +10,7 @@
 #include <thread>
 
 #include "absl/time/time.h"
+#include "core/base/deadline.h"
 
 namespace quartet {
 
@@ -61,8 +62,8 @@ class TerminalView {
   std::function<void(const std::string&)> on_phase_;
   std::string phase_;
   std::string detail_;
-  absl::Time began_;
-  absl::Time written_;
+  Deadline::Clock::time_point began_{};
+  Deadline::Clock::time_point written_{};
   int64_t done_ = 0;
   int64_t total_ = 0;
   std::thread ticker_;

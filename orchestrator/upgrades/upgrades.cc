@@ -9,6 +9,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "absl/time/clock.h"
+#include "core/base/deadline.h"
 #include "core/base/logging.h"
 #include "core/base/status_macros.h"
 #include "core/config/run_config.h"
@@ -61,6 +62,10 @@ absl::Status CheckSameWeights(const WeightManifest& before, const WeightManifest
         absl::StrCat("its tensor ", is.name(), " is not that which the one before it has saved"));
   }
   return absl::OkStatus();
+}
+
+double SecondsSince(Deadline::Clock::time_point begin) {
+  return std::chrono::duration<double>(Deadline::Clock::now() - begin).count();
 }
 
 }  // namespace
@@ -204,12 +209,12 @@ absl::StatusOr<absl::StatusOr<std::string>> Upgrades::Replace(const ControlReque
 
   Say(absl::StrCat("after step ", boundary.steps_done, ": the ", service, " of ", SourceOf(before->info),
                    " is stopped"));
-  const absl::Time begin = absl::Now();
+  const Deadline::Clock::time_point begin = Deadline::Clock::now();
   QUARTET_RETURN_IF_ERROR(context_.engine->StopService(service));
   const absl::StatusOr<std::string> replaced = StartAndTakeOn(service, request.programs_folder, *before, boundary);
   if (replaced.ok()) {
-    return absl::StatusOr<std::string>(absl::StrFormat("the %s is replaced, in %.1f s: %s", service,
-                                                       absl::ToDoubleSeconds(absl::Now() - begin), *replaced));
+    return absl::StatusOr<std::string>(
+        absl::StrFormat("the %s is replaced, in %.1f s: %s", service, SecondsSince(begin), *replaced));
   }
   QUARTET_RETURN_IF_ERROR(context_.cancellation.status());
   Say(absl::StrCat("it does not do: ", replaced.status().message(), "\nthe one before it comes back"));
@@ -223,7 +228,7 @@ absl::StatusOr<absl::StatusOr<std::string>> Upgrades::Replace(const ControlReque
   return absl::StatusOr<std::string>(absl::Status(
       replaced.status().code(),
       absl::StrFormat("the %s is as it was before, after a pause of %.1f s. Its replacement did not do: %s", service,
-                      absl::ToDoubleSeconds(absl::Now() - begin), replaced.status().message())));
+                      SecondsSince(begin), replaced.status().message())));
 }
 
 absl::Status Upgrades::Hold(const std::string& service, const StepBoundary& boundary) {
@@ -242,7 +247,7 @@ absl::Status Upgrades::Hold(const std::string& service, const StepBoundary& boun
   context_.view.PrintAndBegin(text);
   control_->Finish(absl::OkStatus(), text);
   WriteEvent("upgrade", text, boundary);
-  const absl::Time begin = absl::Now();
+  const Deadline::Clock::time_point begin = Deadline::Clock::now();
   while (true) {
     QUARTET_RETURN_IF_ERROR(context_.cancellation.status());
     if (!context_.cancellation.ending().ok()) return absl::OkStatus();
@@ -267,8 +272,8 @@ absl::Status Upgrades::Hold(const std::string& service, const StepBoundary& boun
                                                                         "start the one before it again, and release")));
       continue;
     }
-    const std::string done = absl::StrFormat("the run goes on, after %.1f s: %s %s",
-                                             absl::ToDoubleSeconds(absl::Now() - begin), service, *taken);
+    const std::string done =
+        absl::StrFormat("the run goes on, after %.1f s: %s %s", SecondsSince(begin), service, *taken);
     context_.view.Print(done);
     WriteEvent("upgrade", done, boundary);
     control_->Finish(absl::OkStatus(), done);

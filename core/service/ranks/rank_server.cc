@@ -37,6 +37,7 @@
 #include "core/service/ranks/lifeline.h"
 #include "core/service/ranks/trace_service.h"
 #include "core/service/rpc/batch_limits.h"
+#include "core/service/rpc/call_deadline.h"
 #include "core/service/rpc/credentials.h"
 #include "core/service/rpc/health_service.h"
 #include "core/service/rpc/local_listener.h"
@@ -50,10 +51,6 @@ constexpr absl::Duration kPoll = absl::Milliseconds(50);
 constexpr absl::Duration kLastWords = absl::Milliseconds(500);
 // How long the launcher, which knows how a rank ended, gets to say so before others say only that it is gone.
 constexpr std::chrono::seconds kPrecedence{2};
-
-std::chrono::system_clock::time_point In(absl::Duration duration) {
-  return std::chrono::system_clock::now() + absl::ToChronoMilliseconds(duration);
-}
 
 class RankServerImpl final : public RankServer {
  public:
@@ -190,7 +187,7 @@ class RankServerImpl final : public RankServer {
         service_->EndCalls(status);
       });
       if (listener_ != nullptr) listener_->Stop();
-      server_->Shutdown(In(grace + kLastWords));  // returns as soon as no call is left
+      server_->Shutdown(FromNow(grace + kLastWords));  // returns as soon as no call is left
       ended.set_value();
       last_words.join();
       if (!calls_ended_.exchange(true) && options_.on_calls_ended) options_.on_calls_ended();
@@ -287,7 +284,7 @@ class RankServerImpl final : public RankServer {
     } else {
       QUARTET_ASSIGN_OR_RETURN(const std::string leader, FindLeader(deadline));
       std::shared_ptr<grpc::Channel> channel = MakeChannel(leader, channel_credentials_);
-      while (!channel->WaitForConnected(In(kPoll))) {
+      while (!channel->WaitForConnected(FromNow(kPoll))) {
         if (stopping_) return absl::CancelledError("stopped before rank 0 was reached");
         if (deadline.passed()) {
           return absl::UnavailableError(absl::StrCat("cannot reach rank 0 at ", leader, " within ",

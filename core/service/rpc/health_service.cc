@@ -1,6 +1,5 @@
 #include "core/service/rpc/health_service.h"
 
-#include <algorithm>
 #include <chrono>
 #include <utility>
 
@@ -32,14 +31,15 @@ bool HealthService::is_serving() {
 
 absl::Duration HealthService::unwatched() {
   const std::lock_guard lock(mutex_);
-  return std::max(absl::Now() - unwatched_since_, absl::ZeroDuration());
+  return unwatched_since_.has_value() ? absl::FromChrono(Deadline::Clock::now() - *unwatched_since_)
+                                      : absl::ZeroDuration();
 }
 
 void HealthService::CountUnwatched() {
   if (!serving_ || watchers_ > 0) {
-    unwatched_since_ = absl::InfiniteFuture();
-  } else if (unwatched_since_ == absl::InfiniteFuture()) {
-    unwatched_since_ = absl::Now();
+    unwatched_since_.reset();
+  } else if (!unwatched_since_.has_value()) {
+    unwatched_since_ = Deadline::Clock::now();
   }
 }
 

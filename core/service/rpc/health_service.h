@@ -5,11 +5,12 @@
 #include <condition_variable>
 #include <functional>
 #include <mutex>
+#include <optional>
 #include <set>
 #include <string>
 
-#include "absl/time/clock.h"
 #include "absl/time/time.h"
+#include "core/base/deadline.h"
 #include "core/service/rpc/health.grpc.pb.h"
 
 namespace quartet {
@@ -43,10 +44,10 @@ class HealthService final : public grpc::health::v1::Health::Service {
   const std::function<bool()> is_ready_;
   std::mutex mutex_;
   std::condition_variable changed_;
-  bool serving_ = false;                                 // guarded by mutex_
-  bool closed_ = false;                                  // likewise
-  int watchers_ = 0;                                     // likewise
-  absl::Time unwatched_since_ = absl::InfiniteFuture();  // likewise; future while it is watched, or does not serve
+  bool serving_ = false;                                        // guarded by mutex_
+  bool closed_ = false;                                         // likewise
+  int watchers_ = 0;                                            // likewise
+  std::optional<Deadline::Clock::time_point> unwatched_since_;  // likewise; none while it is watched, or does not serve
 };
 
 }  // namespace quartet

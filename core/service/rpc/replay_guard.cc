@@ -1,6 +1,7 @@
 #include "core/service/rpc/replay_guard.h"
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
 #include "core/base/status_macros.h"
 
 namespace quartet {
@@ -15,6 +16,12 @@ bool AreOneCall(const CallIdentity& a, const CallIdentity& b) {
   return a.run_id() == b.run_id() && a.step() == b.step() && a.sequence() == b.sequence();
 }
 
+// Each orchestrator of a run calls it "<folder>@<epoch>", so that its calls are none of another's.
+absl::string_view RunOf(const CallIdentity& identity) {
+  const absl::string_view id = identity.run_id();
+  return id.substr(0, id.rfind('@'));
+}
+
 }  // namespace
 
 absl::Status ReplayGuard::CheckLocked(const CallIdentity& identity) const {
@@ -23,12 +30,12 @@ absl::Status ReplayGuard::CheckLocked(const CallIdentity& identity) const {
   for (const CallIdentity& other : under_way_) {
     if (AreOneCall(other, identity)) return absl::UnavailableError(absl::StrCat(Named(identity), " is under way"));
   }
-  if (!last_.has_value() || last_->run_id() != identity.run_id()) return absl::OkStatus();
-  if (identity.epoch() < last_->epoch()) {
+  if (last_.has_value() && RunOf(*last_) == RunOf(identity) && identity.epoch() < last_->epoch()) {
     return absl::FailedPreconditionError(
         absl::StrCat(Named(identity), " has epoch ", identity.epoch(), ", but epoch ", last_->epoch(),
                      " was seen already: another orchestrator has taken over this run"));
   }
+  if (!last_.has_value() || last_->run_id() != identity.run_id()) return absl::OkStatus();
   if (identity.sequence() > last_->sequence() || AreOneCall(identity, *last_)) return absl::OkStatus();
   return absl::FailedPreconditionError(
       absl::StrCat(Named(identity), " is too old: sequence ", last_->sequence(),

@@ -4,6 +4,7 @@
 
 #include <atomic>
 #include <functional>
+#include <string>
 #include <thread>
 
 #include "absl/status/statusor.h"
@@ -65,6 +66,20 @@ TEST(ReplayGuard, RefusesAnOlderEpochOfTheSameRun) {
   CallIdentity other = Identity(1, 1);
   other.set_run_id("another run");
   EXPECT_EQ(*Do(guard, other, [] { return 7; }), 7u);
+}
+
+TEST(ReplayGuard, RefusesAnOrchestratorThatAnotherHasFollowed) {
+  const auto call = [](const std::string& run, uint64_t sequence, uint64_t epoch) {
+    CallIdentity identity = Identity(sequence, epoch);
+    identity.set_run_id(run);
+    return identity;
+  };
+  ReplayGuard guard;
+  ASSERT_TRUE(Do(guard, call("/runs/a@4", 7, 4), [] { return 1; }).ok());
+  ASSERT_TRUE(Do(guard, call("/runs/a@5", 1, 5), [] { return 1; }).ok());
+  EXPECT_EQ(Do(guard, call("/runs/a@4", 8, 4), [] { return 1; }).status().code(),
+            absl::StatusCode::kFailedPrecondition);
+  EXPECT_TRUE(Do(guard, call("/runs/b@4", 1, 4), [] { return 1; }).ok()) << "another run";
 }
 
 TEST(ReplayGuard, RefusesIncompleteIdentities) {

@@ -9,6 +9,7 @@
 #include "absl/strings/str_split.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
+#include "core/base/deadline.h"
 #include "core/base/status_macros.h"
 #include "core/service/process/child_process.h"
 #include "orchestrator/terminal/continue_command.h"
@@ -104,7 +105,7 @@ absl::StatusOr<SlurmJobState> ReadSlurmJob(const std::string& id, const Cancella
 absl::Status FollowSlurmJob(const std::string& id, const std::string& log_path, FileTail& log, TerminalView& view,
                             const Cancellation& cancellation) {
   const std::string job_name = absl::StrCat("job ", id);
-  absl::Time waits_since = absl::Now();
+  Deadline says_why = Deadline::In(kSoon);
   bool said_wait = false;
   int restarts = 0;
   const auto show_log = [&]() -> absl::Status {
@@ -133,7 +134,7 @@ absl::Status FollowSlurmJob(const std::string& id, const std::string& log_path, 
       if (job->restarts > restarts) {
         restarts = job->restarts;
         view.Print(absl::StrCat(job_name, " is queued again"));
-        waits_since = absl::Now();
+        says_why = Deadline::In(kSoon);
         said_wait = false;
       }
       if (IsForEver(job->reason)) {
@@ -143,7 +144,7 @@ absl::Status FollowSlurmJob(const std::string& id, const std::string& log_path, 
                          " (squeue(1), job reason codes). It is cancelled; ask for less (cluster.num_nodes, "
                          "services.*.num_nodes) or of others (--sbatch)"));
       }
-      if (!said_wait && absl::Now() - waits_since > kSoon) {
+      if (!said_wait && says_why.passed()) {
         view.Print(absl::StrCat(job_name, " has not started yet: ", job->reason));
         said_wait = true;
       }

@@ -1,13 +1,13 @@
 #include <grpcpp/grpcpp.h>
 
 #include <atomic>
-#include <chrono>
 #include <cmath>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
 #include "core/base/status_macros.h"
+#include "core/service/rpc/call_deadline.h"
 #include "core/service/rpc/status_conversion.h"
 #include "proto/reward.grpc.pb.h"
 #include "scorer/rewards/remote/remote.h"
@@ -70,7 +70,7 @@ class GrpcRemote final : public RewardFunction {
       item.set_row(answer->row);
     }
     grpc::ClientContext context;
-    context.set_deadline(std::chrono::system_clock::now() + absl::ToChronoMilliseconds(timeout_));
+    context.set_deadline(FromNow(timeout_));
     if (!authorization_.empty()) context.AddMetadata("authorization", authorization_);
     RewardReply reply;
     absl::Status status;

@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/time/clock.h"
+#include "core/base/deadline.h"
 #include "core/base/logging.h"
 #include "core/base/status_macros.h"
 #include "core/errors/shown.h"
@@ -141,9 +142,8 @@ class HttpRemote final : public RewardFunction {
     curl_easy_getinfo(h, CURLINFO_TOTAL_TIME, &total);
     if (connecting < kSlowToConnect && absl::Seconds(total) < options_.slow) return;
     const std::lock_guard lock(mutex_);
-    const absl::Time now = absl::Now();
-    if (now < say_again_) return;
-    say_again_ = now + kBetween;
+    if (!say_again_.passed()) return;
+    say_again_ = Deadline::In(kBetween);
     if (connecting >= kSlowToConnect) {
       QUARTET_LOG(kWarning) << "connecting to " << url << " has taken " << absl::StrFormat("%.1f", connecting)
                             << " s: more connections come at once than it accepts? Fewer workers, or a larger "
@@ -227,7 +227,7 @@ class HttpRemote final : public RewardFunction {
   std::atomic<size_t> next_ = 0;
   std::mutex mutex_;
   std::vector<Handle> handles_;  // with their connections, that no request uses
-  absl::Time say_again_ = absl::InfinitePast();
+  Deadline say_again_ = Deadline::In(absl::ZeroDuration());
 };
 
 }  // namespace
