@@ -32,6 +32,9 @@ class BlockingCall final : private CallSink {
   // with the end of this.
   absl::StatusOr<std::deque<GenerateReply>> Next();
 
+  // As Dispatcher::Admission::Hold.
+  absl::Status Hold(int64_t bytes) { return admission_->Hold(bytes); }
+
  private:
   BlockingCall(std::stop_token gone, bool streams) : gone_(std::move(gone)), streams_(streams) {}
   void Begun() override;

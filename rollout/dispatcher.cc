@@ -80,13 +80,18 @@ Dispatcher::Admission::~Admission() {
   Call* const call = dispatcher_->calls_.at(id_).get();
   call->ended = true;  // nobody is to be told
   dispatcher_->GiveUp(id_, call, absl::CancelledError(""));
-  dispatcher_->ReleaseReplies(call, call->held_replies.size());
+  dispatcher_->ReleaseAll(call);
   dispatcher_->calls_.erase(id_);
 }
 
 void Dispatcher::Admission::Fetched(size_t replies) {
   const std::lock_guard lock(dispatcher_->mutex_);
   dispatcher_->ReleaseReplies(dispatcher_->calls_.at(id_).get(), replies);
+}
+
+absl::Status Dispatcher::Admission::Hold(int64_t bytes) {
+  const std::lock_guard lock(dispatcher_->mutex_);
+  return dispatcher_->HoldBytes(dispatcher_->calls_.at(id_).get(), bytes);
 }
 
 void Dispatcher::AbortInFlight() {
@@ -209,8 +214,12 @@ void Dispatcher::Answer(int rank, RankEvents events) {
     } else {
       *reply.mutable_sequence() = std::move(*event.mutable_sequence());
     }
-    if (call.origin == Origin::kGuest) HoldReply(&call, reply);
-    if (call.ended) continue;
+    if (call.origin == Origin::kGuest) {
+      if (const absl::Status held = HoldReply(&call, reply); !held.ok()) {
+        GiveUp(event.call(), &call, held);
+        continue;
+      }
+    }
     call.sink->Reply(std::move(reply));
     if (call.left == 0) End(&call, absl::OkStatus());
   }
@@ -302,29 +311,35 @@ absl::Status Dispatcher::Start(uint64_t id, Call* call) {
 void Dispatcher::End(Call* call, const absl::Status& status) {
   if (call->ended) return;
   call->ended = true;
-  if (!status.ok()) ReleaseReplies(call, call->held_replies.size());
+  if (!status.ok()) ReleaseAll(call);
   call->sink->End(status);
 }
 
-// One that the guest has yet to fetch. Where there is no room for it, the guest that has fetched least makes some: this
-// one, maybe, whose call has ended then.
-void Dispatcher::HoldReply(Call* call, const GenerateReply& reply) {
+// One that the guest has yet to fetch.
+absl::Status Dispatcher::HoldReply(Call* call, const GenerateReply& reply) {
   const auto bytes = static_cast<int64_t>(reply.SpaceUsedLong());
   call->held_replies.push_back({bytes, reply.has_sequence()});
-  call->held_bytes += bytes;
   call->held_sequences += reply.has_sequence() ? 1 : 0;
+  return HoldBytes(call, bytes);
+}
+
+// Where there is no room for them, the guest that has fetched least makes some: an error where it is this one.
+absl::Status Dispatcher::HoldBytes(Call* call, int64_t bytes) {
+  call->held_bytes += bytes;
   guest_reply_bytes_ += bytes;
-  while (guest_reply_bytes_ > options_.max_guest_reply_bytes && !call->ended) {
-    const auto fetched_less = [](const auto& a, const auto& b) {
-      return (a.second->ended ? 0 : a.second->held_bytes) < (b.second->ended ? 0 : b.second->held_bytes);
-    };
-    const auto& [id, most] = *std::max_element(calls_.begin(), calls_.end(), fetched_less);
-    GiveUp(id, most.get(),
-           absl::ResourceExhaustedError(
-               absl::StrCat("answers that their clients have yet to fetch take rollout.http.max_bodies_bytes = ",
-                            options_.max_guest_reply_bytes, " bytes, most of them this request's (", most->held_bytes,
-                            "): ask for fewer at a time, or read faster")));
+  while (guest_reply_bytes_ > options_.max_guest_reply_bytes) {
+    auto most = std::make_pair(uint64_t{0}, call);
+    for (const auto& [id, other] : calls_) {
+      if (!other->ended && other->held_bytes > most.second->held_bytes) most = {id, other.get()};
+    }
+    const absl::Status status = absl::ResourceExhaustedError(
+        absl::StrCat("answers that their clients have yet to fetch take rollout.http.max_bodies_bytes = ",
+                     options_.max_guest_reply_bytes, " bytes, most of them this request's (", most.second->held_bytes,
+                     "): ask for fewer at a time, or read faster"));
+    if (most.second == call) return status;
+    GiveUp(most.first, most.second, status);
   }
+  return absl::OkStatus();
 }
 
 void Dispatcher::ReleaseReplies(Call* call, size_t count) {
@@ -335,6 +350,13 @@ void Dispatcher::ReleaseReplies(Call* call, size_t count) {
     guest_reply_bytes_ -= reply.bytes;
     call->held_replies.pop_front();
   }
+}
+
+void Dispatcher::ReleaseAll(Call* call) {
+  guest_reply_bytes_ -= call->held_bytes;
+  call->held_bytes = 0;
+  call->held_sequences = 0;
+  call->held_replies.clear();
 }
 
 // The longest prompts first, each to the engine with the least to do. Samples of one prompt stay together, to share its

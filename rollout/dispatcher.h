@@ -124,8 +124,10 @@ class Dispatcher {
   void Spread(uint64_t id, Call* call);
   void End(Call* call, const absl::Status& status);
   void Account(Call* call, int engine);
-  void HoldReply(Call* call, const GenerateReply& reply);
+  absl::Status HoldReply(Call* call, const GenerateReply& reply);
+  absl::Status HoldBytes(Call* call, int64_t bytes);
   void ReleaseReplies(Call* call, size_t count);
+  void ReleaseAll(Call* call);
   void GiveUp(uint64_t id, Call* call, const absl::Status& status);
   RankWork& WorkFor(int engine);
   void Hold();
@@ -164,6 +166,9 @@ class Dispatcher::Admission {
   // The client has `replies` more of those that the sink was given, in their order. The rest is fetched with the end of
   // this. Of a call that has ended with an error nothing is left to be fetched.
   void Fetched(size_t replies);
+  // What is made of its replies for the client takes so many bytes more, until the end of this. RESOURCE_EXHAUSTED
+  // where there is no room for them: it is to end now.
+  absl::Status Hold(int64_t bytes);
 
  private:
   friend class Dispatcher;

@@ -208,6 +208,13 @@ TEST(Dispatcher, RepliesThatWaitForTheirGuestsStandInABudget) {
   }
   EXPECT_EQ(modest->replies, 16);
   EXPECT_EQ(run->replies, 10);
+  // What is made of them counts like them, also of a call of which all has come.
+  EXPECT_TRUE(modest->admission->Hold(5'000).ok());
+  EXPECT_EQ(modest->admission->Hold(15'000).code(), absl::StatusCode::kResourceExhausted);
+  modest->admission.reset();
+  const auto next = begin(Dispatcher::Origin::kGuest);
+  EXPECT_TRUE(next->admission->Hold(20'000).ok());
+  EXPECT_FALSE(next->end.has_value());
 }
 
 TEST(Dispatcher, RefusesACallThatCouldNotEvenWaitAlone) {

@@ -96,7 +96,11 @@ HttpReply WholeAnswer(Work& work) {
     const absl::StatusOr<std::deque<GenerateReply>> replies = work.call->Next();
     if (!replies.ok()) return ErrorReply(replies.status());
     if (replies->empty()) break;
+    const int64_t before = work.answer->json_bytes();
     for (const GenerateReply& reply : *replies) work.answer->Take(reply);
+    if (const absl::Status held = work.call->Hold(work.answer->json_bytes() - before); !held.ok()) {
+      return ErrorReply(held);
+    }
   }
   HttpReply reply;
   reply.body = work.answer->Whole();

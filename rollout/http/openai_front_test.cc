@@ -37,7 +37,7 @@ class Front : public ::testing::Test {
     config.set_listen("127.0.0.1:0");
     config.set_served_model_name("org/tiny");
     config.set_api_key_file(api_key_file);
-    config.set_max_bodies_bytes(20 << 20);
+    config.set_max_bodies_bytes(100 << 20);
     auto started = HttpFront::Start(config, &rollout_, any_user);
     ASSERT_TRUE(started.ok()) << started.status();
     front_ = *std::move(started);

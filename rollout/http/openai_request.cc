@@ -521,6 +521,8 @@ int64_t JsonBytes(std::string_view body) {
   // A value in a list that grows is there twice for a moment, in room for up to twice as many; containers, strings and
   // names have memory of their own.
   constexpr int64_t kValue = 3 * sizeof(json), kContainer = 64, kMember = 96;
+  // Of a byte of text: the tokens that it may become, and what finds them.
+  constexpr int64_t kTextByte = 16;
   int64_t bytes = kValue;
   for (size_t i = 0; i < body.size(); ++i) {
     switch (body[i]) {
@@ -529,7 +531,7 @@ int64_t JsonBytes(std::string_view body) {
         for (++i; i < body.size() && body[i] != '"'; ++i) {
           if (body[i] == '\\') ++i;
         }
-        bytes += kContainer + static_cast<int64_t>(i - begin);
+        bytes += kContainer + kTextByte * static_cast<int64_t>(i - begin);
         break;
       }
       case '[':

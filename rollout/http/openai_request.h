@@ -42,8 +42,8 @@ struct OpenAiRequest {
   std::optional<int32_t> prompt_logprobs;
 };
 
-// An upper bound of the memory that the JSON text `body` takes once it is parsed, beside its own; found in a pass that
-// takes none.
+// About the most memory that the JSON text `body` takes while it is read, beside its own: parsed, and its texts as
+// tokens. Found in a pass that takes none.
 int64_t JsonBytes(std::string_view body);
 
 // The request in `body`, JSON. `seed` is taken where the request has none. INVALID_ARGUMENT names the parameter, its

@@ -16,6 +16,8 @@ using nlohmann::ordered_json;
 
 constexpr char kReplacement[] = "\xEF\xBF\xBD";
 constexpr float kLeastLogprob = -9999;  // JSON has no infinity
+// Of an object with a token and its log-probability.
+constexpr int64_t kLogprobBytes = 300;
 
 std::string Dump(const ordered_json& value) {
   return value.dump(-1, ' ', false, ordered_json::error_handler_t::replace);
@@ -188,6 +190,7 @@ void OpenAiAnswer::AddChatLogprobs(Choice* choice, int32_t id, float log_prob, c
     entry["top_logprobs"].push_back(
         ChatLogprob(TokenText(choice->last_token, alternatives->ids(i)), alternatives->log_probs(i)));
   }
+  json_bytes_ += (1 + count) * kLogprobBytes;
   ordered_json& logprobs = choice->logprobs;
   if (logprobs.is_null()) logprobs = {{"content", ordered_json::array()}, {"refusal", nullptr}};
   logprobs["content"].push_back(std::move(entry));
@@ -204,6 +207,7 @@ void OpenAiAnswer::AddLogprobs(Choice* choice, int32_t id, const float* log_prob
   }
   logprobs["text_offset"].push_back(offset);
   logprobs["tokens"].push_back(text);
+  json_bytes_ += kLogprobBytes;
   if (log_prob == nullptr) {
     logprobs["token_logprobs"].push_back(nullptr);
     logprobs["top_logprobs"].push_back(nullptr);
@@ -217,6 +221,7 @@ void OpenAiAnswer::AddLogprobs(Choice* choice, int32_t id, const float* log_prob
     top.emplace(TokenText(choice->last_token, alternatives->ids(i)),
                 std::max(alternatives->log_probs(i), kLeastLogprob));
   }
+  json_bytes_ += count * kLogprobBytes;
   top.emplace(text, std::max(*log_prob, kLeastLogprob));
   logprobs["token_logprobs"].push_back(std::max(*log_prob, kLeastLogprob));
   logprobs["top_logprobs"].push_back(std::move(top));
@@ -224,12 +229,13 @@ void OpenAiAnswer::AddLogprobs(Choice* choice, int32_t id, const float* log_prob
 
 // vLLM's: of each token but the first an object of ids. What rank a token has that is not among the likeliest is not
 // known.
-ordered_json OpenAiAnswer::PromptLogprobs(const GeneratedSequence& sequence) const {
+ordered_json OpenAiAnswer::PromptLogprobs(const GeneratedSequence& sequence) {
   const auto& ids = request_.prompts[sequence.prompt_index()].ids();
   ordered_json told = ordered_json::array({nullptr});
   for (int i = 0; i < sequence.prompt_log_probs_size(); ++i) {
     ordered_json entry = ordered_json::object();
     const auto add = [&](int32_t id, float log_prob, ordered_json rank) {
+      json_bytes_ += kLogprobBytes;
       entry[absl::StrCat(id)] = {{"logprob", std::max(log_prob, kLeastLogprob)},
                                  {"rank", std::move(rank)},
                                  {"decoded_token", TokenText(ids[i], id)}};

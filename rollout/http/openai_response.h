@@ -41,6 +41,9 @@ class OpenAiAnswer {
   // ---- Whole: every reply goes through Take, whose result is not used; then this is the body.
   std::string Whole();
 
+  // That log-probabilities have taken as JSON so far, about.
+  int64_t json_bytes() const { return json_bytes_; }
+
  private:
   struct Choice {
     AnswerText text;
@@ -71,7 +74,7 @@ class OpenAiAnswer {
   nlohmann::ordered_json TakeLogprobs(Choice* choice) const;
   std::string Finish(Choice* choice, const GeneratedSequence& sequence);
   std::string TokenText(const std::optional<int32_t>& last_token, int32_t id) const;
-  nlohmann::ordered_json PromptLogprobs(const GeneratedSequence& sequence) const;
+  nlohmann::ordered_json PromptLogprobs(const GeneratedSequence& sequence);
   // That made what is told.
   void TellVersion(uint64_t version);
   nlohmann::ordered_json Frame(const char* completion, const char* chat) const;
@@ -86,6 +89,7 @@ class OpenAiAnswer {
   std::vector<Choice> choices_;
   int64_t prompt_tokens_ = 0;
   int64_t completion_tokens_ = 0;
+  int64_t json_bytes_ = 0;
   std::optional<uint64_t> first_version_, last_version_;  // that made what has been told
 };
 

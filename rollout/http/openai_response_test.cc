@@ -140,6 +140,22 @@ TEST(OpenAiAnswer, TellsTheUsageSoFarInEachEventWhereAsked) {
   }
 }
 
+TEST(OpenAiAnswer, WeighsTheLogProbabilitiesThatItTells) {
+  const auto weight = [](bool chat, const json& more) {
+    OpenAiAnswer answer(chat ? Chat(more) : Completion(more), Model(), Options());
+    answer.Take(SequenceReply(0, 0, {0, 10}, {{4, -1, {{4, -1}, {5, -2}}}, {5, -1, {{5, -1}, {4, -2}}}},
+                              GeneratedSequence::LENGTH));
+    return std::pair(answer.json_bytes(), static_cast<int64_t>(answer.Whole().size()));
+  };
+  EXPECT_EQ(weight(false, json::object()).first, 0);
+  for (const bool chat : {false, true}) {
+    const json more = chat ? json{{"logprobs", true}, {"top_logprobs", 2}} : json{{"logprobs", 2}};
+    const auto [bytes, written] = weight(chat, more);
+    EXPECT_EQ(bytes, 2 * 3 * 300);
+    EXPECT_LT(written, bytes);
+  }
+}
+
 TEST(OpenAiAnswer, TellsTheVersionsThatMadeWhatItTells) {
   const auto fingerprint = [](const json& body) { return body.at("system_fingerprint").get<std::string>(); };
   GenerateReply ended = SequenceReply(0, 0, {0, 10}, {{4, -1, {}}, {5, -1, {}}}, GeneratedSequence::LENGTH);
