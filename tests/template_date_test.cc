@@ -34,8 +34,9 @@ TEST(TemplateDate, IsThatOfTheFirstDayWhereARunGoesOnOnTheNext) {
       "data.tokenizer_chat_template=" +
           harness.Write("dated.jinja",
                         "{{ strftime_now('%Y %j ') }}{% for m in messages %}{{ m.content }}{% endfor %}"),
-      "sft.data=" + harness.Write("rows.jsonl", "{\"prompt\": \"1+1=\", \"response\": \"2\"}\n"
-                                                "{\"prompt\": \"2+3=\", \"response\": \"5\"}\n"),
+      "sft.data=" + harness.Write("rows.jsonl",
+                                  "{\"prompt\": \"1+1=\", \"response\": \"2\"}\n"
+                                  "{\"prompt\": \"2+3=\", \"response\": \"5\"}\n"),
       "sft.batch_size=2",
       "sft.learning_rate=1e-3",
       "actor.max_len=32",
@@ -45,15 +46,13 @@ TEST(TemplateDate, IsThatOfTheFirstDayWhereARunGoesOnOnTheNext) {
   const auto first = run(sets, {});
   ASSERT_EQ(first.exit_code, 0) << first.output;
   sets.insert(sets.end(), {"train.load_checkpoint=true", "sft.max_steps=2"});
-  const auto next =
-      run(sets, {{"LD_PRELOAD", ExecutableFolder() + "/libskewed_clock.so"}, {"SKEW_SECONDS", "86400"}});
+  const auto next = run(sets, {{"LD_PRELOAD", ExecutableFolder() + "/libskewed_clock.so"}, {"SKEW_SECONDS", "86400"}});
   ASSERT_EQ(next.exit_code, 0) << next.output;
   EXPECT_THAT(next.output, HasSubstr("going on after 1 of 2 steps"));
   EXPECT_EQ(FirstExample(next.output), FirstExample(first.output));
   // One that begins on that day has another.
   sets.back() = "run_dir=" + harness.Path("other");
-  const auto other =
-      run(sets, {{"LD_PRELOAD", ExecutableFolder() + "/libskewed_clock.so"}, {"SKEW_SECONDS", "86400"}});
+  const auto other = run(sets, {{"LD_PRELOAD", ExecutableFolder() + "/libskewed_clock.so"}, {"SKEW_SECONDS", "86400"}});
   ASSERT_EQ(other.exit_code, 0) << other.output;
   EXPECT_NE(FirstExample(other.output), FirstExample(first.output));
 }

@@ -121,8 +121,7 @@ TEST(PaddedVocabulary, TakesNoIdThatTheTokenizerDoesNotHave) {
   const auto store = MakeLocalStore();
   options.add_stop_token_ids(kTokens);
   EXPECT_THAT(
-      std::string(
-          RolloutEngine::Load(options, ContextOf(0, 1, store.get()), &ledger, &tokenizer).status().message()),
+      std::string(RolloutEngine::Load(options, ContextOf(0, 1, store.get()), &ledger, &tokenizer).status().message()),
       HasSubstr("rollout.stop_token_ids holds 151; allowed: 0 to 150"));
   const PieceTokenizer large = TokenizerOf(kTokens + 11);
   EXPECT_THAT(

@@ -27,8 +27,8 @@ class ReadVocabularyTest : public ::testing::Test {
     config.num_attention_heads = config.num_key_value_heads = 2;
     config.head_dim = 4;
     config.max_position_embeddings = 64;
-    const std::string folder = testing::TempDir() + "/" +
-                               testing::UnitTest::GetInstance()->current_test_info()->name() + "/" + name;
+    const std::string folder =
+        testing::TempDir() + "/" + testing::UnitTest::GetInstance()->current_test_info()->name() + "/" + name;
     std::filesystem::remove_all(folder);
     EXPECT_TRUE(WriteRandomModel(config, HeadKind::kVocabulary, 7, Dtype::kF32, folder).ok());
     if (tokens > 0) WriteLettersTokenizer(folder, tokens);
@@ -60,8 +60,9 @@ TEST_F(ReadVocabularyTest, OfAModelWithoutATokenizerIsTheActors) {
   EXPECT_EQ(*Of(Model("narrower", 21, 21), actor), 21);
   EXPECT_THAT(std::string(Of(Model("too_narrow", 20, 0), actor).status().message()),
               AllOf(HasSubstr("too_narrow has a vocabulary of 20"), HasSubstr("actor one of 21")));
-  EXPECT_THAT(std::string(Of(Model("other", 32, 22), actor).status().message()),
-              AllOf(HasSubstr("critic"), HasSubstr("another tokenizer"), HasSubstr("token 21 is \"a21\", not nothing")));
+  EXPECT_THAT(
+      std::string(Of(Model("other", 32, 22), actor).status().message()),
+      AllOf(HasSubstr("critic"), HasSubstr("another tokenizer"), HasSubstr("token 21 is \"a21\", not nothing")));
 }
 
 }  // namespace
