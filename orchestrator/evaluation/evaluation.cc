@@ -56,6 +56,7 @@ void AddValues(const std::vector<std::vector<const EvaluatedAnswer*>>& prompts, 
                const std::string& prefix, Metrics* values) {
   const auto n_prompts = static_cast<double>(prompts.size());
   const int n = set.n_samples_per_prompt();
+  const double n_answers = n_prompts * n;
   std::map<int, double> pass, majority;
   double reward = 0, tokens = 0, truncated = 0;
   for (const auto& answers : prompts) {
@@ -64,9 +65,9 @@ void AddValues(const std::vector<std::vector<const EvaluatedAnswer*>>& prompts, 
     for (const EvaluatedAnswer* answer : answers) {
       if (n > 1) votes.push_back(VoteOf(answer->response));
       right.push_back(answer->right.value_or(false));
-      reward += answer->reward / n;
-      tokens += static_cast<double>(answer->tokens) / n;
-      truncated += static_cast<double>(answer->truncated) / n;
+      reward += answer->reward;
+      tokens += static_cast<double>(answer->tokens);
+      truncated += answer->truncated ? 1 : 0;
     }
     const auto n_right = static_cast<int>(std::count(right.begin(), right.end(), true));
     for (const int k : set.k()) {
@@ -78,9 +79,9 @@ void AddValues(const std::vector<std::vector<const EvaluatedAnswer*>>& prompts, 
     for (const auto& [k, sum] : pass) values->Set(absl::StrCat(prefix, "pass@", k), sum / n_prompts);
     for (const auto& [k, sum] : majority) values->Set(absl::StrCat(prefix, "maj@", k), sum / n_prompts);
   }
-  values->Set(prefix + "reward", reward / n_prompts);
-  values->Set(prefix + "response_length", tokens / n_prompts);
-  values->Set(prefix + "truncated", truncated / n_prompts);
+  values->Set(prefix + "reward", reward / n_answers);
+  values->Set(prefix + "response_length", tokens / n_answers);
+  values->Set(prefix + "truncated", truncated / n_answers);
 }
 
 absl::StatusOr<EvaluationResult> Evaluate(const RunConfig& config, const EvaluationSet& set, uint64_t policy_version,
