@@ -97,14 +97,14 @@ absl::StatusOr<bool> Search(const PlanRequest& request, Planner& planner) {
 
 // How the ranks of what was asked for are started: nodes as the cluster says, without one this host.
 absl::StatusOr<std::vector<RankLaunch>> Launch(const PlanRequest& request) {
-  const ConfigSources& sources = request.sources;
-  std::vector<std::string> arguments;
-  if (!sources.preset.empty()) arguments.push_back("--preset=" + sources.preset);
-  if (!sources.file.empty()) arguments.push_back("--config=" + ResolveUserPath(sources.file));
-  for (const std::string& field : sources.overrides) arguments.push_back("--set=" + field);
   const RunConfig& config = request.config;
-  return MakeLaunchPlan(config, request.services, config.has_cluster() ? TopologyOf(config.cluster()) : ReadTopology(),
-                        ServiceLauncher::DefaultProgramsFolder(), arguments);
+  QUARTET_ASSIGN_OR_RETURN(
+      std::vector<RankLaunch> launch,
+      MakeLaunchPlan(config, request.services, config.has_cluster() ? TopologyOf(config.cluster()) : ReadTopology(),
+                     ServiceLauncher::DefaultProgramsFolder(), ConfigArguments(request)));
+  // Where relative paths in the file start, wherever a rank is started.
+  for (RankLaunch& rank : launch) rank.environment["BUILD_WORKING_DIRECTORY"] = ResolveUserPath(".");
+  return launch;
 }
 
 // Whether it fits.

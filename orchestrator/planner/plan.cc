@@ -9,6 +9,7 @@
 #include "core/config/gpus.h"
 #include "core/config/placement.h"
 #include "core/config/run_config.h"
+#include "core/hardware/cores.h"
 #include "core/memory/block_cache.h"
 #include "core/memory/cuda_context.h"
 #include "core/memory/pinned_blocks.h"
@@ -84,6 +85,17 @@ int64_t FreedBlocks(const ServicePlan& service) {
   return std::min(static_cast<int64_t>(BlockCache::HeldAtMost(tensors) - tensors), temporaries);
 }
 
+// Of programs without a limit nothing is known.
+int64_t ProgramBytes(const RunConfig& config) {
+  const int cores = config.cluster().num_cpus_per_node() > 0 ? config.cluster().num_cpus_per_node() : AvailableCores();
+  int64_t bytes = 0;
+  for (const RewardSource& source : config.reward().source()) {
+    if (source.code().empty() && source.command().empty()) continue;
+    bytes += source.memory_limit_bytes() * (source.has_workers() ? source.workers() : cores);
+  }
+  return bytes;
+}
+
 }  // namespace
 
 OutsideTensors DefaultOutsideTensors() {
@@ -157,7 +169,20 @@ absl::StatusOr<Plan> Planner::MakePlan(const RunConfig& config) {
   std::map<std::pair<int, int>, Place> gpus;
   std::map<int, Place> hosts;
   for (const std::string& service : services_) {
-    if (!HasEngine(config, service)) continue;
+    LeaderPlan leader = {.service = service};
+    if (service == "scorer") leader.programs = ProgramBytes(config);
+    const bool has_engine = HasEngine(config, service);
+    if (!has_engine && leader.programs == 0) continue;
+    leader.calls = LeaderCallBytes(config, service, program_);
+    hosts[places.at(service).front().node].bytes += leader.calls + leader.programs;
+    plan.leaders.push_back(std::move(leader));
+    if (!has_engine) {
+      for (const RankPlace& place : places.at(service)) {
+        ++hosts[place.node].ranks[service];
+        hosts[place.node].bytes += outside_.process;
+      }
+      continue;
+    }
     ServicePlan use;
     use.service = service;
     use.on_gpu = OnGpu(config, service);
@@ -206,10 +231,12 @@ absl::StatusOr<Plan> Planner::MakePlan(const RunConfig& config) {
   std::map<std::map<std::string, int>, std::set<int>> alike_hosts;
   for (const auto& [node, use] : hosts) alike_hosts[use.ranks].insert(node);
   for (const auto& [ranks, nodes] : alike_hosts) {
+    int64_t bytes = 0;
+    for (const int node : nodes) bytes = std::max(bytes, hosts[node].bytes);
     plan.hosts.push_back({.name = absl::StrCat(nodes.size() == 1 ? "node " : "nodes ", Ranges(nodes)),
                           .count = static_cast<int>(nodes.size()),
                           .ranks = ranks,
-                          .bytes = hosts[*nodes.begin()].bytes,
+                          .bytes = bytes,
                           .capacity = config.cluster().host_memory_bytes()});
   }
   return plan;

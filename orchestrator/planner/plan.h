@@ -42,18 +42,27 @@ struct ServicePlan {
   int64_t host_bytes() const { return use.host().total + outside_host + (on_gpu ? 0 : use.device().total); }
 };
 
+// What is beside the first rank of a service, on its host.
+struct LeaderPlan {
+  std::string service;
+  int64_t calls = 0;  // of the largest calls (LeaderCallBytes)
+  int64_t programs =
+      0;  // programs of answers and commands that the scorer starts: as many at once, as large as they may be
+};
+
 // GPUs, or hosts, that hold the same ranks.
 struct PlaceUse {
   std::string name;  // "GPUs 0-3 of nodes 0-1", "nodes 0-1"
   int count = 0;
   std::map<std::string, int> ranks;  // by service, of each
-  int64_t bytes = 0;                 // of each
+  int64_t bytes = 0;                 // of each; of hosts, of the one that has most leaders' calls and programs
   int64_t capacity = 0;              // 0: not stated
   bool fits() const { return capacity == 0 || bytes <= capacity; }
 };
 
 struct Plan {
   std::vector<ServicePlan> services;
+  std::vector<LeaderPlan> leaders;
   std::vector<PlaceUse> devices;
   std::vector<PlaceUse> hosts;
 
@@ -69,7 +78,8 @@ class Planner {
   Planner(std::vector<std::string> services, const OutsideTensors& outside, Program program = Program::kPpo)
       : services_(std::move(services)), outside_(outside), program_(program) {}
 
-  // `config` is resolved. Services that have no model (a scorer of rules alone) take no part. INVALID_ARGUMENT names
+  // `config` is resolved. Services that have no model (a scorer of rules alone) take no part, but for the calls and
+  // programs of a scorer that starts programs. INVALID_ARGUMENT names
   // what is missing or not allowed.
   absl::StatusOr<Plan> MakePlan(const RunConfig& config);
 

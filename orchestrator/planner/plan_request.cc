@@ -1,12 +1,17 @@
 #include "orchestrator/planner/plan_request.h"
 
 #include <algorithm>
+#include <map>
+#include <set>
 #include <utility>
 
+#include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "core/base/files.h"
 #include "core/base/status_macros.h"
+#include "core/config/field_paths.h"
 #include "core/config/services.h"
 #include "orchestrator/checks/input_check.h"
 
@@ -103,6 +108,35 @@ absl::Status LoadPlanRequest(PlanRequest* request) {
     }
   }
   return CheckModelConfigs(request->config, request->services);
+}
+
+std::vector<std::string> ConfigArguments(const PlanRequest& request) {
+  const ConfigSources& sources = request.sources;
+  std::vector<std::string> arguments;
+  if (!sources.preset.empty()) arguments.push_back("--preset=" + sources.preset);
+  if (!sources.file.empty()) arguments.push_back("--config=" + ResolveUserPath(sources.file));
+  const std::map<std::string, std::string> resolved = FlatFields(request.config);
+  const auto path_in = [&resolved](const std::string& field) {
+    const auto found = resolved.find(field);
+    return found != resolved.end() && absl::StartsWith(found->second, "\"/") ? found->second : "";
+  };
+  std::set<std::string> lists;
+  for (const std::string& override : sources.overrides) {
+    const size_t equals = override.find('=');
+    const std::string field = override.substr(0, equals);
+    const std::string value = equals == std::string::npos ? "" : override.substr(equals + 1);
+    if (path_in(field) == absl::StrCat("\"", ResolveUserPath(value), "\"")) {
+      arguments.push_back(absl::StrCat("--set=", field, "=", ResolveUserPath(value)));
+    } else if (!value.empty() && !path_in(field + ".0").empty()) {
+      if (!lists.insert(field).second) continue;  // they are there with the first
+      std::vector<std::string> paths;
+      for (std::string path; !(path = path_in(absl::StrCat(field, ".", paths.size()))).empty();) paths.push_back(path);
+      arguments.push_back(absl::StrCat("--set=", field, "=[", absl::StrJoin(paths, ", "), "]"));
+    } else {
+      arguments.push_back("--set=" + override);
+    }
+  }
+  return arguments;
 }
 
 }  // namespace quartet

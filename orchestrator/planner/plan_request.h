@@ -36,4 +36,8 @@ CommandLine PlanCommandLine(PlanRequest* request);
 // field. The models of `services` have a config.json that suits.
 absl::Status LoadPlanRequest(PlanRequest* request);
 
+// The flags with which another program has the request's configuration, wherever it is started: paths of --config and
+// --set are absolute. `request` is loaded.
+std::vector<std::string> ConfigArguments(const PlanRequest& request);
+
 }  // namespace quartet

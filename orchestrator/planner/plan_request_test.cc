@@ -7,6 +7,8 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "core/base/files.h"
+#include "core/config/run_config.h"
 #include "orchestrator/testing/scratch_folder.h"
 
 namespace quartet {
@@ -90,6 +92,23 @@ TEST_F(PlanRequestTest, IsTheServicesOfTheProgramThatIsPlanned) {
   EXPECT_EQ(Error({"--program=rlhf"}), "--program is \"rlhf\"; allowed: ppo, sft, dpo, reward_model");
   EXPECT_EQ(Error({"--program=dpo", actor, pairs, "--service=rollout"}),
             "--service=rollout is not of --program=dpo, which has policy_trainer, scorer");
+}
+
+TEST_F(PlanRequestTest, HasAbsolutePathsForProgramsThatAreStartedElsewhere) {
+  const std::string model = scratch_.path() + "/model";
+  const auto request =
+      Read({"--set=run_dir=runs/first", "--set=actor.pretrain=" + model, "--set=seed=7",
+            "--set=data.prompt_data=a.jsonl,b.jsonl", "--set=data.prompt_data=/c.jsonl", "--set=rollout.top_p=0.5"});
+  ASSERT_TRUE(request.ok()) << request.status();
+  EXPECT_THAT(ConfigArguments(*request),
+              ElementsAre("--config=" + config_, "--set=run_dir=" + ResolveUserPath("runs/first"),
+                          "--set=actor.pretrain=" + model, "--set=seed=7",
+                          "--set=data.prompt_data=[\"" + ResolveUserPath("a.jsonl") + "\", \"" +
+                              ResolveUserPath("b.jsonl") + "\", \"/c.jsonl\"]",
+                          "--set=rollout.top_p=0.5"));
+  RunConfig again = request->config;
+  EXPECT_TRUE(ApplyOverrides({"data.prompt_data=[\"/a.jsonl\", \"/c.jsonl\"]"}, &again).ok());
+  EXPECT_EQ(again.data().prompt_data_size(), 2);
 }
 
 TEST_F(PlanRequestTest, NamesTheFlagThatIsWrong) {

@@ -3,6 +3,7 @@
 #include <ATen/ops/zeros.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <malloc.h>
 
 #include <cmath>
 #include <memory>
@@ -17,13 +18,17 @@
 #include "core/memory/ledger.h"
 #include "core/rank/rank_info.h"
 #include "core/rank/rank_setup.h"
+#include "core/rl/options/token_arrays.h"
 #include "core/service/ranks/rank_context.h"
+#include "core/training/calls/leader_calls.h"
+#include "core/training/calls/rank_calls.pb.h"
 #include "core/training/testing/engine_ranks.h"
 #include "core/zero/sharded_model.h"
 #include "orchestrator/planner/rank_run.h"
 #include "orchestrator/planner/report.h"
 #include "orchestrator/planner/search.h"
 #include "orchestrator/planner/testing/small_runs.h"
+#include "proto/policy_trainer.pb.h"
 
 namespace quartet {
 namespace {
@@ -173,6 +178,76 @@ TEST(Plan, AddsUpTheServicesOfADevice) {
   EXPECT_TRUE(plan->fits());
   EXPECT_THAT(PrintPlan(config, *plan),
               AllOf(HasSubstr("fits"), HasSubstr("\nMicro-batches: up to 512 tokens (1 sequence of 512) a rank\n")));
+}
+
+// Held against what the allocator says of a call that is read and handed to ranks.
+TEST(Plan, CountsWhatALeaderHoldsOfItsLargestCall) {
+  const RunConfig config = Config(NewModel(), {"rollout.rollout_batch_size=512", "rollout.n_samples_per_prompt=2",
+                                               "train.train_batch_size=1024", "services.policy_trainer.ranks=4"});
+  TrainingSequence item;
+  for (int t = 0; t < 512; ++t) {
+    item.mutable_tokens()->add_ids(0);
+    item.mutable_tokens()->add_action_mask(t >= 256);
+  }
+  for (const std::string_view array : {kLossWeights, kOldLogProbs, kAdvantages, kRolloutLogProbs, kReferenceLogProbs}) {
+    AddArray(array, &item).Resize(256, 0);
+  }
+  PolicyUpdateRequest request;
+  *request.mutable_item() = item;
+  const std::string wire = request.SerializeAsString();
+  const auto allocated = [] {
+    const auto info = mallinfo2();
+    return static_cast<int64_t>(info.uordblks + info.hblkhd);
+  };
+  BatchSplit split;
+  split.items.resize(4);
+  split.micro_batch_sizes.resize(4);
+  for (size_t i = 0; i < 1024; ++i) split.items[i % 4].push_back(i);
+  const int64_t before = allocated();
+  std::vector<TrainingSequence> items;
+  for (int i = 0; i < 1024; ++i) {
+    PolicyUpdateRequest read;
+    ASSERT_TRUE(read.ParseFromString(wire));
+    items.push_back(std::move(*read.mutable_item()));
+  }
+  const auto one = [&](size_t i) -> const TrainingSequence& { return items[i]; };
+  const std::vector<RankInput> inputs = MakeInputs(UpdateCall(), one, split);
+  const auto held = static_cast<double>(allocated() - before);
+  EXPECT_NEAR(static_cast<double>(LeaderCallBytes(config, "policy_trainer")), held, 0.15 * held);
+}
+
+TEST(Plan, AddsCallsToTheHostOfTheLeader) {
+  const std::string model = NewModel();
+  const auto plan = [&](const std::string& sequences) {
+    const RunConfig config = Config(model, {"rollout.rollout_batch_size=" + sequences, "train.train_batch_size=128"});
+    auto made = Planner(kServiceNames, {}).MakePlan(config);
+    EXPECT_TRUE(made.ok()) << made.status();
+    return *std::move(made);
+  };
+  const Plan few = plan("128"), many = plan("65536");
+  // At least ids and log-probabilities of all, in scorer, critic and policy trainer.
+  EXPECT_GT(many.hosts[0].bytes - few.hosts[0].bytes, int64_t{3} * (65536 - 128) * (512 + 256) * 4);
+  ASSERT_EQ(many.leaders.size(), 4);
+  for (size_t i = 0; i < 4; ++i) EXPECT_GT(many.leaders[i].calls, few.leaders[i].calls) << many.leaders[i].service;
+}
+
+TEST(Plan, AddsTheProgramsThatAScorerStarts) {
+  const std::string model = NewModel();
+  for (const std::string reference : {"algorithm.kl.init_kl_coef=0.01", "algorithm.kl.init_kl_coef=0"}) {
+    RunConfig code = Config(model, {reference});
+    code.mutable_reward()->mutable_source(0)->clear_rule();
+    const RunConfig config = Resolved(code, {"reward.source.0.code=python", "reward.source.0.workers=64",
+                                             "cluster.num_nodes=1", "cluster.host_memory_bytes=17179869184"});
+    const auto plan = Planner(kServiceNames, {}).MakePlan(config);
+    ASSERT_TRUE(plan.ok()) << plan.status();
+    EXPECT_FALSE(plan->fits());
+    EXPECT_EQ(plan->leaders.back().service, "scorer");
+    EXPECT_EQ(plan->leaders.back().programs, int64_t{64} << 30);
+    EXPECT_EQ(plan->hosts[0].ranks.at("scorer"), 2);
+    EXPECT_THAT(PrintPlan(config, *plan),
+                AllOf(HasSubstr("Programs that the scorer starts, beside its first rank: 64.00 GiB"),
+                      HasSubstr("does not fit")));
+  }
 }
 
 TEST(Plan, OnCpusAProcessHoldsFreedMemoryBesideItsTensors) {

@@ -5,7 +5,9 @@
 #include <algorithm>
 #include <map>
 #include <memory>
+#include <string>
 #include <string_view>
+#include <type_traits>
 #include <utility>
 
 #include "core/base/status_macros.h"
@@ -24,6 +26,8 @@
 #include "policy_trainer/policy_engine.h"
 #include "proto/critic_trainer.pb.h"
 #include "proto/policy_trainer.pb.h"
+#include "proto/rollout.pb.h"
+#include "proto/scorer.pb.h"
 #include "rollout/engine/engine.h"
 #include "scorer/scorer_engine.h"
 
@@ -67,6 +71,7 @@ RunConfig AsPpoStep(RunConfig config, Program program) {
   config.mutable_data()->set_prompt_max_len(1);
   config.mutable_rollout()->set_generate_max_len(trainer.max_len() - 1);
   config.mutable_rollout()->set_rollout_batch_size(batch);
+  config.mutable_rollout()->set_over_sampling_batch_size(batch);
   config.mutable_rollout()->set_n_samples_per_prompt(1);
   config.mutable_rollout()->set_temperature(1);
   config.mutable_train()->set_train_batch_size(batch);
@@ -412,6 +417,67 @@ std::array<TierUse, kNumMemoryTiers> TiersOf(const RankInfo& info) {
     }
   }
   return tiers;
+}
+
+int64_t LeaderCallBytes(const RunConfig& run, const std::string& service, Program program) {
+  const RunConfig config = AsPpoStep(run, program);
+  const int64_t ranks = PlacementOf(config, service).ranks();
+  const int64_t answer = config.rollout().generate_max_len(), longest = LongestSequence(config);
+  const int64_t generated =
+      std::max<int64_t>(SequencesPerBatch(config),
+                        int64_t{config.rollout().over_sampling_batch_size()} * config.rollout().n_samples_per_prompt());
+  // A call of `count` items like `item`: as they were read, the leader's own copy, the other ranks' as they go out.
+  const auto call = [ranks](const auto& item, int64_t count, bool to_ranks) {
+    const std::string wire = item.SerializeAsString();
+    std::decay_t<decltype(item)> read;
+    read.ParseFromString(wire);
+    const auto held = static_cast<int64_t>(read.SpaceUsedLong());
+    const int64_t copies = (held + (ranks - 1) * static_cast<int64_t>(wire.size())) / ranks;
+    return count * (held + (to_ranks ? copies : 0));
+  };
+  const TokenSequence tokens = SequenceOf(0, longest, answer);
+  if (service == "rollout") {
+    Prompt prompt;
+    for (int64_t t = 0; t < config.data().prompt_max_len(); ++t) prompt.add_ids(0);
+    const int64_t prompts = CeilDivide(generated, config.rollout().n_samples_per_prompt());
+    constexpr int64_t kBytesOfAnswer = 8;  // id and log-probability of a token
+    return call(prompt, prompts, /*to_ranks=*/true) + generated * answer * kBytesOfAnswer;
+  }
+  if (service == "scorer") {
+    const int64_t forward = call(tokens, generated, /*to_ranks=*/true) / 2;  // the items are those of the Score call
+    int64_t bytes = UsesReference(config) && program != Program::kRewardModel ? 2 * forward : 0;
+    if (config.reward().source().empty()) return bytes;
+    ScoreItem item;
+    *item.mutable_tokens() = tokens;
+    item.set_response(std::string(4 * answer, ' '));
+    bool has_texts = false, has_models = false;
+    for (const RewardSource& source : config.reward().source()) {
+      has_texts = has_texts || !source.remote_url().empty() || !source.command().empty();
+      has_models = has_models || !source.model().empty();
+    }
+    if (has_texts) {
+      item.set_prompt(std::string(4 * config.data().prompt_max_len(), ' '));
+      item.set_query(std::string(4 * longest, ' '));
+    }
+    bytes += call(item, generated, /*to_ranks=*/false);
+    return has_models ? bytes + forward : bytes;
+  }
+  const bool critic = service == "critic_trainer";
+  TrainingSequence training;
+  *training.mutable_tokens() = tokens;
+  for (const std::string_view array : kTokenArrays) {
+    const bool of_values =
+        std::find(std::begin(kValueLossArrays), std::end(kValueLossArrays), array) != std::end(kValueLossArrays);
+    if (of_values == critic || array == kLossWeights) {
+      AddArray(array, &training).Resize(static_cast<int>(answer), 0);
+    }
+  }
+  TokenValues values;
+  values.mutable_values()->Resize(static_cast<int>(answer), 0);
+  const int64_t forward = program == Program::kSft ? 0
+                                                   : call(tokens, SequencesPerBatch(config), true) +
+                                                         call(values, SequencesPerBatch(config), false);
+  return std::max(forward, call(training, critic ? CriticTrainBatchSize(config) : TrainBatchSize(config), true));
 }
 
 bool HasEngine(const RunConfig& config, const std::string& service) {

@@ -79,6 +79,18 @@ std::string MemoryTable(const Plan& plan) {
   return absl::StrCat("Peak of one rank, ", unit == kGiB ? "GiB" : "MiB", "\n", Table(rows, 3));
 }
 
+std::string LeaderLines(const Plan& plan) {
+  std::vector<std::string> calls;
+  std::string programs;
+  for (const LeaderPlan& leader : plan.leaders) {
+    calls.push_back(absl::StrCat(leader.service, " ", Bytes(leader.calls)));
+    if (leader.programs == 0) continue;
+    programs = absl::StrCat("Programs that the scorer starts, beside its first rank: ", Bytes(leader.programs), "\n");
+  }
+  if (calls.empty()) return "";
+  return absl::StrCat("\nCalls, beside each service's first rank: ", absl::StrJoin(calls, ", "), "\n", programs);
+}
+
 std::string PlaceTable(const std::string& title, const std::vector<PlaceUse>& places, const std::string& not_stated) {
   std::vector<std::vector<std::string>> rows = {{title, "ranks", "each", "has", ""}};
   for (const PlaceUse& place : places) {
@@ -176,7 +188,7 @@ std::string CacheLine(const RunConfig& config, const Plan& plan) {
 }  // namespace
 
 std::string PrintPlan(const RunConfig& config, const Plan& plan) {
-  std::string text = MemoryTable(plan);
+  std::string text = absl::StrCat(MemoryTable(plan), LeaderLines(plan));
   if (!plan.devices.empty()) absl::StrAppend(&text, "\n", PlaceTable("GPUs", plan.devices, ""));
   absl::StrAppend(&text, "\n", PlaceTable("hosts", plan.hosts, "cluster.host_memory_bytes is not set"),
                   UnusedOf(config, plan), MicroBatchLine(config, plan), CacheLine(config, plan),
@@ -233,6 +245,9 @@ std::string PlanAsJson(const Plan& plan, const std::vector<RankLaunch>& launch) 
         use[std::string(MemoryCategoryName(static_cast<MemoryCategory>(i)))] = service.use.tiers[tier].categories[i];
       }
     }
+  }
+  for (const LeaderPlan& leader : plan.leaders) {
+    out["leaders"][leader.service] = {{"calls", leader.calls}, {"programs", leader.programs}};
   }
   return out.dump(2) + "\n";
 }
