@@ -20,6 +20,7 @@
 #include "core/service/process/stop_signal.h"
 #include "core/service/ranks/addresses/rank_addresses.h"
 #include "core/service/ranks/rank_server.h"
+#include "core/service/rpc/grpc_log.h"
 #include "core/service/service_flags.h"
 
 namespace quartet {
@@ -69,6 +70,7 @@ int RunRank(int argc, char** argv, const RankMainOptions& options) {
   if (place->has_value()) server_options.place = **place;
   server_options.address_file = flags.address_file;
   InitLogging(argv[0], options.service, server_options.place.rank);
+  TakeGrpcLog();
   const std::string listen = PlacementOf(server_options.config, options.service).listen();
   server_options.leader_file = Environment("QUARTET_LEADER_FILE");
   const absl::StatusOr<RankAddresses> addresses = FindRankAddresses(

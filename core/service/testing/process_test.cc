@@ -566,6 +566,26 @@ TEST(Process, RefusesACertificateForAnotherNameOrOfAnotherAuthorityAtOnce) {
   Toy(flags).ExpectEnd(2, {foreign.cert_file(), "is signed by no authority in tls.ca_file " + tls.ca_file()});
 }
 
+// Whoever can connect can have as many as he likes.
+TEST(Process, TellsOnceOfManyHandshakesThatFail) {
+  const TlsConfig tls = MakeTls(NewFolder(), "IP:127.0.0.1");
+  Strings flags = TlsFlags(tls);
+  flags.push_back("--listen=127.0.0.1:0");
+  Toy toy(flags);
+  const HostPort place = ParseHostPort(toy.Address()).value();
+  ChildProcessOptions options;
+  options.argv = {"/bin/bash", "-c",
+                  absl::StrCat("for i in {1..50}; do exec 3<>/dev/tcp/", place.host, "/", place.port,
+                               " && echo neither TLS nor anything else >&3 && cat <&3 >/dev/null; exec 3>&-; done")};
+  options.log_file = NewFolder() + "/connects.log";
+  ASSERT_TRUE(ChildProcess::Start(options).value()->Wait(kLong).has_value());
+  toy.WaitForLog("andshake failed");
+  const absl::StatusOr<ServiceInfo> info = toy.Info(tls);
+  EXPECT_TRUE(info.ok()) << info.status();
+  const std::vector<std::string> around = absl::StrSplit(toy.Log(), "andshake failed");
+  EXPECT_EQ(around.size(), 2u) << toy.Log();
+}
+
 TEST(Process, RanksThatListenOnAllAddressesAreFoundUnderOne) {
   const absl::StatusOr<std::string> host = OwnReachableHost("0.0.0.0");
   if (!host.ok()) GTEST_SKIP() << host.status();
