@@ -175,10 +175,12 @@ RankWorker::Result RankWorker::Do() {
       unfinished_.erase(call);
     }
     for (const uint64_t call : work.abort()) {
-      std::vector<GeneratedSequence> sequences = engine_->Cancel(call);
       unfinished_.erase(call);
-      if (!answers()) continue;
-      for (GeneratedSequence& sequence : sequences) said.Add({call, std::move(sequence)});
+      if (!answers()) {
+        engine_->Cancel(call);
+        continue;
+      }
+      for (GeneratedSequence& sequence : engine_->Abort(call)) said.Add({call, std::move(sequence)});
     }
     if (work.hold() > 0) {
       held_ = true;

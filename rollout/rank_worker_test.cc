@@ -28,11 +28,12 @@ class FakeEngine : public RolloutEngine {
     left[task.call] += task.samples;
     tasks.push_back(task);
   }
-  std::vector<GeneratedSequence> Cancel(uint64_t call) override {
-    std::vector<GeneratedSequence> cancelled(left[call]);
-    for (GeneratedSequence& sequence : cancelled) sequence.set_finish_reason(GeneratedSequence::ABORTED);
+  void Cancel(uint64_t call) override { left.erase(call); }
+  std::vector<GeneratedSequence> Abort(uint64_t call) override {
+    std::vector<GeneratedSequence> aborted(left[call]);
+    for (GeneratedSequence& sequence : aborted) sequence.set_finish_reason(GeneratedSequence::ABORTED);
     left.erase(call);
-    return cancelled;
+    return aborted;
   }
   bool idle() const override { return left.empty(); }
   absl::StatusOr<StepAgreement> AgreeOnStep(int64_t batches) override {

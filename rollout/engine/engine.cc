@@ -151,15 +151,20 @@ class Engine : public RolloutEngine {
                     /*finds_prefix=*/!task.sampling->has_prompt_logprobs());
   }
 
-  std::vector<GeneratedSequence> Cancel(uint64_t call) override {
-    std::vector<GeneratedSequence> cancelled;
-    for (const auto& sequence : scheduler_->Cancel(call)) {
-      cancelled.push_back(calls_.at(call).Describe(*sequence, GeneratedSequence::ABORTED));
-    }
+  void Cancel(uint64_t call) override {
+    scheduler_->Cancel(call);
     calls_.erase(call);
     UpdateStats();
     EndReuse();
-    return cancelled;
+  }
+
+  std::vector<GeneratedSequence> Abort(uint64_t call) override {
+    std::vector<GeneratedSequence> aborted;
+    for (const auto& sequence : scheduler_->Cancel(call)) {
+      aborted.push_back(calls_.at(call).Describe(*sequence, GeneratedSequence::ABORTED));
+    }
+    Cancel(call);
+    return aborted;
   }
 
   bool idle() const override { return scheduler_->idle(); }

@@ -70,7 +70,7 @@ struct StepAgreement {
   bool idle = false;    // all are
 };
 
-// Load, Add, Cancel, AgreeOnStep, Step, Sleep, Wake and Commit: one thread. The rest: any thread.
+// Load, Add, Cancel, Abort, AgreeOnStep, Step, Sleep, Wake and Commit: one thread. The rest: any thread.
 // With zero_stage 3 all ranks step together. Each tensor_parallel_size = t neighbours, [g t, (g + 1) t), are one
 // engine, in which each has a share of every matrix (core/model/tensor_parallel.h): they must be given the same calls
 // in the same order, and step together; every rank answers.
@@ -94,8 +94,10 @@ class RolloutEngine {
 
   // Takes a task for which Check holds. It joins the batch in one of the next steps.
   virtual void Add(const GenerationTask& task) = 0;
-  // Ends all sequences of a call, wherever they are; returns them as they are, reason ABORTED.
-  virtual std::vector<GeneratedSequence> Cancel(uint64_t call) = 0;
+  // Ends all sequences of a call, wherever they are.
+  virtual void Cancel(uint64_t call) = 0;
+  // The same; returns them as they are, reason ABORTED.
+  virtual std::vector<GeneratedSequence> Abort(uint64_t call) = 0;
   // No sequence runs or waits.
   virtual bool idle() const = 0;
 

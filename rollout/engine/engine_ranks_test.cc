@@ -259,7 +259,7 @@ std::vector<EngineEvent> LiveThrough(RolloutEngine& engine, const WideModel& mod
   steps(9);
   add(3, Greedy(50), {model.tasks[5]});
   steps(4);
-  for (GeneratedSequence& sequence : engine.Cancel(2)) all.push_back({2, std::move(sequence)});
+  for (GeneratedSequence& sequence : engine.Abort(2)) all.push_back({2, std::move(sequence)});
   steps(3);
   engine.Sleep(/*release_weights=*/true);
   EXPECT_TRUE(engine.Wake().ok());

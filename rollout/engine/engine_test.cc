@@ -153,7 +153,7 @@ TEST(RolloutEngine, SequencesJoinAndLeaveTheBatchAtAnyTime) {
     // One that nobody will want.
     Add(*engine.engine, Sampling(1, 0, 1), {task}, 100 + call);
     for (int step = 0; step < 3; ++step) Step(*engine.engine, &results);
-    for (const GeneratedSequence& sequence : engine->Cancel(100 + call)) {
+    for (const GeneratedSequence& sequence : engine->Abort(100 + call)) {
       EXPECT_EQ(sequence.finish_reason(), GeneratedSequence::ABORTED);
       EXPECT_EQ(sequence.log_probs_size(), sequence.policy_versions_size());
     }
