@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "core/config/services.h"
+#include "core/model/testing/padded_folder.h"
 #include "core/training/batch/batch_split.h"
 #include "core/training/testing/engine_ranks.h"
 
@@ -40,6 +41,8 @@ class ScorerEngineTest : public ::testing::TestWithParam<int> {
     source->set_zero_stage(3);
   }
 
+  void ExpectReference();
+
   // Runs `call` on every rank's part of `sequences`; the replies, by item of the batch.
   std::vector<TokenValues> OnEveryRank(
       const std::vector<TokenSequence>& sequences,
@@ -52,7 +55,7 @@ class ScorerEngineTest : public ::testing::TestWithParam<int> {
     const BatchSplit split = SplitBatch(batch, GetParam(), {.sequences = 1});
     std::vector<TokenValues> replies(sequences.size());
     RunEngineRanks(GetParam(), [&](const RankContext& context) {
-      auto engine = ScorerEngine::Load(ReferenceOf(config_), config_.reward(), context);
+      auto engine = ScorerEngine::Load(ReferenceOf(config_), config_.reward(), context, vocabulary_);
       ASSERT_TRUE(engine.ok()) << engine.status();
       std::vector<TokenSequence> mine;
       for (size_t item : split.items[context.rank]) mine.push_back(sequences[item]);
@@ -69,6 +72,7 @@ class ScorerEngineTest : public ::testing::TestWithParam<int> {
   }
 
   RunConfig config_;
+  int64_t vocabulary_ = 0;
 };
 
 TEST_P(ScorerEngineTest, ReadsARewardModelAtTheLastTokenAsTransformersDoes) {
@@ -84,7 +88,7 @@ TEST_P(ScorerEngineTest, ReadsARewardModelAtTheLastTokenAsTransformersDoes) {
   }
 }
 
-TEST_P(ScorerEngineTest, GivesTheReferencesLogProbabilities) {
+void ScorerEngineTest::ExpectReference() {
   const nlohmann::json golden = Golden();
   const auto replies =
       OnEveryRank(Sequences(golden), [&](ScorerEngine& engine, ForwardCall call, const auto& sequences, auto* part) {
@@ -96,6 +100,15 @@ TEST_P(ScorerEngineTest, GivesTheReferencesLogProbabilities) {
     const std::vector<float> expected = golden["sequences"][i]["log_probs"];
     EXPECT_THAT(values, ::testing::Pointwise(::testing::FloatNear(2e-4), expected));
   }
+}
+
+TEST_P(ScorerEngineTest, GivesTheReferencesLogProbabilities) { ExpectReference(); }
+
+TEST_P(ScorerEngineTest, GivesThemWithRowsThatStandForNoTokenToo) {
+  const std::string& folder = config_.reference().pretrain();
+  vocabulary_ = ReadModelConfig(folder)->vocab_size;
+  config_.mutable_reference()->set_pretrain(PaddedFolder(folder, 10, 3));
+  ExpectReference();
 }
 
 TEST_P(ScorerEngineTest, RefusesARewardModelWithoutAScalarHead) {
