@@ -101,12 +101,13 @@ absl::Status CheckWeights(const ModelUse& use, ModelConfig model) {
       const bool is_score = IsScalarHead(parameter);
       if (found == reader->tensors().end()) {
         if (is_score && !use.has_head && model.head != HeadKind::kScalar) continue;
-        return absl::NotFoundError(absl::StrCat("the weights in ", use.folder, " have no tensor ", name,
-                                                !is_score ? ""
-                                                : model.head == HeadKind::kScalar
-                                                    ? ", the scalar head that config.json says they have"
-                                                    : "; a reward model has a scalar head: "
-                                                      "AutoModelForSequenceClassification with num_labels=1"));
+        const char* why = "";
+        if (is_score) {
+          why = model.head == HeadKind::kScalar ? ", the scalar head that config.json says they have"
+                                                : "; a reward model has a scalar head: "
+                                                  "AutoModelForSequenceClassification with num_labels=1";
+        }
+        return absl::NotFoundError(absl::StrCat("the weights in ", use.folder, " have no tensor ", name, why));
       }
       if (found->second.shape == parameter.shape) continue;
       return absl::InvalidArgumentError(absl::StrCat(reader->files()[found->second.file], ": tensor ", name,
