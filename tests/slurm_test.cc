@@ -261,15 +261,6 @@ TEST_F(SlurmTest, ReplacesServicesOfARunThatIsPreemptedLaterAndGoesOn) {
   ExpectNothingIsLeft();
 }
 
-TEST_F(SlurmTest, GoesOnWhatIsPreemptedBeforeItHasLoaded) {
-  const pid_t launch = Launch({"train.max_steps=100000"});
-  ASSERT_TRUE(harness_.WaitForOutput(launch, "checked: nothing is in the way", kLong)) << harness_.Output(launch);
-  Preempt(launch);
-  WaitForSteps(launch, 2);
-  Cancel(launch);
-  ExpectNothingIsLeft();
-}
-
 TEST_F(SlurmTest, GoesOnWithoutAHostThatIsLost) {
   const pid_t launch =
       Launch({"train.max_steps=100000", "train.save_steps=1", "services.orchestrator_timeout_seconds=30"});
