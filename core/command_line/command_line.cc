@@ -20,6 +20,15 @@ std::string Names(const std::vector<Flag>& flags) {
   return names + "--help, --version";
 }
 
+// To standard error, of what a message quotes no more than a person reads.
+void Say(const std::string& program, const absl::Status& status) {
+  constexpr size_t kMostBytes = size_t{16} << 10;
+  const std::string message(status.message());
+  const bool whole = message.size() <= kMostBytes;
+  std::fprintf(stderr, "%s: %s%s\n", program.c_str(), Shown(message.substr(0, kMostBytes)).c_str(),
+               whole ? "" : absl::StrCat(" ... (", message.size(), " bytes)").c_str());
+}
+
 }  // namespace
 
 FlagTarget Switch(bool* to) {
@@ -123,14 +132,14 @@ std::optional<int> ReadCommandLine(int argc, const char* const* argv, const Comm
   }
   const absl::Status status = asked.ok() && line.check ? line.check() : asked.status();
   if (status.ok()) return std::nullopt;
-  std::fprintf(stderr, "%s: %s\n", line.program.c_str(), Shown(std::string(status.message())).c_str());
+  Say(line.program, status);
   return 2;
 }
 
 int Finish(const std::string& program, const absl::Status& status) {
   if (status.ok()) return 0;
   std::fflush(stdout);
-  std::fprintf(stderr, "%s: %s\n", program.c_str(), Shown(std::string(status.message())).c_str());
+  Say(program, status);
   switch (status.code()) {
     case absl::StatusCode::kCancelled:
       return 130;

@@ -150,6 +150,14 @@ TEST(FinishDeathTest, EscapesWhatATerminalObeys) {
   EXPECT_EXIT(end(), ::testing::ExitedWithCode(2), "^program: the key .x1b.2J is wrong");
 }
 
+TEST(Finish, CutsAMessageThatQuotesTooMuch) {
+  ::testing::internal::CaptureStderr();
+  Finish("program", absl::InvalidArgumentError("it is \"" + std::string(5'000'000, 'x') + "\""));
+  const std::string said = ::testing::internal::GetCapturedStderr();
+  EXPECT_LT(said.size(), 20'000);
+  EXPECT_THAT(said, ::testing::EndsWith("x ... (5000008 bytes)\n"));
+}
+
 TEST(ParseFlags, CutsAndEscapesWhatItQuotes) {
   const std::string value(100'000, 'x'), flag = "--" + value, escape = "--ranks=\x1b[2J";
   for (const std::string& argument : {value, flag, escape, "--ranks=" + value}) {

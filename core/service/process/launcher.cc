@@ -9,7 +9,6 @@
 
 #include <algorithm>
 #include <filesystem>
-#include <iostream>
 #include <memory>
 #include <optional>
 #include <thread>
@@ -24,7 +23,6 @@
 #include "core/base/files.h"
 #include "core/base/logging.h"
 #include "core/config/run_config.h"
-#include "core/errors/shown.h"
 #include "core/hardware/cores.h"
 #include "core/hardware/topology.h"
 #include "core/service/process/child_process.h"
@@ -41,7 +39,7 @@ const std::pair<const char*, const char*> kThreadEnvironment[] = {{"OMP_WAIT_POL
 constexpr absl::Duration kGrace = absl::Seconds(3);
 
 int Fail(const std::string& service, const absl::Status& status, int code) {
-  std::cerr << service << ": " << Shown(std::string(status.message())) << '\n';
+  Finish(service, status);
   return code;
 }
 

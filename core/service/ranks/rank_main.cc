@@ -16,7 +16,6 @@
 #include "core/base/logging.h"
 #include "core/base/trace.h"
 #include "core/config/run_config.h"
-#include "core/errors/shown.h"
 #include "core/service/process/stop_signal.h"
 #include "core/service/ranks/addresses/rank_addresses.h"
 #include "core/service/ranks/rank_server.h"
@@ -43,7 +42,7 @@ void EndTrace() {
 }
 
 int WrongUse(const std::string& service, const absl::Status& status) {
-  std::cerr << service << ": " << Shown(std::string(status.message())) << '\n';
+  Finish(service, status);
   return 2;
 }
 
