@@ -138,11 +138,12 @@ absl::Status CheckCache(const ModelConfig& model, const RunConfig& config) {
       " tokens, and //orchestrator:plan says with how many all sequences of a step are in the cache at once"));
 }
 
-absl::Status CheckStopTokens(const ModelConfig& model, const RolloutConfig& rollout) {
+// `vocabulary` as ReadVocabulary has it.
+absl::Status CheckStopTokens(int64_t vocabulary, const RolloutConfig& rollout) {
   for (const int32_t id : rollout.stop_token_ids()) {
-    if (id >= 0 && id < model.vocab_size) continue;
+    if (id >= 0 && id < vocabulary) continue;
     return absl::InvalidArgumentError(
-        absl::StrCat("rollout.stop_token_ids holds ", id, "; allowed: 0 to ", model.vocab_size - 1));
+        absl::StrCat("rollout.stop_token_ids holds ", id, "; allowed: 0 to ", vocabulary - 1));
   }
   return absl::OkStatus();
 }
@@ -151,23 +152,23 @@ absl::Status CheckModels(const RunConfig& config, const std::vector<std::string>
   QUARTET_RETURN_IF_ERROR(CheckModelConfigs(config, services));
   const auto [option, folder] = TokenizersModel(config, services);
   QUARTET_RETURN_IF_ERROR(Prefixed(option, ReadModelConfig(folder).status()));
-  std::set<std::string> tokenizers, folders;
+  std::map<std::string, int64_t> vocabularies;  // by folder
   std::set<std::tuple<std::string, HeadKind, bool, std::string>> weights;
   for (const ModelUse& use : ModelsOf(config, services)) {
     QUARTET_ASSIGN_OR_RETURN(const ModelConfig model, ReadModelConfig(use.folder));
-    if (use.option == kRolloutModel) {
-      QUARTET_RETURN_IF_ERROR(CheckCache(model, config));
-      QUARTET_RETURN_IF_ERROR(CheckStopTokens(model, config.rollout()));
+    if (use.option == kRolloutModel) QUARTET_RETURN_IF_ERROR(CheckCache(model, config));
+    // To read a tokenizer, and a saved model whole, takes longer than all else here.
+    if (!vocabularies.contains(use.folder)) {
+      const absl::StatusOr<int64_t> vocabulary = ReadVocabulary("model", use.folder, model, folder);
+      QUARTET_RETURN_IF_ERROR(Prefixed(use.option, vocabulary.status()));
+      vocabularies[use.folder] = *vocabulary;
+      QUARTET_RETURN_IF_ERROR(Prefixed(use.option, VerifySavedModel(use.folder)));
     }
-    // To read a tokenizer takes longer than all else here.
-    if (tokenizers.insert(use.folder).second) {
-      QUARTET_RETURN_IF_ERROR(Prefixed(use.option, ReadVocabulary("model", use.folder, model, folder).status()));
+    if (use.option == kRolloutModel) {
+      QUARTET_RETURN_IF_ERROR(CheckStopTokens(vocabularies[use.folder], config.rollout()));
     }
     if (weights.emplace(use.folder, use.head, use.has_head, use.scalar_head).second) {
       QUARTET_RETURN_IF_ERROR(Prefixed(use.option, CheckWeights(use, model)));
-    }
-    if (folders.insert(use.folder).second) {
-      QUARTET_RETURN_IF_ERROR(Prefixed(use.option, VerifySavedModel(use.folder)));
     }
   }
   return absl::OkStatus();

@@ -78,6 +78,13 @@ TEST_F(CheckInputsTest, NamesAStopTokenBeyondTheVocabulary) {
   EXPECT_EQ(Error(), "");
   config_.mutable_rollout()->add_stop_token_ids(32);
   EXPECT_EQ(Error(), "rollout.stop_token_ids holds 32; allowed: 0 to 31");
+  // The last rows stand for no token then.
+  WriteLettersTokenizer(config_.actor().pretrain(), 30);
+  config_.mutable_rollout()->clear_stop_token_ids();
+  config_.mutable_rollout()->add_stop_token_ids(29);
+  EXPECT_EQ(Error(), "");
+  config_.mutable_rollout()->add_stop_token_ids(30);
+  EXPECT_EQ(Error(), "rollout.stop_token_ids holds 30; allowed: 0 to 29");
 }
 
 TEST_F(CheckInputsTest, AcceptsWhatServicesCanLoad) {
