@@ -120,17 +120,15 @@ TEST(Parquet, RefusesANumberOfRowsThatIsNotThatOfTheRowGroups) {
   const std::string path = ::testing::TempDir() + "/rows_" + std::to_string(getpid()) + ".parquet";
   int refused = 0;
   for (size_t at = bytes.size() / 2; at < bytes.size(); ++at) {
-    for (const int flip : {0x01, 0x06, 0x80}) {
-      std::string damaged = bytes;
-      damaged[at] = static_cast<char>(damaged[at] ^ flip);
-      std::ofstream(path, std::ios::binary) << damaged;
-      const auto reader = ParquetReader::Open(path);
-      if (reader.ok()) {
-        EXPECT_GE((*reader)->rows(), 0) << "byte " << at;
-      } else {
-        EXPECT_EQ(reader.status().code(), absl::StatusCode::kInvalidArgument) << reader.status();
-        refused += std::string(reader.status().message()).find("rows, and of ") != std::string::npos;
-      }
+    std::string damaged = bytes;
+    damaged[at] = static_cast<char>(damaged[at] ^ 0x06);
+    std::ofstream(path, std::ios::binary) << damaged;
+    const auto reader = ParquetReader::Open(path);
+    if (reader.ok()) {
+      EXPECT_GE((*reader)->rows(), 0) << "byte " << at;
+    } else {
+      EXPECT_EQ(reader.status().code(), absl::StatusCode::kInvalidArgument) << reader.status();
+      refused += std::string(reader.status().message()).find("rows, and of ") != std::string::npos;
     }
   }
   EXPECT_GT(refused, 0);

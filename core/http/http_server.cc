@@ -280,8 +280,9 @@ class HttpServerImpl final : public HttpServer {
           request.body.append(data, *data_size);
         }
         if (incoming->refusal.has_value()) request.DropBody();
-      } else if ((incoming->dropped += size) > kMostDroppedBytes) {
-        return MHD_NO;  // closes the connection
+      } else {
+        incoming->dropped += size;
+        if (incoming->dropped > kMostDroppedBytes) return MHD_NO;  // closes the connection
       }
       *data_size = 0;
       return MHD_YES;

@@ -126,7 +126,7 @@ TEST_F(CheckInputsTest, NamesTheOptionOfAFolderThatDoesNotExist) {
               absl::StrCat("actor.pretrain: the folder ", InScratch("Qwen/Qwen2.5-0.5B"),
                            " does not exist; names of a model hub are not resolved: download the model and give its "
                            "folder (relative paths start at ",
-                           (fs::current_path() / "").string(), ")"));
+                           fs::current_path().string(), ")"));
   }
   config_.mutable_actor()->set_pretrain(InScratch("model"));
   config_.mutable_critic()->set_pretrain(InScratch("no_critic"));

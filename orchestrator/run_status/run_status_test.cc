@@ -107,7 +107,9 @@ TEST_F(RunStatusTest, NamesTheNewestCheckpointThatIsWhole) {
   for (const int64_t step : {9, 10, 20}) {
     const std::string folder = folder_->checkpoint_path(absl::StrCat("step_", step));
     ASSERT_TRUE(MakeDirs(folder).ok());
-    if (step < 20) ASSERT_TRUE(AtomicWriteFile(folder + "/checkpoint.json", "{}").ok());
+    if (step < 20) {
+      ASSERT_TRUE(AtomicWriteFile(folder + "/checkpoint.json", "{}").ok());
+    }
   }
   EXPECT_EQ(Read().checkpoint, "step_10");
 }

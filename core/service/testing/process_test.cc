@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include <chrono>
+#include <filesystem>
 #include <map>
 #include <memory>
 #include <optional>
@@ -42,7 +43,8 @@ using Variables = std::map<std::string, std::string>;
 constexpr absl::Duration kLong = absl::Seconds(60);
 
 std::string NewFolder() {
-  std::string folder = ::testing::TempDir() + "/process_XXXXXX";
+  // As programs name it, without doubled slashes.
+  std::string folder = (std::filesystem::path(::testing::TempDir()) / "process_XXXXXX").string();
   return mkdtemp(folder.data());
 }
 
