@@ -33,7 +33,8 @@ int Main(int argc, char** argv) {
           "Usage: compare --run_dir=A --run_dir=B [flags]\n\nFlags:\n",
       .flags = {{"run_dir", "FOLDER", "The folder of a run. For each run once more.", Texts(&run_dirs)},
                 {"out", "FILE", "The page. Default comparison.html.", UserPath(&out)}},
-      .after = "\nExit codes: 0; 1 where a folder is no run's or the page cannot be written; 2 for a wrong flag.\n",
+      .after =
+          "\nExit codes: 0; 1 where the page cannot be written; 2 for a wrong flag, or where a folder is no run's.\n",
       .check = [&] {
         return run_dirs.size() < 2 ? absl::InvalidArgumentError("--run_dir is to be given for each of two runs or more")
                                    : absl::OkStatus();

@@ -33,7 +33,7 @@ int Main(int argc, char** argv) {
       .flags = {{"run_dir", "FOLDER", "The run's folder.", UserPath(&run_dir)},
                 {"patience", "SECONDS", "How long a service is waited for. Default 5.",
                  AtLeast<int64_t>(1, &patience)}},
-      .after = "\nExit codes: 0; 1 where the folder is no run's; 2 for a wrong flag.\n",
+      .after = "\nExit codes: 0; 1 after an error; 2 for a wrong flag, or where the folder is no run's.\n",
       .check = [&] {
         return run_dir.empty() ? absl::InvalidArgumentError("--run_dir is not given; it names the run's folder")
                                : absl::OkStatus();

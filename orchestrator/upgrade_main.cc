@@ -96,7 +96,7 @@ int Main(int argc, char** argv) {
           "\nThe new service must answer a few of the run's own sequences as the old one did\n"
           "(train.max_upgrade_diff_mean); else the old one comes back.\n"
           "\nExit codes: 0 once the run goes on with all that were to be replaced; 1 where one was not, and the "
-          "run\ngoes on as it was; 2 for a wrong flag; 130 after SIGINT or SIGTERM.\n",
+          "run\ngoes on as it was; 2 for a wrong flag; 130, 143 and 129 after SIGINT, SIGTERM and SIGHUP.\n",
       .check = [&]() -> absl::Status {
         if (flags.run_dir.empty()) {
           return absl::InvalidArgumentError("--run_dir is not given; it names the run's folder");

@@ -330,14 +330,21 @@ absl::Status Dispatcher::HoldBytes(Call* call, int64_t bytes) {
   while (guest_reply_bytes_ > options_.max_guest_reply_bytes) {
     auto most = std::make_pair(uint64_t{0}, call);
     for (const auto& [id, other] : calls_) {
-      if (!other->ended && other->held_bytes > most.second->held_bytes) most = {id, other.get()};
+      // What has all its replies and hands them on as a whole is on its way already.
+      const bool can_end = !other->ended || other->header.stream_tokens();
+      if (can_end && other->held_bytes > most.second->held_bytes) most = {id, other.get()};
     }
     const absl::Status status = absl::ResourceExhaustedError(
         absl::StrCat("answers that their clients have yet to fetch take rollout.http.max_bodies_bytes = ",
-                     options_.max_guest_reply_bytes, " bytes, most of them this request's (", most.second->held_bytes,
-                     "): ask for fewer at a time, or read faster"));
+                     options_.max_guest_reply_bytes, " bytes, this request's ", most.second->held_bytes,
+                     " of them: ask for fewer at a time, or read faster"));
     if (most.second == call) return status;
-    GiveUp(most.first, most.second, status);
+    if (most.second->ended) {
+      ReleaseAll(most.second);
+      most.second->sink->End(status);
+    } else {
+      GiveUp(most.first, most.second, status);
+    }
   }
   return absl::OkStatus();
 }

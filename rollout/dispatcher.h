@@ -41,7 +41,8 @@ class CallSink {
   // The call has begun: nothing is paused, and it may. Before any reply.
   virtual void Begun() {}
   virtual void Reply(GenerateReply reply) = 0;
-  // Once, and last: OK behind the last sequence, else why there will be no more.
+  // Last: OK behind the last sequence, else why there will be no more. Once, but for a guest that streams: after OK
+  // comes an error where its replies that are not fetched are given up.
   virtual void End(const absl::Status& status) = 0;
 };
 

@@ -217,6 +217,31 @@ TEST(Dispatcher, RepliesThatWaitForTheirGuestsStandInABudget) {
   EXPECT_FALSE(next->end.has_value());
 }
 
+// Else whoever reads nothing would keep others out.
+TEST(Dispatcher, AStreamThatIsWholeAndNotFetchedIsGivenUpForOthers) {
+  Dispatcher dispatcher({.ranks = 1, .max_num_seqs = 100, .max_guest_reply_bytes = 20'000});
+  FakeRank rank;
+  for (const bool streams : {true, false}) {
+    GenerateHeader header = HeaderOf(1);
+    header.set_stream_tokens(streams);
+    const std::stop_source gone;
+    const auto begin = [&](const GenerateHeader& of) {
+      return BlockingCall::Begin(dispatcher, of, PromptsOf(1), kMay, gone.get_token(), Dispatcher::Origin::kGuest)
+          .value();
+    };
+    const auto idle = begin(header);
+    rank.Apply(TakeFor(dispatcher, 0));
+    ASSERT_TRUE(idle->Hold(15'000).ok());
+    dispatcher.Answer(0, rank.EndOne());
+    const auto reader = begin(HeaderOf(1));
+    rank.Apply(TakeFor(dispatcher, 0));
+    // What is sent as a whole is on its way, and cannot be taken back.
+    EXPECT_EQ(reader->Hold(10'000).ok(), streams);
+    EXPECT_EQ(idle->Next().status().code(), streams ? absl::StatusCode::kResourceExhausted : absl::StatusCode::kOk);
+    rank.EndOne();
+  }
+}
+
 TEST(Dispatcher, RefusesACallThatCouldNotEvenWaitAlone) {
   Dispatcher dispatcher({.ranks = 2, .max_num_seqs = 4, .max_waiting = 3});
   const absl::Status refused = BeginOne(dispatcher, 4, 3).status();

@@ -72,7 +72,8 @@ CommandLine ServiceCommandLine(const std::string& service, const std::string& su
               "  QUARTET_FAIL_POINTS    For tests: \"name=action[@n],...\" with the actions kill, error, sleep:MS and "
               "trip.\n"
               "\n"
-              "Exit codes: 0 after SIGINT or SIGTERM, 1 after an error, 2 for wrong flags or a wrong configuration.\n"
+              "Exit codes: 0 after SIGINT, SIGTERM or SIGHUP, 1 after an error, 2 for wrong flags or a wrong "
+              "configuration.\n"
               "\n"
               "Examples:\n"
               "  ",

@@ -148,6 +148,17 @@ absl::Status CheckStopTokens(int64_t vocabulary, const RolloutConfig& rollout) {
   return absl::OkStatus();
 }
 
+// The rollout is given the actor's weights, tensor by tensor. Padding alone is looked at here: models of one tokenizer
+// that differ in it are in order elsewhere.
+absl::Status CheckTakesWeightsOf(const TrainerConfig& actor, const ModelUse& use, const ModelConfig& model) {
+  QUARTET_ASSIGN_OR_RETURN(const ModelConfig trained, ReadModelConfig(actor.pretrain()));
+  if (trained.vocab_size == model.vocab_size) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(use.option, ": vocab_size in ", use.folder, "/config.json is ",
+                                                 model.vocab_size, ", and that of actor.pretrain, ", actor.pretrain(),
+                                                 ", is ", trained.vocab_size,
+                                                 "; they must be equal, since the rollout takes the actor's weights"));
+}
+
 absl::Status CheckModels(const RunConfig& config, const std::vector<std::string>& services) {
   QUARTET_RETURN_IF_ERROR(CheckModelConfigs(config, services));
   const auto [option, folder] = TokenizersModel(config, services);
@@ -166,6 +177,7 @@ absl::Status CheckModels(const RunConfig& config, const std::vector<std::string>
     }
     if (use.option == kRolloutModel) {
       QUARTET_RETURN_IF_ERROR(CheckStopTokens(vocabularies[use.folder], config.rollout()));
+      if (Has(services, "policy_trainer")) QUARTET_RETURN_IF_ERROR(CheckTakesWeightsOf(config.actor(), use, model));
     }
     if (weights.emplace(use.folder, use.head, use.has_head, use.scalar_head).second) {
       QUARTET_RETURN_IF_ERROR(Prefixed(use.option, CheckWeights(use, model)));

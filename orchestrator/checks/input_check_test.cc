@@ -208,6 +208,13 @@ TEST_F(CheckInputsTest, TakesModelsOfOneTokenizerWhateverTheirPadding) {
   for (const char* name : {"model", "reward", "critic"}) WriteLettersTokenizer(InScratch(name), 30);
   config_.mutable_critic()->set_pretrain(InScratch("critic"));
   EXPECT_EQ(Error(), "");
+  // But for the rollout, which is given the actor's weights.
+  WriteModel("padded", HeadKind::kVocabulary, padded);
+  WriteLettersTokenizer(InScratch("padded"), 30);
+  config_.mutable_rollout()->set_pretrain(InScratch("padded"));
+  EXPECT_THAT(Error(), AllOf(StartsWith("rollout.pretrain: vocab_size in "), HasSubstr("/padded/config.json is 48"),
+                             HasSubstr("/model, is 32; they must be equal")));
+  config_.mutable_rollout()->set_pretrain(InScratch("model"));
   WriteLettersTokenizer(InScratch("critic"), 31);
   EXPECT_THAT(Error(), AllOf(StartsWith("critic.pretrain: "), HasSubstr("another tokenizer")));
 }

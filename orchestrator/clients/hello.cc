@@ -80,6 +80,12 @@ absl::Status CheckConfigurations(const std::vector<std::pair<ServiceClient*, Ser
       ". End them and start them again with the --config and --set of the orchestrator, or all services by --launch"));
 }
 
+// Of the vocabulary of a service with one model.
+int32_t RowsOf(const ServiceInfo& info) {
+  const auto found = info.vocab_size().find("model");
+  return found == info.vocab_size().end() ? 0 : found->second;
+}
+
 // That the service can do what this run will ask for.
 absl::Status CheckFits(const ServiceClient& client, const ServiceInfo& info, int32_t tokenizer_vocab_size,
                        int64_t longest_sequence) {
@@ -158,6 +164,14 @@ absl::StatusOr<Hello> SayHello(Services& services, const RunConfig& config, int3
   QUARTET_RETURN_IF_ERROR(CheckCpuKernels(infos));
   for (const auto& [client, info] : peers) {
     QUARTET_RETURN_IF_ERROR(CheckFits(*client, *info, tokenizer_vocab_size, longest));
+  }
+  // Elsewhere models may be padded otherwise; these two share weights.
+  const int32_t rows = RowsOf(hello.rollout), trained = RowsOf(hello.policy_trainer);
+  if (rows != trained) {
+    return absl::FailedPreconditionError(absl::StrCat(PlaceOf(*services.rollout), ": its model has a vocabulary of ",
+                                                      rows, " rows and the policy trainer's one of ", trained,
+                                                      "; they must be equal, since it takes the policy's weights. "
+                                                      "Start the rollout with the actor's model (rollout.pretrain)"));
   }
   return hello;
 }

@@ -162,13 +162,20 @@ absl::StatusOr<Conversation> ReadAnswered(const Record& record, const OptionKey&
   if (has_prompt && has_answer) {
     QUARTET_ASSIGN_OR_RETURN(std::vector<Message> answers, ReadAnswer(record, answer.key, data));
     QUARTET_RETURN_IF_ERROR(CheckEndsWithAnswer(answers, answer_field));
-    if (Holds(answers, messages, /*text=*/record.fields.contains(prompt.key))) {
+    const bool is_text = record.fields.contains(prompt.key);
+    // Beside a text these are hardly what follows it: a conversation that the assistant opens.
+    const auto has_user = [](const std::vector<Message>& of) {
+      return std::ranges::any_of(of, [](const Message& message) { return message.role == kUser; });
+    };
+    if (Holds(answers, messages, is_text)) {
       messages = std::move(answers);
-    } else if (answers.front().role == kAssistant) {
+    } else if (answers.front().role == kAssistant && !(is_text && has_user(answers))) {
       messages.insert(messages.end(), answers.begin(), answers.end());
     } else {
-      return absl::InvalidArgumentError(absl::StrCat(answer_field, " is a whole conversation, which does not have ",
-                                                     prompt_field, " before its last message"));
+      return absl::InvalidArgumentError(
+          absl::StrCat(answer_field, " is a whole conversation, which ",
+                       is_text ? "does not have " : "does not begin with the messages of ", prompt_field,
+                       is_text ? " before its last message" : ""));
     }
   }
   const std::string& last_field = has_answer ? answer_field : prompt_field;

@@ -66,6 +66,11 @@ absl::StatusOr<PreferencePair> MakePair(const Record& record, const PreferenceCo
   QUARTET_ASSIGN_OR_RETURN(pair.margin, ReadMargin(record, preference.margin_key()));
   QUARTET_ASSIGN_OR_RETURN(pair.chosen, maker.Make(answers->chosen));
   QUARTET_ASSIGN_OR_RETURN(pair.rejected, maker.Make(answers->rejected));
+  if (std::ranges::equal(pair.chosen.ids(), pair.rejected.ids())) {
+    return absl::InvalidArgumentError(absl::StrCat(FieldName(preference.chosen_key(), kChosenOption), " and ",
+                                                   FieldName(preference.rejected_key(), kRejectedOption),
+                                                   " are the same to the model: the same token ids"));
+  }
   return pair;
 }
 

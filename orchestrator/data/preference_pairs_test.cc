@@ -121,11 +121,18 @@ TEST_F(PreferencePairsTest, ReadAPromptOnceThatStandsBesideWholeConversations) {
     EXPECT_EQ(Shown(pairs->front().chosen), "[system]s[user]one[assistant]<yes$>");
     EXPECT_EQ(Shown(pairs->front().rejected), "[system]s[user]one[assistant]<no$>");
   }
-  for (const std::string& prompt : {std::string(R"("two")"), "[" + one + "]"}) {
-    EXPECT_THAT(Error(R"({"prompt": )" + prompt + answers),
-                HasSubstr("pairs.jsonl line 1: \"chosen\" (preference.chosen_key) is a whole conversation, which does "
-                          "not have \"prompt\" (preference.input_key) before its last message"));
-  }
+  EXPECT_THAT(Error(R"({"prompt": "two")" + answers),
+              HasSubstr("pairs.jsonl line 1: \"chosen\" (preference.chosen_key) is a whole conversation, which does "
+                        "not have \"prompt\" (preference.input_key) before its last message"));
+  EXPECT_THAT(Error(R"({"prompt": [)" + one + "]" + answers),
+              HasSubstr("which does not begin with the messages of \"prompt\" (preference.input_key)"));
+}
+
+TEST_F(PreferencePairsTest, AreToDifferForTheModel) {
+  // The end token's own text.
+  EXPECT_THAT(Error(R"({"prompt": "q", "chosen": "yes", "rejected": "yes\u0000"})"
+                    "\n"),
+              HasSubstr("are the same to the model: the same token ids"));
 }
 
 TEST_F(PreferencePairsTest, AreToDifferInTheirLastMessagesAlone) {
@@ -157,7 +164,8 @@ TEST_F(PreferencePairsTest, AreToDifferInTheirLastMessagesAlone) {
                           "(preference.chosen_key) are both the user's"));
     if (prompt.empty()) continue;
     EXPECT_THAT(error(prompt, R"("x")", R"("x")"), HasSubstr("are the same, which teaches nothing"));
-    EXPECT_THAT(error(prompt, list({x, more, x}), list({y, more, y})), HasSubstr("differ before their last messages"));
+    EXPECT_THAT(error(prompt, list({x, more, x}), list({y, more, y})),
+                HasSubstr(prompt[0] == '[' ? "differ before their last messages" : "is a whole conversation"));
     EXPECT_THAT(error(prompt, list({x, x}), list({x, y})), HasSubstr("are both the assistant's"));
   }
   config_.mutable_data()->set_apply_chat_template(false);

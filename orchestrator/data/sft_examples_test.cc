@@ -134,11 +134,11 @@ TEST_F(SftExamplesTest, ReadAPromptOnceThatStandsBesideTheWholeConversation) {
       ASSERT_TRUE(examples.ok()) << examples.status();
       EXPECT_EQ(Shown(examples->front()), "[system]s[user]one[assistant]<yes$>");
     }
-    for (const std::string& prompt : {std::string(R"("two")"), "[" + Said("user", "one") + "]"}) {
-      EXPECT_THAT(Error(R"({"prompt": )" + prompt + R"(, "response": )" + whole + "}"),
-                  HasSubstr("sft.jsonl line 1: \"response\" (sft.output_key) is a whole conversation, which does not "
-                            "have \"prompt\" (sft.input_key) before its last message"));
-    }
+    EXPECT_THAT(Error(R"({"prompt": "two", "response": )" + whole + "}"),
+                HasSubstr("sft.jsonl line 1: \"response\" (sft.output_key) is a whole conversation, which does not "
+                          "have \"prompt\" (sft.input_key) before its last message"));
+    EXPECT_THAT(Error(R"({"prompt": [)" + Said("user", "one") + R"(], "response": )" + whole + "}"),
+                HasSubstr("which does not begin with the messages of \"prompt\" (sft.input_key)"));
   }
 }
 

@@ -213,13 +213,13 @@ absl::StatusOr<std::map<std::string, FolderHashes>> HashModels(const std::string
 }
 
 absl::Status VerifySavedModel(const std::string& model, const std::function<absl::Status()>& proceed) {
-  const std::filesystem::path folder = (std::filesystem::path(model) / "").parent_path();
   std::error_code error;
+  const std::filesystem::path folder = std::filesystem::canonical(model, error);  // links lead there, too
+  if (error) return absl::OkStatus();
   if (!std::filesystem::exists(folder.parent_path() / kCheckpointRecordName, error)) return absl::OkStatus();
-  const absl::StatusOr<CheckpointRecord> record = ReadCheckpointRecord(folder.parent_path().string());
-  if (!record.ok()) return absl::OkStatus();  // the folder beside it may be whole, and is not what it names
-  const auto hashes = record->models.find(folder.filename().string());
-  return hashes == record->models.end() ? absl::OkStatus() : VerifyFolder(folder.string(), hashes->second, proceed);
+  QUARTET_ASSIGN_OR_RETURN(const CheckpointRecord record, ReadCheckpointRecord(folder.parent_path().string()));
+  const auto hashes = record.models.find(folder.filename().string());
+  return hashes == record.models.end() ? absl::OkStatus() : VerifyFolder(folder.string(), hashes->second, proceed);
 }
 
 }  // namespace quartet

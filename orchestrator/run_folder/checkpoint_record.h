@@ -59,7 +59,8 @@ absl::StatusOr<CheckpointRecord> ReadCheckpointRecord(const std::string& folder)
 absl::StatusOr<std::map<std::string, FolderHashes>> HashModels(const std::string& folder);
 
 // Where `model` is the folder of a model in a checkpoint whose record has its hashes: DATA_LOSS names a file that is
-// not as it was saved. OK of all other folders. `proceed` as of VerifyFolder.
+// not as it was saved; errors of ReadCheckpointRecord where the record is damaged. OK of all other folders. `proceed`
+// as of VerifyFolder.
 absl::Status VerifySavedModel(const std::string& model, const std::function<absl::Status()>& proceed = nullptr);
 
 }  // namespace quartet

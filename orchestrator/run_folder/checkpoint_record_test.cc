@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <filesystem>
 
 #include "orchestrator/testing/scratch_folder.h"
 
@@ -135,6 +136,10 @@ TEST(CheckpointRecord, HoldsTheHashesOfTheModels) {
     EXPECT_EQ(status.code(), absl::StatusCode::kDataLoss);
     EXPECT_THAT(std::string(status.message()), HasSubstr("/step_4/policy/model.safetensors"));
   }
+  std::filesystem::create_symlink(folder + "/policy", scratch.path() + "/link");
+  EXPECT_EQ(VerifySavedModel(scratch.path() + "/link").code(), absl::StatusCode::kDataLoss);
+  scratch.Write("step_4/checkpoint.json", "{");
+  EXPECT_THAT(std::string(VerifySavedModel(folder + "/policy").message()), HasSubstr("/step_4/checkpoint.json"));
 }
 
 }  // namespace

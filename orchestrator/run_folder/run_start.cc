@@ -46,6 +46,7 @@ absl::Status CheckNotInUse(const std::string& run_dir) {
 
 absl::StatusOr<RunConfig> ReadConfigOf(const RunFolder& folder) {
   QUARTET_ASSIGN_OR_RETURN(const std::string text, ReadTextFile(folder.config_path(), kMaxTextBytes));
+  if (text.empty()) return absl::DataLossError(absl::StrCat(folder.config_path(), ": is empty"));
   if (absl::StartsWith(text, kConfigBegin) && !absl::EndsWith(text, absl::StrCat("\n", kConfigEnd))) {
     return absl::DataLossError(absl::StrCat(folder.config_path(), ": is cut short: its last line, \"",
                                             absl::StripSuffix(kConfigEnd, "\n"), "\", is missing"));

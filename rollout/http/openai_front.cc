@@ -96,10 +96,12 @@ HttpReply WholeAnswer(Work& work) {
     const absl::StatusOr<std::deque<GenerateReply>> replies = work.call->Next();
     if (!replies.ok()) return ErrorReply(replies.status());
     if (replies->empty()) break;
-    const int64_t before = work.answer->json_bytes();
-    for (const GenerateReply& reply : *replies) work.answer->Take(reply);
-    if (const absl::Status held = work.call->Hold(work.answer->json_bytes() - before); !held.ok()) {
-      return ErrorReply(held);
+    for (const GenerateReply& reply : *replies) {
+      const int64_t before = work.answer->json_bytes();
+      work.answer->Take(reply);
+      if (const absl::Status held = work.call->Hold(work.answer->json_bytes() - before); !held.ok()) {
+        return ErrorReply(held);
+      }
     }
   }
   HttpReply reply;
@@ -183,8 +185,8 @@ HttpReply OpenAiFront::Complete(bool chat, HttpRequest& request, const std::stop
   {
     ByteBudget::Share reading(request.bodies);
     const int64_t bytes = JsonBytes(request.body), limit = request.bodies->limit();
-    if (bytes > limit) {
-      return TooLong(absl::StrCat("the body would take ", bytes, " bytes of memory while it is read; allowed: at most ",
+    if (const int64_t whole = bytes + request.share.bytes(); whole > limit) {
+      return TooLong(absl::StrCat("the body would take ", whole, " bytes of memory while it is read; allowed: at most ",
                                   "rollout.http.max_bodies_bytes = ", limit, ": ask for fewer prompts at a time"));
     }
     if (!reading.Grow(bytes)) return BodiesFull(limit);
