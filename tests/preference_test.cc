@@ -162,7 +162,7 @@ TEST_F(PreferenceRunTest, ARunThatWasCutOffGoesOnToTheSameModel) {
     EXPECT_TRUE(Weights(whole, 7, saved) == Weights(parts, 7, saved)) << program;
     EXPECT_EQ(ReadRecords(harness_.Path(parts + "/metrics.jsonl")).size(), 7u);
     const auto refused = run(program, parts, {"train.load_checkpoint=true", "seed=5"});
-    EXPECT_EQ(refused.exit_code, 1) << refused.output;
+    EXPECT_EQ(refused.exit_code, 2) << refused.output;
     EXPECT_THAT(refused.output, HasSubstr("seed: "));
   }
 }

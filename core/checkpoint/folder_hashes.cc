@@ -29,7 +29,7 @@ constexpr size_t kMostThreads = 8;
 
 absl::StatusOr<FileHash> HashFile(const std::string& path, const std::function<absl::Status()>& proceed) {
   const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);  // NONBLOCK: a pipe must not hang us
-  if (fd < 0) return absl::UnavailableError(absl::StrCat(path, ": cannot be opened: ", strerror(errno)));
+  if (fd < 0) return absl::ErrnoToStatus(errno, absl::StrCat(path, ": cannot be opened"));
   const absl::Cleanup close_fd = [fd] { close(fd); };
   FileHash result;
   std::string part(kPartBytes, '\0');

@@ -146,6 +146,7 @@ int Finish(const std::string& program, const absl::Status& status) {
     case absl::StatusCode::kInvalidArgument:
     case absl::StatusCode::kAlreadyExists:
     case absl::StatusCode::kNotFound:
+    case absl::StatusCode::kPermissionDenied:
       return 2;
     default:
       return 1;

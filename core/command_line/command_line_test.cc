@@ -142,7 +142,9 @@ TEST(Finish, TellsWrongInputAndSignalsFromWhatFailed) {
   EXPECT_EQ(Finish("program", absl::InvalidArgumentError("wrong")), 2);
   EXPECT_EQ(Finish("program", absl::NotFoundError("not there")), 2);
   EXPECT_EQ(Finish("program", absl::AlreadyExistsError("there")), 2);
+  EXPECT_EQ(Finish("program", absl::PermissionDeniedError("another's")), 2);
   EXPECT_EQ(Finish("program", absl::UnavailableError("lost")), 1);
+  EXPECT_EQ(Finish("program", absl::AbortedError("in use")), 1);
 }
 
 TEST(FinishDeathTest, EscapesWhatATerminalObeys) {

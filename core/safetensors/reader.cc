@@ -60,7 +60,8 @@ class File {
     const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     if (fd < 0) {
       const std::string reason = absl::StrCat(path, ": cannot be opened: ", strerror(errno));
-      return errno == ENOENT || errno == ENOTDIR ? absl::NotFoundError(reason) : absl::UnavailableError(reason);
+      if (errno == ENOENT || errno == ENOTDIR) return absl::NotFoundError(reason);
+      return errno == EACCES ? absl::PermissionDeniedError(reason) : absl::UnavailableError(reason);
     }
     File file(fd, path);
     struct stat info;

@@ -33,8 +33,12 @@ absl::Status CheckFreshTrainer(const ServiceInfo& trainer, const std::string& fi
 
 namespace {
 
-absl::Status CannotGoOn(const std::string& folder, const std::string& what) {
-  return absl::FailedPreconditionError(absl::StrCat("the run cannot go on after ", folder, ": ", what));
+std::string CannotGoOn(const std::string& folder, const std::string& what) {
+  return absl::StrCat("the run cannot go on after ", folder, ": ", what);
+}
+
+absl::Status IsAnother(const std::string& folder, const std::string& what) {
+  return absl::InvalidArgumentError(CannotGoOn(folder, what));
 }
 
 }  // namespace
@@ -43,14 +47,14 @@ absl::Status CheckSameRun(const RunConfig& config, const CheckpointRecord& resum
                           const RunRows& rows) {
   if (config.train().allow_changed_run()) return absl::OkStatus();
   if (resume.seed != config.seed()) {
-    return CannotGoOn(folder, absl::StrCat("it was made with seed ", resume.seed, ", not ", config.seed()));
+    return IsAnother(folder, absl::StrCat("it was made with seed ", resume.seed, ", not ", config.seed()));
   }
   if (resume.rollout_batch_size != rows.batch_size) {
-    return CannotGoOn(folder, absl::StrCat("it was made with ", rows.batch_field, " ", resume.rollout_batch_size,
-                                           ", not ", rows.batch_size));
+    return IsAnother(folder, absl::StrCat("it was made with ", rows.batch_field, " ", resume.rollout_batch_size,
+                                          ", not ", rows.batch_size));
   }
   if (resume.prompts_hash != rows.hash) {
-    return CannotGoOn(folder, absl::StrCat("it was made with other rows than those of ", rows.files));
+    return IsAnother(folder, absl::StrCat("it was made with other rows than those of ", rows.files));
   }
   return absl::OkStatus();
 }
@@ -59,18 +63,18 @@ absl::Status CheckResumedTrainer(const ServiceInfo& trainer, const SavedTrainer&
                                  const std::string& folder) {
   if (OptimizerSteps(trainer) == saved.optimizer_steps) return absl::OkStatus();
   const std::string state = field == "critic" ? "critic_state" : "policy_state";
-  return CannotGoOn(
+  return absl::FailedPreconditionError(CannotGoOn(
       folder, absl::StrCat("the ", trainer.service(), " has made ", OptimizerSteps(trainer),
                            " optimizer steps, the checkpoint ", saved.optimizer_steps,
                            "; end it and start it again with train.load_checkpoint set, so that it takes the newest "
                            "state of the run (or with ",
-                           field, ".load_checkpoint set to ", folder, "/", state, "), or all services by --launch"));
+                           field, ".load_checkpoint set to ", folder, "/", state, "), or all services by --launch")));
 }
 
 absl::Status CheckStepsLeft(int64_t done, int64_t steps, const std::string& option) {
   if (done <= steps) return absl::OkStatus();
-  return absl::FailedPreconditionError(absl::StrCat("the run has made ", done, " steps already, more than the ", steps,
-                                                    " of ", option, "; raise it to go on"));
+  return absl::InvalidArgumentError(absl::StrCat("the run has made ", done, " steps already, more than the ", steps,
+                                                 " of ", option, "; raise it to go on"));
 }
 
 absl::Status CheckGoesOn(const RunConfig& config, uint64_t prompts_hash, int64_t steps, const CheckpointRecord& resume,
@@ -83,11 +87,11 @@ absl::Status CheckGoesOn(const RunConfig& config, uint64_t prompts_hash, int64_t
                                         .batch_size = config.rollout().rollout_batch_size(),
                                         .hash = prompts_hash,
                                         .files = absl::StrJoin(config.data().prompt_data(), ", ")}));
-  if (!resume.policy.has_value()) return CannotGoOn(folder, "it was made without a policy");
+  if (!resume.policy.has_value()) return IsAnother(folder, "it was made without a policy");
   if (UsesCritic(config) == resume.critic.has_value()) return absl::OkStatus();
-  return CannotGoOn(folder, resume.critic.has_value() ? "it was made with a critic, which this run is without "
-                                                        "(algorithm.advantage_estimator)"
-                                                      : "it was made without a critic");
+  return IsAnother(folder, resume.critic.has_value() ? "it was made with a critic, which this run is without "
+                                                       "(algorithm.advantage_estimator)"
+                                                     : "it was made without a critic");
 }
 
 absl::Status CheckStart(const RunConfig& config, const std::optional<CheckpointRecord>& resume,

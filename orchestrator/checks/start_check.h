@@ -30,7 +30,7 @@ struct RunRows {
   std::string files;
 };
 // That the run is the one that the checkpoint in `folder` is of; with train.allow_changed_run it may be another.
-// FAILED_PRECONDITION names what differs.
+// INVALID_ARGUMENT names what differs.
 absl::Status CheckSameRun(const RunConfig& config, const CheckpointRecord& resume, const std::string& folder,
                           const RunRows& rows);
 // That the trainer has loaded `saved`, of that checkpoint. `field` is its section, "actor" or "critic".
@@ -38,7 +38,7 @@ absl::Status CheckSameRun(const RunConfig& config, const CheckpointRecord& resum
 absl::Status CheckResumedTrainer(const ServiceInfo& trainer, const SavedTrainer& saved, const std::string& field,
                                  const std::string& folder);
 
-// That a run which has made `done` steps has not made more than the `steps` that `option` comes to. FAILED_PRECONDITION
+// That a run which has made `done` steps has not made more than the `steps` that `option` comes to. INVALID_ARGUMENT
 // names both.
 absl::Status CheckStepsLeft(int64_t done, int64_t steps, const std::string& option);
 

@@ -203,10 +203,9 @@ absl::StatusOr<std::string> ChatText(const Conversation& conversation, size_t co
       tokenizer.ApplyChatTemplate({messages.begin(), messages.begin() + static_cast<std::ptrdiff_t>(count)},
                                   add_generation_prompt, conversation.tools);
   if (text.ok()) return text;
-  return absl::Status(text.status().code(), absl::StrCat("data.apply_chat_template: ", text.status().message(),
-                                                         absl::IsFailedPrecondition(text.status())
-                                                             ? "; data.tokenizer_chat_template names a file of one"
-                                                             : ""));
+  return absl::InvalidArgumentError(absl::StrCat(
+      "data.apply_chat_template: ", text.status().message(),
+      absl::IsFailedPrecondition(text.status()) ? "; data.tokenizer_chat_template names a file of one" : ""));
 }
 
 absl::StatusOr<std::string> PromptText(const Conversation& conversation, const DataConfig& data,

@@ -88,7 +88,7 @@ struct HeldoutRecord {
 
 // The folder of a run, for this orchestrator alone while it lives. First Create or Open; then, once the services have
 // accepted the run, BeginAfter; then the rest. One thread. Errors name the file; RESOURCE_EXHAUSTED where the disk is
-// full; FAILED_PRECONDITION where another orchestrator uses the folder.
+// full; ABORTED where another orchestrator uses the folder.
 class RunFolder {
  public:
   // Whether a run may be made in `run_dir`: ALREADY_EXISTS where there is a folder with anything in it but an entry

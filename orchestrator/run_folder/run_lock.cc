@@ -54,9 +54,9 @@ absl::StatusOr<std::unique_ptr<RunLock>> RunLock::Take(const std::string& run_di
   } while (result != 0 && errno == EINTR);
   if (result != 0 && errno == EWOULDBLOCK) {
     const std::string holder = FirstLine(fd);
-    return absl::FailedPreconditionError(absl::StrCat("run_dir ", run_dir, " is in use by another orchestrator",
-                                                      holder.empty() ? "" : absl::StrCat(" (", holder, ")"),
-                                                      "; end it first, or give another run_dir"));
+    return absl::AbortedError(absl::StrCat("run_dir ", run_dir, " is in use by another orchestrator",
+                                           holder.empty() ? "" : absl::StrCat(" (", holder, ")"),
+                                           "; end it first, or give another run_dir"));
   }
   if (result != 0) {
     const absl::Status error = absl::ErrnoToStatus(errno, absl::StrCat("cannot lock ", path));

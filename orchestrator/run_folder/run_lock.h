@@ -16,7 +16,7 @@ inline constexpr char kRunLockName[] = "run.lock";
 // alone (0600): whoever can open it, if only to read, can hold it.
 class RunLock {
  public:
-  // FAILED_PRECONDITION names who holds it: process, host and since when. UNIMPLEMENTED where the file system has no
+  // ABORTED names who holds it: process, host and since when. UNIMPLEMENTED where the file system has no
   // locks.
   static absl::StatusOr<std::unique_ptr<RunLock>> Take(const std::string& run_dir);
   // Who holds it: process, host and since when; nothing where nobody does. Of another user's run that cannot be told,

@@ -22,7 +22,7 @@ TEST(RunLock, RefusesASecondHolderAndNamesTheFirst) {
   const auto first = RunLock::Take(scratch.path());
   ASSERT_TRUE(first.ok()) << first.status();
   const absl::Status second = RunLock::Take(scratch.path()).status();
-  EXPECT_EQ(second.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_EQ(second.code(), absl::StatusCode::kAborted);
   char host[256] = "";
   gethostname(host, sizeof(host) - 1);
   EXPECT_THAT(

@@ -17,7 +17,7 @@
 namespace quartet {
 
 // Whether RunFolder::Create could use run_dir now; makes nothing. ALREADY_EXISTS says what is in the way,
-// FAILED_PRECONDITION which orchestrator uses it.
+// ABORTED which orchestrator uses it.
 absl::Status CheckNewRunDir(const RunConfig& config, const std::string& allowed_entry);
 // The same of OpenRun.
 absl::Status CheckRunDir(const RunConfig& config, const std::string& allowed_entry);

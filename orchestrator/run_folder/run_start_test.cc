@@ -72,7 +72,7 @@ TEST_F(OpenRunTest, IsRefusedBeforeAnythingIsMadeWhereSomethingIsInTheWay) {
     ASSERT_TRUE(start.ok() && start->folder->BeginAfter(0).ok());
     ASSERT_TRUE(start->folder->WriteMetrics(0, Metrics()).ok());
     const absl::Status in_use = CheckRunDir(config_, "");
-    EXPECT_EQ(in_use.code(), absl::StatusCode::kFailedPrecondition);
+    EXPECT_EQ(in_use.code(), absl::StatusCode::kAborted);
     EXPECT_THAT(std::string(in_use.message()), HasSubstr("is in use by another orchestrator"));
   }
   EXPECT_EQ(CheckRunDir(config_, "").message(), Error());

@@ -30,6 +30,31 @@ namespace {
 // How long after a failed call a service's end is waited for: a broken connection comes before the exit status.
 constexpr absl::Duration kDeathPatience = absl::Seconds(3);
 
+// An error of a run that has not begun. What another try may not meet keeps its code (1 of Finish); all else is wrong
+// in what the run is told or reads, and stays so (2).
+absl::Status BeforeItBegins(const absl::Status& status) {
+  switch (status.code()) {
+    case absl::StatusCode::kOk:
+    case absl::StatusCode::kCancelled:
+    case absl::StatusCode::kUnavailable:
+    case absl::StatusCode::kDeadlineExceeded:
+    case absl::StatusCode::kResourceExhausted:
+    case absl::StatusCode::kAborted:
+    case absl::StatusCode::kUnknown:        // what the system says of a disk that fails
+    case absl::StatusCode::kAlreadyExists:  // 2 as it is
+      return status;
+    default:
+      return absl::InvalidArgumentError(status.message());
+  }
+}
+
+// One of a run that has begun. What is missing or in the way then has come to be so, and another try, which looks
+// before it begins, says whether it still is.
+absl::Status OnceItHasBegun(const absl::Status& status) {
+  const bool by_itself = absl::IsNotFound(status) || absl::IsAlreadyExists(status) || absl::IsPermissionDenied(status);
+  return by_itself ? absl::UnknownError(status.message()) : status;
+}
+
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Tokenizer>> LoadTokenizer(const RunConfig& config, const std::string& model) {
@@ -67,8 +92,8 @@ RowProgress RunSession::ShowChecking() {
 absl::Status RunSession::ReadInputs(const RunKind& kind, const std::function<absl::Status()>& read) {
   kind_ = kind;
   for (const Program program : kind.programs) ResolveFor(program, &config_);
-  QUARTET_RETURN_IF_ERROR(kind.continues ? CheckRunDir(config_, options_.allowed_entry)
-                                         : CheckNewRunDir(config_, options_.allowed_entry));
+  QUARTET_RETURN_IF_ERROR(BeforeItBegins(kind.continues ? CheckRunDir(config_, options_.allowed_entry)
+                                                        : CheckNewRunDir(config_, options_.allowed_entry)));
   const auto all = [&]() -> absl::Status {
     for (const Program program : kind.programs) {
       QUARTET_RETURN_IF_ERROR(CheckRead(options_.origins, program));
@@ -86,20 +111,24 @@ absl::Status RunSession::ReadInputs(const RunKind& kind, const std::function<abs
   };
   const absl::Status status = all();
   view_.End();
-  // Whatever is wrong before a run is made, its input is, unless it was told to end.
+  // What it was at when it was told to end is not wrong.
   QUARTET_RETURN_IF_ERROR(cancellation_.status());
-  return status.ok() ? status : absl::InvalidArgumentError(status.message());
+  return BeforeItBegins(status);
 }
 
 absl::Status RunSession::OpenFolder(const Dataset* rows) {
   if (!kind_.continues) {
-    QUARTET_ASSIGN_OR_RETURN(folder_, RunFolder::Create(config_, options_.allowed_entry));
+    absl::StatusOr<std::unique_ptr<RunFolder>> folder = RunFolder::Create(config_, options_.allowed_entry);
+    QUARTET_RETURN_IF_ERROR(BeforeItBegins(folder.status()));
+    folder_ = *std::move(folder);
     return absl::OkStatus();
   }
   std::vector<RunInput> files = ModelInputs(config_);
   for (RunInput& file : RowInputs(*rows)) files.push_back(std::move(file));
-  QUARTET_ASSIGN_OR_RETURN(RunStart start,
-                           OpenRun(config_, options_.allowed_entry, files, [this] { return cancellation_.status(); }));
+  absl::StatusOr<RunStart> opened =
+      OpenRun(config_, options_.allowed_entry, files, [this] { return cancellation_.status(); });
+  QUARTET_RETURN_IF_ERROR(BeforeItBegins(opened.status()));
+  RunStart start = *std::move(opened);
   folder_ = std::move(start.folder);
   resume_ = std::move(start.resume);
   RunConfig read = config_;
@@ -217,7 +246,7 @@ absl::Status RunSession::End(const absl::Status& status) {
   monitor_ = nullptr;
   view_.Print(page.ok() ? absl::StrCat("page: ", folder_->path(), "/report.html")
                         : absl::StrCat("the run's page could not be written: ", page.message()));
-  return explained;
+  return OnceItHasBegun(explained);
 }
 
 absl::Status RunSession::Explain(const absl::Status& status) const {

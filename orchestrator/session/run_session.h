@@ -68,10 +68,11 @@ class RunSession {
       : config_(config), options_(options), view_(view), cancellation_(cancellation) {}
 
   // What can be wrong before a folder is made or a service started: run_dir, the configuration, what services will
-  // load, the tokenizer; then `read` reads the run's rows. INVALID_ARGUMENT, but where something is in run_dir's way.
+  // load, the tokenizer; then `read` reads the run's rows. INVALID_ARGUMENT, but where another try may find it
+  // otherwise (a disk, an address in use), or something is in run_dir's way.
   absl::Status ReadInputs(const RunKind& kind, const std::function<absl::Status()>& read);
   // Makes the run's folder, or opens the one in which it goes on, and tells the trainers by the configuration what to
-  // load. `rows` is what it learns from; null of a run that is not continued.
+  // load. `rows` is what it learns from; null of a run that is not continued. Errors as of ReadInputs.
   absl::Status OpenFolder(const Dataset* rows);
   // If asked to, and puts their addresses into the configuration; before them, what monitor.listen asks for.
   absl::Status StartServices();

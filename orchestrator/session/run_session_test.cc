@@ -1,14 +1,107 @@
 #include "orchestrator/session/run_session.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cstdio>
+#include <functional>
 #include <memory>
 #include <string>
+#include <vector>
 
+#include "core/config/run_config.h"
 #include "orchestrator/testing/scratch_folder.h"
+#include "orchestrator/testing/training_state.h"
 
 namespace quartet {
 namespace {
+
+using ::testing::HasSubstr;
+
+// A run of fine-tuning up to its services, which run already.
+class RunSessionTest : public ::testing::Test {
+ protected:
+  RunSessionTest() { WriteRows("one"); }
+  ~RunSessionTest() override { std::fclose(terminal_); }
+
+  void WriteRows(const std::string& text) { scratch_.Write("rows.jsonl", "{\"text\": \"" + text + "\"}\n"); }
+  std::unique_ptr<RunSession> Session(std::vector<std::string> overrides) {
+    overrides.insert(overrides.begin(), {"run_dir=" + scratch_.path() + "/run", "sft.batch_size=1",
+                                         "actor.pretrain=core/tokenizer/testdata/byte_level",
+                                         "sft.data=" + scratch_.path() + "/rows.jsonl"});
+    return std::make_unique<RunSession>(LoadRunConfig("", overrides, "").value(), RunOptions(), view_, cancellation_);
+  }
+  // How the session's reading and opening end; `read` reads its rows before it.
+  static absl::Status Start(
+      RunSession& session, const std::function<absl::Status()>& read = [] { return absl::OkStatus(); }) {
+    const absl::Status status = session.ReadInputs(
+        {.programs = {Program::kSft}, .services = {"policy_trainer"}, .model = "actor", .name = "sft"}, read);
+    if (!status.ok()) return status;
+    const auto rows = Dataset::Open(
+        {.option = "sft.data", .paths = {session.config().sft().data(0)}},
+        [](const Record&) { return absl::OkStatus(); }, nullptr);
+    return rows.ok() ? session.OpenFolder(rows->get()) : rows.status();
+  }
+  // With a checkpoint after its first step.
+  void MakeRun() {
+    const auto session = Session({});
+    ASSERT_EQ(Start(*session), absl::OkStatus());
+    ASSERT_EQ(session->folder().BeginAfter(0), absl::OkStatus());
+    CheckpointRecord record;
+    record.step = 1;
+    record.rollout_batch_size = 1;
+    const std::string folder = session->folder().checkpoint_path("step_1");
+    record.policy = WriteTrainingState(folder + "/policy_state", 1);
+    ASSERT_EQ(WriteCheckpointRecord(folder, record), absl::OkStatus());
+  }
+  std::string Said() {
+    std::rewind(terminal_);
+    std::string text(100000, '\0');
+    text.resize(std::fread(text.data(), 1, text.size(), terminal_));
+    return text;
+  }
+
+  const ScratchFolder scratch_;
+  std::FILE* const terminal_ = std::tmpfile();
+  TerminalView view_{terminal_, false};
+  Cancellation cancellation_;
+};
+
+TEST_F(RunSessionTest, GivesWhatNoOtherTryMendsTheCodeOfWrongInput) {
+  MakeRun();
+  const auto code = [this](std::vector<std::string> overrides) {
+    overrides.push_back("train.load_checkpoint=true");
+    const absl::Status status = Start(*Session(std::move(overrides)));
+    EXPECT_FALSE(status.ok());
+    return status.code();
+  };
+  for (const char* other :
+       {"seed=5", "sft.batch_size=2", "sft.end_token=x", "actor.pretrain=core/tokenizer/testdata"}) {
+    EXPECT_EQ(code({other}), absl::StatusCode::kInvalidArgument) << other;
+  }
+  WriteRows("another");
+  EXPECT_EQ(code({}), absl::StatusCode::kInvalidArgument);
+  WriteRows("one");
+  ASSERT_EQ(Start(*Session({"train.load_checkpoint=true"})), absl::OkStatus());
+  const std::string begun = scratch_.Read("run/run.textproto");
+  scratch_.Write("run/run.textproto", begun.substr(0, begun.size() / 2));
+  EXPECT_EQ(code({}), absl::StatusCode::kInvalidArgument);
+  scratch_.Write("run/run.textproto", begun);
+  scratch_.Write("run/checkpoints/step_1/policy_state/manifest.json", "{}");
+  EXPECT_EQ(code({}), absl::StatusCode::kInvalidArgument);
+}
+
+TEST_F(RunSessionTest, GivesWhatAnotherTryMayMendAnotherCode) {
+  MakeRun();
+  const std::vector<std::string> again = {"train.load_checkpoint=true"};
+  const auto first = Session(again);
+  ASSERT_EQ(Start(*first), absl::OkStatus());
+  EXPECT_EQ(Start(*Session(again)).code(), absl::StatusCode::kAborted) << "the folder is in use";
+  for (const absl::Status& passing :
+       {absl::UnavailableError("a disk"), absl::ResourceExhaustedError("out of memory"), absl::UnknownError("EIO")}) {
+    EXPECT_EQ(Start(*Session({"run_dir=" + scratch_.path() + "/other"}), [&] { return passing; }), passing);
+  }
+}
 
 class TemplateDateTest : public ::testing::Test {
  protected:

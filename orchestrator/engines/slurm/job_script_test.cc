@@ -136,7 +136,7 @@ TEST(SlurmJobScript, IsQueuedAgainAfterSigtermAndFailuresWhateverTheRunWasAt) {
     const ScratchFolder scratch;
     scratch.Write("run/logs/scorer.log", "");
     scratch.Write("run/launch/run.textproto", "");
-    const std::string script = absl::StrCat("say() { echo \"$*\"; }\ncd ", scratch.path(), R"(
+    const std::string script = absl::StrCat("say() { echo \"$*\"; touch said; }\ncd ", scratch.path(), R"(
         run_dir=$PWD/run requests=$PWD SLURM_JOB_ID=17 check=off program=ppo programs=. config=c where=() max_restarts=3
         services=(scorer)
         declare -A steps
@@ -159,6 +159,10 @@ TEST(SlurmJobScript, IsQueuedAgainAfterSigtermAndFailuresWhateverTheRunWasAt) {
   for (const int code : {0, 2, 130}) {
     EXPECT_EQ(end_of(absl::StrCat("exit ", code)), absl::StrCat("ends with exit code ", code, "; exit code ", code));
   }
+  // The service ends before it, and then it says that its configuration is wrong.
+  EXPECT_THAT(end_of("touch stopped; until [ -e said ]; do sleep 0.05; done; exit 2"),
+              AllOf(HasSubstr("the step of the scorer has ended"), HasSubstr("ends with exit code 2; exit code 2"),
+                    Not(HasSubstr("queued again"))));
 }
 
 TEST(SlurmJobScript, HasCoresForItsRanksWhereNobodySaysHowManyThereAre) {

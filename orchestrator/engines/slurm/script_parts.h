@@ -148,7 +148,8 @@ run() {
   kill "${steps[@]}" "$orchestrator" 2>/dev/null  # srun ends its step then
   wait "$orchestrator"
   local code=$?
-  [ "$ended" = orchestrator ] || code=1
+  # What is wrong with the configuration is so whoever was the first to end.
+  [ "$ended" = orchestrator ] || [ $code = 2 ] || code=1
   return $code
 }
 
