@@ -93,7 +93,9 @@ absl::StatusOr<std::string> ReadIfThere(const std::string& path) {
 
 bool RunFolder::HasRun(const std::string& run_dir) {
   std::error_code error;
-  return fs::exists(run_dir + "/run.textproto", error);
+  if (fs::exists(run_dir + "/run.textproto", error)) return true;
+  const auto checkpoints = ListCheckpoints(run_dir + "/checkpoints");
+  return checkpoints.ok() && !checkpoints->empty();
 }
 
 absl::Status RunFolder::CheckFree(const std::string& run_dir, const std::string& allowed) {

@@ -100,7 +100,8 @@ class RunFolder {
   static absl::StatusOr<std::unique_ptr<RunFolder>> Create(const RunConfig& config, const std::string& allowed = "");
   // The folder of a run that is there. Nothing of it changes before BeginAfter.
   static absl::StatusOr<std::unique_ptr<RunFolder>> Open(const RunConfig& config);
-  // Whether the folder is one to Open: services have accepted a run in it.
+  // Whether the folder is one to Open: services have accepted a run in it. It has run.textproto, or, where that was
+  // lost, checkpoints.
   static bool HasRun(const std::string& run_dir);
 
   // What run.textproto will be, in place of the configuration alone; before BeginAfter.

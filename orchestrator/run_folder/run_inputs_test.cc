@@ -66,6 +66,19 @@ class RunInputsTest : public ::testing::Test {
     return changes;
   }
 
+  // With a checkpoint after its first step.
+  void BeginRun() const {
+    const auto start = OpenRun(config_, "", Inputs(), [] { return absl::OkStatus(); });
+    ASSERT_TRUE(start.ok()) << start.status();
+    ASSERT_TRUE(start->folder->BeginAfter(0).ok());
+    CheckpointRecord record;
+    record.step = 1;
+    record.rollout_batch_size = 2;
+    const std::string folder = start->folder->checkpoints_path() + "/step_1";
+    record.policy = WriteTrainingState(folder + "/policy_state", 1);
+    ASSERT_TRUE(WriteCheckpointRecord(folder, record).ok());
+  }
+
   ScratchFolder scratch_;
   RunConfig config_;
 };
@@ -98,17 +111,7 @@ TEST_F(RunInputsTest, SayWhatHasChangedUnderTheSameName) {
 
 TEST_F(RunInputsTest, KeepARunFromGoingOnWithOthers) {
   const auto open = [&] { return OpenRun(config_, "", Inputs(), [] { return absl::OkStatus(); }); };
-  {
-    const auto start = open();
-    ASSERT_TRUE(start.ok()) << start.status();
-    ASSERT_TRUE(start->folder->BeginAfter(0).ok());
-    CheckpointRecord record;
-    record.step = 1;
-    record.rollout_batch_size = 2;
-    const std::string folder = start->folder->checkpoints_path() + "/step_1";
-    record.policy = WriteTrainingState(folder + "/policy_state", 1);
-    ASSERT_TRUE(WriteCheckpointRecord(folder, record).ok());
-  }
+  BeginRun();
   config_.mutable_train()->set_load_checkpoint(true);
   EXPECT_THAT(open()->notes, IsEmpty());
 
@@ -133,18 +136,29 @@ TEST_F(RunInputsTest, KeepARunFromGoingOnWithOthers) {
   EXPECT_THAT(open()->notes, ElementsAre(HasSubstr("is not known")));
 }
 
+TEST_F(RunInputsTest, ARunWithoutItsConfigurationGoesOnOnlyWhereItMayBeAnother) {
+  const auto open = [&] { return OpenRun(config_, "", Inputs(), [] { return absl::OkStatus(); }); };
+  BeginRun();
+  std::filesystem::remove(scratch_.path() + "/run/run.textproto");
+  EXPECT_THAT(std::string(open().status().message()),
+              HasSubstr("to continue its run: --set=train.load_checkpoint=true"));
+  config_.mutable_train()->set_load_checkpoint(true);
+  EXPECT_TRUE(CheckRunDir(config_, "").ok());
+  EXPECT_THAT(std::string(open().status().message()),
+              AllOf(HasSubstr("/run/run.textproto is missing, though " + scratch_.path() + "/run/checkpoints has"),
+                    HasSubstr("train.allow_changed_run=true")));
+  config_.mutable_train()->set_allow_changed_run(true);
+  const auto start = open();
+  ASSERT_TRUE(start.ok()) << start.status();
+  EXPECT_THAT(start->notes, ElementsAre(HasSubstr("run.textproto is missing")));
+  ASSERT_TRUE(start->resume.has_value());
+  ASSERT_TRUE(start->folder->BeginAfter(1).ok());
+  EXPECT_THAT(scratch_.Read("run/run.textproto"), HasSubstr("allow_changed_run: true"));
+}
+
 TEST_F(RunInputsTest, AFileCutShortThatSaysHowTheRunBeganIsAnErrorUnlessItMayBeAnother) {
   const auto open = [&] { return OpenRun(config_, "", Inputs(), [] { return absl::OkStatus(); }); };
-  {
-    const auto start = open();
-    ASSERT_TRUE(start.ok() && start->folder->BeginAfter(0).ok());
-    CheckpointRecord record;
-    record.step = 1;
-    record.rollout_batch_size = 2;
-    const std::string folder = start->folder->checkpoints_path() + "/step_1";
-    record.policy = WriteTrainingState(folder + "/policy_state", 1);
-    ASSERT_TRUE(WriteCheckpointRecord(folder, record).ok());
-  }
+  BeginRun();
   config_.mutable_train()->set_load_checkpoint(true);
   for (const std::string name : {"run/inputs.json", "run/run.textproto"}) {
     const std::string text = scratch_.Read(name);

@@ -45,7 +45,12 @@ absl::Status CheckNotInUse(const std::string& run_dir) {
 }
 
 absl::StatusOr<RunConfig> ReadConfigOf(const RunFolder& folder) {
-  QUARTET_ASSIGN_OR_RETURN(const std::string text, ReadTextFile(folder.config_path(), kMaxTextBytes));
+  const absl::StatusOr<std::string> read = ReadTextFile(folder.config_path(), kMaxTextBytes);
+  if (absl::IsNotFound(read.status())) {
+    return absl::NotFoundError(
+        absl::StrCat(folder.config_path(), " is missing, though ", folder.checkpoints_path(), " has checkpoints"));
+  }
+  QUARTET_ASSIGN_OR_RETURN(const std::string text, read);
   if (text.empty()) return absl::DataLossError(absl::StrCat(folder.config_path(), ": is empty"));
   if (absl::StartsWith(text, kConfigBegin) && !absl::EndsWith(text, absl::StrCat("\n", kConfigEnd))) {
     return absl::DataLossError(absl::StrCat(folder.config_path(), ": is cut short: its last line, \"",
@@ -78,8 +83,9 @@ absl::Status NotKnown(const RunConfig& config, const std::string& what, const ab
     start->notes.push_back(text);
     return absl::OkStatus();
   }
-  return absl::FailedPreconditionError(
-      absl::StrCat(text, ". Bring the file back as it was; or, to go on all the same, train.allow_changed_run=true"));
+  return absl::FailedPreconditionError(absl::StrCat(
+      text, ". Bring the file back as it was; or, to go on with what is configured now, of which the file is then ",
+      "written anew, train.allow_changed_run=true"));
 }
 
 absl::Status NoteChanges(const RunConfig& config, const std::vector<RunInput>& inputs, RunStart* start) {
