@@ -13,6 +13,7 @@
 #include "core/base/files.h"
 #include "core/base/hash.h"
 #include "core/base/status_macros.h"
+#include "core/checkpoint/hashed_text.h"
 #include "core/data/json.h"
 #include "core/safetensors/reader.h"
 
@@ -76,22 +77,27 @@ std::vector<RunInput> RowInputs(const Dataset& rows) {
 }
 
 std::string PrintRunInputs(const std::vector<RunInput>& inputs) {
-  nlohmann::ordered_json json = nlohmann::ordered_json::array();
+  nlohmann::ordered_json list = nlohmann::ordered_json::array();
   for (const RunInput& input : inputs) {
     nlohmann::ordered_json hashes = nlohmann::ordered_json::object();
     for (const auto& [part, hash] : input.hashes) hashes[part] = absl::StrFormat("%016x", hash);
-    json.push_back({{"option", input.option}, {"path", input.path}, {"hashes", std::move(hashes)}});
+    list.push_back({{"option", input.option}, {"path", input.path}, {"hashes", std::move(hashes)}});
   }
-  return json.dump(2, ' ', /*ensure_ascii=*/false, nlohmann::ordered_json::error_handler_t::replace) + "\n";
+  const nlohmann::ordered_json json = {{"inputs", std::move(list)}};
+  return WithOwnHash(json.dump(2, ' ', /*ensure_ascii=*/false, nlohmann::ordered_json::error_handler_t::replace) +
+                     "\n");
 }
 
 absl::StatusOr<std::vector<RunInput>> ParseRunInputs(std::string_view text, std::string_view source) {
+  const bool has_hash = BeginsWithHash(text);
+  if (has_hash) QUARTET_RETURN_IF_ERROR(CheckOwnHash(text, source));
   QUARTET_ASSIGN_OR_RETURN(const nlohmann::json json, ParseJson(text, source));
   const absl::Status other =
       absl::InvalidArgumentError(absl::StrCat(std::string(source), ": is no list of what a run has read"));
-  if (!json.is_array()) return other;
+  const nlohmann::json list = has_hash ? json.value("inputs", nlohmann::json()) : json;
+  if (!list.is_array()) return other;
   std::vector<RunInput> inputs;
-  for (const nlohmann::json& one : json) {
+  for (const nlohmann::json& one : list) {
     const auto is_text = [&one](const char* key) { return one.contains(key) && one[key].is_string(); };
     if (!one.is_object() || !is_text("option") || !is_text("path") || !one.contains("hashes") ||
         !one["hashes"].is_object()) {

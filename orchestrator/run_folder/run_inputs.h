@@ -26,9 +26,10 @@ std::vector<RunInput> ModelInputs(const RunConfig& config);
 // The files of rows.
 std::vector<RunInput> RowInputs(const Dataset& rows);
 
-// The text of the run folder's inputs.json.
+// The text of the run folder's inputs.json, which begins with its own hash (core/checkpoint/hashed_text.h).
 std::string PrintRunInputs(const std::vector<RunInput>& inputs);
-// INVALID_ARGUMENT names `source`.
+// Also of a bare list without a hash, as it once was. DATA_LOSS, where the text is not what its hash says, and
+// INVALID_ARGUMENT name `source`.
 absl::StatusOr<std::vector<RunInput>> ParseRunInputs(std::string_view text, std::string_view source);
 
 struct ChangedInput {

@@ -4,7 +4,9 @@
 #include <gtest/gtest.h>
 
 #include <filesystem>
+#include <utility>
 
+#include "absl/strings/str_replace.h"
 #include "core/config/run_config.h"
 #include "core/safetensors/writer.h"
 #include "orchestrator/run_folder/run_start.h"
@@ -88,9 +90,36 @@ TEST_F(RunInputsTest, AreTheSameWhereNothingHasChanged) {
   ASSERT_TRUE(read.ok()) << read.status();
   EXPECT_EQ(read->size(), 4) << "actor, reference, reward model, rows";
   EXPECT_THAT(ChangesSince(*read), IsEmpty());
-  for (const char* text : {"", "{}", "[1]", "[{\"option\": \"a\", \"path\": \"b\"}]"}) {
+  for (const char* text : {"", "{}", "{\"inputs\": []}", "[1]", "[{\"option\": \"a\", \"path\": \"b\"}]"}) {
     EXPECT_THAT(std::string(ParseRunInputs(text, "inputs.json").status().message()), HasSubstr("inputs.json")) << text;
   }
+}
+
+TEST_F(RunInputsTest, ThatWereAlteredAreKnown) {
+  const std::string text = PrintRunInputs(Inputs());
+  const std::string entry =
+      text.substr(text.find("{\n      \"option\""), text.find("},\n    {") + 7 - text.find("{\n      \"option\""));
+  for (const auto& [part, other] : std::vector<std::pair<std::string, std::string>>{
+           {entry, ""}, {"actor.pretrain", "critic.pretrain"}, {"\"hashes\": {", "\"hashes\": {}, \"other\": {"}}) {
+    ASSERT_THAT(text, HasSubstr(part));
+    const absl::Status status = ParseRunInputs(absl::StrReplaceAll(text, {{part, other}}), "run/inputs.json").status();
+    EXPECT_EQ(status.code(), absl::StatusCode::kDataLoss) << other;
+    EXPECT_THAT(std::string(status.message()), HasSubstr("run/inputs.json: does not have the hash")) << other;
+  }
+}
+
+// As a run of an earlier build has them.
+TEST_F(RunInputsTest, AreReadWithoutAHash) {
+  BeginRun();
+  config_.mutable_train()->set_load_checkpoint(true);
+  const std::string text = scratch_.Read("run/inputs.json");
+  const size_t begin = text.find('['), end = text.rfind(']') + 1;
+  scratch_.Write("run/inputs.json", text.substr(begin, end - begin) + "\n");
+  const auto open = [&] { return OpenRun(config_, "", Inputs(), [] { return absl::OkStatus(); }); };
+  const std::string note = "/run/inputs.json has no hash of its own";
+  EXPECT_THAT(open()->notes, ElementsAre(HasSubstr(note)));
+  WriteWeights("model", 2);
+  EXPECT_THAT(std::string(open().status().message()), HasSubstr("has other weights"));
 }
 
 TEST_F(RunInputsTest, SayWhatHasChangedUnderTheSameName) {

@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
 #include "core/base/status_macros.h"
+#include "core/checkpoint/hashed_text.h"
 #include "core/checkpoint/run_checkpoints.h"
 #include "core/config/run_config.h"
 #include "core/data/json.h"
@@ -71,9 +72,14 @@ std::string BeginsAnew(const std::string& run_dir) {
                       "/superseded");
 }
 
-absl::StatusOr<std::vector<RunInput>> ReadInputsOf(const RunFolder& folder) {
+absl::StatusOr<std::vector<RunInput>> ReadInputsOf(const RunFolder& folder, std::vector<std::string>* notes) {
   QUARTET_ASSIGN_OR_RETURN(const std::string text, ReadTextFile(folder.inputs_path(), kMaxTextBytes));
-  return ParseRunInputs(text, folder.inputs_path());
+  QUARTET_ASSIGN_OR_RETURN(std::vector<RunInput> inputs, ParseRunInputs(text, folder.inputs_path()));
+  if (!BeginsWithHash(text)) {
+    notes->push_back(
+        absl::StrCat(folder.inputs_path(), " has no hash of its own: whether it was altered is not known"));
+  }
+  return inputs;
 }
 
 // What says how the run began cannot be read: an error, or a note where the run may go on as another.
@@ -92,7 +98,7 @@ absl::Status NoteChanges(const RunConfig& config, const std::vector<RunInput>& i
   const absl::StatusOr<RunConfig> before = ReadConfigOf(*start->folder);
   if (!before.ok()) return NotKnown(config, "what has changed since the run began", before.status(), start);
   std::vector<ChangedInput> changed;
-  if (const absl::StatusOr<std::vector<RunInput>> read = ReadInputsOf(*start->folder); read.ok()) {
+  if (const absl::StatusOr<std::vector<RunInput>> read = ReadInputsOf(*start->folder, &start->notes); read.ok()) {
     changed = ChangedInputs(*read, inputs);
   } else if (absl::IsNotFound(read.status())) {
     start->notes.push_back(
