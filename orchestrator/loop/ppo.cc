@@ -183,7 +183,8 @@ absl::Status PpoLoop::Prepare() {
                                  hello.rollout.served_model_name(), "\""));
   }
   // The services have accepted the run: now the folder may change.
-  QUARTET_RETURN_IF_ERROR(run_.folder.BeginAfter(first_step_));
+  // A run that is continued every few steps is told of what all of them show, and of each thing once.
+  QUARTET_RETURN_IF_ERROR(run_.folder.BeginAfter(first_step_, [this](const Metrics& step) { warnings_.Of(step); }));
   if (run_.begun) run_.begun(steps_);
   if (run_.cancellation != nullptr) {
     QUARTET_ASSIGN_OR_RETURN(upgrades_, Upgrades::Open({.config = config_,

@@ -201,6 +201,23 @@ TEST_F(PpoResumeTest, ChangesNothingBeforeTheServicesHaveAcceptedTheRun) {
   EXPECT_EQ(RunFolderContents(), damaged);
 }
 
+TEST_F(PpoResumeTest, CountsStepsThatTeachNothingAcrossContinuations) {
+  services_.spoil_score = [](ScoreReply* reply) { reply->set_reward(1); };
+  RunConfig config = MakeSavingConfig(4);
+  ASSERT_TRUE(Run(config).ok());
+  EXPECT_FALSE(std::filesystem::exists(scratch_.path() + "/run/events.jsonl")) << "four are not enough";
+  config.mutable_train()->set_load_checkpoint(true);
+  for (const int64_t steps : {6, 12}) {
+    services_.SetOptimizerSteps(config.train().max_steps());
+    config.mutable_train()->set_max_steps(steps);
+    ASSERT_TRUE(Run(config).ok());
+    const auto events = Lines("run/events.jsonl");
+    ASSERT_EQ(events.size(), 1) << "it is said once";
+    EXPECT_EQ(events[0]["step"], 4);
+    EXPECT_THAT(std::string(events[0]["text"]), HasSubstr("learned from the last 5 steps: all rewards were equal (1)"));
+  }
+}
+
 TEST_F(PpoResumeTest, GoesOnAfterTheNewestCheckpointThatVerifies) {
   RunConfig config = MakeSavingConfig(4);
   ASSERT_TRUE(Run(config).ok());

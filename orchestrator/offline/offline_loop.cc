@@ -44,7 +44,8 @@ class OfflineLoop {
                              LearningRateSchedule::Create(plan_.learning_rate, trainer_, steps_));
     QUARTET_RETURN_IF_ERROR(Meet());
     // The services have accepted the run: now the folder may change.
-    QUARTET_RETURN_IF_ERROR(run_.folder.BeginAfter(first_step_));
+    QUARTET_RETURN_IF_ERROR(run_.folder.BeginAfter(
+        first_step_, [this](const Metrics& step) { BecomesIdle(step.Get(plan_.name + "/grad_norm").value_or(1)); }));
     if (run_.begun) run_.begun(steps_);
     StepTrace trace(run_.config, first_step_, steps_, method_.services(), run_.folder, run_.view);
     OfflineSummary summary;
@@ -159,14 +160,21 @@ class OfflineLoop {
       }
     }
     QUARTET_RETURN_IF_ERROR(run_.folder.WriteMetrics(step, metrics));
-    idle_steps_ = done.grad_norm == 0 ? idle_steps_ + 1 : 0;
-    if (idle_steps_ < kIdleSteps || said_idle_) return absl::OkStatus();
-    said_idle_ = true;
+    if (!BecomesIdle(done.grad_norm)) return absl::OkStatus();
     const std::string warning =
         absl::StrCat("nothing was learned in the last ", kIdleSteps, " steps: the gradient was 0. Do the rows of ",
                      plan_.section, ".data say what is to be learned?");
     run_.view.Print("warning: " + warning);
     return run_.folder.WriteEvent("warning", step, plan_.name, warning);
+  }
+
+  // Of each step of the run in turn, also of those before a continuation: whether it is the first with which
+  // kIdleSteps in a row had no gradient.
+  bool BecomesIdle(double grad_norm) {
+    idle_steps_ = grad_norm == 0 ? idle_steps_ + 1 : 0;
+    if (idle_steps_ < kIdleSteps || has_been_idle_) return false;
+    has_been_idle_ = true;
+    return true;
   }
 
   absl::StatusOr<std::optional<PairStats>> Judge(const std::string& when) {
@@ -221,7 +229,7 @@ class OfflineLoop {
   TimeLeft time_left_;
   int64_t last_checkpoint_bytes_ = 0;  // 0: none was saved yet
   int idle_steps_ = 0;                 // the last ones, whose gradient was 0
-  bool said_idle_ = false;
+  bool has_been_idle_ = false;
 };
 
 }  // namespace

@@ -122,6 +122,24 @@ TEST_F(SftTest, SaysThatNothingWasLearnedInStepsWithoutAGradient) {
   EXPECT_THAT(events, ElementsAre(AllOf(HasSubstr("\"step\":4"), HasSubstr("\"kind\":\"warning\""))));
 }
 
+TEST_F(SftTest, CountsStepsWithoutAGradientAcrossContinuations) {
+  services_.spoil_policy_update = [](PolicyUpdateReply* reply) { reply->set_grad_norm(0); };
+  config_.mutable_train()->set_save_steps(2);
+  config_.mutable_train()->set_save_optimizer(true);
+  config_.mutable_sft()->set_max_steps(4);
+  ASSERT_TRUE(Run().ok());
+  EXPECT_FALSE(std::filesystem::exists(scratch_.path() + "/run/events.jsonl")) << "four are not enough";
+  for (const int64_t done : {4, 6}) {
+    const auto record = ReadCheckpointRecord(absl::StrCat(scratch_.path(), "/run/checkpoints/step_", done));
+    ASSERT_TRUE(record.ok()) << record.status();
+    services_.SetOptimizerSteps(done);
+    config_.mutable_sft()->set_max_steps(done + 2);
+    ASSERT_TRUE(Run(*record).ok());
+    const std::vector<std::string> events = absl::StrSplit(scratch_.Read("run/events.jsonl"), '\n', absl::SkipEmpty());
+    EXPECT_THAT(events, ElementsAre(AllOf(HasSubstr("\"step\":4"), HasSubstr("nothing was learned"))));
+  }
+}
+
 TEST_F(SftTest, GoesOnAfterACheckpointAsIfItHadNeverStopped) {
   config_.mutable_sft()->set_max_steps(5);
   config_.mutable_train()->set_save_steps(2);

@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <cmath>
 #include <filesystem>
+#include <limits>
 #include <nlohmann/json.hpp>
 #include <system_error>
 
@@ -145,7 +146,7 @@ absl::StatusOr<std::unique_ptr<RunFolder>> RunFolder::Open(const RunConfig& conf
   return folder;
 }
 
-absl::Status RunFolder::BeginAfter(int64_t steps) {
+absl::Status RunFolder::BeginAfter(int64_t steps, const std::function<void(const Metrics&)>& on_kept) {
   // First: with it the folder is a run's, which can be opened.
   QUARTET_RETURN_IF_ERROR(ReplaceText("run.textproto", absl::StrCat(kConfigBegin, config_, kConfigEnd)));
   if (!inputs_.empty()) QUARTET_RETURN_IF_ERROR(ReplaceText("inputs.json", inputs_));
@@ -159,12 +160,13 @@ absl::Status RunFolder::BeginAfter(int64_t steps) {
   } else {
     unlink((checkpoints_path() + "/latest").c_str());  // points at nothing now
   }
-  QUARTET_ASSIGN_OR_RETURN(last_recorded_step_, KeepSteps("metrics.jsonl", steps));
+  QUARTET_ASSIGN_OR_RETURN(last_recorded_step_, KeepSteps("metrics.jsonl", steps, on_kept));
   QUARTET_RETURN_IF_ERROR(KeepSteps("samples.jsonl", steps).status());
   // A step whose record is missing is evaluated again; a run that begins anew is so before its first step.
   if (std::error_code error; fs::exists(path_ + "/evaluations.jsonl", error)) {
     QUARTET_RETURN_IF_ERROR(KeepSteps("evaluations.jsonl", steps > 0 ? last_recorded_step_ + 1 : -1).status());
   }
+  QUARTET_RETURN_IF_ERROR(KeepWarnings(steps));
   QUARTET_RETURN_IF_ERROR(KeepEvents(steps));
   QUARTET_ASSIGN_OR_RETURN(metrics_, AppendFile::Open(metrics_path()));
   QUARTET_ASSIGN_OR_RETURN(samples_, AppendFile::Open(samples_path()));
@@ -231,20 +233,65 @@ absl::Status RunFolder::ReplaceText(const std::string& name, const std::string& 
   return Rewrite(name, old, content);
 }
 
-absl::StatusOr<int64_t> RunFolder::KeepSteps(const std::string& name, int64_t steps) {
-  QUARTET_ASSIGN_OR_RETURN(const std::string text, ReadIfThere(absl::StrCat(path_, "/", name)));
+namespace {
+
+struct LineParts {
   std::string kept, aside;
-  int64_t last = -1;
-  for (absl::string_view line : absl::StrSplit(text, '\n', absl::SkipEmpty())) {
+};
+
+// The lines that `keeps`, and the others. What is no JSON is a discarded value: the last line of a run that was killed
+// may be half a record.
+LineParts SplitLines(const std::string& text, const std::function<bool(const nlohmann::json&)>& keeps) {
+  LineParts parts;
+  for (const absl::string_view line : absl::StrSplit(text, '\n', absl::SkipEmpty())) {
     const nlohmann::json record = nlohmann::json::parse(line, nullptr, /*allow_exceptions=*/false);
-    // The last line of a run that was killed may be half a record.
-    const bool whole = record.is_object() && record.contains("step") && record["step"].is_number_integer();
-    const int64_t step = whole ? record["step"].get<int64_t>() : steps;
-    if (step < steps) last = std::max(last, step);
-    absl::StrAppend(step < steps ? &kept : &aside, line, "\n");
+    absl::StrAppend(keeps(record) ? &parts.kept : &parts.aside, line, "\n");
   }
-  if (kept != text || text.empty()) QUARTET_RETURN_IF_ERROR(Rewrite(name, aside, kept));
+  return parts;
+}
+
+std::optional<int64_t> StepOf(const nlohmann::json& record) {
+  const bool has_one = record.is_object() && record.contains("step") && record["step"].is_number_integer();
+  return has_one ? std::optional(record["step"].get<int64_t>()) : std::nullopt;
+}
+
+// What WriteMetrics has written.
+Metrics MetricsOf(const nlohmann::json& record) {
+  Metrics metrics;
+  for (const auto& [name, value] : record.items()) {
+    if (name == "step" || name == "time/unix") continue;
+    if (value.is_null()) metrics.Set(name, std::numeric_limits<double>::quiet_NaN());
+    if (value.is_number()) metrics.Set(name, value.get<double>());
+  }
+  return metrics;
+}
+
+}  // namespace
+
+absl::StatusOr<int64_t> RunFolder::KeepSteps(const std::string& name, int64_t steps,
+                                             const std::function<void(const Metrics&)>& on_kept) {
+  QUARTET_ASSIGN_OR_RETURN(const std::string text, ReadIfThere(absl::StrCat(path_, "/", name)));
+  int64_t last = -1;
+  const LineParts parts = SplitLines(text, [&](const nlohmann::json& record) {
+    const std::optional<int64_t> step = StepOf(record);
+    if (!step.has_value() || *step >= steps) return false;
+    last = std::max(last, *step);
+    if (on_kept) on_kept(MetricsOf(record));
+    return true;
+  });
+  if (parts.kept != text || text.empty()) QUARTET_RETURN_IF_ERROR(Rewrite(name, parts.aside, parts.kept));
   return last;
+}
+
+absl::Status RunFolder::KeepWarnings(int64_t steps) {
+  const std::string name = "events.jsonl";
+  QUARTET_ASSIGN_OR_RETURN(const std::string text, ReadIfThere(absl::StrCat(path_, "/", name)));
+  const LineParts parts = SplitLines(text, [&](const nlohmann::json& event) {
+    if (!event.is_object()) return false;
+    const std::string kind = event.value("kind", "");
+    return (kind != "warning" && kind != "error") || StepOf(event).value_or(-1) < steps;
+  });
+  return parts.kept == text ? absl::OkStatus() : Rewrite(name, parts.aside, parts.kept);
 }
 
 absl::Status RunFolder::KeepEvents(int64_t steps) {

@@ -25,6 +25,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -109,9 +110,10 @@ class RunFolder {
   // What inputs.json will be (PrintRunInputs); before BeginAfter, without it there is none.
   void UseInputsText(std::string text) { inputs_ = std::move(text); }
 
-  // Goes on after the run's first `steps` steps: what the folder has of later ones (records, samples, checkpoints)
-  // moves to superseded/, as those steps are made again.
-  absl::Status BeginAfter(int64_t steps);
+  // Goes on after the run's first `steps` steps: what the folder has of later ones (records, samples, warnings,
+  // checkpoints) moves to superseded/, as those steps are made again. `on_kept` is called with each record that
+  // metrics.jsonl keeps, in their order.
+  absl::Status BeginAfter(int64_t steps, const std::function<void(const Metrics&)>& on_kept = {});
   bool has_begun() const { return metrics_ != nullptr; }
   // The last step that metrics.jsonl had at BeginAfter; -1 if none.
   int64_t last_recorded_step() const { return last_recorded_step_; }
@@ -163,7 +165,10 @@ class RunFolder {
   absl::Status ReplaceText(const std::string& name, const std::string& content);
   // Leaves the lines of `name`, one JSON object each, whose "step" is below `steps`, and returns the last of these
   // steps.
-  absl::StatusOr<int64_t> KeepSteps(const std::string& name, int64_t steps);
+  absl::StatusOr<int64_t> KeepSteps(const std::string& name, int64_t steps,
+                                    const std::function<void(const Metrics&)>& on_kept = {});
+  // Leaves of events.jsonl what is of such a step, or of the run: that it was continued, or a service replaced.
+  absl::Status KeepWarnings(int64_t steps);
   // The same of TensorBoard's files.
   absl::Status KeepEvents(int64_t steps);
 

@@ -20,6 +20,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
 #include "core/config/run_config.h"
 #include "orchestrator/testing/scratch_folder.h"
 #include "orchestrator/testing/tensorboard_reader.h"
@@ -159,6 +160,30 @@ TEST(RunFolder, KeepsTheNewestCheckpoints) {
   EXPECT_FALSE(there("step_1")) << "which nobody finishes any more";
   EXPECT_TRUE(there("step_9") && there("step_10")) << "those that are not finished do not count";
   EXPECT_TRUE(there("step_11") && there("best") && there("step_x"));
+}
+
+TEST(RunFolder, PutsAsideTheWarningsOfStepsThatAreMadeAgain) {
+  const ScratchFolder scratch;
+  const RunConfig config = ConfigIn(scratch.path() + "/run");
+  {
+    const auto folder = Begin(config);
+    ASSERT_NE(folder, nullptr);
+    for (const auto& [kind, step] : std::vector<std::pair<std::string, int64_t>>{
+             {"warning", -1}, {"warning", 1}, {"restart", 3}, {"warning", 2}, {"upgrade", 3}, {"error", 4}}) {
+      ASSERT_TRUE(folder->WriteEvent(kind, step, "orchestrator", absl::StrCat(kind, step)).ok());
+    }
+  }
+  const auto again = RunFolder::Open(config);
+  ASSERT_TRUE(again.ok() && (*again)->BeginAfter(2).ok());
+  const auto texts = [&scratch](const std::string& name) {
+    std::vector<std::string> read;
+    for (const absl::string_view line : absl::StrSplit(scratch.Read(name), '\n', absl::SkipEmpty())) {
+      read.push_back(nlohmann::json::parse(line)["text"]);
+    }
+    return read;
+  };
+  EXPECT_THAT(texts("run/events.jsonl"), testing::ElementsAre("warning-1", "warning1", "restart3", "upgrade3"));
+  EXPECT_THAT(texts("run/superseded/1/events.jsonl"), testing::ElementsAre("warning2", "error4"));
 }
 
 TEST(RunFolder, IsForOneOrchestratorAtATime) {

@@ -141,6 +141,7 @@ absl::StatusOr<RunStart> OpenRun(const RunConfig& config, const std::string& all
     start.folder->UseInputsText(PrintRunInputs(inputs));
     return start;
   }
+  start.had_begun = true;
   QUARTET_ASSIGN_OR_RETURN(start.folder, RunFolder::Open(config));
   QUARTET_ASSIGN_OR_RETURN(CheckpointSearch search, FindNewestCheckpoint(start.folder->checkpoints_path(), proceed));
   for (std::string& reason : search.passed_over) {

@@ -28,6 +28,8 @@ std::optional<RunConfig> ConfigBefore(const RunConfig& config);
 struct RunStart {
   std::unique_ptr<RunFolder> folder;
   std::optional<CheckpointRecord> resume;
+  // A run had begun in the folder. Without `resume` it had no checkpoint, and begins anew.
+  bool had_begun = false;
   // What a person should know: checkpoints that were passed over, and why; options that are others than the run's.
   std::vector<std::string> notes;
 };

@@ -131,6 +131,7 @@ absl::Status RunSession::OpenFolder(const Dataset* rows) {
   RunStart start = *std::move(opened);
   folder_ = std::move(start.folder);
   resume_ = std::move(start.resume);
+  had_begun_ = start.had_begun;
   RunConfig read = config_;
   for (const Program program : kind_.programs) ClearUnread(program, &read);
   folder_->UseConfigText(PrintRunConfig(read, options_.origins));
@@ -217,8 +218,11 @@ void RunSession::Begin(int64_t steps) {
   steps_ = steps;
   if (config_.train().save_on_sigterm()) cancellation_.PromiseToEnd();
   SayState("running", "");
-  if (resume_.has_value())
+  if (resume_.has_value()) {
     SayEvent("restart", resume_->step, absl::StrCat("the run goes on after step ", resume_->step));
+  } else if (had_begun_) {
+    SayEvent("restart", 0, "the run had no checkpoint: it begins anew");
+  }
   page_ = std::make_unique<PageWriter>(folder_->path());
   if (kind_.name == "orchestrator") {
     plan_ =

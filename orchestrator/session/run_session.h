@@ -118,6 +118,7 @@ class RunSession {
   std::unique_ptr<Tokenizer> tokenizer_;
   std::unique_ptr<RunFolder> folder_;
   std::optional<CheckpointRecord> resume_;
+  bool had_begun_ = false;  // as RunStart's
   int64_t steps_ = 0;
   std::unique_ptr<PageWriter> page_;            // null before Begin and after End
   std::unique_ptr<MonitorServer> monitor_;      // null where nothing is to be served

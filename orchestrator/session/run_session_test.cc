@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <cstdio>
+#include <filesystem>
 #include <functional>
 #include <memory>
 #include <string>
@@ -16,6 +17,7 @@
 namespace quartet {
 namespace {
 
+using ::testing::ContainsRegex;
 using ::testing::HasSubstr;
 
 // A run of fine-tuning up to its services, which run already.
@@ -101,6 +103,22 @@ TEST_F(RunSessionTest, GivesWhatAnotherTryMayMendAnotherCode) {
        {absl::UnavailableError("a disk"), absl::ResourceExhaustedError("out of memory"), absl::UnknownError("EIO")}) {
     EXPECT_EQ(Start(*Session({"run_dir=" + scratch_.path() + "/other"}), [&] { return passing; }), passing);
   }
+}
+
+TEST_F(RunSessionTest, RecordsThatARunWithoutACheckpointBeginsAnew) {
+  const auto begin = [this] {
+    const auto session = Session({"train.load_checkpoint=true"});
+    ASSERT_EQ(Start(*session), absl::OkStatus());
+    ASSERT_EQ(session->folder().BeginAfter(0), absl::OkStatus());
+    session->Begin(3);
+    ASSERT_EQ(session->folder().WriteMetrics(0, Metrics()), absl::OkStatus());
+    EXPECT_EQ(session->End(absl::InternalError("it broke")).code(), absl::StatusCode::kInternal);
+  };
+  begin();
+  EXPECT_FALSE(std::filesystem::exists(scratch_.path() + "/run/events.jsonl")) << "it is new";
+  begin();
+  EXPECT_THAT(scratch_.Read("run/events.jsonl"),
+              ContainsRegex("^[^\n]*\"kind\":\"restart\"[^\n]*begins anew[^\n]*\n$"));
 }
 
 class TemplateDateTest : public ::testing::Test {
