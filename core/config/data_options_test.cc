@@ -59,9 +59,11 @@ TEST(DataOptions, ATemplateWritesADayThatThereIs) {
   const Strings chat = {"data.apply_chat_template=true"};
   EXPECT_EQ(TemplateDate(Load(chat).data()).value(), std::nullopt);
   EXPECT_EQ(TemplateDate(Load({chat[0], "data.template_date=2024-02-29"}).data()).value(), absl::CivilDay(2024, 2, 29));
-  for (const char* date : {"2023-02-29", "29.02.2024", "2024-02-29T10:00:00", "today"}) {
+  for (const char* date : {"2023-02-29", "29.02.2024", "2024-02-29T10:00:00", "today", "2024-2-9", "2025-7-1",
+                           "0000-01-01", "1969-12-31", "99999-01-01", " 2024-02-29"}) {
     EXPECT_EQ(Error({chat[0], std::string("data.template_date=") + date}),
-              std::string("data.template_date: \"") + date + "\" is not allowed; a day such as \"2026-11-28\"");
+              std::string("data.template_date: \"") + date +
+                  "\" is not allowed; a day such as \"2026-11-28\", of the years 1970 to 9999");
   }
   EXPECT_THAT(Error({"data.template_date=2024-02-29"}), HasSubstr("data.template_date has no effect"));
 }

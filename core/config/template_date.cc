@@ -9,9 +9,12 @@ absl::StatusOr<std::optional<absl::CivilDay>> TemplateDate(const DataConfig& dat
   const std::string& text = data.template_date();
   if (text.empty()) return std::nullopt;
   absl::CivilDay day;
-  if (absl::ParseCivilTime(text, &day)) return day;
-  return absl::InvalidArgumentError(
-      absl::StrCat("data.template_date: \"", text, "\" is not allowed; a day such as \"2026-11-28\""));
+  // What the parser takes beside it ("2026-7-1", a fifth digit of the year) would be another value in run.textproto.
+  const bool is_day = absl::ParseCivilTime(text, &day) && absl::FormatCivilTime(day) == text;
+  if (is_day && day.year() >= 1970 && day.year() <= 9999) return day;
+  return absl::InvalidArgumentError(absl::StrCat("data.template_date: \"", text,
+                                                 "\" is not allowed; a day such as \"2026-11-28\", of the years 1970 "
+                                                 "to 9999"));
 }
 
 }  // namespace quartet

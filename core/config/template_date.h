@@ -9,7 +9,8 @@
 
 namespace quartet {
 
-// data.template_date; nothing where it is not set. INVALID_ARGUMENT names it where it is no day.
+// data.template_date, "YYYY-MM-DD"; nothing where it is not set. INVALID_ARGUMENT names it where it is no day of the
+// years 1970 to 9999.
 absl::StatusOr<std::optional<absl::CivilDay>> TemplateDate(const DataConfig& data);
 
 }  // namespace quartet

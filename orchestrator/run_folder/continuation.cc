@@ -40,9 +40,10 @@ constexpr std::string_view kFixed[] = {
     "preference.end_token",
     "preference.loss",
 };
-// Of data, what decides neither which prompts there are nor what they read; or, of the date, only with some templates,
-// which the hash of a checkpoint's prompts then tells.
-constexpr std::string_view kFree[] = {"data.source_key", "data.checked_rows", "data.template_date"};
+// Of data, what decides neither which prompts there are nor what they read.
+constexpr std::string_view kFree[] = {"data.source_key", "data.checked_rows"};
+// Where only one of the two says it the hash of a checkpoint's prompts tells whether they have another.
+constexpr std::string_view kDate = "data.template_date";
 // Where things are.
 constexpr std::string_view kPlaces[] = {"run_dir", "train.load_checkpoint", "train.allow_changed_run", "services."};
 
@@ -63,19 +64,20 @@ absl::StatusOr<std::vector<std::string>> ChangesOfRun(const RunConfig& before, c
   for (const auto* fields : {&old, &present}) {
     for (const auto& [path, value] : *fields) paths.insert(path);
   }
-  const auto value_in = [](const std::map<std::string, std::string>& fields, const std::string& path) {
+  const std::string nothing = "nothing";
+  const auto value_in = [&](const std::map<std::string, std::string>& fields, const std::string& path) {
     const auto found = fields.find(path);
-    return found == fields.end() ? std::string("nothing") : found->second;
+    return found == fields.end() ? nothing : found->second;
   };
   std::vector<std::string> changes, refused;
-  const auto add = [&](const std::string& path, const std::string& change) {
+  const auto add = [&](const std::string& path, const std::string& change, bool may_change = false) {
     changes.push_back(absl::StrCat(path, ": ", change));
-    if (IsOne(path, kFixed) && !IsOne(path, kFree)) refused.push_back(changes.back());
+    if (IsOne(path, kFixed) && !IsOne(path, kFree) && !may_change) refused.push_back(changes.back());
   };
   for (const std::string& path : paths) {
     const std::string was = value_in(old, path), is = value_in(present, path);
     if (was == is || IsOne(path, kPlaces)) continue;
-    add(path, absl::StrCat(was, " -> ", is));
+    add(path, absl::StrCat(was, " -> ", is), path == kDate && (was == nothing || is == nothing));
   }
   for (const ChangedInput& input : inputs) add(input.option, input.change);
   if (refused.empty() || now.train().allow_changed_run()) return changes;

@@ -42,6 +42,16 @@ TEST(Continuation, RefusesAnotherModelOrOtherDataByName) {
             HasSubstr("train.allow_changed_run=true")));
   EXPECT_THAT(changed({"data.shuffle=false", "train.max_steps=3"}),
               AllOf(HasSubstr("data.shuffle: true -> false"), Not(HasSubstr("max_steps"))));
+  const std::vector<std::string> chats = {"data.apply_chat_template=true", "data.template_date=2025-12-31"};
+  const auto on_day = [&](const std::string& date) {
+    return std::string(
+        ChangesOfRun(With(chats), With({chats[0], "data.template_date=" + date}), {}).status().message());
+  };
+  EXPECT_EQ(on_day("2025-12-31"), "");
+  EXPECT_THAT(on_day("2026-01-01"), HasSubstr("  data.template_date: \"2025-12-31\" -> \"2026-01-01\"\n"));
+  // Before it was written down.
+  EXPECT_THAT(ChangesOfRun(With({chats[0]}), With(chats), {}).value(),
+              ElementsAre("data.template_date: nothing -> \"2025-12-31\""));
   for (const char* other :
        {"seed=1", "rollout.rollout_batch_size=64", "data.prompt_data=/a.jsonl,/b.jsonl", "data.input_key=question",
         "data.apply_chat_template=true", "critic.pretrain=/models/b", "rollout.n_samples_per_prompt=2"}) {

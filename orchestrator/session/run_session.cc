@@ -107,6 +107,10 @@ absl::Status RunSession::ReadInputs(const RunKind& kind, const std::function<abs
     QUARTET_RETURN_IF_ERROR(CheckInputs(config_, kind.services, options_.launch));
     const absl::CivilDay today = absl::ToCivilDay(absl::Now(), absl::LocalTimeZone());
     QUARTET_ASSIGN_OR_RETURN(tokenizer_, LoadTokenizerOfRun(kind.model, kind.continues, today, &config_));
+    if (const std::string& date = config_.data().template_date(); !date.empty() && !tokenizer_->writes_date()) {
+      view_.Print(absl::StrCat("warning: data.template_date is ", date, ", and the chat template of ", kind.model,
+                               ".pretrain writes no date"));
+    }
     return read();
   };
   const absl::Status status = all();

@@ -121,6 +121,14 @@ TEST_F(RunSessionTest, RecordsThatARunWithoutACheckpointBeginsAnew) {
               ContainsRegex("^[^\n]*\"kind\":\"restart\"[^\n]*begins anew[^\n]*\n$"));
 }
 
+TEST_F(RunSessionTest, WarnsOfADateThatNoTemplateWrites) {
+  const std::vector<std::string> plain = {
+      "data.apply_chat_template=true", "data.template_date=2024-02-29",
+      "data.tokenizer_chat_template=" + scratch_.Write("plain.jinja", "{{ messages[0].content }}")};
+  ASSERT_EQ(Start(*Session(plain)), absl::OkStatus());
+  EXPECT_THAT(Said(), HasSubstr("warning: data.template_date is 2024-02-29, and the chat template"));
+}
+
 class TemplateDateTest : public ::testing::Test {
  protected:
   TemplateDateTest() {
