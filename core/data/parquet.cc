@@ -205,7 +205,7 @@ arrow::Status Append(const arrow::Array& array, int64_t i, std::string* out) {
 }
 
 // What Arrow says of a file that it cannot read.
-std::string Damaged(std::string_view reason) { return absl::StrCat("is damaged (", Shown(reason), ")"); }
+std::string Damaged(std::string_view reason) { return absl::StrCat("is damaged (", ShownOnOneLine(reason), ")"); }
 std::string Damaged(const std::exception& error) {
   // Sizes that are read from the file are what memory is asked for.
   if (dynamic_cast<const std::bad_alloc*>(&error) != nullptr) return "is damaged, or its rows do not fit into memory";
@@ -285,7 +285,8 @@ class ArrowReader : public ParquetReader {
           AppendText(batch->column_name(c), &row);
           row.push_back(':');
           if (const arrow::Status status = Append(*batch->column(c), i, &row); !status.ok()) {
-            return Error(absl::StrCat("column \"", batch->column_name(c), "\": ", status.message()));
+            return Error(
+                absl::StrCat("column ", Quoted(batch->column_name(c)), ": ", ShownOnOneLine(status.message())));
           }
         }
         row.push_back('}');
@@ -306,7 +307,7 @@ absl::StatusOr<std::unique_ptr<ParquetReader>> ParquetReader::Open(const std::st
   QUARTET_ASSIGN_OR_RETURN(const int fd, OpenRegularFile(path));
   try {
     auto input = arrow::io::ReadableFile::Open(fd);  // closes it
-    if (!input.ok()) return absl::UnavailableError(absl::StrCat(path, ": ", input.status().message()));
+    if (!input.ok()) return absl::UnavailableError(absl::StrCat(path, ": ", ShownOnOneLine(input.status().message())));
     // Column chunks are read a buffer at a time, not whole.
     parquet::ReaderProperties properties;
     properties.enable_buffered_stream();

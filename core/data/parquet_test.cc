@@ -104,6 +104,7 @@ TEST(Parquet, ADamagedFileIsAnErrorWhereverTheDamageIs) {
     if (status.ok()) continue;  // texts have no check sum here
     ++refused;
     EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << status;
+    EXPECT_EQ(std::string(status.message()).find('\n'), std::string::npos) << status;
   }
   EXPECT_GT(refused, 50);
   for (const size_t size : {bytes.size() - 1, bytes.size() / 2, size_t{9}}) {

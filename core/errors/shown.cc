@@ -1,7 +1,10 @@
 #include "core/errors/shown.h"
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/strings/str_split.h"
+#include "absl/strings/string_view.h"
 #include "core/base/utf8.h"
 
 namespace quartet {
@@ -28,6 +31,15 @@ std::string Escaped(std::string_view bytes, bool one_line) {
 }  // namespace
 
 std::string Shown(std::string_view text) { return Escaped(text, /*one_line=*/false); }
+
+std::string ShownOnOneLine(std::string_view text) {
+  std::string joined;
+  for (absl::string_view line : absl::StrSplit(absl::string_view(text.data(), text.size()), '\n')) {
+    line = absl::StripAsciiWhitespace(line);
+    if (!line.empty()) absl::StrAppend(&joined, joined.empty() ? "" : "; ", line);
+  }
+  return Escaped(joined, /*one_line=*/true);
+}
 
 std::string Quoted(std::string_view text, size_t most) {
   if (text.size() <= most) return absl::StrCat("\"", Escaped(text, /*one_line=*/true), "\"");

@@ -11,6 +11,10 @@ namespace quartet {
 // UTF-8 becomes U+FFFD.
 std::string Shown(std::string_view text);
 
+// The same of a text of several lines, such as a library's own message, on one: blank ones are left out, "; " stands
+// between the others.
+std::string ShownOnOneLine(std::string_view text);
+
 inline constexpr size_t kMostQuotedBytes = 200;
 
 // `text` between double quotes, on one line: line ends and tabs are escaped too. Where it has more than `most` bytes

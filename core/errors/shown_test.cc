@@ -13,6 +13,13 @@ TEST(Shown, EscapesWhatATerminalObeysAndKeepsLines) {
   EXPECT_EQ(Shown("\xff|\xc2"), "\xef\xbf\xbd|\xef\xbf\xbd");
 }
 
+TEST(Shown, PutsLinesOfALibrarysMessageBehindEachOther) {
+  EXPECT_EQ(ShownOnOneLine("Couldn't read: Invalid data\n\n  Page header failed.\r\n"),
+            "Couldn't read: Invalid data; Page header failed.");
+  EXPECT_EQ(ShownOnOneLine("one\x1b"), "one\\x1b");
+  EXPECT_EQ(ShownOnOneLine("\n"), "");
+}
+
 TEST(Shown, QuotesOnOneLineAndCutsBetweenCharacters) {
   EXPECT_EQ(Quoted("one\ntwo\t\x1b"), "\"one\\ntwo\\t\\x1b\"");
   EXPECT_EQ(Quoted(""), "\"\"");
