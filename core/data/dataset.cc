@@ -101,9 +101,13 @@ absl::Status Dataset::Take(int64_t begin, int64_t count, const Use& use) {
   for (int64_t position = begin; position < begin + count; ++position) {
     RowPlace place = order_->At(position);
     for (int64_t attempt = 1;; ++attempt) {
-      const File& file = files_[place.file];
-      QUARTET_ASSIGN_OR_RETURN(const bool used, TryUse(file, file.Row(place.row), use));
-      if (used) break;
+      File& file = files_[place.file];
+      const int64_t row = file.Row(place.row);
+      if (!file.unusable.contains(row)) {
+        QUARTET_ASSIGN_OR_RETURN(const bool used, TryUse(file, row, use));
+        if (used) break;
+        file.unusable.insert(row);
+      }
       if (attempt > kAttempts) {
         return absl::InvalidArgumentError(absl::StrCat(options_.option, ": ", file.rows->file().path, ": none of ",
                                                        attempt, " rows drawn from it can be used"));

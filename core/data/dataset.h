@@ -6,6 +6,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <unordered_set>
 #include <utility>
 #include <vector>
 
@@ -30,7 +31,8 @@ struct DatasetOptions {
   bool drop_malformed = false;
 };
 
-// What was left out so far: of rows that are checked at the start each once, of others each time that one was drawn.
+// The rows that were left out so far, each once: all that cannot be used of those that are checked at the start, of
+// others those that were drawn.
 struct LeftOut {
   int64_t overlong = 0;
   int64_t malformed = 0;
@@ -45,7 +47,8 @@ using RowProgress = std::function<absl::Status(int64_t done, int64_t all)>;
 // one of its file then, drawn by position and seed. So each position has its row, whatever came before: a run goes on
 // anywhere.
 //
-// Memory: 8 bytes a row, and a row more for each that is left out at the start. One thread.
+// Memory: 8 bytes a row, and a row more for each that is left out at the start, some for each that is later. One
+// thread.
 class Dataset {
  public:
   // Makes of a row what it is for. OUT_OF_RANGE: it is too long. INVALID_ARGUMENT: it is not well-formed. Both are left
@@ -76,7 +79,8 @@ class Dataset {
 
   struct File {
     std::unique_ptr<RowFile> rows;
-    std::vector<int64_t> dropped;  // ascending
+    std::vector<int64_t> dropped;          // when it was opened; ascending
+    std::unordered_set<int64_t> unusable;  // found out when they were drawn
     int64_t size() const { return rows->rows() - static_cast<int64_t>(dropped.size()); }
     // The row that has `index` rows in use before it.
     int64_t Row(int64_t index) const;
