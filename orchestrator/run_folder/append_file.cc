@@ -34,7 +34,7 @@ absl::StatusOr<std::unique_ptr<AppendFile>> AppendFile::Create(const std::string
 }
 
 absl::StatusOr<std::unique_ptr<AppendFile>> AppendFile::Open(const std::string& path) {
-  const int fd = open(path.c_str(), O_WRONLY | O_CLOEXEC);
+  const int fd = open(path.c_str(), O_WRONLY | O_CLOEXEC | O_NONBLOCK);  // NONBLOCK: a pipe must not hang us
   if (fd < 0) return SystemError(errno, absl::StrCat("cannot open ", path));
   const off_t size = lseek(fd, 0, SEEK_END);
   if (size < 0) {

@@ -5,6 +5,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
+
 #include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
@@ -29,7 +31,7 @@ absl::Status FileTail::Read(std::string* lines) {
     began_anew_ = read_ > 0;
     device_ = now.st_dev;
     inode_ = now.st_ino;
-    read_ = 0;
+    read_ = std::max<int64_t>(0, now.st_size - most_);
   }
   lines->resize(static_cast<size_t>(now.st_size - read_));
   size_t got = 0;

@@ -9,6 +9,7 @@
 #include <string>
 
 #include "core/base/files.h"
+#include "orchestrator/run_folder/append_file.h"
 #include "orchestrator/testing/scratch_folder.h"
 
 namespace quartet {
@@ -60,10 +61,24 @@ TEST_F(FileTailTest, BeginsAnewWhereTheFileIsShorterOrGone) {
   EXPECT_TRUE(tail_.began_anew());
 }
 
+TEST_F(FileTailTest, BeginsAtTheEndOfAFileOfWhichNoMoreIsAskedFor) {
+  FileTail last(path_, 9);
+  std::string lines;
+  Append("one\ntwo\nthree\n");
+  ASSERT_TRUE(last.Read(&lines).ok());
+  EXPECT_EQ(lines, "wo\nthree\n");
+  Append("four and five\n");
+  ASSERT_TRUE(last.Read(&lines).ok());
+  EXPECT_EQ(lines, "four and five\n");
+}
+
 TEST_F(FileTailTest, SaysWhatIsNoFile) {
   ASSERT_EQ(mkfifo(path_.c_str(), 0600), 0);
   std::string lines;
   EXPECT_THAT(std::string(tail_.Read(&lines).message()), ::testing::EndsWith("records is not a regular file"));
+  // Nor is it waited for where it is to be written.
+  EXPECT_THAT(std::string(AppendFile::Open(path_).status().message()),
+              ::testing::HasSubstr("cannot open " + path_ + ": "));
 }
 
 }  // namespace

@@ -27,7 +27,8 @@ std::string FirstLine(int fd) {
 }  // namespace
 
 std::optional<std::string> RunLock::HolderOf(const std::string& run_dir) {
-  const int fd = open(absl::StrCat(run_dir, "/", kRunLockName).c_str(), O_RDONLY | O_CLOEXEC);
+  // NONBLOCK: a pipe of that name must not hang us.
+  const int fd = open(absl::StrCat(run_dir, "/", kRunLockName).c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
   if (fd < 0 && errno == EACCES) return "not known: the run is of another user";
   if (fd < 0) return std::nullopt;
   std::optional<std::string> holder;

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <fstream>
 #include <map>
 #include <memory>
 #include <thread>
@@ -21,6 +20,7 @@
 #include "nlohmann/json.hpp"
 #include "orchestrator/clients/cancellation.h"
 #include "orchestrator/clients/service_clients.h"
+#include "orchestrator/run_folder/file_tail.h"
 #include "orchestrator/run_folder/phase_file.h"
 #include "orchestrator/run_folder/record_fields.h"
 #include "orchestrator/run_folder/run_events.h"
@@ -38,31 +38,19 @@ constexpr int64_t kTail = 256 << 10;
 
 absl::Time TimeOf(double unix_seconds) { return absl::UnixEpoch() + absl::Seconds(unix_seconds); }
 
-std::vector<Json> RecordsAtTheEndOf(const std::string& path) {
-  std::vector<Json> records;
-  std::ifstream file(path, std::ios::binary | std::ios::ate);
-  if (!file) return records;
-  const auto size = static_cast<int64_t>(file.tellg());
-  const int64_t from = std::max<int64_t>(0, size - kTail);
-  std::string text(static_cast<size_t>(size - from), '\0');
-  file.seekg(from);
-  file.read(text.data(), size - from);
-  for (const absl::string_view line : absl::StrSplit(text, '\n', absl::SkipEmpty())) {
-    Json record = Json::parse(line, nullptr, /*allow_exceptions=*/false);
-    if (record.is_object()) records.push_back(std::move(record));
-  }
-  return records;
-}
-
-void ReadSteps(RunStatus* status) {
-  const std::vector<Json> records = RecordsAtTheEndOf(status->run_dir + "/metrics.jsonl");
-  if (records.empty()) return;
+absl::Status ReadSteps(RunStatus* status) {
+  FileTail metrics(status->run_dir + "/metrics.jsonl", kTail);
+  std::string lines;
+  QUARTET_RETURN_IF_ERROR(metrics.Read(&lines));
+  const std::vector<Json> records = Records(lines);
+  if (records.empty()) return absl::OkStatus();
   status->steps_done = static_cast<int64_t>(NumberIn(records.back(), "step", 0)) + 1;
   status->last_step = TimeOf(NumberIn(records.back(), "time/unix", 0));
   const size_t latest = std::min(kLatest, records.size());
   for (size_t i = records.size() - latest; i < records.size(); ++i) {
     status->mean_step += absl::Seconds(NumberIn(records[i], "time/step", 0)) / static_cast<double>(latest);
   }
+  return absl::OkStatus();
 }
 
 absl::Status ReadEvents(RunStatus* status) {
@@ -155,7 +143,7 @@ absl::StatusOr<RunStatus> ReadRunStatus(const std::string& run_dir) {
     status.phase = phase->phase;
     status.phase_since = phase->since;
   }
-  ReadSteps(&status);
+  QUARTET_RETURN_IF_ERROR(ReadSteps(&status));
   QUARTET_RETURN_IF_ERROR(ReadEvents(&status));
   QUARTET_ASSIGN_OR_RETURN(const auto checkpoints, ListCheckpoints(run_dir + "/checkpoints"));
   const auto newest = std::find_if(checkpoints.begin(), checkpoints.end(),

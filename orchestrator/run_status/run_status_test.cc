@@ -2,6 +2,8 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include <filesystem>
 #include <memory>
@@ -133,6 +135,14 @@ TEST_F(RunStatusTest, IsReadWithoutChangingTheFolder) {
   const auto before = scratch_.Contents();
   Read();
   EXPECT_EQ(scratch_.Contents(), before);
+}
+
+TEST_F(RunStatusTest, DoesNotWaitForAPipeInPlaceOfAFile) {
+  StartRun();
+  const std::string path = config_.run_dir() + "/metrics.jsonl";
+  ASSERT_EQ(unlink(path.c_str()), 0);
+  ASSERT_EQ(mkfifo(path.c_str(), 0600), 0);
+  EXPECT_EQ(ReadRunStatus(config_.run_dir()).status(), absl::InvalidArgumentError(path + " is not a regular file"));
 }
 
 TEST_F(RunStatusTest, OfAFolderWithoutARunIsNotFound) {
