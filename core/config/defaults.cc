@@ -104,7 +104,7 @@ void FillAlgorithm(int generate_max_len, AlgorithmConfig* a) {
       std::string(estimator.loss_aggregation.empty() ? loss.loss_aggregation : estimator.loss_aggregation));
   QUARTET_DEFAULT(a, loss_constant, generate_max_len);
   // The share that the buffer has in DAPO.
-  QUARTET_DEFAULT(a, overlong_buffer_len, a->has_overlong_penalty_factor() ? std::max(1, generate_max_len / 5) : 0);
+  QUARTET_DEFAULT(a, overlong_buffer_len, a->overlong_penalty_factor() != 0 ? std::max(1, generate_max_len / 5) : 0);
   QUARTET_DEFAULT(a, overlong_penalty_factor, 1);
   KlConfig* k = a->mutable_kl();
   QUARTET_DEFAULT_TEXT(k, kl_estimator, k->use_kl_loss() ? "k3" : "k1");

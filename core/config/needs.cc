@@ -166,7 +166,11 @@ std::vector<Need> MakeNeeds() {
       {"algorithm.dynamic_sampling.range_high", HasRange, ByFilter},
       {"algorithm.dynamic_sampling.max_num_gen_batches", [](const RunConfig& c) { return FilterIn(c) != "none"; },
        ByFilter},
-      {"algorithm.overlong_penalty_factor", [](const RunConfig& c) { return c.algorithm().overlong_buffer_len() != 0; },
+      // A factor of 0 says the same as no buffer.
+      {"algorithm.overlong_penalty_factor",
+       [](const RunConfig& c) {
+         return c.algorithm().overlong_buffer_len() != 0 || c.algorithm().overlong_penalty_factor() == 0;
+       },
        Says("algorithm.overlong_buffer_len is 0")},
 
       {"data.tools_key", HasChatTemplate, Says("data.apply_chat_template is false")},

@@ -199,6 +199,7 @@ TEST(RunConfig, GivesTheOverlongPenaltyDaposShareOfTheLength) {
   };
   EXPECT_EQ(buffer({}), 0);
   EXPECT_EQ(buffer({"algorithm.overlong_penalty_factor=1"}), 4096);
+  EXPECT_EQ(buffer({"algorithm.overlong_penalty_factor=0"}), 0);
   EXPECT_EQ(buffer({"algorithm.overlong_penalty_factor=1", "algorithm.overlong_buffer_len=200"}), 200);
   EXPECT_EQ(LoadRunConfig("", {"algorithm.overlong_buffer_len=200"}, "").value().algorithm().overlong_penalty_factor(),
             1);
