@@ -197,9 +197,11 @@ class RolloutService final : public RankService,
   // Does `work` under the rules of CallIdentity, so that a repeat gets the stored reply.
   template <typename Request, typename Reply>
   grpc::Status Once(const Request& request, Reply* reply, absl::FunctionRef<absl::Status()> work) {
-    const std::string call(absl::StripSuffix(Request::descriptor()->name(), "Request"));
-    if (const absl::Status status = face_.CheckReady(call); !status.ok()) return ToGrpc(status);
-    return ToGrpc([&] { return guard_.DoOnce(request.identity(), reply, work); });
+    return ToGrpc([&]() -> absl::Status {
+      const std::string call(absl::StripSuffix(Request::descriptor()->name(), "Request"));
+      QUARTET_RETURN_IF_ERROR(face_.CheckReady(call));
+      return guard_.DoOnce(request.identity(), reply, work);
+    });
   }
 
   absl::StatusOr<std::vector<RolloutRankInfo>> AskRanks(const Deadline& deadline) {

@@ -92,13 +92,15 @@ class PreflightService final : public RankService, public Preflight::Service {
   }
   grpc::Status Pull(grpc::ServerContext* /*context*/, const PullRequest* request,
                     grpc::ServerWriter<PullChunk>* writer) override {
-    if (absl::Status wrong = CheckBytes(request->bytes()); !wrong.ok()) return ToGrpc(wrong);
-    PullChunk chunk;
-    for (int64_t left = request->bytes(); left > 0; left -= static_cast<int64_t>(chunk.data().size())) {
-      chunk.mutable_data()->resize(std::min<size_t>(kChunk, static_cast<size_t>(left)));
-      if (!writer->Write(chunk)) break;
-    }
-    return grpc::Status::OK;
+    return ToGrpc([&]() -> absl::Status {
+      QUARTET_RETURN_IF_ERROR(CheckBytes(request->bytes()));
+      PullChunk chunk;
+      for (int64_t left = request->bytes(); left > 0; left -= static_cast<int64_t>(chunk.data().size())) {
+        chunk.mutable_data()->resize(std::min<size_t>(kChunk, static_cast<size_t>(left)));
+        if (!writer->Write(chunk)) break;
+      }
+      return absl::OkStatus();
+    });
   }
 
  private:

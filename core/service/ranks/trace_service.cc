@@ -52,8 +52,10 @@ TraceService::TraceService(const RankContext& context, RankGroup& group) : group
 }
 
 grpc::Status TraceService::Start(grpc::ServerContext* context, const StartTraceRequest* request, StartTraceReply*) {
-  const std::vector<RankInput> inputs(group_.world_size(), {.header = request->SerializeAsString(), .items = {}});
-  return ToGrpc([&] { return group_.Run(kStart, inputs, DeadlineOf(*context)).status(); });
+  return ToGrpc([&] {
+    const std::vector<RankInput> inputs(group_.world_size(), {.header = request->SerializeAsString(), .items = {}});
+    return group_.Run(kStart, inputs, DeadlineOf(*context)).status();
+  });
 }
 
 grpc::Status TraceService::Take(grpc::ServerContext* context, const TakeTraceRequest*,

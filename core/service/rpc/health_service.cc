@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "absl/cleanup/cleanup.h"
+#include "core/service/rpc/status_conversion.h"
 
 namespace quartet {
 
@@ -58,17 +59,24 @@ HealthCheckResponse::ServingStatus HealthService::Status() const {
 
 grpc::Status HealthService::Check(grpc::ServerContext*, const HealthCheckRequest* request,
                                   HealthCheckResponse* response) {
-  if (names_.count(request->service()) == 0) {
-    return grpc::Status(grpc::StatusCode::NOT_FOUND, "no service of the name '" + request->service() + "'");
-  }
-  std::lock_guard<std::mutex> lock(mutex_);
-  response->set_status(Status());
-  return grpc::Status::OK;
+  return ToGrpc([&]() -> absl::Status {
+    if (names_.count(request->service()) == 0) {
+      return absl::NotFoundError("no service of the name '" + request->service() + "'");
+    }
+    const std::lock_guard lock(mutex_);
+    response->set_status(Status());
+    return absl::OkStatus();
+  });
 }
 
 grpc::Status HealthService::Watch(grpc::ServerContext* context, const HealthCheckRequest* request,
                                   grpc::ServerWriter<HealthCheckResponse>* writer) {
-  const bool known = names_.count(request->service()) > 0;
+  return ToGrpc([&] { return DoWatch(context, *request, writer); });
+}
+
+grpc::Status HealthService::DoWatch(grpc::ServerContext* context, const HealthCheckRequest& request,
+                                    grpc::ServerWriter<HealthCheckResponse>* writer) {
+  const bool known = names_.count(request.service()) > 0;
   HealthCheckResponse response;
   response.set_status(HealthCheckResponse::UNKNOWN);
   std::unique_lock<std::mutex> lock(mutex_);

@@ -36,6 +36,8 @@ class HealthService final : public grpc::health::v1::Health::Service {
                      grpc::ServerWriter<grpc::health::v1::HealthCheckResponse>* writer) override;
 
  private:
+  grpc::Status DoWatch(grpc::ServerContext* context, const grpc::health::v1::HealthCheckRequest& request,
+                       grpc::ServerWriter<grpc::health::v1::HealthCheckResponse>* writer);
   // Under the lock, after a change of serving_ or watchers_.
   void CountUnwatched();
   grpc::health::v1::HealthCheckResponse::ServingStatus Status() const;

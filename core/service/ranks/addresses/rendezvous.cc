@@ -159,40 +159,45 @@ absl::StatusOr<bool> GatedStore::Delete(const std::string& key) {
 
 grpc::Status RendezvousService::Set(grpc::ServerContext*, const RendezvousSetRequest* request,
                                     RendezvousSetReply* reply) {
-  if (request->has_expected()) {
-    absl::StatusOr<std::string> value = store_->CompareSet(request->key(), request->expected(), request->value());
-    if (!value.ok()) return ToGrpc(value.status());
-    reply->set_value(*value);
-    return grpc::Status::OK;
-  }
-  reply->set_value(request->value());
-  return ToGrpc(store_->Set(request->key(), request->value()));
+  return ToGrpc([&]() -> absl::Status {
+    if (!request->has_expected()) {
+      reply->set_value(request->value());
+      return store_->Set(request->key(), request->value());
+    }
+    QUARTET_ASSIGN_OR_RETURN(*reply->mutable_value(),
+                             store_->CompareSet(request->key(), request->expected(), request->value()));
+    return absl::OkStatus();
+  });
 }
 
 grpc::Status RendezvousService::Wait(grpc::ServerContext* context, const RendezvousWaitRequest* request,
                                      RendezvousWaitReply* reply) {
-  absl::StatusOr<std::vector<std::string>> values = WaitInSlices(
-      store_, {request->keys().begin(), request->keys().end()},
-      absl::Milliseconds(std::max<int64_t>(request->timeout_ms(), 0)), [context] { return context->IsCancelled(); });
-  if (!values.ok()) return ToGrpc(values.status());
-  for (const std::string& value : *values) reply->add_values(value);
-  return grpc::Status::OK;
+  return ToGrpc([&]() -> absl::Status {
+    QUARTET_ASSIGN_OR_RETURN(const std::vector<std::string> values,
+                             WaitInSlices(store_, {request->keys().begin(), request->keys().end()},
+                                          absl::Milliseconds(std::max<int64_t>(request->timeout_ms(), 0)),
+                                          [context] { return context->IsCancelled(); }));
+    reply->mutable_values()->Add(values.begin(), values.end());
+    return absl::OkStatus();
+  });
 }
 
 grpc::Status RendezvousService::Add(grpc::ServerContext*, const RendezvousAddRequest* request,
                                     RendezvousAddReply* reply) {
-  absl::StatusOr<int64_t> sum = store_->Add(request->key(), request->amount());
-  if (!sum.ok()) return ToGrpc(sum.status());
-  reply->set_sum(*sum);
-  return grpc::Status::OK;
+  return ToGrpc([&]() -> absl::Status {
+    QUARTET_ASSIGN_OR_RETURN(const int64_t sum, store_->Add(request->key(), request->amount()));
+    reply->set_sum(sum);
+    return absl::OkStatus();
+  });
 }
 
 grpc::Status RendezvousService::Delete(grpc::ServerContext*, const RendezvousDeleteRequest* request,
                                        RendezvousDeleteReply* reply) {
-  absl::StatusOr<bool> deleted = store_->Delete(request->key());
-  if (!deleted.ok()) return ToGrpc(deleted.status());
-  reply->set_deleted(*deleted);
-  return grpc::Status::OK;
+  return ToGrpc([&]() -> absl::Status {
+    QUARTET_ASSIGN_OR_RETURN(const bool deleted, store_->Delete(request->key()));
+    reply->set_deleted(deleted);
+    return absl::OkStatus();
+  });
 }
 
 std::unique_ptr<KeyValueStore> MakeRemoteStore(std::shared_ptr<grpc::Channel> channel) {
