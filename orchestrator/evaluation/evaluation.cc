@@ -251,6 +251,18 @@ void AddEvaluationMetrics(const EvaluationResult& result, Metrics* metrics) {
   }
 }
 
+absl::Status CheckSetByFlags(const ValueOrigins& origins, bool has_model) {
+  const auto check = [&origins](const std::string& field, const std::string& flag) {
+    const auto set = origins.find(field);
+    if (set == origins.end() || set->second != "--set") return absl::OkStatus();
+    return absl::InvalidArgumentError(absl::StrCat("--set=", field, " has no effect: ", flag, "; leave it out"));
+  };
+  QUARTET_RETURN_IF_ERROR(check("run_dir", "--output says where results go"));
+  if (!has_model) return absl::OkStatus();
+  QUARTET_RETURN_IF_ERROR(check("rollout.pretrain", "--model says what is evaluated"));
+  return check("actor.pretrain", "the tokenizer is that of --model");
+}
+
 absl::Status EvaluateModel(int64_t step, RunSession session) {
   RunConfig& config = session.config();
   TerminalView& view = session.view();

@@ -8,6 +8,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "core/config/run_config.h"
 #include "core/tokenizer/tokenizer.h"
 #include "orchestrator/clients/service_clients.h"
 #include "orchestrator/data/prompts.h"
@@ -69,6 +70,11 @@ void AddEvaluationMetrics(const EvaluationResult& result, Metrics* metrics);
 
 // The services that an evaluation drives.
 inline const std::vector<std::string> kEvaluationServices = {"rollout", "scorer"};
+
+// INVALID_ARGUMENT names a field that --set gives, of which a flag of `evaluate` has the say: --output has it of
+// run_dir,
+// --model, where it is given, of which model is evaluated.
+absl::Status CheckSetByFlags(const ValueOrigins& origins, bool has_model);
 
 // Evaluates the model rollout.pretrain on the sets of eval, with rollout and scorer alone; `step` is that after which
 // it was trained (-1: none). run_dir keeps what a run's would of it, and answers_<set>.jsonl: of each prompt its text,
