@@ -129,38 +129,55 @@ TEST(SlurmJobScript, KillsWhatAnEarlierStartHasLeft) {
   EXPECT_FALSE(other->Poll().has_value()) << "it is another run's";
 }
 
-// As Ray's driver does (deploy/ray/launch_test.py).
-TEST(SlurmJobScript, IsQueuedAgainAfterSigtermAndFailuresWhateverTheRunWasAt) {
-  // Of an orchestrator that ends so: what the script does at last.
-  const auto end_of = [](const std::string& orchestrator) {
-    const ScratchFolder scratch;
-    scratch.Write("run/logs/scorer.log", "");
-    scratch.Write("run/launch/run.textproto", "");
-    const std::string script = absl::StrCat("say() { echo \"$*\"; touch said; }\ncd ", scratch.path(), R"(
+// What the script does at last with an orchestrator that does and ends so, once the scorer has started and `more` was
+// done.
+std::string EndOf(const std::string& orchestrator, const std::string& more = ":") {
+  const ScratchFolder scratch;
+  scratch.Write("run/logs/scorer.log", "");
+  scratch.Write("run/launch/run.textproto", "");
+  const std::string script = absl::StrCat("say() { echo \"$*\"; touch said; }\ncd ", scratch.path(), R"(
         run_dir=$PWD/run requests=$PWD SLURM_JOB_ID=17 check=off program=ppo programs=. config=c where=() max_restarts=3
         services=(scorer)
         declare -A steps
         programs_of() { echo .; }
-        start_scorer() { until [ -e stopped ]; do sleep 0.05; done & steps[scorer]=$!; }
+        start_scorer() { until [ -e stopped ]; do sleep 0.05; done & steps[scorer]=$!; )",
+                                          more, R"(; }
         scancel() { touch stopped; }
         squeue() { echo RUNNING; }
         scontrol() { echo "scontrol $*"; }
-        on_orchestrator() { exec bash -c ')",
-                                            orchestrator, "'; }\n", kEnd);
-    const auto said = RunInShell("bash " + scratch.Write("script", script), absl::InfiniteDuration());
-    return said.ok() ? absl::StrCat(said->output, "; ", said->end.Describe()) : said.status().ToString();
-  };
+        on_orchestrator() {
+          if [ "$1" = ears ]; then exec "${@:2}"; fi
+          exec "${@:2:4}" bash -c ')",
+                                          orchestrator, "'; }\n", kEnd);
+  const auto said = RunInShell("bash " + scratch.Write("script", script), absl::InfiniteDuration());
+  return said.ok() ? absl::StrCat(said->output, "; ", said->end.Describe()) : said.status().ToString();
+}
+
+TEST(SlurmJobScript, HearsSigtermThatComesBeforeTheOrchestrator) {
+  // As Slurm sends it, to each step that is there. The orchestrator would go on until it is told.
+  EXPECT_THAT(
+      EndOf("until [ -e stopped ]; do sleep 0.05; done", "kill -TERM $ears"),
+      AllOf(HasSubstr("SIGTERM has come before the orchestrator's step\n"), HasSubstr("asked to end: queued again"),
+            HasSubstr("scontrol requeue 17\n"), HasSubstr("ends with exit code 143")));
+  // The one that waited for it has ended by then.
+  EXPECT_EQ(EndOf("until [ -e stopped ]; do kill -0 $(<ears) 2>/dev/null || exit 0; sleep 0.05; done; exit 1",
+                  "echo $ears >ears"),
+            "ends with exit code 0; exit code 0");
+}
+
+// As Ray's driver does (deploy/ray/launch_test.py).
+TEST(SlurmJobScript, IsQueuedAgainAfterSigtermAndFailuresWhateverTheRunWasAt) {
   for (const std::string failed : {"exit 1", "kill -KILL $$"}) {
-    EXPECT_THAT(end_of(failed), HasSubstr("failed: queued again, to go on after its newest checkpoint, none\n"
-                                          "scontrol requeue 17\n"))
+    EXPECT_THAT(EndOf(failed), HasSubstr("failed: queued again, to go on after its newest checkpoint, none\n"
+                                         "scontrol requeue 17\n"))
         << failed;
   }
-  EXPECT_THAT(end_of("exit 143"), AllOf(HasSubstr("asked to end: queued again"), HasSubstr("scontrol requeue 17\n")));
+  EXPECT_THAT(EndOf("exit 143"), AllOf(HasSubstr("asked to end: queued again"), HasSubstr("scontrol requeue 17\n")));
   for (const int code : {0, 2, 130}) {
-    EXPECT_EQ(end_of(absl::StrCat("exit ", code)), absl::StrCat("ends with exit code ", code, "; exit code ", code));
+    EXPECT_EQ(EndOf(absl::StrCat("exit ", code)), absl::StrCat("ends with exit code ", code, "; exit code ", code));
   }
   // The service ends before it, and then it says that its configuration is wrong.
-  EXPECT_THAT(end_of("touch stopped; until [ -e said ]; do sleep 0.05; done; exit 2"),
+  EXPECT_THAT(EndOf("touch stopped; until [ -e said ]; do sleep 0.05; done; exit 2"),
               AllOf(HasSubstr("the step of the scorer has ended"), HasSubstr("ends with exit code 2; exit code 2"),
                     Not(HasSubstr("queued again"))));
 }

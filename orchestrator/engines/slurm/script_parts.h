@@ -8,7 +8,7 @@ restart=${SLURM_RESTART_COUNT:-0}
 say() { echo "$(date '+%F %T') slurm: $*"; }
 say "job $SLURM_JOB_ID on $(hostname), start $((restart + 1))"
 export CUDA_DEVICE_ORDER=PCI_BUS_ID
-# SIGTERM is for the orchestrator, which gets it, too, and makes a checkpoint.
+# SIGTERM is for the orchestrator, whose step gets it, too, and makes a checkpoint.
 trap '' TERM
 # The cores of the job's nodes, which srun of older versions takes for those of each rank.
 unset SLURM_CPUS_PER_TASK
@@ -44,7 +44,7 @@ own "$requests" && chmod 700 "$requests" || {
   say "$requests is no folder of this run's user alone, and whoever may write there decides what it runs; remove it"
   exit 2
 }
-rm -f "$requests"/request "$requests"/*.ended
+rm -f "$requests"/request "$requests"/*.ended "$requests/started"
 programs_of() { own "$requests/$1.programs" && cat "$requests/$1.programs" 2>/dev/null || echo "$programs"; }
 jobs=$SLURM_JOB_ID
 for id in "${!SLURM_JOB_ID_HET_GROUP_@}"; do jobs+=,${!id}; done
@@ -89,6 +89,28 @@ take_request() {
 // Before it: `services` has their names, and `on_orchestrator NAME PROGRAM ARGUMENTS...` becomes a step where the
 // orchestrator is to run.
 inline constexpr char kEnd[] = R"sh(
+# Of a job that is preempted or near its time limit, Slurm sends SIGTERM to the steps alone. One that does nothing else
+# hears it until the orchestrator's step has started, which hears it for itself.
+on_orchestrator ears sleep infinity &>/dev/null &
+ears=$!
+end_ears() {
+  [ -n "$ears" ] || return 0
+  kill "$ears" 2>/dev/null  # srun ends its step then
+  wait "$ears"
+  ears=
+} 2>/dev/null
+asked_to_end() {
+  [ -n "$ears" ] || return 1
+  if kill -0 "$ears" 2>/dev/null; then
+    [ ! -e "$requests/started" ] || end_ears
+    return 1
+  fi
+  wait "$ears"
+  local code=$?
+  ears=
+  [ $code = 143 ]
+}
+
 # Hosts and links, by services without models.
 check_hosts() {
   local code=1 name left=0
@@ -123,7 +145,8 @@ run() {
   for name in "${services[@]}"; do "start_$name" "$(programs_of "$name")"; done
   local main=$program
   [ "$main" != ppo ] || main=orchestrator
-  on_orchestrator orchestrator "$programs/orchestrator/$main" --config="$config" "${where[@]}" &
+  on_orchestrator orchestrator bash -c 'echo >"$0"; exec "$@"' "$requests/started" \
+    "$programs/orchestrator/$main" --config="$config" "${where[@]}" &
   orchestrator=$!
   # The first to end ends all, but for a service that is tried in place of another.
   while [ -z "$ended" ]; do
@@ -137,8 +160,12 @@ run() {
       unset "steps[$name]"
     done
     [ ! -e "$requests/request" ] || take_request
+    ! asked_to_end || ended=SIGTERM
   done
-  if [ "$ended" != orchestrator ]; then
+  end_ears
+  if [ "$ended" = SIGTERM ]; then
+    say "SIGTERM has come before the orchestrator's step"
+  elif [ "$ended" != orchestrator ]; then
     say "the step of the $ended has ended; the end of $run_dir/logs/$ended.log:"
     tail -n 20 "$run_dir/logs/$ended.log"
     for _ in {1..20}; do kill -0 "$orchestrator" 2>/dev/null || break; sleep 1; done
@@ -148,15 +175,21 @@ run() {
   kill "${steps[@]}" "$orchestrator" 2>/dev/null  # srun ends its step then
   wait "$orchestrator"
   local code=$?
-  # What is wrong with the configuration is so whoever was the first to end.
-  [ "$ended" = orchestrator ] || [ $code = 2 ] || code=1
+  case $ended in
+    orchestrator) ;;
+    SIGTERM) code=143 ;;
+    # What is wrong with the configuration is so whoever was the first to end.
+    *) [ $code = 2 ] || code=1 ;;
+  esac
   return $code
 }
 
 code=0
 [ "$check" = off ] || check_hosts || code=$?
-[ "$check" != only ] || exit $code
+[ $code != 0 ] || ! asked_to_end || code=143
+[ "$check" != only ] || { end_ears; exit $code; }
 [ $code != 0 ] || run || code=$?
+end_ears
 
 # What was asked to end by SIGTERM (143), whatever it was at, goes on after its checkpoint, unless the job is cancelled; what
 # failed does, while that helps. A wrong configuration stays wrong.
