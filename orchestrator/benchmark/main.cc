@@ -5,7 +5,6 @@
 #include <cstdio>
 #include <cstdlib>
 #include <fstream>
-#include <iterator>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <string>
@@ -19,7 +18,7 @@
 #include "core/config/run_config.h"
 #include "core/model/model_config.h"
 #include "core/model/model_work.h"
-#include "core/tokenizer/tokenizer.h"
+#include "orchestrator/benchmark/prompt_texts.h"
 #include "orchestrator/launch/service_launcher.h"
 #include "orchestrator/loop/train.h"
 #include "orchestrator/session/run_program.h"
@@ -63,31 +62,6 @@ CommandLine BenchmarkCommandLine(Options* options) {
                 {"set", "PATH=VALUE", "Overrides one field of the configuration. May be repeated.",
                  Texts(&options->overrides)}},
       .after = "\n"};
-}
-
-// JSONL of `count` prompts that begin with different tokens and have exactly so many.
-absl::Status WritePrompts(const Tokenizer& tokenizer, int count, int tokens, const std::string& path) {
-  static constexpr const char* kWords[] = {" the", " a",  " of",  " and", " to",  " in",   " is",  " that",
-                                           " for", " it", " was", " on",  " are", " with", " his", " they"};
-  const auto length = [&](const std::string& text) -> absl::StatusOr<int> {
-    QUARTET_ASSIGN_OR_RETURN(const std::vector<int32_t> ids, tokenizer.Encode(text, /*add_special_tokens=*/true));
-    return static_cast<int>(ids.size());
-  };
-  std::string rows;
-  for (int i = 0; i < count; ++i) {
-    std::string text = std::to_string(i);
-    QUARTET_ASSIGN_OR_RETURN(int now, length(text));
-    for (int word = i; now < tokens; ++word) {
-      text += kWords[static_cast<size_t>(word) * 7 % std::size(kWords)];
-      QUARTET_ASSIGN_OR_RETURN(now, length(text));
-    }
-    if (now != tokens) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("--prompt_tokens is ", tokens, "; this tokenizer's shortest are ", now, " tokens"));
-    }
-    rows += json{{"prompt", text}}.dump() + "\n";
-  }
-  return AtomicWriteFile(path, rows);
 }
 
 std::vector<std::string> Settings(const Options& options, const std::string& prompts) {
@@ -237,7 +211,12 @@ absl::StatusOr<json> Measure(const Options& options, TerminalView& view, Cancell
   QUARTET_ASSIGN_OR_RETURN(config, LoadRunConfig(sources, "", ServiceLauncher::Defaults(PpoServices(config))));
   QUARTET_ASSIGN_OR_RETURN(const auto tokenizer, LoadTokenizer(config, "actor"));
   QUARTET_RETURN_IF_ERROR(MakeDirs(options.run_dir + "/start"));
-  QUARTET_RETURN_IF_ERROR(WritePrompts(*tokenizer, options.prompts * options.steps, options.prompt_tokens, prompts));
+  QUARTET_ASSIGN_OR_RETURN(
+      const std::vector<std::string> texts,
+      Prefixed("--prompt_tokens", PromptTexts(*tokenizer, options.prompts * options.steps, options.prompt_tokens)));
+  std::string rows;
+  for (const std::string& text : texts) rows += json{{"prompt", text}}.dump() + "\n";
+  QUARTET_RETURN_IF_ERROR(AtomicWriteFile(prompts, rows));
 
   const std::string& dtype = config.actor().dtype();
   QUARTET_ASSIGN_OR_RETURN(const Rates rates,
