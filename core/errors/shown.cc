@@ -1,5 +1,7 @@
 #include "core/errors/shown.h"
 
+#include <algorithm>
+
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
@@ -28,6 +30,14 @@ std::string Escaped(std::string_view bytes, bool one_line) {
   return shown;
 }
 
+std::string CutBetween(absl::string_view quote, std::string_view text, size_t most) {
+  size_t end = std::min(text.size(), most);
+  while (end > 0 && end < text.size() && (static_cast<unsigned char>(text[end]) & 0xc0) == 0x80) --end;
+  std::string shown = absl::StrCat(quote, Escaped(text.substr(0, end), /*one_line=*/true), quote);
+  if (end < text.size()) absl::StrAppend(&shown, "... (", text.size(), " bytes)");
+  return shown;
+}
+
 }  // namespace
 
 std::string Shown(std::string_view text) { return Escaped(text, /*one_line=*/false); }
@@ -41,11 +51,8 @@ std::string ShownOnOneLine(std::string_view text) {
   return Escaped(joined, /*one_line=*/true);
 }
 
-std::string Quoted(std::string_view text, size_t most) {
-  if (text.size() <= most) return absl::StrCat("\"", Escaped(text, /*one_line=*/true), "\"");
-  size_t end = most;
-  while (end > 0 && (static_cast<unsigned char>(text[end]) & 0xc0) == 0x80) --end;
-  return absl::StrCat("\"", Escaped(text.substr(0, end), /*one_line=*/true), "\"... (", text.size(), " bytes)");
-}
+std::string Quoted(std::string_view text, size_t most) { return CutBetween("\"", text, most); }
+
+std::string Cut(std::string_view text, size_t most) { return CutBetween("", text, most); }
 
 }  // namespace quartet

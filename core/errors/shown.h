@@ -20,5 +20,7 @@ inline constexpr size_t kMostQuotedBytes = 200;
 // `text` between double quotes, on one line: line ends and tabs are escaped too. Where it has more than `most` bytes
 // it is cut between two characters, and its size follows: "abc"... (1000 bytes).
 std::string Quoted(std::string_view text, size_t most = kMostQuotedBytes);
+// The same without the quotes, of what has its own, such as JSON.
+std::string Cut(std::string_view text, size_t most = kMostQuotedBytes);
 
 }  // namespace quartet

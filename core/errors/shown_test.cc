@@ -27,6 +27,8 @@ TEST(Shown, QuotesOnOneLineAndCutsBetweenCharacters) {
   EXPECT_EQ(Quoted("abcde", 4), "\"abcd\"... (5 bytes)");
   EXPECT_EQ(Quoted("ab\xe4\xb8\xad", 4), "\"ab\"... (5 bytes)");
   EXPECT_LT(Quoted(std::string(1'000'000, 'x')).size(), 250);
+  EXPECT_EQ(Cut("[1,\n2]"), "[1,\\n2]");
+  EXPECT_EQ(Cut("[\"a\", 1]", 4), "[\"a\"... (8 bytes)");
 }
 
 }  // namespace

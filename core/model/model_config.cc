@@ -13,6 +13,7 @@
 #include "core/base/logging.h"
 #include "core/base/status_macros.h"
 #include "core/data/json.h"
+#include "core/errors/shown.h"
 #include "core/model/families.h"
 
 namespace quartet {
@@ -41,11 +42,7 @@ bool HasNamedHead(std::string_view architecture) {
 }
 
 // A value as it stands in the file, cut to a length that fits a message.
-std::string Shown(const json& value) {
-  std::string text = value.dump(-1, ' ', false, json::error_handler_t::replace);
-  if (text.size() > 80) text = absl::StrCat(text.substr(0, 77), "...");
-  return text;
-}
+std::string Shown(const json& value) { return Cut(value.dump(-1, ' ', false, json::error_handler_t::replace), 80); }
 
 // One JSON object of one file. A null is not an absent key: transformers fills its default in for the latter alone.
 class Fields {

@@ -19,6 +19,7 @@
 #include "core/base/hash.h"
 #include "core/base/status_macros.h"
 #include "core/data/json.h"
+#include "core/errors/shown.h"
 
 namespace quartet {
 namespace {
@@ -44,13 +45,6 @@ constexpr DtypeRow kDtypes[] = {
     {Dtype::kI64, "I64", 8}, {Dtype::kI32, "I32", 4},   {Dtype::kI16, "I16", 2},   {Dtype::kI8, "I8", 1},
     {Dtype::kU8, "U8", 1},   {Dtype::kBool, "BOOL", 1},
 };
-
-// A name from a hostile file in an error: printable and short.
-std::string Quoted(std::string_view text) {
-  std::string quoted = "\"";
-  for (const char c : text.substr(0, 200)) quoted += static_cast<unsigned char>(c) < 0x20 ? '?' : c;
-  return quoted + (text.size() > 200 ? "...\"" : "\"");
-}
 
 // An open file, closed at the end of its scope.
 class File {
@@ -143,13 +137,13 @@ absl::StatusOr<TensorInfo> ParseTensor(const std::string& path, const std::strin
   for (const json& dimension : *shape) {
     const std::optional<uint64_t> size = AsUnsigned(dimension);
     if (!size || *size > std::numeric_limits<int64_t>::max()) {
-      return TensorError(path, name, absl::StrCat("dimension ", dimension.dump(), " of the shape is not a size"));
+      return TensorError(path, name, absl::StrCat("dimension ", Cut(dimension.dump()), " of the shape is not a size"));
     }
     info.shape.push_back(static_cast<int64_t>(*size));
     if (*size == 0) {
       is_empty = true;
     } else if (__builtin_mul_overflow(product, info.shape.back(), &product)) {
-      return TensorError(path, name, absl::StrCat("the shape ", shape->dump(), " overflows"));
+      return TensorError(path, name, absl::StrCat("the shape ", Cut(shape->dump()), " overflows"));
     }
   }
   info.bytes = is_empty ? 0 : product;
@@ -168,7 +162,7 @@ absl::StatusOr<TensorInfo> ParseTensor(const std::string& path, const std::strin
   }
   if (end - begin != info.bytes) {
     return TensorError(path, name,
-                       absl::StrCat("has ", end - begin, " bytes, but shape ", shape->dump(), " of ",
+                       absl::StrCat("has ", end - begin, " bytes, but shape ", Cut(shape->dump()), " of ",
                                     std::string(row->name), " takes ", info.bytes));
   }
   info.offset = begin;

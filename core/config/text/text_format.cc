@@ -136,7 +136,8 @@ std::string LooksLike(absl::string_view path, absl::string_view text) {
   return "";
 }
 
-std::string Quoted(absl::string_view message, absl::string_view before) {
+// What stands in a message of protobuf between `before`, which ends in a quote, and the next quote.
+std::string QuotedIn(absl::string_view message, absl::string_view before) {
   const size_t begin = message.find(before);
   if (begin == absl::string_view::npos) return "";
   message.remove_prefix(begin + before.size());
@@ -151,7 +152,7 @@ std::string OpenedAt(const OpenMessage& message) {
 // none. `read` and `places` are of the text before the second.
 int LineOfFirst(const FirstError& error, const std::vector<OpenMessage>& open, const google::protobuf::Message& read,
                 const ParseInfoTree& places, std::string* name) {
-  *name = Quoted(error.message(), "Non-repeated field \"");
+  *name = QuotedIn(error.message(), "Non-repeated field \"");
   const google::protobuf::Message* message = &read;
   const ParseInfoTree* inside = &places;
   for (const OpenMessage& outer : open) {
@@ -185,8 +186,8 @@ std::string Explain(absl::string_view path, absl::string_view text, const FirstE
   if (const int line = LineOfFirst(error, around.open, read, places, &twice); line > 0) {
     return absl::StrCat(twice, " is given twice; the first time at line ", line);
   }
-  const std::string name = Quoted(error.message(), "has no field named \"");
-  const Descriptor* message = root.file()->pool()->FindMessageTypeByName(Quoted(error.message(), "Message type \""));
+  const std::string name = QuotedIn(error.message(), "has no field named \"");
+  const Descriptor* message = root.file()->pool()->FindMessageTypeByName(QuotedIn(error.message(), "Message type \""));
   if (name.empty() || message == nullptr) return error.message();
   const std::string where =
       around.open.empty()
