@@ -1,13 +1,10 @@
 // What waits for other ranks does so as long as it was told to, whatever is done to the host's clock meanwhile.
 
+#include "core/base/testing/wall_clock.h"
+
 #include <gtest/gtest.h>
 #include <stdlib.h>
-#include <sys/syscall.h>
-#include <time.h>
-#include <unistd.h>
 
-#include <atomic>
-#include <cstdint>
 #include <memory>
 #include <string>
 #include <thread>
@@ -19,21 +16,10 @@
 #include "core/comm/store/local_store.h"
 #include "core/comm/testing/folder_store.h"
 
-namespace {
-std::atomic<int64_t> seconds_ahead{0};
-}  // namespace
-
-// In place of the C library's: the wall clock of this program is `seconds_ahead` of the machine's.
-extern "C" int clock_gettime(clockid_t clock, timespec* time) noexcept {
-  const long result = syscall(SYS_clock_gettime, clock, time);
-  if (result == 0 && clock == CLOCK_REALTIME) time->tv_sec += seconds_ahead;
-  return static_cast<int>(result);
-}
-
 namespace quartet {
 namespace {
 
-void SetWallClockAhead() { seconds_ahead += 3600; }
+void SetWallClockAhead() { wall_clock_ahead += 3600; }
 
 // Sets the wall clock ahead before each wait, and says for how long the last one was to be.
 class DisturbedStore final : public KeyValueStore {

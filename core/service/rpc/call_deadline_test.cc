@@ -3,27 +3,13 @@
 
 #include <grpcpp/grpcpp.h>
 #include <gtest/gtest.h>
-#include <sys/syscall.h>
-#include <time.h>
-#include <unistd.h>
 
-#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <string>
 
+#include "core/base/testing/wall_clock.h"
 #include "core/service/rpc/health.grpc.pb.h"
-
-namespace {
-std::atomic<int64_t> seconds_ahead{0};
-}  // namespace
-
-// In place of the C library's: the wall clock of this program is `seconds_ahead` of the machine's.
-extern "C" int clock_gettime(clockid_t clock, timespec* time) noexcept {
-  const long result = syscall(SYS_clock_gettime, clock, time);
-  if (result == 0 && clock == CLOCK_REALTIME) time->tv_sec += seconds_ahead;
-  return static_cast<int>(result);
-}
 
 namespace quartet {
 namespace {
@@ -34,7 +20,7 @@ class ClockSetter final : public grpc::health::v1::Health::Service {
   grpc::Status Check(grpc::ServerContext* context, const grpc::health::v1::HealthCheckRequest*,
                      grpc::health::v1::HealthCheckResponse*) override {
     for (const int64_t ahead : {-700, 700, 0}) {
-      seconds_ahead = ahead;
+      wall_clock_ahead = ahead;
       EXPECT_GT(DeadlineOf(*context).left(), absl::Seconds(500)) << ahead;
       EXPECT_LT(DeadlineOf(*context).left(), absl::Seconds(600)) << ahead;
     }
@@ -55,7 +41,7 @@ TEST(CallDeadline, IsAsFarAwayWhateverTheClockIsSetTo) {
       grpc::CreateChannel("127.0.0.1:" + std::to_string(port), grpc::InsecureChannelCredentials()));
   grpc::ClientContext context;
   SetDeadline(&context, Deadline::In(absl::Minutes(10)));
-  seconds_ahead = 700;  // between the two
+  wall_clock_ahead = 700;  // between the two
   grpc::health::v1::HealthCheckResponse response;
   const grpc::Status status = stub->Check(&context, grpc::health::v1::HealthCheckRequest(), &response);
   EXPECT_TRUE(status.ok()) << status.error_message();
