@@ -1,6 +1,7 @@
 #include "orchestrator/data/conversation.h"
 
 #include <algorithm>
+#include <string_view>
 #include <utility>
 
 #include "absl/status/status.h"
@@ -217,14 +218,46 @@ absl::StatusOr<std::string> PromptText(const Conversation& conversation, const D
 absl::StatusOr<std::vector<int32_t>> PromptIds(const std::string& text, const DataConfig& data,
                                                const Tokenizer& tokenizer) {
   if (data.apply_chat_template()) return tokenizer.Encode(text, /*add_special_tokens=*/false);
-  QUARTET_ASSIGN_OR_RETURN(std::vector<int32_t> ids, tokenizer.Encode(text, /*add_special_tokens=*/true));
+  return tokenizer.Encode(text, /*add_special_tokens=*/true);
+}
+
+absl::Status CheckOneBos(const Conversation& conversation, const DataConfig& data, const Tokenizer& tokenizer,
+                         const std::vector<int32_t>& ids, const std::set<int32_t>& ends) {
   const std::vector<int32_t> before = tokenizer.ids_before_text();
-  if (before.empty() || text.empty() || ids.size() <= before.size() || ids[before.size()] != before.front()) return ids;
-  const std::string token = tokenizer.Decode({before.front()}, /*skip_special_tokens=*/false);
-  return absl::InvalidArgumentError(
-      absl::StrCat("the text begins with \"", token,
-                   "\", which the tokenizer puts before every text: the model would read it twice; leave it out of ",
-                   absl::StartsWith(data.input_template(), token) ? "data.input_template" : "the text"));
+  if (before.empty()) return absl::OkStatus();
+  const int32_t bos = before.front();
+  const auto written = std::ranges::count(ids, bos);
+  if (written < 2) return absl::OkStatus();
+  const bool chat = data.apply_chat_template();
+  const std::string_view input_template =
+      std::string_view(data.input_template()).substr(0, data.input_template().find("{}"));
+  int64_t in_texts = 0;
+  absl::Status error;
+  for (size_t i = 0; i < conversation.messages.size(); ++i) {
+    const Message& message = conversation.messages[i];
+    const auto encode = [&tokenizer](std::string_view text) {
+      text.remove_prefix(std::min(text.find_first_not_of(" \t\r\n"), text.size()));
+      return tokenizer.Encode(text, /*add_special_tokens=*/false);
+    };
+    QUARTET_ASSIGN_OR_RETURN(const std::vector<int32_t> whole, encode(message.content));
+    in_texts += std::ranges::count(whole, bos);
+    std::string_view row = message.content;
+    const bool has_template = !input_template.empty() && row.starts_with(input_template);
+    if (has_template) row.remove_prefix(input_template.size());
+    QUARTET_ASSIGN_OR_RETURN(const std::vector<int32_t> own, has_template ? encode(row) : whole);
+    const auto begins = [bos](const std::vector<int32_t>& text) { return !text.empty() && text.front() == bos; };
+    const bool is_answer = message.role == kAssistant;
+    if (!error.ok() || !(begins(whole) || begins(own)) || (is_answer && ends.contains(bos))) continue;
+    const std::string which = chat        ? absl::StrCat("message ", i, " (counted from 0)")
+                              : is_answer ? "the answer"
+                                          : "the text";
+    error = absl::InvalidArgumentError(absl::StrCat(
+        which, " begins with \"", tokenizer.Decode({bos}, /*skip_special_tokens=*/false), "\", which the ",
+        chat ? "chat template writes itself" : "tokenizer puts before every text",
+        ": the model would read it twice; leave it out of ", begins(own) ? "the text" : "data.input_template"));
+  }
+  // Else the template leaves it to the texts.
+  return written > in_texts ? error : absl::OkStatus();
 }
 
 }  // namespace quartet

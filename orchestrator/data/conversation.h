@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <nlohmann/json.hpp>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -52,10 +53,16 @@ std::vector<RowKey> ConversationKeys(const std::string& key, const std::string& 
 absl::StatusOr<std::string> PromptText(const Conversation& conversation, const DataConfig& data,
                                        const Tokenizer& tokenizer);
 
-// The ids of PromptText. A chat template writes the special tokens itself; to another text the tokenizer adds its own,
-// and INVALID_ARGUMENT says where the text begins with what is put before it, as one does that a template has written.
+// The ids of PromptText. A chat template writes the special tokens itself; to another text the tokenizer adds its own.
 absl::StatusOr<std::vector<int32_t>> PromptIds(const std::string& text, const DataConfig& data,
                                                const Tokenizer& tokenizer);
+
+// `ids` are the conversation's as the model reads it. INVALID_ARGUMENT where the tokenizer or the chat template writes
+// the token that the tokenizer begins texts with (BOS), and a text of the conversation begins with it, too, as one does
+// that was put through a template before; spaces do not count. Within a text it may stand, and so it may in front of an
+// answer where it is one of `ends`, the tokens that end answers.
+absl::Status CheckOneBos(const Conversation& conversation, const DataConfig& data, const Tokenizer& tokenizer,
+                         const std::vector<int32_t>& ids, const std::set<int32_t>& ends = {});
 
 // The first `count` messages through the template, with or without the opening of the assistant's turn, its errors
 // after its option.

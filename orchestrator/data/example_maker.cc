@@ -125,6 +125,7 @@ absl::StatusOr<TokenSequence> ExampleMaker::Make(const Conversation& conversatio
   if (!made.ok()) return absl::InvalidArgumentError(made.status().message());
   if (!made->trained.empty() && made->trained.front()) return absl::InvalidArgumentError("the prompt has no token");
   if (made->trained.empty() || !made->trained.back()) return absl::InvalidArgumentError("the answer has no token");
+  QUARTET_RETURN_IF_ERROR(CheckOneBos(conversation, options_.data, tokenizer_, made->ids, ends_));
   if (static_cast<int64_t>(made->ids.size()) > options_.max_len) {
     return absl::OutOfRangeError(absl::StrCat("prompt and response have ", made->ids.size(), " tokens, more than ",
                                               options_.model, ".max_len (", options_.max_len, ")"));

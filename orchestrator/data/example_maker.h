@@ -37,7 +37,7 @@ class ExampleMaker {
   // up to its end token. Each answer follows the very ids that generation would have for its prompt.
   //
   // INVALID_ARGUMENT: the chat template does not write an answer behind its prompt; the prompt or the answer has no
-  // token. OUT_OF_RANGE: longer than `max_len`.
+  // token; CheckOneBos. OUT_OF_RANGE: longer than `max_len`.
   absl::StatusOr<TokenSequence> Make(const Conversation& conversation) const;
 
  private:

@@ -44,6 +44,7 @@ absl::StatusOr<PromptRecord> ReadPrompt(const Record& record, const PromptKeys& 
   }
   QUARTET_ASSIGN_OR_RETURN(prompt.text, PromptText(conversation, data, tokenizer));
   QUARTET_ASSIGN_OR_RETURN(prompt.ids, PromptIds(prompt.text, data, tokenizer));
+  QUARTET_RETURN_IF_ERROR(CheckOneBos(conversation, data, tokenizer, prompt.ids));
   if (auto label = record.fields.find(keys.label); label != record.fields.end()) {
     QUARTET_ASSIGN_OR_RETURN(prompt.label, ExtractLabel(label->second, keys.label_extract));
   }

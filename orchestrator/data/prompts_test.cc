@@ -103,13 +103,57 @@ TEST_F(PromptsTest, BeginWithTheTokenOnceThatTheTokenizerPutsBeforeThem) {
   data().set_input_template("<s>{}?");
   EXPECT_THAT(std::string(Prompts::Open(config_, *tokenizer).status().message()),
               HasSubstr("leave it out of data.input_template"));
-  // A chat template writes what it likes.
-  data().set_input_template("{}");
+}
+
+TEST_F(PromptsTest, BeginWithTheTokenOnceBehindSpacesAndTheInputTemplate) {
+  config_.clear_reward();
+  const std::unique_ptr<Tokenizer> tokenizer = Tokenizer::Load("core/tokenizer/testdata/llama_class").value();
+  const auto load = [&](const std::string& text) {
+    data().clear_prompt_data();
+    Write("{\"question\": \"" + text + "\"}\n");
+    return Prompts::Open(config_, *tokenizer);
+  };
+  EXPECT_THAT(std::string(load(" \\n<s>set").status().message()),
+              HasSubstr("data.jsonl line 1: the text begins with \"<s>\", which the tokenizer puts before every text"));
+  // As conversations of several turns have it that were put through a template before.
+  EXPECT_EQ(load("se<s>t").value()->first().ids, (std::vector<int32_t>{1, 12, 14, 1, 10}));
+  data().set_input_template("t {}");
+  EXPECT_THAT(std::string(load("<s>set").status().message()), HasSubstr("leave it out of the text"));
+  EXPECT_EQ(load("set").value()->first().ids, (std::vector<int32_t>{1, 10, 3, 12, 14, 10}));
+  data().set_input_template(" <s>{}");
+  EXPECT_THAT(std::string(load("set").status().message()), HasSubstr("leave it out of data.input_template"));
+}
+
+TEST_F(PromptsTest, HaveTheTokenThatTextsBeginWithWhereTheChatTemplateWritesItAlone) {
+  config_.clear_reward();
   data().set_apply_chat_template(true);
-  const std::string chat = scratch_.Write("chat.jinja", "<s>{{ messages[0].content }}");
-  EXPECT_EQ(
-      (*Prompts::Open(config_, *Tokenizer::Load("core/tokenizer/testdata/llama_class", chat).value()))->first().ids,
-      (std::vector<int32_t>{1, 12, 14}));
+  const auto load = [&](const std::string& chat_template, const std::string& messages) {
+    data().clear_prompt_data();
+    Write("{\"question\": " + messages + "}\n");
+    const auto tokenizer =
+        Tokenizer::Load("core/tokenizer/testdata/llama_class", scratch_.Write("chat.jinja", chat_template));
+    const auto prompts = Prompts::Open(config_, **tokenizer);
+    EXPECT_TRUE(prompts.ok() || absl::IsInvalidArgument(prompts.status())) << prompts.status();
+    return prompts.ok() ? ::testing::PrintToString((*prompts)->first().ids) : std::string(prompts.status().message());
+  };
+  const std::string once = "<s>t{% for m in messages %}{{ m.content }}{% endfor %}",
+                    each_turn = "{% for m in messages %}<s>{{ m.content }}{% endfor %}",
+                    never = "{% for m in messages %}{{ m.content }}{% endfor %}";
+  const auto turns = [](const std::string& last) {
+    return R"([{"role": "system", "content": "n"}, {"role": "user", "content": ")" + last + R"("}])";
+  };
+  EXPECT_EQ(load(once, turns("se")), "{ 1, 10, 9, 12, 14 }");
+  EXPECT_EQ(load(each_turn, turns("se")), "{ 1, 9, 1, 12, 14 }");
+  EXPECT_EQ(load(each_turn, turns("s<s>e")), "{ 1, 9, 1, 12, 1, 14 }");
+  for (const std::string& doubled : {once, each_turn}) {
+    EXPECT_THAT(load(doubled, turns(" <s>se")),
+                HasSubstr("data.jsonl line 1: message 1 (counted from 0) begins with \"<s>\", which the chat template "
+                          "writes itself: the model would read it twice; leave it out of the text"));
+  }
+  // Texts that have it in the template's place.
+  EXPECT_EQ(load(never, R"("<s>se")"), "{ 1, 12, 14 }");
+  EXPECT_EQ(load(never, R"([{"role": "system", "content": "<s>n"}, {"role": "user", "content": "<s>s"}])"),
+            "{ 1, 9, 1, 12 }");
 }
 
 TEST_F(PromptsTest, MayBeListsOfMessages) {

@@ -144,9 +144,30 @@ TEST_F(SftExamplesTest, ReadAPromptOnceThatStandsBesideTheWholeConversation) {
 
 TEST_F(SftExamplesTest, BeginWithTheTokenOnceThatTheTokenizerPutsBeforeThem) {
   const std::unique_ptr<Tokenizer> tokenizer = Tokenizer::Load("core/tokenizer/testdata/llama_class").value();
-  EXPECT_EQ(IdsOf(Load(R"({"prompt": "se", "response": "<s>"})", *tokenizer, {2})->front()), (Ids{1, 12, 14, 1, 2}));
+  EXPECT_EQ(IdsOf(Load(R"({"prompt": "se", "response": "t<s>"})", *tokenizer, {2})->front()),
+            (Ids{1, 12, 14, 10, 1, 2}));
   EXPECT_THAT(std::string(Load(R"({"prompt": "<s>se", "response": "t"})", *tokenizer, {2}).status().message()),
               HasSubstr("sft.jsonl line 1: the text begins with \"<s>\", which the tokenizer puts before every text"));
+  EXPECT_THAT(
+      std::string(Load(R"({"prompt": "se", "response": " <s>t"})", *tokenizer, {2}).status().message()),
+      HasSubstr("sft.jsonl line 1: the answer begins with \"<s>\", which the tokenizer puts before every text"));
+  // Where it ends texts, too, an answer may be nothing but its end.
+  EXPECT_EQ(IdsOf(Load(R"({"prompt": "se", "response": "<s>"})", *tokenizer, {1})->front()), (Ids{1, 12, 14, 1}));
+}
+
+TEST_F(SftExamplesTest, OfMessagesHaveNoSecondTokenLikeThatWhichTheTemplateBeginsWith) {
+  config_.mutable_data()->set_apply_chat_template(true);
+  const std::string chat = scratch_.Write("chat.jinja", "<s>{% for m in messages %}{{ m.content }}{% endfor %}");
+  const auto tokenizer = Tokenizer::Load("core/tokenizer/testdata/llama_class", chat);
+  ASSERT_TRUE(tokenizer.ok()) << tokenizer.status();
+  EXPECT_EQ(IdsOf(Load(R"({"prompt": "se", "response": "t"})", **tokenizer, {2})->front()), (Ids{1, 12, 14, 10, 2}));
+  const auto error = [&](const std::string& row) {
+    return std::string(Load(row, **tokenizer, {2}).status().message());
+  };
+  EXPECT_THAT(error(R"({"prompt": "<s>se", "response": "t"})"),
+              HasSubstr("sft.jsonl line 1: message 0 (counted from 0) begins with \"<s>\", which the chat template"));
+  EXPECT_THAT(error(R"({"prompt": "se", "response": "<s>t"})"),
+              HasSubstr("sft.jsonl line 1: message 1 (counted from 0) begins with \"<s>\", which the chat template"));
 }
 
 TEST_F(SftExamplesTest, OfMessagesTakeTurns) {
