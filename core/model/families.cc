@@ -82,4 +82,8 @@ const Family* FindFamily(std::string_view model_type) {
   return found == std::end(kFamilies) ? nullptr : found;
 }
 
+bool HasNamedHead(std::string_view architecture) {
+  return std::ranges::find(kNamedHeads, architecture) != std::end(kNamedHeads);
+}
+
 }  // namespace quartet

@@ -43,4 +43,8 @@ std::span<const Family> Families();
 // Null for one that is not supported.
 const Family* FindFamily(std::string_view model_type);
 
+// OpenRLHF's classes, around any family's decoder. Their config.json names the head.
+inline constexpr std::string_view kNamedHeads[] = {"RewardModel", "CriticModel"};
+bool HasNamedHead(std::string_view architecture);
+
 }  // namespace quartet

@@ -34,13 +34,6 @@ constexpr int64_t kDefaultHeads = 32;
 constexpr int64_t kDefaultSlidingWindow = 4096;
 constexpr int64_t kDefaultMaxWindowLayers = 28;
 
-// OpenRLHF's classes, around any family's decoder. Their config.json names the head.
-constexpr std::string_view kNamedHeads[] = {"RewardModel", "CriticModel"};
-
-bool HasNamedHead(std::string_view architecture) {
-  return std::ranges::find(kNamedHeads, architecture) != std::end(kNamedHeads);
-}
-
 // A value as it stands in the file, cut to a length that fits a message.
 std::string Shown(const json& value) { return Cut(value.dump(-1, ' ', false, json::error_handler_t::replace), 80); }
 

@@ -18,6 +18,7 @@
 #include "core/memory/accounted_tensor.h"
 #include "core/memory/catch_exceptions.h"
 #include "core/model/packed_attention.h"
+#include "core/model/scalar_head_check.h"
 #include "core/safetensors/reader.h"
 #include "core/zero/parameter_reader.h"
 #include "core/zero/sharded_model_impl.h"
@@ -195,10 +196,8 @@ absl::StatusOr<std::unique_ptr<ShardedModel>> ShardedModel::Load(const std::stri
     QUARTET_RETURN_IF_ERROR(CheckTensorParallel(model.config, options.tensor_parallel.size));
     model.layout = ShareOfLayout(model.config, options.head, options.tensor_parallel);
     model.config = ShareOfConfig(model.config, options.tensor_parallel.size);
-    const std::string bias = absl::StrCat(model.config.scalar_head, ".bias");
-    if (options.head == HeadKind::kScalar && reader != nullptr && reader->tensors().count(bias) > 0) {
-      return absl::InvalidArgumentError(
-          absl::StrCat(folder, ": the head has a bias, ", bias, "; a scalar head has none (bias=False)"));
+    if (options.head == HeadKind::kScalar && reader != nullptr) {
+      QUARTET_RETURN_IF_ERROR(CheckScalarHead(model.config, folder, *reader));
     }
     const bool logs = model.world->rank() == 0 && options.tensor_parallel.rank == 0;
     if (logs && reader != nullptr) {

@@ -24,6 +24,7 @@
 #include "core/model/model_config.h"
 #include "core/model/parameter_layout.h"
 #include "core/model/position_check.h"
+#include "core/model/scalar_head_check.h"
 #include "core/model/tensor_parallel.h"
 #include "core/safetensors/reader.h"
 #include "core/service/ranks/addresses/port_reservation.h"
@@ -94,6 +95,7 @@ std::vector<ModelUse> ModelsOf(const RunConfig& c, const std::vector<std::string
 absl::Status CheckWeights(const ModelUse& use, ModelConfig model) {
   if (!use.scalar_head.empty()) model.scalar_head = use.scalar_head;
   QUARTET_ASSIGN_OR_RETURN(const std::unique_ptr<CheckpointReader> reader, CheckpointReader::Open(use.folder));
+  if (use.head == HeadKind::kScalar) QUARTET_RETURN_IF_ERROR(CheckScalarHead(model, use.folder, *reader));
   for (const ParameterGroup& group : MakeParameterLayout(model, use.head).groups) {
     for (const ParameterSpec& parameter : group.parameters) {
       const std::string name = NameInFolder(parameter, model);

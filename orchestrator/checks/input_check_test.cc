@@ -8,6 +8,7 @@
 
 #include <filesystem>
 #include <fstream>
+#include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
@@ -16,6 +17,7 @@
 #include "core/model/initialize.h"
 #include "core/model/model_config.h"
 #include "core/model/testing/letters_tokenizer.h"
+#include "core/safetensors/writer.h"
 #include "orchestrator/run_folder/checkpoint_record.h"
 #include "orchestrator/testing/scratch_folder.h"
 
@@ -167,6 +169,60 @@ TEST_F(CheckInputsTest, ReadsAHeadByItsName) {
   EXPECT_EQ(Error(), "");
   config_.mutable_reward()->mutable_source(0)->set_value_head_prefix("other");
   EXPECT_THAT(Error(), AllOf(StartsWith("reward.source[0].model: "), HasSubstr("no tensor other.weight")));
+}
+
+TEST_F(CheckInputsTest, RefusesABiasOfAHead) {
+  // Everything of the reward model, and a bias.
+  const std::string file = InScratch("reward/model.safetensors");
+  const auto reader = *CheckpointReader::OpenFile(file);
+  std::vector<SafetensorsWriter::Entry> entries = {{"score.bias", Dtype::kF32, {1}}};
+  for (const auto& [name, tensor] : reader->tensors()) entries.push_back({name, tensor.dtype, tensor.shape});
+  fs::create_directory(InScratch("biased"));
+  fs::copy_file(InScratch("reward/config.json"), InScratch("biased/config.json"));
+  const auto writer = *SafetensorsWriter::Create(InScratch("biased/model.safetensors"), entries);
+  for (int i = 0; i < static_cast<int>(entries.size()); ++i) {
+    const auto tensor = reader->tensors().find(entries[i].name);
+    std::string bytes(tensor == reader->tensors().end() ? 4 : tensor->second.bytes, '\0');
+    if (tensor != reader->tensors().end()) {
+      ASSERT_TRUE(reader->ReadRange(tensor->first, 0, tensor->second.numel(), bytes.data()).ok());
+    }
+    ASSERT_TRUE(writer->Write(i, 0, bytes.data(), bytes.size()).ok());
+  }
+  ASSERT_TRUE(writer->Close().ok());
+  const std::string said = ": the head has a bias, score.bias; a scalar head has none (bias=False)";
+  config_.mutable_reward()->mutable_source(0)->set_model(InScratch("biased"));
+  EXPECT_EQ(Error(), absl::StrCat("reward.source[0].model: ", InScratch("biased"), said));
+  config_.mutable_reward()->mutable_source(0)->set_model(InScratch("reward"));
+  config_.mutable_critic()->set_pretrain(InScratch("biased"));
+  EXPECT_EQ(Error(), absl::StrCat("critic.pretrain: ", InScratch("biased"), said));
+}
+
+TEST_F(CheckInputsTest, RefusesATrainedHeadOfANameThatTheClassDoesNotFollow) {
+  ModelConfig named = TinyModel();
+  named.scalar_head = "value_head";
+  WriteModel("named", HeadKind::kScalar, named);
+  const std::string of_openrlhf = scratch_.Read("named/config.json");
+  for (const std::string architecture : {"MistralForSequenceClassification", "MistralForCausalLM"}) {
+    SCOPED_TRACE(architecture);
+    nlohmann::json config = nlohmann::json::parse(of_openrlhf);
+    ASSERT_EQ(config["architectures"], nlohmann::json({"RewardModel"}));
+    config["architectures"] = {architecture};
+    fs::remove(InScratch("named/config.json"));
+    scratch_.Write("named/config.json", config.dump());
+    const std::string said =
+        "/named/config.json: value_head_prefix is \"value_head\", and the weights have "
+        "value_head.weight and no score.weight";
+    config_.mutable_critic()->set_pretrain(InScratch("named"));
+    EXPECT_THAT(Error(), AllOf(StartsWith("critic.pretrain: "), HasSubstr(said)));
+    config_.mutable_critic()->set_pretrain(InScratch("model"));
+    config_.mutable_reward()->mutable_source(0)->set_model(InScratch("named"));
+    EXPECT_THAT(Error(), AllOf(StartsWith("reward.source[0].model: "), HasSubstr(said)));
+    // The option comes before either.
+    config_.mutable_reward()->mutable_source(0)->set_value_head_prefix("value_head");
+    EXPECT_EQ(Error(), "");
+    config_.mutable_reward()->mutable_source(0)->clear_value_head_prefix();
+    config_.mutable_reward()->mutable_source(0)->set_model(InScratch("reward"));
+  }
 }
 
 TEST_F(CheckInputsTest, RefusesACriticAsALanguageModel) {
