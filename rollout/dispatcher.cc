@@ -31,7 +31,7 @@ struct Dispatcher::Call {
   // From then on, by engine.
   std::vector<int64_t> left_on;
   std::vector<double> load_on;
-  // Of a guest: replies that it has not fetched.
+  // Of a guest: replies that it has not fetched, with what is made of them.
   struct HeldReply {
     int64_t bytes;
     bool is_sequence;
@@ -91,7 +91,9 @@ void Dispatcher::Admission::Fetched(size_t replies) {
 
 absl::Status Dispatcher::Admission::Hold(int64_t bytes) {
   const std::lock_guard lock(dispatcher_->mutex_);
-  return dispatcher_->HoldBytes(dispatcher_->calls_.at(id_).get(), bytes);
+  Call* const call = dispatcher_->calls_.at(id_).get();
+  if (call->header.stream_tokens() && !call->held_replies.empty()) call->held_replies.front().bytes += bytes;
+  return dispatcher_->HoldBytes(call, bytes);
 }
 
 void Dispatcher::AbortInFlight() {

@@ -167,8 +167,9 @@ class Dispatcher::Admission {
   // The client has `replies` more of those that the sink was given, in their order. The rest is fetched with the end of
   // this. Of a call that has ended with an error nothing is left to be fetched.
   void Fetched(size_t replies);
-  // What is made of its replies for the client takes so many bytes more, until the end of this. RESOURCE_EXHAUSTED
-  // where there is no room for them: it is to end now.
+  // What is made of its replies for the client takes so many bytes more: until the end of this, or, of a call that
+  // streams tokens, until the first reply that is not fetched is. RESOURCE_EXHAUSTED where there is no room for them:
+  // it is to end now.
   absl::Status Hold(int64_t bytes);
 
  private:

@@ -217,6 +217,26 @@ TEST(Dispatcher, RepliesThatWaitForTheirGuestsStandInABudget) {
   EXPECT_FALSE(next->end.has_value());
 }
 
+TEST(Dispatcher, WhatIsMadeOfStreamedRepliesIsHeldUntilTheyAreFetched) {
+  Dispatcher dispatcher({.ranks = 1, .max_num_seqs = 100, .max_guest_reply_bytes = 20'000});
+  FakeRank rank;
+  for (const bool streams : {true, false}) {
+    GenerateHeader header = HeaderOf(1);
+    header.set_stream_tokens(streams);
+    const std::stop_source gone;
+    const auto call =
+        BlockingCall::Begin(dispatcher, header, PromptsOf(4), kMay, gone.get_token(), Dispatcher::Origin::kGuest)
+            .value();
+    rank.Apply(TakeFor(dispatcher, 0));
+    for (int i = 0; i < (streams ? 3 : 2); ++i) {
+      dispatcher.Answer(0, rank.EndOne());
+      ASSERT_EQ(call->Next()->size(), 1u);
+      EXPECT_EQ(call->Hold(15'000).ok(), streams || i == 0);
+    }
+    rank.sequences.clear();
+  }
+}
+
 // Else whoever reads nothing would keep others out.
 TEST(Dispatcher, AStreamThatIsWholeAndNotFetchedIsGivenUpForOthers) {
   Dispatcher dispatcher({.ranks = 1, .max_num_seqs = 100, .max_guest_reply_bytes = 20'000});

@@ -32,8 +32,9 @@ void WaitUntil(Condition condition) {
 
 class Load {
  public:
-  explicit Load(int64_t max_requests)
-      : rollout(/*max_waiting=*/int64_t{8} * max_requests, /*max_calls=*/max_requests + max_requests / 3) {
+  explicit Load(int64_t max_requests, int64_t max_reply_bytes = 256 * kMiB)
+      : rollout(/*max_waiting=*/int64_t{8} * max_requests, /*max_calls=*/max_requests + max_requests / 3,
+                max_reply_bytes) {
     HttpConfig config;
     config.set_listen("127.0.0.1:0");
     config.set_served_model_name("tiny");
@@ -113,6 +114,31 @@ TEST(HttpLoad, WeighsABodyByWhatItBecomes) {
   EXPECT_EQ(refused.status, 413);
   EXPECT_THAT(refused.body, HasSubstr("allowed: at most rollout.http.max_bodies_bytes = 20971520"));
   EXPECT_EQ(HttpAsk(load.port, "POST", "/v1/completions", "{\"prompt\":[[1],[1]],\"max_tokens\":1}").status, 200);
+}
+
+TEST(HttpLoad, WeighsAnswersByTheTextThatIsMadeOfThem) {
+  Load load(8, /*max_reply_bytes=*/kMiB);
+  const auto ask = [&](bool stream, int64_t bytes) {
+    return HttpAsk(
+        load.port, "POST", "/v1/completions",
+        json{
+            {"prompt", "hi" + std::string(bytes, 'x')}, {"echo", true}, {"stream", stream}, {"n", 2}, {"max_tokens", 1}}
+            .dump());
+  };
+  const std::string said = "answers that their clients have yet to fetch take rollout.http.max_bodies_bytes = 1048576";
+  for (const bool stream : {false, true}) {
+    SCOPED_TRACE(stream);
+    const HttpAnswer refused = ask(stream, 600'000);
+    EXPECT_EQ(refused.status, stream ? 200 : 429);
+    EXPECT_THAT(refused.body, HasSubstr(said));
+    EXPECT_LT(refused.body.size(), 1'000'000);
+    for (int i = 0; i < 4; ++i) {
+      const HttpAnswer answer = ask(stream, 200'000);
+      EXPECT_EQ(answer.status, 200);
+      EXPECT_GT(answer.body.size(), 400'000);
+      EXPECT_EQ(answer.body.find(said), std::string::npos) << "what others had is free";
+    }
+  }
 }
 
 TEST(HttpLoad, BoundsTheBodiesOfAllRequestsTogether) {

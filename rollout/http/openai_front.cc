@@ -87,7 +87,14 @@ std::optional<std::string> NextEvents(Work& work) {
     return replies.ok() ? work.answer->End() : OpenAiAnswer::Failure(replies.status());
   }
   std::string events;
-  for (const GenerateReply& reply : *replies) events += work.answer->Take(reply);
+  for (const GenerateReply& reply : *replies) {
+    const std::string event = work.answer->Take(reply);
+    if (const absl::Status held = work.call->Hold(static_cast<int64_t>(event.size())); !held.ok()) {
+      work.call.reset();
+      return OpenAiAnswer::Failure(held);
+    }
+    events += event;
+  }
   return events;
 }
 

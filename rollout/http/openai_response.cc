@@ -114,6 +114,7 @@ std::string OpenAiAnswer::Take(const GenerateReply& reply) {
   text += Finish(&choice, sequence);
   if (request_.stream) return Part(index, &choice, text, /*last=*/true);
   choice.told = std::move(text);
+  json_bytes_ += static_cast<int64_t>(choice.told.size());
   return "";
 }
 

@@ -41,7 +41,7 @@ class OpenAiAnswer {
   // ---- Whole: every reply goes through Take, whose result is not used; then this is the body.
   std::string Whole();
 
-  // That log-probabilities have taken as JSON so far, about.
+  // That texts of whole answers and log-probabilities have taken as JSON so far, about.
   int64_t json_bytes() const { return json_bytes_; }
 
  private:

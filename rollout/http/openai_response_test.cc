@@ -140,19 +140,21 @@ TEST(OpenAiAnswer, TellsTheUsageSoFarInEachEventWhereAsked) {
   }
 }
 
-TEST(OpenAiAnswer, WeighsTheLogProbabilitiesThatItTells) {
+TEST(OpenAiAnswer, WeighsTheTextAndTheLogProbabilitiesThatItTells) {
   const auto weight = [](bool chat, const json& more) {
     OpenAiAnswer answer(chat ? Chat(more) : Completion(more), Model(), Options());
     answer.Take(SequenceReply(0, 0, {0, 10}, {{4, -1, {{4, -1}, {5, -2}}}, {5, -1, {{5, -1}, {4, -2}}}},
                               GeneratedSequence::LENGTH));
-    return std::pair(answer.json_bytes(), static_cast<int64_t>(answer.Whole().size()));
+    return std::pair(answer.json_bytes(), answer.Whole());
   };
-  EXPECT_EQ(weight(false, json::object()).first, 0);
+  const auto [plain, body] = weight(false, json::object());
+  const std::string text = json::parse(body).at("choices").at(0).at("text");
+  EXPECT_EQ(plain, text.size());
   for (const bool chat : {false, true}) {
     const json more = chat ? json{{"logprobs", true}, {"top_logprobs", 2}} : json{{"logprobs", 2}};
     const auto [bytes, written] = weight(chat, more);
-    EXPECT_EQ(bytes, 2 * 3 * 300);
-    EXPECT_LT(written, bytes);
+    EXPECT_EQ(bytes, 2 * 3 * 300 + text.size());
+    EXPECT_LT(written.size(), bytes);
   }
 }
 

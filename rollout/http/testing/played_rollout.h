@@ -25,8 +25,12 @@ namespace quartet {
 class PlayedRollout final : public RolloutBackend {
  public:
   // max_num_seqs is 4.
-  explicit PlayedRollout(int64_t max_waiting = 8, int64_t max_calls = 8)
-      : dispatcher_({.ranks = 1, .max_num_seqs = 4, .max_waiting = max_waiting, .max_calls = max_calls}),
+  explicit PlayedRollout(int64_t max_waiting = 8, int64_t max_calls = 8, int64_t max_reply_bytes = int64_t{256} << 20)
+      : dispatcher_({.ranks = 1,
+                     .max_num_seqs = 4,
+                     .max_waiting = max_waiting,
+                     .max_calls = max_calls,
+                     .max_guest_reply_bytes = max_reply_bytes}),
         rank_([this] { Work(); }) {}
   ~PlayedRollout() override {
     Close();
