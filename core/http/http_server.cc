@@ -19,6 +19,7 @@
 
 #include "absl/cleanup/cleanup.h"
 #include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "core/base/byte_budget.h"
@@ -151,6 +152,8 @@ struct Headers {
     const bool comes_again = !all.insert_or_assign(lower, value == nullptr ? "" : value).second;
     if (comes_again && std::find(kOnce.begin(), kOnce.end(), lower) != kOnce.end()) headers.malformed = true;
     if (all.contains("content-length") && all.contains("transfer-encoding")) headers.malformed = true;
+    // libmicrohttpd would read a body of any other coding until its connection ends.
+    if (lower == "transfer-encoding" && !absl::EqualsIgnoreCase(all[lower], "chunked")) headers.malformed = true;
     return MHD_YES;
   }
 };

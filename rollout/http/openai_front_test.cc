@@ -217,7 +217,8 @@ TEST_F(Front, RefusesHeadersThatReadDifferentlyToDifferentReaders) {
   for (const char* twice :
        {"Content-Length: 2\r\nContent-Length: 2\r\n", "Content-Length: 2\r\nContent-Length: 40\r\n",
         "Content-Length: 2\r\nTransfer-Encoding: chunked\r\n", "Content-Length: 2\r\nHost: evil.example\r\n",
-        "Content-Length: 2\r\nContent-Type: text/plain\r\n"}) {
+        "Content-Length: 2\r\nContent-Type: text/plain\r\n", "Transfer-Encoding: gzip, chunked\r\n",
+        "Transfer-Encoding: identity\r\n", "Transfer-Encoding: chunked, chunked\r\n"}) {
     HttpClient client(port_);
     client.Send(absl::StrCat("POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n",
                              twice, "\r\n{}"));
@@ -226,6 +227,28 @@ TEST_F(Front, RefusesHeadersThatReadDifferentlyToDifferentReaders) {
     EXPECT_THAT(answer.body, HasSubstr("a header comes twice")) << twice;
     EXPECT_EQ(answer.headers.at("connection"), "close");
   }
+}
+
+TEST_F(Front, ReadsABodyInChunksWhateverTheCaseOfTheirName) {
+  Start();
+  HttpClient client(port_);
+  client.Send(
+      "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+      "Transfer-Encoding: Chunked\r\n\r\n10\r\n{\"prompt\": \"hi\"}\r\n0\r\n\r\n");
+  EXPECT_EQ(client.Read().status, 200);
+}
+
+TEST_F(Front, TakesNothingBehindALengthThatIsNone) {
+  Start();
+  for (const char* length : {"-1", "+16", "0x10", "16, 16", "", "16 16", "99999999999999999999999"}) {
+    HttpClient client(port_);
+    client.Send(absl::StrCat("POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n",
+                             "Content-Length: ", length, "\r\n\r\n{\"prompt\": \"hi\"}"));
+    const HttpAnswer answer = client.Read();
+    EXPECT_EQ(answer.status / 100, 4) << length;
+    EXPECT_EQ(answer.headers.at("connection"), "close") << length;
+  }
+  EXPECT_EQ(rollout_.asked, 0);
 }
 
 TEST_F(Front, CountsSequencesUntilTheirAnswersAreRead) {
