@@ -12,10 +12,7 @@ void Connections::Opened(const void* connection, std::function<void()> close) {
   if (entries_.size() - closing_ <= limit_) return;
   const auto idle =
       std::find_if(entries_.begin(), entries_.end(), [](const Entry& entry) { return !entry.busy && !entry.closing; });
-  if (idle == entries_.end()) return;
-  idle->closing = true;
-  ++closing_;
-  idle->close();
+  if (idle != entries_.end()) Close(&*idle);
 }
 
 void Connections::Closed(const void* connection) {
@@ -34,6 +31,24 @@ void Connections::Moved(const void* connection) {
 void Connections::SetBusy(const void* connection, bool busy) {
   const std::lock_guard lock(mutex_);
   places_.at(connection)->busy = busy;
+}
+
+void Connections::SetDeadline(const void* connection, std::optional<Clock::time_point> deadline) {
+  const std::lock_guard lock(mutex_);
+  places_.at(connection)->deadline = deadline;
+}
+
+void Connections::CloseOverdue(Clock::time_point now) {
+  const std::lock_guard lock(mutex_);
+  for (Entry& entry : entries_) {
+    if (entry.deadline.has_value() && *entry.deadline < now && !entry.closing) Close(&entry);
+  }
+}
+
+void Connections::Close(Entry* entry) {
+  entry->closing = true;
+  ++closing_;
+  entry->close();
 }
 
 }  // namespace quartet

@@ -1,10 +1,12 @@
 // The connections of an HTTP server, so many that one more always finds a place. Knows no HTTP.
 #pragma once
 
+#include <chrono>
 #include <cstddef>
 #include <functional>
 #include <list>
 #include <mutex>
+#include <optional>
 #include <unordered_map>
 
 namespace quartet {
@@ -23,13 +25,21 @@ class Connections {
   // Whether somebody works for it.
   void SetBusy(const void* connection, bool busy);
 
+  using Clock = std::chrono::steady_clock;
+  // By when what is going on on it is to be over; nothing: it may take as long as it does.
+  void SetDeadline(const void* connection, std::optional<Clock::time_point> deadline);
+  // Closes those whose deadline was before `now`, whoever works for them.
+  void CloseOverdue(Clock::time_point now);
+
  private:
   struct Entry {
     const void* connection;
     std::function<void()> close;
     bool busy = false;
     bool closing = false;
+    std::optional<Clock::time_point> deadline;
   };
+  void Close(Entry* entry);  // under the lock
 
   const size_t limit_;
   std::mutex mutex_;

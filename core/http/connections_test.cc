@@ -59,5 +59,23 @@ TEST_F(ConnectionsTest, KeepThoseThatSomebodyWorksFor) {
   EXPECT_THAT(closed_, ElementsAre(2, 0, 5));
 }
 
+TEST_F(ConnectionsTest, CloseThoseThatAreOverdueOnce) {
+  for (int i = 0; i < 3; ++i) Open(i);
+  const Connections::Clock::time_point now = Connections::Clock::now();
+  connections_.SetBusy(Name(0), true);
+  connections_.SetDeadline(Name(0), now);
+  connections_.SetDeadline(Name(1), now + std::chrono::seconds(1));
+  connections_.CloseOverdue(now);
+  EXPECT_THAT(closed_, IsEmpty());
+  connections_.SetDeadline(Name(1), std::nullopt);
+  connections_.CloseOverdue(now + std::chrono::seconds(2));
+  EXPECT_THAT(closed_, ElementsAre(0));
+  connections_.CloseOverdue(now + std::chrono::seconds(2));
+  EXPECT_THAT(closed_, ElementsAre(0));
+  // It is on its way out, and does not count.
+  Open(3);
+  EXPECT_THAT(closed_, ElementsAre(0));
+}
+
 }  // namespace
 }  // namespace quartet

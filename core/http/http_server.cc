@@ -11,8 +11,10 @@
 #include <algorithm>
 #include <array>
 #include <atomic>
+#include <chrono>
 #include <exception>
 #include <map>
+#include <optional>
 #include <string_view>
 #include <utility>
 #include <vector>
@@ -81,10 +83,31 @@ int PortOf(int fd) {
                                            : reinterpret_cast<const sockaddr_in&>(bound).sin_port);
 }
 
+// By when bodies are to have gone through their connections.
+class Pace {
+ public:
+  Pace(const HttpServerOptions& options, Connections* connections)
+      : time_(options.body_time), bytes_per_second_(options.body_bytes_per_second), connections_(*connections) {}
+  void Begin(MHD_Connection* connection, int64_t bytes) {
+    connections_.SetDeadline(connection,
+                             Connections::Clock::now() + time_ + std::chrono::seconds(bytes / bytes_per_second_));
+  }
+  // Whatever was begun.
+  void End(MHD_Connection* connection) { connections_.SetDeadline(connection, std::nullopt); }
+
+ private:
+  const std::chrono::seconds time_;
+  const int64_t bytes_per_second_;
+  Connections& connections_;
+};
+
 // While it lives the connection is not idle, however long nothing moves on it.
 class AtWork {
  public:
-  explicit AtWork(MHD_Connection* connection) : connection_(connection) { SetTimeout(0); }
+  AtWork(MHD_Connection* connection, Pace* pace) : connection_(connection) {
+    SetTimeout(0);
+    pace->End(connection);
+  }
   ~AtWork() { SetTimeout(kIdleSeconds); }
   AtWork(const AtWork&) = delete;
   AtWork& operator=(const AtWork&) = delete;
@@ -97,6 +120,7 @@ class AtWork {
 // A body that comes in pieces.
 struct Pieces {
   MHD_Connection* connection;
+  Pace* pace;
   std::function<std::optional<std::string>()> next;
   std::string piece;
   size_t sent = 0;  // of piece
@@ -104,12 +128,13 @@ struct Pieces {
   static ssize_t Read(void* self, uint64_t /*position*/, char* buffer, size_t size) {
     auto& pieces = *static_cast<Pieces*>(self);
     if (pieces.sent == pieces.piece.size()) {
-      const AtWork at_work(pieces.connection);
+      const AtWork at_work(pieces.connection, pieces.pace);
       try {
         std::optional<std::string> piece;
         do {
           piece = pieces.next();
         } while (piece.has_value() && piece->empty());
+        pieces.pace->Begin(pieces.connection, piece.has_value() ? static_cast<int64_t>(piece->size()) : 0);
         if (!piece.has_value()) return MHD_CONTENT_READER_END_OF_STREAM;
         pieces.piece = *std::move(piece);
         pieces.sent = 0;
@@ -126,12 +151,13 @@ struct Pieces {
   static void Free(void* self) { delete static_cast<Pieces*>(self); }
 };
 
-MHD_Result Send(MHD_Connection* connection, HttpReply reply) {
+MHD_Result Send(MHD_Connection* connection, HttpReply reply, Pace* pace) {
+  pace->Begin(connection, static_cast<int64_t>(reply.body.size()));
   MHD_Response* response =
-      reply.next_piece
-          ? MHD_create_response_from_callback(MHD_SIZE_UNKNOWN, kBlockBytes, Pieces::Read,
-                                              new Pieces{connection, std::move(reply.next_piece), {}}, Pieces::Free)
-          : MHD_create_response_from_buffer(reply.body.size(), reply.body.data(), MHD_RESPMEM_MUST_COPY);
+      reply.next_piece ? MHD_create_response_from_callback(
+                             MHD_SIZE_UNKNOWN, kBlockBytes, Pieces::Read,
+                             new Pieces{connection, pace, std::move(reply.next_piece), {}}, Pieces::Free)
+                       : MHD_create_response_from_buffer(reply.body.size(), reply.body.data(), MHD_RESPMEM_MUST_COPY);
   if (response == nullptr) return MHD_NO;
   MHD_add_response_header(response, "Content-Type", reply.content_type.c_str());
   for (const auto& [name, value] : reply.headers) MHD_add_response_header(response, name.c_str(), value.c_str());
@@ -175,7 +201,8 @@ class HttpServerImpl final : public HttpServer {
       : options_(options),
         handler_(handler),
         bodies_(options.max_bodies_bytes),
-        connections_(options.max_requests + kOtherConnections) {}
+        connections_(options.max_requests + kOtherConnections),
+        pace_(options, &connections_) {}
   ~HttpServerImpl() override {
     if (daemon_ != nullptr) MHD_stop_daemon(daemon_);  // which closes the socket
   }
@@ -239,6 +266,7 @@ class HttpServerImpl final : public HttpServer {
     auto* incoming = static_cast<Incoming*>(*state);
     connections_.Moved(connection);
     if (incoming == nullptr) {
+      connections_.CloseOverdue(Connections::Clock::now());
       *state = incoming = new Incoming(&bodies_);
       HttpRequest& request = incoming->request;
       request.method = method;
@@ -249,7 +277,7 @@ class HttpServerImpl final : public HttpServer {
         // Where its body ends cannot be known.
         HttpReply reply = options_.malformed;
         reply.headers["Connection"] = "close";
-        return Send(connection, std::move(reply));
+        return Send(connection, std::move(reply), &pace_);
       }
       int64_t length = 0;
       const auto said = request.headers.find("content-length");
@@ -267,8 +295,9 @@ class HttpServerImpl final : public HttpServer {
       // that has not been begun need not come.
       const bool asks_first = request.headers.contains("expect");
       if (incoming->refusal.has_value() && (asks_first || length > kMostDroppedBytes)) {
-        return Send(connection, *std::move(incoming->refusal));
+        return Send(connection, *std::move(incoming->refusal), &pace_);
       }
+      pace_.Begin(connection, said != request.headers.end() ? length : options_.max_body_bytes);
       return MHD_YES;
     }
     HttpRequest& request = incoming->request;
@@ -294,18 +323,18 @@ class HttpServerImpl final : public HttpServer {
       incoming->has_place = TakePlace();
       if (!incoming->has_place) incoming->refusal = options_.too_many;
     }
-    if (incoming->refusal.has_value()) return Send(connection, *std::move(incoming->refusal));
+    if (incoming->refusal.has_value()) return Send(connection, *std::move(incoming->refusal), &pace_);
     connections_.SetBusy(connection, true);
     incoming->client.emplace(&departures_,
                              MHD_get_connection_info(connection, MHD_CONNECTION_INFO_CONNECTION_FD)->connect_fd);
     HttpReply reply;
     {
-      const AtWork at_work(connection);
+      const AtWork at_work(connection, &pace_);
       reply = handler_->Answer(request, incoming->client->token());
     }
     request.DropBody();
     incoming->until_sent = std::move(reply.until_sent);
-    return Send(connection, std::move(reply));
+    return Send(connection, std::move(reply), &pace_);
   }
 
   static bool IsOwnUsers(MHD_Connection* connection) {
@@ -327,6 +356,7 @@ class HttpServerImpl final : public HttpServer {
     if (incoming == nullptr) return;
     if (incoming->has_place) --server.requests_;
     delete incoming;
+    server.pace_.End(connection);
     server.connections_.SetBusy(connection, false);
     server.connections_.Moved(connection);
   }
@@ -349,6 +379,7 @@ class HttpServerImpl final : public HttpServer {
   ByteBudget bodies_;
   std::atomic<int> requests_{0};  // that have a place
   Connections connections_;
+  Pace pace_;
   Departures departures_;
   MHD_Daemon* daemon_ = nullptr;
 };

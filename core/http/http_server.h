@@ -4,6 +4,7 @@
 // all of it first gets to read why. Knows nothing of what is served.
 #pragma once
 
+#include <chrono>
 #include <functional>
 #include <map>
 #include <memory>
@@ -67,7 +68,8 @@ struct HttpServerOptions {
   // A request of a program of another user of this host, root apart, is answered with `not_yours`. For loopback.
   bool own_user_only = false;
   HttpReply not_yours = {.status = 403};
-  // Where a header that may come once comes twice, or where a body ends is said in two ways or in one that is not known.
+  // Where a header that may come once comes twice, or where a body ends is said in two ways or in one that is not
+  // known.
   HttpReply malformed = {.status = 400};
   // PEM; both or neither.
   std::string certificate;
@@ -81,6 +83,11 @@ struct HttpServerOptions {
   // Requests that are answered at the same time, beside those of control; and what those beyond are answered with.
   int max_requests = 1024;
   HttpReply too_many = {.status = 503};
+  // The body of a request, and that of a reply or one piece of it, is to have come, or been taken, after this time and
+  // a second for each `body_bytes_per_second`. A connection on which it takes longer is closed as soon as somebody else
+  // asks for something, who may need its room.
+  std::chrono::seconds body_time{60};
+  int64_t body_bytes_per_second = 64 << 10;
 };
 
 class HttpServer {
