@@ -111,8 +111,9 @@ class RolloutService final : public RankService,
       // Chats over HTTP are read as the prompts are that the policy trains on.
       const std::string& chat_template = config_.data().tokenizer_chat_template();
       QUARTET_ASSIGN_OR_RETURN(const std::optional<absl::CivilDay> date, TemplateDate(config_.data()));
-      QUARTET_ASSIGN_OR_RETURN(tokenizer_,
-                               Tokenizer::Load(options.pretrain(), options.has_http() ? chat_template : "", date));
+      ChatTemplateOptions chat;
+      if (options.has_http()) chat = {chat_template, date, config_.data().chat_template_kwargs()};
+      QUARTET_ASSIGN_OR_RETURN(tokenizer_, Tokenizer::Load(options.pretrain(), chat));
     } else if (options.has_http()) {
       return absl::FailedPreconditionError(absl::StrCat("rollout.http is set, but ", options.pretrain(),
                                                         " has no tokenizer.json to read and write text with"));

@@ -83,7 +83,7 @@ absl::StatusOr<nlohmann::json> Encode(const Tokenizer& tokenizer, const Options&
   const auto& text = value.get_ref<const std::string&>();
   std::string prompt = text;
   if (options.chat) {
-    QUARTET_ASSIGN_OR_RETURN(prompt, tokenizer.ApplyChatTemplate({{"user", text}}, true));
+    QUARTET_ASSIGN_OR_RETURN(prompt, tokenizer.ApplyChatTemplate({MakeChatMessage("user", text)}, true));
   }
   return tokenizer.Encode(prompt, !options.chat && !options.no_special_tokens);
 }

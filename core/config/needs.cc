@@ -175,6 +175,7 @@ std::vector<Need> MakeNeeds() {
 
       {"data.tools_key", HasChatTemplate, Says("data.apply_chat_template is false")},
       {"data.tokenizer_chat_template", ReadsChats, Says("data.apply_chat_template is false")},
+      {"data.chat_template_kwargs", ReadsChats, Says("data.apply_chat_template is false")},
       {"data.template_date", ReadsChats, Says("data.apply_chat_template is false")},
 
       {"rollout.kv_cache_bytes", [](const RunConfig& c) { return !c.rollout().has_gpu_memory_utilization(); },

@@ -42,6 +42,20 @@ const Json* FindFieldOrNull(const Json& row, std::string_view key) {
   return is_null;
 }
 
+// `value` without the fields that are null in it: of a column each row has the fields that any row has.
+Json WithoutNullFields(const Json& value) {
+  if (!value.is_structured()) return value;
+  Json kept = value.is_array() ? Json::array() : Json::object();
+  for (const auto& [name, item] : value.items()) {
+    if (value.is_array()) {
+      kept.push_back(WithoutNullFields(item));
+    } else if (!item.is_null()) {
+      kept.emplace(name, WithoutNullFields(item));
+    }
+  }
+  return kept;
+}
+
 bool IsList(const Json* field) { return field != nullptr && field->is_array(); }
 
 }  // namespace
@@ -85,7 +99,7 @@ absl::StatusOr<Record> ReadRecord(const Json& row, const std::vector<RowKey>& ke
     } else if (field->is_number() || field->is_boolean()) {
       record.fields[key.name] = field->dump();
     } else if (key.list && field->is_array()) {
-      record.lists[key.name] = *field;
+      record.lists[key.name] = columns.empty() ? *field : WithoutNullFields(*field);
     } else {
       return absl::InvalidArgumentError(
           absl::StrCat("field \"", key.name, "\" (", key.option, ") is of JSON type ", field->type_name(),

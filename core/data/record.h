@@ -36,6 +36,7 @@ struct Record {
 
 // The fields `keys` of a row, a JSON object. A field is a string, or a number or boolean, which becomes its JSON text
 // (a label 42 reads "42"), or a list where the key allows it; one that is optional and null is as if it were not there.
+// So is what is null inside the objects of a list of a file of columns, where each row has the fields that any row has.
 // INVALID_ARGUMENT names the field, its option and what the row has: `columns`, where it is of a file that has the same
 // ones in each row.
 absl::StatusOr<Record> ReadRecord(const nlohmann::ordered_json& row, const std::vector<RowKey>& keys,

@@ -98,6 +98,14 @@ TEST(Record, TakesAListWhereTheKeySaysSoWithoutWhatTheListHas) {
               HasSubstr("has no field \"answer\" (data.answer); it has: chat"));
 }
 
+TEST(Record, OfAFileOfColumnsHasNoFieldsOfListsThatAreNull) {
+  const std::string row = R"({"tools": [{"name": "f", "unit": null, "enum": [null, 1], "in": {"x": null}}]})";
+  const std::vector<RowKey> keys = {{.name = "tools", .option = "data.key", .list = true}};
+  EXPECT_EQ(ReadRecord(Row(row), keys)->lists.at("tools").dump(),
+            R"([{"name":"f","unit":null,"enum":[null,1],"in":{"x":null}}])");
+  EXPECT_EQ(ReadRecord(Row(row), keys, "tools")->lists.at("tools").dump(), R"([{"name":"f","enum":[null,1],"in":{}}])");
+}
+
 TEST(Record, NamesWhatARowHas) {
   EXPECT_EQ(Error(R"({"my_q":"2", "gold": 3, "id": 4})", {"q"}),
             "has no field \"q\" (data.key); it has: my_q, gold, id");

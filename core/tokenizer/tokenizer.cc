@@ -4,14 +4,17 @@
 #include <limits>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <set>
 #include <unordered_map>
 #include <utility>
 
 #include "absl/status/status.h"
+#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "core/base/status_macros.h"
 #include "core/base/utf8.h"
 #include "core/data/json.h"
+#include "core/errors/shown.h"
 #include "core/tokenizer/added_tokens.h"
 #include "core/tokenizer/clean_up_spaces.h"
 #include "core/tokenizer/jinja/jinja_template.h"
@@ -28,6 +31,46 @@ constexpr int64_t kMaxConfigBytes = int64_t{16} << 20;
 // Special tokens that tokenizer_config.json names by their part.
 constexpr const char* kSpecialNames[] = {"bos_token", "eos_token", "unk_token", "sep_token",
                                          "pad_token", "cls_token", "mask_token"};
+
+// What every chat template is given, or has of itself.
+constexpr std::string_view kTemplatesOwn[] = {"messages",
+                                              "add_generation_prompt",
+                                              "documents",
+                                              "bos_token",
+                                              "eos_token",
+                                              "unk_token",
+                                              "sep_token",
+                                              "pad_token",
+                                              "cls_token",
+                                              "mask_token",
+                                              "additional_special_tokens",
+                                              "strftime_now",
+                                              "raise_exception"};
+
+bool IsWordByte(char c) { return absl::ascii_isalnum(c) || c == '_'; }
+
+std::set<std::string, std::less<>> WordsOf(std::string_view text) {
+  std::set<std::string, std::less<>> words;
+  for (size_t begin = 0, end = 0; begin < text.size(); begin = end + 1) {
+    for (end = begin; end < text.size() && IsWordByte(text[end]);) ++end;
+    if (end > begin) words.emplace(text.substr(begin, end - begin));
+  }
+  return words;
+}
+
+nlohmann::ordered_json WithoutInvalidUtf8(const nlohmann::ordered_json& value) {
+  if (value.is_string()) return ReplaceInvalidUtf8(value.get_ref<const std::string&>());
+  if (!value.is_structured()) return value;
+  nlohmann::ordered_json valid = value.is_array() ? nlohmann::ordered_json::array() : nlohmann::ordered_json::object();
+  for (const auto& [name, item] : value.items()) {
+    if (value.is_array()) {
+      valid.push_back(WithoutInvalidUtf8(item));
+    } else {
+      valid.emplace(ReplaceInvalidUtf8(name), WithoutInvalidUtf8(item));
+    }
+  }
+  return valid;
+}
 
 const json& Field(const json& object, const char* name) {
   static const auto* null = new json;
@@ -137,9 +180,9 @@ absl::StatusOr<TokenizerClass> FindTokenizerClass(const std::string& folder, con
 
 class HuggingFaceTokenizer : public Tokenizer {
  public:
-  explicit HuggingFaceTokenizer(std::optional<absl::CivilDay> date) : date_(date) {}
+  explicit HuggingFaceTokenizer(const ChatTemplateOptions& chat) : chat_(chat) {}
 
-  absl::Status Read(const std::string& folder, const std::string& chat_template) {
+  absl::Status Read(const std::string& folder) {
     const std::string path = path_ = folder + "/tokenizer.json";
     const std::string config_path = folder + "/tokenizer_config.json";
     const absl::StatusOr<json> tokenizer_file = ReadJsonFile(path, kMaxTokenizerBytes);
@@ -180,7 +223,7 @@ class HuggingFaceTokenizer : public Tokenizer {
       return absl::InvalidArgumentError(absl::StrCat(path, ": post_processor: it puts the token id ", id,
                                                      " around a text; allowed: 0 to ", vocab_size_ - 1));
     }
-    return ReadChatTemplate(folder, chat_template, config, config_path);
+    return ReadChatTemplate(folder, config, config_path);
   }
 
   absl::StatusOr<std::vector<int32_t>> Encode(std::string_view text, bool add_special_tokens) const override {
@@ -236,25 +279,30 @@ class HuggingFaceTokenizer : public Tokenizer {
     return model_->TokenToId(token);
   }
 
-  bool writes_date() const override { return writes_date_; }
+  bool writes_date() const override { return Mentions("strftime_now"); }
 
-  absl::StatusOr<std::string> ApplyChatTemplate(const std::vector<Message>& messages, bool add_generation_prompt,
-                                                const nlohmann::ordered_json& tools) const override {
+  absl::StatusOr<std::string> ApplyChatTemplate(const std::vector<ChatMessage>& messages, bool add_generation_prompt,
+                                                const nlohmann::ordered_json& kwargs) const override {
     if (!chat_template_) {
       return absl::FailedPreconditionError(absl::StrCat("the tokenizer has no chat template: neither ",
                                                         chat_template_place_,
                                                         "; give one, or use prompts that need none"));
     }
+    QUARTET_RETURN_IF_ERROR(CheckReads(kwargs));
     nlohmann::ordered_json variables = template_variables_;
     variables["add_generation_prompt"] = add_generation_prompt;
-    variables["tools"] = tools;
-    variables["documents"] = nullptr;
     variables["messages"] = nlohmann::ordered_json::array();
-    for (const Message& message : messages) {
-      variables["messages"].push_back(
-          {{"role", ReplaceInvalidUtf8(message.role)}, {"content", ReplaceInvalidUtf8(message.content)}});
+    for (size_t i = 0; i < messages.size(); ++i) {
+      for (const char* part : {"reasoning_content", "tool_calls"}) {
+        if (!messages[i].contains(part) || Mentions(part)) continue;
+        return absl::InvalidArgumentError(
+            absl::StrCat(chat_template_place_, " does not write the \"", part, "\" that message ", i,
+                         " (counted from 0) has; leave it out, or give a template that does"));
+      }
+      variables["messages"].push_back(WithoutInvalidUtf8(messages[i]));
     }
-    return Prefixed(chat_template_place_, chat_template_->Render(variables, date_));
+    variables.update(kwargs);
+    return Prefixed(chat_template_place_, chat_template_->Render(variables, chat_.date));
   }
 
  private:
@@ -393,8 +441,8 @@ class HuggingFaceTokenizer : public Tokenizer {
 
   // The file that is given, else chat_template.jinja, else "chat_template" of the configuration: a string, or a list of
   // named ones.
-  absl::Status ReadChatTemplate(const std::string& folder, const std::string& given, const json& config,
-                                const std::string& config_path) {
+  absl::Status ReadChatTemplate(const std::string& folder, const json& config, const std::string& config_path) {
+    const std::string& given = chat_.file;
     const std::string path = given.empty() ? folder + "/chat_template.jinja" : given;
     auto source = ReadTextFile(path, kMaxConfigBytes);
     if (source.ok()) {
@@ -423,8 +471,35 @@ class HuggingFaceTokenizer : public Tokenizer {
       source = value.get<std::string>();
     }
     QUARTET_ASSIGN_OR_RETURN(JinjaTemplate parsed, Prefixed(chat_template_place_, JinjaTemplate::Parse(*source)));
-    writes_date_ = source->find("strftime_now") != std::string::npos;
     chat_template_ = std::make_unique<JinjaTemplate>(std::move(parsed));
+    template_words_ = WordsOf(*source);
+    template_variables_["tools"] = nullptr;
+    template_variables_["documents"] = nullptr;
+    if (chat_.kwargs.empty()) return absl::OkStatus();
+    constexpr char kKwargs[] = "chat_template_kwargs";
+    QUARTET_ASSIGN_OR_RETURN(const nlohmann::ordered_json kwargs, ParseOrderedJson(chat_.kwargs, kKwargs));
+    if (!kwargs.is_object()) {
+      return absl::InvalidArgumentError(absl::StrCat(kKwargs, ": ", quartet::Quoted(chat_.kwargs),
+                                                     R"( is no JSON object such as {"enable_thinking": false})"));
+    }
+    QUARTET_RETURN_IF_ERROR(Prefixed(kKwargs, CheckReads(kwargs)));
+    template_variables_.update(kwargs);
+    return absl::OkStatus();
+  }
+
+  // Whether the chat template has this word anywhere, of which it could not read a value or a part otherwise.
+  bool Mentions(const std::string& word) const { return template_words_.contains(word); }
+
+  absl::Status CheckReads(const nlohmann::ordered_json& kwargs) const {
+    for (const auto& [name, value] : kwargs.items()) {
+      if (std::ranges::find(kTemplatesOwn, name) != std::end(kTemplatesOwn)) {
+        return absl::InvalidArgumentError(
+            absl::StrCat("\"", name, "\" is given to every chat template, and is no name of a value of one's own"));
+      }
+      if (!Mentions(name)) {
+        return absl::InvalidArgumentError(absl::StrCat(chat_template_place_, " does not read \"", name, "\""));
+      }
+    }
     return absl::OkStatus();
   }
 
@@ -441,8 +516,8 @@ class HuggingFaceTokenizer : public Tokenizer {
   TokenFinder in_raw_, in_normalized_;
   int32_t vocab_size_ = 0;
   bool cleans_up_spaces_ = false;
-  const std::optional<absl::CivilDay> date_;  // of the chat template
-  bool writes_date_ = false;
+  const ChatTemplateOptions chat_;
+  std::set<std::string, std::less<>> template_words_;
   std::unique_ptr<JinjaTemplate> chat_template_;  // null: none
   std::string chat_template_place_;
   nlohmann::ordered_json template_variables_ = nlohmann::ordered_json::object();
@@ -450,15 +525,9 @@ class HuggingFaceTokenizer : public Tokenizer {
 
 }  // namespace
 
-absl::StatusOr<std::string> Tokenizer::ApplyChatTemplate(const std::vector<Message>& messages,
-                                                         bool add_generation_prompt) const {
-  return ApplyChatTemplate(messages, add_generation_prompt, nullptr);
-}
-
-absl::StatusOr<std::unique_ptr<Tokenizer>> Tokenizer::Load(const std::string& folder, const std::string& chat_template,
-                                                           std::optional<absl::CivilDay> date) {
-  auto tokenizer = std::make_unique<HuggingFaceTokenizer>(date);
-  QUARTET_RETURN_IF_ERROR(tokenizer->Read(folder, chat_template));
+absl::StatusOr<std::unique_ptr<Tokenizer>> Tokenizer::Load(const std::string& folder, const ChatTemplateOptions& chat) {
+  auto tokenizer = std::make_unique<HuggingFaceTokenizer>(chat);
+  QUARTET_RETURN_IF_ERROR(tokenizer->Read(folder));
   return tokenizer;
 }
 

@@ -3,7 +3,7 @@
 
 #include <cstdint>
 #include <memory>
-#include <nlohmann/json_fwd.hpp>
+#include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -11,23 +11,33 @@
 
 #include "absl/status/statusor.h"
 #include "absl/time/civil_time.h"
+#include "core/tokenizer/chat_message.h"
 
 namespace quartet {
 
 // Larger tokenizer.json files are refused.
 inline constexpr int64_t kMaxTokenizerBytes = int64_t{256} << 20;
 
+// What of a chat template is not its folder's.
+struct ChatTemplateOptions {
+  std::string file;  // in the place of the folder's template; "": that one
+  // The day that a template writes which writes one; nothing: each time the present one.
+  std::optional<absl::CivilDay> date;
+  // Values by name that the template knows in every chat: the JSON text of an object, such as
+  // {"enable_thinking": false}; "": none.
+  std::string kwargs;
+};
+
 // Immutable after Load; thread safe.
 class Tokenizer {
  public:
   virtual ~Tokenizer() = default;
 
-  // Reads `folder`/tokenizer.json, tokenizer_config.json and the chat template, or in its place the file
-  // `chat_template` where that is not "". `date` is the day that a chat template writes which writes one; nothing: each
-  // time the present one. INVALID_ARGUMENT names the file and the part that is not supported or not well-formed.
+  // Reads `folder`/tokenizer.json, tokenizer_config.json and the chat template. INVALID_ARGUMENT names the file and the
+  // part that is not supported or not well-formed; or begins with "chat_template_kwargs: ", where
+  // these are no object, or the template does not read one of them.
   static absl::StatusOr<std::unique_ptr<Tokenizer>> Load(const std::string& folder,
-                                                         const std::string& chat_template = "",
-                                                         std::optional<absl::CivilDay> date = std::nullopt);
+                                                         const ChatTemplateOptions& chat = {});
 
   // Special tokens that stand in the text are recognised. add_special_tokens: what the post-processor adds (BOS).
   // INVALID_ARGUMENT names the part of tokenizer.json whose pattern takes more time or memory on this text than is
@@ -50,19 +60,18 @@ class Tokenizer {
   // Whether the chat template may write the day.
   virtual bool writes_date() const { return false; }
 
-  struct Message {
-    std::string role;
-    std::string content;
-    bool operator==(const Message&) const = default;
-  };
   // The text of a conversation; with `add_generation_prompt` the opening of the assistant's turn comes at its end.
-  // `tools`, a list or null, is what the template knows by that name. FAILED_PRECONDITION where there is no chat
-  // template.
-  virtual absl::StatusOr<std::string> ApplyChatTemplate(const std::vector<Message>& messages,
+  // `kwargs`, an object, are further values that the template knows by their names, `tools` among them, before those of
+  // Load. FAILED_PRECONDITION where there is no chat template. INVALID_ARGUMENT: the template's errors; and where it
+  // does not read one of `kwargs`, or the calls or thoughts of a message, which would be left out without a word.
+  virtual absl::StatusOr<std::string> ApplyChatTemplate(const std::vector<ChatMessage>& messages,
                                                         bool add_generation_prompt,
-                                                        const nlohmann::ordered_json& tools) const = 0;
-  // The same without tools.
-  absl::StatusOr<std::string> ApplyChatTemplate(const std::vector<Message>& messages, bool add_generation_prompt) const;
+                                                        const nlohmann::ordered_json& kwargs) const = 0;
+  // The same without kwargs.
+  absl::StatusOr<std::string> ApplyChatTemplate(const std::vector<ChatMessage>& messages,
+                                                bool add_generation_prompt) const {
+    return ApplyChatTemplate(messages, add_generation_prompt, nlohmann::ordered_json::object());
+  }
 };
 
 }  // namespace quartet

@@ -10,6 +10,8 @@
 #include <nlohmann/json.hpp>
 #include <thread>
 
+#include "absl/strings/str_cat.h"
+
 namespace quartet {
 namespace {
 
@@ -75,8 +77,10 @@ TEST_P(GoldenTest, AgreesOnVocabularyAndChat) {
   const json golden = ReadJson(std::string(kTestdata) + GetParam() + "/golden.json");
   EXPECT_EQ(tokenizer->vocab_size(), golden["vocab_size"].get<int32_t>());
   for (const json& row : golden["chat"]) {
-    std::vector<Tokenizer::Message> messages;
-    for (const json& message : row[0]) messages.push_back({message["role"], message["content"]});
+    std::vector<ChatMessage> messages;
+    for (const json& message : row[0]) {
+      messages.push_back(ReadChatMessage(message, absl::StrCat("messages[", messages.size(), "]")).value());
+    }
     const auto text = tokenizer->ApplyChatTemplate(messages, true);
     ASSERT_TRUE(text.ok()) << text.status();
     EXPECT_EQ(*text, row[1].get<std::string>());
@@ -124,14 +128,14 @@ TEST(Tokenizer, ServesManyThreads) {
 }
 
 TEST(Tokenizer, SaysThatThereIsNoChatTemplate) {
-  const auto text = LoadGolden("characters")->ApplyChatTemplate({{"user", "1"}}, true);
+  const auto text = LoadGolden("characters")->ApplyChatTemplate({MakeChatMessage("user", "1")}, true);
   EXPECT_EQ(text.status().code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_THAT(std::string(text.status().message()), HasSubstr("characters/chat_template.jinja"));
 }
 
 TEST(Tokenizer, OpensTheAssistantsTurnOnlyWhereItIsToldTo) {
   const auto tokenizer = LoadGolden("byte_level");
-  const std::vector<Tokenizer::Message> messages = {{"system", "s"}, {"user", "1"}};
+  const std::vector<ChatMessage> messages = {MakeChatMessage("system", "s"), MakeChatMessage("user", "1")};
   EXPECT_EQ(*tokenizer->ApplyChatTemplate(messages, true),
             *tokenizer->ApplyChatTemplate(messages, false) + "<|start|>assistant\n");
 }
@@ -300,10 +304,10 @@ TEST_F(LoadTest, TakesTheChatTemplateThatItIsGiven) {
   std::filesystem::copy(std::string(kTestdata) + "byte_level/tokenizer.json", folder_ + "/tokenizer.json");
   Write("chat_template.jinja", "the folder's");
   Write("mine.jinja", "mine: {{ messages[0].content }}");
-  const auto tokenizer = Tokenizer::Load(folder_, folder_ + "/mine.jinja");
+  const auto tokenizer = Tokenizer::Load(folder_, {.file = folder_ + "/mine.jinja"});
   ASSERT_TRUE(tokenizer.ok()) << tokenizer.status();
-  EXPECT_EQ(*(*tokenizer)->ApplyChatTemplate({{"user", "1"}}, true), "mine: 1");
-  const absl::Status missing = Tokenizer::Load(folder_, folder_ + "/none.jinja").status();
+  EXPECT_EQ(*(*tokenizer)->ApplyChatTemplate({MakeChatMessage("user", "1")}, true), "mine: 1");
+  const absl::Status missing = Tokenizer::Load(folder_, {.file = folder_ + "/none.jinja"}).status();
   EXPECT_EQ(missing.code(), absl::StatusCode::kNotFound);
   EXPECT_EQ(missing.message().find(folder_ + "/none.jinja"), 0) << missing;
 }
@@ -314,9 +318,57 @@ TEST_F(LoadTest, GivesTheTemplateToolsInTheirOrder) {
   const auto tokenizer = Tokenizer::Load(folder_);
   ASSERT_TRUE(tokenizer.ok()) << tokenizer.status();
   const auto tools = nlohmann::ordered_json::parse(R"([{"type":"function","function":{"name":"f","arguments":{}}}])");
-  EXPECT_EQ(*(*tokenizer)->ApplyChatTemplate({{"user", "1"}}, true, tools),
+  EXPECT_EQ(*(*tokenizer)->ApplyChatTemplate({MakeChatMessage("user", "1")}, true, {{"tools", tools}}),
             R"([{"type": "function", "function": {"name": "f", "arguments": {}}}]1)");
-  EXPECT_EQ(*(*tokenizer)->ApplyChatTemplate({{"user", "1"}}, true), "1");
+  EXPECT_EQ(*(*tokenizer)->ApplyChatTemplate({MakeChatMessage("user", "1")}, true), "1");
+}
+
+TEST_F(LoadTest, WritesCallsResultsThoughtsAndValuesAsTransformersDoes) {
+  std::ifstream file(std::string(kTestdata) + "tool_chats.json");
+  const auto golden = nlohmann::ordered_json::parse(file);
+  std::filesystem::copy(std::string(kTestdata) + "byte_level/tokenizer.json", folder_ + "/tokenizer.json");
+  Write("chat_template.jinja", golden["template"]);
+  const auto tokenizer = Tokenizer::Load(folder_).value();
+  ASSERT_GE(golden["cases"].size(), 12);
+  for (const auto& row : golden["cases"]) {
+    std::vector<ChatMessage> messages;
+    for (const auto& message : row["messages"]) messages.push_back(ReadChatMessage(message, "message").value());
+    EXPECT_EQ(tokenizer->ApplyChatTemplate(messages, true, row["kwargs"]).value(), row["text"].get<std::string>());
+    const auto given = Tokenizer::Load(folder_, {.kwargs = row["kwargs"].dump()}).value();
+    EXPECT_EQ(given->ApplyChatTemplate(messages, true).value(), row["text"].get<std::string>());
+  }
+}
+
+TEST_F(LoadTest, LeavesNothingOutThatTheTemplateDoesNotWrite) {
+  std::filesystem::copy(std::string(kTestdata) + "byte_level/tokenizer.json", folder_ + "/tokenizer.json");
+  Write("chat_template.jinja", "{% for message in messages %}{{ message.content }}{% endfor %}");
+  const auto tokenizer = Tokenizer::Load(folder_).value();
+  const auto error = [&](const char* message, const nlohmann::ordered_json& kwargs) {
+    const std::vector<ChatMessage> messages = {
+        MakeChatMessage("user", "1"), ReadChatMessage(nlohmann::ordered_json::parse(message), "message").value()};
+    return std::string(tokenizer->ApplyChatTemplate(messages, true, kwargs).status().message());
+  };
+  const char* plain = R"({"role": "assistant", "content": "a"})";
+  EXPECT_EQ(error(plain, nlohmann::ordered_json::object()), "");
+  EXPECT_EQ(error(R"({"role": "assistant", "content": "a", "tool_calls": [{"name": "f"}]})", {{"x", 1}}),
+            folder_ + "/chat_template.jinja does not read \"x\"");
+  for (const auto& [part, message] :
+       {std::pair("tool_calls", R"({"role": "assistant", "content": "a", "tool_calls": [{"name": "f"}]})"),
+        std::pair("reasoning_content", R"({"role": "assistant", "content": "a", "reasoning_content": "b"})")}) {
+    EXPECT_EQ(error(message, nlohmann::ordered_json::object()),
+              folder_ + "/chat_template.jinja does not write the \"" + part +
+                  "\" that message 1 (counted from 0) has; leave it out, or give a template that does");
+  }
+  EXPECT_THAT(error(plain, {{"tools", nlohmann::ordered_json::array({1})}}), HasSubstr("does not read \"tools\""));
+  EXPECT_THAT(error(plain, {{"messages", 1}}), HasSubstr("\"messages\" is given to every chat template"));
+  const auto loads = [&](const char* kwargs) {
+    return std::string(Tokenizer::Load(folder_, {.kwargs = kwargs}).status().message());
+  };
+  EXPECT_THAT(loads("{"), HasSubstr("chat_template_kwargs: not well-formed JSON"));
+  EXPECT_EQ(loads("[1]"), "chat_template_kwargs: \"[1]\" is no JSON object such as {\"enable_thinking\": false}");
+  EXPECT_EQ(loads(R"({"enable_thinking": false})"),
+            "chat_template_kwargs: " + folder_ + "/chat_template.jinja does not read \"enable_thinking\"");
+  EXPECT_THAT(loads(R"({"bos_token": ""})"), HasSubstr("\"bos_token\" is given to every chat template"));
 }
 
 TEST_F(LoadTest, NamesTheConfigurationThatIsWrong) {
@@ -332,7 +384,7 @@ TEST_F(LoadTest, NamesTheConfigurationThatIsWrong) {
   Write("chat_template.jinja", "{{ messages[0].content | frobnicate }}");
   const auto tokenizer = Tokenizer::Load(folder_);
   ASSERT_TRUE(tokenizer.ok()) << tokenizer.status();
-  const auto text = (*tokenizer)->ApplyChatTemplate({{"user", "1"}}, true);
+  const auto text = (*tokenizer)->ApplyChatTemplate({MakeChatMessage("user", "1")}, true);
   EXPECT_THAT(std::string(text.status().message()),
               HasSubstr("chat_template.jinja: line 1: the filter \"frobnicate\""));
 }

@@ -51,9 +51,10 @@ TEST(PromptTexts, OfALengthThatTheTokenizerCannotMakeAreAnError) {
   const auto error = [](const Tokenizer& tokenizer, int count, int tokens) {
     return std::string(PromptTexts(tokenizer, count, tokens).status().message());
   };
-  EXPECT_THAT(error(DigitTokenizer(), 1, 128),
-              AllOf(HasSubstr("it is 128, but no text of exactly so many tokens"), HasSubstr("\"0\" has 1, and each word")));
-  EXPECT_THAT(error(ByteTokenizer(), 1, 2), HasSubstr("\"0\" has 1, and each word that could follow adds none, or too"));
+  EXPECT_THAT(error(DigitTokenizer(), 1, 128), AllOf(HasSubstr("it is 128, but no text of exactly so many tokens"),
+                                                     HasSubstr("\"0\" has 1, and each word")));
+  EXPECT_THAT(error(ByteTokenizer(), 1, 2),
+              HasSubstr("\"0\" has 1, and each word that could follow adds none, or too"));
   EXPECT_THAT(error(ByteTokenizer(), 11, 1), HasSubstr("it is 1, but"));
 }
 

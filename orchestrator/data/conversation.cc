@@ -10,69 +10,21 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "core/base/status_macros.h"
-#include "core/data/json.h"
+#include "orchestrator/data/messages.h"
 
 namespace quartet {
 namespace {
 
-using json = nlohmann::ordered_json;
-using Message = Tokenizer::Message;
-
-absl::StatusOr<Message> ReadMessage(const json& value) {
-  if (!value.is_object()) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("is of JSON type ", value.type_name(), "; a message is {\"role\": ..., \"content\": ...}"));
-  }
-  Message message;
-  for (const auto& [name, text] : {std::pair("role", &message.role), std::pair("content", &message.content)}) {
-    const auto field = value.find(name);
-    if (field == value.end() || !field->is_string()) {
-      return absl::InvalidArgumentError(absl::StrCat(
-          "its \"", name, "\" is ", field == value.end() ? "missing" : field->type_name(), "; it must be a string"));
-    }
-    *text = field->get<std::string>();
-  }
-  for (const auto& [name, field] : value.items()) {
-    if (name == "role" || name == "content" || field.is_null()) continue;
-    return absl::InvalidArgumentError(
-        absl::StrCat("has \"", name, "\", which would not be read; a message has \"role\" and \"content\" alone"));
-  }
-  return message;
-}
-
-// `value` without what is null in it.
-json WithoutNulls(const json& value) {
-  if (!value.is_structured()) return value;
-  json kept = value.is_array() ? json::array() : json::object();
-  for (const auto& [key, item] : value.items()) {
-    if (item.is_null()) continue;
-    if (value.is_array()) {
-      kept.push_back(WithoutNulls(item));
-    } else {
-      kept.emplace(key, WithoutNulls(item));
-    }
-  }
-  return kept;
-}
-
-absl::StatusOr<json> ReadTools(const Record& record, const std::string& key) {
-  if (const auto list = record.lists.find(key); list != record.lists.end()) return WithoutNulls(list->second);
-  const auto text = record.fields.find(key);
-  if (text == record.fields.end()) return json();
-  const std::string place = absl::StrCat("field \"", key, "\" (data.tools_key)");
-  QUARTET_ASSIGN_OR_RETURN(json tools, ParseOrderedJson(text->second, place));
-  if (tools.is_array()) return tools;
-  return absl::InvalidArgumentError(
-      absl::StrCat(place, " is the JSON text of a value of type ", tools.type_name(), "; it must be a list"));
-}
+using Message = ChatMessage;
 
 absl::StatusOr<std::vector<Message>> ReadMessages(const Record& record, const std::string& key,
                                                   const DataConfig& data) {
   const auto list = record.lists.find(key);
   if (list == record.lists.end()) {
     const size_t place = data.input_template().find("{}");
-    return std::vector<Message>{{kUser, absl::StrCat(data.input_template().substr(0, place), record.fields.at(key),
-                                                     data.input_template().substr(place + 2))}};
+    return std::vector<Message>{
+        MakeChatMessage(kUser, absl::StrCat(data.input_template().substr(0, place), record.fields.at(key),
+                                            data.input_template().substr(place + 2)))};
   }
   const std::string place = absl::StrCat("field \"", key, "\"");
   const auto error = [&place](const std::string& what) {
@@ -81,22 +33,13 @@ absl::StatusOr<std::vector<Message>> ReadMessages(const Record& record, const st
   if (!data.apply_chat_template()) return error("; only a chat template writes such: set data.apply_chat_template");
   if (data.input_template() != "{}") return error(", in which data.input_template has no place");
   if (list->second.empty()) return error(" without a message");
-  std::vector<Message> messages;
-  for (const json& value : list->second) {
-    absl::StatusOr<Message> message = ReadMessage(value);
-    if (!message.ok()) {
-      return absl::InvalidArgumentError(
-          absl::StrCat(place, ": message ", messages.size(), " (counted from 0) ", message.status().message()));
-    }
-    messages.push_back(*std::move(message));
-  }
-  return messages;
+  return ReadMessageList(list->second, place);
 }
 
 absl::StatusOr<std::vector<Message>> ReadAnswer(const Record& record, const std::string& key, const DataConfig& data) {
   const auto text = record.fields.find(key);
   if (text == record.fields.end()) return ReadMessages(record, key, data);
-  return std::vector<Message>{{kAssistant, text->second}};
+  return std::vector<Message>{MakeChatMessage(kAssistant, text->second)};
 }
 
 // Whether `prompt`, one message of the user where it is a text, stands in a conversation before its last message.
@@ -105,14 +48,14 @@ bool Holds(const std::vector<Message>& conversation, const std::vector<Message>&
     return conversation.size() > prompt.size() && std::equal(prompt.begin(), prompt.end(), conversation.begin());
   }
   // Rows that have both differ in spaces around the text, which templates strip.
-  const absl::string_view asked = absl::StripAsciiWhitespace(prompt.front().content);
+  const absl::string_view asked = absl::StripAsciiWhitespace(TextOf(prompt.front()));
   return std::any_of(conversation.begin(), conversation.end() - 1, [asked](const Message& message) {
-    return message.role == kUser && absl::StripAsciiWhitespace(message.content) == asked;
+    return message["role"] == kUser && absl::StripAsciiWhitespace(TextOf(message)) == asked;
   });
 }
 
 absl::Status CheckEndsWithAnswer(const std::vector<Message>& messages, const std::string& field) {
-  if (messages.back().role == kAssistant) return absl::OkStatus();
+  if (messages.back()["role"] == kAssistant) return absl::OkStatus();
   return absl::InvalidArgumentError(absl::StrCat("the last message of ", field, " is not the assistant's"));
 }
 
@@ -121,8 +64,8 @@ absl::Status CheckTurns(const std::vector<Message>& messages, const std::string&
   const auto error = [](const auto&... what) { return absl::InvalidArgumentError(absl::StrCat(what...)); };
   if (messages.size() == 1) return error("there is nothing before the answer in ", field);
   for (size_t i = 1; i < messages.size(); ++i) {
-    const std::string& role = messages[i].role;
-    if (role != messages[i - 1].role || (role != kUser && role != kAssistant)) continue;
+    const auto& role = messages[i]["role"].get_ref<const std::string&>();
+    if (messages[i - 1]["role"] != role || (role != kUser && role != kAssistant)) continue;
     return error("messages ", i - 1, " and ", i, " (counted from 0) of the conversation that ends in ", field,
                  " are both the ", role, "'s; they must take turns");
   }
@@ -152,11 +95,11 @@ absl::StatusOr<Conversation> ReadAnswered(const Record& record, const OptionKey&
   QUARTET_ASSIGN_OR_RETURN(Conversation conversation,
                            ReadConversation(record, has_prompt ? prompt.key : answer.key, data));
   std::vector<Message>& messages = conversation.messages;
-  if (has_prompt && messages.back().role == kAssistant && has_answer) {
+  if (has_prompt && messages.back()["role"] == kAssistant && has_answer) {
     return absl::InvalidArgumentError(absl::StrCat("has two answers: the last message of ", prompt_field,
                                                    " is the assistant's, and there is ", answer_field));
   }
-  if (has_prompt && messages.back().role != kAssistant && !has_answer) {
+  if (has_prompt && messages.back()["role"] != kAssistant && !has_answer) {
     return absl::InvalidArgumentError(absl::StrCat("has no answer: the last message of ", prompt_field,
                                                    " is not the assistant's, and there is no field ", answer_field));
   }
@@ -166,11 +109,11 @@ absl::StatusOr<Conversation> ReadAnswered(const Record& record, const OptionKey&
     const bool is_text = record.fields.contains(prompt.key);
     // Beside a text these are hardly what follows it: a conversation that the assistant opens.
     const auto has_user = [](const std::vector<Message>& of) {
-      return std::ranges::any_of(of, [](const Message& message) { return message.role == kUser; });
+      return std::ranges::any_of(of, [](const Message& message) { return message["role"] == kUser; });
     };
     if (Holds(answers, messages, is_text)) {
       messages = std::move(answers);
-    } else if (answers.front().role == kAssistant && !(is_text && has_user(answers))) {
+    } else if (answers.front()["role"] == kAssistant && !(is_text && has_user(answers))) {
       messages.insert(messages.end(), answers.begin(), answers.end());
     } else {
       return absl::InvalidArgumentError(
@@ -200,18 +143,23 @@ std::vector<RowKey> ConversationKeys(const std::string& key, const std::string& 
 absl::StatusOr<std::string> ChatText(const Conversation& conversation, size_t count, bool add_generation_prompt,
                                      const Tokenizer& tokenizer) {
   const auto& messages = conversation.messages;
-  absl::StatusOr<std::string> text =
-      tokenizer.ApplyChatTemplate({messages.begin(), messages.begin() + static_cast<std::ptrdiff_t>(count)},
-                                  add_generation_prompt, conversation.tools);
+  nlohmann::ordered_json kwargs = nlohmann::ordered_json::object();
+  if (!conversation.tools.empty()) kwargs["tools"] = conversation.tools;
+  absl::StatusOr<std::string> text = tokenizer.ApplyChatTemplate(
+      {messages.begin(), messages.begin() + static_cast<std::ptrdiff_t>(count)}, add_generation_prompt, kwargs);
   if (text.ok()) return text;
   return absl::InvalidArgumentError(absl::StrCat(
       "data.apply_chat_template: ", text.status().message(),
       absl::IsFailedPrecondition(text.status()) ? "; data.tokenizer_chat_template names a file of one" : ""));
 }
 
+std::string TextOf(const ChatMessage& message) {
+  return message["content"].is_string() ? message["content"].get<std::string>() : "";
+}
+
 absl::StatusOr<std::string> PromptText(const Conversation& conversation, const DataConfig& data,
                                        const Tokenizer& tokenizer) {
-  if (!data.apply_chat_template()) return conversation.messages.front().content;
+  if (!data.apply_chat_template()) return TextOf(conversation.messages.front());
   return ChatText(conversation, conversation.messages.size(), /*add_generation_prompt=*/true, tokenizer);
 }
 
@@ -235,18 +183,19 @@ absl::Status CheckOneBos(const Conversation& conversation, const DataConfig& dat
   absl::Status error;
   for (size_t i = 0; i < conversation.messages.size(); ++i) {
     const Message& message = conversation.messages[i];
+    const std::string content = TextOf(message);
     const auto encode = [&tokenizer](std::string_view text) {
       text.remove_prefix(std::min(text.find_first_not_of(" \t\r\n"), text.size()));
       return tokenizer.Encode(text, /*add_special_tokens=*/false);
     };
-    QUARTET_ASSIGN_OR_RETURN(const std::vector<int32_t> whole, encode(message.content));
+    QUARTET_ASSIGN_OR_RETURN(const std::vector<int32_t> whole, encode(content));
     in_texts += std::ranges::count(whole, bos);
-    std::string_view row = message.content;
+    std::string_view row = content;
     const bool has_template = !input_template.empty() && row.starts_with(input_template);
     if (has_template) row.remove_prefix(input_template.size());
     QUARTET_ASSIGN_OR_RETURN(const std::vector<int32_t> own, has_template ? encode(row) : whole);
     const auto begins = [bos](const std::vector<int32_t>& text) { return !text.empty() && text.front() == bos; };
-    const bool is_answer = message.role == kAssistant;
+    const bool is_answer = message["role"] == kAssistant;
     if (!error.ok() || !(begins(whole) || begins(own)) || (is_answer && ends.contains(bos))) continue;
     const std::string which = chat        ? absl::StrCat("message ", i, " (counted from 0)")
                               : is_answer ? "the answer"

@@ -16,13 +16,12 @@
 namespace quartet {
 
 struct Conversation {
-  std::vector<Tokenizer::Message> messages;
+  std::vector<ChatMessage> messages;
   nlohmann::ordered_json tools;  // a list; null where there is none
 };
 
 // The field `key` of `record`: a text, put into data.input_template, is one message of the user; a list of messages
-// {"role", "content"} is taken as it is. At least one message. Tools are the field data.tools_key: a list, or the JSON
-// text of one; what is null in them, as columns of Parquet have it for fields that are not there, is left out.
+// (ReadMessageList) is taken as it is. At least one message. Tools are the field data.tools_key (ReadTools).
 // INVALID_ARGUMENT names the message that is not well-formed, or the field of `data` that a list does not go with.
 absl::StatusOr<Conversation> ReadConversation(const Record& record, const std::string& key, const DataConfig& data);
 
@@ -47,6 +46,9 @@ std::string FieldName(const std::string& key, const std::string& option);
 
 // The keys that ReadConversation reads; `option` names the one that `key` is the value of.
 std::vector<RowKey> ConversationKeys(const std::string& key, const std::string& option, const DataConfig& data);
+
+// The content of a message; "" where it has calls alone.
+std::string TextOf(const ChatMessage& message);
 
 // What the model reads before it answers: the conversation through the chat template where `data` says so, else the
 // text of its only message. FAILED_PRECONDITION and INVALID_ARGUMENT: the template's errors, after its option.

@@ -64,9 +64,9 @@ absl::Status ExampleMaker::ReadEnd() {
 absl::StatusOr<ExampleMaker::Example> ExampleMaker::OfTexts(const Conversation& conversation) const {
   Example example;
   QUARTET_ASSIGN_OR_RETURN(const std::vector<int32_t> prompt,
-                           PromptIds(conversation.messages.front().content, options_.data, tokenizer_));
+                           PromptIds(TextOf(conversation.messages.front()), options_.data, tokenizer_));
   QUARTET_ASSIGN_OR_RETURN(const std::vector<int32_t> answer,
-                           tokenizer_.Encode(conversation.messages.back().content, false));
+                           tokenizer_.Encode(TextOf(conversation.messages.back()), false));
   example.Add(prompt, false);
   example.Add(answer, true);
   End(answer, &example);
@@ -79,7 +79,7 @@ absl::StatusOr<ExampleMaker::Example> ExampleMaker::OfTurns(const Conversation& 
   const auto& messages = conversation.messages;
   for (size_t i = 0; i < messages.size(); ++i) {
     const bool last = i + 1 == messages.size();
-    if (messages[i].role != kAssistant || !(last || options_.multiturn)) continue;
+    if (messages[i]["role"] != kAssistant || !(last || options_.multiturn)) continue;
     const auto error = [&](const std::string& what) {
       return absl::InvalidArgumentError(
           absl::StrCat("data.apply_chat_template: the assistant's message ", i, " (counted from 0) ", what));

@@ -38,7 +38,7 @@ absl::StatusOr<PromptRecord> ReadPrompt(const Record& record, const PromptKeys& 
                                         const Tokenizer& tokenizer) {
   PromptRecord prompt;
   QUARTET_ASSIGN_OR_RETURN(const Conversation conversation, ReadConversation(record, keys.input, data));
-  if (conversation.messages.back().role == kAssistant) {
+  if (conversation.messages.back()["role"] == kAssistant) {
     return absl::InvalidArgumentError(absl::StrCat("the last message of ", FieldName(keys.input, "data.input_key"),
                                                    " is the assistant's; a prompt ends before the answer"));
   }

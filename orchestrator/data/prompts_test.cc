@@ -131,7 +131,7 @@ TEST_F(PromptsTest, HaveTheTokenThatTextsBeginWithWhereTheChatTemplateWritesItAl
     data().clear_prompt_data();
     Write("{\"question\": " + messages + "}\n");
     const auto tokenizer =
-        Tokenizer::Load("core/tokenizer/testdata/llama_class", scratch_.Write("chat.jinja", chat_template));
+        Tokenizer::Load("core/tokenizer/testdata/llama_class", {.file = scratch_.Write("chat.jinja", chat_template)});
     const auto prompts = Prompts::Open(config_, **tokenizer);
     EXPECT_TRUE(prompts.ok() || absl::IsInvalidArgument(prompts.status())) << prompts.status();
     return prompts.ok() ? ::testing::PrintToString((*prompts)->first().ids) : std::string(prompts.status().message());
@@ -175,13 +175,51 @@ TEST_F(PromptsTest, MayBeListsOfMessages) {
                         "data.apply_chat_template"));
   EXPECT_THAT(error(load("[" + user + "]", true, "Q: {}")), HasSubstr("in which data.input_template has no place"));
   EXPECT_THAT(error(load("[]")), HasSubstr("without a message"));
-  EXPECT_THAT(error(load("[" + user + ", 5]")), HasSubstr("message 1 (counted from 0) is of JSON type number"));
-  EXPECT_THAT(error(load("[" + tool + "]")), HasSubstr("message 0 (counted from 0) its \"content\" is null"));
-  EXPECT_THAT(error(load(R"([{"content": "a"}])")), HasSubstr("its \"role\" is missing"));
-  EXPECT_THAT(error(load(R"([{"role": "user", "content": "a", "tool_calls": []}])")),
-              HasSubstr("has \"tool_calls\", which would not be read"));
+  EXPECT_THAT(error(load("[" + user + ", 5]")), HasSubstr("field \"question\": message[1] is 5; allowed: {"));
+  EXPECT_THAT(error(load("[" + tool + "]")),
+              HasSubstr("message[0] is {\"role\":\"tool\",\"content\":null}; allowed: a \"content\""));
+  EXPECT_THAT(error(load(R"([{"content": "a"}])")), HasSubstr("allowed: a string as \"role\""));
+  EXPECT_THAT(error(load(R"([{"role": "user", "content": "a", "weight": 1}])")),
+              HasSubstr("message[0].weight is not known, and would not be read"));
+  EXPECT_THAT(error(load(R"([{"role": "user", "content": "a", "name": "Ann"}])")),
+              HasSubstr("message[0].name would not be read"));
   EXPECT_THAT(error(load("[" + user + ", " + assistant + "]")),
               HasSubstr("(data.input_key) is the assistant's; a prompt ends before the answer"));
+}
+
+TEST_F(PromptsTest, MayHaveCallsAndTheirResultsBeforeTheAnswer) {
+  config_.clear_reward();
+  data().set_apply_chat_template(true);
+  data().set_prompt_max_len(200);
+  const auto text = [&](std::string list) {
+    std::ranges::replace(list, '\n', ' ');
+    return Load("{\"question\": " + list + "}\n");
+  };
+  const std::string calls = R"([{"type":"function","function":{"name":"add","arguments":{"b":1,"a":[null]}}}])";
+  const std::string expected = "[user]1+1?[assistant]" + calls + "[tool]2[assistant]";
+  EXPECT_EQ(text(R"([{"role": "user", "content": [{"type": "text", "text": "1+1?"}]},
+                     {"role": "assistant", "content": null, "tool_calls": )" +
+                 calls + R"(},
+                     {"role": "tool", "content": "2"}])")
+                .value()[0]
+                .text,
+            expected);
+  EXPECT_EQ(text(R"([{"from": "human", "value": "1+1?"},
+                     {"from": "function_call", "value": "{\"name\": \"add\", \"arguments\": {\"b\": 1, \"a\": [null]}}"},
+                     {"from": "observation", "value": "2", "loss": null}])")
+                .value()[0]
+                .text,
+            expected);
+  const auto error = [&](const std::string& list) { return std::string(text(list).status().message()); };
+  EXPECT_THAT(error(R"([{"from": "humn", "value": "a"}])"),
+              HasSubstr("message[0].from is \"humn\"; allowed: human, user, gpt, "));
+  EXPECT_THAT(error(R"([{"from": "human", "value": 1}])"), HasSubstr("message[0].value is of JSON type number"));
+  EXPECT_THAT(error(R"([{"from": "human"}])"), HasSubstr("message[0] has no \"value\""));
+  EXPECT_THAT(error(R"([{"from": "human", "value": "a", "weight": 0}])"), HasSubstr("message[0].weight is not known"));
+  EXPECT_THAT(error(R"([{"from": "human", "value": "a"}, {"from": "function_call", "value": "add"}])"),
+              HasSubstr("message[1].value: not well-formed JSON"));
+  EXPECT_THAT(error(R"([{"from": "human", "value": "a"}, {"from": "function_call", "value": "[]"}])"),
+              HasSubstr("message[1] is"));
 }
 
 TEST_F(PromptsTest, MayHaveToolsForTheTemplate) {
@@ -190,7 +228,7 @@ TEST_F(PromptsTest, MayHaveToolsForTheTemplate) {
   data().set_tools_key("tools");
   const auto text = [&](const std::string& tools) { return (*Load(R"({"question": "a")" + tools + "}"))[0].text; };
   EXPECT_EQ(text(R"(, "tools": [{"name": "f", "a": null, "b": [1, {"c": null}]}])"),
-            R"([{"name":"f","b":[1,{}]}][user]a[assistant])");
+            R"([{"name":"f","a":null,"b":[1,{"c":null}]}][user]a[assistant])");
   EXPECT_EQ(text(R"(, "tools": "[{\"z\": 1, \"a\": 2}]")"), R"([{"z":1,"a":2}][user]a[assistant])") << "in their order";
   EXPECT_EQ(text(""), "[user]a[assistant]");
   EXPECT_EQ(text(R"(, "tools": null)"), "[user]a[assistant]");

@@ -158,7 +158,7 @@ TEST_F(SftExamplesTest, BeginWithTheTokenOnceThatTheTokenizerPutsBeforeThem) {
 TEST_F(SftExamplesTest, OfMessagesHaveNoSecondTokenLikeThatWhichTheTemplateBeginsWith) {
   config_.mutable_data()->set_apply_chat_template(true);
   const std::string chat = scratch_.Write("chat.jinja", "<s>{% for m in messages %}{{ m.content }}{% endfor %}");
-  const auto tokenizer = Tokenizer::Load("core/tokenizer/testdata/llama_class", chat);
+  const auto tokenizer = Tokenizer::Load("core/tokenizer/testdata/llama_class", {.file = chat});
   ASSERT_TRUE(tokenizer.ok()) << tokenizer.status();
   EXPECT_EQ(IdsOf(Load(R"({"prompt": "se", "response": "t"})", **tokenizer, {2})->front()), (Ids{1, 12, 14, 10, 2}));
   const auto error = [&](const std::string& row) {
@@ -210,7 +210,7 @@ class ChatTest : public SftExamplesTest {
     config_.mutable_sft()->set_input_key("messages");
   }
   static std::unique_ptr<Tokenizer> LoadTokenizer(const std::string& name, const std::string& chat_template) {
-    auto tokenizer = Tokenizer::Load("core/tokenizer/testdata/" + name, chat_template);
+    auto tokenizer = Tokenizer::Load("core/tokenizer/testdata/" + name, {.file = chat_template});
     EXPECT_TRUE(tokenizer.ok()) << tokenizer.status();
     return *std::move(tokenizer);
   }

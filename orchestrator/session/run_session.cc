@@ -61,9 +61,13 @@ absl::StatusOr<std::unique_ptr<Tokenizer>> LoadTokenizer(const RunConfig& config
   const std::string& chat_template = config.data().tokenizer_chat_template();
   const std::string& folder = TrainerOf(config, model).pretrain();
   QUARTET_ASSIGN_OR_RETURN(const std::optional<absl::CivilDay> date, TemplateDate(config.data()));
-  absl::StatusOr<std::unique_ptr<Tokenizer>> tokenizer = Tokenizer::Load(folder, chat_template, date);
+  absl::StatusOr<std::unique_ptr<Tokenizer>> tokenizer =
+      Tokenizer::Load(folder, {chat_template, date, config.data().chat_template_kwargs()});
   if (tokenizer.ok()) return tokenizer;
   const absl::string_view message = tokenizer.status().message();
+  if (absl::StartsWith(message, "chat_template_kwargs")) {
+    return absl::Status(tokenizer.status().code(), absl::StrCat("data.", message));
+  }
   const bool of_template = !chat_template.empty() && absl::StartsWith(message, chat_template);
   return absl::Status(tokenizer.status().code(),
                       absl::StrCat(of_template ? "data.tokenizer_chat_template" : model + ".pretrain", ": ", message));

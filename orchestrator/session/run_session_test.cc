@@ -142,7 +142,7 @@ class TemplateDateTest : public ::testing::Test {
   static std::string Text(absl::CivilDay today, RunConfig* config, bool continues = true) {
     const auto tokenizer = LoadTokenizerOfRun("actor", continues, today, config);
     if (!tokenizer.ok()) return std::string(tokenizer.status().message());
-    return (*tokenizer)->ApplyChatTemplate({{"user", "hi"}}, true).value();
+    return (*tokenizer)->ApplyChatTemplate({MakeChatMessage("user", "hi")}, true).value();
   }
   // The run has begun with `config`.
   void Begin(const RunConfig& config) { scratch_.Write("run/run.textproto", PrintRunConfig(config)); }

@@ -23,11 +23,15 @@ std::string ByteTokenizer::Decode(const std::vector<int32_t>& ids, bool skip_spe
 std::optional<int32_t> ByteTokenizer::TokenToId(std::string_view token) const {
   return token.size() == 1 ? std::optional<int32_t>(token[0]) : std::nullopt;
 }
-absl::StatusOr<std::string> ByteTokenizer::ApplyChatTemplate(const std::vector<Message>& messages,
+absl::StatusOr<std::string> ByteTokenizer::ApplyChatTemplate(const std::vector<ChatMessage>& messages,
                                                              bool add_generation_prompt,
-                                                             const nlohmann::ordered_json& tools) const {
-  std::string text = tools.is_null() ? "" : tools.dump();
-  for (const Message& message : messages) absl::StrAppend(&text, "[", message.role, "]", message.content);
+                                                             const nlohmann::ordered_json& kwargs) const {
+  std::string text = kwargs.contains("tools") ? kwargs["tools"].dump() : "";
+  for (const ChatMessage& message : messages) {
+    absl::StrAppend(&text, "[", message["role"].get<std::string>(), "]");
+    if (message["content"].is_string()) absl::StrAppend(&text, message["content"].get<std::string>());
+    if (message.contains("tool_calls")) absl::StrAppend(&text, message["tool_calls"].dump());
+  }
   return add_generation_prompt ? text + "[assistant]" : text;
 }
 

@@ -21,8 +21,8 @@ class ByteTokenizer : public Tokenizer {
   int32_t vocab_size() const override { return 128; }
   std::optional<int32_t> TokenToId(std::string_view token) const override;
   // "[user]a[assistant]b": no turn is ended. Tools stand before it, as JSON.
-  absl::StatusOr<std::string> ApplyChatTemplate(const std::vector<Message>& messages, bool add_generation_prompt,
-                                                const nlohmann::ordered_json& tools) const override;
+  absl::StatusOr<std::string> ApplyChatTemplate(const std::vector<ChatMessage>& messages, bool add_generation_prompt,
+                                                const nlohmann::ordered_json& kwargs) const override;
 };
 
 }  // namespace quartet

@@ -10,6 +10,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
 #include "absl/strings/string_view.h"
 #include "core/base/status_macros.h"
 #include "core/data/json.h"
@@ -343,7 +344,6 @@ class Reader {
                                {"add_generation_prompt", {true}},
                                {"continue_final_message", {false}},
                                {"chat_template", {}},
-                               {"chat_template_kwargs", {json::object()}},
                                {"documents", {json::array()}}});
     } else {
       only.insert(only.end(), {{"suffix", {}}, {"best_of", {sampling().n_samples()}}});
@@ -411,13 +411,18 @@ class Reader {
     if (messages == nullptr) return ParameterError("messages", absl::StrCat("is missing; allowed: ", allowed));
     if (!messages->is_array() || messages->empty()) return Refused("messages", *messages, allowed);
     QUARTET_RETURN_IF_ERROR(CheckSequences(1));
-    std::vector<Tokenizer::Message> conversation;
+    std::vector<ChatMessage> conversation;
     for (size_t i = 0; i < messages->size(); ++i) {
-      QUARTET_RETURN_IF_ERROR(
-          ReadMessage((*messages)[i], absl::StrCat("messages[", i, "]"), &conversation.emplace_back()));
+      QUARTET_ASSIGN_OR_RETURN(conversation.emplace_back(),
+                               ReadMessage((*messages)[i], absl::StrCat("messages[", i, "]")));
+    }
+    nlohmann::ordered_json kwargs = nlohmann::ordered_json::object();
+    if (const json* given = parameters_.Find("chat_template_kwargs")) {
+      if (!given->is_object()) return Refused("chat_template_kwargs", *given, "an object");
+      kwargs = *given;
     }
     const absl::StatusOr<std::string> text =
-        model_.tokenizer->ApplyChatTemplate(conversation, /*add_generation_prompt=*/true);
+        model_.tokenizer->ApplyChatTemplate(conversation, /*add_generation_prompt=*/true, kwargs);
     if (absl::IsFailedPrecondition(text.status())) {
       return ParameterError("messages", "cannot be written: the model has no chat template");
     }
@@ -427,45 +432,21 @@ class Reader {
     return AddText("messages", *text, add_special_tokens);
   }
 
-  static absl::Status ReadMessage(const json& message, const std::string& place, Tokenizer::Message* out) {
-    if (!message.is_object()) return Refused(place, message, R"({"role": ..., "content": ...})");
-    Parameters fields(message, place + ".");
-    const json* role = fields.Find("role");
-    if (role == nullptr || !role->is_string()) return Refused(place, message, "a string as \"role\"");
-    out->role = role->get<std::string>();
-    const char* allowed = R"(a string, null, or a list of {"type": "text", "text": ...})";
-    if (!message.contains("content")) return Refused(place, message, absl::StrCat("\"content\", ", allowed));
-    if (const json* content = fields.Find("content")) {
-      if (content->is_string()) {
-        out->content = content->get<std::string>();
-      } else if (!content->is_array()) {
-        return fields.Refuse("content", *content, allowed);
-      } else {
-        QUARTET_RETURN_IF_ERROR(ReadParts(*content, place + ".content", &out->content));
-      }
-    }
-    // Who speaks, which chat templates do not get.
-    if (const json* name = fields.Find("name"); name != nullptr && !name->is_string()) {
-      return fields.Refuse("name", *name, "a string");
-    }
+  static absl::StatusOr<ChatMessage> ReadMessage(const json& given, const std::string& place) {
+    if (!given.is_object()) return Refused(place, given, R"({"role": ..., "content": ...})");
+    // What answers have that clients send back, and means nothing here.
+    Parameters fields(given, place + ".");
+    json message = given;
     for (const char* name : {"refusal", "annotations", "audio", "function_call"}) {
       QUARTET_RETURN_IF_ERROR(fields.OnlyNeutral(name, {}));
+      message.erase(name);
     }
-    QUARTET_RETURN_IF_ERROR(fields.OnlyNeutral("tool_calls", {json::array()}));
-    return fields.CheckAllKnown();
-  }
-
-  // Parts may have further keys, such as marks for caches.
-  static absl::Status ReadParts(const json& parts, const std::string& place, std::string* text) {
-    for (size_t i = 0; i < parts.size(); ++i) {
-      const json& part = parts[i];
-      if (!part.is_object() || part.value("type", json()) != "text" || !part.value("text", json()).is_string()) {
-        return Refused(absl::StrCat(place, "[", i, "]"), part, R"({"type": "text", "text": ...})");
-      }
-      if (i > 0) *text += '\n';
-      *text += part["text"].get_ref<const std::string&>();
-    }
-    return absl::OkStatus();
+    if (const auto content = message.find("content"); content != message.end() && content->is_null()) *content = "";
+    absl::StatusOr<ChatMessage> read = ReadChatMessage(message, place);
+    if (read.ok()) return read;
+    const std::pair<absl::string_view, absl::string_view> error =
+        absl::StrSplit(read.status().message(), absl::MaxSplits(' ', 1));
+    return ParameterError(error.first, error.second);
   }
 
   absl::Status ReadLengths() {

@@ -148,18 +148,21 @@ TEST(OpenAiRequest, PutsMessagesThroughTheTemplate) {
   };
   EXPECT_THAT(error_of("hi"), HasSubstr("messages[0] is \"hi\""));
   EXPECT_THAT(error_of({{"content", "hi"}}), HasSubstr("a string as \"role\""));
-  EXPECT_THAT(error_of({{"role", "user"}}), HasSubstr("messages[0] is {\"role\":\"user\"}; allowed: \"content\""));
+  EXPECT_THAT(error_of({{"role", "user"}}), HasSubstr("messages[0] is {\"role\":\"user\"}; allowed: a \"content\""));
   EXPECT_THAT(error_of({{"role", "user"}, {"content", 7}}), HasSubstr("messages[0].content is 7"));
   EXPECT_THAT(error_of({{"role", "user"}, {"content", {{{"type", "image_url"}, {"image_url", "x"}}}}}),
               HasSubstr("messages[0].content[0] is {\"image_url\":\"x\",\"type\":\"image_url\"}"));
   EXPECT_THAT(error_of({{"role", "user"}, {"content", "hi"}, {"name", 1}}), HasSubstr("messages[0].name is 1"));
-  EXPECT_THAT(error_of({{"role", "user"}, {"content", "hi"}, {"nam", "x"}}),
-              HasSubstr("messages[0].nam is not a parameter"));
+  EXPECT_THAT(error_of({{"role", "user"}, {"content", "hi"}, {"nam", "x"}}), HasSubstr("messages[0].nam is not known"));
   EXPECT_THAT(error_of({{"role", "assistant"}, {"content", "hi"}, {"tool_calls", {1}}}),
-              HasSubstr("messages[0].tool_calls is [1]"));
+              HasSubstr("messages[0].tool_calls[0] is 1"));
   EXPECT_EQ(
       ErrorOf(true, {{"messages", json::array({{{"role", "user"}, {"content", "hi"}}, {{"role", 1}}})}}).at("param"),
-      "messages[1]");
+      "messages[1].role");
+  const json call = {{"function", {{"name", "f"}, {"arguments", "{}"}}}};
+  EXPECT_TRUE(
+      Read(true, {{"messages", json::array({{{"role", "assistant"}, {"tool_calls", {call}}, {"content", ""}}})}}).ok());
+  EXPECT_EQ(ErrorOf(true, {{"chat_template_kwargs", 1}}).at("param"), "chat_template_kwargs");
 }
 
 TEST(OpenAiRequest, TakesWhatClientsSendAlong) {
@@ -362,7 +365,7 @@ TEST(OpenAiRequest, TellsTheParametersThatWorkWhereOneIsUnknown) {
                                            "top_p"};
   std::vector<std::string> completion = common, chat = common;
   completion.insert(completion.end(), {"echo", "prompt"});
-  chat.insert(chat.end(), {"max_completion_tokens", "messages", "top_logprobs"});
+  chat.insert(chat.end(), {"chat_template_kwargs", "max_completion_tokens", "messages", "top_logprobs"});
   EXPECT_THAT(told(false), UnorderedElementsAreArray(completion));
   EXPECT_THAT(told(true), UnorderedElementsAreArray(chat));
 }

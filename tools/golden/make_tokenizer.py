@@ -219,6 +219,67 @@ def clean_up_spaces():
     return [[text, PreTrainedTokenizerBase.clean_up_tokenization(text)] for text in texts]
 
 
+# Calls, their results, thoughts and a value of one's own, as the templates of model families write them.
+TOOL_CHAT = """{%- if tools %}<tools>{% for tool in tools %}
+{{ tool | tojson }}{% endfor %}</tools>
+{%- endif %}
+{%- set last = namespace(user=-1) %}
+{%- for message in messages %}{% if message.role == 'user' %}{% set last.user = loop.index0 %}{% endif %}{% endfor %}
+{%- for message in messages %}
+{%- if message.role == 'tool' %}
+    {%- if loop.first or messages[loop.index0 - 1].role != 'tool' %}<results>{% endif %}
+    {{- '[' + message.content + ']' }}
+    {%- if 'name' in message %}{{ '(' ~ message.name ~ ')' }}{% endif %}
+    {%- if message.tool_call_id is defined %}{{ '#' ~ message['tool_call_id'] }}{% endif %}
+    {%- if loop.last or messages[loop.index0 + 1].role != 'tool' %}</results>{% endif %}
+{%- else %}
+    {{- '<' + message.role + '>' }}
+    {%- if message.reasoning_content is string and loop.index0 > last.user %}{{ '<think>' + message.reasoning_content + '</think>' }}{% endif %}
+    {%- if message.content %}{{ message.content }}{% elif message.content is none %}{{ '-' }}{% endif %}
+    {%- for tool_call in message.tool_calls %}
+        {%- set call = tool_call.function if tool_call.function else tool_call %}
+        {{- '<call>' + call.name + ' ' }}{{ call.arguments | tojson }}
+        {%- for name, value in call.arguments.items() %}{{ ' ' ~ name ~ '=' ~ value }}{% endfor %}
+        {{- '#' ~ tool_call.id if tool_call.id is defined }}{{ '</call>' }}
+    {%- endfor %}
+{%- endif %}
+{%- endfor %}
+{%- if add_generation_prompt %}{{ '<assistant>' }}{% if enable_thinking is defined and enable_thinking is false %}{{ '<think></think>' }}{% endif %}{% endif %}
+"""
+
+TOOL = {"type": "function", "function": {"name": "add", "parameters": {
+    "type": "object", "properties": {"b": {"type": "number"}, "a": {"type": "number", "enum": [None, 1.5]}}, "required": ["b", "a"]}}}
+
+
+def call(name, arguments, **more):
+    return {"type": "function", "function": {"name": name, "arguments": arguments}} | more
+
+
+TOOL_CHATS = [
+    [{"role": "user", "content": "1 + 2?"}],
+    [{"role": "user", "content": "1 + 2?"},
+     {"role": "assistant", "content": None, "tool_calls": [call("add", {"b": 2, "a": 1.0, "c": None}, id="abcdefghi")]},
+     {"role": "tool", "content": "3", "tool_call_id": "abcdefghi", "name": "add"}],
+    [{"role": "system", "content": "Use tools."},
+     {"role": "user", "content": "both"},
+     {"role": "assistant", "reasoning_content": "two calls", "content": "so",
+      "tool_calls": [call("add", {"z": {"deep": [1, None, "é \"<&>'"]}, "a": True}), call("now", {})]},
+     {"role": "tool", "content": "3"}, {"role": "tool", "content": "noon"},
+     {"role": "assistant", "reasoning_content": "I see", "content": "3 at noon"},
+     {"role": "user", "content": "thanks"},
+     {"role": "assistant", "reasoning_content": "polite", "content": "welcome"}],
+]
+
+
+def tool_chats(judge):
+    cases = []
+    for messages in TOOL_CHATS:
+        for kwargs in ({}, {"tools": [TOOL]}, {"enable_thinking": False}, {"enable_thinking": True, "tools": [TOOL, TOOL]}):
+            text = judge.apply_chat_template(messages, chat_template=TOOL_CHAT, tokenize=False, add_generation_prompt=True, **kwargs)
+            cases.append({"messages": messages, "kwargs": kwargs, "text": text})
+    return {"template": TOOL_CHAT, "cases": cases}
+
+
 def main(folder):
     rows = ",\n".join(json.dumps(row) for row in clean_up_spaces())
     (folder / "clean_up_spaces.json").write_text(f"[\n{rows}\n]\n")
@@ -253,6 +314,8 @@ def main(folder):
                 golden["chat"].append(
                     [messages, judge.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)]
                 )
+        if make is byte_level:
+            (folder / "tool_chats.json").write_text(json.dumps(tool_chats(judge), indent=1) + "\n")
         (target / "golden.json").write_text(json.dumps(golden, ensure_ascii=True) + "\n")
 
 

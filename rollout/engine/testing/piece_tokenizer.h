@@ -41,10 +41,12 @@ class PieceTokenizer : public Tokenizer {
   }
   int32_t vocab_size() const override { return static_cast<int32_t>(pieces_.size()); }
   std::optional<int32_t> TokenToId(std::string_view) const override { return std::nullopt; }
-  absl::StatusOr<std::string> ApplyChatTemplate(const std::vector<Message>& messages, bool,
+  absl::StatusOr<std::string> ApplyChatTemplate(const std::vector<ChatMessage>& messages, bool,
                                                 const nlohmann::ordered_json&) const override {
     std::string text;
-    for (const Message& message : messages) text += message.role + ":" + message.content + ";";
+    for (const ChatMessage& message : messages) {
+      text += message["role"].get<std::string>() + ":" + message["content"].get<std::string>() + ";";
+    }
     return text;
   }
 
