@@ -19,7 +19,7 @@ int64_t Sum(const c10::CachingAllocator::StatArray& stats, int64_t c10::CachingA
 absl::Status EnterDevice(at::Device device) {
   if (!device.is_cuda()) return absl::OkStatus();
   if (!c10::impl::hasDeviceGuardImpl(device.type())) {
-    return absl::FailedPreconditionError(
+    return absl::InvalidArgumentError(
         "device is \"cuda\"; this build has no CUDA: build with --config=cuda, or use \"cpu\"");
   }
   const c10::impl::VirtualGuardImpl guard(device.type());

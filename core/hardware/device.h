@@ -10,7 +10,8 @@
 namespace quartet {
 
 // Makes `device` the calling thread's, and ready: for each thread that computes on it, or makes process groups for it.
-// FAILED_PRECONDITION where the build has no CUDA or the host no such device; nothing to do for others.
+// INVALID_ARGUMENT where the build has no CUDA, FAILED_PRECONDITION where the host has no such device; nothing to do
+// for others.
 absl::Status EnterDevice(at::Device device);
 
 // Of a CUDA device that has been entered. Bytes.

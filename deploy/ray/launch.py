@@ -216,8 +216,8 @@ class Requests:
 
 
 def await_end(program, ends, logs, notices, meanwhile=lambda: None):
-    """Waits for its end, or until a rank or a node has gone and it has had `notices` seconds to say so better; whether one has.
-    `ends`: the hosts of the nodes, by what each has first."""
+    """Waits for its end, or until a rank or a node has gone and it has had `notices` seconds to say so better: the exit code of
+    that rank (of a node 1), else None. `ends`: the hosts of the nodes, by what each has first."""
     while program.poll() is None:
         ended, _ = ray.wait(list(ends), timeout=0.3)
         if not ended:
@@ -228,10 +228,11 @@ def await_end(program, ends, logs, notices, meanwhile=lambda: None):
             say(f'{service} rank {rank} has ended with exit code {code}; its log is {logs}/{service}.log')
         except ray.exceptions.RayActorError:
             say(f'the node {ends[ended[0]]} is lost')
+            code = 1
         with contextlib.suppress(subprocess.TimeoutExpired):
             program.wait(notices)
-        return True
-    return False
+        return code
+    return None
 
 
 def attempt(run_dir, programs, program, ranks, check, told):
@@ -272,7 +273,7 @@ def attempt(run_dir, programs, program, ranks, check, told):
             ray.get([node.start.remote([*flags, '--check'], requests.kept) for node in nodes.values()])
             checking = subprocess.Popen([f'{programs}/orchestrator/check', f'--program={program}', f'--config={config}', *flags,
                                          '--services_run'], start_new_session=True)
-            if await_end(checking, first_ends(), run_dir / 'logs', CHECK_NOTICES, lambda: told.pass_on(checking)):
+            if await_end(checking, first_ends(), run_dir / 'logs', CHECK_NOTICES, lambda: told.pass_on(checking)) is not None:
                 checking.kill()
             code = 1 if checking.wait() < 0 else checking.returncode
             ray.get([node.stop.remote() for node in nodes.values()])
@@ -298,7 +299,9 @@ def attempt(run_dir, programs, program, ranks, check, told):
         ray.wait(stops, num_returns=len(stops), timeout=15)
         code = orchestrator.poll()
         by_signal = code is None or code < 0 or code in [128 + number for number in STOPS]
-        return 1 if (lost and code != 2) or (by_signal and not told.is_set()) else code
+        if lost is not None:  # by 2 a program says that its configuration is wrong
+            return 2 if 2 in (lost, code) else 1
+        return 1 if by_signal and not told.is_set() else code
     finally:
         if orchestrator is not None and orchestrator.poll() is None:
             orchestrator.kill()

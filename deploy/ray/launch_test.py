@@ -23,19 +23,25 @@ class LaunchTest(unittest.TestCase):
         for name in ('launch', 'logs'):
             (self.run_dir / name).mkdir(parents=True)
         (self.run_dir / 'launch/run.textproto').write_text('tls { }\n')
-        (self.run_dir / 'launch/ranks.json').write_text(json.dumps(
-            [{'service': 'scorer', 'rank': 0, 'node': 0, 'gpus': [], 'cores': '', 'environment': {}, 'command': ['sh', '-c', 'exec sleep 1000']}]))
+        self.ranks('exec sleep 1000')
 
-    def launch(self, script, *flags, hang_up=signal.SIG_DFL, check='off'):
-        """Of an orchestrator, and a check, that are `script`; `hang_up`: what SIGHUP does to it."""
+    def ranks(self, script):
+        """Of one, of the scorer, which is `script`."""
+        (self.run_dir / 'launch/ranks.json').write_text(json.dumps(
+            [{'service': 'scorer', 'rank': 0, 'node': 0, 'gpus': [], 'cores': '', 'environment': {}, 'command': ['sh', '-c', script]}]))
+
+    def launch(self, script, *flags, hang_up=signal.SIG_DFL, check='off', patient=True):
+        """Of an orchestrator, and a check, that are `script`; `hang_up`: what SIGHUP does to it; `patient`: it is given time to
+        notice by itself that a service has ended."""
         for name in ('orchestrator', 'check'):
             program = self.folder / 'programs/orchestrator' / name
             program.parent.mkdir(parents=True, exist_ok=True)
             program.write_text(f'#!/bin/bash\ncd {self.folder}\necho {name} >>starts\n{script}\n')
             program.chmod(0o755)
-        return subprocess.Popen([sys.executable, HERE / 'launch.py', self.run_dir, f'--programs={self.folder}/programs',
+        launcher = [HERE / 'launch.py'] if patient else ['-c', 'import launch; launch.NOTICES = 0; launch.main()']
+        return subprocess.Popen([sys.executable, *launcher, self.run_dir, f'--programs={self.folder}/programs',
                                  f'--check={check}', *flags], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-                                preexec_fn=lambda: signal.signal(signal.SIGHUP, hang_up), env={**os.environ, 'PYTHONPATH': str(HERE / 'testing')})
+                                preexec_fn=lambda: signal.signal(signal.SIGHUP, hang_up), env={**os.environ, 'PYTHONPATH': f'{HERE}/testing:{HERE}'})
 
     def end_of(self, process):
         output, _ = process.communicate()
@@ -63,6 +69,12 @@ class LaunchTest(unittest.TestCase):
         code, output = self.end_of(self.launch('kill -KILL $$', '--max_restarts=1'))
         self.assertEqual((code, self.text('starts')), (1, 'orchestrator\n' * 2))
         self.assertIn('the run has failed 2 times after no checkpoint', output)
+
+    def test_it_is_not_where_a_rank_says_that_its_configuration_is_wrong(self):
+        for code in (2, 1):
+            self.ranks(f'exit {code}')
+            ended, output = self.end_of(self.launch('exec sleep 1000', '--max_restarts=1', patient=False))
+            self.assertEqual((ended, 'it is started again' in output), (code, code == 1), output)
 
     # While models load, too: the orchestrator knows what it is at.
     def test_each_signal_reaches_the_orchestrator(self):

@@ -155,7 +155,9 @@ absl::Status RunSession::OpenFolder(const Dataset* rows) {
 
 absl::Status RunSession::StartServices() {
   if (!config_.monitor().listen().empty()) {
-    QUARTET_ASSIGN_OR_RETURN(monitor_, MonitorServer::Start(config_, folder_->path()));
+    absl::StatusOr<std::unique_ptr<MonitorServer>> monitor = MonitorServer::Start(config_, folder_->path());
+    QUARTET_RETURN_IF_ERROR(BeforeItBegins(monitor.status()));
+    monitor_ = *std::move(monitor);
   }
   if (!options_.launch) return absl::OkStatus();
   for (const Finding& finding : FindProblemsHere(config_, kind_.services)) view_.Print("warning: " + Describe(finding));

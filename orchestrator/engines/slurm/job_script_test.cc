@@ -130,25 +130,26 @@ TEST(SlurmJobScript, KillsWhatAnEarlierStartHasLeft) {
 }
 
 // What the script does at last with an orchestrator that does and ends so, once the scorer has started and `more` was
-// done.
-std::string EndOf(const std::string& orchestrator, const std::string& more = ":") {
+// done, which ends with `code_of_service`.
+std::string EndOf(const std::string& orchestrator, const std::string& more = ":", int code_of_service = 0) {
   const ScratchFolder scratch;
   scratch.Write("run/logs/scorer.log", "");
   scratch.Write("run/launch/run.textproto", "");
-  const std::string script = absl::StrCat("say() { echo \"$*\"; touch said; }\ncd ", scratch.path(), R"(
+  const std::string script =
+      absl::StrCat("say() { echo \"$*\"; touch said; }\nend=", code_of_service, "\ncd ", scratch.path(), R"(
         run_dir=$PWD/run requests=$PWD SLURM_JOB_ID=17 check=off program=ppo programs=. config=c where=() max_restarts=3
         services=(scorer)
         declare -A steps
         programs_of() { echo .; }
-        start_scorer() { until [ -e stopped ]; do sleep 0.05; done & steps[scorer]=$!; )",
-                                          more, R"(; }
+        start_scorer() { (until [ -e stopped ]; do sleep 0.05; done; exit $end) & steps[scorer]=$!; )",
+                   more, R"(; }
         scancel() { touch stopped; }
         squeue() { echo RUNNING; }
         scontrol() { echo "scontrol $*"; }
         on_orchestrator() {
           if [ "$1" = ears ]; then exec "${@:2}"; fi
           exec "${@:2:4}" bash -c ')",
-                                          orchestrator, "'; }\n", kEnd);
+                   orchestrator, "'; }\n", kEnd);
   const auto said = RunInShell("bash " + scratch.Write("script", script), absl::InfiniteDuration());
   return said.ok() ? absl::StrCat(said->output, "; ", said->end.Describe()) : said.status().ToString();
 }
@@ -176,10 +177,14 @@ TEST(SlurmJobScript, IsQueuedAgainAfterSigtermAndFailuresWhateverTheRunWasAt) {
   for (const int code : {0, 2, 130}) {
     EXPECT_EQ(EndOf(absl::StrCat("exit ", code)), absl::StrCat("ends with exit code ", code, "; exit code ", code));
   }
-  // The service ends before it, and then it says that its configuration is wrong.
-  EXPECT_THAT(EndOf("touch stopped; until [ -e said ]; do sleep 0.05; done; exit 2"),
-              AllOf(HasSubstr("the step of the scorer has ended"), HasSubstr("ends with exit code 2; exit code 2"),
-                    Not(HasSubstr("queued again"))));
+  // The service ends before it, and one of them says that its configuration is wrong.
+  const std::string outlives = "touch stopped; until [ -e said ]; do sleep 0.05; done; exit ";
+  for (const auto& [code, code_of_service] : {std::pair(2, 1), std::pair(1, 2)}) {
+    EXPECT_THAT(EndOf(absl::StrCat(outlives, code), ":", code_of_service),
+                AllOf(HasSubstr("the step of the scorer has ended"), HasSubstr("ends with exit code 2; exit code 2"),
+                      Not(HasSubstr("queued again"))));
+  }
+  EXPECT_THAT(EndOf(outlives + "0", ":", 1), HasSubstr("failed: queued again"));
 }
 
 TEST(SlurmJobScript, HasCoresForItsRanksWhereNobodySaysHowManyThereAre) {

@@ -178,8 +178,12 @@ run() {
   case $ended in
     orchestrator) ;;
     SIGTERM) code=143 ;;
-    # What is wrong with the configuration is so whoever was the first to end.
-    *) [ $code = 2 ] || code=1 ;;
+    *)  # By 2 a program says that its configuration is wrong, whoever was the first to end.
+      if [ $code != 2 ]; then
+        wait "${steps[$ended]}"
+        [ $? = 2 ] && code=2 || code=1
+      fi
+      ;;
   esac
   return $code
 }
