@@ -26,9 +26,9 @@
 #include "core/training/calls/leader_calls.h"
 #include "core/training/calls/stream_calls.h"
 #include "core/training/engine/model_folder_check.h"
+#include "core/training/engine/reward_scale.h"
 #include "proto/scorer.grpc.pb.h"
 #include "scorer/answer_sources.h"
-#include "scorer/reward_scale.h"
 #include "scorer/scorer_engine.h"
 #include "scorer/scoring.h"
 

@@ -30,6 +30,7 @@
 #include "core/service/ranks/addresses/port_reservation.h"
 #include "core/service/rpc/credentials.h"
 #include "core/training/engine/model_folder_check.h"
+#include "core/training/engine/reward_scale.h"
 #include "orchestrator/run_folder/checkpoint_record.h"
 
 namespace quartet {
@@ -289,6 +290,10 @@ absl::Status CheckModelConfigs(const RunConfig& config, const std::vector<std::s
       QUARTET_RETURN_IF_ERROR(Prefixed("rollout.tensor_parallel_size",
                                        CheckTensorParallel(*model, config.rollout().tensor_parallel_size())));
     }
+  }
+  for (int i = 0; Has(services, "scorer") && i < config.reward().source_size(); ++i) {
+    QUARTET_RETURN_IF_ERROR(Prefixed(absl::StrCat("reward.source[", i, "].normalize_reward"),
+                                     ReadRewardScale(config.reward().source(i)).status()));
   }
   return absl::OkStatus();
 }

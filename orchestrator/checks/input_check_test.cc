@@ -171,6 +171,17 @@ TEST_F(CheckInputsTest, ReadsAHeadByItsName) {
   EXPECT_THAT(Error(), AllOf(StartsWith("reward.source[0].model: "), HasSubstr("no tensor other.weight")));
 }
 
+TEST_F(CheckInputsTest, RefusesARewardModelWithoutTheScaleThatIsAskedFor) {
+  config_.mutable_reward()->mutable_source(0)->set_normalize_reward(true);
+  EXPECT_THAT(Error(), AllOf(StartsWith("reward.source[0].normalize_reward: "),
+                             HasSubstr("/reward/config.json has no number \"mean\"")));
+  nlohmann::json config = nlohmann::json::parse(scratch_.Read("reward/config.json"));
+  config.update({{"mean", 0.5}, {"std", 2}});
+  fs::remove(InScratch("reward/config.json"));
+  scratch_.Write("reward/config.json", config.dump());
+  EXPECT_EQ(Error(), "");
+}
+
 TEST_F(CheckInputsTest, RefusesABiasOfAHead) {
   // Everything of the reward model, and a bias.
   const std::string file = InScratch("reward/model.safetensors");

@@ -1,4 +1,4 @@
-#include "scorer/reward_scale.h"
+#include "core/training/engine/reward_scale.h"
 
 #include <cmath>
 #include <string>
