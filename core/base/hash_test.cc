@@ -26,6 +26,15 @@ TEST(Hash, DiffersWithEveryBitLengthAndSeed) {
   EXPECT_EQ(hashes.size(), distinct);
 }
 
+// Files of earlier releases have such hashes. Expected: core/base/splitmix64.h's functions in Python's whole numbers.
+TEST(Hash, IsTheSameInEveryRelease) {
+  EXPECT_EQ(HashBytes(""), 0xe220a8397b1dcdafu);
+  EXPECT_EQ(HashBytes("abc"), 0x4b0c54184ef00d85u);
+  EXPECT_EQ(HashBytes("abcdefgh"), 0x0110cdc1092858a9u);
+  EXPECT_EQ(HashBytes("\xf0\xf1\xf2\xf3\xf4\xf5\xf6\xf7\xf8\xf9\xfa\xfb\xfc\xfd\xfe\xff\x01\x02\x03", 7),
+            0xec2c6f95cc96bf47u);
+}
+
 TEST(Hash, ChainsPartsByTheirBoundaries) {
   EXPECT_NE(HashBytes("b", HashBytes("a")), HashBytes("ab"));
   EXPECT_NE(HashBytes("bc", HashBytes("a")), HashBytes("c", HashBytes("ab")));
