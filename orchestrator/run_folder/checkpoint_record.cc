@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <filesystem>
+#include <future>
 #include <limits>
 #include <nlohmann/json.hpp>
 #include <string_view>
@@ -202,12 +203,17 @@ absl::StatusOr<CheckpointRecord> ReadCheckpointRecord(const std::string& folder)
 }
 
 absl::StatusOr<std::map<std::string, FolderHashes>> HashModels(const std::string& folder) {
-  std::map<std::string, FolderHashes> models;
-  for (const char* name : {"policy", "critic"}) {
+  // A file is hashed by one thread, and a model's weights may be one file: models are hashed side by side.
+  std::map<std::string, std::future<absl::StatusOr<FolderHashes>>> hashing;
+  for (const char* name : {"policy", "policy_ema", "critic", "critic_ema"}) {
     const std::string model = absl::StrCat(folder, "/", name);
     std::error_code error;
     if (!std::filesystem::is_directory(model, error)) continue;
-    QUARTET_ASSIGN_OR_RETURN(models[name], HashFolder(model));
+    hashing[name] = std::async(std::launch::async, [model] { return HashFolder(model); });
+  }
+  std::map<std::string, FolderHashes> models;
+  for (auto& [name, hashes] : hashing) {
+    QUARTET_ASSIGN_OR_RETURN(models[name], hashes.get());
   }
   return models;
 }

@@ -42,7 +42,8 @@ struct CheckpointRecord {
   Metrics metrics;
   bool has_evaluation = false;
 
-  // What the models' folders ("policy", "critic") had in them, by their names. Not in records of release 0.1.0.
+  // What the models' folders ("policy", "policy_ema", "critic", "critic_ema") had in them, by their names. Not in
+  // records of release 0.1.0.
   std::map<std::string, FolderHashes> models;
   // Set where it is read: whether it began with its own hash, as all do but those of release 0.1.0.
   bool has_own_hash = false;

@@ -118,6 +118,7 @@ TEST(CheckpointRecord, NamesTheFieldThatIsNotWhatItMayBe) {
 TEST(CheckpointRecord, HoldsTheHashesOfTheModels) {
   const ScratchFolder scratch;
   scratch.Write("step_4/policy/model.safetensors", "weights");
+  scratch.Write("step_4/policy_ema/model.safetensors", "average");
   CheckpointRecord record;
   record.step = 4;
   record.rollout_batch_size = 2;
@@ -125,12 +126,15 @@ TEST(CheckpointRecord, HoldsTheHashesOfTheModels) {
   const auto models = HashModels(folder);
   ASSERT_TRUE(models.ok()) << models.status();
   record.models = *models;
-  ASSERT_EQ(record.models.size(), 1);
+  ASSERT_EQ(record.models.size(), 2);
   ASSERT_TRUE(WriteCheckpointRecord(folder, record).ok());
   EXPECT_TRUE(VerifySavedModel(folder + "/policy").ok());
   EXPECT_TRUE(VerifySavedModel(folder + "/policy/").ok());
   EXPECT_TRUE(VerifySavedModel(scratch.path()).ok());
   scratch.Write("step_4/policy/model.safetensors", "weighus");
+  EXPECT_TRUE(VerifySavedModel(folder + "/policy_ema").ok());
+  scratch.Write("step_4/policy_ema/model.safetensors", "averagf");
+  EXPECT_EQ(VerifySavedModel(folder + "/policy_ema").code(), absl::StatusCode::kDataLoss);
   for (const std::string end : {"", "/"}) {
     const absl::Status status = VerifySavedModel(folder + "/policy" + end);
     EXPECT_EQ(status.code(), absl::StatusCode::kDataLoss);
