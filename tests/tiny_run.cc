@@ -11,6 +11,7 @@
 #include "core/base/logging.h"
 #include "core/config/services.h"
 #include "core/model/initialize.h"
+#include "core/model/testing/letters_tokenizer.h"
 
 namespace quartet {
 
@@ -35,40 +36,9 @@ std::string WriteTinyModel(const ProcessHarness& harness, const std::string& nam
   QUARTET_CHECK(written.ok()) << written.ToString();
 
   nlohmann::json vocab = {{"<pad>", 0}, {"<s>", 1}, {"</s>", 2}};
-  nlohmann::json added = nlohmann::json::array();
-  for (const char* token : {"<pad>", "<s>", "</s>"}) {
-    added.push_back({{"id", vocab[token]},
-                     {"content", token},
-                     {"single_word", false},
-                     {"lstrip", false},
-                     {"rstrip", false},
-                     {"normalized", false},
-                     {"special", true}});
-  }
   for (const char* c = kTinyAlphabet; *c != '\0'; ++c) vocab[std::string(1, *c)] = vocab.size();
   for (int i = 0; i < extra_tokens; ++i) vocab[absl::StrCat("<extra", i, ">")] = vocab.size();
-  const nlohmann::json tokenizer = {{"version", "1.0"},
-                                    {"truncation", nullptr},
-                                    {"padding", nullptr},
-                                    {"added_tokens", added},
-                                    {"normalizer", nullptr},
-                                    {"pre_tokenizer", nullptr},
-                                    {"post_processor", nullptr},
-                                    {"decoder", {{"type", "Fuse"}}},
-                                    {"model",
-                                     {{"type", "BPE"},
-                                      {"dropout", nullptr},
-                                      {"unk_token", nullptr},
-                                      {"continuing_subword_prefix", nullptr},
-                                      {"end_of_word_suffix", nullptr},
-                                      {"fuse_unk", false},
-                                      {"byte_fallback", false},
-                                      {"ignore_merges", false},
-                                      {"vocab", vocab},
-                                      {"merges", nlohmann::json::array()}}}};
-  std::ofstream(folder + "/tokenizer.json") << tokenizer.dump(1);
-  // Llama's own class, which the model's type would stand for, adds a beginning of its own.
-  std::ofstream(folder + "/tokenizer_config.json") << R"({"tokenizer_class": "PreTrainedTokenizerFast"})";
+  WriteLettersTokenizer(folder, vocab, {"<pad>", "<s>", "</s>"});
   return folder;
 }
 
