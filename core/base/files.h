@@ -15,7 +15,8 @@ absl::StatusOr<std::string> ReadFile(const std::string& path);
 // FAILED_PRECONDITION where others than the file's owner may read it too.
 absl::StatusOr<std::string> ReadSecretFile(const std::string& path);
 
-// Readers see the old content or the new, never a part: written beside, synced to disk, then renamed over `path`.
+// Readers see the old content or the new, never a part: written beside, synced to disk, then renamed over `path`. The
+// file has the mode `mode`, less what the umask takes, whatever that of an old one was.
 absl::Status AtomicWriteFile(const std::string& path, std::string_view content, int mode = 0644);
 
 // Makes what was created, renamed or removed in the folder `path` durable.
