@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Fails where a document names a file or a folder of the project that is not there, or links to nothing, and where a folder
-# of more than five files has no README.md.
+# Fails where a document names a file, a folder or a test (`path_test.cc`: `Name`) of the project that is not there, or links
+# to nothing, and where a folder of more than five files has no README.md.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 git ls-files '*.md' ':!:third_party' | python3 -c '
@@ -17,6 +17,10 @@ for document in sys.stdin.read().split():
             named.add(path)
     for link in re.findall(r"\]\(([^)#:\s]+)(?:#[^)]*)?\)", text):
         named.add(os.path.normpath(os.path.join(folder, link)))
+    for path, test in re.findall(r"`([\w./]+_test\.cc)`: `(\w+)`", text):
+        if os.path.exists(path) and not re.search(rf"^(TYPED_)?TEST\w*\(\w+, {test}\)", open(path).read(), re.MULTILINE):
+            print(f"{document}: {path} has no test {test}")
+            bad = 1
     for path in sorted(named):
         if not os.path.exists(path):
             print(f"{document}: names {path}, which is not there")

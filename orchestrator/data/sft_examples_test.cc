@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <fstream>
 #include <memory>
 #include <nlohmann/json.hpp>
@@ -279,6 +280,27 @@ TEST_F(ChatTest, RefusesTurnsThatReadOtherwiseOnceTheConversationGoesOn) {
     ASSERT_TRUE(examples.ok()) << examples.status();
     EXPECT_EQ((*examples)[0].ids((*examples)[0].ids_size() - 1), kEnd);
   }
+}
+
+// As Qwen 3.5's does: turns are not rendered one by one.
+TEST_F(ChatTest, NeedsNoPartOfAConversationThatATemplateWouldNotWrite) {
+  config_.mutable_sft()->set_multiturn(true);
+  const std::string chat_template = scratch_.Write(
+      "strict.jinja",
+      "{% set users = namespace(n=0) %}"
+      "{% for m in messages %}{% if m.role == 'user' %}{% set users.n = users.n + 1 %}{% endif %}{% endfor %}"
+      "{% if users.n == 0 %}{{ raise_exception('No user query found in messages.') }}{% endif %}"
+      "{% for m in messages %}"
+      "{% if m.role == 'system' and not loop.first %}{{ raise_exception('System message must come first.') }}{% endif "
+      "%}"
+      "{{ '<|start|>' ~ m.content ~ '<|end|>' }}{% endfor %}{{ '<|start|>' if add_generation_prompt }}");
+  const auto examples = Load(R"({"messages": [{"role": "system", "content": "s"}, {"role": "user", "content": "1"}, )"
+                             R"({"role": "assistant", "content": "2"}, {"role": "user", "content": "3"}, )"
+                             R"({"role": "assistant", "content": "4"}]})",
+                             *LoadTokenizer("byte_level", chat_template), {kEnd});
+  ASSERT_TRUE(examples.ok()) << examples.status();
+  const auto& mask = (*examples)[0].action_mask();
+  EXPECT_EQ(std::count(mask.begin(), mask.end(), true), 4) << "two answers of a token, each with its end";
 }
 
 TEST_F(ChatTest, RefusesATemplateThatDoesNotWriteTheAnswerBehindItsPrompt) {
