@@ -4,21 +4,11 @@
 #include <google/protobuf/text_format.h>
 #include <gtest/gtest.h>
 
-#include <algorithm>
-#include <fstream>
 #include <functional>
-#include <map>
 #include <memory>
-#include <sstream>
 #include <string>
-#include <utility>
-#include <vector>
 
-#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_replace.h"
-#include "absl/strings/str_split.h"
-#include "absl/strings/strip.h"
 #include "proto/field_rule.pb.h"
 #include "proto/run_config.pb.h"
 
@@ -109,47 +99,6 @@ TEST(FieldRules, AllowWhatTheyFillIn) {
     EXPECT_TRUE(CheckRules("", *message).ok()) << CheckRules("", *message);
     EXPECT_TRUE(message->GetReflection()->HasField(*message, &field)) << path;
   });
-}
-
-// Rows of README's table: "| `rollout.top_p`, `top_k` | 1, -1 | meaning |". Of defaults that stand in no rule nothing
-// can be said here.
-TEST(FieldRules, AreWhatTheReadmeSays) {
-  std::map<std::string, std::string> defaults;
-  ForEachField(*RunConfig::descriptor(), "", [&](const FieldDescriptor& field, const std::string& path) {
-    defaults[path] = field.options().GetExtension(field_rule).default_();
-  });
-  std::ifstream readme("README.md");
-  std::stringstream all;
-  all << readme.rdbuf();
-  const std::vector<std::string> lines = absl::StrSplit(all.str(), '\n');
-  auto line = std::find(lines.begin(), lines.end(), "| option | default | meaning |");
-  ASSERT_NE(line, lines.end());
-  int compared = 0;
-  for (line += 2; line != lines.end() && absl::StartsWith(*line, "|"); ++line) {
-    const std::vector<std::string> cells = absl::StrSplit(*line, '|');
-    const std::vector<std::string> names = absl::StrSplit(cells[1], ','), said = absl::StrSplit(cells[2], ',');
-    std::string section;
-    for (size_t i = 0; i < names.size(); ++i) {
-      std::string name(absl::StripAsciiWhitespace(names[i]));
-      name = name.substr(1, name.size() - 2);  // without its quotes
-      name = absl::StrReplaceAll(name, {{"<name>", "rollout"}});
-      const size_t dot = name.rfind('.');
-      if (dot != std::string::npos) section = name.substr(0, dot + 1);
-      const std::string path = dot == std::string::npos ? section + name : name;
-      ASSERT_TRUE(defaults.contains(path) || path == "reward.source" || path == "eval.set") << path;
-      const std::string& rule = defaults[path];
-      // One value for all names, or one for each.
-      std::string value(absl::StripAsciiWhitespace(said.size() == 1 ? said[0] : said[i]));
-      value = std::string(absl::StripSuffix(absl::StripPrefix(value, "`"), "`"));
-      value = std::string(absl::StripSuffix(absl::StripPrefix(value, "\""), "\""));
-      value = value.substr(0, value.find(" ("));
-      if (value == "1 GiB") value = "1073741824";
-      if (rule.empty() || value.empty()) continue;
-      EXPECT_EQ(value, rule) << path;
-      ++compared;
-    }
-  }
-  EXPECT_GT(compared, 30);
 }
 
 }  // namespace
