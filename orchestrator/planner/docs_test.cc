@@ -1,4 +1,5 @@
-// docs/memory.md and docs/capacity.md show plans: below each command that they give stands what the command prints.
+// docs/memory.md, docs/capacity.md and testdata/plans.md show plans: below each command that they give stands what the
+// command prints.
 //
 // `bazel run //orchestrator/planner:docs_test` writes them anew.
 #include <gmock/gmock.h>
@@ -22,7 +23,7 @@
 namespace quartet {
 namespace {
 
-constexpr const char* kDocuments[] = {"docs/memory.md", "docs/capacity.md"};
+constexpr const char* kDocuments[] = {"docs/memory.md", "docs/capacity.md", "orchestrator/planner/testdata/plans.md"};
 constexpr char kCommand[] = "`./bazelw run //orchestrator:plan -- --config=examples/";
 
 std::string Read(const std::string& path) {
