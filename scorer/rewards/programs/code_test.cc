@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <fstream>
 #include <nlohmann/json.hpp>
 
 #include "absl/strings/str_cat.h"
@@ -134,6 +135,60 @@ TEST(CodeRewards, RunAssertsOnWhateverFunctionsTakeAndReturn) {
   EXPECT_FALSE(passes("def add(a, b): return a", "check(add)", "def check(candidate):\n  assert candidate(1, 2) == 3"));
   EXPECT_TRUE(passes("class Solution:\n  def add(self, a, b): return a + b", "assert Solution().add(1, 2) == 3"));
   EXPECT_TRUE(passes("print('hello')\ndef f():\n  print('more')\n  return 1", "assert f() == 1"));
+}
+
+// Of a file of testdata/: an answer's program, and the statements that it is tested with.
+struct TestedAnswer {
+  std::string title, program, statements;
+};
+
+std::vector<TestedAnswer> ReadAnswers(const std::string& file) {
+  std::ifstream in("scorer/rewards/programs/testdata/" + file);
+  std::vector<TestedAnswer> answers;
+  std::string line, *part = nullptr;
+  while (std::getline(in, line)) {
+    if (line.starts_with("=== ")) {
+      answers.push_back({.title = line.substr(4)});
+      part = &answers.back().program;
+    } else if (line == "---") {
+      part = &answers.back().statements;
+    } else if (part != nullptr) {
+      absl::StrAppend(part, line, "\n");
+    }
+  }
+  return answers;
+}
+
+void ExpectAll(const std::string& file, float worth) {
+  const std::vector<TestedAnswer> answers = ReadAnswers(file);
+  EXPECT_GT(answers.size(), 20);
+  for (const TestedAnswer& answer : answers) {
+    EXPECT_EQ(Value(answer.program, nlohmann::json::array({answer.statements}).dump()), worth) << answer.title;
+  }
+}
+
+TEST(CodeRewards, AreNotEarnedByObjectsAndNamesThatThePlainValuesAreNot) { ExpectAll("wrong_answers.txt", 0); }
+
+TEST(CodeRewards, AreEarnedByRightAnswersOfAllForms) { ExpectAll("right_answers.txt", 1); }
+
+TEST(CodeRewards, SayWhichModuleATestNeedsThatIsNotThere) {
+  const auto imports = [](const std::string& module) {
+    return nlohmann::json{{"setup", "import " + module}, {"asserts", {"assert f(1) == 1"}}}.dump();
+  };
+  const absl::Status status = Score("def f(x): return x", imports("no_such_module.part")).status();
+  EXPECT_TRUE(absl::IsInvalidArgument(status)) << status;
+  EXPECT_THAT(std::string(status.message()), HasSubstr("needs the module no_such_module.part"));
+  EXPECT_EQ(Value("def f(x): raise ModuleNotFoundError('no_such_module')", imports("math")), 0);
+  EXPECT_EQ(Value("def f(x): return x",
+                  R"j(["try:\n  import no_such_module\nexcept ImportError:\n  pass\nassert f(1) == 1"])j"),
+            1);
+  const auto numpy = Score("def f(x): return [x / 3]", R"j(["assert np.allclose(f(2.0), 0.6666666667)"])j");
+  if (Value("import numpy\nprint(1)", R"({"inputs": [""], "outputs": ["1"]})") == 1) {
+    ASSERT_TRUE(numpy.ok()) << numpy.status();
+    EXPECT_EQ(numpy->value, 1);
+  } else {
+    EXPECT_THAT(std::string(numpy.status().message()), HasSubstr("needs the module numpy"));
+  }
 }
 
 TEST(CodeRewards, AreNotForgedByObjectsThatTheJudgeIsAskedToMake) {

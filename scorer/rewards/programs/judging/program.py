@@ -8,16 +8,7 @@ exec(compile(source, "answer.py", "exec"), scope)
 
 
 def operate(name, left, right):
-    found = getattr(type(left), name, None)
-    value = NotImplemented if found is None else found(left, right)
-    if value is NotImplemented:
-        reflected = {"__lt__": "__gt__", "__gt__": "__lt__", "__le__": "__ge__", "__ge__": "__le__", "__eq__": "__eq__",
-                     "__ne__": "__ne__"}.get(name, "__r" + name[2:])
-        found = getattr(type(right), reflected, None)
-        value = NotImplemented if found is None else found(right, left)
-    if value is NotImplemented:
-        raise TypeError("unsupported operand types")
-    return value
+    return getattr(operator, name)(left, right)
 
 
 def getitem(x, key):
@@ -32,10 +23,14 @@ def delitem(x, key):
     del x[key]
 
 
+def names(asked):
+    return {name: scope[name] for name in asked if name in scope}
+
+
 link = Link(incoming, outgoing, {
-    "names": lambda names: {name: scope[name] for name in names if name in scope},
+    "names": names, "issubclass": issubclass, "index": operator.index, "value": lambda x: x,
     "call": call, "getattr": getattr, "setattr": setattr, "delattr": delattr, "getitem": getitem, "setitem": setitem,
     "delitem": delitem, "len": len, "iter": iter, "next": next, "bool": bool, "str": str, "repr": repr, "int": int,
-    "float": float, "neg": lambda x: -x, "abs": abs, "isinstance": isinstance, "operate": operate})
+    "float": float, "neg": lambda x: -x, "abs": abs, "isinstance": isinstance, "operate": operate}, keeps="answer")
 while True:
     link.serve(link.hear())
