@@ -38,19 +38,21 @@ class BoundedBuilder : public nlohmann::json_sax<Json> {
   using string_t = typename Json::string_t;
   using binary_t = typename Json::binary_t;
 
-  explicit BoundedBuilder(int max_depth) : max_depth_(max_depth) {}
+  BoundedBuilder(int max_depth, bool exact) : max_depth_(max_depth), exact_(exact) {}
 
   bool null() override { return Put(nullptr) != nullptr; }
   bool boolean(bool value) override { return Put(value) != nullptr; }
   bool number_integer(number_integer_t value) override { return Put(value) != nullptr; }
   bool number_unsigned(number_unsigned_t value) override { return Put(value) != nullptr; }
   bool number_float(number_float_t value, const string_t& text) override {
-    // In rows of data a number keeps its digits, as text, where a double cannot.
-    if constexpr (!std::is_same_v<Json, json>) {
-      const auto is_digit = [](char c) { return absl::ascii_isdigit(static_cast<unsigned char>(c)); };
-      if (std::count_if(text.begin(), text.end(), is_digit) > kDoubleDigits) return Put(text) != nullptr;
+    const auto is_digit = [](char c) { return absl::ascii_isdigit(static_cast<unsigned char>(c)); };
+    // In rows of data a number keeps its digits where a double cannot.
+    constexpr bool kRow = !std::is_same_v<Json, json>;
+    const bool whole = std::all_of(text.begin() + text.starts_with('-'), text.end(), is_digit);
+    if (kRow ? std::count_if(text.begin(), text.end(), is_digit) <= kDoubleDigits : !(exact_ && whole)) {
+      return Put(value) != nullptr;
     }
-    return Put(value) != nullptr;
+    return Put(exact_ ? Json::binary({text.begin(), text.end()}) : Json(text)) != nullptr;
   }
   bool string(string_t& value) override { return Put(std::move(value)) != nullptr; }
   bool binary(binary_t&) override { return Fail("binary values are not JSON"); }
@@ -146,6 +148,7 @@ class BoundedBuilder : public nlohmann::json_sax<Json> {
   }
 
   const int max_depth_;
+  const bool exact_;
   Json root_;
   std::vector<Container> open_;  // around the value being read
   Json* slot_ = nullptr;         // where the value of the last key goes
@@ -191,8 +194,9 @@ std::string Place(std::string_view text, size_t offset, int64_t first_line) {
 }
 
 template <typename Json>
-absl::StatusOr<Json> Parse(std::string_view text, std::string_view source, int max_depth, int64_t first_line) {
-  BoundedBuilder<Json> builder(max_depth);
+absl::StatusOr<Json> Parse(std::string_view text, std::string_view source, int max_depth, int64_t first_line,
+                           bool exact = false) {
+  BoundedBuilder<Json> builder(max_depth, exact);
   const char* furthest = text.data();
   const bool parsed = json::sax_parse(TrackingIterator(text.data(), &furthest),
                                       TrackingIterator(text.data() + text.size(), &furthest), &builder);
@@ -205,7 +209,61 @@ absl::StatusOr<Json> Parse(std::string_view text, std::string_view source, int m
                    parsed ? "a byte of value 0 after the value" : builder.error().value_or("unexpected end")));
 }
 
+template <typename Json>
+std::string NumberOf(const Json& value) {
+  return {value.get_binary().begin(), value.get_binary().end()};
+}
+
+template <typename Json>
+std::string Text(const Json& value) {
+  return value.dump(/*indent=*/-1, ' ', /*ensure_ascii=*/true, Json::error_handler_t::replace);
+}
+
+template <typename Json>
+void Print(const Json& value, std::string* to) {
+  if (value.is_binary()) {
+    to->append(NumberOf(value));
+  } else if (value.is_array()) {
+    to->push_back('[');
+    for (size_t i = 0; i < value.size(); ++i) {
+      if (i > 0) to->append(", ");
+      Print(value[i], to);
+    }
+    to->push_back(']');
+  } else if (value.is_object()) {
+    const size_t begin = to->size();
+    for (const auto& [key, item] : value.items()) {
+      absl::StrAppend(to, to->size() == begin ? "{" : ", ", Text(Json(key)), ": ");
+      Print(item, to);
+    }
+    to->append(to->size() == begin ? "{}" : "}");
+  } else {
+    to->append(Text(value));
+  }
+}
+
+template <typename Json>
+std::string Printed(const Json& value) {
+  std::string text;
+  Print(value, &text);
+  return text;
+}
+
 }  // namespace
+
+absl::StatusOr<json> ParseExactJson(std::string_view text, std::string_view source) {
+  return Parse<json>(text, source, kMaxJsonDepth, 1, /*exact=*/true);
+}
+
+absl::StatusOr<nlohmann::ordered_json> ParseExactOrderedJson(std::string_view text, std::string_view source,
+                                                             int max_depth, int64_t first_line) {
+  return Parse<nlohmann::ordered_json>(text, source, max_depth, first_line, /*exact=*/true);
+}
+
+std::string ExactNumber(const json& value) { return NumberOf(value); }
+std::string ExactNumber(const nlohmann::ordered_json& value) { return NumberOf(value); }
+std::string PrintExactJson(const json& value) { return Printed(value); }
+std::string PrintExactJson(const nlohmann::ordered_json& value) { return Printed(value); }
 
 absl::StatusOr<json> ParseJson(std::string_view text, std::string_view source, int max_depth, int64_t first_line) {
   return Parse<json>(text, source, max_depth, first_line);

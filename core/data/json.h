@@ -22,6 +22,20 @@ absl::StatusOr<nlohmann::json> ParseJson(std::string_view text, std::string_view
 absl::StatusOr<nlohmann::ordered_json> ParseOrderedJson(std::string_view text, std::string_view source,
                                                         int max_depth = kMaxJsonDepth, int64_t first_line = 1);
 
+// The same two, but what a number of 64 bits cannot hold (a whole number beyond 64 bits; in rows of data also one of
+// more digits than a double has) is no double (in the ordered one, no text): it is a binary value, of the number as it
+// is written.
+absl::StatusOr<nlohmann::json> ParseExactJson(std::string_view text, std::string_view source);
+absl::StatusOr<nlohmann::ordered_json> ParseExactOrderedJson(std::string_view text, std::string_view source,
+                                                             int max_depth = kMaxJsonDepth, int64_t first_line = 1);
+
+// The number that a binary value of these is.
+std::string ExactNumber(const nlohmann::json& value);
+std::string ExactNumber(const nlohmann::ordered_json& value);
+// One line of JSON in ASCII, such numbers as they were written.
+std::string PrintExactJson(const nlohmann::json& value);
+std::string PrintExactJson(const nlohmann::ordered_json& value);
+
 // The whole of a regular file. NOT_FOUND names the path; INVALID_ARGUMENT where it is longer than `max_bytes`.
 absl::StatusOr<std::string> ReadTextFile(const std::string& path, int64_t max_bytes);
 

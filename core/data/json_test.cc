@@ -7,6 +7,8 @@
 #include <filesystem>
 #include <fstream>
 
+#include "absl/strings/str_cat.h"
+
 namespace quartet {
 namespace {
 
@@ -45,6 +47,22 @@ TEST(ParseJson, KeepsTheOrderOfKeysWhereAsked) {
   }
   EXPECT_THAT(std::string(ParseOrderedJson(R"({"a":1,"a":2})", "the text").status().message()),
               HasSubstr("the key \"a\" stands twice"));
+}
+
+TEST(ParseExactJson, KeepsWholeNumbersBeyond64Bits) {
+  for (const char* number : {"100000000000000000000000", "-354224848179261915075", "18446744073709551616"}) {
+    const std::string text = absl::StrCat("{\"a\": [", number, ", 1, 0.5, \"\\u00e9\", null, {}]}");
+    const auto value = ParseExactJson(text, "f");
+    ASSERT_TRUE(value.ok()) << value.status();
+    EXPECT_EQ(ExactNumber((*value)["a"][0]), number);
+    EXPECT_EQ(PrintExactJson(*value), text);
+    EXPECT_EQ(PrintExactJson(*ParseExactOrderedJson(text, "f")), text);
+    EXPECT_TRUE((*ParseJson(text, "f"))["a"][0].is_number_float());
+    EXPECT_EQ((*ParseOrderedJson(text, "f"))["a"][0], number);
+  }
+  EXPECT_EQ(ParseExactJson("[18446744073709551615, -9223372036854775808, 1e22]", "f")->dump(),
+            "[18446744073709551615,-9223372036854775808,1e+22]");
+  EXPECT_NE(*ParseExactJson("354224848179261915075", "f"), *ParseExactJson("354224848179261915076", "f"));
 }
 
 TEST(ParseJson, NamesTheSourceAndThePlaceOfAnError) {

@@ -196,7 +196,7 @@ std::optional<json> LastJsonObject(std::string_view text) {
     }
     size_t next = at + 1;
     if (end != std::string_view::npos) {
-      absl::StatusOr<json> object = ParseJson(text.substr(at, end - at), "");
+      absl::StatusOr<json> object = ParseExactJson(text.substr(at, end - at), "");
       if (object.ok() && object->is_object()) {
         last = *std::move(object);
         next = end;

@@ -18,7 +18,7 @@ std::optional<std::string_view> LastTag(std::string_view text, std::string_view 
 // block that is never closed reaches to the end.
 std::optional<std::string> LastCodeBlock(std::string_view text, std::initializer_list<std::string_view> languages);
 
-// The last JSON object of the text that is in no other one.
+// The last JSON object of the text that is in no other one, as ParseExactJson reads it.
 std::optional<nlohmann::json> LastJsonObject(std::string_view text);
 // The value at keys and places, "." between them; null where there is none.
 const nlohmann::json* AtPath(const nlohmann::json& object, std::string_view path);

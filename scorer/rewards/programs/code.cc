@@ -1,11 +1,13 @@
 #include "scorer/rewards/programs/code.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstdint>
 #include <nlohmann/json.hpp>
 #include <optional>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 #include "core/base/status_macros.h"
 #include "core/data/json.h"
 #include "core/errors/shown.h"
@@ -35,7 +37,8 @@ std::string PythonText(const std::string& text) { return json(text).dump(-1, ' '
 
 // Calls the function and writes what it returns as the last line, JSON. What it ought to return is not told.
 std::string CallerOf(const std::string& function, const json& arguments) {
-  return absl::StrCat(R"(import json as _json
+  return absl::StrCat(R"(import json as _json, sys as _sys
+_sys.set_int_max_str_digits(0)
 def _plain(x):
     if hasattr(x, "tolist"): x = x.tolist()
     return [_plain(y) for y in x] if isinstance(x, (list, tuple)) else x
@@ -43,13 +46,20 @@ _name = )",
                       PythonText(function), R"(
 _function = globals()[_name] if _name in globals() else getattr(globals()["Solution"](), _name)
 print("\n" + _json.dumps(_plain(_function(*_json.loads()",
-                      PythonText(arguments.dump(-1, ' ', true)), R"())), default=_plain), flush=True)
+                      PythonText(PrintExactJson(arguments)), R"())), default=_plain), flush=True)
 )");
 }
 
-// As Python compares them: 1 is 1.0 and True.
+// The digits of a whole number; nothing of others.
+std::string WholeNumber(const json& number) {
+  if (number.is_binary()) return ExactNumber(number);
+  if (number.is_number_integer()) return number.dump();
+  const double value = number.get<double>();
+  return std::isfinite(value) && value == std::floor(value) ? absl::StrFormat("%.0f", value == 0 ? 0 : value) : "";
+}
+
+// As Python compares them: 1 is 1.0 and True, and whole numbers are exact.
 bool Equal(const json& a, const json& b) {
-  const auto number = [](const json& x) { return x.is_boolean() ? json(x.get<bool>() ? 1 : 0) : x; };
   if (a.is_array() && b.is_array()) {
     return std::equal(a.begin(), a.end(), b.begin(), b.end(), Equal);
   }
@@ -58,14 +68,20 @@ bool Equal(const json& a, const json& b) {
              return b.contains(item.key()) && Equal(item.value(), b[item.key()]);
            });
   }
-  return number(a) == number(b);
+  const auto is_number = [](const json& x) { return x.is_number() || x.is_binary() || x.is_boolean(); };
+  if (!is_number(a) || !is_number(b)) return a == b;
+  const auto number = [](const json& x) { return x.is_boolean() ? json(x.get<bool>() ? 1 : 0) : x; };
+  if (a.is_number_float() && b.is_number_float()) return a == b;
+  const std::string whole = WholeNumber(number(a));
+  return !whole.empty() && whole == WholeNumber(number(b));
 }
 
 // Whether the last line of `output` is JSON of `expected`, or of its only element.
 bool Returned(std::string_view output, const json& expected) {
   while (!output.empty() && output.back() == '\n') output.remove_suffix(1);
   const size_t before = output.rfind('\n');
-  const absl::StatusOr<json> got = ParseJson(before == std::string_view::npos ? output : output.substr(before + 1), "");
+  const absl::StatusOr<json> got =
+      ParseExactJson(before == std::string_view::npos ? output : output.substr(before + 1), "");
   return got.ok() && (Equal(*got, expected) || Equal(json::array({*got}), expected));
 }
 
@@ -126,7 +142,7 @@ class Code final : public RewardFunction {
 }  // namespace
 
 absl::StatusOr<std::vector<CodeTest>> ReadCodeTests(std::string_view label) {
-  absl::StatusOr<json> parsed = ParseJson(label, "the label");
+  absl::StatusOr<json> parsed = ParseExactJson(label, "the label");
   if (!parsed.ok()) return Wrong(label, parsed.status().message());
   json tests = *std::move(parsed);
   if (tests.is_array()) tests = {{"asserts", tests}};

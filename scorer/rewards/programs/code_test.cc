@@ -72,6 +72,29 @@ TEST(CodeRewards, CompareWhatIsReturnedAsPythonDoes) {
   EXPECT_EQ(returns("print('0', end='')", "0"), 0) << "what is printed is not returned";
 }
 
+TEST(CodeRewards, KeepWholeNumbersExact) {
+  const std::string fib = "def f(n):\n  a, b = 0, 1\n  for _ in range(n): a, b = b, a + b\n  return a";
+  const char* of_100 = R"({"inputs": [[100]], "outputs": [354224848179261915075], "fn_name": "f"})";
+  EXPECT_EQ(Value(fib, of_100), 1);
+  EXPECT_EQ(Value(fib + " + 12345", of_100), 0);
+  EXPECT_EQ(Value(fib + " + 0.0", of_100), 0) << "which is 354224848179261931520.0";
+  const auto given = [](const std::string& number) {
+    return Value("def f(x): return [x, isinstance(x, int)]",
+                 R"({"inputs": [[)" + number + R"(]], "outputs": [[)" + number + R"(, true]], "fn_name": "f"})");
+  };
+  EXPECT_EQ(given("100000000000000000000000"), 1);
+  EXPECT_EQ(given("-100000000000000000000001"), 1);
+  EXPECT_EQ(given("9007199254740993"), 1);
+  const auto returns = [](const std::string& value, const std::string& expected) {
+    return Value("def f(): return " + value, R"({"inputs": [[]], "fn_name": "f", "outputs": [)" + expected + "]}");
+  };
+  EXPECT_EQ(returns("9007199254740992.0", "9007199254740993"), 0);
+  EXPECT_EQ(returns("float(2**70)", "1180591620717411303424"), 1) << "as Python compares them";
+  EXPECT_EQ(returns("-0.0", "0"), 1);
+  EXPECT_EQ(returns("10**300", "1" + std::string(300, '0')), 1);
+  EXPECT_EQ(returns("1e23", "1e23"), 1);
+}
+
 TEST(CodeRewards, DoNotTellWhatAFunctionOughtToReturn) {
   const char* secret = R"({"inputs": [[]], "outputs": ["zebra"], "fn_name": "f"})";
   EXPECT_EQ(Value(R"(

@@ -92,13 +92,13 @@ absl::StatusOr<float> Choice(const Answer& answer, const RewardSource& source) {
   return ChosenLetter(answer.response, choices) == right ? 1.0f : 0.0f;
 }
 
-// Values that JSON has: equal as such, or as numbers, or a text that is the label as it is.
+// Values that JSON has: equal as such, or as numbers (whole ones exactly), or a text that is the label as it is.
 absl::StatusOr<float> JsonField(const Answer& answer, const RewardSource& source) {
   if (StripSpace(answer.label).empty()) return BadLabel(answer, "json_field", "text");
   const std::optional<json> object = LastJsonObject(answer.response);
   const json* given = object.has_value() ? AtPath(*object, source.field()) : nullptr;
   if (given == nullptr) return 0.0f;
-  const absl::StatusOr<json> label = ParseJson(answer.label, "the label");
+  const absl::StatusOr<json> label = ParseExactJson(answer.label, "the label");
   if (label.ok() && *given == *label) return 1.0f;
   return given->is_string() && StripSpace(given->get_ref<const std::string&>()) == StripSpace(answer.label) ? 1.0f
                                                                                                             : 0.0f;

@@ -113,6 +113,8 @@ TEST(Rules, CompareAFieldOfJson) {
   EXPECT_EQ(Value(rule, R"({"result": [{"city": 7}]})", "7.0"), 1);
   EXPECT_EQ(Value(rule, R"({"result": [{"city": [1, {"a": null}]}]})", R"([1, {"a": null}])"), 1);
   EXPECT_EQ(Value(rule, R"({"result": [{"city": "7"}]})", "8"), 0);
+  EXPECT_EQ(Value(rule, R"({"result": [{"city": 354224848179261915075}]})", "354224848179261915075"), 1);
+  EXPECT_EQ(Value(rule, R"({"result": [{"city": 354224848179261915076}]})", "354224848179261915075"), 0);
   EXPECT_EQ(Value(rule, R"({"result": []})", "Paris"), 0);
   EXPECT_EQ(Value(rule, "Paris", "Paris"), 0);
 }
