@@ -5,11 +5,23 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "core/data/json.h"
 
 namespace quartet {
 namespace {
 
 using Json = nlohmann::ordered_json;
+
+// Numbers that no double holds as texts.
+Json WithoutExactNumbers(const Json& value) {
+  if (value.is_binary()) return ExactNumber(value);
+  if (!value.is_structured()) return value;
+  Json with_texts = value;
+  for (Json& item : with_texts) {
+    if (item.is_structured() || item.is_binary()) item = WithoutExactNumbers(item);
+  }
+  return with_texts;
+}
 
 std::string KeysOf(const Json& object) {
   std::vector<std::string> keys;
@@ -22,7 +34,7 @@ std::string RestOf(const Json& row, const std::vector<RowKey>& keys) {
   for (const auto& item : row.items()) {
     const std::string& name = item.key();
     const bool read = std::any_of(keys.begin(), keys.end(), [&name](const RowKey& key) { return key.name == name; });
-    if (!read) rest[name] = item.value();
+    if (!read) rest[name] = WithoutExactNumbers(item.value());
   }
   return rest.dump(/*indent=*/-1, ' ', /*ensure_ascii=*/false, Json::error_handler_t::replace);
 }
@@ -96,10 +108,13 @@ absl::StatusOr<Record> ReadRecord(const Json& row, const std::vector<RowKey>& ke
     }
     if (field->is_string()) {
       record.fields[key.name] = field->get<std::string>();
+    } else if (field->is_binary() || (key.as_json && field->is_structured())) {
+      record.fields[key.name] = PrintExactJson(*field);
     } else if (field->is_number() || field->is_boolean()) {
       record.fields[key.name] = field->dump();
     } else if (key.list && field->is_array()) {
-      record.lists[key.name] = columns.empty() ? *field : WithoutNullFields(*field);
+      const Json list = WithoutExactNumbers(*field);
+      record.lists[key.name] = columns.empty() ? list : WithoutNullFields(list);
     } else {
       return absl::InvalidArgumentError(
           absl::StrCat("field \"", key.name, "\" (", key.option, ") is of JSON type ", field->type_name(),

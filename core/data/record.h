@@ -19,6 +19,7 @@ struct RowKey {
   std::string option;     // whose value the name is
   bool optional = false;  // absent from the record where a row lacks it
   bool list = false;      // a list is allowed, too
+  bool as_json = false;   // a list or an object is allowed, too, and becomes its JSON text
   std::string spared_by;  // a key: optional where that field is a list
   bool rest = false;      // instead of a field, by no name: all fields of the row whose name is no other key's
 };
@@ -34,11 +35,11 @@ struct Record {
   bool contains(const std::string& key) const { return fields.contains(key) || lists.contains(key); }
 };
 
-// The fields `keys` of a row, a JSON object. A field is a string, or a number or boolean, which becomes its JSON text
-// (a label 42 reads "42"), or a list where the key allows it; one that is optional and null is as if it were not there.
-// So is what is null inside the objects of a list of a file of columns, where each row has the fields that any row has.
-// INVALID_ARGUMENT names the field, its option and what the row has: `columns`, where it is of a file that has the same
-// ones in each row.
+// The fields `keys` of a row, a JSON object of ParseExactOrderedJson. A field is a string, or a number or boolean,
+// which becomes its JSON text (a label 42 reads "42"), or a list or an object where the key allows it; one that is
+// optional and null is as if it were not there. So is what is null inside the objects of a list of a file of columns,
+// where each row has the fields that any row has. INVALID_ARGUMENT names the field, its option and what the row has:
+// `columns`, where it is of a file that has the same ones in each row.
 absl::StatusOr<Record> ReadRecord(const nlohmann::ordered_json& row, const std::vector<RowKey>& keys,
                                   const std::string& columns = "");
 

@@ -14,7 +14,7 @@ using ::testing::IsEmpty;
 using ::testing::Pair;
 
 nlohmann::ordered_json Row(const std::string& text) {
-  const auto row = ParseOrderedJson(text, "the row");
+  const auto row = ParseExactOrderedJson(text, "the row");
   EXPECT_TRUE(row.ok()) << row.status();
   return *row;
 }
@@ -47,7 +47,7 @@ TEST(Record, TurnsNumbersAndBooleansIntoTheirText) {
 
 TEST(Record, KeepsTheDigitsOfNumbersBeyondThoseOfTheMachine) {
   const auto text = [](const std::string& number) {
-    const auto row = ParseOrderedJson("{\"a\": " + number + "}", "");
+    const auto row = ParseExactOrderedJson("{\"a\": " + number + "}", "");
     EXPECT_TRUE(row.ok()) << row.status();
     return ReadRecord(*row, {{.name = "a", .option = "data.key"}})->fields.at("a");
   };
@@ -55,6 +55,19 @@ TEST(Record, KeepsTheDigitsOfNumbersBeyondThoseOfTheMachine) {
     EXPECT_EQ(text(number), number);
   }
   EXPECT_EQ(text("0.25"), "0.25");
+}
+
+TEST(Record, TurnsListsAndObjectsIntoTheirJsonWhereTheKeySaysSo) {
+  const auto read = [](const std::string& row) {
+    return ReadRecord(Row(row), {{.name = "tests", .option = "data.key", .as_json = true}, {.rest = true}});
+  };
+  EXPECT_EQ(read(R"j({"tests": ["assert f(1) == 1", "é"]})j")->fields.at("tests"),
+            R"j(["assert f(1) == 1", "\u00e9"])j");
+  const std::string tests = R"({"inputs": [[100000000000000000000000]], "outputs": [0.5], "fn_name": null})";
+  const auto record = read(R"({"tests": )" + tests + R"(, "more": [36893488147419103232]})");
+  EXPECT_EQ(record->fields.at("tests"), tests);
+  EXPECT_EQ(record->rest, R"({"more":["36893488147419103232"]})");
+  EXPECT_EQ(read(R"({"tests": "[1]"})")->fields.at("tests"), "[1]");
 }
 
 TEST(Record, FollowsDotsIntoARow) {

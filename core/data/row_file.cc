@@ -232,7 +232,7 @@ absl::StatusOr<Record> RowFile::Read(int64_t index) const {
   // A parser names lines by itself; those of Parquet are none that a user could look at.
   const std::string source = is_parquet_ ? Place(index) : absl::StrCat(file_.option, ": ", file_.path);
   const absl::StatusOr<nlohmann::ordered_json> row =
-      ParseOrderedJson(*text, source, kMaxJsonDepth, is_parquet_ ? 1 : index + 1);
+      ParseExactOrderedJson(*text, source, kMaxJsonDepth, is_parquet_ ? 1 : index + 1);
   if (!row.ok()) return WithFormat(index, row.status());
   absl::StatusOr<Record> record = ReadRecord(*row, keys_, columns_);
   if (!record.ok()) {

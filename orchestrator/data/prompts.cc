@@ -27,7 +27,8 @@ std::vector<RowKey> RowKeys(const PromptKeys& keys, const RunConfig& config) {
   rows.push_back({.name = keys.label,
                   .option = compares ? "data.label_key: the rules of the reward compare with it"
                                      : "data.label_key; data.label_required=false where rows may lack it",
-                  .optional = !compares && !config.data().label_required()});
+                  .optional = !compares && !config.data().label_required(),
+                  .as_json = ReadsJsonLabels(config.reward())});
   rows.push_back({.name = config.data().source_key(), .option = "data.source_key", .optional = true});
   if (ReadsPrompts(config.reward())) rows.push_back({.rest = true});
   return rows;

@@ -302,6 +302,17 @@ TEST_F(PromptsTest, OfWhichARowLacksTheLabelThatIsAskedForAreRefused) {
   EXPECT_EQ(Load("{\"question\": \"a\"}\n").value()[0].label, "");
 }
 
+TEST_F(PromptsTest, HaveLabelsThatAreListsAndObjectsWhereASourceReadsThemAsJson) {
+  const std::string list = "{\"question\": \"a\", \"answer\": [\"assert f(1) == 1\"]}\n";
+  EXPECT_THAT(Error(list), HasSubstr("field \"answer\""));
+  EXPECT_THAT(Error(list), HasSubstr("is of JSON type array"));
+  config_.mutable_reward()->mutable_source(0)->clear_rule();
+  config_.mutable_reward()->mutable_source(0)->set_code("python");
+  EXPECT_EQ(Load(list).value()[0].label, R"j(["assert f(1) == 1"])j");
+  constexpr char kTests[] = R"({"inputs": [[354224848179261915075]], "outputs": [1], "fn_name": "f"})";
+  EXPECT_EQ(Load(R"({"question": "a", "answer": )" + std::string(kTests) + "}\n").value()[0].label, kTests);
+}
+
 TEST_F(PromptsTest, OfMoreThanAHundredSourcesAreFromOthers) {
   std::string lines;
   for (int i = 0; i < 150; ++i) {

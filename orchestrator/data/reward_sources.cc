@@ -14,6 +14,13 @@ bool NeedsLabels(const RewardConfig& reward) {
   return std::any_of(reward.source().begin(), reward.source().end(), Verifies);
 }
 
+bool ReadsJsonLabels(const RewardConfig& reward) {
+  return ReadsPrompts(reward) ||
+         std::any_of(reward.source().begin(), reward.source().end(), [](const RewardSource& source) {
+           return !source.code().empty() || source.rule() == "json_field";
+         });
+}
+
 bool ReadsPrompts(const RewardConfig& reward) {
   return std::any_of(reward.source().begin(), reward.source().end(), [](const RewardSource& source) {
     return !source.remote_url().empty() || !source.command().empty();

@@ -12,6 +12,9 @@ bool Verifies(const RewardSource& source);
 // Whether any source does, and so needs labels.
 bool NeedsLabels(const RewardConfig& reward);
 
+// Whether any source reads labels that are lists or objects, as JSON: tests of code, fields of JSON, servers, commands.
+bool ReadsJsonLabels(const RewardConfig& reward);
+
 // Whether any source is a server or a command, which are told prompts as well.
 bool ReadsPrompts(const RewardConfig& reward);
 
