@@ -142,32 +142,33 @@ std::optional<std::string_view> LastTag(std::string_view text, std::string_view 
   return content.substr(0, end);
 }
 
-std::optional<std::string> LastCodeBlock(std::string_view text, std::initializer_list<std::string_view> languages) {
-  std::optional<std::string> last, last_marked;
+std::vector<std::string> CodeBlocks(std::string_view text, std::initializer_list<std::string_view> languages) {
+  std::vector<std::string> blocks, marked_blocks;
   std::string block;
-  bool inside = false, marked = false;
+  size_t fence = 0;  // of the block that is read, so many backquotes
+  bool marked = false;
   const auto end_block = [&] {
-    (marked ? last_marked : last) = block;
+    if (marked) marked_blocks.push_back(block);
+    blocks.push_back(std::move(block));
     block.clear();
-    inside = false;
+    fence = 0;
   };
   for (const absl::string_view line : absl::StrSplit(absl::string_view(text.data(), text.size()), '\n')) {
-    absl::string_view fence = absl::StripAsciiWhitespace(line);
-    if (fence.substr(0, 3) == "```") {
-      if (inside) {
-        end_block();
-        continue;
-      }
-      fence.remove_prefix(3);
-      const std::string language = absl::AsciiStrToLower(absl::StripAsciiWhitespace(fence));
-      inside = true;
+    absl::string_view mark = absl::StripAsciiWhitespace(line);
+    const size_t quotes = std::min(mark.find_first_not_of('`'), mark.size());
+    if (quotes >= 3 && fence == 0) {
+      const std::string said = absl::AsciiStrToLower(absl::StripAsciiWhitespace(mark.substr(quotes)));
+      const std::string language = said.substr(0, said.find_first_of(" \t{,:"));
+      fence = quotes;
       marked = std::find(languages.begin(), languages.end(), language) != languages.end();
-    } else if (inside) {
+    } else if (quotes >= 3 && quotes >= fence) {
+      end_block();
+    } else if (fence > 0) {
       absl::StrAppend(&block, line, "\n");
     }
   }
-  if (inside) end_block();
-  return last_marked.has_value() ? last_marked : last;
+  if (fence > 0) end_block();
+  return marked_blocks.empty() ? blocks : marked_blocks;
 }
 
 std::optional<json> LastJsonObject(std::string_view text) {

@@ -6,6 +6,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 namespace quartet {
 
@@ -14,9 +15,9 @@ std::string_view StripSpace(std::string_view text);
 // What is between the last <name> and the </name> that follows it; nothing where none follows.
 std::optional<std::string_view> LastTag(std::string_view text, std::string_view name);
 
-// The content of the last fenced block (```) that is marked as one of `languages`; where none is, of the last one. A
-// block that is never closed reaches to the end.
-std::optional<std::string> LastCodeBlock(std::string_view text, std::initializer_list<std::string_view> languages);
+// The contents of the fenced blocks (```) that are marked as one of `languages`; where none is, of all. A block that is
+// never closed reaches to the end.
+std::vector<std::string> CodeBlocks(std::string_view text, std::initializer_list<std::string_view> languages);
 
 // The last JSON object of the text that is in no other one, as ParseExactJson reads it.
 std::optional<nlohmann::json> LastJsonObject(std::string_view text);

@@ -8,6 +8,8 @@
 namespace quartet {
 namespace {
 
+using ::testing::ElementsAre;
+using ::testing::IsEmpty;
 using ::testing::Optional;
 
 TEST(Tags, AreTheLastOnes) {
@@ -17,12 +19,14 @@ TEST(Tags, AreTheLastOnes) {
 }
 
 TEST(CodeBlocks, OfTheLanguageComeBeforeOthers) {
-  EXPECT_THAT(LastCodeBlock("```python\na\n```\n```\nb\n```\n", {"python"}), Optional(std::string("a\n")));
-  EXPECT_THAT(LastCodeBlock("```python\na\n```\n```Python \nb\n\nc\n```\n", {"python"}),
-              Optional(std::string("b\n\nc\n")));
-  EXPECT_THAT(LastCodeBlock("so:\n```\na\n```", {"python"}), Optional(std::string("a\n")));
-  EXPECT_THAT(LastCodeBlock("```python\na\nb", {"python"}), Optional(std::string("a\nb\n")));
-  EXPECT_EQ(LastCodeBlock("print(1)", {"python"}), std::nullopt);
+  const auto blocks = [](const char* text) { return CodeBlocks(text, {"python"}); };
+  EXPECT_THAT(blocks("```python\na\n```\n```\nb\n```\n"), ElementsAre("a\n"));
+  EXPECT_THAT(blocks("```python\na\n```\n```Python \nb\n\nc\n```\n"), ElementsAre("a\n", "b\n\nc\n"));
+  EXPECT_THAT(blocks("```\na\n```\nso:\n```\nb\n```"), ElementsAre("a\n", "b\n"));
+  EXPECT_THAT(blocks("```python\na\nb"), ElementsAre("a\nb\n"));
+  EXPECT_THAT(blocks("```python title=\"a.py\"\na\n```"), ElementsAre("a\n"));
+  EXPECT_THAT(blocks("````python\na\n```\nb\n````\n"), ElementsAre("a\n```\nb\n"));
+  EXPECT_THAT(blocks("print(1)"), IsEmpty());
 }
 
 TEST(JsonObjects, AreTheLastWholeOnes) {

@@ -95,6 +95,101 @@ TEST(CodeRewards, KeepWholeNumbersExact) {
   EXPECT_EQ(returns("1e23", "1e23"), 1);
 }
 
+TEST(CodeRewards, TakeTheFormsOfPublicDataSets) {
+  const std::string add = "def add(a, b): return a + b", sum = "a, b = map(int, input().split())\nprint(a + b)",
+                    lines = "print(int(input()) + int(input()))\nprint('end')";
+  const struct {
+    const char* form;
+    std::string program, label;
+  } cases[] = {
+      {"LiveCodeBench's calls", add,
+       R"({"inputs": ["1\n2", "[1]\n[2]\n"], "outputs": ["3", "[1, 2]"], "fn_name": "add"})"},
+      {"LiveCodeBench's tests of calls", add,
+       R"([{"input": "1\n2", "output": "3", "testtype": "functional", "metadata": {"func_name": "add"}}])"},
+      {"LiveCodeBench's tests of output", sum, R"([{"input": "1 2\n", "output": "3\n", "testtype": "stdin"}])"},
+      {"PRIME's tests", sum,
+       R"({"language": "python", "test_cases": [{"type": "stdin_stdout", "input": "1 2", "output": "3", "fn_name": null}]})"},
+      {"PRIME's tests of calls", add,
+       R"({"test_cases": [{"type": "function_call", "fn_name": "add", "input": [1, 2], "output": [3]}]})"},
+      {"APPS' lines", lines, R"({"inputs": [["1", "2"]], "outputs": [["3", "end"]], "fn_name": null})"},
+      {"APPS' values in lists", add,
+       R"({"inputs": [[1, 2], [[1], [2]]], "outputs": [[3], [[1, 2]]], "fn_name": "add"})"},
+      {"APPS' dictionaries", "def f(x): return {k + 1: v for k, v in x.items()}",
+       R"({"inputs": [[{"1": 2}]], "outputs": [{"2": 2}], "fn_name": "f"})"},
+      {"dictionaries of texts", "def f(x): return x['a']",
+       R"({"inputs": [[{"a": 2}]], "outputs": [2], "fn_name": "f"})"},
+      {"MBPP", add, R"j({"test_list": ["assert add(1, 2) == 3"], "test_setup_code": "", "challenge_test_list": []})j"},
+      {"sanitized MBPP", add,
+       R"j({"test_list": ["assert math.sqrt(add(1, 3)) == 2"], "test_imports": ["import math"], "test_setup_code": null})j"},
+      {"HumanEval", add,
+       R"j({"test": "def check(candidate):\n    assert candidate(1, 2) == 3\n", "entry_point": "add"})j"},
+      {"no setup", add, R"j({"setup": null, "asserts": ["assert add(1, 2) == 3"]})j"},
+  };
+  for (const auto& one : cases) {
+    EXPECT_EQ(Value(one.program, one.label), 1) << one.form;
+    EXPECT_EQ(Value("def add(a, b): return 0\ndef f(x): return 0\nprint(0)", one.label), 0) << one.form;
+  }
+}
+
+TEST(CodeRewards, CompareLinesOfNumbersAsNumbers) {
+  const auto writes = [](const std::string& written, const std::string& expected) {
+    return Value("print(" + nlohmann::json(written).dump() + ")",
+                 nlohmann::json{{"inputs", {""}}, {"outputs", {expected}}}.dump());
+  };
+  EXPECT_EQ(writes("1.0 2\n3", "1 2.00\n3.0\n"), 1);
+  EXPECT_EQ(writes("-0.0 +7 1e3 0.50", "0 7 1000 .5"), 1);
+  EXPECT_EQ(writes("1  2", "1 2"), 1);
+  EXPECT_EQ(writes("50000000000000000.0", "50000000000000001"), 0);
+  EXPECT_EQ(writes("0.1000001", "0.1"), 0);
+  EXPECT_EQ(writes("1 2", "1\n2"), 0);
+  EXPECT_EQ(writes("1 2 3", "1 2"), 0);
+  EXPECT_EQ(writes("x 1.0", "x 1"), 0) << "no line of numbers";
+  EXPECT_EQ(writes("1e1000000000000", "1e1000000000001"), 0);
+  EXPECT_EQ(writes("", ""), 1);
+  EXPECT_EQ(writes(". - 1", ". - 1.0"), 0);
+}
+
+TEST(CodeRewards, AreOfTheLastBlockThatDefinesWhatIsAskedFor) {
+  const auto value = [](const std::string& response, const std::string& label) {
+    Answer answer;
+    answer.response = response;
+    answer.label = label;
+    const Answer* const one[] = {&answer};
+    return NewCode({.limits = {.timeout = kLong}})->Score(one, {}).at(0)->value;
+  };
+  const std::string use = "\nUse it so:\n```python\nx = add(1, 2)\nprint(x)\n```\n";
+  const char* calls = R"({"inputs": [[1, 2]], "outputs": [3], "fn_name": "add"})";
+  const char* asserts = R"j(["assert add(1, 2) == 3"])j";
+  for (const char* label : {calls, asserts}) {
+    EXPECT_EQ(value("```python\ndef add(a, b): return a + b\n```" + use, label), 1);
+    EXPECT_EQ(value("```\nadd = lambda a, b: a + b\n```\n```\nprint(add(1, 2))\n```", label), 1);
+    EXPECT_EQ(
+        value("```python\ndef add(a, b): return a + b\n```\nBetter:\n```python\ndef add(a, b): return 0\n```" + use,
+              label),
+        0);
+    EXPECT_EQ(value("```python\nadd(1, 2)\n```", label), 0);
+  }
+  EXPECT_EQ(value("```python\nclass Solution:\n  def add(self, a, b): return a + b\n```" + use, calls), 1);
+  EXPECT_EQ(value("```python\ndef read(): return input()\n```\n```python\nprint(3)\n```",
+                  R"({"inputs": [""], "outputs": ["3"]})"),
+            1);
+}
+
+TEST(CodeRewards, GiveProgramsTheImportsThatTheyTakeForGranted) {
+  EXPECT_EQ(Value("from __future__ import annotations\ndef main() -> List[int]:\n  print(gcd(4, 6), math.floor(2.5), "
+                  "Counter('aab')['a'], *accumulate([1, 2]), datetime.date(2024, 1, 2).year)\nmain()",
+                  R"({"inputs": [""], "outputs": ["2 2 2 1 3 2024"]})"),
+            1);
+  EXPECT_EQ(Value("class Solution:\n  def f(self, x: Optional[List[int]]) -> Dict[str, int]:\n    return sorted(x)[0]",
+                  R"({"inputs": [[[3, 2]]], "outputs": [2], "fn_name": "f"})"),
+            1);
+  EXPECT_EQ(Value("pass", R"({"inputs": [[1, 2]], "outputs": [3], "fn_name": "add"})"), 0)
+      << "operator.add is none of it";
+  EXPECT_EQ(Value("print('free_names' in globals(), 'given' in dir(), __name__)",
+                  R"({"inputs": [""], "outputs": ["False False __main__"]})"),
+            1);
+}
+
 TEST(CodeRewards, DoNotTellWhatAFunctionOughtToReturn) {
   const char* secret = R"({"inputs": [[]], "outputs": ["zebra"], "fn_name": "f"})";
   EXPECT_EQ(Value(R"(
@@ -427,7 +522,8 @@ TEST(CodeRewards, AreNothingForAnAnswerWithoutCode) {
 TEST(CodeRewards, RefuseLabelsWithoutTests) {
   for (const char* label :
        {"", "72", "{}", "[]", "[1]", R"({"inputs": ["1"], "outputs": []})", R"({"inputs": [1], "outputs": [2]})",
-        R"({"inputs": [1], "outputs": [2], "fn_name": "f"})"}) {
+        R"({"inputs": [1], "outputs": [2], "fn_name": "f"})", R"([{"input": "1"}])", R"({"asserts": "assert x"})",
+        R"({"setup": 1, "asserts": ["x"]})", R"({"inputs": ["[1"], "outputs": ["1"], "fn_name": "f"})"}) {
     const absl::Status status = Score("print(1)", label).status();
     EXPECT_TRUE(absl::IsInvalidArgument(status)) << label << ": " << status;
     EXPECT_THAT(std::string(status.message()), HasSubstr("has no tests of a program"));
