@@ -2,10 +2,13 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <linux/capability.h>
 #include <poll.h>
+#include <sched.h>
 #include <signal.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -72,6 +75,57 @@ bool SetLimit(decltype(RLIMIT_AS) resource, int64_t limit) {
 
 absl::Status Unasked() { return absl::InternalError("it has written a line that nothing was asked for"); }
 
+// Between fork and exec, as Child::Become; raw system calls, as the C library's would look for other threads.
+struct UserChange {
+  uid_t id;
+  int namespace_fd;
+  // "ID ID 1\n", for uid_map and gid_map.
+  const char* map;
+
+  bool Become() const {
+    __user_cap_header_struct header = {_LINUX_CAPABILITY_VERSION_3, 0};
+    __user_cap_data_struct capabilities[_LINUX_CAPABILITY_U32S_3];
+    if (syscall(SYS_capget, &header, capabilities) != 0) return false;
+    errno = EPERM;
+    // Without it this process could not end that one.
+    if ((capabilities[0].effective & (1u << CAP_KILL)) == 0) return false;
+    if (syscall(SYS_setgroups, 0, nullptr) != 0 || syscall(SYS_setresgid, id, id, id) != 0 ||
+        prctl(PR_SET_KEEPCAPS, 1) != 0 || syscall(SYS_setresuid, id, id, id) != 0) {
+      return false;
+    }
+    // Some machines let nobody but those with capabilities make a user namespace. Without PR_SET_DUMPABLE its files in
+    // /proc would be root's.
+    for (__user_cap_data_struct& set : capabilities) set.effective = set.permitted;
+    if (syscall(SYS_capset, &header, capabilities) != 0 || prctl(PR_SET_DUMPABLE, 1) != 0) return false;
+    // A namespace lives as long as a descriptor of it, which this process has through CLONE_FILES.
+    const pid_t maker = static_cast<pid_t>(syscall(SYS_clone, CLONE_NEWUSER | CLONE_FILES | SIGCHLD, 0, 0, 0, 0));
+    if (maker == 0) _exit(MakeNamespace() ? 0 : errno);
+    int status = 0;
+    if (maker < 0 || waitpid(maker, &status, 0) != maker) return false;
+    errno = WIFEXITED(status) ? WEXITSTATUS(status) : EPERM;
+    if (errno != 0) return false;
+    // Capabilities end with exec; a bwrap that is setuid is not to bring them back.
+    return prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0;
+  }
+
+ private:
+  static bool Write(const char* path, const char* text) {
+    const int fd = open(path, O_WRONLY | O_CLOEXEC);
+    const ssize_t length = static_cast<ssize_t>(std::string_view(text).size());
+    const bool written = fd >= 0 && write(fd, text, length) == length;
+    if (fd >= 0) close(fd);
+    return written;
+  }
+  bool MakeNamespace() const {
+    if (!Write("/proc/self/setgroups", "deny") || !Write("/proc/self/uid_map", map) ||
+        !Write("/proc/self/gid_map", map)) {
+      return false;
+    }
+    const int fd = open("/proc/self/ns/user", O_RDONLY | O_CLOEXEC);
+    return fd >= 0 && dup2(fd, namespace_fd) >= 0 && close(fd) == 0;
+  }
+};
+
 // What the child does between fork and exec: async-signal-safe calls only. Returns on an error alone, with errno.
 struct Child {
   char* const* argv;
@@ -81,10 +135,13 @@ struct Child {
   size_t kept_count;
   int input, output, error;
   bool no_environment;
+  const UserChange* user;
   pid_t parent;
 
   void Become() const {
     setpgid(0, 0);
+    // First: with it goes what the next line asks for.
+    if (user != nullptr && !user->Become()) return;
     if (prctl(PR_SET_PDEATHSIG, SIGKILL) != 0) return;
     if (getppid() != parent) _exit(127);
     sigset_t none;
@@ -140,6 +197,9 @@ absl::StatusOr<std::unique_ptr<PipedProcess>> PipedProcess::Start(const PipedPro
   std::vector<char*> argv;
   for (std::string& argument : arguments) argv.push_back(argument.data());
   argv.push_back(nullptr);
+  const std::string map = options.user ? absl::StrCat(options.user->id, " ", options.user->id, " 1\n") : "";
+  const UserChange user =
+      options.user ? UserChange{options.user->id, options.user->namespace_fd, map.c_str()} : UserChange{};
   const Child child = {
       .argv = argv.data(),
       .folder = options.folder.c_str(),
@@ -150,6 +210,7 @@ absl::StatusOr<std::unique_ptr<PipedProcess>> PipedProcess::Start(const PipedPro
       .output = child_output.get(),
       .error = child_error.get(),
       .no_environment = options.no_environment,
+      .user = options.user ? &user : nullptr,
       .parent = getpid(),
   };
   const pid_t pid = fork();

@@ -38,6 +38,14 @@ struct PipedProcessOptions {
   // while the program is waited for: one that writes much beside that waits.
   enum class Error { kKept, kThrownAway } error = Error::kKept;
   bool no_environment = false;  // else this process's
+  // For a process of root: a user other than root, which it becomes (with the group of the same number) before anything
+  // else, without capabilities. It is given a user namespace of its own, which has no other user, for further processes
+  // to enter, under a descriptor of `kept_fds` that is replaced by it.
+  struct OtherUser {
+    uid_t id;
+    int namespace_fd;
+  };
+  std::optional<OtherUser> user;
 };
 
 // In a process group of its own, which is killed with this object, and with the thread that has started it: one thread

@@ -2,16 +2,22 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <stdio.h>
 #include <sys/mman.h>
+#include <sys/utsname.h>
 #include <unistd.h>
 
+#include <fstream>
+#include <initializer_list>
 #include <optional>
 #include <random>
 #include <utility>
 #include <vector>
 
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "core/base/deadline.h"
+#include "core/base/logging.h"
 #include "core/base/status_macros.h"
 #include "scorer/rewards/programs/piped_process.h"
 #include "scorer/rewards/programs/system_call_filter.h"
@@ -22,12 +28,19 @@ namespace {
 constexpr int64_t kDiskBytes = 16 << 20;
 constexpr size_t kMostOutputBytes = 4 << 20;
 constexpr int64_t kOpenFiles = 64;
+// Threads, the first one and what waits for the sandbox's end outside of it.
+constexpr int kTasks = 128;
+constexpr int kSignals = 64;  // that wait to be taken
+// Has no files and, as long as it is not root, no rights.
+constexpr uid_t kNobody = 65534;
 constexpr absl::Duration kLongestStart = absl::Seconds(60);
 
 #include "scorer/rewards/programs/judging.inc"
 
-// Says that the sandbox stands, before anything of the program's own can happen.
-constexpr char kBegin[] = R"(import sys
+// Sets the limits that count in the sandbox's own user namespace, and says that it stands, before anything of the
+// program's own can happen.
+constexpr char kBegin[] = R"(import resource, sys
+for limit in (resource.RLIMIT_NPROC, resource.RLIMIT_SIGPENDING): resource.setrlimit(limit, (int(sys.argv.pop(1)),) * 2)
 sys.stdout.write(sys.argv.pop(1) + "\n")
 sys.stdout.flush()
 )";
@@ -79,89 +92,79 @@ std::string NewMark() {
                       absl::Hex(random(), absl::kZeroPad8), absl::Hex(random(), absl::kZeroPad8));
 }
 
-std::vector<std::string> Arguments(const MemoryFile& program, const MemoryFile& caller, const MemoryFile& filter,
-                                   const std::string& driver, const std::string& mark) {
-  return {"bwrap",
-          "--unshare-all",
-          "--new-session",
-          "--die-with-parent",
-          "--clearenv",
-          "--setenv",
-          "PATH",
-          "/usr/bin:/bin",
-          "--setenv",
-          "HOME",
-          "/tmp",
-          "--setenv",
-          "LANG",
-          "C.UTF-8",
-          "--setenv",
-          "OMP_NUM_THREADS",
-          "1",
-          "--setenv",
-          "OPENBLAS_NUM_THREADS",
-          "1",
-          "--ro-bind",
-          "/usr",
-          "/usr",
-          "--ro-bind-try",
-          "/bin",
-          "/bin",
-          "--ro-bind-try",
-          "/lib",
-          "/lib",
-          "--ro-bind-try",
-          "/lib64",
-          "/lib64",
-          "--ro-bind-try",
-          "/etc/alternatives",
-          "/etc/alternatives",
-          "--proc",
-          "/proc",
-          "--remount-ro",  // where the scorer runs as root, /proc/sys is the machine's settings
-          "/proc",
-          "--dev",
-          "/dev",
-          "--remount-ro",
-          "/dev",
-          "--size",
-          absl::StrCat(kDiskBytes),
-          "--tmpfs",
-          "/tmp",
-          "--ro-bind-data",
-          absl::StrCat(program.fd()),
-          "/run/answer.py",
-          "--ro-bind-data",
-          absl::StrCat(caller.fd()),
-          "/run/caller.py",
-          "--remount-ro",
-          "/",
-          "--chdir",
-          "/tmp",
-          "--uid",
-          "65534",
-          "--gid",
-          "65534",
-          "--cap-drop",
-          "ALL",
-          "--hostname",
-          "sandbox",
-          "--seccomp",
-          absl::StrCat(filter.fd()),
-          "--",
-          "python3",
-          "-I",
-          "-B",
-          "-c",
-          driver,
-          mark};
+// How programs are kept from what is not theirs, by what the machine has.
+struct Means {
+  // This process is root: programs are handed over to kNobody, since nothing limits root's tasks, and the files of
+  // /proc are root's.
+  bool other_user = false;
+  // The kernel counts tasks by user namespace (Linux 5.14), not all of the user's. Else there are no threads.
+  bool threads = false;
+};
+
+// Whether this process's user namespace has that user.
+bool Has(uid_t user) {
+  std::ifstream map("/proc/self/uid_map");
+  for (uint64_t inside, outside, count; map >> inside >> outside >> count;) {
+    if (user >= inside && user - inside < count) return true;
+  }
+  return false;
+}
+
+const Means& TheMeans() {
+  static const Means means = [] {
+    utsname kernel;
+    int major = 0, minor = 0;
+    if (uname(&kernel) == 0) sscanf(kernel.release, "%d.%d", &major, &minor);
+    // Where a user namespace has root alone, that is another user outside of it.
+    return Means{.other_user = geteuid() == 0 && Has(kNobody), .threads = std::pair(major, minor) >= std::pair(5, 14)};
+  }();
+  return means;
+}
+
+struct Inherited {
+  const MemoryFile &program, &caller, &filter, &user_namespace;
+};
+
+std::vector<std::string> Arguments(const Inherited& files, const std::string& driver, const std::string& mark) {
+  std::vector<std::string> arguments = {"bwrap"};
+  const auto add = [&](std::initializer_list<std::string> more) {
+    arguments.insert(arguments.end(), more.begin(), more.end());
+  };
+  if (TheMeans().other_user) {
+    add({"--userns", absl::StrCat(files.user_namespace.fd())});
+  } else {
+    add({"--unshare-user"});
+  }
+  add({"--unshare-ipc", "--unshare-pid", "--unshare-net", "--unshare-uts", "--unshare-cgroup-try"});
+  // Python is pid 1: there is nobody else in its namespace, least of all one that says how it has ended.
+  add({"--as-pid-1", "--new-session", "--die-with-parent"});
+  add({"--clearenv", "--setenv", "PATH", "/usr/bin:/bin", "--setenv", "HOME", "/tmp", "--setenv", "LANG", "C.UTF-8"});
+  add({"--setenv", "OMP_NUM_THREADS", "1", "--setenv", "OPENBLAS_NUM_THREADS", "1"});
+  add({"--ro-bind", "/usr", "/usr"});
+  for (const char* folder : {"/bin", "/lib", "/lib64", "/etc/alternatives"}) add({"--ro-bind-try", folder, folder});
+  add({"--proc", "/proc", "--remount-ro", "/proc"});
+  for (const char* device : {"/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom"}) {
+    add({"--dev-bind", device, device});
+  }
+  add({"--symlink", "/proc/self/fd", "/dev/fd"});
+  for (const auto& [fd, name] :
+       {std::pair(0, "/dev/stdin"), std::pair(1, "/dev/stdout"), std::pair(2, "/dev/stderr")}) {
+    add({"--symlink", absl::StrCat("/proc/self/fd/", fd), name});
+  }
+  add({"--size", absl::StrCat(kDiskBytes), "--tmpfs", "/tmp"});
+  add({"--ro-bind-data", absl::StrCat(files.program.fd()), "/run/answer.py"});
+  add({"--ro-bind-data", absl::StrCat(files.caller.fd()), "/run/caller.py"});
+  add({"--remount-ro", "/", "--chdir", "/tmp", "--uid", absl::StrCat(kNobody), "--gid", absl::StrCat(kNobody)});
+  add({"--cap-drop", "ALL", "--hostname", "sandbox", "--seccomp", absl::StrCat(files.filter.fd())});
+  add({"--", "python3", "-I", "-B", "-c", driver, absl::StrCat(kTasks), absl::StrCat(kSignals), mark});
+  return arguments;
 }
 
 // Python that runs `driver` in a sandbox, once that stands. `input` is on its standard input; nothing: what is asked.
 absl::StatusOr<std::unique_ptr<PipedProcess>> Start(const std::string& driver, const std::string& program,
                                                     const std::string& caller, const std::optional<std::string>& input,
                                                     const SandboxLimits& limits, const std::stop_token& stop) {
-  const std::string filter_code = SystemCallFilter();
+  const std::string filter_code = SystemCallFilter(TheMeans().threads);
   if (filter_code.empty()) {
     return absl::FailedPreconditionError("sandboxes need a machine with x86-64 or ARM64 processors");
   }
@@ -169,18 +172,21 @@ absl::StatusOr<std::unique_ptr<PipedProcess>> Start(const std::string& driver, c
   QUARTET_ASSIGN_OR_RETURN(const MemoryFile input_file, MemoryFile::Make(input.value_or("")));
   QUARTET_ASSIGN_OR_RETURN(const MemoryFile caller_file, MemoryFile::Make(caller));
   QUARTET_ASSIGN_OR_RETURN(const MemoryFile filter_file, MemoryFile::Make(filter_code));
+  QUARTET_ASSIGN_OR_RETURN(const MemoryFile user_namespace, MemoryFile::Make(""));
   const std::string mark = NewMark();
   const PipedProcessOptions options = {
-      .argv = Arguments(program_file, caller_file, filter_file, absl::StrCat(kBegin, driver), mark),
+      .argv = Arguments({program_file, caller_file, filter_file, user_namespace}, absl::StrCat(kBegin, driver), mark),
       .limits = {.address_space_bytes = limits.memory_bytes,
                  .cpu_seconds = absl::ToInt64Seconds(absl::Ceil(limits.timeout, absl::Seconds(1))) + 1,
                  .file_bytes = kDiskBytes,
                  .open_files = kOpenFiles},
-      .kept_fds = {program_file.fd(), caller_file.fd(), filter_file.fd()},
+      .kept_fds = {program_file.fd(), caller_file.fd(), filter_file.fd(), user_namespace.fd()},
       .input_fd = input.has_value() ? input_file.fd() : -1,
       .error = PipedProcessOptions::Error::kThrownAway,
       // /proc/1/environ is readable inside.
       .no_environment = true,
+      .user = TheMeans().other_user ? std::optional(PipedProcessOptions::OtherUser{kNobody, user_namespace.fd()})
+                                    : std::nullopt,
   };
   QUARTET_ASSIGN_OR_RETURN(std::unique_ptr<PipedProcess> running, PipedProcess::Start(options));
   // That the sandbox takes long to stand on a busy machine is not the program's doing.
@@ -237,24 +243,53 @@ absl::StatusOr<bool> RunJudged(const std::string& program, const std::string& st
 }
 
 absl::Status CheckSandbox() {
+  // Starts as many threads as it can.
+  const std::string program = absl::StrCat(R"(
+import threading
+threading.stack_size(65536)
+stop, started = threading.Event(), 0
+try:
+    while started < )",
+                                           kTasks, R"(:
+        threading.Thread(target=stop.wait, daemon=True).start()
+        started += 1
+except RuntimeError: pass
+stop.set()
+print(started))");
   const absl::StatusOr<SandboxedRun> run =
-      RunSandboxed("print(6 * 7)", "", "", {.timeout = absl::Seconds(30)}, std::stop_token());
+      RunSandboxed(program, "", "", {.timeout = absl::Seconds(30)}, std::stop_token());
   if (absl::IsNotFound(run.status())) {
     return absl::FailedPreconditionError(
         "code is run in a sandbox only, and bubblewrap (bwrap), which makes it, is not installed: apt-get install "
         "bubblewrap");
   }
-  if (run.ok() && run->end == SandboxedRun::End::kExited && run->output == "42\n") return absl::OkStatus();
+  const Means& means = TheMeans();
+  int threads = 0;
   std::string why = "python3 does not run there as it should";
-  if (!run.ok()) why = std::string(run.status().message());
-  if (run.ok() && run->end == SandboxedRun::End::kTimedOut) why = "python3 takes longer than 30 s for nothing";
+  if (!run.ok()) {
+    why = std::string(run.status().message());
+  } else if (run->end == SandboxedRun::End::kTimedOut) {
+    why = "python3 takes longer than 30 s for nothing";
+  } else if (run->end == SandboxedRun::End::kExited && absl::SimpleAtoi(run->output, &threads)) {
+    why = threads > 0 ? "nothing limits the threads of a program" : "no thread can be started";
+    if (threads < kTasks && (threads > 0) == means.threads) {
+      QUARTET_LOG(kInfo) << "code is tested in sandboxes, "
+                         << (means.other_user ? absl::StrCat("as user ", kNobody, " in place of root")
+                                              : absl::StrCat("as user ", geteuid()))
+                         << ", with "
+                         << (means.threads ? absl::StrCat("up to ", threads + 1, " threads each")
+                                           : "no threads but a program's first: limits for each sandbox came with "
+                                             "Linux 5.14");
+      return absl::OkStatus();
+    }
+  }
   return absl::FailedPreconditionError(absl::StrCat(
       "code is run in a sandbox only, and there can be none here: ", why,
       ". It needs /usr/bin/python3 and user namespaces: try `bwrap --unshare-all --ro-bind / / true`; where that "
-      "fails, "
-      "allow them (sysctl kernel.unprivileged_userns_clone=1, on Ubuntu also "
+      "fails, allow them (sysctl kernel.unprivileged_userns_clone=1, on Ubuntu also "
       "kernel.apparmor_restrict_unprivileged_userns=0; in a container, start it with --security-opt seccomp=unconfined "
-      "or --privileged)"));
+      "or --privileged). Where the scorer is root it needs user 65534 and the capabilities CAP_SETUID, CAP_SETGID "
+      "and CAP_KILL, or start it as another user"));
 }
 
 }  // namespace quartet

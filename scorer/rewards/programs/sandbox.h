@@ -28,15 +28,16 @@ struct SandboxedRun {
   std::string output;  // what it has written to standard output; not where it was too much or took too long
 };
 
-// OK where programs can be run; else FAILED_PRECONDITION with what is missing and the cure. There is no other, weaker
-// way to run them.
+// OK where programs can be run, the log then says as which user and with how many threads; else FAILED_PRECONDITION
+// with what is missing and the cure. There is no other, weaker way to run them.
 absl::Status CheckSandbox();
 
 // Runs `program`, Python source, with `input` on its standard input; with `caller`, as a module, behind which `caller`
 // runs in its globals. It has no network, sees /usr, /bin and /lib to read and an empty /tmp of 16 MiB in memory to
-// write, no other file, no environment and no other process; it cannot start one, and has at most 64 files open. Its
-// standard error is thrown away. DEADLINE_EXCEEDED is not an error but an end; errors are of the sandbox itself:
-// UNAVAILABLE, or CANCELLED once `stop` is requested. Thread safe.
+// write, no other file, no environment and no other process; it cannot start one, and has at most 64 files open and 128
+// threads (before Linux 5.14: one). Its user is never root. Its standard error is thrown away. DEADLINE_EXCEEDED is not
+// an error but an end; errors are of the sandbox itself: UNAVAILABLE, or CANCELLED once `stop` is requested. Thread
+// safe.
 absl::StatusOr<SandboxedRun> RunSandboxed(const std::string& program, const std::string& input,
                                           const std::string& caller, const SandboxLimits& limits,
                                           const std::stop_token& stop);
