@@ -22,6 +22,9 @@ namespace {
 
 using nlohmann::json;
 
+// All tests of an answer may take together as long as so many that take as long as one may.
+constexpr int kLongestTests = 10;
+
 absl::Status Wrong(std::string_view label, absl::string_view why) {
   return absl::InvalidArgumentError(
       absl::StrCat("label ", Quoted(label), " has no tests of a program: ", why,
@@ -242,8 +245,11 @@ class Code final : public RewardFunction {
     QUARTET_ASSIGN_OR_RETURN(const std::vector<CodeTest> tests, ReadCodeTests(answer.label));
     const std::optional<std::string> program = ProgramIn(answer.response, tests);
     size_t passed = 0;
-    for (size_t i = 0; program.has_value() && i < tests.size(); ++i) {
-      const absl::StatusOr<bool> passes = Passes(*program, tests[i], options_.limits, stop);
+    absl::Duration left = kLongestTests * options_.limits.timeout;
+    SandboxLimits limits = options_.limits;
+    limits.left = &left;
+    for (size_t i = 0; program.has_value() && i < tests.size() && left > absl::ZeroDuration(); ++i) {
+      const absl::StatusOr<bool> passes = Passes(*program, tests[i], limits, stop);
       if (absl::IsInvalidArgument(passes.status())) return Wrong(answer.label, passes.status().message());
       QUARTET_RETURN_IF_ERROR(passes.status());
       passed += *passes;

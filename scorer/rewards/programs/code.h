@@ -43,8 +43,9 @@ struct CodeTest {
 absl::StatusOr<std::vector<CodeTest>> ReadCodeTests(std::string_view label);
 
 struct CodeOptions {
-  bool share = false;    // the share of tests that pass; else 1 where all do
-  SandboxLimits limits;  // of each test
+  bool share = false;  // the share of tests that pass; else 1 where all do
+  SandboxLimits
+      limits;  // of each test; all of an answer together take at most ten times as long, and then have not passed
 };
 
 // The program is the last code block of the answer that defines a function or class that the tests name, else the last;

@@ -464,6 +464,24 @@ TEST(CodeRewards, BoundMemoryAndTimeAndOutput) {
             0);
 }
 
+TEST(CodeRewards, BoundTheTimeOfAllTestsOfAnAnswer) {
+  nlohmann::json inputs, outputs, asserts;
+  for (int i = 0; i < 11; ++i) {
+    // For the last one no time is left, though it would pass.
+    const std::string input = i < 10 ? "sleep" : "go";
+    inputs.push_back(input);
+    outputs.push_back("done");
+    asserts.push_back("assert f('" + input + "')");
+  }
+  constexpr char kProgram[] =
+      "import time\ndef f(x):\n  while x == 'sleep': time.sleep(1)\n  return True\n"
+      "if __name__ == '__main__' and f(input()): print('done')";
+  const nlohmann::json streams = {{"inputs", inputs}, {"outputs", outputs}};
+  for (const std::string& label : {streams.dump(), asserts.dump()}) {
+    EXPECT_EQ(Value(kProgram, label, /*share=*/true, absl::Milliseconds(400)), 0) << label;
+  }
+}
+
 // Of 512 MiB, and 16 MiB in /tmp.
 TEST(CodeRewards, BoundMemoryByWhateverWayItIsTaken) {
   EXPECT_EQ(Value(R"(

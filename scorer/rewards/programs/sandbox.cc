@@ -7,6 +7,7 @@
 #include <sys/utsname.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <fstream>
 #include <initializer_list>
 #include <optional>
@@ -199,6 +200,23 @@ absl::StatusOr<std::unique_ptr<PipedProcess>> Start(const std::string& driver, c
   return running;
 }
 
+// From when it is made to its end: what a run may take.
+class Time {
+ public:
+  explicit Time(const SandboxLimits& limits)
+      : left_(limits.left),
+        deadline_(Deadline::In(left_ == nullptr ? limits.timeout : std::min(limits.timeout, *left_))) {}
+  ~Time() {
+    if (left_ != nullptr) *left_ -= absl::FromChrono(Deadline::Clock::now() - begin_);
+  }
+  const Deadline& deadline() const { return deadline_; }
+
+ private:
+  absl::Duration* const left_;
+  const Deadline::Clock::time_point begin_ = Deadline::Clock::now();
+  const Deadline deadline_;
+};
+
 }  // namespace
 
 absl::StatusOr<SandboxedRun> RunSandboxed(const std::string& program, const std::string& input,
@@ -206,8 +224,8 @@ absl::StatusOr<SandboxedRun> RunSandboxed(const std::string& program, const std:
                                           const std::stop_token& stop) {
   QUARTET_ASSIGN_OR_RETURN(const std::unique_ptr<PipedProcess> running,
                            Start(kRun, program, caller, input, limits, stop));
-  const absl::StatusOr<PipedProcess::Outcome> outcome =
-      running->Finish(kMostOutputBytes, Deadline::In(limits.timeout), stop);
+  const Time time(limits);
+  const absl::StatusOr<PipedProcess::Outcome> outcome = running->Finish(kMostOutputBytes, time.deadline(), stop);
   SandboxedRun run;
   if (absl::IsDeadlineExceeded(outcome.status())) {
     run.end = SandboxedRun::End::kTimedOut;
@@ -229,7 +247,8 @@ absl::StatusOr<bool> RunJudged(const std::string& program, const std::string& st
                            Start(k_judge, statements, "", std::nullopt, limits, stop));
   QUARTET_ASSIGN_OR_RETURN(const std::unique_ptr<PipedProcess> judged,
                            Start(k_program, program, "", std::nullopt, limits, stop));
-  const Deadline deadline = Deadline::In(limits.timeout);
+  const Time time(limits);
+  const Deadline& deadline = time.deadline();
   // They speak in turn, the judge first. Whatever of them ends, or says too much or nothing: the test is not passed.
   absl::StatusOr<std::string> said = judge->ReadLine(kMostOutputBytes, deadline, stop);
   while (said.ok() && said->starts_with("{")) {

@@ -15,6 +15,9 @@ namespace quartet {
 struct SandboxLimits {
   absl::Duration timeout = absl::Seconds(10);  // once the sandbox stands
   int64_t memory_bytes = int64_t{1} << 30;     // address space
+  // Where set, what several runs, one after the other, may take together: a run ends when none is left of it, and what
+  // the run has taken is subtracted from it.
+  absl::Duration* left = nullptr;
 };
 
 struct SandboxedRun {
