@@ -10,10 +10,14 @@
 #include "core/service/rpc/call_deadline.h"
 #include "core/service/rpc/status_conversion.h"
 #include "proto/reward.grpc.pb.h"
+#include "scorer/rewards/remote/in_parts.h"
 #include "scorer/rewards/remote/remote.h"
 
 namespace quartet {
 namespace {
+
+// Longer requests are refused by servers that are not told otherwise.
+constexpr size_t kUsualMostRequestBytes = 4 << 20;
 
 struct Server {
   std::string url;
@@ -59,6 +63,11 @@ class GrpcRemote final : public RewardFunction {
 
   std::vector<absl::StatusOr<Reward>> Score(std::span<const Answer* const> answers, std::stop_token stop) override {
     const Server& server = servers_[next_++ % servers_.size()];
+    return AskInParts(answers, [&](std::span<const Answer* const> part) { return AskAt(server, part, stop); });
+  }
+
+ private:
+  Asked AskAt(const Server& server, std::span<const Answer* const> answers, const std::stop_token& stop) {
     RewardRequest request;
     for (const Answer* answer : answers) {
       RewardItem& item = *request.add_items();
@@ -82,21 +91,27 @@ class GrpcRemote final : public RewardFunction {
     if (absl::IsCancelled(status) && !stop.stop_requested()) {
       status = absl::UnavailableError(absl::StrCat("cancelled by the server: ", status.message()));
     }
+    Asked::Smaller smaller = Asked::Smaller::kNone;
+    if (absl::IsResourceExhausted(status) && request.ByteSizeLong() > kUsualMostRequestBytes) {
+      smaller = Asked::Smaller::kHalves;
+    }
     // What it does not take, no label of ours is to blame for.
-    if (absl::IsInvalidArgument(status)) status = absl::FailedPreconditionError(status.message());
+    if (absl::IsInvalidArgument(status)) {
+      smaller = Asked::Smaller::kOnes;
+      status = absl::FailedPreconditionError(status.message());
+    }
+    // What it has lost is none of the rewards that it gave.
+    if (absl::IsDataLoss(status)) status = absl::InternalError(status.message());
     if (status.ok() && reply.results_size() != static_cast<int>(answers.size())) {
       status = absl::InternalError(
           absl::StrCat("the reply has ", reply.results_size(), " results for ", answers.size(), " answers"));
     }
+    if (!status.ok()) return {Prefixed(server.url, status), smaller};
     std::vector<absl::StatusOr<Reward>> rewards;
-    for (size_t i = 0; i < answers.size(); ++i) {
-      rewards.push_back(Prefixed(
-          server.url, status.ok() ? Read(reply.results(static_cast<int>(i))) : absl::StatusOr<Reward>(status)));
-    }
-    return rewards;
+    for (const RewardResult& result : reply.results()) rewards.push_back(Prefixed(server.url, Read(result)));
+    return {std::move(rewards)};
   }
 
- private:
   const absl::Duration timeout_;
   std::vector<Server> servers_;
   std::string authorization_;

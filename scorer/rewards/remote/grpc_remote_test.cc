@@ -33,7 +33,9 @@ class GrpcServer final : public RewardModel::Service {
       return grpc::Status::CANCELLED;
     }
     if (wish == "busy") return {grpc::StatusCode::UNAVAILABLE, "the judge is busy"};
-    if (wish == "no") return {grpc::StatusCode::INVALID_ARGUMENT, "not my kind"};
+    for (const RewardItem& item : request->items()) {
+      if (item.label() == "no") return {grpc::StatusCode::INVALID_ARGUMENT, "not my kind"};
+    }
     if (wish == "one less") return grpc::Status::OK;
     for (const RewardItem& item : request->items()) {
       RewardResult& result = *reply->add_results();
@@ -108,6 +110,33 @@ TEST(GrpcRemote, TellsErrorsThatPassFromThoseThatDoNot) {
   EXPECT_TRUE(absl::IsUnavailable(AskGrpc({.urls = {"grpc://127.0.0.1:9"}}, {GrpcAnswer("", "")}).at(0).status()));
   EXPECT_TRUE(absl::IsDeadlineExceeded(
       AskGrpc({.urls = {server.url()}, .timeout = absl::Milliseconds(100)}, {GrpcAnswer("", "wait")}).at(0).status()));
+}
+
+TEST(GrpcRemote, AsksForEachAnswerWhereTheServerDoesNotTakeOneOfThem) {
+  const GrpcServer server;
+  const auto rewards = AskGrpc({.urls = {server.url()}}, {GrpcAnswer("1", ""), GrpcAnswer("12", "no"),
+                                                          GrpcAnswer("123", "error"), GrpcAnswer("1234", "")});
+  ASSERT_EQ(rewards.size(), 4);
+  ASSERT_TRUE(rewards[0].ok() && rewards[3].ok()) << rewards[0].status() << rewards[3].status();
+  EXPECT_EQ(rewards[0]->value, 1);
+  EXPECT_TRUE(absl::IsFailedPrecondition(rewards[1].status())) << rewards[1].status();
+  EXPECT_THAT(std::string(rewards[2].status().message()), HasSubstr("cannot judge this"));
+  EXPECT_EQ(rewards[3]->value, 4);
+}
+
+TEST(GrpcRemote, HalvesRequestsThatAreLongerThanTheServerTakes) {
+  const GrpcServer server;
+  // Three of them are more than 4 MiB, two are not.
+  const std::string text(700'000, 'x');
+  std::vector<Answer> answers(6, GrpcAnswer(text, ""));
+  answers.push_back(GrpcAnswer(std::string(5 << 20, 'x'), ""));
+  const auto rewards = AskGrpc({.urls = {server.url()}}, answers);
+  ASSERT_EQ(rewards.size(), 7);
+  for (int i = 0; i < 6; ++i) {
+    ASSERT_TRUE(rewards[i].ok()) << i << ": " << rewards[i].status();
+    EXPECT_EQ(rewards[i]->value, 700'000);
+  }
+  EXPECT_TRUE(absl::IsResourceExhausted(rewards[6].status())) << rewards[6].status();
 }
 
 TEST(GrpcRemote, LeavesWhenTheCallEnds) {

@@ -13,6 +13,7 @@
 #include "core/base/logging.h"
 #include "core/base/status_macros.h"
 #include "core/errors/shown.h"
+#include "scorer/rewards/remote/in_parts.h"
 #include "scorer/rewards/remote/remote.h"
 #include "scorer/rewards/reply_json.h"
 
@@ -54,6 +55,12 @@ bool Passes(long http_status) {
   return http_status >= 500 ? http_status != 501 : http_status == 408 || http_status == 429;
 }
 
+// Whether a request with fewer answers may be taken.
+Asked::Smaller SmallerAfter(long http_status) {
+  if (http_status < 400 || http_status >= 500 || Passes(http_status)) return Asked::Smaller::kNone;
+  return http_status == 413 ? Asked::Smaller::kHalves : Asked::Smaller::kOnes;
+}
+
 class HttpRemote final : public RewardFunction {
  public:
   explicit HttpRemote(RemoteOptions options) : options_(std::move(options)) {
@@ -68,6 +75,12 @@ class HttpRemote final : public RewardFunction {
   }
 
   std::vector<absl::StatusOr<Reward>> Score(std::span<const Answer* const> answers, std::stop_token stop) override {
+    const std::string& url = options_.urls[next_++ % options_.urls.size()];
+    return AskInParts(answers, [&](std::span<const Answer* const> part) { return AskAt(url, part, stop); });
+  }
+
+ private:
+  Asked AskAt(const std::string& url, std::span<const Answer* const> answers, const std::stop_token& stop) {
     json request = {
         {"query", json::array()}, {"prompts", json::array()}, {"labels", json::array()}, {"rows", json::array()}};
     for (const Answer* answer : answers) {
@@ -76,20 +89,17 @@ class HttpRemote final : public RewardFunction {
       request["labels"].push_back(answer->label);
       request["rows"].push_back(RowOf(*answer));
     }
-    const std::string& url = options_.urls[next_++ % options_.urls.size()];
-    const absl::StatusOr<std::string> reply = Post(url, PrintJson(request), answers.size(), std::move(stop));
+    Asked::Smaller smaller = Asked::Smaller::kNone;
+    const absl::StatusOr<std::string> reply = Post(url, PrintJson(request), answers.size(), stop, &smaller);
     absl::StatusOr<std::vector<absl::StatusOr<Reward>>> rewards =
         reply.ok() ? ReadReply(*reply, answers.size()) : reply.status();
-    if (!rewards.ok()) {
-      return std::vector<absl::StatusOr<Reward>>(answers.size(), Prefixed(url, rewards.status()));
-    }
+    if (!rewards.ok()) return {Prefixed(url, rewards.status()), smaller};
     for (absl::StatusOr<Reward>& reward : *rewards) reward = Prefixed(url, std::move(reward));
-    return *std::move(rewards);
+    return {std::move(rewards)};
   }
 
- private:
   absl::StatusOr<std::string> Post(const std::string& url, const std::string& body, size_t answers,
-                                   std::stop_token stop) {
+                                   std::stop_token stop, Asked::Smaller* smaller) {
     Handle handle = TakeHandle();
     if (handle == nullptr) return absl::ResourceExhaustedError("cannot make a connection");
     Transfer transfer = {.stop = std::move(stop)};
@@ -129,6 +139,7 @@ class HttpRemote final : public RewardFunction {
       return absl::UnavailableError(*error != '\0' ? error : curl_easy_strerror(code));
     }
     if (status == 200) return std::move(transfer.reply);
+    *smaller = SmallerAfter(status);
     const std::string message = absl::StrCat("HTTP status ", status, ": ", Quoted(transfer.reply));
     return Passes(status) ? absl::UnavailableError(message) : absl::FailedPreconditionError(message);
   }

@@ -45,6 +45,13 @@ class Handler(http.server.BaseHTTPRequestHandler):
         body = self.rfile.read(int(self.headers["Content-Length"]))
         name = self.path[1:]
         if name == "sleep": time.sleep(1000)
+        if name in ("refuses", "small", "dies"):
+            labels = json.loads(body)["labels"]
+            tries += 1
+            if name == "refuses": name = "422" if "bad" in labels else ""
+            if name == "small": name = "413" if len(labels) > 2 or "large" in labels else ""
+            if name == "dies": name = "400" if len(labels) > 1 else "503" if "down" in labels else ""
+            name = name or json.dumps({"rewards": [float(x) for x in labels], "extra_logs": {"tries": [tries] * len(labels)}})
         if name == "echo":
             reply = json.dumps({"rewards": [1], "extra_logs": {"path": [len(self.path)], "key": [self.headers.get("Authorization") == "Bearer secret"]}})
         elif name == "request":
@@ -130,6 +137,40 @@ TEST(HttpRemote, TellsErrorsThatPassFromThoseThatDoNot) {
                 AllOf(HasSubstr(absl::StrCat("HTTP status ", code)), HasSubstr(absl::StrCat("it is ", code)),
                       HasSubstr("http://127.0.0.1:")));
   }
+}
+
+std::vector<absl::StatusOr<Reward>> AskForLabels(const std::string& path, const std::vector<std::string>& labels) {
+  std::vector<Answer> answers;
+  for (const std::string& label : labels) answers.push_back(Of("", label));
+  auto rewards = Ask({.urls = {OddServer().url(path)}}, answers);
+  EXPECT_EQ(rewards.size(), labels.size());
+  return rewards;
+}
+
+TEST(HttpRemote, AsksForEachAnswerWhereTheServerDoesNotTakeOneOfThem) {
+  const auto rewards = AskForLabels("/refuses", {"1", "2", "bad", "4"});
+  for (const int i : {0, 1, 3}) {
+    ASSERT_TRUE(rewards[i].ok()) << rewards[i].status();
+    EXPECT_EQ(rewards[i]->value, i + 1);
+  }
+  EXPECT_TRUE(absl::IsFailedPrecondition(rewards[2].status())) << rewards[2].status();
+  EXPECT_THAT(std::string(rewards[2].status().message()), HasSubstr("HTTP status 422"));
+}
+
+TEST(HttpRemote, HalvesRequestsThatAreTooLarge) {
+  const auto rewards = AskForLabels("/small", {"1", "2", "3", "4", "5", "large", "7"});
+  for (const int i : {0, 1, 2, 3, 4, 6}) {
+    ASSERT_TRUE(rewards[i].ok()) << i << rewards[i].status();
+    EXPECT_EQ(rewards[i]->value, i + 1);
+  }
+  EXPECT_EQ(rewards[1]->extra_logs.at("tries"), rewards[2]->extra_logs.at("tries")) << "by halves, not one by one";
+  EXPECT_THAT(std::string(rewards[5].status().message()), HasSubstr("HTTP status 413"));
+}
+
+TEST(HttpRemote, AsksNoFurtherWhereTheServerFailsMeanwhile) {
+  const auto rewards = AskForLabels("/dies", {"1", "down", "3"});
+  EXPECT_TRUE(rewards[0].ok()) << rewards[0].status();
+  for (const int i : {1, 2}) EXPECT_TRUE(absl::IsUnavailable(rewards[i].status())) << rewards[i].status();
 }
 
 TEST(HttpRemote, TakesNoReplyThatSaysNoNumber) {
