@@ -54,7 +54,9 @@ void Scoring::AddModel(size_t item, int source, float value) {
 
 void Scoring::Take(size_t number, int source, absl::StatusOr<Reward> reward) {
   Item& item = items_[number];
-  const bool drops = config_.on_error() == "drop" && !absl::IsInvalidArgument(reward.status());
+  // DATA_LOSS is of rewards that others have got, too.
+  const bool drops =
+      config_.on_error() == "drop" && !absl::IsInvalidArgument(reward.status()) && !absl::IsDataLoss(reward.status());
   if (!reward.ok() && !drops) {
     Stop(Prefixed(absl::StrCat("sequence ", item.index, ", reward \"", config_.source(source).name(), "\""),
                   OfSource(reward.status())));

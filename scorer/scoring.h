@@ -34,8 +34,9 @@ class Scoring : public std::enable_shared_from_this<Scoring> {
   // No further item is added.
   void EndItems();
 
-  // OK while nothing stops the call: a source that failed with reward.on_error "stop", or a label that a source cannot
-  // read (INVALID_ARGUMENT), naming the sequence and the source.
+  // OK while nothing stops the call, naming the sequence and the source: one that failed
+  // with reward.on_error "stop", that cannot read a label (INVALID_ARGUMENT), or whose earlier rewards cannot be
+  // trusted (DATA_LOSS).
   absl::Status status() const;
   // Waits for the next reply. Nothing once all are given out, status() is an error, or it is closed.
   std::optional<ScoreReply> Next();

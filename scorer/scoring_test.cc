@@ -62,6 +62,39 @@ TEST_F(ScoringTest, AddsWithoutTheRoundingOfEachStep) {
   EXPECT_EQ(ReplyTo({1, 1, 1}, {1, 2, 0}).reward(), 1.3f);
 }
 
+class FailingSourceTest : public ScoringTest {
+ protected:
+  FailingSourceTest() { AddSource(1); }
+  // Behind the model: one that fails, or not, by its program.
+  void AddCommand(const std::string& command, float weight) {
+    RewardSource* source = config_.add_source();
+    source->set_name("program");
+    source->set_weight(weight);
+    source->set_command(command);
+    source->set_timeout_seconds(60);
+    source->set_workers(1);
+    source->set_max_tries(2);
+  }
+};
+
+TEST_F(FailingSourceTest, StopsTheCallWhereEarlierRewardsCannotBeTrusted) {
+  AddCommand("while read line; do printf '{\"reward\": 1}\\n{\"reward\": 1}\\n'; done", 1);
+  config_.set_on_error("drop");
+  auto sources = AnswerSources::Create(config_);
+  ASSERT_TRUE(sources.ok()) << sources.status();
+  const auto scoring = std::make_shared<Scoring>(config_, sources->get());
+  for (size_t i = 0; i < 2; ++i) {
+    ScoreItem item;
+    item.mutable_tokens()->set_index(i);
+    scoring->Add(&item);
+    scoring->AddModel(i, 0, 1);
+  }
+  while (scoring->Next().has_value()) {
+  }
+  EXPECT_EQ(scoring->status().code(), absl::StatusCode::kDataLoss) << scoring->status();
+  scoring->Close();
+}
+
 TEST_F(ScoringTest, SaysWhereASumIsBeyondItsType) {
   AddSource(2);
   AddSource(1);

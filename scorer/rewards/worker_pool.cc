@@ -24,7 +24,7 @@ using TimePoint = Deadline::Clock::time_point;
 
 bool MayPass(const absl::Status& status) {
   return !absl::IsInvalidArgument(status) && !absl::IsFailedPrecondition(status) && !absl::IsUnimplemented(status) &&
-         !absl::IsCancelled(status);
+         !absl::IsDataLoss(status) && !absl::IsCancelled(status);
 }
 
 struct Task {

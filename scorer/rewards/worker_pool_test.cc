@@ -120,6 +120,15 @@ TEST(WorkerPool, DoesNotTryAgainWhatCannotPass) {
   EXPECT_EQ(tries, 1);
 }
 
+TEST(WorkerPool, DoesNotTryAgainWhatTakesBackEarlierRewards) {
+  WorkerPool pool(std::make_unique<Function>([tries = 0](const Answer&, auto) mutable -> absl::StatusOr<Reward> {
+                    if (++tries == 1) return absl::DataLossError("it has answered twice");
+                    return Reward{1};
+                  }),
+                  Quick(1, 3));
+  EXPECT_TRUE(absl::IsDataLoss(Submit(pool, "").get().status()));
+}
+
 TEST(WorkerPool, TakesWhatWaitsInBatches) {
   std::vector<size_t> sizes;
   std::promise<void> go;

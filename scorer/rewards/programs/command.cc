@@ -48,29 +48,49 @@ class Command final : public RewardFunction {
 
  private:
   absl::StatusOr<Reward> ScoreOne(const Answer& answer, const std::stop_token& stop) {
-    std::unique_ptr<PipedProcess> program = TakeMine();
+    Program program = TakeMine();
     const Deadline deadline = Deadline::In(options_.timeout);
-    if (program == nullptr) {
-      QUARTET_ASSIGN_OR_RETURN(program, Begin(options_));
+    if (program.process == nullptr) {
+      QUARTET_ASSIGN_OR_RETURN(program.process, Begin(options_));
     }
     json question = ToJson(answer);
     const int64_t id = question["id"] = ++asked_;
-    const absl::StatusOr<std::string> reply = program->Ask(PrintJson(question), kMostReplyBytes, deadline, stop);
+    const absl::StatusOr<std::string> reply =
+        program.process->Ask(PrintJson(question), kMostReplyBytes, deadline, stop);
     if (absl::IsDeadlineExceeded(reply.status())) {
       return absl::DeadlineExceededError(
           absl::StrCat("no answer after ", absl::FormatDuration(options_.timeout), " (timeout_seconds)"));
     }
-    if (!reply.ok()) return WithLastWords(reply.status(), *program);
+    if (absl::IsDataLoss(reply.status())) {
+      return WithLastWords(OutOfStep(program, reply.status().message()), *program.process);
+    }
+    if (!reply.ok()) return WithLastWords(reply.status(), *program.process);
     // An answer that says {"error": ...} comes from a program that is well; one that is not understood may not be.
     const absl::StatusOr<json> said = ParseJson(*reply, "");
-    if (said.ok() && said->is_object() && said->contains("id") && (*said)["id"] != id) {
-      return absl::InternalError(absl::StrCat("the reply ", Quoted(*reply), " is to another question than ", id,
-                                              ": it has answered one twice, or not at all"));
+    const bool named = said.ok() && said->is_object() && said->contains("id");
+    if (named && (*said)["id"] != id) {
+      return OutOfStep(program, absl::StrCat("the reply ", Quoted(*reply), " is to another question than ", id,
+                                             ": it has answered one twice, or not at all"));
     }
     absl::StatusOr<Reward> reward = ReadReward(*reply);
-    if (!reward.ok() && !said.ok()) return WithLastWords(reward.status(), *program);
+    if (!reward.ok() && !said.ok()) return WithLastWords(reward.status(), *program.process);
+    program.names_all &= named || !reward.ok();
     KeepMine(std::move(program));
     return reward;
+  }
+
+  struct Program {
+    std::unique_ptr<PipedProcess> process;
+    bool names_all = true;  // each reward that it has given came with its question's id
+  };
+
+  // It has said something beside its replies. Those that do not say what they answer may then be other answers'.
+  static absl::Status OutOfStep(const Program& program, absl::string_view how) {
+    if (program.names_all) return absl::InternalError(how);
+    return absl::DataLossError(absl::StrCat(
+        how,
+        "; rewards that it gave before may be those of other answers, since its replies do not repeat "
+        "the \"id\" of the question: have them do so (docs/rewards.md), and it is an error of one answer"));
   }
 
   static absl::Status WithLastWords(const absl::Status& status, PipedProcess& program) {
@@ -79,12 +99,12 @@ class Command final : public RewardFunction {
     return absl::Status(status.code(), absl::StrCat(status.message(), "; it has written last:\n", words));
   }
 
-  std::unique_ptr<PipedProcess> TakeMine() {
+  Program TakeMine() {
     const std::lock_guard lock(mutex_);
-    const auto mine = programs_.find(std::this_thread::get_id());
-    return mine == programs_.end() ? nullptr : std::move(mine->second);
+    auto mine = programs_.extract(std::this_thread::get_id());
+    return mine.empty() ? Program() : std::move(mine.mapped());
   }
-  void KeepMine(std::unique_ptr<PipedProcess> program) {
+  void KeepMine(Program program) {
     const std::lock_guard lock(mutex_);
     programs_[std::this_thread::get_id()] = std::move(program);
   }
@@ -92,7 +112,7 @@ class Command final : public RewardFunction {
   const CommandOptions options_;
   std::atomic<int64_t> asked_ = 0;
   std::mutex mutex_;
-  std::map<std::thread::id, std::unique_ptr<PipedProcess>> programs_;  // by the thread that has started it
+  std::map<std::thread::id, Program> programs_;  // by the thread that has started it
 };
 
 }  // namespace

@@ -145,6 +145,26 @@ TEST(Command, AnAnswerNeverGetsTheRewardOfAnother) {
   EXPECT_THAT(std::string(ask(*command, 1).status().message()), HasSubstr("is to another question than 2"));
 }
 
+// Without ids nothing tells whose the rewards before were.
+TEST(Command, ThatSaysMoreThanItWasAskedLeavesNoRewardToTrustWithoutIds) {
+  const auto status_of_second = [](const std::string& twice) {
+    const auto command =
+        Python("for line in sys.stdin:\n  item = json.loads(line)\n  os.write(1, (" + twice + ").encode())\n");
+    const auto first = Ask(*command, Of("1"));
+    EXPECT_TRUE(first.ok()) << first.status();
+    return Ask(*command, Of("2")).status();
+  };
+  const absl::Status status = status_of_second("json.dumps({'reward': 1}) + '\\n' + json.dumps({'reward': 1}) + '\\n'");
+  EXPECT_TRUE(absl::IsDataLoss(status)) << status;
+  EXPECT_THAT(std::string(status.message()),
+              testing::AllOf(HasSubstr("nothing was asked for"), HasSubstr("may be those of other answers"),
+                             HasSubstr("\"id\"")));
+  // Some of them without.
+  EXPECT_TRUE(absl::IsDataLoss(
+      status_of_second("json.dumps({'reward': 1}) + '\\n' + json.dumps({'reward': 1, 'id': item['id']}) + '\\n'")));
+  EXPECT_TRUE(absl::IsInternal(status_of_second("(json.dumps({'reward': 1, 'id': item['id']}) + '\\n') * 2")));
+}
+
 TEST(Command, ReadsTheRowOfThePrompt) {
   const auto command =
       Python("for line in sys.stdin: print(json.dumps({'reward': json.loads(line)['row']['level'][1]}), flush=True)");

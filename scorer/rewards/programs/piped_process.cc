@@ -73,7 +73,7 @@ bool SetLimit(decltype(RLIMIT_AS) resource, int64_t limit) {
   return setrlimit(resource, &both) == 0;
 }
 
-absl::Status Unasked() { return absl::InternalError("it has written a line that nothing was asked for"); }
+absl::Status Unasked() { return absl::DataLossError("it has written a line that nothing was asked for"); }
 
 // Between fork and exec, as Child::Become; raw system calls, as the C library's would look for other threads.
 struct UserChange {

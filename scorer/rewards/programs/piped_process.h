@@ -60,14 +60,14 @@ class PipedProcess {
 
   // Sends `line` and a line end, and reads up to the next line end, which is left out. DEADLINE_EXCEEDED; CANCELLED
   // once `stop` is requested; RESOURCE_EXHAUSTED beyond `max_bytes`; ABORTED, saying how it has ended, where it has;
-  // INTERNAL where it has written anything before it was sent all of `line`. After an error it is of no more use.
+  // DATA_LOSS where it has written anything before it was sent all of `line`. After an error it is of no more use.
   absl::StatusOr<std::string> Ask(std::string_view line, size_t max_bytes, const Deadline& deadline,
                                   const std::stop_token& stop);
 
   // The last lines that it has written to its standard error, as far as they are kept.
   std::string LastErrorLines();
 
-  // The next line that it writes, without being asked. Errors as Ask, but INTERNAL.
+  // The next line that it writes, without being asked. Errors as Ask, but DATA_LOSS.
   absl::StatusOr<std::string> ReadLine(size_t max_bytes, const Deadline& deadline, const std::stop_token& stop) {
     return Exchange("", max_bytes, deadline, stop);
   }
