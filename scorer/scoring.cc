@@ -54,10 +54,11 @@ void Scoring::AddModel(size_t item, int source, float value) {
 
 void Scoring::Take(size_t number, int source, absl::StatusOr<Reward> reward) {
   Item& item = items_[number];
-  // DATA_LOSS is of rewards that others have got, too.
+  // Of weight 0, its value is in metrics alone, and missing there. DATA_LOSS is of rewards that others have got, too.
+  const bool decides = config_.source(source).weight() != 0;
   const bool drops =
       config_.on_error() == "drop" && !absl::IsInvalidArgument(reward.status()) && !absl::IsDataLoss(reward.status());
-  if (!reward.ok() && !drops) {
+  if (!reward.ok() && decides && !drops) {
     Stop(Prefixed(absl::StrCat("sequence ", item.index, ", reward \"", config_.source(source).name(), "\""),
                   OfSource(reward.status())));
   }
@@ -79,6 +80,7 @@ absl::StatusOr<ScoreReply> Scoring::Reply(const Item& item) const {
   for (int source = 0; source < config_.source_size(); ++source) {
     const RewardSource& from = config_.source(source);
     const absl::StatusOr<Reward>& part = item.parts[source];
+    if (!part.ok() && from.weight() == 0) continue;
     if (!part.ok()) {
       reply.Clear();
       reply.set_index(item.index);

@@ -34,7 +34,7 @@ class Scoring : public std::enable_shared_from_this<Scoring> {
   // No further item is added.
   void EndItems();
 
-  // OK while nothing stops the call, naming the sequence and the source: one that failed
+  // OK while nothing stops the call, naming the sequence and the source: one, of a weight other than 0, that failed
   // with reward.on_error "stop", that cannot read a label (INVALID_ARGUMENT), or whose earlier rewards cannot be
   // trusted (DATA_LOSS).
   absl::Status status() const;

@@ -77,6 +77,18 @@ class FailingSourceTest : public ScoringTest {
   }
 };
 
+TEST_F(FailingSourceTest, DecidesNothingWhereItsWeightIsZero) {
+  AddCommand("cat", 0);  // what it says is no reward
+  for (const char* on_error : {"stop", "drop"}) {
+    config_.set_on_error(on_error);
+    const ScoreReply reply = ReplyTo({3}, {0});
+    EXPECT_EQ(reply.error(), "");
+    EXPECT_EQ(reply.reward(), 3);
+    EXPECT_EQ(reply.parts().at("a"), 3);
+    EXPECT_FALSE(reply.parts().contains("program"));
+  }
+}
+
 TEST_F(FailingSourceTest, StopsTheCallWhereEarlierRewardsCannotBeTrusted) {
   AddCommand("while read line; do printf '{\"reward\": 1}\\n{\"reward\": 1}\\n'; done", 1);
   config_.set_on_error("drop");

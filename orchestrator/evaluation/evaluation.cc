@@ -43,7 +43,8 @@ absl::StatusOr<std::optional<bool>> IsRight(const RewardConfig& reward, const Sc
     const auto& values = verifies ? score.parts() : score.scores();
     const auto value = values.find(name);
     if (value == values.end()) {
-      if (!verifies) continue;
+      // A source of weight 0 that has failed decides nothing.
+      if (!verifies || (source.has_weight() && source.weight() == 0)) continue;
       return absl::InternalError(absl::StrCat("the scorer's reply has no part \"", name, "\""));
     }
     right = right.value_or(true) && value->second >= 1;

@@ -205,6 +205,18 @@ TEST_F(PpoAlgorithmsTest, LeavePromptsWhoseAnswersCouldNotBeScoredOutOfEvaluatio
   EXPECT_THAT(Shown(), Contains(HasSubstr("others left out for 1 answers that could not be scored")));
 }
 
+TEST_F(PpoAlgorithmsTest, EvaluateByTheOtherSourcesWhereOneOfWeightZeroHasFailed) {
+  RunConfig config = Config(1, {});
+  RewardSource* source = config.mutable_reward()->add_source();
+  source->set_rule("boxed");  // of which no reply has a part
+  source->set_weight(0);
+  config.mutable_eval()->add_data(config.data().prompt_data(0));
+  ASSERT_TRUE(ResolveRunConfig(&config, "").ok());
+  const absl::StatusOr<PpoSummary> summary = Run(config);
+  ASSERT_TRUE(summary.ok()) << summary.status();
+  EXPECT_GT(Lines("run/evaluations.jsonl").at(0)["pass@1"], 0);
+}
+
 TEST_F(PpoAlgorithmsTest, PunishAndLeaveOutAnswersThatAreTooLong) {
   services_.spoil_generated = [](GeneratedSequence* sequence) {
     if (sequence->sample() == 1) sequence->set_finish_reason(GeneratedSequence::LENGTH);
