@@ -2,7 +2,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
-#include <stdio.h>
+#include <stdlib.h>
 #include <sys/mman.h>
 #include <sys/utsname.h>
 #include <unistd.h>
@@ -114,10 +114,15 @@ bool Has(uid_t user) {
 const Means& TheMeans() {
   static const Means means = [] {
     utsname kernel;
-    int major = 0, minor = 0;
-    if (uname(&kernel) == 0) sscanf(kernel.release, "%d.%d", &major, &minor);
+    int64_t major = 0, minor = 0;
+    if (uname(&kernel) == 0) {
+      char* end = nullptr;
+      major = strtol(kernel.release, &end, 10);
+      if (*end == '.') minor = strtol(end + 1, nullptr, 10);
+    }
     // Where a user namespace has root alone, that is another user outside of it.
-    return Means{.other_user = geteuid() == 0 && Has(kNobody), .threads = std::pair(major, minor) >= std::pair(5, 14)};
+    return Means{.other_user = geteuid() == 0 && Has(kNobody),
+                 .threads = std::pair(major, minor) >= std::pair<int64_t, int64_t>(5, 14)};
   }();
   return means;
 }
@@ -141,6 +146,8 @@ std::vector<std::string> Arguments(const Inherited& files, const std::string& dr
   add({"--as-pid-1", "--new-session", "--die-with-parent"});
   add({"--clearenv", "--setenv", "PATH", "/usr/bin:/bin", "--setenv", "HOME", "/tmp", "--setenv", "LANG", "C.UTF-8"});
   add({"--setenv", "OMP_NUM_THREADS", "1", "--setenv", "OPENBLAS_NUM_THREADS", "1"});
+  // The C library reserves 64 MiB of address space for each arena, and makes one for each of the first threads.
+  add({"--setenv", "MALLOC_ARENA_MAX", "1"});
   add({"--ro-bind", "/usr", "/usr"});
   for (const char* folder : {"/bin", "/lib", "/lib64", "/etc/alternatives"}) add({"--ro-bind-try", folder, folder});
   add({"--proc", "/proc", "--remount-ro", "/proc"});

@@ -164,7 +164,7 @@ TEST(Sandbox, LetsPythonDoWhatItsLibraryNeeds) {
   EXPECT_EQ(Printed(R"py(
 import asyncio, concurrent.futures, decimal, fractions, json, os, random, select, shutil, signal, socket, sqlite3, sys
 import tempfile, threading, time
-with concurrent.futures.ThreadPoolExecutor(8) as pool: assert sum(pool.map(lambda x: x * x, range(100))) == 328350
+with concurrent.futures.ThreadPoolExecutor(32) as pool: assert sum(pool.map(lambda x: x * x, range(100))) == 328350
 async def wait(x):
     await asyncio.sleep(0.001)
     return await asyncio.to_thread(lambda: x)
