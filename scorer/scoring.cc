@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "core/base/status_macros.h"
+#include "core/rl/rewards.h"
 #include "core/service/rpc/wire_text.h"
 #include "core/training/batch/batch_check.h"
 
@@ -76,7 +77,7 @@ void Scoring::Take(size_t number, int source, absl::StatusOr<Reward> reward) {
 absl::StatusOr<ScoreReply> Scoring::Reply(const Item& item) const {
   ScoreReply reply;
   reply.set_index(item.index);
-  double sum = 0, score = 0;
+  std::vector<double> rewards, scores;
   for (int source = 0; source < config_.source_size(); ++source) {
     const RewardSource& from = config_.source(source);
     const absl::StatusOr<Reward>& part = item.parts[source];
@@ -92,11 +93,11 @@ absl::StatusOr<ScoreReply> Scoring::Reply(const Item& item) const {
     for (const auto& [name, value] : part->extra_logs) {
       (*reply.mutable_extra_logs())[absl::StrCat(from.name(), "/", name)] = value;
     }
-    sum += static_cast<double>(from.weight()) * part->value;
-    score += static_cast<double>(from.weight()) * part->score.value_or(part->value);
+    rewards.push_back(from.weight() * part->value);
+    scores.push_back(from.weight() * part->score.value_or(part->value));
   }
-  reply.set_reward(static_cast<float>(sum));
-  reply.set_score(static_cast<float>(score));
+  reply.set_reward(static_cast<float>(AddRewards(rewards)));
+  reply.set_score(static_cast<float>(AddRewards(scores)));
   if (!std::isfinite(reply.reward()) || !std::isfinite(reply.score())) {
     return absl::OutOfRangeError(absl::StrCat("sequence ", item.index, ": the sum of its rewards is beyond fp32"));
   }

@@ -16,7 +16,7 @@ namespace {
 
 class ScoringTest : public testing::Test {
  protected:
-  void AddSource(float weight) {
+  void AddSource(double weight) {
     RewardSource* source = config_.add_source();
     source->set_name(std::string(1, static_cast<char>('a' + config_.source_size() - 1)));
     source->set_weight(weight);
@@ -105,6 +105,21 @@ TEST_F(FailingSourceTest, StopsTheCallWhereEarlierRewardsCannotBeTrusted) {
   }
   EXPECT_EQ(scoring->status().code(), absl::StatusCode::kDataLoss) << scoring->status();
   scoring->Close();
+}
+
+TEST_F(ScoringTest, GivesAnswersThatAreWorthTheSameTheSame) {
+  for (int i = 1; i <= 40; ++i) {
+    for (int j = i; j <= 40; ++j) {
+      config_.clear_source();
+      for (const int steps : {i, j, i + j}) AddSource(steps / 20.0);
+      EXPECT_EQ(ReplyTo({1, 1, 0}, {0, 1, 2}).reward(), ReplyTo({0, 0, 1}, {0, 1, 2}).reward()) << i << " + " << j;
+    }
+  }
+}
+
+TEST_F(ScoringTest, LeavesNothingOfWeightsThatCancel) {
+  for (const double weight : {0.3, -0.2, -0.1}) AddSource(weight);
+  EXPECT_EQ(ReplyTo({1, 1, 1}, {0, 1, 2}).reward(), 0);
 }
 
 TEST_F(ScoringTest, SaysWhereASumIsBeyondItsType) {

@@ -120,8 +120,12 @@ void Normalize(const std::vector<ScoredSequence<T>>& batch, const AlgorithmConfi
                     ? std::sqrt(std::max(moments.PopulationVariance(), kWhiteningEpsilon))
                     : std::sqrt(moments.UnbiasedVariance() + kWhiteningEpsilon);
   }
+  const bool equal = moments.squares == 0;
   for (Estimates& e : *estimates) {
-    for (double& a : e.advantages) a = (a - moments.mean) / deviation;
+    for (double& a : e.advantages) {
+      const bool is_mean = equal && !IsAbove(a, moments.mean) && !IsAbove(moments.mean, a);
+      a = is_mean ? 0 : (a - moments.mean) / deviation;
+    }
   }
 }
 

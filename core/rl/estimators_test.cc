@@ -246,6 +246,23 @@ TEST(Groups, AreKeptByEitherDefinitionOfASignal) {
   EXPECT_TRUE(KeepsGroup(thirds, GroupFilter::kMeanInside, 0, 1));
 }
 
+TEST(Groups, WhoseMetricsDifferByRoundingAloneHaveNoSignal) {
+  const std::vector<double> sums = {0.1 + 0.2, 0.3, 0.3f}, right = {1, 1 - 1e-16, 0.7 + 0.1 + 0.2f}, zero = {0, -0.0};
+  for (const auto* group : {&sums, &right, &zero}) EXPECT_FALSE(KeepsGroup(*group, GroupFilter::kNotEqual, 0, 1));
+  EXPECT_FALSE(KeepsGroup(right, GroupFilter::kMeanInside, 0, 1));
+  EXPECT_FALSE(KeepsGroup(sums, GroupFilter::kMeanInside, 0.3, 1));
+  const std::vector<double> apart = {0.3, 0.30001}, tiny = {0, 1e-30};
+  for (const auto* group : {&apart, &tiny}) EXPECT_TRUE(KeepsGroup(*group, GroupFilter::kNotEqual, 0, 1));
+}
+
+TEST(Rewards, ThatCancelButForRoundingAddUpToZero) {
+  EXPECT_EQ(AddRewards(std::vector<double>{0.3, -0.2, -0.1}), 0);
+  EXPECT_EQ(AddRewards(std::vector<double>{0.35f, -0.35}), 0);
+  EXPECT_EQ(AddRewards(std::vector<double>{0.3, -0.2, -0.125}), 0.3 - 0.2 - 0.125);
+  EXPECT_EQ(AddRewards(std::vector<double>{1e-30}), 1e-30);
+  EXPECT_EQ(AddRewards({}), 0);
+}
+
 // One sequence a reward, all of one group, of one token each.
 std::vector<double> AdvantagesOfRewards(const std::vector<double>& rewards, const AlgorithmConfig& algorithm) {
   std::vector<ScoredSequence<double>> batch;
@@ -277,6 +294,37 @@ TEST(Advantages, OfAGroupWithoutSignalAreExactlyZero) {
   for (const std::string baseline : {"mean", "leave_one_out"}) {
     EXPECT_THAT(AdvantagesOfRewards({0.1, 0.1, 0.1}, Algorithm("grpo", {"group_baseline=" + baseline})),
                 ElementsAre(0, 0, 0));
+  }
+}
+
+// Rewards that fp32 cannot hold, as what weights of 0.05 and their like add up to: 0.3 + 0.05 and 0.35.
+TEST(Advantages, OfAGroupWhoseRewardsDifferByRoundingAloneAreExactlyZero) {
+  // A reward model's: last bits that micro-batches differ in.
+  const std::vector<std::vector<double>> groups = {
+      {0.3f + 0.05, 0.35f, 0.35, 0.35}, {0.1 + 0.2, 0.3, 0.3, 0.3}, {-7.1234565f, -7.123457f, -7.1234575f, -7.123456f}};
+  for (const auto& rewards : groups) {
+    for (const AdvantageEstimator& estimator : AdvantageEstimators()) {
+      if (!estimator.compares()) continue;
+      EXPECT_THAT(AdvantagesOfRewards(rewards, Algorithm(std::string(estimator.name), {})), ElementsAre(0, 0, 0, 0))
+          << estimator.name;
+    }
+    EXPECT_THAT(AdvantagesOfRewards(rewards, Algorithm("grpo", {"group_baseline=leave_one_out"})),
+                ElementsAre(0, 0, 0, 0));
+    EXPECT_THAT(AdvantagesOfRewards(rewards, Algorithm("grpo", {"group_std_scale=batch"})), ElementsAre(0, 0, 0, 0));
+    EXPECT_THAT(AdvantagesOfRewards(rewards, Algorithm("reinforce_plus_plus", {})), ElementsAre(0, 0, 0, 0));
+  }
+}
+
+// (r - mean) / (stdev + 1e-4), as TRL's GRPO has it, by Python's statistics.
+TEST(Advantages, OfRewardsThatDifferByAWeightAreAsEver) {
+  const AlgorithmConfig algorithm = Algorithm("grpo", {"group_std_eps=1e-4"});
+  const std::vector<double> few = AdvantagesOfRewards({0.35, 0.35, 0.4, 0.3}, algorithm);
+  const std::vector<double> near = AdvantagesOfRewards({1.35, 1.3, 1.35, 1.35}, algorithm);
+  const double want_few[] = {0.0, 0.0, 1.221752201904801, -1.2217522019047997},
+               want_near[] = {0.4980079681274878, -1.4940239043824723, 0.4980079681274878, 0.4980079681274878};
+  for (int i = 0; i < 4; ++i) {
+    EXPECT_NEAR(few[i], want_few[i], 1e-12);
+    EXPECT_NEAR(near[i], want_near[i], 1e-12);
   }
 }
 

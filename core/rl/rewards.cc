@@ -1,12 +1,23 @@
 #include "core/rl/rewards.h"
 
 #include <algorithm>
+#include <cmath>
 #include <numeric>
 
 #include "core/base/logging.h"
+#include "core/rl/options/moments.h"
 #include "core/rl/options/option_name.h"
 
 namespace quartet {
+
+double AddRewards(std::span<const double> parts) {
+  double sum = 0, size = 0;
+  for (const double part : parts) {
+    sum += part;
+    size += std::abs(part);
+  }
+  return std::abs(sum) > kRounding * size ? sum : 0;
+}
 
 double OverlongPenalty(int64_t tokens, int64_t max_new_tokens, int64_t buffer, double factor) {
   QUARTET_CHECK(0 < buffer && buffer <= max_new_tokens && factor >= 0)
@@ -27,10 +38,10 @@ bool KeepsGroup(std::span<const double> metrics, GroupFilter filter, double low,
     case GroupFilter::kNone:
       return true;
     case GroupFilter::kNotEqual:
-      return std::ranges::any_of(metrics, [&](double x) { return x != metrics.front(); });
+      return !AreEqual(metrics);
     case GroupFilter::kMeanInside: {
       const double mean = std::accumulate(metrics.begin(), metrics.end(), 0.0) / static_cast<double>(metrics.size());
-      return low < mean && mean < high;
+      return IsAbove(mean, low) && IsAbove(high, mean);
     }
   }
   return true;

@@ -1,6 +1,7 @@
 #include "orchestrator/loop/batch_sampler.h"
 
 #include <algorithm>
+#include <array>
 #include <iterator>
 #include <memory>
 #include <utility>
@@ -129,7 +130,7 @@ absl::StatusOr<std::vector<BatchSampler::Group>> BatchSampler::GenerateAndScore(
     const double penalty = OverlongPenalty(e.action_tokens(), rollout.generate_max_len(),
                                            algorithm.overlong_buffer_len(), algorithm.overlong_penalty_factor());
     e.reward_parts["overlong_penalty"] = static_cast<float>(penalty);
-    e.reward += static_cast<float>(penalty);
+    e.reward = AddRewards(std::array{e.reward, penalty});
   }
   return groups;
 }

@@ -39,8 +39,8 @@ struct Experience {
   std::vector<float> log_probs;  // before the update; the rollout's where they stand for the trainer's
   std::vector<float> reference_log_probs;
   std::vector<float> values;  // before the update
-  float reward = 0;           // with length penalties, before it is clamped
-  float score = 0;            // what groups are filtered by
+  double reward = 0;          // with length penalties, before it is clamped
+  double score = 0;           // what groups are filtered by
   std::map<std::string, float> reward_parts;
   std::map<std::string, float> extra_logs;  // of sources that give them
 

@@ -101,6 +101,14 @@ TEST(ExperienceMetrics, OfPartsThatAreAllOneAreOne) {
   EXPECT_EQ(metrics.Get("reward/format"), 1);
 }
 
+TEST(ExperienceMetrics, OfRewardsThatAreEqualButForRoundingHaveNoSpread) {
+  std::vector<Experience> batch(4);
+  for (size_t i = 0; i < batch.size(); ++i) batch[i].reward = i % 2 == 0 ? 0.35 : 0.35f;
+  Metrics metrics;
+  AddExperienceMetrics(batch, &metrics);
+  EXPECT_EQ(metrics.Get("reward/std"), 0);
+}
+
 TEST(OptimizerSteps, AreShuffledByStepAndEpochAndRepeatable) {
   std::vector<Experience> batch;
   for (int i = 0; i < 16; ++i) batch.push_back(MakeExperience(i, 1, 1));

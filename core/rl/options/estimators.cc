@@ -12,6 +12,10 @@ namespace {
 // Each reward less the mean of its group, or of the group's others; over their standard deviation where `divides`.
 void CompareWithMean(const AlgorithmConfig& algorithm, const Moments& batch, bool leave_one_out, bool divides,
                      std::span<double> group) {
+  if (AreEqual(group)) {
+    std::ranges::fill(group, 0);
+    return;
+  }
   const Moments whole = MomentsOf(group);
   std::vector<double> advantages;
   advantages.reserve(group.size());

@@ -1,14 +1,29 @@
-// Mean and spread of numbers.
+// Mean and spread of numbers, and what of them is rounding.
 #pragma once
 
 #include <algorithm>
+#include <cmath>
 #include <numeric>
 #include <span>
 
 namespace quartet {
 
-// Of numbers that are not all the same the usual formulas; of equal ones exactly (that number, 0), where rounding would
-// leave a trace that a division could make large.
+// What is the same but for rounding differs by less than this share of itself: rewards travel in fp32, and a model's
+// values of equal answers differ in their last bits from one micro-batch to another.
+inline constexpr double kRounding = 1e-6;
+
+// Whether `a` is above `b` by more than rounding.
+inline bool IsAbove(double a, double b) { return a - b > kRounding * std::max(std::abs(a), std::abs(b)); }
+
+// Whether all are the same but for rounding; at least one.
+inline bool AreEqual(std::span<const double> values) {
+  const auto [least, most] = std::ranges::minmax(values);
+  return !IsAbove(most, least);
+}
+
+// Of numbers that are not all the same the usual formulas. Of those that are, but for rounding, the spread is exactly
+// 0, where rounding would leave a trace that a division could make large; and the mean is exactly that number, if it is
+// one.
 struct Moments {
   double mean = 0;
   double squares = 0;  // sum of squared differences to the mean
@@ -25,6 +40,7 @@ inline Moments MomentsOf(std::span<const double> values) {
   moments.mean = values.front();
   if (std::ranges::all_of(values, [&](double x) { return x == values.front(); })) return moments;
   moments.mean = std::accumulate(values.begin(), values.end(), 0.0) / moments.count;
+  if (AreEqual(values)) return moments;
   for (double x : values) moments.squares += (x - moments.mean) * (x - moments.mean);
   return moments;
 }
