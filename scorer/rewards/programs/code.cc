@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 
+#include "absl/container/flat_hash_set.h"
 #include "absl/strings/ascii.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
@@ -196,28 +197,32 @@ absl::StatusOr<bool> Passes(const std::string& answer, const CodeTest& test, con
 
 bool IsWord(char c) { return absl::ascii_isalnum(static_cast<unsigned char>(c)) || c == '_' || (c & 0x80) != 0; }
 
-bool HasWord(std::string_view text, std::string_view word) {
-  for (size_t at = text.find(word); at != std::string_view::npos; at = text.find(word, at + 1)) {
-    if ((at == 0 || !IsWord(text[at - 1])) && (at + word.size() == text.size() || !IsWord(text[at + word.size()]))) {
-      return true;
+// The names that tests ask for: of functions that are called, and all in statements. They point into `tests`.
+absl::flat_hash_set<std::string_view> NamesIn(const std::vector<CodeTest>& tests) {
+  absl::flat_hash_set<std::string_view> names;
+  for (const CodeTest& test : tests) {
+    if (!test.function.empty()) names.insert(test.function);
+    const std::string_view text = test.statements;
+    for (size_t begin = 0; begin < text.size();) {
+      size_t end = begin;
+      while (end < text.size() && IsWord(text[end])) ++end;
+      if (end > begin) names.insert(text.substr(begin, end - begin));
+      begin = end + 1;
     }
   }
-  return false;
+  return names;
 }
 
-// Whether `program` defines a function or class that the tests ask for.
-bool Defines(std::string_view program, const std::vector<CodeTest>& tests) {
+// Whether `program` defines a function or class of one of these names.
+bool Defines(std::string_view program, const absl::flat_hash_set<std::string_view>& names) {
   for (std::string_view line : LinesOf(program)) {
     while (!line.empty() && (line.front() == ' ' || line.front() == '\t')) line.remove_prefix(1);
     if (line.starts_with("async ")) line.remove_prefix(6);
     const size_t begin = line.starts_with("def ") ? 4 : line.starts_with("class ") ? 6 : 0;
     size_t end = begin;
     while (end < line.size() && IsWord(line[end])) ++end;
-    if (end == begin || (begin == 0 && !line.substr(end).starts_with(" = lambda"))) continue;
-    const std::string_view name = line.substr(begin, end - begin);
-    for (const CodeTest& test : tests) {
-      if (test.statements.empty() ? name == test.function : HasWord(test.statements, name)) return true;
-    }
+    if (begin == 0 && !line.substr(end).starts_with(" = lambda")) continue;
+    if (names.contains(line.substr(begin, end - begin))) return true;
   }
   return false;
 }
@@ -226,7 +231,8 @@ bool Defines(std::string_view program, const std::vector<CodeTest>& tests) {
 std::optional<std::string> ProgramIn(std::string_view answer, const std::vector<CodeTest>& tests) {
   const std::vector<std::string> blocks = CodeBlocks(answer, {"python", "py", "python3"});
   if (blocks.empty()) return std::nullopt;
-  const auto last = std::find_if(blocks.rbegin(), blocks.rend(), [&](const auto& x) { return Defines(x, tests); });
+  const absl::flat_hash_set<std::string_view> names = NamesIn(tests);
+  const auto last = std::find_if(blocks.rbegin(), blocks.rend(), [&](const auto& x) { return Defines(x, names); });
   return last == blocks.rend() ? blocks.back() : *last;
 }
 
@@ -304,6 +310,12 @@ absl::StatusOr<std::vector<CodeTest>> ReadCases(const json& cases) {
     const json* function = FirstOf(one, {"fn_name"});
     if (function == nullptr && metadata != nullptr && metadata->is_object())
       function = FirstOf(*metadata, {"func_name"});
+    const json* kind = FirstOf(one, {"testtype", "type"});
+    if (function == nullptr && kind != nullptr && (*kind == "functional" || *kind == "function_call")) {
+      return absl::InvalidArgumentError(
+          "an element of the list tests a function and does not name it (\"fn_name\", or \"func_name\" in "
+          "\"metadata\")");
+    }
     QUARTET_ASSIGN_OR_RETURN(tests.emplace_back(), ReadCase(function, one["input"], one["output"]));
   }
   return tests;

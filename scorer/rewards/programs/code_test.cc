@@ -540,7 +540,8 @@ TEST(CodeRewards, AreNothingForAnAnswerWithoutCode) {
 TEST(CodeRewards, RefuseLabelsWithoutTests) {
   for (const char* label :
        {"", "72", "{}", "[]", "[1]", R"({"inputs": ["1"], "outputs": []})", R"({"inputs": [1], "outputs": [2]})",
-        R"({"inputs": [1], "outputs": [2], "fn_name": "f"})", R"([{"input": "1"}])", R"({"asserts": "assert x"})",
+        R"({"inputs": [1], "outputs": [2], "fn_name": "f"})", R"([{"input": "1"}])",
+        R"([{"input": "1", "output": "1", "testtype": "functional"}])", R"({"asserts": "assert x"})",
         R"({"setup": 1, "asserts": ["x"]})", R"({"inputs": ["[1"], "outputs": ["1"], "fn_name": "f"})"}) {
     const absl::Status status = Score("print(1)", label).status();
     EXPECT_TRUE(absl::IsInvalidArgument(status)) << label << ": " << status;

@@ -147,10 +147,11 @@ class Link:
             changes = [(operands[place], self.decode(now)) for place, now in reply.get("changed", [])]
         except Exception:
             self.end()
-        if self.told and not raised:
+        if self.told:
             is_truth = type(value) is bool and operation in ("operate", "isinstance", "issubclass") and between_handles
-            is_nothing = value is None and operation != "operate"
-            if not (is_truth or is_nothing or isinstance(value, Remote)):
+            is_nothing = value is None and operation in ("call", "setattr", "setitem", "delattr", "delitem")
+            is_error = raised and operation in ("call", "operate")  # of a look-up, such as an iteration's end, it is data
+            if not (is_truth or is_error or is_nothing and not raised or isinstance(value, Remote)):
                 self.end()
         if changes and (self.told or operation != "call"):
             self.end()
