@@ -12,6 +12,7 @@
 #include "core/base/files.h"
 #include "core/base/status_macros.h"
 #include "core/hardware/cores.h"
+#include "scorer/labels.h"
 #include "scorer/rewards/programs/code.h"
 #include "scorer/rewards/programs/command.h"
 #include "scorer/rewards/programs/sandbox.h"
@@ -72,7 +73,7 @@ absl::StatusOr<std::unique_ptr<AnswerSources>> AnswerSources::Create(const Rewar
     if (!source.model().empty()) continue;
     QUARTET_ASSIGN_OR_RETURN(std::unique_ptr<RewardFunction> function,
                              Prefixed(absl::StrCat("reward.source[", i, "]"), NewFunction(source)));
-    sources->pools_.push_back({i, std::make_unique<WorkerPool>(std::move(function), PoolOptions(i, source))});
+    sources->pools_.push_back({i, source, std::make_unique<WorkerPool>(std::move(function), PoolOptions(i, source))});
   }
   return sources;
 }
@@ -86,6 +87,7 @@ int64_t AnswerSources::failed_tries() const {
 void AnswerSources::Score(const std::shared_ptr<const Answer>& answer, const std::stop_token& stop,
                           const std::function<void(int, absl::StatusOr<Reward>)>& done) {
   for (Pool& pool : pools_) {
+    if (!IsFor(pool.options, answer->source)) continue;
     pool.workers->Submit(
         answer, stop, [done, source = pool.source](absl::StatusOr<Reward> reward) { done(source, std::move(reward)); });
   }

@@ -26,14 +26,15 @@ class AnswerSources {
   // WorkerPool::failed_tries of all of them.
   int64_t failed_tries() const;
 
-  // `done` is called once for each of them, from their threads, with the index into reward.source. Errors as those of
-  // WorkerPool::Submit.
+  // `done` is called once for each of them that is for the answer's prompt (IsFor), from their threads, with the index
+  // into reward.source. Errors as those of WorkerPool::Submit.
   void Score(const std::shared_ptr<const Answer>& answer, const std::stop_token& stop,
              const std::function<void(int source, absl::StatusOr<Reward>)>& done);
 
  private:
   struct Pool {
     int source;
+    RewardSource options;
     std::unique_ptr<WorkerPool> workers;
   };
   std::vector<Pool> pools_;

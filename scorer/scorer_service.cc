@@ -29,6 +29,7 @@
 #include "core/training/engine/reward_scale.h"
 #include "proto/scorer.grpc.pb.h"
 #include "scorer/answer_sources.h"
+#include "scorer/labels.h"
 #include "scorer/scorer_engine.h"
 #include "scorer/scoring.h"
 
@@ -170,8 +171,15 @@ class ScorerService final : public RankService, public Scorer::Service {
     for (int s = 0; s < config_.reward().source_size(); ++s) {
       if (config_.reward().source(s).model().empty()) continue;
       QUARTET_RETURN_IF_ERROR(scoring->status());
-      QUARTET_ASSIGN_OR_RETURN(const std::vector<float> values, ApplyModel(s, sequences, deadline));
-      for (size_t i = 0; i < values.size(); ++i) scoring->AddModel(i, s, values[i]);
+      std::vector<const TokenSequence*> read;
+      std::vector<size_t> places;
+      for (size_t i = 0; i < sequences.size(); ++i) {
+        if (!IsFor(config_.reward().source(s), batch.items[i].source())) continue;
+        read.push_back(sequences[i]);
+        places.push_back(i);
+      }
+      QUARTET_ASSIGN_OR_RETURN(const std::vector<float> values, ApplyModel(s, read, deadline));
+      for (size_t i = 0; i < values.size(); ++i) scoring->AddModel(places[i], s, values[i]);
     }
     scoring->EndItems();
     while (!scoring->WaitForLast(absl::Milliseconds(100))) {

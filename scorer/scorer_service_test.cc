@@ -332,6 +332,41 @@ TEST(ScorerService, ServesAReferenceAndARewardModelBesideRules) {
   for (size_t i = 0; i < items.size(); ++i) EXPECT_NEAR((*one_by_one)[i].reward(), (*replies)[i].reward(), 1e-5);
 }
 
+TEST(ScorerService, AsksAModelForThePromptsAloneThatItIsFor) {
+  RunConfig config = RulesOnly();
+  RewardSource* source = config.mutable_reward()->add_source();
+  source->set_name("model");
+  source->set_model("core/model/testdata/llama_critic");
+  source->set_dtype("fp32");
+  source->add_only("chat");
+  config.mutable_reward()->mutable_source(0)->add_only("math");
+  FillReward(&config);
+  std::vector<ScoreItem> items;
+  for (int i = 0; i < 6; ++i) {
+    items.push_back(Item(4 + i, "#### 1", "1"));
+    items.back().set_source(i % 3 == 2 ? "chat" : "math");
+  }
+  const auto ranks = Serve(config);
+  ASSERT_NE(ranks, nullptr);
+  const auto replies = Score(*ranks, items);
+  ASSERT_TRUE(replies.ok()) << replies.status();
+  for (int i = 0; i < 6; ++i) {
+    const ScoreReply& reply = (*replies)[i];
+    EXPECT_EQ(reply.parts().contains("model"), i % 3 == 2);
+    EXPECT_EQ(reply.parts().contains("number"), i % 3 != 2);
+    EXPECT_EQ(reply.parts().contains("exact"), true);
+  }
+  // As where it is for all.
+  config.mutable_reward()->mutable_source(2)->clear_only();
+  const auto all = Serve(config);
+  ASSERT_NE(all, nullptr);
+  const auto others = Score(*all, items);
+  ASSERT_TRUE(others.ok()) << others.status();
+  for (const int i : {2, 5}) {
+    EXPECT_NEAR((*replies)[i].parts().at("model"), (*others)[i].parts().at("model"), 1e-5);
+  }
+}
+
 TEST(ScorerService, RefusesModelsWithVocabulariesOfOtherSizesThanTheActors) {
   RunConfig config = TestConfig(kLlama, 3);
   const std::string actor = NewTestFolder("actor");

@@ -1,13 +1,16 @@
 #include "scorer/scoring.h"
 
+#include <algorithm>
 #include <cmath>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "core/base/status_macros.h"
+#include "core/errors/shown.h"
 #include "core/rl/rewards.h"
 #include "core/service/rpc/wire_text.h"
 #include "core/training/batch/batch_check.h"
+#include "scorer/labels.h"
 
 namespace quartet {
 
@@ -25,6 +28,7 @@ void Scoring::Add(ScoreItem* item) {
   auto answer = std::make_shared<Answer>();
   answer->tokens = CountActions(item->tokens());
   answer->truncated = item->truncated();
+  answer->source = item->source();
   for (const auto& [to, from] : {std::pair{&answer->query, item->mutable_query()},
                                  {&answer->prompt, item->mutable_prompt()},
                                  {&answer->response, item->mutable_response()},
@@ -37,10 +41,17 @@ void Scoring::Add(ScoreItem* item) {
   {
     const std::lock_guard lock(mutex_);
     number = items_.size();
-    const int sources = config_.source_size();
+    const auto missing = std::ranges::count_if(
+        config_.source(), [&](const RewardSource& source) { return IsFor(source, answer->source); });
     items_.push_back({.index = item->tokens().index(),
-                      .parts = std::vector<absl::StatusOr<Reward>>(sources, absl::UnknownError("has not spoken")),
-                      .missing = sources});
+                      .parts = std::vector<std::optional<absl::StatusOr<Reward>>>(config_.source_size()),
+                      .missing = static_cast<int>(missing)});
+    if (missing == 0) {
+      Stop(absl::InvalidArgumentError(
+          absl::StrCat("sequence ", item->tokens().index(), ": its prompt is from ", Quoted(answer->source),
+                       ", and every reward.source is for others alone (reward.source.only)")));
+      return;
+    }
   }
   sources_->Score(answer, stop_.get_token(), [self = shared_from_this(), number](int source, auto reward) {
     const std::lock_guard lock(self->mutex_);
@@ -80,7 +91,8 @@ absl::StatusOr<ScoreReply> Scoring::Reply(const Item& item) const {
   std::vector<double> rewards, scores;
   for (int source = 0; source < config_.source_size(); ++source) {
     const RewardSource& from = config_.source(source);
-    const absl::StatusOr<Reward>& part = item.parts[source];
+    if (!item.parts[source].has_value()) continue;  // for other prompts
+    const absl::StatusOr<Reward>& part = *item.parts[source];
     if (!part.ok() && from.weight() == 0) continue;
     if (!part.ok()) {
       reply.Clear();

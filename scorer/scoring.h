@@ -26,9 +26,9 @@ class Scoring : public std::enable_shared_from_this<Scoring> {
   // Both outlive it.
   Scoring(const RewardConfig& config, AnswerSources* sources) : config_(config), sources_(sources) {}
 
-  // Takes the texts out of the next item, and begins.
+  // Takes the texts out of the next item, but for where its prompt is from, and begins.
   void Add(ScoreItem* item);
-  // Adds the value of a model, reward.source[source], to the answer that was added as number `item`.
+  // Adds the value of a model, reward.source[source], to the answer that was added as number `item` and that it is for.
   void AddModel(size_t item, int source, float value);
 
   // No further item is added.
@@ -47,9 +47,10 @@ class Scoring : public std::enable_shared_from_this<Scoring> {
 
  private:
   struct Item {
-    uint64_t index;                             // of its sequence
-    std::vector<absl::StatusOr<Reward>> parts;  // by source
-    int missing;                                // sources that have not spoken
+    uint64_t index;  // of its sequence
+    // By source; nothing where it has not spoken, or is for other prompts (reward.source.only).
+    std::vector<std::optional<absl::StatusOr<Reward>>> parts;
+    int missing;  // sources that are for its prompt and have not spoken
   };
   // With the mutex held.
   void Take(size_t item, int source, absl::StatusOr<Reward> reward);

@@ -1,6 +1,7 @@
 // What an answer is worth does not depend on which source spoke first.
 #include "scorer/scoring.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -16,20 +17,23 @@ namespace {
 
 class ScoringTest : public testing::Test {
  protected:
-  void AddSource(double weight) {
+  void AddSource(double weight, const std::vector<std::string>& only = {}) {
     RewardSource* source = config_.add_source();
     source->set_name(std::string(1, static_cast<char>('a' + config_.source_size() - 1)));
     source->set_weight(weight);
     source->set_model("model");  // whose values come from the test
+    source->mutable_only()->Assign(only.begin(), only.end());
   }
 
   // The reply to one answer, of which source i says values[i], in this order of sources.
-  ScoreReply ReplyTo(const std::vector<float>& values, const std::vector<int>& order) {
+  ScoreReply ReplyTo(const std::vector<float>& values, const std::vector<int>& order,
+                     const std::string& prompt_source = "") {
     auto sources = AnswerSources::Create(config_);
     EXPECT_TRUE(sources.ok()) << sources.status();
     const auto scoring = std::make_shared<Scoring>(config_, sources->get());
     ScoreItem item;
     item.mutable_tokens()->set_index(7);
+    item.set_source(prompt_source);
     scoring->Add(&item);
     scoring->EndItems();
     for (const int source : order) scoring->AddModel(0, source, values[source]);
@@ -120,6 +124,33 @@ TEST_F(ScoringTest, GivesAnswersThatAreWorthTheSameTheSame) {
 TEST_F(ScoringTest, LeavesNothingOfWeightsThatCancel) {
   for (const double weight : {0.3, -0.2, -0.1}) AddSource(weight);
   EXPECT_EQ(ReplyTo({1, 1, 1}, {0, 1, 2}).reward(), 0);
+}
+
+TEST_F(ScoringTest, CountsTheSourcesAloneThatAreForAPrompt) {
+  AddSource(1, {"math", "physics"});
+  AddSource(2, {"code"});
+  AddSource(0.5);
+  ScoreReply reply = ReplyTo({1, 9, 1}, {2, 0}, "math");
+  EXPECT_EQ(reply.reward(), 1.5f);
+  EXPECT_EQ(reply.parts().size(), 2);
+  EXPECT_FALSE(reply.parts().contains("b"));
+  reply = ReplyTo({9, 1, 1}, {2, 1}, "code");
+  EXPECT_EQ(reply.reward(), 2.5f);
+  EXPECT_FALSE(reply.parts().contains("a"));
+  EXPECT_EQ(ReplyTo({9, 9, 1}, {2}, "poems").reward(), 0.5f);
+}
+
+TEST_F(ScoringTest, RefusesAPromptThatNoSourceIsFor) {
+  AddSource(1, {"math"});
+  auto sources = AnswerSources::Create(config_);
+  ASSERT_TRUE(sources.ok()) << sources.status();
+  const auto scoring = std::make_shared<Scoring>(config_, sources->get());
+  ScoreItem item;
+  item.set_source("code");
+  scoring->Add(&item);
+  EXPECT_FALSE(scoring->Next().has_value());
+  EXPECT_TRUE(absl::IsInvalidArgument(scoring->status()));
+  EXPECT_THAT(std::string(scoring->status().message()), testing::HasSubstr("its prompt is from \"code\""));
 }
 
 TEST_F(ScoringTest, SaysWhereASumIsBeyondItsType) {

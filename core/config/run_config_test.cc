@@ -282,6 +282,8 @@ TEST(RunConfig, RefusesWhatCannotHaveAnEffect) {
   EXPECT_TRUE(LoadRunConfig("", {"reward.source.0.rule=number", "reward.source.0.weight=0"}, "").ok()) << "a monitor";
   ExpectError({"reward.source.0.rule=number", "reward.source.0.dtype=bf16"}, {"dtype has no effect"});
   ExpectError({"reward.source.0.rule=number", "reward.source.1.rule=number"}, {"reward.source[1].name"});
+  ExpectError({"reward.source.0.rule=number", "reward.source.0.only=math,math"},
+              {"reward.source[0].only", "each once"});
   ExpectError({"reward.source.0.rule=guess"}, {"reward.source[0].rule", "guess", "open_reasoner_zero"});
   ExpectError({"reward.source.0.rule=regex"}, {"reward.source[0].pattern", "regular expression"});
   ExpectError({"reward.source.0.rule=json_field"}, {"reward.source[0].field"});

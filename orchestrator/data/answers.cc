@@ -30,6 +30,7 @@ ScoreItem MakeScoreItem(uint64_t index, const GeneratedSequence& answer, const P
   item.mutable_tokens()->set_index(index);
   item.set_response(DecodeResponse(answer.tokens(), tokenizer));
   item.set_label(prompt.label);
+  item.set_source(prompt.source);
   item.set_truncated(answer.finish_reason() == GeneratedSequence::LENGTH);
   if (!ReadsPrompts(reward)) return item;
   item.set_prompt(prompt.text);

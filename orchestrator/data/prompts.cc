@@ -13,9 +13,6 @@
 namespace quartet {
 namespace {
 
-// Whose metrics are told apart.
-constexpr size_t kMaxSources = 100;
-
 // Which fields of a row are what.
 struct PromptKeys {
   std::string input, label, label_extract;
@@ -88,9 +85,9 @@ absl::StatusOr<std::unique_ptr<Prompts>> Prompts::Open(const RunConfig& config, 
 }
 
 void PromptSources::Count(PromptRecord* prompt) {
-  if (names_.contains(prompt->source)) return;
-  if (names_.size() >= kMaxSources) prompt->source = "other";
-  names_.insert(prompt->source);
+  const bool fits = names_.contains(prompt->source) || names_.size() < kMost;
+  prompt->metrics_source = fits ? prompt->source : "other";
+  names_.insert(prompt->metrics_source);
 }
 
 uint64_t Prompts::hash() const { return dataset_->hash(checked_hash_); }

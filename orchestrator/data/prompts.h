@@ -18,7 +18,8 @@ namespace quartet {
 struct PromptRecord {
   std::string text;    // as the model sees it: with template and chat template
   std::string label;   // as the rules see it; empty where the file has none
-  std::string source;  // data.source_key's, else the file's name
+  std::string source;          // data.source_key's, else the file's name
+  std::string metrics_source;  // the same; "other" where there are too many to have metrics of their own
   std::string row;     // other fields of the row, a JSON object; "" where no reward reads them
   std::vector<int32_t> ids;
 };
@@ -26,7 +27,9 @@ struct PromptRecord {
 // Where prompts are from, in the order in which they are read.
 class PromptSources {
  public:
-  // "other" takes the place of the record's source where there are too many to have metrics of their own.
+  static constexpr size_t kMost = 100;  // whose metrics are told apart
+
+  // Sets metrics_source.
   void Count(PromptRecord* prompt);
   const std::set<std::string>& names() const { return names_; }
 
@@ -47,7 +50,7 @@ class Prompts {
   int64_t size() const { return dataset_->rows(); }
   // Of the first row that is used.
   const PromptRecord& first() const { return first_; }
-  // Where prompts are from, as far as they were read.
+  // Where prompts are from, for metrics, as far as they were read.
   const std::set<std::string>& sources() const { return sources_.names(); }
   // Of which prompts there are: the ids of those that were checked, the files of the others.
   uint64_t hash() const;

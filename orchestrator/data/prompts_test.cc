@@ -319,8 +319,9 @@ TEST_F(PromptsTest, OfMoreThanAHundredSourcesAreFromOthers) {
     lines += "{\"question\": \"1\", \"answer\": \"\", \"data_source\": \"" + std::to_string(i) + "\"}\n";
   }
   const std::vector<PromptRecord> prompts = Load(lines).value();
-  EXPECT_EQ(prompts[99].source, "99");
-  EXPECT_EQ(prompts[100].source, "other");
+  EXPECT_EQ(prompts[99].metrics_source, "99");
+  EXPECT_EQ(prompts[100].metrics_source, "other");
+  EXPECT_EQ(prompts[100].source, "100");
 }
 
 TEST_F(PromptsTest, OfParquetAreReadInTheFormsOfDataSets) {

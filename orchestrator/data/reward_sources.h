@@ -1,6 +1,10 @@
 // What sources of the reward read and say.
 #pragma once
 
+#include <set>
+#include <string>
+
+#include "absl/status/status.h"
 #include "proto/run_config.pb.h"
 
 namespace quartet {
@@ -9,11 +13,14 @@ namespace quartet {
 // where the answer is right.
 bool Verifies(const RewardSource& source);
 
-// Whether any source does, and so needs labels.
+// Whether any source that is for all prompts does, so that each row needs a label.
 bool NeedsLabels(const RewardConfig& reward);
 
 // Whether any source reads labels that are lists or objects, as JSON: tests of code, fields of JSON, servers, commands.
 bool ReadsJsonLabels(const RewardConfig& reward);
+
+// That each name of reward.source.only is one of `sources`, where prompts are from. INVALID_ARGUMENT names the field.
+absl::Status CheckOnly(const RewardConfig& reward, const std::set<std::string>& sources);
 
 // Whether any source is a server or a command, which are told prompts as well.
 bool ReadsPrompts(const RewardConfig& reward);

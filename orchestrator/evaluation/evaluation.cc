@@ -16,6 +16,7 @@
 #include "orchestrator/data/first_example.h"
 #include "orchestrator/data/reward_sources.h"
 #include "orchestrator/evaluation/evaluation_scores.h"
+#include "scorer/labels.h"
 
 namespace quartet {
 namespace {
@@ -35,9 +36,11 @@ GenerateHeader HeaderOf(const RunConfig& config, const EvalSet& set, uint64_t po
 
 // Whether every source that can tell holds the answer for right; nothing where none can: neither compares with labels,
 // nor gives a score.
-absl::StatusOr<std::optional<bool>> IsRight(const RewardConfig& reward, const ScoreReply& score) {
+absl::StatusOr<std::optional<bool>> IsRight(const RewardConfig& reward, const std::string& prompt_source,
+                                            const ScoreReply& score) {
   std::optional<bool> right;
   for (const RewardSource& source : reward.source()) {
+    if (!IsFor(source, prompt_source)) continue;
     const std::string& name = source.name().empty() ? source.rule() : source.name();
     const bool verifies = Verifies(source);
     const auto& values = verifies ? score.parts() : score.scores();
@@ -120,7 +123,7 @@ absl::StatusOr<EvaluationResult> Evaluate(const RunConfig& config, const Evaluat
       ++failed;
     } else {
       answer.reward = scores[i].reward();
-      QUARTET_ASSIGN_OR_RETURN(answer.right, IsRight(config.reward(), scores[i]));
+      QUARTET_ASSIGN_OR_RETURN(answer.right, IsRight(config.reward(), set.prompts[i / n].source, scores[i]));
     }
     answer.truncated = items[i].truncated();
     const auto& mask = answers[i].tokens().action_mask();
@@ -134,7 +137,7 @@ absl::StatusOr<EvaluationResult> Evaluate(const RunConfig& config, const Evaluat
       of_prompt.push_back(&result.answers[k]);
     }
     if (of_prompt.size() < n) continue;
-    by_source[set.prompts[i].source].push_back(of_prompt);
+    by_source[set.prompts[i].metrics_source].push_back(of_prompt);
     all.push_back(std::move(of_prompt));
   }
   if (all.empty()) {

@@ -164,7 +164,7 @@ void AddLogProbMetrics(const LogProbDifference& difference, Metrics* metrics) {
 void AddExperienceMetrics(const std::vector<Experience>& batch, Metrics* metrics) {
   std::vector<double> rewards, shaped, lengths, returns, errors;
   std::map<int64_t, bool> teaches;      // by group
-  std::map<std::string, double> parts;  // sums
+  std::map<std::string, std::vector<double>> parts;  // of the answers that have them
   int64_t tokens = 0;
   int64_t truncated = 0, clipped = 0;
   const double n = static_cast<double>(std::max<size_t>(batch.size(), 1));
@@ -176,8 +176,8 @@ void AddExperienceMetrics(const std::vector<Experience>& batch, Metrics* metrics
     lengths.push_back(static_cast<double>(e.action_tokens()));
     tokens += e.action_tokens();
     truncated += e.truncated;
-    for (const auto& [name, value] : e.reward_parts) parts[name] += value;
-    for (const auto& [name, value] : e.extra_logs) parts[name] += value;
+    for (const auto& [name, value] : e.reward_parts) parts[name].push_back(value);
+    for (const auto& [name, value] : e.extra_logs) parts[name].push_back(value);
     // Without a critic there are returns, but no values.
     for (size_t t = 0; t < e.values.size(); ++t) {
       returns.push_back(e.returns[t]);
@@ -186,7 +186,7 @@ void AddExperienceMetrics(const std::vector<Experience>& batch, Metrics* metrics
   }
   const Moments reward = MomentsOf(rewards);
   const auto idle = static_cast<double>(std::ranges::count_if(teaches, [](const auto& one) { return !one.second; }));
-  for (const auto& [name, sum] : parts) metrics->Set("reward/" + name, sum / n);
+  for (const auto& [name, values] : parts) metrics->Set("reward/" + name, MomentsOf(values).mean);
   metrics->Set("reward/mean", reward.mean);
   metrics->Set("reward/std", std::sqrt(reward.PopulationVariance()));
   metrics->Set("reward/shaped_std", std::sqrt(MomentsOf(shaped).PopulationVariance()));

@@ -101,6 +101,17 @@ TEST(ExperienceMetrics, OfPartsThatAreAllOneAreOne) {
   EXPECT_EQ(metrics.Get("reward/format"), 1);
 }
 
+TEST(ExperienceMetrics, OfPartsThatSomeAnswersHaveAreTheirMean) {
+  std::vector<Experience> batch(4);
+  batch[1].reward_parts["math"] = 1;
+  batch[3].reward_parts["math"] = 0.5f;
+  batch[2].extra_logs["code/passed"] = 0.25f;
+  Metrics metrics;
+  AddExperienceMetrics(batch, &metrics);
+  EXPECT_EQ(metrics.Get("reward/math"), 0.75);
+  EXPECT_EQ(metrics.Get("reward/code/passed"), 0.25);
+}
+
 TEST(ExperienceMetrics, OfRewardsThatAreEqualButForRoundingHaveNoSpread) {
   std::vector<Experience> batch(4);
   for (size_t i = 0; i < batch.size(); ++i) batch[i].reward = i % 2 == 0 ? 0.35 : 0.35f;

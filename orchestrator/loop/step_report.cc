@@ -67,7 +67,7 @@ void AddSourceMetrics(const std::vector<Experience>& batch, size_t sources, Metr
   };
   std::map<std::string, Sums> by_source;
   for (const Experience& e : batch) {
-    Sums& sums = by_source[e.prompt->source];
+    Sums& sums = by_source[e.prompt->metrics_source];
     ++sums.answers;
     sums.reward += e.reward;
     sums.tokens += static_cast<double>(e.action_tokens());

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <memory>
+#include <set>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -14,6 +16,7 @@
 #include "orchestrator/checks/start_check.h"
 #include "orchestrator/data/dataset_options.h"
 #include "orchestrator/data/first_example.h"
+#include "orchestrator/data/reward_sources.h"
 #include "orchestrator/loop/step_warnings.h"
 
 namespace quartet {
@@ -32,6 +35,14 @@ absl::Status ReadPpoInputs(RunSession& session, PpoInputs* inputs) {
                            LoadEvaluationSets(config, session.tokenizer(), session.ShowChecking()));
   QUARTET_ASSIGN_OR_RETURN(inputs->prompts, Prompts::Open(config, session.tokenizer(), session.ShowChecking()));
   QUARTET_RETURN_IF_ERROR(CheckBatch(config, inputs->prompts->size()));
+  std::set<std::string> sources = inputs->prompts->sources();
+  for (const EvaluationSet& set : inputs->evaluation_sets) {
+    for (const PromptRecord& prompt : set.prompts) sources.insert(prompt.metrics_source);
+  }
+  // Those of rows that are not checked are not known.
+  if (inputs->prompts->rows().unchecked_rows() == 0 && sources.size() <= PromptSources::kMost) {
+    QUARTET_RETURN_IF_ERROR(CheckOnly(config.reward(), sources));
+  }
   int64_t evaluated = 0;
   for (const EvaluationSet& set : inputs->evaluation_sets) {
     evaluated =

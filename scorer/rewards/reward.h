@@ -20,6 +20,7 @@ struct Answer {
   // The answer without special tokens.
   std::string response;
   std::string label;       // "": there is none
+  std::string source;      // where the prompt is from
   std::string row;         // other fields of the prompt's row, a JSON object; "": there are none
   int64_t tokens = 0;      // of the answer
   bool truncated = false;  // it has ended at its length limit

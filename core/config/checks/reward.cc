@@ -124,6 +124,13 @@ absl::Status CheckWork(int i, const RewardSource& s) {
 absl::Status CheckSource(int i, const RewardSource& s) {
   QUARTET_RETURN_IF_ERROR(CheckKind(i, s));
   QUARTET_RETURN_IF_ERROR(CheckEffects(i, s));
+  std::set<std::string> only;
+  for (const std::string& source : s.only()) {
+    if (source.empty() || !only.insert(source).second) {
+      return Bad(FieldOf(i, "only"), absl::StrCat("\"", source, "\""),
+                 "it must be names of sources of prompts (data.source_key), each once");
+    }
+  }
   if (!s.rule().empty()) return CheckRule(i, s);
   if (!s.remote_url().empty()) QUARTET_RETURN_IF_ERROR(CheckUrls(i, s));
   return CheckWork(i, s);
