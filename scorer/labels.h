@@ -1,13 +1,36 @@
 // What sources of rewards read of a row, before there is any answer. gRPC-free and LibTorch-free.
 #pragma once
 
+#include <memory>
 #include <string>
+#include <vector>
 
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "proto/run_config.pb.h"
+#include "scorer/rewards/reward.h"
 
 namespace quartet {
 
 // Whether the source is for prompts from `prompt_source` (reward.source.only).
 bool IsFor(const RewardSource& source, const std::string& prompt_source);
+
+// Reads labels as the sources that compare with them do. Thread safe.
+class LabelReader {
+ public:
+  // Of a resolved configuration. Errors name the field.
+  static absl::StatusOr<LabelReader> Create(const RewardConfig& config);
+
+  // INVALID_ARGUMENT: no source is for prompts from `prompt_source`, or one that is cannot read the label, which would
+  // end the run with the first answer. What takes a sandbox to find out (tests that are no Python) is not found.
+  absl::Status Check(const std::string& label, const std::string& prompt_source) const;
+
+ private:
+  struct Source {
+    RewardSource options;
+    std::unique_ptr<RewardFunction> function;  // null: reads no label
+  };
+  std::vector<Source> sources_;
+};
 
 }  // namespace quartet

@@ -9,6 +9,7 @@
 #include "orchestrator/data/conversation.h"
 #include "orchestrator/data/dataset_options.h"
 #include "orchestrator/data/reward_sources.h"
+#include "scorer/labels.h"
 
 namespace quartet {
 namespace {
@@ -33,7 +34,7 @@ std::vector<RowKey> RowKeys(const PromptKeys& keys, const RunConfig& config) {
 
 // OUT_OF_RANGE: too long.
 absl::StatusOr<PromptRecord> ReadPrompt(const Record& record, const PromptKeys& keys, const DataConfig& data,
-                                        const Tokenizer& tokenizer) {
+                                        const LabelReader& labels, const Tokenizer& tokenizer) {
   PromptRecord prompt;
   QUARTET_ASSIGN_OR_RETURN(const Conversation conversation, ReadConversation(record, keys.input, data));
   if (conversation.messages.back()["role"] == kAssistant) {
@@ -54,6 +55,7 @@ absl::StatusOr<PromptRecord> ReadPrompt(const Record& record, const PromptKeys& 
     return absl::OutOfRangeError(absl::StrCat("the prompt has ", prompt.ids.size(),
                                               " tokens, more than data.prompt_max_len (", data.prompt_max_len(), ")"));
   }
+  QUARTET_RETURN_IF_ERROR(labels.Check(prompt.label, prompt.source));
   return prompt;
 }
 
@@ -64,7 +66,9 @@ absl::StatusOr<std::unique_ptr<Prompts>> Prompts::Open(const RunConfig& config, 
   const DataConfig& data = config.data();
   const PromptKeys keys = {data.input_key(), data.label_key(), data.label_extract()};
   std::unique_ptr<Prompts> prompts(new Prompts());
-  prompts->read_ = [keys, data, &tokenizer](const Record& record) { return ReadPrompt(record, keys, data, tokenizer); };
+  QUARTET_ASSIGN_OR_RETURN(LabelReader reader, LabelReader::Create(config.reward()));
+  prompts->read_ = [keys, data, labels = std::make_shared<const LabelReader>(std::move(reader)),
+                    &tokenizer](const Record& record) { return ReadPrompt(record, keys, data, *labels, tokenizer); };
   DatasetOptions options = DatasetOptionsOf(config);
   options.option = "data.prompt_data";
   options.paths.assign(data.prompt_data().begin(), data.prompt_data().end());
@@ -113,10 +117,11 @@ absl::StatusOr<HeldOutPrompts> ReadHeldOutPrompts(const EvalSet& set, const std:
   options.max_rows = set.max_samples();
   options.checked_rows = 0;  // all
   options.keys = RowKeys(keys, config);
+  QUARTET_ASSIGN_OR_RETURN(const LabelReader labels, LabelReader::Create(config.reward()));
   HeldOutPrompts held_out;
   PromptSources sources;
   const auto read = [&](const Record& record) -> absl::Status {
-    QUARTET_ASSIGN_OR_RETURN(PromptRecord prompt, ReadPrompt(record, keys, config.data(), tokenizer));
+    QUARTET_ASSIGN_OR_RETURN(PromptRecord prompt, ReadPrompt(record, keys, config.data(), labels, tokenizer));
     sources.Count(&prompt);
     held_out.prompts.push_back(std::move(prompt));
     return absl::OkStatus();

@@ -16,11 +16,11 @@
 namespace quartet {
 
 struct PromptRecord {
-  std::string text;    // as the model sees it: with template and chat template
-  std::string label;   // as the rules see it; empty where the file has none
+  std::string text;            // as the model sees it: with template and chat template
+  std::string label;           // as the rules see it; empty where the file has none
   std::string source;          // data.source_key's, else the file's name
   std::string metrics_source;  // the same; "other" where there are too many to have metrics of their own
-  std::string row;     // other fields of the row, a JSON object; "" where no reward reads them
+  std::string row;             // other fields of the row, a JSON object; "" where no reward reads them
   std::vector<int32_t> ids;
 };
 
@@ -41,7 +41,8 @@ class PromptSources {
 class Prompts {
  public:
   // Those of config.data(). Rows are checked as Dataset does; the tokenizer outlives this. A row without the label is
-  // not well-formed where a rule needs it or data.label_required says so. INVALID_ARGUMENT names option, file and row.
+  // not well-formed where a rule needs it or data.label_required says so, nor is one whose label a source of the reward
+  // cannot read. INVALID_ARGUMENT names option, file and row.
   static absl::StatusOr<std::unique_ptr<Prompts>> Open(const RunConfig& config, const Tokenizer& tokenizer,
                                                        const RowProgress& progress = nullptr);
 

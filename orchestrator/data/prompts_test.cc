@@ -5,9 +5,11 @@
 
 #include <algorithm>
 #include <memory>
+#include <set>
 #include <string>
 #include <vector>
 
+#include "orchestrator/data/reward_sources.h"
 #include "orchestrator/testing/byte_tokenizer.h"
 #include "orchestrator/testing/scratch_folder.h"
 
@@ -75,7 +77,7 @@ TEST_F(PromptsTest, AreTokenisedWithTheirLabels) {
 
 TEST_F(PromptsTest, GoThroughTheChatTemplateAsAUsersMessage) {
   data().set_apply_chat_template(true);
-  EXPECT_EQ((*Load("{\"question\": \"hi\", \"answer\": \"x\"}\n"))[0].text, "[user]hi[assistant]");
+  EXPECT_EQ((*Load("{\"question\": \"hi\", \"answer\": \"1\"}\n"))[0].text, "[user]hi[assistant]");
 }
 
 TEST_F(PromptsTest, BeginWithTheTokenOnceThatTheTokenizerPutsBeforeThem) {
@@ -240,7 +242,7 @@ TEST_F(PromptsTest, MayHaveToolsForTheTemplate) {
 TEST_F(PromptsTest, ThatAreTooLongAreLeftOutAndCounted) {
   data().set_prompt_max_len(20);
   data().set_filter_overlong_prompts(true);
-  Write("{\"question\": \"a\", \"answer\": \"\"}\n{\"question\": \"0123456789012345678901\", \"answer\": \"\"}\n");
+  Write("{\"question\": \"a\", \"answer\": \"1\"}\n{\"question\": \"0123456789012345678901\", \"answer\": \"1\"}\n");
   const auto prompts = Prompts::Open(config_, tokenizer_);
   ASSERT_TRUE(prompts.ok()) << prompts.status();
   EXPECT_EQ((*prompts)->size(), 1);
@@ -249,14 +251,14 @@ TEST_F(PromptsTest, ThatAreTooLongAreLeftOutAndCounted) {
 
 TEST_F(PromptsTest, ThatAreTooLongAreNamedByLineWhereTheyAreNotLeftOut) {
   data().set_prompt_max_len(20);
-  const std::string error =
-      Error("{\"question\": \"a\", \"answer\": \"\"}\n{\"question\": \"0123456789012345678901\", \"answer\": \"\"}\n");
+  const std::string error = Error(
+      "{\"question\": \"a\", \"answer\": \"1\"}\n{\"question\": \"0123456789012345678901\", \"answer\": \"1\"}\n");
   EXPECT_EQ(error, "data.prompt_data: " + data().prompt_data(0) +
                        " line 2: the prompt has 22 tokens, more than data.prompt_max_len (20)");
 }
 
 TEST_F(PromptsTest, WithoutATokenAreRefused) {
-  const std::string error = Error("{\"question\": \"\", \"answer\": \"\"}\n");
+  const std::string error = Error("{\"question\": \"\", \"answer\": \"1\"}\n");
   EXPECT_THAT(error, HasSubstr(data().prompt_data(0) + " line 1: the prompt has no token"));
 }
 
@@ -276,8 +278,8 @@ TEST_F(PromptsTest, AreFoundUnderTheKeyThatAnOptionNames) {
 }
 
 TEST_F(PromptsTest, KnowWhereTheyAreFrom) {
-  Write(R"({"question": "1", "answer": "", "data_source": "openai/gsm8k"})", "mixed.jsonl");
-  Write(R"({"question": "2", "answer": ""})", "other.jsonl");
+  Write(R"({"question": "1", "answer": "1", "data_source": "openai/gsm8k"})", "mixed.jsonl");
+  Write(R"({"question": "2", "answer": "1"})", "other.jsonl");
   std::vector<PromptRecord> prompts = Load().value();
   EXPECT_EQ(prompts[0].source, "openai/gsm8k");
   EXPECT_EQ(prompts[1].source, "other");
@@ -316,12 +318,76 @@ TEST_F(PromptsTest, HaveLabelsThatAreListsAndObjectsWhereASourceReadsThemAsJson)
 TEST_F(PromptsTest, OfMoreThanAHundredSourcesAreFromOthers) {
   std::string lines;
   for (int i = 0; i < 150; ++i) {
-    lines += "{\"question\": \"1\", \"answer\": \"\", \"data_source\": \"" + std::to_string(i) + "\"}\n";
+    lines += "{\"question\": \"1\", \"answer\": \"1\", \"data_source\": \"" + std::to_string(i) + "\"}\n";
   }
   const std::vector<PromptRecord> prompts = Load(lines).value();
   EXPECT_EQ(prompts[99].metrics_source, "99");
   EXPECT_EQ(prompts[100].metrics_source, "other");
   EXPECT_EQ(prompts[100].source, "100");
+}
+
+TEST_F(PromptsTest, WhoseLabelsARuleCannotReadAreNamedByLine) {
+  const std::string good = "{\"question\": \"1\", \"answer\": \"2\"}\n";
+  const std::string bad = "{\"question\": \"1\", \"answer\": \"two\"}\n";
+  const std::string error = Error(good + bad);
+  EXPECT_EQ(error,
+            "data.prompt_data: " + data().prompt_data(0) +
+                " line 2: label \"two\" is no number, which rule \"number\" needs: such as 72, -1,234.5, 3/4, or "
+                "text with \"#### 72\" or \\boxed{72}");
+  EvalSet set;
+  set.set_data(scratch_.Write("held_out.jsonl", good + bad));
+  set.set_input_key("question");
+  set.set_label_key("answer");
+  EXPECT_THAT(std::string(ReadHeldOutPrompts(set, "eval.data", config_, tokenizer_).status().message()),
+              HasSubstr("eval.data: " + set.data() + " line 2: label \"two\" is no number"));
+  data().set_skip_malformed(true);
+  EXPECT_EQ(Load(good + bad)->size(), 1);
+  EXPECT_THAT(ReadHeldOutPrompts(set, "eval.data", config_, tokenizer_)->description, HasSubstr("1 not well-formed"));
+  config_.mutable_reward()->mutable_source(0)->set_rule("exact_match");
+  EXPECT_EQ(Load(good + bad)->size(), 2);
+}
+
+TEST_F(PromptsTest, WhoseLabelsARuleCannotReadAreLeftOutBehindTheCheckedRowsToo) {
+  std::string lines;
+  for (int i = 0; i < 40; ++i) {
+    lines += "{\"question\": \"" + std::to_string(i) + "\", \"answer\": \"" + (i % 4 == 3 ? "none" : "1") + "\"}\n";
+  }
+  Write(lines);
+  data().set_checked_rows(2);
+  data().set_shuffle(true);
+  auto prompts = Prompts::Open(config_, tokenizer_);
+  ASSERT_TRUE(prompts.ok()) << prompts.status();
+  EXPECT_THAT(std::string((*prompts)->Take(0, 40).status().message()),
+              HasSubstr(": label \"none\" is no number, which rule \"number\" needs"));
+  data().set_skip_malformed(true);
+  prompts = Prompts::Open(config_, tokenizer_);
+  const auto taken = (*prompts)->Take(0, 40);
+  ASSERT_TRUE(taken.ok()) << taken.status();
+  ASSERT_EQ(taken->size(), 40);
+  for (const auto& prompt : *taken) EXPECT_EQ(prompt->label, "1");
+  EXPECT_GE((*prompts)->rows().left_out().malformed, 10);
+}
+
+TEST_F(PromptsTest, NeedTheLabelsThatSourcesForThemCompareWith) {
+  RewardSource* const number = config_.mutable_reward()->mutable_source(0);
+  number->add_only("math");
+  config_.mutable_reward()->add_source()->set_rule("finished");
+  config_.mutable_reward()->mutable_source(1)->add_only("chat");
+  const auto row = [](const std::string& source, const std::string& more = "") {
+    return R"({"question": "1", "data_source": ")" + source + "\"" + more + "}\n";
+  };
+  const auto prompts = Load(row("chat") + row("math", R"(, "answer": "1")"));
+  ASSERT_TRUE(prompts.ok()) << prompts.status();
+  EXPECT_EQ((*prompts)[0].label, "");
+  EXPECT_THAT(Error(row("chat") + row("math")), HasSubstr("line 2: label \"\" is no number"));
+  EXPECT_THAT(Error(row("poems")), HasSubstr("line 1: the prompt is from \"poems\""));
+  const auto error = [&](const std::set<std::string>& sources) {
+    return std::string(CheckOnly(config_.reward(), sources).message());
+  };
+  EXPECT_EQ(error({"math", "chat", "code"}), "");
+  EXPECT_EQ(error({"maths", "chat"}),
+            "reward.source[0].only is \"math\", and no prompt is from there (data.source_key); "
+            "prompts are from: chat, maths");
 }
 
 TEST_F(PromptsTest, OfParquetAreReadInTheFormsOfDataSets) {
@@ -340,7 +406,7 @@ TEST_F(PromptsTest, OfParquetAreReadInTheFormsOfDataSets) {
 TEST_F(PromptsTest, AreTheSameOnesFromAnyPositionByTheSeedAlone) {
   data().set_shuffle(true);
   std::string lines;
-  for (int i = 0; i < 10; ++i) lines += "{\"question\": \"" + std::to_string(i) + "\", \"answer\": \"\"}\n";
+  for (int i = 0; i < 10; ++i) lines += "{\"question\": \"" + std::to_string(i) + "\", \"answer\": \"1\"}\n";
   Write(lines);
   const auto texts = [&](int64_t begin, int64_t count) {
     std::vector<std::string> taken;
@@ -364,14 +430,14 @@ TEST_F(PromptsTest, AreTheSameOnesFromAnyPositionByTheSeedAlone) {
 TEST_F(PromptsTest, AreToldApartByTheirHash) {
   const auto hash = [&](const std::string& question, const std::string& more) {
     data().clear_prompt_data();
-    Write("{\"question\": \"" + question + "\", \"answer\": \"\"}\n" + more);
+    Write("{\"question\": \"" + question + "\", \"answer\": \"1\"}\n" + more);
     return (*Prompts::Open(config_, tokenizer_))->hash();
   };
   const uint64_t a = hash("a", "");
   EXPECT_EQ(hash("a", ""), a);
   EXPECT_NE(hash("b", ""), a);
   data().set_checked_rows(1);
-  const std::string one = R"({"question": "1", "answer": ""})", two = R"({"question": "2", "answer": ""})";
+  const std::string one = R"({"question": "1", "answer": "1"})", two = R"({"question": "2", "answer": "1"})";
   EXPECT_EQ(hash("a", one), hash("a", one));
   EXPECT_NE(hash("a", one), hash("a", two)) << "of rows that are not checked, too";
 }
