@@ -86,9 +86,12 @@ absl::StatusOr<bool> Dataset::TryUse(const File& file, int64_t row, const Use& u
   return false;
 }
 
-std::vector<std::pair<DataFile, uint64_t>> Dataset::files() const {
-  std::vector<std::pair<DataFile, uint64_t>> files;
-  for (const File& file : files_) files.emplace_back(file.rows->file(), file.rows->hash());
+std::vector<Dataset::FileState> Dataset::files() const {
+  std::vector<FileState> files;
+  for (const File& file : files_) {
+    files.push_back(
+        {.file = file.rows->file(), .hash = file.rows->hash(), .blocks = file.rows->blocks(), .in_use = file.size()});
+  }
   return files;
 }
 

@@ -68,8 +68,14 @@ class Dataset {
   // `checked`, a hash of the rows that were checked, with the files of those that were not.
   uint64_t hash(uint64_t checked) const;
 
-  // Each file with the hash of all its rows.
-  std::vector<std::pair<DataFile, uint64_t>> files() const;
+  // The files, as they are now.
+  struct FileState {
+    DataFile file;
+    uint64_t hash = 0;   // of all its rows
+    RowBlocks blocks;    // likewise
+    int64_t in_use = 0;  // rows of an epoch
+  };
+  std::vector<FileState> files() const;
 
   // Calls `use` for the rows at the positions [begin, begin + count) of the run, one each.
   absl::Status Take(int64_t begin, int64_t count, const Use& use);

@@ -114,15 +114,19 @@ absl::Status RowFile::IndexLines(int fd, int64_t max_rows) {
   uint64_t offset = 0;     // of the chunk in the file
   uint64_t row_begin = 0;  // of the line that is read
   bool blank = true;       // it is, as far as it is read
+  RowHash row;
   // Blank lines are rows only once another one follows.
   std::vector<uint64_t> blanks;
   const auto end_line = [&](uint64_t end) {
+    const uint64_t hash = row.Take();
     if (blank) {
       blanks.push_back(row_begin);
     } else {
       begins_.insert(begins_.end(), blanks.begin(), blanks.end());
+      for (size_t i = 0; i < blanks.size(); ++i) blocks_.Add(0);
       blanks.clear();
       begins_.push_back(row_begin);
+      blocks_.Add(hash);
     }
     row_begin = end;
     blank = true;
@@ -137,6 +141,7 @@ absl::Status RowFile::IndexLines(int fd, int64_t max_rows) {
       const size_t newline = text.find('\n', used);
       const size_t end = newline == std::string_view::npos ? text.size() : newline + 1;
       if (blank) blank = IsBlank(text.substr(used, end - used));
+      row.Add(text.substr(used, end - used));
       used = end;
       if (newline == std::string_view::npos) break;
       const size_t before = begins_.size();
@@ -203,6 +208,7 @@ absl::Status RowFile::WriteRows(int64_t max_rows) {
   const int64_t count = max_rows > 0 ? std::min(max_rows, parquet->rows()) : parquet->rows();
   QUARTET_RETURN_IF_ERROR(parquet->Read(names, count, [&](std::string_view row) {
     begins_.push_back(written + buffer.size());
+    blocks_.Add(HashBytes(row));
     buffer.append(row);
     buffer.push_back('\n');
     return buffer.size() < kChunkBytes ? absl::OkStatus() : flush();

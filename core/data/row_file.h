@@ -9,6 +9,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "core/data/record.h"
+#include "core/data/row_blocks.h"
 
 namespace quartet {
 
@@ -35,6 +36,8 @@ class RowFile {
   int64_t rows() const { return static_cast<int64_t>(begins_.size()) - 1; }
   // Of the bytes of all rows, as they lie in the file that is indexed.
   uint64_t hash() const { return hash_; }
+  // Of its rows, too, by which it can be told how much of it has changed.
+  const RowBlocks& blocks() const { return blocks_; }
   const DataFile& file() const { return file_; }
 
   // The keys of row number `index`, counted from 0. INVALID_ARGUMENT names option, file and line (of Parquet the row,
@@ -61,6 +64,7 @@ class RowFile {
   int fd_ = -1;
   std::vector<uint64_t> begins_;  // of each row; last, where the last row ends
   uint64_t hash_ = 0;
+  RowBlocks blocks_;
 };
 
 }  // namespace quartet

@@ -7,6 +7,7 @@
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <tuple>
 
 namespace quartet {
 namespace {
@@ -102,6 +103,33 @@ TEST_F(RowFileTest, HashesWhatItReads) {
   EXPECT_EQ((*Open(content))->hash(), hash);
   EXPECT_NE((*Open("{\"q\":\"1\"}\n{\"q\":\"3\"}\n"))->hash(), hash);
   EXPECT_EQ((*Open(content, 1))->hash(), (*Open("{\"q\":\"1\"}\nanything", 1))->hash());
+}
+
+TEST_F(RowFileTest, TellsByItsBlocksWhichRowsHaveChanged) {
+  const auto blocks = [&](int rows, int changed, const std::string& end = "\n") {
+    std::string content;
+    for (int i = 0; i < rows; ++i) {
+      // Lengths that put line ends at all places of a chunk.
+      content += "{\"q\":\"" + std::string(i * 7 % 2500, 'x') + (i == changed ? "mended, longer" : "") + "\"}" + end;
+    }
+    return (*Open(content))->blocks();
+  };
+  for (const auto& [rows, count, of_a_block] : {std::tuple(5, 5, 1), {1024, 1024, 1}, {1025, 513, 2}, {3000, 750, 4}}) {
+    const RowBlocks before = blocks(rows, -1);
+    EXPECT_EQ(before.rows(), rows);
+    EXPECT_EQ(before.hashes().size(), count) << rows;
+    EXPECT_EQ(RowBlocks::RowsOfABlock(rows), of_a_block) << rows;
+    EXPECT_EQ(blocks(rows, -1, "\r\n").hashes(), before.hashes());
+    for (const int changed : {0, rows / 2, rows - 1}) {
+      const RowBlocks after = blocks(rows, changed);
+      for (int i = 0; i < count; ++i) {
+        EXPECT_EQ(after.hashes()[i] == before.hashes()[i], i != changed / of_a_block)
+            << rows << " " << changed << " " << i;
+      }
+    }
+  }
+  EXPECT_NE((*Open("{\"q\":\"1\"}\n{\"q\":\"2\"}\n"))->blocks().hashes()[0],
+            (*Open("{\"q\":\"2\"}\n{\"q\":\"1\"}\n"))->blocks().hashes()[0]);
 }
 
 TEST_F(RowFileTest, NamesFileLineAndReason) {

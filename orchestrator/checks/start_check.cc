@@ -53,7 +53,7 @@ absl::Status CheckSameRun(const RunConfig& config, const CheckpointRecord& resum
     return IsAnother(folder, absl::StrCat("it was made with ", rows.batch_field, " ", resume.rollout_batch_size,
                                           ", not ", rows.batch_size));
   }
-  if (resume.prompts_hash != rows.hash) {
+  if (resume.prompts_hash != rows.hash && !resume.rows_are_mended) {
     return IsAnother(folder, absl::StrCat("it was made with other rows than those of ", rows.files));
   }
   return absl::OkStatus();

@@ -28,6 +28,10 @@ TEST(StartCheck, SaysWithoutServicesWhatARunCannotGoOnWith) {
   EXPECT_THAT(error(5), HasSubstr("run/checkpoints/step_5: it was made without a critic"));
   resume.critic = SavedTrainer{};
   EXPECT_EQ(error(5), "");
+  resume.prompts_hash = 8;
+  EXPECT_THAT(error(5), HasSubstr("it was made with other rows"));
+  resume.rows_are_mended = true;
+  EXPECT_EQ(error(5), "");
   EXPECT_EQ(error(4), "the run has made 5 steps already, more than the 4 of train.max_steps; raise it to go on");
   config.mutable_algorithm()->set_advantage_estimator("rloo");
   EXPECT_THAT(error(5), HasSubstr("it was made with a critic"));

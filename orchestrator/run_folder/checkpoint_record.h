@@ -29,6 +29,8 @@ struct CheckpointRecord {
   uint64_t seed = 0;
   int64_t rollout_batch_size = 0;
   uint64_t prompts_hash = 0;
+  // Set where the run goes on: rows of its data were mended since, and their hash may be another.
+  bool rows_are_mended = false;
   // Prompts that were taken for these steps. Not in records of the time when each step took rollout_batch_size.
   std::optional<int64_t> prompts_drawn;
 

@@ -79,7 +79,7 @@ absl::StatusOr<std::vector<std::string>> ChangesOfRun(const RunConfig& before, c
     if (was == is || IsOne(path, kPlaces)) continue;
     add(path, absl::StrCat(was, " -> ", is), path == kDate && (was == nothing || is == nothing));
   }
-  for (const ChangedInput& input : inputs) add(input.option, input.change);
+  for (const ChangedInput& input : inputs) add(input.option, input.change, input.is_mended);
   if (refused.empty() || now.train().allow_changed_run()) return changes;
   return absl::FailedPreconditionError(absl::StrCat(
       "the run in ", now.run_dir(),

@@ -11,8 +11,9 @@
 namespace quartet {
 
 // Fields of `now` that `before`, of the same run, has otherwise, one line each with both values, but for where the run
-// and its services are; then `inputs`, a line each. FAILED_PRECONDITION with such lines where models, data or their
-// order, the seed or the batch are among them, unless now.train().allow_changed_run(). Both are resolved.
+// and its services are; then `inputs`, a line each. FAILED_PRECONDITION with such lines where models, data (but for
+// rows that were mended) or their order, the seed or the batch are among them, unless now.train().allow_changed_run().
+// Both are resolved.
 absl::StatusOr<std::vector<std::string>> ChangesOfRun(const RunConfig& before, const RunConfig& now,
                                                       const std::vector<ChangedInput>& inputs);
 

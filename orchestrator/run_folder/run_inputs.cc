@@ -51,12 +51,56 @@ std::map<std::string, uint64_t> HashModel(const std::string& folder) {
   return hashes;
 }
 
+// Nothing where it is not what PrintRunInputs writes.
+std::optional<InputRows> ParseRows(const nlohmann::json& json) {
+  constexpr size_t kDigits = 16;
+  const auto is_count = [&](const char* key) { return json.contains(key) && json[key].is_number_unsigned(); };
+  if (!json.is_object() || !is_count("count") || !is_count("in_use") || !json.contains("blocks") ||
+      !json["blocks"].is_string()) {
+    return std::nullopt;
+  }
+  InputRows rows = {.count = json["count"], .in_use = json["in_use"], .blocks = {}};
+  const std::string& blocks = json["blocks"].get_ref<const std::string&>();
+  for (size_t i = 0; i < blocks.size(); i += kDigits) {
+    if (!absl::SimpleHexAtoi(blocks.substr(i, kDigits), &rows.blocks.emplace_back())) return std::nullopt;
+  }
+  return rows;
+}
+
+// Where rows of the file were mended and all else is as it was.
+std::optional<ChangedInput> Mended(const RunInput& before, const RunInput& now) {
+  constexpr size_t kOneIn = 64;
+  if (!before.rows.has_value() || !now.rows.has_value() || before.rows->count != now.rows->count ||
+      before.rows->in_use != now.rows->in_use || before.rows->blocks.size() != now.rows->blocks.size()) {
+    return std::nullopt;
+  }
+  const std::vector<uint64_t>&was = before.rows->blocks, &is = now.rows->blocks;
+  size_t others = 0, first = 0;
+  for (size_t i = is.size(); i-- > 0;) {
+    if (was[i] == is[i]) continue;
+    ++others;
+    first = i;
+  }
+  if (others == 0 || others > std::max<size_t>(1, is.size() / kOneIn)) return std::nullopt;
+  const int64_t of_a_block = RowBlocks::RowsOfABlock(now.rows->count);
+  const int64_t begin = static_cast<int64_t>(first) * of_a_block + 1, end = begin + of_a_block - 1;
+  return ChangedInput{.option = now.option,
+                      .path = now.path,
+                      .change = absl::StrCat(
+                          now.path, " has rows that were changed since the run began, the first ",
+                          of_a_block == 1 ? absl::StrCat("row ", begin)
+                                          : absl::StrCat("among rows ", begin, " to ", std::min(end, now.rows->count)),
+                          "; the others are the same"),
+                      .is_mended = true};
+}
+
 }  // namespace
 
 std::vector<RunInput> ModelInputs(const RunConfig& config) {
-  std::vector<RunInput> inputs = {{"actor.pretrain", config.actor().pretrain(), {}},
-                                  {"critic.pretrain", config.critic().pretrain(), {}},
-                                  {"reference.pretrain", config.reference().pretrain(), {}}};
+  std::vector<RunInput> inputs = {
+      {.option = "actor.pretrain", .path = config.actor().pretrain(), .hashes = {}},
+      {.option = "critic.pretrain", .path = config.critic().pretrain(), .hashes = {}},
+      {.option = "reference.pretrain", .path = config.reference().pretrain(), .hashes = {}}};
   for (int i = 0; i < config.reward().source_size(); ++i) {
     inputs.push_back({absl::StrCat("reward.source[", i, "].model"), config.reward().source(i).model(), {}});
   }
@@ -72,7 +116,13 @@ std::vector<RunInput> ModelInputs(const RunConfig& config) {
 
 std::vector<RunInput> RowInputs(const Dataset& rows) {
   std::vector<RunInput> inputs;
-  for (const auto& [file, hash] : rows.files()) inputs.push_back({file.option, file.path, {{"rows", hash}}});
+  for (const Dataset::FileState& state : rows.files()) {
+    inputs.push_back(
+        {.option = state.file.option,
+         .path = state.file.path,
+         .hashes = {{"rows", state.hash}},
+         .rows = InputRows{.count = state.blocks.rows(), .in_use = state.in_use, .blocks = state.blocks.hashes()}});
+  }
   return inputs;
 }
 
@@ -82,6 +132,10 @@ std::string PrintRunInputs(const std::vector<RunInput>& inputs) {
     nlohmann::ordered_json hashes = nlohmann::ordered_json::object();
     for (const auto& [part, hash] : input.hashes) hashes[part] = absl::StrFormat("%016x", hash);
     list.push_back({{"option", input.option}, {"path", input.path}, {"hashes", std::move(hashes)}});
+    if (!input.rows.has_value()) continue;
+    std::string blocks;
+    for (const uint64_t hash : input.rows->blocks) absl::StrAppendFormat(&blocks, "%016x", hash);
+    list.back()["rows"] = {{"count", input.rows->count}, {"in_use", input.rows->in_use}, {"blocks", blocks}};
   }
   const nlohmann::ordered_json json = {{"inputs", std::move(list)}};
   return WithOwnHash(json.dump(2, ' ', /*ensure_ascii=*/false, nlohmann::ordered_json::error_handler_t::replace) +
@@ -103,11 +157,15 @@ absl::StatusOr<std::vector<RunInput>> ParseRunInputs(std::string_view text, std:
         !one["hashes"].is_object()) {
       return other;
     }
-    RunInput input = {one["option"], one["path"], {}};
+    RunInput input = {.option = one["option"], .path = one["path"], .hashes = {}};
     for (const auto& [part, hash] : one["hashes"].items()) {
       if (!hash.is_string() || !absl::SimpleHexAtoi(hash.get_ref<const std::string&>(), &input.hashes[part])) {
         return other;
       }
+    }
+    if (const auto rows = one.find("rows"); rows != one.end()) {
+      input.rows = ParseRows(*rows);
+      if (!input.rows.has_value()) return other;
     }
     inputs.push_back(std::move(input));
   }
@@ -121,14 +179,18 @@ std::vector<ChangedInput> ChangedInputs(const std::vector<RunInput>& before, con
       return one.option == input.option && one.path == input.path;
     });
     if (old == before.end()) continue;
+    if (std::optional<ChangedInput> mended = Mended(*old, input)) {
+      changed.push_back(*std::move(mended));
+      continue;
+    }
     std::vector<std::string> others;
     for (const auto& [part, hash] : input.hashes) {
       const auto was = old->hashes.find(part);
       if (was != old->hashes.end() && was->second != hash) others.push_back("other " + part);
     }
     if (others.empty()) continue;
-    changed.push_back(
-        {input.option, absl::StrCat(input.path, " has ", absl::StrJoin(others, ", "), " than when the run began")});
+    changed.push_back({input.option, input.path,
+                       absl::StrCat(input.path, " has ", absl::StrJoin(others, ", "), " than when the run began")});
   }
   return changed;
 }

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -14,10 +15,18 @@
 
 namespace quartet {
 
+// Of a file of rows, by which a few that were mended are told from others.
+struct InputRows {
+  int64_t count = 0;
+  int64_t in_use = 0;            // in an epoch
+  std::vector<uint64_t> blocks;  // as RowBlocks hashes them
+};
+
 struct RunInput {
   std::string option;  // whose value names it: "actor.pretrain"
   std::string path;
   std::map<std::string, uint64_t> hashes;  // of "weights", "config.json", "rows", ...
+  std::optional<InputRows> rows = {};      // not of release 0.1.0
 };
 
 // The models that `config` names, as far as they can be read from here. Of weights names, types, shapes and some
@@ -33,8 +42,11 @@ std::string PrintRunInputs(const std::vector<RunInput>& inputs);
 absl::StatusOr<std::vector<RunInput>> ParseRunInputs(std::string_view text, std::string_view source);
 
 struct ChangedInput {
-  std::string option;
+  std::string option, path;
   std::string change;  // "/models/a has other weights than when the run began"
+  // It is a file of as many rows, as many of them in use, most of which are as they were: at most one of its blocks of
+  // rows is another, or one of 64. So it is after rows that end a run were mended.
+  bool is_mended = false;
 };
 // What has the same option and path in both, but is not the same.
 std::vector<ChangedInput> ChangedInputs(const std::vector<RunInput>& before, const std::vector<RunInput>& now);

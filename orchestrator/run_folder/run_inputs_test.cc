@@ -133,9 +133,44 @@ TEST_F(RunInputsTest, SayWhatHasChangedUnderTheSameName) {
   EXPECT_THAT(ChangesSince(before),
               ElementsAre(AllOf(HasSubstr("reward.source[0].model: /"), HasSubstr("reward has other config.json"))));
   scratch_.Write("reward/config.json", "{}");
-  WriteRows("{\"q\": \"1\", \"a\": \"2\"}\n{\"q\": \"2\", \"a\": \"4\"}\n");
+  WriteRows("{\"q\": \"2\", \"a\": \"3\"}\n{\"q\": \"1\", \"a\": \"2\"}\n");
   EXPECT_THAT(ChangesSince(before),
               ElementsAre(AllOf(HasSubstr("data.prompt_data: /"), HasSubstr("rows.jsonl has other rows"))));
+}
+
+TEST_F(RunInputsTest, LetARunGoOnWithRowsThatWereMended) {
+  const std::string good = "{\"q\": \"1\", \"a\": \"2\"}\n", bad = "{\"q\": \"1\", \"a\": \"two\"}\n";
+  std::string others;
+  for (int i = 0; i < 3; ++i) others += good;
+  WriteRows(good + bad + others);
+  const auto open = [&] { return OpenRun(config_, "", Inputs(), [] { return absl::OkStatus(); }); };
+  {
+    const auto start = open();
+    ASSERT_TRUE(start.ok() && start->folder->BeginAfter(0).ok());
+    CheckpointRecord record;
+    record.step = 1;
+    record.rollout_batch_size = 2;
+    const std::string folder = start->folder->checkpoints_path() + "/step_1";
+    record.policy = WriteTrainingState(folder + "/policy_state", 1);
+    ASSERT_TRUE(WriteCheckpointRecord(folder, record).ok());
+  }
+  config_.mutable_train()->set_load_checkpoint(true);
+  EXPECT_FALSE(open()->resume->rows_are_mended);
+  WriteRows(good + good + others);
+  // As often as the run is continued before its next checkpoint.
+  for (int time = 0; time < 2; ++time) {
+    const auto start = open();
+    ASSERT_TRUE(start.ok()) << start.status();
+    EXPECT_THAT(start->notes, ElementsAre(AllOf(HasSubstr("data.prompt_data: /"),
+                                                HasSubstr("rows.jsonl has rows that were changed since the run began, "
+                                                          "the first row 2; the others are the same"))));
+    EXPECT_TRUE(start->resume->rows_are_mended);
+    ASSERT_TRUE(start->folder->BeginAfter(1).ok());
+  }
+  WriteRows(bad + good + others);
+  EXPECT_THAT(std::string(open().status().message()), HasSubstr("rows.jsonl has other rows")) << "two of five";
+  WriteRows(good + bad + others + good);
+  EXPECT_THAT(std::string(open().status().message()), HasSubstr("rows.jsonl has other rows")) << "one more";
 }
 
 TEST_F(RunInputsTest, KeepARunFromGoingOnWithOthers) {

@@ -94,12 +94,20 @@ absl::Status NotKnown(const RunConfig& config, const std::string& what, const ab
       "written anew, train.allow_changed_run=true"));
 }
 
-absl::Status NoteChanges(const RunConfig& config, const std::vector<RunInput>& inputs, RunStart* start) {
+// Of files whose rows were mended, `inputs` gets what they were when the run began: it is that which later changes,
+// too, are held against. `mended`: whether there are any.
+absl::Status NoteChanges(const RunConfig& config, std::vector<RunInput>* inputs, RunStart* start, bool* mended) {
   const absl::StatusOr<RunConfig> before = ReadConfigOf(*start->folder);
   if (!before.ok()) return NotKnown(config, "what has changed since the run began", before.status(), start);
   std::vector<ChangedInput> changed;
   if (const absl::StatusOr<std::vector<RunInput>> read = ReadInputsOf(*start->folder, &start->notes); read.ok()) {
-    changed = ChangedInputs(*read, inputs);
+    changed = ChangedInputs(*read, *inputs);
+    for (const ChangedInput& change : changed) {
+      if (!change.is_mended) continue;
+      *mended = true;
+      const auto is_it = [&](const RunInput& one) { return one.option == change.option && one.path == change.path; };
+      *std::ranges::find_if(*inputs, is_it) = *std::ranges::find_if(*read, is_it);
+    }
   } else if (absl::IsNotFound(read.status())) {
     start->notes.push_back(
         absl::StrCat("whether its models and data are as when it began is not known: ", read.status().message()));
@@ -132,7 +140,7 @@ std::optional<RunConfig> ConfigBefore(const RunConfig& config) {
 }
 
 absl::StatusOr<RunStart> OpenRun(const RunConfig& config, const std::string& allowed_entry,
-                                 const std::vector<RunInput>& inputs, const std::function<absl::Status()>& proceed) {
+                                 std::vector<RunInput> inputs, const std::function<absl::Status()>& proceed) {
   RunStart start;
   if (!Continues(config)) {
     absl::StatusOr<std::unique_ptr<RunFolder>> folder = RunFolder::Create(config, allowed_entry);
@@ -151,7 +159,7 @@ absl::StatusOr<RunStart> OpenRun(const RunConfig& config, const std::string& all
   if (!search.found.has_value()) {
     start.notes.push_back(BeginsAnew(config.run_dir()));
   } else {
-    QUARTET_RETURN_IF_ERROR(NoteChanges(config, inputs, &start));
+    QUARTET_RETURN_IF_ERROR(NoteChanges(config, &inputs, &start, &search.found->rows_are_mended));
   }
   start.folder->UseInputsText(PrintRunInputs(inputs));
   start.resume = std::move(search.found);

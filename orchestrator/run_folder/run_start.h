@@ -37,6 +37,6 @@ struct RunStart {
 // With train.load_checkpoint, of a run_dir in which a run has begun, FindNewestCheckpoint (`proceed` as there) in
 // RunFolder::Open, and what ChangesOfRun says; else RunFolder::Create. `inputs` is what the run reads.
 absl::StatusOr<RunStart> OpenRun(const RunConfig& config, const std::string& allowed_entry,
-                                 const std::vector<RunInput>& inputs, const std::function<absl::Status()>& proceed);
+                                 std::vector<RunInput> inputs, const std::function<absl::Status()>& proceed);
 
 }  // namespace quartet
