@@ -24,11 +24,13 @@ TEST(Continuation, ListsWhatIsOtherwiseThanBefore) {
   EXPECT_THAT(ChangesOfRun(before, before, {}).value(), IsEmpty());
   EXPECT_THAT(ChangesOfRun(before,
                            With({"train.max_steps=60", "actor.learning_rate=2e-6", "run_dir=/runs/moved",
-                                 "train.load_checkpoint=true", "services.rollout.ranks=2", "data.checked_rows=7"}),
+                                 "train.load_checkpoint=true", "services.rollout.ranks=2", "data.checked_rows=7",
+                                 "data.skip_malformed=true"}),
                            {})
                   .value(),
               ElementsAre("actor.learning_rate: 1e-06 -> 2e-06", "data.checked_rows: 100000 -> 7",
-                          "train.max_steps: 0 -> 60", "train.num_episodes: 1 -> nothing"));
+                          "data.skip_malformed: false -> true", "train.max_steps: 0 -> 60",
+                          "train.num_episodes: 1 -> nothing"));
 }
 
 TEST(Continuation, RefusesAnotherModelOrOtherDataByName) {
