@@ -7,7 +7,6 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "core/base/logging.h"
 #include "core/base/random.h"
 #include "core/base/status_macros.h"
 #include "core/rl/rewards.h"
@@ -142,21 +141,27 @@ absl::StatusOr<std::vector<Experience>> BatchSampler::Draw(int64_t step, uint64_
   generate_seconds_ = score_seconds_ = 0;
   std::vector<Group> kept;
   int64_t draws = 0, groups_seen = 0, without_signal = 0, surplus = 0, failed = 0;
-  std::string why;
+  std::string why;  // of one that failed
   do {
     if (dynamic.max_num_gen_batches() > 0 && draws == dynamic.max_num_gen_batches()) {
-      return absl::FailedPreconditionError(
-          absl::StrCat("step ", step, ": of ", groups_seen, " groups of answers only ", kept.size(), " have a signal (",
-                       "algorithm.dynamic_sampling.filter \"", dynamic.filter(), "\"), and ", wanted,
-                       " are needed. The prompts are "
-                       "too easy or too hard for this policy: choose others, raise rollout.n_samples_per_prompt, or "
-                       "algorithm.dynamic_sampling.max_num_gen_batches (",
-                       dynamic.max_num_gen_batches(), ")"));
+      const std::string failures =
+          failed == 0 ? "The"
+                      : absl::StrCat(failed, " answers could not be scored (", why,
+                                     "): what is left of a group may lack a signal for that alone. Else the");
+      return absl::FailedPreconditionError(absl::StrCat(
+          "step ", step, ": of ", groups_seen, " groups of answers only ", kept.size(), " have a signal (",
+          "algorithm.dynamic_sampling.filter \"", dynamic.filter(), "\"), and ", wanted, " are needed. ", failures,
+          " prompts are "
+          "too easy or too hard for this policy: choose others, raise rollout.n_samples_per_prompt, or "
+          "algorithm.dynamic_sampling.max_num_gen_batches (",
+          dynamic.max_num_gen_batches(), ")"));
     }
     QUARTET_ASSIGN_OR_RETURN(std::vector<Group> groups, GenerateAndScore(step, draws++, policy_version));
+    int64_t scored_here = 0, failed_here = 0;
     for (Group& group : groups) {
       ++groups_seen;
-      failed += group.failed;
+      scored_here += static_cast<int64_t>(group.answers.size());
+      failed_here += group.failed;
       if (group.failed > 0) why = group.why;
       if (group.answers.empty()) continue;
       std::vector<double> scores;
@@ -169,11 +174,16 @@ absl::StatusOr<std::vector<Experience>> BatchSampler::Draw(int64_t step, uint64_
         kept.push_back(std::move(group));
       }
     }
+    failed += failed_here;
+    if (scored_here == 0) {
+      return absl::FailedPreconditionError(absl::StrCat("step ", step, ": no answer could be scored: ", why));
+    }
+    if (failed_here > 0) {
+      QUARTET_RETURN_IF_ERROR(
+          progress_.warn(absl::StrCat("step ", step, draws > 1 ? absl::StrCat(", draw ", draws) : "", ": ", failed_here,
+                                      " of ", failed_here + scored_here, " answers could not be scored: ", why)));
+    }
   } while (filter != GroupFilter::kNone && kept.size() < wanted);
-  if (failed > 0) QUARTET_LOG(kWarning) << "step " << step << ": " << failed << " answers could not be scored: " << why;
-  if (kept.empty()) {
-    return absl::FailedPreconditionError(absl::StrCat("step ", step, ": no answer could be scored: ", why));
-  }
 
   metrics->Set("time/generate", generate_seconds_);
   metrics->Set("time/score", score_seconds_);

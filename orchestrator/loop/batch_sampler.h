@@ -22,10 +22,12 @@ namespace quartet {
 // are first. One thread; what it is made with outlives it.
 class BatchSampler {
  public:
-  // Told what is under way ("generate", "generate, draw 2"), how many answers it is of, and then how many are there.
+  // Told what is under way ("generate", "generate, draw 2"), how many answers it is of, and then how many are there;
+  // and, at once, what of a draw a person has to know. Errors of `warn` end it.
   struct Progress {
     std::function<void(const std::string& phase, int64_t total)> begin;
     std::function<void(int64_t done)> done;
+    std::function<absl::Status(const std::string& warning)> warn;
   };
 
   // `drawn`: prompts that the steps before have taken.
@@ -34,8 +36,9 @@ class BatchSampler {
 
   // Metrics: time/generate and time/score, and what was dropped. At most rollout_batch_size groups, in the order in
   // which prompts were drawn, with rewards as far as they are known before advantages: length penalties are in them.
-  // Less where answers could not be scored (reward.on_error "drop"). FAILED_PRECONDITION where no answer is left, or
-  // dynamic_sampling.max_num_gen_batches do not suffice.
+  // Less where answers could not be scored (reward.on_error "drop"), of which progress.warn is told draw by draw.
+  // FAILED_PRECONDITION where no answer of a draw could be scored, or dynamic_sampling.max_num_gen_batches do not
+  // suffice.
   absl::StatusOr<std::vector<Experience>> Draw(int64_t step, uint64_t policy_version, Metrics* metrics);
 
   int64_t drawn() const { return drawn_; }

@@ -81,6 +81,7 @@ class PpoLoop {
   // What remains of a step whose policy is in use in the rollout: its evaluation, and the record of it.
   absl::Status EndStep(int64_t step, bool evaluate, Metrics* metrics);
   absl::Status LeaveEvaluation(int64_t step, Metrics* metrics);
+  absl::Status Warn(int64_t step, const std::string& warning);
   // Does what the run was asked for, where at least one step was made here.
   absl::Status TakeRequests();
   // Makes a checkpoint of the run as it is between two steps, unless the last one is that.
@@ -170,7 +171,8 @@ absl::Status PpoLoop::Prepare() {
       config_, run_.prompts, run_.tokenizer, run_.services,
       run_.resume.has_value() ? run_.resume->prompts_drawn.value_or(first_step_ * a_step) : 0,
       BatchSampler::Progress{.begin = [this](const std::string& phase, int64_t total) { BeginPhase(phase, total); },
-                             .done = [this](int64_t done) { run_.view.Progress(done); }});
+                             .done = [this](int64_t done) { run_.view.Progress(done); },
+                             .warn = [this](const std::string& warning) { return Warn(step_, warning); }});
   QUARTET_ASSIGN_OR_RETURN(const Hello hello, SayHello(run_.services, config_, run_.tokenizer.vocab_size(),
                                                        [this](const std::string& waiting, const std::string& detail) {
                                                          run_.view.PrintAndBegin(waiting);
@@ -297,11 +299,13 @@ absl::Status PpoLoop::EndStep(int64_t step, bool evaluate, Metrics* metrics) {
   // A step that a run before this one has made says nothing of how long they take here.
   if (step >= first_step_) time_left_.AddStep(absl::Seconds(metrics->Get("time/step").value_or(0)));
   run_.view.Print(StepTableLine(step, *metrics, time_left_.Text("  ", steps_ - step - 1)));
-  for (const std::string& warning : warnings_.Of(*metrics)) {
-    run_.view.Print("warning: " + warning);
-    QUARTET_RETURN_IF_ERROR(run_.folder.WriteEvent("warning", step, "orchestrator", warning));
-  }
+  for (const std::string& warning : warnings_.Of(*metrics)) QUARTET_RETURN_IF_ERROR(Warn(step, warning));
   return absl::OkStatus();
+}
+
+absl::Status PpoLoop::Warn(int64_t step, const std::string& warning) {
+  run_.view.Print("warning: " + warning);
+  return run_.folder.WriteEvent("warning", step, "orchestrator", warning);
 }
 
 // The run ends after `step`, with a checkpoint by which the evaluation is left to the run that goes on.

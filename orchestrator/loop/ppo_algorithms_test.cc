@@ -187,6 +187,49 @@ TEST_F(PpoAlgorithmsTest, LeaveOutAnswersThatCouldNotBeScored) {
   EXPECT_NEAR(line["reward/mean"].get<double>(), 4.0 / 7, 1e-6) << "it is not worth 0";
 }
 
+// A reply that says why there is no reward.
+void Fail(ScoreReply* reply) {
+  const uint64_t index = reply->index();
+  *reply = ScoreReply();
+  reply->set_index(index);
+  reply->set_error("remote: no answer after 5 tries");
+}
+
+TEST_F(PpoAlgorithmsTest, EndWithTheReasonWhereNoAnswerOfADrawCouldBeScored) {
+  // The judge dies after the first draw, whose groups are all right.
+  services_.spoil_score = [scored = 0](ScoreReply* reply) mutable {
+    if (++scored > 8) return Fail(reply);
+    reply->set_reward(1);
+    reply->set_score(1);
+  };
+  const absl::Status status = Run(Config(1, {"algorithm.advantage_estimator=grpo", "algorithm.kl.init_kl_coef=0",
+                                             "reward.on_error=drop", "algorithm.dynamic_sampling.filter=not_equal"}))
+                                  .status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(std::string(status.message()),
+              HasSubstr("step 0: no answer could be scored: remote: no answer after 5 tries"));
+  EXPECT_EQ(services_.generations().size(), 2);
+}
+
+TEST_F(PpoAlgorithmsTest, TellOfEachDrawHowManyAnswersCouldNotBeScoredAndWhy) {
+  services_.spoil_score = [](ScoreReply* reply) {
+    if (reply->index() < 5) return Fail(reply);
+    reply->set_reward(0);
+    reply->set_score(0);
+  };
+  const absl::Status status = Run(Config(1, {"algorithm.advantage_estimator=grpo", "algorithm.kl.init_kl_coef=0",
+                                             "reward.on_error=drop", "algorithm.dynamic_sampling.filter=not_equal",
+                                             "algorithm.dynamic_sampling.max_num_gen_batches=2"}))
+                                  .status();
+  EXPECT_THAT(std::string(status.message()),
+              AllOf(HasSubstr("of 8 groups of answers only 0 have a signal"),
+                    HasSubstr("10 answers could not be scored (remote: no answer after 5 tries)"),
+                    HasSubstr("may lack a signal for that alone. Else the prompts are too easy or too hard")));
+  const std::string why = "5 of 8 answers could not be scored: remote: no answer after 5 tries";
+  EXPECT_THAT(Shown(), AllOf(Contains("warning: step 0: " + why), Contains("warning: step 0, draw 2: " + why)));
+  EXPECT_THAT(scratch_.Read("run/events.jsonl"), HasSubstr("step 0, draw 2: 5 of 8"));
+}
+
 TEST_F(PpoAlgorithmsTest, LeavePromptsWhoseAnswersCouldNotBeScoredOutOfEvaluations) {
   services_.spoil_score = [](ScoreReply* reply) {
     if (reply->index() != 1) return;
