@@ -163,10 +163,10 @@ void AddLogProbMetrics(const LogProbDifference& difference, Metrics* metrics) {
 
 void AddExperienceMetrics(const std::vector<Experience>& batch, Metrics* metrics) {
   std::vector<double> rewards, shaped, lengths, returns, errors;
-  std::map<int64_t, bool> teaches;      // by group
+  std::map<int64_t, bool> teaches;                   // by group
   std::map<std::string, std::vector<double>> parts;  // of the answers that have them
   int64_t tokens = 0;
-  int64_t truncated = 0, clipped = 0;
+  int64_t truncated = 0, excluded = 0, clipped = 0;
   const double n = static_cast<double>(std::max<size_t>(batch.size(), 1));
   for (const Experience& e : batch) {
     rewards.push_back(e.reward);
@@ -176,6 +176,7 @@ void AddExperienceMetrics(const std::vector<Experience>& batch, Metrics* metrics
     lengths.push_back(static_cast<double>(e.action_tokens()));
     tokens += e.action_tokens();
     truncated += e.truncated;
+    excluded += e.excluded;
     for (const auto& [name, value] : e.reward_parts) parts[name].push_back(value);
     for (const auto& [name, value] : e.extra_logs) parts[name].push_back(value);
     // Without a critic there are returns, but no values.
@@ -195,6 +196,7 @@ void AddExperienceMetrics(const std::vector<Experience>& batch, Metrics* metrics
   if (const std::optional<double> kl = BatchKl(batch); kl.has_value()) metrics->Set("kl/mean", *kl);
   metrics->Set("response_length/mean", MomentsOf(lengths).mean);
   metrics->Set("response_length/truncated", static_cast<double>(truncated) / n);
+  metrics->Set("response_length/excluded", static_cast<double>(excluded) / n);
   // Share of the returns' variance that the values explain; 0 where the returns hardly vary (no answer was right): a
   // ratio to a variance that is all rounding and traces of KL says nothing. The bound is the one of whitening.
   const double variance = MomentsOf(returns).PopulationVariance();

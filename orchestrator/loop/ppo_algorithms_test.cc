@@ -268,6 +268,7 @@ TEST_F(PpoAlgorithmsTest, PunishAndLeaveOutAnswersThatAreTooLong) {
   ASSERT_TRUE(Run(Config(1, {"algorithm.overlong_filtering=true", "algorithm.overlong_buffer_len=4"})).ok());
   EXPECT_EQ(services_.policy_batches().at(0).size(), 4) << "the other four are out of the loss";
   const nlohmann::json line = Lines("run/metrics.jsonl").at(0);
+  EXPECT_EQ(line["response_length/excluded"], 0.5);
   EXPECT_EQ(line["reward/overlong_penalty"], -0.5);
   EXPECT_EQ(line["reward/mean"], 0.0);
 }

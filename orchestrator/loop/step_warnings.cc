@@ -32,7 +32,7 @@ std::vector<std::string> ConfigurationWarnings(const RunConfig& config) {
 std::string StepWarnings::WhyIdle(const Metrics& metrics) const {
   const AlgorithmConfig& algorithm = config_.algorithm();
   const auto is = [&](const char* name, double value) { return metrics.Get(name) == value; };
-  if (algorithm.overlong_filtering() && is("response_length/truncated", 1)) {
+  if (is("response_length/excluded", 1)) {
     return absl::StrCat("every answer was cut off at rollout.generate_max_len (", config_.rollout().generate_max_len(),
                         ") and is left out of the loss (algorithm.overlong_filtering)");
   }
@@ -67,6 +67,14 @@ std::vector<std::string> StepWarnings::Of(const Metrics& metrics) {
   if (idle_steps_ >= kIdleSteps && !said_idle_) {
     said_idle_ = true;
     warnings.push_back(absl::StrCat("nothing can be learned from the last ", kIdleSteps, " steps: ", why));
+  }
+  const double excluded = metrics.Get("response_length/excluded").value_or(0);
+  if (excluded >= kMostExcluded && !said_excluded_) {
+    said_excluded_ = true;
+    warnings.push_back(absl::StrFormat(
+        "%.0f %% of a step's answers were cut off at rollout.generate_max_len (%d) and are left out of the loss "
+        "(algorithm.overlong_filtering)",
+        100 * excluded, config_.rollout().generate_max_len()));
   }
   const double kl = metrics.Get("kl/mean").value_or(0);
   if (kl > kMostKl && !said_kl_) {

@@ -19,11 +19,13 @@ class StepWarnings {
   explicit StepWarnings(const RunConfig& config) : config_(config) {}
 
   // What the metrics of a further step show: that nothing could be learned from the last kIdleSteps steps, and why;
-  // that the policy has gone farther from its reference than is of any use; or that tries at scoring answers fail.
+  // that nearly all answers are left out of the loss; that the policy has gone farther from its reference than is of
+  // any use; or that tries at scoring answers fail.
   std::vector<std::string> Of(const Metrics& metrics);
 
   static constexpr int kIdleSteps = 5;
-  static constexpr double kMostKl = 10;  // a token
+  static constexpr double kMostKl = 10;          // a token
+  static constexpr double kMostExcluded = 0.75;  // of a step's answers
 
  private:
   // Of one step; "" where something could be learned.
@@ -31,7 +33,7 @@ class StepWarnings {
 
   const RunConfig& config_;
   int idle_steps_ = 0;
-  bool said_idle_ = false, said_kl_ = false, said_failed_ = false;
+  bool said_idle_ = false, said_excluded_ = false, said_kl_ = false, said_failed_ = false;
 };
 
 }  // namespace quartet

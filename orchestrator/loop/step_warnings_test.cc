@@ -74,13 +74,25 @@ TEST(Warnings, SayWhyNothingIsLearned) {
   EXPECT_THAT(said({}, with({{"reward/groups_without_signal", 1}, {"reward/clipped", 0}})),
               ElementsAre(HasSubstr("between prompts and not between the answers to one prompt")));
   EXPECT_THAT(said({}, with({{"response_length/truncated", 1}})), IsEmpty());
-  EXPECT_THAT(said({"algorithm.overlong_filtering=true"}, with({{"response_length/truncated", 1}})),
-              ElementsAre(HasSubstr("algorithm.overlong_filtering")));
   EXPECT_THAT(said({"reward.source.0.rule=math", "reward.source.0.weight=0"}, with({{"reward/std", 0}})),
               ElementsAre(HasSubstr("weight of every source of rewards is 0")));
   EXPECT_THAT(said({}, with({{"policy/grad_norm", 0}})), ElementsAre(HasSubstr("the policy's gradient was 0")));
   // Of such steps another warning tells.
   EXPECT_THAT(said({}, with({{"policy/grad_norm", 0}, {"policy/skipped", 1}})), IsEmpty());
+}
+
+TEST(Warnings, OfStepsWhoseAnswersAreNearlyAllLeftOutComeOnce) {
+  const RunConfig config = Config({"algorithm.overlong_filtering=true", "rollout.generate_max_len=512"});
+  StepWarnings warnings(config);
+  EXPECT_THAT(warnings.Of(MetricsOf({{"response_length/excluded", 0.5}})), IsEmpty());
+  const Metrics most = MetricsOf({{"response_length/excluded", 0.96875}});
+  EXPECT_THAT(warnings.Of(most), ElementsAre("97 % of a step's answers were cut off at rollout.generate_max_len (512) "
+                                             "and are left out of the loss (algorithm.overlong_filtering)"));
+  EXPECT_THAT(warnings.Of(most), IsEmpty());
+  const Metrics all = MetricsOf({{"response_length/excluded", 1}, {"reward/std", 1}});
+  for (int step = 1; step < StepWarnings::kIdleSteps; ++step) EXPECT_THAT(warnings.Of(all), IsEmpty());
+  EXPECT_THAT(warnings.Of(all), ElementsAre(HasSubstr("last 5 steps: every answer was cut off at "
+                                                      "rollout.generate_max_len (512)")));
 }
 
 TEST(Warnings, OfTriesAtScoringThatFailComeOnce) {
