@@ -56,18 +56,20 @@ absl::StatusOr<std::optional<bool>> IsRight(const RewardConfig& reward, const st
 }
 
 // The values of `prompts` (all of their answers stand one behind the other), each name behind `prefix`.
-void AddValues(const std::vector<std::vector<const EvaluatedAnswer*>>& prompts, const EvalSet& set, bool tells_right,
+void AddValues(const std::vector<std::vector<const EvaluatedAnswer*>>& prompts, const EvalSet& set,
                const std::string& prefix, Metrics* values) {
   const auto n_prompts = static_cast<double>(prompts.size());
   const int n = set.n_samples_per_prompt();
   const double n_answers = n_prompts * n;
   std::map<int, double> pass, majority;
   double reward = 0, tokens = 0, truncated = 0;
+  bool tells_right = true;  // of all of them
   for (const auto& answers : prompts) {
     std::vector<std::string> votes;
     std::vector<bool> right;
     for (const EvaluatedAnswer* answer : answers) {
       if (n > 1) votes.push_back(VoteOf(answer->response));
+      tells_right = tells_right && answer->right.has_value();
       right.push_back(answer->right.value_or(false));
       reward += answer->reward;
       tokens += static_cast<double>(answer->tokens);
@@ -149,13 +151,10 @@ absl::StatusOr<EvaluationResult> Evaluate(const RunConfig& config, const Evaluat
   }
   result.prompts = static_cast<int64_t>(all.size());
   if (config.reward().on_error() == "drop") result.values.Set("failed", static_cast<double>(failed));
-  const bool tells_right = std::all_of(result.answers.begin(), result.answers.end(), [](const EvaluatedAnswer& answer) {
-    return !answer.error.empty() || answer.right.has_value();
-  });
-  AddValues(all, set.options, tells_right, "", &result.values);
+  AddValues(all, set.options, "", &result.values);
   if (by_source.size() == 1) return result;
   for (const auto& [source, of_source] : by_source) {
-    AddValues(of_source, set.options, tells_right, absl::StrCat("source/", source, "/"), &result.values);
+    AddValues(of_source, set.options, absl::StrCat("source/", source, "/"), &result.values);
   }
   return result;
 }

@@ -246,6 +246,29 @@ TEST_F(PpoTest, WritesMetricsSamplesAndHeldOutProblems) {
   EXPECT_EQ(summary->checkpoint, "checkpoints/step_3/policy");
 }
 
+TEST_F(PpoTest, EvaluatesByTheSourcesOfRewardsThatArePromptsOwn) {
+  RunConfig config = services_.MakeConfig(scratch_.path(), 1);
+  config.mutable_reward()->mutable_source(0)->add_only("x");
+  config.mutable_reward()->mutable_source(0)->add_only("prompts");
+  RewardSource* source = config.mutable_reward()->add_source();
+  source->set_rule("finished");
+  source->add_only("y");
+  EvalSet* set = config.mutable_eval()->add_set();
+  set->set_name("mixed");
+  set->set_data(scratch_.Write("mixed.jsonl", R"({"prompt": "a", "label": "ok", "data_source": "x"}
+{"prompt": "b", "data_source": "y"}
+)"));
+  set->set_n_samples_per_prompt(2);
+  ASSERT_TRUE(ResolveRunConfig(&config, "").ok());
+  const absl::StatusOr<PpoSummary> summary = Run(config);
+  ASSERT_TRUE(summary.ok()) << summary.status();
+  const nlohmann::json metrics = Lines("run/metrics.jsonl").front();
+  EXPECT_EQ(metrics["eval/mixed/source/x/pass@1"], 0.5);
+  EXPECT_FALSE(metrics.contains("eval/mixed/source/y/pass@1")) << "nothing tells what is right";
+  EXPECT_FALSE(metrics.contains("eval/mixed/pass@1"));
+  EXPECT_EQ(metrics["eval/mixed/source/y/reward"], 0.5);
+}
+
 TEST_F(PpoTest, EvaluatesSeveralSetsWithSeveralAnswers) {
   RunConfig config = services_.MakeConfig(scratch_.path(), 1);
   config.mutable_eval()->add_data(config.data().prompt_data(0));
