@@ -6,6 +6,7 @@
 #include <map>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -171,15 +172,20 @@ class ScorerService final : public RankService, public Scorer::Service {
     for (int s = 0; s < config_.reward().source_size(); ++s) {
       if (config_.reward().source(s).model().empty()) continue;
       QUARTET_RETURN_IF_ERROR(scoring->status());
+      // Equal sequences are read once: in two micro-batches the last bits of their values would differ.
       std::vector<const TokenSequence*> read;
-      std::vector<size_t> places;
+      std::map<std::string_view, size_t> places;     // in `read`, by the bytes of their ids
+      std::vector<std::pair<size_t, size_t>> items;  // places among all, and in `read`
       for (size_t i = 0; i < sequences.size(); ++i) {
         if (!IsFor(config_.reward().source(s), batch.items[i].source())) continue;
-        read.push_back(sequences[i]);
-        places.push_back(i);
+        const auto& ids = sequences[i]->ids();
+        const std::string_view bytes(reinterpret_cast<const char*>(ids.data()), ids.size() * sizeof(ids[0]));
+        const auto [place, is_new] = places.emplace(bytes, read.size());
+        if (is_new) read.push_back(sequences[i]);
+        items.emplace_back(i, place->second);
       }
       QUARTET_ASSIGN_OR_RETURN(const std::vector<float> values, ApplyModel(s, read, deadline));
-      for (size_t i = 0; i < values.size(); ++i) scoring->AddModel(places[i], s, values[i]);
+      for (const auto& [item, place] : items) scoring->AddModel(item, s, values[place]);
     }
     scoring->EndItems();
     while (!scoring->WaitForLast(absl::Milliseconds(100))) {

@@ -367,6 +367,33 @@ TEST(ScorerService, AsksAModelForThePromptsAloneThatItIsFor) {
   }
 }
 
+TEST(ScorerService, GivesEqualSequencesAModelsVeryValue) {
+  RunConfig config = RulesOnly();
+  config.mutable_reward()->clear_source();
+  RewardSource* source = config.mutable_reward()->add_source();
+  source->set_model("core/model/testdata/llama_critic");
+  source->set_dtype("bf16");
+  FillReward(&config);
+  config.mutable_actor()->set_max_len(64);
+  config.mutable_reward()->set_max_tokens_per_micro_batch(64);
+  // Eight sequences, each four times, among others of all lengths.
+  std::vector<ScoreItem> items;
+  for (int i = 0; i < 64; ++i) {
+    ScoreItem& item = items.emplace_back();
+    item.mutable_tokens()->set_index(i);
+    const int kind = i % 2 == 0 ? i / 2 % 8 : 100 + i;
+    for (int t = 0; t < 3 + kind * 5 % 29; ++t) {
+      item.mutable_tokens()->add_ids((kind * 31 + t * 7) % 100);
+      item.mutable_tokens()->add_action_mask(t > 0);
+    }
+  }
+  const auto ranks = Serve(config);
+  ASSERT_NE(ranks, nullptr);
+  const auto replies = Score(*ranks, items);
+  ASSERT_TRUE(replies.ok()) << replies.status();
+  for (int i = 16; i < 64; i += 2) EXPECT_EQ((*replies)[i].reward(), (*replies)[i % 16].reward()) << i;
+}
+
 TEST(ScorerService, RefusesModelsWithVocabulariesOfOtherSizesThanTheActors) {
   RunConfig config = TestConfig(kLlama, 3);
   const std::string actor = NewTestFolder("actor");

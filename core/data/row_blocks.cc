@@ -41,7 +41,8 @@ void RowBlocks::Add(uint64_t row_hash) {
   }
   if (block == hashes_.size()) hashes_.push_back(0);
   // Rows that have changed places are others, too.
-  hashes_[block] += HashBytes({reinterpret_cast<const char*>(&row_hash), sizeof(row_hash)}, static_cast<uint64_t>(rows_));
+  hashes_[block] +=
+      HashBytes({reinterpret_cast<const char*>(&row_hash), sizeof(row_hash)}, static_cast<uint64_t>(rows_));
   ++rows_;
 }
 

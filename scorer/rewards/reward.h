@@ -34,9 +34,10 @@ struct Reward {
 
 // A source of rewards. Thread safe.
 //
-// Errors, each of one answer: INVALID_ARGUMENT: the label or the answer's text cannot be what the source was configured
-// for, whatever is tried; FAILED_PRECONDITION, UNIMPLEMENTED: trying again is of no use either; DATA_LOSS: nor can what
-// it has said of other answers be trusted; CANCELLED: as asked. Others may pass.
+// Errors, each of one answer: INVALID_ARGUMENT: the label cannot be what the source was configured for, which is found
+// whatever the answer (LabelReader gives it an empty one), or the answer's text cannot, whatever is tried;
+// FAILED_PRECONDITION, UNIMPLEMENTED: trying again is of no use either; DATA_LOSS: nor can what it has said of other
+// answers be trusted; CANCELLED: as asked. Others may pass.
 class RewardFunction {
  public:
   virtual ~RewardFunction() = default;
