@@ -258,8 +258,10 @@ TEST_F(PpoTest, EvaluatesByTheSourcesOfRewardsThatArePromptsOwn) {
   set->set_data(scratch_.Write("mixed.jsonl", R"({"prompt": "a", "label": "ok", "data_source": "x"}
 {"prompt": "b", "data_source": "y"}
 )"));
+  set->set_temperature(0.5);
   set->set_n_samples_per_prompt(2);
-  ASSERT_TRUE(ResolveRunConfig(&config, "").ok());
+  const absl::Status resolved = ResolveRunConfig(&config, "");
+  ASSERT_TRUE(resolved.ok()) << resolved;
   const absl::StatusOr<PpoSummary> summary = Run(config);
   ASSERT_TRUE(summary.ok()) << summary.status();
   const nlohmann::json metrics = Lines("run/metrics.jsonl").front();
