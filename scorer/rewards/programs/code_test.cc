@@ -391,6 +391,19 @@ TEST(CodeRewards, RefuseAssertsThatAreNoPython) {
   EXPECT_THAT(std::string(status.message()), AllOf(HasSubstr("assert f(1 == 1"), HasSubstr("never closed")));
 }
 
+TEST(CodeRewards, RefuseAssertsThatCallNothingOfTheProgram) {
+  for (const char* label :
+       {R"j({"test": "def check(candidate):\n  assert candidate(1) == 1"})j", R"j(["assert 1 == 1"])j", R"j([""])j",
+        R"j(["import unittest\nclass Test(unittest.TestCase):\n  def test(self): self.assertEqual(f(1), 1)"])j"}) {
+    const absl::Status status = Score("def f(x): return 2", label).status();
+    EXPECT_TRUE(absl::IsInvalidArgument(status)) << label << ": " << status;
+    EXPECT_THAT(std::string(status.message()), HasSubstr("calls nothing of the program's"));
+  }
+  EXPECT_EQ(Value("x = 3", R"j(["assert x == 3"])j"), 1);
+  EXPECT_EQ(Value("x = 2", R"j(["assert x == 3"])j"), 0);
+  EXPECT_EQ(Value("def g(): pass", R"j(["try:\n  f(1)\nexcept NameError:\n  pass"])j"), 1);
+}
+
 TEST(CodeRewards, AreNotEarnedByEndingBeforeTheTests) {
   const char* asserts = R"j(["assert f(4) == 16"])j";
   EXPECT_EQ(Value("import sys\nsys.exit(0)", asserts), 0);

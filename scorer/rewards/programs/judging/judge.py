@@ -59,11 +59,18 @@ asked = sorted(name for name in free - modules.keys() if not hasattr(builtins, n
 if not asked and len(free) == 1:
     asked = list(free)  # MBPP's `assert sum(10, 15) == 6`: the only name of a test is what it tests
 scope = {name: importlib.import_module(module) for name, module in modules.items()}
+theirs = {}
 try:
-    theirs = link.ask("names", asked)
-    scope |= {name: theirs[name] for name in asked if name in theirs}
-    scope |= {"__name__": "judge", "__builtins__": __builtins__}
+    reply = link.ask("names", asked)
+    theirs = {name: reply[name] for name in asked if name in reply}
+    scope |= theirs | {"__name__": "judge", "__builtins__": __builtins__}
     exec(compile(tree, "tests", "exec"), scope)
 except BaseException:
     link.ended = True
-link.say("failed" if link.ended else "passed")
+if link.ended:
+    link.say("failed")
+elif link.asks == 1 and len(theirs) == len(asked) and all(isinstance(x, Remote) for x in theirs.values()):
+    # Whatever the program: it has had no part in it.
+    link.say("wrong: it calls nothing of the program's, such as functions of a test that nobody calls")
+else:
+    link.say("passed")

@@ -113,6 +113,7 @@ class Link:
         self.values = {}  # of those that have one, by number: the same in each comparison until it may have changed
         self.errors = {}  # classes of exceptions that only the other end has
         self.ended = False
+        self.asks = 0
         self.told = False  # an operator has told the other end data
 
     def end(self):
@@ -134,6 +135,7 @@ class Link:
 
     def ask(self, operation, *operands):
         """Has the other end do it. What that asks for meanwhile is done here."""
+        self.asks += 1
         between_handles = all(isinstance(x, Remote) for x in operands[1:] if operation == "operate")
         self.told = self.told or not between_handles
         if operation not in ("value", "bool", "len"):
