@@ -32,53 +32,60 @@ class Remote:
     """An object of the other end; `has_value` where its class derives from one of plain values."""
 
     def __init__(self, link, number, has_value):
-        object.__setattr__(self, "_link", link)
-        object.__setattr__(self, "_number", number)
-        object.__setattr__(self, "_has_value", has_value)
+        object.__setattr__(self, "_remote_link", link)
+        object.__setattr__(self, "_remote_number", number)
+        object.__setattr__(self, "_remote_has_value", has_value)
 
     def __call__(self, *args, **kwargs):
-        return self._link.ask("call", self, kwargs, *args)
+        return self._remote_link.ask("call", self, kwargs, *args)
 
     def __getattr__(self, name):
         if name.startswith("__"):
             raise AttributeError(name)
-        return self._link.ask("getattr", self, name)
+        return self._remote_link.ask("getattr", self, name)
 
     def __setattr__(self, name, value):
-        self._link.ask("setattr", self, name, value)
+        self._remote_link.ask("setattr", self, name, value)
 
     def __delattr__(self, name):
-        self._link.ask("delattr", self, name)
+        self._remote_link.ask("delattr", self, name)
 
     def __getitem__(self, key):
-        return self._link.ask("getitem", self, key)
+        return self._remote_link.ask("getitem", self, key)
 
     def __setitem__(self, key, value):
-        self._link.ask("setitem", self, key, value)
+        self._remote_link.ask("setitem", self, key, value)
 
     def __delitem__(self, key):
-        self._link.ask("delitem", self, key)
+        self._remote_link.ask("delitem", self, key)
+
+    def __enter__(self):
+        return self._remote_link.ask("call", self._remote_link.ask("getattr", self, "__enter__"), {})
+
+    def __exit__(self, kind, error, trace):
+        # That it has dealt with the error does not count: that would end a failed assert.
+        self._remote_link.ask("call", self._remote_link.ask("getattr", self, "__exit__"), {}, kind, None, None)
 
     def __instancecheck__(self, value):
-        return isinstance(value, Remote) and self._link.ask("isinstance", value, self)
+        return isinstance(value, Remote) and self._remote_link.ask("isinstance", value, self)
 
     def __subclasscheck__(self, value):
-        return isinstance(value, Remote) and self._link.ask("issubclass", value, self)
+        return isinstance(value, Remote) and self._remote_link.ask("issubclass", value, self)
 
     def __hash__(self):
-        return hash(self._link.value(self) if self._has_value else self._number)
+        return hash(self._remote_link.value(self) if self._remote_has_value else self._remote_number)
 
 
 def unary(name):
-    setattr(Remote, "__" + name + "__", lambda self: self._link.ask(name, self))
+    setattr(Remote, "__" + name + "__", lambda self: self._remote_link.ask(name, self))
 
 
 def binary(name):
     def forward(self, other):
-        return self._link.ask("operate", "__" + name + "__", self, other)
+        return self._remote_link.ask("operate", "__" + name + "__", self, other)
 
     def reflected(self, other):
-        return self._link.ask("operate", "__" + name + "__", other, self)
+        return self._remote_link.ask("operate", "__" + name + "__", other, self)
 
     setattr(Remote, "__" + name + "__", forward)
     setattr(Remote, "__r" + name + "__", reflected)
@@ -90,8 +97,10 @@ def ordering(name):
         if self is other and name in ("eq", "ne"):
             return name == "eq"
         if isinstance(other, Remote):
-            return self._link.ask("operate", "__" + name + "__", self, other)
-        return getattr(operator, name)(self._link.value(self), other) if self._has_value else NotImplemented
+            return self._remote_link.ask("operate", "__" + name + "__", self, other)
+        if not self._remote_has_value:
+            return NotImplemented
+        return getattr(operator, name)(self._remote_link.value(self), other)
 
     setattr(Remote, "__" + name + "__", compare)
 
@@ -152,7 +161,7 @@ class Link:
         if self.told:
             is_truth = type(value) is bool and operation in ("operate", "isinstance", "issubclass") and between_handles
             is_nothing = value is None and operation in ("call", "setattr", "setitem", "delattr", "delitem")
-            is_error = raised and operation in ("call", "operate")  # of a look-up, such as an iteration's end, it is data
+            is_error = raised and operation in ("call", "operate")  # a look-up's, such as an iteration's end, is data
             if not (is_truth or is_error or is_nothing and not raised or isinstance(value, Remote)):
                 self.end()
         if changes and (self.told or operation != "call"):
@@ -167,12 +176,12 @@ class Link:
 
     def value(self, handle):
         """Of an object whose class derives from one of plain values: what it is as one of those."""
-        if handle._number not in self.values:
+        if handle._remote_number not in self.values:
             value = self.ask("value", handle)
             if isinstance(value, Remote):
                 self.end()
-            self.values[handle._number] = value
-        return self.values[handle._number]
+            self.values[handle._remote_number] = value
+        return self.values[handle._remote_number]
 
     def serve(self, message):
         """Does what the other end asks, and answers."""
@@ -252,7 +261,7 @@ class Link:
         if isinstance(x, type) and getattr(builtins, x.__name__, None) is x:
             return {"type": x.__name__}
         if isinstance(x, Remote):
-            return {"yours": x._number}
+            return {"yours": x._remote_number}
         if type(x).__module__ == "numpy" and hasattr(x, "tolist") and hasattr(x, "dtype"):
             value = x.tolist()
             return {"array": [x.dtype.str, self.encode(value)]} if isinstance(value, list) else self.encode(value)

@@ -3,7 +3,7 @@ import builtins
 import importlib
 import symtable
 
-# As LiveCodeBench and verl give them to programs: these modules, else what `from module import *` gives, the last one's.
+# As LiveCodeBench and verl give programs them: these modules, else what `from module import *` gives, the last one's.
 # Those that take long to import stand first: they are looked at last.
 GIVEN = ("statistics", "random", "json", "datetime", "string", "re", "copy", "collections", "heapq", "bisect", "math",
          "itertools", "functools", "operator", "io", "sys", "typing")
