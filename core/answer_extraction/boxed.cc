@@ -20,7 +20,17 @@ size_t ClosingBrace(std::string_view text) {
   return std::string_view::npos;
 }
 
-constexpr std::string_view kBoxes[] = {"\\boxed{", "\\fbox{"};
+constexpr std::string_view kBoxes[] = {"\\boxed", "\\fbox"};
+
+// Where the brace of the box is that begins at `at`, before which white space may stand; npos: there begins none.
+size_t OpeningBrace(std::string_view text, size_t at) {
+  for (const std::string_view box : kBoxes) {
+    if (text.substr(at, box.size()) != box) continue;
+    const size_t brace = text.find_first_not_of(" \t\n", at + box.size());
+    return brace != std::string_view::npos && text[brace] == '{' ? brace : std::string_view::npos;
+  }
+  return std::string_view::npos;
+}
 
 }  // namespace
 
@@ -41,10 +51,7 @@ std::vector<std::string_view> BoxedContents(std::string_view text) {
     }
   }
   for (size_t at = 0; at < text.size();) {
-    size_t brace = std::string_view::npos;
-    for (const std::string_view box : kBoxes) {
-      if (text.substr(at, box.size()) == box) brace = at + box.size() - 1;
-    }
+    const size_t brace = text[at] == '\\' ? OpeningBrace(text, at) : std::string_view::npos;
     if (brace == std::string_view::npos || closing[brace] == std::string_view::npos) {
       ++at;
       continue;
@@ -56,12 +63,16 @@ std::vector<std::string_view> BoxedContents(std::string_view text) {
 }
 
 std::optional<std::string_view> LastBoxed(std::string_view text) {
-  const size_t at = text.rfind(kBoxes[0]);
-  if (at == std::string_view::npos) return std::nullopt;
-  const std::string_view content = text.substr(at + kBoxes[0].size());
-  const size_t end = ClosingBrace(content);
-  if (end == std::string_view::npos) return std::nullopt;
-  return content.substr(0, end);
+  for (size_t at = text.rfind('\\'); at != std::string_view::npos;
+       at = at == 0 ? std::string_view::npos : text.rfind('\\', at - 1)) {
+    const size_t brace = OpeningBrace(text, at);
+    if (brace == std::string_view::npos) continue;
+    const std::string_view content = text.substr(brace + 1);
+    const size_t end = ClosingBrace(content);
+    if (end == std::string_view::npos) return std::nullopt;
+    return content.substr(0, end);
+  }
+  return std::nullopt;
 }
 
 }  // namespace quartet
