@@ -104,26 +104,29 @@ absl::StatusOr<float> JsonField(const Answer& answer, const RewardSource& source
                                                                                                             : 0.0f;
 }
 
-// The answer's doing, not the label's.
-absl::Status TooCostly(const absl::Status& status) { return absl::ResourceExhaustedError(status.message()); }
+// Of what a pattern found: with how many of the answers it took too much time or memory on, which is their own doing.
+template <typename Place>
+Reward RewardOfSearch(const absl::StatusOr<Place>& found, bool right) {
+  Reward reward;
+  reward.value = right ? 1 : 0;
+  reward.extra_logs["over_budget"] = found.ok() ? 0 : 1;
+  return reward;
+}
 
-absl::StatusOr<float> Found(const Answer& answer, const Regex& pattern) {
+absl::StatusOr<Reward> Found(const Answer& answer, const Regex& pattern) {
   if (StripSpace(answer.label).empty()) return BadLabel(answer, "regex", "text");
   RegexBudget budget(answer.response.size());
   const auto found = pattern.FindLast(answer.response, &budget);
-  if (!found.ok()) return TooCostly(found.status());
-  if (!found->has_value()) return 0.0f;
-  const std::string_view text(answer.response);
-  return StripSpace(text.substr((*found)->first, (*found)->second - (*found)->first)) == StripSpace(answer.label)
-             ? 1.0f
-             : 0.0f;
+  const bool any = found.ok() && found->has_value();
+  const std::string_view text =
+      any ? std::string_view(answer.response).substr((*found)->first, (*found)->second - (*found)->first) : "";
+  return RewardOfSearch(found, any && StripSpace(text) == StripSpace(answer.label));
 }
 
-absl::StatusOr<float> Formatted(const Answer& answer, const Regex& whole) {
+absl::StatusOr<Reward> Formatted(const Answer& answer, const Regex& whole) {
   RegexBudget budget(answer.response.size());
   const auto found = whole.FindAll(answer.response, &budget);
-  if (!found.ok()) return TooCostly(found.status());
-  return found->empty() ? 0.0f : 1.0f;
+  return RewardOfSearch(found, found.ok() && !found->empty());
 }
 
 absl::StatusOr<float> ExactlyLabel(const Answer& answer) {
@@ -158,7 +161,7 @@ absl::StatusOr<Rule> OfReward(const RewardSource&) {
 absl::StatusOr<Rule> NewRegex(const RewardSource& source) {
   QUARTET_ASSIGN_OR_RETURN(Regex pattern, Regex::Compile(source.pattern()));
   const auto shared = std::make_shared<const Regex>(std::move(pattern));
-  return Plain([shared](const Answer& answer) { return Found(answer, *shared); });
+  return [shared](const Answer& answer) { return Found(answer, *shared); };
 }
 
 absl::StatusOr<Rule> NewFormat(const RewardSource& source) {
@@ -166,7 +169,7 @@ absl::StatusOr<Rule> NewFormat(const RewardSource& source) {
   QUARTET_RETURN_IF_ERROR(Regex::Compile(source.pattern()).status());
   QUARTET_ASSIGN_OR_RETURN(Regex whole, Regex::Compile(absl::StrCat("\\A(?:", source.pattern(), ")\\z")));
   const auto shared = std::make_shared<const Regex>(std::move(whole));
-  return Plain([shared](const Answer& answer) { return Formatted(answer, *shared); });
+  return [shared](const Answer& answer) { return Formatted(answer, *shared); };
 }
 
 constexpr struct {

@@ -10,8 +10,8 @@
 namespace quartet {
 
 // Of a source with its defaults filled in. INVALID_ARGUMENT names a rule that there is not, or a pattern that is none.
-// Its Score gives INVALID_ARGUMENT, naming the label, for one that the rule cannot read, and RESOURCE_EXHAUSTED for an
-// answer on which the pattern takes too much time or memory.
+// Its Score gives INVALID_ARGUMENT, naming the label, for one that the rule cannot read. An answer on which the pattern
+// takes too much time or memory is worth 0; the extra log "over_budget" is 1 then.
 absl::StatusOr<std::unique_ptr<RewardFunction>> NewRule(const RewardSource& source);
 
 }  // namespace quartet

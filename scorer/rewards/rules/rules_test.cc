@@ -3,6 +3,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <string>
+
 #include "proto/field_rule.pb.h"
 
 namespace quartet {
@@ -30,8 +32,8 @@ absl::StatusOr<std::unique_ptr<RewardFunction>> New(const RuleOptions& options) 
   return NewRule(source);
 }
 
-absl::StatusOr<float> Score(const RuleOptions& options, const std::string& response, const std::string& label,
-                            bool truncated = false, int64_t tokens = 0) {
+absl::StatusOr<Reward> Whole(const RuleOptions& options, const std::string& response, const std::string& label,
+                             bool truncated = false, int64_t tokens = 0) {
   const auto rule = New(options);
   if (!rule.ok()) return rule.status();
   Answer answer;
@@ -40,7 +42,12 @@ absl::StatusOr<float> Score(const RuleOptions& options, const std::string& respo
   answer.truncated = truncated;
   answer.tokens = tokens;
   const Answer* const one[] = {&answer};
-  const auto reward = (*rule)->Score(one, {}).at(0);
+  return (*rule)->Score(one, {}).at(0);
+}
+
+absl::StatusOr<float> Score(const RuleOptions& options, const std::string& response, const std::string& label,
+                            bool truncated = false, int64_t tokens = 0) {
+  const auto reward = Whole(options, response, label, truncated, tokens);
   if (!reward.ok()) return reward.status();
   return reward->value;
 }
@@ -87,8 +94,30 @@ TEST(Rules, ReadWhatAPatternFindsLast) {
   EXPECT_EQ(Value(group, "answer: yes\nAnswer: no", "yes"), 0);
   EXPECT_EQ(Value(group, "yes", "yes"), 0);
   EXPECT_EQ(Value({.rule = "regex", .pattern = "[0-9]+"}, "1 and 22", "22"), 1);
-  const RuleOptions costly = {.rule = "regex", .pattern = "(a+)+$"};
-  EXPECT_TRUE(absl::IsResourceExhausted(Score(costly, std::string(40, 'a') + "b", "a").status()));
+}
+
+TEST(Rules, GiveNothingForAnAnswerOnWhichAPatternTakesTooMuch) {
+  std::string tags;
+  while (tags.size() < 25'000) tags += "</think><answer></answer>";
+  const std::string documented = "<think>[\\s\\S]*</think>\\s*<answer>[\\s\\S]*</answer>\\s*";
+  const struct {
+    RuleOptions rule;
+    std::string response;
+    float over_budget;
+  } cases[] = {
+      {{.rule = "regex", .pattern = "(a+)+$"}, std::string(40, 'a') + "b", 1},
+      {{.rule = "regex", .pattern = "(a+)+$"}, "aab", 0},
+      {{.rule = "format", .pattern = "(a+)+"}, std::string(40, 'a') + "b", 1},
+      {{.rule = "format", .pattern = documented}, "<think>" + tags + "x", 1},
+      {{.rule = "format", .pattern = documented}, "<think></think><answer></answer>x", 0},
+  };
+  for (const auto& c : cases) {
+    const absl::StatusOr<Reward> reward = Whole(c.rule, c.response, "a");
+    ASSERT_TRUE(reward.ok()) << c.rule.pattern << ": " << reward.status();
+    EXPECT_EQ(reward->value, 0) << c.rule.pattern;
+    EXPECT_EQ(reward->extra_logs.at("over_budget"), c.over_budget) << c.rule.pattern;
+  }
+  EXPECT_EQ(Whole({.rule = "format", .pattern = "a+"}, "aa", "")->extra_logs.at("over_budget"), 0);
 }
 
 TEST(Rules, MatchTheWholeAnswerAgainstAFormat) {
