@@ -3,6 +3,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <fstream>
+#include <nlohmann/json.hpp>
 #include <string>
 
 #include "proto/field_rule.pb.h"
@@ -134,6 +136,23 @@ TEST(Rules, CompareChoices) {
   EXPECT_EQ(Value(rule, "\\boxed{C}", "B"), 0);
   EXPECT_EQ(Value(rule, "E", "B"), 0);
   EXPECT_TRUE(absl::IsInvalidArgument(Score(rule, "B", "E").status()));
+}
+
+// Answers of the kinds that people report of rules, and what a careful reader gives for them.
+TEST(Rules, JudgeAnswersAsAReaderDoes) {
+  std::ifstream in("scorer/rewards/rules/testdata/answers.jsonl");
+  int cases = 0;
+  for (std::string line; std::getline(in, line); ++cases) {
+    const nlohmann::json c = nlohmann::json::parse(line);
+    const RuleOptions options = {.rule = c["rule"], .choices = c.value("choices", "ABCD")};
+    const absl::StatusOr<float> value = Score(options, c["response"], c["label"]);
+    if (c["want"] == "error") {
+      EXPECT_TRUE(absl::IsInvalidArgument(value.status())) << line;
+    } else {
+      EXPECT_EQ(value.value_or(-99), c["want"].get<float>()) << line << " " << value.status();
+    }
+  }
+  EXPECT_GT(cases, 300);
 }
 
 TEST(Rules, CompareAFieldOfJson) {
