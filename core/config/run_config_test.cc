@@ -290,6 +290,7 @@ TEST(RunConfig, RefusesWhatCannotHaveAnEffect) {
   ExpectError({"reward.source.0.rule=number", "reward.source.0.pattern=a"}, {"pattern has no effect", "format"});
   ExpectError({"reward.source.0.rule=choice", "reward.source.0.choices=abc"}, {"choices", "abc", "capital letters"});
   ExpectError({"reward.source.0.rule=choice", "reward.source.0.choices=ABA"}, {"choices", "each once"});
+  EXPECT_TRUE(LoadRunConfig("", {"reward.source.0.rule=choice", "reward.source.0.choices=1234"}, "").ok());
   ExpectError({"reward.source.0.rule=length", "reward.source.0.min_len=9", "reward.source.0.max_len=8"},
               {"max_len", "8"});
   ExpectError({"reward.source.0.rule=number", "reward.on_error=zero"}, {"reward.on_error", "zero", "stop", "drop"});

@@ -24,9 +24,4 @@ std::optional<nlohmann::json> LastJsonObject(std::string_view text);
 // The value at keys and places, "." between them; null where there is none.
 const nlohmann::json* AtPath(const nlohmann::json& object, std::string_view path);
 
-// The letter out of `letters` (capitals) that the text gives as its choice: in the last \boxed{}, else after the last
-// "answer" (as in "the answer is (B)" or "Answer: B"), else the last that stands alone, in brackets or not. A letter in
-// a box or brackets may be small. Nothing where there is none.
-std::optional<char> ChosenLetter(std::string_view text, std::string_view letters);
-
 }  // namespace quartet

@@ -79,11 +79,12 @@ absl::Status CheckRule(int i, const RewardSource& s) {
     return Missing(FieldOf(i, "field"), "rule \"json_field\" needs the place of the value, such as \"answer\"");
   }
   if (s.rule() == "choice") {
-    std::set<char> letters;
-    for (const char letter : s.choices()) {
-      if (letter < 'A' || letter > 'Z' || !letters.insert(letter).second) {
+    std::set<char> choices;
+    for (const char choice : s.choices()) {
+      const bool letter = choice >= 'A' && choice <= 'Z', digit = choice >= '0' && choice <= '9';
+      if ((!letter && !digit) || !choices.insert(choice).second) {
         return Bad(FieldOf(i, "choices"), absl::StrCat("\"", s.choices(), "\""),
-                   "it must be capital letters, each once");
+                   "it must be capital letters or digits, each once");
       }
     }
   }

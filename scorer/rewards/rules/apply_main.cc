@@ -1,5 +1,5 @@
-// {"rule": name, "response": text, "label": text} lines in, {"value": number} or {"error": text} lines out: for
-// comparisons with others (tools/compare_rules.py).
+// {"rule": name, "response": text, "label": text, "choices": "ABCD"?} lines in, {"value": number} or {"error": text}
+// lines out: for comparisons with others (tools/compare_rules.py).
 #include <iostream>
 #include <map>
 #include <nlohmann/json.hpp>
@@ -15,13 +15,14 @@ int main() {
     const std::string name = item.at("rule");
     quartet::RewardSource source;
     source.set_rule(name);
-    source.set_choices("ABCD");
-    if (!rules.contains(name)) rules[name] = quartet::NewRule(source).value();
+    source.set_choices(item.value("choices", "ABCD"));
+    auto& rule = rules[name + source.choices()];
+    if (rule == nullptr) rule = quartet::NewRule(source).value();
     quartet::Answer answer;
     answer.response = item.at("response");
     answer.label = item.at("label");
     const quartet::Answer* const one[] = {&answer};
-    const absl::StatusOr<quartet::Reward> reward = rules[name]->Score(one, {}).at(0);
+    const absl::StatusOr<quartet::Reward> reward = rule->Score(one, {}).at(0);
     const json said =
         reward.ok() ? json{{"value", reward->value}} : json{{"error", std::string(reward.status().message())}};
     std::cout << said.dump(-1, ' ', false, json::error_handler_t::replace) << "\n";

@@ -17,6 +17,7 @@
 #include "scorer/rewards/math/answer.h"
 #include "scorer/rewards/math/equality.h"
 #include "scorer/rewards/reply_json.h"
+#include "scorer/rewards/rules/choice.h"
 #include "scorer/rewards/rules/number.h"
 
 namespace quartet {
