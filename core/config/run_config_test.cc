@@ -291,6 +291,12 @@ TEST(RunConfig, RefusesWhatCannotHaveAnEffect) {
   ExpectError({"reward.source.0.rule=choice", "reward.source.0.choices=abc"}, {"choices", "abc", "capital letters"});
   ExpectError({"reward.source.0.rule=choice", "reward.source.0.choices=ABA"}, {"choices", "each once"});
   EXPECT_TRUE(LoadRunConfig("", {"reward.source.0.rule=choice", "reward.source.0.choices=1234"}, "").ok());
+  for (const char* name :
+       {"mean", "std", "shaped_std", "clipped", "groups_without_signal", "failed", "overlong_penalty"}) {
+    ExpectError({"reward.source.0.rule=number", absl::StrCat("reward.source.0.name=", name)},
+                {"reward.source[0].name", name, "the metric reward/"});
+  }
+  ExpectError({"reward.source.0.rule=number", "reward.source.0.name=a/b"}, {"reward.source[0].name", "a/b", "without"});
   ExpectError({"reward.source.0.rule=length", "reward.source.0.min_len=9", "reward.source.0.max_len=8"},
               {"max_len", "8"});
   ExpectError({"reward.source.0.rule=number", "reward.on_error=zero"}, {"reward.on_error", "zero", "stop", "drop"});

@@ -1,16 +1,21 @@
 #include "orchestrator/loop/experience.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <set>
+#include <string>
 
+#include "absl/strings/match.h"
 #include "core/config/run_config.h"
 #include "core/rl/testing/token_arrays.h"
 #include "orchestrator/loop/policy_loss.h"
 
 namespace quartet {
 namespace {
+
+using ::testing::HasSubstr;
 
 Experience MakeExperience(uint64_t index, int prompt_tokens, int action_tokens) {
   Experience e;
@@ -118,6 +123,23 @@ TEST(ExperienceMetrics, OfRewardsThatAreEqualButForRoundingHaveNoSpread) {
   Metrics metrics;
   AddExperienceMetrics(batch, &metrics);
   EXPECT_EQ(metrics.Get("reward/std"), 0);
+}
+
+// A source of that name would stand in its place.
+TEST(ExperienceMetrics, OfRewardsHaveNamesThatNoSourceMayHave) {
+  Metrics metrics;
+  AddExperienceMetrics(std::vector<Experience>(1), &metrics);
+  int named = 0;
+  for (const auto& [metric, value] : metrics.values()) {
+    if (!absl::StartsWith(metric, "reward/")) continue;
+    ++named;
+    RunConfig config;
+    RewardSource* source = config.mutable_reward()->add_source();
+    source->set_rule("number");
+    source->set_name(metric.substr(std::string_view("reward/").size()));
+    EXPECT_THAT(std::string(ResolveRunConfig(&config, "").message()), HasSubstr("the metric " + metric));
+  }
+  EXPECT_GE(named, 5);
 }
 
 TEST(OptimizerSteps, AreShuffledByStepAndEpochAndRepeatable) {

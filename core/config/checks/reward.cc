@@ -1,4 +1,6 @@
+#include <algorithm>
 #include <cstdint>
+#include <iterator>
 #include <set>
 #include <string>
 #include <vector>
@@ -13,6 +15,10 @@
 
 namespace quartet {
 namespace {
+
+// What stands beside sources' names as "reward/<name>" (orchestrator/loop/experience.cc, batch_sampler.cc).
+constexpr absl::string_view kMetrics[] = {
+    "mean", "std", "shaped_std", "clipped", "groups_without_signal", "failed", "overlong_penalty"};
 
 constexpr int64_t kLeastCodeMemory = int64_t{64} << 20;
 
@@ -122,7 +128,17 @@ absl::Status CheckWork(int i, const RewardSource& s) {
   return absl::OkStatus();
 }
 
+// Its metrics are "reward/<name>" and "reward/<name>/<figure>".
+absl::Status CheckName(int i, const RewardSource& s) {
+  const std::string shown = absl::StrCat("\"", s.name(), "\"");
+  if (absl::StrContains(s.name(), '/')) return Bad(FieldOf(i, "name"), shown, "it must be without \"/\"");
+  if (std::find(std::begin(kMetrics), std::end(kMetrics), s.name()) == std::end(kMetrics)) return absl::OkStatus();
+  return Bad(FieldOf(i, "name"), shown,
+             absl::StrCat("the metric reward/", s.name(), " is another; taken are ", absl::StrJoin(kMetrics, ", ")));
+}
+
 absl::Status CheckSource(int i, const RewardSource& s) {
+  QUARTET_RETURN_IF_ERROR(CheckName(i, s));
   QUARTET_RETURN_IF_ERROR(CheckKind(i, s));
   QUARTET_RETURN_IF_ERROR(CheckEffects(i, s));
   std::set<std::string> only;
