@@ -55,6 +55,21 @@ absl::StatusOr<std::unique_ptr<RewardFunction>> NewFunction(const RewardSource& 
   return NewRule(source);
 }
 
+constexpr char kUnfinished[] = "unfinished_reasoning";
+
+// What is behind the last `delimiter`, of the text that the model has written too; null where there is none.
+std::shared_ptr<const Answer> WithoutReasoning(const Answer& answer, const std::string& delimiter) {
+  const size_t at = answer.response.rfind(delimiter);
+  if (at == std::string::npos) return nullptr;
+  auto rest = std::make_shared<Answer>(answer);
+  rest->response.erase(0, at + delimiter.size());
+  const size_t written = rest->query.rfind(delimiter);
+  if (written != std::string::npos && written >= answer.prompt.size()) {
+    rest->query.erase(answer.prompt.size(), written + delimiter.size() - answer.prompt.size());
+  }
+  return rest;
+}
+
 WorkerPoolOptions PoolOptions(int index, const RewardSource& source) {
   WorkerPoolOptions options;
   options.name = absl::StrCat("reward.source[", index, "]", source.name().empty() ? "" : " ", source.name());
@@ -88,8 +103,22 @@ void AnswerSources::Score(const std::shared_ptr<const Answer>& answer, const std
                           const std::function<void(int, absl::StatusOr<Reward>)>& done) {
   for (Pool& pool : pools_) {
     if (!IsFor(pool.options, answer->source)) continue;
-    pool.workers->Submit(
-        answer, stop, [done, source = pool.source](absl::StatusOr<Reward> reward) { done(source, std::move(reward)); });
+    const std::string& delimiter = pool.options.reasoning_delimiter();
+    if (delimiter.empty()) {
+      pool.workers->Submit(answer, stop, [done, source = pool.source](absl::StatusOr<Reward> reward) {
+        done(source, std::move(reward));
+      });
+      continue;
+    }
+    std::shared_ptr<const Answer> final_answer = WithoutReasoning(*answer, delimiter);
+    if (final_answer == nullptr) {
+      done(pool.source, Reward{.value = 0, .score = 0, .extra_logs = {{kUnfinished, 1}}});
+      continue;
+    }
+    pool.workers->Submit(std::move(final_answer), stop, [done, source = pool.source](absl::StatusOr<Reward> reward) {
+      if (reward.ok()) reward->extra_logs[kUnfinished] = 0;
+      done(source, std::move(reward));
+    });
   }
 }
 

@@ -66,6 +66,14 @@ void Scoring::AddModel(size_t item, int source, float value) {
 
 void Scoring::Take(size_t number, int source, absl::StatusOr<Reward> reward) {
   Item& item = items_[number];
+  if (config_.source(source).gate() && reward.ok()) {
+    for (const float value : {reward->value, reward->score.value_or(reward->value)}) {
+      if (value >= 0 && value <= 1) continue;
+      reward =
+          absl::FailedPreconditionError(absl::StrCat("its value is ", value, ", and a gate's must be from 0 to 1"));
+      break;
+    }
+  }
   // Of weight 0, its value is in metrics alone, and missing there. DATA_LOSS is of rewards that others have got, too.
   const bool decides = config_.source(source).weight() != 0;
   const bool drops =
@@ -89,6 +97,7 @@ absl::StatusOr<ScoreReply> Scoring::Reply(const Item& item) const {
   ScoreReply reply;
   reply.set_index(item.index);
   std::vector<double> rewards, scores;
+  double gates = 1, score_gates = 1;
   for (int source = 0; source < config_.source_size(); ++source) {
     const RewardSource& from = config_.source(source);
     if (!item.parts[source].has_value()) continue;  // for other prompts
@@ -105,11 +114,16 @@ absl::StatusOr<ScoreReply> Scoring::Reply(const Item& item) const {
     for (const auto& [name, value] : part->extra_logs) {
       (*reply.mutable_extra_logs())[absl::StrCat(from.name(), "/", name)] = value;
     }
+    if (from.gate()) {
+      gates *= part->value;
+      score_gates *= part->score.value_or(part->value);
+      continue;
+    }
     rewards.push_back(from.weight() * part->value);
     scores.push_back(from.weight() * part->score.value_or(part->value));
   }
-  reply.set_reward(static_cast<float>(AddRewards(rewards)));
-  reply.set_score(static_cast<float>(AddRewards(scores)));
+  reply.set_reward(static_cast<float>(AddRewards(rewards) * gates));
+  reply.set_score(static_cast<float>(AddRewards(scores) * score_gates));
   if (!std::isfinite(reply.reward()) || !std::isfinite(reply.score())) {
     return absl::OutOfRangeError(absl::StrCat("sequence ", item.index, ": the sum of its rewards is beyond fp32"));
   }

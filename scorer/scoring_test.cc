@@ -12,8 +12,13 @@
 #include <string>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
+
 namespace quartet {
 namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
 
 class ScoringTest : public testing::Test {
  protected:
@@ -151,6 +156,91 @@ TEST_F(ScoringTest, RefusesAPromptThatNoSourceIsFor) {
   EXPECT_FALSE(scoring->Next().has_value());
   EXPECT_TRUE(absl::IsInvalidArgument(scoring->status()));
   EXPECT_THAT(std::string(scoring->status().message()), testing::HasSubstr("its prompt is from \"code\""));
+}
+
+TEST_F(ScoringTest, MultipliesTheSumOfTheOthersByEachGate) {
+  for (const float weight : {1.0f, 0.5f, 1.0f, 1.0f}) AddSource(weight);
+  config_.mutable_source(0)->set_gate(true);
+  config_.mutable_source(3)->set_gate(true);
+  const struct {
+    std::vector<float> values;
+    float reward;
+  } cases[] = {{{1, 1, 2, 1}, 2.5}, {{0, 1, 2, 1}, 0}, {{0.5, 1, 2, 0.5}, 0.625}, {{1, -1, 0, 0.5}, -0.25}};
+  for (const auto& c : cases) {
+    const ScoreReply reply = ReplyTo(c.values, {3, 1, 0, 2});
+    EXPECT_EQ(reply.reward(), c.reward);
+    EXPECT_EQ(reply.score(), c.reward);
+    EXPECT_EQ(reply.parts().at("a"), c.values[0]);
+  }
+}
+
+TEST_F(ScoringTest, RefusesAGatesValueThatIsNoShare) {
+  for (const float weight : {1.0f, 1.0f}) AddSource(weight);
+  config_.mutable_source(1)->set_gate(true);
+  config_.set_on_error("drop");
+  for (const float value : {-1.0f, 1.5f}) {
+    const ScoreReply reply = ReplyTo({1, value}, {0, 1});
+    EXPECT_EQ(reply.reward(), 0);
+    EXPECT_THAT(reply.error(), AllOf(HasSubstr("\"b\""), HasSubstr(absl::StrCat(value)), HasSubstr("from 0 to 1")));
+  }
+  config_.set_on_error("stop");
+  auto sources = AnswerSources::Create(config_);
+  ASSERT_TRUE(sources.ok()) << sources.status();
+  const auto scoring = std::make_shared<Scoring>(config_, sources->get());
+  ScoreItem item;
+  scoring->Add(&item);
+  scoring->AddModel(0, 1, -1);
+  EXPECT_THAT(std::string(scoring->status().message()), HasSubstr("from 0 to 1"));
+}
+
+TEST_F(ScoringTest, TellsSourcesWhatIsBehindTheReasoningAlone) {
+  RewardSource* rule = config_.add_source();
+  rule->set_name("number");
+  rule->set_rule("number");
+  rule->set_weight(1);
+  rule->set_reasoning_delimiter("</think>");
+  RewardSource* command = config_.add_source();
+  command->set_name("command");
+  command->set_command(R"(python3 -uc '
+import json, sys
+for line in sys.stdin:
+    item = json.loads(line)
+    whole = item["prompt"] + item["response"] + "<end>"
+    print(json.dumps({"reward": float(whole == item["query"]), "extra_logs": {"seen": len(item["response"])}}))
+')");
+  command->set_weight(10);
+  command->set_workers(1);
+  command->set_timeout_seconds(60);
+  command->set_max_tries(1);
+  command->set_reasoning_delimiter("</think>");
+  const struct {
+    std::string prompt, response;
+    float reward, seen;  // seen: -1: not asked
+  } cases[] = {
+      {"2+2<think>", "no \\boxed{5}</think>so \\boxed{4}", 11, 12},
+      {"2+2</think>", "\\boxed{5}</think> or </think>\\boxed{4}", 11, 9},
+      {"2+2", "a \\boxed{4}</think> none", 10, 5},
+      {"2+2</think>", "\\boxed{4}", 0, -1},
+      {"2+2", "a \\boxed{4}</thin", 0, -1},
+  };
+  auto sources = AnswerSources::Create(config_);
+  ASSERT_TRUE(sources.ok()) << sources.status();
+  for (const auto& c : cases) {
+    const auto scoring = std::make_shared<Scoring>(config_, sources->get());
+    ScoreItem item;
+    item.set_prompt(c.prompt);
+    item.set_response(c.response);
+    item.set_query(c.prompt + c.response + "<end>");
+    item.set_label("4");
+    scoring->Add(&item);
+    scoring->EndItems();
+    const std::optional<ScoreReply> reply = scoring->Next();
+    ASSERT_TRUE(reply.has_value()) << c.response << ": " << scoring->status();
+    EXPECT_EQ(reply->reward(), c.reward) << c.response;
+    EXPECT_EQ(reply->extra_logs().at("number/unfinished_reasoning"), c.seen < 0) << c.response;
+    EXPECT_EQ(reply->extra_logs().at("command/unfinished_reasoning"), c.seen < 0) << c.response;
+    EXPECT_EQ(reply->extra_logs().contains("command/seen") ? reply->extra_logs().at("command/seen") : -1, c.seen);
+  }
 }
 
 TEST_F(ScoringTest, SaysWhereASumIsBeyondItsType) {

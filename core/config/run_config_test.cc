@@ -297,6 +297,21 @@ TEST(RunConfig, RefusesWhatCannotHaveAnEffect) {
                 {"reward.source[0].name", name, "the metric reward/"});
   }
   ExpectError({"reward.source.0.rule=number", "reward.source.0.name=a/b"}, {"reward.source[0].name", "a/b", "without"});
+  EXPECT_TRUE(LoadRunConfig("",
+                            {"reward.source.0.rule=number", "reward.source.1.rule=format", "reward.source.1.pattern=a",
+                             "reward.source.1.gate=true", "reward.source.1.reasoning_delimiter=</think>"},
+                            "")
+                  .ok());
+  ExpectError({"reward.source.0.rule=number", "reward.source.0.gate=true"}, {"reward.source", "all are gates"});
+  ExpectError({"reward.source.0.rule=number", "reward.source.1.rule=finished", "reward.source.1.gate=true",
+               "reward.source.1.weight=0.5"},
+              {"reward.source[1].weight", "0.5", "must be 1"});
+  for (const char* field : {"gate=true", "reasoning_delimiter=</think>"}) {
+    for (const char* source : {"rule=length", "model=/m"}) {
+      ExpectError({absl::StrCat("reward.source.0.", source), absl::StrCat("reward.source.0.", field)},
+                  {"reward.source[0]", "has no effect", "other than \"length\""});
+    }
+  }
   ExpectError({"reward.source.0.rule=length", "reward.source.0.min_len=9", "reward.source.0.max_len=8"},
               {"max_len", "8"});
   ExpectError({"reward.source.0.rule=number", "reward.on_error=zero"}, {"reward.on_error", "zero", "stop", "drop"});

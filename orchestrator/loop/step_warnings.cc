@@ -38,7 +38,8 @@ std::string StepWarnings::WhyIdle(const Metrics& metrics) const {
   }
   if (is("reward/std", 0)) {
     const auto& sources = config_.reward().source();
-    if (!sources.empty() && std::ranges::all_of(sources, [](const auto& source) { return source.weight() == 0; })) {
+    if (!sources.empty() &&
+        std::ranges::all_of(sources, [](const auto& source) { return source.weight() == 0 || source.gate(); })) {
       return "the weight of every source of rewards is 0 (reward.source.weight)";
     }
     return absl::StrFormat(

@@ -74,7 +74,9 @@ TEST(Warnings, SayWhyNothingIsLearned) {
   EXPECT_THAT(said({}, with({{"reward/groups_without_signal", 1}, {"reward/clipped", 0}})),
               ElementsAre(HasSubstr("between prompts and not between the answers to one prompt")));
   EXPECT_THAT(said({}, with({{"response_length/truncated", 1}})), IsEmpty());
-  EXPECT_THAT(said({"reward.source.0.rule=math", "reward.source.0.weight=0"}, with({{"reward/std", 0}})),
+  EXPECT_THAT(said({"reward.source.0.rule=math", "reward.source.0.weight=0", "reward.source.1.rule=finished",
+                    "reward.source.1.gate=true"},
+                   with({{"reward/std", 0}})),
               ElementsAre(HasSubstr("weight of every source of rewards is 0")));
   EXPECT_THAT(said({}, with({{"policy/grad_norm", 0}})), ElementsAre(HasSubstr("the policy's gradient was 0")));
   // Of such steps another warning tells.

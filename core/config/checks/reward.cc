@@ -44,6 +44,8 @@ absl::Status CheckEffects(int i, const RewardSource& s) {
   const bool model = !s.model().empty(), remote = !s.remote_url().empty();
   const bool command = !s.command().empty(), code = !s.code().empty();
   const auto rule = [&](absl::string_view name) { return s.rule() == name; };
+  const bool judges_texts = !model && !rule("length");
+  constexpr absl::string_view kTexts = "remote_url, command, code and rules other than \"length\"";
   const struct {
     absl::string_view leaf;
     bool set, effective;
@@ -67,6 +69,8 @@ absl::Status CheckEffects(int i, const RewardSource& s) {
       {"timeout_seconds", s.has_timeout_seconds(), remote || command || code, "remote_url, command and code"},
       {"max_tries", s.has_max_tries(), remote || command || code, "remote_url, command and code"},
       {"memory_limit_bytes", s.has_memory_limit_bytes(), command || code, "command and code"},
+      {"reasoning_delimiter", !s.reasoning_delimiter().empty(), judges_texts, kTexts},
+      {"gate", s.gate(), judges_texts, kTexts},
   };
   for (const auto& field : fields) {
     if (field.set && !field.effective) {
@@ -148,6 +152,10 @@ absl::Status CheckSource(int i, const RewardSource& s) {
                  "it must be names of sources of prompts (data.source_key), each once");
     }
   }
+  if (s.gate() && s.weight() != 1) {
+    return Bad(FieldOf(i, "weight"), absl::StrCat(s.weight()),
+               "it must be 1 of a gate, which multiplies the others' sum");
+  }
   if (!s.rule().empty()) return CheckRule(i, s);
   if (!s.remote_url().empty()) QUARTET_RETURN_IF_ERROR(CheckUrls(i, s));
   return CheckWork(i, s);
@@ -158,14 +166,18 @@ absl::Status CheckSource(int i, const RewardSource& s) {
 absl::Status CheckReward(const RunConfig& c) {
   const RewardConfig& w = c.reward();
   std::set<std::string> names;
-  bool any_model = false;
+  bool any_model = false, any_added = w.source().empty();
   for (int i = 0; i < w.source_size(); ++i) {
+    any_added |= !w.source(i).gate();
     QUARTET_RETURN_IF_ERROR(CheckSource(i, w.source(i)));
     any_model |= !w.source(i).model().empty();
     if (!names.insert(w.source(i).name()).second) {
       return Bad(FieldOf(i, "name"), absl::StrCat("\"", w.source(i).name(), "\""),
                  "another source has this name already; set name");
     }
+  }
+  if (!any_added) {
+    return absl::InvalidArgumentError("reward.source: all are gates, and there is no sum that they multiply");
   }
   if (!any_model) {
     constexpr char kNoModel[] = "no reward.source is a model";

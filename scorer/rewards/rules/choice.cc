@@ -121,15 +121,21 @@ constexpr std::string_view kDenied[] = {"wrong",     "incorrect", "false",     "
                                         "unlikely",  "错",        "錯",        "不",         "排除",       "被排除",
                                         "有误",      "並非",      "并非"};
 constexpr std::string_view kDenyBefore[] = {
-    "isn't",    "aren't", "wasn't",  "cannot", "can't",  "can not",        "does not",    "doesn't",
-    "do not",   "don't",  "did not", "didn't", "fails",  "fail",           "contradicts", "won't",
-    "will not", "错",     "錯",      "不",     "ではな", "ではありません", "被排除"};
+    "isn't",    "aren't",    "wasn't",   "cannot", "can't", "can not",     "does not", "doesn't",        "do not",
+    "don't",    "did not",   "didn't",   "fails",  "fail",  "contradicts", "won't",    "wouldn't",       "would not",
+    "couldn't", "could not", "will not", "错",     "錯",    "不",          "ではな",   "ではありません", "被排除"};
 
 // Whether the lower-case text denies the choice at `at`: "not A", "eliminate A", "A is wrong".
 bool IsDenied(std::string_view lower, size_t at) {
   std::string_view before = Before(lower, at);
   while (TakeBack(&before, kBetween)) before = WithoutBack(before, kAround);
   if (TakeBack(&before, kDenyNext) || before.ends_with("n't")) return true;
+  // "the wrong answer is A"
+  if (TakeBack(&before, std::initializer_list<std::string_view>{"is", "was", "would be"})) {
+    before = WithoutBack(before, kAround);
+    while (TakeBack(&before, kBetween)) before = WithoutBack(before, kAround);
+    if (TakeBack(&before, std::initializer_list<std::string_view>{"wrong", "incorrect"})) return true;
+  }
   std::string_view behind = WithoutFront(lower.substr(at + 1, 64), kAround);
   if (TakeFront(&behind, kDenyBefore)) return true;
   if (!TakeFront(&behind, kCopulas)) return false;
@@ -230,7 +236,7 @@ constexpr std::string_view kCues[] = {
     "just",      "simply",  "definitely", "clearly", "probably", "likely",   "surely",    "get",     "gets",
     "give",      "gives",   "giving",     "yield",   "yields",   "leave",    "leaves",    "leaving", "conclude",
     "go",        "correct", "right",      "best",    "final",    "solution", "result",    "if",      "and",
-    "or",        "while",   "whereas",    "unlike",  "than",     "between",  "from",      "both",    "either"};
+    "or",        "while",   "whereas",    "unlike",  "between",  "from",     "both",      "either"};
 
 // Whether the choice at `at` ends the name of something else: "vitamin C", "point A", "f(B)".
 bool EndsName(std::string_view text, std::string_view lower, size_t at) {
@@ -292,11 +298,8 @@ std::optional<char> OnlyLetter(std::string_view text, std::string_view choices) 
   if (!StandsAlone(capital, 0, choices) || IsVariable(capital, 0)) return std::nullopt;
   std::string_view behind = std::string_view(capital).substr(1);
   if (SkipSpaces(&behind) && IsInWord(CharBehind(behind, 0))) return std::nullopt;
-  const bool heads = capital.size() > 1 && std::string_view(").:").find(capital[1]) != std::string_view::npos;
-  if (!heads) {
-    const std::vector<Mention> mentions = MentionsIn(capital, Lower(capital), choices);
-    if (mentions.size() > 1 && IsOneOfSeveral(mentions, 0, /*strongly=*/false)) return std::nullopt;
-  }
+  const std::vector<Mention> mentions = MentionsIn(capital, Lower(capital), choices);
+  if (mentions.size() > 1 && IsOneOfSeveral(mentions, 0, /*strongly=*/false)) return std::nullopt;
   return capital[0];
 }
 
@@ -415,9 +418,22 @@ class AnswerReader {
     return std::nullopt;
   }
 
+  // Whether the text has several choices and nothing else: "A\nB\nC".
+  bool ListsAlone() const {
+    size_t characters = 0;
+    for (size_t at = 0; at < text_.size(); at += CharOf(text_, at).second) {
+      const char32_t c = CharOf(text_, at).first;
+      characters += IsInWord(c) || IsIdeograph(c);
+    }
+    const bool same =
+        std::ranges::all_of(mentions_, [&](const Mention& m) { return text_[m.at] == text_[mentions_[0].at]; });
+    return characters == mentions_.size() && !same;
+  }
+
   // The last that stands alone.
   std::optional<char> Last() const {
     if (mentions_.empty()) return OnlyLetter(text_, choices_);
+    if (ListsAlone()) return std::nullopt;
     std::vector<bool> heads;
     std::set<char> options;
     for (const Mention& mention : mentions_) {

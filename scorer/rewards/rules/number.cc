@@ -28,9 +28,9 @@ constexpr size_t kMaxDigits = 1000;
 bool IsDigit(char c) { return c >= '0' && c <= '9'; }
 bool IsLetter(char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z'); }
 
-constexpr std::string_view kCurrencies[] = {"\\$", "US$", "HK$", "NZ$", "A$",       "C$",     "S$",        "R$",
-                                            "€",   "£",   "¥",   "₹",   "₩",        "₽",    "₫",         "₱",
-                                            "฿",   "₪",   "₺",   "₦",   "\\pounds", "\\euro", "\\texteuro"};
+constexpr std::string_view kCurrencies[] = {"\\$", "US$", "HK$", "NZ$", "A$", "C$",       "S$",     "R$",
+                                            "€",   "£",   "¥",   "₹",   "₩",  "₽",      "₫",      "₱",
+                                            "฿",   "₪",   "₺",   "₦",   "¢",  "\\pounds", "\\euro", "\\texteuro"};
 constexpr std::string_view kCurrencyCodes[] = {"USD", "EUR", "GBP", "JPY", "CNY", "RMB", "INR", "AUD",
                                                "CAD", "CHF", "HKD", "SGD", "NZD", "KRW", "Rs.", "Rs"};
 constexpr std::string_view kOpeners[] = {"$",
@@ -310,8 +310,12 @@ constexpr std::string_view kShortWords[] = {"a",  "an", "in", "of", "at", "is", 
                                             "he", "it", "I",  "am", "pm", "AM", "PM", "if", "us", "US", "UK"};
 // What makes another number of the one before it, or says that there are several; plurals too.
 constexpr std::string_view kNotUnits[] = {
-    "hundred", "thousand", "million", "billion",   "trillion", "milliard", "dozen", "score",   "lakh",    "crore",
-    "or",      "not",      "wrong",   "incorrect", "half",     "halves",   "тысяч", "миллион", "миллиард"};
+    "hundred", "thousand", "million", "billion", "trillion", "milliard",  "dozen",   "score",
+    "lakh",    "crore",    "or",      "not",     "wrong",    "incorrect", "half",    "halves",
+    "thirds",  "fourths",  "fifths",  "sixths",  "sevenths", "eighths",   "ninths",  "tenths",
+    "mil",     "mn",       "bn",      "grand",   "тысяч",    "миллион",   "миллиард"};
+// Upright letters that are scales and variables.
+constexpr std::string_view kNoUnitLetters[] = {"k", "M", "B", "x", "y", "z", "n", "i"};
 // Likewise, where it comes at once.
 constexpr std::string_view kOperations[] = {"squared",    "cubed",  "factorial", "plus",   "minus", "over", "divided",
                                             "multiplied", "choose", "mod",       "modulo", "less",  "and"};
@@ -365,14 +369,19 @@ class Rest {
         spaced_ = true;
       } else if (ConsumeStyle(&rest_)) {
         upright_ = spaced_ = true;
-      } else if (Consume(&rest_, "\\\\") || Consume(&rest_, "\\approx")) {
+      } else if (Consume(&rest_, "\\approx")) {
         return true;
+      } else if (Consume(&rest_, "\\\\")) {
+        spaced_ = true;
       } else if (Consume(&rest_, "\\%") || Consume(&rest_, "%") || Consume(&rest_, "^\\circ") ||
-                 Consume(&rest_, "^{\\circ}") || Consume(&rest_, "\\degree") || ConsumeAny(&rest_, kCurrencies)) {
+                 Consume(&rest_, "^{\\circ}") || Consume(&rest_, "\\degree") || Consume(&rest_, "\\Omega") ||
+                 Consume(&rest_, "Ω") || Consume(&rest_, "\u2126") || ConsumeAny(&rest_, kCurrencies)) {
         unit_ = spaced_ = true;
       } else if (ConsumeAny(&rest_, kClosers)) {
         upright_ = false;
-      } else if (Consume(&rest_, "(") || Consume(&rest_, "[")) {
+      } else if (Consume(&rest_, "\\rm") || Consume(&rest_, "\\bf")) {
+        upright_ = spaced_ = true;
+      } else if (ConsumeAny(&rest_, kBrackets)) {
         spaced_ = true;
       } else if (unit_ && (Consume(&rest_, "\\cdot") || Consume(&rest_, "*"))) {
         spaced_ = true;
@@ -419,6 +428,7 @@ class Rest {
   }
 
  private:
+  static constexpr std::string_view kBrackets[] = {"(", "[", "{", "\\(", "\\["};
   static constexpr std::string_view kPauses[] = {",", ";", ":", "—"};
 
   bool WordsFollow() {
@@ -449,7 +459,9 @@ class Rest {
       if (Multiplies(word)) return false;
     } else if (attached || (word.size() <= 2 && !upright_)) {
       if (!IsIn(kUnits, word) && (attached || !IsIn(kShortWords, word))) return false;
+      if (attached && word == "K") return false;  // $72K
     }
+    if (upright_ && IsIn(kNoUnitLetters, word)) return false;
     if (!unit_ && IsIn(kOperations, lower)) return false;
     if (again && IsIn(kCounts, lower)) return false;
     for (const std::string_view other : kNotUnits) {

@@ -76,10 +76,10 @@ std::optional<char32_t> ZeroOf(char32_t c) {
 
 constexpr std::string_view kSpaces[] = {" ",   "\t",  "\r",  "\n",  "~",       "\\,",
                                         "\\!", "\\;", "\\:", "\\ ", "\\qquad", "\\quad"};
-constexpr std::string_view kStyles[] = {"\\textbf",    "\\textit",     "\\textrm", "\\textsf", "\\texttt",
-                                        "\\text",      "\\mathbf",     "\\mathrm", "\\mathsf", "\\mathit",
-                                        "\\mathtt",    "\\boldsymbol", "\\bm",     "\\mbox",   "\\operatorname",
-                                        "\\underline", "\\emph",       "\\boxed",  "\\fbox"};
+constexpr std::string_view kStyles[] = {"\\textbf",       "\\textit",     "\\textrm", "\\textsf", "\\texttt",
+                                        "\\text",         "\\mathbf",     "\\mathrm", "\\mathsf", "\\mathit",
+                                        "\\mathtt",       "\\boldsymbol", "\\bm",     "\\mbox",   "\\hbox",
+                                        "\\operatorname", "\\underline",  "\\emph",   "\\boxed",  "\\fbox"};
 
 }  // namespace
 
@@ -148,7 +148,13 @@ bool SkipSpaces(std::string_view* text) {
 
 bool ConsumeStyle(std::string_view* text) {
   std::string_view in = *text;
-  if (!ConsumeAny(&in, kStyles)) return false;
+  if (Consume(&in, "\\textcolor{") || Consume(&in, "\\color{")) {
+    const size_t name = in.find_first_not_of("abcdefghijklmnopqrstuvwxyz");
+    if (name == std::string_view::npos || in[name] != '}') return false;
+    in.remove_prefix(name + 1);
+  } else if (!ConsumeAny(&in, kStyles)) {
+    return false;
+  }
   SkipSpaces(&in);
   if (!Consume(&in, "{")) return false;
   *text = in;

@@ -24,7 +24,7 @@ bool Consume(std::string_view* text, std::string_view prefix);
 bool ConsumeAny(std::string_view* text, std::span<const std::string_view> prefixes);
 // White space, TeX's too; true where there was any.
 bool SkipSpaces(std::string_view* text);
-// A command that only styles, with its brace: "\text{", "\mathbf {".
+// A command that only styles, with its brace: "\text{", "\mathbf {", "\textcolor{red}{".
 bool ConsumeStyle(std::string_view* text);
 
 }  // namespace quartet
