@@ -218,12 +218,39 @@ bool IsOneOfSeveral(std::span<const Mention> mentions, size_t i, bool strongly) 
   return (i + 1 < mentions.size() && joined(i)) || (i > 0 && joined(i - 1));
 }
 
-// Whether the choice at `at` is the name of a quantity: "D = 5".
+// Whether the choice at `at` is the name of a quantity: "D = 5", "x > B".
 bool IsVariable(std::string_view text, size_t at) {
+  constexpr std::string_view kRelations = "=<>+^";
+  const std::string_view before = WithoutBack(Before(text, at), " $");
+  const char last = before.empty() ? ' ' : before.back();
+  const bool tag = last == '>' && before.size() > 1 && before[before.size() - 2] != ' ';  // or "->"
+  if (kRelations.find(last) != std::string_view::npos && !tag) {
+    return true;
+  }
   const std::string_view behind = WithoutFront(text.substr(at + 1), " $");
   if (behind.starts_with("<"))
     return behind.size() > 1 && (behind[1] == ' ' || IsDecimal(static_cast<unsigned char>(behind[1])));
-  return !behind.empty() && std::string_view("=>+^").find(behind[0]) != std::string_view::npos;
+  return !behind.empty() && kRelations.find(behind[0]) != std::string_view::npos;
+}
+
+// "A is right", "A is the correct option"
+bool IsAffirmed(std::string_view lower, size_t at) {
+  std::string_view behind = WithoutFront(lower.substr(at + 1, 64), kAround);
+  if (!TakeFront(&behind, kCopulas))
+    return TakeFront(&behind, std::initializer_list<std::string_view>{"正确", "正確", "对", "對"});
+  while (TakeFront(&(behind = WithoutFront(behind, kAround)), kAdverbs) ||
+         TakeFront(&behind, std::initializer_list<std::string_view>{"the", "only"})) {
+  }
+  return TakeFront(
+      &behind, std::initializer_list<std::string_view>{"right", "correct", "true", "best", "正确", "正確", "对", "對"});
+}
+
+// Whether the line of the choice at `at` has nothing else.
+bool IsAloneOnLine(std::string_view text, size_t at) {
+  constexpr std::string_view kMarks = " ()[]*\"'_$`{}.:";
+  const std::string_view before = WithoutBack(Before(text, at), kMarks),
+                         behind = WithoutFront(text.substr(at + 1), kMarks);
+  return (before.empty() || before.back() == '\n') && (behind.empty() || behind[0] == '\n');
 }
 
 // What a choice may follow that it is no name's end.
@@ -236,7 +263,8 @@ constexpr std::string_view kCues[] = {
     "just",      "simply",  "definitely", "clearly", "probably", "likely",   "surely",    "get",     "gets",
     "give",      "gives",   "giving",     "yield",   "yields",   "leave",    "leaves",    "leaving", "conclude",
     "go",        "correct", "right",      "best",    "final",    "solution", "result",    "if",      "and",
-    "or",        "while",   "whereas",    "unlike",  "between",  "from",     "both",      "either"};
+    "or",        "while",   "whereas",    "unlike",  "est",      "es",       "ist",       "between", "from",
+    "both",      "either"};
 
 // Whether the choice at `at` ends the name of something else: "vitamin C", "point A", "f(B)".
 bool EndsName(std::string_view text, std::string_view lower, size_t at) {
@@ -430,10 +458,43 @@ class AnswerReader {
     return characters == mentions_.size() && !same;
   }
 
+  // The last that is said to be right, or the one that has a line for itself.
+  std::optional<size_t> LastAffirmed() const {
+    std::optional<size_t> last, alone;
+    std::set<char> lines;
+    for (size_t i = 0; i < mentions_.size(); ++i) {
+      if (mentions_[i].denied || IsOneOfSeveral(mentions_, i, /*strongly=*/true)) continue;
+      if (IsAffirmed(lower_, mentions_[i].at)) last = i;
+      if (!IsAloneOnLine(text_, mentions_[i].at)) continue;
+      lines.insert(text_[mentions_[i].at]);
+      alone = i;
+    }
+    return lines.size() == 1 ? std::max(last, alone) : last;
+  }
+
+  // "(b)" or "option b", where no other is in the text.
+  std::optional<char> SmallLetter() const {
+    std::set<char> letters;
+    for (size_t at = 1; at < text_.size(); ++at) {
+      const char c = absl::ascii_toupper(static_cast<unsigned char>(text_[at]));
+      if (c == text_[at] || choices_.find(c) == std::string_view::npos || IsInWord(CharBehind(text_, at + 1))) continue;
+      std::string_view before = Before(lower_, at);
+      const bool named =
+          text_[at - 1] == ' ' && TakeBack(&before, std::initializer_list<std::string_view>{"option", "choice"});
+      const bool bracketed = text_[at - 1] == '(' && CharBehind(text_, at + 1) == ')';
+      if ((named || bracketed) && !IsDenied(lower_, at)) letters.insert(c);
+    }
+    return letters.size() == 1 ? std::optional<char>(*letters.begin()) : std::nullopt;
+  }
+
   // The last that stands alone.
   std::optional<char> Last() const {
-    if (mentions_.empty()) return OnlyLetter(text_, choices_);
+    if (mentions_.empty()) {
+      const std::optional<char> only = OnlyLetter(text_, choices_);
+      return only.has_value() ? only : SmallLetter();
+    }
     if (ListsAlone()) return std::nullopt;
+    if (const std::optional<size_t> said = LastAffirmed()) return text_[mentions_[*said].at];
     std::vector<bool> heads;
     std::set<char> options;
     for (const Mention& mention : mentions_) {

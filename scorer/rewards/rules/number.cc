@@ -28,9 +28,31 @@ constexpr size_t kMaxDigits = 1000;
 bool IsDigit(char c) { return c >= '0' && c <= '9'; }
 bool IsLetter(char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z'); }
 
-constexpr std::string_view kCurrencies[] = {"\\$", "US$", "HK$", "NZ$", "A$", "C$",       "S$",     "R$",
-                                            "€",   "£",   "¥",   "₹",   "₩",  "₽",      "₫",      "₱",
-                                            "฿",   "₪",   "₺",   "₦",   "¢",  "\\pounds", "\\euro", "\\texteuro"};
+constexpr std::string_view kCurrencies[] = {"\\$",
+                                            "US$",
+                                            "HK$",
+                                            "NZ$",
+                                            "A$",
+                                            "C$",
+                                            "S$",
+                                            "R$",
+                                            "€",
+                                            "£",
+                                            "¥",
+                                            "₹",
+                                            "₩",
+                                            "₽",
+                                            "₫",
+                                            "₱",
+                                            "฿",
+                                            "₪",
+                                            "₺",
+                                            "₦",
+                                            "¢",
+                                            "\\pounds",
+                                            "\\textsterling",
+                                            "\\euro",
+                                            "\\texteuro"};
 constexpr std::string_view kCurrencyCodes[] = {"USD", "EUR", "GBP", "JPY", "CNY", "RMB", "INR", "AUD",
                                                "CAD", "CHF", "HKD", "SGD", "NZD", "KRW", "Rs.", "Rs"};
 constexpr std::string_view kOpeners[] = {"$",
