@@ -228,7 +228,7 @@ bool IsVariable(std::string_view text, size_t at) {
     return true;
   }
   const std::string_view behind = WithoutFront(text.substr(at + 1), " $");
-  if (behind.starts_with("<"))
+  if (behind.starts_with('<'))
     return behind.size() > 1 && (behind[1] == ' ' || IsDecimal(static_cast<unsigned char>(behind[1])));
   return !behind.empty() && kRelations.find(behind[0]) != std::string_view::npos;
 }
@@ -354,14 +354,17 @@ std::vector<AnswerWord> AnswerWords(std::string_view lower) {
   return words;
 }
 
-// The mention of "B is the right answer", of which `begin` is what comes before "answer".
+// Where B may be in "B is the right answer", of which `answer` is where the last word begins.
 std::optional<size_t> PlaceNamedAnswer(std::string_view lower, size_t answer) {
   std::string_view begin = lower.substr(0, answer);
-  begin = WithoutBack(begin, " ");
-  TakeBack(&begin, std::initializer_list<std::string_view>{"right", "correct", "best", "final", "only"});
-  if (!TakeBack(&(begin = WithoutBack(begin, " ")), std::initializer_list<std::string_view>{"the"}))
+  const auto take = [&](Words words) {
+    begin = WithoutBack(begin, " ");
+    return TakeBack(&begin, words);
+  };
+  take(std::initializer_list<std::string_view>{"right", "correct", "best", "final", "only"});
+  if (!take(std::initializer_list<std::string_view>{"the"}) || !take(std::initializer_list<std::string_view>{"is"})) {
     return std::nullopt;
-  if (!TakeBack(&(begin = WithoutBack(begin, " ")), std::initializer_list<std::string_view>{"is"})) return std::nullopt;
+  }
   const size_t at = begin.find_last_not_of(kAround);
   if (at == std::string_view::npos) return std::nullopt;
   return at;

@@ -1,9 +1,9 @@
 #include "scorer/rewards/rules/number.h"
 
 #include <algorithm>
-#include <cctype>
 #include <cstdlib>
-#include <iterator>
+#include <initializer_list>
+#include <optional>
 #include <span>
 #include <string>
 #include <utility>
@@ -387,26 +387,19 @@ class Rest {
   // Whether it changes nothing about the number: a unit, what decorates it, punctuation and words behind that.
   bool LeavesNumber() {
     while (!rest_.empty()) {
-      if (SkipSpaces(&rest_)) {
+      if (SkipSpaces(&rest_) || Consume(&rest_, "\\\\") || ConsumeAny(&rest_, kBrackets) ||
+          (unit_ && Consume(&rest_, "\\cdot"))) {
         spaced_ = true;
-      } else if (ConsumeStyle(&rest_)) {
+      } else if (ConsumeStyle(&rest_) || Consume(&rest_, "\\rm") || Consume(&rest_, "\\bf")) {
         upright_ = spaced_ = true;
       } else if (Consume(&rest_, "\\approx")) {
         return true;
-      } else if (Consume(&rest_, "\\\\")) {
-        spaced_ = true;
       } else if (Consume(&rest_, "\\%") || Consume(&rest_, "%") || Consume(&rest_, "^\\circ") ||
                  Consume(&rest_, "^{\\circ}") || Consume(&rest_, "\\degree") || Consume(&rest_, "\\Omega") ||
                  Consume(&rest_, "Ω") || Consume(&rest_, "\u2126") || ConsumeAny(&rest_, kCurrencies)) {
         unit_ = spaced_ = true;
       } else if (ConsumeAny(&rest_, kClosers)) {
         upright_ = false;
-      } else if (Consume(&rest_, "\\rm") || Consume(&rest_, "\\bf")) {
-        upright_ = spaced_ = true;
-      } else if (ConsumeAny(&rest_, kBrackets)) {
-        spaced_ = true;
-      } else if (unit_ && (Consume(&rest_, "\\cdot") || Consume(&rest_, "*"))) {
-        spaced_ = true;
       } else if (Consume(&rest_, "/")) {
         spaced_ = true;
         std::string_view word = rest_;

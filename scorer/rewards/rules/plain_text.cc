@@ -109,17 +109,16 @@ std::string Plain(std::string_view text) {
       continue;
     }
     end_exponent();
-    const auto* row = std::find_if(std::begin(kPlain), std::end(kPlain),
-                                   [c = c](const auto& r) { return c >= r.first && c <= r.last; });
-    if (c < 0x80) {
-      plain += as_it_is;
-    } else if (row != std::end(kPlain)) {
+    const auto* row = c < 0x80 ? std::end(kPlain)
+                               : std::find_if(std::begin(kPlain), std::end(kPlain),
+                                              [c = c](const auto& r) { return c >= r.first && c <= r.last; });
+    if (row != std::end(kPlain)) {
       plain += row->plain;
     } else if (c >= 0xff01 && c <= 0xff5e) {
       plain += static_cast<char>(c - 0xfee0);
     } else if (const std::optional<char32_t> zero = ZeroOf(c)) {
       plain += static_cast<char>('0' + (c - *zero));
-    } else if (IsWhiteSpace(c)) {
+    } else if (c >= 0x80 && IsWhiteSpace(c)) {
       plain += c == 0x85 || c == 0x2028 || c == 0x2029 ? '\n' : ' ';
     } else {
       plain += as_it_is;
