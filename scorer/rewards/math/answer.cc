@@ -1,221 +1,31 @@
 #include "scorer/rewards/math/answer.h"
 
 #include <algorithm>
-#include <map>
+#include <optional>
 #include <set>
 #include <vector>
 
 #include "absl/strings/ascii.h"
-#include "absl/strings/str_replace.h"
 #include "core/answer_extraction/boxed.h"
 #include "scorer/rewards/extract.h"
+#include "scorer/rewards/math/formulas.h"
 #include "scorer/rewards/math/parser.h"
+#include "scorer/rewards/math/sentences.h"
+#include "scorer/rewards/math/signs.h"
 
 namespace quartet::math {
 namespace {
 
-constexpr char kMinusSign[] = "\xE2\x88\x92";  // U+2212
+constexpr size_t kNowhere = std::string_view::npos;
+constexpr size_t kMostBytesBehindMark = 4096;
+constexpr int kMostMarks = 16;  // the last ones
 
-// What stands between two parts of one answer: nothing, or commas, "and" and "or", and no other words.
-bool Joins(std::string_view between) {
-  constexpr size_t kMostBytes = 40;
-  if (between.size() > kMostBytes || between.find('\n') != std::string_view::npos) return false;
-  const auto letter = [](char c) { return absl::ascii_isalpha(static_cast<unsigned char>(c)); };
-  bool joins = between.empty();
-  for (size_t i = 0; i < between.size();) {
-    if (letter(between[i])) {
-      const size_t begin = i;
-      while (i < between.size() && letter(between[i])) ++i;
-      const std::string_view word = between.substr(begin, i - begin);
-      const bool command = begin > 0 && between[begin - 1] == '\\';
-      if (command && (word == "text" || word == "quad" || word == "qquad" || word == "mbox")) continue;
-      if (command || (word != "and" && word != "or")) return false;
-      joins = true;
-    } else if (between[i] == ',' || between[i] == ';' || between[i] == '&') {
-      joins = true;
-      ++i;
-    } else if (absl::string_view(" \t$*_~\\{}()").find(between[i]) != absl::string_view::npos) {
-      ++i;
-    } else {
-      return false;
-    }
-  }
-  return joins;
-}
-
-// The last part, with those before it that it is joined to, commas between them.
-std::string JoinLast(std::string_view text, const std::vector<std::string_view>& parts) {
-  size_t first = parts.size() - 1;
-  while (first > 0) {
-    const size_t from = parts[first - 1].data() + parts[first - 1].size() - text.data();
-    const size_t to = parts[first].data() - text.data();
-    std::string_view between = text.substr(from, to - from);
-    // The brackets and commands around the parts themselves.
-    if (!between.empty() && between.front() == '}') between.remove_prefix(1);
-    for (const std::string_view box : {"\\boxed{", "\\fbox{"}) {
-      if (between.size() >= box.size() && between.substr(between.size() - box.size()) == box) {
-        between.remove_suffix(box.size());
-      }
-    }
-    if (!Joins(between)) break;
-    --first;
-  }
-  std::string joined;
-  for (size_t i = first; i < parts.size(); ++i) {
-    if (i > first) joined += " , ";
-    joined += parts[i];
-  }
-  return joined;
-}
-
-// Contents of $...$, $$...$$, \(...\), \[...\], from left to right; $...$ on one line.
-std::vector<std::string_view> Formulas(std::string_view text) {
-  std::vector<std::string_view> formulas;
-  // What is not closed once is not closed later: in the text, and for $ and \\( in the line, which ends there.
-  std::map<std::string_view, size_t> open_until;
-  for (size_t i = 0; i < text.size();) {
-    if (text[i] == '\\' && i + 1 < text.size() && text[i + 1] == '$') {
-      i += 2;
-      continue;
-    }
-    std::string_view close;
-    if (text.substr(i, 2) == "$$") {
-      close = "$$";
-    } else if (text.substr(i, 2) == "\\[") {
-      close = "\\]";
-    } else if (text.substr(i, 2) == "\\(") {
-      close = "\\)";
-    } else if (text[i] == '$') {
-      close = "$";
-    } else {
-      ++i;
-      continue;
-    }
-    const size_t begin = i + close.size();
-    const bool inline_only = close == "$" || close == "\\)";
-    const size_t limit = inline_only ? std::min(text.find('\n', begin), text.size()) : text.size();
-    const bool hopeless = begin < open_until[close];
-    const std::string_view rest = hopeless ? "" : text.substr(begin, limit - begin);
-    size_t end = rest.find(close);
-    while (close == "$" && end != std::string_view::npos && end > 0 && rest[end - 1] == '\\') {
-      end = rest.find(close, end + 1);
-    }
-    if (end == std::string_view::npos) {
-      if (!hopeless) open_until[close] = limit;
-      i = begin;
-      continue;
-    }
-    const std::string_view content = rest.substr(0, end);
-    end += begin;
-    if (!StripSpace(content).empty()) formulas.push_back(content);
-    i = end + close.size();
-  }
-  return formulas;
-}
-
-bool IsDigit(std::string_view text, size_t i) {
-  return i < text.size() && absl::ascii_isdigit(static_cast<unsigned char>(text[i]));
-}
-bool IsLetter(std::string_view text, size_t i) {
-  return i < text.size() && absl::ascii_isalpha(static_cast<unsigned char>(text[i]));
-}
-
-// Where the digits begin, with points, commas and fractions, that end at `end`.
-size_t BeginOfDigits(std::string_view text, size_t end) {
-  const auto inside = [&](size_t i) {
-    return IsDigit(text, i) || ((text[i] == '.' || text[i] == ',' || text[i] == '/') && IsDigit(text, i + 1));
-  };
-  size_t begin = end;
-  while (begin > 0 && inside(begin - 1)) --begin;
-  return begin;
-}
-
-bool RemoveSuffix(std::string_view* text, std::string_view suffix) {
-  if (!text->ends_with(suffix)) return false;
-  text->remove_suffix(suffix.size());
-  return true;
-}
-
-// Where "1.6e-19", "2^10" or "1.6 x 10^{-19}" begins, whose last digits begin at `begin`; `begin`: they are no
-// exponent.
-size_t BeginOfPower(std::string_view text, size_t begin) {
-  std::string_view before = text.substr(0, begin);
-  if (!RemoveSuffix(&before, "-")) RemoveSuffix(&before, "+");
-  if ((before.ends_with('e') || before.ends_with('E')) && IsDigit(before, before.size() - 2)) {
-    return BeginOfDigits(text, before.size() - 1);
-  }
-  if (!RemoveSuffix(&before, "{")) RemoveSuffix(&before, "(");
-  if ((!RemoveSuffix(&before, "^") && !RemoveSuffix(&before, "**")) || !IsDigit(before, before.size() - 1)) {
-    return begin;
-  }
-  const size_t base = BeginOfDigits(text, before.size());
-  if (before.substr(base) != "10") return base;
-  before = StripSpace(before.substr(0, base));
-  for (const std::string_view times : {"x", "X", "*", "\xC3\x97", "\xC2\xB7", "\\times", "\\cdot"}) {
-    if (!RemoveSuffix(&before, times)) continue;
-    before = StripSpace(before);
-    const size_t end = before.data() + before.size() - text.data();
-    return IsDigit(text, end - 1) ? BeginOfDigits(text, end) : base;
-  }
-  return base;
-}
-
-// The last number that is no part of a word, with a fraction, a power or an exponent; empty: there is none.
-std::string_view LastNumber(std::string_view text) {
-  for (size_t end = text.size(); end > 0;) {
-    if (!IsDigit(text, end - 1)) {
-      --end;
-      continue;
-    }
-    const size_t digits = BeginOfDigits(text, end);
-    size_t begin = BeginOfPower(text, digits);
-    if (begin > 0 && IsLetter(text, begin - 1)) {
-      end = begin;
-      continue;
-    }
-    const std::string_view lead = text.substr(begin, digits - begin);
-    if (const size_t open = lead.find_first_of("{("); open != std::string_view::npos) {
-      end += text.substr(end, 1) == (lead[open] == '{' ? "}" : ")");
-    }
-    if (begin > 0 && text[begin - 1] == '-' &&
-        (begin == 1 || (!IsLetter(text, begin - 2) && !IsDigit(text, begin - 2)))) {
-      --begin;
-    }
-    return text.substr(begin, end - begin);
-  }
-  return {};
-}
-
-// Boxes, else formulas, else nothing; `*end` is where the last of them ends.
-std::string LastFormula(std::string_view text, size_t* end) {
-  std::vector<std::string_view> parts = BoxedContents(text);
-  if (parts.empty()) parts = Formulas(text);
-  if (parts.empty()) return "";
-  *end = parts.back().data() + parts.back().size() - text.data();
-  return JoinLast(text, parts);
-}
-
-// Of "Final answer: $46$, not $60$." the first formula, with those that it is joined to. Empty where the sentence, or
-// the line, has none.
-std::string FirstOfSentence(std::string_view text) {
-  const std::vector<std::string_view> all = Formulas(text);
-  if (all.empty()) return "";
-  const std::string_view before = text.substr(0, all[0].data() - text.data());
-  if (before.find_first_of("0123456789") != std::string_view::npos || before.find(". ") != std::string_view::npos)
-    return "";
-  std::vector<std::string_view> parts = {all[0]};
-  for (size_t i = 1; i < all.size(); ++i) {
-    const char* const from = parts.back().data() + parts.back().size();
-    if (!Joins({from, static_cast<size_t>(all[i].data() - from)})) break;
-    parts.push_back(all[i]);
-  }
-  return JoinLast(text, parts);
-}
+size_t EndIn(std::string_view text, std::string_view part) { return part.data() + part.size() - text.data(); }
 
 // Such as a response that is nothing but its answer.
 bool IsFormula(std::string_view text) {
-  constexpr size_t kMostBytes = 256;
-  if (text.size() > kMostBytes) return false;
+  constexpr size_t kMostBytesOfFormula = 256;
+  if (text.size() > kMostBytesOfFormula) return false;
   // Other short words would be taken for products of variables.
   static const auto* const known =
       new std::set<std::string_view>{"sqrt", "pi", "sin", "cos", "tan", "ln", "log", "exp", "inf", "and", "or"};
@@ -226,37 +36,181 @@ bool IsFormula(std::string_view text) {
     if (i - begin >= 2 && !command && !known->contains(text.substr(begin, i - begin))) return false;
   }
   const auto parsed = Parse(text);
-  return parsed.has_value() && std::none_of(parsed->begin(), parsed->end(), [](const auto& element) {
+  return parsed.has_value() && std::none_of(parsed->elements.begin(), parsed->elements.end(), [](const auto& element) {
            return element->kind == Expression::Kind::kText;
          });
+}
+
+// Where the sentence that begins `text` ends: before ". ", "! " or the line's end. "3.5" and "eq. (3)" end none.
+std::string_view Sentence(std::string_view text) {
+  for (size_t i = 0; i < text.size(); ++i) {
+    if (text[i] == '\n') return text.substr(0, i);
+    if ((text[i] == '.' || text[i] == '!' || text[i] == '?') &&
+        (i + 1 == text.size() || text[i + 1] == ' ' || text[i + 1] == '\n' || text[i + 1] == '*')) {
+      return text.substr(0, i);
+    }
+  }
+  return text;
+}
+
+int CountWords(std::string_view text) {
+  int words = 0;
+  for (size_t i = 0; i < text.size(); ++i) {
+    const auto letter = [&](size_t at) { return absl::ascii_isalpha(static_cast<unsigned char>(text[at])) != 0; };
+    words += letter(i) && (i == 0 || !letter(i - 1));
+  }
+  return words;
+}
+
+// What says where the answer is.
+struct Mark {
+  size_t begin, end;
+  bool colon;  // "Answer:", a heading, ####: nothing but the answer follows in its line
+  bool final;  // "final answer", ####
+};
+
+// What is right behind "answer" at `end`, up to where the answer begins.
+std::optional<Mark> MarkAt(std::string_view text, const std::string& lower, size_t begin, size_t end) {
+  Mark mark = {begin, end, false, false};
+  mark.final = begin >= 6 && lower.compare(begin - 6, 6, "final ") == 0;
+  const auto take = [&](std::string_view word) {
+    if (lower.compare(mark.end, word.size(), word) != 0) return false;
+    mark.end += word.size();
+    return true;
+  };
+  take("**");
+  for (const std::string_view says : {" is", " would be", " must be", " should be", " will be", " equals", " ="}) {
+    if (!take(says)) continue;
+    // "isn't"
+    if (mark.end < text.size() && absl::ascii_isalpha(static_cast<unsigned char>(text[mark.end]))) return std::nullopt;
+    take(":");
+    return mark;
+  }
+  take(" ");
+  if (take(":") || take("\xEF\xBC\x9A") || (mark.end < text.size() && text[mark.end] == '\n')) {
+    mark.colon = true;
+    return mark;
+  }
+  if (mark.final) return mark;
+  return std::nullopt;
+}
+
+// From the first to the last.
+std::vector<Mark> Marks(std::string_view text) {
+  const std::string lower = absl::AsciiStrToLower(absl::string_view(text.data(), text.size()));
+  constexpr std::string_view kAnswer = "answer", kHashes = "#### ";
+  std::vector<Mark> marks;
+  for (size_t i = 0; i < text.size(); ++i) {
+    if (lower.compare(i, kAnswer.size(), kAnswer) == 0) {
+      if (const auto mark = MarkAt(text, lower, i, i + kAnswer.size())) marks.push_back(*mark);
+    } else if (text[i] == '#' && (i == 0 || text[i - 1] == '\n') && lower.compare(i, kHashes.size(), kHashes) == 0) {
+      marks.push_back({i, i + kHashes.size(), true, true});
+    }
+  }
+  return marks;
+}
+
+struct Found {
+  std::string text;
+  size_t begin;  // of it in its text
+};
+
+// The first formula of `text`, with those that it is joined to, or stretch of mathematics, whichever comes first.
+std::optional<Found> First(std::string_view text) {
+  const std::vector<std::string_view> formulas = Formulas(text);
+  const std::string_view before = formulas.empty() ? text : text.substr(0, formulas[0].data() - text.data());
+  const std::vector<std::string_view> stretches = Stretches(before, /*lists=*/true);
+  for (const std::string_view stretch : stretches) {
+    return Found{std::string(stretch), static_cast<size_t>(stretch.data() - text.data())};
+  }
+  if (formulas.empty()) return std::nullopt;
+  return Found{JoinFirst(text, formulas), static_cast<size_t>(formulas[0].data() - text.data())};
+}
+
+// The last formulas or stretch that is neither denied nor numbers something.
+std::string Last(std::string_view text) {
+  std::vector<std::string_view> formulas = Formulas(text), stretches = Stretches(text, /*lists=*/false);
+  const auto begins = [&](std::string_view part) { return static_cast<size_t>(part.data() - text.data()); };
+  while (!formulas.empty() && IsDeniedAt(text, begins(formulas.back()))) formulas.pop_back();
+  const size_t end = formulas.empty() ? 0 : EndIn(text, formulas.back());
+  while (!stretches.empty() && begins(stretches.back()) >= end) {
+    const size_t at = begins(stretches.back());
+    if (!IsDeniedAt(text, at) && !IsReferenceAt(text, at)) {
+      // "from 2 to 5" is neither.
+      const size_t to = at >= 4 && text.substr(at - 4, 4) == " to " ? at - 4 : kNowhere;
+      if (stretches.size() > 1 && to == EndIn(text, stretches[stretches.size() - 2])) {
+        const size_t from = begins(stretches[stretches.size() - 2]);
+        if (from >= 5 && text.substr(from - 5, 5) == "from ") return std::string(text.substr(from, at - from)) + " ?";
+      }
+      return std::string(stretches.back());
+    }
+    stretches.pop_back();
+  }
+  return formulas.empty() ? "" : JoinLast(text, formulas);
+}
+
+// What follows a mark in its line; "" where that is no mathematics. `*words`: what it says in place of it.
+std::string Behind(std::string_view text, const Mark& mark, std::string* words) {
+  std::string_view rest = text.substr(mark.end, kMostBytesBehindMark);
+  // A heading's answer is below it; formulas may begin in the next line.
+  size_t begin = 0;
+  while (begin < rest.size() && std::string_view(" :*_#\t\n").find(rest[begin]) != kNowhere) ++begin;
+  rest.remove_prefix(begin);
+  const bool display = rest.starts_with("\\[") || rest.starts_with("$$");
+  const std::string_view line = display ? rest : rest.substr(0, rest.find('\n'));
+  if (rest.starts_with("not ")) return "";
+  const std::optional<Found> first = First(line);
+  const std::string_view sentence = Sentence(line);
+  constexpr int kMostWordsBefore = 3;
+  if (first.has_value()) {
+    const std::string_view before = line.substr(0, first->begin);
+    const bool direct = CountWords(before) <= kMostWordsBefore && before.find(',') == kNowhere &&
+                        Sentence(before).size() == before.size();
+    const bool whole = !mark.colon || text.compare(mark.begin, 1, "#") != 0 || CountWords(before) == 0;
+    if (direct && whole && !IsReferenceAt(text, mark.end + begin + first->begin)) return first->text;
+    if (text.compare(mark.begin, 1, "#") == 0) return "";
+    if (std::string last = Last(sentence); !last.empty()) return last;
+  }
+  constexpr size_t kMostBytesOfWords = 80;
+  const std::string_view said = StripSpace(sentence);
+  if (!said.empty() && said.size() <= kMostBytesOfWords) *words = std::string(said);
+  while (!words->empty() && std::string_view("*_ ").find(words->back()) != kNowhere) words->pop_back();
+  return "";
 }
 
 }  // namespace
 
 std::string AnswerIn(std::string_view response) {
-  // The minus sign and powers, as a model may write them outside of formulas.
-  const std::string text_of = absl::StrReplaceAll(WithPlainPowers(response), {{kMinusSign, "-"}});
-  const std::string_view text = text_of;
-  size_t end = 0;
-  if (!BoxedContents(text).empty()) return LastFormula(text, &end);
-  if (IsFormula(StripSpace(text)) && Formulas(text).empty()) return std::string(StripSpace(text));
-  if (const size_t at = absl::AsciiStrToLower(absl::string_view(text.data(), text.size())).rfind("final answer");
-      at != std::string::npos) {
-    const std::string_view behind = text.substr(at + 12);
-    if (std::string first = FirstOfSentence(behind); !first.empty()) return first;
-    if (std::string final = AnswerIn(behind); !final.empty()) return final;
+  const std::string plain = WithPlainSigns(response);
+  std::string_view text = plain;
+  constexpr std::string_view kThoughtEnds = "</think>";
+  if (const size_t thought = text.rfind(kThoughtEnds); thought != kNowhere) {
+    text.remove_prefix(thought + kThoughtEnds.size());
   }
-  std::string formula = LastFormula(text, &end);
-  const std::string_view number = LastNumber(text);
-  // Whichever comes later.
-  if (!number.empty() && number.data() >= text.data() + end) return std::string(number);
-  return formula;
+  const std::vector<std::string_view> boxes = BoxedContents(text);
+  const size_t end_of_boxes = boxes.empty() ? 0 : EndIn(text, boxes.back());
+  if (boxes.empty() && IsFormula(StripSpace(text)) && Formulas(text).empty()) return std::string(StripSpace(text));
+  const std::vector<Mark> marks = Marks(text);
+  std::string last_words;
+  int tried = 0;
+  for (auto mark = marks.rbegin(); mark != marks.rend() && mark->begin >= end_of_boxes && tried < kMostMarks; ++mark) {
+    if (!boxes.empty() && !mark->final) continue;
+    ++tried;
+    std::string words;
+    std::string said = Behind(text, *mark, &words);
+    if (!said.empty()) return said;
+    if (boxes.empty() && mark->colon && !words.empty() && text[mark->begin] != '#') return words;
+    if (last_words.empty()) last_words = words;
+  }
+  if (!boxes.empty()) return JoinLast(text, boxes);
+  if (std::string last = Last(text); !last.empty()) return last;
+  return last_words;
 }
 
 std::string AnswerOfLabel(std::string_view label) {
-  size_t end;
-  const std::string formula = LastFormula(label, &end);
-  return formula.empty() ? std::string(StripSpace(label)) : formula;
+  std::vector<std::string_view> parts = BoxedContents(label);
+  if (parts.empty()) parts = Formulas(label);
+  return parts.empty() ? std::string(StripSpace(label)) : JoinLast(label, parts);
 }
 
 }  // namespace quartet::math

@@ -1,16 +1,19 @@
 #include "scorer/rewards/math/equality.h"
 
 #include <algorithm>
-#include <map>
 #include <optional>
 #include <set>
 #include <vector>
 
 #include "absl/strings/ascii.h"
-#include "core/base/splitmix64.h"
 #include "scorer/rewards/math/evaluate.h"
 #include "scorer/rewards/math/lexer.h"
+#include "scorer/rewards/math/names.h"
 #include "scorer/rewards/math/parser.h"
+#include "scorer/rewards/math/regions.h"
+#include "scorer/rewards/math/scalars.h"
+#include "scorer/rewards/math/units.h"
+#include "scorer/rewards/math/words.h"
 
 namespace quartet::math {
 namespace {
@@ -18,71 +21,17 @@ namespace {
 using Kind = Expression::Kind;
 using List = std::vector<ExpressionPtr>;
 
-constexpr int kPoints = 6;
-constexpr int kEnoughPoints = 3;
-constexpr int kCloseBits = 256;
 constexpr size_t kMostElements = 200;  // of sets: each is compared with each
-
-// --- scalars ---
-
-bool HasDecimal(const Expression& of) {
-  return of.decimal ||
-         std::any_of(of.arguments.begin(), of.arguments.end(), [](const auto& a) { return HasDecimal(*a); });
-}
-
-// Values in (0.5, 3), where most functions are defined; the same for the same name.
-std::map<std::string, mpq_class> Point(const std::set<std::string>& symbols, int number) {
-  std::map<std::string, mpq_class> point;
-  for (const std::string& symbol : symbols) {
-    uint64_t state = 0x9E3779B97F4A7C15u * (number + 1);
-    for (const char c : symbol) state = SplitMixFinalise(state ^ static_cast<unsigned char>(c));
-    mpq_class value(static_cast<unsigned long>(500'000 + state % 2'500'000), 1'000'000ul);
-    value.canonicalize();
-    point[symbol] = value;
-  }
-  return point;
-}
-
-// Whether a rounded number and another are as close as the digits say: 6 behind the point, or 3 that count.
-bool Close(const Expression& a, const Expression& b, const std::map<std::string, mpq_class>& point) {
-  const std::optional<Ball> ball_a = Enclose(a, point, kCloseBits), ball_b = Enclose(b, point, kCloseBits);
-  if (!ball_a.has_value() || !ball_b.has_value() || ball_a->is_infinite() || ball_b->is_infinite()) return false;
-  Ball difference, distance, allowed;
-  acb_sub(difference.get(), ball_a->get(), ball_b->get(), kCloseBits);
-  acb_abs(distance.real(), difference.get(), kCloseBits);
-  acb_abs(allowed.real(), ball_b->get(), kCloseBits);
-  arb_mul_ui(allowed.real(), allowed.real(), 1000, kCloseBits);
-  if (!arb_is_zero(allowed.real()) && arf_cmp_si(arb_midref(allowed.real()), 1) > 0) arb_one(allowed.real());
-  arb_div_ui(allowed.real(), allowed.real(), 2'000'000, kCloseBits);
-  return arb_le(distance.real(), allowed.real());
-}
 
 // What a comparison could not decide: whether two numbers are the same, or what they are.
 struct Doubt {
   bool any = false;
+
+  bool IsYes(Truth truth) {
+    any |= truth == Truth::kUnknown;
+    return truth == Truth::kYes;
+  }
 };
-
-bool SameScalar(const Expression& a, const Expression& b, Doubt* doubt) {
-  std::set<std::string> symbols;
-  CollectSymbols(a, &symbols);
-  CollectSymbols(b, &symbols);
-  if (symbols.empty()) {
-    const Truth same = SameNumber(a, b, {});
-    if (same == Truth::kYes || ((HasDecimal(a) || HasDecimal(b)) && Close(a, b, {}))) return true;
-    doubt->any |= same == Truth::kUnknown;
-    return false;
-  }
-  int agreed = 0;
-  for (int i = 0; i < kPoints && agreed < kEnoughPoints; ++i) {
-    const Truth same = SameNumber(a, b, Point(symbols, i));
-    if (same == Truth::kNo) return false;
-    agreed += same == Truth::kYes;  // else not defined here: another point
-  }
-  doubt->any |= agreed < kEnoughPoints;
-  return agreed == kEnoughPoints;
-}
-
-// --- structures ---
 
 bool SameExpression(const ExpressionPtr& a, const ExpressionPtr& b, Doubt* doubt);
 
@@ -101,73 +50,6 @@ bool SameInAnyOrder(const List& a, const List& b, Doubt* doubt) {
     });
   };
   return covers(a, b) && covers(b, a);
-}
-
-bool IsScalar(const Expression& of) {
-  switch (of.kind) {
-    case Kind::kSequence:
-    case Kind::kSet:
-    case Kind::kUnion:
-    case Kind::kWithout:
-    case Kind::kRelation:
-      return false;
-    default:
-      return std::all_of(of.arguments.begin(), of.arguments.end(), [](const auto& a) { return IsScalar(*a); });
-  }
-}
-
-bool IsName(const Expression& of) {
-  // x, x_1, f(x), |AB|, "area": what an equation gives a value to, without a number of its own.
-  if (of.kind == Kind::kNumber || of.kind == Kind::kConstant) return false;
-  if (of.kind == Kind::kSequence) {
-    return std::all_of(of.arguments.begin(), of.arguments.end(), [](const auto& a) { return IsName(*a); });
-  }
-  if (of.kind == Kind::kMultiply || of.kind == Kind::kDivide || of.kind == Kind::kFunction) {
-    return std::any_of(of.arguments.begin(), of.arguments.end(), [](const auto& a) { return IsName(*a); });
-  }
-  return of.kind == Kind::kSymbol || of.kind == Kind::kText;
-}
-
-bool IsConstant(const Expression& of) {
-  std::set<std::string> symbols;
-  CollectSymbols(of, &symbols);
-  return symbols.empty() && IsScalar(of);
-}
-
-bool IsInfinite(const Expression& of) {
-  const std::optional<Ball> value = Enclose(of, {}, kCloseBits);
-  return value.has_value() && value->is_infinite();
-}
-
-// The interval of an inequality about a name; nothing of what is none.
-std::optional<ExpressionPtr> IntervalOf(const Expression& of, Doubt* doubt) {
-  static const ExpressionPtr infinity = Make(Kind::kConstant, "oo", {});
-  static const ExpressionPtr minus_infinity = Make(Kind::kMultiply, "", {MakeNumber(-1), infinity});
-  const auto strict = [](const Expression& relation) { return relation.name == "<"; };
-  const auto is_inequality = [](const Expression& e) {
-    return e.kind == Kind::kRelation && (e.name == "<" || e.name == "<=");
-  };
-  if (of.kind == Kind::kRelation && of.name == "in") return of.arguments[1];
-  if (is_inequality(of)) {
-    const bool open = strict(of);
-    if (IsName(*of.arguments[0]) && !IsName(*of.arguments[1])) {
-      return Make(Kind::kSequence, open ? "()" : "(]", {minus_infinity, of.arguments[1]});
-    }
-    if (IsName(*of.arguments[1]) && !IsName(*of.arguments[0])) {
-      return Make(Kind::kSequence, open ? "()" : "[)", {of.arguments[0], infinity});
-    }
-  }
-  if (of.kind == Kind::kSequence && of.name == "chain" && of.arguments.size() == 2) {
-    const Expression *low = of.arguments[0].get(), *high = of.arguments[1].get();
-    if (!is_inequality(*low) || !is_inequality(*high)) return std::nullopt;
-    // a > x > b comes as x < a, b < x.
-    if (!SameExpression(low->arguments[1], high->arguments[0], doubt)) std::swap(low, high);
-    if (!SameExpression(low->arguments[1], high->arguments[0], doubt) || !IsName(*low->arguments[1]))
-      return std::nullopt;
-    return Make(Kind::kSequence, std::string(strict(*low) ? "(" : "[") + (strict(*high) ? ")" : "]"),
-                {low->arguments[0], high->arguments[1]});
-  }
-  return std::nullopt;
 }
 
 // The left side less the right one: where they are the same but for a factor, equations have the same solutions; so
@@ -191,71 +73,152 @@ bool SameRelation(const Expression& a, const Expression& b, Doubt* doubt) {
   CollectSymbols(a, &symbols);
   CollectSymbols(b, &others);
   if (symbols != others || symbols.empty()) return false;
-  const ExpressionPtr of_a = difference(a), of_b = difference(b);
-  std::optional<Ball> ratio;
-  int agreed = 0;
-  for (int i = 0; i < kPoints; ++i) {
-    const auto point = Point(symbols, i);
-    const std::optional<Ball> value_a = Enclose(*of_a, point, kCloseBits), value_b = Enclose(*of_b, point, kCloseBits);
-    if (!value_a.has_value() || !value_b.has_value() || acb_contains_zero(value_b->get())) continue;
-    Ball here;
-    acb_div(here.get(), value_a->get(), value_b->get(), kCloseBits);
-    if (!acb_is_finite(here.get()) || acb_rel_accuracy_bits(here.get()) < kCloseBits / 4) continue;
-    if (ratio.has_value() && !acb_overlaps(here.get(), ratio->get())) return false;
-    ratio = here;
-    ++agreed;
-  }
-  return agreed >= kEnoughPoints &&
-         (equation ? !acb_contains_zero(ratio->get()) : ratio->is_real() && arb_is_positive(ratio->real()));
+  return SameButForFactor(difference(a), difference(b), /*positive=*/!equation);
+}
+
+// A unit on one side alone says nothing more; on both it must be the same. Percent and degrees are also what they
+// stand for.
+bool SameQuantity(const ExpressionPtr& a, const ExpressionPtr& b, Doubt* doubt) {
+  const auto value = [](const ExpressionPtr& of) { return of->kind == Kind::kQuantity ? of->arguments[0] : of; };
+  const auto unit = [](const ExpressionPtr& of) { return of->kind == Kind::kQuantity ? of->name : ""; };
+  if (!unit(a).empty() && !unit(b).empty() && unit(a) != unit(b)) return false;
+  if (SameExpression(value(a), value(b), doubt)) return true;
+  if (unit(a) == unit(b)) return false;
+  const auto meant = [&](const ExpressionPtr& of) {
+    if (unit(of) == kPercent) return Make(Kind::kDivide, "", {value(of), MakeNumber(100)});
+    if (unit(of) != kDegree) return value(of);
+    return Make(Kind::kDivide, "",
+                {Make(Kind::kMultiply, "", {value(of), Make(Kind::kConstant, "pi", {})}), MakeNumber(180)});
+  };
+  const std::string& only = unit(a).empty() ? b->name : a->name;
+  return (only == kPercent || only == kDegree) && SameExpression(meant(a), meant(b), doubt);
+}
+
+// Letters that are all that is said, and words: "ACB" is not "ABC", "No" is "no". Nothing where either is neither.
+std::optional<bool> SameWords(const Expression& a, const Expression& b) {
+  const auto letters = [](const Expression& of) {
+    return of.kind == Kind::kMultiply && of.name != "call" ? of.name : "";
+  };
+  const auto words = [&](const Expression& of) { return of.kind == Kind::kText ? of.name : letters(of); };
+  const std::string of_a = words(a), of_b = words(b);
+  if (of_a.empty() || of_b.empty()) return std::nullopt;
+  if (absl::AsciiStrToLower(of_a) == absl::AsciiStrToLower(of_b)) return true;
+  if (!letters(a).empty() && !letters(b).empty() && MayBeReordered(of_a) && MayBeReordered(of_b)) return std::nullopt;
+  return false;
+}
+
+// What makes a set of numbers of it, where the other side is written in another way.
+bool SaysRegion(const Expression& of) {
+  return of.kind == Kind::kUnion || of.kind == Kind::kWithout || (of.kind == Kind::kRelation && of.name != "=") ||
+         (of.kind == Kind::kSequence && of.name == "chain") || (of.kind == Kind::kSymbol && of.name == "mathbb R");
+}
+
+// A ratio of two is their quotient where the other is a number.
+std::optional<ExpressionPtr> Quotient(const Expression& of) {
+  if (of.kind != Kind::kSequence || of.name != "::" || of.arguments.size() != 2) return std::nullopt;
+  return Make(Kind::kDivide, "", of.arguments);
+}
+
+bool SameSequence(const Expression& a, const Expression& b, Doubt* doubt) {
+  if (!SameInOrder(a.arguments, b.arguments, doubt)) return false;
+  if (a.name == b.name) return true;
+  // Infinity is never inside, whatever the bracket.
+  if (a.name.size() != 2 || b.name.size() != 2 || a.arguments.size() != 2) return false;
+  return (a.name[0] == b.name[0] || IsInfinite(*a.arguments[0])) &&
+         (a.name[1] == b.name[1] || IsInfinite(*a.arguments[1]));
 }
 
 bool SameExpression(const ExpressionPtr& a, const ExpressionPtr& b, Doubt* doubt) {
-  if (IsScalar(*a) && IsScalar(*b)) {
-    if (a->kind == Kind::kText && b->kind == Kind::kText) return a->name == b->name;
-    return SameScalar(*a, *b, doubt);
+  if (a->kind == Kind::kQuantity || b->kind == Kind::kQuantity) {
+    const ExpressionPtr value_a = ValueSaid(*a).value_or(a), value_b = ValueSaid(*b).value_or(b);
+    if (!IsScalar(*value_a) || !IsScalar(*value_b)) {
+      const auto ratio_a = Quotient(*value_a), ratio_b = Quotient(*value_b);
+      if (!ratio_a.has_value() && !ratio_b.has_value()) return false;
+      return SameQuantity(ratio_a.value_or(value_a), ratio_b.value_or(value_b), doubt);
+    }
+    return SameQuantity(value_a, value_b, doubt);
   }
+  if (const std::optional<bool> same = SameWords(*a, *b)) return *same;
+  const auto is_reals = [](const Expression& of) { return of.kind == Kind::kSymbol && of.name == "mathbb R"; };
+  if (IsScalar(*a) && IsScalar(*b) && !is_reals(*a) && !is_reals(*b)) return doubt->IsYes(SameScalar(*a, *b));
   // "x = 5" is 5 where the other gives no name.
-  const auto is_value = [](const Expression& e) {
-    return e.kind == Kind::kRelation && e.name == "=" &&
-           (IsName(*e.arguments[0]) || (IsConstant(*e.arguments[0]) && IsConstant(*e.arguments[1])));
-  };
-  if (is_value(*a) && b->kind != Kind::kRelation) return SameExpression(a->arguments[1], b, doubt);
-  if (is_value(*b) && a->kind != Kind::kRelation) return SameExpression(a, b->arguments[1], doubt);
+  if (b->kind != Kind::kRelation) {
+    if (const auto value = ValueSaid(*a)) return SameExpression(*value, b, doubt);
+  }
+  if (a->kind != Kind::kRelation) {
+    if (const auto value = ValueSaid(*b)) return SameExpression(a, *value, doubt);
+  }
   // Sets of one element are as good as it.
   if (a->kind == Kind::kSet && a->arguments.size() == 1 && IsScalar(*b))
     return SameExpression(a->arguments[0], b, doubt);
   if (b->kind == Kind::kSet && b->arguments.size() == 1 && IsScalar(*a))
     return SameExpression(a, b->arguments[0], doubt);
+  if (const auto ratio = Quotient(*a); ratio.has_value() && IsScalar(*b)) return SameExpression(*ratio, b, doubt);
+  if (const auto ratio = Quotient(*b); ratio.has_value() && IsScalar(*a)) return SameExpression(a, *ratio, doubt);
 
   if (a->kind == Kind::kRelation && b->kind == Kind::kRelation && a->name == b->name && SameRelation(*a, *b, doubt))
     return true;
-  const std::optional<ExpressionPtr> interval_a = IntervalOf(*a, doubt), interval_b = IntervalOf(*b, doubt);
+  if (SaysRegion(*a) || SaysRegion(*b)) {
+    const auto region_a = RegionOf(*a), region_b = RegionOf(*b);
+    if (region_a.has_value() && region_b.has_value()) return doubt->IsYes(SameRegion(*region_a, *region_b));
+  }
+  const std::optional<ExpressionPtr> interval_a = IntervalOf(*a), interval_b = IntervalOf(*b);
   if (interval_a.has_value() || interval_b.has_value()) {
     const ExpressionPtr left = interval_a.value_or(a), right = interval_b.value_or(b);
     if (left->kind == Kind::kRelation || right->kind == Kind::kRelation) return false;
     return SameExpression(left, right, doubt);
   }
   if (a->kind != b->kind) return false;
+  if (a->kind == Kind::kSymbol) return a->name == b->name;
   switch (a->kind) {
     case Kind::kSet:
     case Kind::kUnion:
       return SameInAnyOrder(a->arguments, b->arguments, doubt);
     case Kind::kWithout:
       return SameInOrder(a->arguments, b->arguments, doubt);
-    case Kind::kSequence: {
-      if (!SameInOrder(a->arguments, b->arguments, doubt)) return false;
-      if (a->name == b->name) return true;
-      // Infinity is never inside, whatever the bracket.
-      if (a->name.size() != 2 || b->name.size() != 2 || a->arguments.size() != 2) return false;
-      return (a->name[0] == b->name[0] || IsInfinite(*a->arguments[0])) &&
-             (a->name[1] == b->name[1] || IsInfinite(*a->arguments[1]));
-    }
+    case Kind::kSequence:
+      return SameSequence(*a, *b, doubt);
     default:
       return false;
   }
 }
 
-// --- texts ---
+// --- answers ---
+
+// What is said by inequalities and intervals that "or" or "and" joins.
+std::optional<Region> RegionSaid(const Formula& formula) {
+  using Joint = Formula::Joint;
+  const bool all = std::all_of(formula.elements.begin(), formula.elements.end(),
+                               [](const auto& e) { return SaysRegion(*e) || e->kind == Kind::kSequence; });
+  const bool any =
+      std::any_of(formula.elements.begin(), formula.elements.end(), [](const auto& e) { return SaysRegion(*e); });
+  if (!all || !any) return std::nullopt;
+  if (formula.elements.size() == 1) return RegionOf(*formula.elements[0]);
+  if (formula.joint == Joint::kOr) return UnionOf(formula.elements);
+  return formula.joint == Joint::kAnd ? IntersectionOf(formula.elements) : std::nullopt;
+}
+
+bool SameFormula(const Formula& a, const Formula& b, Doubt* doubt) {
+  const List &of_a = a.elements, &of_b = b.elements;
+  if (of_a.size() == 1 && of_b.size() == 1) return SameExpression(of_a[0], of_b[0], doubt);
+  if (const auto region_a = RegionSaid(a), region_b = RegionSaid(b); region_a.has_value() || region_b.has_value()) {
+    const auto left = region_a.has_value() || of_a.size() > 1 ? region_a : RegionOf(*of_a[0]),
+               right = region_b.has_value() || of_b.size() > 1 ? region_b : RegionOf(*of_b[0]);
+    if (left.has_value() && right.has_value()) return doubt->IsYes(SameRegion(*left, *right));
+  }
+  // A list without brackets is a set; "x = 1, 2" gives both.
+  const auto elements = [](const List& list) {
+    if (list.size() > 1) return list;
+    const ExpressionPtr one = ValueSaid(*list[0]).value_or(list[0]);
+    return one->kind == Kind::kSet ? one->arguments : List{one};
+  };
+  if (SameInAnyOrder(elements(of_a), elements(of_b), doubt)) return true;
+  // (x, y) = 1, 2 and (1, 2).
+  const auto tuple = [](const List& list) {
+    return list.size() == 1 && list[0]->kind == Kind::kSequence && list[0]->name == "()" ? list[0]->arguments : list;
+  };
+  return (of_a.size() == 1) != (of_b.size() == 1) && SameInOrder(tuple(of_a), tuple(of_b), doubt);
+}
 
 // The tokens, without what has no meaning; text as its letters.
 std::string Canonical(std::string_view text) {
@@ -281,26 +244,6 @@ std::string Canonical(std::string_view text) {
   return canonical;
 }
 
-bool SameFormula(std::string_view left, std::string_view right, LetterE e, Doubt* doubt) {
-  const auto a = Parse(left, e), b = Parse(right, e);
-  if (!a.has_value() || !b.has_value()) return false;
-  if (a->size() == 1 && b->size() == 1) return SameExpression((*a)[0], (*b)[0], doubt);
-  // A list without brackets is a set; "x = 1, 2" gives both.
-  const auto elements = [](const List& list) {
-    if (list.size() > 1) return list;
-    ExpressionPtr one = list[0];
-    if (one->kind == Kind::kRelation && one->name == "=" && IsName(*one->arguments[0])) one = one->arguments[1];
-    if (one->kind == Kind::kSet) return one->arguments;
-    return List{one};
-  };
-  if (SameInAnyOrder(elements(*a), elements(*b), doubt)) return true;
-  // (x, y) = 1, 2 and (1, 2).
-  const auto tuple = [](const List& list) {
-    return list.size() == 1 && list[0]->kind == Kind::kSequence && list[0]->name == "()" ? list[0]->arguments : list;
-  };
-  return (a->size() == 1) != (b->size() == 1) && SameInOrder(tuple(*a), tuple(*b), doubt);
-}
-
 // Whether "2e-1" and the like is in it.
 bool MayHaveExponent(std::string_view text) {
   for (size_t at = text.find('e'); at != std::string_view::npos; at = text.find('e', at + 1)) {
@@ -313,8 +256,14 @@ bool Same(std::string_view left, std::string_view right, Doubt* doubt) {
   const std::string canonical_left = Canonical(left), canonical_right = Canonical(right);
   if (canonical_left.empty() || canonical_right.empty()) return false;
   if (canonical_left == canonical_right) return true;
-  if (SameFormula(left, right, LetterE::kExponent, doubt)) return true;
-  return (MayHaveExponent(left) || MayHaveExponent(right)) && SameFormula(left, right, LetterE::kEuler, doubt);
+  const auto same = [&](LetterE e) {
+    const auto a = Parse(left, e), b = Parse(right, e);
+    // What is not understood is undecided.
+    doubt->any |= !a.has_value() || !b.has_value();
+    return a.has_value() && b.has_value() && SameFormula(*a, *b, doubt);
+  };
+  if (same(LetterE::kExponent)) return true;
+  return (MayHaveExponent(left) || MayHaveExponent(right)) && same(LetterE::kEuler);
 }
 
 }  // namespace

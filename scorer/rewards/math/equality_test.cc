@@ -27,6 +27,7 @@ const std::set<std::pair<std::string, std::string>>& Better() {
       {"\\frac{-1\\pm\\sqrt{5}}{2}", "\\boxed{\\frac{-1+\\sqrt5}{2}, \\frac{-1-\\sqrt5}{2}}"},
       {"2<x<5", "\\boxed{5 > x > 2}"},
       {"\\frac{1}{2004!}", "\\boxed{\\frac{1}{2006!}}"},
+      {"\\frac{1}{2}", "\\boxed{\\sin 30^\\circ}"},
   };
   return *better;
 }
@@ -42,19 +43,31 @@ TEST(MathEquality, AgreesWithMathVerify) {
   }
 }
 
+// Kinds of answers that people report to be judged otherwise than a reader would.
+TEST(MathEquality, JudgesAsACarefulReaderDoes) {
+  std::ifstream in("scorer/rewards/math/testdata/reader.jsonl");
+  int cases = 0;
+  for (std::string line; std::getline(in, line); ++cases) {
+    const nlohmann::json c = nlohmann::json::parse(line);
+    const std::string label = c["label"], response = c["response"];
+    EXPECT_EQ(Same(label, response), c["want"] == 1) << c["kind"] << ": " << label << " and " << response;
+  }
+  EXPECT_GT(cases, 500);
+}
+
 TEST(MathEquality, FindsTheAnswerThatIsGivenLast) {
   EXPECT_EQ(AnswerIn("$1$, so \\boxed{2}, $3$"), "2");
   EXPECT_EQ(AnswerIn("\\boxed{1} and \\boxed{2}"), "1 , 2");
   EXPECT_EQ(AnswerIn("\\boxed{1}. But wait: it is\n\\boxed{2}"), "2");
   EXPECT_EQ(AnswerIn("so $x = 3$ and $y = 4$."), "x = 3 , y = 4");
   EXPECT_EQ(AnswerIn("$1$, $2$, and \\(3\\)"), "1 , 2 , 3");
-  EXPECT_EQ(AnswerIn("\\boxed{2} \\text{ or } \\boxed{3}"), "2 , 3");
+  EXPECT_EQ(AnswerIn("\\boxed{2} \\text{ or } \\boxed{3}"), "2 or 3");
   EXPECT_EQ(AnswerIn("We have $n=6$, so the answer is $42$."), "42");
   EXPECT_EQ(AnswerIn("for $3$ workers, $42$ days"), "42") << "\"or\" inside a word joins nothing";
   EXPECT_EQ(AnswerIn("With $k = 2$ for all, hence $5$"), "5");
   EXPECT_EQ(AnswerIn("Final answer: $46$, not $60$."), "46");
   EXPECT_EQ(AnswerIn("Final answer: $46$. It is more than $40$."), "46");
-  EXPECT_EQ(AnswerIn("The final answer is $x = 1$ or $x = 2$, as $y > 0$"), "x = 1 , x = 2");
+  EXPECT_EQ(AnswerIn("The final answer is $x = 1$ or $x = 2$, as $y > 0$"), "x = 1 or x = 2");
   EXPECT_EQ(AnswerIn("**Final answer**\n\n46"), "46");
   EXPECT_EQ(AnswerIn("The answer is \xE2\x88\x92"
                      "17."),
@@ -161,6 +174,7 @@ TEST(MathEquality, SaysWhereItCannotDecide) {
   EXPECT_EQ(Compare("2", "\\{1, 9^{9^{9^{9^{9}}}} - 9^{9^{9^{9^{9}}}}\\}"), Truth::kNo) << "a number and two";
   EXPECT_EQ(Compare("(1, 3)", "(1, \\frac{3}{\\pi - \\pi})"), Truth::kUnknown);
   EXPECT_EQ(Compare("2", "3"), Truth::kNo);
+  EXPECT_EQ(Compare("2", "\\sum_{k=1}^2 1"), Truth::kUnknown) << "no formula that is understood";
   EXPECT_EQ(Compare("x + x", "2x"), Truth::kYes);
 }
 
@@ -205,11 +219,23 @@ TEST(MathEquality, BoundsTheWorkThatHostileAnswersCause) {
                                                           "\\tan(e^{99999999})",
                                                           "(e^{99})" + repeat("!", 300),
                                                           "\\pi^{99999999999999999999}",
-                                                          "\\lfloor e^{e^{e^{e}}} \\rfloor"}) {
+                                                          "\\lfloor e^{e^{e^{e}}} \\rfloor",
+                                                          repeat("[1,2]\\cup", 700) + "[1,2]",
+                                                          "5" + repeat("\\text{ m}", 900),
+                                                          "5" + repeat(" m/s", 1500),
+                                                          repeat("\\text{a1}", 1000),
+                                                          repeat("0.\\overline{3}", 500),
+                                                          repeat("^{1}C_", 1000) + "1",
+                                                          repeat("{10 \\choose ", 500),
+                                                          repeat("ab ", 2500),
+                                                          repeat("x<1\\text{ or }", 400) + "x>2"}) {
     EXPECT_FALSE(Equal("2", text)) << text.substr(0, 20);
   }
-  for (const std::string& text : {repeat("$", 99999), repeat("\\(", 99999), repeat("\\[", 99999), repeat("$$ ", 99999),
-                                  repeat("\\boxed{", 99999), repeat("final answer", 3000), repeat("1 a", 99999)}) {
+  for (const std::string& text :
+       {repeat("$", 99999), repeat("\\(", 99999), repeat("\\[", 99999), repeat("$$ ", 99999), repeat("\\boxed{", 99999),
+        repeat("final answer", 3000), repeat("1 a", 99999), repeat("answer is ", 9999), repeat("answer is 1+", 9999),
+        repeat("(", 99999), repeat("\\frac{", 49999), repeat("1+", 99999), repeat("not $5$ ", 9999),
+        repeat("#### 1 a\n", 9999), repeat("from 1 to ", 9999), repeat("5 km/", 9999)}) {
     (void)AnswerIn(text);
   }
 }

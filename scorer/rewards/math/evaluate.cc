@@ -166,6 +166,11 @@ std::optional<Ball> EncloseFunction(const std::string& name, const std::vector<B
     acb_sub(value.get(), value.get(), Apply(x, arb_atan, acb_atan, bits).get(), bits);
     return value;
   }
+  if (name == "arcsec") return Apply(Inverse(x, bits), arb_acos, acb_acos, bits);
+  if (name == "arccsc") return Apply(Inverse(x, bits), arb_asin, acb_asin, bits);
+  if (name == "asinh") return Apply(x, arb_asinh, acb_asinh, bits);
+  if (name == "acosh") return Apply(x, arb_acosh, acb_acosh, bits);
+  if (name == "atanh") return Apply(x, arb_atanh, acb_atanh, bits);
   if (name == "sinh") return Apply(x, arb_sinh, acb_sinh, bits);
   if (name == "cosh") return Apply(x, arb_cosh, acb_cosh, bits);
   if (name == "tanh") return Apply(x, arb_tanh, acb_tanh, bits);
@@ -256,9 +261,19 @@ std::optional<mpq_class> Exact(const Expression& of, const std::map<std::string,
 
 namespace {
 
+std::optional<Ball> WatchedValue(const Expression& of, const std::map<std::string, mpq_class>& symbols, int bits,
+                                 bool* hides, Among among);
+
 // As Enclose; `*hides`, if not null, becomes true where a sum in it has a term that vanishes beside the others.
 std::optional<Ball> Watched(const Expression& of, const std::map<std::string, mpq_class>& symbols, int bits,
-                            bool* hides) {
+                            bool* hides, Among among = Among::kComplex) {
+  std::optional<Ball> value = WatchedValue(of, symbols, bits, hides, among);
+  if (value.has_value() && among == Among::kReal && !value->is_real()) return std::nullopt;
+  return value;
+}
+
+std::optional<Ball> WatchedValue(const Expression& of, const std::map<std::string, mpq_class>& symbols, int bits,
+                                 bool* hides, Among among) {
   Ball value;
   if (of.kind == Kind::kConstant) {
     if (of.name == "pi") {
@@ -280,14 +295,14 @@ std::optional<Ball> Watched(const Expression& of, const std::map<std::string, mp
     fmpq_clear(rational);
     if (hides == nullptr) return value;
     for (const ExpressionPtr& argument : of.arguments) {
-      const std::optional<Ball> one = Watched(*argument, symbols, bits, hides);
+      const std::optional<Ball> one = Watched(*argument, symbols, bits, hides, among);
       *hides |= of.kind == Kind::kAdd && one.has_value() && Vanishes(*one, value);
     }
     return value;
   }
   std::vector<Ball> values;
   for (const ExpressionPtr& argument : of.arguments) {
-    std::optional<Ball> one = Watched(*argument, symbols, bits, hides);
+    std::optional<Ball> one = Watched(*argument, symbols, bits, hides, among);
     if (!one.has_value()) return std::nullopt;
     values.push_back(*std::move(one));
   }
@@ -330,8 +345,9 @@ std::optional<Ball> Watched(const Expression& of, const std::map<std::string, mp
 
 }  // namespace
 
-std::optional<Ball> Enclose(const Expression& of, const std::map<std::string, mpq_class>& symbols, int bits) {
-  return Watched(of, symbols, bits, nullptr);
+std::optional<Ball> Enclose(const Expression& of, const std::map<std::string, mpq_class>& symbols, int bits,
+                            Among among) {
+  return Watched(of, symbols, bits, nullptr, among);
 }
 
 Truth SameNumber(const Expression& a, const Expression& b, const std::map<std::string, mpq_class>& symbols) {

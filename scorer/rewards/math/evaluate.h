@@ -46,9 +46,13 @@ class Ball {
   acb_t value_;
 };
 
+enum class Among { kComplex, kReal };
+
 // Principal values, to about so many bits; nothing where it is no scalar or not defined, or so many bits do not tell.
-// Odd roots of negative numbers are real, as people write them.
-std::optional<Ball> Enclose(const Expression& of, const std::map<std::string, mpq_class>& symbols, int bits);
+// Odd roots of negative numbers are real, as people write them. Among::kReal: nothing, either, where a part of it is
+// not real.
+std::optional<Ball> Enclose(const Expression& of, const std::map<std::string, mpq_class>& symbols, int bits,
+                            Among among = Among::kComplex);
 
 // Whether they are the same number, exactly where both are rational; else kNo is certain, and kYes to some 300 digits.
 // kUnknown where one is not defined, or has a sum with terms too small beside the others to be seen in those digits.

@@ -19,9 +19,11 @@ struct Expression {
     kSymbol,    // `name`: a variable ("x", "x_1"), or what else stands for itself ("mathbb{R}")
     kConstant,  // `name`: "pi", "e", "i", "oo"
     kAdd,       // of all arguments
-    kMultiply,
+    kMultiply,  // `name`: "" but for "call", written as f(x) is, and for letters that are all there is ("ab", "dog"),
+                // which are these letters and may be a word
     kDivide,    // of two
     kPower,     // of two
+    kQuantity,  // of one; `name`: its unit, as units.h writes it. Has no value inside of another expression
     kFunction,  // `name` ("sqrt", "sin", "log", "abs", ...) of one argument; "root" and "logb" of two, of which the
                 // first is the degree or base; "binom" of two
     kSequence,  // in order; `name`: its brackets, such as "()", "[)", "::" (a ratio) or "matrix"

@@ -5,6 +5,8 @@
 #include <utility>
 
 #include "absl/strings/ascii.h"
+#include "scorer/rewards/math/signs.h"
+#include "scorer/rewards/math/units.h"
 
 namespace quartet::math {
 namespace {
@@ -16,14 +18,14 @@ bool IsLetter(char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z');
 bool IsSpace(char c) { return c == ' ' || (c >= '\t' && c <= '\r'); }
 
 template <size_t n>
-bool Among(const std::array<std::string_view, n>& names, std::string_view name) {
+bool IsOneOf(const std::array<std::string_view, n>& names, std::string_view name) {
   return std::find(names.begin(), names.end(), name) != names.end();
 }
 
 // Commands that only look.
-constexpr std::array<std::string_view, 22> kNothing = {
-    "left",     "right",        "big",       "Big", "bigg", "Bigg", "bigl",   "bigr", "Bigl",   "Bigr",    "limits",
-    "nolimits", "displaystyle", "textstyle", "rm",  "bf",   "it",   "middle", "circ", "degree", "percent", "hline"};
+constexpr std::array<std::string_view, 19> kNothing = {
+    "left",   "right",    "big",          "Big",       "bigg", "Bigg", "bigl", "bigr",   "Bigl", "Bigr",
+    "limits", "nolimits", "displaystyle", "textstyle", "rm",   "bf",   "it",   "middle", "hline"};
 constexpr std::array<std::string_view, 4> kSpaces = {"quad", "qquad", "space", "nobreakspace"};
 constexpr std::array<std::string_view, 10> kTexts = {"text", "textbf", "textit",       "textrm", "textnormal",
                                                      "mbox", "hbox",   "operatorname", "textsf", "mathrm"};
@@ -32,73 +34,60 @@ constexpr std::array<std::string_view, 9> kStyles = {"mathbf",     "mathit", "ma
                                                      "mathnormal", "boxed",  "fbox",   "underline"};
 
 constexpr std::pair<std::string_view, std::string_view> kSameCommands[] = {
-    {"dfrac", "frac"},   {"tfrac", "frac"},     {"cfrac", "frac"},
-    {"le", "leq"},       {"ge", "geq"},         {"leqslant", "leq"},
-    {"geqslant", "geq"}, {"ne", "neq"},         {"cdot", "times"},
-    {"ast", "times"},    {"dbinom", "binom"},   {"tbinom", "binom"},
-    {"lt", "less"},      {"gt", "greater"},     {"varnothing", "emptyset"},
-    {"land", "and"},     {"lor", "or"},         {"backslash", "setminus"},
-    {"colon", "colon"},  {"arcsin", "asin"},    {"arccos", "acos"},
-    {"arctan", "atan"},  {"lbrace", "{"},       {"rbrace", "}"},
-    {"vert", "|"},       {"lvert", "|"},        {"rvert", "|"},
-    {"mid", "|"},        {"lbrack", "["},       {"rbrack", "]"},
-    {"leqq", "leq"},     {"geqq", "geq"},       {"tg", "tan"},
-    {"varphi", "phi"},   {"vartheta", "theta"}, {"varepsilon", "epsilon"},
+    {"dfrac", "frac"},
+    {"tfrac", "frac"},
+    {"cfrac", "frac"},
+    {"le", "leq"},
+    {"ge", "geq"},
+    {"leqslant", "leq"},
+    {"geqslant", "geq"},
+    {"ne", "neq"},
+    {"cdot", "times"},
+    {"ast", "times"},
+    {"dbinom", "binom"},
+    {"tbinom", "binom"},
+    {"lt", "less"},
+    {"gt", "greater"},
+    {"varnothing", "emptyset"},
+    {"land", "and"},
+    {"lor", "or"},
+    {"backslash", "setminus"},
+    {"colon", "colon"},
+    {"arcsin", "asin"},
+    {"arccos", "acos"},
+    {"arctan", "atan"},
+    {"lbrace", "{"},
+    {"rbrace", "}"},
+    {"vert", "|"},
+    {"lvert", "|"},
+    {"rvert", "|"},
+    {"mid", "|"},
+    {"lbrack", "["},
+    {"rbrack", "]"},
+    {"leqq", "leq"},
+    {"geqq", "geq"},
+    {"tg", "tan"},
+    {"varphi", "phi"},
+    {"vartheta", "theta"},
+    {"varepsilon", "epsilon"},
     {"div", "divide"},
+    {"overrightarrow", "vec"},
+    {"widehat", "hat"},
+    {"bmod", "pmod"},
+    {"mod", "pmod"},
+    {"percent", "%"},
+    {"pounds", "pound"},
+    {"texteuro", "euro"},
+    {"R", "reals"},
+    {"arsinh", "asinh"},
+    {"arcosh", "acosh"},
+    {"artanh", "atanh"},
+    {"arcsinh", "asinh"},
+    {"arccosh", "acosh"},
+    {"arctanh", "atanh"},
+    {"dotsb", "dots"},
+    {"measuredangle", "angle"},
 };
-
-// Signs of Unicode.
-constexpr std::pair<std::string_view, std::string_view> kSigns[] = {
-    {"\xE2\x88\x92", "-"},  // minus sign
-    {"\xE2\x80\x93", "-"},  // en dash
-    {"\xC3\x97", "\\times "},
-    {"\xC2\xB7", "\\times "},
-    {"\xE2\x8B\x85", "\\times "},
-    {"\xC3\xB7", "\\divide "},
-    {"\xCF\x80", "\\pi "},
-    {"\xE2\x88\x9E", "\\infty "},
-    {"\xE2\x88\x9A", "\\sqrt "},
-    {"\xE2\x89\xA4", "\\leq "},
-    {"\xE2\x89\xA5", "\\geq "},
-    {"\xE2\x89\xA0", "\\neq "},
-    {"\xE2\x88\x88", "\\in "},
-    {"\xE2\x88\xAA", "\\cup "},
-    {"\xC2\xB1", "\\pm "},
-    {"\xC2\xB0", ""},
-    {"\xE2\x82\xAC", ""},
-    {"\xC2\xA3", ""},
-    {"\xC2\xA0", " "},
-    {"\xE2\x80\x89", " "},
-    {"\xC2\xBD", "\\frac{1}{2}"},
-    {"\xCE\xB8", "\\theta "},
-    {"\xE2\x88\x85", "\\emptyset "},
-};
-
-// Raised ones.
-constexpr std::pair<std::string_view, char> kRaised[] = {
-    {"\xE2\x81\xB0", '0'}, {"\xC2\xB9", '1'},     {"\xC2\xB2", '2'},     {"\xC2\xB3", '3'},
-    {"\xE2\x81\xB4", '4'}, {"\xE2\x81\xB5", '5'}, {"\xE2\x81\xB6", '6'}, {"\xE2\x81\xB7", '7'},
-    {"\xE2\x81\xB8", '8'}, {"\xE2\x81\xB9", '9'}, {"\xE2\x81\xBB", '-'}, {"\xE2\x81\xBA", '+'},
-};
-
-std::string PlainSigns(std::string_view text) {
-  std::string plain;
-  for (size_t i = 0; i < text.size();) {
-    if ((text[i] & 0x80) == 0) {
-      plain += text[i++];
-      continue;
-    }
-    const auto* sign = std::find_if(std::begin(kSigns), std::end(kSigns),
-                                    [&](const auto& pair) { return text.substr(i, pair.first.size()) == pair.first; });
-    if (sign == std::end(kSigns)) {
-      plain += text[i++];
-    } else {
-      plain += sign->second;
-      i += sign->first.size();
-    }
-  }
-  return plain;
-}
 
 class Lexer {
  public:
@@ -120,13 +109,15 @@ class Lexer {
       } else if (IsLetter(c)) {
         Add(Token::Kind::kLetter, std::string(1, c));
         ++at_;
-      } else if (c == '$' || c == '%') {
-        ++at_;
+      } else if (c == '$') {
+        Dollar();
       } else if (const std::string_view pair = View(2); pair == "<=" || pair == ">=" || pair == "!=") {
         Add(Token::Kind::kSign, std::string(pair));
         at_ += 2;
       } else if (View(3) == "{,}" || View(4) == "{, }") {
         at_ += View(3) == "{,}" ? 3 : 4;  // of a number: those are taken with it
+      } else if (View(2) == "{}") {
+        at_ += 2;
       } else if (View(2) == "**") {
         Add(Token::Kind::kSign, "^");
         at_ += 2;
@@ -145,7 +136,15 @@ class Lexer {
   std::string_view View(size_t n) const { return std::string_view(text_).substr(at_, n); }
 
   void Add(Token::Kind kind, std::string text) {
-    tokens_.push_back({kind, std::move(text), std::exchange(space_, false)});
+    tokens_.push_back({kind, std::move(text), std::exchange(space_, false), std::exchange(gap_, false)});
+  }
+
+  // A mark of formulas, or, where there is but this one, of money.
+  void Dollar() {
+    if (at_ + 1 < text_.size() && IsDigit(text_[at_ + 1]) && text_.find('$') == text_.rfind('$')) {
+      Add(Token::Kind::kCommand, "dollar");
+    }
+    ++at_;
   }
 
   // Whether `text_` at `at` has exactly three digits.
@@ -175,9 +174,13 @@ class Lexer {
       at_ += skip + 3;
       grouped = true;
     }
-    if (at_ + 1 < text_.size() && text_[at_] == '.' && IsDigit(text_[at_ + 1])) {
+    if (at_ + 1 < text_.size() && text_[at_] == '.' && (IsDigit(text_[at_ + 1]) || Repeated(at_ + 1).has_value())) {
       digits += text_[at_++];
       while (at_ < text_.size() && IsDigit(text_[at_])) digits += text_[at_++];
+      if (const auto repeated = Repeated(at_)) {
+        ((digits += '(') += repeated->first) += ')';
+        at_ = repeated->second;
+      }
     } else if (View(1) == ".") {
       ++at_;  // ends a sentence, or says nothing
     }
@@ -188,6 +191,25 @@ class Lexer {
       at_ += length;
     }
     Add(Token::Kind::kNumber, std::move(digits));
+  }
+
+  // The digits that repeat behind a decimal point, and where they end: \overline{16}, \bar{6}, \dot{1}4\dot{2}.
+  std::optional<std::pair<std::string, size_t>> Repeated(size_t at) const {
+    std::string digits;
+    const auto take = [&](std::string_view open, std::string_view close) {
+      if (text_.compare(at, open.size(), open) != 0) return false;
+      size_t end = at + open.size();
+      while (end < text_.size() && IsDigit(text_[end])) ++end;
+      if (end == at + open.size() || text_.compare(end, close.size(), close) != 0) return false;
+      digits += text_.substr(at + open.size(), end - at - open.size());
+      at = end + close.size();
+      return true;
+    };
+    if (take("\\overline{", "}") || take("\\bar{", "}")) return std::pair(digits, at);
+    if (!take("\\dot{", "}")) return std::nullopt;
+    const auto one = std::pair(digits, at);
+    while (at < text_.size() && IsDigit(text_[at])) digits += text_[at++];
+    return take("\\dot{", "}") ? std::pair(digits, at) : one;
   }
 
   // How long the exponent is that begins at `at`, such as "e-19"; 0: there is none.
@@ -222,7 +244,9 @@ class Lexer {
         Add(Token::Kind::kCommand, std::string(1, c));
       } else if (c == '\\') {
         Add(Token::Kind::kCommand, "\\");
-      } else if (c != '$' && c != '%' && c != '(' && c != ')' && c != '[' && c != ']') {
+      } else if (c == '$') {
+        Add(Token::Kind::kCommand, "dollar");
+      } else if (c != '(' && c != ')' && c != '[' && c != ']') {
         Add(Token::Kind::kSign, std::string(1, c));
       }
       return true;
@@ -242,10 +266,14 @@ class Lexer {
         break;
       }
     }
-    if (Among(kSpaces, name)) {
+    if (IsOneOf(kSpaces, name)) {
       space_ = true;
+      gap_ |= name.ends_with("quad");
+    } else if (name == "%") {
+      Add(Token::Kind::kSign, "%");
     } else if (name == "circ" || name == "degree") {
-      // 90^\circ, 90^{\circ}
+      // 90^\circ, 90^{\circ}; what composes functions stands for itself.
+      const size_t before = tokens_.size();
       if (!tokens_.empty() && tokens_.back().text == "^") tokens_.pop_back();
       if (tokens_.size() > 1 && tokens_.back().text == "{" && tokens_[tokens_.size() - 2].text == "^" &&
           View(1) == "}") {
@@ -253,11 +281,14 @@ class Lexer {
         --depth_;
         ++at_;
       }
-    } else if (Among(kNothing, name)) {
+      const bool degrees = name == "degree" || tokens_.size() < before ||
+                           (!tokens_.empty() && tokens_.back().kind == Token::Kind::kNumber);
+      Add(Token::Kind::kCommand, degrees ? "degree" : "circ");
+    } else if (IsOneOf(kNothing, name)) {
       if ((name == "left" || name == "right") && View(1) == ".") ++at_;
-    } else if (Among(kTexts, name)) {
+    } else if (IsOneOf(kTexts, name)) {
       return Text();
-    } else if (!Among(kStyles, name)) {
+    } else if (!IsOneOf(kStyles, name)) {
       Add(Token::Kind::kCommand, std::move(name));
     }
     return true;
@@ -274,40 +305,32 @@ class Lexer {
     }
     if (end == text_.size()) return false;
     const std::string content = text_.substr(at_ + 1, end - at_ - 1);
+    const bool has_digit = std::any_of(content.begin(), content.end(), IsDigit);
+    const bool is_unit = !content.empty() && !IsDigit(content[0]) && ReadUnit(content).has_value() &&
+                         !tokens_.empty() && tokens_.back().kind == Token::Kind::kNumber;
+    if (has_digit && !is_unit) {
+      // What is said in it, as if it were not set as text.
+      text_.replace(at_, end + 1 - at_, " " + content + " ");
+      return true;
+    }
     at_ = end + 1;
     Add(Token::Kind::kText, std::string(absl::StripAsciiWhitespace(content)));
     return true;
   }
 
-  const std::string text_;
+  std::string text_;
   const LetterE e_;
   size_t at_ = 0;
   int depth_ = 0;  // of brackets
-  bool space_ = false;
+  bool space_ = false, gap_ = false;
   std::vector<Token> tokens_;
 };
 
 }  // namespace
 
-std::string WithPlainPowers(std::string_view text) {
-  std::string plain;
-  bool raised = false;
-  for (size_t i = 0; i < text.size();) {
-    const auto* sign = std::find_if(std::begin(kRaised), std::end(kRaised),
-                                    [&](const auto& pair) { return text.substr(i, pair.first.size()) == pair.first; });
-    const bool is_raised = sign != std::end(kRaised);
-    if (is_raised != raised) plain += is_raised ? "^{" : "}";
-    raised = is_raised;
-    plain += is_raised ? sign->second : text[i];
-    i += is_raised ? sign->first.size() : 1;
-  }
-  if (raised) plain += '}';
-  return plain;
-}
-
 std::optional<std::vector<Token>> Tokenize(std::string_view latex, LetterE e) {
   if (latex.size() > kMostBytes) return std::nullopt;
-  std::string plain = PlainSigns(WithPlainPowers(latex));
+  std::string plain = WithPlainSigns(latex);
   // Text that was escaped once too often. In matrices \\\\ begins a row.
   if (plain.find("\\begin") == std::string::npos) {
     for (size_t at = 0; (at = plain.find("\\\\", at)) != std::string::npos; ++at) {

@@ -10,8 +10,14 @@
 
 namespace quartet::math {
 
-// The elements of an answer: what commas, semicolons, "and" and "or" separate outside of brackets; each with \pm twice,
-// once for either sign. Nothing where it is no formula that is understood: sums, integrals, limits, dots, ...
-std::optional<std::vector<ExpressionPtr>> Parse(std::string_view latex, LetterE e = LetterE::kExponent);
+struct Formula {
+  // What commas, semicolons, "and" and "or" separate outside of brackets; each with \pm twice, once for either sign.
+  std::vector<ExpressionPtr> elements;
+  enum class Joint { kNone, kComma, kAnd, kOr };  // of them; kComma also where they differ
+  Joint joint = Joint::kNone;
+};
+
+// Nothing where it is no formula that is understood: sums, integrals, limits, dots, ...
+std::optional<Formula> Parse(std::string_view latex, LetterE e = LetterE::kExponent);
 
 }  // namespace quartet::math

@@ -24,8 +24,8 @@ bool TokenCursor::Sign(std::string_view sign, size_t ahead) const {
   return Peek(ahead).kind == Token::Kind::kSign && Peek(ahead).text == sign;
 }
 
-bool TokenCursor::Command(std::string_view name) const {
-  return Peek().kind == Token::Kind::kCommand && Peek().text == name;
+bool TokenCursor::Command(std::string_view name, size_t ahead) const {
+  return Peek(ahead).kind == Token::Kind::kCommand && Peek(ahead).text == name;
 }
 
 bool TokenCursor::IsSeparator() const { return Sign(",") || Sign(";") || Command("and") || Command("or"); }

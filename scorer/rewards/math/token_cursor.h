@@ -39,7 +39,7 @@ class TokenCursor {
   const Token& Peek(size_t ahead = 0) const;
   bool AtEnd() const { return Peek().kind == Token::Kind::kEnd; }
   bool Sign(std::string_view sign, size_t ahead = 0) const;
-  bool Command(std::string_view name) const;
+  bool Command(std::string_view name, size_t ahead = 0) const;
   // Between elements of a list.
   bool IsSeparator() const;
 

@@ -1,27 +1,145 @@
 #include "scorer/rewards/math/words.h"
 
+#include <algorithm>
+#include <map>
 #include <set>
 #include <string>
 #include <utility>
 
 #include "absl/strings/ascii.h"
+#include "scorer/rewards/math/units.h"
 
 namespace quartet::math {
 namespace {
 
-const std::set<std::string_view>& Units() {
-  static const auto* names =
-      new std::set<std::string_view>{"cm", "mm", "km", "kg", "mg", "ml", "ft", "hr", "min", "sec", "mph", "pct", "deg"};
-  return *names;
+bool IsLetterOrText(const Token& token) {
+  return token.kind == Token::Kind::kLetter || token.kind == Token::Kind::kText;
+}
+
+// Parts of speech that separate, functions, constants; kEnd: none of them.
+Token Meaning(const std::string& word) {
+  if (word == "and" || word == "or") return {Token::Kind::kCommand, word, true};
+  if (IsFunction(word) || word == "sqrt" || word == "pi") return {Token::Kind::kCommand, word};
+  if (word == "inf" || word == "infinity" || word == "oo") return {Token::Kind::kCommand, "infty"};
+  if (word == "arcsin" || word == "arccos" || word == "arctan") return {Token::Kind::kCommand, "a" + word.substr(3)};
+  if (word == "mod") return {Token::Kind::kCommand, "pmod"};
+  return {Token::Kind::kEnd, ""};
+}
+
+// Between two elements of an answer, or its sides.
+bool IsBoundary(const Token& token) {
+  if (token.kind == Token::Kind::kEnd || RelationOf(token).has_value()) return true;
+  if (token.kind == Token::Kind::kSign) return std::string_view(",;:|&").find(token.text) != std::string_view::npos;
+  return token.kind == Token::Kind::kCommand && (token.text == "and" || token.text == "or" || token.text == "{" ||
+                                                 token.text == "}" || token.text == "|" || token.text == "approx");
+}
+
+// Which tokens bound what is beside them: the above, and brackets that are beside one themselves.
+std::vector<bool> Boundaries(const std::vector<Token>& tokens) {
+  std::vector<bool> bounds(tokens.size());
+  const auto sign = [&](size_t i, std::string_view any) {
+    return tokens[i].kind == Token::Kind::kSign && any.find(tokens[i].text) != std::string_view::npos;
+  };
+  for (size_t i = 0; i < tokens.size(); ++i) {
+    bounds[i] = IsBoundary(tokens[i]) || (sign(i, "([") && (i == 0 || bounds[i - 1]));
+  }
+  for (size_t i = tokens.size(); i-- > 0;) {
+    if (sign(i, ")]")) bounds[i] = bounds[i + 1];
+    if (sign(i, ".")) bounds[i] = bounds[i + 1];
+  }
+  return bounds;
+}
+
+bool IsVowel(char c) { return absl::string_view("aeiouAEIOU").find(c) != absl::string_view::npos; }
+
+// Letters without space between, as one word.
+struct Run {
+  std::string letters;
+  size_t end;  // of its tokens
+};
+Run RunAt(const std::vector<Token>& tokens, size_t begin) {
+  Run run = {tokens[begin].text, begin + 1};
+  while (tokens[run.end].kind == Token::Kind::kLetter && !tokens[run.end].space_before)
+    run.letters += tokens[run.end++].text;
+  return run;
+}
+
+// Words instead of letters where they have a meaning of their own; texts of one letter are the letter but behind a
+// number, where it may be a unit.
+std::vector<Token> WithMeanings(const std::vector<Token>& tokens) {
+  std::vector<Token> meant;
+  for (size_t i = 0; i < tokens.size();) {
+    const bool space = tokens[i].space_before, gap = tokens[i].gap_before;
+    if (!IsLetterOrText(tokens[i])) {
+      meant.push_back(tokens[i++]);
+      continue;
+    }
+    const bool is_text = tokens[i].kind == Token::Kind::kText;
+    std::string word = tokens[i].text;
+    size_t end = i + 1;
+    if (is_text) {
+      while (!word.empty() && word.front() == ' ') word.erase(0, 1);
+    } else {
+      const Run run = RunAt(tokens, i);
+      word = run.letters;
+      end = run.end;
+    }
+    Token token = Meaning(is_text ? absl::AsciiStrToLower(word) : word);
+    const bool after_name = !meant.empty() && meant.back().kind == Token::Kind::kCommand && IsMark(meant.back().text);
+    const bool behind_value =
+        !meant.empty() &&
+        (meant.back().kind == Token::Kind::kNumber || meant.back().text == "degree" ||
+         meant.back().kind == Token::Kind::kText || meant.back().text == "/" ||
+         (meant.back().text == "times" && meant.size() > 1 && meant[meant.size() - 2].kind == Token::Kind::kText));
+    if (is_text && token.kind == Token::Kind::kEnd) {
+      const std::string lower = absl::AsciiStrToLower(word);
+      if (lower == "," || lower == ";") token = {Token::Kind::kSign, ","};
+      if (lower == ", and" || lower == ", or") token = {Token::Kind::kCommand, lower.substr(2)};
+      if (word.size() == 1 && absl::ascii_isalpha(static_cast<unsigned char>(word[0])) &&
+          !(behind_value && IsUnitLetter(word[0]))) {
+        token = {Token::Kind::kLetter, word};
+      }
+      if (token.kind == Token::Kind::kEnd && !word.empty()) token = {Token::Kind::kText, word};
+    }
+    if (token.kind == Token::Kind::kEnd && !is_text && !after_name &&
+        (word.size() >= 4 || word == "men" || word == "sum" || word == "gcd" || word == "lcm" || word == "max" ||
+         word == "ans")) {
+      token = {Token::Kind::kText, word};
+    }
+    if (token.kind == Token::Kind::kEnd) {
+      if (!is_text) meant.insert(meant.end(), tokens.begin() + i, tokens.begin() + end);
+    } else {
+      token.space_before = space || token.space_before;
+      token.gap_before = gap;
+      meant.push_back(std::move(token));
+    }
+    i = end;
+  }
+  return meant;
+}
+
+// Whether plain letters behind a number, such as "cm" or "apples", are no variables.
+bool IsWordBehindNumber(const std::string& letters) {
+  if (letters.size() < 2 || IsUnitWord(letters)) return letters.size() >= 2;
+  return letters.size() >= 3 && std::any_of(letters.begin(), letters.end(), IsVowel) &&
+         !std::is_sorted(letters.begin(), letters.end());
 }
 
 }  // namespace
 
 bool IsFunction(std::string_view word) {
-  static const auto* names =
-      new std::set<std::string_view>{"sin",  "cos",  "tan",  "cot", "sec", "csc", "asin", "acos",  "atan",
-                                     "sinh", "cosh", "tanh", "ln",  "lg",  "log", "exp",  "arccot"};
+  static const auto* names = new std::set<std::string_view>{
+      "sin",    "cos",  "tan",  "cot",  "sec", "csc", "asin", "acos", "atan",  "arcsec", "arccsc",
+      "arccot", "sinh", "cosh", "tanh", "ln",  "lg",  "log",  "exp",  "asinh", "acosh",  "atanh"};
   return names->contains(word);
+}
+
+std::string_view InverseOf(std::string_view function) {
+  static const auto* inverses = new std::map<std::string_view, std::string_view>{
+      {"sin", "asin"},   {"cos", "acos"},   {"tan", "atan"},   {"cot", "arccot"}, {"sec", "arcsec"},
+      {"csc", "arccsc"}, {"sinh", "asinh"}, {"cosh", "acosh"}, {"tanh", "atanh"}};
+  const auto inverse = inverses->find(function);
+  return inverse == inverses->end() ? "" : inverse->second;
 }
 
 bool IsSymbol(std::string_view name) {
@@ -30,6 +148,12 @@ bool IsSymbol(std::string_view name) {
       "nu",    "xi",     "rho",   "sigma", "tau",     "upsilon", "phi", "chi",   "psi",  "omega",   "Gamma",  "Delta",
       "Theta", "Lambda", "Xi",    "Pi",    "Sigma",   "Phi",     "Psi", "Omega", "ell",  "emptyset"};
   return names->contains(name);
+}
+
+bool IsMark(std::string_view command) {
+  static const auto* marks = new std::set<std::string_view>{"vec", "hat",  "bar",   "overline", "tilde",
+                                                            "dot", "ddot", "angle", "triangle", "widetilde"};
+  return marks->contains(command);
 }
 
 std::optional<std::string> RelationOf(const Token& token) {
@@ -50,61 +174,72 @@ std::optional<std::string> RelationOf(const Token& token) {
   return std::nullopt;
 }
 
+bool MayBeReordered(std::string_view letters) {
+  return std::all_of(letters.begin(), letters.end(),
+                     [](char c) { return absl::ascii_islower(static_cast<unsigned char>(c)) && !IsVowel(c); });
+}
+
 std::vector<Token> JoinWords(const std::vector<Token>& tokens) {
+  const std::vector<Token> meant = WithMeanings(tokens);
+  const std::vector<bool> bounds = Boundaries(meant);
   std::vector<Token> joined;
-  for (size_t i = 0; i < tokens.size();) {
-    if (tokens[i].kind == Token::Kind::kText) {
-      Token token = tokens[i++];
-      const std::string lower = absl::AsciiStrToLower(token.text);
-      if (lower == "and" || lower == "or" || lower == "," || lower == ", and" || lower == ";") {
-        token = {Token::Kind::kSign, ",", true};
-      }
-      // One letter is a variable, however it is set.
-      if (token.kind == Token::Kind::kText && token.text.size() == 1 && absl::ascii_isalpha(token.text[0])) {
-        token.kind = Token::Kind::kLetter;
-      }
-      if (token.kind != Token::Kind::kText || !token.text.empty()) joined.push_back(std::move(token));
+  for (size_t i = 0; i < meant.size();) {
+    if (!IsLetterOrText(meant[i])) {
+      joined.push_back(meant[i++]);
       continue;
     }
-    if (tokens[i].kind != Token::Kind::kLetter) {
-      joined.push_back(tokens[i++]);
-      continue;
-    }
-    std::string word;
     size_t end = i;
-    do {
-      word += tokens[end++].text;
-    } while (tokens[end].kind == Token::Kind::kLetter && !tokens[end].space_before);
-    const bool after_number = !joined.empty() && joined.back().kind == Token::Kind::kNumber;
-    Token token = {Token::Kind::kEnd, word, tokens[i].space_before};
-    if (word == "and" || word == "or") {
-      token = {Token::Kind::kSign, ",", true};
-    } else if (IsFunction(word) || word == "sqrt" || word == "pi") {
-      token.kind = Token::Kind::kCommand;
-    } else if (word == "inf" || word == "infinity" || word == "oo") {
-      token = {Token::Kind::kCommand, "infty", true};
-    } else if (word == "arcsin" || word == "arccos" || word == "arctan") {
-      token = {Token::Kind::kCommand, "a" + word.substr(3), true};
-    } else if (word.size() >= 4 || (after_number && Units().contains(word))) {
-      token.kind = Token::Kind::kText;
+    int runs = 0;
+    bool words = false;
+    std::string all;
+    while (IsLetterOrText(meant[end])) {
+      const bool is_text = meant[end].kind == Token::Kind::kText;
+      const Run run = is_text ? Run{meant[end].text, end + 1} : RunAt(meant, end);
+      if (!all.empty()) all += ' ';
+      all += run.letters;
+      words |= is_text || (run.letters.size() >= 2 && std::any_of(run.letters.begin(), run.letters.end(), IsVowel));
+      ++runs;
+      end = run.end;
     }
-    if (token.kind == Token::Kind::kEnd) {
-      joined.insert(joined.end(), tokens.begin() + i, tokens.begin() + end);
+    const bool space = meant[i].space_before, gap = meant[i].gap_before;
+    const bool alone = (i == 0 || bounds[i - 1]) && bounds[end];
+    const bool single_run = runs == 1 && meant[i].kind == Token::Kind::kLetter;
+    const Token* const last = joined.empty() ? nullptr : &joined.back();
+    if (alone && single_run && all.size() >= 2) {
+      joined.push_back({Token::Kind::kLetters, all, space, gap});
+    } else if (alone && words && !single_run) {
+      joined.push_back({Token::Kind::kText, all, space, gap});
+    } else if (last != nullptr && meant[i].kind == Token::Kind::kLetter &&
+               (last->kind == Token::Kind::kNumber || last->text == "degree" || last->text == ")" ||
+                last->text == "}")) {
+      // Behind a value: its unit, or variables.
+      const Run run = RunAt(meant, i);
+      const bool quotient = space && run.letters.size() == 1 && IsUnitLetter(run.letters[0]) &&
+                            last->kind == Token::Kind::kNumber && meant[run.end].text == "/" &&
+                            meant[run.end + 1].kind == Token::Kind::kLetter && IsUnitLetter(meant[run.end + 1].text[0]);
+      const bool scale = last->text == "degree" && (run.letters == "C" || run.letters == "F");
+      if (quotient || scale ||
+          (space || last->kind == Token::Kind::kNumber ? IsWordBehindNumber(run.letters) : false)) {
+        joined.push_back({Token::Kind::kText, runs == 1 || quotient ? run.letters : all, space, gap});
+        i = runs == 1 || quotient ? run.end : end;
+        continue;
+      }
+      joined.insert(joined.end(), meant.begin() + i, meant.begin() + run.end);
+      i = run.end;
+      continue;
+    } else if (last != nullptr && last->text == "/" && meant[i].kind == Token::Kind::kLetter && joined.size() >= 2 &&
+               joined[joined.size() - 2].kind == Token::Kind::kText) {
+      // Units below others.
+      const Run run = RunAt(meant, i);
+      joined.push_back({Token::Kind::kText, run.letters, space, gap});
+      i = run.end;
+      continue;
     } else {
-      joined.push_back(std::move(token));
+      joined.insert(joined.end(), meant.begin() + i, meant.begin() + end);
     }
     i = end;
   }
-  // Words that follow one another are one text.
-  std::vector<Token> texts;
-  for (Token& token : joined) {
-    if (token.kind == Token::Kind::kText && !texts.empty() && texts.back().kind == Token::Kind::kText) {
-      texts.back().text += " " + token.text;
-    } else {
-      texts.push_back(std::move(token));
-    }
-  }
-  return texts;
+  return joined;
 }
 
 }  // namespace quartet::math

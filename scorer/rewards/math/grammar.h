@@ -1,0 +1,91 @@
+// The grammar of formulas, which docs/rewards.md has as a table: a method a rule, which takes the tokens of its
+// expression. After a failure what it returns says nothing.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "scorer/rewards/math/expression.h"
+#include "scorer/rewards/math/token_cursor.h"
+
+namespace quartet::math {
+
+class Grammar {
+ public:
+  // `minus`: what \pm stands for.
+  Grammar(std::vector<Token> tokens, bool minus) : tokens_(std::move(tokens)), minus_(minus) {}
+
+  bool failed() const { return tokens_.failed(); }
+
+  struct Element {
+    ExpressionPtr expression;
+    bool has_plus_minus;
+  };
+  // parser.cc: from elements down to products.
+  std::vector<Element> Elements();
+  bool has_or() const { return has_or_; }
+  bool has_and() const { return has_and_; }
+  bool has_comma() const { return has_comma_; }
+
+ private:
+  ExpressionPtr Fail() {
+    tokens_.Fail();
+    return MakeNumber(0);
+  }
+
+  // --- parser.cc ---
+  void SkipSeparators();
+  ExpressionPtr Relations();
+  ExpressionPtr Ratio();
+  ExpressionPtr Sets();
+  ExpressionPtr Sum();
+  ExpressionPtr Product();
+  // Consumes a sign; nothing where there is none. True: minus.
+  std::optional<bool> PlusOrMinus();
+  ExpressionPtr Signed();
+  // Whether a factor can begin here, without a sign for times.
+  bool BeginsFactor() const;
+  // Whether what is next is a unit of `value` or its modulus, that would be a factor else: \frac{\text{m}}{\text{s}},
+  // \Omega, (mod 7).
+  bool BeginsUnit(const Expression& value) const;
+  // The words and signs for units that are next, as ReadUnit takes them; those of money before the number.
+  std::string UnitWords();
+  std::string Currency();
+  // `value` of what `words` say.
+  ExpressionPtr WithUnit(ExpressionPtr value, const std::string& words);
+
+  // --- atoms.cc ---
+  ExpressionPtr Factor();
+  // What is raised: a group, or one thing.
+  ExpressionPtr Script();
+  // An argument of a command: a group, or one digit, letter or command.
+  ExpressionPtr Argument();
+  // {...}, one expression, or {10 \choose 3}.
+  ExpressionPtr Group();
+  ExpressionPtr Value(const std::string& text);
+  ExpressionPtr Number();
+  ExpressionPtr Symbol(std::string name);
+  // \vec{a}, \overline{AB}, \angle ABC: the mark and all that is below or behind it are one name.
+  ExpressionPtr Marked(const std::string& mark);
+  // C_{10}^{3}, {}^{10}C_3; nothing where what is next is none.
+  std::optional<ExpressionPtr> Chosen();
+  // Elements up to a closing bracket, which is consumed.
+  ExpressionPtr Bracketed(const std::string& open);
+  ExpressionPtr Between(const std::string& function, std::string_view close);
+  ExpressionPtr Matrix();
+  ExpressionPtr Function(const std::string& name);
+  ExpressionPtr Fraction();
+  ExpressionPtr Base();
+  ExpressionPtr OfCommand(const std::string& name);
+
+  TokenCursor tokens_;
+  const bool minus_;
+  int bars_ = 0;  // of |...| that are open
+  bool plus_minus_ = false;
+  bool has_or_ = false, has_and_ = false, has_comma_ = false;
+};
+
+}  // namespace quartet::math

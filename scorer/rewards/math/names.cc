@@ -1,0 +1,38 @@
+#include "scorer/rewards/math/names.h"
+
+#include <algorithm>
+
+#include "absl/strings/ascii.h"
+#include "scorer/rewards/math/scalars.h"
+
+namespace quartet::math {
+
+bool IsName(const Expression& of) {
+  using Kind = Expression::Kind;
+  const auto capital = [](char c) { return absl::ascii_isupper(static_cast<unsigned char>(c)); };
+  switch (of.kind) {
+    case Kind::kSymbol:
+    case Kind::kText:
+      return true;
+    case Kind::kMultiply:
+      return of.name == "call" || (!of.name.empty() && std::any_of(of.name.begin(), of.name.end(), capital));
+    case Kind::kFunction:  // |AB|
+      return of.name == "abs" && (of.arguments[0]->kind == Kind::kMultiply || of.arguments[0]->kind == Kind::kText) &&
+             IsName(*of.arguments[0]);
+    case Kind::kSequence:
+      return of.name != "chain" &&
+             std::all_of(of.arguments.begin(), of.arguments.end(), [](const auto& a) { return IsName(*a); });
+    default:
+      return false;
+  }
+}
+
+std::optional<ExpressionPtr> ValueSaid(const Expression& of) {
+  if (of.kind != Expression::Kind::kRelation || of.name != "=") return std::nullopt;
+  const ExpressionPtr &left = of.arguments[0], &right = of.arguments[1];
+  if (IsName(*left) || (IsConstant(*left) && IsConstant(*right))) return right;
+  if (IsName(*right)) return left;
+  return std::nullopt;
+}
+
+}  // namespace quartet::math
