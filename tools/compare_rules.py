@@ -6,7 +6,7 @@ r"""Compares the rules number, math and choice (docs/rewards.md) with independen
     python tools/compare_rules.py --data GSM8K [--rules PROGRAM] [--seed 0] [--answers 2400]
 
 GSM8K is a folder with the data set's train.jsonl. Its solutions get endings of many kinds, with the right answer or a
-wrong one. Truth is what a reader takes the answer for; those that are cut off or choose two letters are wrong. To the
+wrong one. The cases of the rule math's tests (--reader), whose kinds are named "reader: ...", come beside them. Truth is what a reader takes the answer for; those that are cut off or choose two letters are wrong. To the
 rule number, answers without #### and box ("no mark") are wrong too: so it is promised.
 
 Peers: math-verify; and of lm-evaluation-harness (commit 4e7e0d47f33bc71070c1d38394bafbb52b117163) gsm8k strict-match
@@ -132,6 +132,12 @@ def cases(r, problems, answers):
         yield Case(rule, kind, response, label, right and not never, options)
 
 
+def reader_cases(path):
+    for line in path.read_text().splitlines():
+        case = json.loads(line)
+        yield Case("math", "reader: " + case["kind"], case["response"], case["label"], case["want"], ())
+
+
 def found(pattern, text, which):
     """RegexFilter.apply; None for its "[invalid]"."""
     every = [next(filter(None, m.groups()), "") if m.groups() else m[0] for m in re.finditer(pattern, text)]
@@ -163,6 +169,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rules", default="bazel-bin/scorer/rewards/rules/apply")
     parser.add_argument("--data", type=pathlib.Path, required=True)
+    parser.add_argument("--reader", type=pathlib.Path, default="scorer/rewards/math/testdata/reader.jsonl")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--answers", type=int, default=2400)
     args = parser.parse_args()
@@ -171,7 +178,7 @@ def main():
     text = (args.data / "train.jsonl").read_text()
     solved = [json.loads(line)["answer"].split("\n#### ") for line in text.splitlines()]
     problems = [(label, re.sub("<<.*?>>", "", solution).split("\n")) for solution, label in solved]
-    made = list(cases(random.Random(args.seed), problems, args.answers))
+    made = [*cases(random.Random(args.seed), problems, args.answers), *reader_cases(args.reader)]
     asked = "".join(json.dumps({"rule": c.rule, "response": c.response, "label": c.label}) + "\n" for c in made)
     said = subprocess.run([args.rules], input=asked, stdout=subprocess.PIPE, text=True, check=True).stdout
     ours = [json.loads(line).get("value", line) for line in said.splitlines()]
@@ -182,13 +189,13 @@ def main():
         rows = collections.defaultdict(list)
         for case, our in [pair for pair in zip(made, ours, strict=True) if pair[0].rule == rule]:
             their, example = float(judge(case)), f"{case.response!r}, label {case.label!r}, right {float(case.truth)}"
-            for kind in (case.kind, "all"):
+            for kind in (case.kind, "reader: all" if case.kind.startswith("reader: ") else "all"):
                 rows[kind].append((our == their, our == case.truth, their == case.truth))
             if our != case.truth:
                 examples[f"Ours is not right: {rule}, {case.kind}"][f"{example}, ours {our}"] = True
             if our != their:
                 examples[f"Differs: {rule}, {peer}, {case.kind}"][f"{example}, ours {our}, peer {their}"] = True
-        for kind in [*(kind for kind in rows if kind != "all"), "all"]:
+        for kind in sorted(rows, key=lambda kind: kind.endswith("all")):
             shares = " | ".join(f"{100 * sum(column) / len(rows[kind]):.0f}" for column in zip(*rows[kind]))
             print(f"| {rule}, {peer} | {kind} | {len(rows[kind])} | {shares} |")
     for title in sorted(examples, key=lambda title: not title.startswith("Ours")):

@@ -119,7 +119,7 @@ struct Found {
 std::optional<Found> First(std::string_view text) {
   const std::vector<std::string_view> formulas = Formulas(text);
   const std::string_view before = formulas.empty() ? text : text.substr(0, formulas[0].data() - text.data());
-  const std::vector<std::string_view> stretches = Stretches(before, /*lists=*/true);
+  const std::vector<std::string_view> stretches = Stretches(before, /*behind_mark=*/true);
   for (const std::string_view stretch : stretches) {
     return Found{std::string(stretch), static_cast<size_t>(stretch.data() - text.data())};
   }
@@ -129,7 +129,7 @@ std::optional<Found> First(std::string_view text) {
 
 // The last formulas or stretch that is neither denied nor numbers something.
 std::string Last(std::string_view text) {
-  std::vector<std::string_view> formulas = Formulas(text), stretches = Stretches(text, /*lists=*/false);
+  std::vector<std::string_view> formulas = Formulas(text), stretches = Stretches(text, /*behind_mark=*/false);
   const auto begins = [&](std::string_view part) { return static_cast<size_t>(part.data() - text.data()); };
   while (!formulas.empty() && IsDeniedAt(text, begins(formulas.back()))) formulas.pop_back();
   const size_t end = formulas.empty() ? 0 : EndIn(text, formulas.back());
@@ -167,6 +167,18 @@ std::string Behind(std::string_view text, const Mark& mark, std::string* words) 
     const bool direct = CountWords(before) <= kMostWordsBefore && before.find(',') == kNowhere &&
                         Sentence(before).size() == before.size();
     const bool whole = !mark.colon || text.compare(mark.begin, 1, "#") != 0 || CountWords(before) == 0;
+    // "The largest $n$ is 34": the last of what one is after the other.
+    const size_t end =
+        line.find(first->text, first->begin) == first->begin ? first->begin + first->text.size() : kNowhere;
+    if (end != kNowhere) {
+      size_t next = end;
+      while (next < line.size() && std::string_view("$*) ").find(line[next]) != kNowhere) ++next;
+      if (line.substr(next, 3) == "is " && !IsDeniedAt(line, next + 3)) {
+        if (const std::optional<Found> named = First(line.substr(next + 3));
+            named.has_value() && CountWords(line.substr(next + 3, named->begin)) == 0)
+          return named->text;
+      }
+    }
     if (direct && whole && !IsReferenceAt(text, mark.end + begin + first->begin)) return first->text;
     if (text.compare(mark.begin, 1, "#") == 0) return "";
     if (std::string last = Last(sentence); !last.empty()) return last;

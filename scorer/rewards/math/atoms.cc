@@ -157,8 +157,9 @@ std::optional<ExpressionPtr> Grammar::Chosen() {
     if (letter == "C") return Make(Kind::kFunction, "binom", {std::move(of), std::move(number)});
     // Of n! / (n - k)!.
     ExpressionPtr rest = Make(Kind::kAdd, "", {of, Make(Kind::kMultiply, "", {MakeNumber(-1), std::move(number)})});
-    return Make(Kind::kDivide, "", {Make(Kind::kFunction, "factorial", {std::move(of)}),
-                                    Make(Kind::kFunction, "factorial", {std::move(rest)})});
+    return Make(
+        Kind::kDivide, "",
+        {Make(Kind::kFunction, "factorial", {std::move(of)}), Make(Kind::kFunction, "factorial", {std::move(rest)})});
   };
   // ^{10}C_{3}, _{10}C_{3}
   if (tokens_.Sign("^") || tokens_.Sign("_")) {

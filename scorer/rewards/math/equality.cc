@@ -102,9 +102,10 @@ std::optional<bool> SameWords(const Expression& a, const Expression& b) {
   const auto words = [&](const Expression& of) { return of.kind == Kind::kText ? of.name : letters(of); };
   const std::string of_a = words(a), of_b = words(b);
   if (of_a.empty() || of_b.empty()) return std::nullopt;
-  if (absl::AsciiStrToLower(of_a) == absl::AsciiStrToLower(of_b)) return true;
-  if (!letters(a).empty() && !letters(b).empty() && MayBeReordered(of_a) && MayBeReordered(of_b)) return std::nullopt;
-  return false;
+  if (of_a == of_b) return true;
+  // Variables, unless they make a word.
+  if (!letters(a).empty() && !letters(b).empty() && (MayBeReordered(of_a) || MayBeReordered(of_b))) return std::nullopt;
+  return absl::AsciiStrToLower(of_a) == absl::AsciiStrToLower(of_b);
 }
 
 // What makes a set of numbers of it, where the other side is written in another way.
@@ -141,6 +142,12 @@ bool SameExpression(const ExpressionPtr& a, const ExpressionPtr& b, Doubt* doubt
   if (const std::optional<bool> same = SameWords(*a, *b)) return *same;
   const auto is_reals = [](const Expression& of) { return of.kind == Kind::kSymbol && of.name == "mathbb R"; };
   if (IsScalar(*a) && IsScalar(*b) && !is_reals(*a) && !is_reals(*b)) return doubt->IsYes(SameScalar(*a, *b));
+  // "22/7 \approx 3.14" says both.
+  const auto is_about = [](const Expression& of) {
+    return of.kind == Kind::kRelation && of.name == "about" && IsRoughly(*of.arguments[1], *of.arguments[0]);
+  };
+  if (is_about(*a) && b->kind != Kind::kRelation && SameExpression(a->arguments[0], b, doubt)) return true;
+  if (is_about(*b) && a->kind != Kind::kRelation && SameExpression(a, b->arguments[0], doubt)) return true;
   // "x = 5" is 5 where the other gives no name.
   if (b->kind != Kind::kRelation) {
     if (const auto value = ValueSaid(*a)) return SameExpression(*value, b, doubt);

@@ -30,7 +30,7 @@ struct Expression {
     kSet,       // in any order
     kUnion,     // of sets; in any order
     kWithout,   // a set less another
-    kRelation,  // `name`: "=", "<", "<=", "!=", "in"; of two
+    kRelation,  // `name`: "=", "about", "<", "<=", "!=", "in"; of two
     kText,      // `name`: words
   };
   Kind kind;

@@ -50,9 +50,13 @@ std::string_view Between(std::string_view text, std::string_view part, std::stri
   return between;
 }
 
-// What is between the dollar signs of "$5 and $6".
+// What is between the dollar signs of "$5 and $6": a number, then words or a sign.
 bool IsMoney(std::string_view content) {
-  return !content.empty() && absl::ascii_isdigit(static_cast<unsigned char>(content.front())) && content.back() == ' ';
+  if (content.empty() || !absl::ascii_isdigit(static_cast<unsigned char>(content.front())) || content.back() != ' ')
+    return false;
+  const char last = StripSpace(content).back();
+  return absl::ascii_isalpha(static_cast<unsigned char>(last)) ||
+         std::string_view("+-*/=,;:").find(last) != std::string_view::npos;
 }
 
 std::string Joined(std::string_view text, const std::vector<std::string_view>& parts, size_t first, size_t end) {

@@ -106,6 +106,10 @@ class Lexer {
       } else if ((c == 'x' || c == 'X') && TimesPowerOfTen()) {
         Add(Token::Kind::kCommand, "times");
         ++at_;
+      } else if ((View(3) == "a.m" || View(3) == "p.m") && !tokens_.empty() &&
+                 tokens_.back().kind == Token::Kind::kNumber) {
+        Add(Token::Kind::kText, c == 'a' ? "am" : "pm");
+        at_ += View(4).ends_with('.') ? 4 : 3;
       } else if (IsLetter(c)) {
         Add(Token::Kind::kLetter, std::string(1, c));
         ++at_;

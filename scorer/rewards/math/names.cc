@@ -15,7 +15,10 @@ bool IsName(const Expression& of) {
     case Kind::kText:
       return true;
     case Kind::kMultiply:
-      return of.name == "call" || (!of.name.empty() && std::any_of(of.name.begin(), of.name.end(), capital));
+      if (of.name == "call" || (!of.name.empty() && std::any_of(of.name.begin(), of.name.end(), capital))) return true;
+      [[fallthrough]];
+    case Kind::kDivide:
+      return std::all_of(of.arguments.begin(), of.arguments.end(), [](const auto& a) { return IsName(*a); });
     case Kind::kFunction:  // |AB|
       return of.name == "abs" && (of.arguments[0]->kind == Kind::kMultiply || of.arguments[0]->kind == Kind::kText) &&
              IsName(*of.arguments[0]);
@@ -28,7 +31,7 @@ bool IsName(const Expression& of) {
 }
 
 std::optional<ExpressionPtr> ValueSaid(const Expression& of) {
-  if (of.kind != Expression::Kind::kRelation || of.name != "=") return std::nullopt;
+  if (of.kind != Expression::Kind::kRelation || (of.name != "=" && of.name != "about")) return std::nullopt;
   const ExpressionPtr &left = of.arguments[0], &right = of.arguments[1];
   if (IsName(*left) || (IsConstant(*left) && IsConstant(*right))) return right;
   if (IsName(*right)) return left;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <string>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "scorer/rewards/math/grammar.h"
 #include "scorer/rewards/math/units.h"
@@ -15,9 +16,15 @@ using Deeper = TokenCursor::Deeper;
 
 namespace {
 
-// Words before a value that say nothing.
-bool IsFiller(std::string_view words) {
-  return words == "about" || words == "approximately" || words == "exactly" || words == "roughly" || words == "around";
+// Words before a value that say nothing, or that the value comes: "about", "The answer is", "Total:", "(A)".
+bool IsFiller(const std::string& text) {
+  const std::string words = absl::AsciiStrToLower(text);
+  for (const char* word : {"about", "approximately", "exactly", "roughly", "around", "answer"}) {
+    if (words == word) return true;
+  }
+  if (words.find("not") != std::string::npos || words.find("n't") != std::string::npos) return false;
+  const bool letter = words.size() == 3 && words[0] == '(' && words[2] == ')';
+  return letter || words.ends_with(" is") || words.ends_with(':');
 }
 
 ExpressionPtr Negate(ExpressionPtr of) {
@@ -87,10 +94,10 @@ ExpressionPtr Grammar::Relations() {
     names.push_back(*name);
     sides.push_back(Ratio());
   }
-  // What a value is about is said beside the value.
+  // What a value is about is said beside it.
   if (tokens_.TakeCommand("approx")) {
     ExpressionPtr about = Ratio();
-    if (names.empty()) return Make(Kind::kRelation, "=", {sides[0], std::move(about)});
+    if (names.empty()) return Make(Kind::kRelation, "about", {sides[0], std::move(about)});
   }
   if (names.empty()) return sides[0];
   // Of a chain of equations the last value counts.
@@ -198,7 +205,11 @@ bool Grammar::BeginsUnit(const Expression& value) const {
 }
 
 ExpressionPtr Grammar::Product() {
-  if (tokens_.Peek().kind == Token::Kind::kText && IsFiller(tokens_.Peek().text)) tokens_.Skip();
+  if (tokens_.Peek().kind == Token::Kind::kText && IsFiller(tokens_.Peek().text)) {
+    const Token& next = tokens_.Peek(1);
+    if (next.kind != Token::Kind::kEnd && next.kind != Token::Kind::kSign) tokens_.Skip();
+    if (next.kind == Token::Kind::kSign && (next.text == "(" || next.text == "|" || next.text == "[")) tokens_.Skip();
+  }
   const std::string currency = Currency();
   std::vector<ExpressionPtr> factors = {Factor()};
   while (!failed()) {
@@ -259,7 +270,8 @@ std::string Grammar::Currency() {
   }
   const Token& token = tokens_.Peek();
   if ((token.kind == Token::Kind::kText || token.kind == Token::Kind::kLetters) &&
-      (token.text == "USD" || token.text == "EUR") && tokens_.Peek(1).kind == Token::Kind::kNumber) {
+      (token.text == "USD" || token.text == "EUR" || token.text == "Rs" || token.text == "Rs.") &&
+      tokens_.Peek(1).kind == Token::Kind::kNumber) {
     return " " + tokens_.TakeText();
   }
   return "";

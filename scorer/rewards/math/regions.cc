@@ -26,7 +26,8 @@ const ExpressionPtr& MinusInfinity() {
 // -1, 0 or 1; nothing where they are no real numbers or cannot be told apart.
 std::optional<int> Order(const ExpressionPtr& a, const ExpressionPtr& b) {
   if (SameScalar(*a, *b) == Truth::kYes) return 0;
-  const std::optional<Ball> ball_a = Enclose(*a, {}, kBits, Among::kReal), ball_b = Enclose(*b, {}, kBits, Among::kReal);
+  const std::optional<Ball> ball_a = Enclose(*a, {}, kBits, Among::kReal),
+                            ball_b = Enclose(*b, {}, kBits, Among::kReal);
   if (!ball_a.has_value() || !ball_b.has_value()) return std::nullopt;
   if (arb_lt(ball_a->real(), ball_b->real())) return -1;
   if (arb_gt(ball_a->real(), ball_b->real())) return 1;
@@ -171,7 +172,8 @@ std::optional<Region> RegionOf(const Expression& of) {
     region.intervals = {All()};
     return region;
   }
-  if (of.kind == Kind::kText && (of.name == "all real numbers" || of.name == "all reals" || of.name == "real numbers")) {
+  if (of.kind == Kind::kText &&
+      (of.name == "all real numbers" || of.name == "all reals" || of.name == "real numbers")) {
     region.intervals = {All()};
     return region;
   }

@@ -20,8 +20,8 @@ struct Region {
   std::string name;                 // of what is in it, where that is said: "x"
 };
 
-// Of intervals, \mathbb{R}, finite sets, their unions, sets without some numbers, inequalities and x \neq a: the numbers
-// in it. Nothing where bounds are no numbers, or are not in order.
+// Of intervals, \mathbb{R}, finite sets, their unions, sets without some numbers, inequalities and x \neq a: the
+// numbers in it. Nothing where bounds are no numbers, or are not in order.
 std::optional<Region> RegionOf(const Expression& of);
 // Of several that "or" joins; that "and" joins.
 std::optional<Region> UnionOf(const std::vector<ExpressionPtr>& parts);

@@ -26,14 +26,12 @@ struct Draw {
 };
 // Positive ones first, where most functions are real. Whole ones for what is real there alone, such as (-1)^n.
 constexpr Draw kDraws[] = {
+    {Draw::Size::kSmall, false}, {Draw::Size::kSmall, false}, {Draw::Size::kSmall, false}, {Draw::Size::kMixed, true},
+    {Draw::Size::kMixed, true},  {Draw::Size::kMixed, true},  {Draw::Size::kMixed, true},  {Draw::Size::kMixed, true},
+    {Draw::Size::kMixed, true},  {Draw::Size::kMixed, true},  {Draw::Size::kMixed, true},  {Draw::Size::kMixed, false},
+    {Draw::Size::kMixed, false}, {Draw::Size::kMixed, false}, {Draw::Size::kWhole, false}, {Draw::Size::kWhole, false},
+    {Draw::Size::kWhole, false}, {Draw::Size::kWhole, true},  {Draw::Size::kWhole, true},  {Draw::Size::kWhole, true},
     {Draw::Size::kSmall, false}, {Draw::Size::kSmall, false}, {Draw::Size::kSmall, false},
-    {Draw::Size::kMixed, true},  {Draw::Size::kMixed, true},  {Draw::Size::kMixed, true},
-    {Draw::Size::kMixed, true},  {Draw::Size::kMixed, true},  {Draw::Size::kMixed, true},
-    {Draw::Size::kMixed, true},  {Draw::Size::kMixed, true},  {Draw::Size::kMixed, false},
-    {Draw::Size::kMixed, false}, {Draw::Size::kMixed, false}, {Draw::Size::kWhole, false},
-    {Draw::Size::kWhole, false}, {Draw::Size::kWhole, false}, {Draw::Size::kWhole, true},
-    {Draw::Size::kWhole, true},  {Draw::Size::kWhole, true},  {Draw::Size::kSmall, false},
-    {Draw::Size::kSmall, false}, {Draw::Size::kSmall, false},
 };
 constexpr int kPoints = std::size(kDraws);
 
@@ -168,6 +166,19 @@ Truth SameScalar(const Expression& a, const Expression& b) {
   return same != Truth::kYes && (HasDecimal(a) || HasDecimal(b)) && Close(a, b) ? Truth::kYes : same;
 }
 
+bool IsRoughly(const Expression& decimal, const Expression& of) {
+  constexpr int kPart = 200;
+  if (!HasDecimal(decimal) || of.kind == Kind::kNumber) return false;
+  const auto ball_a = Enclose(of, {}, kFewBits), ball_b = Enclose(decimal, {}, kFewBits);
+  if (!ball_a.has_value() || !ball_b.has_value()) return false;
+  Ball difference, distance, size;
+  acb_sub(difference.get(), ball_a->get(), ball_b->get(), kFewBits);
+  acb_abs(distance.real(), difference.get(), kFewBits);
+  acb_abs(size.real(), ball_a->get(), kFewBits);
+  arb_mul_ui(distance.real(), distance.real(), kPart, kFewBits);
+  return arb_le(distance.real(), size.real());
+}
+
 bool SameButForFactor(const ExpressionPtr& a, const ExpressionPtr& b, bool positive) {
   const std::set<std::string> symbols = SymbolsOf(*a, *b);
   const auto imaginary = [](const Expression& e) { return e.kind == Kind::kConstant && e.name == "i"; };
@@ -186,8 +197,8 @@ bool SameButForFactor(const ExpressionPtr& a, const ExpressionPtr& b, bool posit
     ratio = here;
     ++agreed;
   }
-  return agreed >= kEnoughPoints && (positive ? ratio->is_real() && arb_is_positive(ratio->real())
-                                              : !acb_contains_zero(ratio->get()));
+  return agreed >= kEnoughPoints &&
+         (positive ? ratio->is_real() && arb_is_positive(ratio->real()) : !acb_contains_zero(ratio->get()));
 }
 
 }  // namespace quartet::math

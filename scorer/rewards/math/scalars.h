@@ -20,6 +20,9 @@ bool IsInfinite(const Expression& of);
 // hardly ever real, as complex numbers. kUnknown: they are nowhere different, but have values at too few points.
 Truth SameScalar(const Expression& a, const Expression& b);
 
+// Whether a decimal number is about an expression, which is more than a number: to half a percent.
+bool IsRoughly(const Expression& decimal, const Expression& of);
+
 // Whether a / b is the same number wherever both have values, not 0; `positive`: and is greater than 0.
 bool SameButForFactor(const ExpressionPtr& a, const ExpressionPtr& b, bool positive);
 

@@ -16,17 +16,20 @@ constexpr size_t npos = std::string_view::npos;
 
 bool IsOf(std::string_view any, char c) { return any.find(c) != npos; }
 
-std::string LowerOf(std::string_view text) { return absl::AsciiStrToLower(absl::string_view(text.data(), text.size())); }
+std::string LowerOf(std::string_view text) {
+  return absl::AsciiStrToLower(absl::string_view(text.data(), text.size()));
+}
 
 // Words that formulas in plain text have.
 bool IsMathWord(std::string_view word) {
   return IsFunction(word) || word == "sqrt" || word == "pi" || word == "arcsin" || word == "arccos" ||
-         word == "arctan" || word == "infinity" || word == "inf" || word == "and" || word == "or";
+         word == "arctan" || word == "infinity" || word == "inf" || word == "and" || word == "or" || word == "mod";
 }
 
 class Scanner {
  public:
-  Scanner(std::string_view text, bool lists) : text_(text), lists_(lists), closing_(PairBrackets(text)) {}
+  Scanner(std::string_view text, bool behind_mark)
+      : text_(text), behind_mark_(behind_mark), closing_(PairBrackets(text)) {}
 
   std::vector<std::string_view> Run() {
     while (at_ < text_.size()) Step();
@@ -57,7 +60,7 @@ class Scanner {
     } else if (after_operator_) {
       says_ = true;
     }
-    says_ |= !plain || lists_;
+    says_ |= !plain || behind_mark_;
     after_operator_ = false;
     at_ = end_ = end;
     after_number_ = number;
@@ -106,8 +109,10 @@ class Scanner {
       const bool begins = !open_ && at_ + 1 < text_.size() && !IsOf(" \n", Peek(1)) &&
                           (at_ == 0 || (!Letter(at_ - 1) && !Digit(at_ - 1) && !Other(at_ - 1)));
       if (begins) sign_ = at_ + 1;
-      if (open_) Operator(at_ + 1);
-      else ++at_;
+      if (open_)
+        Operator(at_ + 1);
+      else
+        ++at_;
       return;
     }
     if (open_ && IsOf("/^=<>_", c)) return Operator(at_ + 1);
@@ -119,7 +124,7 @@ class Scanner {
       return;
     }
     if (open_ && c == ':' && Digit(at_ + 1 + (Peek(1) == ' ')) && after_number_) return Operator(at_ + 1);
-    if (lists_ && open_ && c == ',' && !after_operator_) return Operator(at_ + 1);
+    if (behind_mark_ && open_ && c == ',' && !after_operator_) return Operator(at_ + 1);
     Finish();
     ++at_;
   }
@@ -159,7 +164,7 @@ class Scanner {
     // "2. So", at the beginning of a line.
     size_t before = at_;
     while (before > 0 && IsOf(" \t#*", text_[before - 1])) --before;
-    const bool begins_line = before == 0 || text_[before - 1] == '\n';
+    const bool begins_line = (before == 0 && !behind_mark_) || text_[before - 1] == '\n';
     const bool enumerates = begins_line && end + 1 < text_.size() && IsOf(".)", text_[end]) && text_[end + 1] == ' ' &&
                             (end + 2 < text_.size() && text_[end + 2] != '\n');
     if (names || enumerates) {
@@ -171,11 +176,14 @@ class Scanner {
   }
 
   void Word() {
+    // Digits are part of a word of Latin letters ("item3"), not of other ones.
     size_t end = at_;
-    while (Letter(end) || Other(end) || (end > at_ && (Digit(end) || (text_[end < text_.size() ? end : at_] == '\'' &&
-                                                                     Letter(end + 1))))) {
-      if (end - at_ == 1 && Digit(end) && !Letter(at_)) break;
-      ++end;
+    if (Other(at_)) {
+      while (Other(end)) ++end;
+    } else {
+      while (Letter(end) ||
+             (end > at_ && (Digit(end) || (text_[end == text_.size() ? at_ : end] == '\'' && Letter(end + 1)))))
+        ++end;
     }
     const std::string_view word = text_.substr(at_, end - at_);
     const std::string lower = LowerOf(word);
@@ -184,16 +192,18 @@ class Scanner {
       size_t next = end;
       while (next < text_.size() && text_[next] == ' ') ++next;
       const bool touches = open_ && (at_ == end_ || after_operator_);
-      const bool begins = next < text_.size() && (IsOf("=+-*/^<>_", text_[next]) || (next == end && text_[next] == '('));
+      const bool begins =
+          next < text_.size() && (IsOf("=+-*/^<>_", text_[next]) || (next == end && text_[next] == '('));
       if ((word == "x" || word == "X") && open_ && after_number_ &&
           (text_.substr(next, 3) == "10^" || text_.substr(next, 4) == "10**")) {
         return Operator(end);  // 1.6 x 10^-19
       }
       const bool article = (word == "a" || word == "A" || word == "I") && next > end && !begins;
-      if (!article && (touches || begins || (after_number_ && open_) || lists_)) return Operand(end, /*plain=*/true);
-    } else if (IsMathWord(lower) && lower != "and" && lower != "or") {
+      if (!article && (touches || begins || (after_number_ && open_) || behind_mark_))
+        return Operand(end, /*plain=*/true);
+    } else if (IsMathWord(lower) && lower != "and" && lower != "or" && lower != "mod") {
       return Operand(end, /*plain=*/lower != "pi" && lower.substr(0, 3) != "inf");
-    } else if (open_ && !after_operator_ && lists_ && (lower == "and" || lower == "or")) {
+    } else if (open_ && !after_operator_ && behind_mark_ && (lower == "and" || lower == "or")) {
       return Operator(end);
     } else if (open_ && !after_operator_ && !(lower == "in" && end < text_.size() && text_[end] == ' ') &&
                (after_number_ || after_unit_) &&
@@ -234,8 +244,8 @@ class Scanner {
       return;
     }
     static const auto* operators = new std::set<std::string_view>{
-        "times", "cdot", "div", "divide", "pm", "mp",   "leq", "geq", "le",       "ge",    "neq",  "ne",
-        "in",    "cup",  "cap", "approx", "lt", "gt",   "mod", "bmod", "setminus", "equiv", "quad"};
+        "times", "cdot", "div", "divide", "pm", "mp", "leq", "geq",  "le",       "ge",    "neq", "ne",
+        "in",    "cup",  "cap", "approx", "lt", "gt", "mod", "bmod", "setminus", "equiv", "quad"};
     if (operators->contains(name)) {
       if (open_) return Operator(end);
       if (name == "pm" || name == "mp") return Operand(end, /*plain=*/true);
@@ -300,7 +310,8 @@ class Scanner {
     bool any = false;
     for (size_t i = 0; i < inside.size();) {
       const auto letter = [&](size_t at) {
-        return at < inside.size() && (absl::ascii_isalpha(static_cast<unsigned char>(inside[at])) || (inside[at] & 0x80));
+        return at < inside.size() &&
+               (absl::ascii_isalpha(static_cast<unsigned char>(inside[at])) || (inside[at] & 0x80));
       };
       any |= !IsOf(" \n", inside[i]);
       if (!letter(i)) {
@@ -319,7 +330,7 @@ class Scanner {
   }
 
   const std::string_view text_;
-  const bool lists_;
+  const bool behind_mark_;
   const std::vector<size_t> closing_;  // behind the bracket that closes the one there; 0: none
   std::vector<std::string_view> found_;
   size_t at_ = 0;
@@ -337,7 +348,8 @@ std::string WordBefore(std::string_view text, size_t at, size_t* begin) {
   while (end > 0 && IsOf(" \t$*(\\[{~", text[end - 1])) --end;
   if (end > 0 && text[end - 1] == '.') --end;  // eq. 3
   *begin = end;
-  while (*begin > 0 && (absl::ascii_isalpha(static_cast<unsigned char>(text[*begin - 1])) || text[*begin - 1] == '\'')) {
+  while (*begin > 0 &&
+         (absl::ascii_isalpha(static_cast<unsigned char>(text[*begin - 1])) || text[*begin - 1] == '\'')) {
     --*begin;
   }
   return LowerOf(text.substr(*begin, end - *begin));
@@ -345,7 +357,9 @@ std::string WordBefore(std::string_view text, size_t at, size_t* begin) {
 
 }  // namespace
 
-std::vector<std::string_view> Stretches(std::string_view text, bool lists) { return Scanner(text, lists).Run(); }
+std::vector<std::string_view> Stretches(std::string_view text, bool behind_mark) {
+  return Scanner(text, behind_mark).Run();
+}
 
 bool IsDeniedAt(std::string_view text, size_t at) {
   size_t begin;
@@ -357,9 +371,9 @@ bool IsDeniedAt(std::string_view text, size_t at) {
 
 bool IsReferenceAt(std::string_view text, size_t at) {
   static const auto* words = new std::set<std::string>{
-      "eq",     "eqn",     "equation", "step",  "steps",   "case",    "part",    "section", "sec",    "figure", "fig",
-      "table",  "theorem", "lemma",    "problem", "question", "example", "chapter", "page", "exercise", "method", "note",
-      "ref",    "line",    "option",   "footnote", "approach", "solution", "hint"};
+      "eq",     "eqn",   "equation", "step",  "steps",   "case",     "part",     "section",  "sec",  "figure",
+      "fig",    "table", "theorem",  "lemma", "problem", "question", "example",  "chapter",  "page", "exercise",
+      "method", "note",  "ref",      "line",  "option",  "footnote", "approach", "solution", "hint"};
   size_t begin;
   return words->contains(WordBefore(text, at, &begin));
 }

@@ -13,40 +13,102 @@ constexpr char32_t kRoot = 0x221A;
 const std::unordered_map<char32_t, std::string_view>& Signs() {
   static const auto* signs = new std::unordered_map<char32_t, std::string_view>{
       // Operators and relations.
-      {0x2212, "-"}, {0x2013, "-"}, {0x2010, "-"}, {0x2011, "-"}, {0xD7, "\\times "}, {0xB7, "\\times "},
-      {0x22C5, "\\times "}, {0x2219, "\\times "}, {0xF7, "\\divide "}, {0x2215, "/"}, {0x2044, "/"}, {0xB1, "\\pm "},
-      {0x2213, "\\mp "}, {kRoot, "\\sqrt "}, {0x221B, "\\sqrt[3] "}, {0x221E, "\\infty "}, {0x2264, "\\leq "},
-      {0x2265, "\\geq "}, {0x2A7D, "\\leq "}, {0x2A7E, "\\geq "}, {0x2260, "\\neq "}, {0x2248, "\\approx "},
-      {0x2261, "\\equiv "}, {0x2208, "\\in "}, {0x222A, "\\cup "}, {0x2229, "\\cap "}, {0x2216, "\\setminus "},
-      {0x2205, "\\emptyset "}, {0x2223, "|"}, {0x2220, "\\angle "}, {0x25B3, "\\triangle "}, {0x2032, "'"},
+      {0x2212, "-"},
+      {0x2013, "-"},
+      {0x2010, "-"},
+      {0x2011, "-"},
+      {0xD7, "\\times "},
+      {0xB7, "\\times "},
+      {0x22C5, "\\times "},
+      {0x2219, "\\times "},
+      {0xF7, "\\divide "},
+      {0x2215, "/"},
+      {0x2044, "/"},
+      {0xB1, "\\pm "},
+      {0x2213, "\\mp "},
+      {kRoot, "\\sqrt "},
+      {0x221B, "\\sqrt[3] "},
+      {0x221E, "\\infty "},
+      {0x2264, "\\leq "},
+      {0x2265, "\\geq "},
+      {0x2A7D, "\\leq "},
+      {0x2A7E, "\\geq "},
+      {0x2260, "\\neq "},
+      {0x2248, "\\approx "},
+      {0x2261, "\\equiv "},
+      {0x2208, "\\in "},
+      {0x222A, "\\cup "},
+      {0x2229, "\\cap "},
+      {0x2216, "\\setminus "},
+      {0x2205, "\\emptyset "},
+      {0x2223, "|"},
+      {0x2220, "\\angle "},
+      {0x25B3, "\\triangle "},
+      {0x2032, "'"},
       // Brackets.
-      {0x27E8, "\\langle "}, {0x27E9, "\\rangle "}, {0x230A, "\\lfloor "}, {0x230B, "\\rfloor "},
-      {0x2308, "\\lceil "}, {0x2309, "\\rceil "},
+      {0x27E8, "\\langle "},
+      {0x27E9, "\\rangle "},
+      {0x230A, "\\lfloor "},
+      {0x230B, "\\rfloor "},
+      {0x2308, "\\lceil "},
+      {0x2309, "\\rceil "},
       // Units.
-      {0xB0, "^\\circ "}, {0x20AC, "\\euro "}, {0xA3, "\\pounds "}, {0xA5, "\\yen "}, {0xFFE5, "\\yen "},
-      {0x20B9, "\\rupee "}, {0x2126, "\\Omega "}, {0xB5, "\\mu "}, {0x2103, "^\\circ \\text{C}"},
+      {0xB0, "^\\circ "},
+      {0x20AC, "\\euro "},
+      {0xA3, "\\pounds "},
+      {0xA5, "\\yen "},
+      {0xFFE5, "\\yen "},
+      {0x20B9, "\\rupee "},
+      {0x2126, "\\Omega "},
+      {0xB5, "\\mu "},
+      {0x2103, "^\\circ \\text{C}"},
       // Sets.
-      {0x211D, "\\mathbb{R}"}, {0x2115, "\\mathbb{N}"}, {0x2124, "\\mathbb{Z}"}, {0x211A, "\\mathbb{Q}"},
+      {0x211D, "\\mathbb{R}"},
+      {0x2115, "\\mathbb{N}"},
+      {0x2124, "\\mathbb{Z}"},
+      {0x211A, "\\mathbb{Q}"},
       {0x2102, "\\mathbb{C}"},
       // Fractions.
-      {0xBC, "\\frac{1}{4}"}, {0xBD, "\\frac{1}{2}"}, {0xBE, "\\frac{3}{4}"}, {0x2150, "\\frac{1}{7}"},
-      {0x2151, "\\frac{1}{9}"}, {0x2152, "\\frac{1}{10}"}, {0x2153, "\\frac{1}{3}"}, {0x2154, "\\frac{2}{3}"},
-      {0x2155, "\\frac{1}{5}"}, {0x2156, "\\frac{2}{5}"}, {0x2157, "\\frac{3}{5}"}, {0x2158, "\\frac{4}{5}"},
-      {0x2159, "\\frac{1}{6}"}, {0x215A, "\\frac{5}{6}"}, {0x215B, "\\frac{1}{8}"}, {0x215C, "\\frac{3}{8}"},
-      {0x215D, "\\frac{5}{8}"}, {0x215E, "\\frac{7}{8}"},
+      {0xBC, "\\frac{1}{4}"},
+      {0xBD, "\\frac{1}{2}"},
+      {0xBE, "\\frac{3}{4}"},
+      {0x2150, "\\frac{1}{7}"},
+      {0x2151, "\\frac{1}{9}"},
+      {0x2152, "\\frac{1}{10}"},
+      {0x2153, "\\frac{1}{3}"},
+      {0x2154, "\\frac{2}{3}"},
+      {0x2155, "\\frac{1}{5}"},
+      {0x2156, "\\frac{2}{5}"},
+      {0x2157, "\\frac{3}{5}"},
+      {0x2158, "\\frac{4}{5}"},
+      {0x2159, "\\frac{1}{6}"},
+      {0x215A, "\\frac{5}{6}"},
+      {0x215B, "\\frac{1}{8}"},
+      {0x215C, "\\frac{3}{8}"},
+      {0x215D, "\\frac{5}{8}"},
+      {0x215E, "\\frac{7}{8}"},
       // Spaces and punctuation.
-      {0xA0, " "}, {0x202F, " "}, {0x205F, " "}, {0x3000, " "}, {0x200B, ""}, {0x2061, ""}, {0x2062, ""},
-      {0xFEFF, ""}, {0x3001, ", "}, {0x3002, ". "},
+      {0xA0, " "},
+      {0x202F, " "},
+      {0x205F, " "},
+      {0x3000, " "},
+      {0x200B, ""},
+      {0x2061, ""},
+      {0x2062, ""},
+      {0xFEFF, ""},
+      {0x3001, ", "},
+      {0x3002, ". "},
   };
   return *signs;
 }
 
 // From alpha, U+03B1, and Alpha, U+0391; "" where Greek has the letter of another alphabet, or none.
-constexpr std::string_view kGreek[] = {"alpha", "beta", "gamma",   "delta", "epsilon", "zeta",  "eta", "theta", "iota",
-                                       "kappa", "lambda", "mu",    "nu",    "xi",      "",      "pi",  "rho",   "",
-                                       "sigma", "tau",  "upsilon", "phi",   "chi",     "psi",   "omega"};
-constexpr std::string_view kCapitalGreek[] = {"", "", "Gamma", "Delta", "", "", "", "Theta", "", "", "Lambda", "",
-                                              "", "Xi", "", "Pi", "", "", "Sigma", "", "", "Phi", "", "Psi", "Omega"};
+constexpr std::string_view kGreek[] = {
+    "alpha", "beta", "gamma", "delta", "epsilon", "zeta",  "eta", "theta",   "iota", "kappa", "lambda", "mu",   "nu",
+    "xi",    "",     "pi",    "rho",   "",        "sigma", "tau", "upsilon", "phi",  "chi",   "psi",    "omega"};
+constexpr std::string_view kCapitalGreek[] = {"",      "",       "Gamma", "Delta", "",   "",    "",     "Theta", "",
+                                              "",      "Lambda", "",      "",      "Xi", "",    "Pi",   "",      "",
+                                              "Sigma", "",       "",      "Phi",   "",   "Psi", "Omega"};
 
 std::string_view GreekName(char32_t c) {
   if (c >= 0x3B1 && c < 0x3B1 + std::size(kGreek)) return kGreek[c - 0x3B1];
@@ -70,28 +132,45 @@ char Styled(char32_t c) {
 
 char Raised(char32_t c) {
   switch (c) {
-    case 0x2070: return '0';
-    case 0xB9: return '1';
-    case 0xB2: return '2';
-    case 0xB3: return '3';
-    case 0x207A: return '+';
-    case 0x207B: return '-';
-    case 0x207D: return '(';
-    case 0x207E: return ')';
-    case 0x207F: return 'n';
-    case 0x02E3: return 'x';
-    default: return c >= 0x2074 && c <= 0x2079 ? static_cast<char>('4' + (c - 0x2074)) : 0;
+    case 0x2070:
+      return '0';
+    case 0xB9:
+      return '1';
+    case 0xB2:
+      return '2';
+    case 0xB3:
+      return '3';
+    case 0x207A:
+      return '+';
+    case 0x207B:
+      return '-';
+    case 0x207D:
+      return '(';
+    case 0x207E:
+      return ')';
+    case 0x207F:
+      return 'n';
+    case 0x02E3:
+      return 'x';
+    default:
+      return c >= 0x2074 && c <= 0x2079 ? static_cast<char>('4' + (c - 0x2074)) : 0;
   }
 }
 
 char Lowered(char32_t c) {
   switch (c) {
-    case 0x208A: return '+';
-    case 0x208B: return '-';
-    case 0x2099: return 'n';
-    case 0x1D62: return 'i';
-    case 0x2093: return 'x';
-    default: return c >= 0x2080 && c <= 0x2089 ? static_cast<char>('0' + (c - 0x2080)) : 0;
+    case 0x208A:
+      return '+';
+    case 0x208B:
+      return '-';
+    case 0x2099:
+      return 'n';
+    case 0x1D62:
+      return 'i';
+    case 0x2093:
+      return 'x';
+    default:
+      return c >= 0x2080 && c <= 0x2089 ? static_cast<char>('0' + (c - 0x2080)) : 0;
   }
 }
 

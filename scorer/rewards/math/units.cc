@@ -71,9 +71,12 @@ const std::unordered_map<std::string, std::string>& Spellings() {
 }
 
 unsigned long NumberOf(const std::string& word) {
-  static const auto* numbers = new std::unordered_map<std::string, unsigned long>{
-      {"hundred", 100},     {"thousand", 1000},          {"million", 1'000'000}, {"billion", 1'000'000'000},
-      {"trillion", 1'000'000'000'000}, {"dozen", 12}};
+  static const auto* numbers = new std::unordered_map<std::string, unsigned long>{{"hundred", 100},
+                                                                                  {"thousand", 1000},
+                                                                                  {"million", 1'000'000},
+                                                                                  {"billion", 1'000'000'000},
+                                                                                  {"trillion", 1'000'000'000'000},
+                                                                                  {"dozen", 12}};
   for (const std::string& name : {word, word.substr(0, word.size() - word.ends_with('s'))}) {
     if (const auto number = numbers->find(name); number != numbers->end()) return number->second;
   }
@@ -83,9 +86,10 @@ unsigned long NumberOf(const std::string& word) {
 // Whether it says something about the number, not of what it is one.
 bool IsNoUnit(const std::string& lower) {
   static const auto* words = new std::set<std::string>{
-      "is",   "are",   "was",   "were",  "isn't", "aren't", "not",    "no",   "never",  "or",     "and",  "but",
-      "if",   "maybe", "than",  "less",  "more",  "fewer",  "minus",  "plus", "times",  "over",   "when", "where",
-      "wrong", "false", "incorrect", "except", "unless", "either", "neither", "perhaps", "divided", "mod", "to"};
+      "is",     "are",    "was",    "were",    "isn't",   "aren't",  "not",   "no",    "never",
+      "or",     "and",    "but",    "if",      "maybe",   "than",    "less",  "more",  "fewer",
+      "minus",  "plus",   "times",  "over",    "when",    "where",   "wrong", "false", "incorrect",
+      "except", "unless", "either", "neither", "perhaps", "divided", "mod",   "to"};
   return words->contains(lower) || lower.ends_with("n't");
 }
 
@@ -115,7 +119,9 @@ class UnitReader {
   std::optional<Unit> Run() {
     while (at_ < text_.size()) {
       const char c = text_[at_];
-      if (IsLetter(c) || (c & 0x80) != 0 || c == '%') {
+      if (text_.substr(at_, 3) == "(s)") {
+        at_ += 3;
+      } else if (IsLetter(c) || (c & 0x80) != 0 || c == '%') {
         if (!Word()) return std::nullopt;
       } else if (c == '/') {
         sign_ = -1;
@@ -125,10 +131,8 @@ class UnitReader {
         if (!Power()) return std::nullopt;
       } else if (c == '\\') {
         if (!Command()) return std::nullopt;
-      } else if (absl::string_view(" ~.-*'{}$\t\n").find(c) != absl::string_view::npos) {
+      } else if (absl::string_view(" ~.-*'{}()$\t\n").find(c) != absl::string_view::npos) {
         ++at_;
-      } else if (text_.substr(at_, 3) == "(s)") {
-        at_ += 3;
       } else {
         return std::nullopt;
       }

@@ -101,6 +101,12 @@ std::vector<Token> WithMeanings(const std::vector<Token>& tokens) {
       }
       if (token.kind == Token::Kind::kEnd && !word.empty()) token = {Token::Kind::kText, word};
     }
+    if (token.kind == Token::Kind::kEnd && !is_text && word.size() >= 3 &&
+        IsFunction(word.substr(0, word.size() - 1))) {
+      // "sinx"
+      meant.push_back({Token::Kind::kCommand, word.substr(0, word.size() - 1), space, gap});
+      token = {Token::Kind::kLetter, word.substr(word.size() - 1)};
+    }
     if (token.kind == Token::Kind::kEnd && !is_text && !after_name &&
         (word.size() >= 4 || word == "men" || word == "sum" || word == "gcd" || word == "lcm" || word == "max" ||
          word == "ans")) {
@@ -118,9 +124,12 @@ std::vector<Token> WithMeanings(const std::vector<Token>& tokens) {
   return meant;
 }
 
-// Whether plain letters behind a number, such as "cm" or "apples", are no variables.
-bool IsWordBehindNumber(const std::string& letters) {
-  if (letters.size() < 2 || IsUnitWord(letters)) return letters.size() >= 2;
+// Whether plain letters behind a number, such as "cm" or "apples", are no variables. Right behind it some signs for
+// units are: 3mg, 2in.
+bool IsWordBehindNumber(const std::string& letters, bool space) {
+  static const auto* variables = new std::set<std::string_view>{"mg", "gm", "in", "am", "pm", "ml", "mi", "rs"};
+  if (letters.size() < 2 || (!space && variables->contains(letters))) return false;
+  if (IsUnitWord(letters)) return true;
   return letters.size() >= 3 && std::any_of(letters.begin(), letters.end(), IsVowel) &&
          !std::is_sorted(letters.begin(), letters.end());
 }
@@ -215,11 +224,11 @@ std::vector<Token> JoinWords(const std::vector<Token>& tokens) {
       // Behind a value: its unit, or variables.
       const Run run = RunAt(meant, i);
       const bool quotient = space && run.letters.size() == 1 && IsUnitLetter(run.letters[0]) &&
-                            last->kind == Token::Kind::kNumber && meant[run.end].text == "/" &&
+                            (last->kind == Token::Kind::kNumber || last->text == "}") && meant[run.end].text == "/" &&
                             meant[run.end + 1].kind == Token::Kind::kLetter && IsUnitLetter(meant[run.end + 1].text[0]);
       const bool scale = last->text == "degree" && (run.letters == "C" || run.letters == "F");
       if (quotient || scale ||
-          (space || last->kind == Token::Kind::kNumber ? IsWordBehindNumber(run.letters) : false)) {
+          (space || last->kind == Token::Kind::kNumber ? IsWordBehindNumber(run.letters, space) : false)) {
         joined.push_back({Token::Kind::kText, runs == 1 || quotient ? run.letters : all, space, gap});
         i = runs == 1 || quotient ? run.end : end;
         continue;
