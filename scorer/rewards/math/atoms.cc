@@ -197,6 +197,22 @@ ExpressionPtr Grammar::Bracketed(const std::string& open) {
     return tokens_.Sign(")") || tokens_.Sign("]") || tokens_.Sign("}") || tokens_.Command("}") ||
            tokens_.Command("rangle");
   };
+  // {x | x > 3}: what the condition says, of several all.
+  const bool divided = tokens_.Sign("|", 1) || tokens_.Command("|", 1) || tokens_.Sign(":", 1);
+  if (open == "\\{" && divided && tokens_.Peek().kind == Token::Kind::kLetter) {
+    const ExpressionPtr name = Symbol(tokens_.Peek().text);
+    tokens_.Skip(2);
+    bool either = false;
+    while (!failed() && !closes()) {
+      elements.push_back(Relations());
+      either |= tokens_.Command("or");
+      if (!closes()) tokens_.Expect(tokens_.IsSeparator());
+    }
+    bars_ = bars;
+    if (failed() || !tokens_.Expect(tokens_.Command("}")) || elements.empty()) return Fail();
+    if (elements.size() > 1) elements = {Make(Kind::kSequence, either ? "either" : "all", std::move(elements))};
+    return Make(Kind::kRelation, "such", {name, elements[0]});
+  }
   while (!failed() && !closes()) {
     elements.push_back(Relations());
     if (elements.size() == 1 && open == "{" && tokens_.TakeCommand("choose")) {
@@ -215,7 +231,11 @@ ExpressionPtr Grammar::Bracketed(const std::string& open) {
   if (round(open) ? close != ")" && close != "]" : close != closes_it) return Fail();
   if (open == "\\{") return Make(Kind::kSet, "", std::move(elements));
   if (open == "\\langle") return Make(Kind::kSequence, "()", std::move(elements));
-  if (elements.size() == 1) return elements[0];
+  if (elements.size() == 1) {
+    // {u}_1, of \mathbf{u}_1
+    if (open == "{" && elements[0]->kind == Kind::kSymbol && tokens_.Sign("_")) return Symbol(elements[0]->name);
+    return elements[0];
+  }
   if (elements.empty()) return Fail();
   if (open == "{") return Make(Kind::kSet, "", std::move(elements));
   return Make(Kind::kSequence, open + close, std::move(elements));

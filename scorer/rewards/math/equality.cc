@@ -110,13 +110,17 @@ std::optional<bool> SameWords(const Expression& a, const Expression& b) {
 
 // What makes a set of numbers of it, where the other side is written in another way.
 bool SaysRegion(const Expression& of) {
-  return of.kind == Kind::kUnion || of.kind == Kind::kWithout || (of.kind == Kind::kRelation && of.name != "=") ||
+  return of.kind == Kind::kUnion || of.kind == Kind::kWithout ||
+         (of.kind == Kind::kRelation && of.name != "=" && of.name != "about") ||
          (of.kind == Kind::kSequence && of.name == "chain") || (of.kind == Kind::kSymbol && of.name == "mathbb R");
 }
 
 // A ratio of two is their quotient where the other is a number.
 std::optional<ExpressionPtr> Quotient(const Expression& of) {
   if (of.kind != Kind::kSequence || of.name != "::" || of.arguments.size() != 2) return std::nullopt;
+  for (const ExpressionPtr& part : of.arguments) {
+    if (part->kind == Kind::kQuantity) return std::nullopt;
+  }
   return Make(Kind::kDivide, "", of.arguments);
 }
 
@@ -132,9 +136,8 @@ bool SameSequence(const Expression& a, const Expression& b, Doubt* doubt) {
 bool SameExpression(const ExpressionPtr& a, const ExpressionPtr& b, Doubt* doubt) {
   if (a->kind == Kind::kQuantity || b->kind == Kind::kQuantity) {
     const ExpressionPtr value_a = ValueSaid(*a).value_or(a), value_b = ValueSaid(*b).value_or(b);
-    if (!IsScalar(*value_a) || !IsScalar(*value_b)) {
-      const auto ratio_a = Quotient(*value_a), ratio_b = Quotient(*value_b);
-      if (!ratio_a.has_value() && !ratio_b.has_value()) return false;
+    const auto ratio_a = Quotient(*value_a), ratio_b = Quotient(*value_b);
+    if (ratio_a.has_value() != ratio_b.has_value()) {
       return SameQuantity(ratio_a.value_or(value_a), ratio_b.value_or(value_b), doubt);
     }
     return SameQuantity(value_a, value_b, doubt);
@@ -263,14 +266,16 @@ bool Same(std::string_view left, std::string_view right, Doubt* doubt) {
   const std::string canonical_left = Canonical(left), canonical_right = Canonical(right);
   if (canonical_left.empty() || canonical_right.empty()) return false;
   if (canonical_left == canonical_right) return true;
+  bool understood = false;
   const auto same = [&](LetterE e) {
     const auto a = Parse(left, e), b = Parse(right, e);
-    // What is not understood is undecided.
-    doubt->any |= !a.has_value() || !b.has_value();
+    understood |= a.has_value() && b.has_value();
     return a.has_value() && b.has_value() && SameFormula(*a, *b, doubt);
   };
   if (same(LetterE::kExponent)) return true;
-  return (MayHaveExponent(left) || MayHaveExponent(right)) && same(LetterE::kEuler);
+  if ((MayHaveExponent(left) || MayHaveExponent(right)) && same(LetterE::kEuler)) return true;
+  doubt->any |= !understood;
+  return false;
 }
 
 }  // namespace

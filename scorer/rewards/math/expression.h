@@ -26,11 +26,13 @@ struct Expression {
     kQuantity,  // of one; `name`: its unit, as units.h writes it. Has no value inside of another expression
     kFunction,  // `name` ("sqrt", "sin", "log", "abs", ...) of one argument; "root" and "logb" of two, of which the
                 // first is the degree or base; "binom" of two
-    kSequence,  // in order; `name`: its brackets, such as "()", "[)", "::" (a ratio) or "matrix"
+    kSequence,  // in order; `name`: its brackets, such as "()", "[)", "::" (a ratio), "matrix", or "all" and
+                // "either" of conditions
     kSet,       // in any order
     kUnion,     // of sets; in any order
     kWithout,   // a set less another
-    kRelation,  // `name`: "=", "about", "<", "<=", "!=", "in"; of two
+    kRelation,  // `name`: "=", "about", "<", "<=", "!=", "in", "such" (a name and its
+                // condition, {x | x > 3}); of two
     kText,      // `name`: words
   };
   Kind kind;

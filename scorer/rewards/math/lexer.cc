@@ -288,6 +288,22 @@ class Lexer {
       const bool degrees = name == "degree" || tokens_.size() < before ||
                            (!tokens_.empty() && tokens_.back().kind == Token::Kind::kNumber);
       Add(Token::Kind::kCommand, degrees ? "degree" : "circ");
+    } else if (name == "prime") {
+      // y^\prime, y^{\prime\prime}
+      if (!tokens_.empty() && tokens_.back().text == "{" && tokens_.size() > 1 &&
+          tokens_[tokens_.size() - 2].text == "^") {
+        tokens_.resize(tokens_.size() - 2);
+        --depth_;
+        Add(Token::Kind::kSign, "'");
+        for (; View(6) == "\\prime" || View(1) == " "; at_ += View(1) == " " ? 1 : 6) {
+          if (View(1) != " ") Add(Token::Kind::kSign, "'");
+        }
+        if (View(1) != "}") return false;
+        ++at_;
+      } else {
+        if (!tokens_.empty() && tokens_.back().text == "^") tokens_.pop_back();
+        Add(Token::Kind::kSign, "'");
+      }
     } else if (IsOneOf(kNothing, name)) {
       if ((name == "left" || name == "right") && View(1) == ".") ++at_;
     } else if (IsOneOf(kTexts, name)) {

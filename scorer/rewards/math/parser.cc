@@ -5,6 +5,7 @@
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
+#include "scorer/rewards/math/evaluate.h"
 #include "scorer/rewards/math/grammar.h"
 #include "scorer/rewards/math/units.h"
 #include "scorer/rewards/math/words.h"
@@ -40,6 +41,12 @@ bool IsCall(const Expression& name, const Expression& argument) {
   constexpr std::string_view kFunctions = "fghFGHPE";
   if (kFunctions.find(name.name[0]) != std::string_view::npos) return true;
   return argument.kind == Kind::kNumber || (argument.kind == Kind::kSymbol && argument.name != name.name);
+}
+
+// Whether a number behind it, without a sign between, is a factor: of (n - 2) 2^n, not of "5 6" or "x2".
+bool MayPrecedeNumber(const Expression& of, bool power) {
+  if (of.kind == Kind::kSymbol) return power;
+  return of.kind != Kind::kConstant && of.kind != Kind::kQuantity && !Exact(of, {}).has_value();
 }
 
 // 1 and 2 of 3\frac12, which is no product.
@@ -186,7 +193,7 @@ bool Grammar::BeginsFactor() const {
              token.text == "binom" || token.text == "lfloor" || token.text == "lceil" || token.text == "begin" ||
              token.text == "mathbb" || token.text == "{" || (token.text == "|" && bars_ == 0) ||
              IsFunction(token.text) || IsSymbol(token.text) || IsMark(token.text);
-    // A number beside a number is no product, nor is one behind a letter; words are none of it.
+    // Numbers: see Product. Words are none of it.
     case Token::Kind::kNumber:
     case Token::Kind::kLetters:
     case Token::Kind::kText:
@@ -238,7 +245,8 @@ ExpressionPtr Grammar::Product() {
       } else {
         factors.push_back(std::move(fraction));
       }
-    } else if (BeginsFactor()) {
+    } else if (BeginsFactor() || (tokens_.Peek().kind == Token::Kind::kNumber && !tokens_.Peek().gap_before &&
+                                  MayPrecedeNumber(*factors.back(), tokens_.Sign("^", 1)))) {
       const bool brackets = tokens_.Sign("(") && !tokens_.Peek().space_before;
       factors.push_back(Factor());
       if (brackets && factors.size() == 2 && IsCall(*factors[0], *factors[1])) {
@@ -299,7 +307,7 @@ std::string Grammar::UnitWords() {
     } else if (!words.empty() && tokens_.Sign("/") && text(1)) {
       tokens_.Skip();
       words += "/";
-    } else if (!words.empty() && tokens_.Command("times") && text(1)) {
+    } else if (!words.empty() && (tokens_.Command("times") || tokens_.Sign("-")) && text(1)) {
       tokens_.Skip();
     } else if (tokens_.Command("frac")) {
       if (!BeginsUnit(*MakeNumber(0))) break;

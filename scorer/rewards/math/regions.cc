@@ -191,6 +191,15 @@ std::optional<Region> RegionOf(const Expression& of) {
     if (!Join(&region.intervals)) return std::nullopt;
     return region;
   }
+  if (of.kind == Kind::kRelation && of.name == "such") {
+    // Which name it is about says nothing outside of the braces.
+    std::optional<Region> said = RegionOf(*of.arguments[1]);
+    if (!said.has_value() || said->name != of.arguments[0]->name) return std::nullopt;
+    said->name.clear();
+    return said;
+  }
+  if (of.kind == Kind::kSequence && of.name == "all") return IntersectionOf(of.arguments);
+  if (of.kind == Kind::kSequence && of.name == "either") return UnionOf(of.arguments);
   if (of.kind == Kind::kRelation && (of.name == "!=" || of.name == "in")) {
     if (!IsName(*of.arguments[0])) return std::nullopt;
     region.intervals = {All()};

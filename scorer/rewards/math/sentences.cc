@@ -50,11 +50,11 @@ class Scanner {
 
   // What stands for a value, up to `end`. `plain`: a single letter, which alone says nothing.
   void Operand(size_t end, bool plain = false, bool number = false) {
-    if (open_ && !after_operator_ && !MayFollow(number)) Finish();
+    if (open_ && !after_operator_ && !MayFollow(plain, number)) Finish();
     if (!open_) {
       open_ = true;
       says_ = false;
-      begin_ = sign_ == at_ ? sign_ - 1 : at_;
+      begin_ = sign_ != npos && text_.find_first_not_of(' ', sign_ + 1) == at_ ? sign_ : at_;
       if (begin_ > 0 && IsOf("$", text_[begin_ - 1])) --begin_;
       if (begin_ > 0 && text_[begin_ - 1] == '\\' && text_[begin_] == '$') --begin_;
     } else if (after_operator_) {
@@ -67,7 +67,7 @@ class Scanner {
   }
 
   // Whether what is at `at_` goes on with the value before it without a sign between.
-  bool MayFollow(bool number) const {
+  bool MayFollow(bool plain, bool number) const {
     const bool space = at_ > end_;
     if (number) {
       // 2 2/3
@@ -77,8 +77,7 @@ class Scanner {
       return i < text_.size() && text_[i] == '/' && Digit(i + 1);
     }
     if (!space) return true;
-    if (text_.find('\n', end_) < at_) return false;
-    return Peek() == '\\' || after_number_;
+    return Peek() == '\\' || after_number_ || (behind_mark_ && (plain || Peek() == '('));
   }
 
   void Operator(size_t end) {
@@ -106,9 +105,10 @@ class Scanner {
       return;
     }
     if (c == '+' || c == '-') {
-      const bool begins = !open_ && at_ + 1 < text_.size() && !IsOf(" \n", Peek(1)) &&
+      const bool spaced = behind_mark_ && Peek(1) == ' ' && (Digit(at_ + 2) || Peek(2) == '\\');
+      const bool begins = !open_ && at_ + 1 < text_.size() && (spaced || !IsOf(" \n", Peek(1))) &&
                           (at_ == 0 || (!Letter(at_ - 1) && !Digit(at_ - 1) && !Other(at_ - 1)));
-      if (begins) sign_ = at_ + 1;
+      if (begins) sign_ = at_;
       if (open_)
         Operator(at_ + 1);
       else
@@ -124,7 +124,7 @@ class Scanner {
       return;
     }
     if (open_ && c == ':' && Digit(at_ + 1 + (Peek(1) == ' ')) && after_number_) return Operator(at_ + 1);
-    if (behind_mark_ && open_ && c == ',' && !after_operator_) return Operator(at_ + 1);
+    if (behind_mark_ && open_ && (c == ',' || c == ';') && !after_operator_) return Operator(at_ + 1);
     Finish();
     ++at_;
   }
@@ -193,7 +193,7 @@ class Scanner {
       while (next < text_.size() && text_[next] == ' ') ++next;
       const bool touches = open_ && (at_ == end_ || after_operator_);
       const bool begins =
-          next < text_.size() && (IsOf("=+-*/^<>_", text_[next]) || (next == end && text_[next] == '('));
+          next < text_.size() && (IsOf("=+-*/^<>_\\", text_[next]) || (next == end && text_[next] == '('));
       if ((word == "x" || word == "X") && open_ && after_number_ &&
           (text_.substr(next, 3) == "10^" || text_.substr(next, 4) == "10**")) {
         return Operator(end);  // 1.6 x 10^-19
@@ -339,7 +339,7 @@ class Scanner {
   bool after_operator_ = false;  // which is behind `end_`
   bool after_number_ = false, after_unit_ = false;
   size_t begin_ = 0, end_ = 0;
-  size_t sign_ = npos;  // behind a sign that may begin one
+  size_t sign_ = npos;  // of a sign that may begin one
 };
 
 // The word that ends right before `at`, but for spaces and opening marks.

@@ -84,13 +84,15 @@ std::vector<Token> WithMeanings(const std::vector<Token>& tokens) {
       word = run.letters;
       end = run.end;
     }
-    Token token = Meaning(is_text ? absl::AsciiStrToLower(word) : word);
     const bool after_name = !meant.empty() && meant.back().kind == Token::Kind::kCommand && IsMark(meant.back().text);
     const bool behind_value =
-        !meant.empty() &&
-        (meant.back().kind == Token::Kind::kNumber || meant.back().text == "degree" ||
-         meant.back().kind == Token::Kind::kText || meant.back().text == "/" ||
-         (meant.back().text == "times" && meant.size() > 1 && meant[meant.size() - 2].kind == Token::Kind::kText));
+        !meant.empty() && (meant.back().kind == Token::Kind::kNumber || meant.back().text == "degree" ||
+                           meant.back().kind == Token::Kind::kText || meant.back().text == "/" ||
+                           ((meant.back().text == "times" || meant.back().text == "-") && meant.size() > 1 &&
+                            meant[meant.size() - 2].kind == Token::Kind::kText));
+    // Seconds are no secant.
+    const bool is_unit = behind_value && word == "sec";
+    Token token = is_unit ? Token{Token::Kind::kText, word} : Meaning(is_text ? absl::AsciiStrToLower(word) : word);
     if (is_text && token.kind == Token::Kind::kEnd) {
       const std::string lower = absl::AsciiStrToLower(word);
       if (lower == "," || lower == ";") token = {Token::Kind::kSign, ","};
@@ -153,9 +155,9 @@ std::string_view InverseOf(std::string_view function) {
 
 bool IsSymbol(std::string_view name) {
   static const auto* names = new std::set<std::string_view>{
-      "alpha", "beta",   "gamma", "delta", "epsilon", "zeta",    "eta", "theta", "iota", "kappa",   "lambda", "mu",
-      "nu",    "xi",     "rho",   "sigma", "tau",     "upsilon", "phi", "chi",   "psi",  "omega",   "Gamma",  "Delta",
-      "Theta", "Lambda", "Xi",    "Pi",    "Sigma",   "Phi",     "Psi", "Omega", "ell",  "emptyset"};
+      "alpha", "beta",   "gamma", "delta", "epsilon", "zeta",    "eta", "theta", "iota", "kappa",    "lambda", "mu",
+      "nu",    "xi",     "rho",   "sigma", "tau",     "upsilon", "phi", "chi",   "psi",  "omega",    "Gamma",  "Delta",
+      "Theta", "Lambda", "Xi",    "Pi",    "Sigma",   "Phi",     "Psi", "Omega", "ell",  "emptyset", "hbar"};
   return names->contains(name);
 }
 
@@ -243,6 +245,17 @@ std::vector<Token> JoinWords(const std::vector<Token>& tokens) {
       joined.push_back({Token::Kind::kText, run.letters, space, gap});
       i = run.end;
       continue;
+    } else if (meant[i].kind == Token::Kind::kText) {
+      // With the words that follow: "miles per hour".
+      std::string text = meant[i].text;
+      for (end = i + 1; IsLetterOrText(meant[end]);) {
+        const bool is_text = meant[end].kind == Token::Kind::kText;
+        const Run run = is_text ? Run{meant[end].text, end + 1} : RunAt(meant, end);
+        if (run.letters.size() < 2) break;
+        text += ' ' + run.letters;
+        end = run.end;
+      }
+      joined.push_back({Token::Kind::kText, text, space, gap});
     } else {
       joined.insert(joined.end(), meant.begin() + i, meant.begin() + end);
     }
