@@ -195,6 +195,28 @@ class Lexer {
       at_ += length;
     }
     Add(Token::Kind::kNumber, std::move(digits));
+    at_ += Ordinal();
+  }
+
+  // How long what makes "7th" of 7 is, as LaTeX may have it; 0: nothing does.
+  size_t Ordinal() const {
+    std::string_view rest = View(30);
+    size_t braces = 0;
+    const auto take = [&rest](std::string_view what) {
+      if (!rest.starts_with(what)) return false;
+      rest.remove_prefix(what.size());
+      return true;
+    };
+    take("^");
+    for (const std::string_view command : {"{\\text{", "{\\mathrm{", "\\text{", "\\textsuperscript{", "{"}) {
+      if (!take(command)) continue;
+      braces = std::count(command.begin(), command.end(), '{');
+      break;
+    }
+    if (!take("th") && !take("st") && !take("nd") && !take("rd")) return 0;
+    if (braces == 0 && !rest.empty() && IsLetter(rest[0])) return 0;
+    while (braces > 0 && take("}")) --braces;
+    return braces > 0 ? 0 : View(30).size() - rest.size();
   }
 
   // The digits that repeat behind a decimal point, and where they end: \overline{16}, \bar{6}, \dot{1}4\dot{2}.
