@@ -15,14 +15,18 @@ namespace quartet {
 // Whether the source is for prompts from `prompt_source` (reward.source.only).
 bool IsFor(const RewardSource& source, const std::string& prompt_source);
 
+// INVALID_ARGUMENT: none of the sources that add to a reward, as gates do not, is for prompts from `prompt_source`, whose
+// answers would all be worth 0.
+absl::Status CheckAnyAdds(const RewardConfig& config, const std::string& prompt_source);
+
 // Reads labels as the sources that compare with them do. Thread safe.
 class LabelReader {
  public:
   // Of a resolved configuration. Errors name the field.
   static absl::StatusOr<LabelReader> Create(const RewardConfig& config);
 
-  // INVALID_ARGUMENT: no source is for prompts from `prompt_source`, or one that is cannot read the label, which would
-  // end the run with the first answer. What takes a sandbox to find out (tests that are no Python) is not found.
+  // INVALID_ARGUMENT: that of CheckAnyAdds, or a source that is for the prompt cannot read the label, which would end
+  // the run with the first answer. What takes a sandbox to find out (tests that are no Python) is not found.
   absl::Status Check(const std::string& label, const std::string& prompt_source) const;
 
  private:
@@ -30,6 +34,7 @@ class LabelReader {
     RewardSource options;
     std::unique_ptr<RewardFunction> function;  // null: reads no label
   };
+  RewardConfig config_;
   std::vector<Source> sources_;
 };
 

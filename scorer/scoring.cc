@@ -46,10 +46,8 @@ void Scoring::Add(ScoreItem* item) {
     items_.push_back({.index = item->tokens().index(),
                       .parts = std::vector<std::optional<absl::StatusOr<Reward>>>(config_.source_size()),
                       .missing = static_cast<int>(missing)});
-    if (missing == 0) {
-      Stop(absl::InvalidArgumentError(
-          absl::StrCat("sequence ", item->tokens().index(), ": its prompt is from ", Quoted(answer->source),
-                       ", and every reward.source is for others alone (reward.source.only)")));
+    if (absl::Status status = CheckAnyAdds(config_, answer->source); !status.ok()) {
+      Stop(Prefixed(absl::StrCat("sequence ", item->tokens().index()), status));
       return;
     }
   }

@@ -145,8 +145,10 @@ TEST_F(ScoringTest, CountsTheSourcesAloneThatAreForAPrompt) {
   EXPECT_EQ(ReplyTo({9, 9, 1}, {2}, "poems").reward(), 0.5f);
 }
 
-TEST_F(ScoringTest, RefusesAPromptThatNoSourceIsFor) {
+TEST_F(ScoringTest, RefusesAPromptThatNoSourceIsForButAGate) {
   AddSource(1, {"math"});
+  AddSource(1);
+  config_.mutable_source(1)->set_gate(true);
   auto sources = AnswerSources::Create(config_);
   ASSERT_TRUE(sources.ok()) << sources.status();
   const auto scoring = std::make_shared<Scoring>(config_, sources->get());
@@ -155,7 +157,7 @@ TEST_F(ScoringTest, RefusesAPromptThatNoSourceIsFor) {
   scoring->Add(&item);
   EXPECT_FALSE(scoring->Next().has_value());
   EXPECT_TRUE(absl::IsInvalidArgument(scoring->status()));
-  EXPECT_THAT(std::string(scoring->status().message()), testing::HasSubstr("its prompt is from \"code\""));
+  EXPECT_THAT(std::string(scoring->status().message()), testing::HasSubstr("the prompt is from \"code\""));
 }
 
 TEST_F(ScoringTest, MultipliesTheSumOfTheOthersByEachGate) {
