@@ -67,11 +67,12 @@ struct Mark {
   size_t begin, end;
   bool colon;  // "Answer:", a heading, ####: nothing but the answer follows in its line
   bool final;  // "final answer", ####
+  bool says;   // "is", "must be", a colon: the answer follows at once
 };
 
 // What is right behind "answer" at `end`, up to where the answer begins.
 std::optional<Mark> MarkAt(std::string_view text, const std::string& lower, size_t begin, size_t end) {
-  Mark mark = {begin, end, false, false};
+  Mark mark = {begin, end, false, false, true};
   mark.final = begin >= 6 && lower.compare(begin - 6, 6, "final ") == 0;
   const auto take = [&](std::string_view word) {
     if (lower.compare(mark.end, word.size(), word) != 0) return false;
@@ -91,6 +92,7 @@ std::optional<Mark> MarkAt(std::string_view text, const std::string& lower, size
     mark.colon = true;
     return mark;
   }
+  mark.says = false;
   if (mark.final) return mark;
   return std::nullopt;
 }
@@ -104,7 +106,7 @@ std::vector<Mark> Marks(std::string_view text) {
     if (lower.compare(i, kAnswer.size(), kAnswer) == 0) {
       if (const auto mark = MarkAt(text, lower, i, i + kAnswer.size())) marks.push_back(*mark);
     } else if (text[i] == '#' && (i == 0 || text[i - 1] == '\n') && lower.compare(i, kHashes.size(), kHashes) == 0) {
-      marks.push_back({i, i + kHashes.size(), true, true});
+      marks.push_back({i, i + kHashes.size(), true, true, true});
     }
   }
   return marks;
@@ -206,7 +208,7 @@ std::string AnswerIn(std::string_view response) {
   std::string last_words;
   int tried = 0;
   for (auto mark = marks.rbegin(); mark != marks.rend() && mark->begin >= end_of_boxes && tried < kMostMarks; ++mark) {
-    if (!boxes.empty() && !mark->final) continue;
+    if (!boxes.empty() && !(mark->final && mark->says)) continue;
     ++tried;
     std::string words;
     std::string said = Behind(text, *mark, &words);
