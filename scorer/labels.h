@@ -15,8 +15,8 @@ namespace quartet {
 // Whether the source is for prompts from `prompt_source` (reward.source.only).
 bool IsFor(const RewardSource& source, const std::string& prompt_source);
 
-// INVALID_ARGUMENT: none of the sources that add to a reward, as gates do not, is for prompts from `prompt_source`, whose
-// answers would all be worth 0.
+// INVALID_ARGUMENT: none of the sources that add to a reward, as gates do not, is for prompts from `prompt_source`,
+// whose answers would all be worth 0.
 absl::Status CheckAnyAdds(const RewardConfig& config, const std::string& prompt_source);
 
 // Reads labels as the sources that compare with them do. Thread safe.

@@ -52,8 +52,9 @@ TEST_F(LabelReaderTest, AsksTheSourcesAloneThatAreForThePrompt) {
   EXPECT_EQ(Error("7", "math"), "");
   EXPECT_THAT(Error("7", "quiz"), HasSubstr("rule \"choice\""));
   EXPECT_EQ(Error("B", "quiz"), "");
-  EXPECT_THAT(Error("7", "code"), HasSubstr("the prompt is from \"code\" (data.source_key), and every reward.source that is no gate "
-                                            "is for others alone (reward.source.only)"));
+  EXPECT_THAT(Error("7", "code"),
+              HasSubstr("the prompt is from \"code\" (data.source_key), and every reward.source that is no gate "
+                        "is for others alone (reward.source.only)"));
   config_.add_source()->set_command("./judge");
   EXPECT_EQ(Error("anything", "code"), "");
 }

@@ -40,8 +40,8 @@ constexpr std::string_view kFixed[] = {
     "preference.end_token",
     "preference.loss",
 };
-// Of data, what decides neither which prompts there are nor what they read; or, of rows that are left out, does, which the
-// hash of a checkpoint's prompts then tells.
+// Of data, what decides neither which prompts there are nor what they read; or, of rows that are left out, does, which
+// the hash of a checkpoint's prompts then tells.
 constexpr std::string_view kFree[] = {"data.source_key", "data.checked_rows", "data.skip_malformed"};
 // Where only one of the two says it the hash of a checkpoint's prompts tells whether they have another.
 constexpr std::string_view kDate = "data.template_date";
