@@ -81,7 +81,8 @@ std::optional<ChangedInput> Mended(const RunInput& before, const RunInput& now) 
     ++others;
     first = i;
   }
-  if (others == 0 || others > std::max<size_t>(1, is.size() / kOneIn)) return std::nullopt;
+  const size_t most = std::max<size_t>(1, is.size() / kOneIn);
+  if (others == 0 || others > most || others == is.size()) return std::nullopt;  // of one row alone it is other data
   const int64_t of_a_block = RowBlocks::RowsOfABlock(now.rows->count);
   const int64_t begin = static_cast<int64_t>(first) * of_a_block + 1, end = begin + of_a_block - 1;
   return ChangedInput{.option = now.option,
