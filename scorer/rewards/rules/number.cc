@@ -540,12 +540,18 @@ std::optional<mpq_class> PlainNumber(std::string_view text) {
 
 constexpr std::string_view kMark = "####";
 
-// Whether what stands behind a mark is a heading, such as "#### Check" or "#### 2. Check".
-bool IsHeading(std::string_view text) {
+// Whether what stands behind a mark is a heading, such as "#### Check" or "#### 2. Check"; the latter where lines follow
+// that it heads, or it is not the first mark.
+bool IsHeading(std::string_view text, bool is_first) {
+  constexpr char kSpace[] = " \t\r\n";
+  const bool is_currency = StripSpace(text).starts_with('$');
   SkipOpeners(&text);
   if (SkipAnswerWords(&text)) SkipOpeners(&text);
   std::string_view rest = text;
   if (!TakeNumber(&rest).has_value()) return !PlainNumber(text).has_value();
+  const size_t line_end = std::min(rest.find('\n'), rest.size());
+  const bool heads = rest.find_first_not_of(kSpace, line_end) != std::string_view::npos;
+  if (is_currency || (is_first && !heads)) return false;
   return rest.size() >= 2 && (rest[0] == '.' || rest[0] == ')' || rest[0] == ':') &&
          (rest[1] == ' ' || rest[1] == '\t') && rest.find_first_not_of(" \t", 1) < rest.find('\n');
 }
@@ -571,7 +577,8 @@ std::optional<mpq_class> NumberOfAnswer(std::string_view response) {
     const size_t begin = std::min(end, mark + kMark.size());
     const std::string plain = Plain(response.substr(begin, end - begin));
     end = mark;
-    if (!IsHeading(plain)) return PlainNumber(plain);
+    const bool is_first = response.substr(0, mark).find(kMark) == std::string_view::npos;
+    if (!IsHeading(plain, is_first)) return PlainNumber(plain);
   }
   return boxed.has_value() ? NumberIn(*boxed) : std::nullopt;
 }
