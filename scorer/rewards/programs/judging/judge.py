@@ -39,6 +39,13 @@ def imports_of(tree):
             yield node.module
 
 
+def names_outside_functions(tree):
+    """Those that are looked up where statements run, not only in functions and classes that they define."""
+    definitions = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
+    run = [x for x in tree.body if not isinstance(x, definitions)]
+    return {x.id for statement in run for x in ast.walk(statement) if isinstance(x, ast.Name)}
+
+
 incoming, outgoing = pipes()
 with open("/run/answer.py", encoding="utf-8") as file:
     statements = file.read()
@@ -69,7 +76,7 @@ except BaseException:
     link.ended = True
 if link.ended:
     link.say("failed")
-elif link.asks == 1 and len(theirs) == len(asked) and all(isinstance(x, Remote) for x in theirs.values()):
+elif link.asks == 1 and not names_outside_functions(tree) & set(asked):
     # Whatever the program: it has had no part in it.
     link.say("wrong: it calls nothing of the program's, such as functions of a test that nobody calls")
 else:

@@ -12,6 +12,7 @@ import datetime
 import decimal
 import fractions
 import json
+import numbers
 import operator
 import os
 import sys
@@ -81,10 +82,17 @@ def unary(name):
 
 
 def binary(name):
+    # Of an object whose class derives from a number's or a text's, and a value of this end's: what its value gives.
+    operate = getattr(operator, "__" + name + "__")
+
     def forward(self, other):
+        if self._remote_link.computes(self, other):
+            return operate(self._remote_link.value(self), other)
         return self._remote_link.ask("operate", "__" + name + "__", self, other)
 
     def reflected(self, other):
+        if self._remote_link.computes(self, other):
+            return operate(other, self._remote_link.value(self))
         return self._remote_link.ask("operate", "__" + name + "__", other, self)
 
     setattr(Remote, "__" + name + "__", forward)
@@ -176,12 +184,20 @@ class Link:
 
     def value(self, handle):
         """Of an object whose class derives from one of plain values: what it is as one of those."""
+        if self.told:
+            self.end()  # which of its objects the other end gives back is its choice
         if handle._remote_number not in self.values:
             value = self.ask("value", handle)
             if isinstance(value, Remote):
                 self.end()
             self.values[handle._remote_number] = value
         return self.values[handle._remote_number]
+
+    def computes(self, handle, other):
+        """Whether an operator between the two is done here, with the handle's value, which tells the other end nothing."""
+        if not handle._remote_has_value or isinstance(other, Remote) or self.told:
+            return False
+        return isinstance(self.value(handle), (numbers.Number, str, bytes))
 
     def serve(self, message):
         """Does what the other end asks, and answers."""
