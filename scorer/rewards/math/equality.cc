@@ -230,21 +230,29 @@ bool SameFormula(const Formula& a, const Formula& b, Doubt* doubt) {
   return (of_a.size() == 1) != (of_b.size() == 1) && SameInOrder(tuple(of_a), tuple(of_b), doubt);
 }
 
-// The tokens, without what has no meaning; text as its letters.
+// The tokens, without what has no meaning; text as its letters. Space is left where it parts two numbers: 2 3 is not 23.
 std::string Canonical(std::string_view text) {
   std::string canonical;
+  bool parted = false;
+  const auto add = [&](char c) {
+    if (absl::ascii_isspace(static_cast<unsigned char>(c))) {
+      parted = true;
+      return;
+    }
+    const auto is_digit = [](char x) { return absl::ascii_isdigit(static_cast<unsigned char>(x)); };
+    if (parted && !canonical.empty() && is_digit(canonical.back()) && is_digit(c)) canonical += ' ';
+    canonical += c;
+    parted = false;
+  };
   const auto tokens = Tokenize(text);
   if (!tokens.has_value()) {
-    for (const char c : text) {
-      if (!absl::ascii_isspace(static_cast<unsigned char>(c))) canonical += c;
-    }
+    for (const char c : text) add(c);
     return canonical;
   }
   for (const Token& token : *tokens) {
     if (token.kind == Token::Kind::kCommand) canonical += '\\';
-    for (const char c : token.text) {
-      if (!absl::ascii_isspace(static_cast<unsigned char>(c))) canonical += c;
-    }
+    for (const char c : token.text) add(c);
+    parted = true;
   }
   while (!canonical.empty() && (canonical.back() == '.' || canonical.back() == ',')) canonical.pop_back();
   // A choice: (B) is B.
